@@ -1,0 +1,250 @@
+"""Tests of the checks themselves: each must find what it is there to find."""
+
+import json
+import os
+import tempfile
+import unittest
+import xml.etree.ElementTree as ElementTree
+
+import build_form
+import layering
+import lints
+import results
+import tree
+
+
+class LayeringTest(unittest.TestCase):
+
+    def test_arrows_down_are_allowed(self):
+        for source, target in [
+                ("//core/tensor:tensor", "//core/base:status_macros"),
+                ("//core/comm:work", "//core/net:frame"),
+                ("//core/sharding:reshard_plan", "//core/tensor:tensor"),
+                ("//core/nn:module", "//core/sharding:sharded_tensor"),
+                ("//backends/gloo:gloo", "//backends:backend_abi"),
+                ("//backends/gloo:gloo", "//backends:plugin_error"),
+                ("//backends/gloo:gloo", "//backends/gloo:gloo_headers"),
+                ("//backends:loader", "//core/comm:backend_registry"),
+                ("//serialization:checkpoint", "//core/sharding:sharded_tensor"),
+                ("//testing:fixture", "//backends:loader"),
+                ("//tools/sherd:sherd", "//serialization:checkpoint"),
+                ("//:sherd", "//backends:loader"),
+        ]:
+            self.assertIsNone(layering.violation(source, target, False), (source, target))
+
+    def test_arrows_up_and_across_are_not(self):
+        for source, target in [
+                ("//core/base:knobs", "//core/tensor:dtype"),
+                ("//core/tensor:tensor", "//core/net:frame"),
+                ("//core/comm:work", "//core/sharding:placement"),
+                ("//core/comm:work", "//backends:loader"),
+                ("//backends/gloo:gloo", "//core/base:status_macros"),
+                ("//backends/gloo:gloo", "//backends/local:local"),
+                ("//backends/gloo:gloo", "//backends:loader"),
+                ("//backends:backend_abi", "//core/base:knobs"),
+                ("//backends:static_plugin", "//backends:loader"),
+                ("//serialization:checkpoint", "//rpc:agent"),
+                ("//serialization:checkpoint", "//testing:matchers"),
+                ("//testing:fixture", "//serialization:checkpoint"),
+                ("//rpc:agent", "//tools/sherd:sherd"),
+                ("//elsewhere:thing", "//core/base:knobs"),
+        ]:
+            self.assertIsNotNone(layering.violation(source, target, False), (source, target))
+
+    def test_tests_may_use_testing_and_backends_but_not_every_package(self):
+        test = "//core/sharding:x_test"
+        self.assertIsNone(layering.violation(test, "//testing:fixture", True))
+        self.assertIsNone(layering.violation(test, "//backends/local:local", True))
+        self.assertIsNotNone(layering.violation(test, "//serialization:archive", True))
+        self.assertIsNotNone(layering.violation(test, "//tools/sherd:sherd", True))
+
+    def test_vendors_have_their_places(self):
+        protobuf = "@com_google_protobuf//:protobuf"
+        self.assertIsNone(layering.violation("//serialization:codec", protobuf, False))
+        self.assertIsNotNone(layering.violation("//core/comm:store", protobuf, False))
+        self.assertIsNotNone(layering.violation("//backends/gloo:gloo", protobuf, False))
+        self.assertIsNone(layering.violation(
+            "//core/comm:store", "@com_google_absl//absl/status:status", False))
+
+    def test_edges_come_from_the_xml_of_bazel_query(self):
+        xml = """<query version="2">
+          <rule class="cc_library" name="//core/base:a">
+            <rule-input name="//core/comm:b"/></rule>
+          <rule class="cc_library" name="//core/base:t">
+            <boolean name="testonly" value="true"/>
+            <rule-input name="//core/comm:b"/></rule>
+        </query>"""
+        self.assertEqual(len(layering.check(xml)), 1)
+        self.assertIn("//core/base:a -> //core/comm:b", layering.check(xml)[0])
+
+
+class BuildFormTest(unittest.TestCase):
+    GOOD = '''load("//tools/build:defs.bzl", "sherd_cc_library")
+
+package(default_visibility = ["//visibility:private"])
+
+sherd_cc_library(
+    name = "a",
+    srcs = ["a.cc"],
+    hdrs = ["a.h"],
+    visibility = ["//visibility:public"],
+    deps = [
+        ":b",
+        "//core/base:knobs",
+        "@com_google_absl//absl/status",
+        "@com_google_absl//absl/status:statusor",
+    ],
+)
+'''
+
+    def check(self, old, new):
+        self.assertIn(old, self.GOOD)
+        return build_form.check_source("x/BUILD.bazel", self.GOOD.replace(old, new))
+
+    def test_the_good_form_passes(self):
+        self.assertEqual(build_form.check_source("x/BUILD.bazel", self.GOOD), [])
+
+    def test_every_departure_is_found(self):
+        for old, new, message in [
+                ('    name = "a",\n    srcs = ["a.cc"],', '    srcs = ["a.cc"],\n    name = "a",', "order"),
+                ('        ":b",\n        "//core/base:knobs",',
+                 '        "//core/base:knobs",\n        ":b",', "not sorted"),
+                ('        "@com_google_absl//absl/status:statusor",\n    ],',
+                 '        "@com_google_absl//absl/status:statusor"],', "trailing comma"),
+                ('    ],\n)', '    ])', "trailing comma"),
+                ('        ":b",\n        "//core', '        ":b", "//core', "per line"),
+                ('    name = "a",', "    name = 'a',", "double quotes"),
+                ('    name = "a",', '\tname = "a",', "tabs"),
+                ("visibility:private", "visibility:public", "private by default"),
+                ('"sherd_cc_library")', '"sherd_cc_library", "sherd_cc_test")', "not used"),
+                ('sherd_cc_library(\n', 'cc_library(\n', "use the macro"),
+                ('        ":b",\n', '        ":b",\n        ":b",\n', "twice"),
+                ('    name = "a",', '    name = "a"', "does not parse"),
+        ]:
+            found = self.check(old, new)
+            self.assertTrue(any(message in f for f in found), (new, found))
+
+
+class LintsTest(unittest.TestCase):
+
+    def lint(self, function, text, path="core/comm/x.h"):
+        with tempfile.TemporaryDirectory() as root:
+            old, tree.ROOT = tree.ROOT, root
+            try:
+                for name, content in [(path, text), ("core/base/knobs.h", "")]:
+                    os.makedirs(os.path.join(root, os.path.dirname(name)), exist_ok=True)
+                    with open(os.path.join(root, name), "w", encoding="utf-8") as file:
+                        file.write(content)
+                return function([path])
+            finally:
+                tree.ROOT = old
+
+    def test_the_environment_is_read_in_one_place(self):
+        self.assertTrue(self.lint(lints.environment, "x = std::getenv(\"A\");"))
+        self.assertFalse(self.lint(lints.environment, "// getenv(\"A\") is not used"))
+        self.assertFalse(self.lint(lints.environment, "getenv(name)", "core/base/knobs.cc"))
+
+    def test_includes_carry_the_prefix_and_exist(self):
+        for line, wrong in [
+                ('#include "sherd/core/base/knobs.h"', False),
+                ('#include "absl/status/status.h"', False),
+                ('// #include "core/base/knobs.h"', False),
+                ('#include "sherd/core/base/knob.h"', True),
+                ('#include "core/base/knobs.h"', True),
+                ('#include "knobs.h"', True),
+                ('#include "../base/knobs.h"', True),
+        ]:
+            self.assertEqual(bool(self.lint(lints.includes, line + "\n")), wrong, line)
+
+    def test_guards_follow_the_path(self):
+        guard = "SHERD_CORE_COMM_X_H_"
+        good = "// Words.\n#ifndef {0}\n#define {0}\n#endif  // {0}\n".format(guard)
+        self.assertFalse(self.lint(lints.guards, good))
+        self.assertFalse(self.lint(lints.guards, good.replace(
+            "  // " + guard, " /* %s */" % guard)))
+        self.assertTrue(self.lint(lints.guards, good.replace("COMM", "COM")))
+        self.assertTrue(self.lint(lints.guards, "#pragma once\n"))
+
+    def test_protobuf_stays_out_of_headers(self):
+        self.assertTrue(self.lint(lints.protobuf, '#include "sherd/a/b.pb.h"\n'))
+        self.assertTrue(self.lint(lints.protobuf, "google::protobuf::Message* m;"))
+        self.assertFalse(self.lint(lints.protobuf, "// no google::protobuf here"))
+
+    def test_nothing_is_left_for_later(self):
+        self.assertTrue(self.lint(lints.markers, "// TO" "DO: later\n"))
+
+
+_GOOGLETEST = """<testsuites name="AllTests"><testsuite name="S">
+  <testcase name="A" classname="S" status="run" result="completed"/>
+  <testcase name="B" classname="S" status="run" result="completed">
+    <failure message="x.cc:3&#x0A;Expected 1, got 2"/></testcase>
+  <testcase name="C" classname="S" status="run" result="skipped">
+    <skipped message="x.cc:5&#x0A;needs a GPU"/></testcase>
+  <testcase name="DISABLED_D" classname="S" status="notrun" result="suppressed"/>
+</testsuite></testsuites>"""
+_GENERATED = """<testsuites><testsuite name="pkg/t" tests="1" failures="0">
+  <testcase name="pkg/t" status="run"/></testsuite></testsuites>"""
+
+
+class ResultsTest(unittest.TestCase):
+
+    def add(self, status, xml):
+        tally = results.Tally()
+        with tempfile.NamedTemporaryFile("w", suffix=".xml") as file:
+            file.write(xml)
+            file.flush()
+            results.add_test_run(tally, "//p:t", status, file.name)
+        return tally
+
+    def test_googletest_cases_are_counted_with_reasons(self):
+        tally = self.add("FAILED", _GOOGLETEST)
+        self.assertEqual(tally.counts(), "1 passed, 1 failed, 2 skipped")
+        self.assertEqual(tally.failures, ["//p:t S.B: Expected 1, got 2"])
+        self.assertIn("needs a GPU", tally.skips)
+
+    def test_a_target_that_fails_with_passing_cases_is_a_failure(self):
+        passing = _GOOGLETEST.replace('<failure message="x.cc:3&#x0A;Expected 1, got 2"/>', "")
+        tally = self.add("TIMEOUT", passing)
+        self.assertEqual(tally.failures, ["//p:t: TIMEOUT"])
+
+    def test_a_target_without_googletest_counts_as_one(self):
+        self.assertEqual(self.add("PASSED", _GENERATED).counts(), "1 passed, 0 failed, 0 skipped")
+        self.assertEqual(self.add("FAILED", _GENERATED).counts(), "0 passed, 1 failed, 0 skipped")
+        self.assertEqual(self.add("FAILED", "<testsui").counts(), "0 passed, 1 failed, 0 skipped")
+
+    def test_build_events_name_skipped_and_unbuilt_tests(self):
+        def configured(label, **more):
+            return {"id": {"targetConfigured": {"label": label}}, "configured": more}
+
+        def aborted(label, reason):
+            return {"id": {"targetCompleted": {"label": label}}, "aborted": {"reason": reason}}
+
+        events = [
+            configured("//p:t", testSize="SMALL"),
+            configured("//p:mpi", testSize="SMALL"),
+            configured("//p:broken", testSize="SMALL"),
+            configured("//p:slow", testSize="SMALL", tag=["deep"]),
+            configured("//p:lib"),
+            aborted("//p:mpi", "SKIPPED"),
+            aborted("//p:lib", "SKIPPED"),
+            {"id": {"testResult": {"label": "//p:t", "run": 1, "shard": 1, "attempt": 1}},
+             "testResult": {"status": "PASSED"}},
+        ]
+        with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
+            file.write("\n".join(json.dumps(e) for e in events))
+            file.flush()
+            tally, not_built = results.read_events(
+                file.name, lambda label: "needs MPI", {"deep": "too slow"})
+        self.assertEqual(tally.counts(), "1 passed, 1 failed, 2 skipped")
+        self.assertEqual(dict(tally.skips),
+                         {"needs MPI": ["//p:mpi"], "too slow": ["//p:slow"]})
+        self.assertEqual(tally.failures, ["//p:broken: was not built or not run"])
+        self.assertEqual(not_built, ["//p:lib"])
+
+    def test_generated_xml_is_told_from_googletest(self):
+        self.assertTrue(results.is_googletest(ElementTree.fromstring(_GOOGLETEST)))
+        self.assertFalse(results.is_googletest(ElementTree.fromstring(_GENERATED)))
+
+
+if __name__ == "__main__":
+    unittest.main()

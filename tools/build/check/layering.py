@@ -1,0 +1,113 @@
+"""Who may depend on whom: an arrow back up is a defect.
+
+core/base <- {core/net, core/tensor} <- core/comm <- core/sharding <- core/nn.
+A backend sees the plugin line and its vendor's library. The loader, rpc,
+serialization and testing see core and not one another (testing may take the
+loader). tools sees everything, and nobody sees tools.
+"""
+
+import re
+import xml.etree.ElementTree as ElementTree
+
+_CORE = ["core/base", "core/net", "core/tensor", "core/comm", "core/sharding",
+         "core/nn"]
+_ABI = "backends:backend_abi"
+# Of //backends: the plugin line itself. The rest of the package is the loader.
+_PLUGIN_LINE = {"backend_abi", "plugin_error", "static_plugin"}
+_LOADER = "backends:loader"
+
+# Area: the areas that its libraries may depend on, beside itself.
+_ALLOWED = {
+    "core/base": [],
+    "core/net": _CORE[:1],
+    "core/tensor": _CORE[:1],
+    "core/comm": _CORE[:3],
+    "core/sharding": _CORE[:4],
+    "core/nn": _CORE[:5],
+    _ABI: [],
+    _LOADER: _CORE + [_ABI],
+    "backends/*": [_ABI],
+    "rpc": _CORE,
+    "serialization": _CORE,
+    "testing": _CORE + [_LOADER],
+    "//": _CORE + [_ABI, _LOADER, "rpc", "serialization"],
+}
+# Vendor: the areas that may name it. Not listed: everybody may.
+_VENDORS = {
+    "com_google_protobuf": ["rpc", "serialization", "tools"],
+    "spdlog": ["core/base"],
+    "gloo": ["backends/*", "tools"],
+    "openmpi": ["backends/*", "tools"],
+}
+# Targets of tools/build that macros add.
+_OF_MACROS = {"//tools/build:fuzz_replay_main", "//tools/build:plugin.lds",
+              "//:VERSION", "//:LICENSE"}
+
+
+def area(label):
+    """The area of a label of this workspace, e.g. "core/comm"."""
+    package, _, target = label[2:].partition(":")
+    if package == "backends":
+        return _ABI if target.split(".")[0] in _PLUGIN_LINE else _LOADER
+    if package.startswith("backends/"):
+        return "backends/*"
+    for core in _CORE:
+        if package == core or package.startswith(core + "/"):
+            return core
+    return package.split("/")[0] or "//"
+
+
+def _same(source, target):
+    """Whether both labels are of one area; each backend is one of its own."""
+    if area(source) != area(target):
+        return False
+    if area(source) == "backends/*":
+        return source.split(":")[0].split("/")[3] == target.split(":")[0].split("/")[3]
+    return True
+
+
+def violation(source, target, testonly):
+    """Why `source` must not depend on `target`, or None."""
+    from_area = area(source)
+    if target.startswith("@"):
+        vendor = target[1:].split("//")[0]
+        if from_area in _VENDORS.get(vendor, [from_area]) or testonly:
+            return None
+        return "only %s may use @%s" % (", ".join(_VENDORS[vendor]), vendor)
+    to_area = area(target)
+    if _same(source, target) or target in _OF_MACROS or from_area == "tools":
+        return None
+    if to_area == "tools":
+        return "nobody depends on tools"
+    if from_area not in _ALLOWED:
+        return "%s is no known area: add it to tools/build/check/layering.py" % from_area
+    allowed = _ALLOWED[from_area]
+    if testonly:
+        allowed = allowed + _CORE + [_ABI, _LOADER, "backends/*", "testing"]
+    if to_area in allowed:
+        return None
+    return "%s%s may depend on %s" % (
+        from_area, " (tests)" if testonly else "",
+        ", ".join(dict.fromkeys(allowed)) or "nothing of ours")
+
+
+def edges(query_xml):
+    """(source, target, testonly) for each direct dependency in a query's XML."""
+    for rule in ElementTree.fromstring(query_xml).iter("rule"):
+        kind = rule.get("class")
+        testonly = kind.endswith("_test") or kind == "test_suite" or any(
+            b.get("name") == "testonly" and b.get("value") == "true"
+            for b in rule.findall("boolean"))
+        for dependency in rule.findall("rule-input"):
+            yield rule.get("name"), dependency.get("name"), testonly
+
+
+def check(query_xml):
+    found = []
+    for source, target, testonly in edges(query_xml):
+        if re.match(r"@(bazel_tools|local_config)", target):
+            continue
+        why = violation(source, target, testonly)
+        if why:
+            found.append("%s -> %s: %s" % (source, target, why))
+    return sorted(found)

@@ -1,0 +1,98 @@
+"""Rules about C++ files that a compiler does not know. Each returns messages."""
+
+import os
+import re
+
+import tree
+
+# First parts of quoted includes that are not ours.
+_VENDORS = {"absl", "benchmark", "gloo", "gmock", "google", "gtest", "isa-l",
+            "nlohmann", "spdlog"}
+_INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"([^"\n]+)"', re.MULTILINE)
+
+
+def _cc_files():
+    return [f for f in tree.files(".cc", ".h", ".cu", ".cuh")
+            if not f.startswith(tree.CONSUMER)]
+
+
+def _line(text, position):
+    return text.count("\n", 0, position) + 1
+
+
+def _matches(pattern, paths, message):
+    found = []
+    for path in paths:
+        text = tree.code_only(tree.read(path))
+        for match in re.finditer(pattern, text, re.MULTILINE):
+            found.append("%s:%d: %s" % (path, _line(text, match.start()), message))
+    return found
+
+
+def environment(paths=None):
+    """Only core/base/knobs.cc reads the environment."""
+    paths = [f for f in paths or _cc_files() if f != "core/base/knobs.cc"]
+    return _matches(
+        r"\b(?:secure_)?getenv\s*\(", paths,
+        "only core/base/knobs.cc reads the environment: add a knob there")
+
+
+def includes(paths=None):
+    """Quoted includes are "sherd/<path>" of a file that exists, or a vendor's."""
+    found = []
+    for path in paths or _cc_files():
+        text = tree.code_only(tree.read(path))
+        for match in _INCLUDE.finditer(text):
+            name = match.group(1)
+            first, _, rest = name.partition("/")
+            where = "%s:%d: " % (path, _line(text, match.start()))
+            if first == "sherd":
+                source = re.sub(r"\.pb\.h$", ".proto", rest)
+                if not os.path.exists(os.path.join(tree.ROOT, source)):
+                    found.append(where + '"%s": there is no %s' % (name, source))
+            elif first not in _VENDORS or not rest:
+                found.append(where + '"%s": our headers are included as '
+                             '"sherd/<package>/<file>.h"' % name)
+    return found
+
+
+def guards(paths=None):
+    """Headers are guarded by SHERD_<PATH>_H_."""
+    found = []
+    for path in paths or [f for f in _cc_files() if f.endswith(".h")]:
+        guard = "SHERD_" + re.sub(r"[^A-Za-z0-9]", "_", path).upper() + "_"
+        text = tree.code_only(tree.read(path))
+        if not re.match(r"\s*#ifndef %s\n#define %s\n" % (guard, guard), text):
+            found.append("%s: begins with #ifndef %s, #define %s" % (path, guard, guard))
+        elif not re.search(r"#endif  ?(// %s|/\* %s \*/)\s*$" % (guard, guard),
+                           tree.read(path)):
+            found.append("%s: ends with #endif  // %s" % (path, guard))
+    return found
+
+
+def protobuf(paths=None):
+    """No Protobuf type appears in a header of core or backends."""
+    paths = paths or [f for f in _cc_files()
+                      if f.endswith(".h") and f.startswith(("core/", "backends/"))]
+    return _matches(r"\.pb\.h\"|google::protobuf|google/protobuf/", paths,
+                    "no Protobuf in a header of core or backends")
+
+
+def markers(paths=None):
+    """Nothing is left for later."""
+    found = []
+    for path in paths or tree.files(".cc", ".h", ".proto", ".bzl", ".bazel"):
+        for number, line in enumerate(tree.read(path).split("\n"), 1):
+            if re.search(r"\b(TODO|FIXME|XXX)\b", line):
+                found.append("%s:%d: do it, or leave it out" % (path, number))
+    return found
+
+
+# Name, function: each is a step of tools/check.
+ALL = [
+    ("environment", environment),
+    ("includes", includes),
+    ("header guards", guards),
+    ("no Protobuf in headers", protobuf),
+    ("no leftovers", markers),
+]

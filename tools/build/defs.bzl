@@ -1,0 +1,209 @@
+"""The C++ macros of this workspace: the only callers of cc_* in it.
+
+Headers appear as <sherd/package/file.h> wherever the code is built: in this
+workspace, and in one that depends on it under any repository name. Labels that
+a macro writes are Label()s, since a plain string would be resolved in the
+caller's repository.
+"""
+
+load("@com_google_protobuf//bazel:cc_proto_library.bzl", "cc_proto_library")
+load("@com_google_protobuf//bazel:proto_library.bzl", "proto_library")
+load("@rules_cc//cc:cc_binary.bzl", "cc_binary")
+load("@rules_cc//cc:cc_library.bzl", "cc_library")
+load("@rules_cc//cc:cc_test.bzl", "cc_test")
+
+# What both GCC 12 and clang 14 know. Every warning is an error in this
+# workspace (see .bazelrc); these are errors for everybody who builds it.
+SHERD_COPTS = [
+    "-Wall",
+    "-Wextra",
+    "-Wno-missing-field-initializers",  # Fires on {.backend = "gloo"}.
+    "-Wnon-virtual-dtor",
+    "-Woverloaded-virtual",
+    "-Werror=format",
+    "-Werror=return-type",
+    "-Werror=switch",
+    "-Werror=unused-result",
+]
+
+def _prefix():
+    package = native.package_name()
+    return "sherd/" + package if package else "sherd"
+
+def sherd_cc_library(name, copts = [], include_prefix = None, **kwargs):
+    """A cc_library whose headers are included as "sherd/<package>/<file>.h".
+
+    Headers belong in hdrs: those in srcs do not get the prefix.
+
+    Args:
+      name: of the target.
+      copts: further compiler options.
+      include_prefix: in place of sherd/<package>.
+      **kwargs: as for cc_library.
+    """
+    cc_library(
+        name = name,
+        copts = SHERD_COPTS + copts,
+        include_prefix = include_prefix or _prefix(),
+        # No shared object beside the archive: it would cost a link each, and
+        # :gloo would leave a libgloo.so that is not the vendor's.
+        linkstatic = True,
+        **kwargs
+    )
+
+def sherd_cc_binary(name, copts = [], **kwargs):
+    """A cc_binary with this workspace's warnings.
+
+    Args:
+      name: of the target.
+      copts: further compiler options.
+      **kwargs: as for cc_binary.
+    """
+    cc_binary(name = name, copts = SHERD_COPTS + copts, **kwargs)
+
+def sherd_cc_test(name, copts = [], size = "small", **kwargs):
+    """A cc_test with this workspace's warnings, size "small" by default.
+
+    Args:
+      name: of the target.
+      copts: further compiler options.
+      size: as for cc_test.
+      **kwargs: as for cc_test.
+    """
+    cc_test(name = name, size = size, copts = SHERD_COPTS + copts, **kwargs)
+
+def sherd_proto_library(name, srcs, **kwargs):
+    """A proto_library imported as "sherd/<package>/<file>.proto".
+
+    Args:
+      name: of the target, ends in _proto.
+      srcs: .proto files of this package.
+      **kwargs: as for proto_library.
+    """
+    proto_library(
+        name = name,
+        srcs = srcs,
+        import_prefix = _prefix(),
+        strip_import_prefix = "/" + native.package_name(),
+        **kwargs
+    )
+
+def sherd_cc_proto_library(name, deps, **kwargs):
+    """The C++ code of one sherd_proto_library: "sherd/<package>/<file>.pb.h".
+
+    Args:
+      name: of the target, ends in _cc_proto.
+      deps: exactly one sherd_proto_library.
+      **kwargs: as for cc_proto_library.
+    """
+    cc_proto_library(name = name, deps = deps, **kwargs)
+
+def sherd_backend_plugin(
+        name,
+        srcs,
+        hdrs = [],
+        deps = [],
+        copts = [],
+        linkopts = [],
+        tags = [],
+        testonly = None,
+        visibility = None):
+    """A collective backend, built twice from the same sources.
+
+      :<name>                        cc_library, alwayslink: linked in, it
+                                     registers itself.
+      :libsherd_backend_<name>.so    for dlopen(): it exports the one function
+                                     sherd_get_plugin_v0, and its objects are
+                                     compiled with SHERD_PLUGIN_BUILD defined.
+
+    Args:
+      name: of the backend.
+      srcs: its sources.
+      hdrs: its headers, included as "sherd/<package>/<file>.h".
+      deps: //backends:backend_abi and the vendor's library.
+      copts: further compiler options.
+      linkopts: further linker options.
+      tags: of both targets.
+      testonly: of both targets.
+      visibility: of both targets.
+    """
+    if hdrs:
+        sherd_cc_library(
+            name = name + "_headers",
+            hdrs = hdrs,
+            tags = tags,
+            testonly = testonly,
+            visibility = ["//visibility:private"],
+            deps = deps,
+        )
+        deps = [":%s_headers" % name] + deps
+    sherd_cc_library(
+        name = name,
+        srcs = srcs,
+        copts = copts,
+        linkopts = linkopts,
+        tags = tags,
+        testonly = testonly,
+        visibility = visibility,
+        deps = deps,
+        alwayslink = True,
+    )
+    exports = Label("//tools/build:plugin.lds")
+    sherd_cc_binary(
+        name = "libsherd_backend_%s.so" % name,
+        srcs = srcs,
+        additional_linker_inputs = [exports],
+        copts = copts + ["-fvisibility=hidden"],
+        linkopts = linkopts + [
+            "-Wl,--version-script=$(location %s)" % exports,
+            "-Wl,-z,defs",
+        ],
+        linkshared = True,
+        linkstatic = True,
+        local_defines = ["SHERD_PLUGIN_BUILD=1"],
+        tags = tags,
+        testonly = testonly,
+        visibility = visibility,
+        deps = deps,
+    )
+
+def sherd_cc_fuzz_test(name, srcs, corpus = [], deps = [], copts = [], tags = [], **kwargs):
+    """A LLVMFuzzerTestOneInput(), built twice.
+
+      :<name>           test: replays the corpus, and cut and flipped variants
+                        of each file, with any compiler and in every test run.
+      :<name>_fuzzer    libFuzzer program for clang, built on demand only:
+                        tools/bazel run --config=fuzz //pkg:<name>_fuzzer -- \\
+                            /tmp/new_inputs $PWD/pkg/testdata/corpus
+
+    Args:
+      name: of the test, ends in _fuzz_test.
+      srcs: sources; one of them defines LLVMFuzzerTestOneInput.
+      corpus: files of this package, usually glob(["testdata/x_corpus/*"]).
+      deps: libraries under test.
+      copts: further compiler options.
+      tags: of the test.
+      **kwargs: as for cc_test.
+    """
+    sherd_cc_test(
+        name = name,
+        srcs = srcs,
+        args = ["$(rootpaths %s)" % c for c in corpus],
+        copts = copts,
+        data = corpus,
+        tags = tags + ["fuzz"],
+        deps = deps + [Label("//tools/build:fuzz_replay_main")],
+        **kwargs
+    )
+    sherd_cc_binary(
+        name = name + "_fuzzer",
+        testonly = True,
+        srcs = srcs,
+        copts = copts,
+        linkopts = ["-fsanitize=fuzzer"],
+        tags = [
+            "fuzzer",
+            "manual",
+        ],
+        deps = deps,
+    )
