@@ -1,0 +1,164 @@
+#include "sherd/backends/loader.h"
+
+#include <memory>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "sherd/core/base/file.h"
+#include "sherd/core/base/status_macros.h"
+#include "sherd/core/comm/backend_registry.h"
+#include "sherd/testing/matchers.h"
+
+namespace sherd {
+namespace {
+
+using ::sherd::testing::IsOk;
+using ::sherd::testing::StatusIs;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+// Paths of data files are relative to the directory that Bazel starts tests in.
+constexpr char kGlooPlugin[] = "backends/gloo/libsherd_backend_gloo.so";
+
+absl::Span<const std::byte> AsBytes(const std::string& text) {
+  return {reinterpret_cast<const std::byte*>(text.data()), text.size()};
+}
+
+// Writes a file that a loader may find under the name "trial".
+class LoaderTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    ASSERT_THAT(files_.RemoveAll(directory_), IsOk());
+    ASSERT_THAT(files_.CreateDirectories(directory_), IsOk());
+  }
+
+  absl::StatusOr<std::unique_ptr<Backend>> LoadTrial(
+      const std::string& contents) {
+    SHERD_RETURN_IF_ERROR(WriteFileAtomically(
+        files_, JoinPath(directory_, PluginFileName("trial")),
+        AsBytes(contents)));
+    return LoadBackend("trial", {directory_});
+  }
+
+  std::string Contents(const std::string& path) {
+    const auto contents = ReadFile(files_, path, int64_t{1} << 30);
+    EXPECT_THAT(contents, IsOk());
+    return contents.ok() ? *contents : std::string();
+  }
+
+  FileSystem& files_ = FileSystem::Posix();
+  const std::string directory_ =
+      JoinPath(::testing::TempDir(),
+               ::testing::UnitTest::GetInstance()->current_test_info()->name());
+};
+
+TEST_F(LoaderTest, LoadsAPluginFromAFile) {
+  const auto backend = LoadBackend("gloo", {"backends/gloo"});
+  ASSERT_THAT(backend, IsOk());
+  EXPECT_EQ((*backend)->info().name, "gloo");
+  EXPECT_EQ((*backend)->info().origin, kGlooPlugin);
+  EXPECT_FALSE((*backend)->info().ranks_are_threads);
+  EXPECT_THAT((*backend)->Probe(), IsOk());
+}
+
+TEST_F(LoaderTest, PrefersWhatIsLinkedStatically) {
+  const auto backend = LoadBackend("local", {directory_});
+  ASSERT_THAT(backend, IsOk());
+  EXPECT_EQ((*backend)->info().origin, "linked statically");
+  EXPECT_TRUE((*backend)->info().ranks_are_threads);
+}
+
+TEST_F(LoaderTest, InstallsItselfInTheRegistry) {
+  const auto backend = BackendRegistry::Global().Find("local");
+  ASSERT_THAT(backend, IsOk());
+  EXPECT_EQ((*backend)->info().name, "local");
+  EXPECT_THAT(BackendRegistry::Global().Find("nosuch"),
+              StatusIs(absl::StatusCode::kNotFound));
+}
+
+TEST_F(LoaderTest, AMissingPluginListsWhatWasTried) {
+  EXPECT_THAT(LoadBackend("hccl", {"/a", "/b"}),
+              StatusIs(absl::StatusCode::kNotFound,
+                       AllOf(HasSubstr("Backend hccl not supported!"),
+                             HasSubstr("/a/libsherd_backend_hccl.so, "
+                                       "/b/libsherd_backend_hccl.so"),
+                             HasSubstr("SHERD_PLUGIN_PATH"))));
+}
+
+TEST_F(LoaderTest, ANameCannotLeaveTheDirectory) {
+  for (const char* name : {"", "../x", "a/b", "A", "x y"}) {
+    EXPECT_THAT(LoadBackend(name, {directory_}),
+                StatusIs(absl::StatusCode::kInvalidArgument))
+        << name;
+  }
+}
+
+TEST_F(LoaderTest, RefusesEmptyAndTextFiles) {
+  EXPECT_THAT(LoadTrial(""), StatusIs(absl::StatusCode::kFailedPrecondition,
+                                      HasSubstr("only 0 bytes")));
+  EXPECT_THAT(LoadTrial(std::string(4096, 'x')),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       HasSubstr("does not begin as an ELF file")));
+}
+
+TEST_F(LoaderTest, RefusesAPluginCutAnywhere) {
+  const std::string whole = Contents(kGlooPlugin);
+  for (size_t size = 64; size < whole.size(); size += whole.size() / 37) {
+    const auto backend = LoadTrial(whole.substr(0, size));
+    ASSERT_FALSE(backend.ok()) << "cut to " << size << " bytes";
+    EXPECT_EQ(backend.status().code(), absl::StatusCode::kFailedPrecondition);
+  }
+}
+
+TEST_F(LoaderTest, RefusesAnotherMachinesFile) {
+  std::string other = Contents(kGlooPlugin);
+  other[18] = 0x08;  // e_machine: MIPS
+  other[19] = 0;
+  EXPECT_THAT(LoadTrial(other),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       HasSubstr("no shared object for this machine")));
+}
+
+TEST_F(LoaderTest, RefusesAFileWithAnotherBackendInIt) {
+  EXPECT_THAT(LoadTrial(Contents(kGlooPlugin)),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       HasSubstr("holds the backend \"gloo\"")));
+}
+
+struct BadPlugin {
+  int number;
+  const char* message;
+};
+
+class BadPluginTest : public ::testing::TestWithParam<BadPlugin> {};
+
+TEST_P(BadPluginTest, IsRefusedWithItsReason) {
+  EXPECT_THAT(LoadPlugin(absl::StrCat("backends/libbad_plugin_",
+                                      GetParam().number, ".so")),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       HasSubstr(GetParam().message)));
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All, BadPluginTest,
+    ::testing::Values(BadPlugin{1, "built for plugin line 1.1, expected 0.1"},
+                      BadPlugin{2, "table has 32 bytes"},
+                      BadPlugin{3, "says that it cannot work"},
+                      BadPlugin{4, "does not export sherd_get_plugin_v0"},
+                      BadPlugin{5, "lacks its name or a function"}),
+    [](const auto& info) { return absl::StrCat(info.param.number); });
+
+TEST(ReportPluginsTest, ListsStaticPluginsAndTheirState) {
+  bool local_found = false;
+  for (const PluginReport& report : ReportPlugins()) {
+    if (report.name != "local") continue;
+    local_found = true;
+    EXPECT_THAT(report.status, IsOk());
+  }
+  EXPECT_TRUE(local_found);
+}
+
+}  // namespace
+}  // namespace sherd

@@ -1,0 +1,33 @@
+// Plugins that a host must refuse, one per value of BAD_PLUGIN.
+
+#include "sherd/backends/backend_abi.h"
+
+namespace {
+
+sherd_plugin_v0 table;
+
+const sherd_plugin_v0* Bad() {
+  table.struct_size = sizeof(table);
+  table.major = SHERD_ABI_MAJOR;
+  table.minor = SHERD_ABI_MINOR;
+  table.name = "bad";
+#if BAD_PLUGIN == 1
+  table.major = SHERD_ABI_MAJOR + 1;
+#elif BAD_PLUGIN == 2
+  // As written by a host-sized struct of which only the name is known.
+  table.struct_size = 32;
+#elif BAD_PLUGIN == 3
+  return nullptr;
+#endif
+  return &table;
+}
+
+}  // namespace
+
+#if BAD_PLUGIN == 4
+extern "C" int sherd_some_other_symbol() { return Bad() != nullptr; }
+#else
+extern "C" const sherd_plugin_v0* sherd_get_plugin_v0(const sherd_host_v0*) {
+  return Bad();
+}
+#endif

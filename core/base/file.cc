@@ -1,0 +1,277 @@
+#include "sherd/core/base/file.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <system_error>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "sherd/core/base/error_info.h"
+#include "sherd/core/base/status_macros.h"
+
+namespace sherd {
+namespace {
+
+// One system call moves at most this much: the kernel's own limit is just
+// below 2 GiB, and smaller pieces let a signal in.
+constexpr size_t kMaxTransfer = size_t{1} << 30;
+
+class PosixFile final : public File {
+ public:
+  PosixFile(std::string path, int fd) : File(std::move(path)), fd_(fd) {}
+  PosixFile(const PosixFile&) = delete;
+  PosixFile& operator=(const PosixFile&) = delete;
+  ~PosixFile() override { close(fd_); }
+
+  absl::Status ReadAt(int64_t offset, absl::Span<std::byte> buffer) override {
+    size_t done = 0;
+    while (done < buffer.size()) {
+      const ssize_t n =
+          pread(fd_, buffer.data() + done,
+                std::min(buffer.size() - done, kMaxTransfer), offset + done);
+      if (n < 0 && errno == EINTR) continue;
+      if (n < 0) return Failed("reading", offset + done);
+      if (n == 0) {
+        return absl::DataLossError(
+            absl::StrCat(path(), " ends at offset ", offset + done,
+                         ", expected ", buffer.size() - done, " more bytes"));
+      }
+      done += n;
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status WriteAt(int64_t offset,
+                       absl::Span<const std::byte> data) override {
+    size_t done = 0;
+    while (done < data.size()) {
+      const ssize_t n =
+          pwrite(fd_, data.data() + done,
+                 std::min(data.size() - done, kMaxTransfer), offset + done);
+      if (n < 0 && errno == EINTR) continue;
+      if (n < 0) return Failed("writing", offset + done);
+      done += n;
+    }
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<int64_t> Size() override {
+    struct stat info;
+    if (fstat(fd_, &info) != 0) return Failed("asking for the size of", 0);
+    return info.st_size;
+  }
+
+  absl::Status Reserve(int64_t size) override {
+    if (size <= 0) return absl::OkStatus();
+    int result;
+    do {
+      result = fallocate(fd_, FALLOC_FL_KEEP_SIZE, 0, size);
+    } while (result != 0 && errno == EINTR);
+    if (result == 0 || errno == EOPNOTSUPP || errno == ENOSYS) {
+      return absl::OkStatus();
+    }
+    return ErrnoStatus(
+        errno, absl::StrCat("reserving ", size, " bytes for").c_str(), path());
+  }
+
+  absl::Status Sync() override {
+    if (fsync(fd_) != 0) return ErrnoStatus(errno, "syncing", path());
+    return absl::OkStatus();
+  }
+
+ private:
+  absl::Status Failed(const char* what, int64_t offset) const {
+    const int error = errno;
+    return Annotate(ErrnoStatus(error, what, path()),
+                    absl::StrCat("at offset ", offset));
+  }
+
+  const int fd_;
+};
+
+absl::Status FromErrorCode(const std::error_code& error, const char* what,
+                           const std::string& path) {
+  return error ? ErrnoStatus(error.value(), what, path) : absl::OkStatus();
+}
+
+class PosixFileSystem final : public FileSystem {
+ public:
+  absl::StatusOr<std::unique_ptr<File>> OpenForRead(
+      const std::string& path) override {
+    // A directory opens without an error and fails at the first read, with a
+    // message that helps nobody.
+    if (IsDirectory(path)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(path, " is a directory, expected a file"));
+    }
+    return Open(path, O_RDONLY, "opening");
+  }
+
+  absl::StatusOr<std::unique_ptr<File>> Create(
+      const std::string& path) override {
+    return Open(path, O_RDWR | O_CREAT | O_TRUNC, "creating");
+  }
+
+  absl::Status CreateDirectories(const std::string& path) override {
+    std::error_code error;
+    std::filesystem::create_directories(path, error);
+    return FromErrorCode(error, "creating directory", path);
+  }
+
+  absl::Status Rename(const std::string& from, const std::string& to) override {
+    if (rename(from.c_str(), to.c_str()) != 0) {
+      return ErrnoStatus(errno, "renaming", absl::StrCat(from, " to ", to));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status Remove(const std::string& path) override {
+    if (unlink(path.c_str()) != 0) return ErrnoStatus(errno, "removing", path);
+    return absl::OkStatus();
+  }
+
+  absl::Status RemoveAll(const std::string& path) override {
+    std::error_code error;
+    std::filesystem::remove_all(path, error);
+    return FromErrorCode(error, "removing", path);
+  }
+
+  absl::StatusOr<std::vector<std::string>> List(
+      const std::string& path) override {
+    std::error_code error;
+    std::vector<std::string> names;
+    std::filesystem::directory_iterator it(path, error), end;
+    while (!error && it != end) {
+      names.push_back(it->path().filename().string());
+      it.increment(error);
+    }
+    SHERD_RETURN_IF_ERROR(FromErrorCode(error, "listing", path));
+    std::sort(names.begin(), names.end());
+    return names;
+  }
+
+  absl::Status SyncDirectory(const std::string& path) override {
+    const int fd = open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0) return ErrnoStatus(errno, "opening directory", path);
+    const int result = fsync(fd);
+    const int error = errno;
+    close(fd);
+    if (result != 0) return ErrnoStatus(error, "syncing directory", path);
+    return absl::OkStatus();
+  }
+
+  bool Exists(const std::string& path) override {
+    std::error_code error;
+    return std::filesystem::exists(path, error);
+  }
+
+  bool IsDirectory(const std::string& path) override {
+    std::error_code error;
+    return std::filesystem::is_directory(path, error);
+  }
+
+  absl::StatusOr<int64_t> FreeBytes(const std::string& path) override {
+    struct statvfs info;
+    if (statvfs(path.c_str(), &info) != 0) {
+      return ErrnoStatus(errno, "asking for the free space of", path);
+    }
+    return static_cast<int64_t>(info.f_bavail) *
+           static_cast<int64_t>(info.f_frsize);
+  }
+
+ private:
+  static absl::StatusOr<std::unique_ptr<File>> Open(const std::string& path,
+                                                    int flags,
+                                                    const char* what) {
+    int fd;
+    do {
+      fd = open(path.c_str(), flags | O_CLOEXEC, 0644);
+    } while (fd < 0 && errno == EINTR);
+    if (fd < 0) return ErrnoStatus(errno, what, path);
+    return std::unique_ptr<File>(std::make_unique<PosixFile>(path, fd));
+  }
+};
+
+absl::StatusCode CodeOf(int error) {
+  switch (error) {
+    case ENOENT:
+    case ENOTDIR:
+      return absl::StatusCode::kNotFound;
+    case EACCES:
+    case EPERM:
+    case EROFS:
+      return absl::StatusCode::kPermissionDenied;
+    case ENOSPC:
+    case EDQUOT:
+    case EFBIG:
+    case ENOMEM:
+    case EMFILE:
+    case ENFILE:
+      return absl::StatusCode::kResourceExhausted;
+    case EEXIST:
+      return absl::StatusCode::kAlreadyExists;
+    default:
+      return absl::StatusCode::kInternal;
+  }
+}
+
+std::string ParentOf(const std::string& path) {
+  const std::string parent = std::filesystem::path(path).parent_path().string();
+  return parent.empty() ? "." : parent;
+}
+
+}  // namespace
+
+FileSystem& FileSystem::Posix() {
+  static PosixFileSystem* const files = new PosixFileSystem;
+  return *files;
+}
+
+std::string JoinPath(const std::string& directory, const std::string& name) {
+  return (std::filesystem::path(directory) / name).string();
+}
+
+absl::StatusOr<std::string> ReadFile(FileSystem& files, const std::string& path,
+                                     int64_t max_bytes) {
+  SHERD_ASSIGN_OR_RETURN(std::unique_ptr<File> file, files.OpenForRead(path));
+  SHERD_ASSIGN_OR_RETURN(const int64_t size, file->Size());
+  if (size > max_bytes) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        path, " has ", size, " bytes, expected at most ", max_bytes));
+  }
+  std::string data(size, '\0');
+  SHERD_RETURN_IF_ERROR(file->ReadAt(
+      0, absl::MakeSpan(reinterpret_cast<std::byte*>(data.data()), size)));
+  return data;
+}
+
+absl::Status WriteFileAtomically(FileSystem& files, const std::string& path,
+                                 absl::Span<const std::byte> data) {
+  const std::string temporary = absl::StrCat(path, ".", getpid(), ".tmp");
+  const auto write = [&]() -> absl::Status {
+    SHERD_ASSIGN_OR_RETURN(std::unique_ptr<File> file, files.Create(temporary));
+    SHERD_RETURN_IF_ERROR(file->WriteAt(0, data));
+    SHERD_RETURN_IF_ERROR(file->Sync());
+    return files.Rename(temporary, path);
+  };
+  if (absl::Status status = write(); !status.ok()) {
+    files.Remove(temporary).IgnoreError();
+    return status;
+  }
+  return files.SyncDirectory(ParentOf(path));
+}
+
+absl::Status ErrnoStatus(int error, const char* what, const std::string& path) {
+  return absl::Status(
+      CodeOf(error), absl::StrCat(what, " ", path, ": ", std::strerror(error)));
+}
+
+}  // namespace sherd

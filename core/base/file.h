@@ -1,0 +1,118 @@
+#ifndef SHERD_CORE_BASE_FILE_H_
+#define SHERD_CORE_BASE_FILE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+
+namespace sherd {
+
+// An open file. Reads and writes name their position, so one File may be used
+// by several threads. Every error names the path, the call and the offset.
+class File {
+ public:
+  virtual ~File() = default;
+
+  // Fills all of `buffer` from `offset` on.
+  //   kDataLoss  The file ends before that.
+  virtual absl::Status ReadAt(int64_t offset, absl::Span<std::byte> buffer) = 0;
+
+  // Writes all of `data` at `offset`, beyond the end too.
+  //   kResourceExhausted  No space, or over a quota. Part may be written.
+  virtual absl::Status WriteAt(int64_t offset,
+                               absl::Span<const std::byte> data) = 0;
+
+  virtual absl::StatusOr<int64_t> Size() = 0;
+
+  // Reserves space so that writing [0, size) cannot run out of it, where the
+  // file system can; otherwise does nothing.
+  //   kResourceExhausted  There is not that much space.
+  virtual absl::Status Reserve(int64_t size) = 0;
+
+  // Returns once contents and size would survive a loss of power.
+  virtual absl::Status Sync() = 0;
+
+  const std::string& path() const { return path_; }
+
+ protected:
+  explicit File(std::string path) : path_(std::move(path)) {}
+
+ private:
+  const std::string path_;
+};
+
+// The file operations that Sherd uses, as an interface, so that tests can fail
+// or kill at a counted call. Thread-safe.
+class FileSystem {
+ public:
+  virtual ~FileSystem() = default;
+
+  // The machine's files. Lives forever.
+  static FileSystem& Posix();
+
+  //   kNotFound          There is no such file.
+  //   kPermissionDenied  It may not be read.
+  virtual absl::StatusOr<std::unique_ptr<File>> OpenForRead(
+      const std::string& path) = 0;
+
+  // Creates the file, or empties the one that is there.
+  virtual absl::StatusOr<std::unique_ptr<File>> Create(
+      const std::string& path) = 0;
+
+  // Creates the directory and its parents. One that is there is not an error.
+  virtual absl::Status CreateDirectories(const std::string& path) = 0;
+
+  // Replaces `to` in one step: a reader finds the old file or the new one.
+  virtual absl::Status Rename(const std::string& from,
+                              const std::string& to) = 0;
+
+  //   kNotFound  There is no such file.
+  virtual absl::Status Remove(const std::string& path) = 0;
+
+  // Removes a directory and all that is in it; what is not there is no error.
+  virtual absl::Status RemoveAll(const std::string& path) = 0;
+
+  // Names in the directory without "." and "..", sorted.
+  virtual absl::StatusOr<std::vector<std::string>> List(
+      const std::string& path) = 0;
+
+  // Makes creations, renames and removals in the directory survive a loss of
+  // power.
+  virtual absl::Status SyncDirectory(const std::string& path) = 0;
+
+  virtual bool Exists(const std::string& path) = 0;
+  virtual bool IsDirectory(const std::string& path) = 0;
+
+  // Bytes that an unprivileged process may still write below `path`, which
+  // must exist.
+  virtual absl::StatusOr<int64_t> FreeBytes(const std::string& path) = 0;
+};
+
+// "a/b" from "a" and "b"; an absolute `name` is returned as it is.
+std::string JoinPath(const std::string& directory, const std::string& name);
+
+// The whole file as bytes.
+//   kResourceExhausted  It is larger than `max_bytes`; nothing was allocated.
+absl::StatusOr<std::string> ReadFile(FileSystem& files, const std::string& path,
+                                     int64_t max_bytes);
+
+// Writes `data` to `path` so that after a crash at any moment the file holds
+// either its former contents or all of `data`: temporary name in the same
+// directory, sync, rename, sync of the directory.
+absl::Status WriteFileAtomically(FileSystem& files, const std::string& path,
+                                 absl::Span<const std::byte> data);
+
+// A status from errno: "`what` `path`: No such file or directory", with the
+// code that callers act on (kNotFound, kPermissionDenied, kResourceExhausted,
+// kAlreadyExists, otherwise kInternal).
+absl::Status ErrnoStatus(int error, const char* what, const std::string& path);
+
+}  // namespace sherd
+
+#endif  // SHERD_CORE_BASE_FILE_H_

@@ -1,0 +1,133 @@
+#include "sherd/core/base/file.h"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <memory>
+#include <string>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "sherd/testing/matchers.h"
+
+namespace sherd {
+namespace {
+
+using ::sherd::testing::IsOk;
+using ::sherd::testing::IsOkAndHolds;
+using ::sherd::testing::StatusIs;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+absl::Span<const std::byte> AsBytes(const std::string& text) {
+  return {reinterpret_cast<const std::byte*>(text.data()), text.size()};
+}
+
+class FileTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    ASSERT_THAT(files_.RemoveAll(directory_), IsOk());
+    ASSERT_THAT(files_.CreateDirectories(directory_), IsOk());
+  }
+  std::string Path(const std::string& name) const {
+    return JoinPath(directory_, name);
+  }
+
+  FileSystem& files_ = FileSystem::Posix();
+  const std::string directory_ =
+      JoinPath(::testing::TempDir(),
+               ::testing::UnitTest::GetInstance()->current_test_info()->name());
+};
+
+TEST_F(FileTest, ReadsWhatWasWrittenAtOffsets) {
+  auto file = files_.Create(Path("f"));
+  ASSERT_THAT(file, IsOk());
+  ASSERT_THAT((*file)->WriteAt(3, AsBytes("def")), IsOk());
+  ASSERT_THAT((*file)->WriteAt(0, AsBytes("abc")), IsOk());
+  EXPECT_THAT((*file)->Size(), IsOkAndHolds(6));
+  EXPECT_THAT((*file)->Sync(), IsOk());
+  EXPECT_THAT(ReadFile(files_, Path("f"), 6), IsOkAndHolds("abcdef"));
+}
+
+TEST_F(FileTest, ReadingPastTheEndNamesFileAndOffset) {
+  ASSERT_THAT(WriteFileAtomically(files_, Path("f"), AsBytes("abc")), IsOk());
+  auto file = files_.OpenForRead(Path("f"));
+  ASSERT_THAT(file, IsOk());
+  std::byte buffer[8];
+  EXPECT_THAT((*file)->ReadAt(1, absl::MakeSpan(buffer)),
+              StatusIs(absl::StatusCode::kDataLoss,
+                       AllOf(HasSubstr(Path("f")), HasSubstr("offset 3"))));
+}
+
+TEST_F(FileTest, MissingFilesAndDirectoriesAreToldApart) {
+  EXPECT_THAT(files_.OpenForRead(Path("no")),
+              StatusIs(absl::StatusCode::kNotFound, HasSubstr(Path("no"))));
+  EXPECT_THAT(files_.OpenForRead(directory_),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("is a directory")));
+  EXPECT_THAT(files_.Remove(Path("no")), StatusIs(absl::StatusCode::kNotFound));
+}
+
+TEST_F(FileTest, AnUnreadableFileIsPermissionDenied) {
+  if (geteuid() == 0) GTEST_SKIP() << "root may read every file";
+  ASSERT_THAT(WriteFileAtomically(files_, Path("f"), AsBytes("abc")), IsOk());
+  ASSERT_EQ(chmod(Path("f").c_str(), 0), 0);
+  EXPECT_THAT(files_.OpenForRead(Path("f")),
+              StatusIs(absl::StatusCode::kPermissionDenied));
+}
+
+TEST_F(FileTest, AtomicWriteReplacesAndLeavesNoTemporaryFile) {
+  ASSERT_THAT(WriteFileAtomically(files_, Path("f"), AsBytes("old")), IsOk());
+  ASSERT_THAT(WriteFileAtomically(files_, Path("f"), AsBytes("new")), IsOk());
+  EXPECT_THAT(ReadFile(files_, Path("f"), 100), IsOkAndHolds("new"));
+  const auto names = files_.List(directory_);
+  ASSERT_THAT(names, IsOk());
+  EXPECT_THAT(*names, ElementsAre("f"));
+}
+
+TEST_F(FileTest, AFileOverTheLimitIsNotRead) {
+  ASSERT_THAT(WriteFileAtomically(files_, Path("f"), AsBytes("abc")), IsOk());
+  EXPECT_THAT(ReadFile(files_, Path("f"), 2),
+              StatusIs(absl::StatusCode::kResourceExhausted,
+                       HasSubstr("3 bytes, expected at most 2")));
+}
+
+TEST_F(FileTest, ReserveDoesNotChangeTheSize) {
+  auto file = files_.Create(Path("f"));
+  ASSERT_THAT(file, IsOk());
+  EXPECT_THAT((*file)->Reserve(1 << 20), IsOk());
+  EXPECT_THAT((*file)->Size(), IsOkAndHolds(0));
+  EXPECT_THAT((*file)->Reserve(int64_t{1} << 60),
+              StatusIs(absl::StatusCode::kResourceExhausted));
+}
+
+TEST_F(FileTest, ErrnoDecidesTheCode) {
+  const std::pair<int, absl::StatusCode> cases[] = {
+      {ENOENT, absl::StatusCode::kNotFound},
+      {EACCES, absl::StatusCode::kPermissionDenied},
+      {ENOSPC, absl::StatusCode::kResourceExhausted},
+      {EEXIST, absl::StatusCode::kAlreadyExists},
+      {EIO, absl::StatusCode::kInternal}};
+  for (const auto& [error, code] : cases) {
+    EXPECT_THAT(ErrnoStatus(error, "reading", "/f"),
+                StatusIs(code, HasSubstr("reading /f: ")));
+  }
+}
+
+TEST_F(FileTest, FreeBytesOfAMissingPathFails) {
+  EXPECT_THAT(files_.FreeBytes(Path("no")),
+              StatusIs(absl::StatusCode::kNotFound));
+  const auto free = files_.FreeBytes(directory_);
+  ASSERT_THAT(free, IsOk());
+  EXPECT_GT(*free, 0);
+}
+
+TEST(JoinPathTest, KeepsAbsoluteNames) {
+  EXPECT_EQ(JoinPath("a", "b"), "a/b");
+  EXPECT_EQ(JoinPath("a/", "b"), "a/b");
+  EXPECT_EQ(JoinPath("a", "/b"), "/b");
+}
+
+}  // namespace
+}  // namespace sherd

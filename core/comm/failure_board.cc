@@ -1,0 +1,229 @@
+#include "sherd/core/comm/failure_board.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <fstream>
+#include <iterator>
+#include <sstream>
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "sherd/core/base/error_info.h"
+#include "sherd/core/base/logging.h"
+#include "sherd/core/base/status_macros.h"
+
+namespace sherd::internal {
+namespace {
+
+// A plain look: the deadline has passed already.
+Deadline Now() { return Deadline::After(absl::ZeroDuration()); }
+
+std::string MemberKey(int rank) { return absl::StrCat("member/", rank); }
+std::string JoinedKey(int rank) { return absl::StrCat("joined/", rank); }
+std::string FailureKey(int rank) { return absl::StrCat("failure/", rank); }
+std::string LeftKey(int rank) { return absl::StrCat("left/", rank); }
+
+std::string FirstLine(const std::string& path) {
+  std::ifstream file(path);
+  std::string line;
+  std::getline(file, line);
+  return line;
+}
+
+std::string PidNamespace() {
+  char target[64];
+  const ssize_t n = readlink("/proc/self/ns/pid", target, sizeof(target));
+  return n < 0 ? std::string() : std::string(target, n);
+}
+
+struct ProcessStat {
+  char state;
+  std::string start_time;
+};
+
+// Fields 3 and 22 of /proc/PID/stat. Field 2 is the program's name in
+// parentheses and may hold spaces, so counting starts behind the last one.
+std::optional<ProcessStat> ReadStat(absl::string_view pid) {
+  const std::string line = FirstLine(absl::StrCat("/proc/", pid, "/stat"));
+  const size_t end_of_name = line.rfind(')');
+  if (end_of_name == std::string::npos) return std::nullopt;
+  const std::vector<std::string> fields =
+      absl::StrSplit(line.substr(end_of_name + 1), ' ', absl::SkipEmpty());
+  if (fields.size() < 20) return std::nullopt;
+  return ProcessStat{fields[0][0], fields[19]};
+}
+
+}  // namespace
+
+std::string DescribeOwnProcess() {
+  const std::string pid = absl::StrCat(getpid());
+  const std::optional<ProcessStat> stat = ReadStat(pid);
+  return absl::StrJoin(
+      {FirstLine("/proc/sys/kernel/random/boot_id"), PidNamespace(), pid,
+       stat ? stat->start_time : std::string()},
+      " ");
+}
+
+ProcessState StateOf(absl::string_view description) {
+  const std::vector<std::string> fields = absl::StrSplit(description, ' ');
+  if (fields.size() != 4 || fields[3].empty() ||
+      fields[0] != FirstLine("/proc/sys/kernel/random/boot_id") ||
+      fields[1] != PidNamespace()) {
+    return ProcessState::kUnknown;
+  }
+  const std::optional<ProcessStat> stat = ReadStat(fields[2]);
+  // Another start time is another process with a reused number.
+  if (!stat || stat->start_time != fields[3]) return ProcessState::kEnded;
+  switch (stat->state) {
+    case 'Z':
+    case 'X':
+      return ProcessState::kEnded;
+    case 'T':
+    case 't':
+      return ProcessState::kStopped;
+    default:
+      return ProcessState::kRunning;
+  }
+}
+
+struct FailureBoard::Clue {
+  enum class Kind { kNothing, kDied, kStopped, kLeft, kBlames, kFailed };
+  Kind kind = Kind::kNothing;
+  int blamed = -1;
+  std::string text;
+};
+
+FailureBoard::FailureBoard(std::shared_ptr<Store> store, int rank, int size)
+    : store_(std::move(store)), rank_(rank), size_(size), processes_(size) {}
+
+absl::Status FailureBoard::Join(Deadline deadline) {
+  SHERD_ASSIGN_OR_RETURN(const int64_t joined,
+                         store_->Add(JoinedKey(rank_), 1));
+  if (joined != 1) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "rank ", rank_,
+        " has joined already: two processes have the same rank, or the "
+        "rendezvous is left over from another run and must be removed"));
+  }
+  SHERD_RETURN_IF_ERROR(store_->Set(
+      MemberKey(rank_), absl::StrCat(size_, " ", DescribeOwnProcess())));
+  for (int rank = 0; rank < size_; ++rank) {
+    const absl::StatusOr<std::string> member =
+        store_->Get(MemberKey(rank), deadline);
+    if (absl::IsDeadlineExceeded(member.status())) {
+      std::vector<int> missing;
+      for (int r = rank; r < size_; ++r) {
+        if (!store_->Get(MemberKey(r), Now()).ok()) missing.push_back(r);
+      }
+      return WithRank(
+          absl::DeadlineExceededError(absl::StrCat(
+              missing.size() == 1 ? "rank " : "ranks ",
+              absl::StrJoin(missing, ", "), " of ", size_,
+              " did not join in time: were all of them started, with the same "
+              "rendezvous?")),
+          rank);
+    }
+    if (!member.ok()) return member.status();
+    const std::pair<std::string, std::string> fields =
+        absl::StrSplit(*member, absl::MaxSplits(' ', 1));
+    if (fields.first != absl::StrCat(size_)) {
+      return WithRank(absl::InvalidArgumentError(absl::StrCat(
+                          "rank ", rank, " says that the world size is ",
+                          fields.first, ", rank ", rank_, " says ", size_)),
+                      rank);
+    }
+    processes_[rank] = fields.second;
+  }
+  return absl::OkStatus();
+}
+
+void FailureBoard::Report(const absl::Status& status,
+                          std::optional<int> blamed) {
+  // Losing this record costs others the name of the culprit, not their error.
+  const absl::StatusOr<bool> reported = store_->Contains(FailureKey(rank_));
+  if (!reported.ok() || *reported) return;
+  store_
+      ->Set(FailureKey(rank_),
+            absl::StrCat(blamed ? *blamed : -1, "\n", status.message()))
+      .IgnoreError();
+}
+
+void FailureBoard::ReportLeaving() {
+  store_->Set(LeftKey(rank_), "").IgnoreError();
+}
+
+FailureBoard::Clue FailureBoard::LookInto(int rank, Deadline deadline) {
+  for (;;) {
+    if (absl::StatusOr<std::string> record =
+            store_->Get(FailureKey(rank), Now());
+        record.ok()) {
+      const std::pair<std::string, std::string> fields =
+          absl::StrSplit(*record, absl::MaxSplits('\n', 1));
+      int blamed = -1;
+      if (absl::SimpleAtoi(fields.first, &blamed) && blamed >= 0 &&
+          blamed < size_ && blamed != rank) {
+        return {Clue::Kind::kBlames, blamed, fields.second};
+      }
+      return {Clue::Kind::kFailed, -1, fields.second};
+    }
+    if (store_->Get(LeftKey(rank), Now()).ok()) {
+      return {Clue::Kind::kLeft, -1, "left the group"};
+    }
+    const ProcessState state = StateOf(processes_[rank]);
+    if (state == ProcessState::kEnded || state == ProcessState::kStopped) {
+      const std::vector<std::string> fields =
+          absl::StrSplit(processes_[rank], ' ');
+      if (state == ProcessState::kStopped) {
+        return {Clue::Kind::kStopped, -1,
+                absl::StrCat("is stopped (process ", fields[2], ")")};
+      }
+      return {Clue::Kind::kDied, -1,
+              absl::StrCat("died (process ", fields[2], " is gone)")};
+    }
+    if (deadline.HasPassed()) return {};
+    absl::SleepFor(absl::Milliseconds(2));
+  }
+}
+
+FailureBoard::Verdict FailureBoard::FindCulprit(int peer,
+                                                absl::string_view symptom) {
+  const Deadline deadline = Deadline::After(kGrace);
+  std::vector<int> chain = {peer};
+  for (;;) {
+    const int suspect = chain.back();
+    const Clue clue = LookInto(suspect, deadline);
+    switch (clue.kind) {
+      case Clue::Kind::kDied:
+        return {suspect, clue.text, true};
+      case Clue::Kind::kStopped:
+      case Clue::Kind::kLeft:
+      case Clue::Kind::kFailed:
+        return {suspect, clue.text};
+      case Clue::Kind::kNothing:
+        return {suspect, std::string(symptom)};
+      case Clue::Kind::kBlames:
+        break;
+    }
+    if (clue.blamed == rank_) {
+      return {suspect,
+              absl::StrCat("gave up waiting for this rank (", clue.text, ")")};
+    }
+    if (std::find(chain.begin(), chain.end(), clue.blamed) != chain.end()) {
+      return {suspect,
+              absl::StrCat("and rank ", clue.blamed,
+                           " wait for each other: the ranks made different "
+                           "calls (",
+                           clue.text, ")")};
+    }
+    chain.push_back(clue.blamed);
+  }
+}
+
+}  // namespace sherd::internal

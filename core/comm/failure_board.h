@@ -1,0 +1,87 @@
+#ifndef SHERD_CORE_COMM_FAILURE_BOARD_H_
+#define SHERD_CORE_COMM_FAILURE_BOARD_H_
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "sherd/core/base/deadline.h"
+#include "sherd/core/comm/store.h"
+
+namespace sherd::internal {
+
+// What the ranks of a group tell each other through its store: who they are,
+// and, when something broke, whom they hold responsible.
+//
+// A connection only says that it was closed. Whether its far end died, gave up
+// because of a third rank, or left in good order is found here: every rank that
+// fails writes down whom it waited for before its connections go, so that the
+// others can follow the chain to the rank where it began.
+//
+// Keys, below the group's prefix:
+//   member/R   world size and process of rank R, written when it joins
+//   failure/R  whom rank R blames and why, written once
+//   left/R     rank R left in good order
+//
+// Threads. Safe from any thread.
+class FailureBoard {
+ public:
+  FailureBoard(std::shared_ptr<Store> store, int rank, int size);
+
+  // Writes this rank's member record and waits for all others.
+  //   kInvalidArgument   Rank taken, or world sizes differ.
+  //   kDeadlineExceeded  Names the ranks that did not come.
+  absl::Status Join(Deadline deadline);
+
+  // Says that this rank failed with `status`, waiting for `blamed` if known.
+  // Only the first call counts.
+  void Report(const absl::Status& status, std::optional<int> blamed);
+
+  void ReportLeaving();
+
+  struct Verdict {
+    int rank;
+    // "died (process 1234 is gone)", "left the group", "did not come in time".
+    std::string cause;
+    bool died = false;
+  };
+
+  // The rank where the failure began, given that this rank's operation broke at
+  // `peer`. Waits up to kGrace for records of ranks that are still alive.
+  Verdict FindCulprit(int peer, absl::string_view symptom);
+
+  // How long a surviving rank may take to write its record after its
+  // connections broke.
+  static constexpr absl::Duration kGrace = absl::Seconds(1);
+
+ private:
+  struct Clue;
+
+  // What is known about why `rank` closed its connections, waiting until
+  // `deadline` for something to be known.
+  Clue LookInto(int rank, Deadline deadline);
+
+  const std::shared_ptr<Store> store_;
+  const int rank_;
+  const int size_;
+  // Where each rank runs; filled by Join, constant afterwards.
+  std::vector<std::string> processes_;
+};
+
+// Identifies a process among all that can share a store: host (boot), PID
+// namespace, PID and start time.
+std::string DescribeOwnProcess();
+
+enum class ProcessState { kUnknown, kRunning, kStopped, kEnded };
+
+// How the process that `description` names is doing; kUnknown if it belongs to
+// another host or namespace.
+ProcessState StateOf(absl::string_view description);
+
+}  // namespace sherd::internal
+
+#endif  // SHERD_CORE_COMM_FAILURE_BOARD_H_

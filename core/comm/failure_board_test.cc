@@ -1,0 +1,143 @@
+#include "sherd/core/comm/failure_board.h"
+
+#include <unistd.h>
+
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "absl/time/time.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "sherd/core/base/error_info.h"
+#include "sherd/core/comm/hash_store.h"
+#include "sherd/testing/matchers.h"
+
+namespace sherd::internal {
+namespace {
+
+using ::sherd::testing::IsOk;
+using ::sherd::testing::StatusIs;
+using ::testing::HasSubstr;
+
+class FailureBoardTest : public ::testing::Test {
+ protected:
+  std::unique_ptr<FailureBoard> Board(int rank, int size) {
+    return std::make_unique<FailureBoard>(store_, rank, size);
+  }
+
+  // Boards of all ranks, joined.
+  std::vector<std::unique_ptr<FailureBoard>> Joined(int size) {
+    std::vector<std::unique_ptr<FailureBoard>> boards;
+    for (int r = 0; r < size; ++r) boards.push_back(Board(r, size));
+    std::vector<std::thread> threads;
+    for (auto& board : boards) {
+      threads.emplace_back([&board] {
+        EXPECT_THAT(board->Join(Deadline::After(absl::Seconds(30))), IsOk());
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    return boards;
+  }
+
+  const std::shared_ptr<Store> store_ = std::make_shared<HashStore>();
+};
+
+TEST_F(FailureBoardTest, JoinNamesTheRanksThatDidNotCome) {
+  const absl::Status status =
+      Board(1, 4)->Join(Deadline::After(absl::Milliseconds(10)));
+  EXPECT_THAT(status, StatusIs(absl::StatusCode::kDeadlineExceeded,
+                               HasSubstr("ranks 0, 2, 3 of 4")));
+}
+
+TEST_F(FailureBoardTest, JoinRefusesARankThatIsTaken) {
+  ASSERT_THAT(Board(0, 1)->Join(Deadline::Infinite()), IsOk());
+  EXPECT_THAT(Board(0, 1)->Join(Deadline::Infinite()),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("left over from another run")));
+}
+
+TEST_F(FailureBoardTest, JoinRefusesADifferentWorldSize) {
+  std::thread other([this] {
+    EXPECT_FALSE(Board(0, 2)->Join(Deadline::After(absl::Seconds(30))).ok());
+  });
+  const absl::Status status =
+      Board(1, 3)->Join(Deadline::After(absl::Seconds(30)));
+  other.join();
+  EXPECT_THAT(status,
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("rank 0 says that the world size is 2")));
+  EXPECT_EQ(BlamedRank(status), 0);
+}
+
+TEST_F(FailureBoardTest, FollowsTheChainToTheFirstFailure) {
+  auto boards = Joined(4);
+  boards[2]->Report(absl::InternalError("disk full"), std::nullopt);
+  boards[1]->Report(absl::UnavailableError("closed"), 2);
+  const auto verdict = boards[0]->FindCulprit(1, "closed");
+  EXPECT_EQ(verdict.rank, 2);
+  EXPECT_THAT(verdict.cause, HasSubstr("disk full"));
+  EXPECT_FALSE(verdict.died);
+}
+
+TEST_F(FailureBoardTest, ReportsARankThatLeft) {
+  auto boards = Joined(2);
+  boards[1]->ReportLeaving();
+  const auto verdict = boards[0]->FindCulprit(1, "closed");
+  EXPECT_EQ(verdict.rank, 1);
+  EXPECT_EQ(verdict.cause, "left the group");
+}
+
+TEST_F(FailureBoardTest, SaysThatOtherRanksWaitForEachOther) {
+  auto boards = Joined(3);
+  boards[1]->Report(absl::DeadlineExceededError("slow"), 2);
+  boards[2]->Report(absl::DeadlineExceededError("slow"), 1);
+  EXPECT_THAT(boards[0]->FindCulprit(1, "slow").cause,
+              HasSubstr("wait for each other: the ranks made different calls"));
+}
+
+TEST_F(FailureBoardTest, SaysThatAPeerGaveUpOnThisRank) {
+  auto boards = Joined(2);
+  boards[1]->Report(absl::DeadlineExceededError("slow"), 0);
+  const auto verdict = boards[0]->FindCulprit(1, "slow");
+  EXPECT_EQ(verdict.rank, 1);
+  EXPECT_THAT(verdict.cause, HasSubstr("gave up waiting for this rank"));
+}
+
+TEST_F(FailureBoardTest, OnlyTheFirstReportCounts) {
+  auto boards = Joined(2);
+  boards[1]->Report(absl::InternalError("first"), std::nullopt);
+  boards[1]->Report(absl::InternalError("second"), std::nullopt);
+  EXPECT_THAT(boards[0]->FindCulprit(1, "").cause, HasSubstr("first"));
+}
+
+TEST_F(FailureBoardTest, BlamesASilentPeerWithTheSymptom) {
+  auto boards = Joined(2);
+  const auto verdict = boards[0]->FindCulprit(1, "did not come in time");
+  EXPECT_EQ(verdict.rank, 1);
+  EXPECT_EQ(verdict.cause, "did not come in time");
+}
+
+TEST(ProcessStateTest, KnowsRunningEndedAndForeignProcesses) {
+  const std::string own = DescribeOwnProcess();
+  EXPECT_EQ(StateOf(own), ProcessState::kRunning);
+  std::vector<std::string> fields = absl::StrSplit(own, ' ');
+  ASSERT_EQ(fields.size(), 4u);
+  EXPECT_EQ(fields[2], absl::StrCat(getpid()));
+
+  std::vector<std::string> reused = fields;
+  reused[3] = "1";
+  EXPECT_EQ(StateOf(absl::StrJoin(reused, " ")), ProcessState::kEnded);
+
+  std::vector<std::string> elsewhere = fields;
+  elsewhere[0] = "another-host";
+  EXPECT_EQ(StateOf(absl::StrJoin(elsewhere, " ")), ProcessState::kUnknown);
+  EXPECT_EQ(StateOf("garbage"), ProcessState::kUnknown);
+}
+
+}  // namespace
+}  // namespace sherd::internal
