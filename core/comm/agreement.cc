@@ -20,8 +20,9 @@ struct Vote {
   int64_t blamed;
   uint64_t fingerprint;
   uint64_t text_bytes;
+  uint64_t value;
 };
-static_assert(sizeof(Vote) == 32);
+static_assert(sizeof(Vote) == 40);
 
 constexpr size_t kMaxTextBytes = 4096;
 
@@ -51,10 +52,17 @@ absl::StatusOr<std::string> BroadcastText(ProcessGroup& group, int rank,
 
 absl::Status Agree(ProcessGroup& group, absl::string_view what,
                    const absl::Status& local, uint64_t fingerprint) {
+  return AgreeOnMaximum(group, what, local, fingerprint, 0).status();
+}
+
+absl::StatusOr<uint64_t> AgreeOnMaximum(ProcessGroup& group,
+                                        absl::string_view what,
+                                        const absl::Status& local,
+                                        uint64_t fingerprint, uint64_t value) {
   const absl::string_view text = local.message().substr(0, kMaxTextBytes);
   const Vote mine = {static_cast<int64_t>(local.code()),
                      BlamedRank(local).value_or(group.rank()), fingerprint,
-                     text.size()};
+                     text.size(), value};
   std::vector<Vote> votes(group.size());
   SHERD_RETURN_IF_ERROR(group.AllGather(BytesOf(mine), BytesOf(votes)));
 
@@ -89,7 +97,10 @@ absl::Status Agree(ProcessGroup& group, absl::string_view what,
             "pass the same")),
         info);
   }
-  return absl::OkStatus();
+  return std::max_element(
+             votes.begin(), votes.end(),
+             [](const Vote& a, const Vote& b) { return a.value < b.value; })
+      ->value;
 }
 
 absl::StatusOr<std::vector<std::string>> AllGatherStrings(

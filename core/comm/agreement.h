@@ -25,9 +25,16 @@ namespace sherd {
 // group stays usable, unless the collective itself fails: then that error is
 // returned.
 //
-// Cost. One all_gather of 32 bytes per rank; a second one only after a failure.
+// Cost. One all_gather of 40 bytes per rank; after a failure also a broadcast
+// of the text.
 absl::Status Agree(ProcessGroup& group, absl::string_view what,
                    const absl::Status& local, uint64_t fingerprint = 0);
+
+// The same, and on success returns the largest `value` that a rank passed.
+absl::StatusOr<uint64_t> AgreeOnMaximum(ProcessGroup& group,
+                                        absl::string_view what,
+                                        const absl::Status& local,
+                                        uint64_t fingerprint, uint64_t value);
 
 // Leaves every rank's string, which may differ in length, on every rank.
 //

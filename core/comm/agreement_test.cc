@@ -14,6 +14,7 @@ namespace sherd {
 namespace {
 
 using ::sherd::testing::IsOk;
+using ::sherd::testing::IsOkAndHolds;
 using ::sherd::testing::RunLocalRanks;
 using ::sherd::testing::StatusIs;
 using ::testing::HasSubstr;
@@ -52,6 +53,14 @@ TEST_P(AgreementTest, NamesTheRankWithOtherArguments) {
     EXPECT_THAT(status, StatusIs(absl::StatusCode::kInvalidArgument,
                                  HasSubstr("other arguments")));
     EXPECT_EQ(BlamedRank(status), odd_one);
+  });
+}
+
+TEST_P(AgreementTest, ReturnsTheLargestValue) {
+  RunLocalRanks(GetParam(), [](ProcessGroup& group) {
+    EXPECT_THAT(AgreeOnMaximum(group, "work", absl::OkStatus(), 7,
+                               10 + (group.rank() + 1) % group.size()),
+                IsOkAndHolds(10 + group.size() - 1));
   });
 }
 

@@ -1,0 +1,57 @@
+#ifndef SHERD_CORE_TENSOR_DEVICE_H_
+#define SHERD_CORE_TENSOR_DEVICE_H_
+
+#include <cstdint>
+#include <ostream>
+#include <string>
+#include <utility>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace sherd {
+
+enum class DeviceType : int32_t {
+  kCpu = 0,
+  kCuda = 1,
+  // Shape and dtype without data.
+  kMeta = 2,
+};
+
+// "cpu", "cuda", "meta".
+absl::string_view Name(DeviceType type);
+
+// Where a tensor's data lives.
+struct Device {
+  DeviceType type = DeviceType::kCpu;
+  // Which one of that type; -1 if unsaid ("cuda" means the current one).
+  int index = -1;
+
+  // Reads "cpu", "cuda", "cuda:0", "meta", …: a type, optionally ":" and a
+  // decimal index without sign or leading zeros. Case matters.
+  //   kFailedPrecondition  "Invalid device string: '…'" if the text does not
+  //                        have this form; "Expected one of cpu, cuda, meta
+  //                        device type at start of device string: …" if it
+  //                        does but the type is unknown.
+  static absl::StatusOr<Device> Parse(absl::string_view text);
+
+  // What Parse reads.
+  std::string ToString() const;
+
+  bool is_cpu() const { return type == DeviceType::kCpu; }
+  bool is_cuda() const { return type == DeviceType::kCuda; }
+  bool is_meta() const { return type == DeviceType::kMeta; }
+
+  friend bool operator==(const Device&, const Device&) = default;
+
+  template <typename H>
+  friend H AbslHashValue(H state, const Device& device) {
+    return H::combine(std::move(state), device.type, device.index);
+  }
+};
+
+std::ostream& operator<<(std::ostream& out, const Device& device);
+
+}  // namespace sherd
+
+#endif  // SHERD_CORE_TENSOR_DEVICE_H_

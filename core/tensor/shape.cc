@@ -1,0 +1,120 @@
+#include "sherd/core/tensor/shape.h"
+
+#include <algorithm>
+#include <array>
+#include <optional>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "sherd/core/base/checked_math.h"
+#include "sherd/core/base/status_macros.h"
+
+namespace sherd {
+
+absl::StatusOr<int64_t> NumElements(absl::Span<const int64_t> sizes) {
+  if (sizes.size() > kMaxRank) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "a tensor has at most ", kMaxRank, " dimensions, got ", sizes.size()));
+  }
+  int64_t extent = 1;
+  bool empty = false;
+  for (int64_t size : sizes) {
+    if (size < 0) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("sizes must not be negative, got ", FormatDims(sizes)));
+    }
+    if (size == 0) empty = true;
+    const std::optional<int64_t> product =
+        CheckedMul(extent, std::max<int64_t>(size, 1));
+    if (!product.has_value()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("the number of elements of ", FormatDims(sizes),
+                       " does not fit in 64 bits"));
+    }
+    extent = *product;
+  }
+  return empty ? 0 : extent;
+}
+
+absl::StatusOr<int64_t> NumBytes(absl::Span<const int64_t> sizes, DType dtype) {
+  SHERD_ASSIGN_OR_RETURN(const int64_t elements, NumElements(sizes));
+  const std::optional<int64_t> bytes =
+      CheckedMul(elements, static_cast<int64_t>(SizeOf(dtype)));
+  if (!bytes.has_value()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the number of bytes of ", FormatDims(sizes), " of ",
+                     Name(dtype), " does not fit in 64 bits"));
+  }
+  return *bytes;
+}
+
+Dims ContiguousStrides(absl::Span<const int64_t> sizes) {
+  Dims strides(sizes.size());
+  int64_t stride = 1;
+  for (size_t d = sizes.size(); d-- > 0;) {
+    strides[d] = stride;
+    stride *= std::max<int64_t>(sizes[d], 1);
+  }
+  return strides;
+}
+
+bool IsContiguous(absl::Span<const int64_t> sizes,
+                  absl::Span<const int64_t> strides) {
+  int64_t expected = 1;
+  bool contiguous = true;
+  for (size_t d = sizes.size(); d-- > 0;) {
+    if (sizes[d] == 0) return true;
+    if (sizes[d] == 1) continue;
+    if (strides[d] != expected) contiguous = false;
+    expected *= sizes[d];
+  }
+  return contiguous;
+}
+
+bool IsNonOverlapping(absl::Span<const int64_t> sizes,
+                      absl::Span<const int64_t> strides) {
+  struct Axis {
+    uint64_t stride;
+    int64_t size;
+  };
+  std::array<Axis, kMaxRank> axes;
+  int rank = 0;
+  for (size_t d = 0; d < sizes.size(); ++d) {
+    if (sizes[d] == 0) return true;
+    if (sizes[d] == 1) continue;
+    const uint64_t stride = static_cast<uint64_t>(strides[d]);
+    axes[rank++] = {strides[d] < 0 ? ~stride + 1 : stride, sizes[d]};
+  }
+  std::sort(axes.begin(), axes.begin() + rank,
+            [](const Axis& a, const Axis& b) { return a.stride < b.stride; });
+  // Elements of the dimensions so far lie within `extent` of the first one.
+  uint64_t extent = 0;
+  for (int i = 0; i < rank; ++i) {
+    if (axes[i].stride <= extent) return false;
+    const std::optional<uint64_t> span =
+        CheckedMul(axes[i].stride, static_cast<uint64_t>(axes[i].size - 1));
+    if (!span.has_value()) return i + 1 == rank;
+    const std::optional<uint64_t> sum = CheckedAdd(extent, *span);
+    if (!sum.has_value()) return i + 1 == rank;
+    extent = *sum;
+  }
+  return true;
+}
+
+absl::StatusOr<int> NormalizeDim(int64_t dim, int64_t rank) {
+  if (dim < -rank || dim >= rank) {
+    return absl::OutOfRangeError(
+        rank == 0 ? absl::StrCat("dimension ", dim,
+                                 " of a tensor that has no dimensions")
+                  : absl::StrCat("dimension out of range: expected one in [",
+                                 -rank, ", ", rank - 1, "], got ", dim));
+  }
+  return static_cast<int>(dim < 0 ? dim + rank : dim);
+}
+
+std::string FormatDims(absl::Span<const int64_t> dims) {
+  return absl::StrCat("[", absl::StrJoin(dims, ", "), "]");
+}
+
+}  // namespace sherd

@@ -1,0 +1,143 @@
+#ifndef SHERD_CORE_TENSOR_STORAGE_H_
+#define SHERD_CORE_TENSOR_STORAGE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "sherd/core/tensor/device.h"
+
+namespace sherd {
+
+// A source of memory. Thread-safe.
+class Allocator {
+ public:
+  virtual ~Allocator() = default;
+
+  // At least `bytes` > 0 bytes, aligned to `alignment`, a power of two up to
+  // 4096. Contents are unspecified.
+  //   kResourceExhausted  There is not that much.
+  virtual absl::StatusOr<void*> Allocate(size_t bytes, size_t alignment) = 0;
+
+  // Takes back what Allocate returned for `bytes`.
+  virtual void Deallocate(void* data, size_t bytes) = 0;
+
+  // For messages: "heap", ….
+  virtual absl::string_view name() const = 0;
+
+  // Where the memory is.
+  virtual Device device() const { return Device(); }
+};
+
+// Ordinary memory. Lives forever.
+//
+// Cost. Blocks of 1 MiB and more are whole 2 MiB pages that ask for huge pages
+// and, once freed, wait in a pool for the next request of about their size:
+// touching a fresh 4 KiB page costs as much as copying five. A block taken
+// from the pool is at most a quarter larger than asked, after rounding. When
+// the pool would grow beyond its capacity, the blocks that waited longest go
+// back to the system; all of them do before an allocation fails.
+Allocator& HeapAllocator();
+
+struct HeapStatistics {
+  // Large blocks in use and in the pool, in bytes as mapped.
+  size_t live_bytes = 0;
+  size_t cached_bytes = 0;
+  // Upper bound of cached_bytes. At the start an eighth of the machine's
+  // memory, 2 GiB at most.
+  size_t capacity_bytes = 0;
+  // Large requests that took fresh memory, and that the pool served.
+  uint64_t fresh_blocks = 0;
+  uint64_t reused_blocks = 0;
+};
+
+// Thread-safe.
+HeapStatistics GetHeapStatistics();
+
+// Sets the pool's capacity and returns what exceeds it to the system. 0 turns
+// the pool off. Thread-safe.
+void SetHeapPoolCapacity(size_t bytes);
+
+// A block of memory that tensors share by std::shared_ptr. Immutable but for
+// the bytes themselves.
+//
+// Threads. Safe; concurrent access to the bytes is ordered by the callers.
+class Storage {
+ public:
+  // Alignment of allocated storage: one cache line, and any vector register.
+  static constexpr size_t kAlignment = 64;
+
+  // Memory from `allocator`, which must outlive the storage. Contents are
+  // unspecified. Zero bytes are allowed and allocate nothing.
+  //   kResourceExhausted  The allocator has not that much.
+  static absl::StatusOr<std::shared_ptr<Storage>> Allocate(
+      size_t bytes, Allocator& allocator = HeapAllocator());
+
+  // Memory that somebody else owns. It must stay valid while the storage
+  // lives; `keep_alive` is released when the storage is.
+  //   kInvalidArgument  `data` is null and `bytes` is not 0.
+  static absl::StatusOr<std::shared_ptr<Storage>> Borrow(
+      void* data, size_t bytes,
+      std::shared_ptr<const void> keep_alive = nullptr);
+
+  // The same, but tensors on it refuse to be written to.
+  static absl::StatusOr<std::shared_ptr<Storage>> BorrowReadOnly(
+      const void* data, size_t bytes,
+      std::shared_ptr<const void> keep_alive = nullptr);
+
+  // Maps `length` bytes of a file from `offset`, which need not be a multiple
+  // of the page size. Pages are read when they are touched. Without
+  // `read_only`, writes go to the file.
+  //
+  // Lifetime. The file may be renamed or removed while mapped. If somebody
+  // truncates it, touching what is gone raises SIGBUS: read files that others
+  // may shorten instead of mapping them.
+  //
+  // Errors. All name the path.
+  //   kNotFound           There is no such file.
+  //   kPermissionDenied   It may not be opened so.
+  //   kDataLoss           It ends before offset + length.
+  //   kInvalidArgument    offset + length overflows, or it is not a file.
+  //   kResourceExhausted  No address space.
+  static absl::StatusOr<std::shared_ptr<Storage>> MapFile(
+      const std::string& path, uint64_t offset, uint64_t length,
+      bool read_only = true);
+
+  ~Storage();
+  Storage(const Storage&) = delete;
+  Storage& operator=(const Storage&) = delete;
+
+  // First byte; may be null if size() is 0. Do not write unless writable().
+  void* data() const { return data_; }
+  size_t size() const { return size_; }
+  bool writable() const { return writable_; }
+  Device device() const { return device_; }
+
+ private:
+  enum class Kind { kAllocated, kBorrowed, kMapped };
+
+  Storage(Kind kind, void* data, size_t size, bool writable, Device device)
+      : kind_(kind),
+        writable_(writable),
+        device_(device),
+        data_(data),
+        size_(size) {}
+
+  const Kind kind_;
+  const bool writable_;
+  const Device device_;
+  void* const data_;
+  const size_t size_;
+  Allocator* allocator_ = nullptr;
+  // The mapping around data_, which begins at a page.
+  void* mapping_ = nullptr;
+  size_t mapping_size_ = 0;
+  std::shared_ptr<const void> keep_alive_;
+};
+
+}  // namespace sherd
+
+#endif  // SHERD_CORE_TENSOR_STORAGE_H_
