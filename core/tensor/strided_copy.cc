@@ -252,8 +252,6 @@ void CopyRows(const Loops& loops, bool stream, std::byte* dst,
   });
 }
 
-// ---- Transposition ----
-
 // A plane of two loops whose innermost sides differ: the destination is
 // walked along `row`, the source along `column`.
 struct Plane {

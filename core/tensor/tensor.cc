@@ -187,8 +187,6 @@ void Replicate(std::byte* data, int64_t count, size_t element_size) {
 
 }  // namespace
 
-// ---- Creation ----
-
 absl::StatusOr<Tensor> Tensor::Empty(absl::Span<const int64_t> sizes,
                                      const TensorOptions& options) {
   SHERD_ASSIGN_OR_RETURN(const int64_t bytes, NumBytes(sizes, options.dtype));
@@ -314,8 +312,6 @@ absl::StatusOr<Tensor> Tensor::FromBorrowed(
   return FromStorage(std::move(storage), 0, sizes, dtype);
 }
 
-// ---- Properties ----
-
 absl::StatusOr<int64_t> Tensor::size(int64_t dim) const {
   SHERD_ASSIGN_OR_RETURN(const int d, NormalizeDim(dim, this->dim()));
   return sizes_[d];
@@ -387,8 +383,6 @@ absl::Status Tensor::ReadElement(absl::Span<const int64_t> index, DType dtype,
   });
   return absl::OkStatus();
 }
-
-// ---- Views ----
 
 Tensor Tensor::View(int64_t element_offset, Dims sizes, Dims strides) const {
   Tensor view;
@@ -569,8 +563,6 @@ absl::StatusOr<Tensor> Tensor::ViewAsComplex() const {
   return view;
 }
 
-// ---- Copies ----
-
 absl::StatusOr<Tensor> Tensor::ReshapeOrCopy(
     absl::Span<const int64_t> sizes) const {
   if (!defined_) return CheckReadable();
@@ -608,8 +600,6 @@ absl::StatusOr<Tensor> Tensor::To(DType dtype) const {
                 });
   return result;
 }
-
-// ---- Writing ----
 
 absl::Status Tensor::CopyFrom(const Tensor& src) {
   SHERD_RETURN_IF_ERROR(CheckWritable());
@@ -658,8 +648,6 @@ absl::Status Tensor::FillFrom(const void* value, DType value_dtype) {
   StridedCopy(data_, strides_, element.data(), repeat, sizes_, element_size());
   return absl::OkStatus();
 }
-
-// ---- Comparison ----
 
 bool Tensor::BitwiseEqual(const Tensor& other) const {
   if (!CheckReadable().ok() || !other.CheckReadable().ok()) return false;

@@ -61,8 +61,6 @@ std::vector<T> Elements(const Tensor& tensor) {
   return values;
 }
 
-// ---- Creation ----
-
 TEST(TensorTest, ADefaultTensorIsUndefined) {
   Tensor tensor;
   EXPECT_FALSE(tensor.defined());
@@ -326,8 +324,6 @@ TEST(FromBorrowedTest, UsesTheCallersMemory) {
               StatusIs(kInvalid, "null"));
 }
 
-// ---- Access ----
-
 TEST(TensorTest, HandlesAndViewsShareData) {
   Tensor a = Iota({2, 3});
   Tensor b = a;
@@ -360,8 +356,6 @@ TEST(TensorDeathTest, TypedAccessToTheWrongTypeEndsTheProcess) {
           .value();
   EXPECT_DEATH((void)constant.mutable_data_as<int32_t>(), "read-only");
 }
-
-// ---- Views ----
 
 TEST(ViewTest, NarrowTakesARangeOfADimension) {
   const Tensor tensor = Iota({3, 4});
@@ -718,8 +712,6 @@ TEST(RandomViewTest, WritesThroughViewsReachExactlyTheirElements) {
   }
 }
 
-// ---- Copies ----
-
 TEST(CopyTest, CopyFromRefusesOtherShapesAndDTypes) {
   Tensor tensor = Iota({2, 3});
   EXPECT_THAT(tensor.CopyFrom(Iota({3, 2})),
@@ -764,8 +756,6 @@ TEST(CopyTest, ContiguousReturnsTheTensorItselfWhenItCan) {
   EXPECT_NE(tensor.Clone()->data(), tensor.data());
 }
 
-// ---- Fill ----
-
 TEST(FillTest, FillsEveryDTypeAndStride) {
   for (int32_t number = 0; number < kNumDTypes; ++number) {
     const DType dtype = static_cast<DType>(number);
@@ -801,8 +791,6 @@ TEST(FillTest, ValuesThatDoNotFitChangeNothing) {
   ASSERT_THAT(tensor.Fill(7.9), IsOk());
   EXPECT_THAT(Elements<uint8_t>(tensor), ElementsAre(7, 7));
 }
-
-// ---- Comparison ----
 
 TEST(EqualTest, ComparesNumbersAndBitwiseEqualComparesBits) {
   const float nan = std::numeric_limits<float>::quiet_NaN();
@@ -892,8 +880,6 @@ TEST(AllCloseTest, IntegersComplexAndNarrowFloats) {
   EXPECT_FALSE(Tensor::Scalar(Float8E5M2(1.0f))
                    ->AllClose(Tensor::Scalar(Float8E5M2(1.25f)).value()));
 }
-
-// ---- Text ----
 
 TEST(ToStringTest, ShowsDTypeShapeDeviceAndTheFirstElements) {
   EXPECT_EQ(Iota({2, 3}).ToString(),
