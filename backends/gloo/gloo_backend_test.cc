@@ -1,9 +1,7 @@
-#include <sched.h>
 #include <signal.h>
 #include <unistd.h>
 
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -13,6 +11,7 @@
 #include "gtest/gtest.h"
 #include "sherd/backends/conformance.h"
 #include "sherd/core/base/error_info.h"
+#include "sherd/core/comm/init.h"
 #include "sherd/core/comm/process_group.h"
 #include "sherd/testing/distributed_test.h"
 #include "sherd/testing/matchers.h"
@@ -22,9 +21,24 @@ namespace {
 
 using ::sherd::testing::IsOk;
 using ::sherd::testing::StatusIs;
+using ::sherd::testing::WithComms;
+using ::sherd::testing::WithoutComms;
+using ::testing::AnyOf;
 using ::testing::HasSubstr;
 
-class GlooBackendTest : public sherd::testing::DistributedTest {};
+class GlooBackendTest : public sherd::testing::DistributedTest {
+ protected:
+  // The rank that misbehaves in failure tests: the last one.
+  int culprit() const { return world_size() - 1; }
+
+  // What all ranks but the culprit must see of an operation with it.
+  void ExpectLost(const absl::Status& status) const {
+    EXPECT_THAT(status,
+                StatusIs(absl::StatusCode::kUnavailable,
+                         HasSubstr(absl::StrCat("rank ", culprit(), ":"))));
+    EXPECT_EQ(BlamedRank(status), culprit());
+  }
+};
 
 SHERD_DIST_TEST_F(GlooBackendTest, Conforms) {
   EXPECT_EQ(group().backend().name, "gloo");
@@ -34,6 +48,148 @@ SHERD_DIST_TEST_F(GlooBackendTest, Conforms) {
   CheckAllToAllV(group());
   CheckOneSidedAllToAllV(group());
   CheckManyInFlight(group());
+}
+
+SHERD_DIST_TEST_F(GlooBackendTest, ADeadlineNamesTheAbsentRank) {
+  if (world_size() == 1) return;
+  CheckDeadline(group());
+  SkipFinalBarrier();
+}
+
+SHERD_DIST_TEST_F(GlooBackendTest, EveryRankNamesTheOneThatWasKilled) {
+  if (world_size() == 1) return;
+  ExpectRankDies(culprit(), SIGKILL);
+  ASSERT_THAT(group().Barrier(), IsOk());
+  if (rank() == culprit()) raise(SIGKILL);
+  std::vector<std::byte> all(1024 * world_size());
+  const absl::Status status =
+      group().AllGather(absl::MakeConstSpan(all).subspan(1024 * rank(), 1024),
+                        absl::MakeSpan(all));
+  ExpectLost(status);
+  EXPECT_THAT(status.message(), HasSubstr("died"));
+  EXPECT_THAT(group().Barrier(),
+              StatusIs(absl::StatusCode::kFailedPrecondition));
+}
+
+SHERD_DIST_TEST_F(GlooBackendTest, ARankKilledInTheMiddleOfALargeTransfer) {
+  if (world_size() == 1) return;
+  ExpectRankDies(culprit(), SIGKILL);
+  // Far more than sockets buffer: the culprit, which takes no part, dies with
+  // everybody's message half sent.
+  constexpr size_t kBytes = size_t{64} << 20;
+  std::vector<std::byte> out(kBytes), in(kBytes);
+  std::vector<ConstBytes> sends(world_size());
+  std::vector<MutableBytes> recvs(world_size());
+  if (rank() == culprit()) {
+    for (int r = 0; r < culprit(); ++r) {
+      ASSERT_THAT(group().store().Wait({absl::StrCat("started", r)},
+                                       Deadline::After(absl::Seconds(60))),
+                  IsOk());
+    }
+    raise(SIGKILL);
+  }
+  sends[culprit()] = out;
+  recvs[culprit()] = absl::MakeSpan(in);
+  Work work = group().AllToAllVAsync(sends, recvs);
+  ASSERT_THAT(group().store().Set(absl::StrCat("started", rank()), ""), IsOk());
+  ExpectLost(work.Wait());
+}
+
+SHERD_DIST_TEST_F(GlooBackendTest, RanksThatWaitForOthersNameTheFirstCause) {
+  if (world_size() == 1) return;
+  ExpectRankDies(culprit(), SIGKILL);
+  // In the tree of a broadcast most ranks wait for a rank in between.
+  if (rank() == culprit()) raise(SIGKILL);
+  std::byte token[1] = {};
+  ExpectLost(group().Broadcast(absl::MakeSpan(token), culprit()));
+}
+
+SHERD_DIST_TEST_F(GlooBackendTest, EveryRankNamesTheOneThatIsStopped,
+                  (WithComms{.timeout = absl::Seconds(2)})) {
+  if (world_size() == 1) return;
+  ExpectRankDies(culprit(), SIGKILL);
+  ASSERT_THAT(
+      group().store().Set(absl::StrCat("pid", rank()), absl::StrCat(getpid())),
+      IsOk());
+  ASSERT_THAT(group().Barrier(), IsOk());
+  if (rank() == culprit()) raise(SIGSTOP);
+  const absl::Status status = group().Barrier();
+  EXPECT_THAT(
+      status,
+      StatusIs(absl::StatusCode::kDeadlineExceeded,
+               HasSubstr(absl::StrCat("rank ", culprit(), ": is stopped"))));
+  EXPECT_EQ(BlamedRank(status), culprit());
+  // All have their verdict before the first one ends the stopped rank.
+  ASSERT_THAT(group().store().Set(absl::StrCat("judged", rank()), ""), IsOk());
+  if (rank() != 0) return;
+  for (int r = 0; r < culprit(); ++r) {
+    ASSERT_THAT(group().store().Wait({absl::StrCat("judged", r)},
+                                     Deadline::After(absl::Seconds(30))),
+                IsOk());
+  }
+  const auto pid = group().store().Get(absl::StrCat("pid", culprit()),
+                                       Deadline::After(absl::Seconds(1)));
+  ASSERT_THAT(pid, IsOk());
+  kill(std::stoi(*pid), SIGKILL);
+}
+
+SHERD_DIST_TEST_F(GlooBackendTest, EveryRankNamesTheOneThatLeft) {
+  if (world_size() == 1) return;
+  SkipFinalBarrier();
+  ASSERT_THAT(group().Barrier(), IsOk());
+  if (rank() == culprit()) {
+    EXPECT_THAT(group().Destroy(), IsOk());
+    return;
+  }
+  const absl::Status status = group().Barrier();
+  ExpectLost(status);
+  EXPECT_THAT(status.message(), HasSubstr("left the group"));
+}
+
+SHERD_DIST_TEST_F(GlooBackendTest, AbortEndsAWaitOnThisRankAndOnTheOthers) {
+  if (world_size() == 1) return;
+  SkipFinalBarrier();
+  ASSERT_THAT(group().Barrier(), IsOk());
+  std::byte token[1] = {};
+  if (rank() == culprit()) {
+    // Nobody else calls this, so only the abort can end it.
+    std::vector<ConstBytes> sends(world_size());
+    std::vector<MutableBytes> recvs(world_size());
+    recvs[0] = absl::MakeSpan(token);
+    Work work = group().AllToAllVAsync(sends, recvs);
+    group().Abort(absl::CancelledError("stop"));
+    EXPECT_FALSE(work.Wait().ok());
+    return;
+  }
+  const absl::Status status =
+      group().Broadcast(absl::MakeSpan(token), culprit());
+  EXPECT_THAT(status,
+              StatusIs(absl::StatusCode::kUnavailable, HasSubstr("stop")));
+  EXPECT_EQ(BlamedRank(status), culprit());
+}
+
+SHERD_DIST_TEST_F(GlooBackendTest, DifferentWorldSizesAreSaidPlainly,
+                  WithoutComms{}) {
+  if (world_size() == 1) return;
+  const auto group =
+      Init({.rank = rank(),
+            .world_size = rank() == 0 ? world_size() + 1 : world_size(),
+            .timeout = absl::Seconds(5)});
+  ASSERT_FALSE(group.ok());
+  EXPECT_THAT(group, AnyOf(StatusIs(absl::StatusCode::kInvalidArgument,
+                                    HasSubstr("the world size is")),
+                           StatusIs(absl::StatusCode::kDeadlineExceeded,
+                                    HasSubstr("did not join"))));
+}
+
+SHERD_DIST_TEST_F(GlooBackendTest, GroupsFollowEachOtherOnOneFile,
+                  WithoutComms{}) {
+  for (int life = 0; life < 3; ++life) {
+    const auto group = Init({.timeout = absl::Seconds(60)});
+    ASSERT_THAT(group, IsOk());
+    ASSERT_THAT((*group)->Barrier(), IsOk());
+    ASSERT_THAT((*group)->Destroy(), IsOk());
+  }
 }
 
 }  // namespace
