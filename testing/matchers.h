@@ -7,8 +7,23 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+
+// Assigns the value of the absl::StatusOr `expr` to `lhs`, which may declare a
+// variable; otherwise fails the test with the status and returns from the
+// enclosing function, which returns void.
+#define SHERD_ASSERT_OK_AND_ASSIGN(lhs, expr) \
+  SHERD_ASSERT_OK_AND_ASSIGN_IMPL_(           \
+      SHERD_TESTING_CONCAT_(sherd_status_or_, __LINE__), lhs, expr)
+
+#define SHERD_TESTING_CONCAT_INNER_(a, b) a##b
+#define SHERD_TESTING_CONCAT_(a, b) SHERD_TESTING_CONCAT_INNER_(a, b)
+#define SHERD_ASSERT_OK_AND_ASSIGN_IMPL_(var, lhs, expr)    \
+  auto var = (expr);                                        \
+  ASSERT_TRUE(var.ok()) << #expr << " is " << var.status(); \
+  lhs = *std::move(var)
 
 namespace sherd::testing {
 namespace internal {
@@ -21,39 +36,66 @@ const absl::Status& StatusOf(const absl::StatusOr<T>& value) {
   return value.status();
 }
 
+// Text is looked for anywhere in the message; everything else is a matcher.
+template <typename M>
+::testing::Matcher<std::string> ToMessageMatcher(const M& message) {
+  if constexpr (std::is_convertible_v<const M&, absl::string_view>) {
+    return ::testing::HasSubstr(std::string(absl::string_view(message)));
+  } else {
+    return ::testing::SafeMatcherCast<std::string>(message);
+  }
+}
+
+inline std::string DescribeCode(absl::StatusCode code, bool negation) {
+  return (negation ? "does not have code " : "has code ") +
+         absl::StatusCodeToString(code);
+}
+
 }  // namespace internal
 
 // Matches an OK Status or StatusOr.
 MATCHER(IsOk, negation ? "is not OK" : "is OK") {
-  *result_listener << internal::StatusOf(arg).ToString();
-  return internal::StatusOf(arg).ok();
+  const absl::Status& status = internal::StatusOf(arg);
+  if (!status.ok()) *result_listener << "which is " << status;
+  return status.ok();
 }
 
-// Matches a StatusOr that holds a value which `value` matches.
-MATCHER_P(IsOkAndHolds, value, "") {
+// Matches a StatusOr that holds a value which `value`, a value or a matcher,
+// matches.
+MATCHER_P(IsOkAndHolds, value,
+          std::string(negation ? "is not OK or its value does not match: "
+                               : "is OK and its value ") +
+              ::testing::DescribeMatcher<
+                  const typename std::decay_t<arg_type>::value_type&>(value)) {
   if (!arg.ok()) {
-    *result_listener << arg.status().ToString();
+    *result_listener << "which is " << arg.status();
     return false;
   }
-  return ::testing::ExplainMatchResult(value, *arg, result_listener);
+  ::testing::StringMatchResultListener reason;
+  const bool matches = ::testing::ExplainMatchResult(value, *arg, &reason);
+  *result_listener << "whose value is " << ::testing::PrintToString(*arg);
+  if (!reason.str().empty()) *result_listener << ", " << reason.str();
+  return matches;
 }
 
 // Matches a Status or StatusOr by its code.
-MATCHER_P(StatusIs, code,
-          std::string("has code ") + absl::StatusCodeToString(code)) {
-  *result_listener << internal::StatusOf(arg).ToString();
-  return internal::StatusOf(arg).code() == code;
+MATCHER_P(StatusIs, code, internal::DescribeCode(code, negation)) {
+  const absl::Status& status = internal::StatusOf(arg);
+  *result_listener << "which is " << status;
+  return status.code() == code;
 }
 
-// The same, and `message` matches the message.
+// The same, and its message contains `message`, if that is text, or matches
+// it, if that is a matcher.
 MATCHER_P2(StatusIs, code, message,
-           std::string("has code ") + absl::StatusCodeToString(code) +
-               " and a message that " +
-               ::testing::DescribeMatcher<std::string>(message)) {
+           internal::DescribeCode(code, negation) +
+               (negation ? " or not a message that " : " and a message that ") +
+               ::testing::DescribeMatcher<std::string>(
+                   internal::ToMessageMatcher(message))) {
   const absl::Status& status = internal::StatusOf(arg);
-  *result_listener << status.ToString();
-  return status.code() == code &&
-         ::testing::Matches(message)(std::string(status.message()));
+  *result_listener << "which is " << status;
+  return status.code() == code && ::testing::Matches(internal::ToMessageMatcher(
+                                      message))(std::string(status.message()));
 }
 
 }  // namespace sherd::testing

@@ -5,6 +5,8 @@
 // which rank it is about, cannot be ended from another thread, and all_to_all
 // would need its entries in one array.
 
+#include <signal.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -95,10 +97,12 @@ class Mesh final : public gloo::Context {
 
   gloo::transport::Context& transport() { return *transportContext_; }
 
-  // Ends all connections; the far ends notice. Any thread.
+  // Ends all connections that there are; the far ends notice. Any thread.
   void Close() {
+    if (transportContext_ == nullptr) return;
     for (int peer = 0; peer < size; ++peer) {
-      if (peer != rank) transportContext_->getPair(peer)->close();
+      const auto& pair = transportContext_->getPair(peer);
+      if (pair != nullptr) pair->close();
     }
   }
 
@@ -328,9 +332,20 @@ sherd_code Guarded(sherd_error_v0* error, Body body) {
 
 sherd_code Probe(sherd_error_v0*) { return SHERD_OK; }
 
+// Gloo writes to its sockets without MSG_NOSIGNAL, so that a peer's death would
+// be this process's too. What the program itself set up is left alone.
+void IgnoreBrokenPipes() {
+  struct sigaction current;
+  if (sigaction(SIGPIPE, nullptr, &current) == 0 &&
+      current.sa_handler == SIG_DFL) {
+    signal(SIGPIPE, SIG_IGN);
+  }
+}
+
 sherd_code Create(const sherd_comm_config_v0* config, sherd_comm_v0** comm,
                   sherd_error_v0* error) {
   return Guarded(error, [&] {
+    IgnoreBrokenPipes();
     auto made = std::make_unique<sherd_comm_v0>(*config);
     const sherd_code code = made->Connect(*config, error);
     if (code == SHERD_OK) *comm = made.release();

@@ -30,6 +30,7 @@ enum class Knob {
   kPluginPath,
   kLogLevel,
   kTmpDir,
+  kBuildWorkingDirectory,
   kTestSeed,
   kTestTmpDir,
   kTestTimeout,

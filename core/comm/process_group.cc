@@ -116,6 +116,12 @@ absl::StatusOr<std::shared_ptr<ProcessGroup>> ProcessGroup::Create(
     return absl::OkStatus();
   };
   if (absl::Status status = connect(); !status.ok()) {
+    // It never was a member: it neither leaves the group, which might be that
+    // of another process with the same rank, nor retires from its store.
+    {
+      absl::MutexLock lock(&group->state_mutex_);
+      group->destroyed_ = true;
+    }
     ErrorInfo info;
     info.group = group->name();
     info.operation = "init";

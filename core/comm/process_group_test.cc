@@ -20,6 +20,7 @@ namespace sherd {
 namespace {
 
 using ::sherd::testing::IsOk;
+using ::sherd::testing::IsOkAndHolds;
 using ::sherd::testing::StatusIs;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
@@ -252,6 +253,19 @@ TEST_F(ProcessGroupTest, MovesNothingForEmptyBuffers) {
   EXPECT_THAT(group_->AllGather({}, {}), IsOk());
   EXPECT_THAT(group_->Broadcast({}, 1), IsOk());
   EXPECT_EQ(posts, 0);
+}
+
+TEST_F(ProcessGroupTest, AnImpostorDoesNotDisturbTheGroup) {
+  const auto impostor =
+      ProcessGroup::Create(backend_, {.name = "g",
+                                      .rank = 1,
+                                      .size = 2,
+                                      .store = store_,
+                                      .on_destroy = [this] { ++destroyed_; }});
+  EXPECT_THAT(impostor, StatusIs(absl::StatusCode::kInvalidArgument,
+                                 HasSubstr("rank 1 has joined already")));
+  EXPECT_EQ(destroyed_, 0);
+  EXPECT_THAT(store_->Contains("left/1"), IsOkAndHolds(false));
 }
 
 TEST(ProcessGroupCreateTest, RejectsARankOutsideTheWorld) {

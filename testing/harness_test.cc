@@ -1,0 +1,357 @@
+// The harness against tests that are broken on purpose (broken_tests.cc).
+
+#include <errno.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/time/time.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "sherd/core/base/deadline.h"
+#include "sherd/core/base/file.h"
+#include "sherd/core/base/knobs.h"
+#include "sherd/testing/matchers.h"
+#include "sherd/testing/subprocess.h"
+#include "sherd/testing/unique_fd.h"
+
+namespace sherd::testing::internal {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::MatchesRegex;
+using ::testing::Not;
+
+// Relative to the working directory of a test.
+constexpr char kBrokenTests[] = "testing/broken_tests";
+// More than any of the runs takes, even where a sanitizer slows it down.
+constexpr absl::Duration kPatience = absl::Seconds(90);
+
+// A process whose output is collected.
+class BrokenRun {
+ public:
+  BrokenRun(const std::string& test, const std::string& directory) {
+    std::vector<std::string> environment;
+    for (std::string& variable : OwnEnvironment()) {
+      if (!absl::StartsWith(variable, "TEST_") &&
+          !absl::StartsWith(variable, "GTEST_") &&
+          !absl::StartsWith(variable, "TESTBRIDGE_") &&
+          !absl::StartsWith(variable, "XML_OUTPUT_FILE=")) {
+        environment.push_back(std::move(variable));
+      }
+    }
+    environment.push_back("TEST_TMPDIR=" + directory);
+    environment.push_back("SHERD_PLUGIN_PATH=backends/gloo");
+    Pipe pipe = MakePipe().value();
+    output_fd_ = std::move(pipe.read);
+    process_.emplace(
+        Subprocess::Start(
+            {.program = kBrokenTests,
+             .arguments = {kBrokenTests, "--gtest_filter=*." + test},
+             .environment = std::move(environment),
+             .output_fd = pipe.write.get()})
+            .value());
+  }
+
+  Subprocess& process() { return *process_; }
+  const std::string& output() const { return output_; }
+
+  // Reads the output to its end. False if it took too long.
+  bool Finish() {
+    const Deadline deadline = Deadline::After(kPatience);
+    char buffer[1 << 16];
+    for (;;) {
+      pollfd fd = {output_fd_.get(), POLLIN, 0};
+      const int ready = poll(
+          &fd, 1,
+          static_cast<int>(absl::ToInt64Milliseconds(deadline.Remaining())));
+      if (ready < 0 && errno == EINTR) continue;
+      if (ready <= 0) return false;
+      const ssize_t size = read(output_fd_.get(), buffer, sizeof(buffer));
+      if (size <= 0) break;
+      output_.append(buffer, size);
+    }
+    process_->Wait();
+    return true;
+  }
+
+ private:
+  UniqueFd output_fd_;
+  std::optional<Subprocess> process_;
+  std::string output_;
+};
+
+class HarnessTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    directory_ = JoinPath(GetKnobOr(Knob::kTestTmpDir, "/tmp"),
+                          absl::StrCat("harness_", getpid()));
+    ASSERT_THAT(FileSystem::Posix().CreateDirectories(directory_), IsOk());
+  }
+  void TearDown() override {
+    EXPECT_THAT(FileSystem::Posix().RemoveAll(directory_), IsOk());
+  }
+
+  // The output of a run that ends with `code`.
+  std::string OutputOf(const std::string& test, int code) {
+    BrokenRun run(test, directory_);
+    EXPECT_TRUE(run.Finish()) << "it does not end\n" << run.output();
+    const auto& status = run.process().Poll();
+    EXPECT_TRUE(status && status->ExitedWith(code))
+        << test << " " << (status ? status->ToString() : "runs") << "\n"
+        << run.output();
+    EXPECT_THAT(FileSystem::Posix().List(directory_), IsOkAndHolds(IsTidy()))
+        << "directories of tests stay behind";
+    return run.output();
+  }
+  std::string Failure(const std::string& test) { return OutputOf(test, 1); }
+
+  static ::testing::Matcher<std::vector<std::string>> IsTidy() {
+    return ::testing::Each(Not(::testing::StartsWith("sherd_")));
+  }
+
+  // A process number that a rank wrote, once it has.
+  pid_t AwaitPid(const std::string& name) {
+    const Deadline deadline = Deadline::After(kPatience);
+    const std::string path = JoinPath(directory_, name);
+    while (!deadline.HasPassed()) {
+      if (FileSystem::Posix().Exists(path)) {
+        const auto text = ReadFile(FileSystem::Posix(), path, 32);
+        int pid = -1;
+        EXPECT_TRUE(text.ok() && absl::SimpleAtoi(*text, &pid));
+        return pid;
+      }
+      poll(nullptr, 0, 5);
+    }
+    ADD_FAILURE() << path << " does not appear";
+    return -1;
+  }
+
+  std::string directory_;
+};
+
+TEST_F(HarnessTest, ATestThatPassesPassesAndIsQuiet) {
+  EXPECT_THAT(OutputOf("Passes", 0), AllOf(HasSubstr("[  PASSED  ] 1 test."),
+                                           Not(HasSubstr("[rank"))));
+}
+
+struct Broken {
+  const char* test;
+  // All of them are found in the output.
+  std::vector<const char*> report;
+};
+
+class BrokenTests : public HarnessTest,
+                    public ::testing::WithParamInterface<Broken> {};
+
+TEST_P(BrokenTests, FailWithAReportThatSaysWhy) {
+  const std::string output = Failure(GetParam().test);
+  for (const char* text : GetParam().report) {
+    EXPECT_THAT(output, HasSubstr(text));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Crash, BrokenTests,
+    ::testing::Values(
+        Broken{"CrashesBeforeTheBody",
+               {"root cause: rank 1 was killed by signal 11", "in phase SetUp",
+                "rank 0 was stopped by the harness in phase SetUp"}},
+        Broken{"CrashesInTheBody",
+               {"root cause: rank 1 was killed by signal 11 (Segmentation "
+                "fault) in phase body",
+                "[rank 1] [crash] signal 11", "RankBody",
+                // Where the others stood.
+                "[rank 0] [stacks of all threads]", "WaitForever"}},
+        Broken{"CrashesAfterTheTest",
+               {"root cause: rank 2 was killed by signal 11 (Segmentation "
+                "fault) after the test",
+                "rank 0 passed"}},
+        Broken{"AbortsInADestructor",
+               {"root cause: rank 0 was killed by signal 6 (Aborted)"}},
+        Broken{"OneRankIsKilledWhileTheOthersWait",
+               {"root cause: rank 1 was killed by signal 9 (Killed) in phase "
+                "body",
+                "[ranks 0, 2] ", "UNAVAILABLE: ", "rank 1: died"}}),
+    [](const auto& info) { return std::string(info.param.test); });
+
+INSTANTIATE_TEST_SUITE_P(
+    Exit, BrokenTests,
+    ::testing::Values(
+        Broken{"ExitsBeforeTheEnd",
+               {"root cause: rank 2 exited with code 0 before the end, in "
+                "phase body"}},
+        Broken{"ExitsWithTheCodeOfASkip",
+               {"exited with code 81 before the end"}},
+        Broken{"ClosesItsResultPipe",
+               {"root cause: rank 0 result pipe: DATA_LOSS: closed before the "
+                "end",
+                "rank 0 was stopped by the harness"}},
+        Broken{"WritesGarbageToItsResultPipe",
+               {"result pipe: DATA_LOSS: a frame of "}},
+        Broken{"DoesNotDieAsAnnounced",
+               {"rank 1 was expected to be killed by signal 9, but exited with "
+                "code 0"}},
+        Broken{"DiesOfAnotherSignal",
+               {"rank 1 was expected to be killed by signal 9, but was killed "
+                "by signal 2"}}),
+    [](const auto& info) { return std::string(info.param.test); });
+
+INSTANTIATE_TEST_SUITE_P(
+    Skip, BrokenTests,
+    ::testing::Values(Broken{"OneRankSkips",
+                             {"1 of 3 ranks skipped, expected all or none",
+                              "rank 0 was stopped by the harness in phase body",
+                              "rank 1 skipped: no room"}},
+                      Broken{"RanksSkipForDifferentReasons",
+                             {"the ranks skipped for different reasons",
+                              "rank 0 skipped: Test skipped for ROCm",
+                              "rank 1 skipped: CUDA is not available."}}),
+    [](const auto& info) { return std::string(info.param.test); });
+
+INSTANTIATE_TEST_SUITE_P(
+    Hang, BrokenTests,
+    ::testing::Values(
+        Broken{"HangsInTheBody",
+               {"timed out after 2s", "did not end within 2s; in phase body",
+                "[rank 2] [stacks of all threads]", "WaitForever"}},
+        Broken{"HangsInTearDown",
+               {"timed out after 2s", "root cause: rank 1 did not end",
+                "in phase TearDown", "rank 0 passed"}},
+        Broken{"HangsAtExit",
+               {"timed out after 2s", "root cause: rank 0 did not end",
+                "after the test", "rank 2 passed"}},
+        Broken{"IsStopped",
+               {"timed out after 2s", "root cause: rank 2 did not end",
+                "in phase body"}},
+        Broken{"IgnoresSigterm",
+               {"root cause: rank 1 failed at testing/broken_tests.cc:",
+                "rank 0 was stopped by the harness in phase body"}}),
+    [](const auto& info) { return std::string(info.param.test); });
+
+INSTANTIATE_TEST_SUITE_P(
+    Expectation, BrokenTests,
+    ::testing::Values(
+        Broken{"FailsInAThread",
+               {"root cause: rank 2 failed at testing/broken_tests.cc:",
+                "[rank 2] Expected: (rank()) != (2)", "in a thread",
+                "rank 0 passed"}},
+        Broken{"Throws",
+               {"root cause: rank 1 failed",
+                "the body ended with an exception: thrown on purpose",
+                "[ranks 0, 2] ", "rank 1: left the group"}},
+        Broken{"OneRankFailsWhileTheOthersWait",
+               {"root cause: rank 1 failed", "the root cause",
+                "rank 1: left the group"}},
+        Broken{"AllRanksFailAlike", {"[ranks 0, 1, 2] Expected equality"}},
+        Broken{"FloodsTheResultPipe",
+               {"[ranks 0, 1, 2] Failed\nlong yyy", "bytes, cut)",
+                "4801 further failures"}},
+        Broken{"AsksForAnUnknownBackend",
+               {"[ranks 0, 1, 2] ", "Backend nosuch not supported!"}},
+        Broken{"FloodsItsOutput",
+               {"[rank 1] 0 xxx", "bytes left out", "[rank 1] last line",
+                "[rank 2] last line"}}),
+    [](const auto& info) { return std::string(info.param.test); });
+
+TEST_F(HarnessTest, EachFailureStandsInTheReportOnce) {
+  const std::string output = Failure("AllRanksFailAlike");
+  const std::vector<std::string> pieces =
+      absl::StrSplit(output, "Expected equality of these values");
+  // The root cause quotes it once.
+  EXPECT_EQ(pieces.size(), 3) << output;
+}
+
+TEST_F(HarnessTest, AFloodIsCut) {
+  EXPECT_LT(Failure("FloodsItsOutput").size(), 4u << 20);
+  EXPECT_LT(Failure("FloodsTheResultPipe").size(), 8u << 20);
+}
+
+TEST_F(HarnessTest, WhatAllRanksSkipIsSkippedWithItsReason) {
+  EXPECT_THAT(OutputOf("AllRanksSkip", 0),
+              AllOf(HasSubstr("[  SKIPPED ] 1 test"),
+                    HasSubstr("Skipped due to small world size. on purpose")));
+}
+
+TEST_F(HarnessTest, RpcIsSkippedSinceNoneIsLinked) {
+  EXPECT_THAT(OutputOf("AsksForRpc", 0),
+              AllOf(HasSubstr("[  SKIPPED ] 1 test"),
+                    HasSubstr("no RPC is linked into this test")));
+}
+
+TEST_F(HarnessTest, ImpossibleWorldSizesAreRefused) {
+  const std::string output = Failure("IsRefused");
+  for (const char* size : {"0", "-3", "1000"}) {
+    EXPECT_THAT(output, HasSubstr(absl::StrCat("world size ", size,
+                                               ", expected 1 to 256")));
+  }
+}
+
+// True once `pid`, a descendant of this process, has ended. Reaps it.
+bool AwaitOrphansEnd(pid_t pid) {
+  const Deadline deadline = Deadline::After(kPatience);
+  while (!deadline.HasPassed()) {
+    const pid_t reaped = waitpid(pid, nullptr, WNOHANG);
+    if (reaped == pid) return true;
+    // Not (yet) ours: its parent still has it, or has reaped it.
+    if (reaped < 0 && kill(pid, 0) != 0 && errno == ESRCH) return true;
+    poll(nullptr, 0, 5);
+  }
+  return false;
+}
+
+TEST_F(HarnessTest, RanksDieWithTheirParent) {
+  ASSERT_EQ(prctl(PR_SET_CHILD_SUBREAPER, 1), 0);
+  BrokenRun run("WaitsForever", directory_);
+  std::vector<pid_t> ranks;
+  for (int rank = 0; rank < 3; ++rank) {
+    ranks.push_back(AwaitPid(absl::StrCat("rank_", rank)));
+    ASSERT_GT(ranks.back(), 0);
+    EXPECT_EQ(kill(ranks.back(), 0), 0) << "it runs";
+  }
+  run.process().Signal(SIGKILL);
+  EXPECT_TRUE(run.process().Wait().KilledBy(SIGKILL));
+  for (pid_t rank : ranks) EXPECT_TRUE(AwaitOrphansEnd(rank));
+}
+
+TEST_F(HarnessTest, WhatRanksLeaveBehindDiesWithThem) {
+  ASSERT_EQ(prctl(PR_SET_CHILD_SUBREAPER, 1), 0);
+  OutputOf("LeavesAProcessBehind", 0);
+  for (int rank = 0; rank < 3; ++rank) {
+    const pid_t left = AwaitPid(absl::StrCat("left_", rank));
+    ASSERT_GT(left, 0);
+    EXPECT_TRUE(AwaitOrphansEnd(left));
+  }
+}
+
+TEST_F(HarnessTest, ManyRunsAtOnceDoNotDisturbEachOther) {
+  constexpr int kRuns = 12;
+  std::vector<std::string> outputs(kRuns);
+  std::vector<std::thread> threads;
+  for (int i = 0; i < kRuns; ++i) {
+    threads.emplace_back([this, i, &outputs] {
+      BrokenRun run(i % 3 == 0 ? "AllRanksFailAlike" : "Passes", directory_);
+      EXPECT_TRUE(run.Finish());
+      EXPECT_TRUE(run.process().Poll()->ExitedWith(i % 3 == 0 ? 1 : 0))
+          << run.output();
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_THAT(FileSystem::Posix().List(directory_), IsOkAndHolds(IsTidy()));
+}
+
+}  // namespace
+}  // namespace sherd::testing::internal

@@ -1,0 +1,115 @@
+#include "sherd/testing/matchers.h"
+
+#include <memory>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest-spi.h"
+#include "gtest/gtest.h"
+
+namespace sherd::testing {
+namespace {
+
+using ::testing::Each;
+using ::testing::ElementsAre;
+using ::testing::Eq;
+using ::testing::HasSubstr;
+using ::testing::Matcher;
+using ::testing::Not;
+using ::testing::Pointee;
+using ::testing::StringMatchResultListener;
+
+constexpr auto kNotFound = absl::StatusCode::kNotFound;
+
+// What a failed expectation prints behind the value.
+template <typename T>
+std::string Explain(const Matcher<const T&>& matcher, const T& value) {
+  StringMatchResultListener listener;
+  matcher.MatchAndExplain(value, &listener);
+  return listener.str();
+}
+
+template <typename T>
+std::string Describe(const Matcher<const T&>& matcher) {
+  std::ostringstream text;
+  matcher.DescribeTo(&text);
+  return text.str();
+}
+
+TEST(MatchersTest, IsOkTellsSuccessFromFailure) {
+  EXPECT_THAT(absl::OkStatus(), IsOk());
+  EXPECT_THAT(absl::StatusOr<int>(3), IsOk());
+  EXPECT_THAT(absl::NotFoundError("gone"), Not(IsOk()));
+  EXPECT_THAT(absl::StatusOr<int>(absl::NotFoundError("gone")), Not(IsOk()));
+  EXPECT_THAT((std::vector<absl::Status>(2)), Each(IsOk()));
+}
+
+TEST(MatchersTest, IsOkAndHoldsLooksAtTheValue) {
+  const absl::StatusOr<std::vector<int>> list = std::vector<int>{1, 2};
+  EXPECT_THAT(list, IsOkAndHolds(ElementsAre(1, 2)));
+  EXPECT_THAT(list, Not(IsOkAndHolds(ElementsAre(1))));
+  EXPECT_THAT(absl::StatusOr<std::string>("x"), IsOkAndHolds("x"));
+  EXPECT_THAT(absl::StatusOr<int>(absl::NotFoundError("gone")),
+              Not(IsOkAndHolds(0)));
+  EXPECT_THAT(absl::StatusOr<std::unique_ptr<int>>(std::make_unique<int>(4)),
+              IsOkAndHolds(Pointee(4)));
+}
+
+TEST(MatchersTest, StatusIsLooksAtCodeAndMessage) {
+  const absl::Status status = absl::NotFoundError("no such file: a.txt");
+  EXPECT_THAT(status, StatusIs(kNotFound));
+  EXPECT_THAT(status, Not(StatusIs(absl::StatusCode::kInternal)));
+  EXPECT_THAT(status, StatusIs(kNotFound, "such file"));
+  EXPECT_THAT(status, StatusIs(kNotFound, std::string("a.txt")));
+  EXPECT_THAT(status, Not(StatusIs(kNotFound, "b.txt")));
+  EXPECT_THAT(status, Not(StatusIs(absl::StatusCode::kOk, "such file")));
+  EXPECT_THAT(status, StatusIs(kNotFound, Not(HasSubstr("b.txt"))));
+  EXPECT_THAT(status, Not(StatusIs(kNotFound, Eq("such file"))));
+  EXPECT_THAT(absl::StatusOr<int>(status), StatusIs(kNotFound, "a.txt"));
+}
+
+TEST(MatchersTest, FailuresShowTheStatusAndWhatWasExpected) {
+  const absl::StatusOr<int> gone = absl::NotFoundError("it is gone");
+  EXPECT_EQ(Explain<absl::StatusOr<int>>(IsOk(), gone),
+            "which is NOT_FOUND: it is gone");
+  EXPECT_EQ(Explain<absl::StatusOr<int>>(IsOkAndHolds(3), gone),
+            "which is NOT_FOUND: it is gone");
+  EXPECT_EQ(Explain<absl::StatusOr<int>>(IsOkAndHolds(3), 5),
+            "whose value is 5");
+  EXPECT_EQ(Explain<absl::StatusOr<int>>(StatusIs(kNotFound, "x"), gone),
+            "which is NOT_FOUND: it is gone");
+  EXPECT_EQ(Describe<absl::StatusOr<int>>(StatusIs(kNotFound, "x")),
+            "has code NOT_FOUND and a message that has substring \"x\"");
+  EXPECT_EQ(Describe<absl::StatusOr<int>>(IsOkAndHolds(3)),
+            "is OK and its value is equal to 3");
+}
+
+absl::StatusOr<std::unique_ptr<int>> Make(int value) {
+  if (value < 0) return absl::OutOfRangeError("negative");
+  return std::make_unique<int>(value);
+}
+
+TEST(MatchersTest, AssertOkAndAssignTakesTheValue) {
+  SHERD_ASSERT_OK_AND_ASSIGN(std::unique_ptr<int> value, Make(7));
+  EXPECT_EQ(*value, 7);
+  SHERD_ASSERT_OK_AND_ASSIGN(value, Make(8));
+  EXPECT_EQ(*value, 8);
+}
+
+TEST(MatchersTest, AssertOkAndAssignFailsWithTheStatus) {
+  static bool went_on = false;
+  EXPECT_FATAL_FAILURE(
+      {
+        SHERD_ASSERT_OK_AND_ASSIGN(const auto value, Make(-1));
+        went_on = value != nullptr;
+      },
+      "Make(-1) is OUT_OF_RANGE: negative");
+  EXPECT_FALSE(went_on);
+}
+
+}  // namespace
+}  // namespace sherd::testing

@@ -1,0 +1,277 @@
+#include "sherd/testing/run_outcome.h"
+
+#include <algorithm>
+#include <tuple>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
+
+namespace sherd::testing::internal {
+namespace {
+
+// From the likely cause to the likely consequence.
+enum class Weight { kCrash, kFailure, kPeerLost, kTimeout };
+
+struct Event {
+  Weight weight;
+  absl::Duration when;
+  int rank;
+  Verdict::Failure failure;
+};
+
+// A failed expectation that only says that somebody else is gone, or did not
+// come, is a consequence. Statuses are printed as "CODE: message"; descriptions
+// of what was expected have no colon there.
+Weight WeightOf(absl::string_view failure_text) {
+  if (absl::StrContains(failure_text, "DEADLINE_EXCEEDED: ")) {
+    return Weight::kTimeout;
+  }
+  if (absl::StrContains(failure_text, "UNAVAILABLE: ") ||
+      absl::StrContains(failure_text, "the group is not usable any more")) {
+    return Weight::kPeerLost;
+  }
+  return Weight::kFailure;
+}
+
+bool DiedAsExpected(const RunOutcome& run, int rank) {
+  const auto expected = run.expected_deaths.find(rank);
+  return expected != run.expected_deaths.end() && run.ranks[rank].exit &&
+         run.ranks[rank].exit->KilledBy(expected->second);
+}
+
+bool FailedInOrder(const RankOutcome& rank) {
+  return rank.done && rank.done->second != 0 && !rank.failures.empty() &&
+         rank.exit && !rank.exit->signal();
+}
+
+bool SkippedInOrder(const RankOutcome& rank) {
+  return rank.skip && rank.done && rank.exit &&
+         rank.exit->ExitedWith(rank.skip->number);
+}
+
+std::string HowItEnded(const RunOutcome& run, int r) {
+  const RankOutcome& rank = run.ranks[r];
+  const std::string in_phase = absl::StrCat(" in phase ", rank.phase);
+  if (!rank.exit) return "was not started";
+  if (DiedAsExpected(run, r)) {
+    return absl::StrCat(rank.exit->ToString(), ", as expected");
+  }
+  if (rank.stopped) {
+    return absl::StrCat("was stopped by the harness", in_phase);
+  }
+  if (SkippedInOrder(rank)) return absl::StrCat("skipped: ", rank.skip->text);
+  if (FailedInOrder(rank)) return "failed";
+  if (!EndedAbnormally(run, r)) return "passed";
+  return absl::StrCat(rank.exit->ToString(), in_phase);
+}
+
+std::string CutPhase(const RankOutcome& rank) {
+  return rank.phase == "exit" ? " after the test"
+                              : absl::StrCat(" in phase ", rank.phase);
+}
+
+// What is wrong with the way the rank ended, beside failures that it reported
+// itself; empty if nothing.
+std::string WrongEnd(const RunOutcome& run, int r) {
+  const RankOutcome& rank = run.ranks[r];
+  if (!rank.exit || DiedAsExpected(run, r)) return "";
+  if (const auto expected = run.expected_deaths.find(r);
+      expected != run.expected_deaths.end()) {
+    return absl::StrCat("was expected to be killed by signal ",
+                        expected->second, ", but ",
+                        rank.stopped ? "did not die" : rank.exit->ToString());
+  }
+  if (!rank.stopped && rank.exit->signal()) {
+    return absl::StrCat(rank.exit->ToString(), CutPhase(rank));
+  }
+  if (!rank.pipe.ok()) {
+    return absl::StrCat("result pipe: ", rank.pipe.ToString());
+  }
+  if (rank.stopped) return "";
+  if (!rank.done) {
+    return absl::StrCat(rank.exit->ToString(), " before the end,",
+                        CutPhase(rank));
+  }
+  if (rank.done->number != 1) {
+    return absl::StrCat("ran ", rank.done->number,
+                        " tests, expected 1: main() must hand its arguments "
+                        "to InitGoogleTest");
+  }
+  if (FailedInOrder(rank) || SkippedInOrder(rank)) return "";
+  if (rank.exit->ExitedWith(0)) return "";
+  return absl::StrCat(rank.exit->ToString(), CutPhase(rank));
+}
+
+void AppendReported(const RankOutcome& rank, int r,
+                    std::vector<Event>& events) {
+  for (const TimedFrame& timed : rank.failures) {
+    events.push_back(
+        {WeightOf(timed.frame.text),
+         timed.when,
+         r,
+         {timed.frame.file, timed.frame.number, timed.frame.text}});
+  }
+  if (rank.failures_dropped > 0) {
+    events.push_back(
+        {Weight::kTimeout,
+         rank.ended,
+         r,
+         {"", 0, absl::StrCat(rank.failures_dropped, " further failures")}});
+  }
+}
+
+std::vector<Event> EventsOf(const RunOutcome& run) {
+  std::vector<Event> events;
+  for (int r = 0; r < static_cast<int>(run.ranks.size()); ++r) {
+    const RankOutcome& rank = run.ranks[r];
+    AppendReported(rank, r, events);
+    if (std::string wrong = WrongEnd(run, r); !wrong.empty()) {
+      const bool crash = !rank.stopped && rank.exit->signal().has_value();
+      events.push_back({crash ? Weight::kCrash : Weight::kFailure,
+                        rank.ended,
+                        r,
+                        {"", 0, std::move(wrong)}});
+    }
+    if (run.timed_out && rank.stopped) {
+      events.push_back({Weight::kTimeout,
+                        rank.ended,
+                        r,
+                        {"", 0,
+                         absl::StrCat("did not end within ",
+                                      absl::FormatDuration(run.timeout), ";",
+                                      CutPhase(rank))}});
+    }
+  }
+  std::stable_sort(
+      events.begin(), events.end(), [](const Event& a, const Event& b) {
+        return std::tie(a.weight, a.when) < std::tie(b.weight, b.when);
+      });
+  return events;
+}
+
+std::string RankList(const std::vector<int>& ranks) {
+  return absl::StrCat(ranks.size() == 1 ? "rank " : "ranks ",
+                      absl::StrJoin(ranks, ", "));
+}
+
+// The same failure of several ranks becomes one, at the place of the first.
+std::vector<Verdict::Failure> Merge(const std::vector<Event>& events) {
+  std::vector<std::pair<Verdict::Failure, std::vector<int>>> merged;
+  for (const Event& event : events) {
+    auto same = std::find_if(merged.begin(), merged.end(), [&](const auto& m) {
+      return m.first.file == event.failure.file &&
+             m.first.line == event.failure.line &&
+             m.first.text == event.failure.text;
+    });
+    if (same == merged.end()) {
+      merged.push_back({event.failure, {}});
+      same = merged.end() - 1;
+    }
+    if (same->second.empty() || same->second.back() != event.rank) {
+      same->second.push_back(event.rank);
+    }
+  }
+  std::vector<Verdict::Failure> failures;
+  for (auto& [failure, ranks] : merged) {
+    std::sort(ranks.begin(), ranks.end());
+    failure.text = absl::StrCat("[", RankList(ranks), "] ", failure.text);
+    failures.push_back(std::move(failure));
+  }
+  return failures;
+}
+
+std::string FirstLine(absl::string_view text) {
+  return std::string(text.substr(0, text.find('\n')));
+}
+
+std::string Table(const RunOutcome& run) {
+  std::string table;
+  for (int r = 0; r < static_cast<int>(run.ranks.size()); ++r) {
+    absl::StrAppend(&table, "\n  rank ", r, " ", HowItEnded(run, r));
+  }
+  return table;
+}
+
+bool PassedInOrder(const RunOutcome& run, int rank) {
+  return DiedAsExpected(run, rank) ||
+         (!EndedAbnormally(run, rank) && !run.ranks[rank].skip);
+}
+
+// For a run in which nothing failed: passed, or skipped, or a mixture.
+Verdict JudgeSkips(const RunOutcome& run) {
+  const int size = static_cast<int>(run.ranks.size());
+  int passed = 0;
+  int skipped = 0;
+  bool alike = true;
+  for (int r = 0; r < size; ++r) {
+    const RankOutcome& rank = run.ranks[r];
+    passed += PassedInOrder(run, r);
+    skipped += rank.skip.has_value();
+    alike = alike && rank.skip && run.ranks[0].skip &&
+            rank.skip->number == run.ranks[0].skip->number;
+  }
+  Verdict verdict;
+  if (passed == size) return verdict;
+  if (alike) {
+    verdict.kind = Verdict::Kind::kSkipped;
+    verdict.text = run.ranks[0].skip->text;
+    return verdict;
+  }
+  verdict.kind = Verdict::Kind::kFailed;
+  verdict.text = absl::StrCat(
+      skipped == size ? std::string("the ranks skipped for different reasons")
+                      : absl::StrCat(skipped, " of ", size,
+                                     " ranks skipped, expected all or none"),
+      Table(run));
+  return verdict;
+}
+
+}  // namespace
+
+bool EndedAbnormally(const RunOutcome& run, int rank) {
+  const RankOutcome& outcome = run.ranks[rank];
+  if (!outcome.exit || DiedAsExpected(run, rank)) return false;
+  return !outcome.exit->ExitedWith(0) || !outcome.done || !outcome.pipe.ok();
+}
+
+Verdict Judge(const RunOutcome& run) {
+  Verdict verdict;
+  if (!run.start.ok()) {
+    verdict.kind = Verdict::Kind::kFailed;
+    verdict.text =
+        absl::StrCat("the ranks could not be started: ", run.start.ToString());
+    return verdict;
+  }
+  const std::vector<Event> events = EventsOf(run);
+  if (events.empty()) return JudgeSkips(run);
+  verdict.kind = Verdict::Kind::kFailed;
+  const Event& root = events.front();
+  verdict.text = absl::StrCat(
+      run.timed_out ? absl::StrCat("timed out after ",
+                                   absl::FormatDuration(run.timeout), "; ")
+                    : "",
+      "root cause: rank ", root.rank, " ",
+      root.failure.file.empty()
+          ? root.failure.text
+          : absl::StrCat("failed at ", root.failure.file, ":",
+                         root.failure.line, ": ", FirstLine(root.failure.text)),
+      Table(run));
+  verdict.failures = Merge(events);
+  return verdict;
+}
+
+std::string PrefixLines(int rank, absl::string_view output) {
+  if (output.empty()) return "";
+  absl::ConsumeSuffix(&output, "\n");
+  std::string prefixed;
+  for (absl::string_view line : absl::StrSplit(output, '\n')) {
+    absl::StrAppend(&prefixed, "[rank ", rank, "] ", line, "\n");
+  }
+  return prefixed;
+}
+
+}  // namespace sherd::testing::internal

@@ -1,0 +1,90 @@
+#ifndef SHERD_TESTING_RUN_OUTCOME_H_
+#define SHERD_TESTING_RUN_OUTCOME_H_
+
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "sherd/testing/result_frames.h"
+#include "sherd/testing/subprocess.h"
+
+namespace sherd::testing::internal {
+
+// A result frame and when it came, counted from the start of the run.
+struct TimedFrame {
+  absl::Duration when;
+  ResultFrame frame;
+};
+
+// What became of one rank.
+struct RankOutcome {
+  // kFailure frames; of very many only the first.
+  std::vector<TimedFrame> failures;
+  int failures_dropped = 0;
+  std::optional<ResultFrame> skip;
+  std::string phase = "start";
+  // The kDone frame.
+  std::optional<ResultFrame> done;
+  // Damage of the result pipe.
+  absl::Status pipe;
+  // How it ended and when; unset only if it was never started.
+  std::optional<ExitStatus> exit;
+  absl::Duration ended;
+  // The harness ended it.
+  bool stopped = false;
+  // Standard output and error; of very much only beginning and end.
+  std::string output;
+};
+
+struct RunOutcome {
+  std::vector<RankOutcome> ranks;
+  // Signal by rank, as announced with ExpectRankDies.
+  std::map<int, int> expected_deaths;
+  // The run took longer than `timeout`.
+  bool timed_out = false;
+  absl::Duration timeout;
+  // Why the ranks could not be started.
+  absl::Status start;
+};
+
+// True if the rank ended other than announced or by returning from main() with
+// 0, its result pipe in order.
+bool EndedAbnormally(const RunOutcome& run, int rank);
+
+// What the test in the parent process says.
+struct Verdict {
+  enum class Kind { kPassed, kSkipped, kFailed };
+
+  struct Failure {
+    std::string file;
+    int line;
+    // Begins with the ranks: "[rank 2] …".
+    std::string text;
+  };
+
+  Kind kind = Kind::kPassed;
+  // Of a failure: the root cause, and how each rank ended. Of a skip: why.
+  std::string text;
+  // The root cause first. The same failure on several ranks stands here once.
+  std::vector<Failure> failures;
+};
+
+// Decides about a run.
+//
+// Root cause. A crash outranks a failed expectation or a wrong exit, which
+// outrank a lost peer, which outranks a timeout; the earlier one of two alike.
+//
+// Skips must be unanimous: with the same reason on all ranks. Otherwise the
+// test fails and the text lists who skipped.
+Verdict Judge(const RunOutcome& run);
+
+// Each line of `output` behind "[rank R] ".
+std::string PrefixLines(int rank, absl::string_view output);
+
+}  // namespace sherd::testing::internal
+
+#endif  // SHERD_TESTING_RUN_OUTCOME_H_
