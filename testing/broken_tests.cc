@@ -26,6 +26,7 @@ namespace {
 class BrokenTest : public DistributedTest {
  protected:
   int world_size() const override { return 3; }
+  absl::Duration grace() const override { return absl::Seconds(1); }
 };
 
 // Ends after two seconds.
@@ -158,6 +159,8 @@ SHERD_DIST_TEST_F(BrokenTest, OneRankIsKilledWhileTheOthersWait) {
   if (rank() == 1) raise(SIGKILL);
   EXPECT_THAT(group().Barrier(), IsOk());
 }
+
+SHERD_DIST_TEST_F(BrokenTest, OneRankFails) { EXPECT_NE(rank(), 1); }
 
 SHERD_DIST_TEST_F(BrokenTest, AllRanksFailAlike) { EXPECT_EQ(1, 2); }
 

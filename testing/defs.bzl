@@ -11,8 +11,6 @@
     )
 """
 
-load("@rules_cc//cc:cc_library.bzl", "cc_library")
-load("@rules_cc//cc:cc_test.bzl", "cc_test")
 load("//tools/build:defs.bzl", "sherd_cc_library", "sherd_cc_test")
 
 # Backend: its plugin.
@@ -27,13 +25,6 @@ _GPU_BACKENDS = ["nccl"]
 _MAX_CPUS = 4
 
 _MAX_WORLD_SIZE = 256
-
-def _own_repository():
-    """Name of the repository that holds this file; empty if it is the main one."""
-    return Label("//testing:defs.bzl").workspace_name
-
-def _is_own_package():
-    return native.repository_name().lstrip("@") == _own_repository()
 
 def _split(label):
     """Repository ("" for the main one) and package of a label in a BUILD file."""
@@ -62,6 +53,8 @@ def _plugin(name, backend, plugins):
     if backend in _PLUGINS:
         label = _PLUGINS[backend]
         return label, _directories(label.workspace_name, label.package)
+    if backend == "local":
+        fail("%s: ranks of the backend local are threads, not processes: use RunLocalRanks of //testing:local_ranks in a plain test" % name)
     fail("%s: Backend %s not supported! There are: %s; name the plugin of any other one with plugins = {\"%s\": \"//its:plugin.so\"}" %
          (name, backend, ", ".join(sorted(_PLUGINS)), backend))
 
@@ -116,10 +109,7 @@ def sherd_distributed_test(
     if not backends or not world_sizes:
         fail("%s: no backend or no world size" % name)
 
-    # Another repository's code is compiled with its own options.
-    library = sherd_cc_library if _is_own_package() else cc_library
-    test = sherd_cc_test if _is_own_package() else cc_test
-    library(
+    sherd_cc_library(
         name = name + "_cases",
         testonly = True,
         srcs = srcs,
@@ -145,7 +135,7 @@ def sherd_distributed_test(
                 "SHERD_TEST_WORLD_SIZE": str(ranks),
             }
             test_env.update(env)
-            test(
+            sherd_cc_test(
                 name = tests[-1],
                 size = size,
                 data = data + [plugin],

@@ -158,7 +158,8 @@ std::string FullName(const ::testing::TestInfo& info) {
   return absl::StrCat(info.test_suite_name(), ".", info.name());
 }
 
-absl::StatusOr<RunOutcome> RunRanks(int world_size, absl::Duration timeout) {
+absl::StatusOr<RunOutcome> RunRanks(int world_size, absl::Duration timeout,
+                                    absl::Duration grace) {
   SHERD_ASSIGN_OR_RETURN(ScopedDirectory directory, ScopedDirectory::Make());
   const std::string files = JoinPath(directory.path(), "files");
   SHERD_RETURN_IF_ERROR(FileSystem::Posix().CreateDirectories(files));
@@ -184,7 +185,8 @@ absl::StatusOr<RunOutcome> RunRanks(int world_size, absl::Duration timeout) {
                                    .program = kOwnProgram,
                                    .arguments = std::move(arguments),
                                    .environment = environment,
-                                   .timeout = timeout});
+                                   .timeout = timeout,
+                                   .grace = grace});
 }
 
 void Report(const RunOutcome& run, const Verdict& verdict, const char* file,
@@ -303,7 +305,7 @@ void DistributedTest::RunAsParent(const std::optional<WithComms>& comms,
   const absl::Duration limit = timeout();
   ASSERT_GT(limit, absl::ZeroDuration())
       << "no time is left of TEST_TIMEOUT for this test";
-  const absl::StatusOr<RunOutcome> run = RunRanks(size, limit);
+  const absl::StatusOr<RunOutcome> run = RunRanks(size, limit, grace());
   ASSERT_TRUE(run.ok()) << run.status();
   Report(*run, internal::Judge(*run), location.file, location.line);
 }
@@ -333,9 +335,12 @@ void DistributedTest::SetUpComms(const WithComms& comms) {
             .rank = rank(),
             .world_size = world_size(),
             .init_method = init_method(),
-            .timeout = comms.timeout});
+            .timeout = std::min(comms.timeout, timeout() * 3 / 4)});
   ASSERT_TRUE(group.ok()) << group.status();
   group_ = *std::move(group);
+  // No rank may fail or skip, and leave, while another one still connects.
+  const absl::Status status = group_->Barrier();
+  ASSERT_TRUE(status.ok()) << "barrier after Init: " << status;
 }
 
 void DistributedTest::TearDownComms() {
@@ -345,7 +350,7 @@ void DistributedTest::TearDownComms() {
   if (in_step && final_barrier_) {
     reporter.Phase("barrier");
     const absl::Status status = group_->Barrier();
-    EXPECT_TRUE(status.ok()) << "barrier at the end of the test: " << status;
+    EXPECT_TRUE(status.ok()) << internal::kFinalBarrier << ": " << status;
   }
   reporter.Phase("Destroy");
   const absl::Status status = group_->Destroy();

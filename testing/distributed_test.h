@@ -22,8 +22,8 @@ struct WithComms {
   std::string backend;
   // Starts RPC too. No RPC is part of Sherd yet: such a test is skipped.
   bool init_rpc = false;
-  // Of the group and its collectives. Below the harness's own limit, so that
-  // the ranks still report who did not come.
+  // Of the group and its collectives; at most three quarters of the test's, so
+  // that the ranks still report who did not come.
   absl::Duration timeout = absl::Seconds(60);
 };
 
@@ -62,6 +62,10 @@ class DistributedTest : public ::testing::Test {
   // ended. By default what is left of TEST_TIMEOUT, less a margin for the
   // report.
   virtual absl::Duration timeout() const;
+
+  // How long the other ranks may go on, to report what they see, once one has
+  // failed, skipped or ended abnormally.
+  virtual absl::Duration grace() const { return absl::Seconds(3); }
 
   // This process's rank, in [0, world_size()); -1 in the parent.
   int rank() const { return rank_; }

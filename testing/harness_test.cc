@@ -185,7 +185,7 @@ INSTANTIATE_TEST_SUITE_P(
         Broken{"OneRankIsKilledWhileTheOthersWait",
                {"root cause: rank 1 was killed by signal 9 (Killed) in phase "
                 "body",
-                "[ranks 0, 2] ", "UNAVAILABLE: ", "rank 1: died"}}),
+                "[rank 0] ", "[rank 2] ", "UNAVAILABLE: ", "rank 1: died"}}),
     [](const auto& info) { return std::string(info.param.test); });
 
 INSTANTIATE_TEST_SUITE_P(
@@ -238,7 +238,7 @@ INSTANTIATE_TEST_SUITE_P(
                {"timed out after 2s", "root cause: rank 2 did not end",
                 "in phase body"}},
         Broken{"IgnoresSigterm",
-               {"root cause: rank 1 failed at testing/broken_tests.cc:",
+               {"[ranks 1, 2] Failed\nso that rank 0 is stopped",
                 "rank 0 was stopped by the harness in phase body"}}),
     [](const auto& info) { return std::string(info.param.test); });
 
@@ -251,10 +251,11 @@ INSTANTIATE_TEST_SUITE_P(
                 "rank 0 passed"}},
         Broken{"Throws",
                {"root cause: rank 1 failed",
-                "the body ended with an exception: thrown on purpose",
-                "[ranks 0, 2] ", "rank 1: left the group"}},
+                "[rank 1] Failed\nthe body ended with an exception: thrown on "
+                "purpose",
+                "[rank 0] ", "[rank 2] ", "rank 1: left the group"}},
         Broken{"OneRankFailsWhileTheOthersWait",
-               {"root cause: rank 1 failed", "the root cause",
+               {"root cause: rank 1 failed", "[rank 1] ", "the root cause",
                 "rank 1: left the group"}},
         Broken{"AllRanksFailAlike", {"[ranks 0, 1, 2] Expected equality"}},
         Broken{"FloodsTheResultPipe",
@@ -273,6 +274,13 @@ TEST_F(HarnessTest, EachFailureStandsInTheReportOnce) {
       absl::StrSplit(output, "Expected equality of these values");
   // The root cause quotes it once.
   EXPECT_EQ(pieces.size(), 3) << output;
+}
+
+TEST_F(HarnessTest, OnlyTheRankThatFailedIsBlamed) {
+  EXPECT_THAT(Failure("OneRankFails"),
+              AllOf(HasSubstr("root cause: rank 1 failed"),
+                    HasSubstr("rank 0 was left alone at the end"),
+                    Not(HasSubstr("barrier at the end"))));
 }
 
 TEST_F(HarnessTest, AFloodIsCut) {
@@ -339,10 +347,9 @@ TEST_F(HarnessTest, WhatRanksLeaveBehindDiesWithThem) {
 
 TEST_F(HarnessTest, ManyRunsAtOnceDoNotDisturbEachOther) {
   constexpr int kRuns = 12;
-  std::vector<std::string> outputs(kRuns);
   std::vector<std::thread> threads;
   for (int i = 0; i < kRuns; ++i) {
-    threads.emplace_back([this, i, &outputs] {
+    threads.emplace_back([this, i] {
       BrokenRun run(i % 3 == 0 ? "AllRanksFailAlike" : "Passes", directory_);
       EXPECT_TRUE(run.Finish());
       EXPECT_TRUE(run.process().Poll()->ExitedWith(i % 3 == 0 ? 1 : 0))

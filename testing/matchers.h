@@ -51,12 +51,20 @@ inline std::string DescribeCode(absl::StatusCode code, bool negation) {
          absl::StatusCodeToString(code);
 }
 
+// The explanation behind a value that GoogleTest prints: of a StatusOr it only
+// has the bytes.
+inline std::string Explain(const absl::Status&) { return ""; }
+template <typename T>
+std::string Explain(const absl::StatusOr<T>& value) {
+  return "which is " + value.status().ToString();
+}
+
 }  // namespace internal
 
 // Matches an OK Status or StatusOr.
 MATCHER(IsOk, negation ? "is not OK" : "is OK") {
   const absl::Status& status = internal::StatusOf(arg);
-  if (!status.ok()) *result_listener << "which is " << status;
+  if (!status.ok()) *result_listener << internal::Explain(arg);
   return status.ok();
 }
 
@@ -68,7 +76,7 @@ MATCHER_P(IsOkAndHolds, value,
               ::testing::DescribeMatcher<
                   const typename std::decay_t<arg_type>::value_type&>(value)) {
   if (!arg.ok()) {
-    *result_listener << "which is " << arg.status();
+    *result_listener << internal::Explain(arg);
     return false;
   }
   ::testing::StringMatchResultListener reason;
@@ -81,7 +89,7 @@ MATCHER_P(IsOkAndHolds, value,
 // Matches a Status or StatusOr by its code.
 MATCHER_P(StatusIs, code, internal::DescribeCode(code, negation)) {
   const absl::Status& status = internal::StatusOf(arg);
-  *result_listener << "which is " << status;
+  *result_listener << internal::Explain(arg);
   return status.code() == code;
 }
 
@@ -93,7 +101,7 @@ MATCHER_P2(StatusIs, code, message,
                ::testing::DescribeMatcher<std::string>(
                    internal::ToMessageMatcher(message))) {
   const absl::Status& status = internal::StatusOf(arg);
-  *result_listener << "which is " << status;
+  *result_listener << internal::Explain(arg);
   return status.code() == code && ::testing::Matches(internal::ToMessageMatcher(
                                       message))(std::string(status.message()));
 }

@@ -82,6 +82,8 @@ TEST(MatchersTest, FailuresShowTheStatusAndWhatWasExpected) {
             "whose value is 5");
   EXPECT_EQ(Explain<absl::StatusOr<int>>(StatusIs(kNotFound, "x"), gone),
             "which is NOT_FOUND: it is gone");
+  EXPECT_EQ(Explain<absl::Status>(IsOk(), gone.status()), "")
+      << "GoogleTest prints a Status itself";
   EXPECT_EQ(Describe<absl::StatusOr<int>>(StatusIs(kNotFound, "x")),
             "has code NOT_FOUND and a message that has substring \"x\"");
   EXPECT_EQ(Describe<absl::StatusOr<int>>(IsOkAndHolds(3)),

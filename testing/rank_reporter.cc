@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <stdlib.h>
+#include <sys/prctl.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -87,6 +88,8 @@ RankReporter* RankReporter::Install() {
   unsetenv(GetKnobInfo(Knob::kTestRankFd).variable);
   if (fcntl(fd, F_SETFD, FD_CLOEXEC) != 0) return nullptr;
 
+  // What ps and stack dumps show, instead of the "exe" of /proc/self/exe.
+  prctl(PR_SET_NAME, ("rank " + GetKnobOr(Knob::kRank, "?")).c_str());
   auto* const reporter = new RankReporter(fd);
   reporter->Send({.type = ResultFrame::Type::kHello, .number = kFrameVersion});
   // A copy, since the test may redirect standard error.

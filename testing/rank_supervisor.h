@@ -19,7 +19,7 @@ struct SupervisorOptions {
   absl::Duration timeout;
   // Once a rank has ended abnormally, how long the others may go on, to report
   // what they see.
-  absl::Duration grace = absl::Seconds(3);
+  absl::Duration grace;
 };
 
 // Runs one process per rank to its end and collects what they report, draining

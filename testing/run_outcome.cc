@@ -37,6 +37,12 @@ Weight WeightOf(absl::string_view failure_text) {
   return Weight::kFailure;
 }
 
+// Says only that somebody else left the test early.
+bool IsEcho(absl::string_view failure_text) {
+  return absl::StrContains(failure_text, kFinalBarrier) &&
+         WeightOf(failure_text) == Weight::kPeerLost;
+}
+
 bool DiedAsExpected(const RunOutcome& run, int rank) {
   const auto expected = run.expected_deaths.find(rank);
   return expected != run.expected_deaths.end() && run.ranks[rank].exit &&
@@ -64,7 +70,13 @@ std::string HowItEnded(const RunOutcome& run, int r) {
     return absl::StrCat("was stopped by the harness", in_phase);
   }
   if (SkippedInOrder(rank)) return absl::StrCat("skipped: ", rank.skip->text);
-  if (FailedInOrder(rank)) return "failed";
+  if (FailedInOrder(rank)) {
+    return std::all_of(
+               rank.failures.begin(), rank.failures.end(),
+               [](const TimedFrame& timed) { return IsEcho(timed.frame.text); })
+               ? "was left alone at the end"
+               : "failed";
+  }
   if (!EndedAbnormally(run, r)) return "passed";
   return absl::StrCat(rank.exit->ToString(), in_phase);
 }
@@ -124,6 +136,21 @@ void AppendReported(const RankOutcome& rank, int r,
   }
 }
 
+// Leaves echoes out where what they echo is known.
+void DropEchoes(const RunOutcome& run, std::vector<Event>& events) {
+  const auto is_echo = [](const Event& event) {
+    return IsEcho(event.failure.text);
+  };
+  const bool known =
+      !std::all_of(events.begin(), events.end(), is_echo) ||
+      std::any_of(run.ranks.begin(), run.ranks.end(),
+                  [](const RankOutcome& rank) { return rank.skip; });
+  if (known) {
+    events.erase(std::remove_if(events.begin(), events.end(), is_echo),
+                 events.end());
+  }
+}
+
 std::vector<Event> EventsOf(const RunOutcome& run) {
   std::vector<Event> events;
   for (int r = 0; r < static_cast<int>(run.ranks.size()); ++r) {
@@ -146,6 +173,7 @@ std::vector<Event> EventsOf(const RunOutcome& run) {
                                       CutPhase(rank))}});
     }
   }
+  DropEchoes(run, events);
   std::stable_sort(
       events.begin(), events.end(), [](const Event& a, const Event& b) {
         return std::tie(a.weight, a.when) < std::tie(b.weight, b.when);
@@ -184,8 +212,15 @@ std::vector<Verdict::Failure> Merge(const std::vector<Event>& events) {
   return failures;
 }
 
-std::string FirstLine(absl::string_view text) {
-  return std::string(text.substr(0, text.find('\n')));
+// The text of a failure on one line, for the headline.
+std::string Summary(absl::string_view text) {
+  constexpr size_t kMaxBytes = 300;
+  absl::ConsumePrefix(&text, "Failed\n");
+  std::string summary = absl::StrJoin(
+      absl::StrSplit(text.substr(0, kMaxBytes), '\n', absl::SkipWhitespace()),
+      "; ");
+  if (text.size() > kMaxBytes) summary += " …";
+  return summary;
 }
 
 std::string Table(const RunOutcome& run) {
@@ -198,7 +233,8 @@ std::string Table(const RunOutcome& run) {
 
 bool PassedInOrder(const RunOutcome& run, int rank) {
   return DiedAsExpected(run, rank) ||
-         (!EndedAbnormally(run, rank) && !run.ranks[rank].skip);
+         (run.ranks[rank].exit && !EndedAbnormally(run, rank) &&
+          !run.ranks[rank].skip);
 }
 
 // For a run in which nothing failed: passed, or skipped, or a mixture.
@@ -258,7 +294,7 @@ Verdict Judge(const RunOutcome& run) {
       root.failure.file.empty()
           ? root.failure.text
           : absl::StrCat("failed at ", root.failure.file, ":",
-                         root.failure.line, ": ", FirstLine(root.failure.text)),
+                         root.failure.line, ": ", Summary(root.failure.text)),
       Table(run));
   verdict.failures = Merge(events);
   return verdict;

@@ -14,6 +14,11 @@
 
 namespace sherd::testing::internal {
 
+// How the failure begins that a rank reports if its barrier behind the body
+// fails. Where that is because another rank failed and left, it is left out.
+inline constexpr absl::string_view kFinalBarrier =
+    "barrier at the end of the test";
+
 // A result frame and when it came, counted from the start of the run.
 struct TimedFrame {
   absl::Duration when;

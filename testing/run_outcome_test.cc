@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -103,7 +104,7 @@ TEST(RunOutcomeTest, TheRootCauseIsChosenByKindThenByTime) {
        "root cause: rank 1 failed at a.cc:7: b"},
       {"lost peer before timeout",
        {Failed(1, late), Failed(3, lost)},
-       "root cause: rank 1 failed at a.cc:7: x is UNAVAILABLE"},
+       "root cause: rank 1 failed at a.cc:7: x is UNAVAILABLE: rank 2"},
       {"the earlier failure",
        {Failed(3, "a"), Failed(2, "b")},
        "root cause: rank 1 failed at a.cc:7: b"},
@@ -138,6 +139,24 @@ TEST(RunOutcomeTest, TheSameFailureOfSeveralRanksIsOne) {
   EXPECT_EQ(verdict.failures[1].text, "[rank 3] b");
   EXPECT_THAT(verdict.text, AllOf(HasSubstr("\n  rank 0 failed"),
                                   HasSubstr("\n  rank 1 passed")));
+}
+
+TEST(RunOutcomeTest, ABarrierThatFailsBecauseAnotherRankDidIsLeftOut) {
+  const RankOutcome alone =
+      Failed(2, absl::StrCat(kFinalBarrier, ": UNAVAILABLE: rank 1: left"));
+  const Verdict verdict = JudgeRanks({alone, Failed(1, "a")});
+  EXPECT_THAT(verdict.failures, SizeIs(1));
+  EXPECT_THAT(verdict.text, AllOf(StartsWith("root cause: rank 1 failed"),
+                                  HasSubstr("rank 0 was left alone")));
+  EXPECT_THAT(JudgeRanks({alone, Skipped(86, "x")}).text,
+              StartsWith("1 of 2 ranks skipped"));
+  // Not known why: then it counts.
+  EXPECT_THAT(JudgeRanks({alone, Passed()}).text,
+              StartsWith("root cause: rank 0 failed"));
+  // Nor is a barrier that takes too long anybody's echo.
+  const RankOutcome late = Failed(
+      2, absl::StrCat(kFinalBarrier, ": DEADLINE_EXCEEDED: rank 1 is late"));
+  EXPECT_THAT(JudgeRanks({late, Failed(3, "a")}).failures, SizeIs(2));
 }
 
 TEST(RunOutcomeTest, UnanimousSkipsSkip) {
