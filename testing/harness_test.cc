@@ -23,9 +23,9 @@
 #include "sherd/core/base/deadline.h"
 #include "sherd/core/base/file.h"
 #include "sherd/core/base/knobs.h"
+#include "sherd/core/base/unique_fd.h"
 #include "sherd/testing/matchers.h"
 #include "sherd/testing/subprocess.h"
-#include "sherd/testing/unique_fd.h"
 
 namespace sherd::testing::internal {
 namespace {

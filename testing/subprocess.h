@@ -9,7 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "sherd/testing/unique_fd.h"
+#include "sherd/core/base/unique_fd.h"
 
 namespace sherd::testing::internal {
 

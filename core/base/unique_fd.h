@@ -1,11 +1,11 @@
-#ifndef SHERD_TESTING_UNIQUE_FD_H_
-#define SHERD_TESTING_UNIQUE_FD_H_
+#ifndef SHERD_CORE_BASE_UNIQUE_FD_H_
+#define SHERD_CORE_BASE_UNIQUE_FD_H_
 
 #include <unistd.h>
 
 #include <utility>
 
-namespace sherd::testing::internal {
+namespace sherd {
 
 // Owns a file descriptor; -1 is none.
 class UniqueFd {
@@ -31,6 +31,6 @@ class UniqueFd {
   int fd_ = -1;
 };
 
-}  // namespace sherd::testing::internal
+}  // namespace sherd
 
-#endif  // SHERD_TESTING_UNIQUE_FD_H_
+#endif  // SHERD_CORE_BASE_UNIQUE_FD_H_
