@@ -30,6 +30,12 @@ def _prefix():
     package = native.package_name()
     return "sherd/" + package if package else "sherd"
 
+def _own_copts():
+    """SHERD_COPTS in this workspace; code of another one has its own options."""
+    own_repository = Label("//tools/build:defs.bzl").workspace_name
+    is_own = native.repository_name().lstrip("@") == own_repository
+    return SHERD_COPTS if is_own else []
+
 def sherd_cc_library(name, copts = [], include_prefix = None, **kwargs):
     """A cc_library whose headers are included as "sherd/<package>/<file>.h".
 
@@ -43,7 +49,7 @@ def sherd_cc_library(name, copts = [], include_prefix = None, **kwargs):
     """
     cc_library(
         name = name,
-        copts = SHERD_COPTS + copts,
+        copts = _own_copts() + copts,
         include_prefix = include_prefix or _prefix(),
         # No shared object beside the archive: it would cost a link each, and
         # :gloo would leave a libgloo.so that is not the vendor's.
@@ -59,7 +65,7 @@ def sherd_cc_binary(name, copts = [], **kwargs):
       copts: further compiler options.
       **kwargs: as for cc_binary.
     """
-    cc_binary(name = name, copts = SHERD_COPTS + copts, **kwargs)
+    cc_binary(name = name, copts = _own_copts() + copts, **kwargs)
 
 def sherd_cc_test(name, copts = [], size = "small", **kwargs):
     """A cc_test with this workspace's warnings, size "small" by default.
@@ -70,7 +76,7 @@ def sherd_cc_test(name, copts = [], size = "small", **kwargs):
       size: as for cc_test.
       **kwargs: as for cc_test.
     """
-    cc_test(name = name, size = size, copts = SHERD_COPTS + copts, **kwargs)
+    cc_test(name = name, size = size, copts = _own_copts() + copts, **kwargs)
 
 def sherd_proto_library(name, srcs, **kwargs):
     """A proto_library imported as "sherd/<package>/<file>.proto".
