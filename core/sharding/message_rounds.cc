@@ -1,0 +1,84 @@
+#include "sherd/core/sharding/message_rounds.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace sherd::internal {
+namespace {
+
+class Cutter {
+ public:
+  Cutter(size_t element_size, int64_t max_bytes)
+      : element_size_(static_cast<int64_t>(element_size)),
+        max_bytes_(max_bytes) {}
+
+  void Add(const BoxCopy& copy) {
+    BoxPiece piece = {.src_shard = copy.src_shard,
+                      .dst_shard = copy.dst_shard,
+                      .offsets = copy.offsets,
+                      .sizes = copy.sizes};
+    Cut(piece, 0);
+  }
+
+  std::vector<MessageRound> Finish() { return std::move(rounds_); }
+
+ private:
+  // Adds `piece`, whose sizes before `dim` are 1, and leaves it as it was.
+  void Cut(BoxPiece& piece, size_t dim) {
+    while (dim < piece.sizes.size() && piece.sizes[dim] == 1) ++dim;
+    int64_t row_bytes = element_size_;
+    for (size_t d = dim + 1; d < piece.sizes.size(); ++d) {
+      row_bytes *= piece.sizes[d];
+    }
+    const int64_t rows = dim < piece.sizes.size() ? piece.sizes[dim] : 1;
+    const int64_t begin = dim < piece.sizes.size() ? piece.offsets[dim] : 0;
+    for (int64_t done = 0; done < rows;) {
+      int64_t count = 1;
+      if (row_bytes <= max_bytes_) {
+        if (Left() < row_bytes) rounds_.emplace_back();
+        count = std::min(rows - done, Left() / row_bytes);
+      }
+      if (dim < piece.sizes.size()) {
+        piece.offsets[dim] = begin + done;
+        piece.sizes[dim] = count;
+      }
+      if (row_bytes <= max_bytes_) {
+        Emit(piece, count * row_bytes);
+      } else {
+        Cut(piece, dim + 1);
+      }
+      done += count;
+    }
+    if (dim < piece.sizes.size()) {
+      piece.offsets[dim] = begin;
+      piece.sizes[dim] = rows;
+    }
+  }
+
+  int64_t Left() const {
+    return rounds_.empty() ? 0 : max_bytes_ - rounds_.back().bytes;
+  }
+
+  void Emit(const BoxPiece& piece, int64_t bytes) {
+    MessageRound& round = rounds_.back();
+    round.pieces.push_back(piece);
+    round.pieces.back().bytes = bytes;
+    round.bytes += bytes;
+  }
+
+  const int64_t element_size_;
+  const int64_t max_bytes_;
+  std::vector<MessageRound> rounds_;
+};
+
+}  // namespace
+
+std::vector<MessageRound> CutIntoRounds(absl::Span<const BoxCopy> copies,
+                                        size_t element_size,
+                                        int64_t max_bytes) {
+  Cutter cutter(element_size, max_bytes);
+  for (const BoxCopy& copy : copies) cutter.Add(copy);
+  return cutter.Finish();
+}
+
+}  // namespace sherd::internal

@@ -1,0 +1,41 @@
+#ifndef SHERD_CORE_SHARDING_MESSAGE_ROUNDS_H_
+#define SHERD_CORE_SHARDING_MESSAGE_ROUNDS_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "sherd/core/sharding/reshard_plan.h"
+#include "sherd/core/tensor/shape.h"
+
+namespace sherd::internal {
+
+// A part of one copy that travels whole.
+struct BoxPiece {
+  int src_shard = 0;
+  int dst_shard = 0;
+  Dims offsets;
+  Dims sizes;
+  int64_t bytes = 0;
+};
+
+// The pieces of one message.
+struct MessageRound {
+  std::vector<BoxPiece> pieces;
+  int64_t bytes = 0;
+};
+
+// Cuts the copies between two ranks into messages of at most `max_bytes`, which
+// is at least `element_size`.
+//
+// Layout. Pieces come in the order of the copies, and those of one copy in
+// row-major order; no piece is empty. A row that fits in a message is never cut
+// in two, so all messages but the last are full up to a row. The result depends
+// on the arguments only: both ends get the same.
+std::vector<MessageRound> CutIntoRounds(absl::Span<const BoxCopy> copies,
+                                        size_t element_size, int64_t max_bytes);
+
+}  // namespace sherd::internal
+
+#endif  // SHERD_CORE_SHARDING_MESSAGE_ROUNDS_H_

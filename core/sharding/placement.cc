@@ -1,0 +1,156 @@
+#include "sherd/core/sharding/placement.h"
+
+#include <algorithm>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
+#include "sherd/core/base/logging.h"
+#include "sherd/core/base/status_macros.h"
+
+namespace sherd {
+namespace {
+
+absl::Status CouldNotParse(absl::string_view text) {
+  return absl::InvalidArgumentError(absl::StrCat(
+      "Could not parse remote_device: '", text,
+      "'. Expected 'rank:N/device', 'worker/device', an owner alone or a "
+      "device alone"));
+}
+
+}  // namespace
+
+absl::StatusOr<Placement> Placement::Parse(absl::string_view text) {
+  const std::vector<absl::string_view> parts = absl::StrSplit(text, '/');
+  if (parts.size() > 2) return CouldNotParse(text);
+  if (parts.size() == 1) {
+    absl::StatusOr<Device> device = Device::Parse(text);
+    if (device.ok()) return OnDevice(*device);
+  }
+  absl::string_view owner = parts[0];
+  const auto colons = std::count(owner.begin(), owner.end(), ':');
+  if (owner.empty() || colons > 1) return CouldNotParse(text);
+  int rank = 0;
+  if (colons == 1 &&
+      (!absl::ConsumePrefix(&owner, "rank:") ||
+       !std::all_of(owner.begin(), owner.end(), absl::ascii_isdigit) ||
+       !absl::SimpleAtoi(owner, &rank))) {
+    return CouldNotParse(text);
+  }
+  Device device;
+  if (parts.size() == 2) {
+    SHERD_ASSIGN_OR_RETURN(device, Device::Parse(parts[1]));
+  }
+  return colons == 1 ? OnRank(rank, device)
+                     : OnWorker(std::string(owner), device);
+}
+
+Placement Placement::OnRank(int rank, Device device) {
+  SHERD_CHECK(rank >= 0);
+  Placement placement;
+  placement.kind_ = Kind::kRank;
+  placement.rank_ = rank;
+  placement.device_ = device;
+  return placement;
+}
+
+Placement Placement::OnWorker(std::string name, Device device) {
+  SHERD_CHECK(!name.empty() && !absl::StrContains(name, ':') &&
+              !absl::StrContains(name, '/'));
+  Placement placement;
+  placement.kind_ = Kind::kWorker;
+  placement.text_ = std::move(name);
+  placement.device_ = device;
+  return placement;
+}
+
+Placement Placement::OnDevice(Device device) {
+  Placement placement;
+  placement.device_ = device;
+  return placement;
+}
+
+Placement Placement::FromText(absl::string_view text) {
+  absl::StatusOr<Placement> parsed = Parse(text);
+  if (parsed.ok()) return *std::move(parsed);
+  Placement placement;
+  placement.kind_ = Kind::kMalformed;
+  placement.text_ = std::string(text);
+  return placement;
+}
+
+absl::Status Placement::status() const {
+  if (kind_ != Kind::kMalformed) return absl::OkStatus();
+  return Parse(text_).status();
+}
+
+std::optional<int> Placement::rank() const {
+  if (kind_ != Kind::kRank) return std::nullopt;
+  return rank_;
+}
+
+std::optional<std::string> Placement::worker_name() const {
+  if (kind_ != Kind::kWorker) return std::nullopt;
+  return text_;
+}
+
+std::string Placement::ToString() const {
+  switch (kind_) {
+    case Kind::kNoOwner:
+      return device_.ToString();
+    case Kind::kRank:
+      return absl::StrCat("rank:", rank_, "/", device_.ToString());
+    case Kind::kWorker:
+      return absl::StrCat(text_, "/", device_.ToString());
+    case Kind::kMalformed:
+      return text_;
+  }
+  return text_;
+}
+
+std::ostream& operator<<(std::ostream& out, const Placement& placement) {
+  return out << placement.ToString();
+}
+
+std::vector<Placement> PlacementsOnRanks(int count, Device device) {
+  std::vector<Placement> placements;
+  placements.reserve(std::max(count, 0));
+  for (int rank = 0; rank < count; ++rank) {
+    placements.push_back(Placement::OnRank(rank, device));
+  }
+  return placements;
+}
+
+absl::StatusOr<int> ResolveRank(const std::optional<Placement>& placement,
+                                int world_size) {
+  if (!placement) {
+    return absl::InvalidArgumentError(
+        "remote device is None: every shard needs a placement such as "
+        "'rank:0/cpu'");
+  }
+  SHERD_RETURN_IF_ERROR(placement->status());
+  if (placement->worker_name()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("RPC framework needs to be initialized for using worker "
+                     "names, such as the one in '",
+                     placement->ToString(), "'"));
+  }
+  const std::optional<int> rank = placement->rank();
+  if (!rank) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("placement '", placement->ToString(),
+                     "' has no owner, expected one such as 'rank:0/",
+                     placement->device().ToString(), "'"));
+  }
+  if (*rank >= world_size) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "Global rank ", *rank, " does not exist in input process group, whose ",
+        world_size, " ranks are 0 to ", world_size - 1));
+  }
+  return *rank;
+}
+
+}  // namespace sherd

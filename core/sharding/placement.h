@@ -1,0 +1,103 @@
+#ifndef SHERD_CORE_SHARDING_PLACEMENT_H_
+#define SHERD_CORE_SHARDING_PLACEMENT_H_
+
+#include <cstdint>
+#include <optional>
+#include <ostream>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "sherd/core/tensor/device.h"
+
+namespace sherd {
+
+// Who owns a shard, and on which of its devices the shard lives.
+//
+// Grammar.
+//
+//     placement = owner [ "/" device ] | device
+//     owner     = "rank:" digits | worker-name
+//
+// A missing device is the CPU. Text without "/" is a device if it reads as one
+// ("cuda:0": no owner), otherwise an owner. Ranks are global ranks.
+//
+// Value. Where a Placement is expected, text may stand: "rank:0/cpu". Text that
+// is malformed makes a placement that is not valid; whatever takes placements
+// checks status() and passes the error on. Parse reports it at once.
+class Placement {
+ public:
+  // No owner, on the CPU.
+  Placement() = default;
+
+  // Implicit, so that lists of placements can be written as text.
+  template <typename Text, typename = std::enable_if_t<std::is_convertible_v<
+                               const Text&, absl::string_view>>>
+  Placement(const Text& text)  // NOLINT(google-explicit-constructor)
+      : Placement(FromText(text)) {}
+
+  //   kInvalidArgument     "Could not parse remote_device": no owner before
+  //                        "/", a rank that is not a number, too many parts.
+  //   kFailedPrecondition  "Expected one of" or "Invalid device string", from
+  //                        Device::Parse.
+  static absl::StatusOr<Placement> Parse(absl::string_view text);
+
+  // `rank` is not negative.
+  static Placement OnRank(int rank, Device device = {});
+  // `name` is not empty and has neither "/" nor ":".
+  static Placement OnWorker(std::string name, Device device = {});
+  static Placement OnDevice(Device device);
+
+  // OK, or what is wrong with the text that this was made from.
+  absl::Status status() const;
+
+  // The owner, if it is given by rank, and if it is given by name.
+  std::optional<int> rank() const;
+  std::optional<std::string> worker_name() const;
+  Device device() const { return device_; }
+
+  // What Parse reads, always with the device: "rank:0/cpu", "trainer/cuda:1",
+  // "cuda:0".
+  std::string ToString() const;
+
+  friend bool operator==(const Placement&, const Placement&) = default;
+
+  template <typename H>
+  friend H AbslHashValue(H state, const Placement& placement) {
+    return H::combine(std::move(state), placement.kind_, placement.rank_,
+                      placement.text_, placement.device_);
+  }
+
+ private:
+  enum class Kind : int32_t { kNoOwner, kRank, kWorker, kMalformed };
+
+  static Placement FromText(absl::string_view text);
+
+  Kind kind_ = Kind::kNoOwner;
+  int rank_ = 0;
+  Device device_;
+  // The worker's name, or the malformed text.
+  std::string text_;
+};
+
+std::ostream& operator<<(std::ostream& out, const Placement& placement);
+
+// "rank:0/…" to "rank:`count - 1`/…".
+std::vector<Placement> PlacementsOnRanks(int count, Device device = {});
+
+// The rank in a group of all `world_size` ranks that owns what is placed so.
+//   kInvalidArgument     "remote device is None" for no placement; "Global rank
+//                        N does not exist in input process group"; a device
+//                        without an owner; malformed text.
+//   kFailedPrecondition  A worker's name: "RPC framework needs to be
+//                        initialized for using worker names".
+absl::StatusOr<int> ResolveRank(const std::optional<Placement>& placement,
+                                int world_size);
+
+}  // namespace sherd
+
+#endif  // SHERD_CORE_SHARDING_PLACEMENT_H_

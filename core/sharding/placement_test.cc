@@ -1,0 +1,167 @@
+#include "sherd/core/sharding/placement.h"
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/hash/hash_testing.h"
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "sherd/testing/matchers.h"
+
+namespace sherd {
+namespace {
+
+using ::sherd::testing::IsOk;
+using ::sherd::testing::IsOkAndHolds;
+using ::sherd::testing::StatusIs;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+constexpr Device kCpu = {DeviceType::kCpu, -1};
+
+Device Cuda(int index) { return {DeviceType::kCuda, index}; }
+
+struct Accepted {
+  const char* text;
+  std::optional<int> rank;
+  std::optional<std::string> worker;
+  Device device;
+  const char* printed;
+};
+
+const Accepted kAccepted[] = {
+    {"rank:0/cuda:0", 0, {}, Cuda(0), "rank:0/cuda:0"},
+    {"rank:3/cpu", 3, {}, kCpu, "rank:3/cpu"},
+    {"rank:0", 0, {}, kCpu, "rank:0/cpu"},
+    {"rank:00012", 12, {}, kCpu, "rank:12/cpu"},
+    {"rank:2147483647", 2147483647, {}, kCpu, "rank:2147483647/cpu"},
+    {"worker0/cuda:1", {}, "worker0", Cuda(1), "worker0/cuda:1"},
+    {"trainer0/cpu", {}, "trainer0", kCpu, "trainer0/cpu"},
+    {"trainer0", {}, "trainer0", kCpu, "trainer0/cpu"},
+    {"cuda/cpu", {}, "cuda", kCpu, "cuda/cpu"},
+    {"rank/cpu", {}, "rank", kCpu, "rank/cpu"},
+    {"cpu2", {}, "cpu2", kCpu, "cpu2/cpu"},
+    {"cuda:0", {}, {}, Cuda(0), "cuda:0"},
+    {"cuda", {}, {}, Cuda(-1), "cuda"},
+    {"cpu", {}, {}, kCpu, "cpu"},
+    {"meta", {}, {}, {DeviceType::kMeta, -1}, "meta"},
+};
+
+TEST(PlacementTest, ReadsTheWholeGrammar) {
+  for (const Accepted& c : kAccepted) {
+    SCOPED_TRACE(c.text);
+    SHERD_ASSERT_OK_AND_ASSIGN(const Placement placement,
+                               Placement::Parse(c.text));
+    EXPECT_EQ(placement.rank(), c.rank);
+    EXPECT_EQ(placement.worker_name(), c.worker);
+    EXPECT_EQ(placement.device(), c.device);
+    EXPECT_EQ(placement.ToString(), c.printed);
+    EXPECT_THAT(placement.status(), IsOk());
+    EXPECT_THAT(Placement::Parse(c.printed), IsOkAndHolds(placement));
+  }
+}
+
+struct Rejected {
+  const char* text;
+  absl::StatusCode code;
+  const char* phrase;
+};
+
+constexpr absl::StatusCode kInvalid = absl::StatusCode::kInvalidArgument;
+constexpr absl::StatusCode kRuntime = absl::StatusCode::kFailedPrecondition;
+
+const Rejected kRejected[] = {
+    {"", kInvalid, "Could not parse remote_device"},
+    {"/", kInvalid, "Could not parse remote_device"},
+    {"/cpu", kInvalid, "Could not parse remote_device"},
+    {"cuda:foo", kInvalid, "Could not parse remote_device"},
+    {"foo:0", kInvalid, "Could not parse remote_device"},
+    {"random:0", kInvalid, "Could not parse remote_device"},
+    {"rank:foo", kInvalid, "Could not parse remote_device"},
+    {"rank:", kInvalid, "Could not parse remote_device"},
+    {"rank:-1/cpu", kInvalid, "Could not parse remote_device"},
+    {"rank:+1/cpu", kInvalid, "Could not parse remote_device"},
+    {"rank: 1/cpu", kInvalid, "Could not parse remote_device"},
+    {"rank:2147483648", kInvalid, "Could not parse remote_device"},
+    {"rank:0:1", kInvalid, "Could not parse remote_device"},
+    {"rank:0/cpu/1", kInvalid, "Could not parse remote_device"},
+    {"foo:0/cpu", kInvalid, "Could not parse remote_device"},
+    {"rank:0/cuda:foo", kRuntime, "Invalid device string"},
+    {"rank:0/cpu2", kRuntime, "Invalid device string"},
+    {"rank:0/foo", kRuntime, "Expected one of"},
+    {"rank:0/random:0", kRuntime, "Expected one of"},
+};
+
+TEST(PlacementTest, SaysWhatIsWrongWithOtherText) {
+  for (const Rejected& c : kRejected) {
+    SCOPED_TRACE(c.text);
+    EXPECT_THAT(Placement::Parse(c.text), StatusIs(c.code, c.phrase));
+  }
+}
+
+TEST(PlacementTest, KeepsMalformedTextUntilSomebodyAsks) {
+  for (const Rejected& c : kRejected) {
+    SCOPED_TRACE(c.text);
+    const Placement placement = c.text;
+    EXPECT_THAT(placement.status(), StatusIs(c.code, c.phrase));
+    EXPECT_EQ(placement.ToString(), c.text);
+    EXPECT_EQ(placement.rank(), std::nullopt);
+    EXPECT_EQ(placement.worker_name(), std::nullopt);
+    EXPECT_THAT(ResolveRank(placement, 4), StatusIs(c.code, c.phrase));
+  }
+}
+
+TEST(PlacementTest, IsMadeFromAnyKindOfText) {
+  const std::string text = "rank:1/cpu";
+  EXPECT_EQ(Placement(text), Placement::OnRank(1));
+  EXPECT_EQ(Placement(absl::string_view(text)), Placement::OnRank(1));
+  EXPECT_EQ(Placement("rank:1/cpu"), Placement::OnRank(1));
+  EXPECT_EQ(Placement("a/cuda:2"), Placement::OnWorker("a", Cuda(2)));
+  EXPECT_EQ(Placement("cuda:2"), Placement::OnDevice(Cuda(2)));
+  EXPECT_EQ(Placement(), Placement("cpu"));
+}
+
+TEST(PlacementTest, EqualityAndHashLookAtOwnerAndDevice) {
+  EXPECT_TRUE(absl::VerifyTypeImplementsAbslHashCorrectly({
+      Placement(),
+      Placement("rank:0/cpu"),
+      Placement("rank:1/cpu"),
+      Placement("rank:0/cuda:0"),
+      Placement("worker/cpu"),
+      Placement("other/cpu"),
+      Placement("worker/cuda:0"),
+      Placement("cuda:0"),
+      Placement("not:valid"),
+  }));
+}
+
+TEST(PlacementTest, ListsRanksInOrder) {
+  EXPECT_THAT(PlacementsOnRanks(3),
+              ElementsAre(Placement("rank:0/cpu"), Placement("rank:1/cpu"),
+                          Placement("rank:2/cpu")));
+  EXPECT_THAT(PlacementsOnRanks(1, Cuda(1)),
+              ElementsAre(Placement("rank:0/cuda:1")));
+  EXPECT_THAT(PlacementsOnRanks(0), ElementsAre());
+}
+
+TEST(PlacementTest, ResolvesRanksAgainstTheGroup) {
+  EXPECT_THAT(ResolveRank(Placement("rank:0/cpu"), 1), IsOkAndHolds(0));
+  EXPECT_THAT(ResolveRank(Placement("rank:3/cuda:0"), 4), IsOkAndHolds(3));
+  EXPECT_THAT(ResolveRank(Placement("rank:4"), 4),
+              StatusIs(kInvalid,
+                       "Global rank 4 does not exist in input process group"));
+  EXPECT_THAT(ResolveRank(std::nullopt, 4),
+              StatusIs(kInvalid, "remote device is None"));
+  EXPECT_THAT(ResolveRank(Placement("cuda:0"), 4),
+              StatusIs(kInvalid, "has no owner"));
+  EXPECT_THAT(ResolveRank(Placement("worker0/cpu"), 4),
+              StatusIs(kRuntime,
+                       "RPC framework needs to be initialized for using "
+                       "worker names"));
+}
+
+}  // namespace
+}  // namespace sherd

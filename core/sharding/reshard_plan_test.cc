@@ -1,0 +1,356 @@
+#include "sherd/core/sharding/reshard_plan.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <map>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "sherd/core/sharding/random_layouts.h"
+#include "sherd/core/sharding/sharding_spec.h"
+#include "sherd/testing/matchers.h"
+
+namespace sherd {
+namespace {
+
+using ::sherd::testing::IsOk;
+using ::sherd::testing::StatusIs;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+constexpr absl::StatusCode kInvalid = absl::StatusCode::kInvalidArgument;
+
+using Boxes = std::vector<PlacedBox>;
+
+Boxes BoxesOf(const ShardingSpecPtr& spec, absl::Span<const int64_t> size,
+              int ranks) {
+  return PlacedBoxes(spec->BuildMetadata(size, {}).value().shards, ranks)
+      .value();
+}
+
+Boxes Chunks(int dim, absl::Span<const int64_t> size, int ranks) {
+  return BoxesOf(
+      ChunkShardingSpec::Create(dim, PlacementsOnRanks(ranks)).value(), size,
+      ranks);
+}
+
+TEST(ReshardPlanTest, RowsToColumnsSendsOnePieceToEachOtherRank) {
+  const Boxes rows = Chunks(0, {4, 6}, 2);
+  const Boxes columns = Chunks(1, {4, 6}, 2);
+  SHERD_ASSERT_OK_AND_ASSIGN(const ReshardPlan plan,
+                             ReshardPlan::Create(rows, columns, 1));
+  EXPECT_EQ(plan.rank(), 1);
+  const BoxCopy sent = {1, 1, 0, 0, {2, 0}, {2, 3}};
+  const BoxCopy received = {0, 0, 1, 1, {0, 3}, {2, 3}};
+  const BoxCopy kept = {1, 1, 1, 1, {2, 3}, {2, 3}};
+  ASSERT_EQ(plan.sends().size(), 1u);
+  EXPECT_EQ(plan.sends()[0].peer, 0);
+  EXPECT_EQ(plan.sends()[0].elements, 6);
+  EXPECT_THAT(plan.sends()[0].copies, ElementsAre(sent));
+  ASSERT_EQ(plan.receives().size(), 1u);
+  EXPECT_EQ(plan.receives()[0].peer, 0);
+  EXPECT_THAT(plan.receives()[0].copies, ElementsAre(received));
+  EXPECT_THAT(plan.local(), ElementsAre(kept));
+  EXPECT_EQ(plan.bytes_sent(4), 24);
+  EXPECT_EQ(plan.bytes_received(4), 24);
+  EXPECT_EQ(plan.bytes_local(4), 24);
+  EXPECT_EQ(plan.lower_bound_bytes(4), 24);
+  EXPECT_EQ(plan.messages(), 2);
+}
+
+TEST(ReshardPlanTest, TheSameLayoutMovesNothing) {
+  const Boxes rows = Chunks(0, {10, 6}, 4);
+  for (int rank = 0; rank < 4; ++rank) {
+    SHERD_ASSERT_OK_AND_ASSIGN(const ReshardPlan plan,
+                               ReshardPlan::Create(rows, rows, rank));
+    EXPECT_EQ(plan.messages(), 0);
+    EXPECT_EQ(plan.elements_local(), rank < 3 ? 18 : 6);
+    EXPECT_EQ(plan.lower_bound_elements(), 0);
+  }
+}
+
+TEST(ReshardPlanTest, ATensorWithoutElementsMovesNothing) {
+  for (const Dims& size : {Dims{0, 4}, Dims{4, 0}, Dims{0}}) {
+    SHERD_ASSERT_OK_AND_ASSIGN(
+        const ReshardPlan plan,
+        ReshardPlan::Create(Chunks(0, size, 3), Chunks(-1, size, 3), 0));
+    EXPECT_EQ(plan.messages(), 0);
+    EXPECT_THAT(plan.local(), IsEmpty());
+  }
+  EXPECT_THAT(ReshardPlan::Create({}, {}, 0), IsOk());
+}
+
+TEST(ReshardPlanTest, AScalarChangesRank) {
+  const Boxes from = {{{}, {}, 2}};
+  const Boxes to = {{{}, {}, 0}};
+  SHERD_ASSERT_OK_AND_ASSIGN(const ReshardPlan plan,
+                             ReshardPlan::Create(from, to, 0));
+  EXPECT_EQ(plan.elements_received(), 1);
+  ASSERT_EQ(plan.receives().size(), 1u);
+  EXPECT_EQ(plan.receives()[0].peer, 2);
+}
+
+TEST(ReshardPlanTest, PrefersTheReplicaOnTheSameRank) {
+  const Boxes from = {{{0}, {8}, 0}, {{0}, {8}, 1}, {{0}, {8}, 2}};
+  const Boxes to = {{{0}, {4}, 2}, {{4}, {4}, 1}};
+  for (int rank = 0; rank < 3; ++rank) {
+    SHERD_ASSERT_OK_AND_ASSIGN(const ReshardPlan plan,
+                               ReshardPlan::Create(from, to, rank));
+    EXPECT_EQ(plan.messages(), 0);
+    EXPECT_EQ(plan.elements_local(), rank == 0 ? 0 : 4);
+    EXPECT_EQ(plan.lower_bound_elements(), 0);
+  }
+}
+
+TEST(ReshardPlanTest, LoadsReplicasAlike) {
+  // 60 boxes on two ranks each, to ranks that have none of them.
+  Boxes together, one_after_the_other;
+  for (int64_t i = 0; i < 60; ++i) {
+    together.push_back({{i}, {1}, 0});
+    together.push_back({{i}, {1}, 1});
+    one_after_the_other.push_back({{i}, {1}, 0});
+  }
+  for (int64_t i = 0; i < 60; ++i) {
+    one_after_the_other.push_back({{i}, {1}, 1});
+  }
+  const Boxes one = {{{0}, {60}, 2}};
+  const Boxes three = {{{0}, {20}, 2}, {{20}, {20}, 3}, {{40}, {20}, 4}};
+  for (const Boxes& from : {together, one_after_the_other}) {
+    for (const Boxes& to : {one, three}) {
+      for (const int rank : {0, 1}) {
+        SHERD_ASSERT_OK_AND_ASSIGN(const ReshardPlan plan,
+                                   ReshardPlan::Create(from, to, rank));
+        EXPECT_EQ(plan.elements_sent(), 30);
+      }
+    }
+  }
+}
+
+TEST(ReshardPlanTest, GivesEveryReplicaOfTheDestinationAllElements) {
+  const Boxes from = Chunks(0, {6}, 2);
+  const Boxes to = {{{0}, {6}, 0}, {{0}, {6}, 1}, {{1}, {4}, 1}};
+  SHERD_ASSERT_OK_AND_ASSIGN(const ReshardPlan plan,
+                             ReshardPlan::Create(from, to, 1));
+  EXPECT_EQ(plan.elements_local(), 3 + 2);
+  EXPECT_EQ(plan.elements_received(), 3 + 2);
+  EXPECT_EQ(plan.lower_bound_elements(), 3 + 2);
+  EXPECT_EQ(plan.elements_sent(), 3);
+}
+
+TEST(ReshardPlanTest, RefusesBoxesThatAreNone) {
+  struct Case {
+    Boxes from;
+    Boxes to;
+    const char* phrase;
+  };
+  const Case cases[] = {
+      {{{{0}, {4, 1}, 0}}, {}, "as many offsets as sizes"},
+      {{{{0}, {4}, 0}}, {{{-1}, {4}, 0}}, "none negative"},
+      {{{{0}, {-4}, 0}}, {}, "none negative"},
+      {{{{1}, {INT64_MAX}, 0}}, {}, "fits in 64 bits"},
+      {{{{0, 0}, {int64_t{1} << 40, int64_t{1} << 40}, 0}},
+       {},
+       "fits in 64 bits"},
+      {{{{0}, {4}, -1}}, {}, "on rank -1"},
+      {{{{0}, {4}, 0}}, {{{0, 0}, {4, 1}, 0}}, "has 2 dimensions"},
+      {{{{0}, {4}, 1}}, {{{0}, {5}, 0}}, "do not hold all elements of the box"},
+      {{}, {{{}, {}, 0}}, "do not hold all elements of the box"},
+      {{{{0}, {3}, 1}, {{2}, {3}, 2}},
+       {{{0}, {5}, 0}},
+       "overlap without being equal"},
+      // An overlap that makes up for a gap.
+      {{{{0}, {3}, 1}, {{2}, {2}, 2}},
+       {{{0}, {5}, 0}},
+       "overlap without being equal"},
+      {{{{0}, {1}, 1}},
+       {{{0}, {INT64_MAX}, 0}, {{1}, {INT64_MAX - 1}, 0}},
+       "more elements than fit in 64 bits"},
+  };
+  for (const Case& c : cases) {
+    EXPECT_THAT(ReshardPlan::Create(c.from, c.to, 0),
+                StatusIs(kInvalid, c.phrase));
+  }
+}
+
+TEST(ReshardPlanTest, OwnersComeFromPlacements) {
+  const std::vector<ShardMetadata> shards = {
+      {{0}, {2}, Placement("rank:1")}, {{2}, {0}, Placement("rank:0/cuda:0")}};
+  SHERD_ASSERT_OK_AND_ASSIGN(const Boxes boxes, PlacedBoxes(shards, 2));
+  ASSERT_EQ(boxes.size(), 2u);
+  EXPECT_EQ(boxes[0].rank, 1);
+  EXPECT_THAT(boxes[1].offsets, ElementsAre(2));
+  EXPECT_THAT(boxes[1].sizes, ElementsAre(0));
+  EXPECT_THAT(PlacedBoxes(shards, 1), StatusIs(kInvalid, "Global rank 1"));
+}
+
+// ---- Against the definition, element by element ----
+
+bool Contains(const PlacedBox& box, const Dims& at) {
+  for (size_t d = 0; d < at.size(); ++d) {
+    if (at[d] < box.offsets[d] || at[d] >= box.offsets[d] + box.sizes[d]) {
+      return false;
+    }
+  }
+  return true;
+}
+
+template <typename Visit>
+void ForEachElement(const Dims& offsets, const Dims& sizes, Visit visit) {
+  for (const int64_t n : sizes) {
+    if (n == 0) return;
+  }
+  Dims at = offsets;
+  while (true) {
+    visit(at);
+    size_t d = at.size();
+    while (d > 0 && ++at[d - 1] == offsets[d - 1] + sizes[d - 1]) {
+      at[d - 1] = offsets[d - 1];
+      --d;
+    }
+    if (d == 0) return;
+  }
+}
+
+// Some boxes again, on other ranks.
+Boxes WithReplicas(Boxes boxes, int ranks, std::mt19937_64& random) {
+  const size_t n = boxes.size();
+  const size_t copies = random() % 3;
+  for (size_t i = 0; i < n * copies; ++i) {
+    PlacedBox replica = boxes[random() % n];
+    replica.rank = static_cast<int>(random() % static_cast<uint64_t>(ranks));
+    boxes.push_back(replica);
+  }
+  std::shuffle(boxes.begin(), boxes.end(), random);
+  return boxes;
+}
+
+void CheckPlan(const Boxes& from, const Boxes& to, const ReshardPlan& plan) {
+  const int rank = plan.rank();
+  // How often each element of each destination box of this rank is written.
+  std::map<std::pair<int, Dims>, int> written;
+  int64_t received = 0;
+  const auto check = [&](const BoxCopy& copy) {
+    EXPECT_EQ(from[copy.src_shard].rank, copy.src_rank);
+    EXPECT_EQ(to[copy.dst_shard].rank, copy.dst_rank);
+    ForEachElement(copy.offsets, copy.sizes, [&](const Dims& at) {
+      EXPECT_TRUE(Contains(from[copy.src_shard], at));
+      EXPECT_TRUE(Contains(to[copy.dst_shard], at));
+      if (copy.dst_rank == rank) ++written[{copy.dst_shard, at}];
+    });
+  };
+  for (const BoxCopy& copy : plan.local()) {
+    EXPECT_EQ(copy.src_rank, rank);
+    EXPECT_EQ(copy.dst_rank, rank);
+    check(copy);
+  }
+  for (const PeerCopies& peer : plan.receives()) {
+    EXPECT_NE(peer.peer, rank);
+    for (const BoxCopy& copy : peer.copies) {
+      EXPECT_EQ(copy.src_rank, peer.peer);
+      EXPECT_EQ(copy.dst_rank, rank);
+      check(copy);
+      ForEachElement(copy.offsets, copy.sizes, [&](const Dims& at) {
+        ++received;
+        for (const PlacedBox& box : from) {
+          EXPECT_FALSE(box.rank == rank && Contains(box, at))
+              << "it had the element itself";
+        }
+      });
+    }
+  }
+  for (const PeerCopies& peer : plan.sends()) {
+    EXPECT_NE(peer.peer, rank);
+    for (const BoxCopy& copy : peer.copies) {
+      EXPECT_EQ(copy.src_rank, rank);
+      EXPECT_EQ(copy.dst_rank, peer.peer);
+      check(copy);
+    }
+  }
+  size_t expected = 0;
+  for (size_t i = 0; i < to.size(); ++i) {
+    if (to[i].rank != rank) continue;
+    ForEachElement(to[i].offsets, to[i].sizes, [&](const Dims& at) {
+      ++expected;
+      EXPECT_EQ((written[{static_cast<int>(i), at}]), 1);
+    });
+  }
+  EXPECT_EQ(written.size(), expected);
+  EXPECT_EQ(plan.elements_received(), received);
+  EXPECT_EQ(plan.lower_bound_elements(), received);
+  EXPECT_EQ(plan.elements_local() + received, static_cast<int64_t>(expected));
+}
+
+std::string Describe(const Boxes& boxes) {
+  std::string text;
+  for (const PlacedBox& box : boxes) {
+    absl::StrAppend(&text, FormatDims(box.offsets), "+", FormatDims(box.sizes),
+                    "@", box.rank, " ");
+  }
+  return text;
+}
+
+TEST(ReshardPlanTest, MovesEachElementOnceBetweenAnyLayouts) {
+  const uint64_t seed = sherd::testing::RandomSeed();
+  std::mt19937_64 random(seed);
+  for (int i = 0; i < 400 && !HasFailure(); ++i) {
+    const int ranks = static_cast<int>(1 + random() % 5);
+    const Dims size = sherd::testing::RandomSize(4, 200, random);
+    const Boxes from = WithReplicas(
+        BoxesOf(sherd::testing::RandomSpec(size, ranks, random), size, ranks),
+        ranks, random);
+    const Boxes to = WithReplicas(
+        BoxesOf(sherd::testing::RandomSpec(size, ranks, random), size, ranks),
+        ranks, random);
+    SCOPED_TRACE(absl::StrCat("seed ", seed, ", case ", i, ": ", Describe(from),
+                              " to ", Describe(to)));
+    std::vector<ReshardPlan> plans;
+    for (int rank = 0; rank < ranks; ++rank) {
+      SHERD_ASSERT_OK_AND_ASSIGN(ReshardPlan plan,
+                                 ReshardPlan::Create(from, to, rank));
+      CheckPlan(from, to, plan);
+      plans.push_back(std::move(plan));
+    }
+    // What one end sends is what the other one receives, in the same order.
+    std::map<std::pair<int, int>, std::vector<BoxCopy>> sent, received;
+    for (const ReshardPlan& plan : plans) {
+      for (const PeerCopies& peer : plan.sends()) {
+        sent[{plan.rank(), peer.peer}] = peer.copies;
+      }
+      for (const PeerCopies& peer : plan.receives()) {
+        received[{peer.peer, plan.rank()}] = peer.copies;
+      }
+    }
+    EXPECT_EQ(sent, received);
+  }
+}
+
+TEST(ReshardPlanTest, PlansForOneOfTenThousandRanksAtOnce) {
+  // 1000 x 1000 boxes, every rank has a hundred; to columns, a hundred each.
+  constexpr int kRanks = 10'000;
+  Boxes grid, columns;
+  for (int64_t i = 0; i < 1'000'000; ++i) {
+    grid.push_back(
+        {{i / 1000 * 3, i % 1000 * 4}, {3, 4}, static_cast<int>(i % kRanks)});
+  }
+  for (int i = 0; i < kRanks; ++i) {
+    for (int64_t part = 0; part < 100; ++part) {
+      const int64_t begin = 3000 * part / 100;
+      if (i < 4000) columns.push_back({{begin, i}, {30, 1}, i});
+    }
+  }
+  SHERD_ASSERT_OK_AND_ASSIGN(const ReshardPlan plan,
+                             ReshardPlan::Create(grid, columns, 1234));
+  EXPECT_EQ(plan.elements_received() + plan.elements_local(), 3000);
+  EXPECT_EQ(plan.elements_sent() + plan.elements_local(), 1200);
+  EXPECT_EQ(plan.elements_received(), plan.lower_bound_elements());
+}
+
+}  // namespace
+}  // namespace sherd

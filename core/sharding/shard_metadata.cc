@@ -1,0 +1,64 @@
+#include "sherd/core/sharding/shard_metadata.h"
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "sherd/core/base/checked_math.h"
+#include "sherd/core/base/error_info.h"
+#include "sherd/core/base/status_macros.h"
+
+namespace sherd {
+
+absl::Status ShardMetadata::Validate() const {
+  if (offsets.size() != sizes.size()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "shard_offsets and shard_sizes should have the same number of "
+        "elements, found ",
+        offsets.size(), " and ", sizes.size(), " in ", ToString()));
+  }
+  for (size_t d = 0; d < sizes.size(); ++d) {
+    if (offsets[d] < 0) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("shard_offsets should be >=0, found ", ToString()));
+    }
+    if (sizes[d] < 0) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("shard_sizes should be >= 0, found ", ToString()));
+    }
+    if (!CheckedAdd(offsets[d], sizes[d])) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("the end of the shard in dimension ", d,
+                       " does not fit in 64 bits: ", ToString()));
+    }
+  }
+  if (absl::Status status = NumElements(sizes).status(); !status.ok()) {
+    return Annotate(std::move(status), ToString());
+  }
+  return placement ? placement->status() : absl::OkStatus();
+}
+
+std::string ShardMetadata::ToString() const {
+  return absl::StrCat("ShardMetadata(offsets=", FormatDims(offsets),
+                      ", sizes=", FormatDims(sizes), ", placement=",
+                      placement ? placement->ToString() : "None", ")");
+}
+
+std::ostream& operator<<(std::ostream& out, const ShardMetadata& shard) {
+  return out << shard.ToString();
+}
+
+std::string ShardedTensorMetadata::ToString() const {
+  const auto format = [](std::string* out, const ShardMetadata& shard) {
+    absl::StrAppend(out, shard.ToString());
+  };
+  return absl::StrCat("ShardedTensorMetadata(shards=[",
+                      absl::StrJoin(shards, ", ", format),
+                      "], size=", FormatDims(size),
+                      ", properties=", properties.ToString(), ")");
+}
+
+std::ostream& operator<<(std::ostream& out,
+                         const ShardedTensorMetadata& metadata) {
+  return out << metadata.ToString();
+}
+
+}  // namespace sherd
