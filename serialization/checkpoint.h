@@ -1,0 +1,135 @@
+#ifndef SHERD_SERIALIZATION_CHECKPOINT_H_
+#define SHERD_SERIALIZATION_CHECKPOINT_H_
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "sherd/core/base/file.h"
+#include "sherd/core/comm/process_group.h"
+#include "sherd/core/sharding/sharded_tensor.h"
+#include "sherd/core/sharding/sharding_spec.h"
+#include "sherd/core/tensor/storage.h"
+
+namespace sherd {
+
+// A checkpoint is a directory: the file manifest.sherd, and one safetensors
+// file for each rank that held data. The manifest names the others, and
+// replacing it is what replaces the checkpoint. See FORMAT.md.
+
+// What a save or load did, all ranks together.
+struct CheckpointStats {
+  // Bytes of the elements saved or loaded.
+  int64_t tensor_bytes = 0;
+  // Bytes written to or read from data files.
+  int64_t file_bytes = 0;
+  // Bytes that ranks sent to one another.
+  int64_t exchanged_bytes = 0;
+};
+
+struct SaveOptions {
+  // Null: FileSystem::Posix().
+  FileSystem* files = nullptr;
+  // Makes files and directory durable before and after the switch. Without it
+  // a loss of power may leave a manifest whose data files are incomplete (which
+  // a load detects); the end of a process is harmless either way.
+  bool sync = true;
+  // Set on success, if given.
+  CheckpointStats* stats = nullptr;
+};
+
+// Saves tensors as the checkpoint `path`, a directory that is created if
+// necessary and that all ranks see. A checkpoint that is there is replaced in
+// one step: at every instant a reader finds the old one or the new one, whole.
+//
+// Collective. Every rank of `group`, by default the default group, calls this
+// with the same path and names. Every tensor is spread over `group`.
+//
+// Files. Of the directory, only files of older or unfinished saves (named
+// shard-….safetensors and manifest.sherd…) are removed, after the switch or
+// when no manifest names them. Two saves must not write one directory at the
+// same time.
+//
+// Buffers. Read until the call returns. Contiguous shards are written from
+// where they lie, others through at most 1 MiB.
+//
+// Errors. One rank's error is every rank's, naming the rank, and the old
+// checkpoint stays.
+//   kInvalidArgument     Names, layouts or path differ between ranks, a name is
+//                        empty, not UTF-8 or too long, a tensor belongs to
+//                        another group.
+//   kFailedPrecondition  A tensor is not initialised or not in host memory.
+//   kResourceExhausted   Not enough space; the message has both numbers.
+//   kUnavailable         A rank died; named. If it was in the last step, the
+//                        new checkpoint may have replaced the old one.
+//   others               From the file system.
+//
+// Cost. One pass over the data, whose CRC is computed while a block is in the
+// cache for writing; four small collectives; per rank one file and, with
+// `sync`, one fsync.
+absl::Status SaveCheckpoint(const std::string& path,
+                            const std::map<std::string, ShardedTensor>& tensors,
+                            std::shared_ptr<ProcessGroup> group = nullptr,
+                            const SaveOptions& options = {});
+
+struct LoadOptions {
+  // Null: FileSystem::Posix().
+  FileSystem* files = nullptr;
+  // Where the pieces that a rank needs are shorter than this in a file, ranks
+  // read long pieces instead and hand each other what they need. Raise it where
+  // small reads are dear, as on a network.
+  int64_t min_read_bytes = 1024;
+  // For tensors that are created. Null: HeapAllocator().
+  Allocator* allocator = nullptr;
+  // Set on success, if given.
+  CheckpointStats* stats = nullptr;
+};
+
+// Loads tensors of the checkpoint `path` into ones that exist, whatever their
+// layout and world size: every element of a destination is set. Tensors of the
+// checkpoint that `destinations` does not name are left out.
+//
+// Collective. Every rank of `group`, by default the default group, calls this
+// with the same path and names. Every destination is spread over `group`.
+//
+// Integrity. Each chunk that is read is checked against its CRC-32C, also when
+// several ranks read parts of it.
+//
+// Errors. One rank's error is every rank's, naming the rank where one is to
+// blame. After kDataLoss and kUnavailable the contents of the destinations are
+// unspecified, otherwise untouched.
+//   kNotFound            No checkpoint there, or it has no tensor of that name.
+//   kInvalidArgument     dtype or sizes are not those that were saved; names or
+//                        layouts differ between ranks.
+//   kFailedPrecondition  A destination is not initialised, or not writable host
+//                        memory.
+//   kUnimplemented       A later version wrote the checkpoint.
+//   kDataLoss            Manifest or data are damaged or incomplete; names
+//                        file, tensor and offset.
+//   kUnavailable         A rank died; named.
+//
+// Cost. Each byte that is needed is read once over all ranks, straight into the
+// destination where the bytes are contiguous there, otherwise through at most
+// 256 KiB. Two small collectives; for tensors whose pieces are short (see
+// min_read_bytes) also one exchange each, with staging of the tensor's bytes /
+// ranks.
+absl::Status LoadCheckpointInto(
+    const std::string& path,
+    const std::map<std::string, ShardedTensor*>& destinations,
+    std::shared_ptr<ProcessGroup> group = nullptr,
+    const LoadOptions& options = {});
+
+// The same into new tensors, laid out by `specs`.
+//   kInvalidArgument  Also if a spec does not fit the saved sizes.
+absl::StatusOr<std::map<std::string, ShardedTensor>> LoadCheckpoint(
+    const std::string& path,
+    const std::map<std::string, ShardingSpecPtr>& specs,
+    std::shared_ptr<ProcessGroup> group = nullptr,
+    const LoadOptions& options = {});
+
+}  // namespace sherd
+
+#endif  // SHERD_SERIALIZATION_CHECKPOINT_H_

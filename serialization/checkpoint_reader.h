@@ -1,0 +1,63 @@
+#ifndef SHERD_SERIALIZATION_CHECKPOINT_READER_H_
+#define SHERD_SERIALIZATION_CHECKPOINT_READER_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "sherd/core/base/file.h"
+#include "sherd/core/tensor/tensor.h"
+#include "sherd/serialization/manifest.h"
+
+namespace sherd {
+
+// Reads and checks the manifest of the checkpoint `path`.
+//   kNotFound  There is no checkpoint; also if `path` is not a directory.
+//   others     As DecodeManifest.
+absl::StatusOr<Manifest> ReadManifest(FileSystem& files,
+                                      const std::string& path);
+
+// A checkpoint opened by one process: what is in it, and its tensors or boxes
+// of them.
+//
+// Errors. As for LoadCheckpoint, by file, tensor and offset.
+//
+// Threads. Safe.
+class CheckpointReader {
+ public:
+  // Reads and checks the manifest, and no data.
+  static absl::StatusOr<CheckpointReader> Open(
+      const std::string& path, FileSystem& files = FileSystem::Posix());
+
+  const std::string& path() const { return path_; }
+  const Manifest& manifest() const { return *manifest_; }
+
+  // A whole tensor, put together from its shards.
+  absl::StatusOr<Tensor> ReadTensor(absl::string_view name) const;
+
+  // The box of `sizes` at `offsets`. Reads the chunks that hold it.
+  //   kOutOfRange  The box is not inside the tensor.
+  absl::StatusOr<Tensor> ReadSlice(absl::string_view name,
+                                   absl::Span<const int64_t> offsets,
+                                   absl::Span<const int64_t> sizes) const;
+
+ private:
+  CheckpointReader(std::string path, FileSystem& files,
+                   std::shared_ptr<const Manifest> manifest)
+      : path_(std::move(path)),
+        files_(&files),
+        manifest_(std::move(manifest)) {}
+
+  std::string path_;
+  FileSystem* files_;
+  std::shared_ptr<const Manifest> manifest_;
+};
+
+}  // namespace sherd
+
+#endif  // SHERD_SERIALIZATION_CHECKPOINT_READER_H_

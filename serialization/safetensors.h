@@ -1,0 +1,136 @@
+#ifndef SHERD_SERIALIZATION_SAFETENSORS_H_
+#define SHERD_SERIALIZATION_SAFETENSORS_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "sherd/core/base/file.h"
+#include "sherd/core/tensor/tensor.h"
+#include "sherd/serialization/safetensors_header.h"
+
+namespace sherd {
+
+// An open file whose header was read and checked.
+//
+// Threads. Safe.
+class SafetensorsFile {
+ public:
+  // Reads the header, nothing else. Cost: at most kMaxSafetensorsHeaderBytes
+  // are read, and no more memory is used than a small multiple of the header.
+  //
+  // Errors. Those of ParseSafetensorsHeader, and
+  //   kNotFound   There is no such file.
+  //   kDataLoss   It is shorter than 8 bytes or than its header claims to be,
+  //               or the header is longer than allowed.
+  static absl::StatusOr<SafetensorsFile> Open(FileSystem& files,
+                                              const std::string& path);
+
+  const std::string& path() const { return path_; }
+  const std::vector<SafetensorsEntry>& entries() const {
+    return header_.entries;
+  }
+  const std::map<std::string, std::string>& metadata() const {
+    return header_.metadata;
+  }
+  // Where in the file the data begins, and the size of the file.
+  int64_t data_begin() const { return data_begin_; }
+  int64_t size() const { return data_begin_ + header_.data_bytes(); }
+
+  //   kNotFound  No tensor has that name; the message lists some that exist.
+  absl::StatusOr<const SafetensorsEntry*> Find(absl::string_view name) const;
+
+  // A tensor in memory of its own.
+  absl::StatusOr<Tensor> ReadTensor(absl::string_view name) const;
+
+  // Reads into `destination`, whatever its strides.
+  //   kInvalidArgument  Its dtype or sizes are not those in the file.
+  absl::Status ReadTensorInto(absl::string_view name, Tensor destination) const;
+
+  // The box of `sizes` at `offsets` of a tensor, reading only the rows it
+  // touches.
+  //   kOutOfRange  The box is not inside the tensor.
+  absl::StatusOr<Tensor> ReadSlice(absl::string_view name,
+                                   absl::Span<const int64_t> offsets,
+                                   absl::Span<const int64_t> sizes) const;
+
+  // A read-only tensor on the mapped file: nothing is read until it is
+  // touched. See Storage::MapFile about files that others may truncate. The
+  // file is opened again by its path, in the machine's own file system.
+  //   kInvalidArgument  The data is not aligned for its dtype: read it.
+  absl::StatusOr<Tensor> MapTensor(absl::string_view name) const;
+
+ private:
+  SafetensorsFile(std::string path, std::shared_ptr<File> file,
+                  SafetensorsHeader header, int64_t data_begin);
+
+  std::string path_;
+  std::shared_ptr<File> file_;
+  SafetensorsHeader header_;
+  int64_t data_begin_ = 0;
+  absl::flat_hash_map<std::string, size_t> index_;
+};
+
+// Writes a file whose names, dtypes and shapes are known beforehand.
+//
+//     SHERD_ASSIGN_OR_RETURN(auto writer, SafetensorsWriter::Create(
+//         files, path, {{"weight", kFloat32, {3, 4}}}));
+//     SHERD_RETURN_IF_ERROR(writer->Write("weight", tensor));
+//     SHERD_RETURN_IF_ERROR(writer->Finish());
+//
+// Until Finish() the data lies under a temporary name beside `path`; an
+// unfinished file is removed by the destructor.
+//
+// Threads. Write and WriteAt may be called by several threads at once.
+class SafetensorsWriter {
+ public:
+  // Creates the file, reserves its space and writes the header.
+  //   kInvalidArgument    As PlanSafetensors.
+  //   kResourceExhausted  There is not enough space; the message has both
+  //                       numbers.
+  static absl::StatusOr<std::unique_ptr<SafetensorsWriter>> Create(
+      FileSystem& files, const std::string& path,
+      std::vector<SafetensorsTensorInfo> tensors,
+      std::map<std::string, std::string> metadata = {});
+
+  ~SafetensorsWriter();
+  SafetensorsWriter(const SafetensorsWriter&) = delete;
+  SafetensorsWriter& operator=(const SafetensorsWriter&) = delete;
+
+  // Where every tensor lies.
+  const SafetensorsHeader& header() const { return header_; }
+
+  // Writes all of a tensor, whatever its strides.
+  //   kNotFound         Create was not told of that name.
+  //   kInvalidArgument  dtype or sizes are not those given to Create.
+  absl::Status Write(absl::string_view name, const Tensor& tensor);
+
+  // Writes `bytes` of a tensor from `byte_offset` in its row-major data on.
+  //   kOutOfRange  They would end past the tensor.
+  absl::Status WriteAt(absl::string_view name, int64_t byte_offset,
+                       absl::Span<const std::byte> bytes);
+
+  // Gives the file its name, after making the data durable if `sync`.
+  //   kFailedPrecondition  Fewer or more bytes were written than the tensors
+  //                        have. The file does not appear.
+  absl::Status Finish(bool sync = true);
+
+ private:
+  struct State;
+  SafetensorsWriter(SafetensorsHeader header, std::unique_ptr<State> state);
+
+  const SafetensorsHeader header_;
+  const std::unique_ptr<State> state_;
+};
+
+}  // namespace sherd
+
+#endif  // SHERD_SERIALIZATION_SAFETENSORS_H_

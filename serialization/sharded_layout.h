@@ -1,0 +1,41 @@
+#ifndef SHERD_SERIALIZATION_SHARDED_LAYOUT_H_
+#define SHERD_SERIALIZATION_SHARDED_LAYOUT_H_
+
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "sherd/core/comm/agreement.h"
+#include "sherd/core/comm/process_group.h"
+#include "sherd/core/sharding/reshard_plan.h"
+#include "sherd/core/sharding/sharded_tensor.h"
+#include "sherd/serialization/save_plan.h"
+
+namespace sherd {
+
+// What checkpoints need to know of a ShardedTensor, with the checks that save
+// and load have in common.
+
+// The layout of `tensor` on all ranks.
+//
+// Errors. All name the tensor.
+//   kInvalidArgument     The name is empty, too long or not UTF-8; the tensor
+//                        belongs to another group; a placement names no rank.
+//   kFailedPrecondition  It is not defined, or a local shard is not in host
+//                        memory.
+absl::StatusOr<TensorToSave> DescribeTensor(const std::string& name,
+                                            const ShardedTensor& tensor,
+                                            const ProcessGroup& group);
+
+// Adds everything about a layout that ranks must agree on.
+void AddToFingerprint(const TensorToSave& layout, Fingerprint& fingerprint);
+
+// The tensor of the local shard at position `shard` of the metadata, which is
+// on this rank.
+Tensor LocalShard(const ShardedTensor& tensor, size_t shard);
+
+}  // namespace sherd
+
+#endif  // SHERD_SERIALIZATION_SHARDED_LAYOUT_H_

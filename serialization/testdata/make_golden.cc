@@ -1,0 +1,78 @@
+// Writes the files of this build's format version: DIR/manifest.sherd, the
+// encoding of SampleManifest(), DIR/rewritten_….safetensors, DIR/../interop_…
+// as we write them, and DIR/checkpoint, GoldenTensors() saved by two ranks. For
+// a new version only: files of a version are never edited.
+//
+//     tools/bazel run //serialization:make_golden --
+//     $PWD/serialization/testdata/vN
+
+#include <cstdio>
+#include <map>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
+#include "sherd/core/base/file.h"
+#include "sherd/core/base/status_macros.h"
+#include "sherd/core/sharding/sharded_tensor.h"
+#include "sherd/serialization/checkpoint.h"
+#include "sherd/serialization/golden_tensors.h"
+#include "sherd/serialization/manifest_codec.h"
+#include "sherd/serialization/rewrite_safetensors.h"
+#include "sherd/serialization/sample_manifest.h"
+#include "sherd/testing/local_ranks.h"
+
+namespace sherd {
+namespace {
+
+absl::Status SaveGolden(const std::string& path) {
+  std::map<std::string, ShardedTensor> tensors;
+  int i = 0;
+  for (const SampleTensor& sample : GoldenTensors()) {
+    SHERD_ASSIGN_OR_RETURN(const ShardingSpecPtr spec,
+                           SampleSpec(i, sample.size, 2));
+    SHERD_ASSIGN_OR_RETURN(
+        ShardedTensor tensor,
+        ShardedTensor::Zeros(spec, sample.size, {.dtype = sample.dtype}));
+    FillSample(tensor, kGoldenSeed + i++);
+    tensors.emplace(sample.name, std::move(tensor));
+  }
+  return SaveCheckpoint(path, tensors);
+}
+
+absl::Status Main(const std::string& directory) {
+  FileSystem& files = FileSystem::Posix();
+  SHERD_RETURN_IF_ERROR(files.CreateDirectories(directory));
+  SHERD_ASSIGN_OR_RETURN(const std::string manifest,
+                         EncodeManifest(SampleManifest()));
+  SHERD_RETURN_IF_ERROR(WriteFileAtomically(
+      files, JoinPath(directory, kManifestFileName),
+      absl::MakeSpan(reinterpret_cast<const std::byte*>(manifest.data()),
+                     manifest.size())));
+  for (const char* name : {"dtypes", "shapes", "special"}) {
+    SHERD_RETURN_IF_ERROR(RewriteSafetensors(
+        JoinPath(directory, absl::StrCat("../interop_", name, ".safetensors")),
+        JoinPath(directory, absl::StrCat("rewritten_", name, ".safetensors"))));
+  }
+  absl::Status statuses[2];
+  testing::RunLocalRanks(2, [&](ProcessGroup& group) {
+    statuses[group.rank()] = SaveGolden(JoinPath(directory, "checkpoint"));
+  });
+  SHERD_RETURN_IF_ERROR(statuses[0]);
+  return statuses[1];
+}
+
+}  // namespace
+}  // namespace sherd
+
+int main(int argc, char** argv) {
+  if (argc != 2) {
+    std::fprintf(stderr, "usage: make_golden DIR\n");
+    return 2;
+  }
+  const absl::Status status = sherd::Main(argv[1]);
+  if (status.ok()) return 0;
+  std::fprintf(stderr, "%s\n", status.ToString().c_str());
+  return 1;
+}
