@@ -1,0 +1,92 @@
+#include "sherd/tools/sherd/guardian.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <set>
+#include <utility>
+
+#include "absl/memory/memory.h"
+#include "sherd/core/base/file.h"
+#include "sherd/tools/sherd/marked_processes.h"
+
+namespace sherd {
+namespace {
+
+// Says that all is well; no process group has this number.
+constexpr pid_t kDone = 0;
+
+bool ReadMessage(int fd, pid_t& message) {
+  while (true) {
+    const ssize_t n = read(fd, &message, sizeof(message));
+    if (n < 0 && errno == EINTR) continue;
+    return n == sizeof(message);
+  }
+}
+
+[[noreturn]] void Guard(int fd, const std::string& directory,
+                        const std::string& mark) {
+  // Signals that are meant for the run must not end its guardian. Its own
+  // process group keeps those of the terminal away too.
+  sigset_t all;
+  sigfillset(&all);
+  sigprocmask(SIG_SETMASK, &all, nullptr);
+  setpgid(0, 0);
+  prctl(PR_SET_NAME, "sherd-guardian");
+  // Whoever reads the run's output waits for its end, not for the guardian's.
+  const int null = open("/dev/null", O_RDWR);
+  for (int i = 0; i < 3; ++i) dup2(null, i);
+  std::set<pid_t> groups;
+  pid_t message;
+  while (ReadMessage(fd, message)) {
+    if (message == kDone) _exit(0);
+    if (message > 0) groups.insert(message);
+    if (message < 0) groups.erase(-message);
+  }
+  for (pid_t group : groups) kill(-group, SIGKILL);
+  KillMarkedProcesses(mark);
+  FileSystem::Posix().RemoveAll(directory).IgnoreError();
+  _exit(0);
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Guardian>> Guardian::Start(
+    const std::string& directory, const std::string& mark) {
+  int ends[2];
+  if (pipe2(ends, O_CLOEXEC) != 0) return ErrnoStatus(errno, "pipe for", "run");
+  UniqueFd read_end(ends[0]);
+  UniqueFd write_end(ends[1]);
+  const pid_t pid = fork();
+  if (pid < 0) return ErrnoStatus(errno, "fork for", "run");
+  if (pid == 0) {
+    write_end.Reset();
+    Guard(read_end.get(), directory, mark);
+  }
+  return absl::WrapUnique(new Guardian(pid, std::move(write_end)));
+}
+
+Guardian::~Guardian() {
+  Tell(kDone);
+  pipe_.Reset();
+  while (waitpid(pid_, nullptr, 0) < 0 && errno == EINTR) {
+  }
+}
+
+void Guardian::Watch(pid_t group) { Tell(group); }
+void Guardian::Forget(pid_t group) { Tell(-group); }
+
+// A guardian that was killed is no reason to fail: SIGPIPE is ignored by the
+// launcher, and what remains is a run without a guardian.
+void Guardian::Tell(pid_t message) {
+  ssize_t n;
+  do {
+    n = write(pipe_.get(), &message, sizeof(message));
+  } while (n < 0 && errno == EINTR);
+}
+
+}  // namespace sherd

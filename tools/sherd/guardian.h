@@ -1,0 +1,48 @@
+#ifndef SHERD_TOOLS_SHERD_GUARDIAN_H_
+#define SHERD_TOOLS_SHERD_GUARDIAN_H_
+
+#include <sys/types.h>
+
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "sherd/core/base/unique_fd.h"
+
+namespace sherd {
+
+// A process that outlives this one for a moment when this one is killed
+// (SIGKILL, out of memory): it then kills the process groups it was told of and
+// what descends from them, and removes a directory, so that neither orphans nor
+// files stay behind.
+//
+// Threads. Create it while the process has one thread: it forks.
+class Guardian {
+ public:
+  // Starts it. `mark` is the entry of their environment by which descendants
+  // are known; see FindMarkedProcesses.
+  static absl::StatusOr<std::unique_ptr<Guardian>> Start(
+      const std::string& directory, const std::string& mark);
+
+  // Ends it without harm to anybody.
+  ~Guardian();
+  Guardian(const Guardian&) = delete;
+  Guardian& operator=(const Guardian&) = delete;
+
+  pid_t pid() const { return pid_; }
+
+  void Watch(pid_t group);
+  // The group has ended: its number may mean somebody else from now on.
+  void Forget(pid_t group);
+
+ private:
+  Guardian(pid_t pid, UniqueFd pipe) : pid_(pid), pipe_(std::move(pipe)) {}
+  void Tell(pid_t message);
+
+  const pid_t pid_;
+  UniqueFd pipe_;
+};
+
+}  // namespace sherd
+
+#endif  // SHERD_TOOLS_SHERD_GUARDIAN_H_

@@ -1,0 +1,30 @@
+#ifndef SHERD_TOOLS_SHERD_INFO_REPORT_H_
+#define SHERD_TOOLS_SHERD_INFO_REPORT_H_
+
+#include <string>
+#include <vector>
+
+#include "sherd/backends/loader.h"
+
+namespace sherd {
+
+// What this build is and finds on this machine.
+struct InfoReport {
+  std::string version;
+  std::vector<std::string> search_path;
+  // Those that are there, then well-known ones that are not.
+  std::vector<PluginReport> plugins;
+};
+
+InfoReport GatherInfo();
+
+// Version, plugins and why others cannot be used, and every knob with its value
+// and where the value comes from.
+std::string FormatInfo(const InfoReport& report);
+
+// The same as one JSON object.
+std::string InfoToJson(const InfoReport& report);
+
+}  // namespace sherd
+
+#endif  // SHERD_TOOLS_SHERD_INFO_REPORT_H_

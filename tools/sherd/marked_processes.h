@@ -1,0 +1,21 @@
+#ifndef SHERD_TOOLS_SHERD_MARKED_PROCESSES_H_
+#define SHERD_TOOLS_SHERD_MARKED_PROCESSES_H_
+
+#include <sys/types.h>
+
+#include <string>
+#include <vector>
+
+namespace sherd {
+
+// Processes of this user, other than this one, whose environment at their start
+// had the entry `entry` ("NAME=value"): they descend from whoever set it, in
+// whatever session or process group they are now. Empty where /proc is missing.
+std::vector<pid_t> FindMarkedProcesses(const std::string& entry);
+
+// Kills them, and what they start meanwhile.
+void KillMarkedProcesses(const std::string& entry);
+
+}  // namespace sherd
+
+#endif  // SHERD_TOOLS_SHERD_MARKED_PROCESSES_H_

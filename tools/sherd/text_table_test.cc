@@ -1,0 +1,29 @@
+#include "sherd/tools/sherd/text_table.h"
+
+#include "gtest/gtest.h"
+
+namespace sherd {
+namespace {
+
+constexpr TextTable::Align kRight = TextTable::Align::kRight;
+
+TEST(TextTableTest, AlignsColumnsByCharactersAndEndsLinesWithoutBlanks) {
+  TextTable table({{"tensor"}, {"bytes", kRight}, {"layout"}});
+  table.AddRow({"w", "12", "rows → grid"});
+  table.AddRow({"a.long.name", "3456789", ""});
+  EXPECT_EQ(table.ToString(),
+            "tensor         bytes  layout\n"
+            "w                 12  rows → grid\n"
+            "a.long.name  3456789\n");
+}
+
+TEST(TextTableTest, FillsMissingCells) {
+  TextTable table({{"a"}, {"b", kRight}});
+  EXPECT_TRUE(table.empty());
+  table.AddRow({"only"});
+  EXPECT_FALSE(table.empty());
+  EXPECT_EQ(table.ToString(), "a     b\nonly\n");
+}
+
+}  // namespace
+}  // namespace sherd

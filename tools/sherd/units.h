@@ -1,0 +1,29 @@
+#ifndef SHERD_TOOLS_SHERD_UNITS_H_
+#define SHERD_TOOLS_SHERD_UNITS_H_
+
+#include <cstdint>
+#include <string>
+
+#include "absl/strings/string_view.h"
+
+namespace sherd {
+
+// "0 B", "999 B", "1.50 kB", "548 MB": three significant digits, powers of
+// 1000.
+std::string FormatBytes(int64_t bytes);
+
+// "12,345,678".
+std::string FormatCount(int64_t count);
+
+// "0.8 ms", "12.3 ms", "4.56 s".
+std::string FormatSeconds(double seconds);
+
+// Characters of UTF-8 text, each of which a terminal shows in one column.
+int64_t DisplayWidth(absl::string_view text);
+
+// `text` cut to `width` characters, its middle replaced by "…".
+std::string Shorten(absl::string_view text, int64_t width);
+
+}  // namespace sherd
+
+#endif  // SHERD_TOOLS_SHERD_UNITS_H_
