@@ -1,0 +1,66 @@
+#ifndef SHERD_TOOLS_BENCH_BENCH_CASE_H_
+#define SHERD_TOOLS_BENCH_BENCH_CASE_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "sherd/tools/bench/rank_context.h"
+
+namespace sherd {
+
+// One rank's part in one peer's way of doing the work of a case. Every call is
+//
+//     Prepare()     all ranks, in any order
+//     Run()         all ranks at once; the time from the first that enters to
+//                   the last that leaves is the result
+//     Check()       all ranks, in any order
+//
+// with the ranks waiting for each other between the three.
+class RankWork {
+ public:
+  virtual ~RankWork() = default;
+
+  // Makes sure that what an earlier call left cannot pass for a result.
+  virtual absl::Status Prepare() = 0;
+
+  virtual absl::Status Run() = 0;
+
+  // Compares everything that Run() left on this rank with what is right.
+  //   kDataLoss  It differs.
+  virtual absl::Status Check() = 0;
+};
+
+struct BenchPeer {
+  std::string name;
+  std::string help;
+  // Collective over the ranks: connects them and makes buffers.
+  std::function<absl::StatusOr<std::unique_ptr<RankWork>>(RankContext&)> make;
+  // With `starts_ranks`: ranks are forks of the process that measures, instead
+  // of processes that begin anew.
+  bool forks = false;
+};
+
+struct BenchCase {
+  std::string name;
+  std::string help;
+  std::vector<BenchPeer> peers;
+  // What is timed is starting the ranks, from before the first start to after
+  // the last end. Such ranks make their work and run it once. Not sized.
+  bool starts_ranks = false;
+  // Why this cannot be measured here with so many ranks and bytes and
+  // `directory` for files; OK if it can. May be null.
+  std::function<absl::Status(int world, int64_t bytes,
+                             const std::string& directory)>
+      check = nullptr;
+  // Memory that the ranks have in common. May be null: none.
+  std::function<int64_t(int world, int64_t bytes)> shared_bytes = nullptr;
+};
+
+}  // namespace sherd
+
+#endif  // SHERD_TOOLS_BENCH_BENCH_CASE_H_

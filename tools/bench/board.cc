@@ -1,0 +1,185 @@
+#include "sherd/tools/bench/board.h"
+
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <limits>
+#include <type_traits>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "sherd/core/base/checked_math.h"
+#include "sherd/core/base/file.h"
+#include "sherd/core/base/status_macros.h"
+#include "sherd/tools/bench/options.h"
+#include "sherd/tools/bench/shared_barrier.h"
+
+namespace sherd {
+namespace {
+
+constexpr uint64_t kMagic = 0x7368657264626e31;  // "sherdbn1"
+constexpr int64_t kSharedAlignment = int64_t{2} << 20;
+constexpr int kNoOutcome = -1;
+
+template <size_t N>
+absl::Status PutText(char (&place)[N], absl::string_view text) {
+  if (text.size() >= N) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("\"", text, "\" is longer than ", N - 1, " characters"));
+  }
+  std::copy(text.begin(), text.end(), place);
+  place[text.size()] = '\0';
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+struct Board::Memory {
+  struct Call {
+    double entered;
+    double left;
+  };
+  struct Slot {
+    int outcome;
+    char message[2000];
+    Call calls[kMaxBenchPeers][kMaxBenchSamples];
+  };
+
+  uint64_t magic;
+  pid_t parent;
+  char case_name[64];
+  char directory[1024];
+  int peers[kMaxBenchPeers];
+  int num_peers;
+  int world;
+  int calls;
+  int64_t bytes;
+  int64_t shared_bytes;
+  SharedBarrier awake;
+  SharedBarrier asleep;
+  Slot slots[kMaxBenchWorld];
+
+  static int64_t SharedOffset() {
+    return RoundUp(static_cast<int64_t>(sizeof(Memory)), kSharedAlignment);
+  }
+};
+
+Board::Board(int fd, void* mapping, size_t mapping_bytes)
+    : fd_(fd),
+      mapping_(mapping),
+      mapping_bytes_(mapping_bytes),
+      memory_(*static_cast<Memory*>(mapping)) {}
+
+Board::~Board() {
+  munmap(mapping_, mapping_bytes_);
+  close(fd_);
+}
+
+absl::StatusOr<std::unique_ptr<Board>> Board::Create(const BenchTask& task) {
+  const int fd = memfd_create("sherd-bench", MFD_CLOEXEC);
+  if (fd < 0) return ErrnoStatus(errno, "creating shared memory for", "bench");
+  const int64_t bytes = Memory::SharedOffset() + task.shared_bytes;
+  // Pages that nobody touches take no memory.
+  void* const mapping =
+      ftruncate(fd, bytes) == 0
+          ? mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0)
+          : MAP_FAILED;
+  if (mapping == MAP_FAILED) {
+    const int error = errno;
+    close(fd);
+    return ErrnoStatus(error, "mapping shared memory for", "bench");
+  }
+  std::unique_ptr<Board> board(new Board(fd, mapping, bytes));
+  Memory& memory = *new (mapping) Memory{};
+  memory.parent = getpid();
+  memory.num_peers = static_cast<int>(task.peers.size());
+  std::copy(task.peers.begin(), task.peers.end(), memory.peers);
+  memory.world = task.world;
+  memory.calls = task.calls;
+  memory.bytes = task.bytes;
+  memory.shared_bytes = task.shared_bytes;
+  SHERD_RETURN_IF_ERROR(PutText(memory.case_name, task.case_name));
+  SHERD_RETURN_IF_ERROR(PutText(memory.directory, task.directory));
+  for (Memory::Slot& slot : memory.slots) slot.outcome = kNoOutcome;
+  memory.magic = kMagic;
+  board->task_ = task;
+  return board;
+}
+
+absl::StatusOr<std::unique_ptr<Board>> Board::Attach(int fd) {
+  const auto refuse = [fd] {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "file descriptor ", fd, " is not that of a bench that started a rank"));
+  };
+  struct stat info;
+  if (fstat(fd, &info) != 0 || info.st_size < Memory::SharedOffset()) {
+    return refuse();
+  }
+  void* const mapping =
+      mmap(nullptr, info.st_size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  if (mapping == MAP_FAILED) return refuse();
+  std::unique_ptr<Board> board(new Board(fd, mapping, info.st_size));
+  const Memory& memory = board->memory_;
+  if (memory.magic != kMagic) return refuse();
+  board->task_ = {
+      .case_name = memory.case_name,
+      .peers = {memory.peers, memory.peers + memory.num_peers},
+      .world = memory.world,
+      .bytes = memory.bytes,
+      .calls = memory.calls,
+      .directory = memory.directory,
+      .shared_bytes = memory.shared_bytes,
+  };
+  return board;
+}
+
+pid_t Board::parent() const { return memory_.parent; }
+
+absl::Span<std::byte> Board::shared() const {
+  return absl::MakeSpan(
+      static_cast<std::byte*>(mapping_) + Memory::SharedOffset(),
+      task_.shared_bytes);
+}
+
+void Board::MeetAwake() { memory_.awake.MeetAwake(task_.world); }
+void Board::MeetAsleep() { memory_.asleep.MeetAsleep(task_.world); }
+
+void Board::SetCall(int rank, int peer, int call, double entered, double left) {
+  memory_.slots[rank].calls[peer][call] = {entered, left};
+}
+
+double Board::CallSeconds(int peer, int call) const {
+  double first = std::numeric_limits<double>::infinity();
+  double last = -first;
+  for (int rank = 0; rank < task_.world; ++rank) {
+    const Memory::Call& times = memory_.slots[rank].calls[peer][call];
+    first = std::min(first, times.entered);
+    last = std::max(last, times.left);
+  }
+  return last - first;
+}
+
+void Board::SetOutcome(int rank, const absl::Status& outcome) {
+  Memory::Slot& slot = memory_.slots[rank];
+  const absl::string_view message = outcome.message();
+  const size_t length = std::min(message.size(), sizeof(slot.message) - 1);
+  std::copy_n(message.data(), length, slot.message);
+  slot.message[length] = '\0';
+  slot.outcome = static_cast<int>(outcome.code());
+}
+
+absl::Status Board::Outcome(int rank) const {
+  const Memory::Slot& slot = memory_.slots[rank];
+  if (slot.outcome == kNoOutcome) {
+    return absl::UnknownError("ended without a word");
+  }
+  return absl::Status(static_cast<absl::StatusCode>(slot.outcome),
+                      slot.message);
+}
+
+}  // namespace sherd

@@ -1,0 +1,87 @@
+#ifndef SHERD_TOOLS_BENCH_BOARD_H_
+#define SHERD_TOOLS_BENCH_BOARD_H_
+
+#include <sys/types.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+
+namespace sherd {
+
+inline constexpr int kMaxBenchPeers = 4;
+inline constexpr int kMaxBenchSamples = 64;
+
+// What the ranks of one measurement do.
+struct BenchTask {
+  std::string case_name;
+  // Indices of peers of the case, in the order in which they take turns.
+  std::vector<int> peers;
+  int world = 1;
+  int64_t bytes = 0;
+  // Calls of each peer, the first one included.
+  int calls = 1;
+  // An empty directory for files.
+  std::string directory;
+  // Memory that the ranks share, all zeros.
+  int64_t shared_bytes = 0;
+};
+
+// Memory that the process which measures shares with the ranks it starts: the
+// task, places to meet, and the results. It has no name; ranks inherit its
+// file descriptor.
+//
+// Threads. Each slot belongs to its rank while that runs.
+class Board {
+ public:
+  static absl::StatusOr<std::unique_ptr<Board>> Create(const BenchTask& task);
+  //   kInvalidArgument  The descriptor is not that of a board.
+  static absl::StatusOr<std::unique_ptr<Board>> Attach(int fd);
+
+  ~Board();
+  Board(const Board&) = delete;
+  Board& operator=(const Board&) = delete;
+
+  int fd() const { return fd_; }
+  const BenchTask& task() const { return task_; }
+  // The process that made the board.
+  pid_t parent() const;
+
+  // The memory that the task asked for, aligned to 2 MiB. The same pages in all
+  // processes.
+  absl::Span<std::byte> shared() const;
+
+  // See SharedBarrier. The two are independent of each other.
+  void MeetAwake();
+  void MeetAsleep();
+
+  // When a rank entered and left a call, on the monotonic clock.
+  void SetCall(int rank, int peer, int call, double entered, double left);
+  // From the first rank that entered to the last one that left.
+  double CallSeconds(int peer, int call) const;
+
+  // A rank says how it ended; OK also means that it did everything.
+  void SetOutcome(int rank, const absl::Status& outcome);
+  // kUnknown if it said nothing.
+  absl::Status Outcome(int rank) const;
+
+ private:
+  struct Memory;
+
+  Board(int fd, void* mapping, size_t mapping_bytes);
+
+  const int fd_;
+  void* const mapping_;
+  const size_t mapping_bytes_;
+  Memory& memory_;
+  BenchTask task_;
+};
+
+}  // namespace sherd
+
+#endif  // SHERD_TOOLS_BENCH_BOARD_H_

@@ -1,0 +1,67 @@
+#include "sherd/tools/bench/cases.h"
+
+#include "absl/strings/str_format.h"
+#include "sherd/tools/bench/checkpoint_cases.h"
+#include "sherd/tools/bench/move_cases.h"
+#include "sherd/tools/bench/start_cases.h"
+
+namespace sherd {
+namespace {
+
+std::vector<int> SelectPeers(const BenchCase& bench_case,
+                             const BenchOptions& options) {
+  std::vector<int> peers;
+  if (!Selects(options.cases, bench_case.name)) return peers;
+  for (size_t i = 0; i < bench_case.peers.size(); ++i) {
+    if (Selects(options.peers, bench_case.peers[i].name)) {
+      peers.push_back(static_cast<int>(i));
+    }
+  }
+  return peers;
+}
+
+}  // namespace
+
+const std::vector<BenchCase>& AllBenchCases() {
+  static const auto* const cases = [] {
+    auto* const all = new std::vector<BenchCase>;
+    for (const auto& family : {MoveCases(), CheckpointCases(), StartCases()}) {
+      all->insert(all->end(), family.begin(), family.end());
+    }
+    return all;
+  }();
+  return *cases;
+}
+
+std::string ListCases(const BenchOptions& options) {
+  std::string text;
+  for (const BenchCase& bench_case : AllBenchCases()) {
+    const std::vector<int> peers = SelectPeers(bench_case, options);
+    if (peers.empty()) continue;
+    absl::StrAppendFormat(&text, "%-26s %s\n", bench_case.name,
+                          bench_case.help);
+    for (const int peer : peers) {
+      absl::StrAppendFormat(&text, "  %-24s %s\n", bench_case.peers[peer].name,
+                            bench_case.peers[peer].help);
+    }
+  }
+  return text;
+}
+
+std::vector<Measurement> SelectMeasurements(const BenchOptions& options) {
+  std::vector<Measurement> list;
+  for (const BenchCase& bench_case : AllBenchCases()) {
+    const std::vector<int> peers = SelectPeers(bench_case, options);
+    if (peers.empty()) continue;
+    for (const int world : options.worlds) {
+      const std::vector<int64_t> sizes =
+          bench_case.starts_ranks ? std::vector<int64_t>{0} : options.bytes;
+      for (const int64_t bytes : sizes) {
+        list.push_back({&bench_case, peers, world, bytes});
+      }
+    }
+  }
+  return list;
+}
+
+}  // namespace sherd

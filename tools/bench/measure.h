@@ -1,0 +1,56 @@
+#ifndef SHERD_TOOLS_BENCH_MEASURE_H_
+#define SHERD_TOOLS_BENCH_MEASURE_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "sherd/tools/bench/bench_case.h"
+#include "sherd/tools/bench/report.h"
+
+namespace sherd {
+
+// One cell of the table: some peers of a case at one size.
+struct Measurement {
+  const BenchCase* bench_case = nullptr;
+  // Indices of the case's peers, in their order.
+  std::vector<int> peers;
+  int world = 1;
+  // 0 if the case is not sized.
+  int64_t bytes = 0;
+};
+
+// "reshard_0_to_1, 4 ranks, 64 MiB".
+std::string Describe(const Measurement& measurement);
+
+// OK if it can be measured here, otherwise why not.
+absl::Status CanMeasure(const Measurement& measurement);
+
+// Starts the ranks, lets the peers take turns and returns a result for each.
+// Files live in a directory below TMPDIR, which is gone afterwards.
+//
+// Method. The same for all peers:
+//   - ranks are processes, and nothing is pinned to a processor, as with users:
+//     a rank that is waits up to 4 ms for its processor where one of Gloo's
+//     threads runs there, ten times as long as moving 1 MiB takes;
+//   - private buffers come from Sherd's heap allocator, which asks for huge
+//     pages, and are used again in each call; memory that ranks share is warm
+//     too (the kernel decides about its page size);
+//   - a call is timed from the first rank that enters to the last that leaves;
+//     the ranks meet before, awake, and afterwards, asleep;
+//   - before each call its destinations are overwritten, and after each call
+//     every element is compared, outside of the time;
+//   - peers take turns: a first call of each, reported apart, then calls that
+//     count: 51 up to 1 MiB, 15 up to 64 MiB and for starts, 5 above.
+//
+//   kDataLoss    A result was wrong; names peer and rank.
+//   kCancelled   `stop_fd` became readable.
+//   other        A peer failed, or a rank died.
+absl::StatusOr<std::vector<BenchResult>> Measure(const Measurement& measurement,
+                                                 int stop_fd);
+
+}  // namespace sherd
+
+#endif  // SHERD_TOOLS_BENCH_MEASURE_H_

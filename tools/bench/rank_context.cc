@@ -1,0 +1,59 @@
+#include "sherd/tools/bench/rank_context.h"
+
+#include <chrono>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "gloo/rendezvous/context.h"
+#include "gloo/rendezvous/file_store.h"
+#include "gloo/transport/tcp/device.h"
+#include "sherd/core/base/file.h"
+#include "sherd/core/base/status_macros.h"
+#include "sherd/core/comm/init.h"
+#include "sherd/tools/bench/bare_gloo.h"
+
+namespace sherd {
+namespace {
+
+// For connecting and for each call, whoever makes it.
+constexpr absl::Duration kTimeout = absl::Minutes(2);
+
+}  // namespace
+
+RankContext::~RankContext() {
+  common_.reset();
+  if (group_ != nullptr) group_->Destroy().IgnoreError();
+}
+
+absl::StatusOr<std::shared_ptr<ProcessGroup>> RankContext::Group() {
+  if (group_ == nullptr) {
+    SHERD_ASSIGN_OR_RETURN(
+        group_, Init({.backend = "gloo",
+                      .rank = rank_,
+                      .world_size = world(),
+                      .init_method =
+                          absl::StrCat("file://", directory(), "/sherd-group"),
+                      .timeout = kTimeout}));
+  }
+  return group_;
+}
+
+absl::StatusOr<std::shared_ptr<gloo::Context>> RankContext::GlooMesh() {
+  if (mesh_ != nullptr) return mesh_;
+  const std::string path = JoinPath(directory(), "gloo-mesh");
+  SHERD_RETURN_IF_ERROR(FileSystem::Posix().CreateDirectories(path));
+  SHERD_RETURN_IF_ERROR(CallGloo([&] {
+    gloo::transport::tcp::attr attributes;
+    attributes.hostname = "127.0.0.1";
+    std::shared_ptr<gloo::transport::Device> device =
+        gloo::transport::tcp::CreateDevice(attributes);
+    gloo::rendezvous::FileStore store(path);
+    auto mesh = std::make_shared<gloo::rendezvous::Context>(rank_, world());
+    mesh->setTimeout(absl::ToChronoMilliseconds(kTimeout));
+    mesh->connectFullMesh(store, device);
+    mesh_ = std::move(mesh);
+  }));
+  return mesh_;
+}
+
+}  // namespace sherd

@@ -1,0 +1,116 @@
+#include "sherd/tools/bench/rank_loop.h"
+
+#include <chrono>
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "sherd/core/base/error_info.h"
+#include "sherd/core/base/status_macros.h"
+#include "sherd/tools/bench/rank_context.h"
+#include "sherd/tools/bench/rank_processes.h"
+
+namespace sherd {
+namespace {
+
+// Common to all processes of a host.
+double Now() {
+  return std::chrono::duration<double>(
+             std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
+
+absl::Status MakeCall(Board& board, RankWork& work, int rank, int peer,
+                      int call) {
+  SHERD_RETURN_IF_ERROR(work.Prepare());
+  // First asleep, so that ranks which are ready leave the processors to those
+  // that are not; then awake, to begin together.
+  board.MeetAsleep();
+  board.MeetAwake();
+  const double entered = Now();
+  SHERD_RETURN_IF_ERROR(work.Run());
+  const double left = Now();
+  board.MeetAsleep();
+  SHERD_RETURN_IF_ERROR(work.Check());
+  board.MeetAsleep();
+  board.SetCall(rank, peer, call, entered, left);
+  return absl::OkStatus();
+}
+
+absl::Status TakeTurns(Board& board, const BenchCase& bench_case,
+                       RankContext& context) {
+  const BenchTask& task = board.task();
+  std::vector<std::unique_ptr<RankWork>> works;
+  for (const int index : task.peers) {
+    const BenchPeer& peer = bench_case.peers[index];
+    absl::StatusOr<std::unique_ptr<RankWork>> work = peer.make(context);
+    if (!work.ok()) return Annotate(work.status(), peer.name);
+    works.push_back(*std::move(work));
+  }
+  for (int call = 0; call < task.calls; ++call) {
+    for (size_t i = 0; i < works.size(); ++i) {
+      SHERD_RETURN_IF_ERROR(Annotate(
+          MakeCall(board, *works[i], context.rank(), static_cast<int>(i), call),
+          absl::StrCat(bench_case.peers[task.peers[i]].name, ", call ",
+                       call + 1)));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status RunOnce(const BenchPeer& peer, RankContext& context) {
+  SHERD_ASSIGN_OR_RETURN(std::unique_ptr<RankWork> work, peer.make(context));
+  SHERD_RETURN_IF_ERROR(work->Prepare());
+  SHERD_RETURN_IF_ERROR(work->Run());
+  return work->Check();
+}
+
+}  // namespace
+
+absl::Status RunRank(Board& board, const BenchCase& bench_case, int rank) {
+  RankContext context(board, rank);
+  if (bench_case.starts_ranks) {
+    return RunOnce(bench_case.peers[board.task().peers.front()], context);
+  }
+  SHERD_RETURN_IF_ERROR(TakeTurns(board, bench_case, context));
+  // Nobody's connections go while others use them.
+  board.MeetAsleep();
+  return absl::OkStatus();
+}
+
+int RunRankProcess(Board& board, const BenchCase& bench_case, int rank) {
+  BecomeRank(board);
+  const absl::Status outcome = RunRank(board, bench_case, rank);
+  board.SetOutcome(rank, outcome);
+  return outcome.ok() ? 0 : 1;
+}
+
+int RankMain(absl::Span<char* const> arguments,
+             absl::Span<const BenchCase> cases) {
+  int fd;
+  int rank;
+  if (arguments.size() != 3 || !absl::SimpleAtoi(arguments[1], &fd) ||
+      !absl::SimpleAtoi(arguments[2], &rank)) {
+    std::fputs("bench: --bench-rank is for the ranks that bench starts\n",
+               stderr);
+    return 2;
+  }
+  absl::StatusOr<std::unique_ptr<Board>> board = Board::Attach(fd);
+  if (!board.ok() || rank < 0 || rank >= (*board)->task().world) {
+    std::fprintf(stderr, "bench: %s\n", board.status().ToString().c_str());
+    return 2;
+  }
+  for (const BenchCase& bench_case : cases) {
+    if (bench_case.name == (*board)->task().case_name) {
+      return RunRankProcess(**board, bench_case, rank);
+    }
+  }
+  (*board)->SetOutcome(rank, absl::InternalError("unknown case"));
+  return 1;
+}
+
+}  // namespace sherd

@@ -1,0 +1,83 @@
+#ifndef SHERD_TOOLS_BENCH_RANK_PROCESSES_H_
+#define SHERD_TOOLS_BENCH_RANK_PROCESSES_H_
+
+#include <sys/types.h>
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "sherd/tools/bench/board.h"
+
+namespace sherd {
+
+// Takes SIGINT, SIGTERM and SIGHUP as readable events of fd() instead of dying
+// from them, so that ranks and files can be removed first. One per process.
+class StopSignals {
+ public:
+  StopSignals();
+  ~StopSignals();
+  StopSignals(const StopSignals&) = delete;
+  StopSignals& operator=(const StopSignals&) = delete;
+
+  int fd() const { return fd_; }
+
+ private:
+  int fd_;
+};
+
+// The ranks of one measurement. They die with this process, and at the latest
+// with this object.
+//
+// Threads. Only in a process with one thread: the kernel takes the end of the
+// thread that started a rank for that of the parent.
+class RankProcesses {
+ public:
+  // The first argument of a process that is a rank; the second is the file
+  // descriptor of its board, the third its rank. RankMain reads them.
+  static constexpr char kRankArgument[] = "--bench-rank";
+
+  explicit RankProcesses(const Board& board) : board_(board) {}
+  ~RankProcesses();
+  RankProcesses(const RankProcesses&) = delete;
+  RankProcesses& operator=(const RankProcesses&) = delete;
+
+  // Starts this program once for each rank.
+  absl::Status StartProgram();
+
+  // Forks for each rank; the copies run `body` with their rank and exit with
+  // what it returns.
+  absl::Status Fork(const std::function<int(int)>& body);
+
+  // Returns once all ranks ended well. The first that does not ends the others.
+  //   other              What that rank said about it.
+  //   kDeadlineExceeded  They ran for longer than `timeout`.
+  //   kCancelled         `stop_fd`, if not -1, became readable.
+  absl::Status Wait(absl::Duration timeout, int stop_fd);
+
+ private:
+  struct Child {
+    pid_t pid = -1;
+    int pid_fd = -1;
+    bool ended = false;
+  };
+
+  absl::Status Add(pid_t pid);
+  // Takes note of the end of a rank and says what went wrong with it.
+  absl::Status Reap(int rank);
+  void EndAll();
+
+  const Board& board_;
+  // By rank.
+  std::vector<Child> children_;
+};
+
+// To be called first in a rank: it dies with the process that made the board,
+// and has no signals blocked.
+void BecomeRank(const Board& board);
+
+}  // namespace sherd
+
+#endif  // SHERD_TOOLS_BENCH_RANK_PROCESSES_H_
