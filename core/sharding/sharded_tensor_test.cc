@@ -467,8 +467,8 @@ TEST(ShardTensorTest, OtherRanksLearnSizeAndDtype) {
     EXPECT_EQ(stats.bytes_staged, 0);
     // Copies, not views.
     EXPECT_THAT(group.Barrier(), IsOk());
-    if (group.rank() {
-      == 2) EXPECT_THAT(whole.Fill(0), IsOk());
+    if (group.rank() == 2) {
+      EXPECT_THAT(whole.Fill(0), IsOk());
     }
     EXPECT_TRUE(HasPattern(tensor));
   });
@@ -488,8 +488,8 @@ TEST(ShardTensorTest, ScattersAScalarAndEmptyTensors) {
     EXPECT_THAT(scalar.local_shards(), SizeIs(group.rank()));
     EXPECT_TRUE(HasPattern(scalar));
     SHERD_ASSERT_OK_AND_ASSIGN(const Tensor back, scalar.Gather(0));
-    if (group.rank() {
-      == 0) EXPECT_TRUE(back.BitwiseEqual(whole));
+    if (group.rank() == 0) {
+      EXPECT_TRUE(back.BitwiseEqual(whole));
     }
 
     if (group.rank() == 0) whole = PatternTensor({0, 3}, kFloat64);
@@ -498,8 +498,8 @@ TEST(ShardTensorTest, ScattersAScalarAndEmptyTensors) {
     EXPECT_THAT(empty.size(), ElementsAre(0, 3));
     EXPECT_THAT(empty.Reshard(Chunks(0, 2)), IsOk());
     SHERD_ASSERT_OK_AND_ASSIGN(const Tensor nothing, empty.Gather(1));
-    if (group.rank() {
-      == 1) EXPECT_THAT(nothing.sizes(), ElementsAre(0, 3));
+    if (group.rank() == 1) {
+      EXPECT_THAT(nothing.sizes(), ElementsAre(0, 3));
     }
   });
 }
