@@ -114,7 +114,7 @@ absl::StatusOr<Tensor> CheckpointReader::ReadSlice(
     SHERD_ASSIGN_OR_RETURN(Tensor part,
                            result.Narrow(overlap.in_slice, overlap.sizes));
     SHERD_RETURN_IF_ERROR(
-        reader.ReadBoxChecked({&tensor, &shard}, overlap.in_shard, part));
+        reader.ReadBoxChecked({&tensor, shard}, overlap.in_shard, part));
   }
   return result;
 }
