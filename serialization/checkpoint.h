@@ -68,7 +68,7 @@ struct SaveOptions {
 //   others               From the file system.
 //
 // Cost. One pass over the data, whose CRC is computed while a block is in the
-// cache for writing; four small collectives; per rank one file and, with
+// cache for writing; three small collectives; per rank one file and, with
 // `sync`, one fsync.
 absl::Status SaveCheckpoint(const std::string& path,
                             const std::map<std::string, ShardedTensor>& tensors,

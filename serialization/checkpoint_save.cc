@@ -43,21 +43,24 @@ class Saver {
   absl::Status Run() {
     // First this, since it fills the fingerprint.
     const absl::Status prepared = Prepare();
-    SHERD_RETURN_IF_ERROR(
-        Agree(group_, kOperation, prepared, fingerprint_.value()));
-    SHERD_RETURN_IF_ERROR(ShareSaveId());
+    // Rank 0 brings the number of the save, the others nothing.
+    SHERD_ASSIGN_OR_RETURN(
+        const uint64_t id,
+        AgreeOnMaximum(group_, kOperation, prepared, fingerprint_.value(),
+                       group_.rank() == 0 ? RandomId() : 0));
+    save_id_ = absl::StrFormat("%016x", id);
     by_rank_ = ShardsByRank(layouts_, group_.size());
-    absl::Status status = Agree(group_, kOperation, WriteFile());
-    if (!status.ok()) {
-      // No rank can have got further, so no manifest names this file.
-      RemoveOwnFile();
-      return status;
+    absl::Status status = WriteFile();
+    SHERD_ASSIGN_OR_RETURN(const bool all_written, ReportToRank0(status));
+    if (all_written && group_.rank() == 0) status = Commit();
+    status = Agree(group_, kOperation, status);
+    if (status.ok()) {
+      RemoveReplaced();
+    } else if (group_.rank() == 0 && group_.health().ok()) {
+      // All ranks are here, so none is writing any more.
+      RemoveLeftovers();
     }
-    SHERD_RETURN_IF_ERROR(CollectCrcs());
-    SHERD_RETURN_IF_ERROR(Agree(
-        group_, kOperation, group_.rank() == 0 ? Commit() : absl::OkStatus()));
-    RemoveReplaced();
-    return absl::OkStatus();
+    return status;
   }
 
   int64_t tensor_bytes() const { return tensor_bytes_; }
@@ -144,16 +147,9 @@ class Saver {
     }
   }
 
-  absl::Status ShareSaveId() {
-    uint64_t id = 0;
-    if (group_.rank() == 0) {
-      std::random_device random;
-      id = uint64_t{random()} << 32 | random();
-    }
-    SHERD_RETURN_IF_ERROR(group_.Broadcast(
-        MutableBytes(reinterpret_cast<std::byte*>(&id), sizeof(id)), 0));
-    save_id_ = absl::StrFormat("%016x", id);
-    return absl::OkStatus();
+  static uint64_t RandomId() {
+    std::random_device random;
+    return uint64_t{random()} << 32 | random();
   }
 
   absl::Status WriteFile() {
@@ -162,9 +158,8 @@ class Saver {
         const RankFile plan,
         PlanRankFile(layouts_, own, group_.rank(), group_.size(), save_id_));
     if (plan.name.empty()) return absl::OkStatus();
-    own_file_ = JoinPath(path_, plan.name);
     SHERD_ASSIGN_OR_RETURN(std::unique_ptr<File> file,
-                           files_.Create(own_file_));
+                           files_.Create(JoinPath(path_, plan.name)));
     SHERD_RETURN_IF_ERROR(file->Reserve(plan.size));
     SequentialWriter writer(*file);
     SHERD_RETURN_IF_ERROR(writer.Append(
@@ -190,43 +185,53 @@ class Saver {
     return (bytes + chunk - 1) / chunk;
   }
 
-  // Lays the CRCs of this rank's shards one after the other, in the order of
-  // by_rank_, which is the order in which rank 0 expects them.
+  size_t NumChunks(const std::vector<ShardIndex>& shards) const {
+    size_t chunks = 0;
+    for (const ShardIndex& index : shards) {
+      chunks += NumChunks(layouts_[index.tensor], index);
+    }
+    return chunks;
+  }
+
+  // Makes room in report_ for a mark and the CRCs of this rank's shards, in the
+  // order of by_rank_, which is the order in which rank 0 expects them.
   void PlaceCrcs(const std::vector<ShardIndex>& own) {
-    size_t next = 0;
+    size_t next = 1;
     for (const ShardIndex& index : own) {
       const size_t n = NumChunks(layouts_[index.tensor], index);
       crc_places_[{index.tensor, index.shard}] = {next, n};
       next += n;
     }
-    crcs_.resize(next);
+    report_.resize(next);
   }
 
   absl::Span<uint32_t> CrcsOf(ShardIndex index) {
     const auto [begin, n] = crc_places_.at({index.tensor, index.shard});
-    return absl::MakeSpan(crcs_).subspan(begin, n);
+    return absl::MakeSpan(report_).subspan(begin, n);
   }
 
-  // Brings all CRCs to rank 0.
-  absl::Status CollectCrcs() {
+  // Brings all CRCs to rank 0, and whether their files are written; returns
+  // there whether all are.
+  absl::StatusOr<bool> ReportToRank0(const absl::Status& written) {
+    report_.resize(1 + NumChunks(by_rank_[group_.rank()]));
+    report_[0] = written.ok() ? 1 : 0;
     std::vector<ConstBytes> sends(group_.size());
     std::vector<MutableBytes> recvs(group_.size());
-    sends[0] = ConstBytes(reinterpret_cast<const std::byte*>(crcs_.data()),
-                          crcs_.size() * sizeof(uint32_t));
+    sends[0] = ConstBytes(reinterpret_cast<const std::byte*>(report_.data()),
+                          report_.size() * sizeof(uint32_t));
     if (group_.rank() == 0) {
-      all_crcs_.resize(group_.size());
+      reports_.resize(group_.size());
       for (int rank = 0; rank < group_.size(); ++rank) {
-        size_t chunks = 0;
-        for (const ShardIndex& index : by_rank_[rank]) {
-          chunks += NumChunks(layouts_[index.tensor], index);
-        }
-        all_crcs_[rank].resize(chunks);
-        recvs[rank] =
-            MutableBytes(reinterpret_cast<std::byte*>(all_crcs_[rank].data()),
-                         chunks * sizeof(uint32_t));
+        std::vector<uint32_t>& report = reports_[rank];
+        report.resize(1 + NumChunks(by_rank_[rank]));
+        recvs[rank] = MutableBytes(reinterpret_cast<std::byte*>(report.data()),
+                                   report.size() * sizeof(uint32_t));
       }
     }
-    return group_.AllToAllV(sends, recvs);
+    SHERD_RETURN_IF_ERROR(group_.AllToAllV(sends, recvs));
+    return std::all_of(
+        reports_.begin(), reports_.end(),
+        [](const std::vector<uint32_t>& report) { return report[0] == 1; });
   }
 
   // Makes the new files the checkpoint. Rank 0 only.
@@ -234,12 +239,12 @@ class Saver {
     SHERD_ASSIGN_OR_RETURN(Manifest manifest,
                            PlanManifest(layouts_, group_.size(), save_id_));
     for (int rank = 0; rank < group_.size(); ++rank) {
-      size_t next = 0;
+      size_t next = 1;
       for (const ShardIndex& index : by_rank_[rank]) {
         const ManifestTensor& tensor = manifest.tensors[index.tensor];
         const ManifestShard& shard = tensor.shards[index.shard];
         const int64_t n = manifest.NumChunks(tensor, shard);
-        std::copy_n(all_crcs_[rank].begin() + next, n,
+        std::copy_n(reports_[rank].begin() + next, n,
                     manifest.chunk_crc32c.begin() + shard.first_chunk);
         next += n;
       }
@@ -265,10 +270,6 @@ class Saver {
     return sync_ ? files_.SyncDirectory(path_) : absl::OkStatus();
   }
 
-  void RemoveOwnFile() {
-    if (!own_file_.empty()) files_.Remove(own_file_).IgnoreError();
-  }
-
   const std::string& path_;
   const std::map<std::string, ShardedTensor>& tensors_;
   ProcessGroup& group_;
@@ -281,13 +282,13 @@ class Saver {
   int64_t tensor_bytes_ = 0;
   std::string save_id_;
   std::vector<std::vector<ShardIndex>> by_rank_;
-  std::string own_file_;
-  // The CRCs of this rank's chunks, and where those of a shard are in them.
-  std::vector<uint32_t> crcs_;
+  // Whether this rank's file is written, then the CRCs of its chunks; and where
+  // those of a shard are.
+  std::vector<uint32_t> report_;
   absl::flat_hash_map<std::pair<size_t, size_t>, std::pair<size_t, size_t>>
       crc_places_;
-  // On rank 0: those of every rank.
-  std::vector<std::vector<uint32_t>> all_crcs_;
+  // On rank 0: the report of every rank.
+  std::vector<std::vector<uint32_t>> reports_;
 };
 
 }  // namespace

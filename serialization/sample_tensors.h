@@ -34,18 +34,26 @@ inline std::byte SampleByte(int seed, int64_t index, int64_t byte,
 template <typename Fn>
 void ForEachElement(const Tensor& part, absl::Span<const int64_t> offsets,
                     absl::Span<const int64_t> global_size, Fn fn) {
+  if (part.numel() == 0) return;
   const Dims global = ContiguousStrides(global_size);
+  const int64_t step = static_cast<int64_t>(part.element_size());
   auto* data =
       const_cast<std::byte*>(static_cast<const std::byte*>(part.data()));
-  for (int64_t i = 0; i < part.numel(); ++i) {
-    int64_t rest = i, index = 0, place = 0;
-    for (int64_t d = part.dim(); d-- > 0;) {
+  const int64_t last = part.dim() - 1;
+  const int64_t row = last < 0 ? 1 : part.sizes()[last];
+  for (int64_t i = 0; i < part.numel(); i += row) {
+    int64_t rest = i / row, index = 0, place = 0;
+    for (int64_t d = last; d-- > 0;) {
       const int64_t x = rest % part.sizes()[d];
       rest /= part.sizes()[d];
       index += (x + offsets[d]) * global[d];
       place += x * part.strides()[d];
     }
-    fn(data + place * static_cast<int64_t>(part.element_size()), index);
+    if (last >= 0) index += offsets[last];
+    for (int64_t j = 0; j < row; ++j) {
+      fn(data + (place + (last < 0 ? 0 : j * part.strides()[last])) * step,
+         index + j);
+    }
   }
 }
 

@@ -21,9 +21,12 @@ namespace {
 using internal::BoxPiece;
 using internal::MessageRound;
 
-// Messages of this size are packed, sent, received and unpacked while they are
-// in the cache; larger ones go to memory and back once more on each side.
-constexpr int64_t kRoundBytes = int64_t{2} << 20;
+// What a rank sends in one round, at most: packed, sent, received and unpacked
+// while it is in the cache. Larger rounds go to memory and back once more on
+// each side, smaller ones wait for each other more often.
+constexpr int64_t kRoundBytes = int64_t{8} << 20;
+// With many peers a round may be larger, rather than messages very small.
+constexpr int64_t kMinMessageBytes = int64_t{256} << 10;
 // Two rounds are under way at once, each with messages out and in.
 constexpr int kDepth = 2;
 constexpr int64_t kStagingParts = 2 * kDepth;
@@ -116,18 +119,20 @@ std::byte* FindRun(absl::Span<const PlacedPiece> pieces) {
 }
 
 // Bytes of a message at most: the same at both of its ends, since options and
-// group are.
-absl::StatusOr<int64_t> RoundBytes(int64_t max_staging_bytes, int world_size,
-                                   size_t element_size) {
+// the number of peers are.
+absl::StatusOr<int64_t> MessageBytes(int64_t max_staging_bytes, int max_peers,
+                                     size_t element_size) {
   const int64_t element = static_cast<int64_t>(element_size);
-  const int64_t shares = kStagingParts * std::max(world_size - 1, 1);
+  const int64_t peers = std::max(max_peers, 1);
   const int64_t bytes =
-      std::min(kRoundBytes, max_staging_bytes / shares) / element * element;
+      std::min(std::max(kRoundBytes / peers, kMinMessageBytes),
+               max_staging_bytes / (kStagingParts * peers)) /
+      element * element;
   if (bytes >= element) return bytes;
   return absl::InvalidArgumentError(absl::StrCat(
       "max_staging_bytes is ", max_staging_bytes, ", expected ",
-      shares * element, " at least: ", kStagingParts, " elements of ", element,
-      " bytes for each of ", world_size - 1, " peers"));
+      kStagingParts * peers * element, " at least: ", kStagingParts,
+      " elements of ", element, " bytes for each of ", peers, " peers"));
 }
 
 // The messages of all peers at this rank's end. `shard_of` is the member of a
@@ -136,14 +141,14 @@ template <typename Pointer>
 absl::StatusOr<std::vector<Channel>> BuildChannels(
     absl::Span<const PeerCopies> peers, const ShardTable<Pointer>& shards,
     int BoxPiece::*shard_of, absl::string_view side, size_t element_size,
-    int64_t round_bytes) {
+    int64_t message_bytes) {
   std::vector<Channel> channels;
   channels.reserve(peers.size());
   for (const PeerCopies& peer : peers) {
     Channel& channel = channels.emplace_back();
     channel.peer = peer.peer;
     for (const MessageRound& round :
-         internal::CutIntoRounds(peer.copies, element_size, round_bytes)) {
+         internal::CutIntoRounds(peer.copies, element_size, message_bytes)) {
       Message& message = channel.messages.emplace_back();
       message.bytes = round.bytes;
       message.pieces.reserve(round.pieces.size());
@@ -184,8 +189,11 @@ class ReshardExecutor::Impl {
  private:
   // A copy between two shards of this rank.
   struct LocalCopy {
-    PlacedPiece from;
-    PlacedPiece to;
+    std::byte* to = nullptr;
+    const std::byte* from = nullptr;
+    Dims sizes;
+    const Dims* to_strides = nullptr;
+    const Dims* from_strides = nullptr;
   };
 
   // The buffers of one round, for as long as it is under way.
@@ -198,7 +206,7 @@ class ReshardExecutor::Impl {
     std::optional<Work> work;
   };
 
-  absl::Status PrepareLocal(const ReshardPlan& plan, int64_t piece_bytes,
+  absl::Status PrepareLocal(const ReshardPlan& plan,
                             const ShardTable<const void*>& sources,
                             const ShardTable<void*>& destinations);
   absl::Status AllocateStaging();
@@ -210,7 +218,8 @@ class ReshardExecutor::Impl {
   // Row-major bytes of a piece, of which the message has them at `bytes`.
   void CopyOut(const PlacedPiece& piece, std::byte* bytes);
   void CopyIn(const PlacedPiece& piece, const std::byte* bytes);
-  // A share of the local copies, so that they end with the last round.
+  // A share of the local copies, so that they end with the last round. They
+  // are not cut: large ones go past the cache, which the messages are in.
   void CopyLocal(int64_t round, int64_t rounds);
 
   const size_t element_size_;
@@ -229,9 +238,9 @@ absl::Status ReshardExecutor::Impl::Prepare(
     const ReshardPlan& plan, int world_size,
     absl::Span<const SourceMemory> sources,
     absl::Span<const DestinationMemory> destinations) {
-  SHERD_ASSIGN_OR_RETURN(
-      const int64_t round_bytes,
-      RoundBytes(options_.max_staging_bytes, world_size, element_size_));
+  SHERD_ASSIGN_OR_RETURN(const int64_t message_bytes,
+                         MessageBytes(options_.max_staging_bytes,
+                                      plan.max_peers(), element_size_));
   // Peers ascend.
   for (const std::vector<PeerCopies>* peers :
        {&plan.sends(), &plan.receives()}) {
@@ -249,34 +258,33 @@ absl::Status ReshardExecutor::Impl::Prepare(
       Index(absl::MakeConstSpan(destinations_), "destination"));
   SHERD_ASSIGN_OR_RETURN(
       sends_, BuildChannels(plan.sends(), from, &BoxPiece::src_shard, "source",
-                            element_size_, round_bytes));
+                            element_size_, message_bytes));
   SHERD_ASSIGN_OR_RETURN(
       receives_, BuildChannels(plan.receives(), to, &BoxPiece::dst_shard,
-                               "destination", element_size_, round_bytes));
-  SHERD_RETURN_IF_ERROR(PrepareLocal(plan, round_bytes, from, to));
+                               "destination", element_size_, message_bytes));
+  SHERD_RETURN_IF_ERROR(PrepareLocal(plan, from, to));
   stats_.lower_bound_bytes = plan.lower_bound_bytes(element_size_);
   return AllocateStaging();
 }
 
 absl::Status ReshardExecutor::Impl::PrepareLocal(
-    const ReshardPlan& plan, int64_t piece_bytes,
-    const ShardTable<const void*>& sources,
+    const ReshardPlan& plan, const ShardTable<const void*>& sources,
     const ShardTable<void*>& destinations) {
-  for (const MessageRound& round :
-       internal::CutIntoRounds(plan.local(), element_size_, piece_bytes)) {
-    for (const BoxPiece& piece : round.pieces) {
-      SHERD_ASSIGN_OR_RETURN(
-          const SourceMemory* from,
-          Find(sources, piece.src_shard, piece.sizes.size(), "source"));
-      SHERD_ASSIGN_OR_RETURN(const DestinationMemory* to,
-                             Find(destinations, piece.dst_shard,
-                                  piece.sizes.size(), "destination"));
-      local_.push_back({.from = {AddressIn(*from, piece.offsets, element_size_),
-                                 piece.sizes, &from->strides, piece.bytes},
-                        .to = {AddressIn(*to, piece.offsets, element_size_),
-                               piece.sizes, &to->strides, piece.bytes}});
-    }
+  local_.reserve(plan.local().size());
+  for (const BoxCopy& copy : plan.local()) {
+    SHERD_ASSIGN_OR_RETURN(
+        const SourceMemory* from,
+        Find(sources, copy.src_shard, copy.sizes.size(), "source"));
+    SHERD_ASSIGN_OR_RETURN(
+        const DestinationMemory* to,
+        Find(destinations, copy.dst_shard, copy.sizes.size(), "destination"));
+    local_.push_back({.to = AddressIn(*to, copy.offsets, element_size_),
+                      .from = AddressIn(*from, copy.offsets, element_size_),
+                      .sizes = copy.sizes,
+                      .to_strides = &to->strides,
+                      .from_strides = &from->strides});
   }
+  stats_.bytes_local = plan.bytes_local(element_size_);
   return absl::OkStatus();
 }
 
@@ -379,9 +387,8 @@ void ReshardExecutor::Impl::CopyLocal(int64_t round, int64_t rounds) {
   const int64_t n = static_cast<int64_t>(local_.size());
   for (int64_t i = n * round / rounds; i < n * (round + 1) / rounds; ++i) {
     const LocalCopy& copy = local_[static_cast<size_t>(i)];
-    StridedCopy(copy.to.data, *copy.to.strides, copy.from.data,
-                *copy.from.strides, copy.from.sizes, element_size_);
-    stats_.bytes_local += copy.from.bytes;
+    StridedCopy(copy.to, *copy.to_strides, copy.from, *copy.from_strides,
+                copy.sizes, element_size_);
   }
 }
 

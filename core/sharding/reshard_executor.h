@@ -37,7 +37,8 @@ struct ReshardOptions {
   // Upper bound on this rank's staging memory. The transfer is cut into rounds
   // to respect it. The same on all ranks.
   int64_t max_staging_bytes = int64_t{64} << 20;
-  // For each collective of the operation. Unset: the group's timeout.
+  // For each exchange of data. Unset: the group's timeout, which also is that
+  // of the agreement before.
   std::optional<absl::Duration> timeout;
   // Set on success, if given.
   ReshardStats* stats = nullptr;
@@ -74,7 +75,7 @@ class ReshardExecutor {
   // returns; `plan` is not needed afterwards.
   //   kInvalidArgument    Memory of a shard is missing or given twice, or
   //                       options.max_staging_bytes does not hold four elements
-  //                       per peer.
+  //                       for each of plan.max_peers().
   //   kResourceExhausted  No staging memory.
   static absl::StatusOr<ReshardExecutor> Create(
       const ReshardPlan& plan, size_t element_size, int world_size,

@@ -209,7 +209,7 @@ TEST(ReshardExecutorTest, RanksWithNothingToMoveTakePartInAllRounds) {
     Boxes from = Rows(size, 2);
     Boxes to = Columns(size, 2);
     for (PlacedBox& box : to) box.rank = 1 - box.rank;
-    const Outcome outcome = Move(group, from, to, size, false, false, 512);
+    const Outcome outcome = Move(group, from, to, size, false, false, 256);
     EXPECT_THAT(outcome.status, IsOk());
     EXPECT_GT(outcome.stats.rounds, 2);
     EXPECT_EQ(outcome.stats.bytes_sent == 0, group.rank() == 2);

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
 #include "absl/numeric/int128.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -100,6 +101,7 @@ class Planner {
   absl::Status PlanReceives(std::vector<BoxCopy>& copies);
   void PlanSends(std::vector<BoxCopy>& copies);
   absl::StatusOr<int64_t> LowerBound();
+  int MaxPeers() const;
 
  private:
   // Source boxes that are equal, by their index in `from`, ascending.
@@ -271,6 +273,36 @@ absl::StatusOr<int64_t> Planner::LowerBound() {
   return static_cast<int64_t>(missing);
 }
 
+// Pairs of ranks with overlapping boxes, counted at both ends. Which replica is
+// chosen does not matter to the bound.
+int Planner::MaxPeers() const {
+  constexpr size_t kMaxPairs = 100'000;
+  int last_rank = 0;
+  for (const PlacedBox& box : from_) last_rank = std::max(last_rank, box.rank);
+  for (const PlacedBox& box : to_) last_rank = std::max(last_rank, box.rank);
+  if (std::max({from_.size(), to_.size(), static_cast<size_t>(last_rank)}) >
+      kMaxPairs) {
+    return last_rank;
+  }
+  const BoxSet to_all = Collect(to_, dims_, std::nullopt);
+  absl::flat_hash_set<std::pair<int, int>> pairs;
+  std::vector<int> sends(static_cast<size_t>(last_rank) + 1);
+  std::vector<int> receives(sends.size());
+  size_t overlaps = 0;
+  internal::ForEachOverlap(from_all_, to_all, [&](size_t i, size_t j) {
+    const int src = from_[from_all_.id(i)].rank;
+    const int dst = to_[to_all.id(j)].rank;
+    if (src != dst && pairs.emplace(src, dst).second) {
+      ++sends[src];
+      ++receives[dst];
+    }
+    return ++overlaps <= kMaxPairs;
+  });
+  if (overlaps > kMaxPairs) return last_rank;
+  return std::max(*std::max_element(sends.begin(), sends.end()),
+                  *std::max_element(receives.begin(), receives.end()));
+}
+
 int64_t CountElements(absl::Span<const BoxCopy> copies) {
   int64_t elements = 0;
   for (const BoxCopy& copy : copies) {
@@ -349,6 +381,7 @@ absl::StatusOr<ReshardPlan> ReshardPlan::Create(
   copies.clear();
   planner.PlanSends(copies);
   plan.sends_ = GroupByPeer(std::move(copies), &BoxCopy::dst_rank);
+  plan.max_peers_ = planner.MaxPeers();
   plan.elements_sent_ = TotalElements(plan.sends_);
   plan.elements_received_ = TotalElements(plan.receives_);
   return plan;

@@ -102,6 +102,11 @@ class ReshardPlan {
   int64_t lower_bound_bytes(size_t element_size) const {
     return lower_bound_elements_ * static_cast<int64_t>(element_size);
   }
+  // An upper bound on the number of peers that any one rank sends to, or
+  // receives from: the same on all ranks, which is why buffers can be sized by
+  // it. The number of ranks in the lists, less one, if counting would take
+  // long.
+  int max_peers() const { return max_peers_; }
   // Pairs of ranks with this one at either end that exchange data.
   int messages() const {
     return static_cast<int>(sends_.size() + receives_.size());
@@ -111,6 +116,7 @@ class ReshardPlan {
   ReshardPlan() = default;
 
   int rank_ = 0;
+  int max_peers_ = 0;
   std::vector<PeerCopies> sends_;
   std::vector<PeerCopies> receives_;
   std::vector<BoxCopy> local_;

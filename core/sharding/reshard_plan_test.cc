@@ -179,6 +179,34 @@ TEST(ReshardPlanTest, RefusesBoxesThatAreNone) {
   }
 }
 
+TEST(ReshardPlanTest, BoundsThePeersOfAnyRankAlikeOnAllRanks) {
+  const auto max_peers = [](const Boxes& from, const Boxes& to, int ranks) {
+    std::vector<int> bounds;
+    for (int rank = 0; rank < ranks; ++rank) {
+      bounds.push_back(ReshardPlan::Create(from, to, rank)->max_peers());
+    }
+    EXPECT_THAT(bounds, ::testing::Each(bounds[0]));
+    return bounds[0];
+  };
+  const Boxes rows = Chunks(0, {8, 8}, 4);
+  EXPECT_EQ(max_peers(rows, rows, 4), 0);
+  EXPECT_EQ(max_peers(rows, Chunks(1, {8, 8}, 4), 4), 3);
+  Boxes rotated = rows;
+  for (PlacedBox& box : rotated) box.rank = (box.rank + 1) % 4;
+  EXPECT_EQ(max_peers(rows, rotated, 4), 1);
+  // Three send to one.
+  const Boxes whole = {{{0, 0}, {8, 8}, 2}};
+  EXPECT_EQ(max_peers(rows, whole, 4), 3);
+  EXPECT_EQ(max_peers(whole, rows, 4), 3);
+  // More overlaps than are counted: 400 rows to 400 columns on two ranks each.
+  Boxes many_rows, many_columns;
+  for (int i = 0; i < 400; ++i) {
+    many_rows.push_back({{i, 0}, {1, 400}, i % 2});
+    many_columns.push_back({{0, i}, {400, 1}, 5 + i % 2});
+  }
+  EXPECT_EQ(max_peers(many_rows, many_columns, 7), 6);
+}
+
 TEST(ReshardPlanTest, OwnersComeFromPlacements) {
   const std::vector<ShardMetadata> shards = {
       {{0}, {2}, Placement("rank:1")}, {{2}, {0}, Placement("rank:0/cuda:0")}};
@@ -284,6 +312,8 @@ void CheckPlan(const Boxes& from, const Boxes& to, const ReshardPlan& plan) {
   EXPECT_EQ(written.size(), expected);
   EXPECT_EQ(plan.elements_received(), received);
   EXPECT_EQ(plan.lower_bound_elements(), received);
+  EXPECT_LE(plan.sends().size(), static_cast<size_t>(plan.max_peers()));
+  EXPECT_LE(plan.receives().size(), static_cast<size_t>(plan.max_peers()));
   EXPECT_EQ(plan.elements_local() + received, static_cast<int64_t>(expected));
 }
 

@@ -190,7 +190,13 @@ class DyingRankTest : public ShardedTensorProcessTest {
     const absl::Status added = registry.Register(
         std::make_unique<LethalBackend>(**real, victim(), op, countdown));
     if (!added.ok()) return added;
-    return Init({.backend = "lethal", .timeout = absl::Seconds(30)});
+    absl::StatusOr<std::shared_ptr<ProcessGroup>> group =
+        Init({.backend = "lethal", .timeout = absl::Seconds(30)});
+    if (!group.ok()) return group;
+    // Nobody dies while others are still connecting.
+    const absl::Status all_here = (*group)->Barrier();
+    if (!all_here.ok()) return all_here;
+    return group;
   }
 
   void ExpectLost(const absl::Status& status, ProcessGroup& group) {

@@ -1,13 +1,11 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
-#include <memory>
 #include <random>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
-#include "sherd/core/comm/init.h"
 #include "sherd/core/comm/process_group.h"
 #include "sherd/core/sharding/random_layouts.h"
 #include "sherd/core/sharding/sharded_tensor.h"
@@ -132,7 +130,9 @@ void RunCase(ProcessGroup& group, const Case& c) {
   if (!gathered.defined()) return;
   EXPECT_EQ(gathered.dtype(), c.dtype);
   EXPECT_TRUE(HasPattern(gathered, Dims(c.size.size(), 0), c.size));
-  if (out.defined()) EXPECT_EQ(gathered.data(), out.data());
+  if (out.defined()) {
+    EXPECT_EQ(gathered.data(), out.data());
+  }
 }
 
 class AnyLayoutTest : public ::testing::TestWithParam<int> {};
