@@ -226,6 +226,47 @@ class Check:
         return ["%s ended with %d; inputs: %s\n%s" % (
             label, done.returncode, " ".join(kept) or "none", done.stderr[-4000:])]
 
+    def read_back(self):
+        """The safetensors package reads what Sherd wrote: a model with every
+        dtype, the files of a checkpoint of it, and the gathered result."""
+        name = "read back by the Python package safetensors"
+        script = os.path.join(tree.ROOT, "serialization", "testdata", "read_back.py")
+        with tempfile.TemporaryDirectory() as folder:
+            python = os.path.join(folder, "venv", "bin", "python3")
+            for command in ([sys.executable, "-m", "venv", os.path.join(folder, "venv")],
+                            [python, "-m", "pip", "install", "--quiet", "safetensors"]):
+                if subprocess.run(command, stdout=subprocess.DEVNULL,
+                                  stderr=subprocess.DEVNULL, check=False).returncode:
+                    self.tally.skip(name, "the package cannot be installed here")
+                    return
+
+            def run():
+                if self.bazel("build", "--noshow_progress", "//tools/sherd"):
+                    return ["//tools/sherd does not build"]
+                info = subprocess.run([BAZEL, "info", "bazel-bin"], cwd=tree.ROOT, text=True,
+                                      stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=True)
+                sherd = os.path.join(info.stdout.strip(), "tools", "sherd", "sherd")
+                out = os.path.join(folder, "out")
+                model = os.path.join(folder, "model.safetensors")
+                half = [sherd, "quickstart", "", "--dir", out, "--model", model]
+                commands = [[sherd, "make-model", "--preset=tiny", "--out", model],
+                            half[:2] + ["prepare"] + half[3:]]
+                for ranks, step in (("4", "save"), ("3", "load")):
+                    commands.append([sherd, "run", "-n", ranks, "--"] + half[:2] + [step] + half[3:])
+                gathered = os.path.join(out, "gathered.safetensors")
+                commands.append([python, script, gathered, "--against", model])
+                for command in commands:
+                    done = subprocess.run(command, stdout=subprocess.PIPE,
+                                          stderr=subprocess.STDOUT, text=True, check=False)
+                    if done.returncode:
+                        return [" ".join(command) + ":\n" + done.stdout[-2000:]]
+                shards = sorted(glob.glob(os.path.join(out, "checkpoint", "*.safetensors")))
+                done = subprocess.run([python, script] + shards, stdout=subprocess.PIPE,
+                                      stderr=subprocess.STDOUT, text=True, check=False)
+                return [done.stdout] if done.returncode or not shards else []
+
+            self.step(name, run)
+
     def deep_steps(self):
         for config in ["asan", "ubsan", "clang"]:
             self.configured(config)
@@ -234,6 +275,7 @@ class Check:
             self.step("micro benchmarks build", lambda: [
                 "bazel build ended with an error"
             ] if self.bazel("build", "--noshow_progress", "-c", "opt", *benchmarks) else [])
+        self.read_back()
         self.step("clang-tidy", self.clang_tidy)
         for label in self.query('attr(tags, "fuzzer", //...)').split():
             self.step("fuzz %s for %d s" % (label, FUZZ_SECONDS), lambda l=label: self.fuzz(l))
