@@ -141,7 +141,8 @@ class CheckpointWorldsTest : public CheckpointTest,
                              public ::testing::WithParamInterface<Worlds> {};
 
 TEST_P(CheckpointWorldsTest, EveryLayoutLoadsIntoEveryOther) {
-  const auto [save_ranks, load_ranks] = GetParam();
+  const int save_ranks = GetParam().save;
+  const int load_ranks = GetParam().load;
   for (int layout = 0; layout < 5; ++layout) {
     SCOPED_TRACE(absl::StrCat("layout ", layout));
     const int seed = 100 * layout;
