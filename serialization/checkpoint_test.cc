@@ -380,7 +380,7 @@ TEST_F(CheckpointTest, RanksThatDisagreeGetTheSameErrorWithTheRank) {
   ExpectHolds(1);
 }
 
-// ---- Damage ----
+// Damage
 
 void FlipBit(const std::string& path, int64_t offset, int bit) {
   std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
@@ -474,7 +474,7 @@ TEST_F(CheckpointTest, ShortenedLengthenedAndMissingFilesAreNamed) {
   expect(absl::StatusCode::kNotFound, name);
 }
 
-// ---- Failing file operations ----
+// Failing file operations
 
 TEST_F(CheckpointTest, WhicheverOperationFailsTheOldOrTheNewOneIsWhole) {
   const int kRanks = 3;

@@ -218,7 +218,7 @@ TEST(ReshardPlanTest, OwnersComeFromPlacements) {
   EXPECT_THAT(PlacedBoxes(shards, 1), StatusIs(kInvalid, "Global rank 1"));
 }
 
-// ---- Against the definition, element by element ----
+// Against the definition, element by element
 
 bool Contains(const PlacedBox& box, const Dims& at) {
   for (size_t d = 0; d < at.size(); ++d) {

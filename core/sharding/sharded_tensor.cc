@@ -212,7 +212,7 @@ absl::Status CheckRank(const ProcessGroup& group, int rank,
 
 }  // namespace
 
-// ---- Shard ----
+// Shard
 
 absl::StatusOr<Shard> Shard::FromTensorAndOffsets(
     Tensor tensor, absl::Span<const int64_t> offsets, int rank) {
@@ -250,7 +250,7 @@ absl::Status Shard::Validate() const {
   return absl::OkStatus();
 }
 
-// ---- Creation ----
+// Creation
 
 absl::StatusOr<std::shared_ptr<const ShardedTensor::State>>
 ShardedTensor::MakeState(std::shared_ptr<ProcessGroup> group,
@@ -342,7 +342,7 @@ absl::StatusOr<ShardedTensor> ShardedTensor::Randn(
   return result;
 }
 
-// ---- Properties ----
+// Properties
 
 const ShardedTensor::State& ShardedTensor::state() const {
   SHERD_CHECK(defined()) << "this ShardedTensor was not created";
@@ -410,7 +410,7 @@ std::ostream& operator<<(std::ostream& out, const ShardedTensor& tensor) {
   return out << tensor.ToString();
 }
 
-// ---- From local shards ----
+// From local shards
 
 namespace {
 
@@ -551,7 +551,7 @@ absl::StatusOr<ShardedTensor> ShardedTensor::FromLocalShards(
   return result;
 }
 
-// ---- Moving data ----
+// Moving data
 
 absl::StatusOr<Tensor> ShardedTensor::Gather(
     int dst_rank, Tensor out, const ReshardOptions& options) const {
@@ -702,7 +702,7 @@ absl::Status ShardedTensor::NotCreated(absl::string_view operation) {
       absl::StrCat(operation, ": the ShardedTensor was not created"));
 }
 
-// ---- Scatter ----
+// Scatter
 
 namespace {
 

@@ -81,7 +81,7 @@ class ShardedTensor {
   // for assignment.
   ShardedTensor() = default;
 
-  // ---- Creation. Not collective: no rank waits for another. ----
+  // Creation. Not collective: no rank waits for another.
   //
   // `spec`, `size` and options are the same on every rank; the first collective
   // finds out if they are not.
@@ -125,7 +125,7 @@ class ShardedTensor {
       const ShardingSpecPtr& spec, absl::Span<const int64_t> size,
       const ShardedTensorOptions& options = {});
 
-  // ---- Creation. Collective. ----
+  // Creation. Collective.
 
   // Puts shards that the ranks have together; they are shared, not copied. The
   // spec is inferred (InferShardingSpec).
@@ -141,7 +141,7 @@ class ShardedTensor {
       std::vector<Shard> local_shards, absl::Span<const int64_t> size,
       const ShardedTensorOptions& options = {});
 
-  // ---- Properties ----
+  // Properties
 
   bool defined() const { return state_ != nullptr; }
   const ShardedTensorMetadata& metadata() const;
@@ -183,7 +183,7 @@ class ShardedTensor {
   // "ShardedTensor(ShardedTensorMetadata(…))".
   std::string ToString() const;
 
-  // ---- Moving data. Collective. ----
+  // Moving data. Collective.
 
   // Leaves the whole tensor on the rank `dst_rank`, as a tensor of the same
   // dtype, and an undefined tensor on the others. Pieces go straight to their

@@ -119,7 +119,7 @@ SHERD_DIST_TEST_F(ShardedTensorProcessTest, AnErrorOnOneRankIsTheSameOnAll) {
   EXPECT_TRUE(HasPattern(tensor));
 }
 
-// ---- Ranks that die ----
+// Ranks that die
 
 // Ends this process when a collective of kind `op` is posted for the
 // `countdown`-th time.

@@ -66,7 +66,7 @@ ShardingSpecPtr Chunks(int dim, int ranks) {
 
 std::shared_ptr<ProcessGroup> Group() { return DefaultGroup().value(); }
 
-// ---- Creation ----
+// Creation
 
 TEST(ShardedTensorTest, AllocatesTheShardsOfItsRank) {
   RunLocalRanks(3, [](ProcessGroup& group) {
@@ -235,7 +235,7 @@ TEST(ShardedTensorTest, ADefaultConstructedOneIsNoTensor) {
   EXPECT_DEATH(static_cast<void>(tensor.metadata()), "was not created");
 }
 
-// ---- Properties ----
+// Properties
 
 TEST(ShardedTensorTest, LocalTensorNeedsExactlyOneShard) {
   RunLocalRanks(2, [](ProcessGroup& group) {
@@ -300,7 +300,7 @@ TEST(ShardTest, ChecksTensorAgainstMetadata) {
   EXPECT_THAT(wrong.Validate(), IsOk());
 }
 
-// ---- From local shards ----
+// From local shards
 
 TEST(FromLocalShardsTest, PutsShardsOfAllRanksTogether) {
   RunLocalRanks(3, [](ProcessGroup& group) {
@@ -446,7 +446,7 @@ TEST(FromLocalShardsTest, SomebodyMustHaveAShard) {
   });
 }
 
-// ---- Scatter ----
+// Scatter
 
 TEST(ShardTensorTest, OtherRanksLearnSizeAndDtype) {
   RunLocalRanks(3, [](ProcessGroup& group) {
@@ -570,7 +570,7 @@ TEST(ShardTensorTest, AWrongSpecIsTheSameErrorOnAllRanks) {
                      kInvalid, "Invalid sharding dim", 0);
 }
 
-// ---- Gather and reshard ----
+// Gather and reshard
 
 TEST(GatherTest, FillsTheCallersTensor) {
   RunLocalRanks(2, [](ProcessGroup& group) {

@@ -137,7 +137,7 @@ absl::Status Settle(const std::string& directory) {
   return absl::OkStatus();
 }
 
-// ---- Saving ----
+// Saving
 
 // What both peers of a save share: an empty directory before each call, and a
 // look at every byte of the files after it.
@@ -275,7 +275,7 @@ absl::StatusOr<std::unique_ptr<RankWork>> MakeSherdSave(RankContext& context) {
   return std::make_unique<SherdSave>(context, std::move(reference));
 }
 
-// ---- Loading ----
+// Loading
 
 class SherdLoad final : public RankWork {
  public:
