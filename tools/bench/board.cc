@@ -60,8 +60,7 @@ struct Board::Memory {
   int calls;
   int64_t bytes;
   int64_t shared_bytes;
-  SharedBarrier awake;
-  SharedBarrier asleep;
+  SharedBarrier barrier;
   Slot slots[kMaxBenchWorld];
 
   static int64_t SharedOffset() {
@@ -146,8 +145,7 @@ absl::Span<std::byte> Board::shared() const {
       task_.shared_bytes);
 }
 
-void Board::MeetAwake() { memory_.awake.MeetAwake(task_.world); }
-void Board::MeetAsleep() { memory_.asleep.MeetAsleep(task_.world); }
+void Board::Meet() { memory_.barrier.Meet(task_.world); }
 
 void Board::SetCall(int rank, int peer, int call, double entered, double left) {
   memory_.slots[rank].calls[peer][call] = {entered, left};

@@ -56,9 +56,8 @@ class Board {
   // processes.
   absl::Span<std::byte> shared() const;
 
-  // See SharedBarrier. The two are independent of each other.
-  void MeetAwake();
-  void MeetAsleep();
+  // Returns once all ranks called it; see SharedBarrier.
+  void Meet();
 
   // When a rank entered and left a call, on the monotonic clock.
   void SetCall(int rank, int peer, int call, double entered, double left);

@@ -39,7 +39,8 @@ absl::Status CanMeasure(const Measurement& measurement);
 //     pages, and are used again in each call; memory that ranks share is warm
 //     too (the kernel decides about its page size);
 //   - a call is timed from the first rank that enters to the last that leaves;
-//     the ranks meet before, awake, and afterwards, asleep;
+//     the ranks meet before it and after it (see SharedBarrier), so that calls
+//     of some microseconds contain the 50 us in which the ranks wake up;
 //   - before each call its destinations are overwritten, and after each call
 //     every element is compared, outside of the time;
 //   - peers take turns: a first call of each, reported apart, then calls that

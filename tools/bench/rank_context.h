@@ -33,7 +33,7 @@ class RankContext {
   absl::Span<std::byte> shared() const { return board_.shared(); }
 
   // Returns once all ranks called it.
-  void Meet() { board_.MeetAsleep(); }
+  void Meet() { board_.Meet(); }
 
   // For what the peers of a case share; empty at first.
   std::any& common() { return common_; }

@@ -27,16 +27,13 @@ double Now() {
 absl::Status MakeCall(Board& board, RankWork& work, int rank, int peer,
                       int call) {
   SHERD_RETURN_IF_ERROR(work.Prepare());
-  // First asleep, so that ranks which are ready leave the processors to those
-  // that are not; then awake, to begin together.
-  board.MeetAsleep();
-  board.MeetAwake();
+  board.Meet();
   const double entered = Now();
   SHERD_RETURN_IF_ERROR(work.Run());
   const double left = Now();
-  board.MeetAsleep();
+  board.Meet();
   SHERD_RETURN_IF_ERROR(work.Check());
-  board.MeetAsleep();
+  board.Meet();
   board.SetCall(rank, peer, call, entered, left);
   return absl::OkStatus();
 }
@@ -78,7 +75,7 @@ absl::Status RunRank(Board& board, const BenchCase& bench_case, int rank) {
   }
   SHERD_RETURN_IF_ERROR(TakeTurns(board, bench_case, context));
   // Nobody's connections go while others use them.
-  board.MeetAsleep();
+  board.Meet();
   return absl::OkStatus();
 }
 

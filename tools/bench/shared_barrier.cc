@@ -1,7 +1,6 @@
 #include "sherd/tools/bench/shared_barrier.h"
 
 #include <linux/futex.h>
-#include <sched.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -20,27 +19,11 @@ void Futex(std::atomic<uint32_t>& word, int operation, uint32_t value) {
 
 }  // namespace
 
-bool SharedBarrier::Arrive(uint32_t members, uint32_t& generation) {
-  generation = generation_.load(std::memory_order_acquire);
-  if (arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 < members) {
-    return false;
-  }
-  arrived_.store(0, std::memory_order_relaxed);
-  generation_.store(generation + 1, std::memory_order_release);
-  return true;
-}
-
-void SharedBarrier::MeetAwake(uint32_t members) {
-  uint32_t generation;
-  if (Arrive(members, generation)) return;
-  while (generation_.load(std::memory_order_acquire) == generation) {
-    sched_yield();
-  }
-}
-
-void SharedBarrier::MeetAsleep(uint32_t members) {
-  uint32_t generation;
-  if (Arrive(members, generation)) {
+void SharedBarrier::Meet(uint32_t members) {
+  const uint32_t generation = generation_.load(std::memory_order_acquire);
+  if (arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 == members) {
+    arrived_.store(0, std::memory_order_relaxed);
+    generation_.store(generation + 1, std::memory_order_release);
     Futex(generation_, FUTEX_WAKE, INT_MAX);
     return;
   }

@@ -11,19 +11,15 @@ namespace sherd {
 // others waiting: whoever started them ends them.
 class SharedBarrier {
  public:
-  // Returns once `members` processes called it, all within microseconds of one
-  // another. Those that wait keep asking for the processor, but let others go
-  // first.
-  void MeetAwake(uint32_t members);
-
-  // The same for processes that may wait long: they sleep, and leave the
-  // processors to those that still work.
-  void MeetAsleep(uint32_t members);
+  // Returns once `members` processes called it, to all within about 50 us.
+  //
+  // Who waits sleeps. Asking for the processor again and again (sched_yield)
+  // would bring the processes closer together, but the scheduler counts each
+  // time against the caller, who then waits for milliseconds during the work
+  // that follows.
+  void Meet(uint32_t members);
 
  private:
-  // True for the last one, which has opened the barrier.
-  bool Arrive(uint32_t members, uint32_t& generation);
-
   alignas(64) std::atomic<uint32_t> arrived_{0};
   alignas(64) std::atomic<uint32_t> generation_{0};
 };
