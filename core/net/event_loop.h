@@ -1,0 +1,104 @@
+#ifndef SHERD_CORE_NET_EVENT_LOOP_H_
+#define SHERD_CORE_NET_EVENT_LOOP_H_
+
+#include <sys/epoll.h>
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <thread>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "sherd/core/base/deadline.h"
+#include "sherd/core/base/unique_fd.h"
+
+namespace sherd {
+
+// One thread that waits for descriptors (epoll), timers and tasks, and runs
+// what was registered for each, one after another. Functions must not block.
+//
+// Threads. "Loop thread" methods may be called only by functions that the loop
+// runs; the others by any thread.
+class EventLoop {
+ public:
+  using TimerId = std::pair<Deadline::Clock::time_point, uint64_t>;
+  // What epoll reported: EPOLLIN, EPOLLOUT, EPOLLERR, EPOLLHUP.
+  using Handler = std::function<void(uint32_t events)>;
+
+  // Starts the thread. `name`, at most 15 characters, is what tools show.
+  //   kResourceExhausted  No descriptors or threads left.
+  static absl::StatusOr<std::unique_ptr<EventLoop>> Start(
+      const std::string& name);
+
+  // Runs the tasks that were posted before, ends the thread and drops handlers
+  // and timers. Not on the loop thread.
+  ~EventLoop();
+
+  EventLoop(const EventLoop&) = delete;
+  EventLoop& operator=(const EventLoop&) = delete;
+
+  // Runs `task` on the loop thread, in the order of posting.
+  void Post(std::function<void()> task) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // Loop thread. Calls `handler` whenever `events` are there, until Unwatch.
+  // The descriptor stays the caller's, and open until Unwatch. Returns a token
+  // for Modify.
+  absl::StatusOr<uint64_t> Watch(int fd, uint32_t events, Handler handler);
+
+  // Any thread, as long as `fd` is watched.
+  void Modify(int fd, uint64_t token, uint32_t events);
+
+  // Loop thread. The handler is not called again, and destroyed once it does
+  // not run.
+  void Unwatch(int fd);
+
+  // Loop thread. Runs `task` once, at `when` or up to about a millisecond
+  // later.
+  TimerId RunAt(Deadline::Clock::time_point when, std::function<void()> task);
+
+  // Loop thread. One that ran already is not an error.
+  void Cancel(const TimerId& timer);
+
+  // Loop thread. For bytes that a handler receives and passes on.
+  std::vector<char>& scratch() { return scratch_; }
+
+ private:
+  struct Watched {
+    uint64_t token;
+    std::shared_ptr<Handler> handler;
+  };
+
+  EventLoop(UniqueFd epoll, UniqueFd wakeup);
+
+  void Run();
+  void RunTasks();
+  void RunTimers();
+  int MillisToNextTimer() const;
+  void Dispatch(const epoll_event& event);
+
+  const UniqueFd epoll_;
+  const UniqueFd wakeup_;
+  absl::Mutex mutex_;
+  std::vector<std::function<void()>> tasks_ ABSL_GUARDED_BY(mutex_);
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+
+  // Of the loop thread only.
+  std::unordered_map<int, Watched> watched_;
+  std::map<TimerId, std::function<void()>> timers_;
+  uint64_t next_number_ = 1;
+  std::vector<char> scratch_;
+
+  std::thread thread_;
+};
+
+}  // namespace sherd
+
+#endif  // SHERD_CORE_NET_EVENT_LOOP_H_

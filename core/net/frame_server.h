@@ -1,0 +1,123 @@
+#ifndef SHERD_CORE_NET_FRAME_SERVER_H_
+#define SHERD_CORE_NET_FRAME_SERVER_H_
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "sherd/core/base/unique_fd.h"
+#include "sherd/core/net/event_loop.h"
+#include "sherd/core/net/frame_connection.h"
+#include "sherd/core/net/handshake.h"
+#include "sherd/core/net/socket.h"
+
+namespace sherd {
+
+// Listens at an address, lets in those who pass the handshake, and hands over
+// their frames. Those who do not pass, or come when it is full, are told why
+// and closed; nothing that one connection sends harms another.
+//
+// Threads. "Loop thread" as in EventLoop; the others from any thread.
+class FrameServer {
+ public:
+  using ConnectionId = uint64_t;
+
+  struct Options {
+    // Numeric. Port 0: the system chooses.
+    std::string address;
+    int port = 0;
+    // What is spoken, 1 to 32 characters, and who may; see handshake.h.
+    std::string protocol;
+    std::string secret;
+    int max_connections = 65536;
+    size_t max_frame_bytes = size_t{1} << 20;
+    absl::Duration handshake_timeout = absl::Seconds(10);
+    // A frame that has begun must be whole by then.
+    absl::Duration frame_timeout = absl::Seconds(60);
+  };
+
+  // What happens to connections that passed the handshake; on the loop thread.
+  class Handler {
+   public:
+    virtual ~Handler() = default;
+    // `payload` is valid during the call.
+    virtual void OnFrame(ConnectionId connection,
+                         absl::string_view payload) = 0;
+    virtual void OnOpened(ConnectionId connection) = 0;
+    // The last call for it.
+    virtual void OnClosed(ConnectionId connection, const absl::Status& why) = 0;
+  };
+
+  // Binds and listens, but lets nobody in before Open. Errors as Listen(). The
+  // handler and the loop outlive the server; the server is destroyed on the
+  // loop thread, or when the loop is no more.
+  static absl::StatusOr<std::unique_ptr<FrameServer>> Create(
+      EventLoop* loop, const Options& options, Handler* handler);
+
+  // Any thread, once. From now on the handler is called.
+  void Open();
+
+  const SocketAddress& address() const { return address_; }
+  // Those that passed the handshake and are open.
+  int num_connections() const { return num_connections_; }
+
+  // Loop thread. Queues a frame; a connection that is gone is no error.
+  void Send(ConnectionId connection, absl::string_view payload);
+  // Loop thread.
+  void Close(ConnectionId connection, const absl::Status& why);
+  // Loop thread. Frees the port, and turns away who has not been let in.
+  void StopAccepting();
+  // Loop thread. Stops accepting and closes all; no more calls of the handler.
+  void CloseAll(const absl::Status& why);
+
+ private:
+  enum class Stage { kHello, kProof, kOpen, kRefused };
+  struct Peer {
+    Peer(std::shared_ptr<FrameConnection> c, ServerHandshake h)
+        : connection(std::move(c)), handshake(std::move(h)) {}
+    std::shared_ptr<FrameConnection> connection;
+    ServerHandshake handshake;
+    Stage stage = Stage::kHello;
+    EventLoop::TimerId timer;
+  };
+
+  FrameServer(EventLoop* loop, const Options& options, Handler* handler,
+              UniqueFd listener, const SocketAddress& address);
+
+  void WatchListener();
+  void AcceptAll();
+  void Admit(UniqueFd socket);
+  void MakeRoom();
+  void OnFrame(ConnectionId id, absl::string_view payload);
+  void OnHandshakeFrame(ConnectionId id, Peer& peer, absl::string_view payload);
+  void OnClosed(ConnectionId id, const absl::Status& why);
+  void Refuse(Peer& peer, const absl::Status& why);
+
+  EventLoop* const loop_;
+  const Options options_;
+  Handler* const handler_;
+  const SocketAddress address_;
+  std::atomic<int> num_connections_{0};
+
+  // Of the loop thread only.
+  UniqueFd listener_;
+  std::optional<EventLoop::TimerId> retry_timer_;
+  std::map<ConnectionId, Peer> peers_;
+  // Those of peers_ that have not passed the handshake, the oldest first.
+  std::set<ConnectionId> strangers_;
+  ConnectionId next_id_ = 1;
+};
+
+}  // namespace sherd
+
+#endif  // SHERD_CORE_NET_FRAME_SERVER_H_

@@ -1,0 +1,94 @@
+#ifndef SHERD_CORE_NET_SOCKET_H_
+#define SHERD_CORE_NET_SOCKET_H_
+
+#include <sys/socket.h>
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "sherd/core/base/deadline.h"
+#include "sherd/core/base/unique_fd.h"
+
+namespace sherd {
+
+struct HostPort {
+  std::string host;
+  int port = 0;
+};
+
+// "host:port", "1.2.3.4:port" or "[::1]:port", port 0 to 65535.
+//   kInvalidArgument  Anything else, an IPv6 address without brackets too.
+absl::StatusOr<HostPort> ParseHostPort(absl::string_view text);
+
+// The inverse: brackets around an IPv6 address.
+std::string FormatHostPort(absl::string_view host, int port);
+
+// The address of a TCP socket, IPv4 or IPv6. A value.
+class SocketAddress {
+ public:
+  // Numeric hosts only, e.g. "127.0.0.1", "::1", "fe80::1%eth0".
+  //   kInvalidArgument  It is none, or the port is not 0 to 65535.
+  static absl::StatusOr<SocketAddress> FromNumeric(const std::string& host,
+                                                   int port);
+
+  // What `host` stands for, a name or a number, in the order of preference of
+  // the system's resolver, for which there is no deadline.
+  //   kInvalidArgument  It stands for nothing, or the port is wrong.
+  //   kUnavailable      The resolver has no answer now.
+  static absl::StatusOr<std::vector<SocketAddress>> Resolve(
+      const std::string& host, int port);
+
+  // Where a socket is bound.
+  static absl::StatusOr<SocketAddress> Local(int fd);
+  static absl::StatusOr<SocketAddress> Remote(int fd);
+
+  // "127.0.0.1:80", "[::1]:80"
+  std::string ToString() const;
+  int port() const;
+  int family() const { return storage_.ss_family; }
+
+  const sockaddr* data() const {
+    return reinterpret_cast<const sockaddr*>(&storage_);
+  }
+  socklen_t size() const { return size_; }
+
+  friend bool operator==(const SocketAddress& a, const SocketAddress& b) {
+    return a.ToString() == b.ToString();
+  }
+
+ private:
+  sockaddr_storage storage_ = {};
+  socklen_t size_ = 0;
+};
+
+// A socket that listens at `address`. All sockets here do not block, and are
+// not passed to programs that this one starts. An IPv6 socket takes IPv6 only.
+//   kUnavailable        The address is in use, or not of this host.
+//   kPermissionDenied   The port is the system's.
+//   kResourceExhausted  No descriptors left.
+absl::StatusOr<UniqueFd> Listen(const SocketAddress& address);
+
+// A connection to `address`, without delay of small messages, and with probes
+// that end it when the other host is gone.
+//   kUnavailable        Nobody listens, or the host cannot be reached.
+//   kDeadlineExceeded   No answer by the deadline.
+//   kResourceExhausted  No descriptors or ports left.
+absl::StatusOr<UniqueFd> ConnectSocket(const SocketAddress& address,
+                                       Deadline deadline);
+
+// What ConnectSocket sets, for a socket from accept().
+void ConfigureConnection(int fd);
+
+// For a socket that no loop watches: all of `data` out, or `size` bytes in.
+//   kUnavailable       The other end closed the connection, or it broke.
+//   kDeadlineExceeded  Not all by the deadline.
+absl::Status SendFully(int fd, absl::string_view data, Deadline deadline);
+absl::Status ReceiveFully(int fd, char* data, size_t size, Deadline deadline);
+
+}  // namespace sherd
+
+#endif  // SHERD_CORE_NET_SOCKET_H_
