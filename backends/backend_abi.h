@@ -9,9 +9,10 @@
  * blame; the plugin runs operations that are known to be valid on raw memory.
  *
  * Versions. Structs begin with their size in bytes as the writer knew it. With
- * the same major version a reader treats what lies beyond the size as absent:
- * null, zero. Fields and operations are only ever appended. While the major
- * version is 0 the host accepts only its own minor version.
+ * the same major version, older or newer, a reader treats what lies beyond the
+ * size as absent: null, zero, not supported. Fields and operations are only
+ * ever appended. A plugin that needs a newer host than it is given returns null
+ * from its entry.
  *
  * Types. Fixed-width integers, pointers, and structs of them. Nothing is
  * allocated on one side and freed on the other; no function throws across the
@@ -28,7 +29,7 @@ extern "C" {
 #endif
 
 #define SHERD_ABI_MAJOR 0
-#define SHERD_ABI_MINOR 1
+#define SHERD_ABI_MINOR 2
 
 #define SHERD_NO_DEADLINE INT64_MAX
 
@@ -55,7 +56,52 @@ enum {
   SHERD_BARRIER = 0,
   SHERD_BROADCAST = 1,
   SHERD_ALL_GATHER = 2,
-  SHERD_ALL_TO_ALL_V = 3
+  SHERD_ALL_TO_ALL_V = 3,
+  /* Since 0.2. */
+  SHERD_ALL_REDUCE = 4,
+  SHERD_REDUCE = 5,
+  SHERD_REDUCE_SCATTER = 6,
+  SHERD_ALL_GATHER_V = 7,
+  SHERD_GATHER = 8,
+  SHERD_SCATTER = 9,
+  SHERD_SEND = 10,
+  SHERD_RECV = 11,
+  SHERD_NUM_OPERATIONS = 12
+};
+
+/* Types of elements. Since 0.2. */
+enum {
+  SHERD_BOOL = 0, /* one byte, 0 or 1 */
+  SHERD_UINT8 = 1,
+  SHERD_INT8 = 2,
+  SHERD_UINT16 = 3,
+  SHERD_INT16 = 4,
+  SHERD_UINT32 = 5,
+  SHERD_INT32 = 6,
+  SHERD_UINT64 = 7,
+  SHERD_INT64 = 8,
+  SHERD_FLOAT8_E4M3 = 9,
+  SHERD_FLOAT8_E5M2 = 10,
+  SHERD_FLOAT16 = 11,
+  SHERD_BFLOAT16 = 12,
+  SHERD_FLOAT32 = 13,
+  SHERD_FLOAT64 = 14,
+  SHERD_COMPLEX64 = 15, /* two floats */
+  SHERD_COMPLEX128 = 16,
+  SHERD_NUM_DTYPES = 17
+};
+
+/* Reductions. Since 0.2. */
+enum {
+  SHERD_SUM = 0, /* integers wrap; bool: or */
+  SHERD_AVG = 1, /* the sum divided by the size of the group */
+  SHERD_PRODUCT = 2,
+  SHERD_MIN = 3,
+  SHERD_MAX = 4,
+  SHERD_BAND = 5,
+  SHERD_BOR = 6,
+  SHERD_BXOR = 7,
+  SHERD_NUM_REDUCTIONS = 8
 };
 
 /* Details of an error, written by the plugin into the host's memory. The host
@@ -75,6 +121,13 @@ typedef struct sherd_host_v0 {
   /* severity: 0 debug, 1 info, 2 warning, 3 error. Any thread. */
   void (*log)(int32_t severity, const char* text);
   int64_t (*now)(void); /* the clock of deadlines */
+  /* Since 0.2. out[i] = reduction of ins[0][i] … ins[num_ins - 1][i] for
+   * 0 <= i < count. Floats of 16 bits and less are summed in 32 and rounded
+   * once. out may be one of ins. SHERD_AVG divides by divisor at the end. Any
+   * alignment, any thread. */
+  void (*reduce)(int32_t dtype, int32_t reduction, void* out,
+                 const void* const* ins, int32_t num_ins, uint64_t count,
+                 int32_t divisor);
 } sherd_host_v0;
 
 /* A key-value store of the group, for exchanging addresses while connecting.
@@ -88,6 +141,10 @@ typedef struct sherd_kv_v0 {
    * *size to the value's full size. SHERD_TIMEOUT at the deadline. */
   sherd_code (*get)(void* context, const char* key, int64_t deadline,
                     void* value, uint64_t capacity, uint64_t* size);
+  /* Since 0.2. Adds to the decimal number at key (missing: 0) in one step. */
+  sherd_code (*add)(void* context, const char* key, int64_t amount,
+                    int64_t* sum);
+  sherd_code (*remove)(void* context, const char* key);
 } sherd_kv_v0;
 
 typedef struct sherd_comm_config_v0 {
@@ -97,6 +154,14 @@ typedef struct sherd_comm_config_v0 {
   const char* group; /* for messages; valid during create */
   const sherd_kv_v0* kv;
   int64_t deadline; /* for create */
+  /* Since 0.2. world_ranks[r] is the place of rank r among all ranks of the
+   * job; valid during create. */
+  const int32_t* world_ranks;
+  int32_t world_size;
+  /* 1 if all ranks of the group run on this host, in one PID namespace. */
+  int32_t one_host;
+  /* Numeric IPv4 or IPv6 address on which this rank is to listen. */
+  const char* address;
 } sherd_comm_config_v0;
 
 typedef struct sherd_bytes_v0 {
@@ -106,29 +171,61 @@ typedef struct sherd_bytes_v0 {
 
 /* One operation. P is the size of the group; lengths are bytes.
  *
- * SHERD_BARRIER       returns once every rank has posted it.
- * SHERD_BROADCAST     out[0, bytes) of rank root to out[0, bytes) of all.
- * SHERD_ALL_GATHER    in[0, bytes) of rank r to out[r * bytes, (r+1) * bytes)
- *                     of all. The host has written the rank's own block.
- * SHERD_ALL_TO_ALL_V  sends[r] goes to rank r, recvs[r] comes from rank r; P
- *                     entries each. Entries of size 0, and the rank's own, are
- *                     to be left alone.
+ * SHERD_BARRIER         returns once every rank has posted it.
+ * SHERD_BROADCAST       out[0, bytes) of rank root to out[0, bytes) of all.
+ * SHERD_ALL_GATHER      in[0, bytes) of rank r to out[r * bytes, (r+1) * bytes)
+ *                       of all. The host has written the rank's own block.
+ * SHERD_ALL_TO_ALL_V    sends[r] goes to rank r, recvs[r] comes from rank r; P
+ *                       entries each. Entries of size 0, and the rank's own,
+ *                       are to be left alone.
+ * SHERD_ALL_REDUCE      out[0, bytes) of all = reduction of in[0, bytes) of
+ *                       all. in may be out.
+ * SHERD_REDUCE          the same, but only rank root has out. in may be out;
+ *                       other ranks' in stays as it is, their out is null.
+ * SHERD_REDUCE_SCATTER  out[0, bytes) of rank r = reduction of sends[r] of all,
+ *                       sends[r].size being the same on all ranks. out may be
+ *                       the data of sends[rank].
+ * SHERD_ALL_GATHER_V    in[0, bytes) of rank r to recvs[r] of all; the host has
+ *                       written the rank's own entry. Sizes may be 0.
+ * SHERD_GATHER          in[0, bytes) of rank r to recvs[r] of rank root, whose
+ *                       own entry the host has written; others' recvs is null.
+ * SHERD_SCATTER         sends[r] of rank root to out[0, bytes) of rank r; the
+ *                       host has written root's own out; others' sends is null.
+ * SHERD_SEND            in[0, bytes) to rank root, matched by
+ * SHERD_RECV            out[0, bytes) from rank root with the same tag. Equal
+ *                       tags of a pair of ranks match in order. The size is the
+ *                       same at both ends: if not, the receiver's call ends in
+ *                       SHERD_INVALID_ARGUMENT. SEND may wait for RECV.
  *
- * bytes is above 0 where it is used. Everything the struct points to stays
- * valid and unchanged until the operation ended. */
+ * bytes is above 0 where it is the same on all ranks and used. Everything the
+ * struct points to stays valid and unchanged until the operation ended, and the
+ * host posts every operation but SEND and RECV in the same order on all ranks.
+ */
 typedef struct sherd_op_v0 {
   uint32_t struct_size;
   int32_t op;
   int32_t root;
-  uint32_t flags; /* none today */
+  uint32_t flags;
   const void* in;
   void* out;
   uint64_t bytes;
   const sherd_bytes_v0* sends;
   const sherd_bytes_v0* recvs;
-  uint64_t sequence; /* the same on all ranks, different for each operation */
+  uint64_t sequence; /* the same on all ranks, different for each operation;
+                        not for SEND and RECV */
   int64_t deadline;
+  /* Since 0.2. For reductions: bytes is a multiple of the size of dtype. */
+  int32_t dtype;
+  int32_t reduction;
+  int64_t tag; /* SEND and RECV: 0 to 2^31 - 1 */
 } sherd_op_v0;
+
+/* Flags of an operation. */
+enum {
+  /* The entries of sends (and recvs) have one length and stand one after
+   * another in memory. */
+  SHERD_OP_EVEN = 1 << 0
+};
 
 /* 128 bytes for the plugin's own use while an operation is in flight; owned
  * and aligned to a cache line by the host. */
@@ -144,7 +241,16 @@ enum {
    * SHERD_IN_PROGRESS, and test tells. */
   SHERD_COMPLETES_IN_POST = 1 << 0,
   /* Ranks are threads of one process. */
-  SHERD_RANKS_ARE_THREADS = 1 << 1
+  SHERD_RANKS_ARE_THREADS = 1 << 1,
+  /* Since 0.2. All ranks must run on one host. */
+  SHERD_ONE_HOST_ONLY = 1 << 2,
+  /* Ranks are started by the vendor's launcher; world ranks are its ranks. */
+  SHERD_NEEDS_LAUNCHER = 1 << 3,
+  /* If one rank dies, the vendor's library ends them all. */
+  SHERD_DIES_TOGETHER = 1 << 4,
+  /* The plugin compares the calls of all ranks before it moves anything, and
+   * ends a difference in SHERD_INVALID_ARGUMENT with the differing peer. */
+  SHERD_COMPARES_CALLS = 1 << 5
 };
 
 typedef struct sherd_plugin_v0 {
@@ -170,8 +276,10 @@ typedef struct sherd_plugin_v0 {
   /* Also while an operation of another rank still needs this one. */
   void (*destroy)(sherd_comm_v0* comm);
 
-  /* One call of post or test at a time per communicator. After an error only
-   * abort and destroy follow. */
+  /* One call of post or test at a time per communicator, but for SEND and RECV:
+   * those come from any thread, while other operations run too. post may
+   * return SHERD_IN_PROGRESS if there is a test. After an error only abort and
+   * destroy follow. */
   sherd_code (*post)(sherd_comm_v0* comm, const sherd_op_v0* op,
                      sherd_request_v0* request, sherd_error_v0* error);
   /* SHERD_IN_PROGRESS, SHERD_OK or an error. Null with COMPLETES_IN_POST. */
@@ -182,6 +290,19 @@ typedef struct sherd_plugin_v0 {
    * peers fail, soon. Any thread, at any time before destroy, repeatedly;
    * never waits. */
   void (*abort)(sherd_comm_v0* comm);
+
+  /* Since 0.2. Bit 1 << REDUCTION of reductions[DTYPE] says that ALL_REDUCE,
+   * REDUCE and REDUCE_SCATTER, as far as they are in operations, have it. */
+  uint32_t reductions[SHERD_NUM_DTYPES];
+  uint32_t reserved2;
+
+  /* May be null. With SHERD_NEEDS_LAUNCHER: where this process stands among
+   * those that were started together. With `blob`, collective over them:
+   * copies blob[0, size) of rank 0 to all. Usable before create; starts the
+   * vendor's library. */
+  sherd_code (*bootstrap)(int32_t* rank, int32_t* world_size, void* blob,
+                          uint64_t size, int64_t deadline,
+                          sherd_error_v0* error);
 } sherd_plugin_v0;
 
 /* Returns the plugin's table, which lives forever, or null if it cannot work

@@ -5,8 +5,11 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
+#include <cstdio>
 #include <cstring>
+#include <exception>
 #include <filesystem>
 #include <optional>
 #include <utility>
@@ -25,6 +28,8 @@
 #include "sherd/core/base/logging.h"
 #include "sherd/core/base/status_macros.h"
 #include "sherd/core/comm/backend_registry.h"
+#include "sherd/core/comm/reduction.h"
+#include "sherd/core/tensor/dtype.h"
 
 namespace sherd {
 namespace {
@@ -34,11 +39,54 @@ constexpr absl::string_view kFileSuffix = ".so";
 constexpr absl::string_view kEntry = "sherd_get_plugin_v0";
 constexpr absl::string_view kLinkedStatically = "linked statically";
 
-static_assert(static_cast<int>(CollectiveOp::kBarrier) == SHERD_BARRIER);
-static_assert(static_cast<int>(CollectiveOp::kBroadcast) == SHERD_BROADCAST);
-static_assert(static_cast<int>(CollectiveOp::kAllGather) == SHERD_ALL_GATHER);
+// Both sides of the line count alike.
 static_assert(static_cast<int>(CollectiveOp::kAllToAllV) == SHERD_ALL_TO_ALL_V);
+static_assert(static_cast<int>(CollectiveOp::kAllReduce) == SHERD_ALL_REDUCE);
+static_assert(static_cast<int>(CollectiveOp::kRecv) == SHERD_RECV);
+static_assert(kNumCollectiveOps == SHERD_NUM_OPERATIONS);
+static_assert(static_cast<int>(DType::kFloat16) == SHERD_FLOAT16);
+static_assert(static_cast<int>(DType::kComplex128) == SHERD_COMPLEX128);
+static_assert(kNumDTypes == SHERD_NUM_DTYPES);
+static_assert(static_cast<int>(ReduceOp::kSum) == SHERD_SUM);
+static_assert(static_cast<int>(ReduceOp::kBxor) == SHERD_BXOR);
+static_assert(kNumReduceOps == SHERD_NUM_REDUCTIONS);
 static_assert(sizeof(CollectiveRequest) == sizeof(sherd_request_v0));
+
+// What every plugin's table has at least: that of line 0.1.
+constexpr size_t kLeastTable = offsetof(sherd_plugin_v0, reductions);
+
+// Calls a plugin, which must not throw and yet may.
+template <typename Call>
+sherd_code Guarded(sherd_error_v0* error, Call call) {
+  try {
+    return call();
+  } catch (const std::exception& e) {
+    std::snprintf(error->text, sizeof(error->text),
+                  "the plugin threw an exception across the plugin line: %s",
+                  e.what());
+  } catch (...) {
+    std::snprintf(error->text, sizeof(error->text),
+                  "the plugin threw an exception across the plugin line");
+  }
+  return SHERD_INTERNAL;
+}
+
+// Calls a function of a plugin that has no way to report.
+template <typename Call>
+void GuardedQuietly(Call call) {
+  sherd_error_v0 error = {};
+  if (Guarded(&error, [&] {
+        call();
+        return SHERD_OK;
+      }) != SHERD_OK) {
+    SHERD_LOG(kError) << error.text;
+  }
+}
+
+// Whether the table, as its writer knew it, reaches beyond the field.
+#define SHERD_TABLE_HAS(plugin, field) \
+  ((plugin).struct_size >=             \
+   offsetof(sherd_plugin_v0, field) + sizeof(sherd_plugin_v0::field))
 
 int64_t MonotonicNow() {
   timespec now;
@@ -71,12 +119,42 @@ void LogFromPlugin(int32_t severity, const char* text) {
   }
 }
 
+void ReduceForPlugin(int32_t dtype, int32_t reduction, void* out,
+                     const void* const* ins, int32_t num_ins, uint64_t count,
+                     int32_t divisor) {
+  Reduce(static_cast<ReduceOp>(reduction), static_cast<DType>(dtype), out,
+         {ins, static_cast<size_t>(num_ins)}, count, divisor);
+}
+
 const sherd_host_v0 kHost = {.struct_size = sizeof(sherd_host_v0),
                              .major = SHERD_ABI_MAJOR,
                              .minor = SHERD_ABI_MINOR,
                              .next = nullptr,
                              .log = LogFromPlugin,
-                             .now = MonotonicNow};
+                             .now = MonotonicNow,
+                             .reduce = ReduceForPlugin};
+
+// The plugin's table, or null.
+absl::StatusOr<const sherd_plugin_v0*> CallEntry(sherd_get_plugin_v0_fn entry,
+                                                 absl::string_view origin) {
+  const sherd_plugin_v0* plugin = nullptr;
+  sherd_error_v0 error = {};
+  if (Guarded(&error, [&] {
+        plugin = entry(&kHost);
+        return SHERD_OK;
+      }) != SHERD_OK) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(origin, ": ", error.text));
+  }
+  return plugin;
+}
+
+absl::StatusOr<std::unique_ptr<Backend>> AdaptEntry(
+    sherd_get_plugin_v0_fn entry, std::string origin) {
+  SHERD_ASSIGN_OR_RETURN(const sherd_plugin_v0* const plugin,
+                         CallEntry(entry, origin));
+  return AdaptPlugin(plugin, std::move(origin));
+}
 
 sherd_error_v0 NoError() {
   sherd_error_v0 error = {};
@@ -112,8 +190,12 @@ absl::Status ToStatus(sherd_code code, const sherd_error_v0& error, int size) {
   if (error.native_code != 0) {
     absl::StrAppend(&text, " (native code ", error.native_code, ")");
   }
+  const bool knows_peer = error.peer >= 0 && error.peer < size;
+  if (code == SHERD_INVALID_ARGUMENT && knows_peer) {
+    text = absl::StrCat("rank ", error.peer, ": ", text);
+  }
   absl::Status status(ToStatusCode(code), text);
-  if (error.peer < 0 || error.peer >= size) return status;
+  if (!knows_peer) return status;
   return WithRank(std::move(status), error.peer);
 }
 
@@ -142,21 +224,44 @@ sherd_code KvGet(void* context, const char* key, int64_t deadline, void* value,
   return SHERD_OK;
 }
 
+sherd_code KvAdd(void* context, const char* key, int64_t amount, int64_t* sum) {
+  const absl::StatusOr<int64_t> added =
+      static_cast<Store*>(context)->Add(key, amount);
+  if (!added.ok()) {
+    SHERD_LOG(kWarning) << "store: " << added.status().ToString();
+    return SHERD_SYSTEM;
+  }
+  *sum = *added;
+  return SHERD_OK;
+}
+
+sherd_code KvRemove(void* context, const char* key) {
+  const absl::StatusOr<bool> removed =
+      static_cast<Store*>(context)->Delete(key);
+  if (removed.ok()) return SHERD_OK;
+  SHERD_LOG(kWarning) << "store: " << removed.status().ToString();
+  return SHERD_SYSTEM;
+}
+
 class PluginCommunicator final : public Communicator {
  public:
   PluginCommunicator(const sherd_plugin_v0& plugin,
+                     const NativeOperations& native,
                      const CommunicatorOptions& options)
       : plugin_(plugin),
+        native_(native),
         size_(options.size),
         kv_{.struct_size = sizeof(sherd_kv_v0),
             .context = options.store,
             .set = KvSet,
-            .get = KvGet},
+            .get = KvGet,
+            .add = KvAdd,
+            .remove = KvRemove},
         sends_(options.size),
         recvs_(options.size) {}
 
   ~PluginCommunicator() override {
-    if (comm_ != nullptr) plugin_.destroy(comm_);
+    if (comm_ != nullptr) GuardedQuietly([this] { plugin_.destroy(comm_); });
   }
 
   absl::Status Connect(const CommunicatorOptions& options) {
@@ -166,55 +271,76 @@ class PluginCommunicator final : public Communicator {
         .size = options.size,
         .group = options.group.c_str(),
         .kv = &kv_,
-        .deadline = ToNanoseconds(options.deadline)};
+        .deadline = ToNanoseconds(options.deadline),
+        .world_ranks = options.world_ranks.data(),
+        .world_size = options.world_size,
+        .one_host = options.one_host ? 1 : 0,
+        .address = options.address.c_str()};
     sherd_error_v0 error = NoError();
-    return ToStatus(plugin_.create(&config, &comm_, &error), error, size_);
+    SHERD_RETURN_IF_ERROR(ToStatus(
+        Guarded(&error,
+                [&] { return plugin_.create(&config, &comm_, &error); }),
+        error, size_));
+    if (comm_ != nullptr) return absl::OkStatus();
+    return absl::InternalError("the plugin's create returned no communicator");
   }
 
-  bool CompletesInPost() const override {
-    return (plugin_.flags & SHERD_COMPLETES_IN_POST) != 0;
-  }
-
-  absl::Status Post(const CollectiveDesc& desc,
-                    CollectiveRequest& request) override {
-    if ((plugin_.operations >> static_cast<int>(desc.op) & 1) == 0) {
+  absl::StatusOr<bool> Post(const CollectiveDesc& desc,
+                            CollectiveRequest& request) override {
+    if (!native_.Has(desc.op)) {
       return absl::UnimplementedError(
           absl::StrCat("backend ", plugin_.name, " has no ", Name(desc.op)));
     }
-    for (size_t r = 0; r < desc.sends.size(); ++r) {
-      sends_[r] = {const_cast<std::byte*>(desc.sends[r].data()),
-                   desc.sends[r].size()};
-      recvs_[r] = {desc.recvs[r].data(), desc.recvs[r].size()};
+    sherd_op_v0 op = {.struct_size = sizeof(op),
+                      .op = static_cast<int32_t>(desc.op),
+                      .root = desc.root,
+                      .flags = desc.even ? uint32_t{SHERD_OP_EVEN} : 0,
+                      .in = desc.in,
+                      .out = desc.out,
+                      .bytes = desc.bytes,
+                      .sends = nullptr,
+                      .recvs = nullptr,
+                      .sequence = desc.sequence,
+                      .deadline = ToNanoseconds(desc.deadline),
+                      .dtype = static_cast<int32_t>(desc.dtype),
+                      .reduction = static_cast<int32_t>(desc.reduction),
+                      .tag = desc.tag};
+    // Empty for send and recv, which may overlap with other operations.
+    if (!desc.sends.empty()) {
+      for (int r = 0; r < size_; ++r) {
+        sends_[r] = {const_cast<std::byte*>(desc.sends[r].data()),
+                     desc.sends[r].size()};
+      }
+      op.sends = sends_.data();
     }
-    const sherd_op_v0 op = {.struct_size = sizeof(op),
-                            .op = static_cast<int32_t>(desc.op),
-                            .root = desc.root,
-                            .flags = 0,
-                            .in = desc.in,
-                            .out = desc.out,
-                            .bytes = desc.bytes,
-                            .sends = sends_.data(),
-                            .recvs = recvs_.data(),
-                            .sequence = desc.sequence,
-                            .deadline = ToNanoseconds(desc.deadline)};
+    if (!desc.recvs.empty()) {
+      for (int r = 0; r < size_; ++r) {
+        recvs_[r] = {desc.recvs[r].data(), desc.recvs[r].size()};
+      }
+      op.recvs = recvs_.data();
+    }
     sherd_error_v0 error = NoError();
-    const sherd_code code =
-        plugin_.post(comm_, &op, AsRequest(request), &error);
-    if (code == SHERD_IN_PROGRESS && !CompletesInPost()) {
-      return absl::OkStatus();
-    }
+    const sherd_code code = Guarded(&error, [&] {
+      return plugin_.post(comm_, &op, AsRequest(request), &error);
+    });
+    if (code == SHERD_OK) return true;
+    if (code == SHERD_IN_PROGRESS && plugin_.test != nullptr) return false;
     return ToStatus(code, error, size_);
   }
 
   absl::StatusOr<bool> Test(CollectiveRequest& request) override {
     sherd_error_v0 error = NoError();
-    const sherd_code code = plugin_.test(comm_, AsRequest(request), &error);
+    const sherd_code code = Guarded(&error, [&] {
+      return plugin_.test(comm_, AsRequest(request), &error);
+    });
     if (code == SHERD_IN_PROGRESS) return false;
     SHERD_RETURN_IF_ERROR(ToStatus(code, error, size_));
     return true;
   }
 
-  void Abort() override { plugin_.abort(comm_); }
+  void Abort() override {
+    GuardedQuietly([this] { plugin_.abort(comm_); });
+  }
 
  private:
   static sherd_request_v0* AsRequest(CollectiveRequest& request) {
@@ -222,6 +348,7 @@ class PluginCommunicator final : public Communicator {
   }
 
   const sherd_plugin_v0& plugin_;
+  const NativeOperations& native_;
   const int size_;
   const sherd_kv_v0 kv_;
   // Rewritten for each operation; kept so that none allocates.
@@ -236,9 +363,24 @@ class PluginBackend final : public Backend {
       : plugin_(plugin) {
     info_.name = plugin.name;
     info_.origin = std::move(origin);
-    info_.ranks_are_threads = (plugin.flags & SHERD_RANKS_ARE_THREADS) != 0;
+    const auto has = [&plugin](uint32_t flag) {
+      return (plugin.flags & flag) != 0;
+    };
+    info_.ranks_are_threads = has(SHERD_RANKS_ARE_THREADS);
+    info_.one_host_only = has(SHERD_ONE_HOST_ONLY);
+    info_.needs_launcher = has(SHERD_NEEDS_LAUNCHER);
+    info_.dies_together = has(SHERD_DIES_TOGETHER);
+    info_.compares_calls = has(SHERD_COMPARES_CALLS);
+    info_.native.operations =
+        plugin.operations & ((uint64_t{1} << kNumCollectiveOps) - 1);
+    if (SHERD_TABLE_HAS(plugin, reductions)) {
+      std::copy_n(plugin.reductions, kNumDTypes,
+                  info_.native.reductions.begin());
+    }
     if (plugin.library_version != nullptr) {
-      info_.library_version = plugin.library_version();
+      const char* version = nullptr;
+      GuardedQuietly([&] { version = plugin.library_version(); });
+      if (version != nullptr) info_.library_version = version;
     }
   }
 
@@ -246,18 +388,65 @@ class PluginBackend final : public Backend {
 
   absl::Status Probe() const override {
     sherd_error_v0 error = NoError();
-    return Annotate(ToStatus(plugin_.probe(&error), error, 0),
-                    absl::StrCat("backend ", info_.name, " unavailable"));
+    return Annotate(
+        ToStatus(Guarded(&error, [&] { return plugin_.probe(&error); }), error,
+                 0),
+        absl::StrCat("backend ", info_.name, " unavailable"));
   }
 
   absl::StatusOr<std::unique_ptr<Communicator>> CreateCommunicator(
       const CommunicatorOptions& options) const override {
-    auto communicator = std::make_unique<PluginCommunicator>(plugin_, options);
+    auto communicator =
+        std::make_unique<PluginCommunicator>(plugin_, info_.native, options);
     SHERD_RETURN_IF_ERROR(communicator->Connect(options));
     return std::unique_ptr<Communicator>(std::move(communicator));
   }
 
+  absl::StatusOr<LaunchedWorld> FindLaunchedWorld() const override {
+    if (!HasBootstrap()) return Backend::FindLaunchedWorld();
+    LaunchedWorld world;
+    sherd_error_v0 error = NoError();
+    SHERD_RETURN_IF_ERROR(ToStatus(
+        Guarded(&error,
+                [&] {
+                  return plugin_.bootstrap(&world.rank, &world.size, nullptr, 0,
+                                           SHERD_NO_DEADLINE, &error);
+                }),
+        error, 0));
+    return world;
+  }
+
+  absl::StatusOr<std::string> Bootstrap(absl::string_view blob,
+                                        Deadline deadline) const override {
+    if (!HasBootstrap()) return Backend::Bootstrap(blob, deadline);
+    if (blob.size() >= kMaxBootstrapBytes) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("the blob has ", blob.size(), " bytes, expected below ",
+                       kMaxBootstrapBytes));
+    }
+    // One length for all, the true one first.
+    std::array<char, kMaxBootstrapBytes> buffer = {};
+    buffer[0] = static_cast<char>(blob.size());
+    std::copy(blob.begin(), blob.end(), buffer.begin() + 1);
+    LaunchedWorld world;
+    sherd_error_v0 error = NoError();
+    SHERD_RETURN_IF_ERROR(ToStatus(
+        Guarded(&error,
+                [&] {
+                  return plugin_.bootstrap(&world.rank, &world.size,
+                                           buffer.data(), buffer.size(),
+                                           ToNanoseconds(deadline), &error);
+                }),
+        error, 0));
+    return std::string(buffer.data() + 1,
+                       static_cast<unsigned char>(buffer[0]));
+  }
+
  private:
+  bool HasBootstrap() const {
+    return SHERD_TABLE_HAS(plugin_, bootstrap) && plugin_.bootstrap != nullptr;
+  }
+
   const sherd_plugin_v0& plugin_;
   BackendInfo info_;
 };
@@ -309,13 +498,13 @@ absl::StatusOr<std::unique_ptr<Backend>> AdaptPlugin(
   }
   // Size and version are the only fields that every version has.
   if (plugin->struct_size < offsetof(sherd_plugin_v0, next) ||
-      plugin->major != SHERD_ABI_MAJOR || plugin->minor != SHERD_ABI_MINOR) {
-    return absl::FailedPreconditionError(
-        absl::StrCat(origin, ": built for plugin line ", plugin->major, ".",
-                     plugin->minor, ", expected ", SHERD_ABI_MAJOR, ".",
-                     SHERD_ABI_MINOR, "; rebuild the plugin or the program"));
+      plugin->major != SHERD_ABI_MAJOR) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        origin, ": built for plugin line ", plugin->major, ".", plugin->minor,
+        ", expected ", SHERD_ABI_MAJOR, ".1 to ", SHERD_ABI_MAJOR, ".",
+        SHERD_ABI_MINOR, "; rebuild the plugin or the program"));
   }
-  const bool complete = plugin->struct_size >= sizeof(sherd_plugin_v0) &&
+  const bool complete = plugin->struct_size >= kLeastTable &&
                         plugin->name != nullptr && IsValidName(plugin->name) &&
                         plugin->probe != nullptr && plugin->create != nullptr &&
                         plugin->destroy != nullptr && plugin->post != nullptr &&
@@ -326,7 +515,7 @@ absl::StatusOr<std::unique_ptr<Backend>> AdaptPlugin(
     return absl::FailedPreconditionError(
         absl::StrCat(origin, ": the plugin's table has ", plugin->struct_size,
                      " bytes and lacks its name or a function, expected ",
-                     sizeof(sherd_plugin_v0), " bytes and all of them"));
+                     "at least ", kLeastTable, " bytes and all of them"));
   }
   return std::unique_ptr<Backend>(
       std::make_unique<PluginBackend>(*plugin, std::move(origin)));
@@ -347,7 +536,7 @@ absl::StatusOr<std::unique_ptr<Backend>> LoadPlugin(const std::string& path) {
     return absl::FailedPreconditionError(
         absl::StrCat(path, " is no Sherd plugin: it does not export ", kEntry));
   }
-  return AdaptPlugin(entry(&kHost), path);
+  return AdaptEntry(entry, path);
 }
 
 absl::StatusOr<std::unique_ptr<Backend>> LoadBackend(
@@ -359,9 +548,11 @@ absl::StatusOr<std::unique_ptr<Backend>> LoadBackend(
   }
   for (const auto* plugin = internal::StaticPlugin::Head(); plugin != nullptr;
        plugin = plugin->next) {
-    const sherd_plugin_v0* const table = plugin->entry(&kHost);
-    if (table != nullptr && table->name == name) {
-      return AdaptPlugin(table, std::string(kLinkedStatically));
+    const absl::StatusOr<const sherd_plugin_v0*> table =
+        CallEntry(plugin->entry, kLinkedStatically);
+    if (table.ok() && *table != nullptr && (*table)->name != nullptr &&
+        (*table)->name == name) {
+      return AdaptPlugin(*table, std::string(kLinkedStatically));
     }
   }
   std::vector<std::string> tried;
@@ -402,7 +593,7 @@ std::vector<PluginReport> ReportPlugins() {
   for (const auto* plugin = internal::StaticPlugin::Head(); plugin != nullptr;
        plugin = plugin->next) {
     add("(unnamed)", std::string(kLinkedStatically),
-        AdaptPlugin(plugin->entry(&kHost), std::string(kLinkedStatically)));
+        AdaptEntry(plugin->entry, std::string(kLinkedStatically)));
   }
   for (const std::string& directory : PluginSearchPath()) {
     const absl::StatusOr<std::vector<std::string>> names =

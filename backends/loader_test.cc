@@ -1,6 +1,8 @@
 #include "sherd/backends/loader.h"
 
+#include <cstddef>
 #include <memory>
+#include <stdexcept>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -143,12 +145,127 @@ TEST_P(BadPluginTest, IsRefusedWithItsReason) {
 
 INSTANTIATE_TEST_SUITE_P(
     All, BadPluginTest,
-    ::testing::Values(BadPlugin{1, "built for plugin line 1.1, expected 0.1"},
-                      BadPlugin{2, "table has 32 bytes"},
-                      BadPlugin{3, "says that it cannot work"},
-                      BadPlugin{4, "does not export sherd_get_plugin_v0"},
-                      BadPlugin{5, "lacks its name or a function"}),
+    ::testing::Values(
+        BadPlugin{1, "built for plugin line 1.2, expected 0.1 to 0.2"},
+        BadPlugin{2, "table has 32 bytes"},
+        BadPlugin{3, "says that it cannot work"},
+        BadPlugin{4, "does not export sherd_get_plugin_v0"},
+        BadPlugin{5, "lacks its name or a function"},
+        BadPlugin{6, "threw an exception across the plugin line: no licence"},
+        BadPlugin{7, "undefined symbol: sherd_a_function_that_nobody_has"}),
     [](const auto& info) { return absl::StrCat(info.param.number); });
+
+TEST_F(LoaderTest, PluginsWithAClashingSymbolEachSeeTheirOwn) {
+  for (const std::string name : {"a", "b"}) {
+    const auto backend = LoadPlugin(
+        absl::StrCat("backends/libsherd_backend_clashing_", name, ".so"));
+    ASSERT_THAT(backend, IsOk());
+    EXPECT_EQ((*backend)->info().library_version, "of plugin " + name);
+  }
+}
+
+// A table that is whole; tests take something out of it.
+sherd_plugin_v0 WholeTable() {
+  sherd_plugin_v0 table = {};
+  table.struct_size = sizeof(table);
+  table.major = SHERD_ABI_MAJOR;
+  table.minor = SHERD_ABI_MINOR;
+  table.name = "whole";
+  table.operations = 1u << SHERD_BARRIER | 1u << SHERD_ALL_TO_ALL_V;
+  table.flags = SHERD_COMPLETES_IN_POST;
+  table.probe = [](sherd_error_v0*) -> sherd_code { return SHERD_OK; };
+  table.create = [](const sherd_comm_config_v0*, sherd_comm_v0**,
+                    sherd_error_v0*) -> sherd_code { return SHERD_OK; };
+  table.destroy = [](sherd_comm_v0*) {};
+  table.post = [](sherd_comm_v0*, const sherd_op_v0*, sherd_request_v0*,
+                  sherd_error_v0*) -> sherd_code { return SHERD_OK; };
+  table.abort = [](sherd_comm_v0*) {};
+  return table;
+}
+
+struct Lack {
+  const char* name;
+  void (*take)(sherd_plugin_v0&);
+  const char* message;
+};
+
+class TableTest : public ::testing::TestWithParam<Lack> {};
+
+TEST_P(TableTest, IsRefusedWithWhatWasExpected) {
+  sherd_plugin_v0 table = WholeTable();
+  ASSERT_THAT(AdaptPlugin(&table, "x.so"), IsOk());
+  GetParam().take(table);
+  EXPECT_THAT(
+      AdaptPlugin(&table, "x.so"),
+      StatusIs(absl::StatusCode::kFailedPrecondition,
+               AllOf(HasSubstr("x.so: "), HasSubstr(GetParam().message))));
+}
+
+constexpr char kLacks[] = "lacks its name or a function, expected at least";
+
+INSTANTIATE_TEST_SUITE_P(
+    All, TableTest,
+    ::testing::Values(
+        Lack{"NoSize", [](auto& t) { t.struct_size = 0; }, "expected 0.1"},
+        Lack{"HalfASize", [](auto& t) { t.struct_size = 64; },
+             "table has 64 bytes"},
+        Lack{"AByteShortOfTheFirstLine",
+             [](auto& t) {
+               t.struct_size = offsetof(sherd_plugin_v0, reductions) - 1;
+             },
+             kLacks},
+        Lack{"AnotherMajorVersion", [](auto& t) { t.major = 7; },
+             "built for plugin line 7.2, expected 0.1 to 0.2"},
+        Lack{"NoName", [](auto& t) { t.name = nullptr; }, kLacks},
+        Lack{"AnEmptyName", [](auto& t) { t.name = ""; }, kLacks},
+        Lack{"APathAsName", [](auto& t) { t.name = "../x"; }, kLacks},
+        Lack{"NoProbe", [](auto& t) { t.probe = nullptr; }, kLacks},
+        Lack{"NoCreate", [](auto& t) { t.create = nullptr; }, kLacks},
+        Lack{"NoDestroy", [](auto& t) { t.destroy = nullptr; }, kLacks},
+        Lack{"NoPost", [](auto& t) { t.post = nullptr; }, kLacks},
+        Lack{"NoAbort", [](auto& t) { t.abort = nullptr; }, kLacks},
+        Lack{"NoTest", [](auto& t) { t.flags = 0; }, kLacks}),
+    [](const auto& info) { return info.param.name; });
+
+// What a plugin says about reductions is believed only where they have a
+// meaning, and of its operations only those that this host knows.
+TEST(TableTest, GarbageCapabilitiesComeToNothing) {
+  sherd_plugin_v0 table = WholeTable();
+  table.operations = ~uint64_t{0};
+  for (uint32_t& reductions : table.reductions) reductions = ~0u;
+  table.library_version = []() -> const char* { return nullptr; };
+  const auto backend = AdaptPlugin(&table, "x.so");
+  ASSERT_THAT(backend, IsOk());
+  const BackendInfo& info = (*backend)->info();
+  EXPECT_EQ(info.native.operations, (uint64_t{1} << SHERD_NUM_OPERATIONS) - 1);
+  EXPECT_EQ(info.library_version, "");
+}
+
+// create says OK and gives nothing.
+TEST(TableTest, ACommunicatorThatIsNotThereIsAnError) {
+  sherd_plugin_v0 table = WholeTable();
+  const auto backend = AdaptPlugin(&table, "x.so");
+  ASSERT_THAT(backend, IsOk());
+  EXPECT_THAT((*backend)->CreateCommunicator({.size = 2}),
+              StatusIs(absl::StatusCode::kInternal, "no communicator"));
+}
+
+TEST(TableTest, FunctionsThatThrowAreErrors) {
+  sherd_plugin_v0 table = WholeTable();
+  table.probe = [](sherd_error_v0*) -> sherd_code {
+    throw std::runtime_error("planted");
+  };
+  table.create = [](const sherd_comm_config_v0*, sherd_comm_v0**,
+                    sherd_error_v0*) -> sherd_code { throw 7; };
+  const auto backend = AdaptPlugin(&table, "x.so");
+  ASSERT_THAT(backend, IsOk());
+  EXPECT_THAT((*backend)->Probe(),
+              StatusIs(absl::StatusCode::kInternal,
+                       "exception across the plugin line: planted"));
+  EXPECT_THAT((*backend)->CreateCommunicator({.size = 2}),
+              StatusIs(absl::StatusCode::kInternal,
+                       "exception across the plugin line"));
+}
 
 TEST(ReportPluginsTest, ListsStaticPluginsAndTheirState) {
   bool local_found = false;

@@ -1,6 +1,12 @@
 // Plugins that a host must refuse, one per value of BAD_PLUGIN.
 
+#include <stdexcept>
+
 #include "sherd/backends/backend_abi.h"
+
+#if BAD_PLUGIN == 7
+extern "C" int sherd_a_function_that_nobody_has();
+#endif
 
 namespace {
 
@@ -18,6 +24,10 @@ const sherd_plugin_v0* Bad() {
   table.struct_size = 32;
 #elif BAD_PLUGIN == 3
   return nullptr;
+#elif BAD_PLUGIN == 6
+  throw std::runtime_error("no licence");
+#elif BAD_PLUGIN == 7
+  table.flags = static_cast<uint32_t>(sherd_a_function_that_nobody_has());
 #endif
   return &table;
 }

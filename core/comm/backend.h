@@ -1,6 +1,7 @@
 #ifndef SHERD_CORE_COMM_BACKEND_H_
 #define SHERD_CORE_COMM_BACKEND_H_
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -11,7 +12,9 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "sherd/core/base/deadline.h"
+#include "sherd/core/comm/reduction.h"
 #include "sherd/core/comm/store.h"
+#include "sherd/core/tensor/dtype.h"
 
 namespace sherd {
 
@@ -26,24 +29,61 @@ enum class CollectiveOp : int32_t {
   kBroadcast = 1,
   kAllGather = 2,
   kAllToAllV = 3,
+  kAllReduce = 4,
+  kReduce = 5,
+  kReduceScatter = 6,
+  kAllGatherV = 7,
+  kGather = 8,
+  kScatter = 9,
+  kSend = 10,
+  kRecv = 11,
 };
-inline constexpr int kNumCollectiveOps = 4;
+inline constexpr int kNumCollectiveOps = 12;
 
-// "barrier", "broadcast", "all_gather", "all_to_all_v".
+// "barrier", "broadcast", "all_gather", "all_to_all_v", …, as the public
+// interface says it.
 absl::string_view Name(CollectiveOp op);
+
+// How a group carries out an operation.
+enum class OperationPath {
+  kNative,       // by the backend
+  kEmulated,     // by the host, from other operations of the backend
+  kUnsupported,  // not at all
+};
+
+// "native", "emulated", "unsupported".
+absl::string_view Name(OperationPath path);
+
+// Whether `op` computes with elements, or only moves bytes.
+constexpr bool IsReduction(CollectiveOp op) {
+  return op == CollectiveOp::kAllReduce || op == CollectiveOp::kReduce ||
+         op == CollectiveOp::kReduceScatter;
+}
+
+constexpr bool IsPointToPoint(CollectiveOp op) {
+  return op == CollectiveOp::kSend || op == CollectiveOp::kRecv;
+}
 
 // Bytes to send or a place to receive them.
 using ConstBytes = absl::Span<const std::byte>;
 using MutableBytes = absl::Span<std::byte>;
 
 // One valid collective: the host has checked every field. Which fields an
-// operation uses (P = group size):
-//   barrier       none
-//   broadcast     buffer = out[0, bytes), root
-//   all_gather    in[0, bytes), out[0, P * bytes)
-//   all_to_all_v  sends[P], recvs[P]; entry r goes to, or comes from, rank r;
-//                 an empty entry is no message; entry `rank` has been copied
-//                 by the host and is empty
+// operation uses (P = group size); the plugin line says more about each:
+//   barrier         none
+//   broadcast       buffer = out[0, bytes), root
+//   all_gather      in[0, bytes), out[0, P * bytes)
+//   all_to_all_v    sends[P], recvs[P]; entry r goes to, or comes from, rank r;
+//                   an empty entry is no message; entry `rank` has been copied
+//                   by the host and is empty
+//   all_reduce      in[0, bytes), out[0, bytes), dtype, reduction
+//   reduce          the same, root; only root has out
+//   reduce_scatter  sends[P], out[0, bytes), dtype, reduction
+//   all_gather_v    in[0, bytes), recvs[P]
+//   gather          in[0, bytes), root; recvs[P] on root, empty elsewhere
+//   scatter         out[0, bytes), root; sends[P] on root, empty elsewhere
+//   send            in[0, bytes), root = destination, tag
+//   recv            out[0, bytes), root = source, tag
 struct CollectiveDesc {
   CollectiveOp op = CollectiveOp::kBarrier;
   int root = 0;
@@ -52,6 +92,13 @@ struct CollectiveDesc {
   uint64_t bytes = 0;
   absl::Span<const ConstBytes> sends = {};
   absl::Span<const MutableBytes> recvs = {};
+  DType dtype = DType::kUInt8;
+  ReduceOp reduction = ReduceOp::kSum;
+  int64_t tag = 0;
+  // Entries have one length and stand one after another in memory.
+  bool even = false;
+  // Counts the calls of the group, the same on all ranks; for send and recv
+  // this rank's own count of them.
   uint64_t sequence = 0;
   Deadline deadline = Deadline::Infinite();
 };
@@ -63,22 +110,19 @@ struct alignas(64) CollectiveRequest {
 };
 
 // One rank's connection to the other ranks of a group. One call of Post, Test
-// at a time; Abort from any thread.
+// at a time, but for send and recv, which come from any thread at any time;
+// Abort from any thread.
 class Communicator {
  public:
   virtual ~Communicator() = default;
 
-  // True if Post returns only once the operation ended. The host then runs
-  // asynchronous calls on a thread of its own.
-  virtual bool CompletesInPost() const = 0;
+  // Starts `desc`; true if it has ended well already. Errors carry the peer's
+  // rank where it is known (see WithRank); after one the communicator is only
+  // good for Abort and destruction.
+  virtual absl::StatusOr<bool> Post(const CollectiveDesc& desc,
+                                    CollectiveRequest& request) = 0;
 
-  // Starts `desc`; with CompletesInPost(), also finishes it. Errors carry the
-  // peer's rank where it is known (see WithRank); after one the communicator
-  // is only good for Abort and destruction.
-  virtual absl::Status Post(const CollectiveDesc& desc,
-                            CollectiveRequest& request) = 0;
-
-  // True once the operation has ended well. Only without CompletesInPost().
+  // True once the operation has ended well. Only after Post returned false.
   virtual absl::StatusOr<bool> Test(CollectiveRequest& request) = 0;
 
   // Makes running and later operations fail soon. Idempotent, never blocks.
@@ -93,6 +137,30 @@ struct CommunicatorOptions {
   // communicator.
   Store* store = nullptr;
   Deadline deadline = Deadline::Infinite();
+  // Place of each rank among all ranks of the job.
+  absl::Span<const int> world_ranks = {};
+  int world_size = 1;
+  // All ranks run on this host and see each other's processes.
+  bool one_host = true;
+  // Numeric address on which this rank is to listen.
+  std::string address = "127.0.0.1";
+};
+
+// What a backend can do by itself. The host does the rest with what there is.
+struct NativeOperations {
+  // Bit 1 << CollectiveOp.
+  uint64_t operations = 0;
+  // Bit 1 << ReduceOp of entry DType: which reductions its operations have.
+  std::array<uint32_t, kNumDTypes> reductions = {};
+
+  bool Has(CollectiveOp op) const {
+    return (operations >> static_cast<int>(op) & 1) != 0;
+  }
+  bool Has(CollectiveOp op, DType dtype, ReduceOp reduction) const {
+    return Has(op) && (reductions[static_cast<size_t>(dtype)] >>
+                           static_cast<int>(reduction) &
+                       1) != 0;
+  }
 };
 
 struct BackendInfo {
@@ -103,6 +171,21 @@ struct BackendInfo {
   std::string library_version;
   // Ranks are threads of one process, each with a default group of its own.
   bool ranks_are_threads = false;
+  // All ranks must run on one host.
+  bool one_host_only = false;
+  // Ranks are started by the vendor's launcher, which also numbers them.
+  bool needs_launcher = false;
+  // If one rank dies, the vendor's library ends all of them.
+  bool dies_together = false;
+  // It compares the ranks' calls itself before it moves anything.
+  bool compares_calls = false;
+  NativeOperations native;
+};
+
+// Where a process stands among those that a launcher started together.
+struct LaunchedWorld {
+  int rank = 0;
+  int size = 1;
 };
 
 class Backend {
@@ -118,6 +201,18 @@ class Backend {
   // the group called it, or at the deadline.
   virtual absl::StatusOr<std::unique_ptr<Communicator>> CreateCommunicator(
       const CommunicatorOptions& options) const = 0;
+
+  // For backends that need their launcher: this process's place, before there
+  // is a group. Starts the vendor's library.
+  //   kUnimplemented  The backend has nothing like it.
+  virtual absl::StatusOr<LaunchedWorld> FindLaunchedWorld() const;
+
+  // Copies rank 0's blob, at most kMaxBootstrapBytes, to all processes of the
+  // launched world. Collective over them.
+  //   kUnimplemented  The backend has nothing like it.
+  virtual absl::StatusOr<std::string> Bootstrap(absl::string_view blob,
+                                                Deadline deadline) const;
+  static constexpr size_t kMaxBootstrapBytes = 256;
 };
 
 }  // namespace sherd

@@ -3,10 +3,38 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "sherd/core/base/status_macros.h"
 
 namespace sherd {
+namespace {
+
+// What to say of backends that people expect by name, where they are not found.
+struct KnownName {
+  absl::string_view name;
+  absl::string_view about;
+};
+constexpr KnownName kKnownNames[] = {
+    {"nccl",
+     "nccl moves the memory of NVIDIA GPUs; it is a plugin of its own, which "
+     "this build does not bring: on CPUs use gloo, mpi, shm or auto"},
+    {"hccl", "hccl is its vendor's: put its Sherd plugin there"},
+    {"oneccl", "oneccl is its vendor's: put its Sherd plugin there"},
+    {"ucc", "ucc is its vendor's: put its Sherd plugin there"},
+};
+
+absl::Status WithAdvice(absl::Status status, absl::string_view name) {
+  if (!absl::IsNotFound(status)) return status;
+  for (const KnownName& known : kKnownNames) {
+    if (known.name == name) {
+      return absl::NotFoundError(
+          absl::StrCat(status.message(), ". ", known.about));
+    }
+  }
+  return status;
+}
+
+}  // namespace
 
 BackendRegistry& BackendRegistry::Global() {
   static BackendRegistry* const registry = new BackendRegistry;
@@ -31,7 +59,6 @@ void BackendRegistry::SetLoader(Loader loader) {
 }
 
 absl::StatusOr<const Backend*> BackendRegistry::Find(absl::string_view name) {
-  if (name == "auto") name = "gloo";
   absl::MutexLock lock(&mutex_);
   const auto it = backends_.find(name);
   if (it != backends_.end()) return it->second.get();
@@ -41,9 +68,10 @@ absl::StatusOr<const Backend*> BackendRegistry::Find(absl::string_view name) {
         "\" would have to be loaded, but this program has no loader: add "
         "@sherd//backends:loader (or @sherd//:sherd) to its deps"));
   }
-  SHERD_ASSIGN_OR_RETURN(std::unique_ptr<Backend> backend, loader_(name));
-  const Backend* const found = backend.get();
-  backends_.emplace(std::string(name), std::move(backend));
+  absl::StatusOr<std::unique_ptr<Backend>> backend = loader_(name);
+  if (!backend.ok()) return WithAdvice(backend.status(), name);
+  const Backend* const found = backend->get();
+  backends_.emplace(std::string(name), *std::move(backend));
   return found;
 }
 

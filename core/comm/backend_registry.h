@@ -33,8 +33,7 @@ class BackendRegistry {
   // Installs the loader; the last one wins.
   void SetLoader(Loader loader);
 
-  // The backend called `name`; "auto" is the one that suits this build, today
-  // gloo.
+  // The backend called `name`, which is none of Init's own words ("auto").
   //   kNotFound            Nothing of that name: "Backend NAME not supported!"
   //                        and what was searched.
   //   kFailedPrecondition  It would have to be loaded and no loader is linked:

@@ -18,11 +18,13 @@ std::shared_ptr<WorkState> CollectiveQueue::Push(Operation operation) {
   auto state = std::make_shared<WorkState>();
   absl::MutexLock lock(&mutex_);
   if (!thread_.joinable()) thread_ = std::thread([this] { RunItems(); });
+  unfinished_.fetch_add(1, std::memory_order_relaxed);
   items_.push_back({std::move(operation), state});
   return state;
 }
 
 void CollectiveQueue::WaitIdle() {
+  if (IsIdle()) return;
   absl::MutexLock lock(&mutex_);
   mutex_.Await(absl::Condition(this, &CollectiveQueue::IsIdle));
 }
@@ -36,11 +38,10 @@ void CollectiveQueue::RunItems() {
       if (items_.empty()) return;
       item = std::move(items_.front());
       items_.pop_front();
-      running_ = true;
     }
     item.state->Finish(item.operation());
     absl::MutexLock lock(&mutex_);
-    running_ = false;
+    unfinished_.fetch_sub(1, std::memory_order_release);
   }
 }
 

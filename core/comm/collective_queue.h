@@ -1,6 +1,7 @@
 #ifndef SHERD_CORE_COMM_COLLECTIVE_QUEUE_H_
 #define SHERD_CORE_COMM_COLLECTIVE_QUEUE_H_
 
+#include <atomic>
 #include <deque>
 #include <functional>
 #include <memory>
@@ -28,7 +29,8 @@ class CollectiveQueue {
 
   std::shared_ptr<WorkState> Push(Operation operation);
 
-  // Returns once everything that was pushed before has ended.
+  // Returns once everything that was pushed before has ended; without a lock if
+  // that is the case already.
   void WaitIdle();
 
  private:
@@ -41,13 +43,14 @@ class CollectiveQueue {
   bool HasWork() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     return !items_.empty() || closing_;
   }
-  bool IsIdle() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    return items_.empty() && !running_;
+  bool IsIdle() const {
+    return unfinished_.load(std::memory_order_acquire) == 0;
   }
 
   absl::Mutex mutex_;
   std::deque<Item> items_ ABSL_GUARDED_BY(mutex_);
-  bool running_ ABSL_GUARDED_BY(mutex_) = false;
+  // Changed with the lock held, so that WaitIdle misses no end.
+  std::atomic<int> unfinished_{0};
   bool closing_ ABSL_GUARDED_BY(mutex_) = false;
   std::thread thread_ ABSL_GUARDED_BY(mutex_);
 };

@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "sherd/core/base/error_info.h"
@@ -94,10 +95,20 @@ ProcessState StateOf(absl::string_view description) {
 }
 
 struct FailureBoard::Clue {
-  enum class Kind { kNothing, kDied, kStopped, kLeft, kBlames, kFailed };
+  enum class Kind {
+    kNothing,
+    kDied,
+    kStopped,
+    kLeft,
+    kBlames,
+    kFailed,
+    kKnows,
+  };
   Kind kind = Kind::kNothing;
   int blamed = -1;
   std::string text;
+  // Of a written record: how that rank's operation ended.
+  absl::StatusCode code = absl::StatusCode::kUnknown;
 };
 
 FailureBoard::FailureBoard(std::shared_ptr<Store> store, int rank, int size)
@@ -146,13 +157,30 @@ absl::Status FailureBoard::Join(Deadline deadline) {
 
 void FailureBoard::Report(const absl::Status& status,
                           std::optional<int> blamed) {
+  if (RankZeroIsStopped()) return;
   // Losing this record costs others the name of the culprit, not their error.
   const absl::StatusOr<bool> reported = store_->Contains(FailureKey(rank_));
   if (!reported.ok() || *reported) return;
+  const bool certain = blamed && absl::IsInvalidArgument(status);
   store_
       ->Set(FailureKey(rank_),
-            absl::StrCat(blamed ? *blamed : -1, "\n", status.message()))
+            absl::StrCat(blamed ? *blamed : -1, " ",
+                         static_cast<int>(status.code()),
+                         certain ? " certain" : "", "\n", status.message()))
       .IgnoreError();
+}
+
+bool FailureBoard::OneHost() const {
+  // Host and PID namespace.
+  const auto where = [](absl::string_view process) {
+    const std::vector<absl::string_view> fields = absl::StrSplit(process, ' ');
+    return fields.size() < 2 ? std::string()
+                             : absl::StrCat(fields[0], " ", fields[1]);
+  };
+  const std::string here = where(processes_[rank_]);
+  return std::all_of(
+      processes_.begin(), processes_.end(),
+      [&](absl::string_view process) { return where(process) == here; });
 }
 
 void FailureBoard::ReportLeaving() {
@@ -164,14 +192,21 @@ FailureBoard::Clue FailureBoard::LookInto(int rank, Deadline deadline) {
     if (absl::StatusOr<std::string> record =
             store_->Get(FailureKey(rank), Now());
         record.ok()) {
-      const std::pair<std::string, std::string> fields =
+      std::pair<absl::string_view, absl::string_view> fields =
           absl::StrSplit(*record, absl::MaxSplits('\n', 1));
+      const bool certain = absl::ConsumeSuffix(&fields.first, " certain");
+      const std::pair<absl::string_view, absl::string_view> numbers =
+          absl::StrSplit(fields.first, absl::MaxSplits(' ', 1));
       int blamed = -1;
-      if (absl::SimpleAtoi(fields.first, &blamed) && blamed >= 0 &&
-          blamed < size_ && blamed != rank) {
-        return {Clue::Kind::kBlames, blamed, fields.second};
+      int code = 0;
+      if (absl::SimpleAtoi(numbers.first, &blamed) &&
+          absl::SimpleAtoi(numbers.second, &code) && blamed >= 0 &&
+          blamed < size_ && (certain || blamed != rank)) {
+        return {certain ? Clue::Kind::kKnows : Clue::Kind::kBlames, blamed,
+                std::string(fields.second),
+                static_cast<absl::StatusCode>(code)};
       }
-      return {Clue::Kind::kFailed, -1, fields.second};
+      return {Clue::Kind::kFailed, -1, std::string(fields.second)};
     }
     if (store_->Get(LeftKey(rank), Now()).ok()) {
       return {Clue::Kind::kLeft, -1, "left the group"};
@@ -192,35 +227,67 @@ FailureBoard::Clue FailureBoard::LookInto(int rank, Deadline deadline) {
   }
 }
 
+bool FailureBoard::RankZeroIsStopped() const {
+  return rank_ != 0 && StateOf(processes_[0]) == ProcessState::kStopped;
+}
+
+std::optional<int> FailureBoard::FirstSuspect() const {
+  if (RankZeroIsStopped()) return 0;
+  for (int rank = 0; rank < size_; ++rank) {
+    if (rank == rank_) continue;
+    const ProcessState state = StateOf(processes_[rank]);
+    if (state == ProcessState::kEnded || state == ProcessState::kStopped ||
+        store_->Get(FailureKey(rank), Now()).ok()) {
+      return rank;
+    }
+  }
+  return std::nullopt;
+}
+
 FailureBoard::Verdict FailureBoard::FindCulprit(int peer,
                                                 absl::string_view symptom) {
+  if (RankZeroIsStopped()) {
+    return {0, "is stopped", absl::StatusCode::kDeadlineExceeded};
+  }
   const Deadline deadline = Deadline::After(kGrace);
   std::vector<int> chain = {peer};
+  // What the rank that waited for the suspect itself saw: connections that
+  // closed because its time was over are no lost peer.
+  std::optional<absl::StatusCode> seen;
   for (;;) {
     const int suspect = chain.back();
     const Clue clue = LookInto(suspect, deadline);
     switch (clue.kind) {
       case Clue::Kind::kDied:
-        return {suspect, clue.text, true};
+        return {suspect, clue.text, absl::StatusCode::kUnavailable};
+      case Clue::Kind::kKnows:
+        return {clue.blamed, clue.text, absl::StatusCode::kInvalidArgument};
       case Clue::Kind::kStopped:
+        return {suspect, clue.text, absl::StatusCode::kDeadlineExceeded};
       case Clue::Kind::kLeft:
       case Clue::Kind::kFailed:
-        return {suspect, clue.text};
+        return {suspect, clue.text, std::nullopt};
       case Clue::Kind::kNothing:
-        return {suspect, std::string(symptom)};
+        if (seen == absl::StatusCode::kDeadlineExceeded) {
+          return {suspect, "did not come in time", seen};
+        }
+        return {suspect, std::string(symptom), std::nullopt};
       case Clue::Kind::kBlames:
+        seen = clue.code;
         break;
     }
     if (clue.blamed == rank_) {
       return {suspect,
-              absl::StrCat("gave up waiting for this rank (", clue.text, ")")};
+              absl::StrCat("gave up waiting for this rank (", clue.text, ")"),
+              std::nullopt};
     }
     if (std::find(chain.begin(), chain.end(), clue.blamed) != chain.end()) {
       return {suspect,
               absl::StrCat("and rank ", clue.blamed,
                            " wait for each other: the ranks made different "
                            "calls (",
-                           clue.text, ")")};
+                           clue.text, ")"),
+              std::nullopt};
     }
     chain.push_back(clue.blamed);
   }

@@ -24,7 +24,9 @@ namespace sherd::internal {
 //
 // Keys, below the group's prefix:
 //   member/R   world size and process of rank R, written when it joins
-//   failure/R  whom rank R blames and why, written once
+//   failure/R  whom rank R blames, with what status code, and why, written
+//              once; and whether that is certain, so that nobody needs to look
+//              further
 //   left/R     rank R left in good order
 //
 // Threads. Safe from any thread.
@@ -38,8 +40,12 @@ class FailureBoard {
   absl::Status Join(Deadline deadline);
 
   // Says that this rank failed with `status`, waiting for `blamed` if known.
-  // Only the first call counts.
+  // Only the first call counts. kInvalidArgument is a verdict: ranks made
+  // different calls, and `blamed` is the one that is alone with his.
   void Report(const absl::Status& status, std::optional<int> blamed);
+
+  // True if all ranks run on one host, in one PID namespace. After Join.
+  bool OneHost() const;
 
   void ReportLeaving();
 
@@ -47,12 +53,17 @@ class FailureBoard {
     int rank;
     // "died (process 1234 is gone)", "left the group", "did not come in time".
     std::string cause;
-    bool died = false;
+    // What the failure is in truth; unset if the symptom's code says it.
+    std::optional<absl::StatusCode> code;
   };
 
   // The rank where the failure began, given that this rank's operation broke at
   // `peer`. Waits up to kGrace for records of ranks that are still alive.
   Verdict FindCulprit(int peer, absl::string_view symptom);
+
+  // The first other rank that wrote a failure down, died or was stopped; for
+  // backends that do not say whom they waited for.
+  std::optional<int> FirstSuspect() const;
 
   // How long a surviving rank may take to write its record after its
   // connections broke.
@@ -60,6 +71,9 @@ class FailureBoard {
 
  private:
   struct Clue;
+
+  // Rank 0 may be who answers for the store: then a question would wait for it.
+  bool RankZeroIsStopped() const;
 
   // What is known about why `rank` closed its connections, waiting until
   // `deadline` for something to be known.

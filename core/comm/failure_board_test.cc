@@ -81,7 +81,7 @@ TEST_F(FailureBoardTest, FollowsTheChainToTheFirstFailure) {
   const auto verdict = boards[0]->FindCulprit(1, "closed");
   EXPECT_EQ(verdict.rank, 2);
   EXPECT_THAT(verdict.cause, HasSubstr("disk full"));
-  EXPECT_FALSE(verdict.died);
+  EXPECT_EQ(verdict.code, std::nullopt);
 }
 
 TEST_F(FailureBoardTest, ReportsARankThatLeft) {

@@ -2,23 +2,24 @@
 
 #include <fcntl.h>
 #include <sys/file.h>
+#include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdio>
 #include <cstring>
 #include <utility>
 #include <vector>
 
-#include "absl/random/random.h"
-#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "sherd/core/base/file.h"
 #include "sherd/core/base/status_macros.h"
+#include "sherd/core/base/unique_fd.h"
 
 namespace sherd {
 namespace {
@@ -29,6 +30,11 @@ constexpr uint32_t kRemoved = 0xffffffff;
 constexpr size_t kRecordHeader = 2 * sizeof(uint32_t);
 // A store holds addresses and small records; far more than this is not ours.
 constexpr int64_t kMaxFileBytes = int64_t{1} << 30;
+
+// Smaller files are not worth a compaction, nor are those in which at least
+// one byte of four still counts.
+constexpr int64_t kCompactFrom = int64_t{64} << 10;
+constexpr int64_t kCompactRatio = 4;
 
 constexpr absl::Duration kFirstPause = absl::Microseconds(200);
 constexpr absl::Duration kLongestPause = absl::Milliseconds(5);
@@ -62,6 +68,43 @@ absl::Status WriteFully(int fd, int64_t offset, const std::string& data,
   return absl::OkStatus();
 }
 
+int64_t RecordBytes(absl::string_view key, absl::string_view value) {
+  return static_cast<int64_t>(kRecordHeader + key.size() + value.size());
+}
+
+void AppendRecord(std::string& out, absl::string_view key,
+                  const std::string* value) {
+  const uint32_t lengths[2] = {
+      static_cast<uint32_t>(key.size()),
+      value == nullptr ? kRemoved : static_cast<uint32_t>(value->size())};
+  out.append(reinterpret_cast<const char*>(lengths), kRecordHeader);
+  absl::StrAppend(&out, key);
+  if (value != nullptr) out.append(*value);
+}
+
+// From the system: a generator of our own would give the children of a fork the
+// same numbers.
+absl::StatusOr<uint64_t> NewFileId(const std::string& path) {
+  uint64_t id;
+  ssize_t n;
+  do {
+    n = getrandom(&id, sizeof(id), 0);
+  } while (n < 0 && errno == EINTR);
+  if (n != sizeof(id)) return ErrnoStatus(errno, "a number for store", path);
+  return id;
+}
+
+std::string NewHeader(uint64_t file_id) {
+  std::string header(kMagic);
+  header.append(reinterpret_cast<const char*>(&file_id), sizeof(file_id));
+  return header;
+}
+
+// Where a compacted file is written before it takes its place.
+std::string NextPath(const std::string& path) {
+  return absl::StrCat(path, ".new");
+}
+
 }  // namespace
 
 FileStore::FileStore(std::string path) : path_(std::move(path)) {}
@@ -78,13 +121,13 @@ absl::Status FileStore::Set(absl::string_view key, absl::string_view value) {
 absl::StatusOr<std::string> FileStore::Get(absl::string_view key,
                                            Deadline deadline) {
   const std::string wanted[] = {std::string(key)};
-  // Another thread may remove the key between the wait and the look.
-  for (;;) {
-    SHERD_RETURN_IF_ERROR(Wait(wanted, deadline));
-    absl::MutexLock lock(&mutex_);
-    const auto it = entries_.find(key);
-    if (it != entries_.end()) return it->second;
-  }
+  std::string value;
+  SHERD_RETURN_IF_ERROR(
+      WaitThen("Get", wanted, deadline, [&]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
+        value = entries_.find(key)->second;
+        return absl::OkStatus();
+      }));
+  return value;
 }
 
 absl::StatusOr<int64_t> FileStore::Add(absl::string_view key, int64_t amount) {
@@ -102,6 +145,22 @@ absl::StatusOr<int64_t> FileStore::Add(absl::string_view key, int64_t amount) {
   return result;
 }
 
+absl::StatusOr<std::string> FileStore::CompareSet(absl::string_view key,
+                                                  absl::string_view expected,
+                                                  absl::string_view desired) {
+  SHERD_RETURN_IF_ERROR(internal::CheckStoreEntry(key, desired));
+  internal::ComparedEntry compared;
+  absl::MutexLock lock(&mutex_);
+  SHERD_RETURN_IF_ERROR(Locked(
+      Access::kWrite,
+      [&](int fd) ABSL_NO_THREAD_SAFETY_ANALYSIS -> absl::Status {
+        compared = internal::CompareEntry(entries_, key, expected, desired);
+        return compared.write ? Append(fd, key, &compared.value)
+                              : absl::OkStatus();
+      }));
+  return std::move(compared.value);
+}
+
 absl::StatusOr<bool> FileStore::Delete(absl::string_view key) {
   bool found = false;
   absl::MutexLock lock(&mutex_);
@@ -114,22 +173,58 @@ absl::StatusOr<bool> FileStore::Delete(absl::string_view key) {
   return found;
 }
 
+absl::StatusOr<int64_t> FileStore::DeletePrefix(absl::string_view prefix) {
+  int64_t count = 0;
+  absl::MutexLock lock(&mutex_);
+  SHERD_RETURN_IF_ERROR(
+      Locked(Access::kWrite,
+             [&](int fd) ABSL_NO_THREAD_SAFETY_ANALYSIS -> absl::Status {
+               const std::vector<std::string> keys =
+                   internal::KeysBelow(entries_, prefix);
+               count = static_cast<int64_t>(keys.size());
+               return RemoveAll(fd, keys);
+             }));
+  return count;
+}
+
+absl::Status FileStore::Retire(absl::string_view prefix, int members) {
+  absl::MutexLock lock(&mutex_);
+  return Locked(Access::kWrite,
+                [&](int fd) ABSL_NO_THREAD_SAFETY_ANALYSIS -> absl::Status {
+                  SHERD_ASSIGN_OR_RETURN(
+                      const internal::Retirement retirement,
+                      internal::CountRetired(entries_, prefix, members));
+                  if (!retirement.is_last) {
+                    return Append(fd, retirement.counter_key,
+                                  &retirement.count);
+                  }
+                  const std::vector<std::string> keys =
+                      internal::KeysBelow(entries_, prefix);
+                  if (keys.size() < entries_.size()) return RemoveAll(fd, keys);
+                  // What a killed writer left beside it goes too.
+                  unlink(NextPath(path_).c_str());
+                  if (unlink(path_.c_str()) != 0) {
+                    return ErrnoStatus(errno, "removing store", path_);
+                  }
+                  Forget();
+                  return absl::OkStatus();
+                });
+}
+
 absl::Status FileStore::Wait(absl::Span<const std::string> keys,
                              Deadline deadline) {
-  const auto started = Deadline::Clock::now();
-  absl::Duration pause = kFirstPause;
-  for (;;) {
-    {
-      absl::MutexLock lock(&mutex_);
-      SHERD_ASSIGN_OR_RETURN(const bool all, LookFor(keys));
-      if (all) return absl::OkStatus();
-      if (deadline.HasPassed()) {
-        return internal::StoreTimeout(entries_, keys, started, path_);
-      }
-    }
-    absl::SleepFor(std::min(pause, deadline.Remaining()));
-    pause = std::min(pause * 1.5, kLongestPause);
-  }
+  return WaitThen("Wait", keys, deadline, [] { return absl::OkStatus(); });
+}
+
+absl::StatusOr<std::vector<std::string>> FileStore::MultiGet(
+    absl::Span<const std::string> keys, Deadline deadline) {
+  absl::StatusOr<std::vector<std::string>> values;
+  SHERD_RETURN_IF_ERROR(WaitThen("MultiGet", keys, deadline,
+                                 [&]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
+                                   values = internal::ValuesOf(entries_, keys);
+                                   return values.status();
+                                 }));
+  return values;
 }
 
 absl::StatusOr<bool> FileStore::Contains(absl::string_view key) {
@@ -138,32 +233,28 @@ absl::StatusOr<bool> FileStore::Contains(absl::string_view key) {
   return LookFor(wanted);
 }
 
-absl::Status FileStore::Retire(absl::string_view prefix, int members) {
-  const std::string counter = absl::StrCat(prefix, "/retired");
-  const std::string below = absl::StrCat(prefix, "/");
-  absl::MutexLock lock(&mutex_);
-  return Locked(Access::kWrite,
-                [&](int fd) ABSL_NO_THREAD_SAFETY_ANALYSIS -> absl::Status {
-                  SHERD_ASSIGN_OR_RETURN(
-                      const std::string count,
-                      internal::AddToEntry(entries_, counter, 1));
-                  if (count != absl::StrCat(members))
-                    return Append(fd, counter, &count);
-                  std::vector<std::string> keys;
-                  for (const auto& [key, value] : entries_) {
-                    if (absl::StartsWith(key, below)) keys.push_back(key);
-                  }
-                  if (keys.size() == entries_.size()) {
-                    if (unlink(path_.c_str()) != 0) {
-                      return ErrnoStatus(errno, "removing store", path_);
-                    }
-                    return absl::OkStatus();
-                  }
-                  for (const std::string& key : keys) {
-                    SHERD_RETURN_IF_ERROR(Append(fd, key, nullptr));
-                  }
-                  return absl::OkStatus();
-                });
+absl::Status FileStore::WaitThen(absl::string_view operation,
+                                 absl::Span<const std::string> keys,
+                                 Deadline deadline,
+                                 absl::FunctionRef<absl::Status()> found) {
+  SHERD_RETURN_IF_ERROR(internal::CheckStoreKeys(keys));
+  const auto started = Deadline::Clock::now();
+  absl::Duration pause = kFirstPause;
+  for (;;) {
+    {
+      absl::MutexLock lock(&mutex_);
+      // Read before the look, so that a key which comes in time is never late.
+      const bool passed = deadline.HasPassed();
+      SHERD_ASSIGN_OR_RETURN(const bool all, LookFor(keys));
+      if (all) return found();
+      if (passed) {
+        return internal::StoreTimeout(operation, entries_, keys, started,
+                                      path_);
+      }
+    }
+    absl::SleepFor(std::min(pause, deadline.Remaining()));
+    pause = std::min(pause * 1.5, kLongestPause);
+  }
 }
 
 absl::StatusOr<bool> FileStore::LookFor(absl::Span<const std::string> keys) {
@@ -177,6 +268,7 @@ absl::Status FileStore::Locked(Access access,
   SHERD_ASSIGN_OR_RETURN(const int fd, OpenAndLock(access));
   absl::Status status = ReadNewRecords(fd);
   if (status.ok()) status = body(fd);
+  if (status.ok() && access == Access::kWrite) CompactIfWorthIt();
   close(fd);
   return status;
 }
@@ -214,9 +306,9 @@ absl::Status FileStore::ReadHeader(int fd) {
   uint64_t file_id;
   std::memcpy(&file_id, header + kMagic.size(), sizeof(file_id));
   if (file_id == file_id_ && position_ > 0) return absl::OkStatus();
+  Forget();
   file_id_ = file_id;
   position_ = kHeaderBytes;
-  entries_.clear();
   return absl::OkStatus();
 }
 
@@ -229,10 +321,11 @@ absl::Status FileStore::ReadNewRecords(int fd) {
   }
   if (info.st_size < static_cast<int64_t>(kHeaderBytes)) {
     // New, or its first writer was killed: the next one starts from scratch.
-    position_ = 0;
-    entries_.clear();
+    Forget();
     return absl::OkStatus();
   }
+  // Somebody else than a store cut it off: what is left counts.
+  if (info.st_size < position_) Forget();
   SHERD_RETURN_IF_ERROR(ReadHeader(fd));
   std::string data(info.st_size - position_, '\0');
   SHERD_RETURN_IF_ERROR(
@@ -250,11 +343,11 @@ absl::Status FileStore::ReadNewRecords(int fd) {
     if (data.size() - at - kRecordHeader < lengths[0] + value_size) break;
     std::string key = data.substr(at + kRecordHeader, lengths[0]);
     if (lengths[1] == kRemoved) {
-      entries_.erase(key);
+      Apply(std::move(key), nullptr);
     } else {
-      entries_.insert_or_assign(
-          std::move(key),
-          data.substr(at + kRecordHeader + lengths[0], value_size));
+      const std::string value =
+          data.substr(at + kRecordHeader + lengths[0], value_size);
+      Apply(std::move(key), &value);
     }
     at += kRecordHeader + lengths[0] + value_size;
   }
@@ -268,25 +361,80 @@ absl::Status FileStore::Append(int fd, absl::string_view key,
   if (ftruncate(fd, position_) != 0) {
     return ErrnoStatus(errno, "truncating store", path_);
   }
-  const uint32_t lengths[2] = {
-      static_cast<uint32_t>(key.size()),
-      value == nullptr ? kRemoved : static_cast<uint32_t>(value->size())};
   std::string record;
   if (position_ == 0) {
-    file_id_ = absl::Uniform<uint64_t>(absl::BitGen());
-    absl::StrAppend(&record, kMagic);
-    record.append(reinterpret_cast<const char*>(&file_id_), sizeof(file_id_));
+    SHERD_ASSIGN_OR_RETURN(file_id_, NewFileId(path_));
+    record = NewHeader(file_id_);
   }
-  record.append(reinterpret_cast<const char*>(lengths), kRecordHeader);
-  absl::StrAppend(&record, key);
-  if (value != nullptr) record.append(*value);
+  AppendRecord(record, key, value);
   SHERD_RETURN_IF_ERROR(WriteFully(fd, position_, record, path_));
   position_ += static_cast<int64_t>(record.size());
-  if (value == nullptr) {
-    entries_.erase(std::string(key));
-  } else {
-    entries_.insert_or_assign(std::string(key), *value);
+  Apply(std::string(key), value);
+  return absl::OkStatus();
+}
+
+absl::Status FileStore::RemoveAll(int fd, absl::Span<const std::string> keys) {
+  for (const std::string& key : keys) {
+    SHERD_RETURN_IF_ERROR(Append(fd, key, nullptr));
   }
+  return absl::OkStatus();
+}
+
+void FileStore::Apply(std::string key, const std::string* value) {
+  const auto it = entries_.find(key);
+  if (it != entries_.end()) {
+    live_bytes_ -= RecordBytes(it->first, it->second);
+    if (value == nullptr) {
+      entries_.erase(it);
+      return;
+    }
+    it->second = *value;
+  } else if (value != nullptr) {
+    entries_.emplace(key, *value);
+  } else {
+    return;
+  }
+  live_bytes_ += RecordBytes(key, *value);
+}
+
+void FileStore::Forget() {
+  position_ = 0;
+  entries_.clear();
+  live_bytes_ = 0;
+  compact_from_ = 0;
+}
+
+void FileStore::CompactIfWorthIt() {
+  if (position_ < std::max(kCompactFrom, compact_from_) ||
+      position_ / kCompactRatio < live_bytes_) {
+    return;
+  }
+  if (!Compact().ok()) {
+    // A store that grows is better than none: without space or permission for
+    // a second file, the one that is there goes on.
+    unlink(NextPath(path_).c_str());
+    compact_from_ = 2 * position_;
+  }
+}
+
+absl::Status FileStore::Compact() {
+  SHERD_ASSIGN_OR_RETURN(const uint64_t file_id, NewFileId(path_));
+  std::string data = NewHeader(file_id);
+  for (const auto& [key, value] : entries_) AppendRecord(data, key, &value);
+  const std::string next = NextPath(path_);
+  const UniqueFd fd(open(next.c_str(),
+                         O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW,
+                         0600));
+  if (!fd.is_open()) return ErrnoStatus(errno, "compacting store", next);
+  SHERD_RETURN_IF_ERROR(WriteFully(fd.get(), 0, data, next));
+  // Others wait for the lock on the old file, find it without a name once they
+  // have it, and open this one.
+  if (rename(next.c_str(), path_.c_str()) != 0) {
+    return ErrnoStatus(errno, "replacing store", path_);
+  }
+  file_id_ = file_id;
+  position_ = static_cast<int64_t>(data.size());
+  compact_from_ = 0;
   return absl::OkStatus();
 }
 

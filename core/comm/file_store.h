@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/functional/function_ref.h"
@@ -25,6 +26,10 @@ namespace sherd {
 // killed writer left unfinished is ignored by readers and cut off by the next
 // writer. Waiting reads only what was appended, and never writes.
 //
+// Growth. Once most of the file is records that no longer hold, a writer puts a
+// new file with the others in its place: under "<path>.new", then by a rename,
+// so that a writer killed at any moment leaves the one file or the other whole.
+//
 // Errors. kDataLoss if the file is not such a file, kInternal or
 // kPermissionDenied, with path, from the file system.
 //
@@ -39,15 +44,19 @@ class FileStore final : public Store {
   absl::StatusOr<std::string> Get(absl::string_view key,
                                   Deadline deadline) override;
   absl::StatusOr<int64_t> Add(absl::string_view key, int64_t amount) override;
+  absl::StatusOr<std::string> CompareSet(absl::string_view key,
+                                         absl::string_view expected,
+                                         absl::string_view desired) override;
   absl::StatusOr<bool> Delete(absl::string_view key) override;
+  absl::StatusOr<int64_t> DeletePrefix(absl::string_view prefix) override;
+  // The last member removes the file too if it holds no other keys: so a run
+  // that ends well leaves nothing behind.
+  absl::Status Retire(absl::string_view prefix, int members) override;
   absl::Status Wait(absl::Span<const std::string> keys,
                     Deadline deadline) override;
+  absl::StatusOr<std::vector<std::string>> MultiGet(
+      absl::Span<const std::string> keys, Deadline deadline) override;
   absl::StatusOr<bool> Contains(absl::string_view key) override;
-
-  // Counts the caller as done with all keys that begin with "`prefix`/". The
-  // last of `members` callers removes these keys, and the file if it has no
-  // others: so a run that ends well leaves nothing behind.
-  absl::Status Retire(absl::string_view prefix, int members);
 
   const std::string& path() const { return path_; }
 
@@ -64,8 +73,21 @@ class FileStore final : public Store {
   absl::Status ReadHeader(int fd) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status Append(int fd, absl::string_view key, const std::string* value)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status RemoveAll(int fd, absl::Span<const std::string> keys)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // What a record does to entries_ and live_bytes_; no value: removed.
+  void Apply(std::string key, const std::string* value)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Forget() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void CompactIfWorthIt() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status Compact() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::StatusOr<bool> LookFor(absl::Span<const std::string> keys)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Runs `found` with mutex_ held once all keys are in entries_.
+  absl::Status WaitThen(absl::string_view operation,
+                        absl::Span<const std::string> keys, Deadline deadline,
+                        absl::FunctionRef<absl::Status()> found)
+      ABSL_LOCKS_EXCLUDED(mutex_);
 
   const std::string path_;
   absl::Mutex mutex_;
@@ -73,6 +95,10 @@ class FileStore final : public Store {
   uint64_t file_id_ ABSL_GUARDED_BY(mutex_) = 0;
   int64_t position_ ABSL_GUARDED_BY(mutex_) = 0;
   internal::StoreEntries entries_ ABSL_GUARDED_BY(mutex_);
+  // Bytes of the records of entries_.
+  int64_t live_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
+  // A failed compaction is tried again when the file has grown to this.
+  int64_t compact_from_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace sherd

@@ -1,8 +1,10 @@
 #include "sherd/core/comm/hash_store.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/numbers.h"
+#include "absl/time/time.h"
 #include "sherd/core/base/status_macros.h"
 
 namespace sherd {
@@ -19,7 +21,7 @@ absl::StatusOr<std::string> HashStore::Get(absl::string_view key,
                                            Deadline deadline) {
   const std::string wanted[] = {std::string(key)};
   absl::MutexLock lock(&mutex_);
-  SHERD_RETURN_IF_ERROR(WaitLocked(wanted, deadline));
+  SHERD_RETURN_IF_ERROR(WaitLocked("Get", wanted, deadline));
   return entries_.find(key)->second;
 }
 
@@ -35,6 +37,20 @@ absl::StatusOr<int64_t> HashStore::Add(absl::string_view key, int64_t amount) {
   return result;
 }
 
+absl::StatusOr<std::string> HashStore::CompareSet(absl::string_view key,
+                                                  absl::string_view expected,
+                                                  absl::string_view desired) {
+  SHERD_RETURN_IF_ERROR(internal::CheckStoreEntry(key, desired));
+  absl::MutexLock lock(&mutex_);
+  internal::ComparedEntry compared =
+      internal::CompareEntry(entries_, key, expected, desired);
+  if (compared.write) {
+    entries_.insert_or_assign(std::string(key), compared.value);
+    changed_.SignalAll();
+  }
+  return std::move(compared.value);
+}
+
 absl::StatusOr<bool> HashStore::Delete(absl::string_view key) {
   absl::MutexLock lock(&mutex_);
   const auto it = entries_.find(key);
@@ -43,10 +59,40 @@ absl::StatusOr<bool> HashStore::Delete(absl::string_view key) {
   return true;
 }
 
+absl::StatusOr<int64_t> HashStore::DeletePrefix(absl::string_view prefix) {
+  absl::MutexLock lock(&mutex_);
+  const std::vector<std::string> keys = internal::KeysBelow(entries_, prefix);
+  for (const std::string& key : keys) entries_.erase(key);
+  return static_cast<int64_t>(keys.size());
+}
+
+absl::Status HashStore::Retire(absl::string_view prefix, int members) {
+  absl::MutexLock lock(&mutex_);
+  SHERD_ASSIGN_OR_RETURN(internal::Retirement retirement,
+                         internal::CountRetired(entries_, prefix, members));
+  if (retirement.is_last) {
+    for (const std::string& key : internal::KeysBelow(entries_, prefix)) {
+      entries_.erase(key);
+    }
+    return absl::OkStatus();
+  }
+  entries_.insert_or_assign(std::move(retirement.counter_key),
+                            std::move(retirement.count));
+  changed_.SignalAll();
+  return absl::OkStatus();
+}
+
 absl::Status HashStore::Wait(absl::Span<const std::string> keys,
                              Deadline deadline) {
   absl::MutexLock lock(&mutex_);
-  return WaitLocked(keys, deadline);
+  return WaitLocked("Wait", keys, deadline);
+}
+
+absl::StatusOr<std::vector<std::string>> HashStore::MultiGet(
+    absl::Span<const std::string> keys, Deadline deadline) {
+  absl::MutexLock lock(&mutex_);
+  SHERD_RETURN_IF_ERROR(WaitLocked("MultiGet", keys, deadline));
+  return internal::ValuesOf(entries_, keys);
 }
 
 absl::StatusOr<bool> HashStore::Contains(absl::string_view key) {
@@ -54,14 +100,20 @@ absl::StatusOr<bool> HashStore::Contains(absl::string_view key) {
   return entries_.count(key) != 0;
 }
 
-absl::Status HashStore::WaitLocked(absl::Span<const std::string> keys,
+absl::Status HashStore::WaitLocked(absl::string_view operation,
+                                   absl::Span<const std::string> keys,
                                    Deadline deadline) {
+  SHERD_RETURN_IF_ERROR(internal::CheckStoreKeys(keys));
   const auto started = Deadline::Clock::now();
   while (!internal::HasAll(entries_, keys)) {
     if (deadline.HasPassed()) {
-      return internal::StoreTimeout(entries_, keys, started, "in this process");
+      return internal::StoreTimeout(operation, entries_, keys, started,
+                                    "in this process");
     }
-    changed_.WaitWithTimeout(&mutex_, deadline.Remaining());
+    // Abseil waits by the wall clock: short waits keep it harmless if somebody
+    // sets that back.
+    changed_.WaitWithTimeout(&mutex_,
+                             std::min(deadline.Remaining(), absl::Seconds(1)));
   }
   return absl::OkStatus();
 }

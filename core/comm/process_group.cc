@@ -2,21 +2,32 @@
 
 #include <sched.h>
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
 
-#include "absl/memory/memory.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
-#include "sherd/core/base/checked_math.h"
 #include "sherd/core/base/error_info.h"
-#include "sherd/core/base/logging.h"
 #include "sherd/core/base/status_macros.h"
+#include "sherd/core/comm/call_comparison.h"
+#include "sherd/core/comm/collective_call.h"
 #include "sherd/core/comm/collective_queue.h"
+#include "sherd/core/comm/emulation.h"
 #include "sherd/core/comm/failure_board.h"
+#include "sherd/core/comm/flight_dump.h"
 
 namespace sherd {
 namespace {
+
+using internal::CollectiveCall;
+using internal::CollectiveQueue;
+using internal::Emulation;
+using internal::FailureBoard;
+using internal::FlightReason;
+using internal::FlightTicket;
+using internal::Place;
 
 // Waiting for a backend that the caller has to drive: yields while the answer
 // is likely near, then sleeps, so that ranks which outnumber the cores do not
@@ -32,53 +43,9 @@ class Pause {
   }
 
  private:
-  static constexpr int kYields = 200;
+  static constexpr int kYields = 20000;
   int rounds_ = 0;
 };
-
-bool InPlace(ConstBytes send, MutableBytes recv, int rank) {
-  return send.data() == recv.data() + rank * send.size();
-}
-
-bool Overlap(ConstBytes a, ConstBytes b) {
-  return !a.empty() && !b.empty() && a.data() < b.data() + b.size() &&
-         b.data() < a.data() + a.size();
-}
-
-absl::Status CheckAllGather(ConstBytes send, MutableBytes recv, int rank,
-                            int size) {
-  const std::optional<size_t> expected =
-      CheckedMul(send.size(), static_cast<size_t>(size));
-  if (!expected || recv.size() != *expected) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "the receive buffer has ", recv.size(), " bytes, expected ", size,
-        " ranks times the ", send.size(), " bytes of the send buffer"));
-  }
-  if (!InPlace(send, recv, rank) && Overlap(send, recv)) {
-    return absl::InvalidArgumentError(
-        "the send buffer overlaps the receive buffer without being this "
-        "rank's block of it");
-  }
-  return absl::OkStatus();
-}
-
-absl::Status CheckAllToAllV(absl::Span<const ConstBytes> sends,
-                            absl::Span<const MutableBytes> recvs, int rank,
-                            int size) {
-  const size_t expected = static_cast<size_t>(size);
-  if (sends.size() != expected || recvs.size() != expected) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "there are ", sends.size(), " send and ", recvs.size(),
-        " receive entries, expected ", size, " of each, one per rank"));
-  }
-  if (sends[rank].size() != recvs[rank].size()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("this rank's own send entry has ", sends[rank].size(),
-                     " bytes and its receive entry ", recvs[rank].size(),
-                     ", expected equal lengths"));
-  }
-  return absl::OkStatus();
-}
 
 void CopyOwn(ConstBytes from, MutableBytes to) {
   if (from.data() != to.data() && !from.empty()) {
@@ -86,159 +53,257 @@ void CopyOwn(ConstBytes from, MutableBytes to) {
   }
 }
 
-}  // namespace
-
-absl::StatusOr<std::shared_ptr<ProcessGroup>> ProcessGroup::Create(
-    const Backend& backend, ProcessGroupOptions options) {
-  if (options.size < 1 || options.rank < 0 || options.rank >= options.size) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("rank ", options.rank, " of world size ", options.size,
-                     ": expected 0 <= rank < world size"));
-  }
-  const Deadline deadline = Deadline::After(options.timeout);
-  auto group = absl::WrapUnique(new ProcessGroup(backend, std::move(options)));
-  const auto connect = [&]() -> absl::Status {
-    SHERD_RETURN_IF_ERROR(group->board_->Join(deadline));
-    if (group->size() == 1) return absl::OkStatus();
-    absl::StatusOr<std::unique_ptr<Communicator>> communicator =
-        backend.CreateCommunicator({.group = group->name(),
-                                    .rank = group->rank(),
-                                    .size = group->size(),
-                                    .store = &group->store(),
-                                    .deadline = deadline});
-    if (!communicator.ok()) {
-      group->board_->Report(communicator.status(),
-                            BlamedRank(communicator.status()));
-      return Annotate(communicator.status(),
-                      absl::StrCat("backend ", group->backend().name));
-    }
-    group->communicator_ = *std::move(communicator);
-    return absl::OkStatus();
-  };
-  if (absl::Status status = connect(); !status.ok()) {
-    // It never was a member: it neither leaves the group, which might be that
-    // of another process with the same rank, nor retires from its store.
-    {
-      absl::MutexLock lock(&group->state_mutex_);
-      group->destroyed_ = true;
-    }
-    ErrorInfo info;
-    info.group = group->name();
-    info.operation = "init";
-    return WithErrorInfo(
-        Annotate(std::move(status),
-                 absl::StrCat("group \"", group->name(), "\", rank ",
-                              group->rank(), ", init")),
-        info);
-  }
-  return std::shared_ptr<ProcessGroup>(std::move(group));
+ConstBytes In(const CollectiveDesc& desc) {
+  return {static_cast<const std::byte*>(desc.in), desc.bytes};
 }
 
-ProcessGroup::ProcessGroup(const Backend& backend, ProcessGroupOptions options)
-    : options_(std::move(options)),
-      backend_(backend.info()),
-      board_(std::make_unique<internal::FailureBoard>(
-          options_.store, options_.rank, options_.size)),
-      queue_(std::make_unique<internal::CollectiveQueue>()) {}
+MutableBytes Out(const CollectiveDesc& desc) {
+  return {static_cast<std::byte*>(desc.out), desc.bytes};
+}
 
-ProcessGroup::~ProcessGroup() { Destroy().IgnoreError(); }
+bool HasRoot(CollectiveOp op) {
+  return op == CollectiveOp::kBroadcast || op == CollectiveOp::kReduce ||
+         op == CollectiveOp::kGather || op == CollectiveOp::kScatter ||
+         IsPointToPoint(op);
+}
+
+// Operations in which a length of 0 is the same on all ranks.
+bool MovesNothing(const CollectiveDesc& desc) {
+  switch (desc.op) {
+    case CollectiveOp::kBroadcast:
+    case CollectiveOp::kAllGather:
+    case CollectiveOp::kAllReduce:
+    case CollectiveOp::kReduce:
+      return desc.bytes == 0;
+    case CollectiveOp::kReduceScatter:
+      return std::all_of(desc.sends.begin(), desc.sends.end(),
+                         [](ConstBytes block) { return block.empty(); });
+    case CollectiveOp::kAllGatherV:
+      return std::all_of(desc.recvs.begin(), desc.recvs.end(),
+                         [](MutableBytes block) { return block.empty(); });
+    default:
+      return false;
+  }
+}
+
+// What of an operation's result is this rank's own contribution.
+void CopyOwnBlock(const CollectiveDesc& desc, int rank, int size) {
+  switch (desc.op) {
+    case CollectiveOp::kAllGather:
+      return CopyOwn(
+          In(desc),
+          {static_cast<std::byte*>(desc.out) + rank * desc.bytes, desc.bytes});
+    case CollectiveOp::kAllToAllV:
+      return CopyOwn(desc.sends[rank], desc.recvs[rank]);
+    case CollectiveOp::kAllGatherV:
+      return CopyOwn(In(desc), desc.recvs[rank]);
+    case CollectiveOp::kGather:
+      if (desc.root == rank) CopyOwn(In(desc), desc.recvs[rank]);
+      return;
+    case CollectiveOp::kScatter:
+      if (desc.root == rank) CopyOwn(desc.sends[rank], Out(desc));
+      return;
+    case CollectiveOp::kAllReduce:
+    case CollectiveOp::kReduce:
+      if (size == 1) CopyOwn(In(desc), Out(desc));
+      return;
+    case CollectiveOp::kReduceScatter:
+      if (size == 1) CopyOwn(desc.sends[rank], Out(desc));
+      return;
+    default:
+      return;
+  }
+}
+
+}  // namespace
 
 absl::Status ProcessGroup::Barrier(const CollectiveOptions& options) {
-  return Run({.op = CollectiveOp::kBarrier}, options);
+  return Run(internal::BarrierCall(), options);
+}
+
+Work ProcessGroup::BarrierAsync(const CollectiveOptions& options) {
+  return Start(internal::BarrierCall(), options);
 }
 
 absl::Status ProcessGroup::Broadcast(MutableBytes buffer, int root,
                                      const CollectiveOptions& options) {
-  const CollectiveDesc desc = {.op = CollectiveOp::kBroadcast,
-                               .root = root,
-                               .out = buffer.data(),
-                               .bytes = buffer.size()};
-  if (root < 0 || root >= size()) {
-    return Describe(desc,
-                    absl::InvalidArgumentError(absl::StrCat(
-                        "root is ", root, ", expected 0 to ", size() - 1)));
-  }
-  return Run(desc, options);
+  return Run(internal::BroadcastCall(place(), buffer, root), options);
+}
+
+Work ProcessGroup::BroadcastAsync(MutableBytes buffer, int root,
+                                  const CollectiveOptions& options) {
+  return Start(internal::BroadcastCall(place(), buffer, root), options);
+}
+
+absl::Status ProcessGroup::AllReduce(ConstBytes send, MutableBytes recv,
+                                     DType dtype, ReduceOp op,
+                                     const CollectiveOptions& options) {
+  return Run(internal::AllReduceCall({dtype, op}, send, recv), options);
+}
+
+Work ProcessGroup::AllReduceAsync(ConstBytes send, MutableBytes recv,
+                                  DType dtype, ReduceOp op,
+                                  const CollectiveOptions& options) {
+  return Start(internal::AllReduceCall({dtype, op}, send, recv), options);
+}
+
+absl::Status ProcessGroup::Reduce(ConstBytes send, MutableBytes recv,
+                                  DType dtype, ReduceOp op, int root,
+                                  const CollectiveOptions& options) {
+  return Run(internal::ReduceCall(place(), {dtype, op}, send, recv, root),
+             options);
+}
+
+Work ProcessGroup::ReduceAsync(ConstBytes send, MutableBytes recv, DType dtype,
+                               ReduceOp op, int root,
+                               const CollectiveOptions& options) {
+  return Start(internal::ReduceCall(place(), {dtype, op}, send, recv, root),
+               options);
+}
+
+absl::Status ProcessGroup::ReduceScatter(ConstBytes send, MutableBytes recv,
+                                         DType dtype, ReduceOp op,
+                                         const CollectiveOptions& options) {
+  return Run(internal::ReduceScatterCall(place(), {dtype, op}, send, recv),
+             options);
+}
+
+Work ProcessGroup::ReduceScatterAsync(ConstBytes send, MutableBytes recv,
+                                      DType dtype, ReduceOp op,
+                                      const CollectiveOptions& options) {
+  return Start(internal::ReduceScatterCall(place(), {dtype, op}, send, recv),
+               options);
+}
+
+absl::Status ProcessGroup::ReduceScatterV(absl::Span<const ConstBytes> sends,
+                                          MutableBytes recv, DType dtype,
+                                          ReduceOp op,
+                                          const CollectiveOptions& options) {
+  return Run(internal::ReduceScatterVCall(place(), {dtype, op}, sends, recv),
+             options);
+}
+
+Work ProcessGroup::ReduceScatterVAsync(absl::Span<const ConstBytes> sends,
+                                       MutableBytes recv, DType dtype,
+                                       ReduceOp op,
+                                       const CollectiveOptions& options) {
+  return Start(internal::ReduceScatterVCall(place(), {dtype, op}, sends, recv),
+               options);
 }
 
 absl::Status ProcessGroup::AllGather(ConstBytes send, MutableBytes recv,
                                      const CollectiveOptions& options) {
-  const CollectiveDesc desc = {.op = CollectiveOp::kAllGather,
-                               .in = send.data(),
-                               .out = recv.data(),
-                               .bytes = send.size()};
-  if (absl::Status status = CheckAllGather(send, recv, rank(), size());
-      !status.ok()) {
-    return Describe(desc, std::move(status));
-  }
-  return Run(desc, options);
+  return Run(internal::AllGatherCall(place(), send, recv), options);
 }
 
 Work ProcessGroup::AllGatherAsync(ConstBytes send, MutableBytes recv,
                                   const CollectiveOptions& options) {
-  const CollectiveDesc desc = {.op = CollectiveOp::kAllGather,
-                               .in = send.data(),
-                               .out = recv.data(),
-                               .bytes = send.size()};
-  if (absl::Status status = CheckAllGather(send, recv, rank(), size());
-      !status.ok()) {
-    return Work(Describe(desc, std::move(status)));
-  }
-  return Start(desc, options);
+  return Start(internal::AllGatherCall(place(), send, recv), options);
+}
+
+absl::Status ProcessGroup::AllGatherV(ConstBytes send,
+                                      absl::Span<const MutableBytes> recvs,
+                                      const CollectiveOptions& options) {
+  return Run(internal::AllGatherVCall(place(), send, recvs), options);
+}
+
+Work ProcessGroup::AllGatherVAsync(ConstBytes send,
+                                   absl::Span<const MutableBytes> recvs,
+                                   const CollectiveOptions& options) {
+  return Start(internal::AllGatherVCall(place(), send, recvs), options);
+}
+
+absl::Status ProcessGroup::Gather(ConstBytes send, MutableBytes recv, int root,
+                                  const CollectiveOptions& options) {
+  return Run(internal::GatherCall(place(), send, recv, root), options);
+}
+
+Work ProcessGroup::GatherAsync(ConstBytes send, MutableBytes recv, int root,
+                               const CollectiveOptions& options) {
+  return Start(internal::GatherCall(place(), send, recv, root), options);
+}
+
+absl::Status ProcessGroup::GatherV(ConstBytes send,
+                                   absl::Span<const MutableBytes> recvs,
+                                   int root, const CollectiveOptions& options) {
+  return Run(internal::GatherVCall(place(), send, recvs, root), options);
+}
+
+Work ProcessGroup::GatherVAsync(ConstBytes send,
+                                absl::Span<const MutableBytes> recvs, int root,
+                                const CollectiveOptions& options) {
+  return Start(internal::GatherVCall(place(), send, recvs, root), options);
+}
+
+absl::Status ProcessGroup::Scatter(ConstBytes send, MutableBytes recv, int root,
+                                   const CollectiveOptions& options) {
+  return Run(internal::ScatterCall(place(), send, recv, root), options);
+}
+
+Work ProcessGroup::ScatterAsync(ConstBytes send, MutableBytes recv, int root,
+                                const CollectiveOptions& options) {
+  return Start(internal::ScatterCall(place(), send, recv, root), options);
+}
+
+absl::Status ProcessGroup::ScatterV(absl::Span<const ConstBytes> sends,
+                                    MutableBytes recv, int root,
+                                    const CollectiveOptions& options) {
+  return Run(internal::ScatterVCall(place(), sends, recv, root), options);
+}
+
+Work ProcessGroup::ScatterVAsync(absl::Span<const ConstBytes> sends,
+                                 MutableBytes recv, int root,
+                                 const CollectiveOptions& options) {
+  return Start(internal::ScatterVCall(place(), sends, recv, root), options);
+}
+
+absl::Status ProcessGroup::AllToAll(ConstBytes send, MutableBytes recv,
+                                    const CollectiveOptions& options) {
+  return Run(internal::AllToAllCall(place(), send, recv), options);
+}
+
+Work ProcessGroup::AllToAllAsync(ConstBytes send, MutableBytes recv,
+                                 const CollectiveOptions& options) {
+  return Start(internal::AllToAllCall(place(), send, recv), options);
 }
 
 absl::Status ProcessGroup::AllToAllV(absl::Span<const ConstBytes> sends,
                                      absl::Span<const MutableBytes> recvs,
                                      const CollectiveOptions& options) {
-  const CollectiveDesc desc = {
-      .op = CollectiveOp::kAllToAllV, .sends = sends, .recvs = recvs};
-  if (absl::Status status = CheckAllToAllV(sends, recvs, rank(), size());
-      !status.ok()) {
-    return Describe(desc, std::move(status));
-  }
-  return Run(desc, options);
+  return Run(internal::AllToAllVCall(place(), sends, recvs), options);
 }
 
 Work ProcessGroup::AllToAllVAsync(absl::Span<const ConstBytes> sends,
                                   absl::Span<const MutableBytes> recvs,
                                   const CollectiveOptions& options) {
-  const CollectiveDesc desc = {
-      .op = CollectiveOp::kAllToAllV, .sends = sends, .recvs = recvs};
-  if (absl::Status status = CheckAllToAllV(sends, recvs, rank(), size());
-      !status.ok()) {
-    return Work(Describe(desc, std::move(status)));
-  }
-  return Start(desc, options);
+  return Start(internal::AllToAllVCall(place(), sends, recvs), options);
 }
 
-absl::Status ProcessGroup::Destroy() {
-  queue_->WaitIdle();
-  {
-    absl::MutexLock lock(&state_mutex_);
-    if (destroyed_) return absl::OkStatus();
-    destroyed_ = true;
-  }
-  {
-    absl::MutexLock lock(&run_mutex_);
-    // Written before the connections close, so that a rank which still needs
-    // this one can say what happened.
-    board_->ReportLeaving();
-    communicator_.reset();
-  }
-  if (options_.on_destroy) options_.on_destroy();
-  return absl::OkStatus();
+absl::Status ProcessGroup::Send(ConstBytes send, int destination, int64_t tag,
+                                const CollectiveOptions& options) {
+  return RunMessage(internal::SendCall(place(), send, destination, tag),
+                    options);
 }
 
-void ProcessGroup::Abort(absl::Status cause) {
-  {
-    absl::MutexLock lock(&state_mutex_);
-    if (destroyed_) return;
-    if (poison_.ok()) poison_ = cause;
-  }
-  board_->Report(cause, std::nullopt);
-  // Only Destroy replaces communicator_, and that must not run concurrently
-  // with any other call.
-  if (communicator_ != nullptr) communicator_->Abort();
+Work ProcessGroup::SendAsync(ConstBytes send, int destination, int64_t tag,
+                             const CollectiveOptions& options) {
+  return StartMessage(internal::SendCall(place(), send, destination, tag),
+                      options);
+}
+
+absl::Status ProcessGroup::Recv(MutableBytes recv, int source, int64_t tag,
+                                const CollectiveOptions& options) {
+  return RunMessage(internal::RecvCall(place(), recv, source, tag), options);
+}
+
+Work ProcessGroup::RecvAsync(MutableBytes recv, int source, int64_t tag,
+                             const CollectiveOptions& options) {
+  return StartMessage(internal::RecvCall(place(), recv, source, tag), options);
+}
+
+OperationPath ProcessGroup::PathOf(CollectiveOp op, DType dtype,
+                                   ReduceOp reduction) const {
+  return Emulation::PathOf(backend_info_.native, op, dtype, reduction);
 }
 
 absl::Status ProcessGroup::health() const {
@@ -255,62 +320,211 @@ bool ProcessGroup::IsDestroyed() const {
   return destroyed_;
 }
 
+// Ranks that are no member get their answer before a list is looked at.
+Place ProcessGroup::place() const { return {std::max(rank(), 0), size()}; }
+
 Deadline ProcessGroup::DeadlineOf(const CollectiveOptions& options) const {
   return Deadline::After(options.timeout.value_or(options_.timeout));
 }
 
-absl::Status ProcessGroup::Run(CollectiveDesc desc,
+absl::Status ProcessGroup::Admit(const CollectiveCall& call) const {
+  const CollectiveDesc& desc = call.desc;
+  if (!is_member()) {
+    return Describe(desc,
+                    absl::FailedPreconditionError(absl::StrCat(
+                        "this process is not a member of the group, whose "
+                        "ranks are ranks ",
+                        absl::StrJoin(world_ranks(), ", "), " of the job")));
+  }
+  if (!call.valid.ok()) return Describe(desc, call.valid);
+  if (PathOf(desc.op, desc.dtype, desc.reduction) ==
+      OperationPath::kUnsupported) {
+    return Describe(
+        desc, absl::UnimplementedError(absl::StrCat(
+                  "backend ", backend_info_.name, " has no ", Name(desc.op),
+                  " and nothing from which it could be made")));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ProcessGroup::Run(CollectiveCall call,
                                const CollectiveOptions& options) {
-  desc.deadline = DeadlineOf(options);
+  SHERD_RETURN_IF_ERROR(Admit(call));
+  call.desc.deadline = DeadlineOf(options);
+  call.desc.sequence = sequence_.fetch_add(1, std::memory_order_relaxed) + 1;
   queue_->WaitIdle();
-  return PostAndFinish(desc);
+  const FlightTicket ticket = Record(call.desc, /*started=*/true);
+  return Conclude(ticket, Execute(call.desc));
 }
 
-Work ProcessGroup::Start(CollectiveDesc desc,
+Work ProcessGroup::Start(CollectiveCall call,
                          const CollectiveOptions& options) {
-  desc.deadline = DeadlineOf(options);
-  return Work(queue_->Push([this, desc] { return PostAndFinish(desc); }));
+  if (absl::Status status = Admit(call); !status.ok()) {
+    return Work(std::move(status));
+  }
+  call.desc.deadline = DeadlineOf(options);
+  call.desc.sequence = sequence_.fetch_add(1, std::memory_order_relaxed) + 1;
+  const FlightTicket ticket = Record(call.desc, /*started=*/false);
+  return Work(queue_->Push([this, desc = call.desc, ticket] {
+    tag_->recorder().MarkStarted(ticket);
+    return Conclude(ticket, Execute(desc));
+  }));
 }
 
-absl::Status ProcessGroup::PostAndFinish(CollectiveDesc desc) {
+absl::Status ProcessGroup::RunMessage(CollectiveCall call,
+                                      const CollectiveOptions& options) {
+  SHERD_RETURN_IF_ERROR(Admit(call));
+  call.desc.deadline = DeadlineOf(options);
+  if (CollectiveQueue* const queue = MessageQueue(call.desc, false)) {
+    queue->WaitIdle();
+  }
+  call.desc.sequence = messages_.fetch_add(1, std::memory_order_relaxed) + 1;
+  const FlightTicket ticket = Record(call.desc, /*started=*/true);
+  return Conclude(ticket, ExecuteMessage(call.desc));
+}
+
+Work ProcessGroup::StartMessage(CollectiveCall call,
+                                const CollectiveOptions& options) {
+  if (absl::Status status = Admit(call); !status.ok()) {
+    return Work(std::move(status));
+  }
+  call.desc.deadline = DeadlineOf(options);
+  call.desc.sequence = messages_.fetch_add(1, std::memory_order_relaxed) + 1;
+  const FlightTicket ticket = Record(call.desc, /*started=*/false);
+  return Work(
+      MessageQueue(call.desc, true)->Push([this, desc = call.desc, ticket] {
+        tag_->recorder().MarkStarted(ticket);
+        return Conclude(ticket, ExecuteMessage(desc));
+      }));
+}
+
+FlightTicket ProcessGroup::Record(const CollectiveDesc& desc, bool started) {
+  internal::FlightCall call;
+  call.group = tag_.get();
+  call.op = desc.op;
+  if (IsReduction(desc.op)) {
+    call.dtype = desc.dtype;
+    call.reduction = desc.reduction;
+  }
+  if (HasRoot(desc.op)) call.root = desc.root;
+  call.tag = desc.tag;
+  call.bytes = desc.bytes;
+  for (const ConstBytes& entry : desc.sends) call.bytes += entry.size();
+  call.path = PathOf(desc.op, desc.dtype, desc.reduction);
+  call.sequence = desc.sequence;
+  call.deadline = desc.deadline;
+  call.started = started;
+  return tag_->recorder().Begin(call);
+}
+
+absl::Status ProcessGroup::Conclude(const FlightTicket& ticket,
+                                    absl::Status status) {
+  tag_->recorder().End(ticket, status.code());
+  if (!status.ok()) {
+    DumpOnce(absl::IsDeadlineExceeded(status) ? FlightReason::kTimeout
+                                              : FlightReason::kPoisoned,
+             status.message());
+  }
+  return status;
+}
+
+void ProcessGroup::DumpOnce(FlightReason reason, absl::string_view detail) {
+  if (!dumped_.exchange(true)) internal::DumpFlight(*tag_, reason, detail);
+}
+
+GroupCounters ProcessGroup::counters() const {
+  return is_member() ? tag_->counters() : GroupCounters();
+}
+
+CollectiveQueue* ProcessGroup::MessageQueue(const CollectiveDesc& desc,
+                                            bool make) {
+  absl::MutexLock lock(&peers_mutex_);
+  std::unique_ptr<CollectiveQueue>& queue =
+      peers_[2 * desc.root + (desc.op == CollectiveOp::kRecv ? 1 : 0)];
+  if (queue == nullptr && make) queue = std::make_unique<CollectiveQueue>();
+  return queue.get();
+}
+
+absl::Status ProcessGroup::Execute(CollectiveDesc desc) {
   absl::MutexLock lock(&run_mutex_);
-  desc.sequence = ++sequence_;
-  if (absl::Status status = health(); !status.ok()) {
-    const std::optional<int> blamed = BlamedRank(status);
-    absl::Status refused = absl::FailedPreconditionError(
-        absl::StrCat("the group is not usable any more: ", status.message()));
-    if (blamed) refused = WithRank(std::move(refused), *blamed);
-    return Describe(desc, std::move(refused));
-  }
-  if (desc.op == CollectiveOp::kAllGather) {
-    const size_t n = desc.bytes;
-    CopyOwn(ConstBytes(static_cast<const std::byte*>(desc.in), n),
-            MutableBytes(static_cast<std::byte*>(desc.out) + rank() * n, n));
-  } else if (desc.op == CollectiveOp::kAllToAllV) {
-    CopyOwn(desc.sends[rank()], desc.recvs[rank()]);
-  }
-  const bool moves_nothing =
-      desc.bytes == 0 && (desc.op == CollectiveOp::kBroadcast ||
-                          desc.op == CollectiveOp::kAllGather);
-  if (size() == 1 || moves_nothing) return absl::OkStatus();
+  if (!usable_.load(std::memory_order_acquire)) return Refusal(desc);
   absl::Status status = Transfer(desc);
   return status.ok() ? status : Poison(desc, std::move(status));
 }
 
-absl::Status ProcessGroup::Transfer(const CollectiveDesc& desc) {
+absl::Status ProcessGroup::ExecuteMessage(CollectiveDesc desc) {
+  absl::ReaderMutexLock lock(&open_mutex_);
+  if (!usable_.load(std::memory_order_acquire)) return Refusal(desc);
+  if (desc.bytes == 0) return absl::OkStatus();
+  absl::Status status = PostAndWait(desc);
+  return status.ok() ? status : Poison(desc, std::move(status));
+}
+
+absl::Status ProcessGroup::Transfer(CollectiveDesc& desc) {
+  if (desc.even) ListEvenBlocks(desc);
+  const auto post = [this](CollectiveDesc part) {
+    run_mutex_.AssertHeld();
+    part.sequence = ++posted_;
+    return PostAndWait(part);
+  };
+  if (comparison_ != nullptr) {
+    SHERD_RETURN_IF_ERROR(
+        comparison_->Compare(desc, [&](absl::Span<const ConstBytes> sends,
+                                       absl::Span<const MutableBytes> recvs) {
+          return post({.op = CollectiveOp::kAllToAllV,
+                       .sends = sends,
+                       .recvs = recvs,
+                       .deadline = desc.deadline});
+        }));
+  }
+  CopyOwnBlock(desc, rank(), size());
+  if (size() == 1 || MovesNothing(desc)) return absl::OkStatus();
+  if (PathOf(desc.op, desc.dtype, desc.reduction) == OperationPath::kNative) {
+    return post(desc);
+  }
+  return emulation_->Run(desc, post);
+}
+
+void ProcessGroup::ListEvenBlocks(CollectiveDesc& desc) {
+  const bool is_root = desc.root == rank();
+  const size_t n = desc.bytes;
+  const bool sends = desc.op == CollectiveOp::kAllToAllV ||
+                     desc.op == CollectiveOp::kReduceScatter ||
+                     (desc.op == CollectiveOp::kScatter && is_root);
+  const bool recvs = desc.op == CollectiveOp::kAllToAllV ||
+                     (desc.op == CollectiveOp::kGather && is_root);
+  if (sends) {
+    const auto* const from = static_cast<const std::byte*>(desc.in);
+    even_sends_.resize(size());
+    for (int r = 0; r < size(); ++r) even_sends_[r] = {from + r * n, n};
+    desc.sends = even_sends_;
+  }
+  if (recvs) {
+    auto* const to = static_cast<std::byte*>(desc.out);
+    even_recvs_.resize(size());
+    for (int r = 0; r < size(); ++r) even_recvs_[r] = {to + r * n, n};
+    desc.recvs = even_recvs_;
+  }
+}
+
+absl::Status ProcessGroup::PostAndWait(const CollectiveDesc& desc) {
   CollectiveRequest request;
-  SHERD_RETURN_IF_ERROR(communicator_->Post(desc, request));
-  if (communicator_->CompletesInPost()) return absl::OkStatus();
-  Pause pause;
-  for (;;) {
-    SHERD_ASSIGN_OR_RETURN(const bool done, communicator_->Test(request));
-    if (done) return absl::OkStatus();
+  SHERD_ASSIGN_OR_RETURN(bool done, communicator_->Post(desc, request));
+  for (Pause pause; !done; pause()) {
+    SHERD_ASSIGN_OR_RETURN(done, communicator_->Test(request));
+    if (done) break;
     if (desc.deadline.HasPassed()) {
-      communicator_->Abort();
       return absl::DeadlineExceededError("it did not end in time");
     }
-    pause();
+    if (!usable_.load(std::memory_order_relaxed)) {
+      return absl::AbortedError("the group was aborted");
+    }
+    if (comparison_ == nullptr) continue;
+    if (const std::optional<int> failed = comparison_->FailedRank()) {
+      return WithRank(absl::UnavailableError("gave up"), *failed);
+    }
   }
+  return absl::OkStatus();
 }
 
 absl::Status ProcessGroup::Poison(const CollectiveDesc& desc,
@@ -318,28 +532,52 @@ absl::Status ProcessGroup::Poison(const CollectiveDesc& desc,
   const std::optional<int> peer = BlamedRank(status);
   // Written before the connections close, so that the ranks which notice find
   // it; then closed, so that they do notice.
-  board_->Report(Describe(desc, status), peer);
+  board_->Report(
+      absl::IsInvalidArgument(status) ? status : Describe(desc, status), peer);
+  if (comparison_ != nullptr) comparison_->Fail();
   communicator_->Abort();
   {
-    // An abort by this program is the cause, whatever the backend says of it.
+    // An abort by this program, or another thread's failure, is the cause,
+    // whatever the backend says of it.
     absl::MutexLock lock(&state_mutex_);
     if (!poison_.ok()) return Describe(desc, poison_);
   }
-  if (peer &&
-      (absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status))) {
-    const internal::FailureBoard::Verdict verdict =
-        board_->FindCulprit(*peer, status.message());
-    // A rank that is gone is a lost peer even where only time told.
-    const absl::StatusCode code =
-        verdict.died ? absl::StatusCode::kUnavailable : status.code();
-    status = WithRank(absl::Status(code, absl::StrCat("rank ", verdict.rank,
-                                                      ": ", verdict.cause)),
-                      verdict.rank);
+  if (!absl::IsInvalidArgument(status)) {
+    status = FindCause(peer, std::move(status));
   }
   status = Describe(desc, std::move(status));
   absl::MutexLock lock(&state_mutex_);
   if (poison_.ok()) poison_ = status;
+  usable_.store(false, std::memory_order_release);
   return status;
+}
+
+absl::Status ProcessGroup::FindCause(std::optional<int> peer,
+                                     absl::Status symptom) const {
+  // Where the backend cannot tell whom it waited for, the ranks can.
+  if (!peer) peer = board_->FirstSuspect();
+  if (!peer ||
+      !(absl::IsUnavailable(symptom) || absl::IsDeadlineExceeded(symptom))) {
+    return symptom;
+  }
+  const FailureBoard::Verdict verdict =
+      board_->FindCulprit(*peer, symptom.message());
+  // A rank that is gone is a lost peer even where only time told.
+  const absl::StatusCode code = verdict.code.value_or(symptom.code());
+  return WithRank(absl::Status(code, code == absl::StatusCode::kInvalidArgument
+                                         ? verdict.cause
+                                         : absl::StrCat("rank ", verdict.rank,
+                                                        ": ", verdict.cause)),
+                  verdict.rank);
+}
+
+absl::Status ProcessGroup::Refusal(const CollectiveDesc& desc) const {
+  const absl::Status status = health();
+  const std::optional<int> blamed = BlamedRank(status);
+  absl::Status refused = absl::FailedPreconditionError(
+      absl::StrCat("the group is not usable any more: ", status.message()));
+  if (blamed) refused = WithRank(std::move(refused), *blamed);
+  return Describe(desc, std::move(refused));
 }
 
 absl::Status ProcessGroup::Describe(const CollectiveDesc& desc,

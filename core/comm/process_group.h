@@ -1,27 +1,42 @@
 #ifndef SHERD_CORE_COMM_PROCESS_GROUP_H_
 #define SHERD_CORE_COMM_PROCESS_GROUP_H_
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
+#include "sherd/core/base/deadline.h"
 #include "sherd/core/comm/backend.h"
+#include "sherd/core/comm/counters.h"
+#include "sherd/core/comm/flight_dump.h"
+#include "sherd/core/comm/flight_recorder.h"
+#include "sherd/core/comm/reduction.h"
 #include "sherd/core/comm/store.h"
+#include "sherd/core/comm/watchdog.h"
 #include "sherd/core/comm/work.h"
+#include "sherd/core/tensor/dtype.h"
 
 namespace sherd {
 
 namespace internal {
+class CallComparison;
 class CollectiveQueue;
+class Emulation;
 class FailureBoard;
+struct CollectiveCall;
+struct Place;
 }  // namespace internal
 
 struct CollectiveOptions {
@@ -39,53 +54,118 @@ struct ProcessGroupOptions {
   absl::Duration timeout = absl::Minutes(5);
   // Called once, when this rank has left the group.
   std::function<void()> on_destroy;
+  // Place of each rank among all ranks of the job, and how many these are.
+  // Empty: the group is the job.
+  std::vector<int> world_ranks;
+  int world_size = 0;
+  // Numeric address on which to listen. Empty: the loopback, for ranks that
+  // share one.
+  std::string bind_address;
+  // By when the group must stand. Unset: after `timeout`.
+  std::optional<Deadline> join_deadline;
+};
+
+struct NewGroupOptions {
+  // Unset: the parent's.
+  std::optional<absl::Duration> timeout;
 };
 
 // An ordered set of ranks that call collectives together.
 //
 // Collective calls. Every rank of the group makes the same calls in the same
-// order. Lengths are bytes, since nothing here computes; P is size().
+// order; Send and Recv stand apart from that order. Lengths are bytes, also
+// where elements are summed; P is size(), and ranks are those of this group.
+//
+// Twins. FooAsync does what Foo does and returns at once; asynchronous calls
+// run in the order in which they were made, and a synchronous one waits for
+// them. Buffers and lists are borrowed until the call returned or the Work
+// ended; lists are read until then.
+//
+// Overlap. Buffers of one call do not overlap, except for the in-place forms
+// that a call names.
 //
 // Errors. No call throws. The ErrorInfo of an error carries group, operation,
 // sequence number and, where known, the rank to blame:
-//   kInvalidArgument     Buffers, root or their number do not fit the rules of
-//                        the call. Nothing was sent and the group stays
-//                        usable; peers whose call was right wait for this
-//                        rank until their deadline.
+//   kInvalidArgument     Buffers, root, type or their number do not fit the
+//                        rules of the call: nothing was sent, no buffer was
+//                        written, the group stays usable; peers whose call was
+//                        right wait for this rank until their deadline. Or the
+//                        call contradicts another rank's: nothing of a call
+//                        that contradicts this one was written, and the group
+//                        is poisoned. A rank that needs nothing from the one
+//                        that deviated may hear of it in its next call only.
+//   kUnimplemented       PathOf says kUnsupported. The group stays usable.
 //   kUnavailable         A rank died or left. The group is poisoned.
 //   kDeadlineExceeded    The call's time is over; the message names the ranks
 //                        that did not come. The group is poisoned.
-//   kFailedPrecondition  The group is poisoned or destroyed; the message holds
-//                        the first cause, and its rank is the one to blame.
-// After an error that poisons, receive buffers are unspecified, every later
-// call fails at once and only Destroy() is of use.
+//   kFailedPrecondition  The group is poisoned or destroyed, or this process is
+//                        no member; the message holds the first cause, and its
+//                        rank is the one to blame.
+// After an error that poisons, receive buffers are unspecified unless said
+// otherwise, every later call fails at once and only Destroy() and NewGroup()
+// are of use.
 //
 // Threads. Calls may come from any thread, but calls that may overlap must be
-// ordered by the caller, because ranks have to agree on the order.
+// ordered by the caller, because ranks have to agree on the order. Send and
+// Recv may overlap with everything.
 class ProcessGroup {
  public:
   // Connects this rank to the ranks that share `store`. Collective: returns
-  // once all of them called it, or at the deadline. Users call Init.
+  // once all of them called it, or at the deadline. Users call Init. `backend`
+  // outlives the group.
   //   kDeadlineExceeded   Some ranks did not come; named.
   //   kInvalidArgument    Ranks differ about the world size, or a rank is
   //                       taken: the store is left over from another run.
   static absl::StatusOr<std::shared_ptr<ProcessGroup>> Create(
       const Backend& backend, ProcessGroupOptions options);
 
+  // A group of some ranks of this one.
+  //
+  // `ranks` are ranks of this group, ascending; rank ranks[i] is rank i of the
+  // new group. Collective over `ranks` alone: others need not call it, and if
+  // they do they get, at once, a handle that is no member (is_member() is
+  // false, rank() -1) and whose operations fail with kFailedPrecondition.
+  // Groups may be made in any order; making the same one again makes another.
+  //
+  // Works on a poisoned group too: so the survivors of a failure go on.
+  //   kInvalidArgument   A rank is out of range, named twice, or not in order.
+  //   kDeadlineExceeded  Some ranks did not come; named.
+  absl::StatusOr<std::shared_ptr<ProcessGroup>> NewGroup(
+      absl::Span<const int> ranks, const NewGroupOptions& options = {});
+
+  // Parts this group into one per `color`; in each, ranks stand by `key`, then
+  // by their rank here. A negative color asks for no group: the handle is no
+  // member. Collective over this group, which must be usable.
+  absl::StatusOr<std::shared_ptr<ProcessGroup>> Split(
+      int color, int key, const NewGroupOptions& options = {});
+
   // Destroys the group if that has not been done, without waiting for others.
   ~ProcessGroup();
   ProcessGroup(const ProcessGroup&) = delete;
   ProcessGroup& operator=(const ProcessGroup&) = delete;
 
-  // Number of ranks, at least 1, and this process's place, in [0, size()).
+  // Number of ranks, at least 1, and this process's place, in [0, size()), or
+  // -1 if it is no member.
   int size() const { return options_.size; }
   int rank() const { return options_.rank; }
+  bool is_member() const { return options_.rank >= 0; }
   const std::string& name() const { return options_.name; }
-  const BackendInfo& backend() const { return backend_; }
+  const BackendInfo& backend() const { return backend_info_; }
   absl::Duration timeout() const { return options_.timeout; }
+
+  // Entry r is the place of rank r among all ranks of the job.
+  absl::Span<const int> world_ranks() const { return options_.world_ranks; }
+
+  // True if all ranks run on this host and see each other's processes.
+  bool one_host() const { return one_host_; }
+
+  // How `op` is carried out, and for reductions, with these types.
+  OperationPath PathOf(CollectiveOp op, DType dtype = DType::kFloat32,
+                       ReduceOp reduction = ReduceOp::kSum) const;
 
   // Returns once every rank has called it.
   absl::Status Barrier(const CollectiveOptions& options = {});
+  Work BarrierAsync(const CollectiveOptions& options = {});
 
   // Copies root's buffer into every rank's.
   //
@@ -95,15 +175,71 @@ class ProcessGroup {
   // Cost. Each rank but root receives n bytes.
   absl::Status Broadcast(MutableBytes buffer, int root,
                          const CollectiveOptions& options = {});
+  Work BroadcastAsync(MutableBytes buffer, int root,
+                      const CollectiveOptions& options = {});
+
+  // Leaves on every rank the reduction of all ranks' elements.
+  //
+  // Layout. recv[i] == op over r of (send of rank r)[i], element by element of
+  // `dtype`; n = send.size() == recv.size() is the same everywhere. In place if
+  // send is recv. n == 0 sends nothing and waits for nobody.
+  //
+  // Result. The same bits on every rank. Integers wrap; floats of 16 bits and
+  // less are summed in 32 and rounded once where the host, shm or local sums
+  // (see PathOf and reduction.h).
+  //
+  // Cost. Each rank receives about 2 n bytes.
+  //
+  //   kInvalidArgument  dtype has no such reduction.
+  absl::Status AllReduce(ConstBytes send, MutableBytes recv, DType dtype,
+                         ReduceOp op, const CollectiveOptions& options = {});
+  Work AllReduceAsync(ConstBytes send, MutableBytes recv, DType dtype,
+                      ReduceOp op, const CollectiveOptions& options = {});
+
+  // AllReduce in place over an array: group.AllReduce<float>(values, kSum).
+  template <typename T>
+  absl::Status AllReduce(absl::Span<T> values, ReduceOp op,
+                         const CollectiveOptions& options = {}) {
+    const MutableBytes bytes(reinterpret_cast<std::byte*>(values.data()),
+                             values.size() * sizeof(T));
+    return AllReduce(bytes, bytes, DTypeOf<T>(), op, options);
+  }
+
+  // AllReduce of which only root gets the result. Others pass an empty recv,
+  // and their send stays as it is. In place on root if send is recv.
+  absl::Status Reduce(ConstBytes send, MutableBytes recv, DType dtype,
+                      ReduceOp op, int root,
+                      const CollectiveOptions& options = {});
+  Work ReduceAsync(ConstBytes send, MutableBytes recv, DType dtype, ReduceOp op,
+                   int root, const CollectiveOptions& options = {});
+
+  // Leaves on rank r the reduction of all ranks' block r.
+  //
+  // Layout. With n = recv.size(), send.size() == P * n: (recv of rank k)[i] ==
+  // op over r of (send of rank r)[k * n + i]. In place if recv is this rank's
+  // block of send.
+  absl::Status ReduceScatter(ConstBytes send, MutableBytes recv, DType dtype,
+                             ReduceOp op,
+                             const CollectiveOptions& options = {});
+  Work ReduceScatterAsync(ConstBytes send, MutableBytes recv, DType dtype,
+                          ReduceOp op, const CollectiveOptions& options = {});
+
+  // The same with blocks anywhere: rank k gets the reduction of all ranks'
+  // sends[k], whose size is the same on all ranks. In place if recv is
+  // sends[rank()].
+  absl::Status ReduceScatterV(absl::Span<const ConstBytes> sends,
+                              MutableBytes recv, DType dtype, ReduceOp op,
+                              const CollectiveOptions& options = {});
+  Work ReduceScatterVAsync(absl::Span<const ConstBytes> sends,
+                           MutableBytes recv, DType dtype, ReduceOp op,
+                           const CollectiveOptions& options = {});
 
   // Leaves every rank's block on every rank, in rank order.
   //
   // Layout. With n = send.size(), the same on every rank, and recv.size() ==
   // P * n:  recv[r * n + i] == (send of rank r)[i], 0 <= r < P, 0 <= i < n.
-  // n == 0 sends nothing and waits for nobody.
-  //
-  // Buffers. Borrowed until the call returns (or the Work ended); they must
-  // not overlap, except that `send` may be this rank's block of `recv`.
+  // n == 0 sends nothing and waits for nobody. In place if send is this rank's
+  // block of recv.
   //
   // Cost. Each rank receives (P - 1) * n bytes.
   absl::Status AllGather(ConstBytes send, MutableBytes recv,
@@ -111,17 +247,59 @@ class ProcessGroup {
   Work AllGatherAsync(ConstBytes send, MutableBytes recv,
                       const CollectiveOptions& options = {});
 
+  // The same with a length of each rank's own: recvs[r] on every rank has the
+  // length of rank r's send. In place if send is recvs[rank()].
+  absl::Status AllGatherV(ConstBytes send, absl::Span<const MutableBytes> recvs,
+                          const CollectiveOptions& options = {});
+  Work AllGatherVAsync(ConstBytes send, absl::Span<const MutableBytes> recvs,
+                       const CollectiveOptions& options = {});
+
+  // AllGather of which only root gets the result; others pass an empty recv.
+  absl::Status Gather(ConstBytes send, MutableBytes recv, int root,
+                      const CollectiveOptions& options = {});
+  Work GatherAsync(ConstBytes send, MutableBytes recv, int root,
+                   const CollectiveOptions& options = {});
+
+  // The same with lengths: root's recvs[r] has the length of rank r's send,
+  // others pass an empty list.
+  absl::Status GatherV(ConstBytes send, absl::Span<const MutableBytes> recvs,
+                       int root, const CollectiveOptions& options = {});
+  Work GatherVAsync(ConstBytes send, absl::Span<const MutableBytes> recvs,
+                    int root, const CollectiveOptions& options = {});
+
+  // Gives rank r block r of root's buffer.
+  //
+  // Layout. With n = recv.size(), root's send.size() == P * n and others' is
+  // empty: (recv of rank r)[i] == (send of root)[r * n + i]. In place on root
+  // if recv is its own block of send.
+  absl::Status Scatter(ConstBytes send, MutableBytes recv, int root,
+                       const CollectiveOptions& options = {});
+  Work ScatterAsync(ConstBytes send, MutableBytes recv, int root,
+                    const CollectiveOptions& options = {});
+
+  // The same with lengths: root's sends[r] has the length of rank r's recv,
+  // others pass an empty list.
+  absl::Status ScatterV(absl::Span<const ConstBytes> sends, MutableBytes recv,
+                        int root, const CollectiveOptions& options = {});
+  Work ScatterVAsync(absl::Span<const ConstBytes> sends, MutableBytes recv,
+                     int root, const CollectiveOptions& options = {});
+
+  // Gives block r of send to rank r.
+  //
+  // Layout. With n = send.size() / P == recv.size() / P, the same on every
+  // rank: (recv of rank k)[r * n + i] == (send of rank r)[k * n + i].
+  absl::Status AllToAll(ConstBytes send, MutableBytes recv,
+                        const CollectiveOptions& options = {});
+  Work AllToAllAsync(ConstBytes send, MutableBytes recv,
+                     const CollectiveOptions& options = {});
+
   // Sends sends[r] to rank r and fills recvs[r] from rank r.
   //
   // Layout. Both lists have P entries. recvs[r] on rank k has the length of
-  // sends[k] on rank r; the caller ensures it, since ranks do not tell each
-  // other. An empty entry is no message: a rank that only sends or only
-  // receives waits for nobody else. Entries may lie anywhere, so a contiguous
-  // piece of a larger array needs no copy.
-  //
-  // Buffers. Borrowed, entries and what they point to, until the call returns
-  // (or the Work ended). No receive entry overlaps another entry, but
-  // sends[rank()] may be recvs[rank()].
+  // sends[k] on rank r. An empty entry is no message: a rank that only sends or
+  // only receives waits for nobody else. Entries may lie anywhere, so a
+  // contiguous piece of a larger array needs no copy. In place is the own
+  // entry only: sends[rank()] may be recvs[rank()].
   //
   // Cost. Each rank receives the sum of its recvs; its own entry is one
   // memcpy.
@@ -131,6 +309,24 @@ class ProcessGroup {
   Work AllToAllVAsync(absl::Span<const ConstBytes> sends,
                       absl::Span<const MutableBytes> recvs,
                       const CollectiveOptions& options = {});
+
+  // Sends to rank `destination` what it receives with Recv and the same tag.
+  //
+  // Matching. By pair of ranks and tag, in order among equal tags; both ends
+  // have the same length, of which 0 is no message. A call may wait for its
+  // counterpart, and asynchronous calls to one peer in one direction run one
+  // after another: its counterparts are called in the same order. Not a
+  // collective: other ranks have no part in it.
+  //   kInvalidArgument  The peer is this rank, or the tag is negative or above
+  //                     2^31 - 1; or the lengths differ, which poisons.
+  absl::Status Send(ConstBytes send, int destination, int64_t tag = 0,
+                    const CollectiveOptions& options = {});
+  Work SendAsync(ConstBytes send, int destination, int64_t tag = 0,
+                 const CollectiveOptions& options = {});
+  absl::Status Recv(MutableBytes recv, int source, int64_t tag = 0,
+                    const CollectiveOptions& options = {});
+  Work RecvAsync(MutableBytes recv, int source, int64_t tag = 0,
+                 const CollectiveOptions& options = {});
 
   // Leaves the group: waits for this rank's own pending operations, closes its
   // connections and forgets the default group if it is this one. Later calls
@@ -146,38 +342,107 @@ class ProcessGroup {
 
   bool IsDestroyed() const;
 
+  // How many calls of each operation have ended, with what outcome, so far.
+  GroupCounters counters() const;
+
   // Place for this group's own small data, apart from other groups'.
   Store& store() { return *options_.store; }
 
  private:
-  friend class internal::CollectiveQueue;
-
   ProcessGroup(const Backend& backend, ProcessGroupOptions options);
 
-  absl::Status Run(CollectiveDesc desc, const CollectiveOptions& options);
-  Work Start(CollectiveDesc desc, const CollectiveOptions& options);
-  absl::Status PostAndFinish(CollectiveDesc desc);
-  absl::Status Transfer(const CollectiveDesc& desc);
+  absl::Status Connect(Deadline deadline);
+  absl::StatusOr<std::shared_ptr<ProcessGroup>> MakeChild(
+      std::vector<int> ranks, const NewGroupOptions& options,
+      bool member = true);
+
+  internal::Place place() const;
+
+  // Collectives; then sends and receives.
+  absl::Status Run(internal::CollectiveCall call,
+                   const CollectiveOptions& options);
+  Work Start(internal::CollectiveCall call, const CollectiveOptions& options);
+  absl::Status RunMessage(internal::CollectiveCall call,
+                          const CollectiveOptions& options);
+  Work StartMessage(internal::CollectiveCall call,
+                    const CollectiveOptions& options);
+  // Null if there is none and none is to be made.
+  internal::CollectiveQueue* MessageQueue(const CollectiveDesc& desc, bool make)
+      ABSL_LOCKS_EXCLUDED(peers_mutex_);
+
+  // What the flight recorder and the counters hold of a call.
+  internal::FlightTicket Record(const CollectiveDesc& desc, bool started);
+  absl::Status Conclude(const internal::FlightTicket& ticket,
+                        absl::Status status);
+  void DumpOnce(internal::FlightReason reason, absl::string_view detail);
+
+  absl::Status Execute(CollectiveDesc desc) ABSL_LOCKS_EXCLUDED(run_mutex_);
+  absl::Status ExecuteMessage(CollectiveDesc desc)
+      ABSL_LOCKS_EXCLUDED(open_mutex_);
+  absl::Status Transfer(CollectiveDesc& desc)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(run_mutex_);
+  void ListEvenBlocks(CollectiveDesc& desc)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(run_mutex_);
+  absl::Status PostAndWait(const CollectiveDesc& desc);
   absl::Status Poison(const CollectiveDesc& desc, absl::Status status);
+  absl::Status FindCause(std::optional<int> peer, absl::Status symptom) const;
+  // Why `call` is not carried out, or OK.
+  absl::Status Admit(const internal::CollectiveCall& call) const;
+  absl::Status Refusal(const CollectiveDesc& desc) const;
   absl::Status Describe(const CollectiveDesc& desc, absl::Status status) const;
   Deadline DeadlineOf(const CollectiveOptions& options) const;
 
   const ProcessGroupOptions options_;
-  const BackendInfo backend_;
+  const Backend& backend_;
+  const BackendInfo backend_info_;
+  // Null if this process is no member, like everything below that connects.
   const std::unique_ptr<internal::FailureBoard> board_;
+  const std::unique_ptr<internal::GroupTag> tag_;
+  bool one_host_ = true;
   std::unique_ptr<Communicator> communicator_;
+  std::unique_ptr<internal::CallComparison> comparison_;
+  std::unique_ptr<internal::Emulation> emulation_;
 
-  // Held while an operation runs: one Post at a time.
+  // Held while a collective runs: one Post at a time.
   absl::Mutex run_mutex_ ABSL_ACQUIRED_BEFORE(state_mutex_);
-  uint64_t sequence_ ABSL_GUARDED_BY(run_mutex_) = 0;
+  // Counts what is posted, of which an emulated operation has several.
+  uint64_t posted_ ABSL_GUARDED_BY(run_mutex_) = 0;
+  // Lists for the forms that are called with one contiguous buffer.
+  std::vector<ConstBytes> even_sends_ ABSL_GUARDED_BY(run_mutex_);
+  std::vector<MutableBytes> even_recvs_ ABSL_GUARDED_BY(run_mutex_);
+
+  // Counts collectives, in the order in which they are called.
+  std::atomic<uint64_t> sequence_{0};
+
+  // Held shared by each send and receive, exclusively to leave.
+  absl::Mutex open_mutex_ ABSL_ACQUIRED_BEFORE(state_mutex_);
+  std::atomic<uint64_t> messages_{0};
+
+  // A group is dumped once, when it breaks.
+  std::atomic<bool> dumped_{false};
+
+  // Held by Abort while it uses communicator_, and to end it.
+  absl::Mutex abort_mutex_;
 
   mutable absl::Mutex state_mutex_;
+  // False once poison_ or destroyed_ is set: looked at without the lock.
+  std::atomic<bool> usable_{true};
   absl::Status poison_ ABSL_GUARDED_BY(state_mutex_);
   bool destroyed_ ABSL_GUARDED_BY(state_mutex_) = false;
+  // How often each list of ranks has become a group.
+  absl::flat_hash_map<std::string, int> children_ ABSL_GUARDED_BY(state_mutex_);
 
-  // Runs asynchronous calls in order on a thread that the first one starts.
-  // Declared last: its thread uses the members above.
+  absl::Mutex peers_mutex_;
+  // Asynchronous sends to rank r at 2 r, receives from it at 2 r + 1; made by
+  // the first. Declared late, like queue_: their threads use the members above.
+  std::vector<std::unique_ptr<internal::CollectiveQueue>> peers_
+      ABSL_GUARDED_BY(peers_mutex_);
+
+  // Runs asynchronous collectives in order on a thread that the first starts.
   const std::unique_ptr<internal::CollectiveQueue> queue_;
+
+  // Ends operations that the backend does not end at their deadline.
+  internal::Watchdog::Watch watch_;
 };
 
 }  // namespace sherd

@@ -13,6 +13,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "sherd/core/base/error_info.h"
+#include "sherd/core/base/status_macros.h"
 #include "sherd/core/comm/hash_store.h"
 #include "sherd/testing/matchers.h"
 
@@ -39,9 +40,10 @@ struct Script {
 class ScriptedCommunicator final : public Communicator {
  public:
   explicit ScriptedCommunicator(Script& script) : script_(script) {}
-  bool CompletesInPost() const override { return script_.completes_in_post; }
-  absl::Status Post(const CollectiveDesc& desc, CollectiveRequest&) override {
-    return script_.post(desc);
+  absl::StatusOr<bool> Post(const CollectiveDesc& desc,
+                            CollectiveRequest&) override {
+    SHERD_RETURN_IF_ERROR(script_.post(desc));
+    return script_.completes_in_post;
   }
   absl::StatusOr<bool> Test(CollectiveRequest&) override {
     return script_.tests_left != -1 && script_.tests_left-- == 0;
@@ -56,6 +58,9 @@ class ScriptedBackend final : public Backend {
  public:
   explicit ScriptedBackend(Script& script) : script_(script) {
     info_.name = "scripted";
+    info_.compares_calls = true;
+    info_.native.operations = (1u << kNumCollectiveOps) - 1;
+    info_.native.reductions.fill(~0u);
   }
   const BackendInfo& info() const override { return info_; }
   absl::Status Probe() const override { return absl::OkStatus(); }

@@ -1,11 +1,9 @@
 #include "sherd/core/comm/store.h"
 
 #include <cstdio>
-#include <functional>
 #include <memory>
 #include <string>
-#include <thread>
-#include <vector>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
@@ -13,149 +11,99 @@
 #include "gtest/gtest.h"
 #include "sherd/core/comm/file_store.h"
 #include "sherd/core/comm/hash_store.h"
+#include "sherd/core/comm/store_conformance.h"
+#include "sherd/core/comm/tcp_store.h"
 #include "sherd/testing/matchers.h"
 
-namespace sherd {
+namespace sherd::testing {
 namespace {
 
-using ::sherd::testing::IsOk;
-using ::sherd::testing::IsOkAndHolds;
-using ::sherd::testing::StatusIs;
 using ::testing::HasSubstr;
-using ::testing::TempDir;
 
 Deadline Soon() { return Deadline::After(absl::Milliseconds(20)); }
-Deadline Late() { return Deadline::After(absl::Seconds(30)); }
 
-std::string FreshPath() {
+StoreKind::Opener OpenHash() {
+  return [store = std::make_shared<HashStore>()] { return store; };
+}
+
+StoreKind::Opener OpenFile() {
   static int counter = 0;
-  const auto* info = ::testing::UnitTest::GetInstance()->current_test_info();
-  std::string name = absl::StrCat(info->test_suite_name(), "_", info->name(),
-                                  "_", ++counter, ".store");
-  for (char& c : name) {
-    if (c == '/') c = '_';
-  }
-  std::string path = absl::StrCat(TempDir(), "/", name);
+  const std::string path =
+      absl::StrCat(::testing::TempDir(), "/conformance_", ++counter, ".store");
   std::remove(path.c_str());
-  return path;
+  return [path] { return std::make_shared<FileStore>(path); };
 }
 
-struct StoreKind {
-  const char* name;
-  std::function<std::shared_ptr<Store>()> make;
-};
-
-// What every store must do.
-class StoreTest : public ::testing::TestWithParam<StoreKind> {
- protected:
-  const std::shared_ptr<Store> store_ = GetParam().make();
-};
-
-TEST_P(StoreTest, GetReturnsWhatSetWrote) {
-  const std::string value("a\0b\n", 4);
-  ASSERT_THAT(store_->Set("key", value), IsOk());
-  EXPECT_THAT(store_->Get("key", Soon()), IsOkAndHolds(value));
-  ASSERT_THAT(store_->Set("key", ""), IsOk());
-  EXPECT_THAT(store_->Get("key", Soon()), IsOkAndHolds(""));
+StoreKind::Opener OpenTcp() {
+  absl::StatusOr<std::unique_ptr<TcpStoreServer>> server =
+      TcpStoreServer::Start({.secret = "of the suite"});
+  EXPECT_THAT(server, IsOk());
+  // Destroyed with the opener, which the suite destroys after its stores, but
+  // perhaps before threads that a test has left.
+  return [server = std::shared_ptr<TcpStoreServer>(*std::move(server))] {
+    absl::StatusOr<std::shared_ptr<TcpStore>> store =
+        TcpStore::Connect({.host = "127.0.0.1",
+                           .port = server->port(),
+                           .secret = "of the suite",
+                           .deadline = Deadline::After(absl::Seconds(30)),
+                           .call_timeout = absl::Seconds(60)});
+    EXPECT_THAT(store, IsOk());
+    return *std::move(store);
+  };
 }
 
-TEST_P(StoreTest, GetOfAMissingKeyNamesItAtTheDeadline) {
-  EXPECT_THAT(
-      store_->Get("absent", Soon()),
-      StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("absent")));
+StoreKind Kind(std::string name, StoreKind::Opener (*make)()) {
+  return {std::move(name), make};
 }
 
-TEST_P(StoreTest, GetWaitsForAnotherThread) {
-  std::thread writer([this] { EXPECT_THAT(store_->Set("late", "x"), IsOk()); });
-  EXPECT_THAT(store_->Get("late", Late()), IsOkAndHolds("x"));
-  writer.join();
+StoreKind Prefixed(std::string name, StoreKind::Opener (*make)()) {
+  return {std::move(name), [make] {
+            return [open = make()] {
+              return std::make_shared<PrefixStore>("a", open());
+            };
+          }};
 }
 
-TEST_P(StoreTest, WaitEndsWithAKeyThatAddCreated) {
-  std::thread writer([this] { EXPECT_THAT(store_->Add("n", 1), IsOk()); });
-  EXPECT_THAT(store_->Wait({"n"}, Late()), IsOk());
-  writer.join();
-}
-
-TEST_P(StoreTest, WaitNamesOnlyTheMissingKeys) {
-  ASSERT_THAT(store_->Set("here", "1"), IsOk());
-  const absl::Status status = store_->Wait({"here", "gone"}, Soon());
-  EXPECT_THAT(status,
-              StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("gone")));
-  EXPECT_THAT(std::string(status.message()), Not(HasSubstr("here,")));
-}
-
-TEST_P(StoreTest, AddCountsInDecimalText) {
-  EXPECT_THAT(store_->Add("n", 3), IsOkAndHolds(3));
-  EXPECT_THAT(store_->Add("n", -5), IsOkAndHolds(-2));
-  EXPECT_THAT(store_->Get("n", Soon()), IsOkAndHolds("-2"));
-  ASSERT_THAT(store_->Set("n", "7"), IsOk());
-  EXPECT_THAT(store_->Add("n", 1), IsOkAndHolds(8));
-}
-
-TEST_P(StoreTest, AddRefusesTextAndOverflowAndLeavesTheValue) {
-  ASSERT_THAT(store_->Set("t", "seven"), IsOk());
-  EXPECT_THAT(store_->Add("t", 1),
-              StatusIs(absl::StatusCode::kFailedPrecondition));
-  EXPECT_THAT(store_->Get("t", Soon()), IsOkAndHolds("seven"));
-  EXPECT_THAT(store_->Add("max", INT64_MAX), IsOk());
-  EXPECT_THAT(
-      store_->Add("max", 1),
-      StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("overflows")));
-}
-
-TEST_P(StoreTest, DeleteSaysWhetherTheKeyWasThere) {
-  ASSERT_THAT(store_->Set("k", "v"), IsOk());
-  EXPECT_THAT(store_->Delete("k"), IsOkAndHolds(true));
-  EXPECT_THAT(store_->Delete("k"), IsOkAndHolds(false));
-  EXPECT_THAT(store_->Contains("k"), IsOkAndHolds(false));
-}
-
-TEST_P(StoreTest, RefusesKeysAndValuesOverTheLimit) {
-  EXPECT_THAT(store_->Set("", "v"),
-              StatusIs(absl::StatusCode::kInvalidArgument));
-  EXPECT_THAT(store_->Set(std::string(5000, 'k'), "v"),
-              StatusIs(absl::StatusCode::kInvalidArgument));
-  EXPECT_THAT(store_->Set("k", std::string((16 << 20) + 1, 'v')),
-              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("k")));
-}
-
-TEST_P(StoreTest, ConcurrentAddsAllCount) {
-  constexpr int kThreads = 8;
-  constexpr int kAdds = 100;
-  std::vector<std::thread> threads;
-  for (int t = 0; t < kThreads; ++t) {
-    threads.emplace_back([this] {
-      for (int i = 0; i < kAdds; ++i) {
-        EXPECT_THAT(store_->Add("sum", 1), IsOk());
-      }
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
-  EXPECT_THAT(store_->Add("sum", 0), IsOkAndHolds(kThreads * kAdds));
-}
-
-INSTANTIATE_TEST_SUITE_P(
-    AllStores, StoreTest,
-    ::testing::Values(
-        StoreKind{"Hash", [] { return std::make_shared<HashStore>(); }},
-        StoreKind{"File",
-                  [] { return std::make_shared<FileStore>(FreshPath()); }},
-        StoreKind{"Prefix",
-                  [] {
-                    return std::make_shared<PrefixStore>(
-                        "p", std::make_shared<HashStore>());
-                  }}),
-    [](const auto& info) { return info.param.name; });
+INSTANTIATE_TEST_SUITE_P(AllStores, StoreConformanceTest,
+                         ::testing::Values(Kind("Hash", OpenHash),
+                                           Kind("File", OpenFile),
+                                           Kind("Tcp", OpenTcp),
+                                           Prefixed("PrefixOverHash", OpenHash),
+                                           Prefixed("PrefixOverFile", OpenFile),
+                                           Prefixed("PrefixOverTcp", OpenTcp)),
+                         StoreKindName);
 
 TEST(PrefixStoreTest, KeepsNamespacesApart) {
   const auto base = std::make_shared<HashStore>();
-  PrefixStore a("a", base), b("b", base);
-  ASSERT_THAT(a.Set("k", "1"), IsOk());
+  PrefixStore a("a", base), b("b", base), ab("ab", base);
+  ASSERT_THAT(a.Set("b/k", "1"), IsOk());
   ASSERT_THAT(b.Set("k", "2"), IsOk());
-  EXPECT_THAT(a.Get("k", Soon()), IsOkAndHolds("1"));
+  ASSERT_THAT(ab.Set("k", "3"), IsOk());
+  EXPECT_THAT(a.Get("b/k", Soon()), IsOkAndHolds("1"));
   EXPECT_THAT(base->Get("b/k", Soon()), IsOkAndHolds("2"));
+  EXPECT_THAT(a.DeletePrefix("b"), IsOkAndHolds(1));
+  EXPECT_THAT(b.Get("k", Soon()), IsOkAndHolds("2"));
+  EXPECT_THAT(base->DeletePrefix("a"), IsOkAndHolds(0));
+  EXPECT_THAT(ab.Get("k", Soon()), IsOkAndHolds("3"));
+}
+
+TEST(PrefixStoreTest, MessagesNameTheWholeKey) {
+  PrefixStore store("outer", std::make_shared<PrefixStore>(
+                                 "inner", std::make_shared<HashStore>()));
+  EXPECT_THAT(store.Get("k", Soon()),
+              StatusIs(absl::StatusCode::kDeadlineExceeded,
+                       HasSubstr("inner/outer/k")));
+}
+
+TEST(PrefixStoreTest, RetiresBelowItsPrefixOnly) {
+  const auto base = std::make_shared<HashStore>();
+  PrefixStore store("p", base);
+  ASSERT_THAT(store.Set("g/1", "v"), IsOk());
+  ASSERT_THAT(base->Set("g/1", "w"), IsOk());
+  ASSERT_THAT(store.Retire("g", 1), IsOk());
+  EXPECT_THAT(base->Contains("p/g/1"), IsOkAndHolds(false));
+  EXPECT_THAT(base->Contains("g/1"), IsOkAndHolds(true));
 }
 
 }  // namespace
-}  // namespace sherd
+}  // namespace sherd::testing

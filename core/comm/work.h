@@ -1,8 +1,10 @@
 #ifndef SHERD_CORE_COMM_WORK_H_
 #define SHERD_CORE_COMM_WORK_H_
 
+#include <functional>
 #include <memory>
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 
@@ -40,10 +42,23 @@ class Work {
   // the caller for that. Never blocks.
   bool Test();
 
+  // A Work that ends once this one has and `next`, called with its outcome,
+  // has returned what becomes the new outcome.
+  //
+  // Threads. `next` runs on the thread that ends the operation, or here if it
+  // has ended: it must not wait for collectives of the group. What it captured
+  // is released before the new Work ends, and lives until the operation ended
+  // even if all Works were dropped.
+  [[nodiscard]] Work Then(std::function<absl::Status(absl::Status)> next) &&;
+
  private:
   std::shared_ptr<internal::WorkState> state_;
   absl::Status status_;
 };
+
+// Ends once all of `works` have. Its outcome is that of the first, in their
+// order, that failed.
+[[nodiscard]] Work WhenAll(std::vector<Work> works);
 
 }  // namespace sherd
 

@@ -1,9 +1,13 @@
 #ifndef SHERD_CORE_COMM_WORK_STATE_H_
 #define SHERD_CORE_COMM_WORK_STATE_H_
 
+#include <functional>
 #include <utility>
+#include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
 #include "absl/synchronization/notification.h"
 
 namespace sherd::internal {
@@ -12,10 +16,33 @@ namespace sherd::internal {
 // written once and published by the notification.
 class WorkState {
  public:
+  using Continuation = std::function<void(const absl::Status&)>;
+
   void Finish(absl::Status status) {
-    status_ = std::move(status);
-    done_.Notify();
+    std::vector<Continuation> continuations;
+    {
+      absl::MutexLock lock(&mutex_);
+      status_ = std::move(status);
+      continuations.swap(continuations_);
+      done_.Notify();
+    }
+    for (const Continuation& continuation : continuations) {
+      continuation(status_);
+    }
   }
+
+  // Calls `continuation` from Finish, or at once if that has been.
+  void OnFinish(Continuation continuation) {
+    {
+      absl::MutexLock lock(&mutex_);
+      if (!done_.HasBeenNotified()) {
+        continuations_.push_back(std::move(continuation));
+        return;
+      }
+    }
+    continuation(status_);
+  }
+
   bool IsDone() const { return done_.HasBeenNotified(); }
   const absl::Status& Await() const {
     done_.WaitForNotification();
@@ -25,6 +52,8 @@ class WorkState {
  private:
   absl::Notification done_;
   absl::Status status_;
+  absl::Mutex mutex_;
+  std::vector<Continuation> continuations_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace sherd::internal

@@ -1,0 +1,450 @@
+#include "sherd/core/comm/call_comparison.h"
+
+#include <fcntl.h>
+#include <sched.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <map>
+#include <utility>
+
+#include "absl/memory/memory.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/time/clock.h"
+#include "sherd/core/base/error_info.h"
+#include "sherd/core/base/status_macros.h"
+
+namespace sherd::internal {
+namespace {
+
+constexpr char kBoardKey[] = "calls/board";
+
+// How many calls a rank may be ahead of the slowest, at most: as many as the
+// board remembers.
+constexpr uint64_t kCalls = 1024;
+constexpr uint64_t kCallsWithLengths = 8;
+
+// Where things stand, in words. A line is what processors share at once.
+constexpr size_t kLine = 8;
+constexpr size_t kFailed = 0;
+constexpr size_t kBlamed = kLine;
+constexpr size_t kSlots = 2 * kLine;
+// In the area of a rank.
+constexpr size_t kDone = 0;
+constexpr size_t kDoneWithLengths = kLine;
+constexpr size_t kRing = 2 * kLine;
+
+constexpr size_t LengthsWords(int size) { return kLine + 2 * size; }
+
+constexpr size_t AreaWords(int size) {
+  const size_t words =
+      kRing + kCalls * kLine + kCallsWithLengths * LengthsWords(size);
+  return (words + kLine - 1) / kLine * kLine;
+}
+
+constexpr size_t BoardWords(int size) {
+  return kSlots + kCalls + size * AreaWords(size);
+}
+
+// A slot's word: the call's number above, its fingerprint below.
+constexpr int kFingerprintBits = 40;
+constexpr uint64_t kFingerprintMask = (uint64_t{1} << kFingerprintBits) - 1;
+
+// How long the ranks that are still to come are given to say what they call,
+// once a difference is known: then it can be said who is alone with his call.
+constexpr absl::Duration kPatience = absl::Milliseconds(200);
+
+uint64_t Mix(uint64_t hash, uint64_t value) {
+  // The multiplier and shift of SplitMix64.
+  hash = (hash ^ value) * 0xbf58476d1ce4e5b9;
+  return hash ^ (hash >> 29);
+}
+
+// Yields while the answer is likely near, then sleeps.
+class Pause {
+ public:
+  void operator()() {
+    if (++rounds_ <= 100) {
+      sched_yield();
+    } else {
+      absl::SleepFor(absl::Microseconds(100));
+    }
+  }
+
+ private:
+  int rounds_ = 0;
+};
+
+bool HasLengthsOfItsOwn(CollectiveOp op) {
+  return op == CollectiveOp::kAllToAllV || op == CollectiveOp::kGather ||
+         op == CollectiveOp::kScatter;
+}
+
+}  // namespace
+
+uint64_t CallComparison::Call::Fingerprint() const {
+  uint64_t hash = 0;
+  for (const uint64_t value :
+       {op_and_root, dtype_and_reduction, bytes, lengths}) {
+    hash = Mix(hash, value);
+  }
+  return hash & kFingerprintMask;
+}
+
+std::string CallComparison::Call::ToString() const {
+  const auto op = static_cast<CollectiveOp>(op_and_root >> 32);
+  std::vector<std::string> details;
+  if (IsReduction(op)) {
+    details.push_back(absl::StrCat(
+        Name(static_cast<ReduceOp>(dtype_and_reduction & 0xffffffff)), " of ",
+        Name(static_cast<DType>(dtype_and_reduction >> 32))));
+  }
+  if (op == CollectiveOp::kBroadcast || op == CollectiveOp::kReduce ||
+      op == CollectiveOp::kGather || op == CollectiveOp::kScatter) {
+    details.push_back(absl::StrCat("root ", op_and_root & 0xffffffff));
+  }
+  if (op == CollectiveOp::kReduceScatter || op == CollectiveOp::kAllGatherV) {
+    details.push_back(absl::StrCat("list ", absl::Hex(lengths)));
+  } else if (op != CollectiveOp::kBarrier && !HasLengthsOfItsOwn(op)) {
+    details.push_back(absl::StrCat(bytes, " bytes"));
+  }
+  return absl::StrCat(Name(op), "(", absl::StrJoin(details, ", "), ")");
+}
+
+CallComparison::Call CallComparison::Describe(const CollectiveDesc& desc) {
+  Call call;
+  call.sequence = desc.sequence;
+  call.op_and_root =
+      uint64_t{static_cast<uint32_t>(desc.op)} << 32 |
+      (desc.op == CollectiveOp::kBarrier ? 0
+                                         : static_cast<uint32_t>(desc.root));
+  if (IsReduction(desc.op)) {
+    call.dtype_and_reduction = uint64_t{static_cast<uint32_t>(desc.dtype)}
+                                   << 32 |
+                               static_cast<uint32_t>(desc.reduction);
+  }
+  switch (desc.op) {
+    case CollectiveOp::kReduceScatter:
+      for (const ConstBytes& entry : desc.sends) {
+        call.lengths = Mix(call.lengths, entry.size());
+      }
+      break;
+    case CollectiveOp::kAllGatherV:
+      for (const MutableBytes& entry : desc.recvs) {
+        call.lengths = Mix(call.lengths, entry.size());
+      }
+      break;
+    default:
+      if (!HasLengthsOfItsOwn(desc.op)) call.bytes = desc.bytes;
+  }
+  return call;
+}
+
+CallComparison::Line CallComparison::LineFor(const CollectiveDesc& desc,
+                                             int peer) const {
+  Line line = {.call = Describe(desc)};
+  const bool to_root = peer == desc.root;
+  const bool from_root = rank_ == desc.root;
+  switch (desc.op) {
+    case CollectiveOp::kAllToAllV:
+      line.sent = desc.sends[peer].size();
+      line.wanted = desc.recvs[peer].size();
+      break;
+    case CollectiveOp::kGather:
+      if (to_root) line.sent = desc.bytes;
+      if (from_root) line.wanted = desc.recvs[peer].size();
+      break;
+    case CollectiveOp::kScatter:
+      if (from_root) line.sent = desc.sends[peer].size();
+      if (to_root) line.wanted = desc.bytes;
+      break;
+    default:
+      break;
+  }
+  return line;
+}
+
+absl::StatusOr<std::unique_ptr<CallComparison>> CallComparison::OnBoard(
+    Store& store, int rank, int size, Deadline deadline) {
+  auto made = absl::WrapUnique(new CallComparison(rank, size));
+  made->board_bytes_ = BoardWords(size) * sizeof(Word);
+  const auto failed = [](absl::string_view what) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "the board on which ranks compare their calls: ", what, ": ",
+        std::strerror(errno),
+        "; run all ranks as the same user, or set SHERD_CHECK_CALLS=message"));
+  };
+  if (rank == 0) {
+    made->file_ = UniqueFd(memfd_create("sherd_calls", MFD_CLOEXEC));
+    if (!made->file_.is_open()) return failed("memfd_create");
+    if (ftruncate(made->file_.get(), static_cast<off_t>(made->board_bytes_)) !=
+        0) {
+      return failed("ftruncate");
+    }
+    // Kept open until the group ends: others open it by this name.
+    SHERD_RETURN_IF_ERROR(
+        store.Set(kBoardKey,
+                  absl::StrCat("/proc/", getpid(), "/fd/", made->file_.get())));
+  } else {
+    SHERD_ASSIGN_OR_RETURN(const std::string path,
+                           store.Get(kBoardKey, deadline));
+    made->file_ = UniqueFd(open(path.c_str(), O_RDWR | O_CLOEXEC));
+    if (!made->file_.is_open()) return WithRank(failed(path), 0);
+  }
+  void* const memory = mmap(nullptr, made->board_bytes_, PROT_READ | PROT_WRITE,
+                            MAP_SHARED, made->file_.get(), 0);
+  if (memory == MAP_FAILED) return failed("mmap");
+  if (rank != 0) made->file_.Reset();
+  // Zeroed pages are words of value 0.
+  made->board_ = static_cast<Word*>(memory);
+  return made;
+}
+
+std::unique_ptr<CallComparison> CallComparison::ByMessages(int rank, int size) {
+  auto made = absl::WrapUnique(new CallComparison(rank, size));
+  made->outgoing_.resize(size);
+  made->incoming_.resize(size);
+  for (int r = 0; r < size; ++r) {
+    made->sends_.emplace_back(
+        reinterpret_cast<const std::byte*>(&made->outgoing_[r]), sizeof(Line));
+    made->recvs_.emplace_back(reinterpret_cast<std::byte*>(&made->incoming_[r]),
+                              sizeof(Line));
+  }
+  return made;
+}
+
+CallComparison::~CallComparison() {
+  if (board_ != nullptr) munmap(board_, board_bytes_);
+}
+
+absl::Status CallComparison::Compare(const CollectiveDesc& desc,
+                                     Exchange exchange) {
+  return board_ != nullptr ? CompareOnBoard(desc)
+                           : CompareByMessages(desc, exchange);
+}
+
+void CallComparison::Fail() {
+  if (board_ == nullptr) return;
+  uint64_t nobody = 0;
+  board_[kFailed].compare_exchange_strong(nobody, rank_ + 1);
+}
+
+std::optional<int> CallComparison::FailedRank() const {
+  if (board_ == nullptr) return std::nullopt;
+  const uint64_t failed = board_[kFailed].load(std::memory_order_acquire);
+  if (failed == 0 || failed > static_cast<uint64_t>(size_)) return std::nullopt;
+  return static_cast<int>(failed) - 1;
+}
+
+absl::Status CallComparison::CompareByMessages(const CollectiveDesc& desc,
+                                               Exchange exchange) {
+  for (int r = 0; r < size_; ++r) outgoing_[r] = LineFor(desc, r);
+  incoming_[rank_] = outgoing_[rank_];
+  SHERD_RETURN_IF_ERROR(exchange(sends_, recvs_));
+  std::vector<std::optional<Call>> calls;
+  for (const Line& line : incoming_) calls.emplace_back(line.call);
+  SHERD_RETURN_IF_ERROR(Judge(calls));
+  for (int r = 0; r < size_; ++r) {
+    if (incoming_[r].sent != outgoing_[r].wanted) {
+      return Blame(r, absl::StrCat("rank ", r, " sends ", incoming_[r].sent,
+                                   " bytes to rank ", rank_, ", which expects ",
+                                   outgoing_[r].wanted));
+    }
+    if (outgoing_[r].sent != incoming_[r].wanted) {
+      return Blame(rank_,
+                   absl::StrCat("rank ", rank_, " sends ", outgoing_[r].sent,
+                                " bytes to rank ", r, ", which expects ",
+                                incoming_[r].wanted));
+    }
+  }
+  return absl::OkStatus();
+}
+
+CallComparison::Word& CallComparison::Slot(uint64_t sequence) const {
+  return board_[kSlots + sequence % kCalls];
+}
+
+CallComparison::Word* CallComparison::Area(int rank) const {
+  return board_ + kSlots + kCalls + rank * AreaWords(size_);
+}
+
+CallComparison::Word* CallComparison::Lengths(int rank, uint64_t count) const {
+  return Area(rank) + kRing + kCalls * kLine +
+         count % kCallsWithLengths * LengthsWords(size_);
+}
+
+// Returns once every rank's counter at `word` is at least `least`.
+absl::Status CallComparison::KeepPace(int word, uint64_t least,
+                                      Deadline deadline) {
+  for (int r = 0; r < size_; ++r) {
+    Pause pause;
+    while (Area(r)[word].load(std::memory_order_acquire) < least) {
+      if (deadline.HasPassed() || FailedRank()) {
+        return WithRank(absl::DeadlineExceededError(absl::StrCat(
+                            "is too many calls behind rank ", rank_)),
+                        r);
+      }
+      pause();
+    }
+  }
+  return absl::OkStatus();
+}
+
+void CallComparison::Publish(const Call& call) {
+  Word* const line = Area(rank_) + kRing + call.sequence % kCalls * kLine;
+  // Readers look at the number first and last.
+  line[0].store(0, std::memory_order_relaxed);
+  std::atomic_thread_fence(std::memory_order_release);
+  line[1].store(call.op_and_root, std::memory_order_relaxed);
+  line[2].store(call.dtype_and_reduction, std::memory_order_relaxed);
+  line[3].store(call.bytes, std::memory_order_relaxed);
+  line[4].store(call.lengths, std::memory_order_relaxed);
+  line[0].store(call.sequence, std::memory_order_release);
+}
+
+std::optional<CallComparison::Call> CallComparison::Published(
+    int rank, uint64_t sequence) const {
+  const Word* const line = Area(rank) + kRing + sequence % kCalls * kLine;
+  Call call;
+  call.sequence = line[0].load(std::memory_order_acquire);
+  call.op_and_root = line[1].load(std::memory_order_relaxed);
+  call.dtype_and_reduction = line[2].load(std::memory_order_relaxed);
+  call.bytes = line[3].load(std::memory_order_relaxed);
+  call.lengths = line[4].load(std::memory_order_relaxed);
+  std::atomic_thread_fence(std::memory_order_acquire);
+  if (call.sequence != sequence ||
+      line[0].load(std::memory_order_relaxed) != sequence) {
+    return std::nullopt;
+  }
+  return call;
+}
+
+// True unless a rank that came before made another call.
+bool CallComparison::IsFirstOrEqual(const Call& call) {
+  Word& slot = Slot(call.sequence);
+  const uint64_t mine = call.sequence << kFingerprintBits | call.Fingerprint();
+  uint64_t found = slot.load(std::memory_order_acquire);
+  while (found >> kFingerprintBits != mine >> kFingerprintBits) {
+    if (slot.compare_exchange_weak(found, mine, std::memory_order_acq_rel)) {
+      return true;
+    }
+  }
+  return found == mine;
+}
+
+absl::Status CallComparison::CompareOnBoard(const CollectiveDesc& desc) {
+  if (desc.sequence % (kCalls / 2) == 0 && desc.sequence >= kCalls) {
+    SHERD_RETURN_IF_ERROR(
+        KeepPace(kDone, desc.sequence - kCalls / 2, desc.deadline));
+  }
+  const Call call = Describe(desc);
+  Publish(call);
+  if (!IsFirstOrEqual(call)) {
+    std::vector<std::optional<Call>> calls(size_);
+    const Deadline patience = Deadline::After(kPatience);
+    Pause pause;
+    for (int r = 0; r < size_;) {
+      calls[r] = Published(r, call.sequence);
+      if (calls[r] || patience.HasPassed()) {
+        ++r;
+      } else {
+        pause();
+      }
+    }
+    return Judge(calls);
+  }
+  if (HasLengthsOfItsOwn(desc.op)) {
+    SHERD_RETURN_IF_ERROR(CompareLengths(desc));
+  }
+  Area(rank_)[kDone].store(desc.sequence, std::memory_order_release);
+  return absl::OkStatus();
+}
+
+absl::Status CallComparison::CompareLengths(const CollectiveDesc& desc) {
+  const uint64_t count = ++with_lengths_;
+  constexpr uint64_t kHalf = kCallsWithLengths / 2;
+  if (count % kHalf == 0 && count >= kCallsWithLengths) {
+    SHERD_RETURN_IF_ERROR(
+        KeepPace(kDoneWithLengths, count - kHalf, desc.deadline));
+  }
+  Word* const mine = Lengths(rank_, count);
+  mine[0].store(0, std::memory_order_relaxed);
+  std::atomic_thread_fence(std::memory_order_release);
+  for (int r = 0; r < size_; ++r) {
+    const Line line = LineFor(desc, r);
+    mine[kLine + 2 * r].store(line.sent, std::memory_order_relaxed);
+    mine[kLine + 2 * r + 1].store(line.wanted, std::memory_order_relaxed);
+  }
+  mine[0].store(count, std::memory_order_release);
+  // Of two ranks that write and then look, at least one sees the other.
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  for (int r = 0; r < size_; ++r) {
+    const Word* const theirs = Lengths(r, count);
+    if (theirs[0].load(std::memory_order_acquire) != count) continue;
+    const uint64_t sent = theirs[kLine + 2 * rank_];
+    const uint64_t wanted = theirs[kLine + 2 * rank_ + 1];
+    const uint64_t own_sent = mine[kLine + 2 * r];
+    const uint64_t own_wanted = mine[kLine + 2 * r + 1];
+    if (sent != own_wanted) {
+      return Blame(
+          r, absl::StrCat("rank ", r, " sends ", sent, " bytes to rank ", rank_,
+                          ", which expects ", own_wanted));
+    }
+    if (own_sent != wanted) {
+      return Blame(rank_, absl::StrCat("rank ", rank_, " sends ", own_sent,
+                                       " bytes to rank ", r, ", which expects ",
+                                       wanted));
+    }
+  }
+  Area(rank_)[kDoneWithLengths].store(count, std::memory_order_release);
+  return absl::OkStatus();
+}
+
+absl::Status CallComparison::Judge(
+    const std::vector<std::optional<Call>>& calls) {
+  // Ranks by what they called.
+  std::map<uint64_t, std::vector<int>> parties;
+  for (int r = 0; r < size_; ++r) {
+    if (calls[r]) parties[calls[r]->Fingerprint()].push_back(r);
+  }
+  if (parties.size() <= 1) return absl::OkStatus();
+  const auto largest = std::max_element(
+      parties.begin(), parties.end(), [](const auto& a, const auto& b) {
+        if (a.second.size() != b.second.size()) {
+          return a.second.size() < b.second.size();
+        }
+        return a.second.front() > b.second.front();
+      });
+  int blamed = size_;
+  std::vector<std::string> texts;
+  for (const auto& [fingerprint, ranks] : parties) {
+    if (fingerprint != largest->first) {
+      blamed = std::min(blamed, ranks.front());
+    }
+    texts.push_back(absl::StrCat(ranks.size() == 1 ? "rank " : "ranks ",
+                                 absl::StrJoin(ranks, ", "), " called ",
+                                 calls[ranks.front()]->ToString()));
+  }
+  std::sort(texts.begin(), texts.end());
+  return Blame(blamed, absl::StrCat("the ranks made different calls: ",
+                                    absl::StrJoin(texts, "; ")));
+}
+
+absl::Status CallComparison::Blame(int rank, std::string what) {
+  if (board_ != nullptr) {
+    // The first verdict is everybody's.
+    uint64_t verdict = 0;
+    board_[kBlamed].compare_exchange_strong(verdict, rank + 1);
+    if (verdict != 0 && verdict <= static_cast<uint64_t>(size_)) {
+      rank = static_cast<int>(verdict) - 1;
+    }
+  }
+  return WithRank(absl::InvalidArgumentError(std::move(what)), rank);
+}
+
+}  // namespace sherd::internal

@@ -1,0 +1,133 @@
+#ifndef SHERD_CORE_COMM_CALL_COMPARISON_H_
+#define SHERD_CORE_COMM_CALL_COMPARISON_H_
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "sherd/core/base/deadline.h"
+#include "sherd/core/base/unique_fd.h"
+#include "sherd/core/comm/backend.h"
+#include "sherd/core/comm/store.h"
+
+namespace sherd::internal {
+
+// Finds out that ranks made different calls before any of them moves data: what
+// a vendor's library makes of that is a hang, wrong numbers or the process's
+// end.
+//
+// On a board, for ranks of one host: memory that all ranks of the group map.
+// Each call writes itself down and is compared with the first that came; v
+// operations also write whom they send how much, and look at those who came
+// before. Of two ranks that differ at least one sees the other, fails before it
+// sends anything, and the rest learn from it. Nobody waits for anybody, except
+// that no rank may run more than some hundred calls (some v operations) ahead.
+//
+// By messages, elsewhere: each call is preceded by an exchange of one line with
+// every rank.
+//
+// The rank to blame is the one whose call most ranks did not make; among
+// equals, the higher one.
+//
+// Cost. On a board, one cache line written and one compared; v operations, one
+// line per rank. By messages, one all_to_all of 64 bytes.
+//
+// Threads. Compare by one thread at a time; the rest from any.
+class CallComparison {
+ public:
+  // One all_to_all_v of the group.
+  using Exchange =
+      absl::FunctionRef<absl::Status(absl::Span<const ConstBytes> sends,
+                                     absl::Span<const MutableBytes> recvs)>;
+
+  // Collective over the ranks of `store`, which run on one host as one user.
+  // Rank 0's lives until all others have returned: what the caller does next
+  // waits for them.
+  //   kFailedPrecondition  The board of rank 0 cannot be mapped.
+  static absl::StatusOr<std::unique_ptr<CallComparison>> OnBoard(
+      Store& store, int rank, int size, Deadline deadline);
+
+  static std::unique_ptr<CallComparison> ByMessages(int rank, int size);
+
+  ~CallComparison();
+  CallComparison(const CallComparison&) = delete;
+  CallComparison& operator=(const CallComparison&) = delete;
+
+  // OK if no difference is known. `exchange` is used by messages only.
+  //   kInvalidArgument   The ranks made different calls: says who called what,
+  //                      with the rank to blame.
+  //   kDeadlineExceeded  A rank is too far behind.
+  absl::Status Compare(const CollectiveDesc& desc, Exchange exchange);
+
+  // Says that this rank's group is broken, and which rank said so first. On a
+  // board only: nothing otherwise.
+  void Fail();
+  std::optional<int> FailedRank() const;
+
+ private:
+  // What a rank called, as ranks tell each other.
+  struct Call {
+    uint64_t sequence = 0;
+    uint64_t op_and_root = 0;
+    uint64_t dtype_and_reduction = 0;
+    uint64_t bytes = 0;
+    // Of the lengths in a list that is the same on all ranks.
+    uint64_t lengths = 0;
+
+    uint64_t Fingerprint() const;
+    std::string ToString() const;
+  };
+  // What travels by message; also what this rank sends to, and wants from, the
+  // reader.
+  struct Line {
+    Call call;
+    uint64_t sent = 0;
+    uint64_t wanted = 0;
+    uint64_t reserved = 0;
+  };
+  using Word = std::atomic<uint64_t>;
+
+  CallComparison(int rank, int size) : rank_(rank), size_(size) {}
+
+  static Call Describe(const CollectiveDesc& desc);
+  // Bytes from this rank to `peer`, and from it, in a v operation.
+  Line LineFor(const CollectiveDesc& desc, int peer) const;
+
+  absl::Status CompareByMessages(const CollectiveDesc& desc, Exchange exchange);
+  absl::Status CompareOnBoard(const CollectiveDesc& desc);
+  absl::Status CompareLengths(const CollectiveDesc& desc);
+  absl::Status KeepPace(int word, uint64_t least, Deadline deadline);
+  void Publish(const Call& call);
+  bool IsFirstOrEqual(const Call& call);
+  std::optional<Call> Published(int rank, uint64_t sequence) const;
+  // Words that ranks share: one per call, then an area per rank.
+  Word& Slot(uint64_t sequence) const;
+  Word* Area(int rank) const;
+  Word* Lengths(int rank, uint64_t count) const;
+
+  // What differs between calls[r], as far as known, or OK.
+  absl::Status Judge(const std::vector<std::optional<Call>>& calls);
+  absl::Status Blame(int rank, std::string what);
+
+  const int rank_;
+  const int size_;
+  uint64_t with_lengths_ = 0;
+  // The board; null by messages.
+  Word* board_ = nullptr;
+  size_t board_bytes_ = 0;
+  UniqueFd file_;
+  std::vector<Line> outgoing_, incoming_;
+  std::vector<ConstBytes> sends_;
+  std::vector<MutableBytes> recvs_;
+};
+
+}  // namespace sherd::internal
+
+#endif  // SHERD_CORE_COMM_CALL_COMPARISON_H_

@@ -1,0 +1,86 @@
+#ifndef SHERD_CORE_COMM_EMULATION_H_
+#define SHERD_CORE_COMM_EMULATION_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "sherd/core/comm/backend.h"
+#include "sherd/core/comm/reduction.h"
+#include "sherd/core/tensor/dtype.h"
+
+namespace sherd::internal {
+
+// Runs operations that a backend lacks with those that it has. A backend needs
+// no more than all_to_all_v; send and recv cannot be emulated.
+//
+// Moves. One all_to_all_v from every block's owner to those who want it.
+//
+// Reductions. Small ones: everybody gets all contributions and reduces them
+// alike. Others go in pieces of P slices: slice r of all ranks goes to rank r,
+// which reduces it in one pass and hands the result on. Each rank receives
+// 2 (P - 1) / P of the bytes, as with a ring, in two rounds per piece, and
+// contributions are taken in rank order, so that the result has the same bits
+// everywhere (Rabenseifner's reduce-scatter and allgather, on a full mesh). An
+// average of 32-bit floats and wider is a native sum, divided, where there is
+// one.
+//
+// Memory. At most kMaxScratch bytes, kept for the next call.
+//
+// Threads. Run is called by one thread at a time.
+class Emulation {
+ public:
+  // Posts one operation that the backend has, and waits for its end.
+  using Post = absl::FunctionRef<absl::Status(const CollectiveDesc&)>;
+
+  Emulation(NativeOperations native, int rank, int size);
+
+  // `dtype` and `reduction` count for reductions only.
+  static OperationPath PathOf(const NativeOperations& native, CollectiveOp op,
+                              DType dtype, ReduceOp reduction);
+
+  // `desc` is valid, its size() above 1, its path kEmulated. Own blocks of
+  // moves have been copied.
+  absl::Status Run(const CollectiveDesc& desc, Post post);
+
+  static constexpr size_t kMaxScratch = size_t{8} << 20;
+
+ private:
+  // One rank's share of a piece, in bytes from the start of the buffer.
+  struct Slice {
+    size_t offset;
+    size_t size;
+  };
+
+  absl::Status Exchange(const CollectiveDesc& desc, Post post);
+  void ClearLists();
+  ConstBytes In(const CollectiveDesc& desc) const;
+  MutableBytes Out(const CollectiveDesc& desc) const;
+  std::byte* Scratch(size_t bytes);
+  size_t SliceBytes(const CollectiveDesc& desc) const;
+  Slice SliceOf(const CollectiveDesc& desc, size_t piece, int rank) const;
+
+  absl::Status Move(const CollectiveDesc& desc, Post post);
+  absl::Status DivideNativeSum(const CollectiveDesc& desc, Post post);
+  absl::Status ReduceSmall(const CollectiveDesc& desc, Post post);
+  absl::Status ReducePiece(const CollectiveDesc& desc, size_t piece, Post post);
+  absl::Status ReduceBlocks(const CollectiveDesc& desc, Post post);
+  // Reduces this rank's `own` with what the others sent into scratch, where
+  // theirs stand `stride` bytes apart, in rank order.
+  void Combine(const CollectiveDesc& desc, ConstBytes own, size_t stride,
+               void* out);
+
+  const NativeOperations native_;
+  const int rank_;
+  const int size_;
+  std::vector<ConstBytes> sends_;
+  std::vector<MutableBytes> recvs_;
+  std::vector<const void*> inputs_;
+  std::vector<std::byte> scratch_;
+};
+
+}  // namespace sherd::internal
+
+#endif  // SHERD_CORE_COMM_EMULATION_H_

@@ -1,0 +1,312 @@
+// How a process becomes a member of a group, and ceases to be one.
+
+#include <algorithm>
+#include <array>
+#include <numeric>
+#include <utility>
+
+#include "absl/memory/memory.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "sherd/core/base/error_info.h"
+#include "sherd/core/base/knobs.h"
+#include "sherd/core/base/logging.h"
+#include "sherd/core/base/status_macros.h"
+#include "sherd/core/comm/call_comparison.h"
+#include "sherd/core/comm/collective_queue.h"
+#include "sherd/core/comm/emulation.h"
+#include "sherd/core/comm/failure_board.h"
+#include "sherd/core/comm/flight_dump.h"
+#include "sherd/core/comm/flight_recorder.h"
+#include "sherd/core/comm/process_group.h"
+#include "sherd/core/comm/watchdog.h"
+
+namespace sherd {
+namespace {
+
+using internal::CallComparison;
+using internal::CollectiveQueue;
+using internal::Emulation;
+using internal::FailureBoard;
+
+// Fills in what may be left out.
+ProcessGroupOptions Completed(ProcessGroupOptions options) {
+  if (options.world_ranks.empty()) {
+    options.world_ranks.resize(options.size);
+    std::iota(options.world_ranks.begin(), options.world_ranks.end(), 0);
+    options.world_size = options.size;
+  }
+  return options;
+}
+
+enum class CallCheck { kAuto, kMessage, kOff };
+
+absl::StatusOr<CallCheck> GetCallCheck() {
+  const std::string value = GetKnobOr(Knob::kCheckCalls, "auto");
+  if (value == "auto") return CallCheck::kAuto;
+  if (value == "message") return CallCheck::kMessage;
+  if (value == "off") return CallCheck::kOff;
+  return absl::InvalidArgumentError(absl::StrCat(
+      "environment variable ", GetKnobInfo(Knob::kCheckCalls).variable,
+      " is \"", value, "\", expected auto, message or off"));
+}
+
+absl::Status CheckRanks(absl::Span<const int> ranks, int size) {
+  if (ranks.empty()) {
+    return absl::InvalidArgumentError("the list of ranks is empty");
+  }
+  for (size_t i = 0; i < ranks.size(); ++i) {
+    if (ranks[i] < 0 || ranks[i] >= size) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("rank ", ranks[i], " is out of range, expected 0 to ",
+                       size - 1, ", ranks of this group"));
+    }
+    if (i == 0 || ranks[i - 1] < ranks[i]) continue;
+    return absl::InvalidArgumentError(
+        ranks[i - 1] == ranks[i]
+            ? absl::StrCat("rank ", ranks[i], " is named twice")
+            : absl::StrCat("rank ", ranks[i], " stands after rank ",
+                           ranks[i - 1],
+                           ", expected ascending order; Split makes groups in "
+                           "another order"));
+  }
+  return absl::OkStatus();
+}
+
+// Names a list of ranks: as it is if that is short, else by size and hash.
+std::string Label(absl::Span<const int> ranks) {
+  std::string list = absl::StrJoin(ranks, ",");
+  if (list.size() <= 32) return list;
+  // FNV-1a: the same in every process.
+  uint64_t hash = 0xcbf29ce484222325;
+  for (const char c : list) {
+    hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3;
+  }
+  return absl::StrCat(ranks.size(), "ranks-", absl::Hex(hash));
+}
+
+absl::Status InGroup(absl::Status status, absl::string_view group, int rank,
+                     absl::string_view operation) {
+  ErrorInfo info;
+  info.group = std::string(group);
+  info.operation = std::string(operation);
+  return WithErrorInfo(
+      Annotate(std::move(status), absl::StrCat("group \"", group, "\", rank ",
+                                               rank, ", ", operation)),
+      info);
+}
+
+}  // namespace
+
+ProcessGroup::ProcessGroup(const Backend& backend, ProcessGroupOptions options)
+    : options_(Completed(std::move(options))),
+      backend_(backend),
+      backend_info_(backend.info()),
+      board_(is_member() ? std::make_unique<FailureBoard>(
+                               options_.store, options_.rank, options_.size)
+                         : nullptr),
+      tag_(is_member()
+               ? std::make_unique<internal::GroupTag>(internal::FlightGroupInfo{
+                     .name = options_.name,
+                     .backend = backend_info_.name,
+                     .rank = options_.rank,
+                     .size = options_.size,
+                     .world_ranks = options_.world_ranks})
+               : nullptr),
+      peers_(2 * options_.size),
+      queue_(std::make_unique<CollectiveQueue>()) {}
+
+ProcessGroup::~ProcessGroup() { Destroy().IgnoreError(); }
+
+absl::StatusOr<std::shared_ptr<ProcessGroup>> ProcessGroup::Create(
+    const Backend& backend, ProcessGroupOptions options) {
+  if (options.size < 1 || options.rank < 0 || options.rank >= options.size) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("rank ", options.rank, " of world size ", options.size,
+                     ": expected 0 <= rank < world size"));
+  }
+  const Deadline deadline =
+      options.join_deadline.value_or(Deadline::After(options.timeout));
+  auto group = absl::WrapUnique(new ProcessGroup(backend, std::move(options)));
+  if (absl::Status status = group->Connect(deadline); !status.ok()) {
+    // It never was a member: it neither leaves the group, which might be that
+    // of another process with the same rank, nor retires from its store.
+    {
+      absl::MutexLock lock(&group->state_mutex_);
+      group->destroyed_ = true;
+    }
+    return InGroup(std::move(status), group->name(), group->rank(), "init");
+  }
+  group->watch_ = internal::Watchdog::Global().Add(
+      *group->tag_, [member = group.get()](absl::Status cause) {
+        member->Abort(std::move(cause));
+      });
+  return std::shared_ptr<ProcessGroup>(std::move(group));
+}
+
+absl::Status ProcessGroup::Connect(Deadline deadline) {
+  SHERD_ASSIGN_OR_RETURN(const CallCheck check, GetCallCheck());
+  SHERD_RETURN_IF_ERROR(board_->Join(deadline));
+  one_host_ = board_->OneHost();
+  if (backend_info_.one_host_only && !one_host_) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "the ranks run on several hosts, but backend ", backend_info_.name,
+        " connects ranks of one host only: use gloo or mpi"));
+  }
+  if (size() == 1) return absl::OkStatus();
+  // Where the backend does not compare calls itself, the host does. Before the
+  // connection, which waits for all ranks.
+  if (!backend_info_.compares_calls && check != CallCheck::kOff &&
+      backend_info_.native.Has(CollectiveOp::kAllToAllV)) {
+    if (one_host_ && check == CallCheck::kAuto) {
+      SHERD_ASSIGN_OR_RETURN(
+          comparison_,
+          CallComparison::OnBoard(store(), rank(), size(), deadline));
+    } else {
+      comparison_ = CallComparison::ByMessages(rank(), size());
+    }
+  }
+  emulation_ =
+      std::make_unique<Emulation>(backend_info_.native, rank(), size());
+  CommunicatorOptions options = {.group = name(),
+                                 .rank = rank(),
+                                 .size = size(),
+                                 .store = options_.store.get(),
+                                 .deadline = deadline,
+                                 .world_ranks = options_.world_ranks,
+                                 .world_size = options_.world_size,
+                                 .one_host = one_host_};
+  if (!options_.bind_address.empty()) options.address = options_.bind_address;
+  absl::StatusOr<std::unique_ptr<Communicator>> communicator =
+      backend_.CreateCommunicator(options);
+  if (!communicator.ok()) {
+    board_->Report(communicator.status(), BlamedRank(communicator.status()));
+    return Annotate(communicator.status(),
+                    absl::StrCat("backend ", backend_info_.name));
+  }
+  communicator_ = *std::move(communicator);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::shared_ptr<ProcessGroup>> ProcessGroup::NewGroup(
+    absl::Span<const int> ranks, const NewGroupOptions& options) {
+  if (absl::Status status = CheckRanks(ranks, size()); !status.ok()) {
+    return InGroup(std::move(status), name(), rank(), "new_group");
+  }
+  return MakeChild(std::vector<int>(ranks.begin(), ranks.end()), options);
+}
+
+absl::StatusOr<std::shared_ptr<ProcessGroup>> ProcessGroup::Split(
+    int color, int key, const NewGroupOptions& options) {
+  using Choice = std::array<int64_t, 2>;
+  const Choice own = {color, key};
+  std::vector<Choice> choices(size());
+  SHERD_RETURN_IF_ERROR(AllGather(
+      ConstBytes(reinterpret_cast<const std::byte*>(own.data()), sizeof(own)),
+      MutableBytes(reinterpret_cast<std::byte*>(choices.data()),
+                   choices.size() * sizeof(Choice))));
+  std::vector<int> ranks;
+  for (int r = 0; r < size(); ++r) {
+    if (choices[r][0] == color) ranks.push_back(r);
+  }
+  std::stable_sort(ranks.begin(), ranks.end(),
+                   [&](int a, int b) { return choices[a][1] < choices[b][1]; });
+  return MakeChild(std::move(ranks), options, /*member=*/color >= 0);
+}
+
+absl::StatusOr<std::shared_ptr<ProcessGroup>> ProcessGroup::MakeChild(
+    std::vector<int> ranks, const NewGroupOptions& options, bool member) {
+  const auto fail = [this](absl::Status status) {
+    return InGroup(std::move(status), name(), rank(), "new_group");
+  };
+  if (!is_member()) {
+    return fail(absl::FailedPreconditionError(
+        "this process is not a member of the group"));
+  }
+  if (options.timeout && *options.timeout <= absl::ZeroDuration()) {
+    return fail(absl::InvalidArgumentError("timeout must be above zero"));
+  }
+  std::string label = Label(ranks);
+  {
+    absl::MutexLock lock(&state_mutex_);
+    if (destroyed_) {
+      return fail(absl::FailedPreconditionError("the group was destroyed"));
+    }
+    absl::StrAppend(&label, "#", ++children_[label]);
+  }
+  ProcessGroupOptions child;
+  child.name = absl::StrCat(name(), "/", label);
+  child.size = static_cast<int>(ranks.size());
+  const auto place = std::find(ranks.begin(), ranks.end(), rank());
+  child.rank = member && place != ranks.end()
+                   ? static_cast<int>(place - ranks.begin())
+                   : -1;
+  for (const int r : ranks) {
+    child.world_ranks.push_back(options_.world_ranks[r]);
+  }
+  child.world_size = options_.world_size;
+  child.timeout = options.timeout.value_or(options_.timeout);
+  child.bind_address = options_.bind_address;
+  const std::string prefix = absl::StrCat("groups/", label);
+  child.store = std::make_shared<PrefixStore>(prefix, options_.store);
+  if (child.rank < 0) {
+    return absl::WrapUnique(new ProcessGroup(backend_, std::move(child)));
+  }
+  child.on_destroy = [store = options_.store, prefix, size = child.size] {
+    if (absl::Status status = store->Retire(prefix, size); !status.ok()) {
+      SHERD_LOG(kDebug) << "keys of " << prefix
+                        << " stay behind: " << status.ToString();
+    }
+  };
+  return Create(backend_, std::move(child));
+}
+
+absl::Status ProcessGroup::Destroy() {
+  queue_->WaitIdle();
+  std::vector<CollectiveQueue*> queues;
+  {
+    absl::MutexLock lock(&peers_mutex_);
+    for (const auto& queue : peers_) {
+      if (queue != nullptr) queues.push_back(queue.get());
+    }
+  }
+  for (CollectiveQueue* const queue : queues) queue->WaitIdle();
+  {
+    absl::MutexLock lock(&state_mutex_);
+    if (destroyed_) return absl::OkStatus();
+    destroyed_ = true;
+    usable_.store(false, std::memory_order_release);
+  }
+  // Before the locks that ending an operation takes.
+  watch_.Stop();
+  if (is_member()) {
+    absl::MutexLock running(&run_mutex_);
+    absl::WriterMutexLock open(&open_mutex_);
+    // Written before the connections close, so that a rank which still needs
+    // this one can say what happened.
+    board_->ReportLeaving();
+    absl::MutexLock lock(&abort_mutex_);
+    communicator_.reset();
+  }
+  if (options_.on_destroy) options_.on_destroy();
+  return absl::OkStatus();
+}
+
+void ProcessGroup::Abort(absl::Status cause) {
+  if (!is_member()) return;
+  {
+    absl::MutexLock lock(&state_mutex_);
+    if (destroyed_) return;
+    if (poison_.ok()) poison_ = cause;
+    usable_.store(false, std::memory_order_release);
+  }
+  board_->Report(cause, std::nullopt);
+  {
+    absl::MutexLock lock(&abort_mutex_);
+    if (comparison_ != nullptr) comparison_->Fail();
+    if (communicator_ != nullptr) communicator_->Abort();
+  }
+  DumpOnce(internal::FlightReason::kAbort, cause.message());
+}
+
+}  // namespace sherd
