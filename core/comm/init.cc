@@ -1,24 +1,34 @@
 #include "sherd/core/comm/init.h"
 
-#include <map>
+#include <tuple>
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/strip.h"
 #include "absl/synchronization/mutex.h"
+#include "sherd/core/base/deadline.h"
+#include "sherd/core/base/error_info.h"
 #include "sherd/core/base/knobs.h"
 #include "sherd/core/base/logging.h"
 #include "sherd/core/base/status_macros.h"
+#include "sherd/core/comm/backend_choice.h"
 #include "sherd/core/comm/backend_registry.h"
-#include "sherd/core/comm/file_store.h"
+#include "sherd/core/comm/host_address.h"
+#include "sherd/core/comm/init_method.h"
+#include "sherd/core/comm/launch_environment.h"
+#include "sherd/core/comm/rendezvous.h"
+#include "sherd/core/comm/roll_call.h"
 
 namespace sherd {
 namespace {
 
-constexpr int kMaxWorldSize = 1 << 20;
-constexpr absl::string_view kFileScheme = "file://";
+using internal::Rendezvous;
+using internal::RollCall;
+using internal::RollEntry;
+
+constexpr char kAuto[] = "auto";
+// How long a rank that cannot take part tries to tell the others why.
+constexpr absl::Duration kErrorGrace = absl::Seconds(5);
 
 using GroupPointer = std::shared_ptr<ProcessGroup>;
 
@@ -28,9 +38,6 @@ using GroupPointer = std::shared_ptr<ProcessGroup>;
 struct Defaults {
   absl::Mutex mutex;
   GroupPointer process ABSL_GUARDED_BY(mutex);
-  // How often each rank has met others at a path, so that init, destroy, init
-  // on one file finds keys of its own.
-  std::map<std::pair<std::string, int>, int> generations ABSL_GUARDED_BY(mutex);
 };
 
 Defaults& GetDefaults() {
@@ -47,85 +54,27 @@ bool IsAlive(const GroupPointer& group) {
   return group != nullptr && !group->IsDestroyed();
 }
 
-absl::StatusOr<int> NumberFrom(std::optional<int> option, Knob knob, int low,
-                               int high, absl::string_view option_name) {
-  if (option) {
-    if (*option < low || *option > high) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("Init: ", option_name, " is ", *option, ", expected ",
-                       low, " to ", high));
-    }
-    return *option;
+absl::Status CheckNoDefault(bool ranks_are_threads) {
+  Defaults& defaults = GetDefaults();
+  absl::MutexLock lock(&defaults.mutex);
+  if (IsAlive(ranks_are_threads ? ThreadDefault() : defaults.process)) {
+    return absl::FailedPreconditionError(
+        "trying to initialize the default process group twice: destroy the "
+        "first one before");
   }
-  SHERD_ASSIGN_OR_RETURN(const std::optional<int64_t> value,
-                         GetIntKnob(knob, low, high));
-  if (!value) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "Init: environment variable ", GetKnobInfo(knob).variable,
-        " expected, but not set: start the program with \"sherd run -n N "
-        "PROGRAM\", or set InitOptions::",
-        option_name));
-  }
-  return static_cast<int>(*value);
+  return absl::OkStatus();
 }
 
-struct Rendezvous {
-  std::shared_ptr<Store> store;
-  std::function<void()> on_destroy;
-};
-
-absl::StatusOr<Rendezvous> MeetAtFile(const std::string& path, int rank,
-                                      int world_size) {
-  int generation;
-  {
-    Defaults& defaults = GetDefaults();
-    absl::MutexLock lock(&defaults.mutex);
-    generation = ++defaults.generations[{path, rank}];
+void MakeDefault(const GroupPointer& group, bool ranks_are_threads) {
+  if (ranks_are_threads) {
+    SetThreadLogRank(group->rank());
+    ThreadDefault() = group;
+    return;
   }
-  const std::string prefix = absl::StrCat("generation/", generation);
-  auto file = std::make_shared<FileStore>(path);
-  Rendezvous rendezvous;
-  rendezvous.store = std::make_shared<PrefixStore>(prefix, file);
-  rendezvous.on_destroy = [file, prefix, world_size] {
-    // A file that stays behind harms nobody: its rank keys say whose it was.
-    if (absl::Status status = file->Retire(prefix, world_size); !status.ok()) {
-      SHERD_LOG(kWarning) << "rendezvous file not cleaned up: "
-                          << status.ToString();
-    }
-  };
-  return rendezvous;
-}
-
-absl::StatusOr<Rendezvous> Meet(const InitOptions& options, int rank,
-                                int world_size) {
-  if (options.store != nullptr) {
-    if (!options.init_method.empty()) {
-      return absl::InvalidArgumentError(
-          "Init: store and init_method are mutually exclusive");
-    }
-    return Rendezvous{options.store, nullptr};
-  }
-  const std::string method = options.init_method.empty()
-                                 ? GetKnobOr(Knob::kInitMethod, "")
-                                 : options.init_method;
-  if (method.empty()) {
-    return absl::InvalidArgumentError(
-        "Init: neither init_method nor SHERD_INIT_METHOD says where the ranks "
-        "meet: start the program with \"sherd run -n N PROGRAM\", or name a "
-        "file that does not exist yet: file:///PATH");
-  }
-  absl::string_view path = method;
-  if (!absl::ConsumePrefix(&path, kFileScheme)) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "No rendezvous handler for \"", method, "\": expected file:///PATH"));
-  }
-  if (!absl::StartsWith(path, "/")) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "Error initializing using file:// rendezvous: path missing or not "
-        "absolute in \"",
-        method, "\", expected file:///PATH"));
-  }
-  return MeetAtFile(std::string(path), rank, world_size);
+  SetLogRank(group->rank());
+  Defaults& defaults = GetDefaults();
+  absl::MutexLock lock(&defaults.mutex);
+  defaults.process = group;
 }
 
 absl::StatusOr<absl::Duration> TimeoutFrom(const InitOptions& options) {
@@ -140,55 +89,215 @@ absl::StatusOr<absl::Duration> TimeoutFrom(const InitOptions& options) {
   return value.value_or(absl::Minutes(5));
 }
 
-absl::Status CheckNoDefault(bool ranks_are_threads) {
-  Defaults& defaults = GetDefaults();
-  absl::MutexLock lock(&defaults.mutex);
-  if (IsAlive(ranks_are_threads ? ThreadDefault() : defaults.process)) {
-    return absl::FailedPreconditionError(
-        "trying to initialize the default process group twice: destroy the "
-        "first one before");
+absl::StatusOr<std::optional<InitMethod>> MethodFrom(
+    const InitOptions& options) {
+  if (options.store != nullptr) {
+    if (!options.init_method.empty()) {
+      return absl::InvalidArgumentError(
+          "Init: store and init_method are mutually exclusive");
+    }
+    return std::nullopt;
   }
-  return absl::OkStatus();
+  const std::string url = options.init_method.empty()
+                              ? GetKnobOr(Knob::kInitMethod, "")
+                              : options.init_method;
+  if (url.empty()) return std::nullopt;
+  SHERD_ASSIGN_OR_RETURN(InitMethod method, InitMethod::Parse(url));
+  for (const auto& [option, parameter, name] :
+       {std::tuple(options.rank, method.rank, "rank"),
+        {options.world_size, method.world_size, "world_size"}}) {
+    if (option && parameter && *option != *parameter) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("Init: InitOptions::", name, " is ", *option, ", but \"",
+                       url, "\" says ", *parameter));
+    }
+  }
+  return method;
+}
+
+absl::StatusOr<LaunchEnvironment> PlaceFrom(
+    const InitOptions& options, const std::optional<InitMethod>& method) {
+  GivenPlace given = {options.rank, options.world_size};
+  if (method && method->rank) given.rank = method->rank;
+  if (method && method->world_size) given.world_size = method->world_size;
+  return ReadLaunchEnvironment(given);
+}
+
+absl::StatusOr<const Backend*> Usable(absl::string_view name) {
+  SHERD_ASSIGN_OR_RETURN(const Backend* backend,
+                         BackendRegistry::Global().Find(name));
+  SHERD_RETURN_IF_ERROR(backend->Probe());
+  return backend;
+}
+
+absl::Status CheckCudaPart(const BackendChoice& choice) {
+  if (choice.cuda.empty()) return absl::OkStatus();
+  const std::string part =
+      absl::StrCat("the cuda part of \"", choice.text, "\" cannot be made");
+  SHERD_RETURN_IF_ERROR(Annotate(Usable(choice.cuda).status(), part));
+  return absl::FailedPreconditionError(
+      absl::StrCat(part,
+                   ": this program has no device plugin for CUDA memory. "
+                   "Without tensors on GPUs, ask for \"",
+                   choice.cpu, "\""));
+}
+
+// What this rank can bring to the group.
+struct Candidate {
+  // Null with "auto" until all ranks have met, and with an error.
+  const Backend* backend = nullptr;
+  std::string shm_obstacle;
+  absl::Status error;
+};
+
+Candidate FindCandidate(const BackendChoice& choice) {
+  Candidate candidate;
+  candidate.error = CheckCudaPart(choice);
+  if (!candidate.error.ok()) return candidate;
+  if (choice.cpu == kAuto) {
+    const absl::StatusOr<const Backend*> shm = Usable("shm");
+    if (shm.ok()) return candidate;
+    candidate.shm_obstacle = std::string(shm.status().message());
+    candidate.error = Usable("gloo").status();
+    return candidate;
+  }
+  const absl::StatusOr<const Backend*> found = Usable(choice.cpu);
+  candidate.error = found.status();
+  if (found.ok()) candidate.backend = *found;
+  return candidate;
+}
+
+// Settles what all ranks have to agree on, before connections are made.
+absl::StatusOr<RollCall> AgreeOnBackend(Store& store,
+                                        const LaunchEnvironment& place,
+                                        const BackendChoice& choice,
+                                        const Candidate& candidate,
+                                        Deadline deadline) {
+  SHERD_ASSIGN_OR_RETURN(
+      RollCall call,
+      internal::CallRoll(
+          store,
+          {.rank = place.rank,
+           .world_size = place.world_size,
+           // "cpu:auto" stands for what "auto" does.
+           .backend = choice.cpu,
+           .one_host_only = candidate.backend != nullptr &&
+                            candidate.backend->info().one_host_only,
+           .shm_obstacle = candidate.shm_obstacle,
+           .error = candidate.error,
+           .host = OwnHostIdentity()},
+          deadline));
+  if (choice.cpu == kAuto) {
+    SHERD_LOG(kDebug) << "backend auto is " << call.backend
+                      << (call.reason.empty() ? "" : ": ") << call.reason;
+  }
+  return call;
+}
+
+struct Connection {
+  const Backend* backend;
+  std::string bind_address;
+};
+
+absl::StatusOr<Connection> Choose(const RollCall& call,
+                                  const std::string& master) {
+  Connection connection;
+  SHERD_ASSIGN_OR_RETURN(connection.backend, Usable(call.backend));
+  if (!call.one_network) {
+    SHERD_ASSIGN_OR_RETURN(connection.bind_address,
+                           internal::AddressForOthers(master));
+  }
+  return connection;
+}
+
+absl::StatusOr<GroupPointer> Join(const InitOptions& options,
+                                  const LaunchEnvironment& place,
+                                  const BackendChoice& choice,
+                                  const Candidate& candidate,
+                                  const Rendezvous& rendezvous,
+                                  absl::Duration timeout, Deadline deadline) {
+  Store& store = *rendezvous.life->store();
+  SHERD_ASSIGN_OR_RETURN(
+      const RollCall call,
+      AgreeOnBackend(store, place, choice, candidate, deadline));
+  SHERD_ASSIGN_OR_RETURN(const Connection connection,
+                         Choose(call, rendezvous.master));
+  return ProcessGroup::Create(
+      *connection.backend,
+      {.name = options.group_name,
+       .rank = place.rank,
+       .size = place.world_size,
+       .store = rendezvous.life->store(),
+       .timeout = timeout,
+       .on_destroy = [life = rendezvous.life] { life->Leave(); },
+       .bind_address = connection.bind_address,
+       .join_deadline = deadline});
+}
+
+absl::StatusOr<GroupPointer> MeetAndJoin(const InitOptions& options,
+                                         const LaunchEnvironment& place,
+                                         std::optional<InitMethod> method,
+                                         const BackendChoice& choice,
+                                         absl::Duration timeout) {
+  const Deadline deadline = Deadline::After(timeout);
+  const Candidate candidate = FindCandidate(choice);
+  const bool threads = candidate.backend != nullptr &&
+                       candidate.backend->info().ranks_are_threads;
+  SHERD_RETURN_IF_ERROR(CheckNoDefault(threads));
+  const Deadline meeting =
+      candidate.error.ok()
+          ? deadline
+          : Deadline::Earlier(deadline, Deadline::After(kErrorGrace));
+  const absl::StatusOr<Rendezvous> rendezvous =
+      internal::Meet({.group = options.group_name,
+                      .place = place,
+                      .method = std::move(method),
+                      .store = options.store,
+                      .backend = candidate.backend,
+                      .deadline = meeting});
+  if (!rendezvous.ok()) {
+    return candidate.error.ok() ? rendezvous.status() : candidate.error;
+  }
+  absl::StatusOr<GroupPointer> group =
+      Join(options, place, choice, candidate, *rendezvous, timeout, meeting);
+  if (!group.ok()) {
+    rendezvous->life->GiveUp(group.status());
+    return group.status();
+  }
+  MakeDefault(*group, (*group)->backend().ranks_are_threads);
+  return group;
+}
+
+absl::Status Describe(absl::Status status, const InitOptions& options) {
+  const ErrorInfo known = GetErrorInfo(status);
+  // An error of the group itself says where it arose.
+  if (known.operation.empty()) {
+    status = Annotate(std::move(status),
+                      absl::StrCat("group \"", options.group_name, "\", init"));
+  }
+  ErrorInfo info;
+  info.group = options.group_name;
+  info.operation = "init";
+  return WithErrorInfo(std::move(status), info);
 }
 
 }  // namespace
 
 absl::StatusOr<std::shared_ptr<ProcessGroup>> Init(const InitOptions& options) {
-  SHERD_ASSIGN_OR_RETURN(const int world_size,
-                         NumberFrom(options.world_size, Knob::kWorldSize, 1,
-                                    kMaxWorldSize, "world_size"));
-  SHERD_ASSIGN_OR_RETURN(const int rank, NumberFrom(options.rank, Knob::kRank,
-                                                    0, world_size - 1, "rank"));
   SHERD_ASSIGN_OR_RETURN(const absl::Duration timeout, TimeoutFrom(options));
-  const std::string name = options.backend.empty()
-                               ? GetKnobOr(Knob::kBackend, "auto")
-                               : options.backend;
-  SHERD_ASSIGN_OR_RETURN(const Backend* backend,
-                         BackendRegistry::Global().Find(name));
-  SHERD_RETURN_IF_ERROR(backend->Probe());
-  const bool threads = backend->info().ranks_are_threads;
-  SHERD_RETURN_IF_ERROR(CheckNoDefault(threads));
-  SHERD_ASSIGN_OR_RETURN(Rendezvous rendezvous,
-                         Meet(options, rank, world_size));
   SHERD_ASSIGN_OR_RETURN(
-      GroupPointer group,
-      ProcessGroup::Create(*backend,
-                           {.name = options.group_name,
-                            .rank = rank,
-                            .size = world_size,
-                            .store = std::move(rendezvous.store),
-                            .timeout = timeout,
-                            .on_destroy = std::move(rendezvous.on_destroy)}));
-  if (threads) {
-    SetThreadLogRank(rank);
-    ThreadDefault() = group;
-  } else {
-    SetLogRank(rank);
-    Defaults& defaults = GetDefaults();
-    absl::MutexLock lock(&defaults.mutex);
-    defaults.process = group;
-  }
-  return group;
+      const BackendChoice choice,
+      BackendChoice::Parse(options.backend.empty()
+                               ? GetKnobOr(Knob::kBackend, kAuto)
+                               : options.backend));
+  SHERD_ASSIGN_OR_RETURN(const std::optional<InitMethod> method,
+                         MethodFrom(options));
+  SHERD_ASSIGN_OR_RETURN(const LaunchEnvironment place,
+                         PlaceFrom(options, method));
+  absl::StatusOr<GroupPointer> group =
+      MeetAndJoin(options, place, method, choice, timeout);
+  if (group.ok()) return group;
+  return Describe(group.status(), options);
 }
 
 absl::StatusOr<std::shared_ptr<ProcessGroup>> DefaultGroup() {

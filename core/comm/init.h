@@ -13,14 +13,25 @@
 namespace sherd {
 
 struct InitOptions {
-  // "gloo", "local", "auto", or any name for which a plugin
-  // libsherd_backend_NAME.so is found. Empty: SHERD_BACKEND, otherwise "auto".
+  // "gloo", "mpi", "shm", "local", any other name for which a plugin
+  // libsherd_backend_NAME.so is found, or "auto": shared memory if all ranks
+  // are on one host that lets them, otherwise gloo. Or one name per device:
+  // "cpu:gloo,cuda:nccl"; then every part must be there, and a part that is
+  // not is an error that names it, also on a machine without such a device.
+  // Empty: SHERD_BACKEND, otherwise "auto".
   std::string backend;
-  // Unset: RANK and WORLD_SIZE.
+  // Unset: from init_method, otherwise from the launcher's variables, in the
+  // order of launch_environment.h.
   std::optional<int> rank;
   std::optional<int> world_size;
-  // Where ranks meet: "file:///PATH", a file that does not exist before the
-  // run, in a directory that all ranks share. Empty: SHERD_INIT_METHOD.
+  // Where ranks meet, each form with "?rank=R&world_size=N" if so wished:
+  //   file:///PATH      A file that does not exist before the run, in a
+  //                     directory that all ranks share.
+  //   tcp://HOST:PORT   Rank 0 runs on HOST and listens there. IPv6 addresses
+  //                     stand in brackets.
+  //   env://            MASTER_ADDR and MASTER_PORT, or what Slurm says.
+  // Empty: SHERD_INIT_METHOD, otherwise what the launcher offers (see
+  // internal::Meet in rendezvous.h). A single rank needs nothing.
   std::string init_method;
   // Instead of init_method: a store that all ranks share.
   std::shared_ptr<Store> store;
@@ -32,16 +43,19 @@ struct InitOptions {
 
 // Connects this rank to the others and makes the result the default group of
 // this process — or of this thread, with the backend "local", whose ranks are
-// threads.
+// threads. Init, Destroy, Init works on one file, address or store.
 //
 // Collective. Every rank calls it, with the same options but for the rank.
 //
-// Errors.
+// Errors. Those that concern all ranks are the same on all; group, operation
+// "init" and the rank to blame are attached.
 //   kInvalidArgument     An option or variable is malformed, missing (the
 //                        message says what sets it) or contradicts another
 //                        rank's; or the file is left over from another run.
 //   kFailedPrecondition  There is a default group already: destroy it first.
 //   kNotFound            "Backend NAME not supported!" and what was searched.
+//   kUnavailable         Rank 0 cannot listen on its address: another program
+//                        has it, or it is that of another host.
 //   kDeadlineExceeded    Some ranks did not come; named.
 absl::StatusOr<std::shared_ptr<ProcessGroup>> Init(
     const InitOptions& options = {});

@@ -1,0 +1,257 @@
+#include "sherd/core/comm/roll_call.h"
+
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
+#include "sherd/core/base/error_info.h"
+#include "sherd/core/base/status_macros.h"
+
+namespace sherd::internal {
+namespace {
+
+constexpr char kVerdictKey[] = "roll/verdict";
+constexpr char kAuto[] = "auto";
+constexpr size_t kEntryFields = 7;
+constexpr size_t kVerdictFields = 7;
+constexpr int kNobody = -1;
+
+std::string EntryKey(int rank) { return absl::StrCat("roll/", rank); }
+std::string ReadKey(int rank) { return absl::StrCat("roll/read/", rank); }
+
+Deadline Now() { return Deadline::After(absl::ZeroDuration()); }
+
+std::string OneLine(absl::string_view text) {
+  return absl::StrReplaceAll(text, {{"\n", " "}});
+}
+
+std::string Encode(const RollEntry& entry) {
+  return absl::StrJoin(
+      {absl::StrCat(entry.world_size), OneLine(entry.backend),
+       OneLine(entry.shm_obstacle), OneLine(entry.host.network),
+       OneLine(entry.host.machine),
+       absl::StrCat(static_cast<int>(entry.error.code())),
+       OneLine(entry.error.message())},
+      "\n");
+}
+
+absl::Status Malformed(absl::string_view what) {
+  return absl::InvalidArgumentError(
+      absl::StrCat(what,
+                   " at the rendezvous is not of this version of Sherd, "
+                   "or the store serves something else too"));
+}
+
+absl::StatusOr<RollEntry> DecodeEntry(int rank, absl::string_view text) {
+  const std::vector<std::string> fields = absl::StrSplit(text, '\n');
+  RollEntry entry;
+  entry.rank = rank;
+  int code;
+  if (fields.size() != kEntryFields ||
+      !absl::SimpleAtoi(fields[0], &entry.world_size) ||
+      !absl::SimpleAtoi(fields[5], &code)) {
+    return WithRank(Malformed(absl::StrCat("the entry of rank ", rank)), rank);
+  }
+  entry.backend = fields[1];
+  entry.shm_obstacle = fields[2];
+  entry.host = {fields[3], fields[4]};
+  entry.error = absl::Status(static_cast<absl::StatusCode>(code), fields[6]);
+  return entry;
+}
+
+std::string EncodeVerdict(const absl::StatusOr<RollCall>& verdict) {
+  const RollCall call = verdict.ok() ? *verdict : RollCall();
+  return absl::StrJoin(
+      {absl::StrCat(static_cast<int>(verdict.status().code())),
+       absl::StrCat(BlamedRank(verdict.status()).value_or(kNobody)),
+       OneLine(verdict.status().message()), call.backend, OneLine(call.reason),
+       absl::StrCat(call.one_network ? 1 : 0), absl::StrCat(call.elsewhere)},
+      "\n");
+}
+
+absl::StatusOr<RollCall> DecodeVerdict(absl::string_view text) {
+  const std::vector<std::string> fields = absl::StrSplit(text, '\n');
+  int code, blamed, elsewhere;
+  if (fields.size() != kVerdictFields || !absl::SimpleAtoi(fields[0], &code) ||
+      !absl::SimpleAtoi(fields[1], &blamed) ||
+      !absl::SimpleAtoi(fields[6], &elsewhere)) {
+    return Malformed("the verdict of rank 0");
+  }
+  const absl::Status status(static_cast<absl::StatusCode>(code), fields[2]);
+  if (!status.ok()) {
+    return blamed == kNobody ? status : WithRank(status, blamed);
+  }
+  RollCall call;
+  call.backend = fields[3];
+  call.reason = fields[4];
+  call.one_network = fields[5] == "1";
+  call.elsewhere = elsewhere;
+  call.one_host = elsewhere == kNobody;
+  return call;
+}
+
+absl::Status Absent(Store& store, int size) {
+  std::vector<int> missing;
+  for (int rank = 0; rank < size; ++rank) {
+    if (!store.Get(EntryKey(rank), Now()).ok()) missing.push_back(rank);
+  }
+  if (missing.empty()) {
+    return WithRank(
+        absl::DeadlineExceededError(
+            "all ranks came, but rank 0 did not compare them in time"),
+        0);
+  }
+  return WithRank(absl::DeadlineExceededError(absl::StrCat(
+                      missing.size() == 1 ? "rank " : "ranks ",
+                      absl::StrJoin(missing, ", "), " of ", size,
+                      " did not join in time: were all of them started, with "
+                      "the same rendezvous and secret?")),
+                  missing.front());
+}
+
+absl::Status CheckSizes(const RollEntry& own, const RollEntry& entry) {
+  if (entry.world_size == own.world_size) return absl::OkStatus();
+  return WithRank(
+      absl::InvalidArgumentError(absl::StrCat(
+          "rank ", entry.rank, " says that the world size is ",
+          entry.world_size, ", rank ", own.rank, " says ", own.world_size)),
+      entry.rank);
+}
+
+// Blames the first rank that is not with the majority.
+absl::Status CheckBackends(const std::vector<RollEntry>& entries) {
+  std::map<std::string, int> votes;
+  for (const RollEntry& entry : entries) ++votes[entry.backend];
+  if (votes.size() == 1) return absl::OkStatus();
+  std::string common = entries[0].backend;
+  for (const auto& [name, count] : votes) {
+    if (count > votes[common]) common = name;
+  }
+  const auto with = std::find_if(
+      entries.begin(), entries.end(),
+      [&](const RollEntry& entry) { return entry.backend == common; });
+  const auto against = std::find_if(
+      entries.begin(), entries.end(),
+      [&](const RollEntry& entry) { return entry.backend != common; });
+  return WithRank(
+      absl::InvalidArgumentError(absl::StrCat(
+          "rank ", against->rank, " asks for the backend \"", against->backend,
+          "\", rank ", with->rank, " for \"", with->backend,
+          "\": all ranks must ask for the same one")),
+      against->rank);
+}
+
+RollCall Decide(const std::vector<RollEntry>& entries) {
+  RollCall call;
+  call.backend = entries[0].backend;
+  call.one_network = true;
+  const RollEntry* unable = nullptr;
+  for (const RollEntry& entry : entries) {
+    call.one_network &= entry.host.network == entries[0].host.network;
+    if (call.elsewhere == kNobody && entry.host != entries[0].host) {
+      call.elsewhere = entry.rank;
+    }
+    if (unable == nullptr && !entry.shm_obstacle.empty()) unable = &entry;
+  }
+  call.one_host = call.elsewhere == kNobody;
+  if (call.backend != kAuto) return call;
+  if (!call.one_host) {
+    call.reason =
+        absl::StrCat("rank ", call.elsewhere, " is not on the host of rank 0");
+  } else if (unable != nullptr) {
+    call.reason =
+        absl::StrCat("on rank ", unable->rank, ": ", unable->shm_obstacle);
+  }
+  call.backend = call.reason.empty() ? "shm" : "gloo";
+  return call;
+}
+
+// Rank 0's part. `came` receives the ranks whose entry is there.
+absl::StatusOr<RollCall> Compare(Store& store, const RollEntry& own,
+                                 Deadline deadline, std::vector<int>& came) {
+  if (!own.error.ok()) {
+    const Deadline grace =
+        Deadline::Earlier(deadline, Deadline::After(kReadGrace));
+    for (int rank = 1; rank < own.world_size; ++rank) {
+      if (store.Get(EntryKey(rank), grace).ok()) came.push_back(rank);
+    }
+    return WithRank(own.error, own.rank);
+  }
+  std::vector<RollEntry> entries = {own};
+  for (int rank = 1; rank < own.world_size; ++rank) {
+    const absl::StatusOr<std::string> text =
+        store.Get(EntryKey(rank), deadline);
+    if (absl::IsDeadlineExceeded(text.status())) {
+      return Absent(store, own.world_size);
+    }
+    SHERD_RETURN_IF_ERROR(text.status());
+    came.push_back(rank);
+    SHERD_ASSIGN_OR_RETURN(RollEntry entry, DecodeEntry(rank, *text));
+    if (!entry.error.ok()) {
+      return WithRank(Annotate(entry.error, absl::StrCat("rank ", rank)), rank);
+    }
+    SHERD_RETURN_IF_ERROR(CheckSizes(own, entry));
+    entries.push_back(std::move(entry));
+  }
+  SHERD_RETURN_IF_ERROR(CheckBackends(entries));
+  RollCall call = Decide(entries);
+  if (own.one_host_only && !call.one_host) {
+    return WithRank(
+        absl::FailedPreconditionError(absl::StrCat(
+            "the backend ", call.backend, " works on one host only, but rank ",
+            call.elsewhere, " is not on the host of rank 0: use auto or gloo")),
+        call.elsewhere);
+  }
+  return call;
+}
+
+absl::StatusOr<RollCall> Lead(Store& store, const RollEntry& own,
+                              Deadline deadline) {
+  std::vector<int> came;
+  absl::StatusOr<RollCall> verdict = Compare(store, own, deadline, came);
+  SHERD_RETURN_IF_ERROR(store.Set(kVerdictKey, EncodeVerdict(verdict)));
+  if (!verdict.ok() && !came.empty()) {
+    std::vector<std::string> keys;
+    for (int rank : came) keys.push_back(ReadKey(rank));
+    store.Wait(keys, Deadline::After(kReadGrace)).IgnoreError();
+  }
+  return verdict;
+}
+
+absl::StatusOr<RollCall> Follow(Store& store, const RollEntry& own,
+                                Deadline deadline) {
+  const auto read = [&]() -> absl::StatusOr<RollCall> {
+    const absl::StatusOr<std::string> text = store.Get(kVerdictKey, deadline);
+    if (absl::IsDeadlineExceeded(text.status())) {
+      return Absent(store, own.world_size);
+    }
+    SHERD_RETURN_IF_ERROR(text.status());
+    return DecodeVerdict(*text);
+  };
+  absl::StatusOr<RollCall> verdict = read();
+  if (!verdict.ok()) store.Set(ReadKey(own.rank), "").IgnoreError();
+  return verdict;
+}
+
+}  // namespace
+
+absl::StatusOr<RollCall> CallRoll(Store& store, const RollEntry& own,
+                                  Deadline deadline) {
+  SHERD_RETURN_IF_ERROR(store.Set(EntryKey(own.rank), Encode(own)));
+  if (own.rank == 0) return Lead(store, own, deadline);
+  if (!own.error.ok()) {
+    store.Set(ReadKey(own.rank), "").IgnoreError();
+    return WithRank(own.error, own.rank);
+  }
+  return Follow(store, own, deadline);
+}
+
+}  // namespace sherd::internal
