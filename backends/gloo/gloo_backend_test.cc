@@ -1,7 +1,12 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <numeric>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -9,10 +14,11 @@
 #include "absl/time/time.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "sherd/backends/conformance.h"
 #include "sherd/core/base/error_info.h"
 #include "sherd/core/comm/init.h"
 #include "sherd/core/comm/process_group.h"
+#include "sherd/core/comm/reduction.h"
+#include "sherd/core/tensor/dtype.h"
 #include "sherd/testing/distributed_test.h"
 #include "sherd/testing/matchers.h"
 
@@ -39,22 +45,6 @@ class GlooBackendTest : public sherd::testing::DistributedTest {
     EXPECT_EQ(BlamedRank(status), culprit());
   }
 };
-
-SHERD_DIST_TEST_F(GlooBackendTest, Conforms) {
-  EXPECT_EQ(group().backend().name, "gloo");
-  CheckBarrier(group());
-  CheckBroadcast(group());
-  CheckAllGather(group());
-  CheckAllToAllV(group());
-  CheckOneSidedAllToAllV(group());
-  CheckManyInFlight(group());
-}
-
-SHERD_DIST_TEST_F(GlooBackendTest, ADeadlineNamesTheAbsentRank) {
-  if (world_size() == 1) return;
-  CheckDeadline(group());
-  SkipFinalBarrier();
-}
 
 SHERD_DIST_TEST_F(GlooBackendTest, EveryRankNamesTheOneThatWasKilled) {
   if (world_size() == 1) return;
@@ -93,6 +83,58 @@ SHERD_DIST_TEST_F(GlooBackendTest, ARankKilledInTheMiddleOfALargeTransfer) {
   Work work = group().AllToAllVAsync(sends, recvs);
   ASSERT_THAT(group().store().Set(absl::StrCat("started", rank()), ""), IsOk());
   ExpectLost(work.Wait());
+}
+
+SHERD_DIST_TEST_F(GlooBackendTest, WhateverRunsEndsWhenARankIsKilled) {
+  if (world_size() == 1) return;
+  ExpectRankDies(culprit(), SIGKILL);
+  // Far more than sockets buffer, in a group per operation.
+  constexpr size_t kBytes = size_t{8} << 20;
+  std::vector<std::byte> in(kBytes * world_size()), out(kBytes * world_size());
+  const ConstBytes own = absl::MakeConstSpan(in).first(kBytes);
+  const MutableBytes result = absl::MakeSpan(out).first(kBytes);
+  std::vector<std::function<Work(ProcessGroup&)>> calls = {
+      [&](ProcessGroup& g) {
+        return g.AllReduceAsync(own, result, DType::kFloat32, ReduceOp::kSum);
+      },
+      [&](ProcessGroup& g) {
+        return g.ReduceAsync(own, MutableBytes(), DType::kFloat32,
+                             ReduceOp::kSum, culprit());
+      },
+      [&](ProcessGroup& g) {
+        return g.ReduceScatterAsync(in, result, DType::kFloat32,
+                                    ReduceOp::kSum);
+      },
+      [&](ProcessGroup& g) {
+        return g.GatherAsync(own, MutableBytes(), culprit());
+      },
+      [&](ProcessGroup& g) {
+        return g.ScatterAsync(ConstBytes(), result, culprit());
+      },
+      [&](ProcessGroup& g) { return g.SendAsync(own, culprit()); },
+      [&](ProcessGroup& g) { return g.RecvAsync(result, culprit()); }};
+  std::vector<int> everybody(world_size());
+  std::iota(everybody.begin(), everybody.end(), 0);
+  std::vector<std::shared_ptr<ProcessGroup>> groups;
+  for (size_t i = 0; i < calls.size(); ++i) {
+    auto made = group().NewGroup(everybody);
+    ASSERT_THAT(made, IsOk());
+    groups.push_back(*std::move(made));
+  }
+  if (rank() == culprit()) {
+    for (int r = 0; r < culprit(); ++r) {
+      ASSERT_THAT(group().store().Wait({absl::StrCat("started", r)},
+                                       Deadline::After(absl::Seconds(60))),
+                  IsOk());
+    }
+    raise(SIGKILL);
+  }
+  std::vector<Work> works;
+  for (size_t i = 0; i < calls.size(); ++i) {
+    works.push_back(calls[i](*groups[i]));
+  }
+  ASSERT_THAT(group().store().Set(absl::StrCat("started", rank()), ""), IsOk());
+  for (Work& work : works) ExpectLost(work.Wait());
 }
 
 SHERD_DIST_TEST_F(GlooBackendTest, RanksThatWaitForOthersNameTheFirstCause) {

@@ -1,0 +1,105 @@
+// Plugins of older and newer lines in today's host, and today's plugins in an
+// old host.
+
+#include <dlfcn.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "sherd/backends/backend_abi.h"
+#include "sherd/backends/loader.h"
+#include "sherd/backends/static_plugin.h"
+#include "sherd/backends/testdata/old_host.h"
+#include "sherd/core/comm/process_group.h"
+#include "sherd/testing/local_ranks.h"
+#include "sherd/testing/matchers.h"
+
+namespace sherd {
+namespace {
+
+using ::sherd::testing::IsOk;
+using ::sherd::testing::RunInOldHost;
+using ::sherd::testing::RunLocalRanks;
+using ::sherd::testing::StatusIs;
+
+constexpr char kEntry[] = "sherd_get_plugin_v0";
+
+// testdata/tiny_plugin.cc, built against the header of each line.
+class TinyPluginTest : public ::testing::TestWithParam<int> {
+ protected:
+  std::string name() const { return absl::StrCat("tiny_0_", GetParam()); }
+};
+
+TEST_P(TinyPluginTest, RunsInTodaysHostWhichEmulatesWhatItLacks) {
+  RunLocalRanks(
+      3,
+      [this](ProcessGroup& group) {
+        EXPECT_EQ(group.backend().name, name());
+        EXPECT_EQ(group.PathOf(CollectiveOp::kBarrier), OperationPath::kNative);
+        EXPECT_EQ(group.PathOf(CollectiveOp::kAllReduce),
+                  OperationPath::kEmulated);
+        EXPECT_EQ(group.PathOf(CollectiveOp::kSend),
+                  OperationPath::kUnsupported);
+        ASSERT_THAT(group.Barrier(), IsOk());
+        std::vector<int64_t> values = {group.rank() + 1, 10 * group.rank()};
+        ASSERT_THAT(
+            group.AllReduce<int64_t>(absl::MakeSpan(values), ReduceOp::kSum),
+            IsOk());
+        EXPECT_THAT(values, ::testing::ElementsAre(6, 30));
+        std::byte token{};
+        EXPECT_THAT(group.Send({&token, 1}, (group.rank() + 1) % 3),
+                    StatusIs(absl::StatusCode::kUnimplemented));
+        ASSERT_THAT(group.Barrier(), IsOk());
+      },
+      {.backend = name()});
+}
+
+TEST_P(TinyPluginTest, RunsInAnOldHost) {
+  void* const plugin =
+      dlopen(absl::StrCat("backends/", PluginFileName(name())).c_str(),
+             RTLD_NOW | RTLD_LOCAL);
+  ASSERT_NE(plugin, nullptr) << dlerror();
+  EXPECT_EQ(RunInOldHost(dlsym(plugin, kEntry), 3), "");
+}
+
+INSTANTIATE_TEST_SUITE_P(Lines, TinyPluginTest, ::testing::Values(1, 2, 3));
+
+struct Plugin {
+  const char* name;
+  const char* path;
+};
+
+class PluginInOldHostTest : public ::testing::TestWithParam<Plugin> {};
+
+// A plugin may refuse an old host; one that accepts it must ask nothing of it
+// that it does not have.
+TEST_P(PluginInOldHostTest, WorksOrSaysNo) {
+  void* const plugin = dlopen(GetParam().path, RTLD_NOW | RTLD_LOCAL);
+  ASSERT_NE(plugin, nullptr) << dlerror();
+  EXPECT_THAT(RunInOldHost(dlsym(plugin, kEntry), 3),
+              ::testing::AnyOf("", "no"));
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All, PluginInOldHostTest,
+    ::testing::Values(Plugin{"gloo", "backends/gloo/libsherd_backend_gloo.so"},
+                      Plugin{"shm", "backends/shm/libsherd_backend_shm.so"}),
+    [](const auto& info) { return info.param.name; });
+
+TEST(StaticPluginInOldHostTest, LocalWorksOrSaysNo) {
+  int found = 0;
+  for (const auto* plugin = internal::StaticPlugin::Head(); plugin != nullptr;
+       plugin = plugin->next) {
+    ++found;
+    EXPECT_THAT(RunInOldHost(reinterpret_cast<void*>(plugin->entry), 3),
+                ::testing::AnyOf("", "no"));
+  }
+  EXPECT_EQ(found, 1);
+}
+
+}  // namespace
+}  // namespace sherd

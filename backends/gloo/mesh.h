@@ -1,0 +1,99 @@
+#ifndef SHERD_BACKENDS_GLOO_MESH_H_
+#define SHERD_BACKENDS_GLOO_MESH_H_
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "gloo/transport/context.h"
+#include "gloo/transport/device.h"
+#include "gloo/transport/unbound_buffer.h"
+#include "sherd/backends/backend_abi.h"
+
+namespace sherd::internal {
+
+class GlooOperation;
+
+// One rank's connections to all others of its group, over Gloo's TCP transport
+// and with the host's store for the exchange of addresses.
+//
+// Gloo tells an operation that a connection broke only if its message has not
+// begun to move, and tells no thread that waits for another peer. Therefore a
+// thread watches all connections and ends the waits that need a broken one;
+// operations that need other peers go on.
+//
+// Slots, Gloo's numbers by which messages are matched, are handed out below, so
+// that collectives and point-to-point messages never meet.
+//
+// Threads. Abort from any thread; operations as GlooOperation says.
+class GlooMesh {
+ public:
+  GlooMesh(int rank, int size) : rank_(rank), size_(size), lost_(size) {}
+  GlooMesh(const GlooMesh&) = delete;
+  GlooMesh& operator=(const GlooMesh&) = delete;
+  // No operation may be running.
+  ~GlooMesh();
+
+  // Once, before anything else. Throws what Gloo throws.
+  sherd_code Connect(const sherd_comm_config_v0& config, sherd_error_v0* error);
+
+  int rank() const { return rank_; }
+  int size() const { return size_; }
+  // The k-th peer of this rank, 1 <= k < size. Everybody starts at another one,
+  // so that not all talk to the same rank at once.
+  int Peer(int k) const { return (rank_ + k) % size_; }
+
+  // Ends running operations and all connections; the far ends notice.
+  void Abort();
+
+  // Messages of a collective; `phase` is 0 to 3.
+  static uint64_t CollectiveSlot(uint64_t sequence, int phase) {
+    return sequence << 2 | static_cast<uint64_t>(phase);
+  }
+  // The first message of a send, and the second one of that number.
+  static uint64_t TagSlot(int64_t tag) {
+    return uint64_t{1} << 63 | static_cast<uint64_t>(tag);
+  }
+  static uint64_t PayloadSlot(uint64_t number) {
+    return uint64_t{3} << 62 | number;
+  }
+
+ private:
+  friend class GlooOperation;
+
+  void CreateDevice(const std::string& address);
+  sherd_code ConnectPairs(const sherd_comm_config_v0& config, size_t length,
+                          sherd_error_v0* error);
+  void ClosePairs();
+  // Body of the watching thread.
+  void Watch();
+  // Posts a receive that nobody serves on each connection that holds, and ends
+  // the waits for peers whose connection does not. False if none holds.
+  bool WatchConnections();
+
+  const int rank_;
+  const int size_;
+  std::shared_ptr<gloo::transport::Device> device_;
+  std::shared_ptr<gloo::transport::Context> context_;
+
+  std::mutex mutex_;
+  bool aborted_ = false;
+  bool closing_ = false;
+  // Why this rank closed all connections, as Gloo does when a wait times out:
+  // what operations that ran at the same time have to say as well.
+  sherd_code cause_ = SHERD_OK;
+  int cause_peer_ = -1;
+  std::vector<bool> lost_;
+  std::vector<GlooOperation*> running_;
+  // Replaced by the watching thread only.
+  std::unique_ptr<gloo::transport::UnboundBuffer> sentinel_;
+  char sentinel_byte_ = 0;
+  std::thread watcher_;
+};
+
+}  // namespace sherd::internal
+
+#endif  // SHERD_BACKENDS_GLOO_MESH_H_

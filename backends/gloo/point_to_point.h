@@ -1,0 +1,32 @@
+#ifndef SHERD_BACKENDS_GLOO_POINT_TO_POINT_H_
+#define SHERD_BACKENDS_GLOO_POINT_TO_POINT_H_
+
+#include <atomic>
+#include <cstdint>
+
+#include "sherd/backends/backend_abi.h"
+#include "sherd/backends/gloo/mesh.h"
+#include "sherd/backends/gloo/operation.h"
+
+namespace sherd::internal {
+
+// Messages from one rank to another, matched by tag.
+//
+// The first message, of fixed length, says how long the data is, so that the
+// receiver finds out about another length before Gloo does, which would end the
+// process. Short data is in it; long data follows on a slot of its own, because
+// equal tags may be in flight several times.
+//
+// Threads. Any number of sends and receives at a time.
+class GlooPointToPoint {
+ public:
+  void Send(const sherd_op_v0& op, GlooOperation& operation);
+  void Recv(const sherd_op_v0& op, GlooOperation& operation);
+
+ private:
+  std::atomic<uint64_t> next_payload_ = 0;
+};
+
+}  // namespace sherd::internal
+
+#endif  // SHERD_BACKENDS_GLOO_POINT_TO_POINT_H_

@@ -1,0 +1,54 @@
+#ifndef SHERD_BACKENDS_GLOO_REDUCTIONS_H_
+#define SHERD_BACKENDS_GLOO_REDUCTIONS_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "sherd/backends/backend_abi.h"
+#include "sherd/backends/gloo/mesh.h"
+#include "sherd/backends/gloo/operation.h"
+
+namespace sherd::internal {
+
+// Memory for what waits to be reduced: grows to a few MiB, and is kept from
+// call to call.
+class GlooScratch {
+ public:
+  // At least `size` bytes, whose content is undefined.
+  char* Get(size_t size) {
+    if (size > size_) {
+      memory_ = nullptr;
+      memory_.reset(new char[size]);
+      size_ = size;
+    }
+    return memory_.get();
+  }
+
+ private:
+  std::unique_ptr<char[]> memory_;
+  size_t size_ = 0;
+};
+
+// Collectives that compute. The vector is cut into one slice per rank; each
+// rank gets the others' parts of its slice in chunks, reduces all of them in
+// one pass of the host's function while the next chunks are on their way, and
+// sends the result to whoever is to have it. So every element is rounded once,
+// and all ranks have the same bits. Small vectors are one slice, of rank 0 or
+// the root.
+//
+// Gloo's own sums are not used: they know neither all types nor whose
+// connection broke, and cannot be ended by another thread.
+void GlooAllReduce(GlooMesh& mesh, const sherd_host_v0& host,
+                   const sherd_op_v0& op, GlooScratch& scratch,
+                   GlooOperation& operation);
+void GlooReduce(GlooMesh& mesh, const sherd_host_v0& host,
+                const sherd_op_v0& op, GlooScratch& scratch,
+                GlooOperation& operation);
+void GlooReduceScatter(GlooMesh& mesh, const sherd_host_v0& host,
+                       const sherd_op_v0& op, GlooScratch& scratch,
+                       GlooOperation& operation);
+
+}  // namespace sherd::internal
+
+#endif  // SHERD_BACKENDS_GLOO_REDUCTIONS_H_

@@ -1,0 +1,83 @@
+#ifndef SHERD_BACKENDS_LOCAL_MEETING_H_
+#define SHERD_BACKENDS_LOCAL_MEETING_H_
+
+#include <condition_variable>
+#include <cstdint>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "sherd/backends/backend_abi.h"
+#include "sherd/backends/local/mailbox.h"
+
+namespace sherd::internal {
+
+// Shared by the ranks of one group; the last one to leave deletes it.
+//
+// A collective has two phases. Ranks arrive and publish what they called; the
+// last one compares the calls. Then each rank does its share with the others'
+// buffers, and nobody returns before all have. Tiny ones have one: the last
+// rank to arrive does everything.
+//
+// Threads. Everything from any thread; one collective per rank at a time.
+class Meeting {
+ public:
+  // `host` lives forever.
+  Meeting(int size, const sherd_host_v0& host)
+      : host_(host),
+        mailbox_(size),
+        calls_(size),
+        left_(size),
+        members_(size) {}
+
+  sherd_code Run(int rank, const sherd_op_v0& op, sherd_error_v0* error);
+
+  void Abort(int rank);
+
+  // Returns true if the caller was the last member and must delete this.
+  bool Leave(int rank);
+
+ private:
+  struct Failure {
+    sherd_code code = SHERD_OK;
+    int peer = -1;
+    std::string text;
+  };
+
+  int size() const { return static_cast<int>(calls_.size()); }
+
+  sherd_code Meet(int rank, const sherd_op_v0& op, sherd_error_v0* error);
+  // The last rank is there.
+  void Begin();
+  // All shares are done.
+  void Finish();
+  // False if the operation failed before everybody came.
+  bool AwaitRound(std::unique_lock<std::mutex>& lock, uint64_t round,
+                  int64_t deadline);
+  int FirstAbsent() const;
+  // Only the first failure counts.
+  void SetFailure(Failure failure);
+  // What the failure is to `rank`.
+  sherd_code Report(int rank, sherd_error_v0* error) const;
+
+  const sherd_host_v0& host_;
+  Mailbox mailbox_;
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  // Read without the lock while ranks do their shares: nobody writes then.
+  std::vector<const sherd_op_v0*> calls_;
+  std::vector<bool> left_;
+  int members_;
+  int arrived_ = 0;
+  int finished_ = 0;
+  // Two steps per collective; odd while ranks do their shares.
+  uint64_t round_ = 0;
+  // The calls of the last collective differed; stays so.
+  bool refused_ = false;
+  Failure failure_;
+};
+
+}  // namespace sherd::internal
+
+#endif  // SHERD_BACKENDS_LOCAL_MEETING_H_

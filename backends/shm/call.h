@@ -1,0 +1,37 @@
+#ifndef SHERD_BACKENDS_SHM_CALL_H_
+#define SHERD_BACKENDS_SHM_CALL_H_
+
+#include <cstdint>
+
+#include "sherd/backends/backend_abi.h"
+#include "sherd/backends/shm/segment.h"
+
+namespace sherd::internal {
+
+// What a rank called, as far as all ranks must have called the same, in one
+// word: operation, root, dtype and reduction, those that the operation uses.
+uint64_t PackCall(const sherd_op_v0& op);
+
+// Whether ranks give lengths of single messages, which have to agree in pairs.
+bool HasLengths(int32_t op);
+
+// Writes this rank's call of collective number `operation` where the others
+// look for it; publishing it is up to the caller.
+void WriteCall(const ShmSegment& segment, uint64_t operation, int rank,
+               const sherd_op_v0& op);
+
+// Compares the calls of all ranks, which must have arrived. All ranks find the
+// same difference, and blame the first rank that called something else than
+// most did, or that sends a rank more or less than that expects.
+//   SHERD_INVALID_ARGUMENT  There is one.
+//
+// Cost. P comparisons; with lengths P², unless all of them are equal.
+sherd_code CompareCalls(const ShmSegment& segment, uint64_t operation, int rank,
+                        const sherd_op_v0& op, sherd_error_v0* error);
+
+// The longest entry of any rank whose data passes through boxes.
+uint64_t LongestInBoxes(const ShmSegment& segment, uint64_t operation);
+
+}  // namespace sherd::internal
+
+#endif  // SHERD_BACKENDS_SHM_CALL_H_

@@ -1,0 +1,61 @@
+#ifndef SHERD_BACKENDS_SHM_COMMUNICATOR_H_
+#define SHERD_BACKENDS_SHM_COMMUNICATOR_H_
+
+#include <memory>
+
+#include "sherd/backends/backend_abi.h"
+#include "sherd/backends/shm/collectives.h"
+#include "sherd/backends/shm/point_to_point.h"
+#include "sherd/backends/shm/segment.h"
+#include "sherd/backends/shm/waiting.h"
+
+namespace sherd::internal {
+
+// One rank of a group: its view of the memory that the ranks share, and what
+// it does there. What the functions of the plugin's table do.
+class ShmCommunicator {
+ public:
+  // Meets the other ranks through config.kv: rank 0 makes the memory and says
+  // how to open it, the others do and say whether they could, and all get rank
+  // 0's verdict, so that either all ranks have a group or none has.
+  //   SHERD_UNSUPPORTED  Not all ranks are on one host, or one cannot open what
+  //                      rank 0 made; error.peer names it.
+  //   SHERD_RESOURCE     There is no memory or descriptor left.
+  static sherd_code Create(const sherd_comm_config_v0& config,
+                           const sherd_host_v0& host,
+                           std::unique_ptr<ShmCommunicator>* communicator,
+                           sherd_error_v0* error);
+
+  // Tells the others that this rank left.
+  ~ShmCommunicator();
+
+  sherd_code Run(const sherd_op_v0& op, sherd_error_v0* error);
+  void Abort();
+
+ private:
+  ShmCommunicator(const sherd_comm_config_v0& config);
+
+  sherd_code Connect(const sherd_comm_config_v0& config,
+                     const sherd_host_v0& host, sherd_error_v0* error);
+  sherd_code ConnectFirst(const sherd_comm_config_v0& config,
+                          sherd_error_v0* error);
+  sherd_code ConnectOther(const sherd_comm_config_v0& config,
+                          sherd_error_v0* error);
+  void WriteIdentity();
+  // Finds out whether the system lets this process read the others' memory,
+  // and tells them.
+  void TryReadingOthers();
+
+  const int rank_;
+  const int size_;
+  // Random, the same on all ranks.
+  uint64_t nonce_ = 0;
+  ShmSegment segment_;
+  std::unique_ptr<ShmWaiting> waiting_;
+  std::unique_ptr<ShmCollectives> collectives_;
+  std::unique_ptr<ShmPointToPoint> messages_;
+};
+
+}  // namespace sherd::internal
+
+#endif  // SHERD_BACKENDS_SHM_COMMUNICATOR_H_

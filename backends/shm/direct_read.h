@@ -1,0 +1,37 @@
+#ifndef SHERD_BACKENDS_SHM_DIRECT_READ_H_
+#define SHERD_BACKENDS_SHM_DIRECT_READ_H_
+
+#include <atomic>
+#include <cstdint>
+
+#include "sherd/backends/backend_abi.h"
+
+namespace sherd::internal {
+
+// Copies bytes [from, from + bytes) of another process's memory to `to`, in one
+// copy. Returns 0, or an errno: ESRCH if the process is gone, EFAULT if it has
+// no such memory (any more), EPERM or ENOSYS if the system does not let us.
+int ReadProcessMemory(int64_t pid, uint64_t from, void* to, uint64_t bytes);
+
+// Reports that memory of `peer` could not be read, for the reason `number`.
+sherd_code FailToRead(sherd_error_v0* error, int peer, int number);
+
+// Knows which of this process's buffers others can read: not those that a
+// device driver has mapped, for instance.
+//
+// Threads. Safe from any thread.
+class ReadableMemory {
+ public:
+  // Tries the ends of [data, data + bytes).
+  // Cost. Two system calls, none for a buffer that was asked about lately.
+  bool Contains(const void* data, uint64_t bytes);
+
+ private:
+  static constexpr int kRemembered = 16;
+
+  std::atomic<uint64_t> known_[kRemembered] = {};
+};
+
+}  // namespace sherd::internal
+
+#endif  // SHERD_BACKENDS_SHM_DIRECT_READ_H_

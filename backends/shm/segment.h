@@ -1,0 +1,171 @@
+#ifndef SHERD_BACKENDS_SHM_SEGMENT_H_
+#define SHERD_BACKENDS_SHM_SEGMENT_H_
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+#include "sherd/backends/backend_abi.h"
+
+namespace sherd::internal {
+
+inline constexpr size_t kCacheLine = 64;
+inline constexpr int kMaxShmRanks = 1024;
+
+// Payloads up to here travel in the line that announces the call.
+inline constexpr size_t kInlineBytes = 96;
+
+// One rank's call of a collective, written when it arrives there. There are
+// two per rank, used in turn: when a rank writes the second next call, all
+// others have arrived at the next one and read no more of this.
+struct alignas(kCacheLine) ShmArrival {
+  // Number of the operation in the group's life, from 1. Stored last.
+  std::atomic<uint64_t> operation;
+  uint64_t call;  // PackCall()
+  uint64_t bytes;
+  // Longest entry of sends and recvs, and flags.
+  uint64_t longest;
+  unsigned char payload[kInlineBytes];
+};
+// All entries have the length of the longest.
+inline constexpr uint64_t kEvenEntries = uint64_t{1} << 63;
+// Others are to read the rank's data out of its process: its payload, or for
+// entries its outbox, holds addresses.
+inline constexpr uint64_t kReadDirectly = uint64_t{1} << 62;
+inline constexpr uint64_t kLengthMask = kReadDirectly - 1;
+
+static_assert(sizeof(ShmArrival) == 2 * kCacheLine);
+
+// One rank, as the others see it.
+struct alignas(kCacheLine) ShmRank {
+  // Rounds of collectives that it has come to, counted over the group's life.
+  std::atomic<uint64_t> round;
+  // A futex that counts what the rank published while others slept over it.
+  alignas(kCacheLine) std::atomic<uint32_t> event;
+  // Number of threads that sleep, or are about to. Those of a killed process
+  // are never taken back, which costs a wake for nobody.
+  std::atomic<uint32_t> sleepers;
+  alignas(kCacheLine) std::atomic<uint64_t> fate;  // ShmFate
+  int64_t pid;
+  uint64_t start_time;
+  // Where in its process the group's nonce stands, and whether it has read
+  // that of all others.
+  uint64_t nonce_address;
+  std::atomic<uint32_t> reads_others;
+};
+
+// A message that a sender offers on a lane.
+struct alignas(kCacheLine) ShmMessage {
+  // Written by the sender.
+  int64_t tag;
+  uint64_t bytes;
+  uint64_t order;
+  // In the sender's process, if the receiver is to read it there; or 0.
+  uint64_t address;
+  uint64_t prefilled;            // bytes in the lane's ring when offered
+  std::atomic<uint64_t> filled;  // bytes put into the ring since the grant
+  // Written by the receiver, cleared by the sender before the offer.
+  alignas(kCacheLine) std::atomic<uint64_t> drained;
+  std::atomic<uint32_t> grant;    // ShmGrant
+  std::atomic<uint32_t> verdict;  // ShmVerdict
+  uint64_t expected_bytes;        // of the receive that refused it
+  alignas(kCacheLine) unsigned char payload[kInlineBytes];
+};
+
+inline constexpr int kMessagesPerLane = 32;
+
+// Messages from one rank to another.
+struct alignas(kCacheLine) ShmLane {
+  // Bit i: messages[i] is offered and not yet taken.
+  std::atomic<uint32_t> offered;
+  // 1 + index of the message whose beginning is in the ring already, or 0.
+  std::atomic<uint32_t> prefilled;
+  ShmMessage messages[kMessagesPerLane];
+};
+
+// The memory that the ranks of one group share.
+//
+// Layout. A header, then per rank: how it stands (ShmRank), two arrivals, two
+// lists of 2 P lengths, two outboxes of box_bytes() each, two results of half
+// that; then per ordered pair of ranks a lane and its ring. A rank writes only
+// what belongs to it, but for lanes, whose fields say who writes them. Pages
+// that nobody touches cost nothing: about 22 MiB of addresses with 8 ranks.
+//
+// The memory is an anonymous file of a size that nobody can change, so that no
+// access can fail, and which ends with the last process that maps it.
+class ShmSegment {
+ public:
+  ShmSegment() = default;
+  ShmSegment(const ShmSegment&) = delete;
+  ShmSegment& operator=(const ShmSegment&) = delete;
+  ~ShmSegment() { Reset(); }
+
+  // Makes the memory for a group of `ranks`, and the descriptor fd() by which
+  // others open it.
+  sherd_code Create(int ranks, uint64_t nonce, sherd_error_v0* error);
+
+  // Opens what process `pid` made and holds as descriptor `fd`.
+  //   SHERD_UNSUPPORTED  The system does not let this process open it.
+  //   SHERD_INTERNAL     It is not the memory that Create() made for `ranks`
+  //                      and `nonce`.
+  sherd_code Open(int64_t pid, int fd, int ranks, uint64_t nonce,
+                  sherd_error_v0* error);
+
+  // Others can open it no more. Memory stays.
+  void CloseDescriptor();
+  void Reset();
+
+  int fd() const { return fd_; }
+  int ranks() const { return ranks_; }
+  size_t box_bytes() const { return box_bytes_; }
+  size_t ring_bytes() const { return ring_bytes_; }
+
+  // All ranks have found that they can read each other's processes.
+  bool RanksReadEachOther() const;
+
+  // Counts how often a rank's fate was sealed.
+  std::atomic<uint32_t>& disturbances() const;
+  ShmRank& rank(int rank) const { return ranks_begin_[rank]; }
+  ShmArrival& arrival(uint64_t operation, int rank) const {
+    return arrivals_[(operation & 1) * ranks_ + rank];
+  }
+  // P lengths of what the rank sends, then P of what it expects.
+  uint64_t* lengths(uint64_t operation, int rank) const {
+    return lengths_ + ((operation & 1) * ranks_ + rank) * 2 * ranks_;
+  }
+  unsigned char* outbox(uint64_t round, int rank) const {
+    return boxes_ + (2 * rank + (round & 1)) * box_bytes_;
+  }
+  unsigned char* result(uint64_t round, int rank) const {
+    return results_ + (2 * rank + (round & 1)) * (box_bytes_ / 2);
+  }
+  ShmLane& lane(int from, int to) const { return lanes_[from * ranks_ + to]; }
+  unsigned char* ring(int from, int to) const {
+    return rings_ + (static_cast<size_t>(from) * ranks_ + to) * ring_bytes_;
+  }
+
+ private:
+  struct Header;
+
+  size_t Plan(int ranks);
+  sherd_code Map(sherd_error_v0* error);
+
+  int fd_ = -1;
+  int ranks_ = 0;
+  size_t box_bytes_ = 0;
+  size_t ring_bytes_ = 0;
+  size_t offsets_[7] = {};
+  size_t bytes_ = 0;
+  unsigned char* memory_ = nullptr;
+  ShmRank* ranks_begin_ = nullptr;
+  ShmArrival* arrivals_ = nullptr;
+  uint64_t* lengths_ = nullptr;
+  ShmLane* lanes_ = nullptr;
+  unsigned char* boxes_ = nullptr;
+  unsigned char* results_ = nullptr;
+  unsigned char* rings_ = nullptr;
+};
+
+}  // namespace sherd::internal
+
+#endif  // SHERD_BACKENDS_SHM_SEGMENT_H_
