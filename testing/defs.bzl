@@ -16,7 +16,12 @@ load("//tools/build:defs.bzl", "sherd_cc_library", "sherd_cc_test")
 # Backend: its plugin.
 _PLUGINS = {
     "gloo": Label("//backends/gloo:libsherd_backend_gloo.so"),
+    "mpi": Label("//backends/mpi:libsherd_backend_mpi.so"),
+    "shm": Label("//backends/shm:libsherd_backend_shm.so"),
 }
+
+# Backends whose ranks must be started by a launcher.
+_LAUNCHERS = {"mpi": "mpirun"}
 
 # Backends that need one GPU per rank.
 _GPU_BACKENDS = ["nccl"]
@@ -68,6 +73,7 @@ def sherd_distributed_test(
         copts = [],
         data = [],
         env = {},
+        launcher = None,
         plugins = {},
         size = "medium",
         tags = [],
@@ -92,6 +98,8 @@ def sherd_distributed_test(
       copts: compiler options of the sources.
       data: as for cc_test.
       env: as for cc_test.
+      launcher: "mpirun", or None: the harness starts the ranks itself, except
+        with backends that need their launcher (mpi).
       plugins: {backend: label of libsherd_backend_<backend>.so}, for backends
         that are not Sherd's.
       size: as for cc_test.
@@ -106,6 +114,8 @@ def sherd_distributed_test(
     for ranks in world_sizes:
         if ranks < 1 or ranks > _MAX_WORLD_SIZE:
             fail("%s: world size %d, expected 1 to %d" % (name, ranks, _MAX_WORLD_SIZE))
+    if launcher not in [None, "mpirun"]:
+        fail("%s: launcher %s, expected \"mpirun\" or None" % (name, launcher))
     if not backends or not world_sizes:
         fail("%s: no backend or no world size" % name)
 
@@ -134,6 +144,8 @@ def sherd_distributed_test(
                 "SHERD_TEST_BACKEND": backend,
                 "SHERD_TEST_WORLD_SIZE": str(ranks),
             }
+            if launcher or backend in _LAUNCHERS:
+                test_env["SHERD_TEST_LAUNCHER"] = launcher or _LAUNCHERS[backend]
             test_env.update(env)
             sherd_cc_test(
                 name = tests[-1],

@@ -24,6 +24,7 @@
 #include "sherd/core/base/logging.h"
 #include "sherd/core/base/status_macros.h"
 #include "sherd/core/comm/init.h"
+#include "sherd/testing/launched_ranks.h"
 #include "sherd/testing/rank_supervisor.h"
 #include "sherd/testing/run_outcome.h"
 
@@ -103,15 +104,9 @@ std::vector<std::string> RankEnvironment(const Variables& changes) {
 }
 
 // This process's command line with a filter for `test` only.
-absl::StatusOr<std::vector<std::string>> RankArguments(
-    const std::string& test) {
-  SHERD_ASSIGN_OR_RETURN(
-      std::string line,
-      ReadFile(FileSystem::Posix(), "/proc/self/cmdline", 1 << 20));
-  if (!line.empty() && line.back() == '\0') line.pop_back();
+std::vector<std::string> RankArguments(const std::string& test) {
   std::vector<std::string> arguments;
-  for (std::string& argument :
-       static_cast<std::vector<std::string>>(absl::StrSplit(line, '\0'))) {
+  for (std::string& argument : internal::OwnArguments()) {
     if (!absl::StartsWith(argument, "--gtest_")) {
       arguments.push_back(std::move(argument));
     }
@@ -158,35 +153,54 @@ std::string FullName(const ::testing::TestInfo& info) {
   return absl::StrCat(info.test_suite_name(), ".", info.name());
 }
 
+// `launcher`, if there is one, is the path of `launcher_name`.
 absl::StatusOr<RunOutcome> RunRanks(int world_size, absl::Duration timeout,
-                                    absl::Duration grace) {
+                                    absl::Duration grace,
+                                    const std::string& launcher_name,
+                                    const std::string& launcher) {
   SHERD_ASSIGN_OR_RETURN(ScopedDirectory directory, ScopedDirectory::Make());
   const std::string files = JoinPath(directory.path(), "files");
   SHERD_RETURN_IF_ERROR(FileSystem::Posix().CreateDirectories(files));
-  SHERD_ASSIGN_OR_RETURN(
-      std::vector<std::string> arguments,
-      RankArguments(
-          FullName(*::testing::UnitTest::GetInstance()->current_test_info())));
+  std::vector<std::string> arguments = RankArguments(
+      FullName(*::testing::UnitTest::GetInstance()->current_test_info()));
+  std::string program = kOwnProgram;
+  if (!launcher.empty()) {
+    // The launcher's own /proc/self is another.
+    std::error_code error;
+    program = std::filesystem::read_symlink(kOwnProgram, error).string();
+    if (error) return absl::InternalError("the own program is not known");
+  }
   const auto variable = [](Knob knob) {
     return std::string(GetKnobInfo(knob).variable);
   };
   const auto environment = [&](int rank, int fd) {
-    return RankEnvironment(
-        {{variable(Knob::kRank), absl::StrCat(rank)},
-         {variable(Knob::kLocalRank), absl::StrCat(rank)},
-         {variable(Knob::kWorldSize), absl::StrCat(world_size)},
-         {variable(Knob::kInitMethod),
-          absl::StrCat("file://", directory.path(), "/rendezvous")},
-         {variable(Knob::kBackend), TargetBackend()},
-         {variable(Knob::kTestTmpDir), files},
-         {variable(Knob::kTestRankFd), absl::StrCat(fd)}});
+    Variables variables = {
+        {variable(Knob::kWorldSize), absl::StrCat(world_size)},
+        {variable(Knob::kInitMethod),
+         absl::StrCat("file://", directory.path(), "/rendezvous")},
+        {variable(Knob::kBackend), TargetBackend()},
+        {variable(Knob::kTestTmpDir), files}};
+    if (rank >= 0) {
+      variables.insert(variables.end(),
+                       {{variable(Knob::kRank), absl::StrCat(rank)},
+                        {variable(Knob::kLocalRank), absl::StrCat(rank)},
+                        {variable(Knob::kTestRankFd), absl::StrCat(fd)}});
+    }
+    return RankEnvironment(variables);
   };
+  std::optional<internal::LauncherOptions> launcher_options;
+  if (!launcher.empty()) {
+    launcher_options = {.program = launcher,
+                        .name = launcher_name,
+                        .directory = directory.path()};
+  }
   return internal::SuperviseRanks({.world_size = world_size,
-                                   .program = kOwnProgram,
+                                   .program = std::move(program),
                                    .arguments = std::move(arguments),
                                    .environment = environment,
                                    .timeout = timeout,
-                                   .grace = grace});
+                                   .grace = grace,
+                                   .launcher = launcher_options});
 }
 
 void Report(const RunOutcome& run, const Verdict& verdict, const char* file,
@@ -212,6 +226,8 @@ void Report(const RunOutcome& run, const Verdict& verdict, const char* file,
         internal::PrefixLines(static_cast<int>(r), run.ranks[r].output);
     std::fwrite(output.data(), 1, output.size(), stdout);
   }
+  const std::string& launcher = run.launcher_output;
+  if (!launcher.empty()) std::printf("[launcher] %s\n", launcher.c_str());
   std::fflush(stdout);
 }
 
@@ -305,7 +321,17 @@ void DistributedTest::RunAsParent(const std::optional<WithComms>& comms,
   const absl::Duration limit = timeout();
   ASSERT_GT(limit, absl::ZeroDuration())
       << "no time is left of TEST_TIMEOUT for this test";
-  const absl::StatusOr<RunOutcome> run = RunRanks(size, limit, grace());
+  const std::string launcher_name = GetKnobOr(Knob::kTestLauncher, "");
+  std::string launcher;
+  if (!launcher_name.empty()) {
+    absl::StatusOr<std::string> path = internal::FindLauncher(launcher_name);
+    if (!path.ok()) {
+      SHERD_SKIP(SkipReason::kMissingDependency) << path.status().message();
+    }
+    launcher = *std::move(path);
+  }
+  const absl::StatusOr<RunOutcome> run =
+      RunRanks(size, limit, grace(), launcher_name, launcher);
   ASSERT_TRUE(run.ok()) << run.status();
   Report(*run, internal::Judge(*run), location.file, location.line);
 }

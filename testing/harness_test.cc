@@ -24,6 +24,7 @@
 #include "sherd/core/base/file.h"
 #include "sherd/core/base/knobs.h"
 #include "sherd/core/base/unique_fd.h"
+#include "sherd/testing/launched_ranks.h"
 #include "sherd/testing/matchers.h"
 #include "sherd/testing/subprocess.h"
 
@@ -43,7 +44,9 @@ constexpr absl::Duration kPatience = absl::Seconds(90);
 // A process whose output is collected.
 class BrokenRun {
  public:
-  BrokenRun(const std::string& test, const std::string& directory) {
+  // `launcher` starts the ranks; empty: the harness does.
+  BrokenRun(const std::string& test, const std::string& directory,
+            const std::string& launcher = "") {
     std::vector<std::string> environment;
     for (std::string& variable : OwnEnvironment()) {
       if (!absl::StartsWith(variable, "TEST_") &&
@@ -55,6 +58,7 @@ class BrokenRun {
     }
     environment.push_back("TEST_TMPDIR=" + directory);
     environment.push_back("SHERD_PLUGIN_PATH=backends/gloo");
+    environment.push_back("SHERD_TEST_LAUNCHER=" + launcher);
     Pipe pipe = MakePipe().value();
     output_fd_ = std::move(pipe.read);
     process_.emplace(
@@ -107,7 +111,7 @@ class HarnessTest : public ::testing::Test {
 
   // The output of a run that ends with `code`.
   std::string OutputOf(const std::string& test, int code) {
-    BrokenRun run(test, directory_);
+    BrokenRun run(test, directory_, launcher_);
     EXPECT_TRUE(run.Finish()) << "it does not end\n" << run.output();
     const auto& status = run.process().Poll();
     EXPECT_TRUE(status && status->ExitedWith(code))
@@ -141,6 +145,7 @@ class HarnessTest : public ::testing::Test {
   }
 
   std::string directory_;
+  std::string launcher_;
 };
 
 TEST_F(HarnessTest, ATestThatPassesPassesAndIsQuiet) {
@@ -262,7 +267,8 @@ INSTANTIATE_TEST_SUITE_P(
                {"[ranks 0, 1, 2] Failed\nlong yyy", "bytes, cut)",
                 "4801 further failures"}},
         Broken{"AsksForAnUnknownBackend",
-               {"[ranks 0, 1, 2] ", "Backend nosuch not supported!"}},
+               {"[rank 0] ", "[rank 1] ", "[rank 2] ",
+                "Backend nosuch not supported!"}},
         Broken{"FloodsItsOutput",
                {"[rank 1] 0 xxx", "bytes left out", "[rank 1] last line",
                 "[rank 2] last line"}}),
@@ -329,6 +335,110 @@ TEST_F(HarnessTest, RanksDieWithTheirParent) {
     ranks.push_back(AwaitPid(absl::StrCat("rank_", rank)));
     ASSERT_GT(ranks.back(), 0);
     EXPECT_EQ(kill(ranks.back(), 0), 0) << "it runs";
+  }
+  run.process().Signal(SIGKILL);
+  EXPECT_TRUE(run.process().Wait().KilledBy(SIGKILL));
+  for (pid_t rank : ranks) EXPECT_TRUE(AwaitOrphansEnd(rank));
+}
+
+// The same with ranks that mpirun starts.
+class LauncherTest : public HarnessTest {
+ protected:
+  void SetUp() override {
+    HarnessTest::SetUp();
+    launcher_ = "mpirun";
+    if (const auto path = FindLauncher(launcher_); !path.ok()) {
+      GTEST_SKIP() << path.status().message();
+    }
+  }
+};
+
+TEST_F(LauncherTest, ATestThatPassesPassesAndIsQuiet) {
+  EXPECT_THAT(OutputOf("Passes", 0),
+              AllOf(HasSubstr("[  PASSED  ] 1 test."), Not(HasSubstr("[rank")),
+                    Not(HasSubstr("[launcher]"))));
+}
+
+class BrokenLaunchedTests : public LauncherTest,
+                            public ::testing::WithParamInterface<Broken> {};
+
+TEST_P(BrokenLaunchedTests, FailWithAReportThatSaysWhy) {
+  const std::string output = Failure(GetParam().test);
+  for (const char* text : GetParam().report) {
+    EXPECT_THAT(output, HasSubstr(text));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    UnderMpirun, BrokenLaunchedTests,
+    ::testing::Values(
+        Broken{"CrashesInTheBody",
+               {"root cause: rank 1 was killed by signal 11 (Segmentation "
+                "fault) in phase body",
+                "[rank 1] [crash] signal 11",
+                "rank 0 was ended by the launcher in phase body"}},
+        Broken{"ExitsBeforeTheEnd",
+               {"root cause: rank 2 exited with code 0 before the end, in "
+                "phase body",
+                "rank 0 passed"}},
+        Broken{"ExitsWithTheCodeOfASkip",
+               {"exited with code 81 before the end"}},
+        Broken{"ClosesItsResultPipe",
+               {"root cause: rank 0 result pipe: DATA_LOSS: closed before the "
+                "end"}},
+        Broken{"OneRankSkips",
+               {"1 of 3 ranks skipped, expected all or none",
+                "rank 0 was stopped by the harness in phase body",
+                "rank 1 skipped: no room"}},
+        Broken{"HangsInTheBody",
+               {"timed out after 2s", "did not end within 2s; in phase body",
+                "[rank 2] [stacks of all threads]", "WaitForever"}},
+        Broken{"HangsAtExit",
+               {"timed out after 2s", "root cause: rank 0 did not end",
+                "after the test", "rank 2 passed"}},
+        Broken{"IsStopped",
+               {"timed out after 2s", "root cause: rank 2 did not end",
+                "in phase body"}},
+        Broken{"IgnoresSigterm",
+               {"[ranks 1, 2] Failed\nso that rank 0 is stopped",
+                "rank 0 was stopped by the harness in phase body"}},
+        Broken{"FailsInAThread",
+               {"root cause: rank 2 failed at testing/broken_tests.cc:",
+                "in a thread", "rank 0 passed"}},
+        Broken{"OneRankFailsWhileTheOthersWait",
+               {"root cause: rank 1 failed", "[rank 1] ", "the root cause",
+                "rank 1: left the group"}},
+        Broken{"FloodsItsOutput",
+               {"[rank 1] 0 xxx", "bytes left out", "[rank 1] last line",
+                "[rank 2] last line"}}),
+    [](const auto& info) { return std::string(info.param.test); });
+
+TEST_F(LauncherTest, WhatAllRanksSkipIsSkippedWithItsReason) {
+  EXPECT_THAT(OutputOf("AllRanksSkip", 0),
+              HasSubstr("Skipped due to small world size. on purpose"));
+}
+
+TEST_F(LauncherTest, WithoutTheLauncherTestsAreSkippedWithTheReason) {
+  launcher_ = "no_such_mpirun";
+  EXPECT_THAT(OutputOf("Passes", 0),
+              AllOf(HasSubstr("[  SKIPPED ] 1 test"),
+                    HasSubstr("no_such_mpirun is not installed")));
+}
+
+TEST_F(LauncherTest, ALauncherThatStartsNothingIsReported) {
+  launcher_ = "/bin/false";
+  EXPECT_THAT(Failure("Passes"),
+              HasSubstr("the ranks could not be started: INTERNAL: /bin/false "
+                        "exited with code 1"));
+}
+
+TEST_F(LauncherTest, RanksDieWithTheirParent) {
+  ASSERT_EQ(prctl(PR_SET_CHILD_SUBREAPER, 1), 0);
+  BrokenRun run("WaitsForever", directory_, launcher_);
+  std::vector<pid_t> ranks;
+  for (int rank = 0; rank < 3; ++rank) {
+    ranks.push_back(AwaitPid(absl::StrCat("rank_", rank)));
+    ASSERT_GT(ranks.back(), 0);
   }
   run.process().Signal(SIGKILL);
   EXPECT_TRUE(run.process().Wait().KilledBy(SIGKILL));

@@ -61,7 +61,7 @@ void RunLocalRanks(int n, absl::FunctionRef<void(ProcessGroup&)> body,
   ranks.reserve(n);
   for (int rank = 0; rank < n; ++rank) {
     ranks.emplace_back([&, rank] {
-      RunRank({.backend = "local",
+      RunRank({.backend = options.backend,
                .rank = rank,
                .world_size = n,
                .store = store,

@@ -1,6 +1,8 @@
 #ifndef SHERD_TESTING_LOCAL_RANKS_H_
 #define SHERD_TESTING_LOCAL_RANKS_H_
 
+#include <string>
+
 #include "absl/functional/function_ref.h"
 #include "absl/time/time.h"
 #include "sherd/core/comm/process_group.h"
@@ -8,6 +10,8 @@
 namespace sherd::testing {
 
 struct LocalRanksOptions {
+  // A backend whose ranks are threads.
+  std::string backend = "local";
   // For meeting and for each collective, so that a rank that is waited for in
   // vain is an error and no hang.
   absl::Duration timeout = absl::Seconds(60);

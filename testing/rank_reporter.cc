@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
 #include "sherd/core/base/knobs.h"
+#include "sherd/testing/rank_keeper.h"
 #include "sherd/testing/stack_dump.h"
 
 namespace sherd::testing::internal {
@@ -80,6 +81,7 @@ RankReporter* RankReporter::Get() {
 }
 
 RankReporter* RankReporter::Install() {
+  BecomeKeeperIfAsked();
   const absl::StatusOr<std::optional<int64_t>> knob =
       GetIntKnob(Knob::kTestRankFd, 3, std::numeric_limits<int>::max());
   if (!knob.ok() || !knob->has_value()) return nullptr;

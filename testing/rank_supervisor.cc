@@ -17,6 +17,7 @@
 #include "sherd/core/base/deadline.h"
 #include "sherd/core/base/file.h"
 #include "sherd/core/base/status_macros.h"
+#include "sherd/testing/launched_ranks.h"
 #include "sherd/testing/stack_dump.h"
 #include "sherd/testing/subprocess.h"
 
@@ -30,6 +31,8 @@ constexpr size_t kOutputEnd = size_t{128} << 10;
 constexpr size_t kMaxDrain = size_t{256} << 10;
 constexpr absl::Duration kDumpTime = absl::Seconds(3);
 constexpr absl::Duration kTerminateTime = absl::Seconds(1);
+// For a launcher to end once all ranks have.
+constexpr absl::Duration kLauncherTime = absl::Seconds(10);
 
 // Beginning and end of a text of any length.
 class BoundedText {
@@ -62,10 +65,55 @@ class BoundedText {
   size_t dropped_ = 0;
 };
 
+// The process of a rank, whoever started it.
+class RankProcess {
+ public:
+  virtual ~RankProcess() = default;
+  // Readable once it may have ended; -1 if there is no such descriptor.
+  virtual int exit_fd() const = 0;
+  virtual const std::optional<ExitStatus>& Poll() = 0;
+  virtual void Signal(int signal) = 0;
+  // Also what it started itself.
+  virtual void SignalAll(int signal) = 0;
+  virtual bool ended_by_launcher() const { return false; }
+};
+
+class SpawnedProcess final : public RankProcess {
+ public:
+  explicit SpawnedProcess(Subprocess process) : process_(std::move(process)) {}
+
+  int exit_fd() const override { return process_.exit_fd(); }
+  const std::optional<ExitStatus>& Poll() override { return process_.Poll(); }
+  void Signal(int signal) override { process_.Signal(signal); }
+  void SignalAll(int signal) override { process_.SignalGroup(signal); }
+
+ private:
+  Subprocess process_;
+};
+
+class LaunchedProcess final : public RankProcess {
+ public:
+  LaunchedProcess(std::unique_ptr<LaunchedRank> rank, Launcher& launcher)
+      : rank_(std::move(rank)), launcher_(launcher) {}
+
+  int exit_fd() const override { return rank_->control_fd(); }
+  const std::optional<ExitStatus>& Poll() override {
+    if (launcher_.Poll()) rank_->LauncherEnded();
+    return rank_->Poll();
+  }
+  void Signal(int signal) override { rank_->Signal(signal); }
+  void SignalAll(int signal) override { rank_->Signal(signal); }
+  bool ended_by_launcher() const override { return rank_->ended_by_launcher(); }
+
+ private:
+  const std::unique_ptr<LaunchedRank> rank_;
+  Launcher& launcher_;
+};
+
 // One rank while it runs.
 class RunningRank {
  public:
-  static absl::StatusOr<std::unique_ptr<RunningRank>> Start(
+  static absl::StatusOr<std::unique_ptr<RunningRank>> Spawn(
       const SupervisorOptions& options, int rank) {
     SHERD_ASSIGN_OR_RETURN(Pipe results, MakePipe());
     SHERD_ASSIGN_OR_RETURN(Pipe output, MakePipe());
@@ -82,16 +130,23 @@ class RunningRank {
         return ErrnoStatus(errno, "setting up", "a pipe");
       }
     }
-    return std::unique_ptr<RunningRank>(new RunningRank(
-        std::move(process), std::move(results.read), std::move(output.read)));
+    return std::make_unique<RunningRank>(
+        std::make_unique<SpawnedProcess>(std::move(process)),
+        std::move(results.read), std::move(output.read));
   }
 
-  Subprocess& process() { return process_; }
+  RunningRank(std::unique_ptr<RankProcess> process, UniqueFd results,
+              UniqueFd output)
+      : process_(std::move(process)),
+        results_(std::move(results)),
+        output_fd_(std::move(output)) {}
+
+  RankProcess& process() { return *process_; }
   bool has_dumped() const { return output_.EndHas(kStackDumpEnd); }
   bool results_closed() const { return !results_.is_open(); }
 
   void AddTo(std::vector<pollfd>& fds) const {
-    for (int fd : {results_.get(), output_fd_.get(), process_.exit_fd()}) {
+    for (int fd : {results_.get(), output_fd_.get(), process_->exit_fd()}) {
       // Negative ones are ignored by poll().
       fds.push_back({fd, POLLIN, 0});
     }
@@ -113,11 +168,6 @@ class RunningRank {
   std::string output() const { return output_.ToString(); }
 
  private:
-  RunningRank(Subprocess process, UniqueFd results, UniqueFd output)
-      : process_(std::move(process)),
-        results_(std::move(results)),
-        output_fd_(std::move(output)) {}
-
   static bool DrainFd(UniqueFd& fd,
                       absl::FunctionRef<void(absl::string_view)> take) {
     char buffer[64 << 10];
@@ -163,7 +213,7 @@ class RunningRank {
     }
   }
 
-  Subprocess process_;
+  const std::unique_ptr<RankProcess> process_;
   UniqueFd results_;
   UniqueFd output_fd_;
   FrameDecoder decoder_;
@@ -189,6 +239,7 @@ class Supervisor {
     for (int r = 0; r < options_.world_size; ++r) {
       run_.ranks[r].output = ranks_[r]->output();
     }
+    if (launcher_ != nullptr) FinishLauncher();
     return std::move(run_);
   }
 
@@ -198,12 +249,51 @@ class Supervisor {
   enum class Stage { kRunning, kGrace, kDump, kTerminate, kKill };
 
   absl::Status StartAll() {
+    if (options_.launcher) return LaunchAll();
     for (int r = 0; r < options_.world_size; ++r) {
       SHERD_ASSIGN_OR_RETURN(std::unique_ptr<RunningRank> rank,
-                             RunningRank::Start(options_, r));
+                             RunningRank::Spawn(options_, r));
       ranks_.push_back(std::move(rank));
     }
     return absl::OkStatus();
+  }
+
+  absl::Status LaunchAll() {
+    std::vector<std::unique_ptr<LaunchedRank>> launched;
+    for (int r = 0; r < options_.world_size; ++r) {
+      SHERD_ASSIGN_OR_RETURN(
+          std::unique_ptr<LaunchedRank> rank,
+          LaunchedRank::Prepare(options_.launcher->directory, r));
+      launched.push_back(std::move(rank));
+    }
+    SHERD_ASSIGN_OR_RETURN(
+        launcher_,
+        Launcher::Start(*options_.launcher, options_.world_size,
+                        options_.program, options_.arguments,
+                        options_.environment(/*rank=*/-1, /*fd=*/-1)));
+    for (std::unique_ptr<LaunchedRank>& rank : launched) {
+      launched_.push_back(rank.get());
+      UniqueFd results = rank->TakeResults();
+      UniqueFd output = rank->TakeOutput();
+      ranks_.push_back(std::make_unique<RunningRank>(
+          std::make_unique<LaunchedProcess>(std::move(rank), *launcher_),
+          std::move(results), std::move(output)));
+    }
+    return absl::OkStatus();
+  }
+
+  void FinishLauncher() {
+    const bool all_started = std::all_of(
+        launched_.begin(), launched_.end(),
+        [](const LaunchedRank* rank) { return rank->has_started(); });
+    launcher_->Finish(kLauncherTime);
+    run_.launcher_output = launcher_->output();
+    if (all_started) return;
+    const std::optional<ExitStatus>& exit = launcher_->Poll();
+    run_.start = absl::InternalError(
+        absl::StrCat(options_.launcher->program, " ",
+                     exit ? exit->ToString() : std::string("does not end"),
+                     "\n", run_.launcher_output));
   }
 
   absl::Duration Now() const {
@@ -229,6 +319,11 @@ class Supervisor {
       ranks_[r]->AddTo(fds);
       has_exit_fds = has_exit_fds && ranks_[r]->process().exit_fd() >= 0;
     }
+    if (launcher_ != nullptr) {
+      launcher_->DrainOutput();
+      fds.push_back({launcher_->output_fd(), POLLIN, 0});
+      fds.push_back({launcher_->exit_fd(), POLLIN, 0});
+    }
     const absl::Duration longest =
         has_exit_fds ? absl::Seconds(1) : absl::Milliseconds(5);
     const absl::Duration wait = std::min(longest, stage_end_.Remaining());
@@ -247,6 +342,8 @@ class Supervisor {
     rank.exit = exit;
     rank.ended = Now();
     rank.stopped = stage_ >= Stage::kTerminate;
+    rank.ended_by_launcher =
+        !rank.stopped && ranks_[r]->process().ended_by_launcher();
   }
 
   bool SomebodyEndedAbnormally() {
@@ -330,7 +427,7 @@ class Supervisor {
 
   void SignalAll(int signal) {
     for (int r = 0; r < options_.world_size; ++r) {
-      if (!run_.ranks[r].exit) ranks_[r]->process().SignalGroup(signal);
+      if (!run_.ranks[r].exit) ranks_[r]->process().SignalAll(signal);
     }
   }
 
@@ -338,6 +435,8 @@ class Supervisor {
   const Deadline::Clock::time_point start_ = Deadline::Clock::now();
   Stage stage_ = Stage::kRunning;
   Deadline stage_end_ = Deadline::Infinite();
+  std::unique_ptr<Launcher> launcher_;
+  std::vector<LaunchedRank*> launched_;
   std::vector<std::unique_ptr<RunningRank>> ranks_;
   RunOutcome run_;
 };

@@ -43,6 +43,7 @@ bool IsEcho(absl::string_view failure_text) {
          WeightOf(failure_text) == Weight::kPeerLost;
 }
 
+// A launcher ends ranks by SIGTERM.
 bool DiedAsExpected(const RunOutcome& run, int rank) {
   const auto expected = run.expected_deaths.find(rank);
   return expected != run.expected_deaths.end() && run.ranks[rank].exit &&
@@ -68,6 +69,9 @@ std::string HowItEnded(const RunOutcome& run, int r) {
   }
   if (rank.stopped) {
     return absl::StrCat("was stopped by the harness", in_phase);
+  }
+  if (rank.ended_by_launcher) {
+    return absl::StrCat("was ended by the launcher", in_phase);
   }
   if (SkippedInOrder(rank)) return absl::StrCat("skipped: ", rank.skip->text);
   if (FailedInOrder(rank)) {
@@ -96,6 +100,9 @@ std::string WrongEnd(const RunOutcome& run, int r) {
     return absl::StrCat("was expected to be killed by signal ",
                         expected->second, ", but ",
                         rank.stopped ? "did not die" : rank.exit->ToString());
+  }
+  if (rank.ended_by_launcher) {
+    return absl::StrCat("was ended by the launcher", CutPhase(rank));
   }
   if (!rank.stopped && rank.exit->signal()) {
     return absl::StrCat(rank.exit->ToString(), CutPhase(rank));
@@ -158,10 +165,10 @@ std::vector<Event> EventsOf(const RunOutcome& run) {
     AppendReported(rank, r, events);
     if (std::string wrong = WrongEnd(run, r); !wrong.empty()) {
       const bool crash = !rank.stopped && rank.exit->signal().has_value();
-      events.push_back({crash ? Weight::kCrash : Weight::kFailure,
-                        rank.ended,
-                        r,
-                        {"", 0, std::move(wrong)}});
+      Weight weight = crash ? Weight::kCrash : Weight::kFailure;
+      // Because another one was killed.
+      if (rank.ended_by_launcher) weight = Weight::kPeerLost;
+      events.push_back({weight, rank.ended, r, {"", 0, std::move(wrong)}});
     }
     if (run.timed_out && rank.stopped) {
       events.push_back({Weight::kTimeout,

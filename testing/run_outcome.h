@@ -41,6 +41,8 @@ struct RankOutcome {
   absl::Duration ended;
   // The harness ended it.
   bool stopped = false;
+  // The launcher ended it, as it does with all ranks when one is killed.
+  bool ended_by_launcher = false;
   // Standard output and error; of very much only beginning and end.
   std::string output;
 };
@@ -54,6 +56,8 @@ struct RunOutcome {
   absl::Duration timeout;
   // Why the ranks could not be started.
   absl::Status start;
+  // What a launcher itself printed.
+  std::string launcher_output;
 };
 
 // True if the rank ended other than announced or by returning from main() with

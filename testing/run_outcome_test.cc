@@ -227,6 +227,25 @@ TEST(RunOutcomeTest, AnAnnouncedDeathPassesAndItsAbsenceFails) {
   EXPECT_THAT(Judge(run).text, HasSubstr("but exited with code 0"));
 }
 
+TEST(RunOutcomeTest, RanksThatTheLauncherEndedAreNotTheCause) {
+  RunOutcome run;
+  RankOutcome ended = Crashed(SIGTERM);
+  ended.ended = At(1);
+  ended.ended_by_launcher = true;
+  run.ranks = {ended, Crashed(SIGSEGV)};
+  EXPECT_THAT(Judge(run).text,
+              AllOf(StartsWith("root cause: rank 1 was killed by signal 11"),
+                    HasSubstr("rank 0 was ended by the launcher")));
+  run.ranks = {ended, Failed(3, "Expected: x")};
+  EXPECT_THAT(Judge(run).text, StartsWith("root cause: rank 1 failed at a.cc"));
+  // Nobody is left to pass.
+  run.ranks = {ended, ended};
+  EXPECT_EQ(Judge(run).kind, Kind::kFailed);
+  run.expected_deaths = {{0, SIGTERM}, {1, SIGKILL}};
+  run.ranks = {ended, Crashed(SIGKILL)};
+  EXPECT_EQ(Judge(run).kind, Kind::kPassed);
+}
+
 TEST(RunOutcomeTest, ATimeoutNamesWhoDidNotEndAndWhere) {
   RunOutcome run;
   run.timed_out = true;

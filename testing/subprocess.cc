@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <fstream>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -201,6 +202,16 @@ absl::StatusOr<Pipe> MakePipe() {
   int fds[2];
   if (pipe2(fds, O_CLOEXEC) != 0) return ErrnoStatus(errno, "making", "a pipe");
   return Pipe{UniqueFd(fds[0]), UniqueFd(fds[1])};
+}
+
+std::vector<std::string> OwnArguments() {
+  // Of such a file the size is not known before it has been read.
+  std::ifstream file("/proc/self/cmdline");
+  std::vector<std::string> arguments;
+  for (std::string argument; std::getline(file, argument, '\0');) {
+    arguments.push_back(std::move(argument));
+  }
+  return arguments;
 }
 
 std::vector<std::string> OwnEnvironment() {

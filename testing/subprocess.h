@@ -96,6 +96,9 @@ struct Pipe {
 };
 absl::StatusOr<Pipe> MakePipe();
 
+// The command line of this process, its name included.
+std::vector<std::string> OwnArguments();
+
 // The environment of this process, each "NAME=value".
 std::vector<std::string> OwnEnvironment();
 

@@ -129,9 +129,8 @@ class LethalCommunicator final : public Communicator {
                      int countdown)
       : real_(std::move(real)), op_(op), countdown_(countdown) {}
 
-  bool CompletesInPost() const override { return real_->CompletesInPost(); }
-  absl::Status Post(const CollectiveDesc& desc,
-                    CollectiveRequest& request) override {
+  absl::StatusOr<bool> Post(const CollectiveDesc& desc,
+                            CollectiveRequest& request) override {
     if (desc.op == op_ && --countdown_ == 0) raise(SIGKILL);
     return real_->Post(desc, request);
   }

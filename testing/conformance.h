@@ -1,0 +1,79 @@
+#ifndef SHERD_TESTING_CONFORMANCE_H_
+#define SHERD_TESTING_CONFORMANCE_H_
+
+namespace sherd::testing {
+
+// What the author of a backend says about it; the suite finds out whether it is
+// true.
+struct ConformanceOptions {
+  // Ranks are threads of one process (SHERD_RANKS_ARE_THREADS), not processes.
+  bool ranks_are_threads = false;
+  // If one rank dies the vendor's library ends them all
+  // (SHERD_DIES_TOGETHER): that the others go on is not tried.
+  bool dies_together = false;
+  // Native reductions of 8- and 16-bit floats compute in 32 bits and round
+  // once, as the host does. Otherwise each of the ranks may cost a rounding.
+  bool small_floats_rounded_once = true;
+};
+
+// SHERD_CONFORMANCE_SUITE(Name) at namespace scope: everything that a backend
+// must do, as GoogleTest cases. With the BUILD file below this is all that a
+// backend's test needs:
+//
+//   #include "sherd/testing/conformance.h"
+//   SHERD_CONFORMANCE_SUITE(Ring);
+//   SHERD_CONFORMANCE_SUITE(Ring, .small_floats_rounded_once = false);
+//
+//   sherd_distributed_test(
+//       name = "ring_conformance_test",
+//       srcs = ["ring_conformance_test.cc"],
+//       backends = ["ring"],
+//       plugins = {"ring": ":libsherd_backend_ring.so"},
+//       world_sizes = [1, 2, 3, 4, 5, 8],
+//       deps = ["@sherd//testing:conformance"],
+//   )
+//
+// Which backend. The one that SHERD_TEST_BACKEND names, from SHERD_PLUGIN_PATH
+// or linked statically; sherd_distributed_test sets both. Any program that
+// links this target and gtest_main can be run by hand:
+//
+//   SHERD_TEST_BACKEND=ring SHERD_PLUGIN_PATH=/opt/ring/lib ring_test
+//
+// How many ranks. SHERD_TEST_WORLD_SIZE, otherwise 1, 2, 3, 4, 5 and 8, one
+// after another.
+//
+// What is tried.
+//   Operations   every one with every type and reduction that ProcessGroup's
+//                PathOf calls native or emulated, from every root, in place and
+//                not, in both twins, with 0, 1, 3, 1,003 and about a million
+//                elements, uneven and empty entries, odd addresses; results to
+//                the bit, canaries around all buffers.
+//   Order        calls in flight by the thousand, ended in another order,
+//                dropped, polled; messages by tag.
+//   Refusals     bad arguments and unsupported combinations: the same words on
+//                every backend, nothing written, the group still usable.
+//   Groups       any order of creation, non-members, nests, splits, hundreds
+//                made and left without a trace, twenty lives in one process.
+//   Failure      contradicting calls, absent, leaving, aborting, killed and
+//                stopped ranks: every other rank gets an error in time that
+//                names the rank and the operation, the group is poisoned with
+//                its cause, and the survivors make a new one.
+//
+// SHERD_TIMEOUT bounds calls that nothing is wrong with; a minute if unset.
+#define SHERD_CONFORMANCE_SUITE(name, ...)                                    \
+  [[maybe_unused]] static const bool sherd_conformance_of_##name =            \
+      ::sherd::testing::internal::RegisterConformanceSuite(                   \
+          #name, ::sherd::testing::ConformanceOptions{__VA_ARGS__}, __FILE__, \
+          __LINE__)
+
+namespace internal {
+
+// Registers the cases with GoogleTest, before main.
+bool RegisterConformanceSuite(const char* name,
+                              const ConformanceOptions& options,
+                              const char* file, int line);
+
+}  // namespace internal
+}  // namespace sherd::testing
+
+#endif  // SHERD_TESTING_CONFORMANCE_H_
