@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -30,6 +31,10 @@ class RankWork {
 
   virtual absl::Status Run() = 0;
 
+  // For work that times itself: what the last Run() is to be counted as. One
+  // rank does such work, the others return at once.
+  virtual std::optional<double> OwnSeconds() const { return std::nullopt; }
+
   // Compares everything that Run() left on this rank with what is right.
   //   kDataLoss  It differs.
   virtual absl::Status Check() = 0;
@@ -43,6 +48,9 @@ struct BenchPeer {
   // With `starts_ranks`: ranks are forks of the process that measures, instead
   // of processes that begin anew.
   bool forks = false;
+  // Ranks must be started by mpirun, which then starts those of all peers of
+  // the measurement.
+  bool needs_mpirun = false;
 };
 
 struct BenchCase {
@@ -59,6 +67,13 @@ struct BenchCase {
       check = nullptr;
   // Memory that the ranks have in common. May be null: none.
   std::function<int64_t(int world, int64_t bytes)> shared_bytes = nullptr;
+  // How often Run() is called for one time, which is divided by it. May be
+  // null: once.
+  std::function<int(int64_t bytes)> repeats = nullptr;
+
+  int RepeatsOf(int64_t bytes) const {
+    return repeats == nullptr ? 1 : repeats(bytes);
+  }
 };
 
 }  // namespace sherd

@@ -14,7 +14,7 @@
 
 namespace sherd {
 
-inline constexpr int kMaxBenchPeers = 4;
+inline constexpr int kMaxBenchPeers = 6;
 inline constexpr int kMaxBenchSamples = 64;
 
 // What the ranks of one measurement do.
@@ -40,7 +40,8 @@ struct BenchTask {
 class Board {
  public:
   static absl::StatusOr<std::unique_ptr<Board>> Create(const BenchTask& task);
-  //   kInvalidArgument  The descriptor is not that of a board.
+  // Takes the descriptor.
+  //   kInvalidArgument  It is not that of a board.
   static absl::StatusOr<std::unique_ptr<Board>> Attach(int fd);
 
   ~Board();

@@ -2,7 +2,9 @@
 
 #include "absl/strings/str_format.h"
 #include "sherd/tools/bench/checkpoint_cases.h"
+#include "sherd/tools/bench/collective_cases.h"
 #include "sherd/tools/bench/move_cases.h"
+#include "sherd/tools/bench/overhead_cases.h"
 #include "sherd/tools/bench/start_cases.h"
 
 namespace sherd {
@@ -25,7 +27,8 @@ std::vector<int> SelectPeers(const BenchCase& bench_case,
 const std::vector<BenchCase>& AllBenchCases() {
   static const auto* const cases = [] {
     auto* const all = new std::vector<BenchCase>;
-    for (const auto& family : {MoveCases(), CheckpointCases(), StartCases()}) {
+    for (const auto& family : {CollectiveCases(), OverheadCases(), MoveCases(),
+                               CheckpointCases(), StartCases()}) {
       all->insert(all->end(), family.begin(), family.end());
     }
     return all;

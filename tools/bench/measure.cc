@@ -1,5 +1,6 @@
 #include "sherd/tools/bench/measure.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <cstdlib>
@@ -27,7 +28,10 @@ constexpr absl::Duration kLongest = absl::Minutes(30);
 std::string TemporaryRoot() { return GetKnobOr(Knob::kTmpDir, "/tmp"); }
 
 int TimedCalls(const Measurement& measurement) {
-  if (measurement.bench_case->starts_ranks) return 15;
+  if (measurement.bench_case->starts_ranks ||
+      measurement.bench_case->RepeatsOf(measurement.bytes) > 1) {
+    return 15;
+  }
   if (measurement.bytes <= int64_t{1} << 20) return 51;
   return measurement.bytes <= int64_t{64} << 20 ? 15 : 5;
 }
@@ -85,12 +89,19 @@ absl::StatusOr<Samples> MeasureCalls(const Measurement& measurement,
                          Board::Create(TaskOf(measurement, measurement.peers,
                                               calls, directory->path())));
   RankProcesses ranks(*board);
-  SHERD_RETURN_IF_ERROR(ranks.StartProgram());
+  const BenchCase& bench_case = *measurement.bench_case;
+  const bool needs_mpirun = std::any_of(
+      measurement.peers.begin(), measurement.peers.end(),
+      [&](int peer) { return bench_case.peers[peer].needs_mpirun; });
+  SHERD_RETURN_IF_ERROR(needs_mpirun ? ranks.StartUnderMpirun()
+                                     : ranks.StartProgram());
   SHERD_RETURN_IF_ERROR(ranks.Wait(kLongest, stop_fd));
+  const int repeats = bench_case.RepeatsOf(measurement.bytes);
   Samples samples(measurement.peers.size());
   for (size_t peer = 0; peer < samples.size(); ++peer) {
     for (int call = 0; call < calls; ++call) {
-      samples[peer].push_back(board->CallSeconds(static_cast<int>(peer), call));
+      samples[peer].push_back(board->CallSeconds(static_cast<int>(peer), call) /
+                              repeats);
     }
   }
   return samples;

@@ -44,7 +44,8 @@ absl::Status CanMeasure(const Measurement& measurement);
 //   - before each call its destinations are overwritten, and after each call
 //     every element is compared, outside of the time;
 //   - peers take turns: a first call of each, reported apart, then calls that
-//     count: 51 up to 1 MiB, 15 up to 64 MiB and for starts, 5 above.
+//     count: 51 up to 1 MiB, 15 up to 64 MiB, for starts, and where short
+//     calls are timed in groups, 5 above.
 //
 //   kDataLoss    A result was wrong; names peer and rank.
 //   kCancelled   `stop_fd` became readable.

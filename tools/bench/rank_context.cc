@@ -9,7 +9,8 @@
 #include "gloo/transport/tcp/device.h"
 #include "sherd/core/base/file.h"
 #include "sherd/core/base/status_macros.h"
-#include "sherd/core/comm/init.h"
+#include "sherd/core/comm/backend_registry.h"
+#include "sherd/core/comm/file_store.h"
 #include "sherd/tools/bench/bare_gloo.h"
 
 namespace sherd {
@@ -22,20 +23,27 @@ constexpr absl::Duration kTimeout = absl::Minutes(2);
 
 RankContext::~RankContext() {
   common_.reset();
-  if (group_ != nullptr) group_->Destroy().IgnoreError();
+  for (const auto& [backend, group] : groups_) group->Destroy().IgnoreError();
 }
 
-absl::StatusOr<std::shared_ptr<ProcessGroup>> RankContext::Group() {
-  if (group_ == nullptr) {
-    SHERD_ASSIGN_OR_RETURN(
-        group_, Init({.backend = "gloo",
-                      .rank = rank_,
-                      .world_size = world(),
-                      .init_method =
-                          absl::StrCat("file://", directory(), "/sherd-group"),
-                      .timeout = kTimeout}));
-  }
-  return group_;
+absl::StatusOr<std::shared_ptr<ProcessGroup>> RankContext::Group(
+    const std::string& backend) {
+  std::shared_ptr<ProcessGroup>& group = groups_[backend];
+  if (group != nullptr) return group;
+  // Not Init: that makes one default group per process.
+  SHERD_ASSIGN_OR_RETURN(const Backend* implementation,
+                         BackendRegistry::Global().Find(backend));
+  SHERD_RETURN_IF_ERROR(implementation->Probe());
+  SHERD_ASSIGN_OR_RETURN(
+      group,
+      ProcessGroup::Create(*implementation,
+                           {.name = backend,
+                            .rank = rank_,
+                            .size = world(),
+                            .store = std::make_shared<FileStore>(JoinPath(
+                                directory(), absl::StrCat("group-", backend))),
+                            .timeout = kTimeout}));
+  return group;
 }
 
 absl::StatusOr<std::shared_ptr<gloo::Context>> RankContext::GlooMesh() {

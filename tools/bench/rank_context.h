@@ -4,6 +4,7 @@
 #include <any>
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
 
@@ -38,9 +39,10 @@ class RankContext {
   // For what the peers of a case share; empty at first.
   std::any& common() { return common_; }
 
-  // Sherd's group of all ranks, over Gloo; made by the first call, which is
-  // collective.
-  absl::StatusOr<std::shared_ptr<ProcessGroup>> Group();
+  // Sherd's group of all ranks over `backend`; made by the first call for it,
+  // which is collective.
+  absl::StatusOr<std::shared_ptr<ProcessGroup>> Group(
+      const std::string& backend = "gloo");
 
   // A full mesh of Gloo's own, met at Gloo's own file store; made by the first
   // call, which is collective.
@@ -49,7 +51,7 @@ class RankContext {
  private:
   Board& board_;
   const int rank_;
-  std::shared_ptr<ProcessGroup> group_;
+  std::map<std::string, std::shared_ptr<ProcessGroup>> groups_;
   std::shared_ptr<gloo::Context> mesh_;
   std::any common_;
 };

@@ -1,8 +1,11 @@
 #include "sherd/tools/bench/rank_loop.h"
 
+#include <fcntl.h>
+
 #include <chrono>
 #include <cstdio>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -10,7 +13,9 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "sherd/core/base/error_info.h"
+#include "sherd/core/base/knobs.h"
 #include "sherd/core/base/status_macros.h"
+#include "sherd/tools/bench/options.h"
 #include "sherd/tools/bench/rank_context.h"
 #include "sherd/tools/bench/rank_processes.h"
 
@@ -24,13 +29,17 @@ double Now() {
       .count();
 }
 
-absl::Status MakeCall(Board& board, RankWork& work, int rank, int peer,
-                      int call) {
+absl::Status MakeCall(Board& board, RankWork& work, int repeats, int rank,
+                      int peer, int call) {
   SHERD_RETURN_IF_ERROR(work.Prepare());
   board.Meet();
-  const double entered = Now();
-  SHERD_RETURN_IF_ERROR(work.Run());
-  const double left = Now();
+  double entered = Now();
+  for (int i = 0; i < repeats; ++i) SHERD_RETURN_IF_ERROR(work.Run());
+  double left = Now();
+  if (const std::optional<double> seconds = work.OwnSeconds()) {
+    entered = 0;
+    left = *seconds;
+  }
   board.Meet();
   SHERD_RETURN_IF_ERROR(work.Check());
   board.Meet();
@@ -50,10 +59,11 @@ absl::Status TakeTurns(Board& board, const BenchCase& bench_case,
   }
   for (int call = 0; call < task.calls; ++call) {
     for (size_t i = 0; i < works.size(); ++i) {
-      SHERD_RETURN_IF_ERROR(Annotate(
-          MakeCall(board, *works[i], context.rank(), static_cast<int>(i), call),
-          absl::StrCat(bench_case.peers[task.peers[i]].name, ", call ",
-                       call + 1)));
+      SHERD_RETURN_IF_ERROR(
+          Annotate(MakeCall(board, *works[i], bench_case.RepeatsOf(task.bytes),
+                            context.rank(), static_cast<int>(i), call),
+                   absl::StrCat(bench_case.peers[task.peers[i]].name, ", call ",
+                                call + 1)));
     }
   }
   return absl::OkStatus();
@@ -88,10 +98,20 @@ int RunRankProcess(Board& board, const BenchCase& bench_case, int rank) {
 
 int RankMain(absl::Span<char* const> arguments,
              absl::Span<const BenchCase> cases) {
-  int fd;
-  int rank;
-  if (arguments.size() != 3 || !absl::SimpleAtoi(arguments[1], &fd) ||
-      !absl::SimpleAtoi(arguments[2], &rank)) {
+  int fd = -1;
+  int rank = -1;
+  bool good = arguments.size() == 3;
+  if (good && arguments[1][0] == '/') {
+    // Started by mpirun, which hands on no descriptor and numbers the ranks.
+    fd = open(arguments[1], O_RDWR | O_CLOEXEC);
+    rank = static_cast<int>(GetIntKnob(Knob::kOmpiRank, 0, kMaxBenchWorld)
+                                .value_or(-1)
+                                .value_or(-1));
+  } else if (good) {
+    good = absl::SimpleAtoi(arguments[1], &fd) &&
+           absl::SimpleAtoi(arguments[2], &rank);
+  }
+  if (!good) {
     std::fputs("bench: --bench-rank is for the ranks that bench starts\n",
                stderr);
     return 2;

@@ -13,13 +13,17 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
+#include <system_error>
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "sherd/core/base/deadline.h"
 #include "sherd/core/base/error_info.h"
 #include "sherd/core/base/file.h"
+#include "sherd/core/base/knobs.h"
 #include "sherd/core/base/status_macros.h"
+#include "sherd/tools/bench/mpirun.h"
 
 extern char** environ;
 
@@ -95,6 +99,27 @@ absl::Status RankProcesses::StartProgram() {
   return absl::OkStatus();
 }
 
+absl::Status RankProcesses::StartUnderMpirun() {
+  const std::string mpirun = FindMpirun();
+  if (mpirun.empty()) return absl::NotFoundError("there is no mpirun here");
+  under_mpirun_ = true;
+  std::error_code error;
+  const std::string program =
+      std::filesystem::read_symlink("/proc/self/exe", error).string();
+  std::vector<std::string> command = MpirunCommand(
+      mpirun, board_.task().world, program,
+      {kRankArgument, absl::StrCat("/proc/", getpid(), "/fd/", board_.fd()),
+       "-"});
+  std::vector<char*> arguments;
+  for (std::string& argument : command) arguments.push_back(argument.data());
+  arguments.push_back(nullptr);
+  pid_t pid;
+  const int code = posix_spawn(&pid, mpirun.c_str(), nullptr, nullptr,
+                               arguments.data(), environ);
+  if (code != 0) return ErrnoStatus(code, "starting", mpirun);
+  return Add(pid);
+}
+
 absl::Status RankProcesses::Fork(const std::function<int(int)>& body) {
   // What is buffered would be written once per process.
   std::fflush(nullptr);
@@ -145,6 +170,16 @@ absl::Status RankProcesses::Wait(absl::Duration timeout, int stop_fd) {
   return absl::OkStatus();
 }
 
+absl::Status RankProcesses::OutcomeOfAllRanks() const {
+  for (int rank = 0; rank < board_.task().world; ++rank) {
+    if (absl::Status outcome = board_.Outcome(rank);
+        !outcome.ok() && !absl::IsUnknown(outcome)) {
+      return WithRank(Annotate(outcome, absl::StrCat("rank ", rank)), rank);
+    }
+  }
+  return absl::OkStatus();
+}
+
 absl::Status RankProcesses::Reap(int rank) {
   Child& child = children_[rank];
   int status = 0;
@@ -155,6 +190,14 @@ absl::Status RankProcesses::Reap(int rank) {
     return WithRank(Annotate(std::move(error), absl::StrCat("rank ", rank)),
                     rank);
   };
+  if (under_mpirun_) {
+    SHERD_RETURN_IF_ERROR(OutcomeOfAllRanks());
+    if (status == 0) return absl::OkStatus();
+    return absl::UnavailableError(absl::StrCat(
+        "mpirun ended with ",
+        WIFSIGNALED(status) ? absl::StrCat("signal ", WTERMSIG(status))
+                            : absl::StrCat("code ", WEXITSTATUS(status))));
+  }
   if (WIFSIGNALED(status)) {
     return blame(absl::UnavailableError(
         absl::StrCat("ended by signal ", WTERMSIG(status), " (",
@@ -182,8 +225,10 @@ void RankProcesses::EndAll() {
 
 void BecomeRank(const Board& board) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
-  // The parent may have ended before it could be watched.
-  if (getppid() != board.parent()) _exit(1);
+  // The parent may have ended before it could be watched. mpirun ends its
+  // ranks itself.
+  const bool under_mpirun = GetKnob(Knob::kOmpiRank).has_value();
+  if (!under_mpirun && getppid() != board.parent()) _exit(1);
   const sigset_t set = StopSet();
   sigprocmask(SIG_UNBLOCK, &set, nullptr);
 }

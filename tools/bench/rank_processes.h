@@ -37,6 +37,8 @@ class RankProcesses {
  public:
   // The first argument of a process that is a rank; the second is the file
   // descriptor of its board, the third its rank. RankMain reads them.
+  // For ranks under mpirun the second is a path to the board, and the third is
+  // "-".
   static constexpr char kRankArgument[] = "--bench-rank";
 
   explicit RankProcesses(const Board& board) : board_(board) {}
@@ -46,6 +48,10 @@ class RankProcesses {
 
   // Starts this program once for each rank.
   absl::Status StartProgram();
+
+  // Has mpirun start this program once for each rank.
+  //   kNotFound  There is no mpirun.
+  absl::Status StartUnderMpirun();
 
   // Forks for each rank; the copies run `body` with their rank and exit with
   // what it returns.
@@ -65,13 +71,16 @@ class RankProcesses {
   };
 
   absl::Status Add(pid_t pid);
-  // Takes note of the end of a rank and says what went wrong with it.
-  absl::Status Reap(int rank);
+  // Takes note of the end of a child and says what went wrong with it, or with
+  // one of its ranks.
+  absl::Status Reap(int child);
+  absl::Status OutcomeOfAllRanks() const;
   void EndAll();
 
   const Board& board_;
-  // By rank.
+  // By rank, or mpirun alone.
   std::vector<Child> children_;
+  bool under_mpirun_ = false;
 };
 
 // To be called first in a rank: it dies with the process that made the board,

@@ -1,0 +1,96 @@
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "sherd/tools/bench/collective_work.h"
+#include "sherd/tools/bench/mpirun.h"
+
+#if __has_include(<mpi.h>)
+
+#include <mpi.h>
+
+#include <cstdlib>
+
+namespace sherd {
+namespace {
+
+// The plugin of Sherd may have started the library already, and ends it then.
+void StartLibrary() {
+  int running = 0;
+  MPI_Initialized(&running);
+  if (running != 0) return;
+  int provided;
+  MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided);
+  std::atexit([] {
+    int ended = 0;
+    MPI_Finalized(&ended);
+    if (ended == 0) MPI_Finalize();
+  });
+}
+
+class OpenMpiCollective final : public CollectiveWork {
+ public:
+  using CollectiveWork::CollectiveWork;
+  OpenMpiCollective(RankContext& context, const CollectiveShape& shape)
+      : CollectiveWork(context, shape) {}
+
+  absl::Status Run() override {
+    const int code = Move();
+    if (code == MPI_SUCCESS) return absl::OkStatus();
+    return absl::InternalError(absl::StrCat("Open MPI: error ", code));
+  }
+
+ private:
+  int Move() {
+    switch (shape().kind) {
+      case BenchCollective::kBarrier:
+        return MPI_Barrier(MPI_COMM_WORLD);
+      case BenchCollective::kBroadcast:
+        return MPI_Bcast(recv().data(), static_cast<int>(recv().size()),
+                         MPI_BYTE, 0, MPI_COMM_WORLD);
+      case BenchCollective::kAllReduce:
+        return MPI_Allreduce(send().data(), recv().data(),
+                             static_cast<int>(send().size() / sizeof(float)),
+                             MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
+      case BenchCollective::kAllGather: {
+        const int block = static_cast<int>(send().size());
+        return MPI_Allgather(send().data(), block, MPI_BYTE, recv().data(),
+                             block, MPI_BYTE, MPI_COMM_WORLD);
+      }
+      case BenchCollective::kAllToAll: {
+        const int block = static_cast<int>(send().size()) / shape().world;
+        return MPI_Alltoall(send().data(), block, MPI_BYTE, recv().data(),
+                            block, MPI_BYTE, MPI_COMM_WORLD);
+      }
+    }
+    return MPI_ERR_OTHER;
+  }
+};
+
+}  // namespace
+
+bool HasOpenMpi() { return !FindMpirun().empty(); }
+
+absl::StatusOr<std::unique_ptr<RankWork>> MakeOpenMpiCollective(
+    RankContext& context, const CollectiveShape& shape) {
+  StartLibrary();
+  return std::make_unique<OpenMpiCollective>(context, shape);
+}
+
+}  // namespace sherd
+
+#else
+
+namespace sherd {
+
+bool HasOpenMpi() { return false; }
+
+absl::StatusOr<std::unique_ptr<RankWork>> MakeOpenMpiCollective(
+    RankContext&, const CollectiveShape&) {
+  return absl::UnimplementedError("bench was built without Open MPI");
+}
+
+}  // namespace sherd
+
+#endif
