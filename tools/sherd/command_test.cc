@@ -71,7 +71,7 @@ TEST(CommandTest, HelpListsTheCommandsOfUsersOnly) {
   const Result help = Sherd("--help");
   EXPECT_EQ(help.exit_code, 0);
   for (const char* command :
-       {"run", "info", "inspect", "verify", "make-model"}) {
+       {"run", "info", "inspect", "verify", "make-model", "flight"}) {
     EXPECT_THAT(help.output, HasSubstr(absl::StrCat("\n  ", command, " ")));
     const Result own = Sherd(absl::StrCat(command, " --help"));
     EXPECT_EQ(own.exit_code, 0);
@@ -123,6 +123,32 @@ TEST(CommandTest, InspectPrintsTextJsonAndPicture) {
     EXPECT_THAT(Sherd("inspect " + arguments).output,
                 AllOf(StartsWith("<svg"), EndsWith("</svg>\n")));
   }
+}
+
+TEST(CommandTest, FlightComparesDumpsAndWritesATrace) {
+  const std::string folder = TestFolder();
+  const Result empty = Sherd("flight " + Quoted(folder));
+  EXPECT_EQ(empty.exit_code, 1);
+  EXPECT_THAT(empty.output, StartsWith(absl::StrCat("sherd flight: ", folder,
+                                                    ": no flight.rank-")));
+  // The dump of rank 5; rank 4, of the same group, left none.
+  ASSERT_EQ(Shell("cp core/comm/testdata/flight_dump.json " +
+                  Quoted(folder + "/flight.rank-5.json"))
+                .exit_code,
+            0);
+  const std::string trace = folder + "/trace.json";
+  const Result text =
+      Sherd("flight --trace=" + Quoted(trace) + " " + Quoted(folder));
+  EXPECT_EQ(text.exit_code, 1);
+  EXPECT_THAT(text.output, HasSubstr("\n  ! rank 4 left no dump"));
+  const auto spans = nlohmann::json::parse(Shell("cat " + Quoted(trace)).output,
+                                           nullptr, false);
+  ASSERT_TRUE(spans.is_object());
+  EXPECT_EQ(spans["traceEvents"].back()["name"], "barrier");
+  const Result json = Sherd("flight --json " + Quoted(folder));
+  EXPECT_EQ(json.exit_code, 1);
+  EXPECT_EQ(nlohmann::json::parse(json.output, nullptr, false)["deviation"],
+            true);
 }
 
 TEST(CommandTest, ErrorsNameTheCommandAndTheFile) {

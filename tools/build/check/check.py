@@ -20,6 +20,8 @@ import results  # noqa: E402
 import tree  # noqa: E402
 
 BAZEL = os.path.join(tree.ROOT, "tools", "bazel")
+# Stores, groups, the event loop, and the backends whose ranks can be threads.
+TSAN_TARGETS = ("//core/net/...", "//core/comm/...", "//backends/local/...")
 FUZZ_SECONDS = 20
 # Tags that the filters of .bazelrc leave out, and how to run such tests.
 LEFT_OUT = {
@@ -91,12 +93,13 @@ class Check:
             needs.append("the CUDA toolkit")
         return "needs " + " and ".join(needs) if needs else "not for this platform"
 
-    def test(self, *options):
-        """Runs all tests; returns their Tally."""
+    def test(self, *options, targets=("//...",)):
+        """Runs all tests of `targets`; returns their Tally."""
         with tempfile.TemporaryDirectory() as folder:
             events = os.path.join(folder, "events.json")
             code = self.bazel("test", "--keep_going", "--noshow_progress",
-                              "--build_event_json_file=" + events, *options, "//...")
+                              "--build_event_json_file=" + events, *options, "--",
+                              *targets)
             if not os.path.exists(events):
                 tally = results.Tally()
                 tally.fail("bazel test", "ended with %d" % code)
@@ -180,6 +183,23 @@ class Check:
             return tally.failures
 
         self.step("bazel test --config=%s //..." % config, run)
+
+    def tsan(self):
+        """What threads share, under ThreadSanitizer."""
+        name = "bazel test --config=tsan " + " ".join(TSAN_TARGETS)
+        sources = subprocess.run([os.path.join(tree.ROOT, "tools", "build", "tsan_sources.sh")],
+                                 stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                                 check=False)
+        if sources.returncode:
+            self.tally.skip(name, "Abseil's source package cannot be had here")
+            return
+
+        def run():
+            tally = self.test("--config=tsan", *sources.stdout.split(), targets=TSAN_TARGETS)
+            say("--config=tsan: " + tally.counts())
+            return tally.failures
+
+        self.step(name, run)
 
     def clang_tidy(self):
         program = shutil.which("run-clang-tidy-14") or shutil.which("run-clang-tidy")
@@ -270,6 +290,7 @@ class Check:
     def deep_steps(self):
         for config in ["asan", "ubsan", "clang"]:
             self.configured(config)
+        self.tsan()
         benchmarks = self.query('attr(tags, "benchmark", //...)').split()
         if benchmarks:
             self.step("micro benchmarks build", lambda: [

@@ -13,7 +13,7 @@ _CORE = ["core/base", "core/net", "core/tensor", "core/comm", "core/sharding",
          "core/nn"]
 _ABI = "backends:backend_abi"
 # Of //backends: the plugin line itself. The rest of the package is the loader.
-_PLUGIN_LINE = {"backend_abi", "plugin_error", "static_plugin"}
+_PLUGIN_LINE = {"backend_abi", "host_reductions", "plugin_error", "static_plugin"}
 _LOADER = "backends:loader"
 
 # Area: the areas that its libraries may depend on, beside itself.
@@ -30,7 +30,7 @@ _ALLOWED = {
     "rpc": _CORE,
     "serialization": _CORE,
     "testing": _CORE + [_LOADER],
-    "//": _CORE + [_ABI, _LOADER, "rpc", "serialization"],
+    "//": _CORE + [_ABI, _LOADER, "backends/*", "rpc", "serialization"],
 }
 # Vendor: the areas that may name it. Not listed: everybody may.
 _VENDORS = {

@@ -1,0 +1,3 @@
+#include "sherd/testing/conformance.h"
+
+SHERD_CONFORMANCE_SUITE(Sockets);
