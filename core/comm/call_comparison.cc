@@ -113,6 +113,7 @@ std::string CallComparison::Call::ToString() const {
   } else if (op != CollectiveOp::kBarrier && !HasLengthsOfItsOwn(op)) {
     details.push_back(absl::StrCat(bytes, " bytes"));
   }
+  if (details.empty()) return std::string(Name(op));
   return absl::StrCat(Name(op), "(", absl::StrJoin(details, ", "), ")");
 }
 

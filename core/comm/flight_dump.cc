@@ -255,10 +255,12 @@ FlightDirectory FlightDirectoryOfKnobs() {
   if (wanted == "none") return {};
   if (!wanted.empty()) return {.path = wanted};
   const pid_t parent = getppid();
-  return {
-      .path = absl::StrCat(GetKnobOr(Knob::kTmpDir, "/tmp"), "/sherd-flight-",
-                           geteuid(), "-", parent, "-", StartTimeOf(parent)),
-      .is_private = true};
+  // Tests break groups by the hundred: what they leave goes with their files.
+  const std::string directory =
+      GetKnobOr(Knob::kTestTmpDir, GetKnobOr(Knob::kTmpDir, "/tmp"));
+  return {.path = absl::StrCat(directory, "/sherd-flight-", geteuid(), "-",
+                               parent, "-", StartTimeOf(parent)),
+          .is_private = true};
 }
 
 absl::Status FlightWriter::MakeDirectory() {

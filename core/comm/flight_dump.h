@@ -74,8 +74,8 @@ struct FlightDirectory {
   bool is_private = false;
 };
 
-// SHERD_FLIGHT_DIR, otherwise a directory below TMPDIR that processes with one
-// parent share.
+// SHERD_FLIGHT_DIR, otherwise a directory below TMPDIR (a test's: below
+// TEST_TMPDIR) that processes with one parent share.
 FlightDirectory FlightDirectoryOfKnobs();
 
 // Writes dumps to DIRECTORY/flight.rank-R.json, or flight.rank-R.pid-P.json

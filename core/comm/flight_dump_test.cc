@@ -248,6 +248,7 @@ TEST(FlightDirectoryTest, TheKnobDecides) {
   ASSERT_EQ(setenv("SHERD_FLIGHT_DIR", "none", 1), 0);
   EXPECT_EQ(FlightDirectoryOfKnobs().path, "");
   ASSERT_EQ(unsetenv("SHERD_FLIGHT_DIR"), 0);
+  ASSERT_EQ(unsetenv("TEST_TMPDIR"), 0);
   ASSERT_EQ(setenv("TMPDIR", "/elsewhere", 1), 0);
   const FlightDirectory own = FlightDirectoryOfKnobs();
   EXPECT_THAT(own.path, HasSubstr(absl::StrCat("/elsewhere/sherd-flight-",
