@@ -8,6 +8,30 @@
 
 namespace sherd::internal {
 
+// Bytes of one element.
+inline uint64_t ElementSize(int32_t dtype) {
+  switch (dtype) {
+    case SHERD_UINT16:
+    case SHERD_INT16:
+    case SHERD_FLOAT16:
+    case SHERD_BFLOAT16:
+      return 2;
+    case SHERD_UINT32:
+    case SHERD_INT32:
+    case SHERD_FLOAT32:
+      return 4;
+    case SHERD_UINT64:
+    case SHERD_INT64:
+    case SHERD_FLOAT64:
+    case SHERD_COMPLEX64:
+      return 8;
+    case SHERD_COMPLEX128:
+      return 16;
+    default:
+      return 1;
+  }
+}
+
 // For plugins that leave the arithmetic to the host: says in `plugin` that
 // those of its operations that reduce know whatever the host's function does,
 // or takes them out if `host` is too old to have one.

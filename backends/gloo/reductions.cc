@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <vector>
 
+#include "sherd/backends/host_reductions.h"
+
 namespace sherd::internal {
 namespace {
 
@@ -17,29 +19,6 @@ constexpr uint64_t kMaxScratch = uint64_t{8} << 20;
 constexpr uint64_t kMaxWhole = uint64_t{32} << 10;
 
 constexpr int kParts = 0, kResults = 1;
-
-uint64_t ElementSize(int32_t dtype) {
-  switch (dtype) {
-    case SHERD_UINT16:
-    case SHERD_INT16:
-    case SHERD_FLOAT16:
-    case SHERD_BFLOAT16:
-      return 2;
-    case SHERD_UINT32:
-    case SHERD_INT32:
-    case SHERD_FLOAT32:
-      return 4;
-    case SHERD_UINT64:
-    case SHERD_INT64:
-    case SHERD_FLOAT64:
-    case SHERD_COMPLEX64:
-      return 8;
-    case SHERD_COMPLEX128:
-      return 16;
-    default:
-      return 1;
-  }
-}
 
 uint64_t RoundUp(uint64_t value) {
   return (value + kAlignment - 1) / kAlignment * kAlignment;

@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <cstring>
 
+#include "sherd/backends/host_reductions.h"
+
 namespace sherd::internal {
 namespace {
 
@@ -15,29 +17,6 @@ constexpr uint64_t kAlignment = 64;
 constexpr uint64_t kChunk = uint64_t{64} << 10;
 // Bytes of all ranks.
 constexpr uint64_t kTiny = 16384;
-
-uint64_t ElementSize(int32_t dtype) {
-  switch (dtype) {
-    case SHERD_UINT16:
-    case SHERD_INT16:
-    case SHERD_FLOAT16:
-    case SHERD_BFLOAT16:
-      return 2;
-    case SHERD_UINT32:
-    case SHERD_INT32:
-    case SHERD_FLOAT32:
-      return 4;
-    case SHERD_UINT64:
-    case SHERD_INT64:
-    case SHERD_FLOAT64:
-    case SHERD_COMPLEX64:
-      return 8;
-    case SHERD_COMPLEX128:
-      return 16;
-    default:
-      return 1;
-  }
-}
 
 char* At(const void* base, uint64_t offset) {
   return const_cast<char*>(static_cast<const char*>(base)) + offset;
