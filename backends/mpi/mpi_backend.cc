@@ -10,6 +10,11 @@
 //     tell which peer is missing, and which one sent another length, and can be
 //     taken back.
 //
+// Within a step, sends are started before receives: where ranks read each
+// other's memory, a receive whose message has already been announced moves all
+// of it before it returns, and a rank that had not announced its own by then
+// would keep its peer waiting for as long.
+//
 // After a deadline or an abort the call returns at once. What cannot be taken
 // back (see MpiLibrary) costs this process the use of MPI; groups are not made
 // any more, and at its exit the launcher ends the other processes.
@@ -392,14 +397,14 @@ sherd_code sherd_comm_v0::Barrier(const sherd_op_v0& op,
   char sent = 0;
   if (size_ <= kSmallGroup) {
     char received[kSmallGroup];
-    for (int k = 1; k < size_; ++k) Receive(op, &received[k], 1, Peer(k));
     for (int k = 1; k < size_; ++k) Send(op, &sent, 1, Peer(k));
+    for (int k = 1; k < size_; ++k) Receive(op, &received[k], 1, Peer(k));
     return Await(op, error);
   }
   for (int step = 1; step < size_; step *= 2) {
     char received;
-    Receive(op, &received, 1, Peer(size_ - step));
     Send(op, &sent, 1, Peer(step));
+    Receive(op, &received, 1, Peer(size_ - step));
     const sherd_code code = AwaitStep(op, error);
     if (code != SHERD_OK) return code;
   }
@@ -408,7 +413,9 @@ sherd_code sherd_comm_v0::Barrier(const sherd_op_v0& op,
 
 sherd_code sherd_comm_v0::Broadcast(const sherd_op_v0& op,
                                     sherd_error_v0* error) {
-  if (op.bytes <= kSmallBroadcast) return SmallBroadcast(op, error);
+  if (op.bytes <= kSmallBroadcast || size_ == 2) {
+    return SmallBroadcast(op, error);
+  }
   return ForEachPiece(op.bytes, [&](uint64_t offset, uint64_t size) {
     batch_.Begin([&](MPI_Request* request) {
       return MPI_Ibcast(At(op.out, offset), static_cast<int>(size), MPI_BYTE,
@@ -451,10 +458,10 @@ sherd_code sherd_comm_v0::AllGather(const sherd_op_v0& op,
     });
     return Await(op, error);
   }
+  for (int k = 1; k < size_; ++k) Send(op, op.in, op.bytes, Peer(k));
   for (int k = 1; k < size_; ++k) {
     const int from = Peer(size_ - k);
     Receive(op, At(op.out, from * op.bytes), op.bytes, from);
-    Send(op, op.in, op.bytes, Peer(k));
   }
   return Await(op, error);
 }
@@ -469,17 +476,17 @@ sherd_code sherd_comm_v0::SmallAllGather(const sherd_op_v0& op,
     // Recursive doubling: partners exchange all that they have.
     for (int step = 1; step < size_; step *= 2) {
       const int peer = rank_ ^ step;
+      Send(op, blocks + rank_ / step * step * op.bytes, step * op.bytes, peer);
       Receive(op, blocks + peer / step * step * op.bytes, step * op.bytes,
               peer);
-      Send(op, blocks + rank_ / step * step * op.bytes, step * op.bytes, peer);
       const sherd_code code = AwaitStep(op, error);
       if (code != SHERD_OK) return code;
     }
   } else {
+    for (int k = 1; k < size_; ++k) Send(op, op.in, op.bytes, Peer(k));
     for (int k = 1; k < size_; ++k) {
       const int from = Peer(size_ - k);
       Receive(op, blocks + from * op.bytes, op.bytes, from);
-      Send(op, op.in, op.bytes, Peer(k));
     }
     const sherd_code code = Await(op, error);
     if (code != SHERD_OK) return code;
@@ -546,8 +553,8 @@ sherd_code sherd_comm_v0::SmallAllReduce(const sherd_op_v0& op,
   }
   for (int step = 1; step < doubling; step *= 2) {
     const int peer = rank_ ^ step;
-    Receive(op, other, op.bytes, peer);
     Send(op, sum, op.bytes, peer);
+    Receive(op, other, op.bytes, peer);
     code = AwaitStep(op, error);
     if (code != SHERD_OK) return code;
     Add(op, other, sum, op.bytes);
@@ -569,22 +576,25 @@ sherd_code sherd_comm_v0::AllReduceByHalves(const sherd_op_v0& op,
                                             sherd_error_v0* error) {
   const MpiType type = TypeOf(op.dtype);
   scratch_.resize(std::max<size_t>(scratch_.size(), (end - begin) / 2 + 16));
-  if (op.in != op.out) {
-    std::memcpy(At(op.out, begin), At(op.in, begin), end - begin);
-  }
+  // Where the values stand: the first step adds this rank's to those that come,
+  // which spares a copy.
+  const void* values = op.in;
   steps_.clear();
   for (int step = size_ / 2; step > 0; step /= 2) {
     const int peer = rank_ ^ step;
     const uint64_t middle = begin + (end - begin) / type.size / 2 * type.size;
     steps_.push_back({begin, middle, end});
     const bool first = (rank_ & step) == 0;
-    Send(op, At(op.out, first ? middle : begin),
+    Send(op, At(values, first ? middle : begin),
          first ? end - middle : middle - begin, peer);
     (first ? end : begin) = middle;
-    Receive(op, scratch_.data(), end - begin, peer);
+    char* const sum = At(op.out, begin);
+    const bool stay = values == op.out;
+    Receive(op, stay ? scratch_.data() : sum, end - begin, peer);
     const sherd_code code = AwaitStep(op, error);
     if (code != SHERD_OK) return code;
-    Add(op, scratch_.data(), At(op.out, begin), end - begin);
+    Add(op, stay ? scratch_.data() : At(values, begin), sum, end - begin);
+    values = op.out;
   }
   for (int step = 1; step < size_; step *= 2) {
     const int peer = rank_ ^ step;
@@ -657,8 +667,8 @@ sherd_code sherd_comm_v0::ReduceScatter(const sherd_op_v0& op,
   for (int k = 1; k < size_; ++k) {
     for (uint64_t offset = 0; offset < op.bytes; offset += kPiece) {
       const uint64_t size = std::min(kPiece, op.bytes - offset);
-      Receive(op, scratch_.data(), size, Peer(size_ - k));
       Send(op, At(op.sends[Peer(k)].data, offset), size, Peer(k));
+      Receive(op, scratch_.data(), size, Peer(size_ - k));
       const sherd_code code = AwaitStep(op, error);
       if (code != SHERD_OK) return code;
       Add(op, scratch_.data(), At(op.out, offset), size);
@@ -670,23 +680,23 @@ sherd_code sherd_comm_v0::ReduceScatter(const sherd_op_v0& op,
 sherd_code sherd_comm_v0::AllToAllV(const sherd_op_v0& op,
                                     sherd_error_v0* error) {
   for (int k = 1; k < size_; ++k) {
-    const int from = Peer(size_ - k);
-    Receive(op, op.recvs[from].data, op.recvs[from].size, from);
-  }
-  for (int k = 1; k < size_; ++k) {
     const int to = Peer(k);
     Send(op, op.sends[to].data, op.sends[to].size, to);
+  }
+  for (int k = 1; k < size_; ++k) {
+    const int from = Peer(size_ - k);
+    Receive(op, op.recvs[from].data, op.recvs[from].size, from);
   }
   return Await(op, error);
 }
 
 sherd_code sherd_comm_v0::AllGatherV(const sherd_op_v0& op,
                                      sherd_error_v0* error) {
+  for (int k = 1; k < size_; ++k) Send(op, op.in, op.bytes, Peer(k));
   for (int k = 1; k < size_; ++k) {
     const int from = Peer(size_ - k);
     Receive(op, op.recvs[from].data, op.recvs[from].size, from);
   }
-  for (int k = 1; k < size_; ++k) Send(op, op.in, op.bytes, Peer(k));
   return Await(op, error);
 }
 
