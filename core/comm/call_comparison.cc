@@ -85,12 +85,20 @@ bool HasLengthsOfItsOwn(CollectiveOp op) {
          op == CollectiveOp::kScatter;
 }
 
+// Whether desc.bytes, which is to be the same on all ranks, says it all. An
+// even all_to_all is thus another call than one with lists, which spares it the
+// comparison of lengths; of gather and scatter, ranks may mix the forms.
+bool IsSaidByBytes(const CollectiveDesc& desc) {
+  return !HasLengthsOfItsOwn(desc.op) ||
+         (desc.op == CollectiveOp::kAllToAllV && desc.even);
+}
+
 }  // namespace
 
 uint64_t CallComparison::Call::Fingerprint() const {
   uint64_t hash = 0;
   for (const uint64_t value :
-       {op_and_root, dtype_and_reduction, bytes, lengths}) {
+       {op_and_root, dtype_and_reduction, is_even, bytes, lengths}) {
     hash = Mix(hash, value);
   }
   return hash & kFingerprintMask;
@@ -110,6 +118,9 @@ std::string CallComparison::Call::ToString() const {
   }
   if (op == CollectiveOp::kReduceScatter || op == CollectiveOp::kAllGatherV) {
     details.push_back(absl::StrCat("list ", absl::Hex(lengths)));
+  } else if (op == CollectiveOp::kAllToAllV) {
+    details.push_back(is_even != 0 ? absl::StrCat(bytes, " bytes to each rank")
+                                   : "lists");
   } else if (op != CollectiveOp::kBarrier && !HasLengthsOfItsOwn(op)) {
     details.push_back(absl::StrCat(bytes, " bytes"));
   }
@@ -124,6 +135,7 @@ CallComparison::Call CallComparison::Describe(const CollectiveDesc& desc) {
       uint64_t{static_cast<uint32_t>(desc.op)} << 32 |
       (desc.op == CollectiveOp::kBarrier ? 0
                                          : static_cast<uint32_t>(desc.root));
+  call.is_even = desc.op == CollectiveOp::kAllToAllV && desc.even ? 1 : 0;
   if (IsReduction(desc.op)) {
     call.dtype_and_reduction = uint64_t{static_cast<uint32_t>(desc.dtype)}
                                    << 32 |
@@ -141,7 +153,7 @@ CallComparison::Call CallComparison::Describe(const CollectiveDesc& desc) {
       }
       break;
     default:
-      if (!HasLengthsOfItsOwn(desc.op)) call.bytes = desc.bytes;
+      if (IsSaidByBytes(desc)) call.bytes = desc.bytes;
   }
   return call;
 }
@@ -305,6 +317,7 @@ void CallComparison::Publish(const Call& call) {
   line[2].store(call.dtype_and_reduction, std::memory_order_relaxed);
   line[3].store(call.bytes, std::memory_order_relaxed);
   line[4].store(call.lengths, std::memory_order_relaxed);
+  line[5].store(call.is_even, std::memory_order_relaxed);
   line[0].store(call.sequence, std::memory_order_release);
 }
 
@@ -317,6 +330,7 @@ std::optional<CallComparison::Call> CallComparison::Published(
   call.dtype_and_reduction = line[2].load(std::memory_order_relaxed);
   call.bytes = line[3].load(std::memory_order_relaxed);
   call.lengths = line[4].load(std::memory_order_relaxed);
+  call.is_even = line[5].load(std::memory_order_relaxed);
   std::atomic_thread_fence(std::memory_order_acquire);
   if (call.sequence != sequence ||
       line[0].load(std::memory_order_relaxed) != sequence) {
@@ -359,7 +373,7 @@ absl::Status CallComparison::CompareOnBoard(const CollectiveDesc& desc) {
     }
     return Judge(calls);
   }
-  if (HasLengthsOfItsOwn(desc.op)) {
+  if (!IsSaidByBytes(desc)) {
     SHERD_RETURN_IF_ERROR(CompareLengths(desc));
   }
   Area(rank_)[kDone].store(desc.sequence, std::memory_order_release);

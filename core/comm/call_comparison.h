@@ -80,6 +80,8 @@ class CallComparison {
     uint64_t bytes = 0;
     // Of the lengths in a list that is the same on all ranks.
     uint64_t lengths = 0;
+    // 1 for an all_to_all without lists.
+    uint64_t is_even = 0;
 
     uint64_t Fingerprint() const;
     std::string ToString() const;
@@ -90,7 +92,6 @@ class CallComparison {
     Call call;
     uint64_t sent = 0;
     uint64_t wanted = 0;
-    uint64_t reserved = 0;
   };
   using Word = std::atomic<uint64_t>;
 

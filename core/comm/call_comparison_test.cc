@@ -183,6 +183,50 @@ TEST(CallComparisonTest, LengthsOfAPairDiffer) {
   EXPECT_GE(errors, 1);
 }
 
+// An even all_to_all has no lists: its block is compared as the call is.
+CollectiveDesc EvenAllToAll(uint64_t sequence, uint64_t block) {
+  return {.op = CollectiveOp::kAllToAllV,
+          .bytes = block,
+          .even = true,
+          .sequence = sequence,
+          .deadline = Soon()};
+}
+
+TEST(CallComparisonTest, BlocksOfAnEvenAllToAllDiffer) {
+  std::atomic<int> errors = 0;
+  RunOnBoard(3, [&](int rank, CallComparison& comparison) {
+    for (uint64_t call = 1; call <= 100; ++call) {
+      ASSERT_THAT(comparison.Compare(EvenAllToAll(call, 8), NoExchange),
+                  IsOk());
+    }
+    const absl::Status status =
+        comparison.Compare(EvenAllToAll(101, rank == 0 ? 16 : 8), NoExchange);
+    if (status.ok()) return;
+    ++errors;
+    EXPECT_THAT(status, StatusIs(absl::StatusCode::kInvalidArgument,
+                                 HasSubstr("rank 0 called all_to_all_v(16 "
+                                           "bytes to each rank); ranks 1, 2 "
+                                           "called all_to_all_v(8 bytes")));
+    EXPECT_EQ(BlamedRank(status), 0);
+  });
+  EXPECT_GE(errors, 1);
+}
+
+TEST(CallComparisonTest, AnEvenAllToAllIsNotOneWithLists) {
+  std::atomic<int> errors = 0;
+  RunOnBoard(3, [&](int rank, CallComparison& comparison) {
+    const Lengths lengths(rank, 3);
+    const absl::Status status = comparison.Compare(
+        rank == 1 ? lengths.Desc(1) : EvenAllToAll(1, 8), NoExchange);
+    if (status.ok()) return;
+    ++errors;
+    EXPECT_THAT(status.message(),
+                HasSubstr("rank 1 called all_to_all_v(lists)"));
+    EXPECT_EQ(BlamedRank(status), 1);
+  });
+  EXPECT_GE(errors, 1);
+}
+
 TEST(CallComparisonTest, NobodyRunsAheadOfWhatTheBoardRemembers) {
   RunOnBoard(2, [](int rank, CallComparison& comparison) {
     if (rank == 1) return;

@@ -287,7 +287,8 @@ class ProcessGroup {
   // Gives block r of send to rank r.
   //
   // Layout. With n = send.size() / P == recv.size() / P, the same on every
-  // rank: (recv of rank k)[r * n + i] == (send of rank r)[k * n + i].
+  // rank: (recv of rank k)[r * n + i] == (send of rank r)[k * n + i]. All ranks
+  // call this form, or all call AllToAllV.
   absl::Status AllToAll(ConstBytes send, MutableBytes recv,
                         const CollectiveOptions& options = {});
   Work AllToAllAsync(ConstBytes send, MutableBytes recv,
