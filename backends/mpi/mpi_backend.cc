@@ -161,7 +161,7 @@ struct sherd_comm_v0 {
   sherd_code RunMessage(const sherd_op_v0& op, sherd_error_v0* error);
   sherd_code Barrier(const sherd_op_v0& op, sherd_error_v0* error);
   sherd_code Broadcast(const sherd_op_v0& op, sherd_error_v0* error);
-  sherd_code SmallBroadcast(const sherd_op_v0& op, sherd_error_v0* error);
+  sherd_code BroadcastAlongTree(const sherd_op_v0& op, sherd_error_v0* error);
   sherd_code AllGather(const sherd_op_v0& op, sherd_error_v0* error);
   sherd_code SmallAllGather(const sherd_op_v0& op, sherd_error_v0* error);
   sherd_code AllReduce(const sherd_op_v0& op, sherd_error_v0* error);
@@ -414,7 +414,7 @@ sherd_code sherd_comm_v0::Barrier(const sherd_op_v0& op,
 sherd_code sherd_comm_v0::Broadcast(const sherd_op_v0& op,
                                     sherd_error_v0* error) {
   if (op.bytes <= kSmallBroadcast || size_ == 2) {
-    return SmallBroadcast(op, error);
+    return BroadcastAlongTree(op, error);
   }
   return ForEachPiece(op.bytes, [&](uint64_t offset, uint64_t size) {
     batch_.Begin([&](MPI_Request* request) {
@@ -426,8 +426,8 @@ sherd_code sherd_comm_v0::Broadcast(const sherd_op_v0& op,
 }
 
 // Binomial tree: in step i, the 2^i ranks that have the data send it on.
-sherd_code sherd_comm_v0::SmallBroadcast(const sherd_op_v0& op,
-                                         sherd_error_v0* error) {
+sherd_code sherd_comm_v0::BroadcastAlongTree(const sherd_op_v0& op,
+                                             sherd_error_v0* error) {
   const int position = (rank_ - op.root + size_) % size_;
   int step = 1;
   while (step <= position) step *= 2;
