@@ -23,6 +23,7 @@
 #include "sherd/backends/static_plugin.h"
 #include "sherd/core/base/deadline.h"
 #include "sherd/core/base/error_info.h"
+#include "sherd/core/base/fault_point.h"
 #include "sherd/core/base/file.h"
 #include "sherd/core/base/knobs.h"
 #include "sherd/core/base/logging.h"
@@ -251,6 +252,9 @@ class PluginCommunicator final : public Communicator {
       : plugin_(plugin),
         native_(native),
         size_(options.size),
+        world_rank_(options.world_ranks.empty()
+                        ? options.rank
+                        : options.world_ranks[options.rank]),
         kv_{.struct_size = sizeof(sherd_kv_v0),
             .context = options.store,
             .set = KvSet,
@@ -319,6 +323,11 @@ class PluginCommunicator final : public Communicator {
       }
       op.recvs = recvs_.data();
     }
+    if (FaultPointsAreArmed()) [[unlikely]] {
+      SHERD_RETURN_IF_ERROR(PassFaultPoint({.point = FaultPoint::kPluginPost,
+                                            .rank = world_rank_,
+                                            .subject = Name(desc.op)}));
+    }
     sherd_error_v0 error = NoError();
     const sherd_code code = Guarded(&error, [&] {
       return plugin_.post(comm_, &op, AsRequest(request), &error);
@@ -350,6 +359,7 @@ class PluginCommunicator final : public Communicator {
   const sherd_plugin_v0& plugin_;
   const NativeOperations& native_;
   const int size_;
+  const int world_rank_;
   const sherd_kv_v0 kv_;
   // Rewritten for each operation; kept so that none allocates.
   std::vector<sherd_bytes_v0> sends_;

@@ -64,6 +64,10 @@ const std::vector<KnobInfo>& Table() {
       {Knob::kTestRankDir, "SHERD_TEST_RANK_DIR", "directory", "(none)", kDebug,
        "Marks a process that a launcher started as the keeper of a rank and "
        "names the pipes of the run. Set by the test harness."},
+      {Knob::kTestExternal, "SHERD_TEST_EXTERNAL", "0|1",
+       "(whether a launcher says that there are several ranks)", kStable,
+       "Whether a program of distributed tests is itself one of their ranks, "
+       "started by mpirun or its kin."},
       {Knob::kMasterAddr, "MASTER_ADDR", "host name or address", "(none)",
        kStable, "Host of rank 0. Set by torchrun and Kubernetes operators."},
       {Knob::kMasterPort, "MASTER_PORT", "port", "(none)", kStable,
@@ -133,6 +137,20 @@ const std::vector<KnobInfo>& Table() {
        kStable,
        "Where flight.rank-R.json is written when an operation fails or at "
        "SIGUSR1, for sherd flight; none: nowhere."},
+      {Knob::kTestGpus, "SHERD_TEST_GPUS", "integer", "(none)", kStable,
+       "GPUs of this host that a distributed test needs in all. Set by "
+       "sherd_distributed_test."},
+      {Knob::kCudaVisibleDevices, "CUDA_VISIBLE_DEVICES",
+       "numbers or UUIDs, ',' between", "(all)", kStable,
+       "GPUs that tests may use. Set by CUDA's users."},
+      {Knob::kTestOutputsDir, "TEST_UNDECLARED_OUTPUTS_DIR", "directory",
+       "(none)", kStable,
+       "Where distributed tests that fail keep whole outputs and flight "
+       "recorder dumps of their ranks. Set by Bazel."},
+      {Knob::kTestCommandFd, "SHERD_TEST_COMMAND_FD", "integer", "(none)",
+       kDebug,
+       "Names the pipe through which a rank that runs several tests learns "
+       "which. Set by the test harness."},
   };
   return *table;
 }

@@ -41,6 +41,7 @@ enum class Knob {
   kTestRankFd,
   kTestLauncher,
   kTestRankDir,
+  kTestExternal,
   kMasterAddr,
   kMasterPort,
   kLocalWorldSize,
@@ -71,6 +72,10 @@ enum class Knob {
   kSecretFile,
   kFlightEntries,
   kFlightDir,
+  kTestGpus,
+  kCudaVisibleDevices,
+  kTestOutputsDir,
+  kTestCommandFd,
 };
 
 enum class KnobStability { kStable, kDebug };

@@ -62,9 +62,7 @@ const char* BaseName(const char* file) {
 }
 
 std::string RankPrefix() {
-  const int rank = thread_rank >= 0
-                       ? thread_rank
-                       : process_rank.load(std::memory_order_relaxed);
+  const int rank = LogRank();
   return rank < 0 ? std::string() : "[rank " + std::to_string(rank) + "] ";
 }
 
@@ -79,6 +77,11 @@ void SetLogRank(int rank) {
 }
 
 void SetThreadLogRank(int rank) { thread_rank = rank; }
+
+int LogRank() {
+  return thread_rank >= 0 ? thread_rank
+                          : process_rank.load(std::memory_order_relaxed);
+}
 
 namespace internal {
 

@@ -44,6 +44,9 @@ void SetLogRank(int rank);
 // The same for the calling thread only, where ranks are threads.
 void SetThreadLogRank(int rank);
 
+// The rank that log lines of the calling thread carry, or -1.
+int LogRank();
+
 namespace internal {
 
 class LogMessage {

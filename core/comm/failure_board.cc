@@ -61,6 +61,39 @@ std::optional<ProcessStat> ReadStat(absl::string_view pid) {
   return ProcessStat{fields[0][0], fields[19]};
 }
 
+// What a rank wrote of its failure.
+struct Record {
+  // -1 if it does not know.
+  int blamed = -1;
+  bool certain = false;
+  absl::StatusCode code = absl::StatusCode::kUnknown;
+  std::string text;
+
+  // It waited, for whom it does not know.
+  bool IsOfAVictim() const {
+    return blamed < 0 && (code == absl::StatusCode::kUnavailable ||
+                          code == absl::StatusCode::kDeadlineExceeded);
+  }
+};
+
+Record ParseRecord(absl::string_view bytes) {
+  std::pair<absl::string_view, absl::string_view> fields =
+      absl::StrSplit(bytes, absl::MaxSplits('\n', 1));
+  Record record;
+  record.certain = absl::ConsumeSuffix(&fields.first, " certain");
+  record.text = std::string(fields.second);
+  const std::pair<absl::string_view, absl::string_view> numbers =
+      absl::StrSplit(fields.first, absl::MaxSplits(' ', 1));
+  int code = 0;
+  if (!absl::SimpleAtoi(numbers.first, &record.blamed) ||
+      !absl::SimpleAtoi(numbers.second, &code)) {
+    record.blamed = -1;
+    return record;
+  }
+  record.code = static_cast<absl::StatusCode>(code);
+  return record;
+}
+
 }  // namespace
 
 std::string DescribeOwnProcess() {
@@ -192,21 +225,13 @@ FailureBoard::Clue FailureBoard::LookInto(int rank, Deadline deadline) {
     if (absl::StatusOr<std::string> record =
             store_->Get(FailureKey(rank), Now());
         record.ok()) {
-      std::pair<absl::string_view, absl::string_view> fields =
-          absl::StrSplit(*record, absl::MaxSplits('\n', 1));
-      const bool certain = absl::ConsumeSuffix(&fields.first, " certain");
-      const std::pair<absl::string_view, absl::string_view> numbers =
-          absl::StrSplit(fields.first, absl::MaxSplits(' ', 1));
-      int blamed = -1;
-      int code = 0;
-      if (absl::SimpleAtoi(numbers.first, &blamed) &&
-          absl::SimpleAtoi(numbers.second, &code) && blamed >= 0 &&
-          blamed < size_ && (certain || blamed != rank)) {
-        return {certain ? Clue::Kind::kKnows : Clue::Kind::kBlames, blamed,
-                std::string(fields.second),
-                static_cast<absl::StatusCode>(code)};
+      Record read = ParseRecord(*record);
+      if (read.blamed >= 0 && read.blamed < size_ &&
+          (read.certain || read.blamed != rank)) {
+        return {read.certain ? Clue::Kind::kKnows : Clue::Kind::kBlames,
+                read.blamed, std::move(read.text), read.code};
       }
-      return {Clue::Kind::kFailed, -1, std::string(fields.second)};
+      return {Clue::Kind::kFailed, -1, std::move(read.text)};
     }
     if (store_->Get(LeftKey(rank), Now()).ok()) {
       return {Clue::Kind::kLeft, -1, "left the group"};
@@ -233,15 +258,21 @@ bool FailureBoard::RankZeroIsStopped() const {
 
 std::optional<int> FailureBoard::FirstSuspect() const {
   if (RankZeroIsStopped()) return 0;
+  std::optional<int> victim;
   for (int rank = 0; rank < size_; ++rank) {
     if (rank == rank_) continue;
+    // A victim may have ended since.
+    if (const auto record = store_->Get(FailureKey(rank), Now()); record.ok()) {
+      if (!ParseRecord(*record).IsOfAVictim()) return rank;
+      if (!victim) victim = rank;
+      continue;
+    }
     const ProcessState state = StateOf(processes_[rank]);
-    if (state == ProcessState::kEnded || state == ProcessState::kStopped ||
-        store_->Get(FailureKey(rank), Now()).ok()) {
+    if (state == ProcessState::kEnded || state == ProcessState::kStopped) {
       return rank;
     }
   }
-  return std::nullopt;
+  return victim;
 }
 
 FailureBoard::Verdict FailureBoard::FindCulprit(int peer,

@@ -61,8 +61,9 @@ class FailureBoard {
   // `peer`. Waits up to kGrace for records of ranks that are still alive.
   Verdict FindCulprit(int peer, absl::string_view symptom);
 
-  // The first other rank that wrote a failure down, died or was stopped; for
-  // backends that do not say whom they waited for.
+  // The first other rank that died, was stopped or wrote down a failure that is
+  // more than having waited in vain, otherwise one that waited; for backends
+  // that do not say whom they waited for.
   std::optional<int> FirstSuspect() const;
 
   // How long a surviving rank may take to write its record after its

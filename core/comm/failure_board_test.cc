@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -120,6 +121,18 @@ TEST_F(FailureBoardTest, BlamesASilentPeerWithTheSymptom) {
   const auto verdict = boards[0]->FindCulprit(1, "did not come in time");
   EXPECT_EQ(verdict.rank, 1);
   EXPECT_EQ(verdict.cause, "did not come in time");
+}
+
+TEST_F(FailureBoardTest, SuspectsWhoFailedBeforeWhoWaited) {
+  const auto boards = Joined(4);
+  EXPECT_EQ(boards[1]->FirstSuspect(), std::nullopt);
+  // Waited, and cannot tell for whom.
+  boards[0]->Report(absl::DeadlineExceededError("late"), std::nullopt);
+  EXPECT_EQ(boards[1]->FirstSuspect(), 0);
+  EXPECT_EQ(boards[0]->FirstSuspect(), std::nullopt);
+  boards[2]->Report(absl::InternalError("broken"), std::nullopt);
+  EXPECT_EQ(boards[1]->FirstSuspect(), 2);
+  EXPECT_EQ(boards[0]->FirstSuspect(), 2);
 }
 
 TEST(ProcessStateTest, KnowsRunningEndedAndForeignProcesses) {

@@ -109,7 +109,7 @@ std::string NextPath(const std::string& path) {
 
 FileStore::FileStore(std::string path) : path_(std::move(path)) {}
 
-absl::Status FileStore::Set(absl::string_view key, absl::string_view value) {
+absl::Status FileStore::DoSet(absl::string_view key, absl::string_view value) {
   SHERD_RETURN_IF_ERROR(internal::CheckStoreEntry(key, value));
   const std::string owned(value);
   absl::MutexLock lock(&mutex_);
@@ -118,8 +118,8 @@ absl::Status FileStore::Set(absl::string_view key, absl::string_view value) {
   });
 }
 
-absl::StatusOr<std::string> FileStore::Get(absl::string_view key,
-                                           Deadline deadline) {
+absl::StatusOr<std::string> FileStore::DoGet(absl::string_view key,
+                                             Deadline deadline) {
   const std::string wanted[] = {std::string(key)};
   std::string value;
   SHERD_RETURN_IF_ERROR(
@@ -130,7 +130,8 @@ absl::StatusOr<std::string> FileStore::Get(absl::string_view key,
   return value;
 }
 
-absl::StatusOr<int64_t> FileStore::Add(absl::string_view key, int64_t amount) {
+absl::StatusOr<int64_t> FileStore::DoAdd(absl::string_view key,
+                                         int64_t amount) {
   SHERD_RETURN_IF_ERROR(internal::CheckStoreEntry(key, ""));
   int64_t result = 0;
   absl::MutexLock lock(&mutex_);
@@ -145,9 +146,9 @@ absl::StatusOr<int64_t> FileStore::Add(absl::string_view key, int64_t amount) {
   return result;
 }
 
-absl::StatusOr<std::string> FileStore::CompareSet(absl::string_view key,
-                                                  absl::string_view expected,
-                                                  absl::string_view desired) {
+absl::StatusOr<std::string> FileStore::DoCompareSet(absl::string_view key,
+                                                    absl::string_view expected,
+                                                    absl::string_view desired) {
   SHERD_RETURN_IF_ERROR(internal::CheckStoreEntry(key, desired));
   internal::ComparedEntry compared;
   absl::MutexLock lock(&mutex_);
@@ -161,7 +162,7 @@ absl::StatusOr<std::string> FileStore::CompareSet(absl::string_view key,
   return std::move(compared.value);
 }
 
-absl::StatusOr<bool> FileStore::Delete(absl::string_view key) {
+absl::StatusOr<bool> FileStore::DoDelete(absl::string_view key) {
   bool found = false;
   absl::MutexLock lock(&mutex_);
   SHERD_RETURN_IF_ERROR(
@@ -173,7 +174,7 @@ absl::StatusOr<bool> FileStore::Delete(absl::string_view key) {
   return found;
 }
 
-absl::StatusOr<int64_t> FileStore::DeletePrefix(absl::string_view prefix) {
+absl::StatusOr<int64_t> FileStore::DoDeletePrefix(absl::string_view prefix) {
   int64_t count = 0;
   absl::MutexLock lock(&mutex_);
   SHERD_RETURN_IF_ERROR(
@@ -187,7 +188,7 @@ absl::StatusOr<int64_t> FileStore::DeletePrefix(absl::string_view prefix) {
   return count;
 }
 
-absl::Status FileStore::Retire(absl::string_view prefix, int members) {
+absl::Status FileStore::DoRetire(absl::string_view prefix, int members) {
   absl::MutexLock lock(&mutex_);
   return Locked(Access::kWrite,
                 [&](int fd) ABSL_NO_THREAD_SAFETY_ANALYSIS -> absl::Status {
@@ -211,12 +212,12 @@ absl::Status FileStore::Retire(absl::string_view prefix, int members) {
                 });
 }
 
-absl::Status FileStore::Wait(absl::Span<const std::string> keys,
-                             Deadline deadline) {
+absl::Status FileStore::DoWait(absl::Span<const std::string> keys,
+                               Deadline deadline) {
   return WaitThen("Wait", keys, deadline, [] { return absl::OkStatus(); });
 }
 
-absl::StatusOr<std::vector<std::string>> FileStore::MultiGet(
+absl::StatusOr<std::vector<std::string>> FileStore::DoMultiGet(
     absl::Span<const std::string> keys, Deadline deadline) {
   absl::StatusOr<std::vector<std::string>> values;
   SHERD_RETURN_IF_ERROR(WaitThen("MultiGet", keys, deadline,
@@ -227,7 +228,7 @@ absl::StatusOr<std::vector<std::string>> FileStore::MultiGet(
   return values;
 }
 
-absl::StatusOr<bool> FileStore::Contains(absl::string_view key) {
+absl::StatusOr<bool> FileStore::DoContains(absl::string_view key) {
   const std::string wanted[] = {std::string(key)};
   absl::MutexLock lock(&mutex_);
   return LookFor(wanted);

@@ -8,7 +8,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/functional/function_ref.h"
 #include "absl/synchronization/mutex.h"
-#include "sherd/core/comm/store.h"
+#include "sherd/core/comm/base_store.h"
 #include "sherd/core/comm/store_entries.h"
 
 namespace sherd {
@@ -35,32 +35,32 @@ namespace sherd {
 //
 // Cost. A few microseconds per call; a waiter looks every 0.2 to 5 ms, since
 // change notification does not work across hosts.
-class FileStore final : public Store {
+class FileStore final : public internal::BaseStore {
  public:
   // Opens or creates the file at the first operation.
   explicit FileStore(std::string path);
 
-  absl::Status Set(absl::string_view key, absl::string_view value) override;
-  absl::StatusOr<std::string> Get(absl::string_view key,
-                                  Deadline deadline) override;
-  absl::StatusOr<int64_t> Add(absl::string_view key, int64_t amount) override;
-  absl::StatusOr<std::string> CompareSet(absl::string_view key,
-                                         absl::string_view expected,
-                                         absl::string_view desired) override;
-  absl::StatusOr<bool> Delete(absl::string_view key) override;
-  absl::StatusOr<int64_t> DeletePrefix(absl::string_view prefix) override;
-  // The last member removes the file too if it holds no other keys: so a run
-  // that ends well leaves nothing behind.
-  absl::Status Retire(absl::string_view prefix, int members) override;
-  absl::Status Wait(absl::Span<const std::string> keys,
-                    Deadline deadline) override;
-  absl::StatusOr<std::vector<std::string>> MultiGet(
-      absl::Span<const std::string> keys, Deadline deadline) override;
-  absl::StatusOr<bool> Contains(absl::string_view key) override;
-
   const std::string& path() const { return path_; }
 
  private:
+  absl::Status DoSet(absl::string_view key, absl::string_view value) override;
+  absl::StatusOr<std::string> DoGet(absl::string_view key,
+                                    Deadline deadline) override;
+  absl::StatusOr<int64_t> DoAdd(absl::string_view key, int64_t amount) override;
+  absl::StatusOr<std::string> DoCompareSet(absl::string_view key,
+                                           absl::string_view expected,
+                                           absl::string_view desired) override;
+  absl::StatusOr<bool> DoDelete(absl::string_view key) override;
+  absl::StatusOr<int64_t> DoDeletePrefix(absl::string_view prefix) override;
+  // The last member removes the file too if it holds no other keys: so a run
+  // that ends well leaves nothing behind.
+  absl::Status DoRetire(absl::string_view prefix, int members) override;
+  absl::Status DoWait(absl::Span<const std::string> keys,
+                      Deadline deadline) override;
+  absl::StatusOr<std::vector<std::string>> DoMultiGet(
+      absl::Span<const std::string> keys, Deadline deadline) override;
+  absl::StatusOr<bool> DoContains(absl::string_view key) override;
+
   enum class Access { kRead, kWrite };
 
   // Runs `body` with the file open, locked and read into entries_.

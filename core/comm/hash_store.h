@@ -7,37 +7,36 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
-#include "sherd/core/comm/store.h"
+#include "sherd/core/comm/base_store.h"
 #include "sherd/core/comm/store_entries.h"
 
 namespace sherd {
 
 // A store in the memory of this process, for ranks that are threads of it.
-class HashStore final : public Store {
+class HashStore final : public internal::BaseStore {
  public:
-  absl::Status Set(absl::string_view key, absl::string_view value) override;
-  absl::StatusOr<std::string> Get(absl::string_view key,
-                                  Deadline deadline) override;
-  absl::StatusOr<int64_t> Add(absl::string_view key, int64_t amount) override;
-  absl::StatusOr<std::string> CompareSet(absl::string_view key,
-                                         absl::string_view expected,
-                                         absl::string_view desired) override;
-  absl::StatusOr<bool> Delete(absl::string_view key) override;
-  absl::StatusOr<int64_t> DeletePrefix(absl::string_view prefix) override;
-  absl::Status Retire(absl::string_view prefix, int members) override;
-  absl::Status Wait(absl::Span<const std::string> keys,
-                    Deadline deadline) override;
-  absl::StatusOr<std::vector<std::string>> MultiGet(
-      absl::Span<const std::string> keys, Deadline deadline) override;
-  absl::StatusOr<bool> Contains(absl::string_view key) override;
-
  private:
+  absl::Status DoSet(absl::string_view key, absl::string_view value) override;
+  absl::StatusOr<std::string> DoGet(absl::string_view key,
+                                    Deadline deadline) override;
+  absl::StatusOr<int64_t> DoAdd(absl::string_view key, int64_t amount) override;
+  absl::StatusOr<std::string> DoCompareSet(absl::string_view key,
+                                           absl::string_view expected,
+                                           absl::string_view desired) override;
+  absl::StatusOr<bool> DoDelete(absl::string_view key) override;
+  absl::StatusOr<int64_t> DoDeletePrefix(absl::string_view prefix) override;
+  absl::Status DoRetire(absl::string_view prefix, int members) override;
+  absl::Status DoWait(absl::Span<const std::string> keys,
+                      Deadline deadline) override;
+  absl::StatusOr<std::vector<std::string>> DoMultiGet(
+      absl::Span<const std::string> keys, Deadline deadline) override;
+  absl::StatusOr<bool> DoContains(absl::string_view key) override;
+
   absl::Status WaitLocked(absl::string_view operation,
                           absl::Span<const std::string> keys, Deadline deadline)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   absl::Mutex mutex_;
-  absl::CondVar changed_;
   internal::StoreEntries entries_ ABSL_GUARDED_BY(mutex_);
 };
 

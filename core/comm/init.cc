@@ -8,6 +8,7 @@
 #include "absl/synchronization/mutex.h"
 #include "sherd/core/base/deadline.h"
 #include "sherd/core/base/error_info.h"
+#include "sherd/core/base/fault_point.h"
 #include "sherd/core/base/knobs.h"
 #include "sherd/core/base/logging.h"
 #include "sherd/core/base/status_macros.h"
@@ -194,6 +195,12 @@ absl::StatusOr<RollCall> AgreeOnBackend(Store& store,
   return call;
 }
 
+absl::Status Pass(FaultPoint point, const InitOptions& options,
+                  const LaunchEnvironment& place) {
+  return PassFaultPoint(
+      {.point = point, .rank = place.rank, .subject = options.group_name});
+}
+
 struct Connection {
   const Backend* backend;
   std::string bind_address;
@@ -240,10 +247,11 @@ absl::StatusOr<GroupPointer> MeetAndJoin(const InitOptions& options,
                                          const BackendChoice& choice,
                                          absl::Duration timeout) {
   const Deadline deadline = Deadline::After(timeout);
-  const Candidate candidate = FindCandidate(choice);
+  Candidate candidate = FindCandidate(choice);
   const bool threads = candidate.backend != nullptr &&
                        candidate.backend->info().ranks_are_threads;
   SHERD_RETURN_IF_ERROR(CheckNoDefault(threads));
+  SHERD_RETURN_IF_ERROR(Pass(FaultPoint::kBeforeMeeting, options, place));
   const Deadline meeting =
       candidate.error.ok()
           ? deadline
@@ -258,6 +266,8 @@ absl::StatusOr<GroupPointer> MeetAndJoin(const InitOptions& options,
   if (!rendezvous.ok()) {
     return candidate.error.ok() ? rendezvous.status() : candidate.error;
   }
+  // Told to all when they call the roll.
+  candidate.error.Update(Pass(FaultPoint::kAfterMeeting, options, place));
   absl::StatusOr<GroupPointer> group =
       Join(options, place, choice, candidate, *rendezvous, timeout, meeting);
   if (!group.ok()) {

@@ -117,6 +117,18 @@ void CopyOwnBlock(const CollectiveDesc& desc, int rank, int size) {
 
 }  // namespace
 
+absl::Status ProcessGroup::Pass(FaultPoint point,
+                                absl::string_view subject) const {
+  const int world_rank = is_member() ? options_.world_ranks[rank()] : -1;
+  return PassFaultPoint(
+      {.point = point, .rank = world_rank, .subject = subject});
+}
+
+inline absl::Status ProcessGroup::Pass(FaultPoint point,
+                                       const CollectiveDesc& desc) const {
+  return FaultPointsAreArmed() ? Pass(point, Name(desc.op)) : absl::OkStatus();
+}
+
 absl::Status ProcessGroup::Barrier(const CollectiveOptions& options) {
   return Run(internal::BarrierCall(), options);
 }
@@ -449,6 +461,7 @@ absl::Status ProcessGroup::Execute(CollectiveDesc desc) {
   absl::MutexLock lock(&run_mutex_);
   if (!usable_.load(std::memory_order_acquire)) return Refusal(desc);
   absl::Status status = Transfer(desc);
+  if (status.ok()) status = Pass(FaultPoint::kAfterCompletion, desc);
   return status.ok() ? status : Poison(desc, std::move(status));
 }
 
@@ -457,6 +470,7 @@ absl::Status ProcessGroup::ExecuteMessage(CollectiveDesc desc) {
   if (!usable_.load(std::memory_order_acquire)) return Refusal(desc);
   if (desc.bytes == 0) return absl::OkStatus();
   absl::Status status = PostAndWait(desc);
+  if (status.ok()) status = Pass(FaultPoint::kAfterCompletion, desc);
   return status.ok() ? status : Poison(desc, std::move(status));
 }
 
@@ -467,6 +481,7 @@ absl::Status ProcessGroup::Transfer(CollectiveDesc& desc) {
     part.sequence = ++posted_;
     return PostAndWait(part);
   };
+  SHERD_RETURN_IF_ERROR(Pass(FaultPoint::kBeforeComparison, desc));
   if (comparison_ != nullptr) {
     SHERD_RETURN_IF_ERROR(
         comparison_->Compare(desc, [&](absl::Span<const ConstBytes> sends,
@@ -508,8 +523,10 @@ void ProcessGroup::ListEvenBlocks(CollectiveDesc& desc) {
 }
 
 absl::Status ProcessGroup::PostAndWait(const CollectiveDesc& desc) {
+  SHERD_RETURN_IF_ERROR(Pass(FaultPoint::kBeforePost, desc));
   CollectiveRequest request;
   SHERD_ASSIGN_OR_RETURN(bool done, communicator_->Post(desc, request));
+  SHERD_RETURN_IF_ERROR(Pass(FaultPoint::kAfterPost, desc));
   for (Pause pause; !done; pause()) {
     SHERD_ASSIGN_OR_RETURN(done, communicator_->Test(request));
     if (done) break;

@@ -18,6 +18,7 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "sherd/core/base/deadline.h"
+#include "sherd/core/base/fault_point.h"
 #include "sherd/core/comm/backend.h"
 #include "sherd/core/comm/counters.h"
 #include "sherd/core/comm/flight_dump.h"
@@ -352,7 +353,12 @@ class ProcessGroup {
  private:
   ProcessGroup(const Backend& backend, ProcessGroupOptions options);
 
+  // `operation`: for errors.
+  static absl::StatusOr<std::shared_ptr<ProcessGroup>> Create(
+      const Backend& backend, ProcessGroupOptions options,
+      absl::string_view operation);
   absl::Status Connect(Deadline deadline);
+  absl::Status MakeCommunicator(Deadline deadline);
   absl::StatusOr<std::shared_ptr<ProcessGroup>> MakeChild(
       std::vector<int> ranks, const NewGroupOptions& options,
       bool member = true);
@@ -385,6 +391,9 @@ class ProcessGroup {
   void ListEvenBlocks(CollectiveDesc& desc)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(run_mutex_);
   absl::Status PostAndWait(const CollectiveDesc& desc);
+  // Where tests make this rank fail.
+  absl::Status Pass(FaultPoint point, absl::string_view subject) const;
+  absl::Status Pass(FaultPoint point, const CollectiveDesc& desc) const;
   absl::Status Poison(const CollectiveDesc& desc, absl::Status status);
   absl::Status FindCause(std::optional<int> peer, absl::Status symptom) const;
   // Why `call` is not carried out, or OK.

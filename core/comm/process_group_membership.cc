@@ -120,6 +120,12 @@ ProcessGroup::~ProcessGroup() { Destroy().IgnoreError(); }
 
 absl::StatusOr<std::shared_ptr<ProcessGroup>> ProcessGroup::Create(
     const Backend& backend, ProcessGroupOptions options) {
+  return Create(backend, std::move(options), "init");
+}
+
+absl::StatusOr<std::shared_ptr<ProcessGroup>> ProcessGroup::Create(
+    const Backend& backend, ProcessGroupOptions options,
+    absl::string_view operation) {
   if (options.size < 1 || options.rank < 0 || options.rank >= options.size) {
     return absl::InvalidArgumentError(
         absl::StrCat("rank ", options.rank, " of world size ", options.size,
@@ -135,7 +141,7 @@ absl::StatusOr<std::shared_ptr<ProcessGroup>> ProcessGroup::Create(
       absl::MutexLock lock(&group->state_mutex_);
       group->destroyed_ = true;
     }
-    return InGroup(std::move(status), group->name(), group->rank(), "init");
+    return InGroup(std::move(status), group->name(), group->rank(), operation);
   }
   group->watch_ = internal::Watchdog::Global().Add(
       *group->tag_, [member = group.get()](absl::Status cause) {
@@ -168,6 +174,17 @@ absl::Status ProcessGroup::Connect(Deadline deadline) {
   }
   emulation_ =
       std::make_unique<Emulation>(backend_info_.native, rank(), size());
+  if (absl::Status status = MakeCommunicator(deadline); !status.ok()) {
+    const std::optional<int> peer = BlamedRank(status);
+    board_->Report(status, peer);
+    return Annotate(FindCause(peer, std::move(status)),
+                    absl::StrCat("backend ", backend_info_.name));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ProcessGroup::MakeCommunicator(Deadline deadline) {
+  SHERD_RETURN_IF_ERROR(Pass(FaultPoint::kBeforeConnecting, name()));
   CommunicatorOptions options = {.group = name(),
                                  .rank = rank(),
                                  .size = size(),
@@ -177,15 +194,8 @@ absl::Status ProcessGroup::Connect(Deadline deadline) {
                                  .world_size = options_.world_size,
                                  .one_host = one_host_};
   if (!options_.bind_address.empty()) options.address = options_.bind_address;
-  absl::StatusOr<std::unique_ptr<Communicator>> communicator =
-      backend_.CreateCommunicator(options);
-  if (!communicator.ok()) {
-    board_->Report(communicator.status(), BlamedRank(communicator.status()));
-    return Annotate(communicator.status(),
-                    absl::StrCat("backend ", backend_info_.name));
-  }
-  communicator_ = *std::move(communicator);
-  return absl::OkStatus();
+  SHERD_ASSIGN_OR_RETURN(communicator_, backend_.CreateCommunicator(options));
+  return Pass(FaultPoint::kAfterConnecting, name());
 }
 
 absl::StatusOr<std::shared_ptr<ProcessGroup>> ProcessGroup::NewGroup(
@@ -234,6 +244,9 @@ absl::StatusOr<std::shared_ptr<ProcessGroup>> ProcessGroup::MakeChild(
     }
     absl::StrAppend(&label, "#", ++children_[label]);
   }
+  if (absl::Status status = Pass(FaultPoint::kNewGroup, name()); !status.ok()) {
+    return fail(std::move(status));
+  }
   ProcessGroupOptions child;
   child.name = absl::StrCat(name(), "/", label);
   child.size = static_cast<int>(ranks.size());
@@ -258,7 +271,7 @@ absl::StatusOr<std::shared_ptr<ProcessGroup>> ProcessGroup::MakeChild(
                         << " stay behind: " << status.ToString();
     }
   };
-  return Create(backend_, std::move(child));
+  return Create(backend_, std::move(child), "new_group");
 }
 
 absl::Status ProcessGroup::Destroy() {
@@ -277,6 +290,7 @@ absl::Status ProcessGroup::Destroy() {
     destroyed_ = true;
     usable_.store(false, std::memory_order_release);
   }
+  Pass(FaultPoint::kDestroy, name()).IgnoreError();
   // Before the locks that ending an operation takes.
   watch_.Stop();
   if (is_member()) {
@@ -294,6 +308,7 @@ absl::Status ProcessGroup::Destroy() {
 
 void ProcessGroup::Abort(absl::Status cause) {
   if (!is_member()) return;
+  Pass(FaultPoint::kAbort, name()).IgnoreError();
   {
     absl::MutexLock lock(&state_mutex_);
     if (destroyed_) return;

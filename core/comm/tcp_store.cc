@@ -235,7 +235,7 @@ absl::StatusOr<std::shared_ptr<TcpStore>> TcpStore::Connect(
 TcpStore::TcpStore(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 TcpStore::~TcpStore() = default;
 
-absl::Status TcpStore::Set(absl::string_view key, absl::string_view value) {
+absl::Status TcpStore::DoSet(absl::string_view key, absl::string_view value) {
   SHERD_RETURN_IF_ERROR(internal::CheckStoreEntry(key, value));
   StoreRequest request;
   request.operation = StoreOperation::kSet;
@@ -243,8 +243,8 @@ absl::Status TcpStore::Set(absl::string_view key, absl::string_view value) {
   return impl_->Call("Set", std::move(request), std::nullopt).status();
 }
 
-absl::StatusOr<std::string> TcpStore::Get(absl::string_view key,
-                                          Deadline deadline) {
+absl::StatusOr<std::string> TcpStore::DoGet(absl::string_view key,
+                                            Deadline deadline) {
   StoreRequest request;
   request.operation = StoreOperation::kGet;
   request.strings = {std::string(key)};
@@ -256,7 +256,7 @@ absl::StatusOr<std::string> TcpStore::Get(absl::string_view key,
   return std::move(response.strings[0]);
 }
 
-absl::StatusOr<int64_t> TcpStore::Add(absl::string_view key, int64_t amount) {
+absl::StatusOr<int64_t> TcpStore::DoAdd(absl::string_view key, int64_t amount) {
   SHERD_RETURN_IF_ERROR(internal::CheckStoreEntry(key, ""));
   StoreRequest request;
   request.operation = StoreOperation::kAdd;
@@ -267,9 +267,9 @@ absl::StatusOr<int64_t> TcpStore::Add(absl::string_view key, int64_t amount) {
   return response.number;
 }
 
-absl::StatusOr<std::string> TcpStore::CompareSet(absl::string_view key,
-                                                 absl::string_view expected,
-                                                 absl::string_view desired) {
+absl::StatusOr<std::string> TcpStore::DoCompareSet(absl::string_view key,
+                                                   absl::string_view expected,
+                                                   absl::string_view desired) {
   SHERD_RETURN_IF_ERROR(internal::CheckStoreEntry(key, desired));
   SHERD_RETURN_IF_ERROR(internal::CheckStoreEntry(key, expected));
   StoreRequest request;
@@ -285,7 +285,7 @@ absl::StatusOr<std::string> TcpStore::CompareSet(absl::string_view key,
   return std::move(response.strings[0]);
 }
 
-absl::StatusOr<bool> TcpStore::Delete(absl::string_view key) {
+absl::StatusOr<bool> TcpStore::DoDelete(absl::string_view key) {
   StoreRequest request;
   request.operation = StoreOperation::kDelete;
   request.strings = {std::string(key)};
@@ -295,7 +295,7 @@ absl::StatusOr<bool> TcpStore::Delete(absl::string_view key) {
   return response.number != 0;
 }
 
-absl::StatusOr<int64_t> TcpStore::DeletePrefix(absl::string_view prefix) {
+absl::StatusOr<int64_t> TcpStore::DoDeletePrefix(absl::string_view prefix) {
   StoreRequest request;
   request.operation = StoreOperation::kDeletePrefix;
   request.strings = {std::string(prefix)};
@@ -305,7 +305,7 @@ absl::StatusOr<int64_t> TcpStore::DeletePrefix(absl::string_view prefix) {
   return response.number;
 }
 
-absl::Status TcpStore::Retire(absl::string_view prefix, int members) {
+absl::Status TcpStore::DoRetire(absl::string_view prefix, int members) {
   StoreRequest request;
   request.operation = StoreOperation::kRetire;
   request.number = members;
@@ -313,15 +313,15 @@ absl::Status TcpStore::Retire(absl::string_view prefix, int members) {
   return impl_->Call("Retire", std::move(request), std::nullopt).status();
 }
 
-absl::Status TcpStore::Wait(absl::Span<const std::string> keys,
-                            Deadline deadline) {
+absl::Status TcpStore::DoWait(absl::Span<const std::string> keys,
+                              Deadline deadline) {
   StoreRequest request;
   request.operation = StoreOperation::kWait;
   request.strings = ToStrings(keys);
   return impl_->Call("Wait", std::move(request), deadline).status();
 }
 
-absl::StatusOr<std::vector<std::string>> TcpStore::MultiGet(
+absl::StatusOr<std::vector<std::string>> TcpStore::DoMultiGet(
     absl::Span<const std::string> keys, Deadline deadline) {
   StoreRequest request;
   request.operation = StoreOperation::kGet;
@@ -336,7 +336,7 @@ absl::StatusOr<std::vector<std::string>> TcpStore::MultiGet(
   return std::move(response.strings);
 }
 
-absl::StatusOr<bool> TcpStore::Contains(absl::string_view key) {
+absl::StatusOr<bool> TcpStore::DoContains(absl::string_view key) {
   StoreRequest request;
   request.operation = StoreOperation::kContains;
   request.strings = {std::string(key)};

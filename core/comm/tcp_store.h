@@ -12,7 +12,7 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "sherd/core/base/deadline.h"
-#include "sherd/core/comm/store.h"
+#include "sherd/core/comm/base_store.h"
 
 namespace sherd {
 
@@ -93,7 +93,7 @@ class TcpStoreServer {
 // An operation that the server refuses leaves the connection as it is.
 //
 // Cost. One round trip per call.
-class TcpStore final : public Store {
+class TcpStore final : public internal::BaseStore {
  public:
   struct Options {
     // Numeric, or a name for the resolver of the system, which does not look at
@@ -122,23 +122,23 @@ class TcpStore final : public Store {
   // Says goodbye. Calls of other threads must have ended.
   ~TcpStore() override;
 
-  absl::Status Set(absl::string_view key, absl::string_view value) override;
-  absl::StatusOr<std::string> Get(absl::string_view key,
-                                  Deadline deadline) override;
-  absl::StatusOr<int64_t> Add(absl::string_view key, int64_t amount) override;
-  absl::StatusOr<std::string> CompareSet(absl::string_view key,
-                                         absl::string_view expected,
-                                         absl::string_view desired) override;
-  absl::StatusOr<bool> Delete(absl::string_view key) override;
-  absl::StatusOr<int64_t> DeletePrefix(absl::string_view prefix) override;
-  absl::Status Retire(absl::string_view prefix, int members) override;
-  absl::Status Wait(absl::Span<const std::string> keys,
-                    Deadline deadline) override;
-  absl::StatusOr<std::vector<std::string>> MultiGet(
-      absl::Span<const std::string> keys, Deadline deadline) override;
-  absl::StatusOr<bool> Contains(absl::string_view key) override;
-
  private:
+  absl::Status DoSet(absl::string_view key, absl::string_view value) override;
+  absl::StatusOr<std::string> DoGet(absl::string_view key,
+                                    Deadline deadline) override;
+  absl::StatusOr<int64_t> DoAdd(absl::string_view key, int64_t amount) override;
+  absl::StatusOr<std::string> DoCompareSet(absl::string_view key,
+                                           absl::string_view expected,
+                                           absl::string_view desired) override;
+  absl::StatusOr<bool> DoDelete(absl::string_view key) override;
+  absl::StatusOr<int64_t> DoDeletePrefix(absl::string_view prefix) override;
+  absl::Status DoRetire(absl::string_view prefix, int members) override;
+  absl::Status DoWait(absl::Span<const std::string> keys,
+                      Deadline deadline) override;
+  absl::StatusOr<std::vector<std::string>> DoMultiGet(
+      absl::Span<const std::string> keys, Deadline deadline) override;
+  absl::StatusOr<bool> DoContains(absl::string_view key) override;
+
   class Impl;
 
   explicit TcpStore(std::unique_ptr<Impl> impl);

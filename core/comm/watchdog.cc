@@ -153,7 +153,7 @@ void Watchdog::StartThread() {
   const AllSignalsBlocked blocked;
   try {
     thread_ = std::make_unique<std::thread>([this, run = run_] { Main(*run); });
-    pthread_setname_np(thread_->native_handle(), "sherd-watchdog");
+    pthread_setname_np(thread_->native_handle(), kWatchdogThread);
   } catch (const std::system_error& error) {
     run_.reset();
     SHERD_LOG(kError) << "no thread for the watchdog: " << error.what()

@@ -20,6 +20,9 @@
 
 namespace sherd::internal {
 
+// The name of its thread, which is there as long as a group is watched.
+inline constexpr char kWatchdogThread[] = "sherd-watchdog";
+
 struct WatchdogOptions {
   absl::Duration period = absl::Milliseconds(100);
   // How long after its deadline an operation may end by itself. Counted in

@@ -23,8 +23,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "sherd/core/base/checked_math.h"
+#include "sherd/core/base/fault_point.h"
 #include "sherd/core/base/file.h"
 #include "sherd/core/base/logging.h"
+#include "sherd/core/base/status_macros.h"
 
 namespace sherd {
 namespace {
@@ -267,6 +269,9 @@ absl::StatusOr<std::shared_ptr<Storage>> Storage::Allocate(
     size_t bytes, Allocator& allocator) {
   void* data = nullptr;
   if (bytes > 0) {
+    SHERD_RETURN_IF_ERROR(PassFaultPoint({.point = FaultPoint::kAllocate,
+                                          .subject = allocator.name(),
+                                          .bytes = bytes}));
     absl::StatusOr<void*> memory = allocator.Allocate(bytes, kAlignment);
     if (!memory.ok()) return memory.status();
     data = *memory;

@@ -9,9 +9,9 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "sherd/core/base/file.h"
+#include "sherd/core/comm/flight_analysis.h"
+#include "sherd/core/comm/flight_files.h"
 #include "sherd/tools/sherd/command_error.h"
-#include "sherd/tools/sherd/flight_analysis.h"
-#include "sherd/tools/sherd/flight_files.h"
 #include "sherd/tools/sherd/flight_trace.h"
 
 namespace sherd {

@@ -14,14 +14,14 @@
 #include "sherd/core/base/file.h"
 #include "sherd/core/comm/backend.h"
 #include "sherd/core/comm/counters.h"
+#include "sherd/core/comm/flight_analysis.h"
 #include "sherd/core/comm/flight_dump.h"
+#include "sherd/core/comm/flight_files.h"
 #include "sherd/core/comm/flight_recorder.h"
 #include "sherd/core/comm/process_group.h"
 #include "sherd/core/comm/reduction.h"
 #include "sherd/testing/local_ranks.h"
 #include "sherd/testing/matchers.h"
-#include "sherd/tools/sherd/flight_analysis.h"
-#include "sherd/tools/sherd/flight_files.h"
 
 namespace sherd {
 namespace {

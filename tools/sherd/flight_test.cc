@@ -14,11 +14,11 @@
 #include "gtest/gtest.h"
 #include "sherd/core/base/file.h"
 #include "sherd/core/comm/backend.h"
+#include "sherd/core/comm/flight_analysis.h"
 #include "sherd/core/comm/flight_dump.h"
+#include "sherd/core/comm/flight_files.h"
 #include "sherd/core/comm/flight_recorder.h"
 #include "sherd/testing/matchers.h"
-#include "sherd/tools/sherd/flight_analysis.h"
-#include "sherd/tools/sherd/flight_files.h"
 #include "sherd/tools/sherd/flight_trace.h"
 
 namespace sherd {
@@ -576,12 +576,6 @@ TEST(FlightFileTest, DeepNestingIsRefusedAndHarmless) {
   const std::string deep(1'000'000, '[');
   EXPECT_FALSE(ParseFlightFile("f", deep).ok());
   EXPECT_FALSE(ParseFlightFile("f", deep + std::string(1'000'000, ']')).ok());
-}
-
-TEST(FormatRanksTest, JoinsNeighbours) {
-  EXPECT_EQ(FormatRanks({}), "");
-  EXPECT_EQ(FormatRanks({4}), "4");
-  EXPECT_EQ(FormatRanks({7, 0, 1, 2, 9, 10}), "0-2, 7, 9, 10");
 }
 
 }  // namespace

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "sherd/tools/sherd/flight_files.h"
+#include "sherd/core/comm/flight_files.h"
 
 namespace sherd {
 

@@ -9,8 +9,8 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "sherd/core/base/knobs.h"
+#include "sherd/core/base/text_table.h"
 #include "sherd/core/base/version.h"
-#include "sherd/tools/sherd/text_table.h"
 
 namespace sherd {
 namespace {

@@ -12,11 +12,11 @@
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
 #include "sherd/core/base/status_macros.h"
+#include "sherd/core/base/text_table.h"
+#include "sherd/core/base/units.h"
 #include "sherd/serialization/checkpoint_reader.h"
 #include "sherd/serialization/manifest.h"
 #include "sherd/serialization/safetensors.h"
-#include "sherd/tools/sherd/text_table.h"
-#include "sherd/tools/sherd/units.h"
 
 namespace sherd {
 namespace {

@@ -9,8 +9,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "sherd/core/base/units.h"
 #include "sherd/tools/sherd/svg.h"
-#include "sherd/tools/sherd/units.h"
 
 namespace sherd {
 namespace {

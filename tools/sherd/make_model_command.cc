@@ -12,11 +12,11 @@
 #include "absl/status/statusor.h"
 #include "sherd/core/base/file.h"
 #include "sherd/core/base/status_macros.h"
+#include "sherd/core/base/units.h"
 #include "sherd/tools/sherd/command_error.h"
 #include "sherd/tools/sherd/model_preset.h"
 #include "sherd/tools/sherd/model_writer.h"
 #include "sherd/tools/sherd/progress.h"
-#include "sherd/tools/sherd/units.h"
 
 namespace sherd {
 namespace {

@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
-#include "sherd/tools/sherd/units.h"
+#include "sherd/core/base/units.h"
 
 namespace sherd {
 namespace {

@@ -12,13 +12,13 @@
 
 #include "absl/strings/str_cat.h"
 #include "sherd/core/base/status_macros.h"
+#include "sherd/core/base/units.h"
 #include "sherd/serialization/manifest.h"
 #include "sherd/serialization/safetensors.h"
 #include "sherd/tools/sherd/model_preset.h"
 #include "sherd/tools/sherd/model_writer.h"
 #include "sherd/tools/sherd/progress.h"
 #include "sherd/tools/sherd/quickstart_report.h"
-#include "sherd/tools/sherd/units.h"
 
 namespace sherd {
 namespace {

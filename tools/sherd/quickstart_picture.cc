@@ -7,8 +7,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "sherd/core/base/units.h"
 #include "sherd/tools/sherd/quickstart_plan.h"
-#include "sherd/tools/sherd/units.h"
 
 namespace sherd {
 namespace {

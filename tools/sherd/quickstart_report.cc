@@ -9,8 +9,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
-#include "sherd/tools/sherd/text_table.h"
-#include "sherd/tools/sherd/units.h"
+#include "sherd/core/base/text_table.h"
+#include "sherd/core/base/units.h"
 
 namespace sherd {
 namespace {

@@ -8,10 +8,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
 #include "sherd/core/base/status_macros.h"
+#include "sherd/core/base/units.h"
 #include "sherd/serialization/checkpoint_verify.h"
 #include "sherd/serialization/safetensors.h"
 #include "sherd/tools/sherd/inspection.h"
-#include "sherd/tools/sherd/units.h"
 
 namespace sherd {
 namespace {

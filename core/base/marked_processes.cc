@@ -1,4 +1,4 @@
-#include "sherd/tools/sherd/marked_processes.h"
+#include "sherd/core/base/marked_processes.h"
 
 #include <dirent.h>
 #include <signal.h>

@@ -1,9 +1,9 @@
-#include "sherd/tools/sherd/text_table.h"
+#include "sherd/core/base/text_table.h"
 
 #include <algorithm>
 
 #include "sherd/core/base/logging.h"
-#include "sherd/tools/sherd/units.h"
+#include "sherd/core/base/units.h"
 
 namespace sherd {
 

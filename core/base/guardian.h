@@ -1,5 +1,5 @@
-#ifndef SHERD_TOOLS_SHERD_GUARDIAN_H_
-#define SHERD_TOOLS_SHERD_GUARDIAN_H_
+#ifndef SHERD_CORE_BASE_GUARDIAN_H_
+#define SHERD_CORE_BASE_GUARDIAN_H_
 
 #include <sys/types.h>
 
@@ -16,7 +16,8 @@ namespace sherd {
 // what descends from them, and removes a directory, so that neither orphans nor
 // files stay behind.
 //
-// Threads. Create it while the process has one thread: it forks.
+// Threads. It forks: create it while no other thread may hold a lock that is
+// not one of the C library.
 class Guardian {
  public:
   // Starts it. `mark` is the entry of their environment by which descendants
@@ -36,13 +37,14 @@ class Guardian {
   void Forget(pid_t group);
 
  private:
-  Guardian(pid_t pid, UniqueFd pipe) : pid_(pid), pipe_(std::move(pipe)) {}
+  Guardian(pid_t pid, UniqueFd socket)
+      : pid_(pid), socket_(std::move(socket)) {}
   void Tell(pid_t message);
 
   const pid_t pid_;
-  UniqueFd pipe_;
+  UniqueFd socket_;
 };
 
 }  // namespace sherd
 
-#endif  // SHERD_TOOLS_SHERD_GUARDIAN_H_
+#endif  // SHERD_CORE_BASE_GUARDIAN_H_

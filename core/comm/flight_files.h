@@ -1,5 +1,5 @@
-#ifndef SHERD_TOOLS_SHERD_FLIGHT_FILES_H_
-#define SHERD_TOOLS_SHERD_FLIGHT_FILES_H_
+#ifndef SHERD_CORE_COMM_FLIGHT_FILES_H_
+#define SHERD_CORE_COMM_FLIGHT_FILES_H_
 
 #include <cstdint>
 #include <optional>
@@ -102,4 +102,4 @@ absl::StatusOr<FlightDirectoryFiles> ReadFlightDirectory(
 
 }  // namespace sherd
 
-#endif  // SHERD_TOOLS_SHERD_FLIGHT_FILES_H_
+#endif  // SHERD_CORE_COMM_FLIGHT_FILES_H_

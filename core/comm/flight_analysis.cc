@@ -1,4 +1,4 @@
-#include "sherd/tools/sherd/flight_analysis.h"
+#include "sherd/core/comm/flight_analysis.h"
 
 #include <algorithm>
 #include <limits>
@@ -10,7 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
-#include "sherd/tools/sherd/units.h"
+#include "sherd/core/base/units.h"
 
 namespace sherd {
 namespace {
@@ -508,21 +508,6 @@ FlightReport AnalyzeFlight(const FlightDirectoryFiles& directory) {
     report.groups.push_back(Analyze(group));
   }
   return report;
-}
-
-std::string FormatRanks(std::vector<int> ranks) {
-  std::sort(ranks.begin(), ranks.end());
-  std::vector<std::string> ranges;
-  for (size_t i = 0; i < ranks.size();) {
-    size_t end = i + 1;
-    while (end < ranks.size() && ranks[end] == ranks[end - 1] + 1) ++end;
-    ranges.push_back(end == i + 1
-                         ? absl::StrCat(ranks[i])
-                         : absl::StrCat(ranks[i], end == i + 2 ? ", " : "-",
-                                        ranks[end - 1]));
-    i = end;
-  }
-  return absl::StrJoin(ranges, ", ");
 }
 
 }  // namespace sherd

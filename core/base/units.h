@@ -1,8 +1,9 @@
-#ifndef SHERD_TOOLS_SHERD_UNITS_H_
-#define SHERD_TOOLS_SHERD_UNITS_H_
+#ifndef SHERD_CORE_BASE_UNITS_H_
+#define SHERD_CORE_BASE_UNITS_H_
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "absl/strings/string_view.h"
 
@@ -18,6 +19,9 @@ std::string FormatCount(int64_t count);
 // "0.8 ms", "12.3 ms", "4.56 s".
 std::string FormatSeconds(double seconds);
 
+// Numbers of ranks in ascending order: "0-3, 7".
+std::string FormatRanks(std::vector<int> ranks);
+
 // Characters of UTF-8 text, each of which a terminal shows in one column.
 int64_t DisplayWidth(absl::string_view text);
 
@@ -26,4 +30,4 @@ std::string Shorten(absl::string_view text, int64_t width);
 
 }  // namespace sherd
 
-#endif  // SHERD_TOOLS_SHERD_UNITS_H_
+#endif  // SHERD_CORE_BASE_UNITS_H_

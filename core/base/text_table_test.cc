@@ -1,4 +1,4 @@
-#include "sherd/tools/sherd/text_table.h"
+#include "sherd/core/base/text_table.h"
 
 #include "gtest/gtest.h"
 

@@ -1,4 +1,4 @@
-#include "sherd/tools/sherd/flight_files.h"
+#include "sherd/core/comm/flight_files.h"
 
 #include <algorithm>
 #include <limits>

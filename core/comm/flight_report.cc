@@ -1,9 +1,9 @@
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/str_cat.h"
-#include "sherd/tools/sherd/flight_analysis.h"
-#include "sherd/tools/sherd/text_table.h"
-#include "sherd/tools/sherd/units.h"
+#include "sherd/core/base/text_table.h"
+#include "sherd/core/base/units.h"
+#include "sherd/core/comm/flight_analysis.h"
 
 namespace sherd {
 namespace {

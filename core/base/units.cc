@@ -1,9 +1,11 @@
-#include "sherd/tools/sherd/units.h"
+#include "sherd/core/base/units.h"
 
+#include <algorithm>
 #include <array>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 
 namespace sherd {
 namespace {
@@ -53,6 +55,21 @@ std::string FormatCount(int64_t count) {
 std::string FormatSeconds(double seconds) {
   if (seconds < 1) return absl::StrFormat("%.1f ms", seconds * 1000);
   return absl::StrFormat("%.2f s", seconds);
+}
+
+std::string FormatRanks(std::vector<int> ranks) {
+  std::sort(ranks.begin(), ranks.end());
+  std::vector<std::string> ranges;
+  for (size_t i = 0; i < ranks.size();) {
+    size_t end = i + 1;
+    while (end < ranks.size() && ranks[end] == ranks[end - 1] + 1) ++end;
+    ranges.push_back(end == i + 1
+                         ? absl::StrCat(ranks[i])
+                         : absl::StrCat(ranks[i], end == i + 2 ? ", " : "-",
+                                        ranks[end - 1]));
+    i = end;
+  }
+  return absl::StrJoin(ranges, ", ");
 }
 
 int64_t DisplayWidth(absl::string_view text) {

@@ -1,9 +1,10 @@
-#include "sherd/tools/sherd/guardian.h"
+#include "sherd/core/base/guardian.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/prctl.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -12,7 +13,7 @@
 
 #include "absl/memory/memory.h"
 #include "sherd/core/base/file.h"
-#include "sherd/tools/sherd/marked_processes.h"
+#include "sherd/core/base/marked_processes.h"
 
 namespace sherd {
 namespace {
@@ -40,6 +41,9 @@ bool ReadMessage(int fd, pid_t& message) {
   // Whoever reads the run's output waits for its end, not for the guardian's.
   const int null = open("/dev/null", O_RDWR);
   for (int i = 0; i < 3; ++i) dup2(null, i);
+  // The same holds for whoever waits for the end of another pipe.
+  fd = dup2(fd, 3);
+  closefrom(4);
   std::set<pid_t> groups;
   pid_t message;
   while (ReadMessage(fd, message)) {
@@ -58,21 +62,23 @@ bool ReadMessage(int fd, pid_t& message) {
 absl::StatusOr<std::unique_ptr<Guardian>> Guardian::Start(
     const std::string& directory, const std::string& mark) {
   int ends[2];
-  if (pipe2(ends, O_CLOEXEC) != 0) return ErrnoStatus(errno, "pipe for", "run");
-  UniqueFd read_end(ends[0]);
-  UniqueFd write_end(ends[1]);
+  if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) {
+    return ErrnoStatus(errno, "sockets for", "run");
+  }
+  UniqueFd its_end(ends[0]);
+  UniqueFd own_end(ends[1]);
   const pid_t pid = fork();
   if (pid < 0) return ErrnoStatus(errno, "fork for", "run");
   if (pid == 0) {
-    write_end.Reset();
-    Guard(read_end.get(), directory, mark);
+    own_end.Reset();
+    Guard(its_end.get(), directory, mark);
   }
-  return absl::WrapUnique(new Guardian(pid, std::move(write_end)));
+  return absl::WrapUnique(new Guardian(pid, std::move(own_end)));
 }
 
 Guardian::~Guardian() {
   Tell(kDone);
-  pipe_.Reset();
+  socket_.Reset();
   while (waitpid(pid_, nullptr, 0) < 0 && errno == EINTR) {
   }
 }
@@ -80,12 +86,12 @@ Guardian::~Guardian() {
 void Guardian::Watch(pid_t group) { Tell(group); }
 void Guardian::Forget(pid_t group) { Tell(-group); }
 
-// A guardian that was killed is no reason to fail: SIGPIPE is ignored by the
-// launcher, and what remains is a run without a guardian.
+// A guardian that was killed is no reason to fail: what remains is a run
+// without one.
 void Guardian::Tell(pid_t message) {
   ssize_t n;
   do {
-    n = write(pipe_.get(), &message, sizeof(message));
+    n = send(socket_.get(), &message, sizeof(message), MSG_NOSIGNAL);
   } while (n < 0 && errno == EINTR);
 }
 

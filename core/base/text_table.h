@@ -1,5 +1,5 @@
-#ifndef SHERD_TOOLS_SHERD_TEXT_TABLE_H_
-#define SHERD_TOOLS_SHERD_TEXT_TABLE_H_
+#ifndef SHERD_CORE_BASE_TEXT_TABLE_H_
+#define SHERD_CORE_BASE_TEXT_TABLE_H_
 
 #include <string>
 #include <vector>
@@ -33,4 +33,4 @@ class TextTable {
 
 }  // namespace sherd
 
-#endif  // SHERD_TOOLS_SHERD_TEXT_TABLE_H_
+#endif  // SHERD_CORE_BASE_TEXT_TABLE_H_

@@ -1,12 +1,12 @@
-#ifndef SHERD_TOOLS_SHERD_FLIGHT_ANALYSIS_H_
-#define SHERD_TOOLS_SHERD_FLIGHT_ANALYSIS_H_
+#ifndef SHERD_CORE_COMM_FLIGHT_ANALYSIS_H_
+#define SHERD_CORE_COMM_FLIGHT_ANALYSIS_H_
 
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "sherd/tools/sherd/flight_files.h"
+#include "sherd/core/comm/flight_files.h"
 
 namespace sherd {
 
@@ -90,9 +90,6 @@ std::string FormatFlightReport(const FlightReport& report);
 // One JSON object.
 std::string FlightReportToJson(const FlightReport& report);
 
-// "0-3, 7".
-std::string FormatRanks(std::vector<int> ranks);
-
 }  // namespace sherd
 
-#endif  // SHERD_TOOLS_SHERD_FLIGHT_ANALYSIS_H_
+#endif  // SHERD_CORE_COMM_FLIGHT_ANALYSIS_H_

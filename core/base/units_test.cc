@@ -1,4 +1,4 @@
-#include "sherd/tools/sherd/units.h"
+#include "sherd/core/base/units.h"
 
 #include <limits>
 
@@ -43,6 +43,12 @@ TEST(UnitsTest, ShortenKeepsBothEnds) {
   EXPECT_EQ(Shorten("h.0.attn.c_attn.weight", 11), "h.0.a…eight");
   EXPECT_EQ(Shorten("äöüßéèêë", 5), "äö…êë");
   EXPECT_EQ(DisplayWidth(Shorten("h.0.attn.c_attn.weight", 8)), 8);
+}
+
+TEST(FormatRanksTest, JoinsNeighbours) {
+  EXPECT_EQ(FormatRanks({}), "");
+  EXPECT_EQ(FormatRanks({4}), "4");
+  EXPECT_EQ(FormatRanks({7, 0, 1, 2, 9, 10}), "0-2, 7, 9, 10");
 }
 
 }  // namespace
