@@ -1,6 +1,7 @@
 #ifndef SHERD_TESTING_MATCHERS_H_
 #define SHERD_TESTING_MATCHERS_H_
 
+#include <optional>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -10,6 +11,7 @@
 #include "absl/strings/string_view.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "sherd/core/base/error_info.h"
 
 // Assigns the value of the absl::StatusOr `expr` to `lhs`, which may declare a
 // variable; otherwise fails the test with the status and returns from the
@@ -46,9 +48,32 @@ template <typename M>
   }
 }
 
-inline std::string DescribeCode(absl::StatusCode code, bool negation) {
-  return (negation ? "does not have code " : "has code ") +
-         absl::StatusCodeToString(code);
+template <typename C>
+std::string DescribeCode(const C& code, bool negation) {
+  if constexpr (std::is_convertible_v<const C&, absl::StatusCode>) {
+    return (negation ? "does not have code " : "has code ") +
+           absl::StatusCodeToString(code);
+  } else {
+    return "has a code that " +
+           ::testing::DescribeMatcher<absl::StatusCode>(code, negation);
+  }
+}
+
+template <typename C>
+bool MatchesCode(const C& code, const absl::Status& status) {
+  return ::testing::SafeMatcherCast<absl::StatusCode>(code).Matches(
+      status.code());
+}
+
+template <typename R>
+std::string DescribeRank(const R& rank, bool negation) {
+  if constexpr (std::is_convertible_v<const R&, int>) {
+    return (negation ? "does not blame rank " : "blames rank ") +
+           std::to_string(rank);
+  } else {
+    return (negation ? "blames no rank or one that " : "blames a rank that ") +
+           ::testing::DescribeMatcher<int>(rank, negation);
+  }
 }
 
 // The explanation behind a value that GoogleTest prints: of a StatusOr it only
@@ -57,6 +82,14 @@ inline std::string Explain(const absl::Status&) { return ""; }
 template <typename T>
 std::string Explain(const absl::StatusOr<T>& value) {
   return "which is " + value.status().ToString();
+}
+
+template <typename S>
+std::string ExplainBlame(const S& value, std::optional<int> blamed) {
+  const std::string text = Explain(value);
+  return (text.empty() ? "which" : text + ", which") +
+         (blamed ? " blames rank " + std::to_string(*blamed)
+                 : " blames no rank");
 }
 
 }  // namespace internal
@@ -86,24 +119,38 @@ MATCHER_P(IsOkAndHolds, value,
   return matches;
 }
 
-// Matches a Status or StatusOr by its code.
+// Matches a Status or StatusOr by its code, a value or a matcher:
+//
+//   StatusIs(AnyOf(StatusCode::kUnavailable, StatusCode::kDeadlineExceeded))
 MATCHER_P(StatusIs, code, internal::DescribeCode(code, negation)) {
   const absl::Status& status = internal::StatusOf(arg);
   *result_listener << internal::Explain(arg);
-  return status.code() == code;
+  return internal::MatchesCode(code, status);
 }
 
 // The same, and its message contains `message`, if that is text, or matches
 // it, if that is a matcher.
 MATCHER_P2(StatusIs, code, message,
            internal::DescribeCode(code, negation) +
-               (negation ? " or not a message that " : " and a message that ") +
+               (negation ? " or has a message that " : " and a message that ") +
                ::testing::DescribeMatcher<std::string>(
-                   internal::ToMessageMatcher(message))) {
+                   internal::ToMessageMatcher(message), negation)) {
   const absl::Status& status = internal::StatusOf(arg);
   *result_listener << internal::Explain(arg);
-  return status.code() == code && ::testing::Matches(internal::ToMessageMatcher(
-                                      message))(std::string(status.message()));
+  return internal::MatchesCode(code, status) &&
+         internal::ToMessageMatcher(message).Matches(
+             std::string(status.message()));
+}
+
+// Matches a Status or StatusOr whose ErrorInfo blames `rank`, a number or a
+// matcher:
+//
+//   AllOf(StatusIs(StatusCode::kUnavailable), BlamesRank(2))
+MATCHER_P(BlamesRank, rank, internal::DescribeRank(rank, negation)) {
+  const std::optional<int> blamed = BlamedRank(internal::StatusOf(arg));
+  *result_listener << internal::ExplainBlame(arg, blamed);
+  return blamed.has_value() &&
+         ::testing::SafeMatcherCast<int>(rank).Matches(*blamed);
 }
 
 }  // namespace sherd::testing

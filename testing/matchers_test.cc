@@ -10,17 +10,23 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest-spi.h"
 #include "gtest/gtest.h"
+#include "sherd/core/base/error_info.h"
 
 namespace sherd::testing {
 namespace {
 
+using ::testing::AllOf;
+using ::testing::AnyOf;
 using ::testing::Each;
 using ::testing::ElementsAre;
+using ::testing::EndsWith;
 using ::testing::Eq;
+using ::testing::Gt;
 using ::testing::HasSubstr;
 using ::testing::Matcher;
 using ::testing::Not;
 using ::testing::Pointee;
+using ::testing::StartsWith;
 using ::testing::StringMatchResultListener;
 
 constexpr auto kNotFound = absl::StatusCode::kNotFound;
@@ -70,6 +76,64 @@ TEST(MatchersTest, StatusIsLooksAtCodeAndMessage) {
   EXPECT_THAT(status, StatusIs(kNotFound, Not(HasSubstr("b.txt"))));
   EXPECT_THAT(status, Not(StatusIs(kNotFound, Eq("such file"))));
   EXPECT_THAT(absl::StatusOr<int>(status), StatusIs(kNotFound, "a.txt"));
+}
+
+TEST(MatchersTest, StatusIsTakesAMatcherOfTheCode) {
+  using Code = absl::StatusCode;
+  const absl::Status status = absl::NotFoundError("no such file: a.txt");
+  const auto lost = AnyOf(Code::kNotFound, Code::kDataLoss);
+  EXPECT_THAT(status, StatusIs(lost));
+  EXPECT_THAT(absl::StatusOr<int>(status), StatusIs(lost, "a.txt"));
+  EXPECT_THAT(status, Not(StatusIs(lost, "b.txt")));
+  EXPECT_THAT(absl::InternalError("a.txt"), Not(StatusIs(lost, "a.txt")));
+  EXPECT_THAT(absl::OkStatus(), Not(StatusIs(Not(Code::kOk))));
+  EXPECT_EQ(Describe<absl::Status>(StatusIs(lost)),
+            "has a code that (is equal to NOT_FOUND) or (is equal to "
+            "DATA_LOSS)");
+  EXPECT_EQ(
+      Describe<absl::Status>(Not(StatusIs(Not(kNotFound), "x"))),
+      "has a code that is equal to NOT_FOUND or has a message that has no "
+      "substring \"x\"");
+}
+
+TEST(MatchersTest, BlamesRankLooksAtTheErrorInfo) {
+  const absl::Status status = WithRank(absl::UnavailableError("lost"), 2);
+  EXPECT_THAT(status, BlamesRank(2));
+  EXPECT_THAT(status, Not(BlamesRank(1)));
+  EXPECT_THAT(WithRank(absl::UnavailableError("lost"), 0), BlamesRank(0));
+  EXPECT_THAT(status, BlamesRank(AnyOf(1, 2)));
+  EXPECT_THAT(status, Not(BlamesRank(Gt(2))));
+  EXPECT_THAT(absl::StatusOr<int>(status), BlamesRank(2));
+  EXPECT_THAT(absl::UnavailableError("rank 2"), Not(BlamesRank(2)));
+  EXPECT_THAT(absl::UnavailableError("rank 2"), Not(BlamesRank(Not(2))));
+  EXPECT_THAT(absl::OkStatus(), Not(BlamesRank(0)));
+  EXPECT_THAT(absl::StatusOr<int>(3), Not(BlamesRank(0)));
+}
+
+TEST(MatchersTest, BlamesRankSaysWhoIsBlamed) {
+  const absl::Status status = WithRank(absl::UnavailableError("lost"), 2);
+  EXPECT_EQ(Explain<absl::Status>(BlamesRank(1), status),
+            "which blames rank 2");
+  EXPECT_EQ(Explain<absl::Status>(BlamesRank(1), absl::OkStatus()),
+            "which blames no rank");
+  EXPECT_THAT(Explain<absl::StatusOr<int>>(BlamesRank(1), status),
+              AllOf(StartsWith("which is UNAVAILABLE: lost"),
+                    EndsWith(", which blames rank 2")));
+  EXPECT_EQ(Describe<absl::Status>(BlamesRank(1)), "blames rank 1");
+  EXPECT_EQ(Describe<absl::Status>(Not(BlamesRank(1))),
+            "does not blame rank 1");
+  EXPECT_EQ(Describe<absl::Status>(BlamesRank(Gt(2))),
+            "blames a rank that is > 2");
+  EXPECT_EQ(Describe<absl::Status>(Not(BlamesRank(Gt(2)))),
+            "blames no rank or one that isn't > 2");
+}
+
+TEST(MatchersTest, GoogleTestPrintsTheTextOfAStatus) {
+  EXPECT_EQ(::testing::PrintToString(absl::NotFoundError("gone")),
+            "NOT_FOUND: gone");
+  EXPECT_NONFATAL_FAILURE(
+      EXPECT_EQ(absl::NotFoundError("gone"), absl::OkStatus()),
+      "NOT_FOUND: gone");
 }
 
 TEST(MatchersTest, FailuresShowTheStatusAndWhatWasExpected) {

@@ -1,0 +1,121 @@
+#ifndef SHERD_TESTING_RANK_MATCHERS_H_
+#define SHERD_TESTING_RANK_MATCHERS_H_
+
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "sherd/core/comm/process_group.h"
+
+namespace sherd::testing {
+
+// Matchers that know all ranks.
+//
+//   ASSERT_THAT(tensor.Reshard(spec), AllRanksSucceeded(group()));
+//   ASSERT_THAT(sum, OnAllRanks(group(), TensorEq(expected)));
+//   ASSERT_THAT(tensor, OnAllRanks(group(), ShardedTensorEq(expected)));
+//
+// An ASSERT_THAT of one rank ends the body of that rank; others go on and wait
+// for it, until they hear that it left. With these it ends all ranks at the
+// same line, and each says who failed and why:
+//
+//   Actual: OK, where 2 of 4 ranks failed
+//   ranks 1, 3: UNAVAILABLE: connection reset, blaming rank 2
+//
+// Collective. All ranks of `group` come here, in the order of their other
+// collectives; the group outlives the matcher. Where the expectation fails, it
+// does so on all ranks, and all of them evaluate it once more for the text.
+// Therefore such a matcher stands outermost: behind another one in AllOf, some
+// ranks might never reach it, and OnAllRanks(group(), Not(m)) is the negation
+// that also fails where the ranks could not be asked.
+//
+// Errors. If this rank cannot hear from the others, because the group is
+// poisoned or one of them does not come, the expectation fails with what
+// happened to this rank and the error of the group, latest after its timeout.
+//
+// Cost. Two small rounds, in which every rank sends at most 4 KiB.
+
+namespace internal {
+
+// What one rank found.
+struct RankVerdict {
+  bool matches = false;
+  // Why not.
+  std::string text;
+};
+
+// "where 2 of 4 ranks `what`" and a line for each text, with its ranks; empty
+// if all match.
+std::string ExplainVerdicts(absl::Span<const RankVerdict> verdicts,
+                            const std::string& what);
+
+// The same of this and all other ranks. Collective.
+std::string ExchangeVerdicts(ProcessGroup& group, const RankVerdict& own,
+                             const std::string& what);
+
+// "OK", "UNAVAILABLE: connection reset, blaming rank 2".
+std::string FormatError(const absl::Status& status);
+
+RankVerdict VerdictOf(const absl::Status& status);
+template <typename T>
+RankVerdict VerdictOf(const absl::StatusOr<T>& value) {
+  return VerdictOf(value.status());
+}
+
+MATCHER_P2(OnAllRanksMatcher, group, matcher,
+           (negation ? "not on all ranks " : "on all ranks ") +
+               ::testing::DescribeMatcher<arg_type>(matcher)) {
+  ::testing::StringMatchResultListener reason;
+  RankVerdict own;
+  own.matches = ::testing::ExplainMatchResult(matcher, arg, &reason);
+  if (!own.matches) {
+    own.text = ::testing::PrintToString(arg);
+    if (!reason.str().empty()) own.text += ", " + reason.str();
+  }
+  const std::string text = ExchangeVerdicts(*group, own, "do not match");
+  *result_listener << text;
+  return text.empty();
+}
+
+MATCHER_P(AllRanksSucceededMatcher, group,
+          negation ? "is not OK on all ranks" : "is OK on all ranks") {
+  const std::string text = ExchangeVerdicts(*group, VerdictOf(arg), "failed");
+  *result_listener << text;
+  return text.empty();
+}
+
+}  // namespace internal
+
+// What each rank brings matches `matcher`, a value or a matcher, on it.
+template <typename M>
+auto OnAllRanks(ProcessGroup& group, M matcher) {
+  return internal::OnAllRanksMatcher(&group, std::move(matcher));
+}
+
+// The Status or StatusOr of each rank is OK.
+inline auto AllRanksSucceeded(ProcessGroup& group) {
+  return internal::AllRanksSucceededMatcher(&group);
+}
+
+// The same of a container that has the Status or StatusOr of rank r in place
+// r. Not collective. One without ranks does not match.
+MATCHER(AllRanksSucceeded,
+        negation ? "has a rank that failed" : "has ranks that all succeeded") {
+  std::vector<internal::RankVerdict> verdicts;
+  for (const auto& value : arg) {
+    verdicts.push_back(internal::VerdictOf(value));
+  }
+  const std::string text = internal::ExplainVerdicts(verdicts, "failed");
+  *result_listener << text;
+  return text.empty();
+}
+
+}  // namespace sherd::testing
+
+#endif  // SHERD_TESTING_RANK_MATCHERS_H_
