@@ -1,5 +1,5 @@
-// A rank that is killed in the middle of a save or load, at a counted call of
-// the file system: every survivor names it, and a checkpoint remains.
+// A rank that is killed in the middle of a save or load, at a counted operation
+// on files: every survivor names it, and a checkpoint remains.
 
 #include <csignal>
 #include <cstdint>
@@ -15,15 +15,16 @@
 #include "sherd/serialization/checkpoint.h"
 #include "sherd/serialization/checkpoint_reader.h"
 #include "sherd/serialization/checkpoint_verify.h"
-#include "sherd/serialization/faulty_file_system.h"
 #include "sherd/serialization/sample_tensors.h"
 #include "sherd/testing/distributed_test.h"
+#include "sherd/testing/faults.h"
 #include "sherd/testing/matchers.h"
 
 namespace sherd {
 namespace {
 
 using sherd::testing::IsOk;
+using sherd::testing::KillRankAt;
 using sherd::testing::StatusIs;
 
 const Dims kSize = {1500, 61};
@@ -45,19 +46,6 @@ class CheckpointKillTest : public sherd::testing::DistributedTest {
     ASSERT_THAT(SaveCheckpoint(path(), {{"t", MakeTensor(1)}}), IsOk());
   }
 
-  // A file system in which `victim` dies at its `nth` call of `operation`.
-  FaultyFileSystem& FilesThatKill(int victim, const std::string& operation,
-                                  int64_t nth) {
-    ExpectRankDies(victim, SIGKILL);
-    if (rank() == victim) {
-      files_.SetFault(operation, nth, [] {
-        raise(SIGKILL);
-        return absl::OkStatus();
-      });
-    }
-    return files_;
-  }
-
   // Which of the two tensors the checkpoint holds, whole.
   int SeedOnDisk() {
     EXPECT_THAT(VerifyCheckpoint(path()), IsOk());
@@ -71,15 +59,14 @@ class CheckpointKillTest : public sherd::testing::DistributedTest {
     return 0;
   }
 
-  // The second save, in which `victim` dies; `replaced` says which of the two
-  // checkpoints is there afterwards.
+  // The second save, in which `victim` dies at its `nth` `operation`;
+  // `replaced` says which of the two checkpoints is there afterwards.
   void DieWhileSaving(int victim, const std::string& operation, int64_t nth,
                       bool replaced = false) {
     SaveFirst();
-    SaveOptions options;
-    options.files = &FilesThatKill(victim, operation, nth);
-    const absl::Status status =
-        SaveCheckpoint(path(), {{"t", MakeTensor(2)}}, nullptr, options);
+    ExpectRankDies(victim, SIGKILL);
+    const KillRankAt death("file/" + operation, victim, {.nth = nth});
+    const absl::Status status = SaveCheckpoint(path(), {{"t", MakeTensor(2)}});
     EXPECT_NE(rank(), victim) << "survived";
     EXPECT_THAT(status, StatusIs(absl::StatusCode::kUnavailable));
     EXPECT_EQ(BlamedRank(status), victim) << status;
@@ -91,7 +78,8 @@ class CheckpointKillTest : public sherd::testing::DistributedTest {
     SaveFirst();
     LoadOptions options;
     options.min_read_bytes = min_read_bytes;
-    options.files = &FilesThatKill(victim, operation, nth);
+    ExpectRankDies(victim, SIGKILL);
+    const KillRankAt death("file/" + operation, victim, {.nth = nth});
     auto columns =
         ChunkShardingSpec::Create(1, PlacementsOnRanks(world_size()));
     const auto loaded =
@@ -102,52 +90,52 @@ class CheckpointKillTest : public sherd::testing::DistributedTest {
     EXPECT_EQ(SeedOnDisk(), 1);
   }
 
-  FaultyFileSystem files_;
+  const sherd::testing::LeaveOutSyncs no_syncs_;
 };
 
 SHERD_DIST_TEST_F(CheckpointKillTest, BeforeCreatingItsFile) {
-  DieWhileSaving(1, "Create", 1);
+  DieWhileSaving(1, "create", 1);
 }
 SHERD_DIST_TEST_F(CheckpointKillTest, BeforeReservingSpace) {
-  DieWhileSaving(2, "Reserve", 1);
+  DieWhileSaving(2, "reserve", 1);
 }
 SHERD_DIST_TEST_F(CheckpointKillTest, HalfWayThroughAWrite) {
-  DieWhileSaving(1, "WriteAt", 2);
+  DieWhileSaving(1, "write", 2);
 }
 SHERD_DIST_TEST_F(CheckpointKillTest, BeforeSyncingItsFile) {
-  DieWhileSaving(2, "Sync", 1);
+  DieWhileSaving(2, "sync", 1);
 }
 SHERD_DIST_TEST_F(CheckpointKillTest, RankZeroBeforeWritingAnything) {
-  DieWhileSaving(0, "FreeBytes", 1);
+  DieWhileSaving(0, "free_bytes", 1);
 }
 SHERD_DIST_TEST_F(CheckpointKillTest, RankZeroBeforeWritingTheManifest) {
-  DieWhileSaving(0, "Create", 2);
+  DieWhileSaving(0, "create", 2);
 }
 SHERD_DIST_TEST_F(CheckpointKillTest, RankZeroBeforeSyncingTheManifest) {
-  DieWhileSaving(0, "Sync", 2);
+  DieWhileSaving(0, "sync", 2);
 }
 SHERD_DIST_TEST_F(CheckpointKillTest, RankZeroBeforeTheSwitch) {
-  DieWhileSaving(0, "Rename", 1);
+  DieWhileSaving(0, "rename", 1);
 }
 SHERD_DIST_TEST_F(CheckpointKillTest, RankZeroJustAfterTheSwitch) {
-  DieWhileSaving(0, "SyncDirectory", 2, /*replaced=*/true);
+  DieWhileSaving(0, "sync_directory", 2, /*replaced=*/true);
 }
 
 SHERD_DIST_TEST_F(CheckpointKillTest, BeforeReadingTheManifest) {
-  DieWhileLoading(1, "OpenForRead", 1, 1);
+  DieWhileLoading(1, "open_for_read", 1, 1);
 }
 SHERD_DIST_TEST_F(CheckpointKillTest, BeforeOpeningADataFile) {
-  DieWhileLoading(0, "OpenForRead", 2, 1);
+  DieWhileLoading(0, "open_for_read", 2, 1);
 }
 SHERD_DIST_TEST_F(CheckpointKillTest, WhileReadingPieces) {
-  DieWhileLoading(2, "ReadAt", 100, 1);
+  DieWhileLoading(2, "read", 100, 1);
 }
 SHERD_DIST_TEST_F(CheckpointKillTest, WhileReadingForAnExchange) {
-  DieWhileLoading(1, "ReadAt", 2, 1 << 30);
+  DieWhileLoading(1, "read", 2, 1 << 30);
 }
 
 SHERD_DIST_TEST_F(CheckpointKillTest, TheNextSaveRemovesWhatTheDeadLeft) {
-  DieWhileSaving(1, "WriteAt", 2);
+  DieWhileSaving(1, "write", 2);
   // The survivors have no group any more; one of them goes on alone.
   if (rank() != 0) return;
   const auto before = FileSystem::Posix().List(path());

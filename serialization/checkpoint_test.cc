@@ -19,16 +19,19 @@
 #include "sherd/core/comm/init.h"
 #include "sherd/serialization/checkpoint_reader.h"
 #include "sherd/serialization/checkpoint_verify.h"
-#include "sherd/serialization/faulty_file_system.h"
 #include "sherd/serialization/safetensors.h"
 #include "sherd/serialization/sample_tensors.h"
+#include "sherd/testing/faults.h"
 #include "sherd/testing/local_ranks.h"
 #include "sherd/testing/matchers.h"
 
 namespace sherd {
 namespace {
 
+using sherd::testing::CountPassages;
+using sherd::testing::FailFileOperation;
 using sherd::testing::IsOk;
+using sherd::testing::LeaveOutSyncs;
 using sherd::testing::RunLocalRanks;
 using sherd::testing::StatusIs;
 using ::testing::AllOf;
@@ -107,8 +110,7 @@ class CheckpointTest : public ::testing::Test {
 
   void Save(int ranks, int layout, int seed) {
     RunLocalRanks(ranks, [&](ProcessGroup&) {
-      EXPECT_THAT(SaveCheckpoint(path_, MakeTensors(layout, ranks, seed),
-                                 nullptr, {.files = &quick_}),
+      EXPECT_THAT(SaveCheckpoint(path_, MakeTensors(layout, ranks, seed)),
                   IsOk());
     });
   }
@@ -128,7 +130,7 @@ class CheckpointTest : public ::testing::Test {
   }
 
   FileSystem& files_ = FileSystem::Posix();
-  FaultyFileSystem quick_;
+  const LeaveOutSyncs no_syncs_;
   std::string path_;
 };
 
@@ -286,15 +288,14 @@ TEST_F(CheckpointTest, ASliceReadsOnlyTheChunksItNeeds) {
     FillSample(tensor, 3);
     ASSERT_THAT(SaveCheckpoint(path_, {{"t", tensor}}), IsOk());
   });
-  FaultyFileSystem counting;
   SHERD_ASSERT_OK_AND_ASSIGN(const CheckpointReader reader,
-                             CheckpointReader::Open(path_, counting));
-  const int64_t before = counting.bytes_read();
+                             CheckpointReader::Open(path_));
+  const CountPassages reads("file/read");
   // One row of 4 KiB.
   SHERD_ASSERT_OK_AND_ASSIGN(const Tensor row,
                              reader.ReadSlice("t", {1000, 0}, {1, 1024}));
   EXPECT_EQ(CountWrong(row, {1000, 0}, {2048, 1024}, 3), 0);
-  EXPECT_EQ(counting.bytes_read() - before, 256 << 10);
+  EXPECT_EQ(reads.bytes(), 256u << 10);
 }
 
 TEST_F(CheckpointTest, SomeTensorsMayBeLoadedAlone) {
@@ -481,20 +482,18 @@ TEST_F(CheckpointTest, WhicheverOperationFailsTheOldOrTheNewOneIsWhole) {
   Save(kRanks, 0, 1000);
   int old_seed = 1000;
   for (int rank = 0; rank < kRanks; ++rank) {
-    FaultyFileSystem faulty;
     bool hit = true;
     for (int64_t call = 1; hit; ++call) {
       SCOPED_TRACE(absl::StrCat("rank ", rank, ", call ", call));
       const int new_seed = old_seed + 50;
-      faulty.SetFault("", call,
-                      [] { return absl::InternalError("injected fault"); });
+      const FailFileOperation fault(
+          "*", "*", absl::InternalError("injected fault"),
+          {.nth = call, .rank = rank, .optional = true});
       int failed = 0;
       absl::Mutex mutex;
-      RunLocalRanks(kRanks, [&](ProcessGroup& group) {
-        SaveOptions options;
-        options.files = group.rank() == rank ? &faulty : &quick_;
-        const absl::Status status = SaveCheckpoint(
-            path_, MakeTensors(1, kRanks, new_seed), nullptr, options);
+      RunLocalRanks(kRanks, [&](ProcessGroup&) {
+        const absl::Status status =
+            SaveCheckpoint(path_, MakeTensors(1, kRanks, new_seed));
         absl::MutexLock lock(&mutex);
         if (!status.ok()) {
           ++failed;
@@ -503,7 +502,7 @@ TEST_F(CheckpointTest, WhicheverOperationFailsTheOldOrTheNewOneIsWhole) {
                       StatusIs(absl::StatusCode::kInternal, "injected fault"));
         }
       });
-      hit = faulty.hit();
+      hit = fault.happened();
       EXPECT_TRUE(failed == 0 || failed == kRanks) << failed;
       SHERD_ASSERT_OK_AND_ASSIGN(const CheckpointReader reader,
                                  CheckpointReader::Open(path_));
@@ -523,22 +522,21 @@ TEST_F(CheckpointTest, WhicheverOperationOfALoadFailsAllRanksSayWhichRank) {
   const int kRanks = 3;
   Save(2, 0, 1);
   for (int rank = 0; rank < kRanks; ++rank) {
-    FaultyFileSystem faulty;
     bool hit = true;
     for (int64_t call = 1; hit; ++call) {
       SCOPED_TRACE(absl::StrCat("rank ", rank, ", call ", call));
-      faulty.SetFault("", call,
-                      [] { return absl::InternalError("injected fault"); });
+      const FailFileOperation fault(
+          "*", "*", absl::InternalError("injected fault"),
+          {.nth = call, .rank = rank, .optional = true});
       RunLocalRanks(kRanks, [&](ProcessGroup& group) {
         LoadOptions options;
         // Some tensors by exchange.
         options.min_read_bytes = 3000;
-        if (group.rank() == rank) options.files = &faulty;
         const auto loaded =
             LoadCheckpoint(path_, MakeSpecs(1, kRanks), nullptr, options);
         // Wait until the rank that counts has passed its last operation.
         ASSERT_THAT(group.Barrier(), IsOk());
-        if (faulty.hit()) {
+        if (fault.happened()) {
           EXPECT_THAT(loaded,
                       StatusIs(absl::StatusCode::kInternal, "injected fault"));
           EXPECT_EQ(BlamedRank(loaded.status()), rank);
@@ -547,7 +545,7 @@ TEST_F(CheckpointTest, WhicheverOperationOfALoadFailsAllRanksSayWhichRank) {
           ExpectSamples(*loaded, 1);
         }
       });
-      hit = faulty.hit();
+      hit = fault.happened();
     }
   }
 }
@@ -608,14 +606,13 @@ TEST_F(CheckpointTest, AFullDiskIsReportedWithBothNumbersBeforeWriting) {
 }
 
 TEST_F(CheckpointTest, SavingWithoutSyncMakesNoSyncs) {
-  FaultyFileSystem faulty;
-  faulty.SetFault("Sync", 1, [] { return absl::InternalError("synced"); });
+  const CountPassages syncs("file/sync");
   RunLocalRanks(1, [&](ProcessGroup&) {
-    EXPECT_THAT(SaveCheckpoint(path_, MakeTensors(0, 1, 5), nullptr,
-                               {.files = &faulty, .sync = false}),
-                IsOk());
+    EXPECT_THAT(
+        SaveCheckpoint(path_, MakeTensors(0, 1, 5), nullptr, {.sync = false}),
+        IsOk());
   });
-  EXPECT_FALSE(faulty.hit());
+  EXPECT_EQ(syncs.count(), 0);
   ExpectHolds(5);
 }
 

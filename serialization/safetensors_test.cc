@@ -16,12 +16,14 @@
 #include "sherd/core/tensor/tensor.h"
 #include "sherd/serialization/rewrite_safetensors.h"
 #include "sherd/testing/matchers.h"
+#include "sherd/testing/tensor_matchers.h"
 
 namespace sherd {
 namespace {
 
 using sherd::testing::IsOk;
 using sherd::testing::StatusIs;
+using sherd::testing::TensorBitwiseEq;
 using ::testing::HasSubstr;
 
 constexpr char kTestData[] = "serialization/testdata/";
@@ -198,11 +200,11 @@ TEST_F(SafetensorsTest, WritesWhatItReadsBackAndMaps) {
     SCOPED_TRACE(name);
     SHERD_ASSERT_OK_AND_ASSIGN(Tensor read, file.ReadTensor(name));
     SHERD_ASSERT_OK_AND_ASSIGN(Tensor mapped, file.MapTensor(name));
-    EXPECT_TRUE(read.BitwiseEqual(mapped));
+    EXPECT_THAT(read, TensorBitwiseEq(mapped));
     if (tensor.dtype() == kComplex128) {
       SHERD_ASSERT_OK_AND_ASSIGN(read, read.ViewAsComplex());
     }
-    EXPECT_TRUE(read.BitwiseEqual(tensor));
+    EXPECT_THAT(read, TensorBitwiseEq(tensor));
   }
 }
 

@@ -10,7 +10,7 @@
 #include "sherd/core/base/file.h"
 #include "sherd/core/tensor/tensor.h"
 #include "sherd/serialization/crc32c.h"
-#include "sherd/serialization/faulty_file_system.h"
+#include "sherd/testing/faults.h"
 #include "sherd/testing/matchers.h"
 
 namespace sherd {
@@ -27,7 +27,7 @@ class ShardWriterTest : public ::testing::Test {
     const auto* info = ::testing::UnitTest::GetInstance()->current_test_info();
     path_ = JoinPath(::testing::TempDir(),
                      std::string("shard_writer_") + info->name());
-    file_ = *files_.Create(path_);
+    file_ = *FileSystem::Posix().Create(path_);
   }
 
   std::string Contents() {
@@ -36,7 +36,6 @@ class ShardWriterTest : public ::testing::Test {
     return *contents;
   }
 
-  FaultyFileSystem files_;
   std::string path_;
   std::unique_ptr<File> file_;
 };
@@ -54,6 +53,7 @@ Tensor Iota(absl::Span<const int64_t> sizes) {
 }
 
 TEST_F(ShardWriterTest, ShortDataIsGatheredIntoOneWrite) {
+  const sherd::testing::CountPassages writes("file/write");
   SequentialWriter writer(*file_);
   std::string expected;
   for (int i = 0; i < 1000; ++i) {
@@ -65,8 +65,9 @@ TEST_F(ShardWriterTest, ShortDataIsGatheredIntoOneWrite) {
         IsOk());
     EXPECT_EQ(writer.position(), static_cast<int64_t>(expected.size()));
   }
-  EXPECT_EQ(files_.bytes_written(), 0);
+  EXPECT_EQ(writes.count(), 0);
   ASSERT_THAT(writer.Flush(), IsOk());
+  EXPECT_EQ(writes.count(), 1);
   EXPECT_EQ(Contents(), expected);
 }
 
@@ -122,8 +123,8 @@ TEST_F(ShardWriterTest, AStridedTensorIsWrittenRowMajor) {
 }
 
 TEST_F(ShardWriterTest, AnErrorOfTheFileIsPassedOn) {
-  files_.SetFault("WriteAt", 2,
-                  [] { return absl::ResourceExhaustedError("disk full"); });
+  const sherd::testing::FailFileOperation fault(
+      "write", path_, absl::ResourceExhaustedError("disk full"), {.nth = 2});
   const Tensor tensor = Iota({200000});
   std::vector<uint32_t> crcs(4);
   SequentialWriter writer(*file_);

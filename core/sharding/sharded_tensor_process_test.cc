@@ -27,6 +27,7 @@
 #include "sherd/core/tensor/tensor.h"
 #include "sherd/testing/distributed_test.h"
 #include "sherd/testing/matchers.h"
+#include "sherd/testing/tensor_matchers.h"
 
 namespace sherd {
 namespace {
@@ -38,6 +39,7 @@ using ::sherd::testing::PatternTensor;
 using ::sherd::testing::RandomSize;
 using ::sherd::testing::RandomSpec;
 using ::sherd::testing::StatusIs;
+using ::sherd::testing::TensorBitwiseEq;
 using ::sherd::testing::WithoutComms;
 using ::testing::HasSubstr;
 
@@ -79,7 +81,7 @@ SHERD_DIST_TEST_F(ShardedTensorProcessTest, AnyLayoutBecomesAnyOther) {
     EXPECT_EQ(stats.bytes_received, stats.lower_bound_bytes);
     SHERD_ASSERT_OK_AND_ASSIGN(const Tensor gathered, tensor.Gather(root));
     if (rank() == root) {
-      EXPECT_TRUE(gathered.BitwiseEqual(whole));
+      EXPECT_THAT(gathered, TensorBitwiseEq(whole));
     }
   }
 }

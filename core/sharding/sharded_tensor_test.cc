@@ -22,6 +22,7 @@
 #include "sherd/core/tensor/tensor.h"
 #include "sherd/testing/local_ranks.h"
 #include "sherd/testing/matchers.h"
+#include "sherd/testing/tensor_matchers.h"
 
 namespace sherd {
 namespace {
@@ -33,6 +34,8 @@ using ::sherd::testing::IsOkAndHolds;
 using ::sherd::testing::PatternTensor;
 using ::sherd::testing::RunLocalRanks;
 using ::sherd::testing::StatusIs;
+using ::sherd::testing::TensorBitwiseEq;
+using ::sherd::testing::TensorEq;
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
@@ -94,10 +97,8 @@ TEST(ShardedTensorTest, AllocatesTheShardsOfItsRank) {
       EXPECT_THAT(shard.Validate(), IsOk());
       EXPECT_EQ(shard.metadata,
                 tensor.metadata().shards[tensor.local_shard_indices()[i]]);
-      SHERD_ASSERT_OK_AND_ASSIGN(
-          const Tensor fives,
-          Tensor::Full(shard.metadata.sizes, 5, {.dtype = kInt16}));
-      EXPECT_TRUE(shard.tensor.BitwiseEqual(fives));
+      EXPECT_THAT(shard.tensor, TensorEq(Tensor::Full(shard.metadata.sizes, 5,
+                                                      {.dtype = kInt16})));
     }
   });
 }
@@ -108,12 +109,12 @@ TEST(ShardedTensorTest, FillsAsTheNameSays) {
     const auto local = [](const absl::StatusOr<ShardedTensor>& tensor) {
       return tensor.value().local_tensor().value();
     };
-    EXPECT_TRUE(local(ShardedTensor::Zeros(spec, {4, 2}))
-                    .Equal(Tensor::Zeros({2, 2}).value()));
-    EXPECT_TRUE(local(ShardedTensor::Ones(spec, {4, 2}, {.dtype = kBool}))
-                    .Equal(Tensor::Ones({2, 2}, {.dtype = kBool}).value()));
-    EXPECT_TRUE(local(ShardedTensor::Full(spec, {4, 2}, 2.5))
-                    .Equal(Tensor::Full({2, 2}, 2.5).value()));
+    EXPECT_THAT(local(ShardedTensor::Zeros(spec, {4, 2})),
+                TensorEq(Tensor::Zeros({2, 2})));
+    EXPECT_THAT(local(ShardedTensor::Ones(spec, {4, 2}, {.dtype = kBool})),
+                TensorEq(Tensor::Ones({2, 2}, {.dtype = kBool})));
+    EXPECT_THAT(local(ShardedTensor::Full(spec, {4, 2}, 2.5)),
+                TensorEq(Tensor::Full({2, 2}, 2.5)));
     EXPECT_THAT(ShardedTensor::Full(spec, {4, 2}, 300, {.dtype = kUInt8}),
                 StatusIs(kInvalid));
     EXPECT_EQ(local(ShardedTensor::Empty(spec, {4, 2})).dtype(), kFloat32);
@@ -132,10 +133,12 @@ TEST(ShardedTensorTest, RandomShardsAreThoseOfPlainTensorsWithTheSameSeed) {
           const ShardedTensor normal,
           ShardedTensor::Randn(Chunks(0, 2), {10, 3}, {.dtype = dtype}));
       ManualSeed(1234);
-      EXPECT_TRUE(uniform.local_tensor().value().BitwiseEqual(
-          Rand({5, 3}, {.dtype = dtype}).value()));
-      EXPECT_TRUE(normal.local_tensor().value().BitwiseEqual(
-          Randn({5, 3}, {.dtype = dtype}).value()));
+      EXPECT_THAT(
+          uniform.local_tensor(),
+          IsOkAndHolds(TensorBitwiseEq(Rand({5, 3}, {.dtype = dtype}))));
+      EXPECT_THAT(
+          normal.local_tensor(),
+          IsOkAndHolds(TensorBitwiseEq(Randn({5, 3}, {.dtype = dtype}))));
     }
     EXPECT_THAT(ShardedTensor::Rand(Chunks(0, 2), {4}, {.dtype = kInt32}),
                 StatusIs(absl::StatusCode::kUnimplemented));
@@ -485,7 +488,7 @@ TEST(ShardTensorTest, ScattersAScalarAndEmptyTensors) {
     EXPECT_TRUE(HasPattern(scalar));
     SHERD_ASSERT_OK_AND_ASSIGN(const Tensor back, scalar.Gather(0));
     if (group.rank() == 0) {
-      EXPECT_TRUE(back.BitwiseEqual(whole));
+      EXPECT_THAT(back, TensorBitwiseEq(whole));
     }
 
     if (group.rank() == 0) whole = PatternTensor({0, 3}, kFloat64);

@@ -1,0 +1,187 @@
+#ifndef SHERD_TESTING_FAULTS_H_
+#define SHERD_TESTING_FAULTS_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "sherd/core/base/fault_point.h"
+
+namespace sherd::testing {
+
+// Faults that a test puts into the code under test, for as long as they are in
+// scope:
+//
+//   ExpectRankDies(2, SIGKILL);
+//   KillRankAt fault("comm/after_post", 2, {.nth = 3});
+//
+//   DropStoreMessage fault("*/member/1");
+//   FailFileOperation fault("rename", "*/manifest*", absl::DataLossError("x"));
+//
+// All ranks may create the same faults: one that names a rank happens on that
+// rank alone. Points have the names of AllFaultPoints() (fault_point.h), in
+// which '*' stands for any text; a name that fits none fails the test and lists
+// them all.
+//
+// A fault that has not happened when its scope ends, on the rank that it is
+// for, fails the test and says how often its point was passed.
+//
+// Threads. Armed for all threads of this process. What is in flight when the
+// scope ends may still be delayed.
+
+// Which passages of a point a fault is for.
+struct FaultOptions {
+  // The passages that fit are counted from 1. The fault happens at the nth,
+  int64_t nth = 1;
+  // and at so many in all.
+  int64_t times = 1;
+  // Rank of the job that passes. A thread of which neither the library nor Init
+  // has told the rank is no rank's.
+  std::optional<int> rank = {};
+  // The collective ("all_reduce"), store key, path or group, with '*'.
+  std::string subject = "*";
+  // Allocations, reads and writes of at least this much.
+  uint64_t min_bytes = 0;
+  // The thread that created the fault, no other.
+  bool this_thread = false;
+  // It need not happen.
+  bool optional = false;
+};
+
+namespace internal {
+
+struct FaultState;
+
+// What a kind of fault asks of its points, or of the ranks.
+enum class FaultNeeds { kNothing, kErrors, kLosses, kProcesses };
+
+// Where a fault was created.
+struct FaultLocation {
+  static constexpr FaultLocation Here(const char* file = __builtin_FILE(),
+                                      int line = __builtin_LINE()) {
+    return {file, line};
+  }
+  const char* file;
+  int line;
+};
+
+}  // namespace internal
+
+class Fault {
+ public:
+  Fault(const Fault&) = delete;
+  Fault& operator=(const Fault&) = delete;
+
+  // Passages that fitted so far, and their bytes.
+  int64_t count() const;
+  uint64_t bytes() const;
+  bool happened() const;
+
+ protected:
+  using Location = internal::FaultLocation;
+
+  // `what` is for messages: "killing the rank".
+  Fault(absl::string_view what, absl::string_view point,
+        const FaultOptions& options, const Location& location,
+        internal::FaultNeeds needs,
+        std::function<absl::Status(const FaultPassage&)> action);
+  ~Fault();
+
+ private:
+  // Null if it could not be armed.
+  std::shared_ptr<internal::FaultState> state_;
+};
+
+// Ends the process of `rank` by SIGKILL. Ranks that are processes only.
+class KillRankAt final : public Fault {
+ public:
+  KillRankAt(absl::string_view point, int rank, FaultOptions options = {},
+             Location location = Location::Here());
+};
+
+// Stops it by SIGSTOP: nothing in it goes on, and its connections stay open.
+// SIGCONT lets it go on; the harness ends it at the latest with the test.
+class StopRankAt final : public Fault {
+ public:
+  StopRankAt(absl::string_view point, int rank, FaultOptions options = {},
+             Location location = Location::Here());
+};
+
+// Holds the thread of `rank` up.
+class SlowRankAt final : public Fault {
+ public:
+  SlowRankAt(absl::string_view point, int rank, absl::Duration duration,
+             FaultOptions options = {}, Location location = Location::Here());
+};
+
+// Makes the operation fail with `error`.
+class FailAt final : public Fault {
+ public:
+  FailAt(absl::string_view point, absl::Status error, FaultOptions options = {},
+         Location location = Location::Here());
+};
+
+// Loses what is to be set in a store: Set returns OK and does nothing. `key` is
+// the whole key, with '*'; groups and lives have prefixes of their own.
+class DropStoreMessage final : public Fault {
+ public:
+  explicit DropStoreMessage(absl::string_view key, FaultOptions options = {},
+                            Location location = Location::Here());
+};
+
+// The same, late instead of never.
+class DelayStoreMessage final : public Fault {
+ public:
+  DelayStoreMessage(absl::string_view key, absl::Duration duration,
+                    FaultOptions options = {},
+                    Location location = Location::Here());
+};
+
+// Makes an allocation of tensor memory fail with kResourceExhausted.
+class FailAllocationAt final : public Fault {
+ public:
+  explicit FailAllocationAt(FaultOptions options = {},
+                            Location location = Location::Here());
+};
+
+// Makes an operation of FileSystem::Posix() or one of its files fail:
+// "open_for_read", "create", "read", "write", "size", "reserve", "sync",
+// "create_directories", "rename", "remove", "remove_all", "list",
+// "sync_directory", "free_bytes", or several with '*'. Of a failing write half
+// is written.
+class FailFileOperation final : public Fault {
+ public:
+  FailFileOperation(absl::string_view operation, absl::string_view path,
+                    absl::Status error, FaultOptions options = {},
+                    Location location = Location::Here());
+};
+
+// Leaves out every sync of a file or directory, for tests that cut no power.
+class LeaveOutSyncs final : public Fault {
+ public:
+  explicit LeaveOutSyncs(Location location = Location::Here());
+};
+
+// Runs `call` on the thread that passes: so that a test brings ranks into an
+// order at a point, or sees what is there.
+class CallAt final : public Fault {
+ public:
+  CallAt(absl::string_view point, std::function<void()> call,
+         FaultOptions options = {}, Location location = Location::Here());
+};
+
+// Changes nothing and counts.
+class CountPassages final : public Fault {
+ public:
+  explicit CountPassages(absl::string_view point, FaultOptions options = {},
+                         Location location = Location::Here());
+};
+
+}  // namespace sherd::testing
+
+#endif  // SHERD_TESTING_FAULTS_H_
