@@ -40,11 +40,24 @@ class RankWork {
   virtual absl::Status Check() = 0;
 };
 
+// A program beside bench that is run to its end in place of ranks.
+struct BenchProgram {
+  // In bench's own directory. Empty: none.
+  std::string name;
+  std::vector<std::string> arguments;
+  // "NAME=value", besides what bench itself finds.
+  std::vector<std::string> environment;
+  // How much of what is measured it does: the time is divided by it.
+  int units = 1;
+};
+
 struct BenchPeer {
   std::string name;
   std::string help;
   // Collective over the ranks: connects them and makes buffers.
   std::function<absl::StatusOr<std::unique_ptr<RankWork>>(RankContext&)> make;
+  // With `starts_ranks`, instead of `make`: of so many ranks.
+  std::function<BenchProgram(int world)> program = nullptr;
   // With `starts_ranks`: ranks are forks of the process that measures, instead
   // of processes that begin anew.
   bool forks = false;

@@ -115,16 +115,23 @@ absl::StatusOr<double> StartOnce(const Measurement& measurement, int peer,
       const std::unique_ptr<Board> board,
       Board::Create(TaskOf(measurement, {peer}, 1, directory->path())));
   RankProcesses ranks(*board);
+  int units = 1;
   const auto start = std::chrono::steady_clock::now();
-  if (bench_case.peers[peer].forks) {
+  if (bench_case.peers[peer].program != nullptr) {
+    const BenchProgram program =
+        bench_case.peers[peer].program(measurement.world);
+    units = program.units;
+    SHERD_RETURN_IF_ERROR(ranks.StartOther(program));
+  } else if (bench_case.peers[peer].forks) {
     SHERD_RETURN_IF_ERROR(ranks.Fork(
         [&](int rank) { return RunRankProcess(*board, bench_case, rank); }));
   } else {
     SHERD_RETURN_IF_ERROR(ranks.StartProgram());
   }
   SHERD_RETURN_IF_ERROR(ranks.Wait(kLongest, stop_fd));
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start)
-      .count();
+  const std::chrono::duration<double> time =
+      std::chrono::steady_clock::now() - start;
+  return time.count() / units;
 }
 
 absl::StatusOr<Samples> MeasureStarts(const Measurement& measurement,

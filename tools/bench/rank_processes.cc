@@ -1,5 +1,6 @@
 #include "sherd/tools/bench/rank_processes.h"
 
+#include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
 #include <spawn.h>
@@ -35,6 +36,14 @@ sigset_t StopSet() {
   sigemptyset(&set);
   for (const int signal : {SIGINT, SIGTERM, SIGHUP}) sigaddset(&set, signal);
   return set;
+}
+
+// As the kernel takes lists of texts.
+std::vector<char*> Pointers(std::vector<std::string>& texts) {
+  std::vector<char*> pointers;
+  for (std::string& text : texts) pointers.push_back(text.data());
+  pointers.push_back(nullptr);
+  return pointers;
 }
 
 // Milliseconds for poll, at least 1 while there is time left.
@@ -102,7 +111,7 @@ absl::Status RankProcesses::StartProgram() {
 absl::Status RankProcesses::StartUnderMpirun() {
   const std::string mpirun = FindMpirun();
   if (mpirun.empty()) return absl::NotFoundError("there is no mpirun here");
-  under_mpirun_ = true;
+  stand_in_ = "mpirun";
   std::error_code error;
   const std::string program =
       std::filesystem::read_symlink("/proc/self/exe", error).string();
@@ -110,13 +119,51 @@ absl::Status RankProcesses::StartUnderMpirun() {
       mpirun, board_.task().world, program,
       {kRankArgument, absl::StrCat("/proc/", getpid(), "/fd/", board_.fd()),
        "-"});
-  std::vector<char*> arguments;
-  for (std::string& argument : command) arguments.push_back(argument.data());
-  arguments.push_back(nullptr);
   pid_t pid;
   const int code = posix_spawn(&pid, mpirun.c_str(), nullptr, nullptr,
-                               arguments.data(), environ);
+                               Pointers(command).data(), environ);
   if (code != 0) return ErrnoStatus(code, "starting", mpirun);
+  return Add(pid);
+}
+
+absl::Status RankProcesses::StartOther(const BenchProgram& program) {
+  stand_in_ = program.name;
+  std::error_code error;
+  const std::filesystem::path own =
+      std::filesystem::read_symlink("/proc/self/exe", error);
+  const std::string path = (own.parent_path() / program.name).string();
+  std::vector<std::string> command = {path};
+  command.insert(command.end(), program.arguments.begin(),
+                 program.arguments.end());
+  // The first of two variables with one name counts.
+  std::vector<std::string> changes = program.environment;
+  std::vector<char*> environment = Pointers(changes);
+  environment.pop_back();
+  for (char** variable = environ; *variable != nullptr; ++variable) {
+    environment.push_back(*variable);
+  }
+  environment.push_back(nullptr);
+
+  posix_spawn_file_actions_t actions;
+  posix_spawn_file_actions_init(&actions);
+  posix_spawn_file_actions_addopen(&actions, STDOUT_FILENO, "/dev/null",
+                                   O_WRONLY, 0);
+  posix_spawn_file_actions_adddup2(&actions, STDOUT_FILENO, STDERR_FILENO);
+  posix_spawnattr_t attributes;
+  posix_spawnattr_init(&attributes);
+  const absl::Cleanup destroy = [&] {
+    posix_spawn_file_actions_destroy(&actions);
+    posix_spawnattr_destroy(&attributes);
+  };
+  // It knows nothing of the signals that this process has blocked.
+  sigset_t none;
+  sigemptyset(&none);
+  posix_spawnattr_setsigmask(&attributes, &none);
+  posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK);
+  pid_t pid;
+  const int code = posix_spawn(&pid, path.c_str(), &actions, &attributes,
+                               Pointers(command).data(), environment.data());
+  if (code != 0) return ErrnoStatus(code, "starting", path);
   return Add(pid);
 }
 
@@ -190,11 +237,11 @@ absl::Status RankProcesses::Reap(int rank) {
     return WithRank(Annotate(std::move(error), absl::StrCat("rank ", rank)),
                     rank);
   };
-  if (under_mpirun_) {
+  if (!stand_in_.empty()) {
     SHERD_RETURN_IF_ERROR(OutcomeOfAllRanks());
     if (status == 0) return absl::OkStatus();
     return absl::UnavailableError(absl::StrCat(
-        "mpirun ended with ",
+        stand_in_, " ended with ",
         WIFSIGNALED(status) ? absl::StrCat("signal ", WTERMSIG(status))
                             : absl::StrCat("code ", WEXITSTATUS(status))));
   }

@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "sherd/tools/bench/bench_case.h"
 #include "sherd/tools/bench/board.h"
 
 namespace sherd {
@@ -53,6 +54,10 @@ class RankProcesses {
   //   kNotFound  There is no mpirun.
   absl::Status StartUnderMpirun();
 
+  // Starts `program` instead, whose end stands for that of all ranks. What it
+  // prints is not shown.
+  absl::Status StartOther(const BenchProgram& program);
+
   // Forks for each rank; the copies run `body` with their rank and exit with
   // what it returns.
   absl::Status Fork(const std::function<int(int)>& body);
@@ -78,9 +83,10 @@ class RankProcesses {
   void EndAll();
 
   const Board& board_;
-  // By rank, or mpirun alone.
+  // By rank, or one that stands for all.
   std::vector<Child> children_;
-  bool under_mpirun_ = false;
+  // The name of that one: mpirun, or another program.
+  std::string stand_in_;
 };
 
 // To be called first in a rank: it dies with the process that made the board,

@@ -1,7 +1,9 @@
 #include "sherd/tools/bench/start_cases.h"
 
 #include <memory>
+#include <string>
 
+#include "absl/strings/str_cat.h"
 #include "gloo/barrier.h"
 #include "gloo/context.h"
 #include "sherd/core/base/status_macros.h"
@@ -51,6 +53,53 @@ absl::StatusOr<std::unique_ptr<RankWork>> Make(RankContext& context) {
   return std::make_unique<Work>(context);
 }
 
+// `count` of the tests of one kind, each of which connects its ranks, meets
+// behind its body and leaves.
+BenchPeer Tests(const std::string& peer, const std::string& help,
+                const std::string& kind, const std::string& backend,
+                int count) {
+  return {.name = peer,
+          .help = help,
+          .make = nullptr,
+          .program = [=](int world) -> BenchProgram {
+            std::string filter = "--gtest_filter=";
+            for (int i = 0; i < count; ++i) {
+              absl::StrAppend(&filter, i == 0 ? "" : ":", "Trivial/", kind,
+                              ".Nothing/", i);
+            }
+            return {
+                .name = "trivial_tests",
+                .arguments = {filter},
+                .environment = {"SHERD_TEST_BACKEND=" + backend,
+                                absl::StrCat("SHERD_TEST_WORLD_SIZE=", world)},
+                .units = count};
+          }};
+}
+
+BenchCase OneTest() {
+  return {.name = "test_program",
+          .help = "a GoogleTest program with one test that does nothing",
+          .peers = {Tests("sherd-gloo", "on ranks over gloo", "SpawnedTest",
+                          "gloo", 1),
+                    Tests("sherd-shm", "on ranks over shm", "SpawnedTest",
+                          "shm", 1),
+                    Tests("gtest", "TEST, one process", "PlainTest", "", 1)},
+          .starts_ranks = true};
+}
+
+BenchCase ManyTests() {
+  return {.name = "test_each",
+          .help = "one of many tests that do nothing, in one program",
+          .peers = {Tests("sherd-spawned", "ranks started anew, shm",
+                          "SpawnedTest", "shm", 20),
+                    Tests("sherd-persistent", "ranks that go on, shm",
+                          "PersistentTest", "shm", 200),
+                    Tests("sherd-threads", "ranks that are threads",
+                          "ThreadedTest", "local", 200),
+                    Tests("gtest", "TEST, one process", "PlainTest", "", 200)},
+          .starts_ranks = true};
+}
+
 }  // namespace
 
 std::vector<BenchCase> StartCases() {
@@ -66,7 +115,7 @@ std::vector<BenchCase> StartCases() {
                  .forks = true}},
       .starts_ranks = true,
   };
-  return {start};
+  return {start, OneTest(), ManyTests()};
 }
 
 }  // namespace sherd

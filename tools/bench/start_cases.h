@@ -7,7 +7,10 @@
 
 namespace sherd {
 
-// test_start: what every test with several ranks pays.
+// What every test with several ranks pays:
+//   test_start    starting ranks, by themselves
+//   test_program  a whole GoogleTest program
+//   test_each     each further test in it
 std::vector<BenchCase> StartCases();
 
 }  // namespace sherd
