@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <memory>
 #include <optional>
 #include <string>
 #include <thread>
@@ -70,20 +71,24 @@ class ProcessTrial : public DistributedTest {
 
  private:
   void TestBody() override {
+    TestPlan plan = {.comms = WithComms{.timeout = ConformanceTimeout()},
+                     .file = trial_.file,
+                     .line = trial_.line};
+    if (IsManyLives(trial_)) plan.comms = std::nullopt;
+    RunDistributed(plan,
+                   [this] { return std::make_unique<ProcessTrial>(trial_); });
+  }
+
+  void RankBody() override {
     if (IsManyLives(trial_)) {
-      RunDistributed(std::nullopt, [this] { Report(Live()); },
-                     {trial_.file, trial_.line});
+      Report(Live());
       return;
     }
-    RunDistributed(WithComms{.timeout = ConformanceTimeout()},
-                   [this] {
-                     ConformanceRank rank = MakeRank(trial_, group());
-                     rank.expect_death = [this](int dying, int signal) {
-                       ExpectRankDies(dying, signal);
-                     };
-                     Report(trial_.conformance_case.run(rank));
-                   },
-                   {trial_.file, trial_.line});
+    ConformanceRank rank = MakeRank(trial_, group());
+    rank.expect_death = [this](int dying, int signal) {
+      ExpectRankDies(dying, signal);
+    };
+    Report(trial_.conformance_case.run(rank));
   }
 
   absl::Status Live() {

@@ -1,11 +1,17 @@
 #include "sherd/testing/conformance_case.h"
 
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "absl/strings/match.h"
 #include "sherd/core/base/error_info.h"
 #include "sherd/core/base/knobs.h"
+#include "sherd/core/base/status_macros.h"
 
 namespace sherd::testing::internal {
 
@@ -78,6 +84,59 @@ absl::StatusOr<std::shared_ptr<ProcessGroup>> NewGroupOfAll(
     return Fault("a new group of all ranks: ", group.status().ToString());
   }
   return group;
+}
+
+absl::Duration LongTimeout() {
+  return std::min(absl::Seconds(20), ConformanceTimeout());
+}
+
+absl::Status ExpectPoisoned(ProcessGroup& group, int culprit) {
+  if (group.health().ok()) {
+    return Fault("after an error that rank ", culprit,
+                 " caused the group calls itself healthy");
+  }
+  const Stopwatch watch;
+  const absl::Status later = group.Barrier();
+  SHERD_RETURN_IF_ERROR(
+      watch.Expect(absl::Seconds(2), "a call on a poisoned group"));
+  if (!absl::IsFailedPrecondition(later) ||
+      !absl::StrContains(later.message(), absl::StrCat("rank ", culprit))) {
+    return Fault("a call on a group that rank ", culprit,
+                 " broke: expected FAILED_PRECONDITION with the cause, got ",
+                 later.ToString());
+  }
+  return absl::OkStatus();
+}
+
+absl::Status SurvivorsGoOn(ConformanceRank& rank, int culprit) {
+  std::vector<int> survivors = rank.AllRanks();
+  survivors.erase(survivors.begin() + culprit);
+  const auto group = rank.group.NewGroup(survivors);
+  if (!group.ok()) {
+    return Fault("a new group of the survivors: ", group.status().ToString());
+  }
+  ConformanceRank survivor = {.group = **group};
+  survivor.calls = rank.calls + 1'000;
+  SHERD_RETURN_IF_ERROR(CheckCall(
+      survivor,
+      {.op = CollectiveOp::kAllReduce, .count = 1'003, .dtype = kFloat32}));
+  SHERD_RETURN_IF_ERROR(
+      CheckCall(survivor, {.op = CollectiveOp::kAllGather, .count = 100}));
+  // Nobody leaves while another one still calls.
+  return CheckCall(survivor, {.op = CollectiveOp::kBarrier});
+}
+
+absl::Status TellOwnProcess(Store& store, int rank) {
+  return store.Set(absl::StrCat("conformance/pid", rank),
+                   absl::StrCat(getpid()));
+}
+
+absl::Status EndProcess(Store& store, int rank) {
+  SHERD_ASSIGN_OR_RETURN(const std::string pid,
+                         store.Get(absl::StrCat("conformance/pid", rank),
+                                   Deadline::After(kPatience)));
+  kill(std::stoi(pid), SIGKILL);
+  return absl::OkStatus();
 }
 
 }  // namespace sherd::testing::internal

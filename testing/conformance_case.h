@@ -9,9 +9,12 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
+#include "sherd/core/base/deadline.h"
 #include "sherd/core/comm/process_group.h"
+#include "sherd/core/comm/store.h"
 #include "sherd/testing/conformance_call.h"
 #include "sherd/testing/conformance_data.h"
 
@@ -89,6 +92,41 @@ absl::Status ExpectBlame(const absl::Status& status, absl::StatusCode code,
 // A group of all ranks, which the case may spoil.
 absl::StatusOr<std::shared_ptr<ProcessGroup>> NewGroupOfAll(
     ConformanceRank& rank);
+
+// What an error may take above the deadline of the call, on a machine where
+// the ranks are many and the cores are few.
+inline constexpr absl::Duration kPatience = absl::Seconds(10);
+// Of calls that are to run into it: far more than it takes a rank to come from
+// a barrier to the next call.
+inline constexpr absl::Duration kShortTimeout = absl::Seconds(1);
+// Of calls whose peer is there no more or calls something else: far more than
+// the error takes.
+absl::Duration LongTimeout();
+
+class Stopwatch {
+ public:
+  // A fault if more than `limit` has passed.
+  absl::Status Expect(absl::Duration limit, absl::string_view what) const {
+    const absl::Duration elapsed =
+        absl::FromChrono(Deadline::Clock::now() - start_);
+    if (elapsed <= limit) return absl::OkStatus();
+    return Fault(what, " took ", absl::FormatDuration(elapsed),
+                 ", expected at most ", absl::FormatDuration(limit));
+  }
+
+ private:
+  const Deadline::Clock::time_point start_ = Deadline::Clock::now();
+};
+
+// A group that an operation broke refuses everything at once, and says why.
+absl::Status ExpectPoisoned(ProcessGroup& group, int culprit);
+
+// The ranks but `culprit` go on without it.
+absl::Status SurvivorsGoOn(ConformanceRank& rank, int culprit);
+
+// So that a rank which was stopped can be ended.
+absl::Status TellOwnProcess(Store& store, int rank);
+absl::Status EndProcess(Store& store, int rank);
 
 }  // namespace sherd::testing::internal
 

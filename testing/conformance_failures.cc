@@ -2,9 +2,7 @@
 // stop or die: every other rank learns who it was, in time, and goes on.
 
 #include <signal.h>
-#include <unistd.h>
 
-#include <algorithm>
 #include <memory>
 #include <string>
 #include <thread>
@@ -27,18 +25,6 @@ namespace {
 using Group = std::shared_ptr<ProcessGroup>;
 using Groups = std::vector<Group>;
 
-// What an error may take above the deadline of the call, on a machine where
-// the ranks are many and the cores are few.
-constexpr absl::Duration kPatience = absl::Seconds(10);
-// Of calls that are to run into it: far more than it takes a rank to come from
-// a barrier to the next call.
-constexpr absl::Duration kShortTimeout = absl::Seconds(1);
-// Of calls whose peer is there no more or calls something else: far more than
-// the error takes.
-absl::Duration LongTimeout() {
-  return std::min(absl::Seconds(20), ConformanceTimeout());
-}
-
 absl::StatusOr<Groups> MakeGroups(ConformanceRank& rank, size_t count) {
   Groups groups;
   for (size_t i = 0; i < count; ++i) {
@@ -46,40 +32,6 @@ absl::StatusOr<Groups> MakeGroups(ConformanceRank& rank, size_t count) {
     groups.push_back(std::move(group));
   }
   return groups;
-}
-
-class Stopwatch {
- public:
-  // A fault if more than `limit` has passed.
-  absl::Status Expect(absl::Duration limit, absl::string_view what) const {
-    const absl::Duration elapsed =
-        absl::FromChrono(Deadline::Clock::now() - start_);
-    if (elapsed <= limit) return absl::OkStatus();
-    return Fault(what, " took ", absl::FormatDuration(elapsed),
-                 ", expected at most ", absl::FormatDuration(limit));
-  }
-
- private:
-  const Deadline::Clock::time_point start_ = Deadline::Clock::now();
-};
-
-// A group that an operation broke refuses everything at once, and says why.
-absl::Status ExpectPoisoned(ProcessGroup& group, int culprit) {
-  if (group.health().ok()) {
-    return Fault("after an error that rank ", culprit,
-                 " caused the group calls itself healthy");
-  }
-  const Stopwatch watch;
-  const absl::Status later = group.Barrier();
-  SHERD_RETURN_IF_ERROR(
-      watch.Expect(absl::Seconds(2), "a call on a poisoned group"));
-  if (!absl::IsFailedPrecondition(later) ||
-      !absl::StrContains(later.message(), absl::StrCat("rank ", culprit))) {
-    return Fault("a call on a group that rank ", culprit,
-                 " broke: expected FAILED_PRECONDITION with the cause, got ",
-                 later.ToString());
-  }
-  return absl::OkStatus();
 }
 
 // A call of `spec` on `group` has to fail because of `culprit`.
@@ -117,25 +69,6 @@ absl::Status ExpectFailures(ConformanceRank& rank, const Groups& groups,
     SHERD_RETURN_IF_ERROR(outcome);
   }
   return absl::OkStatus();
-}
-
-// The ranks but `culprit` go on without it.
-absl::Status SurvivorsGoOn(ConformanceRank& rank, int culprit) {
-  std::vector<int> survivors = rank.AllRanks();
-  survivors.erase(survivors.begin() + culprit);
-  const auto group = rank.group.NewGroup(survivors);
-  if (!group.ok()) {
-    return Fault("a new group of the survivors: ", group.status().ToString());
-  }
-  ConformanceRank survivor = {.group = **group};
-  survivor.calls = rank.calls + 1'000;
-  SHERD_RETURN_IF_ERROR(CheckCall(
-      survivor,
-      {.op = CollectiveOp::kAllReduce, .count = 1'003, .dtype = kFloat32}));
-  SHERD_RETURN_IF_ERROR(
-      CheckCall(survivor, {.op = CollectiveOp::kAllGather, .count = 100}));
-  // Nobody leaves while another one still calls.
-  return CheckCall(survivor, {.op = CollectiveOp::kBarrier});
 }
 
 // Calls that nobody can end without `peer`.
@@ -212,12 +145,10 @@ absl::Status ARankKilledInATransfer(ConformanceRank& rank) {
 absl::Status AStoppedRank(ConformanceRank& rank) {
   const int culprit = Culprit(rank);
   rank.expect_death(culprit, SIGKILL);
-  const auto key = [](int r) { return absl::StrCat("conformance/pid", r); };
   std::vector<CallSpec> specs = CallsThatNeed(rank, culprit, kShortTimeout);
   specs = {specs[0], specs[4], specs.back()};
   SHERD_ASSIGN_OR_RETURN(const Groups groups, MakeGroups(rank, specs.size()));
-  SHERD_RETURN_IF_ERROR(
-      rank.group.store().Set(key(rank.rank()), absl::StrCat(getpid())));
+  SHERD_RETURN_IF_ERROR(TellOwnProcess(rank.group.store(), rank.rank()));
   SHERD_RETURN_IF_ERROR(CheckCall(rank, {.op = CollectiveOp::kBarrier}));
   if (rank.rank() == culprit) raise(SIGSTOP);
   absl::Status status = ExpectFailures(
@@ -225,10 +156,7 @@ absl::Status AStoppedRank(ConformanceRank& rank) {
   if (status.ok()) status = SurvivorsGoOn(rank, culprit);
   // All have their verdict before the first one ends the stopped rank.
   if (rank.rank() == (culprit == 0 ? 1 : 0)) {
-    SHERD_ASSIGN_OR_RETURN(
-        const std::string pid,
-        rank.group.store().Get(key(culprit), Deadline::After(kPatience)));
-    kill(std::stoi(pid), SIGKILL);
+    SHERD_RETURN_IF_ERROR(EndProcess(rank.group.store(), culprit));
   }
   return status;
 }

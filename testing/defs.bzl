@@ -20,10 +20,17 @@ _PLUGINS = {
     "shm": Label("//backends/shm:libsherd_backend_shm.so"),
 }
 
+# Backends whose ranks are threads of the test program, and are linked into it.
+_THREADS = {"local": Label("//backends/local")}
+
+# Backends of which Sherd has no plugin yet, or not everywhere: their tests are
+# built, and skip with the reason where no plugin is found.
+_WITHOUT_PLUGIN = ["nccl"]
+
 # Backends whose ranks must be started by a launcher.
 _LAUNCHERS = {"mpi": "mpirun"}
 
-# Backends that need one GPU per rank.
+# Backends that need a GPU of its own for each rank.
 _GPU_BACKENDS = ["nccl"]
 
 # More are not asked for: a machine with fewer cores runs such a test alone.
@@ -31,14 +38,83 @@ _MAX_CPUS = 4
 
 _MAX_WORLD_SIZE = 256
 
-def _split(label):
-    """Repository ("" for the main one) and package of a label in a BUILD file."""
+_MAX_GPUS = 64
+
+# ---- The arguments
+
+def _check_numbers(name, what, numbers, least, most):
+    for number in numbers:
+        if type(number) != "int":
+            fail("%s: %s %r, expected a number" % (name, what, number))
+        if number < least or number > most:
+            fail("%s: %s %d, expected %d to %d" % (name, what, number, least, most))
+
+def _world_sizes(name, world_size, world_sizes):
+    if world_size != None and world_sizes != None:
+        fail("%s: give world_size or world_sizes, not both" % name)
+    if world_sizes == None:
+        world_sizes = [4 if world_size == None else world_size]
+    elif type(world_sizes) != "list":
+        fail("%s: world_sizes %r, expected a list; world_size is for one" % (name, world_sizes))
+    if not world_sizes:
+        fail("%s: world_sizes is empty: no test would run" % name)
+    _check_numbers(name, "world size", world_sizes, 1, _MAX_WORLD_SIZE)
+    _check_no_twins(name, "world_sizes", world_sizes)
+    return world_sizes
+
+def _check_no_twins(name, what, values):
+    for i, value in enumerate(values):
+        if value in values[:i]:
+            fail("%s: %s names %s twice" % (name, what, value))
+
+def _check_backends(name, backends, plugins):
+    if type(backends) != "list":
+        fail("%s: backends %r, expected a list of names" % (name, backends))
+    if not backends:
+        fail("%s: backends is empty: no test would run" % name)
+    _check_no_twins(name, "backends", backends)
+    known = sorted(_PLUGINS.keys() + _THREADS.keys() + _WITHOUT_PLUGIN)
+    for backend in backends:
+        if backend not in known and backend not in plugins:
+            fail("%s: Backend %s not supported! There are: %s; name the plugin of any other one with plugins = {\"%s\": \"//its:libsherd_backend_%s.so\"}" %
+                 (name, backend, ", ".join(known), backend, backend))
+
+def _check_launcher(name, launcher, backends):
+    if launcher not in [None, "mpirun"]:
+        fail("%s: launcher %r, expected \"mpirun\" or None" % (name, launcher))
+    for backend in backends:
+        if launcher and backend in _THREADS:
+            fail("%s: launcher \"%s\" starts processes, but ranks of the backend %s are threads" % (name, launcher, backend))
+
+def _gpus(name, gpus, backend, ranks):
+    """Number of GPUs that one target needs."""
+    own = ranks if backend in _GPU_BACKENDS else 0
+    if gpus == None:
+        return own
+    _check_numbers(name, "gpus", [gpus], 0, _MAX_GPUS)
+    if gpus < own:
+        fail("%s: gpus = %d, but %d ranks of the backend %s need one each" % (name, gpus, ranks, backend))
+    return gpus
+
+# ---- Plugins
+
+def _parts(label):
+    """Repository ("" for the main one), package and name of a plugin's label."""
+    if type(label) == "string" and hasattr(native, "package_relative_label"):
+        label = native.package_relative_label(label)
+    if type(label) == "Label":
+        repository = label.repo_name if hasattr(label, "repo_name") else label.workspace_name
+        return repository, label.package, label.name
+
+    # Before Bazel 6.1 nobody else resolves a label of the calling BUILD file.
+    repository = native.repository_name().lstrip("@")
     if label.startswith("@"):
-        repository, _, rest = label.lstrip("@").partition("//")
-        return repository, rest.partition(":")[0]
-    if label.startswith("//"):
-        return native.repository_name().lstrip("@"), label[2:].partition(":")[0]
-    return native.repository_name().lstrip("@"), native.package_name()
+        repository, _, label = label.lstrip("@").partition("//")
+        label = "//" + label
+    if not label.startswith("//"):
+        return repository, native.package_name(), label.lstrip(":")
+    package, _, target = label[2:].partition(":")
+    return repository, package, target or package.split("/")[-1]
 
 def _directories(repository, package):
     """Where a test finds the package's files, from its working directory."""
@@ -51,17 +127,41 @@ def _directories(repository, package):
         for parent in ("..", "external")
     ]
 
-def _plugin(name, backend, plugins):
-    """The plugin's label, and the directories to look for it."""
-    if backend in plugins:
-        return plugins[backend], _directories(*_split(plugins[backend]))
-    if backend in _PLUGINS:
-        label = _PLUGINS[backend]
-        return label, _directories(label.workspace_name, label.package)
-    if backend == "local":
-        fail("%s: ranks of the backend local are threads, not processes: use RunLocalRanks of //testing:local_ranks in a plain test" % name)
-    fail("%s: Backend %s not supported! There are: %s; name the plugin of any other one with plugins = {\"%s\": \"//its:plugin.so\"}" %
-         (name, backend, ", ".join(sorted(_PLUGINS)), backend))
+def _plugin_directories(name, labels):
+    """For SHERD_PLUGIN_PATH. `labels`: {backend: label of its plugin}."""
+    directories = []
+    for backend, label in labels.items():
+        repository, package, target = _parts(label)
+        if target != "libsherd_backend_%s.so" % backend:
+            fail("%s: the plugin of the backend %s is %s, expected a target libsherd_backend_%s.so: it is found by that name" %
+                 (name, backend, target, backend))
+        for directory in _directories(repository, package):
+            if directory not in directories:
+                directories.append(directory)
+    return directories
+
+# ---- One target
+
+def _tags(backend, ranks, gpus):
+    tags = ["backend-" + backend, "cpu:%d" % min(ranks, _MAX_CPUS), "distributed"]
+    if gpus:
+        tags += ["exclusive", "gpu", "requires-gpu-nvidia"]
+    if gpus > 1:
+        tags.append("multi-gpu")
+    return tags
+
+def _env(backend, ranks, gpus, launcher, directories):
+    env = {
+        "SHERD_TEST_BACKEND": backend,
+        "SHERD_TEST_WORLD_SIZE": str(ranks),
+    }
+    if directories:
+        env["SHERD_PLUGIN_PATH"] = ":".join(directories)
+    if gpus:
+        env["SHERD_TEST_GPUS"] = str(gpus)
+    if launcher or backend in _LAUNCHERS:
+        env["SHERD_TEST_LAUNCHER"] = launcher or _LAUNCHERS[backend]
+    return env
 
 def sherd_distributed_test(
         name,
@@ -69,6 +169,7 @@ def sherd_distributed_test(
         world_size = None,
         world_sizes = None,
         backends = ["gloo"],
+        gpus = None,
         deps = [],
         copts = [],
         data = [],
@@ -82,18 +183,29 @@ def sherd_distributed_test(
     """One test per backend and world size, and a test_suite of them all.
 
     The tests are called <name>_<backend>_<n>ranks, the suite <name>. Sources
-    use SHERD_DIST_TEST_F of "sherd/testing/distributed_test.h"; main() and the
-    harness are linked. Fixtures that leave world_size() alone get the target's.
+    use SHERD_DIST_TEST_F of "sherd/testing/distributed_test.h" and the fixtures
+    beside it; main() and the harness are linked. Fixtures that leave
+    world_size() alone get the target's.
+
+    Ranks are processes, on the backend "local" threads: that one is for
+    ThreadedDistributedTest.
 
     Tags, for --test_tag_filters: distributed, backend-<backend>, cpu:<n>; with
-    backends on GPUs also gpu, requires-gpu-nvidia, multi-gpu, exclusive.
+    GPUs also gpu, requires-gpu-nvidia, exclusive (no two such tests of one
+    build at a time) and, with several, multi-gpu.
 
     Args:
       name: of the suite.
       srcs: sources, compiled once.
-      world_size: number of ranks; 4 if world_sizes is not given either.
+      world_size: number of ranks, 1 to 256; 4 if world_sizes is not given
+        either.
       world_sizes: several of them.
-      backends: names of collective backends.
+      backends: names of collective backends: gloo, shm, mpi, nccl, local, and
+        those of `plugins`. Where an optional one is not installed, its tests
+        are skipped.
+      gpus: how many GPUs the test needs on its machine, in all; where there are
+        fewer it is skipped. By default one per rank with backends on GPUs
+        (nccl), otherwise none. Its ranks see no other GPUs.
       deps: libraries under test.
       copts: compiler options of the sources.
       data: as for cc_test.
@@ -101,23 +213,15 @@ def sherd_distributed_test(
       launcher: "mpirun", or None: the harness starts the ranks itself, except
         with backends that need their launcher (mpi).
       plugins: {backend: label of libsherd_backend_<backend>.so}, for backends
-        that are not Sherd's.
+        that are not Sherd's. All tests can load all of them.
       size: as for cc_test.
       tags: further tags of the tests.
       visibility: of the tests and the suite.
-      **kwargs: as for cc_test.
+      **kwargs: as for cc_test: timeout, shard_count, flaky, args, ...
     """
-    if world_size != None and world_sizes != None:
-        fail("%s: give world_size or world_sizes, not both" % name)
-    if world_sizes == None:
-        world_sizes = [world_size if world_size != None else 4]
-    for ranks in world_sizes:
-        if ranks < 1 or ranks > _MAX_WORLD_SIZE:
-            fail("%s: world size %d, expected 1 to %d" % (name, ranks, _MAX_WORLD_SIZE))
-    if launcher not in [None, "mpirun"]:
-        fail("%s: launcher %s, expected \"mpirun\" or None" % (name, launcher))
-    if not backends or not world_sizes:
-        fail("%s: no backend or no world size" % name)
+    world_sizes = _world_sizes(name, world_size, world_sizes)
+    _check_backends(name, backends, plugins)
+    _check_launcher(name, launcher, backends)
 
     sherd_cc_library(
         name = name + "_cases",
@@ -131,38 +235,31 @@ def sherd_distributed_test(
     )
     tests = []
     for backend in backends:
-        plugin, directories = _plugin(name, backend, plugins)
+        labels = dict(plugins)
+        if backend in _PLUGINS and backend not in plugins:
+            labels[backend] = _PLUGINS[backend]
+        directories = _plugin_directories(name, labels)
         for ranks in world_sizes:
             tests.append("%s_%s_%dranks" % (name, backend, ranks))
-            gpu_tags = []
-            if backend in _GPU_BACKENDS:
-                gpu_tags = ["exclusive", "gpu", "requires-gpu-nvidia"]
-                if ranks > 1:
-                    gpu_tags.append("multi-gpu")
-            test_env = {
-                "SHERD_PLUGIN_PATH": ":".join(directories),
-                "SHERD_TEST_BACKEND": backend,
-                "SHERD_TEST_WORLD_SIZE": str(ranks),
-            }
-            if launcher or backend in _LAUNCHERS:
-                test_env["SHERD_TEST_LAUNCHER"] = launcher or _LAUNCHERS[backend]
+            needed = _gpus(name, gpus, backend, ranks)
+            test_env = _env(backend, ranks, needed, launcher, directories)
             test_env.update(env)
             sherd_cc_test(
                 name = tests[-1],
                 size = size,
-                data = data + [plugin],
+                data = data + labels.values(),
                 env = test_env,
-                tags = tags + gpu_tags + [
-                    "backend-" + backend,
-                    "cpu:%d" % min(ranks, _MAX_CPUS),
-                    "distributed",
-                ],
+                tags = tags + _tags(backend, ranks, needed),
                 visibility = visibility,
-                deps = [":%s_cases" % name],
+                deps = [":%s_cases" % name] + (
+                    [_THREADS[backend]] if backend in _THREADS else []
+                ),
                 **kwargs
             )
     native.test_suite(
         name = name,
+        # Of a suite too, "manual" says: not with "//...".
+        tags = ["manual"] if "manual" in tags else [],
         tests = [":" + t for t in tests],
         visibility = visibility,
     )

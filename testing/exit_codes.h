@@ -2,6 +2,7 @@
 #define SHERD_TESTING_EXIT_CODES_H_
 
 #include <optional>
+#include <string>
 
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
@@ -34,6 +35,13 @@ enum class SkipReason : int {
   kOddWorldSize = 87,
   kMissingDependency = 88,
   kNoAccelerator = 89,
+};
+
+// Why a test does not run here.
+struct Skip {
+  SkipReason reason;
+  // What is missing, and how to get it; follows the reason's text.
+  std::string detail;
 };
 
 struct SkipInfo {

@@ -4,6 +4,7 @@
 #include <poll.h>
 #include <signal.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -26,6 +27,7 @@
 #include "sherd/core/base/unique_fd.h"
 #include "sherd/testing/launched_ranks.h"
 #include "sherd/testing/matchers.h"
+#include "sherd/testing/printable_text.h"
 #include "sherd/testing/subprocess.h"
 
 namespace sherd::testing::internal {
@@ -33,8 +35,10 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::IsSupersetOf;
 using ::testing::MatchesRegex;
 using ::testing::Not;
+using ::testing::SizeIs;
 
 // Relative to the working directory of a test.
 constexpr char kBrokenTests[] = "testing/broken_tests";
@@ -44,14 +48,18 @@ constexpr absl::Duration kPatience = absl::Seconds(90);
 // A process whose output is collected.
 class BrokenRun {
  public:
-  // `launcher` starts the ranks; empty: the harness does.
+  // Of one name in any suite, or with the suite's name and "*".
+  // `launcher` starts the ranks; empty: the harness does. `further` are
+  // variables ("NAME=value").
   BrokenRun(const std::string& test, const std::string& directory,
-            const std::string& launcher = "") {
+            const std::string& launcher = "",
+            const std::vector<std::string>& further = {}) {
     std::vector<std::string> environment;
     for (std::string& variable : OwnEnvironment()) {
       if (!absl::StartsWith(variable, "TEST_") &&
           !absl::StartsWith(variable, "GTEST_") &&
           !absl::StartsWith(variable, "TESTBRIDGE_") &&
+          !absl::StartsWith(variable, "SHERD_FLIGHT_DIR=") &&
           !absl::StartsWith(variable, "XML_OUTPUT_FILE=")) {
         environment.push_back(std::move(variable));
       }
@@ -59,12 +67,16 @@ class BrokenRun {
     environment.push_back("TEST_TMPDIR=" + directory);
     environment.push_back("SHERD_PLUGIN_PATH=backends/gloo");
     environment.push_back("SHERD_TEST_LAUNCHER=" + launcher);
+    environment.insert(environment.end(), further.begin(), further.end());
     Pipe pipe = MakePipe().value();
     output_fd_ = std::move(pipe.read);
     process_.emplace(
         Subprocess::Start(
             {.program = kBrokenTests,
-             .arguments = {kBrokenTests, "--gtest_filter=*." + test},
+             .arguments = {kBrokenTests,
+                           absl::StrCat(
+                               "--gtest_filter=",
+                               absl::StrContains(test, ".") ? "" : "*.", test)},
              .environment = std::move(environment),
              .output_fd = pipe.write.get()})
             .value());
@@ -111,7 +123,7 @@ class HarnessTest : public ::testing::Test {
 
   // The output of a run that ends with `code`.
   std::string OutputOf(const std::string& test, int code) {
-    BrokenRun run(test, directory_, launcher_);
+    BrokenRun run(test, directory_, launcher_, further_variables_);
     EXPECT_TRUE(run.Finish()) << "it does not end\n" << run.output();
     const auto& status = run.process().Poll();
     EXPECT_TRUE(status && status->ExitedWith(code))
@@ -125,6 +137,23 @@ class HarnessTest : public ::testing::Test {
 
   static ::testing::Matcher<std::vector<std::string>> IsTidy() {
     return ::testing::Each(Not(::testing::StartsWith("sherd_")));
+  }
+
+  void ExpectNoOrphans();
+  void ExpectLeftoversDie(const std::string& test);
+
+  // True once no directory of a test is left.
+  bool AwaitTidy() {
+    const Deadline deadline = Deadline::After(kPatience);
+    while (!deadline.HasPassed()) {
+      const auto names = FileSystem::Posix().List(directory_);
+      if (names.ok() && ::testing::Matches(IsTidy())(std::vector<std::string>(
+                            names->begin(), names->end()))) {
+        return true;
+      }
+      poll(nullptr, 0, 5);
+    }
+    return false;
   }
 
   // A process number that a rank wrote, once it has.
@@ -146,6 +175,7 @@ class HarnessTest : public ::testing::Test {
 
   std::string directory_;
   std::string launcher_;
+  std::vector<std::string> further_variables_;
 };
 
 TEST_F(HarnessTest, ATestThatPassesPassesAndIsQuiet) {
@@ -157,16 +187,25 @@ struct Broken {
   const char* test;
   // All of them are found in the output.
   std::vector<const char*> report;
+  // It is the timeout that ends it. Otherwise what the ranks do ends it.
+  bool times_out = false;
 };
+
+void ExpectReport(const std::string& output, const Broken& broken) {
+  for (const char* text : broken.report) {
+    // Not HasSubstr: of a flood nobody wants to see it all.
+    EXPECT_TRUE(absl::StrContains(output, text))
+        << text << "\ndoes not stand in\n"
+        << output.substr(0, 20'000);
+  }
+  EXPECT_EQ(absl::StrContains(output, "timed out after"), broken.times_out);
+}
 
 class BrokenTests : public HarnessTest,
                     public ::testing::WithParamInterface<Broken> {};
 
 TEST_P(BrokenTests, FailWithAReportThatSaysWhy) {
-  const std::string output = Failure(GetParam().test);
-  for (const char* text : GetParam().report) {
-    EXPECT_THAT(output, HasSubstr(text));
-  }
+  ExpectReport(Failure(GetParam().test), GetParam());
 }
 
 INSTANTIATE_TEST_SUITE_P(
@@ -178,15 +217,39 @@ INSTANTIATE_TEST_SUITE_P(
         Broken{"CrashesInTheBody",
                {"root cause: rank 1 was killed by signal 11 (Segmentation "
                 "fault) in phase body",
-                "[rank 1] [crash] signal 11", "RankBody",
+                "in phase body, in ", "RankBody", "[rank 1] [crash] signal 11",
                 // Where the others stood.
                 "[rank 0] [stacks of all threads]", "WaitForever"}},
         Broken{"CrashesAfterTheTest",
                {"root cause: rank 2 was killed by signal 11 (Segmentation "
                 "fault) after the test",
                 "rank 0 passed"}},
+        Broken{"CrashesInAStaticDestructor",
+               {"root cause: rank 1 was killed by signal 11 (Segmentation "
+                "fault) after the test",
+                "CrashesInItsDestructor", "rank 0 passed"}},
+        Broken{"CrashesWithOutput",
+               {"root cause: rank 1 was killed by signal 11",
+                "[rank 1] printed before the crash"}},
+        Broken{"OverflowsItsStack",
+               {"root cause: rank 1 was killed by signal 11 (Segmentation "
+                "fault) in phase body, in ",
+                "Recurse", "rank 0 passed"}},
+        Broken{"Terminates",
+               {"root cause: rank 2 was killed by signal 6 (Aborted) in phase "
+                "body, in ",
+                "RankBody", "rank 0 passed"}},
+        Broken{"ThrowsInAThread",
+               {"root cause: rank 2 was killed by signal 6 (Aborted) in phase "
+                "body",
+                "[rank 2]   what():  thrown in a thread", "rank 0 passed"}},
         Broken{"AbortsInADestructor",
-               {"root cause: rank 0 was killed by signal 6 (Aborted)"}},
+               {"root cause: rank 0 was killed by signal 6 (Aborted)",
+                "AbortsInItsDestructor"}},
+        Broken{"AbortsInAStaticDestructor",
+               {"root cause: rank 0 was killed by signal 6 (Aborted) after "
+                "the test",
+                "AbortsInItsDestructor", "rank 2 passed"}},
         Broken{"OneRankIsKilledWhileTheOthersWait",
                {"root cause: rank 1 was killed by signal 9 (Killed) in phase "
                 "body",
@@ -199,6 +262,14 @@ INSTANTIATE_TEST_SUITE_P(
         Broken{"ExitsBeforeTheEnd",
                {"root cause: rank 2 exited with code 0 before the end, in "
                 "phase body"}},
+        Broken{"ExitsInTheBody",
+               {"root cause: rank 1 exited with code 0 before the end, in "
+                "phase body",
+                "rank 0 passed"}},
+        Broken{"ClosesAllItsFiles",
+               {"root cause: rank 2 result pipe: DATA_LOSS: closed before the "
+                "end",
+                "rank 2 was stopped by the harness"}},
         Broken{"ExitsWithTheCodeOfASkip",
                {"exited with code 81 before the end"}},
         Broken{"ClosesItsResultPipe",
@@ -230,18 +301,36 @@ INSTANTIATE_TEST_SUITE_P(
 INSTANTIATE_TEST_SUITE_P(
     Hang, BrokenTests,
     ::testing::Values(
+        Broken{"HangsInSetUp",
+               {"timed out after 2s", "root cause: rank 1 did not end",
+                "in phase SetUp", "[rank 1] [stacks of all threads]",
+                "rank 0 passed"},
+               /*times_out=*/true},
         Broken{"HangsInTheBody",
                {"timed out after 2s", "did not end within 2s; in phase body",
-                "[rank 2] [stacks of all threads]", "WaitForever"}},
+                "[rank 0] [stacks of all threads]",
+                "[rank 1] [stacks of all threads]",
+                "[rank 2] [stacks of all threads]", "WaitForever"},
+               /*times_out=*/true},
         Broken{"HangsInTearDown",
                {"timed out after 2s", "root cause: rank 1 did not end",
-                "in phase TearDown", "rank 0 passed"}},
+                "in phase TearDown", "rank 0 passed"},
+               /*times_out=*/true},
         Broken{"HangsAtExit",
                {"timed out after 2s", "root cause: rank 0 did not end",
-                "after the test", "rank 2 passed"}},
-        Broken{"IsStopped",
+                "after the test", "rank 2 passed"},
+               /*times_out=*/true},
+        Broken{"HangsInAStaticDestructor",
                {"timed out after 2s", "root cause: rank 2 did not end",
-                "in phase body"}},
+                "after the test", "HangsInItsDestructor", "rank 0 passed"},
+               /*times_out=*/true},
+        Broken{"IsStopped",
+               {"timed out after 2s",
+                "root cause: rank 2 stood still, stopped by a signal",
+                "in phase body",
+                // It went on for them.
+                "[rank 2] [stacks of all threads]", "rank 0 passed"},
+               /*times_out=*/true},
         Broken{"IgnoresSigterm",
                {"[ranks 1, 2] Failed\nso that rank 0 is stopped",
                 "rank 0 was stopped by the harness in phase body"}}),
@@ -254,6 +343,14 @@ INSTANTIATE_TEST_SUITE_P(
                {"root cause: rank 2 failed at testing/broken_tests.cc:",
                 "[rank 2] Expected: (rank()) != (2)", "in a thread",
                 "rank 0 passed"}},
+        Broken{"FailsInAThreadAfterTheTest",
+               {"root cause: rank 1 failed at testing/broken_tests.cc:",
+                "[rank 1] Failed\nafter the test", "rank 0 passed"}},
+        Broken{"ThrowsANumber",
+               {"root cause: rank 1 failed",
+                "[rank 1] Failed\nthe body ended with an exception: of unknown "
+                "type",
+                "rank 0 passed"}},
         Broken{"Throws",
                {"root cause: rank 1 failed",
                 "[rank 1] Failed\nthe body ended with an exception: thrown on "
@@ -262,13 +359,12 @@ INSTANTIATE_TEST_SUITE_P(
         Broken{"OneRankFailsWhileTheOthersWait",
                {"root cause: rank 1 failed", "[rank 1] ", "the root cause",
                 "rank 1: left the group"}},
-        Broken{"AllRanksFailAlike", {"[ranks 0, 1, 2] Expected equality"}},
+        Broken{"AllRanksFailAlike", {"[ranks 0-2] Expected equality"}},
         Broken{"FloodsTheResultPipe",
-               {"[ranks 0, 1, 2] Failed\nlong yyy", "bytes, cut)",
-                "4801 further failures"}},
-        Broken{"AsksForAnUnknownBackend",
-               {"[rank 0] ", "[rank 1] ", "[rank 2] ",
-                "Backend nosuch not supported!"}},
+               {"[ranks 0-2] Failed\nlong yyy", "bytes, cut)",
+                "[ranks 0-2] Failed\nnumber 0",
+                "[rank 2] 99801 further failures"}},
+        Broken{"AsksForAnUnknownBackend", {"Backend nosuch not supported!"}},
         Broken{"FloodsItsOutput",
                {"[rank 1] 0 xxx", "bytes left out", "[rank 1] last line",
                 "[rank 2] last line"}}),
@@ -292,6 +388,94 @@ TEST_F(HarnessTest, OnlyTheRankThatFailedIsBlamed) {
 TEST_F(HarnessTest, AFloodIsCut) {
   EXPECT_LT(Failure("FloodsItsOutput").size(), 4u << 20);
   EXPECT_LT(Failure("FloodsTheResultPipe").size(), 8u << 20);
+#ifndef __SANITIZE_ADDRESS__
+#ifndef __SANITIZE_THREAD__
+  rusage usage;
+  ASSERT_EQ(getrusage(RUSAGE_CHILDREN, &usage), 0);
+  EXPECT_LT(usage.ru_maxrss, 96 << 10) << "kB, of 100 MB that a rank wrote";
+#endif
+#endif
+}
+
+TEST_F(HarnessTest, WhatIsNoTextHarmsNeitherTheReportNorTheXml) {
+  const std::string xml_path = JoinPath(directory_, "report.xml");
+  further_variables_ = {"XML_OUTPUT_FILE=" + xml_path};
+  const std::string output = Failure("SaysWhatIsNoText");
+  EXPECT_THAT(output, HasSubstr("[ranks 0-2] Failed\n\\0\\x01\\xff\\xc3(]]>"
+                                "\\xed\\xa0\\x80red"));
+  EXPECT_EQ(output, PrintableText(output));
+  const auto xml = ReadFile(FileSystem::Posix(), xml_path, int64_t{1} << 24);
+  ASSERT_THAT(xml, IsOk());
+  EXPECT_EQ(*xml, PrintableText(*xml));
+  // In an attribute, and in CDATA, whose end must not stand in it.
+  EXPECT_THAT(*xml, AllOf(HasSubstr("[ranks 0-2] Failed&#x0A;\\0\\x01\\xff"),
+                          HasSubstr("\\xc3(]]>]]&gt;<![CDATA["),
+                          HasSubstr("root cause: rank ")));
+}
+
+TEST_F(HarnessTest, LinesOfThreadsStayWhole) {
+  const std::string output = Failure("WritesLinesFromManyThreads");
+  int lines = 0;
+  const std::vector<std::string> all = absl::StrSplit(output, '\n');
+  for (const std::string& line : all) {
+    if (!absl::StrContains(line, '<') || !absl::StartsWith(line, "[rank ")) {
+      continue;
+    }
+    ++lines;
+    const std::string text = line.substr(sizeof("[rank 0] ") - 1);
+    EXPECT_EQ(text, absl::StrCat("<", std::string(100, text[1]), ">"));
+  }
+  EXPECT_EQ(lines, 3 * 4 * 500);
+}
+
+TEST_F(HarnessTest, TheFlightRecorderSaysWhoIsMissing) {
+  const std::string kept = JoinPath(directory_, "kept");
+  ASSERT_THAT(FileSystem::Posix().CreateDirectories(kept), IsOk());
+  further_variables_ = {"TEST_UNDECLARED_OUTPUTS_DIR=" + kept};
+  const std::string output = Failure("OneRankStaysAwayFromABarrier");
+  EXPECT_THAT(
+      output,
+      AllOf(HasSubstr("root cause: rank 1 kept others waiting"),
+            HasSubstr("flight recorder: group \"default\": rank 1 has not "
+                      "come to barrier #3"),
+            HasSubstr("rank 1 is 1 call behind, its last is barrier #2 "
+                      "(completed)"),
+            // The table, for all ranks.
+            HasSubstr("3 dumps, of ranks 0-2"),
+            HasSubstr("[rank 1] [stacks of all threads]")));
+  const std::string test =
+      JoinPath(kept, "ShortTest.OneRankStaysAwayFromABarrier");
+  EXPECT_THAT(output, HasSubstr("whole outputs and dumps: " + test));
+  EXPECT_THAT(
+      FileSystem::Posix().List(test),
+      IsOkAndHolds(IsSupersetOf({"flight.rank-0.json", "flight.rank-1.json",
+                                 "flight.rank-2.json", "rank-1.log"})));
+}
+
+TEST_F(HarnessTest, OutputThatIsTooLongForTheReportIsKeptAsAWhole) {
+  const std::string kept = JoinPath(directory_, "kept");
+  ASSERT_THAT(FileSystem::Posix().CreateDirectories(kept), IsOk());
+  further_variables_ = {"TEST_UNDECLARED_OUTPUTS_DIR=" + kept};
+  Failure("FloodsItsOutput");
+  const auto file = FileSystem::Posix().OpenForRead(
+      JoinPath(kept, "BrokenTest.FloodsItsOutput/rank-1.log"));
+  ASSERT_THAT(file, IsOk());
+  EXPECT_THAT((*file)->Size(),
+              IsOkAndHolds(::testing::AllOf(::testing::Gt(60'000'000),
+                                            ::testing::Lt(70'000'000))));
+  OutputOf("ClosesItsOutput", 0);
+  EXPECT_THAT(FileSystem::Posix().List(kept), IsOkAndHolds(SizeIs(1)))
+      << "of a test that passed";
+}
+
+TEST_F(HarnessTest, RanksThatCannotBeStartedAreReported) {
+  EXPECT_THAT(Failure("HasTooFewFiles"),
+              AllOf(HasSubstr("the ranks could not be started: "),
+                    HasSubstr(" of 3: "), HasSubstr("Too many open files")));
+  EXPECT_THAT(Failure("HasTooFewProcesses"),
+              AllOf(HasSubstr("the ranks could not be started: "),
+                    HasSubstr("rank 0 of 3: "),
+                    HasSubstr("Resource temporarily unavailable")));
 }
 
 TEST_F(HarnessTest, WhatAllRanksSkipIsSkippedWithItsReason) {
@@ -301,9 +485,8 @@ TEST_F(HarnessTest, WhatAllRanksSkipIsSkippedWithItsReason) {
 }
 
 TEST_F(HarnessTest, RpcIsSkippedSinceNoneIsLinked) {
-  EXPECT_THAT(OutputOf("AsksForRpc", 0),
-              AllOf(HasSubstr("[  SKIPPED ] 1 test"),
-                    HasSubstr("no RPC is linked into this test")));
+  EXPECT_THAT(OutputOf("AsksForRpc", 0), AllOf(HasSubstr("[  SKIPPED ] 1 test"),
+                                               HasSubstr("no RPC is linked")));
 }
 
 TEST_F(HarnessTest, ImpossibleWorldSizesAreRefused) {
@@ -327,19 +510,26 @@ bool AwaitOrphansEnd(pid_t pid) {
   return false;
 }
 
-TEST_F(HarnessTest, RanksDieWithTheirParent) {
+// Kills the parent process of a test whose ranks and their children wait, and
+// expects the end of them all.
+void HarnessTest::ExpectNoOrphans() {
   ASSERT_EQ(prctl(PR_SET_CHILD_SUBREAPER, 1), 0);
-  BrokenRun run("WaitsForever", directory_);
-  std::vector<pid_t> ranks;
+  BrokenRun run("WaitsForever", directory_, launcher_);
+  std::vector<pid_t> processes;
   for (int rank = 0; rank < 3; ++rank) {
-    ranks.push_back(AwaitPid(absl::StrCat("rank_", rank)));
-    ASSERT_GT(ranks.back(), 0);
-    EXPECT_EQ(kill(ranks.back(), 0), 0) << "it runs";
+    for (const char* what : {"rank_", "child_", "daemon_"}) {
+      processes.push_back(AwaitPid(absl::StrCat(what, rank)));
+      ASSERT_GT(processes.back(), 0);
+      EXPECT_EQ(kill(processes.back(), 0), 0) << "it runs";
+    }
   }
   run.process().Signal(SIGKILL);
   EXPECT_TRUE(run.process().Wait().KilledBy(SIGKILL));
-  for (pid_t rank : ranks) EXPECT_TRUE(AwaitOrphansEnd(rank));
+  for (pid_t process : processes) EXPECT_TRUE(AwaitOrphansEnd(process));
+  EXPECT_TRUE(AwaitTidy()) << "directories of tests stay behind";
 }
+
+TEST_F(HarnessTest, NothingOutlivesTheParent) { ExpectNoOrphans(); }
 
 // The same with ranks that mpirun starts.
 class LauncherTest : public HarnessTest {
@@ -363,10 +553,7 @@ class BrokenLaunchedTests : public LauncherTest,
                             public ::testing::WithParamInterface<Broken> {};
 
 TEST_P(BrokenLaunchedTests, FailWithAReportThatSaysWhy) {
-  const std::string output = Failure(GetParam().test);
-  for (const char* text : GetParam().report) {
-    EXPECT_THAT(output, HasSubstr(text));
-  }
+  ExpectReport(Failure(GetParam().test), GetParam());
 }
 
 INSTANTIATE_TEST_SUITE_P(
@@ -392,13 +579,17 @@ INSTANTIATE_TEST_SUITE_P(
                 "rank 1 skipped: no room"}},
         Broken{"HangsInTheBody",
                {"timed out after 2s", "did not end within 2s; in phase body",
-                "[rank 2] [stacks of all threads]", "WaitForever"}},
+                "[rank 2] [stacks of all threads]", "WaitForever"},
+               /*times_out=*/true},
         Broken{"HangsAtExit",
                {"timed out after 2s", "root cause: rank 0 did not end",
-                "after the test", "rank 2 passed"}},
+                "after the test", "rank 2 passed"},
+               /*times_out=*/true},
         Broken{"IsStopped",
-               {"timed out after 2s", "root cause: rank 2 did not end",
-                "in phase body"}},
+               {"timed out after 2s",
+                "root cause: rank 2 stood still, stopped by a signal",
+                "[rank 2] [stacks of all threads]"},
+               /*times_out=*/true},
         Broken{"IgnoresSigterm",
                {"[ranks 1, 2] Failed\nso that rank 0 is stopped",
                 "rank 0 was stopped by the harness in phase body"}},
@@ -432,22 +623,12 @@ TEST_F(LauncherTest, ALauncherThatStartsNothingIsReported) {
                         "exited with code 1"));
 }
 
-TEST_F(LauncherTest, RanksDieWithTheirParent) {
-  ASSERT_EQ(prctl(PR_SET_CHILD_SUBREAPER, 1), 0);
-  BrokenRun run("WaitsForever", directory_, launcher_);
-  std::vector<pid_t> ranks;
-  for (int rank = 0; rank < 3; ++rank) {
-    ranks.push_back(AwaitPid(absl::StrCat("rank_", rank)));
-    ASSERT_GT(ranks.back(), 0);
-  }
-  run.process().Signal(SIGKILL);
-  EXPECT_TRUE(run.process().Wait().KilledBy(SIGKILL));
-  for (pid_t rank : ranks) EXPECT_TRUE(AwaitOrphansEnd(rank));
-}
+TEST_F(LauncherTest, NothingOutlivesTheParent) { ExpectNoOrphans(); }
 
-TEST_F(HarnessTest, WhatRanksLeaveBehindDiesWithThem) {
+// What ranks leave behind dies with them, and the run does not wait for it.
+void HarnessTest::ExpectLeftoversDie(const std::string& test) {
   ASSERT_EQ(prctl(PR_SET_CHILD_SUBREAPER, 1), 0);
-  OutputOf("LeavesAProcessBehind", 0);
+  OutputOf(test, 0);
   for (int rank = 0; rank < 3; ++rank) {
     const pid_t left = AwaitPid(absl::StrCat("left_", rank));
     ASSERT_GT(left, 0);
@@ -455,8 +636,81 @@ TEST_F(HarnessTest, WhatRanksLeaveBehindDiesWithThem) {
   }
 }
 
+TEST_F(HarnessTest, WhatRanksLeaveBehindDiesWithThem) {
+  ExpectLeftoversDie("LeavesAProcessBehind");
+}
+
+TEST_F(HarnessTest, DaemonsOfRanksThatHoldTheirPipesDieWithThem) {
+  ExpectLeftoversDie("LeavesADaemonBehind");
+}
+
+TEST_F(HarnessTest, ADaemonThatWritesForEverDoesNotKeepTheRunFromEnding) {
+  ExpectLeftoversDie("LeavesAFloodBehind");
+}
+
+TEST_F(LauncherTest, WhatRanksLeaveBehindDiesWithThem) {
+  ExpectLeftoversDie("LeavesADaemonBehind");
+}
+
+// The part of `output` from the start of that test to its end.
+std::string ReportOf(const std::string& output, const std::string& test) {
+  const size_t begin = output.find("[ RUN      ] " + test + "\n");
+  const size_t end = output.find("] " + test + " (", begin);
+  if (begin == std::string::npos || end == std::string::npos) return "";
+  return output.substr(begin, end - begin);
+}
+
+TEST_F(HarnessTest, BehindATestThatBreaksRanksOthersFindNewOnes) {
+  const std::string output = Failure("BrokenSuiteTest.*");
+  EXPECT_THAT(output, AllOf(HasSubstr("[  PASSED  ] 6 tests."),
+                            HasSubstr("[  SKIPPED ] 1 test,"),
+                            HasSubstr(" 5 FAILED TESTS")));
+  const auto report = [&output](const std::string& test) {
+    return ReportOf(output, "BrokenSuiteTest." + test);
+  };
+  for (const char* test :
+       {"IsFine", "PassesAfterACrash", "PassesAfterAHang", "PassesAfterASkip",
+        "PassesAfterAFailure", "PassesAfterAnExit"}) {
+    EXPECT_THAT(report(test), ::testing::EndsWith("[       OK ")) << test;
+  }
+  EXPECT_THAT(report("Crashes"),
+              AllOf(HasSubstr("root cause: rank 1 was killed by signal 11 "
+                              "(Segmentation fault) in phase body"),
+                    HasSubstr("[rank 0] [stacks of all threads]"),
+                    Not(HasSubstr("timed out after"))));
+  EXPECT_THAT(report("Hangs"),
+              AllOf(HasSubstr("timed out after 2s; root cause: rank 2 kept "
+                              "others waiting (see the flight recorder)"),
+                    HasSubstr("[rank 2] [stacks of all threads]"),
+                    HasSubstr("flight recorder: group \"default\": rank 2 has "
+                              "not come to barrier #")));
+  EXPECT_THAT(report("AllSkip"), HasSubstr("Test skipped for ROCm on purpose"));
+  EXPECT_THAT(report("OneSkips"),
+              AllOf(HasSubstr("1 of 3 ranks skipped, expected all or none"),
+                    HasSubstr("rank 1 skipped: no room")));
+  EXPECT_THAT(report("Fails"), AllOf(HasSubstr("root cause: rank 1 failed"),
+                                     HasSubstr("the root cause"),
+                                     HasSubstr("rank 1: left the group")));
+  EXPECT_THAT(report("Exits"),
+              HasSubstr("root cause: rank 0 exited with code 0 before the "
+                        "end, in phase body"));
+}
+
+TEST_F(HarnessTest, AtTheEndOfASuiteItsRanksAreJudgedOnceMore) {
+  EXPECT_THAT(Failure("FailingSuiteEndTest.*"),
+              AllOf(HasSubstr("[       OK ] FailingSuiteEndTest.IsFineToo"),
+                    HasSubstr("do not end as they should; root cause: rank 2 "
+                              "failed at testing/broken_tests.cc:"),
+                    HasSubstr("[rank 2] Failed\nat the end of the suite")));
+  EXPECT_THAT(Failure("CrashingSuiteEndTest.*"),
+              AllOf(HasSubstr("[       OK ] CrashingSuiteEndTest.IsFine"),
+                    HasSubstr("do not end as they should; root cause: rank 2 "
+                              "was killed by signal 11"),
+                    HasSubstr("[rank 2] [crash] signal 11")));
+}
+
 TEST_F(HarnessTest, ManyRunsAtOnceDoNotDisturbEachOther) {
-  constexpr int kRuns = 12;
+  constexpr int kRuns = 50;
   std::vector<std::thread> threads;
   for (int i = 0; i < kRuns; ++i) {
     threads.emplace_back([this, i] {

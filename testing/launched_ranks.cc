@@ -19,6 +19,7 @@
 #include "sherd/core/base/deadline.h"
 #include "sherd/core/base/file.h"
 #include "sherd/core/base/knobs.h"
+#include "sherd/core/base/marked_processes.h"
 #include "sherd/core/base/status_macros.h"
 #include "sherd/testing/rank_keeper.h"
 
@@ -27,6 +28,12 @@ namespace {
 
 constexpr size_t kMaxOutput = size_t{64} << 10;
 constexpr absl::Duration kTerminateTime = absl::Seconds(2);
+// Whose value no other run has.
+constexpr absl::string_view kMarkVariable = "TMPDIR";
+
+std::string MarkOf(absl::string_view session) {
+  return absl::StrCat(kMarkVariable, "=", session);
+}
 
 // A named pipe that stays open: an end to read from, and one to write to.
 absl::StatusOr<Pipe> MakeNamedPipe(const std::string& path) {
@@ -84,7 +91,7 @@ void AddLauncherVariables(std::vector<std::string>& environment,
   for (const auto& [name, value] : defaults) {
     if (!Has(environment, name)) Set(environment, name, value);
   }
-  Set(environment, "TMPDIR", session);
+  Set(environment, kMarkVariable, session);
   // Open MPI leaks in modules that it has unloaded before the check.
   std::string sanitizer = "detect_leaks=0";
   for (const std::string& variable : environment) {
@@ -200,6 +207,12 @@ absl::StatusOr<std::unique_ptr<Launcher>> Launcher::Start(
   if (!arguments.empty()) {
     line.insert(line.end(), arguments.begin() + 1, arguments.end());
   }
+  absl::StatusOr<std::unique_ptr<Guardian>> guardian =
+      Guardian::Start(session, MarkOf(session));
+  if (!guardian.ok()) {
+    FileSystem::Posix().RemoveAll(session).IgnoreError();
+    return guardian.status();
+  }
   absl::StatusOr<Subprocess> process =
       Subprocess::Start({.program = options.program,
                          .arguments = line,
@@ -209,15 +222,17 @@ absl::StatusOr<std::unique_ptr<Launcher>> Launcher::Start(
     FileSystem::Posix().RemoveAll(session).IgnoreError();
     return process.status();
   }
-  return std::unique_ptr<Launcher>(
-      new Launcher(*std::move(process), std::move(output.read),
-                   std::move(release.write), std::move(session)));
+  return std::unique_ptr<Launcher>(new Launcher(
+      *std::move(guardian), *std::move(process), std::move(output.read),
+      std::move(release.write), std::move(session)));
 }
 
 Launcher::~Launcher() {
   Finish(absl::ZeroDuration());
   FileSystem::Posix().RemoveAll(session_).IgnoreError();
 }
+
+std::string Launcher::Mark() const { return MarkOf(session_); }
 
 const std::optional<ExitStatus>& Launcher::Poll() { return process_.Poll(); }
 
@@ -233,6 +248,7 @@ void Launcher::DrainOutput() {
 }
 
 void Launcher::Finish(absl::Duration at_most) {
+  if (std::exchange(finished_, true)) return;
   release_.Reset();
   for (const int signal : {0, SIGTERM, SIGKILL}) {
     if (signal != 0 && !Poll()) process_.SignalGroup(signal);
@@ -245,6 +261,7 @@ void Launcher::Finish(absl::Duration at_most) {
       poll(fds, 2, 20);
     }
   }
+  KillMarkedProcesses(Mark());
   DrainOutput();
 }
 

@@ -11,6 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "sherd/core/base/guardian.h"
 #include "sherd/core/base/unique_fd.h"
 #include "sherd/testing/subprocess.h"
 
@@ -53,6 +54,7 @@ class LaunchedRank {
   void LauncherEnded();
 
   bool has_started() const { return process_ > 0; }
+  pid_t process() const { return process_; }
   // It ended because the launcher ended all ranks.
   bool ended_by_launcher() const { return ended_by_launcher_; }
 
@@ -92,23 +94,31 @@ class Launcher {
   const std::string& output() const { return output_; }
 
   // Lets the keepers, and so the launcher, come to their end, and waits for it
-  // for at most `at_most`; then ends it.
+  // for at most `at_most`; then ends it. What the ranks have left behind is
+  // killed.
   void Finish(absl::Duration at_most);
 
  private:
-  Launcher(Subprocess process, UniqueFd output, UniqueFd release,
-           std::string session)
-      : process_(std::move(process)),
+  Launcher(std::unique_ptr<Guardian> guardian, Subprocess process,
+           UniqueFd output, UniqueFd release, std::string session)
+      : guardian_(std::move(guardian)),
+        process_(std::move(process)),
         output_fd_(std::move(output)),
         release_(std::move(release)),
         session_(std::move(session)) {}
 
+  // The launcher starts sessions and groups as it likes: all that descends from
+  // it is known by its environment.
+  std::string Mark() const;
+
+  const std::unique_ptr<Guardian> guardian_;
   Subprocess process_;
   UniqueFd output_fd_;
   UniqueFd release_;
   // A directory with a short name, for the sockets of Open MPI.
   const std::string session_;
   std::string output_;
+  bool finished_ = false;
 };
 
 }  // namespace sherd::testing::internal

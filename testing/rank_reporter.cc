@@ -3,24 +3,28 @@
 #include <fcntl.h>
 #include <stdlib.h>
 #include <sys/prctl.h>
-#include <unistd.h>
 
 #include <cerrno>
 #include <cstdio>
+#include <iostream>
 #include <limits>
 #include <optional>
 #include <utility>
+#include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "gtest/gtest.h"
 #include "sherd/core/base/knobs.h"
+#include "sherd/testing/announced_skip.h"
+#include "sherd/testing/exit_codes.h"
 #include "sherd/testing/rank_keeper.h"
 #include "sherd/testing/stack_dump.h"
+#include "sherd/testing/subprocess.h"
 
 namespace sherd::testing::internal {
 namespace {
-
-thread_local std::optional<SkipReason> announced_skip;
 
 void WriteAll(int fd, absl::string_view bytes) {
   while (!bytes.empty()) {
@@ -32,19 +36,124 @@ void WriteAll(int fd, absl::string_view bytes) {
   }
 }
 
+void FlushOutput() {
+  std::cout.flush();
+  std::cerr.flush();
+  std::fflush(nullptr);
+}
+
+// The descriptor that `knob` names, which programs that this one starts do not
+// get; nothing if there is none.
+std::optional<int> TakeFd(Knob knob) {
+  const absl::StatusOr<std::optional<int64_t>> value =
+      GetIntKnob(knob, 3, std::numeric_limits<int>::max());
+  if (!value.ok() || !value->has_value()) return std::nullopt;
+  unsetenv(GetKnobInfo(knob).variable);
+  const int fd = static_cast<int>(**value);
+  if (fcntl(fd, F_SETFD, FD_CLOEXEC) != 0) return std::nullopt;
+  return fd;
+}
+
+std::string FullName(const ::testing::TestInfo& test) {
+  return absl::StrCat(test.test_suite_name(), ".", test.name());
+}
+
+// Whether main() has given the harness's arguments to GoogleTest. Otherwise the
+// rank would run all tests.
+bool HasTakenArguments() {
+  for (absl::string_view argument : OwnArguments()) {
+    if (absl::ConsumePrefix(&argument, "--gtest_filter=")) {
+      return argument == absl::string_view(GTEST_FLAG_GET(filter));
+    }
+  }
+  return false;
+}
+
 }  // namespace
+
+// What a persistent rank is told.
+class RankCommands {
+ public:
+  explicit RankCommands(int fd) : fd_(fd) {}
+
+  // Whether `test` is the one to run now. Waits for the first command.
+  bool IsNext(const std::string& test) {
+    if (!next_ && !leaving_) Await();
+    return next_ == test;
+  }
+
+  // Waits for the next test, or for the end.
+  void Await() {
+    next_.reset();
+    std::string line;
+    for (char byte; Read(byte);) {
+      if (byte == '\n') {
+        next_ = std::move(line);
+        return;
+      }
+      line += byte;
+    }
+    leaving_ = true;
+    Leave(/*in_step=*/true);
+  }
+
+  void Leave(bool in_step) {
+    if (leave != nullptr) std::exchange(leave, nullptr)(in_step);
+  }
+
+  bool leaving() const { return leaving_; }
+
+  bool passing_by = false;
+  bool can_go_on = true;
+  std::function<void(bool in_step)> leave;
+
+ private:
+  bool Read(char& byte) const {
+    ssize_t size;
+    do {
+      size = read(fd_, &byte, 1);
+    } while (size < 0 && errno == EINTR);
+    return size == 1;
+  }
+
+  const int fd_;
+  std::optional<std::string> next_;
+  bool leaving_ = false;
+};
 
 // Forwards GoogleTest's events; the usual printer has been taken off.
 class RankListener : public ::testing::EmptyTestEventListener {
  public:
   explicit RankListener(RankReporter& reporter) : reporter_(reporter) {}
 
-  void OnTestStart(const ::testing::TestInfo&) override {
+  void OnTestProgramStart(const ::testing::UnitTest&) override {
+    if (HasTakenArguments()) return;
+    reporter_.Send({.type = ResultFrame::Type::kFailure,
+                    .text = "main() must hand its arguments to InitGoogleTest "
+                            "before RUN_ALL_TESTS(): this rank does not know "
+                            "which test to run"});
+    reporter_.Send(
+        {.type = ResultFrame::Type::kDone, .number = 1, .second = 1});
+    std::exit(kRankFailed);
+  }
+
+  void OnTestStart(const ::testing::TestInfo& test) override {
+    reporter_.EndForkedProcess();
+    if (RankCommands* const commands = reporter_.commands_.get()) {
+      commands->passing_by = !commands->IsNext(FullName(test));
+      if (commands->passing_by) return;
+    }
     reporter_.Phase("SetUp");
   }
 
   void OnTestPartResult(const ::testing::TestPartResult& result) override {
-    if (result.passed()) return;
+    if (result.passed() || reporter_.IsPassingBy()) return;
+    if (reporter_.IsForkedProcess()) {
+      std::fprintf(stderr, "process that a rank forked: %s:%d: %s\n",
+                   result.file_name() == nullptr ? "" : result.file_name(),
+                   result.line_number(), result.message());
+      return;
+    }
     ResultFrame frame = {.type = ResultFrame::Type::kFailure,
                          .number = result.line_number(),
                          .text = result.message()};
@@ -57,23 +166,63 @@ class RankListener : public ::testing::EmptyTestEventListener {
     reporter_.Send(std::move(frame));
   }
 
-  void OnTestEnd(const ::testing::TestInfo&) override {
-    reporter_.Phase("exit");
+  void OnTestEnd(const ::testing::TestInfo& test) override {
+    reporter_.EndForkedProcess();
+    if (reporter_.commands_ == nullptr) {
+      reporter_.Phase("exit");
+      return;
+    }
+    if (!reporter_.IsPassingBy()) EndPersistentTest(*test.result());
+    reporter_.commands_->passing_by = false;
+  }
+
+  void OnTestIterationEnd(const ::testing::UnitTest& unit_test, int) override {
+    // Of endless iterations this is the last one.
+    if (reporter_.IsPersistent() && reporter_.commands_->leaving() &&
+        GTEST_FLAG_GET(repeat) < 0) {
+      EndProgram(unit_test);
+      std::exit(kRankPassed);
+    }
   }
 
   void OnTestProgramEnd(const ::testing::UnitTest& unit_test) override {
-    reporter_.Send({.type = ResultFrame::Type::kDone,
-                    .number = unit_test.test_to_run_count(),
-                    .second = unit_test.Passed() ? 0 : 1});
-    std::fflush(nullptr);
+    EndProgram(unit_test);
+  }
+
+ private:
+  void EndPersistentTest(const ::testing::TestResult& result) {
+    RankCommands& commands = *reporter_.commands_;
+    if (!result.Passed()) commands.can_go_on = false;
+    // Others may be waiting for this rank.
+    if (!commands.can_go_on) commands.Leave(/*in_step=*/false);
+    FlushOutput();
+    reporter_.Send({.type = ResultFrame::Type::kTestEnd,
+                    .number = commands.can_go_on,
+                    .second = result.Failed()});
+    commands.Await();
+    // Of the ranks' end.
+    skip_.reset();
+    reporter_.Phase("exit");
+  }
+
+  // Returns if the rank passed.
+  void EndProgram(const ::testing::UnitTest& unit_test) {
+    reporter_.Send(
+        {.type = ResultFrame::Type::kDone,
+         .number = reporter_.IsPersistent() ? 1 : unit_test.test_to_run_count(),
+         .second = unit_test.Passed() ? 0 : 1});
+    FlushOutput();
     if (!unit_test.Passed()) std::exit(kRankFailed);
     if (skip_) std::exit(static_cast<int>(*skip_));
   }
 
- private:
   RankReporter& reporter_;
   std::optional<SkipReason> skip_;
 };
+
+RankReporter::RankReporter(int fd) : fd_(fd), pid_(getpid()) {}
+
+RankReporter::~RankReporter() = default;
 
 RankReporter* RankReporter::Get() {
   static RankReporter* const reporter = Install();
@@ -82,20 +231,25 @@ RankReporter* RankReporter::Get() {
 
 RankReporter* RankReporter::Install() {
   BecomeKeeperIfAsked();
-  const absl::StatusOr<std::optional<int64_t>> knob =
-      GetIntKnob(Knob::kTestRankFd, 3, std::numeric_limits<int>::max());
-  if (!knob.ok() || !knob->has_value()) return nullptr;
-  const int fd = static_cast<int>(**knob);
-  // Programs that this rank starts are no ranks of the test.
-  unsetenv(GetKnobInfo(Knob::kTestRankFd).variable);
-  if (fcntl(fd, F_SETFD, FD_CLOEXEC) != 0) return nullptr;
+  const std::optional<int> results = TakeFd(Knob::kTestRankFd);
+  if (!results) return nullptr;
 
   // What ps and stack dumps show, instead of the "exe" of /proc/self/exe.
   prctl(PR_SET_NAME, ("rank " + GetKnobOr(Knob::kRank, "?")).c_str());
-  auto* const reporter = new RankReporter(fd);
-  reporter->Send({.type = ResultFrame::Type::kHello, .number = kFrameVersion});
-  // A copy, since the test may redirect standard error.
+  // Whole lines, at once: what is in a buffer is lost in a crash.
+  std::setvbuf(stdout, nullptr, _IOLBF, BUFSIZ);
+  // A copy, since the test may redirect standard error. Before the greeting,
+  // behind which the harness may ask for stacks.
   InstallStackDump(fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 3));
+  // Nor is a program that this rank starts one of ranks that somebody else
+  // started, as its variables say.
+  setenv(GetKnobInfo(Knob::kTestExternal).variable, "0", /*overwrite=*/1);
+  auto* const reporter = new RankReporter(*results);
+  if (const std::optional<int> commands = TakeFd(Knob::kTestCommandFd)) {
+    reporter->commands_ = std::make_unique<RankCommands>(*commands);
+  }
+  reporter->Send({.type = ResultFrame::Type::kHello, .number = kFrameVersion});
+  reporter->Phase("main(), before the tests");
   ::testing::TestEventListeners& listeners =
       ::testing::UnitTest::GetInstance()->listeners();
   delete listeners.Release(listeners.default_result_printer());
@@ -113,20 +267,30 @@ void RankReporter::ExpectDeath(int rank, int signal) {
         .second = signal});
 }
 
+void RankReporter::EndForkedProcess() const {
+  if (!IsForkedProcess()) return;
+  FlushOutput();
+  _exit(::testing::Test::HasFailure() ? kRankFailed : kRankPassed);
+}
+
 void RankReporter::Send(ResultFrame frame) {
+  // Before the lock, which may have been taken when the process was forked.
+  if (IsForkedProcess()) return;
   const std::string bytes = EncodeFrame(std::move(frame));
   absl::MutexLock lock(&mutex_);
   WriteAll(fd_, bytes);
 }
 
-absl::string_view AnnounceSkip(SkipReason reason) {
-  announced_skip = reason;
-  return SkipText(reason);
+bool RankReporter::IsPassingBy() const {
+  return commands_ != nullptr && commands_->passing_by;
 }
 
-SkipReason TakeAnnouncedSkip() {
-  return std::exchange(announced_skip, std::nullopt)
-      .value_or(SkipReason::kGeneric);
+void RankReporter::CannotGoOn() {
+  if (commands_ != nullptr) commands_->can_go_on = false;
+}
+
+void RankReporter::OnLeave(std::function<void(bool in_step)> leave) {
+  if (commands_ != nullptr) commands_->leave = std::move(leave);
 }
 
 namespace {

@@ -82,7 +82,7 @@ absl::Status FrameDecoder::Decode(absl::string_view payload,
                                   absl::FunctionRef<void(ResultFrame)> sink) {
   const int type = static_cast<uint8_t>(payload[0]);
   if (type < static_cast<int>(ResultFrame::Type::kHello) ||
-      type > static_cast<int>(ResultFrame::Type::kDone)) {
+      type > static_cast<int>(ResultFrame::Type::kTestEnd)) {
     return absl::DataLossError(absl::StrCat("a frame of unknown type ", type));
   }
   ResultFrame frame;

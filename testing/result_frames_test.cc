@@ -25,6 +25,7 @@ const std::vector<ResultFrame>& Conversation() {
       {.type = Type::kFailure, .number = 7, .file = "a.cc", .text = "x\ny"},
       {.type = Type::kExpectDeath, .number = 3, .second = 9},
       {.type = Type::kSkip, .number = 86, .text = std::string("\0z", 2)},
+      {.type = Type::kTestEnd, .number = 1, .second = 1},
       {.type = Type::kDone, .number = 1, .second = -1}};
   return *frames;
 }
@@ -97,7 +98,7 @@ TEST(ResultFramesTest, WhatIsNoSuchStreamIsRefused) {
       {"two greetings", hello + hello, "second greeting"},
       {"version", Patched(hello, 5, 2), "version 2, expected 1"},
       {"type 0", Patched(hello, 4, 0), "unknown type 0"},
-      {"type 7", hello + Patched(phase, 4, 7), "unknown type 7"},
+      {"type 8", hello + Patched(phase, 4, 8), "unknown type 8"},
       {"file longer than the frame", hello + Patched(phase, 13, 5),
        "file name has 5 bytes"},
       {"huge file", hello + Patched(phase, 16, '\x80'), "file name has"},

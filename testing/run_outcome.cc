@@ -4,17 +4,21 @@
 #include <tuple>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "sherd/core/base/units.h"
+#include "sherd/testing/printable_text.h"
+#include "sherd/testing/stack_dump.h"
 
 namespace sherd::testing::internal {
 namespace {
 
 // From the likely cause to the likely consequence.
-enum class Weight { kCrash, kFailure, kPeerLost, kTimeout };
+enum class Weight { kCrash, kFailure, kSuspended, kPeerLost, kTimeout };
 
 struct Event {
   Weight weight;
@@ -60,13 +64,20 @@ bool SkippedInOrder(const RankOutcome& rank) {
          rank.exit->ExitedWith(rank.skip->number);
 }
 
+std::string Suspension(const RankOutcome& rank) {
+  return absl::StrCat("stood still, stopped by a signal (SIGSTOP?), in phase ",
+                      *rank.suspended_in);
+}
+
 std::string HowItEnded(const RunOutcome& run, int r) {
   const RankOutcome& rank = run.ranks[r];
   const std::string in_phase = absl::StrCat(" in phase ", rank.phase);
+  if (!rank.vanished.empty()) return rank.vanished;
   if (!rank.exit) return "was not started";
   if (DiedAsExpected(run, r)) {
     return absl::StrCat(rank.exit->ToString(), ", as expected");
   }
+  if (rank.suspended_in) return Suspension(rank);
   if (rank.stopped) {
     return absl::StrCat("was stopped by the harness", in_phase);
   }
@@ -90,10 +101,34 @@ std::string CutPhase(const RankOutcome& rank) {
                               : absl::StrCat(" in phase ", rank.phase);
 }
 
+// Functions on a stack that do not say where a crash comes from.
+bool IsMachinery(absl::string_view function) {
+  for (absl::string_view name : {"?", "raise", "gsignal", "abort", "pthread_",
+                                 "__", "std::terminate", "std::rethrow"}) {
+    if (absl::StartsWith(function, name)) return true;
+  }
+  return false;
+}
+
+// ", in FUNCTION", as far as the stack in the rank's output tells.
+std::string CrashSite(absl::string_view output) {
+  const size_t crash = output.rfind(kCrashBegin);
+  if (crash == absl::string_view::npos) return "";
+  for (absl::string_view line : absl::StrSplit(output.substr(crash), '\n')) {
+    if (!absl::ConsumePrefix(&line, "    0x")) continue;
+    const size_t space = line.find("  ");
+    if (space == absl::string_view::npos) continue;
+    line = absl::StripAsciiWhitespace(line.substr(space));
+    if (!IsMachinery(line)) return absl::StrCat(", in ", line);
+  }
+  return "";
+}
+
 // What is wrong with the way the rank ended, beside failures that it reported
 // itself; empty if nothing.
 std::string WrongEnd(const RunOutcome& run, int r) {
   const RankOutcome& rank = run.ranks[r];
+  if (!rank.vanished.empty()) return rank.vanished;
   if (!rank.exit || DiedAsExpected(run, r)) return "";
   if (const auto expected = run.expected_deaths.find(r);
       expected != run.expected_deaths.end()) {
@@ -105,7 +140,8 @@ std::string WrongEnd(const RunOutcome& run, int r) {
     return absl::StrCat("was ended by the launcher", CutPhase(rank));
   }
   if (!rank.stopped && rank.exit->signal()) {
-    return absl::StrCat(rank.exit->ToString(), CutPhase(rank));
+    return absl::StrCat(rank.exit->ToString(), CutPhase(rank),
+                        CrashSite(rank.output));
   }
   if (!rank.pipe.ok()) {
     return absl::StrCat("result pipe: ", rank.pipe.ToString());
@@ -158,39 +194,65 @@ void DropEchoes(const RunOutcome& run, std::vector<Event>& events) {
   }
 }
 
+// Without what a clock has added or taken away.
+std::string TimeoutText(const RunOutcome& run) {
+  const absl::Duration unit = absl::Milliseconds(10);
+  return absl::FormatDuration(absl::Trunc(run.timeout + unit / 2, unit));
+}
+
+// Whether others wait for the rank, as far as the flight recorders tell.
+bool IsBlamed(const RunOutcome& run, int rank) {
+  return run.flight && run.flight->blamed.count(rank) != 0;
+}
+
 std::vector<Event> EventsOf(const RunOutcome& run) {
   std::vector<Event> events;
   for (int r = 0; r < static_cast<int>(run.ranks.size()); ++r) {
     const RankOutcome& rank = run.ranks[r];
     AppendReported(rank, r, events);
     if (std::string wrong = WrongEnd(run, r); !wrong.empty()) {
-      const bool crash = !rank.stopped && rank.exit->signal().has_value();
+      const bool crash = !rank.vanished.empty() ||
+                         (!rank.stopped && rank.exit->signal().has_value());
       Weight weight = crash ? Weight::kCrash : Weight::kFailure;
       // Because another one was killed.
       if (rank.ended_by_launcher) weight = Weight::kPeerLost;
       events.push_back({weight, rank.ended, r, {"", 0, std::move(wrong)}});
     }
-    if (run.timed_out && rank.stopped) {
+    if (rank.suspended_in && !DiedAsExpected(run, r)) {
+      events.push_back(
+          {Weight::kSuspended, rank.ended, r, {"", 0, Suspension(rank)}});
+    } else if (rank.stopped && IsBlamed(run, r)) {
       events.push_back({Weight::kTimeout,
                         rank.ended,
                         r,
                         {"", 0,
-                         absl::StrCat("did not end within ",
-                                      absl::FormatDuration(run.timeout), ";",
+                         absl::StrCat("kept others waiting (see the flight "
+                                      "recorder);",
                                       CutPhase(rank))}});
+    } else if (run.timed_out && rank.stopped) {
+      events.push_back({Weight::kTimeout,
+                        rank.ended,
+                        r,
+                        {"", 0,
+                         absl::StrCat("did not end within ", TimeoutText(run),
+                                      ";", CutPhase(rank))}});
     }
   }
   DropEchoes(run, events);
+  const auto key = [&run](const Event& event) {
+    const bool is_consequence =
+        event.weight == Weight::kTimeout && !IsBlamed(run, event.rank);
+    return std::tuple(event.weight, is_consequence, event.when);
+  };
   std::stable_sort(
-      events.begin(), events.end(), [](const Event& a, const Event& b) {
-        return std::tie(a.weight, a.when) < std::tie(b.weight, b.when);
-      });
+      events.begin(), events.end(),
+      [&key](const Event& a, const Event& b) { return key(a) < key(b); });
   return events;
 }
 
 std::string RankList(const std::vector<int>& ranks) {
   return absl::StrCat(ranks.size() == 1 ? "rank " : "ranks ",
-                      absl::StrJoin(ranks, ", "));
+                      FormatRanks(ranks));
 }
 
 // The same failure of several ranks becomes one, at the place of the first.
@@ -213,7 +275,10 @@ std::vector<Verdict::Failure> Merge(const std::vector<Event>& events) {
   std::vector<Verdict::Failure> failures;
   for (auto& [failure, ranks] : merged) {
     std::sort(ranks.begin(), ranks.end());
-    failure.text = absl::StrCat("[", RankList(ranks), "] ", failure.text);
+    ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
+    failure.file = PrintableText(failure.file);
+    failure.text =
+        absl::StrCat("[", RankList(ranks), "] ", PrintableText(failure.text));
     failures.push_back(std::move(failure));
   }
   return failures;
@@ -236,6 +301,21 @@ std::string Table(const RunOutcome& run) {
     absl::StrAppend(&table, "\n  rank ", r, " ", HowItEnded(run, r));
   }
   return table;
+}
+
+// A line of each finding, and where more can be found.
+std::string FurtherHints(const RunOutcome& run) {
+  std::string hints;
+  if (run.flight) {
+    for (const std::string& finding : run.flight->findings) {
+      absl::StrAppend(&hints, "\nflight recorder: ", finding);
+    }
+  }
+  if (!run.kept_in.empty()) {
+    absl::StrAppend(&hints, "\nwhole outputs and dumps: ", run.kept_in);
+    if (run.flight) absl::StrAppend(&hints, " (sherd flight DIR)");
+  }
+  return hints;
 }
 
 bool PassedInOrder(const RunOutcome& run, int rank) {
@@ -261,7 +341,7 @@ Verdict JudgeSkips(const RunOutcome& run) {
   if (passed == size) return verdict;
   if (alike) {
     verdict.kind = Verdict::Kind::kSkipped;
-    verdict.text = run.ranks[0].skip->text;
+    verdict.text = PrintableText(run.ranks[0].skip->text);
     return verdict;
   }
   verdict.kind = Verdict::Kind::kFailed;
@@ -269,7 +349,8 @@ Verdict JudgeSkips(const RunOutcome& run) {
       skipped == size ? std::string("the ranks skipped for different reasons")
                       : absl::StrCat(skipped, " of ", size,
                                      " ranks skipped, expected all or none"),
-      Table(run));
+      Table(run), FurtherHints(run));
+  verdict.text = PrintableText(verdict.text);
   return verdict;
 }
 
@@ -285,24 +366,23 @@ Verdict Judge(const RunOutcome& run) {
   Verdict verdict;
   if (!run.start.ok()) {
     verdict.kind = Verdict::Kind::kFailed;
-    verdict.text =
-        absl::StrCat("the ranks could not be started: ", run.start.ToString());
+    verdict.text = PrintableText(
+        absl::StrCat("the ranks could not be started: ", run.start.ToString()));
     return verdict;
   }
   const std::vector<Event> events = EventsOf(run);
   if (events.empty()) return JudgeSkips(run);
   verdict.kind = Verdict::Kind::kFailed;
   const Event& root = events.front();
-  verdict.text = absl::StrCat(
-      run.timed_out ? absl::StrCat("timed out after ",
-                                   absl::FormatDuration(run.timeout), "; ")
+  verdict.text = PrintableText(absl::StrCat(
+      run.timed_out ? absl::StrCat("timed out after ", TimeoutText(run), "; ")
                     : "",
       "root cause: rank ", root.rank, " ",
       root.failure.file.empty()
           ? root.failure.text
           : absl::StrCat("failed at ", root.failure.file, ":",
                          root.failure.line, ": ", Summary(root.failure.text)),
-      Table(run));
+      Table(run), FurtherHints(run)));
   verdict.failures = Merge(events);
   return verdict;
 }
@@ -310,8 +390,9 @@ Verdict Judge(const RunOutcome& run) {
 std::string PrefixLines(int rank, absl::string_view output) {
   if (output.empty()) return "";
   absl::ConsumeSuffix(&output, "\n");
+  const std::string printable = PrintableText(output);
   std::string prefixed;
-  for (absl::string_view line : absl::StrSplit(output, '\n')) {
+  for (absl::string_view line : absl::StrSplit(printable, '\n')) {
     absl::StrAppend(&prefixed, "[rank ", rank, "] ", line, "\n");
   }
   return prefixed;

@@ -9,6 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "sherd/testing/flight_report.h"
 #include "sherd/testing/result_frames.h"
 #include "sherd/testing/subprocess.h"
 
@@ -36,11 +37,16 @@ struct RankOutcome {
   std::optional<ResultFrame> done;
   // Damage of the result pipe.
   absl::Status pipe;
-  // How it ended and when; unset only if it was never started.
+  // How it ended and when; unset only if it was never started, or vanished.
   std::optional<ExitStatus> exit;
+  // Of a rank whose end nobody saw: how one knows that it is gone.
+  std::string vanished;
   absl::Duration ended;
   // The harness ended it.
   bool stopped = false;
+  // In which phase it stood still because of a signal such as SIGSTOP, if it
+  // did when the harness came to ask for its stacks.
+  std::optional<std::string> suspended_in;
   // The launcher ended it, as it does with all ranks when one is killed.
   bool ended_by_launcher = false;
   // Standard output and error; of very much only beginning and end.
@@ -58,25 +64,31 @@ struct RunOutcome {
   absl::Status start;
   // What a launcher itself printed.
   std::string launcher_output;
+  // What the ranks remember of their collectives; of a run that was ended.
+  std::optional<FlightSummary> flight;
+  // Where whole outputs and dumps are kept; empty: nowhere.
+  std::string kept_in;
 };
 
 // True if the rank ended other than announced or by returning from main() with
 // 0, its result pipe in order.
 bool EndedAbnormally(const RunOutcome& run, int rank);
 
-// What the test in the parent process says.
+// What the test in the parent process says. All texts are printable (see
+// printable_text.h), whatever the ranks sent.
 struct Verdict {
   enum class Kind { kPassed, kSkipped, kFailed };
 
   struct Failure {
     std::string file;
     int line;
-    // Begins with the ranks: "[rank 2] …".
+    // Begins with the ranks: "[rank 2] …", "[ranks 0, 2-3] …".
     std::string text;
   };
 
   Kind kind = Kind::kPassed;
-  // Of a failure: the root cause, and how each rank ended. Of a skip: why.
+  // Of a failure: the root cause, how each rank ended, and what the flight
+  // recorders say. Of a skip: why.
   std::string text;
   // The root cause first. The same failure on several ranks stands here once.
   std::vector<Failure> failures;
@@ -85,13 +97,15 @@ struct Verdict {
 // Decides about a run.
 //
 // Root cause. A crash outranks a failed expectation or a wrong exit, which
-// outrank a lost peer, which outranks a timeout; the earlier one of two alike.
+// outrank a rank that stands still because of a signal, which outranks a lost
+// peer, which outranks a timeout; the earlier one of two alike. Of timeouts it
+// is that of a rank that others wait for, if the flight recorders know one.
 //
 // Skips must be unanimous: with the same reason on all ranks. Otherwise the
 // test fails and the text lists who skipped.
 Verdict Judge(const RunOutcome& run);
 
-// Each line of `output` behind "[rank R] ".
+// Each line of `output` behind "[rank R] ", printable.
 std::string PrefixLines(int rank, absl::string_view output);
 
 }  // namespace sherd::testing::internal

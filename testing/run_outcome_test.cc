@@ -273,5 +273,91 @@ TEST(RunOutcomeTest, EachLineOfOutputGetsTheRank) {
   EXPECT_EQ(PrefixLines(0, "a\n"), "[rank 0] a\n");
 }
 
+TEST(RunOutcomeTest, OfATimeoutTheRankThatOthersWaitForIsTheRootCause) {
+  RunOutcome run;
+  run.ranks = {Stopped(), Failed(1, "is DEADLINE_EXCEEDED: late"), Stopped()};
+  run.flight.emplace();
+  run.flight->findings = {"rank 2 has not come"};
+  run.flight->blamed = {2};
+  for (const bool timed_out : {false, true}) {
+    run.timed_out = timed_out;
+    EXPECT_THAT(Judge(run).text,
+                AllOf(HasSubstr("root cause: rank 2 kept others waiting"),
+                      HasSubstr("\nflight recorder: rank 2 has not come")));
+  }
+  // Whatever else is wrong outranks it.
+  run.ranks[1] = Failed(8, "b");
+  EXPECT_THAT(Judge(run).text, HasSubstr("root cause: rank 1 failed"));
+}
+
+TEST(RunOutcomeTest, ARankThatStandsStillIsTheCauseOfWhatOthersMiss) {
+  RunOutcome run;
+  run.ranks = {Failed(1, "is UNAVAILABLE: rank 1"), Stopped(), Stopped()};
+  run.ranks[1].suspended_in = "SetUp";
+  run.timed_out = true;
+  const Verdict verdict = Judge(run);
+  EXPECT_THAT(verdict.text,
+              AllOf(HasSubstr("root cause: rank 1 stood still, stopped by a "
+                              "signal (SIGSTOP?), in phase SetUp"),
+                    HasSubstr("rank 2 was stopped by the harness")));
+  // Even if it went on and passed.
+  run.ranks = {Passed(), Passed()};
+  run.ranks[1].suspended_in = "body";
+  EXPECT_EQ(Judge(run).kind, Kind::kFailed);
+}
+
+TEST(RunOutcomeTest, ARankThatVanishedHasCrashed) {
+  RankOutcome vanished;
+  vanished.vanished = "is gone: its process 123 does not exist";
+  const Verdict verdict = JudgeRanks({Failed(1, "a"), vanished, Passed()});
+  EXPECT_THAT(verdict.text,
+              HasSubstr("root cause: rank 1 is gone: its process 123"));
+  EXPECT_THAT(verdict.failures[0].text,
+              "[rank 1] is gone: its process 123 does "
+              "not exist");
+}
+
+TEST(RunOutcomeTest, ACrashNamesTheFunction) {
+  RankOutcome crashed = Crashed(SIGABRT);
+  crashed.output =
+      "text\n[crash] signal 6 (Aborted)\n  thread 7 (rank 0)\n"
+      "    0x7f12  ?\n    0x7f13  gsignal\n    0x7f14  abort\n"
+      "    0x55aa  my::Function()\n    0x55ab  main\n";
+  EXPECT_THAT(JudgeRanks({crashed}).text,
+              HasSubstr("was killed by signal 6 (Aborted) in phase body, in "
+                        "my::Function()\n"));
+}
+
+TEST(RunOutcomeTest, RanksAreJoinedToRanges) {
+  const Verdict verdict =
+      JudgeRanks({Failed(1, "a"), Passed(), Failed(1, "a"), Failed(2, "a")});
+  ASSERT_THAT(verdict.failures, SizeIs(1));
+  EXPECT_EQ(verdict.failures[0].text, "[ranks 0, 2, 3] a");
+  EXPECT_EQ(JudgeRanks({Failed(1, "a"), Failed(1, "a"), Failed(2, "a"),
+                        Passed(), Failed(2, "a")})
+                .failures[0]
+                .text,
+            "[ranks 0-2, 4] a");
+}
+
+TEST(RunOutcomeTest, TheTimeoutIsRounded) {
+  RunOutcome run;
+  run.ranks = {Stopped()};
+  run.timed_out = true;
+  run.timeout = absl::Seconds(2) - absl::Microseconds(7);
+  EXPECT_THAT(Judge(run).text, AllOf(HasSubstr("timed out after 2s; "),
+                                     HasSubstr("did not end within 2s;")));
+}
+
+TEST(RunOutcomeTest, AllTextsArePrintable) {
+  RankOutcome failed = Failed(1, "red \x1b[31m\xff");
+  failed.failures[0].frame.file = "a\x01.cc";
+  const Verdict verdict = JudgeRanks({failed});
+  EXPECT_THAT(verdict.text, HasSubstr("a\\x01.cc:7: red \\xff"));
+  EXPECT_EQ(verdict.failures[0].text, "[rank 0] red \\xff");
+  EXPECT_EQ(verdict.failures[0].file, "a\\x01.cc");
+  EXPECT_EQ(PrefixLines(3, "a\nb\x02\n"), "[rank 3] a\n[rank 3] b\\x02\n");
+}
+
 }  // namespace
 }  // namespace sherd::testing::internal

@@ -48,8 +48,11 @@ class Line {
   }
   void Write() {
     buffer_[size_++] = '\n';
-    [[maybe_unused]] const ssize_t written =
-        write(output_fd.load(), buffer_, size_);
+    // A test that closes all files it does not know has closed ours, too.
+    if (write(output_fd.load(), buffer_, size_) < 0) {
+      [[maybe_unused]] const ssize_t written =
+          write(STDERR_FILENO, buffer_, size_);
+    }
     size_ = 0;
   }
 
@@ -76,22 +79,37 @@ void WriteOwnStack() {
 
 int OwnThread() { return static_cast<int>(syscall(SYS_gettid)); }
 
-absl::string_view ThreadName(int thread, char (&buffer)[32]) {
-  char path[64] = "/proc/self/task/";
-  size_t end = strlen(path);
+// "/proc/self/task/THREAD", and `file`.
+const char* PathOf(int thread, absl::string_view file, char (&path)[64]) {
+  constexpr absl::string_view kTasks = "/proc/self/task/";
+  size_t end = kTasks.copy(path, kTasks.size());
   char digits[16];
   size_t count = 0;
   for (int rest = thread; rest > 0; rest /= 10) {
     digits[count++] = static_cast<char>('0' + rest % 10);
   }
   while (count > 0) path[end++] = digits[--count];
-  memcpy(path + end, "/comm", sizeof("/comm"));
+  end += file.copy(path + end, file.size());
+  path[end] = '\0';
+  return path;
+}
+
+// As much of the file as one read gives; empty if there is none.
+template <size_t kSize>
+absl::string_view ReadFile(const char* path, char (&buffer)[kSize]) {
   const int fd = open(path, O_RDONLY | O_CLOEXEC);
-  if (fd < 0) return "ended";
-  const ssize_t size = read(fd, buffer, sizeof(buffer));
+  if (fd < 0) return "";
+  const ssize_t size = read(fd, buffer, kSize);
   close(fd);
+  return size > 0 ? absl::string_view(buffer, size) : "";
+}
+
+absl::string_view ThreadName(int thread, char (&buffer)[32]) {
+  char path[64];
+  const absl::string_view name =
+      ReadFile(PathOf(thread, "/comm", path), buffer);
   // Without the newline.
-  return size > 0 ? absl::string_view(buffer, size - 1) : "?";
+  return name.empty() ? "ended" : name.substr(0, name.size() - 1);
 }
 
 void WriteThreadTitle(int thread) {
@@ -102,9 +120,32 @@ void WriteThreadTitle(int thread) {
   line.Write();
 }
 
+// Whether the thread would not get the signal.
+bool BlocksDumpSignal(int thread) {
+  char path[64];
+  char status[4096];
+  const absl::string_view text =
+      ReadFile(PathOf(thread, "/status", path), status);
+  constexpr absl::string_view kField = "SigBlk:\t";
+  const size_t field = text.find(kField);
+  if (field == absl::string_view::npos) return false;
+  uint64_t blocked = 0;
+  for (char c : text.substr(field + kField.size(), 16)) {
+    blocked =
+        blocked * 16 + static_cast<uint64_t>(c <= '9' ? c - '0' : c - 'a' + 10);
+  }
+  return (blocked >> (StackDumpSignal() - 1) & 1) != 0;
+}
+
 // Has `thread` write its stack, and waits for it, so that stacks do not mix.
 void AskThread(int thread) {
   WriteThreadTitle(thread);
+  if (BlocksDumpSignal(thread)) {
+    Line line;
+    line << "    (it blocks the signal)";
+    line.Write();
+    return;
+  }
   const int before = answers.load();
   if (syscall(SYS_tgkill, getpid(), thread, StackDumpSignal()) != 0) return;
   for (int i = 0; i < kAnswerMilliseconds && answers.load() == before; ++i) {
@@ -113,7 +154,7 @@ void AskThread(int thread) {
   }
   if (answers.load() == before) {
     Line line;
-    line << "    (does not answer: it blocks the signal)";
+    line << "    (does not answer)";
     line.Write();
   }
 }
@@ -171,7 +212,7 @@ void OnDumpSignal(int, siginfo_t* info, void*) {
 void OnCrash(int signal, siginfo_t*, void*) {
   const char* const description = sigdescr_np(signal);
   Line line;
-  line << "[crash] signal " << int64_t{signal} << " ("
+  line << kCrashBegin << int64_t{signal} << " ("
        << (description != nullptr ? description : "?") << ")";
   line.Write();
   WriteThreadTitle(OwnThread());

@@ -12,6 +12,9 @@ int StackDumpSignal();
 // The last line of such a dump.
 inline constexpr absl::string_view kStackDumpEnd = "[end of stacks]";
 
+// How the first line begins that is written at a crash.
+inline constexpr absl::string_view kCrashBegin = "[crash] signal ";
+
 // From now on writes to `fd`, which must stay open,
 //   - the stacks of all threads on StackDumpSignal(); the process goes on;
 //   - the stack of the thread that crashed on SIGSEGV, SIGBUS, SIGFPE, SIGILL

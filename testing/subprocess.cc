@@ -36,7 +36,8 @@ struct Launch {
   char* const* arguments;
   char* const* environment;
   int output_fd;
-  int inherited_fd;
+  const int* inherited_begin;
+  const int* inherited_end;
   int error_fd;
   pid_t parent;
 };
@@ -62,10 +63,12 @@ struct Launch {
   const int empty = open("/dev/null", O_RDONLY | O_CLOEXEC);
   if (empty < 0 || dup2(empty, STDIN_FILENO) < 0 ||
       dup2(launch.output_fd, STDOUT_FILENO) < 0 ||
-      dup2(launch.output_fd, STDERR_FILENO) < 0 ||
-      (launch.inherited_fd >= 0 &&
-       fcntl(launch.inherited_fd, F_SETFD, 0) != 0)) {
+      dup2(launch.output_fd, STDERR_FILENO) < 0) {
     FailInChild(launch);
+  }
+  for (const int* fd = launch.inherited_begin; fd != launch.inherited_end;
+       ++fd) {
+    if (fcntl(*fd, F_SETFD, 0) != 0) FailInChild(launch);
   }
   sigset_t none;
   sigemptyset(&none);
@@ -114,7 +117,9 @@ absl::StatusOr<Subprocess> Subprocess::Start(const SubprocessOptions& options) {
                          .arguments = arguments.data(),
                          .environment = environment.data(),
                          .output_fd = options.output_fd,
-                         .inherited_fd = options.inherited_fd,
+                         .inherited_begin = options.inherited_fds.data(),
+                         .inherited_end = options.inherited_fds.data() +
+                                          options.inherited_fds.size(),
                          .error_fd = error_pipe.write.get(),
                          .parent = getpid()};
   // No handler of this process may run in the child.

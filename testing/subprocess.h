@@ -40,8 +40,8 @@ struct SubprocessOptions {
   std::vector<std::string> environment;
   // Becomes standard output and standard error. Borrowed.
   int output_fd = -1;
-  // Stays open in the process under the same number, unless -1. Borrowed.
-  int inherited_fd = -1;
+  // Stay open in the process under the same numbers. Borrowed.
+  std::vector<int> inherited_fds;
 };
 
 // A child process in a process group of its own, with an empty standard input

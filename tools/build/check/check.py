@@ -14,6 +14,7 @@ import time
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import build_form  # noqa: E402
+import gpu_tests  # noqa: E402
 import layering  # noqa: E402
 import lints  # noqa: E402
 import results  # noqa: E402
@@ -136,9 +137,13 @@ class Check:
         return layering.check(self.query("//...", "--output=xml", "--notool_deps",
                                          "--noimplicit_deps"))
 
+    def gpu_tests(self):
+        return gpu_tests.check(self.query("tests(//...)", "--output=xml"))
+
     def self_test(self):
         done = subprocess.run(
-            [sys.executable, "-B", "-m", "unittest", "-q", "check_test"],
+            [sys.executable, "-B", "-m", "unittest", "-q", "check_test",
+             "distributed_rule_test"],
             cwd=os.path.dirname(os.path.abspath(__file__)), stderr=subprocess.PIPE,
             text=True, check=False)
         return [done.stderr.strip()] if done.returncode else []
@@ -166,6 +171,7 @@ class Check:
         """Another workspace that depends on this one: built, run, counted."""
         self.workspace = os.path.join(tree.ROOT, tree.CONSUMER)
         try:
+            self.step("consumer workspace: tags of GPU tests", self.gpu_tests)
             if self.step("consumer workspace: bazel build //...", self.build):
                 tally = self.test()
                 say("consumer workspace: " + tally.counts())
@@ -309,6 +315,7 @@ class Check:
             self.step("lint: " + name, lint)
         self.step("shell scripts", self.shell)
         self.step("layering", self.layering)
+        self.step("tags of GPU tests", self.gpu_tests)
         self.step("bazel build //...", self.build)
         self.tally.add(self.test(*(["--config=deep"] if self.deep else [])))
         self.consumer()

@@ -2,10 +2,14 @@
 #include "sherd/core/sharding/sharded_tensor.h"
 #include "sherd/testing/distributed_test.h"
 #include "sherd/testing/matchers.h"
+#include "sherd/testing/rank_matchers.h"
+#include "sherd/testing/tensor_matchers.h"
 
 namespace {
 
+using ::sherd::testing::AllRanksSucceeded;
 using ::sherd::testing::IsOk;
+using ::sherd::testing::TensorBitwiseEq;
 
 class ReshardTest : public sherd::testing::DistributedTest {};
 
@@ -23,12 +27,12 @@ SHERD_DIST_TEST_F(ReshardTest, RowsToColumnsAndBack) {
   const auto before = tensor->Gather(0);
   ASSERT_THAT(before, IsOk());
 
-  ASSERT_THAT(tensor->Reshard(*columns), IsOk());
+  ASSERT_THAT(tensor->Reshard(*columns), AllRanksSucceeded(group()));
   EXPECT_EQ(tensor->local_shards()[0].tensor.sizes()[0], 10);
   const auto after = tensor->Gather(0);
   ASSERT_THAT(after, IsOk());
   if (rank() == 0) {
-    EXPECT_TRUE(after->BitwiseEqual(*before));
+    EXPECT_THAT(*after, TensorBitwiseEq(before));
   }
 }
 

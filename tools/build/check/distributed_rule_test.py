@@ -1,0 +1,314 @@
+"""Tests of sherd_distributed_test: testing/defs.bzl runs as the Python it parses
+as, and what it would hand to Bazel is looked at. And of its README."""
+
+import os
+import re
+import unittest
+import xml.etree.ElementTree as ElementTree
+
+import gpu_tests
+import tree
+
+_TYPES = {str: "string", int: "int", bool: "bool", list: "list", dict: "dict",
+          float: "float", type(None): "NoneType"}
+
+
+class Failure(Exception):
+    """fail() of Starlark."""
+
+
+def _fail(text):
+    raise Failure(text)
+
+
+class Label:
+    """A label of @sherd, or of the repository given."""
+
+    def __init__(self, text, repository="sherd"):
+        self.workspace_name = repository
+        self.package, _, name = text[2:].partition(":")
+        self.name = name or self.package.split("/")[-1]
+
+    def __str__(self):
+        return "@%s//%s:%s" % (self.workspace_name, self.package, self.name)
+
+
+class Native:
+    """What a BUILD file of my/package in repository `repository` sees."""
+
+    def __init__(self, repository):
+        self._repository = repository
+        self.suites = []
+
+    def repository_name(self):
+        return "@" + self._repository
+
+    def package_name(self):
+        return "my/package"
+
+    def test_suite(self, **kwargs):
+        self.suites.append(kwargs)
+
+
+class NativeOfBazel7(Native):
+    """Resolves labels itself, to canonical names."""
+
+    def package_relative_label(self, text):
+        if text.startswith("@"):
+            repository, _, rest = text.lstrip("@").partition("//")
+            return Label("//" + rest, repository + "~")
+        if text.startswith("//"):
+            return Label(text, self._repository)
+        return Label("//my/package:" + text.lstrip(":"), self._repository)
+
+
+def expand(native=Native, repository="", **kwargs):
+    """The targets of one call: ({name: attributes}, test_suite)."""
+    tests = {}
+    bound = native(repository)
+    scope = {
+        "Label": Label,
+        "fail": _fail,
+        "load": lambda *_: None,
+        "native": bound,
+        "sherd_cc_library": lambda **_: None,
+        "sherd_cc_test": lambda **attributes: tests.update({attributes["name"]: attributes}),
+        "type": lambda value: _TYPES.get(type(value), type(value).__name__),
+    }
+    source = tree.read("testing/defs.bzl").replace("%r", "%s")
+    # Lists of Starlark come from keys() and values() too.
+    source = source.replace("_PLUGINS.keys() + _THREADS.keys()",
+                            "list(_PLUGINS) + list(_THREADS)")
+    source = source.replace("labels.values()", "list(labels.values())")
+    exec(compile(source, "testing/defs.bzl", "exec"), scope)  # pylint: disable=exec-used
+    scope["sherd_distributed_test"](**{"name": "t", "srcs": ["t.cc"], **kwargs})
+    return tests, bound.suites[0]
+
+
+def one(**kwargs):
+    """The only target of a call."""
+    tests, _ = expand(**kwargs)
+    assert len(tests) == 1, tests
+    return next(iter(tests.values()))
+
+
+class TargetsTest(unittest.TestCase):
+
+    def test_one_target_per_backend_and_world_size_and_a_suite_of_them(self):
+        tests, suite = expand(backends=["gloo", "local"], world_sizes=[1, 4])
+        names = ["t_gloo_1ranks", "t_gloo_4ranks", "t_local_1ranks", "t_local_4ranks"]
+        self.assertEqual(sorted(tests), names)
+        self.assertEqual(suite["tests"], [":" + n for n in names])
+        self.assertEqual(suite["name"], "t")
+
+    def test_a_suite_of_manual_tests_is_manual(self):
+        self.assertEqual(expand(tags=["manual", "mine"])[1]["tags"], ["manual"])
+        self.assertEqual(expand(tags=["mine"])[1]["tags"], [])
+
+    def test_four_ranks_on_gloo_unless_something_else_is_said(self):
+        test = one()
+        self.assertEqual(test["name"], "t_gloo_4ranks")
+        self.assertEqual(test["env"], {
+            "SHERD_TEST_BACKEND": "gloo",
+            "SHERD_TEST_WORLD_SIZE": "4",
+            "SHERD_PLUGIN_PATH": "../sherd/backends/gloo:external/sherd/backends/gloo",
+        })
+        self.assertEqual(sorted(test["tags"]), ["backend-gloo", "cpu:4", "distributed"])
+        self.assertEqual(test["size"], "medium")
+
+    def test_no_more_processors_are_asked_for_than_ranks_or_four(self):
+        for ranks, tag in [(1, "cpu:1"), (3, "cpu:3"), (4, "cpu:4"), (256, "cpu:4")]:
+            self.assertIn(tag, one(world_size=ranks)["tags"])
+
+    def test_what_cc_test_knows_is_passed_on(self):
+        test = one(timeout="short", shard_count=3, flaky=True, args=["--x"], size="small",
+                   data=[":d"], tags=["mine"], env={"A": "1"}, visibility=["//:__pkg__"])
+        for name, value in [("timeout", "short"), ("shard_count", 3), ("flaky", True),
+                            ("args", ["--x"]), ("size", "small"),
+                            ("visibility", ["//:__pkg__"])]:
+            self.assertEqual(test[name], value)
+        self.assertIn(":d", test["data"])
+        self.assertIn("mine", test["tags"])
+        self.assertEqual(test["env"]["A"], "1")
+
+    def test_ranks_of_local_are_threads_of_a_program_that_links_it(self):
+        test = one(backends=["local"], world_size=3)
+        self.assertEqual([str(d) for d in test["deps"]],
+                         [":t_cases", "@sherd//backends/local:local"])
+        self.assertEqual(test["data"], [])
+        self.assertEqual(test["env"], {"SHERD_TEST_BACKEND": "local",
+                                       "SHERD_TEST_WORLD_SIZE": "3"})
+
+    def test_mpi_is_launched_and_others_on_request(self):
+        self.assertEqual(one(backends=["mpi"])["env"]["SHERD_TEST_LAUNCHER"], "mpirun")
+        self.assertNotIn("SHERD_TEST_LAUNCHER", one(backends=["shm"])["env"])
+        self.assertEqual(one(backends=["shm"], launcher="mpirun")["env"]["SHERD_TEST_LAUNCHER"],
+                         "mpirun")
+
+
+class GpuTest(unittest.TestCase):
+    GPU = {"exclusive", "gpu", "requires-gpu-nvidia"}
+    ALL = GPU | {"multi-gpu"}
+
+    def test_nccl_needs_one_per_rank_and_names_no_label_that_is_not_there(self):
+        test = one(backends=["nccl"], world_size=2)
+        self.assertTrue(self.ALL <= set(test["tags"]))
+        self.assertEqual(test["env"]["SHERD_TEST_GPUS"], "2")
+        self.assertEqual(test["data"], [])
+        self.assertNotIn("SHERD_PLUGIN_PATH", test["env"])
+
+    def test_one_gpu_is_not_many(self):
+        for test in [one(backends=["nccl"], world_size=1), one(gpus=1, world_size=4)]:
+            self.assertEqual(self.ALL & set(test["tags"]), self.GPU)
+            self.assertEqual(test["env"]["SHERD_TEST_GPUS"], "1")
+
+    def test_gpus_are_for_any_backend_and_in_all(self):
+        for backend in ["gloo", "local", "mpi", "shm"]:
+            test = one(backends=[backend], gpus=3, world_size=2)
+            self.assertTrue(self.ALL <= set(test["tags"]))
+            self.assertEqual(test["env"]["SHERD_TEST_GPUS"], "3")
+
+    def test_tests_without_gpus_have_no_such_tag(self):
+        for arguments in [{}, {"gpus": 0}, {"backends": ["mpi"]}, {"backends": ["local"]}]:
+            test = one(**arguments)
+            self.assertFalse(self.ALL & set(test["tags"]))
+            self.assertNotIn("SHERD_TEST_GPUS", test["env"])
+
+
+class PluginsTest(unittest.TestCase):
+
+    def path(self, **kwargs):
+        test = one(backends=["mine"], world_size=1, **kwargs)
+        return test["env"]["SHERD_PLUGIN_PATH"].split(":")
+
+    def test_of_the_same_package_another_package_and_another_repository(self):
+        name = "libsherd_backend_mine.so"
+        for label, path in [
+                (":" + name, ["my/package"]),
+                (name, ["my/package"]),
+                ("//a/b:" + name, ["a/b"]),
+                ("//:" + name, ["."]),
+                ("@other//a/b:" + name, ["../other/a/b", "external/other/a/b"]),
+        ]:
+            test = one(backends=["mine"], world_size=1, plugins={"mine": label})
+            self.assertEqual(test["data"], [label])
+            self.assertEqual(self.path(plugins={"mine": label}), path)
+
+    def test_where_the_caller_is_an_external_repository_itself(self):
+        for native in [Native, NativeOfBazel7]:
+            self.assertEqual(
+                self.path(native=native, repository="user",
+                          plugins={"mine": ":libsherd_backend_mine.so"}),
+                ["../user/my/package", "external/user/my/package"])
+
+    def test_bazel_7_knows_repositories_by_their_canonical_names(self):
+        self.assertEqual(
+            self.path(native=NativeOfBazel7,
+                      plugins={"mine": "@other//a:libsherd_backend_mine.so"}),
+            ["../other~/a", "external/other~/a"])
+
+    def test_all_plugins_are_there_for_all_tests(self):
+        tests, _ = expand(backends=["gloo", "mine"], world_size=1,
+                          plugins={"mine": ":libsherd_backend_mine.so"})
+        for test in tests.values():
+            self.assertIn(":libsherd_backend_mine.so", test["data"])
+            self.assertIn("my/package", test["env"]["SHERD_PLUGIN_PATH"].split(":"))
+
+
+class BadArgumentsTest(unittest.TestCase):
+
+    def test_each_is_refused_with_what_was_expected(self):
+        for arguments, text in [
+                ({"world_size": 0}, "world size 0, expected 1 to 256"),
+                ({"world_size": -1}, "world size -1, expected 1 to 256"),
+                ({"world_size": 1000}, "world size 1000, expected 1 to 256"),
+                ({"world_sizes": [2, 257]}, "world size 257, expected 1 to 256"),
+                ({"world_size": "4"}, "world size 4, expected a number"),
+                ({"world_size": True}, "world size True, expected a number"),
+                ({"world_size": [4]}, "world size [4], expected a number"),
+                ({"world_sizes": 4}, "world_sizes 4, expected a list"),
+                ({"world_sizes": []}, "world_sizes is empty"),
+                ({"world_sizes": [2, 2]}, "world_sizes names 2 twice"),
+                ({"world_size": 2, "world_sizes": [2]}, "world_size or world_sizes, not both"),
+                ({"backends": []}, "backends is empty"),
+                ({"backends": "gloo"}, "expected a list of names"),
+                ({"backends": ["gloo", "gloo"]}, "backends names gloo twice"),
+                ({"backends": ["glo"]}, "Backend glo not supported! There are: gloo, local, mpi,"
+                                        " nccl, shm; name the plugin"),
+                ({"launcher": "srun"}, "launcher srun, expected \"mpirun\" or None"),
+                ({"launcher": "mpirun", "backends": ["local"]}, "ranks of the backend local are"),
+                ({"gpus": -1}, "gpus -1, expected 0 to 64"),
+                ({"gpus": "all"}, "gpus all, expected a number"),
+                ({"gpus": 1, "backends": ["nccl"], "world_size": 2},
+                 "gpus = 1, but 2 ranks of the backend nccl need one each"),
+                ({"backends": ["a"], "plugins": {"a": ":libsherd_backend_b.so"}},
+                 "expected a target libsherd_backend_a.so"),
+        ]:
+            with self.assertRaises(Failure, msg=arguments) as caught:
+                expand(**arguments)
+            self.assertIn("t: ", str(caught.exception))
+            self.assertIn(text, str(caught.exception), arguments)
+
+
+class ReadmeTest(unittest.TestCase):
+
+    def test_its_code_is_that_of_the_consumer_workspace(self):
+        """Which is compiled and run."""
+        def lines(text):
+            return [l.strip() for l in text.split("\n") if l.strip()]
+
+        folder = os.path.join(tree.ROOT, tree.CONSUMER)
+        files = ["\n".join(lines(tree.read(os.path.join(tree.CONSUMER, f))))
+                 for f in os.listdir(folder) if f.endswith(".cc") or f == "BUILD.bazel"]
+        blocks = re.findall(r"```(?:cpp|python)\n(.*?)```", tree.read("testing/README.md"), re.S)
+        self.assertGreater(len(blocks), 10)
+        for block in blocks:
+            if re.match(r"# (WORKSPACE|MODULE)", block):
+                continue
+            # Loads stand at the top of a BUILD file that has other ones too.
+            kept = [l for l in lines(block) if not re.match(r"(// \w+\.cc|# BUILD|load\()", l)]
+            self.assertTrue(any("\n".join(kept) in f for f in files), block)
+
+
+class GpuTestsCheckTest(unittest.TestCase):
+    """gpu_tests.py on the XML of a query."""
+
+    @staticmethod
+    def rule(name, tags="", gpus="", deps="", kind="cc_test"):
+        return '<rule class="%s" name="%s"><list name="tags">%s</list>%s%s</rule>' % (
+            kind, name, "".join('<string value="%s"/>' % t for t in tags.split()),
+            '<dict name="env"><pair><string value="SHERD_TEST_GPUS"/><string value="%s"/>'
+            "</pair></dict>" % gpus if gpus else "",
+            "".join('<rule-input name="%s"/>' % d for d in deps.split()))
+
+    def check(self, *rules):
+        xml = "<query>%s</query>" % "".join(rules)
+        ElementTree.fromstring(xml)
+        return gpu_tests.check(xml)
+
+    def test_the_right_tags_pass(self):
+        self.assertEqual([], self.check(
+            self.rule("//core:kernel", deps="@local_config_cuda//:cudart", kind="cc_library"),
+            self.rule("//core:plain_test", "cpu:2", deps="//core:kernel"),
+            self.rule("//t:a", "gpu requires-gpu-nvidia exclusive", gpus="1"),
+            self.rule("//t:b", "gpu requires-gpu-nvidia exclusive multi-gpu", gpus="2"),
+            self.rule("//core:kernel_test", "gpu requires-gpu-nvidia",
+                      deps="@local_config_cuda//:cudart")))
+
+    def test_each_departure_is_found(self):
+        for rule, text in [
+                (self.rule("//t:a", "requires-gpu-nvidia exclusive", gpus="1"), 'lacks the tag "gpu"'),
+                (self.rule("//t:a", "gpu exclusive", gpus="1"), 'lacks the tag "requires-gpu-nvidia"'),
+                (self.rule("//t:a", "gpu requires-gpu-nvidia", gpus="1"), 'lacks the tag "exclusive"'),
+                (self.rule("//t:a", "gpu requires-gpu-nvidia exclusive", gpus="2"),
+                 'lacks the tag "multi-gpu"'),
+                (self.rule("//t:a", "gpu"), 'has the tag "gpu", but needs none'),
+                (self.rule("//t:a", "multi-gpu"), 'has the tag "multi-gpu", but needs'),
+                (self.rule("//t:a", deps="@local_config_cuda//:cudart"), 'lacks the tag "gpu"'),
+        ]:
+            found = self.check(rule)
+            self.assertTrue(any(text in f for f in found), (text, found))
+
+
+if __name__ == "__main__":
+    unittest.main()

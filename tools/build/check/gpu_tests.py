@@ -1,0 +1,53 @@
+"""Tests on GPUs carry their tags, and no others do.
+
+--test_tag_filters=gpu then runs exactly these, and -gpu leaves out exactly
+these. A test is on GPUs if sherd_distributed_test says that it needs some
+(SHERD_TEST_GPUS), or if it names the CUDA toolkit itself: libraries below it
+may, and do without a GPU.
+"""
+
+import xml.etree.ElementTree as ElementTree
+
+_CUDA = "@local_config_cuda//"
+
+
+def _strings(rule, list_name):
+    return {s.get("value") for l in rule.findall("list") if l.get("name") == list_name
+            for s in l.findall("string")}
+
+
+def _gpus(rule):
+    """What SHERD_TEST_GPUS of its environment says."""
+    for pair in rule.iterfind("dict[@name='env']/pair"):
+        name, value = [s.get("value") for s in pair.findall("string")]
+        if name == "SHERD_TEST_GPUS":
+            return int(value)
+    return 0
+
+
+def _wanted(gpus, names_cuda):
+    tags = set()
+    if gpus or names_cuda:
+        tags |= {"gpu", "requires-gpu-nvidia"}
+    if gpus:
+        tags.add("exclusive")
+    if gpus > 1:
+        tags.add("multi-gpu")
+    return tags
+
+
+def check(query_xml):
+    """Messages about the tests in the XML of a query."""
+    found = []
+    for rule in ElementTree.fromstring(query_xml).iter("rule"):
+        if not rule.get("class").endswith("_test"):
+            continue
+        name, tags = rule.get("name"), _strings(rule, "tags")
+        names_cuda = any(i.get("name").startswith(_CUDA) for i in rule.findall("rule-input"))
+        wanted = _wanted(_gpus(rule), names_cuda)
+        for tag in sorted(wanted - tags):
+            found.append('%s lacks the tag "%s"' % (name, tag))
+        for tag in sorted((tags & {"gpu", "multi-gpu", "requires-gpu-nvidia"}) - wanted):
+            found.append('%s has the tag "%s", but needs %s' % (
+                name, tag, "one GPU" if "gpu" in wanted else "none"))
+    return sorted(found)
