@@ -75,7 +75,8 @@ class ShmWaiting {
     uint64_t operation;
   };
 
-  // Returns once `ready()`, which `peer` is to bring about.
+  // Returns once `ready()`, which `peer` is to bring about. It may take what it
+  // finds: true is asked for once only, and wins over every failure.
   //   SHERD_TIMEOUT    The deadline passed; names the rank that is furthest
   //                    behind.
   //   SHERD_PEER_LOST  `peer`, or a rank that has not come to the operation,
@@ -88,11 +89,14 @@ class ShmWaiting {
       if (ready()) return SHERD_OK;
       Relax();
     }
-    if (ready()) return SHERD_OK;
+    bool held = false;
+    const auto hold = [&held, &ready] { return held = held || ready(); };
+    if (hold()) return SHERD_OK;
     const auto holds = [](const void* context) {
-      return (*static_cast<const Ready*>(context))();
+      return (*static_cast<decltype(&hold)>(context))();
     };
-    return AwaitLong(peer, limits, {holds, &ready}, error);
+    const sherd_code code = AwaitLong(peer, limits, {holds, &hold}, error);
+    return held ? SHERD_OK : code;
   }
 
   // SHERD_PEER_LOST if `peer` failed or aborted: what was read in its process
