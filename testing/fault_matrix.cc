@@ -210,7 +210,7 @@ absl::Status FaultInANewGroup(ConformanceRank& rank, const FaultCase& fault) {
   const int culprit = Culprit(fault, rank.size());
   AnnounceDeath(rank, fault);
   SHERD_RETURN_IF_ERROR(Meet(rank));
-  // Nobody tells those who wait for a member that it will not come.
+  // Of a member that lives and does not come only time can tell.
   const absl::Duration timeout =
       fault.kind == FaultKind::kSlow ? LongTimeout() : kShortTimeout;
   const Stopwatch watch;

@@ -26,6 +26,9 @@ namespace {
 // A plain look: the deadline has passed already.
 Deadline Now() { return Deadline::After(absl::ZeroDuration()); }
 
+// How often a wait for a member looks whether its process still lives.
+constexpr absl::Duration kLook = absl::Milliseconds(100);
+
 std::string MemberKey(int rank) { return absl::StrCat("member/", rank); }
 std::string JoinedKey(int rank) { return absl::StrCat("joined/", rank); }
 std::string FailureKey(int rank) { return absl::StrCat("failure/", rank); }
@@ -59,6 +62,12 @@ std::optional<ProcessStat> ReadStat(absl::string_view pid) {
       absl::StrSplit(line.substr(end_of_name + 1), ' ', absl::SkipEmpty());
   if (fields.size() < 20) return std::nullopt;
   return ProcessStat{fields[0][0], fields[19]};
+}
+
+// Of what DescribeOwnProcess() wrote.
+std::string ProcessNumber(absl::string_view description) {
+  const std::vector<std::string> fields = absl::StrSplit(description, ' ');
+  return fields.size() == 4 ? fields[2] : "unknown";
 }
 
 // What a rank wrote of its failure.
@@ -144,8 +153,35 @@ struct FailureBoard::Clue {
   absl::StatusCode code = absl::StatusCode::kUnknown;
 };
 
-FailureBoard::FailureBoard(std::shared_ptr<Store> store, int rank, int size)
-    : store_(std::move(store)), rank_(rank), size_(size), processes_(size) {}
+FailureBoard::FailureBoard(std::shared_ptr<Store> store, int rank, int size,
+                           std::vector<std::string> expected)
+    : store_(std::move(store)),
+      rank_(rank),
+      size_(size),
+      expected_(std::move(expected)),
+      processes_(size) {}
+
+absl::StatusOr<std::string> FailureBoard::AwaitMember(int rank,
+                                                      Deadline deadline) {
+  if (expected_.empty()) return store_->Get(MemberKey(rank), deadline);
+  bool ended = false;
+  for (;;) {
+    absl::StatusOr<std::string> member = store_->Get(
+        MemberKey(rank),
+        Deadline::Earlier(deadline, ended ? Now() : Deadline::After(kLook)));
+    if (!absl::IsDeadlineExceeded(member.status())) return member;
+    if (ended) {
+      return WithRank(
+          absl::UnavailableError(absl::StrCat("rank ", rank, " died (process ",
+                                              ProcessNumber(expected_[rank]),
+                                              " is gone) before it joined")),
+          rank);
+    }
+    if (deadline.HasPassed()) return member;
+    // What it wrote before its end is looked for once more.
+    ended = StateOf(expected_[rank]) == ProcessState::kEnded;
+  }
+}
 
 absl::Status FailureBoard::Join(Deadline deadline) {
   SHERD_ASSIGN_OR_RETURN(const int64_t joined,
@@ -159,8 +195,7 @@ absl::Status FailureBoard::Join(Deadline deadline) {
   SHERD_RETURN_IF_ERROR(store_->Set(
       MemberKey(rank_), absl::StrCat(size_, " ", DescribeOwnProcess())));
   for (int rank = 0; rank < size_; ++rank) {
-    const absl::StatusOr<std::string> member =
-        store_->Get(MemberKey(rank), deadline);
+    const absl::StatusOr<std::string> member = AwaitMember(rank, deadline);
     if (absl::IsDeadlineExceeded(member.status())) {
       std::vector<int> missing;
       for (int r = rank; r < size_; ++r) {
@@ -238,14 +273,13 @@ FailureBoard::Clue FailureBoard::LookInto(int rank, Deadline deadline) {
     }
     const ProcessState state = StateOf(processes_[rank]);
     if (state == ProcessState::kEnded || state == ProcessState::kStopped) {
-      const std::vector<std::string> fields =
-          absl::StrSplit(processes_[rank], ' ');
+      const std::string number = ProcessNumber(processes_[rank]);
       if (state == ProcessState::kStopped) {
         return {Clue::Kind::kStopped, -1,
-                absl::StrCat("is stopped (process ", fields[2], ")")};
+                absl::StrCat("is stopped (process ", number, ")")};
       }
       return {Clue::Kind::kDied, -1,
-              absl::StrCat("died (process ", fields[2], " is gone)")};
+              absl::StrCat("died (process ", number, " is gone)")};
     }
     if (deadline.HasPassed()) return {};
     absl::SleepFor(absl::Milliseconds(2));

@@ -32,12 +32,19 @@ namespace sherd::internal {
 // Threads. Safe from any thread.
 class FailureBoard {
  public:
-  FailureBoard(std::shared_ptr<Store> store, int rank, int size);
+  // `expected`: the process of each rank, where that is known before it joins;
+  // otherwise empty.
+  FailureBoard(std::shared_ptr<Store> store, int rank, int size,
+               std::vector<std::string> expected = {});
 
   // Writes this rank's member record and waits for all others.
   //   kInvalidArgument   Rank taken, or world sizes differ.
   //   kDeadlineExceeded  Names the ranks that did not come.
+  //   kUnavailable       A rank's process is known, and ended before it joined.
   absl::Status Join(Deadline deadline);
+
+  // As DescribeOwnProcess() has it on `rank`. After Join.
+  const std::string& process(int rank) const { return processes_[rank]; }
 
   // Says that this rank failed with `status`, waiting for `blamed` if known.
   // Only the first call counts. kInvalidArgument is a verdict: ranks made
@@ -73,6 +80,8 @@ class FailureBoard {
  private:
   struct Clue;
 
+  absl::StatusOr<std::string> AwaitMember(int rank, Deadline deadline);
+
   // Rank 0 may be who answers for the store: then a question would wait for it.
   bool RankZeroIsStopped() const;
 
@@ -83,6 +92,7 @@ class FailureBoard {
   const std::shared_ptr<Store> store_;
   const int rank_;
   const int size_;
+  const std::vector<std::string> expected_;
   // Where each rank runs; filled by Join, constant afterwards.
   std::vector<std::string> processes_;
 };

@@ -1,5 +1,6 @@
 #include "sherd/core/comm/failure_board.h"
 
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <memory>
@@ -53,6 +54,32 @@ TEST_F(FailureBoardTest, JoinNamesTheRanksThatDidNotCome) {
       Board(1, 4)->Join(Deadline::After(absl::Milliseconds(10)));
   EXPECT_THAT(status, StatusIs(absl::StatusCode::kDeadlineExceeded,
                                HasSubstr("ranks 0, 2, 3 of 4")));
+}
+
+// As DescribeOwnProcess() of a process that has ended.
+std::string EndedProcess() {
+  const pid_t child = fork();
+  if (child == 0) _exit(0);
+  EXPECT_EQ(waitpid(child, nullptr, 0), child);
+  std::vector<std::string> fields = absl::StrSplit(DescribeOwnProcess(), ' ');
+  fields[2] = absl::StrCat(child);
+  return absl::StrJoin(fields, " ");
+}
+
+TEST_F(FailureBoardTest, JoinDoesNotWaitForAProcessThatHasEnded) {
+  FailureBoard board(store_, 0, 2, {DescribeOwnProcess(), EndedProcess()});
+  const absl::Status status = board.Join(Deadline::After(absl::Seconds(30)));
+  EXPECT_THAT(status, StatusIs(absl::StatusCode::kUnavailable,
+                               HasSubstr("rank 1 died (process ")));
+  EXPECT_EQ(BlamedRank(status), 1);
+}
+
+TEST_F(FailureBoardTest, JoinTakesAMemberThatEndedAfterItHadJoined) {
+  const std::string ended = EndedProcess();
+  ASSERT_THAT(store_->Set("member/1", absl::StrCat("2 ", ended)), IsOk());
+  FailureBoard board(store_, 0, 2, {DescribeOwnProcess(), ended});
+  EXPECT_THAT(board.Join(Deadline::Infinite()), IsOk());
+  EXPECT_EQ(board.process(1), ended);
 }
 
 TEST_F(FailureBoardTest, JoinRefusesARankThatIsTaken) {

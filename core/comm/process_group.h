@@ -64,6 +64,9 @@ struct ProcessGroupOptions {
   std::string bind_address;
   // By when the group must stand. Unset: after `timeout`.
   std::optional<Deadline> join_deadline;
+  // The process of each rank, as a group that has them all knows it: one that
+  // has ended is not waited for. Empty: not known.
+  std::vector<std::string> processes;
 };
 
 struct NewGroupOptions {
@@ -131,6 +134,7 @@ class ProcessGroup {
   // Works on a poisoned group too: so the survivors of a failure go on.
   //   kInvalidArgument   A rank is out of range, named twice, or not in order.
   //   kDeadlineExceeded  Some ranks did not come; named.
+  //   kUnavailable       A rank's process ended before it came.
   absl::StatusOr<std::shared_ptr<ProcessGroup>> NewGroup(
       absl::Span<const int> ranks, const NewGroupOptions& options = {});
 

@@ -103,7 +103,8 @@ ProcessGroup::ProcessGroup(const Backend& backend, ProcessGroupOptions options)
       backend_(backend),
       backend_info_(backend.info()),
       board_(is_member() ? std::make_unique<FailureBoard>(
-                               options_.store, options_.rank, options_.size)
+                               options_.store, options_.rank, options_.size,
+                               options_.processes)
                          : nullptr),
       tag_(is_member()
                ? std::make_unique<internal::GroupTag>(internal::FlightGroupInfo{
@@ -256,6 +257,7 @@ absl::StatusOr<std::shared_ptr<ProcessGroup>> ProcessGroup::MakeChild(
                    : -1;
   for (const int r : ranks) {
     child.world_ranks.push_back(options_.world_ranks[r]);
+    child.processes.push_back(board_->process(r));
   }
   child.world_size = options_.world_size;
   child.timeout = options.timeout.value_or(options_.timeout);
