@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <exception>
 
 #include "absl/strings/str_cat.h"
 #include "sherd/core/base/deadline.h"
@@ -10,6 +9,7 @@
 #include "sherd/core/base/logging.h"
 #include "sherd/testing/rank_results.h"
 #include "sherd/testing/run_outcome.h"
+#include "sherd/testing/try_step.h"
 
 namespace sherd::testing {
 namespace {
@@ -30,17 +30,6 @@ absl::Duration TestTimeout() {
       GetIntKnob(Knob::kTestTimeout, 1, int64_t{1} << 30);
   EXPECT_TRUE(seconds.ok()) << seconds.status();
   return absl::Seconds(seconds.ok() ? seconds->value_or(300) : 300);
-}
-
-// The text of the exception that is being handled.
-std::string CurrentExceptionText() {
-  try {
-    throw;
-  } catch (const std::exception& exception) {
-    return exception.what();
-  } catch (...) {
-    return "of unknown type";
-  }
 }
 
 }  // namespace
@@ -162,12 +151,7 @@ void DistributedFixture::RunAsRank(const internal::TestPlan& plan) {
     comms_ = *std::move(comms);
   }
   EnterPhase("body");
-  try {
-    RankBody();
-  } catch (...) {
-    ADD_FAILURE() << "the body ended with an exception: "
-                  << CurrentExceptionText();
-  }
+  internal::TryStep("the body", [this] { RankBody(); });
   OnBodyEnd();
   if (comms_ != nullptr) EndComms();
   EnterPhase("TearDown");

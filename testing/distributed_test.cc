@@ -17,6 +17,7 @@
 #include "sherd/core/base/logging.h"
 #include "sherd/core/base/status_macros.h"
 #include "sherd/core/comm/file_store.h"
+#include "sherd/testing/distributed_tests.h"
 #include "sherd/testing/external_ranks.h"
 #include "sherd/testing/gpus.h"
 #include "sherd/testing/launched_ranks.h"
@@ -32,6 +33,7 @@ namespace sherd::testing {
 namespace {
 
 using internal::ExternalRanks;
+using internal::FullName;
 using internal::RankReporter;
 using internal::RunOutcome;
 
@@ -50,10 +52,6 @@ int OwnRank() {
 const ExternalRanks::Test* ExternalTest() {
   const ExternalRanks* const ranks = ExternalRanks::Get();
   return ranks == nullptr ? nullptr : ranks->test();
-}
-
-std::string FullName(const ::testing::TestInfo& info) {
-  return absl::StrCat(info.test_suite_name(), ".", info.name());
 }
 
 absl::StatusOr<RunOutcome> RunRanks(const internal::RankProgram& program,

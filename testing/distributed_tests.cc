@@ -27,4 +27,8 @@ bool IsDistributedTest(const ::testing::TestInfo& test) {
          KnownPlaces().count({test.file(), test.line()}) > 0;
 }
 
+std::string FullName(const ::testing::TestInfo& test) {
+  return std::string(test.test_suite_name()) + "." + test.name();
+}
+
 }  // namespace sherd::testing::internal

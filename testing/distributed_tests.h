@@ -1,6 +1,8 @@
 #ifndef SHERD_TESTING_DISTRIBUTED_TESTS_H_
 #define SHERD_TESTING_DISTRIBUTED_TESTS_H_
 
+#include <string>
+
 #include "gtest/gtest.h"
 
 namespace sherd::testing::internal {
@@ -11,6 +13,9 @@ bool NoteDistributedTest(const char* file, int line);
 
 // Whether `test` is one of them, or an ordinary one.
 bool IsDistributedTest(const ::testing::TestInfo& test);
+
+// "Suite.Name", as filters have it.
+std::string FullName(const ::testing::TestInfo& test);
 
 }  // namespace sherd::testing::internal
 

@@ -8,7 +8,6 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdio>
-#include <exception>
 #include <thread>
 #include <utility>
 
@@ -32,6 +31,7 @@
 #include "sherd/testing/result_frames.h"
 #include "sherd/testing/scoped_directory.h"
 #include "sherd/testing/stack_dump.h"
+#include "sherd/testing/try_step.h"
 #include "sherd/testing/verdict_report.h"
 
 namespace sherd::testing::internal {
@@ -56,31 +56,8 @@ constexpr absl::Duration kLongestSilence = absl::Hours(1);
 constexpr size_t kMaxResultBytes = size_t{12} << 20;
 constexpr int kMaxFailuresOfOthers = 1000;
 
-std::string FullName(const ::testing::TestInfo& test) {
-  return absl::StrCat(test.test_suite_name(), ".", test.name());
-}
-
 const ::testing::TestInfo& CurrentTest() {
   return *::testing::UnitTest::GetInstance()->current_test_info();
-}
-
-std::string CurrentExceptionText() {
-  try {
-    throw;
-  } catch (const std::exception& exception) {
-    return exception.what();
-  } catch (...) {
-    return "of unknown type";
-  }
-}
-
-void Try(absl::string_view what, const std::function<void()>& step) {
-  try {
-    step();
-  } catch (...) {
-    ADD_FAILURE() << what
-                  << " ended with an exception: " << CurrentExceptionText();
-  }
 }
 
 // The tests that are going to run, and how.
@@ -478,15 +455,15 @@ void ExternalRanks::TakePart(const TestPlan& plan, RankResults& results,
   const ScopedRankResults scope(results,
                                 ScopedRankResults::INTERCEPT_ALL_THREADS);
   std::unique_ptr<DistributedFixture> fixture;
-  Try("the fixture's constructor", [&] { fixture = make(); });
+  TryStep("the fixture's constructor", [&] { fixture = make(); });
   if (fixture != nullptr) {
     results.Phase("SetUp");
-    Try("SetUp", [&] { RankSteps::SetUp(*fixture); });
+    TryStep("SetUp", [&] { RankSteps::SetUp(*fixture); });
     if (!results.HasFatalFailure() && !results.IsSkipped()) {
-      Try("the test", [&] { RankSteps::Run(*fixture, plan); });
+      TryStep("the test", [&] { RankSteps::Run(*fixture, plan); });
     }
     results.Phase("TearDown");
-    Try("TearDown", [&] { RankSteps::TearDown(*fixture); });
+    TryStep("TearDown", [&] { RankSteps::TearDown(*fixture); });
     fixture.reset();
   }
   EXPECT_FALSE(guard.has_fired()) << absl::DeadlineExceededError(absl::StrCat(

@@ -18,6 +18,7 @@
 #include "gtest/gtest.h"
 #include "sherd/core/base/knobs.h"
 #include "sherd/testing/announced_skip.h"
+#include "sherd/testing/distributed_tests.h"
 #include "sherd/testing/exit_codes.h"
 #include "sherd/testing/rank_keeper.h"
 #include "sherd/testing/stack_dump.h"
@@ -52,10 +53,6 @@ std::optional<int> TakeFd(Knob knob) {
   const int fd = static_cast<int>(**value);
   if (fcntl(fd, F_SETFD, FD_CLOEXEC) != 0) return std::nullopt;
   return fd;
-}
-
-std::string FullName(const ::testing::TestInfo& test) {
-  return absl::StrCat(test.test_suite_name(), ".", test.name());
 }
 
 // Whether main() has given the harness's arguments to GoogleTest. Otherwise the

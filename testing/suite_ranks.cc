@@ -28,10 +28,6 @@ constexpr size_t kMaxFilter = size_t{96} << 10;
 constexpr absl::Duration kEndTime = absl::Seconds(60);
 constexpr absl::Duration kEndGrace = absl::Seconds(3);
 
-std::string FullName(const ::testing::TestInfo& test) {
-  return absl::StrCat(test.test_suite_name(), ".", test.name());
-}
-
 // The running test and those of its suite that may follow it.
 std::vector<std::string> TestsFromHere() {
   const ::testing::UnitTest& unit_test = *::testing::UnitTest::GetInstance();

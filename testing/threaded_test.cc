@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include <cstdio>
-#include <exception>
 #include <functional>
 #include <optional>
 #include <utility>
@@ -34,6 +33,7 @@
 #include "sherd/testing/scoped_directory.h"
 #include "sherd/testing/stack_dump.h"
 #include "sherd/testing/stoppable_store.h"
+#include "sherd/testing/try_step.h"
 #include "sherd/testing/verdict_report.h"
 
 namespace sherd::testing {
@@ -42,17 +42,6 @@ namespace {
 
 // How long ranks whose groups are aborted may take to return.
 constexpr absl::Duration kReturnTime = absl::Seconds(5);
-
-// The text of the exception that is being handled.
-std::string CurrentExceptionText() {
-  try {
-    throw;
-  } catch (const std::exception& exception) {
-    return exception.what();
-  } catch (...) {
-    return "of unknown type";
-  }
-}
 
 // Standard error as it is now, since a test may redirect it.
 void InstallStackDumpOnce() {
@@ -123,7 +112,6 @@ class ThreadedRun {
  private:
   void MakeFixtures(const FixtureFactory& make);
   void RunRank(int rank);
-  void Try(absl::string_view what, const std::function<void()>& step);
   void RankEnded(int rank) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Supervision, on the main thread.
@@ -210,16 +198,6 @@ void ThreadedRun::SetGroup(int rank, std::shared_ptr<ProcessGroup> group) {
   groups_[rank] = std::move(group);
 }
 
-void ThreadedRun::Try(absl::string_view what,
-                      const std::function<void()>& step) {
-  try {
-    step();
-  } catch (...) {
-    ADD_FAILURE() << what
-                  << " ended with an exception: " << CurrentExceptionText();
-  }
-}
-
 void ThreadedRun::RunRank(int rank) {
   RankResults& results = *results_[rank];
   {
@@ -229,12 +207,12 @@ void ThreadedRun::RunRank(int rank) {
     const ScopedDefaultGenerator scoped_generator(generator);
     DistributedFixture& fixture = *fixtures_[rank];
     results.Phase("SetUp");
-    Try("SetUp", [&] { RankSteps::SetUp(fixture); });
+    TryStep("SetUp", [&] { RankSteps::SetUp(fixture); });
     if (!results.HasFatalFailure() && !results.IsSkipped()) {
-      Try("the test", [&] { RankSteps::Run(fixture, *plan_); });
+      TryStep("the test", [&] { RankSteps::Run(fixture, *plan_); });
     }
     results.Phase("TearDown");
-    Try("TearDown", [&] { RankSteps::TearDown(fixture); });
+    TryStep("TearDown", [&] { RankSteps::TearDown(fixture); });
     // One that the body made itself and left behind.
     const absl::StatusOr<std::shared_ptr<ProcessGroup>> group = DefaultGroup();
     if (group.ok() && (*group)->backend().ranks_are_threads) {
