@@ -165,7 +165,7 @@ std::string Explain(const FaultState& state) {
     absl::StrAppend(&text, " with ", options.min_bytes, " bytes or more");
   }
   if (options.this_thread) absl::StrAppend(&text, " on this thread");
-  absl::StrAppend(&text, ". It was passed ", state.count, " times so");
+  absl::StrAppend(&text, ". It was passed ", state.count, " times in this way");
   if (state.others > 0) {
     absl::StrAppend(&text, ", and ", state.others,
                     " times otherwise, the last time for \"",

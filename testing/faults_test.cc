@@ -222,7 +222,7 @@ TEST(FaultsTest, AFaultThatDidNotHappenFailsTheTestAndSaysWhatDid) {
   EXPECT_NONFATAL_FAILURE(
       { FailAllocationAt fault; },
       "a failed allocation at passage 1 of tensor/allocate. It was passed 0 "
-      "times so");
+      "times in this way");
   EXPECT_NONFATAL_FAILURE(
       {
         HashStore store;
@@ -232,7 +232,7 @@ TEST(FaultsTest, AFaultThatDidNotHappenFailsTheTestAndSaysWhatDid) {
         EXPECT_THAT(store.Set("b/3", ""), IsOk());
       },
       "losing a message at passage 3 of store/set for a/*. It was passed 2 "
-      "times so, and 1 times otherwise, the last time for \"b/3\"");
+      "times in this way, and 1 times otherwise, the last time for \"b/3\"");
   { FailAllocationAt fault({.optional = true}); }
 }
 

@@ -304,6 +304,16 @@ std::string Table(const RunOutcome& run) {
 }
 
 // A line of each finding, and where more can be found.
+// Where a reader finds what a test kept at `path`. Bazel's sandbox is gone by
+// then; its link to the logs stays.
+std::string ToFind(absl::string_view path) {
+  constexpr absl::string_view kLogs = "/testlogs/";
+  const size_t logs = path.find(kLogs);
+  if (logs == absl::string_view::npos) return std::string(path);
+  return absl::StrCat("bazel-", path.substr(logs + 1),
+                      ", packed into outputs.zip by Bazel");
+}
+
 std::string FurtherHints(const RunOutcome& run) {
   std::string hints;
   if (run.flight) {
@@ -312,7 +322,7 @@ std::string FurtherHints(const RunOutcome& run) {
     }
   }
   if (!run.kept_in.empty()) {
-    absl::StrAppend(&hints, "\nwhole outputs and dumps: ", run.kept_in);
+    absl::StrAppend(&hints, "\nwhole outputs and dumps: ", ToFind(run.kept_in));
     if (run.flight) absl::StrAppend(&hints, " (sherd flight DIR)");
   }
   return hints;

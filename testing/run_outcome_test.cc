@@ -16,6 +16,7 @@ namespace sherd::testing::internal {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
@@ -338,6 +339,17 @@ TEST(RunOutcomeTest, RanksAreJoinedToRanges) {
                 .failures[0]
                 .text,
             "[ranks 0-2, 4] a");
+}
+
+TEST(RunOutcomeTest, WhatWasKeptIsFoundWhenTheSandboxIsGone) {
+  RunOutcome run;
+  run.ranks = {Failed(1, "x")};
+  run.kept_in = "/kept/A.B";
+  EXPECT_THAT(Judge(run).text, EndsWith("dumps: /kept/A.B"));
+  run.kept_in = "/cache/sandbox/7/x/testlogs/a_test/test.outputs/A.B";
+  EXPECT_THAT(Judge(run).text,
+              EndsWith("dumps: bazel-testlogs/a_test/test.outputs/A.B, packed "
+                       "into outputs.zip by Bazel"));
 }
 
 TEST(RunOutcomeTest, TheTimeoutIsRounded) {
