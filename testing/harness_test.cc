@@ -562,8 +562,9 @@ INSTANTIATE_TEST_SUITE_P(
         Broken{"CrashesInTheBody",
                {"root cause: rank 1 was killed by signal 11 (Segmentation "
                 "fault) in phase body",
-                "[rank 1] [crash] signal 11",
-                "rank 0 was ended by the launcher in phase body"}},
+                // Whether the launcher or the harness ends the others is a
+                // race.
+                "[rank 1] [crash] signal 11"}},
         Broken{"ExitsBeforeTheEnd",
                {"root cause: rank 2 exited with code 0 before the end, in "
                 "phase body",
