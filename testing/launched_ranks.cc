@@ -82,6 +82,9 @@ void AddLauncherVariables(std::vector<std::string>& environment,
       {"OMPI_MCA_pml", "ob1"},
       {"OMPI_MCA_btl", "self,vader"},
       {"OMPI_MCA_hwloc_base_binding_policy", "none"},
+      // In /dev/shm the files of a run are named by host, user and the process
+      // number of mpirun, which two sandboxes of Bazel may have in common.
+      {"OMPI_MCA_btl_vader_backing_directory", session},
       // The same for version 5 and later.
       {"PRTE_ALLOW_RUN_AS_ROOT", "1"},
       {"PRTE_ALLOW_RUN_AS_ROOT_CONFIRM", "1"},
