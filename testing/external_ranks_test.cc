@@ -325,6 +325,7 @@ class MpirunTest : public ExternalRanksTest {
          "PRTE_ALLOW_RUN_AS_ROOT_CONFIRM=1",
          "OMPI_MCA_rmaps_base_oversubscribe=1",
          "PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe",
+         "OMPI_MCA_btl_vader_backing_directory=" + session_,
          "OMPI_MCA_plm=isolated", "OMPI_MCA_hwloc_base_binding_policy=none"});
     return Start(*mpirun_,
                  {"mpirun", "-n", absl::StrCat(kRanks), kProgram,

@@ -5,6 +5,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "sherd/core/base/units.h"
 
 namespace sherd {
 namespace {
@@ -151,6 +152,8 @@ const std::vector<KnobInfo>& Table() {
        kDebug,
        "Names the pipe through which a rank that runs several tests learns "
        "which. Set by the test harness."},
+      {Knob::kTestCases, "SHERD_TEST_CASES", "integer", "(each test's own)",
+       kDebug, "How many cases each random test draws. Set by deep tests."},
   };
   return *table;
 }
@@ -196,14 +199,9 @@ absl::StatusOr<std::optional<int64_t>> GetIntKnob(Knob knob, int64_t low,
 absl::StatusOr<std::optional<absl::Duration>> GetDurationKnob(Knob knob) {
   const std::string text = GetKnobOr(knob, "");
   if (text.empty()) return std::nullopt;
-  absl::Duration value;
-  double seconds;
-  if (absl::SimpleAtod(text, &seconds)) {
-    value = absl::Seconds(seconds);
-  } else if (!absl::ParseDuration(text, &value)) {
-    return Malformed(knob, text, "a duration such as 30s or 1m30s");
-  }
-  if (value <= absl::ZeroDuration()) {
+  const std::optional<absl::Duration> value = ParseDuration(text);
+  if (!value) return Malformed(knob, text, "a duration such as 30s or 1m30s");
+  if (*value <= absl::ZeroDuration()) {
     return Malformed(knob, text, "a duration above zero");
   }
   return value;

@@ -76,6 +76,7 @@ enum class Knob {
   kCudaVisibleDevices,
   kTestOutputsDir,
   kTestCommandFd,
+  kTestCases,
 };
 
 enum class KnobStability { kStable, kDebug };

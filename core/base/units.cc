@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
@@ -55,6 +57,17 @@ std::string FormatCount(int64_t count) {
 std::string FormatSeconds(double seconds) {
   if (seconds < 1) return absl::StrFormat("%.1f ms", seconds * 1000);
   return absl::StrFormat("%.2f s", seconds);
+}
+
+std::optional<absl::Duration> ParseDuration(absl::string_view text) {
+  double seconds;
+  if (absl::SimpleAtod(text, &seconds)) {
+    if (std::isnan(seconds)) return std::nullopt;
+    return absl::Seconds(seconds);
+  }
+  absl::Duration value;
+  if (!absl::ParseDuration(text, &value)) return std::nullopt;
+  return value;
 }
 
 std::string FormatRanks(std::vector<int> ranks) {

@@ -33,6 +33,17 @@ TEST(UnitsTest, TimesAreInMillisecondsBelowOneSecond) {
   EXPECT_EQ(FormatSeconds(4.556), "4.56 s");
 }
 
+TEST(UnitsTest, ADurationIsSecondsOrSaysItsUnits) {
+  EXPECT_EQ(ParseDuration("30"), absl::Seconds(30));
+  EXPECT_EQ(ParseDuration("0.5"), absl::Milliseconds(500));
+  EXPECT_EQ(ParseDuration("8s"), absl::Seconds(8));
+  EXPECT_EQ(ParseDuration("1m30s"), absl::Seconds(90));
+  EXPECT_EQ(ParseDuration("-1"), absl::Seconds(-1));
+  for (const char* text : {"", "s", "8 s", "8x", "nan", "soon"}) {
+    EXPECT_EQ(ParseDuration(text), std::nullopt) << text;
+  }
+}
+
 TEST(UnitsTest, WidthCountsCharactersAndNotBytes) {
   EXPECT_EQ(DisplayWidth("rows → grid"), 11);
   EXPECT_EQ(DisplayWidth(""), 0);

@@ -40,7 +40,8 @@ class MpirunInitTest : public ::testing::Test {
   // Exit code of mpirun with `variables`; its output goes to output().
   int Mpirun(int ranks, const std::string& variables) {
     return Shell(absl::StrCat(
-        "env TMPDIR=", directory_, " SHERD_TIMEOUT=60s ", variables,
+        "env TMPDIR=", directory_, " OMPI_MCA_btl_vader_backing_directory=",
+        directory_, " SHERD_TIMEOUT=60s ", variables,
         " mpirun --allow-run-as-root --oversubscribe -n ", ranks,
         " core/comm/init_rank > ", directory_, "/output 2>&1 < /dev/null"));
   }

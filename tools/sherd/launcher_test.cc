@@ -235,7 +235,7 @@ TEST(LauncherTest, AFailingRankStopsTheOthersAndGivesTheExitCode) {
 }
 
 TEST(LauncherTest, ASignalledRankGives128PlusItsSignal) {
-  Program run({"run", "-n", "2", "--grace", "0.1", "sh", "-c",
+  Program run({"run", "-n", "2", "--grace=100ms", "sh", "-c",
                "test $RANK = 0 && kill -SEGV $$; exec sleep 1000"});
   EXPECT_EQ(run.Wait(), 128 + SIGSEGV);
   EXPECT_THAT(run.errors(),
@@ -368,6 +368,10 @@ TEST(LauncherTest, BadArgumentsAreRefused) {
       {{"run", "-n", "2"}, "no program to run"},
       {{"run", "-n", "2", "--"}, "no program to run"},
       {{"run", "-n", "2", "--timeout", "0", "true"}, "--timeout"},
+      {{"run", "-n", "2", "--timeout", "soon", "true"},
+       "is not a duration above zero"},
+      {{"run", "-n", "2", "--grace=-1s", "true"},
+       "is not a duration of 0 or more"},
       {{"run", "-n", "2", "--colour", "true"}, "--colour"},
       {{"jog"}, "\"jog\" is no command, expected one of run, info, inspect"},
       {{}, "Usage: sherd"},

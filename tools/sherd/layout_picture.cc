@@ -9,8 +9,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "sherd/core/base/svg.h"
 #include "sherd/core/base/units.h"
-#include "sherd/tools/sherd/svg.h"
 
 namespace sherd {
 namespace {

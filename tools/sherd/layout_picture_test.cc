@@ -4,7 +4,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "sherd/tools/sherd/svg.h"
+#include "sherd/core/base/svg.h"
 
 namespace sherd {
 namespace {

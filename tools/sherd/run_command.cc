@@ -4,12 +4,15 @@
 #include <algorithm>
 #include <cstdio>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "sherd/core/base/units.h"
 #include "sherd/tools/sherd/launcher.h"
 
 namespace sherd {
@@ -18,8 +21,8 @@ namespace {
 struct RunOptions {
   int ranks = 1;
   bool no_prefix = false;
-  double timeout_seconds = 0;
-  double grace_seconds = 5;
+  std::string timeout;
+  std::string grace = "5";
 };
 
 // As shells do it for a program that they cannot start.
@@ -46,9 +49,9 @@ int Run(const RunOptions& options, const std::vector<std::string>& command) {
   LaunchOptions launch = {.ranks = options.ranks,
                           .command = command,
                           .prefix = !options.no_prefix,
-                          .grace = absl::Seconds(options.grace_seconds)};
-  if (options.timeout_seconds > 0) {
-    launch.timeout = absl::Seconds(options.timeout_seconds);
+                          .grace = *ParseDuration(options.grace)};
+  if (!options.timeout.empty()) {
+    launch.timeout = *ParseDuration(options.timeout);
   }
   const absl::StatusOr<LaunchResult> result = Launch(launch);
   if (!result.ok()) {
@@ -60,6 +63,17 @@ int Run(const RunOptions& options, const std::vector<std::string>& command) {
     std::fprintf(stderr, "sherd run: %s\n", result->summary.c_str());
   }
   return result->exit_code;
+}
+
+// For CLI11: empty, or what is wrong with a duration.
+std::string CheckDuration(const std::string& text, bool may_be_zero) {
+  const std::optional<absl::Duration> value = ParseDuration(text);
+  const absl::Duration least =
+      may_be_zero ? absl::ZeroDuration() : absl::Nanoseconds(1);
+  if (value && *value >= least) return {};
+  return absl::StrCat("\"", text, "\" is not a duration ",
+                      may_be_zero ? "of 0 or more" : "above zero",
+                      ", such as 30 (seconds), 8s or 1m30s");
 }
 
 constexpr char kDescription[] =
@@ -108,13 +122,18 @@ void AddRunCommand(CLI::App& app, const std::vector<std::string>& program,
   run->add_flag("--no-prefix", options->no_prefix,
                 "Ranks write to the terminal themselves, without \"[rank] \" "
                 "before their lines");
-  run->add_option("--timeout", options->timeout_seconds,
-                  "Seconds the run may take; unlimited by default")
-      ->check(CLI::PositiveNumber);
-  run->add_option("--grace", options->grace_seconds,
-                  "Seconds that ranks have to end by themselves after another "
+  run->add_option("--timeout", options->timeout,
+                  "Time that the run may take (90, 1m30s); unlimited by "
+                  "default")
+      ->check([](const std::string& text) {
+        return CheckDuration(text, /*may_be_zero=*/false);
+      });
+  run->add_option("--grace", options->grace,
+                  "Time that ranks have to end by themselves after another "
                   "one failed, and then after SIGTERM")
-      ->check(CLI::NonNegativeNumber)
+      ->check([](const std::string& text) {
+        return CheckDuration(text, /*may_be_zero=*/true);
+      })
       ->capture_default_str();
   run->footer(kFooter);
   run->callback(

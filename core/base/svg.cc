@@ -1,4 +1,4 @@
-#include "sherd/tools/sherd/svg.h"
+#include "sherd/core/base/svg.h"
 
 #include <array>
 

@@ -1,5 +1,5 @@
-#ifndef SHERD_TOOLS_SHERD_SVG_H_
-#define SHERD_TOOLS_SHERD_SVG_H_
+#ifndef SHERD_CORE_BASE_SVG_H_
+#define SHERD_CORE_BASE_SVG_H_
 
 #include <string>
 
@@ -52,4 +52,4 @@ std::string RankColour(int rank);
 
 }  // namespace sherd
 
-#endif  // SHERD_TOOLS_SHERD_SVG_H_
+#endif  // SHERD_CORE_BASE_SVG_H_
