@@ -14,7 +14,9 @@
 #include "sherd/backends/loader.h"
 #include "sherd/backends/static_plugin.h"
 #include "sherd/backends/testdata/old_host.h"
+#include "sherd/core/comm/peer_memory.h"
 #include "sherd/core/comm/process_group.h"
+#include "sherd/core/tensor/storage.h"
 #include "sherd/testing/local_ranks.h"
 #include "sherd/testing/matchers.h"
 
@@ -58,6 +60,45 @@ TEST_P(TinyPluginTest, RunsInTodaysHostWhichEmulatesWhatItLacks) {
       {.backend = name()});
 }
 
+// Line 0.3 brought memory that peers reach.
+TEST_P(TinyPluginTest, HasMemoryOfPeersIfItsLineHas) {
+  RunLocalRanks(
+      3,
+      [](ProcessGroup& group) {
+        Allocator& allocator = group.shard_allocator();
+        if (GetParam() < 3) {
+          EXPECT_EQ(group.peer_memory(), nullptr);
+          EXPECT_EQ(&allocator, &HeapAllocator());
+          return;
+        }
+        const std::shared_ptr<PeerMemory> memory = group.peer_memory();
+        ASSERT_NE(memory, nullptr);
+        EXPECT_NE(&allocator, &HeapAllocator());
+        const auto data = allocator.Allocate(8, 64);
+        ASSERT_THAT(data, IsOk());
+        *static_cast<int64_t*>(*data) = 100 + group.rank();
+        const auto handle = memory->Export(*data, 8);
+        ASSERT_TRUE(handle.has_value());
+        std::vector<MemoryHandle> handles(3);
+        ASSERT_THAT(
+            group.AllGather(
+                ConstBytes(reinterpret_cast<const std::byte*>(&*handle),
+                           sizeof(*handle)),
+                MutableBytes(reinterpret_cast<std::byte*>(handles.data()),
+                             3 * sizeof(*handle))),
+            IsOk());
+        for (int r = 0; r < 3; ++r) {
+          const auto range = memory->Import(r, handles[r]);
+          ASSERT_THAT(range, IsOk());
+          ASSERT_EQ(range->size(), 8);
+          EXPECT_EQ(*reinterpret_cast<const int64_t*>(range->data()), 100 + r);
+        }
+        ASSERT_THAT(group.Barrier(), IsOk());
+        allocator.Deallocate(*data, 8);
+      },
+      {.backend = name()});
+}
+
 TEST_P(TinyPluginTest, RunsInAnOldHost) {
   void* const plugin =
       dlopen(absl::StrCat("backends/", PluginFileName(name())).c_str(),
@@ -66,7 +107,7 @@ TEST_P(TinyPluginTest, RunsInAnOldHost) {
   EXPECT_EQ(RunInOldHost(dlsym(plugin, kEntry), 3), "");
 }
 
-INSTANTIATE_TEST_SUITE_P(Lines, TinyPluginTest, ::testing::Values(1, 2, 3));
+INSTANTIATE_TEST_SUITE_P(Lines, TinyPluginTest, ::testing::Values(1, 2, 3, 4));
 
 struct Plugin {
   const char* name;

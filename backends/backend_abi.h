@@ -29,7 +29,7 @@ extern "C" {
 #endif
 
 #define SHERD_ABI_MAJOR 0
-#define SHERD_ABI_MINOR 2
+#define SHERD_ABI_MINOR 3
 
 #define SHERD_NO_DEADLINE INT64_MAX
 
@@ -235,6 +235,57 @@ typedef struct sherd_request_v0 {
 
 typedef struct sherd_comm_v0 sherd_comm_v0; /* the plugin's */
 
+/* Names a piece of one rank's memory to its peers. Plain bytes: it travels as
+ * it lies in memory. Since 0.3. */
+typedef struct sherd_memory_handle_v0 {
+  uint64_t words[6];
+} sherd_memory_handle_v0;
+
+/* What one rank of a communicator reaches of its peers' memory; the plugin's.
+ * Since 0.3. */
+typedef struct sherd_peers_v0 sherd_peers_v0;
+
+/* Memory that ranks reach in each other's processes. Since 0.3. Any thread. The
+ * host orders writes and reads of different ranks, by operations or otherwise.
+ */
+typedef struct sherd_memory_v0 {
+  uint32_t struct_size;
+  uint32_t reserved;
+
+  /* Memory that can be exported, until deallocate gets the same two numbers;
+   * of no communicator, and usable without one. bytes above 0; alignment is a
+   * power of two up to 4096. Pages are there once it returns: SHERD_RESOURCE,
+   * rather than a fault later on. Both null: whatever memory the process has
+   * can be exported. */
+  sherd_code (*allocate)(uint64_t bytes, uint64_t alignment, void** data,
+                         sherd_error_v0* error);
+  void (*deallocate)(void* data, uint64_t bytes);
+
+  /* A view of the peers of `comm`, which it may outlive. SHERD_UNSUPPORTED if
+   * this rank cannot reach the memory of all of them. */
+  sherd_code (*open_peers)(sherd_comm_v0* comm, sherd_peers_v0** peers,
+                           sherd_error_v0* error);
+  /* What was imported through it is not touched any more. */
+  void (*close_peers)(sherd_peers_v0* peers);
+
+  /* A handle of data[0, bytes), bytes above 0. SHERD_UNSUPPORTED, often asked
+   * and therefore fast, if peers cannot reach that. */
+  sherd_code (*export_memory)(sherd_peers_v0* peers, const void* data,
+                              uint64_t bytes, sherd_memory_handle_v0* handle,
+                              sherd_error_v0* error);
+
+  /* Where in this process what rank `peer`, which may be this one, exported
+   * lies: all of it, until close_peers. The handle comes from another process
+   * and may be anything:
+   * SHERD_INVALID_ARGUMENT  That peer did not make it, or freed the memory.
+   * SHERD_PEER_LOST         The peer's process ended, and its memory cannot be
+   *                         opened any more.
+   * SHERD_RESOURCE          No address space or descriptor. */
+  sherd_code (*import_memory)(sherd_peers_v0* peers, int32_t peer,
+                              const sherd_memory_handle_v0* handle,
+                              sherd_bytes_v0* range, sherd_error_v0* error);
+} sherd_memory_v0;
+
 /* Flags of a plugin. */
 enum {
   /* post returns only once the operation ended. Otherwise it returns
@@ -303,6 +354,9 @@ typedef struct sherd_plugin_v0 {
   sherd_code (*bootstrap)(int32_t* rank, int32_t* world_size, void* blob,
                           uint64_t size, int64_t deadline,
                           sherd_error_v0* error);
+
+  /* Since 0.3. May be null. */
+  const sherd_memory_v0* memory;
 } sherd_plugin_v0;
 
 /* Returns the plugin's table, which lives forever, or null if it cannot work

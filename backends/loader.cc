@@ -9,7 +9,6 @@
 #include <cstddef>
 #include <cstdio>
 #include <cstring>
-#include <exception>
 #include <filesystem>
 #include <optional>
 #include <utility>
@@ -20,6 +19,8 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "sherd/backends/elf_check.h"
+#include "sherd/backends/plugin_call.h"
+#include "sherd/backends/plugin_memory.h"
 #include "sherd/backends/static_plugin.h"
 #include "sherd/core/base/deadline.h"
 #include "sherd/core/base/error_info.h"
@@ -34,6 +35,13 @@
 
 namespace sherd {
 namespace {
+
+using internal::Guarded;
+using internal::GuardedQuietly;
+using internal::NoError;
+using internal::PluginAllocator;
+using internal::PluginPeerMemory;
+using internal::ToStatus;
 
 constexpr absl::string_view kFilePrefix = "libsherd_backend_";
 constexpr absl::string_view kFileSuffix = ".so";
@@ -55,34 +63,6 @@ static_assert(sizeof(CollectiveRequest) == sizeof(sherd_request_v0));
 
 // What every plugin's table has at least: that of line 0.1.
 constexpr size_t kLeastTable = offsetof(sherd_plugin_v0, reductions);
-
-// Calls a plugin, which must not throw and yet may.
-template <typename Call>
-sherd_code Guarded(sherd_error_v0* error, Call call) {
-  try {
-    return call();
-  } catch (const std::exception& e) {
-    std::snprintf(error->text, sizeof(error->text),
-                  "the plugin threw an exception across the plugin line: %s",
-                  e.what());
-  } catch (...) {
-    std::snprintf(error->text, sizeof(error->text),
-                  "the plugin threw an exception across the plugin line");
-  }
-  return SHERD_INTERNAL;
-}
-
-// Calls a function of a plugin that has no way to report.
-template <typename Call>
-void GuardedQuietly(Call call) {
-  sherd_error_v0 error = {};
-  if (Guarded(&error, [&] {
-        call();
-        return SHERD_OK;
-      }) != SHERD_OK) {
-    SHERD_LOG(kError) << error.text;
-  }
-}
 
 // Whether the table, as its writer knew it, reaches beyond the field.
 #define SHERD_TABLE_HAS(plugin, field) \
@@ -157,49 +137,6 @@ absl::StatusOr<std::unique_ptr<Backend>> AdaptEntry(
   return AdaptPlugin(plugin, std::move(origin));
 }
 
-sherd_error_v0 NoError() {
-  sherd_error_v0 error = {};
-  error.struct_size = sizeof(error);
-  error.peer = -1;
-  return error;
-}
-
-absl::StatusCode ToStatusCode(sherd_code code) {
-  switch (code) {
-    case SHERD_INVALID_ARGUMENT:
-      return absl::StatusCode::kInvalidArgument;
-    case SHERD_UNSUPPORTED:
-      return absl::StatusCode::kUnimplemented;
-    case SHERD_TIMEOUT:
-      return absl::StatusCode::kDeadlineExceeded;
-    case SHERD_PEER_LOST:
-      return absl::StatusCode::kUnavailable;
-    case SHERD_ABORTED:
-      return absl::StatusCode::kAborted;
-    case SHERD_RESOURCE:
-      return absl::StatusCode::kResourceExhausted;
-    default:
-      return absl::StatusCode::kInternal;
-  }
-}
-
-absl::Status ToStatus(sherd_code code, const sherd_error_v0& error, int size) {
-  if (code == SHERD_OK) return absl::OkStatus();
-  // The plugin may have filled the array to its last byte.
-  std::string text(error.text, strnlen(error.text, sizeof(error.text)));
-  if (text.empty()) text = absl::StrCat("the plugin returned code ", code);
-  if (error.native_code != 0) {
-    absl::StrAppend(&text, " (native code ", error.native_code, ")");
-  }
-  const bool knows_peer = error.peer >= 0 && error.peer < size;
-  if (code == SHERD_INVALID_ARGUMENT && knows_peer) {
-    text = absl::StrCat("rank ", error.peer, ": ", text);
-  }
-  absl::Status status(ToStatusCode(code), text);
-  if (!knows_peer) return status;
-  return WithRank(std::move(status), error.peer);
-}
-
 sherd_code KvSet(void* context, const char* key, const void* value,
                  uint64_t size) {
   auto* const store = static_cast<Store*>(context);
@@ -248,9 +185,11 @@ class PluginCommunicator final : public Communicator {
  public:
   PluginCommunicator(const sherd_plugin_v0& plugin,
                      const NativeOperations& native,
+                     const sherd_memory_v0* memory,
                      const CommunicatorOptions& options)
       : plugin_(plugin),
         native_(native),
+        memory_(memory),
         size_(options.size),
         world_rank_(options.world_ranks.empty()
                         ? options.rank
@@ -285,8 +224,14 @@ class PluginCommunicator final : public Communicator {
         Guarded(&error,
                 [&] { return plugin_.create(&config, &comm_, &error); }),
         error, size_));
-    if (comm_ != nullptr) return absl::OkStatus();
-    return absl::InternalError("the plugin's create returned no communicator");
+    if (comm_ == nullptr) {
+      return absl::InternalError(
+          "the plugin's create returned no communicator");
+    }
+    if (memory_ != nullptr) {
+      peer_memory_ = PluginPeerMemory::Open(*memory_, comm_, size_);
+    }
+    return absl::OkStatus();
   }
 
   absl::StatusOr<bool> Post(const CollectiveDesc& desc,
@@ -351,6 +296,8 @@ class PluginCommunicator final : public Communicator {
     GuardedQuietly([this] { plugin_.abort(comm_); });
   }
 
+  std::shared_ptr<PeerMemory> peer_memory() override { return peer_memory_; }
+
  private:
   static sherd_request_v0* AsRequest(CollectiveRequest& request) {
     return reinterpret_cast<sherd_request_v0*>(request.storage);
@@ -358,6 +305,7 @@ class PluginCommunicator final : public Communicator {
 
   const sherd_plugin_v0& plugin_;
   const NativeOperations& native_;
+  const sherd_memory_v0* const memory_;
   const int size_;
   const int world_rank_;
   const sherd_kv_v0 kv_;
@@ -365,7 +313,13 @@ class PluginCommunicator final : public Communicator {
   std::vector<sherd_bytes_v0> sends_;
   std::vector<sherd_bytes_v0> recvs_;
   sherd_comm_v0* comm_ = nullptr;
+  std::shared_ptr<PeerMemory> peer_memory_;
 };
+
+// The plugin's table for memory, or null.
+const sherd_memory_v0* MemoryOf(const sherd_plugin_v0& plugin) {
+  return SHERD_TABLE_HAS(plugin, memory) ? plugin.memory : nullptr;
+}
 
 class PluginBackend final : public Backend {
  public:
@@ -392,6 +346,10 @@ class PluginBackend final : public Backend {
       GuardedQuietly([&] { version = plugin.library_version(); });
       if (version != nullptr) info_.library_version = version;
     }
+    const sherd_memory_v0* const memory = MemoryOf(plugin);
+    if (memory != nullptr && memory->allocate != nullptr) {
+      allocator_ = &PluginAllocator::Of(*memory, info_.name);
+    }
   }
 
   const BackendInfo& info() const override { return info_; }
@@ -406,8 +364,8 @@ class PluginBackend final : public Backend {
 
   absl::StatusOr<std::unique_ptr<Communicator>> CreateCommunicator(
       const CommunicatorOptions& options) const override {
-    auto communicator =
-        std::make_unique<PluginCommunicator>(plugin_, info_.native, options);
+    auto communicator = std::make_unique<PluginCommunicator>(
+        plugin_, info_.native, MemoryOf(plugin_), options);
     SHERD_RETURN_IF_ERROR(communicator->Connect(options));
     return std::unique_ptr<Communicator>(std::move(communicator));
   }
@@ -452,6 +410,8 @@ class PluginBackend final : public Backend {
                        static_cast<unsigned char>(buffer[0]));
   }
 
+  Allocator* peer_memory_allocator() const override { return allocator_; }
+
  private:
   bool HasBootstrap() const {
     return SHERD_TABLE_HAS(plugin_, bootstrap) && plugin_.bootstrap != nullptr;
@@ -459,6 +419,7 @@ class PluginBackend final : public Backend {
 
   const sherd_plugin_v0& plugin_;
   BackendInfo info_;
+  Allocator* allocator_ = nullptr;
 };
 
 bool IsValidName(absl::string_view name) {
@@ -526,6 +487,13 @@ absl::StatusOr<std::unique_ptr<Backend>> AdaptPlugin(
         absl::StrCat(origin, ": the plugin's table has ", plugin->struct_size,
                      " bytes and lacks its name or a function, expected ",
                      "at least ", kLeastTable, " bytes and all of them"));
+  }
+  if (const sherd_memory_v0* const memory = MemoryOf(*plugin);
+      memory != nullptr && !internal::IsComplete(*memory)) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        origin, ": the plugin's table for memory has ", memory->struct_size,
+        " bytes and lacks a function, expected at least ",
+        sizeof(sherd_memory_v0), " bytes and all of them, or no such table"));
   }
   return std::unique_ptr<Backend>(
       std::make_unique<PluginBackend>(*plugin, std::move(origin)));

@@ -146,7 +146,7 @@ TEST_P(BadPluginTest, IsRefusedWithItsReason) {
 INSTANTIATE_TEST_SUITE_P(
     All, BadPluginTest,
     ::testing::Values(
-        BadPlugin{1, "built for plugin line 1.2, expected 0.1 to 0.2"},
+        BadPlugin{1, "built for plugin line 1.3, expected 0.1 to 0.3"},
         BadPlugin{2, "table has 32 bytes"},
         BadPlugin{3, "says that it cannot work"},
         BadPlugin{4, "does not export sherd_get_plugin_v0"},
@@ -215,7 +215,7 @@ INSTANTIATE_TEST_SUITE_P(
              },
              kLacks},
         Lack{"AnotherMajorVersion", [](auto& t) { t.major = 7; },
-             "built for plugin line 7.2, expected 0.1 to 0.2"},
+             "built for plugin line 7.3, expected 0.1 to 0.3"},
         Lack{"NoName", [](auto& t) { t.name = nullptr; }, kLacks},
         Lack{"AnEmptyName", [](auto& t) { t.name = ""; }, kLacks},
         Lack{"APathAsName", [](auto& t) { t.name = "../x"; }, kLacks},
@@ -239,6 +239,91 @@ TEST(TableTest, GarbageCapabilitiesComeToNothing) {
   const BackendInfo& info = (*backend)->info();
   EXPECT_EQ(info.native.operations, (uint64_t{1} << SHERD_NUM_OPERATIONS) - 1);
   EXPECT_EQ(info.library_version, "");
+}
+
+sherd_memory_v0 WholeMemory() {
+  sherd_memory_v0 memory = {};
+  memory.struct_size = sizeof(memory);
+  memory.allocate = [](uint64_t, uint64_t, void** data,
+                       sherd_error_v0*) -> sherd_code {
+    *data = nullptr;
+    return SHERD_OK;
+  };
+  memory.deallocate = [](void*, uint64_t) {};
+  memory.open_peers = [](sherd_comm_v0*, sherd_peers_v0** peers,
+                         sherd_error_v0*) -> sherd_code {
+    *peers = reinterpret_cast<sherd_peers_v0*>(64);
+    return SHERD_OK;
+  };
+  memory.close_peers = [](sherd_peers_v0*) {};
+  memory.export_memory = [](sherd_peers_v0*, const void*, uint64_t,
+                            sherd_memory_handle_v0*,
+                            sherd_error_v0*) -> sherd_code { return SHERD_OK; };
+  memory.import_memory = [](sherd_peers_v0*, int32_t,
+                            const sherd_memory_handle_v0*, sherd_bytes_v0*,
+                            sherd_error_v0*) -> sherd_code { return SHERD_OK; };
+  return memory;
+}
+
+struct MemoryLack {
+  const char* name;
+  void (*take)(sherd_memory_v0&);
+};
+
+class MemoryTableTest : public ::testing::TestWithParam<MemoryLack> {};
+
+TEST_P(MemoryTableTest, IsRefusedWithWhatWasExpected) {
+  sherd_plugin_v0 table = WholeTable();
+  sherd_memory_v0 memory = WholeMemory();
+  table.memory = &memory;
+  ASSERT_THAT(AdaptPlugin(&table, "x.so"), IsOk());
+  GetParam().take(memory);
+  EXPECT_THAT(AdaptPlugin(&table, "x.so"),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       "x.so: the plugin's table for memory has"));
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All, MemoryTableTest,
+    ::testing::Values(
+        MemoryLack{"AByteShort", [](auto& m) { --m.struct_size; }},
+        MemoryLack{"NoAllocate", [](auto& m) { m.allocate = nullptr; }},
+        MemoryLack{"NoDeallocate", [](auto& m) { m.deallocate = nullptr; }},
+        MemoryLack{"NoOpen", [](auto& m) { m.open_peers = nullptr; }},
+        MemoryLack{"NoClose", [](auto& m) { m.close_peers = nullptr; }},
+        MemoryLack{"NoExport", [](auto& m) { m.export_memory = nullptr; }},
+        MemoryLack{"NoImport", [](auto& m) { m.import_memory = nullptr; }}),
+    [](const auto& info) { return info.param.name; });
+
+// OK, and nothing given.
+TEST(MemoryTableTest, MemoryThatIsNotThereIsAnError) {
+  sherd_plugin_v0 table = WholeTable();
+  sherd_memory_v0 memory = WholeMemory();
+  table.memory = &memory;
+  table.create = [](const sherd_comm_config_v0*, sherd_comm_v0** comm,
+                    sherd_error_v0*) -> sherd_code {
+    *comm = reinterpret_cast<sherd_comm_v0*>(64);
+    return SHERD_OK;
+  };
+  const auto backend = AdaptPlugin(&table, "x.so");
+  ASSERT_THAT(backend, IsOk());
+  EXPECT_THAT((*backend)->peer_memory_allocator()->Allocate(8, 8),
+              StatusIs(absl::StatusCode::kInternal, "no memory and no error"));
+  const auto communicator = (*backend)->CreateCommunicator({.size = 2});
+  ASSERT_THAT(communicator, IsOk());
+  const auto peers = (*communicator)->peer_memory();
+  ASSERT_NE(peers, nullptr);
+  EXPECT_THAT(peers->Import(1, {}),
+              StatusIs(absl::StatusCode::kInternal, "imported nothing"));
+  EXPECT_THAT(peers->Import(2, {}),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       "rank 2 is out of range, expected 0 to 1"));
+  // A group works without it.
+  memory.open_peers = [](sherd_comm_v0*, sherd_peers_v0**,
+                         sherd_error_v0*) -> sherd_code { throw 7; };
+  const auto alone = (*backend)->CreateCommunicator({.size = 2});
+  ASSERT_THAT(alone, IsOk());
+  EXPECT_EQ((*alone)->peer_memory(), nullptr);
 }
 
 // create says OK and gives nothing.

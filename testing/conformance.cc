@@ -198,7 +198,7 @@ std::vector<ConformanceCase> CasesFor(const ConformanceOptions& options,
   std::vector<ConformanceCase> all = {{"ManyLives", ManyLives}};
   for (const auto& cases :
        {ArgumentCases(), OperationCases(), AsynchronousCases(), GroupCases(),
-        FailureCases()}) {
+        MemoryCases(), FailureCases()}) {
     all.insert(all.end(), cases.begin(), cases.end());
   }
   const bool may_kill = !options.ranks_are_threads && !options.dies_together;

@@ -54,6 +54,8 @@ struct ConformanceOptions {
 //                every backend, nothing written, the group still usable.
 //   Groups       any order of creation, non-members, nests, splits, hundreds
 //                made and left without a trace, twenty lives in one process.
+//   Memory       of peers, where the backend has it: read, written, in parts,
+//                after the group, by the hundred; handles that nobody made.
 //   Failure      contradicting calls, absent, leaving, aborting, killed and
 //                stopped ranks: every other rank gets an error in time that
 //                names the rank and the operation, the group is poisoned with

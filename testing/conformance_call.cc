@@ -57,6 +57,11 @@ size_t Call::MessageBytes(int from, int to) const {
 
 size_t Call::ElementBytes() const { return spec_.count * SizeOf(spec_.dtype); }
 
+size_t Call::BlockCount(int r) const {
+  if (!spec_.uneven) return spec_.count;
+  return r % 3 == 1 ? 0 : spec_.count + static_cast<size_t>(r);
+}
+
 Call::Block* Call::AddBlock(size_t size) {
   buffers_.emplace_back(size, IsReduction(spec_.op) ? 0 : spec_.shift);
   return &blocks_.emplace_back(Block{.bytes = buffers_.back().bytes()});
@@ -204,15 +209,22 @@ void Call::BuildReduce(bool receives) {
 }
 
 void Call::BuildReduceScatter() {
-  const Area area = MakeArea(std::vector<size_t>(size_, ElementBytes()));
+  const size_t element = SizeOf(spec_.dtype);
+  std::vector<size_t> sizes;
+  for (int r = 0; r < size_; ++r) sizes.push_back(BlockCount(r) * element);
+  const Area area = MakeArea(sizes);
   send_ = area.whole;
+  size_t first = 0;
+  size_t own_first = 0;
   for (int r = 0; r < size_; ++r) {
-    area.blocks[r]->before = Elements(rank_, r * spec_.count);
+    if (r == rank_) own_first = first;
+    area.blocks[r]->before = Elements(rank_, first);
     if (spec_.lists) sends_.push_back(area.blocks[r]->bytes);
+    first += BlockCount(r);
   }
   Block* const result =
-      spec_.in_place ? area.blocks[rank_] : AddBlock(ElementBytes());
-  result->after = Reduced(rank_ * spec_.count);
+      spec_.in_place ? area.blocks[rank_] : AddBlock(sizes[rank_]);
+  result->after = Reduced(own_first);
   recv_ = result->bytes;
 }
 

@@ -89,6 +89,8 @@ class Call {
   Content Reduced(size_t first) const;
   size_t MessageBytes(int from, int to) const;
   size_t ElementBytes() const;
+  // Of rank r's block in a reduce_scatter.
+  size_t BlockCount(int r) const;
   Block* AddBlock(size_t size);
   Area MakeArea(const std::vector<size_t>& sizes);
 

@@ -60,6 +60,8 @@ absl::Span<const ConformanceCase> AsynchronousCases();
 absl::Span<const ConformanceCase> ArgumentCases();
 // Groups of groups.
 absl::Span<const ConformanceCase> GroupCases();
+// Memory that ranks reach in each other's processes, where there is any.
+absl::Span<const ConformanceCase> MemoryCases();
 // Calls that contradict each other, deadlines, aborts, ranks that leave, stop
 // or die.
 absl::Span<const ConformanceCase> FailureCases();

@@ -169,10 +169,10 @@ absl::Status ReductionForms(ConformanceRank& rank) {
         SHERD_RETURN_IF_ERROR(CheckCall(rank, spec));
         spec.op = CollectiveOp::kReduceScatter;
         for (const bool lists : {false, true}) {
-          spec.lists = lists;
+          spec.lists = spec.uneven = lists;
           SHERD_RETURN_IF_ERROR(CheckCall(rank, spec));
         }
-        spec.lists = false;
+        spec.lists = spec.uneven = false;
         spec.op = CollectiveOp::kReduce;
         for (spec.root = 0; spec.root < rank.size(); ++spec.root) {
           SHERD_RETURN_IF_ERROR(CheckCall(rank, spec));
@@ -216,6 +216,45 @@ absl::Status LargeCalls(ConformanceRank& rank) {
   return absl::OkStatus();
 }
 
+// Rank r gets a block of a length of its own; of some it is empty.
+absl::Status UnevenReduceScatter(ConformanceRank& rank) {
+  for (const size_t scale : {1, 1'003, 200'003}) {
+    const auto length = [&](int r) { return (2 + r) % 3 * scale; };
+    const auto element = [](int from, int to, size_t i) {
+      return static_cast<int32_t>(1000 * from + 10 * to + 7 * i % 1000);
+    };
+    std::vector<std::vector<int32_t>> blocks(rank.size());
+    std::vector<ConstBytes> sends;
+    for (int to = 0; to < rank.size(); ++to) {
+      for (size_t i = 0; i < length(to); ++i) {
+        blocks[to].push_back(element(rank.rank(), to, i));
+      }
+      sends.emplace_back(reinterpret_cast<const std::byte*>(blocks[to].data()),
+                         blocks[to].size() * sizeof(int32_t));
+    }
+    std::vector<int32_t> sum(length(rank.rank()), -1);
+    const absl::Status status = rank.group.ReduceScatterV(
+        sends,
+        MutableBytes(reinterpret_cast<std::byte*>(sum.data()),
+                     sum.size() * sizeof(int32_t)),
+        kInt32, ReduceOp::kSum);
+    if (!status.ok()) {
+      return Fault("reduce_scatter of blocks of different lengths: ",
+                   status.ToString());
+    }
+    for (size_t i = 0; i < sum.size(); ++i) {
+      int32_t expected = 0;
+      for (int from = 0; from < rank.size(); ++from) {
+        expected += element(from, rank.rank(), i);
+      }
+      if (sum[i] == expected) continue;
+      return Fault("reduce_scatter of blocks of different lengths: element ", i,
+                   " of ", sum.size(), " is ", sum[i], ", expected ", expected);
+    }
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::Span<const ConformanceCase> OperationCases() {
@@ -224,6 +263,7 @@ absl::Span<const ConformanceCase> OperationCases() {
       {"OneSidedExchanges", OneSidedExchanges},
       {"AllReductions", AllReductions},
       {"ReductionForms", ReductionForms},
+      {"UnevenReduceScatter", UnevenReduceScatter},
       {"LargeCalls", LargeCalls},
   };
   return kCases;

@@ -134,7 +134,9 @@ INSTANTIATE_TEST_SUITE_P(
                 "a write past the end: byte"},
         Planted{"planted_ignores_abort", "Aborts", "abort is ignored"},
         Planted{"planted_leaks", "ManyGroups",
-                "200 groups that were made and destroyed leave"}),
+                "200 groups that were made and destroyed leave"},
+        Planted{"planted_trusts_handles", "ForgedHandles",
+                "importing a handle of zeros: expected INVALID_ARGUMENT"}),
     [](const auto& info) {
       return std::string(absl::string_view(info.param.plugin).substr(8));
     });

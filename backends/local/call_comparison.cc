@@ -23,7 +23,7 @@ constexpr Traits kTraits[] = {
     {"all_to_all_v", false, false, false},
     {"all_reduce", false, true, true},
     {"reduce", true, true, true},
-    {"reduce_scatter", false, true, true},
+    {"reduce_scatter", false, false, true},
     {"all_gather_v", false, false, false},
     {"gather", true, false, false},
     {"scatter", true, false, false},
@@ -54,12 +54,25 @@ std::string NameOf(const char* const (&names)[n], int32_t number) {
              : "number " + std::to_string(number);
 }
 
+// "8, 8, 0, …": the blocks of a reduce_scatter, the same on all ranks.
+std::string DescribeBlocks(const sherd_op_v0& op, int ranks) {
+  constexpr int kMost = 8;
+  std::string text;
+  for (int r = 0; r < std::min(ranks, kMost); ++r) {
+    text += (r == 0 ? "" : ", ") + std::to_string(op.sends[r].size);
+  }
+  return ranks > kMost ? text + ", …" : text;
+}
+
 // "reduce, root 1, 8 bytes, float32, max".
-std::string Describe(const sherd_op_v0& op) {
+std::string Describe(const sherd_op_v0& op, int ranks) {
   const Traits traits = TraitsOf(op);
   std::string text = traits.name;
   if (traits.root) text += ", root " + std::to_string(op.root);
   if (traits.bytes) text += ", " + std::to_string(op.bytes) + " bytes";
+  if (op.op == SHERD_REDUCE_SCATTER) {
+    text += ", blocks of " + DescribeBlocks(op, ranks) + " bytes";
+  }
   if (traits.elements) {
     text += ", " + NameOf(kDTypes, op.dtype) + ", " +
             NameOf(kReductions, op.reduction);
@@ -67,9 +80,17 @@ std::string Describe(const sherd_op_v0& op) {
   return text;
 }
 
-bool Fit(const sherd_op_v0& a, const sherd_op_v0& b) {
+bool SameBlocks(const sherd_op_v0& a, const sherd_op_v0& b, int ranks) {
+  return std::equal(
+      a.sends, a.sends + ranks, b.sends,
+      [](const auto& x, const auto& y) { return x.size == y.size; });
+}
+
+bool Fit(const sherd_op_v0& a, const sherd_op_v0& b, int ranks) {
   const Traits traits = TraitsOf(a);
-  return a.op == b.op && (!traits.root || a.root == b.root) &&
+  return a.op == b.op &&
+         (a.op != SHERD_REDUCE_SCATTER || SameBlocks(a, b, ranks)) &&
+         (!traits.root || a.root == b.root) &&
          (!traits.bytes || a.bytes == b.bytes) &&
          (!traits.elements ||
           (a.dtype == b.dtype && a.reduction == b.reduction));
@@ -77,12 +98,13 @@ bool Fit(const sherd_op_v0& a, const sherd_op_v0& b) {
 
 // The lowest rank with the call that most ranks made.
 int FindMostCommon(const std::vector<const sherd_op_v0*>& calls) {
+  const int ranks = static_cast<int>(calls.size());
   int best = 0;
   ptrdiff_t most = 0;
   for (size_t rank = 0; rank < calls.size(); ++rank) {
-    const ptrdiff_t equal =
-        std::count_if(calls.begin(), calls.end(),
-                      [&](auto* call) { return Fit(*call, *calls[rank]); });
+    const ptrdiff_t equal = std::count_if(
+        calls.begin(), calls.end(),
+        [&](auto* call) { return Fit(*call, *calls[rank], ranks); });
     if (equal > most) {
       best = static_cast<int>(rank);
       most = equal;
@@ -112,6 +134,8 @@ Sizes SizesOf(const std::vector<const sherd_op_v0*>& calls, int from, int to) {
     case SHERD_SCATTER:
       if (from != sender.root) break;
       return {sender.sends[to].size, receiver.bytes};
+    case SHERD_REDUCE_SCATTER:
+      return {sender.sends[to].size, receiver.bytes};
     default:
       break;
   }
@@ -124,15 +148,16 @@ std::optional<CallDifference> FindDifference(
     const std::vector<const sherd_op_v0*>& calls) {
   const int size = static_cast<int>(calls.size());
   const auto misfit = [&](int model) {
-    return std::find_if(calls.begin(), calls.end(),
-                        [&](auto* call) { return !Fit(*call, *calls[model]); });
+    return std::find_if(calls.begin(), calls.end(), [&](auto* call) {
+      return !Fit(*call, *calls[model], size);
+    });
   };
   if (misfit(0) != calls.end()) {
     const int model = FindMostCommon(calls);
     const int rank = static_cast<int>(misfit(model) - calls.begin());
-    return CallDifference{rank, "called " + Describe(*calls[rank]) + "; rank " +
-                                    std::to_string(model) + " called " +
-                                    Describe(*calls[model])};
+    return CallDifference{rank, "called " + Describe(*calls[rank], size) +
+                                    "; rank " + std::to_string(model) +
+                                    " called " + Describe(*calls[model], size)};
   }
   for (int from = 0; from < size; ++from) {
     for (int to = 0; to < size; ++to) {

@@ -10,6 +10,7 @@
 #include "sherd/backends/backend_abi.h"
 #include "sherd/backends/host_reductions.h"
 #include "sherd/backends/local/meeting.h"
+#include "sherd/backends/local/thread_memory.h"
 #include "sherd/backends/plugin_error.h"
 #include "sherd/backends/static_plugin.h"
 
@@ -17,6 +18,7 @@ namespace {
 
 using sherd::internal::Fail;
 using sherd::internal::Meeting;
+using sherd::internal::ThreadPeers;
 
 constexpr char kMeetingKey[] = "local/meeting";
 
@@ -94,6 +96,40 @@ void Abort(sherd_comm_v0* comm) {
   From(comm)->meeting->Abort(From(comm)->rank);
 }
 
+sherd_code OpenPeers(sherd_comm_v0* comm, sherd_peers_v0** peers,
+                     sherd_error_v0* error) {
+  *peers = reinterpret_cast<sherd_peers_v0*>(new (std::nothrow) ThreadPeers{
+      From(comm)->rank, From(comm)->meeting->serial()});
+  if (*peers != nullptr) return SHERD_OK;
+  return Fail(error, SHERD_RESOURCE, -1, "out of memory");
+}
+
+void ClosePeers(sherd_peers_v0* peers) {
+  delete reinterpret_cast<ThreadPeers*>(peers);
+}
+
+sherd_code Export(sherd_peers_v0* peers, const void* data, uint64_t bytes,
+                  sherd_memory_handle_v0* handle, sherd_error_v0*) {
+  *handle = reinterpret_cast<ThreadPeers*>(peers)->Export(data, bytes);
+  return SHERD_OK;
+}
+
+sherd_code Import(sherd_peers_v0* peers, int32_t peer,
+                  const sherd_memory_handle_v0* handle, sherd_bytes_v0* range,
+                  sherd_error_v0* error) {
+  return reinterpret_cast<ThreadPeers*>(peers)->Import(peer, *handle, range,
+                                                       error);
+}
+
+const sherd_memory_v0 memory = {.struct_size = sizeof(sherd_memory_v0),
+                                .reserved = 0,
+                                .allocate = nullptr,
+                                .deallocate = nullptr,
+                                .open_peers = OpenPeers,
+                                .close_peers = ClosePeers,
+                                .export_memory = Export,
+                                .import_memory = Import};
+
 constexpr uint64_t kAll = (1u << SHERD_NUM_OPERATIONS) - 1;
 
 sherd_plugin_v0 MakePlugin(const sherd_host_v0& host) {
@@ -113,7 +149,11 @@ sherd_plugin_v0 MakePlugin(const sherd_host_v0& host) {
                             .destroy = Destroy,
                             .post = Post,
                             .test = nullptr,
-                            .abort = Abort};
+                            .abort = Abort,
+                            .reductions = {},
+                            .reserved2 = 0,
+                            .bootstrap = nullptr,
+                            .memory = &memory};
   sherd::internal::UseHostReductions(host, plugin);
   return plugin;
 }

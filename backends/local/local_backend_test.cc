@@ -1,10 +1,14 @@
+#include <memory>
+#include <optional>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "sherd/core/base/error_info.h"
+#include "sherd/core/comm/peer_memory.h"
 #include "sherd/core/comm/process_group.h"
+#include "sherd/core/tensor/storage.h"
 #include "sherd/testing/local_ranks.h"
 #include "sherd/testing/matchers.h"
 
@@ -71,6 +75,44 @@ TEST(LocalBackendTest, AbortFromAnotherRankEndsAWait) {
       return;
     }
     EXPECT_FALSE(group.Barrier().ok());
+  });
+}
+
+TEST(LocalBackendTest, EveryAddressCanBeReachedByHandlesOfTheGroup) {
+  RunLocalRanks(2, [](ProcessGroup& group) {
+    const std::shared_ptr<PeerMemory> memory = group.peer_memory();
+    ASSERT_NE(memory, nullptr);
+    EXPECT_EQ(&group.shard_allocator(), &HeapAllocator());
+    const int other = 1 - group.rank();
+    int value = 70 + group.rank();
+    const std::optional<MemoryHandle> own =
+        memory->Export(&value, sizeof(value));
+    ASSERT_TRUE(own.has_value());
+    std::vector<MemoryHandle> handles(2);
+    ASSERT_THAT(
+        group.AllGather(
+            ConstBytes(reinterpret_cast<const std::byte*>(&*own), sizeof(*own)),
+            MutableBytes(reinterpret_cast<std::byte*>(handles.data()),
+                         2 * sizeof(*own))),
+        IsOk());
+    const auto range = memory->Import(other, handles[other]);
+    ASSERT_THAT(range, IsOk());
+    EXPECT_EQ(range->size(), sizeof(value));
+    EXPECT_EQ(*reinterpret_cast<const int*>(range->data()), 70 + other);
+    // In another group nobody made them.
+    const auto next = group.NewGroup({0, 1});
+    ASSERT_THAT(next, IsOk());
+    EXPECT_THAT((*next)->peer_memory()->Import(other, handles[other]),
+                StatusIs(absl::StatusCode::kInvalidArgument,
+                         HasSubstr("in another group")));
+    ASSERT_THAT(group.Barrier(), IsOk());
+  });
+}
+
+TEST(LocalBackendTest, AGroupOfOneRankHasNoMemoryOfPeers) {
+  RunLocalRanks(1, [](ProcessGroup& group) {
+    EXPECT_EQ(group.peer_memory(), nullptr);
+    EXPECT_EQ(&group.shard_allocator(), &HeapAllocator());
   });
 }
 

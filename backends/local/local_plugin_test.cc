@@ -107,8 +107,9 @@ INSTANTIATE_TEST_SUITE_P(
         Difference{"ReduceScatterLength",
                    [] { return Op(SHERD_REDUCE_SCATTER, 12); },
                    [] { return Op(SHERD_REDUCE_SCATTER, 8); },
-                   "called reduce_scatter, 12 bytes, float32, sum; rank 0 "
-                   "called reduce_scatter, 8 bytes, float32, sum"},
+                   "called reduce_scatter, blocks of 12, 12, 12 bytes, "
+                   "float32, sum; rank 0 called reduce_scatter, blocks of 8, "
+                   "8, 8 bytes, float32, sum"},
         Difference{"GatheredLength", [] { return Op(SHERD_GATHER, 8); },
                    [] { return Op(SHERD_GATHER, 4); },
                    "sends 8 bytes to rank 0 in gather, which expects 4"}),

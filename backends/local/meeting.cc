@@ -1,6 +1,7 @@
 #include "sherd/backends/local/meeting.h"
 
 #include <algorithm>
+#include <atomic>
 #include <optional>
 #include <utility>
 
@@ -10,6 +11,11 @@
 #include "sherd/backends/plugin_error.h"
 
 namespace sherd::internal {
+
+uint64_t Meeting::NextSerial() {
+  static std::atomic<uint64_t> serial = 0;
+  return ++serial;
+}
 
 sherd_code Meeting::Run(int rank, const sherd_op_v0& op,
                         sherd_error_v0* error) {

@@ -24,13 +24,17 @@ class Meeting {
  public:
   // `host` lives forever.
   Meeting(int size, const sherd_host_v0& host)
-      : host_(host),
+      : serial_(NextSerial()),
+        host_(host),
         mailbox_(size),
         calls_(size),
         left_(size),
         members_(size) {}
 
   sherd_code Run(int rank, const sherd_op_v0& op, sherd_error_v0* error);
+
+  // Counts the meetings of this process.
+  uint64_t serial() const { return serial_; }
 
   void Abort(int rank);
 
@@ -60,6 +64,9 @@ class Meeting {
   // What the failure is to `rank`.
   sherd_code Report(int rank, sherd_error_v0* error) const;
 
+  static uint64_t NextSerial();
+
+  const uint64_t serial_;
   const sherd_host_v0& host_;
   Mailbox mailbox_;
 

@@ -116,8 +116,11 @@ bool IsTiny(const sherd_op_v0& op, int size) {
     case SHERD_ALL_GATHER:
     case SHERD_ALL_REDUCE:
     case SHERD_REDUCE:
-    case SHERD_REDUCE_SCATTER:
       return op.bytes <= kTiny / static_cast<uint64_t>(size);
+    case SHERD_REDUCE_SCATTER:
+      return std::all_of(op.sends, op.sends + size, [size](const auto& block) {
+        return block.size <= kTiny / static_cast<uint64_t>(size);
+      });
     default:
       return false;
   }

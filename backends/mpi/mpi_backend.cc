@@ -658,20 +658,26 @@ sherd_code sherd_comm_v0::SmallReduce(const sherd_op_v0& op,
 sherd_code sherd_comm_v0::ReduceScatter(const sherd_op_v0& op,
                                         sherd_error_v0* error) {
   // Small enough to be still in the cache when it is added.
-  constexpr uint64_t kPiece = 256 << 10;
+  static constexpr uint64_t kPiece = 256 << 10;
   scratch_.resize(
       std::max<size_t>(scratch_.size(), std::min(op.bytes, kPiece)));
-  if (op.out != op.sends[rank_].data) {
+  if (op.out != op.sends[rank_].data && op.bytes > 0) {
     std::memcpy(op.out, op.sends[rank_].data, op.bytes);
   }
+  const auto piece = [](uint64_t bytes, uint64_t offset) {
+    return std::min(kPiece, bytes - std::min(bytes, offset));
+  };
   for (int k = 1; k < size_; ++k) {
-    for (uint64_t offset = 0; offset < op.bytes; offset += kPiece) {
-      const uint64_t size = std::min(kPiece, op.bytes - offset);
-      Send(op, At(op.sends[Peer(k)].data, offset), size, Peer(k));
+    // Blocks of different ranks need not have one length.
+    const sherd_bytes_v0& send = op.sends[Peer(k)];
+    const uint64_t longer = std::max(send.size, op.bytes);
+    for (uint64_t offset = 0; offset < longer; offset += kPiece) {
+      const uint64_t size = piece(op.bytes, offset);
+      Send(op, At(send.data, offset), piece(send.size, offset), Peer(k));
       Receive(op, scratch_.data(), size, Peer(size_ - k));
       const sherd_code code = AwaitStep(op, error);
       if (code != SHERD_OK) return code;
-      Add(op, scratch_.data(), At(op.out, offset), size);
+      if (size > 0) Add(op, scratch_.data(), At(op.out, offset), size);
     }
   }
   return SHERD_OK;

@@ -10,7 +10,6 @@
 
 #include "sherd/backends/plugin_error.h"
 #include "sherd/backends/shm/direct_read.h"
-#include "sherd/backends/shm/peer_process.h"
 
 namespace sherd::internal {
 namespace {
@@ -212,6 +211,14 @@ sherd_code ShmCommunicator::Run(const sherd_op_v0& op, sherd_error_v0* error) {
   // Those who wait for this rank need not find out by themselves.
   if (code != SHERD_OK) waiting_->Seal({ShmFate::kFailed, code, error->peer});
   return code;
+}
+
+std::vector<ProcessIdentity> ShmCommunicator::Processes() const {
+  std::vector<ProcessIdentity> processes;
+  for (int r = 0; r < size_; ++r) {
+    processes.push_back({segment_.rank(r).pid, segment_.rank(r).start_time});
+  }
+  return processes;
 }
 
 void ShmCommunicator::Abort() { waiting_->Seal({ShmFate::kAborted}); }

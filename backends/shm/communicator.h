@@ -2,9 +2,11 @@
 #define SHERD_BACKENDS_SHM_COMMUNICATOR_H_
 
 #include <memory>
+#include <vector>
 
 #include "sherd/backends/backend_abi.h"
 #include "sherd/backends/shm/collectives.h"
+#include "sherd/backends/shm/peer_process.h"
 #include "sherd/backends/shm/point_to_point.h"
 #include "sherd/backends/shm/segment.h"
 #include "sherd/backends/shm/waiting.h"
@@ -31,6 +33,9 @@ class ShmCommunicator {
 
   sherd_code Run(const sherd_op_v0& op, sherd_error_v0* error);
   void Abort();
+
+  // The processes of all ranks, by rank.
+  std::vector<ProcessIdentity> Processes() const;
 
  private:
   ShmCommunicator(const sherd_comm_config_v0& config);

@@ -16,12 +16,14 @@
 #include "sherd/backends/host_reductions.h"
 #include "sherd/backends/plugin_error.h"
 #include "sherd/backends/shm/communicator.h"
+#include "sherd/backends/shm/slab_memory.h"
 #include "sherd/backends/static_plugin.h"
 
 namespace {
 
 using sherd::internal::Fail;
 using sherd::internal::ShmCommunicator;
+using sherd::internal::SlabPeers;
 using sherd::internal::UseHostReductions;
 
 const sherd_host_v0* host = nullptr;
@@ -80,6 +82,59 @@ sherd_code Post(sherd_comm_v0* comm, const sherd_op_v0* op, sherd_request_v0*,
 
 void Abort(sherd_comm_v0* comm) { From(comm)->Abort(); }
 
+sherd_code Allocate(uint64_t bytes, uint64_t alignment, void** data,
+                    sherd_error_v0* error) {
+  return Guarded(error, [&] {
+    return sherd::internal::AllocateSlab(bytes, alignment, data, error);
+  });
+}
+
+void Deallocate(void* data, uint64_t) {
+  sherd::internal::DeallocateSlab(*host, data);
+}
+
+sherd_code OpenPeers(sherd_comm_v0* comm, sherd_peers_v0** peers,
+                     sherd_error_v0* error) {
+  return Guarded(error, [&] {
+    std::unique_ptr<SlabPeers> opened;
+    const sherd_code code =
+        SlabPeers::Open(From(comm)->Processes(), &opened, error);
+    if (code == SHERD_OK) {
+      *peers = reinterpret_cast<sherd_peers_v0*>(opened.release());
+    }
+    return code;
+  });
+}
+
+void ClosePeers(sherd_peers_v0* peers) {
+  delete reinterpret_cast<SlabPeers*>(peers);
+}
+
+sherd_code Export(sherd_peers_v0*, const void* data, uint64_t bytes,
+                  sherd_memory_handle_v0* handle, sherd_error_v0* error) {
+  return Guarded(error, [&] {
+    return sherd::internal::ExportSlab(data, bytes, handle, error);
+  });
+}
+
+sherd_code Import(sherd_peers_v0* peers, int32_t peer,
+                  const sherd_memory_handle_v0* handle, sherd_bytes_v0* range,
+                  sherd_error_v0* error) {
+  return Guarded(error, [&] {
+    return reinterpret_cast<SlabPeers*>(peers)->Import(peer, *handle, range,
+                                                       error);
+  });
+}
+
+const sherd_memory_v0 memory = {.struct_size = sizeof(sherd_memory_v0),
+                                .reserved = 0,
+                                .allocate = Allocate,
+                                .deallocate = Deallocate,
+                                .open_peers = OpenPeers,
+                                .close_peers = ClosePeers,
+                                .export_memory = Export,
+                                .import_memory = Import};
+
 sherd_plugin_v0 plugin = {
     .struct_size = sizeof(sherd_plugin_v0),
     .major = SHERD_ABI_MAJOR,
@@ -96,7 +151,11 @@ sherd_plugin_v0 plugin = {
     .destroy = Destroy,
     .post = Post,
     .test = nullptr,
-    .abort = Abort};
+    .abort = Abort,
+    .reductions = {},
+    .reserved2 = 0,
+    .bootstrap = nullptr,
+    .memory = &memory};
 
 const sherd_plugin_v0* GetPlugin(const sherd_host_v0* given) {
   // Line 0.1 does not say whether all ranks are on one host.

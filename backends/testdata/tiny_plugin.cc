@@ -2,6 +2,7 @@
 // Built against the header of each line that hosts still know, and of one that
 // is yet to come (TINY_MINOR).
 
+#include <stdlib.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -172,14 +173,61 @@ void Abort(sherd_comm_v0* comm) {
   comm->meeting->Fail(comm->rank, SHERD_PEER_LOST, "aborted the group");
 }
 
+#if TINY_MINOR >= 3
+// Threads reach each other's memory by its address.
+sherd_code Allocate(uint64_t bytes, uint64_t alignment, void** data,
+                    sherd_error_v0* error) {
+  *data =
+      aligned_alloc(alignment, (bytes + alignment - 1) / alignment * alignment);
+  return *data != nullptr ? SHERD_OK
+                          : Fail(error, SHERD_RESOURCE, -1, "out of memory");
+}
+
+void Deallocate(void* data, uint64_t) { free(data); }
+
+sherd_code OpenPeers(sherd_comm_v0* comm, sherd_peers_v0** peers,
+                     sherd_error_v0*) {
+  *peers = reinterpret_cast<sherd_peers_v0*>(new int(comm->rank));
+  return SHERD_OK;
+}
+
+void ClosePeers(sherd_peers_v0* peers) { delete reinterpret_cast<int*>(peers); }
+
+constexpr uint64_t kHandle = 0x74696e79;
+
+sherd_code Export(sherd_peers_v0* peers, const void* data, uint64_t bytes,
+                  sherd_memory_handle_v0* handle, sherd_error_v0*) {
+  *handle = {{kHandle, static_cast<uint64_t>(*reinterpret_cast<int*>(peers)),
+              reinterpret_cast<uintptr_t>(data), bytes}};
+  return SHERD_OK;
+}
+
+sherd_code Import(sherd_peers_v0*, int32_t peer,
+                  const sherd_memory_handle_v0* handle, sherd_bytes_v0* range,
+                  sherd_error_v0* error) {
+  if (handle->words[0] != kHandle ||
+      handle->words[1] != static_cast<uint64_t>(peer)) {
+    return Fail(error, SHERD_INVALID_ARGUMENT, peer, "not its handle");
+  }
+  *range = {reinterpret_cast<void*>(handle->words[2]), handle->words[3]};
+  return SHERD_OK;
+}
+#endif
+
 #if TINY_MINOR > SHERD_ABI_MINOR
-// A table as a later line may have it.
+// Tables as a later line may have them.
+struct MemoryTable : sherd_memory_v0 {
+  sherd_code (*advise)(void* data, uint64_t bytes);
+};
 struct Table : sherd_plugin_v0 {
   uint64_t limits[4];
   sherd_code (*reconnect)(sherd_comm_v0* comm);
 };
 #else
 using Table = sherd_plugin_v0;
+#if TINY_MINOR == 3
+using MemoryTable = sherd_memory_v0;
+#endif
 #endif
 
 #define TINY_TEXT_OF(number) #number
@@ -201,6 +249,21 @@ sherd_get_plugin_v0(const sherd_host_v0*) {
   table.destroy = Destroy;
   table.post = Post;
   table.abort = Abort;
+#if TINY_MINOR == 2
+  // What stands behind the table of that line is none of it.
+  table.struct_size = offsetof(sherd_plugin_v0, memory);
+  table.memory = reinterpret_cast<const sherd_memory_v0*>(16);
+#elif TINY_MINOR >= 3
+  static MemoryTable memory;
+  memory.struct_size = sizeof(memory);
+  memory.allocate = Allocate;
+  memory.deallocate = Deallocate;
+  memory.open_peers = OpenPeers;
+  memory.close_peers = ClosePeers;
+  memory.export_memory = Export;
+  memory.import_memory = Import;
+  table.memory = &memory;
+#endif
 #if TINY_MINOR > SHERD_ABI_MINOR
   // Operations and flags of which today's host knows nothing.
   table.operations |= uint64_t{1} << 40;

@@ -1,13 +1,14 @@
 #include "sherd/core/comm/agreement.h"
 
 #include <algorithm>
-#include <array>
 #include <cstring>
 #include <utility>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
 #include "sherd/core/base/checked_math.h"
 #include "sherd/core/base/error_info.h"
+#include "sherd/core/base/logging.h"
 #include "sherd/core/base/status_macros.h"
 
 namespace sherd {
@@ -25,6 +26,9 @@ struct Vote {
 static_assert(sizeof(Vote) == 40);
 
 constexpr size_t kMaxTextBytes = 4096;
+// Up to here no memory is allocated.
+constexpr size_t kInlineVotes = 16;
+constexpr size_t kInlineNotes = 4096;
 
 template <typename T>
 ConstBytes BytesOf(const T& value) {
@@ -39,68 +43,114 @@ MutableBytes BytesOf(std::vector<T>& values) {
 
 // The text of `rank`, from that rank to all.
 absl::StatusOr<std::string> BroadcastText(ProcessGroup& group, int rank,
-                                          absl::string_view own, size_t bytes) {
+                                          absl::string_view own, size_t bytes,
+                                          const CollectiveOptions& options) {
   std::string text(bytes, '\0');
   if (group.rank() == rank) text.assign(own.data(), bytes);
   SHERD_RETURN_IF_ERROR(group.Broadcast(
       MutableBytes(reinterpret_cast<std::byte*>(text.data()), text.size()),
-      rank));
+      rank, options));
   return text;
+}
+
+Vote VoteOf(const ProcessGroup& group, const absl::Status& local,
+            uint64_t fingerprint, uint64_t value) {
+  return {static_cast<int64_t>(local.code()),
+          BlamedRank(local).value_or(group.rank()), fingerprint,
+          std::min(local.message().size(), kMaxTextBytes), value};
+}
+
+// What all votes together say. `local` is what this rank voted.
+absl::Status Judge(ProcessGroup& group, absl::string_view what,
+                   const absl::Status& local, absl::Span<const Vote> votes,
+                   const CollectiveOptions& options) {
+  const auto failed = std::find_if(votes.begin(), votes.end(),
+                                   [](const Vote& v) { return v.code != 0; });
+  const auto other = std::find_if(
+      votes.begin(), votes.end(),
+      [&](const Vote& v) { return v.fingerprint != votes[0].fingerprint; });
+  if (failed == votes.end() && other == votes.end()) return absl::OkStatus();
+  ErrorInfo info;
+  info.group = group.name();
+  info.operation = std::string(what);
+  if (failed == votes.end()) {
+    info.rank = static_cast<int>(other - votes.begin());
+    return WithErrorInfo(
+        absl::InvalidArgumentError(absl::StrCat(
+            what, ": rank ", *info.rank,
+            " was called with other arguments than rank 0; every rank must "
+            "pass the same")),
+        info);
+  }
+  const int rank = static_cast<int>(failed - votes.begin());
+  if (failed->text_bytes > kMaxTextBytes) {
+    return WithRank(absl::InternalError(absl::StrCat(what, ": rank ", rank,
+                                                     " sent a malformed vote")),
+                    rank);
+  }
+  SHERD_ASSIGN_OR_RETURN(
+      const std::string cause,
+      BroadcastText(group, rank, local.message(), failed->text_bytes, options));
+  info.rank = static_cast<int>(failed->blamed);
+  return WithErrorInfo(
+      absl::Status(static_cast<absl::StatusCode>(failed->code),
+                   absl::StrCat(what, ": rank ", rank, ": ", cause)),
+      info);
 }
 
 }  // namespace
 
 absl::Status Agree(ProcessGroup& group, absl::string_view what,
-                   const absl::Status& local, uint64_t fingerprint) {
-  return AgreeOnMaximum(group, what, local, fingerprint, 0).status();
+                   const absl::Status& local, uint64_t fingerprint,
+                   const CollectiveOptions& options) {
+  return AgreeOnMaximum(group, what, local, fingerprint, 0, options).status();
 }
 
 absl::StatusOr<uint64_t> AgreeOnMaximum(ProcessGroup& group,
                                         absl::string_view what,
                                         const absl::Status& local,
-                                        uint64_t fingerprint, uint64_t value) {
-  const absl::string_view text = local.message().substr(0, kMaxTextBytes);
-  const Vote mine = {static_cast<int64_t>(local.code()),
-                     BlamedRank(local).value_or(group.rank()), fingerprint,
-                     text.size(), value};
-  std::vector<Vote> votes(group.size());
-  SHERD_RETURN_IF_ERROR(group.AllGather(BytesOf(mine), BytesOf(votes)));
-
-  const auto failed = std::find_if(votes.begin(), votes.end(),
-                                   [](const Vote& v) { return v.code != 0; });
-  ErrorInfo info;
-  info.group = group.name();
-  info.operation = std::string(what);
-  if (failed != votes.end()) {
-    const int rank = static_cast<int>(failed - votes.begin());
-    if (failed->text_bytes > kMaxTextBytes) {
-      return WithRank(absl::InternalError(absl::StrCat(
-                          what, ": rank ", rank, " sent a malformed vote")),
-                      rank);
-    }
-    SHERD_ASSIGN_OR_RETURN(
-        const std::string cause,
-        BroadcastText(group, rank, text, failed->text_bytes));
-    info.rank = static_cast<int>(failed->blamed);
-    return WithErrorInfo(
-        absl::Status(static_cast<absl::StatusCode>(failed->code),
-                     absl::StrCat(what, ": rank ", rank, ": ", cause)),
-        info);
-  }
-  for (int rank = 1; rank < group.size(); ++rank) {
-    if (votes[rank].fingerprint == votes[0].fingerprint) continue;
-    info.rank = rank;
-    return WithErrorInfo(
-        absl::InvalidArgumentError(absl::StrCat(
-            what, ": rank ", rank,
-            " was called with other arguments than rank 0; every rank must "
-            "pass the same")),
-        info);
-  }
+                                        uint64_t fingerprint, uint64_t value,
+                                        const CollectiveOptions& options) {
+  const Vote mine = VoteOf(group, local, fingerprint, value);
+  absl::InlinedVector<Vote, kInlineVotes> votes(
+      static_cast<size_t>(group.size()));
+  SHERD_RETURN_IF_ERROR(
+      group.AllGather(BytesOf(mine),
+                      MutableBytes(reinterpret_cast<std::byte*>(votes.data()),
+                                   votes.size() * sizeof(Vote)),
+                      options));
+  SHERD_RETURN_IF_ERROR(Judge(group, what, local, votes, options));
   return std::max_element(
              votes.begin(), votes.end(),
              [](const Vote& a, const Vote& b) { return a.value < b.value; })
       ->value;
+}
+
+absl::Status AgreeAndTell(ProcessGroup& group, absl::string_view what,
+                          const absl::Status& local, uint64_t fingerprint,
+                          ConstBytes note, MutableBytes notes,
+                          const CollectiveOptions& options) {
+  const size_t ranks = static_cast<size_t>(group.size());
+  SHERD_CHECK(notes.size() == ranks * note.size());
+  const size_t block = sizeof(Vote) + note.size();
+  absl::InlinedVector<std::byte, kInlineNotes> all(ranks * block);
+  // In place: this rank's block goes out from where it comes back.
+  const size_t own = static_cast<size_t>(group.rank()) * block;
+  const Vote mine = VoteOf(group, local, fingerprint, 0);
+  std::memcpy(&all[own], &mine, sizeof(mine));
+  if (!note.empty()) {
+    std::memcpy(&all[own + sizeof(mine)], note.data(), note.size());
+  }
+  SHERD_RETURN_IF_ERROR(group.AllGather(ConstBytes(&all[own], block),
+                                        absl::MakeSpan(all), options));
+  absl::InlinedVector<Vote, kInlineVotes> votes(ranks);
+  for (size_t r = 0; r < ranks; ++r) {
+    const std::byte* const from = &all[r * block];
+    std::memcpy(&votes[r], from, sizeof(Vote));
+    if (note.empty()) continue;
+    std::memcpy(&notes[r * note.size()], from + sizeof(Vote), note.size());
+  }
+  return Judge(group, what, local, votes, options);
 }
 
 absl::StatusOr<std::vector<std::string>> AllGatherStrings(

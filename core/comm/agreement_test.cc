@@ -1,12 +1,17 @@
 #include "sherd/core/comm/agreement.h"
 
+#include <array>
+#include <cstdint>
 #include <string>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
+#include "absl/time/time.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "sherd/core/base/error_info.h"
+#include "sherd/core/comm/process_group.h"
 #include "sherd/testing/local_ranks.h"
 #include "sherd/testing/matchers.h"
 
@@ -61,6 +66,65 @@ TEST_P(AgreementTest, ReturnsTheLargestValue) {
     EXPECT_THAT(AgreeOnMaximum(group, "work", absl::OkStatus(), 7,
                                10 + (group.rank() + 1) % group.size()),
                 IsOkAndHolds(10 + group.size() - 1));
+  });
+}
+
+TEST_P(AgreementTest, TellsEverybodyTheNotesOfAll) {
+  struct Note {
+    int64_t number = 0;
+    std::array<int64_t, 40> more = {};
+  };
+  RunLocalRanks(GetParam(), [](ProcessGroup& group) {
+    Note mine;
+    mine.number = 100 + group.rank();
+    mine.more[39] = -group.rank();
+    const auto notes = AgreeAndTell(group, "work", absl::OkStatus(), 7, mine);
+    ASSERT_THAT(notes, IsOk());
+    ASSERT_EQ(notes->size(), static_cast<size_t>(group.size()));
+    for (int r = 0; r < group.size(); ++r) {
+      EXPECT_EQ((*notes)[r].number, 100 + r);
+      EXPECT_EQ((*notes)[r].more[39], -r);
+    }
+    // What is wrong is found as without notes.
+    const int culprit = group.size() / 2;
+    const absl::Status failed =
+        AgreeAndTell(group, "work",
+                     group.rank() == culprit ? absl::OutOfRangeError("bad")
+                                             : absl::OkStatus(),
+                     7, mine)
+            .status();
+    EXPECT_THAT(failed,
+                StatusIs(absl::StatusCode::kOutOfRange,
+                         absl::StrCat("work: rank ", culprit, ": bad")));
+    EXPECT_EQ(BlamedRank(failed), culprit);
+    if (group.size() > 1) {
+      EXPECT_THAT(
+          AgreeAndTell(group, "work", absl::OkStatus(), group.rank(), mine)
+              .status(),
+          StatusIs(absl::StatusCode::kInvalidArgument, "other arguments"));
+    }
+    EXPECT_THAT(group.Barrier(), IsOk());
+  });
+}
+
+TEST_P(AgreementTest, ANoteMayBeEmpty) {
+  RunLocalRanks(GetParam(), [](ProcessGroup& group) {
+    EXPECT_THAT(
+        AgreeAndTell(group, "work", absl::OkStatus(), 7, ConstBytes(), {}),
+        IsOk());
+  });
+}
+
+TEST_P(AgreementTest, WaitsNoLongerThanToldTo) {
+  if (GetParam() == 1) return;
+  absl::Notification gave_up;
+  RunLocalRanks(2, [&](ProcessGroup& group) {
+    if (group.rank() == 1) return gave_up.WaitForNotification();
+    const absl::Status status = Agree(group, "work", absl::OkStatus(), 7,
+                                      {.timeout = absl::Milliseconds(10)});
+    EXPECT_THAT(status, StatusIs(absl::StatusCode::kDeadlineExceeded));
+    EXPECT_EQ(BlamedRank(status), 1);
+    gave_up.Notify();
   });
 }
 

@@ -12,9 +12,11 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "sherd/core/base/deadline.h"
+#include "sherd/core/comm/peer_memory.h"
 #include "sherd/core/comm/reduction.h"
 #include "sherd/core/comm/store.h"
 #include "sherd/core/tensor/dtype.h"
+#include "sherd/core/tensor/storage.h"
 
 namespace sherd {
 
@@ -127,6 +129,10 @@ class Communicator {
 
   // Makes running and later operations fail soon. Idempotent, never blocks.
   virtual void Abort() = 0;
+
+  // What this rank's peers let it reach of their memory, or null. It may
+  // outlive the communicator.
+  virtual std::shared_ptr<PeerMemory> peer_memory() { return nullptr; }
 };
 
 struct CommunicatorOptions {
@@ -213,6 +219,11 @@ class Backend {
   virtual absl::StatusOr<std::string> Bootstrap(absl::string_view blob,
                                                 Deadline deadline) const;
   static constexpr size_t kMaxBootstrapBytes = 256;
+
+  // Memory that the peers of this process reach through PeerMemory, or null if
+  // it has no allocator of its own. It and what it gave live as long as the
+  // process, also when this object does not.
+  virtual Allocator* peer_memory_allocator() const { return nullptr; }
 };
 
 }  // namespace sherd

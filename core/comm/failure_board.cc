@@ -9,6 +9,7 @@
 #include <sstream>
 #include <utility>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -249,6 +250,18 @@ bool FailureBoard::OneHost() const {
   return std::all_of(
       processes_.begin(), processes_.end(),
       [&](absl::string_view process) { return where(process) == here; });
+}
+
+std::vector<int> FailureBoard::HostOfRank() const {
+  absl::flat_hash_map<absl::string_view, int> hosts;
+  std::vector<int> host_of_rank;
+  host_of_rank.reserve(processes_.size());
+  for (absl::string_view process : processes_) {
+    const absl::string_view boot = process.substr(0, process.find(' '));
+    const int next = static_cast<int>(hosts.size());
+    host_of_rank.push_back(hosts.try_emplace(boot, next).first->second);
+  }
+  return host_of_rank;
 }
 
 void FailureBoard::ReportLeaving() {

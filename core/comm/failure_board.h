@@ -54,6 +54,10 @@ class FailureBoard {
   // True if all ranks run on one host, in one PID namespace. After Join.
   bool OneHost() const;
 
+  // Entry r is the number of the machine of rank r: 0 for that of rank 0, and
+  // so on in the order in which ranks name new ones. After Join.
+  std::vector<int> HostOfRank() const;
+
   void ReportLeaving();
 
   struct Verdict {

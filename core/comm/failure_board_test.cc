@@ -82,6 +82,17 @@ TEST_F(FailureBoardTest, JoinTakesAMemberThatEndedAfterItHadJoined) {
   EXPECT_EQ(board.process(1), ended);
 }
 
+TEST_F(FailureBoardTest, RanksAreNumberedByTheirMachine) {
+  ASSERT_THAT(store_->Set("member/0", "4 boot-a ns1 10 100"), IsOk());
+  ASSERT_THAT(store_->Set("member/1", "4 boot-b ns1 10 100"), IsOk());
+  // In a container of its own on the first machine.
+  ASSERT_THAT(store_->Set("member/3", "4 boot-a ns2 10 100"), IsOk());
+  const auto board = Board(2, 4);
+  ASSERT_THAT(board->Join(Deadline::Infinite()), IsOk());
+  EXPECT_THAT(board->HostOfRank(), ::testing::ElementsAre(0, 1, 2, 0));
+  EXPECT_FALSE(board->OneHost());
+}
+
 TEST_F(FailureBoardTest, JoinRefusesARankThatIsTaken) {
   ASSERT_THAT(Board(0, 1)->Join(Deadline::Infinite()), IsOk());
   EXPECT_THAT(Board(0, 1)->Join(Deadline::Infinite()),

@@ -129,6 +129,17 @@ inline absl::Status ProcessGroup::Pass(FaultPoint point,
   return FaultPointsAreArmed() ? Pass(point, Name(desc.op)) : absl::OkStatus();
 }
 
+std::shared_ptr<PeerMemory> ProcessGroup::peer_memory() const {
+  absl::MutexLock lock(&state_mutex_);
+  return peer_memory_;
+}
+
+Allocator& ProcessGroup::shard_allocator() const {
+  if (peer_memory() == nullptr) return HeapAllocator();
+  Allocator* const allocator = backend_.peer_memory_allocator();
+  return allocator == nullptr ? HeapAllocator() : *allocator;
+}
+
 absl::Status ProcessGroup::Barrier(const CollectiveOptions& options) {
   return Run(internal::BarrierCall(), options);
 }

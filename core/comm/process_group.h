@@ -23,11 +23,13 @@
 #include "sherd/core/comm/counters.h"
 #include "sherd/core/comm/flight_dump.h"
 #include "sherd/core/comm/flight_recorder.h"
+#include "sherd/core/comm/peer_memory.h"
 #include "sherd/core/comm/reduction.h"
 #include "sherd/core/comm/store.h"
 #include "sherd/core/comm/watchdog.h"
 #include "sherd/core/comm/work.h"
 #include "sherd/core/tensor/dtype.h"
+#include "sherd/core/tensor/storage.h"
 
 namespace sherd {
 
@@ -163,6 +165,24 @@ class ProcessGroup {
 
   // True if all ranks run on this host and see each other's processes.
   bool one_host() const { return one_host_; }
+
+  // Entry r is the number of the host of rank r, the same on all ranks: 0 for
+  // that of rank 0, and so on in the order of the ranks. Empty for a process
+  // that is no member.
+  absl::Span<const int> host_of_rank() const { return host_of_rank_; }
+
+  // What this rank's peers let it reach of their memory: null if the backend
+  // has nothing like it, the group has one rank, or this process is no member
+  // or has left. Ranks of one group may get different answers, where a system
+  // lets one process see another's memory and not the other way round.
+  //
+  // Lifetime. May outlive the group, and keeps what was imported mapped.
+  std::shared_ptr<PeerMemory> peer_memory() const;
+
+  // Where to allocate what peers are to reach: what peer_memory()->Export()
+  // takes if there is a peer_memory(), otherwise HeapAllocator(). Lives
+  // forever, like memory from it, which may be used in any group.
+  Allocator& shard_allocator() const;
 
   // How `op` is carried out, and for reductions, with these types.
   OperationPath PathOf(CollectiveOp op, DType dtype = DType::kFloat32,
@@ -413,7 +433,9 @@ class ProcessGroup {
   const std::unique_ptr<internal::FailureBoard> board_;
   const std::unique_ptr<internal::GroupTag> tag_;
   bool one_host_ = true;
+  std::vector<int> host_of_rank_;
   std::unique_ptr<Communicator> communicator_;
+  std::shared_ptr<PeerMemory> peer_memory_ ABSL_GUARDED_BY(state_mutex_);
   std::unique_ptr<internal::CallComparison> comparison_;
   std::unique_ptr<internal::Emulation> emulation_;
 

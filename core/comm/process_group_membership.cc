@@ -155,6 +155,7 @@ absl::Status ProcessGroup::Connect(Deadline deadline) {
   SHERD_ASSIGN_OR_RETURN(const CallCheck check, GetCallCheck());
   SHERD_RETURN_IF_ERROR(board_->Join(deadline));
   one_host_ = board_->OneHost();
+  host_of_rank_ = board_->HostOfRank();
   if (backend_info_.one_host_only && !one_host_) {
     return absl::FailedPreconditionError(absl::StrCat(
         "the ranks run on several hosts, but backend ", backend_info_.name,
@@ -196,6 +197,10 @@ absl::Status ProcessGroup::MakeCommunicator(Deadline deadline) {
                                  .one_host = one_host_};
   if (!options_.bind_address.empty()) options.address = options_.bind_address;
   SHERD_ASSIGN_OR_RETURN(communicator_, backend_.CreateCommunicator(options));
+  {
+    absl::MutexLock lock(&state_mutex_);
+    peer_memory_ = communicator_->peer_memory();
+  }
   return Pass(FaultPoint::kAfterConnecting, name());
 }
 
@@ -291,6 +296,7 @@ absl::Status ProcessGroup::Destroy() {
     if (destroyed_) return absl::OkStatus();
     destroyed_ = true;
     usable_.store(false, std::memory_order_release);
+    peer_memory_ = nullptr;
   }
   Pass(FaultPoint::kDestroy, name()).IgnoreError();
   // Before the locks that ending an operation takes.

@@ -21,6 +21,7 @@ enum Fault {
   kWritesPastTheEnd,
   kIgnoresAbort,
   kLeaks,
+  kTrustsHandles,
 };
 
 constexpr Fault kFault = static_cast<Fault>(PLANTED_FAULT);
@@ -28,7 +29,8 @@ constexpr const char* kNames[] = {
     "planted_none",          "planted_wrong_tail",
     "planted_lies",          "planted_loses_a_completion",
     "planted_throws",        "planted_writes_past_the_end",
-    "planted_ignores_abort", "planted_leaks"};
+    "planted_ignores_abort", "planted_leaks",
+    "planted_trusts_handles"};
 
 const sherd_plugin_v0* good;
 
@@ -106,11 +108,27 @@ void Abort(sherd_comm_v0* comm) {
   if (kFault != kIgnoresAbort) good->abort(Unwrap(comm)->inner);
 }
 
+sherd_code OpenPeers(sherd_comm_v0* comm, sherd_peers_v0** peers,
+                     sherd_error_v0* error) {
+  return good->memory->open_peers(Unwrap(comm)->inner, peers, error);
+}
+
+sherd_code Import(sherd_peers_v0* peers, int32_t peer,
+                  const sherd_memory_handle_v0* handle, sherd_bytes_v0* range,
+                  sherd_error_v0* error) {
+  const sherd_code code =
+      good->memory->import_memory(peers, peer, handle, range, error);
+  if (kFault != kTrustsHandles || code == SHERD_OK) return code;
+  *range = {reinterpret_cast<void*>(handle->words[4]), handle->words[5]};
+  return SHERD_OK;
+}
+
 }  // namespace
 
 extern "C" const sherd_plugin_v0* sherd_get_plugin_v0(
     const sherd_host_v0* host) {
   static sherd_plugin_v0 table;
+  static sherd_memory_v0 memory;
   good = sherd::internal::StaticPlugin::Head()->entry(host);
   if (good == nullptr) return nullptr;
   table = *good;
@@ -120,6 +138,10 @@ extern "C" const sherd_plugin_v0* sherd_get_plugin_v0(
   table.post = Post;
   table.abort = Abort;
   table.test = nullptr;
+  memory = *good->memory;
+  memory.open_peers = OpenPeers;
+  memory.import_memory = Import;
+  table.memory = &memory;
   table.flags |= SHERD_COMPLETES_IN_POST;
   if (kFault == kLosesACompletion) {
     table.flags &= ~uint32_t{SHERD_COMPLETES_IN_POST};

@@ -1,0 +1,68 @@
+#ifndef SHERD_BACKENDS_PLUGIN_MEMORY_H_
+#define SHERD_BACKENDS_PLUGIN_MEMORY_H_
+
+#include <cstddef>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "sherd/backends/backend_abi.h"
+#include "sherd/core/comm/peer_memory.h"
+#include "sherd/core/tensor/storage.h"
+
+namespace sherd::internal {
+
+// A plugin's table for memory, as core/comm sees it.
+
+// Whether the table has all that line 0.3 asks for.
+bool IsComplete(const sherd_memory_v0& memory);
+
+class PluginAllocator final : public Allocator {
+ public:
+  // The allocator of a table that has one; the same for each call, and there
+  // for ever. `name`: of the backend.
+  static PluginAllocator& Of(const sherd_memory_v0& memory,
+                             absl::string_view name);
+
+  absl::StatusOr<void*> Allocate(size_t bytes, size_t alignment) override;
+  void Deallocate(void* data, size_t bytes) override;
+  absl::string_view name() const override { return name_; }
+
+ private:
+  PluginAllocator(const sherd_memory_v0& memory, absl::string_view name)
+      : memory_(memory), name_(name) {}
+
+  const sherd_memory_v0& memory_;
+  const std::string name_;
+};
+
+class PluginPeerMemory final : public PeerMemory {
+ public:
+  // Null if the plugin cannot do it here.
+  static std::shared_ptr<PeerMemory> Open(const sherd_memory_v0& memory,
+                                          sherd_comm_v0* comm, int size);
+
+  ~PluginPeerMemory() override;
+  PluginPeerMemory(const PluginPeerMemory&) = delete;
+  PluginPeerMemory& operator=(const PluginPeerMemory&) = delete;
+
+  std::optional<MemoryHandle> Export(const void* data, size_t bytes) override;
+  absl::StatusOr<absl::Span<std::byte>> Import(
+      int peer, const MemoryHandle& handle) override;
+
+ private:
+  PluginPeerMemory(const sherd_memory_v0& memory, sherd_peers_v0* peers,
+                   int size)
+      : memory_(memory), peers_(peers), size_(size) {}
+
+  const sherd_memory_v0& memory_;
+  sherd_peers_v0* const peers_;
+  const int size_;
+};
+
+}  // namespace sherd::internal
+
+#endif  // SHERD_BACKENDS_PLUGIN_MEMORY_H_

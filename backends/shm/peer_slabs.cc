@@ -1,0 +1,203 @@
+#include "sherd/backends/shm/peer_slabs.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstring>
+
+#include "sherd/backends/plugin_error.h"
+
+#ifndef MADV_POPULATE_READ
+#define MADV_POPULATE_READ 22
+#endif
+
+namespace sherd::internal {
+namespace {
+
+// Smaller ranges are left to faults, which map this much at once.
+constexpr uint64_t kPart = 64 << 10;
+
+// A peer that makes more arenas than this at a time is out of its mind.
+constexpr size_t kMaxMappings = 4096;
+
+struct Known {
+  std::mutex mutex;
+  std::map<std::pair<int64_t, uint64_t>, std::weak_ptr<PeerSlabs>> peers;
+
+  // Never destroyed: groups may outlive main.
+  static Known& Get() {
+    static auto* const known = new Known;
+    return *known;
+  }
+};
+
+sherd_code FailErrno(sherd_error_v0* error, sherd_code code, int rank,
+                     const char* what) {
+  const int number = errno;
+  char text[200];
+  std::snprintf(text, sizeof(text), "%s: %s", what, strerror(number));
+  error->native_code = number;
+  return Fail(error, code, rank, text);
+}
+
+sherd_code FailStale(sherd_error_v0* error, int rank) {
+  return Fail(error, SHERD_INVALID_ARGUMENT, rank,
+              "the handle names memory that is not there (any more): it was "
+              "freed, or another rank made the handle");
+}
+
+}  // namespace
+
+std::shared_ptr<PeerSlabs> PeerSlabs::Of(const ProcessIdentity& peer) {
+  Known& known = Known::Get();
+  const std::lock_guard<std::mutex> lock(known.mutex);
+  std::weak_ptr<PeerSlabs>& entry = known.peers[{peer.pid, peer.start_time}];
+  std::shared_ptr<PeerSlabs> slabs = entry.lock();
+  if (slabs != nullptr) return slabs;
+  // Peers that are gone leave no trace.
+  std::erase_if(known.peers, [&entry](const auto& other) {
+    return &other.second != &entry && other.second.expired();
+  });
+  slabs = std::make_shared<PeerSlabs>(peer);
+  entry = slabs;
+  return slabs;
+}
+
+PeerSlabs::PeerSlabs(const ProcessIdentity& peer) : identity_(peer) {
+  process_.Watch(peer);
+}
+
+PeerSlabs::~PeerSlabs() {
+  for (const auto& [arena, mapping] : mappings_) {
+    munmap(mapping.view.memory, mapping.view.size);
+  }
+}
+
+bool PeerSlabs::CanOpen() const {
+  // The system asks for the same permission here as for descriptors.
+  char path[48];
+  std::snprintf(path, sizeof(path), "/proc/%lld/exe",
+                static_cast<long long>(identity_.pid));
+  char ignored[8];
+  return readlink(path, ignored, sizeof(ignored)) >= 0;
+}
+
+sherd_code PeerSlabs::Open(const SlabHandle& handle, int rank, int* fd,
+                           uint64_t* size, sherd_error_v0* error) const {
+  char path[64];
+  std::snprintf(path, sizeof(path), "/proc/%lld/fd/%d",
+                static_cast<long long>(identity_.pid), handle.fd);
+  struct stat status;
+  // Before it is opened: it may be anything, and opening a device or a pipe
+  // has consequences.
+  const bool found = stat(path, &status) == 0;
+  if (found && !S_ISREG(status.st_mode)) return FailStale(error, rank);
+  *fd = found ? open(path, O_RDWR | O_CLOEXEC | O_NOCTTY | O_NONBLOCK) : -1;
+  if (*fd < 0) {
+    if (process_.HasEnded()) {
+      return Fail(error, SHERD_PEER_LOST, rank,
+                  "its process ended and took its memory along");
+    }
+    if (errno == ENOENT) return FailStale(error, rank);
+    return FailErrno(error,
+                     errno == EMFILE || errno == ENFILE || errno == ENOMEM
+                         ? SHERD_RESOURCE
+                         : SHERD_SYSTEM,
+                     rank, "its memory cannot be opened");
+  }
+  const int seals = fcntl(*fd, F_GET_SEALS);
+  if (fstat(*fd, &status) != 0 || seals < 0 ||
+      (seals & kSlabSeals) != kSlabSeals ||
+      static_cast<uint64_t>(status.st_size) <= kSlabDataBegin) {
+    close(*fd);
+    return FailStale(error, rank);
+  }
+  *size = static_cast<uint64_t>(status.st_size);
+  return SHERD_OK;
+}
+
+sherd_code PeerSlabs::Map(const SlabHandle& handle, int rank, SlabView* view,
+                          sherd_error_v0* error) const {
+  int fd = -1;
+  uint64_t size = 0;
+  const sherd_code code = Open(handle, rank, &fd, &size, error);
+  if (code != SHERD_OK) return code;
+  void* const memory = mmap(nullptr, size, PROT_READ | PROT_WRITE,
+                            MAP_SHARED | MAP_NORESERVE, fd, 0);
+  const int number = errno;
+  close(fd);
+  if (memory == MAP_FAILED) {
+    errno = number;
+    return FailErrno(error, SHERD_RESOURCE, rank,
+                     "no addresses for its memory");
+  }
+  (void)madvise(memory, size, MADV_HUGEPAGE);
+  *view = {static_cast<unsigned char*>(memory), size};
+  const SlabHeader& header = view->header();
+  if (header.magic == kSlabMagic && header.owner == handle.owner &&
+      header.serial == handle.arena) {
+    return SHERD_OK;
+  }
+  munmap(memory, size);
+  // Another process has its number by now.
+  if (process_.HasEnded()) {
+    return Fail(error, SHERD_PEER_LOST, rank,
+                "its process ended and took its memory along");
+  }
+  return FailStale(error, rank);
+}
+
+void PeerSlabs::MapPages(Mapping& mapping, SlabRange range) {
+  if (range.size < kPart) return;
+  const uint64_t holes =
+      mapping.view.header().holes.load(std::memory_order_acquire);
+  if (mapping.populated.empty() || mapping.holes != holes) {
+    mapping.populated.assign(mapping.view.size / kPart + 1, false);
+    mapping.holes = holes;
+  }
+  // The parts that lie in the range as a whole.
+  const uint64_t first = (range.begin + kPart - 1) / kPart;
+  const uint64_t last = range.end() / kPart;
+  bool all = true;
+  for (uint64_t part = first; part < last; ++part) {
+    all = all && mapping.populated[part];
+    mapping.populated[part] = true;
+  }
+  if (all) return;
+  const uint64_t begin = range.begin / kSlabPage * kSlabPage;
+  // Old kernels have no such call; then faults do it.
+  (void)madvise(mapping.view.memory + begin, range.end() - begin,
+                MADV_POPULATE_READ);
+}
+
+sherd_code PeerSlabs::Import(const SlabHandle& handle, int rank,
+                             sherd_bytes_v0* range, sherd_error_v0* error) {
+  if (handle.pid != static_cast<uint32_t>(identity_.pid)) {
+    return FailStale(error, rank);
+  }
+  const std::lock_guard<std::mutex> lock(mutex_);
+  auto found = mappings_.find({handle.owner, handle.arena});
+  if (found == mappings_.end()) {
+    if (mappings_.size() >= kMaxMappings) {
+      return Fail(error, SHERD_RESOURCE, rank, "it has too many arenas");
+    }
+    Mapping mapping;
+    const sherd_code code = Map(handle, rank, &mapping.view, error);
+    if (code != SHERD_OK) return code;
+    found =
+        mappings_
+            .emplace(std::pair(handle.owner, handle.arena), std::move(mapping))
+            .first;
+  }
+  Mapping& mapping = found->second;
+  if (!Holds(mapping.view, handle)) return FailStale(error, rank);
+  MapPages(mapping, handle.range);
+  *range = {mapping.view.memory + handle.range.begin, handle.range.size};
+  return SHERD_OK;
+}
+
+}  // namespace sherd::internal

@@ -1,0 +1,69 @@
+#ifndef SHERD_BACKENDS_SHM_PEER_SLABS_H_
+#define SHERD_BACKENDS_SHM_PEER_SLABS_H_
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "sherd/backends/backend_abi.h"
+#include "sherd/backends/shm/peer_process.h"
+#include "sherd/backends/shm/slab_layout.h"
+
+namespace sherd::internal {
+
+// Arenas of another process, as this one maps them: each whole, once, and no
+// descriptor. They stay, also after that process ended or gave them up, until
+// this object ends with the last of its users.
+//
+// Threads. Safe.
+class PeerSlabs {
+ public:
+  // What all communicators of this process share for `peer`.
+  static std::shared_ptr<PeerSlabs> Of(const ProcessIdentity& peer);
+
+  explicit PeerSlabs(const ProcessIdentity& peer);
+  ~PeerSlabs();
+  PeerSlabs(const PeerSlabs&) = delete;
+  PeerSlabs& operator=(const PeerSlabs&) = delete;
+
+  const ProcessIdentity& identity() const { return identity_; }
+
+  // Whether the system lets this process open what the peer has open.
+  bool CanOpen() const;
+
+  // Where the memory of a handle stands here. Nothing in the handle is trusted,
+  // nor is the process that it names. `rank`: for errors.
+  //   SHERD_INVALID_ARGUMENT  The peer did not make it, or freed the block.
+  //   SHERD_PEER_LOST         The peer ended, and the arena was not mapped.
+  //   SHERD_RESOURCE          No descriptor or addresses.
+  sherd_code Import(const SlabHandle& handle, int rank, sherd_bytes_v0* range,
+                    sherd_error_v0* error);
+
+ private:
+  struct Mapping {
+    SlabView view;
+    // Of which parts the pages were mapped, one bit per kPart bytes, and how
+    // many holes the owner had made by then.
+    std::vector<bool> populated;
+    uint64_t holes = 0;
+  };
+
+  sherd_code Open(const SlabHandle& handle, int rank, int* fd, uint64_t* size,
+                  sherd_error_v0* error) const;
+  sherd_code Map(const SlabHandle& handle, int rank, SlabView* view,
+                 sherd_error_v0* error) const;
+  static void MapPages(Mapping& mapping, SlabRange range);
+
+  const ProcessIdentity identity_;
+  PeerProcess process_;
+  std::mutex mutex_;
+  // By owner and serial.
+  std::map<std::pair<uint64_t, uint32_t>, Mapping> mappings_;
+};
+
+}  // namespace sherd::internal
+
+#endif  // SHERD_BACKENDS_SHM_PEER_SLABS_H_

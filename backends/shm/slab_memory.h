@@ -1,0 +1,45 @@
+#ifndef SHERD_BACKENDS_SHM_SLAB_MEMORY_H_
+#define SHERD_BACKENDS_SHM_SLAB_MEMORY_H_
+
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "sherd/backends/backend_abi.h"
+#include "sherd/backends/shm/peer_process.h"
+#include "sherd/backends/shm/peer_slabs.h"
+
+namespace sherd::internal {
+
+// What one rank of a group reaches of the others' slabs.
+//
+// Threads. Safe.
+class SlabPeers {
+ public:
+  // `ranks`: the process of each rank of the group.
+  //   SHERD_UNSUPPORTED  The system does not let this one open what `error`'s
+  //                      peer has.
+  static sherd_code Open(std::span<const ProcessIdentity> ranks,
+                         std::unique_ptr<SlabPeers>* peers,
+                         sherd_error_v0* error);
+
+  // As sherd_memory_v0 says.
+  sherd_code Import(int rank, const sherd_memory_handle_v0& handle,
+                    sherd_bytes_v0* range, sherd_error_v0* error);
+
+ private:
+  // By rank; null for the own process.
+  std::vector<std::shared_ptr<PeerSlabs>> ranks_;
+};
+
+// The functions of the plugin's table for memory that need no communicator.
+sherd_code AllocateSlab(uint64_t bytes, uint64_t alignment, void** data,
+                        sherd_error_v0* error);
+// Logs what did not come from AllocateSlab.
+void DeallocateSlab(const sherd_host_v0& host, void* data);
+sherd_code ExportSlab(const void* data, uint64_t bytes,
+                      sherd_memory_handle_v0* handle, sherd_error_v0* error);
+
+}  // namespace sherd::internal
+
+#endif  // SHERD_BACKENDS_SHM_SLAB_MEMORY_H_
