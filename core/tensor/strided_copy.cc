@@ -25,7 +25,18 @@ constexpr size_t kCacheLine = 64;
 // may be a message that is read next) or transposed.
 constexpr size_t kStreamBytes = size_t{32} << 20;
 constexpr size_t kStreamScatteredBytes = size_t{4} << 20;
-constexpr size_t kStreamRun = 256;
+// Runs that are shorter are copied through the cache, which joins them if they
+// are neighbours.
+constexpr size_t kStreamRun = 512;
+constexpr size_t kStreamScatteredRun = kCacheLine;
+// From here on several pages at a time are faster than one.
+constexpr size_t kStreamPagesRun = size_t{96} << 20;
+// Of small parts of a large copy the ends, at which streaming stores are waited
+// for, cost more than they gain.
+constexpr size_t kStreamPart = size_t{4} << 10;
+// How far into the next run of a source with gaps to read ahead: further than
+// the processor sees by itself.
+constexpr size_t kReadAhead = 1024;
 
 #ifdef __SSE2__
 constexpr bool kCanStream = true;
@@ -47,6 +58,25 @@ void StreamLines(std::byte* dst, const std::byte* src, size_t lines) {
   }
 }
 
+// The same for very long runs: a line of each of four pages in turn, so that
+// more of the memory is at work at once.
+void StreamPages(std::byte* dst, const std::byte* src, size_t lines) {
+  constexpr size_t kPageLines = 4096 / kCacheLine;
+  constexpr size_t kPages = 4;
+  for (; lines >= kPages * kPageLines; lines -= kPages * kPageLines) {
+    for (size_t i = 0; i < kPageLines; ++i) {
+      for (size_t page = 0; page < kPages; ++page) {
+        const size_t at = (page * kPageLines + i) * kCacheLine;
+        __builtin_prefetch(src + at + 2 * kCacheLine);
+        StreamLines(dst + at, src + at, 1);
+      }
+    }
+    dst += kPages * kPageLines * kCacheLine;
+    src += kPages * kPageLines * kCacheLine;
+  }
+  StreamLines(dst, src, lines);
+}
+
 // Orders streaming stores before everything that follows.
 void FinishStreaming() { _mm_sfence(); }
 #else
@@ -54,6 +84,10 @@ constexpr bool kCanStream = false;
 
 void StreamLines(std::byte* dst, const std::byte* src, size_t lines) {
   std::memcpy(dst, src, lines * kCacheLine);
+}
+
+void StreamPages(std::byte* dst, const std::byte* src, size_t lines) {
+  StreamLines(dst, src, lines);
 }
 
 void FinishStreaming() {}
@@ -79,16 +113,22 @@ struct Loops {
   std::array<Axis, kMaxRank> axes;
 };
 
-// Whether the copy is large enough to bypass the cache.
-bool ShouldStream(const Loops& loops, bool transposes) {
+// How the copy passes the cache.
+enum class Streaming { kNone, kContiguous, kScattered };
+
+Streaming StreamingOf(const Loops& loops, bool transposes, size_t whole_bytes) {
   size_t bytes = loops.unit;
   bool scattered = transposes;
   for (int i = loops.rank - 1; i >= 0; --i) {
     scattered = scattered || loops.axes[i].dst != static_cast<int64_t>(bytes);
     bytes *= static_cast<size_t>(loops.axes[i].size);
   }
-  return kCanStream &&
-         bytes >= (scattered ? kStreamScatteredBytes : kStreamBytes);
+  if (!kCanStream || bytes < kStreamPart) return Streaming::kNone;
+  bytes = std::max(bytes, whole_bytes);
+  if (bytes < (scattered ? kStreamScatteredBytes : kStreamBytes)) {
+    return Streaming::kNone;
+  }
+  return scattered ? Streaming::kScattered : Streaming::kContiguous;
 }
 
 // Joins neighbouring loops that are one walk through memory on both sides, and
@@ -182,16 +222,33 @@ struct StreamRun {
     const size_t head = BytesToLine(dst);
     if (head > 0) std::memcpy(dst, src, head);
     const size_t lines = (unit - head) / kCacheLine;
-    StreamLines(dst + head, src + head, lines);
+    if (unit >= kStreamPagesRun) {
+      StreamPages(dst + head, src + head, lines);
+    } else {
+      StreamLines(dst + head, src + head, lines);
+    }
     const size_t done = head + lines * kCacheLine;
     if (done < unit) std::memcpy(dst + done, src + done, unit - done);
   }
 };
 
+// StreamRun, with the begin of the run after this one, `step` bytes further in
+// the source, on its way to the cache.
+struct StreamAndReadAhead {
+  size_t unit;
+  int64_t step;
+  void operator()(std::byte* dst, const std::byte* src) const {
+    const std::byte* const next = src + step;
+    for (size_t i = 0; i < std::min(unit, kReadAhead); i += kCacheLine) {
+      __builtin_prefetch(next + i);
+    }
+    StreamRun{unit}(dst, src);
+  }
+};
+
 // Calls `body` with the fastest functor for units of that many bytes.
 template <typename Body>
-void WithUnitCopy(size_t unit, bool stream, Body&& body) {
-  if (stream && unit >= kStreamRun) return body(StreamRun{unit});
+void WithUnitCopy(size_t unit, Body&& body) {
   switch (unit) {
     case 1:
       return body(CopyExactly<1>());
@@ -239,17 +296,28 @@ void ForEach(const Axis* axes, int rank, std::byte* dst, const std::byte* src,
   }
 }
 
-void CopyRows(const Loops& loops, bool stream, std::byte* dst,
+void CopyRows(const Loops& loops, Streaming streaming, std::byte* dst,
               const std::byte* src) {
   const Axis inner = loops.axes[loops.rank - 1];
-  WithUnitCopy(loops.unit, stream, [&](auto copy) {
+  const auto copy_all = [&](auto copy) {
     ForEach(loops.axes.data(), loops.rank - 1, dst, src,
             [&](std::byte* d, const std::byte* s) {
               for (int64_t i = 0; i < inner.size; ++i) {
                 copy(d + i * inner.dst, s + i * inner.src);
               }
             });
-  });
+  };
+  const size_t unit = loops.unit;
+  const bool has_gaps = inner.src != static_cast<int64_t>(unit);
+  if (streaming == Streaming::kNone ||
+      unit < (streaming == Streaming::kScattered ? kStreamScatteredRun
+                                                 : kStreamRun)) {
+    WithUnitCopy(unit, copy_all);
+  } else if (has_gaps) {
+    copy_all(StreamAndReadAhead{unit, inner.src});
+  } else {
+    copy_all(StreamRun{unit});
+  }
 }
 
 // A plane of two loops whose innermost sides differ: the destination is
@@ -435,7 +503,7 @@ void TransposePlane(const Plane& plane, size_t unit, bool stream,
         break;
     }
   }
-  WithUnitCopy(unit, /*stream=*/false,
+  WithUnitCopy(unit,
                [&](auto copy) { TransposeBlocks(plane, dst, src, copy); });
 }
 
@@ -457,7 +525,8 @@ int FindColumn(const Loops& loops) {
 
 void StridedCopy(void* dst, absl::Span<const int64_t> dst_strides,
                  const void* src, absl::Span<const int64_t> src_strides,
-                 absl::Span<const int64_t> sizes, size_t element_size) {
+                 absl::Span<const int64_t> sizes, size_t element_size,
+                 size_t whole_bytes) {
   SHERD_CHECK(sizes.size() <= kMaxRank && dst_strides.size() == sizes.size() &&
               src_strides.size() == sizes.size());
   Loops loops;
@@ -467,11 +536,15 @@ void StridedCopy(void* dst, absl::Span<const int64_t> dst_strides,
   std::byte* const to = static_cast<std::byte*>(dst);
   const std::byte* const from = static_cast<const std::byte*>(src);
   const int column = FindColumn(loops);
-  const bool stream = ShouldStream(loops, /*transposes=*/column >= 0);
-  if (loops.rank == 0) {
-    WithUnitCopy(loops.unit, stream, [&](auto copy) { copy(to, from); });
+  const Streaming streaming =
+      StreamingOf(loops, /*transposes=*/column >= 0, whole_bytes);
+  const bool stream = streaming != Streaming::kNone;
+  if (loops.rank == 0 && stream) {
+    StreamRun{loops.unit}(to, from);
+  } else if (loops.rank == 0) {
+    WithUnitCopy(loops.unit, [&](auto copy) { copy(to, from); });
   } else if (column < 0) {
-    CopyRows(loops, stream, to, from);
+    CopyRows(loops, streaming, to, from);
   } else {
     const Plane plane = {loops.axes[loops.rank - 1], loops.axes[column]};
     std::copy(loops.axes.begin() + column + 1,

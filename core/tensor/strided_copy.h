@@ -29,10 +29,12 @@ namespace sherd {
 // memcpy of the longest common runs, or, when the two sides disagree on the
 // innermost dimension, as transposition in tiles of one cache line each way.
 // Large copies bypass the cache: from 32 MiB on, or 4 MiB for transpositions
-// and if the destination is not one contiguous run.
+// and if the destination is not one contiguous run. Of a larger copy that is
+// made in parts, each part is told the bytes of all, `whole_bytes`.
 void StridedCopy(void* dst, absl::Span<const int64_t> dst_strides,
                  const void* src, absl::Span<const int64_t> src_strides,
-                 absl::Span<const int64_t> sizes, size_t element_size);
+                 absl::Span<const int64_t> sizes, size_t element_size,
+                 size_t whole_bytes = 0);
 
 // Whether the elements of the box are one run of memory in row-major order, so
 // that it can be sent or received in place instead of being packed. A box

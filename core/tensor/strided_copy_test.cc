@@ -102,7 +102,8 @@ std::vector<unsigned char> RandomBytes(size_t count, std::mt19937& random) {
 // Copies between the layouts by the code under test and by definition, into
 // equal buffers, and compares the whole buffers: what must not be touched too.
 void CheckCopy(const Dims& sizes, const Placed& dst, const Placed& src,
-               size_t element_size, std::mt19937& random) {
+               size_t element_size, std::mt19937& random,
+               size_t whole_bytes = 0) {
   const int64_t bytes = static_cast<int64_t>(element_size);
   const int64_t margin = 3;  // Also makes every address odd.
   const std::vector<unsigned char> from =
@@ -112,7 +113,7 @@ void CheckCopy(const Dims& sizes, const Placed& dst, const Placed& src,
   std::vector<unsigned char> expected = got;
   const unsigned char* const first = from.data() + margin + src.first * bytes;
   StridedCopy(got.data() + margin + dst.first * bytes, dst.strides, first,
-              src.strides, sizes, element_size);
+              src.strides, sizes, element_size, whole_bytes);
   NaiveCopy(expected.data() + margin + dst.first * bytes, dst.strides, first,
             src.strides, sizes, element_size);
   ASSERT_EQ(got, expected) << "sizes " << FormatDims(sizes) << " dst "
@@ -225,16 +226,42 @@ TEST(StridedCopyTest, CopiesBeyondTheCacheAreTheSame) {
 
 TEST(StridedCopyTest, LargeContiguousCopiesAreTheSame) {
   std::mt19937 random(20237);
-  std::vector<unsigned char> src((size_t{33} << 20) + 77);
-  for (size_t i = 0; i < src.size(); i += 61) {
-    src[i] = static_cast<unsigned char>(random());
+  for (const size_t megabytes : {33, 97}) {
+    std::vector<unsigned char> src((megabytes << 20) + 77);
+    for (size_t i = 0; i < src.size(); i += 61) {
+      src[i] = static_cast<unsigned char>(random());
+    }
+    std::vector<unsigned char> dst(src.size() + 2, kUntouched);
+    const int64_t count = static_cast<int64_t>(src.size());
+    StridedCopy(dst.data() + 1, {1}, src.data(), {1}, {count}, 1);
+    EXPECT_EQ(dst.front(), kUntouched);
+    EXPECT_EQ(dst.back(), kUntouched);
+    EXPECT_EQ(std::memcmp(dst.data() + 1, src.data(), src.size()), 0);
   }
-  std::vector<unsigned char> dst(src.size() + 2, kUntouched);
-  const int64_t count = static_cast<int64_t>(src.size());
-  StridedCopy(dst.data() + 1, {1}, src.data(), {1}, {count}, 1);
-  EXPECT_EQ(dst.front(), kUntouched);
-  EXPECT_EQ(dst.back(), kUntouched);
-  EXPECT_EQ(std::memcmp(dst.data() + 1, src.data(), src.size()), 0);
+}
+
+TEST(StridedCopyTest, PartsOfALargeCopyAreTheSame) {
+  std::mt19937 random(4);
+  const size_t whole = size_t{1} << 40;
+  // Runs of less and more than a line, at any place in a line.
+  for (const int64_t row : {15, 16, 17, 33, 64, 127, 129, 700}) {
+    const int64_t pitch = row + 5;
+    const Dims sizes = {6, 60, row};
+    const Placed dense = Contiguous(sizes);
+    const Placed gaps = Strided({60 * pitch, pitch, 1}, 6 * 60 * pitch);
+    CheckCopy(sizes, gaps, dense, 4, random, whole);
+    CheckCopy(sizes, dense, gaps, 4, random, whole);
+    CheckCopy(sizes, gaps, gaps, 4, random, whole);
+    CheckCopy(sizes, dense, dense, 4, random, whole);
+    // The last dimension is not the innermost of the source.
+    CheckCopy(sizes, dense, Strided({60 * row, 1, 60}, 6 * 60 * row), 4, random,
+              whole);
+    CheckCopy(sizes, gaps, Strided({60 * row, 1, 60}, 6 * 60 * row), 4, random,
+              whole);
+  }
+  // Below a part that is worth it.
+  CheckCopy({3, 64}, Strided({70, 1}, 210), Contiguous({3, 64}), 4, random,
+            whole);
 }
 
 TEST(StridedCopyTest, ASourceOfStrideZeroIsRepeated) {
