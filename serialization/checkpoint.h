@@ -48,6 +48,10 @@ struct SaveOptions {
 // Collective. Every rank of `group`, by default the default group, calls this
 // with the same path and names. Every tensor is spread over `group`.
 //
+// Replicas. Each element is saved once: a shard that several ranks hold by the
+// one that has least to write, or from 8 MiB on in parts by several of them.
+// That they are equal is not checked.
+//
 // Files. Of the directory, only files of older or unfinished saves (named
 // shard-….safetensors and manifest.sherd…) are removed, after the switch or
 // when no manifest names them. Two saves must not write one directory at the
@@ -82,15 +86,15 @@ struct LoadOptions {
   // read long pieces instead and hand each other what they need. Raise it where
   // small reads are dear, as on a network.
   int64_t min_read_bytes = 1024;
-  // For tensors that are created. Null: HeapAllocator().
+  // For tensors that are created. Null: the group's shard_allocator().
   Allocator* allocator = nullptr;
   // Set on success, if given.
   CheckpointStats* stats = nullptr;
 };
 
 // Loads tensors of the checkpoint `path` into ones that exist, whatever their
-// layout and world size: every element of a destination is set. Tensors of the
-// checkpoint that `destinations` does not name are left out.
+// layout and world size: every element of a destination is set, replicas too.
+// Tensors of the checkpoint that `destinations` does not name are left out.
 //
 // Collective. Every rank of `group`, by default the default group, calls this
 // with the same path and names. Every destination is spread over `group`.
@@ -115,7 +119,8 @@ struct LoadOptions {
 // destination where the bytes are contiguous there, otherwise through at most
 // 256 KiB. Two small collectives; for tensors whose pieces are short (see
 // min_read_bytes) also one exchange each, with staging of the tensor's bytes /
-// ranks.
+// ranks. Where several ranks hold a shard, one exchange for the tensor hands on
+// what one of them has read.
 absl::Status LoadCheckpointInto(
     const std::string& path,
     const std::map<std::string, ShardedTensor*>& destinations,

@@ -46,7 +46,8 @@ class Loader {
         destination_(std::move(destination)),
         group_(group),
         files_(options.files != nullptr ? *options.files : FileSystem::Posix()),
-        min_read_bytes_(options.min_read_bytes) {}
+        min_read_bytes_(options.min_read_bytes),
+        elements_of_rank_(static_cast<size_t>(group.size())) {}
 
   absl::Status Run() {
     // First this, since it fills the fingerprint.
@@ -71,7 +72,9 @@ class Loader {
     const ManifestTensor* saved = nullptr;
     ShardedTensor tensor;
     TensorToSave layout;
+    // All shards, and who reads what of them.
     std::vector<PlacedBox> wanted;
+    WantedParts parts_wanted;
     LoadWay way = LoadWay::kWhole;
     // For kWhole and kPieces.
     std::vector<ShardRead> reads;
@@ -134,11 +137,11 @@ class Loader {
                            DescribeTensor(name, item.tensor, group_));
     AddToFingerprint(item.layout, fingerprint_);
     SHERD_RETURN_IF_ERROR(CheckFits(item));
-    for (const ShardToSave& shard : item.layout.shards) {
-      item.wanted.push_back({shard.offsets, shard.sizes, shard.rank});
-    }
-    item.way =
-        ChooseLoadWay(*item.saved, item.wanted, group_.size(), min_read_bytes_);
+    item.wanted = item.layout.Boxes();
+    item.parts_wanted = DivideWanted(item.wanted, SizeOf(item.saved->dtype),
+                                     absl::MakeSpan(elements_of_rank_));
+    item.way = ChooseLoadWay(*item.saved, item.parts_wanted.boxes,
+                             group_.size(), min_read_bytes_);
     if (item.way == LoadWay::kExchange) {
       item.parts = PlanParts(*item.saved, group_.size());
       for (const ReadPart& part : item.parts) {
@@ -148,8 +151,9 @@ class Loader {
       }
       return item;
     }
-    SHERD_ASSIGN_OR_RETURN(item.reads,
-                           PlanReads(*item.saved, item.wanted, group_.rank()));
+    SHERD_ASSIGN_OR_RETURN(
+        item.reads,
+        PlanReads(*item.saved, item.parts_wanted.boxes, group_.rank()));
     for (const ShardRead& read : item.reads) {
       SHERD_RETURN_IF_ERROR(reader_->Open(item.saved->shards[read.saved].file));
     }
@@ -192,8 +196,11 @@ class Loader {
     for (Item& item : items_) {
       if (item.way == LoadWay::kExchange) {
         SHERD_RETURN_IF_ERROR(Exchange(item));
-      } else if (failure_.ok()) {
-        failure_ = ReadDirectly(item);
+        continue;
+      }
+      if (failure_.ok()) failure_ = ReadDirectly(item);
+      if (!item.parts_wanted.copies.empty()) {
+        SHERD_RETURN_IF_ERROR(CopyToReplicas(item));
       }
     }
     return absl::OkStatus();
@@ -201,9 +208,13 @@ class Loader {
 
   absl::Status ReadDirectly(const Item& item) {
     for (const ShardRead& read : item.reads) {
+      const PlacedBox& box = item.parts_wanted.boxes[read.wanted];
+      SHERD_ASSIGN_OR_RETURN(
+          const Tensor whole,
+          LocalPart(item.tensor, item.parts_wanted.shards[read.wanted],
+                    box.offsets, box.sizes));
       SHERD_ASSIGN_OR_RETURN(Tensor part,
-                             LocalShard(item.tensor, read.wanted)
-                                 .Narrow(read.in_wanted, read.sizes));
+                             whole.Narrow(read.in_wanted, read.sizes));
       const SavedShard saved = SavedOf(item, read.saved);
       if (item.way == LoadWay::kPieces) {
         SHERD_RETURN_IF_ERROR(reader_->ReadBox(saved, read.in_saved, part,
@@ -217,6 +228,58 @@ class Loader {
       SHERD_RETURN_IF_ERROR(reader_->Check(saved, sums));
     }
     return absl::OkStatus();
+  }
+
+  // Hands what one rank has read of a replica to the others that hold it.
+  absl::Status CopyToReplicas(const Item& item) {
+    absl::StatusOr<ReshardExecutor> executor =
+        failure_.ok() ? PrepareCopies(item) : failure_;
+    SHERD_RETURN_IF_ERROR(RunReshard(group_, kOperation, std::move(executor),
+                                     fingerprint_.value()));
+    stats_.exchanged_bytes += exchange_.bytes_sent;
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<ReshardExecutor> PrepareCopies(const Item& item) {
+    const WantedParts& parts = item.parts_wanted;
+    std::vector<SourceMemory> sources;
+    for (size_t i = 0; i < parts.boxes.size(); ++i) {
+      SHERD_RETURN_IF_ERROR(
+          AddMemory(item, parts.boxes[i], parts.shards[i], i, sources));
+    }
+    std::vector<DestinationMemory> destinations;
+    for (size_t i = 0; i < parts.copies.size(); ++i) {
+      SHERD_RETURN_IF_ERROR(AddMemory(item, parts.copies[i],
+                                      parts.copy_shards[i], i, destinations));
+    }
+    SHERD_ASSIGN_OR_RETURN(
+        ReshardPlan plan,
+        ReshardPlan::Create(parts.boxes, parts.copies, group_.rank()));
+    return ReshardExecutor::Create(std::move(plan), SizeOf(item.saved->dtype),
+                                   group_.size(), sources, destinations,
+                                   {.stats = &exchange_});
+  }
+
+  // Adds where `box` lies in memory, entry `index` of a list of boxes and part
+  // of wanted shard `shard`, if it is on this rank and not empty.
+  template <typename Memory>
+  absl::Status AddMemory(const Item& item, const PlacedBox& box, size_t shard,
+                         size_t index, std::vector<Memory>& memory) const {
+    if (box.rank != group_.rank()) return absl::OkStatus();
+    SHERD_ASSIGN_OR_RETURN(
+        Tensor part, LocalPart(item.tensor, shard, box.offsets, box.sizes));
+    if (part.numel() == 0) return absl::OkStatus();
+    memory.push_back(MemoryOf<Memory>(part, index, box.offsets));
+    return absl::OkStatus();
+  }
+
+  template <typename Memory>
+  static Memory MemoryOf(Tensor& tensor, size_t index, const Dims& offsets) {
+    return {.shard = static_cast<int>(index),
+            .offsets = offsets,
+            .strides = Dims(tensor.strides().begin(), tensor.strides().end()),
+            .data = tensor.data(),
+            .owner = tensor.storage()};
   }
 
   // Reads this rank's parts of a tensor and trades them for its shards.
@@ -235,18 +298,19 @@ class Loader {
     std::vector<PlacedBox> from;
     std::vector<SourceMemory> sources;
     for (const ReadPart& part : item.parts) {
-      const int index = static_cast<int>(from.size());
+      const size_t index = from.size();
       from.push_back(part.box);
       if (part.box.rank != group_.rank()) continue;
       SHERD_ASSIGN_OR_RETURN(
           Tensor tensor,
-          Tensor::Empty(part.box.sizes, {.dtype = item.saved->dtype}));
+          Tensor::Empty(part.box.sizes,
+                        {.dtype = item.saved->dtype,
+                         .allocator = &group_.shard_allocator()}));
       SHERD_RETURN_IF_ERROR(reader_->ReadBox(SavedOf(item, part.saved),
                                              part.offsets, tensor,
                                              SumsOf(item, part.saved)));
-      sources.push_back({index, part.box.offsets,
-                         Dims(tensor.strides().begin(), tensor.strides().end()),
-                         tensor.data()});
+      sources.push_back(
+          MemoryOf<SourceMemory>(tensor, index, part.box.offsets));
       staged.push_back(std::move(tensor));
     }
     std::vector<DestinationMemory> destinations;
@@ -254,15 +318,14 @@ class Loader {
     for (size_t i = 0; i < indices.size(); ++i) {
       Tensor tensor = item.tensor.local_shards()[i].tensor;
       if (tensor.numel() == 0) continue;
-      destinations.push_back(
-          {indices[i], item.wanted[indices[i]].offsets,
-           Dims(tensor.strides().begin(), tensor.strides().end()),
-           tensor.data()});
+      const size_t index = static_cast<size_t>(indices[i]);
+      destinations.push_back(MemoryOf<DestinationMemory>(
+          tensor, index, item.wanted[index].offsets));
     }
     SHERD_ASSIGN_OR_RETURN(
-        const ReshardPlan plan,
+        ReshardPlan plan,
         ReshardPlan::Create(from, item.wanted, group_.rank()));
-    return ReshardExecutor::Create(plan, SizeOf(item.saved->dtype),
+    return ReshardExecutor::Create(std::move(plan), SizeOf(item.saved->dtype),
                                    group_.size(), sources, destinations,
                                    {.stats = &exchange_});
   }
@@ -373,6 +436,8 @@ class Loader {
   FileSystem& files_;
   const int64_t min_read_bytes_;
 
+  // To be read, so that all ranks read about as much.
+  std::vector<int64_t> elements_of_rank_;
   Fingerprint fingerprint_;
   Manifest manifest_;
   std::optional<ShardReader> reader_;

@@ -38,7 +38,8 @@ class Saver {
         tensors_(tensors),
         group_(group),
         files_(options.files != nullptr ? *options.files : FileSystem::Posix()),
-        sync_(options.sync) {}
+        sync_(options.sync),
+        bytes_of_rank_(static_cast<size_t>(group.size())) {}
 
   absl::Status Run() {
     // First this, since it fills the fingerprint.
@@ -73,6 +74,7 @@ class Saver {
       SHERD_ASSIGN_OR_RETURN(TensorToSave layout,
                              DescribeTensor(name, tensor, group_));
       AddToFingerprint(layout, fingerprint_);
+      LeaveEachElementToOneRank(layout, absl::MakeSpan(bytes_of_rank_));
       SHERD_ASSIGN_OR_RETURN(const int64_t bytes,
                              NumBytes(layout.sizes, layout.dtype));
       const auto sum = CheckedAdd(tensor_bytes_, bytes);
@@ -170,9 +172,13 @@ class Saver {
       SHERD_CHECK(writer.position() == place.file_offset);
       const ShardedTensor& tensor =
           tensors_.at(layouts_[place.index.tensor].name);
-      SHERD_RETURN_IF_ERROR(
-          AppendTensor(writer, LocalShard(tensor, place.index.shard),
-                       Manifest().chunk_bytes, CrcsOf(place.index)));
+      const ShardToSave& shard =
+          layouts_[place.index.tensor].shards[place.index.shard];
+      SHERD_ASSIGN_OR_RETURN(
+          const Tensor part,
+          LocalPart(tensor, shard.held, shard.offsets, shard.sizes));
+      SHERD_RETURN_IF_ERROR(AppendTensor(writer, part, Manifest().chunk_bytes,
+                                         CrcsOf(place.index)));
     }
     SHERD_RETURN_IF_ERROR(writer.Flush());
     return sync_ ? file->Sync() : absl::OkStatus();
@@ -276,8 +282,9 @@ class Saver {
   FileSystem& files_;
   const bool sync_;
 
-  // By name, as in tensors_.
+  // By name, as in tensors_, with each element once.
   std::vector<TensorToSave> layouts_;
+  std::vector<int64_t> bytes_of_rank_;
   Fingerprint fingerprint_;
   int64_t tensor_bytes_ = 0;
   std::string save_id_;

@@ -16,7 +16,10 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "sherd/core/base/error_info.h"
+#include "sherd/core/base/status_macros.h"
 #include "sherd/core/comm/init.h"
+#include "sherd/core/sharding/mesh_sharding_spec.h"
+#include "sherd/core/sharding/sharding_spec.h"
 #include "sherd/serialization/checkpoint_reader.h"
 #include "sherd/serialization/checkpoint_verify.h"
 #include "sherd/serialization/safetensors.h"
@@ -151,7 +154,7 @@ TEST_P(CheckpointWorldsTest, EveryLayoutLoadsIntoEveryOther) {
     Save(save_ranks, layout, seed);
     EXPECT_THAT(VerifyCheckpoint(path_), IsOk());
     RunLocalRanks(load_ranks, [&](ProcessGroup&) {
-      // Layout 0 to 0, 1 to 3, 2 to 1, …: every pair over the tensors.
+      // Layout 0 to 0, 1 to 3, 2 to 6, …: many pairs over the tensors.
       CheckpointStats stats;
       SHERD_ASSERT_OK_AND_ASSIGN(
           const Tensors loaded,
@@ -199,6 +202,178 @@ TEST_F(CheckpointTest, ShortPiecesAreTradedBetweenRanks) {
       EXPECT_EQ(stats.file_bytes, 9000 * 6 * 8);
       EXPECT_EQ(stats.exchanged_bytes,
                 min_read_bytes == 1 ? 0 : 9000 * 6 * 8 * 2 / 3);
+    }
+  });
+}
+
+// Element (r, c) is 1024 * r + c + `first`.
+void Count(const ShardedTensor& tensor, int64_t first, bool fill,
+           int64_t& wrong) {
+  for (const Shard& shard : tensor.local_shards()) {
+    Tensor copy = shard.tensor;
+    int64_t* next = static_cast<int64_t*>(copy.data());
+    for (int64_t r = 0; r < shard.metadata.sizes[0]; ++r) {
+      for (int64_t c = 0; c < shard.metadata.sizes[1]; ++c, ++next) {
+        const int64_t value = 1024 * (shard.metadata.offsets[0] + r) +
+                              shard.metadata.offsets[1] + c + first;
+        if (fill) *next = value;
+        wrong += *next == value ? 0 : 1;
+      }
+    }
+  }
+}
+
+// 8 MiB on four ranks, all of it on each or half of it on two.
+absl::StatusOr<ShardedTensor> LargeReplicas(bool halves, int64_t first) {
+  const DeviceMesh mesh = {{2, 2}, PlacementsOn({2, 0, 3, 1})};
+  std::vector<std::vector<int>> cuts;
+  if (halves) cuts = {{}, {1}};
+  SHERD_ASSIGN_OR_RETURN(const ShardingSpecPtr spec,
+                         MeshShardingSpec::Create(mesh, cuts));
+  SHERD_ASSIGN_OR_RETURN(
+      ShardedTensor tensor,
+      ShardedTensor::Zeros(spec, {1024, 1024}, {.dtype = kInt64}));
+  int64_t wrong = 0;
+  Count(tensor, first, /*fill=*/true, wrong);
+  return tensor;
+}
+
+TEST_F(CheckpointTest, ReplicasAreSavedOnceByAllThatHoldThem) {
+  RunLocalRanks(4, [&](ProcessGroup&) {
+    SHERD_ASSERT_OK_AND_ASSIGN(const ShardedTensor all,
+                               LargeReplicas(false, 3));
+    SHERD_ASSERT_OK_AND_ASSIGN(const ShardedTensor half,
+                               LargeReplicas(true, 4));
+    Tensors tensors = {{"all", all}, {"half", half}};
+    // Small ones stay whole.
+    for (int i = 0; i < 8; ++i) {
+      SHERD_ASSERT_OK_AND_ASSIGN(const ShardingSpecPtr spec,
+                                 SampleSpec(7, {100}, 4));
+      SHERD_ASSERT_OK_AND_ASSIGN(
+          ShardedTensor small,
+          ShardedTensor::Zeros(spec, {100}, {.dtype = kInt64}));
+      FillSample(small, 10 + i);
+      tensors.emplace(absl::StrCat("small", i), small);
+    }
+    CheckpointStats stats;
+    ASSERT_THAT(SaveCheckpoint(path_, tensors, nullptr, {.stats = &stats}),
+                IsOk());
+    EXPECT_EQ(stats.file_bytes, 2 * (8 << 20) + 8 * 800);
+    for (const char* name : {"all", "half"}) {
+      const int64_t first = name[0] == 'a' ? 3 : 4;
+      SHERD_ASSERT_OK_AND_ASSIGN(
+          const Tensors loaded,
+          LoadCheckpoint(path_, {{name, *ChunkShardingSpec::Create(
+                                            0, PlacementsOnRanks(4))}}));
+      int64_t wrong = 0;
+      Count(loaded.at(name), first, /*fill=*/false, wrong);
+      EXPECT_EQ(wrong, 0) << name;
+    }
+  });
+  EXPECT_THAT(VerifyCheckpoint(path_), IsOk());
+  SHERD_ASSERT_OK_AND_ASSIGN(const CheckpointReader reader,
+                             CheckpointReader::Open(path_));
+  const Manifest& manifest = reader.manifest();
+  ASSERT_EQ(manifest.files.size(), 4u);
+  for (const ManifestFile& file : manifest.files) {
+    // Half of "all" or half of "half", and two small ones.
+    EXPECT_EQ(file.size - file.data_begin, (4 << 20) + 2 * 800);
+  }
+  for (const ManifestTensor& tensor : manifest.tensors) {
+    EXPECT_EQ(tensor.shards.size(),
+              absl::StartsWith(tensor.name, "small") ? 1u : 2u);
+  }
+}
+
+// Placements name ranks of the job, files those of the group.
+TEST_F(CheckpointTest, SomeRanksSaveAndAllLoad) {
+  const Dims size = {9, 4};
+  RunLocalRanks(4, [&](ProcessGroup& world) {
+    SHERD_ASSERT_OK_AND_ASSIGN(
+        const std::shared_ptr<ProcessGroup> some,
+        world.Split(world.rank() % 3 == 0 ? 0 : 1, -world.rank()));
+    if (world.rank() % 3 == 0) {
+      EXPECT_EQ(some->world_ranks()[0], 3);
+      const auto spec = MeshShardingSpec::FromPlacements(
+          {{2}, PlacementsOn({0, 3})}, {MeshPlacement::Shard(0)});
+      SHERD_ASSERT_OK_AND_ASSIGN(
+          ShardedTensor tensor,
+          ShardedTensor::Zeros(*spec, size, {.dtype = kInt32, .group = some}));
+      FillSample(tensor, 8);
+      ASSERT_THAT(SaveCheckpoint(path_, {{"t", tensor}}, some), IsOk());
+    }
+    ASSERT_THAT(world.Barrier(), IsOk());
+    const auto columns =
+        ChunkShardingSpec::Create(1, PlacementsOn({1, 3, 0, 2}));
+    SHERD_ASSERT_OK_AND_ASSIGN(const Tensors loaded,
+                               LoadCheckpoint(path_, {{"t", *columns}}));
+    EXPECT_EQ(CountWrong(loaded.at("t"), 8), 0);
+    // And on the other ranks alone, the whole of it on each.
+    if (world.rank() % 3 == 0) return;
+    const auto both = MeshShardingSpec::Create({{2}, PlacementsOn({1, 2})}, {});
+    SHERD_ASSERT_OK_AND_ASSIGN(const Tensors again,
+                               LoadCheckpoint(path_, {{"t", *both}}, some));
+    EXPECT_EQ(CountWrong(again.at("t"), 8), 0);
+    EXPECT_EQ(again.at("t").local_shards().size(), 1u);
+  });
+  SHERD_ASSERT_OK_AND_ASSIGN(const CheckpointReader reader,
+                             CheckpointReader::Open(path_));
+  EXPECT_EQ(reader.manifest().world_size, 2);
+  EXPECT_THAT(reader.manifest().placements,
+              ::testing::ElementsAre("rank:0/cpu", "rank:3/cpu"));
+  // The first rows are rank 0's, which is the group's second.
+  const ManifestShard& first = reader.manifest().tensors[0].shards[0];
+  EXPECT_THAT(reader.manifest().files[first.file].name,
+              HasSubstr("shard-00001-of-00002"));
+}
+
+TEST_F(CheckpointTest, TensorsThatAreNotOfTheGroupAreRefused) {
+  RunLocalRanks(2, [&](ProcessGroup& world) {
+    SHERD_ASSERT_OK_AND_ASSIGN(const std::shared_ptr<ProcessGroup> first,
+                               world.NewGroup({0}));
+    const auto on_first = *ChunkShardingSpec::Create(0, {"rank:0/cpu"});
+    SHERD_ASSERT_OK_AND_ASSIGN(
+        const ShardedTensor elsewhere,
+        ShardedTensor::Zeros(on_first, {4}, {.group = first}));
+    EXPECT_THAT(SaveCheckpoint(path_, {{"t", elsewhere}}),
+                StatusIs(absl::StatusCode::kInvalidArgument,
+                         "tensor \"t\" belongs to the group"));
+    if (world.rank() == 1) {
+      EXPECT_THAT(SaveCheckpoint(path_, {{"t", elsewhere}}, first),
+                  StatusIs(absl::StatusCode::kFailedPrecondition));
+    }
+    SHERD_ASSERT_OK_AND_ASSIGN(const ShardedTensorMetadata metadata,
+                               on_first->BuildMetadata({4}, {}));
+    SHERD_ASSERT_OK_AND_ASSIGN(const ShardedTensor alone,
+                               ShardedTensor::WithoutGroup({}, metadata));
+    EXPECT_THAT(SaveCheckpoint(path_, {{"t", alone}}),
+                StatusIs(absl::StatusCode::kInvalidArgument,
+                         "tensor \"t\" belongs to no group"));
+  });
+}
+
+TEST_F(CheckpointTest, ReplicasAreReadOnceAndHandedOn) {
+  RunLocalRanks(4, [&](ProcessGroup&) {
+    SHERD_ASSERT_OK_AND_ASSIGN(
+        ShardedTensor rows,
+        ShardedTensor::Zeros(
+            *ChunkShardingSpec::Create(0, PlacementsOnRanks(4)), {1024, 1024},
+            {.dtype = kInt64}));
+    int64_t wrong = 0;
+    Count(rows, 3, /*fill=*/true, wrong);
+    ASSERT_THAT(SaveCheckpoint(path_, {{"t", rows}}), IsOk());
+    for (const bool halves : {false, true}) {
+      SHERD_ASSERT_OK_AND_ASSIGN(ShardedTensor loaded,
+                                 LargeReplicas(halves, 77));
+      CheckpointStats stats;
+      ASSERT_THAT(LoadCheckpointInto(path_, {{"t", &loaded}}, nullptr,
+                                     {.stats = &stats}),
+                  IsOk());
+      Count(loaded, 3, /*fill=*/false, wrong);
+      EXPECT_EQ(wrong, 0);
+      EXPECT_EQ(stats.file_bytes, 8 << 20);
+      // What each rank holds and has not read itself.
+      EXPECT_EQ(stats.exchanged_bytes, (halves ? 8 : 3 * 8) << 20);
     }
   });
 }

@@ -4,8 +4,11 @@
 #include <tuple>
 #include <utility>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
 #include "sherd/core/base/status_macros.h"
+#include "sherd/core/sharding/replica_division.h"
+#include "sherd/core/sharding/reshard_plan.h"
 #include "sherd/core/tensor/dtype.h"
 #include "sherd/serialization/box_pieces.h"
 
@@ -53,7 +56,44 @@ Dims Minus(absl::Span<const int64_t> a, absl::Span<const int64_t> b) {
   return difference;
 }
 
+// Every part of a wanted box for all others that hold the box.
+void AddCopies(absl::Span<const PlacedBox> wanted, WantedParts& parts) {
+  using Bounds =
+      std::pair<absl::Span<const int64_t>, absl::Span<const int64_t>>;
+  const auto bounds = [&](size_t i) {
+    return Bounds(wanted[i].offsets, wanted[i].sizes);
+  };
+  absl::flat_hash_map<Bounds, std::vector<size_t>> holders;
+  for (size_t i = 0; i < wanted.size(); ++i) {
+    if (Volume(wanted[i].sizes) != 0) holders[bounds(i)].push_back(i);
+  }
+  for (size_t p = 0; p < parts.boxes.size(); ++p) {
+    if (Volume(parts.boxes[p].sizes) == 0) continue;
+    for (const size_t other : holders.at(bounds(parts.shards[p]))) {
+      if (other == parts.shards[p]) continue;
+      PlacedBox& copy = parts.copies.emplace_back(parts.boxes[p]);
+      copy.rank = wanted[other].rank;
+      parts.copy_shards.push_back(other);
+    }
+  }
+}
+
 }  // namespace
+
+WantedParts DivideWanted(absl::Span<const PlacedBox> wanted,
+                         size_t element_size, absl::Span<int64_t> load) {
+  std::vector<DividedBox> divided = DivideReplicas(
+      wanted, kMinReplicaPartBytes / static_cast<int64_t>(element_size), load);
+  WantedParts parts;
+  bool has_replicas = divided.size() != wanted.size();
+  for (DividedBox& d : divided) {
+    has_replicas |= d.part.sizes != wanted[d.box].sizes;
+    parts.boxes.push_back(std::move(d.part));
+    parts.shards.push_back(d.box);
+  }
+  if (has_replicas) AddCopies(wanted, parts);
+  return parts;
+}
 
 LoadWay ChooseLoadWay(const ManifestTensor& saved,
                       absl::Span<const PlacedBox> wanted, int world_size,

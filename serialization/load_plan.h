@@ -7,7 +7,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "sherd/core/sharding/reshard_plan.h"
+#include "sherd/core/sharding/placed_box.h"
 #include "sherd/core/tensor/shape.h"
 #include "sherd/serialization/manifest.h"
 
@@ -28,7 +28,24 @@ enum class LoadWay {
   kExchange,
 };
 
-// `wanted` are the boxes of all ranks.
+// Who reads what of the wanted shards of all ranks: each element for one rank,
+// also where several want it (replicas), and large replicas in parts, so that
+// all of these read. `load` counts the elements of each rank, from tensor to
+// tensor.
+struct WantedParts {
+  // Boxes of the global tensor, each with the rank that reads it,
+  std::vector<PlacedBox> boxes;
+  // and the wanted shard of that rank that it belongs to.
+  std::vector<size_t> shards;
+  // What is left to do when they have been read: the copies for the other
+  // holders, each equal to one of `boxes`, and their wanted shards.
+  std::vector<PlacedBox> copies;
+  std::vector<size_t> copy_shards;
+};
+WantedParts DivideWanted(absl::Span<const PlacedBox> wanted,
+                         size_t element_size, absl::Span<int64_t> load);
+
+// `wanted` are the boxes of all ranks, each element in one of them.
 LoadWay ChooseLoadWay(const ManifestTensor& saved,
                       absl::Span<const PlacedBox> wanted, int world_size,
                       int64_t min_read_bytes);

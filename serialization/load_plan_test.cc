@@ -5,6 +5,7 @@
 #include <random>
 #include <vector>
 
+#include "absl/types/span.h"
 #include "gtest/gtest.h"
 #include "sherd/testing/matchers.h"
 
@@ -108,6 +109,62 @@ TEST(LoadPlanTest, TheReadsOfAllRanksAreEveryElementOnce) {
     EXPECT_EQ(std::count(times.begin(), times.end(), 1),
               static_cast<int64_t>(times.size()));
   }
+}
+
+// Marks, for each rank, the elements of `box` in a tensor of `columns` columns.
+void Mark(const PlacedBox& box, int64_t columns,
+          std::vector<std::vector<int>>& times) {
+  for (int64_t i = 0; i < box.sizes[0]; ++i) {
+    for (int64_t j = 0; j < box.sizes[1]; ++j) {
+      ++times[static_cast<size_t>(box.rank)][static_cast<size_t>(
+          (box.offsets[0] + i) * columns + box.offsets[1] + j)];
+    }
+  }
+}
+
+TEST(LoadPlanTest, EveryElementOfReplicasIsReadOnceAndReachesAllThatHoldIt) {
+  // Two column blocks on three ranks each, large enough to be read in parts;
+  // an empty one; and one that has no replica.
+  const Dims size = {100, 3};
+  const std::vector<PlacedBox> wanted = {
+      {{0, 0}, {100, 1}, 0}, {{0, 1}, {100, 1}, 1}, {{0, 0}, {100, 1}, 2},
+      {{0, 1}, {100, 1}, 0}, {{100, 0}, {0, 3}, 3}, {{0, 0}, {100, 1}, 3},
+      {{0, 1}, {100, 1}, 3}, {{100, 0}, {0, 3}, 3}, {{0, 2}, {100, 1}, 1}};
+  // Of 1 MiB per element the parts are of four elements at least.
+  std::vector<int64_t> load(4);
+  const WantedParts parts =
+      DivideWanted(wanted, size_t{1} << 20, absl::MakeSpan(load));
+  ASSERT_EQ(parts.boxes.size(), parts.shards.size());
+  ASSERT_EQ(parts.copies.size(), parts.copy_shards.size());
+  std::vector<std::vector<int>> times(4, std::vector<int>(300));
+  for (size_t i = 0; i < parts.boxes.size(); ++i) {
+    EXPECT_EQ(parts.boxes[i].rank, wanted[parts.shards[i]].rank);
+    Mark(parts.boxes[i], 3, times);
+  }
+  for (size_t i = 0; i < 300; ++i) {
+    EXPECT_EQ(times[0][i] + times[1][i] + times[2][i] + times[3][i], 1);
+  }
+  for (size_t i = 0; i < parts.copies.size(); ++i) {
+    EXPECT_EQ(parts.copies[i].rank, wanted[parts.copy_shards[i]].rank);
+    Mark(parts.copies[i], 3, times);
+  }
+  std::vector<std::vector<int>> expected(4, std::vector<int>(300));
+  for (const PlacedBox& box : wanted) Mark(box, 3, expected);
+  EXPECT_EQ(times, expected);
+  EXPECT_GT(parts.boxes.size(), wanted.size() - 4);
+}
+
+TEST(LoadPlanTest, WithoutReplicasTheWantedShardsAreWhatIsRead) {
+  const std::vector<PlacedBox> wanted = Columns({100, 7}, 5);
+  std::vector<int64_t> load(5);
+  const WantedParts parts = DivideWanted(wanted, 4, absl::MakeSpan(load));
+  ASSERT_EQ(parts.boxes.size(), wanted.size());
+  for (size_t i = 0; i < wanted.size(); ++i) {
+    EXPECT_EQ(parts.shards[i], i);
+    EXPECT_EQ(parts.boxes[i].offsets, wanted[i].offsets);
+    EXPECT_EQ(parts.boxes[i].sizes, wanted[i].sizes);
+  }
+  EXPECT_TRUE(parts.copies.empty());
 }
 
 TEST(LoadPlanTest, PartsAreContiguousCoverAllAndAreBalanced) {

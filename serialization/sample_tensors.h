@@ -9,6 +9,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "sherd/core/base/status_macros.h"
+#include "sherd/core/sharding/mesh_sharding_spec.h"
 #include "sherd/core/sharding/sharded_tensor.h"
 #include "sherd/core/sharding/sharding_spec.h"
 #include "sherd/core/tensor/shape.h"
@@ -114,16 +115,28 @@ inline std::vector<SampleTensor> SampleTensors() {
   return samples;
 }
 
+// Numbers of layouts that SampleSpec knows. The first five made the files under
+// testdata and stay as they are.
+inline constexpr int kSampleSpecs = 8;
+
 // One of several unlike layouts of a tensor over `ranks` ranks, by number.
 inline absl::StatusOr<ShardingSpecPtr> SampleSpec(
     int kind, absl::Span<const int64_t> size, int ranks) {
   const std::vector<Placement> placements = PlacementsOnRanks(ranks);
   const int64_t dims = static_cast<int64_t>(size.size());
+  kind %= kSampleSpecs;
+  // Ranks in another order, in two rows if that is possible.
+  DeviceMesh mesh = {.placements = {placements.rbegin(), placements.rend()}};
+  mesh.shape = ranks % 2 == 0 ? Dims{2, ranks / 2} : Dims{1, ranks};
+  if (kind == 7 || (dims == 0 && kind >= 5)) {
+    // The same on all ranks.
+    return MeshShardingSpec::Create(mesh, {});
+  }
   if (dims == 0) {
     return ShardingSpecPtr(*EnumerableShardingSpec::Create(
         {{.placement = Placement::OnRank(kind % ranks)}}));
   }
-  switch (kind % 5) {
+  switch (kind) {
     case 0:
       return ChunkShardingSpec::Create(0, placements);
     case 1:
@@ -133,7 +146,7 @@ inline absl::StatusOr<ShardingSpecPtr> SampleSpec(
       Dims grid(dims, 1);
       grid[0] = ranks % 2 == 0 && dims > 1 ? ranks / 2 : ranks;
       if (grid[0] != ranks) grid[dims - 1] = 2;
-      return GridShardingSpec(size, grid, placements);
+      return MeshShardingSpec::Grid(grid, placements);
     }
     case 3: {
       // Uneven: the last rank has the first element alone, rank 0 the rest.
@@ -149,11 +162,19 @@ inline absl::StatusOr<ShardingSpecPtr> SampleSpec(
       rest.placement = Placement::OnRank(0);
       return EnumerableShardingSpec::Create({first, rest});
     }
-    default:
+    case 4: {
       // Two chunks for each rank, in turn.
       std::vector<Placement> twice = placements;
       twice.insert(twice.end(), placements.begin(), placements.end());
       return ChunkShardingSpec::Create(0, twice);
+    }
+    case 5:
+      // Rows or columns over the mesh's rows, replicas along them.
+      return MeshShardingSpec::FromPlacements(
+          mesh, {MeshPlacement::Shard(-1), MeshPlacement::Replicate()});
+    default:
+      // One dimension cut by both of the mesh, the second one first.
+      return MeshShardingSpec::Create(mesh, {{1, 0}});
   }
 }
 

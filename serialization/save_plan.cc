@@ -11,6 +11,7 @@
 #include "absl/types/span.h"
 #include "sherd/core/base/status_macros.h"
 #include "sherd/core/base/version.h"
+#include "sherd/core/sharding/replica_division.h"
 #include "sherd/serialization/crc32c.h"
 #include "sherd/serialization/safetensors_header.h"
 
@@ -33,6 +34,34 @@ bool ConsumeDigits(absl::string_view& text) {
 }
 
 }  // namespace
+
+std::vector<PlacedBox> TensorToSave::Boxes() const {
+  std::vector<PlacedBox> boxes;
+  boxes.reserve(shards.size());
+  for (const ShardToSave& shard : shards) {
+    boxes.push_back({shard.offsets, shard.sizes, shard.rank});
+  }
+  return boxes;
+}
+
+void LeaveEachElementToOneRank(TensorToSave& tensor, absl::Span<int64_t> load) {
+  const int64_t element_size = static_cast<int64_t>(SizeOf(tensor.dtype));
+  // Loads of tensors with different dtypes add up as bytes.
+  std::vector<int64_t> elements(load.size());
+  for (size_t r = 0; r < load.size(); ++r) elements[r] = load[r] / element_size;
+  std::vector<ShardToSave> shards;
+  for (DividedBox& divided :
+       DivideReplicas(tensor.Boxes(), kMinReplicaPartBytes / element_size,
+                      absl::MakeSpan(elements))) {
+    ShardToSave& shard = shards.emplace_back(tensor.shards[divided.box]);
+    shard.offsets = std::move(divided.part.offsets);
+    shard.sizes = std::move(divided.part.sizes);
+    int64_t bytes = element_size;
+    for (const int64_t size : shard.sizes) bytes *= size;
+    load[static_cast<size_t>(shard.rank)] += bytes;
+  }
+  tensor.shards = std::move(shards);
+}
 
 std::vector<std::vector<ShardIndex>> ShardsByRank(
     const std::vector<TensorToSave>& tensors, int world_size) {

@@ -8,6 +8,8 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "sherd/core/sharding/placed_box.h"
 #include "sherd/core/tensor/dtype.h"
 #include "sherd/core/tensor/shape.h"
 #include "sherd/serialization/manifest.h"
@@ -20,9 +22,12 @@ namespace sherd {
 struct ShardToSave {
   Dims offsets;
   Dims sizes;
+  // Of the group.
   int rank = 0;
   // As the manifest names it: "rank:0/cpu".
   std::string placement;
+  // Position in the tensor's metadata of the shard that this is, or is part of.
+  size_t held = 0;
 };
 
 struct TensorToSave {
@@ -34,7 +39,14 @@ struct TensorToSave {
   int32_t chunk_dim = 0;
   // Of all ranks.
   std::vector<ShardToSave> shards;
+
+  std::vector<PlacedBox> Boxes() const;
 };
+
+// Where several ranks hold the same shard, leaves each element to one of them;
+// large shards in parts, so that all of them write. `load` counts the bytes of
+// each rank, from tensor to tensor. Without replicas the layout stays as it is.
+void LeaveEachElementToOneRank(TensorToSave& tensor, absl::Span<int64_t> load);
 
 // A shard by its tensor's index in a list, and its own among the tensor's.
 struct ShardIndex {

@@ -3,6 +3,8 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
 #include "gtest/gtest.h"
 #include "sherd/serialization/crc32c.h"
 #include "sherd/serialization/safetensors_header.h"
@@ -82,6 +84,74 @@ TEST(SavePlanTest, TheHeaderHasKeysAndShapesOfTheShards) {
   EXPECT_EQ(header.entries[1].name, "a@0,0");
   EXPECT_EQ(header.entries[1].shape, (Dims{4, 3}));
   EXPECT_EQ(header.metadata.at("sherd_save_id"), kId);
+}
+
+// A tensor that three ranks hold, and a part of it that two hold.
+TensorToSave Replicas(int64_t rows) {
+  TensorToSave tensor;
+  tensor.name = "r";
+  tensor.dtype = kInt64;
+  tensor.sizes = {rows, 2};
+  tensor.shards = {{{0, 0}, {rows, 1}, 2, "rank:2/cpu", 0},
+                   {{0, 1}, {rows, 1}, 0, "rank:0/cpu", 1},
+                   {{0, 0}, {rows, 1}, 1, "rank:1/cpu", 2},
+                   {{0, 1}, {rows, 1}, 1, "rank:1/cpu", 3},
+                   {{0, 0}, {rows, 1}, 0, "rank:0/cpu", 4}};
+  return tensor;
+}
+
+TEST(SavePlanTest, SmallReplicasAreLeftToRanksInTurn) {
+  std::vector<int64_t> load(3);
+  std::vector<TensorToSave> tensors;
+  for (const char* name : {"a", "b", "c"}) {
+    TensorToSave tensor = Replicas(10);
+    tensor.name = name;
+    LeaveEachElementToOneRank(tensor, absl::MakeSpan(load));
+    EXPECT_EQ(tensor.shards.size(), 2u);
+    for (const ShardToSave& shard : tensor.shards) {
+      EXPECT_EQ(shard.placement, absl::StrCat("rank:", shard.rank, "/cpu"));
+      EXPECT_EQ(Replicas(10).shards[shard.held].rank, shard.rank);
+    }
+    tensors.push_back(tensor);
+  }
+  EXPECT_EQ(load, (std::vector<int64_t>{160, 160, 160}));
+  SHERD_ASSERT_OK_AND_ASSIGN(const Manifest manifest,
+                             PlanManifest(tensors, 3, kId));
+  EXPECT_THAT(ValidateManifest(manifest), IsOk());
+}
+
+TEST(SavePlanTest, LargeReplicasAreWrittenInPartsByAllThatHoldThem) {
+  std::vector<int64_t> load(3);
+  const int64_t rows = 2'000'001;
+  TensorToSave tensor = Replicas(rows);
+  LeaveEachElementToOneRank(tensor, absl::MakeSpan(load));
+  // 16 MB among three ranks, and among two.
+  EXPECT_EQ(tensor.shards.size(), 5u);
+  for (const ShardToSave& shard : tensor.shards) {
+    const ShardToSave held = Replicas(rows).shards[shard.held];
+    EXPECT_EQ(held.rank, shard.rank);
+    EXPECT_EQ(held.offsets[1], shard.offsets[1]);
+    EXPECT_GE(shard.sizes[0] * 8, int64_t{4} << 20);
+  }
+  EXPECT_EQ(load[0] + load[1] + load[2], rows * 16);
+  SHERD_ASSERT_OK_AND_ASSIGN(const Manifest manifest,
+                             PlanManifest({tensor}, 3, kId));
+  EXPECT_THAT(ValidateManifest(manifest), IsOk());
+}
+
+TEST(SavePlanTest, WithoutReplicasNothingChanges) {
+  std::vector<int64_t> load(3);
+  for (const TensorToSave& tensor : Tensors()) {
+    TensorToSave same = tensor;
+    LeaveEachElementToOneRank(same, absl::MakeSpan(load));
+    ASSERT_EQ(same.shards.size(), tensor.shards.size());
+    for (size_t i = 0; i < same.shards.size(); ++i) {
+      EXPECT_EQ(same.shards[i].offsets, tensor.shards[i].offsets);
+      EXPECT_EQ(same.shards[i].sizes, tensor.shards[i].sizes);
+      EXPECT_EQ(same.shards[i].rank, tensor.shards[i].rank);
+    }
+  }
+  EXPECT_EQ(load, (std::vector<int64_t>{6, 24 + 16, 0}));
 }
 
 TEST(SavePlanTest, OnlyNamesOfSavesAreOurs) {

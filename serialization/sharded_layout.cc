@@ -10,7 +10,8 @@
 #include "sherd/core/base/error_info.h"
 #include "sherd/core/base/logging.h"
 #include "sherd/core/base/status_macros.h"
-#include "sherd/core/sharding/placement.h"
+#include "sherd/core/sharding/placed_box.h"
+#include "sherd/core/sharding/shard_metadata.h"
 #include "sherd/core/sharding/sharding_spec.h"
 #include "sherd/serialization/manifest.h"
 #include "sherd/serialization/safetensors_header.h"
@@ -44,17 +45,17 @@ absl::Status CheckLocalShards(const ShardedTensor& tensor) {
   return absl::OkStatus();
 }
 
-absl::Status DescribeShards(const ShardedTensor& tensor, int world_size,
-                            TensorToSave& layout) {
-  for (const ShardMetadata& shard : tensor.metadata().shards) {
-    SHERD_ASSIGN_OR_RETURN(const int rank,
-                           ResolveRank(shard.placement, world_size));
-    layout.shards.push_back({.offsets = shard.offsets,
-                             .sizes = shard.sizes,
-                             .rank = rank,
-                             .placement = shard.placement->ToString()});
+void DescribeShards(const ShardedTensor& tensor, TensorToSave& layout) {
+  const std::vector<ShardMetadata>& shards = tensor.metadata().shards;
+  const absl::Span<const PlacedBox> boxes = tensor.placed_boxes();
+  layout.shards.reserve(shards.size());
+  for (size_t i = 0; i < shards.size(); ++i) {
+    layout.shards.push_back({.offsets = shards[i].offsets,
+                             .sizes = shards[i].sizes,
+                             .rank = boxes[i].rank,
+                             .placement = shards[i].placement->ToString(),
+                             .held = i});
   }
-  return absl::OkStatus();
 }
 
 }  // namespace
@@ -68,10 +69,19 @@ absl::StatusOr<TensorToSave> DescribeTensor(const std::string& name,
     return absl::FailedPreconditionError(
         absl::StrCat(where, " is not defined: create it first"));
   }
+  if (tensor.group() == nullptr) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        where, " belongs to no group, expected \"", group.name(), "\""));
+  }
   if (tensor.group().get() != &group) {
     return absl::InvalidArgumentError(
         absl::StrCat(where, " belongs to the group \"", tensor.group()->name(),
                      "\", expected \"", group.name(), "\""));
+  }
+  if (!group.is_member()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(where, ": this process is no member of the group \"",
+                     group.name(), "\""));
   }
   TensorToSave layout;
   layout.name = name;
@@ -85,8 +95,8 @@ absl::StatusOr<TensorToSave> DescribeTensor(const std::string& name,
         chunk->dim() < 0 ? chunk->dim() + tensor.dim() : chunk->dim());
   }
   absl::Status status = CheckLocalShards(tensor);
-  if (status.ok()) status = DescribeShards(tensor, group.size(), layout);
-  if (!status.ok()) return Annotate(status, where);
+  if (!status.ok()) return Annotate(std::move(status), where);
+  DescribeShards(tensor, layout);
   return layout;
 }
 
@@ -108,6 +118,17 @@ Tensor LocalShard(const ShardedTensor& tensor, size_t shard) {
       std::find(indices.begin(), indices.end(), static_cast<int>(shard));
   SHERD_CHECK(it != indices.end()) << "shard " << shard << " is elsewhere";
   return tensor.local_shards()[it - indices.begin()].tensor;
+}
+
+absl::StatusOr<Tensor> LocalPart(const ShardedTensor& tensor, size_t shard,
+                                 absl::Span<const int64_t> offsets,
+                                 absl::Span<const int64_t> sizes) {
+  const Dims& begin = tensor.metadata().shards[shard].offsets;
+  Dims in_shard;
+  for (size_t d = 0; d < begin.size(); ++d) {
+    in_shard.push_back(offsets[d] - begin[d]);
+  }
+  return LocalShard(tensor, shard).Narrow(in_shard, sizes);
 }
 
 }  // namespace sherd

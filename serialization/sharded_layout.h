@@ -7,6 +7,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 #include "sherd/core/comm/agreement.h"
 #include "sherd/core/comm/process_group.h"
 #include "sherd/core/sharding/reshard_plan.h"
@@ -18,13 +19,13 @@ namespace sherd {
 // What checkpoints need to know of a ShardedTensor, with the checks that save
 // and load have in common.
 
-// The layout of `tensor` on all ranks.
+// The layout of `tensor` on all ranks, replicas too.
 //
 // Errors. All name the tensor.
 //   kInvalidArgument     The name is empty, too long or not UTF-8; the tensor
-//                        belongs to another group; a placement names no rank.
-//   kFailedPrecondition  It is not defined, or a local shard is not in host
-//                        memory.
+//                        belongs to another group, or to none.
+//   kFailedPrecondition  It is not defined, a local shard is not in host
+//                        memory, or this process is no member of the group.
 absl::StatusOr<TensorToSave> DescribeTensor(const std::string& name,
                                             const ShardedTensor& tensor,
                                             const ProcessGroup& group);
@@ -35,6 +36,12 @@ void AddToFingerprint(const TensorToSave& layout, Fingerprint& fingerprint);
 // The tensor of the local shard at position `shard` of the metadata, which is
 // on this rank.
 Tensor LocalShard(const ShardedTensor& tensor, size_t shard);
+
+// The elements of the box of `sizes` at `offsets` of the global tensor, which
+// are all in that shard; a view.
+absl::StatusOr<Tensor> LocalPart(const ShardedTensor& tensor, size_t shard,
+                                 absl::Span<const int64_t> offsets,
+                                 absl::Span<const int64_t> sizes);
 
 }  // namespace sherd
 

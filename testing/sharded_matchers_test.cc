@@ -202,38 +202,30 @@ SHERD_DIST_TEST_F(ShardedMatchersTest, MetadataIsComparedShardByShard) {
                    make(0, 2).metadata().shards[0].ToString()));
 }
 
-SHERD_DIST_TEST_F(ShardedMatchersTest, LocalShardsAreThoseOfTheSameRank) {
-  // The same metadata in a group whose ranks stand the other way round.
+SHERD_DIST_TEST_F(ShardedMatchersTest, GroupsAndTheirOrderMakeNoDifference) {
+  // Placements are by global rank: every process has the same shards.
   SHERD_ASSERT_OK_AND_ASSIGN(const auto reversed, group().Split(0, -rank()));
-  const ShardedTensor here = Rows(1);
-  const ShardedTensor there = Rows(1, {.group = reversed});
-  const bool is_middle = reversed->rank() == rank();
-  if (is_middle) {
-    EXPECT_THAT(there, ShardedTensorEq(here));
-  } else {
-    EXPECT_EQ(
-        Explain(ShardedTensorEq(here), there),
-        absl::StrCat("which on rank ", reversed->rank(),
-                     " has the local shard 0, ",
-                     there.local_shards()[0].metadata.ToString(), ", expected ",
-                     here.local_shards()[0].metadata.ToString()));
-  }
-  const auto on_zero = [](std::shared_ptr<ProcessGroup> group) {
-    return ShardedTensor::Ones(
-               ChunkShardingSpec::Create(0, {"rank:0", "rank:0"}).value(), {4},
-               {.group = std::move(group)})
-        .value();
-  };
-  const std::string text =
-      Explain(ShardedTensorEq(on_zero(shared_group())), on_zero(reversed));
-  if (rank() == 0) {
-    EXPECT_THAT(text, EndsWith(" has 0 local shards, expected 2"));
-  } else if (reversed->rank() == 0) {
-    EXPECT_EQ(text, "which on rank 0 has 2 local shards, expected 0");
-  } else {
-    EXPECT_EQ(text, "");
-  }
+  EXPECT_THAT(Rows(1, {.group = reversed}), ShardedTensorEq(Rows(1)));
   EXPECT_THAT(reversed->Barrier(), IsOk());
+}
+
+SHERD_DIST_TEST_F(ShardedMatchersTest, LocalShardsAreTheSameOnes) {
+  const ShardedTensorMetadata metadata = {
+      .shards = {{{0}, {2}, "rank:0"}, {{2}, {2}, "rank:1"}}, .size = {4}};
+  const auto with = [&](const std::vector<int>& shards) {
+    std::vector<Shard> local;
+    for (const int i : shards) {
+      local.push_back({Tensor::Ones({2}).value(), metadata.shards[i]});
+    }
+    return ShardedTensor::WithoutGroup(std::move(local), metadata).value();
+  };
+  EXPECT_THAT(with({1}), ShardedTensorEq(with({1})));
+  EXPECT_EQ(Explain(ShardedTensorEq(with({0, 1})), with({0})),
+            "which on rank 0 has 1 local shards, expected 2");
+  EXPECT_EQ(Explain(ShardedTensorEq(with({0})), with({1})),
+            absl::StrCat("which on rank 0 has the local shard 0, ",
+                         metadata.shards[1].ToString(), ", expected ",
+                         metadata.shards[0].ToString()));
 }
 
 SHERD_DIST_TEST_F(ShardedMatchersTest, DescribesWhatItExpects) {

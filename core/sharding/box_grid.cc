@@ -4,26 +4,27 @@
 #include <numeric>
 
 #include "absl/container/inlined_vector.h"
-#include "sherd/core/base/logging.h"
 
 namespace sherd::internal {
 namespace {
 
-constexpr uint64_t kMaxCells = uint64_t{1} << 62;
+// Cells for each box, and for small sets.
+constexpr uint64_t kMaxCellsPerBox = 4;
+constexpr uint64_t kFewCells = 64;
 
 }  // namespace
 
 std::optional<BoxGrid> BoxGrid::Detect(const BoxSet& boxes) {
   BoxGrid grid(boxes);
   if (!grid.FindIntervals()) return std::nullopt;
-  grid.dense_ = grid.cells_ <= 4 * boxes.size() + 64;
-  if (grid.dense_) grid.FillCells();
+  grid.FillCells();
   return grid;
 }
 
 // Fills axes_, cells_ and cell_of_box_, one dimension after the other.
 bool BoxGrid::FindIntervals() {
   const size_t n = boxes_->size();
+  const uint64_t max_cells = kMaxCellsPerBox * n + kFewCells;
   cell_of_box_.assign(n, 0);
   std::vector<uint32_t> slots(n);
   for (int d = 0; d < boxes_->dims(); ++d) {
@@ -55,8 +56,8 @@ bool BoxGrid::FindIntervals() {
       place[slot] = static_cast<uint32_t>(axis.size());
       axis.push_back(found[slot]);
     }
-    if (!axis.empty() && cells_ > kMaxCells / axis.size()) return false;
     cells_ *= std::max<size_t>(axis.size(), 1);
+    if (cells_ > max_cells) return false;
     for (size_t i = 0; i < n; ++i) {
       cell_of_box_[i] = cell_of_box_[i] * axis.size() + place[slots[i]];
     }
@@ -74,25 +75,8 @@ void BoxGrid::FillCells() {
   }
 }
 
-std::optional<std::pair<size_t, size_t>> BoxGrid::FindDuplicate() const {
-  if (dense_) {
-    for (size_t i = 0; i < next_.size(); ++i) {
-      if (next_[i] >= 0) return std::pair(i, static_cast<size_t>(next_[i]));
-    }
-    return std::nullopt;
-  }
-  absl::flat_hash_map<uint64_t, size_t> seen;
-  seen.reserve(cell_of_box_.size());
-  for (size_t i = 0; i < cell_of_box_.size(); ++i) {
-    const auto [it, is_new] = seen.try_emplace(cell_of_box_[i], i);
-    if (!is_new) return std::pair(it->second, i);
-  }
-  return std::nullopt;
-}
-
 bool BoxGrid::ForEachIn(const int64_t* lo, const int64_t* hi,
                         absl::FunctionRef<bool(size_t)> visit) const {
-  SHERD_CHECK(dense_);
   // The cells [begin, end) of each axis, and the odometer over them.
   absl::InlinedVector<std::pair<uint64_t, uint64_t>, 4> range;
   absl::InlinedVector<uint64_t, 4> at;

@@ -17,25 +17,18 @@ namespace sherd::internal {
 // have the same interval or disjoint ones. A million boxes of 100 x 100 x 100
 // cells are described by 300 intervals.
 //
-// Boxes may be missing, and several may fill the same cell.
+// Boxes may be missing, but not most of them: looking at all cells of a region
+// is cheap. Several boxes may fill the same cell.
 class BoxGrid {
  public:
-  // Nothing if the boxes are not cells of a grid, or of one with more than
-  // 2^62 cells. `boxes` is borrowed.
+  // Nothing if the boxes are not cells of such a grid. `boxes` is borrowed.
   //
   // Cost. O(n * d) and a sort of the intervals.
   static std::optional<BoxGrid> Detect(const BoxSet& boxes);
 
-  // Two boxes in the same cell, the smaller position first.
-  std::optional<std::pair<size_t, size_t>> FindDuplicate() const;
-
-  // Whether there are not many more cells than boxes, so that looking at all
-  // cells of a region is cheap.
-  bool dense() const { return dense_; }
-
   // Calls `visit` with the position of each box that has an element in common
   // with the box [lo, hi), cell by cell in row-major order, until it returns
-  // false. Returns the last result of `visit`, or true. Only if dense().
+  // false. Returns the last result of `visit`, or true.
   bool ForEachIn(const int64_t* lo, const int64_t* hi,
                  absl::FunctionRef<bool(size_t)> visit) const;
 
@@ -56,9 +49,8 @@ class BoxGrid {
   // Cells in row-major order.
   std::vector<uint64_t> cell_of_box_;
   uint64_t cells_ = 1;
-  bool dense_ = false;
-  // If dense: the first box of each cell, and the next one in the same cell as
-  // a box, by ascending position; -1 for none.
+  // The first box of each cell, and the next one in the same cell as a box, by
+  // ascending position; -1 for none.
   std::vector<int32_t> first_;
   std::vector<int32_t> next_;
 };

@@ -10,6 +10,7 @@
 #include "absl/container/btree_map.h"
 #include "sherd/core/base/logging.h"
 #include "sherd/core/sharding/box_grid.h"
+#include "sherd/core/sharding/box_shadow.h"
 
 namespace sherd::internal {
 namespace {
@@ -170,95 +171,228 @@ class OverlapFinder {
   const std::vector<int> dims_;
 };
 
-std::optional<std::pair<size_t, size_t>> Ordered(uint32_t a, uint32_t b) {
-  return std::pair<size_t, size_t>(std::min(a, b), std::max(a, b));
-}
+using Pair = std::pair<size_t, size_t>;
 
-// Neighbours in the order of their begins.
-std::optional<std::pair<size_t, size_t>> FindOverlap1(const BoxSet& boxes,
-                                                      int dim) {
-  Positions order = AllPositions(boxes);
-  std::sort(order.begin(), order.end(), [&](uint32_t a, uint32_t b) {
-    return boxes.lo(a)[dim] < boxes.lo(b)[dim];
-  });
-  for (size_t i = 1; i < order.size(); ++i) {
-    if (boxes.hi(order[i - 1])[dim] > boxes.lo(order[i])[dim]) {
-      return Ordered(order[i - 1], order[i]);
-    }
-  }
-  return std::nullopt;
+std::optional<Pair> Ordered(size_t a, size_t b) {
+  return Pair(std::min(a, b), std::max(a, b));
 }
 
 // A line sweeps along the dimension `x`; the intervals in `y` of the boxes that
 // it crosses are disjoint as long as no overlap was found.
-std::optional<std::pair<size_t, size_t>> FindOverlap2(const BoxSet& boxes,
-                                                      int x, int y) {
+std::optional<Pair> Sweep(const BoxSet& boxes, int x, int y) {
   struct Event {
     int64_t at;
-    // Ends come before begins at the same place.
-    bool begin;
     uint32_t box;
+    bool operator<(const Event& other) const { return at < other.at; }
   };
-  std::vector<Event> events;
-  events.reserve(2 * boxes.size());
+  std::vector<Event> begins, ends;
+  begins.reserve(boxes.size());
+  ends.reserve(boxes.size());
   for (uint32_t i = 0; i < boxes.size(); ++i) {
-    events.push_back({boxes.lo(i)[x], true, i});
-    events.push_back({boxes.hi(i)[x], false, i});
+    begins.push_back({boxes.lo(i)[x], i});
+    ends.push_back({boxes.hi(i)[x], i});
   }
-  std::sort(events.begin(), events.end(), [](const Event& a, const Event& b) {
-    return a.at != b.at ? a.at < b.at : a.begin < b.begin;
-  });
+  for (std::vector<Event>* events : {&begins, &ends}) {
+    if (std::is_sorted(events->begin(), events->end())) continue;
+    std::sort(events->begin(), events->end());
+  }
   absl::btree_map<int64_t, uint32_t> crossed;
-  for (const Event& event : events) {
-    const int64_t lo = boxes.lo(event.box)[y];
-    if (!event.begin) {
-      crossed.erase(lo);
-      continue;
-    }
+  auto end = ends.begin();
+  for (const Event& begin : begins) {
+    // Ends come before begins at the same place.
+    for (; end->at <= begin.at; ++end) crossed.erase(boxes.lo(end->box)[y]);
+    const int64_t lo = boxes.lo(begin.box)[y];
     const auto next = crossed.lower_bound(lo);
-    if (next != crossed.end() && next->first < boxes.hi(event.box)[y]) {
-      return Ordered(next->second, event.box);
+    if (next != crossed.end() && next->first < boxes.hi(begin.box)[y]) {
+      return Ordered(next->second, begin.box);
     }
     if (next != crossed.begin()) {
       const uint32_t before = std::prev(next)->second;
-      if (boxes.hi(before)[y] > lo) return Ordered(before, event.box);
+      if (boxes.hi(before)[y] > lo) return Ordered(before, begin.box);
     }
-    crossed.emplace_hint(next, lo, event.box);
+    crossed.emplace_hint(next, lo, begin.box);
   }
   return std::nullopt;
+}
+
+// Finds an overlap by cutting the set where a plane touches no box, in one
+// dimension after the other, until nothing is left to compare: all the way for
+// grids, bricks and whatever else was made by cutting. Only groups that no
+// plane cuts, or that would take too many cuts, are searched otherwise.
+class Separation {
+ public:
+  explicit Separation(const BoxSet& boxes) : boxes_(boxes) {}
+
+  std::optional<Pair> FindOverlap() {
+    const size_t n = boxes_.size();
+    order_ = AllPositions(boxes_);
+    intervals_.resize(n);
+    // A set of n boxes that are cut off one by one has n levels.
+    int max_level = 16 * std::max(boxes_.dims(), 1);
+    for (size_t left = n; left > 0; left /= 2) ++max_level;
+    groups_.push_back({0, n, 0, 0});
+    while (!groups_.empty()) {
+      const Group group = groups_.back();
+      groups_.pop_back();
+      if (group.level < max_level && Cut(group)) continue;
+      if (const auto found = Search(group)) return found;
+    }
+    return std::nullopt;
+  }
+
+ private:
+  // The boxes order_[begin] to order_[end - 1], at least two.
+  struct Group {
+    size_t begin;
+    size_t end;
+    // Where to try first.
+    int dim;
+    int level;
+  };
+  struct Interval {
+    int64_t lo;
+    int64_t hi;
+    uint32_t box;
+  };
+
+  // Lists mostly have some order, and a dimension along which they are sorted
+  // is cheap to cut.
+  bool Cut(const Group& group) {
+    for (const bool may_sort : {false, true}) {
+      for (int i = 0; i < boxes_.dims(); ++i) {
+        const int dim = (group.dim + i) % boxes_.dims();
+        if (CutAlong(dim, group, may_sort)) return true;
+      }
+    }
+    return false;
+  }
+
+  // With `may_sort`, only what is not sorted.
+  bool CutAlong(int dim, const Group& group, bool may_sort) {
+    Interval* const intervals = intervals_.data();
+    const size_t n = group.end - group.begin;
+    bool sorted = true;
+    for (size_t i = 0; i < n; ++i) {
+      const uint32_t box = order_[group.begin + i];
+      intervals[i] = {boxes_.lo(box)[dim], boxes_.hi(box)[dim], box};
+      sorted = sorted && (i == 0 || intervals[i - 1].lo <= intervals[i].lo);
+      if (!sorted && !may_sort) return false;
+    }
+    if (sorted && may_sort) return false;
+    if (!sorted) {
+      std::sort(
+          intervals, intervals + n,
+          [](const Interval& a, const Interval& b) { return a.lo < b.lo; });
+    }
+    size_t begin = 0;
+    int64_t end = intervals[0].hi;
+    for (size_t i = 1; i < n; ++i) {
+      if (intervals[i].lo >= end) {
+        Push(begin, i, dim, group);
+        begin = i;
+      }
+      end = std::max(end, intervals[i].hi);
+    }
+    if (begin == 0) return false;
+    Push(begin, n, dim, group);
+    if (!sorted) {
+      for (size_t i = 0; i < n; ++i) {
+        order_[group.begin + i] = intervals[i].box;
+      }
+    }
+    return true;
+  }
+
+  void Push(size_t begin, size_t end, int dim, const Group& group) {
+    if (end - begin < 2) return;
+    groups_.push_back({group.begin + begin, group.begin + end,
+                       (dim + 1) % boxes_.dims(), group.level + 1});
+  }
+
+  std::optional<Pair> Search(const Group& group) const {
+    BoxSet set(boxes_.dims());
+    set.Reserve(group.end - group.begin);
+    for (size_t i = group.begin; i < group.end; ++i) {
+      set.AddFrom(boxes_, order_[i], static_cast<int>(order_[i]));
+    }
+    const std::optional<Pair> found = SearchAll(set);
+    if (!found) return std::nullopt;
+    return Ordered(static_cast<size_t>(set.id(found->first)),
+                   static_cast<size_t>(set.id(found->second)));
+  }
+
+  static std::optional<Pair> SearchAll(const BoxSet& set) {
+    const std::vector<int> dims = VaryingDims(set, set);
+    // All equal.
+    if (dims.empty()) return Pair(0, 1);
+    // With one dimension the other one is the same for all.
+    if (dims.size() <= 2) return Sweep(set, dims.front(), dims.back());
+    std::optional<Pair> found;
+    const auto visit = [&](size_t i, size_t j) {
+      if (i != j) found = Ordered(i, j);
+      return !found.has_value();
+    };
+    OverlapFinder(set, set, visit).Run();
+    return found;
+  }
+
+  const BoxSet& boxes_;
+  Positions order_;
+  // For one group at a time.
+  std::vector<Interval> intervals_;
+  std::vector<Group> groups_;
+};
+
+// Pairs of any two sets.
+void ForEachPair(const BoxSet& a, const BoxSet& b,
+                 absl::FunctionRef<bool(size_t, size_t)> visit) {
+  const std::optional<BoxGrid> grid = BoxGrid::Detect(b);
+  if (!grid) return OverlapFinder(a, b, visit).Run();
+  for (size_t i = 0; i < a.size(); ++i) {
+    const bool go_on = grid->ForEachIn(a.lo(i), a.hi(i),
+                                       [&](size_t j) { return visit(i, j); });
+    if (!go_on) return;
+  }
+}
+
+// The boxes of `set` that may have an element in common with one of `few`, by
+// their position.
+BoxSet Near(const BoxSet& few, const BoxSet& set) {
+  const BoxShadow shadow(few);
+  BoxSet near(set.dims());
+  for (size_t i = 0; i < set.size(); ++i) {
+    if (!shadow.Touches(set.lo(i), set.hi(i))) continue;
+    near.AddFrom(set, i, static_cast<int>(i));
+  }
+  return near;
 }
 
 }  // namespace
 
 std::optional<std::pair<size_t, size_t>> FindOverlap(const BoxSet& boxes) {
   if (boxes.size() < 2) return std::nullopt;
-  if (const std::optional<BoxGrid> grid = BoxGrid::Detect(boxes)) {
-    return grid->FindDuplicate();
-  }
-  // Some dimension varies, or the boxes would all be one cell.
-  const std::vector<int> dims = VaryingDims(boxes, boxes);
-  if (dims.size() == 1) return FindOverlap1(boxes, dims[0]);
-  if (dims.size() == 2) return FindOverlap2(boxes, dims[0], dims[1]);
-  std::optional<std::pair<size_t, size_t>> found;
-  const auto visit = [&](size_t i, size_t j) {
-    if (i != j) found = std::pair(std::min(i, j), std::max(i, j));
-    return !found.has_value();
-  };
-  OverlapFinder(boxes, boxes, visit).Run();
-  return found;
+  return Separation(boxes).FindOverlap();
 }
 
 void ForEachOverlap(const BoxSet& a, const BoxSet& b,
                     absl::FunctionRef<bool(size_t, size_t)> visit) {
   SHERD_CHECK(a.dims() == b.dims());
   if (a.size() == 0 || b.size() == 0) return;
-  const std::optional<BoxGrid> grid = BoxGrid::Detect(b);
-  if (!grid || !grid->dense()) return OverlapFinder(a, b, visit).Run();
-  for (size_t i = 0; i < a.size(); ++i) {
-    const bool go_on = grid->ForEachIn(a.lo(i), a.hi(i),
-                                       [&](size_t j) { return visit(i, j); });
-    if (!go_on) return;
+  // A rank of many has few boxes, and few of all others are near them.
+  constexpr size_t kFewer = 16;
+  if (a.size() < b.size() / kFewer) {
+    const BoxSet near = Near(a, b);
+    return ForEachPair(a, near, [&](size_t i, size_t j) {
+      return visit(i, static_cast<size_t>(near.id(j)));
+    });
   }
+  if (b.size() < a.size() / kFewer) {
+    const BoxSet near = Near(b, a);
+    return ForEachPair(near, b, [&](size_t i, size_t j) {
+      return visit(static_cast<size_t>(near.id(i)), j);
+    });
+  }
+  ForEachPair(a, b, visit);
 }
 
 }  // namespace sherd::internal

@@ -203,13 +203,16 @@ TEST(BoxGridTest, SeesGridsWithHolesAndReplicasInAnyOrder) {
   }
   std::optional<BoxGrid> grid = BoxGrid::Detect(boxes);
   ASSERT_TRUE(grid.has_value());
-  EXPECT_TRUE(grid->dense());
-  EXPECT_EQ(grid->FindDuplicate(), std::nullopt);
 
   boxes.Add(cells[3], {cells[3][0] == 4 ? 2 : 1, 4}, 1);
   grid = BoxGrid::Detect(boxes);
   ASSERT_TRUE(grid.has_value());
-  EXPECT_EQ(grid->FindDuplicate(), Pair(3, 8));
+  std::vector<size_t> found;
+  grid->ForEachIn(boxes.lo(3), boxes.hi(3), [&](size_t i) {
+    found.push_back(i);
+    return true;
+  });
+  EXPECT_THAT(found, ::testing::ElementsAre(3, 8));
 
   // The same begin with another end, and an interval across two others.
   for (const Dims& sizes : {Dims{1, 3}, Dims{4, 4}}) {
@@ -219,17 +222,13 @@ TEST(BoxGridTest, SeesGridsWithHolesAndReplicasInAnyOrder) {
   }
 }
 
-TEST(BoxGridTest, FindsDuplicatesInSparseGridsToo) {
+TEST(BoxGridTest, LeavesGridsOfWhichMostIsMissingToOthers) {
   BoxSet boxes(2);
   for (int64_t i = 0; i < 1000; ++i) boxes.Add({i, i}, {1, 1}, 0);
-  std::optional<BoxGrid> grid = BoxGrid::Detect(boxes);
-  ASSERT_TRUE(grid.has_value());
-  EXPECT_FALSE(grid->dense());
-  EXPECT_EQ(grid->FindDuplicate(), std::nullopt);
+  EXPECT_FALSE(BoxGrid::Detect(boxes).has_value());
+  EXPECT_EQ(FindOverlap(boxes), std::nullopt);
   boxes.Add({500, 500}, {1, 1}, 0);
-  grid = BoxGrid::Detect(boxes);
-  ASSERT_TRUE(grid.has_value());
-  EXPECT_EQ(grid->FindDuplicate(), Pair(500, 1000));
+  EXPECT_EQ(FindOverlap(boxes), Pair(500, 1000));
   EXPECT_EQ(AllOverlaps(boxes, boxes), BruteForce(boxes, boxes));
 }
 
@@ -242,6 +241,66 @@ TEST(BoxGridTest, GivesUpOnGridsWithMoreCellsThanNumbers) {
   EXPECT_EQ(FindOverlap(boxes), std::nullopt);
   boxes.Add(Dims(8, 999), Dims(8, 1), 0);
   EXPECT_EQ(FindOverlap(boxes), Pair(999, 1000));
+}
+
+// Squares of 2 and of 1 in turn, none of whose edges goes through: no plane
+// cuts the whole.
+BoxSet PinwheelTiling(int64_t side) {
+  BoxSet boxes(2);
+  for (int64_t i = 0; i < side; ++i) {
+    for (int64_t j = 0; j < side; ++j) {
+      const int64_t x = 2 * i - j + side;
+      const int64_t y = i + 2 * j;
+      boxes.Add({x, y}, {2, 2}, 0);
+      boxes.Add({x + 2, y}, {1, 1}, 0);
+    }
+  }
+  return boxes;
+}
+
+TEST(BoxOverlapTest, FindsTheOnlyOverlapWhereNoPlaneCuts) {
+  BoxSet boxes = PinwheelTiling(40);
+  EXPECT_EQ(FindOverlap(boxes), std::nullopt);
+  // Half of the last small square.
+  boxes.Add({2 * 39 - 39 + 40 + 2, 3 * 39}, {1, 1}, 0);
+  EXPECT_EQ(FindOverlap(boxes), Pair(boxes.size() - 2, boxes.size() - 1));
+}
+
+TEST(BoxOverlapTest, TakesLittleTimeWhereEachPlaneCutsOffOneBox) {
+  // A spiral from the outside: top, left, bottom, right, and so on. Cutting to
+  // the end would be quadratic.
+  constexpr int64_t kTurns = 2'500;
+  BoxSet boxes(2);
+  int64_t top = 0, left = 0, bottom = 2 * kTurns + 2, right = 2 * kTurns + 2;
+  for (int64_t i = 0; i < kTurns; ++i) {
+    boxes.Add({top, left}, {1, right - left}, 0);
+    ++top;
+    boxes.Add({top, left}, {bottom - top, 1}, 0);
+    ++left;
+    boxes.Add({bottom - 1, left}, {1, right - left}, 0);
+    --bottom;
+    boxes.Add({top, right - 1}, {bottom - top, 1}, 0);
+    --right;
+  }
+  EXPECT_EQ(FindOverlap(boxes), std::nullopt);
+  boxes.Add({top - 1, left}, {1, 1}, 0);
+  EXPECT_EQ(FindOverlap(boxes), Pair(boxes.size() - 5, boxes.size() - 1));
+}
+
+TEST(BoxOverlapTest, ComparesFewBoxesWithMany) {
+  const uint64_t seed = RandomSeed();
+  std::mt19937_64 random(seed);
+  for (int round = 0; round < 50; ++round) {
+    const int dims = static_cast<int>(random() % 4);
+    const int64_t extent = 10 + static_cast<int64_t>(random() % 30);
+    const BoxSet few = RandomBoxes(dims, 1 + static_cast<int>(random() % 3),
+                                   extent, 6, random);
+    const BoxSet many = RandomBoxes(dims, 150, extent, 6, random);
+    ASSERT_EQ(AllOverlaps(few, many), BruteForce(few, many))
+        << "seed " << seed << ", round " << round;
+    ASSERT_EQ(AllOverlaps(many, few), BruteForce(many, few))
+        << "seed " << seed << ", round " << round;
+  }
 }
 
 }  // namespace

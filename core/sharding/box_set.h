@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "absl/numeric/int128.h"
 #include "absl/types/span.h"
 
 namespace sherd::internal {
@@ -23,6 +24,13 @@ class BoxSet {
   // Adds the box unless it is empty. The end of the box fits in int64_t.
   void Add(absl::Span<const int64_t> offsets, absl::Span<const int64_t> sizes,
            int id);
+
+  // Adds box `i` of `other`, which has as many dimensions.
+  void AddFrom(const BoxSet& other, size_t i, int id) {
+    const absl::Span<const int64_t> bounds = other.bounds(i);
+    bounds_.insert(bounds_.end(), bounds.begin(), bounds.end());
+    ids_.push_back(id);
+  }
 
   int dims() const { return dims_; }
   size_t size() const { return ids_.size(); }
@@ -44,6 +52,13 @@ class BoxSet {
   std::vector<int64_t> bounds_;
   std::vector<int> ids_;
 };
+
+// Elements of box i.
+absl::uint128 Volume(const BoxSet& set, size_t i);
+
+// Elements that box i of `a` and box j of `b`, which overlap, have in common.
+absl::uint128 OverlapVolume(const BoxSet& a, size_t i, const BoxSet& b,
+                            size_t j);
 
 }  // namespace sherd::internal
 

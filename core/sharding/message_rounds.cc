@@ -3,8 +3,19 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+
 namespace sherd::internal {
 namespace {
+
+// What a rank sends in one round, at most: packed, sent, received and unpacked
+// while it is in the cache. Larger rounds go to memory and back once more on
+// each side, smaller ones wait for each other more often.
+constexpr int64_t kRoundBytes = int64_t{8} << 20;
+// With many peers a round may be larger, rather than messages very small.
+constexpr int64_t kMinMessageBytes = int64_t{256} << 10;
+constexpr int64_t kStagingParts = 2 * kRoundsInFlight;
 
 class Cutter {
  public:
@@ -72,6 +83,21 @@ class Cutter {
 };
 
 }  // namespace
+
+absl::StatusOr<int64_t> MaxMessageBytes(int64_t max_staging_bytes,
+                                        int max_peers, size_t element_size) {
+  const int64_t element = static_cast<int64_t>(element_size);
+  const int64_t peers = std::max(max_peers, 1);
+  const int64_t bytes =
+      std::min(std::max(kRoundBytes / peers, kMinMessageBytes),
+               max_staging_bytes / (kStagingParts * peers)) /
+      element * element;
+  if (bytes >= element) return bytes;
+  return absl::InvalidArgumentError(absl::StrCat(
+      "max_staging_bytes is ", max_staging_bytes, ", expected ",
+      kStagingParts * peers * element, " at least: ", kStagingParts,
+      " elements of ", element, " bytes for each of ", peers, " peers"));
+}
 
 std::vector<MessageRound> CutIntoRounds(absl::Span<const BoxCopy> copies,
                                         size_t element_size,

@@ -5,11 +5,23 @@
 #include <cstdint>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "sherd/core/sharding/reshard_plan.h"
 #include "sherd/core/tensor/shape.h"
 
 namespace sherd::internal {
+
+// Rounds of messages that are under way at once, each with messages out and in.
+inline constexpr int kRoundsInFlight = 2;
+
+// Bytes of a message at most, where any rank has at most `max_peers` peers in
+// either direction: what all messages under way take of the staging memory is
+// within `max_staging_bytes`. The same at both ends of a message, since the
+// arguments are.
+//   kInvalidArgument  "max_staging_bytes is …, expected … at least".
+absl::StatusOr<int64_t> MaxMessageBytes(int64_t max_staging_bytes,
+                                        int max_peers, size_t element_size);
 
 // A part of one copy that travels whole.
 struct BoxPiece {

@@ -1,21 +1,35 @@
 #include "sherd/core/sharding/metadata_codec.h"
 
+#include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <optional>
+#include <utility>
+#include <vector>
 
+#include "absl/container/node_hash_map.h"
 #include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
 #include "sherd/core/tensor/dtype.h"
 #include "sherd/core/tensor/shape.h"
+#include "sherd/core/tensor/tensor_properties.h"
 
 namespace sherd::internal {
 namespace {
 
 // Format, all numbers int64_t in this machine's order:
-//     magic, dtype, requires_grad, pin_memory,
-//     dimensions of the tensor, size, number of shards,
-//     per shard: dimensions, offsets, sizes, rank or -1, device type and index
-constexpr int64_t kMagic = 0x73687264'6d657461;
+//     magic, dtype, layout, requires_grad, memory format, pin_memory,
+//     dimensions of the tensor, size,
+//     number of different placements, per placement: length, text, zeros up to
+//     the next multiple of 8,
+//     number of shards,
+//     per shard: dimensions, offsets, sizes, number of the placement or -1
+constexpr int64_t kMagic = 0x73687264'6d657462;
+
+// Many shards may have one placement: long ones would take much memory.
+constexpr int64_t kMaxTextBytes = 1024;
+
+// Zeros after a text of so many bytes.
+size_t Padding(size_t bytes) { return (8 - bytes % 8) % 8; }
 
 class Writer {
  public:
@@ -24,6 +38,11 @@ class Writer {
   }
   void PutAll(const Dims& dims) {
     for (const int64_t number : dims) Put(number);
+  }
+  void PutText(absl::string_view text) {
+    Put(static_cast<int64_t>(text.size()));
+    bytes_.append(text.data(), text.size());
+    bytes_.append(Padding(text.size()), '\0');
   }
   std::string Take() { return std::move(bytes_); }
 
@@ -57,6 +76,24 @@ class Reader {
     for (int64_t i = 0; i < count && ok_; ++i) dims.push_back(Get());
     return dims;
   }
+  // A number of things that take `bytes` each at least.
+  int64_t GetCount(size_t bytes) {
+    const int64_t count = Get();
+    if (count < 0 || static_cast<uint64_t>(count) > left() / bytes) ok_ = false;
+    return ok_ ? count : 0;
+  }
+  std::string GetText() {
+    const size_t length = static_cast<size_t>(GetIn(0, kMaxTextBytes));
+    const size_t padded = length + Padding(length);
+    if (!ok_ || padded > bytes_.size()) {
+      ok_ = false;
+      return "";
+    }
+    std::string text(bytes_.substr(0, length));
+    for (size_t i = length; i < padded; ++i) ok_ = ok_ && bytes_[i] == '\0';
+    bytes_.remove_prefix(padded);
+    return text;
+  }
   bool ok() const { return ok_; }
   size_t left() const { return bytes_.size(); }
 
@@ -65,22 +102,52 @@ class Reader {
   bool ok_ = true;
 };
 
-ShardMetadata ReadShard(Reader& reader) {
+ShardMetadata ReadShard(Reader& reader, absl::Span<const Placement> known) {
   ShardMetadata shard;
   const int64_t dims = reader.GetIn(0, kMaxRank);
   shard.offsets = reader.GetAll(dims);
   shard.sizes = reader.GetAll(dims);
-  const int64_t rank = reader.GetIn(-1, INT32_MAX);
-  Device device;
-  device.type = static_cast<DeviceType>(
-      reader.GetIn(static_cast<int64_t>(DeviceType::kCpu),
-                   static_cast<int64_t>(DeviceType::kMeta)));
-  device.index = static_cast<int>(reader.GetIn(-1, INT32_MAX));
-  if (rank >= 0) {
-    shard.placement = Placement::OnRank(static_cast<int>(rank), device);
+  const int64_t placement =
+      reader.GetIn(-1, static_cast<int64_t>(known.size()) - 1);
+  if (reader.ok() && placement >= 0) {
+    shard.placement = known[static_cast<size_t>(placement)];
   }
   return shard;
 }
+
+TensorProperties ReadProperties(Reader& reader) {
+  TensorProperties properties;
+  properties.dtype = static_cast<DType>(reader.GetIn(0, kNumDTypes - 1));
+  properties.layout = static_cast<Layout>(
+      reader.GetIn(0, static_cast<int64_t>(Layout::kSparseCsr)));
+  properties.requires_grad = reader.GetIn(0, 1) == 1;
+  properties.memory_format = static_cast<MemoryFormat>(
+      reader.GetIn(0, static_cast<int64_t>(MemoryFormat::kPreserve)));
+  properties.pin_memory = reader.GetIn(0, 1) == 1;
+  return properties;
+}
+
+// The different placements in the order in which they come, and their numbers.
+class Placements {
+ public:
+  explicit Placements(absl::Span<const ShardMetadata> shards) {
+    for (const ShardMetadata& shard : shards) {
+      if (!shard.placement) continue;
+      const auto [it, added] = numbers_.try_emplace(
+          *shard.placement, static_cast<int64_t>(list_.size()));
+      if (added) list_.push_back(&it->first);
+    }
+  }
+
+  const std::vector<const Placement*>& list() const { return list_; }
+  int64_t NumberOf(const ShardMetadata& shard) const {
+    return shard.placement ? numbers_.at(*shard.placement) : -1;
+  }
+
+ private:
+  absl::node_hash_map<Placement, int64_t> numbers_;
+  std::vector<const Placement*> list_;
+};
 
 }  // namespace
 
@@ -88,19 +155,23 @@ std::string EncodeMetadata(const ShardedTensorMetadata& metadata) {
   Writer writer;
   writer.Put(kMagic);
   writer.Put(static_cast<int64_t>(metadata.properties.dtype));
+  writer.Put(static_cast<int64_t>(metadata.properties.layout));
   writer.Put(metadata.properties.requires_grad ? 1 : 0);
+  writer.Put(static_cast<int64_t>(metadata.properties.memory_format));
   writer.Put(metadata.properties.pin_memory ? 1 : 0);
   writer.Put(static_cast<int64_t>(metadata.size.size()));
   writer.PutAll(metadata.size);
+  const Placements placements(metadata.shards);
+  writer.Put(static_cast<int64_t>(placements.list().size()));
+  for (const Placement* placement : placements.list()) {
+    writer.PutText(placement->ToString());
+  }
   writer.Put(static_cast<int64_t>(metadata.shards.size()));
   for (const ShardMetadata& shard : metadata.shards) {
     writer.Put(static_cast<int64_t>(shard.offsets.size()));
     writer.PutAll(shard.offsets);
     writer.PutAll(shard.sizes);
-    const Placement placement = shard.placement.value_or(Placement());
-    writer.Put(placement.rank().value_or(-1));
-    writer.Put(static_cast<int64_t>(placement.device().type));
-    writer.Put(placement.device().index);
+    writer.Put(placements.NumberOf(shard));
   }
   return writer.Take();
 }
@@ -109,16 +180,16 @@ absl::StatusOr<ShardedTensorMetadata> DecodeMetadata(absl::string_view bytes) {
   Reader reader(bytes);
   ShardedTensorMetadata metadata;
   reader.GetIn(kMagic, kMagic);
-  metadata.properties.dtype =
-      static_cast<DType>(reader.GetIn(0, kNumDTypes - 1));
-  metadata.properties.requires_grad = reader.GetIn(0, 1) == 1;
-  metadata.properties.pin_memory = reader.GetIn(0, 1) == 1;
+  metadata.properties = ReadProperties(reader);
   metadata.size = reader.GetAll(reader.GetIn(0, kMaxRank));
-  // A shard takes four numbers at least.
-  const int64_t max_shards = static_cast<int64_t>(reader.left() / 32);
-  const int64_t shards = reader.GetIn(0, max_shards);
+  std::vector<Placement> placements;
+  const int64_t different = reader.GetCount(sizeof(int64_t));
+  for (int64_t i = 0; i < different && reader.ok(); ++i) {
+    placements.emplace_back(reader.GetText());
+  }
+  const int64_t shards = reader.GetCount(2 * sizeof(int64_t));
   for (int64_t i = 0; i < shards && reader.ok(); ++i) {
-    metadata.shards.push_back(ReadShard(reader));
+    metadata.shards.push_back(ReadShard(reader, placements));
   }
   if (!reader.ok() || reader.left() != 0) {
     return absl::DataLossError(absl::StrCat(

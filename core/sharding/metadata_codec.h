@@ -9,12 +9,12 @@
 
 namespace sherd::internal {
 
-// Metadata as bytes, for the other ranks of this run; nothing that is kept.
-// Placements are by rank; a shard without such a placement has none afterwards.
+// Metadata as bytes, for the other ranks of this run; nothing that is kept. The
+// text of a placement has at most 1024 bytes.
 std::string EncodeMetadata(const ShardedTensorMetadata& metadata);
 
-// The inverse. Takes any bytes: allocates no more than a small multiple of
-// what it was given.
+// The inverse. Takes any bytes: allocates no more than O(bytes), with the
+// longest placement once per shard.
 //   kDataLoss  Not what EncodeMetadata makes.
 absl::StatusOr<ShardedTensorMetadata> DecodeMetadata(absl::string_view bytes);
 

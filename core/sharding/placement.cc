@@ -1,11 +1,14 @@
 #include "sherd/core/sharding/placement.h"
 
 #include <algorithm>
+#include <cstddef>
+#include <numeric>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "sherd/core/base/logging.h"
@@ -19,6 +22,18 @@ absl::Status CouldNotParse(absl::string_view text) {
       "Could not parse remote_device: '", text,
       "'. Expected 'rank:N/device', 'worker/device', an owner alone or a "
       "device alone"));
+}
+
+// The first of many, and how many there are.
+template <typename List>
+std::string FirstFew(const List& list) {
+  constexpr size_t kFew = 16;
+  const size_t shown = std::min(list.size(), kFew);
+  std::string text = absl::StrJoin(list.begin(), list.begin() + shown, ", ");
+  if (shown < list.size()) {
+    absl::StrAppend(&text, ", … (", list.size(), " in all)");
+  }
+  return text;
 }
 
 }  // namespace
@@ -124,33 +139,90 @@ std::vector<Placement> PlacementsOnRanks(int count, Device device) {
   return placements;
 }
 
-absl::StatusOr<int> ResolveRank(const std::optional<Placement>& placement,
-                                int world_size) {
+std::vector<Placement> PlacementsOn(absl::Span<const int> ranks,
+                                    Device device) {
+  std::vector<Placement> placements;
+  placements.reserve(ranks.size());
+  for (const int rank : ranks) {
+    placements.push_back(Placement::OnRank(rank, device));
+  }
+  return placements;
+}
+
+std::vector<int> AllRanks(int world_size) {
+  std::vector<int> ranks(static_cast<size_t>(std::max(world_size, 0)));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return ranks;
+}
+
+RankResolver::RankResolver(absl::Span<const int> world_ranks)
+    : RankResolver(world_ranks, Options()) {}
+
+RankResolver::RankResolver(absl::Span<const int> world_ranks,
+                           const Options& options)
+    : world_ranks_(world_ranks), options_(options) {
+  for (size_t r = 0; r < world_ranks.size(); ++r) {
+    const int rank = static_cast<int>(r);
+    if (world_ranks[r] != rank) rank_in_group_.emplace(world_ranks[r], rank);
+  }
+  if (options.workers == nullptr) return;
+  for (size_t r = 0; r < options.workers->size(); ++r) {
+    rank_of_worker_.emplace((*options.workers)[r], static_cast<int>(r));
+  }
+}
+
+int RankResolver::RankInGroup(int global_rank) const {
+  const size_t r = static_cast<size_t>(global_rank);
+  if (r < world_ranks_.size() && world_ranks_[r] == global_rank) {
+    return global_rank;
+  }
+  const auto it = rank_in_group_.find(global_rank);
+  return it == rank_in_group_.end() ? -1 : it->second;
+}
+
+absl::StatusOr<int> RankResolver::GlobalRank(const Placement& placement) const {
+  SHERD_RETURN_IF_ERROR(placement.status());
+  if (const std::optional<int> rank = placement.rank()) return *rank;
+  const std::optional<std::string> name = placement.worker_name();
+  if (!name) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("placement '", placement.ToString(),
+                     "' has no owner, expected one such as 'rank:0/",
+                     placement.device().ToString(), "'"));
+  }
+  if (options_.workers == nullptr) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("RPC framework needs to be initialized for using worker "
+                     "names, such as the one in '",
+                     placement.ToString(), "'"));
+  }
+  const auto worker = rank_of_worker_.find(*name);
+  if (worker != rank_of_worker_.end()) return worker->second;
+  return absl::InvalidArgumentError(absl::StrCat("Invalid worker name '", *name,
+                                                 "': the workers are ",
+                                                 FirstFew(*options_.workers)));
+}
+
+absl::StatusOr<int> RankResolver::Resolve(
+    const std::optional<Placement>& placement) const {
   if (!placement) {
     return absl::InvalidArgumentError(
         "remote device is None: every shard needs a placement such as "
         "'rank:0/cpu'");
   }
-  SHERD_RETURN_IF_ERROR(placement->status());
-  if (placement->worker_name()) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("RPC framework needs to be initialized for using worker "
-                     "names, such as the one in '",
-                     placement->ToString(), "'"));
-  }
-  const std::optional<int> rank = placement->rank();
-  if (!rank) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("placement '", placement->ToString(),
-                     "' has no owner, expected one such as 'rank:0/",
-                     placement->device().ToString(), "'"));
-  }
-  if (*rank >= world_size) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "Global rank ", *rank, " does not exist in input process group, whose ",
-        world_size, " ranks are 0 to ", world_size - 1));
-  }
-  return *rank;
+  SHERD_ASSIGN_OR_RETURN(const int global_rank, GlobalRank(*placement));
+  const int rank = RankInGroup(global_rank);
+  if (rank >= 0 || !options_.is_member) return rank;
+  return absl::InvalidArgumentError(absl::StrCat(
+      "Global rank ", global_rank,
+      " does not exist in input process group, whose ranks are ",
+      FirstFew(world_ranks_), " (placement '", placement->ToString(), "')"));
+}
+
+absl::StatusOr<int> ResolveRank(const std::optional<Placement>& placement,
+                                absl::Span<const int> world_ranks,
+                                const std::vector<std::string>* workers) {
+  return RankResolver(world_ranks, {.workers = workers}).Resolve(placement);
 }
 
 }  // namespace sherd

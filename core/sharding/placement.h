@@ -9,9 +9,11 @@
 #include <utility>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 #include "sherd/core/tensor/device.h"
 
 namespace sherd {
@@ -89,14 +91,62 @@ std::ostream& operator<<(std::ostream& out, const Placement& placement);
 // "rank:0/…" to "rank:`count - 1`/…".
 std::vector<Placement> PlacementsOnRanks(int count, Device device = {});
 
-// The rank in a group of all `world_size` ranks that owns what is placed so.
-//   kInvalidArgument     "remote device is None" for no placement; "Global rank
-//                        N does not exist in input process group"; a device
-//                        without an owner; malformed text.
-//   kFailedPrecondition  A worker's name: "RPC framework needs to be
-//                        initialized for using worker names".
-absl::StatusOr<int> ResolveRank(const std::optional<Placement>& placement,
-                                int world_size);
+// "rank:N/…" for every N of `ranks`, none of which is negative.
+std::vector<Placement> PlacementsOn(absl::Span<const int> ranks,
+                                    Device device = {});
+
+// 0 to `world_size - 1`: the world ranks of a group of all ranks.
+std::vector<int> AllRanks(int world_size);
+
+// Finds the owners of placements among the ranks of a group. Placements are by
+// global rank, the result is by rank in the group.
+//
+// Threads. Const calls are safe.
+class RankResolver {
+ public:
+  struct Options {
+    // Whether the process that asks is in the group: ProcessGroup::is_member().
+    bool is_member = true;
+    // Names of workers by global rank: RemoteAccess::workers(). Null if there
+    // is no RPC. Must outlive the resolver.
+    const std::vector<std::string>* workers = nullptr;
+  };
+
+  // Entry r of `world_ranks` is the global rank of the group's rank r:
+  // ProcessGroup::world_ranks(). Must outlive the resolver.
+  //
+  // Cost. O(group) at once, O(1) for each placement.
+  explicit RankResolver(absl::Span<const int> world_ranks);
+  RankResolver(absl::Span<const int> world_ranks, const Options& options);
+
+  // The owner's rank in the group. To a process that is no member, which runs
+  // nothing on the group, an owner outside of it is no error but -1.
+  //   kInvalidArgument     "remote device is None" for no placement; "Global
+  //                        rank N does not exist in input process group", with
+  //                        the ranks of the group; "Invalid worker name"; a
+  //                        device without an owner; malformed text.
+  //   kFailedPrecondition  A worker's name, and no workers are given: "RPC
+  //                        framework needs to be initialized for using worker
+  //                        names".
+  absl::StatusOr<int> Resolve(const std::optional<Placement>& placement) const;
+
+ private:
+  int RankInGroup(int global_rank) const;
+  absl::StatusOr<int> GlobalRank(const Placement& placement) const;
+
+  const absl::Span<const int> world_ranks_;
+  const Options options_;
+  // Of the ranks that do not stand at their own number, and the numbers of
+  // workers.
+  absl::flat_hash_map<int, int> rank_in_group_;
+  absl::flat_hash_map<absl::string_view, int> rank_of_worker_;
+};
+
+// RankResolver for one placement and a member of the group.
+absl::StatusOr<int> ResolveRank(
+    const std::optional<Placement>& placement,
+    absl::Span<const int> world_ranks,
+    const std::vector<std::string>* workers = nullptr);
 
 }  // namespace sherd
 

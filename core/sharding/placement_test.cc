@@ -6,6 +6,7 @@
 
 #include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -110,7 +111,8 @@ TEST(PlacementTest, KeepsMalformedTextUntilSomebodyAsks) {
     EXPECT_EQ(placement.ToString(), c.text);
     EXPECT_EQ(placement.rank(), std::nullopt);
     EXPECT_EQ(placement.worker_name(), std::nullopt);
-    EXPECT_THAT(ResolveRank(placement, 4), StatusIs(c.code, c.phrase));
+    EXPECT_THAT(ResolveRank(placement, AllRanks(4)),
+                StatusIs(c.code, c.phrase));
   }
 }
 
@@ -149,19 +151,91 @@ TEST(PlacementTest, ListsRanksInOrder) {
 }
 
 TEST(PlacementTest, ResolvesRanksAgainstTheGroup) {
-  EXPECT_THAT(ResolveRank(Placement("rank:0/cpu"), 1), IsOkAndHolds(0));
-  EXPECT_THAT(ResolveRank(Placement("rank:3/cuda:0"), 4), IsOkAndHolds(3));
-  EXPECT_THAT(ResolveRank(Placement("rank:4"), 4),
+  EXPECT_THAT(ResolveRank(Placement("rank:0/cpu"), AllRanks(1)),
+              IsOkAndHolds(0));
+  EXPECT_THAT(ResolveRank(Placement("rank:3/cuda:0"), AllRanks(4)),
+              IsOkAndHolds(3));
+  EXPECT_THAT(ResolveRank(Placement("rank:4"), AllRanks(4)),
               StatusIs(kInvalid,
                        "Global rank 4 does not exist in input process group"));
-  EXPECT_THAT(ResolveRank(std::nullopt, 4),
+  EXPECT_THAT(ResolveRank(std::nullopt, AllRanks(4)),
               StatusIs(kInvalid, "remote device is None"));
-  EXPECT_THAT(ResolveRank(Placement("cuda:0"), 4),
+  EXPECT_THAT(ResolveRank(Placement("cuda:0"), AllRanks(4)),
               StatusIs(kInvalid, "has no owner"));
-  EXPECT_THAT(ResolveRank(Placement("worker0/cpu"), 4),
+  EXPECT_THAT(ResolveRank(Placement("worker0/cpu"), AllRanks(4)),
               StatusIs(kRuntime,
                        "RPC framework needs to be initialized for using "
                        "worker names"));
+}
+
+TEST(PlacementTest, ListsRanks) {
+  EXPECT_THAT(
+      PlacementsOn({3, 0}, Cuda(1)),
+      ElementsAre(Placement("rank:3/cuda:1"), Placement("rank:0/cuda:1")));
+  EXPECT_THAT(AllRanks(3), ElementsAre(0, 1, 2));
+  EXPECT_THAT(AllRanks(0), ElementsAre());
+}
+
+TEST(RankResolverTest, FindsGlobalRanksInAGroupOfAnyRanksInAnyOrder) {
+  const std::vector<int> group = {5, 1, 2, 9};
+  const RankResolver resolver(group);
+  for (int rank = 0; rank < 4; ++rank) {
+    const int global = group[static_cast<size_t>(rank)];
+    EXPECT_THAT(resolver.Resolve(Placement::OnRank(global)),
+                IsOkAndHolds(rank));
+  }
+  for (const int elsewhere : {0, 3, 4, 8, 10, INT32_MAX}) {
+    EXPECT_THAT(
+        resolver.Resolve(Placement::OnRank(elsewhere, Cuda(1))),
+        StatusIs(kInvalid,
+                 absl::StrCat("Global rank ", elsewhere,
+                              " does not exist in input process group, whose "
+                              "ranks are 5, 1, 2, 9 (placement 'rank:",
+                              elsewhere, "/cuda:1')")));
+  }
+}
+
+TEST(RankResolverTest, NamesNoMoreThanTheFirstRanksOfALargeGroup) {
+  EXPECT_THAT(ResolveRank(Placement("rank:5000"), AllRanks(5000)),
+              StatusIs(kInvalid,
+                       "ranks are 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, "
+                       "11, 12, 13, 14, 15, … (5000 in all)"));
+}
+
+TEST(RankResolverTest, WhoeverIsNoMemberNeedNotKnowTheOwner) {
+  const std::vector<int> group = {1, 3};
+  const RankResolver resolver(group, {.is_member = false});
+  EXPECT_THAT(resolver.Resolve(Placement("rank:3")), IsOkAndHolds(1));
+  EXPECT_THAT(resolver.Resolve(Placement("rank:0")), IsOkAndHolds(-1));
+  EXPECT_THAT(resolver.Resolve(std::nullopt),
+              StatusIs(kInvalid, "remote device is None"));
+  EXPECT_THAT(resolver.Resolve(Placement("rank:x")),
+              StatusIs(kInvalid, "Could not parse remote_device"));
+  EXPECT_THAT(resolver.Resolve(Placement("trainer/cpu")),
+              StatusIs(kRuntime, "RPC framework needs to be initialized"));
+}
+
+TEST(RankResolverTest, FindsWorkersByTheirNames) {
+  const std::vector<std::string> workers = {"master", "worker1", "w2", "w3"};
+  const std::vector<int> group = {3, 1};
+  const RankResolver resolver(group, {.workers = &workers});
+  EXPECT_THAT(resolver.Resolve(Placement("worker1/cuda:0")), IsOkAndHolds(1));
+  EXPECT_THAT(resolver.Resolve(Placement("w3")), IsOkAndHolds(0));
+  EXPECT_THAT(resolver.Resolve(Placement("rank:3")), IsOkAndHolds(0));
+  EXPECT_THAT(resolver.Resolve(Placement("w4/cpu")),
+              StatusIs(kInvalid,
+                       "Invalid worker name 'w4': the workers are "
+                       "master, worker1, w2, w3"));
+  // A worker that is not in the group.
+  EXPECT_THAT(resolver.Resolve(Placement("w2/cpu")),
+              StatusIs(kInvalid,
+                       "Global rank 2 does not exist in input "
+                       "process group, whose ranks are 3, 1 "
+                       "(placement 'w2/cpu')"));
+  EXPECT_THAT(ResolveRank(Placement("w2"), group, &workers),
+              StatusIs(kInvalid, "Global rank 2"));
+  EXPECT_THAT(ResolveRank(Placement("worker1"), group, &workers),
+              IsOkAndHolds(1));
 }
 
 }  // namespace

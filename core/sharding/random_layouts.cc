@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <iostream>
+#include <numeric>
 #include <utility>
 
 #include "sherd/core/base/knobs.h"
+#include "sherd/core/sharding/mesh_sharding_spec.h"
 
 namespace sherd::testing {
 namespace {
@@ -13,8 +15,16 @@ int64_t Uniform(int64_t low, int64_t high, std::mt19937_64& random) {
   return std::uniform_int_distribution<int64_t>(low, high)(random);
 }
 
-Placement AnyRank(int ranks, std::mt19937_64& random) {
-  return Placement::OnRank(static_cast<int>(Uniform(0, ranks - 1, random)));
+Placement AnyOf(absl::Span<const int> ranks, std::mt19937_64& random) {
+  const int64_t last = static_cast<int64_t>(ranks.size()) - 1;
+  return Placement::OnRank(
+      ranks[static_cast<size_t>(Uniform(0, last, random))]);
+}
+
+std::vector<int> FirstRanks(int count) {
+  std::vector<int> ranks(static_cast<size_t>(count));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return ranks;
 }
 
 // Ascending cuts from 0 to `size`; equal neighbours make empty parts.
@@ -80,6 +90,11 @@ uint64_t RandomSeed() {
   return seed;
 }
 
+int64_t CaseCount(int64_t fallback) {
+  const auto given = GetIntKnob(Knob::kTestCases, 1, INT64_MAX);
+  return given.ok() && given->has_value() ? **given : fallback;
+}
+
 Dims RandomSize(int max_dims, int64_t max_elements, std::mt19937_64& random) {
   Dims size;
   const int64_t dims = Uniform(0, max_dims, random);
@@ -96,7 +111,8 @@ Dims RandomSize(int max_dims, int64_t max_elements, std::mt19937_64& random) {
 }
 
 std::vector<ShardMetadata> RandomShards(absl::Span<const int64_t> size,
-                                        int ranks, std::mt19937_64& random) {
+                                        absl::Span<const int> ranks,
+                                        std::mt19937_64& random) {
   std::vector<ShardMetadata> shards;
   switch (Uniform(0, 4, random)) {
     case 0:
@@ -110,29 +126,67 @@ std::vector<ShardMetadata> RandomShards(absl::Span<const int64_t> size,
     default:
       shards = WholeTensor(size);
   }
-  for (ShardMetadata& shard : shards) shard.placement = AnyRank(ranks, random);
+  for (ShardMetadata& shard : shards) shard.placement = AnyOf(ranks, random);
   std::shuffle(shards.begin(), shards.end(), random);
   return shards;
 }
 
-ShardingSpecPtr RandomSpec(absl::Span<const int64_t> size, int ranks,
+ShardingSpecPtr RandomSpec(absl::Span<const int64_t> size,
+                           absl::Span<const int> ranks,
                            std::mt19937_64& random) {
   if (size.empty() || Uniform(0, 1, random) == 0) {
     return EnumerableShardingSpec::Create(RandomShards(size, ranks, random))
         .value();
   }
-  const int64_t rank = static_cast<int64_t>(size.size());
-  std::vector<Placement> placements = PlacementsOnRanks(ranks);
+  const int64_t dims = static_cast<int64_t>(size.size());
+  std::vector<Placement> placements = PlacementsOn(ranks);
   std::shuffle(placements.begin(), placements.end(), random);
   if (Uniform(0, 2, random) == 0) {
-    placements.assign(static_cast<size_t>(Uniform(1, 2 * ranks, random)), {});
-    for (Placement& placement : placements) {
-      placement = AnyRank(ranks, random);
-    }
+    const int64_t most = 2 * static_cast<int64_t>(ranks.size());
+    placements.resize(static_cast<size_t>(Uniform(1, most, random)));
+    for (Placement& placement : placements) placement = AnyOf(ranks, random);
   }
   return ChunkShardingSpec::Create(
-             static_cast<int>(Uniform(-rank, rank - 1, random)), placements)
+             static_cast<int>(Uniform(-dims, dims - 1, random)), placements)
       .value();
+}
+
+ShardingSpecPtr RandomMesh(absl::Span<const int64_t> size,
+                           absl::Span<const int> ranks,
+                           std::mt19937_64& random) {
+  DeviceMesh mesh;
+  int64_t left = static_cast<int64_t>(ranks.size());
+  const int64_t dims = Uniform(1, 3, random);
+  for (int64_t d = 0; d < dims; ++d) {
+    mesh.shape.push_back(Uniform(1, left, random));
+    left /= mesh.shape.back();
+  }
+  std::shuffle(mesh.shape.begin(), mesh.shape.end(), random);
+  std::vector<int> places(ranks.begin(), ranks.end());
+  std::shuffle(places.begin(), places.end(), random);
+  places.resize(static_cast<size_t>(NumElements(mesh.shape).value()));
+  mesh.placements = PlacementsOn(places);
+  const int64_t rank = static_cast<int64_t>(size.size());
+  std::vector<MeshPlacement> placements;
+  for (int64_t d = 0; d < dims; ++d) {
+    if (rank == 0 || Uniform(0, 2, random) == 0) {
+      placements.push_back(MeshPlacement::Replicate());
+    } else {
+      placements.push_back(MeshPlacement::Shard(
+          static_cast<int>(Uniform(-rank, rank - 1, random))));
+    }
+  }
+  return MeshShardingSpec::FromPlacements(mesh, placements).value();
+}
+
+std::vector<ShardMetadata> RandomShards(absl::Span<const int64_t> size,
+                                        int ranks, std::mt19937_64& random) {
+  return RandomShards(size, FirstRanks(ranks), random);
+}
+
+ShardingSpecPtr RandomSpec(absl::Span<const int64_t> size, int ranks,
+                           std::mt19937_64& random) {
+  return RandomSpec(size, FirstRanks(ranks), random);
 }
 
 }  // namespace sherd::testing

@@ -5,31 +5,54 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
-#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
+#include "sherd/core/comm/peer_memory.h"
 #include "sherd/core/comm/process_group.h"
+#include "sherd/core/sharding/direct_move.h"
 #include "sherd/core/sharding/reshard_plan.h"
-#include "sherd/core/tensor/shape.h"
+#include "sherd/core/sharding/shard_memory.h"
+#include "sherd/core/tensor/storage.h"
 
 namespace sherd {
 
+class ReshardExecutor;
+
+namespace internal {
+// RunReshard with any peer memory, or none.
+absl::Status RunReshardOver(ProcessGroup& group,
+                            std::shared_ptr<PeerMemory> memory,
+                            absl::string_view what,
+                            absl::StatusOr<ReshardExecutor> executor,
+                            uint64_t fingerprint,
+                            std::optional<absl::Duration> timeout);
+}  // namespace internal
+
 // What one rank did. Add up over the ranks for totals.
 struct ReshardStats {
+  // The same on all ranks.
+  ReshardWay way = ReshardWay::kNone;
+  // What left this rank's shards for other ranks and came into them, whoever
+  // made the copy. A box that several ranks get counts once for each.
   int64_t bytes_sent = 0;
   int64_t bytes_received = 0;
-  // Copied between shards of this rank.
+  // Between shards of this rank,
   int64_t bytes_local = 0;
+  // and what of that needed no copy, since source and destination are the same
+  // memory.
+  int64_t bytes_in_place = 0;
   // Copied to or from staging memory: 0 where runs were contiguous.
   int64_t bytes_staged = 0;
   // What this rank must receive under any plan; see ReshardPlan.
   int64_t lower_bound_bytes = 0;
-  // Staging memory that was in use at once, at most.
+  // Staging memory that was in use at once, at most. It is all the memory that
+  // a move takes beside the shards, but for lists of their pieces.
   int64_t staging_bytes = 0;
+  // Of messages.
   int64_t rounds = 0;
 };
 
@@ -37,48 +60,48 @@ struct ReshardOptions {
   // Upper bound on this rank's staging memory. The transfer is cut into rounds
   // to respect it. The same on all ranks.
   int64_t max_staging_bytes = int64_t{64} << 20;
-  // For each exchange of data. Unset: the group's timeout, which also is that
-  // of the agreement before.
-  std::optional<absl::Duration> timeout;
+  // False: by messages, also where ranks reach each other's memory. The same on
+  // all ranks.
+  bool direct = true;
+  // For each collective: the agreement and each exchange of data, or wait for
+  // the other ranks' copies. Unset: the group's timeout.
+  std::optional<absl::Duration> timeout = std::nullopt;
+  // For what the call creates, not for staging. Null: the group's
+  // shard_allocator(). Need not be the same on all ranks.
+  Allocator* allocator = nullptr;
   // Set on success, if given.
   ReshardStats* stats = nullptr;
 };
 
-// Where a source or destination shard of this rank lies in memory.
-template <typename Pointer>
-struct BasicShardMemory {
-  // Position in the list `from` or `to` of the plan.
-  int shard = 0;
-  // The address of the element at `offsets` of the global tensor, and strides
-  // in elements.
-  Dims offsets;
-  Dims strides;
-  Pointer data = nullptr;
-};
-using SourceMemory = BasicShardMemory<const void*>;
-using DestinationMemory = BasicShardMemory<void*>;
-
 // Moves the elements that a plan says, over any group and between any memory.
-// One use: Create on each rank, then Run on all.
+// One use: Create on each rank, then RunReshard on all.
 //
-// Messages. The copies of a pair of ranks are cut, by sizes that both ends
-// know, into pieces that fill rounds of one all_to_all_v each; there is no more
-// than one message per pair and round. Where the pieces of a round are one
-// contiguous run of a shard they are sent or received in place; otherwise they
-// are packed, row-major, one after the other. Packing of one round runs while
-// the previous one is on its way, and so do local copies and unpacking.
+// Direct moves. Where ranks reach each other's shards (ProcessGroup's
+// peer_memory and shard_allocator) each element is copied once, straight from
+// the source shard to the destination shard. If all sources can be reached,
+// every rank reads what it gets; if all destinations can, every rank may write
+// what it has; if both, the way is taken in which the busiest rank copies less.
+//
+// Messages, otherwise. The copies of a pair of ranks are cut, by sizes that
+// both ends know, into pieces that fill rounds of one all_to_all_v each; there
+// is no more than one message per pair and round. Where the pieces of a round
+// are one contiguous run of a shard they are sent or received in place;
+// otherwise they are packed, row-major, one after the other. Packing of one
+// round runs while the previous one is on its way, and so do local copies and
+// unpacking. A box that several ranks get is sent to each of them: no backend
+// offers a multicast of pieces.
 class ReshardExecutor {
  public:
   // Elements have `element_size` bytes; `world_size` is the group's. The
   // memory of every shard in a copy of this rank is listed; others may be.
-  // Sources and destinations must not overlap. Memory is borrowed until Run
-  // returns; `plan` is not needed afterwards.
+  // Sources and destinations must not overlap, but that a destination may be
+  // the very memory of a source where it gets the same elements of it: there
+  // nothing is copied. Memory is borrowed until RunReshard returns.
   //   kInvalidArgument    Memory of a shard is missing or given twice, or
   //                       options.max_staging_bytes does not hold four elements
   //                       for each of plan.max_peers().
-  //   kResourceExhausted  No staging memory.
   static absl::StatusOr<ReshardExecutor> Create(
-      const ReshardPlan& plan, size_t element_size, int world_size,
+      ReshardPlan plan, size_t element_size, int world_size,
       absl::Span<const SourceMemory> sources,
       absl::Span<const DestinationMemory> destinations,
       const ReshardOptions& options = {});
@@ -87,21 +110,13 @@ class ReshardExecutor {
   ReshardExecutor& operator=(ReshardExecutor&&) noexcept;
   ~ReshardExecutor();
 
-  // Rounds that this rank needs.
-  int64_t rounds() const;
-
-  // Collective. All ranks pass the largest rounds() of any rank; it travels in
-  // an agreement (AgreeOnMaximum), or use RunReshard.
-  //
-  // Completion. Returns when this rank's destinations are complete and its
-  // sources are free to change; other ranks may still be at it.
-  //
-  // Errors. Those of ProcessGroup::AllToAllV. Destinations are unspecified,
-  // sources unchanged, and the group is poisoned.
-  absl::Status Run(ProcessGroup& group, int64_t rounds_of_all);
-
  private:
   class Impl;
+  friend absl::Status internal::RunReshardOver(
+      ProcessGroup& group, std::shared_ptr<PeerMemory> memory,
+      absl::string_view what, absl::StatusOr<ReshardExecutor> executor,
+      uint64_t fingerprint, std::optional<absl::Duration> timeout);
+
   explicit ReshardExecutor(std::unique_ptr<Impl> impl);
 
   std::unique_ptr<Impl> impl_;
@@ -110,13 +125,32 @@ class ReshardExecutor {
 // Lets the ranks agree that each of them has an executor, then runs it.
 //
 // Collective. `what` and `fingerprint` are the same on all ranks; the latter
-// covers whatever the plan was made from (see Agree).
+// covers whatever the plan was made from (see Agree). `timeout` is that of a
+// rank that has no executor, whose options would say it.
 //
-// Errors. Before any data moved, and then the same on all ranks: the lowest
-// failed rank's `executor` status. Afterwards as ReshardExecutor::Run.
+// Completion. Returns when this rank's destinations are complete and its
+// sources are free to change. After a direct move all ranks have come that far;
+// otherwise others may still be at it.
+//
+// Errors. Sources are unchanged, whatever happens.
+//   Before any data moved, the same on all ranks, and the group stays usable:
+//     the lowest failed rank's `executor` status
+//     kInvalidArgument    Arguments or options differ between ranks.
+//     kResourceExhausted  No staging memory.
+//   Afterwards, and then destinations are unspecified:
+//     those of ProcessGroup's collectives, and the group is poisoned
+//     kInternal           A rank could not copy, which is a defect; the same on
+//                         all ranks, and the group stays usable.
+// Where a rank only fails to map another one's memory, messages do it.
+//
+// Cost. One all_gather of 512 bytes per rank on one host, of 40 across hosts;
+// then either the messages, or the copies and another one of 40. A second one
+// comes before if a rank has more shards than fit, or if there turns out to be
+// no way but messages.
 absl::Status RunReshard(ProcessGroup& group, absl::string_view what,
                         absl::StatusOr<ReshardExecutor> executor,
-                        uint64_t fingerprint);
+                        uint64_t fingerprint,
+                        std::optional<absl::Duration> timeout = std::nullopt);
 
 }  // namespace sherd
 

@@ -108,10 +108,11 @@ struct Outcome {
   ReshardStats stats;
 };
 
-// Moves the pattern from one layout to another and checks every element.
+// Moves the pattern from one layout to another, by messages unless told
+// otherwise, and checks every element.
 Outcome Move(ProcessGroup& group, const Boxes& from, const Boxes& to,
              const Dims& size, bool transposed_from, bool transposed_to,
-             int64_t max_staging_bytes) {
+             int64_t max_staging_bytes, bool direct = false) {
   Side source(from, group.rank(), transposed_from);
   Side destination(to, group.rank(), transposed_to);
   for (size_t i = 0; i < source.tensors.size(); ++i) {
@@ -121,10 +122,11 @@ Outcome Move(ProcessGroup& group, const Boxes& from, const Boxes& to,
   const ReshardPlan plan = ReshardPlan::Create(from, to, group.rank()).value();
   outcome.status = RunReshard(
       group, "move",
-      ReshardExecutor::Create(
-          plan, sizeof(int32_t), group.size(), source.Sources(),
-          destination.Destinations(),
-          {.max_staging_bytes = max_staging_bytes, .stats = &outcome.stats}),
+      ReshardExecutor::Create(plan, sizeof(int32_t), group.size(),
+                              source.Sources(), destination.Destinations(),
+                              {.max_staging_bytes = max_staging_bytes,
+                               .direct = direct,
+                               .stats = &outcome.stats}),
       /*fingerprint=*/1);
   if (!outcome.status.ok()) return outcome;
   for (size_t i = 0; i < destination.tensors.size(); ++i) {
@@ -150,14 +152,16 @@ TEST(ReshardExecutorTest, MovesBetweenLayoutsStridesAndStagingLimits) {
           // One element per message, some odd sizes, and everything at once.
           for (const int64_t staging : {64, 400, 1000, 1 << 20}) {
             if (staging < 16 * (ranks - 1)) continue;
-            EXPECT_THAT(Move(group, rows, columns, size, transposed_from,
-                             transposed_to, staging)
-                            .status,
-                        IsOk());
-            EXPECT_THAT(Move(group, columns, rows, size, transposed_from,
-                             transposed_to, staging)
-                            .status,
-                        IsOk());
+            for (const bool direct : {false, true}) {
+              EXPECT_THAT(Move(group, rows, columns, size, transposed_from,
+                               transposed_to, staging, direct)
+                              .status,
+                          IsOk());
+              EXPECT_THAT(Move(group, columns, rows, size, transposed_from,
+                               transposed_to, staging, direct)
+                              .status,
+                          IsOk());
+            }
           }
         }
       }

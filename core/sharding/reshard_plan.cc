@@ -1,297 +1,347 @@
 #include "sherd/core/sharding/reshard_plan.h"
 
 #include <algorithm>
-#include <optional>
-#include <string>
+#include <tuple>
 #include <utility>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
 #include "absl/numeric/int128.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "sherd/core/base/checked_math.h"
 #include "sherd/core/base/status_macros.h"
 #include "sherd/core/sharding/box_overlap.h"
 #include "sherd/core/sharding/box_set.h"
-#include "sherd/core/sharding/placement.h"
+#include "sherd/core/sharding/box_shadow.h"
+#include "sherd/core/sharding/distinct_boxes.h"
+#include "sherd/core/sharding/replica_choice.h"
 
 namespace sherd {
 namespace {
 
 using internal::BoxSet;
+using internal::BoxShadow;
+using internal::DistinctBoxes;
+using internal::FormatBox;
+using internal::ReplicaChoice;
 
-std::string Format(const PlacedBox& box) {
-  return absl::StrCat("box at ", FormatDims(box.offsets), " of size ",
-                      FormatDims(box.sizes), " on rank ", box.rank);
-}
-
-absl::Status CheckBox(const PlacedBox& box, size_t dims) {
-  bool valid = box.offsets.size() == box.sizes.size() && box.rank >= 0;
-  for (size_t d = 0; valid && d < box.sizes.size(); ++d) {
-    valid = box.offsets[d] >= 0 && box.sizes[d] >= 0 &&
-            CheckedAdd(box.offsets[d], box.sizes[d]).has_value();
-  }
-  if (!valid || !NumElements(box.sizes).ok()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(Format(box),
-                     ": expected as many offsets as sizes, none negative, "
-                     "and an end that fits in 64 bits"));
-  }
-  if (box.sizes.size() != dims) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(Format(box), " has ", box.sizes.size(),
-                     " dimensions, the first one has ", dims));
-  }
-  return absl::OkStatus();
-}
-
-absl::Status CheckBoxes(absl::Span<const PlacedBox> boxes, size_t dims) {
-  for (const PlacedBox& box : boxes) {
-    SHERD_RETURN_IF_ERROR(CheckBox(box, dims));
-  }
-  return absl::OkStatus();
-}
-
-// The boxes of one rank, or of all ranks.
-BoxSet Collect(absl::Span<const PlacedBox> boxes, size_t dims,
-               std::optional<int> rank) {
-  BoxSet set(static_cast<int>(dims));
-  if (!rank) set.Reserve(boxes.size());
+BoxSet BoxesOfRank(absl::Span<const PlacedBox> boxes, int dims, int rank) {
+  BoxSet set(dims);
   for (size_t i = 0; i < boxes.size(); ++i) {
-    if (rank && boxes[i].rank != *rank) continue;
+    if (boxes[i].rank != rank) continue;
     set.Add(boxes[i].offsets, boxes[i].sizes, static_cast<int>(i));
   }
   return set;
 }
 
-absl::uint128 Volume(const BoxSet& set, size_t i) {
-  absl::uint128 volume = 1;
-  for (int d = 0; d < set.dims(); ++d) {
-    volume *= static_cast<uint64_t>(set.hi(i)[d] - set.lo(i)[d]);
+// The boxes of all ranks that may have an element in common with one of `mine`.
+BoxSet BoxesNear(const BoxSet& mine, absl::Span<const PlacedBox> boxes) {
+  BoxSet near(mine.dims());
+  if (mine.size() == 0) return near;
+  const BoxShadow shadow(mine);
+  Dims end(static_cast<size_t>(mine.dims()));
+  for (size_t i = 0; i < boxes.size(); ++i) {
+    const PlacedBox& box = boxes[i];
+    for (size_t d = 0; d < end.size(); ++d) {
+      end[d] = box.offsets[d] + box.sizes[d];
+    }
+    if (!shadow.Touches(box.offsets.data(), end.data())) continue;
+    near.Add(box.offsets, box.sizes, static_cast<int>(i));
   }
-  return volume;
+  return near;
 }
 
-absl::uint128 OverlapVolume(const BoxSet& a, size_t i, const BoxSet& b,
-                            size_t j) {
-  absl::uint128 volume = 1;
-  for (int d = 0; d < a.dims(); ++d) {
-    volume *= static_cast<uint64_t>(std::min(a.hi(i)[d], b.hi(j)[d]) -
-                                    std::max(a.lo(i)[d], b.lo(j)[d]));
-  }
-  return volume;
-}
+// A copy by the positions of its boxes.
+struct ShardPair {
+  int peer;
+  int dst_shard;
+  int src_shard;
 
-// Computes the copies of one rank.
+  friend bool operator<(const ShardPair& a, const ShardPair& b) {
+    return std::tie(a.peer, a.dst_shard, a.src_shard) <
+           std::tie(b.peer, b.dst_shard, b.src_shard);
+  }
+};
+
+// Decides what one rank reads and what others read from it.
 class Planner {
  public:
   Planner(absl::Span<const PlacedBox> from, absl::Span<const PlacedBox> to,
-          int rank, size_t dims)
+          int rank, int dims, absl::Span<const int> host_of_rank)
       : from_(from),
         to_(to),
         rank_(rank),
-        dims_(dims),
-        from_all_(Collect(from, dims, std::nullopt)),
-        to_mine_(Collect(to, dims, rank)),
-        from_mine_(static_cast<int>(dims)) {
-    GroupOwnReplicas();
-  }
+        to_mine_(BoxesOfRank(to, dims, rank)),
+        choice_(from, to, host_of_rank) {}
 
-  absl::Status PlanReceives(std::vector<BoxCopy>& copies);
-  void PlanSends(std::vector<BoxCopy>& copies);
-  absl::StatusOr<int64_t> LowerBound();
-  int MaxPeers() const;
+  absl::Status Run();
+
+  // What this rank reads, from itself too, and what others read from it.
+  const std::vector<ShardPair>& reads() const { return reads_; }
+  const std::vector<ShardPair>& sends() const { return sends_; }
+  int64_t lower_bound() const { return lower_bound_; }
 
  private:
-  // Source boxes that are equal, by their index in `from`, ascending.
-  using Holders = std::vector<int>;
+  // What a destination box of this rank reads: positions in to_mine_ and in the
+  // distinct sources.
+  using Reads = std::vector<std::pair<size_t, int>>;
 
-  void GroupOwnReplicas();
-  absl::Status CheckDisjoint(
-      const std::vector<std::vector<uint32_t>>& sources) const;
-  absl::Status AddReceives(size_t target, std::vector<uint32_t>& sources,
-                           std::vector<BoxCopy>& copies) const;
-  int Choose(absl::Span<const int> holders, int target) const;
-  BoxCopy Copy(int source, int target) const;
+  absl::Status ComputeLowerBound(const BoxSet& mine);
+  absl::StatusOr<DistinctBoxes> FindSources(Reads& reads) const;
+  absl::Status CheckCover(const Reads& reads, const BoxSet& sources) const;
 
   const absl::Span<const PlacedBox> from_;
   const absl::Span<const PlacedBox> to_;
   const int rank_;
-  const size_t dims_;
-  const BoxSet from_all_;
   const BoxSet to_mine_;
-  // The different boxes that this rank holds, and for each of them everybody
-  // who does.
-  BoxSet from_mine_;
-  std::vector<Holders> holders_of_mine_;
+  ReplicaChoice choice_;
+  std::vector<ShardPair> reads_;
+  std::vector<ShardPair> sends_;
+  int64_t lower_bound_ = 0;
 };
 
-void Planner::GroupOwnReplicas() {
-  absl::flat_hash_map<absl::Span<const int64_t>, size_t> group_of;
-  for (size_t i = 0; i < from_all_.size(); ++i) {
-    const PlacedBox& box = from_[from_all_.id(i)];
-    if (box.rank != rank_) continue;
-    if (!group_of.try_emplace(from_all_.bounds(i), from_mine_.size()).second) {
+absl::Status Planner::Run() {
+  const BoxSet from_mine = BoxesOfRank(from_, to_mine_.dims(), rank_);
+  const BoxSet near_mine = BoxesNear(from_mine, from_);
+  const DistinctBoxes mine = internal::FindDistinct(near_mine, [&](size_t i) {
+    return from_[near_mine.id(i)].rank == rank_;
+  });
+  SHERD_RETURN_IF_ERROR(ComputeLowerBound(mine.boxes));
+  Reads reads;
+  SHERD_ASSIGN_OR_RETURN(const DistinctBoxes sources, FindSources(reads));
+
+  std::vector<int> source_choices, own_choices;
+  for (const auto& h : sources.holders)
+    source_choices.push_back(choice_.Add(h));
+  for (const auto& h : mine.holders) own_choices.push_back(choice_.Add(h));
+  choice_.Prepare();
+
+  reads_.reserve(reads.size());
+  for (const auto& [target, source] : reads) {
+    const int dst_shard = to_mine_.id(target);
+    const int src_shard = choice_.Choose(source_choices[source], dst_shard);
+    reads_.push_back({from_[src_shard].rank, dst_shard, src_shard});
+  }
+  const BoxSet near_to = BoxesNear(mine.boxes, to_);
+  internal::ForEachOverlap(mine.boxes, near_to, [&](size_t source, size_t i) {
+    const int dst_shard = near_to.id(i);
+    const int peer = to_[dst_shard].rank;
+    if (peer == rank_) return true;
+    const int src_shard = choice_.Choose(own_choices[source], dst_shard);
+    if (from_[src_shard].rank == rank_) {
+      sends_.push_back({peer, dst_shard, src_shard});
+    }
+    return true;
+  });
+  return absl::OkStatus();
+}
+
+absl::Status Planner::ComputeLowerBound(const BoxSet& mine) {
+  absl::uint128 missing = 0;
+  for (size_t i = 0; i < to_mine_.size(); ++i) missing += Volume(to_mine_, i);
+  if (missing > static_cast<uint64_t>(internal::kMaxPlannedElements)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the destination boxes of rank ", rank_,
+        " hold more elements than fit in 64 bits when counted in bytes"));
+  }
+  internal::ForEachOverlap(to_mine_, mine, [&](size_t i, size_t j) {
+    missing -= OverlapVolume(to_mine_, i, mine, j);
+    return true;
+  });
+  lower_bound_ = static_cast<int64_t>(missing);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<DistinctBoxes> Planner::FindSources(Reads& reads) const {
+  const BoxSet near_from = BoxesNear(to_mine_, from_);
+  std::vector<std::pair<uint32_t, uint32_t>> pairs;
+  std::vector<bool> is_read(near_from.size());
+  internal::ForEachOverlap(to_mine_, near_from, [&](size_t target, size_t i) {
+    pairs.emplace_back(target, i);
+    is_read[i] = true;
+    return true;
+  });
+  DistinctBoxes sources =
+      internal::FindDistinct(near_from, [&](size_t i) { return is_read[i]; });
+  for (const auto& [target, i] : pairs) {
+    const int source = sources.position[i];
+    // One of those that are equal stands for all.
+    if (sources.boxes.id(source) == near_from.id(i)) {
+      reads.emplace_back(target, source);
+    }
+  }
+  // Of the source boxes that this rank could read, no two that differ may
+  // overlap: then volumes tell whether a destination is covered.
+  if (const auto& overlap = sources.overlap) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "source ", FormatBox(from_[sources.boxes.id(overlap->first)]), " and ",
+        FormatBox(from_[sources.boxes.id(overlap->second)]),
+        " overlap without being equal"));
+  }
+  SHERD_RETURN_IF_ERROR(CheckCover(reads, sources.boxes));
+  return sources;
+}
+
+absl::Status Planner::CheckCover(const Reads& reads,
+                                 const BoxSet& sources) const {
+  std::vector<absl::uint128> missing(to_mine_.size());
+  for (size_t i = 0; i < missing.size(); ++i) missing[i] = Volume(to_mine_, i);
+  for (const auto& [target, source] : reads) {
+    missing[target] -= OverlapVolume(to_mine_, target, sources, source);
+  }
+  for (size_t i = 0; i < missing.size(); ++i) {
+    if (missing[i] == 0) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("the source boxes do not hold all elements of the ",
+                     FormatBox(to_[to_mine_.id(i)])));
+  }
+  return absl::OkStatus();
+}
+
+absl::uint128 Volume(const Dims& sizes) {
+  absl::uint128 volume = 1;
+  for (const int64_t size : sizes) volume *= static_cast<uint64_t>(size);
+  return volume;
+}
+
+// Turns pairs into messages, each of which has its copies by destination and
+// source.
+class MessageBuilder {
+ public:
+  MessageBuilder(absl::Span<const PlacedBox> from,
+                 absl::Span<const PlacedBox> to)
+      : from_(from), to_(to) {}
+
+  //   kInvalidArgument  The sum of all elements is beyond kMaxPlannedElements.
+  absl::StatusOr<std::vector<PeerCopies>> Build(std::vector<ShardPair> pairs,
+                                                int rank) const {
+    if (!std::is_sorted(pairs.begin(), pairs.end())) {
+      std::sort(pairs.begin(), pairs.end());
+    }
+    std::vector<PeerCopies> messages;
+    absl::uint128 total = 0;
+    for (auto begin = pairs.begin(); begin != pairs.end();) {
+      const auto end = std::find_if(
+          begin, pairs.end(),
+          [&](const ShardPair& pair) { return pair.peer != begin->peer; });
+      PeerCopies& message = messages.emplace_back();
+      message.peer = begin->peer;
+      message.copies.reserve(static_cast<size_t>(end - begin));
+      const absl::uint128 before = total;
+      for (; begin != end; ++begin) {
+        message.copies.push_back(internal::CopyBetween(from_, begin->src_shard,
+                                                       to_, begin->dst_shard));
+        total += Volume(message.copies.back().sizes);
+      }
+      if (total > static_cast<uint64_t>(internal::kMaxPlannedElements)) {
+        return absl::InvalidArgumentError(absl::StrCat(
+            "rank ", rank,
+            " sends more elements than fit in 64 bits when counted in bytes"));
+      }
+      message.elements = static_cast<int64_t>(total - before);
+    }
+    return messages;
+  }
+
+ private:
+  const absl::Span<const PlacedBox> from_;
+  const absl::Span<const PlacedBox> to_;
+};
+
+int64_t TotalElements(const std::vector<PeerCopies>& messages) {
+  int64_t elements = 0;
+  for (const PeerCopies& message : messages) elements += message.elements;
+  return elements;
+}
+
+}  // namespace
+
+absl::StatusOr<ReshardPlan> ReshardPlan::Create(
+    absl::Span<const PlacedBox> from, absl::Span<const PlacedBox> to, int rank,
+    absl::Span<const int> host_of_rank) {
+  SHERD_ASSIGN_OR_RETURN(const int dims,
+                         internal::CheckBoxes(from, to, host_of_rank));
+  Planner planner(from, to, rank, dims, host_of_rank);
+  SHERD_RETURN_IF_ERROR(planner.Run());
+
+  ReshardPlan plan;
+  plan.rank_ = rank;
+  plan.lower_bound_elements_ = planner.lower_bound();
+  const MessageBuilder builder(from, to);
+  SHERD_ASSIGN_OR_RETURN(plan.receives_, builder.Build(planner.reads(), rank));
+  SHERD_ASSIGN_OR_RETURN(plan.sends_, builder.Build(planner.sends(), rank));
+  const auto own =
+      std::find_if(plan.receives_.begin(), plan.receives_.end(),
+                   [rank](const PeerCopies& p) { return p.peer == rank; });
+  if (own != plan.receives_.end()) {
+    plan.local_ = std::move(own->copies);
+    plan.elements_local_ = own->elements;
+    plan.receives_.erase(own);
+  }
+  plan.FindInPlace(from, to);
+  plan.max_peers_ = internal::MaxPeers(from, to, dims);
+  plan.elements_sent_ = TotalElements(plan.sends_);
+  plan.elements_received_ = TotalElements(plan.receives_);
+  return plan;
+}
+
+void ReshardPlan::FindInPlace(absl::Span<const PlacedBox> from,
+                              absl::Span<const PlacedBox> to) {
+  absl::flat_hash_set<int> taken;
+  for (size_t i = 0; i < local_.size(); ++i) {
+    const BoxCopy& copy = local_[i];
+    // The copy is what both boxes have in common.
+    if (copy.sizes != from[copy.src_shard].sizes ||
+        copy.sizes != to[copy.dst_shard].sizes ||
+        !taken.insert(copy.src_shard).second) {
       continue;
     }
-    from_mine_.Add(box.offsets, box.sizes, from_all_.id(i));
-  }
-  holders_of_mine_.resize(from_mine_.size());
-  if (group_of.empty()) return;
-  for (size_t i = 0; i < from_all_.size(); ++i) {
-    const auto group = group_of.find(from_all_.bounds(i));
-    if (group == group_of.end()) continue;
-    holders_of_mine_[group->second].push_back(from_all_.id(i));
+    in_place_.push_back(static_cast<int>(i));
+    elements_in_place_ += static_cast<int64_t>(Volume(copy.sizes));
   }
 }
 
-// The source for a destination box among equal ones: the destination's own rank
-// if it is among them, otherwise in turn. Sources and destinations that come in
-// either of the usual orders, replicas together or layouts one after the other,
-// load all replicas alike.
-int Planner::Choose(absl::Span<const int> holders, int target) const {
-  for (const int holder : holders) {
-    if (from_[holder].rank == to_[target].rank) return holder;
-  }
-  const size_t n = holders.size();
-  const size_t turn = static_cast<size_t>(holders[0]) / n;
-  return holders[(turn + static_cast<size_t>(target)) % n];
-}
+namespace internal {
 
-BoxCopy Planner::Copy(int source, int target) const {
-  const PlacedBox& from = from_[source];
-  const PlacedBox& to = to_[target];
-  BoxCopy copy = {.src_rank = from.rank,
-                  .src_shard = source,
-                  .dst_rank = to.rank,
-                  .dst_shard = target};
-  copy.offsets.resize(dims_);
-  copy.sizes.resize(dims_);
-  for (size_t d = 0; d < dims_; ++d) {
-    const int64_t lo = std::max(from.offsets[d], to.offsets[d]);
+BoxCopy CopyBetween(absl::Span<const PlacedBox> from, int src_shard,
+                    absl::Span<const PlacedBox> to, int dst_shard) {
+  const PlacedBox& src = from[src_shard];
+  const PlacedBox& dst = to[dst_shard];
+  BoxCopy copy;
+  copy.src_rank = src.rank;
+  copy.src_shard = src_shard;
+  copy.dst_rank = dst.rank;
+  copy.dst_shard = dst_shard;
+  copy.offsets.resize(dst.sizes.size());
+  copy.sizes.resize(dst.sizes.size());
+  for (size_t d = 0; d < dst.sizes.size(); ++d) {
+    const int64_t lo = std::max(src.offsets[d], dst.offsets[d]);
     const int64_t hi =
-        std::min(from.offsets[d] + from.sizes[d], to.offsets[d] + to.sizes[d]);
+        std::min(src.offsets[d] + src.sizes[d], dst.offsets[d] + dst.sizes[d]);
     copy.offsets[d] = lo;
     copy.sizes[d] = hi - lo;
   }
   return copy;
 }
 
-absl::Status Planner::PlanReceives(std::vector<BoxCopy>& copies) {
-  std::vector<std::vector<uint32_t>> sources(to_mine_.size());
-  internal::ForEachOverlap(to_mine_, from_all_, [&](size_t target, size_t i) {
-    sources[target].push_back(static_cast<uint32_t>(i));
-    return true;
-  });
-  // Grouped first: replicas are equal, so all or none of them overlap.
-  for (std::vector<uint32_t>& list : sources) {
-    std::sort(list.begin(), list.end(), [&](uint32_t a, uint32_t b) {
-      const absl::Span<const int64_t> x = from_all_.bounds(a);
-      const absl::Span<const int64_t> y = from_all_.bounds(b);
-      return x != y ? x < y : a < b;
-    });
-  }
-  SHERD_RETURN_IF_ERROR(CheckDisjoint(sources));
-  for (size_t target = 0; target < sources.size(); ++target) {
-    SHERD_RETURN_IF_ERROR(AddReceives(target, sources[target], copies));
-  }
-  return absl::OkStatus();
-}
-
-// Of the source boxes that this rank could receive from, no two that differ may
-// overlap: then volumes tell whether a destination is covered.
-absl::Status Planner::CheckDisjoint(
-    const std::vector<std::vector<uint32_t>>& sources) const {
-  absl::flat_hash_map<absl::Span<const int64_t>, uint32_t> distinct;
-  for (const std::vector<uint32_t>& list : sources) {
-    for (const uint32_t i : list) distinct.emplace(from_all_.bounds(i), i);
-  }
-  std::vector<uint32_t> order;
-  order.reserve(distinct.size());
-  for (const auto& [bounds, i] : distinct) order.push_back(i);
-  std::sort(order.begin(), order.end());
-  BoxSet boxes(static_cast<int>(dims_));
-  boxes.Reserve(order.size());
-  for (const uint32_t i : order) {
-    const PlacedBox& box = from_[from_all_.id(i)];
-    boxes.Add(box.offsets, box.sizes, from_all_.id(i));
-  }
-  const auto overlap = internal::FindOverlap(boxes);
-  if (!overlap) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("source ", Format(from_[boxes.id(overlap->first)]), " and ",
-                   Format(from_[boxes.id(overlap->second)]),
-                   " overlap without being equal"));
-}
-
-// `sources` are positions in from_all_, equal boxes next to one another.
-absl::Status Planner::AddReceives(size_t target, std::vector<uint32_t>& sources,
-                                  std::vector<BoxCopy>& copies) const {
-  const int target_id = to_mine_.id(target);
-  absl::uint128 volume = 0;
-  Holders holders;
-  for (size_t i = 0; i < sources.size();) {
-    const absl::Span<const int64_t> bounds = from_all_.bounds(sources[i]);
-    volume += OverlapVolume(to_mine_, target, from_all_, sources[i]);
-    holders.clear();
-    for (; i < sources.size() && from_all_.bounds(sources[i]) == bounds; ++i) {
-      holders.push_back(from_all_.id(sources[i]));
-    }
-    copies.push_back(Copy(Choose(holders, target_id), target_id));
-  }
-  if (volume == Volume(to_mine_, target)) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("the source boxes do not hold all elements of the ",
-                   Format(to_[target_id])));
-}
-
-void Planner::PlanSends(std::vector<BoxCopy>& copies) {
-  if (from_mine_.size() == 0) return;
-  const BoxSet to_all = Collect(to_, dims_, std::nullopt);
-  internal::ForEachOverlap(from_mine_, to_all, [&](size_t source, size_t i) {
-    const int target = to_all.id(i);
-    if (to_[target].rank == rank_) return true;
-    const int chosen = Choose(holders_of_mine_[source], target);
-    if (from_[chosen].rank == rank_) copies.push_back(Copy(chosen, target));
-    return true;
-  });
-}
-
-absl::StatusOr<int64_t> Planner::LowerBound() {
-  absl::uint128 missing = 0;
-  for (size_t i = 0; i < to_mine_.size(); ++i) missing += Volume(to_mine_, i);
-  if (missing > static_cast<uint64_t>(INT64_MAX)) {
-    return absl::InvalidArgumentError(
-        "the destination boxes of one rank hold more elements than fit in 64 "
-        "bits");
-  }
-  internal::ForEachOverlap(to_mine_, from_mine_, [&](size_t i, size_t j) {
-    missing -= OverlapVolume(to_mine_, i, from_mine_, j);
-    return true;
-  });
-  return static_cast<int64_t>(missing);
-}
-
 // Pairs of ranks with overlapping boxes, counted at both ends. Which replica is
 // chosen does not matter to the bound.
-int Planner::MaxPeers() const {
+int MaxPeers(absl::Span<const PlacedBox> from, absl::Span<const PlacedBox> to,
+             int dims) {
   constexpr size_t kMaxPairs = 100'000;
-  int last_rank = 0;
-  for (const PlacedBox& box : from_) last_rank = std::max(last_rank, box.rank);
-  for (const PlacedBox& box : to_) last_rank = std::max(last_rank, box.rank);
-  if (std::max({from_.size(), to_.size(), static_cast<size_t>(last_rank)}) >
+  const int last_rank = LastRank(from, to);
+  if (std::max({from.size(), to.size(), static_cast<size_t>(last_rank)}) >
       kMaxPairs) {
     return last_rank;
   }
-  const BoxSet to_all = Collect(to_, dims_, std::nullopt);
+  const BoxSet from_all = ToBoxSet(from, dims);
+  const BoxSet to_all = ToBoxSet(to, dims);
   absl::flat_hash_set<std::pair<int, int>> pairs;
   std::vector<int> sends(static_cast<size_t>(last_rank) + 1);
   std::vector<int> receives(sends.size());
   size_t overlaps = 0;
-  internal::ForEachOverlap(from_all_, to_all, [&](size_t i, size_t j) {
-    const int src = from_[from_all_.id(i)].rank;
-    const int dst = to_[to_all.id(j)].rank;
+  ForEachOverlap(from_all, to_all, [&](size_t i, size_t j) {
+    const int src = from[from_all.id(i)].rank;
+    const int dst = to[to_all.id(j)].rank;
     if (src != dst && pairs.emplace(src, dst).second) {
       ++sends[src];
       ++receives[dst];
@@ -303,88 +353,5 @@ int Planner::MaxPeers() const {
                   *std::max_element(receives.begin(), receives.end()));
 }
 
-int64_t CountElements(absl::Span<const BoxCopy> copies) {
-  int64_t elements = 0;
-  for (const BoxCopy& copy : copies) {
-    int64_t product = 1;
-    for (const int64_t size : copy.sizes) product *= size;
-    elements += product;
-  }
-  return elements;
-}
-
-// Sorts copies into messages. `peer` is the rank at the other end.
-std::vector<PeerCopies> GroupByPeer(std::vector<BoxCopy> copies,
-                                    int BoxCopy::*peer) {
-  std::sort(copies.begin(), copies.end(),
-            [peer](const BoxCopy& a, const BoxCopy& b) {
-              if (a.*peer != b.*peer) return a.*peer < b.*peer;
-              if (a.dst_shard != b.dst_shard) return a.dst_shard < b.dst_shard;
-              return a.src_shard < b.src_shard;
-            });
-  std::vector<PeerCopies> groups;
-  for (BoxCopy& copy : copies) {
-    if (groups.empty() || groups.back().peer != copy.*peer) {
-      groups.emplace_back().peer = copy.*peer;
-    }
-    groups.back().copies.push_back(std::move(copy));
-  }
-  for (PeerCopies& group : groups) {
-    group.elements = CountElements(group.copies);
-  }
-  return groups;
-}
-
-int64_t TotalElements(const std::vector<PeerCopies>& groups) {
-  int64_t elements = 0;
-  for (const PeerCopies& group : groups) elements += group.elements;
-  return elements;
-}
-
-}  // namespace
-
-absl::StatusOr<std::vector<PlacedBox>> PlacedBoxes(
-    absl::Span<const ShardMetadata> shards, int world_size) {
-  std::vector<PlacedBox> boxes;
-  boxes.reserve(shards.size());
-  for (const ShardMetadata& shard : shards) {
-    SHERD_ASSIGN_OR_RETURN(const int rank,
-                           ResolveRank(shard.placement, world_size));
-    boxes.push_back({shard.offsets, shard.sizes, rank});
-  }
-  return boxes;
-}
-
-absl::StatusOr<ReshardPlan> ReshardPlan::Create(
-    absl::Span<const PlacedBox> from, absl::Span<const PlacedBox> to,
-    int rank) {
-  const absl::Span<const PlacedBox> any = from.empty() ? to : from;
-  const size_t dims = any.empty() ? 0 : any[0].sizes.size();
-  SHERD_RETURN_IF_ERROR(CheckBoxes(from, dims));
-  SHERD_RETURN_IF_ERROR(CheckBoxes(to, dims));
-
-  ReshardPlan plan;
-  plan.rank_ = rank;
-  Planner planner(from, to, rank, dims);
-  std::vector<BoxCopy> copies;
-  SHERD_ASSIGN_OR_RETURN(plan.lower_bound_elements_, planner.LowerBound());
-  SHERD_RETURN_IF_ERROR(planner.PlanReceives(copies));
-  plan.receives_ = GroupByPeer(std::move(copies), &BoxCopy::src_rank);
-  const auto own =
-      std::find_if(plan.receives_.begin(), plan.receives_.end(),
-                   [rank](const PeerCopies& p) { return p.peer == rank; });
-  if (own != plan.receives_.end()) {
-    plan.local_ = std::move(own->copies);
-    plan.elements_local_ = own->elements;
-    plan.receives_.erase(own);
-  }
-  copies.clear();
-  planner.PlanSends(copies);
-  plan.sends_ = GroupByPeer(std::move(copies), &BoxCopy::dst_rank);
-  plan.max_peers_ = planner.MaxPeers();
-  plan.elements_sent_ = TotalElements(plan.sends_);
-  plan.elements_received_ = TotalElements(plan.receives_);
-  return plan;
-}
-
+}  // namespace internal
 }  // namespace sherd

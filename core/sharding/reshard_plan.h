@@ -7,22 +7,10 @@
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "sherd/core/sharding/shard_metadata.h"
+#include "sherd/core/sharding/placed_box.h"
 #include "sherd/core/tensor/shape.h"
 
 namespace sherd {
-
-// A box of the global tensor and the rank that has it, or is to have it.
-struct PlacedBox {
-  Dims offsets;
-  Dims sizes;
-  int rank = 0;
-};
-
-// One PlacedBox per shard, in the same order.
-//   kInvalidArgument  See ResolveRank.
-absl::StatusOr<std::vector<PlacedBox>> PlacedBoxes(
-    absl::Span<const ShardMetadata> shards, int world_size);
 
 // Part of a source shard that becomes part of a destination shard.
 struct BoxCopy {
@@ -51,27 +39,38 @@ struct PeerCopies {
 
 // What one rank sends, receives and copies when boxes change hands. A pure
 // function of the two lists: ranks that have the same lists need not talk to
-// know what the others do.
+// know what the others do. What all ranks do together, and how it compares with
+// the least that any plan must do, is told by ExplainPlan in plan_report.h.
 //
 // Every destination box gets each of its elements exactly once: from the same
-// rank if it has it, otherwise by one message from a rank that has it. Equal
-// source boxes are replicas, between which destinations choose in turn.
+// rank if it has it, otherwise by one message from a rank that has it.
 // Destination boxes may overlap in any way. Empty boxes take no part.
+//
+// Replicas. Equal source boxes are replicas. A destination box reads the
+// replica of its own rank; if there is none, one of those on its host; if there
+// is none either, one of all of them. Destinations with the same replicas to
+// choose from take them in turn, so that each is read about as often.
 class ReshardPlan {
  public:
   // `from` and `to` are the same lists on every rank; the plan is that of
-  // `rank`.
+  // `rank`. `host_of_rank` has a number for each rank, equal for ranks that
+  // share a host; also the same on every rank. Empty: all hosts are alike.
   //   kInvalidArgument  A box is malformed or has another number of dimensions;
   //                     source boxes overlap without being equal, or do not
-  //                     hold all elements of a destination box of `rank`. The
-  //                     message has the box.
+  //                     hold all elements of a destination box of `rank`; a
+  //                     rank has no entry in `host_of_rank`; what `rank` sends
+  //                     or receives in all, counted in bytes of the largest
+  //                     dtype, does not fit in 64 bits. The message has the
+  //                     box.
   //
   // Cost. With n boxes in all, k copies of this rank and d dimensions, time
   // O(n * d + k log k) where `from` and `to` are grids, however uneven and in
   // any order, and O(n log^d n + k log k) otherwise. Memory O(n * d + k).
-  static absl::StatusOr<ReshardPlan> Create(absl::Span<const PlacedBox> from,
-                                            absl::Span<const PlacedBox> to,
-                                            int rank);
+  // Replicas that this rank reads or holds add O(n) and, for each box that has
+  // any, up to 4096 destinations.
+  static absl::StatusOr<ReshardPlan> Create(
+      absl::Span<const PlacedBox> from, absl::Span<const PlacedBox> to,
+      int rank, absl::Span<const int> host_of_rank = {});
 
   int rank() const { return rank_; }
 
@@ -81,15 +80,22 @@ class ReshardPlan {
   const std::vector<PeerCopies>& receives() const { return receives_; }
   // Ordered like a message.
   const std::vector<BoxCopy>& local() const { return local_; }
+  // Copies between equal boxes: where the destination may take the place of the
+  // source they need not be made. Positions in local(), ascending; every source
+  // shard and every destination shard occurs once at most.
+  const std::vector<int>& in_place() const { return in_place_; }
 
   int64_t elements_sent() const { return elements_sent_; }
   int64_t elements_received() const { return elements_received_; }
+  // Those of in_place() included.
   int64_t elements_local() const { return elements_local_; }
+  int64_t elements_in_place() const { return elements_in_place_; }
   // What this rank must receive under any plan: elements of its destination
   // boxes that none of its source boxes holds. Counted from the volumes of the
   // boxes, not from the copies.
   int64_t lower_bound_elements() const { return lower_bound_elements_; }
 
+  // `element_size` is at most that of the largest dtype: then nothing wraps.
   int64_t bytes_sent(size_t element_size) const {
     return elements_sent_ * static_cast<int64_t>(element_size);
   }
@@ -98,6 +104,9 @@ class ReshardPlan {
   }
   int64_t bytes_local(size_t element_size) const {
     return elements_local_ * static_cast<int64_t>(element_size);
+  }
+  int64_t bytes_in_place(size_t element_size) const {
+    return elements_in_place_ * static_cast<int64_t>(element_size);
   }
   int64_t lower_bound_bytes(size_t element_size) const {
     return lower_bound_elements_ * static_cast<int64_t>(element_size);
@@ -115,17 +124,33 @@ class ReshardPlan {
  private:
   ReshardPlan() = default;
 
+  void FindInPlace(absl::Span<const PlacedBox> from,
+                   absl::Span<const PlacedBox> to);
+
   int rank_ = 0;
   int max_peers_ = 0;
   std::vector<PeerCopies> sends_;
   std::vector<PeerCopies> receives_;
   std::vector<BoxCopy> local_;
+  std::vector<int> in_place_;
   int64_t elements_sent_ = 0;
   int64_t elements_received_ = 0;
   int64_t elements_local_ = 0;
+  int64_t elements_in_place_ = 0;
   int64_t lower_bound_elements_ = 0;
 };
 
+namespace internal {
+
+// What two boxes that overlap have in common, as a copy.
+BoxCopy CopyBetween(absl::Span<const PlacedBox> from, int src_shard,
+                    absl::Span<const PlacedBox> to, int dst_shard);
+
+// ReshardPlan::max_peers() of boxes that CheckBoxes has passed.
+int MaxPeers(absl::Span<const PlacedBox> from, absl::Span<const PlacedBox> to,
+             int dims);
+
+}  // namespace internal
 }  // namespace sherd
 
 #endif  // SHERD_CORE_SHARDING_RESHARD_PLAN_H_

@@ -22,7 +22,6 @@ namespace {
 using ::sherd::testing::IsOk;
 using ::sherd::testing::StatusIs;
 using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
 constexpr absl::StatusCode kInvalid = absl::StatusCode::kInvalidArgument;
@@ -31,7 +30,8 @@ using Boxes = std::vector<PlacedBox>;
 
 Boxes BoxesOf(const ShardingSpecPtr& spec, absl::Span<const int64_t> size,
               int ranks) {
-  return PlacedBoxes(spec->BuildMetadata(size, {}).value().shards, ranks)
+  return PlacedBoxes(spec->BuildMetadata(size, {}).value().shards,
+                     AllRanks(ranks))
       .value();
 }
 
@@ -133,6 +133,105 @@ TEST(ReshardPlanTest, LoadsReplicasAlike) {
   }
 }
 
+// Elements that each rank sends.
+std::vector<int64_t> Sent(const Boxes& from, const Boxes& to, int ranks,
+                          const std::vector<int>& host_of_rank = {}) {
+  std::vector<int64_t> sent;
+  for (int rank = 0; rank < ranks; ++rank) {
+    const auto plan = ReshardPlan::Create(from, to, rank, host_of_rank);
+    EXPECT_THAT(plan, IsOk());
+    sent.push_back(plan.ok() ? plan->elements_sent() : -1);
+  }
+  return sent;
+}
+
+TEST(ReshardPlanTest, LoadsTheReplicasOfAMeshAlike) {
+  // Two columns, each on a column of a 2 x 2 mesh; to a 4 x 2 grid of others,
+  // of which every second reads the same column.
+  const Boxes from = {{{0, 0}, {8, 4}, 0},
+                      {{0, 4}, {8, 4}, 1},
+                      {{0, 0}, {8, 4}, 2},
+                      {{0, 4}, {8, 4}, 3}};
+  Boxes to;
+  for (int i = 0; i < 8; ++i) {
+    to.push_back({{i / 2 * 2, i % 2 * 4}, {2, 4}, 4 + i});
+  }
+  EXPECT_THAT(Sent(from, to, 12),
+              ElementsAre(16, 16, 16, 16, 0, 0, 0, 0, 0, 0, 0, 0));
+  // Those of the first column read their own; the others are shared.
+  for (int i = 0; i < 8; i += 2) to[i].rank = i < 4 ? 0 : 2;
+  EXPECT_THAT(Sent(from, to, 12),
+              ElementsAre(0, 16, 0, 16, 0, 0, 0, 0, 0, 0, 0, 0));
+}
+
+TEST(ReshardPlanTest, ReadsTheReplicaOfItsHost) {
+  // Ranks 0 to 3 on two hosts have all; 4 is on the second host, 5 on the
+  // first, 6 and 7 on a third.
+  const std::vector<int> hosts = {7, 7, 3, 3, 3, 7, 1, 1};
+  Boxes from, to;
+  for (int rank = 0; rank < 4; ++rank) from.push_back({{0}, {8}, rank});
+  for (const int rank : {4, 4, 5, 5}) to.push_back({{0}, {8}, rank});
+  EXPECT_THAT(Sent(from, to, 8, hosts), ElementsAre(8, 8, 8, 8, 0, 0, 0, 0));
+  for (int i = 0; i < 3; ++i) to.push_back({{0}, {8}, 4});
+  EXPECT_THAT(Sent(from, to, 8, hosts), ElementsAre(8, 8, 24, 16, 0, 0, 0, 0));
+  // Without a holder on the host, turns go round all.
+  to.clear();
+  for (const int rank : {6, 6, 6, 6, 7, 7, 7, 7})
+    to.push_back({{0}, {8}, rank});
+  EXPECT_THAT(Sent(from, to, 8, hosts),
+              ElementsAre(16, 16, 16, 16, 0, 0, 0, 0));
+  EXPECT_THAT(ReshardPlan::Create(from, to, 0, {0, 1, 2}),
+              StatusIs(kInvalid, "hosts are given of 3 ranks only"));
+}
+
+TEST(ReshardPlanTest, ReadsOneReplicaOfARankThatHasSeveral) {
+  const Boxes from = {{{0}, {4}, 0}, {{0}, {4}, 0}, {{0}, {4}, 1}};
+  const Boxes to = {{{0}, {4}, 2}, {{0}, {4}, 2}, {{0}, {4}, 2}, {{0}, {4}, 2}};
+  EXPECT_THAT(Sent(from, to, 3), ElementsAre(8, 8, 0));
+}
+
+TEST(ReshardPlanTest, SaysWhichBoxesStayWhereTheyAre) {
+  const Boxes from = {{{0, 0}, {2, 4}, 0},
+                      {{2, 0}, {2, 4}, 1},
+                      {{4, 0}, {2, 4}, 0},
+                      {{2, 0}, {2, 4}, 0}};
+  // Kept; kept twice, of which one can be in place; cut; of another rank.
+  const Boxes to = {{{0, 0}, {2, 4}, 0},
+                    {{2, 0}, {2, 4}, 0},
+                    {{2, 0}, {2, 4}, 0},
+                    {{4, 0}, {2, 2}, 0},
+                    {{0, 0}, {2, 4}, 1}};
+  SHERD_ASSERT_OK_AND_ASSIGN(const ReshardPlan plan,
+                             ReshardPlan::Create(from, to, 0));
+  EXPECT_THAT(plan.in_place(), ElementsAre(0, 1));
+  EXPECT_EQ(plan.local()[0].dst_shard, 0);
+  EXPECT_EQ(plan.local()[1].dst_shard, 1);
+  EXPECT_EQ(plan.local()[1].src_shard, 3);
+  EXPECT_EQ(plan.elements_in_place(), 16);
+  EXPECT_EQ(plan.elements_local(), 8 + 8 + 8 + 4);
+  EXPECT_EQ(plan.bytes_in_place(8), 128);
+  SHERD_ASSERT_OK_AND_ASSIGN(const ReshardPlan other,
+                             ReshardPlan::Create(from, to, 1));
+  EXPECT_THAT(other.in_place(), IsEmpty());
+}
+
+TEST(ReshardPlanTest, RefusesMoreElementsThanBytesCanBeCounted) {
+  constexpr int64_t kMost = INT64_MAX / 16;
+  const Boxes from = {{{0}, {kMost + 1}, 0}};
+  const Boxes fits = {{{0}, {kMost}, 1}};
+  SHERD_ASSERT_OK_AND_ASSIGN(const ReshardPlan plan,
+                             ReshardPlan::Create(from, fits, 1));
+  EXPECT_EQ(plan.bytes_received(16), kMost * 16);
+  EXPECT_THAT(ReshardPlan::Create(from, fits, 0), IsOk());
+  // Received in all, and sent in all.
+  for (const Boxes& to :
+       {Boxes{{{0}, {kMost + 1}, 1}}, Boxes{{{0}, {kMost}, 1}, {{0}, {1}, 1}},
+        Boxes{{{0}, {kMost}, 1}, {{0}, {1}, 2}}}) {
+    EXPECT_THAT(ReshardPlan::Create(from, to, to.back().rank == 2 ? 0 : 1),
+                StatusIs(kInvalid, "more elements than fit in 64 bits"));
+  }
+}
+
 TEST(ReshardPlanTest, GivesEveryReplicaOfTheDestinationAllElements) {
   const Boxes from = Chunks(0, {6}, 2);
   const Boxes to = {{{0}, {6}, 0}, {{0}, {6}, 1}, {{1}, {4}, 1}};
@@ -204,18 +303,20 @@ TEST(ReshardPlanTest, BoundsThePeersOfAnyRankAlikeOnAllRanks) {
     many_rows.push_back({{i, 0}, {1, 400}, i % 2});
     many_columns.push_back({{0, i}, {400, 1}, 5 + i % 2});
   }
-  EXPECT_EQ(max_peers(many_rows, many_columns, 7), 6);
+  EXPECT_EQ(internal::MaxPeers(many_rows, many_columns, 2), 6);
 }
 
 TEST(ReshardPlanTest, OwnersComeFromPlacements) {
   const std::vector<ShardMetadata> shards = {
       {{0}, {2}, Placement("rank:1")}, {{2}, {0}, Placement("rank:0/cuda:0")}};
-  SHERD_ASSERT_OK_AND_ASSIGN(const Boxes boxes, PlacedBoxes(shards, 2));
+  SHERD_ASSERT_OK_AND_ASSIGN(const Boxes boxes,
+                             PlacedBoxes(shards, AllRanks(2)));
   ASSERT_EQ(boxes.size(), 2u);
   EXPECT_EQ(boxes[0].rank, 1);
   EXPECT_THAT(boxes[1].offsets, ElementsAre(2));
   EXPECT_THAT(boxes[1].sizes, ElementsAre(0));
-  EXPECT_THAT(PlacedBoxes(shards, 1), StatusIs(kInvalid, "Global rank 1"));
+  EXPECT_THAT(PlacedBoxes(shards, AllRanks(1)),
+              StatusIs(kInvalid, "Global rank 1"));
 }
 
 // Against the definition, element by element
@@ -315,6 +416,11 @@ void CheckPlan(const Boxes& from, const Boxes& to, const ReshardPlan& plan) {
   EXPECT_LE(plan.sends().size(), static_cast<size_t>(plan.max_peers()));
   EXPECT_LE(plan.receives().size(), static_cast<size_t>(plan.max_peers()));
   EXPECT_EQ(plan.elements_local() + received, static_cast<int64_t>(expected));
+  for (const int i : plan.in_place()) {
+    const BoxCopy& copy = plan.local()[i];
+    EXPECT_EQ(copy.sizes, from[copy.src_shard].sizes);
+    EXPECT_EQ(copy.sizes, to[copy.dst_shard].sizes);
+  }
 }
 
 std::string Describe(const Boxes& boxes) {
@@ -326,59 +432,97 @@ std::string Describe(const Boxes& boxes) {
   return text;
 }
 
+// Plans of all ranks, each by itself and all together.
+void CheckPlans(const Boxes& from, const Boxes& to, int ranks,
+                const std::vector<int>& host_of_rank) {
+  // What one end sends is what the other one receives, in the same order.
+  std::map<std::pair<int, int>, std::vector<BoxCopy>> sent, received;
+  int64_t moved = 0, bound = 0;
+  for (int rank = 0; rank < ranks; ++rank) {
+    SHERD_ASSERT_OK_AND_ASSIGN(
+        const ReshardPlan plan,
+        ReshardPlan::Create(from, to, rank, host_of_rank));
+    CheckPlan(from, to, plan);
+    for (const PeerCopies& peer : plan.sends()) {
+      sent[{rank, peer.peer}] = peer.copies;
+    }
+    for (const PeerCopies& peer : plan.receives()) {
+      received[{peer.peer, rank}] = peer.copies;
+    }
+    moved += plan.elements_sent();
+    bound += plan.lower_bound_elements();
+  }
+  EXPECT_EQ(sent, received);
+  EXPECT_EQ(moved, bound);
+}
+
+// A spec of any kind, or boxes with replicas anywhere.
+Boxes RandomBoxes(const Dims& size, int ranks, std::mt19937_64& random) {
+  if (random() % 3 == 0) {
+    return BoxesOf(sherd::testing::RandomMesh(size, AllRanks(ranks), random),
+                   size, ranks);
+  }
+  const Boxes boxes =
+      BoxesOf(sherd::testing::RandomSpec(size, ranks, random), size, ranks);
+  return random() % 2 == 0 ? boxes : WithReplicas(boxes, ranks, random);
+}
+
+std::vector<int> RandomHosts(int ranks, std::mt19937_64& random) {
+  std::vector<int> hosts;
+  if (random() % 2 == 0) return hosts;
+  const uint64_t count = 1 + random() % 3;
+  for (int rank = 0; rank < ranks; ++rank) {
+    hosts.push_back(static_cast<int>(random() % count));
+  }
+  return hosts;
+}
+
 TEST(ReshardPlanTest, MovesEachElementOnceBetweenAnyLayouts) {
   const uint64_t seed = sherd::testing::RandomSeed();
   std::mt19937_64 random(seed);
-  for (int i = 0; i < 400 && !HasFailure(); ++i) {
-    const int ranks = static_cast<int>(1 + random() % 5);
-    const Dims size = sherd::testing::RandomSize(4, 200, random);
-    const Boxes from = WithReplicas(
-        BoxesOf(sherd::testing::RandomSpec(size, ranks, random), size, ranks),
-        ranks, random);
-    const Boxes to = WithReplicas(
-        BoxesOf(sherd::testing::RandomSpec(size, ranks, random), size, ranks),
-        ranks, random);
+  const int64_t cases = sherd::testing::CaseCount(300);
+  for (int64_t i = 0; i < cases && !HasFailure(); ++i) {
+    const int ranks = static_cast<int>(1 + random() % 8);
+    const int max_dims = i % 10 == 0 ? 7 : 4;
+    const Dims size = sherd::testing::RandomSize(max_dims, 150, random);
+    const Boxes from = RandomBoxes(size, ranks, random);
+    const Boxes to = RandomBoxes(size, ranks, random);
     SCOPED_TRACE(absl::StrCat("seed ", seed, ", case ", i, ": ", Describe(from),
                               " to ", Describe(to)));
-    std::vector<ReshardPlan> plans;
-    for (int rank = 0; rank < ranks; ++rank) {
-      SHERD_ASSERT_OK_AND_ASSIGN(ReshardPlan plan,
-                                 ReshardPlan::Create(from, to, rank));
-      CheckPlan(from, to, plan);
-      plans.push_back(std::move(plan));
-    }
-    // What one end sends is what the other one receives, in the same order.
-    std::map<std::pair<int, int>, std::vector<BoxCopy>> sent, received;
-    for (const ReshardPlan& plan : plans) {
-      for (const PeerCopies& peer : plan.sends()) {
-        sent[{plan.rank(), peer.peer}] = peer.copies;
-      }
-      for (const PeerCopies& peer : plan.receives()) {
-        received[{peer.peer, plan.rank()}] = peer.copies;
-      }
-    }
-    EXPECT_EQ(sent, received);
+    CheckPlans(from, to, ranks, RandomHosts(ranks, random));
+  }
+}
+
+TEST(ReshardPlanTest, MovesEachElementOnceBetweenManyRanks) {
+  const uint64_t seed = sherd::testing::RandomSeed();
+  std::mt19937_64 random(seed);
+  for (int i = 0; i < 4 && !HasFailure(); ++i) {
+    const Dims size = sherd::testing::RandomSize(3, 400, random);
+    const Boxes from = RandomBoxes(size, 64, random);
+    const Boxes to = RandomBoxes(size, 64, random);
+    SCOPED_TRACE(absl::StrCat("seed ", seed, ", case ", i, ": ", Describe(from),
+                              " to ", Describe(to)));
+    CheckPlans(from, to, 64, RandomHosts(64, random));
   }
 }
 
 TEST(ReshardPlanTest, PlansForOneOfTenThousandRanksAtOnce) {
-  // 1000 x 1000 boxes, every rank has a hundred; to columns, a hundred each.
+  // 1000 x 100 boxes, every rank has ten; to columns, a hundred boxes each.
   constexpr int kRanks = 10'000;
   Boxes grid, columns;
-  for (int64_t i = 0; i < 1'000'000; ++i) {
+  for (int64_t i = 0; i < 100'000; ++i) {
     grid.push_back(
-        {{i / 1000 * 3, i % 1000 * 4}, {3, 4}, static_cast<int>(i % kRanks)});
+        {{i / 100 * 3, i % 100 * 4}, {3, 4}, static_cast<int>(i % kRanks)});
   }
-  for (int i = 0; i < kRanks; ++i) {
+  for (int i = 0; i < 400; ++i) {
     for (int64_t part = 0; part < 100; ++part) {
-      const int64_t begin = 3000 * part / 100;
-      if (i < 4000) columns.push_back({{begin, i}, {30, 1}, i});
+      columns.push_back({{30 * part, i}, {30, 1}, i});
     }
   }
   SHERD_ASSERT_OK_AND_ASSIGN(const ReshardPlan plan,
-                             ReshardPlan::Create(grid, columns, 1234));
+                             ReshardPlan::Create(grid, columns, 123));
   EXPECT_EQ(plan.elements_received() + plan.elements_local(), 3000);
-  EXPECT_EQ(plan.elements_sent() + plan.elements_local(), 1200);
+  EXPECT_EQ(plan.elements_sent() + plan.elements_local(), 120);
   EXPECT_EQ(plan.elements_received(), plan.lower_bound_elements());
 }
 

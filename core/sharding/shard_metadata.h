@@ -14,6 +14,11 @@
 
 namespace sherd {
 
+// Whether a box may stand several times in the shards of a tensor, each time
+// with another placement: as replicas, which hold the same elements. Any other
+// overlap is an error always.
+enum class Replicas { kRefused, kAllowed };
+
 // One box of a global tensor and its place:
 //
 //     ShardMetadata{.offsets = {0, 5}, .sizes = {5, 5},

@@ -1,10 +1,12 @@
 #include "sherd/core/sharding/shard_validation.h"
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "sherd/testing/matchers.h"
@@ -17,6 +19,7 @@ using ::sherd::testing::StatusIs;
 using ::testing::AllOf;
 using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 constexpr absl::StatusCode kInvalid = absl::StatusCode::kInvalidArgument;
 
@@ -73,6 +76,76 @@ TEST(ShardValidationTest, NamesTwoShardsThatOverlap) {
                        HasSubstr(c.shards[c.first].ToString() + " and " +
                                  c.shards[c.second].ToString()))));
   }
+}
+
+TEST(ShardValidationTest, NamesAFewOfManyOverlaps) {
+  Shards shards = {{{0}, {9}, {}}, {{1}, {1}, {}}, {{2}, {1}, {}}};
+  EXPECT_THAT(
+      ValidateNonOverlapping(shards),
+      StatusIs(kInvalid,
+               AllOf(HasSubstr("Shards " + shards[0].ToString() + " and " +
+                               shards[1].ToString() + " overlap; so do " +
+                               shards[0].ToString() + " and " +
+                               shards[2].ToString()),
+                     Not(HasSubstr("others")))));
+  for (int64_t i = 3; i < 9; ++i) shards.push_back({{i}, {1}, {}});
+  EXPECT_THAT(ValidateNonOverlapping(shards),
+              StatusIs(kInvalid, ", and others"));
+}
+
+TEST(ShardValidationTest, AllowsReplicasWhereAsked) {
+  const Shards replicas = {{{0}, {4}, Placement("rank:0")},
+                           {{4}, {2}, Placement("rank:0")},
+                           {{0}, {4}, Placement("rank:1")},
+                           {{4}, {2}, Placement("rank:0/cuda:0")}};
+  EXPECT_THAT(ValidateNonOverlapping(replicas), StatusIs(kInvalid, "overlap"));
+  EXPECT_THAT(ValidateNonOverlapping(replicas, Replicas::kAllowed), IsOk());
+  EXPECT_THAT(ValidateCover(replicas, {6}, Replicas::kAllowed), IsOk());
+  // Of twice the size, of which half is missing.
+  EXPECT_THAT(
+      ValidateCover(replicas, {12}, Replicas::kAllowed),
+      StatusIs(kInvalid, "the volume of the shards, 6, does not match"));
+}
+
+TEST(ShardValidationTest, RefusesWhatIsNoReplica) {
+  const Shards cases[] = {
+      // The same box at the same place.
+      {{{0}, {4}, Placement("rank:0")}, {{0}, {4}, Placement("rank:0")}},
+      {{{0}, {4}, {}}, {{0}, {4}, {}}},
+      // Nearly the same box.
+      {{{0}, {4}, Placement("rank:0")},
+       {{0}, {4}, Placement("rank:1")},
+       {{0}, {3}, Placement("rank:2")}},
+      {{{0, 0}, {4, 4}, Placement("rank:0")},
+       {{0, 0}, {4, 4}, Placement("rank:1")},
+       {{3, 3}, {4, 4}, Placement("rank:2")}},
+  };
+  for (const Shards& shards : cases) {
+    EXPECT_THAT(ValidateNonOverlapping(shards, Replicas::kAllowed),
+                StatusIs(kInvalid, ContainsRegex("Shards .* overlap")));
+  }
+  // Among many.
+  for (const bool placed : {true, false}) {
+    Shards many;
+    for (int i = 0; i < 20; ++i) {
+      many.push_back({{0}, {4}, Placement::OnRank(i)});
+    }
+    EXPECT_THAT(ValidateNonOverlapping(many, Replicas::kAllowed), IsOk());
+    many[3].placement = std::nullopt;
+    EXPECT_THAT(ValidateNonOverlapping(many, Replicas::kAllowed), IsOk());
+    many[17].placement =
+        placed ? many[5].placement : std::optional<Placement>();
+    EXPECT_THAT(
+        ValidateNonOverlapping(many, Replicas::kAllowed),
+        StatusIs(
+            kInvalid,
+            absl::StrCat("Shards ", many[placed ? 5 : 3].ToString(), " and ",
+                         many[17].ToString(), " overlap: replicas of a box")));
+  }
+  // Empty boxes are not replicas of anything.
+  EXPECT_THAT(ValidateNonOverlapping(Shards{{{0}, {0}, {}}, {{0}, {0}, {}}},
+                                     Replicas::kAllowed),
+              IsOk());
 }
 
 TEST(ShardValidationTest, FindsWhatIsWrongWithOneShardOrTheirRanks) {

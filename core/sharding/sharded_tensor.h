@@ -3,8 +3,10 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <ostream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -12,86 +14,116 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "sherd/core/comm/process_group.h"
+#include "sherd/core/comm/remote_access.h"
 #include "sherd/core/sharding/reshard_executor.h"
+#include "sherd/core/sharding/reshard_plan.h"
+#include "sherd/core/sharding/shard.h"
+#include "sherd/core/sharding/shard_fill.h"
 #include "sherd/core/sharding/shard_metadata.h"
 #include "sherd/core/sharding/sharding_spec.h"
+#include "sherd/core/tensor/device.h"
 #include "sherd/core/tensor/dtype.h"
+#include "sherd/core/tensor/storage.h"
 #include "sherd/core/tensor/tensor.h"
 #include "sherd/core/tensor/tensor_properties.h"
 
 namespace sherd {
 
-// A box of a sharded tensor with its elements.
-struct Shard {
-  Tensor tensor;
-  ShardMetadata metadata;
-
-  // The shard of `rank` that holds `tensor` at `offsets`.
-  //   kInvalidArgument  The tensor is undefined or its rank is not the number
-  //                     of offsets, or ShardMetadata::Validate.
-  static absl::StatusOr<Shard> FromTensorAndOffsets(
-      Tensor tensor, absl::Span<const int64_t> offsets, int rank);
-
-  //   kInvalidArgument  "Shard tensor size does not match with
-  //                     metadata.shard_lengths", "Local shard tensor device
-  //                     does not match with local Shard's placement", or
-  //                     ShardMetadata::Validate.
-  absl::Status Validate() const;
-};
+namespace internal {
+class ShardedTensorAccess;
+struct ShardedTensorState;
+}  // namespace internal
 
 struct ShardedTensorOptions {
+  // Of the elements, whatever the type of a value to fill with.
   DType dtype = kFloat32;
   // Null: DefaultGroup().
-  std::shared_ptr<ProcessGroup> group;
+  std::shared_ptr<ProcessGroup> group = nullptr;
   bool requires_grad = false;
   bool pin_memory = false;
   // Anything else than the values given here is refused.
   Layout layout = Layout::kStrided;
   MemoryFormat memory_format = MemoryFormat::kContiguous;
-  // For local shards. Null: HeapAllocator(). Must outlive them.
+  // For local shards. Null: the group's shard_allocator(), from which peers can
+  // copy without messages. Must outlive them.
+  Allocator* allocator = nullptr;
+  // Knows the ranks of workers that placements name, here and in what the
+  // tensor is moved to later.
+  std::shared_ptr<const RemoteAccess> workers = nullptr;
+};
+
+// Stands for a size that follows from the shards; see FromLocalShards.
+inline constexpr int64_t kUnknownSize = -1;
+
+// What To changes; what is not said stays.
+struct ToOptions {
+  std::optional<DType> dtype = std::nullopt;
+  // Of all shards.
+  std::optional<Device> device = std::nullopt;
+  // Null: the tensor's. Another group must hold the owners of all shards.
+  std::shared_ptr<ProcessGroup> group = nullptr;
+  // Whether shards are copied even if nothing changes.
+  bool copy = false;
+  // For new shards, as in ShardedTensorOptions.
   Allocator* allocator = nullptr;
 };
 
 // A tensor in boxes on the ranks of a group. Every rank knows all boxes and
 // holds the elements of its own; a rank may have none, one or several.
 //
-// Value. A handle: copying it shares the elements of the shards. Reshard on a
-// copy gives that copy new shards and leaves the others as they were.
+// Value. A handle: copying it is cheap and shares the elements of the shards
+// and the metadata. Layout, dtype and requires_grad are the handle's: Reshard
+// on a copy gives that copy new shards and leaves the others as they were.
 //
-// Collectives. Gather, Reshard, ReshardInto, ShardTensor and FromLocalShards
-// are called by every rank of the group, in the same order as its other
-// collectives and with equal arguments; ranks without shards too. Before data
-// moves the ranks agree that all of them can go on. Therefore, in one of them:
+// Ranks. Placements name global ranks, entries of group()->world_ranks();
+// arguments like `dst_rank` are ranks of the group.
 //
-//   - An argument that is wrong on one rank is the same error on all, with the
-//     rank in message and ErrorInfo. Nothing has changed and the group stays
-//     usable.
+// Collectives are called by every rank of the group, in the same order as its
+// other collectives and with equal arguments; ranks without shards too. Before
+// data moves the ranks agree that all of them can go on. Therefore, in one of
+// them:
+//
+//   - An argument that is wrong on one rank, or memory that one rank does not
+//     have, is the same error on all, with the rank in message and ErrorInfo.
+//     Nothing has changed and the group stays usable.
 //   - A rank that dies or does not come in time is kUnavailable or
 //     kDeadlineExceeded, naming it, and the group is poisoned. What a call
 //     creates or replaces is untouched, what it fills is unspecified. Ranks
 //     that had finished may have returned OK.
 //
-// Ranks in placements are those of the group.
+// Without a group. A tensor that WithoutGroup made has all its metadata and the
+// shards that are in this process, on whatever ranks. What needs no other rank
+// works; Gather and what else moves data between ranks is kFailedPrecondition.
+//
+// On a process that is no member of the group a tensor has metadata and no
+// local shards; collectives are kFailedPrecondition, as the group's are.
+//
+// Devices. Shards on `meta` have no data. Shards in the memory of other devices
+// need an allocator for it; without one they are kUnimplemented.
 //
 // Threads. Like a standard container: const calls may run concurrently, but
 // collectives need an order that all ranks share.
 class ShardedTensor {
  public:
   // Not a tensor yet: defined() is false and nothing else may be called, but
-  // for assignment.
+  // for assignment and what says that it fails.
   ShardedTensor() = default;
 
-  // Creation. Not collective: no rank waits for another.
+  // Creation. Not collective: no rank waits for another, and an error on one
+  // rank is unknown to the others until a collective finds a rank missing.
   //
   // `spec`, `size` and options are the same on every rank; the first collective
   // finds out if they are not.
   //   kInvalidArgument     "Expecting ShardingSpec", "Only torch.strided layout
   //                        is currently supported", "Only
   //                        torch.contiguous_format memory_format is currently
-  //                        supported", from BuildMetadata or from ResolveRank.
-  //   kFailedPrecondition  There is no default group.
+  //                        supported"; sizes are negative or overflow; from
+  //                        BuildValidatedMetadata or RankResolver::Resolve.
+  //   kFailedPrecondition  There is no default group; "Only dense CPU tensors
+  //                        can be pinned"; a worker's name without `workers`.
+  //   kUnimplemented       A shard is on a device without an allocator for it.
   //   kResourceExhausted   No memory for a shard.
-  // and what Tensor reports for the device or the value.
+  // and what Tensor reports for the value.
 
   // Contents are unspecified.
   static absl::StatusOr<ShardedTensor> Empty(
@@ -115,55 +147,138 @@ class ShardedTensor {
     return result;
   }
 
-  // Uniform in [0, 1), or normal with mean 0 and deviation 1: each shard in
-  // turn from this rank's DefaultGenerator(), as if it were a tensor of its
-  // own. Ranks whose generators were seeded alike draw alike.
+  // Uniform in [0, 1), or normal with mean 0 and deviation 1; dtype is a
+  // floating-point or complex one.
   static absl::StatusOr<ShardedTensor> Rand(
       const ShardingSpecPtr& spec, absl::Span<const int64_t> size,
-      const ShardedTensorOptions& options = {});
+      const ShardedTensorOptions& options = {},
+      const RandomOptions& random = {});
   static absl::StatusOr<ShardedTensor> Randn(
       const ShardingSpecPtr& spec, absl::Span<const int64_t> size,
-      const ShardedTensorOptions& options = {});
+      const ShardedTensorOptions& options = {},
+      const RandomOptions& random = {});
 
-  // Creation. Collective.
+  // Creation from shards that exist. They are shared, not copied. The dtype is
+  // theirs; that of the options counts on ranks without shards.
 
-  // Puts shards that the ranks have together; they are shared, not copied. The
-  // spec is inferred (InferShardingSpec).
-  //   kInvalidArgument  A shard does not fit its metadata; its "rank does not
-  //                     match with the rank in its process group"; shards of a
-  //                     rank, or of different ranks, differ in dtype or
-  //                     requires_grad; sizes differ between ranks; nobody has a
-  //                     shard: "have no local shards on all ranks"; shards
-  //                     overlap or leave a gap; a tensor is not contiguous.
+  // Puts together the shards that the ranks have. The spec is inferred
+  // (InferShardingSpec). Collective.
+  //
+  // Unknown sizes. Where `size` has entries kUnknownSize, the shards follow
+  // each other along the first such dimension: those of rank 0 in the order
+  // given, then those of rank 1, …. Their offsets are computed and the given
+  // ones ignored; sizes come from the tensors, also in other dimensions that
+  // are unknown, and add up to the size of the tensor.
+  //
+  //   kInvalidArgument  On this rank, shard by shard in this order: the
+  //                     placement does not resolve; "Only torch.strided layout
+  //                     is currently supported"; "Only torch.contiguous_format
+  //                     memory_format is currently supported"; "rank does not
+  //                     match with the rank in its process group"; "Local shard
+  //                     tensor device does not match with local Shard's
+  //                     placement"; its size is not that of its metadata or its
+  //                     dtype not that of the first: "property need to be the
+  //                     same on rank:".
+  //                     Between ranks that have shards: global_size, dtype,
+  //                     requires_grad, pin_memory, in this order, "property
+  //                     does not match from different ranks!". Then "have no
+  //                     local shards on all ranks"; shards overlap or leave a
+  //                     gap.
   //
   // Cost. Every rank receives the metadata of all shards.
   static absl::StatusOr<ShardedTensor> FromLocalShards(
       std::vector<Shard> local_shards, absl::Span<const int64_t> size,
       const ShardedTensorOptions& options = {});
 
-  // Properties
+  // Each rank has the tensor of its only shard; a rank without shards passes an
+  // undefined one, and sets options.dtype. Not collective: that the ranks have
+  // what `spec` says is not checked before the first collective.
+  //   kInvalidArgument  "local_tensor is not a contiguous Tensor."; "Shard
+  //                     tensor size does not match" the shard that `spec` gives
+  //                     to this rank; or it gives several, or none.
+  // and otherwise as Empty.
+  static absl::StatusOr<ShardedTensor> FromLocalTensor(
+      Tensor local_tensor, const ShardingSpecPtr& spec,
+      absl::Span<const int64_t> size, const ShardedTensorOptions& options = {});
+
+  // Each rank has its shards and the metadata of all. Of the options only
+  // group and workers count. `spec` null: inferred. Not collective: as before.
+  //
+  // Layout. The i-th of `local_shards` stands for the i-th entry of this rank
+  // in `metadata`; the result's metadata is what the spec builds.
+  //
+  // Errors. In this order:
+  //   kInvalidArgument     A placement does not resolve.
+  //   kFailedPrecondition  Number of local shards "does not match number of
+  //                        local shards metadata".
+  //   kInvalidArgument     "shards_metadata must not be empty!"; "Only
+  //                        torch.strided layout is currently supported"; from
+  //                        inferring the spec or from BuildMetadata; "Only
+  //                        torch.contiguous_format memory_format is currently
+  //                        supported"; size, pin_memory, device, dtype:
+  //                        "Local shards' tensor … property is incompatible
+  //                        with"; shards overlap or leave a gap.
+  static absl::StatusOr<ShardedTensor> FromLocalShardsAndMetadata(
+      std::vector<Shard> local_shards, const ShardedTensorMetadata& metadata,
+      const ShardedTensorOptions& options = {},
+      const ShardingSpecPtr& spec = nullptr);
+
+  // "All shards here": no group is needed, before Init or in a tool. `shards`
+  // are those of `metadata` that this process has, on whatever ranks and
+  // devices, with any strides. `spec` null: inferred.
+  //   kInvalidArgument  "shards_metadata must not be empty!"; "Only
+  //                     torch.strided layout is currently supported"; from
+  //                     inferring the spec or from BuildMetadata; shards
+  //                     overlap or leave a gap; a shard is not in the metadata,
+  //                     or its tensor has another size or dtype.
+  static absl::StatusOr<ShardedTensor> WithoutGroup(
+      std::vector<Shard> shards, const ShardedTensorMetadata& metadata,
+      const ShardingSpecPtr& spec = nullptr);
+
+  // Properties. Nothing but SetRequiresGrad and moves changes them.
 
   bool defined() const { return state_ != nullptr; }
   const ShardedTensorMetadata& metadata() const;
   const ShardingSpecPtr& spec() const;
+  // Null if there is none.
   const std::shared_ptr<ProcessGroup>& group() const;
-  // This rank's place in the group.
+  // This rank's place in the group: -1 if it is no member, 0 without a group.
   int rank() const;
 
   // Of the global tensor.
   absl::Span<const int64_t> size() const;
+  // -1 is the last dimension.
   //   kOutOfRange  "Dimension out of range".
   absl::StatusOr<int64_t> size(int64_t dim) const;
   int64_t dim() const;
   int64_t numel() const;
   DType dtype() const;
+  Layout layout() const;
+  // Of the first local shard; without one, of the first of all.
+  Device device() const;
   bool requires_grad() const;
+  bool is_floating_point() const;
+  bool is_complex() const;
+  // Of every local shard. False for views only.
+  bool is_contiguous() const;
+  bool is_pinned() const;
+  // Whether no shard of any rank has data.
+  bool is_meta() const;
+
+  // For this handle. Not collective, but to be called by all ranks.
+  //
+  // Cost. If it changes anything, a copy of the metadata.
+  void SetRequiresGrad(bool requires_grad);
 
   // This rank's shards, in the order of the metadata. A Tensor is a handle:
   // copy it to write to the shard.
-  absl::Span<const Shard> local_shards() const { return local_shards_; }
+  absl::Span<const Shard> local_shards() const;
   // Position of local_shards()[i] in metadata().shards.
   absl::Span<const int> local_shard_indices() const;
+  // The shards of metadata() with the ranks in the group that own them; -1 to a
+  // process that is no member, for a rank that is not in the group either.
+  // Empty without a group.
+  absl::Span<const PlacedBox> placed_boxes() const;
 
   // The tensor of the only local shard.
   //   kUnimplemented  "Only single local shard is supported."
@@ -172,16 +287,37 @@ class ShardedTensor {
   // Sets every element of the local shards. Not collective.
   template <typename T>
   absl::Status Fill(T value) {
-    for (Shard& shard : local_shards_) {
+    for (const Shard& shard : local_shards()) {
       if (shard.tensor.device().is_meta()) continue;
-      absl::Status status = shard.tensor.Fill(value);
+      Tensor tensor = shard.tensor;
+      absl::Status status = tensor.Fill(value);
       if (!status.ok()) return status;
     }
     return absl::OkStatus();
   }
 
+  // Of size, properties and layout, and of a view's place: what ranks compare
+  // to know that they mean the same tensor.
+  uint64_t fingerprint() const;
+
   // "ShardedTensor(ShardedTensorMetadata(…))".
   std::string ToString() const;
+
+  // The box of `sizes` at `offsets`, as a view: it shares the elements, and
+  // whatever moves it moves no more than the box. Not collective, but arguments
+  // are the same on all ranks.
+  //
+  // Layout. The shards are those of this tensor that meet the box, cut to it,
+  // in the same order; offsets count from the corner of the box. A box without
+  // elements has one empty shard. The spec is inferred.
+  //   kOutOfRange  The box is not inside the tensor.
+  //
+  // Cost. O(shards); no data moves.
+  absl::StatusOr<ShardedTensor> Narrow(absl::Span<const int64_t> offsets,
+                                       absl::Span<const int64_t> sizes) const;
+  // The elements [start, start + length) of one dimension.
+  absl::StatusOr<ShardedTensor> Narrow(int64_t dim, int64_t start,
+                                       int64_t length) const;
 
   // Moving data. Collective.
 
@@ -200,6 +336,11 @@ class ShardedTensor {
   absl::StatusOr<Tensor> Gather(int dst_rank = 0, Tensor out = Tensor(),
                                 const ReshardOptions& options = {}) const;
 
+  // The same for every rank: each gets the whole tensor, in its `out` if it
+  // passes one.
+  absl::StatusOr<Tensor> AllGather(Tensor out = Tensor(),
+                                   const ReshardOptions& options = {}) const;
+
   // Gives this tensor the layout `target`: any layout to any other. Contents,
   // size and dtype stay.
   //
@@ -211,55 +352,91 @@ class ShardedTensor {
   //   kResourceExhausted   No memory for the new shards.
   //
   // Memory. The new shards beside the old ones, and options.max_staging_bytes.
-  // Copies of this object keep the old shards alive.
+  // A box that stays on its rank stays where it is in memory, unless another
+  // handle shares it or options.allocator is given. Copies of this object keep
+  // the old shards alive.
   //
   // Cost. Only elements that change rank are sent, each once. One small round
   // of agreement; no data moves if the layout is the same already.
   absl::Status Reshard(const ShardingSpecPtr& target,
                        const ReshardOptions& options = {});
 
+  // The same as a new tensor, whose elements are always its own.
+  absl::StatusOr<ShardedTensor> Resharded(
+      const ShardingSpecPtr& target, const ReshardOptions& options = {}) const;
+
   // Copies the contents into the shards of `dst`, whatever its layout: Reshard
-  // without new memory, for repeated use.
+  // without new memory, for repeated use. `dst` may be a view.
   //   kInvalidArgument     Size, dtype or group differ, or the memory of the
   //                        shards overlaps.
   //   kFailedPrecondition  A shard is not in host memory, or not writable.
   absl::Status ReshardInto(ShardedTensor& dst,
                            const ReshardOptions& options = {}) const;
 
+  // Copies on each rank. Collective: the ranks agree that they all succeed or
+  // that none does. Without a group: on this process alone.
+
+  // Fills the shards from those of `src`, which has the same layout.
+  //   kFailedPrecondition  "inplace copy can only happen between two
+  //                        ShardedTensor with same metadata!": size, boxes or
+  //                        owners differ; ReshardInto takes any layout. Or a
+  //                        shard is not in host memory, or not writable.
+  //   kInvalidArgument     The dtype or group differs.
+  absl::Status CopyFrom(const ShardedTensor& src);
+
+  // The same in memory of its own, contiguous.
+  absl::StatusOr<ShardedTensor> Clone(Allocator* allocator = nullptr) const;
+
+  // With another dtype (values as by Tensor::To), on another device, in another
+  // group. Shards that stay as they are, are shared; see ToOptions::copy.
+  //   kInvalidArgument     "Global rank N does not exist in input process
+  //                        group"; without a group, the shards here are not
+  //                        those of this rank in the new one.
+  //   kUnimplemented       "Cannot copy out of meta tensor; no data!"; no
+  //                        memory of that device, or no way to copy to it.
+  //   kResourceExhausted   No memory.
+  //
+  // Layout. Boxes and their order stay; placements get the device, and the spec
+  // too (ShardingSpec::WithPlacements). What leaves the CPU is not pinned.
+  absl::StatusOr<ShardedTensor> To(const ToOptions& options) const;
+  absl::StatusOr<ShardedTensor> To(DType dtype) const {
+    return To(ToOptions{.dtype = dtype});
+  }
+  absl::StatusOr<ShardedTensor> To(Device device) const {
+    return To(ToOptions{.device = device});
+  }
+  absl::StatusOr<ShardedTensor> To(std::shared_ptr<ProcessGroup> group) const {
+    return To(ToOptions{.group = std::move(group)});
+  }
+  absl::StatusOr<ShardedTensor> Cpu() const {
+    return To(Device{.type = DeviceType::kCpu});
+  }
+  // On each rank's current device.
+  absl::StatusOr<ShardedTensor> Cuda(Allocator* allocator = nullptr) const {
+    return To(ToOptions{.device = Device{.type = DeviceType::kCuda},
+                        .allocator = allocator});
+  }
+
  private:
-  friend absl::StatusOr<ShardedTensor> ShardTensor(
-      const Tensor& tensor, const ShardingSpecPtr& spec, int src_rank,
-      std::shared_ptr<ProcessGroup> group, const ReshardOptions& options);
+  friend class internal::ShardedTensorAccess;
 
-  // What all copies share and nobody changes.
-  struct State;
+  using State = internal::ShardedTensorState;
 
-  static absl::StatusOr<std::shared_ptr<const State>> MakeState(
-      std::shared_ptr<ProcessGroup> group, const ShardingSpecPtr& spec,
-      absl::Span<const int64_t> size, const TensorProperties& properties);
-  static absl::StatusOr<ShardedTensor> Allocate(
-      std::shared_ptr<const State> state, Allocator* allocator);
-  static absl::StatusOr<ShardedTensor> Scatter(
-      const Tensor& tensor, const ShardingSpecPtr& spec, int src_rank,
-      const std::shared_ptr<ProcessGroup>& group,
-      absl::Span<const int64_t> size, DType dtype,
-      const ReshardOptions& options);
-  static absl::Status NotCreated(absl::string_view operation);
+  ShardedTensor(std::shared_ptr<const State> state,
+                std::shared_ptr<const std::vector<Shard>> shards);
 
   const State& state() const;
-  absl::Status PrepareOut(bool is_destination, Tensor& out) const;
-  absl::StatusOr<ReshardExecutor> PrepareMove(
-      const ShardedTensor& dst, const ReshardOptions& options) const;
 
+  // What all copies share and nobody changes. As many shards as the state has
+  // local indices.
   std::shared_ptr<const State> state_;
-  // As many as the state has local indices.
-  std::vector<Shard> local_shards_;
+  std::shared_ptr<const std::vector<Shard>> local_shards_;
 };
 
 std::ostream& operator<<(std::ostream& out, const ShardedTensor& tensor);
 
 // Cuts a tensor that one rank has and gives each rank its shards, as copies.
-// Works for any spec.
+// Works for any spec; one that is a TensorScatterer does it its own way.
 //
 // Collective. All ranks pass equal `spec` and `src_rank`. `tensor` is read on
 // `src_rank`; others may pass an undefined one and learn size and dtype. A null

@@ -120,7 +120,7 @@ void BM_Plan(benchmark::State& state, bool bricks) {
       shards[i].placement =
           Placement::OnRank(static_cast<int>(i % static_cast<size_t>(ranks)));
     }
-    return PlacedBoxes(shards, ranks).value();
+    return PlacedBoxes(shards, AllRanks(ranks)).value();
   };
   const std::vector<PlacedBox> from = boxes(state.range(0));
   std::vector<PlacedBox> to = from;

@@ -9,30 +9,13 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "sherd/core/base/checked_math.h"
+#include "sherd/core/base/error_info.h"
 #include "sherd/core/base/status_macros.h"
 #include "sherd/core/sharding/shard_validation.h"
 #include "sherd/core/tensor/shape.h"
 
 namespace sherd {
 namespace {
-
-// Part `index` of `count` of a dimension: what follows from ceil division, with
-// an offset that is not cut off at the end.
-struct Chunk {
-  int64_t offset;
-  int64_t size;
-};
-
-absl::StatusOr<Chunk> ChunkAt(int64_t size, int64_t count, int64_t index) {
-  const int64_t length = ChunkLength(size, count);
-  const std::optional<int64_t> offset = CheckedMul(length, index);
-  if (!offset) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("chunk ", index, " of ", count, " of a dimension of ",
-                     size, " begins where 64 bits do not reach"));
-  }
-  return Chunk{*offset, std::clamp<int64_t>(size - *offset, 0, length)};
-}
 
 // The dimension in which shards begin elsewhere than at 0, if it is exactly
 // one.
@@ -81,25 +64,12 @@ std::optional<std::vector<Placement>> AsChunks(
   return placements;
 }
 
-absl::Status CheckGrid(absl::Span<const int64_t> size,
-                       absl::Span<const int64_t> grid, size_t placements) {
-  SHERD_RETURN_IF_ERROR(NumElements(size).status());
-  int64_t cells = 1;
-  bool valid = grid.size() == size.size();
-  for (const int64_t parts : grid) {
-    const std::optional<int64_t> product = CheckedMul(cells, parts);
-    valid = valid && parts > 0 && product.has_value();
-    cells = product.value_or(0);
-  }
-  if (!valid) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "a grid of ", FormatDims(grid), " does not fit a tensor of size ",
-        FormatDims(size), ": expected one positive number per dimension"));
-  }
-  if (static_cast<uint64_t>(cells) != placements) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("a grid of ", FormatDims(grid), " has ", cells,
-                     " cells, but there are ", placements, " placements"));
+absl::Status CheckPlacements(absl::Span<const Placement> placements) {
+  for (size_t i = 0; i < placements.size(); ++i) {
+    absl::Status status = placements[i].status();
+    if (!status.ok()) {
+      return Annotate(std::move(status), absl::StrCat("placement ", i));
+    }
   }
   return absl::OkStatus();
 }
@@ -108,6 +78,17 @@ absl::Status CheckGrid(absl::Span<const int64_t> size,
 
 int64_t ChunkLength(int64_t size, int64_t chunks) {
   return size / chunks + (size % chunks != 0 ? 1 : 0);
+}
+
+absl::StatusOr<Chunk> ChunkAt(int64_t size, int64_t count, int64_t index) {
+  const int64_t length = ChunkLength(size, count);
+  const std::optional<int64_t> offset = CheckedMul(length, index);
+  if (!offset) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("chunk ", index, " of ", count, " of a dimension of ",
+                     size, " begins where 64 bits do not reach"));
+  }
+  return Chunk{*offset, std::clamp<int64_t>(size - *offset, 0, length)};
 }
 
 std::ostream& operator<<(std::ostream& out, const ShardingSpec& spec) {
@@ -120,9 +101,7 @@ ChunkShardingSpec::Create(int dim, std::vector<Placement> placements) {
     return absl::InvalidArgumentError(
         "ChunkShardingSpec needs at least one placement, found none");
   }
-  for (const Placement& placement : placements) {
-    SHERD_RETURN_IF_ERROR(placement.status());
-  }
+  SHERD_RETURN_IF_ERROR(CheckPlacements(placements));
   return std::shared_ptr<const ChunkShardingSpec>(
       new ChunkShardingSpec(dim, std::move(placements)));
 }
@@ -162,26 +141,52 @@ std::string ChunkShardingSpec::ToString() const {
                       absl::StrJoin(placements_, ", ", format), "])");
 }
 
+ShardingSpecPtr ChunkShardingSpec::WithPlacements(
+    absl::FunctionRef<Placement(const Placement&)> replace) const {
+  std::vector<Placement> placements;
+  placements.reserve(placements_.size());
+  for (const Placement& placement : placements_) {
+    placements.push_back(replace(placement));
+  }
+  return Create(dim_, std::move(placements)).value_or(nullptr);
+}
+
 bool ChunkShardingSpec::Equals(const ShardingSpec& other) const {
-  const auto* chunk = dynamic_cast<const ChunkShardingSpec*>(&other);
-  return chunk != nullptr && dim_ == chunk->dim_ &&
-         placements_ == chunk->placements_;
+  const auto& chunk = static_cast<const ChunkShardingSpec&>(other);
+  return dim_ == chunk.dim_ && placements_ == chunk.placements_;
 }
 
 absl::StatusOr<std::shared_ptr<const EnumerableShardingSpec>>
 EnumerableShardingSpec::Create(std::vector<ShardMetadata> shards) {
+  return Make(std::move(shards), Replicas::kRefused);
+}
+
+absl::StatusOr<std::shared_ptr<const EnumerableShardingSpec>>
+EnumerableShardingSpec::CreateWithReplicas(std::vector<ShardMetadata> shards) {
+  return Make(std::move(shards), Replicas::kAllowed);
+}
+
+absl::StatusOr<std::shared_ptr<const EnumerableShardingSpec>>
+EnumerableShardingSpec::Make(std::vector<ShardMetadata> shards,
+                             Replicas replicas) {
   if (shards.empty()) {
     return absl::InvalidArgumentError(
         "Empty shard list provided, expected at least one shard");
   }
-  SHERD_RETURN_IF_ERROR(ValidateNonOverlapping(shards));
+  absl::Status disjoint = ValidateNonOverlapping(shards);
+  if (disjoint.ok()) {
+    replicas = Replicas::kRefused;
+  } else if (replicas == Replicas::kAllowed) {
+    disjoint = ValidateNonOverlapping(shards, replicas);
+  }
+  SHERD_RETURN_IF_ERROR(disjoint);
   return std::shared_ptr<const EnumerableShardingSpec>(
-      new EnumerableShardingSpec(std::move(shards)));
+      new EnumerableShardingSpec(std::move(shards), replicas));
 }
 
 absl::StatusOr<ShardedTensorMetadata> EnumerableShardingSpec::BuildMetadata(
     absl::Span<const int64_t> size, const TensorProperties& properties) const {
-  SHERD_RETURN_IF_ERROR(ValidateCover(shards_, size));
+  SHERD_RETURN_IF_ERROR(ValidateCover(shards_, size, replicas_));
   return ShardedTensorMetadata{.shards = shards_,
                                .size = Dims(size.begin(), size.end()),
                                .properties = properties};
@@ -195,42 +200,29 @@ std::string EnumerableShardingSpec::ToString() const {
                       absl::StrJoin(shards_, ", ", format), "])");
 }
 
-bool EnumerableShardingSpec::Equals(const ShardingSpec& other) const {
-  const auto* enumerable = dynamic_cast<const EnumerableShardingSpec*>(&other);
-  return enumerable != nullptr && shards_ == enumerable->shards_;
+ShardingSpecPtr EnumerableShardingSpec::WithPlacements(
+    absl::FunctionRef<Placement(const Placement&)> replace) const {
+  std::vector<ShardMetadata> shards = shards_;
+  for (ShardMetadata& shard : shards) {
+    if (shard.placement) shard.placement = replace(*shard.placement);
+  }
+  return Make(std::move(shards), replicas_).value_or(nullptr);
 }
 
-absl::StatusOr<std::shared_ptr<const EnumerableShardingSpec>> GridShardingSpec(
-    absl::Span<const int64_t> size, absl::Span<const int64_t> grid,
-    const std::vector<Placement>& placements) {
-  SHERD_RETURN_IF_ERROR(CheckGrid(size, grid, placements.size()));
-  std::vector<ShardMetadata> shards;
-  shards.reserve(placements.size());
-  Dims cell(grid.size(), 0);
-  for (const Placement& placement : placements) {
-    ShardMetadata& shard = shards.emplace_back();
-    for (size_t d = 0; d < grid.size(); ++d) {
-      SHERD_ASSIGN_OR_RETURN(const Chunk chunk,
-                             ChunkAt(size[d], grid[d], cell[d]));
-      shard.offsets.push_back(chunk.offset);
-      shard.sizes.push_back(chunk.size);
-    }
-    shard.placement = placement;
-    for (size_t d = grid.size(); d-- > 0;) {
-      if (++cell[d] < grid[d]) break;
-      cell[d] = 0;
-    }
-  }
-  return EnumerableShardingSpec::Create(std::move(shards));
+bool EnumerableShardingSpec::Equals(const ShardingSpec& other) const {
+  const auto& enumerable = static_cast<const EnumerableShardingSpec&>(other);
+  return shards_ == enumerable.shards_;
 }
 
 absl::StatusOr<ShardingSpecPtr> InferShardingSpec(
-    absl::Span<const ShardMetadata> shards) {
+    absl::Span<const ShardMetadata> shards, Replicas replicas) {
+  std::vector<ShardMetadata> list(shards.begin(), shards.end());
   // Also finds what is wrong with them.
   SHERD_ASSIGN_OR_RETURN(
       const ShardingSpecPtr enumerable,
-      EnumerableShardingSpec::Create(
-          std::vector<ShardMetadata>(shards.begin(), shards.end())));
+      replicas == Replicas::kAllowed
+          ? EnumerableShardingSpec::CreateWithReplicas(std::move(list))
+          : EnumerableShardingSpec::Create(std::move(list)));
   const std::optional<size_t> dim = FindChunkedDim(shards);
   if (!dim) return enumerable;
   std::optional<std::vector<Placement>> placements = AsChunks(shards, *dim);

@@ -6,8 +6,11 @@
 #include <memory>
 #include <ostream>
 #include <string>
+#include <typeinfo>
+#include <utility>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "sherd/core/sharding/placement.h"
@@ -22,30 +25,50 @@ class ShardingSpec;
 // where a spec is expected; null is reported as "Expecting ShardingSpec".
 using ShardingSpecPtr = std::shared_ptr<const ShardingSpec>;
 
-// A rule that turns the size of a tensor into boxes with places. Users may add
-// their own.
+// A rule that turns the size of a tensor into boxes with places.
+//
+// Users add their own by deriving from this class, or from one of those below:
+// then what is done for the class below is done for theirs too, unless they ask
+// for something else. What a spec of theirs builds is checked wherever it is
+// used (BuildValidatedMetadata). One that also is a TensorScatterer decides how
+// ShardTensor hands out the elements.
 //
 // Threads. Safe.
 class ShardingSpec {
  public:
   virtual ~ShardingSpec() = default;
 
-  // The shards of a tensor of `size`: boxes that do not overlap and together
-  // hold every element. Equal specs give equal results.
+  // The shards of a tensor of `size`: boxes that together hold every element.
+  // Equal boxes with different placements are replicas; otherwise boxes do not
+  // overlap. Equal specs give equal results.
   //   kInvalidArgument  The rule does not fit the size, or the size is
   //                     negative or overflows.
   virtual absl::StatusOr<ShardedTensorMetadata> BuildMetadata(
       absl::Span<const int64_t> size,
       const TensorProperties& properties) const = 0;
 
+  // Everything that makes the rule what it is: ranks compare specs by it.
   virtual std::string ToString() const = 0;
 
+  // The same rule with `replace(p)` in place of every placement p, for a tensor
+  // that goes to other devices or ranks. Null if the spec has no answer: the
+  // tensor then gets a spec inferred from its metadata.
+  virtual ShardingSpecPtr WithPlacements(
+      absl::FunctionRef<Placement(const Placement&)> /*replace*/) const {
+    return nullptr;
+  }
+
+  // Whether both are of one class and have the same parameters.
   friend bool operator==(const ShardingSpec& a, const ShardingSpec& b) {
-    return a.Equals(b);
+    return typeid(a) == typeid(b) && a.Equals(b);
   }
 
  protected:
-  // Whether `other` is the same rule: same class, same parameters.
+  ShardingSpec() = default;
+  ShardingSpec(const ShardingSpec&) = default;
+  ShardingSpec& operator=(const ShardingSpec&) = delete;
+
+  // Whether `other`, which is of the same class, has the same parameters.
   virtual bool Equals(const ShardingSpec& other) const = 0;
 };
 
@@ -57,7 +80,16 @@ std::ostream& operator<<(std::ostream& out, const ShardingSpec& spec);
 // chunk i holds [s * i, min(s * i + s, D)), and is empty once s * i >= D.
 // Metadata has one entry per placement, in their order; the offset of an empty
 // chunk is s * i all the same. A rank may have several chunks, or none.
-class ChunkShardingSpec final : public ShardingSpec {
+//
+// Derived classes are made from a spec that Create has checked, keep its rule,
+// and give Equals, ToString and WithPlacements for what they add:
+//
+//     class MyChunks : public ChunkShardingSpec {
+//      public:
+//       explicit MyChunks(const ChunkShardingSpec& chunks)
+//           : ChunkShardingSpec(chunks) {}
+//     };
+class ChunkShardingSpec : public ShardingSpec {
  public:
   // `dim` may be negative, counting from the end; its range is checked when
   // sizes are known. Placements may be written as text:
@@ -89,21 +121,27 @@ class ChunkShardingSpec final : public ShardingSpec {
   //                     D dimensions, so never valid for a scalar.
   absl::StatusOr<ShardedTensorMetadata> BuildMetadata(
       absl::Span<const int64_t> size,
-      const TensorProperties& properties) const override;
+      const TensorProperties& properties) const final;
   std::string ToString() const override;
+  ShardingSpecPtr WithPlacements(
+      absl::FunctionRef<Placement(const Placement&)> replace) const override;
+
+ protected:
+  ChunkShardingSpec(const ChunkShardingSpec&) = default;
+  // Compares `dim` as it was given: -1 is not the last dimension's number.
+  bool Equals(const ShardingSpec& other) const override;
 
  private:
   ChunkShardingSpec(int dim, std::vector<Placement> placements)
       : dim_(dim), placements_(std::move(placements)) {}
 
-  bool Equals(const ShardingSpec& other) const override;
-
   const int dim_;
   const std::vector<Placement> placements_;
 };
 
-// Lists the boxes one by one; fits tensors of exactly one size.
-class EnumerableShardingSpec final : public ShardingSpec {
+// Lists the boxes one by one; fits tensors of exactly one size. Derived classes
+// are made as those of ChunkShardingSpec.
+class EnumerableShardingSpec : public ShardingSpec {
  public:
   //     EnumerableShardingSpec::Create({
   //         {.offsets = {0, 0}, .sizes = {5, 10}, .placement = "rank:0/cpu"},
@@ -113,44 +151,61 @@ class EnumerableShardingSpec final : public ShardingSpec {
   static absl::StatusOr<std::shared_ptr<const EnumerableShardingSpec>> Create(
       std::vector<ShardMetadata> shards);
 
+  // The same, and equal boxes with different placements are replicas. Without
+  // any it is the spec that Create makes.
+  static absl::StatusOr<std::shared_ptr<const EnumerableShardingSpec>>
+  CreateWithReplicas(std::vector<ShardMetadata> shards);
+
   const std::vector<ShardMetadata>& shards() const { return shards_; }
+  // Whether there are equal boxes among them that are not empty.
+  bool has_replicas() const { return replicas_ == Replicas::kAllowed; }
 
   // Errors. See ValidateCover.
   absl::StatusOr<ShardedTensorMetadata> BuildMetadata(
       absl::Span<const int64_t> size,
-      const TensorProperties& properties) const override;
+      const TensorProperties& properties) const final;
   std::string ToString() const override;
+  // Null if two replicas would get one placement.
+  ShardingSpecPtr WithPlacements(
+      absl::FunctionRef<Placement(const Placement&)> replace) const override;
 
- private:
-  explicit EnumerableShardingSpec(std::vector<ShardMetadata> shards)
-      : shards_(std::move(shards)) {}
-
+ protected:
+  EnumerableShardingSpec(const EnumerableShardingSpec&) = default;
   bool Equals(const ShardingSpec& other) const override;
 
+ private:
+  EnumerableShardingSpec(std::vector<ShardMetadata> shards, Replicas replicas)
+      : shards_(std::move(shards)), replicas_(replicas) {}
+
+  static absl::StatusOr<std::shared_ptr<const EnumerableShardingSpec>> Make(
+      std::vector<ShardMetadata> shards, Replicas replicas);
+
   const std::vector<ShardMetadata> shards_;
+  const Replicas replicas_;
 };
 
-// Cuts every dimension d of a tensor of `size` into grid[d] parts, each by the
-// rule of ChunkShardingSpec.
-//
-// Layout. The cell (c[0], c[1], …) has placement number ((c[0] * grid[1] +
-// c[1]) * grid[2] + …). A scalar has an empty grid and one placement.
-//   kInvalidArgument  `grid` does not have the dimensions of `size` or an entry
-//                     is not positive, or there are not as many placements as
-//                     cells.
-absl::StatusOr<std::shared_ptr<const EnumerableShardingSpec>> GridShardingSpec(
-    absl::Span<const int64_t> size, absl::Span<const int64_t> grid,
-    const std::vector<Placement>& placements);
-
 // A spec whose BuildMetadata gives these shards: ChunkShardingSpec if they are
-// chunks of one dimension in any order, and otherwise, or if all begin at 0,
-// EnumerableShardingSpec.
-//   kInvalidArgument  As EnumerableShardingSpec::Create.
+// chunks of one dimension, which may stand in any order and are then put into
+// that of their offsets, and otherwise, or if all begin at 0,
+// EnumerableShardingSpec with the shards as they are. Never MeshShardingSpec:
+// several meshes have the same shards, and none moves other bytes.
+//   kInvalidArgument  As EnumerableShardingSpec::Create, or, if replicas are
+//                     allowed, CreateWithReplicas.
 absl::StatusOr<ShardingSpecPtr> InferShardingSpec(
-    absl::Span<const ShardMetadata> shards);
+    absl::Span<const ShardMetadata> shards,
+    Replicas replicas = Replicas::kRefused);
 
 // ceil(size / chunks) without overflow: the length of a chunk. `chunks` > 0.
 int64_t ChunkLength(int64_t size, int64_t chunks);
+
+// Part `index` of `count` parts of a dimension of `size`, by the rule of
+// ChunkShardingSpec.
+struct Chunk {
+  int64_t offset = 0;
+  int64_t size = 0;
+};
+//   kInvalidArgument  The offset of an empty chunk does not fit in 64 bits.
+absl::StatusOr<Chunk> ChunkAt(int64_t size, int64_t count, int64_t index);
 
 }  // namespace sherd
 

@@ -245,51 +245,75 @@ TEST(EnumerableShardingSpecTest, RefusesWhatDoesNotFit) {
               StatusIs(kInvalid, "Rank of tensor is 1, but shards rank is 2"));
 }
 
-TEST(GridShardingSpecTest, CutsEveryDimensionByTheRuleOfChunks) {
+TEST(EnumerableShardingSpecTest, HoldsReplicasIfAskedTo) {
+  const std::vector<ShardMetadata> shards = {
+      {{0, 0}, {5, 4}, Placement("rank:1/cpu")},
+      {{0, 4}, {5, 6}, Placement("rank:0/cpu")},
+      {{0, 4}, {5, 6}, Placement("rank:2/cpu")},
+      {{0, 4}, {5, 6}, Placement("rank:2/cuda:0")},
+      {{9, 9}, {0, 6}, Placement("rank:0/cpu")},
+      {{9, 9}, {0, 6}, Placement("rank:0/cpu")}};
+  EXPECT_THAT(EnumerableShardingSpec::Create(shards),
+              StatusIs(kInvalid, "overlap"));
   SHERD_ASSERT_OK_AND_ASSIGN(
-      const auto spec, GridShardingSpec({5, 3}, {2, 2}, PlacementsOnRanks(4)));
-  EXPECT_THAT(spec->shards(),
-              ElementsAre(ShardMetadata{{0, 0}, {3, 2}, Placement("rank:0")},
-                          ShardMetadata{{0, 2}, {3, 1}, Placement("rank:1")},
-                          ShardMetadata{{3, 0}, {2, 2}, Placement("rank:2")},
-                          ShardMetadata{{3, 2}, {2, 1}, Placement("rank:3")}));
-  EXPECT_THAT(spec->BuildMetadata({5, 3}, {}), IsOk());
+      const auto spec, EnumerableShardingSpec::CreateWithReplicas(shards));
+  EXPECT_TRUE(spec->has_replicas());
+  EXPECT_THAT(spec->shards(), ElementsAreArray(shards));
+  SHERD_ASSERT_OK_AND_ASSIGN(const ShardedTensorMetadata metadata,
+                             spec->BuildMetadata({5, 10}, {}));
+  EXPECT_THAT(metadata.shards, ElementsAreArray(shards));
+  EXPECT_THAT(spec->BuildMetadata({5, 16}, {}),
+              StatusIs(kInvalid, "does not match tensor volume"));
+  EXPECT_THAT(spec->BuildMetadata({5, 9}, {}),
+              StatusIs(kInvalid, "exceeds tensor dim"));
 }
 
-TEST(GridShardingSpecTest, TakesAnySizeIncludingNoneAtAll) {
-  const std::pair<Dims, Dims> cases[] = {
-      {{}, {}},
-      {{0}, {3}},
-      {{1}, {4}},
-      {{2, 0}, {2, 2}},
-      {{7, 1, 4}, {2, 3, 2}},
-      {{3, 3, 3, 3}, {1, 4, 2, 1}},
-  };
-  for (const auto& [size, grid] : cases) {
-    int cells = 1;
-    for (const int64_t parts : grid) cells *= static_cast<int>(parts);
-    SHERD_ASSERT_OK_AND_ASSIGN(
-        const auto spec,
-        GridShardingSpec(size, grid, PlacementsOnRanks(cells)));
-    EXPECT_EQ(spec->shards().size(), static_cast<size_t>(cells));
-    EXPECT_THAT(spec->BuildMetadata(size, {}), IsOk());
-  }
+TEST(EnumerableShardingSpecTest, RefusesReplicasInOnePlaceAndOtherOverlaps) {
+  EXPECT_THAT(
+      EnumerableShardingSpec::CreateWithReplicas(
+          {{{0}, {4}, Placement("rank:1")}, {{0}, {4}, Placement("rank:1")}}),
+      StatusIs(kInvalid, "overlap"));
+  EXPECT_THAT(EnumerableShardingSpec::CreateWithReplicas(
+                  {{{0}, {4}, Placement("rank:0")},
+                   {{0}, {4}, Placement("rank:1")},
+                   {{0}, {3}, Placement("rank:2")}}),
+              StatusIs(kInvalid, "overlap"));
+  EXPECT_THAT(EnumerableShardingSpec::CreateWithReplicas({}),
+              StatusIs(kInvalid, "Empty shard list provided"));
 }
 
-TEST(GridShardingSpecTest, RefusesGridsThatDoNotFit) {
-  EXPECT_THAT(GridShardingSpec({5, 3}, {2}, PlacementsOnRanks(2)),
-              StatusIs(kInvalid, "one positive number per dimension"));
-  EXPECT_THAT(GridShardingSpec({5, 3}, {2, 0}, {}),
-              StatusIs(kInvalid, "one positive number per dimension"));
-  EXPECT_THAT(GridShardingSpec({5, 3}, {-1, -1}, PlacementsOnRanks(1)),
-              StatusIs(kInvalid, "one positive number per dimension"));
-  EXPECT_THAT(GridShardingSpec({5, 3}, {int64_t{1} << 40, int64_t{1} << 40},
-                               PlacementsOnRanks(1)),
-              StatusIs(kInvalid, "one positive number per dimension"));
-  EXPECT_THAT(GridShardingSpec({5, 3}, {2, 2}, PlacementsOnRanks(3)),
-              StatusIs(kInvalid, "has 4 cells, but there are 3 placements"));
-  EXPECT_THAT(GridShardingSpec({-5, 3}, {2, 2}, PlacementsOnRanks(4)),
-              StatusIs(kInvalid));
+TEST(EnumerableShardingSpecTest, IsTheSameSpecIfThereAreNoReplicas) {
+  const std::vector<ShardMetadata> shards = {{{0}, {4}, Placement("rank:0")},
+                                             {{4}, {1}, Placement("rank:1")}};
+  SHERD_ASSERT_OK_AND_ASSIGN(
+      const auto spec, EnumerableShardingSpec::CreateWithReplicas(shards));
+  EXPECT_FALSE(spec->has_replicas());
+  EXPECT_EQ(*spec, **EnumerableShardingSpec::Create(shards));
+}
+
+Placement ToCuda(const Placement& placement) {
+  return Placement::OnRank(*placement.rank(), {DeviceType::kCuda, 0});
+}
+
+TEST(ShardingSpecTest, GoesToOtherPlaces) {
+  EXPECT_EQ(Chunks(-1, 2)->WithPlacements(ToCuda)->ToString(),
+            "ChunkShardingSpec(dim=-1, placements=[rank:0/cuda:0, "
+            "rank:1/cuda:0])");
+  // A shard without an owner stays so.
+  SHERD_ASSERT_OK_AND_ASSIGN(
+      const auto boxes, EnumerableShardingSpec::Create(
+                            {{{0}, {4}, Placement("rank:0")}, {{4}, {1}, {}}}));
+  const ShardingSpecPtr moved = boxes->WithPlacements(ToCuda);
+  ASSERT_NE(moved, nullptr);
+  EXPECT_EQ(*moved,
+            **EnumerableShardingSpec::Create(
+                {{{0}, {4}, Placement("rank:0/cuda:0")}, {{4}, {1}, {}}}));
+  // Two replicas in one place are none.
+  SHERD_ASSERT_OK_AND_ASSIGN(const auto replicas,
+                             EnumerableShardingSpec::CreateWithReplicas(
+                                 {{{0}, {4}, Placement("rank:0/cpu")},
+                                  {{0}, {4}, Placement("rank:0/cuda:0")}}));
+  EXPECT_EQ(replicas->WithPlacements(ToCuda), nullptr);
 }
 
 TEST(InferShardingSpecTest, FindsChunksInAnyOrderOfShards) {
@@ -350,6 +374,23 @@ TEST(InferShardingSpecTest, PassesErrorsOn) {
   EXPECT_THAT(InferShardingSpec(overlapping), StatusIs(kInvalid, "overlap"));
 }
 
+TEST(InferShardingSpecTest, KeepsReplicasIfTheyAreAllowed) {
+  const std::vector<ShardMetadata> replicas = {{{0}, {2}, Placement("rank:0")},
+                                               {{2}, {2}, Placement("rank:1")},
+                                               {{0}, {2}, Placement("rank:2")},
+                                               {{2}, {2}, Placement("rank:3")}};
+  EXPECT_THAT(InferShardingSpec(replicas), StatusIs(kInvalid, "overlap"));
+  SHERD_ASSERT_OK_AND_ASSIGN(const ShardingSpecPtr inferred,
+                             InferShardingSpec(replicas, Replicas::kAllowed));
+  EXPECT_EQ(*inferred, **EnumerableShardingSpec::CreateWithReplicas(replicas));
+  // Where there are none, nothing is different.
+  const auto metadata = Chunks(0, 4)->BuildMetadata({5}, {}).value();
+  SHERD_ASSERT_OK_AND_ASSIGN(
+      const ShardingSpecPtr chunks,
+      InferShardingSpec(metadata.shards, Replicas::kAllowed));
+  EXPECT_EQ(*chunks, *Chunks(0, 4));
+}
+
 // Users may bring their own rule.
 class EveryRowOnRankZero final : public ShardingSpec {
  public:
@@ -366,9 +407,7 @@ class EveryRowOnRankZero final : public ShardingSpec {
   std::string ToString() const override { return "EveryRowOnRankZero"; }
 
  protected:
-  bool Equals(const ShardingSpec& other) const override {
-    return dynamic_cast<const EveryRowOnRankZero*>(&other) != nullptr;
-  }
+  bool Equals(const ShardingSpec&) const override { return true; }
 };
 
 TEST(ShardingSpecTest, CanBeAUsersOwnClass) {
@@ -378,6 +417,60 @@ TEST(ShardingSpecTest, CanBeAUsersOwnClass) {
   EXPECT_EQ(metadata.shards.size(), 3u);
   EXPECT_EQ(*spec, EveryRowOnRankZero());
   EXPECT_FALSE(*spec == *Chunks(0, 2));
+}
+
+TEST(ShardingSpecTest, OfAUserNeedNotKnowOtherPlaces) {
+  EXPECT_EQ(EveryRowOnRankZero().WithPlacements(ToCuda), nullptr);
+}
+
+// Or add to one that is there.
+class NamedChunks : public ChunkShardingSpec {
+ public:
+  NamedChunks(const ChunkShardingSpec& chunks, std::string name)
+      : ChunkShardingSpec(chunks), name_(std::move(name)) {}
+
+  std::string ToString() const override {
+    return name_ + " " + ChunkShardingSpec::ToString();
+  }
+
+ protected:
+  bool Equals(const ShardingSpec& other) const override {
+    return ChunkShardingSpec::Equals(other) &&
+           static_cast<const NamedChunks&>(other).name_ == name_;
+  }
+
+ private:
+  const std::string name_;
+};
+
+class OtherBoxes : public EnumerableShardingSpec {
+ public:
+  explicit OtherBoxes(const EnumerableShardingSpec& boxes)
+      : EnumerableShardingSpec(boxes) {}
+};
+
+// Only specs that have been checked can be derived from.
+static_assert(!std::copy_constructible<ChunkShardingSpec>);
+static_assert(!std::default_initializable<ChunkShardingSpec>);
+
+TEST(ShardingSpecTest, OfAUserMayBeDerivedFromABuiltInOne) {
+  const auto chunks =
+      ChunkShardingSpec::Create(0, PlacementsOnRanks(3)).value();
+  const NamedChunks named(*chunks, "embeddings");
+  EXPECT_EQ(named.BuildMetadata({7, 2}, {}).value(),
+            chunks->BuildMetadata({7, 2}, {}).value());
+  EXPECT_EQ(named, NamedChunks(*chunks, "embeddings"));
+  EXPECT_FALSE(named == NamedChunks(*chunks, "logits"));
+  // One of another class is another spec, from either side.
+  EXPECT_FALSE(*chunks == named);
+  EXPECT_FALSE(named == *chunks);
+
+  const auto boxes =
+      EnumerableShardingSpec::Create({{{0}, {4}, Placement("rank:0")}}).value();
+  EXPECT_EQ(OtherBoxes(*boxes), OtherBoxes(*boxes));
+  EXPECT_FALSE(*boxes == OtherBoxes(*boxes));
+  EXPECT_EQ(OtherBoxes(*boxes).BuildMetadata({4}, {}).value(),
+            boxes->BuildMetadata({4}, {}).value());
 }
 
 }  // namespace

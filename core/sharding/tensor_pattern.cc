@@ -100,9 +100,18 @@ Tensor PatternTensor(absl::Span<const int64_t> size, DType dtype,
 
 ::testing::AssertionResult HasPattern(const ShardedTensor& tensor,
                                       uint64_t salt) {
+  return HasPattern(tensor, Dims(tensor.size().size(), 0), tensor.size(), salt);
+}
+
+::testing::AssertionResult HasPattern(const ShardedTensor& tensor,
+                                      absl::Span<const int64_t> origin,
+                                      absl::Span<const int64_t> whole_size,
+                                      uint64_t salt) {
   for (const Shard& shard : tensor.local_shards()) {
+    Dims offsets = shard.metadata.offsets;
+    for (size_t d = 0; d < offsets.size(); ++d) offsets[d] += origin[d];
     ::testing::AssertionResult result =
-        HasPattern(shard.tensor, shard.metadata.offsets, tensor.size(), salt);
+        HasPattern(shard.tensor, offsets, whole_size, salt);
     if (!result) return result;
   }
   return ::testing::AssertionSuccess();

@@ -35,6 +35,12 @@ Tensor PatternTensor(absl::Span<const int64_t> size, DType dtype,
 ::testing::AssertionResult HasPattern(const ShardedTensor& tensor,
                                       uint64_t salt = 0);
 
+// The same for a tensor that is the box at `origin` of one of `whole_size`.
+::testing::AssertionResult HasPattern(const ShardedTensor& tensor,
+                                      absl::Span<const int64_t> origin,
+                                      absl::Span<const int64_t> whole_size,
+                                      uint64_t salt = 0);
+
 }  // namespace sherd::testing
 
 #endif  // SHERD_CORE_SHARDING_TENSOR_PATTERN_H_

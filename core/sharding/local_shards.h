@@ -1,0 +1,61 @@
+#ifndef SHERD_CORE_SHARDING_LOCAL_SHARDS_H_
+#define SHERD_CORE_SHARDING_LOCAL_SHARDS_H_
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "sherd/core/comm/process_group.h"
+#include "sherd/core/sharding/reshard_executor.h"
+#include "sherd/core/sharding/shard.h"
+#include "sherd/core/sharding/shard_metadata.h"
+#include "sherd/core/sharding/sharded_tensor_state.h"
+#include "sherd/core/tensor/shape.h"
+#include "sherd/core/tensor/storage.h"
+#include "sherd/core/tensor/tensor.h"
+#include "sherd/core/tensor/tensor_properties.h"
+
+// The shards of this rank as memory: what creation and moves have in common.
+namespace sherd::internal {
+
+using LocalShards = std::shared_ptr<const std::vector<Shard>>;
+
+// `given`, or where shards of `group` are allocated.
+Allocator* AllocatorFor(const ProcessGroup* group, const Device& device,
+                        Allocator* given);
+
+// A tensor for a shard of this rank, contents unspecified.
+absl::StatusOr<Tensor> AllocateShard(const ProcessGroup* group,
+                                     const ShardMetadata& shard,
+                                     const TensorProperties& properties,
+                                     Allocator* allocator);
+
+// New shards for the local indices of `state`, contents unspecified.
+absl::StatusOr<LocalShards> AllocateShards(const ShardedTensorState& state,
+                                           Allocator* allocator);
+
+//   kFailedPrecondition  "… is on DEVICE, expected one in host memory".
+absl::Status CheckHostMemory(const Tensor& tensor, absl::string_view what);
+absl::Status CheckHostMemory(absl::Span<const Shard> shards);
+//   kFailedPrecondition  A shard "may not be written to".
+absl::Status CheckWritable(absl::Span<const Shard> shards);
+
+// Whether a byte between first and last element of a shard of `a` is one of a
+// shard of `b` too.
+bool MemoryOverlaps(absl::Span<const Shard> a, absl::Span<const Shard> b);
+
+Dims StridesOf(const Tensor& tensor);
+
+// `indices`: positions in the lists of the plan.
+std::vector<SourceMemory> SourcesOf(absl::Span<const Shard> shards,
+                                    absl::Span<const int> indices);
+std::vector<DestinationMemory> DestinationsOf(absl::Span<const Shard> shards,
+                                              absl::Span<const int> indices);
+
+}  // namespace sherd::internal
+
+#endif  // SHERD_CORE_SHARDING_LOCAL_SHARDS_H_

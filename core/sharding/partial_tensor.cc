@@ -1,0 +1,456 @@
+#include "sherd/core/sharding/partial_tensor.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "sherd/core/base/error_info.h"
+#include "sherd/core/base/status_macros.h"
+#include "sherd/core/comm/agreement.h"
+#include "sherd/core/sharding/message_rounds.h"
+#include "sherd/core/sharding/placed_box.h"
+#include "sherd/core/sharding/replica_division.h"
+#include "sherd/core/sharding/reshard_plan.h"
+#include "sherd/core/sharding/shard_metadata.h"
+#include "sherd/core/sharding/sharded_tensor_access.h"
+#include "sherd/core/tensor/shape.h"
+#include "sherd/core/tensor/storage.h"
+#include "sherd/core/tensor/strided_copy.h"
+
+namespace sherd {
+namespace {
+
+using internal::BoxPiece;
+using internal::MessageRound;
+
+// Replicas smaller than twice this are reduced by one of their holders.
+constexpr int64_t kMinPart = 4096;
+
+constexpr char kReshard[] = "partial_reshard";
+constexpr char kAllReduce[] = "partial_all_reduce";
+
+// What each rank tells the others before data moves. What has to be the same is
+// a hash each, so that a difference has a name.
+struct CallNote {
+  uint64_t size = 0;
+  int64_t dtype = 0;
+  int64_t op = 0;
+  uint64_t target = 0;
+  int64_t max_staging_bytes = 0;
+};
+
+uint64_t HashOf(absl::Span<const int64_t> dims) {
+  Fingerprint hash;
+  hash.Add(static_cast<int64_t>(dims.size()));
+  for (const int64_t n : dims) hash.Add(n);
+  return hash.value();
+}
+
+// Every rank sees all notes and comes to the same result.
+absl::Status CompareNotes(absl::string_view operation,
+                          absl::Span<const CallNote> notes) {
+  for (size_t rank = 1; rank < notes.size(); ++rank) {
+    const CallNote& a = notes[0];
+    const CallNote& b = notes[rank];
+    const char* what = nullptr;
+    if (a.dtype != b.dtype) {
+      what = "dtype";
+    } else if (a.size != b.size) {
+      what = "size";
+    } else if (a.op != b.op) {
+      what = "reduction";
+    } else if (a.max_staging_bytes != b.max_staging_bytes) {
+      what = "max_staging_bytes";
+    } else if (a.target != b.target) {
+      what = "sharding_spec";
+    }
+    if (what == nullptr) continue;
+    return WithErrorInfo(
+        absl::InvalidArgumentError(
+            absl::StrCat(operation, ": the ", what, " of rank ", rank,
+                         " does not match that of rank 0")),
+        {.operation = std::string(operation), .rank = static_cast<int>(rank)});
+  }
+  return absl::OkStatus();
+}
+
+// The address of the element at `offsets`, where `base` is that at `origin`.
+template <typename Byte>
+Byte* AddressOf(Byte* base, const Dims& offsets, const Dims& origin,
+                absl::Span<const int64_t> strides, size_t element_size) {
+  int64_t at = 0;
+  for (size_t d = 0; d < offsets.size(); ++d) {
+    at += (offsets[d] - origin[d]) * strides[d];
+  }
+  return base + at * static_cast<int64_t>(element_size);
+}
+
+// One reduction of local summands into the shards of a sharded tensor. Each
+// rank gets what the others have of its shards, a segment at a time, and
+// reduces it with its own in the order of ranks.
+class Reducer {
+ public:
+  Reducer(const Tensor& local, ReduceOp op, const ShardedTensor& result,
+          const PartialOptions& options)
+      : local_(local),
+        op_(op),
+        result_(result),
+        options_(options),
+        group_(*result.group()),
+        rank_(static_cast<size_t>(group_.rank())) {}
+
+  //   kInvalidArgument    The staging bound is too low.
+  //   kResourceExhausted  No staging memory.
+  absl::Status Plan();
+
+  // Collective. All ranks have a plan, with the same size, spec and options.
+  absl::Status Run();
+
+  const PartialStats& stats() const { return stats_; }
+
+ private:
+  // What is reduced for one rank in one round, as this rank has it: where it
+  // begins if it is one run of memory in row-major order, otherwise null.
+  const std::byte* SourceRun(const MessageRound& segment) const;
+  // The same in a shard of this rank.
+  std::byte* DestinationRun(const MessageRound& segment) const;
+
+  const std::byte* SourceOf(const BoxPiece& piece) const;
+  std::byte* DestinationOf(const BoxPiece& piece) const;
+  const Shard& TargetOf(const BoxPiece& piece) const {
+    return result_.local_shards()[static_cast<size_t>(piece.dst_shard)];
+  }
+  // Null if `rank` has nothing to get any more.
+  const MessageRound* SegmentOf(size_t rank, size_t round) const {
+    const std::vector<MessageRound>& of_rank = segments_[rank];
+    return round < of_rank.size() ? &of_rank[round] : nullptr;
+  }
+  int64_t StagedBytes(size_t round) const;
+  void Pack(const MessageRound& segment, std::byte* to);
+  void Unpack(const MessageRound& segment, const std::byte* from);
+  absl::Status RunRound(size_t round);
+
+  const Tensor& local_;
+  const ReduceOp op_;
+  const ShardedTensor& result_;
+  const PartialOptions& options_;
+  ProcessGroup& group_;
+  const size_t rank_;
+  // By rank, then by round.
+  std::vector<std::vector<MessageRound>> segments_;
+  size_t rounds_ = 0;
+  std::shared_ptr<Storage> staging_;
+  PartialStats stats_;
+};
+
+absl::Status Reducer::Plan() {
+  const auto ranks = static_cast<size_t>(group_.size());
+  std::vector<std::vector<BoxCopy>> boxes(ranks);
+  std::vector<int> next(ranks, 0);
+  for (const PlacedBox& box : result_.placed_boxes()) {
+    const auto rank = static_cast<size_t>(box.rank);
+    const int position = next[rank]++;
+    if (std::count(box.sizes.begin(), box.sizes.end(), 0) > 0) continue;
+    boxes[rank].push_back(
+        {.dst_shard = position, .offsets = box.offsets, .sizes = box.sizes});
+  }
+  // A segment goes to each other rank, one comes from each, and one is reduced.
+  const int64_t slots = 2 * group_.size() - 1;
+  const auto element_size = static_cast<int64_t>(local_.element_size());
+  const int64_t max_bytes = options_.max_staging_bytes / slots;
+  // What exchanges replicas wants four elements for each peer.
+  const int64_t least =
+      std::max(slots, 4 * (int64_t{group_.size()} - 1)) * element_size;
+  if (options_.max_staging_bytes < least) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "max_staging_bytes is ", options_.max_staging_bytes,
+        ", expected at least ", least, " for ", group_.size(), " ranks"));
+  }
+  int64_t most = 0;
+  for (const std::vector<BoxCopy>& of_rank : boxes) {
+    segments_.push_back(
+        internal::CutIntoRounds(of_rank, local_.element_size(), max_bytes));
+    rounds_ = std::max(rounds_, segments_.back().size());
+  }
+  for (size_t round = 0; round < rounds_; ++round) {
+    most = std::max(most, StagedBytes(round));
+  }
+  SHERD_ASSIGN_OR_RETURN(staging_,
+                         Storage::Allocate(static_cast<size_t>(most)));
+  stats_.staging_bytes = most;
+  stats_.rounds = static_cast<int64_t>(rounds_);
+  return absl::OkStatus();
+}
+
+int64_t Reducer::StagedBytes(size_t round) const {
+  int64_t bytes = 0;
+  for (size_t rank = 0; rank < segments_.size(); ++rank) {
+    const MessageRound* const segment = SegmentOf(rank, round);
+    if (segment == nullptr) continue;
+    if (rank != rank_) {
+      if (SourceRun(*segment) == nullptr) bytes += segment->bytes;
+      continue;
+    }
+    bytes += segment->bytes * (group_.size() - 1);
+    if (DestinationRun(*segment) == nullptr) bytes += segment->bytes;
+  }
+  return bytes;
+}
+
+const std::byte* Reducer::SourceOf(const BoxPiece& piece) const {
+  return AddressOf(static_cast<const std::byte*>(local_.data()), piece.offsets,
+                   Dims(piece.offsets.size(), 0), local_.strides(),
+                   local_.element_size());
+}
+
+std::byte* Reducer::DestinationOf(const BoxPiece& piece) const {
+  Tensor tensor = TargetOf(piece).tensor;
+  return AddressOf(static_cast<std::byte*>(tensor.data()), piece.offsets,
+                   TargetOf(piece).metadata.offsets, tensor.strides(),
+                   tensor.element_size());
+}
+
+const std::byte* Reducer::SourceRun(const MessageRound& segment) const {
+  const std::byte* const begin = SourceOf(segment.pieces[0]);
+  const std::byte* end = begin;
+  for (const BoxPiece& piece : segment.pieces) {
+    if (SourceOf(piece) != end ||
+        !IsContiguousRun(piece.sizes, local_.strides())) {
+      return nullptr;
+    }
+    end += piece.bytes;
+  }
+  return begin;
+}
+
+std::byte* Reducer::DestinationRun(const MessageRound& segment) const {
+  std::byte* const begin = DestinationOf(segment.pieces[0]);
+  const std::byte* end = begin;
+  for (const BoxPiece& piece : segment.pieces) {
+    if (DestinationOf(piece) != end ||
+        piece.dst_shard != segment.pieces[0].dst_shard ||
+        !IsContiguousRun(piece.sizes, TargetOf(piece).tensor.strides())) {
+      return nullptr;
+    }
+    end += piece.bytes;
+  }
+  return begin;
+}
+
+void Reducer::Pack(const MessageRound& segment, std::byte* to) {
+  for (const BoxPiece& piece : segment.pieces) {
+    StridedCopy(to, ContiguousStrides(piece.sizes), SourceOf(piece),
+                local_.strides(), piece.sizes, local_.element_size());
+    to += piece.bytes;
+  }
+  stats_.bytes_staged += segment.bytes;
+}
+
+void Reducer::Unpack(const MessageRound& segment, const std::byte* from) {
+  for (const BoxPiece& piece : segment.pieces) {
+    StridedCopy(DestinationOf(piece), TargetOf(piece).tensor.strides(), from,
+                ContiguousStrides(piece.sizes), piece.sizes,
+                local_.element_size());
+    from += piece.bytes;
+  }
+  stats_.bytes_staged += segment.bytes;
+}
+
+absl::Status Reducer::RunRound(size_t round) {
+  auto* free = static_cast<std::byte*>(staging_->data());
+  const auto take = [&](int64_t bytes) {
+    return std::exchange(free, free + bytes);
+  };
+  const MessageRound* const own = SegmentOf(rank_, round);
+  std::vector<ConstBytes> sends(segments_.size());
+  std::vector<MutableBytes> recvs(segments_.size());
+  for (size_t rank = 0; rank < segments_.size(); ++rank) {
+    if (rank == rank_) continue;
+    if (own != nullptr) {
+      recvs[rank] =
+          MutableBytes(take(own->bytes), static_cast<size_t>(own->bytes));
+    }
+    const MessageRound* const segment = SegmentOf(rank, round);
+    if (segment == nullptr) continue;
+    const std::byte* from = SourceRun(*segment);
+    if (from == nullptr) {
+      std::byte* const packed = take(segment->bytes);
+      Pack(*segment, packed);
+      from = packed;
+    }
+    sends[rank] = ConstBytes(from, static_cast<size_t>(segment->bytes));
+    stats_.bytes_sent += segment->bytes;
+  }
+  SHERD_RETURN_IF_ERROR(
+      group_.AllToAllV(sends, recvs, {.timeout = options_.timeout}));
+  if (own == nullptr) return absl::OkStatus();
+
+  std::byte* to = DestinationRun(*own);
+  const bool in_place = to != nullptr;
+  if (!in_place) to = take(own->bytes);
+  const std::byte* mine = SourceRun(*own);
+  if (mine == nullptr) {
+    // The result may stand where an input stood.
+    Pack(*own, to);
+    mine = to;
+  }
+  std::vector<const void*> inputs;
+  for (const MutableBytes& received : recvs) inputs.push_back(received.data());
+  inputs[rank_] = mine;
+  Reduce(op_, local_.dtype(), to, inputs,
+         static_cast<size_t>(own->bytes) / local_.element_size(),
+         group_.size());
+  stats_.bytes_received += own->bytes * (group_.size() - 1);
+  if (!in_place) Unpack(*own, to);
+  return absl::OkStatus();
+}
+
+absl::Status Reducer::Run() {
+  for (size_t round = 0; round < rounds_; ++round) {
+    SHERD_RETURN_IF_ERROR(RunRound(round));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckHostMemory(const ShardedTensor& tensor) {
+  for (const Shard& shard : tensor.local_shards()) {
+    if (shard.tensor.device().is_cpu()) continue;
+    return absl::FailedPreconditionError(
+        absl::StrCat(shard.metadata.ToString(), " is not in host memory"));
+  }
+  return absl::OkStatus();
+}
+
+// A tensor in whose layout every element of `target` is once: that itself, if
+// it has no replicas, otherwise one in which replicas are divided among their
+// holders.
+absl::StatusOr<ShardedTensor> WithoutReplicas(const ShardedTensor& target) {
+  const absl::Span<const PlacedBox> boxes = target.placed_boxes();
+  std::vector<int64_t> load(static_cast<size_t>(target.group()->size()), 0);
+  const std::vector<DividedBox> parts =
+      DivideReplicas(boxes, kMinPart, absl::MakeSpan(load));
+  const bool whole =
+      parts.size() == boxes.size() &&
+      std::all_of(parts.begin(), parts.end(), [&](const DividedBox& part) {
+        return part.part.sizes == boxes[part.box].sizes;
+      });
+  if (whole) return target;
+  std::vector<ShardMetadata> shards;
+  for (const DividedBox& part : parts) {
+    shards.push_back({part.part.offsets, part.part.sizes,
+                      target.metadata().shards[part.box].placement});
+  }
+  SHERD_ASSIGN_OR_RETURN(const ShardingSpecPtr spec,
+                         EnumerableShardingSpec::Create(std::move(shards)));
+  return ShardedTensor::Empty(
+      spec, target.size(), {.dtype = target.dtype(), .group = target.group()});
+}
+
+}  // namespace
+
+PartialTensor::PartialTensor(Tensor local, ReduceOp op,
+                             std::shared_ptr<ProcessGroup> group)
+    : local_(std::move(local)), op_(op), group_(std::move(group)) {}
+
+absl::StatusOr<PartialTensor> PartialTensor::Create(
+    Tensor local, ReduceOp op, std::shared_ptr<ProcessGroup> given) {
+  SHERD_ASSIGN_OR_RETURN(std::shared_ptr<ProcessGroup> group,
+                         internal::GroupOrDefault(std::move(given)));
+  SHERD_RETURN_IF_ERROR(internal::CheckMember(*group, "partial tensor"));
+  if (!local.defined()) {
+    return absl::InvalidArgumentError(
+        "a partial tensor needs a local summand, got an undefined tensor");
+  }
+  if (!local.device().is_cpu()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("the local summand is on ", local.device().ToString(),
+                     ", expected one in host memory"));
+  }
+  SHERD_RETURN_IF_ERROR(CheckReduction(op, local.dtype()));
+  return PartialTensor(std::move(local), op, std::move(group));
+}
+
+absl::StatusOr<ShardedTensor> PartialTensor::Reshard(
+    const ShardingSpecPtr& spec, const PartialOptions& options) const {
+  if (!defined()) return internal::NotCreated(kReshard);
+  ShardedTensor target;
+  ShardedTensor reduced;
+  std::optional<Reducer> reducer;
+  const auto prepare = [&]() -> absl::Status {
+    SHERD_ASSIGN_OR_RETURN(
+        target, ShardedTensor::Empty(spec, size(),
+                                     {.dtype = dtype(), .group = group_}));
+    SHERD_RETURN_IF_ERROR(CheckHostMemory(target));
+    SHERD_ASSIGN_OR_RETURN(reduced, WithoutReplicas(target));
+    reducer.emplace(local_, op_, reduced, options);
+    return reducer->Plan();
+  };
+  const absl::Status status = prepare();
+  const CallNote note = {.size = HashOf(size()),
+                         .dtype = static_cast<int64_t>(dtype()),
+                         .op = static_cast<int64_t>(op_),
+                         .target = target.defined() ? target.fingerprint() : 0,
+                         .max_staging_bytes = options.max_staging_bytes};
+  SHERD_ASSIGN_OR_RETURN(const std::vector<CallNote> notes,
+                         AgreeAndTell(*group_, kReshard, status, 0, note,
+                                      {.timeout = options.timeout}));
+  SHERD_RETURN_IF_ERROR(CompareNotes(kReshard, notes));
+  SHERD_RETURN_IF_ERROR(reducer->Run());
+  if (reduced.fingerprint() != target.fingerprint()) {
+    SHERD_RETURN_IF_ERROR(reduced.ReshardInto(
+        target, {.max_staging_bytes = options.max_staging_bytes,
+                 .timeout = options.timeout}));
+  }
+  if (options.stats != nullptr) *options.stats = reducer->stats();
+  return target;
+}
+
+absl::StatusOr<Tensor> PartialTensor::AllReduce(
+    const PartialOptions& options) const {
+  if (!defined()) return internal::NotCreated(kAllReduce);
+  Tensor source = local_;
+  Tensor result;
+  const auto prepare = [&]() -> absl::Status {
+    SHERD_ASSIGN_OR_RETURN(result, Tensor::Empty(size(), {.dtype = dtype()}));
+    if (local_.is_contiguous()) return absl::OkStatus();
+    SHERD_RETURN_IF_ERROR(result.CopyFrom(local_));
+    source = result;
+    return absl::OkStatus();
+  };
+  const CollectiveOptions collective = {.timeout = options.timeout};
+  const absl::Status status = prepare();
+  const CallNote note = {.size = HashOf(size()),
+                         .dtype = static_cast<int64_t>(dtype()),
+                         .op = static_cast<int64_t>(op_)};
+  SHERD_ASSIGN_OR_RETURN(
+      const std::vector<CallNote> notes,
+      AgreeAndTell(*group_, kAllReduce, status, 0, note, collective));
+  SHERD_RETURN_IF_ERROR(CompareNotes(kAllReduce, notes));
+  const auto bytes = static_cast<size_t>(result.nbytes());
+  SHERD_RETURN_IF_ERROR(group_->AllReduce(
+      ConstBytes(static_cast<const std::byte*>(std::as_const(source).data()),
+                 bytes),
+      MutableBytes(static_cast<std::byte*>(result.data()), bytes), dtype(), op_,
+      collective));
+  if (options.stats != nullptr) {
+    *options.stats = {.bytes_sent = result.nbytes(),
+                      .bytes_received = result.nbytes(),
+                      .rounds = 1};
+  }
+  return result;
+}
+
+std::string PartialTensor::ToString() const {
+  if (!defined()) return "PartialTensor(undefined)";
+  return absl::StrCat("PartialTensor(", Name(op_), ", ", Name(dtype()), ", ",
+                      FormatDims(size()), ", group ", group_->name(), ")");
+}
+
+std::ostream& operator<<(std::ostream& out, const PartialTensor& tensor) {
+  return out << tensor.ToString();
+}
+
+}  // namespace sherd

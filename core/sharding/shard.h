@@ -1,0 +1,65 @@
+#ifndef SHERD_CORE_SHARDING_SHARD_H_
+#define SHERD_CORE_SHARDING_SHARD_H_
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "sherd/core/sharding/shard_metadata.h"
+#include "sherd/core/tensor/device.h"
+#include "sherd/core/tensor/storage.h"
+#include "sherd/core/tensor/tensor.h"
+#include "sherd/core/tensor/tensor_properties.h"
+
+namespace sherd {
+
+// A box of a sharded tensor with its elements.
+struct Shard {
+  Tensor tensor;
+  ShardMetadata metadata;
+
+  // The shard of `rank` that holds `tensor` at `offsets`.
+  //   kInvalidArgument  The tensor is undefined or its rank is not the number
+  //                     of offsets, or ShardMetadata::Validate.
+  static absl::StatusOr<Shard> FromTensorAndOffsets(
+      Tensor tensor, absl::Span<const int64_t> offsets, int rank);
+
+  //   kInvalidArgument  "Shard tensor size does not match with
+  //                     metadata.shard_lengths", "Local shard tensor device
+  //                     does not match with local Shard's placement", or
+  //                     ShardMetadata::Validate.
+  absl::Status Validate() const;
+};
+
+// Whether both are the same device, as far as their indices say.
+bool SameDevice(const Device& a, const Device& b);
+
+// What shards of any sharded tensor must have.
+//   kInvalidArgument  "Only torch.strided layout is currently supported", "Only
+//                     torch.contiguous_format memory_format is currently
+//                     supported".
+absl::Status CheckShardedProperties(const TensorProperties& properties);
+
+//   kFailedPrecondition  "Only dense CPU tensors can be pinned": pin_memory is
+//                        set and `device` is another one.
+absl::Status CheckPinnable(const TensorProperties& properties,
+                           const Device& device);
+
+// A contiguous tensor of these sizes and properties on `device`, contents
+// unspecified: what a rank holds of a sharded tensor. A null `allocator` is
+// HeapAllocator(). Sizes may be 0.
+//   kInvalidArgument     From CheckShardedProperties; the sizes are negative or
+//                        overflow.
+//   kFailedPrecondition  From CheckPinnable.
+//   kUnimplemented       No memory of that device: no allocator for it was
+//                        given.
+//   kResourceExhausted   No memory.
+absl::StatusOr<Tensor> MakeLocalTensor(absl::Span<const int64_t> sizes,
+                                       const TensorProperties& properties,
+                                       const Device& device = {},
+                                       Allocator* allocator = nullptr);
+
+}  // namespace sherd
+
+#endif  // SHERD_CORE_SHARDING_SHARD_H_

@@ -1,0 +1,187 @@
+#include "sherd/core/sharding/sharded_comparison.h"
+
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <utility>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "sherd/core/base/status_macros.h"
+#include "sherd/core/comm/agreement.h"
+#include "sherd/core/comm/process_group.h"
+#include "sherd/core/sharding/sharded_tensor_like.h"
+#include "sherd/core/tensor/tensor.h"
+
+namespace sherd {
+namespace {
+
+// Whether the elements of two tensors with the same sizes and dtype match.
+using Match = absl::FunctionRef<bool(const Tensor& a, const Tensor& b)>;
+
+struct Call {
+  absl::string_view name;
+  CompareLayouts layouts;
+  CollectiveOptions options;
+  // Of all options that have to be the same on all ranks.
+  Fingerprint fingerprint;
+  // What is wrong with them.
+  absl::Status status;
+};
+
+absl::Status CheckTensors(const ShardedTensor& a, const ShardedTensor& b) {
+  if (!a.defined() || !b.defined()) {
+    return absl::FailedPreconditionError("a ShardedTensor was not created");
+  }
+  if (a.group() != b.group()) {
+    return absl::FailedPreconditionError(
+        "All distributed tensors should use the same ProcessGroup");
+  }
+  for (const ShardedTensor* tensor : {&a, &b}) {
+    for (const Shard& shard : tensor->local_shards()) {
+      if (shard.tensor.device().is_cpu()) continue;
+      return absl::FailedPreconditionError(absl::StrCat(
+          shard.metadata.ToString(), " has a tensor on ",
+          shard.tensor.device().ToString(), ", expected one in host memory"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+bool LocalShardsMatch(const ShardedTensor& a, const ShardedTensor& b,
+                      Match match) {
+  if (a.local_shards().size() != b.local_shards().size()) return false;
+  for (size_t i = 0; i < a.local_shards().size(); ++i) {
+    if (!match(a.local_shards()[i].tensor, b.local_shards()[i].tensor)) {
+      return false;
+    }
+  }
+  return true;
+}
+
+// As far as the metadata goes, which is the same on all ranks.
+bool CanBeEqual(const ShardedTensor& a, const ShardedTensor& b,
+                CompareLayouts layouts) {
+  if (layouts == CompareLayouts::kStrictly) {
+    return &a.metadata() == &b.metadata() || a.metadata() == b.metadata();
+  }
+  return a.size() == b.size() && a.dtype() == b.dtype();
+}
+
+bool NeedsMove(const ShardedTensor& a, const ShardedTensor& b) {
+  return &a.metadata() != &b.metadata() &&
+         a.metadata().shards != b.metadata().shards;
+}
+
+uint64_t FingerprintOf(const ShardedTensor& tensor) {
+  return tensor.defined() ? tensor.fingerprint() : 0;
+}
+
+// Where the ranks meet: also if one of the tensors is missing on this one.
+ProcessGroup* GroupOf(const ShardedTensor& a, const ShardedTensor& b) {
+  if (a.defined() && a.group() != nullptr) return a.group().get();
+  if (b.defined() && b.group() != nullptr) return b.group().get();
+  return nullptr;
+}
+
+// The elements of `b` in the layout of `a`.
+absl::StatusOr<ShardedTensor> Aligned(const ShardedTensor& a,
+                                      const ShardedTensor& b,
+                                      ProcessGroup& group, const Call& call) {
+  absl::StatusOr<ShardedTensor> aligned = EmptyLike(a);
+  SHERD_RETURN_IF_ERROR(
+      Agree(group, call.name, aligned.status(), 0, call.options));
+  SHERD_RETURN_IF_ERROR(
+      b.ReshardInto(*aligned, {.timeout = call.options.timeout}));
+  return aligned;
+}
+
+absl::StatusOr<bool> CompareInGroup(const ShardedTensor& a,
+                                    const ShardedTensor& b, ProcessGroup& group,
+                                    const Call& call, Match match) {
+  absl::Status status = CheckTensors(a, b);
+  status.Update(call.status);
+  Fingerprint fingerprint = call.fingerprint;
+  fingerprint.Add(static_cast<int64_t>(FingerprintOf(a)))
+      .Add(static_cast<int64_t>(FingerprintOf(b)));
+  const bool possible = status.ok() && CanBeEqual(a, b, call.layouts);
+  const bool moves = possible && NeedsMove(a, b);
+  const bool equal = possible && !moves && LocalShardsMatch(a, b, match);
+  SHERD_ASSIGN_OR_RETURN(
+      uint64_t differences,
+      AgreeOnMaximum(group, call.name, status, fingerprint.value(),
+                     equal || moves ? 0 : 1, call.options));
+  // What follows depends on the metadata, on which the ranks have agreed.
+  if (!moves) return differences == 0;
+  SHERD_ASSIGN_OR_RETURN(const ShardedTensor aligned,
+                         Aligned(a, b, group, call));
+  SHERD_ASSIGN_OR_RETURN(
+      differences, AgreeOnMaximum(group, call.name, absl::OkStatus(), 0,
+                                  LocalShardsMatch(a, aligned, match) ? 0 : 1,
+                                  call.options));
+  return differences == 0;
+}
+
+absl::StatusOr<bool> Compare(const ShardedTensor& a, const ShardedTensor& b,
+                             const Call& call, Match match) {
+  ProcessGroup* const group = GroupOf(a, b);
+  if (group != nullptr && group->is_member()) {
+    return CompareInGroup(a, b, *group, call, match);
+  }
+  SHERD_RETURN_IF_ERROR(CheckTensors(a, b));
+  SHERD_RETURN_IF_ERROR(call.status);
+  // Nothing here to compare.
+  if (group != nullptr) return true;
+  if (!CanBeEqual(a, b, call.layouts)) return false;
+  if (NeedsMove(a, b)) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        call.name,
+        ": tensors without a group and with different layouts cannot be "
+        "compared"));
+  }
+  return LocalShardsMatch(a, b, match);
+}
+
+absl::Status CheckTolerance(absl::string_view name, double tolerance) {
+  if (tolerance >= 0) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(name, " is ", tolerance, ", expected 0 or more"));
+}
+
+}  // namespace
+
+absl::StatusOr<bool> Equal(const ShardedTensor& a, const ShardedTensor& b,
+                           const EqualOptions& options) {
+  const Call call = {.name = "equal",
+                     .layouts = options.layouts,
+                     .options = {.timeout = options.timeout},
+                     .fingerprint = Fingerprint().Add("equal").Add(
+                         static_cast<int>(options.layouts)),
+                     .status = absl::OkStatus()};
+  return Compare(a, b, call,
+                 [](const Tensor& x, const Tensor& y) { return x.Equal(y); });
+}
+
+absl::StatusOr<bool> AllClose(const ShardedTensor& a, const ShardedTensor& b,
+                              const AllCloseOptions& options) {
+  absl::Status status = CheckTolerance("rtol", options.rtol);
+  status.Update(CheckTolerance("atol", options.atol));
+  const Call call = {
+      .name = "allclose",
+      .layouts = options.layouts,
+      .options = {.timeout = options.timeout},
+      .fingerprint = Fingerprint()
+                         .Add("allclose")
+                         .Add(static_cast<int>(options.layouts))
+                         .Add(std::bit_cast<int64_t>(options.rtol))
+                         .Add(std::bit_cast<int64_t>(options.atol))
+                         .Add(options.equal_nan ? 1 : 0),
+      .status = std::move(status)};
+  return Compare(a, b, call, [&](const Tensor& x, const Tensor& y) {
+    return x.AllClose(y, options.rtol, options.atol, options.equal_nan);
+  });
+}
+
+}  // namespace sherd

@@ -1,0 +1,63 @@
+#ifndef SHERD_CORE_SHARDING_SHARDED_COMPARISON_H_
+#define SHERD_CORE_SHARDING_SHARDED_COMPARISON_H_
+
+#include <optional>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "sherd/core/sharding/sharded_tensor.h"
+
+namespace sherd {
+
+// What two tensors may differ in and still be equal.
+enum class CompareLayouts {
+  // Nothing: size, properties, shards and their placements are compared too.
+  kStrictly,
+  // Layout and requires_grad, pin_memory: elements are compared where their
+  // index in the global tensor is the same. If layouts differ, the elements of
+  // `b` move into memory as large as the local shards of `a`.
+  kNotAtAll,
+};
+
+struct EqualOptions {
+  CompareLayouts layouts = CompareLayouts::kStrictly;
+  // Unset: the group's.
+  std::optional<absl::Duration> timeout;
+};
+
+struct AllCloseOptions {
+  // As for Tensor::AllClose.
+  double rtol = 1e-5;
+  double atol = 1e-8;
+  bool equal_nan = false;
+  CompareLayouts layouts = CompareLayouts::kStrictly;
+  std::optional<absl::Duration> timeout;
+};
+
+// Whether two sharded tensors are the same: every element as by Tensor::Equal,
+// or Tensor::AllClose, and what stands around the elements too.
+//
+// Collective over the group of the tensors, with the same tensors and options
+// on every rank. Every rank gets the same answer, over any backend. Without a
+// group ("all shards here") nothing is sent; on a rank that is in neither
+// tensor's group the answer is true.
+//
+// Errors. The same on every rank of the group, which stays usable; also if one
+// of the two tensors was not created on a rank, as the other knows the group.
+//   kFailedPrecondition  A tensor was not created, or a shard is not in host
+//                        memory; "All distributed tensors should use the same
+//                        ProcessGroup".
+//   kInvalidArgument     A tolerance is negative or NaN; ranks pass different
+//                        tensors or options.
+// Different sizes, dtypes or layouts are no error: the answer is false.
+//
+// Cost. One round of agreement, which carries the verdict. Every shard is read
+// once, replicas too.
+absl::StatusOr<bool> Equal(const ShardedTensor& a, const ShardedTensor& b,
+                           const EqualOptions& options = {});
+absl::StatusOr<bool> AllClose(const ShardedTensor& a, const ShardedTensor& b,
+                              const AllCloseOptions& options = {});
+
+}  // namespace sherd
+
+#endif  // SHERD_CORE_SHARDING_SHARDED_COMPARISON_H_

@@ -1,0 +1,260 @@
+#ifndef SHERD_CORE_SHARDING_SHARDED_OP_REGISTRY_H_
+#define SHERD_CORE_SHARDING_SHARDED_OP_REGISTRY_H_
+
+#include <concepts>
+#include <functional>
+#include <memory>
+#include <string>
+#include <type_traits>
+#include <typeinfo>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "sherd/core/sharding/partial_tensor.h"
+#include "sherd/core/sharding/sharded_tensor.h"
+#include "sherd/core/sharding/sharding_spec.h"
+
+namespace sherd {
+
+// Operations of users, with an implementation for each type of sharding spec.
+//
+// An operation is a type of its own: its name for messages, and the signature
+// of a call, which takes sharded tensors and returns absl::Status or an
+// absl::StatusOr.
+//
+//     struct ScaleRows {
+//       static constexpr absl::string_view kName = "scale_rows";
+//       using Signature = absl::StatusOr<ShardedTensor>(const ShardedTensor&,
+//                                                       double);
+//     };
+//
+//     RegisterShardedOp<ScaleRows, ChunkShardingSpec>(
+//         [](const ChunkShardingSpec& spec, const ShardedTensor& tensor,
+//            double factor) -> absl::StatusOr<ShardedTensor> { … });
+//
+//     absl::StatusOr<ShardedTensor> y = CallShardedOp<ScaleRows>(x, 0.5);
+//
+// What does not compile: an implementation that cannot be called with `const
+// Spec&` and the arguments of the signature, or returns something else; a call
+// with other arguments; an operation without a sharded tensor among its
+// arguments.
+
+namespace internal {
+
+// Which arguments hold tensors that are spread over a group.
+template <typename T>
+concept DistributedArgument =
+    std::same_as<std::remove_cvref_t<T>, ShardedTensor> ||
+    std::same_as<std::remove_cvref_t<T>, PartialTensor> ||
+    std::convertible_to<T, absl::Span<const ShardedTensor>>;
+template <typename T>
+concept ShardedArgument = DistributedArgument<T> &&
+    !std::same_as<std::remove_cvref_t<T>, PartialTensor>;
+
+template <typename T>
+struct IsStatus : std::false_type {};
+template <>
+struct IsStatus<absl::Status> : std::true_type {};
+template <typename T>
+struct IsStatus<absl::StatusOr<T>> : std::true_type {};
+
+template <typename...>
+struct Types {};
+
+// The parameters of something callable that has one form only; a generic lambda
+// has none.
+template <typename F>
+struct CallableParams {};
+template <typename R, typename... Params>
+struct CallableParams<R (*)(Params...)> {
+  using Plain = Types<std::remove_cvref_t<Params>...>;
+};
+template <typename R, typename... Params>
+struct CallableParams<R (*)(Params...) noexcept>
+    : CallableParams<R (*)(Params...)> {};
+template <typename R, typename C, typename... Params>
+struct CallableParams<R (C::*)(Params...) const>
+    : CallableParams<R (*)(Params...)> {};
+template <typename R, typename C, typename... Params>
+struct CallableParams<R (C::*)(Params...) const noexcept>
+    : CallableParams<R (*)(Params...)> {};
+template <typename F>
+requires requires { &F::operator(); }
+struct CallableParams<F> : CallableParams<decltype(&F::operator())> {};
+
+// Whether nothing is converted, as from double to int, when F is called with
+// values of Params.
+template <typename F, typename... Params>
+constexpr bool TakesExactly() {
+  if constexpr (requires { typename CallableParams<F>::Plain; }) {
+    return std::same_as<typename CallableParams<F>::Plain,
+                        Types<std::remove_cvref_t<Params>...>>;
+  } else {
+    return true;
+  }
+}
+
+template <typename Signature>
+struct OpSignature {
+  static constexpr bool kValid = false;
+};
+template <typename R, typename... Params>
+struct OpSignature<R(Params...)> {
+  static constexpr bool kValid =
+      IsStatus<R>::value && (ShardedArgument<Params> || ...);
+  using Result = R;
+  template <typename Spec>
+  using Function = std::function<R(const Spec&, Params...)>;
+  template <typename F, typename Spec>
+  static constexpr bool kImplementedBy =
+      std::is_invocable_v<const F&, const Spec&, Params...>&&
+      TakesExactly<F, Spec, Params...>();
+  template <typename F, typename Spec>
+  static constexpr bool kReturnedBy =
+      std::same_as<std::invoke_result_t<const F&, const Spec&, Params...>, R>;
+  template <typename... Args>
+  static constexpr bool kCallableWith =
+      std::is_invocable_v<R (*)(Params...), Args...>;
+};
+
+}  // namespace internal
+
+template <typename Op>
+concept ShardedOp = internal::OpSignature<typename Op::Signature>::kValid &&
+    std::convertible_to<decltype(Op::kName), absl::string_view>;
+
+// F can be an implementation of Op for Spec.
+template <typename F, typename Op, typename Spec>
+concept ShardedOpImplementation = ShardedOp<Op> &&
+    std::derived_from<Spec, ShardingSpec> && internal::OpSignature<
+        typename Op::Signature>::template kImplementedBy<F, Spec>&& internal::
+        OpSignature<typename Op::Signature>::template kReturnedBy<F, Spec>;
+
+namespace internal {
+
+// Distributed tensors among the arguments of a call, in order.
+class OpArguments {
+ public:
+  template <typename T>
+  void Add(const T& argument) {
+    if constexpr (std::same_as<T, ShardedTensor>) {
+      AddTensor(argument);
+    } else if constexpr (std::same_as<T, PartialTensor>) {
+      AddPartial(argument);
+    } else if constexpr (DistributedArgument<const T&>) {
+      for (const ShardedTensor& tensor :
+           absl::Span<const ShardedTensor>(argument)) {
+        AddTensor(tensor);
+      }
+    }
+  }
+
+  // The spec of the first sharded tensor, or what is wrong with the call.
+  absl::StatusOr<ShardingSpecPtr> Check(absl::string_view op) const;
+
+ private:
+  void AddTensor(const ShardedTensor& tensor);
+  void AddPartial(const PartialTensor& tensor);
+  void AddGroup(const ProcessGroup* group);
+
+  ShardingSpecPtr spec_;
+  const ProcessGroup* group_ = nullptr;
+  int count_ = 0;
+  bool undefined_ = false;
+  bool several_groups_ = false;
+};
+
+// Implementations are stored by the types of operation and spec; their own type
+// is known to those who store and find them.
+using ErasedImplementation = std::shared_ptr<const void>;
+// Whether a spec is of the type for which an implementation is.
+using SpecTest = bool (*)(const ShardingSpec& spec);
+
+void StoreShardedOp(const std::type_info& op, const std::type_info& spec,
+                    SpecTest test, ErasedImplementation implementation);
+absl::StatusOr<ErasedImplementation> FindShardedOp(const std::type_info& op,
+                                                   absl::string_view name,
+                                                   const ShardingSpec& spec);
+bool RemoveShardedOp(const std::type_info& op, const std::type_info& spec);
+std::vector<std::string> SpecsOfShardedOp(const std::type_info& op);
+
+}  // namespace internal
+
+// Makes `implementation` what CallShardedOp<Op> runs for tensors with a Spec,
+// in place of what was registered for it before. A class derived from Spec
+// without an implementation of its own inherits this one; with ShardingSpec, it
+// is the one for all specs that have none.
+//
+// Threads. Safe, also while calls run: these finish with what they began with.
+// `implementation` is called by many threads at once if calls are.
+template <typename Op, typename Spec, typename F>
+requires ShardedOpImplementation<F, Op, Spec>
+void RegisterShardedOp(F implementation) {
+  using Signature = internal::OpSignature<typename Op::Signature>;
+  using Erased = typename Signature::template Function<ShardingSpec>;
+  internal::StoreShardedOp(
+      typeid(Op), typeid(Spec),
+      [](const ShardingSpec& spec) {
+        if constexpr (std::same_as<Spec, ShardingSpec>) return true;
+        return dynamic_cast<const Spec*>(&spec) != nullptr;
+      },
+      std::make_shared<const Erased>(
+          [implementation = std::move(implementation)](const ShardingSpec& spec,
+                                                       auto&&... args) {
+            return implementation(*dynamic_cast<const Spec*>(&spec),
+                                  std::forward<decltype(args)>(args)...);
+          }));
+}
+
+// Takes back what was registered for exactly Spec. Whether there was one.
+template <ShardedOp Op, std::derived_from<ShardingSpec> Spec>
+bool UnregisterShardedOp() {
+  return internal::RemoveShardedOp(typeid(Op), typeid(Spec));
+}
+
+// Runs the implementation of Op for the spec of the first sharded tensor among
+// `args`, tensors in spans and vectors included: the one registered for the
+// spec's class or for its nearest base. Of several bases that are equally near,
+// the one declared first.
+//
+// Checks first that the tensors can be used together. Nothing is sent: an error
+// may come on one rank alone.
+//   kFailedPrecondition  "… not supported for ShardedTensor!": nothing is
+//                        registered for the spec; says what is. A tensor was
+//                        not created. "All distributed tensors should use the
+//                        same ProcessGroup".
+//   kInvalidArgument     "called without any distributed tensor": all spans are
+//                        empty.
+// and what the implementation returns.
+template <ShardedOp Op, typename... Args>
+requires(internal::OpSignature<typename Op::Signature>::template kCallableWith<
+         Args...>)
+    typename internal::OpSignature<typename Op::Signature>::Result
+    CallShardedOp(Args&&... args) {
+  using Signature = internal::OpSignature<typename Op::Signature>;
+  using Erased = typename Signature::template Function<ShardingSpec>;
+  internal::OpArguments arguments;
+  (arguments.Add(args), ...);
+  const absl::StatusOr<ShardingSpecPtr> spec = arguments.Check(Op::kName);
+  if (!spec.ok()) return spec.status();
+  const absl::StatusOr<internal::ErasedImplementation> found =
+      internal::FindShardedOp(typeid(Op), Op::kName, **spec);
+  if (!found.ok()) return found.status();
+  return (*static_cast<const Erased*>(found->get()))(
+      **spec, std::forward<Args>(args)...);
+}
+
+// The classes of specs for which Op is registered, by name, in alphabetical
+// order: "ChunkShardingSpec", ….
+template <ShardedOp Op>
+std::vector<std::string> RegisteredSpecs() {
+  return internal::SpecsOfShardedOp(typeid(Op));
+}
+
+}  // namespace sherd
+
+#endif  // SHERD_CORE_SHARDING_SHARDED_OP_REGISTRY_H_

@@ -1,0 +1,58 @@
+#ifndef SHERD_CORE_SHARDING_SHARDED_OPS_H_
+#define SHERD_CORE_SHARDING_SHARDED_OPS_H_
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "sherd/core/sharding/sharded_tensor.h"
+#include "sherd/core/tensor/elementwise.h"
+#include "sherd/core/tensor/scalar.h"
+#include "sherd/core/tensor/tensor.h"
+
+namespace sherd {
+
+// Operations on each element, for sharded tensors of any layout. Dtypes, values
+// and scalars: as for tensors, see elementwise.h. Two operands have the same
+// layout: the same shards on the same ranks, in the same order.
+//
+//     SHERD_ASSIGN_OR_RETURN(ShardedTensor y, Apply(UnaryOp::kExp, x));
+//     SHERD_RETURN_IF_ERROR(ApplyInPlace(BinaryOp::kMul, y, 0.5));
+//
+// Result. Apply makes a tensor like the (first) operand, in memory of its own;
+// ApplyInPlace writes to the shards of `a`, which all its handles share.
+// Replicas are computed by each rank that holds one.
+//
+// Not collective: no rank waits for another, and an error may come on one rank
+// alone (a rank's own shards may hold the 0 by which an integer is divided).
+//
+// Errors. Nothing has changed on this rank, unless a shard in the middle of
+// several was refused for its memory or an integer division.
+//   kInvalidArgument     As for tensors; or layouts differ: Reshard one.
+//   kFailedPrecondition  An operand was not created; "All distributed tensors
+//                        should use the same ProcessGroup"; "not supported for
+//                        ShardedTensor!": the other operand is a plain tensor.
+//                        Or as for tensors.
+//   kResourceExhausted   No memory for the result.
+absl::StatusOr<ShardedTensor> Apply(UnaryOp op, const ShardedTensor& a);
+absl::StatusOr<ShardedTensor> Apply(BinaryOp op, const ShardedTensor& a,
+                                    const ShardedTensor& b);
+absl::StatusOr<ShardedTensor> Apply(BinaryOp op, const ShardedTensor& a,
+                                    const Scalar& b);
+absl::StatusOr<ShardedTensor> Apply(BinaryOp op, const Scalar& a,
+                                    const ShardedTensor& b);
+
+absl::Status ApplyInPlace(UnaryOp op, ShardedTensor& a);
+absl::Status ApplyInPlace(BinaryOp op, ShardedTensor& a,
+                          const ShardedTensor& b);
+absl::Status ApplyInPlace(BinaryOp op, ShardedTensor& a, const Scalar& b);
+
+// Always the error "… not supported for ShardedTensor!": shard the plain tensor
+// alike first (ShardTensor).
+absl::StatusOr<ShardedTensor> Apply(BinaryOp op, const ShardedTensor& a,
+                                    const Tensor& b);
+absl::StatusOr<ShardedTensor> Apply(BinaryOp op, const Tensor& a,
+                                    const ShardedTensor& b);
+absl::Status ApplyInPlace(BinaryOp op, ShardedTensor& a, const Tensor& b);
+
+}  // namespace sherd
+
+#endif  // SHERD_CORE_SHARDING_SHARDED_OPS_H_

@@ -1,0 +1,23 @@
+#ifndef SHERD_CORE_SHARDING_SHARDED_TENSOR_EXPLAIN_H_
+#define SHERD_CORE_SHARDING_SHARDED_TENSOR_EXPLAIN_H_
+
+#include "absl/status/statusor.h"
+#include "sherd/core/sharding/plan_report.h"
+#include "sherd/core/sharding/reshard_executor.h"
+#include "sherd/core/sharding/sharded_tensor.h"
+#include "sherd/core/sharding/sharding_spec.h"
+
+namespace sherd {
+
+// What tensor.Reshard(target, options) would do on all ranks: bytes, messages,
+// memory, and how far that is from the least possible. Not collective, and
+// nothing moves.
+//   kFailedPrecondition  The tensor was not created or has no group.
+// and what Reshard reports about `target`.
+absl::StatusOr<PlanReport> ExplainReshard(const ShardedTensor& tensor,
+                                          const ShardingSpecPtr& target,
+                                          const ReshardOptions& options = {});
+
+}  // namespace sherd
+
+#endif  // SHERD_CORE_SHARDING_SHARDED_TENSOR_EXPLAIN_H_

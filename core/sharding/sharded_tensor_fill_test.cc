@@ -1,0 +1,98 @@
+#include "sherd/core/sharding/sharded_tensor_fill.h"
+
+#include <vector>
+
+#include "absl/status/status.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "sherd/core/comm/process_group.h"
+#include "sherd/core/sharding/same_error.h"
+#include "sherd/core/sharding/sharded_tensor.h"
+#include "sherd/core/sharding/sharding_spec.h"
+#include "sherd/core/tensor/random.h"
+#include "sherd/core/tensor/tensor.h"
+#include "sherd/testing/local_ranks.h"
+#include "sherd/testing/matchers.h"
+#include "sherd/testing/tensor_matchers.h"
+
+namespace sherd {
+namespace {
+
+using ::sherd::testing::Chunks;
+using ::sherd::testing::IsOk;
+using ::sherd::testing::RunLocalRanks;
+using ::sherd::testing::StatusIs;
+using ::sherd::testing::TensorBitwiseEq;
+using ::sherd::testing::TensorEq;
+
+TEST(FillLocalShardsTest, CallsForEachShardWithDataInTurn) {
+  RunLocalRanks(2, [](ProcessGroup& group) {
+    const auto spec =
+        ChunkShardingSpec::Create(
+            0, {"rank:0/cpu", "rank:1/cpu", "rank:0/meta", "rank:0/cpu"})
+            .value();
+    SHERD_ASSERT_OK_AND_ASSIGN(ShardedTensor tensor,
+                               ShardedTensor::Empty(spec, {8}));
+    int calls = 0;
+    EXPECT_THAT(FillLocalShards(
+                    tensor, [&](Tensor& shard) { return shard.Fill(++calls); }),
+                IsOk());
+    EXPECT_EQ(calls, group.rank() == 0 ? 2 : 1);
+    EXPECT_THAT(tensor.local_shards().back().tensor,
+                TensorEq(Tensor::Full({2}, calls)));
+    // Ends with the first error.
+    int failed = 0;
+    EXPECT_THAT(FillLocalShards(tensor,
+                                [&](Tensor&) {
+                                  ++failed;
+                                  return absl::AbortedError("enough");
+                                }),
+                StatusIs(absl::StatusCode::kAborted, "enough"));
+    EXPECT_EQ(failed, 1);
+  });
+}
+
+TEST(FillRandomlyTest, AGlobalStreamMovesTheGeneratorOnEveryRank) {
+  RunLocalRanks(3, [](ProcessGroup& group) {
+    const auto spec = ChunkShardingSpec::Create(
+                          0, {"rank:0/cpu", "rank:0/cpu", "rank:1/meta"})
+                          .value();
+    SHERD_ASSERT_OK_AND_ASSIGN(ShardedTensor tensor,
+                               ShardedTensor::Empty(spec, {6, 3}));
+    Generator expected(9);
+    SHERD_ASSERT_OK_AND_ASSIGN(Tensor whole, Tensor::Empty({6, 3}));
+    ASSERT_THAT(FillUniform(whole, -2, 5, expected), IsOk());
+
+    Generator generator(9);
+    const RandomOptions options = {.stream = RandomStream::kGlobal,
+                                   .generator = &generator};
+    const auto uniform = [](Tensor& shard, Generator& generator,
+                            const RandomRegion* region) {
+      return FillUniform(shard, -2, 5, generator, region);
+    };
+    ASSERT_THAT(FillRandomly(tensor, options, uniform), IsOk());
+    EXPECT_EQ(generator.GetState(), expected.GetState());
+    for (const Shard& shard : tensor.local_shards()) {
+      if (shard.tensor.device().is_meta()) continue;
+      EXPECT_THAT(shard.tensor,
+                  TensorBitwiseEq(whole.Narrow(shard.metadata.offsets,
+                                               shard.metadata.sizes)));
+    }
+    // An error leaves it where it is.
+    const auto fails = [](Tensor&, Generator&, const RandomRegion*) {
+      return absl::AbortedError("enough");
+    };
+    const absl::Status status = FillRandomly(tensor, options, fails);
+    if (group.rank() == 0) {
+      EXPECT_THAT(status, StatusIs(absl::StatusCode::kAborted));
+      EXPECT_EQ(generator.GetState(), expected.GetState());
+    }
+    ShardedTensor undefined;
+    EXPECT_THAT(
+        FillRandomly(undefined, options, uniform),
+        StatusIs(absl::StatusCode::kFailedPrecondition, "was not created"));
+  });
+}
+
+}  // namespace
+}  // namespace sherd

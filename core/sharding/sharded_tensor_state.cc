@@ -1,0 +1,133 @@
+#include "sherd/core/sharding/sharded_tensor_state.h"
+
+#include <utility>
+
+#include "sherd/core/base/status_macros.h"
+#include "sherd/core/comm/agreement.h"
+#include "sherd/core/sharding/shard.h"
+#include "sherd/core/sharding/validated_metadata.h"
+#include "sherd/core/tensor/shape.h"
+
+namespace sherd::internal {
+namespace {
+
+void AddDims(Fingerprint& fingerprint, const Dims& dims) {
+  fingerprint.Add(static_cast<int64_t>(dims.size()));
+  for (const int64_t x : dims) fingerprint.Add(x);
+}
+
+uint64_t FingerprintOfLayout(const ShardedTensorMetadata& metadata) {
+  Fingerprint fingerprint;
+  AddDims(fingerprint, metadata.size);
+  fingerprint.Add(static_cast<int64_t>(metadata.shards.size()));
+  for (const ShardMetadata& shard : metadata.shards) {
+    AddDims(fingerprint, shard.offsets);
+    AddDims(fingerprint, shard.sizes);
+    if (!shard.placement) continue;
+    const Placement& placement = *shard.placement;
+    fingerprint.Add(placement.rank().value_or(-1));
+    if (const auto name = placement.worker_name()) fingerprint.Add(*name);
+    fingerprint.Add(static_cast<int64_t>(placement.device().type));
+    fingerprint.Add(placement.device().index);
+  }
+  return fingerprint.value();
+}
+
+uint64_t FingerprintOf(const ShardedTensorState& state) {
+  const TensorProperties& properties = state.metadata.properties;
+  return Fingerprint()
+      .Add(static_cast<int64_t>(state.layout_fingerprint))
+      .Add(static_cast<int64_t>(state.view))
+      .Add(static_cast<int64_t>(properties.dtype))
+      .Add(properties.requires_grad ? 1 : 0)
+      .Add(properties.pin_memory ? 1 : 0)
+      .value();
+}
+
+std::shared_ptr<ShardedTensorState> StateOf(ShardingSpecPtr spec,
+                                            ShardedTensorMetadata metadata,
+                                            uint64_t view = 0) {
+  auto state = std::make_shared<ShardedTensorState>();
+  state->spec = std::move(spec);
+  state->metadata = std::move(metadata);
+  state->layout_fingerprint = FingerprintOfLayout(state->metadata);
+  state->view = view;
+  state->fingerprint = FingerprintOf(*state);
+  return state;
+}
+
+}  // namespace
+
+RankResolver ResolverFor(const ProcessGroup& group,
+                         const RemoteAccess* workers) {
+  return RankResolver(
+      group.world_ranks(),
+      {.is_member = group.is_member(),
+       .workers = workers == nullptr ? nullptr : &workers->workers()});
+}
+
+absl::StatusOr<ShardedTensorStatePtr> MakeState(
+    std::shared_ptr<ProcessGroup> group, const ShardingSpecPtr& spec,
+    absl::Span<const int64_t> size, const TensorProperties& properties,
+    std::shared_ptr<const RemoteAccess> workers) {
+  SHERD_ASSIGN_OR_RETURN(ShardedTensorMetadata metadata,
+                         BuildValidatedMetadata(spec, size, properties));
+  SHERD_RETURN_IF_ERROR(NumBytes(size, properties.dtype).status());
+  SHERD_RETURN_IF_ERROR(CheckShardedProperties(properties));
+  return MakeStateOf(std::move(group), spec, std::move(metadata), nullptr,
+                     std::move(workers));
+}
+
+absl::StatusOr<ShardedTensorStatePtr> MakeStateOf(
+    std::shared_ptr<ProcessGroup> group, ShardingSpecPtr spec,
+    ShardedTensorMetadata metadata,
+    std::shared_ptr<const std::vector<PlacedBox>> boxes,
+    std::shared_ptr<const RemoteAccess> workers, uint64_t view) {
+  std::shared_ptr<ShardedTensorState> state =
+      StateOf(std::move(spec), std::move(metadata), view);
+  const std::vector<ShardMetadata>& shards = state->metadata.shards;
+  if (boxes == nullptr) {
+    const RankResolver resolver = ResolverFor(*group, workers.get());
+    SHERD_ASSIGN_OR_RETURN(std::vector<PlacedBox> placed,
+                           PlacedBoxes(shards, resolver));
+    boxes = std::make_shared<const std::vector<PlacedBox>>(std::move(placed));
+  }
+  for (size_t i = 0; i < boxes->size(); ++i) {
+    if (shards[i].placement && state->metadata.properties.pin_memory) {
+      SHERD_RETURN_IF_ERROR(CheckPinnable(state->metadata.properties,
+                                          shards[i].placement->device()));
+    }
+    if (!group->is_member() || (*boxes)[i].rank != group->rank()) continue;
+    state->local_indices.push_back(static_cast<int>(i));
+  }
+  state->boxes = std::move(boxes);
+  state->group = std::move(group);
+  state->workers = std::move(workers);
+  return state;
+}
+
+ShardedTensorStatePtr MakeStateWithoutGroup(ShardingSpecPtr spec,
+                                            ShardedTensorMetadata metadata,
+                                            std::vector<int> local_indices) {
+  std::shared_ptr<ShardedTensorState> state =
+      StateOf(std::move(spec), std::move(metadata));
+  state->local_indices = std::move(local_indices);
+  return state;
+}
+
+ShardedTensorStatePtr WithProperties(const ShardedTensorState& state,
+                                     const TensorProperties& properties) {
+  auto changed = std::make_shared<ShardedTensorState>(state);
+  changed->metadata.properties = properties;
+  changed->fingerprint = FingerprintOf(*changed);
+  return changed;
+}
+
+bool SameLayout(const ShardedTensorState& a, const ShardedTensorState& b) {
+  if (&a == &b) return true;
+  return a.layout_fingerprint == b.layout_fingerprint &&
+         a.metadata.size == b.metadata.size &&
+         a.metadata.shards == b.metadata.shards;
+}
+
+}  // namespace sherd::internal

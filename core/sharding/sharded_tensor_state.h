@@ -1,0 +1,77 @@
+#ifndef SHERD_CORE_SHARDING_SHARDED_TENSOR_STATE_H_
+#define SHERD_CORE_SHARDING_SHARDED_TENSOR_STATE_H_
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "sherd/core/comm/process_group.h"
+#include "sherd/core/comm/remote_access.h"
+#include "sherd/core/sharding/placed_box.h"
+#include "sherd/core/sharding/placement.h"
+#include "sherd/core/sharding/shard_metadata.h"
+#include "sherd/core/sharding/sharding_spec.h"
+#include "sherd/core/tensor/tensor_properties.h"
+
+namespace sherd::internal {
+
+// What all handles of a ShardedTensor share, and nobody changes.
+struct ShardedTensorState {
+  // Null: all shards are here.
+  std::shared_ptr<ProcessGroup> group;
+  // Null: placements are by rank.
+  std::shared_ptr<const RemoteAccess> workers;
+  ShardingSpecPtr spec;
+  ShardedTensorMetadata metadata;
+  // By rank in the group, as many as shards. Null without a group.
+  std::shared_ptr<const std::vector<PlacedBox>> boxes;
+  // Positions of this rank's shards in metadata.shards.
+  std::vector<int> local_indices;
+  // Of size and shards: the same on all ranks.
+  uint64_t layout_fingerprint = 0;
+  // Of the boxes that views were cut by; 0 for a tensor that is none.
+  uint64_t view = 0;
+  // Of all of the above but the group.
+  uint64_t fingerprint = 0;
+};
+using ShardedTensorStatePtr = std::shared_ptr<const ShardedTensorState>;
+
+// Finds the owners of placements in `group`, which it refers to, as it does to
+// `workers`; null knows no names.
+RankResolver ResolverFor(const ProcessGroup& group,
+                         const RemoteAccess* workers);
+
+// The state of a tensor that `spec` lays out.
+//   Errors. As ShardedTensor::Empty says of spec, size, properties and
+//   placements.
+absl::StatusOr<ShardedTensorStatePtr> MakeState(
+    std::shared_ptr<ProcessGroup> group, const ShardingSpecPtr& spec,
+    absl::Span<const int64_t> size, const TensorProperties& properties,
+    std::shared_ptr<const RemoteAccess> workers = nullptr);
+
+// The state of a tensor whose metadata is known to be right, `spec` being a
+// rule that builds it. `boxes` are its owners, or null to have them looked up.
+// `view`: see above.
+absl::StatusOr<ShardedTensorStatePtr> MakeStateOf(
+    std::shared_ptr<ProcessGroup> group, ShardingSpecPtr spec,
+    ShardedTensorMetadata metadata,
+    std::shared_ptr<const std::vector<PlacedBox>> boxes = nullptr,
+    std::shared_ptr<const RemoteAccess> workers = nullptr, uint64_t view = 0);
+
+// The same without a group; `local_indices` are the shards that are here.
+ShardedTensorStatePtr MakeStateWithoutGroup(ShardingSpecPtr spec,
+                                            ShardedTensorMetadata metadata,
+                                            std::vector<int> local_indices);
+
+// The same layout with other properties. Cost: a copy of the metadata.
+ShardedTensorStatePtr WithProperties(const ShardedTensorState& state,
+                                     const TensorProperties& properties);
+
+// Whether size, boxes and owners are the same, in the same order.
+bool SameLayout(const ShardedTensorState& a, const ShardedTensorState& b);
+
+}  // namespace sherd::internal
+
+#endif  // SHERD_CORE_SHARDING_SHARDED_TENSOR_STATE_H_

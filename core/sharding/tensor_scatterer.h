@@ -1,0 +1,48 @@
+#ifndef SHERD_CORE_SHARDING_TENSOR_SCATTERER_H_
+#define SHERD_CORE_SHARDING_TENSOR_SCATTERER_H_
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "sherd/core/comm/process_group.h"
+#include "sherd/core/sharding/shard_metadata.h"
+#include "sherd/core/tensor/tensor.h"
+
+namespace sherd {
+
+// One call of ShardTensor, as a TensorScatterer sees it.
+struct ScatterCall {
+  // The whole tensor on `src_rank`; unspecified on other ranks, where it may be
+  // undefined.
+  const Tensor& tensor;
+  // In the group.
+  int src_rank = 0;
+  ProcessGroup& group;
+  // What the spec has built for this tensor, the same on all ranks.
+  const ShardedTensorMetadata& metadata;
+  // This rank's shards, allocated: shards[i] is to hold the elements of
+  // metadata.shards[shard_indices[i]].
+  absl::Span<const int> shard_indices;
+  absl::Span<Tensor> shards;
+};
+
+// A spec that hands out the elements of a whole tensor in its own way, instead
+// of by ReshardPlan, because it has a faster one or changes them on the way:
+//
+//     class MySpec : public ShardingSpec, public TensorScatterer { … };
+class TensorScatterer {
+ public:
+  virtual ~TensorScatterer() = default;
+
+  // Fills this rank's shards. ShardTensor calls it on every rank of the group,
+  // ranks without shards too, once all have agreed on spec and source and have
+  // memory for their shards; it compares the results afterwards, so that an
+  // error on one rank is the error of all.
+  //
+  // Collective. May use the group: what it sends on one rank it receives on
+  // others, also if it fails on one of them.
+  virtual absl::Status Scatter(const ScatterCall& call) const = 0;
+};
+
+}  // namespace sherd
+
+#endif  // SHERD_CORE_SHARDING_TENSOR_SCATTERER_H_
