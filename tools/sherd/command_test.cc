@@ -70,8 +70,8 @@ std::string MakeTiny(const std::string& folder) {
 TEST(CommandTest, HelpListsTheCommandsOfUsersOnly) {
   const Result help = Sherd("--help");
   EXPECT_EQ(help.exit_code, 0);
-  for (const char* command :
-       {"run", "info", "inspect", "verify", "make-model", "flight"}) {
+  for (const char* command : {"run", "info", "inspect", "verify", "make-model",
+                              "flight", "explain"}) {
     EXPECT_THAT(help.output, HasSubstr(absl::StrCat("\n  ", command, " ")));
     const Result own = Sherd(absl::StrCat(command, " --help"));
     EXPECT_EQ(own.exit_code, 0);
@@ -122,6 +122,71 @@ TEST(CommandTest, InspectPrintsTextJsonAndPicture) {
   for (const std::string& arguments : {model + " --svg", "--svg " + model}) {
     EXPECT_THAT(Sherd("inspect " + arguments).output,
                 AllOf(StartsWith("<svg"), EndsWith("</svg>\n")));
+  }
+}
+
+TEST(CommandTest, ExplainForeseesAReshardAsTextJsonAndPicture) {
+  const std::string move =
+      "explain reshard --size=8x12 --dtype=float64 --from='chunk(0) over 2' "
+      "--to='grid(1x2)' ";
+  EXPECT_THAT(Sherd(move).output,
+              AllOf(StartsWith("2 shards to 2 shards on 2 ranks, elements of 8 "
+                               "bytes\n"),
+                    ::testing::ContainsRegex(
+                        "moved +384 B  1.00 times the lower bound, 384 B\n")));
+  const auto json =
+      nlohmann::json::parse(Sherd(move + "--json").output, nullptr, false);
+  EXPECT_EQ(json["bytes_moved"], 384);
+  EXPECT_EQ(json["heat_map"]["bytes"][1][0], 192);
+  const std::string svg = TestFolder() + "/moves.svg";
+  const Result drawn = Sherd(move + "--svg=" + Quoted(svg));
+  EXPECT_EQ(drawn.output, svg + "\n");
+  for (const std::string& picture :
+       {Shell("cat " + Quoted(svg)).output, Sherd(move + "--svg").output}) {
+    EXPECT_THAT(picture, AllOf(StartsWith("<svg"), EndsWith("</svg>\n")));
+  }
+  // Sizes are powers of 1024 with an i; two messages out and two in, in two
+  // rounds at once.
+  EXPECT_THAT(Sherd(move + "--staging=1KiB").output, HasSubstr("1.02 kB"));
+  const auto direct = nlohmann::json::parse(
+      Sherd(move + "--json --direct --ranks-per-host=1").output, nullptr,
+      false);
+  EXPECT_EQ(direct["messages"], 0);
+  EXPECT_EQ(direct["bytes_between_hosts"], 384);
+}
+
+TEST(CommandTest, ExplainSaysWhatIsWrongWithItsArguments) {
+  struct Case {
+    const char* arguments;
+    int exit_code;
+    const char* phrase;
+  };
+  const Case cases[] = {
+      {"explain", 2, "subcommand"},
+      {"explain reshard --size=8x8 --from='grid(2x2)'", 2, "--to is required"},
+      {"explain reshard --size=8x8 --from='grid(2x2)' --to='rows'", 1,
+       "sherd explain reshard: --to: \"rows\": expected chunk(DIM) over"},
+      {"explain reshard --size=8x8 --from='chunk(2) over 2' --to='grid(2x2)'",
+       1, "sherd explain reshard: --from: Invalid sharding dim"},
+      {"explain reshard --size=8,8 --from='grid(2x2)' --to='grid(2x2)'", 1,
+       "expected a number from 0 to "},
+      {"explain reshard --size=8x8 --dtype=real --from='grid(2x2)' "
+       "--to='grid(2x2)'",
+       1, "real"},
+      {"explain reshard --size=8x8 --staging=8 --from='grid(1x2)' "
+       "--to='grid(2x1)'",
+       1, "max_staging_bytes is 8, expected "},
+      {"explain reshard --size=2305843009213693951 --dtype=float64 "
+       "--from='chunk(0) over 2' --to='chunk(0) over 3'",
+       1, "64 bits"},
+      {"explain reshard --size=8x8 --json --svg --from='grid(1x2)' "
+       "--to='grid(2x1)'",
+       2, "--svg"},
+  };
+  for (const Case& c : cases) {
+    const Result result = Sherd(c.arguments);
+    EXPECT_EQ(result.exit_code, c.exit_code) << c.arguments;
+    EXPECT_THAT(result.output, HasSubstr(c.phrase)) << c.arguments;
   }
 }
 

@@ -9,6 +9,7 @@
 
 #include "sherd/core/base/knobs.h"
 #include "sherd/core/base/version.h"
+#include "sherd/tools/sherd/explain_command.h"
 #include "sherd/tools/sherd/flight_command.h"
 #include "sherd/tools/sherd/info_command.h"
 #include "sherd/tools/sherd/inspect_command.h"
@@ -73,6 +74,7 @@ int Main(std::vector<std::string> arguments) {
   sherd::AddInfoCommand(app, exit_code);
   sherd::AddInspectCommand(app, exit_code);
   sherd::AddVerifyCommand(app, exit_code);
+  sherd::AddExplainCommand(app, exit_code);
   sherd::AddMakeModelCommand(app, exit_code);
   sherd::AddFlightCommand(app, exit_code);
   sherd::AddQuickstartCommand(app, exit_code);
