@@ -10,6 +10,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "sherd/tools/bench/board.h"
+#include "sherd/tools/bench/mpirun.h"
 #include "sherd/tools/bench/rank_context.h"
 
 namespace sherd {
@@ -38,32 +40,48 @@ class RankWork {
   // Compares everything that Run() left on this rank with what is right.
   //   kDataLoss  It differs.
   virtual absl::Status Check() = 0;
+
+  // What this rank did in the last Run(), if it knows.
+  virtual std::optional<WorkFigures> Figures() const { return std::nullopt; }
 };
 
-// A program beside bench that is run to its end in place of ranks.
+// A program that is run to its end in place of ranks.
 struct BenchProgram {
-  // In bench's own directory. Empty: none.
+  // A path, or what lies in bench's own directory.
   std::string name;
   std::vector<std::string> arguments;
   // "NAME=value", besides what bench itself finds.
-  std::vector<std::string> environment;
+  std::vector<std::string> environment = {};
   // How much of what is measured it does: the time is divided by it.
   int units = 1;
 };
 
 struct BenchPeer {
+  // Peers of one name are ways to do the same: the fastest counts.
   std::string name;
   std::string help;
   // Collective over the ranks: connects them and makes buffers.
-  std::function<absl::StatusOr<std::unique_ptr<RankWork>>(RankContext&)> make;
+  std::function<absl::StatusOr<std::unique_ptr<RankWork>>(RankContext&)> make =
+      nullptr;
   // With `starts_ranks`, instead of `make`: of so many ranks.
   std::function<BenchProgram(int world)> program = nullptr;
   // With `starts_ranks`: ranks are forks of the process that measures, instead
   // of processes that begin anew.
   bool forks = false;
   // Ranks must be started by mpirun, which then starts those of all peers of
-  // the measurement.
+  // the measurement. For another transport than the default they are started
+  // once more, without the other peers, after these.
   bool needs_mpirun = false;
+  MpiTransport transport = MpiTransport::kVader;
+  // Which of several ways this is.
+  std::string way = "";
+  // Instead of `make`: a program that brings its own ranks, makes the calls
+  // that the task asks for, checks each and writes what it measured to the file
+  // `report` (see ReadProgramReport).
+  std::function<BenchProgram(const BenchTask& task, const std::string& report)>
+      measuring_program = nullptr;
+  // Why it cannot be measured here, or OK. May be null.
+  std::function<absl::Status(int world, int64_t bytes)> check = nullptr;
 };
 
 struct BenchCase {
@@ -80,6 +98,9 @@ struct BenchCase {
       check = nullptr;
   // Memory that the ranks have in common. May be null: none.
   std::function<int64_t(int world, int64_t bytes)> shared_bytes = nullptr;
+  // For moves: the bytes that must come to some rank from another, whoever
+  // moves them. Then memory is reported too. May be null.
+  std::function<int64_t(int world, int64_t bytes)> lower_bound = nullptr;
   // How often Run() is called for one time, which is divided by it. May be
   // null: once.
   std::function<int(int64_t bytes)> repeats = nullptr;

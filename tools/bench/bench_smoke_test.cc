@@ -1,5 +1,6 @@
 // Runs the program itself, as a user does: every case once with a few bytes.
 
+#include <sys/stat.h>
 #include <sys/wait.h>
 
 #include <cstdio>
@@ -21,7 +22,6 @@ namespace sherd {
 namespace {
 
 using ::testing::AllOf;
-using ::testing::AnyOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -50,48 +50,117 @@ Outcome RunBench(const std::string& arguments,
   return outcome;
 }
 
-TEST(BenchSmokeTest, EveryCaseAndPeerGivesACheckedResultInTableAndJson) {
-  const std::string directory = ::testing::TempDir();
-  const Outcome outcome =
-      RunBench("--world=2 --bytes=8,4096 --json=results.jsonl",
-               absl::StrCat("BUILD_WORKING_DIRECTORY=", directory,
-                            " TMPDIR=", directory));
-  ASSERT_EQ(outcome.exit_code, 0) << outcome.text;
+// By case, peer and bytes.
+using Results = std::set<std::tuple<std::string, std::string, int>>;
 
-  std::set<std::tuple<std::string, std::string, int>> measured;
+// Runs bench in a directory of the test and reads its file.
+Results Measure(const std::string& arguments, Outcome& outcome) {
+  const std::string directory = ::testing::TempDir();
+  outcome = RunBench(arguments + " --calls=3 --json=results.jsonl",
+                     absl::StrCat("BUILD_WORKING_DIRECTORY=", directory,
+                                  " TMPDIR=", directory));
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.text;
+  Results results;
   std::ifstream file(directory + "/results.jsonl");
   for (std::string line; std::getline(file, line);) {
     const auto json = nlohmann::json::parse(line);
-    EXPECT_EQ(json["world"], 2);
-    EXPECT_THAT(json["bytes"], AnyOf(0, 8, 4096));
     EXPECT_GT(json["seconds_min"], 0.0);
     EXPECT_LE(json["seconds_min"], json["seconds_median"]);
     EXPECT_LE(json["seconds_median"], json["seconds_max"]);
-    EXPECT_GE(json["n"], 5);
+    EXPECT_EQ(json["n"], 3);
+    if (json.contains("bytes_moved")) {
+      EXPECT_EQ(json["bytes_moved"], json["lower_bound_bytes"]) << line;
+    }
     EXPECT_TRUE(
-        measured.emplace(json["case"], json["peer"], json["bytes"]).second)
+        results.emplace(json["case"], json["peer"], json["bytes"]).second)
         << line;
   }
+  return results;
+}
+
+TEST(BenchSmokeTest, EveryCaseAndPeerGivesACheckedResultInTableAndJson) {
+  Outcome outcome;
+  Results measured = Measure("--world=2 --bytes=8,4096", outcome);
+  // These know one rank only.
+  Outcome alone;
+  measured.merge(
+      Measure("--cases='^(plan|validate)_' --world=1 --bytes=4096", alone));
   for (const BenchCase& bench_case : AllBenchCases()) {
     for (const BenchPeer& peer : bench_case.peers) {
+      if (peer.check != nullptr && !peer.check(2, 4096).ok()) {
+        EXPECT_THAT(outcome.text, HasSubstr("skipped: " + peer.name + ": "));
+        continue;
+      }
       // Each has one size at least that suits it.
       const size_t sizes = measured.count({bench_case.name, peer.name, 0}) +
                            measured.count({bench_case.name, peer.name, 8}) +
                            measured.count({bench_case.name, peer.name, 4096});
       EXPECT_GE(sizes, 1u) << bench_case.name << " " << peer.name;
     }
-    EXPECT_THAT(outcome.text, HasSubstr("\n" + bench_case.name + " "));
+    EXPECT_THAT(outcome.text + alone.text,
+                HasSubstr("\n" + bench_case.name + " "));
   }
 }
 
 TEST(BenchSmokeTest, ASkipGoesToStandardErrorAndIsNoResult) {
   const Outcome outcome =
-      RunBench("--cases=grid --peers=limit --world=3 --bytes=4096",
+      RunBench("--cases=_to_grid --peers=limit --world=3 --bytes=4096",
                /*environment=*/"", kErrorsOnly);
   EXPECT_EQ(outcome.exit_code, 0);
   EXPECT_EQ(outcome.text,
             "skipped: reshard_0_to_grid, 3 ranks, 4 KiB: a grid of 2 x W/2 "
             "needs an even world, not 3\n");
+}
+
+// Writes a program that stands for a Python with PyTorch: it says so, and
+// where it is to measure it runs `body`, which knows $report.
+std::string FakePython(const std::string& body) {
+  const std::string path = ::testing::TempDir() + "/python";
+  std::ofstream(path) << "#!/bin/sh\n"
+                         "[ \"$1\" = -c ] && exit 0\n"
+                         "for a; do case $a in --report=*) "
+                         "report=${a#--report=};; esac; done\n"
+                      << body << "\n";
+  chmod(path.c_str(), 0755);
+  return path;
+}
+
+constexpr char kOneTorchCall[] =
+    "--cases=^gather$ --peers=torch-dtensor --world=2 --bytes=4096 --calls=1 "
+    "--python=";
+
+TEST(BenchSmokeTest, AProgramMeasuresAndReports) {
+  const Outcome outcome = RunBench(
+      kOneTorchCall +
+      FakePython("printf 'call 0.25\\ncall 0.5\\nextra 8192\\nextra 0\\n' "
+                 "> $report"));
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.text;
+  EXPECT_THAT(outcome.text, HasSubstr("torch-dtensor    500 ms"));
+  EXPECT_THAT(outcome.text, HasSubstr(" 250 ms      -   2.00"));
+}
+
+TEST(BenchSmokeTest, AProgramThatFailsIsSkippedButNoWrongResultPasses) {
+  Outcome outcome = RunBench(
+      kOneTorchCall + FakePython("echo failed rank 1: no memory > $report"));
+  EXPECT_EQ(outcome.exit_code, 0);
+  EXPECT_THAT(outcome.text, HasSubstr("skipped: gather, 2 ranks, 4 KiB: "));
+  EXPECT_THAT(outcome.text, HasSubstr("rank 1: no memory"));
+  outcome = RunBench(kOneTorchCall +
+                     FakePython("echo wrong rank 0: 3 differ > $report"));
+  EXPECT_EQ(outcome.exit_code, 1);
+  EXPECT_THAT(outcome.text, HasSubstr("FAILED: gather, 2 ranks, 4 KiB: "));
+  EXPECT_THAT(outcome.text, HasSubstr("rank 0: 3 differ"));
+}
+
+TEST(BenchSmokeTest, WithoutPyTorchItsPeersAreSkipped) {
+  const Outcome outcome = RunBench(
+      "--cases=^gather$ --peers=torch-dtensor --world=2 --bytes=4096 "
+      "--python=/no/such/python",
+      /*environment=*/"", kErrorsOnly);
+  EXPECT_EQ(outcome.exit_code, 0);
+  EXPECT_EQ(outcome.text,
+            "skipped: torch-dtensor: /no/such/python has no torch: name one "
+            "that has with --python\n");
 }
 
 TEST(BenchSmokeTest, ListNamesCasesAndPeersAndRunsNothing) {

@@ -44,10 +44,17 @@ struct Board::Memory {
     double entered;
     double left;
   };
+  struct WorkNotes {
+    int64_t bytes_sent;
+    int64_t bytes_received;
+    int64_t extra_bytes;
+    char way[64];
+  };
   struct Slot {
     int outcome;
     char message[2000];
     Call calls[kMaxBenchPeers][kMaxBenchSamples];
+    WorkNotes notes[kMaxBenchPeers];
   };
 
   uint64_t magic;
@@ -160,6 +167,21 @@ double Board::CallSeconds(int peer, int call) const {
     last = std::max(last, times.left);
   }
   return last - first;
+}
+
+void Board::SetFigures(int rank, int peer, const WorkFigures& figures) {
+  Memory::WorkNotes& notes = memory_.slots[rank].notes[peer];
+  notes.bytes_sent = figures.bytes_sent;
+  notes.bytes_received = figures.bytes_received;
+  notes.extra_bytes = figures.extra_bytes;
+  PutText(notes.way,
+          absl::string_view(figures.way).substr(0, sizeof(notes.way) - 1))
+      .IgnoreError();
+}
+
+WorkFigures Board::Figures(int rank, int peer) const {
+  const Memory::WorkNotes& notes = memory_.slots[rank].notes[peer];
+  return {notes.bytes_sent, notes.bytes_received, notes.extra_bytes, notes.way};
 }
 
 void Board::SetOutcome(int rank, const absl::Status& outcome) {

@@ -14,8 +14,7 @@
 
 namespace sherd {
 
-inline constexpr int kMaxBenchPeers = 6;
-inline constexpr int kMaxBenchSamples = 64;
+inline constexpr int kMaxBenchPeers = 32;
 
 // What the ranks of one measurement do.
 struct BenchTask {
@@ -30,6 +29,17 @@ struct BenchTask {
   std::string directory;
   // Memory that the ranks share, all zeros.
   int64_t shared_bytes = 0;
+};
+
+// What one rank did in a call, beside the time; -1: not known.
+struct WorkFigures {
+  // To and from other ranks, by whatever way.
+  int64_t bytes_sent = -1;
+  int64_t bytes_received = -1;
+  // What memory the first call took, with its result.
+  int64_t extra_bytes = -1;
+  // How it went about it, for the report; a few words.
+  std::string way = {};
 };
 
 // Memory that the process which measures shares with the ranks it starts: the
@@ -64,6 +74,9 @@ class Board {
   void SetCall(int rank, int peer, int call, double entered, double left);
   // From the first rank that entered to the last one that left.
   double CallSeconds(int peer, int call) const;
+
+  void SetFigures(int rank, int peer, const WorkFigures& figures);
+  WorkFigures Figures(int rank, int peer) const;
 
   // A rank says how it ended; OK also means that it did everything.
   void SetOutcome(int rank, const absl::Status& outcome);

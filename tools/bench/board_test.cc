@@ -53,6 +53,21 @@ TEST(BoardTest, ACallLastsFromTheFirstThatEntersToTheLastThatLeaves) {
   EXPECT_DOUBLE_EQ((*board)->CallSeconds(1, 1), 2.75);
 }
 
+TEST(BoardTest, EachRankHasFiguresOfEachPeer) {
+  const auto board = Board::Create({.case_name = "x", .world = 2});
+  ASSERT_THAT(board, IsOk());
+  (*board)->SetFigures(1, 3,
+                       {.bytes_sent = int64_t{5} << 40,
+                        .bytes_received = 6,
+                        .extra_bytes = 7,
+                        .way = std::string(100, 'w')});
+  const WorkFigures figures = (*board)->Figures(1, 3);
+  EXPECT_EQ(figures.bytes_sent, int64_t{5} << 40);
+  EXPECT_EQ(figures.bytes_received, 6);
+  EXPECT_EQ(figures.extra_bytes, 7);
+  EXPECT_EQ(figures.way, std::string(63, 'w'));
+}
+
 TEST(BoardTest, OutcomesKeepCodeAndMessage) {
   const auto board = Board::Create({.case_name = "x", .world = 3});
   ASSERT_THAT(board, IsOk());

@@ -5,6 +5,7 @@
 #include "sherd/tools/bench/collective_cases.h"
 #include "sherd/tools/bench/move_cases.h"
 #include "sherd/tools/bench/overhead_cases.h"
+#include "sherd/tools/bench/plan_cases.h"
 #include "sherd/tools/bench/start_cases.h"
 
 namespace sherd {
@@ -28,7 +29,7 @@ const std::vector<BenchCase>& AllBenchCases() {
   static const auto* const cases = [] {
     auto* const all = new std::vector<BenchCase>;
     for (const auto& family : {CollectiveCases(), OverheadCases(), MoveCases(),
-                               CheckpointCases(), StartCases()}) {
+                               PlanCases(), CheckpointCases(), StartCases()}) {
       all->insert(all->end(), family.begin(), family.end());
     }
     return all;
@@ -43,9 +44,12 @@ std::string ListCases(const BenchOptions& options) {
     if (peers.empty()) continue;
     absl::StrAppendFormat(&text, "%-26s %s\n", bench_case.name,
                           bench_case.help);
-    for (const int peer : peers) {
-      absl::StrAppendFormat(&text, "  %-24s %s\n", bench_case.peers[peer].name,
-                            bench_case.peers[peer].help);
+    std::string last;
+    for (const int index : peers) {
+      const BenchPeer& peer = bench_case.peers[index];
+      if (peer.name == last) continue;
+      last = peer.name;
+      absl::StrAppendFormat(&text, "  %-24s %s\n", peer.name, peer.help);
     }
   }
   return text;
@@ -60,7 +64,7 @@ std::vector<Measurement> SelectMeasurements(const BenchOptions& options) {
       const std::vector<int64_t> sizes =
           bench_case.starts_ranks ? std::vector<int64_t>{0} : options.bytes;
       for (const int64_t bytes : sizes) {
-        list.push_back({&bench_case, peers, world, bytes});
+        list.push_back({&bench_case, peers, world, bytes, options.calls});
       }
     }
   }

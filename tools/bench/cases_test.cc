@@ -2,6 +2,7 @@
 
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "gmock/gmock.h"
@@ -37,9 +38,10 @@ TEST(AllBenchCasesTest, NamesAreUniqueAndPeersFitTheBoard) {
   for (const BenchCase& bench_case : AllBenchCases()) {
     EXPECT_TRUE(names.insert(bench_case.name).second) << bench_case.name;
     EXPECT_LE(bench_case.peers.size(), static_cast<size_t>(kMaxBenchPeers));
-    std::set<std::string> peers;
+    std::set<std::pair<std::string, std::string>> peers;
     for (const BenchPeer& peer : bench_case.peers) {
-      EXPECT_TRUE(peers.insert(peer.name).second) << peer.name;
+      EXPECT_TRUE(peers.emplace(peer.name, peer.way).second)
+          << peer.name << " " << peer.way;
     }
   }
 }
@@ -72,12 +74,16 @@ TEST(SelectMeasurementsTest, KeepsTheOrderOfPeers) {
       SelectMeasurements(Options({"--cases=^gather", "--peers=^gloo$|limit",
                                   "--world=2", "--bytes=4096"}));
   ASSERT_EQ(list.size(), 1u);
-  EXPECT_THAT(list[0].peers, ElementsAre(1, 2));
+  std::vector<std::string> names;
+  for (const int peer : list[0].peers) {
+    names.push_back(list[0].bench_case->peers[peer].name);
+  }
+  EXPECT_THAT(names, ElementsAre("gloo", "limit"));
 }
 
 TEST(CanMeasureTest, SaysWhyNot) {
   const auto odd = SelectMeasurements(
-      Options({"--cases=grid", "--world=3", "--bytes=4096"}));
+      Options({"--cases=_to_grid", "--world=3", "--bytes=4096"}));
   ASSERT_EQ(odd.size(), 1u);
   EXPECT_THAT(CanMeasure(odd[0]), StatusIs(absl::StatusCode::kInvalidArgument,
                                            HasSubstr("even world")));
@@ -88,6 +94,13 @@ TEST(CanMeasureTest, SaysWhyNot) {
       CanMeasure(uneven[0]),
       StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("4100 bytes")));
   EXPECT_THAT(CanMeasure(uneven[1]), IsOk());
+}
+
+TEST(ListCasesTest, NamesAPeerOnceHoweverManyWaysItHas) {
+  const std::string list = ListCases(Options({"--cases=^gather$"}));
+  const size_t first = list.find("\n  openmpi ");
+  if (first == std::string::npos) GTEST_SKIP() << "no mpirun here";
+  EXPECT_EQ(list.find("\n  openmpi ", first + 1), std::string::npos);
 }
 
 TEST(ListCasesTest, ShowsWhatIsSelected) {

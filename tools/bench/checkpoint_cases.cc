@@ -24,8 +24,8 @@
 #include "sherd/serialization/checkpoint_reader.h"
 #include "sherd/serialization/manifest.h"
 #include "sherd/serialization/manifest_codec.h"
-#include "sherd/tools/bench/matrix_layout.h"
-#include "sherd/tools/bench/sharded_matrix.h"
+#include "sherd/tools/bench/box_layout.h"
+#include "sherd/tools/bench/sharded_words.h"
 
 namespace sherd {
 namespace {
@@ -56,8 +56,12 @@ class Reference {
     return std::any_cast<ReferencePtr>(common);
   }
 
-  const Matrix& matrix() const { return matrix_; }
-  const MatrixLayout& rows() const { return rows_; }
+  const WordTensor& matrix() const { return matrix_; }
+  // What `rank` saved; without words if that is nothing.
+  WordBox RowsOf(int rank) const {
+    return rows_[rank].empty() ? WordBox() : rows_[rank].front();
+  }
+  int world() const { return static_cast<int>(rows_.size()); }
   const std::string& path() const { return path_; }
   const ShardedTensor& tensor() const { return tensor_; }
   const Manifest& manifest() const { return manifest_; }
@@ -70,8 +74,12 @@ class Reference {
 
   // The shard with the rows of `rank`, and its file. Null if it has none.
   const ManifestShard* ShardOf(int rank) const {
+    const WordBox rows = RowsOf(rank);
     for (const ManifestShard& shard : manifest_.tensors[0].shards) {
-      if (shard.file >= 0 && shard.offsets[0] == rows_[rank].row) return &shard;
+      if (rows.words() > 0 && shard.file >= 0 &&
+          shard.offsets[0] == rows.offsets[1]) {
+        return &shard;
+      }
     }
     return nullptr;
   }
@@ -88,11 +96,11 @@ class Reference {
 
   absl::Status Init(RankContext& context) {
     SHERD_ASSIGN_OR_RETURN(matrix_, MatrixOfBytes(context.bytes()));
-    rows_ = RowsOver(matrix_, context.world());
+    rows_ = BoxesOf(matrix_, RowsOver(matrix_, context.world()));
     path_ = JoinPath(context.directory(), "reference");
     SHERD_ASSIGN_OR_RETURN(const auto group, context.Group());
-    SHERD_ASSIGN_OR_RETURN(tensor_, MakeShardedMatrix(matrix_, rows_, group));
-    FillShards(matrix_, tensor_);
+    SHERD_ASSIGN_OR_RETURN(tensor_, MakeShardedWords(matrix_, rows_, group));
+    Fill(matrix_, StoredShards(tensor_));
     SHERD_RETURN_IF_ERROR(Save(path_));
     SHERD_ASSIGN_OR_RETURN(manifest_, ReadManifest(Files(), path_));
     SHERD_ASSIGN_OR_RETURN(manifest_bytes_,
@@ -101,8 +109,8 @@ class Reference {
     return absl::OkStatus();
   }
 
-  Matrix matrix_;
-  MatrixLayout rows_;
+  WordTensor matrix_;
+  BoxLayout rows_;
   std::string path_;
   ShardedTensor tensor_;
   Manifest manifest_;
@@ -158,9 +166,9 @@ class Save : public RankWork {
   absl::Status Check() override {
     SHERD_ASSIGN_OR_RETURN(const Manifest manifest,
                            ReadManifest(Files(), path_));
-    const MatrixBox& own = reference_->rows()[context_.rank()];
+    const WordBox own = reference_->RowsOf(context_.rank());
     for (const ManifestShard& shard : manifest.tensors[0].shards) {
-      if (shard.file < 0 || shard.offsets[0] != own.row) continue;
+      if (shard.file < 0 || shard.offsets[0] != own.offsets[1]) continue;
       return CheckShard(manifest.files[shard.file], shard, own);
     }
     if (own.words() == 0) return absl::OkStatus();
@@ -175,15 +183,16 @@ class Save : public RankWork {
 
  private:
   absl::Status CheckShard(const ManifestFile& file, const ManifestShard& shard,
-                          const MatrixBox& box) {
+                          const WordBox& box) {
     SHERD_ASSIGN_OR_RETURN(const auto storage, Storage::Allocate(box.bytes()));
     SHERD_ASSIGN_OR_RETURN(const auto opened,
                            Files().OpenForRead(JoinPath(path_, file.name)));
     SHERD_RETURN_IF_ERROR(ReadBlocks(
         *opened, shard.file_offset,
         Bytes(static_cast<std::byte*>(storage->data()), box.bytes())));
-    return CheckBox(reference_->matrix(), box,
-                    static_cast<const uint32_t*>(storage->data()));
+    return sherd::Check(
+        reference_->matrix(),
+        {DenseBox(box, static_cast<uint32_t*>(storage->data()))});
   }
 
   RankContext& context_;
@@ -284,7 +293,7 @@ class SherdLoad final : public RankWork {
         destination_(std::move(destination)) {}
 
   absl::Status Prepare() override {
-    SpoilShards(reference_->matrix(), destination_);
+    Spoil(reference_->matrix(), StoredShards(destination_));
     return absl::OkStatus();
   }
   absl::Status Run() override {
@@ -293,7 +302,7 @@ class SherdLoad final : public RankWork {
                               destination_.group());
   }
   absl::Status Check() override {
-    return CheckShards(reference_->matrix(), destination_);
+    return sherd::Check(reference_->matrix(), StoredShards(destination_));
   }
 
  private:
@@ -305,14 +314,14 @@ class SherdLoad final : public RankWork {
 // straight to where they belong.
 class LimitLoad final : public RankWork {
  public:
-  LimitLoad(ReferencePtr reference, const MatrixBox& box,
+  LimitLoad(ReferencePtr reference, const WordBox& box,
             std::shared_ptr<Storage> destination)
       : reference_(std::move(reference)),
         box_(box),
         destination_(std::move(destination)) {}
 
   absl::Status Prepare() override {
-    SpoilBox(reference_->matrix(), box_, words());
+    Spoil(reference_->matrix(), {stored()});
     return absl::OkStatus();
   }
 
@@ -321,68 +330,72 @@ class LimitLoad final : public RankWork {
         ReadFile(Files(), JoinPath(reference_->path(), kManifestFileName),
                  kMaxManifestBytes)
             .status());
-    for (size_t rank = 0; rank < reference_->rows().size(); ++rank) {
-      SHERD_RETURN_IF_ERROR(ReadFrom(static_cast<int>(rank)));
+    for (int rank = 0; rank < reference_->world(); ++rank) {
+      SHERD_RETURN_IF_ERROR(ReadFrom(rank));
     }
     return absl::OkStatus();
   }
 
   absl::Status Check() override {
-    return CheckBox(reference_->matrix(), box_, words());
+    return sherd::Check(reference_->matrix(), {stored()});
   }
 
  private:
-  uint32_t* words() const {
-    return static_cast<uint32_t*>(destination_->data());
+  StoredBox stored() const {
+    return DenseBox(box_, static_cast<uint32_t*>(destination_->data()));
   }
 
   // Reads what this rank needs of the file that `rank` wrote.
   absl::Status ReadFrom(int rank) {
-    const MatrixBox& saved = reference_->rows()[rank];
-    const MatrixBox piece = Intersect(saved, box_);
+    const StoredBox saved = DenseBox(reference_->RowsOf(rank), nullptr);
+    const WordBox piece = Intersect(saved.box, box_);
     if (piece.words() == 0) return absl::OkStatus();
     const ManifestShard& shard = *reference_->ShardOf(rank);
     SHERD_ASSIGN_OR_RETURN(
         const auto file,
         Files().OpenForRead(
             JoinPath(reference_->path(), reference_->FileOf(shard).name)));
-    const bool run = IsRun(piece, saved) && IsRun(piece, box_);
-    const int64_t pieces = run ? 1 : piece.rows;
+    const bool run = saved.IsRun(piece) && stored().IsRun(piece);
+    const int64_t pieces = run ? 1 : piece.sizes[1];
     const int64_t bytes = piece.bytes() / pieces;
     int64_t from =
-        shard.file_offset + OffsetIn(piece, saved) * int64_t{sizeof(uint32_t)};
-    uint32_t* to = words() + OffsetIn(piece, box_);
+        shard.file_offset + saved.OffsetOf(piece) * int64_t{sizeof(uint32_t)};
+    uint32_t* to = stored().At(piece);
     for (int64_t i = 0; i < pieces; ++i) {
       SHERD_RETURN_IF_ERROR(ReadBlocks(
           *file, from, Bytes(reinterpret_cast<std::byte*>(to), bytes)));
-      from += saved.cols * int64_t{sizeof(uint32_t)};
-      to += box_.cols;
+      from += saved.row_stride * int64_t{sizeof(uint32_t)};
+      to += stored().row_stride;
     }
     return absl::OkStatus();
   }
 
   const ReferencePtr reference_;
-  const MatrixBox box_;
+  const WordBox box_;
   const std::shared_ptr<Storage> destination_;
 };
 
-using LayoutOf = MatrixLayout (*)(const Matrix& matrix, int ranks);
+using LayoutOf = CyclicLayout (*)(const WordTensor& matrix, int ranks);
+
+BoxLayout LayOut(LayoutOf layout_of, const WordTensor& matrix, int ranks) {
+  return BoxesOf(matrix, layout_of(matrix, ranks));
+}
 
 BenchPeer SherdLoadPeer(LayoutOf layout_of) {
-  return {
-      .name = "sherd",
-      .help = "LoadCheckpointInto a tensor",
-      .make = [layout_of](RankContext& context)
-          -> absl::StatusOr<std::unique_ptr<RankWork>> {
-        SHERD_ASSIGN_OR_RETURN(auto reference, Reference::Get(context));
-        SHERD_ASSIGN_OR_RETURN(
-            ShardedTensor destination,
-            MakeShardedMatrix(reference->matrix(),
-                              layout_of(reference->matrix(), context.world()),
-                              reference->tensor().group()));
-        return std::make_unique<SherdLoad>(std::move(reference),
-                                           std::move(destination));
-      }};
+  return {.name = "sherd",
+          .help = "LoadCheckpointInto a tensor",
+          .make = [layout_of](RankContext& context)
+              -> absl::StatusOr<std::unique_ptr<RankWork>> {
+            SHERD_ASSIGN_OR_RETURN(auto reference, Reference::Get(context));
+            SHERD_ASSIGN_OR_RETURN(
+                ShardedTensor destination,
+                MakeShardedWords(
+                    reference->matrix(),
+                    LayOut(layout_of, reference->matrix(), context.world()),
+                    reference->tensor().group()));
+            return std::make_unique<SherdLoad>(std::move(reference),
+                                               std::move(destination));
+          }};
 }
 
 BenchPeer LimitLoadPeer(LayoutOf layout_of) {
@@ -391,8 +404,9 @@ BenchPeer LimitLoadPeer(LayoutOf layout_of) {
           .make = [layout_of](RankContext& context)
               -> absl::StatusOr<std::unique_ptr<RankWork>> {
             SHERD_ASSIGN_OR_RETURN(auto reference, Reference::Get(context));
-            const MatrixBox box =
-                layout_of(reference->matrix(), context.world())[context.rank()];
+            const RankBoxes boxes = LayOut(layout_of, reference->matrix(),
+                                           context.world())[context.rank()];
+            const WordBox box = boxes.empty() ? WordBox() : boxes.front();
             SHERD_ASSIGN_OR_RETURN(auto destination,
                                    Storage::Allocate(box.bytes()));
             return std::make_unique<LimitLoad>(std::move(reference), box,

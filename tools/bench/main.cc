@@ -1,18 +1,21 @@
 // bench: Sherd beside its peers; see measure.h for how it measures.
 //
 //   tools/bazel run -c opt //tools/bench -- [--list] [--cases=REGEX]
-//       [--peers=REGEX] [--world=N,...] [--bytes=N,...] [--json=FILE]
+//       [--peers=REGEX] [--world=N,...] [--bytes=N,...] [--calls=N]
+//       [--python=PROGRAM] [--json=FILE]
 //
 // Exit code 0: everything that was asked for was measured or skipped with a
 // reason. 1: a result was wrong or something failed. 2: bad options.
 
 #include <cerrno>
 #include <cstdio>
+#include <set>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
 #include "sherd/core/base/file.h"
 #include "sherd/core/base/knobs.h"
@@ -22,6 +25,7 @@
 #include "sherd/tools/bench/rank_loop.h"
 #include "sherd/tools/bench/rank_processes.h"
 #include "sherd/tools/bench/report.h"
+#include "sherd/tools/bench/torch_program.h"
 
 namespace sherd {
 namespace {
@@ -53,9 +57,30 @@ bool Print(absl::Span<const BenchResult> results, std::FILE* json) {
   return std::fflush(json) == 0;
 }
 
+// Says once in `said` why a peer is not measured.
+Measurement WithoutAbsentPeers(const Measurement& measurement,
+                               std::set<std::string>& said) {
+  Measurement present = measurement;
+  present.peers.clear();
+  for (const int peer : measurement.peers) {
+    const absl::Status can = CanMeasurePeer(measurement, peer);
+    if (can.ok()) {
+      present.peers.push_back(peer);
+      continue;
+    }
+    const std::string reason = absl::StrCat(
+        measurement.bench_case->peers[peer].name, ": ", can.message());
+    if (said.insert(reason).second) {
+      std::fprintf(stderr, "skipped: %s\n", reason.c_str());
+    }
+  }
+  return present;
+}
+
 int MeasureAll(absl::Span<const Measurement> measurements, std::FILE* json) {
   const StopSignals stop;
   int exit_code = 0;
+  std::set<std::string> absent;
   std::fputs(TableTitle().c_str(), stdout);
   for (const Measurement& measurement : measurements) {
     if (absl::Status can = CanMeasure(measurement); !can.ok()) {
@@ -63,16 +88,24 @@ int MeasureAll(absl::Span<const Measurement> measurements, std::FILE* json) {
                    std::string(can.message()).c_str());
       continue;
     }
-    absl::StatusOr<std::vector<BenchResult>> results =
-        Measure(measurement, stop.fd());
-    if (!results.ok()) {
+    const Measurement present = WithoutAbsentPeers(measurement, absent);
+    if (present.peers.empty()) continue;
+    absl::StatusOr<Measured> measured = Measure(present, stop.fd());
+    if (!measured.ok()) {
       std::fprintf(stderr, "FAILED: %s: %s\n", Describe(measurement).c_str(),
-                   results.status().ToString().c_str());
-      if (absl::IsCancelled(results.status())) return kExitInterrupted;
+                   measured.status().ToString().c_str());
+      if (absl::IsCancelled(measured.status())) return kExitInterrupted;
       exit_code = kExitFailed;
       continue;
     }
-    if (!Print(*results, json)) {
+    for (const absl::Status& failure : measured->failures) {
+      // That others' programs fail is their affair, but no wrong result passes.
+      const bool wrong = absl::IsDataLoss(failure);
+      if (wrong) exit_code = kExitFailed;
+      std::fprintf(stderr, "%s: %s: %s\n", wrong ? "FAILED" : "skipped",
+                   Describe(measurement).c_str(), failure.ToString().c_str());
+    }
+    if (!Print(measured->results, json)) {
       std::fputs("FAILED: the JSON file could not be written\n", stderr);
       return kExitFailed;
     }
@@ -101,6 +134,7 @@ int Main(absl::Span<char* const> arguments) {
     std::fputs(ListCases(*options).c_str(), stdout);
     return 0;
   }
+  SetTorchPython(options->python);
   if (options->json.empty()) return MeasureAll(measurements, nullptr);
   const std::string path = FromCaller(options->json);
   std::FILE* const json = std::fopen(path.c_str(), "we");

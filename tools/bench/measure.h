@@ -20,6 +20,8 @@ struct Measurement {
   int world = 1;
   // 0 if the case is not sized.
   int64_t bytes = 0;
+  // Calls that count; 0: as many as suit the size.
+  int calls = 0;
 };
 
 // "reshard_0_to_1, 4 ranks, 64 MiB".
@@ -27,8 +29,19 @@ std::string Describe(const Measurement& measurement);
 
 // OK if it can be measured here, otherwise why not.
 absl::Status CanMeasure(const Measurement& measurement);
+// The same for one of the peers, by its index.
+absl::Status CanMeasurePeer(const Measurement& measurement, int peer);
+
+struct Measured {
+  // In the order of the peers; of those with one name, the fastest.
+  std::vector<BenchResult> results;
+  // What went wrong with peers that do not run together with the others.
+  std::vector<absl::Status> failures;
+};
 
 // Starts the ranks, lets the peers take turns and returns a result for each.
+// Peers that need ranks of their own (another transport of MPI, a program) come
+// after the others, one after another.
 // Files live in a directory below TMPDIR, which is gone afterwards.
 //
 // Method. The same for all peers:
@@ -45,13 +58,14 @@ absl::Status CanMeasure(const Measurement& measurement);
 //     every element is compared, outside of the time;
 //   - peers take turns: a first call of each, reported apart, then calls that
 //     count: 51 up to 1 MiB, 15 up to 64 MiB, for starts, and where short
-//     calls are timed in groups, 5 above.
+//     calls are timed in groups, 5 above;
+//   - the first call of a move makes its result in memory that nobody touched
+//     before, and its memory is measured: the growth from before to after it.
 //
 //   kDataLoss    A result was wrong; names peer and rank.
 //   kCancelled   `stop_fd` became readable.
 //   other        A peer failed, or a rank died.
-absl::StatusOr<std::vector<BenchResult>> Measure(const Measurement& measurement,
-                                                 int stop_fd);
+absl::StatusOr<Measured> Measure(const Measurement& measurement, int stop_fd);
 
 }  // namespace sherd
 

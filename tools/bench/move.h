@@ -3,41 +3,68 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
+#include <string>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "sherd/tools/bench/bench_case.h"
-#include "sherd/tools/bench/matrix_layout.h"
+#include "sherd/tools/bench/box_layout.h"
 #include "sherd/tools/bench/rank_context.h"
 
 namespace sherd {
 
-// Every rank's shards before and after.
+// What users call a move.
+enum class MoveVerb { kReshard, kGather, kShard };
+
+// Every rank's boxes before and after.
+//
+// Each peer makes the result of its first call in fresh memory and lets it go;
+// later calls write to warm memory.
 struct Move {
-  Matrix matrix;
-  MatrixLayout from;
-  MatrixLayout to;
+  MoveVerb verb = MoveVerb::kReshard;
+  WordTensor tensor = {};
+  BoxLayout from = {};
+  BoxLayout to = {};
+  // Of matrices.
+  std::optional<CyclicLayout> cyclic_from = {};
+  std::optional<CyclicLayout> cyclic_to = {};
 };
 
-// The move by ShardedTensor::ReshardInto, into a tensor that is there.
-absl::StatusOr<std::unique_ptr<RankWork>> MakeSherdReshard(RankContext& context,
-                                                           const Move& move);
-// The same by Gather; `move.to` is everything on rank 0.
-absl::StatusOr<std::unique_ptr<RankWork>> MakeSherdGather(RankContext& context,
-                                                          const Move& move);
+// The move by Reshard, ReshardInto, Gather or ShardTensor over `backend`.
+absl::StatusOr<std::unique_ptr<RankWork>> MakeSherdMove(
+    RankContext& context, const Move& move, const std::string& backend);
 
-// The move by hand over bare Gloo: pieces that are not runs of memory are
-// packed by memcpy, one alltoallv, and unpacked where what arrives is not the
-// shard as it stands.
+// The move by hand over bare Gloo or MPI: pieces that are not runs of memory
+// are packed by memcpy, one alltoallv, and unpacked where what arrives is not
+// the shard as it stands.
 absl::StatusOr<std::unique_ptr<RankWork>> MakeGlooMove(RankContext& context,
                                                        const Move& move);
+absl::StatusOr<std::unique_ptr<RankWork>> MakeMpiPackedMove(
+    RankContext& context, const Move& move);
 
-// The move if every rank could reach every shard: plain memcpy between warm
-// shards in shared memory, without any protocol. Ranks copy what they get, or,
-// with `push`, what they have: then all ranks work also if one gets
-// everything.
+// The move by MPI_Alltoallw, with a derived datatype for what each pair of
+// ranks has for each other.
+absl::StatusOr<std::unique_ptr<RankWork>> MakeMpiTypedMove(RankContext& context,
+                                                           const Move& move);
+
+// By MPI_Gatherv or MPI_Scatterv: of a gather or shard of rows.
+absl::StatusOr<std::unique_ptr<RankWork>> MakeMpiRootMove(RankContext& context,
+                                                          const Move& move);
+
+// By ScaLAPACK's pdgemr2d, or pigemr2d if blocks have no even number of
+// columns; of a move with cyclic layouts.
+absl::StatusOr<std::unique_ptr<RankWork>> MakeScalapackMove(
+    RankContext& context, const Move& move);
+// OK if there is a ScaLAPACK.
+//   kNotFound  Says what to install.
+absl::Status FindScalapack();
+
+// The move if every rank could reach every shard: plain memcpy between shards
+// in shared memory, without any protocol. Ranks copy what they get, or, in a
+// gather, what they have: then all ranks work though one gets everything.
 absl::StatusOr<std::unique_ptr<RankWork>> MakeLimitMove(RankContext& context,
-                                                        const Move& move,
-                                                        bool push);
+                                                        const Move& move);
 
 // The memory that MakeLimitMove shares.
 int64_t LimitMoveBytes(const Move& move);

@@ -2,7 +2,7 @@
 #include <string>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
+#include "sherd/tools/bench/bare_mpi.h"
 #include "sherd/tools/bench/collective_work.h"
 #include "sherd/tools/bench/mpirun.h"
 
@@ -10,24 +10,8 @@
 
 #include <mpi.h>
 
-#include <cstdlib>
-
 namespace sherd {
 namespace {
-
-// The plugin of Sherd may have started the library already, and ends it then.
-void StartLibrary() {
-  int running = 0;
-  MPI_Initialized(&running);
-  if (running != 0) return;
-  int provided;
-  MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided);
-  std::atexit([] {
-    int ended = 0;
-    MPI_Finalized(&ended);
-    if (ended == 0) MPI_Finalize();
-  });
-}
 
 class OpenMpiCollective final : public CollectiveWork {
  public:
@@ -35,11 +19,7 @@ class OpenMpiCollective final : public CollectiveWork {
   OpenMpiCollective(RankContext& context, const CollectiveShape& shape)
       : CollectiveWork(context, shape) {}
 
-  absl::Status Run() override {
-    const int code = Move();
-    if (code == MPI_SUCCESS) return absl::OkStatus();
-    return absl::InternalError(absl::StrCat("Open MPI: error ", code));
-  }
+  absl::Status Run() override { return StatusOfMpi(Move()); }
 
  private:
   int Move() {
@@ -74,7 +54,7 @@ bool HasOpenMpi() { return !FindMpirun().empty(); }
 
 absl::StatusOr<std::unique_ptr<RankWork>> MakeOpenMpiCollective(
     RankContext& context, const CollectiveShape& shape) {
-  StartLibrary();
+  StartMpi();
   return std::make_unique<OpenMpiCollective>(context, shape);
 }
 

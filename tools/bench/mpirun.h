@@ -9,11 +9,26 @@ namespace sherd {
 // Path of Open MPI's launcher, or empty if this machine has none.
 std::string FindMpirun();
 
+// What Open MPI moves bytes with inside a host. Which is the fastest depends on
+// the work.
+enum class MpiTransport {
+  // Shared memory; large messages by one copy across processes.
+  kVader,
+  // Shared memory, and two copies.
+  kVaderTwoCopies,
+  // UCX.
+  kUcx,
+};
+// "vader", "vader, 2 copies", "ucx".
+const char* NameOf(MpiTransport transport);
+
 // The command line that starts `world` times `program` with `arguments` on this
-// host, unpinned like all ranks of bench, over Open MPI's fastest transport
-// within a host.
+// host, unpinned like all ranks of bench. Open MPI's shared memory lies in
+// `directory`: its names there depend on process ids, which two runs in two
+// containers may have alike.
 std::vector<std::string> MpirunCommand(
-    const std::string& mpirun, int world, const std::string& program,
+    const std::string& mpirun, MpiTransport transport,
+    const std::string& directory, int world, const std::string& program,
     const std::vector<std::string>& arguments);
 
 }  // namespace sherd

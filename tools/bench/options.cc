@@ -30,6 +30,8 @@ struct RawOptions {
   std::string peers;
   std::optional<std::string> worlds;
   std::optional<std::string> bytes;
+  int calls = 0;
+  std::string python = BenchOptions().python;
   std::string json;
 };
 
@@ -45,6 +47,15 @@ void Declare(CLI::App& app, RawOptions& raw) {
                  "Sizes of the whole tensor, 1MiB,64MiB by default; also KiB "
                  "and GiB")
       ->type_name("N,...");
+  app.add_option("--calls", raw.calls,
+                 "Calls of each peer that count, 51 up to 1MiB, 15 up to "
+                 "64MiB, 5 above by default")
+      ->check(CLI::Range(1, kMaxBenchSamples - 1))
+      ->type_name("N");
+  app.add_option("--python", raw.python,
+                 "The Python whose PyTorch is a peer, python3 by default; "
+                 "without one these peers are skipped")
+      ->type_name("PROGRAM");
   app.add_option("--json", raw.json,
                  "Write a line per result to this file, relative to where you "
                  "stand")
@@ -90,6 +101,8 @@ absl::StatusOr<BenchOptions> Interpret(const RawOptions& raw) {
   BenchOptions options;
   options.list = raw.list;
   options.json = raw.json;
+  options.calls = raw.calls;
+  options.python = raw.python;
   SHERD_ASSIGN_OR_RETURN(options.cases, ParseRegex("--cases", raw.cases));
   SHERD_ASSIGN_OR_RETURN(options.peers, ParseRegex("--peers", raw.peers));
   if (raw.worlds) {

@@ -12,6 +12,8 @@
 namespace sherd {
 
 inline constexpr int kMaxBenchWorld = 16;
+// Of one peer, the first call included.
+inline constexpr int kMaxBenchSamples = 64;
 
 struct BenchOptions {
   // Not empty: the user asked for it, and for nothing else.
@@ -23,6 +25,10 @@ struct BenchOptions {
   std::vector<int> worlds = {2, 4};
   // Of the whole tensor.
   std::vector<int64_t> bytes = {int64_t{1} << 20, int64_t{64} << 20};
+  // Calls of each peer that count; 0: as many as suit the size.
+  int calls = 0;
+  // Has PyTorch, or not: then its peers are skipped.
+  std::string python = "python3";
   // File for JSON lines, as given; empty: none.
   std::string json;
 };

@@ -25,14 +25,17 @@ TEST(BenchOptionsTest, DefaultsSelectEverythingAtTwoAndFourRanks) {
   EXPECT_TRUE(Selects(options->cases, "gather"));
   EXPECT_TRUE(Selects(options->peers, "limit"));
   EXPECT_FALSE(options->list);
+  EXPECT_EQ(options->calls, 0);
+  EXPECT_EQ(options->python, "python3");
   EXPECT_EQ(options->json, "");
   EXPECT_EQ(options->help, "");
 }
 
 TEST(BenchOptionsTest, ReadsEveryOption) {
-  const auto options = ParseBenchOptions(
-      {"--list", "--cases=reshard_.*grid", "--peers=^gloo$", "--world=3,1,3",
-       "--bytes=4096,1MiB,2GiB", "--json=out/results.jsonl"});
+  const auto options =
+      ParseBenchOptions({"--list", "--cases=reshard_.*grid", "--peers=^gloo$",
+                         "--world=3,1,3", "--bytes=4096,1MiB,2GiB", "--calls=7",
+                         "--python=/opt/python", "--json=out/results.jsonl"});
   ASSERT_THAT(options, IsOk());
   EXPECT_TRUE(options->list);
   EXPECT_TRUE(Selects(options->cases, "reshard_0_to_grid"));
@@ -41,6 +44,8 @@ TEST(BenchOptionsTest, ReadsEveryOption) {
   EXPECT_FALSE(Selects(options->peers, "sherd-gloo"));
   EXPECT_THAT(options->worlds, ElementsAre(3, 1));
   EXPECT_THAT(options->bytes, ElementsAre(4096, 1 << 20, int64_t{2} << 30));
+  EXPECT_EQ(options->calls, 7);
+  EXPECT_EQ(options->python, "/opt/python");
   EXPECT_EQ(options->json, "out/results.jsonl");
 }
 
@@ -49,7 +54,8 @@ TEST(BenchOptionsTest, HelpNamesEveryOption) {
   ASSERT_THAT(options, IsOk());
   EXPECT_THAT(options->help, AllOf(HasSubstr("--list"), HasSubstr("--cases"),
                                    HasSubstr("--peers"), HasSubstr("--world"),
-                                   HasSubstr("--bytes"), HasSubstr("--json")));
+                                   HasSubstr("--bytes"), HasSubstr("--calls"),
+                                   HasSubstr("--python"), HasSubstr("--json")));
 }
 
 struct BadOption {
@@ -78,6 +84,8 @@ INSTANTIATE_TEST_SUITE_P(
                       BadOption{{"--world=2,,4"}, "--world: \"\""},
                       BadOption{{"--world="}, "--world"},
                       BadOption{{"--world=2", "--world=4"}, "--world"},
+                      BadOption{{"--calls=0"}, "--calls"},
+                      BadOption{{"--calls=64"}, "--calls"},
                       BadOption{{"--bytes=-1"}, "\"-1\""},
                       BadOption{{"--bytes=1MB"}, "\"1MB\""},
                       BadOption{{"--bytes=1,0"}, "\"0\""}));

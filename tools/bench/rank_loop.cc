@@ -16,6 +16,7 @@
 #include "sherd/core/base/knobs.h"
 #include "sherd/core/base/status_macros.h"
 #include "sherd/tools/bench/options.h"
+#include "sherd/tools/bench/proportional_memory.h"
 #include "sherd/tools/bench/rank_context.h"
 #include "sherd/tools/bench/rank_processes.h"
 
@@ -29,21 +30,52 @@ double Now() {
       .count();
 }
 
-absl::Status MakeCall(Board& board, RankWork& work, int repeats, int rank,
-                      int peer, int call) {
-  SHERD_RETURN_IF_ERROR(work.Prepare());
-  board.Meet();
+// One peer's work in one rank, and where its results go.
+struct Turn {
+  Board& board;
+  RankWork& work;
+  int rank;
+  int peer;
+  int repeats;
+};
+
+// Times a call between two meetings.
+absl::Status TimeCall(const Turn& turn, int call) {
+  turn.board.Meet();
   double entered = Now();
-  for (int i = 0; i < repeats; ++i) SHERD_RETURN_IF_ERROR(work.Run());
+  for (int i = 0; i < turn.repeats; ++i) {
+    SHERD_RETURN_IF_ERROR(turn.work.Run());
+  }
   double left = Now();
-  if (const std::optional<double> seconds = work.OwnSeconds()) {
+  if (const std::optional<double> seconds = turn.work.OwnSeconds()) {
     entered = 0;
     left = *seconds;
   }
-  board.Meet();
-  SHERD_RETURN_IF_ERROR(work.Check());
-  board.Meet();
-  board.SetCall(rank, peer, call, entered, left);
+  turn.board.Meet();
+  turn.board.SetCall(turn.rank, turn.peer, call, entered, left);
+  return absl::OkStatus();
+}
+
+absl::Status MakeCall(const Turn& turn, int call) {
+  SHERD_RETURN_IF_ERROR(turn.work.Prepare());
+  SHERD_RETURN_IF_ERROR(TimeCall(turn, call));
+  SHERD_RETURN_IF_ERROR(turn.work.Check());
+  turn.board.Meet();
+  return absl::OkStatus();
+}
+
+// The same for a first call whose memory counts: ranks look at what they have
+// while no rank is at work.
+absl::Status MakeMeasuredCall(const Turn& turn, int64_t& extra_bytes) {
+  SHERD_RETURN_IF_ERROR(turn.work.Prepare());
+  turn.board.Meet();
+  const int64_t before = ProportionalMemory();
+  SHERD_RETURN_IF_ERROR(TimeCall(turn, 0));
+  const int64_t after = ProportionalMemory();
+  if (before >= 0 && after >= 0) extra_bytes = after - before;
+  turn.board.Meet();
+  SHERD_RETURN_IF_ERROR(turn.work.Check());
+  turn.board.Meet();
   return absl::OkStatus();
 }
 
@@ -57,14 +89,23 @@ absl::Status TakeTurns(Board& board, const BenchCase& bench_case,
     if (!work.ok()) return Annotate(work.status(), peer.name);
     works.push_back(*std::move(work));
   }
+  std::vector<int64_t> extra_bytes(works.size(), -1);
   for (int call = 0; call < task.calls; ++call) {
     for (size_t i = 0; i < works.size(); ++i) {
+      const Turn turn{board, *works[i], context.rank(), static_cast<int>(i),
+                      bench_case.RepeatsOf(task.bytes)};
+      const bool measured = call == 0 && bench_case.lower_bound != nullptr;
       SHERD_RETURN_IF_ERROR(
-          Annotate(MakeCall(board, *works[i], bench_case.RepeatsOf(task.bytes),
-                            context.rank(), static_cast<int>(i), call),
+          Annotate(measured ? MakeMeasuredCall(turn, extra_bytes[i])
+                            : MakeCall(turn, call),
                    absl::StrCat(bench_case.peers[task.peers[i]].name, ", call ",
                                 call + 1)));
     }
+  }
+  for (size_t i = 0; i < works.size(); ++i) {
+    WorkFigures figures = works[i]->Figures().value_or(WorkFigures());
+    figures.extra_bytes = extra_bytes[i];
+    board.SetFigures(context.rank(), static_cast<int>(i), figures);
   }
   return absl::OkStatus();
 }

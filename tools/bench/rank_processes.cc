@@ -24,7 +24,6 @@
 #include "sherd/core/base/file.h"
 #include "sherd/core/base/knobs.h"
 #include "sherd/core/base/status_macros.h"
-#include "sherd/tools/bench/mpirun.h"
 
 extern char** environ;
 
@@ -108,7 +107,8 @@ absl::Status RankProcesses::StartProgram() {
   return absl::OkStatus();
 }
 
-absl::Status RankProcesses::StartUnderMpirun() {
+absl::Status RankProcesses::StartUnderMpirun(MpiTransport transport,
+                                             const std::string& directory) {
   const std::string mpirun = FindMpirun();
   if (mpirun.empty()) return absl::NotFoundError("there is no mpirun here");
   stand_in_ = "mpirun";
@@ -116,7 +116,7 @@ absl::Status RankProcesses::StartUnderMpirun() {
   const std::string program =
       std::filesystem::read_symlink("/proc/self/exe", error).string();
   std::vector<std::string> command = MpirunCommand(
-      mpirun, board_.task().world, program,
+      mpirun, transport, directory, board_.task().world, program,
       {kRankArgument, absl::StrCat("/proc/", getpid(), "/fd/", board_.fd()),
        "-"});
   pid_t pid;

@@ -11,6 +11,7 @@
 #include "absl/time/time.h"
 #include "sherd/tools/bench/bench_case.h"
 #include "sherd/tools/bench/board.h"
+#include "sherd/tools/bench/mpirun.h"
 
 namespace sherd {
 
@@ -50,9 +51,10 @@ class RankProcesses {
   // Starts this program once for each rank.
   absl::Status StartProgram();
 
-  // Has mpirun start this program once for each rank.
+  // Has mpirun start this program once for each rank; see MpirunCommand.
   //   kNotFound  There is no mpirun.
-  absl::Status StartUnderMpirun();
+  absl::Status StartUnderMpirun(MpiTransport transport,
+                                const std::string& directory);
 
   // Starts `program` instead, whose end stands for that of all ranks. What it
   // prints is not shown.

@@ -12,9 +12,16 @@ std::string Row(const std::string& name, const std::string& world,
                 const std::string& size, const std::string& peer,
                 const std::string& median, const std::string& min,
                 const std::string& max, const std::string& n,
-                const std::string& first, const std::string& ratios) {
-  return absl::StrFormat("%-25s %5s %9s  %-11s %9s %9s %9s %4s %9s  %s\n", name,
-                         world, size, peer, median, min, max, n, first, ratios);
+                const std::string& first, const std::string& moved,
+                const std::string& memory, const std::string& ratios) {
+  return absl::StrFormat(
+      "%-25s %5s %9s  %-13s %9s %9s %9s %4s %9s %6s %6s  %s\n", name, world,
+      size, peer, median, min, max, n, first, moved, memory, ratios);
+}
+
+std::string RatioOf(const std::optional<int64_t>& part, int64_t whole) {
+  if (!part.has_value() || whole <= 0) return "-";
+  return absl::StrFormat("%.2f", static_cast<double>(*part) / whole);
 }
 
 std::string Ratios(absl::Span<const BenchResult> results, size_t own) {
@@ -28,22 +35,42 @@ std::string Ratios(absl::Span<const BenchResult> results, size_t own) {
   return text;
 }
 
+std::string Remarks(absl::Span<const BenchResult> results, size_t own) {
+  const std::string ratios = Ratios(results, own);
+  if (results[own].way.empty()) return ratios;
+  return absl::StrCat(ratios, ratios.empty() ? "" : " ", "(", results[own].way,
+                      ")");
+}
+
 }  // namespace
 
 std::string JsonLine(const BenchResult& result) {
   // Names are ours and need no escapes.
+  std::string more;
+  if (!result.way.empty()) {
+    absl::StrAppend(&more, ",\"way\":\"", result.way, "\"");
+  }
+  if (result.bytes_moved.has_value()) {
+    absl::StrAppend(&more, ",\"bytes_moved\":", *result.bytes_moved,
+                    ",\"lower_bound_bytes\":", result.lower_bound_bytes);
+  }
+  if (result.extra_bytes.has_value()) {
+    absl::StrAppend(
+        &more, ",\"extra_bytes\":", *result.extra_bytes,
+        ",\"extra_bytes_of_one_rank\":", result.extra_bytes_of_one_rank);
+  }
   return absl::StrFormat(
       "{\"case\":\"%s\",\"peer\":\"%s\",\"world\":%d,\"bytes\":%d,"
       "\"seconds_median\":%.9g,\"seconds_min\":%.9g,\"seconds_max\":%.9g,"
-      "\"n\":%d}\n",
+      "\"n\":%d,\"seconds_first\":%.9g%s}\n",
       result.case_name, result.peer, result.world, result.bytes,
       result.steady.median, result.steady.min, result.steady.max,
-      result.steady.n);
+      result.steady.n, result.first_call, more);
 }
 
 std::string TableTitle() {
   return Row("case", "world", "bytes", "peer", "median", "min", "max", "n",
-             "1st call", "median as a multiple of");
+             "1st call", "moved", "memory", "median as a multiple of");
 }
 
 std::string TableRows(absl::Span<const BenchResult> results) {
@@ -53,7 +80,9 @@ std::string TableRows(absl::Span<const BenchResult> results) {
     text += Row(r.case_name, absl::StrCat(r.world), FormatSize(r.bytes), r.peer,
                 FormatTime(r.steady.median), FormatTime(r.steady.min),
                 FormatTime(r.steady.max), absl::StrCat(r.steady.n),
-                FormatTime(r.first_call), Ratios(results, i));
+                FormatTime(r.first_call),
+                RatioOf(r.bytes_moved, r.lower_bound_bytes),
+                RatioOf(r.extra_bytes, r.bytes), Remarks(results, i));
   }
   return text;
 }

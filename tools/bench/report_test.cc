@@ -29,7 +29,7 @@ TEST(JsonLineTest, HasTheNamedFieldsAndNoOthers) {
   const std::string line = JsonLine(Result("sherd-gloo", 0.0123456789));
   ASSERT_THAT(line, EndsWith("}\n"));
   const auto json = nlohmann::json::parse(line);
-  EXPECT_EQ(json.size(), 8u);
+  EXPECT_EQ(json.size(), 9u);
   EXPECT_EQ(json["case"], "gather");
   EXPECT_EQ(json["peer"], "sherd-gloo");
   EXPECT_EQ(json["world"], 4);
@@ -38,6 +38,36 @@ TEST(JsonLineTest, HasTheNamedFieldsAndNoOthers) {
   EXPECT_EQ(json["seconds_min"], 0.001);
   EXPECT_EQ(json["seconds_max"], 0.75);
   EXPECT_EQ(json["n"], 15);
+  EXPECT_EQ(json["seconds_first"], 1.5);
+}
+
+TEST(JsonLineTest, OfAMoveSaysWhatWasMovedAndWhatMemoryItTook) {
+  BenchResult result = Result("openmpi", 0.5);
+  result.way = "alltoallw, ucx";
+  result.bytes_moved = 48 << 20;
+  result.lower_bound_bytes = 32 << 20;
+  result.extra_bytes = 96 << 20;
+  result.extra_bytes_of_one_rank = 25 << 20;
+  const auto json = nlohmann::json::parse(JsonLine(result));
+  EXPECT_EQ(json.size(), 14u);
+  EXPECT_EQ(json["way"], "alltoallw, ucx");
+  EXPECT_EQ(json["bytes_moved"], 48 << 20);
+  EXPECT_EQ(json["lower_bound_bytes"], 32 << 20);
+  EXPECT_EQ(json["extra_bytes"], 96 << 20);
+  EXPECT_EQ(json["extra_bytes_of_one_rank"], 25 << 20);
+}
+
+TEST(TableRowsTest, AMoveIsComparedWithTheLowerBoundAndWithItsTensor) {
+  BenchResult result = Result("openmpi", 0.5);
+  result.way = "alltoallw, ucx";
+  result.bytes_moved = 48 << 20;
+  result.lower_bound_bytes = 32 << 20;
+  result.extra_bytes = 80 << 20;
+  EXPECT_THAT(TableRows({result}),
+              EndsWith(" 1.50   1.25  (alltoallw, ucx)\n"));
+  EXPECT_THAT(TableRows({result, Result("limit", 0.25)}),
+              HasSubstr("  2.00x limit (alltoallw, ucx)\n"));
+  EXPECT_THAT(TableRows({Result("limit", 0.25)}), EndsWith("  -      -  \n"));
 }
 
 TEST(TableRowsTest, ComparesEachPeerWithThoseBelowIt) {

@@ -1,0 +1,83 @@
+#include "sherd/tools/bench/torch_program.h"
+
+#include <spawn.h>
+#include <sys/wait.h>
+
+#include <cerrno>
+#include <filesystem>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/types/span.h"
+
+extern char** environ;
+
+namespace sherd {
+namespace {
+
+std::string& Python() {
+  static std::string& python = *new std::string("python3");
+  return python;
+}
+
+// Without importing it, which takes seconds.
+constexpr char kLookForTorch[] =
+    "import importlib.util, sys; "
+    "sys.exit(0 if importlib.util.find_spec('torch') else 3)";
+
+// The script, which the build puts beside bench.
+std::string Script() {
+  std::error_code error;
+  return (std::filesystem::read_symlink("/proc/self/exe", error).parent_path() /
+          "torch_moves_beside_bench")
+      .string();
+}
+
+// The exit code of `command`; -1 if it cannot be run.
+int ExitCodeOf(std::vector<std::string> command) {
+  std::vector<char*> arguments;
+  for (std::string& text : command) arguments.push_back(text.data());
+  arguments.push_back(nullptr);
+  pid_t pid;
+  if (posix_spawnp(&pid, arguments[0], nullptr, nullptr, arguments.data(),
+                   environ) != 0) {
+    return -1;
+  }
+  int status;
+  while (waitpid(pid, &status, 0) < 0 && errno == EINTR) {
+  }
+  return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+}  // namespace
+
+void SetTorchPython(std::string python) { Python() = std::move(python); }
+
+absl::Status FindTorch() {
+  static const absl::Status found = [] {
+    if (ExitCodeOf({Python(), "-c", kLookForTorch}) == 0) {
+      return absl::OkStatus();
+    }
+    return absl::NotFoundError(absl::StrCat(
+        Python(), " has no torch: name one that has with --python"));
+  }();
+  return found;
+}
+
+BenchProgram TorchProgram(const std::string& work, const BenchTask& task,
+                          const WordTensor& tensor, const std::string& report) {
+  const absl::Span<const int64_t> size =
+      absl::MakeConstSpan(tensor.size).last(tensor.dims);
+  // Python's own path, not bench's directory.
+  return {.name = "/usr/bin/env",
+          .arguments = {Python(), Script(), absl::StrCat("--work=", work),
+                        absl::StrCat("--size=", absl::StrJoin(size, ",")),
+                        absl::StrCat("--world=", task.world),
+                        absl::StrCat("--calls=", task.calls),
+                        absl::StrCat("--report=", report)}};
+}
+
+}  // namespace sherd
