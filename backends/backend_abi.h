@@ -247,6 +247,9 @@ typedef struct sherd_peers_v0 sherd_peers_v0;
 
 /* Memory that ranks reach in each other's processes. Since 0.3. Any thread. The
  * host orders writes and reads of different ranks, by operations or otherwise.
+ * An ALL_GATHER of a plugin with this table ends in SHERD_PEER_LOST only if it
+ * ends in SHERD_OK nowhere: its peers may be about to write to memory that this
+ * rank would free.
  */
 typedef struct sherd_memory_v0 {
   uint32_t struct_size;

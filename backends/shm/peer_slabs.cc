@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -30,7 +31,13 @@ struct Known {
 
   // Never destroyed: groups may outlive main.
   static Known& Get() {
-    static auto* const known = new Known;
+    static auto* const known = [] {
+      auto* const made = new Known;
+      // A child must not find it locked by a thread that it does not have.
+      pthread_atfork([] { Get().mutex.lock(); }, [] { Get().mutex.unlock(); },
+                     [] { Get().mutex.unlock(); });
+      return made;
+    }();
     return *known;
   }
 };

@@ -46,7 +46,7 @@ constexpr size_t kHandleWords =
     std::tuple_size_v<decltype(MemoryHandle::words)>;
 constexpr size_t kWordsBeforeStrides = 1 + kHandleWords + 1;
 // Of all ranks together; beyond, something is wrong.
-constexpr uint64_t kMaxWords = uint64_t{1} << 32;
+constexpr uint64_t kMaxWords = uint64_t{1} << 27;
 
 // The part of a shard that takes part in copies between ranks.
 struct Window {
@@ -122,15 +122,6 @@ bool DescribeSide(absl::Span<const PeerCopies> peers, int BoxCopy::*shard_of,
     }
   }
   return true;
-}
-
-std::byte* AddressOf(uintptr_t origin, absl::Span<const int64_t> strides,
-                     absl::Span<const int64_t> offsets, size_t element_size) {
-  int64_t index = 0;
-  for (size_t d = 0; d < offsets.size(); ++d) index += offsets[d] * strides[d];
-  return reinterpret_cast<std::byte*>(
-      origin +
-      static_cast<uintptr_t>(index * static_cast<int64_t>(element_size)));
 }
 
 absl::Status Malformed(int rank) {
@@ -227,6 +218,35 @@ absl::Span<const uint64_t> DirectMove::WordsOf(int peer) const {
   return absl::MakeConstSpan(note.room).first(note.words);
 }
 
+std::byte* DirectMove::RemoteShard::Find(const BoxCopy& copy,
+                                         size_t element_size) const {
+  if (strides.size() != copy.sizes.size()) return nullptr;
+  const auto element = static_cast<int64_t>(element_size);
+  // Bytes from the beginning of `bytes`: of the first element, and of the
+  // lowest and the highest one.
+  std::optional<int64_t> first = origin;
+  int64_t below = 0;
+  int64_t above = element;
+  for (size_t d = 0; d < strides.size(); ++d) {
+    const auto stride = CheckedMul(strides[d], element);
+    const auto offset = stride ? CheckedMul(*stride, copy.offsets[d]) : stride;
+    const auto extent =
+        stride ? CheckedMul(*stride, copy.sizes[d] - 1) : stride;
+    if (!offset || !extent) return nullptr;
+    first = CheckedAdd(*first, *offset);
+    const auto sum = CheckedAdd(*extent < 0 ? below : above, *extent);
+    if (!first || !sum) return nullptr;
+    (*extent < 0 ? below : above) = *sum;
+  }
+  const auto lowest = CheckedAdd(*first, below);
+  const auto end = CheckedAdd(*first, above);
+  if (!lowest || !end || *lowest < 0 ||
+      static_cast<uint64_t>(*end) > bytes.size()) {
+    return nullptr;
+  }
+  return bytes.data() + *first;
+}
+
 absl::StatusOr<DirectMove::RemoteShards> DirectMove::Locate(
     ProcessGroup& group, PeerMemory& memory, ReshardWay way,
     const PeerCopies& peer) const {
@@ -249,8 +269,8 @@ absl::StatusOr<DirectMove::RemoteShards> DirectMove::Locate(
                              memory.Import(peer.peer, handle));
       const absl::Span<const uint64_t> strides =
           words.subspan(kWordsBeforeStrides, dims);
-      shard->second = {.origin = reinterpret_cast<uintptr_t>(bytes.data()) +
-                                 words[1 + kHandleWords],
+      shard->second = {.bytes = bytes,
+                       .origin = static_cast<int64_t>(words[1 + kHandleWords]),
                        .strides = Dims(strides.begin(), strides.end())};
     }
     words.remove_prefix(kWordsBeforeStrides + dims);
@@ -265,11 +285,8 @@ absl::Status DirectMove::CopyWith(const PeerCopies& peer,
   for (const BoxCopy& copy : peer.copies) {
     const RemoteShard& there =
         remote.at(pulls ? copy.src_shard : copy.dst_shard);
-    if (there.origin == 0 || there.strides.size() != copy.sizes.size()) {
-      return Malformed(peer.peer);
-    }
-    std::byte* const far =
-        AddressOf(there.origin, there.strides, copy.offsets, element_size_);
+    std::byte* const far = there.Find(copy, element_size_);
+    if (far == nullptr) return Malformed(peer.peer);
     if (pulls) {
       const auto to = destinations_.Find(copy.dst_shard, copy.sizes.size());
       SHERD_CHECK(to.ok());

@@ -104,11 +104,17 @@ class DirectMove {
                     int64_t local_bytes);
 
  private:
+  // A shard of a peer, as the peer says.
   struct RemoteShard {
-    // Where element 0 of the global tensor would be: a number, since it may lie
-    // outside of the memory.
-    uintptr_t origin = 0;
+    // What was imported of it.
+    absl::Span<std::byte> bytes;
+    // Where element 0 of the global tensor would be, in bytes from there.
+    int64_t origin = 0;
     Dims strides;
+
+    // The first element of a box, if all of the box lies in `bytes`; otherwise
+    // null.
+    std::byte* Find(const BoxCopy& copy, size_t element_size) const;
   };
 
   using RemoteShards = absl::flat_hash_map<int, RemoteShard>;

@@ -252,13 +252,13 @@ SHERD_DIST_TEST_F(MoveFailuresTest, ARankThatDoesNotCallIsNamedAtTheDeadline) {
     if (move.name == "clone" || move.name == "all_gather") continue;
     SCOPED_TRACE(move.name);
     // The world stays usable.
-    SHERD_ASSERT_OK_AND_ASSIGN(
-        const auto mine,
-        group().NewGroup({0, 1, 2}, {.timeout = absl::Milliseconds(300)}));
+    SHERD_ASSERT_OK_AND_ASSIGN(const auto mine, group().NewGroup({0, 1, 2}));
     ShardedTensor tensor = Source(mine);
     const ShardedTensor before = tensor;
+    ASSERT_THAT(mine->Barrier(), IsOk());
     if (!errs()) {
-      const absl::Status status = move.run(tensor, {});
+      const absl::Status status =
+          move.run(tensor, {.timeout = absl::Seconds(1)});
       EXPECT_THAT(status, AllOf(StatusIs(absl::StatusCode::kDeadlineExceeded,
                                          absl::StrCat("rank ", kCulprit)),
                                 BlamesRank(kCulprit)));

@@ -107,8 +107,10 @@ class Simulation {
   std::vector<int> to_by_rank_;
   std::vector<bool> taken_in_place_;
   std::vector<size_t> heat_index_;
-  // From each rank to those of one batch.
+  // From each rank to those of one batch, a row for each of these, all 0
+  // between batches; and which entries of a row are not.
   std::vector<int64_t> pair_bytes_;
+  std::vector<std::vector<int>> senders_;
   std::vector<Read> reads_;
   PlanReport report_;
 };
@@ -266,8 +268,9 @@ absl::Status Simulation::Exchange() {
 
 absl::Status Simulation::ExchangeTo(int first_rank, int last_rank) {
   const BoxSet targets = BoxesOf(to_, to_by_rank_, first_rank, last_rank);
-  pair_bytes_.assign(static_cast<size_t>(world_) * (last_rank - first_rank + 1),
-                     0);
+  const size_t rows = static_cast<size_t>(last_rank - first_rank + 1);
+  pair_bytes_.resize(rows * static_cast<size_t>(world_));
+  senders_.resize(rows);
   std::vector<int64_t> missing(targets.size());
   for (size_t i = 0; i < missing.size(); ++i) {
     missing[i] = static_cast<int64_t>(Volume(targets, i));
@@ -296,7 +299,10 @@ void Simulation::AddRead(size_t source, int target, int64_t bytes,
   const int src = from_[src_shard].rank;
   const int dst = to_[target].rank;
   if (src != dst) {
-    pair_bytes_[static_cast<size_t>(dst - first_rank) * world_ + src] += bytes;
+    const size_t row = static_cast<size_t>(dst - first_rank);
+    int64_t& of_pair = pair_bytes_[row * world_ + src];
+    if (of_pair == 0) senders_[row].push_back(src);
+    of_pair += bytes;
     if (!report_.exact_rounds || options_.direct) return;
     reads_.push_back({src, dst, target, src_shard});
     if (static_cast<int64_t>(reads_.size()) <= kMaxCut) return;
@@ -317,10 +323,9 @@ void Simulation::AddRead(size_t source, int target, int64_t bytes,
 // messages need that are full but for the last one, and packed.
 void Simulation::AddPairs(int first_rank, int last_rank) {
   for (int dst = first_rank; dst <= last_rank; ++dst) {
-    for (int src = 0; src < world_; ++src) {
-      const int64_t bytes =
-          pair_bytes_[static_cast<size_t>(dst - first_rank) * world_ + src];
-      if (bytes == 0) continue;
+    const size_t row = static_cast<size_t>(dst - first_rank);
+    for (const int src : std::exchange(senders_[row], {})) {
+      const int64_t bytes = std::exchange(pair_bytes_[row * world_ + src], 0);
       RankReport& from = report_.ranks[src];
       RankReport& to = report_.ranks[dst];
       from.bytes_sent += bytes;

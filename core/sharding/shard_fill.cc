@@ -1,9 +1,34 @@
 #include "sherd/core/sharding/shard_fill.h"
 
+#include <algorithm>
+#include <utility>
+
+#include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "sherd/core/base/status_macros.h"
+#include "sherd/core/tensor/dtype.h"
+#include "sherd/core/tensor/shape.h"
 
 namespace sherd::internal {
+namespace {
+
+bool IsEmpty(const ShardMetadata& shard) {
+  return std::find(shard.sizes.begin(), shard.sizes.end(), 0) !=
+         shard.sizes.end();
+}
+
+// The second of two shards that are the same box.
+const ShardMetadata* FindReplica(absl::Span<const ShardMetadata> shards) {
+  // Boxes that do not overlap differ in where they begin.
+  absl::flat_hash_set<Dims> corners;
+  corners.reserve(shards.size());
+  for (const ShardMetadata& shard : shards) {
+    if (!IsEmpty(shard) && !corners.insert(shard.offsets).second) return &shard;
+  }
+  return nullptr;
+}
+
+}  // namespace
 
 absl::Status FillShards(absl::Span<const Shard> shards,
                         absl::FunctionRef<absl::Status(Tensor&)> fill) {
@@ -16,8 +41,9 @@ absl::Status FillShards(absl::Span<const Shard> shards,
 }
 
 absl::Status FillShardsRandomly(absl::Span<const Shard> shards,
-                                absl::Span<const int64_t> size, DType dtype,
+                                const ShardedTensorMetadata& metadata,
                                 const RandomOptions& options, DrawShard draw) {
+  const DType dtype = metadata.properties.dtype;
   // Said here too, so that ranks without shards say the same.
   if (!IsFloatingPoint(dtype) && !IsComplex(dtype)) {
     return absl::UnimplementedError(absl::StrCat(
@@ -27,6 +53,12 @@ absl::Status FillShardsRandomly(absl::Span<const Shard> shards,
   Generator& generator =
       options.generator == nullptr ? DefaultGenerator() : *options.generator;
   if (options.stream == RandomStream::kPerRank) {
+    if (const ShardMetadata* const replica = FindReplica(metadata.shards)) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          replica->ToString(),
+          " is a replica, which would not be drawn like the others: use "
+          "RandomStream::kGlobal, with equal generators on all ranks"));
+    }
     return FillShards(shards, [&](Tensor& tensor) {
       return draw(tensor, generator, nullptr);
     });
@@ -37,11 +69,11 @@ absl::Status FillShardsRandomly(absl::Span<const Shard> shards,
     Tensor tensor = shard.tensor;
     Generator same;
     same.SetState(start);
-    const RandomRegion region = {.global_sizes = size,
+    const RandomRegion region = {.global_sizes = metadata.size,
                                  .offsets = shard.metadata.offsets};
     SHERD_RETURN_IF_ERROR(draw(tensor, same, &region));
   }
-  return SkipRegion(size, dtype, generator);
+  return SkipRegion(metadata.size, dtype, generator);
 }
 
 }  // namespace sherd::internal

@@ -7,7 +7,7 @@
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "sherd/core/sharding/shard.h"
-#include "sherd/core/tensor/dtype.h"
+#include "sherd/core/sharding/shard_metadata.h"
 #include "sherd/core/tensor/random.h"
 #include "sherd/core/tensor/tensor.h"
 
@@ -16,7 +16,8 @@ namespace sherd {
 // Which numbers a random fill draws.
 enum class RandomStream {
   // Each local shard in turn from this rank's generator, as if it were a tensor
-  // of its own: ranks whose generators were seeded alike draw alike.
+  // of its own: ranks whose generators were seeded alike draw alike. Refused
+  // where a box has replicas, which each of their ranks would draw anew.
   kPerRank,
   // Each element by its index in the global tensor: ranks with equal generators
   // together hold the same tensor in every layout and world size.
@@ -36,11 +37,11 @@ using DrawShard = absl::FunctionRef<absl::Status(
 
 namespace internal {
 
-// What sharded_tensor_fill.h says, for the local shards of a tensor of `size`.
+// What sharded_tensor_fill.h says, for the local shards of a tensor.
 absl::Status FillShards(absl::Span<const Shard> shards,
                         absl::FunctionRef<absl::Status(Tensor&)> fill);
 absl::Status FillShardsRandomly(absl::Span<const Shard> shards,
-                                absl::Span<const int64_t> size, DType dtype,
+                                const ShardedTensorMetadata& metadata,
                                 const RandomOptions& options, DrawShard draw);
 
 }  // namespace internal

@@ -250,13 +250,14 @@ absl::StatusOr<double> GlobalMagnitude(Local& local) {
   return std::bit_cast<double>(largest);
 }
 
-// The sum of (|x| / divisor)^p over all ranks, which have agreed.
-absl::StatusOr<double> GlobalPowers(const Local& local, double p,
-                                    double divisor) {
+// The sum of (|x| / divisor)^p over all ranks.
+absl::StatusOr<double> GlobalPowers(Local& local, double p, double divisor) {
   std::array<ExactSum, 1> sum;
   for (const Tensor& part : local.parts) {
-    SHERD_RETURN_IF_ERROR(AddPowers(part, p, divisor, sum[0]));
+    if (!local.status.ok()) break;
+    local.status.Update(AddPowers(part, p, divisor, sum[0]));
   }
+  SHERD_RETURN_IF_ERROR(Meet(local, "norm", 0).status());
   SHERD_RETURN_IF_ERROR(AddUp(local.group, sum));
   return sum[0].Round();
 }
@@ -309,7 +310,6 @@ absl::StatusOr<double> Norm(const ShardedTensor& tensor, double p) {
   SHERD_ASSIGN_OR_RETURN(
       Local local, Begin(tensor, "norm", arguments, std::bit_cast<int64_t>(p)));
   if (p == 0 || p == 1 || p == 2) {
-    SHERD_RETURN_IF_ERROR(Meet(local, "norm", 0).status());
     SHERD_ASSIGN_OR_RETURN(const double total, GlobalPowers(local, p, 1));
     if (p != 2) return total;
     if (IsSafeSquare(total)) return std::sqrt(total);

@@ -148,7 +148,8 @@ class ShardedTensor {
   }
 
   // Uniform in [0, 1), or normal with mean 0 and deviation 1; dtype is a
-  // floating-point or complex one.
+  // floating-point or complex one. Tensors with replicas need
+  // RandomStream::kGlobal.
   static absl::StatusOr<ShardedTensor> Rand(
       const ShardingSpecPtr& spec, absl::Span<const int64_t> size,
       const ShardedTensorOptions& options = {},
@@ -395,6 +396,10 @@ class ShardedTensor {
   //   kUnimplemented       "Cannot copy out of meta tensor; no data!"; no
   //                        memory of that device, or no way to copy to it.
   //   kResourceExhausted   No memory.
+  //
+  // The ranks of this tensor's group agree, also where options.group is another;
+  // after a failure that poisoned it, FromLocalShardsAndMetadata puts the shards
+  // that are left into a new group.
   //
   // Layout. Boxes and their order stay; placements get the device, and the spec
   // too (ShardingSpec::WithPlacements). What leaves the CPU is not pinned.

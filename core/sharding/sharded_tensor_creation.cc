@@ -44,7 +44,7 @@ absl::StatusOr<ShardedTensor> ShardedTensor::Rand(
     const ShardedTensorOptions& options, const RandomOptions& random) {
   SHERD_ASSIGN_OR_RETURN(ShardedTensor result, Empty(spec, size, options));
   SHERD_RETURN_IF_ERROR(internal::FillShardsRandomly(
-      result.local_shards(), size, options.dtype, random,
+      result.local_shards(), result.metadata(), random,
       [](Tensor& shard, Generator& generator, const RandomRegion* region) {
         return FillUniform(shard, 0, 1, generator, region);
       }));
@@ -56,7 +56,7 @@ absl::StatusOr<ShardedTensor> ShardedTensor::Randn(
     const ShardedTensorOptions& options, const RandomOptions& random) {
   SHERD_ASSIGN_OR_RETURN(ShardedTensor result, Empty(spec, size, options));
   SHERD_RETURN_IF_ERROR(internal::FillShardsRandomly(
-      result.local_shards(), size, options.dtype, random,
+      result.local_shards(), result.metadata(), random,
       [](Tensor& shard, Generator& generator, const RandomRegion* region) {
         return FillNormal(shard, 0, 1, generator, region);
       }));

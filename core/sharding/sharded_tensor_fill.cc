@@ -13,8 +13,8 @@ absl::Status FillRandomly(ShardedTensor& tensor, const RandomOptions& options,
     return absl::FailedPreconditionError(
         "random fill: the ShardedTensor was not created");
   }
-  return internal::FillShardsRandomly(tensor.local_shards(), tensor.size(),
-                                      tensor.dtype(), options, draw);
+  return internal::FillShardsRandomly(tensor.local_shards(), tensor.metadata(),
+                                      options, draw);
 }
 
 }  // namespace sherd

@@ -27,6 +27,7 @@ absl::Status FillLocalShards(ShardedTensor& tensor,
 // shards have no data.
 //
 // Errors. What `draw` reports; with kGlobal the generator then is as it was.
+//   kInvalidArgument     kPerRank, and the tensor has replicas.
 //   kUnimplemented       The dtype is neither floating-point nor complex.
 //   kFailedPrecondition  The tensor was not created.
 absl::Status FillRandomly(ShardedTensor& tensor, const RandomOptions& options,

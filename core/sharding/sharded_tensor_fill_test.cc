@@ -6,7 +6,10 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "sherd/core/comm/process_group.h"
+#include "sherd/core/sharding/mesh_sharding_spec.h"
+#include "sherd/core/sharding/placement.h"
 #include "sherd/core/sharding/same_error.h"
+#include "sherd/core/sharding/shard_fill.h"
 #include "sherd/core/sharding/sharded_tensor.h"
 #include "sherd/core/sharding/sharding_spec.h"
 #include "sherd/core/tensor/random.h"
@@ -20,6 +23,7 @@ namespace {
 
 using ::sherd::testing::Chunks;
 using ::sherd::testing::IsOk;
+using ::sherd::testing::IsOkAndHolds;
 using ::sherd::testing::RunLocalRanks;
 using ::sherd::testing::StatusIs;
 using ::sherd::testing::TensorBitwiseEq;
@@ -91,6 +95,23 @@ TEST(FillRandomlyTest, AGlobalStreamMovesTheGeneratorOnEveryRank) {
     EXPECT_THAT(
         FillRandomly(undefined, options, uniform),
         StatusIs(absl::StatusCode::kFailedPrecondition, "was not created"));
+  });
+}
+
+TEST(FillRandomlyTest, ReplicasAreDrawnByGlobalIndexOnly) {
+  RunLocalRanks(2, [](ProcessGroup&) {
+    const auto replicated =
+        MeshShardingSpec::Create({{2}, PlacementsOnRanks(2)}, {}).value();
+    EXPECT_THAT(ShardedTensor::Rand(replicated, {3, 2}),
+                StatusIs(absl::StatusCode::kInvalidArgument,
+                         "rank:1/cpu) is a replica"));
+    SHERD_ASSERT_OK_AND_ASSIGN(
+        const ShardedTensor tensor,
+        ShardedTensor::Rand(replicated, {3, 2}, {},
+                            {.stream = RandomStream::kGlobal}));
+    Generator same;
+    EXPECT_THAT(tensor.local_tensor(),
+                IsOkAndHolds(TensorBitwiseEq(Rand({3, 2}, {}, same))));
   });
 }
 

@@ -188,7 +188,8 @@ absl::StatusOr<ShardedTensor> ScatterBy(const TensorScatterer& scatterer,
                                .group = *call.group,
                                .metadata = result->metadata(),
                                .shard_indices = result->local_shard_indices(),
-                               .shards = absl::MakeSpan(shards)}),
+                               .shards = absl::MakeSpan(shards),
+                               .timeout = call.options.timeout}),
             0, collective));
   return result;
 }

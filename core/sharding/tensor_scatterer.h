@@ -1,7 +1,10 @@
 #ifndef SHERD_CORE_SHARDING_TENSOR_SCATTERER_H_
 #define SHERD_CORE_SHARDING_TENSOR_SCATTERER_H_
 
+#include <optional>
+
 #include "absl/status/status.h"
+#include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "sherd/core/comm/process_group.h"
 #include "sherd/core/sharding/shard_metadata.h"
@@ -23,6 +26,8 @@ struct ScatterCall {
   // metadata.shards[shard_indices[i]].
   absl::Span<const int> shard_indices;
   absl::Span<Tensor> shards;
+  // For each collective, as in ReshardOptions.
+  std::optional<absl::Duration> timeout;
 };
 
 // A spec that hands out the elements of a whole tensor in its own way, instead
