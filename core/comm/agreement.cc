@@ -4,6 +4,7 @@
 #include <cstring>
 #include <utility>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
 #include "sherd/core/base/checked_math.h"
@@ -53,6 +54,27 @@ absl::StatusOr<std::string> BroadcastText(ProcessGroup& group, int rank,
   return text;
 }
 
+// An exchange that failed, as a failure of the operation that it was for.
+absl::Status InOperation(absl::string_view what, const absl::Status& status) {
+  if (status.ok()) return status;
+  ErrorInfo info = GetErrorInfo(status);
+  info.operation = std::string(what);
+  return WithErrorInfo(Annotate(status, what), info);
+}
+
+// The lowest rank with the fingerprint that most have.
+size_t FindMostCommon(absl::Span<const Vote> votes) {
+  absl::flat_hash_map<uint64_t, size_t> counts;
+  for (const Vote& vote : votes) ++counts[vote.fingerprint];
+  size_t best = 0;
+  for (size_t r = 1; r < votes.size(); ++r) {
+    if (counts[votes[r].fingerprint] > counts[votes[best].fingerprint]) {
+      best = r;
+    }
+  }
+  return best;
+}
+
 Vote VoteOf(const ProcessGroup& group, const absl::Status& local,
             uint64_t fingerprint, uint64_t value) {
   return {static_cast<int64_t>(local.code()),
@@ -74,13 +96,17 @@ absl::Status Judge(ProcessGroup& group, absl::string_view what,
   info.group = group.name();
   info.operation = std::string(what);
   if (failed == votes.end()) {
-    info.rank = static_cast<int>(other - votes.begin());
-    return WithErrorInfo(
-        absl::InvalidArgumentError(absl::StrCat(
-            what, ": rank ", *info.rank,
-            " was called with other arguments than rank 0; every rank must "
-            "pass the same")),
-        info);
+    const size_t model = FindMostCommon(votes);
+    const auto odd =
+        std::find_if(votes.begin(), votes.end(), [&](const Vote& v) {
+          return v.fingerprint != votes[model].fingerprint;
+        });
+    info.rank = static_cast<int>(odd - votes.begin());
+    return WithErrorInfo(absl::InvalidArgumentError(absl::StrCat(
+                             what, ": rank ", *info.rank,
+                             " was called with other arguments than rank ",
+                             model, "; every rank must pass the same")),
+                         info);
   }
   const int rank = static_cast<int>(failed - votes.begin());
   if (failed->text_bytes > kMaxTextBytes) {
@@ -88,13 +114,13 @@ absl::Status Judge(ProcessGroup& group, absl::string_view what,
                                                      " sent a malformed vote")),
                     rank);
   }
-  SHERD_ASSIGN_OR_RETURN(
-      const std::string cause,
-      BroadcastText(group, rank, local.message(), failed->text_bytes, options));
+  const absl::StatusOr<std::string> cause =
+      BroadcastText(group, rank, local.message(), failed->text_bytes, options);
+  if (!cause.ok()) return InOperation(what, cause.status());
   info.rank = static_cast<int>(failed->blamed);
   return WithErrorInfo(
       absl::Status(static_cast<absl::StatusCode>(failed->code),
-                   absl::StrCat(what, ": rank ", rank, ": ", cause)),
+                   absl::StrCat(what, ": rank ", rank, ": ", *cause)),
       info);
 }
 
@@ -114,11 +140,12 @@ absl::StatusOr<uint64_t> AgreeOnMaximum(ProcessGroup& group,
   const Vote mine = VoteOf(group, local, fingerprint, value);
   absl::InlinedVector<Vote, kInlineVotes> votes(
       static_cast<size_t>(group.size()));
-  SHERD_RETURN_IF_ERROR(
+  SHERD_RETURN_IF_ERROR(InOperation(
+      what,
       group.AllGather(BytesOf(mine),
                       MutableBytes(reinterpret_cast<std::byte*>(votes.data()),
                                    votes.size() * sizeof(Vote)),
-                      options));
+                      options)));
   SHERD_RETURN_IF_ERROR(Judge(group, what, local, votes, options));
   return std::max_element(
              votes.begin(), votes.end(),
@@ -141,8 +168,9 @@ absl::Status AgreeAndTell(ProcessGroup& group, absl::string_view what,
   if (!note.empty()) {
     std::memcpy(&all[own + sizeof(mine)], note.data(), note.size());
   }
-  SHERD_RETURN_IF_ERROR(group.AllGather(ConstBytes(&all[own], block),
-                                        absl::MakeSpan(all), options));
+  SHERD_RETURN_IF_ERROR(
+      InOperation(what, group.AllGather(ConstBytes(&all[own], block),
+                                        absl::MakeSpan(all), options)));
   absl::InlinedVector<Vote, kInlineVotes> votes(ranks);
   for (size_t r = 0; r < ranks; ++r) {
     const std::byte* const from = &all[r * block];

@@ -21,12 +21,12 @@ namespace sherd {
 // `fingerprint`. Otherwise every rank returns the same status: code and text
 // of the lowest rank that failed, "rank R: …", with that rank to blame; or,
 // if all were OK, kInvalidArgument naming the first rank whose fingerprint
-// differs from rank 0's. `what` names the operation in messages and is the
-// same everywhere.
+// differs from what most ranks have. `what` names the operation in messages
+// and ErrorInfo and is the same everywhere.
 //
 // Collective. All ranks call it in the same order as other collectives. The
 // group stays usable, unless the collective itself fails: then that error is
-// returned.
+// returned, as one of `what`.
 //
 // Cost. One all_gather of 40 bytes per rank; after a failure also a broadcast
 // of the text. That is the least: no rank may go on before it has heard of

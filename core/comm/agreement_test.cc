@@ -61,6 +61,31 @@ TEST_P(AgreementTest, NamesTheRankWithOtherArguments) {
   });
 }
 
+TEST_P(AgreementTest, TheOddOneIsWhoDiffersFromMost) {
+  if (GetParam() < 3) return;
+  RunLocalRanks(GetParam(), [](ProcessGroup& group) {
+    const absl::Status status =
+        Agree(group, "work", absl::OkStatus(), group.rank() == 0 ? 1 : 2);
+    EXPECT_THAT(
+        status,
+        StatusIs(absl::StatusCode::kInvalidArgument,
+                 "work: rank 0 was called with other arguments than rank 1"));
+    EXPECT_EQ(BlamedRank(status), 0);
+  });
+}
+
+TEST(AgreementFailureTest, ABrokenExchangeIsAFailureOfTheOperation) {
+  RunLocalRanks(2, [](ProcessGroup& group) {
+    // Leaves.
+    if (group.rank() == 1) return;
+    const absl::Status status = Agree(group, "work", absl::OkStatus());
+    EXPECT_THAT(status,
+                StatusIs(absl::StatusCode::kUnavailable, "work: group"));
+    EXPECT_EQ(GetErrorInfo(status).operation, "work");
+    EXPECT_EQ(BlamedRank(status), 1);
+  });
+}
+
 TEST_P(AgreementTest, ReturnsTheLargestValue) {
   RunLocalRanks(GetParam(), [](ProcessGroup& group) {
     EXPECT_THAT(AgreeOnMaximum(group, "work", absl::OkStatus(), 7,
