@@ -397,9 +397,9 @@ class ShardedTensor {
   //                        memory of that device, or no way to copy to it.
   //   kResourceExhausted   No memory.
   //
-  // The ranks of this tensor's group agree, also where options.group is another;
-  // after a failure that poisoned it, FromLocalShardsAndMetadata puts the shards
-  // that are left into a new group.
+  // The ranks of this tensor's group agree, also where options.group is
+  // another; after a failure that poisoned it, FromLocalShardsAndMetadata puts
+  // the shards that are left into a new group.
   //
   // Layout. Boxes and their order stay; placements get the device, and the spec
   // too (ShardingSpec::WithPlacements). What leaves the CPU is not pinned.
