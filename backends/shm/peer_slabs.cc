@@ -42,15 +42,6 @@ struct Known {
   }
 };
 
-sherd_code FailErrno(sherd_error_v0* error, sherd_code code, int rank,
-                     const char* what) {
-  const int number = errno;
-  char text[200];
-  std::snprintf(text, sizeof(text), "%s: %s", what, strerror(number));
-  error->native_code = number;
-  return Fail(error, code, rank, text);
-}
-
 sherd_code FailStale(sherd_error_v0* error, int rank) {
   return Fail(error, SHERD_INVALID_ARGUMENT, rank,
               "the handle names memory that is not there (any more): it was "

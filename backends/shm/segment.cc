@@ -31,15 +31,6 @@ constexpr size_t RoundUp(size_t bytes, size_t to) {
   return (bytes + to - 1) / to * to;
 }
 
-sherd_code FailErrno(sherd_error_v0* error, sherd_code code, int peer,
-                     const char* what) {
-  const int number = errno;
-  char text[200];
-  std::snprintf(text, sizeof(text), "%s: %s", what, strerror(number));
-  error->native_code = number;
-  return Fail(error, code, peer, text);
-}
-
 }  // namespace
 
 struct ShmSegment::Header {

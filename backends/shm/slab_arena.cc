@@ -5,7 +5,6 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-#include <cstdio>
 #include <cstring>
 #include <new>
 
@@ -17,14 +16,6 @@
 
 namespace sherd::internal {
 namespace {
-
-sherd_code FailErrno(sherd_error_v0* error, const char* what) {
-  const int number = errno;
-  char text[160];
-  std::snprintf(text, sizeof(text), "%s: %s", what, strerror(number));
-  error->native_code = number;
-  return Fail(error, SHERD_RESOURCE, -1, text);
-}
 
 // Growing a file beyond the limit would be a signal and not an error.
 bool FilesMayBe(uint64_t bytes) {
@@ -56,17 +47,19 @@ sherd_code SlabArena::Create(uint64_t bytes, uint64_t owner, uint32_t serial,
                 "(ulimit -f)");
   }
   const int fd = memfd_create("sherd_slab", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-  if (fd < 0) return FailErrno(error, "cannot make shared memory");
+  if (fd < 0)
+    return FailErrno(error, SHERD_RESOURCE, -1, "cannot make shared memory");
   sherd_code code = SHERD_OK;
   void* memory = MAP_FAILED;
   if (ftruncate(fd, static_cast<off_t>(size)) != 0 ||
       fcntl(fd, F_ADD_SEALS, kSlabSeals) != 0) {
-    code = FailErrno(error, "cannot size shared memory");
+    code = FailErrno(error, SHERD_RESOURCE, -1, "cannot size shared memory");
   } else {
     memory = mmap(nullptr, size, PROT_READ | PROT_WRITE,
                   MAP_SHARED | MAP_NORESERVE, fd, 0);
     if (memory == MAP_FAILED) {
-      code = FailErrno(error, "no addresses for shared memory");
+      code = FailErrno(error, SHERD_RESOURCE, -1,
+                       "no addresses for shared memory");
     }
   }
   if (code != SHERD_OK) {
@@ -104,7 +97,8 @@ sherd_code SlabArena::Populate(SlabRange range, sherd_error_v0* error) {
   if (outcome == 0) return SHERD_OK;
   // What a fault would have raised as SIGBUS.
   if (errno == EFAULT) errno = ENOSPC;
-  const sherd_code code = FailErrno(error, "no pages for shared memory");
+  const sherd_code code =
+      FailErrno(error, SHERD_RESOURCE, -1, "no pages for shared memory");
   GiveBack(range);
   return code;
 }

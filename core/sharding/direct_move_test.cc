@@ -69,6 +69,23 @@ class ThreadMemory final : public PeerMemory {
   const Filter filter_;
 };
 
+// Of what peers say that they export, the last byte is missing.
+class ShortMemory final : public PeerMemory {
+ public:
+  explicit ShortMemory(int rank) : memory_(rank, nullptr) {}
+
+  std::optional<MemoryHandle> Export(const void* data, size_t bytes) override {
+    return memory_.Export(data, bytes);
+  }
+  absl::StatusOr<absl::Span<std::byte>> Import(
+      int peer, const MemoryHandle& handle) override {
+    return memory_.Import(peer, handle)->first(handle.words[1] - 1);
+  }
+
+ private:
+  ThreadMemory memory_;
+};
+
 // How a shard's tensor lies in memory.
 enum class Strides { kRowMajor, kColumnMajor, kGaps, kReversed };
 
@@ -486,6 +503,26 @@ TEST(DirectMoveTest, AnotherErrorWhileCopyingIsTheSameOnAll) {
       EXPECT_THAT(status, StatusIs(absl::StatusCode::kInternal,
                                    "move: rank 1: planted"));
       EXPECT_EQ(BlamedRank(status), 1);
+    }
+  }
+}
+
+TEST(DirectMoveTest, ABoxThatIsNotInWhatThePeerExportedIsNotTouched) {
+  const Dims size = {16, 16};
+  for (const Strides strides : {Strides::kRowMajor, Strides::kReversed}) {
+    std::vector<absl::Status> statuses(3);
+    RunLocalRanks(3, [&](ProcessGroup& group) {
+      MatrixMove move(group.rank(), size, {Strips(size, 0, 3, 3), strides},
+                      {Strips(size, 1, 3, 3)});
+      statuses[group.rank()] =
+          move.RunOver(group, std::make_shared<ShortMemory>(group.rank()));
+      EXPECT_EQ(move.CountChangedSources(), 0);
+      EXPECT_THAT(group.Barrier(), IsOk());
+    });
+    for (const absl::Status& status : statuses) {
+      EXPECT_EQ(status, statuses[0]);
+      EXPECT_THAT(status, StatusIs(absl::StatusCode::kInternal,
+                                   "sent a malformed list of handles"));
     }
   }
 }

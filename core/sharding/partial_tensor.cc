@@ -10,6 +10,7 @@
 #include "sherd/core/base/error_info.h"
 #include "sherd/core/base/status_macros.h"
 #include "sherd/core/comm/agreement.h"
+#include "sherd/core/sharding/local_shards.h"
 #include "sherd/core/sharding/message_rounds.h"
 #include "sherd/core/sharding/placed_box.h"
 #include "sherd/core/sharding/replica_division.h"
@@ -315,15 +316,6 @@ absl::Status Reducer::Run() {
   return absl::OkStatus();
 }
 
-absl::Status CheckHostMemory(const ShardedTensor& tensor) {
-  for (const Shard& shard : tensor.local_shards()) {
-    if (shard.tensor.device().is_cpu()) continue;
-    return absl::FailedPreconditionError(
-        absl::StrCat(shard.metadata.ToString(), " is not in host memory"));
-  }
-  return absl::OkStatus();
-}
-
 // A tensor in whose layout every element of `target` is once: that itself, if
 // it has no replicas, otherwise one in which replicas are divided among their
 // holders.
@@ -383,7 +375,7 @@ absl::StatusOr<ShardedTensor> PartialTensor::Reshard(
     SHERD_ASSIGN_OR_RETURN(
         target, ShardedTensor::Empty(spec, size(),
                                      {.dtype = dtype(), .group = group_}));
-    SHERD_RETURN_IF_ERROR(CheckHostMemory(target));
+    SHERD_RETURN_IF_ERROR(internal::CheckHostMemory(target.local_shards()));
     SHERD_ASSIGN_OR_RETURN(reduced, WithoutReplicas(target));
     reducer.emplace(local_, op_, reduced, options);
     return reducer->Plan();

@@ -12,6 +12,7 @@
 #include "sherd/core/base/status_macros.h"
 #include "sherd/core/comm/agreement.h"
 #include "sherd/core/comm/process_group.h"
+#include "sherd/core/sharding/local_shards.h"
 #include "sherd/core/sharding/sharded_tensor_like.h"
 #include "sherd/core/tensor/tensor.h"
 
@@ -40,12 +41,7 @@ absl::Status CheckTensors(const ShardedTensor& a, const ShardedTensor& b) {
         "All distributed tensors should use the same ProcessGroup");
   }
   for (const ShardedTensor* tensor : {&a, &b}) {
-    for (const Shard& shard : tensor->local_shards()) {
-      if (shard.tensor.device().is_cpu()) continue;
-      return absl::FailedPreconditionError(absl::StrCat(
-          shard.metadata.ToString(), " has a tensor on ",
-          shard.tensor.device().ToString(), ", expected one in host memory"));
-    }
+    SHERD_RETURN_IF_ERROR(internal::CheckHostMemory(tensor->local_shards()));
   }
   return absl::OkStatus();
 }

@@ -19,6 +19,7 @@
 #include "sherd/core/base/status_macros.h"
 #include "sherd/core/comm/agreement.h"
 #include "sherd/core/comm/process_group.h"
+#include "sherd/core/sharding/local_shards.h"
 #include "sherd/core/sharding/placed_box.h"
 #include "sherd/core/sharding/replica_division.h"
 #include "sherd/core/sharding/sharded_tensor_access.h"
@@ -57,12 +58,7 @@ absl::StatusOr<std::vector<Tensor>> OwnParts(const ShardedTensor& tensor,
                                              const ProcessGroup* group) {
   std::vector<Tensor> parts;
   const absl::Span<const Shard> shards = tensor.local_shards();
-  for (const Shard& shard : shards) {
-    if (shard.tensor.device().is_cpu()) continue;
-    return absl::FailedPreconditionError(absl::StrCat(
-        shard.metadata.ToString(), " has a tensor on ",
-        shard.tensor.device().ToString(), ", expected one in host memory"));
-  }
+  SHERD_RETURN_IF_ERROR(internal::CheckHostMemory(shards));
   const ShardingSpec* const spec = tensor.spec().get();
   if (dynamic_cast<const ChunkShardingSpec*>(spec) != nullptr) {
     for (const Shard& shard : shards) parts.push_back(shard.tensor);
