@@ -161,6 +161,12 @@ class PosixFileSystem final : public FileSystem {
 
   absl::Status Rename(const std::string& from, const std::string& to) override {
     SHERD_RETURN_IF_ERROR(Pass(FaultPoint::kFileRename, to));
+    struct stat target;
+    if (stat(to.c_str(), &target) == 0 && !S_ISREG(target.st_mode) &&
+        !S_ISDIR(target.st_mode)) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          to, " is no regular file: a device or pipe would be replaced"));
+    }
     if (rename(from.c_str(), to.c_str()) != 0) {
       return ErrnoStatus(errno, "renaming", absl::StrCat(from, " to ", to));
     }

@@ -69,6 +69,7 @@ class FileSystem {
   virtual absl::Status CreateDirectories(const std::string& path) = 0;
 
   // Replaces `to` in one step: a reader finds the old file or the new one.
+  //   kInvalidArgument  `to` is a device, pipe or socket, which would be gone.
   virtual absl::Status Rename(const std::string& from,
                               const std::string& to) = 0;
 

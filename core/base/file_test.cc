@@ -86,6 +86,17 @@ TEST_F(FileTest, AtomicWriteReplacesAndLeavesNoTemporaryFile) {
   EXPECT_THAT(*names, ElementsAre("f"));
 }
 
+TEST_F(FileTest, ADeviceOrPipeIsNotReplaced) {
+  ASSERT_EQ(mkfifo(Path("pipe").c_str(), 0600), 0);
+  EXPECT_THAT(WriteFileAtomically(files_, Path("pipe"), AsBytes("text")),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("pipe is no regular file")));
+  struct stat status;
+  ASSERT_EQ(stat(Path("pipe").c_str(), &status), 0);
+  EXPECT_TRUE(S_ISFIFO(status.st_mode));
+  EXPECT_THAT(files_.List(directory_), IsOkAndHolds(ElementsAre("pipe")));
+}
+
 TEST_F(FileTest, AFileOverTheLimitIsNotRead) {
   ASSERT_THAT(WriteFileAtomically(files_, Path("f"), AsBytes("abc")), IsOk());
   EXPECT_THAT(ReadFile(files_, Path("f"), 2),

@@ -169,7 +169,7 @@ TEST(CommandTest, ExplainSaysWhatIsWrongWithItsArguments) {
       {"explain reshard --size=8x8 --from='chunk(2) over 2' --to='grid(2x2)'",
        1, "sherd explain reshard: --from: Invalid sharding dim"},
       {"explain reshard --size=8,8 --from='grid(2x2)' --to='grid(2x2)'", 1,
-       "expected a number from 0 to "},
+       "sherd explain reshard: --size: \"8,8\": expected a number from 0 to "},
       {"explain reshard --size=8x8 --dtype=real --from='grid(2x2)' "
        "--to='grid(2x2)'",
        1, "real"},

@@ -36,9 +36,11 @@ struct ExplainOptions {
 };
 
 absl::StatusOr<PlanReport> Explain(const ExplainOptions& options) {
-  SHERD_ASSIGN_OR_RETURN(const Dims size, ParseDims(options.size));
+  const absl::StatusOr<Dims> parsed = ParseDims(options.size);
+  if (!parsed.ok()) return Annotate(parsed.status(), "--size");
+  const Dims& size = *parsed;
   SHERD_ASSIGN_OR_RETURN(const DType dtype, ParseDType(options.dtype));
-  SHERD_RETURN_IF_ERROR(NumBytes(size, dtype).status());
+  SHERD_RETURN_IF_ERROR(Annotate(NumBytes(size, dtype).status(), "--size"));
   const absl::StatusOr<std::vector<PlacedBox>> from =
       ParseLayout(options.from, size);
   if (!from.ok()) return Annotate(from.status(), "--from");
