@@ -154,6 +154,20 @@ const std::vector<KnobInfo>& Table() {
        "which. Set by the test harness."},
       {Knob::kTestCases, "SHERD_TEST_CASES", "integer", "(each test's own)",
        kDebug, "How many cases each random test draws. Set by deep tests."},
+      {Knob::kCudaLibrary, "SHERD_CUDA_LIBRARY", "path or name", "libcuda.so.1",
+       kStable, "The CUDA driver's library."},
+      {Knob::kNcclLibrary, "SHERD_NCCL_LIBRARY", "path or name", "libnccl.so.2",
+       kStable, "NVIDIA's library of collectives."},
+      {Knob::kEmulatedGpus, "SHERD_EMULATED_GPUS", "integer", "1", kDebug,
+       "How many GPUs the emulated CUDA driver pretends to have."},
+      {Knob::kEmulatedGpuFaults, "SHERD_EMULATED_GPU_FAULTS",
+       "FUNCTION:CALL:FAULT, ',' between", "(none)", kDebug,
+       "Calls of the emulated CUDA driver and NCCL that go wrong."},
+      {Knob::kTestShareGpus, "SHERD_TEST_SHARE_GPUS", "0|1", "0", kDebug,
+       "Whether ranks of a distributed test share GPUs where there are fewer."},
+      {Knob::kNcclHostId, "NCCL_HOSTID", "name", "(NCCL's own)", kDebug,
+       "Lets NCCL take the ranks of one host for those of several. Set by the "
+       "test harness for ranks that share a GPU."},
   };
   return *table;
 }

@@ -77,6 +77,12 @@ enum class Knob {
   kTestOutputsDir,
   kTestCommandFd,
   kTestCases,
+  kCudaLibrary,
+  kNcclLibrary,
+  kEmulatedGpus,
+  kEmulatedGpuFaults,
+  kTestShareGpus,
+  kNcclHostId,
 };
 
 enum class KnobStability { kStable, kDebug };
