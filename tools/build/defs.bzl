@@ -133,6 +133,63 @@ def sherd_backend_plugin(
       testonly: of both targets.
       visibility: of both targets.
     """
+    _plugin(
+        name = name,
+        file = "libsherd_backend_%s.so" % name,
+        srcs = srcs,
+        hdrs = hdrs,
+        copts = copts,
+        linkopts = linkopts,
+        tags = tags,
+        testonly = testonly,
+        visibility = visibility,
+        deps = deps,
+    )
+
+def sherd_device_plugin(
+        name,
+        srcs,
+        hdrs = [],
+        deps = [],
+        copts = [],
+        linkopts = [],
+        tags = [],
+        testonly = None,
+        visibility = None):
+    """A device plugin, built twice from the same sources.
+
+      :<name>                       cc_library, alwayslink: linked in, it
+                                    registers itself.
+      :libsherd_device_<name>.so    for dlopen(): it exports the one function
+                                    sherd_get_device_v0, and its objects are
+                                    compiled with SHERD_PLUGIN_BUILD defined.
+
+    Args:
+      name: of the type of device.
+      srcs: its sources.
+      hdrs: its headers, included as "sherd/<package>/<file>.h".
+      deps: //backends:device_abi and what it is made of.
+      copts: further compiler options.
+      linkopts: further linker options.
+      tags: of both targets.
+      testonly: of both targets.
+      visibility: of both targets.
+    """
+    _plugin(
+        name = name,
+        file = "libsherd_device_%s.so" % name,
+        srcs = srcs,
+        hdrs = hdrs,
+        copts = copts,
+        linkopts = linkopts,
+        tags = tags,
+        testonly = testonly,
+        visibility = visibility,
+        deps = deps,
+    )
+
+def _plugin(name, file, srcs, hdrs, copts, linkopts, tags, testonly, visibility, deps):
+    """:<name> and the shared object :<file>."""
     if hdrs:
         sherd_cc_library(
             name = name + "_headers",
@@ -156,7 +213,7 @@ def sherd_backend_plugin(
     )
     exports = Label("//tools/build:plugin.lds")
     sherd_cc_binary(
-        name = "libsherd_backend_%s.so" % name,
+        name = file,
         srcs = srcs,
         additional_linker_inputs = [exports],
         copts = copts + ["-fvisibility=hidden"],

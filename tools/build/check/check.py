@@ -21,8 +21,10 @@ import results  # noqa: E402
 import tree  # noqa: E402
 
 BAZEL = os.path.join(tree.ROOT, "tools", "bazel")
-# Stores, groups, the event loop, and the backends whose ranks can be threads.
-TSAN_TARGETS = ("//core/net/...", "//core/comm/...", "//backends/local/...")
+# Stores, groups, the event loop, the backends whose ranks can be threads, and
+# GPUs whose streams are threads.
+TSAN_TARGETS = ("//core/net/...", "//core/comm/...", "//backends/local/...",
+                "//backends/cuda/...", "//backends/emulated_gpu/...", "//backends/nccl/...")
 FUZZ_SECONDS = 20
 # Tags that the filters of .bazelrc leave out, and how to run such tests.
 LEFT_OUT = {
@@ -143,7 +145,7 @@ class Check:
     def self_test(self):
         done = subprocess.run(
             [sys.executable, "-B", "-m", "unittest", "-q", "check_test",
-             "distributed_rule_test"],
+             "distributed_rule_test", "gpu_bundle_test"],
             cwd=os.path.dirname(os.path.abspath(__file__)), stderr=subprocess.PIPE,
             text=True, check=False)
         return [done.stderr.strip()] if done.returncode else []

@@ -23,6 +23,8 @@ class LayeringTest(unittest.TestCase):
                 ("//core/nn:module", "//core/sharding:sharded_tensor"),
                 ("//backends/gloo:gloo", "//backends:backend_abi"),
                 ("//backends/gloo:gloo", "//backends:plugin_error"),
+                ("//backends/cuda:cuda", "//backends:device_abi"),
+                ("//backends/cuda:kernels", "//core/tensor:random_math"),
                 ("//backends/gloo:gloo", "//backends/gloo:gloo_headers"),
                 ("//backends:loader", "//core/comm:backend_registry"),
                 ("//serialization:checkpoint", "//core/sharding:sharded_tensor"),
@@ -41,6 +43,8 @@ class LayeringTest(unittest.TestCase):
                 ("//backends/gloo:gloo", "//core/base:status_macros"),
                 ("//backends/gloo:gloo", "//backends/local:local"),
                 ("//backends/gloo:gloo", "//backends:loader"),
+                ("//backends/gloo:gloo", "//core/tensor:random_math"),
+                ("//backends/cuda:cuda", "//core/tensor:tensor"),
                 ("//backends:backend_abi", "//core/base:knobs"),
                 ("//backends:static_plugin", "//backends:loader"),
                 ("//serialization:checkpoint", "//rpc:agent"),
@@ -57,6 +61,13 @@ class LayeringTest(unittest.TestCase):
         self.assertIsNone(layering.violation(test, "//backends/local:local", True))
         self.assertIsNotNone(layering.violation(test, "//serialization:archive", True))
         self.assertIsNotNone(layering.violation(test, "//tools/sherd:sherd", True))
+
+    def test_emulated_gpus_are_for_tests(self):
+        emulator = "//backends/emulated_gpu:driver"
+        self.assertIsNone(layering.violation(emulator, "//core/base:knobs", False))
+        self.assertIsNone(layering.violation(emulator, "//backends/cuda:driver_api", False))
+        self.assertIsNotNone(layering.violation(emulator, "//serialization:archive", False))
+        self.assertIsNotNone(layering.violation("//core/tensor:tensor", emulator, False))
 
     def test_vendors_have_their_places(self):
         protobuf = "@com_google_protobuf//:protobuf"

@@ -150,12 +150,32 @@ class GpuTest(unittest.TestCase):
     GPU = {"exclusive", "gpu", "requires-gpu-nvidia"}
     ALL = GPU | {"multi-gpu"}
 
-    def test_nccl_needs_one_per_rank_and_names_no_label_that_is_not_there(self):
+    NCCL_PLUGINS = ["@sherd//backends/%s:libsherd_%s.so" % pair for pair in [
+        ("nccl", "backend_nccl"), ("gloo", "backend_gloo"), ("shm", "backend_shm"),
+        ("cuda", "device_cuda")]]
+
+    def test_nccl_needs_one_per_rank_and_all_the_plugins_of_such_a_group(self):
         test = one(backends=["nccl"], world_size=2)
         self.assertTrue(self.ALL <= set(test["tags"]))
         self.assertEqual(test["env"]["SHERD_TEST_GPUS"], "2")
-        self.assertEqual(test["data"], [])
-        self.assertNotIn("SHERD_PLUGIN_PATH", test["env"])
+        self.assertEqual([str(d) for d in test["data"]], self.NCCL_PLUGINS)
+        for name in ["nccl", "gloo", "shm", "cuda"]:
+            self.assertIn("../sherd/backends/%s:" % name, test["env"]["SHERD_PLUGIN_PATH"] + ":")
+
+    def test_emulated_gpus_need_none(self):
+        test = one(backends=["nccl_emulated"], world_size=2)
+        self.assertFalse(self.ALL & set(test["tags"]))
+        self.assertIn("backend-nccl_emulated", test["tags"])
+        emulator = "../sherd/backends/emulated_gpu/libsherd_emulated_gpu.so"
+        for name, value in [("SHERD_TEST_BACKEND", "nccl"), ("SHERD_TEST_GPUS", "2"),
+                            ("SHERD_EMULATED_GPUS", "4"), ("SHERD_CUDA_LIBRARY", emulator),
+                            ("SHERD_NCCL_LIBRARY", emulator)]:
+            self.assertEqual(test["env"][name], value)
+        self.assertEqual(
+            [str(d) for d in test["data"]],
+            self.NCCL_PLUGINS + ["@sherd//backends/emulated_gpu:libsherd_emulated_gpu.so"])
+        self.assertEqual(
+            one(backends=["nccl_emulated"], world_size=6)["env"]["SHERD_EMULATED_GPUS"], "6")
 
     def test_one_gpu_is_not_many(self):
         for test in [one(backends=["nccl"], world_size=1), one(gpus=1, world_size=4)]:
@@ -234,7 +254,7 @@ class BadArgumentsTest(unittest.TestCase):
                 ({"backends": "gloo"}, "expected a list of names"),
                 ({"backends": ["gloo", "gloo"]}, "backends names gloo twice"),
                 ({"backends": ["glo"]}, "Backend glo not supported! There are: gloo, local, mpi,"
-                                        " nccl, shm; name the plugin"),
+                                        " nccl, nccl_emulated, shm; name the plugin"),
                 ({"launcher": "srun"}, "launcher srun, expected \"mpirun\" or None"),
                 ({"launcher": "mpirun", "backends": ["local"]}, "ranks of the backend local are"),
                 ({"gpus": -1}, "gpus -1, expected 0 to 64"),
@@ -274,11 +294,13 @@ class GpuTestsCheckTest(unittest.TestCase):
     """gpu_tests.py on the XML of a query."""
 
     @staticmethod
-    def rule(name, tags="", gpus="", deps="", kind="cc_test"):
+    def rule(name, tags="", gpus="", deps="", kind="cc_test", emulated=""):
+        env = "".join(
+            '<pair><string value="%s"/><string value="%s"/></pair>' % pair
+            for pair in [("SHERD_TEST_GPUS", gpus), ("SHERD_EMULATED_GPUS", emulated)] if pair[1])
         return '<rule class="%s" name="%s"><list name="tags">%s</list>%s%s</rule>' % (
             kind, name, "".join('<string value="%s"/>' % t for t in tags.split()),
-            '<dict name="env"><pair><string value="SHERD_TEST_GPUS"/><string value="%s"/>'
-            "</pair></dict>" % gpus if gpus else "",
+            '<dict name="env">%s</dict>' % env if env else "",
             "".join('<rule-input name="%s"/>' % d for d in deps.split()))
 
     def check(self, *rules):
@@ -293,7 +315,9 @@ class GpuTestsCheckTest(unittest.TestCase):
             self.rule("//t:a", "gpu requires-gpu-nvidia exclusive", gpus="1"),
             self.rule("//t:b", "gpu requires-gpu-nvidia exclusive multi-gpu", gpus="2"),
             self.rule("//core:kernel_test", "gpu requires-gpu-nvidia",
-                      deps="@local_config_cuda//:cudart")))
+                      deps="@local_config_cuda//:cudart"),
+            self.rule("//core:headers_test", deps="@local_config_cuda//:cuda_headers"),
+            self.rule("//t:c", gpus="2", emulated="4")))
 
     def test_each_departure_is_found(self):
         for rule, text in [

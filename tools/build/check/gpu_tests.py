@@ -2,13 +2,14 @@
 
 --test_tag_filters=gpu then runs exactly these, and -gpu leaves out exactly
 these. A test is on GPUs if sherd_distributed_test says that it needs some
-(SHERD_TEST_GPUS), or if it names the CUDA toolkit itself: libraries below it
-may, and do without a GPU.
+(SHERD_TEST_GPUS) that are not emulated, or if it links libraries of the CUDA
+toolkit itself: libraries below it may, and do without a GPU.
 """
 
 import xml.etree.ElementTree as ElementTree
 
 _CUDA = "@local_config_cuda//"
+_HEADERS = _CUDA + ":cuda_headers"
 
 
 def _strings(rule, list_name):
@@ -17,12 +18,10 @@ def _strings(rule, list_name):
 
 
 def _gpus(rule):
-    """What SHERD_TEST_GPUS of its environment says."""
-    for pair in rule.iterfind("dict[@name='env']/pair"):
-        name, value = [s.get("value") for s in pair.findall("string")]
-        if name == "SHERD_TEST_GPUS":
-            return int(value)
-    return 0
+    """What its environment says of GPUs that are not emulated."""
+    env = dict([s.get("value") for s in pair.findall("string")]
+               for pair in rule.iterfind("dict[@name='env']/pair"))
+    return 0 if "SHERD_EMULATED_GPUS" in env else int(env.get("SHERD_TEST_GPUS", 0))
 
 
 def _wanted(gpus, names_cuda):
@@ -43,7 +42,8 @@ def check(query_xml):
         if not rule.get("class").endswith("_test"):
             continue
         name, tags = rule.get("name"), _strings(rule, "tags")
-        names_cuda = any(i.get("name").startswith(_CUDA) for i in rule.findall("rule-input"))
+        inputs = {i.get("name") for i in rule.findall("rule-input")}
+        names_cuda = any(i.startswith(_CUDA) for i in inputs - {_HEADERS})
         wanted = _wanted(_gpus(rule), names_cuda)
         for tag in sorted(wanted - tags):
             found.append('%s lacks the tag "%s"' % (name, tag))

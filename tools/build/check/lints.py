@@ -47,9 +47,11 @@ def includes(paths=None):
             first, _, rest = name.partition("/")
             where = "%s:%d: " % (path, _line(text, match.start()))
             if first == "sherd":
-                source = re.sub(r"\.pb\.h$", ".proto", rest)
-                if not os.path.exists(os.path.join(tree.ROOT, source)):
-                    found.append(where + '"%s": there is no %s' % (name, source))
+                # Protobuf's headers, and images of device code, are made.
+                sources = {rest, re.sub(r"\.pb\.h$", ".proto", rest),
+                           re.sub(r"\.inc$", ".cu", rest)}
+                if not any(os.path.exists(os.path.join(tree.ROOT, s)) for s in sources):
+                    found.append(where + '"%s": there is no %s' % (name, rest))
             elif first not in _VENDORS or not rest:
                 found.append(where + '"%s": our headers are included as '
                              '"sherd/<package>/<file>.h"' % name)
