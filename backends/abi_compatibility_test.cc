@@ -107,7 +107,8 @@ TEST_P(TinyPluginTest, RunsInAnOldHost) {
   EXPECT_EQ(RunInOldHost(dlsym(plugin, kEntry), 3), "");
 }
 
-INSTANTIATE_TEST_SUITE_P(Lines, TinyPluginTest, ::testing::Values(1, 2, 3, 4));
+INSTANTIATE_TEST_SUITE_P(Lines, TinyPluginTest,
+                         ::testing::Values(1, 2, 3, 4, 5));
 
 struct Plugin {
   const char* name;
@@ -128,6 +129,7 @@ TEST_P(PluginInOldHostTest, WorksOrSaysNo) {
 INSTANTIATE_TEST_SUITE_P(
     All, PluginInOldHostTest,
     ::testing::Values(Plugin{"gloo", "backends/gloo/libsherd_backend_gloo.so"},
+                      Plugin{"nccl", "backends/nccl/libsherd_backend_nccl.so"},
                       Plugin{"shm", "backends/shm/libsherd_backend_shm.so"}),
     [](const auto& info) { return info.param.name; });
 

@@ -29,7 +29,7 @@ extern "C" {
 #endif
 
 #define SHERD_ABI_MAJOR 0
-#define SHERD_ABI_MINOR 3
+#define SHERD_ABI_MINOR 4
 
 #define SHERD_NO_DEADLINE INT64_MAX
 
@@ -128,6 +128,11 @@ typedef struct sherd_host_v0 {
   void (*reduce)(int32_t dtype, int32_t reduction, void* out,
                  const void* const* ins, int32_t num_ins, uint64_t count,
                  int32_t divisor);
+  /* Since 0.4. Copies what the user set for `name`, or "", with its NUL:
+   * "cuda_library", "nccl_library" are paths or names of shared objects to load
+   * in place of the usual ones. SHERD_RESOURCE if capacity is too small,
+   * SHERD_UNSUPPORTED if there is no such setting. */
+  sherd_code (*setting)(const char* name, char* value, uint64_t capacity);
 } sherd_host_v0;
 
 /* A key-value store of the group, for exchanging addresses while connecting.
@@ -150,7 +155,7 @@ typedef struct sherd_kv_v0 {
 typedef struct sherd_comm_config_v0 {
   uint32_t struct_size;
   int32_t rank;
-  int32_t size;      /* at least 2 */
+  int32_t size;      /* at least 2; see device */
   const char* group; /* for messages; valid during create */
   const sherd_kv_v0* kv;
   int64_t deadline; /* for create */
@@ -162,6 +167,13 @@ typedef struct sherd_comm_config_v0 {
   int32_t one_host;
   /* Numeric IPv4 or IPv6 address on which this rank is to listen. */
   const char* address;
+  /* Since 0.4. With sherd_plugin_v0.on_device: the device of this rank, on
+   * whose memory all operations work; then `size` may be 1. */
+  int32_t device;
+  int32_t reserved2;
+  /* The same for one device in every process of a host, different for two;
+   * valid during create. Null if not known. */
+  const char* device_id;
 } sherd_comm_config_v0;
 
 typedef struct sherd_bytes_v0 {
@@ -218,6 +230,8 @@ typedef struct sherd_op_v0 {
   int32_t dtype;
   int32_t reduction;
   int64_t tag; /* SEND and RECV: 0 to 2^31 - 1 */
+  /* Since 0.4. With sherd_plugin_v0.on_device: where to queue the operation. */
+  void* stream;
 } sherd_op_v0;
 
 /* Flags of an operation. */
@@ -288,6 +302,76 @@ typedef struct sherd_memory_v0 {
                               const sherd_memory_handle_v0* handle,
                               sherd_bytes_v0* range, sherd_error_v0* error);
 } sherd_memory_v0;
+
+/* Operations on the memory of devices. Since 0.4.
+ *
+ * With this table all memory of operations is that of the communicator's
+ * device (device_abi.h), and post queues the operation on op->stream: SHERD_OK
+ * says that it is queued. Its end is that of the stream; an operation that
+ * cannot end fails by poll. What it reads and writes, but for the structs,
+ * stays valid until then. Operations of one communicator are posted by one
+ * thread at a time, SEND and RECV too, in an order that all ranks share; equal
+ * tags of a pair of ranks match in that order.
+ *
+ * post may wait for peers (at the first operation, or where a queue is full),
+ * but ignores deadlines: the host watches them, and aborts, whereupon post
+ * returns and everything that was queued ends, with undefined results.
+ *
+ * A BARRIER is one of streams. Its out[0, bytes), at least 4 bytes, is memory
+ * of the device that the plugin may overwrite.
+ *
+ * The host makes the communicator's device the calling thread's current one
+ * (sherd_device_v0.set_current), or the one that is an argument, before each
+ * call but poll and abort.
+ */
+typedef struct sherd_on_device_v0 {
+  uint32_t struct_size;
+  int32_t device_type; /* as in device_abi.h */
+
+  /* SHERD_OK while all is well, otherwise what ended the communicator. Never
+   * waits. Any thread, also while another one is in any other call. */
+  sherd_code (*poll)(sherd_comm_v0* comm, sherd_error_v0* error);
+
+  /* Between begin and end, posted operations are one: none runs before end, and
+   * they may match in any order. One thread posts them and calls both; end also
+   * after a failure. Not nested. */
+  sherd_code (*begin_batch)(sherd_comm_v0* comm, sherd_error_v0* error);
+  sherd_code (*end_batch)(sherd_comm_v0* comm, sherd_error_v0* error);
+
+  /* A communicator of the ranks of `parent` with the same color >= 0, in the
+   * order of key; *comm is null with a negative color. Collective over
+   * `parent`, which has no operation under way and may be destroyed first.
+   * `config` is that of the new communicator. SHERD_UNSUPPORTED: the vendor's
+   * library is too old. Null: not supported. */
+  sherd_code (*split)(sherd_comm_v0* parent, const sherd_comm_config_v0* config,
+                      int32_t color, int32_t key, sherd_comm_v0** comm,
+                      sherd_error_v0* error);
+  /* A communicator of the ranks of `parent` but the `excluded`, ascending,
+   * which need not come: after a failure and an abort too. Codes and `config`
+   * as of split. Null: not supported. */
+  sherd_code (*shrink)(sherd_comm_v0* parent,
+                       const sherd_comm_config_v0* config,
+                       const int32_t* excluded, int32_t num_excluded,
+                       sherd_comm_v0** comm, sherd_error_v0* error);
+
+  /* Ends the communicator in good order: waits until its operations have ended,
+   * and for the other ranks as far as the vendor's library does. Collective;
+   * then only destroy follows. Without it destroy ends the communicator as
+   * abort does. */
+  sherd_code (*finalize)(sherd_comm_v0* comm, int64_t deadline,
+                         sherd_error_v0* error);
+
+  /* Memory that operations move faster once it is registered; of no
+   * communicator. Null, or SHERD_UNSUPPORTED: any memory of the device. */
+  sherd_code (*allocate)(int32_t device, uint64_t bytes, void** data,
+                         sherd_error_v0* error);
+  void (*deallocate)(int32_t device, void* data, uint64_t bytes);
+  /* Until deregister_memory or destroy. Both null, or SHERD_UNSUPPORTED:
+   * nothing is gained by it. */
+  sherd_code (*register_memory)(sherd_comm_v0* comm, void* data, uint64_t bytes,
+                                void** registration, sherd_error_v0* error);
+  void (*deregister_memory)(sherd_comm_v0* comm, void* registration);
+} sherd_on_device_v0;
 
 /* Flags of a plugin. */
 enum {
@@ -360,6 +444,8 @@ typedef struct sherd_plugin_v0 {
 
   /* Since 0.3. May be null. */
   const sherd_memory_v0* memory;
+  /* Since 0.4. Null: operations work on host memory. */
+  const sherd_on_device_v0* on_device;
 } sherd_plugin_v0;
 
 /* Returns the plugin's table, which lives forever, or null if it cannot work

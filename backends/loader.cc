@@ -1,51 +1,45 @@
 #include "sherd/backends/loader.h"
 
-#include <dlfcn.h>
-#include <time.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <array>
 #include <cstddef>
-#include <cstdio>
 #include <cstring>
-#include <filesystem>
 #include <optional>
 #include <utility>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
-#include "absl/strings/str_split.h"
-#include "absl/strings/strip.h"
-#include "sherd/backends/elf_check.h"
 #include "sherd/backends/plugin_call.h"
+#include "sherd/backends/plugin_file.h"
+#include "sherd/backends/plugin_host.h"
 #include "sherd/backends/plugin_memory.h"
 #include "sherd/backends/static_plugin.h"
 #include "sherd/core/base/deadline.h"
 #include "sherd/core/base/error_info.h"
 #include "sherd/core/base/fault_point.h"
-#include "sherd/core/base/file.h"
-#include "sherd/core/base/knobs.h"
 #include "sherd/core/base/logging.h"
 #include "sherd/core/base/status_macros.h"
 #include "sherd/core/comm/backend_registry.h"
 #include "sherd/core/comm/reduction.h"
+#include "sherd/core/tensor/device.h"
 #include "sherd/core/tensor/dtype.h"
 
 namespace sherd {
 namespace {
 
+using internal::DevicePluginAllocator;
+using internal::FromNanoseconds;
 using internal::Guarded;
 using internal::GuardedQuietly;
+using internal::IsPluginName;
 using internal::NoError;
 using internal::PluginAllocator;
 using internal::PluginPeerMemory;
+using internal::ToNanoseconds;
 using internal::ToStatus;
 
 constexpr absl::string_view kFilePrefix = "libsherd_backend_";
 constexpr absl::string_view kFileSuffix = ".so";
-constexpr absl::string_view kEntry = "sherd_get_plugin_v0";
+constexpr char kEntry[] = "sherd_get_plugin_v0";
 constexpr absl::string_view kLinkedStatically = "linked statically";
 
 // Both sides of the line count alike.
@@ -53,12 +47,6 @@ static_assert(static_cast<int>(CollectiveOp::kAllToAllV) == SHERD_ALL_TO_ALL_V);
 static_assert(static_cast<int>(CollectiveOp::kAllReduce) == SHERD_ALL_REDUCE);
 static_assert(static_cast<int>(CollectiveOp::kRecv) == SHERD_RECV);
 static_assert(kNumCollectiveOps == SHERD_NUM_OPERATIONS);
-static_assert(static_cast<int>(DType::kFloat16) == SHERD_FLOAT16);
-static_assert(static_cast<int>(DType::kComplex128) == SHERD_COMPLEX128);
-static_assert(kNumDTypes == SHERD_NUM_DTYPES);
-static_assert(static_cast<int>(ReduceOp::kSum) == SHERD_SUM);
-static_assert(static_cast<int>(ReduceOp::kBxor) == SHERD_BXOR);
-static_assert(kNumReduceOps == SHERD_NUM_REDUCTIONS);
 static_assert(sizeof(CollectiveRequest) == sizeof(sherd_request_v0));
 
 // What every plugin's table has at least: that of line 0.1.
@@ -69,59 +57,13 @@ constexpr size_t kLeastTable = offsetof(sherd_plugin_v0, reductions);
   ((plugin).struct_size >=             \
    offsetof(sherd_plugin_v0, field) + sizeof(sherd_plugin_v0::field))
 
-int64_t MonotonicNow() {
-  timespec now;
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return int64_t{now.tv_sec} * 1000000000 + now.tv_nsec;
-}
-
-int64_t ToNanoseconds(Deadline deadline) {
-  if (deadline.IsInfinite()) return SHERD_NO_DEADLINE;
-  // steady_clock is CLOCK_MONOTONIC on Linux.
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(
-             deadline.when().time_since_epoch())
-      .count();
-}
-
-Deadline FromNanoseconds(int64_t deadline) {
-  if (deadline == SHERD_NO_DEADLINE) return Deadline::Infinite();
-  return Deadline::After(absl::Nanoseconds(deadline - MonotonicNow()));
-}
-
-void LogFromPlugin(int32_t severity, const char* text) {
-  if (severity >= 3) {
-    SHERD_LOG(kError) << text;
-  } else if (severity == 2) {
-    SHERD_LOG(kWarning) << text;
-  } else if (severity == 1) {
-    SHERD_LOG(kInfo) << text;
-  } else {
-    SHERD_LOG(kDebug) << text;
-  }
-}
-
-void ReduceForPlugin(int32_t dtype, int32_t reduction, void* out,
-                     const void* const* ins, int32_t num_ins, uint64_t count,
-                     int32_t divisor) {
-  Reduce(static_cast<ReduceOp>(reduction), static_cast<DType>(dtype), out,
-         {ins, static_cast<size_t>(num_ins)}, count, divisor);
-}
-
-const sherd_host_v0 kHost = {.struct_size = sizeof(sherd_host_v0),
-                             .major = SHERD_ABI_MAJOR,
-                             .minor = SHERD_ABI_MINOR,
-                             .next = nullptr,
-                             .log = LogFromPlugin,
-                             .now = MonotonicNow,
-                             .reduce = ReduceForPlugin};
-
 // The plugin's table, or null.
 absl::StatusOr<const sherd_plugin_v0*> CallEntry(sherd_get_plugin_v0_fn entry,
                                                  absl::string_view origin) {
   const sherd_plugin_v0* plugin = nullptr;
   sherd_error_v0 error = {};
   if (Guarded(&error, [&] {
-        plugin = entry(&kHost);
+        plugin = entry(&internal::PluginHost());
         return SHERD_OK;
       }) != SHERD_OK) {
     return absl::FailedPreconditionError(
@@ -181,15 +123,25 @@ sherd_code KvRemove(void* context, const char* key) {
   return SHERD_SYSTEM;
 }
 
+// The plugin's table for memory, or null.
+const sherd_memory_v0* MemoryOf(const sherd_plugin_v0& plugin) {
+  return SHERD_TABLE_HAS(plugin, memory) ? plugin.memory : nullptr;
+}
+
+// The plugin's table for devices, or null.
+const sherd_on_device_v0* OnDeviceOf(const sherd_plugin_v0& plugin) {
+  return SHERD_TABLE_HAS(plugin, on_device) ? plugin.on_device : nullptr;
+}
+
 class PluginCommunicator final : public Communicator {
  public:
   PluginCommunicator(const sherd_plugin_v0& plugin,
                      const NativeOperations& native,
-                     const sherd_memory_v0* memory,
                      const CommunicatorOptions& options)
       : plugin_(plugin),
         native_(native),
-        memory_(memory),
+        memory_(MemoryOf(plugin)),
+        on_device_(OnDeviceOf(plugin)),
         size_(options.size),
         world_rank_(options.world_ranks.empty()
                         ? options.rank
@@ -208,25 +160,21 @@ class PluginCommunicator final : public Communicator {
   }
 
   absl::Status Connect(const CommunicatorOptions& options) {
-    const sherd_comm_config_v0 config = {
-        .struct_size = sizeof(config),
-        .rank = options.rank,
-        .size = options.size,
-        .group = options.group.c_str(),
-        .kv = &kv_,
-        .deadline = ToNanoseconds(options.deadline),
-        .world_ranks = options.world_ranks.data(),
-        .world_size = options.world_size,
-        .one_host = options.one_host ? 1 : 0,
-        .address = options.address.c_str()};
+    const sherd_comm_config_v0 config = ConfigOf(options);
+    return Adopt("create", [&](sherd_error_v0* error) {
+      return plugin_.create(&config, &comm_, error);
+    });
+  }
+
+  // Makes comm_ by `make`, which is `what` of the plugin.
+  template <typename Make>
+  absl::Status Adopt(absl::string_view what, const Make& make) {
     sherd_error_v0 error = NoError();
-    SHERD_RETURN_IF_ERROR(ToStatus(
-        Guarded(&error,
-                [&] { return plugin_.create(&config, &comm_, &error); }),
-        error, size_));
+    SHERD_RETURN_IF_ERROR(
+        ToStatus(Guarded(&error, [&] { return make(&error); }), error, size_));
     if (comm_ == nullptr) {
       return absl::InternalError(
-          "the plugin's create returned no communicator");
+          absl::StrCat("the plugin's ", what, " returned no communicator"));
     }
     if (memory_ != nullptr) {
       peer_memory_ = PluginPeerMemory::Open(*memory_, comm_, size_);
@@ -253,7 +201,8 @@ class PluginCommunicator final : public Communicator {
                       .deadline = ToNanoseconds(desc.deadline),
                       .dtype = static_cast<int32_t>(desc.dtype),
                       .reduction = static_cast<int32_t>(desc.reduction),
-                      .tag = desc.tag};
+                      .tag = desc.tag,
+                      .stream = desc.stream};
     // Empty for send and recv, which may overlap with other operations.
     if (!desc.sends.empty()) {
       for (int r = 0; r < size_; ++r) {
@@ -298,7 +247,108 @@ class PluginCommunicator final : public Communicator {
 
   std::shared_ptr<PeerMemory> peer_memory() override { return peer_memory_; }
 
+  absl::Status Poll() override {
+    return Call([this](sherd_error_v0* error) {
+      return on_device_->poll(comm_, error);
+    });
+  }
+
+  absl::Status BeginBatch() override {
+    return Call([this](sherd_error_v0* error) {
+      return on_device_->begin_batch(comm_, error);
+    });
+  }
+
+  absl::Status EndBatch() override {
+    return Call([this](sherd_error_v0* error) {
+      return on_device_->end_batch(comm_, error);
+    });
+  }
+
+  absl::StatusOr<std::unique_ptr<Communicator>> Split(
+      const CommunicatorOptions& options, int color, int key) override {
+    if (on_device_->split == nullptr) {
+      return Communicator::Split(options, color, key);
+    }
+    auto child =
+        std::make_unique<PluginCommunicator>(plugin_, native_, options);
+    const sherd_comm_config_v0 config = child->ConfigOf(options);
+    const auto make = [&](sherd_error_v0* error) {
+      return on_device_->split(comm_, &config, color, key, &child->comm_,
+                               error);
+    };
+    if (color < 0) {
+      SHERD_RETURN_IF_ERROR(Call(make));
+      return std::unique_ptr<Communicator>();
+    }
+    SHERD_RETURN_IF_ERROR(child->Adopt("split", make));
+    return child;
+  }
+
+  absl::StatusOr<std::unique_ptr<Communicator>> Shrink(
+      const CommunicatorOptions& options,
+      absl::Span<const int> excluded) override {
+    if (on_device_->shrink == nullptr) {
+      return Communicator::Shrink(options, excluded);
+    }
+    auto child =
+        std::make_unique<PluginCommunicator>(plugin_, native_, options);
+    const sherd_comm_config_v0 config = child->ConfigOf(options);
+    SHERD_RETURN_IF_ERROR(child->Adopt("shrink", [&](sherd_error_v0* error) {
+      return on_device_->shrink(comm_, &config, excluded.data(),
+                                static_cast<int32_t>(excluded.size()),
+                                &child->comm_, error);
+    }));
+    return child;
+  }
+
+  absl::Status Finalize(Deadline deadline) override {
+    return Call([&](sherd_error_v0* error) {
+      return on_device_->finalize(comm_, ToNanoseconds(deadline), error);
+    });
+  }
+
+  absl::StatusOr<void*> Register(MutableBytes buffer) override {
+    void* registration = nullptr;
+    if (on_device_->register_memory == nullptr) return registration;
+    const absl::Status status = Call([&](sherd_error_v0* error) {
+      return on_device_->register_memory(comm_, buffer.data(), buffer.size(),
+                                         &registration, error);
+    });
+    if (absl::IsUnimplemented(status)) return nullptr;
+    SHERD_RETURN_IF_ERROR(status);
+    return registration;
+  }
+
+  void Deregister(void* registration) override {
+    GuardedQuietly([&] { on_device_->deregister_memory(comm_, registration); });
+  }
+
  private:
+  sherd_comm_config_v0 ConfigOf(const CommunicatorOptions& options) const {
+    return {.struct_size = sizeof(sherd_comm_config_v0),
+            .rank = options.rank,
+            .size = options.size,
+            .group = options.group.c_str(),
+            .kv = &kv_,
+            .deadline = ToNanoseconds(options.deadline),
+            .world_ranks = options.world_ranks.data(),
+            .world_size = options.world_size,
+            .one_host = options.one_host ? 1 : 0,
+            .address = options.address.c_str(),
+            .device = options.device,
+            .reserved2 = 0,
+            .device_id = options.device_id.empty() ? nullptr
+                                                   : options.device_id.c_str()};
+  }
+
+  template <typename Function>
+  absl::Status Call(const Function& function) {
+    sherd_error_v0 error = NoError();
+    return ToStatus(Guarded(&error, [&] { return function(&error); }), error,
+                    size_);
+  }
+
   static sherd_request_v0* AsRequest(CollectiveRequest& request) {
     return reinterpret_cast<sherd_request_v0*>(request.storage);
   }
@@ -306,6 +356,8 @@ class PluginCommunicator final : public Communicator {
   const sherd_plugin_v0& plugin_;
   const NativeOperations& native_;
   const sherd_memory_v0* const memory_;
+  // Not null where the host calls what belongs to it.
+  const sherd_on_device_v0* const on_device_;
   const int size_;
   const int world_rank_;
   const sherd_kv_v0 kv_;
@@ -315,11 +367,6 @@ class PluginCommunicator final : public Communicator {
   sherd_comm_v0* comm_ = nullptr;
   std::shared_ptr<PeerMemory> peer_memory_;
 };
-
-// The plugin's table for memory, or null.
-const sherd_memory_v0* MemoryOf(const sherd_plugin_v0& plugin) {
-  return SHERD_TABLE_HAS(plugin, memory) ? plugin.memory : nullptr;
-}
 
 class PluginBackend final : public Backend {
  public:
@@ -350,6 +397,9 @@ class PluginBackend final : public Backend {
     if (memory != nullptr && memory->allocate != nullptr) {
       allocator_ = &PluginAllocator::Of(*memory, info_.name);
     }
+    if (const sherd_on_device_v0* const on_device = OnDeviceOf(plugin)) {
+      info_.device_type = static_cast<DeviceType>(on_device->device_type);
+    }
   }
 
   const BackendInfo& info() const override { return info_; }
@@ -364,8 +414,8 @@ class PluginBackend final : public Backend {
 
   absl::StatusOr<std::unique_ptr<Communicator>> CreateCommunicator(
       const CommunicatorOptions& options) const override {
-    auto communicator = std::make_unique<PluginCommunicator>(
-        plugin_, info_.native, MemoryOf(plugin_), options);
+    auto communicator =
+        std::make_unique<PluginCommunicator>(plugin_, info_.native, options);
     SHERD_RETURN_IF_ERROR(communicator->Connect(options));
     return std::unique_ptr<Communicator>(std::move(communicator));
   }
@@ -412,6 +462,13 @@ class PluginBackend final : public Backend {
 
   Allocator* peer_memory_allocator() const override { return allocator_; }
 
+  Allocator* device_allocator(int device) const override {
+    const sherd_on_device_v0* const on_device = OnDeviceOf(plugin_);
+    return on_device == nullptr || on_device->allocate == nullptr
+               ? nullptr
+               : &DevicePluginAllocator::Of(*on_device, info_.name, device);
+  }
+
  private:
   bool HasBootstrap() const {
     return SHERD_TABLE_HAS(plugin_, bootstrap) && plugin_.bootstrap != nullptr;
@@ -421,20 +478,6 @@ class PluginBackend final : public Backend {
   BackendInfo info_;
   Allocator* allocator_ = nullptr;
 };
-
-bool IsValidName(absl::string_view name) {
-  return !name.empty() && name.size() <= 64 &&
-         std::all_of(name.begin(), name.end(), [](char c) {
-           return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_';
-         });
-}
-
-std::string OwnDirectory() {
-  std::error_code error;
-  const std::filesystem::path program =
-      std::filesystem::read_symlink("/proc/self/exe", error);
-  return error ? std::string(".") : program.parent_path().string();
-}
 
 absl::StatusOr<std::unique_ptr<Backend>> LoadForRegistry(
     absl::string_view name) {
@@ -447,14 +490,6 @@ absl::StatusOr<std::unique_ptr<Backend>> LoadForRegistry(
 }();
 
 }  // namespace
-
-std::vector<std::string> PluginSearchPath() {
-  const std::string variable = GetKnobOr(Knob::kPluginPath, "");
-  std::vector<std::string> directories =
-      absl::StrSplit(variable, ':', absl::SkipEmpty());
-  directories.push_back(OwnDirectory());
-  return directories;
-}
 
 std::string PluginFileName(absl::string_view name) {
   return absl::StrCat(kFilePrefix, name, kFileSuffix);
@@ -476,7 +511,7 @@ absl::StatusOr<std::unique_ptr<Backend>> AdaptPlugin(
         SHERD_ABI_MINOR, "; rebuild the plugin or the program"));
   }
   const bool complete = plugin->struct_size >= kLeastTable &&
-                        plugin->name != nullptr && IsValidName(plugin->name) &&
+                        plugin->name != nullptr && IsPluginName(plugin->name) &&
                         plugin->probe != nullptr && plugin->create != nullptr &&
                         plugin->destroy != nullptr && plugin->post != nullptr &&
                         plugin->abort != nullptr &&
@@ -495,31 +530,27 @@ absl::StatusOr<std::unique_ptr<Backend>> AdaptPlugin(
         " bytes and lacks a function, expected at least ",
         sizeof(sherd_memory_v0), " bytes and all of them, or no such table"));
   }
+  if (const sherd_on_device_v0* const on_device = OnDeviceOf(*plugin);
+      on_device != nullptr && !internal::IsComplete(*on_device)) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        origin, ": the plugin's table for devices has ", on_device->struct_size,
+        " bytes and lacks a function, expected at least ",
+        sizeof(sherd_on_device_v0), " bytes, a type of device and all but the ",
+        "optional ones, or no such table"));
+  }
   return std::unique_ptr<Backend>(
       std::make_unique<PluginBackend>(*plugin, std::move(origin)));
 }
 
 absl::StatusOr<std::unique_ptr<Backend>> LoadPlugin(const std::string& path) {
-  SHERD_RETURN_IF_ERROR(internal::CheckSharedObject(path));
-  // NOW: a missing symbol of the vendor's library is an error here and not a
-  // crash in the first call. LOCAL: plugins bring clashing libraries.
-  void* const handle = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
-  if (handle == nullptr) {
-    return absl::FailedPreconditionError(
-        absl::StrCat(path, " cannot be loaded: ", dlerror()));
-  }
-  const auto entry = reinterpret_cast<sherd_get_plugin_v0_fn>(
-      dlsym(handle, std::string(kEntry).c_str()));
-  if (entry == nullptr) {
-    return absl::FailedPreconditionError(
-        absl::StrCat(path, " is no Sherd plugin: it does not export ", kEntry));
-  }
-  return AdaptEntry(entry, path);
+  SHERD_ASSIGN_OR_RETURN(void* const entry,
+                         internal::OpenPluginFile(path, kEntry));
+  return AdaptEntry(reinterpret_cast<sherd_get_plugin_v0_fn>(entry), path);
 }
 
 absl::StatusOr<std::unique_ptr<Backend>> LoadBackend(
     absl::string_view name, absl::Span<const std::string> directories) {
-  if (!IsValidName(name)) {
+  if (!IsPluginName(name)) {
     return absl::InvalidArgumentError(absl::StrCat(
         "Backend ", name,
         " not supported! A backend's name may hold a-z, 0-9 and '_' only"));
@@ -533,26 +564,19 @@ absl::StatusOr<std::unique_ptr<Backend>> LoadBackend(
       return AdaptPlugin(*table, std::string(kLinkedStatically));
     }
   }
-  std::vector<std::string> tried;
-  for (const std::string& directory : directories) {
-    const std::string path = JoinPath(directory, PluginFileName(name));
-    if (!FileSystem::Posix().Exists(path)) {
-      tried.push_back(path);
-      continue;
-    }
-    SHERD_ASSIGN_OR_RETURN(std::unique_ptr<Backend> backend, LoadPlugin(path));
-    if (backend->info().name != name) {
-      return absl::FailedPreconditionError(
-          absl::StrCat(path, " holds the backend \"", backend->info().name,
-                       "\", expected \"", name, "\""));
-    }
-    return backend;
+  const absl::StatusOr<std::string> path =
+      internal::FindPluginFile(PluginFileName(name), directories);
+  if (!path.ok()) {
+    return absl::NotFoundError(absl::StrCat(
+        "Backend ", name, " not supported! ", path.status().message()));
   }
-  return absl::NotFoundError(absl::StrCat(
-      "Backend ", name,
-      " not supported! It is not linked statically, and these do not exist: ",
-      absl::StrJoin(tried, ", "),
-      ". Set SHERD_PLUGIN_PATH to the directory of the plugin"));
+  SHERD_ASSIGN_OR_RETURN(std::unique_ptr<Backend> backend, LoadPlugin(*path));
+  if (backend->info().name != name) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(*path, " holds the backend \"", backend->info().name,
+                     "\", expected \"", name, "\""));
+  }
+  return backend;
 }
 
 std::vector<PluginReport> ReportPlugins() {
@@ -573,19 +597,9 @@ std::vector<PluginReport> ReportPlugins() {
     add("(unnamed)", std::string(kLinkedStatically),
         AdaptEntry(plugin->entry, std::string(kLinkedStatically)));
   }
-  for (const std::string& directory : PluginSearchPath()) {
-    const absl::StatusOr<std::vector<std::string>> names =
-        FileSystem::Posix().List(directory);
-    if (!names.ok()) continue;
-    for (const std::string& file : *names) {
-      absl::string_view name = file;
-      if (!absl::ConsumePrefix(&name, kFilePrefix) ||
-          !absl::ConsumeSuffix(&name, kFileSuffix)) {
-        continue;
-      }
-      const std::string path = JoinPath(directory, file);
-      add(std::string(name), path, LoadPlugin(path));
-    }
+  for (const internal::PluginFile& file :
+       internal::ListPluginFiles(kFilePrefix)) {
+    add(file.name, file.path, LoadPlugin(file.path));
   }
   return reports;
 }

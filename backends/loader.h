@@ -10,16 +10,13 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "sherd/backends/backend_abi.h"
+#include "sherd/backends/plugin_file.h"
 #include "sherd/core/comm/backend.h"
 
 namespace sherd {
 
 // Linking this target is enough: it installs itself in the BackendRegistry, so
 // that Init finds backends by name.
-
-// Directories in which plugins are looked for, in this order: those of
-// SHERD_PLUGIN_PATH, then the program's own.
-std::vector<std::string> PluginSearchPath();
 
 // "libsherd_backend_NAME.so".
 std::string PluginFileName(absl::string_view name);

@@ -11,6 +11,8 @@
 #include "sherd/core/base/error_info.h"
 #include "sherd/core/base/logging.h"
 #include "sherd/core/base/status_macros.h"
+#include "sherd/core/comm/scoped_device.h"
+#include "sherd/core/tensor/device_runtime.h"
 
 namespace sherd::internal {
 
@@ -53,6 +55,85 @@ absl::StatusOr<void*> PluginAllocator::Allocate(size_t bytes,
 
 void PluginAllocator::Deallocate(void* data, size_t bytes) {
   GuardedQuietly([&] { memory_.deallocate(data, bytes); });
+}
+
+bool IsComplete(const sherd_on_device_v0& on_device) {
+  return on_device.struct_size >= sizeof(sherd_on_device_v0) &&
+         on_device.device_type == static_cast<int32_t>(DeviceType::kCuda) &&
+         on_device.poll != nullptr && on_device.begin_batch != nullptr &&
+         on_device.end_batch != nullptr && on_device.finalize != nullptr &&
+         (on_device.allocate == nullptr) == (on_device.deallocate == nullptr) &&
+         (on_device.register_memory == nullptr) ==
+             (on_device.deregister_memory == nullptr);
+}
+
+DevicePluginAllocator& DevicePluginAllocator::Of(
+    const sherd_on_device_v0& on_device, absl::string_view name, int device) {
+  struct Known {
+    absl::Mutex mutex;
+    absl::flat_hash_map<std::pair<const sherd_on_device_v0*, int>,
+                        DevicePluginAllocator*>
+        allocators ABSL_GUARDED_BY(mutex);
+  };
+  static Known& known = *new Known;
+  absl::MutexLock lock(&known.mutex);
+  DevicePluginAllocator*& allocator = known.allocators[{&on_device, device}];
+  if (allocator == nullptr) {
+    allocator = new DevicePluginAllocator(on_device, name, device);
+  }
+  return *allocator;
+}
+
+DevicePluginAllocator::DevicePluginAllocator(
+    const sherd_on_device_v0& on_device, absl::string_view name, int device)
+    : on_device_(on_device),
+      name_(name),
+      device_{static_cast<DeviceType>(on_device.device_type), device} {}
+
+absl::StatusOr<void*> DevicePluginAllocator::Allocate(size_t bytes,
+                                                      size_t alignment) {
+  SHERD_ASSIGN_OR_RETURN(DeviceRuntime* const runtime,
+                         DeviceRuntime::For(device_.type));
+  void* data = nullptr;
+  sherd_error_v0 error = NoError();
+  sherd_code code;
+  {
+    const ScopedDevice current(*runtime, device_);
+    SHERD_RETURN_IF_ERROR(current.status());
+    code = Guarded(&error, [&] {
+      return on_device_.allocate(device_.index, bytes, &data, &error);
+    });
+  }
+  if (code == SHERD_UNSUPPORTED) {
+    SHERD_ASSIGN_OR_RETURN(Allocator* const own,
+                           runtime->MemoryOf(device_.index));
+    SHERD_ASSIGN_OR_RETURN(data, own->Allocate(bytes, alignment));
+    absl::MutexLock lock(&mutex_);
+    own_.insert(data);
+    return data;
+  }
+  SHERD_RETURN_IF_ERROR(
+      Annotate(ToStatus(code, error, 0), absl::StrCat(name_, " memory")));
+  if (data != nullptr) return data;
+  return absl::InternalError(absl::StrCat("the plugin of backend ", name_,
+                                          " returned no memory and no error"));
+}
+
+void DevicePluginAllocator::Deallocate(void* data, size_t bytes) {
+  const absl::StatusOr<DeviceRuntime*> runtime =
+      DeviceRuntime::For(device_.type);
+  if (!runtime.ok()) return;
+  {
+    absl::MutexLock lock(&mutex_);
+    if (own_.erase(data) > 0) {
+      if (const auto own = (*runtime)->MemoryOf(device_.index); own.ok()) {
+        (*own)->Deallocate(data, bytes);
+      }
+      return;
+    }
+  }
+  const ScopedDevice current(**runtime, device_);
+  GuardedQuietly([&] { on_device_.deallocate(device_.index, data, bytes); });
 }
 
 std::shared_ptr<PeerMemory> PluginPeerMemory::Open(

@@ -6,11 +6,15 @@
 #include <optional>
 #include <string>
 
+#include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_set.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/synchronization/mutex.h"
 #include "absl/types/span.h"
 #include "sherd/backends/backend_abi.h"
 #include "sherd/core/comm/peer_memory.h"
+#include "sherd/core/tensor/device.h"
 #include "sherd/core/tensor/storage.h"
 
 namespace sherd::internal {
@@ -37,6 +41,34 @@ class PluginAllocator final : public Allocator {
 
   const sherd_memory_v0& memory_;
   const std::string name_;
+};
+
+// Whether the table has all that line 0.4 asks for.
+bool IsComplete(const sherd_on_device_v0& on_device);
+
+// Memory of a device that a plugin gives for its operations.
+class DevicePluginAllocator final : public Allocator {
+ public:
+  // As PluginAllocator::Of, of each device.
+  static DevicePluginAllocator& Of(const sherd_on_device_v0& on_device,
+                                   absl::string_view name, int device);
+
+  // Where the vendor's library has nothing like it, the device's own.
+  absl::StatusOr<void*> Allocate(size_t bytes, size_t alignment) override;
+  void Deallocate(void* data, size_t bytes) override;
+  absl::string_view name() const override { return name_; }
+  Device device() const override { return device_; }
+
+ private:
+  DevicePluginAllocator(const sherd_on_device_v0& on_device,
+                        absl::string_view name, int device);
+
+  const sherd_on_device_v0& on_device_;
+  const std::string name_;
+  const Device device_;
+  absl::Mutex mutex_;
+  // Which are the device's own.
+  absl::flat_hash_set<void*> own_ ABSL_GUARDED_BY(mutex_);
 };
 
 class PluginPeerMemory final : public PeerMemory {

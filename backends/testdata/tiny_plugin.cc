@@ -225,7 +225,7 @@ struct Table : sherd_plugin_v0 {
 };
 #else
 using Table = sherd_plugin_v0;
-#if TINY_MINOR == 3
+#if TINY_MINOR >= 3
 using MemoryTable = sherd_memory_v0;
 #endif
 #endif
@@ -263,6 +263,10 @@ sherd_get_plugin_v0(const sherd_host_v0*) {
   memory.export_memory = Export;
   memory.import_memory = Import;
   table.memory = &memory;
+#endif
+#if TINY_MINOR == 3
+  table.struct_size = offsetof(sherd_plugin_v0, on_device);
+  table.on_device = reinterpret_cast<const sherd_on_device_v0*>(16);
 #endif
 #if TINY_MINOR > SHERD_ABI_MINOR
   // Operations and flags of which today's host knows nothing.
