@@ -52,6 +52,16 @@ struct Device {
 
 std::ostream& operator<<(std::ostream& out, const Device& device);
 
+// A queue of work on a device. A value; whoever created it destroys it.
+struct DeviceStream {
+  // With an index.
+  Device device;
+  // The vendor's (cudaStream_t); null is the default stream of the device.
+  void* handle = nullptr;
+
+  friend bool operator==(const DeviceStream&, const DeviceStream&) = default;
+};
+
 }  // namespace sherd
 
 #endif  // SHERD_CORE_TENSOR_DEVICE_H_

@@ -38,7 +38,8 @@ absl::Status CheckReadable(const Tensor& tensor) {
   }
   return absl::FailedPreconditionError(
       absl::StrCat("the tensor is on ", tensor.device().ToString(),
-                   "; expected one in host memory"));
+                   "; expected one in host memory: move it there with "
+                   "To(Device())"));
 }
 
 absl::Status CheckWritable(const Tensor& tensor) {

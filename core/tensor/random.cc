@@ -11,20 +11,16 @@
 
 #include "absl/strings/str_cat.h"
 #include "sherd/core/base/status_macros.h"
+#include "sherd/core/tensor/device_runtime.h"
+#include "sherd/core/tensor/device_stream.h"
 #include "sherd/core/tensor/dtype.h"
+#include "sherd/core/tensor/random_math.h"
 #include "sherd/core/tensor/shape.h"
 
 namespace sherd {
 namespace {
 
-using Words = std::array<uint32_t, 4>;
-
 thread_local Generator* thread_generator = nullptr;
-
-std::pair<uint32_t, uint32_t> MultiplyWide(uint32_t a, uint32_t b) {
-  const uint64_t product = uint64_t{a} * b;
-  return {static_cast<uint32_t>(product >> 32), static_cast<uint32_t>(product)};
-}
 
 // Words of the stream that one element takes: one for a real part of up to 32
 // bits, two for one of 64.
@@ -45,147 +41,6 @@ uint64_t BlocksFor(int64_t elements, DType dtype) {
   return static_cast<uint64_t>(elements / per_block +
                                (elements % per_block != 0 ? 1 : 0));
 }
-
-// The words of a stream by their number; a block is computed when the number
-// leaves the one before.
-class WordReader {
- public:
-  explicit WordReader(const Generator::State& start)
-      : start_(start),
-        key_{static_cast<uint32_t>(start.seed),
-             static_cast<uint32_t>(start.seed >> 32)} {}
-
-  // The block that holds word `number`.
-  const Words& BlockOf(uint64_t number) {
-    const uint64_t index = number / 4;
-    if (index != index_) {
-      const uint64_t position = start_.position + index;
-      block_ = Philox4x32({static_cast<uint32_t>(position),
-                           static_cast<uint32_t>(position >> 32), 0, 0},
-                          key_);
-      index_ = index;
-    }
-    return block_;
-  }
-
- private:
-  const Generator::State start_;
-  const std::array<uint32_t, 2> key_;
-  uint64_t index_ = std::numeric_limits<uint64_t>::max();
-  Words block_ = {};
-};
-
-uint64_t Join(uint32_t low, uint32_t high) {
-  return (uint64_t{high} << 32) | low;
-}
-
-// How one real part is drawn. `Compute` is the type of the arithmetic.
-template <typename T>
-struct RealTraits {
-  using Compute = float;
-  static constexpr int kWords = 1;
-  static constexpr int kDigits = T::kDigits;
-};
-template <>
-struct RealTraits<float> {
-  using Compute = float;
-  static constexpr int kWords = 1;
-  static constexpr int kDigits = 24;
-};
-template <>
-struct RealTraits<double> {
-  using Compute = double;
-  static constexpr int kWords = 2;
-  static constexpr int kDigits = 53;
-};
-
-template <typename T>
-class UniformDraw {
- public:
-  using Traits = RealTraits<T>;
-  using Compute = typename Traits::Compute;
-
-  UniformDraw(double low, double high)
-      : low_(static_cast<Compute>(static_cast<T>(low))),
-        high_(static_cast<T>(high)),
-        width_(static_cast<Compute>(high_) - low_) {}
-
-  // Whether bounds and width are numbers of the types involved.
-  bool IsFinite() const {
-    return std::isfinite(low_) && std::isfinite(static_cast<Compute>(high_)) &&
-           std::isfinite(width_);
-  }
-
-  T operator()(WordReader& words, uint64_t part) const {
-    const uint64_t number = part * Traits::kWords;
-    const Words& block = words.BlockOf(number);
-    const int lane = static_cast<int>(number % 4);
-    Compute unit;
-    if constexpr (Traits::kWords == 1) {
-      unit = static_cast<Compute>(block[lane] >> (32 - Traits::kDigits));
-    } else {
-      unit = static_cast<Compute>(Join(block[lane], block[lane + 1]) >>
-                                  (64 - Traits::kDigits));
-    }
-    unit *= Compute{1} / static_cast<Compute>(uint64_t{1} << Traits::kDigits);
-    const T value = static_cast<T>(low_ + unit * width_);
-    // Rounding may reach the bound that is excluded.
-    return value < high_ ? value : static_cast<T>(low_);
-  }
-
- private:
-  const Compute low_;
-  const T high_;
-  const Compute width_;
-};
-
-template <typename T>
-class NormalDraw {
- public:
-  using Traits = RealTraits<T>;
-  using Compute = typename Traits::Compute;
-
-  NormalDraw(double mean, double stddev)
-      : mean_(static_cast<Compute>(mean)),
-        stddev_(static_cast<Compute>(stddev)) {}
-
-  // Parts 2k and 2k + 1 are the two results of one application of Box and
-  // Muller's transformation.
-  T operator()(WordReader& words, uint64_t part) {
-    const uint64_t pair = part / 2;
-    if (pair != pair_) {
-      Draw(words, pair * 2 * Traits::kWords);
-      pair_ = pair;
-    }
-    return static_cast<T>(mean_ + stddev_ * values_[part % 2]);
-  }
-
- private:
-  void Draw(WordReader& words, uint64_t number) {
-    const Words& block = words.BlockOf(number);
-    const int lane = static_cast<int>(number % 4);
-    Compute radius_unit;
-    Compute angle_unit;
-    if constexpr (Traits::kWords == 1) {
-      radius_unit = (static_cast<Compute>(block[lane]) + 1) * 0x1p-32f;
-      angle_unit = static_cast<Compute>(block[lane + 1]) * 0x1p-32f;
-    } else {
-      radius_unit =
-          (static_cast<Compute>(Join(block[0], block[1]) >> 11) + 1) * 0x1p-53;
-      angle_unit =
-          static_cast<Compute>(Join(block[2], block[3]) >> 11) * 0x1p-53;
-    }
-    const Compute radius = std::sqrt(-2 * std::log(radius_unit));
-    const Compute angle = 2 * std::numbers::pi_v<Compute> * angle_unit;
-    values_[0] = radius * std::cos(angle);
-    values_[1] = radius * std::sin(angle);
-  }
-
-  const Compute mean_;
-  const Compute stddev_;
-  uint64_t pair_ = std::numeric_limits<uint64_t>::max();
-  std::array<Compute, 2> values_ = {};
-};
 
 template <typename T>
 struct PartOf {
@@ -240,6 +95,24 @@ absl::Status CheckRegion(const Tensor& tensor, const RandomRegion& region) {
       " is not inside ", FormatDims(region.global_sizes)));
 }
 
+// Draws parts [first, first + count) of the stream.
+template <typename T, typename Draw>
+void DrawParts(const Generator::State& start, const Draw& draw, uint64_t first,
+               uint64_t count, T* out) {
+  constexpr uint64_t kParts = internal::kPartsPerBlock<T>;
+  while (count > 0) {
+    T parts[kParts];
+    draw.Draw(
+        internal::RandomBlock(start.seed, start.position + first / kParts),
+        parts);
+    const uint64_t lane = first % kParts;
+    const uint64_t taken = std::min(count, kParts - lane);
+    out = std::copy_n(parts + lane, taken, out);
+    first += taken;
+    count -= taken;
+  }
+}
+
 // Draws every element of `tensor`, which is contiguous. `make` returns the
 // drawing object for a real type.
 template <typename Make>
@@ -251,12 +124,12 @@ void DrawAll(Tensor& tensor, const RandomRegion& region,
     using Real = typename PartOf<T>::Type;
     constexpr int kParts = PartOf<T>::kCount;
     Real* out = static_cast<Real*>(tensor.data());
-    WordReader words(start);
-    auto draw = make(std::type_identity<Real>());
+    const auto draw = make(std::type_identity<Real>());
     const auto fill_row = [&](int64_t position, int64_t length) {
-      const uint64_t first = static_cast<uint64_t>(position) * kParts;
       const uint64_t count = static_cast<uint64_t>(length) * kParts;
-      for (uint64_t i = 0; i < count; ++i) *out++ = draw(words, first + i);
+      DrawParts<Real>(start, draw, static_cast<uint64_t>(position) * kParts,
+                      count, out);
+      out += count;
     };
     if (tensor.dim() == 0) return fill_row(0, 1);
     const int64_t length = tensor.sizes().back();
@@ -269,9 +142,30 @@ void DrawAll(Tensor& tensor, const RandomRegion& region,
   });
 }
 
+// Queues the same on the device of `tensor`.
+absl::Status DrawOnDevice(Tensor& tensor, const RandomRegion& region,
+                          const Generator::State& start, DeviceRandom random) {
+  SHERD_ASSIGN_OR_RETURN(DeviceRuntime* const runtime,
+                         DeviceRuntime::For(tensor.device().type));
+  const DeviceStream stream = CurrentStream(tensor.device());
+  random.dtype = tensor.dtype();
+  random.seed = start.seed;
+  random.position = start.position;
+  random.data = tensor.data();
+  random.strides = tensor.strides();
+  random.sizes = tensor.sizes();
+  random.global_sizes = region.global_sizes;
+  random.offsets = region.offsets;
+  SHERD_RETURN_IF_ERROR(runtime->FillRandom(stream, random));
+  tensor.storage()->UsedOn(stream);
+  return absl::OkStatus();
+}
+
+// `make` is as for DrawAll; `parameters` says the same to devices.
 template <typename Make>
 absl::Status FillRandom(Tensor& tensor, Generator& generator,
-                        const RandomRegion* region, const Make& make) {
+                        const RandomRegion* region,
+                        const DeviceRandom& parameters, const Make& make) {
   const Dims origin(tensor.sizes().size(), 0);
   const RandomRegion whole = {tensor.sizes(), origin};
   if (region == nullptr) region = &whole;
@@ -281,20 +175,25 @@ absl::Status FillRandom(Tensor& tensor, Generator& generator,
         "random numbers are drawn as floating-point or complex numbers, not ",
         Name(tensor.dtype())));
   }
+  SHERD_ASSIGN_OR_RETURN(const int64_t elements,
+                         NumElements(region->global_sizes));
+  const uint64_t blocks = BlocksFor(elements, tensor.dtype());
   // Says whether the tensor can be written to before the generator moves.
-  const bool in_place =
-      tensor.is_contiguous() && tensor.writable() && tensor.device().is_cpu();
+  SHERD_RETURN_IF_ERROR(tensor.CopyFrom(tensor));
+  if (!tensor.device().is_cpu()) {
+    const Generator::State start = generator.Take(blocks);
+    if (tensor.numel() == 0) return absl::OkStatus();
+    absl::Status status = DrawOnDevice(tensor, *region, start, parameters);
+    if (!status.ok()) generator.Untake(start, blocks);
+    return status;
+  }
+  const bool in_place = tensor.is_contiguous();
   Tensor drawn = tensor;
   if (!in_place) {
-    SHERD_RETURN_IF_ERROR(tensor.CopyFrom(tensor));
     SHERD_ASSIGN_OR_RETURN(
         drawn, Tensor::Empty(tensor.sizes(), {.dtype = tensor.dtype()}));
   }
-  SHERD_ASSIGN_OR_RETURN(const int64_t elements,
-                         NumElements(region->global_sizes));
-  const Generator::State start =
-      generator.Take(BlocksFor(elements, tensor.dtype()));
-  DrawAll(drawn, *region, start, make);
+  DrawAll(drawn, *region, generator.Take(blocks), make);
   return in_place ? absl::OkStatus() : tensor.CopyFrom(drawn);
 }
 
@@ -302,15 +201,9 @@ absl::Status FillRandom(Tensor& tensor, Generator& generator,
 
 std::array<uint32_t, 4> Philox4x32(std::array<uint32_t, 4> counter,
                                    std::array<uint32_t, 2> key) {
-  for (int round = 0; round < 10; ++round) {
-    const auto [high0, low0] = MultiplyWide(0xd2511f53, counter[0]);
-    const auto [high1, low1] = MultiplyWide(0xcd9e8d57, counter[2]);
-    counter = {high1 ^ counter[1] ^ key[0], low1, high0 ^ counter[3] ^ key[1],
-               low0};
-    key[0] += 0x9e3779b9;
-    key[1] += 0xbb67ae85;
-  }
-  return counter;
+  const internal::PhiloxBlock block = internal::Philox(
+      {{counter[0], counter[1], counter[2], counter[3]}}, key[0], key[1]);
+  return {block.words[0], block.words[1], block.words[2], block.words[3]};
 }
 
 Generator::State Generator::GetState() const {
@@ -328,6 +221,11 @@ Generator::State Generator::Take(uint64_t blocks) {
   const State before = state_;
   state_.position += blocks;
   return before;
+}
+
+void Generator::Untake(const State& before, uint64_t blocks) {
+  absl::MutexLock lock(&mutex_);
+  if (state_ == State{before.seed, before.position + blocks}) state_ = before;
 }
 
 Generator& DefaultGenerator() {
@@ -355,7 +253,8 @@ absl::Status FillUniform(Tensor& tensor, double low, double high,
     if constexpr (std::is_integral_v<T>) {
       return true;
     } else {
-      return UniformDraw<typename PartOf<T>::Type>(low, high).IsFinite();
+      return internal::UniformDraw<typename PartOf<T>::Type>(low, high)
+          .IsFinite();
     }
   });
   if (!fits) {
@@ -363,8 +262,12 @@ absl::Status FillUniform(Tensor& tensor, double low, double high,
                                                    high, ") does not fit in ",
                                                    Name(tensor.dtype())));
   }
-  return FillRandom(tensor, generator, region, [&](auto tag) {
-    return UniformDraw<typename decltype(tag)::type>(low, high);
+  const DeviceRandom parameters = {
+      .distribution = DeviceRandom::Distribution::kUniform,
+      .a = low,
+      .b = high};
+  return FillRandom(tensor, generator, region, parameters, [&](auto tag) {
+    return internal::UniformDraw<typename decltype(tag)::type>(low, high);
   });
 }
 
@@ -377,8 +280,13 @@ absl::Status FillNormal(Tensor& tensor, double mean, double stddev,
   }
   const double part_stddev =
       IsComplex(tensor.dtype()) ? stddev * std::numbers::sqrt2 / 2 : stddev;
-  return FillRandom(tensor, generator, region, [&](auto tag) {
-    return NormalDraw<typename decltype(tag)::type>(mean, part_stddev);
+  const DeviceRandom parameters = {
+      .distribution = DeviceRandom::Distribution::kNormal,
+      .a = mean,
+      .b = stddev};
+  return FillRandom(tensor, generator, region, parameters, [&](auto tag) {
+    return internal::NormalDraw<typename decltype(tag)::type>(mean,
+                                                              part_stddev);
   });
 }
 

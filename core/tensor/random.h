@@ -50,6 +50,8 @@ class Generator {
 
   // Takes `blocks` blocks from the stream and returns the state before.
   State Take(uint64_t blocks);
+  // Undoes what Take returned if nobody has drawn since.
+  void Untake(const State& before, uint64_t blocks);
 
  private:
   mutable absl::Mutex mutex_;
@@ -94,7 +96,9 @@ struct RandomRegion {
 //
 // Values. Multiples of 2^-digits of the dtype, scaled; the bounds are rounded
 // to the dtype before. Real and imaginary part of complex numbers are drawn one
-// by one.
+// by one. The same bits on every machine and device.
+//
+// Completion. On a device queued on CurrentStream(device), like Tensor::Fill.
 //
 // Errors.
 //   kInvalidArgument  low > high, a bound or high - low is not a finite number
@@ -107,7 +111,8 @@ absl::Status FillUniform(Tensor& tensor, double low, double high,
 
 // The same with numbers from the normal distribution (Box and Muller, 1958).
 // For complex numbers the variance is that of the whole: each part has half.
-// Machines with different mathematical libraries may differ in the last bit.
+// Machines with different mathematical libraries, and devices, may differ in
+// the last bits.
 //   kInvalidArgument  stddev < 0, or a parameter is not finite.
 absl::Status FillNormal(Tensor& tensor, double mean, double stddev,
                         Generator& generator = DefaultGenerator(),

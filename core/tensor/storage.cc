@@ -254,6 +254,20 @@ absl::Status CheckFile(int fd, const std::string& path, uint64_t offset,
   return absl::OkStatus();
 }
 
+absl::Status CheckBorrowed(const void* data, size_t bytes,
+                           const Device& device) {
+  if (data == nullptr && bytes > 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("cannot borrow ", bytes, " bytes at a null pointer"));
+  }
+  if (device.is_meta() || (!device.is_cpu() && device.index < 0)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("cannot borrow memory of ", device.ToString(),
+                     ": expected the CPU, or a device with its index"));
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 Allocator& HeapAllocator() {
@@ -283,26 +297,22 @@ absl::StatusOr<std::shared_ptr<Storage>> Storage::Allocate(
 }
 
 absl::StatusOr<std::shared_ptr<Storage>> Storage::Borrow(
-    void* data, size_t bytes, std::shared_ptr<const void> keep_alive) {
-  if (data == nullptr && bytes > 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("cannot borrow ", bytes, " bytes at a null pointer"));
-  }
+    void* data, size_t bytes, std::shared_ptr<const void> keep_alive,
+    const Device& device) {
+  SHERD_RETURN_IF_ERROR(CheckBorrowed(data, bytes, device));
   std::shared_ptr<Storage> storage(
-      new Storage(Kind::kBorrowed, data, bytes, /*writable=*/true, Device()));
+      new Storage(Kind::kBorrowed, data, bytes, /*writable=*/true, device));
   storage->keep_alive_ = std::move(keep_alive);
   return storage;
 }
 
 absl::StatusOr<std::shared_ptr<Storage>> Storage::BorrowReadOnly(
-    const void* data, size_t bytes, std::shared_ptr<const void> keep_alive) {
-  if (data == nullptr && bytes > 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("cannot borrow ", bytes, " bytes at a null pointer"));
-  }
+    const void* data, size_t bytes, std::shared_ptr<const void> keep_alive,
+    const Device& device) {
+  SHERD_RETURN_IF_ERROR(CheckBorrowed(data, bytes, device));
   std::shared_ptr<Storage> storage(new Storage(Kind::kBorrowed,
                                                const_cast<void*>(data), bytes,
-                                               /*writable=*/false, Device()));
+                                               /*writable=*/false, device));
   storage->keep_alive_ = std::move(keep_alive);
   return storage;
 }

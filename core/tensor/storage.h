@@ -30,6 +30,13 @@ class Allocator {
 
   // Where the memory is.
   virtual Device device() const { return Device(); }
+
+  // What was queued on `stream` so far uses `data`, which Allocate returned:
+  // Deallocate lets it run first. Nothing for memory that devices do not use.
+  virtual void UsedOn(void* data, const DeviceStream& stream) {
+    (void)data;
+    (void)stream;
+  }
 };
 
 // Ordinary memory. Lives forever.
@@ -77,16 +84,22 @@ class Storage {
       size_t bytes, Allocator& allocator = HeapAllocator());
 
   // Memory that somebody else owns. It must stay valid while the storage
-  // lives; `keep_alive` is released when the storage is.
-  //   kInvalidArgument  `data` is null and `bytes` is not 0.
+  // lives; `keep_alive` is released when the storage is. Memory of a device
+  // must stay valid, too, until what was queued has run: the owner frees it in
+  // the order of the stream, or after a wait. `device` has an index, and is
+  // believed.
+  //   kInvalidArgument  `data` is null and `bytes` is not 0, or `device` has no
+  //                     memory or no index.
   static absl::StatusOr<std::shared_ptr<Storage>> Borrow(
       void* data, size_t bytes,
-      std::shared_ptr<const void> keep_alive = nullptr);
+      std::shared_ptr<const void> keep_alive = nullptr,
+      const Device& device = {});
 
   // The same, but tensors on it refuse to be written to.
   static absl::StatusOr<std::shared_ptr<Storage>> BorrowReadOnly(
       const void* data, size_t bytes,
-      std::shared_ptr<const void> keep_alive = nullptr);
+      std::shared_ptr<const void> keep_alive = nullptr,
+      const Device& device = {});
 
   // Maps `length` bytes of a file from `offset`, which need not be a multiple
   // of the page size. Pages are read when they are touched. Without
@@ -115,6 +128,15 @@ class Storage {
   size_t size() const { return size_; }
   bool writable() const { return writable_; }
   Device device() const { return device_; }
+
+  // Allocator::UsedOn: whoever queues work on the memory on another stream than
+  // the one that was current when it was allocated calls this afterwards, or
+  // keeps the storage until the work has run. Tensor's functions do it.
+  void UsedOn(const DeviceStream& stream) const {
+    if (allocator_ != nullptr && data_ != nullptr) {
+      allocator_->UsedOn(data_, stream);
+    }
+  }
 
  private:
   enum class Kind { kAllocated, kBorrowed, kMapped };

@@ -7,7 +7,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "sherd/core/base/checked_math.h"
+#include "sherd/core/base/error_info.h"
 #include "sherd/core/base/status_macros.h"
+#include "sherd/core/tensor/device_runtime.h"
+#include "sherd/core/tensor/device_stream.h"
+#include "sherd/core/tensor/device_transfer.h"
 #include "sherd/core/tensor/element_cast.h"
 #include "sherd/core/tensor/strided_copy.h"
 #include "sherd/core/tensor/strided_loop.h"
@@ -185,6 +189,54 @@ void Replicate(std::byte* data, int64_t count, size_t element_size) {
   }
 }
 
+// Where a tensor of these options lies, and what gives the memory.
+struct Place {
+  Device device;
+  Allocator* allocator;
+};
+
+absl::StatusOr<Place> PlaceOf(const TensorOptions& options) {
+  if (options.allocator == nullptr) {
+    if (options.device.is_cpu()) return Place{options.device, &HeapAllocator()};
+    const absl::StatusOr<Allocator*> allocator =
+        DeviceRuntime::AllocatorFor(options.device);
+    if (!allocator.ok()) {
+      return Annotate(allocator.status(),
+                      absl::StrCat("no memory for a tensor on ",
+                                   options.device.ToString()));
+    }
+    return Place{(*allocator)->device(), *allocator};
+  }
+  const Device device = options.allocator->device();
+  if (device.type != options.device.type ||
+      (options.device.index >= 0 && device.index >= 0 &&
+       device.index != options.device.index)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "a tensor on ", options.device.ToString(),
+        " needs an allocator for that device; '", options.allocator->name(),
+        "' is for ", device.ToString()));
+  }
+  return Place{device.index >= 0 ? device : options.device, options.allocator};
+}
+
+// Where borrowed memory lies, which is checked for devices.
+absl::StatusOr<Device> LocateBorrowed(const void* data, const Device& device) {
+  SHERD_ASSIGN_OR_RETURN(DeviceRuntime* const runtime,
+                         DeviceRuntime::For(device.type));
+  SHERD_ASSIGN_OR_RETURN(const std::optional<Device> found,
+                         runtime->Locate(data));
+  if (found.has_value() && found->type == device.type &&
+      (device.index < 0 || device.index == found->index)) {
+    return *found;
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      "cannot borrow memory of ", device.ToString(), ": the address is ",
+      !found.has_value() ? "not of memory that it knows, perhaps the host's"
+      : found->is_cpu()  ? "of pinned host memory"
+                         : absl::StrCat("of ", found->ToString()),
+      "; pass the device where the memory lies"));
+}
+
 }  // namespace
 
 absl::StatusOr<Tensor> Tensor::Empty(absl::Span<const int64_t> sizes,
@@ -193,21 +245,11 @@ absl::StatusOr<Tensor> Tensor::Empty(absl::Span<const int64_t> sizes,
   Tensor tensor;
   tensor.device_ = options.device;
   if (!options.device.is_meta()) {
-    Allocator& allocator =
-        options.allocator == nullptr ? HeapAllocator() : *options.allocator;
-    const Device device = allocator.device();
-    if (device.type != options.device.type ||
-        (options.device.index >= 0 && device.index >= 0 &&
-         device.index != options.device.index)) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("a tensor on ", options.device.ToString(),
-                       " needs an allocator for that device; '",
-                       allocator.name(), "' is for ", device.ToString()));
-    }
-    if (device.index >= 0) tensor.device_ = device;
+    SHERD_ASSIGN_OR_RETURN(const Place place, PlaceOf(options));
+    tensor.device_ = place.device;
     SHERD_ASSIGN_OR_RETURN(
         tensor.storage_,
-        Storage::Allocate(static_cast<size_t>(bytes), allocator));
+        Storage::Allocate(static_cast<size_t>(bytes), *place.allocator));
     tensor.data_ = static_cast<std::byte*>(tensor.storage_->data());
   }
   tensor.defined_ = true;
@@ -304,11 +346,19 @@ absl::StatusOr<Tensor> Tensor::FromStorageStrided(
 
 absl::StatusOr<Tensor> Tensor::FromBorrowed(
     void* data, absl::Span<const int64_t> sizes, DType dtype,
-    std::shared_ptr<const void> keep_alive) {
+    std::shared_ptr<const void> keep_alive, const Device& device) {
   SHERD_ASSIGN_OR_RETURN(const int64_t bytes, NumBytes(sizes, dtype));
-  SHERD_ASSIGN_OR_RETURN(
-      std::shared_ptr<Storage> storage,
-      Storage::Borrow(data, static_cast<size_t>(bytes), std::move(keep_alive)));
+  Device place = device;
+  if (!device.is_cpu() && !device.is_meta()) {
+    if (bytes > 0 && data != nullptr) {
+      SHERD_ASSIGN_OR_RETURN(place, LocateBorrowed(data, device));
+    } else {
+      SHERD_ASSIGN_OR_RETURN(place, DeviceRuntime::Resolve(device));
+    }
+  }
+  SHERD_ASSIGN_OR_RETURN(std::shared_ptr<Storage> storage,
+                         Storage::Borrow(data, static_cast<size_t>(bytes),
+                                         std::move(keep_alive), place));
   return FromStorage(std::move(storage), 0, sizes, dtype);
 }
 
@@ -326,7 +376,7 @@ void Tensor::CheckTypedAccess(DType dtype, bool for_writing) const {
       << "write access to a read-only tensor";
 }
 
-absl::Status Tensor::CheckReadable() const {
+absl::Status Tensor::CheckHasData() const {
   if (!defined_) {
     return absl::FailedPreconditionError("the tensor is undefined");
   }
@@ -334,16 +384,21 @@ absl::Status Tensor::CheckReadable() const {
     return absl::FailedPreconditionError(
         "the tensor is on the device meta and has no data");
   }
+  return absl::OkStatus();
+}
+
+absl::Status Tensor::CheckReadable() const {
+  SHERD_RETURN_IF_ERROR(CheckHasData());
   if (!device_.is_cpu()) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("the tensor is on ", device_.ToString(),
-                     "; expected one in host memory"));
+    return absl::FailedPreconditionError(absl::StrCat(
+        "the tensor is on ", device_.ToString(),
+        "; expected one in host memory: move it there with To(Device())"));
   }
   return absl::OkStatus();
 }
 
 absl::Status Tensor::CheckWritable() const {
-  SHERD_RETURN_IF_ERROR(CheckReadable());
+  SHERD_RETURN_IF_ERROR(CheckHasData());
   if (!storage_->writable()) {
     return absl::FailedPreconditionError(
         "the tensor's storage is read-only; write to a Clone()");
@@ -358,7 +413,7 @@ absl::Status Tensor::CheckWritable() const {
 
 absl::Status Tensor::ReadElement(absl::Span<const int64_t> index, DType dtype,
                                  void* value) const {
-  SHERD_RETURN_IF_ERROR(CheckReadable());
+  SHERD_RETURN_IF_ERROR(CheckHasData());
   if (dtype != dtype_) {
     return absl::InvalidArgumentError(
         absl::StrCat("the tensor holds ", Name(dtype_), ", not ", Name(dtype)));
@@ -375,6 +430,11 @@ absl::Status Tensor::ReadElement(absl::Span<const int64_t> index, DType dtype,
           "index ", FormatDims(index), " is outside ", FormatDims(sizes_)));
     }
     offset += index[d] * strides_[d];
+  }
+  if (!device_.is_cpu()) {
+    SHERD_ASSIGN_OR_RETURN(const Tensor element,
+                           View(offset, {}, {}).To(Device()));
+    return element.ReadElement({}, dtype, value);
   }
   DispatchDType(dtype_, [&](auto tag) {
     using T = typename decltype(tag)::type;
@@ -418,7 +478,7 @@ absl::StatusOr<Tensor> Tensor::Narrow(int64_t dim, int64_t start,
 
 absl::StatusOr<Tensor> Tensor::Narrow(absl::Span<const int64_t> offsets,
                                       absl::Span<const int64_t> sizes) const {
-  if (!defined_) return CheckReadable();
+  if (!defined_) return CheckHasData();
   if (offsets.size() != sizes_.size() || sizes.size() != sizes_.size()) {
     return absl::InvalidArgumentError(
         absl::StrCat("a box in a tensor of ", FormatDims(sizes_), " needs ",
@@ -467,7 +527,7 @@ absl::StatusOr<Tensor> Tensor::Transpose(int64_t dim0, int64_t dim1) const {
 }
 
 absl::StatusOr<Tensor> Tensor::Permute(absl::Span<const int64_t> dims) const {
-  if (!defined_) return CheckReadable();
+  if (!defined_) return CheckHasData();
   if (dims.size() != sizes_.size()) {
     return absl::InvalidArgumentError(
         absl::StrCat("a permutation of ", sizes_.size(), " dimensions has ",
@@ -492,7 +552,7 @@ absl::StatusOr<Tensor> Tensor::Permute(absl::Span<const int64_t> dims) const {
 }
 
 absl::StatusOr<Tensor> Tensor::Reshape(absl::Span<const int64_t> sizes) const {
-  if (!defined_) return CheckReadable();
+  if (!defined_) return CheckHasData();
   SHERD_ASSIGN_OR_RETURN(Dims new_sizes, InferSizes(numel_, sizes));
   if (numel_ == 0) {
     Dims strides = ContiguousStrides(new_sizes);
@@ -511,7 +571,7 @@ absl::StatusOr<Tensor> Tensor::Reshape(absl::Span<const int64_t> sizes) const {
 absl::StatusOr<Tensor> Tensor::Flatten() const { return Reshape({numel_}); }
 
 absl::StatusOr<Tensor> Tensor::ViewAs(DType dtype) const {
-  if (!defined_) return CheckReadable();
+  if (!defined_) return CheckHasData();
   // complex64 has the size of float64 but half its alignment.
   if (SizeOf(dtype) != element_size() ||
       reinterpret_cast<uintptr_t>(data_) % AlignmentOf(dtype) != 0) {
@@ -565,7 +625,7 @@ absl::StatusOr<Tensor> Tensor::ViewAsComplex() const {
 
 absl::StatusOr<Tensor> Tensor::ReshapeOrCopy(
     absl::Span<const int64_t> sizes) const {
-  if (!defined_) return CheckReadable();
+  if (!defined_) return CheckHasData();
   SHERD_ASSIGN_OR_RETURN(const Dims new_sizes, InferSizes(numel_, sizes));
   if (numel_ == 0 || ReshapedStrides(sizes_, strides_, new_sizes).has_value()) {
     return Reshape(new_sizes);
@@ -580,10 +640,25 @@ absl::StatusOr<Tensor> Tensor::Contiguous() const {
 }
 
 absl::StatusOr<Tensor> Tensor::Clone() const {
-  SHERD_RETURN_IF_ERROR(CheckReadable());
-  SHERD_ASSIGN_OR_RETURN(Tensor copy, Empty(sizes_, {.dtype = dtype_}));
-  StridedCopy(copy.data_, copy.strides_, data_, strides_, sizes_,
-              element_size());
+  SHERD_RETURN_IF_ERROR(CheckHasData());
+  SHERD_ASSIGN_OR_RETURN(Tensor copy,
+                         Empty(sizes_, {.dtype = dtype_, .device = device_}));
+  SHERD_RETURN_IF_ERROR(copy.CopyElements(*this));
+  return copy;
+}
+
+absl::StatusOr<Tensor> Tensor::To(const Device& device) const {
+  SHERD_RETURN_IF_ERROR(CheckHasData());
+  if (device.is_meta()) {
+    return absl::InvalidArgumentError(
+        "a tensor cannot be moved to the device meta, which has no data; "
+        "create one there with Empty()");
+  }
+  SHERD_ASSIGN_OR_RETURN(const Device to, DeviceRuntime::Resolve(device));
+  if (to == device_ || (to.is_cpu() && device_.is_cpu())) return *this;
+  SHERD_ASSIGN_OR_RETURN(Tensor copy,
+                         Empty(sizes_, {.dtype = dtype_, .device = to}));
+  SHERD_RETURN_IF_ERROR(copy.CopyElements(*this));
   return copy;
 }
 
@@ -603,7 +678,7 @@ absl::StatusOr<Tensor> Tensor::To(DType dtype) const {
 
 absl::Status Tensor::CopyFrom(const Tensor& src) {
   SHERD_RETURN_IF_ERROR(CheckWritable());
-  SHERD_RETURN_IF_ERROR(src.CheckReadable());
+  SHERD_RETURN_IF_ERROR(src.CheckHasData());
   if (sizes_ != src.sizes_) {
     return ShapeMismatch("sizes of the two tensors differ", sizes_, src.sizes_);
   }
@@ -625,12 +700,21 @@ absl::Status Tensor::CopyFrom(const Tensor& src) {
       return absl::OkStatus();
     }
     SHERD_ASSIGN_OR_RETURN(const Tensor copy, src.Clone());
-    StridedCopy(data_, strides_, copy.data_, copy.strides_, sizes_,
+    return CopyElements(copy);
+  }
+  return CopyElements(src);
+}
+
+absl::Status Tensor::CopyElements(const Tensor& src) {
+  if (numel_ == 0) return absl::OkStatus();
+  if (device_.is_cpu() && src.device_.is_cpu()) {
+    StridedCopy(data_, strides_, src.data_, src.strides_, sizes_,
                 element_size());
     return absl::OkStatus();
   }
-  StridedCopy(data_, strides_, src.data_, src.strides_, sizes_, element_size());
-  return absl::OkStatus();
+  return internal::Transfer({*storage_, data_, strides_},
+                            {*src.storage_, src.data_, src.strides_}, sizes_,
+                            element_size());
 }
 
 absl::Status Tensor::FillFrom(const void* value, DType value_dtype) {
@@ -639,6 +723,18 @@ absl::Status Tensor::FillFrom(const void* value, DType value_dtype) {
   SHERD_RETURN_IF_ERROR(
       CastChecked(value_dtype, value, dtype_, element.data()));
   if (numel_ == 0) return absl::OkStatus();
+  if (!device_.is_cpu()) {
+    SHERD_ASSIGN_OR_RETURN(DeviceRuntime* const runtime,
+                           DeviceRuntime::For(device_.type));
+    const DeviceStream stream = CurrentStream(device_);
+    SHERD_RETURN_IF_ERROR(runtime->Fill(stream, {.data = data_,
+                                                 .strides = strides_,
+                                                 .sizes = sizes_,
+                                                 .element_size = element_size(),
+                                                 .value = element.data()}));
+    storage_->UsedOn(stream);
+    return absl::OkStatus();
+  }
   if (is_contiguous()) {
     std::memcpy(data_, element.data(), element_size());
     Replicate(data_, numel_, element_size());
@@ -649,9 +745,25 @@ absl::Status Tensor::FillFrom(const void* value, DType value_dtype) {
   return absl::OkStatus();
 }
 
+bool Tensor::IsComparable(const Tensor& other) const {
+  return CheckHasData().ok() && other.CheckHasData().ok() &&
+         dtype_ == other.dtype_ && sizes_ == other.sizes_;
+}
+
+template <typename Compare>
+bool Tensor::OnHost(const Tensor& other, Compare compare) const {
+  const absl::StatusOr<Tensor> a = To(Device());
+  const absl::StatusOr<Tensor> b = other.To(Device());
+  return a.ok() && b.ok() && compare(*a, *b);
+}
+
 bool Tensor::BitwiseEqual(const Tensor& other) const {
-  if (!CheckReadable().ok() || !other.CheckReadable().ok()) return false;
-  if (dtype_ != other.dtype_ || sizes_ != other.sizes_) return false;
+  if (!IsComparable(other)) return false;
+  if (!device_.is_cpu() || !other.device_.is_cpu()) {
+    return OnHost(other, [](const Tensor& a, const Tensor& b) {
+      return a.BitwiseEqual(b);
+    });
+  }
   const int64_t bytes = static_cast<int64_t>(element_size());
   const std::array<LoopOperand, 2> operands = {
       {{data_, strides_, element_size()},
@@ -673,8 +785,11 @@ bool Tensor::BitwiseEqual(const Tensor& other) const {
 }
 
 bool Tensor::Equal(const Tensor& other) const {
-  if (!CheckReadable().ok() || !other.CheckReadable().ok()) return false;
-  if (dtype_ != other.dtype_ || sizes_ != other.sizes_) return false;
+  if (!IsComparable(other)) return false;
+  if (!device_.is_cpu() || !other.device_.is_cpu()) {
+    return OnHost(other,
+                  [](const Tensor& a, const Tensor& b) { return a.Equal(b); });
+  }
   if (!IsFloatingPoint(dtype_) && !IsComplex(dtype_)) {
     return BitwiseEqual(other);
   }
@@ -692,8 +807,12 @@ bool Tensor::Equal(const Tensor& other) const {
 
 bool Tensor::AllClose(const Tensor& other, double rtol, double atol,
                       bool equal_nan) const {
-  if (!CheckReadable().ok() || !other.CheckReadable().ok()) return false;
-  if (dtype_ != other.dtype_ || sizes_ != other.sizes_) return false;
+  if (!IsComparable(other)) return false;
+  if (!device_.is_cpu() || !other.device_.is_cpu()) {
+    return OnHost(other, [&](const Tensor& a, const Tensor& b) {
+      return a.AllClose(b, rtol, atol, equal_nan);
+    });
+  }
   if (dtype_ == kBool) return BitwiseEqual(other);
   const std::array<LoopOperand, 2> operands = {
       {{data_, strides_, element_size()},
@@ -718,27 +837,42 @@ std::string Tensor::ToString() const {
   if (!defined_) return "Tensor(undefined)";
   std::string text = absl::StrCat("Tensor(", Name(dtype_), ", ",
                                   FormatDims(sizes_), ", ", device_.ToString());
-  if (CheckReadable().ok() && numel_ > 0) {
-    int printed = 0;
-    ForEachRun<1>(sizes_, {{{data_, strides_, element_size()}}},
-                  [&](const auto& at, const auto& steps, int64_t count) {
-                    for (int64_t i = 0; i < count; ++i) {
-                      absl::StrAppend(&text, printed == 0 ? ": " : ", ");
-                      if (printed++ == kPrintedElements) {
-                        absl::StrAppend(&text, "…");
-                        return false;
-                      }
-                      DispatchDType(dtype_, [&](auto tag) {
-                        using T = typename decltype(tag)::type;
-                        absl::StrAppend(
-                            &text,
-                            FormatElement(Load<T>(at[0] + i * steps[0])));
-                      });
-                    }
-                    return true;
-                  });
-  }
+  if (storage_ == nullptr || numel_ == 0) return absl::StrCat(text, ")");
+  // What a device cannot give now is not worth an error here.
+  const absl::StatusOr<Tensor> first = FirstElements().To(Device());
+  if (!first.ok()) return absl::StrCat(text, ")");
+  int printed = 0;
+  const auto print = [&](const std::byte* element) {
+    DispatchDType(dtype_, [&](auto tag) {
+      using T = typename decltype(tag)::type;
+      absl::StrAppend(&text, printed == 0 ? ": " : ", ",
+                      FormatElement(Load<T>(element)));
+    });
+    return ++printed < kPrintedElements;
+  };
+  ForEachRun<1>(first->sizes_,
+                {{{first->data_, first->strides_, element_size()}}},
+                [&](const auto& at, const auto& steps, int64_t count) {
+                  for (int64_t i = 0; i < count; ++i) {
+                    if (!print(at[0] + i * steps[0])) return false;
+                  }
+                  return true;
+                });
+  if (numel_ > kPrintedElements) text += ", …";
   return absl::StrCat(text, ")");
+}
+
+Tensor Tensor::FirstElements() const {
+  Dims sizes = sizes_;
+  int64_t wanted = kPrintedElements;
+  for (size_t d = sizes.size(); d > 0; --d) {
+    int64_t& size = sizes[d - 1];
+    const int64_t all = size;
+    size = std::min(size, wanted);
+    // How many slices of the next dimension it takes.
+    wanted = (wanted + all - 1) / all;
+  }
+  return View(0, std::move(sizes), strides_);
 }
 
 std::ostream& operator<<(std::ostream& out, const Tensor& tensor) {

@@ -24,10 +24,11 @@ namespace sherd {
 
 struct TensorOptions {
   DType dtype = kFloat32;
-  // The CPU, or meta for a tensor without data. Memory of another device comes
-  // from an allocator for it.
+  // Where the data lie; meta for a tensor without data. "cuda" without an index
+  // is the calling thread's current device.
   Device device = {};
-  // Null means HeapAllocator(). Must outlive the tensors.
+  // Null means HeapAllocator(), or DeviceRuntime::MemoryOf of another device.
+  // For `device`; must outlive the tensors.
   Allocator* allocator = nullptr;
 };
 
@@ -67,13 +68,24 @@ constexpr DType ValueDType() {
 //   kInvalidArgument     Sizes, dtype or shape do not fit.
 //   kOutOfRange          A dimension, index or range is outside the tensor.
 //   kFailedPrecondition  The tensor is undefined or meta where data is needed,
-//                        is not in host memory, or may not be written to.
+//                        is not in host memory where it has to be, or may not
+//                        be written to.
 //   kResourceExhausted   No memory.
+//   other                Of devices: as device_runtime.h says.
 // After an error nothing has changed. Only typed access to the wrong type
 // (data_as, mutable_data_as) ends the process, as a bug in the caller.
 //
+// Devices. What creates, fills or copies tensors on a device queues that on the
+// calling thread's current stream of the device (device_stream.h) and returns.
+// What hands elements to the host waits for that stream: a copy into host
+// memory, At, comparisons and ToString. Nothing else waits. Between two
+// devices, the current stream of each waits for the other's. A pinned source
+// (DeviceRuntime::PinnedMemory) is read when the copy runs, any other host
+// memory before the call returns. Memory stays until what was queued here has
+// run, whenever the last handle goes.
+//
 // Threads. Like a standard container: const calls may run concurrently, and
-// the caller orders accesses to shared data.
+// the caller orders accesses to shared data; on devices, streams too.
 class Tensor {
  public:
   Tensor() = default;
@@ -129,10 +141,13 @@ class Tensor {
       DType dtype);
 
   // A contiguous tensor over memory that the caller owns and keeps alive; see
-  // Storage::Borrow.
+  // Storage::Borrow. Memory of a device may come from anybody (cudaMalloc,
+  // another library); "cuda" without an index is the one where it lies.
+  //   kInvalidArgument  `data` is not memory of `device`: says where it lies.
   static absl::StatusOr<Tensor> FromBorrowed(
       void* data, absl::Span<const int64_t> sizes, DType dtype,
-      std::shared_ptr<const void> keep_alive = nullptr);
+      std::shared_ptr<const void> keep_alive = nullptr,
+      const Device& device = {});
 
   // Properties.
 
@@ -160,7 +175,8 @@ class Tensor {
   const std::shared_ptr<Storage>& storage() const { return storage_; }
 
   // Address of the element with index 0, …, 0; null without data. What lies
-  // there is writable only if writable().
+  // there is writable only if writable(), and for the host to touch only if
+  // device() is the CPU.
   void* data() { return data_; }
   const void* data() const { return data_; }
 
@@ -221,9 +237,15 @@ class Tensor {
   absl::StatusOr<Tensor> ReshapeOrCopy(absl::Span<const int64_t> sizes) const;
   // This tensor if it is contiguous, otherwise a Clone.
   absl::StatusOr<Tensor> Contiguous() const;
-  // A contiguous copy in new memory of HeapAllocator().
+  // A contiguous copy in new memory of the same device; of HeapAllocator() on
+  // the CPU.
   absl::StatusOr<Tensor> Clone() const;
-  // A contiguous copy with another dtype; this tensor if it has it already.
+  // A contiguous copy on another device; this tensor if it lies there already.
+  // Of the CPU: waits until the elements are there.
+  //   kInvalidArgument  `device` is meta.
+  absl::StatusOr<Tensor> To(const Device& device) const;
+  // A contiguous copy with another dtype; this tensor if it has it already. In
+  // host memory only.
   //
   // Values. To floating-point: rounded once, to nearest even. To bool: whether
   // it is not zero. Integer to integer: modulo 2^n. Floating-point to integer:
@@ -233,8 +255,9 @@ class Tensor {
 
   // Writing.
 
-  // Copies the elements of `src` into this tensor's, whatever the strides. The
-  // two may overlap: the result is as if `src` had been copied before.
+  // Copies the elements of `src` into this tensor's, whatever the strides and
+  // the devices. The two may overlap: the result is as if `src` had been copied
+  // before.
   //   kInvalidArgument  Sizes or dtypes differ, or elements of this tensor
   //                     coincide.
   absl::Status CopyFrom(const Tensor& src);
@@ -250,7 +273,9 @@ class Tensor {
   }
 
   // Comparison.
-  // False if dtypes or sizes differ, and for tensors without host data.
+  // False if dtypes or sizes differ, for tensors without data, and if a device
+  // fails. Tensors may be on different devices: what is on another one than the
+  // CPU is copied there, so that this is for tests.
 
   // Every element equals its counterpart as a number: NaN equals nothing, 0
   // equals -0.
@@ -275,8 +300,21 @@ class Tensor {
   absl::Status ReadElement(absl::Span<const int64_t> index, DType dtype,
                            void* value) const;
   absl::Status FillFrom(const void* value, DType value_dtype);
+  // Has data, on whatever device.
+  absl::Status CheckHasData() const;
+  // Has data in host memory.
   absl::Status CheckReadable() const;
   absl::Status CheckWritable() const;
+  // CopyFrom what has the same sizes and dtype and does not overlap.
+  absl::Status CopyElements(const Tensor& src);
+  // Whether both have data of the same dtype and sizes.
+  bool IsComparable(const Tensor& other) const;
+  // Whether copies of both in host memory compare so.
+  template <typename Compare>
+  bool OnHost(const Tensor& other, Compare compare) const;
+  // A box whose elements in row-major order begin with those that ToString
+  // prints.
+  Tensor FirstElements() const;
   // This tensor at another place with other sizes and strides.
   Tensor View(int64_t element_offset, Dims sizes, Dims strides) const;
 

@@ -34,9 +34,10 @@ absl::Status CheckReadable(const Tensor& tensor) {
     return absl::FailedPreconditionError("the tensor is undefined");
   }
   if (tensor.device().is_cpu()) return absl::OkStatus();
-  return absl::FailedPreconditionError(
-      absl::StrCat("the tensor is on ", tensor.device().ToString(),
-                   "; expected one in host memory"));
+  return absl::FailedPreconditionError(absl::StrCat(
+      "the tensor is on ", tensor.device().ToString(),
+      "; expected one in host memory",
+      tensor.device().is_meta() ? "" : ": move it there with To(Device())"));
 }
 
 absl::Status CheckNotInteger(const Tensor& tensor) {

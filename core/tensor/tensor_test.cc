@@ -182,10 +182,12 @@ TEST(TensorTest, MetaTensorsHaveAShapeButNoData) {
   EXPECT_EQ(view.ToString(), "Tensor(float64, [1048576, 10], meta)");
 }
 
-TEST(TensorTest, OtherDevicesNeedAnAllocatorForThem) {
+TEST(TensorTest, OtherDevicesNeedALoaderOrAnAllocatorForThem) {
   EXPECT_THAT(
       Tensor::Empty({1}, {.device = {DeviceType::kCuda, 1}}),
-      StatusIs(kInvalid, "on cuda:1 needs an allocator for that device"));
+      StatusIs(kPrecondition,
+               "a tensor on cuda:1: memory of cuda needs a device plugin, and "
+               "this program has no loader: add @sherd//backends:loader"));
 }
 
 // Host memory that claims to be on a device.
