@@ -1,0 +1,27 @@
+#ifndef SHERD_BACKENDS_CUDA_BOX_LAUNCHES_H_
+#define SHERD_BACKENDS_CUDA_BOX_LAUNCHES_H_
+
+#include <cstddef>
+
+#include "sherd/backends/cuda/launch_plan.h"
+
+namespace sherd::internal {
+
+// One kernel by the size of its parameter. `small` may be null; `has_tables`:
+// the large one takes CopyParams::table_address.
+struct BoxKernels {
+  const char* small;
+  const char* large;
+  bool has_tables;
+};
+
+// Adds launches of plan.boxes(): one, unless there are more blocks than a
+// launch has, or boxes than a parameter holds and has_tables is false.
+// `header` is the parameter up to its table; its first two words, num_boxes and
+// num_dims, are set here.
+void AddBoxLaunches(const BoxKernels& kernels, const void* header,
+                    size_t header_bytes, LaunchPlan& plan);
+
+}  // namespace sherd::internal
+
+#endif  // SHERD_BACKENDS_CUDA_BOX_LAUNCHES_H_

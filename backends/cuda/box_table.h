@@ -1,0 +1,79 @@
+#ifndef SHERD_BACKENDS_CUDA_BOX_TABLE_H_
+#define SHERD_BACKENDS_CUDA_BOX_TABLE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "sherd/backends/cuda/kernel_params.h"
+
+namespace sherd::internal {
+
+// A dimension of a box while it is planned; strides are bytes.
+struct PlanDim {
+  int64_t size;
+  int64_t dst_stride;
+  int64_t src_stride;
+};
+
+// Ranks of tensors, and what planning adds.
+inline constexpr int kMaxTensorRank = 64;
+inline constexpr int kMaxPlanDims = kMaxTensorRank + 2;
+
+// A box while it is planned. Dimensions are ordered innermost first.
+struct PlanBox {
+  uint64_t dst = 0;
+  uint64_t src = 0;
+  int num_dims = 0;
+  PlanDim dims[kMaxPlanDims];
+
+  void Append(const PlanDim& dim) { dims[num_dims++] = dim; }
+  void Prepend(const PlanDim& dim);
+  // Drops dimensions of size 1. If `sort`, makes destination strides positive
+  // and orders by them; then merges neighbours where both sides allow.
+  void Canonicalise(bool sort);
+};
+
+// Reads sizes and strides in units of `scale` bytes into `box`, innermost last
+// as tensors have them. Returns null, or what is wrong; *is_empty if there are
+// no elements. A null src_strides gives strides of 0.
+const char* ReadBox(const int64_t* sizes, const int64_t* dst_strides,
+                    const int64_t* src_strides, int32_t rank, int64_t dst_scale,
+                    int64_t src_scale, PlanBox& box, bool* is_empty);
+
+Divisor MakeDivisor(uint32_t divisor);
+
+// Boxes and their dimensions as kernels read them.
+class BoxTable {
+ public:
+  void Clear() {
+    boxes_.clear();
+    dims_.clear();
+  }
+
+  // Adds a box; of more units than an index can count, its parts. What `box`
+  // counts are units (rows) or elements (tiles: dims[0] and dims[1] are the
+  // innermost ones of dst and src). first_block is set by those who launch.
+  void AddRows(CopyKind kind, const PlanBox& box);
+  void AddTiles(CopyKind kind, const PlanBox& box);
+  // Of parts of random numbers (see RandomParams), rows along dims[0].
+  void AddRandomRows(const PlanBox& box, int64_t parts_per_block);
+  // Adds it as it is, with `dims` behind it.
+  void Add(CopyBox box, const BoxDim* dims, uint32_t num_dims);
+
+  std::vector<CopyBox>& boxes() { return boxes_; }
+  const std::vector<BoxDim>& dims() const { return dims_; }
+
+  // The bytes of boxes [first, last) and their dimensions.
+  size_t BytesOf(size_t first, size_t last) const;
+  // Writes them to `to`, of so many bytes, and returns how many dimensions.
+  uint32_t Write(size_t first, size_t last, unsigned char* to) const;
+
+ private:
+  std::vector<CopyBox> boxes_;
+  std::vector<BoxDim> dims_;
+};
+
+}  // namespace sherd::internal
+
+#endif  // SHERD_BACKENDS_CUDA_BOX_TABLE_H_

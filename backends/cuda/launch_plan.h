@@ -1,0 +1,76 @@
+#ifndef SHERD_BACKENDS_CUDA_LAUNCH_PLAN_H_
+#define SHERD_BACKENDS_CUDA_LAUNCH_PLAN_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "sherd/backends/cuda/box_table.h"
+
+namespace sherd::internal {
+
+// A launch of a kernel of kernel_params.h: `grid` blocks of kThreads threads,
+// no dynamic shared memory, and one parameter of params_size bytes.
+struct KernelLaunch {
+  const char* kernel = nullptr;
+  uint32_t grid = 0;
+  size_t params_size = 0;
+  // Bytes that have to lie in memory of the device, aligned to 16, before the
+  // kernel runs; 0 for almost all launches. Where they came to lie is told by
+  // LaunchPlan::SetTable before the launch.
+  size_t table_bytes = 0;
+
+  // Where LaunchPlan keeps things.
+  size_t params_offset = 0;
+  size_t table_offset = 0;
+  size_t table_address_offset = 0;
+};
+
+// What to queue on a stream for one operation, in order: at most one copy of
+// bytes, or launches, usually one. A value; kept and used again, it allocates
+// nothing once it has grown.
+class LaunchPlan {
+ public:
+  void Clear();
+
+  // What cuMemcpyAsync does at least as well as a kernel. 0 bytes: nothing.
+  uint64_t copy_dst = 0;
+  uint64_t copy_src = 0;
+  uint64_t copy_bytes = 0;
+
+  const std::vector<KernelLaunch>& launches() const { return launches_; }
+  // Valid until the plan changes.
+  void* params(const KernelLaunch& launch) {
+    return memory_.data() + launch.params_offset;
+  }
+  const void* table(const KernelLaunch& launch) const {
+    return memory_.data() + launch.table_offset;
+  }
+  void SetTable(const KernelLaunch& launch, uint64_t address);
+
+  // For planners.
+
+  // Appends a launch with a copy of `params`, and of `table` unless it is null.
+  // The address of the latter goes to params[table_address_offset).
+  void Add(const char* kernel, uint32_t grid, const void* params,
+           size_t params_size, const void* table = nullptr,
+           size_t table_bytes = 0, size_t table_address_offset = 0);
+  BoxTable& boxes() { return boxes_; }
+
+ private:
+  // Aligned as parameters and tables want it.
+  struct alignas(16) Word {
+    unsigned char bytes[16];
+  };
+
+  // Where the copy is, in words.
+  size_t Append(const void* data, size_t bytes);
+
+  BoxTable boxes_;
+  std::vector<KernelLaunch> launches_;
+  std::vector<Word> memory_;
+};
+
+}  // namespace sherd::internal
+
+#endif  // SHERD_BACKENDS_CUDA_LAUNCH_PLAN_H_
