@@ -1,0 +1,23 @@
+#ifndef SHERD_BACKENDS_NCCL_NCCL_ERROR_H_
+#define SHERD_BACKENDS_NCCL_NCCL_ERROR_H_
+
+#include "sherd/backends/backend_abi.h"
+#include "sherd/backends/nccl/nccl_api.h"
+
+namespace sherd::internal {
+
+// Fills `error` with what NCCL says about `result`, in its words, and returns
+// the code of the plugin line for it. `what` names the function.
+sherd_code FailWithNccl(const NcclApi& api, NcclResult result, const char* what,
+                        sherd_error_v0* error);
+
+// Whether a communicator can be used no more after `result`. Numbers that are
+// not known today count as such.
+constexpr bool EndsNcclComm(NcclResult result) {
+  return result != kNcclSuccess && result != kNcclInProgress &&
+         result != kNcclInvalidArgument;
+}
+
+}  // namespace sherd::internal
+
+#endif  // SHERD_BACKENDS_NCCL_NCCL_ERROR_H_
