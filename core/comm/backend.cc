@@ -46,6 +46,32 @@ absl::string_view Name(OperationPath path) {
   return "unknown";
 }
 
+absl::Status Communicator::BeginBatch() {
+  return absl::UnimplementedError("the backend has no batches");
+}
+
+absl::Status Communicator::EndBatch() {
+  return absl::UnimplementedError("the backend has no batches");
+}
+
+absl::StatusOr<std::unique_ptr<Communicator>> Communicator::Split(
+    const CommunicatorOptions&, int, int) {
+  return absl::UnimplementedError("the backend cannot split a communicator");
+}
+
+absl::StatusOr<std::unique_ptr<Communicator>> Communicator::Shrink(
+    const CommunicatorOptions&, absl::Span<const int>) {
+  return absl::UnimplementedError("the backend cannot shrink a communicator");
+}
+
+absl::Status Communicator::Finalize(Deadline) { return absl::OkStatus(); }
+
+absl::StatusOr<void*> Communicator::Register(MutableBytes) { return nullptr; }
+
+void Communicator::Deregister(void*) {}
+
+Allocator* Backend::device_allocator(int) const { return nullptr; }
+
 absl::StatusOr<LaunchedWorld> Backend::FindLaunchedWorld() const {
   return absl::UnimplementedError(
       absl::StrCat("backend ", info().name, " has no launcher of its own"));

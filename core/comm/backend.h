@@ -15,6 +15,7 @@
 #include "sherd/core/comm/peer_memory.h"
 #include "sherd/core/comm/reduction.h"
 #include "sherd/core/comm/store.h"
+#include "sherd/core/tensor/device.h"
 #include "sherd/core/tensor/dtype.h"
 #include "sherd/core/tensor/storage.h"
 
@@ -103,6 +104,10 @@ struct CollectiveDesc {
   // this rank's own count of them.
   uint64_t sequence = 0;
   Deadline deadline = Deadline::Infinite();
+  // Memory is that of a device, and the operation is to be queued on `stream`,
+  // the vendor's handle.
+  bool on_device = false;
+  void* stream = nullptr;
 };
 
 // Memory for one operation in flight, owned by the host, untouched by it
@@ -111,9 +116,16 @@ struct alignas(64) CollectiveRequest {
   std::byte storage[128];
 };
 
+struct CommunicatorOptions;
+
 // One rank's connection to the other ranks of a group. One call of Post, Test
 // at a time, but for send and recv, which come from any thread at any time;
 // Abort from any thread.
+//
+// On a device (BackendInfo::device_type) Post queues the operation on
+// desc.stream and returns true; only Poll says that it cannot end. Everything
+// but Abort and Poll comes from one thread at a time, on which the device is
+// the current one, send and recv too, in an order that the ranks share.
 class Communicator {
  public:
   virtual ~Communicator() = default;
@@ -133,6 +145,38 @@ class Communicator {
   // What this rank's peers let it reach of their memory, or null. It may
   // outlive the communicator.
   virtual std::shared_ptr<PeerMemory> peer_memory() { return nullptr; }
+
+  // The rest is of communicators on devices.
+
+  // OK while all is well, otherwise what ended the communicator. Never waits;
+  // any thread.
+  virtual absl::Status Poll() { return absl::OkStatus(); }
+
+  // What is posted between them is one operation. Not nested.
+  virtual absl::Status BeginBatch();
+  virtual absl::Status EndBatch();
+
+  // A communicator of the ranks of this one with the same color, in the order
+  // of `key`; null with a negative color. Collective over this one, on which no
+  // operation is under way. `options` are those of the new one.
+  //   kUnimplemented  There is nothing like it.
+  virtual absl::StatusOr<std::unique_ptr<Communicator>> Split(
+      const CommunicatorOptions& options, int color, int key);
+
+  // A communicator without `excluded`, ascending ranks which need not come:
+  // also after Abort.
+  //   kUnimplemented  There is nothing like it.
+  virtual absl::StatusOr<std::unique_ptr<Communicator>> Shrink(
+      const CommunicatorOptions& options, absl::Span<const int> excluded);
+
+  // Waits until all ranks called it and all operations ended. Then only
+  // destruction follows, which otherwise ends what runs.
+  virtual absl::Status Finalize(Deadline deadline);
+
+  // What the backend wants to know of memory that is used often; null: nothing.
+  // Deregister gets what is not null.
+  virtual absl::StatusOr<void*> Register(MutableBytes buffer);
+  virtual void Deregister(void* registration);
 };
 
 struct CommunicatorOptions {
@@ -150,6 +194,10 @@ struct CommunicatorOptions {
   bool one_host = true;
   // Numeric address on which this rank is to listen.
   std::string address = "127.0.0.1";
+  // Of a backend on devices: the number of this rank's device, and its
+  // DeviceProperties::bus_id.
+  int device = 0;
+  std::string device_id;
 };
 
 // What a backend can do by itself. The host does the rest with what there is.
@@ -185,7 +233,11 @@ struct BackendInfo {
   bool dies_together = false;
   // It compares the ranks' calls itself before it moves anything.
   bool compares_calls = false;
+  // Whose memory operations work on.
+  DeviceType device_type = DeviceType::kCpu;
   NativeOperations native;
+
+  bool on_device() const { return device_type != DeviceType::kCpu; }
 };
 
 // Where a process stands among those that a launcher started together.
@@ -224,6 +276,10 @@ class Backend {
   // it has no allocator of its own. It and what it gave live as long as the
   // process, also when this object does not.
   virtual Allocator* peer_memory_allocator() const { return nullptr; }
+
+  // Of a backend on devices: memory of one that is best for Register, or null
+  // if any is. As above.
+  virtual Allocator* device_allocator(int device) const;
 };
 
 }  // namespace sherd

@@ -20,6 +20,7 @@ absl::StatusOr<BackendChoice> BackendChoice::Parse(absl::string_view text) {
       return absl::InvalidArgumentError(
           "Init: the backend's name is empty, expected auto or a name");
     }
+    if (lower == "nccl") return Parse("cpu:auto,cuda:nccl");
     choice.text = choice.cpu = lower;
     return choice;
   }

@@ -18,7 +18,8 @@ struct BackendChoice {
   std::string cuda;
 
   // Reads one name for all devices ("gloo", "auto", a plugin's), or one per
-  // device ("cpu:gloo,cuda:nccl"). Case does not matter.
+  // device ("cpu:gloo,cuda:nccl"), of which "nccl" is one:
+  // "cpu:auto,cuda:nccl". Case does not matter.
   //   kInvalidArgument  "Invalid device:backend pairing: …" or "Duplicate
   //                     device type …"; or there is no pair for cpu, on whose
   //                     memory every group works.

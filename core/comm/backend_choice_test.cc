@@ -38,6 +38,14 @@ TEST(BackendChoiceTest, PairsAreReadInAnyOrder) {
   EXPECT_EQ(cpu_only->text, "auto");
 }
 
+TEST(BackendChoiceTest, NcclAloneHasAHostPartToo) {
+  const auto choice = BackendChoice::Parse("NCCL");
+  ASSERT_THAT(choice, IsOk());
+  EXPECT_EQ(choice->cpu, "auto");
+  EXPECT_EQ(choice->cuda, "nccl");
+  EXPECT_EQ(choice->text, "cpu:auto,cuda:nccl");
+}
+
 TEST(BackendChoiceTest, RejectsEverythingElse) {
   for (const auto& [text, words] :
        {std::pair("", "is empty"),

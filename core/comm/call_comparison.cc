@@ -36,20 +36,26 @@ constexpr size_t kBlamed = kLine;
 constexpr size_t kSlots = 2 * kLine;
 // In the area of a rank.
 constexpr size_t kDone = 0;
+constexpr size_t kLeft = 1;
 constexpr size_t kDoneWithLengths = kLine;
-constexpr size_t kRing = 2 * kLine;
+constexpr size_t kDoneOnDeviceWithLengths = 2 * kLine;
+constexpr size_t kRing = 3 * kLine;
 
 constexpr size_t LengthsWords(int size) { return kLine + 2 * size; }
 
 constexpr size_t AreaWords(int size) {
   const size_t words =
-      kRing + kCalls * kLine + kCallsWithLengths * LengthsWords(size);
+      kRing + kCalls * kLine + 2 * kCallsWithLengths * LengthsWords(size);
   return (words + kLine - 1) / kLine * kLine;
 }
 
 constexpr size_t BoardWords(int size) {
   return kSlots + kCalls + size * AreaWords(size);
 }
+
+// How a call is made.
+constexpr uint64_t kEven = 1;
+constexpr uint64_t kOnDevice = 2;
 
 // A slot's word: the call's number above, its fingerprint below.
 constexpr int kFingerprintBits = 40;
@@ -98,7 +104,7 @@ bool IsSaidByBytes(const CollectiveDesc& desc) {
 uint64_t CallComparison::Call::Fingerprint() const {
   uint64_t hash = 0;
   for (const uint64_t value :
-       {op_and_root, dtype_and_reduction, is_even, bytes, lengths}) {
+       {op_and_root, dtype_and_reduction, form, bytes, lengths}) {
     hash = Mix(hash, value);
   }
   return hash & kFingerprintMask;
@@ -119,13 +125,17 @@ std::string CallComparison::Call::ToString() const {
   if (op == CollectiveOp::kReduceScatter || op == CollectiveOp::kAllGatherV) {
     details.push_back(absl::StrCat("list ", absl::Hex(lengths)));
   } else if (op == CollectiveOp::kAllToAllV) {
-    details.push_back(is_even != 0 ? absl::StrCat(bytes, " bytes to each rank")
-                                   : "lists");
+    details.push_back((form & kEven) != 0
+                          ? absl::StrCat(bytes, " bytes to each rank")
+                          : "lists");
   } else if (op != CollectiveOp::kBarrier && !HasLengthsOfItsOwn(op)) {
     details.push_back(absl::StrCat(bytes, " bytes"));
   }
-  if (details.empty()) return std::string(Name(op));
-  return absl::StrCat(Name(op), "(", absl::StrJoin(details, ", "), ")");
+  return absl::StrCat(
+      Name(op),
+      details.empty() ? ""
+                      : absl::StrCat("(", absl::StrJoin(details, ", "), ")"),
+      (form & kOnDevice) != 0 ? " on its device" : "");
 }
 
 CallComparison::Call CallComparison::Describe(const CollectiveDesc& desc) {
@@ -135,7 +145,8 @@ CallComparison::Call CallComparison::Describe(const CollectiveDesc& desc) {
       uint64_t{static_cast<uint32_t>(desc.op)} << 32 |
       (desc.op == CollectiveOp::kBarrier ? 0
                                          : static_cast<uint32_t>(desc.root));
-  call.is_even = desc.op == CollectiveOp::kAllToAllV && desc.even ? 1 : 0;
+  if (desc.op == CollectiveOp::kAllToAllV && desc.even) call.form = kEven;
+  if (desc.on_device) call.form += kOnDevice;
   if (IsReduction(desc.op)) {
     call.dtype_and_reduction = uint64_t{static_cast<uint32_t>(desc.dtype)}
                                    << 32 |
@@ -237,8 +248,8 @@ CallComparison::~CallComparison() {
 
 absl::Status CallComparison::Compare(const CollectiveDesc& desc,
                                      Exchange exchange) {
-  return board_ != nullptr ? CompareOnBoard(desc)
-                           : CompareByMessages(desc, exchange);
+  if (board_ != nullptr) return CompareOnBoard(desc);
+  return desc.on_device ? absl::OkStatus() : CompareByMessages(desc, exchange);
 }
 
 void CallComparison::Fail() {
@@ -252,6 +263,32 @@ std::optional<int> CallComparison::FailedRank() const {
   const uint64_t failed = board_[kFailed].load(std::memory_order_acquire);
   if (failed == 0 || failed > static_cast<uint64_t>(size_)) return std::nullopt;
   return static_cast<int>(failed) - 1;
+}
+
+void CallComparison::Leave() {
+  if (board_ == nullptr) return;
+  Area(rank_)[kLeft].store(1, std::memory_order_release);
+}
+
+std::optional<int> CallComparison::RankThatLeft(uint64_t sequence) const {
+  for (int r = 0; board_ != nullptr && r < size_; ++r) {
+    const Word* const area = Area(r);
+    if (area[kLeft].load(std::memory_order_acquire) != 0 &&
+        area[kDone].load(std::memory_order_acquire) < sequence) {
+      return r;
+    }
+  }
+  return std::nullopt;
+}
+
+std::vector<int> CallComparison::RanksBehind(uint64_t sequence) const {
+  std::vector<int> behind;
+  for (int r = 0; board_ != nullptr && r < size_; ++r) {
+    if (Area(r)[kDone].load(std::memory_order_acquire) < sequence) {
+      behind.push_back(r);
+    }
+  }
+  return behind;
 }
 
 absl::Status CallComparison::CompareByMessages(const CollectiveDesc& desc,
@@ -286,9 +323,25 @@ CallComparison::Word* CallComparison::Area(int rank) const {
   return board_ + kSlots + kCalls + rank * AreaWords(size_);
 }
 
-CallComparison::Word* CallComparison::Lengths(int rank, uint64_t count) const {
-  return Area(rank) + kRing + kCalls * kLine +
-         count % kCallsWithLengths * LengthsWords(size_);
+CallComparison::Word* CallComparison::Lengths(bool on_device, int rank,
+                                              uint64_t count) const {
+  const uint64_t entry =
+      (on_device ? kCallsWithLengths : 0) + count % kCallsWithLengths;
+  return Area(rank) + kRing + kCalls * kLine + entry * LengthsWords(size_);
+}
+
+void CallComparison::MarkDone(Word& word, uint64_t sequence) {
+  if (!has_device_calls_) {
+    word.store(sequence, std::memory_order_release);
+    return;
+  }
+  // A call on the device may be done before an earlier one on the host, which
+  // waits in a queue.
+  uint64_t done = word.load(std::memory_order_relaxed);
+  while (done < sequence &&
+         !word.compare_exchange_weak(done, sequence, std::memory_order_release,
+                                     std::memory_order_relaxed)) {
+  }
 }
 
 // Returns once every rank's counter at `word` is at least `least`.
@@ -317,7 +370,7 @@ void CallComparison::Publish(const Call& call) {
   line[2].store(call.dtype_and_reduction, std::memory_order_relaxed);
   line[3].store(call.bytes, std::memory_order_relaxed);
   line[4].store(call.lengths, std::memory_order_relaxed);
-  line[5].store(call.is_even, std::memory_order_relaxed);
+  line[5].store(call.form, std::memory_order_relaxed);
   line[0].store(call.sequence, std::memory_order_release);
 }
 
@@ -330,7 +383,7 @@ std::optional<CallComparison::Call> CallComparison::Published(
   call.dtype_and_reduction = line[2].load(std::memory_order_relaxed);
   call.bytes = line[3].load(std::memory_order_relaxed);
   call.lengths = line[4].load(std::memory_order_relaxed);
-  call.is_even = line[5].load(std::memory_order_relaxed);
+  call.form = line[5].load(std::memory_order_relaxed);
   std::atomic_thread_fence(std::memory_order_acquire);
   if (call.sequence != sequence ||
       line[0].load(std::memory_order_relaxed) != sequence) {
@@ -376,18 +429,19 @@ absl::Status CallComparison::CompareOnBoard(const CollectiveDesc& desc) {
   if (!IsSaidByBytes(desc)) {
     SHERD_RETURN_IF_ERROR(CompareLengths(desc));
   }
-  Area(rank_)[kDone].store(desc.sequence, std::memory_order_release);
+  MarkDone(Area(rank_)[kDone], desc.sequence);
   return absl::OkStatus();
 }
 
 absl::Status CallComparison::CompareLengths(const CollectiveDesc& desc) {
-  const uint64_t count = ++with_lengths_;
+  const uint64_t count = ++with_lengths_[desc.on_device ? 1 : 0];
+  const size_t done =
+      desc.on_device ? kDoneOnDeviceWithLengths : kDoneWithLengths;
   constexpr uint64_t kHalf = kCallsWithLengths / 2;
   if (count % kHalf == 0 && count >= kCallsWithLengths) {
-    SHERD_RETURN_IF_ERROR(
-        KeepPace(kDoneWithLengths, count - kHalf, desc.deadline));
+    SHERD_RETURN_IF_ERROR(KeepPace(done, count - kHalf, desc.deadline));
   }
-  Word* const mine = Lengths(rank_, count);
+  Word* const mine = Lengths(desc.on_device, rank_, count);
   mine[0].store(0, std::memory_order_relaxed);
   std::atomic_thread_fence(std::memory_order_release);
   for (int r = 0; r < size_; ++r) {
@@ -399,7 +453,7 @@ absl::Status CallComparison::CompareLengths(const CollectiveDesc& desc) {
   // Of two ranks that write and then look, at least one sees the other.
   std::atomic_thread_fence(std::memory_order_seq_cst);
   for (int r = 0; r < size_; ++r) {
-    const Word* const theirs = Lengths(r, count);
+    const Word* const theirs = Lengths(desc.on_device, r, count);
     if (theirs[0].load(std::memory_order_acquire) != count) continue;
     const uint64_t sent = theirs[kLine + 2 * rank_];
     const uint64_t wanted = theirs[kLine + 2 * rank_ + 1];
@@ -416,7 +470,7 @@ absl::Status CallComparison::CompareLengths(const CollectiveDesc& desc) {
                                        wanted));
     }
   }
-  Area(rank_)[kDoneWithLengths].store(count, std::memory_order_release);
+  Area(rank_)[done].store(count, std::memory_order_release);
   return absl::OkStatus();
 }
 

@@ -1,6 +1,7 @@
 #ifndef SHERD_CORE_COMM_CALL_COMPARISON_H_
 #define SHERD_CORE_COMM_CALL_COMPARISON_H_
 
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <memory>
@@ -31,7 +32,7 @@ namespace sherd::internal {
 // that no rank may run more than some hundred calls (some v operations) ahead.
 //
 // By messages, elsewhere: each call is preceded by an exchange of one line with
-// every rank.
+// every rank. Calls on devices are not compared then.
 //
 // The rank to blame is the one whose call most ranks did not make; among
 // equals, the higher one.
@@ -39,7 +40,8 @@ namespace sherd::internal {
 // Cost. On a board, one cache line written and one compared; v operations, one
 // line per rank. By messages, one all_to_all of 64 bytes.
 //
-// Threads. Compare by one thread at a time; the rest from any.
+// Threads. Compare by one thread at a time for calls on the host, and by one
+// for those on devices; the rest from any.
 class CallComparison {
  public:
   // One all_to_all_v of the group.
@@ -56,6 +58,9 @@ class CallComparison {
 
   static std::unique_ptr<CallComparison> ByMessages(int rank, int size);
 
+  // From now on there may be calls on devices too.
+  void ExpectDeviceCalls() { has_device_calls_ = true; }
+
   ~CallComparison();
   CallComparison(const CallComparison&) = delete;
   CallComparison& operator=(const CallComparison&) = delete;
@@ -71,6 +76,15 @@ class CallComparison {
   void Fail();
   std::optional<int> FailedRank() const;
 
+  // Says that this rank makes no more calls, and which ranks said so before
+  // they made call number `sequence`. On a board only.
+  void Leave();
+  std::optional<int> RankThatLeft(uint64_t sequence) const;
+
+  // The ranks that have not made call number `sequence` yet, as far as it is
+  // known.
+  std::vector<int> RanksBehind(uint64_t sequence) const;
+
  private:
   // What a rank called, as ranks tell each other.
   struct Call {
@@ -80,8 +94,8 @@ class CallComparison {
     uint64_t bytes = 0;
     // Of the lengths in a list that is the same on all ranks.
     uint64_t lengths = 0;
-    // 1 for an all_to_all without lists.
-    uint64_t is_even = 0;
+    // 1 for an all_to_all without lists, 2 for a call on devices, summed.
+    uint64_t form = 0;
 
     uint64_t Fingerprint() const;
     std::string ToString() const;
@@ -111,7 +125,8 @@ class CallComparison {
   // Words that ranks share: one per call, then an area per rank.
   Word& Slot(uint64_t sequence) const;
   Word* Area(int rank) const;
-  Word* Lengths(int rank, uint64_t count) const;
+  Word* Lengths(bool on_device, int rank, uint64_t count) const;
+  void MarkDone(Word& word, uint64_t sequence);
 
   // What differs between calls[r], as far as known, or OK.
   absl::Status Judge(const std::vector<std::optional<Call>>& calls);
@@ -119,7 +134,9 @@ class CallComparison {
 
   const int rank_;
   const int size_;
-  uint64_t with_lengths_ = 0;
+  // Of calls on the host, and on devices.
+  std::array<uint64_t, 2> with_lengths_ = {};
+  bool has_device_calls_ = false;
   // The board; null by messages.
   Word* board_ = nullptr;
   size_t board_bytes_ = 0;

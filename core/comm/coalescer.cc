@@ -312,7 +312,7 @@ class CoalescedBatch : public std::enable_shared_from_this<CoalescedBatch> {
   Place place() const { return {std::max(group_.rank(), 0), group_.size()}; }
 
  private:
-  absl::Status Prepare();
+  absl::Status Prepare(const CollectiveOptions& options);
   bool NeedsComparison() const;
   MutableBytes OwnFingerprint();
   MutableBytes AllFingerprints();
@@ -359,11 +359,20 @@ absl::Status CoalescedBatch::Add(Operation operation,
   return status;
 }
 
-absl::Status CoalescedBatch::Prepare() {
+absl::Status CoalescedBatch::Prepare(const CollectiveOptions& options) {
   if (launched_) {
     return Describe("launch", absl::FailedPreconditionError(
                                   "the batch was launched before; use another "
                                   "Coalescer"));
+  }
+  if (!options.device.is_cpu()) {
+    return Describe("launch",
+                    absl::UnimplementedError(absl::StrCat(
+                        "the options say that the buffers are on ",
+                        options.device.ToString(),
+                        ", and a Coalescer packs host memory only: copy them "
+                        "to the host, or make the calls one by one, sends and "
+                        "receives within ProcessGroup::Batch")));
   }
   launched_ = true;
   SHERD_RETURN_IF_ERROR(invalid_);
@@ -461,7 +470,7 @@ Work CoalescedBatch::StartStep(const Step& step,
 }
 
 absl::Status CoalescedBatch::Launch(const CollectiveOptions& options) {
-  SHERD_RETURN_IF_ERROR(Prepare());
+  SHERD_RETURN_IF_ERROR(Prepare(options));
   const Deadline deadline =
       Deadline::After(options.timeout.value_or(group_.timeout()));
   const auto left = [&] {
@@ -488,7 +497,7 @@ absl::Status CoalescedBatch::Launch(const CollectiveOptions& options) {
 }
 
 Work CoalescedBatch::LaunchAsync(const CollectiveOptions& options) {
-  if (absl::Status status = Prepare(); !status.ok()) {
+  if (absl::Status status = Prepare(options); !status.ok()) {
     return Work(std::move(status));
   }
   std::vector<Work> works;

@@ -61,6 +61,10 @@ struct CoalescerOptions {
 //                        added other collectives; none of their buffers was
 //                        written, and the group is poisoned on all ranks.
 //   kFailedPrecondition  Launch was called before.
+//   kUnimplemented       From Launch: the options name a device. Only buffers
+//   in
+//                        host memory can be packed; nothing is sent, and the
+//                        batch can still be launched.
 // Otherwise those of the operations.
 //
 // Threads. Not thread-safe. Different batches of one group are ordered by the

@@ -9,6 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "sherd/core/base/error_info.h"
 #include "sherd/testing/local_ranks.h"
@@ -21,6 +22,7 @@ using ::sherd::testing::IsOk;
 using ::sherd::testing::RunLocalRanks;
 using ::sherd::testing::StatusIs;
 using ::testing::AllOf;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 constexpr absl::StatusCode kInvalid = absl::StatusCode::kInvalidArgument;
@@ -226,6 +228,29 @@ TEST(CoalescerErrorTest, NothingIsAddedOrLaunchedAfterLaunch) {
     EXPECT_THAT(batch.LaunchAsync().Wait(),
                 StatusIs(kPrecondition, "launched before"));
     EXPECT_THAT(group.Barrier(), IsOk());
+  });
+}
+
+// What lies on a device is not even read.
+TEST(CoalescerErrorTest, BuffersOnADeviceAreRefusedBeforeAnythingIsSent) {
+  RunLocalRanks(2, [](ProcessGroup& group) {
+    Numbers numbers = {group.rank() + 1, 2}, more = {3, 4};
+    Coalescer batch(group);
+    for (Numbers* each : {&numbers, &more}) {
+      ASSERT_THAT(batch.AllReduce(BytesOf(*each), BytesOf(*each), kInt32,
+                                  ReduceOp::kSum),
+                  IsOk());
+    }
+    const CollectiveOptions on_device = {.device = {DeviceType::kCuda, 0}};
+    for (const absl::Status& status :
+         {batch.Launch(on_device), batch.LaunchAsync(on_device).Wait()}) {
+      EXPECT_THAT(status,
+                  AllOf(StatusIs(absl::StatusCode::kUnimplemented, "cuda:0"),
+                        StatusIs(absl::StatusCode::kUnimplemented,
+                                 "copy them to the host")));
+    }
+    EXPECT_THAT(batch.Launch(), IsOk());
+    EXPECT_THAT(numbers, ElementsAre(3, 4));
   });
 }
 

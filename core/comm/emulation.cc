@@ -80,22 +80,28 @@ MutableBytes Emulation::Out(const CollectiveDesc& desc) const {
   return {static_cast<std::byte*>(desc.out), desc.bytes};
 }
 
-std::byte* Emulation::Scratch(size_t bytes) {
+absl::StatusOr<std::byte*> Emulation::Scratch(size_t bytes) {
   if (scratch_.size() < bytes) scratch_.resize(bytes);
   return scratch_.data();
 }
 
+absl::Status Emulation::Reduce(ReduceOp op, DType dtype, void* out,
+                               absl::Span<const void* const> ins, size_t count,
+                               int divisor) {
+  sherd::Reduce(op, dtype, out, ins, count, divisor);
+  return absl::OkStatus();
+}
+
 absl::Status Emulation::Move(const CollectiveDesc& desc, Post post) {
   ClearLists();
-  std::byte token{};
   const bool is_root = desc.root == rank_;
   const auto to_all = [this](ConstBytes bytes) {
     std::fill(sends_.begin(), sends_.end(), bytes);
   };
   switch (desc.op) {
     case CollectiveOp::kBarrier: {
-      std::byte* const received = Scratch(size_);
-      to_all({&token, 1});
+      SHERD_ASSIGN_OR_RETURN(std::byte* const received, Scratch(size_ + 1));
+      to_all({received + size_, 1});
       for (int r = 0; r < size_; ++r) recvs_[r] = {received + r, 1};
       break;
     }
@@ -145,16 +151,15 @@ absl::Status Emulation::DivideNativeSum(const CollectiveDesc& desc, Post post) {
     return absl::OkStatus();
   }
   const void* const total = desc.out;
-  Reduce(ReduceOp::kAvg, desc.dtype, desc.out, {&total, 1},
-         desc.bytes / SizeOf(desc.dtype), size_);
-  return absl::OkStatus();
+  return Reduce(ReduceOp::kAvg, desc.dtype, desc.out, {&total, 1},
+                desc.bytes / SizeOf(desc.dtype), size_);
 }
 
 absl::Status Emulation::ReduceSmall(const CollectiveDesc& desc, Post post) {
   ClearLists();
   const bool receives =
       desc.op == CollectiveOp::kAllReduce || desc.root == rank_;
-  std::byte* const scratch = Scratch(desc.bytes * size_);
+  SHERD_ASSIGN_OR_RETURN(std::byte* const scratch, Scratch(desc.bytes * size_));
   for (int r = 0; r < size_; ++r) {
     if (desc.op == CollectiveOp::kAllReduce || r == desc.root) {
       sends_[r] = In(desc);
@@ -162,8 +167,8 @@ absl::Status Emulation::ReduceSmall(const CollectiveDesc& desc, Post post) {
     if (receives) recvs_[r] = {scratch + r * desc.bytes, desc.bytes};
   }
   SHERD_RETURN_IF_ERROR(Exchange(desc, post));
-  if (receives) Combine(desc, In(desc), desc.bytes, desc.out);
-  return absl::OkStatus();
+  if (!receives) return absl::OkStatus();
+  return Combine(desc, In(desc), scratch, desc.bytes, desc.out);
 }
 
 size_t Emulation::SliceBytes(const CollectiveDesc& desc) const {
@@ -189,7 +194,7 @@ absl::Status Emulation::ReducePiece(const CollectiveDesc& desc, size_t piece,
                                     Post post) {
   const size_t stride = SliceBytes(desc);
   const Slice own = SliceOf(desc, piece, rank_);
-  std::byte* const scratch = Scratch(stride * size_);
+  SHERD_ASSIGN_OR_RETURN(std::byte* const scratch, Scratch(stride * size_));
   ClearLists();
   for (int r = 0; r < size_; ++r) {
     const Slice slice = SliceOf(desc, piece, r);
@@ -203,7 +208,8 @@ absl::Status Emulation::ReducePiece(const CollectiveDesc& desc, size_t piece,
   std::byte* const result = receives
                                 ? static_cast<std::byte*>(desc.out) + own.offset
                                 : scratch + rank_ * stride;
-  Combine(desc, In(desc).subspan(own.offset, own.size), stride, result);
+  SHERD_RETURN_IF_ERROR(Combine(desc, In(desc).subspan(own.offset, own.size),
+                                scratch, stride, result));
 
   ClearLists();
   for (int r = 0; r < size_; ++r) {
@@ -225,7 +231,7 @@ absl::Status Emulation::ReduceBlocks(const CollectiveDesc& desc, Post post) {
   const size_t stride =
       std::min((longest + kAlignment - 1) / kAlignment * kAlignment,
                kMaxScratch / size_ / kAlignment * kAlignment);
-  std::byte* const scratch = Scratch(stride * size_);
+  SHERD_ASSIGN_OR_RETURN(std::byte* const scratch, Scratch(stride * size_));
   for (size_t offset = 0; offset < longest; offset += stride) {
     const auto part = [&](ConstBytes block) {
       return block.subspan(std::min(offset, block.size()), stride);
@@ -237,22 +243,23 @@ absl::Status Emulation::ReduceBlocks(const CollectiveDesc& desc, Post post) {
       recvs_[r] = {scratch + r * stride, own.size()};
     }
     SHERD_RETURN_IF_ERROR(Exchange(desc, post));
-    if (!own.empty()) {
-      Combine(desc, own, stride, static_cast<std::byte*>(desc.out) + offset);
-    }
+    if (own.empty()) continue;
+    SHERD_RETURN_IF_ERROR(Combine(desc, own, scratch, stride,
+                                  static_cast<std::byte*>(desc.out) + offset));
   }
   return absl::OkStatus();
 }
 
-void Emulation::Combine(const CollectiveDesc& desc, ConstBytes own,
-                        size_t stride, void* out) {
-  if (own.empty()) return;
+absl::Status Emulation::Combine(const CollectiveDesc& desc, ConstBytes own,
+                                const std::byte* scratch, size_t stride,
+                                void* out) {
+  if (own.empty()) return absl::OkStatus();
   for (int r = 0; r < size_; ++r) {
     inputs_[r] = r == rank_ ? static_cast<const void*>(own.data())
-                            : scratch_.data() + r * stride;
+                            : scratch + r * stride;
   }
-  Reduce(desc.reduction, desc.dtype, out, inputs_,
-         own.size() / SizeOf(desc.dtype), size_);
+  return Reduce(desc.reduction, desc.dtype, out, inputs_,
+                own.size() / SizeOf(desc.dtype), size_);
 }
 
 }  // namespace sherd::internal

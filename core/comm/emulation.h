@@ -7,6 +7,8 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "sherd/core/comm/backend.h"
 #include "sherd/core/comm/reduction.h"
 #include "sherd/core/tensor/dtype.h"
@@ -29,6 +31,8 @@ namespace sherd::internal {
 //
 // Memory. At most kMaxScratch bytes, kept for the next call.
 //
+// On other memory than the host's, a derived class has the scratch and reduces.
+//
 // Threads. Run is called by one thread at a time.
 class Emulation {
  public:
@@ -36,6 +40,9 @@ class Emulation {
   using Post = absl::FunctionRef<absl::Status(const CollectiveDesc&)>;
 
   Emulation(NativeOperations native, int rank, int size);
+  Emulation(const Emulation&) = delete;
+  Emulation& operator=(const Emulation&) = delete;
+  virtual ~Emulation() = default;
 
   // `dtype` and `reduction` count for reductions only.
   static OperationPath PathOf(const NativeOperations& native, CollectiveOp op,
@@ -46,6 +53,14 @@ class Emulation {
   absl::Status Run(const CollectiveDesc& desc, Post post);
 
   static constexpr size_t kMaxScratch = size_t{8} << 20;
+
+ protected:
+  // At least so many bytes, until the end of Run or the next call.
+  virtual absl::StatusOr<std::byte*> Scratch(size_t bytes);
+  // As core/comm/reduction.h does it.
+  virtual absl::Status Reduce(ReduceOp op, DType dtype, void* out,
+                              absl::Span<const void* const> ins, size_t count,
+                              int divisor);
 
  private:
   // One rank's share of a piece, in bytes from the start of the buffer.
@@ -58,7 +73,6 @@ class Emulation {
   void ClearLists();
   ConstBytes In(const CollectiveDesc& desc) const;
   MutableBytes Out(const CollectiveDesc& desc) const;
-  std::byte* Scratch(size_t bytes);
   size_t SliceBytes(const CollectiveDesc& desc) const;
   Slice SliceOf(const CollectiveDesc& desc, size_t piece, int rank) const;
 
@@ -67,10 +81,10 @@ class Emulation {
   absl::Status ReduceSmall(const CollectiveDesc& desc, Post post);
   absl::Status ReducePiece(const CollectiveDesc& desc, size_t piece, Post post);
   absl::Status ReduceBlocks(const CollectiveDesc& desc, Post post);
-  // Reduces this rank's `own` with what the others sent into scratch, where
+  // Reduces this rank's `own` with what the others sent into `scratch`, where
   // theirs stand `stride` bytes apart, in rank order.
-  void Combine(const CollectiveDesc& desc, ConstBytes own, size_t stride,
-               void* out);
+  absl::Status Combine(const CollectiveDesc& desc, ConstBytes own,
+                       const std::byte* scratch, size_t stride, void* out);
 
   const NativeOperations native_;
   const int rank_;

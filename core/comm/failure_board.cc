@@ -224,6 +224,41 @@ absl::Status FailureBoard::Join(Deadline deadline) {
   return absl::OkStatus();
 }
 
+absl::StatusOr<std::vector<std::string>> FailureBoard::Exchange(
+    absl::string_view name, absl::string_view value, Deadline deadline) {
+  const auto key = [name](int rank) {
+    return absl::StrCat("exchange/", name, "/", rank);
+  };
+  SHERD_RETURN_IF_ERROR(store_->Set(key(rank_), value));
+  std::vector<std::string> values;
+  for (int rank = 0; rank < size_; ++rank) {
+    for (bool ended = false;;) {
+      absl::StatusOr<std::string> found = store_->Get(
+          key(rank),
+          Deadline::Earlier(deadline, ended ? Now() : Deadline::After(kLook)));
+      if (found.ok()) {
+        values.push_back(*std::move(found));
+        break;
+      }
+      if (!absl::IsDeadlineExceeded(found.status())) return found.status();
+      if (ended) {
+        return WithRank(absl::UnavailableError(absl::StrCat(
+                            "rank ", rank, " died (process ",
+                            ProcessNumber(processes_[rank]), " is gone)")),
+                        rank);
+      }
+      if (deadline.HasPassed()) {
+        return WithRank(absl::DeadlineExceededError(absl::StrCat(
+                            "rank ", rank, " did not come in time")),
+                        rank);
+      }
+      // What it wrote before its end is looked for once more.
+      ended = StateOf(processes_[rank]) == ProcessState::kEnded;
+    }
+  }
+  return values;
+}
+
 void FailureBoard::Report(const absl::Status& status,
                           std::optional<int> blamed) {
   if (RankZeroIsStopped()) return;

@@ -43,6 +43,14 @@ class FailureBoard {
   //   kUnavailable       A rank's process is known, and ended before it joined.
   absl::Status Join(Deadline deadline);
 
+  // Tells all ranks `value`, and returns those of all, by rank. Collective;
+  // after Join; each name once.
+  //   kDeadlineExceeded  A rank did not come; named.
+  //   kUnavailable       A rank's process ended before it came.
+  absl::StatusOr<std::vector<std::string>> Exchange(absl::string_view name,
+                                                    absl::string_view value,
+                                                    Deadline deadline);
+
   // As DescribeOwnProcess() has it on `rank`. After Join.
   const std::string& process(int rank) const { return processes_[rank]; }
 

@@ -19,6 +19,8 @@
 #include "sherd/core/comm/launch_environment.h"
 #include "sherd/core/comm/rendezvous.h"
 #include "sherd/core/comm/roll_call.h"
+#include "sherd/core/tensor/device.h"
+#include "sherd/core/tensor/device_runtime.h"
 
 namespace sherd {
 namespace {
@@ -131,29 +133,75 @@ absl::StatusOr<const Backend*> Usable(absl::string_view name) {
   return backend;
 }
 
-absl::Status CheckCudaPart(const BackendChoice& choice) {
-  if (choice.cuda.empty()) return absl::OkStatus();
-  const std::string part =
-      absl::StrCat("the cuda part of \"", choice.text, "\" cannot be made");
-  SHERD_RETURN_IF_ERROR(Annotate(Usable(choice.cuda).status(), part));
-  return absl::FailedPreconditionError(
-      absl::StrCat(part,
-                   ": this program has no device plugin for CUDA memory. "
-                   "Without tensors on GPUs, ask for \"",
-                   choice.cpu, "\""));
-}
-
 // What this rank can bring to the group.
 struct Candidate {
   // Null with "auto" until all ranks have met, and with an error.
   const Backend* backend = nullptr;
+  // Null without a part for devices.
+  const Backend* device_backend = nullptr;
+  // How many of them this process sees.
+  int devices = 0;
   std::string shm_obstacle;
   absl::Status error;
 };
 
-Candidate FindCandidate(const BackendChoice& choice) {
+absl::Status FindDevicePart(const BackendChoice& choice,
+                            const std::optional<Device>& asked,
+                            Candidate& candidate) {
+  if (choice.cuda.empty()) {
+    return !asked || asked->is_cpu()
+               ? absl::OkStatus()
+               : absl::InvalidArgumentError(absl::StrCat(
+                     "InitOptions::device is ", asked->ToString(),
+                     ", but the backend \"", choice.text,
+                     "\" works on host memory only, expected one such as "
+                     "\"cpu:auto,cuda:nccl\""));
+  }
+  const std::string part =
+      absl::StrCat("the cuda part of \"", choice.text, "\" cannot be made");
+  const std::string remedy =
+      absl::StrCat(". Without tensors on GPUs, ask for \"", choice.cpu, "\"");
+  const auto missing = [&](const absl::Status& status) {
+    return absl::Status(status.code(),
+                        absl::StrCat(part, ": ", status.message(), remedy));
+  };
+  const absl::StatusOr<const Backend*> backend =
+      BackendRegistry::Global().Find(choice.cuda);
+  if (!backend.ok()) return missing(backend.status());
+  if ((*backend)->info().device_type != DeviceType::kCuda) {
+    return missing(absl::FailedPreconditionError(absl::StrCat(
+        "backend ", choice.cuda,
+        " works on host memory, expected one for cuda memory such as nccl")));
+  }
+  const absl::StatusOr<DeviceRuntime*> runtime =
+      DeviceRuntime::For(DeviceType::kCuda);
+  if (!runtime.ok()) return missing(runtime.status());
+  const absl::StatusOr<int> count = (*runtime)->DeviceCount();
+  if (!count.ok()) return missing(count.status());
+  // Last, because it knows less of what is wrong with a driver.
+  const absl::Status usable = (*backend)->Probe();
+  if (!usable.ok()) return missing(usable);
+  candidate.devices = *count;
+  candidate.device_backend = *backend;
+  if (asked && !asked->is_cuda()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("InitOptions::device is ", asked->ToString(),
+                     ", expected cuda or cuda:N for the cuda part of \"",
+                     choice.text, "\""));
+  }
+  if (asked && asked->index >= *count) {
+    return absl::OutOfRangeError(
+        absl::StrCat("InitOptions::device is ", asked->ToString(),
+                     ", but this process sees ", *count,
+                     " devices, cuda:0 to cuda:", *count - 1));
+  }
+  return absl::OkStatus();
+}
+
+Candidate FindCandidate(const BackendChoice& choice,
+                        const std::optional<Device>& device) {
   Candidate candidate;
-  candidate.error = CheckCudaPart(choice);
+  candidate.error = FindDevicePart(choice, device, candidate);
   if (!candidate.error.ok()) return candidate;
   if (choice.cpu == kAuto) {
     const absl::StatusOr<const Backend*> shm = Usable("shm");
@@ -164,7 +212,15 @@ Candidate FindCandidate(const BackendChoice& choice) {
   }
   const absl::StatusOr<const Backend*> found = Usable(choice.cpu);
   candidate.error = found.status();
-  if (found.ok()) candidate.backend = *found;
+  if (!found.ok()) return candidate;
+  candidate.backend = *found;
+  if ((*found)->info().on_device()) {
+    candidate.error = absl::FailedPreconditionError(absl::StrCat(
+        "backend ", choice.cpu,
+        " works on the memory of devices, and every group works on the host's "
+        "too: ask for \"cpu:auto,cuda:",
+        choice.cpu, "\""));
+  }
   return candidate;
 }
 
@@ -182,6 +238,7 @@ absl::StatusOr<RollCall> AgreeOnBackend(Store& store,
            .world_size = place.world_size,
            // "cpu:auto" stands for what "auto" does.
            .backend = choice.cpu,
+           .device_backend = choice.cuda,
            .one_host_only = candidate.backend != nullptr &&
                             candidate.backend->info().one_host_only,
            .shm_obstacle = candidate.shm_obstacle,
@@ -206,6 +263,27 @@ struct Connection {
   std::string bind_address;
 };
 
+// This rank's device: the one that was asked for, otherwise as many ranks as
+// stand before it on its host.
+absl::StatusOr<Device> DeviceFor(const InitOptions& options,
+                                 const LaunchEnvironment& place,
+                                 const Candidate& candidate,
+                                 const RollCall& call) {
+  if (candidate.device_backend == nullptr) return Device();
+  if (options.device && options.device->index >= 0) return *options.device;
+  Device device{candidate.device_backend->info().device_type, 0};
+  if (candidate.devices > 1) {
+    if (!place.local_rank && !call.one_host) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "this rank sees ", candidate.devices,
+          " devices and its launcher does not say which rank of its host it "
+          "is: set LOCAL_RANK or InitOptions::device"));
+    }
+    device.index = place.local_rank.value_or(place.rank) % candidate.devices;
+  }
+  return device;
+}
+
 absl::StatusOr<Connection> Choose(const RollCall& call,
                                   const std::string& master) {
   Connection connection;
@@ -229,6 +307,8 @@ absl::StatusOr<GroupPointer> Join(const InitOptions& options,
       AgreeOnBackend(store, place, choice, candidate, deadline));
   SHERD_ASSIGN_OR_RETURN(const Connection connection,
                          Choose(call, rendezvous.master));
+  SHERD_ASSIGN_OR_RETURN(const Device device,
+                         DeviceFor(options, place, candidate, call));
   return ProcessGroup::Create(
       *connection.backend,
       {.name = options.group_name,
@@ -238,7 +318,9 @@ absl::StatusOr<GroupPointer> Join(const InitOptions& options,
        .timeout = timeout,
        .on_destroy = [life = rendezvous.life] { life->Leave(); },
        .bind_address = connection.bind_address,
-       .join_deadline = deadline});
+       .join_deadline = deadline,
+       .device_backend = candidate.device_backend,
+       .device = device});
 }
 
 absl::StatusOr<GroupPointer> MeetAndJoin(const InitOptions& options,
@@ -247,7 +329,7 @@ absl::StatusOr<GroupPointer> MeetAndJoin(const InitOptions& options,
                                          const BackendChoice& choice,
                                          absl::Duration timeout) {
   const Deadline deadline = Deadline::After(timeout);
-  Candidate candidate = FindCandidate(choice);
+  Candidate candidate = FindCandidate(choice, options.device);
   const bool threads = candidate.backend != nullptr &&
                        candidate.backend->info().ranks_are_threads;
   SHERD_RETURN_IF_ERROR(CheckNoDefault(threads));

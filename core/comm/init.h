@@ -9,6 +9,7 @@
 #include "absl/time/time.h"
 #include "sherd/core/comm/process_group.h"
 #include "sherd/core/comm/store.h"
+#include "sherd/core/tensor/device.h"
 
 namespace sherd {
 
@@ -18,6 +19,7 @@ struct InitOptions {
   // are on one host that lets them, otherwise gloo. Or one name per device:
   // "cpu:gloo,cuda:nccl"; then every part must be there, and a part that is
   // not is an error that names it, also on a machine without such a device.
+  // "nccl" is "cpu:auto,cuda:nccl".
   // Empty: SHERD_BACKEND, otherwise "auto".
   std::string backend;
   // Unset: from init_method, otherwise from the launcher's variables, in the
@@ -39,6 +41,10 @@ struct InitOptions {
   // five minutes.
   std::optional<absl::Duration> timeout;
   std::string group_name = "default";
+  // With a device part: this rank's device, of that type. Unset, or without an
+  // index: the device with the number of this rank among those of its host,
+  // modulo the number of devices that the process sees.
+  std::optional<Device> device;
 };
 
 // Connects this rank to the others and makes the result the default group of

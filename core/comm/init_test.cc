@@ -312,6 +312,16 @@ TEST_F(InitTest, APartForCudaThatCannotBeMadeIsNamed) {
   EXPECT_THAT((*cpu_only)->Destroy(), IsOk());
 }
 
+TEST_F(InitTest, ADeviceNeedsAPartThatWorksOnIt) {
+  EXPECT_THAT(Init({.backend = "local",
+                    .rank = 0,
+                    .world_size = 1,
+                    .device = Device{DeviceType::kCuda, 0}}),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       AllOf(HasSubstr("InitOptions::device is cuda:0"),
+                             HasSubstr("works on host memory only"))));
+}
+
 TEST_F(InitTest, RejectsMalformedPairs) {
   for (const auto& [text, words] :
        {std::pair("cpu:gloo,cpu:mpi", "Duplicate device type cpu"),

@@ -14,6 +14,7 @@
 #include "sherd/core/comm/call_comparison.h"
 #include "sherd/core/comm/collective_call.h"
 #include "sherd/core/comm/collective_queue.h"
+#include "sherd/core/comm/device_group.h"
 #include "sherd/core/comm/emulation.h"
 #include "sherd/core/comm/failure_board.h"
 #include "sherd/core/comm/flight_dump.h"
@@ -124,8 +125,8 @@ absl::Status ProcessGroup::Pass(FaultPoint point,
       {.point = point, .rank = world_rank, .subject = subject});
 }
 
-inline absl::Status ProcessGroup::Pass(FaultPoint point,
-                                       const CollectiveDesc& desc) const {
+absl::Status ProcessGroup::Pass(FaultPoint point,
+                                const CollectiveDesc& desc) const {
   return FaultPointsAreArmed() ? Pass(point, Name(desc.op)) : absl::OkStatus();
 }
 
@@ -325,7 +326,15 @@ Work ProcessGroup::RecvAsync(MutableBytes recv, int source, int64_t tag,
 }
 
 OperationPath ProcessGroup::PathOf(CollectiveOp op, DType dtype,
-                                   ReduceOp reduction) const {
+                                   ReduceOp reduction,
+                                   DeviceType device) const {
+  if (device != DeviceType::kCpu) {
+    const BackendInfo* const info = device_backend();
+    if (info == nullptr || info->device_type != device) {
+      return OperationPath::kUnsupported;
+    }
+    return Emulation::PathOf(info->native, op, dtype, reduction);
+  }
   return Emulation::PathOf(backend_info_.native, op, dtype, reduction);
 }
 
@@ -367,11 +376,15 @@ absl::Status ProcessGroup::Admit(const CollectiveCall& call) const {
                   "backend ", backend_info_.name, " has no ", Name(desc.op),
                   " and nothing from which it could be made")));
   }
-  return absl::OkStatus();
+  return options_.device_backend == nullptr ? absl::OkStatus()
+                                            : CheckBuffers(desc, Device());
 }
 
 absl::Status ProcessGroup::Run(CollectiveCall call,
                                const CollectiveOptions& options) {
+  if (!options.device.is_cpu()) {
+    return RunOnDevice(std::move(call), options, nullptr);
+  }
   SHERD_RETURN_IF_ERROR(Admit(call));
   call.desc.deadline = DeadlineOf(options);
   call.desc.sequence = sequence_.fetch_add(1, std::memory_order_relaxed) + 1;
@@ -382,6 +395,7 @@ absl::Status ProcessGroup::Run(CollectiveCall call,
 
 Work ProcessGroup::Start(CollectiveCall call,
                          const CollectiveOptions& options) {
+  if (!options.device.is_cpu()) return StartOnDevice(std::move(call), options);
   if (absl::Status status = Admit(call); !status.ok()) {
     return Work(std::move(status));
   }
@@ -396,6 +410,9 @@ Work ProcessGroup::Start(CollectiveCall call,
 
 absl::Status ProcessGroup::RunMessage(CollectiveCall call,
                                       const CollectiveOptions& options) {
+  if (!options.device.is_cpu()) {
+    return RunOnDevice(std::move(call), options, nullptr);
+  }
   SHERD_RETURN_IF_ERROR(Admit(call));
   call.desc.deadline = DeadlineOf(options);
   if (CollectiveQueue* const queue = MessageQueue(call.desc, false)) {
@@ -408,6 +425,7 @@ absl::Status ProcessGroup::RunMessage(CollectiveCall call,
 
 Work ProcessGroup::StartMessage(CollectiveCall call,
                                 const CollectiveOptions& options) {
+  if (!options.device.is_cpu()) return StartOnDevice(std::move(call), options);
   if (absl::Status status = Admit(call); !status.ok()) {
     return Work(std::move(status));
   }
@@ -433,7 +451,8 @@ FlightTicket ProcessGroup::Record(const CollectiveDesc& desc, bool started) {
   call.tag = desc.tag;
   call.bytes = desc.bytes;
   for (const ConstBytes& entry : desc.sends) call.bytes += entry.size();
-  call.path = PathOf(desc.op, desc.dtype, desc.reduction);
+  call.path = PathOf(desc.op, desc.dtype, desc.reduction,
+                     desc.on_device ? options_.device.type : DeviceType::kCpu);
   call.sequence = desc.sequence;
   call.deadline = desc.deadline;
   call.started = started;
@@ -486,7 +505,7 @@ absl::Status ProcessGroup::ExecuteMessage(CollectiveDesc desc) {
 }
 
 absl::Status ProcessGroup::Transfer(CollectiveDesc& desc) {
-  if (desc.even) ListEvenBlocks(desc);
+  if (desc.even) ListEvenBlocks(desc, even_blocks_);
   const auto post = [this](CollectiveDesc part) {
     run_mutex_.AssertHeld();
     part.sequence = ++posted_;
@@ -511,7 +530,8 @@ absl::Status ProcessGroup::Transfer(CollectiveDesc& desc) {
   return emulation_->Run(desc, post);
 }
 
-void ProcessGroup::ListEvenBlocks(CollectiveDesc& desc) {
+void ProcessGroup::ListEvenBlocks(CollectiveDesc& desc,
+                                  EvenBlocks& blocks) const {
   const bool is_root = desc.root == rank();
   const size_t n = desc.bytes;
   const bool sends = desc.op == CollectiveOp::kAllToAllV ||
@@ -521,15 +541,15 @@ void ProcessGroup::ListEvenBlocks(CollectiveDesc& desc) {
                      (desc.op == CollectiveOp::kGather && is_root);
   if (sends) {
     const auto* const from = static_cast<const std::byte*>(desc.in);
-    even_sends_.resize(size());
-    for (int r = 0; r < size(); ++r) even_sends_[r] = {from + r * n, n};
-    desc.sends = even_sends_;
+    blocks.sends.resize(size());
+    for (int r = 0; r < size(); ++r) blocks.sends[r] = {from + r * n, n};
+    desc.sends = blocks.sends;
   }
   if (recvs) {
     auto* const to = static_cast<std::byte*>(desc.out);
-    even_recvs_.resize(size());
-    for (int r = 0; r < size(); ++r) even_recvs_[r] = {to + r * n, n};
-    desc.recvs = even_recvs_;
+    blocks.recvs.resize(size());
+    for (int r = 0; r < size(); ++r) blocks.recvs[r] = {to + r * n, n};
+    desc.recvs = blocks.recvs;
   }
 }
 
@@ -563,7 +583,9 @@ absl::Status ProcessGroup::Poison(const CollectiveDesc& desc,
   board_->Report(
       absl::IsInvalidArgument(status) ? status : Describe(desc, status), peer);
   if (comparison_ != nullptr) comparison_->Fail();
-  communicator_->Abort();
+  if (communicator_ != nullptr) communicator_->Abort();
+  if (device_ != nullptr) device_->Abort();
+  absl::MutexLock one_at_a_time(&poison_mutex_);
   {
     // An abort by this program, or another thread's failure, is the cause,
     // whatever the backend says of it.

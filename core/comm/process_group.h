@@ -11,6 +11,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -28,6 +29,7 @@
 #include "sherd/core/comm/store.h"
 #include "sherd/core/comm/watchdog.h"
 #include "sherd/core/comm/work.h"
+#include "sherd/core/tensor/device.h"
 #include "sherd/core/tensor/dtype.h"
 #include "sherd/core/tensor/storage.h"
 
@@ -36,8 +38,10 @@ namespace sherd {
 namespace internal {
 class CallComparison;
 class CollectiveQueue;
+class DeviceGroup;
 class Emulation;
 class FailureBoard;
+class WorkState;
 struct CollectiveCall;
 struct Place;
 }  // namespace internal
@@ -45,6 +49,9 @@ struct Place;
 struct CollectiveOptions {
   // How long this call may take. Unset: the group's timeout.
   std::optional<absl::Duration> timeout;
+  // Where the buffers lie: the host's memory, or that of the group's device(),
+  // with or without its index. The same kind on all ranks.
+  Device device = {};
 };
 
 struct ProcessGroupOptions {
@@ -69,6 +76,11 @@ struct ProcessGroupOptions {
   // The process of each rank, as a group that has them all knows it: one that
   // has ended is not waited for. Empty: not known.
   std::vector<std::string> processes;
+  // What works on the memory of a device, and outlives the group; on all ranks
+  // or on none. Null: the group has no device part.
+  const Backend* device_backend = nullptr;
+  // This rank's, of the type of device_backend; with an index.
+  Device device;
 };
 
 struct NewGroupOptions {
@@ -89,6 +101,27 @@ struct NewGroupOptions {
 //
 // Overlap. Buffers of one call do not overlap, except for the in-place forms
 // that a call names.
+//
+// Devices. A group may have a device part beside its host part. With
+// CollectiveOptions::device all buffers of a call lie in the memory of this
+// rank's device(), and an operation is work on a stream of it:
+//   Foo       queues it on the calling thread's CurrentStream of the device and
+//             returns: OK says that it is queued. What is queued on the stream
+//             later finds the result; the host waits with Synchronize().
+//   FooAsync  queues it on a stream of the group, behind what the current
+//             stream holds; Work::WaitOnStream() lets the current stream wait
+//             for it, Work::Wait() the host.
+// Operations of a group run in the order of the calls, whatever their streams.
+// Send and Recv on a device stand in that order, too, and equal tags of two
+// ranks match in it; where two ranks do both, they do it in one Batch. Buffers
+// stay valid until the operation ended; lists may go when the call returned.
+// Every operation ends within its deadline, counted from the call: then, and
+// when a rank is lost or made another call, the group is poisoned and the
+// streams go on with receive buffers unspecified; Synchronize(), Work and every
+// later call say why.
+// In a stream that is captured into a graph nothing is watched, and deadlines
+// do not count: FooAsync joins the graph by WaitOnStream(), and the group
+// outlives the graph.
 //
 // Errors. No call throws. The ErrorInfo of an error carries group, operation,
 // sequence number and, where known, the rank to blame:
@@ -158,6 +191,13 @@ class ProcessGroup {
   bool is_member() const { return options_.rank >= 0; }
   const std::string& name() const { return options_.name; }
   const BackendInfo& backend() const { return backend_info_; }
+
+  // The device, with its index, on whose memory this rank's device part works;
+  // unset if the group has none or this process is no member. Ranks may have
+  // devices of different numbers.
+  std::optional<Device> device() const;
+  // What carries out operations on device(); null without a device part.
+  const BackendInfo* device_backend() const;
   absl::Duration timeout() const { return options_.timeout; }
 
   // Entry r is the place of rank r among all ranks of the job.
@@ -184,9 +224,38 @@ class ProcessGroup {
   // forever, like memory from it, which may be used in any group.
   Allocator& shard_allocator() const;
 
-  // How `op` is carried out, and for reductions, with these types.
+  // How `op` is carried out, and for reductions, with these types; on the
+  // host's memory or, if `device` is of the type of device(), on that.
   OperationPath PathOf(CollectiveOp op, DType dtype = DType::kFloat32,
-                       ReduceOp reduction = ReduceOp::kSum) const;
+                       ReduceOp reduction = ReduceOp::kSum,
+                       DeviceType device = DeviceType::kCpu) const;
+
+  // Waits until the host may read what this rank's operations on device() left,
+  // of those that were called so far, and returns the first error of the group.
+  // Bounded by their deadlines. Not collective. OK if there is nothing to wait
+  // for; not while one of the streams is captured.
+  absl::Status Synchronize();
+
+  // Makes the calls on device() that `calls` makes on this group, in their
+  // synchronous forms on this thread, one operation: they run together, in any
+  // order, and none before `calls` returned. An error of `calls` is returned,
+  // and the group is poisoned if calls were made before. Not nested.
+  //   kFailedPrecondition  The group has no device part.
+  //   kUnimplemented       A call in it is not kNative.
+  absl::Status Batch(absl::FunctionRef<absl::Status()> calls);
+
+  // Memory of device() of the kind that operations move fastest once it is
+  // registered. Lives forever.
+  //   kFailedPrecondition  The group has no device part.
+  absl::StatusOr<Allocator*> DeviceAllocator() const;
+
+  // Tells the backend that operations will often use `buffer`, memory of
+  // device(), until the result and its copies are gone or the group is
+  // destroyed; the memory is freed later. The same buffer again shares the
+  // registration. Collective where the backend says so: all ranks call it in
+  // the same order, outside of graphs. OK, and of no effect, where the backend
+  // gains nothing by it.
+  absl::StatusOr<std::shared_ptr<const void>> Register(MutableBytes buffer);
 
   // Returns once every rank has called it.
   absl::Status Barrier(const CollectiveOptions& options = {});
@@ -357,7 +426,10 @@ class ProcessGroup {
   // Leaves the group: waits for this rank's own pending operations, closes its
   // connections and forgets the default group if it is this one. Later calls
   // return kFailedPrecondition. Not collective: call Barrier() first unless it
-  // is known that no rank needs this one any more. Again: OK.
+  // is known that no rank needs this one any more. Again: OK. A device part
+  // waits a second for the other ranks to leave as well. Without Destroy it
+  // is left as it is when the group goes: a destructor calls no vendor's
+  // library.
   absl::Status Destroy();
 
   // Ends the group from any thread: running and later calls fail with `cause`.
@@ -378,14 +450,60 @@ class ProcessGroup {
   ProcessGroup(const Backend& backend, ProcessGroupOptions options);
 
   // `operation`: for errors.
+  // Where a group's communicator on devices comes from.
+  struct DeviceOrigin;
+  // What a rank brings to the device part.
+  struct DeviceFacts;
+  // The group as its device part sees it.
+  class DeviceOwner;
+
   static absl::StatusOr<std::shared_ptr<ProcessGroup>> Create(
       const Backend& backend, ProcessGroupOptions options,
-      absl::string_view operation);
+      absl::string_view operation, DeviceOrigin& origin);
   absl::Status Connect(Deadline deadline);
   absl::Status MakeCommunicator(Deadline deadline);
+  CommunicatorOptions OptionsForCommunicator(Deadline deadline) const;
+  // `split`: this rank's color and key, if all ranks of this group part it.
+  struct SplitChoice {
+    int color;
+    int key;
+    // Of all ranks.
+    bool has_devices;
+  };
   absl::StatusOr<std::shared_ptr<ProcessGroup>> MakeChild(
       std::vector<int> ranks, const NewGroupOptions& options,
-      bool member = true);
+      const SplitChoice* split = nullptr);
+
+  absl::Status ConnectDevice(Deadline deadline, DeviceOrigin& origin);
+  DeviceFacts FindDeviceFacts(const DeviceOrigin& origin) const;
+  absl::StatusOr<std::unique_ptr<Communicator>> MakeDeviceCommunicator(
+      CommunicatorOptions options, DeviceOrigin& origin,
+      absl::Span<const DeviceFacts> facts);
+  absl::StatusOr<std::vector<absl::Status>> TellOutcome(absl::string_view step,
+                                                        const absl::Status& own,
+                                                        Deadline deadline);
+  void SplitDevice(const ProcessGroupOptions& child, const SplitChoice& split,
+                   DeviceOrigin& origin);
+  bool AllLeave();
+  void CloseDevice();
+
+  // Collectives and messages on the device; of an asynchronous one, `work` is
+  // what it becomes.
+  absl::Status RunOnDevice(internal::CollectiveCall call,
+                           const CollectiveOptions& options,
+                           std::shared_ptr<internal::WorkState>* work);
+  Work StartOnDevice(internal::CollectiveCall call,
+                     const CollectiveOptions& options);
+  absl::Status AdmitOnDevice(const internal::CollectiveCall& call,
+                             const Device& device) const;
+  // In a group with a device part: that the buffers lie in `place`.
+  absl::Status CheckBuffers(const CollectiveDesc& desc,
+                            const Device& place) const;
+  absl::Status QueueOnDevice(CollectiveDesc desc,
+                             std::shared_ptr<internal::WorkState>* work);
+  absl::Status CarryOnDevice(const CollectiveDesc& desc,
+                             const internal::FlightTicket& ticket,
+                             std::shared_ptr<internal::WorkState>* work);
 
   internal::Place place() const;
 
@@ -412,8 +530,12 @@ class ProcessGroup {
       ABSL_LOCKS_EXCLUDED(open_mutex_);
   absl::Status Transfer(CollectiveDesc& desc)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(run_mutex_);
-  void ListEvenBlocks(CollectiveDesc& desc)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(run_mutex_);
+  // Lists for the forms that are called with one contiguous buffer.
+  struct EvenBlocks {
+    std::vector<ConstBytes> sends;
+    std::vector<MutableBytes> recvs;
+  };
+  void ListEvenBlocks(CollectiveDesc& desc, EvenBlocks& blocks) const;
   absl::Status PostAndWait(const CollectiveDesc& desc);
   // Where tests make this rank fail.
   absl::Status Pass(FaultPoint point, absl::string_view subject) const;
@@ -443,9 +565,7 @@ class ProcessGroup {
   absl::Mutex run_mutex_ ABSL_ACQUIRED_BEFORE(state_mutex_);
   // Counts what is posted, of which an emulated operation has several.
   uint64_t posted_ ABSL_GUARDED_BY(run_mutex_) = 0;
-  // Lists for the forms that are called with one contiguous buffer.
-  std::vector<ConstBytes> even_sends_ ABSL_GUARDED_BY(run_mutex_);
-  std::vector<MutableBytes> even_recvs_ ABSL_GUARDED_BY(run_mutex_);
+  EvenBlocks even_blocks_ ABSL_GUARDED_BY(run_mutex_);
 
   // Counts collectives, in the order in which they are called.
   std::atomic<uint64_t> sequence_{0};
@@ -459,6 +579,8 @@ class ProcessGroup {
 
   // Held by Abort while it uses communicator_, and to end it.
   absl::Mutex abort_mutex_;
+  // Held while the cause of a failure is looked for.
+  absl::Mutex poison_mutex_ ABSL_ACQUIRED_BEFORE(state_mutex_);
 
   mutable absl::Mutex state_mutex_;
   // False once poison_ or destroyed_ is set: looked at without the lock.
@@ -473,6 +595,14 @@ class ProcessGroup {
   // the first. Declared late, like queue_: their threads use the members above.
   std::vector<std::unique_ptr<internal::CollectiveQueue>> peers_
       ABSL_GUARDED_BY(peers_mutex_);
+
+  // The device part; null without one. Made with the group; its call_mutex()
+  // guards what follows it.
+  std::unique_ptr<DeviceOwner> device_owner_;
+  std::shared_ptr<internal::DeviceGroup> device_;
+  EvenBlocks device_blocks_;
+  // The last call in a batch.
+  CollectiveDesc batched_;
 
   // Runs asynchronous collectives in order on a thread that the first starts.
   const std::unique_ptr<internal::CollectiveQueue> queue_;

@@ -14,11 +14,13 @@
 #include "sherd/core/base/status_macros.h"
 #include "sherd/core/comm/call_comparison.h"
 #include "sherd/core/comm/collective_queue.h"
+#include "sherd/core/comm/device_group.h"
 #include "sherd/core/comm/emulation.h"
 #include "sherd/core/comm/failure_board.h"
 #include "sherd/core/comm/flight_dump.h"
 #include "sherd/core/comm/flight_recorder.h"
 #include "sherd/core/comm/process_group.h"
+#include "sherd/core/comm/process_group_device.h"
 #include "sherd/core/comm/watchdog.h"
 
 namespace sherd {
@@ -117,16 +119,25 @@ ProcessGroup::ProcessGroup(const Backend& backend, ProcessGroupOptions options)
       peers_(2 * options_.size),
       queue_(std::make_unique<CollectiveQueue>()) {}
 
-ProcessGroup::~ProcessGroup() { Destroy().IgnoreError(); }
+ProcessGroup::~ProcessGroup() {
+  if (device_ != nullptr && !IsDestroyed()) {
+    SHERD_LOG(kWarning) << "group \"" << name()
+                        << "\" was not destroyed: what it has on "
+                        << options_.device.ToString() << " stays behind";
+    device_->Abandon();
+  }
+  Destroy().IgnoreError();
+}
 
 absl::StatusOr<std::shared_ptr<ProcessGroup>> ProcessGroup::Create(
     const Backend& backend, ProcessGroupOptions options) {
-  return Create(backend, std::move(options), "init");
+  DeviceOrigin origin;
+  return Create(backend, std::move(options), "init", origin);
 }
 
 absl::StatusOr<std::shared_ptr<ProcessGroup>> ProcessGroup::Create(
     const Backend& backend, ProcessGroupOptions options,
-    absl::string_view operation) {
+    absl::string_view operation, DeviceOrigin& origin) {
   if (options.size < 1 || options.rank < 0 || options.rank >= options.size) {
     return absl::InvalidArgumentError(
         absl::StrCat("rank ", options.rank, " of world size ", options.size,
@@ -135,7 +146,9 @@ absl::StatusOr<std::shared_ptr<ProcessGroup>> ProcessGroup::Create(
   const Deadline deadline =
       options.join_deadline.value_or(Deadline::After(options.timeout));
   auto group = absl::WrapUnique(new ProcessGroup(backend, std::move(options)));
-  if (absl::Status status = group->Connect(deadline); !status.ok()) {
+  absl::Status status = group->Connect(deadline);
+  if (status.ok()) status = group->ConnectDevice(deadline, origin);
+  if (!status.ok()) {
     // It never was a member: it neither leaves the group, which might be that
     // of another process with the same rank, nor retires from its store.
     {
@@ -162,15 +175,18 @@ absl::Status ProcessGroup::Connect(Deadline deadline) {
         " connects ranks of one host only: use gloo or mpi"));
   }
   if (size() == 1) return absl::OkStatus();
-  // Where the backend does not compare calls itself, the host does. Before the
-  // connection, which waits for all ranks.
-  if (!backend_info_.compares_calls && check != CallCheck::kOff &&
-      backend_info_.native.Has(CollectiveOp::kAllToAllV)) {
+  // Where the backend does not compare calls itself, the host does, and with a
+  // device part always. Before the connection, which waits for all ranks.
+  const bool on_devices = device().has_value();
+  const bool on_host = !backend_info_.compares_calls &&
+                       backend_info_.native.Has(CollectiveOp::kAllToAllV);
+  if (check != CallCheck::kOff && (on_host || on_devices)) {
     if (one_host_ && check == CallCheck::kAuto) {
       SHERD_ASSIGN_OR_RETURN(
           comparison_,
           CallComparison::OnBoard(store(), rank(), size(), deadline));
-    } else {
+      if (on_devices) comparison_->ExpectDeviceCalls();
+    } else if (on_host) {
       comparison_ = CallComparison::ByMessages(rank(), size());
     }
   }
@@ -185,8 +201,8 @@ absl::Status ProcessGroup::Connect(Deadline deadline) {
   return absl::OkStatus();
 }
 
-absl::Status ProcessGroup::MakeCommunicator(Deadline deadline) {
-  SHERD_RETURN_IF_ERROR(Pass(FaultPoint::kBeforeConnecting, name()));
+CommunicatorOptions ProcessGroup::OptionsForCommunicator(
+    Deadline deadline) const {
   CommunicatorOptions options = {.group = name(),
                                  .rank = rank(),
                                  .size = size(),
@@ -196,7 +212,13 @@ absl::Status ProcessGroup::MakeCommunicator(Deadline deadline) {
                                  .world_size = options_.world_size,
                                  .one_host = one_host_};
   if (!options_.bind_address.empty()) options.address = options_.bind_address;
-  SHERD_ASSIGN_OR_RETURN(communicator_, backend_.CreateCommunicator(options));
+  return options;
+}
+
+absl::Status ProcessGroup::MakeCommunicator(Deadline deadline) {
+  SHERD_RETURN_IF_ERROR(Pass(FaultPoint::kBeforeConnecting, name()));
+  SHERD_ASSIGN_OR_RETURN(communicator_, backend_.CreateCommunicator(
+                                            OptionsForCommunicator(deadline)));
   {
     absl::MutexLock lock(&state_mutex_);
     peer_memory_ = communicator_->peer_memory();
@@ -214,8 +236,9 @@ absl::StatusOr<std::shared_ptr<ProcessGroup>> ProcessGroup::NewGroup(
 
 absl::StatusOr<std::shared_ptr<ProcessGroup>> ProcessGroup::Split(
     int color, int key, const NewGroupOptions& options) {
-  using Choice = std::array<int64_t, 2>;
-  const Choice own = {color, key};
+  // The third: whether this rank's device part can be split with the others'.
+  using Choice = std::array<int64_t, 3>;
+  const Choice own = {color, key, device_ != nullptr ? 1 : 0};
   std::vector<Choice> choices(size());
   SHERD_RETURN_IF_ERROR(AllGather(
       ConstBytes(reinterpret_cast<const std::byte*>(own.data()), sizeof(own)),
@@ -227,17 +250,26 @@ absl::StatusOr<std::shared_ptr<ProcessGroup>> ProcessGroup::Split(
   }
   std::stable_sort(ranks.begin(), ranks.end(),
                    [&](int a, int b) { return choices[a][1] < choices[b][1]; });
-  return MakeChild(std::move(ranks), options, /*member=*/color >= 0);
+  const bool has_devices =
+      std::all_of(choices.begin(), choices.end(),
+                  [](const Choice& choice) { return choice[2] != 0; });
+  const SplitChoice split = {color, key, has_devices};
+  return MakeChild(std::move(ranks), options, &split);
 }
 
 absl::StatusOr<std::shared_ptr<ProcessGroup>> ProcessGroup::MakeChild(
-    std::vector<int> ranks, const NewGroupOptions& options, bool member) {
+    std::vector<int> ranks, const NewGroupOptions& options,
+    const SplitChoice* split) {
   const auto fail = [this](absl::Status status) {
     return InGroup(std::move(status), name(), rank(), "new_group");
   };
   if (!is_member()) {
     return fail(absl::FailedPreconditionError(
         "this process is not a member of the group"));
+  }
+  if (device_ != nullptr && device_->IsInBatch()) {
+    return fail(absl::FailedPreconditionError(
+        "called within a batch of the group: end it before"));
   }
   if (options.timeout && *options.timeout <= absl::ZeroDuration()) {
     return fail(absl::InvalidArgumentError("timeout must be above zero"));
@@ -257,6 +289,7 @@ absl::StatusOr<std::shared_ptr<ProcessGroup>> ProcessGroup::MakeChild(
   child.name = absl::StrCat(name(), "/", label);
   child.size = static_cast<int>(ranks.size());
   const auto place = std::find(ranks.begin(), ranks.end(), rank());
+  const bool member = split == nullptr || split->color >= 0;
   child.rank = member && place != ranks.end()
                    ? static_cast<int>(place - ranks.begin())
                    : -1;
@@ -269,6 +302,19 @@ absl::StatusOr<std::shared_ptr<ProcessGroup>> ProcessGroup::MakeChild(
   child.bind_address = options_.bind_address;
   const std::string prefix = absl::StrCat("groups/", label);
   child.store = std::make_shared<PrefixStore>(prefix, options_.store);
+  child.device_backend = options_.device_backend;
+  child.device = options_.device;
+  DeviceOrigin origin;
+  if (split != nullptr && split->has_devices) {
+    SplitDevice(child, *split, origin);
+  } else if (device_ != nullptr && !usable_.load(std::memory_order_acquire)) {
+    origin.parent = device_;
+    for (int r = 0; r < size(); ++r) {
+      if (std::find(ranks.begin(), ranks.end(), r) == ranks.end()) {
+        origin.excluded.push_back(r);
+      }
+    }
+  }
   if (child.rank < 0) {
     return absl::WrapUnique(new ProcessGroup(backend_, std::move(child)));
   }
@@ -278,10 +324,16 @@ absl::StatusOr<std::shared_ptr<ProcessGroup>> ProcessGroup::MakeChild(
                         << " stay behind: " << status.ToString();
     }
   };
-  return Create(backend_, std::move(child), "new_group");
+  return Create(backend_, std::move(child), "new_group", origin);
 }
 
 absl::Status ProcessGroup::Destroy() {
+  if (IsDestroyed()) return absl::OkStatus();
+  if (device_ != nullptr && device_->IsInBatch()) {
+    return InGroup(absl::FailedPreconditionError(
+                       "called within a batch of the group: end it before"),
+                   name(), rank(), "destroy");
+  }
   queue_->WaitIdle();
   std::vector<CollectiveQueue*> queues;
   {
@@ -291,6 +343,7 @@ absl::Status ProcessGroup::Destroy() {
     }
   }
   for (CollectiveQueue* const queue : queues) queue->WaitIdle();
+  if (device_ != nullptr) device_->Synchronize().IgnoreError();
   {
     absl::MutexLock lock(&state_mutex_);
     if (destroyed_) return absl::OkStatus();
@@ -301,6 +354,7 @@ absl::Status ProcessGroup::Destroy() {
   Pass(FaultPoint::kDestroy, name()).IgnoreError();
   // Before the locks that ending an operation takes.
   watch_.Stop();
+  if (device_ != nullptr) CloseDevice();
   if (is_member()) {
     absl::MutexLock running(&run_mutex_);
     absl::WriterMutexLock open(&open_mutex_);
@@ -328,6 +382,7 @@ void ProcessGroup::Abort(absl::Status cause) {
     absl::MutexLock lock(&abort_mutex_);
     if (comparison_ != nullptr) comparison_->Fail();
     if (communicator_ != nullptr) communicator_->Abort();
+    if (device_ != nullptr) device_->Abort();
   }
   DumpOnce(internal::FlightReason::kAbort, cause.message());
 }

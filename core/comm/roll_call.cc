@@ -20,7 +20,7 @@ namespace {
 
 constexpr char kVerdictKey[] = "roll/verdict";
 constexpr char kAuto[] = "auto";
-constexpr size_t kEntryFields = 7;
+constexpr size_t kEntryFields = 8;
 constexpr size_t kVerdictFields = 7;
 constexpr int kNobody = -1;
 
@@ -39,7 +39,7 @@ std::string Encode(const RollEntry& entry) {
        OneLine(entry.shm_obstacle), OneLine(entry.host.network),
        OneLine(entry.host.machine),
        absl::StrCat(static_cast<int>(entry.error.code())),
-       OneLine(entry.error.message())},
+       OneLine(entry.error.message()), OneLine(entry.device_backend)},
       "\n");
 }
 
@@ -64,6 +64,7 @@ absl::StatusOr<RollEntry> DecodeEntry(int rank, absl::string_view text) {
   entry.shm_obstacle = fields[2];
   entry.host = {fields[3], fields[4]};
   entry.error = absl::Status(static_cast<absl::StatusCode>(code), fields[6]);
+  entry.device_backend = fields[7];
   return entry;
 }
 
@@ -126,27 +127,32 @@ absl::Status CheckSizes(const RollEntry& own, const RollEntry& entry) {
       entry.rank);
 }
 
+// As in BackendChoice::text.
+std::string Asked(const RollEntry& entry) {
+  if (entry.device_backend.empty()) return entry.backend;
+  return absl::StrCat("cpu:", entry.backend, ",cuda:", entry.device_backend);
+}
+
 // Blames the first rank that is not with the majority.
 absl::Status CheckBackends(const std::vector<RollEntry>& entries) {
   std::map<std::string, int> votes;
-  for (const RollEntry& entry : entries) ++votes[entry.backend];
+  for (const RollEntry& entry : entries) ++votes[Asked(entry)];
   if (votes.size() == 1) return absl::OkStatus();
-  std::string common = entries[0].backend;
+  std::string common = Asked(entries[0]);
   for (const auto& [name, count] : votes) {
     if (count > votes[common]) common = name;
   }
   const auto with = std::find_if(
       entries.begin(), entries.end(),
-      [&](const RollEntry& entry) { return entry.backend == common; });
+      [&](const RollEntry& entry) { return Asked(entry) == common; });
   const auto against = std::find_if(
       entries.begin(), entries.end(),
-      [&](const RollEntry& entry) { return entry.backend != common; });
-  return WithRank(
-      absl::InvalidArgumentError(absl::StrCat(
-          "rank ", against->rank, " asks for the backend \"", against->backend,
-          "\", rank ", with->rank, " for \"", with->backend,
-          "\": all ranks must ask for the same one")),
-      against->rank);
+      [&](const RollEntry& entry) { return Asked(entry) != common; });
+  return WithRank(absl::InvalidArgumentError(absl::StrCat(
+                      "rank ", against->rank, " asks for the backend \"",
+                      Asked(*against), "\", rank ", with->rank, " for \"",
+                      Asked(*with), "\": all ranks must ask for the same one")),
+                  against->rank);
 }
 
 RollCall Decide(const std::vector<RollEntry>& entries) {
@@ -174,15 +180,22 @@ RollCall Decide(const std::vector<RollEntry>& entries) {
   return call;
 }
 
+// Waits a while for the entries of the ranks from `first` on, so that those
+// which come a little later find the verdict.
+void AwaitOthers(Store& store, const RollEntry& own, int first,
+                 Deadline deadline, std::vector<int>& came) {
+  const Deadline grace =
+      Deadline::Earlier(deadline, Deadline::After(kReadGrace));
+  for (int rank = first; rank < own.world_size; ++rank) {
+    if (store.Get(EntryKey(rank), grace).ok()) came.push_back(rank);
+  }
+}
+
 // Rank 0's part. `came` receives the ranks whose entry is there.
 absl::StatusOr<RollCall> Compare(Store& store, const RollEntry& own,
                                  Deadline deadline, std::vector<int>& came) {
   if (!own.error.ok()) {
-    const Deadline grace =
-        Deadline::Earlier(deadline, Deadline::After(kReadGrace));
-    for (int rank = 1; rank < own.world_size; ++rank) {
-      if (store.Get(EntryKey(rank), grace).ok()) came.push_back(rank);
-    }
+    AwaitOthers(store, own, 1, deadline, came);
     return WithRank(own.error, own.rank);
   }
   std::vector<RollEntry> entries = {own};
@@ -196,6 +209,7 @@ absl::StatusOr<RollCall> Compare(Store& store, const RollEntry& own,
     came.push_back(rank);
     SHERD_ASSIGN_OR_RETURN(RollEntry entry, DecodeEntry(rank, *text));
     if (!entry.error.ok()) {
+      AwaitOthers(store, own, rank + 1, deadline, came);
       return WithRank(Annotate(entry.error, absl::StrCat("rank ", rank)), rank);
     }
     SHERD_RETURN_IF_ERROR(CheckSizes(own, entry));
@@ -248,6 +262,10 @@ absl::StatusOr<RollCall> CallRoll(Store& store, const RollEntry& own,
   SHERD_RETURN_IF_ERROR(store.Set(EntryKey(own.rank), Encode(own)));
   if (own.rank == 0) return Lead(store, own, deadline);
   if (!own.error.ok()) {
+    store
+        .Wait({kVerdictKey},
+              Deadline::Earlier(deadline, Deadline::After(kReadGrace)))
+        .IgnoreError();
     store.Set(ReadKey(own.rank), "").IgnoreError();
     return WithRank(own.error, own.rank);
   }

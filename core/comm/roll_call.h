@@ -16,8 +16,9 @@ namespace sherd::internal {
 struct RollEntry {
   int rank = 0;
   int world_size = 1;
-  // As in BackendChoice::text.
+  // As in BackendChoice::cpu and BackendChoice::cuda.
   std::string backend;
+  std::string device_backend;
   // The backend cannot connect hosts.
   bool one_host_only = false;
   // With the backend "auto": why this rank cannot use shared memory. Empty if
@@ -56,9 +57,10 @@ struct RollCall {
 //   kFailedPrecondition  The backend is for one host and ranks are on several.
 //   kDeadlineExceeded    Ranks did not come; named.
 //   other                The `error` of some entry.
-// The rank that brought `error` does not wait for others, but for rank 0: it
-// waits up to kReadGrace for the other ranks to read any error, since its
-// process may hold the store and may be about to end.
+// The rank that brought `error` waits up to kReadGrace for the verdict, so that
+// rank 0, if it comes a little later, finds the entry and not a life that was
+// given up. Rank 0 waits as long for the other ranks to read any error, since
+// its process may hold the store and may be about to end.
 absl::StatusOr<RollCall> CallRoll(Store& store, const RollEntry& own,
                                   Deadline deadline);
 inline constexpr absl::Duration kReadGrace = absl::Seconds(1);

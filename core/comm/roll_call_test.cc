@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -148,6 +149,20 @@ TEST(RollCallTest, AnotherBackendIsTheSameErrorOnAllRanks) {
   }
 }
 
+TEST(RollCallTest, AnotherBackendForDevicesIsTheSameErrorOnAllRanks) {
+  for (const char* other : {"", "rccl"}) {
+    const Results results = Call(3, [other](RollEntry& entry) {
+      entry.device_backend = entry.rank == 1 ? other : "nccl";
+    });
+    ExpectOnAll(results, absl::StatusCode::kInvalidArgument,
+                "rank 0 for \"cpu:gloo,cuda:nccl\"", 1);
+    ExpectOnAll(results, absl::StatusCode::kInvalidArgument,
+                *other == '\0' ? "asks for the backend \"gloo\""
+                               : "asks for the backend \"cpu:gloo,cuda:rccl\"",
+                1);
+  }
+}
+
 TEST(RollCallTest, AnotherWorldSizeIsTheSameErrorOnAllRanks) {
   ExpectOnAll(Call(4,
                    [](RollEntry& entry) {
@@ -167,6 +182,19 @@ TEST(RollCallTest, AnErrorOfOneRankReachesAll) {
                      }),
                 absl::StatusCode::kNotFound, "no such backend", unable);
   }
+}
+
+TEST(RollCallTest, ARankThatCannotTakePartGivesRankZeroTimeToCome) {
+  constexpr absl::Duration kTime = absl::Milliseconds(50);
+  HashStore store;
+  RollEntry entry = Entry(1, 2);
+  entry.error = absl::NotFoundError("no such backend");
+  const absl::Time start = absl::Now();
+  EXPECT_THAT(CallRoll(store, entry, Deadline::After(kTime)),
+              StatusIs(absl::StatusCode::kNotFound, "no such backend"));
+  EXPECT_GE(absl::Now() - start, kTime);
+  EXPECT_THAT(CallRoll(store, Entry(0, 2), Deadline::After(absl::Seconds(60))),
+              StatusIs(absl::StatusCode::kNotFound, "rank 1: no such backend"));
 }
 
 TEST(RollCallTest, MissingRanksAreNamedByAllThatCame) {
@@ -190,8 +218,9 @@ TEST(RollCallTest, MissingRanksAreNamedByAllThatCame) {
 }
 
 TEST(RollCallTest, EntriesOfSomethingElseAreErrors) {
-  for (const char* garbage : {"", "\n\n\n\n\n\n", "2", "2\nx\n\na\nb\nfive\n",
-                              "GET / HTTP/1.0\r\n\r\n"}) {
+  for (const char* garbage :
+       {"", "\n\n\n\n\n\n\n", "2", "2\nx\n\na\nb\nfive\n\n",
+        "GET / HTTP/1.0\r\n\r\n"}) {
     HashStore store;
     ASSERT_THAT(store.Set("roll/1", garbage), IsOk());
     // So that rank 0 does not wait for it to read the error.

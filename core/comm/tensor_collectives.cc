@@ -15,6 +15,9 @@
 #include "sherd/core/base/error_info.h"
 #include "sherd/core/base/status_macros.h"
 #include "sherd/core/comm/backend.h"
+#include "sherd/core/tensor/device.h"
+#include "sherd/core/tensor/device_runtime.h"
+#include "sherd/core/tensor/device_stream.h"
 #include "sherd/core/tensor/dtype.h"
 #include "sherd/core/tensor/shape.h"
 #include "sherd/core/tensor/storage.h"
@@ -29,6 +32,8 @@ struct Buffers {
   std::vector<ConstBytes> sends;
   std::vector<MutableBytes> recvs;
   DType dtype = kUInt8;
+  // Of all tensors.
+  Device device;
   absl::InlinedVector<std::shared_ptr<Storage>, 2> storages;
 };
 
@@ -53,16 +58,21 @@ constexpr Label kRecv = {"receive"};
 
 enum class Access { kRead, kWrite };
 
-absl::Status CheckTensor(Label label, const Tensor& tensor, Access access) {
+absl::Status CheckTensor(Label label, const Tensor& tensor, Access access,
+                         const std::optional<Device>& device) {
   if (!tensor.defined()) {
     return Invalid(label.ToString(),
                    " is undefined; make it with Tensor::Empty or another "
                    "factory first");
   }
-  if (!tensor.device().is_cpu()) {
+  if (!tensor.device().is_cpu() && tensor.device() != device) {
     return Invalid(label.ToString(), " is on device ",
-                   tensor.device().ToString(),
-                   ", expected cpu: pass a tensor in host memory");
+                   tensor.device().ToString(), ", expected cpu",
+                   device ? absl::StrCat(" or ", device->ToString(),
+                                         ", this rank's device in the group")
+                          : std::string(": pass a tensor in host memory, or "
+                                        "Init with a backend for its device, "
+                                        "such as \"cpu:auto,cuda:nccl\""));
   }
   if (!tensor.is_contiguous()) {
     return Invalid(
@@ -168,11 +178,18 @@ class Preparation {
  private:
   bool Add(Label label, const Tensor& tensor, Access access) {
     if (!ok()) return false;
-    Check(CheckTensor(label, tensor, access));
+    Check(CheckTensor(label, tensor, access, group_.device()));
     if (!ok()) return false;
     if (!first_) {
       first_ = label;
       buffers_.dtype = tensor.dtype();
+      buffers_.device = tensor.device();
+    } else if (tensor.device() != buffers_.device) {
+      Check(Invalid("tensors on different devices: ", first_->ToString(),
+                    " is on ", buffers_.device.ToString(), " and ",
+                    label.ToString(), " on ", tensor.device().ToString(),
+                    "; move one of them with To"));
+      return false;
     } else if (tensor.dtype() != buffers_.dtype) {
       Check(Invalid("tensors with different dtypes: ", first_->ToString(),
                     " is ", Name(buffers_.dtype), " and ", label.ToString(),
@@ -423,12 +440,38 @@ absl::StatusOr<Buffers> PrepareRecv(const ProcessGroup& group, Tensor& tensor) {
   return std::move(call).Finish();
 }
 
-// Starts a call whose buffers live until its operation ended.
+CollectiveOptions On(const Device& device, const CollectiveOptions& options) {
+  CollectiveOptions on_device = options;
+  on_device.device = device;
+  return on_device;
+}
+
+// Makes a call whose buffers live until its operation ended: `call` gets them
+// and the options.
 template <typename Call>
-Work Start(absl::StatusOr<Buffers> buffers, const Call& call) {
+absl::Status Run(const absl::StatusOr<Buffers>& buffers,
+                 const CollectiveOptions& options, const Call& call) {
+  SHERD_RETURN_IF_ERROR(buffers.status());
+  if (buffers->device.is_cpu()) return call(*buffers, options);
+  const absl::Status status = call(*buffers, On(buffers->device, options));
+  // It is queued, and the tensors may go.
+  const DeviceStream stream = CurrentStream(buffers->device);
+  for (const std::shared_ptr<Storage>& storage : buffers->storages) {
+    storage->UsedOn(stream);
+  }
+  return status;
+}
+
+template <typename Call>
+Work Start(absl::StatusOr<Buffers> buffers, const CollectiveOptions& options,
+           const Call& call) {
   if (!buffers.ok()) return Work(std::move(buffers).status());
   auto kept = std::make_shared<const Buffers>(*std::move(buffers));
-  Work work = call(*kept);
+  Work work = call(*kept, On(kept->device, options));
+  if (!kept->device.is_cpu()) {
+    work.Keep(std::move(kept));
+    return work;
+  }
   return std::move(work).Then(
       [kept = std::move(kept)](absl::Status status) { return status; });
 }
@@ -437,193 +480,225 @@ Work Start(absl::StatusOr<Buffers> buffers, const Call& call) {
 
 absl::Status Broadcast(ProcessGroup& group, Tensor& tensor, int root,
                        const CollectiveOptions& options) {
-  SHERD_ASSIGN_OR_RETURN(const Buffers b,
-                         PrepareBroadcast(group, tensor, root));
-  return group.Broadcast(b.recv, root, options);
+  return Run(PrepareBroadcast(group, tensor, root), options,
+             [&](const Buffers& b, const CollectiveOptions& on) {
+               return group.Broadcast(b.recv, root, on);
+             });
 }
 
 Work BroadcastAsync(ProcessGroup& group, Tensor& tensor, int root,
                     const CollectiveOptions& options) {
-  return Start(PrepareBroadcast(group, tensor, root), [&](const Buffers& b) {
-    return group.BroadcastAsync(b.recv, root, options);
-  });
+  return Start(PrepareBroadcast(group, tensor, root), options,
+               [&](const Buffers& b, const CollectiveOptions& on) {
+                 return group.BroadcastAsync(b.recv, root, on);
+               });
 }
 
 absl::Status AllReduce(ProcessGroup& group, Tensor& tensor, ReduceOp op,
                        const CollectiveOptions& options) {
-  SHERD_ASSIGN_OR_RETURN(const Buffers b, PrepareAllReduce(group, tensor));
-  return group.AllReduce(b.send, b.recv, b.dtype, op, options);
+  return Run(PrepareAllReduce(group, tensor), options,
+             [&](const Buffers& b, const CollectiveOptions& on) {
+               return group.AllReduce(b.send, b.recv, b.dtype, op, on);
+             });
 }
 
 Work AllReduceAsync(ProcessGroup& group, Tensor& tensor, ReduceOp op,
                     const CollectiveOptions& options) {
-  return Start(PrepareAllReduce(group, tensor), [&](const Buffers& b) {
-    return group.AllReduceAsync(b.send, b.recv, b.dtype, op, options);
-  });
+  return Start(PrepareAllReduce(group, tensor), options,
+               [&](const Buffers& b, const CollectiveOptions& on) {
+                 return group.AllReduceAsync(b.send, b.recv, b.dtype, op, on);
+               });
 }
 
 absl::Status Reduce(ProcessGroup& group, Tensor& tensor, ReduceOp op, int root,
                     const CollectiveOptions& options) {
-  SHERD_ASSIGN_OR_RETURN(const Buffers b, PrepareReduce(group, tensor, root));
-  return group.Reduce(b.send, b.recv, b.dtype, op, root, options);
+  return Run(PrepareReduce(group, tensor, root), options,
+             [&](const Buffers& b, const CollectiveOptions& on) {
+               return group.Reduce(b.send, b.recv, b.dtype, op, root, on);
+             });
 }
 
 Work ReduceAsync(ProcessGroup& group, Tensor& tensor, ReduceOp op, int root,
                  const CollectiveOptions& options) {
-  return Start(PrepareReduce(group, tensor, root), [&](const Buffers& b) {
-    return group.ReduceAsync(b.send, b.recv, b.dtype, op, root, options);
-  });
+  return Start(PrepareReduce(group, tensor, root), options,
+               [&](const Buffers& b, const CollectiveOptions& on) {
+                 return group.ReduceAsync(b.send, b.recv, b.dtype, op, root,
+                                          on);
+               });
 }
 
 absl::Status AllGather(ProcessGroup& group, const Tensor& send,
                        absl::Span<Tensor> recvs,
                        const CollectiveOptions& options) {
-  SHERD_ASSIGN_OR_RETURN(const Buffers b, PrepareAllGather(group, send, recvs));
-  return group.AllGatherV(b.send, b.recvs, options);
+  return Run(PrepareAllGather(group, send, recvs), options,
+             [&](const Buffers& b, const CollectiveOptions& on) {
+               return group.AllGatherV(b.send, b.recvs, on);
+             });
 }
 
 Work AllGatherAsync(ProcessGroup& group, const Tensor& send,
                     absl::Span<Tensor> recvs,
                     const CollectiveOptions& options) {
-  return Start(PrepareAllGather(group, send, recvs), [&](const Buffers& b) {
-    return group.AllGatherVAsync(b.send, b.recvs, options);
-  });
+  return Start(PrepareAllGather(group, send, recvs), options,
+               [&](const Buffers& b, const CollectiveOptions& on) {
+                 return group.AllGatherVAsync(b.send, b.recvs, on);
+               });
 }
 
 absl::Status AllGatherIntoTensor(ProcessGroup& group, const Tensor& send,
                                  Tensor& recv,
                                  const CollectiveOptions& options) {
-  SHERD_ASSIGN_OR_RETURN(const Buffers b,
-                         PrepareAllGatherIntoTensor(group, send, recv));
-  return group.AllGather(b.send, b.recv, options);
+  return Run(PrepareAllGatherIntoTensor(group, send, recv), options,
+             [&](const Buffers& b, const CollectiveOptions& on) {
+               return group.AllGather(b.send, b.recv, on);
+             });
 }
 
 Work AllGatherIntoTensorAsync(ProcessGroup& group, const Tensor& send,
                               Tensor& recv, const CollectiveOptions& options) {
-  return Start(PrepareAllGatherIntoTensor(group, send, recv),
-               [&](const Buffers& b) {
-                 return group.AllGatherAsync(b.send, b.recv, options);
+  return Start(PrepareAllGatherIntoTensor(group, send, recv), options,
+               [&](const Buffers& b, const CollectiveOptions& on) {
+                 return group.AllGatherAsync(b.send, b.recv, on);
                });
 }
 
 absl::Status Gather(ProcessGroup& group, const Tensor& send,
                     absl::Span<Tensor> recvs, int root,
                     const CollectiveOptions& options) {
-  SHERD_ASSIGN_OR_RETURN(const Buffers b,
-                         PrepareGather(group, send, recvs, root));
-  return group.GatherV(b.send, b.recvs, root, options);
+  return Run(PrepareGather(group, send, recvs, root), options,
+             [&](const Buffers& b, const CollectiveOptions& on) {
+               return group.GatherV(b.send, b.recvs, root, on);
+             });
 }
 
 Work GatherAsync(ProcessGroup& group, const Tensor& send,
                  absl::Span<Tensor> recvs, int root,
                  const CollectiveOptions& options) {
-  return Start(PrepareGather(group, send, recvs, root), [&](const Buffers& b) {
-    return group.GatherVAsync(b.send, b.recvs, root, options);
-  });
+  return Start(PrepareGather(group, send, recvs, root), options,
+               [&](const Buffers& b, const CollectiveOptions& on) {
+                 return group.GatherVAsync(b.send, b.recvs, root, on);
+               });
 }
 
 absl::Status Scatter(ProcessGroup& group, absl::Span<const Tensor> sends,
                      Tensor& recv, int root, const CollectiveOptions& options) {
-  SHERD_ASSIGN_OR_RETURN(const Buffers b,
-                         PrepareScatter(group, sends, recv, root));
-  return group.ScatterV(b.sends, b.recv, root, options);
+  return Run(PrepareScatter(group, sends, recv, root), options,
+             [&](const Buffers& b, const CollectiveOptions& on) {
+               return group.ScatterV(b.sends, b.recv, root, on);
+             });
 }
 
 Work ScatterAsync(ProcessGroup& group, absl::Span<const Tensor> sends,
                   Tensor& recv, int root, const CollectiveOptions& options) {
-  return Start(PrepareScatter(group, sends, recv, root), [&](const Buffers& b) {
-    return group.ScatterVAsync(b.sends, b.recv, root, options);
-  });
+  return Start(PrepareScatter(group, sends, recv, root), options,
+               [&](const Buffers& b, const CollectiveOptions& on) {
+                 return group.ScatterVAsync(b.sends, b.recv, root, on);
+               });
 }
 
 absl::Status ReduceScatter(ProcessGroup& group, absl::Span<const Tensor> sends,
                            Tensor& recv, ReduceOp op,
                            const CollectiveOptions& options) {
-  SHERD_ASSIGN_OR_RETURN(const Buffers b,
-                         PrepareReduceScatter(group, sends, recv));
-  return group.ReduceScatterV(b.sends, b.recv, b.dtype, op, options);
+  return Run(PrepareReduceScatter(group, sends, recv), options,
+             [&](const Buffers& b, const CollectiveOptions& on) {
+               return group.ReduceScatterV(b.sends, b.recv, b.dtype, op, on);
+             });
 }
 
 Work ReduceScatterAsync(ProcessGroup& group, absl::Span<const Tensor> sends,
                         Tensor& recv, ReduceOp op,
                         const CollectiveOptions& options) {
-  return Start(PrepareReduceScatter(group, sends, recv), [&](const Buffers& b) {
-    return group.ReduceScatterVAsync(b.sends, b.recv, b.dtype, op, options);
-  });
+  return Start(PrepareReduceScatter(group, sends, recv), options,
+               [&](const Buffers& b, const CollectiveOptions& on) {
+                 return group.ReduceScatterVAsync(b.sends, b.recv, b.dtype, op,
+                                                  on);
+               });
 }
 
 absl::Status ReduceScatterTensor(ProcessGroup& group, const Tensor& send,
                                  Tensor& recv, ReduceOp op,
                                  const CollectiveOptions& options) {
-  SHERD_ASSIGN_OR_RETURN(const Buffers b,
-                         PrepareReduceScatterTensor(group, send, recv));
-  return group.ReduceScatter(b.send, b.recv, b.dtype, op, options);
+  return Run(PrepareReduceScatterTensor(group, send, recv), options,
+             [&](const Buffers& b, const CollectiveOptions& on) {
+               return group.ReduceScatter(b.send, b.recv, b.dtype, op, on);
+             });
 }
 
 Work ReduceScatterTensorAsync(ProcessGroup& group, const Tensor& send,
                               Tensor& recv, ReduceOp op,
                               const CollectiveOptions& options) {
-  return Start(
-      PrepareReduceScatterTensor(group, send, recv), [&](const Buffers& b) {
-        return group.ReduceScatterAsync(b.send, b.recv, b.dtype, op, options);
-      });
+  return Start(PrepareReduceScatterTensor(group, send, recv), options,
+               [&](const Buffers& b, const CollectiveOptions& on) {
+                 return group.ReduceScatterAsync(b.send, b.recv, b.dtype, op,
+                                                 on);
+               });
 }
 
 absl::Status AllToAll(ProcessGroup& group, absl::Span<const Tensor> sends,
                       absl::Span<Tensor> recvs,
                       const CollectiveOptions& options) {
-  SHERD_ASSIGN_OR_RETURN(const Buffers b, PrepareAllToAll(group, sends, recvs));
-  return group.AllToAllV(b.sends, b.recvs, options);
+  return Run(PrepareAllToAll(group, sends, recvs), options,
+             [&](const Buffers& b, const CollectiveOptions& on) {
+               return group.AllToAllV(b.sends, b.recvs, on);
+             });
 }
 
 Work AllToAllAsync(ProcessGroup& group, absl::Span<const Tensor> sends,
                    absl::Span<Tensor> recvs, const CollectiveOptions& options) {
-  return Start(PrepareAllToAll(group, sends, recvs), [&](const Buffers& b) {
-    return group.AllToAllVAsync(b.sends, b.recvs, options);
-  });
+  return Start(PrepareAllToAll(group, sends, recvs), options,
+               [&](const Buffers& b, const CollectiveOptions& on) {
+                 return group.AllToAllVAsync(b.sends, b.recvs, on);
+               });
 }
 
 absl::Status AllToAllSingle(ProcessGroup& group, const Tensor& send,
                             Tensor& recv, const Splits& splits,
                             const CollectiveOptions& options) {
-  SHERD_ASSIGN_OR_RETURN(const Buffers b,
-                         PrepareAllToAllSingle(group, send, recv, splits));
-  return group.AllToAllV(b.sends, b.recvs, options);
+  return Run(PrepareAllToAllSingle(group, send, recv, splits), options,
+             [&](const Buffers& b, const CollectiveOptions& on) {
+               return group.AllToAllV(b.sends, b.recvs, on);
+             });
 }
 
 Work AllToAllSingleAsync(ProcessGroup& group, const Tensor& send, Tensor& recv,
                          const Splits& splits,
                          const CollectiveOptions& options) {
-  return Start(PrepareAllToAllSingle(group, send, recv, splits),
-               [&](const Buffers& b) {
-                 return group.AllToAllVAsync(b.sends, b.recvs, options);
+  return Start(PrepareAllToAllSingle(group, send, recv, splits), options,
+               [&](const Buffers& b, const CollectiveOptions& on) {
+                 return group.AllToAllVAsync(b.sends, b.recvs, on);
                });
 }
 
 absl::Status Send(ProcessGroup& group, const Tensor& tensor, int destination,
                   int64_t tag, const CollectiveOptions& options) {
-  SHERD_ASSIGN_OR_RETURN(const Buffers b, PrepareSend(group, tensor));
-  return group.Send(b.send, destination, tag, options);
+  return Run(PrepareSend(group, tensor), options,
+             [&](const Buffers& b, const CollectiveOptions& on) {
+               return group.Send(b.send, destination, tag, on);
+             });
 }
 
 Work SendAsync(ProcessGroup& group, const Tensor& tensor, int destination,
                int64_t tag, const CollectiveOptions& options) {
-  return Start(PrepareSend(group, tensor), [&](const Buffers& b) {
-    return group.SendAsync(b.send, destination, tag, options);
-  });
+  return Start(PrepareSend(group, tensor), options,
+               [&](const Buffers& b, const CollectiveOptions& on) {
+                 return group.SendAsync(b.send, destination, tag, on);
+               });
 }
 
 absl::Status Recv(ProcessGroup& group, Tensor& tensor, int source, int64_t tag,
                   const CollectiveOptions& options) {
-  SHERD_ASSIGN_OR_RETURN(const Buffers b, PrepareRecv(group, tensor));
-  return group.Recv(b.recv, source, tag, options);
+  return Run(PrepareRecv(group, tensor), options,
+             [&](const Buffers& b, const CollectiveOptions& on) {
+               return group.Recv(b.recv, source, tag, on);
+             });
 }
 
 Work RecvAsync(ProcessGroup& group, Tensor& tensor, int source, int64_t tag,
                const CollectiveOptions& options) {
-  return Start(PrepareRecv(group, tensor), [&](const Buffers& b) {
-    return group.RecvAsync(b.recv, source, tag, options);
-  });
+  return Start(PrepareRecv(group, tensor), options,
+               [&](const Buffers& b, const CollectiveOptions& on) {
+                 return group.RecvAsync(b.recv, source, tag, on);
+               });
 }
 
 }  // namespace sherd

@@ -14,10 +14,14 @@ namespace sherd {
 
 // The collectives of ProcessGroup over tensors. P is group.size().
 //
-// Tensors. Defined, in host memory and contiguous; those that are received
-// into also writable. All tensors of one call have one dtype. An element may be
-// of any dtype; what can be reduced says CheckReduction. Data travels straight
-// between the tensors' memory, without a copy.
+// Tensors. Defined, contiguous, and all of one call in host memory or all on
+// group.device(), the same on all ranks; those that are received into also
+// writable. All tensors of one call have one dtype. An element may be of any
+// dtype; what can be reduced says CheckReduction. Data travels straight between
+// the tensors' memory, without a copy.
+//
+// Devices. As ProcessGroup says: a call on a device is queued, on the current
+// stream; tensors may be dropped once it returned.
 //
 // Collective, errors, threads: as for the method of ProcessGroup with the name.
 // What a tensor breaks of the rules here is kInvalidArgument with operation,

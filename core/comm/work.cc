@@ -6,6 +6,45 @@
 #include "sherd/core/comm/work_state.h"
 
 namespace sherd {
+namespace {
+
+using internal::WorkState;
+using Sources = std::vector<std::shared_ptr<WorkState>>;
+
+// Ends some time after `sources` did; who waits for it drives them.
+class LaterState final : public WorkState {
+ public:
+  // `on_stream`: nothing is left to do on the host once they ended, and that
+  // of the first of them that had ended before is `ended`.
+  LaterState(Sources sources, bool on_stream, absl::Status ended)
+      : sources_(std::move(sources)),
+        on_stream_(on_stream),
+        ended_(std::move(ended)) {}
+
+  bool IsDone() override {
+    for (const auto& source : sources_) {
+      if (!source->IsDone()) return false;
+    }
+    return WorkState::IsDone();
+  }
+  const absl::Status& Await() override {
+    for (const auto& source : sources_) source->Await();
+    return WorkState::Await();
+  }
+  absl::Status AwaitOnStream() override {
+    if (!on_stream_) return Await();
+    absl::Status first = ended_;
+    for (const auto& source : sources_) first.Update(source->AwaitOnStream());
+    return first;
+  }
+
+ private:
+  const Sources sources_;
+  const bool on_stream_;
+  const absl::Status ended_;
+};
+
+}  // namespace
 
 Work::Work(std::shared_ptr<internal::WorkState> state)
     : state_(std::move(state)) {}
@@ -20,11 +59,20 @@ absl::Status Work::Wait() {
   return status_;
 }
 
+absl::Status Work::WaitOnStream() {
+  return state_ == nullptr ? status_ : state_->AwaitOnStream();
+}
+
+void Work::Keep(std::shared_ptr<const void> kept) {
+  if (state_ != nullptr) state_->Keep(std::move(kept));
+}
+
 bool Work::Test() { return state_ == nullptr || state_->IsDone(); }
 
 Work Work::Then(std::function<absl::Status(absl::Status)> next) && {
   if (state_ == nullptr) return Work(next(std::move(status_)));
-  auto result = std::make_shared<internal::WorkState>();
+  auto result = std::make_shared<LaterState>(
+      Sources{state_}, /*on_stream=*/false, absl::OkStatus());
   state_->OnFinish(
       [result, next = std::move(next)](const absl::Status& status) mutable {
         absl::Status outcome = next(status);
@@ -44,7 +92,17 @@ Work WhenAll(std::vector<Work> works) {
     std::atomic<size_t> unfinished;
   };
   auto outcomes = std::make_shared<Outcomes>(works.size());
-  auto result = std::make_shared<internal::WorkState>();
+  Sources sources;
+  absl::Status ended;
+  for (const Work& work : works) {
+    if (work.state_ != nullptr) {
+      sources.push_back(work.state_);
+    } else {
+      ended.Update(work.status_);
+    }
+  }
+  auto result = std::make_shared<LaterState>(
+      std::move(sources), /*on_stream=*/true, std::move(ended));
   for (size_t i = 0; i < works.size(); ++i) {
     // The Work that comes back is dropped: `result` tells of the end.
     (void)std::move(works[i]).Then([outcomes, result, i](absl::Status status) {

@@ -38,26 +38,38 @@ class Work {
   // called again. Bounded by the operation's deadline.
   [[nodiscard]] absl::Status Wait();
 
+  // Makes what is queued from now on on the calling thread's current stream of
+  // the operation's device (core/tensor/device_stream.h) run after the
+  // operation, and returns at once: OK does not say that it ended well, which
+  // Wait() and the group do. An operation on the host's memory is waited for.
+  [[nodiscard]] absl::Status WaitOnStream();
+
   // True if the operation ended. Drives it forward where the backend needs
   // the caller for that. Never blocks.
   bool Test();
+
+  // Keeps `kept` until the operation ended, even if all Works were dropped.
+  void Keep(std::shared_ptr<const void> kept);
 
   // A Work that ends once this one has and `next`, called with its outcome,
   // has returned what becomes the new outcome.
   //
   // Threads. `next` runs on the thread that ends the operation, or here if it
-  // has ended: it must not wait for collectives of the group. What it captured
+  // has ended: it must not wait for collectives of the group, nor call a device
+  // plugin. WaitOnStream() of the new Work waits for `next`. What it captured
   // is released before the new Work ends, and lives until the operation ended
   // even if all Works were dropped.
   [[nodiscard]] Work Then(std::function<absl::Status(absl::Status)> next) &&;
 
  private:
+  friend Work WhenAll(std::vector<Work> works);
+
   std::shared_ptr<internal::WorkState> state_;
   absl::Status status_;
 };
 
 // Ends once all of `works` have. Its outcome is that of the first, in their
-// order, that failed.
+// order, that failed. WaitOnStream() is that of each.
 [[nodiscard]] Work WhenAll(std::vector<Work> works);
 
 }  // namespace sherd

@@ -2,6 +2,7 @@
 #define SHERD_CORE_COMM_WORK_STATE_H_
 
 #include <functional>
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -16,6 +17,11 @@ namespace sherd::internal {
 // written once and published by the notification.
 class WorkState {
  public:
+  WorkState() = default;
+  WorkState(const WorkState&) = delete;
+  WorkState& operator=(const WorkState&) = delete;
+  virtual ~WorkState() = default;
+
   using Continuation = std::function<void(const absl::Status&)>;
 
   void Finish(absl::Status status) {
@@ -43,11 +49,23 @@ class WorkState {
     continuation(status_);
   }
 
-  bool IsDone() const { return done_.HasBeenNotified(); }
-  const absl::Status& Await() const {
+  // Keeps what it is given until the operation ended.
+  virtual void Keep(std::shared_ptr<const void> kept) {
+    OnFinish([kept = std::move(kept)](const absl::Status&) {});
+  }
+
+  virtual bool IsDone() { return done_.HasBeenNotified(); }
+  virtual const absl::Status& Await() {
     done_.WaitForNotification();
     return status_;
   }
+  // As Work::WaitOnStream.
+  virtual absl::Status AwaitOnStream() { return Await(); }
+
+ protected:
+  const absl::Notification& done() const { return done_; }
+  // After it.
+  const absl::Status& status() const { return status_; }
 
  private:
   absl::Notification done_;
