@@ -57,15 +57,17 @@ struct SaveOptions {
 // when no manifest names them. Two saves must not write one directory at the
 // same time.
 //
-// Buffers. Read until the call returns. Contiguous shards are written from
-// where they lie, others through at most 1 MiB.
+// Buffers. Read until the call returns. Contiguous shards in host memory are
+// written from where they lie, others through at most 1 MiB, and shards on a
+// device through 8 MiB of pinned memory: one half is copied while the other is
+// written. What the current stream of the device holds comes before.
 //
 // Errors. One rank's error is every rank's, naming the rank, and the old
 // checkpoint stays.
 //   kInvalidArgument     Names, layouts or path differ between ranks, a name is
 //                        empty, not UTF-8 or too long, a tensor belongs to
 //                        another group.
-//   kFailedPrecondition  A tensor is not initialised or not in host memory.
+//   kFailedPrecondition  A tensor is not initialised or has no data.
 //   kResourceExhausted   Not enough space; the message has both numbers.
 //   kUnavailable         A rank died; named. If it was in the last step, the
 //                        new checkpoint may have replaced the old one.
@@ -108,8 +110,8 @@ struct LoadOptions {
 //   kNotFound            No checkpoint there, or it has no tensor of that name.
 //   kInvalidArgument     dtype or sizes are not those that were saved; names or
 //                        layouts differ between ranks.
-//   kFailedPrecondition  A destination is not initialised, or not writable host
-//                        memory.
+//   kFailedPrecondition  A destination is not initialised, not writable or
+//                        without data.
 //   kUnimplemented       A later version wrote the checkpoint.
 //   kDataLoss            Manifest or data are damaged or incomplete; names
 //                        file, tensor and offset.
@@ -117,7 +119,8 @@ struct LoadOptions {
 //
 // Cost. Each byte that is needed is read once over all ranks, straight into the
 // destination where the bytes are contiguous there, otherwise through at most
-// 256 KiB. Two small collectives; for tensors whose pieces are short (see
+// 256 KiB, and for a device through 8 MiB of pinned memory, after which it is
+// complete. Two small collectives; for tensors whose pieces are short (see
 // min_read_bytes) also one exchange each, with staging of the tensor's bytes /
 // ranks. Where several ranks hold a shard, one exchange for the tensor hands on
 // what one of them has read.

@@ -279,7 +279,9 @@ class Loader {
             .offsets = offsets,
             .strides = Dims(tensor.strides().begin(), tensor.strides().end()),
             .data = tensor.data(),
-            .owner = tensor.storage()};
+            .owner = tensor.storage(),
+            .device = tensor.device(),
+            .storage = tensor.storage().get()};
   }
 
   // Reads this rank's parts of a tensor and trades them for its shards.

@@ -15,6 +15,7 @@
 #include "sherd/core/tensor/storage.h"
 #include "sherd/core/tensor/strided_copy.h"
 #include "sherd/serialization/box_pieces.h"
+#include "sherd/serialization/device_blocks.h"
 
 namespace sherd {
 namespace {
@@ -72,9 +73,8 @@ absl::Status CheckFits(const std::string& path, const SafetensorsEntry& entry,
         SafetensorsDTypeName(tensor.dtype()), " ", FormatDims(sizes)));
   }
   if (tensor.numel() != 0 && tensor.data() == nullptr) {
-    return absl::FailedPreconditionError(
-        absl::StrCat(path, ": tensor \"", entry.name,
-                     "\" in memory has no data that the host can reach"));
+    return absl::FailedPreconditionError(absl::StrCat(
+        path, ": tensor \"", entry.name, "\" in memory has no data"));
   }
   return absl::OkStatus();
 }
@@ -146,6 +146,13 @@ absl::Status SafetensorsFile::ReadTensorInto(absl::string_view name,
   const Dims zeros(destination.dim(), 0);
   std::vector<std::byte> staging;
   const BoxInArray box = BoxOf(destination.sizes(), zeros, destination);
+  if (!destination.device().is_cpu()) {
+    return WriteDeviceBox(box, destination.device(),
+                          [&](int64_t offset, absl::Span<std::byte> block) {
+                            return file_->ReadAt(
+                                data_begin_ + entry->begin + offset, block);
+                          });
+  }
   return ForEachPiece(
       box, kStagingBytes, [&](const BoxPiece& piece) -> absl::Status {
         const int64_t offset = data_begin_ + entry->begin + piece.offset;
@@ -300,6 +307,12 @@ absl::Status SafetensorsWriter::Write(absl::string_view name,
   const Dims zeros(tensor.dim(), 0);
   std::vector<std::byte> staging;
   const BoxInArray box = BoxOf(tensor.sizes(), zeros, tensor);
+  if (!tensor.device().is_cpu()) {
+    return ReadDeviceBox(box, tensor.device(),
+                         [&](int64_t offset, absl::Span<const std::byte> data) {
+                           return state_->Write(*entry, offset, data);
+                         });
+  }
   return ForEachPiece(
       box, kStagingBytes, [&](const BoxPiece& piece) -> absl::Status {
         if (piece.contiguous) {

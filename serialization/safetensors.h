@@ -51,7 +51,8 @@ class SafetensorsFile {
   // A tensor in memory of its own.
   absl::StatusOr<Tensor> ReadTensor(absl::string_view name) const;
 
-  // Reads into `destination`, whatever its strides.
+  // Reads into `destination`, whatever its strides, in host memory or on a
+  // device, where it is complete when this returns.
   //   kInvalidArgument  Its dtype or sizes are not those in the file.
   absl::Status ReadTensorInto(absl::string_view name, Tensor destination) const;
 
@@ -108,7 +109,7 @@ class SafetensorsWriter {
   // Where every tensor lies.
   const SafetensorsHeader& header() const { return header_; }
 
-  // Writes all of a tensor, whatever its strides.
+  // Writes all of a tensor, whatever its strides, from host memory or a device.
   //   kNotFound         Create was not told of that name.
   //   kInvalidArgument  dtype or sizes are not those given to Create.
   absl::Status Write(absl::string_view name, const Tensor& tensor);

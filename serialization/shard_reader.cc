@@ -10,6 +10,7 @@
 #include "sherd/serialization/box_pieces.h"
 #include "sherd/serialization/chunk_sums.h"
 #include "sherd/serialization/crc32c.h"
+#include "sherd/serialization/device_blocks.h"
 
 namespace sherd {
 namespace {
@@ -130,28 +131,35 @@ absl::Status ShardReader::ReadBox(const SavedShard& saved,
   ChunkSums chunks(manifest_.ShardBytes(*saved.tensor, *saved.shard),
                    manifest_.chunk_bytes, sums);
   const BoxInArray box = BoxOf(*saved.shard, offsets, destination);
+  // In pieces whose CRC is computed while they are still in the cache.
+  const auto read_run = [&](int64_t offset,
+                            absl::Span<std::byte> run) -> absl::Status {
+    while (!run.empty()) {
+      const auto buffer =
+          run.first(std::min(run.size(), static_cast<size_t>(kStagingBytes)));
+      SHERD_RETURN_IF_ERROR(Read(*file, start + offset, buffer));
+      chunks.Add(offset, buffer);
+      offset += static_cast<int64_t>(buffer.size());
+      run.remove_prefix(buffer.size());
+    }
+    return absl::OkStatus();
+  };
   const auto read_piece = [&](const BoxPiece& piece) -> absl::Status {
     if (!piece.contiguous) {
       staging_.resize(kStagingBytes);
       const auto buffer = absl::MakeSpan(staging_.data(), piece.bytes);
-      SHERD_RETURN_IF_ERROR(Read(*file, start + piece.offset, buffer));
-      chunks.Add(piece.offset, buffer);
+      SHERD_RETURN_IF_ERROR(read_run(piece.offset, buffer));
       StridedCopy(piece.data, piece.strides, buffer.data(),
                   ContiguousStrides(piece.sizes), piece.sizes,
                   box.element_size);
       return absl::OkStatus();
     }
-    // In pieces whose CRC is computed while they are still in the cache.
-    for (int64_t done = 0; done < piece.bytes;) {
-      const int64_t n = std::min(kStagingBytes, piece.bytes - done);
-      const auto buffer = absl::MakeSpan(piece.data + done, n);
-      SHERD_RETURN_IF_ERROR(Read(*file, start + piece.offset + done, buffer));
-      chunks.Add(piece.offset + done, buffer);
-      done += n;
-    }
-    return absl::OkStatus();
+    return read_run(piece.offset, absl::MakeSpan(piece.data, piece.bytes));
   };
-  SHERD_RETURN_IF_ERROR(ForEachPiece(box, kStagingBytes, read_piece));
+  SHERD_RETURN_IF_ERROR(
+      destination.device().is_cpu()
+          ? ForEachPiece(box, kStagingBytes, read_piece)
+          : WriteDeviceBox(box, destination.device(), read_run));
   chunks.Finish();
   return absl::OkStatus();
 }

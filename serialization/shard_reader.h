@@ -39,13 +39,15 @@ class ShardReader {
   absl::Status Open(int32_t file);
 
   // Reads the box at `offsets` in a shard, of the sizes of `destination`, into
-  // `destination`, and exactly its bytes. `sums` has one entry per chunk of the
-  // shard and receives the CRCs of what was read, unchecked.
+  // `destination`, in host memory or on a device, and exactly its bytes. `sums`
+  // has one entry per chunk of the shard and receives the CRCs of what was
+  // read, unchecked.
   absl::Status ReadBox(const SavedShard& saved,
                        absl::Span<const int64_t> offsets, Tensor destination,
                        absl::Span<uint32_t> sums);
 
-  // The same, reading whole chunks and checking each before it is used.
+  // The same into host memory, reading whole chunks and checking each before it
+  // is used.
   absl::Status ReadBoxChecked(const SavedShard& saved,
                               absl::Span<const int64_t> offsets,
                               Tensor destination);

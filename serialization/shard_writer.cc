@@ -2,12 +2,14 @@
 
 #include <algorithm>
 
+#include "absl/functional/function_ref.h"
 #include "sherd/core/base/status_macros.h"
 #include "sherd/core/tensor/shape.h"
 #include "sherd/core/tensor/strided_copy.h"
 #include "sherd/serialization/box_pieces.h"
 #include "sherd/serialization/chunk_sums.h"
 #include "sherd/serialization/crc32c.h"
+#include "sherd/serialization/device_blocks.h"
 
 namespace sherd {
 namespace {
@@ -16,6 +18,37 @@ namespace {
 constexpr int64_t kBlockBytes = 256 << 10;
 // Below this, a copy into the buffer is cheaper than a system call.
 constexpr size_t kLongBytes = 32 << 10;
+
+using VisitRun = absl::FunctionRef<absl::Status(
+    int64_t offset, absl::Span<const std::byte> data)>;
+
+// Calls `visit` with the bytes of a box in host memory, by ascending offset.
+absl::Status ForEachHostRun(const BoxInArray& box, VisitRun visit) {
+  std::vector<std::byte> staging;
+  return ForEachPiece(
+      box, kBlockBytes, [&](const BoxPiece& piece) -> absl::Status {
+        const std::byte* data = piece.data;
+        if (!piece.contiguous) {
+          staging.resize(kBlockBytes);
+          StridedCopy(staging.data(), ContiguousStrides(piece.sizes),
+                      piece.data, piece.strides, piece.sizes, box.element_size);
+          data = staging.data();
+        }
+        return visit(piece.offset, absl::MakeConstSpan(data, piece.bytes));
+      });
+}
+
+// `offset`: of the data in its shard.
+absl::Status AppendBytes(SequentialWriter& writer, int64_t offset,
+                         absl::Span<const std::byte> data, ChunkSums& sums) {
+  const int64_t bytes = static_cast<int64_t>(data.size());
+  for (int64_t done = 0; done < bytes; done += kBlockBytes) {
+    const auto block = data.subspan(done, std::min(kBlockBytes, bytes - done));
+    sums.Add(offset + done, block);
+    SHERD_RETURN_IF_ERROR(writer.Append(block));
+  }
+  return absl::OkStatus();
+}
 
 }  // namespace
 
@@ -54,24 +87,12 @@ absl::Status AppendTensor(SequentialWriter& writer, const Tensor& tensor,
   box.data =
       const_cast<std::byte*>(static_cast<const std::byte*>(tensor.data()));
   box.strides = tensor.strides();
-  std::vector<std::byte> staging;
-  SHERD_RETURN_IF_ERROR(ForEachPiece(
-      box, kBlockBytes, [&](const BoxPiece& piece) -> absl::Status {
-        const std::byte* data = piece.data;
-        if (!piece.contiguous) {
-          staging.resize(kBlockBytes);
-          StridedCopy(staging.data(), ContiguousStrides(piece.sizes),
-                      piece.data, piece.strides, piece.sizes, box.element_size);
-          data = staging.data();
-        }
-        for (int64_t done = 0; done < piece.bytes; done += kBlockBytes) {
-          const auto block = absl::MakeSpan(
-              data + done, std::min(kBlockBytes, piece.bytes - done));
-          sums.Add(piece.offset + done, block);
-          SHERD_RETURN_IF_ERROR(writer.Append(block));
-        }
-        return absl::OkStatus();
-      }));
+  const auto append = [&](int64_t offset, absl::Span<const std::byte> data) {
+    return AppendBytes(writer, offset, data, sums);
+  };
+  SHERD_RETURN_IF_ERROR(tensor.device().is_cpu()
+                            ? ForEachHostRun(box, append)
+                            : ReadDeviceBox(box, tensor.device(), append));
   sums.Finish();
   for (size_t i = 0; i < crcs.size(); ++i) {
     const int64_t begin = static_cast<int64_t>(i) * chunk_bytes;

@@ -40,7 +40,8 @@ class SequentialWriter {
 // per chunk.
 //
 // Cost. One pass: the CRC of a block is computed while the block is in the
-// cache for writing. Tensors that are not contiguous take a buffer of 256 KiB.
+// cache for writing. Tensors that are not contiguous take a buffer of 256 KiB,
+// those on a device two of kDeviceBlockBytes.
 absl::Status AppendTensor(SequentialWriter& writer, const Tensor& tensor,
                           int64_t chunk_bytes, absl::Span<uint32_t> crcs);
 

@@ -33,14 +33,14 @@ absl::Status CheckName(const std::string& name) {
 
 absl::Status CheckLocalShards(const ShardedTensor& tensor) {
   for (const Shard& shard : tensor.local_shards()) {
-    if (shard.tensor.device().is_cpu() &&
+    if (!shard.tensor.device().is_meta() &&
         (shard.tensor.numel() == 0 || shard.tensor.data() != nullptr)) {
       continue;
     }
     return absl::FailedPreconditionError(
         absl::StrCat("the local shard ", shard.metadata.ToString(), " is on ",
                      shard.tensor.device().ToString(),
-                     ", expected host memory: copy it there first"));
+                     ", expected one in host memory or on a device"));
   }
   return absl::OkStatus();
 }

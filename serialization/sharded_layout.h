@@ -24,8 +24,8 @@ namespace sherd {
 // Errors. All name the tensor.
 //   kInvalidArgument     The name is empty, too long or not UTF-8; the tensor
 //                        belongs to another group, or to none.
-//   kFailedPrecondition  It is not defined, a local shard is not in host
-//                        memory, or this process is no member of the group.
+//   kFailedPrecondition  It is not defined, a local shard has no data, or this
+//                        process is no member of the group.
 absl::StatusOr<TensorToSave> DescribeTensor(const std::string& name,
                                             const ShardedTensor& tensor,
                                             const ProcessGroup& group);

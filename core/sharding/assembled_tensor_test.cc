@@ -45,7 +45,7 @@ class AssembledTensorTest : public sherd::testing::PlacedFixture<
               absl::Span<const int64_t> sizes,
               absl::Span<const int64_t> whole_size) {
     Tensor tensor = Tensor::Empty(sizes, {.device = DeviceOf(rank())}).value();
-    if (DeviceOf(rank()).is_cpu()) FillPattern(tensor, offsets, whole_size);
+    FillPattern(tensor, offsets, whole_size);
     return Shard::FromTensorAndOffsets(tensor, offsets, rank()).value();
   }
 

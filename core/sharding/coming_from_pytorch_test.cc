@@ -2,6 +2,7 @@
 // this file, which runs, and every name that it gives for Sherd's side exists.
 
 #include <algorithm>
+#include <cstddef>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -17,25 +18,47 @@
 #include "absl/strings/string_view.h"
 #include "gtest/gtest.h"
 #include "sherd/core/base/status_macros.h"
+#include "sherd/core/comm/init.h"
 #include "sherd/core/comm/process_group.h"
+#include "sherd/core/comm/work.h"
 #include "sherd/core/sharding/mesh_sharding_spec.h"
 #include "sherd/core/sharding/partial_tensor.h"
 #include "sherd/core/sharding/placement.h"
 #include "sherd/core/sharding/sharded_tensor.h"
 #include "sherd/core/sharding/sharding_spec.h"
+#include "sherd/core/tensor/device.h"
+#include "sherd/core/tensor/device_runtime.h"
+#include "sherd/core/tensor/device_stream.h"
+#include "sherd/core/tensor/storage.h"
 #include "sherd/core/tensor/tensor.h"
+#include "sherd/testing/fake_device.h"
 #include "sherd/testing/matchers.h"
 #include "sherd/testing/threaded_test.h"
 
 namespace sherd {
 namespace {
 
+using ::sherd::testing::FakeDevice;
 using ::sherd::testing::IsOk;
 
 constexpr char kFolder[] = "core/sharding/";
 
 // Of other folders than this one's headers.
 [[maybe_unused]] constexpr auto kSplit = &ProcessGroup::Split;
+[[maybe_unused]] constexpr auto kDevice = &ProcessGroup::device;
+[[maybe_unused]] constexpr auto kSynchronize = &ProcessGroup::Synchronize;
+[[maybe_unused]] constexpr auto kWait = &Work::Wait;
+[[maybe_unused]] constexpr auto kWaitOnStream = &Work::WaitOnStream;
+[[maybe_unused]] constexpr auto kUsedOn = &Storage::UsedOn;
+[[maybe_unused]] constexpr auto kInit = &Init;
+[[maybe_unused]] constexpr auto kCurrentStream = &CurrentStream;
+[[maybe_unused]] constexpr auto kSetDevice = &DeviceRuntime::SetCurrentDevice;
+[[maybe_unused]] constexpr auto kCurrent = &DeviceRuntime::CurrentDevice;
+[[maybe_unused]] constexpr auto kWaitFor = &DeviceRuntime::Synchronize;
+[[maybe_unused]] constexpr auto kPinned = &DeviceRuntime::PinnedMemory;
+[[maybe_unused]] constexpr auto kStatistics = &DeviceRuntime::MemoryStatistics;
+[[maybe_unused]] constexpr auto kTrim = &DeviceRuntime::Trim;
+[[maybe_unused]] constexpr size_t kScope = sizeof(ScopedStream);
 // core does not see serialization/checkpoint.h: SaveCheckpoint, LoadCheckpoint,
 // LoadCheckpointInto.
 
@@ -146,6 +169,28 @@ absl::Status Chunks() {
   return absl::OkStatus();
 }
 
+absl::Status Devices() {
+  // clang-format off
+  // dist.init_process_group("cpu:gloo,cuda:nccl")
+  // spec = ChunkShardingSpec(dim=0, placements=["rank:0/cuda:0", …])
+  // st = sharded_tensor.ones(spec, 10, 20)
+  SHERD_ASSIGN_OR_RETURN(
+      const ShardingSpecPtr on_gpus,
+      ChunkShardingSpec::Create(0, {"rank:0/cuda:0", "rank:1/cuda:1",
+                                    "rank:2/cuda:2", "rank:3/cuda:3"}));
+  SHERD_ASSIGN_OR_RETURN(ShardedTensor st,
+                         ShardedTensor::Ones(on_gpus, {10, 20}));
+  // st = st.cpu()
+  SHERD_ASSIGN_OR_RETURN(const ShardedTensor on_cpu, st.Cpu());
+  // clang-format on
+  EXPECT_EQ(st.device(), (Device{DeviceType::kCuda, st.rank()}));
+  EXPECT_EQ(on_cpu.metadata().shards[3].placement, Placement("rank:3/cpu"));
+  SHERD_ASSIGN_OR_RETURN(const Tensor whole, on_cpu.AllGather());
+  SHERD_ASSIGN_OR_RETURN(const Tensor ones, Tensor::Ones({10, 20}));
+  EXPECT_TRUE(whole.Equal(ones));
+  return absl::OkStatus();
+}
+
 absl::Status Meshes(const Tensor& whole) {
   // clang-format off
   // mesh = DeviceMesh("cpu", [[0, 1], [2, 3]])
@@ -185,6 +230,9 @@ absl::Status Partials(const Tensor& product, const ShardingSpecPtr& rows) {
 
 SHERD_DIST_TEST_F(ComingFromPyTorchProgramTest, Runs) {
   EXPECT_THAT(Chunks(), IsOk());
+  if (rank() == 0) FakeDevice::Install(4);
+  ASSERT_THAT(group().Barrier(), IsOk());
+  EXPECT_THAT(Devices(), IsOk());
   SHERD_ASSERT_OK_AND_ASSIGN(const Tensor whole, Tensor::Ones({3, 5}));
   EXPECT_THAT(Meshes(whole), IsOk());
   SHERD_ASSERT_OK_AND_ASSIGN(

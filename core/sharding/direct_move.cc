@@ -27,6 +27,8 @@ absl::string_view Name(ReshardWay way) {
       return "pulled";
     case ReshardWay::kPushed:
       return "pushed";
+    case ReshardWay::kDeviceMessages:
+      return "device messages";
   }
   return "unknown";
 }

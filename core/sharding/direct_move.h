@@ -22,15 +22,17 @@ namespace sherd {
 enum class ReshardWay {
   // No element changes rank.
   kNone,
-  // By rounds of all_to_all_v.
+  // By rounds of all_to_all_v, of messages in host memory.
   kMessages,
   // The rank that gets them reads the shards of the others.
   kPulled,
   // The rank that has them writes to the shards of the others.
   kPushed,
+  // By rounds of all_to_all_v, of messages in the memory of the group's device.
+  kDeviceMessages,
 };
 
-// "none", "messages", "pulled", "pushed".
+// "none", "messages", "pulled", "pushed", "device messages".
 absl::string_view Name(ReshardWay way);
 
 namespace internal {
@@ -47,6 +49,11 @@ struct MoveNote {
     kDestinationsReachable = 2,
     // It is ready for messages, in so many rounds.
     kMessagesReady = 4,
+    // Where it has shards in the move, all are on its device of the group, and
+    // it is ready for messages there, in so many rounds.
+    kDeviceReady = 8,
+    // It has shards in the move.
+    kHasShards = 16,
   };
 
   uint64_t flags = 0;

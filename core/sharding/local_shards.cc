@@ -10,6 +10,10 @@
 namespace sherd::internal {
 namespace {
 
+bool HasData(const Tensor& tensor) {
+  return tensor.defined() && !tensor.device().is_meta();
+}
+
 // The addresses from the first to the last element.
 struct AddressRange {
   const std::byte* begin;
@@ -37,7 +41,9 @@ std::vector<Memory> MemoryOf(absl::Span<const Shard> shards,
                       .offsets = shards[i].metadata.offsets,
                       .strides = StridesOf(tensor),
                       .data = tensor.data(),
-                      .owner = tensor.storage()});
+                      .owner = tensor.storage(),
+                      .device = tensor.device(),
+                      .storage = tensor.storage().get()});
   }
   return memory;
 }
@@ -46,7 +52,8 @@ std::vector<Memory> MemoryOf(absl::Span<const Shard> shards,
 
 Allocator* AllocatorFor(const ProcessGroup* group, const Device& device,
                         Allocator* given) {
-  if (given != nullptr || group == nullptr || !device.is_cpu()) return given;
+  if (given != nullptr && SameDevice(given->device(), device)) return given;
+  if (group == nullptr || !device.is_cpu()) return nullptr;
   return &group->shard_allocator();
 }
 
@@ -55,8 +62,13 @@ absl::StatusOr<Tensor> AllocateShard(const ProcessGroup* group,
                                      const TensorProperties& properties,
                                      Allocator* allocator) {
   const Device device = shard.placement ? shard.placement->device() : Device();
-  return MakeLocalTensor(shard.sizes, properties, device,
-                         AllocatorFor(group, device, allocator));
+  Allocator* memory = AllocatorFor(group, device, allocator);
+  if (properties.pin_memory && device.is_cpu() && memory != allocator) {
+    // What devices reach, rather than what peers reach.
+    Allocator* const pinned = PinnedMemory();
+    if (pinned != nullptr) memory = pinned;
+  }
+  return MakeLocalTensor(shard.sizes, properties, device, memory);
 }
 
 absl::StatusOr<LocalShards> AllocateShards(const ShardedTensorState& state,
@@ -74,19 +86,26 @@ absl::StatusOr<LocalShards> AllocateShards(const ShardedTensorState& state,
   return std::make_shared<const std::vector<Shard>>(std::move(shards));
 }
 
-absl::Status CheckHostMemory(const Tensor& tensor, absl::string_view what) {
-  if (tensor.defined() && tensor.device().is_cpu()) return absl::OkStatus();
+absl::Status CheckHasData(const Tensor& tensor, absl::string_view what) {
+  if (HasData(tensor)) return absl::OkStatus();
   return absl::FailedPreconditionError(
-      absl::StrCat(what, " is on ", tensor.device().ToString(),
-                   ", expected one in host memory"));
+      absl::StrCat(what, " is ",
+                   tensor.defined() ? "on " + tensor.device().ToString()
+                                    : std::string("undefined"),
+                   ", expected one in host memory or on a device"));
 }
 
-absl::Status CheckHostMemory(absl::Span<const Shard> shards) {
+absl::Status CheckHasData(absl::Span<const Shard> shards) {
   for (const Shard& shard : shards) {
-    if (shard.tensor.defined() && shard.tensor.device().is_cpu()) continue;
-    return CheckHostMemory(shard.tensor, shard.metadata.ToString());
+    if (HasData(shard.tensor)) continue;
+    return CheckHasData(shard.tensor, shard.metadata.ToString());
   }
   return absl::OkStatus();
+}
+
+absl::StatusOr<Tensor> OnHost(const Tensor& tensor) {
+  if (tensor.device().is_cpu()) return tensor;
+  return tensor.To(Device());
 }
 
 absl::Status CheckWritable(absl::Span<const Shard> shards) {

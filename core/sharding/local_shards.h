@@ -24,7 +24,8 @@ namespace sherd::internal {
 
 using LocalShards = std::shared_ptr<const std::vector<Shard>>;
 
-// `given`, or where shards of `group` are allocated.
+// `given`, if it is for `device`, or where shards of `group` are allocated
+// there; null for the default of the device.
 Allocator* AllocatorFor(const ProcessGroup* group, const Device& device,
                         Allocator* given);
 
@@ -38,9 +39,15 @@ absl::StatusOr<Tensor> AllocateShard(const ProcessGroup* group,
 absl::StatusOr<LocalShards> AllocateShards(const ShardedTensorState& state,
                                            Allocator* allocator);
 
-//   kFailedPrecondition  "… is on DEVICE, expected one in host memory".
-absl::Status CheckHostMemory(const Tensor& tensor, absl::string_view what);
-absl::Status CheckHostMemory(absl::Span<const Shard> shards);
+//   kFailedPrecondition  "… is on meta, expected one in host memory or on a
+//                        device".
+absl::Status CheckHasData(const Tensor& tensor, absl::string_view what);
+absl::Status CheckHasData(absl::Span<const Shard> shards);
+
+// The tensor if it is in host memory, otherwise a copy there, which is waited
+// for.
+absl::StatusOr<Tensor> OnHost(const Tensor& tensor);
+
 //   kFailedPrecondition  A shard "may not be written to".
 absl::Status CheckWritable(absl::Span<const Shard> shards);
 

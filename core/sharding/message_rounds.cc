@@ -82,21 +82,34 @@ class Cutter {
   std::vector<MessageRound> rounds_;
 };
 
-}  // namespace
-
-absl::StatusOr<int64_t> MaxMessageBytes(int64_t max_staging_bytes,
-                                        int max_peers, size_t element_size) {
+// At most `wanted` bytes in each message.
+absl::StatusOr<int64_t> WholeElements(int64_t wanted, int64_t max_staging_bytes,
+                                      int64_t peers, size_t element_size) {
   const int64_t element = static_cast<int64_t>(element_size);
-  const int64_t peers = std::max(max_peers, 1);
   const int64_t bytes =
-      std::min(std::max(kRoundBytes / peers, kMinMessageBytes),
-               max_staging_bytes / (kStagingParts * peers)) /
-      element * element;
+      std::min(wanted, max_staging_bytes / (kStagingParts * peers)) / element *
+      element;
   if (bytes >= element) return bytes;
   return absl::InvalidArgumentError(absl::StrCat(
       "max_staging_bytes is ", max_staging_bytes, ", expected ",
       kStagingParts * peers * element, " at least: ", kStagingParts,
       " elements of ", element, " bytes for each of ", peers, " peers"));
+}
+
+}  // namespace
+
+absl::StatusOr<int64_t> MaxMessageBytes(int64_t max_staging_bytes,
+                                        int max_peers, size_t element_size) {
+  const int64_t peers = std::max(max_peers, 1);
+  return WholeElements(std::max(kRoundBytes / peers, kMinMessageBytes),
+                       max_staging_bytes, peers, element_size);
+}
+
+absl::StatusOr<int64_t> MaxDeviceMessageBytes(int64_t max_staging_bytes,
+                                              int max_peers,
+                                              size_t element_size) {
+  return WholeElements(max_staging_bytes, max_staging_bytes,
+                       std::max(max_peers, 1), element_size);
 }
 
 std::vector<MessageRound> CutIntoRounds(absl::Span<const BoxCopy> copies,

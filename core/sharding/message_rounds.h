@@ -23,6 +23,11 @@ inline constexpr int kRoundsInFlight = 2;
 absl::StatusOr<int64_t> MaxMessageBytes(int64_t max_staging_bytes,
                                         int max_peers, size_t element_size);
 
+// The same for messages on a device, where more in a round is better.
+absl::StatusOr<int64_t> MaxDeviceMessageBytes(int64_t max_staging_bytes,
+                                              int max_peers,
+                                              size_t element_size);
+
 // A part of one copy that travels whole.
 struct BoxPiece {
   int src_shard = 0;

@@ -17,6 +17,7 @@
 #include "sherd/core/sharding/reshard_plan.h"
 #include "sherd/core/sharding/shard_metadata.h"
 #include "sherd/core/sharding/sharded_tensor_access.h"
+#include "sherd/core/tensor/device_stream.h"
 #include "sherd/core/tensor/shape.h"
 #include "sherd/core/tensor/storage.h"
 #include "sherd/core/tensor/strided_copy.h"
@@ -41,6 +42,8 @@ struct CallNote {
   int64_t op = 0;
   uint64_t target = 0;
   int64_t max_staging_bytes = 0;
+  // Whether the device part of the group adds up.
+  int64_t on_device = 0;
 };
 
 uint64_t HashOf(absl::Span<const int64_t> dims) {
@@ -67,6 +70,8 @@ absl::Status CompareNotes(absl::string_view operation,
       what = "max_staging_bytes";
     } else if (a.target != b.target) {
       what = "sharding_spec";
+    } else if (a.on_device != b.on_device) {
+      what = "device";
     }
     if (what == nullptr) continue;
     return WithErrorInfo(
@@ -317,23 +322,30 @@ absl::Status Reducer::Run() {
 }
 
 // A tensor in whose layout every element of `target` is once: that itself, if
-// it has no replicas, otherwise one in which replicas are divided among their
-// holders.
+// it has no replicas and is in host memory, otherwise one there in which
+// replicas are divided among their holders.
 absl::StatusOr<ShardedTensor> WithoutReplicas(const ShardedTensor& target) {
   const absl::Span<const PlacedBox> boxes = target.placed_boxes();
   std::vector<int64_t> load(static_cast<size_t>(target.group()->size()), 0);
   const std::vector<DividedBox> parts =
       DivideReplicas(boxes, kMinPart, absl::MakeSpan(load));
+  const std::vector<ShardMetadata>& placed = target.metadata().shards;
+  const bool on_host =
+      std::all_of(placed.begin(), placed.end(), [](const ShardMetadata& shard) {
+        return shard.placement->device().is_cpu();
+      });
   const bool whole =
       parts.size() == boxes.size() &&
       std::all_of(parts.begin(), parts.end(), [&](const DividedBox& part) {
         return part.part.sizes == boxes[part.box].sizes;
       });
-  if (whole) return target;
+  if (whole && on_host) return target;
+  const absl::Span<const int> world_ranks = target.group()->world_ranks();
   std::vector<ShardMetadata> shards;
   for (const DividedBox& part : parts) {
-    shards.push_back({part.part.offsets, part.part.sizes,
-                      target.metadata().shards[part.box].placement});
+    shards.push_back(
+        {part.part.offsets, part.part.sizes,
+         Placement::OnRank(world_ranks[static_cast<size_t>(part.part.rank)])});
   }
   SHERD_ASSIGN_OR_RETURN(const ShardingSpecPtr spec,
                          EnumerableShardingSpec::Create(std::move(shards)));
@@ -356,11 +368,7 @@ absl::StatusOr<PartialTensor> PartialTensor::Create(
     return absl::InvalidArgumentError(
         "a partial tensor needs a local summand, got an undefined tensor");
   }
-  if (!local.device().is_cpu()) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("the local summand is on ", local.device().ToString(),
-                     ", expected one in host memory"));
-  }
+  SHERD_RETURN_IF_ERROR(internal::CheckHasData(local, "the local summand"));
   SHERD_RETURN_IF_ERROR(CheckReduction(op, local.dtype()));
   return PartialTensor(std::move(local), op, std::move(group));
 }
@@ -370,14 +378,16 @@ absl::StatusOr<ShardedTensor> PartialTensor::Reshard(
   if (!defined()) return internal::NotCreated(kReshard);
   ShardedTensor target;
   ShardedTensor reduced;
+  Tensor local;
   std::optional<Reducer> reducer;
   const auto prepare = [&]() -> absl::Status {
     SHERD_ASSIGN_OR_RETURN(
         target, ShardedTensor::Empty(spec, size(),
                                      {.dtype = dtype(), .group = group_}));
-    SHERD_RETURN_IF_ERROR(internal::CheckHostMemory(target.local_shards()));
+    SHERD_RETURN_IF_ERROR(internal::CheckHasData(target.local_shards()));
     SHERD_ASSIGN_OR_RETURN(reduced, WithoutReplicas(target));
-    reducer.emplace(local_, op_, reduced, options);
+    SHERD_ASSIGN_OR_RETURN(local, internal::OnHost(local_));
+    reducer.emplace(local, op_, reduced, options);
     return reducer->Plan();
   };
   const absl::Status status = prepare();
@@ -403,36 +413,50 @@ absl::StatusOr<ShardedTensor> PartialTensor::Reshard(
 absl::StatusOr<Tensor> PartialTensor::AllReduce(
     const PartialOptions& options) const {
   if (!defined()) return internal::NotCreated(kAllReduce);
+  // On the group's device where the summand is there, otherwise on the host.
+  const bool on_device = group_->device() == local_.device();
   Tensor source = local_;
   Tensor result;
   const auto prepare = [&]() -> absl::Status {
-    SHERD_ASSIGN_OR_RETURN(result, Tensor::Empty(size(), {.dtype = dtype()}));
-    if (local_.is_contiguous()) return absl::OkStatus();
-    SHERD_RETURN_IF_ERROR(result.CopyFrom(local_));
+    if (!on_device) {
+      SHERD_ASSIGN_OR_RETURN(source, internal::OnHost(local_));
+    }
+    SHERD_ASSIGN_OR_RETURN(
+        result,
+        Tensor::Empty(size(), {.dtype = dtype(), .device = source.device()}));
+    if (source.is_contiguous()) return absl::OkStatus();
+    SHERD_RETURN_IF_ERROR(result.CopyFrom(source));
     source = result;
     return absl::OkStatus();
   };
-  const CollectiveOptions collective = {.timeout = options.timeout};
   const absl::Status status = prepare();
+  const CollectiveOptions agreement = {.timeout = options.timeout};
+  const CollectiveOptions collective = {
+      .timeout = options.timeout,
+      .device = on_device ? local_.device() : Device()};
   const CallNote note = {.size = HashOf(size()),
                          .dtype = static_cast<int64_t>(dtype()),
-                         .op = static_cast<int64_t>(op_)};
+                         .op = static_cast<int64_t>(op_),
+                         .on_device = on_device ? 1 : 0};
   SHERD_ASSIGN_OR_RETURN(
       const std::vector<CallNote> notes,
-      AgreeAndTell(*group_, kAllReduce, status, 0, note, collective));
+      AgreeAndTell(*group_, kAllReduce, status, 0, note, agreement));
   SHERD_RETURN_IF_ERROR(CompareNotes(kAllReduce, notes));
   const auto bytes = static_cast<size_t>(result.nbytes());
-  SHERD_RETURN_IF_ERROR(group_->AllReduce(
+  const absl::Status reduced = group_->AllReduce(
       ConstBytes(static_cast<const std::byte*>(std::as_const(source).data()),
                  bytes),
       MutableBytes(static_cast<std::byte*>(result.data()), bytes), dtype(), op_,
-      collective));
+      collective);
+  if (on_device) source.storage()->UsedOn(CurrentStream(local_.device()));
+  SHERD_RETURN_IF_ERROR(reduced);
   if (options.stats != nullptr) {
     *options.stats = {.bytes_sent = result.nbytes(),
                       .bytes_received = result.nbytes(),
                       .rounds = 1};
   }
-  return result;
+  return result.device() == local_.device() ? result
+                                            : result.To(local_.device());
 }
 
 std::string PartialTensor::ToString() const {

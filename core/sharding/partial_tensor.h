@@ -60,8 +60,8 @@ class PartialTensor {
   // `group` is the default group.
   //   kInvalidArgument     `op` is not defined for the dtype (CheckReduction),
   //                        or `local` is undefined.
-  //   kFailedPrecondition  `local` is not in host memory; there is no default
-  //                        group, or this rank is not in the group.
+  //   kFailedPrecondition  `local` has no data; there is no default group, or
+  //                        this rank is not in the group.
   static absl::StatusOr<PartialTensor> Create(
       Tensor local, ReduceOp op = ReduceOp::kSum,
       std::shared_ptr<ProcessGroup> group = nullptr);
@@ -89,13 +89,16 @@ class PartialTensor {
   //                        says which; `spec` does not fit the size; the
   //                        staging bound does not hold four elements for each
   //                        other rank, and one.
-  //   kFailedPrecondition  Not created, or a placement is not in host memory.
+  //   kFailedPrecondition  Not created, or a placement has no memory.
   //   kResourceExhausted   No memory for the shards or for staging.
   // Afterwards those of ProcessGroup::AllToAllV; the group is poisoned.
   //
-  // Memory. The new shards, and options.max_staging_bytes; with replicas, also
-  // what this rank reduces of them. What is one run of memory in `local` is
-  // sent from there.
+  // Devices. Reduced by the host: a summand on a device is copied to host
+  // memory first, and shards on devices get theirs from there.
+  //
+  // Memory. The new shards, and options.max_staging_bytes; with replicas or
+  // devices, also what this rank reduces of them. What is one run of memory in
+  // `local` is sent from there.
   //
   // Cost. With P ranks and n bytes of shards of its own, a rank receives
   // (P - 1) n bytes: each of the P - 1 foreign summands of each element moves
@@ -106,9 +109,12 @@ class PartialTensor {
       const ShardingSpecPtr& spec, const PartialOptions& options = {}) const;
 
   // Reduces and leaves every rank the whole, as a new contiguous tensor with
-  // the same bits everywhere.
+  // the same bits everywhere, on the device of the local summand. Where the
+  // summands are on the group's devices, the device part reduces them and the
+  // result is queued; otherwise the host does it.
   //
-  // Collective. Errors as for Reshard.
+  // Collective. Errors as for Reshard; kInvalidArgument also if the summands of
+  // some ranks are on the group's device and those of others are not.
   //
   // Cost. As ProcessGroup::AllReduce: each rank receives about twice the bytes.
   absl::StatusOr<Tensor> AllReduce(const PartialOptions& options = {}) const;

@@ -3,23 +3,37 @@
 
 #include <memory>
 #include <numeric>
+#include <optional>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "sherd/core/sharding/placement.h"
 #include "sherd/core/sharding/sharding_spec.h"
 #include "sherd/core/tensor/device.h"
+#include "sherd/core/tensor/device_runtime.h"
+#include "sherd/core/tensor/tensor.h"
 
 namespace sherd::testing {
 
 // What tests of sharded tensors say again and again, above any fixture for
 // several ranks: placements on the device that the target's backend works with,
-// which is a GPU of its own for each rank with nccl and the CPU otherwise.
+// which is a GPU of its own for each rank with nccl, as far as there are as
+// many, and the CPU otherwise.
 template <typename Fixture>
 class PlacedFixture : public Fixture {
  protected:
   Device DeviceOf(int rank) {
-    if (this->group().backend().name != "nccl") return Device();
-    return {DeviceType::kCuda, rank};
+    const std::optional<Device> own = this->group().device();
+    if (!own) return Device();
+    const int devices =
+        DeviceRuntime::For(own->type).value()->DeviceCount().value();
+    return {own->type, rank % devices};
+  }
+
+  // The tensor on this rank's device.
+  absl::StatusOr<Tensor> Mine(absl::StatusOr<Tensor> tensor) {
+    if (!tensor.ok()) return tensor;
+    return tensor->To(DeviceOf(this->rank()));
   }
 
   Placement At(int rank) { return Placement::OnRank(rank, DeviceOf(rank)); }

@@ -61,10 +61,12 @@ std::vector<std::vector<int>> TeamsOf(int world_size) {
 }
 
 // A tensor whose dimensions lie in memory in the opposite order, with gaps.
-Tensor StridedTensor(absl::Span<const int64_t> size, DType dtype) {
+Tensor StridedTensor(absl::Span<const int64_t> size, DType dtype,
+                     const Device& device) {
   Dims reversed(size.rbegin(), size.rend());
   if (!reversed.empty()) reversed.back() += 1;
-  Tensor tensor = Tensor::Zeros(reversed, {.dtype = dtype}).value();
+  Tensor tensor =
+      Tensor::Zeros(reversed, {.dtype = dtype, .device = device}).value();
   Dims order;
   for (size_t d = size.size(); d-- > 0;) {
     order.push_back(static_cast<int64_t>(d));
@@ -104,22 +106,29 @@ struct Subject {
 class RandomCase {
  public:
   RandomCase(const std::shared_ptr<ProcessGroup>& world,
-             const std::vector<Team>& teams, uint64_t seed, bool messages_only)
-      : world_(world), teams_(teams), random_(seed) {
+             const std::vector<Team>& teams, uint64_t seed,
+             const RandomMovesOptions& options)
+      : world_(world),
+        teams_(teams),
+        devices_(options.devices),
+        random_(seed),
+        draw_on_devices_(options.draw_on_devices) {
     size_ = RandomSize(4, 700, random_);
     dtype_ = static_cast<DType>(Below(kNumDTypes));
     team_ = &teams_[Below(teams_.size())];
-    options_.direct = !messages_only;
+    options_.direct = !options.messages_only;
     options_.stats = &stats_;
     const int64_t least = 4 * static_cast<int64_t>(SizeOf(dtype_)) *
                           std::max(world->size() - 1, 1);
     options_.max_staging_bytes =
         Coin() ? least + static_cast<int64_t>(Below(500)) : 1 << 20;
     if (Coin()) heap_ranks_ = random_();
+    if (!devices_.empty()) places_ = static_cast<Places>(Below(4));
   }
 
   void Run() {
-    SCOPED_TRACE(absl::StrCat(Name(dtype_), FormatDims(size_), " on ranks ",
+    SCOPED_TRACE(absl::StrCat(Name(dtype_), FormatDims(size_), " places ",
+                              static_cast<int>(places_), " on ranks ",
                               ::testing::PrintToString(team_->ranks),
                               " staging ", options_.max_staging_bytes));
     // What all ranks of the world do together.
@@ -140,11 +149,33 @@ class RandomCase {
   bool Coin() { return Below(2) == 0; }
   int AnyRank() { return static_cast<int>(Below(team_->ranks.size())); }
   int rank() const { return team_->group->rank(); }
+  int WorldRank(int rank) const {
+    return team_->ranks[static_cast<size_t>(rank)];
+  }
 
   ShardingSpecPtr AnySpec(absl::Span<const int64_t> size,
                           const std::vector<int>& ranks) {
-    return Below(4) == 0 ? RandomMesh(size, ranks, random_)
-                         : RandomSpec(size, ranks, random_);
+    const ShardingSpecPtr spec = Below(4) == 0
+                                     ? RandomMesh(size, ranks, random_)
+                                     : RandomSpec(size, ranks, random_);
+    if (places_ == Places::kHost) return spec;
+    return spec->WithPlacements(
+        [&](const Placement& placement) { return AnyPlace(placement); });
+  }
+
+  // Where a shard of a rank is in this case.
+  Placement AnyPlace(const Placement& placement) {
+    const int rank = placement.rank().value();
+    return Placement::OnRank(rank, AnyDevice(rank));
+  }
+  Device AnyDevice(int rank) {
+    const uint64_t choice = random_();
+    if (places_ == Places::kHost) return Device();
+    const std::vector<Device>& own = devices_[static_cast<size_t>(rank)];
+    if (places_ == Places::kGroupsDevice) return own[0];
+    if (places_ == Places::kMostlyDevices && choice % 8 != 0) return own[0];
+    const uint64_t which = choice / 8 % (own.size() + 1);
+    return which == own.size() ? Device() : own[which];
   }
   ShardingSpecPtr AnySpec() { return AnySpec(size_, team_->ranks); }
 
@@ -165,8 +196,20 @@ class RandomCase {
     EXPECT_LE(stats_.staging_bytes, options_.max_staging_bytes);
     if (!options_.direct) {
       EXPECT_THAT(stats_.way,
-                  ::testing::AnyOf(ReshardWay::kNone, ReshardWay::kMessages));
+                  ::testing::AnyOf(ReshardWay::kNone, ReshardWay::kMessages,
+                                   ReshardWay::kDeviceMessages));
     }
+    if (places_ == Places::kHost) {
+      EXPECT_NE(stats_.way, ReshardWay::kDeviceMessages);
+    }
+  }
+
+  // Of what moves between shards, where nothing else is involved.
+  void ExpectTheWayOfShards() const {
+    ExpectTheMinimum();
+    if (places_ != Places::kGroupsDevice || !team_->group->device()) return;
+    EXPECT_THAT(stats_.way, ::testing::AnyOf(ReshardWay::kNone,
+                                             ReshardWay::kDeviceMessages));
   }
 
   // Creation
@@ -195,8 +238,12 @@ class RandomCase {
 
   void Cut(const ShardingSpecPtr& spec, ShardedTensor& tensor) {
     const int source = AnyRank();
+    const Device device = AnyDevice(WorldRank(source));
     Tensor whole;
-    if (rank() == source) whole = PatternTensor(size_, dtype_);
+    if (rank() == source) {
+      SHERD_ASSERT_OK_AND_ASSIGN(whole,
+                                 PatternTensor(size_, dtype_).To(device));
+    }
     SHERD_ASSERT_OK_AND_ASSIGN(
         tensor, ShardTensor(whole, spec, source, team_->group, options_));
     EXPECT_EQ(*tensor.spec(), *spec);
@@ -204,15 +251,19 @@ class RandomCase {
   }
 
   void PutTogether(ShardedTensor& tensor) {
-    const std::vector<ShardMetadata> all =
-        RandomShards(size_, team_->ranks, random_);
+    std::vector<ShardMetadata> all = RandomShards(size_, team_->ranks, random_);
     std::vector<Shard> mine;
-    for (const ShardMetadata& shard : all) {
+    for (ShardMetadata& shard : all) {
+      shard.placement = AnyPlace(*shard.placement);
       if (shard.placement->rank() != world_->rank()) continue;
       SHERD_ASSERT_OK_AND_ASSIGN(
           Tensor local,
-          Tensor::Empty(shard.sizes,
-                        {.dtype = dtype_, .allocator = AnyAllocator()}));
+          Tensor::Empty(
+              shard.sizes,
+              {.dtype = dtype_,
+               .device = shard.placement->device(),
+               .allocator = shard.placement->device().is_cpu() ? AnyAllocator()
+                                                               : nullptr}));
       FillPattern(local, shard.offsets, size_);
       mine.push_back({std::move(local), shard});
     }
@@ -263,7 +314,7 @@ class RandomCase {
     EXPECT_EQ(subject.tensor.metadata(),
               spec->BuildMetadata(before.size(), before.metadata().properties)
                   .value());
-    ExpectTheMinimum();
+    ExpectTheWayOfShards();
   }
 
   void MoveInto(const Subject& subject) {
@@ -276,16 +327,18 @@ class RandomCase {
     ASSERT_THAT(subject.tensor.ReshardInto(into, options_), IsOk());
     ASSERT_TRUE(subject.HasItsElements(into));
     ASSERT_TRUE(subject.HasItsElements());
-    ExpectTheMinimum();
+    ExpectTheWayOfShards();
   }
 
   void Gather(const Subject& subject) {
     SCOPED_TRACE(absl::StrCat("gathered from ", subject.tensor.ToString()));
     const int destination = AnyRank();
     const bool strided = Coin();
+    const Device device = AnyDevice(WorldRank(destination));
     Tensor out;
     if (rank() == destination && strided) {
-      out = StridedTensor(subject.tensor.size(), subject.tensor.dtype());
+      out =
+          StridedTensor(subject.tensor.size(), subject.tensor.dtype(), device);
     }
     SHERD_ASSERT_OK_AND_ASSIGN(
         const Tensor whole, subject.tensor.Gather(destination, out, options_));
@@ -298,8 +351,10 @@ class RandomCase {
     SCOPED_TRACE(absl::StrCat("on all ranks from ", subject.tensor.ToString()));
     // Each rank as it likes.
     Tensor out;
+    const Device device = AnyDevice(world_->rank());
     if ((random_() >> (world_->rank() % 64) & 1) != 0) {
-      out = StridedTensor(subject.tensor.size(), subject.tensor.dtype());
+      out =
+          StridedTensor(subject.tensor.size(), subject.tensor.dtype(), device);
     }
     SHERD_ASSERT_OK_AND_ASSIGN(const Tensor whole,
                                subject.tensor.AllGather(out, options_));
@@ -367,7 +422,7 @@ class RandomCase {
       SHERD_ASSERT_OK_AND_ASSIGN(
           const Tensor box,
           model.Narrow(shard.metadata.offsets, shard.metadata.sizes));
-      ASSERT_THAT(shard.tensor, TensorEq(box));
+      EXPECT_THAT(shard.tensor.To(Device()), IsOkAndHolds(TensorEq(box)));
     }
   }
 
@@ -417,11 +472,13 @@ class RandomCase {
                                PatternTensor(size_, dtype, salt)),
                   IsOk());
     }
+    const Device device = AnyDevice(world_->rank());
+    SHERD_ASSERT_OK_AND_ASSIGN(
+        const Tensor summand,
+        PatternTensor(size_, dtype, static_cast<uint64_t>(rank())).To(device));
     SHERD_ASSERT_OK_AND_ASSIGN(
         const PartialTensor partial,
-        PartialTensor::Create(
-            PatternTensor(size_, dtype, static_cast<uint64_t>(rank())),
-            ReduceOp::kSum, team_->group));
+        PartialTensor::Create(summand, ReduceOp::kSum, team_->group));
     SHERD_ASSERT_OK_AND_ASSIGN(
         const ShardedTensor sum,
         partial.Reshard(spec, {.max_staging_bytes = std::max<int64_t>(
@@ -438,7 +495,9 @@ class RandomCase {
                                  kComplex64};
     const DType dtype = kDTypes[Below(std::size(kDTypes))];
     const uint64_t seed = random_();
-    const bool normal = Coin();
+    if (!draw_on_devices_) places_ = Places::kHost;
+    // Of devices the logarithm differs in the last bits.
+    const bool normal = Coin() && places_ == Places::kHost;
     const auto draw = [&](const ShardingSpecPtr& spec) {
       Generator generator(seed);
       const RandomOptions random = {.stream = RandomStream::kGlobal,
@@ -454,7 +513,8 @@ class RandomCase {
                               second->ToString()));
     SHERD_ASSERT_OK_AND_ASSIGN(const ShardedTensor a, draw(first));
     SHERD_ASSERT_OK_AND_ASSIGN(const ShardedTensor b, draw(second));
-    SHERD_ASSERT_OK_AND_ASSIGN(const Tensor whole, a.AllGather());
+    SHERD_ASSERT_OK_AND_ASSIGN(Tensor whole, a.AllGather());
+    SHERD_ASSERT_OK_AND_ASSIGN(whole, whole.To(Device()));
     ASSERT_NO_FATAL_FAILURE(ExpectBoxesOf(whole, a));
     ExpectBoxesOf(whole, b);
   }
@@ -490,12 +550,18 @@ class RandomCase {
 
   const std::shared_ptr<ProcessGroup>& world_;
   const std::vector<Team>& teams_;
+  const std::vector<std::vector<Device>>& devices_;
   std::mt19937_64 random_;
+  const bool draw_on_devices_;
   Dims size_;
   DType dtype_;
   const Team* team_;
   ReshardStats stats_;
   ReshardOptions options_;
+  // What there is of devices in this case: at each place one of a rank's
+  // devices or the host, or the group's device but for a few.
+  enum class Places { kHost, kGroupsDevice, kMostlyDevices, kAnywhere };
+  Places places_ = Places::kHost;
   // Bit r: rank r of the world takes its memory from the heap.
   uint64_t heap_ranks_ = 0;
 };
@@ -518,8 +584,12 @@ void RunRandomMoves(const std::shared_ptr<ProcessGroup>& world,
     const uint64_t seed = options.seed + static_cast<uint64_t>(i);
     SCOPED_TRACE(absl::StrCat("repeat with SHERD_TEST_SEED=", seed,
                               " SHERD_TEST_CASES=1"));
-    RandomCase(world, teams, seed, options.messages_only).Run();
+    RandomCase(world, teams, seed, options).Run();
     if (::testing::Test::HasFailure()) return;
+  }
+  for (const Team& team : teams) {
+    if (team.group == world || !team.group->is_member()) continue;
+    EXPECT_THAT(team.group->Destroy(), IsOk());
   }
 }
 

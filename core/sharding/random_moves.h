@@ -3,8 +3,10 @@
 
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "sherd/core/comm/process_group.h"
+#include "sherd/core/tensor/device.h"
 
 namespace sherd::testing {
 
@@ -15,6 +17,11 @@ struct RandomMovesOptions {
   int64_t cases = 1;
   // Even if ranks could reach each other's memory.
   bool messages_only = false;
+  // Of each rank of the world, by rank: devices on which its shards are in some
+  // of the cases, the group's first. Empty: everything is in host memory.
+  std::vector<std::vector<Device>> devices;
+  // Whether random numbers are drawn there too.
+  bool draw_on_devices = true;
 };
 
 // Every way that data takes through sharded tensors, on random layouts, against

@@ -60,14 +60,15 @@ struct ReshardOptions {
   // Upper bound on this rank's staging memory. The transfer is cut into rounds
   // to respect it. The same on all ranks.
   int64_t max_staging_bytes = int64_t{64} << 20;
-  // False: by messages, also where ranks reach each other's memory. The same on
-  // all ranks.
+  // False: by messages, also where ranks reach each other's host memory. The
+  // same on all ranks.
   bool direct = true;
   // For each collective: the agreement and each exchange of data, or wait for
   // the other ranks' copies. Unset: the group's timeout.
   std::optional<absl::Duration> timeout = std::nullopt;
-  // For what the call creates, not for staging. Null: the group's
-  // shard_allocator(). Need not be the same on all ranks.
+  // For what the call creates on its device, not for staging. Null, and for
+  // other devices: as in ShardedTensorOptions. Need not be the same on all
+  // ranks.
   Allocator* allocator = nullptr;
   // Set on success, if given.
   ReshardStats* stats = nullptr;
@@ -90,6 +91,16 @@ struct ReshardOptions {
 // round runs while the previous one is on its way, and so do local copies and
 // unpacking. A box that several ranks get is sent to each of them: no backend
 // offers a multicast of pieces.
+//
+// Devices. Where the shards of every rank in the move are on that rank's device
+// of the group (ProcessGroup::device), the messages are too: what is packed
+// for a round is one launch on the device, local copies among it, what is
+// unpacked another, staging is memory of the device, and all of it is queued.
+// Otherwise, where any shard is on a device, messages are in host memory:
+// pieces of shards on devices are packed and unpacked through pinned memory by
+// the devices, for which the host waits. So it is with devices and host memory
+// mixed, with groups that have no device part and with devices that are not the
+// group's. The ranks agree on the way in the round that they need anyway.
 class ReshardExecutor {
  public:
   // Elements have `element_size` bytes; `world_size` is the group's. The
@@ -97,6 +108,8 @@ class ReshardExecutor {
   // Sources and destinations must not overlap, but that a destination may be
   // the very memory of a source where it gets the same elements of it: there
   // nothing is copied. Memory is borrowed until RunReshard returns.
+  // Memory of a device may be used by what is queued when RunReshard returns:
+  // it is freed in the order of the current stream.
   //   kInvalidArgument    Memory of a shard is missing or given twice, or
   //                       options.max_staging_bytes does not hold four elements
   //                       for each of plan.max_peers().
@@ -130,7 +143,9 @@ class ReshardExecutor {
 //
 // Completion. Returns when this rank's destinations are complete and its
 // sources are free to change. After a direct move all ranks have come that far;
-// otherwise others may still be at it.
+// otherwise others may still be at it. With messages on devices, and for copies
+// within one device, all that is queued on the calling thread's current streams
+// when it returns: then both hold for what is queued there later.
 //
 // Errors. Sources are unchanged, whatever happens.
 //   Before any data moved, the same on all ranks, and the group stays usable:
@@ -138,15 +153,16 @@ class ReshardExecutor {
 //     kInvalidArgument    Arguments or options differ between ranks.
 //     kResourceExhausted  No staging memory.
 //   Afterwards, and then destinations are unspecified:
-//     those of ProcessGroup's collectives, and the group is poisoned
+//     those of ProcessGroup's collectives and of devices, and the group is
+//     poisoned; of what was queued, a later call has the error
 //     kInternal           A rank could not copy, which is a defect; the same on
 //                         all ranks, and the group stays usable.
 // Where a rank only fails to map another one's memory, messages do it.
 //
-// Cost. One all_gather of 512 bytes per rank on one host, of 40 across hosts;
+// Cost. One all_gather of 512 bytes per rank on one host, of 56 across hosts;
 // then either the messages, or the copies and another one of 40. A second one
 // comes before if a rank has more shards than fit, or if there turns out to be
-// no way but messages.
+// no way but messages in host memory.
 absl::Status RunReshard(ProcessGroup& group, absl::string_view what,
                         absl::StatusOr<ReshardExecutor> executor,
                         uint64_t fingerprint,

@@ -5,9 +5,31 @@
 #include "absl/strings/str_cat.h"
 #include "sherd/core/base/status_macros.h"
 #include "sherd/core/sharding/placement.h"
+#include "sherd/core/tensor/device_runtime.h"
 #include "sherd/core/tensor/shape.h"
 
 namespace sherd {
+namespace {
+
+// Whether there is memory of `device`, given or not.
+absl::Status CheckMemoryOf(const Device& device, Allocator* allocator) {
+  if (device.is_cpu() || device.is_meta()) return absl::OkStatus();
+  absl::string_view reason = "the allocator is for another one";
+  absl::StatusOr<DeviceRuntime*> runtime(nullptr);
+  if (allocator != nullptr) {
+    if (allocator->device().type == device.type) return absl::OkStatus();
+  } else {
+    runtime = DeviceRuntime::For(device.type);
+    if (runtime.ok()) return absl::OkStatus();
+    reason = runtime.status().message();
+  }
+  return absl::UnimplementedError(absl::StrCat(
+      "a shard on ", device.ToString(),
+      " needs memory there, and no device plugin offers any (", reason,
+      "): place shards on the CPU, or give an allocator for that device"));
+}
+
+}  // namespace
 
 bool SameDevice(const Device& a, const Device& b) {
   return a.type == b.type && (a.index == b.index || a.index < 0 || b.index < 0);
@@ -73,19 +95,21 @@ absl::Status CheckPinnable(const TensorProperties& properties,
                    device.ToString()));
 }
 
+Allocator* PinnedMemory() {
+  const absl::StatusOr<DeviceRuntime*> runtime =
+      DeviceRuntime::For(DeviceType::kCuda);
+  return runtime.ok() ? (*runtime)->PinnedMemory() : nullptr;
+}
+
 absl::StatusOr<Tensor> MakeLocalTensor(absl::Span<const int64_t> sizes,
                                        const TensorProperties& properties,
                                        const Device& device,
                                        Allocator* allocator) {
   SHERD_RETURN_IF_ERROR(CheckShardedProperties(properties));
   SHERD_RETURN_IF_ERROR(CheckPinnable(properties, device));
-  const bool needs_allocator = !device.is_cpu() && !device.is_meta();
-  if (needs_allocator &&
-      (allocator == nullptr || allocator->device().type != device.type)) {
-    return absl::UnimplementedError(absl::StrCat(
-        "a shard on ", device.ToString(),
-        " needs memory there, and no device plugin offers any: place shards on "
-        "the CPU, or give an allocator for that device"));
+  SHERD_RETURN_IF_ERROR(CheckMemoryOf(device, allocator));
+  if (allocator == nullptr && properties.pin_memory && device.is_cpu()) {
+    allocator = PinnedMemory();
   }
   return Tensor::Empty(
       sizes,

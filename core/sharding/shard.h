@@ -46,14 +46,20 @@ absl::Status CheckShardedProperties(const TensorProperties& properties);
 absl::Status CheckPinnable(const TensorProperties& properties,
                            const Device& device);
 
+// Pinned host memory (DeviceRuntime::PinnedMemory), or null where there is no
+// device that would use it.
+Allocator* PinnedMemory();
+
 // A contiguous tensor of these sizes and properties on `device`, contents
 // unspecified: what a rank holds of a sharded tensor. A null `allocator` is
-// HeapAllocator(). Sizes may be 0.
+// HeapAllocator(), with pin_memory PinnedMemory() if there is one, or the
+// memory of the device. Sizes may be 0.
 //   kInvalidArgument     From CheckShardedProperties; the sizes are negative or
 //                        overflow.
 //   kFailedPrecondition  From CheckPinnable.
-//   kUnimplemented       No memory of that device: no allocator for it was
-//                        given.
+//   kUnimplemented       Nothing drives such devices, and no allocator for them
+//                        was given: says what was tried.
+//   kOutOfRange          There is no device of that number.
 //   kResourceExhausted   No memory.
 absl::StatusOr<Tensor> MakeLocalTensor(absl::Span<const int64_t> sizes,
                                        const TensorProperties& properties,

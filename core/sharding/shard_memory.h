@@ -12,7 +12,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "sherd/core/tensor/device.h"
 #include "sherd/core/tensor/shape.h"
+#include "sherd/core/tensor/storage.h"
 
 namespace sherd {
 
@@ -31,6 +33,11 @@ struct BasicShardMemory {
   // is nobody left to say when the other is done. Without, the caller has to
   // keep it after such an error.
   std::shared_ptr<const void> owner = nullptr;
+  // Where it is, with an index if that is not the CPU.
+  Device device = {};
+  // Of memory of a device, if given: is told of the stream that uses it. Lives
+  // as long as the memory.
+  const Storage* storage = nullptr;
 };
 using SourceMemory = BasicShardMemory<const void*>;
 using DestinationMemory = BasicShardMemory<void*>;
@@ -83,6 +90,12 @@ class ShardTable {
   absl::string_view side_;
   absl::flat_hash_map<int, const Memory*> shards_;
 };
+
+// Where a shard is: the CPU is one place, whatever its index.
+template <typename Pointer>
+Device PlaceOf(const BasicShardMemory<Pointer>& shard) {
+  return shard.device.is_cpu() ? Device() : shard.device;
+}
 
 // The address of the element at `offsets` of the global tensor.
 template <typename Pointer>

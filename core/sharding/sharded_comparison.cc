@@ -41,18 +41,46 @@ absl::Status CheckTensors(const ShardedTensor& a, const ShardedTensor& b) {
         "All distributed tensors should use the same ProcessGroup");
   }
   for (const ShardedTensor* tensor : {&a, &b}) {
-    SHERD_RETURN_IF_ERROR(internal::CheckHostMemory(tensor->local_shards()));
+    SHERD_RETURN_IF_ERROR(internal::CheckHasData(tensor->local_shards()));
   }
   return absl::OkStatus();
 }
 
-bool LocalShardsMatch(const ShardedTensor& a, const ShardedTensor& b,
-                      Match match) {
+// Compares where the host can, on a device in slices.
+absl::StatusOr<bool> TensorsMatch(const Tensor& a, const Tensor& b,
+                                  Match match) {
+  constexpr int64_t kSliceBytes = int64_t{32} << 20;
+  if (a.device().is_cpu() && b.device().is_cpu()) return match(a, b);
+  int64_t longest = 0;
+  for (int64_t d = 1; d < a.dim(); ++d) {
+    if (a.sizes()[d] > a.sizes()[longest]) longest = d;
+  }
+  if (a.sizes() == b.sizes() && a.nbytes() > kSliceBytes &&
+      a.sizes()[longest] > 1) {
+    const int64_t half = a.sizes()[longest] / 2;
+    for (const auto& [start, length] :
+         {std::pair(int64_t{0}, half),
+          std::pair(half, a.sizes()[longest] - half)}) {
+      SHERD_ASSIGN_OR_RETURN(const Tensor x, a.Narrow(longest, start, length));
+      SHERD_ASSIGN_OR_RETURN(const Tensor y, b.Narrow(longest, start, length));
+      SHERD_ASSIGN_OR_RETURN(const bool same, TensorsMatch(x, y, match));
+      if (!same) return false;
+    }
+    return true;
+  }
+  SHERD_ASSIGN_OR_RETURN(const Tensor x, internal::OnHost(a));
+  SHERD_ASSIGN_OR_RETURN(const Tensor y, internal::OnHost(b));
+  return match(x, y);
+}
+
+absl::StatusOr<bool> LocalShardsMatch(const ShardedTensor& a,
+                                      const ShardedTensor& b, Match match) {
   if (a.local_shards().size() != b.local_shards().size()) return false;
   for (size_t i = 0; i < a.local_shards().size(); ++i) {
-    if (!match(a.local_shards()[i].tensor, b.local_shards()[i].tensor)) {
-      return false;
-    }
+    SHERD_ASSIGN_OR_RETURN(const bool same,
+                           TensorsMatch(a.local_shards()[i].tensor,
+                                        b.local_shards()[i].tensor, match));
+    if (!same) return false;
   }
   return true;
 }
@@ -104,7 +132,12 @@ absl::StatusOr<bool> CompareInGroup(const ShardedTensor& a,
       .Add(static_cast<int64_t>(FingerprintOf(b)));
   const bool possible = status.ok() && CanBeEqual(a, b, call.layouts);
   const bool moves = possible && NeedsMove(a, b);
-  const bool equal = possible && !moves && LocalShardsMatch(a, b, match);
+  bool equal = false;
+  if (possible && !moves) {
+    const absl::StatusOr<bool> same = LocalShardsMatch(a, b, match);
+    status.Update(same.status());
+    equal = same.ok() && *same;
+  }
   SHERD_ASSIGN_OR_RETURN(
       uint64_t differences,
       AgreeOnMaximum(group, call.name, status, fingerprint.value(),
@@ -113,10 +146,10 @@ absl::StatusOr<bool> CompareInGroup(const ShardedTensor& a,
   if (!moves) return differences == 0;
   SHERD_ASSIGN_OR_RETURN(const ShardedTensor aligned,
                          Aligned(a, b, group, call));
+  const absl::StatusOr<bool> same = LocalShardsMatch(a, aligned, match);
   SHERD_ASSIGN_OR_RETURN(
-      differences, AgreeOnMaximum(group, call.name, absl::OkStatus(), 0,
-                                  LocalShardsMatch(a, aligned, match) ? 0 : 1,
-                                  call.options));
+      differences, AgreeOnMaximum(group, call.name, same.status(), 0,
+                                  same.ok() && *same ? 0 : 1, call.options));
   return differences == 0;
 }
 

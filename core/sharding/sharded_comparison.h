@@ -44,15 +44,15 @@ struct AllCloseOptions {
 //
 // Errors. The same on every rank of the group, which stays usable; also if one
 // of the two tensors was not created on a rank, as the other knows the group.
-//   kFailedPrecondition  A tensor was not created, or a shard is not in host
-//                        memory; "All distributed tensors should use the same
-//                        ProcessGroup".
+//   kFailedPrecondition  A tensor was not created, or a shard has no data; "All
+//                        distributed tensors should use the same ProcessGroup".
 //   kInvalidArgument     A tolerance is negative or NaN; ranks pass different
 //                        tensors or options.
 // Different sizes, dtypes or layouts are no error: the answer is false.
 //
 // Cost. One round of agreement, which carries the verdict. Every shard is read
-// once, replicas too.
+// once, replicas too; what is on a device is copied to host memory, at most
+// 32 MiB at once, and the host waits for it.
 absl::StatusOr<bool> Equal(const ShardedTensor& a, const ShardedTensor& b,
                            const EqualOptions& options = {});
 absl::StatusOr<bool> AllClose(const ShardedTensor& a, const ShardedTensor& b,

@@ -58,10 +58,13 @@ absl::StatusOr<std::vector<Tensor>> OwnParts(const ShardedTensor& tensor,
                                              const ProcessGroup* group) {
   std::vector<Tensor> parts;
   const absl::Span<const Shard> shards = tensor.local_shards();
-  SHERD_RETURN_IF_ERROR(internal::CheckHostMemory(shards));
+  SHERD_RETURN_IF_ERROR(internal::CheckHasData(shards));
   const ShardingSpec* const spec = tensor.spec().get();
   if (dynamic_cast<const ChunkShardingSpec*>(spec) != nullptr) {
-    for (const Shard& shard : shards) parts.push_back(shard.tensor);
+    for (const Shard& shard : shards) {
+      SHERD_ASSIGN_OR_RETURN(parts.emplace_back(),
+                             internal::OnHost(shard.tensor));
+    }
     return parts;
   }
   std::vector<PlacedBox> here;
@@ -84,9 +87,9 @@ absl::StatusOr<std::vector<Tensor>> OwnParts(const ShardedTensor& tensor,
     for (size_t d = 0; d < offsets.size(); ++d) {
       offsets[d] -= shard.metadata.offsets[d];
     }
-    SHERD_ASSIGN_OR_RETURN(Tensor part,
+    SHERD_ASSIGN_OR_RETURN(const Tensor part,
                            shard.tensor.Narrow(offsets, divided.part.sizes));
-    parts.push_back(std::move(part));
+    SHERD_ASSIGN_OR_RETURN(parts.emplace_back(), internal::OnHost(part));
   }
   return parts;
 }

@@ -18,14 +18,15 @@ namespace sherd {
 //
 // Errors. The same on every rank, but that a tensor which was not created does
 // not know its group: then this rank fails and the others wait for it.
-//   kFailedPrecondition  The tensor was not created, or a shard is not in host
-//                        memory; this rank is not in the group; without a
-//                        group, shards are missing here.
+//   kFailedPrecondition  The tensor was not created, or a shard has no data;
+//                        this rank is not in the group; without a group, shards
+//                        are missing here.
 //   kInvalidArgument     The dtype has no such number; ranks pass different
 //                        tensors or arguments.
 //
 // Cost. Each rank reads its shards once (ExactSum says how fast); one
-// round of agreement, and for sums an all_reduce of about 600 bytes.
+// round of agreement, and for sums an all_reduce of about 600 bytes. Shards on
+// a device are copied to host memory, and the host waits for them.
 
 // The sum, as a tensor of rank 0 of dtype
 //

@@ -40,12 +40,16 @@ struct ShardedTensorOptions {
   // Null: DefaultGroup().
   std::shared_ptr<ProcessGroup> group = nullptr;
   bool requires_grad = false;
+  // Shards in host memory are in pinned memory, where there is a device that
+  // would use it: faster to and from devices, but out of reach for peers, so
+  // that shards move between ranks by messages.
   bool pin_memory = false;
   // Anything else than the values given here is refused.
   Layout layout = Layout::kStrided;
   MemoryFormat memory_format = MemoryFormat::kContiguous;
-  // For local shards. Null: the group's shard_allocator(), from which peers can
-  // copy without messages. Must outlive them.
+  // For local shards on its device. Null, and for shards on other devices: the
+  // group's shard_allocator(), from which peers can copy without messages, or
+  // the memory of the device. Must outlive them.
   Allocator* allocator = nullptr;
   // Knows the ranks of workers that placements name, here and in what the
   // tensor is moved to later.
@@ -98,8 +102,19 @@ struct ToOptions {
 // On a process that is no member of the group a tensor has metadata and no
 // local shards; collectives are kFailedPrecondition, as the group's are.
 //
-// Devices. Shards on `meta` have no data. Shards in the memory of other devices
-// need an allocator for it; without one they are kUnimplemented.
+// Devices. Shards may be in host memory and on devices, also of one tensor; a
+// rank may use several. "cuda" without an index is the current device of the
+// thread that creates the shard. Without a device plugin, or an allocator for
+// the device, they are kUnimplemented; shards on `meta` have no data.
+//
+// Completion. What creates, fills or moves shards on a device queues that on
+// the calling thread's current stream of the device (device_stream.h) and
+// returns: later work on that stream finds the result, the host waits for it by
+// DeviceRuntime::Synchronize or ProcessGroup::Synchronize. Elements that go
+// between devices and host memory, and what ranks send each other by way of
+// host memory (see ReshardExecutor), are complete when the call returns. An
+// error of what was queued comes with the next call, and the group is poisoned.
+// Nothing that moves data between ranks can be captured into a graph.
 //
 // Threads. Like a standard container: const calls may run concurrently, but
 // collectives need an order that all ranks share.
@@ -121,7 +136,9 @@ class ShardedTensor {
   //                        BuildValidatedMetadata or RankResolver::Resolve.
   //   kFailedPrecondition  There is no default group; "Only dense CPU tensors
   //                        can be pinned"; a worker's name without `workers`.
-  //   kUnimplemented       A shard is on a device without an allocator for it.
+  //   kUnimplemented       A shard is on a device that nothing drives, and
+  //                        without an allocator for it.
+  //   kOutOfRange          There is no device of that number.
   //   kResourceExhausted   No memory for a shard.
   // and what Tensor reports for the value.
 
@@ -327,12 +344,16 @@ class ShardedTensor {
   // place in the result.
   //
   // Buffers. `out`, if defined on the destination, is filled and returned; its
-  // strides may be any. It must not overlap the shards.
+  // strides may be any, and it may be in host memory or on a device, whatever
+  // the shards are on. It must not overlap the shards. Without `out` the result
+  // is where the first shard of the destination is; if that has none, on the
+  // group's device() if the first shard of all is on one of that type, and
+  // otherwise in host memory.
   //   kInvalidArgument     `dst_rank` is not in the group or differs between
   //                        ranks; `out` "must NOT be specified on
   //                        non-destination ranks"; its size "… but should be …"
   //                        or its dtype is not this tensor's.
-  //   kFailedPrecondition  A shard or `out` is not in host memory.
+  //   kFailedPrecondition  A shard or `out` has no data.
   //   kResourceExhausted   No memory for the result.
   absl::StatusOr<Tensor> Gather(int dst_rank = 0, Tensor out = Tensor(),
                                 const ReshardOptions& options = {}) const;
@@ -349,7 +370,7 @@ class ShardedTensor {
   // of a peer, other ranks may have the new layout.
   //   kInvalidArgument     `target` does not fit the size, or differs between
   //                        ranks.
-  //   kFailedPrecondition  A shard is not in host memory.
+  //   kFailedPrecondition  A shard has no data: it is on `meta`.
   //   kResourceExhausted   No memory for the new shards.
   //
   // Memory. The new shards beside the old ones, and options.max_staging_bytes.
@@ -370,7 +391,7 @@ class ShardedTensor {
   // without new memory, for repeated use. `dst` may be a view.
   //   kInvalidArgument     Size, dtype or group differ, or the memory of the
   //                        shards overlaps.
-  //   kFailedPrecondition  A shard is not in host memory, or not writable.
+  //   kFailedPrecondition  A shard has no data, or is not writable.
   absl::Status ReshardInto(ShardedTensor& dst,
                            const ReshardOptions& options = {}) const;
 
@@ -380,12 +401,12 @@ class ShardedTensor {
   // Fills the shards from those of `src`, which has the same layout.
   //   kFailedPrecondition  "inplace copy can only happen between two
   //                        ShardedTensor with same metadata!": size, boxes or
-  //                        owners differ; ReshardInto takes any layout. Or a
-  //                        shard is not in host memory, or not writable.
+  //                        placements differ; ReshardInto takes any. Or a
+  //                        shard has no data, or is not writable.
   //   kInvalidArgument     The dtype or group differs.
   absl::Status CopyFrom(const ShardedTensor& src);
 
-  // The same in memory of its own, contiguous.
+  // The same in memory of its own, contiguous, on the same devices.
   absl::StatusOr<ShardedTensor> Clone(Allocator* allocator = nullptr) const;
 
   // With another dtype (values as by Tensor::To), on another device, in another
@@ -393,9 +414,11 @@ class ShardedTensor {
   //   kInvalidArgument     "Global rank N does not exist in input process
   //                        group"; without a group, the shards here are not
   //                        those of this rank in the new one.
-  //   kUnimplemented       "Cannot copy out of meta tensor; no data!"; no
-  //                        memory of that device, or no way to copy to it.
+  //   kUnimplemented       "Cannot copy out of meta tensor; no data!"; nothing
+  //                        drives that device.
+  //   kOutOfRange          There is no device of that number.
   //   kResourceExhausted   No memory.
+  // Dtypes are converted in host memory.
   //
   // The ranks of this tensor's group agree, also where options.group is
   // another; after a failure that poisoned it, FromLocalShardsAndMetadata puts
@@ -416,7 +439,8 @@ class ShardedTensor {
   absl::StatusOr<ShardedTensor> Cpu() const {
     return To(Device{.type = DeviceType::kCpu});
   }
-  // On each rank's current device.
+  // On each rank's current device; shards that are on a device of that type
+  // stay there.
   absl::StatusOr<ShardedTensor> Cuda(Allocator* allocator = nullptr) const {
     return To(ToOptions{.device = Device{.type = DeviceType::kCuda},
                         .allocator = allocator});
@@ -450,8 +474,11 @@ std::ostream& operator<<(std::ostream& out, const ShardedTensor& tensor);
 //                        a rank's argument "does not match with src_rank" or
 //                        "does not match with sharding_spec"; the spec does not
 //                        fit the size.
-//   kFailedPrecondition  The tensor is not in host memory.
+//   kFailedPrecondition  The tensor has no data.
 //   kResourceExhausted   No memory for a shard.
+//
+// Devices. The tensor may be in host memory or on a device, whatever the shards
+// are placed on.
 //
 // Cost. Each element is sent at most once, straight to its place; two small
 // rounds before.

@@ -37,10 +37,18 @@ absl::Status CheckMemberOf(const std::shared_ptr<ProcessGroup>& group,
 }
 
 // Copies the elements of `src` into `dst`, which is contiguous and has the same
-// sizes.
+// sizes. Dtypes are converted in host memory.
 absl::Status Convert(const Tensor& src, Tensor& dst) {
   if (src.dtype() == dst.dtype()) return dst.CopyFrom(src);
+  if (!src.device().is_cpu()) {
+    SHERD_ASSIGN_OR_RETURN(const Tensor here, src.To(Device()));
+    return Convert(here, dst);
+  }
   SHERD_ASSIGN_OR_RETURN(const Tensor dense, src.Contiguous());
+  if (!dst.device().is_cpu()) {
+    SHERD_ASSIGN_OR_RETURN(const Tensor converted, dense.To(dst.dtype()));
+    return dst.CopyFrom(converted);
+  }
   CastElements(dense.dtype(), dense.data(),
                static_cast<int64_t>(dense.element_size()), dst.dtype(),
                dst.data(), dense.numel());
@@ -61,11 +69,6 @@ absl::StatusOr<Tensor> ConvertShard(const ShardedTensorState& state,
     return absl::UnimplementedError(absl::StrCat(
         "Cannot copy out of meta tensor; no data! ", src.metadata.ToString(),
         " should go to ", result.device().ToString()));
-  }
-  if (!src.tensor.device().is_cpu() || !result.device().is_cpu()) {
-    return absl::UnimplementedError(absl::StrCat(
-        "no device plugin copies from ", src.tensor.device().ToString(), " to ",
-        result.device().ToString()));
   }
   SHERD_RETURN_IF_ERROR(Convert(src.tensor, result));
   return result;
@@ -95,9 +98,16 @@ absl::StatusOr<LocalShards> ConvertShards(const ShardedTensorState& state,
   return std::make_shared<const std::vector<Shard>>(std::move(result));
 }
 
+// Whether a shard on `placement` is surely on `device`.
+bool IsOn(const Placement& placement, const Device& device) {
+  const Device own = placement.device();
+  return SameDevice(own, device) &&
+         (device.index < 0 || own.index >= 0 || own.is_cpu() || own.is_meta());
+}
+
 // Where a shard on `placement` is once it went to `device`.
 Placement OnDevice(const Placement& placement, const Device& device) {
-  if (SameDevice(placement.device(), device)) return placement;
+  if (IsOn(placement, device)) return placement;
   if (const auto rank = placement.rank()) {
     return Placement::OnRank(*rank, device);
   }
@@ -151,8 +161,7 @@ bool ChangesNothing(const ShardedTensorState& state, const ToOptions& options) {
   if (options.group != nullptr && options.group != state.group) return false;
   if (!options.device) return true;
   for (const ShardMetadata& shard : state.metadata.shards) {
-    if (shard.placement &&
-        !SameDevice(shard.placement->device(), *options.device)) {
+    if (shard.placement && !IsOn(*shard.placement, *options.device)) {
       return false;
     }
   }
@@ -230,8 +239,8 @@ absl::Status ShardedTensor::CopyFrom(const ShardedTensor& src) {
           absl::StrCat("the source is of dtype ", Name(src.dtype()),
                        ", but should be of ", Name(dtype()), "; see To"));
     }
-    SHERD_RETURN_IF_ERROR(internal::CheckHostMemory(src.local_shards()));
-    SHERD_RETURN_IF_ERROR(internal::CheckHostMemory(local_shards()));
+    SHERD_RETURN_IF_ERROR(internal::CheckHasData(src.local_shards()));
+    SHERD_RETURN_IF_ERROR(internal::CheckHasData(local_shards()));
     return internal::CheckWritable(local_shards());
   };
   const absl::Status local = check();

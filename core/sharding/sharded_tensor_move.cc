@@ -1,4 +1,5 @@
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -22,15 +23,26 @@ using internal::ShardedTensorState;
 
 // The whole tensor on some ranks
 
+// Where a rank gets the whole tensor.
+Device DeviceOfWhole(const ShardedTensor& tensor, const ProcessGroup& group) {
+  if (!tensor.local_shards().empty()) return tensor.device();
+  // As its group does, where the shards are on devices too.
+  const Device shards = tensor.device();
+  const std::optional<Device> own = group.device();
+  return own && own->type == shards.type ? *own : Device();
+}
+
 // Checks `out`, or makes it, on a rank that gets the tensor.
 absl::Status PrepareOut(const ShardedTensor& tensor,
                         const ReshardOptions& options, Tensor& out) {
   if (!out.defined()) {
-    Allocator* const allocator = internal::AllocatorFor(
-        tensor.group().get(), Device(), options.allocator);
+    const Device device = DeviceOfWhole(tensor, *tensor.group());
+    Allocator* const allocator =
+        internal::AllocatorFor(tensor.group().get(), device, options.allocator);
     SHERD_ASSIGN_OR_RETURN(
-        out, Tensor::Empty(tensor.size(),
-                           {.dtype = tensor.dtype(), .allocator = allocator}));
+        out, Tensor::Empty(tensor.size(), {.dtype = tensor.dtype(),
+                                           .device = device,
+                                           .allocator = allocator}));
     return absl::OkStatus();
   }
   if (out.sizes() != tensor.size()) {
@@ -43,7 +55,7 @@ absl::Status PrepareOut(const ShardedTensor& tensor,
         absl::StrCat("`out` Tensor has dtype ", Name(out.dtype()),
                      ", but should be ", Name(tensor.dtype())));
   }
-  SHERD_RETURN_IF_ERROR(internal::CheckHostMemory(out, "`out` Tensor"));
+  SHERD_RETURN_IF_ERROR(internal::CheckHasData(out, "`out` Tensor"));
   if (out.numel() > 0 && !out.writable()) {
     return absl::FailedPreconditionError("`out` Tensor may not be written to");
   }
@@ -75,7 +87,7 @@ absl::Status Collect(const ShardedTensor& tensor, ProcessGroup& group,
     for (const int receiver : receivers) {
       SHERD_RETURN_IF_ERROR(internal::CheckRank(group, receiver, "dst_rank"));
     }
-    SHERD_RETURN_IF_ERROR(internal::CheckHostMemory(tensor.local_shards()));
+    SHERD_RETURN_IF_ERROR(internal::CheckHasData(tensor.local_shards()));
     std::vector<DestinationMemory> destinations;
     if (own >= 0) {
       SHERD_RETURN_IF_ERROR(PrepareOut(tensor, options, out));
@@ -83,7 +95,9 @@ absl::Status Collect(const ShardedTensor& tensor, ProcessGroup& group,
                               .offsets = wholes[0].offsets,
                               .strides = internal::StridesOf(out),
                               .data = out.data(),
-                              .owner = out.storage()});
+                              .owner = out.storage(),
+                              .device = out.device(),
+                              .storage = out.storage().get()});
     } else if (out.defined()) {
       return absl::InvalidArgumentError(
           "`out` Tensor must NOT be specified on non-destination ranks");
@@ -199,7 +213,7 @@ absl::Status ShardedTensor::Reshard(const ShardingSpecPtr& target,
                          internal::GroupFor(*this, "reshard"));
   ShardedTensor result;
   const auto prepare = [&]() -> absl::StatusOr<ReshardExecutor> {
-    SHERD_RETURN_IF_ERROR(internal::CheckHostMemory(local_shards()));
+    SHERD_RETURN_IF_ERROR(internal::CheckHasData(local_shards()));
     SHERD_ASSIGN_OR_RETURN(
         std::shared_ptr<const State> state,
         internal::MakeState(state_->group, target, size(),
@@ -214,7 +228,7 @@ absl::Status ShardedTensor::Reshard(const ShardingSpecPtr& target,
             : internal::AllocateShards(*state, options.allocator);
     if (!shards.ok()) return shards.status();
     result = ShardedTensor(std::move(state), *std::move(shards));
-    SHERD_RETURN_IF_ERROR(internal::CheckHostMemory(result.local_shards()));
+    SHERD_RETURN_IF_ERROR(internal::CheckHasData(result.local_shards()));
     return PrepareMove(*this, result, options);
   };
   absl::StatusOr<ReshardExecutor> executor = prepare();
@@ -233,14 +247,14 @@ absl::StatusOr<ShardedTensor> ShardedTensor::Resharded(
                          internal::GroupFor(*this, "resharded"));
   ShardedTensor result;
   const auto prepare = [&]() -> absl::StatusOr<ReshardExecutor> {
-    SHERD_RETURN_IF_ERROR(internal::CheckHostMemory(local_shards()));
+    SHERD_RETURN_IF_ERROR(internal::CheckHasData(local_shards()));
     SHERD_ASSIGN_OR_RETURN(
         std::shared_ptr<const State> state,
         internal::MakeState(state_->group, target, size(),
                             metadata().properties, state_->workers));
     SHERD_ASSIGN_OR_RETURN(result, ShardedTensorAccess::Allocate(
                                        std::move(state), options.allocator));
-    SHERD_RETURN_IF_ERROR(internal::CheckHostMemory(result.local_shards()));
+    SHERD_RETURN_IF_ERROR(internal::CheckHasData(result.local_shards()));
     return PrepareMove(*this, result, options);
   };
   absl::StatusOr<ReshardExecutor> executor = prepare();
@@ -268,8 +282,8 @@ absl::Status ShardedTensor::ReshardInto(ShardedTensor& dst,
                        " and dtype ", Name(dst.dtype()), ", but should have ",
                        FormatDims(size()), " and ", Name(dtype())));
     }
-    SHERD_RETURN_IF_ERROR(internal::CheckHostMemory(local_shards()));
-    SHERD_RETURN_IF_ERROR(internal::CheckHostMemory(dst.local_shards()));
+    SHERD_RETURN_IF_ERROR(internal::CheckHasData(local_shards()));
+    SHERD_RETURN_IF_ERROR(internal::CheckHasData(dst.local_shards()));
     SHERD_RETURN_IF_ERROR(internal::CheckWritable(dst.local_shards()));
     if (internal::MemoryOverlaps(local_shards(), dst.local_shards())) {
       return absl::InvalidArgumentError(

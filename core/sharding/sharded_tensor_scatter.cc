@@ -53,7 +53,7 @@ absl::Status CheckSource(const Tensor& tensor) {
         "the tensor of size ", FormatDims(tensor.sizes()), " and strides ",
         FormatDims(tensor.strides()), " is not a contiguous Tensor"));
   }
-  return internal::CheckHostMemory(tensor, "the tensor");
+  return internal::CheckHasData(tensor, "the tensor");
 }
 
 // Every rank sees all calls and comes to the same result.
@@ -124,7 +124,7 @@ absl::StatusOr<ShardedTensor> Allocate(const Scattering& call) {
   SHERD_ASSIGN_OR_RETURN(ShardedTensor result,
                          internal::ShardedTensorAccess::Allocate(
                              std::move(state), call.options.allocator));
-  SHERD_RETURN_IF_ERROR(internal::CheckHostMemory(result.local_shards()));
+  SHERD_RETURN_IF_ERROR(internal::CheckHasData(result.local_shards()));
   return result;
 }
 
@@ -141,7 +141,9 @@ absl::StatusOr<ReshardExecutor> Prepare(const Scattering& call,
                        .offsets = whole.offsets,
                        .strides = internal::StridesOf(call.tensor),
                        .data = call.tensor.data(),
-                       .owner = call.tensor.storage()});
+                       .owner = call.tensor.storage(),
+                       .device = call.tensor.device(),
+                       .storage = call.tensor.storage().get()});
   }
   return ReshardExecutor::Create(
       std::move(plan), SizeOf(call.dtype), group.size(), sources,

@@ -73,7 +73,7 @@ absl::Status Describe(const ProcessGroup& parent, const ShardedTensor& source,
   if (source.defined()) {
     SHERD_RETURN_IF_ERROR(internal::GroupFor(source, "the source").status());
     SHERD_RETURN_IF_ERROR(CheckInside(*source.group(), parent, "source"));
-    SHERD_RETURN_IF_ERROR(internal::CheckHostMemory(source.local_shards()));
+    SHERD_RETURN_IF_ERROR(internal::CheckHasData(source.local_shards()));
     call.source = SideOf(*source.group(), source.fingerprint());
   }
   if (target_group != nullptr && target_group->is_member()) {
@@ -202,7 +202,7 @@ absl::StatusOr<ShardedTensor> AllocateTarget(
   SHERD_ASSIGN_OR_RETURN(ShardedTensor result,
                          internal::ShardedTensorAccess::Allocate(
                              std::move(state), options.allocator));
-  SHERD_RETURN_IF_ERROR(internal::CheckHostMemory(result.local_shards()));
+  SHERD_RETURN_IF_ERROR(internal::CheckHasData(result.local_shards()));
   return result;
 }
 

@@ -5,6 +5,8 @@
 #include <cstring>
 
 #include "absl/functional/function_ref.h"
+#include "absl/status/statusor.h"
+#include "sherd/core/tensor/device.h"
 #include "sherd/core/tensor/shape.h"
 
 namespace sherd::testing {
@@ -51,6 +53,13 @@ void ForEachElement(
 
 void FillPattern(Tensor tensor, absl::Span<const int64_t> offsets,
                  absl::Span<const int64_t> global_size, uint64_t salt) {
+  if (!tensor.device().is_cpu()) {
+    Tensor here =
+        Tensor::Empty(tensor.sizes(), {.dtype = tensor.dtype()}).value();
+    FillPattern(here, offsets, global_size, salt);
+    ASSERT_TRUE(tensor.CopyFrom(here).ok());
+    return;
+  }
   std::byte* const data = static_cast<std::byte*>(tensor.data());
   ForEachElement(
       tensor, offsets, global_size, [&](int64_t offset, int64_t number) {
@@ -80,6 +89,11 @@ Tensor PatternTensor(absl::Span<const int64_t> size, DType dtype,
   ::testing::AssertionResult result = ::testing::AssertionSuccess();
   if (!tensor.defined()) {
     return ::testing::AssertionFailure() << "the tensor is undefined";
+  }
+  if (!tensor.device().is_cpu()) {
+    const absl::StatusOr<Tensor> here = tensor.To(Device());
+    if (here.ok()) return HasPattern(*here, offsets, global_size, salt);
+    return ::testing::AssertionFailure() << here.status();
   }
   const std::byte* const data = static_cast<const std::byte*>(tensor.data());
   ForEachElement(

@@ -13,7 +13,8 @@ namespace sherd::testing {
 
 // The model that tests of sharded tensors compare with: contents that are a
 // function of the place in the global tensor, so that an element which ends up
-// anywhere else is seen, whatever the dtype. Bits are what is compared.
+// anywhere else is seen, whatever the dtype. Bits are what is compared. Tensors
+// on devices are filled from and compared in host memory.
 
 // Fills the box at `offsets` of a tensor of `global_size`. Tensors with
 // different `salt` differ.

@@ -14,16 +14,16 @@ namespace sherd {
 
 // One call of ShardTensor, as a TensorScatterer sees it.
 struct ScatterCall {
-  // The whole tensor on `src_rank`; unspecified on other ranks, where it may be
-  // undefined.
+  // The whole tensor on `src_rank`, in host memory or on a device; unspecified
+  // on other ranks, where it may be undefined.
   const Tensor& tensor;
   // In the group.
   int src_rank = 0;
   ProcessGroup& group;
   // What the spec has built for this tensor, the same on all ranks.
   const ShardedTensorMetadata& metadata;
-  // This rank's shards, allocated: shards[i] is to hold the elements of
-  // metadata.shards[shard_indices[i]].
+  // This rank's shards, allocated where they are placed: shards[i] is to hold
+  // the elements of metadata.shards[shard_indices[i]].
   absl::Span<const int> shard_indices;
   absl::Span<Tensor> shards;
   // For each collective, as in ReshardOptions.
