@@ -12,6 +12,8 @@
 #include "sherd/core/comm/backend_choice.h"
 #include "sherd/core/comm/flight_recorder.h"
 #include "sherd/core/comm/init.h"
+#include "sherd/core/tensor/device.h"
+#include "sherd/core/tensor/device_runtime.h"
 #include "sherd/testing/backend_availability.h"
 #include "sherd/testing/exit_codes.h"
 #include "sherd/testing/requirements.h"
@@ -31,9 +33,6 @@ constexpr char kNccl[] = "nccl";
 // Name of remote access among the users of a store; the group's is another.
 constexpr char kRemoteAccess[] = "remote_access";
 constexpr int kMaxGpus = 1024;
-
-constexpr char kNoDevicePlugin[] =
-    "device cuda: this program has no device plugin for CUDA memory";
 
 // The cpu part serves collectives on host memory; nccl has none.
 bool NeedsCuda(const BackendChoice& choice) {
@@ -101,6 +100,14 @@ bool HasOutstanding(const ProcessGroup& group) {
                      });
 }
 
+// What drives them, if there are any.
+absl::StatusOr<DeviceRuntime*> FindGpus() {
+  SHERD_ASSIGN_OR_RETURN(DeviceRuntime* const runtime,
+                         DeviceRuntime::For(DeviceType::kCuda));
+  SHERD_RETURN_IF_ERROR(runtime->Probe());
+  return runtime;
+}
+
 absl::StatusOr<int> GpusOfTarget() {
   SHERD_ASSIGN_OR_RETURN(const std::optional<int64_t> gpus,
                          GetIntKnob(Knob::kTestGpus, 0, kMaxGpus));
@@ -120,7 +127,10 @@ absl::Status PlanBackends(const WithComms& comms, const BackendChoice& choice,
     if (!plan.skip) plan.skip = found.skip;
   }
   if (!plan.skip && comms.device == kCuda) {
-    plan.skip = {SkipReason::kNoCuda, absl::StrCat("(", kNoDevicePlugin, ")")};
+    if (absl::Status status = FindGpus().status(); !status.ok()) {
+      plan.skip = {SkipReason::kNoCuda,
+                   absl::StrCat("(", status.message(), ")")};
+    }
   }
   if (!plan.skip && comms.init_rpc) plan.skip = RequiresRpc().Check(0);
   return absl::OkStatus();
@@ -185,8 +195,8 @@ void Comms::Phase(absl::string_view phase) const {
 absl::StatusOr<std::unique_ptr<Comms>> Comms::SetUp(const WithComms& wanted,
                                                     const CommsPlace& place) {
   std::unique_ptr<Comms> comms(new Comms(Complete(wanted, place.ranks), place));
-  if (comms->wanted_.device != kCpu) {
-    return absl::FailedPreconditionError(kNoDevicePlugin);
+  if (comms->wanted_.device == kCuda) {
+    SHERD_RETURN_IF_ERROR(comms->ChooseGpu());
   }
   if (wanted.init_rpc) SHERD_RETURN_IF_ERROR(comms->StartRemoteAccess());
   SHERD_RETURN_IF_ERROR(comms->InitGroup());
@@ -194,6 +204,12 @@ absl::StatusOr<std::unique_ptr<Comms>> Comms::SetUp(const WithComms& wanted,
   SHERD_RETURN_IF_ERROR(
       Annotate(comms->group_->Barrier(), "barrier after Init"));
   return comms;
+}
+
+absl::Status Comms::ChooseGpu() {
+  SHERD_ASSIGN_OR_RETURN(DeviceRuntime* const runtime, FindGpus());
+  SHERD_ASSIGN_OR_RETURN(const int gpus, runtime->DeviceCount());
+  return runtime->SetCurrentDevice(place_.rank % gpus);
 }
 
 absl::Status Comms::StartRemoteAccess() {

@@ -34,9 +34,9 @@ struct WithComms {
   // that the ranks still report who did not come.
   absl::Duration timeout = absl::Seconds(60);
   // "cpu", or "cuda": one GPU per rank, locked for the test and given to its
-  // ranks. Empty: that of the backend, cuda for nccl. Sherd has no device
-  // plugin for CUDA memory yet, so that with "cuda" a test is skipped on all
-  // hosts: with multi-gpu-N where GPUs are missing, otherwise with no_cuda.
+  // ranks, on each of which it is the current device. Empty: that of the
+  // backend, cuda for nccl. Where GPUs are missing the test is skipped with
+  // multi-gpu-N, where nothing drives them with no_cuda.
   std::string device;
 };
 
@@ -142,6 +142,8 @@ class Comms {
  private:
   Comms(WithComms wanted, const CommsPlace& place);
 
+  // Makes this rank's the current device.
+  absl::Status ChooseGpu();
   absl::Status StartRemoteAccess();
   absl::Status InitGroup();
   absl::Status EndRemoteAccess(bool graceful);

@@ -318,8 +318,7 @@ TEST_F(CommsTest, AShutdownThatFailsIsReportedAndTheGroupGoesNevertheless) {
 TEST_F(CommsTest, TheDeviceIsLookedAtFirst) {
   events.clear();
   EXPECT_THAT(Comms::SetUp({.init_rpc = true, .device = "cuda"}, Place(0)),
-              StatusIs(absl::StatusCode::kFailedPrecondition,
-                       "no device plugin for CUDA"));
+              StatusIs(absl::StatusCode::kNotFound, "libsherd_device_cuda.so"));
   EXPECT_THAT(events, IsEmpty());
 }
 
@@ -517,7 +516,7 @@ TEST_F(CommsPlanTest, CudaIsSkippedWithoutADevicePlugin) {
   const absl::StatusOr<CommsPlan> plan = Plan(
       WithComms{.backend = "gloo", .device = "cuda"}, kProcesses, WithGpus(4));
   EXPECT_EQ(ReasonOf(plan), SkipReason::kNoCuda);
-  EXPECT_THAT(plan->skip->detail, HasSubstr("no device plugin"));
+  EXPECT_THAT(plan->skip->detail, HasSubstr("libsherd_device_cuda.so"));
 }
 
 TEST_F(CommsPlanTest, AMissingLibraryIsASkipAndABrokenPluginIsNot) {

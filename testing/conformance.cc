@@ -195,11 +195,18 @@ std::vector<int> WorldSizes() {
 
 std::vector<ConformanceCase> CasesFor(const ConformanceOptions& options,
                                       int world_size) {
-  std::vector<ConformanceCase> all = {{"ManyLives", ManyLives}};
-  for (const auto& cases :
-       {ArgumentCases(), OperationCases(), AsynchronousCases(), GroupCases(),
-        MemoryCases(), FailureCases()}) {
+  std::vector<ConformanceCase> all;
+  const auto add = [&all](absl::Span<const ConformanceCase> cases) {
     all.insert(all.end(), cases.begin(), cases.end());
+  };
+  add(ArgumentCases());
+  add(OperationCases());
+  add(FailureCases());
+  if (!options.on_devices) {
+    all.insert(all.begin(), {"ManyLives", ManyLives});
+    add(AsynchronousCases());
+    add(GroupCases());
+    add(MemoryCases());
   }
   const bool may_kill = !options.ranks_are_threads && !options.dies_together;
   all.erase(std::remove_if(all.begin(), all.end(),

@@ -14,6 +14,8 @@ struct ConformanceOptions {
   // Native reductions of 8- and 16-bit floats compute in 32 bits and round
   // once, as the host does. Otherwise each of the ranks may cost a rounding.
   bool small_floats_rounded_once = true;
+  // Operations are on the memory of devices.
+  bool on_devices = false;
 };
 
 // SHERD_CONFORMANCE_SUITE(Name) at namespace scope: everything that a backend
@@ -60,6 +62,9 @@ struct ConformanceOptions {
 //                stopped ranks: every other rank gets an error in time that
 //                names the rank and the operation, the group is poisoned with
 //                its cause, and the survivors make a new one.
+//
+// With `.on_devices = true` the buffers of operations lie in the memory of
+// devices, and what concerns the host part alone is left out: order, memory.
 //
 // SHERD_TIMEOUT bounds calls that nothing is wrong with; a minute if unset.
 #define SHERD_CONFORMANCE_SUITE(name, ...)                                    \

@@ -1,8 +1,14 @@
 #include "sherd/testing/conformance_call.h"
 
+#include <memory>
+#include <type_traits>
+
 #include "absl/strings/str_cat.h"
 #include "sherd/core/base/error_info.h"
 #include "sherd/core/base/status_macros.h"
+#include "sherd/core/tensor/device_runtime.h"
+#include "sherd/core/tensor/device_stream.h"
+#include "sherd/core/tensor/storage.h"
 
 namespace sherd::testing::internal {
 
@@ -229,7 +235,10 @@ void Call::BuildReduceScatter() {
 }
 
 Work Call::Start(ProcessGroup& group) {
-  const CollectiveOptions options = {.timeout = spec_.timeout};
+  return StartWith(group, {.timeout = spec_.timeout});
+}
+
+Work Call::StartWith(ProcessGroup& group, const CollectiveOptions& options) {
   switch (spec_.op) {
     case CollectiveOp::kBarrier:
       return group.BarrierAsync(options);
@@ -276,8 +285,65 @@ Work Call::StartReduction(ProcessGroup& group,
 }
 
 absl::Status Call::Run(ProcessGroup& group) {
-  if (spec_.asynchronous) return Start(group).Wait();
-  const CollectiveOptions options = {.timeout = spec_.timeout};
+  if (const std::optional<Device> device = group.device()) {
+    return RunOnDevice(group, *device);
+  }
+  return RunWith(group, {.timeout = spec_.timeout});
+}
+
+void Call::Move(const std::vector<std::byte*>& copies, bool back) {
+  const auto move = [&](auto& bytes) {
+    using Bytes = std::decay_t<decltype(bytes)>;
+    for (size_t i = 0; i < buffers_.size(); ++i) {
+      const MutableBytes whole = buffers_[i].whole();
+      std::byte* const from = back ? copies[i] : whole.data();
+      std::byte* const to = back ? whole.data() : copies[i];
+      const auto offset = reinterpret_cast<uintptr_t>(bytes.data()) -
+                          reinterpret_cast<uintptr_t>(from);
+      if (bytes.data() == nullptr || offset > whole.size()) continue;
+      bytes = Bytes(to + offset, bytes.size());
+      return;
+    }
+  };
+  move(send_);
+  move(recv_);
+  for (ConstBytes& bytes : sends_) move(bytes);
+  for (MutableBytes& bytes : recvs_) move(bytes);
+}
+
+absl::Status Call::RunOnDevice(ProcessGroup& group, const Device& device) {
+  SHERD_ASSIGN_OR_RETURN(DeviceRuntime* const runtime,
+                         DeviceRuntime::For(device.type));
+  SHERD_ASSIGN_OR_RETURN(Allocator* const memory,
+                         runtime->MemoryOf(device.index));
+  const DeviceStream stream = CurrentStream(device);
+  std::vector<std::shared_ptr<Storage>> storages;
+  std::vector<std::byte*> copies;
+  for (GuardedBuffer& buffer : buffers_) {
+    const MutableBytes whole = buffer.whole();
+    SHERD_ASSIGN_OR_RETURN(storages.emplace_back(),
+                           Storage::Allocate(whole.size(), *memory));
+    copies.push_back(static_cast<std::byte*>(storages.back()->data()));
+    SHERD_RETURN_IF_ERROR(
+        runtime->CopyBytes(stream, copies.back(), whole.data(), whole.size()));
+  }
+  Move(copies, /*back=*/false);
+  absl::Status status =
+      RunWith(group, {.timeout = spec_.timeout, .device = device});
+  // Of a sound group alone: why it is poisoned is what a call says.
+  if (status.ok()) status = group.Synchronize();
+  Move(copies, /*back=*/true);
+  for (size_t i = 0; i < copies.size(); ++i) {
+    const MutableBytes whole = buffers_[i].whole();
+    SHERD_RETURN_IF_ERROR(
+        runtime->CopyBytes(stream, whole.data(), copies[i], whole.size()));
+  }
+  return status;
+}
+
+absl::Status Call::RunWith(ProcessGroup& group,
+                           const CollectiveOptions& options) {
+  if (spec_.asynchronous) return StartWith(group, options).Wait();
   switch (spec_.op) {
     case CollectiveOp::kBarrier:
       return group.Barrier(options);

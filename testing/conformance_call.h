@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "sherd/core/comm/process_group.h"
+#include "sherd/core/tensor/device.h"
 #include "sherd/testing/conformance_data.h"
 
 namespace sherd::testing::internal {
@@ -50,7 +51,8 @@ class Call {
   // Starts the call; the buffers must outlive the result.
   Work Start(ProcessGroup& group);
 
-  // Makes the call, in the way that the spec says.
+  // Makes the call, in the way that the spec says. In a group with a device
+  // part all buffers lie on its device until the operation ended.
   absl::Status Run(ProcessGroup& group);
 
   // OK if the result is right, no buffer was written outside, and what was
@@ -105,7 +107,12 @@ class Call {
   void Fill(const Content& content, MutableBytes bytes) const;
   absl::Status CheckContent(const std::optional<Content>& content,
                             Rounding rounding, ConstBytes bytes) const;
+  Work StartWith(ProcessGroup& group, const CollectiveOptions& options);
   Work StartReduction(ProcessGroup& group, const CollectiveOptions& options);
+  absl::Status RunWith(ProcessGroup& group, const CollectiveOptions& options);
+  absl::Status RunOnDevice(ProcessGroup& group, const Device& device);
+  // What the call is given then lies `copies` away.
+  void Move(const std::vector<std::byte*>& copies, bool back);
 
   const CallSpec spec_;
   const uint64_t number_;

@@ -15,6 +15,15 @@
 
 namespace sherd::testing::internal {
 
+namespace {
+
+// Where calls are made.
+DeviceType DeviceOf(const ProcessGroup& group) {
+  return group.device() ? group.device()->type : DeviceType::kCpu;
+}
+
+}  // namespace
+
 absl::Duration ConformanceTimeout() {
   const absl::StatusOr<std::optional<absl::Duration>> timeout =
       GetDurationKnob(Knob::kTimeout);
@@ -24,7 +33,7 @@ absl::Duration ConformanceTimeout() {
 absl::Status ExplainFailure(ProcessGroup& group, const CallSpec& spec,
                             const absl::Status& status) {
   const absl::string_view path =
-      Name(group.PathOf(spec.op, spec.dtype, spec.reduction));
+      Name(group.PathOf(spec.op, spec.dtype, spec.reduction, DeviceOf(group)));
   absl::string_view fault = "a valid call failed";
   if (absl::IsUnimplemented(status)) {
     fault = "PathOf lies: the operation is refused";
@@ -38,8 +47,9 @@ absl::Status ExplainFailure(ProcessGroup& group, const CallSpec& spec,
 }
 
 Rounding RoundingOf(const ConformanceRank& rank, const CallSpec& spec) {
-  const bool native = rank.group.PathOf(spec.op, spec.dtype, spec.reduction) ==
-                      OperationPath::kNative;
+  const bool native =
+      rank.group.PathOf(spec.op, spec.dtype, spec.reduction,
+                        DeviceOf(rank.group)) == OperationPath::kNative;
   return native && !rank.small_floats_rounded_once ? Rounding::kEachStep
                                                    : Rounding::kOnce;
 }

@@ -24,6 +24,8 @@ class GuardedBuffer {
 
   MutableBytes bytes() { return {memory_.data() + begin_, size_}; }
   ConstBytes bytes() const { return {memory_.data() + begin_, size_}; }
+  // With the canaries.
+  MutableBytes whole() { return absl::MakeSpan(memory_); }
 
   // An error that says where it was written beside the buffer.
   absl::Status CheckCanaries() const;

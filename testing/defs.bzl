@@ -17,21 +17,34 @@ load("//tools/build:defs.bzl", "sherd_cc_library", "sherd_cc_test")
 _PLUGINS = {
     "gloo": Label("//backends/gloo:libsherd_backend_gloo.so"),
     "mpi": Label("//backends/mpi:libsherd_backend_mpi.so"),
+    "nccl": Label("//backends/nccl:libsherd_backend_nccl.so"),
     "shm": Label("//backends/shm:libsherd_backend_shm.so"),
 }
 
 # Backends whose ranks are threads of the test program, and are linked into it.
 _THREADS = {"local": Label("//backends/local")}
 
-# Backends of which Sherd has no plugin yet, or not everywhere: their tests are
-# built, and skip with the reason where no plugin is found.
-_WITHOUT_PLUGIN = ["nccl"]
+# What the name of a test says in place of a backend: that backend, on GPUs that
+# are emulated, on any machine.
+_EMULATED = {"nccl_emulated": "nccl"}
+
+# The CUDA driver and NCCL of a machine that has no GPU.
+_EMULATOR = Label("//backends/emulated_gpu:libsherd_emulated_gpu.so")
+
+# Tests may name GPUs by number up to this.
+_LEAST_EMULATED = 4
 
 # Backends whose ranks must be started by a launcher.
 _LAUNCHERS = {"mpi": "mpirun"}
 
 # Backends that need a GPU of its own for each rank.
 _GPU_BACKENDS = ["nccl"]
+
+# What "nccl" may choose from for host memory.
+_HOST_PARTS = ["gloo", "shm"]
+
+# What drives the devices of such a backend.
+_DEVICE_PLUGIN = Label("//backends/cuda:libsherd_device_cuda.so")
 
 # More are not asked for: a machine with fewer cores runs such a test alone.
 _MAX_CPUS = 4
@@ -73,7 +86,7 @@ def _check_backends(name, backends, plugins):
     if not backends:
         fail("%s: backends is empty: no test would run" % name)
     _check_no_twins(name, "backends", backends)
-    known = sorted(_PLUGINS.keys() + _THREADS.keys() + _WITHOUT_PLUGIN)
+    known = sorted(list(_PLUGINS) + list(_THREADS) + list(_EMULATED))
     for backend in backends:
         if backend not in known and backend not in plugins:
             fail("%s: Backend %s not supported! There are: %s; name the plugin of any other one with plugins = {\"%s\": \"//its:libsherd_backend_%s.so\"}" %
@@ -88,7 +101,7 @@ def _check_launcher(name, launcher, backends):
 
 def _gpus(name, gpus, backend, ranks):
     """Number of GPUs that one target needs."""
-    own = ranks if backend in _GPU_BACKENDS else 0
+    own = ranks if _EMULATED.get(backend, backend) in _GPU_BACKENDS else 0
     if gpus == None:
         return own
     _check_numbers(name, "gpus", [gpus], 0, _MAX_GPUS)
@@ -128,11 +141,11 @@ def _directories(repository, package):
     ]
 
 def _plugin_directories(name, labels):
-    """For SHERD_PLUGIN_PATH. `labels`: {backend: label of its plugin}."""
+    """For SHERD_PLUGIN_PATH. `labels`: {backend: label of its plugin}, "" for that of devices."""
     directories = []
     for backend, label in labels.items():
         repository, package, target = _parts(label)
-        if target != "libsherd_backend_%s.so" % backend:
+        if backend and target != "libsherd_backend_%s.so" % backend:
             fail("%s: the plugin of the backend %s is %s, expected a target libsherd_backend_%s.so: it is found by that name" %
                  (name, backend, target, backend))
         for directory in _directories(repository, package):
@@ -144,17 +157,26 @@ def _plugin_directories(name, labels):
 
 def _tags(backend, ranks, gpus):
     tags = ["backend-" + backend, "cpu:%d" % min(ranks, _MAX_CPUS), "distributed"]
-    if gpus:
-        tags += ["exclusive", "gpu", "requires-gpu-nvidia"]
+    if not gpus or backend in _EMULATED:
+        return tags
+    tags += ["exclusive", "gpu", "requires-gpu-nvidia"]
     if gpus > 1:
         tags.append("multi-gpu")
     return tags
 
 def _env(backend, ranks, gpus, launcher, directories):
     env = {
-        "SHERD_TEST_BACKEND": backend,
+        "SHERD_TEST_BACKEND": _EMULATED.get(backend, backend),
         "SHERD_TEST_WORLD_SIZE": str(ranks),
     }
+    if backend in _EMULATED:
+        repository, package, target = _parts(_EMULATOR)
+        emulator = "%s/%s" % (_directories(repository, package)[0], target)
+        env.update({
+            "SHERD_CUDA_LIBRARY": emulator,
+            "SHERD_EMULATED_GPUS": str(max(gpus, _LEAST_EMULATED)),
+            "SHERD_NCCL_LIBRARY": emulator,
+        })
     if directories:
         env["SHERD_PLUGIN_PATH"] = ":".join(directories)
     if gpus:
@@ -202,7 +224,8 @@ def sherd_distributed_test(
       world_sizes: several of them.
       backends: names of collective backends: gloo, shm, mpi, nccl, local, and
         those of `plugins`. Where an optional one is not installed, its tests
-        are skipped.
+        are skipped. nccl_emulated is nccl with GPUs that are emulated: it runs
+        on any machine, and needs none.
       gpus: how many GPUs the test needs on its machine, in all; where there are
         fewer it is skipped. By default one per rank with backends on GPUs
         (nccl), otherwise none. Its ranks see no other GPUs.
@@ -236,8 +259,14 @@ def sherd_distributed_test(
     tests = []
     for backend in backends:
         labels = dict(plugins)
-        if backend in _PLUGINS and backend not in plugins:
-            labels[backend] = _PLUGINS[backend]
+        real = _EMULATED.get(backend, backend)
+        if real in _PLUGINS and real not in plugins:
+            labels[real] = _PLUGINS[real]
+        if real in _GPU_BACKENDS:
+            for host in _HOST_PARTS:
+                labels[host] = labels.get(host, _PLUGINS[host])
+        if real in _GPU_BACKENDS or gpus:
+            labels[""] = _DEVICE_PLUGIN
         directories = _plugin_directories(name, labels)
         for ranks in world_sizes:
             tests.append("%s_%s_%dranks" % (name, backend, ranks))
@@ -247,7 +276,9 @@ def sherd_distributed_test(
             sherd_cc_test(
                 name = tests[-1],
                 size = size,
-                data = data + labels.values(),
+                data = data + labels.values() + (
+                    [_EMULATOR] if backend in _EMULATED else []
+                ),
                 env = test_env,
                 tags = tags + _tags(backend, ranks, needed),
                 visibility = visibility,

@@ -180,7 +180,10 @@ void DistributedTest::RunAsParent(const internal::TestPlan& plan) {
   absl::StatusOr<internal::GpuLocks> gpus =
       internal::GpuLocks::Acquire(comms.gpus, deadline);
   ASSERT_TRUE(gpus.ok()) << gpus.status();
-  if (comms.gpus > 0) program.visible_gpus = gpus->Visible();
+  if (comms.gpus > 0) {
+    program.visible_gpus = gpus->Visible();
+    program.shares_gpus = static_cast<int>(gpus->gpus().size()) < comms.gpus;
+  }
   program.time_left = internal::TimeToTimeout();
   absl::StatusOr<RunOutcome> outcome =
       RunRanks(program, {.timeout = deadline.Remaining(), .grace = grace()});

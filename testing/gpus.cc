@@ -7,6 +7,7 @@
 #include <sys/sysmacros.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -37,6 +38,7 @@ namespace {
 // How often others' locks are looked at.
 constexpr absl::Duration kPause = absl::Milliseconds(20);
 constexpr size_t kMaxCommandBytes = 300;
+constexpr int kMaxEmulated = 64;
 
 // Device files of GPUs, by number.
 std::vector<std::string> DeviceFiles(const std::string& directory) {
@@ -119,10 +121,22 @@ absl::StatusOr<Attempt> TryLock(const std::vector<std::string>& paths) {
 }  // namespace
 
 GpuHost GpuHost::Own() {
-  return {.visible = GetKnob(Knob::kCudaVisibleDevices)};
+  GpuHost host = {.visible = GetKnob(Knob::kCudaVisibleDevices),
+                  .shared = GetKnobOr(Knob::kTestShareGpus, "0") == "1"};
+  const absl::StatusOr<std::optional<int64_t>> emulated =
+      GetIntKnob(Knob::kEmulatedGpus, 0, kMaxEmulated);
+  if (emulated.ok()) host.emulated = static_cast<int>(emulated->value_or(0));
+  return host;
 }
 
+int GpuHost::Needed(int n) const { return shared ? std::min(n, 1) : n; }
+
 std::vector<Gpu> VisibleGpus(const GpuHost& host) {
+  if (host.emulated > 0) {
+    std::vector<Gpu> gpus(static_cast<size_t>(host.emulated));
+    for (size_t i = 0; i < gpus.size(); ++i) gpus[i].name = absl::StrCat(i);
+    return gpus;
+  }
   const std::vector<std::string> files = DeviceFiles(host.devices);
   std::vector<Gpu> gpus;
   if (!host.visible) {
@@ -153,7 +167,7 @@ std::optional<Skip> SkipIfFewerGpus(int n, const GpuHost& host) {
   // Most tests need none and are not to pay for a look at /dev.
   if (n <= 0) return std::nullopt;
   const int visible = static_cast<int>(VisibleGpus(host).size());
-  if (visible >= n) return std::nullopt;
+  if (visible >= host.Needed(n)) return std::nullopt;
   return Skip{FewerGpusThan(n),
               absl::StrCat("(needs ", n, ", and ", visible, " are visible)")};
 }
@@ -163,10 +177,11 @@ absl::StatusOr<GpuLocks> GpuLocks::Acquire(int n, Deadline deadline,
   GpuLocks locks;
   if (n <= 0) return locks;
   const std::vector<Gpu> visible = VisibleGpus(host);
-  if (static_cast<int>(visible.size()) < n) {
+  if (static_cast<int>(visible.size()) < host.Needed(n)) {
     return absl::ResourceExhaustedError(absl::StrCat(
         "the test needs ", n, " GPUs, and ", visible.size(), " are visible"));
   }
+  n = std::min(n, static_cast<int>(visible.size()));
   bool waited = false;
   for (;;) {
     std::vector<std::string> obstacles;

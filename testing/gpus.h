@@ -19,16 +19,24 @@ struct GpuHost {
   std::string devices = "/dev";
   // As CUDA_VISIBLE_DEVICES says it; unset: all of them.
   std::optional<std::string> visible;
+  // GPUs that the emulated CUDA driver pretends to have, in place of all those.
+  int emulated = 0;
+  // Ranks may share GPUs where there are fewer.
+  bool shared = false;
 
-  // This host, and CUDA_VISIBLE_DEVICES.
+  // This host, as CUDA_VISIBLE_DEVICES, SHERD_EMULATED_GPUS and
+  // SHERD_TEST_SHARE_GPUS say.
   static GpuHost Own();
+
+  // How many of `n` GPUs, one for each rank, have to be there.
+  int Needed(int n) const;
 };
 
 struct Gpu {
   // What CUDA_VISIBLE_DEVICES calls it.
   std::string name;
   // The device files that stand for it: one, or all where `name` is a UUID,
-  // which does not say which.
+  // which does not say which; none if it is emulated.
   std::vector<std::string> files;
 };
 
@@ -48,8 +56,9 @@ std::optional<Skip> SkipIfFewerGpus(int n,
 // goes with the process that holds it, however that ends.
 class GpuLocks {
  public:
-  // Any `n` of the visible GPUs; with 0 nothing is locked. Waits for them until
-  // the deadline; when it begins to wait, it logs for whom.
+  // Any `n` of the visible GPUs, or as many as `n` ranks need; with 0 nothing
+  // is locked. Waits for them until the deadline; when it begins to wait, it
+  // logs for whom.
   //   kResourceExhausted  The host has fewer.
   //   kDeadlineExceeded   Others hold them; named where they can be known.
   //   kPermissionDenied   A device file cannot be opened.

@@ -111,6 +111,14 @@ TEST_F(GpusTest, OwnHostFollowsTheVariable) {
   EXPECT_EQ(GpuHost::Own().visible, "");
   EXPECT_THAT(VisibleGpus(), IsEmpty());
   ASSERT_EQ(unsetenv("CUDA_VISIBLE_DEVICES"), 0);
+  ASSERT_EQ(setenv("SHERD_EMULATED_GPUS", "2", 1), 0);
+  ASSERT_EQ(setenv("SHERD_TEST_SHARE_GPUS", "1", 1), 0);
+  EXPECT_EQ(GpuHost::Own().emulated, 2);
+  EXPECT_TRUE(GpuHost::Own().shared);
+  ASSERT_EQ(unsetenv("SHERD_EMULATED_GPUS"), 0);
+  ASSERT_EQ(unsetenv("SHERD_TEST_SHARE_GPUS"), 0);
+  EXPECT_EQ(GpuHost::Own().emulated, 0);
+  EXPECT_FALSE(GpuHost::Own().shared);
   EXPECT_EQ(GpuHost::Own().visible, std::nullopt);
   EXPECT_EQ(GpuHost::Own().devices, "/dev");
 }
@@ -248,6 +256,29 @@ TEST_F(GpusTest, WaitsUntilTheOtherTestIsOver) {
   held.reset();
   other.join();
   EXPECT_THAT(GpuLocks::Acquire(2, Now(), host), IsOk());
+}
+
+TEST_F(GpusTest, EmulatedGpusNeedNoFilesAndNoLocks) {
+  const GpuHost host = {.devices = "/nonexistent", .emulated = 3};
+  EXPECT_THAT(Names(VisibleGpus(host)), ElementsAre("0", "1", "2"));
+  const absl::StatusOr<GpuLocks> one = GpuLocks::Acquire(3, Now(), host);
+  ASSERT_THAT(one, IsOk());
+  EXPECT_EQ(one->Visible(), "0,1,2");
+  EXPECT_THAT(GpuLocks::Acquire(3, Now(), host), IsOk());
+  EXPECT_EQ(SkipIfFewerGpus(4, host)->reason, SkipReason::kMultiGpu4);
+}
+
+TEST_F(GpusTest, RanksShareWhatIsThereIfTheyMay) {
+  GpuHost host = Host({"nvidia0", "nvidia1"});
+  host.shared = true;
+  EXPECT_EQ(SkipIfFewerGpus(4, host), std::nullopt);
+  const absl::StatusOr<GpuLocks> locks = GpuLocks::Acquire(4, Now(), host);
+  ASSERT_THAT(locks, IsOk());
+  EXPECT_EQ(locks->Visible(), "0,1");
+  GpuHost none = {.devices = "/nonexistent", .shared = true};
+  EXPECT_EQ(SkipIfFewerGpus(4, none)->reason, SkipReason::kMultiGpu4);
+  EXPECT_THAT(GpuLocks::Acquire(4, Now(), none),
+              StatusIs(absl::StatusCode::kResourceExhausted, "0 are visible"));
 }
 
 TEST_F(GpusTest, WhatCannotBeLockedIsAnError) {

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <system_error>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/match.h"
@@ -159,8 +160,13 @@ absl::StatusOr<SupervisorOptions> RankOptions(const RankProgram& program,
   if (program.visible_gpus) {
     values.emplace_back(Knob::kCudaVisibleDevices, *program.visible_gpus);
   }
-  options.environment = [values](int rank, RankFds fds) {
-    return RankEnvironment(values, rank, fds);
+  options.environment = [values, shares_gpus = program.shares_gpus](
+                            int rank, RankFds fds) {
+    KnobValues own = values;
+    // NCCL takes two ranks on one GPU for a mistake unless it believes them to
+    // be on two hosts.
+    if (shares_gpus) own.emplace_back(Knob::kNcclHostId, absl::StrCat(rank));
+    return RankEnvironment(std::move(own), rank, fds);
   };
   if (!program.launcher.empty()) {
     // The launcher's own /proc/self is another.

@@ -61,6 +61,8 @@ struct RankProgram {
   bool again = false;
   // CUDA_VISIBLE_DEVICES, if set.
   std::optional<std::string> visible_gpus;
+  // There are fewer of them than ranks.
+  bool shares_gpus = false;
   // Path and name; empty: the harness starts the ranks itself.
   std::string launcher;
   std::string launcher_name;

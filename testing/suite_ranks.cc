@@ -70,7 +70,11 @@ class SuiteRanks::Set {
                            .persistent = true,
                            .again = GTEST_FLAG_GET(shuffle),
                            .time_left = TimeToTimeout()};
-    if (gpus > 0) program.visible_gpus = set->gpu_locks_.Visible();
+    if (gpus > 0) {
+      program.visible_gpus = set->gpu_locks_.Visible();
+      program.shares_gpus =
+          static_cast<int>(set->gpu_locks_.gpus().size()) < gpus;
+    }
     SHERD_ASSIGN_OR_RETURN(SupervisorOptions options,
                            RankOptions(program, set->directory_));
     SHERD_ASSIGN_OR_RETURN(set->ranks_,

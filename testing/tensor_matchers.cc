@@ -302,7 +302,7 @@ std::string Signature(const Tensor& tensor) {
                       " on ", tensor.device().ToString());
 }
 
-// What but the elements differs, or why these cannot be looked at.
+// What but the elements differs.
 std::string ExplainProperties(const Tensor& actual, const Tensor& expected) {
   if (actual.defined() != expected.defined()) {
     return absl::StrCat("which is ", Signature(actual), ", expected ",
@@ -323,12 +323,6 @@ std::string ExplainProperties(const Tensor& actual, const Tensor& expected) {
   }
   if (!SameDevice(actual.device(), expected.device())) {
     add("device", actual.device().ToString(), expected.device().ToString());
-  }
-  if (differences.empty() && !actual.device().is_cpu() &&
-      !actual.device().is_meta()) {
-    return absl::StrCat("whose elements are on ", actual.device().ToString(),
-                        ": only those in host memory can be compared, copy "
-                        "both tensors to it first");
   }
   return absl::StrJoin(differences, ", and ");
 }
@@ -386,7 +380,15 @@ std::string ExplainDifference(const Tensor& actual, const Tensor& expected,
                               absl::Span<const int64_t> origin) {
   std::string properties = ExplainProperties(actual, expected);
   if (!properties.empty()) return properties;
-  if (actual.numel() == 0 || !actual.device().is_cpu()) return "";
+  if (actual.numel() == 0 || actual.device().is_meta()) return "";
+  if (!actual.device().is_cpu()) {
+    const absl::StatusOr<Tensor> a = actual.To(Device());
+    const absl::StatusOr<Tensor> e = expected.To(Device());
+    if (a.ok() && e.ok()) return ExplainDifference(*a, *e, rule, origin);
+    return absl::StrCat("whose elements on ", actual.device().ToString(),
+                        " cannot be copied to host memory: ",
+                        (a.ok() ? e : a).status().ToString());
+  }
   return DispatchDType(actual.dtype(), [&](auto tag) -> std::string {
     using T = typename decltype(tag)::type;
     const Tally<T> tally = Compare<T>(actual, expected, rule);

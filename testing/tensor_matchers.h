@@ -31,8 +31,8 @@ namespace sherd::testing {
 // where numbers have all digits that tell them from others of their dtype.
 //
 // Values. Undefined tensors match each other. Two meta tensors match by dtype
-// and sizes. Other tensors that are not in host memory match nothing: copy them
-// to it first.
+// and sizes. Tensors on a device are copied to host memory to be compared, for
+// which the host waits.
 //
 // Lifetime. A Tensor is a handle, in a matcher too: of data that is going to
 // be written to, expect a Clone(). An error in place of the expected tensor
