@@ -30,6 +30,8 @@ struct Outcome {
   std::string text;
 };
 
+constexpr char kEmulator[] = "backends/emulated_gpu/libsherd_emulated_gpu.so";
+
 constexpr char kBothStreams[] = "2>&1";
 constexpr char kErrorsOnly[] = "2>&1 >/dev/null";
 
@@ -54,11 +56,12 @@ Outcome RunBench(const std::string& arguments,
 using Results = std::set<std::tuple<std::string, std::string, int>>;
 
 // Runs bench in a directory of the test and reads its file.
-Results Measure(const std::string& arguments, Outcome& outcome) {
+Results Measure(const std::string& arguments, Outcome& outcome,
+                const std::string& environment = "") {
   const std::string directory = ::testing::TempDir();
   outcome = RunBench(arguments + " --calls=3 --json=results.jsonl",
                      absl::StrCat("BUILD_WORKING_DIRECTORY=", directory,
-                                  " TMPDIR=", directory));
+                                  " TMPDIR=", directory, " ", environment));
   EXPECT_EQ(outcome.exit_code, 0) << outcome.text;
   Results results;
   std::ifstream file(directory + "/results.jsonl");
@@ -85,10 +88,18 @@ TEST(BenchSmokeTest, EveryCaseAndPeerGivesACheckedResultInTableAndJson) {
   Outcome alone;
   measured.merge(
       Measure("--cases='^(plan|validate)_' --world=1 --bytes=4096", alone));
+  // And these one GPU.
+  Outcome emulated;
+  measured.merge(Measure("--cases=^gpu_ --world=1 --bytes=8,4096", emulated,
+                         absl::StrCat("SHERD_CUDA_LIBRARY=", kEmulator,
+                                      " SHERD_NCCL_LIBRARY=", kEmulator,
+                                      " SHERD_EMULATED_GPUS=1")));
+  const std::string said =
+      absl::StrCat(outcome.text, alone.text, emulated.text);
   for (const BenchCase& bench_case : AllBenchCases()) {
     for (const BenchPeer& peer : bench_case.peers) {
       if (peer.check != nullptr && !peer.check(2, 4096).ok()) {
-        EXPECT_THAT(outcome.text, HasSubstr("skipped: " + peer.name + ": "));
+        EXPECT_THAT(said, HasSubstr("skipped: " + peer.name + ": "));
         continue;
       }
       // Each has one size at least that suits it.
@@ -97,8 +108,7 @@ TEST(BenchSmokeTest, EveryCaseAndPeerGivesACheckedResultInTableAndJson) {
                            measured.count({bench_case.name, peer.name, 4096});
       EXPECT_GE(sizes, 1u) << bench_case.name << " " << peer.name;
     }
-    EXPECT_THAT(outcome.text + alone.text,
-                HasSubstr("\n" + bench_case.name + " "));
+    EXPECT_THAT(said, HasSubstr("\n" + bench_case.name + " "));
   }
 }
 

@@ -3,6 +3,8 @@
 #include "absl/strings/str_format.h"
 #include "sherd/tools/bench/checkpoint_cases.h"
 #include "sherd/tools/bench/collective_cases.h"
+#include "sherd/tools/bench/gpu_call_cases.h"
+#include "sherd/tools/bench/gpu_move_cases.h"
 #include "sherd/tools/bench/move_cases.h"
 #include "sherd/tools/bench/overhead_cases.h"
 #include "sherd/tools/bench/plan_cases.h"
@@ -28,8 +30,9 @@ std::vector<int> SelectPeers(const BenchCase& bench_case,
 const std::vector<BenchCase>& AllBenchCases() {
   static const auto* const cases = [] {
     auto* const all = new std::vector<BenchCase>;
-    for (const auto& family : {CollectiveCases(), OverheadCases(), MoveCases(),
-                               PlanCases(), CheckpointCases(), StartCases()}) {
+    for (const auto& family :
+         {CollectiveCases(), OverheadCases(), MoveCases(), PlanCases(),
+          CheckpointCases(), StartCases(), GpuMoveCases(), GpuCallCases()}) {
       all->insert(all->end(), family.begin(), family.end());
     }
     return all;

@@ -1,7 +1,5 @@
 #include "sherd/tools/bench/overhead_cases.h"
 
-#include <algorithm>
-#include <chrono>
 #include <memory>
 #include <thread>
 #include <utility>
@@ -14,64 +12,21 @@
 #include "sherd/core/comm/hash_store.h"
 #include "sherd/core/comm/process_group.h"
 #include "sherd/tools/bench/allocation_count.h"
+#include "sherd/tools/bench/call_overhead.h"
 #include "sherd/tools/bench/null_plugin.h"
 
 namespace sherd {
 namespace {
 
-// Calls per sample, timed in groups: the clock takes as long as a call.
-constexpr int kGroups = 1000;
-constexpr int kCallsPerGroup = 10;
-
-// Calls something again and again on rank 0 and counts as the time of one call
-// at `quantile` of the groups.
-class Overhead : public RankWork {
- public:
-  Overhead(RankContext& context, double quantile)
-      : measures_(context.rank() == 0), quantile_(quantile) {}
-
-  absl::Status Prepare() override { return absl::OkStatus(); }
-
-  absl::Status Run() override {
-    if (!measures_) return absl::OkStatus();
-    using Clock = std::chrono::steady_clock;
-    for (double& seconds : seconds_) {
-      const Clock::time_point begin = Clock::now();
-      for (int i = 0; i < kCallsPerGroup; ++i) SHERD_RETURN_IF_ERROR(Call());
-      seconds = std::chrono::duration<double>(Clock::now() - begin).count() /
-                kCallsPerGroup;
-    }
-    std::sort(seconds_.begin(), seconds_.end());
-    return absl::OkStatus();
-  }
-
-  std::optional<double> OwnSeconds() const override {
-    if (!measures_) return 0;
-    return seconds_[static_cast<size_t>(quantile_ * (kGroups - 1))];
-  }
-
-  absl::Status Check() override { return absl::OkStatus(); }
-
- protected:
-  virtual absl::Status Call() = 0;
-
-  bool measures() const { return measures_; }
-
- private:
-  const bool measures_;
-  const double quantile_;
-  std::vector<double> seconds_ = std::vector<double>(kGroups);
-};
-
-class SherdOverhead final : public Overhead {
+class SherdOverhead final : public CallOverhead {
  public:
   SherdOverhead(RankContext& context, double quantile,
                 std::shared_ptr<ProcessGroup> group)
-      : Overhead(context, quantile), group_(std::move(group)) {}
+      : CallOverhead(context, quantile), group_(std::move(group)) {}
 
   absl::Status Run() override {
     const int64_t before = AllocationsOfThisThread();
-    SHERD_RETURN_IF_ERROR(Overhead::Run());
+    SHERD_RETURN_IF_ERROR(CallOverhead::Run());
     allocations_ = AllocationsOfThisThread() - before;
     return absl::OkStatus();
   }
@@ -80,7 +35,7 @@ class SherdOverhead final : public Overhead {
     // The first run fills what is used again.
     const bool warm = std::exchange(warm_, true);
     if (!warm || allocations_ == 0) return absl::OkStatus();
-    return absl::InternalError(absl::StrCat(kGroups * kCallsPerGroup,
+    return absl::InternalError(absl::StrCat(calls_per_sample(),
                                             " calls allocated ", allocations_,
                                             " times, expected none"));
   }
@@ -113,9 +68,9 @@ absl::StatusOr<std::shared_ptr<ProcessGroup>> NullGroup() {
   return groups[0];
 }
 
-class BareOverhead final : public Overhead {
+class BareOverhead final : public CallOverhead {
  public:
-  using Overhead::Overhead;
+  using CallOverhead::CallOverhead;
 
  private:
   absl::Status Call() override {
@@ -142,11 +97,11 @@ class BareOverhead final : public Overhead {
 };
 
 // What the comparison of calls adds, on the board of a group of one.
-class ComparisonOverhead final : public Overhead {
+class ComparisonOverhead final : public CallOverhead {
  public:
   ComparisonOverhead(RankContext& context, double quantile,
                      std::unique_ptr<internal::CallComparison> comparison)
-      : Overhead(context, quantile), comparison_(std::move(comparison)) {}
+      : CallOverhead(context, quantile), comparison_(std::move(comparison)) {}
 
  private:
   absl::Status Call() override {

@@ -1,6 +1,7 @@
 #include "sherd/tools/bench/rank_context.h"
 
 #include <chrono>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
@@ -19,6 +20,16 @@ namespace {
 // For connecting and for each call, whoever makes it.
 constexpr absl::Duration kTimeout = absl::Minutes(2);
 
+// Beside a backend on devices.
+constexpr char kHostPart[] = "shm";
+
+absl::StatusOr<const Backend*> Usable(const std::string& name) {
+  SHERD_ASSIGN_OR_RETURN(const Backend* backend,
+                         BackendRegistry::Global().Find(name));
+  SHERD_RETURN_IF_ERROR(backend->Probe());
+  return backend;
+}
+
 }  // namespace
 
 RankContext::~RankContext() {
@@ -31,18 +42,22 @@ absl::StatusOr<std::shared_ptr<ProcessGroup>> RankContext::Group(
   std::shared_ptr<ProcessGroup>& group = groups_[backend];
   if (group != nullptr) return group;
   // Not Init: that makes one default group per process.
-  SHERD_ASSIGN_OR_RETURN(const Backend* implementation,
-                         BackendRegistry::Global().Find(backend));
-  SHERD_RETURN_IF_ERROR(implementation->Probe());
+  ProcessGroupOptions options = {
+      .name = backend,
+      .rank = rank_,
+      .size = world(),
+      .store = std::make_shared<FileStore>(
+          JoinPath(directory(), absl::StrCat("group-", backend))),
+      .timeout = kTimeout};
+  SHERD_ASSIGN_OR_RETURN(const Backend* implementation, Usable(backend));
+  if (implementation->info().on_device()) {
+    options.device_backend = implementation;
+    options.device = {.type = implementation->info().device_type,
+                      .index = rank_};
+    SHERD_ASSIGN_OR_RETURN(implementation, Usable(kHostPart));
+  }
   SHERD_ASSIGN_OR_RETURN(
-      group,
-      ProcessGroup::Create(*implementation,
-                           {.name = backend,
-                            .rank = rank_,
-                            .size = world(),
-                            .store = std::make_shared<FileStore>(JoinPath(
-                                directory(), absl::StrCat("group-", backend))),
-                            .timeout = kTimeout}));
+      group, ProcessGroup::Create(*implementation, std::move(options)));
   return group;
 }
 

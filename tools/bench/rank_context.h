@@ -40,7 +40,7 @@ class RankContext {
   std::any& common() { return common_; }
 
   // Sherd's group of all ranks over `backend`; made by the first call for it,
-  // which is collective.
+  // which is collective. With one that works on devices, rank r has device r.
   absl::StatusOr<std::shared_ptr<ProcessGroup>> Group(
       const std::string& backend = "gloo");
 

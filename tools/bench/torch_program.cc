@@ -28,11 +28,14 @@ constexpr char kLookForTorch[] =
     "import importlib.util, sys; "
     "sys.exit(0 if importlib.util.find_spec('torch') else 3)";
 
-// The script, which the build puts beside bench.
-std::string Script() {
+constexpr char kMoves[] = "torch_moves_beside_bench";
+constexpr char kGpu[] = "torch_gpu_beside_bench";
+
+// A script, which the build puts beside bench.
+std::string Script(const char* name) {
   std::error_code error;
   return (std::filesystem::read_symlink("/proc/self/exe", error).parent_path() /
-          "torch_moves_beside_bench")
+          name)
       .string();
 }
 
@@ -73,9 +76,19 @@ BenchProgram TorchProgram(const std::string& work, const BenchTask& task,
       absl::MakeConstSpan(tensor.size).last(tensor.dims);
   // Python's own path, not bench's directory.
   return {.name = "/usr/bin/env",
-          .arguments = {Python(), Script(), absl::StrCat("--work=", work),
+          .arguments = {Python(), Script(kMoves), absl::StrCat("--work=", work),
                         absl::StrCat("--size=", absl::StrJoin(size, ",")),
                         absl::StrCat("--world=", task.world),
+                        absl::StrCat("--calls=", task.calls),
+                        absl::StrCat("--report=", report)}};
+}
+
+BenchProgram TorchGpuProgram(const std::string& work, const BenchTask& task,
+                             int repeats, const std::string& report) {
+  return {.name = "/usr/bin/env",
+          .arguments = {Python(), Script(kGpu), absl::StrCat("--work=", work),
+                        absl::StrCat("--bytes=", task.bytes),
+                        absl::StrCat("--repeats=", repeats),
                         absl::StrCat("--calls=", task.calls),
                         absl::StrCat("--report=", report)}};
 }

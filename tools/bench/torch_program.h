@@ -23,6 +23,11 @@ absl::Status FindTorch();
 BenchProgram TorchProgram(const std::string& work, const BenchTask& task,
                           const WordTensor& tensor, const std::string& report);
 
+// Has PyTorch do `work` ("pack:2:1", see torch_gpu.py) on a GPU, `repeats`
+// times for each time that it reports.
+BenchProgram TorchGpuProgram(const std::string& work, const BenchTask& task,
+                             int repeats, const std::string& report);
+
 }  // namespace sherd
 
 #endif  // SHERD_TOOLS_BENCH_TORCH_PROGRAM_H_

@@ -94,7 +94,7 @@ TEST(CommandTest, InfoShowsBackendsSearchPathAndKnobs) {
   EXPECT_EQ(info.exit_code, 0);
   EXPECT_THAT(info.output,
               AllOf(::testing::ContainsRegex("\n  gloo +ok "),
-                    ::testing::ContainsRegex("\n  nccl +absent "),
+                    ::testing::ContainsRegex("\n  mpi +absent "),
                     HasSubstr("\n  /no/such/place\n"),
                     ::testing::ContainsRegex(
                         "\n  SHERD_TIMEOUT +17s +environment +stable "),
@@ -105,6 +105,46 @@ TEST(CommandTest, InfoShowsBackendsSearchPathAndKnobs) {
   ASSERT_TRUE(parsed.is_object()) << json.output;
   EXPECT_EQ(parsed["backends"][0]["usable"], true);
   EXPECT_GE(parsed["knobs"].size(), 8u);
+}
+
+constexpr char kEmulator[] = "backends/emulated_gpu/libsherd_emulated_gpu.so";
+
+TEST(CommandTest, InfoSaysWhyNoDeviceWorks) {
+  const std::string missing = "SHERD_CUDA_LIBRARY=/no/such/libcuda.so.1 ";
+  EXPECT_THAT(
+      Shell(missing + "tools/sherd/sherd info").output,
+      ::testing::ContainsRegex("\n  cuda +unusable .*/no/such/libcuda.so.1"));
+  const Result json = Shell(missing + "tools/sherd/sherd info --json");
+  const auto parsed = nlohmann::json::parse(json.output, nullptr, false);
+  ASSERT_TRUE(parsed.is_object()) << json.output;
+  const auto& cuda = parsed["device_plugins"][0];
+  EXPECT_EQ(cuda["name"], "cuda");
+  EXPECT_EQ(cuda["usable"], false);
+  EXPECT_THAT(cuda["reason"].get<std::string>(),
+              HasSubstr("/no/such/libcuda.so.1"));
+  EXPECT_TRUE(cuda["devices"].empty());
+}
+
+TEST(CommandTest, InfoShowsDevicesAndLibrariesOfTheVendor) {
+  const std::string emulated =
+      absl::StrCat("SHERD_EMULATED_GPUS=2 SHERD_CUDA_LIBRARY=", kEmulator,
+                   " SHERD_NCCL_LIBRARY=", kEmulator, " ");
+  EXPECT_THAT(
+      Shell(emulated + "tools/sherd/sherd info").output,
+      AllOf(::testing::ContainsRegex(
+                "\n  cuda +ok +.*libsherd_emulated_gpu.so.* linked statically"),
+            ::testing::ContainsRegex(
+                "\n  nccl +ok +.*libsherd_emulated_gpu.so.* linked statically"),
+            ::testing::ContainsRegex("\n  cuda:0 +[0-9a-f:.]+ +[0-9.]+ GiB "),
+            ::testing::ContainsRegex("\n  cuda:1 +[0-9a-f:.]+ +[0-9.]+ GiB ")));
+  const Result json = Shell(emulated + "tools/sherd/sherd info --json");
+  const auto parsed = nlohmann::json::parse(json.output, nullptr, false);
+  ASSERT_TRUE(parsed.is_object()) << json.output;
+  const auto& devices = parsed["device_plugins"][0]["devices"];
+  ASSERT_EQ(devices.size(), 2u);
+  EXPECT_EQ(devices[1]["device"], "cuda:1");
+  EXPECT_GT(devices[1]["total_bytes"], 0u);
+  EXPECT_NE(devices[0]["bus_id"], devices[1]["bus_id"]);
 }
 
 TEST(CommandTest, InspectPrintsTextJsonAndPicture) {

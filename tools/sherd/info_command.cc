@@ -10,7 +10,8 @@ namespace sherd {
 
 void AddInfoCommand(CLI::App& app, int& exit_code) {
   CLI::App* const info = app.add_subcommand(
-      "info", "Show version, backends and why others are not usable, knobs");
+      "info",
+      "Show version, backends, devices and why others are not usable, knobs");
   auto json = std::make_shared<bool>(false);
   info->add_flag("--json", *json, "Print one JSON object");
   info->callback([json, &exit_code] {

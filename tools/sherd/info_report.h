@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "sherd/backends/device_loader.h"
 #include "sherd/backends/loader.h"
 
 namespace sherd {
@@ -14,12 +15,14 @@ struct InfoReport {
   std::vector<std::string> search_path;
   // Those that are there, then well-known ones that are not.
   std::vector<PluginReport> plugins;
+  // The same of the plugins of devices.
+  std::vector<DevicePluginReport> devices;
 };
 
 InfoReport GatherInfo();
 
-// Version, plugins and why others cannot be used, and every knob with its value
-// and where the value comes from.
+// Version, plugins and why others cannot be used, devices, and every knob with
+// its value and where the value comes from.
 std::string FormatInfo(const InfoReport& report);
 
 // The same as one JSON object.
