@@ -143,7 +143,8 @@ typedef struct sherd_kv_v0 {
   sherd_code (*set)(void* context, const char* key, const void* value,
                     uint64_t size);
   /* Waits until the key is there. Copies min(size, capacity) bytes and sets
-   * *size to the value's full size. SHERD_TIMEOUT at the deadline. */
+   * *size to the value's full size. SHERD_TIMEOUT at the deadline;
+   * SHERD_PEER_LOST, before it, if some rank will not come any more. */
   sherd_code (*get)(void* context, const char* key, int64_t deadline,
                     void* value, uint64_t capacity, uint64_t* size);
   /* Since 0.2. Adds to the decimal number at key (missing: 0) in one step. */

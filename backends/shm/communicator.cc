@@ -17,6 +17,9 @@ namespace {
 constexpr char kSegmentKey[] = "shm/segment";
 constexpr char kVerdictKey[] = "shm/verdict";
 
+// A deadline that has passed: a plain look.
+constexpr int64_t kAtOnce = 0;
+
 // What ranks write into the store. `code` is SHERD_OK or why there is no group.
 struct Notice {
   sherd_code code = SHERD_OK;
@@ -48,11 +51,11 @@ sherd_code Set(const sherd_kv_v0& kv, const char* key, const Notice& notice,
 }
 
 sherd_code Get(const sherd_comm_config_v0& config, const char* key, int peer,
-               Notice* notice, sherd_error_v0* error) {
+               int64_t deadline, Notice* notice, sherd_error_v0* error) {
   const sherd_kv_v0& kv = *config.kv;
   uint64_t size = 0;
   const sherd_code code =
-      kv.get(kv.context, key, config.deadline, notice, sizeof(*notice), &size);
+      kv.get(kv.context, key, deadline, notice, sizeof(*notice), &size);
   if (code != SHERD_OK) {
     return Fail(error, code, peer, "did not set up shared memory");
   }
@@ -140,7 +143,7 @@ sherd_code ShmCommunicator::ConnectFirst(const sherd_comm_config_v0& config,
   for (int r = 1; r < size_; ++r) {
     char key[32];
     JoinedKey(r, key);
-    verdict = Get(config, key, r, &notice, error);
+    verdict = Get(config, key, r, config.deadline, &notice, error);
     if (verdict == SHERD_OK && notice.code != SHERD_OK) {
       verdict = Fail(error, notice.code, r, notice.text);
     }
@@ -155,14 +158,22 @@ sherd_code ShmCommunicator::ConnectFirst(const sherd_comm_config_v0& config,
 sherd_code ShmCommunicator::ConnectOther(const sherd_comm_config_v0& config,
                                          sherd_error_v0* error) {
   Notice notice;
-  sherd_code code = Get(config, kSegmentKey, 0, &notice, error);
+  sherd_code code =
+      Get(config, kSegmentKey, 0, config.deadline, &notice, error);
   if (code != SHERD_OK) return code;
   // Rank 0 waits for nobody then.
   if (notice.code != SHERD_OK) return Fail(error, notice.code, 0, notice.text);
 
   nonce_ = notice.nonce;
   code = segment_.Open(notice.pid, notice.fd, size_, nonce_, error);
-  if (code == SHERD_OK) WriteIdentity();
+  if (code == SHERD_OK) {
+    WriteIdentity();
+  } else if (sherd_error_v0 unused; Get(config, kVerdictKey, 0, kAtOnce,
+                                        &notice, &unused) == SHERD_OK &&
+                                    notice.code != SHERD_OK) {
+    // Rank 0 has given up, and closed its memory after it had said why.
+    return Fail(error, notice.code, notice.peer, notice.text);
+  }
   char key[32];
   JoinedKey(rank_, key);
   const Notice joined =
@@ -171,7 +182,7 @@ sherd_code ShmCommunicator::ConnectOther(const sherd_comm_config_v0& config,
   if (code != SHERD_OK) return code;
   if (told != SHERD_OK) return told;
 
-  code = Get(config, kVerdictKey, 0, &notice, error);
+  code = Get(config, kVerdictKey, 0, config.deadline, &notice, error);
   if (code != SHERD_OK) return code;
   if (notice.code == SHERD_OK) return SHERD_OK;
   return Fail(error, notice.code, notice.peer, notice.text);

@@ -128,18 +128,17 @@ class Rank {
   }
   ~Rank() { Leave(); }
 
-  sherd_code Join(int one_host = 1) {
-    const sherd_comm_config_v0 config = {
-        .struct_size = sizeof(config),
-        .rank = rank_,
-        .size = size_,
-        .group = "test",
-        .kv = &table_,
-        .deadline = Now() + 20000 * kMillisecond,
-        .world_ranks = ranks_.data(),
-        .world_size = size_,
-        .one_host = one_host,
-        .address = "127.0.0.1"};
+  sherd_code Join(int one_host = 1, int64_t patience = 20000 * kMillisecond) {
+    const sherd_comm_config_v0 config = {.struct_size = sizeof(config),
+                                         .rank = rank_,
+                                         .size = size_,
+                                         .group = "test",
+                                         .kv = &table_,
+                                         .deadline = Now() + patience,
+                                         .world_ranks = ranks_.data(),
+                                         .world_size = size_,
+                                         .one_host = one_host,
+                                         .address = "127.0.0.1"};
     error_ = NoError();
     return Plugin().create(&config, &comm_, &error_);
   }
@@ -907,6 +906,18 @@ int OpenDescriptors() {
   while (readdir(directory) != nullptr) ++count;
   closedir(directory);
   return count;
+}
+
+TEST(ShmGroupTest, WhoComesAfterRank0GaveUpIsToldWhy) {
+  Kv kv;
+  Rank first(kv, 0, 3);
+  ASSERT_EQ(first.Join(/*one_host=*/1, /*patience=*/kMillisecond),
+            SHERD_TIMEOUT);
+  EXPECT_EQ(first.peer(), 1);
+  Rank late(kv, 2, 3);
+  EXPECT_EQ(late.Join(), SHERD_TIMEOUT);
+  EXPECT_EQ(late.peer(), 1);
+  EXPECT_EQ(late.text(), first.text());
 }
 
 int SharedMappings() {

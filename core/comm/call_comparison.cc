@@ -218,6 +218,9 @@ absl::StatusOr<std::unique_ptr<CallComparison>> CallComparison::OnBoard(
     SHERD_ASSIGN_OR_RETURN(const std::string path,
                            store.Get(kBoardKey, deadline));
     made->file_ = UniqueFd(open(path.c_str(), O_RDWR | O_CLOEXEC));
+    if (!made->file_.is_open() && errno == ENOENT) {
+      return WithRank(absl::UnavailableError("closed its board"), 0);
+    }
     if (!made->file_.is_open()) return WithRank(failed(path), 0);
   }
   void* const memory = mmap(nullptr, made->board_bytes_, PROT_READ | PROT_WRITE,

@@ -53,6 +53,7 @@ class CallComparison {
   // Rank 0's lives until all others have returned: what the caller does next
   // waits for them.
   //   kFailedPrecondition  The board of rank 0 cannot be mapped.
+  //   kUnavailable         Rank 0 has given up, or ended.
   static absl::StatusOr<std::unique_ptr<CallComparison>> OnBoard(
       Store& store, int rank, int size, Deadline deadline);
 

@@ -30,6 +30,10 @@ Deadline Now() { return Deadline::After(absl::ZeroDuration()); }
 // How often a wait for a member looks whether its process still lives.
 constexpr absl::Duration kLook = absl::Milliseconds(100);
 
+// Processes that one look for lost ranks looks at.
+constexpr int kLooks = 16;
+
+constexpr char kFailedKey[] = "failed";
 std::string MemberKey(int rank) { return absl::StrCat("member/", rank); }
 std::string JoinedKey(int rank) { return absl::StrCat("joined/", rank); }
 std::string FailureKey(int rank) { return absl::StrCat("failure/", rank); }
@@ -232,20 +236,20 @@ absl::StatusOr<std::vector<std::string>> FailureBoard::Exchange(
   SHERD_RETURN_IF_ERROR(store_->Set(key(rank_), value));
   std::vector<std::string> values;
   for (int rank = 0; rank < size_; ++rank) {
-    for (bool ended = false;;) {
+    for (std::optional<int> lost;;) {
       absl::StatusOr<std::string> found = store_->Get(
           key(rank),
-          Deadline::Earlier(deadline, ended ? Now() : Deadline::After(kLook)));
+          Deadline::Earlier(deadline, lost ? Now() : Deadline::After(kLook)));
       if (found.ok()) {
         values.push_back(*std::move(found));
         break;
       }
       if (!absl::IsDeadlineExceeded(found.status())) return found.status();
-      if (ended) {
+      if (lost) {
+        const Verdict verdict = FindCulprit(*lost, "gave up");
         return WithRank(absl::UnavailableError(absl::StrCat(
-                            "rank ", rank, " died (process ",
-                            ProcessNumber(processes_[rank]), " is gone)")),
-                        rank);
+                            "rank ", verdict.rank, ": ", verdict.cause)),
+                        verdict.rank);
       }
       if (deadline.HasPassed()) {
         return WithRank(absl::DeadlineExceededError(absl::StrCat(
@@ -253,7 +257,8 @@ absl::StatusOr<std::vector<std::string>> FailureBoard::Exchange(
                         rank);
       }
       // What it wrote before its end is looked for once more.
-      ended = StateOf(processes_[rank]) == ProcessState::kEnded;
+      lost =
+          StateOf(processes_[rank]) == ProcessState::kEnded ? rank : FindLost();
     }
   }
   return values;
@@ -272,6 +277,7 @@ void FailureBoard::Report(const absl::Status& status,
                          static_cast<int>(status.code()),
                          certain ? " certain" : "", "\n", status.message()))
       .IgnoreError();
+  store_->CompareSet(kFailedKey, "", absl::StrCat(rank_)).IgnoreError();
 }
 
 bool FailureBoard::OneHost() const {
@@ -303,29 +309,35 @@ void FailureBoard::ReportLeaving() {
   store_->Set(LeftKey(rank_), "").IgnoreError();
 }
 
-FailureBoard::Clue FailureBoard::LookInto(int rank, Deadline deadline) {
+FailureBoard::Clue FailureBoard::WrittenBy(int rank) const {
+  // Asked for first: a rank that failed writes that before it leaves.
+  const bool left = store_->Get(LeftKey(rank), Now()).ok();
+  if (absl::StatusOr<std::string> record = store_->Get(FailureKey(rank), Now());
+      record.ok()) {
+    Record read = ParseRecord(*record);
+    if (read.blamed >= 0 && read.blamed < size_ &&
+        (read.certain || read.blamed != rank)) {
+      return {read.certain ? Clue::Kind::kKnows : Clue::Kind::kBlames,
+              read.blamed, std::move(read.text), read.code};
+    }
+    return {Clue::Kind::kFailed, -1, std::move(read.text)};
+  }
+  if (left) return {Clue::Kind::kLeft, -1, "left the group"};
+  return {};
+}
+
+FailureBoard::Clue FailureBoard::LookInto(int rank, Deadline deadline) const {
   for (;;) {
-    if (absl::StatusOr<std::string> record =
-            store_->Get(FailureKey(rank), Now());
-        record.ok()) {
-      Record read = ParseRecord(*record);
-      if (read.blamed >= 0 && read.blamed < size_ &&
-          (read.certain || read.blamed != rank)) {
-        return {read.certain ? Clue::Kind::kKnows : Clue::Kind::kBlames,
-                read.blamed, std::move(read.text), read.code};
-      }
-      return {Clue::Kind::kFailed, -1, std::move(read.text)};
-    }
-    if (store_->Get(LeftKey(rank), Now()).ok()) {
-      return {Clue::Kind::kLeft, -1, "left the group"};
-    }
+    // Asked for first: a rank writes before its process ends.
     const ProcessState state = StateOf(processes_[rank]);
-    if (state == ProcessState::kEnded || state == ProcessState::kStopped) {
-      const std::string number = ProcessNumber(processes_[rank]);
-      if (state == ProcessState::kStopped) {
-        return {Clue::Kind::kStopped, -1,
-                absl::StrCat("is stopped (process ", number, ")")};
-      }
+    Clue written = WrittenBy(rank);
+    if (written.kind != Clue::Kind::kNothing) return written;
+    const std::string number = ProcessNumber(processes_[rank]);
+    if (state == ProcessState::kStopped) {
+      return {Clue::Kind::kStopped, -1,
+              absl::StrCat("is stopped (process ", number, ")")};
+    }
+    if (state == ProcessState::kEnded) {
       return {Clue::Kind::kDied, -1,
               absl::StrCat("died (process ", number, " is gone)")};
     }
@@ -343,18 +355,36 @@ std::optional<int> FailureBoard::FirstSuspect() const {
   std::optional<int> victim;
   for (int rank = 0; rank < size_; ++rank) {
     if (rank == rank_) continue;
+    // Asked for first, as in LookInto.
+    const ProcessState state = StateOf(processes_[rank]);
     // A victim may have ended since.
     if (const auto record = store_->Get(FailureKey(rank), Now()); record.ok()) {
       if (!ParseRecord(*record).IsOfAVictim()) return rank;
       if (!victim) victim = rank;
       continue;
     }
-    const ProcessState state = StateOf(processes_[rank]);
     if (state == ProcessState::kEnded || state == ProcessState::kStopped) {
       return rank;
     }
   }
   return victim;
+}
+
+std::optional<int> FailureBoard::FindLost() const {
+  int failed = 0;
+  if (const auto first = store_->Get(kFailedKey, Now());
+      first.ok() && absl::SimpleAtoi(*first, &failed) && failed >= 0 &&
+      failed < size_ && failed != rank_) {
+    return failed;
+  }
+  for (int i = 0; i < std::min(kLooks, size_); ++i) {
+    const int rank = static_cast<int>(next_look_.fetch_add(1) % size_);
+    if (rank != rank_ && StateOf(processes_[rank]) == ProcessState::kEnded &&
+        !store_->Get(LeftKey(rank), Now()).ok()) {
+      return rank;
+    }
+  }
+  return std::nullopt;
 }
 
 FailureBoard::Verdict FailureBoard::FindCulprit(int peer,

@@ -1,6 +1,8 @@
 #ifndef SHERD_CORE_COMM_FAILURE_BOARD_H_
 #define SHERD_CORE_COMM_FAILURE_BOARD_H_
 
+#include <atomic>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
@@ -27,6 +29,7 @@ namespace sherd::internal {
 //   failure/R  whom rank R blames, with what status code, and why, written
 //              once; and whether that is certain, so that nobody needs to look
 //              further
+//   failed     the first rank that wrote failure/R
 //   left/R     rank R left in good order
 //
 // Threads. Safe from any thread.
@@ -46,7 +49,7 @@ class FailureBoard {
   // Tells all ranks `value`, and returns those of all, by rank. Collective;
   // after Join; each name once.
   //   kDeadlineExceeded  A rank did not come; named.
-  //   kUnavailable       A rank's process ended before it came.
+  //   kUnavailable       A rank failed, or its process ended, before it came.
   absl::StatusOr<std::vector<std::string>> Exchange(absl::string_view name,
                                                     absl::string_view value,
                                                     Deadline deadline);
@@ -85,6 +88,11 @@ class FailureBoard {
   // that do not say whom they waited for.
   std::optional<int> FirstSuspect() const;
 
+  // For ranks that wait for all others: the first other rank that failed, or
+  // one whose process ended before it left. After Join. Looks at a few
+  // processes only, in turn.
+  std::optional<int> FindLost() const;
+
   // How long a surviving rank may take to write its record after its
   // connections broke.
   static constexpr absl::Duration kGrace = absl::Seconds(1);
@@ -97,9 +105,12 @@ class FailureBoard {
   // Rank 0 may be who answers for the store: then a question would wait for it.
   bool RankZeroIsStopped() const;
 
+  // What `rank` has written of its end, if anything.
+  Clue WrittenBy(int rank) const;
+
   // What is known about why `rank` closed its connections, waiting until
   // `deadline` for something to be known.
-  Clue LookInto(int rank, Deadline deadline);
+  Clue LookInto(int rank, Deadline deadline) const;
 
   const std::shared_ptr<Store> store_;
   const int rank_;
@@ -107,6 +118,8 @@ class FailureBoard {
   const std::vector<std::string> expected_;
   // Where each rank runs; filled by Join, constant afterwards.
   std::vector<std::string> processes_;
+  // Whose process FindLost looks at next.
+  mutable std::atomic<uint32_t> next_look_{0};
 };
 
 // Identifies a process among all that can share a store: host (boot), PID

@@ -1,12 +1,15 @@
 #include "sherd/core/comm/failure_board.h"
 
+#include <fcntl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <fstream>
 #include <memory>
 #include <optional>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -17,6 +20,7 @@
 #include "gtest/gtest.h"
 #include "sherd/core/base/error_info.h"
 #include "sherd/core/comm/hash_store.h"
+#include "sherd/testing/faults.h"
 #include "sherd/testing/matchers.h"
 
 namespace sherd::internal {
@@ -121,6 +125,121 @@ TEST_F(FailureBoardTest, FollowsTheChainToTheFirstFailure) {
   EXPECT_EQ(verdict.rank, 2);
   EXPECT_THAT(verdict.cause, HasSubstr("disk full"));
   EXPECT_EQ(verdict.code, std::nullopt);
+}
+
+// A process that ends when it is told to.
+class LivingProcess {
+ public:
+  LivingProcess() {
+    int ends[2];
+    EXPECT_EQ(pipe2(ends, O_CLOEXEC), 0);
+    child_ = fork();
+    if (child_ == 0) {
+      close(ends[1]);
+      char byte;
+      _exit(read(ends[0], &byte, 1) == 0 ? 0 : 1);
+    }
+    close(ends[0]);
+    control_ = ends[1];
+  }
+  ~LivingProcess() { End(); }
+
+  void End() {
+    if (control_ < 0) return;
+    close(control_);
+    control_ = -1;
+    EXPECT_EQ(waitpid(child_, nullptr, 0), child_);
+  }
+
+  // As DescribeOwnProcess() in it.
+  std::string Describe() const {
+    std::ifstream file(absl::StrCat("/proc/", child_, "/stat"));
+    std::string line;
+    std::getline(file, line);
+    const std::vector<std::string> stat = absl::StrSplit(line, ' ');
+    std::vector<std::string> fields = absl::StrSplit(DescribeOwnProcess(), ' ');
+    fields[2] = absl::StrCat(child_);
+    // Where the program's name has no spaces.
+    fields[3] = stat[21];
+    return absl::StrJoin(fields, " ");
+  }
+
+ private:
+  pid_t child_ = -1;
+  int control_ = -1;
+};
+
+// Three ranks, of which rank 1 is another process, seen by rank 0.
+class RankOfAnotherProcess : public FailureBoardTest {
+ protected:
+  RankOfAnotherProcess() {
+    for (const auto& [rank, process] : {std::pair(1, process_.Describe()),
+                                        std::pair(2, DescribeOwnProcess())}) {
+      EXPECT_THAT(store_->Set(absl::StrCat("member/", rank),
+                              absl::StrCat("3 ", process)),
+                  IsOk());
+    }
+    EXPECT_THAT(board_.Join(Deadline::Infinite()), IsOk());
+  }
+
+  // As rank 1 does it.
+  void FailAndEnd() {
+    FailureBoard(store_, 1, 3).Report(absl::UnavailableError("closed"), 2);
+    FailureBoard(store_, 2, 3).Report(absl::InternalError("disk full"), {});
+    process_.End();
+  }
+
+  LivingProcess process_;
+  FailureBoard board_ = FailureBoard(store_, 0, 3);
+};
+
+TEST_F(RankOfAnotherProcess, IsAliveAndHasNothingToSay) {
+  EXPECT_EQ(board_.FindCulprit(1, "the symptom").cause, "the symptom");
+  EXPECT_EQ(board_.FirstSuspect(), std::nullopt);
+  EXPECT_EQ(board_.FindLost(), std::nullopt);
+}
+
+TEST_F(RankOfAnotherProcess, DiedWithoutAWord) {
+  process_.End();
+  EXPECT_THAT(board_.FindCulprit(1, "closed").cause,
+              HasSubstr("died (process"));
+  EXPECT_EQ(board_.FirstSuspect(), 1);
+  EXPECT_EQ(board_.FindLost(), 1);
+}
+
+// Whatever the board has just looked for in vain.
+class WritesBetweenTwoLooks
+    : public RankOfAnotherProcess,
+      public ::testing::WithParamInterface<const char*> {};
+
+TEST_P(WritesBetweenTwoLooks, IsNotTakenForDead) {
+  const testing::CallAt ends("store/get", [&] { FailAndEnd(); },
+                             {.subject = GetParam()});
+  const auto verdict = board_.FindCulprit(1, "closed");
+  EXPECT_EQ(verdict.rank, 2);
+  EXPECT_THAT(verdict.cause, HasSubstr("disk full"));
+}
+INSTANTIATE_TEST_SUITE_P(Keys, WritesBetweenTwoLooks,
+                         ::testing::Values("left/1", "failure/1"));
+
+TEST_F(RankOfAnotherProcess, ThatLeftIsNotLost) {
+  FailureBoard(store_, 1, 3).ReportLeaving();
+  process_.End();
+  EXPECT_EQ(board_.FindLost(), std::nullopt);
+}
+
+TEST_F(RankOfAnotherProcess, IsLostOnceItFailed) {
+  FailureBoard(store_, 1, 3).Report(absl::InternalError("disk full"), {});
+  FailureBoard(store_, 2, 3).Report(absl::UnavailableError("closed"), 1);
+  EXPECT_EQ(board_.FindLost(), 1);
+}
+
+TEST_F(RankOfAnotherProcess, ThatFailedEndsAnExchange) {
+  FailureBoard(store_, 1, 3).Report(absl::InternalError("disk full"), {});
+  const auto told = board_.Exchange("step", "", Deadline::Infinite());
+  EXPECT_THAT(told, StatusIs(absl::StatusCode::kUnavailable,
+                             HasSubstr("rank 1: disk full")));
+  EXPECT_EQ(BlamedRank(told.status()), 1);
 }
 
 TEST_F(FailureBoardTest, ReportsARankThatLeft) {

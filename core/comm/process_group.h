@@ -41,6 +41,7 @@ class CollectiveQueue;
 class DeviceGroup;
 class Emulation;
 class FailureBoard;
+class WatchedStore;
 class WorkState;
 struct CollectiveCall;
 struct Place;
@@ -460,7 +461,10 @@ class ProcessGroup {
   static absl::StatusOr<std::shared_ptr<ProcessGroup>> Create(
       const Backend& backend, ProcessGroupOptions options,
       absl::string_view operation, DeviceOrigin& origin);
+  enum class CallCheck { kAuto, kMessage, kOff };
+  static absl::StatusOr<CallCheck> GetCallCheck();
   absl::Status Connect(Deadline deadline);
+  absl::Status MakeComparison(CallCheck check, Deadline deadline);
   absl::Status MakeCommunicator(Deadline deadline);
   CommunicatorOptions OptionsForCommunicator(Deadline deadline) const;
   // `split`: this rank's color and key, if all ranks of this group part it.
@@ -553,6 +557,8 @@ class ProcessGroup {
   const BackendInfo backend_info_;
   // Null if this process is no member, like everything below that connects.
   const std::unique_ptr<internal::FailureBoard> board_;
+  // The store, as those who connect see it.
+  const std::unique_ptr<internal::WatchedStore> meeting_;
   const std::unique_ptr<internal::GroupTag> tag_;
   bool one_host_ = true;
   std::vector<int> host_of_rank_;

@@ -22,6 +22,7 @@
 #include "sherd/core/comm/process_group.h"
 #include "sherd/core/comm/process_group_device.h"
 #include "sherd/core/comm/watchdog.h"
+#include "sherd/core/comm/watched_store.h"
 
 namespace sherd {
 namespace {
@@ -30,6 +31,7 @@ using internal::CallComparison;
 using internal::CollectiveQueue;
 using internal::Emulation;
 using internal::FailureBoard;
+using internal::WatchedStore;
 
 // Fills in what may be left out.
 ProcessGroupOptions Completed(ProcessGroupOptions options) {
@@ -39,18 +41,6 @@ ProcessGroupOptions Completed(ProcessGroupOptions options) {
     options.world_size = options.size;
   }
   return options;
-}
-
-enum class CallCheck { kAuto, kMessage, kOff };
-
-absl::StatusOr<CallCheck> GetCallCheck() {
-  const std::string value = GetKnobOr(Knob::kCheckCalls, "auto");
-  if (value == "auto") return CallCheck::kAuto;
-  if (value == "message") return CallCheck::kMessage;
-  if (value == "off") return CallCheck::kOff;
-  return absl::InvalidArgumentError(absl::StrCat(
-      "environment variable ", GetKnobInfo(Knob::kCheckCalls).variable,
-      " is \"", value, "\", expected auto, message or off"));
 }
 
 absl::Status CheckRanks(absl::Span<const int> ranks, int size) {
@@ -108,6 +98,10 @@ ProcessGroup::ProcessGroup(const Backend& backend, ProcessGroupOptions options)
                                options_.store, options_.rank, options_.size,
                                options_.processes)
                          : nullptr),
+      meeting_(is_member()
+                   ? std::make_unique<WatchedStore>(
+                         *options_.store, [this] { return board_->FindLost(); })
+                   : nullptr),
       tag_(is_member()
                ? std::make_unique<internal::GroupTag>(internal::FlightGroupInfo{
                      .name = options_.name,
@@ -164,6 +158,16 @@ absl::StatusOr<std::shared_ptr<ProcessGroup>> ProcessGroup::Create(
   return std::shared_ptr<ProcessGroup>(std::move(group));
 }
 
+absl::StatusOr<ProcessGroup::CallCheck> ProcessGroup::GetCallCheck() {
+  const std::string value = GetKnobOr(Knob::kCheckCalls, "auto");
+  if (value == "auto") return CallCheck::kAuto;
+  if (value == "message") return CallCheck::kMessage;
+  if (value == "off") return CallCheck::kOff;
+  return absl::InvalidArgumentError(absl::StrCat(
+      "environment variable ", GetKnobInfo(Knob::kCheckCalls).variable,
+      " is \"", value, "\", expected auto, message or off"));
+}
+
 absl::Status ProcessGroup::Connect(Deadline deadline) {
   SHERD_ASSIGN_OR_RETURN(const CallCheck check, GetCallCheck());
   SHERD_RETURN_IF_ERROR(board_->Join(deadline));
@@ -175,28 +179,37 @@ absl::Status ProcessGroup::Connect(Deadline deadline) {
         " connects ranks of one host only: use gloo or mpi"));
   }
   if (size() == 1) return absl::OkStatus();
-  // Where the backend does not compare calls itself, the host does, and with a
-  // device part always. Before the connection, which waits for all ranks.
+  // Before the connection, which waits for all ranks.
+  absl::Status status = MakeComparison(check, deadline);
+  if (status.ok()) {
+    emulation_ =
+        std::make_unique<Emulation>(backend_info_.native, rank(), size());
+    status = MakeCommunicator(deadline);
+  }
+  if (status.ok()) return status;
+  const std::optional<int> lost = meeting_->lost();
+  const std::optional<int> peer = lost ? lost : BlamedRank(status);
+  board_->Report(status, peer);
+  return Annotate(FindCause(peer, std::move(status)),
+                  absl::StrCat("backend ", backend_info_.name));
+}
+
+// Where the backend does not compare calls itself, the host does, and with a
+// device part always.
+absl::Status ProcessGroup::MakeComparison(CallCheck check, Deadline deadline) {
   const bool on_devices = device().has_value();
   const bool on_host = !backend_info_.compares_calls &&
                        backend_info_.native.Has(CollectiveOp::kAllToAllV);
-  if (check != CallCheck::kOff && (on_host || on_devices)) {
-    if (one_host_ && check == CallCheck::kAuto) {
-      SHERD_ASSIGN_OR_RETURN(
-          comparison_,
-          CallComparison::OnBoard(store(), rank(), size(), deadline));
-      if (on_devices) comparison_->ExpectDeviceCalls();
-    } else if (on_host) {
-      comparison_ = CallComparison::ByMessages(rank(), size());
-    }
+  if (check == CallCheck::kOff || !(on_host || on_devices)) {
+    return absl::OkStatus();
   }
-  emulation_ =
-      std::make_unique<Emulation>(backend_info_.native, rank(), size());
-  if (absl::Status status = MakeCommunicator(deadline); !status.ok()) {
-    const std::optional<int> peer = BlamedRank(status);
-    board_->Report(status, peer);
-    return Annotate(FindCause(peer, std::move(status)),
-                    absl::StrCat("backend ", backend_info_.name));
+  if (one_host_ && check == CallCheck::kAuto) {
+    SHERD_ASSIGN_OR_RETURN(
+        comparison_,
+        CallComparison::OnBoard(*meeting_, rank(), size(), deadline));
+    if (on_devices) comparison_->ExpectDeviceCalls();
+  } else if (on_host) {
+    comparison_ = CallComparison::ByMessages(rank(), size());
   }
   return absl::OkStatus();
 }
@@ -206,7 +219,7 @@ CommunicatorOptions ProcessGroup::OptionsForCommunicator(
   CommunicatorOptions options = {.group = name(),
                                  .rank = rank(),
                                  .size = size(),
-                                 .store = options_.store.get(),
+                                 .store = meeting_.get(),
                                  .deadline = deadline,
                                  .world_ranks = options_.world_ranks,
                                  .world_size = options_.world_size,
