@@ -9,9 +9,12 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <iostream>
+#include <iterator>
 #include <string>
+#include <system_error>
 #include <thread>
 
 #include "absl/status/status.h"
@@ -224,20 +227,26 @@ class DeathTest : public BrokenPersistentTest {
   }
   static void AwaitDeath(int process) {
     const Deadline deadline = Deadline::After(absl::Seconds(60));
-    while (StateOf(process) != 'Z' && StateOf(process) != 'X') {
+    while (!HasEnded(process)) {
       ASSERT_FALSE(deadline.HasPassed());
       usleep(1000);
     }
   }
 
  private:
-  static char StateOf(int process) {
-    std::ifstream file(absl::StrCat("/proc/", process, "/stat"));
+  // So that its parent sees it too: the first thread of a process can be a
+  // zombie before the others have ended.
+  static bool HasEnded(int process) {
+    const std::string place = absl::StrCat("/proc/", process);
+    std::error_code error;
+    const std::filesystem::directory_iterator threads(place + "/task", error);
+    const auto others = std::distance(begin(threads), end(threads)) - 1;
+    std::ifstream file(place + "/stat");
     std::string name, state = "X";
     // "17 (rank 1) S …"
     std::getline(file, name, ')');
     file >> state;
-    return state[0];
+    return (state == "Z" || state == "X") && others <= 0;
   }
 };
 
