@@ -120,6 +120,8 @@ sherd_code CudaDevices::StartDevice(CudaDevice& device, sherd_error_v0* error) {
       code != SHERD_OK) {
     return code;
   }
+  // Before anything of ours runs there.
+  device.kernels.LoadAll();
   num_used_.fetch_add(1);
   device.context.store(device.retained, std::memory_order_release);
   return SHERD_OK;

@@ -31,11 +31,18 @@ constexpr Advice kAdvice[] = {
     {kCudaNoDevice,
      "no GPU is visible: see nvidia-smi and CUDA_VISIBLE_DEVICES"},
     {kCudaInvalidDevice, "see nvidia-smi and CUDA_VISIBLE_DEVICES"},
+    // What old drivers say of code that newer toolkits wrote.
+    {kCudaInvalidImage,
+     "the driver is older than the toolkit of this build: update it, or build "
+     "with an older toolkit (CUDA_HOME)"},
     {kCudaNoBinaryForGpu,
      "build with this GPU's architecture (cuda_architectures)"},
     {kCudaUnsupportedPtxVersion,
      "the driver is older than the toolkit of this build: update it, or build "
      "with this GPU's architecture (cuda_architectures)"},
+    {kCudaJitCompilerNotFound,
+     "install the driver's libnvidia-ptxjitcompiler.so.1, or build with this "
+     "GPU's architecture (cuda_architectures)"},
     {kCudaNotPermitted, "the system forbids it to this user or container"},
     {kCudaSystemNotReady, "start nvidia-fabricmanager"},
     {kCudaSystemDriverMismatch,
@@ -91,8 +98,10 @@ sherd_code CodeOfCuda(CUresult result) {
     case kCudaInvalidDevice:
     case kCudaInvalidHandle:
       return SHERD_INVALID_ARGUMENT;
+    case kCudaInvalidImage:
     case kCudaNoBinaryForGpu:
     case kCudaPeerAccessUnsupported:
+    case kCudaJitCompilerNotFound:
     case kCudaUnsupportedPtxVersion:
     case kCudaNotPermitted:
     case kCudaNotSupported:

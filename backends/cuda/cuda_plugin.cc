@@ -255,6 +255,7 @@ sherd_code CudaPlugin::DestroyStream(int32_t index, void* stream,
                                      sherd_error_v0* error) {
   return devices_.With(index, error, [&](CudaDevice& device) {
     device.memory.Leave(ToStream(stream));
+    const RelaxedCaptureScope relaxed(cuda_);
     const CUresult result = cuda_.StreamDestroy(ToStream(stream));
     if (result == kCudaSuccess || result == kCudaDeinitialized) {
       return sherd_code{SHERD_OK};
@@ -317,7 +318,12 @@ sherd_code CudaPlugin::QueryEvent(void* event, sherd_error_v0* error) {
   const PooledEvent& pooled = *static_cast<PooledEvent*>(event);
   // Without: cuEventQuery takes the context from the event.
   const RelaxedCaptureScope relaxed(cuda_);
-  const CUresult result = cuda_.EventQuery(pooled.event);
+  CUresult result = cuda_.EventQuery(pooled.event);
+  // Although its manual does not say that it may want one.
+  if (result == kCudaInvalidContext) {
+    const ContextScope scope(cuda_, pooled.context);
+    result = cuda_.EventQuery(pooled.event);
+  }
   if (result == kCudaSuccess) return SHERD_OK;
   if (result == kCudaNotReady) return SHERD_IN_PROGRESS;
   return FailCuda(error, cuda_, "cuEventQuery", result);

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <functional>
+#include <map>
 #include <new>
 #include <string>
 #include <utility>
@@ -366,6 +367,18 @@ TEST_F(CudaPluginTest, QueryTellsWhetherAnEventHasHappened) {
   EXPECT_EQ(plugin_.QueryEvent(event, &error_), SHERD_UNSUPPORTED);
 }
 
+TEST_F(CudaPluginTest, QueryGivesADriverThatWantsOneTheEventsContext) {
+  void* const event = TakeEvent(1);
+  ASSERT_TRUE(driver_.contexts.empty());
+  driver_.on.EventQuery = [&](CUevent) {
+    if (driver_.contexts.empty()) return kCudaInvalidContext;
+    EXPECT_EQ(driver_.contexts.back(), ScriptedDriver::ContextOf(1));
+    return kCudaNotReady;
+  };
+  EXPECT_EQ(plugin_.QueryEvent(event, &error_), SHERD_IN_PROGRESS);
+  EXPECT_TRUE(driver_.contexts.empty());
+}
+
 TEST_F(CudaPluginTest, StreamsHavePriorities) {
   std::vector<int> priorities;
   std::vector<unsigned> flags;
@@ -451,6 +464,41 @@ TEST_F(CudaPluginTest, GivesCachedMemoryUpBeforeItRunsOut) {
   EXPECT_TRUE(driver_.memory.empty());
 }
 
+TEST_F(CudaPluginTest, SharedMemoryTakesWhatThePoolKeeps) {
+  bool is_trimmed = false;
+  driver_.on.MemPoolTrimTo = [&](CUmemoryPool, size_t keep_bytes) {
+    EXPECT_EQ(keep_bytes, 0u);
+    is_trimmed = true;
+    return kCudaSuccess;
+  };
+  driver_.on.MemAlloc = [&](CUdeviceptr* data, size_t) {
+    *data = 0x5000;
+    return is_trimmed ? kCudaSuccess : kCudaOutOfMemory;
+  };
+  void* shared = nullptr;
+  EXPECT_EQ(plugin_.AllocateShared(0, 8, &shared, &error_), SHERD_OK);
+}
+
+TEST_F(CudaPluginTest, OldDriversReuseNothingWithoutAnEventBetween) {
+  for (const int version : {11040, 11050}) {
+    SCOPED_TRACE(version);
+    ScriptedDriver driver;
+    driver.version = version;
+    int is_allowed = 1;
+    driver.on.MemPoolSetAttribute = [&](CUmemoryPool, int attribute,
+                                        void* value) {
+      if (attribute == kCudaPoolReuseOpportunistic) {
+        is_allowed = *static_cast<int*>(value);
+      }
+      return kCudaSuccess;
+    };
+    CudaPlugin plugin(driver.Opener(), nullptr);
+    void* data = nullptr;
+    ASSERT_EQ(plugin.Allocate(0, 8, nullptr, &data, &error_), SHERD_OK);
+    EXPECT_EQ(is_allowed, version < 11050 ? 0 : 1);
+  }
+}
+
 TEST_F(CudaPluginTest, FreesInTheOrderOfTheStream) {
   void* const stream = ScriptedDriver::StreamNumber(1);
   void* const data = Allocate(0, 8, stream);
@@ -499,6 +547,8 @@ TEST_F(CudaPluginTest, WaitsForWhatWasFreedBeforeItRunsOutOfMemory) {
   bool has_waited = false;
   driver_.on.StreamSynchronize = [&](CUstream stream) {
     EXPECT_EQ(stream, ScriptedDriver::StreamNumber(1));
+    // Or else a capture of another thread would break.
+    EXPECT_EQ(driver_.capture_mode, kCudaCaptureModeRelaxed);
     has_waited = true;
     return kCudaSuccess;
   };
@@ -546,6 +596,16 @@ TEST_F(CudaPluginTest, ADeviceWithoutPoolsHasMemory) {
   EXPECT_EQ(plugin_.Trim(&error_), SHERD_OK);
 }
 
+TEST_F(CudaPluginTest, ADeviceWithoutPoolsHasNoneForGraphs) {
+  driver_.has_pools = false;
+  const CUstream stream = ScriptedDriver::StreamNumber(1);
+  driver_.capturing.insert(stream);
+  void* data = nullptr;
+  EXPECT_EQ(plugin_.Allocate(0, 8, stream, &data, &error_), SHERD_UNSUPPORTED);
+  EXPECT_TRUE(ErrorSays("this device has no pools")) << error_.text;
+  EXPECT_TRUE(driver_.memory.empty());
+}
+
 TEST_F(CudaPluginTest, CountsMemory) {
   sherd_device_memory_v0 memory = {};
   ASSERT_EQ(plugin_.Statistics(0, &memory, &error_), SHERD_OK);
@@ -582,6 +642,32 @@ TEST_F(CudaPluginTest, PinnedMemoryGoesRound) {
   plugin_.DeallocatePinned(third, 1);
   ASSERT_EQ(plugin_.Trim(&error_), SHERD_OK);
   EXPECT_TRUE(driver_.pinned.empty());
+}
+
+TEST_F(CudaPluginTest, PinnedMemoryIsAlignedWhateverTheDriverDoes) {
+  alignas(4096) static char host[1 << 15];
+  std::map<void*, size_t> blocks;
+  size_t used = 512;
+  driver_.on.MemHostAlloc = [&](void** data, size_t bytes, unsigned) {
+    if (used + bytes > sizeof(host)) return kCudaOutOfMemory;
+    *data = host + used;
+    used += bytes;
+    blocks[*data] = bytes;
+    return kCudaSuccess;
+  };
+  driver_.on.MemFreeHost = [&](void* data) {
+    return blocks.erase(data) == 1 ? kCudaSuccess : kCudaInvalidValue;
+  };
+  void* data = nullptr;
+  ASSERT_EQ(plugin_.AllocatePinned(5000, &data, &error_), SHERD_OK);
+  EXPECT_EQ(reinterpret_cast<uintptr_t>(data) % 4096, 0u);
+  ASSERT_EQ(blocks.size(), 1u);
+  const auto& [start, bytes] = *blocks.begin();
+  EXPECT_LE(static_cast<char*>(data) + 5000, static_cast<char*>(start) + bytes);
+  plugin_.DeallocatePinned(data, 5000);
+  Allocate(0, 8);
+  ASSERT_EQ(plugin_.Trim(&error_), SHERD_OK);
+  EXPECT_TRUE(blocks.empty());
 }
 
 TEST_F(CudaPluginTest, PinnedMemoryNeedsNoContextOfAnotherDevice) {

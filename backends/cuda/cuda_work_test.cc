@@ -2,6 +2,8 @@
 
 #include <cstdint>
 #include <cstring>
+#include <iterator>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -202,8 +204,42 @@ TEST_F(CudaWorkTest, LoadsKernelsOncePerDevice) {
     ASSERT_EQ(Fill(device, Allocate(device, 4096), &value, 8), SHERD_OK);
   }
   EXPECT_EQ(driver_.calls("cuModuleLoadData"), 2);
-  EXPECT_EQ(driver_.calls("cuModuleGetFunction"), 4);
+  EXPECT_EQ(driver_.calls("cuModuleGetFunction"),
+            static_cast<int>(2 * std::size(kKernelNames)));
   EXPECT_EQ(driver_.kernels.size(), 8u);
+}
+
+// The driver may wait for what runs before it loads one.
+TEST_F(CudaWorkTest, LoadsNoKernelOnceTheDeviceIsInUse) {
+  char* const data = static_cast<char*>(Allocate(0, 1 << 20));
+  driver_.ForgetCalls();
+  const void* const ins[] = {data, data};
+  for (int32_t dtype = 0; dtype < 17; ++dtype) {
+    for (int32_t reduction = 0; reduction < 8; ++reduction) {
+      work_.Reduce(0, stream_, dtype, reduction, data, ins, 2, 64, 2, &error_);
+    }
+  }
+  const int64_t one = 1;
+  const int64_t size = 64;
+  const int64_t offset = 0;
+  sherd_random_v0 random = {};
+  random.dtype = 13;
+  random.rank = 1;
+  random.data = data;
+  random.sizes = &size;
+  random.strides = &one;
+  random.global_sizes = &size;
+  random.offsets = &offset;
+  EXPECT_EQ(work_.Random(0, stream_, random, &error_), SHERD_OK);
+  const double value = 1.1;
+  EXPECT_EQ(Fill(0, data, &value, 8), SHERD_OK);
+  EXPECT_EQ(CopyTransposes(0, 1), SHERD_OK);
+  EXPECT_EQ(CopyTransposes(0, 50), SHERD_OK);
+  EXPECT_EQ(driver_.calls("cuModuleGetFunction"), 0);
+  EXPECT_GE(
+      std::set<std::string>(driver_.kernels.begin(), driver_.kernels.end())
+          .size(),
+      17u + 4u);
 }
 
 TEST_F(CudaWorkTest, AKernelThatIsNotLaunchedIsAnError) {
@@ -225,6 +261,22 @@ TEST_F(CudaWorkTest, KernelsForOtherGpusAreAnError) {
   // And are looked for again.
   driver_.Fail("cuModuleLoadData", kCudaSuccess, 1000);
   EXPECT_EQ(CopyTransposes(0, 1), SHERD_OK);
+}
+
+TEST_F(CudaWorkTest, KernelsThatTheDriverCannotReadSayHowToHelp) {
+  const struct {
+    CUresult result;
+    const char* help;
+  } cases[] = {
+      {kCudaInvalidImage, "the driver is older than the toolkit"},
+      {kCudaUnsupportedPtxVersion, "the driver is older than the toolkit"},
+      {kCudaJitCompilerNotFound, "libnvidia-ptxjitcompiler.so.1"},
+  };
+  for (const auto& expected : cases) {
+    driver_.Fail("cuModuleLoadData", expected.result);
+    EXPECT_EQ(CopyTransposes(0, 1), SHERD_UNSUPPORTED) << error_.text;
+    EXPECT_TRUE(ErrorSays(expected.help)) << error_.text;
+  }
 }
 
 TEST_F(CudaWorkTest, AMissingKernelIsNamed) {

@@ -9,6 +9,7 @@
 
 #include "sherd/backends/cuda/cuda_error.h"
 #include "sherd/backends/cuda/cuda_scope.h"
+#include "sherd/backends/plugin_error.h"
 
 namespace sherd::internal {
 namespace {
@@ -21,6 +22,11 @@ CUdeviceptr ToAddress(const void* data) {
 
 // More than any machine has; the driver calls such sizes invalid.
 constexpr uint64_t kMaxBytes = uint64_t{1} << 47;
+
+// The driver of CUDA 11.5. Those before it are not to be trusted where a pool
+// hands out what another stream freed, without an event between the two:
+// NVIDIA's own libraries (libcu++, RMM) forbid them to.
+constexpr int kFirstSafeReuse = 11050;
 
 }  // namespace
 
@@ -42,15 +48,27 @@ sherd_code DeviceMemory::Start(CUdevice handle, sherd_error_v0* error) {
       result != kCudaSuccess) {
     return FailCuda(error, cuda_, "cuMemPoolCreate", result);
   }
-  // By default each synchronisation would give everything back.
-  uint64_t threshold = UINT64_MAX;
-  if (const CUresult result = cuda_.MemPoolSetAttribute(
-          pool, kCudaPoolReleaseThreshold, &threshold);
-      result != kCudaSuccess) {
+  if (const CUresult result = SetUp(pool); result != kCudaSuccess) {
     return FailCuda(error, cuda_, "cuMemPoolSetAttribute", result);
   }
   pool_ = pool;
   return SHERD_OK;
+}
+
+CUresult DeviceMemory::SetUp(CUmemoryPool pool) {
+  // By default each synchronisation would give everything back.
+  uint64_t threshold = UINT64_MAX;
+  const CUresult result =
+      cuda_.MemPoolSetAttribute(pool, kCudaPoolReleaseThreshold, &threshold);
+  int version = 0;
+  if (result != kCudaSuccess ||
+      cuda_.DriverGetVersion(&version) != kCudaSuccess ||
+      version >= kFirstSafeReuse) {
+    return result;
+  }
+  int is_allowed = 0;
+  return cuda_.MemPoolSetAttribute(pool, kCudaPoolReuseOpportunistic,
+                                   &is_allowed);
 }
 
 CUresult DeviceMemory::TryAllocate(uint64_t bytes, CUstream stream,
@@ -66,7 +84,12 @@ CUresult DeviceMemory::TryAllocate(uint64_t bytes, CUstream stream,
 sherd_code DeviceMemory::Allocate(uint64_t bytes, CUstream stream, void** data,
                                   sherd_error_v0* error) {
   if (has_postponed_.load(std::memory_order_relaxed)) FreePostponed();
-  const bool is_captured = pool_ != nullptr && IsCapturing(stream);
+  const bool is_captured = IsCapturing(stream);
+  if (is_captured && pool_ == nullptr) {
+    return Fail(error, SHERD_UNSUPPORTED, -1,
+                "a graph needs memory of its own, and this device has no pools "
+                "to take it from");
+  }
   CUdeviceptr address = 0;
   CUresult result = TryAllocate(bytes, stream, &address);
   if (result == kCudaOutOfMemory && ReleaseShared()) {
@@ -75,8 +98,11 @@ sherd_code DeviceMemory::Allocate(uint64_t bytes, CUstream stream, void** data,
   // Until the host has seen that what was freed is not used any more, the pool
   // counts it as in use.
   if (result == kCudaOutOfMemory && bytes <= kMaxBytes && pool_ != nullptr &&
-      !is_captured && cuda_.StreamSynchronize(stream) == kCudaSuccess) {
-    result = TryAllocate(bytes, stream, &address);
+      !is_captured) {
+    const RelaxedCaptureScope relaxed(cuda_);
+    if (cuda_.StreamSynchronize(stream) == kCudaSuccess) {
+      result = TryAllocate(bytes, stream, &address);
+    }
   }
   if (result != kCudaSuccess) {
     return FailAllocation(
@@ -191,7 +217,10 @@ sherd_code DeviceMemory::AllocateShared(uint64_t bytes, void** data,
   CUdeviceptr address = 0;
   CUresult result = kCudaOutOfMemory;
   if (size != 0) result = cuda_.MemAlloc(&address, size);
-  if (size != 0 && result == kCudaOutOfMemory && ReleaseShared()) {
+  if (size != 0 && result == kCudaOutOfMemory) {
+    // What the pool keeps is not free for this.
+    sherd_error_v0 ignored = {};
+    Trim(&ignored);
     result = cuda_.MemAlloc(&address, size);
   }
   if (result != kCudaSuccess) {

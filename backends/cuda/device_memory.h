@@ -31,6 +31,8 @@ class DeviceMemory {
   // Before all others. `handle`: of the device.
   sherd_code Start(CUdevice handle, sherd_error_v0* error);
 
+  // While `stream` is captured, it belongs to the graph.
+  //   SHERD_UNSUPPORTED  The stream is captured, and the device has no pools.
   sherd_code Allocate(uint64_t bytes, CUstream stream, void** data,
                       sherd_error_v0* error);
   // While `stream` is captured, what does not belong to the graph is freed
@@ -55,6 +57,8 @@ class DeviceMemory {
   // Handles name whole pages of the device.
   static constexpr uint64_t kSharedGranularity = uint64_t{2} << 20;
 
+  // How a new pool is to behave.
+  CUresult SetUp(CUmemoryPool pool);
   CUresult TryAllocate(uint64_t bytes, CUstream stream, CUdeviceptr* data);
   sherd_code FailAllocation(const char* function, CUresult result,
                             uint64_t bytes, sherd_error_v0* error);

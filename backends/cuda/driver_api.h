@@ -105,7 +105,8 @@ inline constexpr int kCudaHandleTypeNone = 0;
 inline constexpr int kCudaLocationDevice = 1;
 inline constexpr int kCudaAccessReadWrite = 3;
 
-// CUmemPool_attribute; their values are uint64_t.
+// CUmemPool_attribute, with a value of int, and others, of uint64_t.
+inline constexpr int kCudaPoolReuseOpportunistic = 2;
 inline constexpr int kCudaPoolReleaseThreshold = 4;
 inline constexpr int kCudaPoolReservedCurrent = 5;
 inline constexpr int kCudaPoolUsedCurrent = 7;

@@ -157,6 +157,8 @@ const Constant kConstants[] = {
     SHERD_CONSTANT(kCudaHandleTypeNone, CU_MEM_HANDLE_TYPE_NONE),
     SHERD_CONSTANT(kCudaLocationDevice, CU_MEM_LOCATION_TYPE_DEVICE),
     SHERD_CONSTANT(kCudaAccessReadWrite, CU_MEM_ACCESS_FLAGS_PROT_READWRITE),
+    SHERD_CONSTANT(kCudaPoolReuseOpportunistic,
+                   CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC),
     SHERD_CONSTANT(kCudaPoolReleaseThreshold,
                    CU_MEMPOOL_ATTR_RELEASE_THRESHOLD),
     SHERD_CONSTANT(kCudaPoolReservedCurrent,

@@ -6,6 +6,7 @@
 
 #include "sherd/backends/cuda/cuda_error.h"
 #include "sherd/backends/cuda/cuda_scope.h"
+#include "sherd/backends/cuda/kernel_params.h"
 #include "sherd/backends/plugin_error.h"
 
 namespace sherd::internal {
@@ -15,6 +16,16 @@ namespace {
 alignas(16) constexpr char kNoImage[64] = "Sherd was built without nvcc";
 
 }  // namespace
+
+void KernelModule::LoadAll() {
+  if (image_ == nullptr) return;
+  for (const char* const name : kKernelNames) {
+    CUfunction kernel = nullptr;
+    // Who asks for it is told.
+    sherd_error_v0 ignored = {};
+    if (Find(name, &kernel, &ignored) != SHERD_OK) return;
+  }
+}
 
 CUfunction KernelModule::FindKnown(const char* name) const {
   const size_t count = num_known_.load(std::memory_order_acquire);

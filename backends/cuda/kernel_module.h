@@ -11,7 +11,7 @@
 
 namespace sherd::internal {
 
-// The kernels of this build on one device, loaded when the first is asked for.
+// The kernels of this build on one device.
 //
 // In all calls the device's context is current.
 //
@@ -22,6 +22,12 @@ class KernelModule {
   // driver decides, since an emulated one has the kernels itself.
   KernelModule(const CudaFunctions& cuda, const void* image)
       : cuda_(cuda), image_(image) {}
+
+  // Loads all that there is code for. Otherwise each is loaded when it is asked
+  // for first, for which the driver may wait until nothing runs in the context
+  // (CUDA's lazy loading): not even what waits for another rank, which may be
+  // waiting for the calling thread.
+  void LoadAll();
 
   // The kernel of a name that lives for ever.
   //   SHERD_UNSUPPORTED  No code for this device or driver, or none at all.

@@ -26,6 +26,23 @@ namespace sherd::internal {
 //   sherd_reduce_DTYPE   ReduceParams   DTYPE as in core/tensor/dtype.h
 inline constexpr uint32_t kThreads = 256;
 
+// The names of all kernels.
+inline constexpr const char* kKernelNames[] = {
+    "sherd_copy_rows_small",    "sherd_copy_rows_large",
+    "sherd_copy_tiles_small",   "sherd_copy_tiles_large",
+    "sherd_copy_mixed_large",   "sherd_fill_small",
+    "sherd_fill_large",         "sherd_random",
+    "sherd_reduce_bool",        "sherd_reduce_uint8",
+    "sherd_reduce_int8",        "sherd_reduce_uint16",
+    "sherd_reduce_int16",       "sherd_reduce_uint32",
+    "sherd_reduce_int32",       "sherd_reduce_uint64",
+    "sherd_reduce_int64",       "sherd_reduce_float8_e4m3fn",
+    "sherd_reduce_float8_e5m2", "sherd_reduce_float16",
+    "sherd_reduce_bfloat16",    "sherd_reduce_float32",
+    "sherd_reduce_float64",     "sherd_reduce_complex64",
+    "sherd_reduce_complex128",
+};
+
 // Blocks of one launch and indices within a box lie below it.
 inline constexpr uint64_t kIndexLimit = uint64_t{1} << 31;
 

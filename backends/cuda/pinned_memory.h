@@ -2,6 +2,8 @@
 #define SHERD_BACKENDS_CUDA_PINNED_MEMORY_H_
 
 #include <cstdint>
+#include <map>
+#include <mutex>
 
 #include "sherd/backends/backend_abi.h"
 #include "sherd/backends/cuda/block_cache.h"
@@ -27,8 +29,14 @@ class PinnedMemory {
  private:
   static constexpr uint64_t kPage = 4096;
 
+  // `size` is not 0.
+  CUresult AllocatePages(uint64_t size, void** data);
+
   const CudaFunctions& cuda_;
   BlockCache cache_{kPage};
+  std::mutex mutex_;
+  // What the driver calls blocks that begin elsewhere; guarded by mutex_.
+  std::map<void*, void*> starts_;
 };
 
 }  // namespace sherd::internal

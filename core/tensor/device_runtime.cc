@@ -22,8 +22,10 @@ namespace {
 
 constexpr size_t kNumDeviceTypes = 3;
 
-// How long a wait stays awake, and then the bounds of its naps.
+// How long a wait stays awake. Then it naps for a part of what it took so far,
+// within these bounds: it ends late by that part at most.
 constexpr absl::Duration kAwake = absl::Microseconds(100);
+constexpr int kNapPart = 16;
 constexpr absl::Duration kShortestNap = absl::Microseconds(20);
 constexpr absl::Duration kLongestNap = absl::Milliseconds(1);
 
@@ -232,8 +234,7 @@ absl::Status DeviceRuntime::Synchronize(const DeviceStream& stream,
   SHERD_ASSIGN_OR_RETURN(const DeviceEvent event, TakeEvent(device));
   const absl::Cleanup return_event = [&] { ReturnEvent(device, event); };
   SHERD_RETURN_IF_ERROR(RecordEvent(event, stream));
-  const Deadline awake = Deadline::After(kAwake);
-  absl::Duration nap = kShortestNap;
+  const auto begin = Deadline::Clock::now();
   while (true) {
     SHERD_ASSIGN_OR_RETURN(const bool passed, QueryEvent(event));
     if (passed) return absl::OkStatus();
@@ -242,12 +243,15 @@ absl::Status DeviceRuntime::Synchronize(const DeviceStream& stream,
           absl::StrCat("what is queued on a stream of ",
                        stream.device.ToString(), " has not run in time"));
     }
-    if (!awake.HasPassed()) {
+    const absl::Duration taken =
+        absl::FromChrono(Deadline::Clock::now() - begin);
+    if (taken < kAwake) {
       sched_yield();
       continue;
     }
+    const absl::Duration nap =
+        std::clamp(taken / kNapPart, kShortestNap, kLongestNap);
     absl::SleepFor(std::min(nap, deadline.Remaining()));
-    nap = std::min(2 * nap, kLongestNap);
   }
 }
 

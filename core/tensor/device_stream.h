@@ -13,8 +13,10 @@ namespace sherd {
 DeviceStream CurrentStream(const Device& device);
 
 // Makes `stream` current for the calling thread. Create and destroy on that
-// thread, innermost first. The stream must outlive it, and the tensors that are
-// created meanwhile, unless DeviceRuntime::DestroyStream ends it.
+// thread, innermost first. The handle names one stream on all threads, which
+// CUDA's cudaStreamPerThread does not. The stream must outlive it, and the
+// tensors that are created meanwhile, unless DeviceRuntime::DestroyStream ends
+// it.
 class ScopedStream {
  public:
   explicit ScopedStream(const DeviceStream& stream);

@@ -36,12 +36,21 @@ def _at_least(version):
     found = [int(n) for n in CUDA_VERSION.split(".") if n.isdigit()]
     return found >= version
 
+def _is_known(name):
+    """Whether the toolkit compiles for `name`. All that compile C++20 know 90."""
+    return _number(name) < 100 or _at_least([12, 8])
+
 def _fatbin(ctx):
     """Compiles src for all architectures, and to PTX for those to come."""
     cc_toolchain = find_cc_toolchain(ctx)
     deps = cc_common.merge_cc_infos(cc_infos = [d[CcInfo] for d in ctx.attr.deps])
     context = deps.compilation_context
-    names = ctx.attr._architectures[_ArchitecturesInfo].names
+    wanted = ctx.attr._architectures[_ArchitecturesInfo].names
+
+    # GPUs younger than the toolkit compile the PTX of the newest that it knows.
+    names = [name for name in wanted if _is_known(name)]
+    if not names:
+        fail("CUDA %s compiles for none of %s: see --//tools/build:cuda_architectures" % (CUDA_VERSION, ", ".join(wanted)))
     args = ctx.actions.args()
     args.add("-ccbin", cc_toolchain.compiler_executable)
     args.add_all(["-fatbin", "-std=c++20", "-O3", "--Werror=all-warnings"])
@@ -51,7 +60,10 @@ def _fatbin(ctx):
     for name in names:
         args.add("-gencode=arch=compute_%s,code=sm_%s" % (name, name))
     args.add("-gencode=arch=compute_%s,code=compute_%s" % (names[-1], names[-1]))
-    if _at_least([12, 8]):
+
+    # Drivers before 12.4 cannot read what it writes. Those that toolkits of 12
+    # are built for may be older, those of 13 are not.
+    if _at_least([13, 0]):
         args.add("--compress-mode=size")
     args.add_all(ctx.attr.copts)
     args.add_all(context.defines, before_each = "-D")
