@@ -26,6 +26,16 @@ constexpr int64_t kGrace = 200 * kMillisecond;
 // How long destroy waits for NCCL.
 constexpr int64_t kDestroyTime = 5000 * kMillisecond;
 
+// Whether the calling thread is in a batch. To NCCL that is a group of the
+// thread, whatever the communicator: what one makes in it exists only later.
+thread_local bool in_group = false;
+
+sherd_code CheckNoGroup(sherd_error_v0* error) {
+  if (!in_group) return SHERD_OK;
+  return Fail(error, SHERD_INTERNAL, -1,
+              "NCCL makes no communicator within a batch");
+}
+
 // Time between two polls: short at first.
 class Pause {
  public:
@@ -74,8 +84,10 @@ sherd_code NcclCommunicator::Create(const NcclLibrary& library,
                                     const sherd_comm_config_v0& config,
                                     std::shared_ptr<NcclCommunicator>* made,
                                     sherd_error_v0* error) {
+  sherd_code code = CheckNoGroup(error);
+  if (code != SHERD_OK) return code;
   NcclMeeting meeting(library, config);
-  sherd_code code = meeting.Hold(error);
+  code = meeting.Hold(error);
   if (code != SHERD_OK) return code;
   // The constructor is private.
   std::shared_ptr<NcclCommunicator> comm(
@@ -161,6 +173,8 @@ sherd_code NcclCommunicator::MakeFrom(NcclCommunicator& parent,
                                       const char* what,
                                       const sherd_comm_config_v0& config,
                                       Make make, sherd_error_v0* error) {
+  sherd_code code = CheckNoGroup(error);
+  if (code != SHERD_OK) return code;
   NcclMeeting meeting(library_, config);
   NcclConfig nccl_config = ConfigOf(/*blocking=*/false);
   NcclResult begun;
@@ -168,8 +182,7 @@ sherd_code NcclCommunicator::MakeFrom(NcclCommunicator& parent,
     std::lock_guard<std::mutex> lock(parent.calls_);
     begun = make(parent.base_, &base_, &nccl_config);
   }
-  sherd_code code =
-      parent.AwaitBase(meeting, config.deadline, what, begun, error);
+  code = parent.AwaitBase(meeting, config.deadline, what, begun, error);
   if (code != SHERD_OK) {
     std::lock_guard<std::mutex> lock(parent.calls_);
     parent.unfinished_.push_back(shared_from_this());
@@ -298,6 +311,7 @@ sherd_code NcclCommunicator::BeginBatch(sherd_error_v0* error) {
     return Settle(result, "ncclGroupStart", lock, error);
   }
   in_batch_ = true;
+  in_group = true;
   return SHERD_OK;
 }
 
@@ -305,6 +319,14 @@ sherd_code NcclCommunicator::EndBatch(sherd_error_v0* error) {
   std::unique_lock<std::mutex> lock(calls_);
   if (!in_batch_) return CheckUsable(error);
   in_batch_ = false;
+  in_group = false;
+  // The end of a group launches what was called in it even if it was revoked
+  // meanwhile, and then nothing ends that any more. After a call that is wrong,
+  // NCCL drops the group.
+  if (aborted_.load()) {
+    api_.broadcast(nullptr, nullptr, 1, kNcclUint8, /*root=*/-1, work_,
+                   /*stream=*/nullptr);
+  }
   // Also after a failure: the calling thread must leave the group.
   const NcclResult result = api_.group_end();
   const sherd_code code = CheckUsable(error);
@@ -420,11 +442,10 @@ void NcclCommunicator::EndBoth() {
   if (ended_) return;
   ended_ = true;
   const auto end = finalized_ ? api_.comm_destroy : api_.comm_abort;
-  const bool has_work = work_ != nullptr;
-  if (has_work && !work_is_gone_.load()) end(work_);
+  // The base first: while a child is being made of it, and after that failed,
+  // its end writes to the child. Until then NCCL may also finish the child.
   if (base_ != nullptr) end(base_);
-  // NCCL may have finished it meanwhile.
-  if (!has_work && work_ != nullptr) end(work_);
+  if (work_ != nullptr && !work_is_gone_.load()) end(work_);
   for (const auto& child : unfinished_) child->EndBoth();
   unfinished_.clear();
 }

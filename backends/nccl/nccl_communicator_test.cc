@@ -688,7 +688,51 @@ TEST_F(NcclCommunicatorTest, AHardAbortWaitsForTheEndOfABatch) {
   EXPECT_EQ(comm->Post(kBroadcast, &error), SHERD_ABORTED);
   EXPECT_EQ(comm->EndBatch(&error), SHERD_ABORTED);
   comm->Destroy();
-  EXPECT_EQ(nccl_.calls()[1], "ncclGroupEnd()");
+  EXPECT_EQ(nccl_.calls()[2], "ncclGroupEnd()");
+}
+
+// NCCL would launch what was called before it was revoked.
+TEST_F(NcclCommunicatorTest, LaunchesNothingOfABatchThatWasAborted) {
+  const std::shared_ptr<NcclCommunicator> comm = CreateOne();
+  Error error;
+  ASSERT_EQ(comm->BeginBatch(&error), SHERD_OK);
+  EXPECT_EQ(comm->Post(kBroadcast, &error), SHERD_OK);
+  Gate revoked;
+  nccl_.OnCall([&](const std::string& call) {
+    if (absl::StartsWith(call, "ncclCommRevoke")) revoked.Open();
+  });
+  comm->Abort();
+  revoked.Await();
+  nccl_.ForgetCalls();
+  EXPECT_EQ(comm->EndBatch(&error), SHERD_ABORTED);
+  EXPECT_THAT(nccl_.calls(),
+              ElementsAre(AllOf(HasSubstr("ncclBroadcast(work 1"),
+                                HasSubstr("root -1")),
+                          "ncclGroupEnd()"));
+  comm->Destroy();
+}
+
+TEST_F(NcclCommunicatorTest, MakesNoOtherWithinABatch) {
+  const std::shared_ptr<NcclCommunicator> comm = CreateOne();
+  Error error;
+  ASSERT_EQ(comm->BeginBatch(&error), SHERD_OK);
+  nccl_.ForgetCalls();
+  MemoryKv kv;
+  const int32_t excluded[] = {0};
+  std::shared_ptr<NcclCommunicator> made;
+  EXPECT_EQ(NcclCommunicator::Create(library_, kHost, ConfigOf(kv, 0, 1), &made,
+                                     &error),
+            SHERD_INTERNAL);
+  EXPECT_THAT(error.text, HasSubstr("within a batch"));
+  EXPECT_EQ(comm->Split(ConfigOf(kv, 0, 2), 0, 0, &made, &error),
+            SHERD_INTERNAL);
+  EXPECT_EQ(comm->Shrink(ConfigOf(kv, 0, 2), excluded, 1, &made, &error),
+            SHERD_INTERNAL);
+  EXPECT_THAT(nccl_.calls(), IsEmpty());
+  EXPECT_EQ(comm->EndBatch(&error), SHERD_OK);
+  EXPECT_EQ(comm->Split(ConfigOf(kv, 0, 2), 0, 0, &made, &error), SHERD_OK);
+  made->Destroy();
+  comm->Destroy();
 }
 
 TEST_F(NcclCommunicatorTest, SaysThatNcclWouldNotBeRevoked) {
@@ -715,7 +759,7 @@ TEST_F(NcclCommunicatorTest, IsFinalizedAndDestroyedInGoodOrder) {
   EXPECT_THAT(
       nccl_.calls(),
       ElementsAre("ncclCommFinalize(work 1)", "ncclCommFinalize(base 1)",
-                  "ncclCommDestroy(work 1)", "ncclCommDestroy(base 1)"));
+                  "ncclCommDestroy(base 1)", "ncclCommDestroy(work 1)"));
 }
 
 TEST_F(NcclCommunicatorTest, FinalizeEndsAtItsDeadline) {
@@ -748,7 +792,23 @@ TEST_F(NcclCommunicatorTest, EndsByAbortWithoutFinalize) {
   const std::shared_ptr<NcclCommunicator> comm = CreateOne();
   comm->Destroy();
   EXPECT_THAT(nccl_.calls(),
-              ElementsAre("ncclCommAbort(work 1)", "ncclCommAbort(base 1)"));
+              ElementsAre("ncclCommAbort(base 1)", "ncclCommAbort(work 1)"));
+}
+
+// NCCL writes to a child that it could not make when it ends the parent.
+TEST_F(NcclCommunicatorTest, EndsAChildThatCouldNotBeMadeAfterItsParent) {
+  nccl_.OnCall([&](const std::string& call) {
+    if (absl::StartsWith(call, "ncclCommSplit")) {
+      nccl_.SetState("base 0", kNcclSystemError);
+    }
+  });
+  const std::vector<Created> created = CreateAll(1);
+  EXPECT_EQ(created[0].code, SHERD_SYSTEM);
+  std::vector<std::string> calls = nccl_.calls();
+  ASSERT_GE(calls.size(), 2);
+  calls.erase(calls.begin(), calls.end() - 2);
+  EXPECT_THAT(calls,
+              ElementsAre("ncclCommAbort(base 0)", "ncclCommAbort(work 0)"));
 }
 
 TEST_F(NcclCommunicatorTest, ItsDestructorCallsNothing) {
@@ -814,8 +874,8 @@ TEST_F(NcclCommunicatorTest, KeepsWhatNcclIsStillMaking) {
   EXPECT_EQ(comm.use_count(), 1);
   comm->Destroy();
   EXPECT_THAT(nccl_.calls(),
-              ElementsAre(HasSubstr("ncclCommSplit"), "ncclCommAbort(work 1)",
-                          "ncclCommAbort(base 1)", "ncclCommAbort(split 1)"));
+              ElementsAre(HasSubstr("ncclCommSplit"), "ncclCommAbort(base 1)",
+                          "ncclCommAbort(work 1)", "ncclCommAbort(split 1)"));
 }
 
 TEST_F(NcclCommunicatorTest, ShrinksAfterAnAbort) {

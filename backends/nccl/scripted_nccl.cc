@@ -154,6 +154,9 @@ struct ScriptedNcclCalls {
     *error = kNcclInProgress;
     if (self.state.has_value()) {
       *error = *self.state;
+      // A child that could not be made is handed over as well.
+      if (self.wanted != nullptr) *self.wanted = self.child;
+      self.wanted = nullptr;
     } else if (!the_script->never_ready_ && --self.polls_until_ready < 0) {
       if (self.wanted != nullptr) *self.wanted = self.child;
       self.wanted = nullptr;

@@ -16,6 +16,11 @@
 namespace sherd::internal {
 namespace {
 
+// The group in whose batch the calling thread is. To the vendor's library a
+// batch is one of the thread: what another group is asked for in it would run
+// only at its end, and be taken for ended before.
+thread_local const DeviceGroup* batch_of_thread = nullptr;
+
 // What a barrier may overwrite, on the device.
 constexpr size_t kBarrierBytes = 256;
 // How long an operation has to be the first in flight before it is asked
@@ -244,6 +249,7 @@ absl::Status DeviceGroup::Open() {
 }
 
 absl::Status DeviceGroup::Admit(const CollectiveDesc& desc) {
+  SHERD_RETURN_IF_ERROR(RefuseInBatchOfAnother());
   if (Emulation::PathOf(options_.native, desc.op, desc.dtype, desc.reduction) !=
           OperationPath::kEmulated ||
       options_.size == 1) {
@@ -482,16 +488,19 @@ absl::Status DeviceGroup::CopyOwnBlock(const CollectiveDesc& desc,
 }
 
 absl::Status DeviceGroup::BeginBatch() {
+  SHERD_RETURN_IF_ERROR(RefuseInBatchOfAnother());
   const ScopedDevice current(runtime(), device());
   SHERD_RETURN_IF_ERROR(current.status());
   SHERD_ASSIGN_OR_RETURN(batch_, Enter(/*aside=*/false));
   SHERD_RETURN_IF_ERROR(options_.communicator->BeginBatch());
   batch_calls_ = 0;
   batch_thread_.store(std::this_thread::get_id(), std::memory_order_relaxed);
+  batch_of_thread = this;
   return absl::OkStatus();
 }
 
 absl::Status DeviceGroup::EndBatch(bool keep) {
+  batch_of_thread = nullptr;
   batch_thread_.store(std::thread::id(), std::memory_order_relaxed);
   const ScopedDevice current(runtime(), device());
   absl::Status status = options_.communicator->EndBatch();
@@ -740,6 +749,14 @@ absl::Status DeviceGroup::RefuseInBatch() const {
   if (!IsInBatch()) return absl::OkStatus();
   return absl::FailedPreconditionError(
       "called within a batch of the group, which it would wait for");
+}
+
+absl::Status DeviceGroup::RefuseInBatchOfAnother() const {
+  if (batch_of_thread == nullptr || batch_of_thread == this) {
+    return absl::OkStatus();
+  }
+  return absl::FailedPreconditionError(
+      "called within a batch of another group, at whose end it would run");
 }
 
 absl::Status DeviceGroup::Synchronize() {

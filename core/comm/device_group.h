@@ -103,7 +103,8 @@ class DeviceGroup final : public DeviceWatch::Watched,
   absl::Mutex& call_mutex() { return call_mutex_; }
 
   // Why `desc`, of which nothing is wrong, cannot be carried out here and now:
-  // kUnimplemented for what needs several steps, in a batch or a graph.
+  // kUnimplemented for what needs several steps, in a batch or a graph;
+  // kFailedPrecondition in a batch of another group.
   absl::Status Admit(const CollectiveDesc& desc);
 
   // Queues `desc`, whose own blocks nobody has copied. OK says that it is
@@ -219,6 +220,8 @@ class DeviceGroup final : public DeviceWatch::Watched,
   Lane& LaneOf(void* stream) ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_mutex_);
   // For what would wait for the batch that it is called in.
   absl::Status RefuseInBatch() const;
+  // For what needs its events or a batch of its own.
+  absl::Status RefuseInBatchOfAnother() const;
   using Registered = std::pair<const void*, size_t>;
   void Deregister(const Registered& buffer, void* handle);
 

@@ -197,6 +197,25 @@ SHERD_DIST_TEST_F(DeviceRanksTest, RanksExchangeInOneBatch) {
   }
 }
 
+SHERD_DIST_TEST_F(DeviceRanksTest, ABatchIsOfOneGroup) {
+  SHERD_ASSERT_OK_AND_ASSIGN(const auto half,
+                             group().Split(rank() % 2, rank()));
+  Tensor tensor = DeviceTensor(1);
+  const auto refused = StatusIs(absl::StatusCode::kFailedPrecondition,
+                                HasSubstr("a batch of another group"));
+  EXPECT_THAT(group().Batch([&] {
+    EXPECT_THAT(AllReduce(*half, tensor, ReduceOp::kSum), refused);
+    EXPECT_THAT(AllReduceAsync(*half, tensor, ReduceOp::kSum).Wait(), refused);
+    EXPECT_THAT(half->Batch([] { return absl::OkStatus(); }), refused);
+    return AllReduce(group(), tensor, ReduceOp::kSum);
+  }),
+              IsOk());
+  EXPECT_THAT(group().Synchronize(), IsOk());
+  EXPECT_THAT(AllReduce(*half, tensor, ReduceOp::kSum), IsOk());
+  EXPECT_THAT(half->Synchronize(), IsOk());
+  EXPECT_THAT(half->Destroy(), IsOk());
+}
+
 SHERD_DIST_TEST_F(DeviceRanksTest, GroupsOfGroupsHaveDevicesToo) {
   SHERD_ASSERT_OK_AND_ASSIGN(const auto half,
                              group().Split(rank() % 2, -rank()));
