@@ -201,6 +201,10 @@ long double Slack(ReduceOp op, int ranks, Rounding rounding,
                                     : static_cast<long double>(2 * ranks);
     return ranks * Ulp<T>(largest) / 2;
   }
+  if (rounding == Rounding::kEachStep && op == ReduceOp::kAvg) {
+    // Each addend, below 2, was multiplied by a rounded 1 / ranks.
+    return (ranks + 1) * Ulp<T>(1);
+  }
   // A quotient may be rounded twice.
   return op == ReduceOp::kAvg ? Ulp<T>(exact) : 0;
 }

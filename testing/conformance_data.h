@@ -64,7 +64,8 @@ void FillElements(DType dtype, ReduceOp op, uint64_t call, int rank,
 
 enum class Rounding {
   kOnce,      // from the exact result
-  kEachStep,  // in `dtype`, after each of the ranks
+  kEachStep,  // in `dtype`, after each of the ranks; an average may be the sum
+              // of the ranks' shares, as in NCCL
 };
 
 // OK if `bytes` is what ranks 0 to `ranks` - 1 have together, otherwise the

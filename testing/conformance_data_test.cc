@@ -134,6 +134,21 @@ TEST(ReducedTest, LessPrecisionShows) {
   EXPECT_THAT(Check(ReduceOp::kSum, 8, stepwise, Rounding::kEachStep), IsOk());
 }
 
+TEST(ReducedTest, AnAverageMayBeTheSumOfShares) {
+  constexpr int kRanks = 7;
+  std::vector<float> average(kCount);
+  for (int r = 0; r < kRanks; ++r) {
+    const std::vector<float> own = Elements<float>(ReduceOp::kAvg, r, kCount);
+    for (size_t i = 0; i < kCount; ++i) average[i] += own[i] * (1.0f / kRanks);
+  }
+  EXPECT_FALSE(Check(ReduceOp::kAvg, kRanks, average).ok());
+  EXPECT_THAT(Check(ReduceOp::kAvg, kRanks, average, Rounding::kEachStep),
+              IsOk());
+  average[0] += 1e-5f;
+  EXPECT_FALSE(
+      Check(ReduceOp::kAvg, kRanks, average, Rounding::kEachStep).ok());
+}
+
 TEST(ReducedTest, EveryBitOfEveryElementCounts) {
   std::vector<int32_t> sum = Sum<int32_t, uint32_t>(4);
   ASSERT_THAT(Check(ReduceOp::kSum, 4, sum), IsOk());

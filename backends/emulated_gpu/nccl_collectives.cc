@@ -50,6 +50,20 @@ void Scale(const char* in, const char* factor, uint64_t count, char* out) {
   }
 }
 
+// 1 / `ranks` as an element of `dtype`; of floats only.
+std::vector<char> Share(DType dtype, int ranks) {
+  std::vector<char> bytes;
+  if (!IsFloatingPoint(dtype)) return bytes;
+  DispatchDType(dtype, [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    using Wide = std::conditional_t<sizeof(T) < sizeof(float), float, double>;
+    const T share = T(static_cast<Wide>(1.0 / ranks));
+    bytes.resize(sizeof(T));
+    std::memcpy(bytes.data(), &share, sizeof(T));
+  });
+  return bytes;
+}
+
 // One collective on one rank.
 class Collective {
  public:
@@ -72,6 +86,11 @@ class Collective {
       factor_ = factor.device == nullptr
                     ? factor.bytes
                     : static_cast<const char*>(HostView(factor.device));
+    } else if (task.signature.op == internal::kNcclAvg) {
+      // NCCL takes each rank's share before it sums, of floats; the average of
+      // integers is the quotient of the sum.
+      share_ = Share(dtype_, size_);
+      if (!share_.empty()) factor_ = share_.data();
     }
   }
 
@@ -132,8 +151,9 @@ class Collective {
   void ReduceParts(const std::vector<const void*>& parts, uint64_t count,
                    char* out) const {
     if (count == 0) return;
-    sherd::Reduce(ReduceOpOf(task_.signature.op), dtype_, out, parts, count,
-                  size_);
+    const ReduceOp op =
+        factor_ != nullptr ? ReduceOp::kSum : ReduceOpOf(task_.signature.op);
+    sherd::Reduce(op, dtype_, out, parts, count, size_);
   }
   void CopyOwn(char* to, const char* from) const {
     if (to != from) std::memmove(to, from, count_ * element_);
@@ -296,6 +316,7 @@ class Collective {
   const char* const in_;
   char* const out_;
   const char* factor_ = nullptr;
+  std::vector<char> share_;
   NcclMessageHeader header_;
   std::deque<std::vector<char>> parts_;
 };

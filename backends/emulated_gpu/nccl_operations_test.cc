@@ -191,6 +191,8 @@ TEST(NcclReductions, AreThoseOfTheHostBitByBit) {
       char* const in = self.Upload(inputs[self.rank()]);
       char* const out = self.Upload(std::vector<char>(bytes));
       for (int op = 0; op < kNcclNumOps; ++op) {
+        // Of floats each rank's share is rounded.
+        if (op == internal::kNcclAvg && !IsInteger(dtype)) continue;
         EXPECT_EQ(
             nccl.all_reduce(in, out, kCount,
                             static_cast<internal::NcclDataType>(type),
@@ -205,6 +207,23 @@ TEST(NcclReductions, AreThoseOfTheHostBitByBit) {
             << NcclTypeName(type) << ", operator " << op;
       }
     }
+  });
+}
+
+// As in NCCL, where it is a sum of products with 1 / 3.
+TEST(NcclReductions, AverageFloatsByTheirShares) {
+  ExpectNcclRanks(3, [](NcclRank& self) {
+    const NcclComm comm = self.Connect();
+    void* const stream = self.NewStream();
+    const float own = static_cast<float>(10 * self.rank() + 1);
+    float* const in = self.Upload(std::vector<float>{own});
+    float* const out = self.Upload(std::vector<float>(1));
+    ASSERT_EQ(self.nccl().all_reduce(in, out, 1, internal::kNcclFloat32,
+                                     internal::kNcclAvg, comm, stream),
+              kNcclSuccess);
+    ASSERT_EQ(self.Synchronize(stream), 0);
+    const float third = 1.0f / 3;
+    EXPECT_EQ(self.Download(out, 1)[0], 1 * third + 11 * third + 21 * third);
   });
 }
 
