@@ -121,8 +121,9 @@ struct NewGroupOptions {
 // streams go on with receive buffers unspecified; Synchronize(), Work and every
 // later call say why.
 // In a stream that is captured into a graph nothing is watched, and deadlines
-// do not count: FooAsync joins the graph by WaitOnStream(), and the group
-// outlives the graph.
+// do not count: FooAsync joins the graph by WaitOnStream(). All graphs are
+// destroyed before Destroy() is called, also after a failure: it waits in vain
+// for those that are left. A graph of a poisoned group is not launched again.
 //
 // Errors. No call throws. The ErrorInfo of an error carries group, operation,
 // sequence number and, where known, the rank to blame:
@@ -147,7 +148,9 @@ struct NewGroupOptions {
 //
 // Threads. Calls may come from any thread, but calls that may overlap must be
 // ordered by the caller, because ranks have to agree on the order. Send and
-// Recv may overlap with everything.
+// Recv may overlap with everything. On devices, where what has begun keeps its
+// place until it ends, that holds across groups: ranks that have several groups
+// on a device in common call these in one order.
 class ProcessGroup {
  public:
   // Connects this rank to the ranks that share `store`. Collective: returns
@@ -488,6 +491,7 @@ class ProcessGroup {
                                                         Deadline deadline);
   void SplitDevice(const ProcessGroupOptions& child, const SplitChoice& split,
                    DeviceOrigin& origin);
+  absl::Duration LeaveTime() const;
   bool AllLeave();
   void CloseDevice();
 

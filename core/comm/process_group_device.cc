@@ -31,8 +31,10 @@ using internal::DeviceGroup;
 using internal::FlightTicket;
 using internal::ScopedDevice;
 
-// How long a rank that leaves waits for the others to leave as well.
+// How long a rank that leaves waits for the others to leave as well. What was
+// sent to another host may still be on its way, from this rank's memory.
 constexpr absl::Duration kLeave = absl::Seconds(1);
+constexpr absl::Duration kLeaveOtherHosts = absl::Seconds(10);
 constexpr char kLeavingKey[] = "device/leaving";
 
 // A status as ranks tell each other: code and text.
@@ -268,20 +270,24 @@ void ProcessGroup::SplitDevice(const ProcessGroupOptions& child,
   }
 }
 
+absl::Duration ProcessGroup::LeaveTime() const {
+  return std::min(one_host_ ? kLeave : kLeaveOtherHosts, options_.timeout);
+}
+
 bool ProcessGroup::AllLeave() {
-  const Deadline deadline = Deadline::After(std::min(kLeave, options_.timeout));
+  const Deadline deadline = Deadline::After(LeaveTime());
   absl::StatusOr<int64_t> leaving = store().Add(kLeavingKey, 1);
+  bool ended = false;
   while (leaving.ok() && *leaving < size()) {
-    if (deadline.HasPassed()) return false;
+    if (ended || deadline.HasPassed()) return false;
     // Whoever misses this rank fails, and stays.
     if (comparison_ != nullptr && comparison_->FailedRank()) return false;
-    for (int r = 0; r < size(); ++r) {
-      if (internal::StateOf(board_->process(r)) ==
-          internal::ProcessState::kEnded) {
-        return false;
-      }
+    for (int r = 0; r < size() && !ended; ++r) {
+      ended = internal::StateOf(board_->process(r)) ==
+              internal::ProcessState::kEnded;
     }
     absl::SleepFor(absl::Milliseconds(2));
+    // Once more also then: a rank counts itself before its process ends.
     leaving = store().Add(kLeavingKey, 0);
   }
   return leaving.ok();
@@ -295,7 +301,7 @@ void ProcessGroup::CloseDevice() {
     poisoned = !poison_.ok();
   }
   device_->Close([&] { return !poisoned && AllLeave(); },
-                 Deadline::After(std::min(kLeave, options_.timeout)));
+                 Deadline::After(LeaveTime()));
 }
 
 absl::Status ProcessGroup::AdmitOnDevice(const CollectiveCall& call,
