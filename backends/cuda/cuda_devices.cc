@@ -116,6 +116,12 @@ sherd_code CudaDevices::StartDevice(CudaDevice& device, sherd_error_v0* error) {
       result != kCudaSuccess) {
     return FailCuda(error, cuda(), "cuDeviceGetAttribute", result);
   }
+  int uses_host_pages = 0;
+  // Drivers that do not know of it do not do it.
+  device.uses_host_pages =
+      cuda().DeviceGetAttribute(&uses_host_pages, kCudaUsesHostPageTables,
+                                device.handle) == kCudaSuccess &&
+      uses_host_pages != 0;
   if (const sherd_code code = device.memory.Start(device.handle, error);
       code != SHERD_OK) {
     return code;

@@ -32,6 +32,9 @@ struct CudaDevice {
 
   // Of a device that is used.
   int multiprocessors = 1;
+  // It reads all of the host's memory in its place, as on GH200: nothing is
+  // copied aside when a copy is queued.
+  bool uses_host_pages = false;
   DeviceMemory memory;
   KernelModule kernels;
   EventPool events;

@@ -81,6 +81,16 @@ CUresult Memset(const CudaFunctions& cuda, const sherd_fill_v0& fill,
 
 }  // namespace
 
+bool CudaWork::IsPageable(CUdeviceptr data) {
+  int type = 0;
+  int ordinal = -1;
+  int attributes[] = {kCudaPointerMemoryType, kCudaPointerDeviceOrdinal};
+  void* values[] = {&type, &ordinal};
+  return cuda_.PointerGetAttributes(2, attributes, values, data) !=
+             kCudaSuccess ||
+         type == 0;
+}
+
 CudaDevice* CudaWork::DeviceOf(CUdeviceptr data) {
   int type = 0;
   int ordinal = -1;
@@ -118,9 +128,17 @@ sherd_code CudaWork::CopyCurrent(CUstream stream, CUdeviceptr dst,
 sherd_code CudaWork::CopyBytes(int32_t index, void* stream, void* dst,
                                const void* src, uint64_t bytes,
                                sherd_error_v0* error) {
-  return devices_.With(index, error, [&](CudaDevice&) {
-    return CopyCurrent(ToStream(stream), ToAddress(dst), ToAddress(src), bytes,
-                       error);
+  return devices_.With(index, error, [&](CudaDevice& device) {
+    const sherd_code code = CopyCurrent(ToStream(stream), ToAddress(dst),
+                                        ToAddress(src), bytes, error);
+    const bool may_be_running =
+        code == SHERD_OK && bytes != 0 && device.uses_host_pages &&
+        (IsPageable(ToAddress(src)) || IsPageable(ToAddress(dst)));
+    if (!may_be_running) return code;
+    const RelaxedCaptureScope relaxed(cuda_);
+    const CUresult result = cuda_.StreamSynchronize(ToStream(stream));
+    if (result == kCudaSuccess) return sherd_code{SHERD_OK};
+    return FailCuda(error, cuda_, "cuStreamSynchronize", result);
   });
 }
 

@@ -54,6 +54,8 @@ class CudaWork {
 
   sherd_code CopyCurrent(CUstream stream, CUdeviceptr dst, CUdeviceptr src,
                          uint64_t bytes, sherd_error_v0* error);
+  // Host memory that the driver has not pinned.
+  bool IsPageable(CUdeviceptr data);
   // Null for what is not the memory of a device that is in use.
   CudaDevice* DeviceOf(CUdeviceptr data);
   sherd_code RunPlan(CudaDevice& device, CUstream stream, LaunchPlan& plan,

@@ -107,6 +107,24 @@ TEST_F(CudaWorkTest, CopiesOnTheStreamThatItIsGiven) {
   EXPECT_EQ(driver_.calls("cuPointerGetAttributes"), 0);
 }
 
+// What reads the host's memory in its place may still do so when the copy is
+// queued.
+TEST_F(CudaWorkTest, WaitsForHostMemoryThatIsNotPinned) {
+  char host[64];
+  driver_.uses_host_pages = true;
+  void* const data = Allocate(0, 64);
+  void* pinned = nullptr;
+  ASSERT_EQ(pinned_.Allocate(64, &pinned, &error_), SHERD_OK);
+  EXPECT_EQ(work_.CopyBytes(0, stream_, data, pinned, 64, &error_), SHERD_OK);
+  EXPECT_EQ(driver_.calls("cuStreamSynchronize"), 0);
+  EXPECT_EQ(work_.CopyBytes(0, stream_, data, host, 64, &error_), SHERD_OK);
+  EXPECT_EQ(driver_.calls("cuStreamSynchronize"), 1);
+  EXPECT_EQ(work_.CopyBytes(0, stream_, host, data, 64, &error_), SHERD_OK);
+  EXPECT_EQ(driver_.calls("cuStreamSynchronize"), 2);
+  driver_.Fail("cuStreamSynchronize", kCudaIllegalAddress);
+  EXPECT_EQ(work_.CopyBytes(0, stream_, data, host, 64, &error_), SHERD_SYSTEM);
+}
+
 TEST_F(CudaWorkTest, CopiesBetweenDevicesAsBetweenPeers) {
   void* const first = Allocate(0, 64);
   void* const second = Allocate(1, 64);

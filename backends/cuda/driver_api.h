@@ -96,6 +96,7 @@ inline constexpr CUresult kCudaUnknown = 999;
 inline constexpr int kCudaMultiprocessorCount = 16;
 inline constexpr int kCudaComputeCapabilityMajor = 75;
 inline constexpr int kCudaComputeCapabilityMinor = 76;
+inline constexpr int kCudaUsesHostPageTables = 100;
 inline constexpr int kCudaMemoryPoolsSupported = 115;
 
 // CUmemAllocationType, CUmemAllocationHandleType, CUmemLocationType and

@@ -151,6 +151,9 @@ const Constant kConstants[] = {
                    CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR),
     SHERD_CONSTANT(kCudaComputeCapabilityMinor,
                    CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR),
+    SHERD_CONSTANT(
+        kCudaUsesHostPageTables,
+        CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS_USES_HOST_PAGE_TABLES),
     SHERD_CONSTANT(kCudaMemoryPoolsSupported,
                    CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED),
     SHERD_CONSTANT(kCudaAllocationPinned, CU_MEM_ALLOCATION_TYPE_PINNED),

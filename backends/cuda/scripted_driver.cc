@@ -163,6 +163,9 @@ void ScriptedDriver::SetDriverHandlers() {
       case kCudaComputeCapabilityMinor:
         *value = 0;
         return kCudaSuccess;
+      case kCudaUsesHostPageTables:
+        *value = uses_host_pages;
+        return kCudaSuccess;
       case kCudaMemoryPoolsSupported:
         *value = has_pools;
         return kCudaSuccess;

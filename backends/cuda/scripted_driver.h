@@ -57,6 +57,7 @@ class ScriptedDriver {
   // What the driver is in.
   int version = 13000;
   bool has_pools = true;
+  bool uses_host_pages = false;
   bool can_access_peer = true;
   std::set<CUstream> capturing;
   std::vector<CUcontext> contexts;  // of the thread; the last is current
