@@ -8,8 +8,9 @@
 
 namespace sherd::internal {
 
-// The oldest NCCL that will do: the first with ncclCommSplit.
-constexpr int kOldestNccl = NcclVersion(2, 18, 0);
+// The oldest NCCL that will do. Those before it have ncclCommSplit too, from
+// 2.18 on, but do not bear an abort by another thread, and crash at the end.
+constexpr int kOldestNccl = NcclVersion(2, 19, 4);
 
 // What the plugin itself needs of CUDA's driver: to know whether there is one,
 // and to give the contexts of its callers to threads of its own.

@@ -63,8 +63,8 @@ TEST(NcclLibraryTest, SaysWhyALibraryWillNotDo) {
     std::string text;
   } cases[] = {
       {"libm.so.6", "this is no NCCL: it has no ncclGetVersion"},
-      {FakeNccl(1), "is too old: need 2.18.0 or newer"},
-      {FakeNccl(2), "is too old: need 2.18.0 or newer"},
+      {FakeNccl(1), "is too old: need 2.19.4 or newer"},
+      {FakeNccl(2), "is too old: need 2.19.4 or newer"},
       {FakeNccl(3),
        " lacks ncclGetErrorString, ncclGetUniqueId, "
        "ncclCommSplit, ncclCommFinalize"},
