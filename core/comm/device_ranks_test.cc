@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <thread>
@@ -27,6 +28,8 @@
 #include "sherd/core/base/error_info.h"
 #include "sherd/core/base/knobs.h"
 #include "sherd/core/base/status_macros.h"
+#include "sherd/core/comm/backend.h"
+#include "sherd/core/comm/flight_recorder.h"
 #include "sherd/core/comm/init.h"
 #include "sherd/core/comm/process_group.h"
 #include "sherd/core/comm/tensor_collectives.h"
@@ -195,6 +198,22 @@ SHERD_DIST_TEST_F(DeviceRanksTest, RanksExchangeInOneBatch) {
   for (int64_t i = 0; i < 100; ++i) {
     ASSERT_EQ(back.data_as<float>()[i], static_cast<float>(ValueOf(before, i)));
   }
+}
+
+SHERD_DIST_TEST_F(DeviceRanksTest, TheFlightRecorderTellsDeviceCallsApart) {
+  Tensor tensor = DeviceTensor(1);
+  ASSERT_THAT(AllReduce(group(), tensor, ReduceOp::kSum), IsOk());
+  ASSERT_THAT(group().Barrier(), IsOk());
+  const internal::FlightSnapshot snapshot =
+      internal::FlightRecorder::Global().Snapshot();
+  std::map<CollectiveOp, bool> on_device;
+  for (const internal::FlightEntry& entry : snapshot.entries) {
+    on_device[entry.op] = entry.on_device;
+  }
+  EXPECT_TRUE(on_device[CollectiveOp::kAllReduce]);
+  EXPECT_FALSE(on_device[CollectiveOp::kBarrier]);
+  EXPECT_EQ(snapshot.groups.back().info.device, group().device()->ToString());
+  EXPECT_EQ(snapshot.groups.back().info.device_backend, "nccl");
 }
 
 SHERD_DIST_TEST_F(DeviceRanksTest, ABatchIsOfOneGroup) {

@@ -69,13 +69,15 @@ std::string Signature(const FlightFileEntry& entry) {
   if (SizesAgree(entry) && entry.op != "barrier") {
     details.push_back(absl::StrCat(entry.bytes, " bytes"));
   }
+  if (entry.on_device) details.push_back("on a device");
   if (details.empty()) return entry.op;
   return absl::StrCat(entry.op, " (", absl::StrJoin(details, ", "), ")");
 }
 
 bool IsSameCall(const FlightFileEntry& a, const FlightFileEntry& b) {
-  return a.op == b.op && a.root == b.root && a.dtype == b.dtype &&
-         a.reduction == b.reduction && (!SizesAgree(a) || a.bytes == b.bytes);
+  return a.op == b.op && a.on_device == b.on_device && a.root == b.root &&
+         a.dtype == b.dtype && a.reduction == b.reduction &&
+         (!SizesAgree(a) || a.bytes == b.bytes);
 }
 
 double SecondsBetween(int64_t from, int64_t to) {
@@ -105,6 +107,14 @@ void FindLast(Member& member) {
   }
 }
 
+// As Init was asked for it.
+std::string BackendOf(const FlightFileGroup& group) {
+  if (group.device.empty()) return group.backend;
+  const std::string type = group.device.substr(0, group.device.find(':'));
+  return absl::StrCat("cpu:", group.backend, ",", type, ":",
+                      group.device_backend);
+}
+
 using GroupKey = std::tuple<std::string, int64_t, int, std::vector<int>>;
 
 // Adds what `file` knows; `groups` have a member for each rank.
@@ -116,7 +126,7 @@ void AddFile(const FlightFile& file, std::map<GroupKey, Group>& groups) {
     if (merged.members.empty()) {
       merged.name = group.name;
       merged.instance = group.instance;
-      merged.backend = group.backend;
+      merged.backend = BackendOf(group);
       merged.members.resize(static_cast<size_t>(group.size));
       for (int r = 0; r < group.size; ++r) {
         merged.members[static_cast<size_t>(r)].rank = group.world_rank(r);

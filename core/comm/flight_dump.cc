@@ -57,15 +57,21 @@ Json CountersToJson(const GroupCounters& counters) {
 }
 
 Json GroupToJson(const FlightGroup& group) {
-  return {{"id", group.id},
-          {"instance", group.instance},
-          {"name", group.info.name},
-          {"backend", group.info.backend},
-          {"rank", group.info.rank},
-          {"size", group.info.size},
-          {"world_ranks", group.info.world_ranks},
-          {"alive", group.alive},
-          {"counters", group.alive ? CountersToJson(group.counters) : Json()}};
+  Json json = {
+      {"id", group.id},
+      {"instance", group.instance},
+      {"name", group.info.name},
+      {"backend", group.info.backend},
+      {"rank", group.info.rank},
+      {"size", group.info.size},
+      {"world_ranks", group.info.world_ranks},
+      {"alive", group.alive},
+      {"counters", group.alive ? CountersToJson(group.counters) : Json()}};
+  if (!group.info.device.empty()) {
+    json["device"] = group.info.device;
+    json["device_backend"] = group.info.device_backend;
+  }
+  return json;
 }
 
 Json EntryToJson(const FlightEntry& entry) {
@@ -79,6 +85,7 @@ Json EntryToJson(const FlightEntry& entry) {
   json["root"] = entry.root < 0 ? Json() : Json(entry.root);
   json["tag"] = IsPointToPoint(entry.op) ? Json(entry.tag) : Json();
   json["bytes"] = entry.bytes;
+  if (entry.on_device) json["on_device"] = true;
   json["path"] = ToText(Name(entry.path));
   json["state"] = ToText(Name(entry.state));
   json["status"] = entry.outstanding()
@@ -107,6 +114,7 @@ std::string Stuck(const FlightGroupInfo& group, const FlightEntry& entry,
   } else if (entry.root >= 0) {
     absl::StrAppend(&text, ", root ", entry.root);
   }
+  if (entry.on_device) absl::StrAppend(&text, ", on ", group.device);
   absl::StrAppend(&text, ", ", entry.bytes, " bytes, ", Name(entry.state), " ",
                   Seconds(now - entry.started.value_or(entry.enqueued)),
                   " ago");

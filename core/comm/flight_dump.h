@@ -55,11 +55,14 @@ FlightDump TakeFlightDump(const FlightRecorder& recorder, FlightReason reason,
 //   stuck                Texts about operations that have not ended.
 //   groups               [{id, instance, name, backend, rank, size,
 //                        world_ranks, alive, counters}]; `counters` is null, or
-//                        {OP: {calls, bytes, seconds, errors}}.
+//                        {OP: {calls, bytes, seconds, errors}}. With a part on
+//                        devices also `device`, that of this rank ("cuda:0"),
+//                        and `device_backend`.
 //   entries              [{id, group, sequence, op, dtype, reduction, root,
 //                        tag, bytes, path, state, status, enqueued_ns,
 //                        started_ns, ended_ns, deadline_ns}], by id; null for
-//                        what an operation does not have.
+//                        what an operation does not have. Of a call on the
+//                        device also `on_device`, which is true.
 std::string FlightDumpToJson(const FlightDump& dump);
 
 // A line for each operation that has not ended, the longest running first, such

@@ -116,6 +116,28 @@ TEST(FlightDumpTest, JsonIsThatOfTheGoldenFile) {
             Contents("core/comm/testdata/flight_dump.json"));
 }
 
+// The same of a group with a part on devices, whose second call is there.
+FlightDump ExampleOnADevice() {
+  FlightDump dump = Example();
+  for (FlightGroup& group : dump.snapshot.groups) {
+    group.info.device = "cuda:1";
+    group.info.device_backend = "nccl";
+  }
+  dump.snapshot.entries[1].on_device = true;
+  return dump;
+}
+
+TEST(FlightDumpTest, JsonOfADeviceIsThatOfTheGoldenFile) {
+  EXPECT_EQ(FlightDumpToJson(ExampleOnADevice()),
+            Contents("core/comm/testdata/flight_dump_device.json"));
+}
+
+TEST(FlightDumpTest, StuckOperationsOnADeviceSaySo) {
+  EXPECT_EQ(DescribeStuck(ExampleOnADevice())[1],
+            "group \"default\", rank 1: all_reduce #3, on cuda:1, 4096 bytes, "
+            "started 31.0 s ago, deadline passed 1.0 s ago");
+}
+
 TEST(FlightDumpTest, AnEmptyDumpIsJsonToo) {
   const auto json =
       nlohmann::json::parse(FlightDumpToJson(FlightDump()), nullptr, false);

@@ -152,6 +152,8 @@ absl::StatusOr<FlightFileGroup> ParseGroup(const Json& json,
   group.rank = static_cast<int>(fields.Number("rank", 0, group.size - 1));
   group.alive = fields.Bool("alive");
   group.ended_collectives = EndedCollectives(fields.Find("counters"));
+  group.device = fields.TextOrNull("device");
+  group.device_backend = fields.TextOrNull("device_backend");
   const Json& ranks = fields.Array("world_ranks");
   if (!ranks.empty() && ranks.size() != static_cast<size_t>(group.size)) {
     fields.Fail("world_ranks", "as many ranks as the group has, or none");
@@ -193,6 +195,7 @@ absl::StatusOr<FlightFileEntry> ParseEntry(
                               std::numeric_limits<int64_t>::max());
   }
   entry.bytes = static_cast<uint64_t>(fields.Number("bytes"));
+  entry.on_device = !fields.IsNull("on_device") && fields.Bool("on_device");
   entry.path = fields.Text("path");
   entry.state = fields.Text("state");
   entry.status = fields.TextOrNull("status");

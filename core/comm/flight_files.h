@@ -27,6 +27,9 @@ struct FlightFileGroup {
   bool alive = false;
   // Calls that ended, send and recv apart; unset if the file does not say.
   std::optional<uint64_t> ended_collectives;
+  // Of the part on devices; empty: none.
+  std::string device;
+  std::string device_backend;
 
   int world_rank(int r) const {
     return world_ranks.empty() ? r : world_ranks[static_cast<size_t>(r)];
@@ -45,6 +48,7 @@ struct FlightFileEntry {
   std::optional<int> root;
   std::optional<int64_t> tag;
   uint64_t bytes = 0;
+  bool on_device = false;
   std::string path;
   // "enqueued", "started", "completed" or "failed".
   std::string state;

@@ -44,6 +44,7 @@ uint64_t PackKind(const FlightCall& call) {
       call.reduction ? static_cast<uint64_t>(*call.reduction) : kNone;
   return static_cast<uint64_t>(call.op) | dtype << 8 | reduction << 16 |
          static_cast<uint64_t>(call.path) << 24 |
+         uint64_t{call.on_device} << 31 |
          static_cast<uint64_t>(static_cast<uint32_t>(call.root)) << 32;
 }
 
@@ -53,7 +54,8 @@ void UnpackKind(uint64_t word, FlightEntry& entry) {
   if (dtype != kNone) entry.dtype = static_cast<DType>(dtype);
   const uint64_t reduction = word >> 16 & 255;
   if (reduction != kNone) entry.reduction = static_cast<ReduceOp>(reduction);
-  entry.path = static_cast<OperationPath>(word >> 24 & 255);
+  entry.path = static_cast<OperationPath>(word >> 24 & 127);
+  entry.on_device = (word >> 31 & 1) != 0;
   entry.root = static_cast<int32_t>(word >> 32);
 }
 

@@ -35,6 +35,9 @@ struct FlightGroupInfo {
   int size = 1;
   // Place of each rank among all ranks of the job; empty: rank r is r.
   std::vector<int> world_ranks;
+  // Of the part on devices: this rank's device, and the backend; empty: none.
+  std::string device;
+  std::string device_backend;
 
   int world_rank() const {
     return world_ranks.empty() ? rank : world_ranks[static_cast<size_t>(rank)];
@@ -80,6 +83,8 @@ struct FlightCall {
   int root = -1;
   int64_t tag = 0;
   uint64_t bytes = 0;
+  // Its buffers are on the group's device.
+  bool on_device = false;
   OperationPath path = OperationPath::kNative;
   // Position of the call in the group, the same on all ranks; of send and recv
   // this rank's own count of them.
@@ -116,6 +121,7 @@ struct FlightEntry {
   int root = -1;
   int64_t tag = 0;
   uint64_t bytes = 0;
+  bool on_device = false;
   OperationPath path = OperationPath::kNative;
   uint64_t sequence = 0;
   int64_t enqueued = 0;

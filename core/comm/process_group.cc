@@ -451,6 +451,7 @@ FlightTicket ProcessGroup::Record(const CollectiveDesc& desc, bool started) {
   call.tag = desc.tag;
   call.bytes = desc.bytes;
   for (const ConstBytes& entry : desc.sends) call.bytes += entry.size();
+  call.on_device = desc.on_device;
   call.path = PathOf(desc.op, desc.dtype, desc.reduction,
                      desc.on_device ? options_.device.type : DeviceType::kCpu);
   call.sequence = desc.sequence;

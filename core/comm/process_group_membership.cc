@@ -108,7 +108,14 @@ ProcessGroup::ProcessGroup(const Backend& backend, ProcessGroupOptions options)
                      .backend = backend_info_.name,
                      .rank = options_.rank,
                      .size = options_.size,
-                     .world_ranks = options_.world_ranks})
+                     .world_ranks = options_.world_ranks,
+                     .device = options_.device_backend == nullptr
+                                   ? ""
+                                   : options_.device.ToString(),
+                     .device_backend =
+                         options_.device_backend == nullptr
+                             ? ""
+                             : options_.device_backend->info().name})
                : nullptr),
       peers_(2 * options_.size),
       queue_(std::make_unique<CollectiveQueue>()) {}

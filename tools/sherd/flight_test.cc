@@ -231,6 +231,8 @@ INSTANTIATE_TEST_SUITE_P(
                    "broadcast (root 1, 64 bytes)"},
         Difference{"Size", [](FlightEntry& entry) { entry.bytes = 4092; },
                    "all_reduce (float32, sum, 4092 bytes)"},
+        Difference{"Place", [](FlightEntry& entry) { entry.on_device = true; },
+                   "all_reduce (float32, sum, 4096 bytes, on a device)"},
         Difference{"DType",
                    [](FlightEntry& entry) { entry.dtype = DType::kInt32; },
                    "all_reduce (int32, sum, 4096 bytes)"},
@@ -502,6 +504,28 @@ TEST(FlightFileTest, ReadsTheGoldenFile) {
   EXPECT_FALSE(file->entries[0].tag.has_value());
 }
 
+TEST(FlightFileTest, ReadsTheGoldenFileOfADevice) {
+  const std::string path = "core/comm/testdata/flight_dump_device.json";
+  const absl::StatusOr<std::string> text =
+      ReadFile(FileSystem::Posix(), path, 1 << 20);
+  ASSERT_THAT(text, IsOk());
+  const absl::StatusOr<FlightFile> file = ParseFlightFile(path, *text);
+  ASSERT_THAT(file, IsOk());
+  EXPECT_EQ(file->groups[0].device, "cuda:1");
+  EXPECT_EQ(file->groups[0].device_backend, "nccl");
+  EXPECT_FALSE(file->entries[0].on_device);
+  EXPECT_TRUE(file->entries[1].on_device);
+}
+
+TEST_F(FlightTest, TheBackendOfAGroupWithDevicesIsThatOfInit) {
+  std::vector<FlightDump> dumps = Job(2, 1);
+  for (FlightDump& dump : dumps) {
+    dump.snapshot.groups[0].info.device = "cuda:0";
+    dump.snapshot.groups[0].info.device_backend = "nccl";
+  }
+  EXPECT_EQ(Analyze(dumps).groups.at(0).backend, "cpu:gloo,cuda:nccl");
+}
+
 struct Rejection {
   const char* name;
   // A text of the dump below, and what takes its place.
@@ -551,6 +575,8 @@ INSTANTIATE_TEST_SUITE_P(
                   "entries[0].group"},
         Rejection{"RootOutsideGroup", "\"root\":null", "\"root\":2",
                   "entries[0].root"},
+        Rejection{"NoTruth", "\"path\"", "\"on_device\":1,\"path\"",
+                  "entries[0].on_device: expected true or false"},
         Rejection{"State", "\"state\":\"completed\"", "\"state\":\"lost\"",
                   "entries[0].state"},
         Rejection{"NoEnd", "\"ended_ns\":1011000000", "\"ended_ns\":null",

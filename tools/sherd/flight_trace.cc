@@ -58,6 +58,7 @@ Json Arguments(const FlightFile& file, const FlightFileEntry& entry) {
                {"state", entry.state}};
   if (!entry.dtype.empty()) json["dtype"] = entry.dtype;
   if (!entry.reduction.empty()) json["reduction"] = entry.reduction;
+  if (entry.on_device) json["device"] = group.device;
   if (entry.root) json["root"] = *entry.root;
   if (entry.tag) json["tag"] = *entry.tag;
   if (!entry.status.empty()) json["status"] = entry.status;
