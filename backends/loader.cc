@@ -95,8 +95,10 @@ sherd_code KvGet(void* context, const char* key, int64_t deadline, void* value,
   const absl::StatusOr<std::string> found =
       store->Get(key, FromNanoseconds(deadline));
   if (absl::IsDeadlineExceeded(found.status())) return SHERD_TIMEOUT;
-  // Who that is, the caller of the plugin knows.
-  if (BlamedRank(found.status())) return SHERD_PEER_LOST;
+  // The code says no more; the host knows which rank that is.
+  if (absl::IsUnavailable(found.status()) && BlamedRank(found.status())) {
+    return SHERD_PEER_LOST;
+  }
   if (!found.ok()) {
     SHERD_LOG(kWarning) << "store: " << found.status().ToString();
     return SHERD_SYSTEM;

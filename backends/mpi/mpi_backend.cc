@@ -245,7 +245,9 @@ sherd_code sherd_comm_v0::AgreeOnTag(const sherd_comm_config_v0& config,
     code =
         kv.get(kv.context, kTagKey, config.deadline, tag, sizeof(*tag), &found);
     if (code != SHERD_OK) {
-      return Fail(error, code, -1, "not all ranks came in time");
+      return Fail(error, code, -1,
+                  code == SHERD_PEER_LOST ? "a rank is lost"
+                                          : "not all ranks came in time");
     }
     if (found == sizeof(*tag)) return SHERD_OK;
     return Fail(error, SHERD_INTERNAL, 0, "published a bad tag");

@@ -126,8 +126,10 @@ sherd_code NcclMeeting::Get(const std::string& key, int64_t deadline,
   const sherd_code code =
       kv.get(kv.context, key.c_str(), deadline, value, size, &found);
   if (code != SHERD_OK) {
-    return Fail(error, code, code == SHERD_TIMEOUT ? writer : -1,
-                code == SHERD_TIMEOUT ? "did not come" : "the store failed");
+    const char* const text = code == SHERD_TIMEOUT     ? "did not come"
+                             : code == SHERD_PEER_LOST ? "a rank is lost"
+                                                       : "the store failed";
+    return Fail(error, code, code == SHERD_TIMEOUT ? writer : -1, text);
   }
   uint32_t magic = 0;
   if (size >= sizeof(magic)) std::memcpy(&magic, value, sizeof(magic));

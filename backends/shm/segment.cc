@@ -110,10 +110,14 @@ sherd_code ShmSegment::Open(int64_t pid, int fd, int ranks, uint64_t nonce,
                 static_cast<long long>(pid), fd);
   fd_ = open(path, O_RDWR | O_CLOEXEC);
   if (fd_ < 0) {
+    // Without it rank 0 has closed it, or ended.
+    const int number = errno;
     char text[160];
     std::snprintf(text, sizeof(text),
                   "cannot open the shared memory of rank 0 at %s", path);
-    return FailErrno(error, SHERD_UNSUPPORTED, 0, text);
+    errno = number;
+    return FailErrno(
+        error, number == ENOENT ? SHERD_PEER_LOST : SHERD_UNSUPPORTED, 0, text);
   }
   struct stat status;
   const int seals = fcntl(fd_, F_GET_SEALS);

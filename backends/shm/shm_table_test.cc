@@ -892,7 +892,7 @@ TEST(ShmGroupTest, IsRefusedToAllIfOneRankCannotOpenTheMemory) {
   for (int r = 0; r < 4; ++r) {
     threads.emplace_back([&, r] {
       Rank rank(kv, r, 4);
-      EXPECT_EQ(rank.Join(), SHERD_UNSUPPORTED);
+      EXPECT_EQ(rank.Join(), SHERD_PEER_LOST);
       EXPECT_EQ(rank.peer(), r == 2 ? 0 : 2);
       EXPECT_THAT(rank.text(), HasSubstr("cannot open the shared memory"));
     });

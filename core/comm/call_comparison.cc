@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <sched.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -215,13 +216,23 @@ absl::StatusOr<std::unique_ptr<CallComparison>> CallComparison::OnBoard(
         store.Set(kBoardKey,
                   absl::StrCat("/proc/", getpid(), "/fd/", made->file_.get())));
   } else {
-    SHERD_ASSIGN_OR_RETURN(const std::string path,
-                           store.Get(kBoardKey, deadline));
-    made->file_ = UniqueFd(open(path.c_str(), O_RDWR | O_CLOEXEC));
-    if (!made->file_.is_open() && errno == ENOENT) {
+    const absl::StatusOr<std::string> path = store.Get(kBoardKey, deadline);
+    if (absl::IsDeadlineExceeded(path.status())) {
+      return WithRank(path.status(), 0);
+    }
+    SHERD_RETURN_IF_ERROR(path.status());
+    made->file_ = UniqueFd(open(path->c_str(), O_RDWR | O_CLOEXEC));
+    struct stat found = {};
+    if (made->file_.is_open()) fstat(made->file_.get(), &found);
+    // Its number may have become that of something else.
+    const bool is_closed =
+        made->file_.is_open()
+            ? static_cast<size_t>(found.st_size) != made->board_bytes_
+            : errno == ENOENT || errno == ENXIO;
+    if (is_closed) {
       return WithRank(absl::UnavailableError("closed its board"), 0);
     }
-    if (!made->file_.is_open()) return WithRank(failed(path), 0);
+    if (!made->file_.is_open()) return WithRank(failed(*path), 0);
   }
   void* const memory = mmap(nullptr, made->board_bytes_, PROT_READ | PROT_WRITE,
                             MAP_SHARED, made->file_.get(), 0);

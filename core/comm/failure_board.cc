@@ -31,7 +31,7 @@ Deadline Now() { return Deadline::After(absl::ZeroDuration()); }
 constexpr absl::Duration kLook = absl::Milliseconds(100);
 
 // Processes that one look for lost ranks looks at.
-constexpr int kLooks = 16;
+constexpr size_t kLooks = 16;
 
 constexpr char kFailedKey[] = "failed";
 std::string MemberKey(int rank) { return absl::StrCat("member/", rank); }
@@ -73,6 +73,14 @@ std::optional<ProcessStat> ReadStat(absl::string_view pid) {
 std::string ProcessNumber(absl::string_view description) {
   const std::vector<std::string> fields = absl::StrSplit(description, ' ');
   return fields.size() == 4 ? fields[2] : "unknown";
+}
+
+// Host and PID namespace.
+std::string PlaceOf(absl::string_view description) {
+  const std::vector<absl::string_view> fields =
+      absl::StrSplit(description, ' ');
+  return fields.size() < 2 ? std::string()
+                           : absl::StrCat(fields[0], " ", fields[1]);
 }
 
 // What a rank wrote of its failure.
@@ -225,6 +233,13 @@ absl::Status FailureBoard::Join(Deadline deadline) {
     }
     processes_[rank] = fields.second;
   }
+  const std::string here = PlaceOf(processes_[rank_]);
+  for (int rank = 0; rank < size_; ++rank) {
+    if (rank != rank_ && PlaceOf(processes_[rank]) == here) {
+      neighbors_.push_back(rank);
+    }
+  }
+  next_look_ = static_cast<uint32_t>(rank_ * kLooks);
   return absl::OkStatus();
 }
 
@@ -257,8 +272,8 @@ absl::StatusOr<std::vector<std::string>> FailureBoard::Exchange(
                         rank);
       }
       // What it wrote before its end is looked for once more.
-      lost =
-          StateOf(processes_[rank]) == ProcessState::kEnded ? rank : FindLost();
+      const bool ended = StateOf(processes_[rank]) == ProcessState::kEnded;
+      lost = ended ? rank : FindLost();
     }
   }
   return values;
@@ -277,20 +292,13 @@ void FailureBoard::Report(const absl::Status& status,
                          static_cast<int>(status.code()),
                          certain ? " certain" : "", "\n", status.message()))
       .IgnoreError();
-  store_->CompareSet(kFailedKey, "", absl::StrCat(rank_)).IgnoreError();
+  if (!absl::IsDeadlineExceeded(status)) {
+    store_->CompareSet(kFailedKey, "", absl::StrCat(rank_)).IgnoreError();
+  }
 }
 
 bool FailureBoard::OneHost() const {
-  // Host and PID namespace.
-  const auto where = [](absl::string_view process) {
-    const std::vector<absl::string_view> fields = absl::StrSplit(process, ' ');
-    return fields.size() < 2 ? std::string()
-                             : absl::StrCat(fields[0], " ", fields[1]);
-  };
-  const std::string here = where(processes_[rank_]);
-  return std::all_of(
-      processes_.begin(), processes_.end(),
-      [&](absl::string_view process) { return where(process) == here; });
+  return neighbors_.size() + 1 == processes_.size();
 }
 
 std::vector<int> FailureBoard::HostOfRank() const {
@@ -371,20 +379,33 @@ std::optional<int> FailureBoard::FirstSuspect() const {
 }
 
 std::optional<int> FailureBoard::FindLost() const {
+  if (RankZeroIsStopped()) return std::nullopt;
   int failed = 0;
   if (const auto first = store_->Get(kFailedKey, Now());
       first.ok() && absl::SimpleAtoi(*first, &failed) && failed >= 0 &&
       failed < size_ && failed != rank_) {
     return failed;
   }
-  for (int i = 0; i < std::min(kLooks, size_); ++i) {
-    const int rank = static_cast<int>(next_look_.fetch_add(1) % size_);
-    if (rank != rank_ && StateOf(processes_[rank]) == ProcessState::kEnded &&
-        !store_->Get(LeftKey(rank), Now()).ok()) {
+  const size_t looks = std::min(kLooks, neighbors_.size());
+  for (size_t i = 0; i < looks; ++i) {
+    const int rank = neighbors_[next_look_.fetch_add(1) % neighbors_.size()];
+    if (StateOf(processes_[rank]) == ProcessState::kEnded && IsMissed(rank)) {
       return rank;
     }
   }
   return std::nullopt;
+}
+
+bool FailureBoard::IsMissed(int rank) const {
+  // A store that does not answer says nothing.
+  const absl::StatusOr<bool> left = store_->Contains(LeftKey(rank));
+  const absl::StatusOr<bool> failed = store_->Contains(FailureKey(rank));
+  if (!left.ok() || !failed.ok() || *left) return false;
+  if (!*failed) return true;
+  const absl::StatusOr<std::string> record =
+      store_->Get(FailureKey(rank), Now());
+  return record.ok() &&
+         ParseRecord(*record).code != absl::StatusCode::kDeadlineExceeded;
 }
 
 FailureBoard::Verdict FailureBoard::FindCulprit(int peer,

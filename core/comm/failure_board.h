@@ -29,7 +29,8 @@ namespace sherd::internal {
 //   failure/R  whom rank R blames, with what status code, and why, written
 //              once; and whether that is certain, so that nobody needs to look
 //              further
-//   failed     the first rank that wrote failure/R
+//   failed     the first rank that wrote failure/R for more than that its time
+//              was over, which is no cause
 //   left/R     rank R left in good order
 //
 // Threads. Safe from any thread.
@@ -88,9 +89,11 @@ class FailureBoard {
   // that do not say whom they waited for.
   std::optional<int> FirstSuspect() const;
 
-  // For ranks that wait for all others: the first other rank that failed, or
-  // one whose process ended before it left. After Join. Looks at a few
-  // processes only, in turn.
+  // For ranks that wait for all others: the first other rank of which `failed`
+  // tells, or one of this host whose process ended before it left; not those
+  // whose time was over, who waited for somebody too. After Join. Each call
+  // looks at a few processes, in turn, and ranks begin at different ones, so
+  // that together they see all of them in one or two calls.
   std::optional<int> FindLost() const;
 
   // How long a surviving rank may take to write its record after its
@@ -105,6 +108,9 @@ class FailureBoard {
   // Rank 0 may be who answers for the store: then a question would wait for it.
   bool RankZeroIsStopped() const;
 
+  // Whether `rank`, whose process has ended, is missed by those who wait.
+  bool IsMissed(int rank) const;
+
   // What `rank` has written of its end, if anything.
   Clue WrittenBy(int rank) const;
 
@@ -118,7 +124,9 @@ class FailureBoard {
   const std::vector<std::string> expected_;
   // Where each rank runs; filled by Join, constant afterwards.
   std::vector<std::string> processes_;
-  // Whose process FindLost looks at next.
+  // The others whose process this one can see; likewise.
+  std::vector<int> neighbors_;
+  // Which of them FindLost looks at next.
   mutable std::atomic<uint32_t> next_look_{0};
 };
 

@@ -36,6 +36,19 @@ using internal::ScopedDevice;
 constexpr absl::Duration kLeave = absl::Seconds(1);
 constexpr absl::Duration kLeaveOtherHosts = absl::Seconds(10);
 constexpr char kLeavingKey[] = "device/leaving";
+// Between two looks at how many have come.
+constexpr absl::Duration kLongestPause = absl::Milliseconds(50);
+
+absl::StatusOr<int64_t> HowManyLeave(Store& store) {
+  SHERD_ASSIGN_OR_RETURN(
+      const std::string count,
+      store.Get(kLeavingKey, Deadline::After(absl::ZeroDuration())));
+  int64_t leaving = 0;
+  if (!absl::SimpleAtoi(count, &leaving)) {
+    return absl::InternalError("the count of ranks that leave is no number");
+  }
+  return leaving;
+}
 
 // A status as ranks tell each other: code and text.
 std::string StatusToText(const absl::Status& status) {
@@ -244,6 +257,7 @@ void ProcessGroup::SplitDevice(const ProcessGroupOptions& child,
   options.group = child.name;
   options.rank = std::max(child.rank, 0);
   options.size = child.rank < 0 ? 1 : child.size;
+  origin.store = child.store;
   options.store = child.store.get();
   options.deadline = Deadline::After(child.timeout);
   options.world_ranks = child.world_ranks;
@@ -277,18 +291,17 @@ absl::Duration ProcessGroup::LeaveTime() const {
 bool ProcessGroup::AllLeave() {
   const Deadline deadline = Deadline::After(LeaveTime());
   absl::StatusOr<int64_t> leaving = store().Add(kLeavingKey, 1);
-  bool ended = false;
+  bool lost = false;
+  absl::Duration pause = absl::Milliseconds(2);
   while (leaving.ok() && *leaving < size()) {
-    if (ended || deadline.HasPassed()) return false;
+    if (lost || deadline.HasPassed()) return false;
     // Whoever misses this rank fails, and stays.
     if (comparison_ != nullptr && comparison_->FailedRank()) return false;
-    for (int r = 0; r < size() && !ended; ++r) {
-      ended = internal::StateOf(board_->process(r)) ==
-              internal::ProcessState::kEnded;
-    }
-    absl::SleepFor(absl::Milliseconds(2));
+    lost = board_->FindLost().has_value();
+    absl::SleepFor(pause);
+    pause = std::min(2 * pause, kLongestPause);
     // Once more also then: a rank counts itself before its process ends.
-    leaving = store().Add(kLeavingKey, 0);
+    leaving = HowManyLeave(store());
   }
   return leaving.ok();
 }

@@ -16,7 +16,8 @@ namespace sherd {
 // Where a group's communicator on devices comes from: made anew unless one of
 // the others is there, and works on all ranks.
 struct ProcessGroup::DeviceOrigin {
-  // From splitting the parent's.
+  // From splitting the parent's, and the store that it was given.
+  std::shared_ptr<Store> store;
   std::unique_ptr<Communicator> split;
   // The parent, which failed, and its ranks that are not in the new group.
   std::shared_ptr<internal::DeviceGroup> parent;

@@ -148,7 +148,11 @@ absl::StatusOr<std::shared_ptr<ProcessGroup>> ProcessGroup::Create(
       options.join_deadline.value_or(Deadline::After(options.timeout));
   auto group = absl::WrapUnique(new ProcessGroup(backend, std::move(options)));
   absl::Status status = group->Connect(deadline);
-  if (status.ok()) status = group->ConnectDevice(deadline, origin);
+  if (status.ok()) {
+    status = group->ConnectDevice(deadline, origin);
+    // For those who still wait for this rank.
+    if (!status.ok()) group->board_->Report(status, BlamedRank(status));
+  }
   if (!status.ok()) {
     // It never was a member: it neither leaves the group, which might be that
     // of another process with the same rank, nor retires from its store.
@@ -194,8 +198,10 @@ absl::Status ProcessGroup::Connect(Deadline deadline) {
     status = MakeCommunicator(deadline);
   }
   if (status.ok()) return status;
+  // Whom the backend waited for then may itself have waited.
   const std::optional<int> lost = meeting_->lost();
-  const std::optional<int> peer = lost ? lost : BlamedRank(status);
+  const std::optional<int> peer =
+      lost && absl::IsUnavailable(status) ? lost : BlamedRank(status);
   board_->Report(status, peer);
   return Annotate(FindCause(peer, std::move(status)),
                   absl::StrCat("backend ", backend_info_.name));
