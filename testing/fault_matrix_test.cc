@@ -154,6 +154,22 @@ SHERD_DIST_TEST_F(StoreMessages, ALostRecordOfAFailureCostsTheReasonOnly) {
   EXPECT_THAT(group().Barrier(), IsOk());
 }
 
+// Whoever connects waits for the late rank, and is told of the one that failed.
+SHERD_DIST_TEST_F(StoreMessages, ALateRankIsNotBlamedForOneThatFailed) {
+  // Longer than a rank is given to write down what it knows.
+  const SlowRankAt late("comm/before_connecting", 1, absl::Seconds(2));
+  const FailAt error("comm/before_connecting",
+                     absl::InternalError("the reason"), {.rank = 2});
+  const auto made = NewGroup(LongTimeout());
+  ASSERT_FALSE(made.ok());
+  if (rank() == 2) {
+    EXPECT_THAT(made, StatusIs(absl::StatusCode::kInternal, "the reason"));
+  } else {
+    EXPECT_THAT(made, StatusIs(absl::StatusCode::kUnavailable, "rank 2"));
+    EXPECT_EQ(BlamedRank(made.status()), 2) << made.status();
+  }
+}
+
 // Init, and what comes of it.
 class Inits : public FaultMatrix {
  protected:

@@ -106,6 +106,9 @@ void GlooMesh::CreateDevice(const std::string& address) {
 sherd_code GlooMesh::ConnectPairs(const sherd_comm_config_v0& config,
                                   size_t length, sherd_error_v0* error) {
   const sherd_kv_v0& kv = *config.kv;
+  // All addresses before the first connection: a rank that is lost is told of
+  // while waiting for the one, not for the other.
+  std::vector<std::vector<char>> addresses(size_);
   for (int peer = 0; peer < size_; ++peer) {
     if (peer == rank_) continue;
     std::vector<char> blob(length * size_);
@@ -113,6 +116,7 @@ sherd_code GlooMesh::ConnectPairs(const sherd_comm_config_v0& config,
     const sherd_code code =
         kv.get(kv.context, Key(peer).c_str(), config.deadline, blob.data(),
                blob.size(), &found);
+    if (code == SHERD_PEER_LOST) return Fail(error, code, -1, "a rank is lost");
     if (code != SHERD_OK) {
       return Fail(error, code, peer, "did not publish its address");
     }
@@ -120,9 +124,12 @@ sherd_code GlooMesh::ConnectPairs(const sherd_comm_config_v0& config,
       return Fail(error, SHERD_INTERNAL, peer, "published a bad address");
     }
     const auto own = blob.begin() + static_cast<ptrdiff_t>(rank_ * length);
+    addresses[peer].assign(own, own + static_cast<ptrdiff_t>(length));
+  }
+  for (int peer = 0; peer < size_; ++peer) {
+    if (peer == rank_) continue;
     try {
-      context_->getPair(peer)->connect(
-          std::vector<char>(own, own + static_cast<ptrdiff_t>(length)));
+      context_->getPair(peer)->connect(addresses[peer]);
     } catch (const std::exception& e) {
       return Fail(error,
                   HasPassed(config.deadline) ? SHERD_TIMEOUT : SHERD_PEER_LOST,

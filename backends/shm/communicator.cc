@@ -56,6 +56,8 @@ sherd_code Get(const sherd_comm_config_v0& config, const char* key, int peer,
   uint64_t size = 0;
   const sherd_code code =
       kv.get(kv.context, key, deadline, notice, sizeof(*notice), &size);
+  // Not the one that is waited for, who may come yet.
+  if (code == SHERD_PEER_LOST) return Fail(error, code, -1, "a rank is lost");
   if (code != SHERD_OK) {
     return Fail(error, code, peer, "did not set up shared memory");
   }
@@ -148,7 +150,7 @@ sherd_code ShmCommunicator::ConnectFirst(const sherd_comm_config_v0& config,
       verdict = Fail(error, notice.code, r, notice.text);
     }
     if (verdict == SHERD_OK || result.code != SHERD_OK) continue;
-    result = Notice::Of(verdict, r, *error);
+    result = Notice::Of(verdict, error->peer, *error);
   }
   code = Set(*config.kv, kVerdictKey, result, error);
   if (result.code == SHERD_OK) return code;
