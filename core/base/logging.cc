@@ -3,7 +3,11 @@
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
+#include <functional>
 #include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
 
 #include "sherd/core/base/knobs.h"
 #include "spdlog/sinks/stdout_sinks.h"
@@ -66,7 +70,40 @@ std::string RankPrefix() {
   return rank < 0 ? std::string() : "[rank " + std::to_string(rank) + "] ";
 }
 
+// The program's sink. Leaked like the logger, and for the same reason.
+struct Sink {
+  std::atomic<bool> is_set{false};
+  std::mutex mutex;
+  std::function<void(const LogEntry&)> call;
+};
+
+Sink& TheSink() {
+  static Sink* const sink = new Sink;
+  return *sink;
+}
+
+thread_local bool in_sink = false;
+
+// Returns false if the program has no sink, or this thread is within it.
+bool CallSink(const LogEntry& entry) {
+  Sink& sink = TheSink();
+  if (in_sink || !sink.is_set.load(std::memory_order_acquire)) return false;
+  const std::lock_guard<std::mutex> lock(sink.mutex);
+  if (!sink.call) return false;
+  in_sink = true;
+  sink.call(entry);
+  in_sink = false;
+  return true;
+}
+
 }  // namespace
+
+void SetLogSink(std::function<void(const LogEntry&)> sink) {
+  Sink& current = TheSink();
+  const std::lock_guard<std::mutex> lock(current.mutex);
+  current.is_set.store(static_cast<bool>(sink), std::memory_order_release);
+  current.call = std::move(sink);
+}
 
 bool LogEnabled(LogSeverity severity) {
   return Logger().should_log(ToSpdlog(severity));
@@ -86,8 +123,10 @@ int LogRank() {
 namespace internal {
 
 LogMessage::~LogMessage() {
+  const std::string message = stream_.str();
+  if (CallSink({severity_, BaseName(file_), line_, LogRank(), message})) return;
   Logger().log(ToSpdlog(severity_), "{}{}:{}] {}", RankPrefix(),
-               BaseName(file_), line_, stream_.str());
+               BaseName(file_), line_, message);
 }
 
 FatalMessage::FatalMessage(const char* file, int line, const char* condition)
@@ -96,8 +135,10 @@ FatalMessage::FatalMessage(const char* file, int line, const char* condition)
 }
 
 FatalMessage::~FatalMessage() {
+  const std::string message = stream_.str();
+  CallSink({LogSeverity::kError, BaseName(file_), line_, LogRank(), message});
   Logger().critical("{}{}:{}] {}", RankPrefix(), BaseName(file_), line_,
-                    stream_.str());
+                    message);
   Logger().flush();
   std::abort();
 }

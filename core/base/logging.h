@@ -1,6 +1,7 @@
 #ifndef SHERD_CORE_BASE_LOGGING_H_
 #define SHERD_CORE_BASE_LOGGING_H_
 
+#include <functional>
 #include <sstream>
 #include <string>
 
@@ -8,7 +9,7 @@
 
 // SHERD_LOG(kWarning) << "plugin " << path << " was not loaded";
 //
-// Writes one line to standard error:
+// Writes one line to standard error, or to the program's own SetLogSink:
 //     W 14:03:07.512345 [rank 2] loader.cc:81] plugin … was not loaded
 // The operands are not evaluated when SHERD_LOG_LEVEL hides the line.
 // Thread-safe; lines of different threads do not mix.
@@ -36,6 +37,24 @@ enum class LogSeverity : int {
 };
 
 bool LogEnabled(LogSeverity severity);
+
+// One line of the log, valid during the call of the sink.
+struct LogEntry {
+  LogSeverity severity;
+  const char* file;  // Without folders.
+  int line;
+  int rank;  // -1: none.
+  absl::string_view message;
+};
+
+// Where lines go that SHERD_LOG_LEVEL lets pass: to `sink` in place of standard
+// error; an empty one brings standard error back. The message of a failed
+// SHERD_CHECK goes to both.
+//
+// Threads. May be called any time, and returns once no thread is within the
+// former sink; not from a sink. The sink is called by any thread, by one at a
+// time; what it logs itself goes to standard error.
+void SetLogSink(std::function<void(const LogEntry&)> sink);
 
 // The rank that the log lines of this process carry; -1 (the start value)
 // prints none. Init sets it.
