@@ -96,7 +96,7 @@ sherd_code KvGet(void* context, const char* key, int64_t deadline, void* value,
       store->Get(key, FromNanoseconds(deadline));
   if (absl::IsDeadlineExceeded(found.status())) return SHERD_TIMEOUT;
   // The code says no more; the host knows which rank that is.
-  if (absl::IsUnavailable(found.status()) && BlamedRank(found.status())) {
+  if (absl::IsUnavailable(found.status()) && ErrorRank(found.status())) {
     return SHERD_PEER_LOST;
   }
   if (!found.ok()) {

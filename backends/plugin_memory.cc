@@ -182,7 +182,7 @@ absl::StatusOr<absl::Span<std::byte>> PluginPeerMemory::Import(
   });
   absl::Status status = ToStatus(code, error, size_);
   if (!status.ok()) {
-    return BlamedRank(status) ? status : WithRank(std::move(status), peer);
+    return ErrorRank(status) ? status : WithRank(std::move(status), peer);
   }
   if (range.data == nullptr) {
     return absl::InternalError("the plugin imported nothing and says OK");

@@ -69,7 +69,7 @@ class CheckpointKillTest : public sherd::testing::DistributedTest {
     const absl::Status status = SaveCheckpoint(path(), {{"t", MakeTensor(2)}});
     EXPECT_NE(rank(), victim) << "survived";
     EXPECT_THAT(status, StatusIs(absl::StatusCode::kUnavailable));
-    EXPECT_EQ(BlamedRank(status), victim) << status;
+    EXPECT_EQ(ErrorRank(status), victim) << status;
     EXPECT_EQ(SeedOnDisk(), replaced ? 2 : 1);
   }
 
@@ -86,7 +86,7 @@ class CheckpointKillTest : public sherd::testing::DistributedTest {
         LoadCheckpoint(path(), {{"t", *columns}}, nullptr, options);
     EXPECT_NE(rank(), victim) << "survived";
     EXPECT_THAT(loaded, StatusIs(absl::StatusCode::kUnavailable));
-    EXPECT_EQ(BlamedRank(loaded.status()), victim) << loaded.status();
+    EXPECT_EQ(ErrorRank(loaded.status()), victim) << loaded.status();
     EXPECT_EQ(SeedOnDisk(), 1);
   }
 

@@ -538,14 +538,14 @@ TEST_F(CheckpointTest, RanksThatDisagreeGetTheSameErrorWithTheRank) {
     const auto other =
         LoadCheckpoint(path_, {{"weight", group.rank() == 1 ? columns : rows}});
     EXPECT_THAT(other, StatusIs(absl::StatusCode::kInvalidArgument));
-    EXPECT_EQ(BlamedRank(other.status()), 1);
+    EXPECT_EQ(ErrorRank(other.status()), 1);
 
     SHERD_ASSERT_OK_AND_ASSIGN(ShardedTensor tensor,
                                ShardedTensor::Zeros(rows, {4, 4}));
     const std::string name = group.rank() == 1 ? "a" : "b";
     const absl::Status saved = SaveCheckpoint(path_, {{name, tensor}});
     EXPECT_THAT(saved, StatusIs(absl::StatusCode::kInvalidArgument));
-    EXPECT_EQ(BlamedRank(saved), 1);
+    EXPECT_EQ(ErrorRank(saved), 1);
     const absl::Status elsewhere = SaveCheckpoint(
         group.rank() == 1 ? path_ + "2" : path_, {{"a", tensor}});
     EXPECT_THAT(elsewhere, StatusIs(absl::StatusCode::kInvalidArgument));
@@ -672,7 +672,7 @@ TEST_F(CheckpointTest, WhicheverOperationFailsTheOldOrTheNewOneIsWhole) {
         absl::MutexLock lock(&mutex);
         if (!status.ok()) {
           ++failed;
-          EXPECT_EQ(BlamedRank(status), rank) << status;
+          EXPECT_EQ(ErrorRank(status), rank) << status;
           EXPECT_THAT(status,
                       StatusIs(absl::StatusCode::kInternal, "injected fault"));
         }
@@ -714,7 +714,7 @@ TEST_F(CheckpointTest, WhicheverOperationOfALoadFailsAllRanksSayWhichRank) {
         if (fault.happened()) {
           EXPECT_THAT(loaded,
                       StatusIs(absl::StatusCode::kInternal, "injected fault"));
-          EXPECT_EQ(BlamedRank(loaded.status()), rank);
+          EXPECT_EQ(ErrorRank(loaded.status()), rank);
         } else {
           ASSERT_THAT(loaded, IsOk());
           ExpectSamples(*loaded, 1);

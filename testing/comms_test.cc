@@ -195,7 +195,7 @@ TEST_F(CommsTest, NobodyWaitsForOthersAfterAFailedBody) {
     }
     const absl::Status barrier = (*comms)->Barrier();
     EXPECT_FALSE(barrier.ok());
-    EXPECT_EQ(BlamedRank(barrier), 2) << barrier;
+    EXPECT_EQ(ErrorRank(barrier), 2) << barrier;
     EXPECT_THAT((*comms)->TearDown(Leaving::kFailed), IsOk());
   });
 }

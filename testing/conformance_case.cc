@@ -73,7 +73,7 @@ absl::Status ExpectBlame(const absl::Status& status, absl::StatusCode code,
     absl::StrAppend(&fault, "the code is not ", absl::StatusCodeToString(code),
                     ". ");
   }
-  if (BlamedRank(status) != culprit ||
+  if (ErrorRank(status) != culprit ||
       !absl::StrContains(status.message(), absl::StrCat("rank ", culprit))) {
     absl::StrAppend(&fault, "it does not blame rank ", culprit, ". ");
   }
@@ -82,7 +82,7 @@ absl::Status ExpectBlame(const absl::Status& status, absl::StatusCode code,
   }
   if (fault.empty()) return absl::OkStatus();
   return Fault("the error of ", Name(op), " is not as it should be: ", fault,
-               "It blames rank ", BlamedRank(status).value_or(-1),
+               "It blames rank ", ErrorRank(status).value_or(-1),
                " and reads: ", status.ToString());
 }
 

@@ -258,7 +258,7 @@ absl::Status CheckContradiction(ConformanceRank& rank, ProcessGroup& group,
     return Fault(where, ": expected INVALID_ARGUMENT, got ", status.ToString());
   }
   // Of two who disagree either may be the one to blame.
-  const int blamed = BlamedRank(status).value_or(-1);
+  const int blamed = ErrorRank(status).value_or(-1);
   if (rank.size() > 2 ? blamed != culprit : blamed == -1) {
     return Fault(where, ": it blames rank ", blamed, ": ", status.ToString());
   }
@@ -308,7 +308,7 @@ absl::Status LengthsThatContradict(ConformanceRank& rank) {
       recvs[0] = received.bytes().subspan(0, 5);
       status = collective ? group->AllToAllV(sends, recvs, options)
                           : group->Recv(recvs[0], 0, 0, options);
-      if (!absl::IsInvalidArgument(status) || !BlamedRank(status)) {
+      if (!absl::IsInvalidArgument(status) || !ErrorRank(status)) {
         return Fault(
             "8 bytes sent to a rank that expects 5: expected "
             "INVALID_ARGUMENT with a rank to blame, got ",
@@ -373,7 +373,7 @@ absl::Status AbortReachesTheOthers(ConformanceRank& rank) {
     SHERD_RETURN_IF_ERROR(watch.Expect(
         LongTimeout() / 2, absl::StrCat("abort is ignored: barrier with rank ",
                                         culprit, ", which aborted,")));
-    if (status.ok() || BlamedRank(status) != culprit ||
+    if (status.ok() || ErrorRank(status) != culprit ||
         !absl::StrContains(status.message(), "enough")) {
       return Fault(
           "barrier with rank ", culprit,

@@ -121,7 +121,7 @@ SHERD_DIST_TEST_F(StoreMessages, ALostRecordOfAMemberIsThatRanksAbsence) {
     const auto made = NewGroup(kShortTimeout);
     EXPECT_THAT(made, StatusIs(absl::StatusCode::kDeadlineExceeded,
                                "rank 1 of 3 did not join in time"));
-    EXPECT_EQ(BlamedRank(made.status()), 1);
+    EXPECT_EQ(ErrorRank(made.status()), 1);
   }
   const auto made = NewGroup(LongTimeout());
   ASSERT_THAT(made, IsOk());
@@ -148,7 +148,7 @@ SHERD_DIST_TEST_F(StoreMessages, ALostRecordOfAFailureCostsTheReasonOnly) {
       EXPECT_THAT(status, StatusIs(absl::StatusCode::kInternal, "the reason"));
     } else {
       EXPECT_THAT(status, StatusIs(absl::StatusCode::kUnavailable, "rank 1"));
-      EXPECT_EQ(BlamedRank(status), 1) << status;
+      EXPECT_EQ(ErrorRank(status), 1) << status;
     }
   }
   EXPECT_THAT(group().Barrier(), IsOk());
@@ -166,7 +166,7 @@ SHERD_DIST_TEST_F(StoreMessages, ALateRankIsNotBlamedForOneThatFailed) {
     EXPECT_THAT(made, StatusIs(absl::StatusCode::kInternal, "the reason"));
   } else {
     EXPECT_THAT(made, StatusIs(absl::StatusCode::kUnavailable, "rank 2"));
-    EXPECT_EQ(BlamedRank(made.status()), 2) << made.status();
+    EXPECT_EQ(ErrorRank(made.status()), 2) << made.status();
   }
 }
 
@@ -180,7 +180,7 @@ class Inits : public FaultMatrix {
       EXPECT_THAT(ExpectInjected(status), IsOk());
     } else {
       EXPECT_THAT(status, ::testing::Not(IsOk()));
-      EXPECT_EQ(BlamedRank(status), culprit) << status;
+      EXPECT_EQ(ErrorRank(status), culprit) << status;
       EXPECT_THAT(std::string(status.message()),
                   HasSubstr(absl::StrCat("rank ", culprit)));
     }

@@ -128,7 +128,7 @@ TEST(LocalRanksTest, ATimeoutNamesTheRankThatIsWaitedFor) {
                     const absl::Status status = group.Barrier();
                     EXPECT_THAT(status,
                                 StatusIs(absl::StatusCode::kDeadlineExceeded));
-                    EXPECT_EQ(BlamedRank(status), 1);
+                    EXPECT_EQ(ErrorRank(status), 1);
                     absl::MutexLock lock(&mutex);
                     waited = true;
                   } else {

@@ -147,7 +147,7 @@ MATCHER_P2(StatusIs, code, message,
 //
 //   AllOf(StatusIs(StatusCode::kUnavailable), BlamesRank(2))
 MATCHER_P(BlamesRank, rank, internal::DescribeRank(rank, negation)) {
-  const std::optional<int> blamed = BlamedRank(internal::StatusOf(arg));
+  const std::optional<int> blamed = ErrorRank(internal::StatusOf(arg));
   *result_listener << internal::ExplainBlame(arg, blamed);
   return blamed.has_value() &&
          ::testing::SafeMatcherCast<int>(rank).Matches(*blamed);

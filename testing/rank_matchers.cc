@@ -92,7 +92,7 @@ std::string ExchangeVerdicts(ProcessGroup& group, const RankVerdict& own,
 std::string FormatError(const absl::Status& status) {
   std::string text =
       status.ToString(absl::StatusToStringMode::kWithNoExtraData);
-  if (const std::optional<int> rank = BlamedRank(status)) {
+  if (const std::optional<int> rank = ErrorRank(status)) {
     absl::StrAppend(&text, ", blaming rank ", *rank);
   }
   return text;

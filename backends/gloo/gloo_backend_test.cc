@@ -42,7 +42,7 @@ class GlooBackendTest : public sherd::testing::DistributedTest {
     EXPECT_THAT(status,
                 StatusIs(absl::StatusCode::kUnavailable,
                          HasSubstr(absl::StrCat("rank ", culprit(), ":"))));
-    EXPECT_EQ(BlamedRank(status), culprit());
+    EXPECT_EQ(ErrorRank(status), culprit());
   }
 };
 
@@ -160,7 +160,7 @@ SHERD_DIST_TEST_F(GlooBackendTest, EveryRankNamesTheOneThatIsStopped,
       status,
       StatusIs(absl::StatusCode::kDeadlineExceeded,
                HasSubstr(absl::StrCat("rank ", culprit(), ": is stopped"))));
-  EXPECT_EQ(BlamedRank(status), culprit());
+  EXPECT_EQ(ErrorRank(status), culprit());
   // All have their verdict before the first one ends the stopped rank.
   ASSERT_THAT(group().store().Set(absl::StrCat("judged", rank()), ""), IsOk());
   if (rank() != 0) return;
@@ -204,7 +204,7 @@ SHERD_DIST_TEST_F(GlooBackendTest, AbortEndsAWaitOnThisRankAndOnTheOthers) {
   const absl::Status status = group().Recv(absl::MakeSpan(token), culprit());
   EXPECT_THAT(status,
               StatusIs(absl::StatusCode::kUnavailable, HasSubstr("stop")));
-  EXPECT_EQ(BlamedRank(status), culprit());
+  EXPECT_EQ(ErrorRank(status), culprit());
 }
 
 SHERD_DIST_TEST_F(GlooBackendTest, DifferentWorldSizesAreSaidPlainly,

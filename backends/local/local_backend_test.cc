@@ -28,7 +28,7 @@ TEST(LocalBackendTest, DifferentOperationsAreAnErrorThatNamesTheRank) {
                                     : group.Barrier();
     EXPECT_THAT(status, StatusIs(absl::StatusCode::kInvalidArgument,
                                  HasSubstr("called broadcast")));
-    EXPECT_EQ(BlamedRank(status), 1);
+    EXPECT_EQ(ErrorRank(status), 1);
   });
 }
 

@@ -110,7 +110,7 @@ SHERD_DIST_TEST_F(MpiBackendTest, ALateRankIsNamedAndEverybodyEnds) {
       group().Barrier({.timeout = absl::Milliseconds(300)});
   EXPECT_THAT(status, StatusIs(absl::StatusCode::kDeadlineExceeded,
                                HasSubstr(absl::StrCat("rank ", culprit()))));
-  EXPECT_EQ(BlamedRank(status), culprit());
+  EXPECT_EQ(ErrorRank(status), culprit());
   Note("error");
 }
 

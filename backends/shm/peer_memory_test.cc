@@ -125,7 +125,7 @@ SHERD_DIST_TEST_F(ShmPeerMemoryTest, ARankThatIsKilledTakesItsMemoryAlong) {
     const auto range = memory->Import(culprit, handles[culprit]);
     EXPECT_THAT(range, StatusIs(absl::StatusCode::kUnavailable,
                                 HasSubstr("its process ended")));
-    EXPECT_EQ(BlamedRank(range.status()), culprit);
+    EXPECT_EQ(ErrorRank(range.status()), culprit);
   }
   // The others' is still there.
   const auto own = memory->Import(rank(), handles[rank()]);

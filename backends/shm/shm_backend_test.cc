@@ -38,7 +38,7 @@ class ShmBackendTest : public sherd::testing::DistributedTest {
   void ExpectLost(const absl::Status& status) const {
     EXPECT_THAT(status, StatusIs(absl::StatusCode::kUnavailable,
                                  HasSubstr(absl::StrCat("rank ", culprit()))));
-    EXPECT_EQ(BlamedRank(status), culprit());
+    EXPECT_EQ(ErrorRank(status), culprit());
   }
 
   // The survivors' way on.
@@ -122,7 +122,7 @@ SHERD_DIST_TEST_F(ShmBackendTest, EveryRankNamesTheOneThatIsStopped,
   if (rank() == culprit()) raise(SIGSTOP);
   const absl::Status status = group().Barrier();
   EXPECT_THAT(status, StatusIs(absl::StatusCode::kDeadlineExceeded));
-  EXPECT_EQ(BlamedRank(status), culprit());
+  EXPECT_EQ(ErrorRank(status), culprit());
   // All have their verdict before the first one ends the stopped rank.
   ASSERT_THAT(group().store().Set(absl::StrCat("judged", rank()), ""), IsOk());
   if (rank() != 0) return;
@@ -162,7 +162,7 @@ SHERD_DIST_TEST_F(ShmBackendTest, AbortEndsALongOperationEverywhere) {
   const absl::Status status = group().Broadcast(absl::MakeSpan(data), 0);
   EXPECT_THAT(status,
               StatusIs(absl::StatusCode::kUnavailable, HasSubstr("stop")));
-  EXPECT_EQ(BlamedRank(status), culprit());
+  EXPECT_EQ(ErrorRank(status), culprit());
 }
 
 SHERD_DIST_TEST_F(ShmBackendTest, GroupsOfTheSameRanksWorkSideBySide) {

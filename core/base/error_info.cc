@@ -6,28 +6,61 @@
 #include "absl/strings/cord.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 
 namespace sherd {
 namespace {
 
 constexpr absl::string_view kPayloadUrl = "sherd/error-info";
 
-// Four lines in the order of the fields. Line breaks cannot occur in names of
-// groups and operations, so no escaping is needed.
+// "operation=reshard sequence=3 rank=1 failed_rank=1 group=default", without
+// what is unset: absl::Status prints payloads, so people read it. The group is
+// last, since its name may hold spaces.
 std::string Encode(const ErrorInfo& info) {
-  return absl::StrCat(info.group, "\n", info.operation, "\n", info.sequence,
-                      "\n", info.rank ? absl::StrCat(*info.rank) : "");
+  std::vector<std::string> fields;
+  if (!info.operation.empty()) {
+    fields.push_back(absl::StrCat("operation=", info.operation));
+  }
+  if (info.sequence != 0) {
+    fields.push_back(absl::StrCat("sequence=", info.sequence));
+  }
+  if (info.rank) fields.push_back(absl::StrCat("rank=", *info.rank));
+  if (info.failed_rank) {
+    fields.push_back(absl::StrCat("failed_rank=", *info.failed_rank));
+  }
+  if (!info.group.empty()) fields.push_back(absl::StrCat("group=", info.group));
+  return absl::StrJoin(fields, " ");
 }
 
-ErrorInfo Decode(const std::string& text) {
+std::optional<int> ToRank(absl::string_view text) {
+  int rank = 0;
+  return absl::SimpleAtoi(text, &rank) ? std::optional<int>(rank)
+                                       : std::nullopt;
+}
+
+ErrorInfo Decode(absl::string_view text) {
   ErrorInfo info;
-  const std::vector<std::string> fields = absl::StrSplit(text, '\n');
-  if (fields.size() != 4) return info;
-  info.group = fields[0];
-  info.operation = fields[1];
-  if (!absl::SimpleAtoi(fields[2], &info.sequence)) info.sequence = 0;
-  if (int rank; absl::SimpleAtoi(fields[3], &rank)) info.rank = rank;
+  while (!text.empty()) {
+    if (absl::ConsumePrefix(&text, "group=")) {
+      info.group = std::string(text);
+      break;
+    }
+    const std::pair<absl::string_view, absl::string_view> parts =
+        absl::StrSplit(text, absl::MaxSplits(' ', 1));
+    absl::string_view field = parts.first;
+    text = parts.second;
+    if (absl::ConsumePrefix(&field, "operation=")) {
+      info.operation = std::string(field);
+    } else if (absl::ConsumePrefix(&field, "sequence=")) {
+      if (!absl::SimpleAtoi(field, &info.sequence)) info.sequence = 0;
+    } else if (absl::ConsumePrefix(&field, "rank=")) {
+      info.rank = ToRank(field);
+    } else if (absl::ConsumePrefix(&field, "failed_rank=")) {
+      info.failed_rank = ToRank(field);
+    }
+  }
   return info;
 }
 
@@ -40,6 +73,7 @@ absl::Status WithErrorInfo(absl::Status status, const ErrorInfo& info) {
   if (!info.operation.empty()) merged.operation = info.operation;
   if (info.sequence != 0) merged.sequence = info.sequence;
   if (info.rank) merged.rank = info.rank;
+  if (info.failed_rank) merged.failed_rank = info.failed_rank;
   status.SetPayload(kPayloadUrl, absl::Cord(Encode(merged)));
   return status;
 }
@@ -50,13 +84,28 @@ absl::Status WithRank(absl::Status status, int rank) {
   return WithErrorInfo(std::move(status), info);
 }
 
+absl::Status WithFailedRank(absl::Status status, int rank) {
+  ErrorInfo info;
+  info.rank = rank;
+  info.failed_rank = rank;
+  return WithErrorInfo(std::move(status), info);
+}
+
 ErrorInfo GetErrorInfo(const absl::Status& status) {
   const absl::optional<absl::Cord> payload = status.GetPayload(kPayloadUrl);
   return payload ? Decode(std::string(*payload)) : ErrorInfo{};
 }
 
-std::optional<int> BlamedRank(const absl::Status& status) {
+std::optional<int> ErrorRank(const absl::Status& status) {
   return GetErrorInfo(status).rank;
+}
+
+std::optional<int> FailedRank(const absl::Status& status) {
+  return GetErrorInfo(status).failed_rank;
+}
+
+bool IsRankFailure(const absl::Status& status) {
+  return FailedRank(status).has_value();
 }
 
 absl::Status Annotate(absl::Status status, absl::string_view context) {

@@ -78,7 +78,7 @@ size_t FindMostCommon(absl::Span<const Vote> votes) {
 Vote VoteOf(const ProcessGroup& group, const absl::Status& local,
             uint64_t fingerprint, uint64_t value) {
   return {static_cast<int64_t>(local.code()),
-          BlamedRank(local).value_or(group.rank()), fingerprint,
+          ErrorRank(local).value_or(group.rank()), fingerprint,
           std::min(local.message().size(), kMaxTextBytes), value};
 }
 

@@ -44,7 +44,7 @@ TEST_P(AgreementTest, MakesTheLowestRanksErrorEverybodys) {
                 StatusIs(absl::StatusCode::kOutOfRange,
                          HasSubstr(absl::StrCat("work: rank ", culprit,
                                                 ": bad index ", culprit))));
-    EXPECT_EQ(BlamedRank(status), culprit);
+    EXPECT_EQ(ErrorRank(status), culprit);
     EXPECT_THAT(group.Barrier(), IsOk()) << "the group stays usable";
   });
 }
@@ -57,7 +57,7 @@ TEST_P(AgreementTest, NamesTheRankWithOtherArguments) {
         Agree(group, "work", absl::OkStatus(), group.rank() == odd_one ? 1 : 2);
     EXPECT_THAT(status, StatusIs(absl::StatusCode::kInvalidArgument,
                                  HasSubstr("other arguments")));
-    EXPECT_EQ(BlamedRank(status), odd_one);
+    EXPECT_EQ(ErrorRank(status), odd_one);
   });
 }
 
@@ -70,7 +70,7 @@ TEST_P(AgreementTest, TheOddOneIsWhoDiffersFromMost) {
         status,
         StatusIs(absl::StatusCode::kInvalidArgument,
                  "work: rank 0 was called with other arguments than rank 1"));
-    EXPECT_EQ(BlamedRank(status), 0);
+    EXPECT_EQ(ErrorRank(status), 0);
   });
 }
 
@@ -82,7 +82,7 @@ TEST(AgreementFailureTest, ABrokenExchangeIsAFailureOfTheOperation) {
     EXPECT_THAT(status,
                 StatusIs(absl::StatusCode::kUnavailable, "work: group"));
     EXPECT_EQ(GetErrorInfo(status).operation, "work");
-    EXPECT_EQ(BlamedRank(status), 1);
+    EXPECT_EQ(ErrorRank(status), 1);
   });
 }
 
@@ -121,7 +121,7 @@ TEST_P(AgreementTest, TellsEverybodyTheNotesOfAll) {
     EXPECT_THAT(failed,
                 StatusIs(absl::StatusCode::kOutOfRange,
                          absl::StrCat("work: rank ", culprit, ": bad")));
-    EXPECT_EQ(BlamedRank(failed), culprit);
+    EXPECT_EQ(ErrorRank(failed), culprit);
     if (group.size() > 1) {
       EXPECT_THAT(
           AgreeAndTell(group, "work", absl::OkStatus(), group.rank(), mine)
@@ -148,7 +148,7 @@ TEST_P(AgreementTest, WaitsNoLongerThanToldTo) {
     const absl::Status status = Agree(group, "work", absl::OkStatus(), 7,
                                       {.timeout = absl::Milliseconds(10)});
     EXPECT_THAT(status, StatusIs(absl::StatusCode::kDeadlineExceeded));
-    EXPECT_EQ(BlamedRank(status), 1);
+    EXPECT_EQ(ErrorRank(status), 1);
     gave_up.Notify();
   });
 }

@@ -111,7 +111,7 @@ TEST(CallComparisonTest, TheRankThatIsAloneIsBlamed) {
         EXPECT_THAT(status, StatusIs(absl::StatusCode::kInvalidArgument,
                                      AllOf(HasSubstr(difference.text),
                                            HasSubstr("called all_reduce("))));
-        EXPECT_EQ(BlamedRank(status), odd);
+        EXPECT_EQ(ErrorRank(status), odd);
       });
       EXPECT_GE(errors, 1);
     }
@@ -129,7 +129,7 @@ TEST(CallComparisonTest, RootsDiffer) {
     const absl::Status status = comparison.Compare(desc, NoExchange);
     if (status.ok()) return;
     ++errors;
-    EXPECT_EQ(BlamedRank(status), 2);
+    EXPECT_EQ(ErrorRank(status), 2);
     EXPECT_THAT(status.message(), HasSubstr("rank 2 called broadcast(root 1"));
   });
   EXPECT_GE(errors, 1);
@@ -178,7 +178,7 @@ TEST(CallComparisonTest, LengthsOfAPairDiffer) {
     EXPECT_THAT(status, StatusIs(absl::StatusCode::kInvalidArgument,
                                  HasSubstr("rank 1 sends 5 bytes to rank 2, "
                                            "which expects 8")));
-    EXPECT_EQ(BlamedRank(status), 1);
+    EXPECT_EQ(ErrorRank(status), 1);
   });
   EXPECT_GE(errors, 1);
 }
@@ -207,7 +207,7 @@ TEST(CallComparisonTest, BlocksOfAnEvenAllToAllDiffer) {
                                  HasSubstr("rank 0 called all_to_all_v(16 "
                                            "bytes to each rank); ranks 1, 2 "
                                            "called all_to_all_v(8 bytes")));
-    EXPECT_EQ(BlamedRank(status), 0);
+    EXPECT_EQ(ErrorRank(status), 0);
   });
   EXPECT_GE(errors, 1);
 }
@@ -222,7 +222,7 @@ TEST(CallComparisonTest, AnEvenAllToAllIsNotOneWithLists) {
     ++errors;
     EXPECT_THAT(status.message(),
                 HasSubstr("rank 1 called all_to_all_v(lists)"));
-    EXPECT_EQ(BlamedRank(status), 1);
+    EXPECT_EQ(ErrorRank(status), 1);
   });
   EXPECT_GE(errors, 1);
 }
@@ -238,7 +238,7 @@ TEST(CallComparisonTest, NobodyRunsAheadOfWhatTheBoardRemembers) {
       status = comparison.Compare(desc, NoExchange);
     }
     EXPECT_THAT(status, StatusIs(absl::StatusCode::kDeadlineExceeded));
-    EXPECT_EQ(BlamedRank(status), 1);
+    EXPECT_EQ(ErrorRank(status), 1);
     EXPECT_LE(calls, 1024u);
   });
 }
@@ -274,7 +274,7 @@ TEST(CallComparisonTest, ByMessagesEveryRankHearsOfTheDifference) {
     EXPECT_THAT(status, StatusIs(absl::StatusCode::kInvalidArgument,
                                  HasSubstr("rank 0 called all_reduce(sum of "
                                            "float32, 8 bytes); ranks 1, 2")));
-    EXPECT_EQ(BlamedRank(status), 0);
+    EXPECT_EQ(ErrorRank(status), 0);
 
     Lengths lengths(group.rank(), 3);
     if (group.rank() == 2) lengths.Want(0, 3);

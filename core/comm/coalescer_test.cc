@@ -303,7 +303,7 @@ TEST(CoalescerErrorTest, RanksThatAddedInAnotherOrderAreBlamedBeforeDataMoves) {
       add(group.rank() == 1 ? a : b);
       const absl::Status status = LaunchAs({3, async, {}}, batch);
       EXPECT_THAT(status, StatusIs(kInvalid, "rank 1 added other operations"));
-      EXPECT_EQ(BlamedRank(status), 1);
+      EXPECT_EQ(ErrorRank(status), 1);
       EXPECT_EQ(a, a_before);
       EXPECT_EQ(b, b_before);
       EXPECT_THAT(group.health(), StatusIs(kInvalid, "rank 1 added other"));
@@ -344,7 +344,7 @@ TEST(CoalescerErrorTest, MessagesOfOtherLengthsAreRefusedByTheReceiver) {
                                                  "2 together, recv of 12"),
                                        HasSubstr("rank 0 sent the same number "
                                                  "of bytes"))));
-    EXPECT_EQ(BlamedRank(status), 0);
+    EXPECT_EQ(ErrorRank(status), 0);
     EXPECT_EQ(a, (Numbers{1}));
   });
 }

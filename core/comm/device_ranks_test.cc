@@ -335,7 +335,7 @@ SHERD_DIST_TEST_F(DeviceRanksTest, AnotherTypeIsNamedAtOnce) {
   EXPECT_THAT(status, StatusIs(absl::StatusCode::kInvalidArgument,
                                AllOf(HasSubstr("int32"), HasSubstr("float32"),
                                      HasSubstr("on its device"))));
-  EXPECT_EQ(BlamedRank(status), kCulprit);
+  EXPECT_EQ(ErrorRank(status), kCulprit);
   EXPECT_LT(Elapsed(), group().timeout() / 2);
   EXPECT_THAT(group().Barrier(),
               StatusIs(absl::StatusCode::kFailedPrecondition));
@@ -349,7 +349,7 @@ SHERD_DIST_TEST_F(DeviceRanksTest, ACallOnTheHostAgainstOneOnTheDeviceIsNamed) {
   if (status.ok()) status = group().Synchronize();
   EXPECT_THAT(status, StatusIs(absl::StatusCode::kInvalidArgument,
                                HasSubstr("on its device")));
-  EXPECT_EQ(BlamedRank(status), kCulprit);
+  EXPECT_EQ(ErrorRank(status), kCulprit);
   EXPECT_LT(Elapsed(), group().timeout() / 2);
 }
 
@@ -362,7 +362,7 @@ SHERD_DIST_TEST_F(DeviceRanksTest, ARankThatDoesNotComeIsNamedAtTheDeadline) {
     const absl::Status status = work.Wait();
     EXPECT_THAT(status, StatusIs(absl::StatusCode::kDeadlineExceeded,
                                  HasSubstr(absl::StrCat("rank ", kCulprit))));
-    EXPECT_EQ(BlamedRank(status), kCulprit);
+    EXPECT_EQ(ErrorRank(status), kCulprit);
     EXPECT_THAT(AllReduce(group(), tensor, ReduceOp::kSum),
                 StatusIs(absl::StatusCode::kFailedPrecondition));
     // The streams go on.
@@ -392,7 +392,7 @@ SHERD_DIST_TEST_F(DeviceRanksTest, SurvivorsOfAKilledRankGoOn) {
   const absl::Status status = work.Wait();
   EXPECT_THAT(status, StatusIs(absl::StatusCode::kUnavailable,
                                HasSubstr(absl::StrCat("rank ", kCulprit))));
-  EXPECT_EQ(BlamedRank(status), kCulprit);
+  EXPECT_EQ(ErrorRank(status), kCulprit);
   EXPECT_LT(Elapsed(), group().timeout() / 2);
   std::vector<int> others;
   for (int r = 0; r < world_size(); ++r) {
@@ -419,7 +419,7 @@ SHERD_DIST_TEST_F(DeviceRanksTest, AFailureOfTheVendorsLibraryIsTold) {
   if (status.ok()) status = group().Synchronize();
   EXPECT_THAT(status, Not(IsOk()));
   if (rank() != kCulprit) {
-    EXPECT_EQ(BlamedRank(status), kCulprit);
+    EXPECT_EQ(ErrorRank(status), kCulprit);
   }
   EXPECT_LT(Elapsed(), group().timeout() / 2);
   SkipFinalBarrier();
@@ -441,7 +441,7 @@ SHERD_DIST_TEST_F(DeviceRanksTest, AStoppedRankIsNamedAtTheDeadline) {
   const absl::Status status = work.Wait();
   EXPECT_THAT(status, StatusIs(absl::StatusCode::kDeadlineExceeded,
                                HasSubstr(absl::StrCat("rank ", kCulprit))));
-  EXPECT_EQ(BlamedRank(status), kCulprit);
+  EXPECT_EQ(ErrorRank(status), kCulprit);
   store().Add("done", 1).IgnoreError();
   if (rank() != 0) return;
   while (store().Add("done", 0).value() < world_size() - 1) {
@@ -468,7 +468,7 @@ SHERD_DIST_TEST_F(DeviceRanksTest,
       group.status(),
       AllOf(StatusIs(absl::StatusCode::kUnavailable, "the cuda part of"),
             StatusIs(absl::StatusCode::kUnavailable, "/nowhere/libcuda.so.1")));
-  EXPECT_EQ(BlamedRank(group.status()), 2);
+  EXPECT_EQ(ErrorRank(group.status()), 2);
   EXPECT_LT(Elapsed(), absl::Seconds(15));
 }
 
@@ -496,7 +496,7 @@ void LateErrorTest::ExpectTold(bool connected) {
     const absl::Status status = work.Wait();
     EXPECT_THAT(status, Not(IsOk()));
     if (rank() != kCulprit) {
-      EXPECT_EQ(BlamedRank(status), kCulprit);
+      EXPECT_EQ(ErrorRank(status), kCulprit);
     }
     EXPECT_LT(Elapsed(), group().timeout() / 2);
   }

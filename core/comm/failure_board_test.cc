@@ -75,7 +75,7 @@ TEST_F(FailureBoardTest, JoinDoesNotWaitForAProcessThatHasEnded) {
   const absl::Status status = board.Join(Deadline::After(absl::Seconds(30)));
   EXPECT_THAT(status, StatusIs(absl::StatusCode::kUnavailable,
                                HasSubstr("rank 1 died (process ")));
-  EXPECT_EQ(BlamedRank(status), 1);
+  EXPECT_EQ(ErrorRank(status), 1);
 }
 
 TEST_F(FailureBoardTest, JoinTakesAMemberThatEndedAfterItHadJoined) {
@@ -114,7 +114,7 @@ TEST_F(FailureBoardTest, JoinRefusesADifferentWorldSize) {
   EXPECT_THAT(status,
               StatusIs(absl::StatusCode::kInvalidArgument,
                        HasSubstr("rank 0 says that the world size is 2")));
-  EXPECT_EQ(BlamedRank(status), 0);
+  EXPECT_EQ(ErrorRank(status), 0);
 }
 
 TEST_F(FailureBoardTest, FollowsTheChainToTheFirstFailure) {
@@ -312,7 +312,7 @@ TEST_F(RankOfAnotherProcess, ThatFailedEndsAnExchange) {
   const auto told = board_.Exchange("step", "", Deadline::Infinite());
   EXPECT_THAT(told, StatusIs(absl::StatusCode::kUnavailable,
                              HasSubstr("rank 1: disk full")));
-  EXPECT_EQ(BlamedRank(told.status()), 1);
+  EXPECT_EQ(ErrorRank(told.status()), 1);
 }
 
 TEST_F(FailureBoardTest, RanksTogetherSeeAllProcessesAtOnce) {

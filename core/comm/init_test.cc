@@ -556,7 +556,7 @@ TEST_F(InitTest, DifferentBackendsAreTheSameErrorOnAllRanks) {
                 StatusIs(absl::StatusCode::kInvalidArgument,
                          HasSubstr("rank 1 asks for the backend \"gloo\", "
                                    "rank 0 for \"local\"")));
-    EXPECT_EQ(BlamedRank(status), 1);
+    EXPECT_EQ(ErrorRank(status), 1);
   }
 }
 
@@ -572,7 +572,7 @@ TEST_F(InitTest, ABackendMissingOnOneRankIsAnErrorOnAllRanks) {
          })) {
       EXPECT_THAT(status, StatusIs(absl::StatusCode::kNotFound,
                                    HasSubstr("Backend warp not supported!")));
-      EXPECT_EQ(BlamedRank(status), unable);
+      EXPECT_EQ(ErrorRank(status), unable);
     }
   }
 }
@@ -589,7 +589,7 @@ TEST_F(InitTest, APortInUseIsSaidPlainly) {
                               HasSubstr(absl::StrCat("rank 0 cannot listen on "
                                                      "127.0.0.1:",
                                                      port.number()))));
-  EXPECT_EQ(BlamedRank(group.status()), 0);
+  EXPECT_EQ(ErrorRank(group.status()), 0);
 }
 
 TEST_F(InitTest, NobodyListeningIsAnErrorWithinTheTimeout) {
@@ -603,7 +603,7 @@ TEST_F(InitTest, NobodyListeningIsAnErrorWithinTheTimeout) {
   EXPECT_THAT(group,
               StatusIs(absl::StatusCode::kUnavailable,
                        HasSubstr(absl::StrCat("127.0.0.1:", port.number()))));
-  EXPECT_EQ(BlamedRank(group.status()), 0);
+  EXPECT_EQ(ErrorRank(group.status()), 0);
   EXPECT_EQ(GetErrorInfo(group.status()).operation, "init");
   EXPECT_LT(absl::Now() - start, absl::Seconds(30));
 }
@@ -623,7 +623,7 @@ TEST_F(InitTest, SomethingElseOnThePortIsAnErrorWithinTheTimeout) {
     EXPECT_FALSE(group.ok());
     EXPECT_THAT(group.status().message(),
                 HasSubstr(absl::StrCat("127.0.0.1:", port.number())));
-    EXPECT_EQ(BlamedRank(group.status()), 0);
+    EXPECT_EQ(ErrorRank(group.status()), 0);
   }
 }
 

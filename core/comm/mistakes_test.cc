@@ -42,7 +42,7 @@ class MistakesTest : public sherd::testing::DistributedTest {
     EXPECT_THAT(status,
                 StatusIs(code, AllOf(HasSubstr(absl::StrCat("rank ", kCulprit)),
                                      HasSubstr(operation))));
-    EXPECT_EQ(BlamedRank(status), kCulprit);
+    EXPECT_EQ(ErrorRank(status), kCulprit);
     EXPECT_EQ(GetErrorInfo(status).group, group().name());
     EXPECT_LT(absl::FromChrono(std::chrono::steady_clock::now() - start_),
               group().timeout() / 2);

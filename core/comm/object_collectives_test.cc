@@ -134,7 +134,7 @@ TEST(ObjectCollectivesCapTest, HostileLengthsTakeNoMemory) {
     EXPECT_THAT(status, StatusIs(kExhausted,
                                  "recv_string: the strings have "
                                  "18446744073709551612 bytes"));
-    EXPECT_EQ(BlamedRank(status), 0);
+    EXPECT_EQ(ErrorRank(status), 0);
     EXPECT_THAT(group.health(), StatusIs(kExhausted));
   });
 }
@@ -236,7 +236,7 @@ TEST(ObjectCollectivesMessageTest, WhatIsNoMessageIsRefusedAndBlamed) {
       EXPECT_THAT(status,
                   StatusIs(absl::StatusCode::kDataLoss,
                            "the 3 bytes from rank 0 are not a message"));
-      EXPECT_EQ(BlamedRank(status), 0);
+      EXPECT_EQ(ErrorRank(status), 0);
     }
     EXPECT_THAT(group.Barrier(), IsOk());
   });

@@ -578,7 +578,7 @@ absl::Status ProcessGroup::PostAndWait(const CollectiveDesc& desc) {
 
 absl::Status ProcessGroup::Poison(const CollectiveDesc& desc,
                                   absl::Status status) {
-  const std::optional<int> peer = BlamedRank(status);
+  const std::optional<int> peer = ErrorRank(status);
   // Written before the connections close, so that the ranks which notice find
   // it; then closed, so that they do notice.
   board_->Report(
@@ -624,7 +624,7 @@ absl::Status ProcessGroup::FindCause(std::optional<int> peer,
 
 absl::Status ProcessGroup::Refusal(const CollectiveDesc& desc) const {
   const absl::Status status = health();
-  const std::optional<int> blamed = BlamedRank(status);
+  const std::optional<int> blamed = ErrorRank(status);
   absl::Status refused = absl::FailedPreconditionError(
       absl::StrCat("the group is not usable any more: ", status.message()));
   if (blamed) refused = WithRank(std::move(refused), *blamed);

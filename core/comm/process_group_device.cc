@@ -246,7 +246,7 @@ ProcessGroup::MakeDeviceCommunicator(CommunicatorOptions options,
   SHERD_ASSIGN_OR_RETURN(const std::vector<absl::Status> outcomes,
                          TellOutcome("device_made", made.status(), deadline));
   // Told as the rank's own where it knows whom to blame.
-  if (!made.ok() && BlamedRank(made.status())) return made.status();
+  if (!made.ok() && ErrorRank(made.status())) return made.status();
   SHERD_RETURN_IF_ERROR(FirstError(outcomes));
   return made;
 }

@@ -151,7 +151,7 @@ absl::StatusOr<std::shared_ptr<ProcessGroup>> ProcessGroup::Create(
   if (status.ok()) {
     status = group->ConnectDevice(deadline, origin);
     // For those who still wait for this rank.
-    if (!status.ok()) group->board_->Report(status, BlamedRank(status));
+    if (!status.ok()) group->board_->Report(status, ErrorRank(status));
   }
   if (!status.ok()) {
     // It never was a member: it neither leaves the group, which might be that
@@ -201,7 +201,7 @@ absl::Status ProcessGroup::Connect(Deadline deadline) {
   // Whom the backend waited for then may itself have waited.
   const std::optional<int> lost = meeting_->lost();
   const std::optional<int> peer =
-      lost && absl::IsUnavailable(status) ? lost : BlamedRank(status);
+      lost && absl::IsUnavailable(status) ? lost : ErrorRank(status);
   board_->Report(status, peer);
   return Annotate(FindCause(peer, std::move(status)),
                   absl::StrCat("backend ", backend_info_.name));

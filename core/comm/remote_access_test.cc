@@ -142,7 +142,7 @@ TEST_F(RemoteAccessTest, AShardCanBeFetchedUntilItIsWithdrawn) {
     const absl::Status missing = access.Fetch(0, "a", {}).status();
     EXPECT_THAT(missing, StatusIs(absl::StatusCode::kNotFound,
                                   "worker0 has not published \"a\""));
-    EXPECT_EQ(BlamedRank(missing), 0);
+    EXPECT_EQ(ErrorRank(missing), 0);
     EXPECT_THAT(access.Withdraw("a"),
                 StatusIs(absl::StatusCode::kNotFound, "\"a\""));
     EXPECT_THAT(access.Fetch(1, "a", {}),
@@ -185,7 +185,7 @@ TEST_F(RemoteAccessTest, AWorkerThatIsGoneIsBlamed) {
     ASSERT_THAT(store_->Wait({"left"}, Deadline::Infinite()), IsOk());
     const absl::Status gone = access.Fetch(1, "x", {}).status();
     EXPECT_THAT(gone, StatusIs(absl::StatusCode::kUnavailable, "worker1"));
-    EXPECT_EQ(BlamedRank(gone), 1);
+    EXPECT_EQ(ErrorRank(gone), 1);
   });
 }
 

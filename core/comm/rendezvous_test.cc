@@ -148,7 +148,7 @@ TEST_F(RendezvousTest, ABootstrapTellsAllWhyRank0CannotListen) {
                 StatusIs(absl::StatusCode::kUnavailable,
                          AllOf(HasSubstr("rank 0 cannot listen"),
                                HasSubstr("no-such-interface"))));
-    EXPECT_EQ(BlamedRank(result.status()), 0);
+    EXPECT_EQ(ErrorRank(result.status()), 0);
   }
 }
 

@@ -72,7 +72,7 @@ std::string EncodeVerdict(const absl::StatusOr<RollCall>& verdict) {
   const RollCall call = verdict.ok() ? *verdict : RollCall();
   return absl::StrJoin(
       {absl::StrCat(static_cast<int>(verdict.status().code())),
-       absl::StrCat(BlamedRank(verdict.status()).value_or(kNobody)),
+       absl::StrCat(ErrorRank(verdict.status()).value_or(kNobody)),
        OneLine(verdict.status().message()), call.backend, OneLine(call.reason),
        absl::StrCat(call.one_network ? 1 : 0), absl::StrCat(call.elsewhere)},
       "\n");

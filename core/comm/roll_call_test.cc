@@ -53,7 +53,7 @@ void ExpectOnAll(const Results& results, absl::StatusCode code,
   for (size_t rank = 0; rank < results.size(); ++rank) {
     SCOPED_TRACE(rank);
     EXPECT_THAT(results[rank], StatusIs(code, HasSubstr(words)));
-    EXPECT_EQ(BlamedRank(results[rank].status()), blamed);
+    EXPECT_EQ(ErrorRank(results[rank].status()), blamed);
   }
 }
 
@@ -213,7 +213,7 @@ TEST(RollCallTest, MissingRanksAreNamedByAllThatCame) {
     EXPECT_THAT(results[rank],
                 StatusIs(absl::StatusCode::kDeadlineExceeded,
                          HasSubstr("ranks 1, 3 of 4 did not join")));
-    EXPECT_EQ(BlamedRank(results[rank]), 1);
+    EXPECT_EQ(ErrorRank(results[rank]), 1);
   }
 }
 
@@ -229,7 +229,7 @@ TEST(RollCallTest, EntriesOfSomethingElseAreErrors) {
         CallRoll(store, Entry(0, 2), Deadline::After(absl::Milliseconds(100)));
     EXPECT_THAT(result, StatusIs(absl::StatusCode::kInvalidArgument,
                                  HasSubstr("the entry of rank 1")));
-    EXPECT_EQ(BlamedRank(result.status()), 1);
+    EXPECT_EQ(ErrorRank(result.status()), 1);
   }
   HashStore store;
   ASSERT_THAT(store.Set("roll/verdict", "all is well"), IsOk());

@@ -102,7 +102,7 @@ TEST(LifeInStoreTest, ARankThatIsThereIsNotEnteredTwice) {
     const absl::Status second = EnterLife(store, "g", 1, 2).status();
     EXPECT_THAT(second, StatusIs(absl::StatusCode::kInvalidArgument,
                                  HasSubstr("rank 1 has joined already")));
-    EXPECT_EQ(BlamedRank(second), 1);
+    EXPECT_EQ(ErrorRank(second), 1);
   }
   EXPECT_THAT(EnterLife(store, "another group", 1, 2), IsOk());
   (*life)->Leave();

@@ -52,7 +52,7 @@ TEST_F(WatchedStoreTest, EndsEveryWaitOnceARankIsLost) {
   const auto values =
       store_.MultiGet(std::vector<std::string>{"key"}, Deadline::Infinite());
   EXPECT_THAT(values, lost);
-  EXPECT_EQ(BlamedRank(values.status()), 3);
+  EXPECT_EQ(ErrorRank(values.status()), 3);
   EXPECT_EQ(store_.lost(), 3);
 }
 

@@ -117,7 +117,7 @@ SHERD_DIST_TEST_P(DyingCopierTest, IsNamedAndTheSourceStays) {
   KillRankAt fault(GetParam().point, 1);
   const absl::Status status = Move(source, GetParam().push, {});
   EXPECT_THAT(status, StatusIs(absl::StatusCode::kUnavailable));
-  EXPECT_EQ(BlamedRank(status), 1) << status;
+  EXPECT_EQ(ErrorRank(status), 1) << status;
   EXPECT_TRUE(HasPattern(source));
 }
 
@@ -154,7 +154,7 @@ SHERD_DIST_TEST_F(DirectMoveProcessTest, AStoppedRankIsNamedAndComesTooLate) {
   EXPECT_TRUE(HasPattern(source));
   EXPECT_FALSE(status.ok());
   if (rank() == 1) return;
-  EXPECT_EQ(BlamedRank(status), 1) << status;
+  EXPECT_EQ(ErrorRank(status), 1) << status;
   if (rank() == 2) {
     ASSERT_THAT(store().Set("rank 2 has named it", ""), IsOk());
     return;

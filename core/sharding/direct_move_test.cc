@@ -502,7 +502,7 @@ TEST(DirectMoveTest, AnotherErrorWhileCopyingIsTheSameOnAll) {
       EXPECT_EQ(status, statuses[0]);
       EXPECT_THAT(status, StatusIs(absl::StatusCode::kInternal,
                                    "move: rank 1: planted"));
-      EXPECT_EQ(BlamedRank(status), 1);
+      EXPECT_EQ(ErrorRank(status), 1);
     }
   }
 }
@@ -544,7 +544,7 @@ TEST(DirectMoveTest, NoMemoryForMessagesAfterAllIsTheSameErrorOnAll) {
     EXPECT_EQ(status, statuses[0]);
     EXPECT_THAT(status, StatusIs(absl::StatusCode::kResourceExhausted,
                                  "move: rank 2: "));
-    EXPECT_EQ(BlamedRank(status), 2);
+    EXPECT_EQ(ErrorRank(status), 2);
   }
 }
 
@@ -590,7 +590,7 @@ TEST(DirectMoveTest, ARankThatLeavesIsNamedByTheOthers) {
         if (group.rank() == 2) {
           EXPECT_THAT(status.message(), HasSubstr("rank 2 had enough"));
         } else {
-          EXPECT_EQ(BlamedRank(status), 2) << point << ": " << status;
+          EXPECT_EQ(ErrorRank(status), 2) << point << ": " << status;
         }
       });
     }
@@ -631,7 +631,7 @@ TEST(DirectMoveTest, TheTimeoutCoversTheAgreement) {
     // Long enough that rank 1 has gone, if it is not waited for.
     MatrixMove move(group.rank(), size, {Strips(size, 0, 2, 2)},
                     {Strips(size, 1, 2, 2)});
-    EXPECT_EQ(BlamedRank(move.Run(group, Reach::kAll)), 1);
+    EXPECT_EQ(ErrorRank(move.Run(group, Reach::kAll)), 1);
   });
   absl::Notification timed_out;
   RunLocalRanks(2, [&](ProcessGroup& group) {
@@ -644,7 +644,7 @@ TEST(DirectMoveTest, TheTimeoutCoversTheAgreement) {
     const absl::Status status =
         move.Run(group, Reach::kAll, {.timeout = absl::Milliseconds(20)});
     EXPECT_THAT(status, StatusIs(absl::StatusCode::kDeadlineExceeded));
-    EXPECT_EQ(BlamedRank(status), 1);
+    EXPECT_EQ(ErrorRank(status), 1);
     timed_out.Notify();
   });
 }

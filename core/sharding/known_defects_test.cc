@@ -344,11 +344,11 @@ SHERD_DIST_TEST_F(KnownDefectsTest, ShapesAndDtypesMustAgreeBetweenRanks) {
   const bool odd = rank() == 2;
   absl::Status status = put_together({2, 3}, odd ? kFloat64 : kFloat32, {8, 3});
   EXPECT_THAT(status, StatusIs(kInvalid, "dtype property does not match"));
-  EXPECT_EQ(BlamedRank(status), 2);
+  EXPECT_EQ(ErrorRank(status), 2);
   status = put_together({2, 3}, kFloat32, odd ? Dims{9, 3} : Dims{8, 3});
   EXPECT_THAT(status,
               StatusIs(kInvalid, "global_size property does not match"));
-  EXPECT_EQ(BlamedRank(status), 2);
+  EXPECT_EQ(ErrorRank(status), 2);
   EXPECT_THAT(put_together({2, odd ? 2 : 3}, kFloat32, {8, 3}),
               StatusIs(kInvalid, "does not match tensor volume"));
   // Tensors that each rank made for itself.

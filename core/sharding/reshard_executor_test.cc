@@ -284,7 +284,7 @@ TEST(ReshardExecutorTest, AnErrorOnOneRankIsTheSameOnAll) {
     EXPECT_EQ(status, statuses[0]);
     EXPECT_THAT(status, StatusIs(kInvalid,
                                  HasSubstr("move: rank 1: max_staging_bytes")));
-    EXPECT_EQ(BlamedRank(status), 1);
+    EXPECT_EQ(ErrorRank(status), 1);
   }
 }
 
@@ -296,7 +296,7 @@ TEST(ReshardExecutorTest, ARankThatLeavesIsNamedByTheOthers) {
         Move(group, Rows(size, 3), Columns(size, 3), size, false, false, 1000)
             .status;
     EXPECT_THAT(status, StatusIs(absl::StatusCode::kUnavailable));
-    EXPECT_EQ(BlamedRank(status), 2) << status;
+    EXPECT_EQ(ErrorRank(status), 2) << status;
   });
 }
 

@@ -39,7 +39,7 @@ void ExpectSameError(
   for (const absl::Status& status : statuses) {
     EXPECT_EQ(status, statuses[0]);
     EXPECT_THAT(status, StatusIs(code, phrase));
-    EXPECT_EQ(BlamedRank(status), blamed) << status;
+    EXPECT_EQ(ErrorRank(status), blamed) << status;
   }
 }
 

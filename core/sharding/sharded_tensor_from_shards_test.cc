@@ -102,7 +102,7 @@ void ExpectLocalShardsError(const std::function<void(LocalShardsCall&)>& harm,
   });
   EXPECT_EQ(statuses[0], statuses[1]);
   EXPECT_THAT(statuses[0], StatusIs(kInvalid, phrase));
-  EXPECT_EQ(BlamedRank(statuses[0]), blamed);
+  EXPECT_EQ(ErrorRank(statuses[0]), blamed);
 }
 
 TEST(FromLocalShardsTest, AWrongPlaceOnOneRankIsTheSameErrorOnAll) {

@@ -116,7 +116,7 @@ SHERD_DIST_TEST_F(ShardedTensorProcessTest, AnErrorOnOneRankIsTheSameOnAll) {
               StatusIs(absl::StatusCode::kInvalidArgument,
                        HasSubstr(absl::StrCat("reshard: rank ", culprit,
                                               ": Invalid sharding dim"))));
-  EXPECT_EQ(BlamedRank(status), culprit);
+  EXPECT_EQ(ErrorRank(status), culprit);
   ASSERT_THAT(tensor.Reshard(Chunks(1)), IsOk());
   EXPECT_TRUE(HasPattern(tensor));
 }
@@ -203,10 +203,10 @@ class DyingRankTest : public ShardedTensorProcessTest {
   void ExpectLost(const absl::Status& status, ProcessGroup& group) {
     EXPECT_THAT(status, StatusIs(absl::StatusCode::kUnavailable,
                                  HasSubstr(absl::StrCat("rank ", victim()))));
-    EXPECT_EQ(BlamedRank(status), victim()) << status;
+    EXPECT_EQ(ErrorRank(status), victim()) << status;
     const absl::Status later = group.Barrier();
     EXPECT_THAT(later, StatusIs(absl::StatusCode::kFailedPrecondition));
-    EXPECT_EQ(BlamedRank(later), victim()) << later;
+    EXPECT_EQ(ErrorRank(later), victim()) << later;
   }
 
   // Rows to columns in several rounds; everybody sends to everybody.
@@ -266,7 +266,7 @@ SHERD_DIST_TEST_F(DyingRankTest, WhileATensorIsGathered, WithoutComms{}) {
   if (rank() == 0) {
     ExpectLost(status, *group);
   } else if (!status.ok()) {
-    EXPECT_EQ(BlamedRank(status), victim()) << status;
+    EXPECT_EQ(ErrorRank(status), victim()) << status;
   }
   EXPECT_TRUE(HasPattern(tensor));
 }

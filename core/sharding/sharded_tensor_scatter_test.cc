@@ -135,7 +135,7 @@ void ExpectScatterError(
   for (const absl::Status& status : statuses) {
     EXPECT_EQ(status, statuses[0]);
     EXPECT_THAT(status, StatusIs(code, phrase));
-    EXPECT_EQ(BlamedRank(status), blamed) << status;
+    EXPECT_EQ(ErrorRank(status), blamed) << status;
   }
 }
 
@@ -189,7 +189,7 @@ TEST(ShardTensorTest, MemoryThatOneRankLacksIsTheSameErrorOnAllRanks) {
         ShardTensor(whole, Chunks(0, 3), 0, nullptr, options);
     EXPECT_THAT(failed, StatusIs(absl::StatusCode::kResourceExhausted,
                                  "shard_tensor: rank 1: there is nothing"));
-    EXPECT_EQ(BlamedRank(failed.status()), 1);
+    EXPECT_EQ(ErrorRank(failed.status()), 1);
     SHERD_ASSERT_OK_AND_ASSIGN(const ShardedTensor usable,
                                ShardTensor(whole, Chunks(0, 3)));
     EXPECT_TRUE(HasPattern(usable));

@@ -169,7 +169,7 @@ void ExpectTransferError(
   for (const absl::Status& status : statuses) {
     EXPECT_EQ(status, statuses[0]);
     EXPECT_THAT(status, StatusIs(code, phrase));
-    EXPECT_EQ(BlamedRank(status), blamed) << status;
+    EXPECT_EQ(ErrorRank(status), blamed) << status;
   }
 }
 
@@ -278,7 +278,7 @@ TEST(TransferTest, AWrongTargetIsTheSameErrorOnAllRanks) {
     EXPECT_THAT(status, StatusIs(kInvalid,
                                  "transfer: the target group of rank 1 "
                                  "differs from that of rank 0"));
-    EXPECT_EQ(BlamedRank(status), 1);
+    EXPECT_EQ(ErrorRank(status), 1);
   });
   // A rank between two groups.
   RunLocalRanks(3, [](ProcessGroup& all) {

@@ -147,7 +147,7 @@ SHERD_DIST_TEST_F(TensorScattererTest, AnErrorOfOneRankIsTheErrorOfAll) {
           .status();
   EXPECT_THAT(status,
               StatusIs(absl::StatusCode::kDataLoss, "rows are not to be had"));
-  EXPECT_EQ(BlamedRank(status), 1);
+  EXPECT_EQ(ErrorRank(status), 1);
   // The group is of use still.
   EXPECT_THAT(ShardTensor(Source(0), UpsideDown(), 0), IsOk());
 }

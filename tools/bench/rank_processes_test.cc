@@ -67,7 +67,7 @@ TEST_F(RankProcessesTest, ARankThatReportsAnErrorEndsTheOthers) {
   EXPECT_THAT(status,
               StatusIs(absl::StatusCode::kDataLoss,
                        AllOf(HasSubstr("rank 1"), HasSubstr("wrong result"))));
-  EXPECT_EQ(BlamedRank(status), 1);
+  EXPECT_EQ(ErrorRank(status), 1);
   EXPECT_TRUE(NoChildIsLeft());
 }
 

@@ -65,7 +65,7 @@ SHERD_DIST_TEST_F(RecipesTest, TheOthersLearnWhoDied) {
   ExpectRankDies(2, SIGKILL);
   KillRankAt fault("comm/before_post", 2);
   const absl::Status status = group().Barrier();
-  EXPECT_EQ(sherd::BlamedRank(status), 2) << status;
+  EXPECT_EQ(sherd::ErrorRank(status), 2) << status;
 }
 
 SHERD_DIST_TEST_F(RecipesTest, ARenameFailsOnRank1) {
