@@ -24,10 +24,10 @@
 #include "sherd/core/base/deadline.h"
 #include "sherd/core/base/file.h"
 #include "sherd/core/base/knobs.h"
+#include "sherd/core/base/printable_text.h"
 #include "sherd/core/base/unique_fd.h"
 #include "sherd/testing/launched_ranks.h"
 #include "sherd/testing/matchers.h"
-#include "sherd/testing/printable_text.h"
 #include "sherd/testing/subprocess.h"
 
 namespace sherd::testing::internal {

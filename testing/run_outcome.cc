@@ -10,8 +10,8 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "sherd/core/base/printable_text.h"
 #include "sherd/core/base/units.h"
-#include "sherd/testing/printable_text.h"
 #include "sherd/testing/stack_dump.h"
 
 namespace sherd::testing::internal {

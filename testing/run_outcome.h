@@ -75,7 +75,7 @@ struct RunOutcome {
 bool EndedAbnormally(const RunOutcome& run, int rank);
 
 // What the test in the parent process says. All texts are printable (see
-// printable_text.h), whatever the ranks sent.
+// core/base/printable_text.h), whatever the ranks sent.
 struct Verdict {
   enum class Kind { kPassed, kSkipped, kFailed };
 

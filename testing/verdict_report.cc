@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
-#include "sherd/testing/printable_text.h"
+#include "sherd/core/base/printable_text.h"
 
 namespace sherd::testing::internal {
 

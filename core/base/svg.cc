@@ -16,7 +16,7 @@ constexpr char kMonospace[] =
 // Text from files: also what XML 1.0 does not allow at all.
 std::string Escape(absl::string_view text) {
   std::string escaped;
-  for (char c : text) {
+  for (const char c : PrintableLine(text)) {
     switch (c) {
       case '&':
         escaped += "&amp;";
@@ -31,7 +31,7 @@ std::string Escape(absl::string_view text) {
         escaped += "&quot;";
         break;
       default:
-        escaped += static_cast<unsigned char>(c) < 0x20 ? ' ' : c;
+        escaped += c;
     }
   }
   return escaped;

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "sherd/core/base/logging.h"
+#include "sherd/core/base/printable_text.h"
 #include "sherd/core/base/units.h"
 
 namespace sherd {
@@ -10,6 +11,12 @@ namespace sherd {
 void TextTable::AddRow(std::vector<std::string> cells) {
   SHERD_CHECK(cells.size() <= columns_.size()) << "too many cells";
   cells.resize(columns_.size());
+  for (size_t c = 0; c < cells.size(); ++c) {
+    cells[c] = PrintableLine(cells[c]);
+    if (const int64_t width = columns_[c].max_width; width > 0) {
+      cells[c] = Shorten(cells[c], width);
+    }
+  }
   rows_.push_back(std::move(cells));
 }
 

@@ -1,6 +1,7 @@
 #ifndef SHERD_CORE_BASE_TEXT_TABLE_H_
 #define SHERD_CORE_BASE_TEXT_TABLE_H_
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -13,12 +14,16 @@ class TextTable {
   struct Column {
     std::string title;
     Align align = Align::kLeft;
+    // Cells are shortened to as many characters: for names that may come from
+    // files. 0 has no limit.
+    int64_t max_width = 0;
   };
 
   explicit TextTable(std::vector<Column> columns)
       : columns_(std::move(columns)) {}
 
-  // Missing cells are empty; there are not more than columns.
+  // Missing cells are empty; there are not more than columns. What is not
+  // printable in a cell is escaped (see printable_text.h).
   void AddRow(std::vector<std::string> cells);
 
   bool empty() const { return rows_.empty(); }

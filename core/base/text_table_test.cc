@@ -17,6 +17,16 @@ TEST(TextTableTest, AlignsColumnsByCharactersAndEndsLinesWithoutBlanks) {
             "a.long.name  3456789\n");
 }
 
+TEST(TextTableTest, EscapesAndShortensWhatComesFromFiles) {
+  TextTable table({{"tensor", TextTable::Align::kLeft, 7}, {"layout"}});
+  table.AddRow({"a\x1b[31m\nb", "rows\a"});
+  table.AddRow({"a.very.long.name", "columns that are not shortened"});
+  EXPECT_EQ(table.ToString(),
+            "tensor   layout\n"
+            "a\\nb     rows\\x07\n"
+            "a.v…ame  columns that are not shortened\n");
+}
+
 TEST(TextTableTest, FillsMissingCells) {
   TextTable table({{"a"}, {"b", kRight}});
   EXPECT_TRUE(table.empty());

@@ -1,11 +1,14 @@
-#include "sherd/testing/printable_text.h"
+#include "sherd/core/base/printable_text.h"
 
 #include <cstddef>
 #include <cstdint>
 
 #include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "sherd/core/base/units.h"
 
-namespace sherd::testing::internal {
+namespace sherd {
 namespace {
 
 // The length of the sequence ESC [ … at the start of `text`; 0 if there is
@@ -73,4 +76,14 @@ std::string PrintableText(absl::string_view text) {
   return printable;
 }
 
-}  // namespace sherd::testing::internal
+std::string PrintableLine(absl::string_view text) {
+  return absl::StrReplaceAll(PrintableText(text),
+                             {{"\n", "\\n"}, {"\t", "\\t"}});
+}
+
+std::string Quoted(absl::string_view name) {
+  constexpr int64_t kMaxCharacters = 200;
+  return absl::StrCat("\"", Shorten(PrintableLine(name), kMaxCharacters), "\"");
+}
+
+}  // namespace sherd

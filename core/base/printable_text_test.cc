@@ -1,10 +1,10 @@
-#include "sherd/testing/printable_text.h"
+#include "sherd/core/base/printable_text.h"
 
 #include <string>
 
 #include "gtest/gtest.h"
 
-namespace sherd::testing::internal {
+namespace sherd {
 namespace {
 
 TEST(PrintableTextTest, TextStaysAsItIs) {
@@ -50,5 +50,10 @@ TEST(PrintableTextTest, WhatIsNotUtf8IsWrittenInHex) {
   }
 }
 
+TEST(PrintableTextTest, ALineHasNoBreaks) {
+  EXPECT_EQ(PrintableLine("a\tb\nc\r\nd"), "a\\tb\\nc\\nd");
+  EXPECT_EQ(Quoted("wte\x1b[2J.\n\a\"weight"), "\"wte.\\n\\x07\"weight\"");
+}
+
 }  // namespace
-}  // namespace sherd::testing::internal
+}  // namespace sherd
