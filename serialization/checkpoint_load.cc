@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
 #include "sherd/core/base/error_info.h"
+#include "sherd/core/base/printable_text.h"
 #include "sherd/core/base/status_macros.h"
 #include "sherd/core/comm/agreement.h"
 #include "sherd/core/comm/init.h"
@@ -42,6 +43,7 @@ class Loader {
          DestinationFn destination, ProcessGroup& group,
          const LoadOptions& options)
       : path_(path),
+        label_(absl::StrCat("load ", Quoted(path))),
         names_(std::move(names)),
         destination_(std::move(destination)),
         group_(group),
@@ -53,7 +55,8 @@ class Loader {
     // First this, since it fills the fingerprint.
     const absl::Status prepared = Prepare();
     SHERD_RETURN_IF_ERROR(
-        Agree(group_, kOperation, prepared, fingerprint_.value()));
+        Agree(group_, operation(), prepared,
+              {fingerprint_.value(), [this] { return DescribeCall(); }}));
     SHERD_RETURN_IF_ERROR(ReadAll());
     return Finish();
   }
@@ -66,6 +69,7 @@ class Loader {
   }
 
   const CheckpointStats& stats() const { return stats_; }
+  OperationLabel operation() const { return {kOperation, label_}; }
 
  private:
   struct Item {
@@ -90,6 +94,28 @@ class Loader {
     int64_t bytes_read = 0;
     int64_t bytes_exchanged = 0;
   };
+
+  // As AgreedValue::describe has it.
+  std::string DescribeCall() const {
+    std::string text =
+        absl::StrCat("path ", Quoted(path_), "\nmin_read_bytes ",
+                     min_read_bytes_, "\nsave ", manifest_.save_id, "\n");
+    std::vector<TensorToSave> layouts;
+    for (const Item& item : items_) layouts.push_back(item.layout);
+    return absl::StrCat(text, DescribeForAgreement(layouts));
+  }
+
+  // Moves what this rank read of a tensor to the ranks that hold it.
+  absl::Status RunMove(const Item& item,
+                       absl::StatusOr<ReshardExecutor> executor) {
+    const std::string label =
+        absl::StrCat(label_, ": tensor ", Quoted(item.saved->name));
+    SHERD_RETURN_IF_ERROR(
+        RunReshard(group_, {kOperation, label}, std::move(executor),
+                   {fingerprint_.value(), [this] { return DescribeCall(); }}));
+    stats_.exchanged_bytes += exchange_.bytes_sent;
+    return absl::OkStatus();
+  }
 
   // Everything that can go wrong before data moves.
   absl::Status Prepare() {
@@ -164,15 +190,15 @@ class Loader {
     const ManifestTensor& saved = *item.saved;
     if (item.layout.dtype != saved.dtype || item.layout.sizes != saved.sizes) {
       return absl::InvalidArgumentError(absl::StrCat(
-          path_, " has tensor \"", saved.name, "\" as ", Name(saved.dtype), " ",
-          FormatDims(saved.sizes), ", but the destination is ",
+          path_, " has tensor ", Quoted(saved.name), " as ", Name(saved.dtype),
+          " ", FormatDims(saved.sizes), ", but the destination is ",
           Name(item.layout.dtype), " ", FormatDims(item.layout.sizes)));
     }
     for (const Shard& shard : item.tensor.local_shards()) {
       if (shard.tensor.numel() != 0 && !shard.tensor.writable()) {
         return absl::FailedPreconditionError(
-            absl::StrCat("the destination of tensor \"", saved.name,
-                         "\" is read-only memory"));
+            absl::StrCat("the destination of tensor ", Quoted(saved.name),
+                         " is read-only memory"));
       }
     }
     return absl::OkStatus();
@@ -234,10 +260,7 @@ class Loader {
   absl::Status CopyToReplicas(const Item& item) {
     absl::StatusOr<ReshardExecutor> executor =
         failure_.ok() ? PrepareCopies(item) : failure_;
-    SHERD_RETURN_IF_ERROR(RunReshard(group_, kOperation, std::move(executor),
-                                     fingerprint_.value()));
-    stats_.exchanged_bytes += exchange_.bytes_sent;
-    return absl::OkStatus();
+    return RunMove(item, std::move(executor));
   }
 
   absl::StatusOr<ReshardExecutor> PrepareCopies(const Item& item) {
@@ -289,10 +312,7 @@ class Loader {
     std::vector<Tensor> staged;
     absl::StatusOr<ReshardExecutor> executor =
         failure_.ok() ? PrepareExchange(item, staged) : failure_;
-    SHERD_RETURN_IF_ERROR(RunReshard(group_, kOperation, std::move(executor),
-                                     fingerprint_.value()));
-    stats_.exchanged_bytes += exchange_.bytes_sent;
-    return absl::OkStatus();
+    return RunMove(item, std::move(executor));
   }
 
   absl::StatusOr<ReshardExecutor> PrepareExchange(const Item& item,
@@ -349,7 +369,7 @@ class Loader {
       std::memcpy(mine.data() + sizeof(report), sums_.data(), sum_bytes);
     }
     SHERD_RETURN_IF_ERROR(group_.AllGather(mine, absl::MakeSpan(all)));
-    if (AddUpReports(all, block)) return Agree(group_, kOperation, failure_);
+    if (AddUpReports(all, block)) return Agree(group_, operation(), failure_);
     if (!gather_sums) return CheckShares();
     std::fill(sums_.begin(), sums_.end(), 0);
     for (int rank = 0; rank < group_.size(); ++rank) {
@@ -411,7 +431,7 @@ class Loader {
     for (int rank = 0; rank < group_.size(); ++rank) {
       AddSums(received.data() + rank * share_bytes, begin, end);
     }
-    return Agree(group_, kOperation, CheckSums(begin, end));
+    return Agree(group_, operation(), CheckSums(begin, end));
   }
 
   // Checks the chunks whose sums are sums_[begin, end).
@@ -432,6 +452,8 @@ class Loader {
   }
 
   const std::string& path_;
+  // What errors begin with.
+  const std::string label_;
   const std::vector<std::string> names_;
   const DestinationFn destination_;
   ProcessGroup& group_;
@@ -462,7 +484,8 @@ absl::StatusOr<std::vector<ShardedTensor>> Load(
   // same error, so all start over, once.
   for (int attempt = 0;; ++attempt) {
     Loader loader(path, names, destination, *group, options);
-    const absl::Status status = loader.Run();
+    const absl::Status status =
+        InOperation(loader.operation(), loader.Run(), group->name());
     if (status.ok()) {
       if (options.stats != nullptr) *options.stats = loader.stats();
       return loader.TakeTensors();
@@ -495,7 +518,7 @@ absl::Status LoadCheckpointInto(
     const ShardedTensor* tensor = destinations.at(name);
     if (tensor != nullptr) return *tensor;
     return absl::FailedPreconditionError(
-        absl::StrCat("the destination of tensor \"", name, "\" is null"));
+        absl::StrCat("the destination of tensor ", Quoted(name), " is null"));
   };
   return Load(path, NamesOf(destinations), find, group, options).status();
 }
@@ -517,7 +540,7 @@ absl::StatusOr<std::map<std::string, ShardedTensor>> LoadCheckpoint(
                               .requires_grad = saved.requires_grad,
                               .allocator = options.allocator});
     if (tensor.ok()) return tensor;
-    return Annotate(tensor.status(), absl::StrCat("tensor \"", name, "\""));
+    return Annotate(tensor.status(), absl::StrCat("tensor ", Quoted(name)));
   };
   const std::vector<std::string> names = NamesOf(specs);
   SHERD_ASSIGN_OR_RETURN(std::vector<ShardedTensor> tensors,

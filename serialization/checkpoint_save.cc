@@ -14,6 +14,7 @@
 #include "sherd/core/base/checked_math.h"
 #include "sherd/core/base/error_info.h"
 #include "sherd/core/base/logging.h"
+#include "sherd/core/base/printable_text.h"
 #include "sherd/core/base/status_macros.h"
 #include "sherd/core/comm/agreement.h"
 #include "sherd/core/comm/init.h"
@@ -35,6 +36,7 @@ class Saver {
         const std::map<std::string, ShardedTensor>& tensors,
         ProcessGroup& group, const SaveOptions& options)
       : path_(path),
+        label_(absl::StrCat("save ", Quoted(path))),
         tensors_(tensors),
         group_(group),
         files_(options.files != nullptr ? *options.files : FileSystem::Posix()),
@@ -47,14 +49,19 @@ class Saver {
     // Rank 0 brings the number of the save, the others nothing.
     SHERD_ASSIGN_OR_RETURN(
         const uint64_t id,
-        AgreeOnMaximum(group_, kOperation, prepared, fingerprint_.value(),
+        AgreeOnMaximum(group_, operation(), prepared,
+                       {fingerprint_.value(),
+                        [&] {
+                          return absl::StrCat("path ", Quoted(path_), "\n",
+                                              DescribeForAgreement(layouts_));
+                        }},
                        group_.rank() == 0 ? RandomId() : 0));
     save_id_ = absl::StrFormat("%016x", id);
     by_rank_ = ShardsByRank(layouts_, group_.size());
     absl::Status status = WriteFile();
     SHERD_ASSIGN_OR_RETURN(const bool all_written, ReportToRank0(status));
     if (all_written && group_.rank() == 0) status = Commit();
-    status = Agree(group_, kOperation, status);
+    status = Agree(group_, operation(), status);
     if (status.ok()) {
       RemoveReplaced();
     } else if (group_.rank() == 0 && group_.health().ok()) {
@@ -65,6 +72,7 @@ class Saver {
   }
 
   int64_t tensor_bytes() const { return tensor_bytes_; }
+  OperationLabel operation() const { return {kOperation, label_}; }
 
  private:
   // Everything that can go wrong before anything is written.
@@ -177,8 +185,10 @@ class Saver {
       SHERD_ASSIGN_OR_RETURN(
           const Tensor part,
           LocalPart(tensor, shard.held, shard.offsets, shard.sizes));
-      SHERD_RETURN_IF_ERROR(AppendTensor(writer, part, Manifest().chunk_bytes,
-                                         CrcsOf(place.index)));
+      SHERD_RETURN_IF_ERROR(Annotate(
+          AppendTensor(writer, part, Manifest().chunk_bytes,
+                       CrcsOf(place.index)),
+          absl::StrCat("tensor ", Quoted(layouts_[place.index.tensor].name))));
     }
     SHERD_RETURN_IF_ERROR(writer.Flush());
     return sync_ ? file->Sync() : absl::OkStatus();
@@ -277,6 +287,8 @@ class Saver {
   }
 
   const std::string& path_;
+  // What errors begin with.
+  const std::string label_;
   const std::map<std::string, ShardedTensor>& tensors_;
   ProcessGroup& group_;
   FileSystem& files_;
@@ -308,7 +320,8 @@ absl::Status SaveCheckpoint(const std::string& path,
     SHERD_ASSIGN_OR_RETURN(group, DefaultGroup());
   }
   Saver saver(path, tensors, *group, options);
-  SHERD_RETURN_IF_ERROR(saver.Run());
+  SHERD_RETURN_IF_ERROR(
+      InOperation(saver.operation(), saver.Run(), group->name()));
   if (options.stats != nullptr) {
     *options.stats = {.tensor_bytes = saver.tensor_bytes(),
                       .file_bytes = saver.tensor_bytes()};

@@ -40,6 +40,7 @@ using sherd::testing::StatusIs;
 using ::testing::AllOf;
 using ::testing::AnyOf;
 using ::testing::HasSubstr;
+using ::testing::StartsWith;
 
 using Tensors = std::map<std::string, ShardedTensor>;
 
@@ -532,28 +533,66 @@ TEST_F(CheckpointTest, LoadingWhatDoesNotFitIsRefusedByName) {
 
 TEST_F(CheckpointTest, RanksThatDisagreeGetTheSameErrorWithTheRank) {
   Save(2, 0, 1);
-  RunLocalRanks(2, [&](ProcessGroup& group) {
-    const auto rows = *ChunkShardingSpec::Create(0, PlacementsOnRanks(2));
-    const auto columns = *ChunkShardingSpec::Create(1, PlacementsOnRanks(2));
-    const auto other =
-        LoadCheckpoint(path_, {{"weight", group.rank() == 1 ? columns : rows}});
-    EXPECT_THAT(other, StatusIs(absl::StatusCode::kInvalidArgument));
-    EXPECT_EQ(ErrorRank(other.status()), 1);
-
-    SHERD_ASSERT_OK_AND_ASSIGN(ShardedTensor tensor,
-                               ShardedTensor::Zeros(rows, {4, 4}));
-    const std::string name = group.rank() == 1 ? "a" : "b";
-    const absl::Status saved = SaveCheckpoint(path_, {{name, tensor}});
-    EXPECT_THAT(saved, StatusIs(absl::StatusCode::kInvalidArgument));
-    EXPECT_EQ(ErrorRank(saved), 1);
-    const absl::Status elsewhere = SaveCheckpoint(
-        group.rank() == 1 ? path_ + "2" : path_, {{"a", tensor}});
-    EXPECT_THAT(elsewhere, StatusIs(absl::StatusCode::kInvalidArgument));
-    const std::string bad_name = group.rank() == 1 ? "\xff" : "a";
-    EXPECT_THAT(SaveCheckpoint(path_, {{bad_name, tensor}}),
-                StatusIs(absl::StatusCode::kInvalidArgument, "UTF-8"));
-  });
+  for (const int odd : {0, 2}) {
+    RunLocalRanks(3, [&](ProcessGroup& group) {
+      const auto rows = *ChunkShardingSpec::Create(0, PlacementsOnRanks(3));
+      const auto columns = *ChunkShardingSpec::Create(1, PlacementsOnRanks(3));
+      const bool is_odd = group.rank() == odd;
+      const auto expect = [&](const absl::Status& status,
+                              const std::string& operation,
+                              const std::string& odd_value,
+                              const std::string& other_value) {
+        EXPECT_THAT(
+            status,
+            StatusIs(absl::StatusCode::kInvalidArgument,
+                     AllOf(HasSubstr(absl::StrCat("rank ", odd, " passed ",
+                                                  odd_value)),
+                           HasSubstr(absl::StrCat(" passed ", other_value)))));
+        EXPECT_THAT(status.message(),
+                    StartsWith(absl::StrCat(operation, " \"", path_)));
+        const ErrorInfo info = GetErrorInfo(status);
+        EXPECT_EQ(info.failed_rank, odd);
+        EXPECT_EQ(info.operation, absl::StrCat(operation, "_checkpoint"));
+        EXPECT_EQ(info.group, group.name());
+      };
+      expect(
+          LoadCheckpoint(path_, {{"weight", is_odd ? columns : rows}}).status(),
+          "load", "tensor \"weight\" with a shard of [65, 12]",
+          "tensor \"weight\" with a shard of [22, 34]");
+      SHERD_ASSERT_OK_AND_ASSIGN(ShardedTensor tensor,
+                                 ShardedTensor::Zeros(rows, {4, 4}));
+      expect(SaveCheckpoint(path_, {{is_odd ? "a" : "b", tensor}}), "save",
+             "tensor \"a\" of float32 [4, 4]",
+             "tensor \"b\" of float32 [4, 4]");
+      expect(SaveCheckpoint(is_odd ? path_ + "2" : path_, {{"a", tensor}}),
+             "save", absl::StrCat("path \"", path_, "2\""),
+             absl::StrCat("path \"", path_, "\""));
+      const std::string bad_name = is_odd ? "\xff" : "a";
+      const absl::Status refused = SaveCheckpoint(path_, {{bad_name, tensor}});
+      EXPECT_THAT(refused,
+                  StatusIs(absl::StatusCode::kInvalidArgument, "UTF-8"));
+      EXPECT_EQ(ErrorRank(refused), odd);
+      EXPECT_FALSE(IsRankFailure(refused)) << "it was an argument of its own";
+    });
+  }
   ExpectHolds(1);
+}
+
+TEST_F(CheckpointTest, ARankWithAFullDiskIsNamedAndHasNotFailed) {
+  const int kRanks = 3;
+  const FailFileOperation fault(
+      "reserve", "*", absl::ResourceExhaustedError("No space left on device"),
+      {.rank = 1});
+  RunLocalRanks(kRanks, [&](ProcessGroup& group) {
+    const absl::Status status =
+        SaveCheckpoint(path_, MakeTensors(1, kRanks, 1));
+    EXPECT_THAT(status,
+                StatusIs(absl::StatusCode::kResourceExhausted,
+                         absl::StrCat("save \"", path_, "\": rank 1: ")));
+    EXPECT_EQ(ErrorRank(status), 1);
+    EXPECT_EQ(FailedRank(status), std::nullopt);
+    EXPECT_THAT(group.Barrier(), IsOk()) << "the group stays usable";
+  });
 }
 
 // Damage
@@ -673,6 +712,7 @@ TEST_F(CheckpointTest, WhicheverOperationFailsTheOldOrTheNewOneIsWhole) {
         if (!status.ok()) {
           ++failed;
           EXPECT_EQ(ErrorRank(status), rank) << status;
+          EXPECT_FALSE(IsRankFailure(status)) << status;
           EXPECT_THAT(status,
                       StatusIs(absl::StatusCode::kInternal, "injected fault"));
         }
@@ -715,6 +755,8 @@ TEST_F(CheckpointTest, WhicheverOperationOfALoadFailsAllRanksSayWhichRank) {
           EXPECT_THAT(loaded,
                       StatusIs(absl::StatusCode::kInternal, "injected fault"));
           EXPECT_EQ(ErrorRank(loaded.status()), rank);
+          EXPECT_FALSE(IsRankFailure(loaded.status()));
+          EXPECT_THAT(loaded.status().message(), StartsWith("load \""));
         } else {
           ASSERT_THAT(loaded, IsOk());
           ExpectSamples(*loaded, 1);

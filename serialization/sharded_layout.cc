@@ -9,6 +9,7 @@
 #include "absl/types/span.h"
 #include "sherd/core/base/error_info.h"
 #include "sherd/core/base/logging.h"
+#include "sherd/core/base/printable_text.h"
 #include "sherd/core/base/status_macros.h"
 #include "sherd/core/sharding/placed_box.h"
 #include "sherd/core/sharding/shard_metadata.h"
@@ -64,24 +65,24 @@ absl::StatusOr<TensorToSave> DescribeTensor(const std::string& name,
                                             const ShardedTensor& tensor,
                                             const ProcessGroup& group) {
   SHERD_RETURN_IF_ERROR(CheckName(name));
-  const std::string where = absl::StrCat("tensor \"", name, "\"");
+  const std::string where = absl::StrCat("tensor ", Quoted(name));
   if (!tensor.defined()) {
     return absl::FailedPreconditionError(
         absl::StrCat(where, " is not defined: create it first"));
   }
   if (tensor.group() == nullptr) {
     return absl::InvalidArgumentError(absl::StrCat(
-        where, " belongs to no group, expected \"", group.name(), "\""));
+        where, " belongs to no group, expected ", Quoted(group.name())));
   }
   if (tensor.group().get() != &group) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(where, " belongs to the group \"", tensor.group()->name(),
-                     "\", expected \"", group.name(), "\""));
+    return absl::InvalidArgumentError(absl::StrCat(
+        where, " belongs to the group ", Quoted(tensor.group()->name()),
+        ", expected ", Quoted(group.name())));
   }
   if (!group.is_member()) {
     return absl::FailedPreconditionError(
-        absl::StrCat(where, ": this process is no member of the group \"",
-                     group.name(), "\""));
+        absl::StrCat(where, ": this process is no member of the group ",
+                     Quoted(group.name())));
   }
   TensorToSave layout;
   layout.name = name;
@@ -110,6 +111,26 @@ void AddToFingerprint(const TensorToSave& layout, Fingerprint& fingerprint) {
     for (const int64_t offset : shard.offsets) fingerprint.Add(offset);
     for (const int64_t size : shard.sizes) fingerprint.Add(size);
   }
+}
+
+std::string DescribeForAgreement(absl::Span<const TensorToSave> layouts) {
+  // Errors show no more of it.
+  constexpr size_t kMaxShards = 1000;
+  std::string text;
+  for (const TensorToSave& layout : layouts) {
+    absl::StrAppend(&text, "tensor ", Quoted(layout.name), " of ",
+                    Name(layout.dtype), " ", FormatDims(layout.sizes), "\n");
+  }
+  size_t shards = 0;
+  for (const TensorToSave& layout : layouts) {
+    for (const ShardToSave& shard : layout.shards) {
+      if (++shards > kMaxShards) return text;
+      absl::StrAppend(&text, "tensor ", Quoted(layout.name),
+                      " with a shard of ", FormatDims(shard.sizes), " at ",
+                      FormatDims(shard.offsets), " on rank ", shard.rank, "\n");
+    }
+  }
+  return text;
 }
 
 Tensor LocalShard(const ShardedTensor& tensor, size_t shard) {

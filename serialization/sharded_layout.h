@@ -33,6 +33,9 @@ absl::StatusOr<TensorToSave> DescribeTensor(const std::string& name,
 // Adds everything about a layout that ranks must agree on.
 void AddToFingerprint(const TensorToSave& layout, Fingerprint& fingerprint);
 
+// The layouts as AgreedValue::describe has them.
+std::string DescribeForAgreement(absl::Span<const TensorToSave> layouts);
+
 // The tensor of the local shard at position `shard` of the metadata, which is
 // on this rank.
 Tensor LocalShard(const ShardedTensor& tensor, size_t shard);

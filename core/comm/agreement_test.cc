@@ -2,7 +2,9 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -28,7 +30,7 @@ class AgreementTest : public ::testing::TestWithParam<int> {};
 
 TEST_P(AgreementTest, IsOkIfAllRanksAre) {
   RunLocalRanks(GetParam(), [](ProcessGroup& group) {
-    EXPECT_THAT(Agree(group, "work", absl::OkStatus(), 7), IsOk());
+    EXPECT_THAT(Agree(group, "work", absl::OkStatus(), {7}), IsOk());
   });
 }
 
@@ -49,28 +51,108 @@ TEST_P(AgreementTest, MakesTheLowestRanksErrorEverybodys) {
   });
 }
 
-TEST_P(AgreementTest, NamesTheRankWithOtherArguments) {
+// Every rank passes one line that all have and one of its own.
+absl::Status AgreeOnText(ProcessGroup& group, const std::string& own,
+                         int* calls = nullptr) {
+  return Agree(group, "work", absl::OkStatus(),
+               {Fingerprint().Add(own).value(), [&] {
+                  if (calls != nullptr) ++*calls;
+                  return absl::StrCat("size [4]\n", own, "\nand more");
+                }});
+}
+
+TEST_P(AgreementTest, NamesTheMinorityWithTheValuesOfBoth) {
+  if (GetParam() < 3) return;
+  for (const int odd : {0, GetParam() - 1}) {
+    RunLocalRanks(GetParam(), [odd](ProcessGroup& group) {
+      const absl::Status status =
+          AgreeOnText(group, group.rank() == odd ? "dtype int8" : "dtype bool");
+      EXPECT_THAT(status,
+                  StatusIs(absl::StatusCode::kInvalidArgument,
+                           absl::StrCat("work: rank ", odd,
+                                        " was called with other arguments: "
+                                        "rank ",
+                                        odd, " passed dtype int8; ranks ")));
+      EXPECT_THAT(status.message(), HasSubstr(" passed dtype bool; every"));
+      EXPECT_EQ(FailedRank(status), odd);
+      const ErrorInfo info = GetErrorInfo(status);
+      EXPECT_EQ(info.rank, odd);
+      EXPECT_EQ(info.operation, "work");
+      EXPECT_EQ(info.group, group.name());
+      EXPECT_THAT(group.Barrier(), IsOk()) << "the group stays usable";
+    });
+  }
+}
+
+TEST_P(AgreementTest, SinglesNobodyOutInADraw) {
   if (GetParam() == 1) return;
   RunLocalRanks(GetParam(), [](ProcessGroup& group) {
-    const int odd_one = group.size() - 1;
+    // Every rank says something else.
     const absl::Status status =
-        Agree(group, "work", absl::OkStatus(), group.rank() == odd_one ? 1 : 2);
-    EXPECT_THAT(status, StatusIs(absl::StatusCode::kInvalidArgument,
-                                 HasSubstr("other arguments")));
-    EXPECT_EQ(ErrorRank(status), odd_one);
+        AgreeOnText(group, absl::StrCat("value ", group.rank()));
+    EXPECT_THAT(status,
+                StatusIs(absl::StatusCode::kInvalidArgument,
+                         "work: a rank was called with other arguments: rank 1 "
+                         "passed value 1; rank 0 passed value 0; "));
+    EXPECT_EQ(GetErrorInfo(status).rank, std::nullopt);
+    EXPECT_FALSE(IsRankFailure(status));
   });
 }
 
-TEST_P(AgreementTest, TheOddOneIsWhoDiffersFromMost) {
+TEST_P(AgreementTest, DescribesOnlyWhatDiffers) {
+  RunLocalRanks(GetParam(), [](ProcessGroup& group) {
+    int calls = 0;
+    EXPECT_THAT(AgreeOnText(group, "dtype bool", &calls), IsOk());
+    EXPECT_EQ(calls, 0);
+  });
+}
+
+TEST_P(AgreementTest, ShowsOfALongValueThePartThatDiffers) {
   if (GetParam() < 3) return;
   RunLocalRanks(GetParam(), [](ProcessGroup& group) {
-    const absl::Status status =
-        Agree(group, "work", absl::OkStatus(), group.rank() == 0 ? 1 : 2);
-    EXPECT_THAT(
-        status,
-        StatusIs(absl::StatusCode::kInvalidArgument,
-                 "work: rank 0 was called with other arguments than rank 1"));
-    EXPECT_EQ(ErrorRank(status), 0);
+    std::string own(3000, 'x');
+    own[2000] = group.rank() == 1 ? 'o' : 'm';
+    const absl::Status status = AgreeOnText(group, own);
+    EXPECT_THAT(status.message(), HasSubstr("passed …xxx"));
+    EXPECT_THAT(status.message(), HasSubstr("xox"));
+    EXPECT_THAT(status.message(), HasSubstr("xmx"));
+    EXPECT_LT(status.message().size(), 800u);
+  });
+}
+
+TEST_P(AgreementTest, TellsWhereItHappenedFromWhoFailed) {
+  RunLocalRanks(GetParam(), [](ProcessGroup& group) {
+    const absl::Status full =
+        Agree(group, "work",
+              group.rank() == 0 ? absl::ResourceExhaustedError("No space left")
+                                : absl::OkStatus());
+    EXPECT_EQ(ErrorRank(full), 0);
+    EXPECT_FALSE(IsRankFailure(full)) << full;
+    const absl::Status lost =
+        Agree(group, "work",
+              group.rank() == 0
+                  ? WithFailedRank(absl::UnavailableError("its peer died"), 9)
+                  : absl::OkStatus());
+    EXPECT_EQ(ErrorRank(lost), 9);
+    EXPECT_EQ(FailedRank(lost), 9);
+  });
+}
+
+TEST_P(AgreementTest, ComparesValuesOfThoseWhoHaveASay) {
+  if (GetParam() < 5) return;
+  RunLocalRanks(GetParam(), [](ProcessGroup& group) {
+    const auto compare = [&](const std::vector<std::optional<uint64_t>>& of) {
+      return CompareValues(group, "work", "has another layout", of, [&] {
+        return absl::StrCat("layout ", *of[static_cast<size_t>(group.rank())]);
+      });
+    };
+    EXPECT_THAT(compare({std::nullopt, 7, 7, std::nullopt, 7}), IsOk());
+    const absl::Status status = compare({std::nullopt, 7, 8, std::nullopt, 8});
+    EXPECT_THAT(status,
+                StatusIs(absl::StatusCode::kInvalidArgument,
+                         "work: rank 1 has another layout: rank 1 passed "
+                         "layout 7; ranks 2, 4 passed layout 8; every rank"));
+    EXPECT_EQ(FailedRank(status), 1);
   });
 }
 
@@ -88,7 +170,7 @@ TEST(AgreementFailureTest, ABrokenExchangeIsAFailureOfTheOperation) {
 
 TEST_P(AgreementTest, ReturnsTheLargestValue) {
   RunLocalRanks(GetParam(), [](ProcessGroup& group) {
-    EXPECT_THAT(AgreeOnMaximum(group, "work", absl::OkStatus(), 7,
+    EXPECT_THAT(AgreeOnMaximum(group, "work", absl::OkStatus(), {7},
                                10 + (group.rank() + 1) % group.size()),
                 IsOkAndHolds(10 + group.size() - 1));
   });
@@ -103,7 +185,7 @@ TEST_P(AgreementTest, TellsEverybodyTheNotesOfAll) {
     Note mine;
     mine.number = 100 + group.rank();
     mine.more[39] = -group.rank();
-    const auto notes = AgreeAndTell(group, "work", absl::OkStatus(), 7, mine);
+    const auto notes = AgreeAndTell(group, "work", absl::OkStatus(), {7}, mine);
     ASSERT_THAT(notes, IsOk());
     ASSERT_EQ(notes->size(), static_cast<size_t>(group.size()));
     for (int r = 0; r < group.size(); ++r) {
@@ -116,17 +198,18 @@ TEST_P(AgreementTest, TellsEverybodyTheNotesOfAll) {
         AgreeAndTell(group, "work",
                      group.rank() == culprit ? absl::OutOfRangeError("bad")
                                              : absl::OkStatus(),
-                     7, mine)
+                     {7}, mine)
             .status();
     EXPECT_THAT(failed,
                 StatusIs(absl::StatusCode::kOutOfRange,
                          absl::StrCat("work: rank ", culprit, ": bad")));
     EXPECT_EQ(ErrorRank(failed), culprit);
     if (group.size() > 1) {
-      EXPECT_THAT(
-          AgreeAndTell(group, "work", absl::OkStatus(), group.rank(), mine)
-              .status(),
-          StatusIs(absl::StatusCode::kInvalidArgument, "other arguments"));
+      EXPECT_THAT(AgreeAndTell(group, "work", absl::OkStatus(),
+                               {static_cast<uint64_t>(group.rank())}, mine)
+                      .status(),
+                  StatusIs(absl::StatusCode::kInvalidArgument,
+                           "was called with other arguments"));
     }
     EXPECT_THAT(group.Barrier(), IsOk());
   });
@@ -135,7 +218,7 @@ TEST_P(AgreementTest, TellsEverybodyTheNotesOfAll) {
 TEST_P(AgreementTest, ANoteMayBeEmpty) {
   RunLocalRanks(GetParam(), [](ProcessGroup& group) {
     EXPECT_THAT(
-        AgreeAndTell(group, "work", absl::OkStatus(), 7, ConstBytes(), {}),
+        AgreeAndTell(group, "work", absl::OkStatus(), {7}, ConstBytes(), {}),
         IsOk());
   });
 }
@@ -145,7 +228,7 @@ TEST_P(AgreementTest, WaitsNoLongerThanToldTo) {
   absl::Notification gave_up;
   RunLocalRanks(2, [&](ProcessGroup& group) {
     if (group.rank() == 1) return gave_up.WaitForNotification();
-    const absl::Status status = Agree(group, "work", absl::OkStatus(), 7,
+    const absl::Status status = Agree(group, "work", absl::OkStatus(), {7},
                                       {.timeout = absl::Milliseconds(10)});
     EXPECT_THAT(status, StatusIs(absl::StatusCode::kDeadlineExceeded));
     EXPECT_EQ(ErrorRank(status), 1);

@@ -1,6 +1,7 @@
 #include "sherd/core/comm/coalescer.h"
 
 #include <algorithm>
+#include <compare>
 #include <cstring>
 #include <optional>
 #include <string>
@@ -9,17 +10,23 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/types/span.h"
 #include "sherd/core/base/deadline.h"
+#include "sherd/core/base/deviation.h"
 #include "sherd/core/base/error_info.h"
 #include "sherd/core/base/status_macros.h"
 #include "sherd/core/comm/agreement.h"
 #include "sherd/core/comm/collective_call.h"
+#include "sherd/core/comm/operation_label.h"
 
 namespace sherd {
 namespace internal {
 namespace {
+
+// In ErrorInfo.
+constexpr char kLaunch[] = "coalesced";
 
 // Before the data of a packed message: what it is made of.
 constexpr size_t kHeaderBytes = sizeof(uint64_t);
@@ -77,13 +84,14 @@ class Step {
   std::string ToString() const;
 
  private:
-  // Of the lengths in a packed message.
+  // Of the lengths in a packed message: how many there are above, and their
+  // fingerprint below.
   uint64_t Header() const {
     Fingerprint fingerprint;
     for (const Operation& each : operations_) {
       fingerprint.Add(static_cast<int64_t>(each.block));
     }
-    return fingerprint.value();
+    return uint64_t{operations_.size()} << 32 | (fingerprint.value() >> 32);
   }
   std::byte* Allocate(size_t bytes) {
     memory_ = std::make_unique_for_overwrite<std::byte[]>(bytes);
@@ -158,12 +166,12 @@ absl::Status Step::Unpack(int rank, int size) const {
     uint64_t header;
     std::memcpy(&header, from, kHeaderBytes);
     if (header != Header()) {
-      return WithRank(
-          absl::InvalidArgumentError(absl::StrCat(
-              "rank ", kind_.peer,
-              " sent the same number of bytes in operations of other lengths; "
-              "both ends must add equal lengths in equal order")),
-          kind_.peer);
+      // These are two ranks: neither is in the right.
+      return absl::InvalidArgumentError(absl::StrCat(
+          "rank ", kind_.peer, " sent ", block_, " bytes as ", header >> 32,
+          " operations, which this rank receives as ", operations_.size(),
+          " of other lengths; both ends must add equal lengths in equal "
+          "order"));
     }
     from += kHeaderBytes;
   }
@@ -275,22 +283,20 @@ std::vector<Step> PlanSteps(absl::Span<const Operation> operations,
   return steps;
 }
 
-// Of the rank to blame, the one whose value is the rarest and, among equals,
-// the higher one; nothing if all are equal.
-std::optional<int> RankThatDiffers(absl::Span<const uint64_t> values) {
-  int blamed = 0;
-  ptrdiff_t fewest = static_cast<ptrdiff_t>(values.size());
-  if (std::count(values.begin(), values.end(), values[0]) == fewest) {
-    return std::nullopt;
+// What a rank added, as the others know it. All ranks run the same build, so
+// the struct travels as it lies in memory.
+struct Summary {
+  uint64_t operations = 0;
+  uint64_t bytes = 0;
+  uint64_t fingerprint = 0;
+
+  friend auto operator<=>(const Summary&, const Summary&) = default;
+
+  std::string ToString() const {
+    return absl::StrFormat("%d operations of %d bytes (fingerprint %x)",
+                           operations, bytes, fingerprint);
   }
-  for (size_t r = 0; r < values.size(); ++r) {
-    const auto equal = std::count(values.begin(), values.end(), values[r]);
-    if (equal > fewest) continue;
-    fewest = equal;
-    blamed = static_cast<int>(r);
-  }
-  return blamed;
-}
+};
 
 }  // namespace
 
@@ -314,8 +320,8 @@ class CoalescedBatch : public std::enable_shared_from_this<CoalescedBatch> {
  private:
   absl::Status Prepare(const CollectiveOptions& options);
   bool NeedsComparison() const;
-  MutableBytes OwnFingerprint();
-  MutableBytes AllFingerprints();
+  MutableBytes OwnSummary();
+  MutableBytes AllSummaries();
   // Poisons the group if the ranks added different operations.
   absl::Status Compare();
   // What becomes of a step that ended: unpacked, or remembered as the error of
@@ -332,8 +338,8 @@ class CoalescedBatch : public std::enable_shared_from_this<CoalescedBatch> {
   std::vector<Operation> operations_;
   absl::Status invalid_;
   std::vector<Step> steps_;
-  uint64_t fingerprint_ = 0;
-  std::vector<uint64_t> fingerprints_;
+  Summary summary_;
+  std::vector<Summary> summaries_;
 
   mutable absl::Mutex mutex_;
   absl::Status first_error_ ABSL_GUARDED_BY(mutex_);
@@ -390,40 +396,47 @@ bool CoalescedBatch::NeedsComparison() const {
       [](const Operation& each) { return !IsPointToPoint(each.op); });
 }
 
-MutableBytes CoalescedBatch::OwnFingerprint() {
+MutableBytes CoalescedBatch::OwnSummary() {
+  summary_ = {};
   Fingerprint all;
   all.Add(static_cast<int64_t>(options_.max_packed_block));
   all.Add(static_cast<int64_t>(options_.max_pack));
   for (const Operation& each : operations_) {
     if (IsPointToPoint(each.op)) continue;
+    ++summary_.operations;
+    summary_.bytes += each.block;
     all.Add(static_cast<int64_t>(each.op))
         .Add(static_cast<int64_t>(each.dtype))
         .Add(static_cast<int64_t>(each.reduction))
         .Add(each.peer)
         .Add(static_cast<int64_t>(each.block));
   }
-  fingerprint_ = all.value();
-  return MutableBytes(reinterpret_cast<std::byte*>(&fingerprint_),
-                      sizeof(fingerprint_));
+  summary_.fingerprint = all.value();
+  return MutableBytes(reinterpret_cast<std::byte*>(&summary_),
+                      sizeof(summary_));
 }
 
-MutableBytes CoalescedBatch::AllFingerprints() {
-  fingerprints_.resize(static_cast<size_t>(group_.size()));
-  return MutableBytes(reinterpret_cast<std::byte*>(fingerprints_.data()),
-                      fingerprints_.size() * sizeof(uint64_t));
+MutableBytes CoalescedBatch::AllSummaries() {
+  summaries_.resize(static_cast<size_t>(group_.size()));
+  return MutableBytes(reinterpret_cast<std::byte*>(summaries_.data()),
+                      summaries_.size() * sizeof(Summary));
 }
 
 absl::Status CoalescedBatch::Compare() {
-  const std::optional<int> rank = RankThatDiffers(fingerprints_);
-  if (!rank) return absl::OkStatus();
-  absl::Status status = Describe(
-      "launch",
-      WithRank(absl::InvalidArgumentError(absl::StrCat(
-                   "rank ", *rank,
-                   " added other operations than other ranks; all ranks must "
-                   "add the same, with the same lengths and options, in the "
-                   "same order")),
-               *rank));
+  const Deviation deviation = FindDeviation(std::vector<std::optional<Summary>>(
+      summaries_.begin(), summaries_.end()));
+  if (!deviation.Exists()) return absl::OkStatus();
+  const std::string text = deviation.ToText("added", [&](int rank) {
+    return summaries_[static_cast<size_t>(rank)].ToString();
+  });
+  const std::optional<int> failed = deviation.Rank();
+  absl::Status status = absl::InvalidArgumentError(absl::StrCat(
+      failed ? absl::StrCat("rank ", *failed) : "a rank",
+      " added other operations: ", text,
+      "; all ranks must add the same, with the same lengths and options, in "
+      "the same order"));
+  if (failed) status = WithFailedRank(std::move(status), *failed);
+  status = Describe("launch", std::move(status));
   group_.Abort(status);
   return status;
 }
@@ -453,7 +466,7 @@ absl::Status CoalescedBatch::Describe(absl::string_view which,
                                       absl::Status status) const {
   ErrorInfo info;
   info.group = group_.name();
-  info.operation = "coalesced";
+  info.operation = kLaunch;
   return WithErrorInfo(
       Annotate(std::move(status),
                absl::StrCat("group \"", group_.name(), "\", rank ",
@@ -478,7 +491,7 @@ absl::Status CoalescedBatch::Launch(const CollectiveOptions& options) {
   };
   if (NeedsComparison()) {
     SHERD_RETURN_IF_ERROR(
-        group_.AllGather(OwnFingerprint(), AllFingerprints(), left()));
+        group_.AllGather(OwnSummary(), AllSummaries(), left()));
     SHERD_RETURN_IF_ERROR(Compare());
   }
   // Both ends of a message may be waiting in this loop: none is waited for
@@ -505,12 +518,12 @@ Work CoalescedBatch::LaunchAsync(const CollectiveOptions& options) {
   if (NeedsComparison()) {
     // Its continuation runs before the group's next operation, so that a
     // difference stops what is queued behind.
-    works.push_back(
-        group_.AllGatherAsync(OwnFingerprint(), AllFingerprints(), options)
-            .Then([self](absl::Status status) {
-              if (status.ok()) status = self->Compare();
-              return status.ok() ? status : self->Fail(std::move(status));
-            }));
+    works.push_back(group_.AllGatherAsync(OwnSummary(), AllSummaries(), options)
+                        .Then([self](absl::Status status) {
+                          if (status.ok()) status = self->Compare();
+                          return status.ok() ? status
+                                             : self->Fail(std::move(status));
+                        }));
   }
   for (const Step& step : steps_) works.push_back(StartStep(step, options));
   return WhenAll(std::move(works)).Then([self](absl::Status) {
@@ -521,6 +534,7 @@ Work CoalescedBatch::LaunchAsync(const CollectiveOptions& options) {
 }  // namespace internal
 
 using internal::CoalescedBatch;
+using internal::kLaunch;
 
 Coalescer::Coalescer(ProcessGroup& group, const CoalescerOptions& options)
     : batch_(std::make_shared<CoalescedBatch>(group, options)) {}
@@ -587,11 +601,13 @@ absl::Status Coalescer::Recv(MutableBytes recv, int source, int64_t tag) {
 }
 
 absl::Status Coalescer::Launch(const CollectiveOptions& options) {
-  return batch_->Launch(options);
+  return InOperation(kLaunch, batch_->Launch(options));
 }
 
 Work Coalescer::LaunchAsync(const CollectiveOptions& options) {
-  return batch_->LaunchAsync(options);
+  return batch_->LaunchAsync(options).Then([](absl::Status status) {
+    return InOperation(kLaunch, std::move(status));
+  });
 }
 
 int Coalescer::num_operations() const { return batch_->num_operations(); }

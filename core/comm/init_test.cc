@@ -552,10 +552,11 @@ TEST_F(InitTest, DifferentBackendsAreTheSameErrorOnAllRanks) {
                       .store = store,
                       .timeout = absl::Seconds(60)});
        })) {
-    EXPECT_THAT(status,
-                StatusIs(absl::StatusCode::kInvalidArgument,
-                         HasSubstr("rank 1 asks for the backend \"gloo\", "
-                                   "rank 0 for \"local\"")));
+    EXPECT_THAT(
+        status,
+        StatusIs(absl::StatusCode::kInvalidArgument,
+                 HasSubstr("backends differ: rank 1 asked for \"gloo\"; "
+                           "ranks 0, 2 asked for \"local\"")));
     EXPECT_EQ(ErrorRank(status), 1);
   }
 }

@@ -7,6 +7,7 @@
 #include "sherd/core/base/checked_math.h"
 #include "sherd/core/base/deadline.h"
 #include "sherd/core/comm/backend.h"
+#include "sherd/core/comm/operation_label.h"
 
 namespace sherd {
 namespace {
@@ -95,12 +96,14 @@ absl::StatusOr<std::string> BroadcastString(ProcessGroup& group,
                                             const StringOptions& options) {
   const TimeBudget time(group, options);
   uint64_t length = group.rank() == root ? local.size() : 0;
-  SHERD_RETURN_IF_ERROR(group.Broadcast(BytesOf(length), root, time.Left()));
+  SHERD_RETURN_IF_ERROR(InOperation(
+      "broadcast_string", group.Broadcast(BytesOf(length), root, time.Left())));
   SHERD_RETURN_IF_ERROR(
       CheckLengths(group, "broadcast_string", {length}, options));
   std::string text =
       group.rank() == root ? std::string(local) : std::string(length, '\0');
-  SHERD_RETURN_IF_ERROR(group.Broadcast(BytesOf(text), root, time.Left()));
+  SHERD_RETURN_IF_ERROR(InOperation(
+      "broadcast_string", group.Broadcast(BytesOf(text), root, time.Left())));
   return text;
 }
 
@@ -111,8 +114,9 @@ absl::StatusOr<std::vector<std::string>> GatherStrings(
   uint64_t length = local.size();
   std::vector<uint64_t> lengths(static_cast<size_t>(group.size()));
   // All ranks learn the lengths, and so come to the same verdict.
-  SHERD_RETURN_IF_ERROR(
-      group.AllGather(BytesOf(length), BytesOf(lengths), time.Left()));
+  SHERD_RETURN_IF_ERROR(InOperation(
+      "gather_strings",
+      group.AllGather(BytesOf(length), BytesOf(lengths), time.Left())));
   SHERD_RETURN_IF_ERROR(
       CheckLengths(group, "gather_strings", lengths, options));
   std::vector<std::string> strings;
@@ -124,7 +128,8 @@ absl::StatusOr<std::vector<std::string>> GatherStrings(
     }
   }
   SHERD_RETURN_IF_ERROR(
-      group.GatherV(BytesOf(local), recvs, root, time.Left()));
+      InOperation("gather_strings",
+                  group.GatherV(BytesOf(local), recvs, root, time.Left())));
   return strings;
 }
 
@@ -136,13 +141,16 @@ absl::StatusOr<std::string> ScatterStrings(
                                  CheckStrings(group, strings.size(), root)));
   std::vector<uint64_t> lengths(static_cast<size_t>(group.size()));
   for (size_t r = 0; r < strings.size(); ++r) lengths[r] = strings[r].size();
-  SHERD_RETURN_IF_ERROR(group.Broadcast(BytesOf(lengths), root, time.Left()));
+  SHERD_RETURN_IF_ERROR(InOperation(
+      "scatter_strings", group.Broadcast(BytesOf(lengths), root, time.Left())));
   SHERD_RETURN_IF_ERROR(
       CheckLengths(group, "scatter_strings", lengths, options));
   std::string own(lengths[static_cast<size_t>(group.rank())], '\0');
   std::vector<ConstBytes> sends;
   for (const std::string& text : strings) sends.push_back(BytesOf(text));
-  SHERD_RETURN_IF_ERROR(group.ScatterV(sends, BytesOf(own), root, time.Left()));
+  SHERD_RETURN_IF_ERROR(
+      InOperation("scatter_strings",
+                  group.ScatterV(sends, BytesOf(own), root, time.Left())));
   return own;
 }
 
@@ -153,8 +161,10 @@ absl::Status SendString(ProcessGroup& group, absl::string_view text,
   uint64_t length = text.size();
   SHERD_RETURN_IF_ERROR(CheckLengths(group, "send_string", {length}, options));
   SHERD_RETURN_IF_ERROR(
-      group.Send(BytesOf(length), destination, tag, time.Left()));
-  return group.Send(BytesOf(text), destination, tag, time.Left());
+      InOperation("send_string",
+                  group.Send(BytesOf(length), destination, tag, time.Left())));
+  return InOperation("send_string",
+                     group.Send(BytesOf(text), destination, tag, time.Left()));
 }
 
 absl::StatusOr<std::string> RecvString(ProcessGroup& group, int source,
@@ -162,7 +172,8 @@ absl::StatusOr<std::string> RecvString(ProcessGroup& group, int source,
                                        const StringOptions& options) {
   const TimeBudget time(group, options);
   uint64_t length = 0;
-  SHERD_RETURN_IF_ERROR(group.Recv(BytesOf(length), source, tag, time.Left()));
+  SHERD_RETURN_IF_ERROR(InOperation(
+      "recv_string", group.Recv(BytesOf(length), source, tag, time.Left())));
   absl::Status status = CheckLengths(group, "recv_string", {length}, options);
   if (!status.ok()) {
     status = WithRank(std::move(status), source);
@@ -170,7 +181,8 @@ absl::StatusOr<std::string> RecvString(ProcessGroup& group, int source,
     return status;
   }
   std::string text(length, '\0');
-  SHERD_RETURN_IF_ERROR(group.Recv(BytesOf(text), source, tag, time.Left()));
+  SHERD_RETURN_IF_ERROR(InOperation(
+      "recv_string", group.Recv(BytesOf(text), source, tag, time.Left())));
   return text;
 }
 

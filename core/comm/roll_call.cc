@@ -1,7 +1,6 @@
 #include "sherd/core/comm/roll_call.h"
 
 #include <algorithm>
-#include <map>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -12,6 +11,7 @@
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
+#include "sherd/core/base/deviation.h"
 #include "sherd/core/base/error_info.h"
 #include "sherd/core/base/status_macros.h"
 
@@ -21,7 +21,7 @@ namespace {
 constexpr char kVerdictKey[] = "roll/verdict";
 constexpr char kAuto[] = "auto";
 constexpr size_t kEntryFields = 8;
-constexpr size_t kVerdictFields = 7;
+constexpr size_t kVerdictFields = 9;
 constexpr int kNobody = -1;
 
 std::string EntryKey(int rank) { return absl::StrCat("roll/", rank); }
@@ -68,32 +68,55 @@ absl::StatusOr<RollEntry> DecodeEntry(int rank, absl::string_view text) {
   return entry;
 }
 
-std::string EncodeVerdict(const absl::StatusOr<RollCall>& verdict) {
+// `world_size`: what rank 0 asked for.
+std::string EncodeVerdict(const absl::StatusOr<RollCall>& verdict,
+                          int world_size) {
   const RollCall call = verdict.ok() ? *verdict : RollCall();
+  const ErrorInfo info = GetErrorInfo(verdict.status());
   return absl::StrJoin(
       {absl::StrCat(static_cast<int>(verdict.status().code())),
-       absl::StrCat(ErrorRank(verdict.status()).value_or(kNobody)),
+       absl::StrCat(info.rank.value_or(kNobody)),
+       absl::StrCat(info.failed_rank.value_or(kNobody)),
        OneLine(verdict.status().message()), call.backend, OneLine(call.reason),
-       absl::StrCat(call.one_network ? 1 : 0), absl::StrCat(call.elsewhere)},
+       absl::StrCat(call.one_network ? 1 : 0), absl::StrCat(call.elsewhere),
+       absl::StrCat(world_size)},
       "\n");
 }
 
-absl::StatusOr<RollCall> DecodeVerdict(absl::string_view text) {
+absl::Status DecodeError(int code, absl::string_view message, int rank,
+                         int failed_rank) {
+  ErrorInfo info;
+  if (rank != kNobody) info.rank = rank;
+  if (failed_rank != kNobody) info.failed_rank = failed_rank;
+  return WithErrorInfo(
+      absl::Status(static_cast<absl::StatusCode>(code), message), info);
+}
+
+absl::StatusOr<RollCall> DecodeVerdict(absl::string_view text,
+                                       const RollEntry& own) {
   const std::vector<std::string> fields = absl::StrSplit(text, '\n');
-  int code, blamed, elsewhere;
+  int code, rank, failed_rank, elsewhere, world_size;
   if (fields.size() != kVerdictFields || !absl::SimpleAtoi(fields[0], &code) ||
-      !absl::SimpleAtoi(fields[1], &blamed) ||
-      !absl::SimpleAtoi(fields[6], &elsewhere)) {
+      !absl::SimpleAtoi(fields[1], &rank) ||
+      !absl::SimpleAtoi(fields[2], &failed_rank) ||
+      !absl::SimpleAtoi(fields[7], &elsewhere) ||
+      !absl::SimpleAtoi(fields[8], &world_size)) {
     return Malformed("the verdict of rank 0");
   }
-  const absl::Status status(static_cast<absl::StatusCode>(code), fields[2]);
-  if (!status.ok()) {
-    return blamed == kNobody ? status : WithRank(status, blamed);
+  if (code != 0) return DecodeError(code, fields[3], rank, failed_rank);
+  if (world_size != own.world_size) {
+    // A rank that rank 0 did not expect.
+    return WithFailedRank(
+        absl::InvalidArgumentError(absl::StrCat(
+            "world sizes differ: rank ", own.rank, " asked for ",
+            own.world_size, ", the ranks 0 to ", world_size - 1, " for ",
+            world_size, ": start all ranks with the same one")),
+        own.rank);
   }
   RollCall call;
-  call.backend = fields[3];
-  call.reason = fields[4];
-  call.one_network = fields[5] == "1";
+  call.backend = fields[4];
+  call.reason = fields[5];
+  call.one_network = fields[6] == "1";
   call.elsewhere = elsewhere;
   call.one_host = elsewhere == kNobody;
   return call;
@@ -105,26 +128,29 @@ absl::Status Absent(Store& store, int size) {
     if (!store.Get(EntryKey(rank), Now()).ok()) missing.push_back(rank);
   }
   if (missing.empty()) {
-    return WithRank(
+    return WithFailedRank(
         absl::DeadlineExceededError(
             "all ranks came, but rank 0 did not compare them in time"),
         0);
   }
-  return WithRank(absl::DeadlineExceededError(absl::StrCat(
-                      missing.size() == 1 ? "rank " : "ranks ",
-                      absl::StrJoin(missing, ", "), " of ", size,
-                      " did not join in time: were all of them started, with "
-                      "the same rendezvous and secret?")),
-                  missing.front());
+  return WithFailedRank(
+      absl::DeadlineExceededError(
+          absl::StrCat(RankList(missing), " of ", size,
+                       " did not join in time: were all of them started, with "
+                       "the same rendezvous and secret?")),
+      missing.front());
 }
 
-absl::Status CheckSizes(const RollEntry& own, const RollEntry& entry) {
-  if (entry.world_size == own.world_size) return absl::OkStatus();
-  return WithRank(
-      absl::InvalidArgumentError(absl::StrCat(
-          "rank ", entry.rank, " says that the world size is ",
-          entry.world_size, ", rank ", own.rank, " says ", own.world_size)),
-      entry.rank);
+// The error of ranks that differ, or OK. `what`: all values are of it.
+absl::Status NoDeviation(absl::string_view what, const Deviation& deviation,
+                         const std::vector<std::optional<std::string>>& asked) {
+  if (!deviation.Exists()) return absl::OkStatus();
+  const std::string text = deviation.ToText(
+      "asked for", [&](int rank) { return *asked[static_cast<size_t>(rank)]; });
+  const absl::Status status = absl::InvalidArgumentError(absl::StrCat(
+      what, " differ: ", text, ": start all ranks with the same one"));
+  const std::optional<int> failed = deviation.Rank();
+  return failed ? WithFailedRank(status, *failed) : status;
 }
 
 // As in BackendChoice::text.
@@ -133,26 +159,12 @@ std::string Asked(const RollEntry& entry) {
   return absl::StrCat("cpu:", entry.backend, ",cuda:", entry.device_backend);
 }
 
-// Blames the first rank that is not with the majority.
 absl::Status CheckBackends(const std::vector<RollEntry>& entries) {
-  std::map<std::string, int> votes;
-  for (const RollEntry& entry : entries) ++votes[Asked(entry)];
-  if (votes.size() == 1) return absl::OkStatus();
-  std::string common = Asked(entries[0]);
-  for (const auto& [name, count] : votes) {
-    if (count > votes[common]) common = name;
+  std::vector<std::optional<std::string>> asked;
+  for (const RollEntry& entry : entries) {
+    asked.push_back(absl::StrCat("\"", Asked(entry), "\""));
   }
-  const auto with = std::find_if(
-      entries.begin(), entries.end(),
-      [&](const RollEntry& entry) { return Asked(entry) == common; });
-  const auto against = std::find_if(
-      entries.begin(), entries.end(),
-      [&](const RollEntry& entry) { return Asked(entry) != common; });
-  return WithRank(absl::InvalidArgumentError(absl::StrCat(
-                      "rank ", against->rank, " asks for the backend \"",
-                      Asked(*against), "\", rank ", with->rank, " for \"",
-                      Asked(*with), "\": all ranks must ask for the same one")),
-                  against->rank);
+  return NoDeviation("backends", FindDeviation(asked), asked);
 }
 
 RollCall Decide(const std::vector<RollEntry>& entries) {
@@ -191,6 +203,41 @@ void AwaitOthers(Store& store, const RollEntry& own, int first,
   }
 }
 
+// The error of world sizes that differ, of which `entries` has the first. Waits
+// a while for the other ranks, since they tell who deviates and find the
+// verdict: for as many as there are by the size that most asked for.
+absl::Status CompareSizes(Store& store, const std::vector<RollEntry>& entries,
+                          Deadline deadline, std::vector<int>& came) {
+  const Deadline grace =
+      Deadline::Earlier(deadline, Deadline::After(kReadGrace));
+  std::vector<std::optional<std::string>> asked;
+  for (const RollEntry& entry : entries) {
+    asked.push_back(absl::StrCat(entry.world_size));
+  }
+  for (;;) {
+    const Deviation deviation = FindDeviation(asked);
+    const int next = static_cast<int>(asked.size());
+    const bool expected = std::any_of(
+        deviation.parties.begin(), deviation.parties.end(),
+        [&](const std::vector<int>& party) {
+          int size = 0;
+          return party.size() == deviation.parties[0].size() &&
+                 absl::SimpleAtoi(*asked[party[0]], &size) && next < size;
+        });
+    if (!expected) return NoDeviation("world sizes", deviation, asked);
+    const absl::StatusOr<std::string> text = store.Get(EntryKey(next), grace);
+    const auto entry = text.ok() ? DecodeEntry(next, *text)
+                                 : absl::StatusOr<RollEntry>(text.status());
+    if (text.ok()) came.push_back(next);
+    asked.push_back(entry.ok() ? std::optional(absl::StrCat(entry->world_size))
+                               : std::nullopt);
+    // Then no rank is waited for any more.
+    if (!text.ok() && next >= entries[0].world_size) {
+      return NoDeviation("world sizes", FindDeviation(asked), asked);
+    }
+  }
+}
+
 // Rank 0's part. `came` receives the ranks whose entry is there.
 absl::StatusOr<RollCall> Compare(Store& store, const RollEntry& own,
                                  Deadline deadline, std::vector<int>& came) {
@@ -212,8 +259,10 @@ absl::StatusOr<RollCall> Compare(Store& store, const RollEntry& own,
       AwaitOthers(store, own, rank + 1, deadline, came);
       return WithRank(Annotate(entry.error, absl::StrCat("rank ", rank)), rank);
     }
-    SHERD_RETURN_IF_ERROR(CheckSizes(own, entry));
     entries.push_back(std::move(entry));
+    if (entries.back().world_size != own.world_size) {
+      return CompareSizes(store, entries, deadline, came);
+    }
   }
   SHERD_RETURN_IF_ERROR(CheckBackends(entries));
   RollCall call = Decide(entries);
@@ -231,7 +280,8 @@ absl::StatusOr<RollCall> Lead(Store& store, const RollEntry& own,
                               Deadline deadline) {
   std::vector<int> came;
   absl::StatusOr<RollCall> verdict = Compare(store, own, deadline, came);
-  SHERD_RETURN_IF_ERROR(store.Set(kVerdictKey, EncodeVerdict(verdict)));
+  SHERD_RETURN_IF_ERROR(
+      store.Set(kVerdictKey, EncodeVerdict(verdict, own.world_size)));
   if (!verdict.ok() && !came.empty()) {
     std::vector<std::string> keys;
     for (int rank : came) keys.push_back(ReadKey(rank));
@@ -248,7 +298,7 @@ absl::StatusOr<RollCall> Follow(Store& store, const RollEntry& own,
       return Absent(store, own.world_size);
     }
     SHERD_RETURN_IF_ERROR(text.status());
-    return DecodeVerdict(*text);
+    return DecodeVerdict(*text, own);
   };
   absl::StatusOr<RollCall> verdict = read();
   if (!verdict.ok()) store.Set(ReadKey(own.rank), "").IgnoreError();

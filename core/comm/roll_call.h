@@ -52,8 +52,9 @@ struct RollCall {
 //
 // Collective. Every rank calls it with the same deadline.
 //
-// Errors, on every rank that came, with the rank to blame:
-//   kInvalidArgument     Ranks differ about the world size or the backend.
+// Errors, on every rank that came:
+//   kInvalidArgument     Ranks differ about the world size or the backend: what
+//                        each asked for, and who deviates (see deviation.h).
 //   kFailedPrecondition  The backend is for one host and ranks are on several.
 //   kDeadlineExceeded    Ranks did not come; named.
 //   other                The `error` of some entry.

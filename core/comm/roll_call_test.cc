@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "gmock/gmock.h"
@@ -142,7 +143,9 @@ TEST(RollCallTest, AnotherBackendIsTheSameErrorOnAllRanks) {
       if (entry.rank == odd) entry.backend = "mpi";
     });
     ExpectOnAll(results, absl::StatusCode::kInvalidArgument,
-                "asks for the backend \"mpi\"", odd);
+                absl::StrCat("backends differ: rank ", odd,
+                             " asked for \"mpi\"; ranks "),
+                odd);
     for (const auto& result : results) {
       EXPECT_EQ(result.status(), results[0].status());
     }
@@ -155,21 +158,81 @@ TEST(RollCallTest, AnotherBackendForDevicesIsTheSameErrorOnAllRanks) {
       entry.device_backend = entry.rank == 1 ? other : "nccl";
     });
     ExpectOnAll(results, absl::StatusCode::kInvalidArgument,
-                "rank 0 for \"cpu:gloo,cuda:nccl\"", 1);
+                "ranks 0, 2 asked for \"cpu:gloo,cuda:nccl\"", 1);
     ExpectOnAll(results, absl::StatusCode::kInvalidArgument,
-                *other == '\0' ? "asks for the backend \"gloo\""
-                               : "asks for the backend \"cpu:gloo,cuda:rccl\"",
+                *other == '\0' ? "rank 1 asked for \"gloo\""
+                               : "rank 1 asked for \"cpu:gloo,cuda:rccl\"",
                 1);
   }
 }
 
 TEST(RollCallTest, AnotherWorldSizeIsTheSameErrorOnAllRanks) {
-  ExpectOnAll(Call(4,
-                   [](RollEntry& entry) {
-                     if (entry.rank == 2) entry.world_size = 5;
-                   }),
-              absl::StatusCode::kInvalidArgument,
-              "rank 2 says that the world size is 5, rank 0 says 4", 2);
+  for (const int odd : {0, 2, 3}) {
+    for (const int size : {3, 5}) {
+      SCOPED_TRACE(absl::StrCat("rank ", odd, " says ", size));
+      const Results results = Call(4, [odd, size](RollEntry& entry) {
+        if (entry.rank == odd) entry.world_size = size;
+      });
+      for (int rank = 0; rank < 4; ++rank) {
+        SCOPED_TRACE(rank);
+        EXPECT_THAT(
+            results[rank],
+            StatusIs(absl::StatusCode::kInvalidArgument,
+                     HasSubstr(absl::StrCat("world sizes differ: rank ", odd,
+                                            " asked for ", size, "; ranks "))));
+        EXPECT_THAT(results[rank].status().message(),
+                    HasSubstr(" asked for 4: start all"));
+        EXPECT_EQ(FailedRank(results[rank].status()), odd);
+      }
+    }
+  }
+}
+
+TEST(RollCallTest, WorldSizesInADrawSingleNobodyOut) {
+  for (const auto& result : Call(2, [](RollEntry& entry) {
+         if (entry.rank == 1) entry.world_size = 1;
+       })) {
+    EXPECT_THAT(result, StatusIs(absl::StatusCode::kInvalidArgument,
+                                 HasSubstr("rank 1 asked for 1; rank 0 asked "
+                                           "for 2")));
+    EXPECT_EQ(GetErrorInfo(result.status()).rank, std::nullopt);
+  }
+}
+
+TEST(RollCallTest, ARankTooManyHearsOfItAndTheOthersGoOn) {
+  const Results results = Call(4, [](RollEntry& entry) {
+    if (entry.rank < 3) entry.world_size = 3;
+  });
+  for (int rank = 0; rank < 3; ++rank) EXPECT_THAT(results[rank], IsOk());
+  EXPECT_THAT(results[3],
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("rank 3 asked for 4, the ranks 0 to 2 for "
+                                 "3")));
+  EXPECT_EQ(FailedRank(results[3].status()), 3);
+}
+
+TEST(RollCallTest, ALateRankGetsTheVerdictOnWorldSizes) {
+  HashStore store;
+  const auto call = [&](int rank, int world_size) {
+    return CallRoll(store, Entry(rank, world_size),
+                    Deadline::After(absl::Seconds(60)))
+        .status();
+  };
+  std::vector<absl::Status> results(3);
+  std::thread zero([&] { results[0] = call(0, 3); });
+  std::thread one([&] { results[1] = call(1, 2); });
+  // Rank 2 comes when rank 0 can see that sizes differ.
+  ASSERT_THAT(store.Get("roll/1", Deadline::After(absl::Seconds(60))), IsOk());
+  results[2] = call(2, 3);
+  zero.join();
+  one.join();
+  for (const absl::Status& status : results) {
+    EXPECT_EQ(status, results[0]);
+    EXPECT_THAT(status, StatusIs(absl::StatusCode::kInvalidArgument,
+                                 HasSubstr("rank 1 asked for 2; ranks 0, 2 "
+                                           "asked for 3")));
+    EXPECT_EQ(FailedRank(status), 1);
+  }
 }
 
 TEST(RollCallTest, AnErrorOfOneRankReachesAll) {

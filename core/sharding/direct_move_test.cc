@@ -194,7 +194,7 @@ class MatrixMove {
         group, std::move(memory), "move",
         ReshardExecutor::Create(*std::move(plan), sizeof(int32_t), group.size(),
                                 from, to, options),
-        /*fingerprint=*/1, std::nullopt);
+        {.fingerprint = 1}, std::nullopt);
   }
 
   // Elements that are not what they have to be.
@@ -460,7 +460,7 @@ TEST(DirectMoveTest, WhatIsInPlaceIsNotCopied) {
                          .strides = {1, 1},
                          .data = other.data()}},
                        {.stats = &stats}),
-                   1),
+                   {.fingerprint = 1}),
         IsOk());
     EXPECT_EQ(stats.bytes_local, 36);
     EXPECT_EQ(stats.bytes_in_place, 24);

@@ -3,11 +3,11 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "sherd/core/base/error_info.h"
 #include "sherd/core/base/status_macros.h"
 #include "sherd/core/comm/agreement.h"
 #include "sherd/core/sharding/local_shards.h"
@@ -34,54 +34,38 @@ constexpr int64_t kMinPart = 4096;
 constexpr char kReshard[] = "partial_reshard";
 constexpr char kAllReduce[] = "partial_all_reduce";
 
-// What each rank tells the others before data moves. What has to be the same is
-// a hash each, so that a difference has a name.
-struct CallNote {
-  uint64_t size = 0;
-  int64_t dtype = 0;
-  int64_t op = 0;
-  uint64_t target = 0;
-  int64_t max_staging_bytes = 0;
-  // Whether the device part of the group adds up.
-  int64_t on_device = 0;
-};
+// What has to be the same on all ranks: of AllReduce, `on_device` says whether
+// the device part of the group adds up; of Reshard, `target` is the result.
+struct PartialCall {
+  const PartialTensor& tensor;
+  const PartialOptions& options;
+  const ShardedTensor* target = nullptr;
+  bool on_device = false;
 
-uint64_t HashOf(absl::Span<const int64_t> dims) {
-  Fingerprint hash;
-  hash.Add(static_cast<int64_t>(dims.size()));
-  for (const int64_t n : dims) hash.Add(n);
-  return hash.value();
-}
-
-// Every rank sees all notes and comes to the same result.
-absl::Status CompareNotes(absl::string_view operation,
-                          absl::Span<const CallNote> notes) {
-  for (size_t rank = 1; rank < notes.size(); ++rank) {
-    const CallNote& a = notes[0];
-    const CallNote& b = notes[rank];
-    const char* what = nullptr;
-    if (a.dtype != b.dtype) {
-      what = "dtype";
-    } else if (a.size != b.size) {
-      what = "size";
-    } else if (a.op != b.op) {
-      what = "reduction";
-    } else if (a.max_staging_bytes != b.max_staging_bytes) {
-      what = "max_staging_bytes";
-    } else if (a.target != b.target) {
-      what = "sharding_spec";
-    } else if (a.on_device != b.on_device) {
-      what = "device";
-    }
-    if (what == nullptr) continue;
-    return WithErrorInfo(
-        absl::InvalidArgumentError(
-            absl::StrCat(operation, ": the ", what, " of rank ", rank,
-                         " does not match that of rank 0")),
-        {.operation = std::string(operation), .rank = static_cast<int>(rank)});
+  uint64_t fingerprint() const {
+    Fingerprint all;
+    all.Add(static_cast<int64_t>(tensor.dtype()))
+        .Add(static_cast<int64_t>(tensor.op()))
+        .Add(on_device ? 1 : 0)
+        .Add(static_cast<int64_t>(tensor.size().size()));
+    for (const int64_t n : tensor.size()) all.Add(n);
+    if (target == nullptr) return all.value();
+    all.Add(options.max_staging_bytes);
+    if (target->defined()) all.Add(static_cast<int64_t>(target->fingerprint()));
+    return all.value();
   }
-  return absl::OkStatus();
-}
+
+  std::string Describe() const {
+    std::string text = absl::StrCat("dtype ", Name(tensor.dtype()), "\nsize ",
+                                    FormatDims(tensor.size()), "\nreduction ",
+                                    Name(tensor.op()), "\nsummands on ",
+                                    on_device ? "the device\n" : "the host\n");
+    if (target == nullptr) return text;
+    return absl::StrCat(text, "max_staging_bytes ", options.max_staging_bytes,
+                        "\n",
+                        internal::DescribeForAgreement("result", *target));
+  }
+};
 
 // The address of the element at `offsets`, where `base` is that at `origin`.
 template <typename Byte>
@@ -391,20 +375,18 @@ absl::StatusOr<ShardedTensor> PartialTensor::Reshard(
     return reducer->Plan();
   };
   const absl::Status status = prepare();
-  const CallNote note = {.size = HashOf(size()),
-                         .dtype = static_cast<int64_t>(dtype()),
-                         .op = static_cast<int64_t>(op_),
-                         .target = target.defined() ? target.fingerprint() : 0,
-                         .max_staging_bytes = options.max_staging_bytes};
-  SHERD_ASSIGN_OR_RETURN(const std::vector<CallNote> notes,
-                         AgreeAndTell(*group_, kReshard, status, 0, note,
-                                      {.timeout = options.timeout}));
-  SHERD_RETURN_IF_ERROR(CompareNotes(kReshard, notes));
-  SHERD_RETURN_IF_ERROR(reducer->Run());
+  const PartialCall call = {
+      .tensor = *this, .options = options, .target = &target};
+  SHERD_RETURN_IF_ERROR(
+      Agree(*group_, kReshard, status,
+            {call.fingerprint(), [&] { return call.Describe(); }},
+            {.timeout = options.timeout}));
+  SHERD_RETURN_IF_ERROR(InOperation(kReshard, reducer->Run()));
   if (reduced.fingerprint() != target.fingerprint()) {
-    SHERD_RETURN_IF_ERROR(reduced.ReshardInto(
-        target, {.max_staging_bytes = options.max_staging_bytes,
-                 .timeout = options.timeout}));
+    SHERD_RETURN_IF_ERROR(InOperation(
+        kReshard, reduced.ReshardInto(
+                      target, {.max_staging_bytes = options.max_staging_bytes,
+                               .timeout = options.timeout})));
   }
   if (options.stats != nullptr) *options.stats = reducer->stats();
   return target;
@@ -434,14 +416,11 @@ absl::StatusOr<Tensor> PartialTensor::AllReduce(
   const CollectiveOptions collective = {
       .timeout = options.timeout,
       .device = on_device ? local_.device() : Device()};
-  const CallNote note = {.size = HashOf(size()),
-                         .dtype = static_cast<int64_t>(dtype()),
-                         .op = static_cast<int64_t>(op_),
-                         .on_device = on_device ? 1 : 0};
-  SHERD_ASSIGN_OR_RETURN(
-      const std::vector<CallNote> notes,
-      AgreeAndTell(*group_, kAllReduce, status, 0, note, agreement));
-  SHERD_RETURN_IF_ERROR(CompareNotes(kAllReduce, notes));
+  const PartialCall call = {
+      .tensor = *this, .options = options, .on_device = on_device};
+  SHERD_RETURN_IF_ERROR(
+      Agree(*group_, kAllReduce, status,
+            {call.fingerprint(), [&] { return call.Describe(); }}, agreement));
   const auto bytes = static_cast<size_t>(result.nbytes());
   const absl::Status reduced = group_->AllReduce(
       ConstBytes(static_cast<const std::byte*>(std::as_const(source).data()),
@@ -449,7 +428,7 @@ absl::StatusOr<Tensor> PartialTensor::AllReduce(
       MutableBytes(static_cast<std::byte*>(result.data()), bytes), dtype(), op_,
       collective);
   if (on_device) source.storage()->UsedOn(CurrentStream(local_.device()));
-  SHERD_RETURN_IF_ERROR(reduced);
+  SHERD_RETURN_IF_ERROR(InOperation(kAllReduce, reduced));
   if (options.stats != nullptr) {
     *options.stats = {.bytes_sent = result.nbytes(),
                       .bytes_received = result.nbytes(),

@@ -10,9 +10,11 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "sherd/core/base/error_info.h"
 #include "sherd/core/comm/init.h"
 #include "sherd/core/comm/process_group.h"
 #include "sherd/core/comm/reduction.h"
@@ -307,11 +309,14 @@ TEST(PartialTensorTest, IsRefusedOnAllRanksIfOneDiffers) {
   };
   const Case good = {.what = ""};
   const Case cases[] = {
-      {.what = "the size of rank 1 does not match", .size = {4, 5}},
-      {.what = "the dtype of rank 1 does not match", .dtype = kFloat64},
-      {.what = "the reduction of rank 1 does not match", .op = ReduceOp::kMax},
-      {.what = "the sharding_spec of rank 1 does not match", .dim = 1},
-      {.what = "the max_staging_bytes of rank 1 does not match",
+      {.what = "rank 1 passed size [4, 5]; ranks 0, 2 passed size ",
+       .size = {4, 5}},
+      {.what = "rank 1 passed dtype float64; ranks 0, 2 passed dtype ",
+       .dtype = kFloat64},
+      {.what = "rank 1 passed reduction max; ranks 0, 2 passed reduction ",
+       .op = ReduceOp::kMax},
+      {.what = "rank 1 passed result laid out by Chunk", .dim = 1},
+      {.what = "rank 1 passed max_staging_bytes 2097152; ranks 0, 2 ",
        .staging = 2 << 20},
       {.what = "Invalid sharding dim", .dim = 2},
       {.what = "max_staging_bytes is 16, expected at least 32", .staging = 16},
@@ -341,6 +346,27 @@ TEST(PartialTensorTest, IsRefusedOnAllRanksIfOneDiffers) {
             Summand({3}, kFloat32, group.rank(), ReduceOp::kSum)));
     EXPECT_THAT(partial.Reshard(Chunks(0, 3)), IsOk());
   });
+}
+
+TEST(PartialTensorTest, TheRankThatIsAloneWithItsArgumentsIsNamed) {
+  for (const int odd : {0, 1, 2}) {
+    RunLocalRanks(3, [odd](ProcessGroup& group) {
+      SHERD_ASSERT_OK_AND_ASSIGN(
+          const PartialTensor partial,
+          PartialTensor::Create(
+              Summand({6, 4}, kFloat32, group.rank(), ReduceOp::kSum)));
+      const absl::Status status =
+          partial.Reshard(Chunks(group.rank() == odd ? 1 : 0, 3)).status();
+      EXPECT_THAT(
+          status,
+          StatusIs(kInvalid, absl::StrCat("partial_reshard: rank ", odd,
+                                          " was called with other arguments")));
+      const ErrorInfo info = GetErrorInfo(status);
+      EXPECT_EQ(info.failed_rank, odd);
+      EXPECT_EQ(info.group, group.name());
+      EXPECT_EQ(info.operation, "partial_reshard");
+    });
+  }
 }
 
 TEST(PartialTensorTest, IsNotMadeOfWhatCannotBeReduced) {

@@ -1,6 +1,7 @@
 #include "sherd/core/sharding/reshard_executor.h"
 
 #include <algorithm>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -149,10 +150,10 @@ class ReshardExecutor::Impl {
 
   // Moves what all ranks have agreed on.
   absl::Status Move(ProcessGroup& group, PeerMemory* memory,
-                    absl::string_view what, Notes notes);
+                    const OperationLabel& what, Notes notes);
 
   // The same by messages.
-  absl::Status MoveByMessages(ProcessGroup& group, absl::string_view what,
+  absl::Status MoveByMessages(ProcessGroup& group, const OperationLabel& what,
                               const Readiness& ready);
 
   // After an error that broke the group: keeps memory that another rank may be
@@ -180,7 +181,7 @@ class ReshardExecutor::Impl {
   bool FitsDevice(const ProcessGroup& group,
                   const std::optional<Device>& device) const;
   absl::Status MoveDirectly(ProcessGroup& group, PeerMemory* memory,
-                            absl::string_view what, ReshardWay way,
+                            const OperationLabel& what, ReshardWay way,
                             Notes notes);
   // Part `part` of so many of the local copies. They are not cut: large ones go
   // past the cache, which the messages are in. Those of devices are added to
@@ -360,7 +361,8 @@ absl::Status ReshardExecutor::Impl::Describe(const ProcessGroup& group,
 
 absl::Status ReshardExecutor::Impl::Move(ProcessGroup& group,
                                          PeerMemory* memory,
-                                         absl::string_view what, Notes notes) {
+                                         const OperationLabel& what,
+                                         Notes notes) {
   Readiness ready = ReadinessOf<MoveNote>(notes);
   const ReshardWay way = ready.on_devices ? ReshardWay::kDeviceMessages
                                           : DirectMove::Choose(notes);
@@ -373,7 +375,7 @@ absl::Status ReshardExecutor::Impl::Move(ProcessGroup& group,
     }
     if (!group.health().ok()) {
       GiveUp(group, way, status);
-      return Annotate(status, what);
+      return InOperation(what, status);
     }
     // Every rank has the same error, and the sources are as they were.
     if (absl::IsInternal(status)) return status;
@@ -385,7 +387,7 @@ absl::Status ReshardExecutor::Impl::Move(ProcessGroup& group,
 
 absl::Status ReshardExecutor::Impl::MoveDirectly(ProcessGroup& group,
                                                  PeerMemory* memory,
-                                                 absl::string_view what,
+                                                 const OperationLabel& what,
                                                  ReshardWay way, Notes notes) {
   SHERD_RETURN_IF_ERROR(
       direct_->Complete(group, std::move(notes), collective()));
@@ -393,8 +395,8 @@ absl::Status ReshardExecutor::Impl::MoveDirectly(ProcessGroup& group,
   CopyLocal(0, 1, copier);
   // What fails on one rank fails on all, and after this nobody reads or writes
   // another rank's shards.
-  return Agree(group, what, direct_->Copy(group, memory, way, local_bytes()), 0,
-               collective());
+  return Agree(group, what, direct_->Copy(group, memory, way, local_bytes()),
+               {}, collective());
 }
 
 void ReshardExecutor::Impl::GiveUp(const ProcessGroup& group,
@@ -417,7 +419,7 @@ void ReshardExecutor::Impl::GiveUp(const ProcessGroup& group,
 }
 
 absl::Status ReshardExecutor::Impl::MoveByMessages(ProcessGroup& group,
-                                                   absl::string_view what,
+                                                   const OperationLabel& what,
                                                    const Readiness& ready) {
   int64_t rounds = ready.rounds;
   if (ready.on_devices) {
@@ -430,12 +432,12 @@ absl::Status ReshardExecutor::Impl::MoveByMessages(ProcessGroup& group,
     const absl::Status prepared = PrepareMessages(Device());
     SHERD_ASSIGN_OR_RETURN(
         const uint64_t needed,
-        AgreeOnMaximum(group, what, prepared, 0,
+        AgreeOnMaximum(group, what, prepared, {},
                        static_cast<uint64_t>(messages_.rounds()),
                        collective()));
     rounds = static_cast<int64_t>(needed);
   }
-  return Annotate(RunMessages(group, rounds), what);
+  return InOperation(what, RunMessages(group, rounds));
 }
 
 absl::Status ReshardExecutor::Impl::RunMessages(ProcessGroup& group,
@@ -485,9 +487,9 @@ ReshardExecutor::~ReshardExecutor() = default;
 
 absl::Status internal::RunReshardOver(ProcessGroup& group,
                                       std::shared_ptr<PeerMemory> memory,
-                                      absl::string_view what,
+                                      const OperationLabel& what,
                                       absl::StatusOr<ReshardExecutor> executor,
-                                      uint64_t fingerprint,
+                                      const AgreedValue& value,
                                       std::optional<absl::Duration> timeout) {
   ReshardExecutor::Impl* const impl =
       executor.ok() ? executor->impl_.get() : nullptr;
@@ -495,26 +497,34 @@ absl::Status internal::RunReshardOver(ProcessGroup& group,
   // Then all ranks go on by messages, whatever a backend reaches elsewhere.
   if (!group.one_host()) memory = nullptr;
   MoveNote note;
-  Fingerprint arguments;
-  arguments.Add(static_cast<int64_t>(fingerprint));
+  Fingerprint fingerprint;
+  fingerprint.Add(static_cast<int64_t>(value.fingerprint));
   if (impl != nullptr) {
     timeout = impl->options().timeout;
-    arguments.Add(impl->options().max_staging_bytes)
+    fingerprint.Add(impl->options().max_staging_bytes)
         .Add(impl->options().direct ? 1 : 0);
     status = impl->Describe(group, memory.get(), note);
   }
+  const auto describe = [&] {
+    std::string text = value.describe();
+    if (impl == nullptr) return text;
+    return absl::StrCat(text, "max_staging_bytes ",
+                        impl->options().max_staging_bytes, "\ndirect ",
+                        impl->options().direct ? "true" : "false");
+  };
+  const AgreedValue arguments = {fingerprint.value(), describe};
   const CollectiveOptions collective = {.timeout = timeout};
   // The form of the agreement depends on what all ranks know alike, which a
   // rank's own `memory` is not.
   if (!group.one_host()) {
     SHERD_ASSIGN_OR_RETURN(
         const std::vector<ShortNote> notes,
-        AgreeAndTell(group, what, status, arguments.value(),
+        AgreeAndTell(group, what, status, arguments,
                      ShortNote{note.flags, note.rounds}, collective));
     return impl->MoveByMessages(group, what, ReadinessOf<ShortNote>(notes));
   }
   absl::StatusOr<Notes> notes =
-      AgreeAndTell(group, what, status, arguments.value(), note, collective);
+      AgreeAndTell(group, what, status, arguments, note, collective);
   if (notes.ok())
     return impl->Move(group, memory.get(), what, *std::move(notes));
   if (impl != nullptr && !group.health().ok()) {
@@ -523,12 +533,12 @@ absl::Status internal::RunReshardOver(ProcessGroup& group,
   return notes.status();
 }
 
-absl::Status RunReshard(ProcessGroup& group, absl::string_view what,
+absl::Status RunReshard(ProcessGroup& group, const OperationLabel& what,
                         absl::StatusOr<ReshardExecutor> executor,
-                        uint64_t fingerprint,
+                        const AgreedValue& value,
                         std::optional<absl::Duration> timeout) {
   return internal::RunReshardOver(group, group.peer_memory(), what,
-                                  std::move(executor), fingerprint, timeout);
+                                  std::move(executor), value, timeout);
 }
 
 }  // namespace sherd

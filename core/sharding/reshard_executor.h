@@ -11,6 +11,8 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
+#include "sherd/core/comm/agreement.h"
+#include "sherd/core/comm/operation_label.h"
 #include "sherd/core/comm/peer_memory.h"
 #include "sherd/core/comm/process_group.h"
 #include "sherd/core/sharding/direct_move.h"
@@ -26,9 +28,9 @@ namespace internal {
 // RunReshard with any peer memory, or none.
 absl::Status RunReshardOver(ProcessGroup& group,
                             std::shared_ptr<PeerMemory> memory,
-                            absl::string_view what,
+                            const OperationLabel& what,
                             absl::StatusOr<ReshardExecutor> executor,
-                            uint64_t fingerprint,
+                            const AgreedValue& value,
                             std::optional<absl::Duration> timeout);
 }  // namespace internal
 
@@ -127,8 +129,8 @@ class ReshardExecutor {
   class Impl;
   friend absl::Status internal::RunReshardOver(
       ProcessGroup& group, std::shared_ptr<PeerMemory> memory,
-      absl::string_view what, absl::StatusOr<ReshardExecutor> executor,
-      uint64_t fingerprint, std::optional<absl::Duration> timeout);
+      const OperationLabel& what, absl::StatusOr<ReshardExecutor> executor,
+      const AgreedValue& value, std::optional<absl::Duration> timeout);
 
   explicit ReshardExecutor(std::unique_ptr<Impl> impl);
 
@@ -137,9 +139,9 @@ class ReshardExecutor {
 
 // Lets the ranks agree that each of them has an executor, then runs it.
 //
-// Collective. `what` and `fingerprint` are the same on all ranks; the latter
-// covers whatever the plan was made from (see Agree). `timeout` is that of a
-// rank that has no executor, whose options would say it.
+// Collective. `what` and `value` are the same on all ranks; the latter covers
+// whatever the plan was made from (see Agree), apart from the options.
+// `timeout` is that of a rank that has no executor, whose options would say it.
 //
 // Completion. Returns when this rank's destinations are complete and its
 // sources are free to change. After a direct move all ranks have come that far;
@@ -159,13 +161,13 @@ class ReshardExecutor {
 //                         all ranks, and the group stays usable.
 // Where a rank only fails to map another one's memory, messages do it.
 //
-// Cost. One all_gather of 512 bytes per rank on one host, of 56 across hosts;
-// then either the messages, or the copies and another one of 40. A second one
+// Cost. One all_gather of 504 bytes per rank on one host, of 48 across hosts;
+// then either the messages, or the copies and another one of 32. A second one
 // comes before if a rank has more shards than fit, or if there turns out to be
 // no way but messages in host memory.
-absl::Status RunReshard(ProcessGroup& group, absl::string_view what,
+absl::Status RunReshard(ProcessGroup& group, const OperationLabel& what,
                         absl::StatusOr<ReshardExecutor> executor,
-                        uint64_t fingerprint,
+                        const AgreedValue& value,
                         std::optional<absl::Duration> timeout = std::nullopt);
 
 }  // namespace sherd

@@ -127,7 +127,7 @@ Outcome Move(ProcessGroup& group, const Boxes& from, const Boxes& to,
                               {.max_staging_bytes = max_staging_bytes,
                                .direct = direct,
                                .stats = &outcome.stats}),
-      /*fingerprint=*/1);
+      {.fingerprint = 1});
   if (!outcome.status.ok()) return outcome;
   for (size_t i = 0; i < destination.tensors.size(); ++i) {
     EXPECT_TRUE(

@@ -39,7 +39,10 @@ void ExpectSameError(
   for (const absl::Status& status : statuses) {
     EXPECT_EQ(status, statuses[0]);
     EXPECT_THAT(status, StatusIs(code, phrase));
-    EXPECT_EQ(ErrorRank(status), blamed) << status;
+    const ErrorInfo info = GetErrorInfo(status);
+    EXPECT_EQ(info.rank, blamed) << status;
+    EXPECT_NE(info.group, "") << status;
+    EXPECT_NE(info.operation, "") << status;
   }
 }
 

@@ -3,6 +3,8 @@
 #include <bit>
 #include <cmath>
 #include <cstdint>
+#include <functional>
+#include <string>
 #include <utility>
 
 #include "absl/functional/function_ref.h"
@@ -13,6 +15,7 @@
 #include "sherd/core/comm/agreement.h"
 #include "sherd/core/comm/process_group.h"
 #include "sherd/core/sharding/local_shards.h"
+#include "sherd/core/sharding/sharded_tensor_access.h"
 #include "sherd/core/sharding/sharded_tensor_like.h"
 #include "sherd/core/tensor/tensor.h"
 
@@ -28,6 +31,8 @@ struct Call {
   CollectiveOptions options;
   // Of all options that have to be the same on all ranks.
   Fingerprint fingerprint;
+  // The same as text.
+  std::function<std::string()> describe;
   // What is wrong with them.
   absl::Status status;
 };
@@ -116,9 +121,9 @@ absl::StatusOr<ShardedTensor> Aligned(const ShardedTensor& a,
                                       ProcessGroup& group, const Call& call) {
   absl::StatusOr<ShardedTensor> aligned = EmptyLike(a);
   SHERD_RETURN_IF_ERROR(
-      Agree(group, call.name, aligned.status(), 0, call.options));
-  SHERD_RETURN_IF_ERROR(
-      b.ReshardInto(*aligned, {.timeout = call.options.timeout}));
+      Agree(group, call.name, aligned.status(), {}, call.options));
+  SHERD_RETURN_IF_ERROR(InOperation(
+      call.name, b.ReshardInto(*aligned, {.timeout = call.options.timeout})));
   return aligned;
 }
 
@@ -130,6 +135,11 @@ absl::StatusOr<bool> CompareInGroup(const ShardedTensor& a,
   Fingerprint fingerprint = call.fingerprint;
   fingerprint.Add(static_cast<int64_t>(FingerprintOf(a)))
       .Add(static_cast<int64_t>(FingerprintOf(b)));
+  const auto describe = [&] {
+    return absl::StrCat(internal::DescribeForAgreement("first tensor", a),
+                        internal::DescribeForAgreement("second tensor", b),
+                        call.describe());
+  };
   const bool possible = status.ok() && CanBeEqual(a, b, call.layouts);
   const bool moves = possible && NeedsMove(a, b);
   bool equal = false;
@@ -140,7 +150,7 @@ absl::StatusOr<bool> CompareInGroup(const ShardedTensor& a,
   }
   SHERD_ASSIGN_OR_RETURN(
       uint64_t differences,
-      AgreeOnMaximum(group, call.name, status, fingerprint.value(),
+      AgreeOnMaximum(group, call.name, status, {fingerprint.value(), describe},
                      equal || moves ? 0 : 1, call.options));
   // What follows depends on the metadata, on which the ranks have agreed.
   if (!moves) return differences == 0;
@@ -148,7 +158,7 @@ absl::StatusOr<bool> CompareInGroup(const ShardedTensor& a,
                          Aligned(a, b, group, call));
   const absl::StatusOr<bool> same = LocalShardsMatch(a, aligned, match);
   SHERD_ASSIGN_OR_RETURN(
-      differences, AgreeOnMaximum(group, call.name, same.status(), 0,
+      differences, AgreeOnMaximum(group, call.name, same.status(), {},
                                   same.ok() && *same ? 0 : 1, call.options));
   return differences == 0;
 }
@@ -179,6 +189,11 @@ absl::Status CheckTolerance(absl::string_view name, double tolerance) {
       absl::StrCat(name, " is ", tolerance, ", expected 0 or more"));
 }
 
+std::string TextOf(CompareLayouts layouts) {
+  return layouts == CompareLayouts::kStrictly ? "layouts compared\n"
+                                              : "layouts not compared\n";
+}
+
 }  // namespace
 
 absl::StatusOr<bool> Equal(const ShardedTensor& a, const ShardedTensor& b,
@@ -188,6 +203,7 @@ absl::StatusOr<bool> Equal(const ShardedTensor& a, const ShardedTensor& b,
                      .options = {.timeout = options.timeout},
                      .fingerprint = Fingerprint().Add("equal").Add(
                          static_cast<int>(options.layouts)),
+                     .describe = [&] { return TextOf(options.layouts); },
                      .status = absl::OkStatus()};
   return Compare(a, b, call,
                  [](const Tensor& x, const Tensor& y) { return x.Equal(y); });
@@ -207,6 +223,12 @@ absl::StatusOr<bool> AllClose(const ShardedTensor& a, const ShardedTensor& b,
                          .Add(std::bit_cast<int64_t>(options.rtol))
                          .Add(std::bit_cast<int64_t>(options.atol))
                          .Add(options.equal_nan ? 1 : 0),
+      .describe =
+          [&] {
+            return absl::StrCat(TextOf(options.layouts), "rtol ", options.rtol,
+                                "\natol ", options.atol, "\nequal_nan ",
+                                options.equal_nan ? "true" : "false");
+          },
       .status = std::move(status)};
   return Compare(a, b, call, [&](const Tensor& x, const Tensor& y) {
     return x.AllClose(y, options.rtol, options.atol, options.equal_nan);

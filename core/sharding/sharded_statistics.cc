@@ -7,7 +7,9 @@
 #include <complex>
 #include <cstdint>
 #include <cstring>
+#include <functional>
 #include <limits>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -100,6 +102,8 @@ struct Local {
   ProcessGroup* group = nullptr;
   std::vector<Tensor> parts;
   uint64_t fingerprint = 0;
+  // The same as text.
+  std::function<std::string()> describe;
 };
 
 absl::StatusOr<Local> Begin(const ShardedTensor& tensor,
@@ -117,6 +121,11 @@ absl::StatusOr<Local> Begin(const ShardedTensor& tensor,
                           .Add(static_cast<int64_t>(tensor.fingerprint()))
                           .Add(parameter)
                           .value();
+  local.describe = [&tensor, operation, parameter] {
+    return absl::StrCat("the operation ", operation, "\n",
+                        internal::DescribeForAgreement("tensor", tensor),
+                        "parameter ", std::bit_cast<double>(parameter));
+  };
   return local;
 }
 
@@ -125,7 +134,7 @@ absl::StatusOr<uint64_t> Meet(const Local& local, absl::string_view operation,
                               uint64_t value) {
   if (local.group != nullptr) {
     return AgreeOnMaximum(*local.group, operation, local.status,
-                          local.fingerprint, value);
+                          {local.fingerprint, local.describe}, value);
   }
   SHERD_RETURN_IF_ERROR(local.status);
   return value;
@@ -133,7 +142,8 @@ absl::StatusOr<uint64_t> Meet(const Local& local, absl::string_view operation,
 
 // Adds up the sums of all ranks, after they agreed.
 template <size_t kSums>
-absl::Status AddUp(ProcessGroup* group, std::array<ExactSum, kSums>& sums) {
+absl::Status AddUp(ProcessGroup* group, absl::string_view operation,
+                   std::array<ExactSum, kSums>& sums) {
   if (group == nullptr) return absl::OkStatus();
   std::array<int64_t, kSums * ExactSum::kWords> words;
   for (size_t i = 0; i < kSums; ++i) {
@@ -141,8 +151,9 @@ absl::Status AddUp(ProcessGroup* group, std::array<ExactSum, kSums>& sums) {
     std::copy(of_sum.begin(), of_sum.end(),
               words.begin() + i * ExactSum::kWords);
   }
-  SHERD_RETURN_IF_ERROR(
-      group->AllReduce<int64_t>(absl::MakeSpan(words), ReduceOp::kSum));
+  SHERD_RETURN_IF_ERROR(InOperation(
+      operation,
+      group->AllReduce<int64_t>(absl::MakeSpan(words), ReduceOp::kSum)));
   for (size_t i = 0; i < kSums; ++i) {
     std::array<int64_t, ExactSum::kWords> of_sum;
     std::copy_n(words.begin() + i * ExactSum::kWords, of_sum.size(),
@@ -170,11 +181,11 @@ absl::StatusOr<std::array<ExactSum, 2>> SumParts(
   }
   SHERD_RETURN_IF_ERROR(Meet(local, operation, 0).status());
   if (IsComplex(tensor.dtype())) {
-    SHERD_RETURN_IF_ERROR(AddUp(local.group, sums));
+    SHERD_RETURN_IF_ERROR(AddUp(local.group, operation, sums));
     return sums;
   }
   std::array<ExactSum, 1> real = {sums[0]};
-  SHERD_RETURN_IF_ERROR(AddUp(local.group, real));
+  SHERD_RETURN_IF_ERROR(AddUp(local.group, operation, real));
   sums[0] = real[0];
   return sums;
 }
@@ -257,7 +268,7 @@ absl::StatusOr<double> GlobalPowers(Local& local, double p, double divisor) {
     local.status.Update(AddPowers(part, p, divisor, sum[0]));
   }
   SHERD_RETURN_IF_ERROR(Meet(local, "norm", 0).status());
-  SHERD_RETURN_IF_ERROR(AddUp(local.group, sum));
+  SHERD_RETURN_IF_ERROR(AddUp(local.group, "norm", sum));
   return sum[0].Round();
 }
 

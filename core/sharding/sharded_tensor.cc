@@ -23,14 +23,35 @@ absl::StatusOr<ShardedTensor> ShardedTensorAccess::Allocate(
   return Make(std::move(state), std::move(shards));
 }
 
-uint64_t FingerprintOfCall(uint64_t source, uint64_t target,
-                           const ReshardOptions& options) {
+uint64_t FingerprintOfCall(uint64_t source, uint64_t target) {
   return Fingerprint()
       .Add(static_cast<int64_t>(source))
       .Add(static_cast<int64_t>(target))
-      .Add(options.max_staging_bytes)
-      .Add(options.direct ? 1 : 0)
       .value();
+}
+
+std::string DescribeForAgreement(absl::string_view name,
+                                 const ShardedTensor& tensor) {
+  // Errors show no more of it.
+  constexpr size_t kMaxShards = 1000;
+  if (!tensor.defined()) return absl::StrCat("no ", name, "\n");
+  const ShardedTensorMetadata& metadata = tensor.metadata();
+  const TensorProperties& properties = metadata.properties;
+  std::string text = absl::StrCat(
+      name, " of size ", FormatDims(metadata.size), "\n",  //
+      name, " of dtype ", Name(properties.dtype), "\n",    //
+      name, " with requires_grad ", properties.requires_grad ? "true" : "false",
+      "\n", name, " with pin_memory ", properties.pin_memory ? "true" : "false",
+      "\n", name, " laid out by ", tensor.spec()->ToString(), "\n");
+  const Dims& view = ShardedTensorAccess::StateOf(tensor)->view_offsets;
+  if (!view.empty()) {
+    absl::StrAppend(&text, name, " that is a view at ", FormatDims(view), "\n");
+  }
+  for (size_t i = 0; i < std::min(kMaxShards, metadata.shards.size()); ++i) {
+    absl::StrAppend(&text, name, " with shard ", i, " ",
+                    metadata.shards[i].ToString(), "\n");
+  }
+  return text;
 }
 
 PlacedBox WholeBox(absl::Span<const int64_t> size, int rank) {

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -38,10 +39,12 @@ class ShardedTensorAccess {
                                                 Allocator* allocator);
 };
 
-// What ranks compare before they move data: what the plan is made from and all
-// of `options` that has to be the same.
-uint64_t FingerprintOfCall(uint64_t source, uint64_t target,
-                           const ReshardOptions& options);
+// What ranks compare before they move data, of what the plan is made from.
+uint64_t FingerprintOfCall(uint64_t source, uint64_t target);
+
+// The tensor as AgreedValue::describe has it; `name`: what it is to the call.
+std::string DescribeForAgreement(absl::string_view name,
+                                 const ShardedTensor& tensor);
 
 // All of a tensor of `size`, on one rank.
 PlacedBox WholeBox(absl::Span<const int64_t> size, int rank);

@@ -25,9 +25,9 @@ using internal::ShardedTensorState;
 // Makes the outcome of one rank's work that of all, where there are others.
 absl::Status AgreeOn(const std::shared_ptr<ProcessGroup>& group,
                      absl::string_view operation, const absl::Status& local,
-                     uint64_t fingerprint) {
+                     const AgreedValue& value) {
   if (group == nullptr) return local;
-  return Agree(*group, operation, local, fingerprint);
+  return Agree(*group, operation, local, value);
 }
 
 absl::Status CheckMemberOf(const std::shared_ptr<ProcessGroup>& group,
@@ -150,7 +150,7 @@ absl::StatusOr<internal::ShardedTensorStatePtr> ConvertState(
   return internal::MakeStateOf(same_group ? state.group : options.group,
                                std::move(spec), std::move(metadata),
                                same_group ? state.boxes : nullptr,
-                               state.workers, state.view);
+                               state.workers, state.view_offsets);
 }
 
 bool ChangesNothing(const ShardedTensorState& state, const ToOptions& options) {
@@ -201,7 +201,15 @@ absl::StatusOr<ShardedTensor> ShardedTensor::To(
   Fingerprint call;
   call.Add(static_cast<int64_t>(fingerprint())).Add(options.copy ? 1 : 0);
   if (result.ok()) call.Add(static_cast<int64_t>(result->fingerprint()));
-  SHERD_RETURN_IF_ERROR(AgreeOn(runs_on, "to", result.status(), call.value()));
+  SHERD_RETURN_IF_ERROR(
+      AgreeOn(runs_on, "to", result.status(),
+              {call.value(), [&] {
+                 return absl::StrCat(
+                     internal::DescribeForAgreement("tensor", *this), "copy ",
+                     options.copy ? "true" : "false", "\n",
+                     internal::DescribeForAgreement(
+                         "result", result.ok() ? *result : ShardedTensor()));
+               }}));
   return result;
 }
 
@@ -210,8 +218,11 @@ absl::StatusOr<ShardedTensor> ShardedTensor::Clone(Allocator* allocator) const {
   SHERD_RETURN_IF_ERROR(CheckMemberOf(group(), "clone"));
   absl::StatusOr<LocalShards> shards =
       ConvertShards(state(), local_shards(), /*copy=*/true, allocator);
-  SHERD_RETURN_IF_ERROR(
-      AgreeOn(group(), "clone", shards.status(), fingerprint()));
+  SHERD_RETURN_IF_ERROR(AgreeOn(group(), "clone", shards.status(),
+                                {fingerprint(), [this] {
+                                   return internal::DescribeForAgreement(
+                                       "tensor", *this);
+                                 }}));
   return ShardedTensor(state_, *std::move(shards));
 }
 
@@ -247,7 +258,13 @@ absl::Status ShardedTensor::CopyFrom(const ShardedTensor& src) {
   Fingerprint call;
   call.Add(static_cast<int64_t>(fingerprint()));
   if (local.ok()) call.Add(static_cast<int64_t>(src.fingerprint()));
-  SHERD_RETURN_IF_ERROR(AgreeOn(group(), "copy", local, call.value()));
+  SHERD_RETURN_IF_ERROR(
+      AgreeOn(group(), "copy", local,
+              {call.value(), [&] {
+                 return absl::StrCat(
+                     internal::DescribeForAgreement("destination", *this),
+                     internal::DescribeForAgreement("source", src));
+               }}));
   for (size_t i = 0; i < local_shards().size(); ++i) {
     Tensor tensor = local_shards()[i].tensor;
     SHERD_RETURN_IF_ERROR(tensor.CopyFrom(src.local_shards()[i].tensor));

@@ -5,12 +5,14 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "sherd/core/base/checked_math.h"
+#include "sherd/core/base/deviation.h"
 #include "sherd/core/base/error_info.h"
 #include "sherd/core/base/status_macros.h"
 #include "sherd/core/comm/agreement.h"
@@ -26,6 +28,8 @@ namespace sherd {
 namespace {
 
 using internal::LocalShards;
+
+constexpr char kOperation[] = "from_local_shards";
 
 absl::Status Expect(bool same, int rank, absl::string_view property,
                     absl::string_view detail) {
@@ -117,20 +121,26 @@ std::array<Property, 4> PropertiesOf(const ShardedTensorMetadata& metadata) {
            {"pin_memory", p.pin_memory ? "true" : "false"}}};
 }
 
-absl::Status Compare(const ShardedTensorMetadata& a, size_t rank_a,
-                     const ShardedTensorMetadata& b, size_t rank_b) {
-  const std::array<Property, 4> expected = PropertiesOf(a);
-  const std::array<Property, 4> found = PropertiesOf(b);
-  // Without shards a rank only knows the size.
-  const size_t count = b.shards.empty() ? 1 : found.size();
-  for (size_t i = 0; i < count; ++i) {
-    if (found[i].value == expected[i].value) continue;
-    return WithRank(absl::InvalidArgumentError(absl::StrCat(
-                        "ShardedTensor ", found[i].name,
-                        " property does not match from different ranks! Found ",
-                        expected[i].value, " on rank:", rank_a, ", and ",
-                        found[i].value, " on rank:", rank_b, ".")),
-                    static_cast<int>(rank_b));
+// parts[r] is what rank r said; without shards it only knows the size.
+absl::Status CompareProperties(absl::Span<const ShardedTensorMetadata> parts) {
+  for (size_t i = 0; i < std::tuple_size_v<decltype(PropertiesOf({}))>; ++i) {
+    std::vector<std::optional<std::string>> values;
+    for (const ShardedTensorMetadata& part : parts) {
+      const bool has_say = i == 0 || !part.shards.empty();
+      values.push_back(has_say ? std::optional(PropertiesOf(part)[i].value)
+                               : std::nullopt);
+    }
+    const internal::Deviation deviation = internal::FindDeviation(values);
+    if (!deviation.Exists()) continue;
+    const std::optional<int> failed = deviation.Rank();
+    const auto value_of = [&](int rank) {
+      return *values[static_cast<size_t>(rank)];
+    };
+    const absl::Status status = absl::InvalidArgumentError(
+        absl::StrCat("ShardedTensor ", PropertiesOf({})[i].name,
+                     " property does not match from different ranks! ",
+                     deviation.ToText("passed", value_of)));
+    return failed ? WithFailedRank(status, *failed) : status;
   }
   return absl::OkStatus();
 }
@@ -158,9 +168,7 @@ absl::StatusOr<MergedMetadata> MergeMetadata(
     return absl::InvalidArgumentError(
         "ShardedTensor have no local shards on all ranks");
   }
-  for (size_t rank = 0; rank < parts.size(); ++rank) {
-    SHERD_RETURN_IF_ERROR(Compare(parts[*first], *first, parts[rank], rank));
-  }
+  SHERD_RETURN_IF_ERROR(CompareProperties(parts));
   MergedMetadata merged;
   merged.metadata.size = parts[*first].size;
   merged.metadata.properties = parts[*first].properties;
@@ -282,14 +290,16 @@ absl::StatusOr<ShardingSpecPtr> SpecFor(const ShardedTensorMetadata& metadata,
   return InferShardingSpec(metadata.shards);
 }
 
-// Ranks that all say the same keep their words, in which the rank to blame is
-// not the one that speaks.
+// Ranks that all say the same keep their words, in which the rank where it
+// happened is not the one that speaks.
 absl::Status AgreeOnVerdict(ProcessGroup& group, const absl::Status& own) {
-  const uint64_t verdict = Fingerprint().Add(own.ToString()).value();
-  if (Agree(group, "from_local_shards", absl::OkStatus(), verdict).ok()) {
-    return own;
+  const std::string text = own.ToString();
+  if (Agree(group, kOperation, absl::OkStatus(),
+            {Fingerprint().Add(text).value(), [&text] { return text; }})
+          .ok()) {
+    return InOperation(kOperation, own, group.name());
   }
-  return Agree(group, "from_local_shards", own);
+  return Agree(group, kOperation, own);
 }
 
 }  // namespace
@@ -299,7 +309,7 @@ absl::StatusOr<ShardedTensor> ShardedTensor::FromLocalShards(
     const ShardedTensorOptions& options) {
   SHERD_ASSIGN_OR_RETURN(const std::shared_ptr<ProcessGroup> group,
                          internal::GroupOrDefault(options.group));
-  SHERD_RETURN_IF_ERROR(internal::CheckMember(*group, "from_local_shards"));
+  SHERD_RETURN_IF_ERROR(internal::CheckMember(*group, kOperation));
   ShardedTensorMetadata own;
   own.size.assign(size.begin(), size.end());
   own.properties = {.dtype = local_shards.empty()
@@ -311,11 +321,12 @@ absl::StatusOr<ShardedTensor> ShardedTensor::FromLocalShards(
                     .pin_memory = options.pin_memory};
   for (const Shard& shard : local_shards) own.shards.push_back(shard.metadata);
   SHERD_RETURN_IF_ERROR(
-      Agree(*group, "from_local_shards",
+      Agree(*group, kOperation,
             CheckLocalShards(*group, local_shards, options, own.properties)));
   SHERD_ASSIGN_OR_RETURN(
       const std::vector<std::string> encoded,
-      AllGatherStrings(*group, internal::EncodeMetadata(own)));
+      InOperation(kOperation,
+                  AllGatherStrings(*group, internal::EncodeMetadata(own))));
 
   // Nearly always every rank comes to the same verdict by itself; but what is
   // in the way of one, like a worker that it does not know, is in the way of

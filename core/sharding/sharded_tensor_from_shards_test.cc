@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -134,9 +135,9 @@ TEST(FromLocalShardsTest, AWrongTensorOnOneRankIsTheSameErrorOnAll) {
   ExpectLocalShardsError(tensor(Tensor()), "is undefined", 1);
   ExpectLocalShardsError(
       tensor(Zeros({2, 4}, kFloat64)),
-      "ShardedTensor dtype property does not match from different ranks! Found "
-      "float32 on rank:0, and float64 on rank:1",
-      1);
+      "from_local_shards: ShardedTensor dtype property does not match from "
+      "different ranks! rank 1 passed float64; rank 0 passed float32",
+      std::nullopt);
   ExpectLocalShardsError(
       [](LocalShardsCall& call) {
         call.shards.push_back(call.shards[0]);
@@ -151,15 +152,35 @@ TEST(FromLocalShardsTest, PropertiesMustBeTheSameOnAllRanks) {
       "Only torch.strided layout is currently supported", 1);
   ExpectLocalShardsError(
       [](LocalShardsCall& call) { call.options.requires_grad = true; },
-      "ShardedTensor requires_grad property does not match", 1);
+      "ShardedTensor requires_grad property does not match", std::nullopt);
   ExpectLocalShardsError(
       [](LocalShardsCall& call) { call.options.pin_memory = true; },
-      "ShardedTensor pin_memory property does not match", 1);
+      "ShardedTensor pin_memory property does not match", std::nullopt);
   ExpectLocalShardsError(
       [](LocalShardsCall& call) {
         call.size = Dims{4, 5};
       },
-      "ShardedTensor global_size property does not match", 1);
+      "ShardedTensor global_size property does not match", std::nullopt);
+}
+
+TEST(FromLocalShardsTest, TheRankThatIsAloneWithAPropertyIsNamed) {
+  for (const int odd : {0, 1, 2}) {
+    RunLocalRanks(3, [odd](ProcessGroup& group) {
+      const DType dtype = group.rank() == odd ? kInt8 : kFloat32;
+      const Shard shard =
+          Shard::FromTensorAndOffsets(Zeros({2, 4}, dtype),
+                                      {2 * group.rank(), 0}, group.rank())
+              .value();
+      const absl::Status status =
+          ShardedTensor::FromLocalShards({shard}, {6, 4}).status();
+      EXPECT_THAT(status, StatusIs(kInvalid, absl::StrCat("rank ", odd,
+                                                          " passed int8; ")));
+      const ErrorInfo info = GetErrorInfo(status);
+      EXPECT_EQ(info.failed_rank, odd);
+      EXPECT_EQ(info.group, group.name());
+      EXPECT_EQ(info.operation, "from_local_shards");
+    });
+  }
 }
 
 TEST(FromLocalShardsTest, ShardsOfAllRanksMustFitTogether) {
@@ -188,7 +209,7 @@ TEST(FromLocalShardsTest, RanksWithoutShardsHaveToKnowTheSize) {
         call.shards.clear();
         call.size = Dims{2, 5};
       },
-      "ShardedTensor global_size property does not match", 1);
+      "ShardedTensor global_size property does not match", std::nullopt);
   // Its dtype does not count.
   RunLocalRanks(2, [](ProcessGroup& group) {
     std::vector<Shard> shards;
@@ -301,8 +322,9 @@ TEST(FromLocalShardsTest, ShardsOfUnknownOffsetsMustFitTogether) {
     };
   };
   // One rank knows the size, the other does not.
-  ExpectLocalShardsError(
-      with_unknown({}), "ShardedTensor global_size property does not match", 1);
+  ExpectLocalShardsError(with_unknown({}),
+                         "ShardedTensor global_size property does not match",
+                         std::nullopt);
   const auto expect = [](absl::Span<const int64_t> size, Tensor second,
                          const std::string& phrase) {
     SCOPED_TRACE(phrase);

@@ -1,10 +1,12 @@
 #include <memory>
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "sherd/core/base/status_macros.h"
 #include "sherd/core/sharding/local_shards.h"
 #include "sherd/core/sharding/reshard_executor.h"
@@ -115,10 +117,14 @@ absl::Status Collect(const ShardedTensor& tensor, ProcessGroup& group,
   const uint64_t target = receivers.size() == 1
                               ? static_cast<uint64_t>(receivers[0])
                               : ~uint64_t{0};
-  return RunReshard(
-      group, operation, prepare(),
-      internal::FingerprintOfCall(tensor.fingerprint(), target, options),
-      options.timeout);
+  return RunReshard(group, operation, prepare(),
+                    {internal::FingerprintOfCall(tensor.fingerprint(), target),
+                     [&] {
+                       return absl::StrCat(
+                           internal::DescribeForAgreement("tensor", tensor),
+                           "dst_rank ", absl::StrJoin(receivers, ", "));
+                     }},
+                    options.timeout);
 }
 
 // Another layout
@@ -135,6 +141,12 @@ absl::StatusOr<ReshardExecutor> PrepareMove(const ShardedTensor& src,
       internal::SourcesOf(src.local_shards(), src.local_shard_indices()),
       internal::DestinationsOf(dst.local_shards(), dst.local_shard_indices()),
       options);
+}
+
+// As AgreedValue::describe has it.
+std::string DescribeMove(const ShardedTensor& src, const ShardedTensor& dst) {
+  return absl::StrCat(internal::DescribeForAgreement("source", src),
+                      internal::DescribeForAgreement("target", dst));
 }
 
 // An executor for a rank that has nothing to do.
@@ -235,7 +247,8 @@ absl::Status ShardedTensor::Reshard(const ShardingSpecPtr& target,
   const uint64_t to = result.defined() ? result.fingerprint() : 0;
   SHERD_RETURN_IF_ERROR(
       RunReshard(*group, "reshard", std::move(executor),
-                 internal::FingerprintOfCall(fingerprint(), to, options),
+                 {internal::FingerprintOfCall(fingerprint(), to),
+                  [&] { return DescribeMove(*this, result); }},
                  options.timeout));
   *this = std::move(result);
   return absl::OkStatus();
@@ -261,7 +274,8 @@ absl::StatusOr<ShardedTensor> ShardedTensor::Resharded(
   const uint64_t to = result.defined() ? result.fingerprint() : 0;
   SHERD_RETURN_IF_ERROR(
       RunReshard(*group, "resharded", std::move(executor),
-                 internal::FingerprintOfCall(fingerprint(), to, options),
+                 {internal::FingerprintOfCall(fingerprint(), to),
+                  [&] { return DescribeMove(*this, result); }},
                  options.timeout));
   return result;
 }
@@ -293,7 +307,8 @@ absl::Status ShardedTensor::ReshardInto(ShardedTensor& dst,
   };
   const uint64_t to = dst.defined() ? dst.fingerprint() : 0;
   return RunReshard(*group, "reshard_into", prepare(),
-                    internal::FingerprintOfCall(fingerprint(), to, options),
+                    {internal::FingerprintOfCall(fingerprint(), to),
+                     [&] { return DescribeMove(*this, dst); }},
                     options.timeout);
 }
 

@@ -42,6 +42,7 @@ using ::sherd::testing::StatusIs;
 using ::sherd::testing::TensorBitwiseEq;
 using ::sherd::testing::WithoutComms;
 using ::testing::HasSubstr;
+using ::testing::StartsWith;
 
 class ShardedTensorProcessTest : public sherd::testing::DistributedTest {
  protected:
@@ -117,6 +118,7 @@ SHERD_DIST_TEST_F(ShardedTensorProcessTest, AnErrorOnOneRankIsTheSameOnAll) {
                        HasSubstr(absl::StrCat("reshard: rank ", culprit,
                                               ": Invalid sharding dim"))));
   EXPECT_EQ(ErrorRank(status), culprit);
+  EXPECT_FALSE(IsRankFailure(status)) << "it was an argument of its own";
   ASSERT_THAT(tensor.Reshard(Chunks(1)), IsOk());
   EXPECT_TRUE(HasPattern(tensor));
 }
@@ -200,13 +202,19 @@ class DyingRankTest : public ShardedTensorProcessTest {
     return group;
   }
 
-  void ExpectLost(const absl::Status& status, ProcessGroup& group) {
+  // `operation` is what the program called, whatever inner call found out.
+  void ExpectLost(absl::string_view operation, const absl::Status& status,
+                  ProcessGroup& group) {
     EXPECT_THAT(status, StatusIs(absl::StatusCode::kUnavailable,
                                  HasSubstr(absl::StrCat("rank ", victim()))));
-    EXPECT_EQ(ErrorRank(status), victim()) << status;
+    EXPECT_THAT(status.message(), StartsWith(absl::StrCat(operation, ": ")));
+    const ErrorInfo info = GetErrorInfo(status);
+    EXPECT_EQ(info.operation, operation);
+    EXPECT_EQ(info.group, group.name());
+    EXPECT_EQ(info.failed_rank, victim()) << status;
     const absl::Status later = group.Barrier();
     EXPECT_THAT(later, StatusIs(absl::StatusCode::kFailedPrecondition));
-    EXPECT_EQ(ErrorRank(later), victim()) << later;
+    EXPECT_EQ(FailedRank(later), victim()) << later;
   }
 
   // Rows to columns in several rounds; everybody sends to everybody.
@@ -216,7 +224,8 @@ class DyingRankTest : public ShardedTensorProcessTest {
     SHERD_ASSERT_OK_AND_ASSIGN(ShardedTensor tensor,
                                ShardedTensor::Empty(Chunks(0), {64, 64}));
     FillPattern(tensor);
-    ExpectLost(tensor.Reshard(Chunks(1), {.max_staging_bytes = 4096}), *group);
+    ExpectLost("reshard",
+               tensor.Reshard(Chunks(1), {.max_staging_bytes = 4096}), *group);
     EXPECT_EQ(*tensor.spec(), *Chunks(0));
     EXPECT_TRUE(HasPattern(tensor));
   }
@@ -240,7 +249,8 @@ SHERD_DIST_TEST_F(DyingRankTest, WhileATensorIsScattered, WithoutComms{}) {
   // The victim is the source, so all wait for it.
   Tensor whole;
   if (rank() == victim()) whole = PatternTensor({64, 64}, kFloat32);
-  ExpectLost(ShardTensor(whole, Chunks(1), victim(), group,
+  ExpectLost("shard_tensor",
+             ShardTensor(whole, Chunks(1), victim(), group,
                          {.max_staging_bytes = 4096})
                  .status(),
              *group);
@@ -251,7 +261,8 @@ SHERD_DIST_TEST_F(DyingRankTest, WhileTheSourceAndSizeAreAgreedOn,
   SHERD_ASSERT_OK_AND_ASSIGN(const std::shared_ptr<ProcessGroup> group,
                              LethalGroup(CollectiveOp::kAllGather, 1));
   const Tensor whole = PatternTensor({8, 8}, kFloat32);
-  ExpectLost(ShardTensor(whole, Chunks(1), 0, group).status(), *group);
+  ExpectLost("shard_tensor", ShardTensor(whole, Chunks(1), 0, group).status(),
+             *group);
 }
 
 SHERD_DIST_TEST_F(DyingRankTest, WhileATensorIsGathered, WithoutComms{}) {
@@ -264,9 +275,9 @@ SHERD_DIST_TEST_F(DyingRankTest, WhileATensorIsGathered, WithoutComms{}) {
       tensor.Gather(0, Tensor(), {.max_staging_bytes = 4096}).status();
   // Only the destination waits for the victim; others find out later.
   if (rank() == 0) {
-    ExpectLost(status, *group);
+    ExpectLost("gather", status, *group);
   } else if (!status.ok()) {
-    EXPECT_EQ(ErrorRank(status), victim()) << status;
+    EXPECT_EQ(FailedRank(status), victim()) << status;
   }
   EXPECT_TRUE(HasPattern(tensor));
 }
@@ -279,6 +290,7 @@ SHERD_DIST_TEST_F(DyingRankTest, WhileShardsArePutTogether, WithoutComms{}) {
       Shard::FromTensorAndOffsets(PatternTensor({2}, kFloat32), {2 * rank()},
                                   rank()));
   ExpectLost(
+      "from_local_shards",
       ShardedTensor::FromLocalShards({shard}, {2 * world_size()}).status(),
       *group);
 }

@@ -2,6 +2,7 @@
 #include <array>
 #include <cstddef>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -21,10 +22,11 @@
 namespace sherd {
 namespace {
 
+constexpr char kOperation[] = "shard_tensor";
+
 // What each rank tells the others when a tensor is scattered. All ranks run the
 // same build, so the struct travels as it lies in memory.
 struct ShardCall {
-  int64_t failed = 0;
   int64_t src_rank = 0;
   uint64_t spec = 0;
   int64_t dtype = 0;
@@ -57,21 +59,23 @@ absl::Status CheckSource(const Tensor& tensor) {
 }
 
 // Every rank sees all calls and comes to the same result.
-absl::Status CompareCalls(absl::Span<const ShardCall> calls) {
-  for (size_t rank = 1; rank < calls.size(); ++rank) {
-    const char* what = nullptr;
-    if (calls[rank].src_rank != calls[0].src_rank) {
-      what = "src_rank";
-    } else if (calls[rank].spec != calls[0].spec) {
-      what = "sharding_spec";
-    }
-    if (what == nullptr) continue;
-    return WithRank(absl::InvalidArgumentError(absl::StrCat(
-                        "shard_tensor: the argument of rank ", rank,
-                        " does not match with ", what, " of rank 0")),
-                    static_cast<int>(rank));
+absl::Status CompareCalls(ProcessGroup& group,
+                          absl::Span<const ShardCall> calls,
+                          const ShardingSpecPtr& spec,
+                          const CollectiveOptions& collective) {
+  std::vector<std::optional<uint64_t>> ranks, specs;
+  for (const ShardCall& call : calls) {
+    ranks.push_back(static_cast<uint64_t>(call.src_rank));
+    specs.push_back(call.spec);
   }
-  return absl::OkStatus();
+  const int64_t own = calls[static_cast<size_t>(group.rank())].src_rank;
+  SHERD_RETURN_IF_ERROR(CompareValues(
+      group, kOperation, "has an argument that does not match with src_rank",
+      ranks, [own] { return absl::StrCat("src_rank ", own); }, collective));
+  return CompareValues(
+      group, kOperation,
+      "has an argument that does not match with sharding_spec", specs,
+      [&spec] { return spec->ToString(); }, collective);
 }
 
 // Tells all ranks what `src_rank` has, once it is clear that they agree on
@@ -88,25 +92,17 @@ absl::StatusOr<ShardCall> ExchangeCalls(ProcessGroup& group,
   local.Update(internal::CheckRank(group, src_rank, "src_rank"));
   const bool is_source = group.rank() == src_rank;
   if (is_source) local.Update(CheckSource(tensor));
-  ShardCall call = {.failed = local.ok() ? 0 : 1, .src_rank = src_rank};
+  ShardCall call = {.src_rank = src_rank};
   if (spec != nullptr) call.spec = Fingerprint().Add(spec->ToString()).value();
   if (is_source && local.ok()) {
     call.dtype = static_cast<int64_t>(tensor.dtype());
     call.dims = tensor.dim();
     std::copy(tensor.sizes().begin(), tensor.sizes().end(), call.size.begin());
   }
-  std::vector<ShardCall> calls(static_cast<size_t>(group.size()));
-  SHERD_RETURN_IF_ERROR(group.AllGather(
-      absl::MakeConstSpan(reinterpret_cast<const std::byte*>(&call),
-                          sizeof(call)),
-      absl::MakeSpan(reinterpret_cast<std::byte*>(calls.data()),
-                     calls.size() * sizeof(call)),
-      collective));
-  const bool any_failed =
-      std::any_of(calls.begin(), calls.end(),
-                  [](const ShardCall& c) { return c.failed != 0; });
-  if (any_failed) return Agree(group, "shard_tensor", local, 0, collective);
-  SHERD_RETURN_IF_ERROR(CompareCalls(calls));
+  SHERD_ASSIGN_OR_RETURN(
+      const std::vector<ShardCall> calls,
+      AgreeAndTell(group, kOperation, local, {}, call, collective));
+  SHERD_RETURN_IF_ERROR(CompareCalls(group, calls, spec, collective));
   const ShardCall& source = calls[static_cast<size_t>(src_rank)];
   if (!IsValid(static_cast<int32_t>(source.dtype)) || source.dims < 0 ||
       source.dims > kMaxRank) {
@@ -152,9 +148,8 @@ absl::StatusOr<ReshardExecutor> Prepare(const Scattering& call,
       call.options);
 }
 
-uint64_t FingerprintOf(const Scattering& call, const ShardedTensor& result) {
-  return internal::FingerprintOfCall(
-      0, result.defined() ? result.fingerprint() : 0, call.options);
+uint64_t FingerprintOf(const ShardedTensor& result) {
+  return result.defined() ? result.fingerprint() : 0;
 }
 
 absl::StatusOr<ShardedTensor> Scatter(const Scattering& call) {
@@ -164,9 +159,11 @@ absl::StatusOr<ShardedTensor> Scatter(const Scattering& call) {
     return Prepare(call, result);
   };
   absl::StatusOr<ReshardExecutor> executor = prepare();
-  SHERD_RETURN_IF_ERROR(
-      RunReshard(*call.group, "shard_tensor", std::move(executor),
-                 FingerprintOf(call, result), call.options.timeout));
+  SHERD_RETURN_IF_ERROR(RunReshard(
+      *call.group, kOperation, std::move(executor),
+      {FingerprintOf(result),
+       [&] { return internal::DescribeForAgreement("result", result); }},
+      call.options.timeout));
   return result;
 }
 
@@ -176,15 +173,16 @@ absl::StatusOr<ShardedTensor> ScatterBy(const TensorScatterer& scatterer,
   const CollectiveOptions collective = {.timeout = call.options.timeout};
   absl::StatusOr<ShardedTensor> result = Allocate(call);
   SHERD_RETURN_IF_ERROR(
-      Agree(*call.group, "shard_tensor", result.status(),
-            FingerprintOf(call, result.ok() ? *result : ShardedTensor()),
+      Agree(*call.group, kOperation, result.status(),
+            {result.ok() ? FingerprintOf(*result) : 0,
+             [&] { return internal::DescribeForAgreement("result", *result); }},
             collective));
   std::vector<Tensor> shards;
   for (const Shard& shard : result->local_shards()) {
     shards.push_back(shard.tensor);
   }
   SHERD_RETURN_IF_ERROR(
-      Agree(*call.group, "shard_tensor",
+      Agree(*call.group, kOperation,
             scatterer.Scatter({.tensor = call.tensor,
                                .src_rank = call.src_rank,
                                .group = *call.group,
@@ -192,7 +190,7 @@ absl::StatusOr<ShardedTensor> ScatterBy(const TensorScatterer& scatterer,
                                .shard_indices = result->local_shard_indices(),
                                .shards = absl::MakeSpan(shards),
                                .timeout = call.options.timeout}),
-            0, collective));
+            {}, collective));
   return result;
 }
 
@@ -205,7 +203,7 @@ absl::StatusOr<ShardedTensor> ShardTensor(const Tensor& tensor,
                                           const ReshardOptions& options) {
   SHERD_ASSIGN_OR_RETURN(const std::shared_ptr<ProcessGroup> group,
                          internal::GroupOrDefault(std::move(given)));
-  SHERD_RETURN_IF_ERROR(internal::CheckMember(*group, "shard_tensor"));
+  SHERD_RETURN_IF_ERROR(internal::CheckMember(*group, kOperation));
   SHERD_ASSIGN_OR_RETURN(const ShardCall source,
                          ExchangeCalls(*group, tensor, spec, src_rank,
                                        {.timeout = options.timeout}));

@@ -155,8 +155,14 @@ TEST(ShardTensorTest, AWrongSourceIsTheSameErrorOnAllRanks) {
       if (rank == on_rank) call.src_rank = src_rank;
     };
   };
-  ExpectScatterError(source(2, 1), kInvalid,
-                     "rank 2 does not match with src_rank of rank 0", 2);
+  ExpectScatterError(
+      source(2, 1), kInvalid,
+      "rank 2 has an argument that does not match with src_rank: "
+      "rank 2 passed src_rank 1; ranks 0, 1 passed src_rank 0",
+      2);
+  ExpectScatterError(source(0, 1), kInvalid,
+                     "rank 0 has an argument that does not match with src_rank",
+                     0);
   ExpectScatterError(source(1, 3), kInvalid,
                      "rank 1: src_rank is 3, expected 0 to 2", 1);
   ExpectScatterError(source(0, -1), kInvalid,
@@ -170,7 +176,9 @@ TEST(ShardTensorTest, AWrongSpecIsTheSameErrorOnAllRanks) {
     };
   };
   ExpectScatterError(spec_of_one(Chunks(1, 3)), kInvalid,
-                     "rank 1 does not match with sharding_spec of rank 0", 1);
+                     "rank 1 has an argument that does not match with "
+                     "sharding_spec: rank 1 passed ",
+                     1);
   ExpectScatterError(spec_of_one(nullptr), kInvalid,
                      "rank 1: Expecting ShardingSpec but got null", 1);
   ExpectScatterError(

@@ -35,9 +35,9 @@ uint64_t FingerprintOfLayout(const ShardedTensorMetadata& metadata) {
 
 uint64_t FingerprintOf(const ShardedTensorState& state) {
   const TensorProperties& properties = state.metadata.properties;
-  return Fingerprint()
-      .Add(static_cast<int64_t>(state.layout_fingerprint))
-      .Add(static_cast<int64_t>(state.view))
+  Fingerprint fingerprint;
+  AddDims(fingerprint, state.view_offsets);
+  return fingerprint.Add(static_cast<int64_t>(state.layout_fingerprint))
       .Add(static_cast<int64_t>(properties.dtype))
       .Add(properties.requires_grad ? 1 : 0)
       .Add(properties.pin_memory ? 1 : 0)
@@ -46,12 +46,12 @@ uint64_t FingerprintOf(const ShardedTensorState& state) {
 
 std::shared_ptr<ShardedTensorState> StateOf(ShardingSpecPtr spec,
                                             ShardedTensorMetadata metadata,
-                                            uint64_t view = 0) {
+                                            Dims view_offsets = {}) {
   auto state = std::make_shared<ShardedTensorState>();
   state->spec = std::move(spec);
   state->metadata = std::move(metadata);
   state->layout_fingerprint = FingerprintOfLayout(state->metadata);
-  state->view = view;
+  state->view_offsets = std::move(view_offsets);
   state->fingerprint = FingerprintOf(*state);
   return state;
 }
@@ -82,9 +82,9 @@ absl::StatusOr<ShardedTensorStatePtr> MakeStateOf(
     std::shared_ptr<ProcessGroup> group, ShardingSpecPtr spec,
     ShardedTensorMetadata metadata,
     std::shared_ptr<const std::vector<PlacedBox>> boxes,
-    std::shared_ptr<const RemoteAccess> workers, uint64_t view) {
+    std::shared_ptr<const RemoteAccess> workers, Dims view_offsets) {
   std::shared_ptr<ShardedTensorState> state =
-      StateOf(std::move(spec), std::move(metadata), view);
+      StateOf(std::move(spec), std::move(metadata), std::move(view_offsets));
   const std::vector<ShardMetadata>& shards = state->metadata.shards;
   if (boxes == nullptr) {
     const RankResolver resolver = ResolverFor(*group, workers.get());

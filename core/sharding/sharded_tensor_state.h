@@ -31,8 +31,9 @@ struct ShardedTensorState {
   std::vector<int> local_indices;
   // Of size and shards: the same on all ranks.
   uint64_t layout_fingerprint = 0;
-  // Of the boxes that views were cut by; 0 for a tensor that is none.
-  uint64_t view = 0;
+  // Where a view begins in the tensor that it was cut from; empty for a tensor
+  // that is none.
+  Dims view_offsets;
   // Of all of the above but the group.
   uint64_t fingerprint = 0;
 };
@@ -53,12 +54,13 @@ absl::StatusOr<ShardedTensorStatePtr> MakeState(
 
 // The state of a tensor whose metadata is known to be right, `spec` being a
 // rule that builds it. `boxes` are its owners, or null to have them looked up.
-// `view`: see above.
+// `view_offsets`: see above.
 absl::StatusOr<ShardedTensorStatePtr> MakeStateOf(
     std::shared_ptr<ProcessGroup> group, ShardingSpecPtr spec,
     ShardedTensorMetadata metadata,
     std::shared_ptr<const std::vector<PlacedBox>> boxes = nullptr,
-    std::shared_ptr<const RemoteAccess> workers = nullptr, uint64_t view = 0);
+    std::shared_ptr<const RemoteAccess> workers = nullptr,
+    Dims view_offsets = {});
 
 // The same without a group; `local_indices` are the shards that are here.
 ShardedTensorStatePtr MakeStateWithoutGroup(ShardingSpecPtr spec,

@@ -1,14 +1,15 @@
 #include "sherd/core/sharding/sharded_tensor_transfer.h"
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
+#include "sherd/core/base/deviation.h"
 #include "sherd/core/base/error_info.h"
 #include "sherd/core/base/status_macros.h"
 #include "sherd/core/comm/agreement.h"
@@ -40,7 +41,6 @@ struct Side {
 };
 
 struct TransferCall {
-  int64_t failed = 0;
   Side source;
   Side target;
 };
@@ -87,46 +87,61 @@ absl::Status Describe(const ProcessGroup& parent, const ShardedTensor& source,
   return absl::OkStatus();
 }
 
-// The first rank of one side, if all of its ranks say the same. Every rank sees
-// all calls and comes to the same result.
+// Checks that all ranks of one side say the same. Every rank sees all calls and
+// comes to the same result.
+absl::Status CompareSide(ProcessGroup& parent,
+                         absl::Span<const TransferCall> calls,
+                         Side TransferCall::*which, absl::string_view side,
+                         absl::string_view what, const ProcessGroup* group,
+                         absl::FunctionRef<std::string()> describe,
+                         const CollectiveOptions& collective) {
+  std::vector<std::optional<uint64_t>> groups, values;
+  for (const TransferCall& call : calls) {
+    const Side& own = call.*which;
+    const bool takes_part = own.takes_part != 0;
+    groups.push_back(takes_part ? std::optional(own.members) : std::nullopt);
+    values.push_back(takes_part ? std::optional(own.fingerprint)
+                                : std::nullopt);
+  }
+  SHERD_RETURN_IF_ERROR(CompareValues(
+      parent, kOperation, absl::StrCat("has another ", side, " group"), groups,
+      [group] {
+        return absl::StrCat("a group of the global ",
+                            internal::RankList({group->world_ranks().begin(),
+                                                group->world_ranks().end()}));
+      },
+      collective));
+  return CompareValues(parent, kOperation,
+                       absl::StrCat("has another ", side, " ", what), values,
+                       describe, collective);
+}
+
+// The first rank of one side, whose ranks say the same.
 absl::StatusOr<int> FirstOf(absl::Span<const TransferCall> calls,
                             Side TransferCall::*which, absl::string_view side,
                             absl::string_view what) {
-  int first = -1;
-  int64_t count = 0;
+  std::vector<int> present;
   std::vector<int> absent;
   for (size_t rank = 0; rank < calls.size(); ++rank) {
-    const Side& own = calls[rank].*which;
-    if (own.takes_part == 0) {
-      absent.push_back(static_cast<int>(rank));
-      continue;
-    }
-    ++count;
-    if (first < 0) first = static_cast<int>(rank);
-    const Side& expected = calls[static_cast<size_t>(first)].*which;
-    const bool same_group =
-        own.members == expected.members && own.ranks == expected.ranks;
-    if (same_group && own.fingerprint == expected.fingerprint) continue;
-    return WithRank(
-        absl::InvalidArgumentError(absl::StrCat(
-            "transfer: the ", side, " ", same_group ? what : "group",
-            " of rank ", rank, " differs from that of rank ", first)),
-        static_cast<int>(rank));
+    const bool takes_part = (calls[rank].*which).takes_part != 0;
+    (takes_part ? present : absent).push_back(static_cast<int>(rank));
   }
-  if (first < 0) {
+  if (present.empty()) {
     return absl::InvalidArgumentError(
-        absl::StrCat("transfer: no rank has a ", side, " ", what));
+        absl::StrCat("no rank has a ", side, " ", what));
   }
-  const int64_t ranks = (calls[static_cast<size_t>(first)].*which).ranks;
-  if (count == ranks) return first;
+  const int64_t ranks =
+      (calls[static_cast<size_t>(present.front())].*which).ranks;
+  const auto count = static_cast<int64_t>(present.size());
+  if (count == ranks) return present.front();
   // Which of these are in the group only they know.
-  const absl::Status status = absl::InvalidArgumentError(absl::StrCat(
-      "transfer: ", count, " of the ", ranks, " ranks of the ", side,
-      " group came with it, all of them have to; without it came rank ",
-      absl::StrJoin(absent, ", ")));
-  // If there are no others, the first of them is to blame.
+  const absl::Status status = absl::InvalidArgumentError(
+      absl::StrCat(count, " of the ", ranks, " ranks of the ", side,
+                   " group came with it, all of them have to; without it came ",
+                   internal::RankList(absent)));
+  // If there are no others, the first of them deviates.
   if (count + static_cast<int64_t>(absent.size()) != ranks) return status;
-  return WithRank(status, absent[0]);
+  return WithFailedRank(status, absent[0]);
 }
 
 // Metadata in which placements are by global rank, as any group reads them.
@@ -206,28 +221,24 @@ absl::StatusOr<ShardedTensor> AllocateTarget(
   return result;
 }
 
-}  // namespace
-
-absl::StatusOr<ShardedTensor> TransferBetweenGroups(
+absl::StatusOr<ShardedTensor> Transfer(
     ProcessGroup& parent, const ShardedTensor& source,
     const std::shared_ptr<ProcessGroup>& target_group,
     const ShardingSpecPtr& spec, const ReshardOptions& options) {
-  SHERD_RETURN_IF_ERROR(internal::CheckMember(parent, kOperation));
   const CollectiveOptions collective = {.timeout = options.timeout};
   TransferCall call;
   const absl::Status local = Describe(parent, source, target_group, spec, call);
-  call.failed = local.ok() ? 0 : 1;
-  std::vector<TransferCall> calls(static_cast<size_t>(parent.size()));
-  SHERD_RETURN_IF_ERROR(parent.AllGather(
-      absl::MakeConstSpan(reinterpret_cast<const std::byte*>(&call),
-                          sizeof(call)),
-      absl::MakeSpan(reinterpret_cast<std::byte*>(calls.data()),
-                     calls.size() * sizeof(call)),
+  SHERD_ASSIGN_OR_RETURN(
+      const std::vector<TransferCall> calls,
+      AgreeAndTell(parent, kOperation, local, {}, call, collective));
+  SHERD_RETURN_IF_ERROR(CompareSide(
+      parent, calls, &TransferCall::source, "source", "tensor",
+      source.defined() ? source.group().get() : nullptr,
+      [&] { return internal::DescribeForAgreement("source", source); },
       collective));
-  if (std::any_of(calls.begin(), calls.end(),
-                  [](const TransferCall& c) { return c.failed != 0; })) {
-    return Agree(parent, kOperation, local, 0, collective);
-  }
+  SHERD_RETURN_IF_ERROR(CompareSide(
+      parent, calls, &TransferCall::target, "target", "layout",
+      target_group.get(), [&] { return spec->ToString(); }, collective));
   SHERD_ASSIGN_OR_RETURN(
       const int source_root,
       FirstOf(calls, &TransferCall::source, "source", "tensor"));
@@ -247,18 +258,30 @@ absl::StatusOr<ShardedTensor> TransferBetweenGroups(
     made = target.status();
     if (target.ok()) result = *std::move(target);
   }
-  SHERD_RETURN_IF_ERROR(Agree(parent, kOperation, made, 0, collective));
+  SHERD_RETURN_IF_ERROR(Agree(parent, kOperation, made, {}, collective));
   SHERD_ASSIGN_OR_RETURN(
       const ShardedTensorMetadata to,
       Share(parent, target_root, internal::ShardedTensorAccess::StateOf(result),
             collective));
   const uint64_t fingerprint = internal::FingerprintOfCall(
       calls[static_cast<size_t>(source_root)].source.fingerprint,
-      calls[static_cast<size_t>(target_root)].target.fingerprint, options);
+      calls[static_cast<size_t>(target_root)].target.fingerprint);
   SHERD_RETURN_IF_ERROR(RunReshard(
       parent, kOperation, Prepare(parent, from, to, source, result, options),
-      fingerprint, options.timeout));
+      {fingerprint}, options.timeout));
   return result;
+}
+
+}  // namespace
+
+absl::StatusOr<ShardedTensor> TransferBetweenGroups(
+    ProcessGroup& parent, const ShardedTensor& source,
+    const std::shared_ptr<ProcessGroup>& target_group,
+    const ShardingSpecPtr& spec, const ReshardOptions& options) {
+  SHERD_RETURN_IF_ERROR(internal::CheckMember(parent, kOperation));
+  return InOperation(kOperation,
+                     Transfer(parent, source, target_group, spec, options),
+                     parent.name());
 }
 
 }  // namespace sherd

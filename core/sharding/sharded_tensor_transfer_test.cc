@@ -197,7 +197,9 @@ TEST(TransferTest, AWrongSourceIsTheSameErrorOnAllRanks) {
         if (all.rank() == 1) call.source.SetRequiresGrad(true);
       },
       kInvalid,
-      "transfer: the source tensor of rank 1 differs from that of rank 0", 1);
+      "transfer: a rank has another source tensor: rank 1 passed source with "
+      "requires_grad true; rank 0 passed source with requires_grad false",
+      std::nullopt);
   ExpectTransferError(
       [](Call& call, ProcessGroup& all) {
         if (all.rank() != 2) return;
@@ -240,8 +242,8 @@ TEST(TransferTest, AWrongTargetIsTheSameErrorOnAllRanks) {
       [](Call& call, ProcessGroup& all) {
         if (all.rank() == 3) call.spec = ChunksOn(0, {2, 3});
       },
-      kInvalid,
-      "transfer: the target layout of rank 3 differs from that of rank 2", 3);
+      kInvalid, "transfer: a rank has another target layout: rank 3 passed ",
+      std::nullopt);
   ExpectTransferError(
       [](Call& call, ProcessGroup&) {
         call.spec = ChunksOn(0, {0, 2});
@@ -276,9 +278,11 @@ TEST(TransferTest, AWrongTargetIsTheSameErrorOnAllRanks) {
                               ChunksOn(0, {1}))
             .status();
     EXPECT_THAT(status, StatusIs(kInvalid,
-                                 "transfer: the target group of rank 1 "
-                                 "differs from that of rank 0"));
-    EXPECT_EQ(ErrorRank(status), 1);
+                                 "transfer: a rank has another target group: "
+                                 "rank 1 passed a group of the global ranks "
+                                 "1, 2; rank 0 passed a group of the global "
+                                 "ranks 0, 1"));
+    EXPECT_EQ(ErrorRank(status), std::nullopt);
   });
   // A rank between two groups.
   RunLocalRanks(3, [](ProcessGroup& all) {

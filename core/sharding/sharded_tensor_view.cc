@@ -6,7 +6,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "sherd/core/base/status_macros.h"
-#include "sherd/core/comm/agreement.h"
 #include "sherd/core/sharding/local_shards.h"
 #include "sherd/core/sharding/reshard_plan.h"
 #include "sherd/core/sharding/sharded_tensor.h"
@@ -81,11 +80,11 @@ absl::StatusOr<Tensor> CutTensor(const Shard& shard, const ShardMetadata& part,
   return shard.tensor.Narrow(at, part.sizes);
 }
 
-uint64_t ViewOf(uint64_t base, absl::Span<const int64_t> offsets) {
-  Fingerprint view;
-  view.Add(static_cast<int64_t>(base));
-  for (const int64_t x : offsets) view.Add(x);
-  return view.value();
+// Where a view of a view begins, or of a tensor whose own place is empty.
+Dims ViewOffsets(Dims base, absl::Span<const int64_t> offsets) {
+  base.resize(offsets.size(), 0);
+  for (size_t d = 0; d < offsets.size(); ++d) base[d] += offsets[d];
+  return base;
 }
 
 // What is left of a tensor in a box.
@@ -163,7 +162,7 @@ absl::StatusOr<ShardedTensor> ShardedTensor::Narrow(
       internal::MakeStateOf(
           group(), std::move(spec), std::move(cut.metadata),
           std::make_shared<const std::vector<PlacedBox>>(std::move(cut.boxes)),
-          state().workers, ViewOf(state().view, offsets)));
+          state().workers, ViewOffsets(state().view_offsets, offsets)));
   return ShardedTensor(std::move(narrowed), std::move(shards));
 }
 
