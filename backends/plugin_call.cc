@@ -63,7 +63,11 @@ absl::Status ToStatus(sherd_code code, const sherd_error_v0& error, int size) {
   }
   absl::Status status(ToStatusCode(code), text);
   if (!knows_peer) return status;
-  return WithRank(std::move(status), error.peer);
+  // Of anything else the peer is where it happened, and no failed member.
+  const bool failed = code == SHERD_PEER_LOST || code == SHERD_TIMEOUT ||
+                      code == SHERD_INVALID_ARGUMENT;
+  return failed ? WithFailedRank(std::move(status), error.peer)
+                : WithRank(std::move(status), error.peer);
 }
 
 }  // namespace sherd::internal

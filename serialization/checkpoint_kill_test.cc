@@ -6,6 +6,7 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "sherd/core/base/error_info.h"
 #include "sherd/core/base/file.h"
@@ -26,6 +27,7 @@ namespace {
 using sherd::testing::IsOk;
 using sherd::testing::KillRankAt;
 using sherd::testing::StatusIs;
+using ::testing::StartsWith;
 
 const Dims kSize = {1500, 61};
 
@@ -69,7 +71,9 @@ class CheckpointKillTest : public sherd::testing::DistributedTest {
     const absl::Status status = SaveCheckpoint(path(), {{"t", MakeTensor(2)}});
     EXPECT_NE(rank(), victim) << "survived";
     EXPECT_THAT(status, StatusIs(absl::StatusCode::kUnavailable));
-    EXPECT_EQ(ErrorRank(status), victim) << status;
+    EXPECT_EQ(FailedRank(status), victim) << status;
+    EXPECT_THAT(status.message(), StartsWith("save \""));
+    EXPECT_EQ(GetErrorInfo(status).operation, "save_checkpoint");
     EXPECT_EQ(SeedOnDisk(), replaced ? 2 : 1);
   }
 
@@ -86,7 +90,8 @@ class CheckpointKillTest : public sherd::testing::DistributedTest {
         LoadCheckpoint(path(), {{"t", *columns}}, nullptr, options);
     EXPECT_NE(rank(), victim) << "survived";
     EXPECT_THAT(loaded, StatusIs(absl::StatusCode::kUnavailable));
-    EXPECT_EQ(ErrorRank(loaded.status()), victim) << loaded.status();
+    EXPECT_EQ(FailedRank(loaded.status()), victim) << loaded.status();
+    EXPECT_THAT(loaded.status().message(), StartsWith("load \""));
     EXPECT_EQ(SeedOnDisk(), 1);
   }
 

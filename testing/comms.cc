@@ -281,9 +281,10 @@ absl::Status Comms::TearDown(Leaving leaving) {
   if (group_ == nullptr) return status;
   Phase("Destroy");
   if (leaving == Leaving::kFailed && HasOutstanding(*group_)) {
-    group_->Abort(WithRank(absl::AbortedError(absl::StrCat(
-                               "rank ", place_.rank, " ended its test early")),
-                           place_.rank));
+    group_->Abort(
+        WithFailedRank(absl::AbortedError(absl::StrCat(
+                           "rank ", place_.rank, " ended its test early")),
+                       place_.rank));
   }
   status.Update(group_->Destroy());
   group_.reset();

@@ -365,7 +365,7 @@ absl::Status ExternalRanks::CompareRanks(const std::string& own,
     }
   }
   if (!absent.empty()) {
-    refusal = WithRank(
+    refusal = WithFailedRank(
         absl::DeadlineExceededError(absl::StrCat(
             "ranks that did not come in time: ", absl::StrJoin(absent, ", "))),
         absent[0]);
@@ -385,9 +385,9 @@ absl::StatusOr<std::string> ExternalRanks::Await(const std::string& key,
             deadline, Deadline::After(gone ? absl::ZeroDuration() : kLook)));
     if (value.ok() || !absl::IsDeadlineExceeded(value.status())) return value;
     if (gone) {
-      return WithRank(absl::UnavailableError(absl::StrCat(
-                          "the process of rank ", peer, " has ended")),
-                      peer);
+      return WithFailedRank(absl::UnavailableError(absl::StrCat(
+                                "the process of rank ", peer, " has ended")),
+                            peer);
     }
     if (deadline.HasPassed() &&
         StateOf(processes_[peer]) == ProcessState::kUnknown) {

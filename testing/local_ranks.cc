@@ -27,9 +27,9 @@ absl::Status CurrentException(int rank) {
     what = absl::StrCat("an exception: ", exception.what());
   } catch (...) {
   }
-  return WithRank(absl::AbortedError(absl::StrCat("the body of rank ", rank,
-                                                  " ended with ", what)),
-                  rank);
+  return WithFailedRank(absl::AbortedError(absl::StrCat(
+                            "the body of rank ", rank, " ended with ", what)),
+                        rank);
 }
 
 void RunRank(const InitOptions& options,

@@ -279,7 +279,7 @@ void ThreadedRun::AwaitRanks() {
   }
   if (early) {
     if (AwaitAll(Deadline::Earlier(deadline_, Deadline::After(grace_)))) return;
-    EndWaits(WithRank(
+    EndWaits(WithFailedRank(
         absl::UnavailableError(absl::StrCat(
             "rank ", *early, " has failed or skipped, and left the test")),
         *early));

@@ -184,7 +184,7 @@ absl::StatusOr<std::string> FailureBoard::AwaitMember(int rank,
         Deadline::Earlier(deadline, ended ? Now() : Deadline::After(kLook)));
     if (!absl::IsDeadlineExceeded(member.status())) return member;
     if (ended) {
-      return WithRank(
+      return WithFailedRank(
           absl::UnavailableError(absl::StrCat("rank ", rank, " died (process ",
                                               ProcessNumber(expected_[rank]),
                                               " is gone) before it joined")),
@@ -214,7 +214,7 @@ absl::Status FailureBoard::Join(Deadline deadline) {
       for (int r = rank; r < size_; ++r) {
         if (!store_->Get(MemberKey(r), Now()).ok()) missing.push_back(r);
       }
-      return WithRank(
+      return WithFailedRank(
           absl::DeadlineExceededError(absl::StrCat(
               missing.size() == 1 ? "rank " : "ranks ",
               absl::StrJoin(missing, ", "), " of ", size_,
@@ -226,10 +226,10 @@ absl::Status FailureBoard::Join(Deadline deadline) {
     const std::pair<std::string, std::string> fields =
         absl::StrSplit(*member, absl::MaxSplits(' ', 1));
     if (fields.first != absl::StrCat(size_)) {
-      return WithRank(absl::InvalidArgumentError(absl::StrCat(
-                          "rank ", rank, " says that the world size is ",
-                          fields.first, ", rank ", rank_, " says ", size_)),
-                      rank);
+      // These are two ranks of several: who deviates is not known.
+      return absl::InvalidArgumentError(
+          absl::StrCat("rank ", rank, " says that the world size is ",
+                       fields.first, ", rank ", rank_, " says ", size_));
     }
     processes_[rank] = fields.second;
   }
@@ -262,14 +262,14 @@ absl::StatusOr<std::vector<std::string>> FailureBoard::Exchange(
       if (!absl::IsDeadlineExceeded(found.status())) return found.status();
       if (lost) {
         const Verdict verdict = FindCulprit(*lost, "gave up");
-        return WithRank(absl::UnavailableError(absl::StrCat(
-                            "rank ", verdict.rank, ": ", verdict.cause)),
-                        verdict.rank);
+        return WithFailedRank(absl::UnavailableError(absl::StrCat(
+                                  "rank ", verdict.rank, ": ", verdict.cause)),
+                              verdict.rank);
       }
       if (deadline.HasPassed()) {
-        return WithRank(absl::DeadlineExceededError(absl::StrCat(
-                            "rank ", rank, " did not come in time")),
-                        rank);
+        return WithFailedRank(absl::DeadlineExceededError(absl::StrCat(
+                                  "rank ", rank, " did not come in time")),
+                              rank);
       }
       // What it wrote before its end is looked for once more.
       const bool ended = StateOf(processes_[rank]) == ProcessState::kEnded;

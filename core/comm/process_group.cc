@@ -570,7 +570,7 @@ absl::Status ProcessGroup::PostAndWait(const CollectiveDesc& desc) {
     }
     if (comparison_ == nullptr) continue;
     if (const std::optional<int> failed = comparison_->FailedRank()) {
-      return WithRank(absl::UnavailableError("gave up"), *failed);
+      return WithFailedRank(absl::UnavailableError("gave up"), *failed);
     }
   }
   return absl::OkStatus();
@@ -615,20 +615,20 @@ absl::Status ProcessGroup::FindCause(std::optional<int> peer,
       board_->FindCulprit(*peer, symptom.message());
   // A rank that is gone is a lost peer even where only time told.
   const absl::StatusCode code = verdict.code.value_or(symptom.code());
-  return WithRank(absl::Status(code, code == absl::StatusCode::kInvalidArgument
-                                         ? verdict.cause
-                                         : absl::StrCat("rank ", verdict.rank,
-                                                        ": ", verdict.cause)),
-                  verdict.rank);
+  return WithFailedRank(
+      absl::Status(
+          code, code == absl::StatusCode::kInvalidArgument
+                    ? verdict.cause
+                    : absl::StrCat("rank ", verdict.rank, ": ", verdict.cause)),
+      verdict.rank);
 }
 
 absl::Status ProcessGroup::Refusal(const CollectiveDesc& desc) const {
   const absl::Status status = health();
-  const std::optional<int> blamed = ErrorRank(status);
   absl::Status refused = absl::FailedPreconditionError(
       absl::StrCat("the group is not usable any more: ", status.message()));
-  if (blamed) refused = WithRank(std::move(refused), *blamed);
-  return Describe(desc, std::move(refused));
+  return Describe(desc,
+                  WithErrorInfo(std::move(refused), GetErrorInfo(status)));
 }
 
 absl::Status ProcessGroup::Describe(const CollectiveDesc& desc,

@@ -12,6 +12,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
+#include "sherd/core/base/deviation.h"
 #include "sherd/core/base/error_info.h"
 #include "sherd/core/base/logging.h"
 #include "sherd/core/base/status_macros.h"
@@ -176,14 +177,17 @@ absl::Status ProcessGroup::ConnectDevice(Deadline deadline,
     statuses.push_back(facts.back().status);
   }
   SHERD_RETURN_IF_ERROR(part(FirstError(statuses)));
-  for (int r = 1; r < size(); ++r) {
-    if (facts[r].library_version == facts[0].library_version) continue;
-    return part(WithRank(
-        absl::FailedPreconditionError(absl::StrCat(
-            "rank 0 has \"", facts[0].library_version, "\" and rank ", r, " \"",
-            facts[r].library_version,
-            "\", expected one version of the vendor's library on all ranks")),
-        r));
+  std::vector<std::optional<std::string>> versions;
+  for (const DeviceFacts& fact : facts) {
+    versions.push_back(absl::StrCat("\"", fact.library_version, "\""));
+  }
+  if (const internal::Deviation deviation = internal::FindDeviation(versions);
+      deviation.Exists()) {
+    const absl::Status status = absl::FailedPreconditionError(absl::StrCat(
+        deviation.ToText("loaded", [&](int r) { return *versions[r]; }),
+        ", expected one version of the vendor's library on all ranks"));
+    const std::optional<int> failed = deviation.Rank();
+    return part(failed ? WithFailedRank(status, *failed) : status);
   }
   CommunicatorOptions options = OptionsForCommunicator(deadline);
   options.device = options_.device.index;
@@ -517,7 +521,7 @@ absl::Status ProcessGroup::DeviceOwner::Trouble() {
   const std::optional<int> failed = group_.comparison_->FailedRank();
   // This rank's own failure is on its way to everybody.
   if (!failed || *failed == group_.rank()) return absl::OkStatus();
-  return WithRank(absl::UnavailableError("gave up"), *failed);
+  return WithFailedRank(absl::UnavailableError("gave up"), *failed);
 }
 
 absl::Status ProcessGroup::DeviceOwner::LostRank(const CollectiveDesc& call) {
@@ -526,28 +530,28 @@ absl::Status ProcessGroup::DeviceOwner::LostRank(const CollectiveDesc& call) {
     const std::optional<int> left = group_.comparison_->RankThatLeft(
         message ? std::numeric_limits<uint64_t>::max() : call.sequence);
     if (left && (!message || *left == call.root)) {
-      return WithRank(absl::UnavailableError("left the group"), *left);
+      return WithFailedRank(absl::UnavailableError("left the group"), *left);
     }
   }
   const internal::FailureBoard& board = *group_.board_;
   for (int r = 0; r < group_.size(); ++r) {
     if (r == group_.rank()) continue;
     if (internal::StateOf(board.process(r)) == internal::ProcessState::kEnded) {
-      return WithRank(absl::UnavailableError("its process is gone"), r);
+      return WithFailedRank(absl::UnavailableError("its process is gone"), r);
     }
   }
   // Those elsewhere can only say it themselves.
   if (group_.one_host_ || ++looks_ % 10 != 0) return absl::OkStatus();
   if (const std::optional<int> suspect = board.FirstSuspect()) {
-    return WithRank(absl::UnavailableError("gave up"), *suspect);
+    return WithFailedRank(absl::UnavailableError("gave up"), *suspect);
   }
   return absl::OkStatus();
 }
 
 absl::Status ProcessGroup::DeviceOwner::Late(const CollectiveDesc& call) {
   if (IsPointToPoint(call.op)) {
-    return WithRank(absl::DeadlineExceededError("it did not end in time"),
-                    call.root);
+    return WithFailedRank(absl::DeadlineExceededError("it did not end in time"),
+                          call.root);
   }
   std::vector<int> behind;
   if (group_.comparison_ != nullptr) {
@@ -558,10 +562,11 @@ absl::Status ProcessGroup::DeviceOwner::Late(const CollectiveDesc& call) {
         "it did not end in time on the device, though no rank is known to be "
         "late: what stands before it in the stream may not have ended");
   }
-  return WithRank(absl::DeadlineExceededError(absl::StrCat(
-                      behind.size() == 1 ? "rank " : "ranks ",
-                      absl::StrJoin(behind, ", "), " did not come in time")),
-                  behind.front());
+  return WithFailedRank(
+      absl::DeadlineExceededError(
+          absl::StrCat(behind.size() == 1 ? "rank " : "ranks ",
+                       absl::StrJoin(behind, ", "), " did not come in time")),
+      behind.front());
 }
 
 absl::Status ProcessGroup::DeviceOwner::Fail(const CollectiveDesc& call,

@@ -133,7 +133,12 @@ absl::StatusOr<Rendezvous> MeetAtServer(const RendezvousOptions& options,
     absl::Status status = Annotate(
         store.status(),
         absl::StrCat("the store of rank 0 at ", HostAndPort(address, port)));
-    return rank == 0 ? status : WithRank(std::move(status), 0);
+    if (rank == 0) return status;
+    // A wrong secret is no failure of rank 0.
+    const bool came =
+        !absl::IsUnavailable(status) && !absl::IsDeadlineExceeded(status);
+    return came ? WithRank(std::move(status), 0)
+                : WithFailedRank(std::move(status), 0);
   }
   SHERD_ASSIGN_OR_RETURN(
       std::unique_ptr<StoreLife> life,

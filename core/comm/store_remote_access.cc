@@ -113,9 +113,10 @@ class StoreRemoteAccess final : public RemoteAccess {
     SHERD_ASSIGN_OR_RETURN(const bool gone,
                            options_.store->Contains(GoneKey(rank)));
     if (gone) {
-      return WithRank(absl::UnavailableError(absl::StrCat(
-                          workers_[rank], " has ended its remote access")),
-                      rank);
+      return WithFailedRank(
+          absl::UnavailableError(
+              absl::StrCat(workers_[rank], " has ended its remote access")),
+          rank);
     }
     absl::StatusOr<std::string> packed = options_.store->Get(
         Place(rank, key), Deadline::After(absl::ZeroDuration()));

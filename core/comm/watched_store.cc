@@ -42,7 +42,7 @@ Answer WatchedStore::Watch(Deadline deadline,
     answer = ask(Deadline::After(absl::ZeroDuration()));
     if (!absl::IsDeadlineExceeded(StatusOf(answer))) return answer;
     lost_.store(*lost, std::memory_order_relaxed);
-    return WithRank(
+    return WithFailedRank(
         absl::UnavailableError(absl::StrCat(
             "rank ", *lost, " is lost: ", StatusOf(answer).message())),
         *lost);
