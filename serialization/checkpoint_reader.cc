@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "sherd/core/base/error_info.h"
+#include "sherd/core/base/printable_text.h"
 #include "sherd/core/base/status_macros.h"
 #include "sherd/core/tensor/shape.h"
 #include "sherd/serialization/manifest_codec.h"
@@ -20,17 +21,17 @@ absl::Status CheckSlice(const ManifestTensor& tensor,
   const size_t rank = tensor.sizes.size();
   if (offsets.size() != rank || sizes.size() != rank) {
     return absl::InvalidArgumentError(
-        absl::StrCat("tensor \"", tensor.name, "\" has ", rank,
+        absl::StrCat("tensor ", Quoted(tensor.name), " has ", rank,
                      " dimensions, but the slice has ", offsets.size(),
                      " offsets and ", sizes.size(), " sizes"));
   }
   for (size_t d = 0; d < rank; ++d) {
     if (offsets[d] < 0 || sizes[d] < 0 || offsets[d] > tensor.sizes[d] ||
         sizes[d] > tensor.sizes[d] - offsets[d]) {
-      return absl::OutOfRangeError(
-          absl::StrCat("the slice of ", FormatDims(sizes), " at ",
-                       FormatDims(offsets), " is not inside tensor \"",
-                       tensor.name, "\", which is ", FormatDims(tensor.sizes)));
+      return absl::OutOfRangeError(absl::StrCat(
+          "the slice of ", FormatDims(sizes), " at ", FormatDims(offsets),
+          " is not inside tensor ", Quoted(tensor.name), ", which is ",
+          FormatDims(tensor.sizes)));
     }
   }
   return absl::OkStatus();

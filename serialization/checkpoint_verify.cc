@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/types/span.h"
+#include "sherd/core/base/printable_text.h"
 #include "sherd/core/base/status_macros.h"
 #include "sherd/serialization/checkpoint_reader.h"
 #include "sherd/serialization/crc32c.h"
@@ -153,9 +154,9 @@ class Verifier {
           entry.shape != shape ||
           expected.data_begin + entry.begin != shard.file_offset) {
         return absl::DataLossError(absl::StrCat(
-            path, ": at offset ", shard.file_offset, " the manifest has \"",
-            key, "\", ", Name(tensor.dtype), " ", FormatDims(shard.sizes),
-            ", but the header has \"", entry.name.substr(0, 200), "\", ",
+            path, ": at offset ", shard.file_offset, " the manifest has ",
+            Quoted(key), ", ", Name(tensor.dtype), " ", FormatDims(shard.sizes),
+            ", but the header has ", Quoted(entry.name.substr(0, 200)), ", ",
             entry.dtype_name, " ", FormatDims(entry.shape), " at ",
             expected.data_begin + entry.begin));
       }

@@ -10,6 +10,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "sherd/core/base/checked_math.h"
+#include "sherd/core/base/printable_text.h"
 #include "sherd/core/base/status_macros.h"
 #include "sherd/core/sharding/shard_metadata.h"
 #include "sherd/core/sharding/shard_validation.h"
@@ -19,11 +20,6 @@ namespace sherd {
 namespace {
 
 constexpr size_t kMaxTextBytes = 1024;
-
-std::string Quote(absl::string_view text) {
-  return absl::StrCat("\"", text.substr(0, 200),
-                      text.size() > 200 ? "…\"" : "\"");
-}
 
 absl::Status CheckText(absl::string_view what, absl::string_view text) {
   if (text.size() <= kMaxTextBytes && IsValidUtf8(text)) {
@@ -72,7 +68,7 @@ absl::Status CheckTensor(const ManifestTensor& tensor) {
         absl::StrCat("a tensor name of ", tensor.name.size(),
                      " bytes is empty, too long or not UTF-8"));
   }
-  const std::string where = absl::StrCat("tensor ", Quote(tensor.name));
+  const std::string where = absl::StrCat("tensor ", Quoted(tensor.name));
   if (const auto bytes = NumBytes(tensor.sizes, tensor.dtype); !bytes.ok()) {
     return absl::DataLossError(
         absl::StrCat(where, ": ", bytes.status().message()));
@@ -102,7 +98,7 @@ absl::Status CheckBox(const ManifestTensor& tensor,
   }
   if (inside) return absl::OkStatus();
   return absl::DataLossError(
-      absl::StrCat("tensor ", Quote(tensor.name), ": the shard of ",
+      absl::StrCat("tensor ", Quoted(tensor.name), ": the shard of ",
                    FormatDims(shard.sizes), " at ", FormatDims(shard.offsets),
                    " is not inside ", FormatDims(tensor.sizes)));
 }
@@ -110,7 +106,7 @@ absl::Status CheckBox(const ManifestTensor& tensor,
 absl::Status CheckPlace(const Manifest& manifest, const ManifestTensor& tensor,
                         const ManifestShard& shard) {
   const std::string where =
-      absl::StrCat("tensor ", Quote(tensor.name), ": the shard at ",
+      absl::StrCat("tensor ", Quoted(tensor.name), ": the shard at ",
                    FormatDims(shard.offsets));
   if (shard.placement < 0 ||
       shard.placement >= static_cast<int64_t>(manifest.placements.size())) {
@@ -151,7 +147,7 @@ absl::Status CheckCover(const ManifestTensor& tensor) {
   if (status.ok()) status = ValidateCover(shards, tensor.sizes);
   if (status.ok()) return status;
   return absl::DataLossError(
-      absl::StrCat("tensor ", Quote(tensor.name), ": ", status.message()));
+      absl::StrCat("tensor ", Quoted(tensor.name), ": ", status.message()));
 }
 
 // Whether the shards fill the data of each file without gap or overlap.
@@ -182,7 +178,7 @@ absl::Status CheckFilesAreFilled(const Manifest& manifest) {
          ++next) {
       if (ranges[next].begin != position) {
         return absl::DataLossError(absl::StrCat(
-            "file ", file.name, ": tensor ", Quote(ranges[next].tensor->name),
+            "file ", file.name, ": tensor ", Quoted(ranges[next].tensor->name),
             " begins at offset ", ranges[next].begin, ", expected ", position,
             ": an overlap or a hole"));
       }
@@ -203,7 +199,7 @@ absl::Status CheckChunks(const Manifest& manifest) {
     for (const ManifestShard& shard : tensor.shards) {
       if (shard.first_chunk != next) {
         return absl::DataLossError(
-            absl::StrCat("tensor ", Quote(tensor.name), ": the shard at ",
+            absl::StrCat("tensor ", Quoted(tensor.name), ": the shard at ",
                          FormatDims(shard.offsets), " has its CRCs from ",
                          shard.first_chunk, " on, expected ", next));
       }
@@ -247,9 +243,9 @@ absl::StatusOr<const ManifestTensor*> Manifest::Find(
     absl::StrAppend(&known, i == 0 ? ", among them " : ", ",
                     tensors[i].name.substr(0, 200));
   }
-  return absl::NotFoundError(absl::StrCat("the checkpoint has no tensor \"",
-                                          name, "\"; it has ", tensors.size(),
-                                          known));
+  return absl::NotFoundError(absl::StrCat("the checkpoint has no tensor ",
+                                          Quoted(name), "; it has ",
+                                          tensors.size(), known));
 }
 
 std::string ShardKey(absl::string_view tensor_name,
@@ -294,7 +290,7 @@ absl::Status ValidateManifest(const Manifest& manifest) {
   for (const ManifestTensor& tensor : manifest.tensors) {
     if (previous != nullptr && previous->name >= tensor.name) {
       return absl::DataLossError(absl::StrCat(
-          "tensor ", Quote(tensor.name), " follows ", Quote(previous->name),
+          "tensor ", Quoted(tensor.name), " follows ", Quoted(previous->name),
           ", expected each name once, in order"));
     }
     previous = &tensor;

@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "sherd/core/base/checked_math.h"
 #include "sherd/core/base/error_info.h"
+#include "sherd/core/base/printable_text.h"
 #include "sherd/core/base/status_macros.h"
 #include "sherd/core/tensor/storage.h"
 #include "sherd/core/tensor/strided_copy.h"
@@ -68,13 +69,13 @@ absl::Status CheckFits(const std::string& path, const SafetensorsEntry& entry,
   if (SafetensorsDTypeName(tensor.dtype()) != entry.dtype_name ||
       absl::MakeConstSpan(sizes) != absl::MakeConstSpan(entry.shape)) {
     return absl::InvalidArgumentError(absl::StrCat(
-        path, ": tensor \"", entry.name, "\" is ", entry.dtype_name, " ",
+        path, ": tensor ", Quoted(entry.name), " is ", entry.dtype_name, " ",
         FormatDims(entry.shape), " in the file, but the one in memory is ",
         SafetensorsDTypeName(tensor.dtype()), " ", FormatDims(sizes)));
   }
   if (tensor.numel() != 0 && tensor.data() == nullptr) {
     return absl::FailedPreconditionError(absl::StrCat(
-        path, ": tensor \"", entry.name, "\" in memory has no data"));
+        path, ": tensor ", Quoted(entry.name), " in memory has no data"));
   }
   return absl::OkStatus();
 }
@@ -129,9 +130,9 @@ absl::StatusOr<const SafetensorsEntry*> SafetensorsFile::Find(
     absl::StrAppend(&known, i == 0 ? ", among them " : ", ",
                     entries()[i].name.substr(0, 200));
   }
-  return absl::NotFoundError(absl::StrCat(path_, " has no tensor \"", name,
-                                          "\"; it has ", entries().size(),
-                                          known));
+  return absl::NotFoundError(absl::StrCat(path_, " has no tensor ",
+                                          Quoted(name), "; it has ",
+                                          entries().size(), known));
 }
 
 absl::Status SafetensorsFile::ReadTensorInto(absl::string_view name,
@@ -141,7 +142,7 @@ absl::Status SafetensorsFile::ReadTensorInto(absl::string_view name,
   if (destination.numel() == 0) return absl::OkStatus();
   if (!destination.writable()) {
     return absl::FailedPreconditionError(absl::StrCat(
-        path_, ": the destination of tensor \"", name, "\" is read-only"));
+        path_, ": the destination of tensor ", Quoted(name), " is read-only"));
   }
   const Dims zeros(destination.dim(), 0);
   std::vector<std::byte> staging;
@@ -185,17 +186,17 @@ absl::StatusOr<Tensor> SafetensorsFile::ReadSlice(
   if (offsets.size() != entry->shape.size() ||
       sizes.size() != entry->shape.size()) {
     return absl::InvalidArgumentError(
-        absl::StrCat(path_, ": tensor \"", name, "\" has ", entry->shape.size(),
-                     " dimensions, but the slice has ", offsets.size(),
-                     " offsets and ", sizes.size(), " sizes"));
+        absl::StrCat(path_, ": tensor ", Quoted(name), " has ",
+                     entry->shape.size(), " dimensions, but the slice has ",
+                     offsets.size(), " offsets and ", sizes.size(), " sizes"));
   }
   for (size_t d = 0; d < sizes.size(); ++d) {
     if (offsets[d] < 0 || sizes[d] < 0 || offsets[d] > entry->shape[d] ||
         sizes[d] > entry->shape[d] - offsets[d]) {
       return absl::OutOfRangeError(
           absl::StrCat(path_, ": the slice of ", FormatDims(sizes), " at ",
-                       FormatDims(offsets), " is not inside tensor \"", name,
-                       "\", which is ", FormatDims(entry->shape)));
+                       FormatDims(offsets), " is not inside tensor ",
+                       Quoted(name), ", which is ", FormatDims(entry->shape)));
     }
   }
   SHERD_ASSIGN_OR_RETURN(Tensor tensor,
@@ -222,8 +223,8 @@ absl::StatusOr<Tensor> SafetensorsFile::MapTensor(
       Tensor::FromStorage(std::move(storage), 0, entry->shape, entry->dtype);
   if (!tensor.ok()) {
     return Annotate(tensor.status(),
-                    absl::StrCat(path_, ": tensor \"", name, "\" at offset ",
-                                 data_begin_ + entry->begin));
+                    absl::StrCat(path_, ": tensor ", Quoted(name),
+                                 " at offset ", data_begin_ + entry->begin));
   }
   return tensor;
 }
@@ -242,7 +243,7 @@ struct SafetensorsWriter::State {
     const auto it = index.find(name);
     if (it != index.end()) return it->second;
     return absl::NotFoundError(
-        absl::StrCat(path, " was created without a tensor \"", name, "\""));
+        absl::StrCat(path, " was created without a tensor ", Quoted(name)));
   }
 
   absl::Status Write(const SafetensorsEntry& entry, int64_t offset,
@@ -335,7 +336,7 @@ absl::Status SafetensorsWriter::WriteAt(absl::string_view name,
       static_cast<int64_t>(bytes.size()) > entry->nbytes() - byte_offset) {
     return absl::OutOfRangeError(absl::StrCat(
         state_->path, ": ", bytes.size(), " bytes at offset ", byte_offset,
-        " end past tensor \"", name, "\", which has ", entry->nbytes()));
+        " end past tensor ", Quoted(name), ", which has ", entry->nbytes()));
   }
   return state_->Write(*entry, byte_offset, bytes);
 }

@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "sherd/core/base/checked_math.h"
 #include "sherd/core/base/error_info.h"
+#include "sherd/core/base/printable_text.h"
 #include "sherd/core/base/status_macros.h"
 
 namespace sherd {
@@ -22,7 +23,7 @@ using Json = nlohmann::json;
 
 constexpr char kMetadataKey[] = "__metadata__";
 // Messages quote names; a hostile one does not get to fill the log.
-constexpr size_t kMaxQuoted = 200;
+constexpr size_t kMaxShown = 200;
 
 struct DTypeName {
   DType dtype;
@@ -43,23 +44,6 @@ std::optional<DType> FindDType(absl::string_view name) {
     if (entry.name == name) return entry.dtype;
   }
   return std::nullopt;
-}
-
-std::string Quote(absl::string_view text) {
-  if (text.size() <= kMaxQuoted) return absl::StrCat("\"", text, "\"");
-  // Not in the middle of a UTF-8 sequence.
-  size_t end = kMaxQuoted;
-  while (end > 0 && (text[end] & 0xc0) == 0x80) --end;
-  return absl::StrCat("\"", text.substr(0, end), "…\"");
-}
-
-// What a parser says about bytes that may be no text at all.
-std::string Printable(absl::string_view text) {
-  std::string printable(text.substr(0, kMaxQuoted));
-  for (char& c : printable) {
-    if (c < ' ' || c > '~') c = '?';
-  }
-  return printable;
 }
 
 // A JSON string. Never throws: what is not UTF-8 is replaced.
@@ -105,7 +89,7 @@ class HeaderBuilder : public nlohmann::json_sax<Json> {
     }
     if (place_ == Place::kMetadata) {
       if (header_.metadata.contains(key)) {
-        return Refuse(absl::StrCat("has the key ", Quote(key), " twice"),
+        return Refuse(absl::StrCat("has the key ", Quoted(key), " twice"),
                       kMetadataKey);
       }
       metadata_key_ = std::move(key);
@@ -160,8 +144,8 @@ class HeaderBuilder : public nlohmann::json_sax<Json> {
       const std::optional<DType> dtype = FindDType(value);
       if (!dtype.has_value()) {
         return Fail(absl::UnimplementedError(
-            absl::StrCat("tensor ", Quote(entry_.name), " has the dtype ",
-                         Quote(value), ", which Sherd does not know")));
+            absl::StrCat("tensor ", Quoted(entry_.name), " has the dtype ",
+                         Quoted(value), ", which Sherd does not know")));
       }
       entry_.dtype = *dtype;
       entry_.dtype_name = std::move(value);
@@ -188,7 +172,7 @@ class HeaderBuilder : public nlohmann::json_sax<Json> {
     }
     if (entry_.shape.size() == kMaxRank) {
       return Fail(absl::UnimplementedError(
-          absl::StrCat("tensor ", Quote(entry_.name), " has more than ",
+          absl::StrCat("tensor ", Quoted(entry_.name), " has more than ",
                        kMaxRank, " dimensions")));
     }
     entry_.shape.push_back(number);
@@ -207,9 +191,9 @@ class HeaderBuilder : public nlohmann::json_sax<Json> {
 
   bool parse_error(size_t position, const std::string&,
                    const Json::exception& error) override {
-    return Fail(absl::DataLossError(
-        absl::StrCat("not valid JSON at byte ", position,
-                     " of the header: ", Printable(error.what()))));
+    return Fail(absl::DataLossError(absl::StrCat(
+        "not valid JSON at byte ", position, " of the header: ",
+        PrintableLine(absl::string_view(error.what()).substr(0, kMaxShown)))));
   }
 
  private:
@@ -227,11 +211,11 @@ class HeaderBuilder : public nlohmann::json_sax<Json> {
   }
   bool Refuse(absl::string_view problem, absl::string_view name) {
     return Fail(absl::DataLossError(
-        absl::StrCat("the key ", Quote(name), " ", problem)));
+        absl::StrCat("the key ", Quoted(name), " ", problem)));
   }
   bool RefuseEntry(absl::string_view problem) {
     return Fail(absl::DataLossError(
-        absl::StrCat("tensor ", Quote(entry_.name), " ", problem)));
+        absl::StrCat("tensor ", Quoted(entry_.name), " ", problem)));
   }
   bool Unexpected(absl::string_view what) {
     switch (place_) {
@@ -242,17 +226,19 @@ class HeaderBuilder : public nlohmann::json_sax<Json> {
       case Place::kTop:
         return Refuse(absl::StrCat("is ", what, ", expected an object"), key_);
       case Place::kMetadata:
-        return Refuse(absl::StrCat("has ", what, " under ",
-                                   Quote(metadata_key_), ", expected a string"),
-                      kMetadataKey);
+        return Refuse(
+            absl::StrCat("has ", what, " under ", Quoted(metadata_key_),
+                         ", expected a string"),
+            kMetadataKey);
       case Place::kEntry:
-        return RefuseEntry(
-            absl::StrCat("has ", what, " as \"", MemberName(), "\", expected ",
-                         member_ == Member::kDType ? "a string" : "an array"));
+        return RefuseEntry(absl::StrCat(
+            "has ", what, " as ", Quoted(MemberName()), ", expected ",
+            member_ == Member::kDType ? "a string" : "an array"));
       case Place::kShape:
       case Place::kOffsets:
-        return RefuseEntry(absl::StrCat("has ", what, " in \"", MemberName(),
-                                        "\", expected a non-negative integer"));
+        return RefuseEntry(absl::StrCat("has ", what, " in ",
+                                        Quoted(MemberName()),
+                                        ", expected a non-negative integer"));
     }
     return false;
   }
@@ -281,9 +267,9 @@ class HeaderBuilder : public nlohmann::json_sax<Json> {
       member_ = Member::kOffsets;
       seen = &seen_offsets_;
     } else {
-      return RefuseEntry(absl::StrCat("has the unknown key ", Quote(key)));
+      return RefuseEntry(absl::StrCat("has the unknown key ", Quoted(key)));
     }
-    if (*seen) return RefuseEntry(absl::StrCat("has \"", key, "\" twice"));
+    if (*seen) return RefuseEntry(absl::StrCat("has ", Quoted(key), " twice"));
     *seen = true;
     return true;
   }
@@ -313,7 +299,7 @@ absl::Status CheckRanges(std::vector<SafetensorsEntry>& entries,
   int64_t position = 0;
   const SafetensorsEntry* previous = nullptr;
   for (const SafetensorsEntry& entry : entries) {
-    const std::string where = absl::StrCat("tensor ", Quote(entry.name),
+    const std::string where = absl::StrCat("tensor ", Quoted(entry.name),
                                            " at data offset ", entry.begin);
     if (entry.end > data_bytes) {
       return absl::DataLossError(absl::StrCat(where, " ends at ", entry.end,
@@ -322,7 +308,7 @@ absl::Status CheckRanges(std::vector<SafetensorsEntry>& entries,
     }
     if (entry.begin < position) {
       return absl::DataLossError(absl::StrCat(where, " overlaps tensor ",
-                                              Quote(previous->name),
+                                              Quoted(previous->name),
                                               ", which ends at ", position));
     }
     if (entry.begin > position) {
@@ -342,7 +328,7 @@ absl::Status CheckRanges(std::vector<SafetensorsEntry>& entries,
 }
 
 absl::Status CheckLength(const SafetensorsEntry& entry) {
-  const std::string where = absl::StrCat("tensor ", Quote(entry.name),
+  const std::string where = absl::StrCat("tensor ", Quoted(entry.name),
                                          " at data offset ", entry.begin);
   const absl::StatusOr<int64_t> bytes = NumBytes(entry.shape, entry.dtype);
   if (!bytes.ok()) {
@@ -362,7 +348,7 @@ absl::Status CheckLength(const SafetensorsEntry& entry) {
 }
 
 absl::Status CheckInfo(const SafetensorsTensorInfo& info) {
-  const std::string where = absl::StrCat("tensor ", Quote(info.name));
+  const std::string where = absl::StrCat("tensor ", Quoted(info.name));
   if (info.name.empty() || info.name == kMetadataKey) {
     return absl::InvalidArgumentError(
         absl::StrCat(where, ": not a name that a tensor can have"));
@@ -533,7 +519,7 @@ absl::StatusOr<SafetensorsHeader> PlanSafetensors(
   for (SafetensorsEntry& entry : header.entries) {
     if (!names.insert(entry.name).second) {
       return absl::InvalidArgumentError(absl::StrCat(
-          "the tensor name ", Quote(entry.name), " is given twice"));
+          "the tensor name ", Quoted(entry.name), " is given twice"));
     }
     const std::optional<int64_t> end = CheckedAdd(position, entry.end);
     if (!end.has_value()) {

@@ -195,7 +195,17 @@ TEST(SafetensorsHeaderTest, SixtyFourDimensionsAreAccepted) {
   EXPECT_EQ(header->entries[0].shape.size(), 64u);
 }
 
-TEST(SafetensorsHeaderTest, MessagesQuoteOnlyThePrefixOfAHostileName) {
+TEST(SafetensorsHeaderTest, MessagesEscapeAHostileName) {
+  const auto header = ParseSafetensorsHeader(
+      Object({Entry("w\\u001b[2J\\u0007\\nfake", "U8", "4", "0,5")}), 5,
+      "f.st");
+  ASSERT_FALSE(header.ok());
+  EXPECT_NE(header.status().message().find("tensor \"w\\x07\\nfake\""),
+            absl::string_view::npos)
+      << header.status();
+}
+
+TEST(SafetensorsHeaderTest, MessagesQuoteOnlyPartsOfAHostileName) {
   const std::string name(60000, 'x');
   const auto header = ParseSafetensorsHeader(
       Object({Entry(name, "U8", "4", "0,5")}), 5, "f.st");

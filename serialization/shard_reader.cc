@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "sherd/core/base/printable_text.h"
 #include "sherd/core/base/status_macros.h"
 #include "sherd/core/tensor/strided_copy.h"
 #include "sherd/serialization/box_pieces.h"
@@ -71,8 +72,8 @@ absl::Status ShardReader::WrongSize(int32_t file, int64_t size) const {
       expected.size,
       first.tensor == nullptr
           ? ""
-          : absl::StrCat("; it has tensor \"", first.tensor->name,
-                         "\" at offset ", first.shard->file_offset)));
+          : absl::StrCat("; it has tensor ", Quoted(first.tensor->name),
+                         " at offset ", first.shard->file_offset)));
 }
 
 absl::Status ShardReader::Open(int32_t file) { return FileAt(file).status(); }
@@ -95,8 +96,8 @@ absl::Status ShardReader::WrongChunk(const SavedShard& saved, int64_t chunk,
       saved.shard->file_offset + chunk * manifest_.chunk_bytes;
   return absl::DataLossError(absl::StrCat(
       JoinPath(directory_, manifest_.files[saved.shard->file].name),
-      ": tensor \"", saved.tensor->name,
-      "\" is damaged: the bytes from offset ", begin, " to ",
+      ": tensor ", Quoted(saved.tensor->name),
+      " is damaged: the bytes from offset ", begin, " to ",
       begin + ChunkLength(saved, chunk), " have the CRC-32C ",
       absl::Hex(actual, absl::kZeroPad8), ", expected ",
       absl::Hex(manifest_.chunk_crc32c[saved.shard->first_chunk + chunk],

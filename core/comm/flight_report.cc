@@ -1,6 +1,7 @@
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/str_cat.h"
+#include "sherd/core/base/printable_text.h"
 #include "sherd/core/base/text_table.h"
 #include "sherd/core/base/units.h"
 #include "sherd/core/comm/flight_analysis.h"
@@ -34,12 +35,12 @@ std::string StateText(const FlightRankState& state) {
 
 std::string FormatGroup(const FlightGroupReport& group) {
   std::string text = absl::StrCat(
-      "\nGroup \"", group.name, "\"",
+      "\nGroup ", Quoted(group.name),
       group.instance == 0
           ? ""
           : absl::StrCat(", number ", group.instance + 1, " of this name"),
       ", ", group.size, group.size == 1 ? " rank" : " ranks", ", backend ",
-      group.backend, "\n");
+      PrintableLine(group.backend), "\n");
   TextTable table({{"  rank"},
                    {"last call"},
                    {"state"},
@@ -64,7 +65,7 @@ std::string FormatGroup(const FlightGroupReport& group) {
     absl::StrAppend(&text, "  and ", hidden, " ranks that are not behind\n");
   }
   for (const FlightFinding& finding : group.findings) {
-    absl::StrAppend(&text, "  ! ", finding.text, "\n");
+    absl::StrAppend(&text, "  ! ", PrintableLine(finding.text), "\n");
   }
   return text;
 }
@@ -93,19 +94,19 @@ std::string FormatFlightReport(const FlightReport& report) {
   std::string text = absl::StrCat(
       report.ranks.size(), report.ranks.size() == 1 ? " dump" : " dumps",
       ", of ", report.ranks.size() == 1 ? "rank " : "ranks ",
-      FormatRanks(report.ranks), " (", report.reasons, ")\n");
+      FormatRanks(report.ranks), " (", PrintableLine(report.reasons), ")\n");
   for (size_t i = 0; i < report.details.size() && i < kMostDetails; ++i) {
-    absl::StrAppend(&text, "  ", report.details[i], "\n");
+    absl::StrAppend(&text, "  ", PrintableLine(report.details[i]), "\n");
   }
   if (report.details.size() > kMostDetails) {
     absl::StrAppend(&text, "  and ", report.details.size() - kMostDetails,
                     " more\n");
   }
   for (const std::string& why : report.unreadable) {
-    absl::StrAppend(&text, "! ", why, "\n");
+    absl::StrAppend(&text, "! ", PrintableLine(why), "\n");
   }
   for (const std::string& note : report.notes) {
-    absl::StrAppend(&text, "note: ", note, "\n");
+    absl::StrAppend(&text, "note: ", PrintableLine(note), "\n");
   }
   for (const FlightGroupReport& group : report.groups) {
     text += FormatGroup(group);

@@ -11,6 +11,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
+#include "sherd/core/base/printable_text.h"
 #include "sherd/core/base/status_macros.h"
 #include "sherd/core/base/text_table.h"
 #include "sherd/core/base/units.h"
@@ -23,6 +24,9 @@ namespace {
 
 // A manifest may claim any world size; pictures have room for so many.
 constexpr int kMaxHolders = 1 << 20;
+
+// Of a tensor's name in a table.
+constexpr int64_t kMaxNameWidth = 80;
 
 Inspection FromSafetensors(const SafetensorsFile& file) {
   Inspection inspection;
@@ -140,7 +144,7 @@ std::string HoldersOf(const InspectedTensor& tensor) {
 std::string Heading(const Inspection& inspection) {
   return inspection.is_checkpoint
              ? absl::StrCat("checkpoint of ", inspection.world_size, " ranks (",
-                            inspection.writer, ")")
+                            PrintableLine(inspection.writer), ")")
              : "safetensors file";
 }
 
@@ -218,10 +222,11 @@ std::string FormatInspection(const Inspection& inspection) {
   std::string text = absl::StrCat(inspection.path, ": ", Heading(inspection),
                                   "\n", Totals(inspection), "\n");
   for (const auto& [key, value] : inspection.metadata) {
-    absl::StrAppend(&text, "metadata ", key, " = ", Shorten(value, 100), "\n");
+    absl::StrAppend(&text, "metadata ", Shorten(PrintableLine(key), 100), " = ",
+                    Shorten(PrintableLine(value), 100), "\n");
   }
   constexpr TextTable::Align kRight = TextTable::Align::kRight;
-  TextTable table({{"tensor"},
+  TextTable table({{"tensor", TextTable::Align::kLeft, kMaxNameWidth},
                    {"dtype"},
                    {"shape"},
                    {"bytes", kRight},

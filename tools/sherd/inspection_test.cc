@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "absl/types/span.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -112,6 +113,32 @@ TEST(InspectionTest, ASafetensorsFileIsListedInFull) {
   }
   EXPECT_THAT(text, ::testing::ContainsRegex(
                         "\ndeep.3d +float16 +\\[3, 4, 5\\] +120 +1 "));
+}
+
+// What a stranger's file may hold: colours, a bell, a line that looks like one
+// of ours, and a name longer than the screen.
+TEST(InspectionTest, NamesOfAFileAreEscapedAndShortened) {
+  const std::string path = absl::StrCat(TestFolder(), "/hostile.safetensors");
+  const std::string long_name(500, 'n');
+  std::string header = absl::StrCat(
+      R"({"__metadata__":{"k\nfake":"v\u0007\u001b[31m"},)",
+      R"("w\u001b[2J\nx":{"dtype":"U8","shape":[2],"data_offsets":[0,2]},")",
+      long_name, R"(":{"dtype":"U8","shape":[2],"data_offsets":[2,4]}})");
+  header.resize((header.size() + 7) / 8 * 8, ' ');
+  std::string bytes(8, '\0');
+  bytes[0] = static_cast<char>(header.size() & 0xff);
+  bytes[1] = static_cast<char>(header.size() >> 8);
+  ASSERT_THAT(WriteText(path, absl::StrCat(bytes, header, "abcd")), IsOk());
+  const auto inspection = Inspect(Files(), path);
+  ASSERT_THAT(inspection, IsOk());
+  const std::string text = FormatInspection(*inspection);
+  EXPECT_THAT(text, HasSubstr("metadata k\\nfake = v\\x07\n"));
+  EXPECT_THAT(text, HasSubstr("\nw\\nx "));
+  EXPECT_THAT(text, HasSubstr("nnn…nnn"));
+  for (const char c : text) EXPECT_TRUE(c == '\n' || (c & 0xe0) != 0) << +c;
+  for (const absl::string_view line : absl::StrSplit(text, '\n')) {
+    EXPECT_LT(line.size(), 200u) << line;
+  }
 }
 
 TEST(InspectionTest, ACheckpointSaysWhoHoldsWhat) {
