@@ -2,6 +2,7 @@
 #define SHERD_TESTING_MATCHERS_H_
 
 #include <optional>
+#include <ostream>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -26,6 +27,22 @@
   auto var = (expr);                                        \
   ASSERT_TRUE(var.ok()) << #expr << " is " << var.status(); \
   lhs = *std::move(var)
+
+namespace absl {
+
+// How GoogleTest, which looks for it in the type's namespace, prints a StatusOr
+// wherever this header is included: as its status or its value, and not as the
+// bytes of the object.
+template <typename T>
+void PrintTo(const StatusOr<T>& result, std::ostream* out) {
+  if (result.ok()) {
+    *out << "OK: " << ::testing::PrintToString(*result);
+  } else {
+    *out << result.status();
+  }
+}
+
+}  // namespace absl
 
 namespace sherd::testing {
 namespace internal {
@@ -76,29 +93,16 @@ std::string DescribeRank(const R& rank, bool negation) {
   }
 }
 
-// The explanation behind a value that GoogleTest prints: of a StatusOr it only
-// has the bytes.
-inline std::string Explain(const absl::Status&) { return ""; }
-template <typename T>
-std::string Explain(const absl::StatusOr<T>& value) {
-  return "which is " + value.status().ToString();
-}
-
-template <typename S>
-std::string ExplainBlame(const S& value, std::optional<int> blamed) {
-  const std::string text = Explain(value);
-  return (text.empty() ? "which" : text + ", which") +
-         (blamed ? " blames rank " + std::to_string(*blamed)
-                 : " blames no rank");
+inline std::string ExplainBlame(std::optional<int> blamed) {
+  return blamed ? "which blames rank " + std::to_string(*blamed)
+                : "which blames no rank";
 }
 
 }  // namespace internal
 
 // Matches an OK Status or StatusOr.
 MATCHER(IsOk, negation ? "is not OK" : "is OK") {
-  const absl::Status& status = internal::StatusOf(arg);
-  if (!status.ok()) *result_listener << internal::Explain(arg);
-  return status.ok();
+  return internal::StatusOf(arg).ok();
 }
 
 // Matches a StatusOr that holds a value which `value`, a value or a matcher,
@@ -108,14 +112,10 @@ MATCHER_P(IsOkAndHolds, value,
                                : "is OK and its value ") +
               ::testing::DescribeMatcher<
                   const typename std::decay_t<arg_type>::value_type&>(value)) {
-  if (!arg.ok()) {
-    *result_listener << internal::Explain(arg);
-    return false;
-  }
+  if (!arg.ok()) return false;
   ::testing::StringMatchResultListener reason;
   const bool matches = ::testing::ExplainMatchResult(value, *arg, &reason);
-  *result_listener << "whose value is " << ::testing::PrintToString(*arg);
-  if (!reason.str().empty()) *result_listener << ", " << reason.str();
+  *result_listener << reason.str();
   return matches;
 }
 
@@ -123,9 +123,7 @@ MATCHER_P(IsOkAndHolds, value,
 //
 //   StatusIs(AnyOf(StatusCode::kUnavailable, StatusCode::kDeadlineExceeded))
 MATCHER_P(StatusIs, code, internal::DescribeCode(code, negation)) {
-  const absl::Status& status = internal::StatusOf(arg);
-  *result_listener << internal::Explain(arg);
-  return internal::MatchesCode(code, status);
+  return internal::MatchesCode(code, internal::StatusOf(arg));
 }
 
 // The same, and its message contains `message`, if that is text, or matches
@@ -136,7 +134,6 @@ MATCHER_P2(StatusIs, code, message,
                ::testing::DescribeMatcher<std::string>(
                    internal::ToMessageMatcher(message), negation)) {
   const absl::Status& status = internal::StatusOf(arg);
-  *result_listener << internal::Explain(arg);
   return internal::MatchesCode(code, status) &&
          internal::ToMessageMatcher(message).Matches(
              std::string(status.message()));
@@ -148,7 +145,7 @@ MATCHER_P2(StatusIs, code, message,
 //   AllOf(StatusIs(StatusCode::kUnavailable), BlamesRank(2))
 MATCHER_P(BlamesRank, rank, internal::DescribeRank(rank, negation)) {
   const std::optional<int> blamed = ErrorRank(internal::StatusOf(arg));
-  *result_listener << internal::ExplainBlame(arg, blamed);
+  *result_listener << internal::ExplainBlame(blamed);
   return blamed.has_value() &&
          ::testing::SafeMatcherCast<int>(rank).Matches(*blamed);
 }
