@@ -408,6 +408,30 @@ bool FailureBoard::IsMissed(int rank) const {
          ParseRecord(*record).code != absl::StatusCode::kDeadlineExceeded;
 }
 
+std::vector<int> FailureBoard::EndedRanks() const {
+  std::vector<int> ended;
+  for (const int rank : neighbors_) {
+    if (StateOf(processes_[rank]) == ProcessState::kEnded && !HasLeft(rank)) {
+      ended.push_back(rank);
+    }
+  }
+  return ended;
+}
+
+bool FailureBoard::HasLeft(int rank) const {
+  if (RankZeroIsStopped()) return false;
+  const absl::StatusOr<bool> left = store_->Contains(LeftKey(rank));
+  return left.ok() && *left;
+}
+
+bool FailureBoard::IsGone(int rank) const {
+  return StateOf(processes_[rank]) == ProcessState::kEnded || HasLeft(rank);
+}
+
+bool FailureBoard::IsStopped(int rank) const {
+  return StateOf(processes_[rank]) == ProcessState::kStopped;
+}
+
 FailureBoard::Verdict FailureBoard::FindCulprit(int peer,
                                                 absl::string_view symptom) {
   if (RankZeroIsStopped()) {

@@ -96,6 +96,15 @@ class FailureBoard {
   // that together they see all of them in one or two calls.
   std::optional<int> FindLost() const;
 
+  // Other ranks of this host whose process ended before they left, ascending.
+  std::vector<int> EndedRanks() const;
+
+  // Whether the process of `rank` ended or it left: it comes to nothing more.
+  // After Join.
+  bool IsGone(int rank) const;
+  // Whether its process is stopped, as far as this host sees. After Join.
+  bool IsStopped(int rank) const;
+
   // How long a surviving rank may take to write its record after its
   // connections broke.
   static constexpr absl::Duration kGrace = absl::Seconds(1);
@@ -107,6 +116,9 @@ class FailureBoard {
 
   // Rank 0 may be who answers for the store: then a question would wait for it.
   bool RankZeroIsStopped() const;
+
+  // Whether it has written so.
+  bool HasLeft(int rank) const;
 
   // Whether `rank`, whose process has ended, is missed by those who wait.
   bool IsMissed(int rank) const;

@@ -71,6 +71,7 @@ Json GroupToJson(const FlightGroup& group) {
     json["device"] = group.info.device;
     json["device_backend"] = group.info.device_backend;
   }
+  if (group.failed_rank) json["failed_rank"] = *group.failed_rank;
   return json;
 }
 
@@ -201,7 +202,8 @@ FlightDump TakeFlightDump(const FlightRecorder& recorder, FlightReason reason,
   });
   std::erase_if(dump.snapshot.groups, [&](const FlightGroup& group) {
     const auto it = has_entries.find(group.id);
-    return it == has_entries.end() || (!group.alive && !it->second);
+    return it == has_entries.end() ||
+           (!group.alive && !it->second && !group.failed_rank);
   });
   return dump;
 }

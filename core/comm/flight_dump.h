@@ -57,7 +57,9 @@ FlightDump TakeFlightDump(const FlightRecorder& recorder, FlightReason reason,
 //                        world_ranks, alive, counters}]; `counters` is null, or
 //                        {OP: {calls, bytes, seconds, errors}}. With a part on
 //                        devices also `device`, that of this rank ("cuda:0"),
-//                        and `device_backend`.
+//                        and `device_backend`. Of a group that broke also
+//                        `failed_rank`, the rank of the job that broke it,
+//                        where this rank knows it.
 //   entries              [{id, group, sequence, op, dtype, reduction, root,
 //                        tag, bytes, path, state, status, enqueued_ns,
 //                        started_ns, ended_ns, deadline_ns}], by id; null for

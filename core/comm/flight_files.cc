@@ -154,6 +154,10 @@ absl::StatusOr<FlightFileGroup> ParseGroup(const Json& json,
   group.ended_collectives = EndedCollectives(fields.Find("counters"));
   group.device = fields.TextOrNull("device");
   group.device_backend = fields.TextOrNull("device_backend");
+  if (!fields.IsNull("failed_rank")) {
+    group.failed_rank =
+        static_cast<int>(fields.Number("failed_rank", 0, kMaxRanks - 1));
+  }
   const Json& ranks = fields.Array("world_ranks");
   if (!ranks.empty() && ranks.size() != static_cast<size_t>(group.size)) {
     fields.Fail("world_ranks", "as many ranks as the group has, or none");

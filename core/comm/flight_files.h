@@ -30,6 +30,8 @@ struct FlightFileGroup {
   // Of the part on devices; empty: none.
   std::string device;
   std::string device_backend;
+  // The rank of the job that broke the group, as the file's rank knows it.
+  std::optional<int> failed_rank;
 
   int world_rank(int r) const {
     return world_ranks.empty() ? r : world_ranks[static_cast<size_t>(r)];

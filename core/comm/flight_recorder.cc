@@ -127,6 +127,12 @@ GroupTag::GroupTag(FlightRecorder& recorder, FlightGroupInfo info)
 
 GroupTag::~GroupTag() { recorder_.Retire(*this); }
 
+void GroupTag::SetFailedRank(int world_rank) {
+  absl::MutexLock lock(&recorder_.groups_mutex_);
+  std::optional<int>& failed = recorder_.groups_.at(id_).failed_rank;
+  if (!failed) failed = world_rank;
+}
+
 GroupCounters GroupTag::counters() const {
   return counters_.Read(recorder_.clock().Measure());
 }
@@ -274,6 +280,7 @@ FlightSnapshot FlightRecorder::Snapshot() const {
     record.instance = group.instance;
     record.info = group.info;
     record.alive = group.tag != nullptr;
+    record.failed_rank = group.failed_rank;
     if (record.alive) record.counters = group.tag->counters_.Read(scale);
   }
   return snapshot;

@@ -62,6 +62,9 @@ class GroupTag {
   FlightRecorder& recorder() const { return recorder_; }
   GroupCounters counters() const;
 
+  // Notes which rank of the job broke the group. The first one counts.
+  void SetFailedRank(int world_rank);
+
  private:
   friend class FlightRecorder;
 
@@ -145,6 +148,8 @@ struct FlightGroup {
   // Not destroyed yet; then `counters` are set.
   bool alive = false;
   GroupCounters counters;
+  // Place in the job of the rank that broke the group, if it is known.
+  std::optional<int> failed_rank;
 };
 
 struct FlightSnapshot {
@@ -204,6 +209,7 @@ class FlightRecorder {
     const GroupTag* tag;  // Null once it is destroyed.
     FlightGroupInfo info;
     uint32_t instance;
+    std::optional<int> failed_rank = {};
   };
 
   Slot* Claim(uint64_t& id);

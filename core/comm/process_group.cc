@@ -596,7 +596,10 @@ absl::Status ProcessGroup::Poison(const CollectiveDesc& desc,
   if (!absl::IsInvalidArgument(status)) {
     status = FindCause(peer, std::move(status));
   }
-  status = Describe(desc, std::move(status));
+  if (const std::optional<int> failed = FailedRank(status)) {
+    tag_->SetFailedRank(options_.world_ranks[*failed]);
+  }
+  status = Describe(desc, WithJobRank(std::move(status)));
   absl::MutexLock lock(&state_mutex_);
   if (poison_.ok()) poison_ = status;
   usable_.store(false, std::memory_order_release);
@@ -633,14 +636,36 @@ absl::Status ProcessGroup::Refusal(const CollectiveDesc& desc) const {
 
 absl::Status ProcessGroup::Describe(const CollectiveDesc& desc,
                                     absl::Status status) const {
+  return Describe(Name(desc.op), desc.sequence, std::move(status));
+}
+
+absl::Status ProcessGroup::Describe(absl::string_view operation,
+                                    uint64_t sequence,
+                                    absl::Status status) const {
   ErrorInfo info;
   info.group = name();
-  info.operation = std::string(Name(desc.op));
-  info.sequence = desc.sequence;
-  std::string where = absl::StrCat("group \"", name(), "\", rank ", rank(),
-                                   ", ", info.operation);
-  if (desc.sequence != 0) absl::StrAppend(&where, " #", desc.sequence);
+  info.operation = std::string(operation);
+  info.sequence = sequence;
+  std::string where = absl::StrCat("group \"", name(), "\", rank ", rank());
+  if (is_member() && world_ranks()[rank()] != rank()) {
+    absl::StrAppend(&where, " (rank ", world_ranks()[rank()], " of the job)");
+  }
+  absl::StrAppend(&where, ", ", operation);
+  if (sequence != 0) absl::StrAppend(&where, " #", sequence);
   return WithErrorInfo(Annotate(std::move(status), where), info);
+}
+
+absl::Status ProcessGroup::WithJobRank(absl::Status status) const {
+  const std::optional<int> named = ErrorRank(status);
+  if (!named || *named == rank() || world_ranks()[*named] == *named) {
+    return status;
+  }
+  return WithErrorInfo(
+      absl::Status(status.code(),
+                   absl::StrCat(status.message(), "; rank ", *named,
+                                " of the group is rank ", world_ranks()[*named],
+                                " of the job")),
+      GetErrorInfo(status));
 }
 
 }  // namespace sherd

@@ -41,6 +41,7 @@ class CollectiveQueue;
 class DeviceGroup;
 class Emulation;
 class FailureBoard;
+class SurvivorAgreement;
 class WatchedStore;
 class WorkState;
 struct CollectiveCall;
@@ -143,8 +144,9 @@ struct NewGroupOptions {
 //                        no member; the message holds the first cause, and its
 //                        rank is the one to blame.
 // After an error that poisons, receive buffers are unspecified unless said
-// otherwise, every later call fails at once and only Destroy() and NewGroup()
-// are of use.
+// otherwise, every later call fails at once and only Destroy(), NewGroup() and
+// Shrink() are of use. IsRankFailure(status) tells whether these help. Where
+// the ranks of the group are not those of the job, messages give both.
 //
 // Threads. Calls may come from any thread, but calls that may overlap must be
 // ordered by the caller, because ranks have to agree on the order. Send and
@@ -182,6 +184,43 @@ class ProcessGroup {
   // member. Collective over this group, which must be usable.
   absl::StatusOr<std::shared_ptr<ProcessGroup>> Split(
       int color, int key, const NewGroupOptions& options = {});
+
+  // A group of those ranks that are left, in their order here. All of them get
+  // the same one, or an error.
+  //
+  // Left out are ranks that ended or left, that did not come within half of the
+  // timeout, and the one that most of the others' errors call failed, whether
+  // it comes or not. A rank that fails meanwhile is left out, too. Ranks that
+  // are late or stopped but alive, and come afterwards, learn that they were
+  // left out, and end.
+  //
+  // Collective over the ranks that are left, which may come at different times
+  // and know of different failures, or of none. If one was left out, this group
+  // is poisoned afterwards, also where it was not; so that it is only
+  // destroyed, or called again, by the same ranks, for another group. Where the
+  // backend's launcher ends all ranks with the first
+  // (BackendInfo::dies_together), nobody is left to call it.
+  //
+  // options.timeout bounds the call and is that of the new group.
+  //   kFailedPrecondition  This rank was left out; the message names those that
+  //                        went on. Or it is no member, or the group was
+  //                        destroyed.
+  //   kUnavailable         The store in which survivors agree is gone: that of
+  //                        tcp:// and env:// ends with rank 0.
+  //   kDeadlineExceeded    No group was established in time, or the store does
+  //                        not answer.
+  //   other                What kept this rank from making the group, though no
+  //                        other rank failed.
+  //
+  // Cost. O(P) operations of the store per rank, and NewGroup.
+  absl::StatusOr<std::shared_ptr<ProcessGroup>> Shrink(
+      const NewGroupOptions& options = {});
+
+  // Ranks of this group that failed, as far as this rank knows, ascending: whom
+  // the error names that poisoned the group, whose process ended on this host
+  // before it left the group, and whom Shrink() left out. Not collective: only
+  // after Shrink() do the ranks that are left know of the same ones.
+  std::vector<int> FailedRanks() const;
 
   // Destroys the group if that has not been done, without waiting for others.
   ~ProcessGroup();
@@ -470,16 +509,37 @@ class ProcessGroup {
   absl::Status MakeComparison(CallCheck check, Deadline deadline);
   absl::Status MakeCommunicator(Deadline deadline);
   CommunicatorOptions OptionsForCommunicator(Deadline deadline) const;
-  // `split`: this rank's color and key, if all ranks of this group part it.
+  // This rank's color and key, if all ranks of this group part it.
   struct SplitChoice {
     int color;
     int key;
     // Of all ranks.
     bool has_devices;
   };
+  // Of a group that is made from this one.
+  struct ChildPlan {
+    absl::string_view operation;
+    std::vector<int> ranks;
+    // Tells it from other groups that are made from this one.
+    std::string label;
+    const SplitChoice* split = nullptr;
+    // Unset: after the timeout.
+    std::optional<Deadline> join_deadline;
+  };
+  // Whether groups can be made from this one, with `options`.
+  absl::Status CheckParent(absl::string_view operation,
+                           const NewGroupOptions& options) const;
+  // Names a list of ranks, and counts how often it was named.
+  std::string CountedLabel(absl::Span<const int> ranks);
   absl::StatusOr<std::shared_ptr<ProcessGroup>> MakeChild(
-      std::vector<int> ranks, const NewGroupOptions& options,
-      const SplitChoice* split = nullptr);
+      const ChildPlan& plan, const NewGroupOptions& options);
+  // One round of Shrink: null if a member failed meanwhile, whom `accused` is
+  // then, if that is known.
+  absl::StatusOr<std::shared_ptr<ProcessGroup>> ShrinkOnce(
+      const NewGroupOptions& options, Deadline deadline,
+      std::optional<int>& accused) ABSL_EXCLUSIVE_LOCKS_REQUIRED(shrink_mutex_);
+  // Notes whom Shrink leaves out, and poisons this group for it.
+  void LeaveOut(absl::Span<const int> members);
 
   absl::Status ConnectDevice(Deadline deadline, DeviceOrigin& origin);
   DeviceFacts FindDeviceFacts(const DeviceOrigin& origin) const;
@@ -554,6 +614,10 @@ class ProcessGroup {
   absl::Status Admit(const internal::CollectiveCall& call) const;
   absl::Status Refusal(const CollectiveDesc& desc) const;
   absl::Status Describe(const CollectiveDesc& desc, absl::Status status) const;
+  absl::Status Describe(absl::string_view operation, uint64_t sequence,
+                        absl::Status status) const;
+  // `status`, which also says what the rank that it names is in the job.
+  absl::Status WithJobRank(absl::Status status) const;
   Deadline DeadlineOf(const CollectiveOptions& options) const;
 
   const ProcessGroupOptions options_;
@@ -599,6 +663,13 @@ class ProcessGroup {
   bool destroyed_ ABSL_GUARDED_BY(state_mutex_) = false;
   // How often each list of ranks has become a group.
   absl::flat_hash_map<std::string, int> children_ ABSL_GUARDED_BY(state_mutex_);
+  // Whom Shrink left out.
+  std::vector<int> left_out_ ABSL_GUARDED_BY(state_mutex_);
+
+  // Held by Shrink.
+  absl::Mutex shrink_mutex_ ABSL_ACQUIRED_BEFORE(state_mutex_);
+  std::unique_ptr<internal::SurvivorAgreement> survivors_
+      ABSL_GUARDED_BY(shrink_mutex_);
 
   absl::Mutex peers_mutex_;
   // Asynchronous sends to rank r at 2 r, receives from it at 2 r + 1; made by

@@ -3,11 +3,13 @@
 #include <algorithm>
 #include <array>
 #include <numeric>
+#include <set>
 #include <utility>
 
 #include "absl/memory/memory.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "sherd/core/base/deviation.h"
 #include "sherd/core/base/error_info.h"
 #include "sherd/core/base/knobs.h"
 #include "sherd/core/base/logging.h"
@@ -21,6 +23,7 @@
 #include "sherd/core/comm/flight_recorder.h"
 #include "sherd/core/comm/process_group.h"
 #include "sherd/core/comm/process_group_device.h"
+#include "sherd/core/comm/survivors.h"
 #include "sherd/core/comm/watchdog.h"
 #include "sherd/core/comm/watched_store.h"
 
@@ -31,7 +34,11 @@ using internal::CallComparison;
 using internal::CollectiveQueue;
 using internal::Emulation;
 using internal::FailureBoard;
+using internal::SurvivorAgreement;
 using internal::WatchedStore;
+
+constexpr char kNewGroup[] = "new_group";
+constexpr char kShrink[] = "shrink";
 
 // Fills in what may be left out.
 ProcessGroupOptions Completed(ProcessGroupOptions options) {
@@ -75,17 +82,6 @@ std::string Label(absl::Span<const int> ranks) {
     hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3;
   }
   return absl::StrCat(ranks.size(), "ranks-", absl::Hex(hash));
-}
-
-absl::Status InGroup(absl::Status status, absl::string_view group, int rank,
-                     absl::string_view operation) {
-  ErrorInfo info;
-  info.group = std::string(group);
-  info.operation = std::string(operation);
-  return WithErrorInfo(
-      Annotate(std::move(status), absl::StrCat("group \"", group, "\", rank ",
-                                               rank, ", ", operation)),
-      info);
 }
 
 }  // namespace
@@ -154,13 +150,17 @@ absl::StatusOr<std::shared_ptr<ProcessGroup>> ProcessGroup::Create(
     if (!status.ok()) group->board_->Report(status, ErrorRank(status));
   }
   if (!status.ok()) {
+    if (const std::optional<int> failed = FailedRank(status)) {
+      group->tag_->SetFailedRank(group->world_ranks()[*failed]);
+      group->DumpOnce(internal::FlightReason::kPoisoned, status.message());
+    }
     // It never was a member: it neither leaves the group, which might be that
     // of another process with the same rank, nor retires from its store.
     {
       absl::MutexLock lock(&group->state_mutex_);
       group->destroyed_ = true;
     }
-    return InGroup(std::move(status), group->name(), group->rank(), operation);
+    return group->Describe(operation, 0, group->WithJobRank(std::move(status)));
   }
   group->watch_ = internal::Watchdog::Global().Add(
       *group->tag_, [member = group.get()](absl::Status cause) {
@@ -255,9 +255,13 @@ absl::Status ProcessGroup::MakeCommunicator(Deadline deadline) {
 absl::StatusOr<std::shared_ptr<ProcessGroup>> ProcessGroup::NewGroup(
     absl::Span<const int> ranks, const NewGroupOptions& options) {
   if (absl::Status status = CheckRanks(ranks, size()); !status.ok()) {
-    return InGroup(std::move(status), name(), rank(), "new_group");
+    return Describe(kNewGroup, 0, std::move(status));
   }
-  return MakeChild(std::vector<int>(ranks.begin(), ranks.end()), options);
+  SHERD_RETURN_IF_ERROR(CheckParent(kNewGroup, options));
+  return MakeChild({.operation = kNewGroup,
+                    .ranks = {ranks.begin(), ranks.end()},
+                    .label = CountedLabel(ranks)},
+                   options);
 }
 
 absl::StatusOr<std::shared_ptr<ProcessGroup>> ProcessGroup::Split(
@@ -280,39 +284,54 @@ absl::StatusOr<std::shared_ptr<ProcessGroup>> ProcessGroup::Split(
       std::all_of(choices.begin(), choices.end(),
                   [](const Choice& choice) { return choice[2] != 0; });
   const SplitChoice split = {color, key, has_devices};
-  return MakeChild(std::move(ranks), options, &split);
+  SHERD_RETURN_IF_ERROR(CheckParent(kNewGroup, options));
+  std::string label = CountedLabel(ranks);
+  return MakeChild({.operation = kNewGroup,
+                    .ranks = std::move(ranks),
+                    .label = std::move(label),
+                    .split = &split},
+                   options);
+}
+
+absl::Status ProcessGroup::CheckParent(absl::string_view operation,
+                                       const NewGroupOptions& options) const {
+  if (!is_member()) {
+    return Describe(operation, 0,
+                    absl::FailedPreconditionError(
+                        "this process is not a member of the group"));
+  }
+  if (device_ != nullptr && device_->IsInBatch()) {
+    return Describe(operation, 0,
+                    absl::FailedPreconditionError(
+                        "called within a batch of the group: end it before"));
+  }
+  if (options.timeout && *options.timeout <= absl::ZeroDuration()) {
+    return Describe(operation, 0,
+                    absl::InvalidArgumentError(
+                        absl::StrCat("timeout must be above zero, found ",
+                                     absl::FormatDuration(*options.timeout))));
+  }
+  if (!IsDestroyed()) return absl::OkStatus();
+  return Describe(operation, 0,
+                  absl::FailedPreconditionError("the group was destroyed"));
+}
+
+std::string ProcessGroup::CountedLabel(absl::Span<const int> ranks) {
+  std::string label = Label(ranks);
+  absl::MutexLock lock(&state_mutex_);
+  absl::StrAppend(&label, "#", ++children_[label]);
+  return label;
 }
 
 absl::StatusOr<std::shared_ptr<ProcessGroup>> ProcessGroup::MakeChild(
-    std::vector<int> ranks, const NewGroupOptions& options,
-    const SplitChoice* split) {
-  const auto fail = [this](absl::Status status) {
-    return InGroup(std::move(status), name(), rank(), "new_group");
-  };
-  if (!is_member()) {
-    return fail(absl::FailedPreconditionError(
-        "this process is not a member of the group"));
-  }
-  if (device_ != nullptr && device_->IsInBatch()) {
-    return fail(absl::FailedPreconditionError(
-        "called within a batch of the group: end it before"));
-  }
-  if (options.timeout && *options.timeout <= absl::ZeroDuration()) {
-    return fail(absl::InvalidArgumentError("timeout must be above zero"));
-  }
-  std::string label = Label(ranks);
-  {
-    absl::MutexLock lock(&state_mutex_);
-    if (destroyed_) {
-      return fail(absl::FailedPreconditionError("the group was destroyed"));
-    }
-    absl::StrAppend(&label, "#", ++children_[label]);
-  }
+    const ChildPlan& plan, const NewGroupOptions& options) {
+  const std::vector<int>& ranks = plan.ranks;
+  const SplitChoice* const split = plan.split;
   if (absl::Status status = Pass(FaultPoint::kNewGroup, name()); !status.ok()) {
-    return fail(std::move(status));
+    return Describe(plan.operation, 0, std::move(status));
   }
   ProcessGroupOptions child;
-  child.name = absl::StrCat(name(), "/", label);
+  child.name = absl::StrCat(name(), "/", plan.label);
   child.size = static_cast<int>(ranks.size());
   const auto place = std::find(ranks.begin(), ranks.end(), rank());
   const bool member = split == nullptr || split->color >= 0;
@@ -326,7 +345,8 @@ absl::StatusOr<std::shared_ptr<ProcessGroup>> ProcessGroup::MakeChild(
   child.world_size = options_.world_size;
   child.timeout = options.timeout.value_or(options_.timeout);
   child.bind_address = options_.bind_address;
-  const std::string prefix = absl::StrCat("groups/", label);
+  child.join_deadline = plan.join_deadline;
+  const std::string prefix = absl::StrCat("groups/", plan.label);
   child.store = std::make_shared<PrefixStore>(prefix, options_.store);
   child.device_backend = options_.device_backend;
   child.device = options_.device;
@@ -350,15 +370,133 @@ absl::StatusOr<std::shared_ptr<ProcessGroup>> ProcessGroup::MakeChild(
                         << " stay behind: " << status.ToString();
     }
   };
-  return Create(backend_, std::move(child), "new_group", origin);
+  return Create(backend_, std::move(child), plan.operation, origin);
+}
+
+absl::StatusOr<std::shared_ptr<ProcessGroup>> ProcessGroup::Shrink(
+    const NewGroupOptions& options) {
+  SHERD_RETURN_IF_ERROR(CheckParent(kShrink, options));
+  const absl::Duration timeout = options.timeout.value_or(options_.timeout);
+  const Deadline deadline = Deadline::After(timeout);
+  absl::MutexLock lock(&shrink_mutex_);
+  if (survivors_ == nullptr) {
+    survivors_ = std::make_unique<SurvivorAgreement>(
+        *options_.store, rank(), size(),
+        SurvivorAgreement::Sight{
+            .is_gone = [this](int r) { return board_->IsGone(r); },
+            .is_stopped = [this](int r) { return board_->IsStopped(r); }});
+  }
+  std::optional<int> accused = FailedRank(health());
+  for (;;) {
+    absl::StatusOr<std::shared_ptr<ProcessGroup>> group =
+        ShrinkOnce(options, deadline, accused);
+    if (!group.ok() || *group != nullptr) return group;
+    if (!deadline.HasPassed()) continue;
+    absl::Status late = absl::DeadlineExceededError(absl::StrCat(
+        "no group of the ranks that are left was established within ",
+        absl::FormatDuration(timeout)));
+    if (accused) late = WithFailedRank(std::move(late), *accused);
+    return Describe(kShrink, 0, WithJobRank(std::move(late)));
+  }
+}
+
+absl::StatusOr<std::shared_ptr<ProcessGroup>> ProcessGroup::ShrinkOnce(
+    const NewGroupOptions& options, Deadline deadline,
+    std::optional<int>& accused) {
+  const auto store_failed = [this](const absl::Status& status) {
+    absl::Status lost(
+        status.code(),
+        absl::StrCat("the store in which the ranks that are left agree does "
+                     "not answer (that of tcp:// and env:// ends with the "
+                     "process of rank 0 of the job): start the job again, or "
+                     "let ranks meet at a file:// that outlives them: ",
+                     status.message()));
+    if (world_ranks()[0] == 0 && rank() != 0 &&
+        internal::StateOf(board_->process(0)) !=
+            internal::ProcessState::kRunning) {
+      lost = WithFailedRank(std::move(lost), 0);
+    }
+    return Describe(kShrink, 0, std::move(lost));
+  };
+  const absl::StatusOr<std::vector<int>> members =
+      survivors_->AgreeOnMembers(accused, deadline);
+  if (!members.ok()) return store_failed(members.status());
+  LeaveOut(*members);
+  if (std::find(members->begin(), members->end(), rank()) == members->end()) {
+    return Describe(
+        kShrink, 0,
+        WithFailedRank(
+            absl::FailedPreconditionError(absl::StrCat(
+                "this rank was left out: it came too late, or most of the "
+                "others' errors call it failed; ",
+                internal::RankList(*members), " of the group ",
+                members->size() == 1 ? "goes" : "go",
+                " on without it: end this process, or start it as a rank of "
+                "another job")),
+            rank()));
+  }
+  absl::StatusOr<std::shared_ptr<ProcessGroup>> made =
+      MakeChild({.operation = kShrink,
+                 .ranks = *members,
+                 .label = absl::StrCat(kShrink, "#", survivors_->round()),
+                 .join_deadline = Deadline::After(deadline.Remaining() / 2)},
+                options);
+  const absl::StatusOr<bool> all_made =
+      survivors_->AgreeOnOutcome(made.ok(), deadline);
+  if (all_made.ok() && *all_made) return made;
+  if (made.ok()) {
+    (*made)->Abort(absl::AbortedError("another rank failed meanwhile"));
+    (*made)->Destroy().IgnoreError();
+  }
+  if (!all_made.ok()) return store_failed(all_made.status());
+  accused.reset();
+  if (made.ok()) return nullptr;
+  const std::optional<int> failed = FailedRank(made.status());
+  if (!failed || (*members)[*failed] == rank()) return made;
+  accused = (*members)[*failed];
+  SHERD_LOG(kInfo) << "shrink goes on without a further rank: "
+                   << made.status().message();
+  return nullptr;
+}
+
+void ProcessGroup::LeaveOut(absl::Span<const int> members) {
+  std::vector<int> left_out;
+  for (int r = 0; r < size(); ++r) {
+    if (std::find(members.begin(), members.end(), r) == members.end()) {
+      left_out.push_back(r);
+    }
+  }
+  if (left_out.empty()) return;
+  const std::string text = absl::StrCat(internal::RankList(left_out),
+                                        " failed; the others go on without");
+  const int first = left_out.front();
+  {
+    absl::MutexLock lock(&state_mutex_);
+    left_out_ = std::move(left_out);
+  }
+  if (usable_.load(std::memory_order_acquire)) {
+    Abort(WithFailedRank(absl::UnavailableError(text), first));
+  }
+}
+
+std::vector<int> ProcessGroup::FailedRanks() const {
+  if (!is_member()) return {};
+  std::set<int> failed;
+  for (const int r : board_->EndedRanks()) failed.insert(r);
+  absl::MutexLock lock(&state_mutex_);
+  failed.insert(left_out_.begin(), left_out_.end());
+  if (const std::optional<int> named = FailedRank(poison_)) {
+    failed.insert(*named);
+  }
+  return {failed.begin(), failed.end()};
 }
 
 absl::Status ProcessGroup::Destroy() {
   if (IsDestroyed()) return absl::OkStatus();
   if (device_ != nullptr && device_->IsInBatch()) {
-    return InGroup(absl::FailedPreconditionError(
-                       "called within a batch of the group: end it before"),
-                   name(), rank(), "destroy");
+    return Describe("destroy", 0,
+                    absl::FailedPreconditionError(
+                        "called within a batch of the group: end it before"));
   }
   queue_->WaitIdle();
   std::vector<CollectiveQueue*> queues;
@@ -402,6 +540,9 @@ void ProcessGroup::Abort(absl::Status cause) {
     if (destroyed_) return;
     if (poison_.ok()) poison_ = cause;
     usable_.store(false, std::memory_order_release);
+  }
+  if (const std::optional<int> failed = FailedRank(cause)) {
+    tag_->SetFailedRank(options_.world_ranks[*failed]);
   }
   board_->Report(cause, std::nullopt);
   {
