@@ -123,7 +123,14 @@ absl::StatusOr<LaunchEnvironment> PlaceFrom(
   GivenPlace given = {options.rank, options.world_size};
   if (method && method->rank) given.rank = method->rank;
   if (method && method->world_size) given.world_size = method->world_size;
-  return ReadLaunchEnvironment(given);
+  given.meeting_place = method.has_value() || options.store != nullptr;
+  SHERD_ASSIGN_OR_RETURN(LaunchEnvironment place, ReadLaunchEnvironment(given));
+  if (place.launcher == kNoLauncher) {
+    SHERD_LOG(kWarning)
+        << "no variable of a launcher is set: this process is a world of one "
+           "rank; \"sherd run -n N PROGRAM\" starts several";
+  }
+  return place;
 }
 
 absl::StatusOr<const Backend*> Usable(absl::string_view name) {

@@ -23,7 +23,8 @@ struct InitOptions {
   // Empty: SHERD_BACKEND, otherwise "auto".
   std::string backend;
   // Unset: from init_method, otherwise from the launcher's variables, in the
-  // order of launch_environment.h.
+  // order of launch_environment.h. If nothing says that there are others, this
+  // process is a world of one, which a warning in the log says.
   std::optional<int> rank;
   std::optional<int> world_size;
   // Where ranks meet, each form with "?rank=R&world_size=N" if so wished:

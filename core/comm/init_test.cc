@@ -24,6 +24,7 @@
 #include "sherd/core/base/error_info.h"
 #include "sherd/core/base/file.h"
 #include "sherd/core/base/knobs.h"
+#include "sherd/core/base/logging.h"
 #include "sherd/core/base/unique_fd.h"
 #include "sherd/core/comm/backend_registry.h"
 #include "sherd/core/comm/file_store.h"
@@ -36,6 +37,7 @@ namespace {
 
 using ::sherd::testing::IsOk;
 using ::sherd::testing::StatusIs;
+using ::testing::Contains;
 using ::testing::HasSubstr;
 
 using GroupOrError = absl::StatusOr<std::shared_ptr<ProcessGroup>>;
@@ -176,9 +178,24 @@ class InitTest : public ::testing::Test {
   }
 };
 
+TEST_F(InitTest, WithoutALauncherAProgramIsAWorldOfOneAndTheLogSaysSo) {
+  std::vector<std::string> lines;
+  SetLogSink([&](const LogEntry& entry) { lines.emplace_back(entry.message); });
+  const auto group = Init();
+  SetLogSink(nullptr);
+  ASSERT_THAT(group, IsOk());
+  EXPECT_EQ((*group)->size(), 1);
+  EXPECT_THAT((*group)->Destroy(), IsOk());
+  EXPECT_THAT(lines, Contains(HasSubstr("a world of one rank; \"sherd run")));
+}
+
 TEST_F(InitTest, SaysWhichVariableIsMissing) {
-  EXPECT_THAT(Init(), StatusIs(absl::StatusCode::kInvalidArgument,
-                               HasSubstr("WORLD_SIZE expected, but not set")));
+  {
+    const ScopedVariable address("MASTER_ADDR", "127.0.0.1");
+    EXPECT_THAT(Init(),
+                StatusIs(absl::StatusCode::kInvalidArgument,
+                         HasSubstr("WORLD_SIZE expected, but not set")));
+  }
   EXPECT_THAT(Init({.world_size = 2}),
               StatusIs(absl::StatusCode::kInvalidArgument,
                        HasSubstr("RANK expected, but not set")));

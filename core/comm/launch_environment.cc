@@ -46,6 +46,19 @@ constexpr const Launcher& kOpenMpi = kLaunchers[0];
 constexpr const Launcher& kMpich = kLaunchers[1];
 constexpr const Launcher& kSlurm = kLaunchers[2];
 
+// Where rank and size are looked for.
+constexpr std::array<Knob, 11> kPlaceKnobs = {
+    Knob::kRank,        Knob::kWorldSize,         Knob::kOmpiRank,
+    Knob::kOmpiSize,    Knob::kPmiRank,           Knob::kPmiSize,
+    Knob::kSlurmProcId, Knob::kSlurmStepTasks,    Knob::kSlurmTasks,
+    Knob::kSlurmStepId, Knob::kJobCompletionIndex};
+
+// What else only a launcher sets.
+constexpr std::array<Knob, 9> kOtherLauncherKnobs = {
+    Knob::kInitMethod, Knob::kMasterAddr,     Knob::kMasterPort,
+    Knob::kLocalRank,  Knob::kLocalWorldSize, Knob::kTorchRunId,
+    Knob::kOmpiJobKey, Knob::kPmixNamespace,  Knob::kMpiLocalRank};
+
 std::string VariableOf(Knob knob) { return GetKnobInfo(knob).variable; }
 
 // One reading of the environment.
@@ -89,6 +102,14 @@ class Reader {
     return place;
   }
 
+  // Whether no launcher of those that are known started this process.
+  bool FoundNothing() const {
+    const auto has = [this](Knob knob) { return Has(knob); };
+    return std::none_of(kPlaceKnobs.begin(), kPlaceKnobs.end(), has) &&
+           std::none_of(kOtherLauncherKnobs.begin(), kOtherLauncherKnobs.end(),
+                        has);
+  }
+
   // Everything that was looked for, and what was found of it.
   std::string Report() const;
 
@@ -98,11 +119,7 @@ class Reader {
 
 std::string Reader::Report() const {
   std::vector<std::string> found;
-  for (Knob knob :
-       {Knob::kRank, Knob::kWorldSize, Knob::kOmpiRank, Knob::kOmpiSize,
-        Knob::kPmiRank, Knob::kPmiSize, Knob::kSlurmProcId,
-        Knob::kSlurmStepTasks, Knob::kSlurmTasks, Knob::kSlurmStepId,
-        Knob::kJobCompletionIndex}) {
+  for (const Knob knob : kPlaceKnobs) {
     if (Has(knob)) {
       found.push_back(absl::StrCat(VariableOf(knob), "=", Text(knob)));
     }
@@ -228,6 +245,10 @@ absl::StatusOr<LaunchEnvironment> FindPlace(const Reader& reader) {
 // The place with what the program gives in it; the rest from the environment.
 absl::StatusOr<LaunchEnvironment> FindPlace(const Reader& reader,
                                             const GivenPlace& given) {
+  if (!given.rank && !given.world_size && !given.meeting_place &&
+      reader.FoundNothing()) {
+    return LaunchEnvironment{.launcher = kNoLauncher};
+  }
   const absl::StatusOr<LaunchEnvironment> launched = FindPlace(reader);
   if (!given.rank && !given.world_size) return launched;
   // Where the program only repeats its launcher, the rest of what that says

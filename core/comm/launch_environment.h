@@ -12,16 +12,20 @@
 namespace sherd {
 
 inline constexpr int kMaxWorldSize = 1 << 20;
+inline constexpr char kNoLauncher[] = "no launcher";
 
 // What the program itself says, which wins over every variable.
 struct GivenPlace {
   std::optional<int> rank;
   std::optional<int> world_size;
+  // Where to meet others, who therefore exist.
+  bool meeting_place = false;
 };
 
 // This process's place among the ranks, as its launcher says it.
 struct LaunchEnvironment {
-  // Whose variables gave rank and size: "torchrun", "Slurm's srun", …
+  // Whose variables gave rank and size: "torchrun", "Slurm's srun", …;
+  // kNoLauncher if there are none.
   std::string launcher;
   int rank = 0;
   int world_size = 1;
@@ -48,6 +52,9 @@ struct LaunchEnvironment {
 //   5. SLURM_PROCID, SLURM_STEP_NUM_TASKS (or SLURM_NTASKS), only with
 //      SLURM_STEP_ID: the batch script itself is no rank
 //   6. JOB_COMPLETION_INDEX, WORLD_SIZE    a Kubernetes Indexed Job
+//
+// With no variable of any of them, nor one that says where ranks meet, and if
+// the program gives nothing, this process is a world of one rank.
 //
 // A lone RANK or WORLD_SIZE is completed by 3 to 6, with which it must agree.
 // The reason for the order: launchers nest, and the inner one's variables are

@@ -165,6 +165,15 @@ TEST(LaunchEnvironmentTest, RejectsWhatTheProgramGivesOutOfRange) {
                        HasSubstr("WORLD_SIZE is \"2\"")));
 }
 
+TEST(LaunchEnvironmentTest, APlaceToMeetIsNoWorldOfOne) {
+  EXPECT_THAT(Read({}, {.meeting_place = true}),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("WORLD_SIZE expected, but not set")));
+  EXPECT_THAT(Read({{"SHERD_INIT_METHOD", "file:///f"}}),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("WORLD_SIZE expected, but not set")));
+}
+
 TEST(LaunchEnvironmentTest, OneRankIsAlwaysOnOneHost) {
   const auto place = Read({}, {.rank = 0, .world_size = 1});
   ASSERT_THAT(place, IsOk());
