@@ -465,6 +465,69 @@ FlightGroupReport Analyze(Group& group) {
   return report;
 }
 
+// By rank whose errors name others, or itself: these, in the order in which its
+// groups were made.
+using Named = std::map<int, std::vector<int>>;
+
+// Whom the error of `rank` leads to: it may name one that itself only waited.
+// Of ranks that name each other, the one that more name than any other; in a
+// draw nobody.
+std::optional<int> RootOf(const Named& named, const std::map<int, int>& votes,
+                          int rank) {
+  std::vector<int> chain = {rank};
+  for (auto it = named.find(rank); it != named.end();
+       it = named.find(chain.back())) {
+    const int next = it->second.front();
+    const auto cycle = std::find(chain.begin(), chain.end(), next);
+    if (cycle == chain.end()) {
+      chain.push_back(next);
+      continue;
+    }
+    std::sort(cycle, chain.end(),
+              [&](int a, int b) { return votes.at(a) > votes.at(b); });
+    const bool is_draw =
+        chain.end() - cycle > 1 && votes.at(cycle[0]) == votes.at(cycle[1]);
+    return is_draw ? std::nullopt : std::optional<int>(*cycle);
+  }
+  return chain.back();
+}
+
+std::vector<FlightFailedRank> FindFailed(const std::vector<FlightFile>& files) {
+  Named named;
+  std::map<int, int> votes;
+  for (const FlightFile& file : files) {
+    for (const FlightFileGroup& group : file.groups) {
+      if (!group.failed_rank) continue;
+      named[file.rank].push_back(*group.failed_rank);
+      ++votes[*group.failed_rank];
+    }
+  }
+  std::map<int, FlightFailedRank> failed;
+  for (const FlightFile& file : files) {
+    const auto it = named.find(file.rank);
+    if (it == named.end()) continue;
+    std::set<int> roots;
+    if (const std::optional<int> root = RootOf(named, votes, file.rank)) {
+      roots.insert(*root);
+    }
+    for (const int later : it->second) {
+      if (named.count(later) == 0) roots.insert(later);
+    }
+    for (const int root : roots) {
+      FlightFailedRank& one = failed[root];
+      one.rank = root;
+      if (root != file.rank) one.named_by.push_back(file.rank);
+    }
+  }
+  std::vector<FlightFailedRank> list;
+  for (auto& [rank, one] : failed) list.push_back(std::move(one));
+  std::stable_sort(list.begin(), list.end(),
+                   [](const FlightFailedRank& a, const FlightFailedRank& b) {
+                     return a.named_by.size() > b.named_by.size();
+                   });
+  return list;
+}
+
 }  // namespace
 
 absl::string_view Name(FlightFindingKind kind) {
@@ -492,6 +555,19 @@ bool FlightReport::HasFindings() const {
                                             });
 }
 
+const FlightFinding* FlightReport::FirstDeviation() const {
+  for (const FlightGroupReport& group : groups) {
+    for (const FlightFinding& finding : group.findings) {
+      if (finding.kind == FlightFindingKind::kMismatch ||
+          finding.kind == FlightFindingKind::kMissingInCall ||
+          finding.kind == FlightFindingKind::kMessage) {
+        return &finding;
+      }
+    }
+  }
+  return nullptr;
+}
+
 FlightReport AnalyzeFlight(const FlightDirectoryFiles& directory) {
   FlightReport report = {.unreadable = directory.unreadable,
                          .notes = directory.notes};
@@ -516,6 +592,12 @@ FlightReport AnalyzeFlight(const FlightDirectoryFiles& directory) {
   report.reasons = absl::StrJoin(reasons, ", ", absl::PairFormatter(": "));
   for (auto& [key, group] : groups) {
     report.groups.push_back(Analyze(group));
+  }
+  report.failed = FindFailed(directory.files);
+  const FlightFinding* const deviation = report.FirstDeviation();
+  if (report.failed.empty() && deviation != nullptr &&
+      deviation->ranks.size() == 1) {
+    report.failed.push_back({deviation->ranks.front()});
   }
   return report;
 }

@@ -66,6 +66,14 @@ struct FlightGroupReport {
   std::vector<FlightFinding> findings;
 };
 
+// A rank that broke groups, as errors have it, or if none names a rank, the one
+// that deviates or is missing in the first finding.
+struct FlightFailedRank {
+  int rank = 0;
+  // The other ranks whose errors lead to it, ascending.
+  std::vector<int> named_by;
+};
+
 struct FlightReport {
   // Ranks with a dump.
   std::vector<int> ranks;
@@ -73,9 +81,16 @@ struct FlightReport {
   std::string reasons;
   // What each rank had to say, by rank.
   std::vector<std::string> details;
+  // Ranks that failed; the first is the root cause: the one to which the errors
+  // of most ranks lead.
+  std::vector<FlightFailedRank> failed;
   std::vector<FlightGroupReport> groups;
   std::vector<std::string> unreadable;
   std::vector<std::string> notes;
+
+  // The first finding of ranks that deviate or are missing; null if there is
+  // none.
+  const FlightFinding* FirstDeviation() const;
 
   // Whether somebody deviated, is missing or is stuck.
   bool HasFindings() const;

@@ -102,6 +102,16 @@ std::string FormatFlightReport(const FlightReport& report) {
     absl::StrAppend(&text, "  and ", report.details.size() - kMostDetails,
                     " more\n");
   }
+  for (const FlightFailedRank& failed : report.failed) {
+    absl::StrAppend(
+        &text, "! rank ", failed.rank, " failed",
+        failed.named_by.empty() ? "" : ", as errors say of ",
+        failed.named_by.empty()
+            ? ""
+            : absl::StrCat(failed.named_by.size() == 1 ? "rank " : "ranks ",
+                           FormatRanks(failed.named_by)),
+        "\n");
+  }
   for (const std::string& why : report.unreadable) {
     absl::StrAppend(&text, "! ", PrintableLine(why), "\n");
   }
@@ -118,12 +128,15 @@ std::string FormatFlightReport(const FlightReport& report) {
 }
 
 std::string FlightReportToJson(const FlightReport& report) {
-  nlohmann::json json = {{"deviation", report.HasFindings()},
-                         {"ranks", report.ranks},
-                         {"details", report.details},
-                         {"unreadable", report.unreadable},
-                         {"notes", report.notes},
-                         {"groups", nlohmann::json::array()}};
+  nlohmann::json json = {
+      {"deviation", report.HasFindings()}, {"ranks", report.ranks},
+      {"details", report.details},         {"failed", nlohmann::json::array()},
+      {"unreadable", report.unreadable},   {"notes", report.notes},
+      {"groups", nlohmann::json::array()}};
+  for (const FlightFailedRank& failed : report.failed) {
+    json["failed"].push_back(
+        {{"rank", failed.rank}, {"named_by", failed.named_by}});
+  }
   for (const FlightGroupReport& group : report.groups) {
     nlohmann::json ranks = nlohmann::json::array();
     for (const FlightRankState& state : group.ranks) {

@@ -259,6 +259,72 @@ TEST_F(FlightTest, SizesMayDifferWhereTheOperationAllowsIt) {
   EXPECT_FALSE(Analyze(dumps).HasFindings());
 }
 
+// By rank: which rank its error names, none if -1.
+std::vector<FlightDump> Naming(const std::vector<int>& named) {
+  std::vector<FlightDump> dumps = Job(static_cast<int>(named.size()), 2);
+  for (size_t r = 0; r < named.size(); ++r) {
+    if (named[r] >= 0) dumps[r].snapshot.groups[0].failed_rank = named[r];
+  }
+  return dumps;
+}
+
+TEST_F(FlightTest, TheErrorsOfTheRanksLeadToTheRootCause) {
+  struct Case {
+    std::vector<int> named;
+    int root;
+    std::vector<int> named_by;
+  };
+  EXPECT_THAT(Analyze(Naming({1, 0})).failed, IsEmpty());
+  EXPECT_THAT(Analyze(Naming({-1, -1})).failed, IsEmpty());
+  const std::vector<Case> cases = {
+      // It knows that it deviates.
+      {{1, 1, 1}, 1, {0, 2}},
+      {{2, 2, -1, 2}, 2, {0, 1, 3}},
+      // Rank 2 was late and takes the first that gave up for the cause.
+      {{2, 2, 0, 2}, 2, {0, 1, 3}},
+      // Rank 3 sees only what rank 0 did because of rank 2.
+      {{2, 2, -1, 0}, 2, {0, 1, 3}},
+  };
+  for (const Case& c : cases) {
+    const FlightReport report = Analyze(Naming(c.named));
+    ASSERT_EQ(report.failed.size(), 1u);
+    EXPECT_EQ(report.failed[0].rank, c.root);
+    EXPECT_EQ(report.failed[0].named_by, c.named_by);
+    EXPECT_THAT(FormatFlightReport(report),
+                HasSubstr(absl::StrCat("! rank ", c.root,
+                                       " failed, as the errors say of ranks")));
+  }
+}
+
+TEST_F(FlightTest, EachGroupMayHaveLostAnotherRank) {
+  std::vector<FlightDump> dumps = Naming({1, 1, 1, 1});
+  dumps.erase(dumps.begin() + 1);
+  for (FlightDump& dump : dumps) {
+    FlightGroup smaller = {.id = 2, .alive = true, .failed_rank = 3};
+    smaller.info = {.name = "default/shrink#1",
+                    .backend = "gloo",
+                    .rank = dump.rank == 0 ? 0 : dump.rank - 1,
+                    .size = 3,
+                    .world_ranks = {0, 2, 3}};
+    dump.snapshot.groups.push_back(smaller);
+  }
+  dumps.pop_back();
+  const FlightReport report = Analyze(dumps);
+  ASSERT_EQ(report.failed.size(), 2u);
+  EXPECT_EQ(report.failed[0].rank, 1);
+  EXPECT_EQ(report.failed[1].rank, 3);
+  EXPECT_THAT(report.failed[1].named_by, ElementsAre(0, 2));
+}
+
+TEST_F(FlightTest, WhereNoErrorNamesARankAFindingDoes) {
+  std::vector<FlightDump> dumps = Job(3, 2);
+  Last(dumps[2]).op = CollectiveOp::kBarrier;
+  const FlightReport report = Analyze(dumps);
+  ASSERT_EQ(report.failed.size(), 1u);
+  EXPECT_EQ(report.failed[0].rank, 2);
+  EXPECT_THAT(report.failed[0].named_by, IsEmpty());
+}
+
 TEST_F(FlightTest, AStragglerIsNamedWithItsDistance) {
   std::vector<FlightDump> dumps = Job(4, 17);
   for (FlightDump& dump : dumps) MakeStuck(Last(dump));
@@ -571,6 +637,8 @@ INSTANTIATE_TEST_SUITE_P(
                   "groups[0].world_ranks"},
         Rejection{"WorldRankNegative", "\"world_ranks\":[]",
                   "\"world_ranks\":[1,-1]", "groups[0].world_ranks"},
+        Rejection{"FailedRankNegative", "\"alive\":true",
+                  "\"alive\":true,\"failed_rank\":-1", "groups[0].failed_rank"},
         Rejection{"UnknownGroup", "\"group\":1", "\"group\":9",
                   "entries[0].group"},
         Rejection{"RootOutsideGroup", "\"root\":null", "\"root\":2",
