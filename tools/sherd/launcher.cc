@@ -1,6 +1,7 @@
 #include "sherd/tools/sherd/launcher.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -11,14 +12,21 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdint>
+#include <cstdio>
 #include <filesystem>
+#include <fstream>
 #include <memory>
 #include <optional>
+#include <set>
 #include <utility>
 
+#include "absl/strings/ascii.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
-#include "absl/strings/str_join.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
+#include "absl/time/clock.h"
 #include "sherd/core/base/deadline.h"
 #include "sherd/core/base/file.h"
 #include "sherd/core/base/guardian.h"
@@ -29,42 +37,18 @@
 #include "sherd/tools/sherd/line_prefixer.h"
 #include "sherd/tools/sherd/output_queue.h"
 #include "sherd/tools/sherd/rank_process.h"
+#include "sherd/tools/sherd/run_directories.h"
+#include "sherd/tools/sherd/run_outcome.h"
 
 namespace sherd {
 namespace {
 
-constexpr int kTimeoutExitCode = 124;
-constexpr int kOutputClosedExitCode = 128 + SIGPIPE;
+// How long ranks that got SIGUSR1 have to write a dump, and how often the
+// launcher looks for it.
+constexpr absl::Duration kDumpTime = absl::Seconds(2);
+constexpr absl::Duration kDumpLook = absl::Milliseconds(20);
 // How long output may still come from a process that escaped.
 constexpr absl::Duration kDrainTime = absl::Seconds(1);
-
-// A directory that exists as long as this object.
-class TemporaryDirectory {
- public:
-  static absl::StatusOr<TemporaryDirectory> Create() {
-    std::error_code error;
-    const std::filesystem::path parent =
-        std::filesystem::absolute(GetKnobOr(Knob::kTmpDir, "/tmp"), error);
-    std::string path = (parent / "sherd-run-XXXXXX").string();
-    if (mkdtemp(path.data()) == nullptr) {
-      return absl::FailedPreconditionError(absl::StrCat(
-          "cannot make the directory ", path, " in which ranks meet: ",
-          strerror(errno), " (TMPDIR chooses the place)"));
-    }
-    return TemporaryDirectory(std::move(path));
-  }
-  explicit TemporaryDirectory(std::string path) : path_(std::move(path)) {}
-  TemporaryDirectory(TemporaryDirectory&& other) noexcept
-      : path_(std::exchange(other.path_, {})) {}
-  TemporaryDirectory& operator=(TemporaryDirectory&&) = delete;
-  ~TemporaryDirectory() {
-    if (!path_.empty()) FileSystem::Posix().RemoveAll(path_).IgnoreError();
-  }
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
-};
 
 // Receives this process's signals as readable bytes, and gives back the former
 // handling at its end.
@@ -115,12 +99,16 @@ struct Stream {
   UniqueFd fd;
   LinePrefixer prefixer;
   OutputQueue* output;
+  // Of the log directory.
+  UniqueFd log;
 };
 
 struct Rank {
   pid_t pid = -1;
   // As from waitpid(), once it has ended.
   std::optional<int> wait_status;
+  // It got SIGTERM or SIGKILL from here before.
+  bool was_signalled = false;
 };
 
 template <typename T>
@@ -128,44 +116,52 @@ std::string Entry(Knob knob, const T& value) {
   return absl::StrCat(GetKnobInfo(knob).variable, "=", value);
 }
 
-bool Failed(int wait_status) {
-  return !WIFEXITED(wait_status) || WEXITSTATUS(wait_status) != 0;
-}
-
-int ExitCodeOf(int wait_status) {
-  return WIFEXITED(wait_status) ? WEXITSTATUS(wait_status)
-                                : 128 + WTERMSIG(wait_status);
-}
-
-std::string HowItEnded(int wait_status) {
-  if (WIFEXITED(wait_status)) {
-    return absl::StrCat("exit code ", WEXITSTATUS(wait_status));
+// Whether the process has a handler for `signal`.
+bool Handles(pid_t pid, int signal) {
+  std::ifstream file(absl::StrCat("/proc/", pid, "/status"));
+  for (std::string line; std::getline(file, line);) {
+    absl::string_view mask = line;
+    uint64_t caught;
+    if (absl::ConsumePrefix(&mask, "SigCgt:") &&
+        absl::SimpleHexAtoi(absl::StripAsciiWhitespace(mask), &caught)) {
+      return (caught >> (signal - 1) & 1) != 0;
+    }
   }
-  const int signal = WTERMSIG(wait_status);
-  return absl::StrCat("killed by signal ", signal, " (", strsignal(signal),
-                      WCOREDUMP(wait_status) ? ", core dumped)" : ")");
+  return false;
 }
+
+// One start of all ranks.
+struct Start {
+  int ranks = 1;
+  // The entry of the ranks' environment that says where they meet.
+  std::string mark;
+  // Empty: none.
+  std::string log_directory;
+  std::string flight_directory;
+  Deadline deadline = Deadline::Infinite();
+};
 
 class Run {
  public:
-  // `mark` is the entry of the ranks' environment that says where they meet.
   Run(const LaunchOptions& options, SignalReceiver& signals, Guardian& guardian,
-      const std::string& mark)
+      Start start)
       : options_(options),
         signals_(signals),
         guardian_(guardian),
-        mark_(mark),
-        start_(absl::Now()),
-        run_deadline_(Deadline::After(options.timeout)) {}
+        start_(std::move(start)),
+        started_(absl::Now()) {}
 
   absl::Status StartRanks();
-  LaunchResult Wait();
+  RunEnd Wait();
+  // Somebody asked for the end.
+  bool WasStopped() const { return ending_signals_ > 0; }
 
  private:
   // How far the end of the run has come.
-  enum class Phase { kRunning, kGrace, kTerminated, kKilled };
+  enum class Phase { kRunning, kGrace, kDumping, kTerminated, kKilled };
 
   absl::Status StartRank(int rank);
+  absl::Status OpenLogs(int rank);
   bool AllEnded() const;
   void PollOnce(absl::Duration at_most);
   bool OutputPending() const;
@@ -181,19 +177,22 @@ class Run {
   void CollectEnded();
   void EndOf(Rank& rank, int wait_status);
   void NoteFailures(const std::vector<int>& ended);
+  bool OnlyFailedRanksRun() const;
   void Advance(Phase phase);
   void SignalRanks(int signal);
+  void AskForDumps();
   void DrainOutput();
-  LaunchResult Result() const;
-  std::string OthersSummary() const;
+  RunEnd Result() const;
 
   const LaunchOptions& options_;
   SignalReceiver& signals_;
   Guardian& guardian_;
-  const std::string mark_;
-  const absl::Time start_;
-  const Deadline run_deadline_;
+  const Start start_;
+  const absl::Time started_;
   std::vector<Rank> ranks_;
+  // Ranks that got SIGUSR1, and when.
+  std::vector<int> asked_;
+  absl::Time asked_at_;
   std::vector<std::unique_ptr<Stream>> streams_;
   std::array<OutputQueue, 2> outputs_ = {OutputQueue(STDOUT_FILENO),
                                          OutputQueue(STDERR_FILENO)};
@@ -209,12 +208,18 @@ class Run {
 };
 
 absl::Status Run::StartRank(int rank) {
+  std::vector<std::string> environment = options_.environment;
+  environment.insert(
+      environment.end(),
+      {Entry(Knob::kRank, rank), Entry(Knob::kWorldSize, start_.ranks),
+       Entry(Knob::kLocalRank, rank), start_.mark});
+  if (!start_.flight_directory.empty()) {
+    environment.push_back(Entry(Knob::kFlightDir, start_.flight_directory));
+  }
   SHERD_ASSIGN_OR_RETURN(
       RankProcess process,
       StartRankProcess({.command = options_.command,
-                        .environment = {Entry(Knob::kRank, rank),
-                                        Entry(Knob::kWorldSize, options_.ranks),
-                                        Entry(Knob::kLocalRank, rank), mark_},
+                        .environment = std::move(environment),
                         .pipes = options_.prefix,
                         .signal_mask = signals_.former_mask()}));
   guardian_.Watch(process.pid);
@@ -226,11 +231,25 @@ absl::Status Run::StartRank(int rank) {
     streams_.push_back(std::make_unique<Stream>(
         std::move(process.standard_error), prefix, &outputs_[1]));
   }
+  return start_.log_directory.empty() ? absl::OkStatus() : OpenLogs(rank);
+}
+
+absl::Status Run::OpenLogs(int rank) {
+  const std::string stem =
+      JoinPath(start_.log_directory, absl::StrCat("rank-", rank));
+  for (const auto& [suffix, stream] :
+       {std::pair(".out", streams_.end()[-2].get()),
+        {".err", streams_.end()[-1].get()}}) {
+    const std::string path = stem + suffix;
+    stream->log = UniqueFd(
+        open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
+    if (!stream->log.is_open()) return ErrnoStatus(errno, "create", path);
+  }
   return absl::OkStatus();
 }
 
 absl::Status Run::StartRanks() {
-  for (int rank = 0; rank < options_.ranks; ++rank) {
+  for (int rank = 0; rank < start_.ranks; ++rank) {
     absl::Status status = StartRank(rank);
     if (status.ok()) continue;
     SignalRanks(SIGKILL);
@@ -240,13 +259,15 @@ absl::Status Run::StartRanks() {
   return absl::OkStatus();
 }
 
-LaunchResult Run::Wait() {
+RunEnd Run::Wait() {
   while (!AllEnded()) {
     CheckTimers();
-    PollOnce((phase_ == Phase::kRunning ? run_deadline_ : phase_deadline_)
-                 .Remaining());
+    const absl::Duration left =
+        (phase_ == Phase::kRunning ? start_.deadline : phase_deadline_)
+            .Remaining();
+    PollOnce(phase_ == Phase::kDumping ? std::min(left, kDumpLook) : left);
   }
-  KillMarkedProcesses(mark_);
+  KillMarkedProcesses(start_.mark);
   DrainOutput();
   return Result();
 }
@@ -283,12 +304,27 @@ void Run::PollOnce(absl::Duration at_most) {
   if (fds[0].revents != 0) HandleSignals();
 }
 
+// What a full disk does not take is still on the terminal.
+void WriteLog(Stream& stream, absl::string_view piece) {
+  while (stream.log.is_open() && !piece.empty()) {
+    const ssize_t n = write(stream.log.get(), piece.data(), piece.size());
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) {
+      std::fprintf(stderr, "sherd run: a log ends here: %s\n", strerror(errno));
+      stream.log.Reset();
+      return;
+    }
+    piece.remove_prefix(static_cast<size_t>(n));
+  }
+}
+
 void Run::ReadStream(Stream& stream) {
   static thread_local std::array<char, 1 << 16> buffer;
   const ssize_t n = read(stream.fd.get(), buffer.data(), buffer.size());
   if (n < 0 && (errno == EINTR || errno == EAGAIN)) return;
   std::string& tail = stream.output->tail();
   if (n > 0) {
+    WriteLog(stream, {buffer.data(), static_cast<size_t>(n)});
     stream.prefixer.Feed({buffer.data(), static_cast<size_t>(n)}, tail);
   } else {
     stream.prefixer.Finish(tail);
@@ -307,15 +343,21 @@ void Run::CheckOutputs() {
 }
 
 void Run::CheckTimers() {
-  if (phase_ == Phase::kRunning && run_deadline_.HasPassed()) {
+  if (phase_ == Phase::kRunning && start_.deadline.HasPassed()) {
     timed_out_ = true;
-    for (int r = 0; r < options_.ranks; ++r) {
+    for (int r = 0; r < start_.ranks; ++r) {
       if (!ranks_[r].wait_status) late_ranks_.push_back(r);
     }
+    Advance(Phase::kDumping);
+  }
+  if (phase_ == Phase::kDumping &&
+      HaveDumped(start_.flight_directory, asked_, asked_at_)) {
     Advance(Phase::kTerminated);
   }
   if (!phase_deadline_.HasPassed()) return;
   if (phase_ == Phase::kGrace && passed_on_ != SIGTERM) {
+    Advance(Phase::kDumping);
+  } else if (phase_ == Phase::kDumping) {
     Advance(Phase::kTerminated);
   } else if (phase_ != Phase::kKilled) {
     Advance(Phase::kKilled);
@@ -325,6 +367,10 @@ void Run::CheckTimers() {
 void Run::Advance(Phase phase) {
   phase_ = phase;
   phase_deadline_ = Deadline::After(options_.grace);
+  if (phase == Phase::kDumping) {
+    phase_deadline_ = Deadline::After(std::min(options_.grace, kDumpTime));
+    AskForDumps();
+  }
   if (phase == Phase::kTerminated) {
     SignalRanks(SIGTERM);
     SignalRanks(SIGCONT);  // A stopped process does not see SIGTERM.
@@ -336,9 +382,26 @@ void Run::Advance(Phase phase) {
 }
 
 void Run::SignalRanks(int signal) {
-  for (const Rank& rank : ranks_) {
-    if (!rank.wait_status) kill(-rank.pid, signal);
+  for (Rank& rank : ranks_) {
+    if (rank.wait_status) continue;
+    kill(-rank.pid, signal);
+    rank.was_signalled |= signal == SIGTERM || signal == SIGKILL;
   }
+}
+
+// SIGUSR1 ends a program that does not expect it.
+void Run::AskForDumps() {
+  asked_at_ = absl::Now();
+  std::set<int> asked;
+  for (const pid_t pid : FindMarkedProcesses(start_.mark)) {
+    if (!Handles(pid, SIGUSR1) || kill(pid, SIGUSR1) != 0) continue;
+    const pid_t group = getpgid(pid);
+    for (int r = 0; r < start_.ranks; ++r) {
+      if (ranks_[r].pid == group) asked.insert(r);
+    }
+  }
+  asked_.assign(asked.begin(), asked.end());
+  SignalRanks(SIGCONT);  // A stopped process does not see it.
 }
 
 void Run::HandleSignals() {
@@ -403,20 +466,39 @@ void Run::EndOf(Rank& rank, int wait_status) {
 }
 
 void Run::NoteFailures(const std::vector<int>& ended) {
-  if (first_failure_ || timed_out_ || OutputBroken()) return;
-  for (int r : ended) {
-    const int status = *ranks_[r].wait_status;
-    if (!Failed(status)) continue;
-    // Of several that are found at once, one that a signal killed is more
-    // likely the cause than one that gave up in order.
-    if (!first_failure_ || (WIFSIGNALED(status) &&
-                            WIFEXITED(*ranks_[*first_failure_].wait_status))) {
-      first_failure_ = r;
+  if (timed_out_ || OutputBroken()) return;
+  if (!first_failure_) {
+    for (int r : ended) {
+      const int status = *ranks_[r].wait_status;
+      if (!RankEnd{status}.Failed()) continue;
+      // Of several that are found at once, one that a signal killed is more
+      // likely the cause than one that gave up in order.
+      if (!first_failure_ ||
+          (WIFSIGNALED(status) &&
+           WIFEXITED(*ranks_[*first_failure_].wait_status))) {
+        first_failure_ = r;
+      }
     }
+    if (first_failure_) failed_after_ = absl::Now() - started_;
   }
-  if (!first_failure_) return;
-  failed_after_ = absl::Now() - start_;
-  if (phase_ == Phase::kRunning) Advance(Phase::kGrace);
+  if (phase_ != Phase::kRunning) return;
+  if (options_.goes_on ? OnlyFailedRanksRun() : first_failure_.has_value()) {
+    Advance(Phase::kGrace);
+  }
+}
+
+// Such as one that is stopped: nobody else would end it.
+bool Run::OnlyFailedRanksRun() const {
+  if (AllEnded()) return false;
+  const FlightReport flight =
+      ReadFlightReport(start_.flight_directory, started_);
+  for (int r = 0; r < start_.ranks; ++r) {
+    const bool failed =
+        std::any_of(flight.failed.begin(), flight.failed.end(),
+                    [r](const FlightFailedRank& one) { return one.rank == r; });
+    if (!ranks_[r].wait_status && !failed) return false;
+  }
+  return true;
 }
 
 bool Run::OutputPending() const {
@@ -440,55 +522,20 @@ void Run::DrainOutput() {
   }
 }
 
-std::string RankList(const std::vector<int>& ranks) {
-  return absl::StrCat(ranks.size() == 1 ? "rank " : "ranks ",
-                      absl::StrJoin(ranks, ", "));
-}
-
-std::string Run::OthersSummary() const {
-  std::vector<std::pair<std::string, std::vector<int>>> ways;
-  for (int r = 0; r < options_.ranks; ++r) {
-    if (first_failure_ == r) continue;
-    const std::string how = HowItEnded(*ranks_[r].wait_status);
-    const auto way = std::find_if(ways.begin(), ways.end(), [&](const auto& w) {
-      return w.first == how;
-    });
-    if (way == ways.end()) {
-      ways.push_back({how, {r}});
-    } else {
-      way->second.push_back(r);
-    }
+RunEnd Run::Result() const {
+  RunEnd end = {.first_failure = first_failure_,
+                .failed_after = failed_after_,
+                .late_ranks = late_ranks_,
+                .output_broken = OutputBroken(),
+                .passed_on = passed_on_,
+                .goes_on = options_.goes_on,
+                .flight = ReadFlightReport(start_.flight_directory, started_),
+                .flight_directory = start_.flight_directory};
+  if (timed_out_) end.timeout = options_.timeout;
+  for (const Rank& rank : ranks_) {
+    end.ranks.push_back({*rank.wait_status, rank.was_signalled});
   }
-  std::string text;
-  for (const auto& [how, ranks] : ways) {
-    absl::StrAppend(&text, "; ", RankList(ranks), ": ", how);
-  }
-  return text;
-}
-
-LaunchResult Run::Result() const {
-  const std::string of = absl::StrCat(" of ", options_.ranks);
-  if (timed_out_) {
-    return {kTimeoutExitCode,
-            absl::StrCat(
-                "timeout: ", RankList(late_ranks_), of, " had not ended after ",
-                absl::FormatDuration(options_.timeout), OthersSummary())};
-  }
-  if (OutputBroken()) {
-    return {
-        kOutputClosedExitCode,
-        absl::StrCat("the reader of the output went away", OthersSummary())};
-  }
-  if (!first_failure_) return {};
-  const int status = *ranks_[*first_failure_].wait_status;
-  const std::string because =
-      passed_on_ == 0 ? ""
-                      : absl::StrCat(" (signal ", passed_on_, " passed on)");
-  return {ExitCodeOf(status),
-          absl::StrFormat("rank %d%s failed first: %s after %.1f s%s%s",
-                          *first_failure_, of, HowItEnded(status),
-                          absl::ToDoubleSeconds(failed_after_), because,
-                          OthersSummary())};
+  return end;
 }
 
 absl::Status CheckOptions(const LaunchOptions& options) {
@@ -503,25 +550,117 @@ absl::Status CheckOptions(const LaunchOptions& options) {
   if (options.timeout <= absl::ZeroDuration()) {
     return absl::InvalidArgumentError("timeout must be above zero");
   }
-  return absl::OkStatus();
+  if (options.min_ranks > options.ranks) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the least number of ranks is ", options.min_ranks,
+                     ", expected at most ", options.ranks));
+  }
+  return options.prefix || options.log_directory.empty()
+             ? absl::OkStatus()
+             : absl::InvalidArgumentError(
+                   "ranks that write themselves leave nothing for a log");
+}
+
+// Where the ranks of all starts leave their dumps.
+class FlightPlace {
+ public:
+  static absl::StatusOr<FlightPlace> Find(const LaunchOptions& options) {
+    FlightPlace place;
+    place.path_ = GetKnobOr(Knob::kFlightDir, "");
+    for (absl::string_view entry : options.environment) {
+      if (absl::ConsumePrefix(&entry, Entry(Knob::kFlightDir, ""))) {
+        place.path_ = std::string(entry);
+      }
+    }
+    place.is_given_ = !place.path_.empty();
+    if (place.path_ == "none") place.path_.clear();
+    if (place.is_given_ || !options.log_directory.empty()) return place;
+    RemoveOldFlightDirectories();
+    SHERD_ASSIGN_OR_RETURN(
+        TemporaryDirectory made,
+        TemporaryDirectory::Create("sherd-flight-", "for the ranks' dumps"));
+    place.path_ = made.path();
+    place.made_.emplace(std::move(made));
+    return place;
+  }
+  FlightPlace(FlightPlace&&) = default;
+  FlightPlace& operator=(FlightPlace&&) = delete;
+  ~FlightPlace() {
+    if (made_) made_->KeepUnlessEmpty();
+  }
+
+  std::string ForStart(int restart, const std::string& log_directory) const {
+    if (is_given_) return path_;
+    if (!log_directory.empty()) return log_directory;
+    return BelowRestart(path_, restart);
+  }
+
+  static std::string BelowRestart(const std::string& path, int restart) {
+    return restart == 0 ? path
+                        : JoinPath(path, absl::StrCat("restart-", restart));
+  }
+
+ private:
+  FlightPlace() = default;
+
+  std::string path_;
+  bool is_given_ = false;
+  std::optional<TemporaryDirectory> made_;
+};
+
+// With how many ranks the run begins again; 0 if it does not.
+int RanksOfRestart(const LaunchOptions& options, const RunEnd& end,
+                   const RunOutcome& outcome) {
+  if (outcome.exit_code == 0 || end.timeout || end.output_broken) return 0;
+  const int ranks = static_cast<int>(end.ranks.size());
+  if (options.min_ranks == 0) return ranks;
+  const int left = ranks - static_cast<int>(outcome.failed.size());
+  return left >= options.min_ranks ? left : 0;
 }
 
 }  // namespace
 
 absl::StatusOr<LaunchResult> Launch(const LaunchOptions& options) {
   SHERD_RETURN_IF_ERROR(CheckOptions(options));
-  SHERD_ASSIGN_OR_RETURN(const TemporaryDirectory directory,
-                         TemporaryDirectory::Create());
+  const Deadline deadline = Deadline::After(options.timeout);
+  SHERD_ASSIGN_OR_RETURN(const FlightPlace flight, FlightPlace::Find(options));
   SHERD_ASSIGN_OR_RETURN(const std::unique_ptr<SignalReceiver> signals,
                          SignalReceiver::Create());
-  const std::string mark =
-      Entry(Knob::kInitMethod,
-            absl::StrCat("file://", JoinPath(directory.path(), "init")));
-  SHERD_ASSIGN_OR_RETURN(const std::unique_ptr<Guardian> guardian,
-                         Guardian::Start(directory.path(), mark));
-  Run run(options, *signals, *guardian, mark);
-  SHERD_RETURN_IF_ERROR(run.StartRanks());
-  return run.Wait();
+  int ranks = options.ranks;
+  for (int restart = 0;; ++restart) {
+    SHERD_ASSIGN_OR_RETURN(
+        const TemporaryDirectory directory,
+        TemporaryDirectory::Create("sherd-run-", "in which ranks meet"));
+    Start start = {
+        .ranks = ranks,
+        .mark =
+            Entry(Knob::kInitMethod,
+                  absl::StrCat("file://", JoinPath(directory.path(), "init"))),
+        .deadline = deadline};
+    if (!options.log_directory.empty()) {
+      start.log_directory = FlightPlace::BelowRestart(
+          std::filesystem::absolute(options.log_directory).string(), restart);
+      SHERD_RETURN_IF_ERROR(
+          FileSystem::Posix().CreateDirectories(start.log_directory));
+    }
+    start.flight_directory = flight.ForStart(restart, start.log_directory);
+    SHERD_ASSIGN_OR_RETURN(const std::unique_ptr<Guardian> guardian,
+                           Guardian::Start(directory.path(), start.mark));
+    Run run(options, *signals, *guardian, std::move(start));
+    SHERD_RETURN_IF_ERROR(run.StartRanks());
+    const RunEnd end = run.Wait();
+    const RunOutcome outcome = JudgeRun(end);
+    ranks = run.WasStopped() || restart >= options.max_restarts
+                ? 0
+                : RanksOfRestart(options, end, outcome);
+    if (ranks == 0) return LaunchResult{outcome.exit_code, outcome.summary};
+    if (options.notify) {
+      options.notify(absl::StrCat(outcome.summary, "; starting ", ranks,
+                                  ranks == 1 ? " rank" : " ranks",
+                                  " again (restart ", restart + 1, " of ",
+                                  options.max_restarts, ")"));
+    }
+  }
 }
 
 }  // namespace sherd
