@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "sherd/tools/bench/collective_work.h"
+#include "sherd/tools/bench/mpi_peers.h"
 
 namespace sherd {
 namespace {

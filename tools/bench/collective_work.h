@@ -77,13 +77,6 @@ absl::StatusOr<std::unique_ptr<RankWork>> MakeSherdCollective(
 absl::StatusOr<std::unique_ptr<RankWork>> MakeGlooCollective(
     RankContext& context, const CollectiveShape& shape);
 
-// True if this program was built with Open MPI and mpirun is to be found.
-bool HasOpenMpi();
-
-// Open MPI's own collectives; in processes that mpirun started.
-absl::StatusOr<std::unique_ptr<RankWork>> MakeOpenMpiCollective(
-    RankContext& context, const CollectiveShape& shape);
-
 // memcpy and adding between buffers that all ranks map.
 absl::StatusOr<std::unique_ptr<RankWork>> MakeLimitCollective(
     RankContext& context, const CollectiveShape& shape);

@@ -35,30 +35,11 @@ struct Move {
 absl::StatusOr<std::unique_ptr<RankWork>> MakeSherdMove(
     RankContext& context, const Move& move, const std::string& backend);
 
-// The move by hand over bare Gloo or MPI: pieces that are not runs of memory
-// are packed by memcpy, one alltoallv, and unpacked where what arrives is not
-// the shard as it stands.
+// The move by hand over bare Gloo: pieces that are not runs of memory are packed
+// by memcpy, one alltoallv, and unpacked where what arrives is not the shard as
+// it stands.
 absl::StatusOr<std::unique_ptr<RankWork>> MakeGlooMove(RankContext& context,
                                                        const Move& move);
-absl::StatusOr<std::unique_ptr<RankWork>> MakeMpiPackedMove(
-    RankContext& context, const Move& move);
-
-// The move by MPI_Alltoallw, with a derived datatype for what each pair of
-// ranks has for each other.
-absl::StatusOr<std::unique_ptr<RankWork>> MakeMpiTypedMove(RankContext& context,
-                                                           const Move& move);
-
-// By MPI_Gatherv or MPI_Scatterv: of a gather or shard of rows.
-absl::StatusOr<std::unique_ptr<RankWork>> MakeMpiRootMove(RankContext& context,
-                                                          const Move& move);
-
-// By ScaLAPACK's pdgemr2d, or pigemr2d if blocks have no even number of
-// columns; of a move with cyclic layouts.
-absl::StatusOr<std::unique_ptr<RankWork>> MakeScalapackMove(
-    RankContext& context, const Move& move);
-// OK if there is a ScaLAPACK.
-//   kNotFound  Says what to install.
-absl::Status FindScalapack();
 
 // The move if every rank could reach every shard: plain memcpy between shards
 // in shared memory, without any protocol. Ranks copy what they get, or, in a

@@ -5,8 +5,8 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "sherd/core/base/status_macros.h"
-#include "sherd/tools/bench/collective_work.h"
 #include "sherd/tools/bench/move.h"
+#include "sherd/tools/bench/mpi_peers.h"
 #include "sherd/tools/bench/mpirun.h"
 #include "sherd/tools/bench/torch_program.h"
 

@@ -1,14 +1,11 @@
+#include <mpi.h>
+
 #include <memory>
-#include <string>
-#include <vector>
 
 #include "sherd/tools/bench/bare_mpi.h"
 #include "sherd/tools/bench/collective_work.h"
+#include "sherd/tools/bench/mpi_peers.h"
 #include "sherd/tools/bench/mpirun.h"
-
-#if __has_include(<mpi.h>)
-
-#include <mpi.h>
 
 namespace sherd {
 namespace {
@@ -59,18 +56,3 @@ absl::StatusOr<std::unique_ptr<RankWork>> MakeOpenMpiCollective(
 }
 
 }  // namespace sherd
-
-#else
-
-namespace sherd {
-
-bool HasOpenMpi() { return false; }
-
-absl::StatusOr<std::unique_ptr<RankWork>> MakeOpenMpiCollective(
-    RankContext&, const CollectiveShape&) {
-  return absl::UnimplementedError("bench was built without Open MPI");
-}
-
-}  // namespace sherd
-
-#endif

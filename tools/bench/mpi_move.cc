@@ -9,6 +9,7 @@
 #include "sherd/tools/bench/bare_move.h"
 #include "sherd/tools/bench/bare_mpi.h"
 #include "sherd/tools/bench/move.h"
+#include "sherd/tools/bench/mpi_peers.h"
 
 namespace sherd {
 namespace {

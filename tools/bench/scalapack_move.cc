@@ -10,6 +10,7 @@
 #include "sherd/core/base/status_macros.h"
 #include "sherd/tools/bench/bare_mpi.h"
 #include "sherd/tools/bench/move.h"
+#include "sherd/tools/bench/mpi_peers.h"
 #include "sherd/tools/bench/word_memory.h"
 
 namespace sherd {

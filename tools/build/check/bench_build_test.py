@@ -1,0 +1,32 @@
+"""Tests of the BUILD file of tools/bench, run as the Python it parses as."""
+
+import unittest
+
+import tree
+
+
+class BenchTest(unittest.TestCase):
+
+    @staticmethod
+    def dependencies(installed):
+        """Of all targets of tools/bench, in a system with or without Open MPI."""
+        found = []
+
+        def target(**kwargs):
+            found.extend(kwargs.get("deps", []) + kwargs.get("srcs", []))
+
+        names = {name: target for name in (
+            "genrule", "package", "sherd_cc_binary", "sherd_cc_library", "sherd_cc_test")}
+        names.update(OPENMPI_INSTALLED=installed, load=lambda *a, **k: None)
+        exec(tree.read("tools/bench/BUILD.bazel"), names)  # pylint: disable=exec-used
+        return found
+
+    def test_it_builds_without_open_mpi_and_leaves_out_that_peer(self):
+        self.assertIn("@openmpi", self.dependencies(True))
+        without = self.dependencies(False)
+        self.assertIn("without_mpi.cc", without)
+        self.assertFalse({"@openmpi", "//backends/mpi", "mpi_move.cc"} & set(without))
+
+
+if __name__ == "__main__":
+    unittest.main()
