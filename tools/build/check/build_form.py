@@ -112,10 +112,10 @@ def _check_text(source):
 
 
 def _check_quotes(tree_, source):
+    lines = source.encode("utf-8").split(b"\n")  # Offsets are those of bytes.
     for node in ast.walk(tree_):
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
-            segment = ast.get_source_segment(source, node) or ""
-            if segment.startswith("'"):
+            if lines[node.lineno - 1][node.col_offset:].startswith(b"'"):
                 yield node.lineno, "double quotes"
 
 
