@@ -17,6 +17,8 @@ import build_form  # noqa: E402
 import gpu_tests  # noqa: E402
 import layering  # noqa: E402
 import lints  # noqa: E402
+import parts  # noqa: E402
+import progress  # noqa: E402
 import results  # noqa: E402
 import tree  # noqa: E402
 
@@ -26,15 +28,23 @@ BAZEL = os.path.join(tree.ROOT, "tools", "bazel")
 TSAN_TARGETS = ("//core/net/...", "//core/comm/...", "//backends/local/...",
                 "//backends/cuda/...", "//backends/emulated_gpu/...", "//backends/nccl/...")
 FUZZ_SECONDS = 20
-# Tags that the filters of .bazelrc leave out, and how to run such tests.
-LEFT_OUT = {
-    "deep": "too slow for every change: tools/check --deep runs it",
-    "gpu": "needs a GPU: tools/bazel test --config=gpu runs it",
-}
 
 
 def say(text):
     print(text, flush=True)
+
+
+def gpus():
+    """How many GPUs are here."""
+    return len(glob.glob("/dev/nvidia[0-9]*"))
+
+
+def left_out():
+    """Tags that the filters of .bazelrc leave out, and why such tests did not run."""
+    return {
+        "deep": "too slow for every change: tools/check --deep runs it",
+        "gpu": None if gpus() else "needs a GPU, and there is none here",
+    }
 
 
 class Check:
@@ -44,12 +54,14 @@ class Check:
         self.deep = deep
         self.tally = results.Tally()
         self.workspace = tree.ROOT
+        self.progress = progress.Progress()
 
     def step(self, name, function):
         """One counted step: `function` returns messages, none if all is well."""
         start = time.monotonic()
         try:
-            messages = function()
+            with self.progress.of(name):
+                messages = function()
         except (OSError, subprocess.SubprocessError, ValueError) as error:
             messages = ["%s: %s" % (type(error).__name__, error)]
         seconds = time.monotonic() - start
@@ -65,11 +77,15 @@ class Check:
 
     # ---- Bazel
 
-    def bazel(self, *arguments, **kwargs):
-        """Runs Bazel in `workspace`, its output to ours."""
-        sys.stdout.flush()
-        return subprocess.run([BAZEL] + list(arguments), cwd=self.workspace,
-                              check=False, **kwargs).returncode
+    def bazel(self, command, *arguments, events=None):
+        """Runs Bazel in `workspace`, its output to ours; returns its exit code."""
+        name = " ".join(["bazel", command] + [
+            a for a in arguments if re.match(r"//|@|--config", a)])
+        with tempfile.TemporaryDirectory() as folder:
+            with self.progress.bazel(name, events or os.path.join(folder, "events")) as options:
+                sys.stdout.flush()
+                return subprocess.run([BAZEL, command, *options, *arguments],
+                                      cwd=self.workspace, check=False).returncode
 
     def query(self, expression, *options):
         done = subprocess.run(
@@ -83,34 +99,33 @@ class Check:
                 l for l in done.stderr.split("\n") if l.startswith("ERROR")))
         return done.stdout
 
-    def build(self, *options):
-        code = self.bazel("build", "--keep_going", "--noshow_progress", *options, "//...")
-        return ["bazel build %s //... ended with %d" % (" ".join(options), code)] if code else []
+    def _skip_reasons(self, labels):
+        """{label: why Bazel skips it}: the packages whose stubs it depends on."""
+        all_of_them = "set(%s)" % " ".join(labels)
+        needs = {label: [] for label in labels}
+        for stub in self.query('filter("apt_install_|cuda_toolkit_installed", deps(%s))' %
+                               all_of_them).split():
+            package = re.search(r":apt_install_(\S+)", stub)
+            for label in self.query("%s intersect rdeps(%s, %s)" % (
+                    all_of_them, all_of_them, stub)).split():
+                needs[label].append("the package " + package.group(1) if package
+                                    else "the CUDA toolkit")
+        return {label: "needs " + " and ".join(sorted(what)) if what
+                else "not for this platform" for label, what in needs.items()}
 
-    def _skip_reason(self, label):
-        """Why Bazel skips a target: the packages whose stubs it depends on."""
-        stubs = self.query('filter("apt_install_|cuda_toolkit_installed", deps(%s))' % label)
-        packages = sorted(set(re.findall(r":apt_install_(\S+)", stubs)))
-        needs = ["the package " + p for p in packages]
-        if "cuda_toolkit_installed" in stubs:
-            needs.append("the CUDA toolkit")
-        return "needs " + " and ".join(needs) if needs else "not for this platform"
+    def read_events(self, path):
+        return results.read_events(path, self._skip_reasons, left_out())
+
+    def build(self, *options):
+        code = self.bazel("build", "--keep_going", *options, "//...")
+        return ["bazel build %s //... ended with %d" % (" ".join(options), code)] if code else []
 
     def test(self, *options, targets=("//...",)):
         """Runs all tests of `targets`; returns their Tally."""
         with tempfile.TemporaryDirectory() as folder:
             events = os.path.join(folder, "events.json")
-            code = self.bazel("test", "--keep_going", "--noshow_progress",
-                              "--build_event_json_file=" + events, *options, "--",
-                              *targets)
-            if not os.path.exists(events):
-                tally = results.Tally()
-                tally.fail("bazel test", "ended with %d" % code)
-                return tally
-            tally, not_built = results.read_events(
-                events, self._skip_reason, LEFT_OUT)
-        for label in not_built:
-            say("not built: %s %s" % (label, self._skip_reason(label)))
+            code = self.bazel("test", "--keep_going", *options, "--", *targets, events=events)
+            tally = self.read_events(events) if os.path.exists(events) else results.Tally()
         if code not in (0, 4) and not tally.failures:  # 4: there are no tests.
             tally.fail("bazel test", "ended with %d" % code)
         return tally
@@ -144,8 +159,7 @@ class Check:
 
     def self_test(self):
         done = subprocess.run(
-            [sys.executable, "-B", "-m", "unittest", "-q", "check_test",
-             "distributed_rule_test", "gpu_bundle_test"],
+            [sys.executable, "-B", "-m", "unittest", "discover", "-q", "-p", "*_test.py"],
             cwd=os.path.dirname(os.path.abspath(__file__)), stderr=subprocess.PIPE,
             text=True, check=False)
         return [done.stderr.strip()] if done.returncode else []
@@ -169,45 +183,33 @@ class Check:
         with open(os.path.join(tree.ROOT, path), "rb") as file:
             return re.match(rb"#!.*\b(bash|sh)\n", file.readline()) is not None
 
-    def consumer(self):
-        """Another workspace that depends on this one: built, run, counted."""
+    def in_consumer(self, function):
+        """function() with another workspace that depends on this one in its place."""
         self.workspace = os.path.join(tree.ROOT, tree.CONSUMER)
         try:
-            self.step("consumer workspace: tags of GPU tests", self.gpu_tests)
-            if self.step("consumer workspace: bazel build //...", self.build):
-                tally = self.test()
-                say("consumer workspace: " + tally.counts())
-                self.tally.add(tally)
+            function()
         finally:
             self.workspace = tree.ROOT
 
+    def count(self, tally, what=""):
+        """Adds what a run of tests gave."""
+        if what:
+            say("%s: %s" % (what, tally.counts()))
+            tally.failures = ["%s: %s" % (what, f) for f in tally.failures]
+        self.tally.add(tally)
+
     # ---- Only with --deep
-
-    def configured(self, config):
-        """One step: all tests under a configuration of .bazelrc."""
-        def run():
-            tally = self.test("--config=" + config)
-            say("--config=%s: %s" % (config, tally.counts()))
-            return tally.failures
-
-        self.step("bazel test --config=%s //..." % config, run)
 
     def tsan(self):
         """What threads share, under ThreadSanitizer."""
-        name = "bazel test --config=tsan " + " ".join(TSAN_TARGETS)
         sources = subprocess.run([os.path.join(tree.ROOT, "tools", "build", "tsan_sources.sh")],
                                  stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
                                  check=False)
         if sources.returncode:
-            self.tally.skip(name, "Abseil's source package cannot be had here")
+            self.tally.skip("--config=tsan", "Abseil's source package cannot be had here")
             return
-
-        def run():
-            tally = self.test("--config=tsan", *sources.stdout.split(), targets=TSAN_TARGETS)
-            say("--config=tsan: " + tally.counts())
-            return tally.failures
-
-        self.step(name, run)
+        self.count(self.test("--config=tsan", *sources.stdout.split(), targets=TSAN_TARGETS),
+                   "--config=tsan")
 
     def clang_tidy(self):
         program = shutil.which("run-clang-tidy-14") or shutil.which("run-clang-tidy")
@@ -227,7 +229,7 @@ class Check:
 
     def fuzz(self, label):
         """Lets libFuzzer look for new inputs, for a bounded time."""
-        code = self.bazel("build", "--config=fuzz", "--noshow_progress", label)
+        code = self.bazel("build", "--config=fuzz", label)
         if code:
             return ["bazel build --config=fuzz %s ended with %d" % (label, code)]
         package, _, name = label[2:].partition(":")
@@ -269,7 +271,7 @@ class Check:
                     return
 
             def run():
-                if self.bazel("build", "--noshow_progress", "//tools/sherd"):
+                if self.bazel("build", "//tools/sherd"):
                     return ["//tools/sherd does not build"]
                 info = subprocess.run([BAZEL, "info", "bazel-bin"], cwd=tree.ROOT, text=True,
                                       stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=True)
@@ -295,21 +297,33 @@ class Check:
 
             self.step(name, run)
 
-    def deep_steps(self):
-        for config in ["asan", "ubsan", "clang"]:
-            self.configured(config)
-        self.tsan()
-        benchmarks = self.query('attr(tags, "benchmark", //...)').split()
-        if benchmarks:
-            self.step("micro benchmarks build", lambda: [
-                "bazel build ended with an error"
-            ] if self.bazel("build", "--noshow_progress", "-c", "opt", *benchmarks) else [])
-        self.read_back()
-        self.step("clang-tidy", self.clang_tidy)
+    def program(self, name):
+        """A step: a program of tools/, which says itself what it found."""
+        def run():
+            code = subprocess.run([os.path.join(tree.ROOT, name)], check=False).returncode
+            return ["%s ended with %d" % (name, code)] if code else []
+
+        self.step(name, run)
+
+    def bazel7(self):
+        if os.geteuid():
+            self.tally.skip("tools/check_bazel7", "needs root")
+        else:
+            self.program("tools/check_bazel7")
+
+    def benchmarks(self):
+        labels = self.query('attr(tags, "benchmark", //...)').split()
+        self.step("micro benchmarks build", lambda: [
+            "bazel build ended with an error"
+        ] if self.bazel("build", "-c", "opt", *labels) else [])
+
+    def fuzz_all(self):
         for label in self.query('attr(tags, "fuzzer", //...)').split():
             self.step("fuzz %s for %d s" % (label, FUZZ_SECONDS), lambda l=label: self.fuzz(l))
 
-    def run(self):
+    # ---- The parts
+
+    def form(self):
         self.step("the check's own tests", self.self_test)
         self.step("clang-format", self.format)
         self.step("form of BUILD files", build_form.check)
@@ -318,27 +332,114 @@ class Check:
         self.step("shell scripts", self.shell)
         self.step("layering", self.layering)
         self.step("tags of GPU tests", self.gpu_tests)
+
+    def tests(self):
         self.step("bazel build //...", self.build)
-        self.tally.add(self.test(*(["--config=deep"] if self.deep else [])))
-        self.consumer()
-        if self.deep:
-            self.deep_steps()
+        self.count(self.test(*(["--config=deep"] if self.deep else [])))
+
+    def consumer(self):
+        def run():
+            self.step("consumer workspace: tags of GPU tests", self.gpu_tests)
+            if self.step("consumer workspace: bazel build //...", self.build):
+                self.count(self.test(), "consumer workspace")
+
+        self.in_consumer(run)
+
+    def on_gpus(self):
+        options = ["--config=gpu", "--build_tests_only", "--test_env=SHERD_TEST_SHARE_GPUS=1"]
+        self.count(self.test(*options), "--config=gpu")
+        self.in_consumer(lambda: self.count(
+            self.test(*options), "consumer workspace, --config=gpu"))
+
+    def sanitizers(self, config):
+        self.count(self.test("--config=" + config), "--config=" + config)
+
+    def parts(self):
+        """All that there are here, in the order of a run."""
+        found = [
+            ("form", "the check's own tests, format, BUILD files, lints, layering", self.form, False),
+            ("tests", "all targets and tests", self.tests, False),
+            ("consumer", "a workspace that depends on this one", self.consumer, False),
+        ]
+        if gpus():
+            found.append(("gpu", "tests on GPUs, in both workspaces", self.on_gpus, False))
+        found += [
+            (config, "all tests with --config=" + config,
+             lambda c=config: self.sanitizers(c), True) for config in ("asan", "ubsan", "clang")]
+        found += [
+            ("tsan", "what threads share, with --config=tsan", self.tsan, True),
+            ("archive", "a workspace with an Abseil and a GoogleTest of its own",
+             lambda: self.program("tools/check_archive"), True),
+            ("bazel7", "the consumer workspace with Bazel 7",
+             self.bazel7, True),
+            ("benchmarks", "micro benchmarks build", self.benchmarks, True),
+            ("read_back", "the Python package safetensors reads what Sherd wrote",
+             self.read_back, True),
+            ("clang_tidy", "static analysis",
+             lambda: self.step("clang-tidy", self.clang_tidy), True),
+            ("fuzz", "libFuzzer looks for new inputs, %d s each" % FUZZ_SECONDS,
+             self.fuzz_all, True),
+        ]
+        return [p for p in map(parts.Part._make, found) if self.deep or not p.deep]
+
+    def run_part(self, part, memory):
+        """Runs it, unless its result is known; returns a line about it."""
+        kept = memory.find(part.name) if memory else None
+        if kept:
+            tally, seconds, when = kept
+            of = "on this tree, %s" % when
+        else:
+            start = time.monotonic()
+            whole, self.tally = self.tally, results.Tally()
+            try:
+                part.run()
+            except (OSError, subprocess.SubprocessError, ValueError) as error:
+                self.tally.fail(part.name, "%s: %s" % (type(error).__name__, error))
+            tally, self.tally = self.tally, whole
+            seconds, of = time.monotonic() - start, ""
+            if memory:
+                memory.keep(part.name, tally, seconds)
+        self.tally.add(tally)
+        line = "part     %-12s %s (%d s%s)" % (
+            part.name, tally.counts(), seconds, ", " + of if of else "")
+        say(line)
+        return line
 
 
 def main():
     parser = argparse.ArgumentParser(prog="tools/check", description=__doc__)
     parser.add_argument("--deep", action="store_true",
                         help="also sanitizers, clang, clang-tidy, fuzzing, slow tests")
-    check = Check(parser.parse_args().deep)
-    check.run()
-    tally = check.tally
-    for reason, what in sorted(tally.skips.items()):
-        say("skipped %d: %s (%s%s)" % (
-            len(what), reason, what[0], ", …" if len(what) > 1 else ""))
-    for failure in tally.failures:
-        say("FAILED %s" % failure)
-    say(tally.counts())
-    return 1 if tally.failures else 0
+    parser.add_argument("--parts", action="store_true", help="lists the parts, and runs none")
+    parser.add_argument("--part", action="append", metavar="NAME", help="runs this one only")
+    parser.add_argument("--again", action="store_true",
+                        help="runs parts, too, that passed on this tree")
+    arguments = parser.parse_args()
+    check = Check(arguments.deep)
+    memory = parts.Memory() if arguments.deep else None
+    if memory and arguments.again:
+        memory.forget(arguments.part)
+    there = check.parts()
+    unknown = set(arguments.part or []) - {p.name for p in there}
+    if unknown:
+        parser.error("--part=%s: there are %s%s" % (
+            sorted(unknown)[0], ", ".join(p.name for p in there),
+            "" if arguments.deep else "; --deep has more"))
+    if arguments.parts:
+        for part in there:
+            say(parts.describe(part, memory))
+        return 0
+    chosen = [p for p in there if not arguments.part or p.name in arguments.part]
+    lines = [check.run_part(part, memory) for part in chosen]
+    say("")
+    for line in lines:
+        say(line)
+    if memory and arguments.part:
+        left = [p.name for p in there if not memory.find(p.name)]
+        say("parts that have not passed on this tree: " + (", ".join(left) or "none"))
+    for line in check.tally.verdict():
+        say(line)
+    return 1 if check.tally.failures else 0
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """Tests of the checks themselves: each must find what it is there to find."""
 
+import io
 import json
 import os
 import tempfile
@@ -10,6 +11,8 @@ import xml.etree.ElementTree as ElementTree
 import build_form
 import layering
 import lints
+import parts
+import progress
 import results
 import tree
 
@@ -136,6 +139,7 @@ sherd_cc_library(
             found = self.check(old, new)
             self.assertTrue(any(message in f for f in found), (new, found))
 
+
     def test_a_file_is_searched_once_however_many_strings_it_has(self):
         # Which is linear in the file: 22 s for all files together otherwise.
         with unittest.mock.patch("ast.get_source_segment", return_value="") as cut:
@@ -242,6 +246,7 @@ class ResultsTest(unittest.TestCase):
             configured("//p:mpi", testSize="SMALL"),
             configured("//p:broken", testSize="SMALL"),
             configured("//p:slow", testSize="SMALL", tag=["deep"]),
+            configured("//p:gpu", testSize="SMALL", tag=["gpu"]),
             configured("//p:lib"),
             aborted("//p:mpi", "SKIPPED"),
             aborted("//p:lib", "SKIPPED"),
@@ -251,17 +256,128 @@ class ResultsTest(unittest.TestCase):
         with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
             file.write("\n".join(json.dumps(e) for e in events))
             file.flush()
-            tally, not_built = results.read_events(
-                file.name, lambda label: "needs MPI", {"deep": "too slow"})
+            tally = results.read_events(
+                file.name, lambda labels: {l: "needs MPI" for l in labels},
+                {"deep": "too slow", "gpu": None})
         self.assertEqual(tally.counts(), "1 passed, 1 failed, 2 skipped")
         self.assertEqual(dict(tally.skips),
                          {"needs MPI": ["//p:mpi"], "too slow": ["//p:slow"]})
         self.assertEqual(tally.failures, ["//p:broken: was not built or not run"])
-        self.assertEqual(not_built, ["//p:lib"])
+        self.assertEqual(dict(tally.not_built), {"needs MPI": ["//p:lib", "//p:mpi"]})
+
+    def test_the_verdict_names_every_target_that_was_not_built(self):
+        tally, other = results.Tally(), results.Tally()
+        tally.passed = 3
+        tally.not_built["needs MPI"] = ["//p:mpi", "//p:lib"]
+        other.not_built["needs MPI"] = ["//p:lib", "//q:lib"]
+        tally.add(other)
+        self.assertEqual(list(tally.verdict()), [
+            "not built, 3 targets: needs MPI", "  //p:lib", "  //p:mpi", "  //q:lib",
+            "3 passed, 0 failed, 0 skipped"])
 
     def test_generated_xml_is_told_from_googletest(self):
         self.assertTrue(results.is_googletest(ElementTree.fromstring(_GOOGLETEST)))
         self.assertFalse(results.is_googletest(ElementTree.fromstring(_GENERATED)))
+
+
+class ProgressTest(unittest.TestCase):
+
+    def setUp(self):
+        self.out = io.StringIO()
+        self.now = 100
+
+    def progress(self, terminal=False):
+        return progress.Progress(self.out, terminal, lambda: self.now)
+
+    def test_the_innermost_activity_is_shown_with_its_seconds(self):
+        shown = self.progress()
+        with shown.of("fuzz"):
+            self.now += 60
+            shown.tick()
+            with shown.of("bazel build", lambda: "3 of 9 targets built"):
+                self.now += 5
+                shown.tick()
+            shown.tick()
+        shown.tick()
+        self.assertEqual(self.out.getvalue(), "running  fuzz (60 s)\n"
+                         "running  bazel build (3 of 9 targets built, 5 s)\n"
+                         "running  fuzz (65 s)\n")
+
+    def test_a_terminal_has_one_line_and_bazel_paints_its_own(self):
+        shown = self.progress(terminal=True)
+        with shown.of("clang-tidy"):
+            shown.tick()
+            self.assertEqual(self.out.getvalue().split("\r\033[K")[-1], "running  clang-tidy (0 s)")
+            with shown.bazel("bazel build", "/no/events") as options:
+                shown.tick()
+                self.assertIn("--show_progress", options)
+        self.assertNotIn("bazel", self.out.getvalue())
+        self.assertTrue(self.out.getvalue().endswith("\r\033[K"))
+        self.assertNotIn("\n", self.out.getvalue())
+
+    def test_targets_are_counted_while_bazel_writes(self):
+        def event(name, **more):
+            return json.dumps({"id": {name: {"label": "//p:t"}}, **more}) + "\n"
+
+        with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
+            events = progress.BuildEvents(file.name)
+            self.assertEqual(events.text(), "loading")
+            file.write(event("targetConfigured", configured={}) * 2 + event("targetCompleted")[:9])
+            file.flush()
+            self.assertEqual(events.text(), "0 of 2 targets built")
+            file.write(event("targetCompleted")[9:] + event("testSummary"))
+            file.flush()
+            self.assertEqual(events.text(), "1 of 2 targets built, 1 tests run")
+
+
+class PartsTest(unittest.TestCase):
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        root = unittest.mock.patch.object(tree, "ROOT", folder.name)
+        root.start()
+        self.addCleanup(root.stop)
+        self.write("a.cc", "1")
+        self.tally = results.Tally()
+        self.tally.passed = 7
+        self.tally.skip("//p:t", "needs a GPU")
+        self.tally.not_built["needs MPI"].append("//p:mpi")
+
+    @staticmethod
+    def write(name, text):
+        with open(os.path.join(tree.ROOT, name), "w", encoding="utf-8") as file:
+            file.write(text)
+
+    def test_what_passed_is_known_while_the_tree_is_the_same(self):
+        parts.Memory().keep("asan", self.tally, 61.4)
+        tally, seconds, _ = parts.Memory().find("asan")
+        self.assertEqual(list(tally.verdict()), list(self.tally.verdict()))
+        self.assertEqual(seconds, 61)
+        self.assertIsNone(parts.Memory().find("ubsan"))
+        for name, text in [("a.cc", "2"), ("a.cc", "1"), ("b.cc", ""), (".bazelrc", "build")]:
+            before = parts.fingerprint()
+            self.write(name, text)
+            self.assertNotEqual(parts.fingerprint(), before, name)
+        self.assertIsNone(parts.Memory().find("asan"))
+
+    def test_what_failed_or_saw_a_change_is_not_kept(self):
+        memory = parts.Memory()
+        self.write("a.cc", "2")
+        memory.keep("asan", self.tally, 1)
+        self.assertIsNone(parts.Memory().find("asan"))
+        self.tally.fail("//p:t", "wrong")
+        parts.Memory().keep("asan", self.tally, 1)
+        self.assertIsNone(parts.Memory().find("asan"))
+
+    def test_parts_that_passed_can_be_run_again(self):
+        for name in ("asan", "ubsan"):
+            parts.Memory().keep(name, self.tally, 1)
+        parts.Memory().forget(["asan"])
+        self.assertIsNone(parts.Memory().find("asan"))
+        self.assertIsNotNone(parts.Memory().find("ubsan"))
+        parts.Memory().forget(None)
+        self.assertIsNone(parts.Memory().find("ubsan"))
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ class Tally:
         self.passed = 0
         self.failures = []  # "what: why"
         self.skips = collections.defaultdict(list)  # reason -> what
+        self.not_built = collections.defaultdict(list)  # reason -> labels
 
     def fail(self, what, why=""):
         self.failures.append(what + (": " + why if why else ""))
@@ -31,10 +32,35 @@ class Tally:
         self.failures += other.failures
         for reason, what in other.skips.items():
             self.skips[reason] += what
+        for reason, labels in other.not_built.items():
+            self.not_built[reason] += [l for l in labels if l not in self.not_built[reason]]
 
     def counts(self):
         return "%d passed, %d failed, %d skipped" % (
             self.passed, len(self.failures), self.skipped)
+
+    def verdict(self):
+        """Lines: what was not built, skipped and failed, why, and the counts."""
+        for reason, labels in sorted(self.not_built.items()):
+            yield "not built, %d targets: %s" % (len(labels), reason)
+            yield from ("  " + label for label in sorted(labels))
+        for reason, what in sorted(self.skips.items()):
+            yield "skipped %d: %s (%s%s)" % (
+                len(what), reason, what[0], ", …" if len(what) > 1 else "")
+        yield from ("FAILED " + failure for failure in self.failures)
+        yield self.counts()
+
+    def to_json(self):
+        return {"passed": self.passed, "failures": self.failures, "skips": self.skips,
+                "not_built": self.not_built}
+
+    @staticmethod
+    def from_json(kept):
+        tally = Tally()
+        tally.passed, tally.failures = kept["passed"], kept["failures"]
+        tally.skips.update(kept["skips"])
+        tally.not_built.update(kept["not_built"])
+        return tally
 
 
 def _summary(text):
@@ -116,28 +142,30 @@ def _read_events(path):
     return tests, aborted, runs
 
 
-def read_events(path, skip_reason, left_out=None):
-    """The Tally of a test run.
+def read_events(path, skip_reasons, left_out):
+    """The Tally of a build or test run.
 
     Args:
       path: of the file that --build_event_json_file wrote.
-      skip_reason: label -> why Bazel skipped it.
-      left_out: tag -> why the tests that carry it were not run.
-    Returns:
-      (tally, labels that Bazel skipped and that are no tests).
+      skip_reasons: labels that Bazel skipped -> {label: why}.
+      left_out: tag -> why the tests that carry it were not run; None: another
+        run counts them.
     """
     tests, aborted, runs = _read_events(path)
     tally = Tally()
     for (label, _, _), (status, xml_path) in sorted(runs.items()):
         add_test_run(tally, label, status, xml_path)
+    skipped = sorted(l for l, why in aborted.items() if why == "SKIPPED")
+    reasons = skip_reasons(skipped) if skipped else {}
+    for label in skipped:
+        tally.not_built[reasons[label]].append(label)
     ran = {label for label, _, _ in runs}
     for label in sorted(set(tests) - ran):
-        tags = [t for t in tests[label] if t in (left_out or {})]
-        if aborted.get(label) == "SKIPPED":
-            tally.skip(label, skip_reason(label))
-        elif tags:
-            tally.skip(label, left_out[tags[0]])
-        else:
+        tags = [t for t in tests[label] if t in left_out]
+        if label in reasons:
+            tally.skip(label, reasons[label])
+        elif not tags:
             tally.fail(label, "was not built or not run")
-    not_built = sorted(l for l, why in aborted.items() if why == "SKIPPED" and l not in tests)
-    return tally, not_built
+        elif left_out[tags[0]]:
+            tally.skip(label, left_out[tags[0]])
+    return tally

@@ -1,0 +1,90 @@
+"""Parts of a check, whose results are kept while the tree is the same.
+
+Only what passed is kept: in .cache/check_parts.json, which git ignores.
+"""
+
+import collections
+import datetime
+import hashlib
+import json
+import os
+import subprocess
+
+import results
+import tree
+
+# `run` takes nothing and adds to the check's tally; `deep`: only with --deep.
+Part = collections.namedtuple("Part", "name what run deep")
+
+_FILE = os.path.join(".cache", "check_parts.json")
+# What else a result depends on: what is installed.
+_PACKAGES = "/var/lib/dpkg/status"
+
+
+def fingerprint():
+    """Of all files that a check looks at, and of what is installed here."""
+    listed = subprocess.run(
+        ["git", "ls-files", "-coz", "--exclude-standard"], cwd=tree.ROOT,
+        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=False)
+    names = os.fsdecode(listed.stdout).split("\0") if listed.returncode == 0 else [
+        f for f in tree.files("") if f != "compile_commands.json"]  # git ignores it.
+    digest = hashlib.sha256(os.environ.get("SHERD_WITHOUT", "").encode())
+    for name in sorted(filter(None, names)) + [_PACKAGES]:
+        path = os.path.join(tree.ROOT, name)
+        if not os.path.isfile(path) or os.path.islink(path):
+            continue
+        with open(path, "rb") as file:
+            content = hashlib.sha256(file.read()).hexdigest()
+        digest.update(("%s %d %s\n" % (name, os.access(path, os.X_OK), content)).encode())
+    return digest.hexdigest()
+
+
+class Memory:
+    """The results of parts that passed on this tree."""
+
+    def __init__(self):
+        self._path = os.path.join(tree.ROOT, _FILE)
+        self._tree = fingerprint()
+
+    def _all(self):
+        try:
+            with open(self._path, encoding="utf-8") as file:
+                found = json.load(file)
+        except (OSError, ValueError):
+            return {}
+        return found.get("parts", {}) if found.get("tree") == self._tree else {}
+
+    def find(self, name):
+        """(Tally, seconds, when) of a part that passed, or None."""
+        kept = self._all().get(name)
+        if kept is None:
+            return None
+        return results.Tally.from_json(kept["tally"]), kept["seconds"], kept["when"]
+
+    def forget(self, names):
+        """Those named; None: all."""
+        self._write({n: kept for n, kept in self._all().items()
+                     if names is not None and n not in names})
+
+    def keep(self, name, tally, seconds):
+        """Unless the tree has changed since the part began."""
+        if tally.failures or fingerprint() != self._tree:
+            return
+        everything = self._all()
+        everything[name] = {
+            "tally": tally.to_json(), "seconds": round(seconds),
+            "when": datetime.datetime.now().strftime("%Y-%m-%d %H:%M")}
+        self._write(everything)
+
+    def _write(self, everything):
+        os.makedirs(os.path.dirname(self._path), exist_ok=True)
+        with open(self._path + ".new", "w", encoding="utf-8") as file:
+            json.dump({"tree": self._tree, "parts": everything}, file, indent=1)
+        os.replace(self._path + ".new", self._path)
+
+
+def describe(part, memory):
+    """A line of tools/check --parts."""
+    kept = memory.find(part.name) if memory else None
+    state = "%s in %d s (%s)" % (kept[0].counts(), kept[1], kept[2]) if kept else ""
+    return "%-12s %s%s" % (part.name, part.what, "\n%13s%s" % ("", state) if state else "")
