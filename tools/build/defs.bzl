@@ -26,15 +26,51 @@ SHERD_COPTS = [
     "-Werror=unused-result",
 ]
 
+# GCC's analyses of flow that cry wolf where it optimises: only there.
+_NO_FALSE_ALARMS = [
+    "-Wno-unknown-warning-option",  # clang does not know all of them.
+    "-Wno-array-bounds",
+    "-Wno-dangling-pointer",
+    "-Wno-maybe-uninitialized",
+    "-Wno-restrict",
+    "-Wno-stringop-overflow",
+    "-Wno-stringop-overread",
+]
+
+# As --cxxopt names those under which this code compiles; the first is ours.
+CXX_STANDARDS = [
+    "c++20",
+    "gnu++20",
+    "c++2a",
+    "gnu++2a",
+    "c++23",
+    "gnu++23",
+    "c++2b",
+    "gnu++2b",
+    "c++26",
+    "gnu++26",
+    "c++2c",
+    "gnu++2c",
+]
+
 def _prefix():
     package = native.package_name()
     return "sherd/" + package if package else "sherd"
 
+def _select(setting, yes, no):
+    """`yes` where tools/build:setting (or one of several) holds, otherwise `no`."""
+    settings = [setting] if type(setting) == "string" else setting
+    choices = {str(Label("//tools/build:" + s)): yes for s in settings}
+    choices["//conditions:default"] = no
+    return select(choices)
+
 def _own_copts():
-    """SHERD_COPTS in this workspace; code of another one has its own options."""
+    """The standard, if the build names none; and warnings, but for another workspace."""
+    standard = _select(["language_" + s for s in CXX_STANDARDS], [], ["-std=" + CXX_STANDARDS[0]])
     own_repository = Label("//tools/build:defs.bzl").workspace_name
-    is_own = native.repository_name().lstrip("@") == own_repository
-    return SHERD_COPTS if is_own else []
+    if native.repository_name().lstrip("@") != own_repository:
+        return standard  # Code of another one has its own options.
+    return standard + SHERD_COPTS + _select("optimised", _NO_FALSE_ALARMS, [])
 
 def sherd_cc_library(name, copts = [], include_prefix = None, **kwargs):
     """A cc_library whose headers are included as "sherd/<package>/<file>.h".

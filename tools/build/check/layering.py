@@ -50,8 +50,8 @@ _VENDORS = {
     "openmpi": ["backends/*", "tools"],
 }
 # Targets of tools/build that macros add.
-_OF_MACROS = {"//tools/build:fuzz_replay_main", "//tools/build:plugin.lds",
-              "//:VERSION", "//:LICENSE"}
+_OF_MACROS = re.compile(r"//tools/build:(fuzz_replay_main|plugin.lds|optimised|language_.*)|"
+                        r"//:(VERSION|LICENSE)")
 
 
 def area(label):
@@ -86,7 +86,7 @@ def violation(source, target, testonly):
             return None
         return "only %s may use @%s" % (", ".join(_VENDORS[vendor]), vendor)
     to_area = area(target)
-    if _same(source, target) or target in _OF_MACROS or from_area == "tools":
+    if _same(source, target) or _OF_MACROS.fullmatch(target) or from_area == "tools":
         return None
     if source.startswith("//backends/cuda:") and target in _DEVICE_MATHEMATICS:
         return None
