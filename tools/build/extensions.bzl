@@ -1,4 +1,4 @@
-"""Module extension for Bazel 7 and later (never loaded by Bazel 4)."""
+"""Module extension for Bazel 7 (never loaded by Bazel 4)."""
 
 load("//tools/build:deps.bzl", "system_library_repositories")
 
