@@ -18,6 +18,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
+#include "sherd/core/base/cxx_standard.h"
 #include "sherd/core/base/deadline.h"
 #include "sherd/core/base/fault_point.h"
 #include "sherd/core/comm/backend.h"

@@ -8,6 +8,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "sherd/core/base/cxx_standard.h"
 
 namespace sherd {
 

@@ -10,6 +10,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "sherd/core/base/cxx_standard.h"
 #include "sherd/core/base/logging.h"
 #include "sherd/core/tensor/float_types.h"
 
