@@ -92,6 +92,18 @@ def markers(paths=None):
     return found
 
 
+def umbrella():
+    """sherd.h includes the header of each library that @sherd has of core."""
+    text = tree.read("BUILD.bazel")
+    wanted = ["sherd/%s.h" % label.replace(":", "/")
+              for label in re.findall(r'"//(core/[^"]+)"', text)]
+    included = _INCLUDE.findall(tree.code_only(tree.read("sherd.h")))
+    return ["sherd.h: %s \"%s\", as //:sherd has it" % (verb, name)
+            for verb, names in (("include", set(wanted) - set(included)),
+                                ("do not include", set(included) - set(wanted)))
+            for name in sorted(names)]
+
+
 # Name, function: each is a step of tools/check.
 ALL = [
     ("environment", environment),
@@ -99,4 +111,5 @@ ALL = [
     ("header guards", guards),
     ("no Protobuf in headers", protobuf),
     ("no leftovers", markers),
+    ("sherd.h", umbrella),
 ]

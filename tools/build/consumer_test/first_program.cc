@@ -3,11 +3,8 @@
 #include <iostream>
 #include <string>
 
-#include "sherd/core/base/status_macros.h"
-#include "sherd/core/comm/init.h"
-#include "sherd/core/sharding/sharded_tensor.h"
-#include "sherd/core/tensor/random.h"
 #include "sherd/serialization/checkpoint.h"
+#include "sherd/sherd.h"
 
 absl::Status Run(const std::string& checkpoint) {
   SHERD_ASSIGN_OR_RETURN(auto group, sherd::Init({}));
