@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "sherd/core/base/printable_text.h"
 
 namespace sherd {
 namespace {
