@@ -508,7 +508,7 @@ absl::Status internal::RunReshardOver(ProcessGroup& group,
   const auto describe = [&] {
     std::string text = value.describe();
     if (impl == nullptr) return text;
-    return absl::StrCat(text, "max_staging_bytes ",
+    return absl::StrCat(text, "\nmax_staging_bytes ",
                         impl->options().max_staging_bytes, "\ndirect ",
                         impl->options().direct ? "true" : "false");
   };
