@@ -230,7 +230,7 @@ absl::Status FaultInANewGroup(ConformanceRank& rank, const FaultCase& fault) {
     SHERD_RETURN_IF_ERROR(ExpectInjected(status));
     return Part(rank);
   }
-  if (ErrorRank(status) != culprit ||
+  if (FailedRank(status) != culprit ||
       !absl::StrContains(status.message(), absl::StrCat("rank ", culprit)) ||
       !(absl::StrContains(status.message(), "new_group") ||
         absl::StrContains(status.message(), "barrier"))) {

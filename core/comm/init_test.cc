@@ -578,6 +578,29 @@ TEST_F(InitTest, DifferentBackendsAreTheSameErrorOnAllRanks) {
   }
 }
 
+TEST_F(InitTest, DifferentWorldSizesAreTheSameErrorOnAllRanks) {
+  for (const int odd : {0, 2}) {
+    const auto store = std::make_shared<HashStore>();
+    for (const absl::Status& status : OnThreads(3, [&](int rank) {
+           return Init({.backend = "local",
+                        .rank = rank,
+                        .world_size = rank == odd ? 4 : 3,
+                        .store = store,
+                        .timeout = absl::Seconds(60)});
+         })) {
+      EXPECT_THAT(
+          status,
+          StatusIs(absl::StatusCode::kInvalidArgument,
+                   HasSubstr(absl::StrCat("world sizes differ: rank ", odd,
+                                          " asked for 4; ranks "))));
+      const ErrorInfo info = GetErrorInfo(status);
+      EXPECT_EQ(info.failed_rank, odd);
+      EXPECT_EQ(info.operation, "init");
+      EXPECT_EQ(info.group, "default");
+    }
+  }
+}
+
 TEST_F(InitTest, ABackendMissingOnOneRankIsAnErrorOnAllRanks) {
   for (int unable : {0, 2}) {
     const auto store = std::make_shared<HashStore>();
