@@ -63,10 +63,11 @@ struct SaveOptions {
 // written. What the current stream of the device holds comes before.
 //
 // Errors. One rank's error is every rank's, naming the rank, and the old
-// checkpoint stays.
-//   kInvalidArgument     Names, layouts or path differ between ranks, a name is
-//                        empty, not UTF-8 or too long, a tensor belongs to
-//                        another group.
+// checkpoint stays. Messages begin with `save "path": `. FailedRank is set for
+// a rank that died, was late or deviated, not for one with a full disk.
+//   kInvalidArgument     Names, layouts or path differ between ranks: the
+//                        message has what each passed; a name is empty, not
+//                        UTF-8 or too long, a tensor belongs to another group.
 //   kFailedPrecondition  A tensor is not initialised or has no data.
 //   kResourceExhausted   Not enough space; the message has both numbers.
 //   kUnavailable         A rank died; named. If it was in the last step, the
@@ -104,8 +105,9 @@ struct LoadOptions {
 // Integrity. Each chunk that is read is checked against its CRC-32C, also when
 // several ranks read parts of it.
 //
-// Errors. One rank's error is every rank's, naming the rank where one is to
-// blame. After kDataLoss and kUnavailable the contents of the destinations are
+// Errors. One rank's error is every rank's, naming the rank where it happened
+// on one; FailedRank as for SaveCheckpoint. Messages begin with
+// `load "path": `. After kDataLoss and kUnavailable the contents of the destinations are
 // unspecified, otherwise untouched.
 //   kNotFound            No checkpoint there, or it has no tensor of that name.
 //   kInvalidArgument     dtype or sizes are not those that were saved; names or
