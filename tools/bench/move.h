@@ -35,9 +35,9 @@ struct Move {
 absl::StatusOr<std::unique_ptr<RankWork>> MakeSherdMove(
     RankContext& context, const Move& move, const std::string& backend);
 
-// The move by hand over bare Gloo: pieces that are not runs of memory are packed
-// by memcpy, one alltoallv, and unpacked where what arrives is not the shard as
-// it stands.
+// The move by hand over bare Gloo: pieces that are not runs of memory are
+// packed by memcpy, one alltoallv, and unpacked where what arrives is not the
+// shard as it stands.
 absl::StatusOr<std::unique_ptr<RankWork>> MakeGlooMove(RankContext& context,
                                                        const Move& move);
 
