@@ -162,7 +162,8 @@ class Check:
             [sys.executable, "-B", "-m", "unittest", "discover", "-q", "-p", "*_test.py"],
             cwd=os.path.dirname(os.path.abspath(__file__)), stderr=subprocess.PIPE,
             text=True, check=False)
-        return [done.stderr.strip()] if done.returncode else []
+        return re.findall(r"^(?:ERROR|FAIL): .*", done.stderr, re.M) + [
+            done.stderr.strip()] if done.returncode else []
 
     def shell(self):
         scripts = [f for f in tree.files("") if self._is_bash(f)]

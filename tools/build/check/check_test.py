@@ -361,6 +361,11 @@ class PartsTest(unittest.TestCase):
             self.assertNotEqual(parts.fingerprint(), before, name)
         self.assertIsNone(parts.Memory().find("asan"))
 
+    def test_git_is_not_needed(self):
+        with unittest.mock.patch.dict(os.environ, PATH="/nowhere"):
+            self.write(".bazelrc.user", "of nobody else")
+            self.assertEqual(tree.everything(), ["a.cc"])
+
     def test_what_failed_or_saw_a_change_is_not_kept(self):
         memory = parts.Memory()
         self.write("a.cc", "2")

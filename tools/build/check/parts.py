@@ -8,7 +8,6 @@ import datetime
 import hashlib
 import json
 import os
-import subprocess
 
 import results
 import tree
@@ -23,15 +22,10 @@ _PACKAGES = "/var/lib/dpkg/status"
 
 def fingerprint():
     """Of all files that a check looks at, and of what is installed here."""
-    listed = subprocess.run(
-        ["git", "ls-files", "-coz", "--exclude-standard"], cwd=tree.ROOT,
-        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=False)
-    names = os.fsdecode(listed.stdout).split("\0") if listed.returncode == 0 else [
-        f for f in tree.files("") if f != "compile_commands.json"]  # git ignores it.
     digest = hashlib.sha256(os.environ.get("SHERD_WITHOUT", "").encode())
-    for name in sorted(filter(None, names)) + [_PACKAGES]:
+    for name in tree.everything() + [_PACKAGES]:
         path = os.path.join(tree.ROOT, name)
-        if not os.path.isfile(path) or os.path.islink(path):
+        if not os.path.isfile(path):
             continue
         with open(path, "rb") as file:
             content = hashlib.sha256(file.read()).hexdigest()

@@ -2,6 +2,8 @@
 
 import os
 import re
+import subprocess
+import sys
 
 ROOT = os.path.dirname(
     os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
@@ -22,6 +24,18 @@ def files(*endings):
     return sorted(found)
 
 
+def everything():
+    """Paths of all files that are not ignored, as git has them where it is here."""
+    try:
+        listed = subprocess.run(
+            ["git", "ls-files", "-coz", "--exclude-standard"], cwd=ROOT,
+            stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return [f for f in files("") if f not in (".bazelrc.user", "compile_commands.json")]
+    names = filter(None, os.fsdecode(listed.stdout).split("\0"))
+    return sorted(n for n in names if os.path.isfile(os.path.join(ROOT, n)))
+
+
 def read(path):
     with open(os.path.join(ROOT, path), encoding="utf-8") as file:
         return file.read()
@@ -39,3 +53,7 @@ def code_only(text):
         return re.sub(r"[^\n]", " ", token) if token.startswith("/") else token
 
     return _TOKEN.sub(blank, text)
+
+
+if __name__ == "__main__":  # For programs that are no Python.
+    sys.stdout.write("".join(name + "\0" for name in everything()))
