@@ -8,8 +8,9 @@ import unittest
 import tree
 
 # What others include first.
-_HEADERS = ["core/comm/init.h", "core/comm/process_group.h", "core/sharding/sharding_spec.h",
-            "core/sharding/sharded_tensor.h", "core/tensor/dtype.h", "serialization/checkpoint.h"]
+_HEADERS = ["sherd.h", "core/comm/init.h", "core/comm/process_group.h",
+            "core/sharding/sharding_spec.h", "core/sharding/sharded_tensor.h",
+            "core/tensor/dtype.h", "serialization/checkpoint.h"]
 
 
 class HeadersTest(unittest.TestCase):
