@@ -304,6 +304,11 @@ std::string FlightWriter::PathFor(const FlightDump& dump) {
   return path;
 }
 
+bool FlightWriter::IsWanted() {
+  absl::MutexLock lock(&mutex_);
+  return !directory_.path.empty() && dumps_left_ > 0;
+}
+
 absl::StatusOr<std::string> FlightWriter::Write(const FlightDump& dump) {
   if (directory_.path.empty()) return absl::CancelledError("not wanted");
   absl::MutexLock lock(&mutex_);
@@ -348,6 +353,7 @@ std::string WriteFlightDump(const FlightDump& dump) {
 
 std::string DumpFlight(const GroupTag& group, FlightReason reason,
                        absl::string_view detail) {
+  if (!GlobalWriter().IsWanted()) return "";
   return WriteFlightDump(TakeFlightDump(group.recorder(), reason, detail,
                                         group.info().world_rank()));
 }

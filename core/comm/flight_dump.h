@@ -101,6 +101,9 @@ class FlightWriter {
   //   kFailedPrecondition  The directory is somebody else's.
   absl::StatusOr<std::string> Write(const FlightDump& dump);
 
+  // False if Write would return kCancelled, whatever the dump.
+  bool IsWanted();
+
  private:
   absl::Status MakeDirectory();
   std::string PathFor(const FlightDump& dump)

@@ -216,13 +216,16 @@ TEST(FlightWriterTest, DumpsAreBounded) {
   const std::string folder = TestFolder();
   FlightWriter writer(FileSystem::Posix(), {.path = folder}, 2);
   EXPECT_THAT(writer.Write(Example()), IsOk());
+  EXPECT_TRUE(writer.IsWanted());
   EXPECT_THAT(writer.Write(Example()), IsOk());
+  EXPECT_FALSE(writer.IsWanted());
   EXPECT_THAT(writer.Write(Example()),
               StatusIs(absl::StatusCode::kCancelled, "all that it may"));
 }
 
 TEST(FlightWriterTest, NothingIsWrittenWithoutADirectory) {
   FlightWriter writer(FileSystem::Posix(), {}, 2);
+  EXPECT_FALSE(writer.IsWanted());
   EXPECT_THAT(writer.Write(Example()),
               StatusIs(absl::StatusCode::kCancelled, "not wanted"));
 }
