@@ -14,6 +14,7 @@
 #include "sherd/backends/loader.h"
 #include "sherd/backends/static_plugin.h"
 #include "sherd/backends/testdata/old_host.h"
+#include "sherd/core/base/error_info.h"
 #include "sherd/core/comm/peer_memory.h"
 #include "sherd/core/comm/process_group.h"
 #include "sherd/core/tensor/storage.h"
@@ -56,6 +57,25 @@ TEST_P(TinyPluginTest, RunsInTodaysHostWhichEmulatesWhatItLacks) {
         EXPECT_THAT(group.Send({&token, 1}, (group.rank() + 1) % 3),
                     StatusIs(absl::StatusCode::kUnimplemented));
         ASSERT_THAT(group.Barrier(), IsOk());
+      },
+      {.backend = name()});
+}
+
+// Line 0.5 brought operations that move nothing, of which older plugins get a
+// barrier.
+TEST_P(TinyPluginTest, MeetsInCallsOfNoBytes) {
+  RunLocalRanks(
+      3,
+      [](ProcessGroup& group) {
+        std::vector<int64_t> none;
+        EXPECT_THAT(
+            group.AllReduce<int64_t>(absl::MakeSpan(none), ReduceOp::kSum),
+            IsOk());
+        std::vector<int64_t> values(group.rank() == 1 ? 0 : 2);
+        const absl::Status status =
+            group.AllReduce<int64_t>(absl::MakeSpan(values), ReduceOp::kSum);
+        EXPECT_THAT(status, StatusIs(absl::StatusCode::kInvalidArgument));
+        EXPECT_EQ(FailedRank(status), 1) << status;
       },
       {.backend = name()});
 }
@@ -111,7 +131,7 @@ TEST_P(TinyPluginTest, RunsInAnOldHost) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Lines, TinyPluginTest,
-                         ::testing::Values(1, 2, 3, 4, 5));
+                         ::testing::Values(1, 2, 3, 4, 5, 6));
 
 struct Plugin {
   const char* name;

@@ -29,7 +29,7 @@ extern "C" {
 #endif
 
 #define SHERD_ABI_MAJOR 0
-#define SHERD_ABI_MINOR 4
+#define SHERD_ABI_MINOR 5
 
 #define SHERD_NO_DEADLINE INT64_MAX
 
@@ -210,9 +210,16 @@ typedef struct sherd_bytes_v0 {
  *                       same at both ends: if not, the receiver's call ends in
  *                       SHERD_INVALID_ARGUMENT. SEND may wait for RECV.
  *
- * bytes is above 0 where it is the same on all ranks and used. Everything the
- * struct points to stays valid and unchanged until the operation ended, and the
- * host posts every operation but SEND and RECV in the same order on all ranks.
+ * Nothing to move. Where a length that is the same on all ranks is 0, the host
+ * posts the operation to plugins that compare calls (SHERD_COMPARES_CALLS) and
+ * a barrier in its place to all others: it ends, like any other call, in an
+ * error if a rank calls something else. SEND and RECV of 0 bytes are messages.
+ * Before 0.5 a plugin that compares calls gets the barrier as well, and no
+ * plugin gets messages of 0 bytes.
+ *
+ * Everything the struct points to stays valid and unchanged until the operation
+ * ended, and the host posts every operation but SEND and RECV in the same order
+ * on all ranks.
  */
 typedef struct sherd_op_v0 {
   uint32_t struct_size;
@@ -227,7 +234,8 @@ typedef struct sherd_op_v0 {
   uint64_t sequence; /* the same on all ranks, different for each operation;
                         not for SEND and RECV */
   int64_t deadline;
-  /* Since 0.2. For reductions: bytes is a multiple of the size of dtype. */
+  /* Since 0.2. For reductions: bytes is a multiple of the size of dtype. Since
+   * 0.5 of other operations too, with SHERD_OP_TYPED. */
   int32_t dtype;
   int32_t reduction;
   int64_t tag; /* SEND and RECV: 0 to 2^31 - 1 */
@@ -239,7 +247,11 @@ typedef struct sherd_op_v0 {
 enum {
   /* The entries of sends (and recvs) have one length and stand one after
    * another in memory. */
-  SHERD_OP_EVEN = 1 << 0
+  SHERD_OP_EVEN = 1 << 0,
+  /* Since 0.5. dtype is the type of the elements, also of an operation that
+   * only moves them. Who compares calls compares the types of those ranks that
+   * give one; a call without a type fits any. */
+  SHERD_OP_TYPED = 1 << 1
 };
 
 /* 128 bytes for the plugin's own use while an operation is in flight; owned
@@ -388,7 +400,9 @@ enum {
   /* If one rank dies, the vendor's library ends them all. */
   SHERD_DIES_TOGETHER = 1 << 4,
   /* The plugin compares the calls of all ranks before it moves anything, and
-   * ends a difference in SHERD_INVALID_ARGUMENT with the differing peer. */
+   * ends a difference in SHERD_INVALID_ARGUMENT, the same on all ranks: with
+   * the peer that differs from most others, or -1 where no call is that of
+   * most, and a text that has both calls. */
   SHERD_COMPARES_CALLS = 1 << 5
 };
 

@@ -195,7 +195,8 @@ class PluginCommunicator final : public Communicator {
     sherd_op_v0 op = {.struct_size = sizeof(op),
                       .op = static_cast<int32_t>(desc.op),
                       .root = desc.root,
-                      .flags = desc.even ? uint32_t{SHERD_OP_EVEN} : 0,
+                      .flags = (desc.even ? uint32_t{SHERD_OP_EVEN} : 0) |
+                               (desc.typed ? uint32_t{SHERD_OP_TYPED} : 0),
                       .in = desc.in,
                       .out = desc.out,
                       .bytes = desc.bytes,
@@ -386,6 +387,7 @@ class PluginBackend final : public Backend {
     info_.needs_launcher = has(SHERD_NEEDS_LAUNCHER);
     info_.dies_together = has(SHERD_DIES_TOGETHER);
     info_.compares_calls = has(SHERD_COMPARES_CALLS);
+    info_.takes_empty = plugin.minor >= 5;
     info_.native.operations =
         plugin.operations & ((uint64_t{1} << kNumCollectiveOps) - 1);
     if (SHERD_TABLE_HAS(plugin, reductions)) {

@@ -5,6 +5,7 @@
 #include <string>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "sherd/core/base/error_info.h"
 #include "sherd/core/base/logging.h"
@@ -57,12 +58,14 @@ absl::Status ToStatus(sherd_code code, const sherd_error_v0& error, int size) {
   if (error.native_code != 0) {
     absl::StrAppend(&text, " (native code ", error.native_code, ")");
   }
-  const bool knows_peer = error.peer >= 0 && error.peer < size;
-  if (code == SHERD_INVALID_ARGUMENT && knows_peer) {
-    text = absl::StrCat("rank ", error.peer, ": ", text);
+  if (error.peer < 0 || error.peer >= size) {
+    return absl::Status(ToStatusCode(code), text);
+  }
+  const std::string rank = absl::StrCat("rank ", error.peer);
+  if (code == SHERD_INVALID_ARGUMENT && !absl::StrContains(text, rank)) {
+    text = absl::StrCat(rank, ": ", text);
   }
   absl::Status status(ToStatusCode(code), text);
-  if (!knows_peer) return status;
   // Of anything else the peer is where it happened, and no failed member.
   const bool failed = code == SHERD_PEER_LOST || code == SHERD_TIMEOUT ||
                       code == SHERD_INVALID_ARGUMENT;

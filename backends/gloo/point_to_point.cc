@@ -27,7 +27,9 @@ void GlooPointToPoint::Send(const sherd_op_v0& op, GlooOperation& operation) {
       reinterpret_cast<Announcement*>(operation.Memory(sizeof(Announcement)));
   announcement->bytes = op.bytes;
   announcement->payload = is_inline ? 0 : next_payload_++;
-  if (is_inline) std::memcpy(announcement->data, op.in, op.bytes);
+  if (is_inline && op.bytes > 0) {
+    std::memcpy(announcement->data, op.in, op.bytes);
+  }
   const uint64_t announced = kHeaderBytes + (is_inline ? op.bytes : 0);
   operation.Send(operation.Open(op.root, announcement, announced),
                  GlooMesh::TagSlot(op.tag), 0, announced);
@@ -55,7 +57,7 @@ void GlooPointToPoint::Recv(const sherd_op_v0& op, GlooOperation& operation) {
     return;
   }
   if (op.bytes <= kMaxInline) {
-    std::memcpy(op.out, announcement->data, op.bytes);
+    if (op.bytes > 0) std::memcpy(op.out, announcement->data, op.bytes);
     return;
   }
   operation.Recv(operation.Open(op.root, op.out, op.bytes),

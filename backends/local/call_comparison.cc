@@ -4,6 +4,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <iterator>
+#include <tuple>
+
+#include "sherd/core/base/deviation.h"
 
 namespace sherd::internal {
 namespace {
@@ -54,63 +57,101 @@ std::string NameOf(const char* const (&names)[n], int32_t number) {
              : "number " + std::to_string(number);
 }
 
-// "8, 8, 0, …": the blocks of a reduce_scatter, the same on all ranks.
-std::string DescribeBlocks(const sherd_op_v0& op, int ranks) {
-  constexpr int kMost = 8;
-  std::string text;
-  for (int r = 0; r < std::min(ranks, kMost); ++r) {
-    text += (r == 0 ? "" : ", ") + std::to_string(op.sends[r].size);
-  }
-  return ranks > kMost ? text + ", …" : text;
+using Calls = std::vector<const sherd_op_v0*>;
+
+// An all_to_all without lists is another call than one with lists.
+bool HasEqualBlocks(const sherd_op_v0& op) {
+  return op.op == SHERD_ALL_TO_ALL_V && (op.flags & SHERD_OP_EVEN) != 0;
 }
 
-// "reduce, root 1, 8 bytes, float32, max".
-std::string Describe(const sherd_op_v0& op, int ranks) {
+// The list of an operation in which all ranks bring the same one, or null.
+const sherd_bytes_v0* CommonList(const sherd_op_v0& op) {
+  return op.op == SHERD_REDUCE_SCATTER                       ? op.sends
+         : op.op == SHERD_ALL_GATHER_V || HasEqualBlocks(op) ? op.recvs
+                                                             : nullptr;
+}
+
+// What all ranks must have in common, but for the type of the elements.
+using CommonPart = std::tuple<int32_t, int32_t, uint64_t, int32_t, bool,
+                              std::vector<uint64_t>>;
+
+CommonPart CommonPartOf(const sherd_op_v0& op, size_t ranks) {
+  const Traits traits = TraitsOf(op);
+  std::vector<uint64_t> list;
+  const sherd_bytes_v0* const entries = CommonList(op);
+  for (size_t r = 0; entries != nullptr && r < ranks; ++r) {
+    list.push_back(entries[r].size);
+  }
+  return {op.op,
+          traits.root ? op.root : 0,
+          traits.bytes ? op.bytes : 0,
+          traits.elements ? op.reduction : 0,
+          HasEqualBlocks(op),
+          std::move(list)};
+}
+
+// The same question of two calls, without memory of its own.
+bool Fit(const sherd_op_v0& a, const sherd_op_v0& b, size_t ranks) {
+  const Traits traits = TraitsOf(a);
+  if (a.op != b.op || (traits.root && a.root != b.root) ||
+      (traits.bytes && a.bytes != b.bytes) ||
+      (traits.elements && a.reduction != b.reduction) ||
+      HasEqualBlocks(a) != HasEqualBlocks(b)) {
+    return false;
+  }
+  const sherd_bytes_v0* const list = CommonList(a);
+  return list == nullptr || std::equal(list, list + ranks, CommonList(b),
+                                       [](const auto& x, const auto& y) {
+                                         return x.size == y.size;
+                                       });
+}
+
+// Unset for a call by bytes, which fits any type.
+std::optional<int32_t> TypeOf(const sherd_op_v0& op) {
+  if (!TraitsOf(op).elements && (op.flags & SHERD_OP_TYPED) == 0) {
+    return std::nullopt;
+  }
+  return op.dtype;
+}
+
+bool HaveOneType(const Calls& calls) {
+  std::optional<int32_t> type;
+  for (const sherd_op_v0* call : calls) {
+    const std::optional<int32_t> its_type = TypeOf(*call);
+    if (!type) type = its_type;
+    if (its_type && its_type != type) return false;
+  }
+  return true;
+}
+
+// "reduce, root 1, 8 bytes, float32, max", "all_gather_v, list of 8, 0 bytes".
+std::string Describe(const sherd_op_v0& op, size_t ranks) {
+  constexpr size_t kMost = 8;
   const Traits traits = TraitsOf(op);
   std::string text = traits.name;
   if (traits.root) text += ", root " + std::to_string(op.root);
   if (traits.bytes) text += ", " + std::to_string(op.bytes) + " bytes";
-  if (op.op == SHERD_REDUCE_SCATTER) {
-    text += ", blocks of " + DescribeBlocks(op, ranks) + " bytes";
+  const sherd_bytes_v0* const list = CommonList(op);
+  for (size_t r = 0; list != nullptr && r < std::min(ranks, kMost); ++r) {
+    text += (r == 0 ? ", blocks of " : ", ") + std::to_string(list[r].size);
   }
-  if (traits.elements) {
-    text += ", " + NameOf(kDTypes, op.dtype) + ", " +
-            NameOf(kReductions, op.reduction);
+  if (list != nullptr) text += ranks > kMost ? ", … bytes" : " bytes";
+  if (op.op == SHERD_ALL_TO_ALL_V && list == nullptr) text += ", with lists";
+  if (const std::optional<int32_t> type = TypeOf(op)) {
+    text += ", " + NameOf(kDTypes, *type);
   }
+  if (traits.elements) text += ", " + NameOf(kReductions, op.reduction);
   return text;
 }
 
-bool SameBlocks(const sherd_op_v0& a, const sherd_op_v0& b, int ranks) {
-  return std::equal(
-      a.sends, a.sends + ranks, b.sends,
-      [](const auto& x, const auto& y) { return x.size == y.size; });
-}
-
-bool Fit(const sherd_op_v0& a, const sherd_op_v0& b, int ranks) {
-  const Traits traits = TraitsOf(a);
-  return a.op == b.op &&
-         (a.op != SHERD_REDUCE_SCATTER || SameBlocks(a, b, ranks)) &&
-         (!traits.root || a.root == b.root) &&
-         (!traits.bytes || a.bytes == b.bytes) &&
-         (!traits.elements ||
-          (a.dtype == b.dtype && a.reduction == b.reduction));
-}
-
-// The lowest rank with the call that most ranks made.
-int FindMostCommon(const std::vector<const sherd_op_v0*>& calls) {
-  const int ranks = static_cast<int>(calls.size());
-  int best = 0;
-  ptrdiff_t most = 0;
-  for (size_t rank = 0; rank < calls.size(); ++rank) {
-    const ptrdiff_t equal = std::count_if(
-        calls.begin(), calls.end(),
-        [&](auto* call) { return Fit(*call, *calls[rank], ranks); });
-    if (equal > most) {
-      best = static_cast<int>(rank);
-      most = equal;
-    }
-  }
-  return best;
+template <typename Value>
+CallDifference DifferenceOf(const std::vector<std::optional<Value>>& values,
+                            const Calls& calls) {
+  const Deviation deviation = FindDeviation(values);
+  return {deviation.Rank(), "the ranks made different calls: " +
+                                deviation.ToText("called", [&](int rank) {
+                                  return Describe(*calls[rank], calls.size());
+                                })};
 }
 
 // Bytes that go from one rank to another, as each of them says. The ranks'
@@ -120,21 +161,17 @@ struct Sizes {
   uint64_t expected;
 };
 
-Sizes SizesOf(const std::vector<const sherd_op_v0*>& calls, int from, int to) {
+Sizes SizesOf(const Calls& calls, int from, int to) {
   const sherd_op_v0& sender = *calls[from];
   const sherd_op_v0& receiver = *calls[to];
   switch (sender.op) {
     case SHERD_ALL_TO_ALL_V:
       return {sender.sends[to].size, receiver.recvs[from].size};
-    case SHERD_ALL_GATHER_V:
-      return {sender.bytes, receiver.recvs[from].size};
     case SHERD_GATHER:
       if (to != receiver.root) break;
       return {sender.bytes, receiver.recvs[from].size};
     case SHERD_SCATTER:
       if (from != sender.root) break;
-      return {sender.sends[to].size, receiver.bytes};
-    case SHERD_REDUCE_SCATTER:
       return {sender.sends[to].size, receiver.bytes};
     default:
       break;
@@ -144,29 +181,32 @@ Sizes SizesOf(const std::vector<const sherd_op_v0*>& calls, int from, int to) {
 
 }  // namespace
 
-std::optional<CallDifference> FindDifference(
-    const std::vector<const sherd_op_v0*>& calls) {
-  const int size = static_cast<int>(calls.size());
-  const auto misfit = [&](int model) {
-    return std::find_if(calls.begin(), calls.end(), [&](auto* call) {
-      return !Fit(*call, *calls[model], size);
-    });
-  };
-  if (misfit(0) != calls.end()) {
-    const int model = FindMostCommon(calls);
-    const int rank = static_cast<int>(misfit(model) - calls.begin());
-    return CallDifference{rank, "called " + Describe(*calls[rank], size) +
-                                    "; rank " + std::to_string(model) +
-                                    " called " + Describe(*calls[model], size)};
+std::optional<CallDifference> FindDifference(const Calls& calls) {
+  const size_t ranks = calls.size();
+  if (!std::all_of(calls.begin(), calls.end(), [&](const sherd_op_v0* call) {
+        return Fit(*call, *calls[0], ranks);
+      })) {
+    std::vector<std::optional<CommonPart>> values;
+    for (const sherd_op_v0* call : calls) {
+      values.emplace_back(CommonPartOf(*call, ranks));
+    }
+    return DifferenceOf(values, calls);
   }
-  for (int from = 0; from < size; ++from) {
-    for (int to = 0; to < size; ++to) {
+  if (!HaveOneType(calls)) {
+    std::vector<std::optional<int32_t>> types;
+    for (const sherd_op_v0* call : calls) types.push_back(TypeOf(*call));
+    return DifferenceOf(types, calls);
+  }
+  for (int from = 0; from < static_cast<int>(ranks); ++from) {
+    for (int to = 0; to < static_cast<int>(ranks); ++to) {
       const Sizes sizes = SizesOf(calls, from, to);
       if (sizes.sent == sizes.expected) continue;
       return CallDifference{
-          from, "sends " + std::to_string(sizes.sent) + " bytes to rank " +
-                    std::to_string(to) + " in " + TraitsOf(*calls[from]).name +
-                    ", which expects " + std::to_string(sizes.expected)};
+          std::nullopt,
+          "the ranks made different calls: rank " + std::to_string(from) +
+              " sends " + std::to_string(sizes.sent) + " bytes to rank " +
+              std::to_string(to) + " in " + TraitsOf(*calls[from]).name +
+              ", which expects " + std::to_string(sizes.expected)};
     }
   }
   return std::nullopt;

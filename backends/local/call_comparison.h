@@ -10,13 +10,15 @@
 namespace sherd::internal {
 
 struct CallDifference {
-  // Who made the call that does not fit.
-  int rank;
+  // Who deviates, as core/base/deviation.h says. Unset: nobody more than
+  // others, as where two ranks contradict each other about the length of a
+  // message.
+  std::optional<int> rank;
+  // What was called by whom.
   std::string text;
 };
 
-// The first rank whose call does not fit that of most ranks (in a draw: of the
-// lowest), or whose messages do not fit their receivers. calls[r] is that of
+// How the ranks' calls contradict each other, if they do. calls[r] is that of
 // rank r; none is null.
 std::optional<CallDifference> FindDifference(
     const std::vector<const sherd_op_v0*>& calls);

@@ -28,7 +28,7 @@ TEST(LocalBackendTest, DifferentOperationsAreAnErrorThatNamesTheRank) {
                                     : group.Barrier();
     EXPECT_THAT(status, StatusIs(absl::StatusCode::kInvalidArgument,
                                  HasSubstr("called broadcast")));
-    EXPECT_EQ(ErrorRank(status), 1);
+    EXPECT_EQ(FailedRank(status), 1);
   });
 }
 
@@ -37,7 +37,8 @@ TEST(LocalBackendTest, DifferentLengthsAreAnErrorOnAllRanks) {
     std::vector<std::byte> buffer(group.rank() == 0 ? 4 : 8);
     EXPECT_THAT(group.Broadcast(absl::MakeSpan(buffer), 0),
                 StatusIs(absl::StatusCode::kInvalidArgument,
-                         HasSubstr("8 bytes; rank 0 called")));
+                         HasSubstr("rank 1 called broadcast, root 0, 8 bytes; "
+                                   "rank 0 called broadcast, root 0, 4")));
   });
 }
 

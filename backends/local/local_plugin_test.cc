@@ -48,7 +48,9 @@ struct Difference {
   const char* name;
   // Rank 1's call; the others make `others`.
   std::function<sherd_op_v0()> one, others;
+  // Behind "the ranks made different calls: ".
   const char* text;
+  int peer = 1;
 };
 
 class LocalDifferenceTest : public ::testing::TestWithParam<Difference> {};
@@ -63,8 +65,9 @@ TEST_P(LocalDifferenceTest, IsAnErrorOnAllRanksBeforeAnythingMoves) {
     op.sends = op.recvs = entries.data();
     const PluginOutcome outcome = self.Run(op);
     EXPECT_EQ(outcome.code, SHERD_INVALID_ARGUMENT);
-    EXPECT_EQ(outcome.peer, 1);
-    EXPECT_EQ(outcome.text, GetParam().text);
+    EXPECT_EQ(outcome.peer, GetParam().peer);
+    EXPECT_EQ(outcome.text, std::string("the ranks made different calls: ") +
+                                GetParam().text);
     EXPECT_EQ(memory, before);
   });
 }
@@ -72,6 +75,12 @@ TEST_P(LocalDifferenceTest, IsAnErrorOnAllRanksBeforeAnythingMoves) {
 sherd_op_v0 WithDType(sherd_op_v0 op, int32_t dtype) {
   op.dtype = dtype;
   return op;
+}
+
+// An operation that only moves elements of this type.
+sherd_op_v0 Typed(sherd_op_v0 op, int32_t dtype) {
+  op.flags |= SHERD_OP_TYPED;
+  return WithDType(op, dtype);
 }
 
 sherd_op_v0 WithReduction(sherd_op_v0 op, int32_t reduction) {
@@ -84,36 +93,77 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Values(
         Difference{"Operation", [] { return Op(SHERD_BROADCAST, 4, 2); },
                    [] { return Op(SHERD_BARRIER); },
-                   "called broadcast, root 2, 4 bytes; rank 0 called barrier"},
+                   "rank 1 called broadcast, root 2, 4 bytes; ranks 0, 2 "
+                   "called barrier"},
         Difference{"Root", [] { return Op(SHERD_GATHER, 4, 2); },
                    [] { return Op(SHERD_GATHER, 4, 1); },
-                   "called gather, root 2; rank 0 called gather, root 1"},
-        Difference{
-            "Length", [] { return Op(SHERD_ALL_GATHER, 8); },
-            [] { return Op(SHERD_ALL_GATHER, 4); },
-            "called all_gather, 8 bytes; rank 0 called all_gather, 4 bytes"},
+                   "rank 1 called gather, root 2; ranks 0, 2 called gather, "
+                   "root 1"},
+        Difference{"Length", [] { return Op(SHERD_ALL_GATHER, 8); },
+                   [] { return Op(SHERD_ALL_GATHER, 4); },
+                   "rank 1 called all_gather, 8 bytes; ranks 0, 2 called "
+                   "all_gather, 4 bytes"},
+        Difference{"NoBytes", [] { return Op(SHERD_ALL_REDUCE, 0); },
+                   [] { return Op(SHERD_ALL_REDUCE, 8); },
+                   "rank 1 called all_reduce, 0 bytes, float32, sum; ranks 0, "
+                   "2 called all_reduce, 8 bytes, float32, sum"},
         Difference{
             "DType",
             [] { return WithDType(Op(SHERD_ALL_REDUCE, 8), SHERD_BFLOAT16); },
             [] { return Op(SHERD_ALL_REDUCE, 8); },
-            "called all_reduce, 8 bytes, bfloat16, sum; rank 0 called "
-            "all_reduce, 8 bytes, float32, sum"},
+            "rank 1 called all_reduce, 8 bytes, bfloat16, sum; ranks 0, 2 "
+            "called all_reduce, 8 bytes, float32, sum"},
+        Difference{"TypeOfWhatIsMoved",
+                   [] { return Typed(Op(SHERD_BROADCAST, 8), SHERD_INT32); },
+                   [] { return Typed(Op(SHERD_BROADCAST, 8), SHERD_FLOAT32); },
+                   "rank 1 called broadcast, root 0, 8 bytes, int32; ranks 0, "
+                   "2 called broadcast, root 0, 8 bytes, float32"},
         Difference{
             "Reduction",
             [] { return WithReduction(Op(SHERD_REDUCE, 8, 1), SHERD_MAX); },
             [] { return Op(SHERD_REDUCE, 8, 1); },
-            "called reduce, root 1, 8 bytes, float32, max; rank 0 called "
-            "reduce, root 1, 8 bytes, float32, sum"},
+            "rank 1 called reduce, root 1, 8 bytes, float32, max; ranks 0, 2 "
+            "called reduce, root 1, 8 bytes, float32, sum"},
         Difference{"ReduceScatterLength",
                    [] { return Op(SHERD_REDUCE_SCATTER, 12); },
                    [] { return Op(SHERD_REDUCE_SCATTER, 8); },
-                   "called reduce_scatter, blocks of 12, 12, 12 bytes, "
-                   "float32, sum; rank 0 called reduce_scatter, blocks of 8, "
-                   "8, 8 bytes, float32, sum"},
+                   "rank 1 called reduce_scatter, blocks of 12, 12, 12 bytes, "
+                   "float32, sum; ranks 0, 2 called reduce_scatter, blocks of "
+                   "8, 8, 8 bytes, float32, sum"},
+        Difference{"GatheredLists", [] { return Op(SHERD_ALL_GATHER_V, 8); },
+                   [] { return Op(SHERD_ALL_GATHER_V, 4); },
+                   "rank 1 called all_gather_v, blocks of 8, 8, 8 bytes; ranks "
+                   "0, 2 called all_gather_v, blocks of 4, 4, 4 bytes"},
         Difference{"GatheredLength", [] { return Op(SHERD_GATHER, 8); },
                    [] { return Op(SHERD_GATHER, 4); },
-                   "sends 8 bytes to rank 0 in gather, which expects 4"}),
+                   "rank 1 sends 8 bytes to rank 0 in gather, which expects 4",
+                   -1}),
     [](const auto& info) { return info.param.name; });
+
+TEST(LocalDifferenceTest, OfTwoNeitherIsSingledOut) {
+  RunPluginRanks(2, [](PluginRank& self) {
+    std::vector<char> memory(8);
+    sherd_op_v0 op = Op(SHERD_BROADCAST, 8 * self.rank());
+    op.out = memory.data();
+    const PluginOutcome outcome = self.Run(op);
+    EXPECT_EQ(outcome.code, SHERD_INVALID_ARGUMENT);
+    EXPECT_EQ(outcome.peer, -1);
+    EXPECT_EQ(
+        outcome.text,
+        "the ranks made different calls: rank 1 called broadcast, root 0, "
+        "8 bytes; rank 0 called broadcast, root 0, 0 bytes");
+  });
+}
+
+TEST(LocalDifferenceTest, IsNoneBetweenATypeAndBytes) {
+  RunPluginRanks(3, [](PluginRank& self) {
+    std::vector<char> memory(8);
+    sherd_op_v0 op = Op(SHERD_BROADCAST, 8);
+    if (self.rank() != 0) op = Typed(op, SHERD_INT32);
+    op.out = memory.data();
+    EXPECT_EQ(self.Run(op).code, SHERD_OK);
+  });
+}
 
 sherd_op_v0 Message(int op, int peer, int64_t tag, std::vector<char>& data) {
   sherd_op_v0 desc = Op(op, data.size(), peer);

@@ -103,7 +103,7 @@ sherd_code Mailbox::Copy(std::unique_lock<std::mutex>& lock, Half& own,
   }
   other.state = State::kCopying;
   lock.unlock();
-  std::memcpy(to.op.out, from.op.in, own.op.bytes);
+  if (own.op.bytes > 0) std::memcpy(to.op.out, from.op.in, own.op.bytes);
   lock.lock();
   End(other, SHERD_OK, "");
   return SHERD_OK;

@@ -61,7 +61,7 @@ void Meeting::Begin() {
   changed_.notify_all();
   if (std::optional<CallDifference> difference = FindDifference(calls_)) {
     refused_ = true;
-    SetFailure({SHERD_INVALID_ARGUMENT, difference->rank,
+    SetFailure({SHERD_INVALID_ARGUMENT, difference->rank.value_or(-1),
                 std::move(difference->text)});
   } else if (IsTiny(*calls_[0], size())) {
     for (int rank = 0; rank < size(); ++rank) DoShare(calls_, rank, host_);

@@ -180,10 +180,13 @@ struct sherd_comm_v0 {
   // all talk to the same rank at once.
   int Peer(int k) const { return (rank_ + k) % size_; }
 
+  // Of a collective, in which an empty entry is no message.
   void Send(const sherd_op_v0& op, const void* data, uint64_t bytes, int peer) {
+    if (bytes == 0) return;
     batch_.Send(data, bytes, peer, kFirstOperationTag + op.op, collectives_);
   }
   void Receive(const sherd_op_v0& op, void* data, uint64_t bytes, int peer) {
+    if (bytes == 0) return;
     batch_.Receive(data, bytes, peer, kFirstOperationTag + op.op, collectives_);
   }
   // sum[0, bytes) = reduction of itself and other[0, bytes).

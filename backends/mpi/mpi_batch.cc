@@ -50,7 +50,7 @@ void MpiBatch::Note(int result) {
 void MpiBatch::Send(const void* data, uint64_t bytes, int peer, int tag,
                     MPI_Comm comm) {
   const char* from = static_cast<const char*>(data);
-  while (bytes > 0) {
+  do {
     const int size = static_cast<int>(std::min(bytes, kMaxMpiBytes));
     MPI_Request* const request = Add(peer, -1);
     Note(MpiLibrary::Get().Call([&] {
@@ -58,13 +58,13 @@ void MpiBatch::Send(const void* data, uint64_t bytes, int peer, int tag,
     }));
     from += size;
     bytes -= size;
-  }
+  } while (bytes > 0);
 }
 
 void MpiBatch::Receive(void* data, uint64_t bytes, int peer, int tag,
                        MPI_Comm comm) {
   char* to = static_cast<char*>(data);
-  while (bytes > 0) {
+  do {
     const int size = static_cast<int>(std::min(bytes, kMaxMpiBytes));
     MPI_Request* const request = Add(peer, size);
     Note(MpiLibrary::Get().Call([&] {
@@ -72,7 +72,7 @@ void MpiBatch::Receive(void* data, uint64_t bytes, int peer, int tag,
     }));
     to += size;
     bytes -= size;
-  }
+  } while (bytes > 0);
 }
 
 sherd_code MpiBatch::Await(const MpiWait& wait, sherd_error_v0* error) {
@@ -173,7 +173,11 @@ sherd_code MpiBatch::Check(sherd_error_v0* error) {
     int bytes = 0;
     MPI_Get_count(&statuses_[i], MPI_BYTE, &bytes);
     if (bytes != parts_[i].bytes) {
-      return Fail(error, SHERD_INVALID_ARGUMENT, parts_[i].peer, kLength);
+      return Fail(
+          error, SHERD_INVALID_ARGUMENT, parts_[i].peer,
+          ("sends " + std::to_string(bytes) + " bytes, this rank expects " +
+           std::to_string(parts_[i].bytes))
+              .c_str());
     }
   }
   return SHERD_OK;

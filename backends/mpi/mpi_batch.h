@@ -43,7 +43,7 @@ struct MpiWait {
 // Threads. One at a time, within a MpiLibrary::Scope.
 class MpiBatch {
  public:
-  // data[0, bytes) to `peer`, or from it. No message if bytes is 0.
+  // data[0, bytes) to `peer`, or from it; of 0 bytes too.
   void Send(const void* data, uint64_t bytes, int peer, int tag, MPI_Comm comm);
   void Receive(void* data, uint64_t bytes, int peer, int tag, MPI_Comm comm);
 

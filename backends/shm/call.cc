@@ -1,9 +1,14 @@
 #include "sherd/backends/shm/call.h"
 
 #include <algorithm>
-#include <cstdio>
+#include <functional>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "sherd/backends/plugin_error.h"
+#include "sherd/core/base/deviation.h"
 
 namespace sherd::internal {
 namespace {
@@ -47,22 +52,51 @@ const char* ReductionName(int32_t reduction) {
                                                             : "?";
 }
 
+// In the word of a call: 1 + the number of the type, 0 for none.
+constexpr int kTypeShift = 8;
+constexpr uint64_t kTypeMask = uint64_t{0xff} << kTypeShift;
+
+int32_t OperationOf(const ShmArrival& arrival) {
+  return static_cast<int32_t>(arrival.call & 0xff);
+}
+
+uint64_t TypeOf(const ShmArrival& arrival) {
+  return (arrival.call & kTypeMask) >> kTypeShift;
+}
+
+// What `bytes` is where all ranks give the same, else 0. Of an all_to_all
+// without lists, a block; one with lists is another call.
+uint64_t CommonSize(const ShmArrival& arrival) {
+  const int32_t op = OperationOf(arrival);
+  if (HasCommonSize(op)) return arrival.bytes;
+  return op == SHERD_ALL_TO_ALL_V && (arrival.longest & kEvenEntries) != 0
+             ? arrival.longest & ~kReadDirectly
+             : 0;
+}
+
 // "all_reduce of 8 bytes, float32, sum".
-void Describe(const ShmArrival& arrival, char* text, size_t size) {
-  const auto op = static_cast<int32_t>(arrival.call & 0xff);
-  int length = std::snprintf(text, size, "%s", NameOf(op));
-  const auto append = [&](const char* format, auto... values) {
-    if (length < 0 || static_cast<size_t>(length) >= size) return;
-    length += std::snprintf(text + length, size - length, format, values...);
-  };
+std::string Describe(const ShmArrival& arrival) {
+  const int32_t op = OperationOf(arrival);
+  std::string text = NameOf(op);
   if (HasCommonSize(op)) {
-    append(" of %llu bytes", static_cast<unsigned long long>(arrival.bytes));
+    text += " of " + std::to_string(arrival.bytes) + " bytes";
+  } else if (op == SHERD_ALL_TO_ALL_V) {
+    const uint64_t block = CommonSize(arrival);
+    text += block == 0 ? " with lists"
+                       : " of " + std::to_string(block & kLengthMask) +
+                             " bytes to each rank";
+  }
+  if (TypeOf(arrival) != 0) {
+    text += std::string(", ") +
+            DtypeName(static_cast<int32_t>(TypeOf(arrival)) - 1);
   }
   if (IsReduction(op)) {
-    append(", %s, %s", DtypeName(arrival.call >> 8 & 0xff),
-           ReductionName(arrival.call >> 16 & 0xff));
+    text += std::string(", ") + ReductionName(arrival.call >> 16 & 0xff);
   }
-  if (IsRooted(op)) append(", root %d", static_cast<int>(arrival.call >> 32));
+  if (IsRooted(op)) {
+    text += ", root " + std::to_string(static_cast<int>(arrival.call >> 32));
+  }
+  return text;
 }
 
 // The lengths of one collective, by every rank's account.
@@ -83,6 +117,17 @@ class Lengths {
                ? segment_.arrival(operation_, from).bytes
                : Listed(from, to);
   }
+  // Of the operations in which every rank brings the same list: one entry per
+  // rank.
+  std::vector<uint64_t> ListOf(int rank) const {
+    std::vector<uint64_t> list(segment_.ranks());
+    for (int r = 0; r < segment_.ranks(); ++r) {
+      list[r] = r == rank ? segment_.arrival(operation_, rank).bytes
+                : op_.op == SHERD_ALL_GATHER_V ? Expected(r, rank)
+                                               : Sent(rank, r);
+    }
+    return list;
+  }
   uint64_t Expected(int from, int to) const {
     return op_.op == SHERD_REDUCE_SCATTER || op_.op == SHERD_SCATTER
                ? segment_.arrival(operation_, to).bytes
@@ -102,58 +147,80 @@ class Lengths {
   const sherd_op_v0& op_;
 };
 
+// But for the type.
 bool SameCall(const ShmArrival& a, const ShmArrival& b) {
-  return a.call == b.call &&
-         (!HasCommonSize(static_cast<int32_t>(a.call & 0xff)) ||
-          a.bytes == b.bytes);
+  return ((a.call ^ b.call) & ~kTypeMask) == 0 &&
+         CommonSize(a) == CommonSize(b);
 }
 
-// The rank whose call most ranks share; of several the lowest.
-int FindMajority(const ShmSegment& segment, uint64_t operation) {
-  int best = 0;
-  int best_count = 0;
-  for (int r = 0; r < segment.ranks(); ++r) {
-    int count = 0;
-    for (int k = 0; k < segment.ranks(); ++k) {
-      count += SameCall(segment.arrival(operation, r),
-                        segment.arrival(operation, k));
-    }
-    if (count > best_count) {
-      best = r;
-      best_count = count;
-    }
-  }
-  return best;
+// Fails with a difference in what rank r called: values[r], described by
+// describe(r).
+template <typename Value>
+sherd_code ReportDeviation(const std::vector<std::optional<Value>>& values,
+                           const std::function<std::string(int)>& describe,
+                           sherd_error_v0* error) {
+  const Deviation deviation = FindDeviation(values);
+  return Fail(error, SHERD_INVALID_ARGUMENT, deviation.Rank().value_or(-1),
+              ("the ranks made different calls: " +
+               deviation.ToText("called", describe))
+                  .c_str());
 }
 
 sherd_code ReportDifference(const ShmSegment& segment, uint64_t operation,
                             sherd_error_v0* error) {
-  const int majority = FindMajority(segment, operation);
-  const ShmArrival& usual = segment.arrival(operation, majority);
-  int culprit = 0;
-  while (SameCall(usual, segment.arrival(operation, culprit))) ++culprit;
-  char theirs[96], others[96], text[240];
-  Describe(segment.arrival(operation, culprit), theirs, sizeof(theirs));
-  Describe(usual, others, sizeof(others));
-  std::snprintf(text, sizeof(text), "called %s; rank %d called %s", theirs,
-                majority, others);
-  return Fail(error, SHERD_INVALID_ARGUMENT, culprit, text);
+  using Value = std::pair<uint64_t, uint64_t>;
+  std::vector<std::optional<Value>> values(segment.ranks());
+  std::vector<std::optional<uint64_t>> types(segment.ranks());
+  for (int r = 0; r < segment.ranks(); ++r) {
+    const ShmArrival& arrival = segment.arrival(operation, r);
+    values[r] = {arrival.call & ~kTypeMask, CommonSize(arrival)};
+    if (TypeOf(arrival) != 0) types[r] = TypeOf(arrival);
+  }
+  const auto describe = [&](int r) {
+    return Describe(segment.arrival(operation, r));
+  };
+  return FindDeviation(values).Exists()
+             ? ReportDeviation(values, describe, error)
+             : ReportDeviation(types, describe, error);
 }
 
-sherd_code CompareLengths(const Lengths& lengths, int ranks,
-                          sherd_error_v0* error) {
-  for (int from = 0; from < ranks; ++from) {
-    for (int to = 0; to < ranks; ++to) {
+// "all_gather_v of 8, 0, 8 bytes".
+sherd_code ReportLists(const ShmSegment& segment, const Lengths& lengths,
+                       const sherd_op_v0& op, sherd_error_v0* error) {
+  std::vector<std::optional<std::vector<uint64_t>>> lists(segment.ranks());
+  for (int r = 0; r < segment.ranks(); ++r) lists[r] = lengths.ListOf(r);
+  return ReportDeviation(
+      lists,
+      [&](int r) {
+        constexpr size_t kMost = 8;
+        const std::vector<uint64_t>& list = *lists[r];
+        std::string text = NameOf(op.op);
+        for (size_t i = 0; i < std::min(list.size(), kMost); ++i) {
+          text += (i == 0 ? " of " : ", ") + std::to_string(list[i]);
+        }
+        return text + (list.size() > kMost ? ", … bytes" : " bytes");
+      },
+      error);
+}
+
+sherd_code CompareLengths(const ShmSegment& segment, const Lengths& lengths,
+                          const sherd_op_v0& op, sherd_error_v0* error) {
+  for (int from = 0; from < segment.ranks(); ++from) {
+    for (int to = 0; to < segment.ranks(); ++to) {
       if (!lengths.Has(from, to)) continue;
-      const auto sent = static_cast<unsigned long long>(lengths.Sent(from, to));
-      const auto expected =
-          static_cast<unsigned long long>(lengths.Expected(from, to));
+      const uint64_t sent = lengths.Sent(from, to);
+      const uint64_t expected = lengths.Expected(from, to);
       if (sent == expected) continue;
-      char text[160];
-      std::snprintf(text, sizeof(text),
-                    "sends %llu bytes to rank %d, which expects %llu", sent, to,
-                    expected);
-      return Fail(error, SHERD_INVALID_ARGUMENT, from, text);
+      if (op.op == SHERD_ALL_GATHER_V || op.op == SHERD_REDUCE_SCATTER) {
+        return ReportLists(segment, lengths, op, error);
+      }
+      return Fail(
+          error, SHERD_INVALID_ARGUMENT, -1,
+          ("the ranks made different calls: rank " + std::to_string(from) +
+           " sends " + std::to_string(sent) + " bytes to rank " +
+           std::to_string(to) + " in " + NameOf(op.op) + ", which expects " +
+           std::to_string(expected))
+              .c_str());
     }
   }
   return SHERD_OK;
@@ -163,9 +230,10 @@ sherd_code CompareLengths(const Lengths& lengths, int ranks,
 
 uint64_t PackCall(const sherd_op_v0& op) {
   uint64_t call = static_cast<uint64_t>(op.op);
-  if (IsReduction(op.op)) {
-    call |= static_cast<uint64_t>(op.dtype) << 8 |
-            static_cast<uint64_t>(op.reduction) << 16;
+  const bool reduces = IsReduction(op.op);
+  if (reduces) call |= static_cast<uint64_t>(op.reduction) << 16;
+  if (reduces || (op.flags & SHERD_OP_TYPED) != 0) {
+    call |= (1 + static_cast<uint64_t>(op.dtype)) << kTypeShift;
   }
   if (IsRooted(op.op)) call |= static_cast<uint64_t>(op.root) << 32;
   return call;
@@ -219,9 +287,12 @@ sherd_code CompareCalls(const ShmSegment& segment, uint64_t operation, int rank,
   const ShmArrival& own = segment.arrival(operation, rank);
   const uint64_t length = own.longest & ~kReadDirectly;
   bool all_equal = (length & kEvenEntries) != 0;
+  uint64_t type = TypeOf(own);
   for (int r = 0; r < segment.ranks(); ++r) {
     const ShmArrival& other = segment.arrival(operation, r);
-    if (!SameCall(own, other)) {
+    const uint64_t its_type = TypeOf(other);
+    if (type == 0) type = its_type;
+    if (!SameCall(own, other) || (its_type != 0 && its_type != type)) {
       return ReportDifference(segment, operation, error);
     }
     all_equal =
@@ -229,8 +300,7 @@ sherd_code CompareCalls(const ShmSegment& segment, uint64_t operation, int rank,
         (op.op == SHERD_ALL_TO_ALL_V || other.bytes == (length & kLengthMask));
   }
   if (!HasLengths(op.op) || all_equal) return SHERD_OK;
-  return CompareLengths(Lengths(segment, operation, op), segment.ranks(),
-                        error);
+  return CompareLengths(segment, Lengths(segment, operation, op), op, error);
 }
 
 uint64_t LongestInBoxes(const ShmSegment& segment, uint64_t operation) {

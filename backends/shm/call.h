@@ -9,7 +9,8 @@
 namespace sherd::internal {
 
 // What a rank called, as far as all ranks must have called the same, in one
-// word: operation, root, dtype and reduction, those that the operation uses.
+// word: operation, root, type and reduction, those that the operation uses or
+// that the call gave.
 uint64_t PackCall(const sherd_op_v0& op);
 
 // Whether ranks give lengths of single messages, which have to agree in pairs.
@@ -21,8 +22,9 @@ void WriteCall(const ShmSegment& segment, uint64_t operation, int rank,
                const sherd_op_v0& op);
 
 // Compares the calls of all ranks, which must have arrived. All ranks find the
-// same difference, and blame the first rank that called something else than
-// most did, or that sends a rank more or less than that expects.
+// same difference, and the same rank that deviates (core/base/deviation.h), if
+// one does: of two ranks that contradict each other about the length of a
+// message neither is singled out.
 //   SHERD_INVALID_ARGUMENT  There is one.
 //
 // Cost. P comparisons; with lengths P², unless all of them are equal.

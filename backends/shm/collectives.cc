@@ -168,7 +168,8 @@ sherd_code ShmCollectives::RunRounds(const sherd_op_v0& op, uint64_t chunk,
   sherd_code code = Meet(op, error);
   if (code != SHERD_OK) return code;
   const uint64_t longest = LongestInBoxes(segment_, operation_);
-  const uint64_t rounds = std::max<uint64_t>(1, (longest + chunk - 1) / chunk);
+  // Also where nothing moves, and a chunk may have no bytes.
+  const uint64_t rounds = longest == 0 ? 1 : (longest + chunk - 1) / chunk;
   const uint64_t meetings = rounds + stages - 1;
   for (uint64_t s = 1; s < meetings; ++s) {
     body(s);
@@ -373,7 +374,7 @@ sherd_code ShmCollectives::ReduceWhole(const sherd_op_v0& op,
   const bool reads = op.op == SHERD_ALL_REDUCE || IsRoot(op);
   const auto body = [&](uint64_t s) {
     if (s == 0) {
-      std::memcpy(Box(0, rank_, op.bytes), op.in, op.bytes);
+      Copy(Box(0, rank_, op.bytes), op.in, op.bytes, false);
     } else if (reads) {
       for (int r = 0; r < size(); ++r) {
         inputs_[r] = r == rank_ ? op.in : Box(0, r, op.bytes);

@@ -619,12 +619,31 @@ sherd_op_v0 WithBytes(sherd_op_v0 op, uint64_t bytes) {
   return op;
 }
 
+// An operation that only moves elements of this type.
+sherd_op_v0 Typed(sherd_op_v0 op, int32_t dtype) {
+  op.flags |= SHERD_OP_TYPED;
+  op.dtype = dtype;
+  return op;
+}
+
+constexpr sherd_op_v0 kBroadcastOp = {
+    .op = SHERD_BROADCAST, .root = 1, .bytes = 64};
+
 INSTANTIATE_TEST_SUITE_P(
     All, ShmContradictionTest,
     ::testing::Values(
         Contradiction{"Operation", kReduceOp, {.op = SHERD_BARRIER}, "barrier"},
         Contradiction{"Size", kReduceOp, WithBytes(kReduceOp, 128),
-                      "all_reduce of 128 bytes"},
+                      "rank 2 called all_reduce of 128 bytes, float32, sum; "
+                      "ranks 0, 1, 3 called all_reduce of 256 bytes"},
+        Contradiction{"NoBytes", kReduceOp, WithBytes(kReduceOp, 0),
+                      "all_reduce of 0 bytes"},
+        Contradiction{"SomeBytes", WithBytes(kReduceOp, 0), kReduceOp,
+                      "ranks 0, 1, 3 called all_reduce of 0 bytes"},
+        Contradiction{"TypeOfWhatIsMoved", Typed(kBroadcastOp, SHERD_FLOAT32),
+                      Typed(kBroadcastOp, SHERD_INT32),
+                      "rank 2 called broadcast of 64 bytes, int32, root 1; "
+                      "ranks 0, 1, 3 called broadcast of 64 bytes, float32"},
         Contradiction{"Dtype", kReduceOp,
                       With(kReduceOp, &sherd_op_v0::dtype, SHERD_INT32),
                       "int32"},
@@ -632,7 +651,7 @@ INSTANTIATE_TEST_SUITE_P(
                       With(kReduceOp, &sherd_op_v0::reduction, SHERD_MAX),
                       "max"},
         Contradiction{"Root",
-                      {.op = SHERD_BROADCAST, .root = 1, .bytes = 64},
+                      kBroadcastOp,
                       {.op = SHERD_BROADCAST, .root = 3, .bytes = 64},
                       "root 3"}),
     [](const auto& info) { return info.param.name; });
@@ -651,9 +670,58 @@ TEST(ShmContradictionTest, OfAPairOfLengthsNamesThePair) {
                          .sends = sends.data(),
                          .recvs = recvs.data()}),
               SHERD_INVALID_ARGUMENT);
-    EXPECT_EQ(rank.peer(), 1);
-    EXPECT_THAT(rank.text(), HasSubstr("7"));
+    EXPECT_EQ(rank.peer(), -1);
+    EXPECT_THAT(rank.text(), HasSubstr("rank 1 sends 7 bytes to rank 3 in "
+                                       "all_to_all_v, which expects 8"));
     EXPECT_EQ(in, std::vector<Data>(4, Data(8, 2)));
+  });
+}
+
+TEST(ShmContradictionTest, OfAListNamesTheRankThatIsAloneWithIt) {
+  RunRanks(4, [&](Rank& rank) {
+    const Data out(8, 1);
+    std::vector<Data> in(4, Data(8, 2));
+    if (rank.rank() == 3) in[1].resize(5);
+    const auto recvs = Entries(in);
+    ASSERT_EQ(rank.Post({.op = SHERD_ALL_GATHER_V,
+                         .in = out.data(),
+                         .bytes = 8,
+                         .recvs = recvs.data()}),
+              SHERD_INVALID_ARGUMENT);
+    EXPECT_EQ(rank.peer(), 3);
+    EXPECT_THAT(rank.text(),
+                HasSubstr("rank 3 called all_gather_v of 8, 5, 8, 8 bytes; "
+                          "ranks 0, 1, 2 called all_gather_v of 8, 8, 8, 8"));
+  });
+}
+
+TEST(ShmContradictionTest, InADrawNamesNobody) {
+  RunRanks(4, [&](Rank& rank) {
+    Data data(64, 1);
+    sherd_op_v0 op = kBroadcastOp;
+    op.root = rank.rank() / 2;
+    op.out = data.data();
+    ASSERT_EQ(rank.Post(op), SHERD_INVALID_ARGUMENT);
+    EXPECT_EQ(rank.peer(), -1);
+    EXPECT_THAT(rank.text(),
+                HasSubstr("ranks 2, 3 called broadcast of 64 bytes, root 1; "
+                          "ranks 0, 1 called broadcast of 64 bytes, root 0"));
+  });
+}
+
+TEST(ShmCollectivesTest, OfNoBytesAreMeetingsOfAllRanks) {
+  RunRanks(3, [](Rank& rank) {
+    for (const int32_t op :
+         {SHERD_BROADCAST, SHERD_ALL_GATHER, SHERD_ALL_REDUCE, SHERD_REDUCE}) {
+      EXPECT_EQ(rank.Post({.op = op, .dtype = SHERD_FLOAT32}), SHERD_OK) << op;
+    }
+    const std::vector<sherd_bytes_v0> none(3);
+    EXPECT_EQ(rank.Post({.op = SHERD_REDUCE_SCATTER,
+                         .sends = none.data(),
+                         .dtype = SHERD_FLOAT32}),
+              SHERD_OK);
+    EXPECT_EQ(rank.Post({.op = SHERD_ALL_GATHER_V, .recvs = none.data()}),
+              SHERD_OK);
   });
 }
 

@@ -1,5 +1,7 @@
 #include "sherd/core/comm/backend.h"
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 
 namespace sherd {
@@ -44,6 +46,33 @@ absl::string_view Name(OperationPath path) {
       return "unsupported";
   }
   return "unknown";
+}
+
+bool MovesNothing(const CollectiveDesc& desc) {
+  switch (desc.op) {
+    case CollectiveOp::kBroadcast:
+    case CollectiveOp::kAllGather:
+    case CollectiveOp::kAllReduce:
+    case CollectiveOp::kReduce:
+      return desc.bytes == 0;
+    case CollectiveOp::kReduceScatter:
+      if (desc.even) return desc.bytes == 0;
+      return std::all_of(desc.sends.begin(), desc.sends.end(),
+                         [](ConstBytes block) { return block.empty(); });
+    case CollectiveOp::kAllGatherV:
+      return std::all_of(desc.recvs.begin(), desc.recvs.end(),
+                         [](MutableBytes block) { return block.empty(); });
+    default:
+      return false;
+  }
+}
+
+CollectiveDesc InPlaceOfNothing(const CollectiveDesc& desc) {
+  return {.op = CollectiveOp::kBarrier,
+          .sequence = desc.sequence,
+          .deadline = desc.deadline,
+          .on_device = desc.on_device,
+          .stream = desc.stream};
 }
 
 absl::Status Communicator::BeginBatch() {

@@ -96,6 +96,9 @@ struct CollectiveDesc {
   absl::Span<const ConstBytes> sends = {};
   absl::Span<const MutableBytes> recvs = {};
   DType dtype = DType::kUInt8;
+  // dtype is the type of the elements, also of an operation that only moves
+  // them. Of a reduction it always is.
+  bool typed = false;
   ReduceOp reduction = ReduceOp::kSum;
   int64_t tag = 0;
   // Entries have one length and stand one after another in memory.
@@ -109,6 +112,14 @@ struct CollectiveDesc {
   bool on_device = false;
   void* stream = nullptr;
 };
+
+// Whether a collective moves nothing on any rank: a length that is the same on
+// all of them is 0.
+bool MovesNothing(const CollectiveDesc& desc);
+
+// What stands in for a collective that moves nothing, where the backend is not
+// to be given one: a barrier.
+CollectiveDesc InPlaceOfNothing(const CollectiveDesc& desc);
 
 // Memory for one operation in flight, owned by the host, untouched by it
 // between Post and the end of the operation.
@@ -233,6 +244,9 @@ struct BackendInfo {
   bool dies_together = false;
   // It compares the ranks' calls itself before it moves anything.
   bool compares_calls = false;
+  // It takes messages of 0 bytes and, if it compares calls, collectives that
+  // move nothing.
+  bool takes_empty = true;
   // Whose memory operations work on.
   DeviceType device_type = DeviceType::kCpu;
   NativeOperations native;

@@ -10,13 +10,13 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
-#include <map>
 #include <utility>
 
 #include "absl/memory/memory.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
+#include "sherd/core/base/deviation.h"
 #include "sherd/core/base/error_info.h"
 #include "sherd/core/base/status_macros.h"
 
@@ -58,13 +58,27 @@ constexpr size_t BoardWords(int size) {
 constexpr uint64_t kEven = 1;
 constexpr uint64_t kOnDevice = 2;
 
-// A slot's word: the call's number above, its fingerprint below.
-constexpr int kFingerprintBits = 40;
+// A slot's word: the call's number above, then the type that calls of this
+// number have, once one of them gave it, and their fingerprint below.
+constexpr int kFingerprintBits = 35;
+constexpr int kTypeBits = 5;
 constexpr uint64_t kFingerprintMask = (uint64_t{1} << kFingerprintBits) - 1;
+constexpr uint64_t kTypeMask = (uint64_t{1} << kTypeBits) - 1;
+static_assert(kNumDTypes <= kTypeMask);
 
-// How long the ranks that are still to come are given to say what they call,
-// once a difference is known: then it can be said who is alone with his call.
-constexpr absl::Duration kPatience = absl::Milliseconds(200);
+uint64_t NumberIn(uint64_t word) {
+  return word >> (kFingerprintBits + kTypeBits);
+}
+uint64_t TypeIn(uint64_t word) { return word >> kFingerprintBits & kTypeMask; }
+
+// A rank that waits for others in order to say who deviates ends before its
+// deadline by so much: those who wait for it have that deadline as well.
+constexpr absl::Duration kBeforeDeadline = absl::Milliseconds(200);
+// Between two questions whether a rank was lost.
+constexpr absl::Duration kLook = absl::Milliseconds(50);
+
+// In place of a rank.
+constexpr uint64_t kNobody = UINT64_MAX;
 
 uint64_t Mix(uint64_t hash, uint64_t value) {
   // The multiplier and shift of SplitMix64.
@@ -105,7 +119,7 @@ bool IsSaidByBytes(const CollectiveDesc& desc) {
 uint64_t CallComparison::Call::Fingerprint() const {
   uint64_t hash = 0;
   for (const uint64_t value :
-       {op_and_root, dtype_and_reduction, form, bytes, lengths}) {
+       {op_and_root, type_and_reduction & 0xffffffff, form, bytes, lengths}) {
     hash = Mix(hash, value);
   }
   return hash & kFingerprintMask;
@@ -114,17 +128,22 @@ uint64_t CallComparison::Call::Fingerprint() const {
 std::string CallComparison::Call::ToString() const {
   const auto op = static_cast<CollectiveOp>(op_and_root >> 32);
   std::vector<std::string> details;
+  const absl::string_view type =
+      Type() == 0 ? "" : Name(static_cast<DType>(Type() - 1));
   if (IsReduction(op)) {
-    details.push_back(absl::StrCat(
-        Name(static_cast<ReduceOp>(dtype_and_reduction & 0xffffffff)), " of ",
-        Name(static_cast<DType>(dtype_and_reduction >> 32))));
+    const auto reduction =
+        static_cast<ReduceOp>(type_and_reduction & 0xffffffff);
+    details.push_back(absl::StrCat(Name(reduction), " of ", type));
+  } else if (!type.empty()) {
+    details.emplace_back(type);
   }
   if (op == CollectiveOp::kBroadcast || op == CollectiveOp::kReduce ||
       op == CollectiveOp::kGather || op == CollectiveOp::kScatter) {
     details.push_back(absl::StrCat("root ", op_and_root & 0xffffffff));
   }
   if (op == CollectiveOp::kReduceScatter || op == CollectiveOp::kAllGatherV) {
-    details.push_back(absl::StrCat("list ", absl::Hex(lengths)));
+    details.push_back(absl::StrCat("list of ", bytes, " bytes in all, hash ",
+                                   absl::Hex(lengths)));
   } else if (op == CollectiveOp::kAllToAllV) {
     details.push_back((form & kEven) != 0
                           ? absl::StrCat(bytes, " bytes to each rank")
@@ -148,21 +167,23 @@ CallComparison::Call CallComparison::Describe(const CollectiveDesc& desc) {
                                          : static_cast<uint32_t>(desc.root));
   if (desc.op == CollectiveOp::kAllToAllV && desc.even) call.form = kEven;
   if (desc.on_device) call.form += kOnDevice;
-  if (IsReduction(desc.op)) {
-    call.dtype_and_reduction = uint64_t{static_cast<uint32_t>(desc.dtype)}
-                                   << 32 |
-                               static_cast<uint32_t>(desc.reduction);
+  const bool reduces = IsReduction(desc.op);
+  if (reduces) call.type_and_reduction = static_cast<uint32_t>(desc.reduction);
+  if (reduces || desc.typed) {
+    call.type_and_reduction |= (1 + static_cast<uint64_t>(desc.dtype)) << 32;
   }
+  const auto add_list = [&call](const auto& list) {
+    for (const auto& entry : list) {
+      call.bytes += entry.size();
+      call.lengths = Mix(call.lengths, entry.size());
+    }
+  };
   switch (desc.op) {
     case CollectiveOp::kReduceScatter:
-      for (const ConstBytes& entry : desc.sends) {
-        call.lengths = Mix(call.lengths, entry.size());
-      }
+      add_list(desc.sends);
       break;
     case CollectiveOp::kAllGatherV:
-      for (const MutableBytes& entry : desc.recvs) {
-        call.lengths = Mix(call.lengths, entry.size());
-      }
+      add_list(desc.recvs);
       break;
     default:
       if (IsSaidByBytes(desc)) call.bytes = desc.bytes;
@@ -218,7 +239,7 @@ absl::StatusOr<std::unique_ptr<CallComparison>> CallComparison::OnBoard(
   } else {
     const absl::StatusOr<std::string> path = store.Get(kBoardKey, deadline);
     if (absl::IsDeadlineExceeded(path.status())) {
-      return WithRank(path.status(), 0);
+      return WithFailedRank(path.status(), 0);
     }
     SHERD_RETURN_IF_ERROR(path.status());
     made->file_ = UniqueFd(open(path->c_str(), O_RDWR | O_CLOEXEC));
@@ -230,7 +251,7 @@ absl::StatusOr<std::unique_ptr<CallComparison>> CallComparison::OnBoard(
             ? static_cast<size_t>(found.st_size) != made->board_bytes_
             : errno == ENOENT || errno == ENXIO;
     if (is_closed) {
-      return WithRank(absl::UnavailableError("closed its board"), 0);
+      return WithFailedRank(absl::UnavailableError("closed its board"), 0);
     }
     if (!made->file_.is_open()) return WithRank(failed(*path), 0);
   }
@@ -315,15 +336,12 @@ absl::Status CallComparison::CompareByMessages(const CollectiveDesc& desc,
   SHERD_RETURN_IF_ERROR(Judge(calls));
   for (int r = 0; r < size_; ++r) {
     if (incoming_[r].sent != outgoing_[r].wanted) {
-      return Blame(r, absl::StrCat("rank ", r, " sends ", incoming_[r].sent,
-                                   " bytes to rank ", rank_, ", which expects ",
-                                   outgoing_[r].wanted));
+      return DifferAboutLength(r, incoming_[r].sent, rank_,
+                               outgoing_[r].wanted);
     }
     if (outgoing_[r].sent != incoming_[r].wanted) {
-      return Blame(rank_,
-                   absl::StrCat("rank ", rank_, " sends ", outgoing_[r].sent,
-                                " bytes to rank ", r, ", which expects ",
-                                incoming_[r].wanted));
+      return DifferAboutLength(rank_, outgoing_[r].sent, r,
+                               incoming_[r].wanted);
     }
   }
   return absl::OkStatus();
@@ -365,9 +383,9 @@ absl::Status CallComparison::KeepPace(int word, uint64_t least,
     Pause pause;
     while (Area(r)[word].load(std::memory_order_acquire) < least) {
       if (deadline.HasPassed() || FailedRank()) {
-        return WithRank(absl::DeadlineExceededError(absl::StrCat(
-                            "is too many calls behind rank ", rank_)),
-                        r);
+        return WithFailedRank(absl::DeadlineExceededError(absl::StrCat(
+                                  "is too many calls behind rank ", rank_)),
+                              r);
       }
       pause();
     }
@@ -381,7 +399,7 @@ void CallComparison::Publish(const Call& call) {
   line[0].store(0, std::memory_order_relaxed);
   std::atomic_thread_fence(std::memory_order_release);
   line[1].store(call.op_and_root, std::memory_order_relaxed);
-  line[2].store(call.dtype_and_reduction, std::memory_order_relaxed);
+  line[2].store(call.type_and_reduction, std::memory_order_relaxed);
   line[3].store(call.bytes, std::memory_order_relaxed);
   line[4].store(call.lengths, std::memory_order_relaxed);
   line[5].store(call.form, std::memory_order_relaxed);
@@ -394,7 +412,7 @@ std::optional<CallComparison::Call> CallComparison::Published(
   Call call;
   call.sequence = line[0].load(std::memory_order_acquire);
   call.op_and_root = line[1].load(std::memory_order_relaxed);
-  call.dtype_and_reduction = line[2].load(std::memory_order_relaxed);
+  call.type_and_reduction = line[2].load(std::memory_order_relaxed);
   call.bytes = line[3].load(std::memory_order_relaxed);
   call.lengths = line[4].load(std::memory_order_relaxed);
   call.form = line[5].load(std::memory_order_relaxed);
@@ -406,17 +424,48 @@ std::optional<CallComparison::Call> CallComparison::Published(
   return call;
 }
 
-// True unless a rank that came before made another call.
+// True unless a rank that came before made another call. The first that gives a
+// type leaves it for all who come later.
 bool CallComparison::IsFirstOrEqual(const Call& call) {
   Word& slot = Slot(call.sequence);
-  const uint64_t mine = call.sequence << kFingerprintBits | call.Fingerprint();
+  const uint64_t mine = (call.sequence << kTypeBits | call.Type())
+                            << kFingerprintBits |
+                        call.Fingerprint();
   uint64_t found = slot.load(std::memory_order_acquire);
-  while (found >> kFingerprintBits != mine >> kFingerprintBits) {
+  for (;;) {
+    if (NumberIn(found) == NumberIn(mine)) {
+      if (((found ^ mine) & kFingerprintMask) != 0) return false;
+      if (call.Type() == 0 || TypeIn(found) == call.Type()) return true;
+      if (TypeIn(found) != 0) return false;
+    }
     if (slot.compare_exchange_weak(found, mine, std::memory_order_acq_rel)) {
       return true;
     }
   }
-  return found == mine;
+}
+
+std::vector<std::optional<CallComparison::Call>> CallComparison::AwaitCalls(
+    uint64_t sequence, Deadline deadline) const {
+  std::vector<std::optional<Call>> calls(size_);
+  const Deadline patience =
+      Deadline::After(deadline.Remaining() - kBeforeDeadline);
+  Deadline next_look = Deadline::After(kLook);
+  Pause pause;
+  bool waits = true;
+  for (int r = 0; r < size_;) {
+    calls[r] = Published(r, sequence);
+    if (calls[r] || !waits) {
+      ++r;
+      continue;
+    }
+    pause();
+    waits = !patience.HasPassed() && !FailedRank() && !RankThatLeft(sequence);
+    if (waits && is_any_lost_ != nullptr && next_look.HasPassed()) {
+      waits = !is_any_lost_();
+      next_look = Deadline::After(kLook);
+    }
+  }
+  return calls;
 }
 
 absl::Status CallComparison::CompareOnBoard(const CollectiveDesc& desc) {
@@ -427,18 +476,11 @@ absl::Status CallComparison::CompareOnBoard(const CollectiveDesc& desc) {
   const Call call = Describe(desc);
   Publish(call);
   if (!IsFirstOrEqual(call)) {
-    std::vector<std::optional<Call>> calls(size_);
-    const Deadline patience = Deadline::After(kPatience);
-    Pause pause;
-    for (int r = 0; r < size_;) {
-      calls[r] = Published(r, call.sequence);
-      if (calls[r] || patience.HasPassed()) {
-        ++r;
-      } else {
-        pause();
-      }
-    }
-    return Judge(calls);
+    absl::Status difference = Judge(AwaitCalls(call.sequence, desc.deadline));
+    return difference.ok() ? Differ(std::nullopt,
+                                    "the ranks made different "
+                                    "calls")
+                           : difference;
   }
   if (!IsSaidByBytes(desc)) {
     SHERD_RETURN_IF_ERROR(CompareLengths(desc));
@@ -474,14 +516,10 @@ absl::Status CallComparison::CompareLengths(const CollectiveDesc& desc) {
     const uint64_t own_sent = mine[kLine + 2 * r];
     const uint64_t own_wanted = mine[kLine + 2 * r + 1];
     if (sent != own_wanted) {
-      return Blame(
-          r, absl::StrCat("rank ", r, " sends ", sent, " bytes to rank ", rank_,
-                          ", which expects ", own_wanted));
+      return DifferAboutLength(r, sent, rank_, own_wanted);
     }
     if (own_sent != wanted) {
-      return Blame(rank_, absl::StrCat("rank ", rank_, " sends ", own_sent,
-                                       " bytes to rank ", r, ", which expects ",
-                                       wanted));
+      return DifferAboutLength(rank_, own_sent, r, wanted);
     }
   }
   Area(rank_)[done].store(count, std::memory_order_release);
@@ -490,44 +528,52 @@ absl::Status CallComparison::CompareLengths(const CollectiveDesc& desc) {
 
 absl::Status CallComparison::Judge(
     const std::vector<std::optional<Call>>& calls) {
-  // Ranks by what they called.
-  std::map<uint64_t, std::vector<int>> parties;
+  std::vector<std::optional<uint64_t>> values(size_), types(size_);
   for (int r = 0; r < size_; ++r) {
-    if (calls[r]) parties[calls[r]->Fingerprint()].push_back(r);
+    if (!calls[r]) continue;
+    values[r] = calls[r]->Fingerprint();
+    if (calls[r]->Type() != 0) types[r] = calls[r]->Type();
   }
-  if (parties.size() <= 1) return absl::OkStatus();
-  const auto largest = std::max_element(
-      parties.begin(), parties.end(), [](const auto& a, const auto& b) {
-        if (a.second.size() != b.second.size()) {
-          return a.second.size() < b.second.size();
-        }
-        return a.second.front() > b.second.front();
-      });
-  int blamed = size_;
-  std::vector<std::string> texts;
-  for (const auto& [fingerprint, ranks] : parties) {
-    if (fingerprint != largest->first) {
-      blamed = std::min(blamed, ranks.front());
-    }
-    texts.push_back(absl::StrCat(ranks.size() == 1 ? "rank " : "ranks ",
-                                 absl::StrJoin(ranks, ", "), " called ",
-                                 calls[ranks.front()]->ToString()));
+  Deviation deviation = FindDeviation(values);
+  if (!deviation.Exists()) deviation = FindDeviation(types);
+  if (!deviation.Exists()) return absl::OkStatus();
+  std::vector<int> unknown;
+  for (int r = 0; r < size_; ++r) {
+    if (!calls[r]) unknown.push_back(r);
   }
-  std::sort(texts.begin(), texts.end());
-  return Blame(blamed, absl::StrCat("the ranks made different calls: ",
-                                    absl::StrJoin(texts, "; ")));
+  return Differ(
+      deviation.Rank(),
+      absl::StrCat("the ranks made different calls: ",
+                   deviation.ToText(
+                       "called", [&](int r) { return calls[r]->ToString(); }),
+                   unknown.empty() ? ""
+                                   : absl::StrCat("; of ", RankList(unknown),
+                                                  " nothing is known")));
 }
 
-absl::Status CallComparison::Blame(int rank, std::string what) {
+absl::Status CallComparison::DifferAboutLength(int from, uint64_t sent, int to,
+                                               uint64_t wanted) {
+  return Differ(
+      std::nullopt,
+      absl::StrCat("the ranks made different calls: rank ", from, " sends ",
+                   sent, " bytes to rank ", to, ", which expects ", wanted));
+}
+
+absl::Status CallComparison::Differ(std::optional<int> deviating,
+                                    std::string what) {
   if (board_ != nullptr) {
     // The first verdict is everybody's.
     uint64_t verdict = 0;
-    board_[kBlamed].compare_exchange_strong(verdict, rank + 1);
-    if (verdict != 0 && verdict <= static_cast<uint64_t>(size_)) {
-      rank = static_cast<int>(verdict) - 1;
+    board_[kBlamed].compare_exchange_strong(
+        verdict, deviating ? static_cast<uint64_t>(*deviating) + 1 : kNobody);
+    if (verdict == kNobody) {
+      deviating = std::nullopt;
+    } else if (verdict != 0 && verdict <= static_cast<uint64_t>(size_)) {
+      deviating = static_cast<int>(verdict) - 1;
     }
   }
-  return WithRank(absl::InvalidArgumentError(std::move(what)), rank);
+  absl::Status status = absl::InvalidArgumentError(std::move(what));
+  return deviating ? WithFailedRank(std::move(status), *deviating) : status;
 }
 
 }  // namespace sherd::internal

@@ -4,9 +4,11 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/functional/function_ref.h"
@@ -34,8 +36,13 @@ namespace sherd::internal {
 // By messages, elsewhere: each call is preceded by an exchange of one line with
 // every rank. Calls on devices are not compared then.
 //
-// The rank to blame is the one whose call most ranks did not make; among
-// equals, the higher one.
+// Types. A call that only moves elements may give their type, and is then
+// compared with those that give one too; a call without a type fits any.
+//
+// Who deviates is what core/base/deviation.h says, so the rank that sees a
+// difference waits until it knows what all ranks called: until they came, one
+// of them failed, or its deadline is near. Where two ranks contradict each
+// other about the length of a message, both are named and none is singled out.
 //
 // Cost. On a board, one cache line written and one compared; v operations, one
 // line per rank. By messages, one all_to_all of 64 bytes.
@@ -62,13 +69,19 @@ class CallComparison {
   // From now on there may be calls on devices too.
   void ExpectDeviceCalls() { has_device_calls_ = true; }
 
+  // Asked now and then while a difference is being cleared up: whether a rank
+  // died or failed, and so will not say what it calls.
+  void WatchRanks(std::function<bool()> is_any_lost) {
+    is_any_lost_ = std::move(is_any_lost);
+  }
+
   ~CallComparison();
   CallComparison(const CallComparison&) = delete;
   CallComparison& operator=(const CallComparison&) = delete;
 
   // OK if no difference is known. `exchange` is used by messages only.
-  //   kInvalidArgument   The ranks made different calls: says who called what,
-  //                      with the rank to blame.
+  //   kInvalidArgument   The ranks made different calls: says who called what;
+  //                      FailedRank() is the one that deviates, if one does.
   //   kDeadlineExceeded  A rank is too far behind.
   absl::Status Compare(const CollectiveDesc& desc, Exchange exchange);
 
@@ -91,13 +104,17 @@ class CallComparison {
   struct Call {
     uint64_t sequence = 0;
     uint64_t op_and_root = 0;
-    uint64_t dtype_and_reduction = 0;
+    // 1 + the number of the type, 0 for none; and the reduction.
+    uint64_t type_and_reduction = 0;
+    // Of a list that is the same on all ranks, the sum of its lengths.
     uint64_t bytes = 0;
-    // Of the lengths in a list that is the same on all ranks.
+    // Of the lengths in such a list, in their order.
     uint64_t lengths = 0;
     // 1 for an all_to_all without lists, 2 for a call on devices, summed.
     uint64_t form = 0;
 
+    uint64_t Type() const { return type_and_reduction >> 32; }
+    // Of everything but the type.
     uint64_t Fingerprint() const;
     std::string ToString() const;
   };
@@ -122,6 +139,9 @@ class CallComparison {
   absl::Status KeepPace(int word, uint64_t least, Deadline deadline);
   void Publish(const Call& call);
   bool IsFirstOrEqual(const Call& call);
+  // What all ranks called, as far as can be known in time.
+  std::vector<std::optional<Call>> AwaitCalls(uint64_t sequence,
+                                              Deadline deadline) const;
   std::optional<Call> Published(int rank, uint64_t sequence) const;
   // Words that ranks share: one per call, then an area per rank.
   Word& Slot(uint64_t sequence) const;
@@ -131,13 +151,17 @@ class CallComparison {
 
   // What differs between calls[r], as far as known, or OK.
   absl::Status Judge(const std::vector<std::optional<Call>>& calls);
-  absl::Status Blame(int rank, std::string what);
+  // The error of a difference, of which `deviating` is the cause, if one is.
+  absl::Status Differ(std::optional<int> deviating, std::string what);
+  absl::Status DifferAboutLength(int from, uint64_t sent, int to,
+                                 uint64_t wanted);
 
   const int rank_;
   const int size_;
   // Of calls on the host, and on devices.
   std::array<uint64_t, 2> with_lengths_ = {};
   bool has_device_calls_ = false;
+  std::function<bool()> is_any_lost_;
   // The board; null by messages.
   Word* board_ = nullptr;
   size_t board_bytes_ = 0;

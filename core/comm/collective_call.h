@@ -2,6 +2,7 @@
 #define SHERD_CORE_COMM_COLLECTIVE_CALL_H_
 
 #include <cstdint>
+#include <optional>
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
@@ -31,6 +32,13 @@ struct Elements {
   DType dtype;
   ReduceOp reduction;
 };
+
+// Of a call that only moves elements: that they are of `dtype`, if it is set.
+inline void SetType(std::optional<DType> dtype, CollectiveCall& call) {
+  if (!dtype || IsReduction(call.desc.op)) return;
+  call.desc.dtype = *dtype;
+  call.desc.typed = true;
+}
 
 // Nothing is touched, and nothing kept but the pointers. Forms with one
 // contiguous buffer of equal blocks leave the lists empty and set `even`.

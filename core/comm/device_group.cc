@@ -78,31 +78,6 @@ MutableBytes Out(const CollectiveDesc& desc) {
   return {static_cast<std::byte*>(desc.out), desc.bytes};
 }
 
-template <typename Bytes>
-bool AllEmpty(absl::Span<const Bytes> list) {
-  return std::all_of(list.begin(), list.end(),
-                     [](const Bytes& bytes) { return bytes.empty(); });
-}
-
-// Operations in which a length of 0 is the same on all ranks.
-bool MovesNothing(const CollectiveDesc& desc) {
-  switch (desc.op) {
-    case CollectiveOp::kBroadcast:
-    case CollectiveOp::kAllGather:
-    case CollectiveOp::kAllReduce:
-    case CollectiveOp::kReduce:
-    case CollectiveOp::kSend:
-    case CollectiveOp::kRecv:
-      return desc.bytes == 0;
-    case CollectiveOp::kReduceScatter:
-      return AllEmpty(desc.sends);
-    case CollectiveOp::kAllGatherV:
-      return AllEmpty(desc.recvs);
-    default:
-      return false;
-  }
-}
-
 // Operations of which nothing is left once the own block has been copied, in a
 // group of one rank.
 bool IsOwnBlockOnly(CollectiveOp op) {
@@ -250,7 +225,8 @@ absl::Status DeviceGroup::Open() {
 
 absl::Status DeviceGroup::Admit(const CollectiveDesc& desc) {
   SHERD_RETURN_IF_ERROR(RefuseInBatchOfAnother());
-  if (Emulation::PathOf(options_.native, desc.op, desc.dtype, desc.reduction) !=
+  const CollectiveOp op = MovesNothing(desc) ? CollectiveOp::kBarrier : desc.op;
+  if (Emulation::PathOf(options_.native, op, desc.dtype, desc.reduction) !=
           OperationPath::kEmulated ||
       options_.size == 1) {
     return absl::OkStatus();
@@ -427,9 +403,11 @@ absl::Status DeviceGroup::MarkEnd(const Spot& spot, DeviceWork* work) {
 absl::Status DeviceGroup::Carry(const CollectiveDesc& desc,
                                 const DeviceStream& stream) {
   SHERD_RETURN_IF_ERROR(CopyOwnBlock(desc, stream));
-  if (MovesNothing(desc)) return absl::OkStatus();
   const bool alone = options_.size == 1;
-  if (alone && IsOwnBlockOnly(desc.op)) return absl::OkStatus();
+  if (alone && (IsOwnBlockOnly(desc.op) || MovesNothing(desc))) {
+    return absl::OkStatus();
+  }
+  if (MovesNothing(desc)) return Carry(InPlaceOfNothing(desc), stream);
   if (Emulation::PathOf(options_.native, desc.op, desc.dtype, desc.reduction) ==
       OperationPath::kNative) {
     return Post(desc, stream);

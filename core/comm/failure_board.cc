@@ -262,9 +262,10 @@ absl::StatusOr<std::vector<std::string>> FailureBoard::Exchange(
       if (!absl::IsDeadlineExceeded(found.status())) return found.status();
       if (lost) {
         const Verdict verdict = FindCulprit(*lost, "gave up");
+        const int rank_to_name = verdict.rank.value_or(*lost);
         return WithFailedRank(absl::UnavailableError(absl::StrCat(
-                                  "rank ", verdict.rank, ": ", verdict.cause)),
-                              verdict.rank);
+                                  "rank ", rank_to_name, ": ", verdict.cause)),
+                              rank_to_name);
       }
       if (deadline.HasPassed()) {
         return WithFailedRank(absl::DeadlineExceededError(absl::StrCat(
@@ -279,18 +280,17 @@ absl::StatusOr<std::vector<std::string>> FailureBoard::Exchange(
   return values;
 }
 
-void FailureBoard::Report(const absl::Status& status,
-                          std::optional<int> blamed) {
+void FailureBoard::Report(const absl::Status& status, std::optional<int> blamed,
+                          bool is_verdict) {
   if (RankZeroIsStopped()) return;
   // Losing this record costs others the name of the culprit, not their error.
   const absl::StatusOr<bool> reported = store_->Contains(FailureKey(rank_));
   if (!reported.ok() || *reported) return;
-  const bool certain = blamed && absl::IsInvalidArgument(status);
   store_
       ->Set(FailureKey(rank_),
             absl::StrCat(blamed ? *blamed : -1, " ",
                          static_cast<int>(status.code()),
-                         certain ? " certain" : "", "\n", status.message()))
+                         is_verdict ? " certain" : "", "\n", status.message()))
       .IgnoreError();
   if (!absl::IsDeadlineExceeded(status)) {
     store_->CompareSet(kFailedKey, "", absl::StrCat(rank_)).IgnoreError();
@@ -323,10 +323,12 @@ FailureBoard::Clue FailureBoard::WrittenBy(int rank) const {
   if (absl::StatusOr<std::string> record = store_->Get(FailureKey(rank), Now());
       record.ok()) {
     Record read = ParseRecord(*record);
-    if (read.blamed >= 0 && read.blamed < size_ &&
-        (read.certain || read.blamed != rank)) {
-      return {read.certain ? Clue::Kind::kKnows : Clue::Kind::kBlames,
-              read.blamed, std::move(read.text), read.code};
+    if (read.certain && read.blamed < size_) {
+      return {Clue::Kind::kKnows, read.blamed, std::move(read.text), read.code};
+    }
+    if (read.blamed >= 0 && read.blamed < size_ && read.blamed != rank) {
+      return {Clue::Kind::kBlames, read.blamed, std::move(read.text),
+              read.code};
     }
     return {Clue::Kind::kFailed, -1, std::move(read.text)};
   }
@@ -449,7 +451,8 @@ FailureBoard::Verdict FailureBoard::FindCulprit(int peer,
       case Clue::Kind::kDied:
         return {suspect, clue.text, absl::StatusCode::kUnavailable};
       case Clue::Kind::kKnows:
-        return {clue.blamed, clue.text, absl::StatusCode::kInvalidArgument};
+        return {clue.blamed < 0 ? std::nullopt : std::optional(clue.blamed),
+                clue.text, absl::StatusCode::kInvalidArgument};
       case Clue::Kind::kStopped:
         return {suspect, clue.text, absl::StatusCode::kDeadlineExceeded};
       case Clue::Kind::kLeft:

@@ -28,7 +28,7 @@ namespace sherd::internal {
 //   member/R   world size and process of rank R, written when it joins
 //   failure/R  whom rank R blames, with what status code, and why, written
 //              once; and whether that is certain, so that nobody needs to look
-//              further
+//              further: a verdict, which may be that nobody is to blame
 //   failed     the first rank that wrote failure/R for more than that its time
 //              was over, which is no cause
 //   left/R     rank R left in good order
@@ -59,9 +59,10 @@ class FailureBoard {
   const std::string& process(int rank) const { return processes_[rank]; }
 
   // Says that this rank failed with `status`, waiting for `blamed` if known.
-  // Only the first call counts. kInvalidArgument is a verdict: ranks made
-  // different calls, and `blamed` is the one that is alone with his.
-  void Report(const absl::Status& status, std::optional<int> blamed);
+  // Only the first call counts. `is_verdict`: ranks made different calls, as
+  // `status` says, and `blamed` is the one that deviates; unset if none does.
+  void Report(const absl::Status& status, std::optional<int> blamed,
+              bool is_verdict = false);
 
   // True if all ranks run on one host, in one PID namespace. After Join.
   bool OneHost() const;
@@ -73,7 +74,8 @@ class FailureBoard {
   void ReportLeaving();
 
   struct Verdict {
-    int rank;
+    // Unset: ranks contradict each other with equal right, as `cause` says.
+    std::optional<int> rank;
     // "died (process 1234 is gone)", "left the group", "did not come in time".
     std::string cause;
     // What the failure is in truth; unset if the symptom's code says it.

@@ -75,6 +75,23 @@ SHERD_DIST_TEST_F(MistakesTest, AnotherSizeIsNoGarbage) {
               AllOf(HasSubstr("48 bytes"), HasSubstr("40 bytes")));
 }
 
+// One rank brings no element to the second of three equal calls.
+SHERD_DIST_TEST_F(MistakesTest, NoElementsAreNoWrongSums) {
+  for (int step = 1; step <= 3; ++step) {
+    std::vector<float> values(errs() && step == 2 ? 0 : 4, step);
+    const absl::Status status =
+        group().AllReduce<float>(absl::MakeSpan(values), ReduceOp::kSum);
+    if (step == 1) {
+      ASSERT_THAT(status, IsOk());
+      EXPECT_THAT(values, ::testing::Each(group().size()));
+    } else if (step == 2) {
+      ExpectNamed(status, absl::StatusCode::kInvalidArgument, "all_reduce");
+      EXPECT_THAT(status.message(),
+                  AllOf(HasSubstr("0 bytes"), HasSubstr("16 bytes")));
+    }
+  }
+}
+
 SHERD_DIST_TEST_F(MistakesTest, AnotherOperationIsNamedAtOnce) {
   std::vector<float> values(12, 1.5f);
   std::vector<std::byte> bytes(48);

@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
 #include "absl/time/clock.h"
 #include "sherd/core/base/error_info.h"
 #include "sherd/core/base/status_macros.h"
@@ -66,25 +67,6 @@ bool HasRoot(CollectiveOp op) {
   return op == CollectiveOp::kBroadcast || op == CollectiveOp::kReduce ||
          op == CollectiveOp::kGather || op == CollectiveOp::kScatter ||
          IsPointToPoint(op);
-}
-
-// Operations in which a length of 0 is the same on all ranks.
-bool MovesNothing(const CollectiveDesc& desc) {
-  switch (desc.op) {
-    case CollectiveOp::kBroadcast:
-    case CollectiveOp::kAllGather:
-    case CollectiveOp::kAllReduce:
-    case CollectiveOp::kReduce:
-      return desc.bytes == 0;
-    case CollectiveOp::kReduceScatter:
-      return std::all_of(desc.sends.begin(), desc.sends.end(),
-                         [](ConstBytes block) { return block.empty(); });
-    case CollectiveOp::kAllGatherV:
-      return std::all_of(desc.recvs.begin(), desc.recvs.end(),
-                         [](MutableBytes block) { return block.empty(); });
-    default:
-      return false;
-  }
 }
 
 // What of an operation's result is this rank's own contribution.
@@ -386,6 +368,7 @@ absl::Status ProcessGroup::Run(CollectiveCall call,
     return RunOnDevice(std::move(call), options, nullptr);
   }
   SHERD_RETURN_IF_ERROR(Admit(call));
+  internal::SetType(options.dtype, call);
   call.desc.deadline = DeadlineOf(options);
   call.desc.sequence = sequence_.fetch_add(1, std::memory_order_relaxed) + 1;
   queue_->WaitIdle();
@@ -399,6 +382,7 @@ Work ProcessGroup::Start(CollectiveCall call,
   if (absl::Status status = Admit(call); !status.ok()) {
     return Work(std::move(status));
   }
+  internal::SetType(options.dtype, call);
   call.desc.deadline = DeadlineOf(options);
   call.desc.sequence = sequence_.fetch_add(1, std::memory_order_relaxed) + 1;
   const FlightTicket ticket = Record(call.desc, /*started=*/false);
@@ -499,8 +483,14 @@ absl::Status ProcessGroup::Execute(CollectiveDesc desc) {
 absl::Status ProcessGroup::ExecuteMessage(CollectiveDesc desc) {
   absl::ReaderMutexLock lock(&open_mutex_);
   if (!usable_.load(std::memory_order_acquire)) return Refusal(desc);
-  if (desc.bytes == 0) return absl::OkStatus();
+  if (desc.bytes == 0 && !backend_info_.takes_empty) return absl::OkStatus();
   absl::Status status = PostAndWait(desc);
+  if (absl::IsInvalidArgument(status)) {
+    // Of two ranks that contradict each other about a length neither is right
+    // before the other, and every rank of the group is to understand it.
+    status = absl::InvalidArgumentError(absl::StrReplaceAll(
+        status.message(), {{"this rank", absl::StrCat("rank ", rank())}}));
+  }
   if (status.ok()) status = Pass(FaultPoint::kAfterCompletion, desc);
   return status.ok() ? status : Poison(desc, std::move(status));
 }
@@ -524,11 +514,19 @@ absl::Status ProcessGroup::Transfer(CollectiveDesc& desc) {
         }));
   }
   CopyOwnBlock(desc, rank(), size());
-  if (size() == 1 || MovesNothing(desc)) return absl::OkStatus();
-  if (PathOf(desc.op, desc.dtype, desc.reduction) == OperationPath::kNative) {
-    return post(desc);
+  if (size() == 1) return absl::OkStatus();
+  const auto launch = [&](const CollectiveDesc& part) {
+    return PathOf(part.op, part.dtype, part.reduction) == OperationPath::kNative
+               ? post(part)
+               : emulation_->Run(part, post);
+  };
+  // A vendor's library may return at once from a call without bytes, whatever
+  // the other ranks call.
+  if (MovesNothing(desc) &&
+      !(backend_info_.compares_calls && backend_info_.takes_empty)) {
+    return launch(InPlaceOfNothing(desc));
   }
-  return emulation_->Run(desc, post);
+  return launch(desc);
 }
 
 void ProcessGroup::ListEvenBlocks(CollectiveDesc& desc,
@@ -581,8 +579,9 @@ absl::Status ProcessGroup::Poison(const CollectiveDesc& desc,
   const std::optional<int> peer = ErrorRank(status);
   // Written before the connections close, so that the ranks which notice find
   // it; then closed, so that they do notice.
-  board_->Report(
-      absl::IsInvalidArgument(status) ? status : Describe(desc, status), peer);
+  const bool is_difference = absl::IsInvalidArgument(status);
+  board_->Report(is_difference ? status : Describe(desc, status), peer,
+                 is_difference);
   if (comparison_ != nullptr) comparison_->Fail();
   if (communicator_ != nullptr) communicator_->Abort();
   if (device_ != nullptr) device_->Abort();
@@ -593,9 +592,7 @@ absl::Status ProcessGroup::Poison(const CollectiveDesc& desc,
     absl::MutexLock lock(&state_mutex_);
     if (!poison_.ok()) return Describe(desc, poison_);
   }
-  if (!absl::IsInvalidArgument(status)) {
-    status = FindCause(peer, std::move(status));
-  }
+  if (!is_difference) status = FindCause(peer, std::move(status));
   if (const std::optional<int> failed = FailedRank(status)) {
     tag_->SetFailedRank(options_.world_ranks[*failed]);
   }
@@ -618,12 +615,13 @@ absl::Status ProcessGroup::FindCause(std::optional<int> peer,
       board_->FindCulprit(*peer, symptom.message());
   // A rank that is gone is a lost peer even where only time told.
   const absl::StatusCode code = verdict.code.value_or(symptom.code());
+  if (!verdict.rank) return absl::Status(code, verdict.cause);
   return WithFailedRank(
-      absl::Status(
-          code, code == absl::StatusCode::kInvalidArgument
-                    ? verdict.cause
-                    : absl::StrCat("rank ", verdict.rank, ": ", verdict.cause)),
-      verdict.rank);
+      absl::Status(code, code == absl::StatusCode::kInvalidArgument
+                             ? verdict.cause
+                             : absl::StrCat("rank ", *verdict.rank, ": ",
+                                            verdict.cause)),
+      *verdict.rank);
 }
 
 absl::Status ProcessGroup::Refusal(const CollectiveDesc& desc) const {

@@ -55,6 +55,9 @@ struct CollectiveOptions {
   // Where the buffers lie: the host's memory, or that of the group's device(),
   // with or without its index. The same kind on all ranks.
   Device device = {};
+  // The type of the elements that a call only moves: compared with what other
+  // ranks give. Unset: bytes, which fit any type. Reductions have an argument.
+  std::optional<DType> dtype;
 };
 
 struct ProcessGroupOptions {
@@ -97,6 +100,11 @@ struct NewGroupOptions {
 // order; Send and Recv stand apart from that order. Lengths are bytes, also
 // where elements are summed; P is size(), and ranks are those of this group.
 //
+// Comparison. The ranks' calls are compared before anything moves, each of
+// them, whatever it moves: a call of 0 bytes is one like any other, and waits
+// for the ranks for which it would wait with some. README.md has a table of
+// what is compared, and of what becomes of the rest.
+//
 // Twins. FooAsync does what Foo does and returns at once; asynchronous calls
 // run in the order in which they were made, and a synchronous one waits for
 // them. Buffers and lists are borrowed until the call returned or the Work
@@ -135,8 +143,12 @@ struct NewGroupOptions {
 //                        right wait for this rank until their deadline. Or the
 //                        call contradicts another rank's: nothing of a call
 //                        that contradicts this one was written, and the group
-//                        is poisoned. A rank that needs nothing from the one
-//                        that deviated may hear of it in its next call only.
+//                        is poisoned. FailedRank() is the one that called
+//                        something else than most; in a draw, as between two
+//                        ranks, it is unset, and the message says what was
+//                        called by whom. A rank that needs nothing from the
+//                        one that deviated may hear of it in its next call
+//                        only.
 //   kUnimplemented       PathOf says kUnsupported. The group stays usable.
 //   kUnavailable         A rank died or left. The group is poisoned.
 //   kDeadlineExceeded    The call's time is over; the message names the ranks
@@ -308,7 +320,7 @@ class ProcessGroup {
   // Copies root's buffer into every rank's.
   //
   // Layout. buffer[i] == (buffer of rank root)[i] on every rank, for
-  // 0 <= i < n; n is the same everywhere. n == 0 sends nothing.
+  // 0 <= i < n; n is the same everywhere.
   //
   // Cost. Each rank but root receives n bytes.
   absl::Status Broadcast(MutableBytes buffer, int root,
@@ -320,7 +332,7 @@ class ProcessGroup {
   //
   // Layout. recv[i] == op over r of (send of rank r)[i], element by element of
   // `dtype`; n = send.size() == recv.size() is the same everywhere. In place if
-  // send is recv. n == 0 sends nothing and waits for nobody.
+  // send is recv.
   //
   // Result. The same bits on every rank. Integers wrap; floats of 16 bits and
   // less are summed in 32 and rounded once where the host, shm or local sums
@@ -376,8 +388,7 @@ class ProcessGroup {
   //
   // Layout. With n = send.size(), the same on every rank, and recv.size() ==
   // P * n:  recv[r * n + i] == (send of rank r)[i], 0 <= r < P, 0 <= i < n.
-  // n == 0 sends nothing and waits for nobody. In place if send is this rank's
-  // block of recv.
+  // In place if send is this rank's block of recv.
   //
   // Cost. Each rank receives (P - 1) * n bytes.
   absl::Status AllGather(ConstBytes send, MutableBytes recv,
@@ -435,9 +446,8 @@ class ProcessGroup {
   // Sends sends[r] to rank r and fills recvs[r] from rank r.
   //
   // Layout. Both lists have P entries. recvs[r] on rank k has the length of
-  // sends[k] on rank r. An empty entry is no message: a rank that only sends or
-  // only receives waits for nobody else. Entries may lie anywhere, so a
-  // contiguous piece of a larger array needs no copy. In place is the own
+  // sends[k] on rank r. An empty entry is no message. Entries may lie anywhere,
+  // so a contiguous piece of a larger array needs no copy. In place is the own
   // entry only: sends[rank()] may be recvs[rank()].
   //
   // Cost. Each rank receives the sum of its recvs; its own entry is one
@@ -452,10 +462,10 @@ class ProcessGroup {
   // Sends to rank `destination` what it receives with Recv and the same tag.
   //
   // Matching. By pair of ranks and tag, in order among equal tags; both ends
-  // have the same length, of which 0 is no message. A call may wait for its
-  // counterpart, and asynchronous calls to one peer in one direction run one
-  // after another: its counterparts are called in the same order. Not a
-  // collective: other ranks have no part in it.
+  // have the same length, which may be 0. A call may wait for its counterpart,
+  // and asynchronous calls to one peer in one direction run one after another:
+  // its counterparts are called in the same order. Not a collective: other
+  // ranks have no part in it.
   //   kInvalidArgument  The peer is this rank, or the tag is negative or above
   //                     2^31 - 1; or the lengths differ, which poisons.
   absl::Status Send(ConstBytes send, int destination, int64_t tag = 0,

@@ -311,7 +311,6 @@ bool ProcessGroup::AllLeave() {
 }
 
 void ProcessGroup::CloseDevice() {
-  if (comparison_ != nullptr) comparison_->Leave();
   bool poisoned;
   {
     absl::MutexLock lock(&state_mutex_);
@@ -386,6 +385,7 @@ absl::Status ProcessGroup::RunOnDevice(
     CollectiveCall call, const CollectiveOptions& options,
     std::shared_ptr<internal::WorkState>* work) {
   SHERD_RETURN_IF_ERROR(AdmitOnDevice(call, options.device));
+  internal::SetType(options.dtype, call);
   call.desc.deadline = DeadlineOf(options);
   call.desc.on_device = true;
   if (device_->IsInBatch()) {
@@ -419,7 +419,10 @@ absl::Status ProcessGroup::QueueOnDevice(
   desc.sequence = (IsPointToPoint(desc.op) ? messages_ : sequence_)
                       .fetch_add(1, std::memory_order_relaxed) +
                   1;
-  if (IsPointToPoint(desc.op) && desc.bytes == 0) return absl::OkStatus();
+  if (IsPointToPoint(desc.op) && desc.bytes == 0 &&
+      !device_backend()->takes_empty) {
+    return absl::OkStatus();
+  }
   if (desc.even) ListEvenBlocks(desc, device_blocks_);
   const FlightTicket ticket = Record(desc, /*started=*/true);
   absl::Status status = CarryOnDevice(desc, ticket, work);
@@ -488,7 +491,11 @@ absl::Status ProcessGroup::Batch(absl::FunctionRef<absl::Status()> calls) {
   if (status.ok()) return Poison(batched_, std::move(ended));
   // What was called before, others may wait for.
   if (batched_.sequence != 0 && usable_.load(std::memory_order_acquire)) {
-    Poison(batched_, status).IgnoreError();
+    // Whatever it is, no difference between the ranks' calls.
+    Poison(batched_, absl::IsInvalidArgument(status)
+                         ? absl::CancelledError(status.message())
+                         : status)
+        .IgnoreError();
   }
   return status;
 }

@@ -220,6 +220,7 @@ absl::Status ProcessGroup::MakeComparison(CallCheck check, Deadline deadline) {
     SHERD_ASSIGN_OR_RETURN(
         comparison_,
         CallComparison::OnBoard(*meeting_, rank(), size(), deadline));
+    comparison_->WatchRanks([this] { return board_->FindLost().has_value(); });
     if (on_devices) comparison_->ExpectDeviceCalls();
   } else if (on_host) {
     comparison_ = CallComparison::ByMessages(rank(), size());
@@ -518,6 +519,7 @@ absl::Status ProcessGroup::Destroy() {
   Pass(FaultPoint::kDestroy, name()).IgnoreError();
   // Before the locks that ending an operation takes.
   watch_.Stop();
+  if (comparison_ != nullptr) comparison_->Leave();
   if (device_ != nullptr) CloseDevice();
   if (is_member()) {
     absl::MutexLock running(&run_mutex_);

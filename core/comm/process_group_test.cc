@@ -56,9 +56,12 @@ class ScriptedCommunicator final : public Communicator {
 
 class ScriptedBackend final : public Backend {
  public:
-  explicit ScriptedBackend(Script& script) : script_(script) {
+  explicit ScriptedBackend(Script& script, bool compares = true,
+                           bool takes_empty = true)
+      : script_(script) {
     info_.name = "scripted";
-    info_.compares_calls = true;
+    info_.compares_calls = compares;
+    info_.takes_empty = takes_empty;
     info_.native.operations = (1u << kNumCollectiveOps) - 1;
     info_.native.reductions.fill(~0u);
   }
@@ -249,15 +252,78 @@ TEST_F(ProcessGroupTest, CallsAfterDestroyFailAndDestroyAgainIsOk) {
                                           HasSubstr("was destroyed")));
 }
 
-TEST_F(ProcessGroupTest, MovesNothingForEmptyBuffers) {
-  int posts = 0;
-  script_.post = [&](const CollectiveDesc&) {
-    ++posts;
+// What a rank called with 0 bytes others may have called with some.
+TEST_F(ProcessGroupTest, PostsCallsOfNoBytesToABackendThatComparesCalls) {
+  std::vector<CollectiveOp> posts;
+  script_.post = [&](const CollectiveDesc& desc) {
+    posts.push_back(desc.op);
     return absl::OkStatus();
   };
   EXPECT_THAT(group_->AllGather({}, {}), IsOk());
-  EXPECT_THAT(group_->Broadcast({}, 1), IsOk());
-  EXPECT_EQ(posts, 0);
+  EXPECT_THAT(group_->ReduceScatter({}, {}, kFloat32, ReduceOp::kSum), IsOk());
+  EXPECT_THAT(group_->Send({}, 1), IsOk());
+  EXPECT_THAT(group_->Recv({}, 1), IsOk());
+  EXPECT_THAT(
+      posts, ElementsAre(CollectiveOp::kAllGather, CollectiveOp::kReduceScatter,
+                         CollectiveOp::kSend, CollectiveOp::kRecv));
+}
+
+TEST_F(ProcessGroupTest, TellsTheTypeOfWhatACallMoves) {
+  std::vector<std::pair<bool, DType>> types;
+  script_.post = [&](const CollectiveDesc& desc) {
+    types.emplace_back(desc.typed, desc.dtype);
+    return absl::OkStatus();
+  };
+  std::vector<std::byte> buffer = Bytes(8);
+  const MutableBytes bytes = absl::MakeSpan(buffer);
+  EXPECT_THAT(group_->Broadcast(bytes, 1), IsOk());
+  EXPECT_THAT(group_->Broadcast(bytes, 1, {.dtype = kFloat32}), IsOk());
+  EXPECT_THAT(group_->AllReduce(bytes, bytes, kInt32, ReduceOp::kSum,
+                                {.dtype = kFloat32}),
+              IsOk());
+  EXPECT_THAT(types,
+              ElementsAre(std::pair(false, kUInt8), std::pair(true, kFloat32),
+                          std::pair(false, kInt32)));
+}
+
+// A backend of which `info` is all that matters.
+class NoBytesTest : public ::testing::Test {
+ protected:
+  // What rank 0 of 2 posts in calls of no bytes.
+  std::vector<CollectiveOp> PostsOf(bool compares, bool takes_empty) {
+    std::vector<CollectiveOp> posts;
+    Script script;
+    script.post = [&](const CollectiveDesc& desc) {
+      posts.push_back(desc.op);
+      return absl::OkStatus();
+    };
+    const ScriptedBackend backend(script, compares, takes_empty);
+    const auto store = std::make_shared<HashStore>();
+    const auto create = [&](int rank) {
+      return ProcessGroup::Create(backend,
+                                  {.rank = rank, .size = 2, .store = store});
+    };
+    absl::StatusOr<std::shared_ptr<ProcessGroup>> other;
+    std::thread thread([&] { other = create(1); });
+    const auto group = create(0);
+    thread.join();
+    EXPECT_THAT(group, IsOk());
+    EXPECT_THAT((*group)->AllReduce({}, {}, kFloat32, ReduceOp::kSum), IsOk());
+    EXPECT_THAT((*group)->AllGatherV({}, std::vector<MutableBytes>(2)), IsOk());
+    EXPECT_THAT((*group)->Send({}, 1), IsOk());
+    return posts;
+  }
+};
+
+TEST_F(NoBytesTest, AreABarrierWhereTheBackendDoesNotCompare) {
+  EXPECT_THAT(PostsOf(/*compares=*/false, /*takes_empty=*/true),
+              ElementsAre(CollectiveOp::kBarrier, CollectiveOp::kBarrier,
+                          CollectiveOp::kSend));
+}
+
+TEST_F(NoBytesTest, AreNotPostedToAnOldBackend) {
+  EXPECT_THAT(PostsOf(/*compares=*/true, /*takes_empty=*/false),
+              ElementsAre(CollectiveOp::kBarrier, CollectiveOp::kBarrier));
 }
 
 TEST_F(ProcessGroupTest, AnImpostorDoesNotDisturbTheGroup) {

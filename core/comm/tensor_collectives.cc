@@ -440,10 +440,11 @@ absl::StatusOr<Buffers> PrepareRecv(const ProcessGroup& group, Tensor& tensor) {
   return std::move(call).Finish();
 }
 
-CollectiveOptions On(const Device& device, const CollectiveOptions& options) {
-  CollectiveOptions on_device = options;
-  on_device.device = device;
-  return on_device;
+// With the place and type of all tensors.
+CollectiveOptions On(const Buffers& buffers, CollectiveOptions options) {
+  options.device = buffers.device;
+  options.dtype = buffers.dtype;
+  return options;
 }
 
 // Makes a call whose buffers live until its operation ended: `call` gets them
@@ -452,8 +453,8 @@ template <typename Call>
 absl::Status Run(const absl::StatusOr<Buffers>& buffers,
                  const CollectiveOptions& options, const Call& call) {
   SHERD_RETURN_IF_ERROR(buffers.status());
-  if (buffers->device.is_cpu()) return call(*buffers, options);
-  const absl::Status status = call(*buffers, On(buffers->device, options));
+  const absl::Status status = call(*buffers, On(*buffers, options));
+  if (buffers->device.is_cpu()) return status;
   // It is queued, and the tensors may go.
   const DeviceStream stream = CurrentStream(buffers->device);
   for (const std::shared_ptr<Storage>& storage : buffers->storages) {
@@ -467,7 +468,7 @@ Work Start(absl::StatusOr<Buffers> buffers, const CollectiveOptions& options,
            const Call& call) {
   if (!buffers.ok()) return Work(std::move(buffers).status());
   auto kept = std::make_shared<const Buffers>(*std::move(buffers));
-  Work work = call(*kept, On(kept->device, options));
+  Work work = call(*kept, On(*kept, options));
   if (!kept->device.is_cpu()) {
     work.Keep(std::move(kept));
     return work;

@@ -16,9 +16,9 @@ namespace sherd {
 //
 // Tensors. Defined, contiguous, and all of one call in host memory or all on
 // group.device(), the same on all ranks; those that are received into also
-// writable. All tensors of one call have one dtype. An element may be of any
-// dtype; what can be reduced says CheckReduction. Data travels straight between
-// the tensors' memory, without a copy.
+// writable. All tensors of one call have one dtype, the same on all ranks. An
+// element may be of any dtype; what can be reduced says CheckReduction. Data
+// travels straight between the tensors' memory, without a copy.
 //
 // Devices. As ProcessGroup says: a call on a device is queued, on the current
 // stream; tensors may be dropped once it returned.

@@ -536,6 +536,40 @@ TEST(TensorCollectivesRejectionTest, WrongArgumentsAreNamedAndTheGroupGoesOn) {
 }
 
 // The same checks stand before the synchronous twins.
+// As many bytes of another type are other values.
+TEST(TensorCollectivesRejectionTest, RanksWithAnotherDtypeAreNamed) {
+  for (const bool broadcasts : {true, false}) {
+    RunLocalRanks(3, [&](ProcessGroup& group) {
+      Tensor own = Counting(1, {4}, group.rank() == 1 ? kInt32 : kFloat32);
+      Tensor all = Blank({12}, own.dtype());
+      const absl::Status status = broadcasts
+                                      ? Broadcast(group, own, 0)
+                                      : AllGatherIntoTensor(group, own, all);
+      EXPECT_THAT(status, StatusIs(kInvalid, AllOf(HasSubstr("rank 1"),
+                                                   HasSubstr("int32"),
+                                                   HasSubstr("float32"))));
+      EXPECT_EQ(FailedRank(status), 1);
+    });
+  }
+}
+
+TEST(TensorCollectivesRejectionTest, ATypeFitsACallByBytes) {
+  RunLocalRanks(3, [](ProcessGroup& group) {
+    Tensor tensor = Counting(group.rank(), {2});
+    std::vector<int64_t> values(2);
+    if (group.rank() == 1) {
+      EXPECT_THAT(
+          group.Broadcast(
+              MutableBytes(reinterpret_cast<std::byte*>(values.data()), 16), 2),
+          IsOk());
+      EXPECT_EQ(values, (std::vector<int64_t>{2, 3}));
+    } else {
+      EXPECT_THAT(Broadcast(group, tensor, 2), IsOk());
+      EXPECT_EQ(Values(tensor), (std::vector<int64_t>{2, 3}));
+    }
+  });
+}
+
 TEST(TensorCollectivesRejectionTest, SynchronousCallsAreCheckedToo) {
   RunLocalRanks(2, [](ProcessGroup& group) {
     const Tensor strided = Transposed();
