@@ -58,10 +58,11 @@ struct ConformanceOptions {
 //                made and left without a trace, twenty lives in one process.
 //   Memory       of peers, where the backend has it: read, written, in parts,
 //                after the group, by the hundred; handles that nobody made.
-//   Failure      contradicting calls, absent, leaving, aborting, killed and
-//                stopped ranks: every other rank gets an error in time that
-//                names the rank and the operation, the group is poisoned with
-//                its cause, and the survivors make a new one.
+//   Failure      contradicting calls, calls of no bytes against some, random
+//                sequences in which one rank deviates, absent, leaving,
+//                aborting, killed and stopped ranks: every other rank gets an
+//                error in time that names the rank and the operation, the group
+//                is poisoned with its cause, and the survivors make a new one.
 //
 // With `.on_devices = true` the buffers of operations lie in the memory of
 // devices, and what concerns the host part alone is left out: order, memory.

@@ -24,7 +24,8 @@ std::string Describe(const CallSpec& spec) {
                     Name(spec.reduction), ")");
   } else {
     absl::StrAppend(&text, " of ", spec.count, " bytes",
-                    spec.uneven ? " and more" : "");
+                    spec.uneven ? " and more" : "",
+                    spec.type ? absl::StrCat(" as ", Name(*spec.type)) : "");
   }
   if (IsPointToPoint(spec.op)) {
     return absl::StrCat(text, ", peer ", spec.root, ", tag ", spec.tag);
@@ -32,6 +33,18 @@ std::string Describe(const CallSpec& spec) {
   return absl::StrCat(text, ", root ", spec.root,
                       spec.in_place ? ", in place" : "",
                       spec.asynchronous ? ", asynchronous" : "");
+}
+
+size_t MessageBytes(const CallSpec& spec, int from, int to) {
+  if (!spec.uneven) return spec.count;
+  const size_t pair = static_cast<size_t>(from) * 5 + to * 3;
+  return (pair + spec.skew) % 3 == 1 ? 0 : spec.count + pair;
+}
+
+size_t BlockCount(const CallSpec& spec, int r) {
+  if (!spec.uneven) return spec.count;
+  const auto block = static_cast<size_t>(r);
+  return (block + spec.skew) % 3 == 1 ? 0 : spec.count + block;
 }
 
 Call::Call(const CallSpec& spec, uint64_t number, int rank, int size)
@@ -55,18 +68,7 @@ Call::Content Call::Reduced(size_t first) const {
   return {.kind = Content::Kind::kReduced, .first_element = first};
 }
 
-size_t Call::MessageBytes(int from, int to) const {
-  if (!spec_.uneven) return spec_.count;
-  const size_t pair = static_cast<size_t>(from) * 5 + to * 3;
-  return pair % 3 == 1 ? 0 : spec_.count + pair;
-}
-
 size_t Call::ElementBytes() const { return spec_.count * SizeOf(spec_.dtype); }
-
-size_t Call::BlockCount(int r) const {
-  if (!spec_.uneven) return spec_.count;
-  return r % 3 == 1 ? 0 : spec_.count + static_cast<size_t>(r);
-}
 
 Call::Block* Call::AddBlock(size_t size) {
   buffers_.emplace_back(size, IsReduction(spec_.op) ? 0 : spec_.shift);
@@ -133,7 +135,7 @@ void Call::BuildBroadcast() {
 void Call::BuildGather(bool receives) {
   if (receives) {
     std::vector<size_t> sizes;
-    for (int r = 0; r < size_; ++r) sizes.push_back(MessageBytes(r, 0));
+    for (int r = 0; r < size_; ++r) sizes.push_back(MessageBytes(spec_, r, 0));
     const Area area = MakeArea(sizes);
     recv_ = area.whole;
     for (int r = 0; r < size_; ++r) {
@@ -146,7 +148,7 @@ void Call::BuildGather(bool receives) {
       return;
     }
   }
-  Block* const own = AddBlock(MessageBytes(rank_, 0));
+  Block* const own = AddBlock(MessageBytes(spec_, rank_, 0));
   own->before = Message(rank_, 0);
   send_ = own->bytes;
 }
@@ -154,7 +156,8 @@ void Call::BuildGather(bool receives) {
 void Call::BuildScatter() {
   if (rank_ == spec_.root) {
     std::vector<size_t> sizes;
-    for (int r = 0; r < size_; ++r) sizes.push_back(MessageBytes(rank_, r));
+    for (int r = 0; r < size_; ++r)
+      sizes.push_back(MessageBytes(spec_, rank_, r));
     const Area area = MakeArea(sizes);
     send_ = area.whole;
     for (int r = 0; r < size_; ++r) {
@@ -166,7 +169,7 @@ void Call::BuildScatter() {
       return;
     }
   }
-  Block* const own = AddBlock(MessageBytes(spec_.root, rank_));
+  Block* const own = AddBlock(MessageBytes(spec_, spec_.root, rank_));
   own->after = Message(spec_.root, rank_);
   recv_ = own->bytes;
 }
@@ -174,8 +177,8 @@ void Call::BuildScatter() {
 void Call::BuildAllToAll() {
   std::vector<size_t> sent, received;
   for (int r = 0; r < size_; ++r) {
-    sent.push_back(MessageBytes(rank_, r));
-    received.push_back(MessageBytes(r, rank_));
+    sent.push_back(MessageBytes(spec_, rank_, r));
+    received.push_back(MessageBytes(spec_, r, rank_));
   }
   const Area to = MakeArea(sent);
   const Area from = MakeArea(received);
@@ -217,7 +220,8 @@ void Call::BuildReduce(bool receives) {
 void Call::BuildReduceScatter() {
   const size_t element = SizeOf(spec_.dtype);
   std::vector<size_t> sizes;
-  for (int r = 0; r < size_; ++r) sizes.push_back(BlockCount(r) * element);
+  for (int r = 0; r < size_; ++r)
+    sizes.push_back(BlockCount(spec_, r) * element);
   const Area area = MakeArea(sizes);
   send_ = area.whole;
   size_t first = 0;
@@ -226,7 +230,7 @@ void Call::BuildReduceScatter() {
     if (r == rank_) own_first = first;
     area.blocks[r]->before = Elements(rank_, first);
     if (spec_.lists) sends_.push_back(area.blocks[r]->bytes);
-    first += BlockCount(r);
+    first += BlockCount(spec_, r);
   }
   Block* const result =
       spec_.in_place ? area.blocks[rank_] : AddBlock(sizes[rank_]);
@@ -235,7 +239,7 @@ void Call::BuildReduceScatter() {
 }
 
 Work Call::Start(ProcessGroup& group) {
-  return StartWith(group, {.timeout = spec_.timeout});
+  return StartWith(group, {.timeout = spec_.timeout, .dtype = spec_.type});
 }
 
 Work Call::StartWith(ProcessGroup& group, const CollectiveOptions& options) {
@@ -288,7 +292,7 @@ absl::Status Call::Run(ProcessGroup& group) {
   if (const std::optional<Device> device = group.device()) {
     return RunOnDevice(group, *device);
   }
-  return RunWith(group, {.timeout = spec_.timeout});
+  return RunWith(group, {.timeout = spec_.timeout, .dtype = spec_.type});
 }
 
 void Call::Move(const std::vector<std::byte*>& copies, bool back) {
@@ -328,8 +332,8 @@ absl::Status Call::RunOnDevice(ProcessGroup& group, const Device& device) {
         runtime->CopyBytes(stream, copies.back(), whole.data(), whole.size()));
   }
   Move(copies, /*back=*/false);
-  absl::Status status =
-      RunWith(group, {.timeout = spec_.timeout, .device = device});
+  absl::Status status = RunWith(
+      group, {.timeout = spec_.timeout, .device = device, .dtype = spec_.type});
   // Of a sound group alone: why it is poisoned is what a call says.
   if (status.ok()) status = group.Synchronize();
   Move(copies, /*back=*/true);

@@ -30,8 +30,12 @@ struct CallSpec {
   // Or the other end of a send or recv.
   int root = 0;
   int64_t tag = 0;
-  // With lists: blocks have lengths of their own, some 0.
+  // The type that an operation gives which only moves elements.
+  std::optional<DType> type = {};
+  // With lists: blocks have lengths of their own, some 0; other ones with
+  // another `skew`.
   bool uneven = false;
+  size_t skew = 0;
   bool in_place = false;
   bool asynchronous = false;
   // Bytes past an aligned address, for operations that only move.
@@ -41,6 +45,13 @@ struct CallSpec {
 
 // "all_reduce of 3 float32 (sum), in place", for messages.
 std::string Describe(const CallSpec& spec);
+
+// Bytes of the block from one rank to another in an operation that moves; for
+// all_gather and gather, `to` is 0.
+size_t MessageBytes(const CallSpec& spec, int from, int to);
+
+// Elements of rank r's block in a reduce_scatter.
+size_t BlockCount(const CallSpec& spec, int r);
 
 class Call {
  public:
@@ -89,10 +100,7 @@ class Call {
   Content Message(int from, int to) const;
   Content Elements(int rank, size_t first) const;
   Content Reduced(size_t first) const;
-  size_t MessageBytes(int from, int to) const;
   size_t ElementBytes() const;
-  // Of rank r's block in a reduce_scatter.
-  size_t BlockCount(int r) const;
   Block* AddBlock(size_t size);
   Area MakeArea(const std::vector<size_t>& sizes);
 

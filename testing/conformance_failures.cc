@@ -18,6 +18,7 @@
 #include "sherd/core/base/error_info.h"
 #include "sherd/core/base/status_macros.h"
 #include "sherd/testing/conformance_case.h"
+#include "sherd/testing/deviating_calls.h"
 
 namespace sherd::testing::internal {
 namespace {
@@ -218,6 +219,8 @@ std::vector<Contradiction> Contradictions(const ConformanceRank& rank) {
   };
   const CallSpec gather = {.op = CollectiveOp::kAllGather, .count = 48};
   const CallSpec broadcast = {.op = CollectiveOp::kBroadcast, .count = 48};
+  const CallSpec blocks = {
+      .op = CollectiveOp::kReduceScatter, .count = 4, .dtype = kFloat32};
   CallSpec doubles = change(reduce, &CallSpec::dtype, kFloat64);
   doubles.count = 6;
   return {
@@ -226,7 +229,15 @@ std::vector<Contradiction> Contradictions(const ConformanceRank& rank) {
       {"another size", gather, change(gather, &CallSpec::count, 40)},
       {"another size (reduction)", reduce,
        change(reduce, &CallSpec::count, 24)},
+      // A call that moves nothing is one like any other.
+      {"no bytes", broadcast, change(broadcast, &CallSpec::count, 0)},
+      {"no bytes (reduction)", reduce, change(reduce, &CallSpec::count, 0)},
+      {"no bytes (list)", blocks, change(blocks, &CallSpec::count, 0)},
+      {"some bytes", change(gather, &CallSpec::count, 0), gather},
       {"another type", reduce, change(reduce, &CallSpec::dtype, kInt32)},
+      {"another type of what is moved",
+       change(gather, &CallSpec::type, kFloat32),
+       change(gather, &CallSpec::type, kInt32)},
       {"another type of another width", reduce, doubles},
       {"another reduction", reduce,
        change(reduce, &CallSpec::reduction, ReduceOp::kMax)},
@@ -257,10 +268,11 @@ absl::Status CheckContradiction(ConformanceRank& rank, ProcessGroup& group,
   if (!absl::IsInvalidArgument(status)) {
     return Fault(where, ": expected INVALID_ARGUMENT, got ", status.ToString());
   }
-  // Of two who disagree either may be the one to blame.
-  const int blamed = ErrorRank(status).value_or(-1);
-  if (rank.size() > 2 ? blamed != culprit : blamed == -1) {
-    return Fault(where, ": it blames rank ", blamed, ": ", status.ToString());
+  // Of two who disagree neither is in the right.
+  const int failed = FailedRank(status).value_or(-1);
+  if (failed != (rank.size() > 2 ? culprit : -1)) {
+    return Fault(where, ": the failed rank is ", failed, ": ",
+                 status.ToString());
   }
   for (const std::string& part : {absl::StrCat("rank ", culprit),
                                   std::string(Name(contradiction.right.op)),
@@ -272,7 +284,7 @@ absl::Status CheckContradiction(ConformanceRank& rank, ProcessGroup& group,
   if (absl::Status after = call.CheckSurroundings(); !after.ok()) {
     return Fault(where, ": it was refused, and yet ", after.message());
   }
-  return ExpectPoisoned(group, blamed);
+  return ExpectPoisoned(group, culprit);
 }
 
 absl::Status CallsThatContradict(ConformanceRank& rank) {
@@ -287,40 +299,50 @@ absl::Status CallsThatContradict(ConformanceRank& rank) {
   return CheckCall(rank, {.op = CollectiveOp::kBarrier});
 }
 
-// Rank 0 sends rank 1 another number of bytes than that expects.
-absl::Status LengthsThatContradict(ConformanceRank& rank) {
-  for (const bool collective : {true, false}) {
-    if (!collective &&
-        rank.group.PathOf(CollectiveOp::kSend) == OperationPath::kUnsupported) {
-      continue;
+// Rank 0 sends rank 1 another number of bytes than that expects: 8 in a
+// collective, or 8 or none in a message. Neither of the two is in the right.
+absl::Status LengthsThatContradict(ConformanceRank& rank, bool collective,
+                                   size_t bytes) {
+  SHERD_ASSIGN_OR_RETURN(const Group group, NewGroupOfAll(rank));
+  GuardedBuffer sent(bytes), received(8);
+  std::vector<ConstBytes> sends(rank.size());
+  std::vector<MutableBytes> recvs(rank.size());
+  absl::Status status;
+  const CollectiveOptions options = {.timeout = LongTimeout()};
+  if (rank.rank() == 0) {
+    sends[1] = sent.bytes();
+    status = collective ? group->AllToAllV(sends, recvs, options)
+                        : group->Send(sent.bytes(), 1, 0, options);
+  } else if (rank.rank() == 1) {
+    recvs[0] = received.bytes().subspan(0, 5);
+    status = collective ? group->AllToAllV(sends, recvs, options)
+                        : group->Recv(recvs[0], 0, 0, options);
+    if (!absl::IsInvalidArgument(status) || FailedRank(status) ||
+        !absl::StrContains(status.message(), "rank 0")) {
+      return Fault(bytes,
+                   " bytes sent to a rank that expects 5: expected "
+                   "INVALID_ARGUMENT with both ranks and no failed rank, got ",
+                   status.ToString());
     }
-    SHERD_ASSIGN_OR_RETURN(const Group group, NewGroupOfAll(rank));
-    GuardedBuffer sent(8), received(8);
-    std::vector<ConstBytes> sends(rank.size());
-    std::vector<MutableBytes> recvs(rank.size());
-    absl::Status status;
-    const CollectiveOptions options = {.timeout = LongTimeout()};
-    if (rank.rank() == 0) {
-      sends[1] = sent.bytes();
-      status = collective ? group->AllToAllV(sends, recvs, options)
-                          : group->Send(sent.bytes(), 1, 0, options);
-    } else if (rank.rank() == 1) {
-      recvs[0] = received.bytes().subspan(0, 5);
-      status = collective ? group->AllToAllV(sends, recvs, options)
-                          : group->Recv(recvs[0], 0, 0, options);
-      if (!absl::IsInvalidArgument(status) || !ErrorRank(status)) {
-        return Fault(
-            "8 bytes sent to a rank that expects 5: expected "
-            "INVALID_ARGUMENT with a rank to blame, got ",
-            status.ToString());
-      }
-      SHERD_RETURN_IF_ERROR(received.CheckCanaries());
-    } else if (collective) {
-      group->AllToAllV(sends, recvs, options).IgnoreError();
-    }
-    SHERD_RETURN_IF_ERROR(CheckCall(rank, {.op = CollectiveOp::kBarrier}));
+    SHERD_RETURN_IF_ERROR(received.CheckCanaries());
+  } else if (collective) {
+    group->AllToAllV(sends, recvs, options).IgnoreError();
   }
-  return absl::OkStatus();
+  return CheckCall(rank, {.op = CollectiveOp::kBarrier});
+}
+
+absl::Status LengthsThatContradict(ConformanceRank& rank) {
+  SHERD_RETURN_IF_ERROR(LengthsThatContradict(rank, true, 8));
+  if (rank.group.PathOf(CollectiveOp::kSend) == OperationPath::kUnsupported) {
+    return absl::OkStatus();
+  }
+  SHERD_RETURN_IF_ERROR(LengthsThatContradict(rank, false, 8));
+  return LengthsThatContradict(rank, false, 0);
+}
+
+// See testing/deviating_calls.h.
+absl::Status DeviatingCalls(ConformanceRank& rank) {
+  return TryRandomSequences(rank, 20);
 }
 
 absl::Status MismatchedCalls(ConformanceRank& rank) {
@@ -411,6 +433,7 @@ absl::Status Aborts(ConformanceRank& rank) {
 absl::Span<const ConformanceCase> FailureCases() {
   static constexpr ConformanceCase kCases[] = {
       {"MismatchedCalls", MismatchedCalls, 2},
+      {"DeviatingCalls", DeviatingCalls, 2},
       {"AnAbsentRank", AnAbsentRank, 2},
       {"ARankThatLeaves", ARankThatLeaves, 2},
       {"Aborts", Aborts, 2},
