@@ -11,19 +11,25 @@
 #include "sherd/core/base/status_macros.h"
 #include "sherd/core/tensor/element_cast.h"
 #include "sherd/core/tensor/elementwise_kernels.h"
+#include "sherd/core/tensor/memory_overlap.h"
 #include "sherd/core/tensor/shape.h"
 #include "sherd/core/tensor/strided_loop.h"
 
 namespace sherd {
 namespace {
 
+using internal::Access;
+using internal::AccessToTensor;
 using internal::BestElementwiseTarget;
 using internal::ComputeDType;
 using internal::ConstantBlock;
 using internal::ForEachRun;
+using internal::IsSameMemory;
 using internal::kConstantStep;
 using internal::kElementwiseBlock;
 using internal::LoopOperand;
+using internal::MayShareMemory;
+using internal::MemoryAccess;
 using internal::RunElementwise;
 using internal::RunOperand;
 
@@ -83,19 +89,9 @@ LoopOperand OperandOf(const Tensor& tensor) {
 // `operand`, or a copy of it if writing `out` would change it before it is
 // read.
 absl::StatusOr<Tensor> ApartFrom(const Tensor& operand, const Tensor& out) {
-  const auto end = [](const Tensor& tensor) {
-    int64_t last = 0;
-    for (int64_t d = 0; d < tensor.dim(); ++d) {
-      last += (tensor.sizes()[d] - 1) * tensor.strides()[d];
-    }
-    return static_cast<const std::byte*>(tensor.data()) +
-           (last + 1) * static_cast<int64_t>(tensor.element_size());
-  };
-  if (operand.numel() == 0 || operand.device().is_meta()) return operand;
-  const bool same =
-      operand.data() == out.data() && operand.strides() == out.strides();
-  const bool apart = end(operand) <= out.data() || end(out) <= operand.data();
-  if (same || apart) return operand;
+  const MemoryAccess read = AccessToTensor(operand, Access::kRead);
+  const MemoryAccess write = AccessToTensor(out, Access::kWrite);
+  if (IsSameMemory(read, write) || !MayShareMemory(read, write)) return operand;
   return operand.Clone();
 }
 

@@ -13,14 +13,18 @@
 #include "sherd/core/tensor/device_stream.h"
 #include "sherd/core/tensor/device_transfer.h"
 #include "sherd/core/tensor/element_cast.h"
+#include "sherd/core/tensor/memory_overlap.h"
 #include "sherd/core/tensor/strided_copy.h"
 #include "sherd/core/tensor/strided_loop.h"
 
 namespace sherd {
 namespace {
 
+using internal::Access;
+using internal::AccessToTensor;
 using internal::ForEachRun;
 using internal::LoopOperand;
+using internal::MemoryAccess;
 
 constexpr int kPrintedElements = 12;
 
@@ -688,17 +692,10 @@ absl::Status Tensor::CopyFrom(const Tensor& src) {
         Name(src.dtype_), "; convert with To()"));
   }
   if (numel_ == 0) return absl::OkStatus();
-  const auto range = [](const Tensor& tensor) {
-    const uintptr_t begin = reinterpret_cast<uintptr_t>(tensor.data_);
-    return std::pair(begin, begin + *ByteExtent(tensor.sizes_, tensor.strides_,
-                                                tensor.dtype_));
-  };
-  const auto [begin, end] = range(*this);
-  const auto [src_begin, src_end] = range(src);
-  if (begin < src_end && src_begin < end) {
-    if (data_ == src.data_ && strides_ == src.strides_) {
-      return absl::OkStatus();
-    }
+  const MemoryAccess to = AccessToTensor(*this, Access::kWrite);
+  const MemoryAccess from = AccessToTensor(src, Access::kRead);
+  if (IsSameMemory(to, from)) return absl::OkStatus();
+  if (MayShareMemory(to, from)) {
     SHERD_ASSIGN_OR_RETURN(const Tensor copy, src.Clone());
     return CopyElements(copy);
   }
