@@ -174,6 +174,28 @@ constexpr BadCall kBadLists[] = {
      [](Material& m) {
        return m.group.AllToAllAsync(m.Recv(m.size), m.Recv(m.size));
      }},
+    {"all_to_all_v with one list twice", "overlaps",
+     [](Material& m) {
+       const std::vector<ConstBytes> sends(m.recvs.begin(), m.recvs.end());
+       return Done(m.group.AllToAllV(sends, m.recvs));
+     },
+     absl::StatusCode::kInvalidArgument, 2},
+    {"all_gather_v with one buffer as two entries", "overlaps receive entry 0",
+     [](Material& m) {
+       std::vector<MutableBytes> recvs = m.recvs;
+       recvs[1] = recvs[0];
+       return Done(m.group.AllGatherV(m.Send(1), recvs));
+     },
+     absl::StatusCode::kInvalidArgument, 2},
+    {"reduce_scatter_v into another rank's entry", "overlaps",
+     [](Material& m) {
+       std::vector<ConstBytes> sends = m.sends;
+       sends[m.rank] = m.send.bytes().subspan(60, 1);
+       sends[m.peer()] = m.Recv(1);
+       return Done(
+           m.group.ReduceScatterV(sends, m.Recv(1), kUInt8, ReduceOp::kSum));
+     },
+     absl::StatusCode::kInvalidArgument, 2},
 };
 
 constexpr BadCall kBadMessages[] = {

@@ -20,6 +20,7 @@
 #include "sherd/core/comm/agreement.h"
 #include "sherd/core/comm/collective_call.h"
 #include "sherd/core/comm/operation_label.h"
+#include "sherd/core/tensor/memory_overlap.h"
 
 namespace sherd {
 namespace internal {
@@ -319,6 +320,7 @@ class CoalescedBatch : public std::enable_shared_from_this<CoalescedBatch> {
 
  private:
   absl::Status Prepare(const CollectiveOptions& options);
+  absl::Status CheckApart() const;
   bool NeedsComparison() const;
   MutableBytes OwnSummary();
   MutableBytes AllSummaries();
@@ -365,6 +367,42 @@ absl::Status CoalescedBatch::Add(Operation operation,
   return status;
 }
 
+// That nothing that an operation writes is touched by another one.
+absl::Status CoalescedBatch::CheckApart() const {
+  // Two of each operation; one, the larger, where it is in place.
+  std::vector<MemoryAccess> accesses;
+  accesses.reserve(2 * operations_.size());
+  for (const Operation& each : operations_) {
+    const bool writes =
+        each.op != CollectiveOp::kBroadcast || each.peer != group_.rank();
+    MemoryAccess send =
+        AccessToBytes(each.send.data(), each.send.size(), Access::kRead);
+    MemoryAccess recv = AccessToBytes(each.recv.data(), each.recv.size(),
+                                      writes ? Access::kWrite : Access::kRead);
+    if (MayShareMemory(send, recv)) {
+      if (send.element_size > recv.element_size) {
+        recv.data = send.data;
+        recv.element_size = send.element_size;
+      }
+      send = {};
+    }
+    accesses.push_back(send);
+    accesses.push_back(recv);
+  }
+  const auto conflict = FindConflict(accesses);
+  if (!conflict) return absl::OkStatus();
+  const Operation& first = operations_[conflict->first / 2];
+  const Operation& second = operations_[conflict->second / 2];
+  return Describe(
+      "launch",
+      absl::InvalidArgumentError(absl::StrCat(
+          "buffers of coalesced operation ", first.index, ", ", Name(first.op),
+          ", and of operation ", second.index, ", ", Name(second.op),
+          ", overlap, and operations of a batch have no order, expected memory "
+          "of its own for what each receives; use another Coalescer for one "
+          "of them")));
+}
+
 absl::Status CoalescedBatch::Prepare(const CollectiveOptions& options) {
   if (launched_) {
     return Describe("launch", absl::FailedPreconditionError(
@@ -382,6 +420,7 @@ absl::Status CoalescedBatch::Prepare(const CollectiveOptions& options) {
   }
   launched_ = true;
   SHERD_RETURN_IF_ERROR(invalid_);
+  if (group_.is_member()) SHERD_RETURN_IF_ERROR(CheckApart());
   steps_ = PlanSteps(operations_, options_);
   if (!group_.is_member()) return absl::OkStatus();
   for (Step& step : steps_) step.Pack(group_.rank(), group_.size());

@@ -46,32 +46,34 @@ struct CoalescerOptions {
 // these alone is no collective.
 //
 // Result. As if each operation had been called by itself, with two exceptions:
-// there is no order between operations of one batch, so buffers of different
-// operations must not overlap; and the rounding of a sum of floats may differ,
-// as a backend may reduce in an order that depends on the length.
+// there is no order between operations of one batch; and the rounding of a sum
+// of floats may differ, as a backend may reduce in an order that depends on the
+// length.
 //
 // Buffers. Borrowed from Add until Launch returned or its Work ended. What is
-// sent is read at Launch.
+// sent is read at Launch. What one operation receives into overlaps no buffer
+// of another one.
 //
 // Errors. One error fails the batch: it is that of the operation or pack that
 // failed first, and says which. Receive buffers are unspecified then.
 //   kInvalidArgument     From an Add: the operation breaks a rule of
 //                        ProcessGroup. Launch repeats it, nothing is sent and
-//                        the group stays usable. From Launch: another rank
-//                        added other collectives; none of their buffers was
-//                        written, and the group is poisoned on all ranks.
+//                        the group stays usable. From Launch: buffers of two
+//                        operations overlap, with the same consequence. Or
+//                        another rank added other collectives; none of their
+//                        buffers was written, and the group is poisoned on all
+//                        ranks.
 //   kFailedPrecondition  Launch was called before.
-//   kUnimplemented       From Launch: the options name a device. Only buffers
-//   in
-//                        host memory can be packed; nothing is sent, and the
-//                        batch can still be launched.
+//   kUnimplemented       From Launch: the options name a device, and only host
+//                        memory can be packed. Nothing is sent, and the batch
+//                        can still be launched.
 // Otherwise those of the operations.
 //
 // Threads. Not thread-safe. Different batches of one group are ordered by the
 // caller, like other collectives.
 //
 // Cost. One all_gather of 8 bytes per rank; per pack one call and a copy in and
-// out.
+// out. n operations are sorted by their buffers, in O(n log n).
 class Coalescer {
  public:
   explicit Coalescer(ProcessGroup& group, const CoalescerOptions& options = {});

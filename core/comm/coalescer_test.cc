@@ -287,6 +287,40 @@ TEST(CoalescerErrorTest, AWrongOperationIsNamedAndTheGroupGoesOn) {
   });
 }
 
+TEST(CoalescerErrorTest, OperationsWhoseBuffersOverlapAreNamed) {
+  RunLocalRanks(2, [](ProcessGroup& group) {
+    for (const bool async : {false, true}) {
+      Numbers numbers = {group.rank(), 7, 8, 9}, other(2);
+      const auto part = [&](size_t begin, size_t count) {
+        return BytesOf(numbers).subspan(begin * sizeof(numbers[0]),
+                                        count * sizeof(numbers[0]));
+      };
+      Coalescer batch(group);
+      ASSERT_THAT(batch.AllGather(part(group.rank(), 1), part(0, 2)), IsOk());
+      ASSERT_THAT(
+          batch.AllReduce(part(2, 2), BytesOf(other), kInt32, ReduceOp::kSum),
+          IsOk());
+      ASSERT_THAT(batch.Broadcast(part(1, 1), 0), IsOk());
+      const Numbers before = numbers;
+      EXPECT_THAT(LaunchAs({2, async, {}}, batch),
+                  StatusIs(kInvalid,
+                           "coalesced operation 0, all_gather, and of "
+                           "operation 2, broadcast, overlap"));
+      EXPECT_EQ(numbers, before);
+      // What is only read may be read by several.
+      Coalescer reads(group);
+      Numbers sums[] = {Numbers(1), Numbers(1)};
+      for (Numbers& sum : sums) {
+        ASSERT_THAT(
+            reads.AllReduce(part(3, 1), BytesOf(sum), kInt32, ReduceOp::kSum),
+            IsOk());
+      }
+      EXPECT_THAT(LaunchAs({2, async, {}}, reads), IsOk());
+      EXPECT_EQ(sums[0], sums[1]);
+    }
+  });
+}
+
 // Equal lengths in another order: only the comparison can know.
 TEST(CoalescerErrorTest, RanksThatAddedInAnotherOrderAreBlamedBeforeDataMoves) {
   for (const bool async : {false, true}) {
@@ -313,10 +347,10 @@ TEST(CoalescerErrorTest, RanksThatAddedInAnotherOrderAreBlamedBeforeDataMoves) {
 
 TEST(CoalescerErrorTest, RanksThatAddedMoreThanOthersAreBlamed) {
   RunLocalRanks(2, [](ProcessGroup& group) {
-    Numbers numbers = {5};
+    Numbers numbers[] = {{5}, {6}};
     Coalescer batch(group);
     for (int i = 0; i <= group.rank(); ++i) {
-      ASSERT_THAT(batch.Broadcast(BytesOf(numbers), i), IsOk());
+      ASSERT_THAT(batch.Broadcast(BytesOf(numbers[i]), i), IsOk());
     }
     EXPECT_THAT(batch.LaunchAsync().Wait(),
                 StatusIs(kInvalid,

@@ -3,9 +3,11 @@
 #include <limits>
 #include <optional>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
 #include "sherd/core/base/checked_math.h"
 #include "sherd/core/base/status_macros.h"
+#include "sherd/core/tensor/memory_overlap.h"
 
 namespace sherd::internal {
 namespace {
@@ -16,8 +18,8 @@ absl::Status Invalid(const Args&... args) {
 }
 
 bool Overlap(ConstBytes a, ConstBytes b) {
-  return !a.empty() && !b.empty() && a.data() < b.data() + b.size() &&
-         b.data() < a.data() + a.size();
+  return MayShareMemory(AccessToBytes(a.data(), a.size(), Access::kRead),
+                        AccessToBytes(b.data(), b.size(), Access::kWrite));
 }
 
 bool Same(ConstBytes a, ConstBytes b) {
@@ -84,24 +86,60 @@ absl::Status CheckList(Place place, absl::string_view which,
   return absl::OkStatus();
 }
 
-// `own` is the buffer of this rank, `list` the entries of all.
-template <typename Bytes>
-absl::Status CheckOwnEntry(Place place, absl::string_view list_name,
-                           absl::Span<const Bytes> list,
-                           absl::string_view own_name, ConstBytes own) {
-  const ConstBytes entry = list[place.rank];
-  if (entry.size() != own.size()) {
-    return Invalid("this rank's own ", list_name, " entry has ", entry.size(),
-                   " bytes and its ", own_name, " buffer ", own.size(),
-                   ", expected equal lengths");
+// That the call writes nothing twice and nothing that it reads, but that this
+// rank's own entry may be the same in both lists. A buffer that is not in a
+// list is the only entry of one.
+template <typename Send, typename Recv>
+absl::Status CheckApart(Place place, absl::Span<const Send> sends,
+                        absl::Span<const Recv> recvs) {
+  absl::InlinedVector<MemoryAccess, 16> accesses;
+  for (const Recv& recv : recvs) {
+    accesses.push_back(AccessToBytes(recv.data(), recv.size(), Access::kWrite));
   }
-  for (int r = 0; r < place.size; ++r) {
-    if (Overlap(list[r], own) && !(r == place.rank && Same(entry, own))) {
-      return Invalid("the ", own_name, " buffer overlaps ", list_name,
-                     " entry ", r);
-    }
+  for (const Send& send : sends) {
+    accesses.push_back(AccessToBytes(send.data(), send.size(), Access::kRead));
   }
-  return absl::OkStatus();
+  const size_t own_send = sends.size() == 1 ? 0 : place.rank;
+  const size_t own_recv = recvs.size() == 1 ? 0 : place.rank;
+  if (Same(sends[own_send], recvs[own_recv])) {
+    accesses[recvs.size() + own_send] = {};
+  }
+  const auto conflict = FindConflict(accesses);
+  if (!conflict) return absl::OkStatus();
+  const auto name = [&](size_t i) {
+    const bool receives = i < recvs.size();
+    const size_t entries = receives ? recvs.size() : sends.size();
+    const absl::string_view list = receives ? "receive" : "send";
+    return entries == 1
+               ? absl::StrCat("the ", list, " buffer")
+               : absl::StrCat(list, " entry ", receives ? i : i - recvs.size());
+  };
+  return Invalid(name(conflict->second), " overlaps ", name(conflict->first),
+                 ", expected memory of its own for all that is received (but "
+                 "that this rank's own entry may be received where it is)");
+}
+
+// `own` is the buffer of this rank, `entry` its one in the list of all.
+absl::Status CheckOwnLength(absl::string_view list_name, ConstBytes entry,
+                            absl::string_view own_name, ConstBytes own) {
+  if (entry.size() == own.size()) return absl::OkStatus();
+  return Invalid("this rank's own ", list_name, " entry has ", entry.size(),
+                 " bytes and its ", own_name, " buffer ", own.size(),
+                 ", expected equal lengths");
+}
+
+absl::Status CheckOwnEntry(Place place, absl::Span<const ConstBytes> sends,
+                           MutableBytes recv) {
+  SHERD_RETURN_IF_ERROR(
+      CheckOwnLength("send", sends[place.rank], "receive", recv));
+  return CheckApart<ConstBytes, MutableBytes>(place, sends, {&recv, 1});
+}
+
+absl::Status CheckOwnEntry(Place place, ConstBytes send,
+                           absl::Span<const MutableBytes> recvs) {
+  SHERD_RETURN_IF_ERROR(
+      CheckOwnLength("receive", recvs[place.rank], "send", send));
+  return CheckApart<ConstBytes, MutableBytes>(place, {&send, 1}, recvs);
 }
 
 absl::Status ExpectNone(absl::string_view which, size_t found, int root) {
@@ -157,7 +195,7 @@ absl::Status CheckReduceScatterV(Place place, Elements elements,
     SHERD_RETURN_IF_ERROR(CheckElements(elements, "send", entry));
   }
   SHERD_RETURN_IF_ERROR(CheckBuffer("receive", recv));
-  return CheckOwnEntry(place, "send", sends, "receive", recv);
+  return CheckOwnEntry(place, sends, recv);
 }
 
 absl::Status CheckAllGather(Place place, ConstBytes send, MutableBytes recv) {
@@ -170,7 +208,7 @@ absl::Status CheckAllGatherV(Place place, ConstBytes send,
                              absl::Span<const MutableBytes> recvs) {
   SHERD_RETURN_IF_ERROR(CheckList(place, "receive", recvs));
   SHERD_RETURN_IF_ERROR(CheckBuffer("send", send));
-  return CheckOwnEntry(place, "receive", recvs, "send", send);
+  return CheckOwnEntry(place, send, recvs);
 }
 
 absl::Status CheckGather(Place place, ConstBytes send, MutableBytes recv,
@@ -208,7 +246,7 @@ absl::Status CheckScatterV(Place place, absl::Span<const ConstBytes> sends,
   SHERD_RETURN_IF_ERROR(CheckBuffer("receive", recv));
   if (place.rank != root) return ExpectNone("send list", sends.size(), root);
   SHERD_RETURN_IF_ERROR(CheckList(place, "send", sends));
-  return CheckOwnEntry(place, "send", sends, "receive", recv);
+  return CheckOwnEntry(place, sends, recv);
 }
 
 absl::Status CheckAllToAll(Place place, ConstBytes send, MutableBytes recv) {
@@ -247,12 +285,7 @@ absl::Status CheckAllToAllV(Place place, absl::Span<const ConstBytes> sends,
                    " bytes and its receive entry ", own_recv.size(),
                    ", expected equal lengths");
   }
-  if (!Same(own_send, own_recv) && Overlap(own_send, own_recv)) {
-    return Invalid(
-        "this rank's own send entry overlaps its receive entry without being "
-        "the same");
-  }
-  return absl::OkStatus();
+  return CheckApart(place, sends, recvs);
 }
 
 absl::Status CheckMessage(Place place, ConstBytes buffer, int peer,

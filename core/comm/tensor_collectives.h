@@ -18,7 +18,9 @@ namespace sherd {
 // group.device(), the same on all ranks; those that are received into also
 // writable. All tensors of one call have one dtype, the same on all ranks. An
 // element may be of any dtype; what can be reduced says CheckReduction. Data
-// travels straight between the tensors' memory, without a copy.
+// travels straight between the tensors' memory, without a copy. What is
+// received into shares no memory with another tensor of the call, except where
+// a call says so; what is only sent may be one tensor several times.
 //
 // Devices. As ProcessGroup says: a call on a device is queued, on the current
 // stream; tensors may be dropped once it returned.

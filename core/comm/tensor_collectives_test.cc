@@ -447,6 +447,25 @@ std::vector<Rejection> ListRejections() {
          std::vector<Tensor> recvs = ManyBlank(3, {3});
          return AllGatherAsync(group, Blank({2}), absl::MakeSpan(recvs));
        }},
+      {"one tensor as two entries", "all_gather_v",
+       "receive entry 1 overlaps receive entry 0, expected memory of its own",
+       [](ProcessGroup& group) {
+         std::vector<Tensor> recvs = ManyBlank(3, {2});
+         recvs[1] = recvs[0];
+         return AllGatherAsync(group, Blank({2}), absl::MakeSpan(recvs));
+       }},
+      {"one list twice", "all_to_all_v", "overlaps receive entry",
+       [](ProcessGroup& group) {
+         std::vector<Tensor> both = ManyBlank(3, {2});
+         return AllToAllAsync(group, both, absl::MakeSpan(both));
+       }},
+      {"a part that another rank's block overlaps", "scatter",
+       "overlaps the receive buffer",
+       [](ProcessGroup& group) {
+         std::vector<Tensor> sends = ManyBlank(3, {2});
+         Tensor recv = sends[(group.rank() + 1) % 3];
+         return ScatterAsync(group, sends, recv, group.rank());
+       }},
       {"joined sizes", "all_gather",
        "the receive tensor has sizes [2, 6], expected [6, 2] or [3, 2, 2]: 3 "
        "ranks times the sizes [2, 2] of the send tensor",
