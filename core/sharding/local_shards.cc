@@ -1,11 +1,12 @@
 #include "sherd/core/sharding/local_shards.h"
 
-#include <algorithm>
 #include <cstddef>
 #include <utility>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
 #include "sherd/core/base/status_macros.h"
+#include "sherd/core/tensor/memory_overlap.h"
 
 namespace sherd::internal {
 namespace {
@@ -14,20 +15,12 @@ bool HasData(const Tensor& tensor) {
   return tensor.defined() && !tensor.device().is_meta();
 }
 
-// The addresses from the first to the last element.
-struct AddressRange {
-  const std::byte* begin;
-  const std::byte* end;
-};
+using Accesses = absl::InlinedVector<MemoryAccess, 8>;
 
-AddressRange AddressesOf(const Tensor& tensor) {
-  const auto* begin = static_cast<const std::byte*>(tensor.data());
-  if (tensor.numel() == 0) return {begin, begin};
-  int64_t last = 0;
-  for (int64_t d = 0; d < tensor.dim(); ++d) {
-    last += (tensor.sizes()[d] - 1) * tensor.strides()[d];
+void Append(absl::Span<const Shard> shards, Access access, Accesses& accesses) {
+  for (const Shard& shard : shards) {
+    accesses.push_back(AccessToTensor(shard.tensor, access));
   }
-  return {begin, begin + static_cast<size_t>(last + 1) * tensor.element_size()};
 }
 
 template <typename Memory>
@@ -108,40 +101,58 @@ absl::StatusOr<Tensor> OnHost(const Tensor& tensor) {
   return tensor.To(Device());
 }
 
-absl::Status CheckWritable(absl::Span<const Shard> shards) {
-  for (const Shard& shard : shards) {
-    if (shard.tensor.numel() == 0 || shard.tensor.writable()) continue;
+absl::Status CheckDestinations(absl::Span<const Shard> destinations,
+                               absl::Span<const Shard> sources) {
+  for (const Shard& shard : destinations) {
+    if (shard.tensor.numel() == 0 || !HasData(shard.tensor) ||
+        shard.tensor.writable()) {
+      continue;
+    }
     return absl::FailedPreconditionError(absl::StrCat(
         "destination ", shard.metadata.ToString(), " may not be written to"));
   }
-  return absl::OkStatus();
+  Accesses accesses;
+  Append(destinations, Access::kWrite, accesses);
+  Append(sources, Access::kRead, accesses);
+  const auto conflict = FindConflict(accesses);
+  if (!conflict) return absl::OkStatus();
+  const Shard& first = destinations[conflict->first];
+  if (conflict->second >= destinations.size()) {
+    const Shard& source = sources[conflict->second - destinations.size()];
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the memory of source and destination shards overlaps: that of source ",
+        source.metadata.ToString(), " and of destination ",
+        first.metadata.ToString(), "; copy from a Clone()"));
+  }
+  if (conflict->first == conflict->second) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "elements of destination ", first.metadata.ToString(),
+        " coincide: sizes ", FormatDims(first.tensor.sizes()), ", strides ",
+        FormatDims(first.tensor.strides()), "; write to a Clone()"));
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      "destinations ", first.metadata.ToString(), " and ",
+      destinations[conflict->second].metadata.ToString(),
+      " share memory, expected each in memory of its own; write to a Clone()"));
 }
 
-bool MemoryOverlaps(absl::Span<const Shard> a, absl::Span<const Shard> b) {
-  // `first` says on which side a range begins; two that overlap are neighbours
-  // of some kind in the order of their begins.
-  struct Range {
-    AddressRange at;
-    bool first;
-  };
-  std::vector<Range> ranges;
-  for (const Shard& shard : a) {
-    ranges.push_back({AddressesOf(shard.tensor), true});
+absl::StatusOr<absl::Span<const Shard>> ApartFrom(
+    absl::Span<const Shard> destinations, absl::Span<const Shard> sources,
+    std::vector<Shard>& copies) {
+  Accesses accesses;
+  Append(destinations, Access::kWrite, accesses);
+  Append(sources, Access::kRead, accesses);
+  for (size_t i = 0; i < destinations.size(); ++i) {
+    MemoryAccess& source = accesses[destinations.size() + i];
+    if (IsSameMemory(accesses[i], source)) source = {};
   }
-  for (const Shard& shard : b) {
-    ranges.push_back({AddressesOf(shard.tensor), false});
+  if (!FindConflict(accesses)) return sources;
+  copies.assign(sources.begin(), sources.end());
+  for (size_t i = 0; i < copies.size(); ++i) {
+    if (accesses[destinations.size() + i].data == nullptr) continue;
+    SHERD_ASSIGN_OR_RETURN(copies[i].tensor, sources[i].tensor.Clone());
   }
-  std::sort(ranges.begin(), ranges.end(), [](const Range& x, const Range& y) {
-    return x.at.begin < y.at.begin;
-  });
-  const std::byte* ends[2] = {nullptr, nullptr};
-  for (const Range& range : ranges) {
-    if (range.at.begin == range.at.end) continue;
-    if (range.at.begin < ends[range.first ? 0 : 1]) return true;
-    const std::byte*& end = ends[range.first ? 1 : 0];
-    end = std::max(end, range.at.end);
-  }
-  return false;
+  return absl::MakeConstSpan(copies);
 }
 
 Dims StridesOf(const Tensor& tensor) {

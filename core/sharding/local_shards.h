@@ -48,12 +48,23 @@ absl::Status CheckHasData(absl::Span<const Shard> shards);
 // for.
 absl::StatusOr<Tensor> OnHost(const Tensor& tensor);
 
+// Checks that an operation may write to `destinations`, and read `sources`
+// before, after or meanwhile. Shards without data pass.
 //   kFailedPrecondition  A shard "may not be written to".
-absl::Status CheckWritable(absl::Span<const Shard> shards);
+//   kInvalidArgument     Elements of a destination coincide, or two of them, or
+//                        a source and a destination, share memory.
+// Cost. As FindConflict in memory_overlap.h.
+absl::Status CheckDestinations(absl::Span<const Shard> destinations,
+                               absl::Span<const Shard> sources = {});
 
-// Whether a byte between first and last element of a shard of `a` is one of a
-// shard of `b` too.
-bool MemoryOverlaps(absl::Span<const Shard> a, absl::Span<const Shard> b);
+// What to read instead of `sources` where destination i is made from source i
+// and others, one after the other: they themselves, or if writing one would
+// change another that is still to be read, `copies`, which are made of those
+// that are not their own destination.
+//   kResourceExhausted  No memory for the copies.
+absl::StatusOr<absl::Span<const Shard>> ApartFrom(
+    absl::Span<const Shard> destinations, absl::Span<const Shard> sources,
+    std::vector<Shard>& copies);
 
 Dims StridesOf(const Tensor& tensor);
 

@@ -17,6 +17,7 @@
 #include "sherd/core/sharding/message_rounds.h"
 #include "sherd/core/tensor/device.h"
 #include "sherd/core/tensor/device_stream.h"
+#include "sherd/core/tensor/memory_overlap.h"
 #include "sherd/core/tensor/shape.h"
 #include "sherd/core/tensor/strided_copy.h"
 
@@ -72,17 +73,6 @@ void KeepForever(std::shared_ptr<const void> owner) {
   if (owner == nullptr) return;
   absl::MutexLock lock(&kept->mutex);
   kept->owners.push_back(std::move(owner));
-}
-
-// Whether two boxes of these sizes are the same memory, element by element.
-bool IsSameMemory(const std::byte* a, absl::Span<const int64_t> a_strides,
-                  const std::byte* b, absl::Span<const int64_t> b_strides,
-                  absl::Span<const int64_t> sizes) {
-  if (a != b) return false;
-  for (size_t d = 0; d < sizes.size(); ++d) {
-    if (sizes[d] > 1 && a_strides[d] != b_strides[d]) return false;
-  }
-  return true;
 }
 
 // Where this rank's shards in a move are.
@@ -279,8 +269,16 @@ absl::Status ReshardExecutor::Impl::PrepareLocal() {
         .sizes = &copy.sizes,
         .to_strides = &to->strides,
         .from_strides = &from->strides};
-    if (!IsSameMemory(local.from, from->strides, local.to, to->strides,
-                      copy.sizes)) {
+    const internal::MemoryAccess read = {.data = local.from,
+                                         .element_size = element_size_,
+                                         .sizes = copy.sizes,
+                                         .strides = from->strides};
+    const internal::MemoryAccess write = {.access = internal::Access::kWrite,
+                                          .data = local.to,
+                                          .element_size = element_size_,
+                                          .sizes = copy.sizes,
+                                          .strides = to->strides};
+    if (!internal::IsSameMemory(read, write)) {
       local_.push_back(local);
       continue;
     }

@@ -4,7 +4,9 @@
 #include <numbers>
 
 #include "absl/strings/str_cat.h"
+#include "sherd/core/base/error_info.h"
 #include "sherd/core/base/status_macros.h"
+#include "sherd/core/sharding/local_shards.h"
 #include "sherd/core/sharding/sharded_tensor_fill.h"
 #include "sherd/core/tensor/random.h"
 #include "sherd/core/tensor/shape.h"
@@ -27,13 +29,7 @@ absl::Status CheckFill(const ShardedTensor& tensor, const Fill& fill) {
   SHERD_ASSIGN_OR_RETURN(Tensor none,
                          Tensor::Empty({0}, {.dtype = tensor.dtype()}));
   SHERD_RETURN_IF_ERROR(fill(none));
-  for (const Shard& shard : tensor.local_shards()) {
-    if (shard.tensor.numel() == 0 || shard.tensor.writable()) continue;
-    if (shard.tensor.device().is_meta()) continue;
-    return absl::FailedPreconditionError(absl::StrCat(
-        "init: ", shard.metadata.ToString(), " may not be written to"));
-  }
-  return absl::OkStatus();
+  return Annotate(internal::CheckDestinations(tensor.local_shards()), "init");
 }
 
 absl::Status Fill(Tensor& tensor, const Scalar& value) {

@@ -25,7 +25,7 @@ namespace sherd {
 //   kFailedPrecondition  The ShardedTensor was not created; a shard may not be
 //                        written to.
 //   kInvalidArgument     Parameters are out of range; see FillUniform and
-//                        FillNormal.
+//                        FillNormal. Shards share memory.
 //   kUnimplemented       Random numbers of an integer dtype or bool.
 
 // Uniform in [low, high).

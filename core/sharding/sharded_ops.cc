@@ -1,8 +1,11 @@
 #include "sherd/core/sharding/sharded_ops.h"
 
+#include <vector>
+
 #include "absl/strings/str_cat.h"
 #include "sherd/core/base/error_info.h"
 #include "sherd/core/base/status_macros.h"
+#include "sherd/core/sharding/local_shards.h"
 #include "sherd/core/sharding/sharded_tensor_like.h"
 #include "sherd/core/tensor/shape.h"
 
@@ -36,7 +39,8 @@ absl::Status CheckOperands(BinaryOp op, const ShardedTensor& a,
         " and ", FormatDims(b.size()), "; there is no broadcasting"));
   }
   const bool same_state = &a.metadata() == &b.metadata();
-  if (same_state || a.metadata().shards == b.metadata().shards) {
+  if ((same_state || a.metadata().shards == b.metadata().shards) &&
+      a.local_shard_indices() == b.local_shard_indices()) {
     return absl::OkStatus();
   }
   return absl::InvalidArgumentError(absl::StrCat(
@@ -77,12 +81,19 @@ absl::Status ComputeInto(UnaryOp op, const ShardedTensor& a,
 }
 
 absl::Status ComputeInto(BinaryOp op, const ShardedTensor& a,
-                         const ShardedTensor& b, const ShardedTensor& out) {
+                         absl::Span<const Shard> b, const ShardedTensor& out) {
   SHERD_RETURN_IF_ERROR(CheckElementwise(op, a.dtype()));
-  return ForEachShard(
-      op, a, out, [&](size_t i, const Tensor& shard, Tensor& result) {
-        return ApplyInto(op, shard, b.local_shards()[i].tensor, result);
-      });
+  return ForEachShard(op, a, out,
+                      [&](size_t i, const Tensor& shard, Tensor& result) {
+                        return ApplyInto(op, shard, b[i].tensor, result);
+                      });
+}
+
+// That the shards of `a` can be replaced, one after the other.
+template <typename Op>
+absl::Status CheckInPlace(Op op, const ShardedTensor& a) {
+  SHERD_RETURN_IF_ERROR(CheckCreated(op, a));
+  return Annotate(internal::CheckDestinations(a.local_shards()), Name(op));
 }
 
 // Ranks without shards refuse a scalar too.
@@ -118,7 +129,7 @@ absl::StatusOr<ShardedTensor> Apply(BinaryOp op, const ShardedTensor& a,
                                     const ShardedTensor& b) {
   SHERD_RETURN_IF_ERROR(CheckOperands(op, a, b));
   SHERD_ASSIGN_OR_RETURN(ShardedTensor out, EmptyLike(a));
-  SHERD_RETURN_IF_ERROR(ComputeInto(op, a, b, out));
+  SHERD_RETURN_IF_ERROR(ComputeInto(op, a, b.local_shards(), out));
   return out;
 }
 
@@ -139,18 +150,23 @@ absl::StatusOr<ShardedTensor> Apply(BinaryOp op, const Scalar& a,
 }
 
 absl::Status ApplyInPlace(UnaryOp op, ShardedTensor& a) {
-  SHERD_RETURN_IF_ERROR(CheckCreated(op, a));
+  SHERD_RETURN_IF_ERROR(CheckInPlace(op, a));
   return ComputeInto(op, a, a);
 }
 
 absl::Status ApplyInPlace(BinaryOp op, ShardedTensor& a,
                           const ShardedTensor& b) {
   SHERD_RETURN_IF_ERROR(CheckOperands(op, a, b));
-  return ComputeInto(op, a, b, a);
+  SHERD_RETURN_IF_ERROR(CheckInPlace(op, a));
+  std::vector<Shard> copies;
+  absl::StatusOr<absl::Span<const Shard>> from =
+      internal::ApartFrom(a.local_shards(), b.local_shards(), copies);
+  if (!from.ok()) return Annotate(from.status(), Name(op));
+  return ComputeInto(op, a, *from, a);
 }
 
 absl::Status ApplyInPlace(BinaryOp op, ShardedTensor& a, const Scalar& b) {
-  SHERD_RETURN_IF_ERROR(CheckCreated(op, a));
+  SHERD_RETURN_IF_ERROR(CheckInPlace(op, a));
   return ComputeInto(op, a, b, /*scalar_first=*/false, a);
 }
 

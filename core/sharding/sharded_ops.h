@@ -18,7 +18,9 @@ namespace sherd {
 //     SHERD_RETURN_IF_ERROR(ApplyInPlace(BinaryOp::kMul, y, 0.5));
 //
 // Result. Apply makes a tensor like the (first) operand, in memory of its own;
-// ApplyInPlace writes to the shards of `a`, which all its handles share.
+// ApplyInPlace writes to the shards of `a`, which all its handles share. `b`
+// may share memory with `a` in any way: the result is as if `b` had been copied
+// before, which it is unless each shard is `a`'s own or apart from all of `a`.
 // Replicas are computed by each rank that holds one.
 //
 // Not collective: no rank waits for another, and an error may come on one rank
@@ -26,12 +28,13 @@ namespace sherd {
 //
 // Errors. Nothing has changed on this rank, unless a shard in the middle of
 // several was refused for its memory or an integer division.
-//   kInvalidArgument     As for tensors; or layouts differ: Reshard one.
+//   kInvalidArgument     As for tensors; layouts differ: Reshard one; or, in
+//                        place, shards of `a` share memory.
 //   kFailedPrecondition  An operand was not created; "All distributed tensors
 //                        should use the same ProcessGroup"; "not supported for
 //                        ShardedTensor!": the other operand is a plain tensor.
 //                        Or as for tensors.
-//   kResourceExhausted   No memory for the result.
+//   kResourceExhausted   No memory for the result, or for a copy of `b`.
 absl::StatusOr<ShardedTensor> Apply(UnaryOp op, const ShardedTensor& a);
 absl::StatusOr<ShardedTensor> Apply(BinaryOp op, const ShardedTensor& a,
                                     const ShardedTensor& b);

@@ -11,6 +11,8 @@
 #include "gtest/gtest.h"
 #include "sherd/core/comm/process_group.h"
 #include "sherd/core/sharding/mesh_sharding_spec.h"
+#include "sherd/core/sharding/placement.h"
+#include "sherd/core/sharding/shard.h"
 #include "sherd/core/sharding/sharded_tensor.h"
 #include "sherd/core/sharding/sharding_spec.h"
 #include "sherd/core/tensor/device.h"
@@ -131,6 +133,45 @@ TEST(ShardedOpsTest, InPlaceIsSeenThroughEveryHandle) {
     Tensor expected = *Apply(UnaryOp::kSquare, x);
     ASSERT_THAT(expected.Narrow(1, 1, 2)->Fill(0), IsOk());
     ExpectShardsOf(same, expected);
+  });
+}
+
+TEST(ShardedOpsTest, AnOverlappingViewIsReadAsItWasBefore) {
+  RunLocalRanks(2, [](ProcessGroup&) {
+    std::vector<Placement> owners;
+    for (int i = 0; i < 7; ++i) owners.push_back(Placement::OnRank(i % 2));
+    const auto spec = ChunkShardingSpec::Create(0, owners).value();
+    const Tensor x = Whole(kFloat64, 0);
+    const ShardedTensor tensor = Sharded(spec, x);
+    SHERD_ASSERT_OK_AND_ASSIGN(ShardedTensor low, tensor.Narrow(0, 2, 5));
+    SHERD_ASSERT_OK_AND_ASSIGN(const ShardedTensor high,
+                               tensor.Narrow(0, 0, 5));
+    ASSERT_THAT(ApplyInPlace(BinaryOp::kAdd, low, high), IsOk());
+    ExpectShardsOf(
+        low, Apply(BinaryOp::kAdd, *x.Narrow(0, 2, 5), *x.Narrow(0, 0, 5)));
+  });
+}
+
+TEST(ShardedOpsTest, ShardsThatShareMemoryAreNotWritten) {
+  RunLocalRanks(2, [](ProcessGroup& group) {
+    const Tensor row = Tensor::Full({1, 3}, 2.0f).value();
+    std::vector<Shard> shards;
+    for (const int64_t at : {2 * group.rank(), 2 * group.rank() + 1}) {
+      shards.push_back(
+          Shard::FromTensorAndOffsets(row, {at, 0}, group.rank()).value());
+    }
+    SHERD_ASSERT_OK_AND_ASSIGN(ShardedTensor tensor,
+                               ShardedTensor::FromLocalShards(shards, {4, 3}));
+    for (const absl::Status& status :
+         {ApplyInPlace(UnaryOp::kSquare, tensor),
+          ApplyInPlace(BinaryOp::kAdd, tensor, 1),
+          ApplyInPlace(BinaryOp::kAdd, tensor, tensor)}) {
+      EXPECT_THAT(status, StatusIs(kInvalid, "share memory"));
+    }
+    EXPECT_THAT(row, TensorBitwiseEq(Tensor::Full({1, 3}, 2.0f)));
+    SHERD_ASSERT_OK_AND_ASSIGN(const ShardedTensor sum,
+                               Apply(BinaryOp::kAdd, tensor, 1));
+    ExpectShardsOf(sum, Tensor::Full({4, 3}, 3.0f));
   });
 }
 

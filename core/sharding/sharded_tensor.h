@@ -79,6 +79,12 @@ struct ToOptions {
 // and the metadata. Layout, dtype and requires_grad are the handle's: Reshard
 // on a copy gives that copy new shards and leaves the others as they were.
 //
+// Memory. Shards may share memory with those of other tensors, as views do, and
+// with one another. Then they can be read; what writes to a tensor whose own
+// shards share memory, or have elements that coincide, is kInvalidArgument, but
+// for Fill. What is said of shared memory holds for that of one rank: ranks do
+// not compare their memory.
+//
 // Ranks. Placements name global ranks, entries of group()->world_ranks();
 // arguments like `dst_rank` are ranks of the group.
 //
@@ -345,14 +351,16 @@ class ShardedTensor {
   //
   // Buffers. `out`, if defined on the destination, is filled and returned; its
   // strides may be any, and it may be in host memory or on a device, whatever
-  // the shards are on. It must not overlap the shards. Without `out` the result
-  // is where the first shard of the destination is; if that has none, on the
-  // group's device() if the first shard of all is on one of that type, and
+  // the shards are on. It shares no memory with the shards. Without `out` the
+  // result is where the first shard of the destination is; if that has none, on
+  // the group's device() if the first shard of all is on one of that type, and
   // otherwise in host memory.
   //   kInvalidArgument     `dst_rank` is not in the group or differs between
   //                        ranks; `out` "must NOT be specified on
   //                        non-destination ranks"; its size "… but should be …"
-  //                        or its dtype is not this tensor's.
+  //                        or its dtype is not this tensor's; its memory
+  //                        overlaps that of the shards, or its elements
+  //                        coincide.
   //   kFailedPrecondition  A shard or `out` has no data.
   //   kResourceExhausted   No memory for the result.
   absl::StatusOr<Tensor> Gather(int dst_rank = 0, Tensor out = Tensor(),
@@ -389,8 +397,9 @@ class ShardedTensor {
 
   // Copies the contents into the shards of `dst`, whatever its layout: Reshard
   // without new memory, for repeated use. `dst` may be a view.
-  //   kInvalidArgument     Size, dtype or group differ, or the memory of the
-  //                        shards overlaps.
+  //   kInvalidArgument     Size, dtype or group differ; a shard of `dst` shares
+  //                        memory with another one or, on the same rank, with
+  //                        one of this tensor.
   //   kFailedPrecondition  A shard has no data, or is not writable.
   absl::Status ReshardInto(ShardedTensor& dst,
                            const ReshardOptions& options = {}) const;
@@ -398,12 +407,19 @@ class ShardedTensor {
   // Copies on each rank. Collective: the ranks agree that they all succeed or
   // that none does. Without a group: on this process alone.
 
-  // Fills the shards from those of `src`, which has the same layout.
+  // Fills the shards from those of `src`, which has the same layout. The two
+  // may share memory in any way: the result is as if `src` had been copied
+  // before.
   //   kFailedPrecondition  "inplace copy can only happen between two
   //                        ShardedTensor with same metadata!": size, boxes or
   //                        placements differ; ReshardInto takes any. Or a
   //                        shard has no data, or is not writable.
-  //   kInvalidArgument     The dtype or group differs.
+  //   kInvalidArgument     The dtype or group differs; shards of this tensor
+  //                        share memory.
+  //   kResourceExhausted   No memory for a copy of the source.
+  //
+  // Cost. Where a shard of this rank shares memory with one of `src` that is
+  // not its own counterpart, element by element, a copy of the shards of `src`.
   absl::Status CopyFrom(const ShardedTensor& src);
 
   // The same in memory of its own, contiguous, on the same devices.

@@ -229,7 +229,9 @@ absl::StatusOr<ShardedTensor> ShardedTensor::Clone(Allocator* allocator) const {
 absl::Status ShardedTensor::CopyFrom(const ShardedTensor& src) {
   if (!defined()) return internal::NotCreated("copy");
   SHERD_RETURN_IF_ERROR(CheckMemberOf(group(), "copy"));
-  const auto check = [&]() -> absl::Status {
+  std::vector<Shard> copies;
+  absl::Span<const Shard> from;
+  const auto prepare = [&]() -> absl::Status {
     if (!src.defined()) return internal::NotCreated("the source");
     if (src.group() != group()) {
       return absl::InvalidArgumentError(
@@ -252,9 +254,12 @@ absl::Status ShardedTensor::CopyFrom(const ShardedTensor& src) {
     }
     SHERD_RETURN_IF_ERROR(internal::CheckHasData(src.local_shards()));
     SHERD_RETURN_IF_ERROR(internal::CheckHasData(local_shards()));
-    return internal::CheckWritable(local_shards());
+    SHERD_RETURN_IF_ERROR(internal::CheckDestinations(local_shards()));
+    SHERD_ASSIGN_OR_RETURN(
+        from, internal::ApartFrom(local_shards(), src.local_shards(), copies));
+    return absl::OkStatus();
   };
-  const absl::Status local = check();
+  const absl::Status local = prepare();
   Fingerprint call;
   call.Add(static_cast<int64_t>(fingerprint()));
   if (local.ok()) call.Add(static_cast<int64_t>(src.fingerprint()));
@@ -267,7 +272,7 @@ absl::Status ShardedTensor::CopyFrom(const ShardedTensor& src) {
                }}));
   for (size_t i = 0; i < local_shards().size(); ++i) {
     Tensor tensor = local_shards()[i].tensor;
-    SHERD_RETURN_IF_ERROR(tensor.CopyFrom(src.local_shards()[i].tensor));
+    SHERD_RETURN_IF_ERROR(tensor.CopyFrom(from[i].tensor));
   }
   return absl::OkStatus();
 }

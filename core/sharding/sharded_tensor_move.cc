@@ -7,6 +7,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "sherd/core/base/error_info.h"
 #include "sherd/core/base/status_macros.h"
 #include "sherd/core/sharding/local_shards.h"
 #include "sherd/core/sharding/reshard_executor.h"
@@ -58,19 +59,12 @@ absl::Status PrepareOut(const ShardedTensor& tensor,
                      ", but should be ", Name(tensor.dtype())));
   }
   SHERD_RETURN_IF_ERROR(internal::CheckHasData(out, "`out` Tensor"));
-  if (out.numel() > 0 && !out.writable()) {
-    return absl::FailedPreconditionError("`out` Tensor may not be written to");
-  }
-  if (!IsNonOverlapping(out.sizes(), out.strides())) {
-    return absl::InvalidArgumentError(
-        "elements of the `out` Tensor lie on top of one another");
-  }
-  const Shard as_shard = {out, {}};
-  if (internal::MemoryOverlaps(tensor.local_shards(), {&as_shard, 1})) {
-    return absl::InvalidArgumentError(
-        "the memory of the `out` Tensor overlaps that of the shards");
-  }
-  return absl::OkStatus();
+  const Shard whole = {out,
+                       {.offsets = Dims(tensor.size().size(), 0),
+                        .sizes = Dims(out.sizes().begin(), out.sizes().end())}};
+  return Annotate(
+      internal::CheckDestinations({&whole, 1}, tensor.local_shards()),
+      "`out` Tensor");
 }
 
 // Leaves the tensor in `out` on the ranks of `receivers`.
@@ -298,11 +292,8 @@ absl::Status ShardedTensor::ReshardInto(ShardedTensor& dst,
     }
     SHERD_RETURN_IF_ERROR(internal::CheckHasData(local_shards()));
     SHERD_RETURN_IF_ERROR(internal::CheckHasData(dst.local_shards()));
-    SHERD_RETURN_IF_ERROR(internal::CheckWritable(dst.local_shards()));
-    if (internal::MemoryOverlaps(local_shards(), dst.local_shards())) {
-      return absl::InvalidArgumentError(
-          "the memory of source and destination shards overlaps");
-    }
+    SHERD_RETURN_IF_ERROR(
+        internal::CheckDestinations(dst.local_shards(), local_shards()));
     return PrepareMove(*this, dst, options);
   };
   const uint64_t to = dst.defined() ? dst.fingerprint() : 0;

@@ -126,14 +126,15 @@ TEST(GatherTest, AWrongResultTensorIsTheSameErrorOnAllRanks) {
         }
         return t.Gather(1, out).status();
       },
-      kInvalid, "lie on top of one another", 1);
+      kInvalid, "`out` Tensor: elements of destination", 1);
   // One rank: its shard is the whole, and so is a view of it.
   ExpectSameError(
       1,
       [](ShardedTensor& t, int) {
         return t.Gather(0, t.local_tensor().value()).status();
       },
-      kInvalid, "overlaps that of the shards", 0);
+      kInvalid,
+      "`out` Tensor: the memory of source and destination shards overlaps", 0);
 }
 
 TEST(AllGatherTest, LeavesTheWholeTensorOnEveryRank) {
@@ -348,6 +349,23 @@ TEST(ReshardIntoTest, WritesIntoTheShardsThatAreThere) {
   });
 }
 
+// The ranges of the two sides overlap, their elements do not.
+TEST(ReshardIntoTest, FillsOtherColumnsOfTheSameShards) {
+  RunLocalRanks(3, [](ProcessGroup&) {
+    SHERD_ASSERT_OK_AND_ASSIGN(const ShardedTensor tensor,
+                               ShardedTensor::Empty(Chunks(0, 3), {6, 8}));
+    FillPattern(tensor);
+    SHERD_ASSERT_OK_AND_ASSIGN(const ShardedTensor left,
+                               tensor.Narrow(1, 0, 4));
+    SHERD_ASSERT_OK_AND_ASSIGN(ShardedTensor right, tensor.Narrow(1, 4, 4));
+    ASSERT_THAT(left.ReshardInto(right), IsOk());
+    EXPECT_TRUE(HasPattern(left, {0, 0}, {6, 8}));
+    EXPECT_TRUE(HasPattern(right, {0, 0}, {6, 8}));
+    SHERD_ASSERT_OK_AND_ASSIGN(ShardedTensor middle, tensor.Narrow(1, 3, 4));
+    EXPECT_THAT(left.ReshardInto(middle), StatusIs(kInvalid, "overlaps"));
+  });
+}
+
 TEST(ReshardIntoTest, ErrorsAreTheSameOnAllRanks) {
   const auto into = [](absl::Span<const int64_t> size, DType dtype) {
     return [size = Dims(size.begin(), size.end()), dtype](ShardedTensor& t,
@@ -385,6 +403,22 @@ TEST(ReshardIntoTest, ErrorsAreTheSameOnAllRanks) {
       },
       kInvalid, "reshard_into: rank 2: the memory of source and destination",
       2);
+  // Two shards in one piece of memory, on rank 1 only.
+  ExpectSameError(
+      3,
+      [](ShardedTensor& t, int rank) {
+        std::vector<Shard> shards;
+        Tensor row = Tensor::Zeros({1, 4}).value();
+        for (const int64_t at : {2 * rank, 2 * rank + 1}) {
+          if (rank != 1) row = Tensor::Zeros({1, 4}).value();
+          shards.push_back(
+              Shard::FromTensorAndOffsets(row, {at, 0}, rank).value());
+        }
+        ShardedTensor dst =
+            ShardedTensor::FromLocalShards(shards, {6, 4}).value();
+        return t.ReshardInto(dst);
+      },
+      kInvalid, "reshard_into: rank 1: destinations ", 1);
   RunLocalRanks(2, [](ProcessGroup& group) {
     SHERD_ASSERT_OK_AND_ASSIGN(const ShardedTensor from,
                                ShardedTensor::Zeros(Chunks(0, 2), {4}));
