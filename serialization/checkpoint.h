@@ -111,7 +111,8 @@ struct LoadOptions {
 // unspecified, otherwise untouched.
 //   kNotFound            No checkpoint there, or it has no tensor of that name.
 //   kInvalidArgument     dtype or sizes are not those that were saved; names or
-//                        layouts differ between ranks.
+//                        layouts differ between ranks; two destinations, or
+//                        shards of one, share memory on a rank.
 //   kFailedPrecondition  A destination is not initialised, not writable or
 //                        without data.
 //   kUnimplemented       A later version wrote the checkpoint.

@@ -15,6 +15,7 @@
 #include "sherd/core/comm/init.h"
 #include "sherd/core/sharding/reshard_executor.h"
 #include "sherd/core/sharding/reshard_plan.h"
+#include "sherd/core/tensor/memory_overlap.h"
 #include "sherd/serialization/checkpoint.h"
 #include "sherd/serialization/checkpoint_reader.h"
 #include "sherd/serialization/load_plan.h"
@@ -136,7 +137,33 @@ class Loader {
       items_.push_back(std::move(item));
     }
     sums_.resize(sums);
-    return absl::OkStatus();
+    return CheckApart();
+  }
+
+  // That each element of the destinations is set once.
+  absl::Status CheckApart() const {
+    std::vector<internal::MemoryAccess> writes;
+    std::vector<const Item*> owners;
+    for (const Item& item : items_) {
+      for (const Shard& shard : item.tensor.local_shards()) {
+        writes.push_back(
+            internal::AccessToTensor(shard.tensor, internal::Access::kWrite));
+        owners.push_back(&item);
+      }
+    }
+    const auto conflict = internal::FindConflict(writes);
+    if (!conflict) return absl::OkStatus();
+    const std::string& first = owners[conflict->first]->saved->name;
+    const std::string& second = owners[conflict->second]->saved->name;
+    if (first == second) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "elements of the destination of tensor ", Quoted(first),
+          " lie in the same memory, expected each in memory of its own"));
+    }
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the destinations of tensors ", Quoted(first), " and ", Quoted(second),
+        " share memory, expected each in memory of its own; load one of "
+        "them"));
   }
 
   // Whether the files are as large as the manifest says: only then is it to be

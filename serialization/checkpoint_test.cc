@@ -531,6 +531,49 @@ TEST_F(CheckpointTest, LoadingWhatDoesNotFitIsRefusedByName) {
   });
 }
 
+TEST_F(CheckpointTest, DestinationsThatShareMemoryAreRefusedAndUntouched) {
+  constexpr absl::StatusCode kInvalid = absl::StatusCode::kInvalidArgument;
+  RunLocalRanks(2, [&](ProcessGroup& group) {
+    const auto rows = *ChunkShardingSpec::Create(0, PlacementsOnRanks(2));
+    SHERD_ASSERT_OK_AND_ASSIGN(const ShardedTensor saved,
+                               ShardedTensor::Full(rows, {6, 4}, 5));
+    ASSERT_THAT(SaveCheckpoint(path_, {{"a", saved}, {"b", saved}}), IsOk());
+    SHERD_ASSERT_OK_AND_ASSIGN(ShardedTensor both,
+                               ShardedTensor::Zeros(rows, {6, 8}));
+    SHERD_ASSERT_OK_AND_ASSIGN(ShardedTensor left, both.Narrow(1, 0, 4));
+    SHERD_ASSERT_OK_AND_ASSIGN(ShardedTensor right, both.Narrow(1, 4, 4));
+    SHERD_ASSERT_OK_AND_ASSIGN(ShardedTensor middle, both.Narrow(1, 3, 4));
+    EXPECT_THAT(LoadCheckpointInto(path_, {{"a", &left}, {"b", &left}}),
+                StatusIs(kInvalid,
+                         "rank 0: the destinations of tensors \"a\" and \"b\" "
+                         "share memory"));
+    // On one rank only.
+    SHERD_ASSERT_OK_AND_ASSIGN(ShardedTensor apart,
+                               ShardedTensor::Zeros(rows, {6, 4}));
+    const absl::Status status = LoadCheckpointInto(
+        path_, {{"a", &middle}, {"b", group.rank() == 1 ? &right : &apart}});
+    EXPECT_THAT(status, StatusIs(kInvalid));
+    EXPECT_EQ(ErrorRank(status), 1);
+    SHERD_ASSERT_OK_AND_ASSIGN(Tensor row, Tensor::Zeros({1, 4}));
+    std::vector<Shard> shards;
+    for (int64_t i = 3 * group.rank(); i < 3 * group.rank() + 3; ++i) {
+      SHERD_ASSERT_OK_AND_ASSIGN(
+          Shard shard, Shard::FromTensorAndOffsets(row, {i, 0}, group.rank()));
+      shards.push_back(std::move(shard));
+    }
+    SHERD_ASSERT_OK_AND_ASSIGN(ShardedTensor repeated,
+                               ShardedTensor::FromLocalShards(shards, {6, 4}));
+    EXPECT_THAT(LoadCheckpointInto(path_, {{"a", &repeated}}),
+                StatusIs(kInvalid, "tensor \"a\" lie in the same memory"));
+    EXPECT_TRUE(both.local_tensor()->Equal(*Tensor::Zeros({3, 8})));
+    EXPECT_TRUE(row.Equal(*Tensor::Zeros({1, 4})));
+    // Two halves of one tensor share none.
+    EXPECT_THAT(LoadCheckpointInto(path_, {{"a", &left}, {"b", &right}}),
+                IsOk());
+    EXPECT_TRUE(both.local_tensor()->Equal(*Tensor::Full({3, 8}, 5.0f)));
+  });
+}
+
 TEST_F(CheckpointTest, RanksThatDisagreeGetTheSameErrorWithTheRank) {
   Save(2, 0, 1);
   for (const int odd : {0, 2}) {

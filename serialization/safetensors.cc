@@ -144,6 +144,12 @@ absl::Status SafetensorsFile::ReadTensorInto(absl::string_view name,
     return absl::FailedPreconditionError(absl::StrCat(
         path_, ": the destination of tensor ", Quoted(name), " is read-only"));
   }
+  if (!IsNonOverlapping(destination.sizes(), destination.strides())) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        path_, ": elements of the destination of tensor ", Quoted(name),
+        " coincide: sizes ", FormatDims(destination.sizes()), ", strides ",
+        FormatDims(destination.strides())));
+  }
   const Dims zeros(destination.dim(), 0);
   std::vector<std::byte> staging;
   const BoxInArray box = BoxOf(destination.sizes(), zeros, destination);

@@ -53,7 +53,8 @@ class SafetensorsFile {
 
   // Reads into `destination`, whatever its strides, in host memory or on a
   // device, where it is complete when this returns.
-  //   kInvalidArgument  Its dtype or sizes are not those in the file.
+  //   kInvalidArgument  Its dtype or sizes are not those in the file, or its
+  //                     elements coincide.
   absl::Status ReadTensorInto(absl::string_view name, Tensor destination) const;
 
   // The box of `sizes` at `offsets` of a tensor, reading only the rows it

@@ -229,6 +229,12 @@ TEST_F(SafetensorsTest, StridedTensorsAreWrittenAndReadElementByElement) {
   SHERD_ASSERT_OK_AND_ASSIGN(Tensor into, back.Transpose(0, 1));
   ASSERT_THAT(file.ReadTensorInto("t", into), IsOk());
   EXPECT_TRUE(back.Equal(base));
+  SHERD_ASSERT_OK_AND_ASSIGN(
+      const Tensor repeated,
+      Tensor::FromStorageStrided(back.storage(), 0, {300, 700}, {0, 1},
+                                 kFloat32));
+  EXPECT_THAT(file.ReadTensorInto("t", repeated),
+              StatusIs(absl::StatusCode::kInvalidArgument, "coincide"));
   SHERD_ASSERT_OK_AND_ASSIGN(const Tensor slice,
                              file.ReadSlice("t", {7, 11}, {100, 13}));
   SHERD_ASSERT_OK_AND_ASSIGN(const Tensor expected,
