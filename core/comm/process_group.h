@@ -110,8 +110,10 @@ struct NewGroupOptions {
 // them. Buffers and lists are borrowed until the call returned or the Work
 // ended; lists are read until then.
 //
-// Overlap. Buffers of one call do not overlap, except for the in-place forms
-// that a call names.
+// Overlap. What a call receives into overlaps no other buffer of the call,
+// except for the in-place forms that a call names: otherwise it is
+// kInvalidArgument. What is only sent may overlap. Calls that are pending at
+// the same time are not compared.
 //
 // Devices. A group may have a device part beside its host part. With
 // CollectiveOptions::device all buffers of a call lie in the memory of this
@@ -294,7 +296,8 @@ class ProcessGroup {
 
   // Makes the calls on device() that `calls` makes on this group, in their
   // synchronous forms on this thread, one operation: they run together, in any
-  // order, and none before `calls` returned. An error of `calls` is returned,
+  // order, and none before `calls` returned; what one of them receives into
+  // overlaps no buffer of another one. An error of `calls` is returned,
   // and the group is poisoned if calls were made before. Not nested.
   //   kFailedPrecondition  The group has no device part.
   //   kUnimplemented       A call in it is not kNative.
