@@ -22,12 +22,14 @@
 #include "sherd/core/base/deadline.h"
 #include "sherd/core/base/fault_point.h"
 #include "sherd/core/comm/backend.h"
+#include "sherd/core/comm/collective_options.h"
 #include "sherd/core/comm/counters.h"
 #include "sherd/core/comm/flight_dump.h"
 #include "sherd/core/comm/flight_recorder.h"
 #include "sherd/core/comm/peer_memory.h"
 #include "sherd/core/comm/reduction.h"
 #include "sherd/core/comm/store.h"
+#include "sherd/core/comm/typed_collectives.h"
 #include "sherd/core/comm/watchdog.h"
 #include "sherd/core/comm/work.h"
 #include "sherd/core/tensor/device.h"
@@ -48,17 +50,6 @@ class WorkState;
 struct CollectiveCall;
 struct Place;
 }  // namespace internal
-
-struct CollectiveOptions {
-  // How long this call may take. Unset: the group's timeout.
-  std::optional<absl::Duration> timeout;
-  // Where the buffers lie: the host's memory, or that of the group's device(),
-  // with or without its index. The same kind on all ranks.
-  Device device = {};
-  // The type of the elements that a call only moves: compared with what other
-  // ranks give. Unset: bytes, which fit any type. Reductions have an argument.
-  std::optional<DType> dtype;
-};
 
 struct ProcessGroupOptions {
   std::string name = "default";
@@ -104,6 +95,9 @@ struct NewGroupOptions {
 // them, whatever it moves: a call of 0 bytes is one like any other, and waits
 // for the ranks for which it would wait with some. README.md has a table of
 // what is compared, and of what becomes of the rest.
+//
+// Elements. group.Foo<float>(…) is Foo over spans of elements instead of bytes,
+// whose lengths count elements: see typed_collectives.h.
 //
 // Twins. FooAsync does what Foo does and returns at once; asynchronous calls
 // run in the order in which they were made, and a synchronous one waits for
@@ -168,7 +162,7 @@ struct NewGroupOptions {
 // Recv may overlap with everything. On devices, where what has begun keeps its
 // place until it ends, that holds across groups: ranks that have several groups
 // on a device in common call these in one order.
-class ProcessGroup {
+class ProcessGroup : public internal::TypedCollectives<ProcessGroup> {
  public:
   // Connects this rank to the ranks that share `store`. Collective: returns
   // once all of them called it, or at the deadline. Users call Init. `backend`
@@ -316,6 +310,38 @@ class ProcessGroup {
   // gains nothing by it.
   absl::StatusOr<std::shared_ptr<const void>> Register(MutableBytes buffer);
 
+  // The forms over elements.
+  using TypedCollectives::AllGather;
+  using TypedCollectives::AllGatherAsync;
+  using TypedCollectives::AllGatherV;
+  using TypedCollectives::AllGatherVAsync;
+  using TypedCollectives::AllReduce;
+  using TypedCollectives::AllReduceAsync;
+  using TypedCollectives::AllToAll;
+  using TypedCollectives::AllToAllAsync;
+  using TypedCollectives::AllToAllV;
+  using TypedCollectives::AllToAllVAsync;
+  using TypedCollectives::Broadcast;
+  using TypedCollectives::BroadcastAsync;
+  using TypedCollectives::Gather;
+  using TypedCollectives::GatherAsync;
+  using TypedCollectives::GatherV;
+  using TypedCollectives::GatherVAsync;
+  using TypedCollectives::Recv;
+  using TypedCollectives::RecvAsync;
+  using TypedCollectives::Reduce;
+  using TypedCollectives::ReduceAsync;
+  using TypedCollectives::ReduceScatter;
+  using TypedCollectives::ReduceScatterAsync;
+  using TypedCollectives::ReduceScatterV;
+  using TypedCollectives::ReduceScatterVAsync;
+  using TypedCollectives::Scatter;
+  using TypedCollectives::ScatterAsync;
+  using TypedCollectives::ScatterV;
+  using TypedCollectives::ScatterVAsync;
+  using TypedCollectives::Send;
+  using TypedCollectives::SendAsync;
+
   // Returns once every rank has called it.
   absl::Status Barrier(const CollectiveOptions& options = {});
   Work BarrierAsync(const CollectiveOptions& options = {});
@@ -348,15 +374,6 @@ class ProcessGroup {
                          ReduceOp op, const CollectiveOptions& options = {});
   Work AllReduceAsync(ConstBytes send, MutableBytes recv, DType dtype,
                       ReduceOp op, const CollectiveOptions& options = {});
-
-  // AllReduce in place over an array: group.AllReduce<float>(values, kSum).
-  template <typename T>
-  absl::Status AllReduce(absl::Span<T> values, ReduceOp op,
-                         const CollectiveOptions& options = {}) {
-    const MutableBytes bytes(reinterpret_cast<std::byte*>(values.data()),
-                             values.size() * sizeof(T));
-    return AllReduce(bytes, bytes, DTypeOf<T>(), op, options);
-  }
 
   // AllReduce of which only root gets the result. Others pass an empty recv,
   // and their send stays as it is. In place on root if send is recv.

@@ -1,0 +1,25 @@
+#ifndef SHERD_CORE_COMM_COLLECTIVE_OPTIONS_H_
+#define SHERD_CORE_COMM_COLLECTIVE_OPTIONS_H_
+
+#include <optional>
+
+#include "absl/time/time.h"
+#include "sherd/core/tensor/device.h"
+#include "sherd/core/tensor/dtype.h"
+
+namespace sherd {
+
+struct CollectiveOptions {
+  // How long this call may take. Unset: the group's timeout.
+  std::optional<absl::Duration> timeout;
+  // Where the buffers lie: the host's memory, or that of the group's device(),
+  // with or without its index. The same kind on all ranks.
+  Device device = {};
+  // The type of the elements that a call only moves: compared with what other
+  // ranks give. Unset: bytes, which fit any type. Reductions have an argument.
+  std::optional<DType> dtype;
+};
+
+}  // namespace sherd
+
+#endif  // SHERD_CORE_COMM_COLLECTIVE_OPTIONS_H_
