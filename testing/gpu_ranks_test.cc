@@ -27,7 +27,7 @@ class GpuRanksTest : public DistributedTest {
 
 SHERD_DIST_TEST_F(GpuRanksTest, EachRankHasAGroupOnItsGpu, WithComms{}) {
   EXPECT_EQ(group().device(),
-            (Device{.type = DeviceType::kCuda, .index = expected_gpu()}));
+            (Device{DeviceType::kCuda, expected_gpu()}));
   const std::vector<float> own = {1.0f + static_cast<float>(rank()), 10};
   Tensor tensor = *Tensor::FromSpan<float>(own, {2});
   SHERD_ASSERT_OK_AND_ASSIGN(Tensor on_gpu, tensor.To(*group().device()));

@@ -291,11 +291,6 @@ std::string Explain(const Tally<T>& tally, const Tensor& actual,
   return text;
 }
 
-// Devices of which one does not say which one it is are the same.
-bool SameDevice(Device a, Device b) {
-  return a.type == b.type && (a.index == b.index || a.index < 0 || b.index < 0);
-}
-
 std::string Signature(const Tensor& tensor) {
   if (!tensor.defined()) return "undefined";
   return absl::StrCat(Name(tensor.dtype()), " of ", FormatDims(tensor.sizes()),

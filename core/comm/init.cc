@@ -155,6 +155,9 @@ struct Candidate {
 absl::Status FindDevicePart(const BackendChoice& choice,
                             const std::optional<Device>& asked,
                             Candidate& candidate) {
+  if (asked) {
+    SHERD_RETURN_IF_ERROR(Annotate(asked->status(), "InitOptions::device"));
+  }
   if (choice.cuda.empty()) {
     return !asked || asked->is_cpu()
                ? absl::OkStatus()

@@ -360,6 +360,14 @@ TEST(RejectionsTest, OfMoves) {
              .status();
        },
        kNotImplemented, "Cannot copy out of meta tensor"},
+      {"text that is no device", [] { return Rows().To("cuda:foo").status(); },
+       kRuntimeError, "Invalid device string: 'cuda:foo'"},
+      {"the name of a device that there is not",
+       [] { return Rows().To("gpu:0").status(); }, kRuntimeError,
+       "Expected one of"},
+      {"a tensor on no device",
+       [] { return Tensor::Zeros({2}, {.device = "gpu"}).status(); },
+       kRuntimeError, "Expected one of"},
       {"a source outside of the group",
        [] { return ShardTensor(Zeros({4}), Chunks(0), 2).status(); },
        kValueError, "src_rank is 2"},
@@ -704,7 +712,7 @@ concept ConvertsTo = requires(ShardedTensor tensor, Target target) {
 static_assert(ConvertsTo<DType>);
 static_assert(ConvertsTo<Device>);
 static_assert(!ConvertsTo<int>);
-static_assert(!ConvertsTo<const char*>);
+static_assert(ConvertsTo<const char*>, "text stands for a device");
 static_assert(!ConvertsTo<Tensor>);
 
 }  // namespace

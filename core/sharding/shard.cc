@@ -31,10 +31,6 @@ absl::Status CheckMemoryOf(const Device& device, Allocator* allocator) {
 
 }  // namespace
 
-bool SameDevice(const Device& a, const Device& b) {
-  return a.type == b.type && (a.index == b.index || a.index < 0 || b.index < 0);
-}
-
 absl::StatusOr<Shard> Shard::FromTensorAndOffsets(
     Tensor tensor, absl::Span<const int64_t> offsets, int rank) {
   if (rank < 0) {

@@ -32,9 +32,6 @@ struct Shard {
   absl::Status Validate() const;
 };
 
-// Whether both are the same device, as far as their indices say.
-bool SameDevice(const Device& a, const Device& b);
-
 // What shards of any sharded tensor must have.
 //   kInvalidArgument  "Only torch.strided layout is currently supported", "Only
 //                     torch.contiguous_format memory_format is currently

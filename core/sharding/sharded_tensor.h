@@ -452,14 +452,10 @@ class ShardedTensor {
   absl::StatusOr<ShardedTensor> To(std::shared_ptr<ProcessGroup> group) const {
     return To(ToOptions{.group = std::move(group)});
   }
-  absl::StatusOr<ShardedTensor> Cpu() const {
-    return To(Device{.type = DeviceType::kCpu});
-  }
-  // On each rank's current device; shards that are on a device of that type
-  // stay there.
+  absl::StatusOr<ShardedTensor> Cpu() const { return To(Device()); }
+  // On each rank's device: see ToOptions::device.
   absl::StatusOr<ShardedTensor> Cuda(Allocator* allocator = nullptr) const {
-    return To(ToOptions{.device = Device{.type = DeviceType::kCuda},
-                        .allocator = allocator});
+    return To(ToOptions{.device = DeviceType::kCuda, .allocator = allocator});
   }
 
  private:

@@ -1,11 +1,15 @@
 #include "sherd/core/tensor/device.h"
 
+#include <algorithm>
+#include <cstddef>
 #include <optional>
+#include <vector>
 
-#include "absl/status/status.h"
+#include "absl/base/thread_annotations.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
 
 namespace sherd {
 namespace {
@@ -33,6 +37,41 @@ std::optional<int> ParseIndex(absl::string_view digits) {
   return index;
 }
 
+// The malformed texts that devices were made from, by number: a Device is as
+// small as two numbers.
+class MalformedTexts {
+ public:
+  static MalformedTexts& Global() {
+    static MalformedTexts& texts = *new MalformedTexts();
+    return texts;
+  }
+
+  int NumberOf(absl::string_view text) {
+    text = text.substr(0, kLongest);
+    absl::MutexLock lock(&mutex_);
+    const auto found = std::find(texts_.begin(), texts_.end(), text);
+    const auto number = static_cast<int>(found - texts_.begin());
+    // Those beyond have no text of their own.
+    if (found == texts_.end() && texts_.size() < kMost) {
+      texts_.emplace_back(text);
+    }
+    return number;
+  }
+
+  std::string TextOf(int number) {
+    absl::MutexLock lock(&mutex_);
+    const auto i = static_cast<size_t>(number);
+    return i < texts_.size() ? texts_[i] : "invalid";
+  }
+
+ private:
+  static constexpr size_t kMost = 100;
+  static constexpr size_t kLongest = 200;
+
+  absl::Mutex mutex_;
+  std::vector<std::string> texts_ ABSL_GUARDED_BY(mutex_);
+};
+
 }  // namespace
 
 absl::string_view Name(DeviceType type) {
@@ -43,6 +82,8 @@ absl::string_view Name(DeviceType type) {
       return "cuda";
     case DeviceType::kMeta:
       return "meta";
+    case DeviceType::kInvalid:
+      break;
   }
   return "invalid";
 }
@@ -72,9 +113,27 @@ absl::StatusOr<Device> Device::Parse(absl::string_view text) {
                    text));
 }
 
+Device Device::FromText(absl::string_view text) {
+  const absl::StatusOr<Device> device = Parse(text);
+  if (device.ok()) return *device;
+  return {DeviceType::kInvalid, MalformedTexts::Global().NumberOf(text)};
+}
+
+absl::Status Device::status() const {
+  if (type != DeviceType::kInvalid) return absl::OkStatus();
+  return Parse(ToString()).status();
+}
+
 std::string Device::ToString() const {
+  if (type == DeviceType::kInvalid) {
+    return MalformedTexts::Global().TextOf(index);
+  }
   if (index < 0) return std::string(Name(type));
   return absl::StrCat(Name(type), ":", index);
+}
+
+bool SameDevice(const Device& a, const Device& b) {
+  return a.type == b.type && (a.index == b.index || a.index < 0 || b.index < 0);
 }
 
 std::ostream& operator<<(std::ostream& out, const Device& device) {

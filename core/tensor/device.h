@@ -4,8 +4,10 @@
 #include <cstdint>
 #include <ostream>
 #include <string>
+#include <type_traits>
 #include <utility>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "sherd/core/base/cxx_standard.h"
@@ -13,20 +15,37 @@
 namespace sherd {
 
 enum class DeviceType : int32_t {
+  // Of a Device that was made from malformed text.
+  kInvalid = -1,
   kCpu = 0,
   kCuda = 1,
   // Shape and dtype without data.
   kMeta = 2,
 };
 
-// "cpu", "cuda", "meta".
+// "cpu", "cuda", "meta", "invalid".
 absl::string_view Name(DeviceType type);
 
 // Where a tensor's data lives.
+//
+// Value. Where a Device is expected, text may stand: "cuda:0". Text that is
+// malformed makes a device that is not valid; whatever takes devices checks
+// status() and passes the error on. Parse reports it at once.
 struct Device {
   DeviceType type = DeviceType::kCpu;
   // Which one of that type; -1 if unsaid ("cuda" means the current one).
   int index = -1;
+
+  // The CPU.
+  constexpr Device() = default;
+  // NOLINTNEXTLINE(google-explicit-constructor)
+  constexpr Device(DeviceType of_type, int number = -1)
+      : type(of_type), index(number) {}
+  // Implicit, as for Placement.
+  template <typename Text, typename = std::enable_if_t<std::is_convertible_v<
+                               const Text&, absl::string_view>>>
+  Device(const Text& text)  // NOLINT(google-explicit-constructor)
+      : Device(FromText(text)) {}
 
   // Reads "cpu", "cuda", "cuda:0", "meta", …: a type, optionally ":" and a
   // decimal index without sign or leading zeros. Case matters.
@@ -36,7 +55,10 @@ struct Device {
   //                        does but the type is unknown.
   static absl::StatusOr<Device> Parse(absl::string_view text);
 
-  // What Parse reads.
+  // OK, or what Parse says of the text that this was made from.
+  absl::Status status() const;
+
+  // What Parse reads, or the malformed text.
   std::string ToString() const;
 
   bool is_cpu() const { return type == DeviceType::kCpu; }
@@ -49,7 +71,13 @@ struct Device {
   friend H AbslHashValue(H state, const Device& device) {
     return H::combine(std::move(state), device.type, device.index);
   }
+
+ private:
+  static Device FromText(absl::string_view text);
 };
+
+// Whether both are the same device, as far as their indices say.
+bool SameDevice(const Device& a, const Device& b);
 
 std::ostream& operator<<(std::ostream& out, const Device& device);
 

@@ -149,7 +149,7 @@ DeviceRuntime::DeviceRuntime()
 DeviceRuntime::~DeviceRuntime() = default;
 
 absl::StatusOr<DeviceRuntime*> DeviceRuntime::For(DeviceType type) {
-  if (type == DeviceType::kCpu || type == DeviceType::kMeta) {
+  if (type != DeviceType::kCuda) {
     return absl::InvalidArgumentError(
         absl::StrCat("there is no runtime for ", Name(type),
                      ": expected a device with "
@@ -163,6 +163,7 @@ void DeviceRuntime::SetLoader(Loader loader) {
 }
 
 absl::StatusOr<Device> DeviceRuntime::Resolve(const Device& device) {
+  SHERD_RETURN_IF_ERROR(device.status());
   if (device.is_cpu() || device.is_meta()) return device;
   SHERD_ASSIGN_OR_RETURN(DeviceRuntime* const runtime, For(device.type));
   Device resolved = device;
@@ -175,6 +176,7 @@ absl::StatusOr<Device> DeviceRuntime::Resolve(const Device& device) {
 }
 
 absl::StatusOr<Allocator*> DeviceRuntime::AllocatorFor(const Device& device) {
+  SHERD_RETURN_IF_ERROR(device.status());
   if (device.is_cpu()) return &HeapAllocator();
   if (device.is_meta()) {
     return absl::InvalidArgumentError("the device meta has no memory");

@@ -114,7 +114,7 @@ class DeviceRuntime {
  public:
   // The runtime for a type of device, which the loader finds and whose Probe
   // says OK. Lives forever; the same one, or the same error, each time.
-  //   kInvalidArgument     The CPU and meta need none.
+  //   kInvalidArgument     The CPU and meta need none; kInvalid has none.
   //   kFailedPrecondition  No loader is linked: names the missing dependency.
   //   kNotFound            No plugin, and what was searched.
   //   other                As Probe says.
@@ -130,8 +130,9 @@ class DeviceRuntime {
 
   // `device` with an index, which is there: without one it means the calling
   // thread's current device. The CPU and meta stay as they are.
-  //   kOutOfRange  There is no such device; says which there are.
-  //   other        As For says.
+  //   kOutOfRange          There is no such device; says which there are.
+  //   kFailedPrecondition  The device was made from malformed text.
+  //   other                As For says.
   static absl::StatusOr<Device> Resolve(const Device& device);
 
   // MemoryOf a resolved device; HeapAllocator() for the CPU.

@@ -1,7 +1,9 @@
 #include "sherd/core/tensor/device.h"
 
+#include <optional>
 #include <sstream>
 #include <string>
+#include <vector>
 
 #include "absl/container/flat_hash_set.h"
 #include "absl/hash/hash.h"
@@ -60,6 +62,43 @@ TEST(DeviceTest, MalformedTextIsRefusedAndQuoted) {
                          absl::StrCat("Invalid device string: '", text, "'")))
         << text;
   }
+}
+
+TEST(DeviceTest, TextStandsForDevices) {
+  const auto name = [](Device device) { return device.ToString(); };
+  EXPECT_EQ(name("cuda:3"), "cuda:3");
+  EXPECT_EQ(name(std::string("cpu")), "cpu");
+  EXPECT_EQ(name(DeviceType::kCuda), "cuda");
+  const Device device = "cuda:1";
+  EXPECT_EQ(device, Device(DeviceType::kCuda, 1));
+  EXPECT_TRUE(device.status().ok());
+  const std::optional<Device> optional = "meta";
+  EXPECT_TRUE(optional->is_meta());
+}
+
+TEST(DeviceTest, MalformedTextIsKeptForWhoeverTakesTheDevice) {
+  std::vector<std::string> texts = {"", "cuda:foo", "gpu:0", "cuda:0 "};
+  // Also more of them than are kept.
+  for (int i = 0; i < 200; ++i) texts.push_back(absl::StrCat("gpu:", i));
+  for (const std::string& text : texts) {
+    const Device device = text;
+    EXPECT_EQ(device.status().code(), absl::StatusCode::kFailedPrecondition);
+    EXPECT_FALSE(device.is_cpu() || device.is_cuda() || device.is_meta());
+  }
+  const Device foo = "cuda:foo";
+  EXPECT_THAT(foo.status(), StatusIs(absl::StatusCode::kFailedPrecondition,
+                                     "Invalid device string: 'cuda:foo'"));
+  EXPECT_EQ(foo.ToString(), "cuda:foo");
+  EXPECT_EQ(foo, Device("cuda:foo"));
+  EXPECT_NE(foo, Device("gpu:0"));
+}
+
+TEST(DeviceTest, WithoutAnIndexItMayBeAnyOfItsType) {
+  EXPECT_TRUE(SameDevice("cuda", "cuda:1"));
+  EXPECT_TRUE(SameDevice("cpu:0", "cpu"));
+  EXPECT_TRUE(SameDevice("cuda:1", "cuda:1"));
+  EXPECT_FALSE(SameDevice("cuda:0", "cuda:1"));
+  EXPECT_FALSE(SameDevice("cuda", "meta"));
 }
 
 TEST(DeviceTest, KeysOfHashTablesLookAtTypeAndIndex) {

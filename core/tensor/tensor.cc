@@ -211,10 +211,9 @@ absl::StatusOr<Place> PlaceOf(const TensorOptions& options) {
     }
     return Place{(*allocator)->device(), *allocator};
   }
+  SHERD_RETURN_IF_ERROR(options.device.status());
   const Device device = options.allocator->device();
-  if (device.type != options.device.type ||
-      (options.device.index >= 0 && device.index >= 0 &&
-       device.index != options.device.index)) {
+  if (!SameDevice(device, options.device)) {
     return absl::InvalidArgumentError(absl::StrCat(
         "a tensor on ", options.device.ToString(),
         " needs an allocator for that device; '", options.allocator->name(),
@@ -229,8 +228,7 @@ absl::StatusOr<Device> LocateBorrowed(const void* data, const Device& device) {
                          DeviceRuntime::For(device.type));
   SHERD_ASSIGN_OR_RETURN(const std::optional<Device> found,
                          runtime->Locate(data));
-  if (found.has_value() && found->type == device.type &&
-      (device.index < 0 || device.index == found->index)) {
+  if (found.has_value() && SameDevice(*found, device)) {
     return *found;
   }
   return absl::InvalidArgumentError(absl::StrCat(
@@ -352,6 +350,7 @@ absl::StatusOr<Tensor> Tensor::FromBorrowed(
     void* data, absl::Span<const int64_t> sizes, DType dtype,
     std::shared_ptr<const void> keep_alive, const Device& device) {
   SHERD_ASSIGN_OR_RETURN(const int64_t bytes, NumBytes(sizes, dtype));
+  SHERD_RETURN_IF_ERROR(device.status());
   Device place = device;
   if (!device.is_cpu() && !device.is_meta()) {
     if (bytes > 0 && data != nullptr) {

@@ -30,7 +30,7 @@ using internal::NcclComm;
 using internal::NcclConfig;
 using internal::NcclUniqueId;
 
-constexpr Device kGpu = {.type = DeviceType::kCuda, .index = 0};
+constexpr Device kGpu = {DeviceType::kCuda, 0};
 constexpr size_t kBytes = 8;
 // Enough for a quantile of 99.
 constexpr int kGpuGroups = 200;

@@ -24,7 +24,7 @@
 namespace sherd {
 namespace {
 
-constexpr Device kGpu = {.type = DeviceType::kCuda, .index = 0};
+constexpr Device kGpu = {DeviceType::kCuda, 0};
 // Peers that a rank sends to, and shards of the tensor that is moved.
 constexpr int64_t kParts = 4;
 // Of one sample, so that it takes far longer than the host needs to begin and

@@ -52,8 +52,7 @@ absl::StatusOr<std::shared_ptr<ProcessGroup>> RankContext::Group(
   SHERD_ASSIGN_OR_RETURN(const Backend* implementation, Usable(backend));
   if (implementation->info().on_device()) {
     options.device_backend = implementation;
-    options.device = {.type = implementation->info().device_type,
-                      .index = rank_};
+    options.device = {implementation->info().device_type, rank_};
     SHERD_ASSIGN_OR_RETURN(implementation, Usable(kHostPart));
   }
   SHERD_ASSIGN_OR_RETURN(
