@@ -248,6 +248,8 @@ class ProcessGroup : public internal::TypedCollectives<ProcessGroup> {
   // unset if the group has none or this process is no member. Ranks may have
   // devices of different numbers.
   std::optional<Device> device() const;
+  // Entry r is device() of rank r; empty where device() is unset.
+  absl::Span<const Device> devices() const { return devices_; }
   // What carries out operations on device(); null without a device part.
   const BackendInfo* device_backend() const;
   absl::Duration timeout() const { return options_.timeout; }
@@ -712,6 +714,7 @@ class ProcessGroup : public internal::TypedCollectives<ProcessGroup> {
   // guards what follows it.
   std::unique_ptr<DeviceOwner> device_owner_;
   std::shared_ptr<internal::DeviceGroup> device_;
+  std::vector<Device> devices_;
   EvenBlocks device_blocks_;
   // The last call in a batch.
   CollectiveDesc batched_;

@@ -91,23 +91,24 @@ ProcessGroup::DeviceOrigin::~DeviceOrigin() {
 
 std::string ProcessGroup::DeviceFacts::ToString() const {
   return absl::StrCat(static_cast<int>(source), "\n", library_version, "\n",
-                      device_id, "\n", StatusToText(status));
+                      device, "\n", device_id, "\n", StatusToText(status));
 }
 
 ProcessGroup::DeviceFacts ProcessGroup::DeviceFacts::Parse(
     absl::string_view text) {
   DeviceFacts facts;
   const std::vector<absl::string_view> fields =
-      absl::StrSplit(text, absl::MaxSplits('\n', 3));
+      absl::StrSplit(text, absl::MaxSplits('\n', 4));
   int source = 0;
-  if (fields.size() != 4 || !absl::SimpleAtoi(fields[0], &source)) {
+  if (fields.size() != 5 || !absl::SimpleAtoi(fields[0], &source) ||
+      !absl::SimpleAtoi(fields[2], &facts.device)) {
     facts.status = absl::InternalError("told something that nobody can read");
     return facts;
   }
   facts.source = static_cast<Source>(source);
   facts.library_version = std::string(fields[1]);
-  facts.device_id = std::string(fields[2]);
-  facts.status = StatusFromText(fields[3]);
+  facts.device_id = std::string(fields[3]);
+  facts.status = StatusFromText(fields[4]);
   return facts;
 }
 
@@ -143,6 +144,7 @@ ProcessGroup::DeviceFacts ProcessGroup::FindDeviceFacts(
   const absl::StatusOr<DeviceProperties> properties =
       (*runtime)->Properties(resolved->index);
   facts.status = properties.status();
+  facts.device = resolved->index;
   if (properties.ok()) facts.device_id = properties->bus_id;
   return facts;
 }
@@ -213,6 +215,9 @@ absl::Status ProcessGroup::ConnectDevice(Deadline deadline,
       outcomes.ok() ? FirstError(*outcomes) : outcomes.status();
   if (status.ok()) {
     device_ = *std::move(opened);
+    for (const DeviceFacts& one : facts) {
+      devices_.emplace_back(options_.device.type, one.device);
+    }
     return status;
   }
   if (opened.ok()) (*opened)->Close([] { return false; }, deadline);
@@ -334,8 +339,7 @@ absl::Status ProcessGroup::AdmitOnDevice(const CollectiveCall& call,
                    "as \"cpu:auto,cuda:nccl\"");
   }
   const Device& own = options_.device;
-  if (device.type != own.type ||
-      (device.index >= 0 && device.index != own.index)) {
+  if (!SameDevice(device, own)) {
     return invalid("the buffers are on ", device.ToString(),
                    ", expected cpu or ", own.ToString(),
                    ", this rank's device in the group");

@@ -39,6 +39,8 @@ struct ProcessGroup::DeviceFacts {
   absl::Status status;
   Source source = Source::kAnew;
   std::string library_version;
+  // Number of the rank's device.
+  int device = -1;
   // DeviceProperties::bus_id.
   std::string device_id;
 
