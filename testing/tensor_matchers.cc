@@ -297,8 +297,16 @@ std::string Signature(const Tensor& tensor) {
                       " on ", tensor.device().ToString());
 }
 
+bool SameDevice(const Tensor& a, const Tensor& b, CompareDevices devices) {
+  if (devices == CompareDevices::kNotAtAll) {
+    return a.device().is_meta() == b.device().is_meta();
+  }
+  return SameDevice(a.device(), b.device());
+}
+
 // What but the elements differs.
-std::string ExplainProperties(const Tensor& actual, const Tensor& expected) {
+std::string ExplainProperties(const Tensor& actual, const Tensor& expected,
+                              CompareDevices devices) {
   if (actual.defined() != expected.defined()) {
     return absl::StrCat("which is ", Signature(actual), ", expected ",
                         expected.defined() ? "" : "one that is ",
@@ -316,7 +324,7 @@ std::string ExplainProperties(const Tensor& actual, const Tensor& expected) {
   if (actual.sizes() != expected.sizes()) {
     add("shape", FormatDims(actual.sizes()), FormatDims(expected.sizes()));
   }
-  if (!SameDevice(actual.device(), expected.device())) {
+  if (!SameDevice(actual, expected, devices)) {
     add("device", actual.device().ToString(), expected.device().ToString());
   }
   return absl::StrJoin(differences, ", and ");
@@ -373,10 +381,10 @@ namespace internal {
 std::string ExplainDifference(const Tensor& actual, const Tensor& expected,
                               const ElementRule& rule,
                               absl::Span<const int64_t> origin) {
-  std::string properties = ExplainProperties(actual, expected);
+  std::string properties = ExplainProperties(actual, expected, rule.devices);
   if (!properties.empty()) return properties;
   if (actual.numel() == 0 || actual.device().is_meta()) return "";
-  if (!actual.device().is_cpu()) {
+  if (!actual.device().is_cpu() || !expected.device().is_cpu()) {
     const absl::StatusOr<Tensor> a = actual.To(Device());
     const absl::StatusOr<Tensor> e = expected.To(Device());
     if (a.ok() && e.ok()) return ExplainDifference(*a, *e, rule, origin);
@@ -424,16 +432,18 @@ Tolerance DefaultTolerance(DType dtype) {
   }
 }
 
-::testing::Matcher<const Tensor&> TensorEq(absl::StatusOr<Tensor> expected) {
-  return ::testing::MakeMatcher(new TensorMatcher(
-      "TensorEq", std::move(expected), {}, {"equals ", "does not equal "}));
+::testing::Matcher<const Tensor&> TensorEq(absl::StatusOr<Tensor> expected,
+                                           CompareDevices devices) {
+  return ::testing::MakeMatcher(
+      new TensorMatcher("TensorEq", std::move(expected), {.devices = devices},
+                        {"equals ", "does not equal "}));
 }
 
 ::testing::Matcher<const Tensor&> TensorBitwiseEq(
-    absl::StatusOr<Tensor> expected) {
+    absl::StatusOr<Tensor> expected, CompareDevices devices) {
   return ::testing::MakeMatcher(
       new TensorMatcher("TensorBitwiseEq", std::move(expected),
-                        {.bitwise = true, .tolerance = {}},
+                        {.bitwise = true, .devices = devices},
                         {"has the bits of ", "does not have the bits of "}));
 }
 
@@ -444,10 +454,12 @@ Tolerance DefaultTolerance(DType dtype) {
 }
 
 ::testing::Matcher<const Tensor&> TensorNear(absl::StatusOr<Tensor> expected,
-                                             const Tolerance& tolerance) {
+                                             const Tolerance& tolerance,
+                                             CompareDevices devices) {
   const std::string within = internal::FormatTolerance(tolerance);
   return ::testing::MakeMatcher(new TensorMatcher(
-      "TensorNear", std::move(expected), {.tolerance = tolerance},
+      "TensorNear", std::move(expected),
+      {.tolerance = tolerance, .devices = devices},
       {absl::StrCat("is ", within), absl::StrCat("is not ", within)}));
 }
 

@@ -22,8 +22,8 @@ namespace sherd::testing {
 //   EXPECT_THAT(parts, ElementsAre(TensorEq(a), TensorEq(b)));
 //   EXPECT_THAT(parts, Pointwise(TensorEq(), expected_parts));
 //
-// All of them ask for the same dtype, sizes and device; strides may be any. A
-// failure says which of these differ, or
+// All of them ask for the same dtype, sizes and, unless told otherwise, device;
+// strides may be any. A failure says which of these differ, or
 //
 //   which differs in 3 of 24 elements, first at [0, 1, 2]: 1.5, expected 1.25;
 //   largest difference 2 at [1, 0, 0]: 3, expected 1
@@ -41,15 +41,29 @@ namespace sherd::testing {
 // Cost. Nothing is copied. Runs of elements that lie side by side in both
 // tensors are compared as bytes, and one by one only where these differ.
 
+// Whether tensors that match are on one device.
+enum class CompareDevices {
+  kStrictly,
+  // Elements are compared wherever they are. Only what has data has elements:
+  // nothing else matches a meta tensor.
+  kNotAtAll,
+};
+
 // Every element has the value of its counterpart. NaN equals NaN, whatever its
 // bits, as in TestCase.assertEqual of PyTorch, and -0 equals 0. Complex numbers
 // are equal if both parts are.
-::testing::Matcher<const Tensor&> TensorEq(absl::StatusOr<Tensor> expected);
+//
+//   EXPECT_THAT(moved.local_tensor(),
+//               IsOkAndHolds(TensorEq(before, CompareDevices::kNotAtAll)));
+::testing::Matcher<const Tensor&> TensorEq(
+    absl::StatusOr<Tensor> expected,
+    CompareDevices devices = CompareDevices::kStrictly);
 
 // Every element has the bits of its counterpart: of -0, of a NaN, and of a bool
 // that is true, of which there are many.
 ::testing::Matcher<const Tensor&> TensorBitwiseEq(
-    absl::StatusOr<Tensor> expected);
+    absl::StatusOr<Tensor> expected,
+    CompareDevices devices = CompareDevices::kStrictly);
 
 // How far elements may lie apart. What is not said is 0.
 struct Tolerance {
@@ -72,8 +86,9 @@ Tolerance DefaultTolerance(DType dtype);
 // in the plane, others part by part. Integers are compared without rounding,
 // bool by its truth alone.
 ::testing::Matcher<const Tensor&> TensorNear(absl::StatusOr<Tensor> expected);
-::testing::Matcher<const Tensor&> TensorNear(absl::StatusOr<Tensor> expected,
-                                             const Tolerance& tolerance);
+::testing::Matcher<const Tensor&> TensorNear(
+    absl::StatusOr<Tensor> expected, const Tolerance& tolerance,
+    CompareDevices devices = CompareDevices::kStrictly);
 
 // The same for a pair (tensor, expected tensor): for Pointwise.
 MATCHER(TensorEq, negation ? "do not equal" : "equal") {
@@ -92,6 +107,7 @@ struct ElementRule {
   // By their bits; the tolerance is of no interest then.
   bool bitwise = false;
   Tolerance tolerance;
+  CompareDevices devices = CompareDevices::kStrictly;
 };
 
 // "which differs in …" or "whose dtype is …"; empty if the tensors match.
