@@ -24,6 +24,7 @@
 #include "sherd/core/sharding/mesh_sharding_spec.h"
 #include "sherd/core/sharding/partial_tensor.h"
 #include "sherd/core/sharding/placement.h"
+#include "sherd/core/sharding/sharded_comparison.h"
 #include "sherd/core/sharding/sharded_tensor.h"
 #include "sherd/core/sharding/sharding_spec.h"
 #include "sherd/core/tensor/device.h"
@@ -40,12 +41,14 @@ namespace {
 
 using ::sherd::testing::FakeDevice;
 using ::sherd::testing::IsOk;
+using ::sherd::testing::IsOkAndHolds;
 
 constexpr char kFolder[] = "core/sharding/";
 
 // Of other folders than this one's headers.
 [[maybe_unused]] constexpr auto kSplit = &ProcessGroup::Split;
 [[maybe_unused]] constexpr auto kDevice = &ProcessGroup::device;
+[[maybe_unused]] constexpr auto kDevices = &ProcessGroup::devices;
 [[maybe_unused]] constexpr auto kSynchronize = &ProcessGroup::Synchronize;
 [[maybe_unused]] constexpr auto kWait = &Work::Wait;
 [[maybe_unused]] constexpr auto kWaitOnStream = &Work::WaitOnStream;
@@ -180,9 +183,12 @@ absl::Status Devices() {
                                     "rank:2/cuda:2", "rank:3/cuda:3"}));
   SHERD_ASSIGN_OR_RETURN(ShardedTensor st,
                          ShardedTensor::Ones(on_gpus, {10, 20}));
-  // st = st.cpu()
+  // st = st.cpu(); st = st.to(torch.device("cuda", rank))
   SHERD_ASSIGN_OR_RETURN(const ShardedTensor on_cpu, st.Cpu());
+  SHERD_ASSIGN_OR_RETURN(const ShardedTensor back,
+                         on_cpu.To(Device{DeviceType::kCuda, st.rank()}));
   // clang-format on
+  EXPECT_THAT(Equal(back, st), IsOkAndHolds(true));
   EXPECT_EQ(st.device(), (Device{DeviceType::kCuda, st.rank()}));
   EXPECT_EQ(on_cpu.metadata().shards[3].placement, Placement("rank:3/cpu"));
   SHERD_ASSIGN_OR_RETURN(const Tensor whole, on_cpu.AllGather());

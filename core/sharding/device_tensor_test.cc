@@ -1,3 +1,4 @@
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -228,6 +229,27 @@ SHERD_DIST_TEST_F(DeviceTensorTest, ToAnotherDeviceAndBack) {
               StatusIs(absl::StatusCode::kFailedPrecondition, "same metadata"));
   ASSERT_THAT(on_first.ReshardInto(into), IsOk());
   EXPECT_TRUE(HasPattern(into));
+}
+
+SHERD_DIST_TEST_F(DeviceTensorTest, PlacementsSayTheDeviceOfEveryRank) {
+  for (int r = 0; r < world_size(); ++r) {
+    EXPECT_EQ(group().devices()[static_cast<size_t>(r)], DeviceOf(r));
+  }
+  const ShardedTensor expected = Pattern(Chunks(0), {10, 6});
+  const ShardedTensor on_host = Pattern(OnHost(0), {10, 6});
+  for (const absl::StatusOr<ShardedTensor>& moved :
+       {on_host.Cuda(), on_host.To(Own()), on_host.To("cuda")}) {
+    ASSERT_THAT(moved, IsOk());
+    EXPECT_EQ(*moved->spec(), *Chunks(0));
+    EXPECT_THAT(Equal(*moved, expected), IsOkAndHolds(true));
+  }
+  SHERD_ASSERT_OK_AND_ASSIGN(
+      const ShardingSpecPtr anywhere,
+      ChunkShardingSpec::Create(0, PlacementsOnRanks(4, "cuda")));
+  EXPECT_EQ(Pattern(anywhere, {10, 6}).metadata(), expected.metadata());
+  ShardedTensor resharded = Pattern(OnHost(1), {10, 6});
+  ASSERT_THAT(resharded.Reshard(anywhere), IsOk());
+  EXPECT_THAT(Equal(resharded, expected), IsOkAndHolds(true));
 }
 
 SHERD_DIST_TEST_F(DeviceTensorTest, PinnedShardsAreWhatDevicesReach) {

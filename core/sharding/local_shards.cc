@@ -79,6 +79,19 @@ absl::StatusOr<LocalShards> AllocateShards(const ShardedTensorState& state,
   return std::make_shared<const std::vector<Shard>>(std::move(shards));
 }
 
+LocalShards Relabel(const ShardedTensorState& state, const LocalShards& given) {
+  std::vector<Shard> shards = *given;
+  bool changes = false;
+  for (size_t i = 0; i < shards.size(); ++i) {
+    const ShardMetadata& label =
+        state.metadata.shards[static_cast<size_t>(state.local_indices[i])];
+    changes = changes || shards[i].metadata != label;
+    shards[i].metadata = label;
+  }
+  if (!changes) return given;
+  return std::make_shared<const std::vector<Shard>>(std::move(shards));
+}
+
 absl::Status CheckHasData(const Tensor& tensor, absl::string_view what) {
   if (HasData(tensor)) return absl::OkStatus();
   return absl::FailedPreconditionError(

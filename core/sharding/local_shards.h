@@ -39,6 +39,10 @@ absl::StatusOr<Tensor> AllocateShard(const ProcessGroup* group,
 absl::StatusOr<LocalShards> AllocateShards(const ShardedTensorState& state,
                                            Allocator* allocator);
 
+// The tensors of `shards`, which are as many as the local indices of `state`,
+// with its metadata.
+LocalShards Relabel(const ShardedTensorState& state, const LocalShards& shards);
+
 //   kFailedPrecondition  "… is on meta, expected one in host memory or on a
 //                        device".
 absl::Status CheckHasData(const Tensor& tensor, absl::string_view what);

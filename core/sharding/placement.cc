@@ -88,6 +88,12 @@ Placement Placement::OnDevice(Device device) {
   return placement;
 }
 
+Placement Placement::OnSameOwner(Device device) const {
+  Placement placement = *this;
+  placement.device_ = device;
+  return placement;
+}
+
 Placement Placement::FromText(absl::string_view text) {
   absl::StatusOr<Placement> parsed = Parse(text);
   if (parsed.ok()) return *std::move(parsed);
@@ -98,6 +104,7 @@ Placement Placement::FromText(absl::string_view text) {
 }
 
 absl::Status Placement::status() const {
+  SHERD_RETURN_IF_ERROR(device_.status());
   if (kind_ != Kind::kMalformed) return absl::OkStatus();
   return Parse(text_).status();
 }
@@ -130,20 +137,23 @@ std::ostream& operator<<(std::ostream& out, const Placement& placement) {
   return out << placement.ToString();
 }
 
-std::vector<Placement> PlacementsOnRanks(int count, Device device) {
-  std::vector<Placement> placements;
-  placements.reserve(std::max(count, 0));
-  for (int rank = 0; rank < count; ++rank) {
-    placements.push_back(Placement::OnRank(rank, device));
-  }
-  return placements;
+bool SamePlace(const Placement& a, const Placement& b) {
+  return SameDevice(a.device(), b.device()) && a.OnSameOwner(b.device()) == b;
 }
 
-std::vector<Placement> PlacementsOn(absl::Span<const int> ranks,
-                                    Device device) {
+std::vector<Placement> PlacementsOnRanks(int count, Device device,
+                                         int devices_per_host) {
+  return PlacementsOn(AllRanks(count), device, devices_per_host);
+}
+
+std::vector<Placement> PlacementsOn(absl::Span<const int> ranks, Device device,
+                                    int devices_per_host) {
   std::vector<Placement> placements;
   placements.reserve(ranks.size());
   for (const int rank : ranks) {
+    if (devices_per_host > 0 && device.type != DeviceType::kInvalid) {
+      device.index = rank % devices_per_host;
+    }
     placements.push_back(Placement::OnRank(rank, device));
   }
   return placements;

@@ -54,13 +54,16 @@ class Placement {
   static Placement OnWorker(std::string name, Device device = {});
   static Placement OnDevice(Device device);
 
-  // OK, or what is wrong with the text that this was made from.
+  // OK, or what is wrong with the text that this, or its device, was made from.
   absl::Status status() const;
 
   // The owner, if it is given by rank, and if it is given by name.
   std::optional<int> rank() const;
   std::optional<std::string> worker_name() const;
   Device device() const { return device_; }
+
+  // The same owner on another device.
+  Placement OnSameOwner(Device device) const;
 
   // What Parse reads, always with the device: "rank:0/cpu", "trainer/cuda:1",
   // "cuda:0".
@@ -88,12 +91,20 @@ class Placement {
 
 std::ostream& operator<<(std::ostream& out, const Placement& placement);
 
-// "rank:0/…" to "rank:`count - 1`/…".
-std::vector<Placement> PlacementsOnRanks(int count, Device device = {});
+// Whether both have one owner and, as far as indices say, one device.
+bool SamePlace(const Placement& a, const Placement& b);
 
-// "rank:N/…" for every N of `ranks`, none of which is negative.
+// "rank:0/…" to "rank:`count - 1`/…". If `devices_per_host` is not 0, each rank
+// has a device of its own: rank N that of the index N modulo devices_per_host.
+//
+//     PlacementsOnRanks(4, "cuda", 4)  // "rank:0/cuda:0" to "rank:3/cuda:3"
+std::vector<Placement> PlacementsOnRanks(int count, Device device = {},
+                                         int devices_per_host = 0);
+
+// The same for every N of `ranks`, none of which is negative.
 std::vector<Placement> PlacementsOn(absl::Span<const int> ranks,
-                                    Device device = {});
+                                    Device device = {},
+                                    int devices_per_host = 0);
 
 // 0 to `world_size - 1`: the world ranks of a group of all ranks.
 std::vector<int> AllRanks(int world_size);
@@ -124,10 +135,10 @@ class RankResolver {
   //   kInvalidArgument     "remote device is None" for no placement; "Global
   //                        rank N does not exist in input process group", with
   //                        the ranks of the group; "Invalid worker name"; a
-  //                        device without an owner; malformed text.
+  //                        device without an owner; Placement::Parse.
   //   kFailedPrecondition  A worker's name, and no workers are given: "RPC
   //                        framework needs to be initialized for using worker
-  //                        names".
+  //                        names". Or the device is malformed or unknown.
   absl::StatusOr<int> Resolve(const std::optional<Placement>& placement) const;
 
  private:

@@ -141,6 +141,27 @@ TEST(PlacementTest, EqualityAndHashLookAtOwnerAndDevice) {
   EXPECT_FALSE(set.contains(Placement::OnRank(2)));
 }
 
+TEST(PlacementTest, AMalformedDeviceIsReportedByWhatTakesThePlacement) {
+  for (const Placement& placement :
+       {Placement::OnRank(0, "cuda:x"), Placement::OnWorker("a", "cuda:x"),
+        Placement::OnDevice("cuda:x"), PlacementsOnRanks(2, "cuda:x", 2)[1],
+        Placement("rank:1").OnSameOwner("cuda:x")}) {
+    EXPECT_THAT(placement.status(),
+                StatusIs(kRuntime, "Invalid device string: 'cuda:x'"));
+    EXPECT_THAT(ResolveRank(placement, AllRanks(4)),
+                StatusIs(kRuntime, "Invalid device string: 'cuda:x'"));
+  }
+}
+
+TEST(PlacementTest, PlacesAreTheSameAsFarAsIndicesSay) {
+  EXPECT_TRUE(SamePlace("rank:0/cuda", "rank:0/cuda:1"));
+  EXPECT_TRUE(SamePlace("a/cuda:1", "a/cuda"));
+  EXPECT_TRUE(SamePlace("rank:0", "rank:0/cpu"));
+  EXPECT_FALSE(SamePlace("rank:0/cuda:0", "rank:0/cuda:1"));
+  EXPECT_FALSE(SamePlace("rank:0/cuda", "rank:1/cuda"));
+  EXPECT_FALSE(SamePlace("rank:0/cuda", "rank:0/cpu"));
+}
+
 TEST(PlacementTest, ListsRanksInOrder) {
   EXPECT_THAT(PlacementsOnRanks(3),
               ElementsAre(Placement("rank:0/cpu"), Placement("rank:1/cpu"),
@@ -148,6 +169,14 @@ TEST(PlacementTest, ListsRanksInOrder) {
   EXPECT_THAT(PlacementsOnRanks(1, Cuda(1)),
               ElementsAre(Placement("rank:0/cuda:1")));
   EXPECT_THAT(PlacementsOnRanks(0), ElementsAre());
+  EXPECT_THAT(PlacementsOnRanks(2, "cuda"),
+              ElementsAre(Placement("rank:0/cuda"), Placement("rank:1/cuda")));
+  // Two devices on each host.
+  EXPECT_THAT(PlacementsOnRanks(3, "cuda", 2),
+              ElementsAre(Placement("rank:0/cuda:0"), "rank:1/cuda:1",
+                          "rank:2/cuda:0"));
+  EXPECT_THAT(PlacementsOn({5, 2}, "cuda", 4),
+              ElementsAre(Placement("rank:5/cuda:1"), "rank:2/cuda:2"));
 }
 
 TEST(PlacementTest, ResolvesRanksAgainstTheGroup) {

@@ -13,6 +13,7 @@ namespace {
 
 // Whether there is memory of `device`, given or not.
 absl::Status CheckMemoryOf(const Device& device, Allocator* allocator) {
+  SHERD_RETURN_IF_ERROR(device.status());
   if (device.is_cpu() || device.is_meta()) return absl::OkStatus();
   absl::string_view reason = "the allocator is for another one";
   absl::StatusOr<DeviceRuntime*> runtime(nullptr);

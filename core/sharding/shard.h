@@ -53,7 +53,8 @@ Allocator* PinnedMemory();
 // memory of the device. Sizes may be 0.
 //   kInvalidArgument     From CheckShardedProperties; the sizes are negative or
 //                        overflow.
-//   kFailedPrecondition  From CheckPinnable.
+//   kFailedPrecondition  From CheckPinnable; the device was made from malformed
+//                        text.
 //   kUnimplemented       Nothing drives such devices, and no allocator for them
 //                        was given: says what was tried.
 //   kOutOfRange          There is no device of that number.

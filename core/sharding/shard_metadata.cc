@@ -46,6 +46,12 @@ std::ostream& operator<<(std::ostream& out, const ShardMetadata& shard) {
   return out << shard.ToString();
 }
 
+bool SameShard(const ShardMetadata& a, const ShardMetadata& b) {
+  return a == b ||
+         (a.offsets == b.offsets && a.sizes == b.sizes && a.placement &&
+          b.placement && SamePlace(*a.placement, *b.placement));
+}
+
 std::string ShardedTensorMetadata::ToString() const {
   const auto format = [](std::string* out, const ShardMetadata& shard) {
     absl::StrAppend(out, shard.ToString());

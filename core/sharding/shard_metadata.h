@@ -56,6 +56,9 @@ struct ShardMetadata {
 
 std::ostream& operator<<(std::ostream& out, const ShardMetadata& shard);
 
+// Whether the boxes are equal and the placements, too, by SamePlace.
+bool SameShard(const ShardMetadata& a, const ShardMetadata& b);
+
 // All shards of a tensor, of all ranks.
 struct ShardedTensorMetadata {
   std::vector<ShardMetadata> shards;

@@ -17,6 +17,7 @@
 #include "sherd/core/sharding/local_shards.h"
 #include "sherd/core/sharding/sharded_tensor_access.h"
 #include "sherd/core/sharding/sharded_tensor_like.h"
+#include "sherd/core/sharding/sharded_tensor_state.h"
 #include "sherd/core/tensor/tensor.h"
 
 namespace sherd {
@@ -79,12 +80,18 @@ absl::StatusOr<bool> TensorsMatch(const Tensor& a, const Tensor& b,
 }
 
 absl::StatusOr<bool> LocalShardsMatch(const ShardedTensor& a,
-                                      const ShardedTensor& b, Match match) {
+                                      const ShardedTensor& b,
+                                      CompareLayouts layouts, Match match) {
   if (a.local_shards().size() != b.local_shards().size()) return false;
   for (size_t i = 0; i < a.local_shards().size(); ++i) {
-    SHERD_ASSIGN_OR_RETURN(const bool same,
-                           TensorsMatch(a.local_shards()[i].tensor,
-                                        b.local_shards()[i].tensor, match));
+    const Tensor& x = a.local_shards()[i].tensor;
+    const Tensor& y = b.local_shards()[i].tensor;
+    // Their placements may not have said which.
+    if (layouts == CompareLayouts::kStrictly &&
+        !SameDevice(x.device(), y.device())) {
+      return false;
+    }
+    SHERD_ASSIGN_OR_RETURN(const bool same, TensorsMatch(x, y, match));
     if (!same) return false;
   }
   return true;
@@ -94,14 +101,14 @@ absl::StatusOr<bool> LocalShardsMatch(const ShardedTensor& a,
 bool CanBeEqual(const ShardedTensor& a, const ShardedTensor& b,
                 CompareLayouts layouts) {
   if (layouts == CompareLayouts::kStrictly) {
-    return &a.metadata() == &b.metadata() || a.metadata() == b.metadata();
+    return a.metadata().properties == b.metadata().properties &&
+           internal::SameLayout(a.metadata(), b.metadata());
   }
   return a.size() == b.size() && a.dtype() == b.dtype();
 }
 
 bool NeedsMove(const ShardedTensor& a, const ShardedTensor& b) {
-  return &a.metadata() != &b.metadata() &&
-         a.metadata().shards != b.metadata().shards;
+  return !internal::SameLayout(a.metadata(), b.metadata());
 }
 
 uint64_t FingerprintOf(const ShardedTensor& tensor) {
@@ -144,7 +151,8 @@ absl::StatusOr<bool> CompareInGroup(const ShardedTensor& a,
   const bool moves = possible && NeedsMove(a, b);
   bool equal = false;
   if (possible && !moves) {
-    const absl::StatusOr<bool> same = LocalShardsMatch(a, b, match);
+    const absl::StatusOr<bool> same =
+        LocalShardsMatch(a, b, call.layouts, match);
     status.Update(same.status());
     equal = same.ok() && *same;
   }
@@ -156,7 +164,8 @@ absl::StatusOr<bool> CompareInGroup(const ShardedTensor& a,
   if (!moves) return differences == 0;
   SHERD_ASSIGN_OR_RETURN(const ShardedTensor aligned,
                          Aligned(a, b, group, call));
-  const absl::StatusOr<bool> same = LocalShardsMatch(a, aligned, match);
+  const absl::StatusOr<bool> same =
+      LocalShardsMatch(a, aligned, call.layouts, match);
   SHERD_ASSIGN_OR_RETURN(
       differences, AgreeOnMaximum(group, call.name, same.status(), {},
                                   same.ok() && *same ? 0 : 1, call.options));
@@ -180,7 +189,7 @@ absl::StatusOr<bool> Compare(const ShardedTensor& a, const ShardedTensor& b,
         ": tensors without a group and with different layouts cannot be "
         "compared"));
   }
-  return LocalShardsMatch(a, b, match);
+  return LocalShardsMatch(a, b, call.layouts, match);
 }
 
 absl::Status CheckTolerance(absl::string_view name, double tolerance) {

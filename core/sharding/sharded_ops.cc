@@ -7,6 +7,7 @@
 #include "sherd/core/base/status_macros.h"
 #include "sherd/core/sharding/local_shards.h"
 #include "sherd/core/sharding/sharded_tensor_like.h"
+#include "sherd/core/sharding/sharded_tensor_state.h"
 #include "sherd/core/tensor/shape.h"
 
 namespace sherd {
@@ -38,8 +39,7 @@ absl::Status CheckOperands(BinaryOp op, const ShardedTensor& a,
         Name(op), ": the operands have the sizes ", FormatDims(a.size()),
         " and ", FormatDims(b.size()), "; there is no broadcasting"));
   }
-  const bool same_state = &a.metadata() == &b.metadata();
-  if ((same_state || a.metadata().shards == b.metadata().shards) &&
+  if (internal::SameLayout(a.metadata(), b.metadata()) &&
       a.local_shard_indices() == b.local_shard_indices()) {
     return absl::OkStatus();
   }

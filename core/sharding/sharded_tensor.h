@@ -62,7 +62,9 @@ inline constexpr int64_t kUnknownSize = -1;
 // What To changes; what is not said stays.
 struct ToOptions {
   std::optional<DType> dtype = std::nullopt;
-  // Of all shards.
+  // Of this rank's shards. Ranks pass one type, and each an index of its own;
+  // without an index shards on devices of that type stay, and others go to the
+  // allocator's device, the rank's in the group, or else the current one.
   std::optional<Device> device = std::nullopt;
   // Null: the tensor's. Another group must hold the owners of all shards.
   std::shared_ptr<ProcessGroup> group = nullptr;
@@ -109,9 +111,14 @@ struct ToOptions {
 // local shards; collectives are kFailedPrecondition, as the group's are.
 //
 // Devices. Shards may be in host memory and on devices, also of one tensor; a
-// rank may use several. "cuda" without an index is the current device of the
-// thread that creates the shard. Without a device plugin, or an allocator for
-// the device, they are kUnimplemented; shards on `meta` have no data.
+// rank may use several. "cuda" without an index is the owner's device in the
+// group (ProcessGroup::devices) and is stored with its index. In a group
+// without a device part it is the current device of the thread that creates the
+// shard: To and FromLocalShards, where the ranks tell each other, store its
+// index; what is not collective leaves it out, and then it counts as that of
+// any device that it is compared with, but for the tensors themselves. Without
+// a device plugin, or an allocator for the device, they are kUnimplemented;
+// shards on `meta` have no data.
 //
 // Completion. What creates, fills or moves shards on a device queues that on
 // the calling thread's current stream of the device (device_stream.h) and
@@ -429,7 +436,9 @@ class ShardedTensor {
   // group. Shards that stay as they are, are shared; see ToOptions::copy.
   //   kInvalidArgument     "Global rank N does not exist in input process
   //                        group"; without a group, the shards here are not
-  //                        those of this rank in the new one.
+  //                        those of this rank in the new one; ranks pass
+  //                        different types of devices, dtypes or groups.
+  //   kFailedPrecondition  The device was made from malformed text.
   //   kUnimplemented       "Cannot copy out of meta tensor; no data!"; nothing
   //                        drives that device.
   //   kOutOfRange          There is no device of that number.
@@ -440,8 +449,9 @@ class ShardedTensor {
   // another; after a failure that poisoned it, FromLocalShardsAndMetadata puts
   // the shards that are left into a new group.
   //
-  // Layout. Boxes and their order stay; placements get the device, and the spec
-  // too (ShardingSpec::WithPlacements). What leaves the CPU is not pinned.
+  // Layout. Boxes and their order stay; placements get the device that their
+  // owner chose, with its index, and the spec too (WithPlacements). What leaves
+  // the CPU is not pinned.
   absl::StatusOr<ShardedTensor> To(const ToOptions& options) const;
   absl::StatusOr<ShardedTensor> To(DType dtype) const {
     return To(ToOptions{.dtype = dtype});

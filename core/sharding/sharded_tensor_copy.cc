@@ -1,6 +1,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -13,6 +14,8 @@
 #include "sherd/core/sharding/sharded_tensor_access.h"
 #include "sherd/core/sharding/sharded_tensor_state.h"
 #include "sherd/core/sharding/sharding_spec.h"
+#include "sherd/core/tensor/device.h"
+#include "sherd/core/tensor/device_runtime.h"
 #include "sherd/core/tensor/element_cast.h"
 #include "sherd/core/tensor/shape.h"
 
@@ -55,11 +58,15 @@ absl::Status Convert(const Tensor& src, Tensor& dst) {
   return absl::OkStatus();
 }
 
-// A copy of `src` as the shard that `target` says.
+// A copy of `src` as the shard that `target` says, where it is unless `target`
+// says another device.
 absl::StatusOr<Tensor> ConvertShard(const ShardedTensorState& state,
-                                    const Shard& src,
-                                    const ShardMetadata& target,
+                                    const Shard& src, ShardMetadata target,
                                     Allocator* allocator) {
+  if (target.placement &&
+      SameDevice(target.placement->device(), src.tensor.device())) {
+    target.placement = target.placement->OnSameOwner(src.tensor.device());
+  }
   SHERD_ASSIGN_OR_RETURN(
       Tensor result,
       internal::AllocateShard(state.group.get(), target,
@@ -105,21 +112,63 @@ bool IsOn(const Placement& placement, const Device& device) {
          (device.index < 0 || own.index >= 0 || own.is_cpu() || own.is_meta());
 }
 
-// Where a shard on `placement` is once it went to `device`.
-Placement OnDevice(const Placement& placement, const Device& device) {
-  if (IsOn(placement, device)) return placement;
-  if (const auto rank = placement.rank()) {
-    return Placement::OnRank(*rank, device);
+// The index of the device that one rank's shards go to, as ranks tell it.
+struct DeviceChoice {
+  // As the caller says; -1: shards on devices of that type stay.
+  int32_t asked = -1;
+  // Of all others; -1 if there is none.
+  int32_t own = -1;
+
+  friend bool operator==(const DeviceChoice&, const DeviceChoice&) = default;
+};
+
+// This rank's. What is wrong with the device is found where memory is needed.
+DeviceChoice ChooseDevice(const ProcessGroup* group, const ToOptions& options) {
+  const Device device = options.device.value_or(Device());
+  if (device.is_cpu() || device.is_meta()) return {};
+  if (device.index >= 0) return {device.index, device.index};
+  const Device memory =
+      options.allocator == nullptr ? Device() : options.allocator->device();
+  if (memory.type == device.type && memory.index >= 0) {
+    return {.own = memory.index};
   }
-  if (const auto name = placement.worker_name()) {
-    return Placement::OnWorker(*name, device);
+  if (group != nullptr) {
+    const Device own = internal::ResolveDevice(*group, group->rank(), device);
+    if (own.index >= 0) return {.own = own.index};
   }
-  return Placement::OnDevice(device);
+  const absl::StatusOr<Device> current = DeviceRuntime::Resolve(device);
+  return {.own = current.ok() ? current->index : -1};
 }
+
+// Where the shards of a tensor go: by the choices of the ranks of `group`, or,
+// if it is null, by that of this process, which is the only one.
+class Destinations {
+ public:
+  Destinations(const ProcessGroup* group, const RemoteAccess* workers,
+               DeviceType type, std::vector<DeviceChoice> choices)
+      : type_(type), choices_(std::move(choices)) {
+    if (group != nullptr)
+      resolver_.emplace(internal::ResolverFor(*group, workers));
+  }
+
+  Placement Of(const Placement& placement) const {
+    const int rank = resolver_ ? resolver_->Resolve(placement).value_or(-1) : 0;
+    if (rank < 0) return placement.OnSameOwner(type_);
+    const DeviceChoice& choice = choices_[static_cast<size_t>(rank)];
+    if (IsOn(placement, {type_, choice.asked})) return placement;
+    return placement.OnSameOwner({type_, choice.own});
+  }
+
+ private:
+  const DeviceType type_;
+  const std::vector<DeviceChoice> choices_;
+  std::optional<RankResolver> resolver_;
+};
 
 // Metadata, spec and group of the result of To.
 absl::StatusOr<internal::ShardedTensorStatePtr> ConvertState(
-    const ShardedTensorState& state, const ToOptions& options) {
+    const ShardedTensorState& state, const ToOptions& options,
+    const Destinations& destinations) {
   ShardedTensorMetadata metadata = state.metadata;
   metadata.properties.dtype = options.dtype.value_or(metadata.properties.dtype);
   SHERD_RETURN_IF_ERROR(
@@ -127,14 +176,14 @@ absl::StatusOr<internal::ShardedTensorStatePtr> ConvertState(
   ShardingSpecPtr spec = state.spec;
   if (options.device) {
     if (!options.device->is_cpu()) metadata.properties.pin_memory = false;
+    const auto replace = [&](const Placement& placement) {
+      return destinations.Of(placement);
+    };
     for (ShardMetadata& shard : metadata.shards) {
-      if (!shard.placement) continue;
-      shard.placement = OnDevice(*shard.placement, *options.device);
+      if (shard.placement) shard.placement = replace(*shard.placement);
     }
     if (metadata.shards != state.metadata.shards) {
-      spec = state.spec->WithPlacements([&](const Placement& placement) {
-        return OnDevice(placement, *options.device);
-      });
+      spec = state.spec->WithPlacements(replace);
       if (spec == nullptr) {
         SHERD_ASSIGN_OR_RETURN(
             spec, InferShardingSpec(metadata.shards, Replicas::kAllowed));
@@ -153,28 +202,19 @@ absl::StatusOr<internal::ShardedTensorStatePtr> ConvertState(
                                state.workers, state.view_offsets);
 }
 
-bool ChangesNothing(const ShardedTensorState& state, const ToOptions& options) {
-  if (options.copy) return false;
-  if (options.dtype && *options.dtype != state.metadata.properties.dtype) {
-    return false;
-  }
-  if (options.group != nullptr && options.group != state.group) return false;
-  if (!options.device) return true;
-  for (const ShardMetadata& shard : state.metadata.shards) {
-    if (shard.placement && !IsOn(*shard.placement, *options.device)) {
-      return false;
-    }
-  }
-  return true;
-}
-
+// The result of To for this rank, whose shards are all that it has to know.
 absl::StatusOr<ShardedTensor> ConvertHere(const ShardedTensor& tensor,
-                                          const ToOptions& options) {
+                                          const ToOptions& options,
+                                          const Destinations& destinations) {
+  if (options.device) SHERD_RETURN_IF_ERROR(options.device->status());
   const ShardedTensorState& state =
       *internal::ShardedTensorAccess::StateOf(tensor);
-  if (ChangesNothing(state, options)) return tensor;
   SHERD_ASSIGN_OR_RETURN(internal::ShardedTensorStatePtr changed,
-                         ConvertState(state, options));
+                         ConvertState(state, options, destinations));
+  if (!options.copy && changed->group == state.group &&
+      changed->metadata == state.metadata) {
+    return tensor;
+  }
   if (changed->local_indices != state.local_indices) {
     return absl::InvalidArgumentError(absl::StrCat(
         "this process has ", state.local_indices.size(),
@@ -189,6 +229,32 @@ absl::StatusOr<ShardedTensor> ConvertHere(const ShardedTensor& tensor,
                                              std::move(shards));
 }
 
+// What all ranks pass alike: each has a device of its own.
+uint64_t FingerprintOfCall(const ShardedTensor& tensor,
+                           const ToOptions& options) {
+  const bool other_group =
+      options.group != nullptr && options.group != tensor.group();
+  return Fingerprint()
+      .Add(static_cast<int64_t>(tensor.fingerprint()))
+      .Add(static_cast<int64_t>(options.dtype.value_or(tensor.dtype())))
+      .Add(options.device ? static_cast<int64_t>(options.device->type) : -1)
+      .Add(other_group ? options.group->name() : "")
+      .Add(options.copy ? 1 : 0)
+      .value();
+}
+
+std::string DescribeCall(const ShardedTensor& tensor,
+                         const ToOptions& options) {
+  const bool other_group =
+      options.group != nullptr && options.group != tensor.group();
+  return absl::StrCat(
+      internal::DescribeForAgreement("tensor", tensor), "to the dtype ",
+      Name(options.dtype.value_or(tensor.dtype())), "\nto ",
+      options.device ? Name(options.device->type) : "no other device",
+      "\nto the group '", other_group ? options.group->name() : "of the tensor",
+      "'\ncopy ", options.copy ? "true" : "false", "\n");
+}
+
 }  // namespace
 
 absl::StatusOr<ShardedTensor> ShardedTensor::To(
@@ -197,20 +263,32 @@ absl::StatusOr<ShardedTensor> ShardedTensor::To(
   const std::shared_ptr<ProcessGroup>& runs_on =
       group() == nullptr ? options.group : group();
   SHERD_RETURN_IF_ERROR(CheckMemberOf(runs_on, "to"));
-  absl::StatusOr<ShardedTensor> result = ConvertHere(*this, options);
-  Fingerprint call;
-  call.Add(static_cast<int64_t>(fingerprint())).Add(options.copy ? 1 : 0);
-  if (result.ok()) call.Add(static_cast<int64_t>(result->fingerprint()));
-  SHERD_RETURN_IF_ERROR(
-      AgreeOn(runs_on, "to", result.status(),
-              {call.value(), [&] {
-                 return absl::StrCat(
-                     internal::DescribeForAgreement("tensor", *this), "copy ",
-                     options.copy ? "true" : "false", "\n",
-                     internal::DescribeForAgreement(
-                         "result", result.ok() ? *result : ShardedTensor()));
-               }}));
-  return result;
+  const DeviceChoice own = ChooseDevice(
+      options.group == nullptr ? group().get() : options.group.get(), options);
+  const auto destinations = [&](std::vector<DeviceChoice> choices) {
+    return Destinations(runs_on.get(), state().workers.get(),
+                        options.device.value_or(Device()).type,
+                        std::move(choices));
+  };
+  const size_t ranks =
+      runs_on == nullptr ? 1 : static_cast<size_t>(runs_on->size());
+  // As if all ranks had chosen alike.
+  const std::vector<DeviceChoice> alike(ranks, own);
+  absl::StatusOr<ShardedTensor> result =
+      ConvertHere(*this, options, destinations(alike));
+  if (runs_on == nullptr) return result;
+  SHERD_ASSIGN_OR_RETURN(
+      std::vector<DeviceChoice> choices,
+      AgreeAndTell(*runs_on, "to", result.status(),
+                   {FingerprintOfCall(*this, options),
+                    [&] { return DescribeCall(*this, options); }},
+                   own));
+  if (choices == alike) return result;
+  SHERD_ASSIGN_OR_RETURN(
+      std::shared_ptr<const State> state,
+      ConvertState(this->state(), options, destinations(std::move(choices))));
+  LocalShards shards = internal::Relabel(*state, result->local_shards_);
+  return ShardedTensor(std::move(state), std::move(shards));
 }
 
 absl::StatusOr<ShardedTensor> ShardedTensor::Clone(Allocator* allocator) const {
@@ -237,7 +315,7 @@ absl::Status ShardedTensor::CopyFrom(const ShardedTensor& src) {
       return absl::InvalidArgumentError(
           "source and destination are spread over different groups");
     }
-    if (!internal::SameLayout(state(), src.state()) ||
+    if (!internal::SameLayout(metadata(), src.metadata()) ||
         state().local_indices != src.state().local_indices) {
       return absl::FailedPreconditionError(absl::StrCat(
           "inplace copy can only happen between two ShardedTensor with same "

@@ -220,26 +220,66 @@ absl::Status Recalculate(ShardedTensorMetadata& merged) {
 
 // Attaching
 
+// Entries of a list of shards by their boxes.
+class ShardFinder {
+ public:
+  template <typename List, typename GetMetadata>
+  ShardFinder(const List& list, GetMetadata metadata_of) {
+    for (size_t i = list.size(); i-- > 0;) {
+      const ShardMetadata& metadata = metadata_of(list[i]);
+      entries_[Box(metadata.offsets, metadata.sizes)].push_back(
+          {i, metadata.placement});
+    }
+  }
+
+  // The first entry that has not been taken, with the box of `wanted` and, as
+  // far as the indices of devices say, its place.
+  std::optional<size_t> Take(const ShardMetadata& wanted) {
+    const auto found = entries_.find(Box(wanted.offsets, wanted.sizes));
+    if (found == entries_.end()) return std::nullopt;
+    std::vector<Entry>& list = found->second;
+    const auto entry =
+        std::find_if(list.rbegin(), list.rend(), [&](const Entry& one) {
+          return one.placement == wanted.placement ||
+                 (one.placement && wanted.placement &&
+                  SamePlace(*one.placement, *wanted.placement));
+        });
+    if (entry == list.rend()) return std::nullopt;
+    const size_t position = entry->position;
+    list.erase(std::next(entry).base());
+    return position;
+  }
+
+ private:
+  using Box = std::pair<Dims, Dims>;
+  struct Entry {
+    size_t position;
+    std::optional<Placement> placement;
+  };
+
+  absl::flat_hash_map<Box, std::vector<Entry>> entries_;
+};
+
 // The shards in the order of the local indices of `state`, with its metadata.
 absl::StatusOr<LocalShards> Attach(const internal::ShardedTensorState& state,
                                    std::vector<Shard> given) {
-  absl::flat_hash_map<ShardMetadata, std::vector<size_t>> places;
-  for (size_t i = given.size(); i-- > 0;) {
-    places[given[i].metadata].push_back(i);
-  }
+  ShardFinder finder(given, [](const Shard& shard) -> const ShardMetadata& {
+    return shard.metadata;
+  });
   std::vector<Shard> shards;
   shards.reserve(given.size());
   for (const int index : state.local_indices) {
     const ShardMetadata& wanted =
         state.metadata.shards[static_cast<size_t>(index)];
-    const auto place = places.find(wanted);
-    if (place == places.end() || place->second.empty()) {
+    const std::optional<size_t> place = finder.Take(wanted);
+    if (!place) {
       return absl::InvalidArgumentError(absl::StrCat(
           "this rank should have ", wanted.ToString(), " by ",
           state.spec->ToString(), ", which is none of its local shards"));
     }
-    shards.push_back(std::move(given[place->second.back()]));
-    place->second.pop_back();
+    Shard shard = {std::move(given[*place].tensor), wanted};
+    SHERD_RETURN_IF_ERROR(shard.Validate());
+    shards.push_back(std::move(shard));
   }
   if (shards.size() != given.size()) {
     return absl::InvalidArgumentError(
@@ -323,6 +363,11 @@ absl::StatusOr<ShardedTensor> ShardedTensor::FromLocalShards(
   SHERD_RETURN_IF_ERROR(
       Agree(*group, kOperation,
             CheckLocalShards(*group, local_shards, options, own.properties)));
+  for (size_t i = 0; i < local_shards.size(); ++i) {
+    std::optional<Placement>& placement = own.shards[i].placement;
+    if (placement->device().index >= 0) continue;
+    placement = placement->OnSameOwner(local_shards[i].tensor.device());
+  }
   SHERD_ASSIGN_OR_RETURN(
       const std::vector<std::string> encoded,
       InOperation(kOperation,
@@ -456,15 +501,14 @@ absl::StatusOr<ShardedTensor> ShardedTensor::WithoutGroup(
       ValidateCover(metadata.shards, metadata.size, Replicas::kAllowed));
   SHERD_RETURN_IF_ERROR(
       NumBytes(metadata.size, metadata.properties.dtype).status());
-  absl::flat_hash_map<ShardMetadata, std::vector<int>> places;
-  for (size_t i = built.shards.size(); i-- > 0;) {
-    places[built.shards[i]].push_back(static_cast<int>(i));
-  }
+  ShardFinder finder(
+      built.shards,
+      [](const ShardMetadata& shard) -> const ShardMetadata& { return shard; });
   std::vector<std::pair<int, size_t>> order;
   for (size_t i = 0; i < given.size(); ++i) {
     const Shard& shard = given[i];
-    const auto place = places.find(shard.metadata);
-    if (place == places.end() || place->second.empty()) {
+    const std::optional<size_t> place = finder.Take(shard.metadata);
+    if (!place) {
       return absl::InvalidArgumentError(absl::StrCat(
           shard.metadata.ToString(), " is not in the metadata that ",
           rule->ToString(), " builds"));
@@ -479,15 +523,15 @@ absl::StatusOr<ShardedTensor> ShardedTensor::WithoutGroup(
                        FormatDims(shard.metadata.sizes), " and ",
                        Name(metadata.properties.dtype)));
     }
-    order.emplace_back(place->second.back(), i);
-    place->second.pop_back();
+    order.emplace_back(static_cast<int>(*place), i);
   }
   std::sort(order.begin(), order.end());
   std::vector<int> indices;
   std::vector<Shard> shards;
   for (const auto& [index, i] : order) {
     indices.push_back(index);
-    shards.push_back(std::move(given[i]));
+    shards.push_back(
+        {std::move(given[i].tensor), built.shards[static_cast<size_t>(index)]});
   }
   return ShardedTensor(
       internal::MakeStateWithoutGroup(rule, std::move(built),

@@ -224,8 +224,9 @@ absl::Status ShardedTensor::Reshard(const ShardingSpecPtr& target,
         std::shared_ptr<const State> state,
         internal::MakeState(state_->group, target, size(),
                             metadata().properties, state_->workers));
-    if (internal::SameLayout(*state, *state_)) {
-      result = ShardedTensor(std::move(state), local_shards_);
+    if (internal::SameLayout(state->metadata, metadata())) {
+      LocalShards same = internal::Relabel(*state, local_shards_);
+      result = ShardedTensor(std::move(state), std::move(same));
       return PrepareNothing(*this, options);
     }
     absl::StatusOr<LocalShards> shards =

@@ -1,5 +1,8 @@
 #include "sherd/core/sharding/sharded_tensor_state.h"
 
+#include <algorithm>
+#include <cstddef>
+#include <typeinfo>
 #include <utility>
 
 #include "sherd/core/base/status_macros.h"
@@ -56,7 +59,51 @@ std::shared_ptr<ShardedTensorState> StateOf(ShardingSpecPtr spec,
   return state;
 }
 
+bool LacksIndex(const ShardMetadata& shard) {
+  if (!shard.placement) return false;
+  const Device device = shard.placement->device();
+  return device.index < 0 && !device.is_cpu() && !device.is_meta();
+}
+
+// Gives placements in `metadata` and `spec` their index, as far as it is known.
+void ResolvePlacements(const ProcessGroup& group, const RemoteAccess* workers,
+                       absl::Span<const PlacedBox> boxes,
+                       ShardedTensorMetadata& metadata, ShardingSpecPtr& spec) {
+  std::vector<ShardMetadata>& shards = metadata.shards;
+  if (group.devices().empty() ||
+      std::none_of(shards.begin(), shards.end(), LacksIndex)) {
+    return;
+  }
+  const auto resolve = [&](const Placement& placement, int rank) {
+    return placement.OnSameOwner(
+        ResolveDevice(group, rank, placement.device()));
+  };
+  for (size_t i = 0; i < shards.size(); ++i) {
+    if (!shards[i].placement) continue;
+    shards[i].placement = resolve(*shards[i].placement, boxes[i].rank);
+  }
+  const RankResolver resolver = ResolverFor(group, workers);
+  const ShardingSpecPtr resolved =
+      spec->WithPlacements([&](const Placement& placement) {
+        return resolve(placement, resolver.Resolve(placement).value_or(-1));
+      });
+  // A class that does not answer for itself stays what it is.
+  if (resolved == nullptr) return;
+  const ShardingSpec& given = *spec;
+  const ShardingSpec& answer = *resolved;
+  if (typeid(given) == typeid(answer)) spec = resolved;
+}
+
 }  // namespace
+
+Device ResolveDevice(const ProcessGroup& group, int rank,
+                     const Device& device) {
+  if (device.index >= 0 || rank < 0) return device;
+  const size_t r = static_cast<size_t>(rank);
+  if (r >= group.devices().size()) return device;
+  const Device& own = group.devices()[r];
+  return own.type == device.type ? own : device;
+}
 
 RankResolver ResolverFor(const ProcessGroup& group,
                          const RemoteAccess* workers) {
@@ -83,15 +130,16 @@ absl::StatusOr<ShardedTensorStatePtr> MakeStateOf(
     ShardedTensorMetadata metadata,
     std::shared_ptr<const std::vector<PlacedBox>> boxes,
     std::shared_ptr<const RemoteAccess> workers, Dims view_offsets) {
-  std::shared_ptr<ShardedTensorState> state =
-      StateOf(std::move(spec), std::move(metadata), std::move(view_offsets));
-  const std::vector<ShardMetadata>& shards = state->metadata.shards;
   if (boxes == nullptr) {
     const RankResolver resolver = ResolverFor(*group, workers.get());
     SHERD_ASSIGN_OR_RETURN(std::vector<PlacedBox> placed,
-                           PlacedBoxes(shards, resolver));
+                           PlacedBoxes(metadata.shards, resolver));
     boxes = std::make_shared<const std::vector<PlacedBox>>(std::move(placed));
   }
+  ResolvePlacements(*group, workers.get(), *boxes, metadata, spec);
+  std::shared_ptr<ShardedTensorState> state =
+      StateOf(std::move(spec), std::move(metadata), std::move(view_offsets));
+  const std::vector<ShardMetadata>& shards = state->metadata.shards;
   for (size_t i = 0; i < boxes->size(); ++i) {
     if (shards[i].placement && state->metadata.properties.pin_memory) {
       SHERD_RETURN_IF_ERROR(CheckPinnable(state->metadata.properties,
@@ -123,11 +171,11 @@ ShardedTensorStatePtr WithProperties(const ShardedTensorState& state,
   return changed;
 }
 
-bool SameLayout(const ShardedTensorState& a, const ShardedTensorState& b) {
-  if (&a == &b) return true;
-  return a.layout_fingerprint == b.layout_fingerprint &&
-         a.metadata.size == b.metadata.size &&
-         a.metadata.shards == b.metadata.shards;
+bool SameLayout(const ShardedTensorMetadata& a,
+                const ShardedTensorMetadata& b) {
+  return &a == &b || (a.size == b.size &&
+                      std::equal(a.shards.begin(), a.shards.end(),
+                                 b.shards.begin(), b.shards.end(), SameShard));
 }
 
 }  // namespace sherd::internal

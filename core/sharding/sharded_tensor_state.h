@@ -13,6 +13,7 @@
 #include "sherd/core/sharding/placement.h"
 #include "sherd/core/sharding/shard_metadata.h"
 #include "sherd/core/sharding/sharding_spec.h"
+#include "sherd/core/tensor/device.h"
 #include "sherd/core/tensor/tensor_properties.h"
 
 namespace sherd::internal {
@@ -44,6 +45,10 @@ using ShardedTensorStatePtr = std::shared_ptr<const ShardedTensorState>;
 RankResolver ResolverFor(const ProcessGroup& group,
                          const RemoteAccess* workers);
 
+// `device` of the rank `rank` of `group`: without an index, and of the type of
+// the group's devices, it is the one that the rank has in the group.
+Device ResolveDevice(const ProcessGroup& group, int rank, const Device& device);
+
 // The state of a tensor that `spec` lays out.
 //   Errors. As ShardedTensor::Empty says of spec, size, properties and
 //   placements.
@@ -54,6 +59,7 @@ absl::StatusOr<ShardedTensorStatePtr> MakeState(
 
 // The state of a tensor whose metadata is known to be right, `spec` being a
 // rule that builds it. `boxes` are its owners, or null to have them looked up.
+// Placements get their index where ResolveDevice knows it, in the spec, too.
 // `view_offsets`: see above.
 absl::StatusOr<ShardedTensorStatePtr> MakeStateOf(
     std::shared_ptr<ProcessGroup> group, ShardingSpecPtr spec,
@@ -71,8 +77,9 @@ ShardedTensorStatePtr MakeStateWithoutGroup(ShardingSpecPtr spec,
 ShardedTensorStatePtr WithProperties(const ShardedTensorState& state,
                                      const TensorProperties& properties);
 
-// Whether size, boxes and owners are the same, in the same order.
-bool SameLayout(const ShardedTensorState& a, const ShardedTensorState& b);
+// Whether size, boxes and places are the same, in the same order; devices as
+// far as their indices say: what is on this rank, its tensors know.
+bool SameLayout(const ShardedTensorMetadata& a, const ShardedTensorMetadata& b);
 
 }  // namespace sherd::internal
 
