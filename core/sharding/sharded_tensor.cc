@@ -201,6 +201,12 @@ void ShardedTensor::SetRequiresGrad(bool requires_grad) {
   state_ = internal::WithProperties(state(), properties);
 }
 
+ShardedTensor ShardedTensor::Detach() const {
+  ShardedTensor detached = *this;
+  if (defined()) detached.SetRequiresGrad(false);
+  return detached;
+}
+
 absl::Span<const Shard> ShardedTensor::local_shards() const {
   if (local_shards_ == nullptr) return {};
   return *local_shards_;

@@ -301,6 +301,11 @@ class ShardedTensor {
   // Cost. If it changes anything, a copy of the metadata.
   void SetRequiresGrad(bool requires_grad);
 
+  // A handle of the same elements, without requires_grad.
+  //
+  // Cost. Nothing is copied but, if requires_grad() is set, the metadata.
+  ShardedTensor Detach() const;
+
   // This rank's shards, in the order of the metadata. A Tensor is a handle:
   // copy it to write to the shard.
   absl::Span<const Shard> local_shards() const;

@@ -203,6 +203,22 @@ TEST(ShardedTensorTest, AGlobalStreamDrawsTheSameInEveryLayoutAndWorld) {
   }
 }
 
+TEST(ShardedTensorTest, DetachesWithoutACopy) {
+  RunLocalRanks(2, [](ProcessGroup&) {
+    SHERD_ASSERT_OK_AND_ASSIGN(
+        const ShardedTensor weight,
+        ShardedTensor::Zeros(Chunks(0, 2), {6, 4}, {.requires_grad = true}));
+    ShardedTensor detached = weight.Detach();
+    EXPECT_TRUE(weight.requires_grad());
+    EXPECT_FALSE(detached.requires_grad());
+    EXPECT_EQ(*detached.spec(), *weight.spec());
+    ASSERT_THAT(detached.Fill(5), IsOk());
+    EXPECT_THAT(weight.local_tensor(),
+                IsOkAndHolds(TensorEq(Tensor::Full({3, 4}, 5.0f))));
+    EXPECT_FALSE(ShardedTensor().Detach().defined());
+  });
+}
+
 TEST(ShardedTensorTest, DrawsFromTheGeneratorThatItIsGiven) {
   RunLocalRanks(2, [](ProcessGroup& group) {
     Generator own(group.rank());
