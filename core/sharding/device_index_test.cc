@@ -315,5 +315,59 @@ TEST(DevicesOfRanksTest, AreStoredInPlaceOfNone) {
   DeviceRuntime::SetLoader(nullptr);
 }
 
+// Pinned memory
+
+TEST(PinnedShardsTest, AreWhatTheMetadataSays) {
+  FakeDevice& devices = FakeDevice::Install(1);
+  RunLocalRanks(2, [&](ProcessGroup& group) {
+    const auto shards = [&](bool pinned) {
+      const Tensor tensor =
+          Tensor::Zeros(
+              {2, 4}, {.allocator = pinned ? devices.PinnedMemory() : nullptr})
+              .value();
+      return std::vector<Shard>{Shard::FromTensorAndOffsets(
+                                    tensor, {2 * group.rank(), 0}, group.rank())
+                                    .value()};
+    };
+    const ShardingSpecPtr spec = On(PlacementsOnRanks(2));
+    for (const bool said : {false, true}) {
+      for (const bool is : {false, true}) {
+        const ShardedTensorOptions options = {.pin_memory = said};
+        const ShardedTensorMetadata metadata =
+            spec->BuildMetadata({4, 4}, {.pin_memory = said}).value();
+        const absl::Status statuses[] = {
+            ShardedTensor::FromLocalShards(shards(is), {4, 4}, options)
+                .status(),
+            ShardedTensor::FromLocalTensor(shards(is)[0].tensor, spec, {4, 4},
+                                           options)
+                .status(),
+            ShardedTensor::FromLocalShardsAndMetadata(shards(is), metadata)
+                .status()};
+        for (const absl::Status& status : statuses) {
+          if (said == is) {
+            EXPECT_THAT(status, IsOk());
+          } else {
+            EXPECT_THAT(status, StatusIs(kInvalid, "pin_memory"));
+          }
+        }
+      }
+    }
+    EXPECT_THAT(group.Barrier(), IsOk());
+  });
+  DeviceRuntime::SetLoader(nullptr);
+}
+
+// Where nothing can be pinned, ordinary memory is what pin_memory asks for.
+TEST(PinnedShardsTest, NeedNoDevice) {
+  RunLocalRanks(1, [](ProcessGroup&) {
+    SHERD_ASSERT_OK_AND_ASSIGN(
+        const Shard shard,
+        Shard::FromTensorAndOffsets(Tensor::Zeros({4}).value(), {0}, 0));
+    EXPECT_THAT(
+        ShardedTensor::FromLocalShards({shard}, {4}, {.pin_memory = true}),
+        IsOk());
+  });
+}
+
 }  // namespace
 }  // namespace sherd

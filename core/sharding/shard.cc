@@ -1,5 +1,6 @@
 #include "sherd/core/sharding/shard.h"
 
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -90,6 +91,20 @@ absl::Status CheckPinnable(const TensorProperties& properties,
       absl::StrCat("Only dense CPU tensors can be pinned: pin_memory is set "
                    "for a shard on ",
                    device.ToString()));
+}
+
+absl::StatusOr<bool> IsPinnedAsSaid(const TensorProperties& properties,
+                                    const Tensor& tensor) {
+  if (!tensor.device().is_cpu() || tensor.numel() == 0) return true;
+  // Memory that is pinned came from a runtime that was loaded for it.
+  DeviceRuntime* const runtime =
+      properties.pin_memory
+          ? DeviceRuntime::For(DeviceType::kCuda).value_or(nullptr)
+          : DeviceRuntime::FindLoaded(DeviceType::kCuda);
+  if (runtime == nullptr) return true;
+  SHERD_ASSIGN_OR_RETURN(const std::optional<Device> found,
+                         runtime->Locate(tensor.data()));
+  return (found.has_value() && found->is_cpu()) == properties.pin_memory;
 }
 
 Allocator* PinnedMemory() {

@@ -43,6 +43,12 @@ absl::Status CheckShardedProperties(const TensorProperties& properties);
 absl::Status CheckPinnable(const TensorProperties& properties,
                            const Device& device);
 
+// Whether `tensor` is where pin_memory says: in pinned memory if it is set, and
+// in other memory if it is not. True for what is not in host memory or has no
+// elements, and where nothing can be pinned, as there is no device.
+absl::StatusOr<bool> IsPinnedAsSaid(const TensorProperties& properties,
+                                    const Tensor& tensor);
+
 // Pinned host memory (DeviceRuntime::PinnedMemory), or null where there is no
 // device that would use it.
 Allocator* PinnedMemory();

@@ -207,9 +207,9 @@ class ShardedTensor {
   //                     memory_format is currently supported"; "rank does not
   //                     match with the rank in its process group"; "Local shard
   //                     tensor device does not match with local Shard's
-  //                     placement"; its size is not that of its metadata or its
-  //                     dtype not that of the first: "property need to be the
-  //                     same on rank:".
+  //                     placement"; pin_memory is not what its memory is, its
+  //                     size not that of its metadata, or its dtype not that of
+  //                     the first: "property need to be the same on rank:".
   //                     Between ranks that have shards: global_size, dtype,
   //                     requires_grad, pin_memory, in this order, "property
   //                     does not match from different ranks!". Then "have no

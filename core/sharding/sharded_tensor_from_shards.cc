@@ -53,6 +53,20 @@ absl::Status WrongDevice(const Tensor& tensor, const ShardMetadata& shard) {
                    tensor.device().ToString(), " for ", shard.ToString()));
 }
 
+absl::Status CheckPinning(const TensorProperties& properties,
+                          const Shard& shard, int rank) {
+  SHERD_ASSIGN_OR_RETURN(const bool as_said,
+                         IsPinnedAsSaid(properties, shard.tensor));
+  return Expect(
+      as_said, rank, "pin_memory",
+      absl::StrCat("pin_memory is ", properties.pin_memory ? "true" : "false",
+                   ", but the memory of the tensor of ",
+                   shard.metadata.ToString(), " is ",
+                   properties.pin_memory ? "not pinned" : "pinned",
+                   "; set ShardedTensorOptions::pin_memory for tensors in "
+                   "DeviceRuntime::PinnedMemory(), and for no others"));
+}
+
 absl::Status CheckDefined(const Shard& shard) {
   if (shard.tensor.defined()) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(
@@ -79,6 +93,7 @@ absl::Status CheckLocalShard(const ProcessGroup& group,
     return WrongDevice(shard.tensor, shard.metadata);
   }
   SHERD_RETURN_IF_ERROR(CheckPinnable(properties, shard.tensor.device()));
+  SHERD_RETURN_IF_ERROR(CheckPinning(properties, shard, group.rank()));
   SHERD_RETURN_IF_ERROR(
       Expect(shard.tensor.sizes() == absl::MakeConstSpan(shard.metadata.sizes),
              group.rank(), "size",
@@ -310,6 +325,10 @@ absl::Status CheckAgainst(const ShardMetadata& wanted, const Shard& shard,
   SHERD_RETURN_IF_ERROR(
       expect(CheckPinnable(properties, shard.tensor.device()).ok(),
              "pin_memory", "false"));
+  SHERD_ASSIGN_OR_RETURN(const bool as_said,
+                         IsPinnedAsSaid(properties, shard.tensor));
+  SHERD_RETURN_IF_ERROR(
+      expect(as_said, "pin_memory", properties.pin_memory ? "false" : "true"));
   SHERD_RETURN_IF_ERROR(
       expect(SameDevice(shard.tensor.device(), wanted.placement->device()),
              "device", shard.tensor.device().ToString()));
@@ -437,6 +456,8 @@ absl::StatusOr<ShardedTensor> ShardedTensor::FromLocalTensor(
         state->metadata.shards[static_cast<size_t>(state->local_indices[0])];
     Shard shard = {std::move(local_tensor), metadata};
     SHERD_RETURN_IF_ERROR(shard.Validate());
+    SHERD_RETURN_IF_ERROR(
+        CheckPinning(properties, shard, state->group->rank()));
     given.push_back(std::move(shard));
   }
   return ShardedTensor(

@@ -40,17 +40,9 @@ class Registry {
 
   absl::StatusOr<DeviceRuntime*> Find(DeviceType type) {
     const size_t i = static_cast<size_t>(type);
-    if (DeviceRuntime* const runtime =
-            working_[i].load(std::memory_order_acquire);
-        runtime != nullptr) {
-      return runtime;
-    }
+    if (DeviceRuntime* const runtime = FindLoaded(type)) return runtime;
     absl::MutexLock lock(&mutex_);
-    if (DeviceRuntime* const runtime =
-            working_[i].load(std::memory_order_acquire);
-        runtime != nullptr) {
-      return runtime;
-    }
+    if (DeviceRuntime* const runtime = FindLoaded(type)) return runtime;
     if (!failures_[i].ok()) return failures_[i];
     absl::StatusOr<DeviceRuntime*> loaded = Load(type);
     if (loaded.ok()) {
@@ -59,6 +51,10 @@ class Registry {
       failures_[i] = loaded.status();
     }
     return loaded;
+  }
+
+  DeviceRuntime* FindLoaded(DeviceType type) {
+    return working_[static_cast<size_t>(type)].load(std::memory_order_acquire);
   }
 
   void SetLoader(DeviceRuntime::Loader loader) {
@@ -156,6 +152,11 @@ absl::StatusOr<DeviceRuntime*> DeviceRuntime::For(DeviceType type) {
                      "memory of its own, such as cuda"));
   }
   return Registry::Global().Find(type);
+}
+
+DeviceRuntime* DeviceRuntime::FindLoaded(DeviceType type) {
+  return type == DeviceType::kCuda ? Registry::Global().FindLoaded(type)
+                                   : nullptr;
 }
 
 void DeviceRuntime::SetLoader(Loader loader) {

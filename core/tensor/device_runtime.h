@@ -121,6 +121,8 @@ class DeviceRuntime {
   //
   // Cost. No lock and no allocation once it was found.
   static absl::StatusOr<DeviceRuntime*> For(DeviceType type);
+  // The same if For has found it before, and null otherwise. Loads nothing.
+  static DeviceRuntime* FindLoaded(DeviceType type);
 
   // Turns a type into a runtime, or says everything that was tried.
   using Loader =
