@@ -103,7 +103,8 @@ SHERD_DIST_TEST_F(BoxedTensorTest, IsFilledAsAsked) {
   ManualSeed(1234);
   const auto expected = Rand({5, 5}, Here());
   ManualSeed(1234);
-  EXPECT_THAT(local(ShardedTensor::Rand(Quarters(), {10, 10})),
+  EXPECT_THAT(local(ShardedTensor::Rand(Quarters(), {10, 10}, {},
+                                        {.stream = RandomStream::kPerRank})),
               TensorBitwiseEq(expected));
 }
 

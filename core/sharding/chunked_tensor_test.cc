@@ -198,13 +198,15 @@ SHERD_DIST_TEST_F(ChunkedTensorTest, RandomNumbersAreThoseOfThisRanksSeed) {
   const auto uniform = Rand({2, 2}, Here(kFloat64));
   ManualSeed(1234);
   EXPECT_THAT(
-      LocalTensor(ShardedTensor::Rand(Chunks(0), {8, 2}, {.dtype = kFloat64})),
+      LocalTensor(ShardedTensor::Rand(Chunks(0), {8, 2}, {.dtype = kFloat64},
+                                      {.stream = RandomStream::kPerRank})),
       TensorBitwiseEq(uniform));
   ManualSeed(1234);
   const auto normal = Randn({2, 2}, Here(kFloat64));
   ManualSeed(1234);
   EXPECT_THAT(
-      LocalTensor(ShardedTensor::Randn(Chunks(0), {8, 2}, {.dtype = kFloat64})),
+      LocalTensor(ShardedTensor::Randn(Chunks(0), {8, 2}, {.dtype = kFloat64},
+                                       {.stream = RandomStream::kPerRank})),
       TensorBitwiseEq(normal));
 }
 
@@ -225,7 +227,9 @@ SHERD_DIST_TEST_F(ChunkedTensorTest, LikeFunctionsFillTheSameLayout) {
     ManualSeed(1234);
     const auto expected = normal ? Randn({2, 8}, here) : Rand({2, 8}, here);
     ManualSeed(1234);
-    EXPECT_THAT(LocalTensor(normal ? RandnLike(source) : RandLike(source)),
+    const RandomOptions random = {.stream = RandomStream::kPerRank};
+    EXPECT_THAT(LocalTensor(normal ? RandnLike(source, {}, random)
+                                   : RandLike(source, {}, random)),
                 TensorBitwiseEq(expected));
   }
 }

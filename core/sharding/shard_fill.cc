@@ -1,6 +1,7 @@
 #include "sherd/core/sharding/shard_fill.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "absl/container/flat_hash_set.h"
@@ -40,9 +41,9 @@ absl::Status FillShards(absl::Span<const Shard> shards,
   return absl::OkStatus();
 }
 
-absl::Status FillShardsRandomly(absl::Span<const Shard> shards,
-                                const ShardedTensorMetadata& metadata,
-                                const RandomOptions& options, DrawShard draw) {
+absl::StatusOr<std::optional<Generator::State>> FillShardsRandomly(
+    absl::Span<const Shard> shards, const ShardedTensorMetadata& metadata,
+    const RandomOptions& options, DrawShard draw) {
   const DType dtype = metadata.properties.dtype;
   // Said here too, so that ranks without shards say the same.
   if (!IsFloatingPoint(dtype) && !IsComplex(dtype)) {
@@ -52,16 +53,18 @@ absl::Status FillShardsRandomly(absl::Span<const Shard> shards,
   }
   Generator& generator =
       options.generator == nullptr ? DefaultGenerator() : *options.generator;
+  const ShardMetadata* const replica = FindReplica(metadata.shards);
   if (options.stream == RandomStream::kPerRank) {
-    if (const ShardMetadata* const replica = FindReplica(metadata.shards)) {
+    if (replica != nullptr) {
       return absl::InvalidArgumentError(absl::StrCat(
           replica->ToString(),
           " is a replica, which would not be drawn like the others: use "
           "RandomStream::kGlobal, with equal generators on all ranks"));
     }
-    return FillShards(shards, [&](Tensor& tensor) {
+    SHERD_RETURN_IF_ERROR(FillShards(shards, [&](Tensor& tensor) {
       return draw(tensor, generator, nullptr);
-    });
+    }));
+    return std::nullopt;
   }
   const Generator::State start = generator.GetState();
   for (const Shard& shard : shards) {
@@ -73,7 +76,9 @@ absl::Status FillShardsRandomly(absl::Span<const Shard> shards,
                                  .offsets = shard.metadata.offsets};
     SHERD_RETURN_IF_ERROR(draw(tensor, same, &region));
   }
-  return SkipRegion(metadata.size, dtype, generator);
+  SHERD_RETURN_IF_ERROR(SkipRegion(metadata.size, dtype, generator));
+  if (replica == nullptr) return std::nullopt;
+  return start;
 }
 
 }  // namespace sherd::internal

@@ -1,10 +1,11 @@
 #ifndef SHERD_CORE_SHARDING_SHARD_FILL_H_
 #define SHERD_CORE_SHARDING_SHARD_FILL_H_
 
-#include <cstdint>
+#include <optional>
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "sherd/core/sharding/shard.h"
 #include "sherd/core/sharding/shard_metadata.h"
@@ -15,17 +16,21 @@ namespace sherd {
 
 // Which numbers a random fill draws.
 enum class RandomStream {
-  // Each local shard in turn from this rank's generator, as if it were a tensor
-  // of its own: ranks whose generators were seeded alike draw alike. Refused
-  // where a box has replicas, which each of their ranks would draw anew.
-  kPerRank,
   // Each element by its index in the global tensor: ranks with equal generators
-  // together hold the same tensor in every layout and world size.
+  // together hold the same tensor in every layout and world size, and replicas
+  // are alike. Default generators are equal unless a rank was seeded in another
+  // way or drew more numbers. If they are not, every element is random all the
+  // same, but replicas differ: the next collective that takes such a tensor is
+  // kInvalidArgument on all ranks.
   kGlobal,
+  // Each local shard in turn from this rank's generator, as if it were a tensor
+  // of its own: ranks whose generators are equal draw alike. Refused where a
+  // box has replicas, which each of their ranks would draw anew.
+  kPerRank,
 };
 
 struct RandomOptions {
-  RandomStream stream = RandomStream::kPerRank;
+  RandomStream stream = RandomStream::kGlobal;
   // Null: DefaultGenerator().
   Generator* generator = nullptr;
 };
@@ -40,9 +45,11 @@ namespace internal {
 // What sharded_tensor_fill.h says, for the local shards of a tensor.
 absl::Status FillShards(absl::Span<const Shard> shards,
                         absl::FunctionRef<absl::Status(Tensor&)> fill);
-absl::Status FillShardsRandomly(absl::Span<const Shard> shards,
-                                const ShardedTensorMetadata& metadata,
-                                const RandomOptions& options, DrawShard draw);
+// Returns where the generator stood, for a tensor with replicas, whose ranks
+// have to have that in common.
+absl::StatusOr<std::optional<Generator::State>> FillShardsRandomly(
+    absl::Span<const Shard> shards, const ShardedTensorMetadata& metadata,
+    const RandomOptions& options, DrawShard draw);
 
 }  // namespace internal
 }  // namespace sherd

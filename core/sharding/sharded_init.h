@@ -16,10 +16,9 @@ namespace sherd {
 // Fills a sharded tensor with what the weights of a network begin with. Not
 // collective; shards without data ("meta") are skipped.
 //
-// Random numbers. RandomOptions chooses the stream: by default each shard in
-// turn from this rank's generator, as if it were a tensor of its own; or by
-// index in the global tensor, so that ranks with equal generators get the same
-// tensor in every layout and on every number of ranks.
+// Random numbers. By default each element is drawn by its index in the global
+// tensor, so that ranks with equal generators get the same tensor in every
+// layout and on every number of ranks; RandomOptions chooses another stream.
 //
 // Errors. All arguments are checked before anything is written.
 //   kFailedPrecondition  The ShardedTensor was not created; a shard may not be

@@ -86,7 +86,7 @@ std::vector<Case> Cases() {
   };
 }
 
-TEST(ShardedInitTest, DrawsEachShardFromTheGeneratorOfItsRank) {
+TEST(ShardedInitTest, DrawsEachShardFromTheGeneratorOfItsRankOnRequest) {
   for (const int ranks : {1, 2, 5}) {
     RunLocalRanks(ranks, [&](ProcessGroup&) {
       for (const Case& c : Cases()) {
@@ -95,7 +95,8 @@ TEST(ShardedInitTest, DrawsEachShardFromTheGeneratorOfItsRank) {
           SHERD_ASSERT_OK_AND_ASSIGN(
               ShardedTensor tensor,
               ShardedTensor::Zeros(Chunks(dim, ranks), {12, 6, 2}));
-          ASSERT_THAT(c.init(tensor, {}), IsOk());
+          ASSERT_THAT(c.init(tensor, {.stream = RandomStream::kPerRank}),
+                      IsOk());
           Generator generator(1234);
           for (const Shard& shard : tensor.local_shards()) {
             Tensor plain = *Tensor::Zeros(shard.metadata.sizes);
@@ -112,7 +113,7 @@ TEST(ShardedInitTest, DrawsEachShardFromTheGeneratorOfItsRank) {
   }
 }
 
-TEST(ShardedInitTest, DrawsTheSameTensorInEveryLayoutOnRequest) {
+TEST(ShardedInitTest, DrawsTheSameTensorInEveryLayout) {
   const Dims size = {12, 6, 2};
   for (const Case& c : Cases()) {
     Generator model(77);
@@ -127,9 +128,7 @@ TEST(ShardedInitTest, DrawsTheSameTensorInEveryLayoutOnRequest) {
           Generator generator(77);
           SHERD_ASSERT_OK_AND_ASSIGN(ShardedTensor tensor,
                                      ShardedTensor::Zeros(spec, size));
-          ASSERT_THAT(c.init(tensor, {.stream = RandomStream::kGlobal,
-                                      .generator = &generator}),
-                      IsOk());
+          ASSERT_THAT(c.init(tensor, {.generator = &generator}), IsOk());
           for (const Shard& shard : tensor.local_shards()) {
             EXPECT_THAT(shard.tensor,
                         testing::TensorNear(whole.Narrow(shard.metadata.offsets,

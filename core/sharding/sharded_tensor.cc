@@ -47,6 +47,10 @@ std::string DescribeForAgreement(absl::string_view name,
   if (!view.empty()) {
     absl::StrAppend(&text, name, " that is a view at ", FormatDims(view), "\n");
   }
+  if (const auto& drawn = ShardedTensorAccess::StateOf(tensor)->drawn) {
+    absl::StrAppend(&text, name, " with replicas drawn from the seed ",
+                    drawn->seed, " at position ", drawn->position, "\n");
+  }
   for (size_t i = 0; i < std::min(kMaxShards, metadata.shards.size()); ++i) {
     absl::StrAppend(&text, name, " with shard ", i, " ",
                     metadata.shards[i].ToString(), "\n");

@@ -178,8 +178,9 @@ class ShardedTensor {
   }
 
   // Uniform in [0, 1), or normal with mean 0 and deviation 1; dtype is a
-  // floating-point or complex one. Tensors with replicas need
-  // RandomStream::kGlobal.
+  // floating-point or complex one. By default each element is drawn by its
+  // index in the global tensor, from generators that are equal on all ranks:
+  // see RandomStream, also for what else there is.
   static absl::StatusOr<ShardedTensor> Rand(
       const ShardingSpecPtr& spec, absl::Span<const int64_t> size,
       const ShardedTensorOptions& options = {},

@@ -14,6 +14,7 @@
 #include "sherd/core/sharding/local_shards.h"
 #include "sherd/core/sharding/reshard_executor.h"
 #include "sherd/core/sharding/reshard_plan.h"
+#include "sherd/core/sharding/shard_fill.h"
 #include "sherd/core/sharding/sharded_tensor.h"
 #include "sherd/core/sharding/sharded_tensor_state.h"
 
@@ -33,6 +34,11 @@ class ShardedTensorAccess {
   static const LocalShards& ShardsOf(const ShardedTensor& tensor) {
     return tensor.local_shards_;
   }
+
+  // FillRandomly of sharded_tensor_fill.h.
+  static absl::Status FillRandomly(ShardedTensor& tensor,
+                                   const RandomOptions& options,
+                                   DrawShard draw);
 
   // In new memory, contents unspecified.
   static absl::StatusOr<ShardedTensor> Allocate(ShardedTensorStatePtr state,

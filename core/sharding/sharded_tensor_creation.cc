@@ -1,4 +1,5 @@
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "sherd/core/base/status_macros.h"
@@ -9,6 +10,20 @@
 #include "sherd/core/tensor/random.h"
 
 namespace sherd {
+namespace internal {
+
+absl::Status ShardedTensorAccess::FillRandomly(ShardedTensor& tensor,
+                                               const RandomOptions& options,
+                                               DrawShard draw) {
+  SHERD_ASSIGN_OR_RETURN(const std::optional<Generator::State> drawn,
+                         FillShardsRandomly(tensor.local_shards(),
+                                            tensor.metadata(), options, draw));
+  if (drawn == tensor.state_->drawn) return absl::OkStatus();
+  tensor.state_ = WithDrawn(*tensor.state_, drawn);
+  return absl::OkStatus();
+}
+
+}  // namespace internal
 
 absl::StatusOr<ShardedTensor> ShardedTensor::Empty(
     const ShardingSpecPtr& spec, absl::Span<const int64_t> size,
@@ -43,8 +58,8 @@ absl::StatusOr<ShardedTensor> ShardedTensor::Rand(
     const ShardingSpecPtr& spec, absl::Span<const int64_t> size,
     const ShardedTensorOptions& options, const RandomOptions& random) {
   SHERD_ASSIGN_OR_RETURN(ShardedTensor result, Empty(spec, size, options));
-  SHERD_RETURN_IF_ERROR(internal::FillShardsRandomly(
-      result.local_shards(), result.metadata(), random,
+  SHERD_RETURN_IF_ERROR(internal::ShardedTensorAccess::FillRandomly(
+      result, random,
       [](Tensor& shard, Generator& generator, const RandomRegion* region) {
         return FillUniform(shard, 0, 1, generator, region);
       }));
@@ -55,8 +70,8 @@ absl::StatusOr<ShardedTensor> ShardedTensor::Randn(
     const ShardingSpecPtr& spec, absl::Span<const int64_t> size,
     const ShardedTensorOptions& options, const RandomOptions& random) {
   SHERD_ASSIGN_OR_RETURN(ShardedTensor result, Empty(spec, size, options));
-  SHERD_RETURN_IF_ERROR(internal::FillShardsRandomly(
-      result.local_shards(), result.metadata(), random,
+  SHERD_RETURN_IF_ERROR(internal::ShardedTensorAccess::FillRandomly(
+      result, random,
       [](Tensor& shard, Generator& generator, const RandomRegion* region) {
         return FillNormal(shard, 0, 1, generator, region);
       }));

@@ -1,5 +1,7 @@
 #include "sherd/core/sharding/sharded_tensor_fill.h"
 
+#include "sherd/core/sharding/sharded_tensor_access.h"
+
 namespace sherd {
 
 absl::Status FillLocalShards(ShardedTensor& tensor,
@@ -9,12 +11,8 @@ absl::Status FillLocalShards(ShardedTensor& tensor,
 
 absl::Status FillRandomly(ShardedTensor& tensor, const RandomOptions& options,
                           DrawShard draw) {
-  if (!tensor.defined()) {
-    return absl::FailedPreconditionError(
-        "random fill: the ShardedTensor was not created");
-  }
-  return internal::FillShardsRandomly(tensor.local_shards(), tensor.metadata(),
-                                      options, draw);
+  if (!tensor.defined()) return internal::NotCreated("random fill");
+  return internal::ShardedTensorAccess::FillRandomly(tensor, options, draw);
 }
 
 }  // namespace sherd

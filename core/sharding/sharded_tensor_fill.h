@@ -20,11 +20,11 @@ absl::Status FillLocalShards(ShardedTensor& tensor,
 // Lets `draw` fill every local shard, with the stream that `options` say. Not
 // collective.
 //
-// Layout. kPerRank: each shard in turn from the rank's generator, as if it were
-// a tensor of its own. kGlobal: each element is drawn by its index in the
-// global tensor, and the generator moves on by all of the tensor on every rank;
-// see FillUniform. A rank without shards moves on too, and so do ranks whose
-// shards have no data.
+// Layout. kGlobal: each element is drawn by its index in the global tensor, and
+// the generator moves on by all of the tensor on every rank; see FillUniform. A
+// rank without shards moves on too, and so do ranks whose shards have no data.
+// kPerRank: each shard in turn from the rank's generator, as if it were a
+// tensor of its own.
 //
 // Errors. What `draw` reports; with kGlobal the generator then is as it was.
 //   kInvalidArgument     kPerRank, and the tensor has replicas.

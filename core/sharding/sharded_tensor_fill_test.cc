@@ -10,7 +10,9 @@
 #include "sherd/core/sharding/placement.h"
 #include "sherd/core/sharding/same_error.h"
 #include "sherd/core/sharding/shard_fill.h"
+#include "sherd/core/sharding/sharded_init.h"
 #include "sherd/core/sharding/sharded_tensor.h"
+#include "sherd/core/sharding/sharded_tensor_like.h"
 #include "sherd/core/sharding/sharding_spec.h"
 #include "sherd/core/tensor/random.h"
 #include "sherd/core/tensor/tensor.h"
@@ -28,6 +30,8 @@ using ::sherd::testing::RunLocalRanks;
 using ::sherd::testing::StatusIs;
 using ::sherd::testing::TensorBitwiseEq;
 using ::sherd::testing::TensorEq;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
 
 TEST(FillLocalShardsTest, CallsForEachShardWithDataInTurn) {
   RunLocalRanks(2, [](ProcessGroup& group) {
@@ -102,16 +106,44 @@ TEST(FillRandomlyTest, ReplicasAreDrawnByGlobalIndexOnly) {
   RunLocalRanks(2, [](ProcessGroup&) {
     const auto replicated =
         MeshShardingSpec::Create({{2}, PlacementsOnRanks(2)}, {}).value();
-    EXPECT_THAT(ShardedTensor::Rand(replicated, {3, 2}),
+    EXPECT_THAT(ShardedTensor::Rand(replicated, {3, 2}, {},
+                                    {.stream = RandomStream::kPerRank}),
                 StatusIs(absl::StatusCode::kInvalidArgument,
                          "rank:1/cpu) is a replica"));
-    SHERD_ASSERT_OK_AND_ASSIGN(
-        const ShardedTensor tensor,
-        ShardedTensor::Rand(replicated, {3, 2}, {},
-                            {.stream = RandomStream::kGlobal}));
+    SHERD_ASSERT_OK_AND_ASSIGN(const ShardedTensor tensor,
+                               ShardedTensor::Rand(replicated, {3, 2}));
     Generator same;
     EXPECT_THAT(tensor.local_tensor(),
                 IsOkAndHolds(TensorBitwiseEq(Rand({3, 2}, {}, same))));
+  });
+}
+
+TEST(FillRandomlyTest, ReplicasOfUnequalGeneratorsAreFoundByTheNextCollective) {
+  RunLocalRanks(3, [](ProcessGroup& group) {
+    const auto replicated =
+        MeshShardingSpec::Create({{3}, PlacementsOnRanks(3)}, {}).value();
+    const auto rows =
+        ChunkShardingSpec::Create(0, PlacementsOnRanks(3)).value();
+    // Rank 1 has drawn something more.
+    Generator generator(7);
+    if (group.rank() == 1) generator.Take(1);
+    const RandomOptions random = {.generator = &generator};
+    SHERD_ASSERT_OK_AND_ASSIGN(
+        ShardedTensor replicas,
+        ShardedTensor::Randn(replicated, {3, 2}, {}, random));
+    EXPECT_THAT(replicas.AllGather(),
+                StatusIs(absl::StatusCode::kInvalidArgument,
+                         AllOf(HasSubstr("rank 1"), HasSubstr("at position"))));
+    // Without replicas there is nothing that could differ.
+    SHERD_ASSERT_OK_AND_ASSIGN(const ShardedTensor chunks,
+                               ShardedTensor::Randn(rows, {3, 2}, {}, random));
+    EXPECT_THAT(chunks.AllGather(), IsOk());
+    // What holds other elements is another tensor.
+    SHERD_ASSERT_OK_AND_ASSIGN(const ShardedTensor zeros, ZerosLike(replicas));
+    EXPECT_THAT(zeros.AllGather(), IsOk());
+    Generator equal(7);
+    ASSERT_THAT(InitUniform(replicas, 0, 1, {.generator = &equal}), IsOk());
+    EXPECT_THAT(replicas.AllGather(), IsOk());
   });
 }
 

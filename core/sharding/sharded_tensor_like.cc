@@ -31,10 +31,14 @@ absl::StatusOr<ShardedTensorStatePtr> StateLike(
         std::move(group), options.spec != nullptr ? options.spec : source->spec,
         source->metadata.size, properties, source->workers);
   }
-  if (properties == source->metadata.properties) return source;
+  if (properties == source->metadata.properties) {
+    if (!source->drawn) return source;
+    return internal::WithDrawn(*source, std::nullopt);
+  }
   SHERD_RETURN_IF_ERROR(
       NumBytes(source->metadata.size, properties.dtype).status());
-  return internal::WithProperties(*source, properties);
+  return internal::WithDrawn(*internal::WithProperties(*source, properties),
+                             std::nullopt);
 }
 
 absl::StatusOr<ShardedTensor> DrawLike(const ShardedTensor& source,

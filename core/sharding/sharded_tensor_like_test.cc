@@ -101,14 +101,14 @@ TEST(LikeTest, DrawsTheRandomNumbersOfItsStream) {
         ShardedTensor::Zeros(Chunks(0, 2), {6, 4}, {.dtype = kFloat64}));
     const TensorOptions same = {.dtype = kFloat64};
     ManualSeed(5);
-    SHERD_ASSERT_OK_AND_ASSIGN(const ShardedTensor own, RandLike(source));
+    SHERD_ASSERT_OK_AND_ASSIGN(
+        const ShardedTensor own,
+        RandLike(source, {}, {.stream = RandomStream::kPerRank}));
     ManualSeed(5);
     EXPECT_THAT(own.local_tensor(),
                 IsOkAndHolds(TensorBitwiseEq(Rand({3, 4}, same))));
     ManualSeed(5);
-    SHERD_ASSERT_OK_AND_ASSIGN(
-        const ShardedTensor global,
-        RandnLike(source, {}, {.stream = RandomStream::kGlobal}));
+    SHERD_ASSERT_OK_AND_ASSIGN(const ShardedTensor global, RandnLike(source));
     ManualSeed(5);
     SHERD_ASSERT_OK_AND_ASSIGN(const Tensor whole, Randn({6, 4}, same));
     EXPECT_THAT(

@@ -40,6 +40,10 @@ uint64_t FingerprintOf(const ShardedTensorState& state) {
   const TensorProperties& properties = state.metadata.properties;
   Fingerprint fingerprint;
   AddDims(fingerprint, state.view_offsets);
+  if (state.drawn) {
+    fingerprint.Add(static_cast<int64_t>(state.drawn->seed))
+        .Add(static_cast<int64_t>(state.drawn->position));
+  }
   return fingerprint.Add(static_cast<int64_t>(state.layout_fingerprint))
       .Add(static_cast<int64_t>(properties.dtype))
       .Add(properties.requires_grad ? 1 : 0)
@@ -167,6 +171,14 @@ ShardedTensorStatePtr WithProperties(const ShardedTensorState& state,
                                      const TensorProperties& properties) {
   auto changed = std::make_shared<ShardedTensorState>(state);
   changed->metadata.properties = properties;
+  changed->fingerprint = FingerprintOf(*changed);
+  return changed;
+}
+
+ShardedTensorStatePtr WithDrawn(const ShardedTensorState& state,
+                                const std::optional<Generator::State>& drawn) {
+  auto changed = std::make_shared<ShardedTensorState>(state);
+  changed->drawn = drawn;
   changed->fingerprint = FingerprintOf(*changed);
   return changed;
 }

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -14,6 +15,7 @@
 #include "sherd/core/sharding/shard_metadata.h"
 #include "sherd/core/sharding/sharding_spec.h"
 #include "sherd/core/tensor/device.h"
+#include "sherd/core/tensor/random.h"
 #include "sherd/core/tensor/tensor_properties.h"
 
 namespace sherd::internal {
@@ -35,6 +37,9 @@ struct ShardedTensorState {
   // Where a view begins in the tensor that it was cut from; empty for a tensor
   // that is none.
   Dims view_offsets;
+  // Where the generator stood that drew the elements of a tensor with replicas,
+  // which have to be alike.
+  std::optional<Generator::State> drawn;
   // Of all of the above but the group.
   uint64_t fingerprint = 0;
 };
@@ -76,6 +81,11 @@ ShardedTensorStatePtr MakeStateWithoutGroup(ShardingSpecPtr spec,
 // The same layout with other properties. Cost: a copy of the metadata.
 ShardedTensorStatePtr WithProperties(const ShardedTensorState& state,
                                      const TensorProperties& properties);
+
+// The same layout and properties with elements that were drawn so. Cost: as
+// WithProperties.
+ShardedTensorStatePtr WithDrawn(const ShardedTensorState& state,
+                                const std::optional<Generator::State>& drawn);
 
 // Whether size, boxes and places are the same, in the same order; devices as
 // far as their indices say: what is on this rank, its tensors know.

@@ -133,14 +133,16 @@ TEST(ShardedTensorTest, FillsAsTheNameSays) {
 
 TEST(ShardedTensorTest, RandomShardsAreThoseOfPlainTensorsWithTheSameSeed) {
   RunLocalRanks(2, [](ProcessGroup&) {
+    const RandomOptions random = {.stream = RandomStream::kPerRank};
     for (const DType dtype : {kFloat32, kFloat64, kBFloat16}) {
       ManualSeed(1234);
       SHERD_ASSERT_OK_AND_ASSIGN(
           const ShardedTensor uniform,
-          ShardedTensor::Rand(Chunks(0, 2), {10, 3}, {.dtype = dtype}));
+          ShardedTensor::Rand(Chunks(0, 2), {10, 3}, {.dtype = dtype}, random));
       SHERD_ASSERT_OK_AND_ASSIGN(
           const ShardedTensor normal,
-          ShardedTensor::Randn(Chunks(0, 2), {10, 3}, {.dtype = dtype}));
+          ShardedTensor::Randn(Chunks(0, 2), {10, 3}, {.dtype = dtype},
+                               random));
       ManualSeed(1234);
       EXPECT_THAT(
           uniform.local_tensor(),
@@ -166,12 +168,10 @@ Drawn DrawTogether(int ranks, const ShardingSpecPtr& spec, bool normal) {
   drawn.after.resize(ranks);
   RunLocalRanks(ranks, [&](ProcessGroup& group) {
     ManualSeed(77);
-    const RandomOptions global = {.stream = RandomStream::kGlobal};
     SHERD_ASSERT_OK_AND_ASSIGN(
         const ShardedTensor tensor,
-        normal
-            ? ShardedTensor::Randn(spec, {7, 9}, {.dtype = kFloat64}, global)
-            : ShardedTensor::Rand(spec, {7, 9}, {.dtype = kFloat64}, global));
+        normal ? ShardedTensor::Randn(spec, {7, 9}, {.dtype = kFloat64})
+               : ShardedTensor::Rand(spec, {7, 9}, {.dtype = kFloat64}));
     SHERD_ASSERT_OK_AND_ASSIGN(const Tensor whole, tensor.Gather(0));
     if (group.rank() == 0) drawn.whole = whole;
     drawn.after[group.rank()] = DefaultGenerator().GetState();
@@ -179,7 +179,7 @@ Drawn DrawTogether(int ranks, const ShardingSpecPtr& spec, bool normal) {
   return drawn;
 }
 
-TEST(ShardedTensorTest, AGlobalStreamDrawsTheSameInEveryLayoutAndWorld) {
+TEST(ShardedTensorTest, DrawsTheSameInEveryLayoutAndWorld) {
   for (const bool normal : {false, true}) {
     Generator generator(77);
     const TensorOptions options = {.dtype = kFloat64};
@@ -225,7 +225,9 @@ TEST(ShardedTensorTest, DrawsFromTheGeneratorThatItIsGiven) {
     const Generator::State before = DefaultGenerator().GetState();
     SHERD_ASSERT_OK_AND_ASSIGN(
         const ShardedTensor tensor,
-        ShardedTensor::Rand(Chunks(0, 2), {10, 3}, {}, {.generator = &own}));
+        ShardedTensor::Rand(
+            Chunks(0, 2), {10, 3}, {},
+            {.stream = RandomStream::kPerRank, .generator = &own}));
     EXPECT_EQ(DefaultGenerator().GetState(), before);
     Generator same(group.rank());
     EXPECT_THAT(tensor.local_tensor(),

@@ -39,12 +39,11 @@ class MeshTest : public sherd::testing::DistributedTest {
 };
 
 SHERD_DIST_TEST_F(MeshTest, TheSameNumbersInEveryLayout) {
-  const sherd::RandomOptions random = {.stream = sherd::RandomStream::kGlobal};
   sherd::ManualSeed(17);
-  auto rows = sherd::ShardedTensor::Rand(RowsTwice(), {10, 7}, {}, random);
+  auto rows = sherd::ShardedTensor::Rand(RowsTwice(), {10, 7});
   ASSERT_THAT(rows, AllRanksSucceeded(group()));
   sherd::ManualSeed(17);
-  auto quarters = sherd::ShardedTensor::Rand(Quarters(), {10, 7}, {}, random);
+  auto quarters = sherd::ShardedTensor::Rand(Quarters(), {10, 7});
   ASSERT_THAT(quarters, AllRanksSucceeded(group()));
 
   ASSERT_THAT(rows->Reshard(Quarters()), AllRanksSucceeded(group()));
