@@ -59,7 +59,10 @@ struct InitOptions {
 //   kInvalidArgument     An option or variable is malformed, missing (the
 //                        message says what sets it) or contradicts another
 //                        rank's; or the file is left over from another run.
-//   kFailedPrecondition  There is a default group already: destroy it first.
+//   kFailedPrecondition  There is a default group already: destroy it first. Or
+//                        `device` was made from malformed text, or a backend
+//                        does not work on the memory that it is named for.
+//   kOutOfRange          There is no such device.
 //   kNotFound            "Backend NAME not supported!" and what was searched.
 //   kUnavailable         Rank 0 cannot listen on its address: another program
 //                        has it, or it is that of another host.

@@ -30,8 +30,10 @@ struct DeviceMesh {
   Dims shape;
   std::vector<Placement> placements;
 
-  //   kInvalidArgument  An entry of the shape is not positive, there are not as
-  //                     many placements as places, or one is malformed.
+  //   kInvalidArgument     An entry of the shape is not positive, there are not
+  //                        as many placements as places, or "Could not parse
+  //                        remote_device".
+  //   kFailedPrecondition  A placement's device is malformed or unknown.
   absl::Status Validate() const;
 
   // "DeviceMesh([2, 2], [rank:3/cpu, …])".
@@ -83,9 +85,10 @@ class MeshShardingSpec : public ShardingSpec {
   //     // Rows over the mesh's rows, replicas along its columns.
   //     MeshShardingSpec::Create(mesh, {{0}})
   //
-  //   kInvalidArgument  DeviceMesh::Validate; "Invalid mesh dim"; a mesh
-  //                     dimension cuts twice; two replicas would have one
-  //                     placement.
+  //   kInvalidArgument     DeviceMesh::Validate; "Invalid mesh dim"; a mesh
+  //                        dimension cuts twice; two replicas would have one
+  //                        placement.
+  //   kFailedPrecondition  DeviceMesh::Validate.
   static absl::StatusOr<std::shared_ptr<const MeshShardingSpec>> Create(
       DeviceMesh mesh, std::vector<std::vector<int>> cuts);
 

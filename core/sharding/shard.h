@@ -21,14 +21,16 @@ struct Shard {
 
   // The shard of `rank` that holds `tensor` at `offsets`.
   //   kInvalidArgument  The tensor is undefined or its rank is not the number
-  //                     of offsets, or ShardMetadata::Validate.
+  //                     of offsets, `rank` is negative, or
+  //                     ShardMetadata::Validate.
   static absl::StatusOr<Shard> FromTensorAndOffsets(
       Tensor tensor, absl::Span<const int64_t> offsets, int rank);
 
-  //   kInvalidArgument  "Shard tensor size does not match with
-  //                     metadata.shard_lengths", "Local shard tensor device
-  //                     does not match with local Shard's placement", or
-  //                     ShardMetadata::Validate.
+  //   kInvalidArgument     "Shard tensor size does not match with
+  //                        metadata.shard_lengths", "Local shard tensor device
+  //                        does not match with local Shard's placement", the
+  //                        tensor is undefined, or ShardMetadata::Validate.
+  //   kFailedPrecondition  ShardMetadata::Validate.
   absl::Status Validate() const;
 };
 

@@ -13,8 +13,8 @@ namespace sherd {
 // dimensions, and that no two have an element in common, except for replicas.
 // Empty shards overlap nothing.
 //   kInvalidArgument  "Found inconsistent ranks for shards"; "Shards … and …
-//                     overlap", with the first shards that do; or
-//                     ShardMetadata::Validate.
+//                     overlap", with the first shards that do.
+//   other             As ShardMetadata::Validate.
 //
 // Cost. With n shards in d dimensions, O(n * d) if they form a grid, however
 // uneven, or rows of bricks, in the usual orders; O(d * n log n) in any order,
@@ -29,6 +29,7 @@ absl::Status ValidateNonOverlapping(absl::Span<const ShardMetadata> shards,
 //                     that are not empty, "Shard offset … and length … exceeds
 //                     tensor dim: … for shard …"; "does not match tensor
 //                     volume", when elements are missing.
+//   other             As ShardMetadata::Validate.
 //
 // Cost. O(n * d).
 absl::Status ValidateCover(absl::Span<const ShardMetadata> shards,

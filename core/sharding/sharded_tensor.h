@@ -216,6 +216,11 @@ class ShardedTensor {
   //                     does not match from different ranks!". Then "have no
   //                     local shards on all ranks"; shards overlap or leave a
   //                     gap.
+  //   kFailedPrecondition
+  //                     There is no default group, or this process is no member
+  //                     of the group; a placement is a worker's name without
+  //                     `workers`, or its device is malformed; "Only dense CPU
+  //                     tensors can be pinned".
   //
   // Cost. Every rank receives the metadata of all shards.
   static absl::StatusOr<ShardedTensor> FromLocalShards(
@@ -228,7 +233,9 @@ class ShardedTensor {
   //   kInvalidArgument  "local_tensor is not a contiguous Tensor."; "Shard
   //                     tensor size does not match" the shard that `spec` gives
   //                     to this rank; or it gives several, or none.
-  // and otherwise as Empty.
+  //   kFailedPrecondition
+  //                     There is no default group.
+  // and otherwise as Empty, for spec, size and options.
   static absl::StatusOr<ShardedTensor> FromLocalTensor(
       Tensor local_tensor, const ShardingSpecPtr& spec,
       absl::Span<const int64_t> size, const ShardedTensorOptions& options = {});
@@ -240,7 +247,9 @@ class ShardedTensor {
   // in `metadata`; the result's metadata is what the spec builds.
   //
   // Errors. In this order:
-  //   kInvalidArgument     A placement does not resolve.
+  //   kFailedPrecondition  There is no default group.
+  //   kInvalidArgument, kFailedPrecondition
+  //                        A placement does not resolve.
   //   kFailedPrecondition  Number of local shards "does not match number of
   //                        local shards metadata".
   //   kInvalidArgument     "shards_metadata must not be empty!"; "Only
@@ -263,6 +272,8 @@ class ShardedTensor {
   //                     inferring the spec or from BuildMetadata; shards
   //                     overlap or leave a gap; a shard is not in the metadata,
   //                     or its tensor has another size or dtype.
+  //   kFailedPrecondition
+  //                     A placement's device is malformed.
   static absl::StatusOr<ShardedTensor> WithoutGroup(
       std::vector<Shard> shards, const ShardedTensorMetadata& metadata,
       const ShardingSpecPtr& spec = nullptr);

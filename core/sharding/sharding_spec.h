@@ -96,7 +96,9 @@ class ChunkShardingSpec : public ShardingSpec {
   //
   //     ChunkShardingSpec::Create(0, {"rank:0/cpu", "rank:1/cpu"})
   //
-  //   kInvalidArgument  No placements, or one is malformed.
+  //   kInvalidArgument     No placements, or "Could not parse remote_device".
+  //   kFailedPrecondition  A placement's device is malformed or unknown, as in
+  //                        "rank:0/foo": see Placement::Parse.
   static absl::StatusOr<std::shared_ptr<const ChunkShardingSpec>> Create(
       int dim, std::vector<Placement> placements);
 
@@ -147,7 +149,9 @@ class EnumerableShardingSpec : public ShardingSpec {
   //         {.offsets = {0, 0}, .sizes = {5, 10}, .placement = "rank:0/cpu"},
   //         {.offsets = {5, 0}, .sizes = {5, 10}, .placement = "rank:1/cpu"}})
   //
-  //   kInvalidArgument  "Empty shard list provided", or ValidateNonOverlapping.
+  //   kInvalidArgument     "Empty shard list provided", or
+  //                        ValidateNonOverlapping.
+  //   kFailedPrecondition  A placement's device is malformed or unknown.
   static absl::StatusOr<std::shared_ptr<const EnumerableShardingSpec>> Create(
       std::vector<ShardMetadata> shards);
 
@@ -189,7 +193,8 @@ class EnumerableShardingSpec : public ShardingSpec {
 // that of their offsets, and otherwise, or if all begin at 0,
 // EnumerableShardingSpec with the shards as they are. Never MeshShardingSpec:
 // several meshes have the same shards, and none moves other bytes.
-//   kInvalidArgument  As EnumerableShardingSpec::Create, or, if replicas are
+//   kInvalidArgument, kFailedPrecondition
+//                     As EnumerableShardingSpec::Create, or, if replicas are
 //                     allowed, CreateWithReplicas.
 absl::StatusOr<ShardingSpecPtr> InferShardingSpec(
     absl::Span<const ShardMetadata> shards,

@@ -17,6 +17,7 @@ namespace sherd {
 //   kInvalidArgument  "Expecting ShardingSpec" for null, from BuildMetadata,
 //                     ValidateNonOverlapping or ValidateCover, or what the spec
 //                     has got wrong, with its ToString.
+//   other             As ShardMetadata::Validate.
 //
 // Cost. No more than BuildMetadata for the classes of sharding_spec.h and
 // mesh_sharding_spec.h and those derived from them, whose rules are right;
