@@ -205,8 +205,7 @@ TEST(MayShareMemoryTest, NothingSharesMemoryWithWhatTouchesNone) {
   EXPECT_FALSE(
       MayShareMemory(some.Get(), AccessToBytes(at, 0, Access::kWrite)));
   EXPECT_TRUE(MayShareMemory(some.Get(), AccessToBytes(at, 1, Access::kWrite)));
-  const Tensor meta =
-      Tensor::Empty({4}, {.device = {.type = DeviceType::kMeta}}).value();
+  const Tensor meta = Tensor::Empty({4}, {.device = "meta"}).value();
   EXPECT_FALSE(MayShareMemory(AccessToTensor(meta, Access::kRead),
                               AccessToTensor(meta, Access::kWrite)));
 }

@@ -17,7 +17,7 @@ using ::sherd::testing::TensorBitwiseEq;
 class GpuTest : public sherd::testing::DistributedTest {};
 
 SHERD_DIST_TEST_F(GpuTest, RowsToColumnsOnDevices) {
-  const sherd::Device cuda = {.type = sherd::DeviceType::kCuda};
+  const sherd::Device cuda = "cuda";
   const auto rows = sherd::ChunkShardingSpec::Create(
       0, sherd::PlacementsOnRanks(world_size(), cuda));
   const auto columns = sherd::ChunkShardingSpec::Create(
