@@ -107,8 +107,8 @@ struct LoadOptions {
 //
 // Errors. One rank's error is every rank's, naming the rank where it happened
 // on one; FailedRank as for SaveCheckpoint. Messages begin with
-// `load "path": `. After kDataLoss and kUnavailable the contents of the destinations are
-// unspecified, otherwise untouched.
+// `load "path": `. After kDataLoss and kUnavailable the contents of the
+// destinations are unspecified, otherwise untouched.
 //   kNotFound            No checkpoint there, or it has no tensor of that name.
 //   kInvalidArgument     dtype or sizes are not those that were saved; names or
 //                        layouts differ between ranks; two destinations, or
