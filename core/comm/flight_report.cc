@@ -105,7 +105,7 @@ std::string FormatFlightReport(const FlightReport& report) {
   for (const FlightFailedRank& failed : report.failed) {
     absl::StrAppend(
         &text, "! rank ", failed.rank, " failed",
-        failed.named_by.empty() ? "" : ", as errors say of ",
+        failed.named_by.empty() ? "" : ", as the errors say of ",
         failed.named_by.empty()
             ? ""
             : absl::StrCat(failed.named_by.size() == 1 ? "rank " : "ranks ",

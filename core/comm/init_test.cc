@@ -181,7 +181,7 @@ class InitTest : public ::testing::Test {
 TEST_F(InitTest, WithoutALauncherAProgramIsAWorldOfOneAndTheLogSaysSo) {
   std::vector<std::string> lines;
   SetLogSink([&](const LogEntry& entry) { lines.emplace_back(entry.message); });
-  const auto group = Init();
+  const auto group = Init({.backend = "local"});
   SetLogSink(nullptr);
   ASSERT_THAT(group, IsOk());
   EXPECT_EQ((*group)->size(), 1);

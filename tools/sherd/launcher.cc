@@ -393,7 +393,11 @@ void Run::SignalRanks(int signal) {
 void Run::AskForDumps() {
   asked_at_ = absl::Now();
   std::set<int> asked;
-  for (const pid_t pid : FindMarkedProcesses(start_.mark)) {
+  std::vector<pid_t> processes;
+  if (!start_.flight_directory.empty()) {
+    processes = FindMarkedProcesses(start_.mark);
+  }
+  for (const pid_t pid : processes) {
     if (!Handles(pid, SIGUSR1) || kill(pid, SIGUSR1) != 0) continue;
     const pid_t group = getpgid(pid);
     for (int r = 0; r < start_.ranks; ++r) {

@@ -87,6 +87,7 @@ FlightReport ReadFlightReport(const std::string& directory, absl::Time start) {
 
 bool HaveDumped(const std::string& directory, const std::vector<int>& ranks,
                 absl::Time since) {
+  if (ranks.empty()) return true;
   const absl::StatusOr<std::vector<std::string>> names =
       FileSystem::Posix().List(directory);
   if (!names.ok()) return false;

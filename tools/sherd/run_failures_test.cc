@@ -78,7 +78,9 @@ class RunFailuresTest : public ::testing::Test {
 
   std::vector<std::string> FlightDirectories() const {
     std::vector<std::string> found;
-    for (const std::string& name : *FileSystem::Posix().List(folder_)) {
+    const auto names = FileSystem::Posix().List(folder_);
+    EXPECT_THAT(names, IsOk());
+    for (const std::string& name : *names) {
       if (name.rfind("sherd-flight-", 0) == 0) found.push_back(name);
     }
     return found;
@@ -128,7 +130,7 @@ TEST_F(RunFailuresTest, TheLateRankLeavesADumpToo) {
 
 TEST_F(RunFailuresTest, ATimeoutSaysWhoWasWaitedFor) {
   const Ended run =
-      Run({"-n", "2", "--timeout=3", kFailingRank, "1", "spin", "10m"});
+      Run({"-n", "2", "--timeout=8", kFailingRank, "1", "spin", "10m"});
   EXPECT_EQ(run.exit_code, 124);
   EXPECT_THAT(run.last_line(),
               AllOf(HasSubstr("timeout: ranks 0, 1 of 2 had not ended"),
