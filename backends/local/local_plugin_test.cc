@@ -243,6 +243,18 @@ TEST(LocalMessageTest, AbortEndsWhatThisRankItselfWaitsFor) {
   });
 }
 
+TEST(LocalMessageTest, ItsOwnAbortComesBeforeAPeerThatLeftEarlier) {
+  RunPluginRanks(2, [](PluginRank& self) {
+    if (self.rank() == 1) return;
+    std::vector<char> data(4);
+    EXPECT_EQ(self.Run(Message(SHERD_RECV, 1, 1, data)).code, SHERD_PEER_LOST);
+    EXPECT_EQ(self.Run(Op(SHERD_BARRIER)).code, SHERD_PEER_LOST);
+    self.Abort();
+    EXPECT_EQ(self.Run(Message(SHERD_RECV, 1, 1, data)).code, SHERD_ABORTED);
+    EXPECT_EQ(self.Run(Op(SHERD_BARRIER)).code, SHERD_ABORTED);
+  });
+}
+
 TEST(LocalMessageTest, AbortEndsWhatTheOthersWaitFor) {
   RunPluginRanks(3, [](PluginRank& self) {
     if (self.rank() == 2) {

@@ -11,6 +11,11 @@
 #include "sherd/backends/plugin_error.h"
 
 namespace sherd::internal {
+namespace {
+
+constexpr char kAborted[] = "the rank aborted the group";
+
+}  // namespace
 
 uint64_t Meeting::NextSerial() {
   static std::atomic<uint64_t> serial = 0;
@@ -77,9 +82,14 @@ void Meeting::Finish() {
 }
 
 void Meeting::Abort(int rank) {
+  {
+    // Before the mailbox: a peer whose message ends with it may leave at once,
+    // and that would become the failure.
+    std::lock_guard<std::mutex> lock(mutex_);
+    aborted_[rank] = true;
+    SetFailure({SHERD_ABORTED, rank, kAborted});
+  }
   mailbox_.Abort(rank);
-  std::lock_guard<std::mutex> lock(mutex_);
-  SetFailure({SHERD_ABORTED, rank, "the rank aborted the group"});
 }
 
 bool Meeting::Leave(int rank) {
@@ -121,10 +131,9 @@ void Meeting::SetFailure(Failure failure) {
 }
 
 sherd_code Meeting::Report(int rank, sherd_error_v0* error) const {
+  if (aborted_[rank]) return Fail(error, SHERD_ABORTED, -1, kAborted);
   if (failure_.code == SHERD_ABORTED) {
-    const bool own = failure_.peer == rank;
-    return Fail(error, own ? SHERD_ABORTED : SHERD_PEER_LOST,
-                own ? -1 : failure_.peer, failure_.text.c_str());
+    return Fail(error, SHERD_PEER_LOST, failure_.peer, failure_.text.c_str());
   }
   return Fail(error, failure_.code, failure_.peer, failure_.text.c_str());
 }

@@ -29,6 +29,7 @@ class Meeting {
         mailbox_(size),
         calls_(size),
         left_(size),
+        aborted_(size),
         members_(size) {}
 
   sherd_code Run(int rank, const sherd_op_v0& op, sherd_error_v0* error);
@@ -61,7 +62,7 @@ class Meeting {
   int FirstAbsent() const;
   // Only the first failure counts.
   void SetFailure(Failure failure);
-  // What the failure is to `rank`.
+  // What the failure is to `rank`: its own abort, whatever came before.
   sherd_code Report(int rank, sherd_error_v0* error) const;
 
   static uint64_t NextSerial();
@@ -75,6 +76,7 @@ class Meeting {
   // Read without the lock while ranks do their shares: nobody writes then.
   std::vector<const sherd_op_v0*> calls_;
   std::vector<bool> left_;
+  std::vector<bool> aborted_;
   int members_;
   int arrived_ = 0;
   int finished_ = 0;
