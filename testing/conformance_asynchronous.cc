@@ -2,14 +2,20 @@
 
 #include <sched.h>
 
+#include <cstddef>
 #include <deque>
+#include <memory>
 #include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "absl/synchronization/notification.h"
+#include "absl/types/span.h"
 #include "sherd/core/base/deadline.h"
 #include "sherd/core/base/status_macros.h"
 #include "sherd/core/comm/work.h"
@@ -222,12 +228,146 @@ absl::Status Messages(ConformanceRank& rank) {
   return CheckCall(rank, {.op = CollectiveOp::kBarrier});
 }
 
+// A group of all ranks whose last handle goes within what continues one of its
+// calls. Half of the ranks, `late` or not, call when the others have attached
+// their continuations, which therefore run on a thread of the group's.
+class DroppedGroup {
+ public:
+  static absl::StatusOr<DroppedGroup> Make(ConformanceRank& rank, int late,
+                                           bool destroys) {
+    SHERD_ASSIGN_OR_RETURN(auto group, NewGroupOfAll(rank));
+    DroppedGroup made(rank, std::move(group), destroys);
+    made.is_late_ = rank.rank() % 2 == late;
+    if (made.is_late_) SHERD_RETURN_IF_ERROR(made.Meet());
+    return made;
+  }
+
+  const std::shared_ptr<ProcessGroup>& handle() const { return group_; }
+
+  // `work`, whose continuation holds the group until Drop, and behind what was
+  // called until then may destroy it.
+  Work Hold(Work work) {
+    return std::move(work).Then(
+        [group = group_, let_go = let_go_, destroys = destroys_,
+         caller = std::this_thread::get_id()](absl::Status status) {
+          if (std::this_thread::get_id() == caller) return status;
+          let_go->WaitForNotification();
+          if (destroys) status.Update(group->Destroy());
+          return status;
+        });
+  }
+
+  // When all is attached: lets go of the handle that is not.
+  absl::Status Drop() {
+    if (!is_late_) SHERD_RETURN_IF_ERROR(Meet());
+    group_ = nullptr;
+    let_go_->Notify();
+    return absl::OkStatus();
+  }
+
+  // Once all calls have ended.
+  absl::Status ExpectGone() const {
+    const Deadline deadline = Deadline::After(ConformanceTimeout());
+    while (!dropped_.expired()) {
+      if (deadline.HasPassed()) {
+        return Fault("a group is still there, though nobody has a handle");
+      }
+      sched_yield();
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  DroppedGroup(ConformanceRank& rank, std::shared_ptr<ProcessGroup> group,
+               bool destroys)
+      : rank_(rank),
+        group_(std::move(group)),
+        dropped_(group_),
+        destroys_(destroys) {}
+
+  absl::Status Meet() {
+    return CheckCall(rank_, {.op = CollectiveOp::kBarrier});
+  }
+
+  ConformanceRank& rank_;
+  std::shared_ptr<ProcessGroup> group_;
+  std::weak_ptr<ProcessGroup> dropped_;
+  bool destroys_;
+  bool is_late_ = false;
+  // Shared with continuations.
+  std::shared_ptr<absl::Notification> let_go_ =
+      std::make_shared<absl::Notification>();
+};
+
+absl::Status ExpectOk(Work& work, absl::string_view what) {
+  const absl::Status status = work.Wait();
+  return status.ok() ? status : Fault(what, ": ", status.ToString());
+}
+
+absl::Status LastHandleInThen(ConformanceRank& rank, int late, bool destroys) {
+  SHERD_ASSIGN_OR_RETURN(DroppedGroup group,
+                         DroppedGroup::Make(rank, late, destroys));
+  Work first = group.Hold(group.handle()->BarrierAsync());
+  Work behind = group.handle()->BarrierAsync();
+  SHERD_RETURN_IF_ERROR(group.Drop());
+  SHERD_RETURN_IF_ERROR(
+      ExpectOk(first, "a call whose continuation has the last handle"));
+  SHERD_RETURN_IF_ERROR(ExpectOk(behind, "the call behind it"));
+  return group.ExpectGone();
+}
+
+absl::Status LastHandleKept(ConformanceRank& rank, int late) {
+  SHERD_ASSIGN_OR_RETURN(DroppedGroup group,
+                         DroppedGroup::Make(rank, late, /*destroys=*/false));
+  Work first = group.Hold(group.handle()->BarrierAsync());
+  Work behind = group.handle()->BarrierAsync();
+  behind.Keep(group.handle());
+  SHERD_RETURN_IF_ERROR(group.Drop());
+  SHERD_RETURN_IF_ERROR(ExpectOk(first, "a call before one that keeps"));
+  SHERD_RETURN_IF_ERROR(ExpectOk(behind, "a call that keeps its group"));
+  return group.ExpectGone();
+}
+
+// Sends and receives have queues of their own; two of them let go.
+absl::Status LastHandleInMessages(ConformanceRank& rank, int late,
+                                  bool destroys) {
+  const int next = (rank.rank() + 1) % rank.size();
+  const int before = (rank.rank() + rank.size() - 1) % rank.size();
+  SHERD_ASSIGN_OR_RETURN(DroppedGroup group,
+                         DroppedGroup::Make(rank, late, destroys));
+  const std::byte sent{'x'};
+  std::byte received{};
+  Work send = group.Hold(
+      group.handle()->SendAsync(absl::MakeConstSpan(&sent, 1), next));
+  Work recv = group.Hold(
+      group.handle()->RecvAsync(absl::MakeSpan(&received, 1), before));
+  SHERD_RETURN_IF_ERROR(group.Drop());
+  SHERD_RETURN_IF_ERROR(ExpectOk(recv, "a receive that has the last handle"));
+  SHERD_RETURN_IF_ERROR(ExpectOk(send, "a send that has the last handle"));
+  if (received != sent) return Fault("a message did not come");
+  return group.ExpectGone();
+}
+
+absl::Status LastHandles(ConformanceRank& rank) {
+  for (const int late : {0, 1}) {
+    for (const bool destroys : {false, true}) {
+      SHERD_RETURN_IF_ERROR(LastHandleInThen(rank, late, destroys));
+      if (rank.size() > 1 && HasMessages(rank)) {
+        SHERD_RETURN_IF_ERROR(LastHandleInMessages(rank, late, destroys));
+      }
+    }
+    SHERD_RETURN_IF_ERROR(LastHandleKept(rank, late));
+  }
+  return CheckCall(rank, {.op = CollectiveOp::kBarrier});
+}
+
 }  // namespace
 
 absl::Span<const ConformanceCase> AsynchronousCases() {
   static constexpr ConformanceCase kCases[] = {
       {"Asynchronous", Asynchronous},
       {"Messages", Messages, 2},
+      {"LastHandles", LastHandles},
   };
   return kCases;
 }

@@ -17,12 +17,17 @@ namespace sherd::internal {
 // Runs operations one after another on one thread, which the first operation
 // starts: groups that are only called synchronously have none.
 //
+// Last handles. An operation, and whatever continues it, may let go of the last
+// handle of the queue's owner, and so destroy the queue on its own thread. What
+// is queued behind it then runs within the destructor, and the thread, which
+// shares no more than State with the queue, ends by itself.
+//
 // Threads. Safe from any thread; the destructor runs what is queued first.
 class CollectiveQueue {
  public:
   using Operation = std::function<absl::Status()>;
 
-  CollectiveQueue() = default;
+  CollectiveQueue();
   CollectiveQueue(const CollectiveQueue&) = delete;
   CollectiveQueue& operator=(const CollectiveQueue&) = delete;
   ~CollectiveQueue();
@@ -30,7 +35,9 @@ class CollectiveQueue {
   std::shared_ptr<WorkState> Push(Operation operation);
 
   // Returns once everything that was pushed before has ended; without a lock if
-  // that is the case already.
+  // that is the case already. From within an operation of this queue it runs
+  // the ones behind it, and those within which it is called count as ended from
+  // then on.
   void WaitIdle();
 
  private:
@@ -38,21 +45,33 @@ class CollectiveQueue {
     Operation operation;
     std::shared_ptr<WorkState> state;
   };
+  // Shared with the thread, and as long as it runs.
+  struct State {
+    // Runs the first operation that is queued; false if there is none.
+    bool RunNext() ABSL_LOCKS_EXCLUDED(mutex);
+    bool HasWork() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
+      return !items.empty() || closing;
+    }
+    bool IsIdle() const {
+      return unfinished.load(std::memory_order_acquire) == 0;
+    }
 
-  void RunItems();
-  bool HasWork() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    return !items_.empty() || closing_;
-  }
-  bool IsIdle() const {
-    return unfinished_.load(std::memory_order_acquire) == 0;
-  }
+    absl::Mutex mutex;
+    std::deque<Item> items ABSL_GUARDED_BY(mutex);
+    // Changed with the lock held, so that WaitIdle misses no end.
+    std::atomic<int> unfinished{0};
+    bool closing ABSL_GUARDED_BY(mutex) = false;
+    std::thread thread ABSL_GUARDED_BY(mutex);
+    // Of the thread only: items that run, each within the one before, and are
+    // counted as unfinished.
+    int running = 0;
+  };
 
-  absl::Mutex mutex_;
-  std::deque<Item> items_ ABSL_GUARDED_BY(mutex_);
-  // Changed with the lock held, so that WaitIdle misses no end.
-  std::atomic<int> unfinished_{0};
-  bool closing_ ABSL_GUARDED_BY(mutex_) = false;
-  std::thread thread_ ABSL_GUARDED_BY(mutex_);
+  static void Main(const std::shared_ptr<State>& state);
+  // Whether the calling thread is this queue's.
+  bool IsOwnThread() const;
+
+  const std::shared_ptr<State> state_;
 };
 
 }  // namespace sherd::internal

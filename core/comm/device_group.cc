@@ -579,7 +579,7 @@ bool DeviceGroup::ProgressOn(Lane& lane, ToldList& told) {
   return progress;
 }
 
-bool DeviceGroup::Progress() {
+bool DeviceGroup::Progress(Continue where) {
   ToldList told;
   bool progress = false;
   {
@@ -588,24 +588,41 @@ bool DeviceGroup::Progress() {
       progress |= ProgressOn(*lane, told);
     }
   }
-  Tell(told);
+  Tell(told, where);
   return progress;
 }
 
-void DeviceGroup::Tell(const ToldList& told) {
+void DeviceGroup::Tell(const ToldList& told, Continue where) {
   if (told.empty()) return;
   absl::Status status;
   {
     absl::MutexLock lock(&state_mutex_);
     status = failure_;
   }
-  for (const Told& one : told) {
-    if (status.ok()) {
-      recorder_.End(one.ticket, absl::StatusCode::kOk);
-    } else {
-      owner_.Failed(one.ticket, status);
+  {
+    // Before any continuation, which may let go of the owner.
+    absl::ReaderMutexLock lock(&owner_mutex_);
+    for (const Told& one : told) {
+      if (status.ok() || !owned_) {
+        recorder_.End(one.ticket, status.code());
+      } else {
+        owner_.Failed(one.ticket, status);
+      }
     }
-    if (one.work != nullptr) one.work->Finish(status);
+  }
+  for (const Told& one : told) {
+    if (one.work == nullptr) continue;
+    WorkState::Continuations all = one.work->Complete(status);
+    if (all.empty()) continue;
+    auto run = [all = std::move(all), status]() mutable {
+      for (const WorkState::Continuation& next : all) next(status);
+      all.clear();
+    };
+    if (where == Continue::kAside) {
+      owner_.RunAside(std::move(run));
+    } else {
+      run();
+    }
   }
 }
 
@@ -662,20 +679,31 @@ absl::Status DeviceGroup::Symptom(const CollectiveDesc& call, bool overdue) {
 }
 
 DeviceWatch::Watched::Sight DeviceGroup::Look() {
-  const bool progress = Progress();
+  const bool progress = Progress(Continue::kAside);
   bool overdue = false;
   const std::optional<CollectiveDesc> call = FirstInFlight(overdue);
-  if (!call) return progress ? Sight::kProgress : Sight::kNothing;
+  if (!call) {
+    if (progress) return Sight::kProgress;
+    // Nobody may call or wait any more, because of what is kept.
+    if (has_released_.load(std::memory_order_acquire) &&
+        !reclaiming_.exchange(true)) {
+      owner_.RunAside([this] {
+        reclaiming_.store(false);
+        Reclaim();
+      });
+    }
+    return Sight::kNothing;
+  }
   if (HasFailed()) {
     if (Clock::now() - failed_at_ >= absl::ToChronoNanoseconds(kGrace)) {
-      TellAll();
+      TellAll(Continue::kAside);
     }
     return Sight::kWaiting;
   }
   absl::Status symptom = Symptom(*call, overdue);
   if (symptom.ok()) return progress ? Sight::kProgress : Sight::kWaiting;
   // What ended well before is told so.
-  Progress();
+  Progress(Continue::kAside);
   absl::Status failure = owner_.Fail(*call, std::move(symptom));
   failed_at_ = Clock::now();
   absl::MutexLock lock(&state_mutex_);
@@ -688,7 +716,7 @@ bool DeviceGroup::HasFailed() {
   return !failure_.ok();
 }
 
-void DeviceGroup::TellAll() {
+void DeviceGroup::TellAll(Continue where) {
   ToldList told;
   {
     absl::MutexLock lock(&state_mutex_);
@@ -709,7 +737,12 @@ void DeviceGroup::TellAll() {
           "before, by its Work or by Synchronize");
     }
   }
-  Tell(told);
+  Tell(told, where);
+}
+
+void DeviceGroup::Disown() {
+  absl::MutexLock lock(&owner_mutex_);
+  owned_ = false;
 }
 
 bool DeviceGroup::IsInFlight(uint64_t last) {
@@ -840,8 +873,16 @@ void DeviceGroup::Close(absl::FunctionRef<bool()> all_leave,
   DeviceWatch::Global().Remove(this);
   Progress();
   Reclaim();
+  if (!CloseCommunicator(all_leave, deadline)) return;
+  TellAll(Continue::kHere);
+  Disown();
+  GiveBack();
+}
+
+bool DeviceGroup::CloseCommunicator(absl::FunctionRef<bool()> all_leave,
+                                    Deadline deadline) {
   absl::MutexLock call(&call_mutex_);
-  if (options_.communicator == nullptr) return;
+  if (options_.communicator == nullptr) return false;
   bool healthy = false;
   {
     absl::MutexLock lock(&state_mutex_);
@@ -859,11 +900,14 @@ void DeviceGroup::Close(absl::FunctionRef<bool()> all_leave,
                           << " was not finalized: " << status.message();
     }
   }
-  {
-    absl::MutexLock lock(&communicator_mutex_);
-    options_.communicator.reset();
-  }
-  TellAll();
+  absl::MutexLock lock(&communicator_mutex_);
+  options_.communicator.reset();
+  return true;
+}
+
+void DeviceGroup::GiveBack() {
+  const ScopedDevice current(runtime(), device());
+  absl::MutexLock call(&call_mutex_);
   captured_ = nullptr;
   barrier_ = nullptr;
   absl::MutexLock lock(&state_mutex_);
@@ -890,12 +934,13 @@ void DeviceGroup::Close(absl::FunctionRef<bool()> all_leave,
 void DeviceGroup::Abandon() {
   abandoned_.store(true);
   DeviceWatch::Global().Remove(this);
-  absl::MutexLock call(&call_mutex_);
   {
+    absl::MutexLock call(&call_mutex_);
     absl::MutexLock lock(&communicator_mutex_);
     (void)options_.communicator.release();
   }
-  TellAll();
+  TellAll(Continue::kHere);
+  Disown();
   // Leaked as it is: whatever goes away here may call the vendor's library.
   (void)new std::shared_ptr<DeviceGroup>(shared_from_this());
 }

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -58,8 +59,9 @@ struct DeviceGroupOptions {
 // the culprit and aborts; what is in flight then ends with what the owner says,
 // once the streams have let go of the buffers, or kGrace later.
 //
-// Buffers. What a Work keeps is let go by the thread that calls next or waits,
-// never by the watch.
+// Program. What continues a Work, and what it keeps, may be the last handle of
+// anything, the owner's too: it is run, and let go, by threads that call or
+// wait, or else by the owner's own, never by the watch, and without a lock.
 //
 // Cost. A synchronous call allocates nothing once the group is warm.
 //
@@ -87,6 +89,9 @@ class DeviceGroup final : public DeviceWatch::Watched,
     // `ticket` ended with an error.
     virtual void Failed(const FlightTicket& ticket,
                         const absl::Status& status) = 0;
+    // Runs `task`, which calls the program, on a thread of the owner's. It has
+    // run when the owner is gone.
+    virtual void RunAside(std::function<void()> task) = 0;
   };
 
   // How long after a failure the streams may take to let go of the buffers.
@@ -201,6 +206,8 @@ class DeviceGroup final : public DeviceWatch::Watched,
   DeviceGroup(DeviceGroupOptions options, Owner& owner,
               FlightRecorder& recorder);
   absl::Status Open();
+  // Which thread runs what continues Works that ended.
+  enum class Continue { kHere, kAside };
 
   absl::StatusOr<Spot> Enter(bool aside);
   absl::Status OrderBehindLast(const Spot& spot);
@@ -226,23 +233,32 @@ class DeviceGroup final : public DeviceWatch::Watched,
   void Deregister(const Registered& buffer, void* handle);
 
   // Sees what has ended; true if something has.
-  bool Progress();
+  bool Progress(Continue where = Continue::kHere);
   bool ProgressOn(Lane& lane, ToldList& told)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_mutex_);
   void End(Lane& lane, ToldList& told)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_mutex_);
-  void Tell(const ToldList& told);
+  void Tell(const ToldList& told, Continue where);
   // The first that has not been told of its end, by the order of the calls;
   // the overdue one before it, if there is one.
   std::optional<CollectiveDesc> FirstInFlight(bool& overdue);
   absl::Status Symptom(const CollectiveDesc& call, bool overdue);
-  void TellAll();
+  // Without locks.
+  void TellAll(Continue where);
+  // Steps of Close. False if it has been closed.
+  bool CloseCommunicator(absl::FunctionRef<bool()> all_leave,
+                         Deadline deadline);
+  void GiveBack();
+  void Disown();
   bool HasFailed();
   // Whether number `last` or one before it is in flight.
   bool IsInFlight(uint64_t last);
 
   DeviceGroupOptions options_;
   Owner& owner_;
+  // Works outlive the owner.
+  absl::Mutex owner_mutex_;
+  bool owned_ ABSL_GUARDED_BY(owner_mutex_) = true;
   FlightRecorder& recorder_;
   DeviceEmulation emulation_;
   DeviceStream side_;
@@ -282,6 +298,8 @@ class DeviceGroup final : public DeviceWatch::Watched,
   std::vector<std::shared_ptr<DeviceWork>> released_
       ABSL_GUARDED_BY(state_mutex_);
   std::atomic<bool> has_released_{false};
+  // The owner's thread has been asked to reclaim.
+  std::atomic<bool> reclaiming_{false};
 
   // Of the watch's thread.
   Clock::time_point failed_at_;

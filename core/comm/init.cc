@@ -76,8 +76,10 @@ void MakeDefault(const GroupPointer& group, bool ranks_are_threads) {
   }
   SetLogRank(group->rank());
   Defaults& defaults = GetDefaults();
+  // Goes without the lock, which what it waits for may take.
+  GroupPointer previous = group;
   absl::MutexLock lock(&defaults.mutex);
-  defaults.process = group;
+  defaults.process.swap(previous);
 }
 
 absl::StatusOr<absl::Duration> TimeoutFrom(const InitOptions& options) {

@@ -18,6 +18,7 @@
 #include "sherd/core/base/status_macros.h"
 #include "sherd/core/comm/call_comparison.h"
 #include "sherd/core/comm/collective_call.h"
+#include "sherd/core/comm/collective_queue.h"
 #include "sherd/core/comm/emulation.h"
 #include "sherd/core/comm/failure_board.h"
 #include "sherd/core/comm/scoped_device.h"
@@ -588,6 +589,13 @@ absl::Status ProcessGroup::DeviceOwner::Fail(const CollectiveDesc& call,
 void ProcessGroup::DeviceOwner::Failed(const FlightTicket& ticket,
                                        const absl::Status& status) {
   group_.Conclude(ticket, status).IgnoreError();
+}
+
+void ProcessGroup::DeviceOwner::RunAside(std::function<void()> task) {
+  group_.queue_->Push([task = std::move(task)] {
+    task();
+    return absl::OkStatus();
+  });
 }
 
 }  // namespace sherd

@@ -3,6 +3,7 @@
 
 // Private parts of ProcessGroup that have to do with its device part.
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -58,6 +59,7 @@ class ProcessGroup::DeviceOwner final : public internal::DeviceGroup::Owner {
   absl::Status Fail(const CollectiveDesc& call, absl::Status symptom) override;
   void Failed(const internal::FlightTicket& ticket,
               const absl::Status& status) override;
+  void RunAside(std::function<void()> task) override;
 
  private:
   ProcessGroup& group_;

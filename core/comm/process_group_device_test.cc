@@ -4,12 +4,14 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/synchronization/notification.h"
 #include "absl/time/time.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -484,6 +486,36 @@ TEST_F(DevicePartTest, AGroupThatWasNotDestroyedLeavesTheDeviceAlone) {
   group_ = nullptr;
   EXPECT_THAT(script_.Take(), IsEmpty());
   EXPECT_EQ(device_.live_streams(), streams);
+}
+
+TEST_F(DevicePartTest, TheLastHandleOfTheGroupMayGoWhenAnOperationEnds) {
+  Tensor tensor = OnDevice({1, 2});
+  const std::weak_ptr<ProcessGroup> alive = group_;
+  absl::Notification dropped;
+  Work work =
+      AllReduceAsync(*group_, tensor, ReduceOp::kSum)
+          .Then([group = group_, &dropped,
+                 caller = std::this_thread::get_id()](absl::Status status) {
+            if (std::this_thread::get_id() != caller) {
+              dropped.WaitForNotification();
+            }
+            return status;
+          });
+  group_ = nullptr;
+  dropped.Notify();
+  // Nobody drives the operation but the group itself.
+  while (!alive.expired()) std::this_thread::yield();
+  EXPECT_THAT(work.Wait(), IsOk());
+}
+
+TEST_F(DevicePartTest, AWorkMayKeepTheLastHandleOfItsGroup) {
+  Tensor tensor = OnDevice({1, 2});
+  const std::weak_ptr<ProcessGroup> alive = group_;
+  {
+    Work dropped = AllReduceAsync(*group_, tensor, ReduceOp::kSum);
+    dropped.Keep(std::exchange(group_, nullptr));
+  }
+  while (!alive.expired()) std::this_thread::yield();
 }
 
 TEST_F(DevicePartTest, WhatWasInFlightWhenTheGroupWentDidNotEndWell) {

@@ -520,7 +520,11 @@ absl::Status ProcessGroup::Destroy() {
   // Before the locks that ending an operation takes.
   watch_.Stop();
   if (comparison_ != nullptr) comparison_->Leave();
-  if (device_ != nullptr) CloseDevice();
+  if (device_ != nullptr) {
+    CloseDevice();
+    // What continues the Works that ended by that.
+    queue_->WaitIdle();
+  }
   if (is_member()) {
     absl::MutexLock running(&run_mutex_);
     absl::WriterMutexLock open(&open_mutex_);

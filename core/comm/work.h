@@ -48,17 +48,21 @@ class Work {
   // the caller for that. Never blocks.
   bool Test();
 
-  // Keeps `kept` until the operation ended, even if all Works were dropped.
+  // Keeps `kept` until the operation ended, even if all Works were dropped. It
+  // may be the last handle of anything, as in Then.
   void Keep(std::shared_ptr<const void> kept);
 
   // A Work that ends once this one has and `next`, called with its outcome,
   // has returned what becomes the new outcome.
   //
-  // Threads. `next` runs on the thread that ends the operation, or here if it
-  // has ended: it must not wait for collectives of the group, nor call a device
-  // plugin. WaitOnStream() of the new Work waits for `next`. What it captured
-  // is released before the new Work ends, and lives until the operation ended
-  // even if all Works were dropped.
+  // Threads. `next` runs on the thread that ends the operation, which may be
+  // one of the group's, or here if it has ended: it must not wait for
+  // collectives of the group, nor call a device plugin. WaitOnStream() of the
+  // new Work waits for `next`. What it captured is released before the new Work
+  // ends, and lives until the operation ended even if all Works were dropped.
+  // The last handle of anything may be among it, that of the group too, which
+  // is then destroyed there once its other operations have ended; and `next`
+  // may call Destroy().
   [[nodiscard]] Work Then(std::function<absl::Status(absl::Status)> next) &&;
 
  private:

@@ -23,21 +23,23 @@ class WorkState {
   virtual ~WorkState() = default;
 
   using Continuation = std::function<void(const absl::Status&)>;
+  using Continuations = std::vector<Continuation>;
 
-  void Finish(absl::Status status) {
-    std::vector<Continuation> continuations;
-    {
-      absl::MutexLock lock(&mutex_);
-      status_ = std::move(status);
-      continuations.swap(continuations_);
-      done_.Notify();
-    }
-    for (const Continuation& continuation : continuations) {
-      continuation(status_);
-    }
+  // Publishes the outcome. What is returned has to be called with it next, on
+  // a thread on which the program's functions may run.
+  [[nodiscard]] Continuations Complete(absl::Status status) {
+    absl::MutexLock lock(&mutex_);
+    status_ = std::move(status);
+    done_.Notify();
+    return std::exchange(continuations_, {});
   }
 
-  // Calls `continuation` from Finish, or at once if that has been.
+  // Both, on the calling thread.
+  void Finish(absl::Status status) {
+    for (const Continuation& next : Complete(std::move(status))) next(status_);
+  }
+
+  // Calls `continuation` once the outcome is published, or at once if it is.
   void OnFinish(Continuation continuation) {
     {
       absl::MutexLock lock(&mutex_);
@@ -71,7 +73,7 @@ class WorkState {
   absl::Notification done_;
   absl::Status status_;
   absl::Mutex mutex_;
-  std::vector<Continuation> continuations_ ABSL_GUARDED_BY(mutex_);
+  Continuations continuations_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace sherd::internal

@@ -99,6 +99,92 @@ TEST(WorkTest, ThenRunsThoughAllWorksWereDropped) {
   ran.WaitForNotification();
 }
 
+TEST(WorkTest, TheLastHandleOfTheQueueMayGoInAContinuation) {
+  auto queue = std::make_shared<CollectiveQueue>();
+  const std::weak_ptr<CollectiveQueue> alive = queue;
+  absl::Notification dropped;
+  Work first = Work(queue->Push([&] {
+                 dropped.WaitForNotification();
+                 return absl::OkStatus();
+               })).Then([queue](absl::Status status) { return status; });
+  bool ran = false;
+  Work behind = Work(queue->Push([&] {
+    ran = true;
+    return absl::OkStatus();
+  }));
+  queue = nullptr;
+  dropped.Notify();
+  EXPECT_THAT(first.Wait(), IsOk());
+  EXPECT_TRUE(alive.expired());
+  EXPECT_TRUE(behind.Test()) << "the destructor runs what is queued";
+  EXPECT_TRUE(ran);
+}
+
+TEST(WorkTest, TheLastHandleOfTheQueueMayBeKept) {
+  auto queue = std::make_shared<CollectiveQueue>();
+  const std::weak_ptr<CollectiveQueue> alive = queue;
+  absl::Notification dropped;
+  Work work = Work(queue->Push([&] {
+    dropped.WaitForNotification();
+    return absl::OkStatus();
+  }));
+  work.Keep(std::exchange(queue, nullptr));
+  dropped.Notify();
+  EXPECT_THAT(work.Wait(), IsOk());
+  while (!alive.expired()) std::this_thread::yield();
+}
+
+TEST(WorkTest, AContinuationMayWaitForItsQueue) {
+  CollectiveQueue queue;
+  absl::Notification pushed;
+  bool ran = false;
+  Work first = Work(queue.Push([&] {
+                 pushed.WaitForNotification();
+                 return absl::OkStatus();
+               })).Then([&](absl::Status status) {
+    queue.WaitIdle();
+    return ran ? status : absl::InternalError("it was not run");
+  });
+  Work behind = Work(queue.Push([&] {
+    ran = true;
+    // One within the other.
+    queue.WaitIdle();
+    return absl::OkStatus();
+  }));
+  pushed.Notify();
+  EXPECT_THAT(first.Wait(), IsOk());
+  EXPECT_THAT(behind.Wait(), IsOk());
+  // It still knows what has ended.
+  ran = false;
+  Work last = Work(queue.Push([&] {
+    ran = true;
+    return absl::OkStatus();
+  }));
+  queue.WaitIdle();
+  EXPECT_TRUE(ran);
+  EXPECT_TRUE(last.Test());
+}
+
+TEST(WorkTest, ContinuationsOfTwoQueuesMayWaitForEachOther) {
+  absl::Notification attached, begun[2];
+  CollectiveQueue queues[2];
+  std::vector<Work> works;
+  for (int i = 0; i < 2; ++i) {
+    works.push_back(Work(queues[i].Push([&] {
+                      attached.WaitForNotification();
+                      return absl::OkStatus();
+                    })).Then([&queues, &begun, i](absl::Status status) {
+      begun[i].Notify();
+      begun[1 - i].WaitForNotification();
+      queues[i].WaitIdle();
+      queues[1 - i].WaitIdle();
+      return status;
+    }));
+  }
+  attached.Notify();
+  for (Work& work : works) EXPECT_THAT(work.Wait(), IsOk());
+}
+
 TEST(WorkTest, WhenAllEndsWithTheLastAndReportsTheFirstErrorInOrder) {
   HeldOperation first, second;
   std::vector<Work> works;

@@ -1,8 +1,10 @@
 #include <signal.h>
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <numeric>
 #include <random>
 #include <string>
 #include <utility>
@@ -19,6 +21,8 @@
 #include "sherd/core/comm/backend_registry.h"
 #include "sherd/core/comm/init.h"
 #include "sherd/core/comm/process_group.h"
+#include "sherd/core/comm/reduction.h"
+#include "sherd/core/comm/work.h"
 #include "sherd/core/sharding/random_layouts.h"
 #include "sherd/core/sharding/sharded_tensor.h"
 #include "sherd/core/sharding/sharding_spec.h"
@@ -51,6 +55,36 @@ class ShardedTensorProcessTest : public sherd::testing::DistributedTest {
         .value();
   }
 };
+
+SHERD_DIST_TEST_F(ShardedTensorProcessTest, MayBeTheLastThatHoldsItsGroup) {
+  const std::shared_ptr<ProcessGroup> world = DefaultGroup().value();
+  std::vector<int> ranks(world_size());
+  std::iota(ranks.begin(), ranks.end(), 0);
+  SHERD_ASSERT_OK_AND_ASSIGN(std::shared_ptr<ProcessGroup> group,
+                             world->NewGroup(ranks));
+  const std::weak_ptr<ProcessGroup> alive = group;
+  SHERD_ASSERT_OK_AND_ASSIGN(
+      ShardedTensor made,
+      ShardedTensor::Ones(Chunks(0), {12, 5}, {.group = group}));
+  auto tensor = std::make_shared<const ShardedTensor>(std::move(made));
+  std::vector<float> values = {1, 2, 3};
+  const MutableBytes bytes(reinterpret_cast<std::byte*>(values.data()),
+                           values.size() * sizeof(float));
+  // Rank 0 has let go of all else when the others call.
+  if (rank() != 0) {
+    ASSERT_THAT(world->Barrier(), IsOk());
+  }
+  Work work = group->AllReduceAsync(bytes, bytes, kFloat32, ReduceOp::kSum)
+                  .Then([tensor = std::exchange(tensor, nullptr)](
+                            absl::Status status) { return status; });
+  group = nullptr;
+  if (rank() == 0) {
+    ASSERT_THAT(world->Barrier(), IsOk());
+  }
+  EXPECT_THAT(work.Wait(), IsOk());
+  EXPECT_TRUE(alive.expired());
+  EXPECT_EQ(values[2], 3.0f * static_cast<float>(world_size()));
+}
 
 SHERD_DIST_TEST_F(ShardedTensorProcessTest, AnyLayoutBecomesAnyOther) {
   // The same cases on all ranks and in every run: the property test with
