@@ -1,19 +1,31 @@
 // Groups of groups: any order, non-members, nests, splits, and many of them.
 
 #include <dirent.h>
+#include <fcntl.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <array>
+#include <filesystem>
+#include <map>
 #include <memory>
 #include <string>
+#include <system_error>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "sherd/core/base/status_macros.h"
 #include "sherd/testing/conformance_case.h"
+#include "sherd/testing/subprocess.h"
 
 namespace sherd::testing::internal {
 namespace {
@@ -221,12 +233,84 @@ absl::Status ManyGroups(ConformanceRank& rank) {
   return absl::OkStatus();
 }
 
+// What a program that is executed now has open, by number.
+using OpenFiles = std::map<int, std::string>;
+
+// What this process hands on, from before it was a rank.
+OpenFiles FindInheritable() {
+  OpenFiles found;
+  DIR* const entries = opendir("/proc/self/fd");
+  if (entries == nullptr) return found;
+  while (const dirent* const entry = readdir(entries)) {
+    int fd = -1;
+    if (!absl::SimpleAtoi(entry->d_name, &fd)) continue;
+    const int flags = fcntl(fd, F_GETFD);
+    if (flags < 0 || (flags & FD_CLOEXEC) != 0) continue;
+    std::error_code ignored;
+    found[fd] = std::filesystem::read_symlink(
+        absl::StrCat("/proc/self/fd/", fd), ignored);
+  }
+  closedir(entries);
+  return found;
+}
+
+const OpenFiles& InheritedFromBefore() {
+  static const auto* const files = new OpenFiles(FindInheritable());
+  return *files;
+}
+// Before main, and so before any group.
+[[maybe_unused]] const OpenFiles& inherited_from_before = InheritedFromBefore();
+
+// What `ls` itself finds open, as it prints it.
+absl::StatusOr<std::string> ListInChild() {
+  SHERD_ASSIGN_OR_RETURN(Pipe pipe, MakePipe());
+  SHERD_ASSIGN_OR_RETURN(
+      Subprocess child,
+      Subprocess::Start({.program = "/bin/ls",
+                         .arguments = {"ls", "-l", "/proc/self/fd"},
+                         .environment = {"LC_ALL=C"},
+                         .output_fd = pipe.write.get()}));
+  pipe.write.Reset();
+  std::string listed;
+  std::array<char, 4096> buffer;
+  ssize_t n;
+  while ((n = read(pipe.read.get(), buffer.data(), buffer.size())) > 0) {
+    listed.append(buffer.data(), static_cast<size_t>(n));
+  }
+  if (child.Wait().ExitedWith(0)) return listed;
+  return Fault("ls ", child.Wait().ToString(), ": ", listed);
+}
+
+// A program that a rank starts has no descriptor of the group: one that it
+// kept open would hide the rank's death from its peers.
+absl::Status ExecInheritsNothing(ConformanceRank& rank) {
+  SHERD_ASSIGN_OR_RETURN(const Group group, NewGroupOfAll(rank));
+  SHERD_RETURN_IF_ERROR(CheckGroup(*group, group->world_ranks()));
+  SHERD_ASSIGN_OR_RETURN(const std::string listed, ListInChild());
+  for (const absl::string_view line : absl::StrSplit(listed, '\n')) {
+    const std::pair<absl::string_view, absl::string_view> ends =
+        absl::StrSplit(line, absl::MaxSplits(" -> ", 1));
+    int fd = -1;
+    if (!absl::SimpleAtoi(ends.first.substr(ends.first.rfind(' ') + 1), &fd) ||
+        fd <= 2 || absl::StrContains(ends.second, "/proc/")) {
+      continue;
+    }
+    const auto known = InheritedFromBefore().find(fd);
+    if (known == InheritedFromBefore().end() || known->second != ends.second) {
+      return Fault("a program that the rank executes inherits descriptor ", fd,
+                   ", ", ends.second);
+    }
+  }
+  return CheckCall(rank, {.op = CollectiveOp::kBarrier});
+}
+
 }  // namespace
 
 absl::Span<const ConformanceCase> GroupCases() {
   static constexpr ConformanceCase kCases[] = {
       {"Groups", Groups},
       {"ManyGroups", ManyGroups},
+      {"ExecInheritsNothing", ExecInheritsNothing},
   };
   return kCases;
 }

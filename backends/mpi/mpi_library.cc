@@ -16,6 +16,7 @@
 #include <utility>
 
 #include "sherd/backends/plugin_error.h"
+#include "sherd/backends/vendor_descriptors.h"
 
 namespace sherd::internal {
 namespace {
@@ -185,8 +186,10 @@ sherd_code MpiLibrary::Initialize(int64_t deadline, sherd_error_v0* error) {
 // them knows a deadline.
 void MpiLibrary::RunMainThread() {
   int provided = MPI_THREAD_SINGLE;
+  const VendorDescriptors opened;
   const int result =
       MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided);
+  opened.Close();
   if (result == MPI_SUCCESS) {
     // What belongs to no group of ours must not end the process either.
     MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);

@@ -81,7 +81,7 @@ uint64_t HostHash() {
   char name[256] = {};
   gethostname(name, sizeof(name) - 1);
   std::string identity = name;
-  if (std::FILE* file = std::fopen("/proc/sys/kernel/random/boot_id", "r")) {
+  if (std::FILE* file = std::fopen("/proc/sys/kernel/random/boot_id", "re")) {
     char boot[64] = {};
     identity.append(boot, std::fread(boot, 1, sizeof(boot) - 1, file));
     std::fclose(file);

@@ -15,7 +15,7 @@ _CORE = ["core/base", "core/net", "core/tensor", "core/comm", "core/sharding",
 _ABI = "backends:backend_abi"
 # Of //backends: the plugin line itself. The rest of the package is the loader.
 _PLUGIN_LINE = {"backend_abi", "device_abi", "host_reductions", "plugin_error",
-                "static_device_plugin", "static_plugin"}
+                "static_device_plugin", "static_plugin", "vendor_descriptors"}
 _LOADER = "backends:loader"
 # A package of nothing but parts of tests, which a query's XML does not say.
 _FOR_TESTS = "//backends/emulated_gpu:"
