@@ -51,9 +51,8 @@ class Communicator {
   void Abort() { mesh_.Abort(); }
 
  private:
-  // Returns once every pair of ranks is connected at both ends. A rank that
-  // leaves while another still accepts its connection would end that one's
-  // process: Gloo throws on the thread of its device.
+  // Returns once every pair of ranks is connected at both ends, so that a rank
+  // which fails while it connects fails the creation on all.
   sherd_code Greet(const sherd_comm_config_v0& config, sherd_error_v0* error) {
     std::vector<char> greetings(config.size);
     sherd_op_v0 op = {};

@@ -4,10 +4,15 @@
 
 #include <dirent.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
 
 #include <atomic>
 #include <cstdint>
+#include <cstdlib>
+#include <mutex>
+#include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/time/clock.h"
@@ -15,12 +20,14 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "sherd/backends/backend_abi.h"
+#include "sherd/backends/gloo/peer_sockets.h"
 #include "sherd/backends/local/plugin_checks.h"
 #include "sherd/backends/local/plugin_ranks.h"
 
 namespace sherd::testing {
 namespace {
 
+using ::sherd::internal::GlooSocket;
 using ::testing::AnyOf;
 using ::testing::Eq;
 
@@ -85,6 +92,75 @@ TEST(GlooPluginMessageTest, AnotherLengthIsTheReceiversErrorAndHangsNobody) {
       EXPECT_EQ(data, std::vector<char>(c.expected, 'x'));
       self.Abort();
     });
+  }
+}
+
+// Connect to everything that this process listens on, and stay.
+class Strangers {
+ public:
+  // What a stranger does once it is connected.
+  using Manners = void (*)(GlooSocket&);
+
+  void Come(Manners manners) {
+    DIR* const entries = opendir("/proc/self/fd");
+    while (const dirent* const entry = readdir(entries)) {
+      const int fd = std::atoi(entry->d_name);
+      int listens = 0;
+      socklen_t size = sizeof(listens);
+      sockaddr_storage address = {};
+      socklen_t length = sizeof(address);
+      auto* const plain = reinterpret_cast<sockaddr*>(&address);
+      if (getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &size) != 0 ||
+          listens == 0 || getsockname(fd, plain, &length) != 0) {
+        continue;
+      }
+      GlooSocket stranger(
+          socket(address.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
+      if (connect(stranger.get(), plain, length) != 0) continue;
+      manners(stranger);
+      const std::lock_guard<std::mutex> lock(mutex_);
+      strangers_.push_back(std::move(stranger));
+    }
+    closedir(entries);
+  }
+
+  size_t count() const { return strangers_.size(); }
+
+ private:
+  std::mutex mutex_;
+  std::vector<GlooSocket> strangers_;
+};
+
+void SendNothing(GlooSocket&) {}
+
+void SendLines(GlooSocket& stranger) {
+  const std::string text(200, '\n');
+  EXPECT_GT(send(stranger.get(), text.data(), text.size(), MSG_NOSIGNAL), 0);
+}
+
+void Leave(GlooSocket& stranger) { shutdown(stranger.get(), SHUT_RDWR); }
+
+void Reset(GlooSocket& stranger) {
+  const linger at_once = {.l_onoff = 1, .l_linger = 0};
+  EXPECT_EQ(setsockopt(stranger.get(), SOL_SOCKET, SO_LINGER, &at_once,
+                       sizeof(at_once)),
+            0);
+  stranger = GlooSocket();
+}
+
+TEST(GlooPluginConnectTest, WhoeverElseConnectsIsNoPeer) {
+  for (const Strangers::Manners manners :
+       {SendNothing, SendLines, Leave, Reset}) {
+    Strangers strangers;
+    RunPluginRanks(
+        4,
+        [](PluginRank& self) {
+          CheckAllGatherV(self);
+          EXPECT_EQ(self.Run(Barrier()).code, SHERD_OK);
+        },
+        "127.0.0.1", [&] { strangers.Come(manners); });
+    // Each rank's listener at the least met one.
+    EXPECT_GE(strangers.count(), 4u);
   }
 }
 

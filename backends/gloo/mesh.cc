@@ -1,18 +1,18 @@
 #include "sherd/backends/gloo/mesh.h"
 
+#include <netdb.h>
 #include <sched.h>
 
-#include <chrono>
 #include <cstddef>
+#include <cstring>
 #include <exception>
 #include <utility>
 
-#include "gloo/transport/address.h"
-#include "gloo/transport/pair.h"
-#include "gloo/transport/tcp/device.h"
 #include "sherd/backends/gloo/operation.h"
+#include "sherd/backends/gloo/pair_connection.h"
 #include "sherd/backends/gloo/wait_limits.h"
 #include "sherd/backends/plugin_error.h"
+#include "sherd/backends/vendor_descriptors.h"
 
 namespace sherd::internal {
 namespace {
@@ -20,14 +20,31 @@ namespace {
 constexpr uint64_t kSentinelSlot = ~uint64_t{0};
 constexpr char kLoopback[] = "127.0.0.1";
 
-std::string Key(int rank) { return "gloo/" + std::to_string(rank); }
-
 std::string AddressOf(const sherd_comm_config_v0& config) {
   constexpr size_t kEnd =
       offsetof(sherd_comm_config_v0, address) + sizeof(config.address);
   return config.struct_size >= kEnd && config.address != nullptr
              ? config.address
              : kLoopback;
+}
+
+// The numeric `address` in Gloo's terms; false if it is not one.
+bool Resolve(const std::string& address,
+             gloo::transport::tcp::attr& attributes) {
+  addrinfo hints = {};
+  hints.ai_flags = AI_NUMERICHOST;
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* found = nullptr;
+  if (getaddrinfo(address.c_str(), nullptr, &hints, &found) != 0) return false;
+  attributes.hostname = address;
+  attributes.ai_family = found->ai_family;
+  attributes.ai_socktype = SOCK_STREAM | SOCK_CLOEXEC;
+  attributes.ai_protocol = 0;
+  attributes.ai_addr = {};
+  std::memcpy(&attributes.ai_addr, found->ai_addr, found->ai_addrlen);
+  attributes.ai_addrlen = static_cast<int>(found->ai_addrlen);
+  freeaddrinfo(found);
+  return true;
 }
 
 }  // namespace
@@ -46,38 +63,45 @@ GlooMesh::~GlooMesh() {
 sherd_code GlooMesh::Connect(const sherd_comm_config_v0& config,
                              sherd_error_v0* error) {
   const std::string address = AddressOf(config);
+  gloo::transport::tcp::attr attributes;
+  if (!Resolve(address, attributes)) {
+    return Fail(error, SHERD_INVALID_ARGUMENT, -1,
+                ("the address to listen on is \"" + address +
+                 "\", expected a numeric one")
+                    .c_str());
+  }
   try {
-    CreateDevice(address);
+    CreateDevice(attributes);
   } catch (const std::exception& e) {
     return Fail(error, SHERD_SYSTEM, -1,
                 ("cannot listen on " + address + ": " + e.what()).c_str());
   }
+  GlooPeerSockets sockets(rank_, size_);
+  const sherd_code code =
+      sockets.Connect(config, attributes.ai_addr,
+                      static_cast<socklen_t>(attributes.ai_addrlen), error);
+  if (code != SHERD_OK) return code;
   context_ = device_->createContext(rank_, size_);
-  // Of which Gloo gives a connection five. Nothing else uses it.
-  context_->setTimeout(Remaining(config.deadline) / 5 +
-                       std::chrono::milliseconds(1));
-
-  std::vector<std::vector<char>> addresses(size_);
-  size_t length = 0;
+  // Without one Gloo sets what it has in memory. No operation goes by it.
+  context_->setTimeout(kForever);
   for (int peer = 0; peer < size_; ++peer) {
-    if (peer == rank_) continue;
-    addresses[peer] = context_->createPair(peer)->address().bytes();
-    length = addresses[peer].size();
+    if (peer != rank_ && !MakePair(peer, sockets.Take(peer))) {
+      return Fail(error, SHERD_SYSTEM, peer, "Gloo took no connection to it");
+    }
   }
-  std::vector<char> blob;
-  addresses[rank_].resize(length);
-  for (const std::vector<char>& bytes : addresses) {
-    blob.insert(blob.end(), bytes.begin(), bytes.end());
+  if (WatchConnections()) watcher_ = std::thread([this] { Watch(); });
+  return SHERD_OK;
+}
+
+bool GlooMesh::MakePair(int peer, const GlooSocket& connection) {
+  // Pairs listen at ports that are told to nobody, and for a moment only.
+  constexpr int kAttempts = 8;
+  for (int attempt = 0; attempt < kAttempts; ++attempt) {
+    if (ConnectPairOver(connection, *device_, *context_->createPair(peer))) {
+      return true;
+    }
   }
-  const sherd_kv_v0& kv = *config.kv;
-  sherd_code code =
-      kv.set(kv.context, Key(rank_).c_str(), blob.data(), blob.size());
-  if (code != SHERD_OK) return Fail(error, code, -1, "the store failed");
-  code = ConnectPairs(config, length, error);
-  if (code == SHERD_OK && WatchConnections()) {
-    watcher_ = std::thread([this] { Watch(); });
-  }
-  return code;
+  return false;
 }
 
 // Gloo's thread, which moves the bytes, wakes for every packet. Under the
@@ -85,10 +109,7 @@ sherd_code GlooMesh::Connect(const sherd_comm_config_v0& config,
 // the connection's lock taken by it, and spins; a batch thread waits for its
 // turn. Threads inherit the policy of their creator. Where it cannot be set,
 // transfers are slower.
-void GlooMesh::CreateDevice(const std::string& address) {
-  // An address, never the host's name, which need not resolve.
-  gloo::transport::tcp::attr attributes;
-  attributes.hostname = address;
+void GlooMesh::CreateDevice(const gloo::transport::tcp::attr& attributes) {
   struct Policy {
     Policy() : old(sched_getscheduler(0)) {
       if (old == SCHED_OTHER) sched_setscheduler(0, SCHED_BATCH, &none);
@@ -99,44 +120,9 @@ void GlooMesh::CreateDevice(const std::string& address) {
     const int old;
     const sched_param none = {};
   } policy;
-  device_ = gloo::transport::tcp::CreateDevice(attributes);
-}
-
-// `length` is that of one address; each rank's value holds one per peer.
-sherd_code GlooMesh::ConnectPairs(const sherd_comm_config_v0& config,
-                                  size_t length, sherd_error_v0* error) {
-  const sherd_kv_v0& kv = *config.kv;
-  // All addresses before the first connection: a rank that is lost is told of
-  // while waiting for the one, not for the other.
-  std::vector<std::vector<char>> addresses(size_);
-  for (int peer = 0; peer < size_; ++peer) {
-    if (peer == rank_) continue;
-    std::vector<char> blob(length * size_);
-    uint64_t found = 0;
-    const sherd_code code =
-        kv.get(kv.context, Key(peer).c_str(), config.deadline, blob.data(),
-               blob.size(), &found);
-    if (code == SHERD_PEER_LOST) return Fail(error, code, -1, "a rank is lost");
-    if (code != SHERD_OK) {
-      return Fail(error, code, peer, "did not publish its address");
-    }
-    if (found != blob.size()) {
-      return Fail(error, SHERD_INTERNAL, peer, "published a bad address");
-    }
-    const auto own = blob.begin() + static_cast<ptrdiff_t>(rank_ * length);
-    addresses[peer].assign(own, own + static_cast<ptrdiff_t>(length));
-  }
-  for (int peer = 0; peer < size_; ++peer) {
-    if (peer == rank_) continue;
-    try {
-      context_->getPair(peer)->connect(addresses[peer]);
-    } catch (const std::exception& e) {
-      return Fail(error,
-                  HasPassed(config.deadline) ? SHERD_TIMEOUT : SHERD_PEER_LOST,
-                  peer, e.what());
-    }
-  }
-  return SHERD_OK;
+  const VendorDescriptors opened("anon_inode:[eventpoll]");
+  device_ = std::make_shared<gloo::transport::tcp::Device>(attributes);
+  opened.Close();
 }
 
 void GlooMesh::ClosePairs() {

@@ -9,16 +9,19 @@
 #include <vector>
 
 #include "gloo/transport/context.h"
-#include "gloo/transport/device.h"
+#include "gloo/transport/tcp/attr.h"
+#include "gloo/transport/tcp/device.h"
 #include "gloo/transport/unbound_buffer.h"
 #include "sherd/backends/backend_abi.h"
+#include "sherd/backends/gloo/peer_sockets.h"
 
 namespace sherd::internal {
 
 class GlooOperation;
 
-// One rank's connections to all others of its group, over Gloo's TCP transport
-// and with the host's store for the exchange of addresses.
+// One rank's connections to all others of its group, over Gloo's TCP transport.
+// Its pairs neither listen nor connect: they are given connections that
+// GlooPeerSockets made.
 //
 // Gloo tells an operation that a connection broke only if its message has not
 // begun to move, and tells no thread that waits for another peer. Therefore a
@@ -64,9 +67,8 @@ class GlooMesh {
  private:
   friend class GlooOperation;
 
-  void CreateDevice(const std::string& address);
-  sherd_code ConnectPairs(const sherd_comm_config_v0& config, size_t length,
-                          sherd_error_v0* error);
+  void CreateDevice(const gloo::transport::tcp::attr& attributes);
+  bool MakePair(int peer, const GlooSocket& connection);
   void ClosePairs();
   // Body of the watching thread.
   void Watch();
@@ -76,7 +78,7 @@ class GlooMesh {
 
   const int rank_;
   const int size_;
-  std::shared_ptr<gloo::transport::Device> device_;
+  std::shared_ptr<gloo::transport::tcp::Device> device_;
   std::shared_ptr<gloo::transport::Context> context_;
 
   std::mutex mutex_;

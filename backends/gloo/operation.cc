@@ -5,6 +5,7 @@
 #include <exception>
 #include <mutex>
 
+#include "gloo/common/error.h"
 #include "gloo/transport/context.h"
 #include "sherd/backends/gloo/wait_limits.h"
 #include "sherd/backends/plugin_error.h"
@@ -134,6 +135,9 @@ bool GlooOperation::Guarded(GlooChannel& channel, Body body) {
   if (!ok()) return false;
   try {
     return body();
+  } catch (const gloo::IoException&) {
+    // Gloo's text has the addresses that its pair began with.
+    return FailAt(channel.peer, kBroken);
   } catch (const std::exception& e) {
     return FailAt(channel.peer, channel.lost ? kBroken : e.what());
   }

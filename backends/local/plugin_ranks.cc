@@ -6,6 +6,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstring>
+#include <functional>
 #include <map>
 #include <mutex>
 #include <thread>
@@ -28,6 +29,8 @@ int64_t MonotonicNow() {
 
 class Kv {
  public:
+  explicit Kv(const std::function<void()>& on_set) : on_set_(on_set) {}
+
   sherd_kv_v0 Table() {
     return {.struct_size = sizeof(sherd_kv_v0),
             .context = this,
@@ -41,6 +44,7 @@ class Kv {
   static sherd_code Set(void* context, const char* key, const void* value,
                         uint64_t size) {
     Kv& self = *static_cast<Kv*>(context);
+    self.on_set_();
     std::lock_guard<std::mutex> lock(self.mutex_);
     self.values_[key] = std::string(static_cast<const char*>(value), size);
     self.changed_.notify_all();
@@ -64,6 +68,7 @@ class Kv {
     return SHERD_OK;
   }
 
+  const std::function<void()>& on_set_;
   std::mutex mutex_;
   std::condition_variable changed_;
   std::map<std::string, std::string> values_;
@@ -115,8 +120,9 @@ void PluginRank::Leave() {
 }
 
 void RunPluginRanks(int n, absl::FunctionRef<void(PluginRank&)> body,
-                    absl::string_view address) {
-  Kv kv;
+                    absl::string_view address,
+                    const std::function<void()>& on_publish) {
+  Kv kv(on_publish);
   const sherd_kv_v0 table = kv.Table();
   const std::string bind_address(address);
   std::vector<int32_t> world_ranks(n);

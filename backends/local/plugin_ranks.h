@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <string>
 
 #include "absl/functional/function_ref.h"
@@ -55,9 +56,12 @@ class PluginRank {
 const sherd_plugin_v0& LinkedPlugin();
 
 // Runs `body` on `n` ranks, each a thread, and returns when all ended. Failed
-// expectations carry the rank.
-void RunPluginRanks(int n, absl::FunctionRef<void(PluginRank&)> body,
-                    absl::string_view address = "127.0.0.1");
+// expectations carry the rank. `on_publish` is called whenever a rank writes to
+// the store, before others can read it.
+void RunPluginRanks(
+    int n, absl::FunctionRef<void(PluginRank&)> body,
+    absl::string_view address = "127.0.0.1",
+    const std::function<void()>& on_publish = [] {});
 
 }  // namespace sherd::testing
 
