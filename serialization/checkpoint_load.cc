@@ -44,7 +44,7 @@ class Loader {
          DestinationFn destination, ProcessGroup& group,
          const LoadOptions& options)
       : path_(path),
-        label_(absl::StrCat("load ", Quoted(path))),
+        label_(absl::StrCat("load \"", PrintableLine(path), "\"")),
         names_(std::move(names)),
         destination_(std::move(destination)),
         group_(group),
@@ -99,7 +99,7 @@ class Loader {
   // As AgreedValue::describe has it.
   std::string DescribeCall() const {
     std::string text =
-        absl::StrCat("path ", Quoted(path_), "\nmin_read_bytes ",
+        absl::StrCat("path ", PrintableLine(path_), "\nmin_read_bytes ",
                      min_read_bytes_, "\nsave ", manifest_.save_id, "\n");
     std::vector<TensorToSave> layouts;
     for (const Item& item : items_) layouts.push_back(item.layout);

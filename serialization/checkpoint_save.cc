@@ -36,7 +36,7 @@ class Saver {
         const std::map<std::string, ShardedTensor>& tensors,
         ProcessGroup& group, const SaveOptions& options)
       : path_(path),
-        label_(absl::StrCat("save ", Quoted(path))),
+        label_(absl::StrCat("save \"", PrintableLine(path), "\"")),
         tensors_(tensors),
         group_(group),
         files_(options.files != nullptr ? *options.files : FileSystem::Posix()),
@@ -52,7 +52,8 @@ class Saver {
         AgreeOnMaximum(group_, operation(), prepared,
                        {fingerprint_.value(),
                         [&] {
-                          return absl::StrCat("path ", Quoted(path_), "\n",
+                          return absl::StrCat("path ", PrintableLine(path_),
+                                              "\n",
                                               DescribeForAgreement(layouts_));
                         }},
                        group_.rank() == 0 ? RandomId() : 0));
