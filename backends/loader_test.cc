@@ -146,7 +146,7 @@ TEST_P(BadPluginTest, IsRefusedWithItsReason) {
 INSTANTIATE_TEST_SUITE_P(
     All, BadPluginTest,
     ::testing::Values(
-        BadPlugin{1, "built for plugin line 1.4, expected 0.1 to 0.4"},
+        BadPlugin{1, "built for plugin line 1.5, expected 0.1 to 0.5"},
         BadPlugin{2, "table has 32 bytes"},
         BadPlugin{3, "says that it cannot work"},
         BadPlugin{4, "does not export sherd_get_plugin_v0"},
@@ -215,7 +215,7 @@ INSTANTIATE_TEST_SUITE_P(
              },
              kLacks},
         Lack{"AnotherMajorVersion", [](auto& t) { t.major = 7; },
-             "built for plugin line 7.4, expected 0.1 to 0.4"},
+             "built for plugin line 7.5, expected 0.1 to 0.5"},
         Lack{"NoName", [](auto& t) { t.name = nullptr; }, kLacks},
         Lack{"AnEmptyName", [](auto& t) { t.name = ""; }, kLacks},
         Lack{"APathAsName", [](auto& t) { t.name = "../x"; }, kLacks},

@@ -376,9 +376,12 @@ absl::Status TryRandomSequences(ConformanceRank& rank, int64_t count) {
     std::vector<int> members = rank.AllRanks();
     members.resize(sequence.ranks());
     const auto group = rank.group.NewGroup(members, {.timeout = LongTimeout()});
-    absl::Status status = group.status();
-    if (status.ok()) {
-      status = RunSequence(rank, **group, sequence, 64 * i + 1);
+    // Whoever leaves first leaves a group that all have connected.
+    absl::Status status = group.ok() ? (*group)->Barrier() : group.status();
+    if (group.ok()) {
+      if (status.ok()) {
+        status = RunSequence(rank, **group, sequence, 64 * i + 1);
+      }
       (*group)->Destroy().IgnoreError();
     }
     if (status.ok() || !fault.ok()) continue;
