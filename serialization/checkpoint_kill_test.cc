@@ -72,7 +72,7 @@ class CheckpointKillTest : public sherd::testing::DistributedTest {
     EXPECT_NE(rank(), victim) << "survived";
     EXPECT_THAT(status, StatusIs(absl::StatusCode::kUnavailable));
     EXPECT_EQ(FailedRank(status), victim) << status;
-    EXPECT_THAT(status.message(), StartsWith("save \""));
+    EXPECT_THAT(std::string(status.message()), StartsWith("save \""));
     EXPECT_EQ(GetErrorInfo(status).operation, "save_checkpoint");
     EXPECT_EQ(SeedOnDisk(), replaced ? 2 : 1);
   }
@@ -91,7 +91,7 @@ class CheckpointKillTest : public sherd::testing::DistributedTest {
     EXPECT_NE(rank(), victim) << "survived";
     EXPECT_THAT(loaded, StatusIs(absl::StatusCode::kUnavailable));
     EXPECT_EQ(FailedRank(loaded.status()), victim) << loaded.status();
-    EXPECT_THAT(loaded.status().message(), StartsWith("load \""));
+    EXPECT_THAT(std::string(loaded.status().message()), StartsWith("load \""));
     EXPECT_EQ(SeedOnDisk(), 1);
   }
 

@@ -799,7 +799,8 @@ TEST_F(CheckpointTest, WhicheverOperationOfALoadFailsAllRanksSayWhichRank) {
                       StatusIs(absl::StatusCode::kInternal, "injected fault"));
           EXPECT_EQ(ErrorRank(loaded.status()), rank);
           EXPECT_FALSE(IsRankFailure(loaded.status()));
-          EXPECT_THAT(loaded.status().message(), StartsWith("load \""));
+          EXPECT_THAT(std::string(loaded.status().message()),
+                      StartsWith("load \""));
         } else {
           ASSERT_THAT(loaded, IsOk());
           ExpectSamples(*loaded, 1);

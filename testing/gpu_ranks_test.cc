@@ -26,8 +26,7 @@ class GpuRanksTest : public DistributedTest {
 };
 
 SHERD_DIST_TEST_F(GpuRanksTest, EachRankHasAGroupOnItsGpu, WithComms{}) {
-  EXPECT_EQ(group().device(),
-            (Device{DeviceType::kCuda, expected_gpu()}));
+  EXPECT_EQ(group().device(), (Device{DeviceType::kCuda, expected_gpu()}));
   const std::vector<float> own = {1.0f + static_cast<float>(rank()), 10};
   Tensor tensor = *Tensor::FromSpan<float>(own, {2});
   SHERD_ASSERT_OK_AND_ASSIGN(Tensor on_gpu, tensor.To(*group().device()));

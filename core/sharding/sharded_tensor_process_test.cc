@@ -241,7 +241,8 @@ class DyingRankTest : public ShardedTensorProcessTest {
                   ProcessGroup& group) {
     EXPECT_THAT(status, StatusIs(absl::StatusCode::kUnavailable,
                                  HasSubstr(absl::StrCat("rank ", victim()))));
-    EXPECT_THAT(status.message(), StartsWith(absl::StrCat(operation, ": ")));
+    EXPECT_THAT(std::string(status.message()),
+                StartsWith(absl::StrCat(operation, ": ")));
     const ErrorInfo info = GetErrorInfo(status);
     EXPECT_EQ(info.operation, operation);
     EXPECT_EQ(info.group, group.name());
