@@ -334,8 +334,10 @@ absl::Status Call::RunOnDevice(ProcessGroup& group, const Device& device) {
   Move(copies, /*back=*/false);
   absl::Status status = RunWith(
       group, {.timeout = spec_.timeout, .device = device, .dtype = spec_.type});
-  // Of a sound group alone: why it is poisoned is what a call says.
-  if (status.ok()) status = group.Synchronize();
+  // Also after an error: what was queued before it may still use the copies.
+  // Why a group is poisoned is what the call says.
+  const absl::Status ended = group.Synchronize();
+  if (status.ok()) status = ended;
   Move(copies, /*back=*/true);
   for (size_t i = 0; i < copies.size(); ++i) {
     const MutableBytes whole = buffers_[i].whole();

@@ -81,7 +81,9 @@ SHERD_DIST_TEST_F(OperationsProcessTest, ReducePartialTensors) {
                                               : sum / n;
     EXPECT_THAT(whole.At<Float16>({12, 7}), IsOkAndHolds(Float16(last)));
     EXPECT_THAT(partial.Reshard(Chunks(rank() == 1 ? 1 : 0)),
-                StatusIs(absl::StatusCode::kInvalidArgument, "sharding_spec"));
+                StatusIs(absl::StatusCode::kInvalidArgument,
+                         "rank 1 was called with other arguments: rank 1 "
+                         "passed result laid out by ChunkShardingSpec(dim=1"));
   }
 }
 

@@ -98,7 +98,8 @@ TEST(SvgTest, ColoursOfRanksDiffer) {
 TEST(SvgTest, ControlCharactersOfNamesDoNotBreakTheFile) {
   Svg svg;
   svg.Text(0, 0, absl::string_view("a\0b\x1b\"", 5));
-  EXPECT_THAT(svg.ToString(10, 10, ""), HasSubstr(">a b &quot;</text>"));
+  EXPECT_THAT(svg.ToString(10, 10, ""),
+              HasSubstr(R"(>a\x00b\x1b&quot;</text>)"));
 }
 
 }  // namespace
