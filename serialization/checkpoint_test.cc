@@ -591,7 +591,7 @@ TEST_F(CheckpointTest, RanksThatDisagreeGetTheSameErrorWithTheRank) {
                      AllOf(HasSubstr(absl::StrCat("rank ", odd, " passed ",
                                                   odd_value)),
                            HasSubstr(absl::StrCat(" passed ", other_value)))));
-        EXPECT_THAT(status.message(),
+        EXPECT_THAT(std::string(status.message()),
                     StartsWith(absl::StrCat(operation, " \"", path_)));
         const ErrorInfo info = GetErrorInfo(status);
         EXPECT_EQ(info.failed_rank, odd);
