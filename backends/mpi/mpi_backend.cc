@@ -753,18 +753,13 @@ void sherd_comm_v0::Abort() {
   }
 }
 
-// MPI does not tell others that a rank has left; the store does. A communicator
-// that failed may still have requests; it stays.
+// MPI does not tell others that a rank has left; the store does. Communicators
+// stay, of which a process can have tens of thousands: MPI_Comm_free is
+// collective, and leaving is not. A message to a rank that has freed one would
+// be taken for a message of the next communicator with the same number.
 void sherd_comm_v0::Free() {
   const char none = 0;
   kv_->set(kv_->context, sherd::internal::MpiLeftKey(rank_).c_str(), &none, 1);
-  MpiLibrary::Scope scope(MpiLibrary::Get());
-  if (!scope.ok() || failed_.load() || aborted_.load()) return;
-  for (MPI_Comm* comm : {&messages_, &collectives_}) {
-    if (*comm != MPI_COMM_NULL) {
-      MpiLibrary::Get().Call([comm] { return MPI_Comm_free(comm); });
-    }
-  }
 }
 
 namespace {
