@@ -1,7 +1,12 @@
 #include "sherd/testing/conformance_call.h"
 
+#include <algorithm>
+#include <iterator>
 #include <memory>
+#include <mutex>
 #include <type_traits>
+#include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "sherd/core/base/error_info.h"
@@ -11,6 +16,18 @@
 #include "sherd/core/tensor/storage.h"
 
 namespace sherd::testing::internal {
+namespace {
+
+// The streams of a poisoned group go on, and nothing says when they are through
+// with a buffer.
+void KeepForever(std::vector<std::shared_ptr<Storage>> storages) {
+  static std::mutex mutex;
+  static auto* const kept = new std::vector<std::shared_ptr<Storage>>;
+  const std::lock_guard<std::mutex> lock(mutex);
+  std::move(storages.begin(), storages.end(), std::back_inserter(*kept));
+}
+
+}  // namespace
 
 std::string Describe(const CallSpec& spec) {
   std::string text(Name(spec.op));
@@ -334,11 +351,13 @@ absl::Status Call::RunOnDevice(ProcessGroup& group, const Device& device) {
   Move(copies, /*back=*/false);
   absl::Status status = RunWith(
       group, {.timeout = spec_.timeout, .device = device, .dtype = spec_.type});
-  // Also after an error: what was queued before it may still use the copies.
-  // Why a group is poisoned is what the call says.
-  const absl::Status ended = group.Synchronize();
-  if (status.ok()) status = ended;
+  // Of a sound group alone: why it is poisoned is what a call says.
+  if (status.ok()) status = group.Synchronize();
   Move(copies, /*back=*/true);
+  if (!group.health().ok()) {
+    KeepForever(std::move(storages));
+    return status;
+  }
   for (size_t i = 0; i < copies.size(); ++i) {
     const MutableBytes whole = buffers_[i].whole();
     SHERD_RETURN_IF_ERROR(
