@@ -53,6 +53,19 @@ uint64_t PieceLength(uint64_t total, uint64_t chunk, uint64_t index) {
   return offset < total ? std::min(chunk, total - offset) : 0;
 }
 
+// That piece of what lies at `data`; null beyond its end, where `data` may be
+// null as well.
+const unsigned char* PieceOf(const void* data, uint64_t total, uint64_t chunk,
+                             uint64_t index) {
+  const uint64_t offset = index * chunk;
+  return offset < total ? Bytes(data) + offset : nullptr;
+}
+unsigned char* PieceOf(void* data, uint64_t total, uint64_t chunk,
+                       uint64_t index) {
+  const uint64_t offset = index * chunk;
+  return offset < total ? Bytes(data) + offset : nullptr;
+}
+
 // The part of a chunk of `bytes` that `rank` of `ranks` reduces. Whole cache
 // lines, and thus whole elements of any type.
 struct Slice {
@@ -257,13 +270,13 @@ void ShmCollectives::Give(const sherd_op_v0& op, uint64_t s, uint64_t chunk) {
   if (HasEntries(op.op)) {
     for (int k = 1; k < size(); ++k) {
       const sherd_bytes_v0 given = Given(op, Peer(k));
-      Copy(Entry(s, rank_, Peer(k)), Bytes(given.data) + s * chunk,
+      Copy(Entry(s, rank_, Peer(k)), PieceOf(given.data, given.size, chunk, s),
            PieceLength(given.size, chunk, s), false);
     }
     return;
   }
   const sherd_bytes_v0 given = Given(op);
-  Copy(Box(s, rank_, given.size), Bytes(given.data) + s * chunk,
+  Copy(Box(s, rank_, given.size), PieceOf(given.data, given.size, chunk, s),
        PieceLength(given.size, chunk, s), false);
 }
 
@@ -275,7 +288,7 @@ void ShmCollectives::Take(const sherd_op_v0& op, uint64_t s, uint64_t chunk,
     const sherd_bytes_v0 wanted = Wanted(op, from);
     const unsigned char* const box =
         HasEntries(op.op) ? Entry(s, from, rank_) : Box(s, from, wanted.size);
-    Copy(Bytes(wanted.data) + s * chunk, box,
+    Copy(PieceOf(wanted.data, wanted.size, chunk, s), box,
          PieceLength(wanted.size, chunk, s), streamed);
   }
 }
@@ -362,7 +375,7 @@ sherd_code ShmCollectives::ReduceScatter(const sherd_op_v0& op,
     }
     for (int k = 1; k < size(); ++k) {
       const sherd_bytes_v0& send = op.sends[Peer(k)];
-      Copy(Entry(s, rank_, Peer(k)), Bytes(send.data) + s * chunk,
+      Copy(Entry(s, rank_, Peer(k)), PieceOf(send.data, send.size, chunk, s),
            PieceLength(send.size, chunk, s), false);
     }
   };

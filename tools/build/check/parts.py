@@ -1,21 +1,21 @@
 """Parts of a check, whose results are kept while the tree is the same.
 
-Only what passed is kept: in .cache/check_parts.json, which git ignores.
+Only what passed is kept.
 """
 
 import collections
 import datetime
 import hashlib
-import json
 import os
 
+import memory
 import results
 import tree
 
 # `run` takes nothing and adds to the check's tally; `deep`: only with --deep.
 Part = collections.namedtuple("Part", "name what run deep")
 
-_FILE = os.path.join(".cache", "check_parts.json")
+_NAME = "check_parts"
 # What else a result depends on: what is installed.
 _PACKAGES = "/var/lib/dpkg/status"
 
@@ -37,15 +37,10 @@ class Memory:
     """The results of parts that passed on this tree."""
 
     def __init__(self):
-        self._path = os.path.join(tree.ROOT, _FILE)
         self._tree = fingerprint()
 
     def _all(self):
-        try:
-            with open(self._path, encoding="utf-8") as file:
-                found = json.load(file)
-        except (OSError, ValueError):
-            return {}
+        found = memory.read(_NAME)
         return found.get("parts", {}) if found.get("tree") == self._tree else {}
 
     def find(self, name):
@@ -71,14 +66,11 @@ class Memory:
         self._write(everything)
 
     def _write(self, everything):
-        os.makedirs(os.path.dirname(self._path), exist_ok=True)
-        with open(self._path + ".new", "w", encoding="utf-8") as file:
-            json.dump({"tree": self._tree, "parts": everything}, file, indent=1)
-        os.replace(self._path + ".new", self._path)
+        memory.write(_NAME, {"tree": self._tree, "parts": everything})
 
 
-def describe(part, memory):
+def describe(part, known):
     """A line of tools/check --parts."""
-    kept = memory.find(part.name) if memory else None
+    kept = known.find(part.name) if known else None
     state = "%s in %d s (%s)" % (kept[0].counts(), kept[1], kept[2]) if kept else ""
     return "%-12s %s%s" % (part.name, part.what, "\n%13s%s" % ("", state) if state else "")
