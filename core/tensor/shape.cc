@@ -61,13 +61,15 @@ Dims ContiguousStrides(absl::Span<const int64_t> sizes) {
 
 bool IsContiguous(absl::Span<const int64_t> sizes,
                   absl::Span<const int64_t> strides) {
-  int64_t expected = 1;
+  // Unsigned, which may wrap: the sizes that are asked about need not be those
+  // of memory that exists.
+  uint64_t expected = 1;
   bool contiguous = true;
   for (size_t d = sizes.size(); d-- > 0;) {
     if (sizes[d] == 0) return true;
     if (sizes[d] == 1) continue;
-    if (strides[d] != expected) contiguous = false;
-    expected *= sizes[d];
+    if (static_cast<uint64_t>(strides[d]) != expected) contiguous = false;
+    expected *= static_cast<uint64_t>(sizes[d]);
   }
   return contiguous;
 }

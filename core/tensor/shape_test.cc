@@ -76,6 +76,8 @@ TEST(IsContiguousTest, IgnoresWhatDoesNotMatter) {
   EXPECT_FALSE(IsContiguous({3, 4}, {4, 2}));
   EXPECT_FALSE(IsContiguous({2}, {0}));
   EXPECT_FALSE(IsContiguous({2}, {-1}));
+  constexpr int64_t kHuge = int64_t{1} << 62;
+  EXPECT_FALSE(IsContiguous({kHuge, kHuge, 2}, {0, 0, 3}));
 }
 
 // Counts the places that the indices reach.
