@@ -101,11 +101,13 @@ class DeviceRanksTest : public sherd::testing::DistributedTest {
 };
 
 SHERD_DIST_TEST_F(DeviceRanksTest, ReducesLikeTheHost) {
-  for (const auto& [dtype, op] :
+  for (const auto& kind :
        {std::pair(kFloat32, ReduceOp::kSum), std::pair(kInt64, ReduceOp::kMax),
         // What NCCL has not.
         std::pair(kInt16, ReduceOp::kSum), std::pair(kUInt8, ReduceOp::kBxor),
         std::pair(kInt32, ReduceOp::kBand)}) {
+    const DType dtype = kind.first;
+    const ReduceOp op = kind.second;
     for (const int64_t count : {1, 1003}) {
       ExpectSameAsOnHost("all_reduce", count, dtype, [&](Tensor& tensor) {
         return AllReduce(group(), tensor, op);

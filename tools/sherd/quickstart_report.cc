@@ -57,7 +57,7 @@ TensorResult TensorFromJson(const Json& json) {
 }
 
 std::string Seconds(double seconds) {
-  return absl::StrFormat(seconds < 1 ? "%.4f" : "%.2f", seconds);
+  return absl::StrFormat("%.*f", seconds < 1 ? 4 : 2, seconds);
 }
 
 std::string Rate(int64_t bytes, double seconds) {
