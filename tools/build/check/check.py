@@ -20,13 +20,10 @@ import lints  # noqa: E402
 import parts  # noqa: E402
 import progress  # noqa: E402
 import results  # noqa: E402
+import tidy  # noqa: E402
 import tree  # noqa: E402
 
 BAZEL = os.path.join(tree.ROOT, "tools", "bazel")
-# Stores, groups, the event loop, the backends whose ranks can be threads, and
-# GPUs whose streams are threads.
-TSAN_TARGETS = ("//core/net/...", "//core/comm/...", "//backends/local/...",
-                "//backends/cuda/...", "//backends/emulated_gpu/...", "//backends/nccl/...")
 FUZZ_SECONDS = 20
 
 
@@ -120,11 +117,11 @@ class Check:
         code = self.bazel("build", "--keep_going", *options, "//...")
         return ["bazel build %s //... ended with %d" % (" ".join(options), code)] if code else []
 
-    def test(self, *options, targets=("//...",)):
-        """Runs all tests of `targets`; returns their Tally."""
+    def test(self, *options):
+        """Runs all tests; returns their Tally."""
         with tempfile.TemporaryDirectory() as folder:
             events = os.path.join(folder, "events.json")
-            code = self.bazel("test", "--keep_going", *options, "--", *targets, events=events)
+            code = self.bazel("test", "--keep_going", *options, "//...", events=events)
             tally = self.read_events(events) if os.path.exists(events) else results.Tally()
         if code not in (0, 4) and not tally.failures:  # 4: there are no tests.
             tally.fail("bazel test", "ended with %d" % code)
@@ -201,32 +198,29 @@ class Check:
 
     # ---- Only with --deep
 
+    def asan_ubsan(self):
+        self.count(self.test("--config=asan_ubsan"), "--config=asan_ubsan")
+
     def tsan(self):
-        """What threads share, under ThreadSanitizer."""
+        """With the sources of Abseil."""
         sources = subprocess.run([os.path.join(tree.ROOT, "tools", "build", "tsan_sources.sh")],
                                  stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
                                  check=False)
         if sources.returncode:
             self.tally.skip("--config=tsan", "Abseil's source package cannot be had here")
             return
-        self.count(self.test("--config=tsan", *sources.stdout.split(), targets=TSAN_TARGETS),
-                   "--config=tsan")
+        self.count(self.test("--config=tsan", *sources.stdout.split()), "--config=tsan")
 
     def clang_tidy(self):
-        program = shutil.which("run-clang-tidy-14") or shutil.which("run-clang-tidy")
-        if not program:
+        if not tidy.program():
             return ["clang-tidy is not installed: tools/setup --for=deep installs it"]
+        # For the headers that the build generates.
+        code = self.bazel("build", *self.query('kind("proto_library", //...)').split())
+        if code:
+            return ["bazel build ended with %d" % code]
         subprocess.run([os.path.join(tree.ROOT, "tools", "compile_commands")],
                        cwd=tree.ROOT, check=True, stdout=subprocess.DEVNULL)
-        done = subprocess.run(
-            [program, "-quiet", "-p", tree.ROOT,
-             "^%s/(backends|core|rpc|serialization|testing|tools)/" % re.escape(tree.ROOT)],
-            cwd=tree.ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-            text=True, check=False)
-        output = re.sub(r"\x1b\[[0-9;]*m", "", done.stdout)
-        errors = sorted(set(re.findall(r"^\S+:\d+:\d+: (?:error|warning): .*$", output, re.M)))
-        return errors or (["clang-tidy ended with %d" % done.returncode]
-                          if done.returncode else [])
+        return tidy.check(self.progress)
 
     def fuzz(self, label):
         """Lets libFuzzer look for new inputs, for a bounded time."""
@@ -352,9 +346,6 @@ class Check:
         self.in_consumer(lambda: self.count(
             self.test(*options), "consumer workspace, --config=gpu"))
 
-    def sanitizers(self, config):
-        self.count(self.test("--config=" + config), "--config=" + config)
-
     def parts(self):
         """All that there are here, in the order of a run."""
         found = [
@@ -365,10 +356,9 @@ class Check:
         if gpus():
             found.append(("gpu", "tests on GPUs, in both workspaces", self.on_gpus, False))
         found += [
-            (config, "all tests with --config=" + config,
-             lambda c=config: self.sanitizers(c), True) for config in ("asan", "ubsan", "clang")]
-        found += [
-            ("tsan", "what threads share, with --config=tsan", self.tsan, True),
+            ("asan_ubsan", "all tests, built by clang, with --config=asan_ubsan",
+             self.asan_ubsan, True),
+            ("tsan", "all tests with --config=tsan", self.tsan, True),
             ("archive", "a workspace with an Abseil and a GoogleTest of its own",
              lambda: self.program("tools/check_archive"), True),
             ("bazel7", "the consumer workspace with Bazel 7",
