@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <exception>
+#include <memory>
 #include <new>
 
 #include "sherd/backends/backend_abi.h"
@@ -29,58 +30,66 @@ sherd_code Probe(sherd_error_v0*) { return SHERD_OK; }
 // Where rank 0 made the meeting. Only meaningful in its own process.
 struct MeetingAddress {
   int64_t pid;
-  Meeting* meeting;
+  uint64_t serial;
 };
 
 // What sherd_comm_v0 stands for in this plugin.
 struct Member {
   int rank;
-  Meeting* meeting;
+  std::shared_ptr<Meeting> meeting;
 };
 
 Member* From(sherd_comm_v0* comm) { return reinterpret_cast<Member*>(comm); }
 
+// Rank 0's meeting, which the others find by what it puts into the store.
+sherd_code Found(const sherd_comm_config_v0& config,
+                 std::shared_ptr<Meeting>* meeting, sherd_error_v0* error) {
+  *meeting = Meeting::Make(config.size, *host_of_process);
+  const MeetingAddress address = {getpid(), (*meeting)->serial()};
+  const sherd_code code = config.kv->set(config.kv->context, kMeetingKey,
+                                         &address, sizeof(address));
+  return code == SHERD_OK ? code : Fail(error, code, -1, "the store failed");
+}
+
+sherd_code Join(const sherd_comm_config_v0& config,
+                std::shared_ptr<Meeting>* meeting, sherd_error_v0* error) {
+  MeetingAddress address = {};
+  uint64_t size = 0;
+  const sherd_code code =
+      config.kv->get(config.kv->context, kMeetingKey, config.deadline, &address,
+                     sizeof(address), &size);
+  if (code != SHERD_OK || size != sizeof(address)) {
+    return Fail(error, code == SHERD_OK ? SHERD_INTERNAL : code, 0,
+                "did not set up the group");
+  }
+  if (address.pid != getpid()) {
+    return Fail(error, SHERD_INVALID_ARGUMENT, 0,
+                "is in another process, but ranks of the backend \"local\" "
+                "are threads of one; use gloo between processes");
+  }
+  *meeting = Meeting::Join(address.serial);
+  if (*meeting != nullptr) return SHERD_OK;
+  return Fail(error, SHERD_INTERNAL, 0, "named a meeting that there is not");
+}
+
 sherd_code Create(const sherd_comm_config_v0* config, sherd_comm_v0** comm,
                   sherd_error_v0* error) {
-  MeetingAddress address = {getpid(), nullptr};
-  if (config->rank == 0) {
-    address.meeting =
-        new (std::nothrow) Meeting(config->size, *host_of_process);
-    if (address.meeting == nullptr) {
-      return Fail(error, SHERD_RESOURCE, -1, "out of memory");
-    }
-    const sherd_code code = config->kv->set(config->kv->context, kMeetingKey,
-                                            &address, sizeof(address));
-    if (code != SHERD_OK) {
-      delete address.meeting;
-      return Fail(error, code, -1, "the store failed");
-    }
-  } else {
-    uint64_t size = 0;
-    const sherd_code code =
-        config->kv->get(config->kv->context, kMeetingKey, config->deadline,
-                        &address, sizeof(address), &size);
-    if (code != SHERD_OK || size != sizeof(address)) {
-      return Fail(error, code == SHERD_OK ? SHERD_INTERNAL : code, 0,
-                  "did not set up the group");
-    }
-    if (address.pid != getpid()) {
-      return Fail(error, SHERD_INVALID_ARGUMENT, 0,
-                  "is in another process, but ranks of the backend \"local\" "
-                  "are threads of one; use gloo between processes");
-    }
+  try {
+    auto member = std::make_unique<Member>(Member{config->rank, nullptr});
+    const sherd_code code = config->rank == 0
+                                ? Found(*config, &member->meeting, error)
+                                : Join(*config, &member->meeting, error);
+    if (code != SHERD_OK) return code;
+    *comm = reinterpret_cast<sherd_comm_v0*>(member.release());
+    return SHERD_OK;
+  } catch (const std::exception& e) {
+    return Fail(error, SHERD_RESOURCE, -1, e.what());
   }
-  *comm = reinterpret_cast<sherd_comm_v0*>(
-      new (std::nothrow) Member{config->rank, address.meeting});
-  if (*comm != nullptr) return SHERD_OK;
-  if (address.meeting->Leave(config->rank)) delete address.meeting;
-  return Fail(error, SHERD_RESOURCE, -1, "out of memory");
 }
 
 void Destroy(sherd_comm_v0* comm) {
-  Member* const member = From(comm);
-  if (member->meeting->Leave(member->rank)) delete member->meeting;
-  delete member;
+  const std::unique_ptr<Member> member(From(comm));
+  member->meeting->Leave(member->rank);
 }
 
 sherd_code Post(sherd_comm_v0* comm, const sherd_op_v0* op, sherd_request_v0*,

@@ -1,8 +1,10 @@
 #include "sherd/backends/local/meeting.h"
 
 #include <algorithm>
-#include <atomic>
+#include <memory>
+#include <mutex>
 #include <optional>
+#include <unordered_map>
 #include <utility>
 
 #include "sherd/backends/local/call_comparison.h"
@@ -15,11 +17,36 @@ namespace {
 
 constexpr char kAborted[] = "the rank aborted the group";
 
+// To which ranks may still come.
+struct OpenMeetings {
+  std::mutex mutex;
+  uint64_t last_serial = 0;
+  std::unordered_map<uint64_t, std::shared_ptr<Meeting>> by_serial;
+};
+
+// Never destroyed: ranks may leave while the process ends.
+OpenMeetings& Open() {
+  static OpenMeetings* const open = new OpenMeetings;
+  return *open;
+}
+
 }  // namespace
 
-uint64_t Meeting::NextSerial() {
-  static std::atomic<uint64_t> serial = 0;
-  return ++serial;
+std::shared_ptr<Meeting> Meeting::Make(int size, const sherd_host_v0& host) {
+  std::lock_guard<std::mutex> lock(Open().mutex);
+  const uint64_t serial = ++Open().last_serial;
+  std::shared_ptr<Meeting> meeting(new Meeting(size, host, serial));
+  if (size > 1) Open().by_serial[serial] = meeting;
+  return meeting;
+}
+
+std::shared_ptr<Meeting> Meeting::Join(uint64_t serial) {
+  std::lock_guard<std::mutex> lock(Open().mutex);
+  const auto found = Open().by_serial.find(serial);
+  if (found == Open().by_serial.end()) return nullptr;
+  std::shared_ptr<Meeting> meeting = found->second;
+  if (++meeting->came_ == meeting->size()) Open().by_serial.erase(found);
+  return meeting;
 }
 
 sherd_code Meeting::Run(int rank, const sherd_op_v0& op,
@@ -92,7 +119,7 @@ void Meeting::Abort(int rank) {
   mailbox_.Abort(rank);
 }
 
-bool Meeting::Leave(int rank) {
+void Meeting::Leave(int rank) {
   mailbox_.Leave(rank);
   std::lock_guard<std::mutex> lock(mutex_);
   left_[rank] = true;
@@ -100,7 +127,6 @@ bool Meeting::Leave(int rank) {
   if (arrived_ > 0 && calls_[rank] == nullptr) {
     SetFailure({SHERD_PEER_LOST, rank, "the rank left the group"});
   }
-  return --members_ == 0;
 }
 
 bool Meeting::AwaitRound(std::unique_lock<std::mutex>& lock, uint64_t round,

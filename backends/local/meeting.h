@@ -3,6 +3,7 @@
 
 #include <condition_variable>
 #include <cstdint>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <vector>
@@ -12,7 +13,8 @@
 
 namespace sherd::internal {
 
-// Shared by the ranks of one group; the last one to leave deletes it.
+// Shared by the ranks of one group. Those that came to it own it, and so does
+// the process until all have come: for ever, if a rank failed before it did.
 //
 // A collective has two phases. Ranks arrive and publish what they called; the
 // last one compares the calls. Then each rank does its share with the others'
@@ -23,14 +25,11 @@ namespace sherd::internal {
 class Meeting {
  public:
   // `host` lives forever.
-  Meeting(int size, const sherd_host_v0& host)
-      : serial_(NextSerial()),
-        host_(host),
-        mailbox_(size),
-        calls_(size),
-        left_(size),
-        aborted_(size),
-        members_(size) {}
+  static std::shared_ptr<Meeting> Make(int size, const sherd_host_v0& host);
+
+  // Once per rank but the one that made it: the one with that serial number,
+  // also if ranks have aborted or left it. Null if there is none.
+  static std::shared_ptr<Meeting> Join(uint64_t serial);
 
   sherd_code Run(int rank, const sherd_op_v0& op, sherd_error_v0* error);
 
@@ -39,8 +38,7 @@ class Meeting {
 
   void Abort(int rank);
 
-  // Returns true if the caller was the last member and must delete this.
-  bool Leave(int rank);
+  void Leave(int rank);
 
  private:
   struct Failure {
@@ -48,6 +46,14 @@ class Meeting {
     int peer = -1;
     std::string text;
   };
+
+  Meeting(int size, const sherd_host_v0& host, uint64_t serial)
+      : serial_(serial),
+        host_(host),
+        mailbox_(size),
+        calls_(size),
+        left_(size),
+        aborted_(size) {}
 
   int size() const { return static_cast<int>(calls_.size()); }
 
@@ -65,8 +71,6 @@ class Meeting {
   // What the failure is to `rank`: its own abort, whatever came before.
   sherd_code Report(int rank, sherd_error_v0* error) const;
 
-  static uint64_t NextSerial();
-
   const uint64_t serial_;
   const sherd_host_v0& host_;
   Mailbox mailbox_;
@@ -77,7 +81,8 @@ class Meeting {
   std::vector<const sherd_op_v0*> calls_;
   std::vector<bool> left_;
   std::vector<bool> aborted_;
-  int members_;
+  // Under the lock of those that are open.
+  int came_ = 1;
   int arrived_ = 0;
   int finished_ = 0;
   // Two steps per collective; odd while ranks do their shares.
