@@ -123,7 +123,9 @@ MPI_Op ReductionOf(int32_t dtype, int32_t reduction) {
 
 bool IsPowerOfTwo(int n) { return (n & (n - 1)) == 0; }
 
+// Null stays null, as what has no bytes may be.
 char* At(const void* data, uint64_t offset) {
+  if (data == nullptr) return nullptr;
   return const_cast<char*>(static_cast<const char*>(data)) + offset;
 }
 

@@ -151,7 +151,7 @@ SHERD_DIST_TEST_F(MpiBackendTest, MessagesPassWhileCollectivesRun) {
   constexpr int kRounds = 50;
   const int next = (rank() + 1) % world_size();
   const int previous = (rank() + world_size() - 1) % world_size();
-  const auto message = [this](int from, int round) {
+  const auto message = [](int from, int round) {
     return std::vector<int>(1 + round * 500, from * 1000 + round);
   };
   std::thread sender([&] {

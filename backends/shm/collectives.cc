@@ -55,11 +55,6 @@ uint64_t PieceLength(uint64_t total, uint64_t chunk, uint64_t index) {
 
 // That piece of what lies at `data`; null beyond its end, where `data` may be
 // null as well.
-const unsigned char* PieceOf(const void* data, uint64_t total, uint64_t chunk,
-                             uint64_t index) {
-  const uint64_t offset = index * chunk;
-  return offset < total ? Bytes(data) + offset : nullptr;
-}
 unsigned char* PieceOf(void* data, uint64_t total, uint64_t chunk,
                        uint64_t index) {
   const uint64_t offset = index * chunk;
