@@ -108,6 +108,9 @@ class FixturesHarnessTest : public ::testing::Test {
     }
     environment.push_back("TEST_TMPDIR=" + directory_);
     environment.push_back("SHERD_PLUGIN_PATH=backends/gloo");
+    // Which would take signals before the harness does, and end with an exit
+    // code.
+    AddSanitizerOptions(environment, "handle_segv=0:handle_abort=0");
     environment.insert(environment.end(), variables.begin(), variables.end());
     return environment;
   }

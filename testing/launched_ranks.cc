@@ -96,14 +96,7 @@ void AddLauncherVariables(std::vector<std::string>& environment,
   }
   Set(environment, kMarkVariable, session);
   // Open MPI leaks in modules that it has unloaded before the check.
-  std::string sanitizer = "detect_leaks=0";
-  for (const std::string& variable : environment) {
-    if (NameOf(variable) == "ASAN_OPTIONS") {
-      sanitizer =
-          absl::StrCat(variable.substr(variable.find('=') + 1), ":", sanitizer);
-    }
-  }
-  Set(environment, "ASAN_OPTIONS", sanitizer);
+  AddSanitizerOptions(environment, "detect_leaks=0");
 }
 
 }  // namespace

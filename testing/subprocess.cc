@@ -12,6 +12,7 @@
 #include <fstream>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "sherd/core/base/file.h"
 #include "sherd/core/base/status_macros.h"
@@ -225,6 +226,18 @@ std::vector<std::string> OwnEnvironment() {
     variables.emplace_back(*variable);
   }
   return variables;
+}
+
+void AddSanitizerOptions(std::vector<std::string>& environment,
+                         absl::string_view options) {
+  constexpr absl::string_view kVariable = "ASAN_OPTIONS=";
+  for (std::string& variable : environment) {
+    if (absl::StartsWith(variable, kVariable)) {
+      absl::StrAppend(&variable, ":", options);
+      return;
+    }
+  }
+  environment.push_back(absl::StrCat(kVariable, options));
 }
 
 }  // namespace sherd::testing::internal

@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "sherd/core/base/unique_fd.h"
 
 namespace sherd::testing::internal {
@@ -101,6 +102,11 @@ std::vector<std::string> OwnArguments();
 
 // The environment of this process, each "NAME=value".
 std::vector<std::string> OwnEnvironment();
+
+// Adds `options` to those of AddressSanitizer in an environment: "a=1:b=2",
+// which come after those that there are, and so win.
+void AddSanitizerOptions(std::vector<std::string>& environment,
+                         absl::string_view options);
 
 }  // namespace sherd::testing::internal
 
