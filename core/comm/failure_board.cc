@@ -30,6 +30,9 @@ Deadline Now() { return Deadline::After(absl::ZeroDuration()); }
 // How often a wait for a member looks whether its process still lives.
 constexpr absl::Duration kLook = absl::Milliseconds(100);
 
+// How long a tracer may hold a process that counts as running.
+constexpr absl::Duration kTraceTime = absl::Milliseconds(500);
+
 // Processes that one look for lost ranks looks at.
 constexpr size_t kLooks = 16;
 
@@ -142,12 +145,28 @@ ProcessState StateOf(absl::string_view description) {
     case 'X':
       return ProcessState::kEnded;
     case 'T':
-    case 't':
       return ProcessState::kStopped;
+    case 't':
+      return ProcessState::kTraced;
     default:
       return ProcessState::kRunning;
   }
 }
+
+namespace {
+
+// Whether it stands still, and not for a moment only.
+bool StandsStill(const std::string& process) {
+  const Deadline deadline = Deadline::After(kTraceTime);
+  for (;;) {
+    const ProcessState state = StateOf(process);
+    if (state != ProcessState::kTraced) return state == ProcessState::kStopped;
+    if (deadline.HasPassed()) return true;
+    absl::SleepFor(absl::Milliseconds(2));
+  }
+}
+
+}  // namespace
 
 struct FailureBoard::Clue {
   enum class Kind {
@@ -343,7 +362,8 @@ FailureBoard::Clue FailureBoard::LookInto(int rank, Deadline deadline) const {
     Clue written = WrittenBy(rank);
     if (written.kind != Clue::Kind::kNothing) return written;
     const std::string number = ProcessNumber(processes_[rank]);
-    if (state == ProcessState::kStopped) {
+    if (state == ProcessState::kStopped ||
+        (state == ProcessState::kTraced && deadline.HasPassed())) {
       return {Clue::Kind::kStopped, -1,
               absl::StrCat("is stopped (process ", number, ")")};
     }
@@ -357,7 +377,7 @@ FailureBoard::Clue FailureBoard::LookInto(int rank, Deadline deadline) const {
 }
 
 bool FailureBoard::RankZeroIsStopped() const {
-  return rank_ != 0 && StateOf(processes_[0]) == ProcessState::kStopped;
+  return rank_ != 0 && StandsStill(processes_[0]);
 }
 
 std::optional<int> FailureBoard::FirstSuspect() const {
@@ -373,7 +393,7 @@ std::optional<int> FailureBoard::FirstSuspect() const {
       if (!victim) victim = rank;
       continue;
     }
-    if (state == ProcessState::kEnded || state == ProcessState::kStopped) {
+    if (state == ProcessState::kEnded || StandsStill(processes_[rank])) {
       return rank;
     }
   }
@@ -431,7 +451,7 @@ bool FailureBoard::IsGone(int rank) const {
 }
 
 bool FailureBoard::IsStopped(int rank) const {
-  return StateOf(processes_[rank]) == ProcessState::kStopped;
+  return StandsStill(processes_[rank]);
 }
 
 FailureBoard::Verdict FailureBoard::FindCulprit(int peer,

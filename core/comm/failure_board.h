@@ -148,7 +148,9 @@ class FailureBoard {
 // namespace, PID and start time.
 std::string DescribeOwnProcess();
 
-enum class ProcessState { kUnknown, kRunning, kStopped, kEnded };
+// kTraced: held by a debugger, or for a moment by a leak checker or a program
+// that dumps its core.
+enum class ProcessState { kUnknown, kRunning, kStopped, kTraced, kEnded };
 
 // How the process that `description` names is doing; kUnknown if it belongs to
 // another host or namespace.

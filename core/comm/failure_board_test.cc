@@ -1,9 +1,12 @@
 #include "sherd/core/comm/failure_board.h"
 
 #include <fcntl.h>
+#include <sys/ptrace.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cerrno>
+#include <cstring>
 #include <fstream>
 #include <functional>
 #include <memory>
@@ -152,6 +155,18 @@ class LivingProcess {
     EXPECT_EQ(waitpid(child_, nullptr, 0), child_);
   }
 
+  // Stops it as a tracer does, until LetGo() of the same thread; false, with
+  // errno, where processes must not be traced.
+  bool Hold() const {
+    if (ptrace(PTRACE_SEIZE, child_, nullptr, nullptr) != 0) return false;
+    EXPECT_EQ(ptrace(PTRACE_INTERRUPT, child_, nullptr, nullptr), 0);
+    EXPECT_EQ(waitpid(child_, nullptr, __WALL), child_);
+    return true;
+  }
+  void LetGo() const {
+    EXPECT_EQ(ptrace(PTRACE_DETACH, child_, nullptr, nullptr), 0);
+  }
+
   // As DescribeOwnProcess() in it.
   std::string Describe() const {
     std::ifstream file(absl::StrCat("/proc/", child_, "/stat"));
@@ -272,6 +287,31 @@ TEST_F(RankOfAnotherProcess, ThatEndsBetweenTwoLooksIsNotTakenForDead) {
   const auto verdict = board_.FindCulprit(1, "closed");
   EXPECT_EQ(verdict.rank, 2);
   EXPECT_THAT(verdict.cause, HasSubstr("disk full"));
+}
+
+// As a leak checker stops a process while it ends.
+TEST_F(RankOfAnotherProcess, ThatATracerHoldsForAMomentIsNotTakenForStopped) {
+  if (!process_.Hold()) {
+    GTEST_SKIP() << "no process may be traced here: " << strerror(errno);
+  }
+  ASSERT_EQ(StateOf(process_.Describe()), ProcessState::kTraced);
+  missed_->Do("failure/1", [&] {
+    process_.LetGo();
+    FailAndEnd();
+  });
+  const auto verdict = board_.FindCulprit(1, "closed");
+  EXPECT_EQ(verdict.rank, 2);
+  EXPECT_THAT(verdict.cause, HasSubstr("disk full"));
+}
+
+TEST_F(RankOfAnotherProcess, ThatADebuggerHoldsIsStopped) {
+  if (!process_.Hold()) {
+    GTEST_SKIP() << "no process may be traced here: " << strerror(errno);
+  }
+  EXPECT_THAT(board_.FindCulprit(1, "closed").cause, HasSubstr("is stopped"));
+  EXPECT_EQ(board_.FirstSuspect(), 1);
+  EXPECT_TRUE(board_.IsStopped(1));
+  process_.LetGo();
 }
 
 TEST_F(RankOfAnotherProcess, ThatFailsBetweenTwoLooksIsNoLeaver) {
