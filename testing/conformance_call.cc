@@ -1,34 +1,20 @@
 #include "sherd/testing/conformance_call.h"
 
 #include <algorithm>
-#include <iterator>
 #include <memory>
-#include <mutex>
 #include <type_traits>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "sherd/core/base/error_info.h"
+#include "sherd/core/base/keep_forever.h"
 #include "sherd/core/base/status_macros.h"
 #include "sherd/core/tensor/device_runtime.h"
 #include "sherd/core/tensor/device_stream.h"
 #include "sherd/core/tensor/storage.h"
 
 namespace sherd::testing::internal {
-namespace {
-
-// The streams of a poisoned group go on, and nothing says when they are through
-// with a buffer.
-void KeepForever(std::vector<std::shared_ptr<Storage>> storages) {
-  static std::mutex mutex;
-  static auto* const kept = new std::vector<std::shared_ptr<Storage>>;
-  const std::lock_guard<std::mutex> lock(mutex);
-  std::move(storages.begin(), storages.end(), std::back_inserter(*kept));
-}
-
-}  // namespace
-
 std::string Describe(const CallSpec& spec) {
   std::string text(Name(spec.op));
   if (spec.lists && spec.op != CollectiveOp::kAllToAllV &&
@@ -355,7 +341,10 @@ absl::Status Call::RunOnDevice(ProcessGroup& group, const Device& device) {
   if (status.ok()) status = group.Synchronize();
   Move(copies, /*back=*/true);
   if (!group.health().ok()) {
-    KeepForever(std::move(storages));
+    // Its streams go on, and nothing says when they are through with a buffer.
+    for (std::shared_ptr<Storage>& storage : storages) {
+      ::sherd::internal::KeepForever(std::move(storage));
+    }
     return status;
   }
   for (size_t i = 0; i < copies.size(); ++i) {

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "sherd/core/base/keep_forever.h"
 #include "sherd/core/base/logging.h"
 #include "sherd/core/base/status_macros.h"
 #include "sherd/core/comm/scoped_device.h"
@@ -207,7 +208,7 @@ DeviceGroup::DeviceGroup(DeviceGroupOptions options, Owner& owner,
 
 DeviceGroup::~DeviceGroup() {
   // Close or Abandon have been here, or it never was anything.
-  (void)options_.communicator.release();
+  KeepForever(std::shared_ptr<Communicator>(std::move(options_.communicator)));
 }
 
 absl::Status DeviceGroup::Open() {
@@ -912,19 +913,15 @@ void DeviceGroup::GiveBack() {
   barrier_ = nullptr;
   absl::MutexLock lock(&state_mutex_);
   bool idle = true;
-  for (const std::unique_ptr<Lane>& lane : lanes_) {
+  for (std::unique_ptr<Lane>& lane : lanes_) {
     idle = idle && lane->count == 0;
     if (lane->last_event != nullptr) {
       runtime().ReturnEvent(device().index, lane->last_event);
       lane->last_event = nullptr;
     }
     lane->last_work = nullptr;
-    // What still runs has its buffers for ever.
-    for (size_t i = 0; i < lane->count; ++i) {
-      if (lane->At(i).work != nullptr) {
-        (void)new std::shared_ptr<DeviceWork>(lane->At(i).work);
-      }
-    }
+    // What still runs has its buffers and events for ever.
+    if (lane->count > 0) KeepForever(std::shared_ptr<Lane>(std::move(lane)));
   }
   lanes_.clear();
   runtime().ReturnEvent(device().index, fork_);
@@ -937,12 +934,13 @@ void DeviceGroup::Abandon() {
   {
     absl::MutexLock call(&call_mutex_);
     absl::MutexLock lock(&communicator_mutex_);
-    (void)options_.communicator.release();
+    KeepForever(
+        std::shared_ptr<Communicator>(std::move(options_.communicator)));
   }
   TellAll(Continue::kHere);
   Disown();
-  // Leaked as it is: whatever goes away here may call the vendor's library.
-  (void)new std::shared_ptr<DeviceGroup>(shared_from_this());
+  // As it is: whatever goes away here may call the vendor's library.
+  KeepForever(shared_from_this());
 }
 
 }  // namespace sherd::internal

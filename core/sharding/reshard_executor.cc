@@ -7,8 +7,8 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
-#include "absl/synchronization/mutex.h"
 #include "sherd/core/base/error_info.h"
+#include "sherd/core/base/keep_forever.h"
 #include "sherd/core/base/logging.h"
 #include "sherd/core/base/status_macros.h"
 #include "sherd/core/comm/agreement.h"
@@ -61,18 +61,6 @@ Readiness ReadinessOf(absl::Span<const Note> notes) {
                      (any & MoveNote::kHasShards) != 0;
   ready.on_host = (common & MoveNote::kMessagesReady) != 0;
   return ready;
-}
-
-// Memory that other ranks may still be at; see BasicShardMemory.
-void KeepForever(std::shared_ptr<const void> owner) {
-  struct Kept {
-    absl::Mutex mutex;
-    std::vector<std::shared_ptr<const void>> owners ABSL_GUARDED_BY(mutex);
-  };
-  static Kept* const kept = new Kept;
-  if (owner == nullptr) return;
-  absl::MutexLock lock(&kept->mutex);
-  kept->owners.push_back(std::move(owner));
 }
 
 // Where this rank's shards in a move are.
@@ -404,14 +392,16 @@ void ReshardExecutor::Impl::GiveUp(const ProcessGroup& group,
   // Of another process what is mapped stays mapped, so reading is harmless.
   if (threads && (told_ & MoveNote::kSourcesReachable) != 0 &&
       way != ReshardWay::kPushed) {
-    for (const SourceMemory& shard : sources_) KeepForever(shard.owner);
+    for (const SourceMemory& shard : sources_)
+      internal::KeepForever(shard.owner);
   }
   // Where a rank died before it agreed, no other one goes on either.
   if ((told_ & MoveNote::kDestinationsReachable) != 0 &&
       way != ReshardWay::kPulled &&
       (way || threads || !absl::IsUnavailable(status))) {
+    // Other ranks may still be at it; see BasicShardMemory.
     for (const DestinationMemory& shard : destinations_) {
-      KeepForever(shard.owner);
+      internal::KeepForever(shard.owner);
     }
   }
 }
