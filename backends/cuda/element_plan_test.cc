@@ -277,8 +277,13 @@ std::vector<uint8_t> RandomBytes(DType dtype, size_t count,
       for (size_t i = 0; i < count; ++i) {
         // Numbers that add up, so that not all become infinite.
         if (random() % 8 == 0) continue;
-        const T value = static_cast<T>(
-            static_cast<float>(static_cast<int>(random() % 201) - 100) / 4);
+        const int quarters = static_cast<int>(random() % 201) - 100;
+        T value;
+        if constexpr (std::is_integral_v<T>) {
+          value = static_cast<T>(quarters / 4);
+        } else {
+          value = static_cast<T>(static_cast<float>(quarters) / 4);
+        }
         std::memcpy(&bytes[i * sizeof(T)], &value, sizeof(T));
       }
     }

@@ -201,18 +201,14 @@ class MatrixMove {
   int64_t CountWrong() {
     int64_t wrong = 0;
     for (auto& [index, shard] : destinations_) {
-      ForEach(to_.boxes[index], [&](int64_t row, int64_t col, int32_t value) {
-        wrong += shard.at(row, col) != value ? 1 : 0;
-      });
+      wrong += CountWrongIn(shard, to_.boxes[index]);
     }
     return wrong + CountChangedSources();
   }
   int64_t CountChangedSources() {
     int64_t wrong = 0;
     for (auto& [index, shard] : sources_) {
-      ForEach(from_.boxes[index], [&](int64_t row, int64_t col, int32_t value) {
-        wrong += shard.at(row, col) != value ? 1 : 0;
-      });
+      wrong += CountWrongIn(shard, from_.boxes[index]);
     }
     return wrong;
   }
@@ -229,6 +225,14 @@ class MatrixMove {
   ReshardStats stats;
 
  private:
+  int64_t CountWrongIn(StridedShard& shard, const PlacedBox& box) const {
+    int64_t wrong = 0;
+    ForEach(box, [&](int64_t row, int64_t col, int32_t value) {
+      wrong += shard.at(row, col) != value ? 1 : 0;
+    });
+    return wrong;
+  }
+
   template <typename Visit>
   void ForEach(const PlacedBox& box, Visit visit) const {
     for (int64_t row = 0; row < box.sizes[0]; ++row) {

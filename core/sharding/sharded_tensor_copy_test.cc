@@ -327,7 +327,10 @@ TEST(CopyFromTest, RandomViewsOfOneMemoryAreWrittenAsIfCopiedBefore) {
       {[](ShardedTensor& to, const ShardedTensor& from) {
          return ApplyInPlace(BinaryOp::kAdd, to, from);
        },
-       [](int32_t to, int32_t from) { return to + from; }}};
+       [](int32_t to, int32_t from) {
+         return static_cast<int32_t>(static_cast<uint32_t>(to) +
+                                     static_cast<uint32_t>(from));
+       }}};
   int refused = 0;
   int written = 0;
   for (int64_t i = 0; i < CaseCount(2000); ++i) {
