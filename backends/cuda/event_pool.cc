@@ -2,6 +2,7 @@
 
 #include <memory>
 #include <mutex>
+#include <utility>
 
 #include "sherd/backends/cuda/cuda_error.h"
 #include "sherd/backends/cuda/cuda_scope.h"
@@ -26,7 +27,9 @@ sherd_code EventPool::Take(CUcontext context, PooledEvent** event,
       result != kCudaSuccess) {
     return FailCuda(error, cuda_, "cuEventCreate", result);
   }
-  *event = created.release();
+  std::lock_guard<std::mutex> lock(mutex_);
+  all_.push_back(std::move(created));
+  *event = all_.back().get();
   return SHERD_OK;
 }
 

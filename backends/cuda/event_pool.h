@@ -1,7 +1,9 @@
 #ifndef SHERD_BACKENDS_CUDA_EVENT_POOL_H_
 #define SHERD_BACKENDS_CUDA_EVENT_POOL_H_
 
+#include <memory>
 #include <mutex>
+#include <vector>
 
 #include "sherd/backends/backend_abi.h"
 #include "sherd/backends/cuda/driver_api.h"
@@ -16,8 +18,8 @@ struct PooledEvent {
   PooledEvent* next = nullptr;
 };
 
-// Events of one device that are not in use. They do not take the time, which
-// makes them cheap. None is ever destroyed.
+// Events of one device. They do not take the time, which makes them cheap. None
+// is ever destroyed; one that a failure left in a stream's future stays out.
 //
 // Threads. Safe.
 class EventPool {
@@ -32,7 +34,9 @@ class EventPool {
  private:
   const CudaFunctions& cuda_;
   std::mutex mutex_;
-  PooledEvent* top_ = nullptr;  // guarded by mutex_
+  // Of those that are not in use. Both guarded by mutex_.
+  PooledEvent* top_ = nullptr;
+  std::vector<std::unique_ptr<PooledEvent>> all_;
 };
 
 }  // namespace sherd::internal
