@@ -5,7 +5,6 @@
 #include <string>
 #include <vector>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
@@ -200,7 +199,7 @@ SHERD_DIST_TEST_F(RankMatchersTest, ABrokenGroupDoesNotHideTheError) {
 
 TEST(RankMatchersOnThreadsTest, VerdictsAreSharedAmongThreadsToo) {
   absl::Mutex mutex;
-  std::multiset<std::string> texts ABSL_GUARDED_BY(mutex);
+  std::multiset<std::string> texts;
   RunLocalRanks(3, [&](ProcessGroup& group) {
     const std::string text = Explain<absl::Status>(
         AllRanksSucceeded(group),
