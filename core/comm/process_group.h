@@ -7,10 +7,10 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/container/flat_hash_map.h"
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -695,7 +695,7 @@ class ProcessGroup : public internal::TypedCollectives<ProcessGroup> {
   absl::Status poison_ ABSL_GUARDED_BY(state_mutex_);
   bool destroyed_ ABSL_GUARDED_BY(state_mutex_) = false;
   // How often each list of ranks has become a group.
-  absl::flat_hash_map<std::string, int> children_ ABSL_GUARDED_BY(state_mutex_);
+  std::unordered_map<std::string, int> children_ ABSL_GUARDED_BY(state_mutex_);
   // Whom Shrink left out.
   std::vector<int> left_out_ ABSL_GUARDED_BY(state_mutex_);
 
