@@ -28,7 +28,7 @@ namespace sherd::internal {
 //   member/R   world size and process of rank R, written when it joins
 //   failure/R  whom rank R blames, with what status code, and why, written
 //              once; and whether that is certain, so that nobody needs to look
-//              further: a verdict, which may be that nobody is to blame
+//              further: a verdict, which may be that no rank failed
 //   failed     the first rank that wrote failure/R for more than that its time
 //              was over, which is no cause
 //   left/R     rank R left in good order

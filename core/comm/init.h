@@ -55,7 +55,7 @@ struct InitOptions {
 // Collective. Every rank calls it, with the same options but for the rank.
 //
 // Errors. Those that concern all ranks are the same on all; group, operation
-// "init" and the rank to blame are attached.
+// "init" and, where known, the failed rank are attached.
 //   kInvalidArgument     An option or variable is malformed, missing (the
 //                        message says what sets it) or contradicts another
 //                        rank's; or the file is left over from another run.

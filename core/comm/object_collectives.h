@@ -96,7 +96,7 @@ absl::StatusOr<std::string> SerializeMessage(const T& message) {
   return bytes;
 }
 
-// kDataLoss, with rank `from` to blame, if the bytes are no T.
+// Returns kDataLoss from rank `from` if the bytes are not a T.
 template <StringMessage T>
 absl::StatusOr<T> ParseMessage(const std::string& bytes, int from) {
   T message;
@@ -115,8 +115,8 @@ absl::StatusOr<T> ParseMessage(const std::string& bytes, int from) {
 // The same for messages.
 //
 // Errors. Also kInvalidArgument if the message to send does not serialize, and
-// kDataLoss if what came is no T, with the rank that sent it to blame; the
-// group stays usable.
+// kDataLoss, with the rank that sent it, if what came is not a T; the group
+// stays usable.
 
 template <StringMessage T>
 absl::StatusOr<T> BroadcastMessage(ProcessGroup& group, const T& local,

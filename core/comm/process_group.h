@@ -132,7 +132,7 @@ struct NewGroupOptions {
 // for those that are left. A graph of a poisoned group is not launched again.
 //
 // Errors. No call throws. The ErrorInfo of an error carries group, operation,
-// sequence number and, where known, the rank to blame:
+// sequence number and, where known, the failed rank:
 //   kInvalidArgument     Buffers, root, type or their number do not fit the
 //                        rules of the call: nothing was sent, no buffer was
 //                        written, the group stays usable; peers whose call was
@@ -151,7 +151,7 @@ struct NewGroupOptions {
 //                        that did not come. The group is poisoned.
 //   kFailedPrecondition  The group is poisoned or destroyed, or this process is
 //                        no member; the message holds the first cause, and its
-//                        rank is the one to blame.
+//                        rank is the root cause.
 // After an error that poisons, receive buffers are unspecified unless said
 // otherwise, every later call fails at once and only Destroy(), NewGroup() and
 // Shrink() are of use. IsRankFailure(status) tells whether these help. Where

@@ -255,7 +255,7 @@ ProcessGroup::MakeDeviceCommunicator(CommunicatorOptions options,
                    : std::move(allowed);
   SHERD_ASSIGN_OR_RETURN(const std::vector<absl::Status> outcomes,
                          TellOutcome("device_made", made.status(), deadline));
-  // Told as the rank's own where it knows whom to blame.
+  // Returned as the rank's own where it knows which rank failed.
   if (!made.ok() && ErrorRank(made.status())) return made.status();
   SHERD_RETURN_IF_ERROR(FirstError(outcomes));
   return made;

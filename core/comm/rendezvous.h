@@ -54,7 +54,8 @@ struct Rendezvous {
 //
 // Errors. kInvalidArgument for what is missing, malformed or left over from
 // another run; kUnavailable with the address if rank 0 cannot listen there, or
-// rank 0 to blame if it does not answer by the deadline (kDeadlineExceeded).
+// kDeadlineExceeded with rank 0 as the failed rank if it does not answer in
+// time.
 absl::StatusOr<Rendezvous> Meet(const RendezvousOptions& options);
 
 // The numeric address on which a rank listens for the others' data once it is
