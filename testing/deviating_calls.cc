@@ -58,11 +58,6 @@ T OneOf(const T (&list)[n], Random& random) {
 
 bool OneIn(int n, Random& random) { return Uniform(1, n, random) == 1; }
 
-bool HasRoot(CollectiveOp op) {
-  return op == CollectiveOp::kBroadcast || op == CollectiveOp::kReduce ||
-         op == CollectiveOp::kGather || op == CollectiveOp::kScatter;
-}
-
 bool HasLists(CollectiveOp op) {
   return op == CollectiveOp::kGather || op == CollectiveOp::kScatter ||
          op == CollectiveOp::kAllToAllV || op == CollectiveOp::kReduceScatter;

@@ -3,210 +3,78 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <iterator>
-#include <tuple>
 
-#include "sherd/core/base/deviation.h"
+#include "sherd/backends/call_fields.h"
 
 namespace sherd::internal {
 namespace {
 
-// What the ranks must have in common beyond the operation.
-struct Traits {
-  const char* name;
-  bool root;
-  bool bytes;
-  bool elements;
-};
-
-constexpr Traits kTraits[] = {
-    {"barrier", false, false, false},
-    {"broadcast", true, true, false},
-    {"all_gather", false, true, false},
-    {"all_to_all_v", false, false, false},
-    {"all_reduce", false, true, true},
-    {"reduce", true, true, true},
-    {"reduce_scatter", false, false, true},
-    {"all_gather_v", false, false, false},
-    {"gather", true, false, false},
-    {"scatter", true, false, false},
-};
-
-constexpr const char* kDTypes[] = {
-    "bool",     "uint8",   "int8",    "uint16",      "int16",       "uint32",
-    "int32",    "uint64",  "int64",   "float8_e4m3", "float8_e5m2", "float16",
-    "bfloat16", "float32", "float64", "complex64",   "complex128",
-};
-static_assert(std::size(kDTypes) == SHERD_NUM_DTYPES);
-
-constexpr const char* kReductions[] = {"sum", "avg",  "product", "min",
-                                       "max", "band", "bor",     "bxor"};
-static_assert(std::size(kReductions) == SHERD_NUM_REDUCTIONS);
-
-Traits TraitsOf(const sherd_op_v0& op) {
-  if (op.op >= 0 && op.op < static_cast<int>(std::size(kTraits))) {
-    return kTraits[op.op];
-  }
-  return {"an unknown operation", false, false, false};
-}
-
-template <size_t n>
-std::string NameOf(const char* const (&names)[n], int32_t number) {
-  return number >= 0 && number < static_cast<int32_t>(n)
-             ? names[number]
-             : "number " + std::to_string(number);
-}
-
 using Calls = std::vector<const sherd_op_v0*>;
-
-// An all_to_all without lists is another call than one with lists.
-bool HasEqualBlocks(const sherd_op_v0& op) {
-  return op.op == SHERD_ALL_TO_ALL_V && (op.flags & SHERD_OP_EVEN) != 0;
-}
 
 // The list of an operation in which all ranks bring the same one, or null.
 const sherd_bytes_v0* CommonList(const sherd_op_v0& op) {
-  return op.op == SHERD_REDUCE_SCATTER                       ? op.sends
-         : op.op == SHERD_ALL_GATHER_V || HasEqualBlocks(op) ? op.recvs
-                                                             : nullptr;
-}
-
-// What all ranks must have in common, but for the type of the elements.
-using CommonPart = std::tuple<int32_t, int32_t, uint64_t, int32_t, bool,
-                              std::vector<uint64_t>>;
-
-CommonPart CommonPartOf(const sherd_op_v0& op, size_t ranks) {
-  const Traits traits = TraitsOf(op);
-  std::vector<uint64_t> list;
-  const sherd_bytes_v0* const entries = CommonList(op);
-  for (size_t r = 0; entries != nullptr && r < ranks; ++r) {
-    list.push_back(entries[r].size);
+  switch (kOperationTraits[op.op].lists) {
+    case OperationLists::kSameSends:
+      return op.sends;
+    case OperationLists::kSameRecvs:
+      return op.recvs;
+    default:
+      return nullptr;
   }
-  return {op.op,
-          traits.root ? op.root : 0,
-          traits.bytes ? op.bytes : 0,
-          traits.elements ? op.reduction : 0,
-          HasEqualBlocks(op),
-          std::move(list)};
 }
 
-// The same question of two calls, without memory of its own.
-bool Fit(const sherd_op_v0& a, const sherd_op_v0& b, size_t ranks) {
-  const Traits traits = TraitsOf(a);
-  if (a.op != b.op || (traits.root && a.root != b.root) ||
-      (traits.bytes && a.bytes != b.bytes) ||
-      (traits.elements && a.reduction != b.reduction) ||
-      HasEqualBlocks(a) != HasEqualBlocks(b)) {
-    return false;
-  }
-  const sherd_bytes_v0* const list = CommonList(a);
-  return list == nullptr || std::equal(list, list + ranks, CommonList(b),
-                                       [](const auto& x, const auto& y) {
-                                         return x.size == y.size;
-                                       });
+CallSignature SignatureOf(const Calls& calls, size_t rank) {
+  return internal::SignatureOf(FieldsOf(*calls[rank], static_cast<int>(rank)));
 }
 
-// Unset for a call by bytes, which fits any type.
-std::optional<int32_t> TypeOf(const sherd_op_v0& op) {
-  if (!TraitsOf(op).elements && (op.flags & SHERD_OP_TYPED) == 0) {
-    return std::nullopt;
-  }
-  return op.dtype;
-}
-
-bool HaveOneType(const Calls& calls) {
-  std::optional<int32_t> type;
-  for (const sherd_op_v0* call : calls) {
-    const std::optional<int32_t> its_type = TypeOf(*call);
-    if (!type) type = its_type;
-    if (its_type && its_type != type) return false;
+// Whether there is no difference but perhaps in the lengths of messages,
+// without memory of its own.
+bool Fit(const Calls& calls) {
+  CallAgreement agreement(SignatureOf(calls, 0));
+  for (size_t r = 1; r < calls.size(); ++r) {
+    if (!agreement.Fits(SignatureOf(calls, r))) return false;
+    const sherd_bytes_v0* const list = CommonList(*calls[0]);
+    if (list != nullptr &&
+        !std::equal(
+            list, list + calls.size(), CommonList(*calls[r]),
+            [](const auto& a, const auto& b) { return a.size == b.size; })) {
+      return false;
+    }
   }
   return true;
 }
 
-// "reduce, root 1, 8 bytes, float32, max", "all_gather_v, list of 8, 0 bytes".
-std::string Describe(const sherd_op_v0& op, size_t ranks) {
-  constexpr size_t kMost = 8;
-  const Traits traits = TraitsOf(op);
-  std::string text = traits.name;
-  if (traits.root) text += ", root " + std::to_string(op.root);
-  if (traits.bytes) text += ", " + std::to_string(op.bytes) + " bytes";
-  const sherd_bytes_v0* const list = CommonList(op);
-  for (size_t r = 0; list != nullptr && r < std::min(ranks, kMost); ++r) {
-    text += (r == 0 ? ", blocks of " : ", ") + std::to_string(list[r].size);
-  }
-  if (list != nullptr) text += ranks > kMost ? ", … bytes" : " bytes";
-  if (op.op == SHERD_ALL_TO_ALL_V && list == nullptr) text += ", with lists";
-  if (const std::optional<int32_t> type = TypeOf(op)) {
-    text += ", " + NameOf(kDTypes, *type);
-  }
-  if (traits.elements) text += ", " + NameOf(kReductions, op.reduction);
-  return text;
-}
-
-template <typename Value>
-CallDifference DifferenceOf(const std::vector<std::optional<Value>>& values,
-                            const Calls& calls) {
-  const Deviation deviation = FindDeviation(values);
-  return {deviation.Rank(), "the ranks made different calls: " +
-                                deviation.ToText("called", [&](int rank) {
-                                  return Describe(*calls[rank], calls.size());
-                                })};
-}
-
-// Bytes that go from one rank to another, as each of them says. The ranks'
-// calls fit.
-struct Sizes {
-  uint64_t sent;
-  uint64_t expected;
-};
-
-Sizes SizesOf(const Calls& calls, int from, int to) {
-  const sherd_op_v0& sender = *calls[from];
-  const sherd_op_v0& receiver = *calls[to];
-  switch (sender.op) {
-    case SHERD_ALL_TO_ALL_V:
-      return {sender.sends[to].size, receiver.recvs[from].size};
-    case SHERD_GATHER:
-      if (to != receiver.root) break;
-      return {sender.bytes, receiver.recvs[from].size};
-    case SHERD_SCATTER:
-      if (from != sender.root) break;
-      return {sender.sends[to].size, receiver.bytes};
-    default:
-      break;
-  }
-  return {0, 0};
+// Between `rank` and `peer`, as `rank` has them.
+MessageLengths LengthsBetween(const Calls& calls, int rank, int peer) {
+  const sherd_op_v0& op = *calls[rank];
+  return LengthsWith(
+      peer, rank, FieldsOf(op, rank), [&](int to) { return op.sends[to].size; },
+      [&](int from) { return op.recvs[from].size; });
 }
 
 }  // namespace
 
 std::optional<CallDifference> FindDifference(const Calls& calls) {
-  const size_t ranks = calls.size();
-  if (!std::all_of(calls.begin(), calls.end(), [&](const sherd_op_v0* call) {
-        return Fit(*call, *calls[0], ranks);
-      })) {
-    std::vector<std::optional<CommonPart>> values;
-    for (const sherd_op_v0* call : calls) {
-      values.emplace_back(CommonPartOf(*call, ranks));
+  if (!Fit(calls)) {
+    std::vector<std::optional<CallSignature>> signatures;
+    for (size_t r = 0; r < calls.size(); ++r) {
+      signatures.emplace_back(SignatureOf(calls, r));
     }
-    return DifferenceOf(values, calls);
+    return FindDifference(signatures, [&](int r) {
+      std::vector<uint64_t> list;
+      for (size_t i = 0; i < calls.size(); ++i) {
+        list.push_back(CommonList(*calls[r])[i].size);
+      }
+      return list;
+    });
   }
-  if (!HaveOneType(calls)) {
-    std::vector<std::optional<int32_t>> types;
-    for (const sherd_op_v0* call : calls) types.push_back(TypeOf(*call));
-    return DifferenceOf(types, calls);
-  }
-  for (int from = 0; from < static_cast<int>(ranks); ++from) {
-    for (int to = 0; to < static_cast<int>(ranks); ++to) {
-      const Sizes sizes = SizesOf(calls, from, to);
-      if (sizes.sent == sizes.expected) continue;
-      return CallDifference{
-          std::nullopt,
-          "the ranks made different calls: rank " + std::to_string(from) +
-              " sends " + std::to_string(sizes.sent) + " bytes to rank " +
-              std::to_string(to) + " in " + TraitsOf(*calls[from]).name +
-              ", which expects " + std::to_string(sizes.expected)};
+  const int ranks = static_cast<int>(calls.size());
+  for (int from = 0; from < ranks; ++from) {
+    for (int to = 0; to < ranks; ++to) {
+      const uint64_t sent = LengthsBetween(calls, from, to).sent;
+      const uint64_t expected = LengthsBetween(calls, to, from).expected;
+      if (sent == expected) continue;
+      return DifferenceOfLengths(calls[0]->op, from, sent, to, expected);
     }
   }
   return std::nullopt;

@@ -2,24 +2,16 @@
 #define SHERD_BACKENDS_LOCAL_CALL_COMPARISON_H_
 
 #include <optional>
-#include <string>
 #include <vector>
 
 #include "sherd/backends/backend_abi.h"
+#include "sherd/core/comm/call_signature.h"
 
 namespace sherd::internal {
 
-struct CallDifference {
-  // Who deviates, as core/base/deviation.h says. Unset: nobody more than
-  // others, as where two ranks contradict each other about the length of a
-  // message.
-  std::optional<int> rank;
-  // What was called by whom.
-  std::string text;
-};
-
-// How the ranks' calls contradict each other, if they do. calls[r] is that of
-// rank r; none is null.
+// How the ranks' calls contradict each other, by the rule of
+// core/comm/call_signature.h, if they do. calls[r] is that of rank r; none is
+// null.
 std::optional<CallDifference> FindDifference(
     const std::vector<const sherd_op_v0*>& calls);
 

@@ -35,10 +35,11 @@ TEST(LocalBackendTest, DifferentOperationsAreAnErrorThatNamesTheRank) {
 TEST(LocalBackendTest, DifferentLengthsAreAnErrorOnAllRanks) {
   RunLocalRanks(2, [](ProcessGroup& group) {
     std::vector<std::byte> buffer(group.rank() == 0 ? 4 : 8);
-    EXPECT_THAT(group.Broadcast(absl::MakeSpan(buffer), 0),
-                StatusIs(absl::StatusCode::kInvalidArgument,
-                         HasSubstr("rank 1 called broadcast, root 0, 8 bytes; "
-                                   "rank 0 called broadcast, root 0, 4")));
+    EXPECT_THAT(
+        group.Broadcast(absl::MakeSpan(buffer), 0),
+        StatusIs(absl::StatusCode::kInvalidArgument,
+                 HasSubstr("rank 1 called broadcast (root 0, 8 bytes); "
+                           "rank 0 called broadcast (root 0, 4 bytes)")));
   });
 }
 

@@ -93,47 +93,48 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Values(
         Difference{"Operation", [] { return Op(SHERD_BROADCAST, 4, 2); },
                    [] { return Op(SHERD_BARRIER); },
-                   "rank 1 called broadcast, root 2, 4 bytes; ranks 0, 2 "
+                   "rank 1 called broadcast (root 2, 4 bytes); ranks 0, 2 "
                    "called barrier"},
         Difference{"Root", [] { return Op(SHERD_GATHER, 4, 2); },
                    [] { return Op(SHERD_GATHER, 4, 1); },
-                   "rank 1 called gather, root 2; ranks 0, 2 called gather, "
-                   "root 1"},
+                   "rank 1 called gather (root 2); ranks 0, 2 called gather "
+                   "(root 1)"},
         Difference{"Length", [] { return Op(SHERD_ALL_GATHER, 8); },
                    [] { return Op(SHERD_ALL_GATHER, 4); },
-                   "rank 1 called all_gather, 8 bytes; ranks 0, 2 called "
-                   "all_gather, 4 bytes"},
+                   "rank 1 called all_gather (8 bytes); ranks 0, 2 called "
+                   "all_gather (4 bytes)"},
         Difference{"NoBytes", [] { return Op(SHERD_ALL_REDUCE, 0); },
                    [] { return Op(SHERD_ALL_REDUCE, 8); },
-                   "rank 1 called all_reduce, 0 bytes, float32, sum; ranks 0, "
-                   "2 called all_reduce, 8 bytes, float32, sum"},
+                   "rank 1 called all_reduce (float32, sum, 0 bytes); ranks 0, "
+                   "2 called all_reduce (float32, sum, 8 bytes)"},
         Difference{
             "DType",
             [] { return WithDType(Op(SHERD_ALL_REDUCE, 8), SHERD_BFLOAT16); },
             [] { return Op(SHERD_ALL_REDUCE, 8); },
-            "rank 1 called all_reduce, 8 bytes, bfloat16, sum; ranks 0, 2 "
-            "called all_reduce, 8 bytes, float32, sum"},
+            "rank 1 called all_reduce (bfloat16, sum, 8 bytes); ranks 0, 2 "
+            "called all_reduce (float32, sum, 8 bytes)"},
         Difference{"TypeOfWhatIsMoved",
                    [] { return Typed(Op(SHERD_BROADCAST, 8), SHERD_INT32); },
                    [] { return Typed(Op(SHERD_BROADCAST, 8), SHERD_FLOAT32); },
-                   "rank 1 called broadcast, root 0, 8 bytes, int32; ranks 0, "
-                   "2 called broadcast, root 0, 8 bytes, float32"},
+                   "rank 1 called broadcast (root 0, int32, 8 bytes); ranks 0, "
+                   "2 called broadcast (root 0, float32, 8 bytes)"},
         Difference{
             "Reduction",
             [] { return WithReduction(Op(SHERD_REDUCE, 8, 1), SHERD_MAX); },
             [] { return Op(SHERD_REDUCE, 8, 1); },
-            "rank 1 called reduce, root 1, 8 bytes, float32, max; ranks 0, 2 "
-            "called reduce, root 1, 8 bytes, float32, sum"},
+            "rank 1 called reduce (root 1, float32, max, 8 bytes); ranks 0, 2 "
+            "called reduce (root 1, float32, sum, 8 bytes)"},
         Difference{"ReduceScatterLength",
                    [] { return Op(SHERD_REDUCE_SCATTER, 12); },
                    [] { return Op(SHERD_REDUCE_SCATTER, 8); },
-                   "rank 1 called reduce_scatter, blocks of 12, 12, 12 bytes, "
-                   "float32, sum; ranks 0, 2 called reduce_scatter, blocks of "
-                   "8, 8, 8 bytes, float32, sum"},
-        Difference{"GatheredLists", [] { return Op(SHERD_ALL_GATHER_V, 8); },
-                   [] { return Op(SHERD_ALL_GATHER_V, 4); },
-                   "rank 1 called all_gather_v, blocks of 8, 8, 8 bytes; ranks "
-                   "0, 2 called all_gather_v, blocks of 4, 4, 4 bytes"},
+                   "rank 1 called reduce_scatter (float32, sum, blocks of 12, "
+                   "12, 12 bytes); ranks 0, 2 called reduce_scatter (float32, "
+                   "sum, blocks of 8, 8, 8 bytes)"},
+        Difference{
+            "GatheredLists", [] { return Op(SHERD_ALL_GATHER_V, 8); },
+            [] { return Op(SHERD_ALL_GATHER_V, 4); },
+            "rank 1 called all_gather_v (blocks of 8, 8, 8 bytes); ranks "
+            "0, 2 called all_gather_v (blocks of 4, 4, 4 bytes)"},
         Difference{"GatheredLength", [] { return Op(SHERD_GATHER, 8); },
                    [] { return Op(SHERD_GATHER, 4); },
                    "rank 1 sends 8 bytes to rank 0 in gather, which expects 4",
@@ -148,10 +149,9 @@ TEST(LocalDifferenceTest, OfTwoNeitherIsSingledOut) {
     const PluginOutcome outcome = self.Run(op);
     EXPECT_EQ(outcome.code, SHERD_INVALID_ARGUMENT);
     EXPECT_EQ(outcome.peer, -1);
-    EXPECT_EQ(
-        outcome.text,
-        "the ranks made different calls: rank 1 called broadcast, root 0, "
-        "8 bytes; rank 0 called broadcast, root 0, 0 bytes");
+    EXPECT_EQ(outcome.text,
+              "the ranks made different calls: rank 1 called broadcast "
+              "(root 0, 8 bytes); rank 0 called broadcast (root 0, 0 bytes)");
   });
 }
 

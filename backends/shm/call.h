@@ -8,23 +8,14 @@
 
 namespace sherd::internal {
 
-// What a rank called, as far as all ranks must have called the same, in one
-// word: operation, root, type and reduction, those that the operation uses or
-// that the call gave.
-uint64_t PackCall(const sherd_op_v0& op);
-
-// Whether ranks give lengths of single messages, which have to agree in pairs.
-bool HasLengths(int32_t op);
-
 // Writes this rank's call of collective number `operation` where the others
 // look for it; publishing it is up to the caller.
 void WriteCall(const ShmSegment& segment, uint64_t operation, int rank,
                const sherd_op_v0& op);
 
-// Compares the calls of all ranks, which must have arrived. All ranks find the
-// same difference, and the same rank that deviates (core/base/deviation.h), if
-// one does: of two ranks that contradict each other about the length of a
-// message neither is singled out.
+// Compares the calls of all ranks, which must have arrived, by the rule of
+// core/comm/call_signature.h. All ranks find the same difference, and the same
+// rank that deviates, if one does.
 //   SHERD_INVALID_ARGUMENT  There is one.
 //
 // Cost. P comparisons; with lengths P², unless all of them are equal.

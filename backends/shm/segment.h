@@ -21,7 +21,7 @@ inline constexpr size_t kInlineBytes = 96;
 struct alignas(kCacheLine) ShmArrival {
   // Number of the operation in the group's life, from 1. Stored last.
   std::atomic<uint64_t> operation;
-  uint64_t call;  // PackCall()
+  uint64_t call;  // CallSignature::kind
   uint64_t bytes;
   // Longest entry of sends and recvs, and flags.
   uint64_t longest;

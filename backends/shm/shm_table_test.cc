@@ -634,16 +634,19 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Values(
         Contradiction{"Operation", kReduceOp, {.op = SHERD_BARRIER}, "barrier"},
         Contradiction{"Size", kReduceOp, WithBytes(kReduceOp, 128),
-                      "rank 2 called all_reduce of 128 bytes, float32, sum; "
-                      "ranks 0, 1, 3 called all_reduce of 256 bytes"},
+                      "rank 2 called all_reduce (float32, sum, 128 bytes); "
+                      "ranks 0, 1, 3 called all_reduce (float32, sum, 256 "
+                      "bytes)"},
         Contradiction{"NoBytes", kReduceOp, WithBytes(kReduceOp, 0),
-                      "all_reduce of 0 bytes"},
-        Contradiction{"SomeBytes", WithBytes(kReduceOp, 0), kReduceOp,
-                      "ranks 0, 1, 3 called all_reduce of 0 bytes"},
+                      "all_reduce (float32, sum, 0 bytes)"},
+        Contradiction{
+            "SomeBytes", WithBytes(kReduceOp, 0), kReduceOp,
+            "ranks 0, 1, 3 called all_reduce (float32, sum, 0 bytes)"},
         Contradiction{"TypeOfWhatIsMoved", Typed(kBroadcastOp, SHERD_FLOAT32),
                       Typed(kBroadcastOp, SHERD_INT32),
-                      "rank 2 called broadcast of 64 bytes, int32, root 1; "
-                      "ranks 0, 1, 3 called broadcast of 64 bytes, float32"},
+                      "rank 2 called broadcast (root 1, int32, 64 bytes); "
+                      "ranks 0, 1, 3 called broadcast (root 1, float32, 64 "
+                      "bytes)"},
         Contradiction{"Dtype", kReduceOp,
                       With(kReduceOp, &sherd_op_v0::dtype, SHERD_INT32),
                       "int32"},
@@ -690,8 +693,9 @@ TEST(ShmContradictionTest, OfAListNamesTheRankThatIsAloneWithIt) {
               SHERD_INVALID_ARGUMENT);
     EXPECT_EQ(rank.peer(), 3);
     EXPECT_THAT(rank.text(),
-                HasSubstr("rank 3 called all_gather_v of 8, 5, 8, 8 bytes; "
-                          "ranks 0, 1, 2 called all_gather_v of 8, 8, 8, 8"));
+                HasSubstr("rank 3 called all_gather_v (blocks of 8, 5, 8, 8 "
+                          "bytes); ranks 0, 1, 2 called all_gather_v (blocks "
+                          "of 8, 8, 8, 8 bytes)"));
   });
 }
 
@@ -704,8 +708,8 @@ TEST(ShmContradictionTest, InADrawNamesNobody) {
     ASSERT_EQ(rank.Post(op), SHERD_INVALID_ARGUMENT);
     EXPECT_EQ(rank.peer(), -1);
     EXPECT_THAT(rank.text(),
-                HasSubstr("ranks 2, 3 called broadcast of 64 bytes, root 1; "
-                          "ranks 0, 1 called broadcast of 64 bytes, root 0"));
+                HasSubstr("ranks 2, 3 called broadcast (root 1, 64 bytes); "
+                          "ranks 0, 1 called broadcast (root 0, 64 bytes)"));
   });
 }
 

@@ -16,17 +16,10 @@
 #include <thread>
 #include <vector>
 
+#include "absl/base/config.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "sherd/backends/shm/memory_headroom.h"
-
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define SHERD_SANITIZED 1
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-#define SHERD_SANITIZED 1
-#endif
-#endif
 
 namespace sherd::internal {
 namespace {
@@ -462,7 +455,8 @@ TEST(SlabLimitTest, NoMoreDescriptorsIsAnError) {
             0);
 }
 
-#ifndef SHERD_SANITIZED
+#if !defined(ABSL_HAVE_ADDRESS_SANITIZER) && \
+    !defined(ABSL_HAVE_THREAD_SANITIZER)
 uint64_t AddressesInUse() {
   uint64_t pages = 0;
   std::ifstream("/proc/self/statm") >> pages;

@@ -1,39 +1,16 @@
 #include "sherd/core/comm/backend.h"
 
 #include <algorithm>
+#include <cstdint>
 
 #include "absl/strings/str_cat.h"
 
 namespace sherd {
 
 absl::string_view Name(CollectiveOp op) {
-  switch (op) {
-    case CollectiveOp::kBarrier:
-      return "barrier";
-    case CollectiveOp::kBroadcast:
-      return "broadcast";
-    case CollectiveOp::kAllGather:
-      return "all_gather";
-    case CollectiveOp::kAllToAllV:
-      return "all_to_all_v";
-    case CollectiveOp::kAllReduce:
-      return "all_reduce";
-    case CollectiveOp::kReduce:
-      return "reduce";
-    case CollectiveOp::kReduceScatter:
-      return "reduce_scatter";
-    case CollectiveOp::kAllGatherV:
-      return "all_gather_v";
-    case CollectiveOp::kGather:
-      return "gather";
-    case CollectiveOp::kScatter:
-      return "scatter";
-    case CollectiveOp::kSend:
-      return "send";
-    case CollectiveOp::kRecv:
-      return "recv";
-  }
-  return "unknown";
+  const auto number = static_cast<uint32_t>(op);
+  return number < kNumCollectiveOps ? internal::kOperationTraits[number].name
+                                    : "unknown";
 }
 
 absl::string_view Name(OperationPath path) {
@@ -49,19 +26,18 @@ absl::string_view Name(OperationPath path) {
 }
 
 bool MovesNothing(const CollectiveDesc& desc) {
-  switch (desc.op) {
-    case CollectiveOp::kBroadcast:
-    case CollectiveOp::kAllGather:
-    case CollectiveOp::kAllReduce:
-    case CollectiveOp::kReduce:
-      return desc.bytes == 0;
-    case CollectiveOp::kReduceScatter:
-      if (desc.even) return desc.bytes == 0;
-      return std::all_of(desc.sends.begin(), desc.sends.end(),
-                         [](ConstBytes block) { return block.empty(); });
-    case CollectiveOp::kAllGatherV:
-      return std::all_of(desc.recvs.begin(), desc.recvs.end(),
-                         [](MutableBytes block) { return block.empty(); });
+  const internal::OperationTraits& traits = internal::TraitsOf(desc.op);
+  if (traits.has_common_bytes) return desc.bytes == 0;
+  const auto all_empty = [&desc](const auto& list) {
+    return desc.even ? desc.bytes == 0
+                     : std::all_of(list.begin(), list.end(),
+                                   [](auto block) { return block.empty(); });
+  };
+  switch (traits.lists) {
+    case internal::OperationLists::kSameSends:
+      return all_empty(desc.sends);
+    case internal::OperationLists::kSameRecvs:
+      return all_empty(desc.recvs);
     default:
       return false;
   }

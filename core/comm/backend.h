@@ -12,6 +12,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "sherd/core/base/deadline.h"
+#include "sherd/core/comm/operations.h"
 #include "sherd/core/comm/peer_memory.h"
 #include "sherd/core/comm/reduction.h"
 #include "sherd/core/comm/store.h"
@@ -26,23 +27,6 @@ namespace sherd {
 // (backends/backend_abi.h), which the loader adapts to this. Tests implement it
 // directly.
 
-// Numbers are those of the plugin line and never change.
-enum class CollectiveOp : int32_t {
-  kBarrier = 0,
-  kBroadcast = 1,
-  kAllGather = 2,
-  kAllToAllV = 3,
-  kAllReduce = 4,
-  kReduce = 5,
-  kReduceScatter = 6,
-  kAllGatherV = 7,
-  kGather = 8,
-  kScatter = 9,
-  kSend = 10,
-  kRecv = 11,
-};
-inline constexpr int kNumCollectiveOps = 12;
-
 // "barrier", "broadcast", "all_gather", "all_to_all_v", …, as the public
 // interface says it.
 absl::string_view Name(CollectiveOp op);
@@ -56,16 +40,6 @@ enum class OperationPath {
 
 // "native", "emulated", "unsupported".
 absl::string_view Name(OperationPath path);
-
-// Whether `op` computes with elements, or only moves bytes.
-constexpr bool IsReduction(CollectiveOp op) {
-  return op == CollectiveOp::kAllReduce || op == CollectiveOp::kReduce ||
-         op == CollectiveOp::kReduceScatter;
-}
-
-constexpr bool IsPointToPoint(CollectiveOp op) {
-  return op == CollectiveOp::kSend || op == CollectiveOp::kRecv;
-}
 
 // Bytes to send or a place to receive them.
 using ConstBytes = absl::Span<const std::byte>;

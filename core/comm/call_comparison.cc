@@ -14,9 +14,7 @@
 
 #include "absl/memory/memory.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
-#include "sherd/core/base/deviation.h"
 #include "sherd/core/base/error_info.h"
 #include "sherd/core/base/status_macros.h"
 
@@ -54,10 +52,6 @@ constexpr size_t BoardWords(int size) {
   return kSlots + kCalls + size * AreaWords(size);
 }
 
-// How a call is made.
-constexpr uint64_t kEven = 1;
-constexpr uint64_t kOnDevice = 2;
-
 // A slot's word: the call's number above, then the type that calls of this
 // number have, once one of them gave it, and their fingerprint below.
 constexpr int kFingerprintBits = 35;
@@ -80,12 +74,6 @@ constexpr absl::Duration kLook = absl::Milliseconds(50);
 // In place of a rank.
 constexpr uint64_t kNobody = UINT64_MAX;
 
-uint64_t Mix(uint64_t hash, uint64_t value) {
-  // The multiplier and shift of SplitMix64.
-  hash = (hash ^ value) * 0xbf58476d1ce4e5b9;
-  return hash ^ (hash >> 29);
-}
-
 // Yields while the answer is likely near, then sleeps.
 class Pause {
  public:
@@ -101,118 +89,50 @@ class Pause {
   int rounds_ = 0;
 };
 
-bool HasLengthsOfItsOwn(CollectiveOp op) {
-  return op == CollectiveOp::kAllToAllV || op == CollectiveOp::kGather ||
-         op == CollectiveOp::kScatter;
+CallFields FieldsOf(const CollectiveDesc& desc) {
+  return {.op = static_cast<int32_t>(desc.op),
+          .root = desc.root,
+          .dtype = static_cast<int32_t>(desc.dtype),
+          .reduction = static_cast<int32_t>(desc.reduction),
+          .bytes = desc.bytes,
+          .is_typed = desc.typed,
+          .is_even = desc.even,
+          .on_device = desc.on_device};
 }
 
-// Whether desc.bytes, which is to be the same on all ranks, says it all. An
-// even all_to_all is thus another call than one with lists, which spares it the
-// comparison of lengths; of gather and scatter, ranks may mix the forms.
-bool IsSaidByBytes(const CollectiveDesc& desc) {
-  return !HasLengthsOfItsOwn(desc.op) ||
-         (desc.op == CollectiveOp::kAllToAllV && desc.even);
+CallSignature SignatureOf(const CollectiveDesc& desc) {
+  CallSignature signature = internal::SignatureOf(FieldsOf(desc));
+  switch (TraitsOf(desc.op).lists) {
+    case OperationLists::kSameSends:
+      for (ConstBytes entry : desc.sends) signature.AddLength(entry.size());
+      break;
+    case OperationLists::kSameRecvs:
+      for (MutableBytes entry : desc.recvs) signature.AddLength(entry.size());
+      break;
+    default:
+      break;
+  }
+  return signature;
+}
+
+uint64_t FingerprintOf(const CallSignature& signature) {
+  uint64_t hash = signature.kind & ~CallSignature::kTypeMask;
+  hash = CallSignature::Mix(0, hash);
+  hash = CallSignature::Mix(hash, signature.bytes);
+  return CallSignature::Mix(hash, signature.lengths) & kFingerprintMask;
 }
 
 }  // namespace
 
-uint64_t CallComparison::Call::Fingerprint() const {
-  uint64_t hash = 0;
-  for (const uint64_t value :
-       {op_and_root, type_and_reduction & 0xffffffff, form, bytes, lengths}) {
-    hash = Mix(hash, value);
-  }
-  return hash & kFingerprintMask;
-}
-
-std::string CallComparison::Call::ToString() const {
-  const auto op = static_cast<CollectiveOp>(op_and_root >> 32);
-  std::vector<std::string> details;
-  const absl::string_view type =
-      Type() == 0 ? "" : Name(static_cast<DType>(Type() - 1));
-  if (IsReduction(op)) {
-    const auto reduction =
-        static_cast<ReduceOp>(type_and_reduction & 0xffffffff);
-    details.push_back(absl::StrCat(Name(reduction), " of ", type));
-  } else if (!type.empty()) {
-    details.emplace_back(type);
-  }
-  if (op == CollectiveOp::kBroadcast || op == CollectiveOp::kReduce ||
-      op == CollectiveOp::kGather || op == CollectiveOp::kScatter) {
-    details.push_back(absl::StrCat("root ", op_and_root & 0xffffffff));
-  }
-  if (op == CollectiveOp::kReduceScatter || op == CollectiveOp::kAllGatherV) {
-    details.push_back(absl::StrCat("list of ", bytes, " bytes in all, hash ",
-                                   absl::Hex(lengths)));
-  } else if (op == CollectiveOp::kAllToAllV) {
-    details.push_back((form & kEven) != 0
-                          ? absl::StrCat(bytes, " bytes to each rank")
-                          : "lists");
-  } else if (op != CollectiveOp::kBarrier && !HasLengthsOfItsOwn(op)) {
-    details.push_back(absl::StrCat(bytes, " bytes"));
-  }
-  return absl::StrCat(
-      Name(op),
-      details.empty() ? ""
-                      : absl::StrCat("(", absl::StrJoin(details, ", "), ")"),
-      (form & kOnDevice) != 0 ? " on its device" : "");
-}
-
-CallComparison::Call CallComparison::Describe(const CollectiveDesc& desc) {
-  Call call;
-  call.sequence = desc.sequence;
-  call.op_and_root =
-      uint64_t{static_cast<uint32_t>(desc.op)} << 32 |
-      (desc.op == CollectiveOp::kBarrier ? 0
-                                         : static_cast<uint32_t>(desc.root));
-  if (desc.op == CollectiveOp::kAllToAllV && desc.even) call.form = kEven;
-  if (desc.on_device) call.form += kOnDevice;
-  const bool reduces = IsReduction(desc.op);
-  if (reduces) call.type_and_reduction = static_cast<uint32_t>(desc.reduction);
-  if (reduces || desc.typed) {
-    call.type_and_reduction |= (1 + static_cast<uint64_t>(desc.dtype)) << 32;
-  }
-  const auto add_list = [&call](const auto& list) {
-    for (const auto& entry : list) {
-      call.bytes += entry.size();
-      call.lengths = Mix(call.lengths, entry.size());
-    }
-  };
-  switch (desc.op) {
-    case CollectiveOp::kReduceScatter:
-      add_list(desc.sends);
-      break;
-    case CollectiveOp::kAllGatherV:
-      add_list(desc.recvs);
-      break;
-    default:
-      if (IsSaidByBytes(desc)) call.bytes = desc.bytes;
-  }
-  return call;
-}
-
 CallComparison::Line CallComparison::LineFor(const CollectiveDesc& desc,
                                              int peer) const {
-  Line line = {.call = Describe(desc)};
-  const bool to_root = peer == desc.root;
-  const bool from_root = rank_ == desc.root;
-  switch (desc.op) {
-    case CollectiveOp::kAllToAllV:
-      line.sent = desc.sends[peer].size();
-      line.wanted = desc.recvs[peer].size();
-      break;
-    case CollectiveOp::kGather:
-      if (to_root) line.sent = desc.bytes;
-      if (from_root) line.wanted = desc.recvs[peer].size();
-      break;
-    case CollectiveOp::kScatter:
-      if (from_root) line.sent = desc.sends[peer].size();
-      if (to_root) line.wanted = desc.bytes;
-      break;
-    default:
-      break;
-  }
-  return line;
+  const MessageLengths lengths = LengthsWith(
+      peer, rank_, FieldsOf(desc),
+      [&](int to) { return desc.sends[to].size(); },
+      [&](int from) { return desc.recvs[from].size(); });
+  return {.call = {desc.sequence, SignatureOf(desc)},
+          .sent = lengths.sent,
+          .wanted = lengths.expected};
 }
 
 absl::StatusOr<std::unique_ptr<CallComparison>> CallComparison::OnBoard(
@@ -336,11 +256,11 @@ absl::Status CallComparison::CompareByMessages(const CollectiveDesc& desc,
   SHERD_RETURN_IF_ERROR(Judge(calls));
   for (int r = 0; r < size_; ++r) {
     if (incoming_[r].sent != outgoing_[r].wanted) {
-      return DifferAboutLength(r, incoming_[r].sent, rank_,
+      return DifferAboutLength(desc, r, incoming_[r].sent, rank_,
                                outgoing_[r].wanted);
     }
     if (outgoing_[r].sent != incoming_[r].wanted) {
-      return DifferAboutLength(rank_, outgoing_[r].sent, r,
+      return DifferAboutLength(desc, rank_, outgoing_[r].sent, r,
                                incoming_[r].wanted);
     }
   }
@@ -398,11 +318,9 @@ void CallComparison::Publish(const Call& call) {
   // Readers look at the number first and last.
   line[0].store(0, std::memory_order_relaxed);
   std::atomic_thread_fence(std::memory_order_release);
-  line[1].store(call.op_and_root, std::memory_order_relaxed);
-  line[2].store(call.type_and_reduction, std::memory_order_relaxed);
-  line[3].store(call.bytes, std::memory_order_relaxed);
-  line[4].store(call.lengths, std::memory_order_relaxed);
-  line[5].store(call.form, std::memory_order_relaxed);
+  line[1].store(call.signature.kind, std::memory_order_relaxed);
+  line[2].store(call.signature.bytes, std::memory_order_relaxed);
+  line[3].store(call.signature.lengths, std::memory_order_relaxed);
   line[0].store(call.sequence, std::memory_order_release);
 }
 
@@ -411,11 +329,9 @@ std::optional<CallComparison::Call> CallComparison::Published(
   const Word* const line = Area(rank) + kRing + sequence % kCalls * kLine;
   Call call;
   call.sequence = line[0].load(std::memory_order_acquire);
-  call.op_and_root = line[1].load(std::memory_order_relaxed);
-  call.type_and_reduction = line[2].load(std::memory_order_relaxed);
-  call.bytes = line[3].load(std::memory_order_relaxed);
-  call.lengths = line[4].load(std::memory_order_relaxed);
-  call.form = line[5].load(std::memory_order_relaxed);
+  call.signature.kind = line[1].load(std::memory_order_relaxed);
+  call.signature.bytes = line[2].load(std::memory_order_relaxed);
+  call.signature.lengths = line[3].load(std::memory_order_relaxed);
   std::atomic_thread_fence(std::memory_order_acquire);
   if (call.sequence != sequence ||
       line[0].load(std::memory_order_relaxed) != sequence) {
@@ -428,14 +344,15 @@ std::optional<CallComparison::Call> CallComparison::Published(
 // type leaves it for all who come later.
 bool CallComparison::IsFirstOrEqual(const Call& call) {
   Word& slot = Slot(call.sequence);
-  const uint64_t mine = (call.sequence << kTypeBits | call.Type())
+  const uint64_t type = call.signature.type();
+  const uint64_t mine = (call.sequence << kTypeBits | type)
                             << kFingerprintBits |
-                        call.Fingerprint();
+                        FingerprintOf(call.signature);
   uint64_t found = slot.load(std::memory_order_acquire);
   for (;;) {
     if (NumberIn(found) == NumberIn(mine)) {
       if (((found ^ mine) & kFingerprintMask) != 0) return false;
-      if (call.Type() == 0 || TypeIn(found) == call.Type()) return true;
+      if (type == 0 || TypeIn(found) == type) return true;
       if (TypeIn(found) != 0) return false;
     }
     if (slot.compare_exchange_weak(found, mine, std::memory_order_acq_rel)) {
@@ -473,16 +390,17 @@ absl::Status CallComparison::CompareOnBoard(const CollectiveDesc& desc) {
     SHERD_RETURN_IF_ERROR(
         KeepPace(kDone, desc.sequence - kCalls / 2, desc.deadline));
   }
-  const Call call = Describe(desc);
+  const Call call = {desc.sequence, SignatureOf(desc)};
   Publish(call);
   if (!IsFirstOrEqual(call)) {
     absl::Status difference = Judge(AwaitCalls(call.sequence, desc.deadline));
-    return difference.ok() ? Differ(std::nullopt,
-                                    "the ranks made different "
-                                    "calls")
+    // What the others called is not to be had any more.
+    return difference.ok() ? Differ({std::nullopt,
+                                     "the ranks made different "
+                                     "calls"})
                            : difference;
   }
-  if (!IsSaidByBytes(desc)) {
+  if (ComparesMessages(FieldsOf(desc))) {
     SHERD_RETURN_IF_ERROR(CompareLengths(desc));
   }
   MarkDone(Area(rank_)[kDone], desc.sequence);
@@ -516,10 +434,10 @@ absl::Status CallComparison::CompareLengths(const CollectiveDesc& desc) {
     const uint64_t own_sent = mine[kLine + 2 * r];
     const uint64_t own_wanted = mine[kLine + 2 * r + 1];
     if (sent != own_wanted) {
-      return DifferAboutLength(r, sent, rank_, own_wanted);
+      return DifferAboutLength(desc, r, sent, rank_, own_wanted);
     }
     if (own_sent != wanted) {
-      return DifferAboutLength(rank_, own_sent, r, wanted);
+      return DifferAboutLength(desc, rank_, own_sent, r, wanted);
     }
   }
   Area(rank_)[done].store(count, std::memory_order_release);
@@ -528,52 +446,36 @@ absl::Status CallComparison::CompareLengths(const CollectiveDesc& desc) {
 
 absl::Status CallComparison::Judge(
     const std::vector<std::optional<Call>>& calls) {
-  std::vector<std::optional<uint64_t>> values(size_), types(size_);
-  for (int r = 0; r < size_; ++r) {
-    if (!calls[r]) continue;
-    values[r] = calls[r]->Fingerprint();
-    if (calls[r]->Type() != 0) types[r] = calls[r]->Type();
+  std::vector<std::optional<CallSignature>> signatures(calls.size());
+  for (size_t r = 0; r < calls.size(); ++r) {
+    if (calls[r]) signatures[r] = calls[r]->signature;
   }
-  Deviation deviation = FindDeviation(values);
-  if (!deviation.Exists()) deviation = FindDeviation(types);
-  if (!deviation.Exists()) return absl::OkStatus();
-  std::vector<int> unknown;
-  for (int r = 0; r < size_; ++r) {
-    if (!calls[r]) unknown.push_back(r);
-  }
-  return Differ(
-      deviation.Rank(),
-      absl::StrCat("the ranks made different calls: ",
-                   deviation.ToText(
-                       "called", [&](int r) { return calls[r]->ToString(); }),
-                   unknown.empty() ? ""
-                                   : absl::StrCat("; of ", RankList(unknown),
-                                                  " nothing is known")));
+  std::optional<CallDifference> difference = FindDifference(signatures);
+  return difference ? Differ(*std::move(difference)) : absl::OkStatus();
 }
 
-absl::Status CallComparison::DifferAboutLength(int from, uint64_t sent, int to,
+absl::Status CallComparison::DifferAboutLength(const CollectiveDesc& desc,
+                                               int from, uint64_t sent, int to,
                                                uint64_t wanted) {
-  return Differ(
-      std::nullopt,
-      absl::StrCat("the ranks made different calls: rank ", from, " sends ",
-                   sent, " bytes to rank ", to, ", which expects ", wanted));
+  return Differ(DifferenceOfLengths(static_cast<int32_t>(desc.op), from, sent,
+                                    to, wanted));
 }
 
-absl::Status CallComparison::Differ(std::optional<int> deviating,
-                                    std::string what) {
+absl::Status CallComparison::Differ(CallDifference difference) {
   if (board_ != nullptr) {
-    // The first verdict is everybody's.
     uint64_t verdict = 0;
     board_[kBlamed].compare_exchange_strong(
-        verdict, deviating ? static_cast<uint64_t>(*deviating) + 1 : kNobody);
+        verdict, difference.rank ? static_cast<uint64_t>(*difference.rank) + 1
+                                 : kNobody);
     if (verdict == kNobody) {
-      deviating = std::nullopt;
+      difference.rank = std::nullopt;
     } else if (verdict != 0 && verdict <= static_cast<uint64_t>(size_)) {
-      deviating = static_cast<int>(verdict) - 1;
+      difference.rank = static_cast<int>(verdict) - 1;
     }
   }
-  absl::Status status = absl::InvalidArgumentError(std::move(what));
-  return deviating ? WithFailedRank(std::move(status), *deviating) : status;
+  absl::Status status = absl::InvalidArgumentError(std::move(difference.text));
+  return difference.rank ? WithFailedRank(std::move(status), *difference.rank)
+                         : status;
 }
 
 }  // namespace sherd::internal

@@ -18,6 +18,7 @@
 #include "sherd/core/base/deadline.h"
 #include "sherd/core/base/unique_fd.h"
 #include "sherd/core/comm/backend.h"
+#include "sherd/core/comm/call_signature.h"
 #include "sherd/core/comm/store.h"
 
 namespace sherd::internal {
@@ -36,16 +37,12 @@ namespace sherd::internal {
 // By messages, elsewhere: each call is preceded by an exchange of one line with
 // every rank. Calls on devices are not compared then.
 //
-// Types. A call that only moves elements may give their type, and is then
-// compared with those that give one too; a call without a type fits any.
-//
-// Who deviates is what core/base/deviation.h says, so the rank that sees a
-// difference waits until it knows what all ranks called: until they came, one
-// of them failed, or its deadline is near. Where two ranks contradict each
-// other about the length of a message, both are named and none is singled out.
+// What is compared, and who deviates, is the rule of call_signature.h. The rank
+// that sees a difference waits until it knows what all ranks called: until they
+// came, one of them failed, or its deadline is near.
 //
 // Cost. On a board, one cache line written and one compared; v operations, one
-// line per rank. By messages, one all_to_all of 64 bytes.
+// line per rank. By messages, one all_to_all of 48 bytes.
 //
 // Threads. Compare by one thread at a time for calls on the host, and by one
 // for those on devices; the rest from any.
@@ -103,20 +100,7 @@ class CallComparison {
   // What a rank called, as ranks tell each other.
   struct Call {
     uint64_t sequence = 0;
-    uint64_t op_and_root = 0;
-    // 1 + the number of the type, 0 for none; and the reduction.
-    uint64_t type_and_reduction = 0;
-    // Of a list that is the same on all ranks, the sum of its lengths.
-    uint64_t bytes = 0;
-    // Of the lengths in such a list, in their order.
-    uint64_t lengths = 0;
-    // 1 for an all_to_all without lists, 2 for a call on devices, summed.
-    uint64_t form = 0;
-
-    uint64_t Type() const { return type_and_reduction >> 32; }
-    // Of everything but the type.
-    uint64_t Fingerprint() const;
-    std::string ToString() const;
+    CallSignature signature;
   };
   // What travels by message; also what this rank sends to, and wants from, the
   // reader.
@@ -129,7 +113,6 @@ class CallComparison {
 
   CallComparison(int rank, int size) : rank_(rank), size_(size) {}
 
-  static Call Describe(const CollectiveDesc& desc);
   // Bytes from this rank to `peer`, and from it, in a v operation.
   Line LineFor(const CollectiveDesc& desc, int peer) const;
 
@@ -151,10 +134,10 @@ class CallComparison {
 
   // What differs between calls[r], as far as known, or OK.
   absl::Status Judge(const std::vector<std::optional<Call>>& calls);
-  // The error of a difference, of which `deviating` is the cause, if one is.
-  absl::Status Differ(std::optional<int> deviating, std::string what);
-  absl::Status DifferAboutLength(int from, uint64_t sent, int to,
-                                 uint64_t wanted);
+  absl::Status DifferAboutLength(const CollectiveDesc& desc, int from,
+                                 uint64_t sent, int to, uint64_t wanted);
+  // The error of a difference. On a board the first verdict is everybody's.
+  absl::Status Differ(CallDifference difference);
 
   const int rank_;
   const int size_;

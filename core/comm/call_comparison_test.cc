@@ -90,13 +90,13 @@ struct Difference {
 TEST(CallComparisonTest, TheRankThatIsAloneIsBlamed) {
   const std::vector<Difference> differences = {
       {"operation", [](auto& d) { d.op = CollectiveOp::kReduce; },
-       "called reduce(sum of float32, root 0, 16 bytes)"},
+       "called reduce (root 0, float32, sum, 16 bytes)"},
       {"size", [](auto& d) { d.bytes = 32; },
-       "called all_reduce(sum of float32, 32 bytes)"},
+       "called all_reduce (float32, sum, 32 bytes)"},
       {"dtype", [](auto& d) { d.dtype = DType::kInt32; },
-       "called all_reduce(sum of int32, 16 bytes)"},
+       "called all_reduce (int32, sum, 16 bytes)"},
       {"reduction", [](auto& d) { d.reduction = ReduceOp::kMax; },
-       "called all_reduce(max of float32, 16 bytes)"},
+       "called all_reduce (float32, max, 16 bytes)"},
   };
   for (const Difference& difference : differences) {
     for (int odd = 0; odd < 3; ++odd) {
@@ -111,7 +111,7 @@ TEST(CallComparisonTest, TheRankThatIsAloneIsBlamed) {
         ++errors;
         EXPECT_THAT(status, StatusIs(absl::StatusCode::kInvalidArgument,
                                      AllOf(HasSubstr(difference.text),
-                                           HasSubstr("called all_reduce("))));
+                                           HasSubstr("called all_reduce ("))));
         EXPECT_EQ(FailedRank(status), odd);
       });
       EXPECT_GE(errors, 1);
@@ -193,8 +193,10 @@ TEST(CallComparisonTest, TypesOfWhatIsMovedDiffer) {
         Move(1, rank == 1 ? DType::kInt32 : DType::kFloat32), NoExchange);
     if (status.ok()) return;
     ++errors;
-    EXPECT_THAT(status, StatusIs(absl::StatusCode::kInvalidArgument,
-                                 HasSubstr("rank 1 called broadcast(int32, ")));
+    EXPECT_THAT(
+        status,
+        StatusIs(absl::StatusCode::kInvalidArgument,
+                 HasSubstr("rank 1 called broadcast (root 0, int32, ")));
     EXPECT_EQ(FailedRank(status), 1);
   });
   EXPECT_GE(errors, 1);
@@ -219,8 +221,8 @@ TEST(CallComparisonTest, ACallByBytesFitsEveryType) {
     if (status.ok()) return;
     ++errors;
     EXPECT_THAT(status.message(),
-                AllOf(HasSubstr("rank 1 called broadcast(float32"),
-                      HasSubstr("rank 2 called broadcast(int32")));
+                AllOf(HasSubstr("rank 1 called broadcast (root 0, float32"),
+                      HasSubstr("rank 2 called broadcast (root 0, int32")));
     EXPECT_EQ(FailedRank(status), std::nullopt);
   });
   EXPECT_GE(errors, 1);
@@ -238,7 +240,7 @@ TEST(CallComparisonTest, RootsDiffer) {
     if (status.ok()) return;
     ++errors;
     EXPECT_EQ(FailedRank(status), 2);
-    EXPECT_THAT(status.message(), HasSubstr("rank 2 called broadcast(root 1"));
+    EXPECT_THAT(status.message(), HasSubstr("rank 2 called broadcast (root 1"));
   });
   EXPECT_GE(errors, 1);
 }
@@ -284,8 +286,8 @@ TEST(CallComparisonTest, LengthsOfAPairDiffer) {
     if (status.ok()) return;
     ++errors;
     EXPECT_THAT(status, StatusIs(absl::StatusCode::kInvalidArgument,
-                                 HasSubstr("rank 1 sends 5 bytes to rank 2, "
-                                           "which expects 8")));
+                                 HasSubstr("rank 1 sends 5 bytes to rank 2 in "
+                                           "all_to_all_v, which expects 8")));
     // Neither of two is in the right.
     EXPECT_EQ(ErrorRank(status), std::nullopt);
   });
@@ -313,9 +315,9 @@ TEST(CallComparisonTest, BlocksOfAnEvenAllToAllDiffer) {
     if (status.ok()) return;
     ++errors;
     EXPECT_THAT(status, StatusIs(absl::StatusCode::kInvalidArgument,
-                                 HasSubstr("rank 0 called all_to_all_v(16 "
+                                 HasSubstr("rank 0 called all_to_all_v (16 "
                                            "bytes to each rank); ranks 1, 2 "
-                                           "called all_to_all_v(8 bytes")));
+                                           "called all_to_all_v (8 bytes")));
     EXPECT_EQ(FailedRank(status), 0);
   });
   EXPECT_GE(errors, 1);
@@ -330,7 +332,7 @@ TEST(CallComparisonTest, AnEvenAllToAllIsNotOneWithLists) {
     if (status.ok()) return;
     ++errors;
     EXPECT_THAT(status.message(),
-                HasSubstr("rank 1 called all_to_all_v(lists)"));
+                HasSubstr("rank 1 called all_to_all_v (lists)"));
     EXPECT_EQ(FailedRank(status), 1);
   });
   EXPECT_GE(errors, 1);
@@ -381,8 +383,8 @@ TEST(CallComparisonTest, ByMessagesEveryRankHearsOfTheDifference) {
     if (group.rank() == 0) desc.bytes = 8;
     const absl::Status status = comparison->Compare(desc, exchange);
     EXPECT_THAT(status, StatusIs(absl::StatusCode::kInvalidArgument,
-                                 HasSubstr("rank 0 called all_reduce(sum of "
-                                           "float32, 8 bytes); ranks 1, 2")));
+                                 HasSubstr("rank 0 called all_reduce (float32, "
+                                           "sum, 8 bytes); ranks 1, 2")));
     EXPECT_EQ(FailedRank(status), 0);
 
     Lengths lengths(group.rank(), 3);
@@ -392,8 +394,8 @@ TEST(CallComparisonTest, ByMessagesEveryRankHearsOfTheDifference) {
       EXPECT_THAT(pair, IsOk()) << "it has no part in the difference";
     } else {
       EXPECT_THAT(pair, StatusIs(absl::StatusCode::kInvalidArgument,
-                                 HasSubstr("rank 0 sends 8 bytes to rank 2, "
-                                           "which expects 3")));
+                                 HasSubstr("rank 0 sends 8 bytes to rank 2 in "
+                                           "all_to_all_v, which expects 3")));
     }
   });
 }

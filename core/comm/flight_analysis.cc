@@ -11,6 +11,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
 #include "sherd/core/base/units.h"
+#include "sherd/core/comm/operations.h"
 
 namespace sherd {
 namespace {
@@ -54,10 +55,11 @@ std::string CallName(const FlightFileEntry& entry) {
 
 // Operations of which every rank passes as many bytes.
 bool SizesAgree(const FlightFileEntry& entry) {
-  static const auto* const ops =
-      new std::set<std::string>{"barrier",    "broadcast", "all_gather",
-                                "all_reduce", "reduce",    "reduce_scatter"};
-  return ops->count(entry.op) != 0;
+  const internal::OperationTraits* const traits =
+      internal::FindOperation(entry.op);
+  return traits != nullptr &&
+         (traits->has_common_bytes ||
+          traits->lists == internal::OperationLists::kSameSends);
 }
 
 // What all ranks have to agree about, as a text.
@@ -66,10 +68,10 @@ std::string Signature(const FlightFileEntry& entry) {
   if (entry.root) details.push_back(absl::StrCat("root ", *entry.root));
   if (!entry.dtype.empty()) details.push_back(entry.dtype);
   if (!entry.reduction.empty()) details.push_back(entry.reduction);
-  if (SizesAgree(entry) && entry.op != "barrier") {
+  if (SizesAgree(entry)) {
     details.push_back(absl::StrCat(entry.bytes, " bytes"));
   }
-  if (entry.on_device) details.push_back("on a device");
+  if (entry.on_device) details.push_back("on its device");
   if (details.empty()) return entry.op;
   return absl::StrCat(entry.op, " (", absl::StrJoin(details, ", "), ")");
 }

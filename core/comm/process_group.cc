@@ -63,12 +63,6 @@ MutableBytes Out(const CollectiveDesc& desc) {
   return {static_cast<std::byte*>(desc.out), desc.bytes};
 }
 
-bool HasRoot(CollectiveOp op) {
-  return op == CollectiveOp::kBroadcast || op == CollectiveOp::kReduce ||
-         op == CollectiveOp::kGather || op == CollectiveOp::kScatter ||
-         IsPointToPoint(op);
-}
-
 // What of an operation's result is this rank's own contribution.
 void CopyOwnBlock(const CollectiveDesc& desc, int rank, int size) {
   switch (desc.op) {

@@ -147,25 +147,9 @@ internal::ReductionTarget DetectTarget() {
 }  // namespace
 
 absl::string_view Name(ReduceOp op) {
-  switch (op) {
-    case ReduceOp::kSum:
-      return "sum";
-    case ReduceOp::kAvg:
-      return "avg";
-    case ReduceOp::kProduct:
-      return "product";
-    case ReduceOp::kMin:
-      return "min";
-    case ReduceOp::kMax:
-      return "max";
-    case ReduceOp::kBand:
-      return "band";
-    case ReduceOp::kBor:
-      return "bor";
-    case ReduceOp::kBxor:
-      return "bxor";
-  }
-  return "(no reduction)";
+  const auto number = static_cast<int32_t>(op);
+  return IsValidReduceOp(number) ? internal::kReduceOpNames[number]
+                                 : "(no reduction)";
 }
 
 std::ostream& operator<<(std::ostream& out, ReduceOp op) {

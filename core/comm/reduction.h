@@ -8,23 +8,10 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "sherd/core/comm/operations.h"
 #include "sherd/core/tensor/dtype.h"
 
 namespace sherd {
-
-// How elements that stand at one place on different ranks become one. The
-// numbers cross the plugin line and never change; new ones are appended.
-enum class ReduceOp : int32_t {
-  kSum = 0,
-  kAvg = 1,
-  kProduct = 2,
-  kMin = 3,
-  kMax = 4,
-  kBand = 5,
-  kBor = 6,
-  kBxor = 7,
-};
-inline constexpr int kNumReduceOps = 8;
 
 // Whether `value` is the number of a ReduceOp. Check numbers from peers and
 // plugins with it before casting.

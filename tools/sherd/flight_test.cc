@@ -232,7 +232,7 @@ INSTANTIATE_TEST_SUITE_P(
         Difference{"Size", [](FlightEntry& entry) { entry.bytes = 4092; },
                    "all_reduce (float32, sum, 4092 bytes)"},
         Difference{"Place", [](FlightEntry& entry) { entry.on_device = true; },
-                   "all_reduce (float32, sum, 4096 bytes, on a device)"},
+                   "all_reduce (float32, sum, 4096 bytes, on its device)"},
         Difference{"DType",
                    [](FlightEntry& entry) { entry.dtype = DType::kInt32; },
                    "all_reduce (int32, sum, 4096 bytes)"},
