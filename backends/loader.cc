@@ -186,7 +186,7 @@ class PluginCommunicator final : public Communicator {
     return absl::OkStatus();
   }
 
-  absl::StatusOr<bool> Post(const CollectiveDesc& desc,
+  absl::StatusOr<bool> Post(const Collective& desc,
                             CollectiveRequest& request) override {
     if (!native_.Has(desc.op)) {
       return absl::UnimplementedError(

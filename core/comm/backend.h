@@ -12,6 +12,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "sherd/core/base/deadline.h"
+#include "sherd/core/comm/collective.h"
 #include "sherd/core/comm/operations.h"
 #include "sherd/core/comm/peer_memory.h"
 #include "sherd/core/comm/reduction.h"
@@ -27,10 +28,6 @@ namespace sherd {
 // (backends/backend_abi.h), which the loader adapts to this. Tests implement it
 // directly.
 
-// "barrier", "broadcast", "all_gather", "all_to_all_v", …, as the public
-// interface says it.
-absl::string_view Name(CollectiveOp op);
-
 // How a group carries out an operation.
 enum class OperationPath {
   kNative,       // by the backend
@@ -40,60 +37,6 @@ enum class OperationPath {
 
 // "native", "emulated", "unsupported".
 absl::string_view Name(OperationPath path);
-
-// Bytes to send or a place to receive them.
-using ConstBytes = absl::Span<const std::byte>;
-using MutableBytes = absl::Span<std::byte>;
-
-// One valid collective: the host has checked every field. Which fields an
-// operation uses (P = group size); the plugin line says more about each:
-//   barrier         none
-//   broadcast       buffer = out[0, bytes), root
-//   all_gather      in[0, bytes), out[0, P * bytes)
-//   all_to_all_v    sends[P], recvs[P]; entry r goes to, or comes from, rank r;
-//                   an empty entry is no message; entry `rank` has been copied
-//                   by the host and is empty
-//   all_reduce      in[0, bytes), out[0, bytes), dtype, reduction
-//   reduce          the same, root; only root has out
-//   reduce_scatter  sends[P], out[0, bytes), dtype, reduction
-//   all_gather_v    in[0, bytes), recvs[P]
-//   gather          in[0, bytes), root; recvs[P] on root, empty elsewhere
-//   scatter         out[0, bytes), root; sends[P] on root, empty elsewhere
-//   send            in[0, bytes), root = destination, tag
-//   recv            out[0, bytes), root = source, tag
-struct CollectiveDesc {
-  CollectiveOp op = CollectiveOp::kBarrier;
-  int root = 0;
-  const void* in = nullptr;
-  void* out = nullptr;
-  uint64_t bytes = 0;
-  absl::Span<const ConstBytes> sends = {};
-  absl::Span<const MutableBytes> recvs = {};
-  DType dtype = DType::kUInt8;
-  // dtype is the type of the elements, also of an operation that only moves
-  // them. Of a reduction it always is.
-  bool typed = false;
-  ReduceOp reduction = ReduceOp::kSum;
-  int64_t tag = 0;
-  // Entries have one length and stand one after another in memory.
-  bool even = false;
-  // Counts the calls of the group, the same on all ranks; for send and recv
-  // this rank's own count of them.
-  uint64_t sequence = 0;
-  Deadline deadline = Deadline::Infinite();
-  // Memory is that of a device, and the operation is to be queued on `stream`,
-  // the vendor's handle.
-  bool on_device = false;
-  void* stream = nullptr;
-};
-
-// Whether a collective moves nothing on any rank: a length that is the same on
-// all of them is 0.
-bool MovesNothing(const CollectiveDesc& desc);
-
-// What stands in for a collective that moves nothing, where the backend is not
-// to be given one: a barrier.
-CollectiveDesc InPlaceOfNothing(const CollectiveDesc& desc);
 
 // Memory for one operation in flight, owned by the host, untouched by it
 // between Post and the end of the operation.
@@ -118,7 +61,7 @@ class Communicator {
   // Starts `desc`; true if it has ended well already. Errors carry the peer's
   // rank where it is known (see WithRank); after one the communicator is only
   // good for Abort and destruction.
-  virtual absl::StatusOr<bool> Post(const CollectiveDesc& desc,
+  virtual absl::StatusOr<bool> Post(const Collective& desc,
                                     CollectiveRequest& request) = 0;
 
   // True once the operation has ended well. Only after Post returned false.

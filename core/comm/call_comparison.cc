@@ -89,7 +89,7 @@ class Pause {
   int rounds_ = 0;
 };
 
-CallFields FieldsOf(const CollectiveDesc& desc) {
+CallFields FieldsOf(const Collective& desc) {
   return {.op = static_cast<int32_t>(desc.op),
           .root = desc.root,
           .dtype = static_cast<int32_t>(desc.dtype),
@@ -100,7 +100,7 @@ CallFields FieldsOf(const CollectiveDesc& desc) {
           .on_device = desc.on_device};
 }
 
-CallSignature SignatureOf(const CollectiveDesc& desc) {
+CallSignature SignatureOf(const Collective& desc) {
   CallSignature signature = internal::SignatureOf(FieldsOf(desc));
   switch (TraitsOf(desc.op).lists) {
     case OperationLists::kSameSends:
@@ -124,7 +124,7 @@ uint64_t FingerprintOf(const CallSignature& signature) {
 
 }  // namespace
 
-CallComparison::Line CallComparison::LineFor(const CollectiveDesc& desc,
+CallComparison::Line CallComparison::LineFor(const Collective& desc,
                                              int peer) const {
   const MessageLengths lengths = LengthsWith(
       peer, rank_, FieldsOf(desc),
@@ -201,7 +201,7 @@ CallComparison::~CallComparison() {
   if (board_ != nullptr) munmap(board_, board_bytes_);
 }
 
-absl::Status CallComparison::Compare(const CollectiveDesc& desc,
+absl::Status CallComparison::Compare(const Collective& desc,
                                      Exchange exchange) {
   if (board_ != nullptr) return CompareOnBoard(desc);
   return desc.on_device ? absl::OkStatus() : CompareByMessages(desc, exchange);
@@ -246,7 +246,7 @@ std::vector<int> CallComparison::RanksBehind(uint64_t sequence) const {
   return behind;
 }
 
-absl::Status CallComparison::CompareByMessages(const CollectiveDesc& desc,
+absl::Status CallComparison::CompareByMessages(const Collective& desc,
                                                Exchange exchange) {
   for (int r = 0; r < size_; ++r) outgoing_[r] = LineFor(desc, r);
   incoming_[rank_] = outgoing_[rank_];
@@ -385,7 +385,7 @@ std::vector<std::optional<CallComparison::Call>> CallComparison::AwaitCalls(
   return calls;
 }
 
-absl::Status CallComparison::CompareOnBoard(const CollectiveDesc& desc) {
+absl::Status CallComparison::CompareOnBoard(const Collective& desc) {
   if (desc.sequence % (kCalls / 2) == 0 && desc.sequence >= kCalls) {
     SHERD_RETURN_IF_ERROR(
         KeepPace(kDone, desc.sequence - kCalls / 2, desc.deadline));
@@ -407,7 +407,7 @@ absl::Status CallComparison::CompareOnBoard(const CollectiveDesc& desc) {
   return absl::OkStatus();
 }
 
-absl::Status CallComparison::CompareLengths(const CollectiveDesc& desc) {
+absl::Status CallComparison::CompareLengths(const Collective& desc) {
   const uint64_t count = ++with_lengths_[desc.on_device ? 1 : 0];
   const size_t done =
       desc.on_device ? kDoneOnDeviceWithLengths : kDoneWithLengths;
@@ -454,8 +454,8 @@ absl::Status CallComparison::Judge(
   return difference ? Differ(*std::move(difference)) : absl::OkStatus();
 }
 
-absl::Status CallComparison::DifferAboutLength(const CollectiveDesc& desc,
-                                               int from, uint64_t sent, int to,
+absl::Status CallComparison::DifferAboutLength(const Collective& desc, int from,
+                                               uint64_t sent, int to,
                                                uint64_t wanted) {
   return Differ(DifferenceOfLengths(static_cast<int32_t>(desc.op), from, sent,
                                     to, wanted));

@@ -80,7 +80,7 @@ class CallComparison {
   //   kInvalidArgument   The ranks made different calls: says who called what;
   //                      FailedRank() is the one that deviates, if one does.
   //   kDeadlineExceeded  A rank is too far behind.
-  absl::Status Compare(const CollectiveDesc& desc, Exchange exchange);
+  absl::Status Compare(const Collective& desc, Exchange exchange);
 
   // Says that this rank's group is broken, and which rank said so first. On a
   // board only: nothing otherwise.
@@ -114,11 +114,11 @@ class CallComparison {
   CallComparison(int rank, int size) : rank_(rank), size_(size) {}
 
   // Bytes from this rank to `peer`, and from it, in a v operation.
-  Line LineFor(const CollectiveDesc& desc, int peer) const;
+  Line LineFor(const Collective& desc, int peer) const;
 
-  absl::Status CompareByMessages(const CollectiveDesc& desc, Exchange exchange);
-  absl::Status CompareOnBoard(const CollectiveDesc& desc);
-  absl::Status CompareLengths(const CollectiveDesc& desc);
+  absl::Status CompareByMessages(const Collective& desc, Exchange exchange);
+  absl::Status CompareOnBoard(const Collective& desc);
+  absl::Status CompareLengths(const Collective& desc);
   absl::Status KeepPace(int word, uint64_t least, Deadline deadline);
   void Publish(const Call& call);
   bool IsFirstOrEqual(const Call& call);
@@ -134,7 +134,7 @@ class CallComparison {
 
   // What differs between calls[r], as far as known, or OK.
   absl::Status Judge(const std::vector<std::optional<Call>>& calls);
-  absl::Status DifferAboutLength(const CollectiveDesc& desc, int from,
+  absl::Status DifferAboutLength(const Collective& desc, int from,
                                  uint64_t sent, int to, uint64_t wanted);
   // The error of a difference. On a board the first verdict is everybody's.
   absl::Status Differ(CallDifference difference);

@@ -54,7 +54,7 @@ void RunOnBoard(int size,
   for (std::thread& rank : ranks) rank.join();
 }
 
-CollectiveDesc Sum(uint64_t sequence, uint64_t bytes) {
+Collective Sum(uint64_t sequence, uint64_t bytes) {
   return {.op = CollectiveOp::kAllReduce,
           .bytes = bytes,
           .dtype = DType::kFloat32,
@@ -66,7 +66,7 @@ TEST(CallComparisonTest, EqualCallsPassHoweverMany) {
   // Several times what the board remembers, so that its lines are used again.
   RunOnBoard(3, [](int rank, CallComparison& comparison) {
     for (uint64_t call = 1; call <= 5000; ++call) {
-      CollectiveDesc desc = Sum(call, 4 * call);
+      Collective desc = Sum(call, 4 * call);
       if (call % 7 == 0) {
         desc = {.op = CollectiveOp::kBroadcast,
                 .root = static_cast<int>(call % 3),
@@ -83,7 +83,7 @@ TEST(CallComparisonTest, EqualCallsPassHoweverMany) {
 // What one rank of three calls differently, and what the others then hear.
 struct Difference {
   const char* name;
-  std::function<void(CollectiveDesc&)> change;
+  std::function<void(Collective&)> change;
   const char* text;
 };
 
@@ -104,7 +104,7 @@ TEST(CallComparisonTest, TheRankThatIsAloneIsBlamed) {
                    << difference.name << " of rank " << odd);
       std::atomic<int> errors = 0;
       RunOnBoard(3, [&](int rank, CallComparison& comparison) {
-        CollectiveDesc desc = Sum(1, 16);
+        Collective desc = Sum(1, 16);
         if (rank == odd) difference.change(desc);
         const absl::Status status = comparison.Compare(desc, NoExchange);
         if (status.ok()) return;
@@ -176,11 +176,11 @@ TEST(CallComparisonTest, ALostRankIsNotWaitedFor) {
   EXPECT_EQ(errors, 1);
 }
 
-CollectiveDesc Move(uint64_t sequence, std::optional<DType> type) {
-  CollectiveDesc desc = {.op = CollectiveOp::kBroadcast,
-                         .bytes = 8,
-                         .sequence = sequence,
-                         .deadline = Soon()};
+Collective Move(uint64_t sequence, std::optional<DType> type) {
+  Collective desc = {.op = CollectiveOp::kBroadcast,
+                     .bytes = 8,
+                     .sequence = sequence,
+                     .deadline = Soon()};
   if (type) desc.dtype = *type;
   desc.typed = type.has_value();
   return desc;
@@ -231,11 +231,11 @@ TEST(CallComparisonTest, ACallByBytesFitsEveryType) {
 TEST(CallComparisonTest, RootsDiffer) {
   std::atomic<int> errors = 0;
   RunOnBoard(3, [&](int rank, CallComparison& comparison) {
-    const CollectiveDesc desc = {.op = CollectiveOp::kBroadcast,
-                                 .root = rank == 2 ? 1 : 0,
-                                 .bytes = 8,
-                                 .sequence = 1,
-                                 .deadline = Soon()};
+    const Collective desc = {.op = CollectiveOp::kBroadcast,
+                             .root = rank == 2 ? 1 : 0,
+                             .bytes = 8,
+                             .sequence = 1,
+                             .deadline = Soon()};
     const absl::Status status = comparison.Compare(desc, NoExchange);
     if (status.ok()) return;
     ++errors;
@@ -259,7 +259,7 @@ class Lengths {
   }
   void Send(int to, size_t bytes) { sends_[to] = {memory_.data(), bytes}; }
   void Want(int from, size_t bytes) { recvs_[from] = {memory_.data(), bytes}; }
-  CollectiveDesc Desc(uint64_t sequence) const {
+  Collective Desc(uint64_t sequence) const {
     return {.op = CollectiveOp::kAllToAllV,
             .sends = sends_,
             .recvs = recvs_,
@@ -295,7 +295,7 @@ TEST(CallComparisonTest, LengthsOfAPairDiffer) {
 }
 
 // An even all_to_all has no lists: its block is compared as the call is.
-CollectiveDesc EvenAllToAll(uint64_t sequence, uint64_t block) {
+Collective EvenAllToAll(uint64_t sequence, uint64_t block) {
   return {.op = CollectiveOp::kAllToAllV,
           .bytes = block,
           .even = true,
@@ -344,7 +344,7 @@ TEST(CallComparisonTest, NobodyRunsAheadOfWhatTheBoardRemembers) {
     absl::Status status;
     uint64_t calls = 0;
     while (status.ok() && calls < 5000) {
-      CollectiveDesc desc = Sum(++calls, 4);
+      Collective desc = Sum(++calls, 4);
       desc.deadline = Deadline::After(absl::Milliseconds(20));
       status = comparison.Compare(desc, NoExchange);
     }
@@ -379,7 +379,7 @@ TEST(CallComparisonTest, ByMessagesEveryRankHearsOfTheDifference) {
     };
     auto comparison = CallComparison::ByMessages(group.rank(), group.size());
     EXPECT_THAT(comparison->Compare(Sum(1, 16), exchange), IsOk());
-    CollectiveDesc desc = Sum(2, 16);
+    Collective desc = Sum(2, 16);
     if (group.rank() == 0) desc.bytes = 8;
     const absl::Status status = comparison->Compare(desc, exchange);
     EXPECT_THAT(status, StatusIs(absl::StatusCode::kInvalidArgument,

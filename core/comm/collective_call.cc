@@ -304,8 +304,8 @@ absl::Status CheckMessage(Place place, ConstBytes buffer, int peer,
   return CheckBuffer("message", buffer);
 }
 
-CollectiveDesc ReductionDesc(CollectiveOp op, Elements elements,
-                             ConstBytes send, MutableBytes recv) {
+Collective ReductionDesc(CollectiveOp op, Elements elements, ConstBytes send,
+                         MutableBytes recv) {
   return {.op = op,
           .in = send.data(),
           .out = recv.data(),
@@ -315,8 +315,8 @@ CollectiveDesc ReductionDesc(CollectiveOp op, Elements elements,
 }
 
 // `bytes` is the length of one rank's block.
-CollectiveDesc EvenDesc(CollectiveOp op, ConstBytes send, MutableBytes recv,
-                        uint64_t bytes, int root) {
+Collective EvenDesc(CollectiveOp op, ConstBytes send, MutableBytes recv,
+                    uint64_t bytes, int root) {
   return {.op = op,
           .root = root,
           .in = send.data(),

@@ -16,7 +16,7 @@ namespace sherd::internal {
 // rules that can be checked without asking another rank: the same rules, and
 // the same words, whatever the backend. ProcessGroup's cards state them.
 struct CollectiveCall {
-  CollectiveDesc desc;
+  Collective desc;
   // OK, or kInvalidArgument with what was expected.
   absl::Status valid;
 };

@@ -9,7 +9,7 @@ DeviceEmulation::DeviceEmulation(DeviceRuntime& runtime,
                                  NativeOperations native, int rank, int size)
     : Emulation(native, rank, size), runtime_(runtime) {}
 
-absl::Status DeviceEmulation::Run(const CollectiveDesc& desc,
+absl::Status DeviceEmulation::Run(const Collective& desc,
                                   const DeviceStream& stream, Post post) {
   stream_ = stream;
   // Memory is taken and given back in the order of the stream.

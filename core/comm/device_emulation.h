@@ -25,7 +25,7 @@ class DeviceEmulation final : public Emulation {
                   int size);
 
   // As Emulation::Run; `post` queues on `stream`.
-  absl::Status Run(const CollectiveDesc& desc, const DeviceStream& stream,
+  absl::Status Run(const Collective& desc, const DeviceStream& stream,
                    Post post);
 
  private:

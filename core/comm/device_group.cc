@@ -71,11 +71,11 @@ class ScopedRange {
   DeviceRuntime& runtime_;
 };
 
-ConstBytes In(const CollectiveDesc& desc) {
+ConstBytes In(const Collective& desc) {
   return {static_cast<const std::byte*>(desc.in), desc.bytes};
 }
 
-MutableBytes Out(const CollectiveDesc& desc) {
+MutableBytes Out(const Collective& desc) {
   return {static_cast<std::byte*>(desc.out), desc.bytes};
 }
 
@@ -224,7 +224,7 @@ absl::Status DeviceGroup::Open() {
   return runtime().Synchronize(side_, Deadline::After(absl::Seconds(60)));
 }
 
-absl::Status DeviceGroup::Admit(const CollectiveDesc& desc) {
+absl::Status DeviceGroup::Admit(const Collective& desc) {
   SHERD_RETURN_IF_ERROR(RefuseInBatchOfAnother());
   const CollectiveOp op = MovesNothing(desc) ? CollectiveOp::kBarrier : desc.op;
   if (Emulation::PathOf(options_.native, op, desc.dtype, desc.reduction) !=
@@ -287,7 +287,7 @@ absl::Status DeviceGroup::OrderBehindLast(const Spot& spot) {
   return absl::OkStatus();
 }
 
-absl::Status DeviceGroup::Queue(const CollectiveDesc& desc,
+absl::Status DeviceGroup::Queue(const Collective& desc,
                                 const FlightTicket& ticket) {
   const ScopedRange range(runtime(), desc.op);
   const ScopedDevice current(runtime(), device());
@@ -308,7 +308,7 @@ absl::Status DeviceGroup::Queue(const CollectiveDesc& desc,
 }
 
 absl::StatusOr<std::shared_ptr<WorkState>> DeviceGroup::QueueAside(
-    const CollectiveDesc& desc, const FlightTicket& ticket) {
+    const Collective& desc, const FlightTicket& ticket) {
   const ScopedRange range(runtime(), desc.op);
   const ScopedDevice current(runtime(), device());
   SHERD_RETURN_IF_ERROR(current.status());
@@ -321,7 +321,7 @@ absl::StatusOr<std::shared_ptr<WorkState>> DeviceGroup::QueueAside(
   return work;
 }
 
-absl::Status DeviceGroup::QueueAt(const Spot& spot, const CollectiveDesc& desc,
+absl::Status DeviceGroup::QueueAt(const Spot& spot, const Collective& desc,
                                   const FlightTicket& ticket,
                                   std::shared_ptr<DeviceWork> work) {
   Enlist(spot, desc, ticket, work);
@@ -345,7 +345,7 @@ absl::Status DeviceGroup::QueueAt(const Spot& spot, const CollectiveDesc& desc,
 }
 
 // Before it is posted, so that a post that does not return is seen to.
-void DeviceGroup::Enlist(const Spot& spot, const CollectiveDesc& desc,
+void DeviceGroup::Enlist(const Spot& spot, const Collective& desc,
                          const FlightTicket& ticket,
                          std::shared_ptr<DeviceWork> work) {
   if (spot.capturing) return;
@@ -401,7 +401,7 @@ absl::Status DeviceGroup::MarkEnd(const Spot& spot, DeviceWork* work) {
   return absl::OkStatus();
 }
 
-absl::Status DeviceGroup::Carry(const CollectiveDesc& desc,
+absl::Status DeviceGroup::Carry(const Collective& desc,
                                 const DeviceStream& stream) {
   SHERD_RETURN_IF_ERROR(CopyOwnBlock(desc, stream));
   const bool alone = options_.size == 1;
@@ -420,13 +420,11 @@ absl::Status DeviceGroup::Carry(const CollectiveDesc& desc,
         desc.op == CollectiveOp::kReduceScatter ? desc.sends[0] : In(desc),
         Out(desc));
   }
-  return emulation_.Run(desc, stream, [&](const CollectiveDesc& part) {
-    return Post(part, stream);
-  });
+  return emulation_.Run(
+      desc, stream, [&](const Collective& part) { return Post(part, stream); });
 }
 
-absl::Status DeviceGroup::Post(CollectiveDesc desc,
-                               const DeviceStream& stream) {
+absl::Status DeviceGroup::Post(Collective desc, const DeviceStream& stream) {
   desc.on_device = true;
   desc.stream = stream.handle;
   if (desc.op == CollectiveOp::kBarrier) {
@@ -443,7 +441,7 @@ absl::Status DeviceGroup::CopyOwn(const DeviceStream& stream, ConstBytes from,
   return runtime().CopyBytes(stream, to.data(), from.data(), from.size());
 }
 
-absl::Status DeviceGroup::CopyOwnBlock(const CollectiveDesc& desc,
+absl::Status DeviceGroup::CopyOwnBlock(const Collective& desc,
                                        const DeviceStream& stream) {
   const int rank = options_.rank;
   switch (desc.op) {
@@ -627,7 +625,7 @@ void DeviceGroup::Tell(const ToldList& told, Continue where) {
   }
 }
 
-std::optional<CollectiveDesc> DeviceGroup::FirstInFlight(bool& overdue) {
+std::optional<Collective> DeviceGroup::FirstInFlight(bool& overdue) {
   const Clock::time_point now = Clock::now();
   const Pending* first = nullptr;
   const Pending* late = nullptr;
@@ -646,7 +644,7 @@ std::optional<CollectiveDesc> DeviceGroup::FirstInFlight(bool& overdue) {
   overdue = late != nullptr;
   if (first == nullptr) return std::nullopt;
   const Pending& chosen = overdue ? *late : *first;
-  CollectiveDesc desc;
+  Collective desc;
   desc.op = chosen.op;
   desc.root = chosen.root;
   desc.sequence = chosen.sequence;
@@ -655,7 +653,7 @@ std::optional<CollectiveDesc> DeviceGroup::FirstInFlight(bool& overdue) {
   return desc;
 }
 
-absl::Status DeviceGroup::Symptom(const CollectiveDesc& call, bool overdue) {
+absl::Status DeviceGroup::Symptom(const Collective& call, bool overdue) {
   SHERD_RETURN_IF_ERROR(owner_.Trouble());
   {
     absl::MutexLock lock(&state_mutex_);
@@ -682,7 +680,7 @@ absl::Status DeviceGroup::Symptom(const CollectiveDesc& call, bool overdue) {
 DeviceWatch::Watched::Sight DeviceGroup::Look() {
   const bool progress = Progress(Continue::kAside);
   bool overdue = false;
-  const std::optional<CollectiveDesc> call = FirstInFlight(overdue);
+  const std::optional<Collective> call = FirstInFlight(overdue);
   if (!call) {
     if (progress) return Sight::kProgress;
     // Nobody may call or wait any more, because of what is kept.

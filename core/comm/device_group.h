@@ -79,13 +79,12 @@ class DeviceGroup final : public DeviceWatch::Watched,
     // What another rank, or this one elsewhere, says is wrong; fast.
     virtual absl::Status Trouble() = 0;
     // That a rank that `call` may need is gone; slow.
-    virtual absl::Status LostRank(const CollectiveDesc& call) = 0;
+    virtual absl::Status LostRank(const Collective& call) = 0;
     // That `call` did not end in time, and whom it waited for.
-    virtual absl::Status Late(const CollectiveDesc& call) = 0;
+    virtual absl::Status Late(const Collective& call) = 0;
     // Ends the group because of `symptom`, which is that of `call`, and aborts
     // this part. Returns what is to be said of it.
-    virtual absl::Status Fail(const CollectiveDesc& call,
-                              absl::Status symptom) = 0;
+    virtual absl::Status Fail(const Collective& call, absl::Status symptom) = 0;
     // `ticket` ended with an error.
     virtual void Failed(const FlightTicket& ticket,
                         const absl::Status& status) = 0;
@@ -110,14 +109,14 @@ class DeviceGroup final : public DeviceWatch::Watched,
   // Why `desc`, of which nothing is wrong, cannot be carried out here and now:
   // kUnimplemented for what needs several steps, in a batch or a graph;
   // kFailedPrecondition in a batch of another group.
-  absl::Status Admit(const CollectiveDesc& desc);
+  absl::Status Admit(const Collective& desc);
 
   // Queues `desc`, whose own blocks nobody has copied. OK says that it is
   // queued, and that `ticket` will be ended. After an error the group has to
   // be failed.
-  absl::Status Queue(const CollectiveDesc& desc, const FlightTicket& ticket);
+  absl::Status Queue(const Collective& desc, const FlightTicket& ticket);
   absl::StatusOr<std::shared_ptr<WorkState>> QueueAside(
-      const CollectiveDesc& desc, const FlightTicket& ticket);
+      const Collective& desc, const FlightTicket& ticket);
 
   // Between them, calls of Queue on this thread are one operation.
   absl::Status BeginBatch();
@@ -211,16 +210,15 @@ class DeviceGroup final : public DeviceWatch::Watched,
 
   absl::StatusOr<Spot> Enter(bool aside);
   absl::Status OrderBehindLast(const Spot& spot);
-  absl::Status Carry(const CollectiveDesc& desc, const DeviceStream& stream);
+  absl::Status Carry(const Collective& desc, const DeviceStream& stream);
   absl::Status CopyOwn(const DeviceStream& stream, ConstBytes from,
                        MutableBytes to);
-  absl::Status CopyOwnBlock(const CollectiveDesc& desc,
-                            const DeviceStream& stream);
-  absl::Status Post(CollectiveDesc desc, const DeviceStream& stream);
-  absl::Status QueueAt(const Spot& spot, const CollectiveDesc& desc,
+  absl::Status CopyOwnBlock(const Collective& desc, const DeviceStream& stream);
+  absl::Status Post(Collective desc, const DeviceStream& stream);
+  absl::Status QueueAt(const Spot& spot, const Collective& desc,
                        const FlightTicket& ticket,
                        std::shared_ptr<DeviceWork> work);
-  void Enlist(const Spot& spot, const CollectiveDesc& desc,
+  void Enlist(const Spot& spot, const Collective& desc,
               const FlightTicket& ticket, std::shared_ptr<DeviceWork> work);
   std::vector<FlightTicket> Delist(size_t count);
   absl::Status MarkEnd(const Spot& spot, DeviceWork* work);
@@ -241,8 +239,8 @@ class DeviceGroup final : public DeviceWatch::Watched,
   void Tell(const ToldList& told, Continue where);
   // The first that has not been told of its end, by the order of the calls;
   // the overdue one before it, if there is one.
-  std::optional<CollectiveDesc> FirstInFlight(bool& overdue);
-  absl::Status Symptom(const CollectiveDesc& call, bool overdue);
+  std::optional<Collective> FirstInFlight(bool& overdue);
+  absl::Status Symptom(const Collective& call, bool overdue);
   // Without locks.
   void TellAll(Continue where);
   // Steps of Close. False if it has been closed.

@@ -41,7 +41,7 @@ Emulation::Emulation(NativeOperations native, int rank, int size)
       recvs_(size),
       inputs_(size) {}
 
-absl::Status Emulation::Run(const CollectiveDesc& desc, Post post) {
+absl::Status Emulation::Run(const Collective& desc, Post post) {
   if (!IsReduction(desc.op)) return Move(desc, post);
   if (desc.reduction == ReduceOp::kAvg && IsSumDividedInPlace(desc.dtype) &&
       native_.Has(desc.op, desc.dtype, ReduceOp::kSum)) {
@@ -56,10 +56,10 @@ absl::Status Emulation::Run(const CollectiveDesc& desc, Post post) {
   return absl::OkStatus();
 }
 
-absl::Status Emulation::Exchange(const CollectiveDesc& desc, Post post) {
+absl::Status Emulation::Exchange(const Collective& desc, Post post) {
   sends_[rank_] = {};
   recvs_[rank_] = {};
-  CollectiveDesc exchange;
+  Collective exchange;
   exchange.op = CollectiveOp::kAllToAllV;
   exchange.sends = sends_;
   exchange.recvs = recvs_;
@@ -72,11 +72,11 @@ void Emulation::ClearLists() {
   std::fill(recvs_.begin(), recvs_.end(), MutableBytes());
 }
 
-ConstBytes Emulation::In(const CollectiveDesc& desc) const {
+ConstBytes Emulation::In(const Collective& desc) const {
   return {static_cast<const std::byte*>(desc.in), desc.bytes};
 }
 
-MutableBytes Emulation::Out(const CollectiveDesc& desc) const {
+MutableBytes Emulation::Out(const Collective& desc) const {
   return {static_cast<std::byte*>(desc.out), desc.bytes};
 }
 
@@ -92,7 +92,7 @@ absl::Status Emulation::Reduce(ReduceOp op, DType dtype, void* out,
   return absl::OkStatus();
 }
 
-absl::Status Emulation::Move(const CollectiveDesc& desc, Post post) {
+absl::Status Emulation::Move(const Collective& desc, Post post) {
   ClearLists();
   const bool is_root = desc.root == rank_;
   const auto to_all = [this](ConstBytes bytes) {
@@ -143,8 +143,8 @@ absl::Status Emulation::Move(const CollectiveDesc& desc, Post post) {
   return Exchange(desc, post);
 }
 
-absl::Status Emulation::DivideNativeSum(const CollectiveDesc& desc, Post post) {
-  CollectiveDesc sum = desc;
+absl::Status Emulation::DivideNativeSum(const Collective& desc, Post post) {
+  Collective sum = desc;
   sum.reduction = ReduceOp::kSum;
   SHERD_RETURN_IF_ERROR(post(sum));
   if (desc.op == CollectiveOp::kReduce && desc.root != rank_) {
@@ -155,7 +155,7 @@ absl::Status Emulation::DivideNativeSum(const CollectiveDesc& desc, Post post) {
                 desc.bytes / SizeOf(desc.dtype), size_);
 }
 
-absl::Status Emulation::ReduceSmall(const CollectiveDesc& desc, Post post) {
+absl::Status Emulation::ReduceSmall(const Collective& desc, Post post) {
   ClearLists();
   const bool receives =
       desc.op == CollectiveOp::kAllReduce || desc.root == rank_;
@@ -171,7 +171,7 @@ absl::Status Emulation::ReduceSmall(const CollectiveDesc& desc, Post post) {
   return Combine(desc, In(desc), scratch, desc.bytes, desc.out);
 }
 
-size_t Emulation::SliceBytes(const CollectiveDesc& desc) const {
+size_t Emulation::SliceBytes(const Collective& desc) const {
   // Whole elements, and cache lines where there is enough.
   constexpr size_t kAlignment = 64;
   const size_t element = SizeOf(desc.dtype);
@@ -182,7 +182,7 @@ size_t Emulation::SliceBytes(const CollectiveDesc& desc) const {
                   std::min(rounded, limit / kAlignment * kAlignment));
 }
 
-Emulation::Slice Emulation::SliceOf(const CollectiveDesc& desc, size_t piece,
+Emulation::Slice Emulation::SliceOf(const Collective& desc, size_t piece,
                                     int rank) const {
   const size_t slice = SliceBytes(desc);
   const size_t begin = std::min<size_t>(desc.bytes, piece + rank * slice);
@@ -190,7 +190,7 @@ Emulation::Slice Emulation::SliceOf(const CollectiveDesc& desc, size_t piece,
   return {begin, end - begin};
 }
 
-absl::Status Emulation::ReducePiece(const CollectiveDesc& desc, size_t piece,
+absl::Status Emulation::ReducePiece(const Collective& desc, size_t piece,
                                     Post post) {
   const size_t stride = SliceBytes(desc);
   const Slice own = SliceOf(desc, piece, rank_);
@@ -222,7 +222,7 @@ absl::Status Emulation::ReducePiece(const CollectiveDesc& desc, size_t piece,
   return Exchange(desc, post);
 }
 
-absl::Status Emulation::ReduceBlocks(const CollectiveDesc& desc, Post post) {
+absl::Status Emulation::ReduceBlocks(const Collective& desc, Post post) {
   size_t longest = 0;
   for (const ConstBytes& block : desc.sends) {
     longest = std::max(longest, block.size());
@@ -250,7 +250,7 @@ absl::Status Emulation::ReduceBlocks(const CollectiveDesc& desc, Post post) {
   return absl::OkStatus();
 }
 
-absl::Status Emulation::Combine(const CollectiveDesc& desc, ConstBytes own,
+absl::Status Emulation::Combine(const Collective& desc, ConstBytes own,
                                 const std::byte* scratch, size_t stride,
                                 void* out) {
   if (own.empty()) return absl::OkStatus();

@@ -37,7 +37,7 @@ namespace sherd::internal {
 class Emulation {
  public:
   // Posts one operation that the backend has, and waits for its end.
-  using Post = absl::FunctionRef<absl::Status(const CollectiveDesc&)>;
+  using Post = absl::FunctionRef<absl::Status(const Collective&)>;
 
   Emulation(NativeOperations native, int rank, int size);
   Emulation(const Emulation&) = delete;
@@ -50,7 +50,7 @@ class Emulation {
 
   // `desc` is valid, its size() above 1, its path kEmulated. Own blocks of
   // moves have been copied.
-  absl::Status Run(const CollectiveDesc& desc, Post post);
+  absl::Status Run(const Collective& desc, Post post);
 
   static constexpr size_t kMaxScratch = size_t{8} << 20;
 
@@ -69,21 +69,21 @@ class Emulation {
     size_t size;
   };
 
-  absl::Status Exchange(const CollectiveDesc& desc, Post post);
+  absl::Status Exchange(const Collective& desc, Post post);
   void ClearLists();
-  ConstBytes In(const CollectiveDesc& desc) const;
-  MutableBytes Out(const CollectiveDesc& desc) const;
-  size_t SliceBytes(const CollectiveDesc& desc) const;
-  Slice SliceOf(const CollectiveDesc& desc, size_t piece, int rank) const;
+  ConstBytes In(const Collective& desc) const;
+  MutableBytes Out(const Collective& desc) const;
+  size_t SliceBytes(const Collective& desc) const;
+  Slice SliceOf(const Collective& desc, size_t piece, int rank) const;
 
-  absl::Status Move(const CollectiveDesc& desc, Post post);
-  absl::Status DivideNativeSum(const CollectiveDesc& desc, Post post);
-  absl::Status ReduceSmall(const CollectiveDesc& desc, Post post);
-  absl::Status ReducePiece(const CollectiveDesc& desc, size_t piece, Post post);
-  absl::Status ReduceBlocks(const CollectiveDesc& desc, Post post);
+  absl::Status Move(const Collective& desc, Post post);
+  absl::Status DivideNativeSum(const Collective& desc, Post post);
+  absl::Status ReduceSmall(const Collective& desc, Post post);
+  absl::Status ReducePiece(const Collective& desc, size_t piece, Post post);
+  absl::Status ReduceBlocks(const Collective& desc, Post post);
   // Reduces this rank's `own` with what the others sent into `scratch`, where
   // theirs stand `stride` bytes apart, in rank order.
-  absl::Status Combine(const CollectiveDesc& desc, ConstBytes own,
+  absl::Status Combine(const Collective& desc, ConstBytes own,
                        const std::byte* scratch, size_t stride, void* out);
 
   const NativeOperations native_;

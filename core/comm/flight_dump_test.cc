@@ -163,7 +163,7 @@ TEST(FlightDumpTest, ADumpHoldsOneRankOnly) {
   const GroupTag sub(recorder, {.name = "sub", .world_ranks = {1}});
   { const GroupTag gone(recorder, {.name = "gone", .rank = 1, .size = 2}); }
   for (const GroupTag* group : {&zero, &one, &sub}) {
-    recorder.End(recorder.Begin({.group = group, .sequence = 1}),
+    recorder.End(recorder.Begin(*group, {.sequence = 1}),
                  absl::StatusCode::kOk);
   }
   const FlightDump dump =

@@ -37,15 +37,22 @@ int64_t ToNanoseconds(Deadline deadline) {
 }
 
 // Small numbers in one word.
-uint64_t PackKind(const FlightCall& call) {
-  const uint64_t dtype =
-      call.dtype ? static_cast<uint64_t>(*call.dtype) : kNone;
+uint64_t PackKind(const Collective& call, OperationPath path) {
+  const bool reduces = IsReduction(call.op);
+  const uint64_t dtype = reduces ? static_cast<uint64_t>(call.dtype) : kNone;
   const uint64_t reduction =
-      call.reduction ? static_cast<uint64_t>(*call.reduction) : kNone;
+      reduces ? static_cast<uint64_t>(call.reduction) : kNone;
+  const int root = HasRoot(call.op) ? call.root : -1;
   return static_cast<uint64_t>(call.op) | dtype << 8 | reduction << 16 |
-         static_cast<uint64_t>(call.path) << 24 |
-         uint64_t{call.on_device} << 31 |
-         static_cast<uint64_t>(static_cast<uint32_t>(call.root)) << 32;
+         static_cast<uint64_t>(path) << 24 | uint64_t{call.on_device} << 31 |
+         static_cast<uint64_t>(static_cast<uint32_t>(root)) << 32;
+}
+
+// What this rank sends.
+uint64_t BytesOf(const Collective& call) {
+  uint64_t bytes = call.bytes;
+  for (const ConstBytes& entry : call.sends) bytes += entry.size();
+  return bytes;
 }
 
 void UnpackKind(uint64_t word, FlightEntry& entry) {
@@ -171,10 +178,12 @@ FlightRecorder::Slot* FlightRecorder::Claim(uint64_t& id) {
   return nullptr;
 }
 
-FlightTicket FlightRecorder::Begin(const FlightCall& call) {
-  FlightTicket ticket = {.group = call.group,
+FlightTicket FlightRecorder::Begin(const GroupTag& group,
+                                   const Collective& call, OperationPath path,
+                                   bool started) {
+  FlightTicket ticket = {.group = &group,
                          .op = call.op,
-                         .bytes = call.bytes,
+                         .bytes = BytesOf(call),
                          .begun = clock_.Now()};
   Slot* const slot = Claim(ticket.id);
   if (slot == nullptr) [[unlikely]] {
@@ -182,16 +191,16 @@ FlightTicket FlightRecorder::Begin(const FlightCall& call) {
     ticket.id = 0;
     return ticket;
   }
-  slot->Set(Slot::kGroup, call.group->id());
-  slot->Set(Slot::kKind, PackKind(call));
+  slot->Set(Slot::kGroup, group.id());
+  slot->Set(Slot::kKind, PackKind(call, path));
   slot->Set(Slot::kSequence, call.sequence);
-  slot->Set(Slot::kBytes, call.bytes);
+  slot->Set(Slot::kBytes, ticket.bytes);
   slot->Set(Slot::kTag, static_cast<uint64_t>(call.tag));
   slot->Set(Slot::kDeadline,
             static_cast<uint64_t>(ToNanoseconds(call.deadline)));
   const uint64_t now = static_cast<uint64_t>(ticket.begun);
   slot->Set(Slot::kEnqueued, now);
-  slot->Set(Slot::kStarted, call.started ? now : 0);
+  slot->Set(Slot::kStarted, started ? now : 0);
   slot->control.store(ticket.id << 2 | kOutstanding, std::memory_order_release);
   return ticket;
 }

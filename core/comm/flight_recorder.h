@@ -76,27 +76,6 @@ class GroupTag {
   const uint32_t id_;
 };
 
-// What is known of an operation when it is called.
-struct FlightCall {
-  const GroupTag* group = nullptr;
-  CollectiveOp op = CollectiveOp::kBarrier;
-  std::optional<DType> dtype;
-  std::optional<ReduceOp> reduction;
-  // Root, or the peer of send and recv; -1 if the operation has none.
-  int root = -1;
-  int64_t tag = 0;
-  uint64_t bytes = 0;
-  // Its buffers are on the group's device.
-  bool on_device = false;
-  OperationPath path = OperationPath::kNative;
-  // Position of the call in the group, the same on all ranks; of send and recv
-  // this rank's own count of them.
-  uint64_t sequence = 0;
-  Deadline deadline = Deadline::Infinite();
-  // It begins to run now; otherwise MarkStarted says when.
-  bool started = true;
-};
-
 // Refers to a recorded operation until End. A value; one that was never begun
 // may be ended.
 struct FlightTicket {
@@ -184,7 +163,11 @@ class FlightRecorder {
   FlightRecorder(const FlightRecorder&) = delete;
   FlightRecorder& operator=(const FlightRecorder&) = delete;
 
-  FlightTicket Begin(const FlightCall& call);
+  // Keeps nothing of `call` but values. `started`: it begins to run now;
+  // otherwise MarkStarted says when.
+  FlightTicket Begin(const GroupTag& group, const Collective& call,
+                     OperationPath path = OperationPath::kNative,
+                     bool started = true);
   void MarkStarted(const FlightTicket& ticket);
   // Once per ticket, before its group's tag is destroyed.
   void End(const FlightTicket& ticket, absl::StatusCode code);

@@ -10,12 +10,11 @@
 namespace sherd::internal {
 namespace {
 
-FlightCall MakeCall(const GroupTag& group, uint64_t sequence) {
-  return {.group = &group,
-          .op = CollectiveOp::kAllReduce,
+Collective MakeCall(uint64_t sequence) {
+  return {.op = CollectiveOp::kAllReduce,
+          .bytes = 8,
           .dtype = DType::kFloat32,
           .reduction = ReduceOp::kSum,
-          .bytes = 8,
           .sequence = sequence,
           .deadline = Deadline::Infinite()};
 }
@@ -25,7 +24,7 @@ void BM_BeginAndEnd(benchmark::State& state) {
   const GroupTag group(recorder, {.name = "default"});
   uint64_t sequence = 0;
   for (auto _ : state) {
-    const FlightTicket ticket = recorder.Begin(MakeCall(group, ++sequence));
+    const FlightTicket ticket = recorder.Begin(group, MakeCall(++sequence));
     recorder.End(ticket, absl::StatusCode::kOk);
   }
 }
@@ -36,9 +35,9 @@ void BM_BeginStartAndEnd(benchmark::State& state) {
   const GroupTag group(recorder, {.name = "default"});
   uint64_t sequence = 0;
   for (auto _ : state) {
-    FlightCall call = MakeCall(group, ++sequence);
-    call.started = false;
-    const FlightTicket ticket = recorder.Begin(call);
+    const FlightTicket ticket =
+        recorder.Begin(group, MakeCall(++sequence), OperationPath::kNative,
+                       /*started=*/false);
     recorder.MarkStarted(ticket);
     recorder.End(ticket, absl::StatusCode::kOk);
   }
@@ -53,7 +52,7 @@ void BM_RanksAreThreads(benchmark::State& state) {
                                    .size = state.threads()});
   uint64_t sequence = 0;
   for (auto _ : state) {
-    const FlightTicket ticket = recorder->Begin(MakeCall(group, ++sequence));
+    const FlightTicket ticket = recorder->Begin(group, MakeCall(++sequence));
     recorder->End(ticket, absl::StatusCode::kOk);
   }
 }
@@ -76,7 +75,7 @@ void BM_SnapshotOfFullRing(benchmark::State& state) {
   FlightRecorder recorder(2048);
   const GroupTag group(recorder, {.name = "default"});
   for (uint64_t i = 0; i < recorder.capacity(); ++i) {
-    recorder.End(recorder.Begin(MakeCall(group, i)), absl::StatusCode::kOk);
+    recorder.End(recorder.Begin(group, MakeCall(i)), absl::StatusCode::kOk);
   }
   for (auto _ : state) benchmark::DoNotOptimize(recorder.Snapshot());
 }
@@ -86,7 +85,7 @@ BENCHMARK(BM_SnapshotOfFullRing)->Unit(benchmark::kMicrosecond);
 void BM_LookForOutstanding(benchmark::State& state) {
   FlightRecorder recorder(2048);
   const GroupTag group(recorder, {.name = "default"});
-  const FlightTicket ticket = recorder.Begin(MakeCall(group, 1));
+  const FlightTicket ticket = recorder.Begin(group, MakeCall(1));
   for (auto _ : state) {
     recorder.VisitOutstanding(
         [](const FlightEntry& entry) { benchmark::DoNotOptimize(entry); });

@@ -14,9 +14,8 @@ namespace {
 
 using ::testing::ElementsAre;
 
-FlightCall Call(const GroupTag& group, uint64_t sequence) {
-  return {.group = &group,
-          .op = CollectiveOp::kBroadcast,
+Collective Call(uint64_t sequence) {
+  return {.op = CollectiveOp::kBroadcast,
           .root = 0,
           .bytes = 10 * sequence,
           .sequence = sequence};
@@ -38,17 +37,17 @@ TEST(FlightRecorderTest, AnEntryHoldsAllOfItsCall) {
                                   .size = 2,
                                   .world_ranks = {3, 5}});
   const Deadline deadline = Deadline::After(absl::Seconds(7));
-  const FlightTicket ticket = recorder.Begin({.group = &group,
-                                              .op = CollectiveOp::kReduce,
+  const FlightTicket ticket = recorder.Begin(group,
+                                             {.op = CollectiveOp::kReduce,
+                                              .root = 1,
+                                              .bytes = uint64_t{1} << 40,
                                               .dtype = DType::kBFloat16,
                                               .reduction = ReduceOp::kMax,
-                                              .root = 1,
                                               .tag = -4,
-                                              .bytes = uint64_t{1} << 40,
-                                              .path = OperationPath::kEmulated,
                                               .sequence = 12345678901,
-                                              .deadline = deadline,
-                                              .started = false});
+                                              .deadline = deadline},
+                                             OperationPath::kEmulated,
+                                             /*started=*/false);
   FlightSnapshot snapshot = recorder.Snapshot();
   ASSERT_EQ(snapshot.entries.size(), 1u);
   FlightEntry entry = snapshot.entries[0];
@@ -90,7 +89,7 @@ TEST(FlightRecorderTest, AnEntryHoldsAllOfItsCall) {
 TEST(FlightRecorderTest, WhatACallDoesNotHaveStaysUnset) {
   FlightRecorder recorder(16);
   const GroupTag group(recorder, {.name = "g"});
-  recorder.End(recorder.Begin({.group = &group}), absl::StatusCode::kOk);
+  recorder.End(recorder.Begin(group, {}), absl::StatusCode::kOk);
   const FlightEntry entry = recorder.Snapshot().entries.at(0);
   EXPECT_FALSE(entry.dtype.has_value());
   EXPECT_FALSE(entry.reduction.has_value());
@@ -104,7 +103,7 @@ TEST(FlightRecorderTest, TheRingKeepsTheLastEntriesInOrder) {
   ASSERT_EQ(recorder.capacity(), 4u);
   const GroupTag group(recorder, {.name = "g"});
   for (uint64_t i = 1; i <= 11; ++i) {
-    recorder.End(recorder.Begin(Call(group, i)), absl::StatusCode::kOk);
+    recorder.End(recorder.Begin(group, Call(i)), absl::StatusCode::kOk);
   }
   EXPECT_THAT(Sequences(recorder.Snapshot()), ElementsAre(8, 9, 10, 11));
   EXPECT_EQ(group.counters().Total().calls, 11u);
@@ -113,14 +112,14 @@ TEST(FlightRecorderTest, TheRingKeepsTheLastEntriesInOrder) {
 TEST(FlightRecorderTest, AnOutstandingOperationIsNeverOverwritten) {
   FlightRecorder recorder(4);
   const GroupTag group(recorder, {.name = "g"});
-  const FlightTicket stuck = recorder.Begin(Call(group, 1));
+  const FlightTicket stuck = recorder.Begin(group, Call(1));
   for (uint64_t i = 2; i <= 100; ++i) {
-    recorder.End(recorder.Begin(Call(group, i)), absl::StatusCode::kOk);
+    recorder.End(recorder.Begin(group, Call(i)), absl::StatusCode::kOk);
   }
   EXPECT_THAT(Sequences(recorder.Snapshot()), ElementsAre(1, 98, 99, 100));
   recorder.End(stuck, absl::StatusCode::kOk);
-  recorder.End(recorder.Begin(Call(group, 101)), absl::StatusCode::kOk);
-  recorder.End(recorder.Begin(Call(group, 102)), absl::StatusCode::kOk);
+  recorder.End(recorder.Begin(group, Call(101)), absl::StatusCode::kOk);
+  recorder.End(recorder.Begin(group, Call(102)), absl::StatusCode::kOk);
   EXPECT_THAT(Sequences(recorder.Snapshot()), ElementsAre(99, 100, 101, 102));
 }
 
@@ -129,7 +128,7 @@ TEST(FlightRecorderTest, AFullRingCountsWhatItLosesAndRecovers) {
   const GroupTag group(recorder, {.name = "g"});
   std::vector<FlightTicket> tickets;
   for (uint64_t i = 1; i <= 5; ++i) {
-    tickets.push_back(recorder.Begin(Call(group, i)));
+    tickets.push_back(recorder.Begin(group, Call(i)));
   }
   EXPECT_THAT(Sequences(recorder.Snapshot()), ElementsAre(1, 2));
   EXPECT_EQ(recorder.Snapshot().dropped, 3u);
@@ -138,7 +137,7 @@ TEST(FlightRecorderTest, AFullRingCountsWhatItLosesAndRecovers) {
     recorder.End(ticket, absl::StatusCode::kOk);
   }
   EXPECT_EQ(group.counters().Total().calls, 5u);
-  recorder.End(recorder.Begin(Call(group, 6)), absl::StatusCode::kOk);
+  recorder.End(recorder.Begin(group, Call(6)), absl::StatusCode::kOk);
   EXPECT_THAT(Sequences(recorder.Snapshot()), ::testing::Contains(6));
 }
 
@@ -152,8 +151,8 @@ TEST(FlightRecorderTest, ATicketThatWasNeverBegunMayEnd) {
 TEST(FlightRecorderTest, VisitSeesOnlyWhatHasNotEnded) {
   FlightRecorder recorder(8);
   const GroupTag group(recorder, {.name = "g"});
-  const FlightTicket first = recorder.Begin(Call(group, 1));
-  const FlightTicket second = recorder.Begin(Call(group, 2));
+  const FlightTicket first = recorder.Begin(group, Call(1));
+  const FlightTicket second = recorder.Begin(group, Call(2));
   recorder.End(first, absl::StatusCode::kOk);
   std::vector<uint64_t> seen;
   recorder.VisitOutstanding(
@@ -165,11 +164,11 @@ TEST(FlightRecorderTest, VisitSeesOnlyWhatHasNotEnded) {
 TEST(FlightRecorderTest, AGroupThatIsDestroyedEndsItsOperations) {
   FlightRecorder recorder(8);
   const GroupTag other(recorder, {.name = "other", .rank = 1, .size = 3});
-  const FlightTicket running = recorder.Begin(Call(other, 9));
+  const FlightTicket running = recorder.Begin(other, Call(9));
   {
     const GroupTag group(recorder, {.name = "g"});
-    (void)recorder.Begin(Call(group, 1));
-    recorder.End(recorder.Begin(Call(group, 2)), absl::StatusCode::kOk);
+    (void)recorder.Begin(group, Call(1));
+    recorder.End(recorder.Begin(group, Call(2)), absl::StatusCode::kOk);
   }
   const FlightSnapshot snapshot = recorder.Snapshot();
   ASSERT_EQ(snapshot.entries.size(), 3u);
@@ -217,15 +216,15 @@ TEST(FlightRecorderTest, ASnapshotNeverMixesEntries) {
                            {.name = "g", .rank = t, .size = kWriters});
       for (uint64_t i = 1; i <= 30'000; ++i) {
         const FlightTicket ticket =
-            recorder.Begin({.group = &group,
-                            .op = static_cast<CollectiveOp>(i % 12),
+            recorder.Begin(group,
+                           {.op = static_cast<CollectiveOp>(i % 12),
+                            .root = static_cast<int>(i % 1000),
+                            .bytes = 7 * i,
                             .dtype = static_cast<DType>(i % 17),
                             .reduction = static_cast<ReduceOp>(i % 8),
-                            .root = static_cast<int>(i % 1000),
                             .tag = static_cast<int64_t>(3 * i),
-                            .bytes = 7 * i,
-                            .sequence = i,
-                            .started = i % 2 == 0});
+                            .sequence = i},
+                           OperationPath::kNative, i % 2 == 0);
         recorder.MarkStarted(ticket);
         recorder.End(ticket, static_cast<absl::StatusCode>(i % 5));
       }
@@ -239,9 +238,12 @@ TEST(FlightRecorderTest, ASnapshotNeverMixesEntries) {
     for (const FlightEntry& entry : snapshot.entries) {
       const uint64_t i = entry.sequence;
       ASSERT_EQ(static_cast<uint64_t>(entry.op), i % 12);
-      ASSERT_EQ(static_cast<uint64_t>(entry.dtype.value()), i % 17);
-      ASSERT_EQ(static_cast<uint64_t>(entry.reduction.value()), i % 8);
-      ASSERT_EQ(static_cast<uint64_t>(entry.root), i % 1000);
+      ASSERT_EQ(entry.dtype.has_value(), IsReduction(entry.op));
+      if (entry.dtype) {
+        ASSERT_EQ(static_cast<uint64_t>(*entry.dtype), i % 17);
+        ASSERT_EQ(static_cast<uint64_t>(entry.reduction.value()), i % 8);
+      }
+      ASSERT_EQ(entry.root, HasRoot(entry.op) ? static_cast<int>(i % 1000) : -1);
       ASSERT_EQ(entry.tag, static_cast<int64_t>(3 * i));
       ASSERT_EQ(entry.bytes, 7 * i);
       if (!entry.outstanding()) {

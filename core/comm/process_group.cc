@@ -55,16 +55,16 @@ void CopyOwn(ConstBytes from, MutableBytes to) {
   }
 }
 
-ConstBytes In(const CollectiveDesc& desc) {
+ConstBytes In(const Collective& desc) {
   return {static_cast<const std::byte*>(desc.in), desc.bytes};
 }
 
-MutableBytes Out(const CollectiveDesc& desc) {
+MutableBytes Out(const Collective& desc) {
   return {static_cast<std::byte*>(desc.out), desc.bytes};
 }
 
 // What of an operation's result is this rank's own contribution.
-void CopyOwnBlock(const CollectiveDesc& desc, int rank, int size) {
+void CopyOwnBlock(const Collective& desc, int rank, int size) {
   switch (desc.op) {
     case CollectiveOp::kAllGather:
       return CopyOwn(
@@ -102,7 +102,7 @@ absl::Status ProcessGroup::Pass(FaultPoint point,
 }
 
 absl::Status ProcessGroup::Pass(FaultPoint point,
-                                const CollectiveDesc& desc) const {
+                                const Collective& desc) const {
   return FaultPointsAreArmed() ? Pass(point, Name(desc.op)) : absl::OkStatus();
 }
 
@@ -336,7 +336,7 @@ Deadline ProcessGroup::DeadlineOf(const CollectiveOptions& options) const {
 }
 
 absl::Status ProcessGroup::Admit(const CollectiveCall& call) const {
-  const CollectiveDesc& desc = call.desc;
+  const Collective& desc = call.desc;
   if (!is_member()) {
     return Describe(desc,
                     absl::FailedPreconditionError(absl::StrCat(
@@ -417,25 +417,11 @@ Work ProcessGroup::StartMessage(CollectiveCall call,
       }));
 }
 
-FlightTicket ProcessGroup::Record(const CollectiveDesc& desc, bool started) {
-  internal::FlightCall call;
-  call.group = tag_.get();
-  call.op = desc.op;
-  if (IsReduction(desc.op)) {
-    call.dtype = desc.dtype;
-    call.reduction = desc.reduction;
-  }
-  if (HasRoot(desc.op)) call.root = desc.root;
-  call.tag = desc.tag;
-  call.bytes = desc.bytes;
-  for (const ConstBytes& entry : desc.sends) call.bytes += entry.size();
-  call.on_device = desc.on_device;
-  call.path = PathOf(desc.op, desc.dtype, desc.reduction,
-                     desc.on_device ? options_.device.type : DeviceType::kCpu);
-  call.sequence = desc.sequence;
-  call.deadline = desc.deadline;
-  call.started = started;
-  return tag_->recorder().Begin(call);
+FlightTicket ProcessGroup::Record(const Collective& desc, bool started) {
+  const OperationPath path =
+      PathOf(desc.op, desc.dtype, desc.reduction,
+             desc.on_device ? options_.device.type : DeviceType::kCpu);
+  return tag_->recorder().Begin(*tag_, desc, path, started);
 }
 
 absl::Status ProcessGroup::Conclude(const FlightTicket& ticket,
@@ -457,8 +443,7 @@ GroupCounters ProcessGroup::counters() const {
   return is_member() ? tag_->counters() : GroupCounters();
 }
 
-CollectiveQueue* ProcessGroup::MessageQueue(const CollectiveDesc& desc,
-                                            bool make) {
+CollectiveQueue* ProcessGroup::MessageQueue(const Collective& desc, bool make) {
   absl::MutexLock lock(&peers_mutex_);
   std::unique_ptr<CollectiveQueue>& queue =
       peers_[2 * desc.root + (desc.op == CollectiveOp::kRecv ? 1 : 0)];
@@ -466,7 +451,7 @@ CollectiveQueue* ProcessGroup::MessageQueue(const CollectiveDesc& desc,
   return queue.get();
 }
 
-absl::Status ProcessGroup::Execute(CollectiveDesc desc) {
+absl::Status ProcessGroup::Execute(Collective desc) {
   absl::MutexLock lock(&run_mutex_);
   if (!usable_.load(std::memory_order_acquire)) return Refusal(desc);
   absl::Status status = Transfer(desc);
@@ -474,7 +459,7 @@ absl::Status ProcessGroup::Execute(CollectiveDesc desc) {
   return status.ok() ? status : Poison(desc, std::move(status));
 }
 
-absl::Status ProcessGroup::ExecuteMessage(CollectiveDesc desc) {
+absl::Status ProcessGroup::ExecuteMessage(Collective desc) {
   absl::ReaderMutexLock lock(&open_mutex_);
   if (!usable_.load(std::memory_order_acquire)) return Refusal(desc);
   if (desc.bytes == 0 && !backend_info_.takes_empty) return absl::OkStatus();
@@ -489,9 +474,9 @@ absl::Status ProcessGroup::ExecuteMessage(CollectiveDesc desc) {
   return status.ok() ? status : Poison(desc, std::move(status));
 }
 
-absl::Status ProcessGroup::Transfer(CollectiveDesc& desc) {
+absl::Status ProcessGroup::Transfer(Collective& desc) {
   if (desc.even) ListEvenBlocks(desc, even_blocks_);
-  const auto post = [this](CollectiveDesc part) {
+  const auto post = [this](Collective part) {
     run_mutex_.AssertHeld();
     part.sequence = ++posted_;
     return PostAndWait(part);
@@ -509,7 +494,7 @@ absl::Status ProcessGroup::Transfer(CollectiveDesc& desc) {
   }
   CopyOwnBlock(desc, rank(), size());
   if (size() == 1) return absl::OkStatus();
-  const auto launch = [&](const CollectiveDesc& part) {
+  const auto launch = [&](const Collective& part) {
     return PathOf(part.op, part.dtype, part.reduction) == OperationPath::kNative
                ? post(part)
                : emulation_->Run(part, post);
@@ -523,8 +508,7 @@ absl::Status ProcessGroup::Transfer(CollectiveDesc& desc) {
   return launch(desc);
 }
 
-void ProcessGroup::ListEvenBlocks(CollectiveDesc& desc,
-                                  EvenBlocks& blocks) const {
+void ProcessGroup::ListEvenBlocks(Collective& desc, EvenBlocks& blocks) const {
   const bool is_root = desc.root == rank();
   const size_t n = desc.bytes;
   const bool sends = desc.op == CollectiveOp::kAllToAllV ||
@@ -546,7 +530,7 @@ void ProcessGroup::ListEvenBlocks(CollectiveDesc& desc,
   }
 }
 
-absl::Status ProcessGroup::PostAndWait(const CollectiveDesc& desc) {
+absl::Status ProcessGroup::PostAndWait(const Collective& desc) {
   SHERD_RETURN_IF_ERROR(Pass(FaultPoint::kBeforePost, desc));
   CollectiveRequest request;
   SHERD_ASSIGN_OR_RETURN(bool done, communicator_->Post(desc, request));
@@ -568,8 +552,7 @@ absl::Status ProcessGroup::PostAndWait(const CollectiveDesc& desc) {
   return absl::OkStatus();
 }
 
-absl::Status ProcessGroup::Poison(const CollectiveDesc& desc,
-                                  absl::Status status) {
+absl::Status ProcessGroup::Poison(const Collective& desc, absl::Status status) {
   const std::optional<int> peer = ErrorRank(status);
   // Written before the connections close, so that the ranks which notice find
   // it; then closed, so that they do notice.
@@ -618,7 +601,7 @@ absl::Status ProcessGroup::FindCause(std::optional<int> peer,
       *verdict.rank);
 }
 
-absl::Status ProcessGroup::Refusal(const CollectiveDesc& desc) const {
+absl::Status ProcessGroup::Refusal(const Collective& desc) const {
   const absl::Status status = health();
   absl::Status refused = absl::FailedPreconditionError(
       absl::StrCat("the group is not usable any more: ", status.message()));
@@ -626,7 +609,7 @@ absl::Status ProcessGroup::Refusal(const CollectiveDesc& desc) const {
                   WithErrorInfo(std::move(refused), GetErrorInfo(status)));
 }
 
-absl::Status ProcessGroup::Describe(const CollectiveDesc& desc,
+absl::Status ProcessGroup::Describe(const Collective& desc,
                                     absl::Status status) const {
   return Describe(Name(desc.op), desc.sequence, std::move(status));
 }

@@ -598,11 +598,10 @@ class ProcessGroup : public internal::TypedCollectives<ProcessGroup> {
   absl::Status AdmitOnDevice(const internal::CollectiveCall& call,
                              const Device& device) const;
   // In a group with a device part: that the buffers lie in `place`.
-  absl::Status CheckBuffers(const CollectiveDesc& desc,
-                            const Device& place) const;
-  absl::Status QueueOnDevice(CollectiveDesc desc,
+  absl::Status CheckBuffers(const Collective& desc, const Device& place) const;
+  absl::Status QueueOnDevice(Collective desc,
                              std::shared_ptr<internal::WorkState>* work);
-  absl::Status CarryOnDevice(const CollectiveDesc& desc,
+  absl::Status CarryOnDevice(const Collective& desc,
                              const internal::FlightTicket& ticket,
                              std::shared_ptr<internal::WorkState>* work);
 
@@ -617,36 +616,35 @@ class ProcessGroup : public internal::TypedCollectives<ProcessGroup> {
   Work StartMessage(internal::CollectiveCall call,
                     const CollectiveOptions& options);
   // Null if there is none and none is to be made.
-  internal::CollectiveQueue* MessageQueue(const CollectiveDesc& desc, bool make)
+  internal::CollectiveQueue* MessageQueue(const Collective& desc, bool make)
       ABSL_LOCKS_EXCLUDED(peers_mutex_);
 
   // What the flight recorder and the counters hold of a call.
-  internal::FlightTicket Record(const CollectiveDesc& desc, bool started);
+  internal::FlightTicket Record(const Collective& desc, bool started);
   absl::Status Conclude(const internal::FlightTicket& ticket,
                         absl::Status status);
   void DumpOnce(internal::FlightReason reason, absl::string_view detail);
 
-  absl::Status Execute(CollectiveDesc desc) ABSL_LOCKS_EXCLUDED(run_mutex_);
-  absl::Status ExecuteMessage(CollectiveDesc desc)
-      ABSL_LOCKS_EXCLUDED(open_mutex_);
-  absl::Status Transfer(CollectiveDesc& desc)
+  absl::Status Execute(Collective desc) ABSL_LOCKS_EXCLUDED(run_mutex_);
+  absl::Status ExecuteMessage(Collective desc) ABSL_LOCKS_EXCLUDED(open_mutex_);
+  absl::Status Transfer(Collective& desc)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(run_mutex_);
   // Lists for the forms that are called with one contiguous buffer.
   struct EvenBlocks {
     std::vector<ConstBytes> sends;
     std::vector<MutableBytes> recvs;
   };
-  void ListEvenBlocks(CollectiveDesc& desc, EvenBlocks& blocks) const;
-  absl::Status PostAndWait(const CollectiveDesc& desc);
+  void ListEvenBlocks(Collective& desc, EvenBlocks& blocks) const;
+  absl::Status PostAndWait(const Collective& desc);
   // Where tests make this rank fail.
   absl::Status Pass(FaultPoint point, absl::string_view subject) const;
-  absl::Status Pass(FaultPoint point, const CollectiveDesc& desc) const;
-  absl::Status Poison(const CollectiveDesc& desc, absl::Status status);
+  absl::Status Pass(FaultPoint point, const Collective& desc) const;
+  absl::Status Poison(const Collective& desc, absl::Status status);
   absl::Status FindCause(std::optional<int> peer, absl::Status symptom) const;
   // Why `call` is not carried out, or OK.
   absl::Status Admit(const internal::CollectiveCall& call) const;
-  absl::Status Refusal(const CollectiveDesc& desc) const;
-  absl::Status Describe(const CollectiveDesc& desc, absl::Status status) const;
+  absl::Status Refusal(const Collective& desc) const;
+  absl::Status Describe(const Collective& desc, absl::Status status) const;
   absl::Status Describe(absl::string_view operation, uint64_t sequence,
                         absl::Status status) const;
   // `status`, which also says what the rank that it names is in the job.
@@ -717,7 +715,7 @@ class ProcessGroup : public internal::TypedCollectives<ProcessGroup> {
   std::vector<Device> devices_;
   EvenBlocks device_blocks_;
   // The last call in a batch.
-  CollectiveDesc batched_;
+  Collective batched_;
 
   // Runs asynchronous collectives in order on a thread that the first starts.
   const std::unique_ptr<internal::CollectiveQueue> queue_;

@@ -328,7 +328,7 @@ void ProcessGroup::CloseDevice() {
 
 absl::Status ProcessGroup::AdmitOnDevice(const CollectiveCall& call,
                                          const Device& device) const {
-  const CollectiveDesc& desc = call.desc;
+  const Collective& desc = call.desc;
   if (!is_member()) return Admit(call);
   const auto invalid = [&](const auto&... text) {
     return Describe(desc, absl::InvalidArgumentError(absl::StrCat(text...)));
@@ -356,7 +356,7 @@ absl::Status ProcessGroup::AdmitOnDevice(const CollectiveCall& call,
   return CheckBuffers(desc, own);
 }
 
-absl::Status ProcessGroup::CheckBuffers(const CollectiveDesc& desc,
+absl::Status ProcessGroup::CheckBuffers(const Collective& desc,
                                         const Device& place) const {
   SHERD_ASSIGN_OR_RETURN(DeviceRuntime* const runtime,
                          DeviceRuntime::For(options_.device.type));
@@ -416,7 +416,7 @@ Work ProcessGroup::StartOnDevice(CollectiveCall call,
 }
 
 absl::Status ProcessGroup::QueueOnDevice(
-    CollectiveDesc desc, std::shared_ptr<internal::WorkState>* work) {
+    Collective desc, std::shared_ptr<internal::WorkState>* work) {
   if (!usable_.load(std::memory_order_acquire)) return Refusal(desc);
   if (absl::Status status = device_->Admit(desc); !status.ok()) {
     return Describe(desc, std::move(status));
@@ -439,7 +439,7 @@ absl::Status ProcessGroup::QueueOnDevice(
 }
 
 absl::Status ProcessGroup::CarryOnDevice(
-    const CollectiveDesc& desc, const FlightTicket& ticket,
+    const Collective& desc, const FlightTicket& ticket,
     std::shared_ptr<internal::WorkState>* work) {
   if (!IsPointToPoint(desc.op)) {
     SHERD_RETURN_IF_ERROR(Pass(FaultPoint::kBeforeComparison, desc));
@@ -485,7 +485,7 @@ absl::Status ProcessGroup::Batch(absl::FunctionRef<absl::Status()> calls) {
   if (!usable_.load(std::memory_order_acquire)) {
     return refuse(health().message());
   }
-  batched_ = CollectiveDesc();
+  batched_ = Collective();
   batched_.on_device = true;
   if (absl::Status status = device_->BeginBatch(); !status.ok()) {
     return refuse(status.message());
@@ -536,7 +536,7 @@ absl::Status ProcessGroup::DeviceOwner::Trouble() {
   return WithFailedRank(absl::UnavailableError("gave up"), *failed);
 }
 
-absl::Status ProcessGroup::DeviceOwner::LostRank(const CollectiveDesc& call) {
+absl::Status ProcessGroup::DeviceOwner::LostRank(const Collective& call) {
   if (group_.comparison_ != nullptr) {
     const bool message = IsPointToPoint(call.op);
     const std::optional<int> left = group_.comparison_->RankThatLeft(
@@ -560,7 +560,7 @@ absl::Status ProcessGroup::DeviceOwner::LostRank(const CollectiveDesc& call) {
   return absl::OkStatus();
 }
 
-absl::Status ProcessGroup::DeviceOwner::Late(const CollectiveDesc& call) {
+absl::Status ProcessGroup::DeviceOwner::Late(const Collective& call) {
   if (IsPointToPoint(call.op)) {
     return WithFailedRank(absl::DeadlineExceededError("it did not end in time"),
                           call.root);
@@ -581,7 +581,7 @@ absl::Status ProcessGroup::DeviceOwner::Late(const CollectiveDesc& call) {
       behind.front());
 }
 
-absl::Status ProcessGroup::DeviceOwner::Fail(const CollectiveDesc& call,
+absl::Status ProcessGroup::DeviceOwner::Fail(const Collective& call,
                                              absl::Status symptom) {
   return group_.Poison(call, std::move(symptom));
 }

@@ -54,9 +54,9 @@ class ProcessGroup::DeviceOwner final : public internal::DeviceGroup::Owner {
   explicit DeviceOwner(ProcessGroup& group) : group_(group) {}
 
   absl::Status Trouble() override;
-  absl::Status LostRank(const CollectiveDesc& call) override;
-  absl::Status Late(const CollectiveDesc& call) override;
-  absl::Status Fail(const CollectiveDesc& call, absl::Status symptom) override;
+  absl::Status LostRank(const Collective& call) override;
+  absl::Status Late(const Collective& call) override;
+  absl::Status Fail(const Collective& call, absl::Status symptom) override;
   void Failed(const internal::FlightTicket& ticket,
               const absl::Status& status) override;
   void RunAside(std::function<void()> task) override;

@@ -75,7 +75,7 @@ class OneRank final : public Communicator {
   explicit OneRank(Script& script) : script_(script) {}
   ~OneRank() override { script_.Note("destroy"); }
 
-  absl::StatusOr<bool> Post(const CollectiveDesc& desc,
+  absl::StatusOr<bool> Post(const Collective& desc,
                             CollectiveRequest&) override {
     script_.Note(absl::StrCat("post ", Name(desc.op)));
     {

@@ -28,8 +28,9 @@ using ::testing::HasSubstr;
 
 // What a test wants the backend to do; shared with the communicators it makes.
 struct Script {
-  std::function<absl::Status(const CollectiveDesc&)> post =
-      [](const CollectiveDesc&) { return absl::OkStatus(); };
+  std::function<absl::Status(const Collective&)> post = [](const Collective&) {
+    return absl::OkStatus();
+  };
   bool completes_in_post = true;
   // Calls of Test that say "not yet" before the operation ends; -1: it never
   // does.
@@ -40,7 +41,7 @@ struct Script {
 class ScriptedCommunicator final : public Communicator {
  public:
   explicit ScriptedCommunicator(Script& script) : script_(script) {}
-  absl::StatusOr<bool> Post(const CollectiveDesc& desc,
+  absl::StatusOr<bool> Post(const Collective& desc,
                             CollectiveRequest&) override {
     SHERD_RETURN_IF_ERROR(script_.post(desc));
     return script_.completes_in_post;
@@ -110,7 +111,7 @@ class ProcessGroupTest : public ::testing::Test {
 
 TEST_F(ProcessGroupTest, NumbersCallsAndCopiesTheOwnBlock) {
   std::vector<uint64_t> sequences;
-  script_.post = [&](const CollectiveDesc& desc) {
+  script_.post = [&](const Collective& desc) {
     sequences.push_back(desc.sequence);
     return absl::OkStatus();
   };
@@ -125,7 +126,7 @@ TEST_F(ProcessGroupTest, NumbersCallsAndCopiesTheOwnBlock) {
 
 TEST_F(ProcessGroupTest, RejectsBadArgumentsAndStaysUsable) {
   int posts = 0;
-  script_.post = [&](const CollectiveDesc&) {
+  script_.post = [&](const Collective&) {
     ++posts;
     return absl::OkStatus();
   };
@@ -156,7 +157,7 @@ TEST_F(ProcessGroupTest, RejectsBadArgumentsAndStaysUsable) {
 }
 
 TEST_F(ProcessGroupTest, ErrorCarriesGroupOperationSequenceAndRank) {
-  script_.post = [](const CollectiveDesc&) {
+  script_.post = [](const Collective&) {
     return WithRank(absl::UnavailableError("connection closed"), 1);
   };
   other_->Destroy().IgnoreError();
@@ -171,14 +172,14 @@ TEST_F(ProcessGroupTest, ErrorCarriesGroupOperationSequenceAndRank) {
 }
 
 TEST_F(ProcessGroupTest, AFailurePoisonsTheGroupWithItsCause) {
-  script_.post = [](const CollectiveDesc&) {
+  script_.post = [](const Collective&) {
     return absl::InternalError("cable cut");
   };
   EXPECT_THAT(group_->Barrier(),
               StatusIs(absl::StatusCode::kInternal, HasSubstr("cable cut")));
   EXPECT_EQ(script_.aborts, 1);
   EXPECT_THAT(group_->health(), StatusIs(absl::StatusCode::kInternal));
-  script_.post = [](const CollectiveDesc&) { return absl::OkStatus(); };
+  script_.post = [](const Collective&) { return absl::OkStatus(); };
   EXPECT_THAT(group_->Barrier(), StatusIs(absl::StatusCode::kFailedPrecondition,
                                           HasSubstr("cable cut")));
   EXPECT_THAT(group_->Destroy(), IsOk());
@@ -187,7 +188,7 @@ TEST_F(ProcessGroupTest, AFailurePoisonsTheGroupWithItsCause) {
 TEST_F(ProcessGroupTest, AsynchronousCallsRunInOrderAndBeforeLaterOnes) {
   absl::Notification go;
   std::vector<uint64_t> sizes;
-  script_.post = [&](const CollectiveDesc& desc) {
+  script_.post = [&](const Collective& desc) {
     if (desc.op != CollectiveOp::kBarrier) go.WaitForNotification();
     sizes.push_back(desc.bytes);
     return absl::OkStatus();
@@ -209,7 +210,7 @@ TEST_F(ProcessGroupTest, AsynchronousCallsRunInOrderAndBeforeLaterOnes) {
 
 TEST_F(ProcessGroupTest, ADroppedWorkIsFinishedByDestroy) {
   std::atomic<bool> ran = false;
-  script_.post = [&](const CollectiveDesc&) {
+  script_.post = [&](const Collective&) {
     ran = true;
     return absl::OkStatus();
   };
@@ -255,7 +256,7 @@ TEST_F(ProcessGroupTest, CallsAfterDestroyFailAndDestroyAgainIsOk) {
 // What a rank called with 0 bytes others may have called with some.
 TEST_F(ProcessGroupTest, PostsCallsOfNoBytesToABackendThatComparesCalls) {
   std::vector<CollectiveOp> posts;
-  script_.post = [&](const CollectiveDesc& desc) {
+  script_.post = [&](const Collective& desc) {
     posts.push_back(desc.op);
     return absl::OkStatus();
   };
@@ -270,7 +271,7 @@ TEST_F(ProcessGroupTest, PostsCallsOfNoBytesToABackendThatComparesCalls) {
 
 TEST_F(ProcessGroupTest, TellsTheTypeOfWhatACallMoves) {
   std::vector<std::pair<bool, DType>> types;
-  script_.post = [&](const CollectiveDesc& desc) {
+  script_.post = [&](const Collective& desc) {
     types.emplace_back(desc.typed, desc.dtype);
     return absl::OkStatus();
   };
@@ -293,7 +294,7 @@ class NoBytesTest : public ::testing::Test {
   std::vector<CollectiveOp> PostsOf(bool compares, bool takes_empty) {
     std::vector<CollectiveOp> posts;
     Script script;
-    script.post = [&](const CollectiveDesc& desc) {
+    script.post = [&](const Collective& desc) {
       posts.push_back(desc.op);
       return absl::OkStatus();
     };

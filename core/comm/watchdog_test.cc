@@ -44,9 +44,8 @@ WatchdogOptions Quick(std::function<void(const FlightDump&)> write) {
 
 void Ignore(const FlightDump&) {}
 
-FlightCall Overdue(const GroupTag& group, uint64_t sequence) {
-  return {.group = &group,
-          .op = CollectiveOp::kAllReduce,
+Collective Overdue(uint64_t sequence) {
+  return {.op = CollectiveOp::kAllReduce,
           .sequence = sequence,
           .deadline = Deadline::After(absl::ZeroDuration())};
 }
@@ -83,8 +82,8 @@ TEST(WatchdogTest, AbortsAGroupWhoseOperationIsOverdueAndDumpsItAsItWas) {
     cause = std::move(status);
     aborted.Notify();
   });
-  const FlightTicket fine = recorder.Begin({.group = &group, .sequence = 16});
-  const FlightTicket stuck = recorder.Begin(Overdue(group, 17));
+  const FlightTicket fine = recorder.Begin(group, {.sequence = 16});
+  const FlightTicket stuck = recorder.Begin(group, Overdue(17));
   ASSERT_TRUE(aborted.WaitForNotificationWithTimeout(kLong));
   EXPECT_THAT(cause,
               StatusIs(absl::StatusCode::kDeadlineExceeded,
@@ -114,11 +113,11 @@ TEST(WatchdogTest, LeavesOthersAlone) {
       watchdog.Add(slow, [&](absl::Status) { aborts_of_slow.fetch_add(1); });
   const Watchdog::Watch watch_stuck =
       watchdog.Add(stuck, [&](absl::Status) { aborted.Notify(); });
-  const FlightTicket endless = recorder.Begin({.group = &slow});
+  const FlightTicket endless = recorder.Begin(slow, {});
   const FlightTicket later =
-      recorder.Begin({.group = &slow, .deadline = Deadline::After(kLong)});
-  recorder.End(recorder.Begin(Overdue(slow, 1)), absl::StatusCode::kOk);
-  const FlightTicket overdue = recorder.Begin(Overdue(stuck, 1));
+      recorder.Begin(slow, {.deadline = Deadline::After(kLong)});
+  recorder.End(recorder.Begin(slow, Overdue(1)), absl::StatusCode::kOk);
+  const FlightTicket overdue = recorder.Begin(stuck, Overdue(1));
   // Seen in the same looks as the others, which would have been reported first.
   ASSERT_TRUE(aborted.WaitForNotificationWithTimeout(kLong));
   EXPECT_EQ(aborts_of_slow.load(), 0);
@@ -137,12 +136,12 @@ TEST(WatchdogTest, AbortsAGroupOnce) {
   const Watchdog::Watch watch_first = watchdog.Add(first, [&](absl::Status) {
     if (aborts.fetch_add(1) == 0) first_aborted.Notify();
   });
-  const FlightTicket stuck = recorder.Begin(Overdue(first, 1));
+  const FlightTicket stuck = recorder.Begin(first, Overdue(1));
   ASSERT_TRUE(first_aborted.WaitForNotificationWithTimeout(kLong));
   // It stays overdue for as many looks as another one needs.
   const Watchdog::Watch watch_second =
       watchdog.Add(second, [&](absl::Status) { second_aborted.Notify(); });
-  const FlightTicket other = recorder.Begin(Overdue(second, 1));
+  const FlightTicket other = recorder.Begin(second, Overdue(1));
   ASSERT_TRUE(second_aborted.WaitForNotificationWithTimeout(kLong));
   EXPECT_EQ(aborts.load(), 1);
   recorder.End(stuck, absl::StatusCode::kOk);
@@ -158,7 +157,7 @@ TEST(WatchdogTest, OperationsThatEndLateButWithinTheGraceAreNotAborted) {
   std::atomic<bool> was_aborted = false;
   Watchdog::Watch watch =
       watchdog.Add(group, [&](absl::Status) { was_aborted.store(true); });
-  const FlightTicket late = recorder.Begin(Overdue(group, 1));
+  const FlightTicket late = recorder.Begin(group, Overdue(1));
   absl::SleepFor(absl::Milliseconds(30));
   recorder.End(late, absl::StatusCode::kOk);
   watch.Stop();
@@ -176,7 +175,7 @@ TEST(WatchdogTest, EndOfTheWatchWaitsForTheAbort) {
     may_leave.WaitForNotification();
     left.store(true);
   });
-  const FlightTicket stuck = recorder.Begin(Overdue(group, 1));
+  const FlightTicket stuck = recorder.Begin(group, Overdue(1));
   ASSERT_TRUE(inside.WaitForNotificationWithTimeout(kLong));
   std::thread releaser([&] { may_leave.Notify(); });
   watch.Stop();
@@ -200,11 +199,11 @@ TEST(WatchdogTest, TheAbortMayEndItsOwnWatchAndBeginAnother) {
       watch = watchdog.Add(group, [&](absl::Status) {
         absl::MutexLock inner(&mutex);
         watch.reset();
-        second = recorder.Begin(Overdue(survivors, 1));
+        second = recorder.Begin(survivors, Overdue(1));
         next = watchdog.Add(survivors, [&](absl::Status) { again.Notify(); });
       });
     }
-    const FlightTicket stuck = recorder.Begin(Overdue(group, 1));
+    const FlightTicket stuck = recorder.Begin(group, Overdue(1));
     EXPECT_TRUE(again.WaitForNotificationWithTimeout(kLong));
     next.reset();
     recorder.End(stuck, absl::StatusCode::kOk);
@@ -237,7 +236,7 @@ TEST(WatchdogTest, GroupsMayComeAndGoOnManyThreads) {
       for (int i = 0; i < 100; ++i) {
         const GroupTag group(recorder, {.name = "g", .rank = t, .size = 4});
         Watchdog::Watch watch = watchdog.Add(group, [](absl::Status) {});
-        const FlightTicket ticket = recorder.Begin(Overdue(group, 1));
+        const FlightTicket ticket = recorder.Begin(group, Overdue(1));
         recorder.End(ticket, absl::StatusCode::kOk);
         watch.Stop();
       }
@@ -306,7 +305,7 @@ TEST_F(WatchdogSignalTest, DumpsEveryRankAndCallsTheFormerHandler) {
         const Watchdog::Watch watch =
             Watchdog::Global().Add(two, [](absl::Status) {});
         const FlightTicket ticket = FlightRecorder::Global().Begin(
-            {.group = &two, .op = CollectiveOp::kScatter, .sequence = 9});
+            two, {.op = CollectiveOp::kScatter, .sequence = 9});
         raise(SIGUSR1);
         WaitFor(Dump(3));
         FlightRecorder::Global().End(ticket, absl::StatusCode::kOk);

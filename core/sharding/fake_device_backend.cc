@@ -76,7 +76,7 @@ class FakeCommunicator final : public Communicator {
         runtime_(runtime),
         meeting_(Meetings::Of(options)) {}
 
-  absl::StatusOr<bool> Post(const CollectiveDesc& desc,
+  absl::StatusOr<bool> Post(const Collective& desc,
                             CollectiveRequest&) override {
     SHERD_RETURN_IF_ERROR(
         runtime_.Synchronize({device_, desc.stream}, desc.deadline));

@@ -167,7 +167,7 @@ class LethalCommunicator final : public Communicator {
                      int countdown)
       : real_(std::move(real)), op_(op), countdown_(countdown) {}
 
-  absl::StatusOr<bool> Post(const CollectiveDesc& desc,
+  absl::StatusOr<bool> Post(const Collective& desc,
                             CollectiveRequest& request) override {
     if (desc.op == op_ && --countdown_ == 0) raise(SIGKILL);
     return real_->Post(desc, request);
