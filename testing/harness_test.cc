@@ -14,7 +14,6 @@
 #include <utility>
 #include <vector>
 
-#include "absl/base/config.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -29,6 +28,7 @@
 #include "sherd/core/base/unique_fd.h"
 #include "sherd/testing/launched_ranks.h"
 #include "sherd/testing/matchers.h"
+#include "sherd/testing/sanitized.h"
 #include "sherd/testing/subprocess.h"
 
 namespace sherd::testing::internal {
@@ -392,13 +392,10 @@ TEST_F(HarnessTest, OnlyTheRankThatFailedIsBlamed) {
 TEST_F(HarnessTest, AFloodIsCut) {
   EXPECT_LT(Failure("FloodsItsOutput").size(), 4u << 20);
   EXPECT_LT(Failure("FloodsTheResultPipe").size(), 8u << 20);
-  // Sanitizers keep what is freed for a while.
-#if !defined(ABSL_HAVE_ADDRESS_SANITIZER) && \
-    !defined(ABSL_HAVE_THREAD_SANITIZER)
+  if (kIsSanitized) return;
   rusage usage;
   ASSERT_EQ(getrusage(RUSAGE_CHILDREN, &usage), 0);
   EXPECT_LT(usage.ru_maxrss, 96 << 10) << "kB, of 100 MB that a rank wrote";
-#endif
 }
 
 TEST_F(HarnessTest, WhatIsNoTextHarmsNeitherTheReportNorTheXml) {
