@@ -42,11 +42,9 @@ sherd_code RecordElsewhere(int32_t device, void* event, void*,
   return sound->record_event(device, event, nullptr, error);
 }
 
-// What is released once an operation ended is released at once.
-sherd_code EndTooEarly(void* event, sherd_error_v0* error) {
-  (void)sound->query_event(event, error);
-  return SHERD_OK;
-}
+// What is released once an operation ended is released at once. The driver is
+// not asked: then it would count as known that a quick operation has ended.
+sherd_code EndTooEarly(void*, sherd_error_v0*) { return SHERD_OK; }
 
 class DeviceBugsTest : public sherd::testing::DistributedTest {
  protected:
