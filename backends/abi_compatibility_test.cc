@@ -12,7 +12,7 @@
 #include "gtest/gtest.h"
 #include "sherd/backends/backend_abi.h"
 #include "sherd/backends/loader.h"
-#include "sherd/backends/static_plugin.h"
+#include "sherd/backends/plugin.h"
 #include "sherd/backends/testdata/old_host.h"
 #include "sherd/core/base/error_info.h"
 #include "sherd/core/comm/peer_memory.h"
@@ -158,8 +158,8 @@ INSTANTIATE_TEST_SUITE_P(
 
 TEST(StaticPluginInOldHostTest, LocalWorksOrSaysNo) {
   int found = 0;
-  for (const auto* plugin = internal::StaticPlugin::Head(); plugin != nullptr;
-       plugin = plugin->next) {
+  for (const auto* plugin = internal::StaticPlugin<sherd_plugin_v0>::Head();
+       plugin != nullptr; plugin = plugin->next) {
     ++found;
     EXPECT_THAT(RunInOldHost(reinterpret_cast<void*>(plugin->entry), 3),
                 ::testing::AnyOf("", "no"));

@@ -30,9 +30,6 @@
 extern "C" {
 #endif
 
-#define SHERD_DEVICE_ABI_MAJOR 0
-#define SHERD_DEVICE_ABI_MINOR 1
-
 /* Of a box of elements of `element_size` bytes; arrays have `rank` entries,
  * strides count elements. As core/tensor/strided_copy.h says. */
 typedef struct sherd_strided_copy_v0 {

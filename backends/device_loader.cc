@@ -4,17 +4,17 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "sherd/backends/plugin.h"
 #include "sherd/backends/plugin_call.h"
 #include "sherd/backends/plugin_device.h"
 #include "sherd/backends/plugin_host.h"
-#include "sherd/backends/static_device_plugin.h"
 #include "sherd/core/base/status_macros.h"
 
 namespace sherd {
 namespace {
 
 using internal::PluginDevice;
-using internal::StaticDevicePlugin;
+using StaticDevicePlugin = internal::StaticPlugin<sherd_device_v0>;
 
 constexpr absl::string_view kFilePrefix = "libsherd_device_";
 constexpr char kEntry[] = "sherd_get_device_v0";
@@ -42,15 +42,15 @@ absl::StatusOr<std::unique_ptr<PluginDevice>> Adapt(
         absl::StrCat(origin,
                      ": the device plugin says that it cannot work with device "
                      "line ",
-                     SHERD_DEVICE_ABI_MAJOR, ".", SHERD_DEVICE_ABI_MINOR));
+                     SHERD_ABI_MAJOR, ".", SHERD_ABI_MINOR));
   }
   // Size and version are the only fields that every version has.
   if (table->struct_size < offsetof(sherd_device_v0, next) ||
-      table->major != SHERD_DEVICE_ABI_MAJOR) {
+      table->major != SHERD_ABI_MAJOR) {
     return absl::FailedPreconditionError(absl::StrCat(
         origin, ": built for device line ", table->major, ".", table->minor,
-        ", expected ", SHERD_DEVICE_ABI_MAJOR, ".1 to ", SHERD_DEVICE_ABI_MAJOR,
-        ".", SHERD_DEVICE_ABI_MINOR, "; rebuild the plugin or the program"));
+        ", expected ", SHERD_ABI_MAJOR, ".1 to ", SHERD_ABI_MAJOR, ".",
+        SHERD_ABI_MINOR, "; rebuild the plugin or the program"));
   }
   if (!internal::IsComplete(*table)) {
     return absl::FailedPreconditionError(absl::StrCat(

@@ -153,9 +153,9 @@ TEST_P(BadDeviceTest, IsRefusedWithItsReason) {
 INSTANTIATE_TEST_SUITE_P(
     All, BadDeviceTest,
     ::testing::Values(
-        BadDevice{1, "built for device line 1.1, expected 0.1 to 0.1"},
+        BadDevice{1, "built for device line 1.5, expected 0.1 to 0.5"},
         BadDevice{2, "table has 32 bytes"},
-        BadDevice{3, "says that it cannot work with device line 0.1"},
+        BadDevice{3, "says that it cannot work with device line 0.5"},
         BadDevice{4,
                   "lacks its name, a type of device that is known, or a "
                   "function"},
@@ -203,8 +203,8 @@ using Error = sherd_error_v0*;
 sherd_device_v0 WholeTable() {
   sherd_device_v0 t = {};
   t.struct_size = sizeof(t);
-  t.major = SHERD_DEVICE_ABI_MAJOR;
-  t.minor = SHERD_DEVICE_ABI_MINOR;
+  t.major = SHERD_ABI_MAJOR;
+  t.minor = SHERD_ABI_MINOR;
   t.name = "whole";
   t.device_type = 1;
   t.probe = Return;
@@ -279,7 +279,7 @@ INSTANTIATE_TEST_SUITE_P(
         Lack{"NoSize", [](auto& t) { t.struct_size = 0; }, "expected 0.1"},
         Lack{"AByteShort", [](auto& t) { --t.struct_size; }},
         Lack{"AnotherMajorVersion", [](auto& t) { t.major = 7; },
-             "built for device line 7.1, expected 0.1 to 0.1"},
+             "built for device line 7.5, expected 0.1 to 0.5"},
         Lack{"NoName", [](auto& t) { t.name = nullptr; }},
         Lack{"AnEmptyName", [](auto& t) { t.name = ""; }},
         Lack{"APathAsName", [](auto& t) { t.name = "../x"; }},

@@ -8,11 +8,11 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "sherd/backends/plugin.h"
 #include "sherd/backends/plugin_call.h"
 #include "sherd/backends/plugin_file.h"
 #include "sherd/backends/plugin_host.h"
 #include "sherd/backends/plugin_memory.h"
-#include "sherd/backends/static_plugin.h"
 #include "sherd/core/base/deadline.h"
 #include "sherd/core/base/error_info.h"
 #include "sherd/core/base/fault_point.h"
@@ -561,8 +561,8 @@ absl::StatusOr<std::unique_ptr<Backend>> LoadBackend(
         "Backend ", name,
         " not supported! A backend's name may hold a-z, 0-9 and '_' only"));
   }
-  for (const auto* plugin = internal::StaticPlugin::Head(); plugin != nullptr;
-       plugin = plugin->next) {
+  for (const auto* plugin = internal::StaticPlugin<sherd_plugin_v0>::Head();
+       plugin != nullptr; plugin = plugin->next) {
     const absl::StatusOr<const sherd_plugin_v0*> table =
         CallEntry(plugin->entry, kLinkedStatically);
     if (table.ok() && *table != nullptr && (*table)->name != nullptr &&
@@ -598,8 +598,8 @@ std::vector<PluginReport> ReportPlugins() {
     }
     reports.push_back(std::move(report));
   };
-  for (const auto* plugin = internal::StaticPlugin::Head(); plugin != nullptr;
-       plugin = plugin->next) {
+  for (const auto* plugin = internal::StaticPlugin<sherd_plugin_v0>::Head();
+       plugin != nullptr; plugin = plugin->next) {
     add("(unnamed)", std::string(kLinkedStatically),
         AdaptEntry(plugin->entry, std::string(kLinkedStatically)));
   }

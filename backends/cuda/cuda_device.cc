@@ -1,9 +1,6 @@
 // The device plugin: its table.
 
-#include <cstddef>
 #include <cstdint>
-#include <new>
-#include <system_error>
 
 #include "sherd/backends/backend_abi.h"
 #include "sherd/backends/cuda/cuda_driver.h"
@@ -11,137 +8,145 @@
 #include "sherd/backends/cuda/kernel_image.h"
 #include "sherd/backends/cuda/nvtx_ranges.h"
 #include "sherd/backends/device_abi.h"
-#include "sherd/backends/plugin_error.h"
-#include "sherd/backends/static_device_plugin.h"
+#include "sherd/backends/plugin.h"
 
 namespace sherd::internal {
 namespace {
 
+using plugin::Fail;
+using plugin::Guard;
+
 // As in core/tensor/device.h.
 constexpr int32_t kCudaDeviceType = 1;
 
-// Written before the table is handed out.
-CudaPlugin* plugin = nullptr;
-
-// Runs what may run out of host memory.
-template <typename Body>
-sherd_code Guard(sherd_error_v0* error, Body body) noexcept {
-  try {
-    return body();
-  } catch (const std::bad_alloc&) {
-    return Fail(error, SHERD_RESOURCE, -1, "out of host memory");
-  } catch (const std::system_error& e) {
-    return Fail(error, SHERD_SYSTEM, -1, e.what());
+// Asks the host for the library that the user wants, if any.
+sherd_code OpenConfigured(CudaLibrary* library, sherd_error_v0* error) {
+  char setting[4096] = "";
+  const sherd_code code =
+      plugin::Host().setting("cuda_library", setting, sizeof(setting));
+  if (code == SHERD_RESOURCE) {
+    return Fail(error, SHERD_SYSTEM, -1,
+                "the path in SHERD_CUDA_LIBRARY is too long");
   }
+  if (code != SHERD_OK) setting[0] = '\0';
+  return OpenCudaLibrary(setting, library, error);
 }
 
-const char* LibraryVersion() noexcept { return plugin->LibraryVersion(); }
+// Made at the first use; lives for ever.
+CudaPlugin& Plugin() {
+  static auto* const plugin =
+      new CudaPlugin(OpenConfigured, GetKernelImage().data);
+  return *plugin;
+}
+
+const char* LibraryVersion() noexcept { return Plugin().LibraryVersion(); }
 
 sherd_code Probe(sherd_error_v0* error) {
-  return Guard(error, [&] { return plugin->Probe(error); });
+  return Guard(error, [&] { return Plugin().Probe(error); });
 }
 
 sherd_code Count(int32_t* devices, sherd_error_v0* error) {
-  return Guard(error, [&] { return plugin->Count(devices, error); });
+  return Guard(error, [&] { return Plugin().Count(devices, error); });
 }
 
 sherd_code Describe(int32_t device, sherd_device_info_v0* info,
                     sherd_error_v0* error) {
-  return Guard(error, [&] { return plugin->Describe(device, info, error); });
+  return Guard(error, [&] { return Plugin().Describe(device, info, error); });
 }
 
 sherd_code GetCurrent(int32_t* device, sherd_error_v0* error) {
-  return Guard(error, [&] { return plugin->GetCurrent(device, error); });
+  return Guard(error, [&] { return Plugin().GetCurrent(device, error); });
 }
 
 sherd_code SetCurrent(int32_t device, sherd_error_v0* error) {
-  return Guard(error, [&] { return plugin->SetCurrent(device, error); });
+  return Guard(error, [&] { return Plugin().SetCurrent(device, error); });
 }
 
 sherd_code Allocate(int32_t device, uint64_t bytes, void* stream, void** data,
                     sherd_error_v0* error) {
   return Guard(error, [&] {
-    return plugin->Allocate(device, bytes, stream, data, error);
+    return Plugin().Allocate(device, bytes, stream, data, error);
   });
 }
 
 sherd_code Deallocate(int32_t device, void* data, uint64_t bytes, void* stream,
                       sherd_error_v0* error) {
   return Guard(error, [&] {
-    return plugin->Deallocate(device, data, bytes, stream, error);
+    return Plugin().Deallocate(device, data, bytes, stream, error);
   });
 }
 
 sherd_code AllocatePinned(uint64_t bytes, void** data, sherd_error_v0* error) {
   return Guard(error,
-               [&] { return plugin->AllocatePinned(bytes, data, error); });
+               [&] { return Plugin().AllocatePinned(bytes, data, error); });
 }
 
 sherd_code DeallocatePinned(void* data, uint64_t bytes, sherd_error_v0* error) {
-  return Guard(error, [&] { return plugin->DeallocatePinned(data, bytes); });
+  return Guard(error, [&] { return Plugin().DeallocatePinned(data, bytes); });
 }
 
 sherd_code Statistics(int32_t device, sherd_device_memory_v0* memory,
                       sherd_error_v0* error) {
   return Guard(error,
-               [&] { return plugin->Statistics(device, memory, error); });
+               [&] { return Plugin().Statistics(device, memory, error); });
 }
 
 sherd_code Trim(sherd_error_v0* error) {
-  return Guard(error, [&] { return plugin->Trim(error); });
+  return Guard(error, [&] { return Plugin().Trim(error); });
 }
 
 sherd_code Locate(const void* data, int32_t* device, sherd_error_v0* error) {
-  return Guard(error, [&] { return plugin->Locate(data, device, error); });
+  return Guard(error, [&] { return Plugin().Locate(data, device, error); });
 }
 
 sherd_code CreateStream(int32_t device, int32_t high_priority, void** stream,
                         sherd_error_v0* error) {
   return Guard(error, [&] {
-    return plugin->CreateStream(device, high_priority != 0, stream, error);
+    return Plugin().CreateStream(device, high_priority != 0, stream, error);
   });
 }
 
 sherd_code DestroyStream(int32_t device, void* stream, sherd_error_v0* error) {
   return Guard(error,
-               [&] { return plugin->DestroyStream(device, stream, error); });
+               [&] { return Plugin().DestroyStream(device, stream, error); });
 }
 
 sherd_code IsCapturing(int32_t device, void* stream, int32_t* capturing,
                        sherd_error_v0* error) {
   return Guard(error, [&] {
-    return plugin->IsCapturing(device, stream, capturing, error);
+    return Plugin().IsCapturing(device, stream, capturing, error);
   });
 }
 
 sherd_code TakeEvent(int32_t device, void** event, sherd_error_v0* error) {
-  return Guard(error, [&] { return plugin->TakeEvent(device, event, error); });
+  return Guard(error, [&] { return Plugin().TakeEvent(device, event, error); });
 }
 
 void ReturnEvent(int32_t device, void* event) noexcept {
-  plugin->ReturnEvent(device, event);
+  Plugin().ReturnEvent(device, event);
 }
 
 sherd_code RecordEvent(int32_t device, void* event, void* stream,
                        sherd_error_v0* error) {
-  return Guard(
-      error, [&] { return plugin->RecordEvent(device, event, stream, error); });
+  return Guard(error, [&] {
+    return Plugin().RecordEvent(device, event, stream, error);
+  });
 }
 
 sherd_code WaitEvent(int32_t device, void* stream, void* event,
                      sherd_error_v0* error) {
-  return Guard(error,
-               [&] { return plugin->WaitEvent(device, stream, event, error); });
+  return Guard(
+      error, [&] { return Plugin().WaitEvent(device, stream, event, error); });
 }
 
 sherd_code QueryEvent(void* event, sherd_error_v0* error) {
-  return Guard(error, [&] { return plugin->QueryEvent(event, error); });
+  return Guard(error, [&] { return Plugin().QueryEvent(event, error); });
 }
 
 sherd_code CopyBytes(int32_t device, void* stream, void* dst, const void* src,
                      uint64_t bytes, sherd_error_v0* error) {
   return Guard(error, [&] {
-    return plugin->work().CopyBytes(device, stream, dst, src, bytes, error);
+    return Plugin().work().CopyBytes(device, stream, dst, src, bytes, error);
   });
 }
 
@@ -149,20 +154,21 @@ sherd_code Copy(int32_t device, void* stream,
                 const sherd_strided_copy_v0* copies, uint64_t num_copies,
                 sherd_error_v0* error) {
   return Guard(error, [&] {
-    return plugin->work().Copy(device, stream, copies, num_copies, error);
+    return Plugin().work().Copy(device, stream, copies, num_copies, error);
   });
 }
 
 sherd_code Fill(int32_t device, void* stream, const sherd_fill_v0* fill,
                 sherd_error_v0* error) {
-  return Guard(
-      error, [&] { return plugin->work().Fill(device, stream, *fill, error); });
+  return Guard(error, [&] {
+    return Plugin().work().Fill(device, stream, *fill, error);
+  });
 }
 
 sherd_code Random(int32_t device, void* stream, const sherd_random_v0* random,
                   sherd_error_v0* error) {
   return Guard(error, [&] {
-    return plugin->work().Random(device, stream, *random, error);
+    return Plugin().work().Random(device, stream, *random, error);
   });
 }
 
@@ -171,57 +177,52 @@ sherd_code Reduce(int32_t device, void* stream, int32_t dtype,
                   int32_t num_ins, uint64_t count, int32_t divisor,
                   sherd_error_v0* error) {
   return Guard(error, [&] {
-    return plugin->work().Reduce(device, stream, dtype, reduction, out, ins,
-                                 num_ins, count, divisor, error);
+    return Plugin().work().Reduce(device, stream, dtype, reduction, out, ins,
+                                  num_ins, count, divisor, error);
   });
 }
 
 sherd_code ExportMemory(int32_t device, const void* data, uint64_t bytes,
                         sherd_device_handle_v0* handle, sherd_error_v0* error) {
   return Guard(error, [&] {
-    return plugin->ExportMemory(device, data, bytes, handle, error);
+    return Plugin().ExportMemory(device, data, bytes, handle, error);
   });
 }
 
 sherd_code ImportMemory(int32_t device, const sherd_device_handle_v0* handle,
                         void** data, sherd_error_v0* error) {
   return Guard(error, [&] {
-    return plugin->ImportMemory(device, *handle, data, error);
+    return Plugin().ImportMemory(device, *handle, data, error);
   });
 }
 
 void CloseMemory(int32_t device, void* data) noexcept {
-  plugin->CloseMemory(device, data);
+  Plugin().CloseMemory(device, data);
 }
 
 sherd_code AllocateShared(int32_t device, uint64_t bytes, void** data,
                           sherd_error_v0* error) {
   return Guard(error, [&] {
-    return plugin->AllocateShared(device, bytes, data, error);
+    return Plugin().AllocateShared(device, bytes, data, error);
   });
 }
 
 sherd_code DeallocateShared(int32_t device, void* data, uint64_t bytes,
                             sherd_error_v0* error) {
   return Guard(error, [&] {
-    return plugin->DeallocateShared(device, data, bytes, error);
+    return Plugin().DeallocateShared(device, data, bytes, error);
   });
 }
 
 sherd_code Reach(int32_t device, int32_t owner, int32_t* reachable,
                  sherd_error_v0* error) {
   return Guard(error,
-               [&] { return plugin->Reach(device, owner, reachable, error); });
+               [&] { return Plugin().Reach(device, owner, reachable, error); });
 }
 
-constexpr sherd_device_v0 kTable = {
-    .struct_size = sizeof(sherd_device_v0),
-    .major = SHERD_DEVICE_ABI_MAJOR,
-    .minor = SHERD_DEVICE_ABI_MINOR,
-    .next = nullptr,
+constexpr sherd_device_v0 kTable = plugin::WithHeader(sherd_device_v0{
     .name = "cuda",
     .device_type = kCudaDeviceType,
-    .flags = 0,
     .library_version = LibraryVersion,
     .probe = Probe,
     .count = Count,
@@ -256,38 +257,9 @@ constexpr sherd_device_v0 kTable = {
     .reach = Reach,
     .push_range = PushNvtxRange,
     .pop_range = PopNvtxRange,
-};
-
-// Asks the host for the library that the user wants, if any.
-sherd_code OpenConfigured(const sherd_host_v0* host, CudaLibrary* library,
-                          sherd_error_v0* error) {
-  char setting[4096] = "";
-  constexpr size_t kEnd =
-      offsetof(sherd_host_v0, setting) + sizeof(sherd_host_v0::setting);
-  if (host->struct_size >= kEnd && host->setting != nullptr) {
-    const sherd_code code =
-        host->setting("cuda_library", setting, sizeof(setting));
-    if (code == SHERD_RESOURCE) {
-      return Fail(error, SHERD_SYSTEM, -1,
-                  "the path in SHERD_CUDA_LIBRARY is too long");
-    }
-    if (code != SHERD_OK) setting[0] = '\0';
-  }
-  return OpenCudaLibrary(setting, library, error);
-}
-
-const sherd_device_v0* GetDevice(const sherd_host_v0* host) noexcept {
-  if (plugin == nullptr) {
-    plugin = new (std::nothrow) CudaPlugin(
-        [host](CudaLibrary* library, sherd_error_v0* error) {
-          return OpenConfigured(host, library, error);
-        },
-        GetKernelImage().data);
-  }
-  return plugin == nullptr ? nullptr : &kTable;
-}
+});
 
 }  // namespace
 }  // namespace sherd::internal
 
-SHERD_DEVICE_PLUGIN(sherd::internal::GetDevice)
+SHERD_DEVICE_PLUGIN(sherd::internal::kTable)

@@ -6,9 +6,11 @@
 #include <string>
 #include <utility>
 
-#include "sherd/backends/plugin_error.h"
+#include "sherd/backends/plugin.h"
 
 namespace sherd::internal {
+
+using plugin::Fail;
 
 CudaDevices::CudaDevices(Opener open, const void* image)
     : open_(std::move(open)), image_(image) {}

@@ -6,10 +6,12 @@
 #include <string>
 
 #include "sherd/backends/cuda/cuda_error.h"
-#include "sherd/backends/plugin_error.h"
+#include "sherd/backends/plugin.h"
 
 namespace sherd::internal {
 namespace {
+
+using plugin::Fail;
 
 constexpr const char* kUsualName = "libcuda.so.1";
 

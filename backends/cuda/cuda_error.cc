@@ -2,10 +2,12 @@
 
 #include <cstdio>
 
-#include "sherd/backends/plugin_error.h"
+#include "sherd/backends/plugin.h"
 
 namespace sherd::internal {
 namespace {
+
+using plugin::Fail;
 
 // Of the runtime API; a library that pretends to be a driver may say so too.
 constexpr CUresult kInsufficientDriver = 35;

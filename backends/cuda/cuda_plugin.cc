@@ -10,7 +10,7 @@
 
 #include "sherd/backends/cuda/cuda_error.h"
 #include "sherd/backends/cuda/cuda_scope.h"
-#include "sherd/backends/plugin_error.h"
+#include "sherd/backends/plugin.h"
 
 namespace sherd::internal {
 namespace {

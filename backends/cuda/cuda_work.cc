@@ -12,10 +12,12 @@
 #include "sherd/backends/cuda/cuda_scope.h"
 #include "sherd/backends/cuda/element_plan.h"
 #include "sherd/backends/cuda/kernel_params.h"
-#include "sherd/backends/plugin_error.h"
+#include "sherd/backends/plugin.h"
 
 namespace sherd::internal {
 namespace {
+
+using plugin::Fail;
 
 CUdeviceptr ToAddress(const void* data) {
   return reinterpret_cast<uintptr_t>(data);

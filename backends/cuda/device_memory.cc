@@ -9,10 +9,12 @@
 
 #include "sherd/backends/cuda/cuda_error.h"
 #include "sherd/backends/cuda/cuda_scope.h"
-#include "sherd/backends/plugin_error.h"
+#include "sherd/backends/plugin.h"
 
 namespace sherd::internal {
 namespace {
+
+using plugin::Fail;
 
 void* ToPointer(CUdeviceptr data) { return reinterpret_cast<void*>(data); }
 

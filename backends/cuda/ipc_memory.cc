@@ -5,10 +5,12 @@
 
 #include "sherd/backends/cuda/cuda_error.h"
 #include "sherd/backends/cuda/cuda_scope.h"
-#include "sherd/backends/plugin_error.h"
+#include "sherd/backends/plugin.h"
 
 namespace sherd::internal {
 namespace {
+
+using plugin::Fail;
 
 constexpr uint64_t kMark = 0x3176616475634853;
 constexpr int kMarkWord = 8;

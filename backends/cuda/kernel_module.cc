@@ -7,10 +7,12 @@
 #include "sherd/backends/cuda/cuda_error.h"
 #include "sherd/backends/cuda/cuda_scope.h"
 #include "sherd/backends/cuda/kernel_params.h"
-#include "sherd/backends/plugin_error.h"
+#include "sherd/backends/plugin.h"
 
 namespace sherd::internal {
 namespace {
+
+using plugin::Fail;
 
 // What a driver that needs code refuses. Aligned as code is.
 alignas(16) constexpr char kNoImage[64] = "Sherd was built without nvcc";

@@ -7,9 +7,7 @@
 
 #include <signal.h>
 
-#include <exception>
 #include <memory>
-#include <new>
 #include <vector>
 
 #include "sherd/backends/backend_abi.h"
@@ -18,29 +16,38 @@
 #include "sherd/backends/gloo/operation.h"
 #include "sherd/backends/gloo/point_to_point.h"
 #include "sherd/backends/gloo/reductions.h"
-#include "sherd/backends/host_reductions.h"
-#include "sherd/backends/plugin_error.h"
-#include "sherd/backends/static_plugin.h"
+#include "sherd/backends/plugin.h"
 
 namespace {
 
-using sherd::internal::Fail;
 using sherd::internal::GlooMesh;
 using sherd::internal::GlooOperation;
 using sherd::internal::GlooPointToPoint;
 using sherd::internal::GlooScratch;
 
-// What sherd_comm_v0 stands for in this plugin.
+// Gloo writes to its sockets without MSG_NOSIGNAL, so that a peer's death would
+// be this process's too. What the program itself set up is left alone.
+void IgnoreBrokenPipes() {
+  struct sigaction current;
+  if (sigaction(SIGPIPE, nullptr, &current) == 0 &&
+      current.sa_handler == SIG_DFL) {
+    signal(SIGPIPE, SIG_IGN);
+  }
+}
+
 class Communicator {
  public:
-  Communicator(const sherd_comm_config_v0& config, const sherd_host_v0& host)
-      : host_(host), mesh_(config.rank, config.size) {}
-
-  sherd_code Connect(const sherd_comm_config_v0& config,
-                     sherd_error_v0* error) {
-    const sherd_code code = mesh_.Connect(config, error);
-    return code == SHERD_OK ? Greet(config, error) : code;
+  static sherd_code Create(const sherd_comm_config_v0& config,
+                           std::unique_ptr<Communicator>* made,
+                           sherd_error_v0* error) {
+    IgnoreBrokenPipes();
+    *made = std::make_unique<Communicator>(config);
+    const sherd_code code = (*made)->mesh_.Connect(config, error);
+    return code == SHERD_OK ? (*made)->Greet(config, error) : code;
   }
+
+  explicit Communicator(const sherd_comm_config_v0& config)
+      : mesh_(config.rank, config.size) {}
 
   sherd_code Run(const sherd_op_v0& op, sherd_error_v0* error) {
     GlooOperation operation(mesh_, op, error);
@@ -97,100 +104,16 @@ class Communicator {
     }
   }
 
-  const sherd_host_v0& host_;
+  const sherd_host_v0& host_ = sherd::plugin::Host();
   GlooScratch scratch_;
   GlooPointToPoint point_to_point_;
   GlooMesh mesh_;
 };
 
-Communicator* From(sherd_comm_v0* comm) {
-  return reinterpret_cast<Communicator*>(comm);
-}
-
-const sherd_host_v0* host_of_process = nullptr;
-
-// Runs `body`, whose exceptions must not cross the plugin line.
-template <typename Body>
-sherd_code Guarded(sherd_error_v0* error, Body body) {
-  try {
-    return body();
-  } catch (const std::bad_alloc&) {
-    return Fail(error, SHERD_RESOURCE, -1, "out of memory");
-  } catch (const std::exception& e) {
-    return Fail(error, SHERD_INTERNAL, -1, e.what());
-  } catch (...) {
-    return Fail(error, SHERD_INTERNAL, -1, "unknown exception");
-  }
-}
-
-sherd_code Probe(sherd_error_v0*) { return SHERD_OK; }
-
-// Gloo writes to its sockets without MSG_NOSIGNAL, so that a peer's death would
-// be this process's too. What the program itself set up is left alone.
-void IgnoreBrokenPipes() {
-  struct sigaction current;
-  if (sigaction(SIGPIPE, nullptr, &current) == 0 &&
-      current.sa_handler == SIG_DFL) {
-    signal(SIGPIPE, SIG_IGN);
-  }
-}
-
-sherd_code Create(const sherd_comm_config_v0* config, sherd_comm_v0** comm,
-                  sherd_error_v0* error) {
-  return Guarded(error, [&] {
-    IgnoreBrokenPipes();
-    auto made = std::make_unique<Communicator>(*config, *host_of_process);
-    const sherd_code code = made->Connect(*config, error);
-    if (code == SHERD_OK) {
-      *comm = reinterpret_cast<sherd_comm_v0*>(made.release());
-    }
-    return code;
-  });
-}
-
-void Destroy(sherd_comm_v0* comm) { delete From(comm); }
-
-sherd_code Post(sherd_comm_v0* comm, const sherd_op_v0* op, sherd_request_v0*,
-                sherd_error_v0* error) {
-  return Guarded(error, [&] { return From(comm)->Run(*op, error); });
-}
-
-void Abort(sherd_comm_v0* comm) {
-  sherd_error_v0 ignored;
-  Guarded(&ignored, [&] {
-    From(comm)->Abort();
-    return SHERD_OK;
-  });
-}
-
-constexpr uint64_t kAll = (1u << SHERD_NUM_OPERATIONS) - 1;
-
-sherd_plugin_v0 MakePlugin(const sherd_host_v0& host) {
-  sherd_plugin_v0 plugin = {.struct_size = sizeof(sherd_plugin_v0),
-                            .major = SHERD_ABI_MAJOR,
-                            .minor = SHERD_ABI_MINOR,
-                            .next = nullptr,
-                            .name = "gloo",
-                            .operations = kAll,
-                            .flags = SHERD_COMPLETES_IN_POST,
-                            .reserved = 0,
-                            .library_version = nullptr,
-                            .probe = Probe,
-                            .create = Create,
-                            .destroy = Destroy,
-                            .post = Post,
-                            .test = nullptr,
-                            .abort = Abort};
-  sherd::internal::UseHostReductions(host, plugin);
-  return plugin;
-}
-
-const sherd_plugin_v0* GetPlugin(const sherd_host_v0* host) {
-  host_of_process = host;
-  static const sherd_plugin_v0 plugin = MakePlugin(*host);
-  return &plugin;
-}
+constexpr sherd_plugin_v0 kPlugin =
+    sherd::plugin::WithHostReductions(sherd::plugin::BackendTable<Communicator>(
+        {.name = "gloo", .operations = sherd::plugin::kAllOperations}));
 
 }  // namespace
 
-SHERD_BACKEND_PLUGIN(GetPlugin)
+SHERD_BACKEND_PLUGIN(kPlugin)

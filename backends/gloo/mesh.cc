@@ -11,11 +11,13 @@
 #include "sherd/backends/gloo/operation.h"
 #include "sherd/backends/gloo/pair_connection.h"
 #include "sherd/backends/gloo/wait_limits.h"
-#include "sherd/backends/plugin_error.h"
+#include "sherd/backends/plugin.h"
 #include "sherd/backends/vendor_descriptors.h"
 
 namespace sherd::internal {
 namespace {
+
+using plugin::Fail;
 
 constexpr uint64_t kSentinelSlot = ~uint64_t{0};
 constexpr char kLoopback[] = "127.0.0.1";

@@ -8,10 +8,12 @@
 #include "gloo/common/error.h"
 #include "gloo/transport/context.h"
 #include "sherd/backends/gloo/wait_limits.h"
-#include "sherd/backends/plugin_error.h"
+#include "sherd/backends/plugin.h"
 
 namespace sherd::internal {
 namespace {
+
+using plugin::Fail;
 
 using std::chrono::milliseconds;
 

@@ -10,10 +10,13 @@
 #include <cstring>
 
 #include "sherd/backends/gloo/wait_limits.h"
-#include "sherd/backends/plugin_error.h"
+#include "sherd/backends/plugin.h"
 
 namespace sherd::internal {
 namespace {
+
+using plugin::Fail;
+using plugin::FailErrno;
 
 constexpr int kBacklog = 1024;
 // More connections that prove nothing are not kept: the oldest goes, and if it

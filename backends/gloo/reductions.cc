@@ -3,10 +3,12 @@
 #include <algorithm>
 #include <vector>
 
-#include "sherd/backends/host_reductions.h"
+#include "sherd/backends/plugin.h"
 
 namespace sherd::internal {
 namespace {
+
+using plugin::ElementSize;
 
 // Slices and chunks begin at multiples of this, hence of every element's size.
 constexpr uint64_t kAlignment = 64;

@@ -5,10 +5,12 @@
 #include <utility>
 
 #include "sherd/backends/local/wait_limit.h"
-#include "sherd/backends/plugin_error.h"
+#include "sherd/backends/plugin.h"
 
 namespace sherd::internal {
 namespace {
+
+using plugin::Fail;
 
 constexpr char kAborted[] = "the rank aborted the group";
 constexpr char kLeft[] = "the rank left the group";

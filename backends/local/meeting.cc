@@ -10,10 +10,12 @@
 #include "sherd/backends/local/call_comparison.h"
 #include "sherd/backends/local/transfer.h"
 #include "sherd/backends/local/wait_limit.h"
-#include "sherd/backends/plugin_error.h"
+#include "sherd/backends/plugin.h"
 
 namespace sherd::internal {
 namespace {
+
+using plugin::Fail;
 
 constexpr char kAborted[] = "the rank aborted the group";
 

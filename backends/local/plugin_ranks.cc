@@ -14,7 +14,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
-#include "sherd/backends/static_plugin.h"
+#include "sherd/backends/plugin.h"
 #include "sherd/core/comm/reduction.h"
 #include "sherd/core/tensor/dtype.h"
 
@@ -100,7 +100,7 @@ sherd_error_v0 NoError() {
 
 const sherd_plugin_v0& LinkedPlugin() {
   static const sherd_plugin_v0* const plugin =
-      internal::StaticPlugin::Head()->entry(&kHost);
+      internal::StaticPlugin<sherd_plugin_v0>::Head()->entry(&kHost);
   return *plugin;
 }
 

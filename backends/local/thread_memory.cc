@@ -2,10 +2,12 @@
 
 #include <unistd.h>
 
-#include "sherd/backends/plugin_error.h"
+#include "sherd/backends/plugin.h"
 
 namespace sherd::internal {
 namespace {
+
+using plugin::Fail;
 
 // "localmem"
 constexpr uint64_t kMagic = 0x6c6f'6361'6c6d'656d;

@@ -4,10 +4,12 @@
 #include <cstdint>
 #include <cstring>
 
-#include "sherd/backends/host_reductions.h"
+#include "sherd/backends/plugin.h"
 
 namespace sherd::internal {
 namespace {
+
+using plugin::ElementSize;
 
 using Calls = std::vector<const sherd_op_v0*>;
 

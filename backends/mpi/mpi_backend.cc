@@ -19,33 +19,30 @@
 // back (see MpiLibrary) costs this process the use of MPI; groups are not made
 // any more, and at its exit the launcher ends the other processes.
 
-#include <dlfcn.h>
 #include <mpi.h>
 
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <cstring>
-#include <exception>
 #include <memory>
-#include <new>
 #include <string>
 #include <vector>
 
 #include "sherd/backends/backend_abi.h"
 #include "sherd/backends/mpi/mpi_batch.h"
 #include "sherd/backends/mpi/mpi_library.h"
-#include "sherd/backends/plugin_error.h"
-#include "sherd/backends/static_plugin.h"
+#include "sherd/backends/plugin.h"
 
 namespace {
 
-using sherd::internal::Fail;
 using sherd::internal::kAbortTag;
 using sherd::internal::kMaxMpiBytes;
 using sherd::internal::MpiBatch;
 using sherd::internal::MpiLibrary;
 using sherd::internal::MpiWait;
+using sherd::plugin::Fail;
+using sherd::plugin::Guard;
 
 // Up to here, messages of our own are faster than MPI's non-blocking
 // collectives.
@@ -142,19 +139,23 @@ sherd_code ForEachPiece(uint64_t bytes, Body body) {
   return SHERD_OK;
 }
 
-}  // namespace
-
-struct sherd_comm_v0 {
+class Communicator {
  public:
-  explicit sherd_comm_v0(const sherd_comm_config_v0& config)
+  // Starts MPI if need be.
+  static sherd_code Create(const sherd_comm_config_v0& config,
+                           std::unique_ptr<Communicator>* made,
+                           sherd_error_v0* error);
+  explicit Communicator(const sherd_comm_config_v0& config)
       : rank_(config.rank), size_(config.size), kv_(config.kv) {}
+  Communicator(const Communicator&) = delete;
+  Communicator& operator=(const Communicator&) = delete;
+  ~Communicator();
 
-  sherd_code Connect(const sherd_comm_config_v0& config, sherd_error_v0* error);
   sherd_code Run(const sherd_op_v0& op, sherd_error_v0* error);
   void Abort();
-  void Free();
 
  private:
+  sherd_code Connect(const sherd_comm_config_v0& config, sherd_error_v0* error);
   // Makes the tag of the creation known to all, after all have come.
   sherd_code AgreeOnTag(const sherd_comm_config_v0& config, int* tag,
                         sherd_error_v0* error);
@@ -237,8 +238,43 @@ struct sherd_comm_v0 {
   std::vector<Step> steps_;
 };
 
-sherd_code sherd_comm_v0::AgreeOnTag(const sherd_comm_config_v0& config,
-                                     int* tag, sherd_error_v0* error) {
+sherd_code CheckWorld(const sherd_comm_config_v0& config,
+                      sherd_error_v0* error) {
+  const MpiLibrary& library = MpiLibrary::Get();
+  const int own = config.world_ranks[config.rank];
+  if (config.world_size == library.world_size() &&
+      own == library.world_rank()) {
+    return SHERD_OK;
+  }
+  return Fail(
+      error, SHERD_INVALID_ARGUMENT, -1,
+      ("rank " + std::to_string(own) + " of " +
+       std::to_string(config.world_size) + " is rank " +
+       std::to_string(library.world_rank()) + " of " +
+       std::to_string(library.world_size()) +
+       " for MPI, expected the same: take rank and size from the launcher")
+          .c_str());
+}
+
+sherd_code Communicator::Create(const sherd_comm_config_v0& config,
+                                std::unique_ptr<Communicator>* made,
+                                sherd_error_v0* error) {
+  MpiLibrary& library = MpiLibrary::Get();
+  sherd_code code = library.Start(config.deadline, error);
+  if (code == SHERD_OK) code = CheckWorld(config, error);
+  if (code != SHERD_OK) return code;
+  MpiLibrary::Scope scope(library);
+  if (!scope.ok()) {
+    return Fail(error, SHERD_SYSTEM, -1, "MPI is not usable any more");
+  }
+  *made = std::make_unique<Communicator>(config);
+  code = (*made)->Connect(config, error);
+  if (code != SHERD_OK) library.NoteFailure();
+  return code;
+}
+
+sherd_code Communicator::AgreeOnTag(const sherd_comm_config_v0& config,
+                                    int* tag, sherd_error_v0* error) {
   const sherd_kv_v0& kv = *config.kv;
   constexpr char kTagKey[] = "mpi/tag";
   char none = 0;
@@ -279,8 +315,8 @@ sherd_code sherd_comm_v0::AgreeOnTag(const sherd_comm_config_v0& config,
 // Where MPI runs one call at a time only, two groups that share two ranks must
 // not be made at the same time in different orders: the calls below wait for
 // each other until the deadline.
-sherd_code sherd_comm_v0::Connect(const sherd_comm_config_v0& config,
-                                  sherd_error_v0* error) {
+sherd_code Communicator::Connect(const sherd_comm_config_v0& config,
+                                 sherd_error_v0* error) {
   MpiLibrary& library = MpiLibrary::Get();
   int tag = 0;
   sherd_code code = AgreeOnTag(config, &tag, error);
@@ -316,7 +352,7 @@ sherd_code sherd_comm_v0::Connect(const sherd_comm_config_v0& config,
   return SHERD_OK;
 }
 
-sherd_code sherd_comm_v0::Run(const sherd_op_v0& op, sherd_error_v0* error) {
+sherd_code Communicator::Run(const sherd_op_v0& op, sherd_error_v0* error) {
   MpiLibrary::Scope scope(MpiLibrary::Get());
   if (!scope.ok()) {
     return Fail(error, SHERD_SYSTEM, -1,
@@ -338,7 +374,7 @@ sherd_code sherd_comm_v0::Run(const sherd_op_v0& op, sherd_error_v0* error) {
 
 // A rank that comes late would find the messages of those that gave up. Looks
 // once in a while, since it costs as much as a small operation.
-sherd_code sherd_comm_v0::LookForNotices(sherd_error_v0* error) {
+sherd_code Communicator::LookForNotices(sherd_error_v0* error) {
   constexpr int64_t kInterval = 1'000'000;
   const int64_t now = sherd::internal::MpiClock();
   if (now - last_look_.load(std::memory_order_relaxed) < kInterval) {
@@ -350,8 +386,8 @@ sherd_code sherd_comm_v0::LookForNotices(sherd_error_v0* error) {
   return Fail(error, SHERD_PEER_LOST, peer, "aborted the group");
 }
 
-sherd_code sherd_comm_v0::RunCollective(const sherd_op_v0& op,
-                                        sherd_error_v0* error) {
+sherd_code Communicator::RunCollective(const sherd_op_v0& op,
+                                       sherd_error_v0* error) {
   switch (op.op) {
     case SHERD_BARRIER:
       return Barrier(op, error);
@@ -378,8 +414,8 @@ sherd_code sherd_comm_v0::RunCollective(const sherd_op_v0& op,
   }
 }
 
-sherd_code sherd_comm_v0::RunMessage(const sherd_op_v0& op,
-                                     sherd_error_v0* error) {
+sherd_code Communicator::RunMessage(const sherd_op_v0& op,
+                                    sherd_error_v0* error) {
   if (op.tag > MpiLibrary::Get().max_tag()) {
     return Fail(error, SHERD_UNSUPPORTED, -1,
                 ("this MPI has tags up to " +
@@ -399,8 +435,7 @@ sherd_code sherd_comm_v0::RunMessage(const sherd_op_v0& op,
 // Few ranks tell each other: the one that did not come is then the one whose
 // message is missing. Many use dissemination: in step i each hears from the one
 // 2^i before it.
-sherd_code sherd_comm_v0::Barrier(const sherd_op_v0& op,
-                                  sherd_error_v0* error) {
+sherd_code Communicator::Barrier(const sherd_op_v0& op, sherd_error_v0* error) {
   char sent = 0;
   if (size_ <= kSmallGroup) {
     char received[kSmallGroup];
@@ -418,8 +453,8 @@ sherd_code sherd_comm_v0::Barrier(const sherd_op_v0& op,
   return SHERD_OK;
 }
 
-sherd_code sherd_comm_v0::Broadcast(const sherd_op_v0& op,
-                                    sherd_error_v0* error) {
+sherd_code Communicator::Broadcast(const sherd_op_v0& op,
+                                   sherd_error_v0* error) {
   if (op.bytes <= kSmallBroadcast || size_ == 2) {
     return BroadcastAlongTree(op, error);
   }
@@ -433,8 +468,8 @@ sherd_code sherd_comm_v0::Broadcast(const sherd_op_v0& op,
 }
 
 // Binomial tree: in step i, the 2^i ranks that have the data send it on.
-sherd_code sherd_comm_v0::BroadcastAlongTree(const sherd_op_v0& op,
-                                             sherd_error_v0* error) {
+sherd_code Communicator::BroadcastAlongTree(const sherd_op_v0& op,
+                                            sherd_error_v0* error) {
   const int position = (rank_ - op.root + size_) % size_;
   int step = 1;
   while (step <= position) step *= 2;
@@ -450,8 +485,8 @@ sherd_code sherd_comm_v0::BroadcastAlongTree(const sherd_op_v0& op,
   return AwaitStep(op, error);
 }
 
-sherd_code sherd_comm_v0::AllGather(const sherd_op_v0& op,
-                                    sherd_error_v0* error) {
+sherd_code Communicator::AllGather(const sherd_op_v0& op,
+                                   sherd_error_v0* error) {
   const bool few = size_ <= kSmallGroup;
   if (size_ > 2 && op.bytes <= kSmallAllGather &&
       (few || IsPowerOfTwo(size_))) {
@@ -474,8 +509,8 @@ sherd_code sherd_comm_v0::AllGather(const sherd_op_v0& op,
 }
 
 // Nothing is written before all have come.
-sherd_code sherd_comm_v0::SmallAllGather(const sherd_op_v0& op,
-                                         sherd_error_v0* error) {
+sherd_code Communicator::SmallAllGather(const sherd_op_v0& op,
+                                        sherd_error_v0* error) {
   scratch_.resize(std::max<size_t>(scratch_.size(), size_ * op.bytes));
   char* const blocks = scratch_.data();
   std::memcpy(blocks + rank_ * op.bytes, op.in, op.bytes);
@@ -502,8 +537,8 @@ sherd_code sherd_comm_v0::SmallAllGather(const sherd_op_v0& op,
   return SHERD_OK;
 }
 
-sherd_code sherd_comm_v0::AllReduce(const sherd_op_v0& op,
-                                    sherd_error_v0* error) {
+sherd_code Communicator::AllReduce(const sherd_op_v0& op,
+                                   sherd_error_v0* error) {
   if (op.bytes <= (size_ == 2 ? kSmallAllReduceOfTwo : kSmallAllReduce)) {
     return SmallAllReduce(op, error);
   }
@@ -533,8 +568,8 @@ sherd_code sherd_comm_v0::AllReduce(const sherd_op_v0& op,
 // Recursive doubling. Both partners add the same two values, so that all ranks
 // end with the same bits. Ranks beyond a power of two hand theirs to another
 // before, and get the result after. Nothing is written before all have come.
-sherd_code sherd_comm_v0::SmallAllReduce(const sherd_op_v0& op,
-                                         sherd_error_v0* error) {
+sherd_code Communicator::SmallAllReduce(const sherd_op_v0& op,
+                                        sherd_error_v0* error) {
   scratch_.resize(std::max<size_t>(scratch_.size(), 2 * op.bytes));
   char* const sum = scratch_.data();
   char* const other = sum + op.bytes;
@@ -578,9 +613,9 @@ sherd_code sherd_comm_v0::SmallAllReduce(const sherd_op_v0& op,
 // each adds up its half; then the same steps backwards, to hand out the sums.
 // R. Thakur, R. Rabenseifner, W. Gropp, "Optimization of Collective
 // Communication Operations in MPICH", 2005.
-sherd_code sherd_comm_v0::AllReduceByHalves(const sherd_op_v0& op,
-                                            uint64_t begin, uint64_t end,
-                                            sherd_error_v0* error) {
+sherd_code Communicator::AllReduceByHalves(const sherd_op_v0& op,
+                                           uint64_t begin, uint64_t end,
+                                           sherd_error_v0* error) {
   const MpiType type = TypeOf(op.dtype);
   scratch_.resize(std::max<size_t>(scratch_.size(), (end - begin) / 2 + 16));
   // Where the values stand: the first step adds this rank's to those that come,
@@ -620,7 +655,7 @@ sherd_code sherd_comm_v0::AllReduceByHalves(const sherd_op_v0& op,
   return SHERD_OK;
 }
 
-sherd_code sherd_comm_v0::Reduce(const sherd_op_v0& op, sherd_error_v0* error) {
+sherd_code Communicator::Reduce(const sherd_op_v0& op, sherd_error_v0* error) {
   const MpiType type = TypeOf(op.dtype);
   const MPI_Op reduction = ReductionOf(op.dtype, op.reduction);
   const bool is_root = rank_ == op.root;
@@ -640,8 +675,8 @@ sherd_code sherd_comm_v0::Reduce(const sherd_op_v0& op, sherd_error_v0* error) {
 }
 
 // Everybody to root.
-sherd_code sherd_comm_v0::SmallReduce(const sherd_op_v0& op,
-                                      sherd_error_v0* error) {
+sherd_code Communicator::SmallReduce(const sherd_op_v0& op,
+                                     sherd_error_v0* error) {
   if (rank_ != op.root) {
     Send(op, op.in, op.bytes, op.root);
     return Await(op, error);
@@ -662,8 +697,8 @@ sherd_code sherd_comm_v0::SmallReduce(const sherd_op_v0& op,
 // In step k each rank sends the block of the rank k behind it and adds the one
 // that the rank k before it has for it. Not MPI_Ireduce_scatter_block: the
 // blocks need not stand one after another.
-sherd_code sherd_comm_v0::ReduceScatter(const sherd_op_v0& op,
-                                        sherd_error_v0* error) {
+sherd_code Communicator::ReduceScatter(const sherd_op_v0& op,
+                                       sherd_error_v0* error) {
   // Small enough to be still in the cache when it is added.
   static constexpr uint64_t kPiece = 256 << 10;
   scratch_.resize(
@@ -690,8 +725,8 @@ sherd_code sherd_comm_v0::ReduceScatter(const sherd_op_v0& op,
   return SHERD_OK;
 }
 
-sherd_code sherd_comm_v0::AllToAllV(const sherd_op_v0& op,
-                                    sherd_error_v0* error) {
+sherd_code Communicator::AllToAllV(const sherd_op_v0& op,
+                                   sherd_error_v0* error) {
   for (int k = 1; k < size_; ++k) {
     const int to = Peer(k);
     Send(op, op.sends[to].data, op.sends[to].size, to);
@@ -703,8 +738,8 @@ sherd_code sherd_comm_v0::AllToAllV(const sherd_op_v0& op,
   return Await(op, error);
 }
 
-sherd_code sherd_comm_v0::AllGatherV(const sherd_op_v0& op,
-                                     sherd_error_v0* error) {
+sherd_code Communicator::AllGatherV(const sherd_op_v0& op,
+                                    sherd_error_v0* error) {
   for (int k = 1; k < size_; ++k) Send(op, op.in, op.bytes, Peer(k));
   for (int k = 1; k < size_; ++k) {
     const int from = Peer(size_ - k);
@@ -713,7 +748,7 @@ sherd_code sherd_comm_v0::AllGatherV(const sherd_op_v0& op,
   return Await(op, error);
 }
 
-sherd_code sherd_comm_v0::Gather(const sherd_op_v0& op, sherd_error_v0* error) {
+sherd_code Communicator::Gather(const sherd_op_v0& op, sherd_error_v0* error) {
   if (rank_ != op.root) {
     Send(op, op.in, op.bytes, op.root);
   } else {
@@ -725,8 +760,7 @@ sherd_code sherd_comm_v0::Gather(const sherd_op_v0& op, sherd_error_v0* error) {
   return Await(op, error);
 }
 
-sherd_code sherd_comm_v0::Scatter(const sherd_op_v0& op,
-                                  sherd_error_v0* error) {
+sherd_code Communicator::Scatter(const sherd_op_v0& op, sherd_error_v0* error) {
   if (rank_ != op.root) {
     Receive(op, op.out, op.bytes, op.root);
   } else {
@@ -738,7 +772,7 @@ sherd_code sherd_comm_v0::Scatter(const sherd_op_v0& op,
   return Await(op, error);
 }
 
-void sherd_comm_v0::Abort() {
+void Communicator::Abort() {
   MpiLibrary& library = MpiLibrary::Get();
   library.NoteFailure();
   if (aborted_.exchange(true)) return;
@@ -759,25 +793,13 @@ void sherd_comm_v0::Abort() {
 // stay, of which a process can have tens of thousands: MPI_Comm_free is
 // collective, and leaving is not. A message to a rank that has freed one would
 // be taken for a message of the next communicator with the same number.
-void sherd_comm_v0::Free() {
-  const char none = 0;
-  kv_->set(kv_->context, sherd::internal::MpiLeftKey(rank_).c_str(), &none, 1);
-}
-
-namespace {
-
-// Runs `body`, whose exceptions must not cross the plugin line.
-template <typename Body>
-sherd_code Guarded(sherd_error_v0* error, Body body) {
-  try {
-    return body();
-  } catch (const std::bad_alloc&) {
-    return Fail(error, SHERD_RESOURCE, -1, "out of memory");
-  } catch (const std::exception& e) {
-    return Fail(error, SHERD_INTERNAL, -1, e.what());
-  } catch (...) {
-    return Fail(error, SHERD_INTERNAL, -1, "unknown exception");
-  }
+Communicator::~Communicator() {
+  if (messages_ == MPI_COMM_NULL) return;  // It has never joined.
+  sherd::plugin::GuardQuietly([this] {
+    const char none = 0;
+    kv_->set(kv_->context, sherd::internal::MpiLeftKey(rank_).c_str(), &none,
+             1);
+  });
 }
 
 // "Open MPI v4.1.4", without what follows.
@@ -800,67 +822,9 @@ sherd_code Probe(sherd_error_v0* error) {
               "with srun --mpi=pmix");
 }
 
-sherd_code CheckWorld(const sherd_comm_config_v0& config,
-                      sherd_error_v0* error) {
-  const MpiLibrary& library = MpiLibrary::Get();
-  const int own = config.world_ranks[config.rank];
-  if (config.world_size == library.world_size() &&
-      own == library.world_rank()) {
-    return SHERD_OK;
-  }
-  return Fail(
-      error, SHERD_INVALID_ARGUMENT, -1,
-      ("rank " + std::to_string(own) + " of " +
-       std::to_string(config.world_size) + " is rank " +
-       std::to_string(library.world_rank()) + " of " +
-       std::to_string(library.world_size()) +
-       " for MPI, expected the same: take rank and size from the launcher")
-          .c_str());
-}
-
-sherd_code Create(const sherd_comm_config_v0* config, sherd_comm_v0** comm,
-                  sherd_error_v0* error) {
-  return Guarded(error, [&]() -> sherd_code {
-    MpiLibrary& library = MpiLibrary::Get();
-    sherd_code code = library.Start(config->deadline, error);
-    if (code == SHERD_OK) code = CheckWorld(*config, error);
-    if (code != SHERD_OK) return code;
-    MpiLibrary::Scope scope(library);
-    if (!scope.ok()) {
-      return Fail(error, SHERD_SYSTEM, -1, "MPI is not usable any more");
-    }
-    auto made = std::make_unique<sherd_comm_v0>(*config);
-    code = made->Connect(*config, error);
-    if (code != SHERD_OK) {
-      library.NoteFailure();
-      return code;
-    }
-    *comm = made.release();
-    return SHERD_OK;
-  });
-}
-
-void Destroy(sherd_comm_v0* comm) {
-  comm->Free();
-  delete comm;
-}
-
-sherd_code Post(sherd_comm_v0* comm, const sherd_op_v0* op, sherd_request_v0*,
-                sherd_error_v0* error) {
-  return Guarded(error, [&] { return comm->Run(*op, error); });
-}
-
-void Abort(sherd_comm_v0* comm) {
-  sherd_error_v0 ignored;
-  Guarded(&ignored, [&] {
-    comm->Abort();
-    return SHERD_OK;
-  });
-}
-
 sherd_code Bootstrap(int32_t* rank, int32_t* world_size, void* blob,
                      uint64_t size, int64_t deadline, sherd_error_v0* error) {
-  return Guarded(error, [&]() -> sherd_code {
+  return Guard(error, [&]() -> sherd_code {
     MpiLibrary& library = MpiLibrary::Get();
     sherd_code code = library.Start(deadline, error);
     if (code != SHERD_OK) return code;
@@ -889,51 +853,22 @@ constexpr uint32_t kBitwise =
 // Of 8 and 16 bits. Open MPI's vector code sums them with saturation.
 constexpr uint32_t kSmallInteger = (kNumeric | kBitwise) & ~(1u << SHERD_SUM);
 
-const sherd_plugin_v0 kPlugin = {
-    .struct_size = sizeof(sherd_plugin_v0),
-    .major = SHERD_ABI_MAJOR,
-    .minor = SHERD_ABI_MINOR,
-    .next = nullptr,
-    .name = "mpi",
-    .operations = (uint64_t{1} << SHERD_NUM_OPERATIONS) - 1,
-    .flags =
-        SHERD_COMPLETES_IN_POST | SHERD_NEEDS_LAUNCHER | SHERD_DIES_TOGETHER,
-    .reserved = 0,
-    .library_version = LibraryVersion,
-    .probe = Probe,
-    .create = Create,
-    .destroy = Destroy,
-    .post = Post,
-    .test = nullptr,
-    .abort = Abort,
-    .reductions = {kNumeric | kBitwise, kSmallInteger, kSmallInteger,
-                   kSmallInteger, kSmallInteger, kNumeric | kBitwise,
-                   kNumeric | kBitwise, kNumeric | kBitwise,
-                   kNumeric | kBitwise,
-                   // MPI has no floats of 8 and 16 bits.
-                   0, 0, 0, 0, kNumeric, kNumeric,
-                   1u << SHERD_SUM | 1u << SHERD_PRODUCT,
-                   1u << SHERD_SUM | 1u << SHERD_PRODUCT},
-    .reserved2 = 0,
-    .bootstrap = Bootstrap};
-
-// The plugin is opened with RTLD_LOCAL, but MPI opens components of its own
-// that expect to see its symbols.
-void MakeMpiGlobal() {
-  Dl_info info;
-  if (dladdr(reinterpret_cast<void*>(&MPI_Init_thread), &info) != 0 &&
-      info.dli_fname != nullptr) {
-    dlopen(info.dli_fname, RTLD_NOW | RTLD_GLOBAL | RTLD_NOLOAD);
-  }
-}
-
-const sherd_plugin_v0* GetPlugin(const sherd_host_v0* host) {
-  // Line 0.1 does not say who the ranks are among those of the launcher.
-  if (host->minor < 2) return nullptr;
-  MakeMpiGlobal();
-  return &kPlugin;
-}
+constexpr sherd_plugin_v0 kPlugin = sherd::plugin::BackendTable<Communicator>(
+    {.name = "mpi",
+     .operations = sherd::plugin::kAllOperations,
+     .flags = SHERD_NEEDS_LAUNCHER | SHERD_DIES_TOGETHER,
+     .library_version = LibraryVersion,
+     .probe = Probe,
+     .reductions = {kNumeric | kBitwise, kSmallInteger, kSmallInteger,
+                    kSmallInteger, kSmallInteger, kNumeric | kBitwise,
+                    kNumeric | kBitwise, kNumeric | kBitwise,
+                    kNumeric | kBitwise,
+                    // MPI has no floats of 8 and 16 bits.
+                    0, 0, 0, 0, kNumeric, kNumeric,
+                    1u << SHERD_SUM | 1u << SHERD_PRODUCT,
+                    1u << SHERD_SUM | 1u << SHERD_PRODUCT},
+     .bootstrap = Bootstrap});
 
 }  // namespace
 
-SHERD_BACKEND_PLUGIN(GetPlugin)
+SHERD_BACKEND_PLUGIN(kPlugin)

@@ -5,10 +5,12 @@
 
 #include <algorithm>
 
-#include "sherd/backends/plugin_error.h"
+#include "sherd/backends/plugin.h"
 
 namespace sherd::internal {
 namespace {
+
+using plugin::Fail;
 
 // Between two looks for notices of abortion.
 constexpr int64_t kNoticeInterval = 1'000'000;

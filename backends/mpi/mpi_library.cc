@@ -1,5 +1,6 @@
 #include "sherd/backends/mpi/mpi_library.h"
 
+#include <dlfcn.h>
 #include <sched.h>
 #include <stdlib.h>
 #include <time.h>
@@ -15,11 +16,13 @@
 #include <thread>
 #include <utility>
 
-#include "sherd/backends/plugin_error.h"
+#include "sherd/backends/plugin.h"
 #include "sherd/backends/vendor_descriptors.h"
 
 namespace sherd::internal {
 namespace {
+
+using plugin::Fail;
 
 // What the launchers of Open MPI, of PMIx (srun --mpi=pmix, prterun) and of PMI
 // (MPICH's mpiexec, srun --mpi=pmi2) set. Not Sherd's, and only their presence
@@ -58,6 +61,16 @@ int CountCores() {
   cpu_set_t cores;
   if (sched_getaffinity(0, sizeof(cores), &cores) != 0) return 1;
   return CPU_COUNT(&cores);
+}
+
+// The plugin is opened with RTLD_LOCAL, but MPI opens components of its own
+// that expect to see its symbols.
+void MakeMpiGlobal() {
+  Dl_info info;
+  if (dladdr(reinterpret_cast<void*>(&MPI_Init_thread), &info) != 0 &&
+      info.dli_fname != nullptr) {
+    dlopen(info.dli_fname, RTLD_NOW | RTLD_GLOBAL | RTLD_NOLOAD);
+  }
 }
 
 }  // namespace
@@ -112,6 +125,7 @@ sherd_code MpiLibrary::Start(int64_t deadline, sherd_error_v0* error) {
       patience_ = std::max(patience_, deadline - MpiClock());
     }
     if (state_ == State::kNew) {
+      MakeMpiGlobal();
       int initialized = 0;
       int finalized = 0;
       MPI_Initialized(&initialized);

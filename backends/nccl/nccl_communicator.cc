@@ -13,10 +13,12 @@
 #include "sherd/backends/nccl/aside.h"
 #include "sherd/backends/nccl/nccl_error.h"
 #include "sherd/backends/nccl/nccl_operations.h"
-#include "sherd/backends/plugin_error.h"
+#include "sherd/backends/plugin.h"
 
 namespace sherd::internal {
 namespace {
+
+using plugin::Fail;
 
 constexpr int64_t kMillisecond = 1'000'000;
 // How often to look whether another rank has failed.

@@ -2,10 +2,12 @@
 
 #include <string>
 
-#include "sherd/backends/plugin_error.h"
+#include "sherd/backends/plugin.h"
 
 namespace sherd::internal {
 namespace {
+
+using plugin::Fail;
 
 sherd_code CodeOf(NcclResult result) {
   switch (result) {

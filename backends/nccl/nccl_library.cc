@@ -6,10 +6,12 @@
 #include <cstddef>
 #include <string>
 
-#include "sherd/backends/plugin_error.h"
+#include "sherd/backends/plugin.h"
 
 namespace sherd::internal {
 namespace {
+
+using plugin::Fail;
 
 constexpr char kNcclFile[] = "libnccl.so.2";
 constexpr char kDriverFile[] = "libcuda.so.1";

@@ -11,10 +11,12 @@
 #include <vector>
 
 #include "sherd/backends/nccl/nccl_error.h"
-#include "sherd/backends/plugin_error.h"
+#include "sherd/backends/plugin.h"
 
 namespace sherd::internal {
 namespace {
+
+using plugin::Fail;
 
 // Beyond so many ranks, one that all connect to becomes the bottleneck.
 constexpr int kRanksPerId = 128;

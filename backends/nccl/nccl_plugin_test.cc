@@ -18,9 +18,8 @@
 #include "gtest/gtest.h"
 #include "sherd/backends/backend_abi.h"
 #include "sherd/backends/device_abi.h"
+#include "sherd/backends/plugin.h"
 #include "sherd/backends/plugin_host.h"
-#include "sherd/backends/static_device_plugin.h"
-#include "sherd/backends/static_plugin.h"
 #include "sherd/core/base/knobs.h"
 #include "sherd/core/comm/store.h"
 #include "sherd/testing/distributed_test.h"
@@ -43,14 +42,15 @@ int64_t After(int64_t nanoseconds) {
 
 const sherd_device_v0& Devices() {
   static const sherd_device_v0* const table =
-      internal::StaticDevicePlugin::Head()->entry(&internal::PluginHost());
+      internal::StaticPlugin<sherd_device_v0>::Head()->entry(
+          &internal::PluginHost());
   return *table;
 }
 
 const sherd_plugin_v0& Plugin() {
   static const sherd_plugin_v0* const table = [] {
     const sherd_plugin_v0* found = nullptr;
-    for (const auto* plugin = internal::StaticPlugin::Head();
+    for (const auto* plugin = internal::StaticPlugin<sherd_plugin_v0>::Head();
          plugin != nullptr && found == nullptr; plugin = plugin->next) {
       const sherd_plugin_v0* const made =
           plugin->entry(&internal::PluginHost());

@@ -5,11 +5,13 @@
 #include <vector>
 
 #include "sherd/backends/call_fields.h"
-#include "sherd/backends/plugin_error.h"
+#include "sherd/backends/plugin.h"
 #include "sherd/core/comm/call_signature.h"
 
 namespace sherd::internal {
 namespace {
+
+using plugin::Fail;
 
 // The call that an arrival announces.
 CallSignature SignatureOf(const ShmArrival& arrival) {

@@ -3,13 +3,15 @@
 #include <algorithm>
 #include <cstring>
 
-#include "sherd/backends/plugin_error.h"
+#include "sherd/backends/plugin.h"
 #include "sherd/backends/shm/call.h"
 #include "sherd/backends/shm/copy.h"
 #include "sherd/backends/shm/direct_read.h"
 
 namespace sherd::internal {
 namespace {
+
+using plugin::Fail;
 
 // Reductions are done whole by every rank as long as all inputs together have
 // no more bytes: that saves a meeting.

@@ -8,11 +8,13 @@
 #include <cstring>
 #include <thread>
 
-#include "sherd/backends/plugin_error.h"
+#include "sherd/backends/plugin.h"
 #include "sherd/backends/shm/direct_read.h"
 
 namespace sherd::internal {
 namespace {
+
+using plugin::Fail;
 
 constexpr char kSegmentKey[] = "shm/segment";
 constexpr char kVerdictKey[] = "shm/verdict";
@@ -87,7 +89,7 @@ ShmCommunicator::~ShmCommunicator() {
 }
 
 sherd_code ShmCommunicator::Create(
-    const sherd_comm_config_v0& config, const sherd_host_v0& host,
+    const sherd_comm_config_v0& config,
     std::unique_ptr<ShmCommunicator>* communicator, sherd_error_v0* error) {
   if (config.one_host == 0) {
     return Fail(error, SHERD_UNSUPPORTED, -1,
@@ -97,13 +99,12 @@ sherd_code ShmCommunicator::Create(
     return Fail(error, SHERD_UNSUPPORTED, -1, "more than 1024 ranks");
   }
   std::unique_ptr<ShmCommunicator> made(new ShmCommunicator(config));
-  const sherd_code code = made->Connect(config, host, error);
+  const sherd_code code = made->Connect(config, error);
   if (code == SHERD_OK) *communicator = std::move(made);
   return code;
 }
 
 sherd_code ShmCommunicator::Connect(const sherd_comm_config_v0& config,
-                                    const sherd_host_v0& host,
                                     sherd_error_v0* error) {
   const sherd_code code =
       rank_ == 0 ? ConnectFirst(config, error) : ConnectOther(config, error);
@@ -114,8 +115,8 @@ sherd_code ShmCommunicator::Connect(const sherd_comm_config_v0& config,
   waiting_ = std::make_unique<ShmWaiting>(
       segment_, rank_, OutnumberCores(std::max(size_, config.world_size)));
   waiting_->WatchPeers();
-  collectives_ =
-      std::make_unique<ShmCollectives>(segment_, *waiting_, rank_, host);
+  collectives_ = std::make_unique<ShmCollectives>(segment_, *waiting_, rank_,
+                                                  plugin::Host());
   messages_ = std::make_unique<ShmPointToPoint>(segment_, *waiting_, rank_);
   return SHERD_OK;
 }

@@ -24,7 +24,6 @@ class ShmCommunicator {
   //                      rank 0 made; error.peer names it.
   //   SHERD_RESOURCE     There is no memory or descriptor left.
   static sherd_code Create(const sherd_comm_config_v0& config,
-                           const sherd_host_v0& host,
                            std::unique_ptr<ShmCommunicator>* communicator,
                            sherd_error_v0* error);
 
@@ -40,8 +39,7 @@ class ShmCommunicator {
  private:
   ShmCommunicator(const sherd_comm_config_v0& config);
 
-  sherd_code Connect(const sherd_comm_config_v0& config,
-                     const sherd_host_v0& host, sherd_error_v0* error);
+  sherd_code Connect(const sherd_comm_config_v0& config, sherd_error_v0* error);
   sherd_code ConnectFirst(const sherd_comm_config_v0& config,
                           sherd_error_v0* error);
   sherd_code ConnectOther(const sherd_comm_config_v0& config,

@@ -7,9 +7,11 @@
 #include <cstdio>
 #include <cstring>
 
-#include "sherd/backends/plugin_error.h"
+#include "sherd/backends/plugin.h"
 
 namespace sherd::internal {
+
+using plugin::Fail;
 
 int ReadProcessMemory(int64_t pid, uint64_t from, void* to, uint64_t bytes) {
   auto* out = static_cast<unsigned char*>(to);

@@ -10,7 +10,7 @@
 #include <cstdio>
 #include <cstring>
 
-#include "sherd/backends/plugin_error.h"
+#include "sherd/backends/plugin.h"
 
 #ifndef MADV_POPULATE_READ
 #define MADV_POPULATE_READ 22
@@ -18,6 +18,9 @@
 
 namespace sherd::internal {
 namespace {
+
+using plugin::Fail;
+using plugin::FailErrno;
 
 // Smaller ranges are left to faults, which map this much at once.
 constexpr uint64_t kPart = 64 << 10;

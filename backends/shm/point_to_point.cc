@@ -5,11 +5,13 @@
 #include <cstdio>
 #include <cstring>
 
-#include "sherd/backends/plugin_error.h"
+#include "sherd/backends/plugin.h"
 #include "sherd/backends/shm/copy.h"
 
 namespace sherd::internal {
 namespace {
+
+using plugin::Fail;
 
 // What a receiver allows the sender of a message that it took.
 enum ShmGrant : uint32_t {

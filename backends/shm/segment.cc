@@ -9,10 +9,13 @@
 #include <cstdio>
 #include <cstring>
 
-#include "sherd/backends/plugin_error.h"
+#include "sherd/backends/plugin.h"
 
 namespace sherd::internal {
 namespace {
+
+using plugin::Fail;
+using plugin::FailErrno;
 
 // "sherdshm" and the number of this layout.
 constexpr uint64_t kMagic = 0x7368'6572'6473'686d;

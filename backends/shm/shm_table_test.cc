@@ -26,7 +26,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "sherd/backends/backend_abi.h"
-#include "sherd/backends/static_plugin.h"
+#include "sherd/backends/plugin.h"
 #include "sherd/core/comm/reduction.h"
 #include "sherd/core/tensor/dtype.h"
 
@@ -61,7 +61,7 @@ const sherd_host_v0 kHost = {.struct_size = sizeof(sherd_host_v0),
 
 const sherd_plugin_v0& Plugin() {
   static const sherd_plugin_v0* const plugin =
-      internal::StaticPlugin::Head()->entry(&kHost);
+      internal::StaticPlugin<sherd_plugin_v0>::Head()->entry(&kHost);
   return *plugin;
 }
 

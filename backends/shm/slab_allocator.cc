@@ -10,11 +10,13 @@
 #include <iterator>
 #include <utility>
 
-#include "sherd/backends/plugin_error.h"
+#include "sherd/backends/plugin.h"
 #include "sherd/backends/shm/memory_headroom.h"
 
 namespace sherd::internal {
 namespace {
+
+using plugin::Fail;
 
 constexpr uint64_t kSmallUnit = 64;
 constexpr uint64_t kSmallBytes = 16 << 10;

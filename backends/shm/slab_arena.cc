@@ -8,7 +8,7 @@
 #include <cstring>
 #include <new>
 
-#include "sherd/backends/plugin_error.h"
+#include "sherd/backends/plugin.h"
 
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23
@@ -16,6 +16,9 @@
 
 namespace sherd::internal {
 namespace {
+
+using plugin::Fail;
+using plugin::FailErrno;
 
 // Growing a file beyond the limit would be a signal and not an error.
 bool FilesMayBe(uint64_t bytes) {

@@ -4,10 +4,12 @@
 
 #include <utility>
 
-#include "sherd/backends/plugin_error.h"
+#include "sherd/backends/plugin.h"
 #include "sherd/backends/shm/slab_allocator.h"
 
 namespace sherd::internal {
+
+using plugin::Fail;
 
 sherd_code SlabPeers::Open(std::span<const ProcessIdentity> ranks,
                            std::unique_ptr<SlabPeers>* peers,

@@ -11,10 +11,12 @@
 #include <algorithm>
 #include <cstdio>
 
-#include "sherd/backends/plugin_error.h"
+#include "sherd/backends/plugin.h"
 
 namespace sherd::internal {
 namespace {
+
+using plugin::Fail;
 
 constexpr int64_t kYieldNanoseconds = 100'000;
 // How long a death stays unnoticed.

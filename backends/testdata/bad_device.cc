@@ -14,11 +14,11 @@ sherd_device_v0 table;
 
 const sherd_device_v0* Bad() {
   table.struct_size = sizeof(table);
-  table.major = SHERD_DEVICE_ABI_MAJOR;
-  table.minor = SHERD_DEVICE_ABI_MINOR;
+  table.major = SHERD_ABI_MAJOR;
+  table.minor = SHERD_ABI_MINOR;
   table.name = "bad";
 #if BAD_DEVICE == 1
-  table.major = SHERD_DEVICE_ABI_MAJOR + 1;
+  table.major = SHERD_ABI_MAJOR + 1;
 #elif BAD_DEVICE == 2
   // As written by a host-sized struct of which only the name is known.
   table.struct_size = 32;

@@ -6,20 +6,18 @@
 #include <cstring>
 
 #include "sherd/backends/device_abi.h"
-#include "sherd/backends/plugin_error.h"
-#include "sherd/backends/static_device_plugin.h"
+#include "sherd/backends/plugin.h"
 
 namespace {
 
 constexpr int32_t kDevices = 2;
 
-const sherd_host_v0* host;
 int32_t current;
 
 const char* Version() {
   static char text[64];
   char library[32];
-  host->setting("cuda_library", library, sizeof(library));
+  sherd::plugin::Host().setting("cuda_library", library, sizeof(library));
   std::snprintf(text, sizeof(text), "tiny driver from '%s'", library);
   return text;
 }
@@ -34,7 +32,7 @@ sherd_code Count(int32_t* devices, sherd_error_v0*) {
 sherd_code Describe(int32_t device, sherd_device_info_v0* info,
                     sherd_error_v0* error) {
   if (device == 1) {
-    return sherd::internal::Fail(error, SHERD_SYSTEM, -1, "fell off the bus");
+    return sherd::plugin::Fail(error, SHERD_SYSTEM, -1, "fell off the bus");
   }
   info->multiprocessors = 3;
   info->compute_major = 9;
@@ -119,7 +117,7 @@ sherd_code CopyBytes(int32_t, void*, void* dst, const void* src, uint64_t bytes,
 
 sherd_code Copy(int32_t, void*, const sherd_strided_copy_v0*, uint64_t,
                 sherd_error_v0* error) {
-  return sherd::internal::Fail(error, SHERD_UNSUPPORTED, -1, "no kernels");
+  return sherd::plugin::Fail(error, SHERD_UNSUPPORTED, -1, "no kernels");
 }
 
 // Contiguous boxes of one dimension.
@@ -131,39 +129,33 @@ sherd_code Fill(int32_t, void*, const sherd_fill_v0* fill, sherd_error_v0*) {
   return SHERD_OK;
 }
 
-const sherd_device_v0* GetDevice(const sherd_host_v0* given) {
-  host = given;
-  static sherd_device_v0 table;
-  table.struct_size = sizeof(table);
-  table.major = SHERD_DEVICE_ABI_MAJOR;
-  table.minor = SHERD_DEVICE_ABI_MINOR;
-  table.name = "tiny_device";
-  table.device_type = 1;
-  table.library_version = Version;
-  table.probe = Probe;
-  table.count = Count;
-  table.describe = Describe;
-  table.get_current = GetCurrent;
-  table.set_current = SetCurrent;
-  table.allocate = Allocate;
-  table.deallocate = Deallocate;
-  table.allocate_pinned = AllocatePinned;
-  table.deallocate_pinned = DeallocatePinned;
-  table.locate = Locate;
-  table.create_stream = CreateStream;
-  table.destroy_stream = DestroyStream;
-  table.is_capturing = IsCapturing;
-  table.take_event = TakeEvent;
-  table.return_event = ReturnEvent;
-  table.record_event = RecordEvent;
-  table.wait_event = WaitEvent;
-  table.query_event = QueryEvent;
-  table.copy_bytes = CopyBytes;
-  table.copy = Copy;
-  table.fill = Fill;
-  return &table;
-}
+constexpr sherd_device_v0 kTable = sherd::plugin::WithHeader(sherd_device_v0{
+    .name = "tiny_device",
+    .device_type = 1,
+    .library_version = Version,
+    .probe = Probe,
+    .count = Count,
+    .describe = Describe,
+    .get_current = GetCurrent,
+    .set_current = SetCurrent,
+    .allocate = Allocate,
+    .deallocate = Deallocate,
+    .allocate_pinned = AllocatePinned,
+    .deallocate_pinned = DeallocatePinned,
+    .locate = Locate,
+    .create_stream = CreateStream,
+    .destroy_stream = DestroyStream,
+    .is_capturing = IsCapturing,
+    .take_event = TakeEvent,
+    .return_event = ReturnEvent,
+    .record_event = RecordEvent,
+    .wait_event = WaitEvent,
+    .query_event = QueryEvent,
+    .copy_bytes = CopyBytes,
+    .copy = Copy,
+    .fill = Fill,
+});
 
 }  // namespace
 
-SHERD_DEVICE_PLUGIN(GetDevice)
+SHERD_DEVICE_PLUGIN(kTable)

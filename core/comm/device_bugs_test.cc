@@ -11,8 +11,8 @@
 #include "sherd/backends/device_abi.h"
 #include "sherd/backends/device_loader.h"
 #include "sherd/backends/emulated_gpu/driver_library.h"
+#include "sherd/backends/plugin.h"
 #include "sherd/backends/plugin_host.h"
-#include "sherd/backends/static_device_plugin.h"
 #include "sherd/core/base/knobs.h"
 #include "sherd/core/base/status_macros.h"
 #include "sherd/core/comm/init.h"
@@ -50,8 +50,8 @@ class DeviceBugsTest : public sherd::testing::DistributedTest {
  protected:
   // What the GPUs found in a program that is right.
   uint64_t FindingsWith(const std::function<void()>& plant) {
-    sound =
-        internal::StaticDevicePlugin::Head()->entry(&internal::PluginHost());
+    sound = internal::StaticPlugin<sherd_device_v0>::Head()->entry(
+        &internal::PluginHost());
     table = *sound;
     plant();
     DeviceRuntime::SetLoader(

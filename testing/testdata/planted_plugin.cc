@@ -8,7 +8,7 @@
 #include <stdexcept>
 
 #include "sherd/backends/backend_abi.h"
-#include "sherd/backends/static_plugin.h"
+#include "sherd/backends/plugin.h"
 
 namespace {
 
@@ -129,7 +129,7 @@ extern "C" const sherd_plugin_v0* sherd_get_plugin_v0(
     const sherd_host_v0* host) {
   static sherd_plugin_v0 table;
   static sherd_memory_v0 memory;
-  good = sherd::internal::StaticPlugin::Head()->entry(host);
+  good = sherd::internal::StaticPlugin<sherd_plugin_v0>::Head()->entry(host);
   if (good == nullptr) return nullptr;
   table = *good;
   table.name = kNames[kFault];

@@ -162,7 +162,7 @@ def sherd_backend_plugin(
       name: of the backend.
       srcs: its sources.
       hdrs: its headers, included as "sherd/<package>/<file>.h".
-      deps: //backends:backend_abi and the vendor's library.
+      deps: //backends:plugin and the vendor's library.
       copts: further compiler options.
       linkopts: further linker options.
       tags: of both targets.
@@ -204,7 +204,7 @@ def sherd_device_plugin(
       name: of the type of device.
       srcs: its sources.
       hdrs: its headers, included as "sherd/<package>/<file>.h".
-      deps: //backends:device_abi and what it is made of.
+      deps: //backends:plugin and what it is made of.
       copts: further compiler options.
       linkopts: further linker options.
       tags: of both targets.

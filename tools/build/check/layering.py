@@ -1,7 +1,7 @@
 """Who may depend on whom: an arrow back up is a defect.
 
 core/base <- {core/net, core/tensor} <- core/comm <- core/sharding <- core/nn.
-A backend sees the plugin line, its vendor's library and the rule of who
+A backend sees the plugin ABI, its vendor's library and the rule of who
 deviates; the device plugin also the mathematics that it shares with core/tensor. The loader, rpc,
 serialization and testing see core and not one another (testing may take the
 loader). tools sees everything, and nobody sees tools.
@@ -12,10 +12,9 @@ import xml.etree.ElementTree as ElementTree
 
 _CORE = ["core/base", "core/net", "core/tensor", "core/comm", "core/sharding",
          "core/nn"]
-_ABI = "backends:backend_abi"
-# Of //backends: the plugin line itself. The rest of the package is the loader.
-_PLUGIN_LINE = {"backend_abi", "call_fields", "device_abi", "host_reductions", "plugin_error",
-                "static_device_plugin", "static_plugin", "vendor_descriptors"}
+_ABI = "backends:plugin"
+# Of //backends: the plugin ABI, target and headers. The rest of the package is the loader.
+_PLUGIN_ABI = {"backend_abi", "call_fields", "device_abi", "plugin", "vendor_descriptors"}
 _LOADER = "backends:loader"
 # A package of nothing but parts of tests, which a query's XML does not say.
 _FOR_TESTS = "//backends/emulated_gpu:"
@@ -58,7 +57,7 @@ def area(label):
     """The area of a label of this workspace, e.g. "core/comm"."""
     package, _, target = label[2:].partition(":")
     if package == "backends":
-        return _ABI if target.split(".")[0] in _PLUGIN_LINE else _LOADER
+        return _ABI if target.split(".")[0] in _PLUGIN_ABI else _LOADER
     if package.startswith("backends/"):
         return "backends/*"
     for core in _CORE:

@@ -1,5 +1,5 @@
 // A backend in an afternoon: processes of one host, with a Unix socket between
-// every two. It has a barrier and an exchange; the host makes the rest of them.
+// every two. It has a barrier and an exchange; the host emulates the others.
 // backends/PLUGIN_GUIDE.md of Sherd walks through this file.
 
 #include <poll.h>
@@ -12,30 +12,21 @@
 #include <cerrno>
 #include <cstddef>
 #include <cstring>
-#include <exception>
 #include <memory>
 #include <string>
 #include <vector>
 
-#include "sherd/backends/backend_abi.h"
-#include "sherd/backends/static_plugin.h"
+#include "sherd/backends/plugin.h"
 
 namespace {
 
-const sherd_host_v0* the_host;
-
-sherd_code Fail(sherd_error_v0* error, sherd_code code, int peer,
-                const char* text) {
-  error->peer = peer;
-  error->native_code = code == SHERD_SYSTEM ? errno : 0;
-  std::strncpy(error->text, text, sizeof(error->text) - 1);
-  return code;
-}
+using sherd::plugin::Fail;
+using sherd::plugin::FailErrno;
 
 // For poll(): at least 1 until the deadline has passed, -1 if it never does.
 int MillisecondsUntil(int64_t deadline) {
   if (deadline == SHERD_NO_DEADLINE) return -1;
-  const int64_t left = deadline - the_host->now();
+  const int64_t left = deadline - sherd::plugin::Host().now();
   return left <= 0 ? 0
                    : static_cast<int>(
                          std::min<int64_t>(1 + left / 1'000'000, 1'000'000));
@@ -79,26 +70,35 @@ struct Peer {
   Stream in = {};
 };
 
-}  // namespace
+// One rank of a group: a socket to each of the others.
+class Communicator {
+ public:
+  // Returns once this rank is connected to all others.
+  static sherd_code Create(const sherd_comm_config_v0& config,
+                           std::unique_ptr<Communicator>* made,
+                           sherd_error_v0* error);
+  explicit Communicator(const sherd_comm_config_v0& config);
+  Communicator(const Communicator&) = delete;
+  Communicator& operator=(const Communicator&) = delete;
+  ~Communicator();
 
-struct sherd_comm_v0 {
-  int rank = 0;
-  std::vector<Peer> peers;
-  std::vector<pollfd> polled;
+  sherd_code Run(const sherd_op_v0& op, sherd_error_v0* error);
+  void Abort();
+
+ private:
+  sherd_code Exchange(const sherd_op_v0& op, const sherd_bytes_v0* sends,
+                      const sherd_bytes_v0* recvs, sherd_error_v0* error);
+  int ListUnfinished();
+
+  const int rank_;
+  std::vector<Peer> peers_;
+  std::vector<pollfd> polled_;
   // The exchange of a barrier.
-  char token = 0;
-  std::vector<char> tokens;
-  std::vector<sherd_bytes_v0> sends, recvs;
-  std::atomic<bool> aborted{false};
-
-  ~sherd_comm_v0() {
-    for (const Peer& peer : peers) {
-      if (peer.fd >= 0) close(peer.fd);
-    }
-  }
+  char token_ = 0;
+  std::vector<char> tokens_;
+  std::vector<sherd_bytes_v0> sends_, recvs_;
+  std::atomic<bool> aborted_{false};
 };
-
-namespace {
 
 // Connecting: each rank listens, and calls the ranks below it.
 
@@ -112,7 +112,7 @@ sherd_code Listen(const sherd_comm_config_v0& config, int listener,
   socklen_t size = sizeof(sa_family_t);
   if (bind(listener, reinterpret_cast<sockaddr*>(&address), size) != 0 ||
       listen(listener, config.size) != 0) {
-    return Fail(error, SHERD_SYSTEM, -1, "cannot listen on a Unix socket");
+    return FailErrno(error, SHERD_SYSTEM, -1, "cannot listen on a Unix socket");
   }
   size = sizeof(address);
   getsockname(listener, reinterpret_cast<sockaddr*>(&address), &size);
@@ -166,7 +166,7 @@ sherd_code AnswerAll(const sherd_comm_config_v0& config, int listener,
     const int fd = accept4(listener, nullptr, nullptr, SOCK_CLOEXEC);
     int32_t rank = -1;
     if (fd < 0 && errno != ECONNABORTED && errno != EINTR) {
-      return Fail(error, SHERD_SYSTEM, -1, "cannot accept a call");
+      return FailErrno(error, SHERD_SYSTEM, -1, "cannot accept a call");
     }
     if (fd >= 0 && Identify(config, fd, &rank) && peers[rank].fd < 0) {
       peers[rank].fd = fd;
@@ -187,26 +187,31 @@ sherd_code Connect(const sherd_comm_config_v0& config, int listener,
   return code == SHERD_OK ? AnswerAll(config, listener, peers, error) : code;
 }
 
-sherd_code Create(const sherd_comm_config_v0* config, sherd_comm_v0** comm,
-                  sherd_error_v0* error) {
-  try {
-    auto made = std::make_unique<sherd_comm_v0>();
-    made->rank = config->rank;
-    made->peers.resize(config->size);
-    made->polled.resize(config->size);
-    made->tokens.resize(config->size);
-    for (char& token : made->tokens) {
-      made->sends.push_back({&made->token, 1});
-      made->recvs.push_back({&token, 1});
-    }
-    const int listener = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    const sherd_code code = Connect(*config, listener, made->peers, error);
-    close(listener);
-    if (code == SHERD_OK) *comm = made.release();
-    return code;
-  } catch (const std::exception& e) {
-    return Fail(error, SHERD_RESOURCE, -1, e.what());
+Communicator::Communicator(const sherd_comm_config_v0& config)
+    : rank_(config.rank),
+      peers_(config.size),
+      polled_(config.size),
+      tokens_(config.size) {
+  for (char& token : tokens_) {
+    sends_.push_back({&token_, 1});
+    recvs_.push_back({&token, 1});
   }
+}
+
+Communicator::~Communicator() {
+  for (const Peer& peer : peers_) {
+    if (peer.fd >= 0) close(peer.fd);
+  }
+}
+
+sherd_code Communicator::Create(const sherd_comm_config_v0& config,
+                                std::unique_ptr<Communicator>* made,
+                                sherd_error_v0* error) {
+  *made = std::make_unique<Communicator>(config);
+  const int listener = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  const sherd_code code = Connect(config, listener, (*made)->peers_, error);
+  close(listener);
+  return code;
 }
 
 // Moving: all peers at once, each as far as its socket goes.
@@ -244,16 +249,15 @@ sherd_code Move(Peer& peer, int rank, bool sends, uint64_t sequence,
   return SHERD_OK;
 }
 
-// Says in comm.polled what is waited for; -1 if nothing is, otherwise a rank
-// that is.
-int ListUnfinished(sherd_comm_v0& comm) {
+// Says in polled_ what is waited for; -1 if nothing is, otherwise a rank that
+// is.
+int Communicator::ListUnfinished() {
   int unfinished = -1;
-  for (size_t r = 0; r < comm.peers.size(); ++r) {
-    const Peer& peer = comm.peers[r];
+  for (size_t r = 0; r < peers_.size(); ++r) {
+    const Peer& peer = peers_[r];
     const int events =
         (peer.out.busy() ? POLLOUT : 0) | (peer.in.busy() ? POLLIN : 0);
-    comm.polled[r] = {events == 0 ? -1 : peer.fd, static_cast<short>(events),
-                      0};
+    polled_[r] = {events == 0 ? -1 : peer.fd, static_cast<short>(events), 0};
     // Rather one that owes something.
     if (peer.in.busy() || (events != 0 && unfinished < 0)) {
       unfinished = static_cast<int>(r);
@@ -262,80 +266,62 @@ int ListUnfinished(sherd_comm_v0& comm) {
   return unfinished;
 }
 
-sherd_code Exchange(sherd_comm_v0& comm, const sherd_op_v0& op,
-                    const sherd_bytes_v0* sends, const sherd_bytes_v0* recvs,
-                    sherd_error_v0* error) {
-  for (size_t r = 0; r < comm.peers.size(); ++r) {
-    const bool self = static_cast<int>(r) == comm.rank;
-    comm.peers[r].out.Start(self ? sherd_bytes_v0{} : sends[r], op.sequence);
-    comm.peers[r].in.Start(self ? sherd_bytes_v0{} : recvs[r], op.sequence);
+sherd_code Communicator::Exchange(const sherd_op_v0& op,
+                                  const sherd_bytes_v0* sends,
+                                  const sherd_bytes_v0* recvs,
+                                  sherd_error_v0* error) {
+  for (int r = 0; r < static_cast<int>(peers_.size()); ++r) {
+    const bool self = r == rank_;
+    peers_[r].out.Start(self ? sherd_bytes_v0{} : sends[r], op.sequence);
+    peers_[r].in.Start(self ? sherd_bytes_v0{} : recvs[r], op.sequence);
   }
   for (;;) {
-    const int unfinished = ListUnfinished(comm);
+    const int unfinished = ListUnfinished();
     if (unfinished < 0) return SHERD_OK;
-    const int ready = poll(comm.polled.data(), comm.polled.size(),
-                           MillisecondsUntil(op.deadline));
-    if (comm.aborted) return Fail(error, SHERD_ABORTED, -1, "was aborted");
+    const int ready =
+        poll(polled_.data(), polled_.size(), MillisecondsUntil(op.deadline));
+    if (aborted_) return Fail(error, SHERD_ABORTED, -1, "was aborted");
     if (ready < 0 && errno == EINTR) continue;
-    if (ready < 0) return Fail(error, SHERD_SYSTEM, -1, "poll failed");
+    if (ready < 0) return FailErrno(error, SHERD_SYSTEM, -1, "poll failed");
     if (ready == 0 && MillisecondsUntil(op.deadline) == 0) {
       return Fail(error, SHERD_TIMEOUT, unfinished, "did not come in time");
     }
-    for (size_t r = 0; r < comm.peers.size(); ++r) {
-      if (comm.polled[r].revents == 0) continue;
+    for (size_t r = 0; r < peers_.size(); ++r) {
+      if (polled_[r].revents == 0) continue;
       for (const bool out : {false, true}) {
         const sherd_code code =
-            Move(comm.peers[r], static_cast<int>(r), out, op.sequence, error);
-        if (comm.aborted) return Fail(error, SHERD_ABORTED, -1, "was aborted");
+            Move(peers_[r], static_cast<int>(r), out, op.sequence, error);
+        if (aborted_) return Fail(error, SHERD_ABORTED, -1, "was aborted");
         if (code != SHERD_OK) return code;
       }
     }
   }
 }
 
-sherd_code Post(sherd_comm_v0* comm, const sherd_op_v0* op, sherd_request_v0*,
-                sherd_error_v0* error) {
-  switch (op->op) {
+sherd_code Communicator::Run(const sherd_op_v0& op, sherd_error_v0* error) {
+  switch (op.op) {
     case SHERD_BARRIER:
-      return Exchange(*comm, *op, comm->sends.data(), comm->recvs.data(),
-                      error);
+      return Exchange(op, sends_.data(), recvs_.data(), error);
     case SHERD_ALL_TO_ALL_V:
-      return Exchange(*comm, *op, op->sends, op->recvs, error);
+      return Exchange(op, op.sends, op.recvs, error);
     default:
       return SHERD_UNSUPPORTED;
   }
 }
 
 // Wakes the poll of this rank, and that of its peers, who see the end.
-void Abort(sherd_comm_v0* comm) {
-  comm->aborted = true;
-  for (const Peer& peer : comm->peers) {
+void Communicator::Abort() {
+  aborted_ = true;
+  for (const Peer& peer : peers_) {
     if (peer.fd >= 0) shutdown(peer.fd, SHUT_RDWR);
   }
 }
 
-sherd_code Probe(sherd_error_v0*) { return SHERD_OK; }
-
-void Destroy(sherd_comm_v0* comm) { delete comm; }
-
-const sherd_plugin_v0 kPlugin = {
-    .struct_size = sizeof(sherd_plugin_v0),
-    .major = SHERD_ABI_MAJOR,
-    .minor = SHERD_ABI_MINOR,
-    .name = "sockets",
-    .operations = 1u << SHERD_BARRIER | 1u << SHERD_ALL_TO_ALL_V,
-    .flags = SHERD_COMPLETES_IN_POST | SHERD_ONE_HOST_ONLY,
-    .probe = Probe,
-    .create = Create,
-    .destroy = Destroy,
-    .post = Post,
-    .abort = Abort};
-
-const sherd_plugin_v0* GetPlugin(const sherd_host_v0* host) {
-  the_host = host;
-  return &kPlugin;
-}
+constexpr sherd_plugin_v0 kPlugin = sherd::plugin::BackendTable<Communicator>(
+    {.name = "sockets",
+     .operations = 1u << SHERD_BARRIER | 1u << SHERD_ALL_TO_ALL_V,
+     .flags = SHERD_ONE_HOST_ONLY});
 
 }  // namespace
 
-SHERD_BACKEND_PLUGIN(GetPlugin)
+SHERD_BACKEND_PLUGIN(kPlugin)
