@@ -1,22 +1,22 @@
 #ifndef SHERD_BACKENDS_BACKEND_ABI_H_
 #define SHERD_BACKENDS_BACKEND_ABI_H_
 
-/* The line between Sherd and a collective backend, in C.
+/* The ABI between Sherd and a collective backend, in C.
  *
  * A backend is a shared object libsherd_backend_NAME.so that exports one
  * function, sherd_get_plugin_v0, or the same code linked statically. The host
- * checks arguments, watches deadlines, words errors and finds out who is to
- * blame; the plugin runs operations that are known to be valid on raw memory.
+ * checks arguments, watches deadlines, words errors and finds the root cause of
+ * failures; the plugin runs operations that are known to be valid on raw
+ * memory.
  *
- * Versions. Structs begin with their size in bytes as the writer knew it. With
- * the same major version, older or newer, a reader treats what lies beyond the
- * size as absent: null, zero, not supported. Fields and operations are only
- * ever appended. A plugin that needs a newer host than it is given returns null
- * from its entry.
+ * Versions. Until 1.0 host and plugin match exactly in major and minor version;
+ * the host refuses every other plugin. The minor version counts all changes of
+ * this header and of device_abi.h. Structs begin with their size in bytes, and
+ * tables with size and version, at the same place in every version.
  *
  * Types. Fixed-width integers, pointers, and structs of them. Nothing is
- * allocated on one side and freed on the other; no function throws across the
- * line. Strings are UTF-8 and end in NUL.
+ * allocated on one side and freed on the other; no exception crosses the ABI.
+ * Strings are UTF-8 and end in NUL.
  *
  * Deadlines are nanoseconds of CLOCK_MONOTONIC; SHERD_NO_DEADLINE never
  * passes.
@@ -29,7 +29,7 @@ extern "C" {
 #endif
 
 #define SHERD_ABI_MAJOR 0
-#define SHERD_ABI_MINOR 5
+#define SHERD_ABI_MINOR 6
 
 #define SHERD_NO_DEADLINE INT64_MAX
 
@@ -57,7 +57,6 @@ enum {
   SHERD_BROADCAST = 1,
   SHERD_ALL_GATHER = 2,
   SHERD_ALL_TO_ALL_V = 3,
-  /* Since 0.2. */
   SHERD_ALL_REDUCE = 4,
   SHERD_REDUCE = 5,
   SHERD_REDUCE_SCATTER = 6,
@@ -69,7 +68,7 @@ enum {
   SHERD_NUM_OPERATIONS = 12
 };
 
-/* Types of elements. Since 0.2. */
+/* Types of elements. */
 enum {
   SHERD_BOOL = 0, /* one byte, 0 or 1 */
   SHERD_UINT8 = 1,
@@ -91,7 +90,7 @@ enum {
   SHERD_NUM_DTYPES = 17
 };
 
-/* Reductions. Since 0.2. */
+/* Reductions. */
 enum {
   SHERD_SUM = 0, /* integers wrap; bool: or */
   SHERD_AVG = 1, /* the sum divided by the size of the group */
@@ -117,18 +116,17 @@ typedef struct sherd_error_v0 {
 typedef struct sherd_host_v0 {
   uint32_t struct_size;
   uint16_t major, minor;
-  const void* next; /* extensions; null today */
   /* severity: 0 debug, 1 info, 2 warning, 3 error. Any thread. */
   void (*log)(int32_t severity, const char* text);
   int64_t (*now)(void); /* the clock of deadlines */
-  /* Since 0.2. out[i] = reduction of ins[0][i] … ins[num_ins - 1][i] for
+  /* out[i] = reduction of ins[0][i] … ins[num_ins - 1][i] for
    * 0 <= i < count. Floats of 16 bits and less are summed in 32 and rounded
    * once. out may be one of ins. SHERD_AVG divides by divisor at the end. Any
    * alignment, any thread. */
   void (*reduce)(int32_t dtype, int32_t reduction, void* out,
                  const void* const* ins, int32_t num_ins, uint64_t count,
                  int32_t divisor);
-  /* Since 0.4. Copies what the user set for `name`, or "", with its NUL:
+  /* Copies what the user set for `name`, or "", with its NUL:
    * "cuda_library", "nccl_library" are paths or names of shared objects to load
    * in place of the usual ones. SHERD_RESOURCE if capacity is too small,
    * SHERD_UNSUPPORTED if there is no such setting. */
@@ -147,7 +145,7 @@ typedef struct sherd_kv_v0 {
    * SHERD_PEER_LOST, before it, if some rank will not come any more. */
   sherd_code (*get)(void* context, const char* key, int64_t deadline,
                     void* value, uint64_t capacity, uint64_t* size);
-  /* Since 0.2. Adds to the decimal number at key (missing: 0) in one step. */
+  /* Adds to the decimal number at key (missing: 0) in one step. */
   sherd_code (*add)(void* context, const char* key, int64_t amount,
                     int64_t* sum);
   sherd_code (*remove)(void* context, const char* key);
@@ -160,7 +158,7 @@ typedef struct sherd_comm_config_v0 {
   const char* group; /* for messages; valid during create */
   const sherd_kv_v0* kv;
   int64_t deadline; /* for create */
-  /* Since 0.2. world_ranks[r] is the place of rank r among all ranks of the
+  /* world_ranks[r] is the place of rank r among all ranks of the
    * job; valid during create. */
   const int32_t* world_ranks;
   int32_t world_size;
@@ -168,10 +166,9 @@ typedef struct sherd_comm_config_v0 {
   int32_t one_host;
   /* Numeric IPv4 or IPv6 address on which this rank is to listen. */
   const char* address;
-  /* Since 0.4. With sherd_plugin_v0.on_device: the device of this rank, on
+  /* With sherd_plugin_v0.on_device: the device of this rank, on
    * whose memory all operations work; then `size` may be 1. */
   int32_t device;
-  int32_t reserved2;
   /* The same for one device in every process of a host, different for two;
    * valid during create. Null if not known. */
   const char* device_id;
@@ -214,8 +211,6 @@ typedef struct sherd_bytes_v0 {
  * posts the operation to plugins that compare calls (SHERD_COMPARES_CALLS) and
  * a barrier in its place to all others: it ends, like any other call, in an
  * error if a rank calls something else. SEND and RECV of 0 bytes are messages.
- * Before 0.5 a plugin that compares calls gets the barrier as well, and no
- * plugin gets messages of 0 bytes.
  *
  * Everything the struct points to stays valid and unchanged until the operation
  * ended, and the host posts every operation but SEND and RECV in the same order
@@ -234,12 +229,12 @@ typedef struct sherd_op_v0 {
   uint64_t sequence; /* the same on all ranks, different for each operation;
                         not for SEND and RECV */
   int64_t deadline;
-  /* Since 0.2. For reductions: bytes is a multiple of the size of dtype. Since
-   * 0.5 of other operations too, with SHERD_OP_TYPED. */
+  /* Of reductions, of which bytes is a multiple of its size; and of other
+   * operations with SHERD_OP_TYPED. */
   int32_t dtype;
   int32_t reduction;
   int64_t tag; /* SEND and RECV: 0 to 2^31 - 1 */
-  /* Since 0.4. With sherd_plugin_v0.on_device: where to queue the operation. */
+  /* With sherd_plugin_v0.on_device: where to queue the operation. */
   void* stream;
 } sherd_op_v0;
 
@@ -248,7 +243,7 @@ enum {
   /* The entries of sends (and recvs) have one length and stand one after
    * another in memory. */
   SHERD_OP_EVEN = 1 << 0,
-  /* Since 0.5. dtype is the type of the elements, also of an operation that
+  /* dtype is the type of the elements, also of an operation that
    * only moves them. Who compares calls compares the types of those ranks that
    * give one; a call without a type fits any. */
   SHERD_OP_TYPED = 1 << 1
@@ -263,16 +258,16 @@ typedef struct sherd_request_v0 {
 typedef struct sherd_comm_v0 sherd_comm_v0; /* the plugin's */
 
 /* Names a piece of one rank's memory to its peers. Plain bytes: it travels as
- * it lies in memory. Since 0.3. */
+ * it lies in memory. */
 typedef struct sherd_memory_handle_v0 {
   uint64_t words[6];
 } sherd_memory_handle_v0;
 
 /* What one rank of a communicator reaches of its peers' memory; the plugin's.
- * Since 0.3. */
+ */
 typedef struct sherd_peers_v0 sherd_peers_v0;
 
-/* Memory that ranks reach in each other's processes. Since 0.3. Any thread. The
+/* Memory that ranks reach in each other's processes. Any thread. The
  * host orders writes and reads of different ranks, by operations or otherwise.
  * An ALL_GATHER of a plugin with this table ends in SHERD_PEER_LOST only if it
  * ends in SHERD_OK nowhere: its peers may be about to write to memory that this
@@ -280,7 +275,6 @@ typedef struct sherd_peers_v0 sherd_peers_v0;
  */
 typedef struct sherd_memory_v0 {
   uint32_t struct_size;
-  uint32_t reserved;
 
   /* Memory that can be exported, until deallocate gets the same two numbers;
    * of no communicator, and usable without one. bytes above 0; alignment is a
@@ -316,7 +310,7 @@ typedef struct sherd_memory_v0 {
                               sherd_bytes_v0* range, sherd_error_v0* error);
 } sherd_memory_v0;
 
-/* Operations on the memory of devices. Since 0.4.
+/* Operations on the memory of devices.
  *
  * With this table all memory of operations is that of the communicator's
  * device (device_abi.h), and post queues the operation on op->stream: SHERD_OK
@@ -393,7 +387,7 @@ enum {
   SHERD_COMPLETES_IN_POST = 1 << 0,
   /* Ranks are threads of one process. */
   SHERD_RANKS_ARE_THREADS = 1 << 1,
-  /* Since 0.2. All ranks must run on one host. */
+  /* All ranks must run on one host. */
   SHERD_ONE_HOST_ONLY = 1 << 2,
   /* Ranks are started by the vendor's launcher; world ranks are its ranks. */
   SHERD_NEEDS_LAUNCHER = 1 << 3,
@@ -409,11 +403,9 @@ enum {
 typedef struct sherd_plugin_v0 {
   uint32_t struct_size;
   uint16_t major, minor;
-  const void* next; /* extensions; null today */
   const char* name; /* as in the file's name */
   uint64_t operations;
   uint32_t flags;
-  uint32_t reserved;
 
   /* Version of the vendor's library; may be null. */
   const char* (*library_version)(void);
@@ -444,10 +436,9 @@ typedef struct sherd_plugin_v0 {
    * never waits. */
   void (*abort)(sherd_comm_v0* comm);
 
-  /* Since 0.2. Bit 1 << REDUCTION of reductions[DTYPE] says that ALL_REDUCE,
+  /* Bit 1 << REDUCTION of reductions[DTYPE] says that ALL_REDUCE,
    * REDUCE and REDUCE_SCATTER, as far as they are in operations, have it. */
   uint32_t reductions[SHERD_NUM_DTYPES];
-  uint32_t reserved2;
 
   /* May be null. With SHERD_NEEDS_LAUNCHER: where this process stands among
    * those that were started together. With `blob`, collective over them:
@@ -457,9 +448,9 @@ typedef struct sherd_plugin_v0 {
                           uint64_t size, int64_t deadline,
                           sherd_error_v0* error);
 
-  /* Since 0.3. May be null. */
+  /* May be null. */
   const sherd_memory_v0* memory;
-  /* Since 0.4. Null: operations work on host memory. */
+  /* Null: operations work on host memory. */
   const sherd_on_device_v0* on_device;
 } sherd_plugin_v0;
 

@@ -1,7 +1,7 @@
 #ifndef SHERD_BACKENDS_DEVICE_ABI_H_
 #define SHERD_BACKENDS_DEVICE_ABI_H_
 
-/* The line between Sherd and a device plugin, in C: memory that is not the
+/* The ABI between Sherd and a device plugin, in C: memory that is not the
  * host's, and queues of work on it.
  *
  * A device plugin is a shared object libsherd_device_NAME.so that exports one
@@ -50,7 +50,6 @@ typedef struct sherd_fill_v0 {
   const int64_t* sizes;
   const int64_t* strides;
   uint32_t element_size; /* 1, 2, 4, 8 or 16 */
-  uint32_t reserved;
   uint8_t value[16];
 } sherd_fill_v0;
 
@@ -93,7 +92,6 @@ typedef struct sherd_device_info_v0 {
 
 typedef struct sherd_device_memory_v0 {
   uint32_t struct_size;
-  uint32_t reserved;
   /* Handed out, and kept by the pool. */
   uint64_t live_bytes, cached_bytes;
 } sherd_device_memory_v0;
@@ -101,10 +99,8 @@ typedef struct sherd_device_memory_v0 {
 typedef struct sherd_device_v0 {
   uint32_t struct_size;
   uint16_t major, minor;
-  const void* next;    /* extensions; null today */
   const char* name;    /* as in the file's name */
   int32_t device_type; /* that of core/tensor/device.h */
-  uint32_t flags;
 
   /* "driver 13.0 from libcuda.so.1"; null if there is none. */
   const char* (*library_version)(void);

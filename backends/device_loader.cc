@@ -1,79 +1,30 @@
 #include "sherd/backends/device_loader.h"
 
-#include <cstddef>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "sherd/backends/plugin.h"
-#include "sherd/backends/plugin_call.h"
 #include "sherd/backends/plugin_device.h"
-#include "sherd/backends/plugin_host.h"
+#include "sherd/backends/plugin_entry.h"
+#include "sherd/backends/plugin_file.h"
 #include "sherd/core/base/status_macros.h"
 
 namespace sherd {
 namespace {
 
 using internal::PluginDevice;
-using StaticDevicePlugin = internal::StaticPlugin<sherd_device_v0>;
-
-constexpr absl::string_view kFilePrefix = "libsherd_device_";
-constexpr char kEntry[] = "sherd_get_device_v0";
-constexpr absl::string_view kLinkedStatically = "linked statically";
-
-// The plugin's table, or null.
-absl::StatusOr<const sherd_device_v0*> CallEntry(sherd_get_device_v0_fn entry,
-                                                 absl::string_view origin) {
-  const sherd_device_v0* table = nullptr;
-  sherd_error_v0 error = internal::NoError();
-  if (internal::Guarded(&error, [&] {
-        table = entry(&internal::PluginHost());
-        return SHERD_OK;
-      }) != SHERD_OK) {
-    return absl::FailedPreconditionError(
-        absl::StrCat(origin, ": ", error.text));
-  }
-  return table;
-}
+using Opened = internal::PluginTable<sherd_device_v0>;
 
 absl::StatusOr<std::unique_ptr<PluginDevice>> Adapt(
     const sherd_device_v0* table, std::string origin) {
-  if (table == nullptr) {
-    return absl::FailedPreconditionError(
-        absl::StrCat(origin,
-                     ": the device plugin says that it cannot work with device "
-                     "line ",
-                     SHERD_ABI_MAJOR, ".", SHERD_ABI_MINOR));
-  }
-  // Size and version are the only fields that every version has.
-  if (table->struct_size < offsetof(sherd_device_v0, next) ||
-      table->major != SHERD_ABI_MAJOR) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        origin, ": built for device line ", table->major, ".", table->minor,
-        ", expected ", SHERD_ABI_MAJOR, ".1 to ", SHERD_ABI_MAJOR, ".",
-        SHERD_ABI_MINOR, "; rebuild the plugin or the program"));
-  }
+  SHERD_RETURN_IF_ERROR(internal::CheckTable(table, origin));
   if (!internal::IsComplete(*table)) {
     return absl::FailedPreconditionError(absl::StrCat(
         origin, ": the device plugin's table has ", table->struct_size,
         " bytes and lacks its name, a type of device that is known, or a "
-        "function, expected at least ",
+        "function, expected ",
         sizeof(sherd_device_v0), " bytes and all of them"));
   }
   return std::make_unique<PluginDevice>(*table, std::move(origin));
-}
-
-absl::StatusOr<std::unique_ptr<PluginDevice>> AdaptEntry(
-    sherd_get_device_v0_fn entry, std::string origin) {
-  SHERD_ASSIGN_OR_RETURN(const sherd_device_v0* const table,
-                         CallEntry(entry, origin));
-  return Adapt(table, std::move(origin));
-}
-
-absl::StatusOr<std::unique_ptr<PluginDevice>> LoadFile(
-    const std::string& path) {
-  SHERD_ASSIGN_OR_RETURN(void* const entry,
-                         internal::OpenPluginFile(path, kEntry));
-  return AdaptEntry(reinterpret_cast<sherd_get_device_v0_fn>(entry), path);
 }
 
 absl::StatusOr<std::unique_ptr<DeviceRuntime>> LoadForRuntime(DeviceType type) {
@@ -118,7 +69,7 @@ DevicePluginReport ReportOn(
 }  // namespace
 
 std::string DevicePluginFileName(absl::string_view name) {
-  return absl::StrCat(kFilePrefix, name, ".so");
+  return internal::PluginFileNameOf<sherd_device_v0>(name);
 }
 
 absl::StatusOr<std::unique_ptr<DeviceRuntime>> AdaptDevice(
@@ -128,7 +79,9 @@ absl::StatusOr<std::unique_ptr<DeviceRuntime>> AdaptDevice(
 
 absl::StatusOr<std::unique_ptr<DeviceRuntime>> LoadDevicePlugin(
     const std::string& path) {
-  return LoadFile(path);
+  SHERD_ASSIGN_OR_RETURN(Opened opened,
+                         internal::OpenPlugin<sherd_device_v0>(path));
+  return Adapt(opened.table, std::move(opened.origin));
 }
 
 absl::StatusOr<std::unique_ptr<DeviceRuntime>> LoadDevice(
@@ -138,41 +91,24 @@ absl::StatusOr<std::unique_ptr<DeviceRuntime>> LoadDevice(
         absl::StrCat("There is no device plugin \"", name,
                      "\": a name may hold a-z, 0-9 and '_' only"));
   }
-  for (const auto* plugin = StaticDevicePlugin::Head(); plugin != nullptr;
-       plugin = plugin->next) {
-    const absl::StatusOr<const sherd_device_v0*> table =
-        CallEntry(plugin->entry, kLinkedStatically);
-    if (table.ok() && *table != nullptr && (*table)->name != nullptr &&
-        (*table)->name == name) {
-      return Adapt(*table, std::string(kLinkedStatically));
-    }
-  }
-  const absl::StatusOr<std::string> path =
-      internal::FindPluginFile(DevicePluginFileName(name), directories);
-  if (!path.ok()) {
+  absl::StatusOr<Opened> found =
+      internal::FindPlugin<sherd_device_v0>(name, directories);
+  if (absl::IsNotFound(found.status())) {
     return absl::NotFoundError(absl::StrCat("There is no device plugin ", name,
-                                            ". ", path.status().message()));
+                                            ". ", found.status().message()));
   }
-  SHERD_ASSIGN_OR_RETURN(std::unique_ptr<PluginDevice> device, LoadFile(*path));
-  if (device->name() != name) {
-    return absl::FailedPreconditionError(
-        absl::StrCat(*path, " holds the device plugin \"", device->name(),
-                     "\", expected \"", name, "\""));
-  }
-  return device;
+  SHERD_RETURN_IF_ERROR(found.status());
+  return Adapt(found->table, std::move(found->origin));
 }
 
 std::vector<DevicePluginReport> ReportDevices() {
   std::vector<DevicePluginReport> reports;
-  for (const auto* plugin = StaticDevicePlugin::Head(); plugin != nullptr;
-       plugin = plugin->next) {
-    const std::string origin(kLinkedStatically);
+  for (auto& listed : internal::ListPlugins<sherd_device_v0>()) {
+    const absl::StatusOr<std::unique_ptr<PluginDevice>> loaded =
+        listed.opened.ok() ? Adapt(listed.opened->table, listed.origin)
+                           : listed.opened.status();
     reports.push_back(
-        ReportOn("(unnamed)", origin, AdaptEntry(plugin->entry, origin)));
-  }
-  for (const internal::PluginFile& file :
-       internal::ListPluginFiles(kFilePrefix)) {
-    reports.push_back(ReportOn(file.name, file.path, LoadFile(file.path)));
+        ReportOn(std::move(listed.name), std::move(listed.origin), loaded));
   }
   return reports;
 }

@@ -153,14 +153,19 @@ TEST_P(BadDeviceTest, IsRefusedWithItsReason) {
 INSTANTIATE_TEST_SUITE_P(
     All, BadDeviceTest,
     ::testing::Values(
-        BadDevice{1, "built for device line 1.5, expected 0.1 to 0.5"},
+        BadDevice{
+            1,
+            "libbad_device_1.so: built for plugin ABI 1.6, expected "
+            "0.6, that of this program; rebuild the plugin against this Sherd"},
         BadDevice{2, "table has 32 bytes"},
-        BadDevice{3, "says that it cannot work with device line 0.5"},
+        BadDevice{3, "says that it cannot work with plugin ABI 0.6"},
         BadDevice{4,
                   "lacks its name, a type of device that is known, or a "
                   "function"},
-        BadDevice{5, "threw an exception across the plugin line: no licence"},
-        BadDevice{6, "undefined symbol: sherd_a_function_that_nobody_has"}),
+        BadDevice{5, "threw an exception across the plugin ABI: no licence"},
+        BadDevice{6, "undefined symbol: sherd_a_function_that_nobody_has"},
+        BadDevice{7, "built for plugin ABI 0.5, expected 0.6"},
+        BadDevice{8, "built for plugin ABI 0.7, expected 0.6"}),
     [](const auto& info) { return absl::StrCat(info.param.number); });
 
 // A plugin of collectives under the name of one of devices.
@@ -276,10 +281,15 @@ TEST_P(DeviceTableTest, IsRefusedWithWhatWasExpected) {
 INSTANTIATE_TEST_SUITE_P(
     All, DeviceTableTest,
     ::testing::Values(
-        Lack{"NoSize", [](auto& t) { t.struct_size = 0; }, "expected 0.1"},
+        Lack{"NoSize", [](auto& t) { t.struct_size = 0; }, "table has 0 bytes"},
         Lack{"AByteShort", [](auto& t) { --t.struct_size; }},
+        Lack{"AByteTooMany", [](auto& t) { ++t.struct_size; }},
         Lack{"AnotherMajorVersion", [](auto& t) { t.major = 7; },
-             "built for device line 7.5, expected 0.1 to 0.5"},
+             "built for plugin ABI 7.6, expected 0.6"},
+        Lack{"AnOlderMinorVersion", [](auto& t) { --t.minor; },
+             "built for plugin ABI 0.5, expected 0.6"},
+        Lack{"ANewerMinorVersion", [](auto& t) { ++t.minor; },
+             "built for plugin ABI 0.7, expected 0.6"},
         Lack{"NoName", [](auto& t) { t.name = nullptr; }},
         Lack{"AnEmptyName", [](auto& t) { t.name = ""; }},
         Lack{"APathAsName", [](auto& t) { t.name = "../x"; }},
@@ -421,7 +431,7 @@ TEST_F(PluginDeviceTest, FunctionsThatThrowAreErrors) {
   table_.return_event = [](int32_t, void*) { throw 7; };
   DeviceRuntime& device = Adapt();
   EXPECT_THAT(device.Probe(), StatusIs(absl::StatusCode::kUnavailable,
-                                       "the plugin line: planted"));
+                                       "the plugin ABI: planted"));
   device.ReturnEvent(0, nullptr);
   const int64_t one = 1;
   char byte = 0;

@@ -8,8 +8,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "sherd/backends/plugin.h"
 #include "sherd/backends/plugin_call.h"
+#include "sherd/backends/plugin_entry.h"
 #include "sherd/backends/plugin_file.h"
 #include "sherd/backends/plugin_host.h"
 #include "sherd/backends/plugin_memory.h"
@@ -36,48 +36,14 @@ using internal::PluginAllocator;
 using internal::PluginPeerMemory;
 using internal::ToNanoseconds;
 using internal::ToStatus;
+using Opened = internal::PluginTable<sherd_plugin_v0>;
 
-constexpr absl::string_view kFilePrefix = "libsherd_backend_";
-constexpr absl::string_view kFileSuffix = ".so";
-constexpr char kEntry[] = "sherd_get_plugin_v0";
-constexpr absl::string_view kLinkedStatically = "linked statically";
-
-// Both sides of the line count alike.
+// Both sides of the ABI count alike.
 static_assert(static_cast<int>(CollectiveOp::kAllToAllV) == SHERD_ALL_TO_ALL_V);
 static_assert(static_cast<int>(CollectiveOp::kAllReduce) == SHERD_ALL_REDUCE);
 static_assert(static_cast<int>(CollectiveOp::kRecv) == SHERD_RECV);
 static_assert(kNumCollectiveOps == SHERD_NUM_OPERATIONS);
 static_assert(sizeof(CollectiveRequest) == sizeof(sherd_request_v0));
-
-// What every plugin's table has at least: that of line 0.1.
-constexpr size_t kLeastTable = offsetof(sherd_plugin_v0, reductions);
-
-// Whether the table, as its writer knew it, reaches beyond the field.
-#define SHERD_TABLE_HAS(plugin, field) \
-  ((plugin).struct_size >=             \
-   offsetof(sherd_plugin_v0, field) + sizeof(sherd_plugin_v0::field))
-
-// The plugin's table, or null.
-absl::StatusOr<const sherd_plugin_v0*> CallEntry(sherd_get_plugin_v0_fn entry,
-                                                 absl::string_view origin) {
-  const sherd_plugin_v0* plugin = nullptr;
-  sherd_error_v0 error = {};
-  if (Guarded(&error, [&] {
-        plugin = entry(&internal::PluginHost());
-        return SHERD_OK;
-      }) != SHERD_OK) {
-    return absl::FailedPreconditionError(
-        absl::StrCat(origin, ": ", error.text));
-  }
-  return plugin;
-}
-
-absl::StatusOr<std::unique_ptr<Backend>> AdaptEntry(
-    sherd_get_plugin_v0_fn entry, std::string origin) {
-  SHERD_ASSIGN_OR_RETURN(const sherd_plugin_v0* const plugin,
-                         CallEntry(entry, origin));
-  return AdaptPlugin(plugin, std::move(origin));
-}
 
 sherd_code KvSet(void* context, const char* key, const void* value,
                  uint64_t size) {
@@ -127,16 +93,6 @@ sherd_code KvRemove(void* context, const char* key) {
   return SHERD_SYSTEM;
 }
 
-// The plugin's table for memory, or null.
-const sherd_memory_v0* MemoryOf(const sherd_plugin_v0& plugin) {
-  return SHERD_TABLE_HAS(plugin, memory) ? plugin.memory : nullptr;
-}
-
-// The plugin's table for devices, or null.
-const sherd_on_device_v0* OnDeviceOf(const sherd_plugin_v0& plugin) {
-  return SHERD_TABLE_HAS(plugin, on_device) ? plugin.on_device : nullptr;
-}
-
 class PluginCommunicator final : public Communicator {
  public:
   PluginCommunicator(const sherd_plugin_v0& plugin,
@@ -144,8 +100,8 @@ class PluginCommunicator final : public Communicator {
                      const CommunicatorOptions& options)
       : plugin_(plugin),
         native_(native),
-        memory_(MemoryOf(plugin)),
-        on_device_(OnDeviceOf(plugin)),
+        memory_(plugin.memory),
+        on_device_(plugin.on_device),
         size_(options.size),
         world_rank_(options.world_ranks.empty()
                         ? options.rank
@@ -342,7 +298,6 @@ class PluginCommunicator final : public Communicator {
             .one_host = options.one_host ? 1 : 0,
             .address = options.address.c_str(),
             .device = options.device,
-            .reserved2 = 0,
             .device_id = options.device_id.empty() ? nullptr
                                                    : options.device_id.c_str()};
   }
@@ -387,24 +342,20 @@ class PluginBackend final : public Backend {
     info_.needs_launcher = has(SHERD_NEEDS_LAUNCHER);
     info_.dies_together = has(SHERD_DIES_TOGETHER);
     info_.compares_calls = has(SHERD_COMPARES_CALLS);
-    info_.takes_empty = plugin.minor >= 5;
     info_.native.operations =
         plugin.operations & ((uint64_t{1} << kNumCollectiveOps) - 1);
-    if (SHERD_TABLE_HAS(plugin, reductions)) {
-      std::copy_n(plugin.reductions, kNumDTypes,
-                  info_.native.reductions.begin());
-    }
+    std::copy_n(plugin.reductions, kNumDTypes, info_.native.reductions.begin());
     if (plugin.library_version != nullptr) {
       const char* version = nullptr;
       GuardedQuietly([&] { version = plugin.library_version(); });
       if (version != nullptr) info_.library_version = version;
     }
-    const sherd_memory_v0* const memory = MemoryOf(plugin);
-    if (memory != nullptr && memory->allocate != nullptr) {
-      allocator_ = &PluginAllocator::Of(*memory, info_.name);
+    if (plugin.memory != nullptr && plugin.memory->allocate != nullptr) {
+      allocator_ = &PluginAllocator::Of(*plugin.memory, info_.name);
     }
-    if (const sherd_on_device_v0* const on_device = OnDeviceOf(plugin)) {
-      info_.device_type = static_cast<DeviceType>(on_device->device_type);
+    if (plugin.on_device != nullptr) {
+      info_.device_type =
+          static_cast<DeviceType>(plugin.on_device->device_type);
     }
   }
 
@@ -427,7 +378,7 @@ class PluginBackend final : public Backend {
   }
 
   absl::StatusOr<LaunchedWorld> FindLaunchedWorld() const override {
-    if (!HasBootstrap()) return Backend::FindLaunchedWorld();
+    if (plugin_.bootstrap == nullptr) return Backend::FindLaunchedWorld();
     LaunchedWorld world;
     sherd_error_v0 error = NoError();
     SHERD_RETURN_IF_ERROR(ToStatus(
@@ -442,7 +393,7 @@ class PluginBackend final : public Backend {
 
   absl::StatusOr<std::string> Bootstrap(absl::string_view blob,
                                         Deadline deadline) const override {
-    if (!HasBootstrap()) return Backend::Bootstrap(blob, deadline);
+    if (plugin_.bootstrap == nullptr) return Backend::Bootstrap(blob, deadline);
     if (blob.size() >= kMaxBootstrapBytes) {
       return absl::InvalidArgumentError(
           absl::StrCat("the blob has ", blob.size(), " bytes, expected below ",
@@ -469,17 +420,13 @@ class PluginBackend final : public Backend {
   Allocator* peer_memory_allocator() const override { return allocator_; }
 
   Allocator* device_allocator(int device) const override {
-    const sherd_on_device_v0* const on_device = OnDeviceOf(plugin_);
+    const sherd_on_device_v0* const on_device = plugin_.on_device;
     return on_device == nullptr || on_device->allocate == nullptr
                ? nullptr
                : &DevicePluginAllocator::Of(*on_device, info_.name, device);
   }
 
  private:
-  bool HasBootstrap() const {
-    return SHERD_TABLE_HAS(plugin_, bootstrap) && plugin_.bootstrap != nullptr;
-  }
-
   const sherd_plugin_v0& plugin_;
   BackendInfo info_;
   Allocator* allocator_ = nullptr;
@@ -498,25 +445,13 @@ absl::StatusOr<std::unique_ptr<Backend>> LoadForRegistry(
 }  // namespace
 
 std::string PluginFileName(absl::string_view name) {
-  return absl::StrCat(kFilePrefix, name, kFileSuffix);
+  return internal::PluginFileNameOf<sherd_plugin_v0>(name);
 }
 
 absl::StatusOr<std::unique_ptr<Backend>> AdaptPlugin(
     const sherd_plugin_v0* plugin, std::string origin) {
-  if (plugin == nullptr) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        origin, ": the plugin says that it cannot work with plugin line ",
-        SHERD_ABI_MAJOR, ".", SHERD_ABI_MINOR));
-  }
-  // Size and version are the only fields that every version has.
-  if (plugin->struct_size < offsetof(sherd_plugin_v0, next) ||
-      plugin->major != SHERD_ABI_MAJOR) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        origin, ": built for plugin line ", plugin->major, ".", plugin->minor,
-        ", expected ", SHERD_ABI_MAJOR, ".1 to ", SHERD_ABI_MAJOR, ".",
-        SHERD_ABI_MINOR, "; rebuild the plugin or the program"));
-  }
-  const bool complete = plugin->struct_size >= kLeastTable &&
+  SHERD_RETURN_IF_ERROR(internal::CheckTable(plugin, origin));
+  const bool complete = plugin->struct_size == sizeof(sherd_plugin_v0) &&
                         plugin->name != nullptr && IsPluginName(plugin->name) &&
                         plugin->probe != nullptr && plugin->create != nullptr &&
                         plugin->destroy != nullptr && plugin->post != nullptr &&
@@ -527,31 +462,31 @@ absl::StatusOr<std::unique_ptr<Backend>> AdaptPlugin(
     return absl::FailedPreconditionError(
         absl::StrCat(origin, ": the plugin's table has ", plugin->struct_size,
                      " bytes and lacks its name or a function, expected ",
-                     "at least ", kLeastTable, " bytes and all of them"));
+                     sizeof(sherd_plugin_v0), " bytes and all of them"));
   }
-  if (const sherd_memory_v0* const memory = MemoryOf(*plugin);
+  if (const sherd_memory_v0* const memory = plugin->memory;
       memory != nullptr && !internal::IsComplete(*memory)) {
     return absl::FailedPreconditionError(absl::StrCat(
         origin, ": the plugin's table for memory has ", memory->struct_size,
-        " bytes and lacks a function, expected at least ",
-        sizeof(sherd_memory_v0), " bytes and all of them, or no such table"));
+        " bytes and lacks a function, expected ", sizeof(sherd_memory_v0),
+        " bytes and all of them, or no such table"));
   }
-  if (const sherd_on_device_v0* const on_device = OnDeviceOf(*plugin);
+  if (const sherd_on_device_v0* const on_device = plugin->on_device;
       on_device != nullptr && !internal::IsComplete(*on_device)) {
     return absl::FailedPreconditionError(absl::StrCat(
         origin, ": the plugin's table for devices has ", on_device->struct_size,
-        " bytes and lacks a function, expected at least ",
-        sizeof(sherd_on_device_v0), " bytes, a type of device and all but the ",
-        "optional ones, or no such table"));
+        " bytes and lacks a function, expected ", sizeof(sherd_on_device_v0),
+        " bytes, a type of device and all but the optional ones, or no such ",
+        "table"));
   }
   return std::unique_ptr<Backend>(
       std::make_unique<PluginBackend>(*plugin, std::move(origin)));
 }
 
 absl::StatusOr<std::unique_ptr<Backend>> LoadPlugin(const std::string& path) {
-  SHERD_ASSIGN_OR_RETURN(void* const entry,
-                         internal::OpenPluginFile(path, kEntry));
-  return AdaptEntry(reinterpret_cast<sherd_get_plugin_v0_fn>(entry), path);
+  SHERD_ASSIGN_OR_RETURN(Opened opened,
+                         internal::OpenPlugin<sherd_plugin_v0>(path));
+  return AdaptPlugin(opened.table, std::move(opened.origin));
 }
 
 absl::StatusOr<std::unique_ptr<Backend>> LoadBackend(
@@ -561,35 +496,23 @@ absl::StatusOr<std::unique_ptr<Backend>> LoadBackend(
         "Backend ", name,
         " not supported! A backend's name may hold a-z, 0-9 and '_' only"));
   }
-  for (const auto* plugin = internal::StaticPlugin<sherd_plugin_v0>::Head();
-       plugin != nullptr; plugin = plugin->next) {
-    const absl::StatusOr<const sherd_plugin_v0*> table =
-        CallEntry(plugin->entry, kLinkedStatically);
-    if (table.ok() && *table != nullptr && (*table)->name != nullptr &&
-        (*table)->name == name) {
-      return AdaptPlugin(*table, std::string(kLinkedStatically));
-    }
-  }
-  const absl::StatusOr<std::string> path =
-      internal::FindPluginFile(PluginFileName(name), directories);
-  if (!path.ok()) {
+  absl::StatusOr<Opened> found =
+      internal::FindPlugin<sherd_plugin_v0>(name, directories);
+  if (absl::IsNotFound(found.status())) {
     return absl::NotFoundError(absl::StrCat(
-        "Backend ", name, " not supported! ", path.status().message()));
+        "Backend ", name, " not supported! ", found.status().message()));
   }
-  SHERD_ASSIGN_OR_RETURN(std::unique_ptr<Backend> backend, LoadPlugin(*path));
-  if (backend->info().name != name) {
-    return absl::FailedPreconditionError(
-        absl::StrCat(*path, " holds the backend \"", backend->info().name,
-                     "\", expected \"", name, "\""));
-  }
-  return backend;
+  SHERD_RETURN_IF_ERROR(found.status());
+  return AdaptPlugin(found->table, std::move(found->origin));
 }
 
 std::vector<PluginReport> ReportPlugins() {
   std::vector<PluginReport> reports;
-  const auto add = [&reports](std::string name, std::string origin,
-                              absl::StatusOr<std::unique_ptr<Backend>> loaded) {
-    PluginReport report = {std::move(name), std::move(origin), "",
+  for (auto& listed : internal::ListPlugins<sherd_plugin_v0>()) {
+    const absl::StatusOr<std::unique_ptr<Backend>> loaded =
+        listed.opened.ok() ? AdaptPlugin(listed.opened->table, listed.origin)
+                           : listed.opened.status();
+    PluginReport report = {std::move(listed.name), std::move(listed.origin), "",
                            loaded.status()};
     if (loaded.ok()) {
       report.name = (*loaded)->info().name;
@@ -597,15 +520,6 @@ std::vector<PluginReport> ReportPlugins() {
       report.status = (*loaded)->Probe();
     }
     reports.push_back(std::move(report));
-  };
-  for (const auto* plugin = internal::StaticPlugin<sherd_plugin_v0>::Head();
-       plugin != nullptr; plugin = plugin->next) {
-    add("(unnamed)", std::string(kLinkedStatically),
-        AdaptEntry(plugin->entry, std::string(kLinkedStatically)));
-  }
-  for (const internal::PluginFile& file :
-       internal::ListPluginFiles(kFilePrefix)) {
-    add(file.name, file.path, LoadPlugin(file.path));
   }
   return reports;
 }

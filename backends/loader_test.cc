@@ -146,13 +146,18 @@ TEST_P(BadPluginTest, IsRefusedWithItsReason) {
 INSTANTIATE_TEST_SUITE_P(
     All, BadPluginTest,
     ::testing::Values(
-        BadPlugin{1, "built for plugin line 1.5, expected 0.1 to 0.5"},
+        BadPlugin{
+            1,
+            "libbad_plugin_1.so: built for plugin ABI 1.6, expected "
+            "0.6, that of this program; rebuild the plugin against this Sherd"},
         BadPlugin{2, "table has 32 bytes"},
-        BadPlugin{3, "says that it cannot work"},
+        BadPlugin{3, "says that it cannot work with plugin ABI 0.6"},
         BadPlugin{4, "does not export sherd_get_plugin_v0"},
         BadPlugin{5, "lacks its name or a function"},
-        BadPlugin{6, "threw an exception across the plugin line: no licence"},
-        BadPlugin{7, "undefined symbol: sherd_a_function_that_nobody_has"}),
+        BadPlugin{6, "threw an exception across the plugin ABI: no licence"},
+        BadPlugin{7, "undefined symbol: sherd_a_function_that_nobody_has"},
+        BadPlugin{8, "built for plugin ABI 0.5, expected 0.6"},
+        BadPlugin{9, "built for plugin ABI 0.7, expected 0.6"}),
     [](const auto& info) { return absl::StrCat(info.param.number); });
 
 TEST_F(LoaderTest, PluginsWithAClashingSymbolEachSeeTheirOwn) {
@@ -201,21 +206,22 @@ TEST_P(TableTest, IsRefusedWithWhatWasExpected) {
                AllOf(HasSubstr("x.so: "), HasSubstr(GetParam().message))));
 }
 
-constexpr char kLacks[] = "lacks its name or a function, expected at least";
+constexpr char kLacks[] = "lacks its name or a function, expected ";
 
 INSTANTIATE_TEST_SUITE_P(
     All, TableTest,
     ::testing::Values(
-        Lack{"NoSize", [](auto& t) { t.struct_size = 0; }, "expected 0.1"},
+        Lack{"NoSize", [](auto& t) { t.struct_size = 0; }, "table has 0 bytes"},
         Lack{"HalfASize", [](auto& t) { t.struct_size = 64; },
              "table has 64 bytes"},
-        Lack{"AByteShortOfTheFirstLine",
-             [](auto& t) {
-               t.struct_size = offsetof(sherd_plugin_v0, reductions) - 1;
-             },
-             kLacks},
+        Lack{"AByteShort", [](auto& t) { --t.struct_size; }, kLacks},
+        Lack{"AByteTooMany", [](auto& t) { ++t.struct_size; }, kLacks},
         Lack{"AnotherMajorVersion", [](auto& t) { t.major = 7; },
-             "built for plugin line 7.5, expected 0.1 to 0.5"},
+             "built for plugin ABI 7.6, expected 0.6"},
+        Lack{"AnOlderMinorVersion", [](auto& t) { --t.minor; },
+             "built for plugin ABI 0.5, expected 0.6"},
+        Lack{"ANewerMinorVersion", [](auto& t) { ++t.minor; },
+             "built for plugin ABI 0.7, expected 0.6"},
         Lack{"NoName", [](auto& t) { t.name = nullptr; }, kLacks},
         Lack{"AnEmptyName", [](auto& t) { t.name = ""; }, kLacks},
         Lack{"APathAsName", [](auto& t) { t.name = "../x"; }, kLacks},
@@ -346,10 +352,10 @@ TEST(TableTest, FunctionsThatThrowAreErrors) {
   ASSERT_THAT(backend, IsOk());
   EXPECT_THAT((*backend)->Probe(),
               StatusIs(absl::StatusCode::kInternal,
-                       "exception across the plugin line: planted"));
-  EXPECT_THAT((*backend)->CreateCommunicator({.size = 2}),
-              StatusIs(absl::StatusCode::kInternal,
-                       "exception across the plugin line"));
+                       "exception across the plugin ABI: planted"));
+  EXPECT_THAT(
+      (*backend)->CreateCommunicator({.size = 2}),
+      StatusIs(absl::StatusCode::kInternal, "exception across the plugin ABI"));
 }
 
 TEST(ReportPluginsTest, ListsStaticPluginsAndTheirState) {

@@ -43,7 +43,7 @@ sherd_error_v0 NoError() {
 
 sherd_code ReportThrow(sherd_error_v0* error, const char* what) {
   std::snprintf(error->text, sizeof(error->text),
-                "the plugin threw an exception across the plugin line%s%s",
+                "the plugin threw an exception across the plugin ABI%s%s",
                 what == nullptr ? "" : ": ", what == nullptr ? "" : what);
   return SHERD_INTERNAL;
 }

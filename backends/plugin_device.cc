@@ -14,7 +14,7 @@
 namespace sherd::internal {
 namespace {
 
-// Both sides of the line count alike.
+// Both sides of the ABI count alike.
 static_assert(static_cast<int>(DeviceType::kCuda) == 1);
 static_assert(static_cast<int>(DeviceRandom::Distribution::kUniform) ==
               SHERD_UNIFORM);
@@ -65,7 +65,7 @@ bool IsEmpty(absl::Span<const int64_t> sizes) {
 }  // namespace
 
 bool IsComplete(const sherd_device_v0& table) {
-  return table.struct_size >= sizeof(sherd_device_v0) &&
+  return table.struct_size == sizeof(sherd_device_v0) &&
          table.name != nullptr && IsPluginName(table.name) &&
          table.device_type == static_cast<int32_t>(DeviceType::kCuda) &&
          table.probe != nullptr && table.count != nullptr &&
@@ -301,7 +301,6 @@ absl::Status PluginDevice::Fill(const DeviceStream& stream,
       .sizes = fill.sizes.data(),
       .strides = fill.strides.data(),
       .element_size = static_cast<uint32_t>(fill.element_size),
-      .reserved = 0,
       .value = {}};
   if (fill.element_size > sizeof(request.value)) {
     return absl::InvalidArgumentError(

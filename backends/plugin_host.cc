@@ -17,7 +17,7 @@
 namespace sherd::internal {
 namespace {
 
-// Both sides of the line count alike.
+// Both sides of the ABI count alike.
 static_assert(static_cast<int>(DType::kFloat16) == SHERD_FLOAT16);
 static_assert(static_cast<int>(DType::kComplex128) == SHERD_COMPLEX128);
 static_assert(kNumDTypes == SHERD_NUM_DTYPES);
@@ -73,7 +73,6 @@ sherd_code SettingForPlugin(const char* name, char* value, uint64_t capacity) {
 const sherd_host_v0 kHost = {.struct_size = sizeof(sherd_host_v0),
                              .major = SHERD_ABI_MAJOR,
                              .minor = SHERD_ABI_MINOR,
-                             .next = nullptr,
                              .log = LogFromPlugin,
                              .now = MonotonicNow,
                              .reduce = ReduceForPlugin,

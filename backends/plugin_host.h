@@ -11,7 +11,7 @@ namespace sherd::internal {
 // What this program offers to plugins of every kind. Lives forever.
 const sherd_host_v0& PluginHost();
 
-// Deadlines as they cross the plugin line.
+// Deadlines as they cross the plugin ABI.
 int64_t ToNanoseconds(Deadline deadline);
 Deadline FromNanoseconds(int64_t deadline);
 

@@ -19,7 +19,7 @@ namespace sherd::internal {
 static_assert(sizeof(MemoryHandle) == sizeof(sherd_memory_handle_v0));
 
 bool IsComplete(const sherd_memory_v0& memory) {
-  return memory.struct_size >= sizeof(sherd_memory_v0) &&
+  return memory.struct_size == sizeof(sherd_memory_v0) &&
          (memory.allocate == nullptr) == (memory.deallocate == nullptr) &&
          memory.open_peers != nullptr && memory.close_peers != nullptr &&
          memory.export_memory != nullptr && memory.import_memory != nullptr;
@@ -58,7 +58,7 @@ void PluginAllocator::Deallocate(void* data, size_t bytes) {
 }
 
 bool IsComplete(const sherd_on_device_v0& on_device) {
-  return on_device.struct_size >= sizeof(sherd_on_device_v0) &&
+  return on_device.struct_size == sizeof(sherd_on_device_v0) &&
          on_device.device_type == static_cast<int32_t>(DeviceType::kCuda) &&
          on_device.poll != nullptr && on_device.begin_batch != nullptr &&
          on_device.end_batch != nullptr && on_device.finalize != nullptr &&

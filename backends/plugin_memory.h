@@ -21,7 +21,7 @@ namespace sherd::internal {
 
 // A plugin's table for memory, as core/comm sees it.
 
-// Whether the table has all that line 0.3 asks for.
+// Whether the table has every function; or all but those that allocate.
 bool IsComplete(const sherd_memory_v0& memory);
 
 class PluginAllocator final : public Allocator {
@@ -43,7 +43,8 @@ class PluginAllocator final : public Allocator {
   const std::string name_;
 };
 
-// Whether the table has all that line 0.4 asks for.
+// Whether the table has a type of device, and every function but those that a
+// plugin may lack.
 bool IsComplete(const sherd_on_device_v0& on_device);
 
 // Memory of a device that a plugin gives for its operations.

@@ -10,7 +10,7 @@ namespace sherd::internal {
 // which the driver refuses everything in this process.
 bool IsSticky(CUresult result);
 
-// The code of the plugin line for a result that is not kCudaSuccess:
+// The code of the plugin ABI for a result that is not kCudaSuccess:
 //   SHERD_RESOURCE          out of memory
 //   SHERD_UNSUPPORTED       the device, the driver or a capture rules it out
 //   SHERD_INVALID_ARGUMENT  an address, a handle or a device that is none

@@ -3,7 +3,6 @@
 #include <netdb.h>
 #include <sched.h>
 
-#include <cstddef>
 #include <cstring>
 #include <exception>
 #include <utility>
@@ -20,15 +19,6 @@ namespace {
 using plugin::Fail;
 
 constexpr uint64_t kSentinelSlot = ~uint64_t{0};
-constexpr char kLoopback[] = "127.0.0.1";
-
-std::string AddressOf(const sherd_comm_config_v0& config) {
-  constexpr size_t kEnd =
-      offsetof(sherd_comm_config_v0, address) + sizeof(config.address);
-  return config.struct_size >= kEnd && config.address != nullptr
-             ? config.address
-             : kLoopback;
-}
 
 // The numeric `address` in Gloo's terms; false if it is not one.
 bool Resolve(const std::string& address,
@@ -64,7 +54,7 @@ GlooMesh::~GlooMesh() {
 
 sherd_code GlooMesh::Connect(const sherd_comm_config_v0& config,
                              sherd_error_v0* error) {
-  const std::string address = AddressOf(config);
+  const std::string address = config.address;
   gloo::transport::tcp::attr attributes;
   if (!Resolve(address, attributes)) {
     return Fail(error, SHERD_INVALID_ARGUMENT, -1,

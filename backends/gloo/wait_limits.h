@@ -9,7 +9,7 @@
 
 namespace sherd::internal {
 
-// Deadlines of the plugin line as Gloo's timeouts.
+// Deadlines of the plugin ABI as Gloo's timeouts.
 
 // Longer than any run, short enough for Gloo's arithmetic.
 inline constexpr std::chrono::milliseconds kForever =

@@ -23,7 +23,7 @@ struct PluginOutcome {
 // One rank of the plugin that is linked into the test, behind nothing but the
 // C table: what the host would check or add is not there.
 //
-// Threads. As the plugin line says.
+// Threads. As the plugin ABI says.
 class PluginRank {
  public:
   PluginRank(const sherd_plugin_v0& plugin, sherd_comm_v0* comm, int rank,

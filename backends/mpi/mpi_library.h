@@ -17,7 +17,7 @@ namespace sherd::internal {
 int64_t MpiClock();
 
 // Fills `error` with what MPI says about `mpi_error` and returns the code of
-// the plugin line for it.
+// the plugin ABI for it.
 sherd_code FailWithMpi(sherd_error_v0* error, int mpi_error, int peer,
                        const char* what);
 

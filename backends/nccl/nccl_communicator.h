@@ -34,7 +34,7 @@ namespace sherd::internal {
 // NCCL is never called by a destructor: what has not been destroyed is left
 // behind.
 //
-// Threads. As the plugin line says.
+// Threads. As the plugin ABI says.
 class NcclCommunicator : public std::enable_shared_from_this<NcclCommunicator> {
  public:
   // `library` and `host` live forever.

@@ -7,7 +7,7 @@
 namespace sherd::internal {
 
 // Fills `error` with what NCCL says about `result`, in its words, and returns
-// the code of the plugin line for it. `what` names the function.
+// the code of the plugin ABI for it. `what` names the function.
 sherd_code FailWithNccl(const NcclApi& api, NcclResult result, const char* what,
                         sherd_error_v0* error);
 

@@ -3,7 +3,6 @@
 #include <dlfcn.h>
 #include <unistd.h>
 
-#include <cstddef>
 #include <string>
 
 #include "sherd/backends/plugin.h"
@@ -22,11 +21,6 @@ constexpr const char* kNcclDirectories[] = {
 
 // What the user set, or nothing.
 std::string Setting(const sherd_host_v0& host, const char* name) {
-  if (host.struct_size <
-          offsetof(sherd_host_v0, setting) + sizeof(host.setting) ||
-      host.setting == nullptr) {
-    return "";
-  }
   char value[4096] = {};
   if (host.setting(name, value, sizeof(value)) != SHERD_OK) return "";
   return value;

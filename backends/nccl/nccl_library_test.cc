@@ -144,18 +144,6 @@ TEST(NcclLibraryTest, ProbesTheDriver) {
   EXPECT_THAT(Probe(WithDriver(0, 0, 0)), HasSubstr("CUDA_VISIBLE_DEVICES"));
 }
 
-// An older host has no settings.
-TEST(NcclLibraryTest, DoesNotReadBeyondTheHostsTable) {
-  nccl_setting = "/nowhere/libnccl.so.2";
-  sherd_host_v0 host = {.struct_size = offsetof(sherd_host_v0, setting),
-                        .setting = [](const char*, char*, uint64_t) {
-                          ADD_FAILURE() << "asked";
-                          return sherd_code{SHERD_OK};
-                        }};
-  EXPECT_THAT(OpenNcclLibrary(host).nccl_problem,
-              ::testing::Not(HasSubstr("/nowhere")));
-}
-
 TEST(NcclLibraryTest, WritesVersionsAsTheirReleasesDo) {
   EXPECT_EQ(NcclVersionText(2708), "2.7.8");
   EXPECT_EQ(NcclVersionText(21801), "2.18.1");

@@ -54,7 +54,6 @@ void ReduceOnHost(int32_t dtype, int32_t reduction, void* out,
 const sherd_host_v0 kHost = {.struct_size = sizeof(sherd_host_v0),
                              .major = SHERD_ABI_MAJOR,
                              .minor = SHERD_ABI_MINOR,
-                             .next = nullptr,
                              .log = [](int32_t, const char*) {},
                              .now = Now,
                              .reduce = ReduceOnHost};

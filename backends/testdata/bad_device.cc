@@ -20,14 +20,18 @@ const sherd_device_v0* Bad() {
 #if BAD_DEVICE == 1
   table.major = SHERD_ABI_MAJOR + 1;
 #elif BAD_DEVICE == 2
-  // As written by a host-sized struct of which only the name is known.
+  // The size of something else.
   table.struct_size = 32;
 #elif BAD_DEVICE == 3
   return nullptr;
 #elif BAD_DEVICE == 5
   throw std::runtime_error("no licence");
 #elif BAD_DEVICE == 6
-  table.flags = static_cast<uint32_t>(sherd_a_function_that_nobody_has());
+  table.device_type = sherd_a_function_that_nobody_has();
+#elif BAD_DEVICE == 7
+  table.minor = SHERD_ABI_MINOR - 1;
+#elif BAD_DEVICE == 8
+  table.minor = SHERD_ABI_MINOR + 1;
 #endif
   return &table;
 }

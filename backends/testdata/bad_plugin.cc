@@ -20,7 +20,7 @@ const sherd_plugin_v0* Bad() {
 #if BAD_PLUGIN == 1
   table.major = SHERD_ABI_MAJOR + 1;
 #elif BAD_PLUGIN == 2
-  // As written by a host-sized struct of which only the name is known.
+  // The size of something else.
   table.struct_size = 32;
 #elif BAD_PLUGIN == 3
   return nullptr;
@@ -28,6 +28,10 @@ const sherd_plugin_v0* Bad() {
   throw std::runtime_error("no licence");
 #elif BAD_PLUGIN == 7
   table.flags = static_cast<uint32_t>(sherd_a_function_that_nobody_has());
+#elif BAD_PLUGIN == 8
+  table.minor = SHERD_ABI_MINOR - 1;
+#elif BAD_PLUGIN == 9
+  table.minor = SHERD_ABI_MINOR + 1;
 #endif
   return &table;
 }

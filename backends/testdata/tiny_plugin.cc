@@ -1,30 +1,22 @@
-// A whole plugin in little, whose ranks are threads: a barrier and an exchange.
-// Built against the header of each line that hosts still know, and of one that
-// is yet to come (TINY_MINOR).
+// A whole plugin in little, whose ranks are threads: a barrier, an exchange,
+// and memory that ranks reach.
 
 #include <stdlib.h>
-#include <unistd.h>
 
 #include <chrono>
 #include <condition_variable>
+#include <cstdint>
 #include <cstring>
+#include <memory>
 #include <mutex>
 #include <vector>
 
-#if TINY_MINOR == 1
-#include "sherd/backends/testdata/backend_abi_0_1.h"
-#else
-#include "sherd/backends/backend_abi.h"
-#endif
+#include "sherd/backends/plugin.h"
 
 namespace {
 
-sherd_code Fail(sherd_error_v0* error, sherd_code code, int peer,
-                const char* text) {
-  error->peer = peer;
-  std::strncpy(error->text, text, sizeof(error->text) - 1);
-  return code;
-}
+using sherd::plugin::Fail;
+using sherd::plugin::FromHandle;
 
 // Where the ranks of a group meet: all show their call, all copy, all leave.
 class Meeting {
@@ -52,7 +44,8 @@ class Meeting {
     return SHERD_OK;
   }
 
-  void Fail(int rank, sherd_code code, const char* text) {
+  // Ends the operations of all ranks because of `rank`.
+  void Abort(int rank, sherd_code code, const char* text) {
     std::lock_guard<std::mutex> lock(mutex_);
     if (code_ == SHERD_OK) {
       code_ = code;
@@ -107,13 +100,15 @@ class Meeting {
   }
 
   sherd_code Report(sherd_error_v0* error) const {
-    if (code_ != SHERD_OK) return ::Fail(error, code_, peer_, text_);
+    if (code_ != SHERD_OK)
+      return sherd::plugin::Fail(error, code_, peer_, text_);
     if (Missing(left_) >= 0) {
-      return ::Fail(error, SHERD_PEER_LOST, Missing(left_), "left the group");
+      return sherd::plugin::Fail(error, SHERD_PEER_LOST, Missing(left_),
+                                 "left the group");
     }
-    return ::Fail(error, SHERD_TIMEOUT,
-                  Missing(std::vector<bool>(calls_.size(), true)),
-                  "did not come in time");
+    return sherd::plugin::Fail(error, SHERD_TIMEOUT,
+                               Missing(std::vector<bool>(calls_.size(), true)),
+                               "did not come in time");
   }
 
   std::mutex mutex_;
@@ -128,52 +123,55 @@ class Meeting {
   const char* text_ = "";
 };
 
-}  // namespace
-
-struct sherd_comm_v0 {
-  int rank;
-  Meeting* meeting;
-};
-
-namespace {
-
 constexpr char kKey[] = "tiny/meeting";
 
-sherd_code Probe(sherd_error_v0*) { return SHERD_OK; }
-
-sherd_code Create(const sherd_comm_config_v0* config, sherd_comm_v0** comm,
-                  sherd_error_v0* error) {
-  const sherd_kv_v0& kv = *config->kv;
-  Meeting* meeting = nullptr;
-  sherd_code code;
-  if (config->rank == 0) {
-    meeting = new Meeting(config->size);
-    code = kv.set(kv.context, kKey, &meeting, sizeof(meeting));
-  } else {
-    uint64_t size = 0;
-    code = kv.get(kv.context, kKey, config->deadline, &meeting, sizeof(meeting),
-                  &size);
+class Communicator {
+ public:
+  static sherd_code Create(const sherd_comm_config_v0& config,
+                           std::unique_ptr<Communicator>* made,
+                           sherd_error_v0* error) {
+    const sherd_kv_v0& kv = *config.kv;
+    Meeting* meeting = nullptr;
+    sherd_code code;
+    if (config.rank == 0) {
+      meeting = new Meeting(config.size);
+      code = kv.set(kv.context, kKey, &meeting, sizeof(meeting));
+    } else {
+      uint64_t size = 0;
+      code = kv.get(kv.context, kKey, config.deadline, &meeting,
+                    sizeof(meeting), &size);
+    }
+    if (code != SHERD_OK) {
+      return Fail(error, code, 0, "did not set up the group");
+    }
+    *made = std::make_unique<Communicator>(config.rank, *meeting);
+    return SHERD_OK;
   }
-  if (code != SHERD_OK) return Fail(error, code, 0, "did not set up the group");
-  *comm = new sherd_comm_v0{config->rank, meeting};
-  return SHERD_OK;
-}
 
-void Destroy(sherd_comm_v0* comm) {
-  if (comm->meeting->Leave(comm->rank)) delete comm->meeting;
-  delete comm;
-}
+  Communicator(int rank, Meeting& meeting) : rank_(rank), meeting_(meeting) {}
+  Communicator(const Communicator&) = delete;
+  Communicator& operator=(const Communicator&) = delete;
+  ~Communicator() {
+    if (meeting_.Leave(rank_)) delete &meeting_;
+  }
 
-sherd_code Post(sherd_comm_v0* comm, const sherd_op_v0* op, sherd_request_v0*,
-                sherd_error_v0* error) {
-  return comm->meeting->Run(comm->rank, *op, error);
-}
+  sherd_code Run(const sherd_op_v0& op, sherd_error_v0* error) {
+    return meeting_.Run(rank_, op, error);
+  }
+  void Abort() { meeting_.Abort(rank_, SHERD_PEER_LOST, "aborted the group"); }
 
-void Abort(sherd_comm_v0* comm) {
-  comm->meeting->Fail(comm->rank, SHERD_PEER_LOST, "aborted the group");
-}
+  int rank() const { return rank_; }
 
-#if TINY_MINOR >= 3
+ private:
+  const int rank_;
+  Meeting& meeting_;
+};
+
+// What a rank sees of its peers.
+struct Peers {
+  int rank;
+};
+
 // Threads reach each other's memory by its address.
 sherd_code Allocate(uint64_t bytes, uint64_t alignment, void** data,
                     sherd_error_v0* error) {
@@ -186,18 +184,20 @@ sherd_code Allocate(uint64_t bytes, uint64_t alignment, void** data,
 void Deallocate(void* data, uint64_t) { free(data); }
 
 sherd_code OpenPeers(sherd_comm_v0* comm, sherd_peers_v0** peers,
-                     sherd_error_v0*) {
-  *peers = reinterpret_cast<sherd_peers_v0*>(new int(comm->rank));
-  return SHERD_OK;
+                     sherd_error_v0* error) {
+  return sherd::plugin::MakeHandle<Peers>(
+      peers, error, [&](std::unique_ptr<Peers>* made) {
+        *made = std::make_unique<Peers>(
+            Peers{FromHandle<Communicator>(comm).rank()});
+        return SHERD_OK;
+      });
 }
-
-void ClosePeers(sherd_peers_v0* peers) { delete reinterpret_cast<int*>(peers); }
 
 constexpr uint64_t kHandle = 0x74696e79;
 
 sherd_code Export(sherd_peers_v0* peers, const void* data, uint64_t bytes,
                   sherd_memory_handle_v0* handle, sherd_error_v0*) {
-  *handle = {{kHandle, static_cast<uint64_t>(*reinterpret_cast<int*>(peers)),
+  *handle = {{kHandle, static_cast<uint64_t>(FromHandle<Peers>(peers).rank),
               reinterpret_cast<uintptr_t>(data), bytes}};
   return SHERD_OK;
 }
@@ -212,67 +212,21 @@ sherd_code Import(sherd_peers_v0*, int32_t peer,
   *range = {reinterpret_cast<void*>(handle->words[2]), handle->words[3]};
   return SHERD_OK;
 }
-#endif
 
-#if TINY_MINOR > SHERD_ABI_MINOR
-// Tables as a later line may have them.
-struct MemoryTable : sherd_memory_v0 {
-  sherd_code (*advise)(void* data, uint64_t bytes);
-};
-struct Table : sherd_plugin_v0 {
-  uint64_t limits[4];
-  sherd_code (*reconnect)(sherd_comm_v0* comm);
-};
-#else
-using Table = sherd_plugin_v0;
-#if TINY_MINOR >= 3
-using MemoryTable = sherd_memory_v0;
-#endif
-#endif
+constexpr sherd_memory_v0 kMemory = sherd::plugin::WithHeader(sherd_memory_v0{
+    .allocate = Allocate,
+    .deallocate = Deallocate,
+    .open_peers = OpenPeers,
+    .close_peers = sherd::plugin::DeleteHandle<Peers, sherd_peers_v0>,
+    .export_memory = Export,
+    .import_memory = Import});
 
-#define TINY_TEXT_OF(number) #number
-#define TINY_NAME(number) "tiny_0_" TINY_TEXT_OF(number)
+constexpr sherd_plugin_v0 kPlugin = sherd::plugin::BackendTable<Communicator>(
+    {.name = "tiny",
+     .operations = 1u << SHERD_BARRIER | 1u << SHERD_ALL_TO_ALL_V,
+     .flags = SHERD_RANKS_ARE_THREADS,
+     .memory = &kMemory});
 
 }  // namespace
 
-extern "C" __attribute__((visibility("default"))) const sherd_plugin_v0*
-sherd_get_plugin_v0(const sherd_host_v0*) {
-  static Table table;
-  table.struct_size = sizeof(table);
-  table.major = SHERD_ABI_MAJOR;
-  table.minor = TINY_MINOR;
-  table.name = TINY_NAME(TINY_MINOR);
-  table.operations = 1u << SHERD_BARRIER | 1u << SHERD_ALL_TO_ALL_V;
-  table.flags = SHERD_COMPLETES_IN_POST | SHERD_RANKS_ARE_THREADS;
-  table.probe = Probe;
-  table.create = Create;
-  table.destroy = Destroy;
-  table.post = Post;
-  table.abort = Abort;
-#if TINY_MINOR == 2
-  // What stands behind the table of that line is none of it.
-  table.struct_size = offsetof(sherd_plugin_v0, memory);
-  table.memory = reinterpret_cast<const sherd_memory_v0*>(16);
-#elif TINY_MINOR >= 3
-  static MemoryTable memory;
-  memory.struct_size = sizeof(memory);
-  memory.allocate = Allocate;
-  memory.deallocate = Deallocate;
-  memory.open_peers = OpenPeers;
-  memory.close_peers = ClosePeers;
-  memory.export_memory = Export;
-  memory.import_memory = Import;
-  table.memory = &memory;
-#endif
-#if TINY_MINOR == 3
-  table.struct_size = offsetof(sherd_plugin_v0, on_device);
-  table.on_device = reinterpret_cast<const sherd_on_device_v0*>(16);
-#endif
-#if TINY_MINOR > SHERD_ABI_MINOR
-  // Operations and flags of which today's host knows nothing.
-  table.operations |= uint64_t{1} << 40;
-  table.flags |= 1u << 30;
-  table.limits[0] = 7;
-#endif
-  return &table;
-}
+SHERD_BACKEND_PLUGIN(kPlugin)

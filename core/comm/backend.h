@@ -161,9 +161,6 @@ struct BackendInfo {
   bool dies_together = false;
   // It compares the ranks' calls itself before it moves anything.
   bool compares_calls = false;
-  // It takes messages of 0 bytes and, if it compares calls, collectives that
-  // move nothing.
-  bool takes_empty = true;
   // Whose memory operations work on.
   DeviceType device_type = DeviceType::kCpu;
   NativeOperations native;

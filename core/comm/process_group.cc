@@ -462,7 +462,6 @@ absl::Status ProcessGroup::Execute(Collective desc) {
 absl::Status ProcessGroup::ExecuteMessage(Collective desc) {
   absl::ReaderMutexLock lock(&open_mutex_);
   if (!usable_.load(std::memory_order_acquire)) return Refusal(desc);
-  if (desc.bytes == 0 && !backend_info_.takes_empty) return absl::OkStatus();
   absl::Status status = PostAndWait(desc);
   if (absl::IsInvalidArgument(status)) {
     // Of two ranks that contradict each other about a length neither is right
@@ -501,8 +500,7 @@ absl::Status ProcessGroup::Transfer(Collective& desc) {
   };
   // A vendor's library may return at once from a call without bytes, whatever
   // the other ranks call.
-  if (MovesNothing(desc) &&
-      !(backend_info_.compares_calls && backend_info_.takes_empty)) {
+  if (MovesNothing(desc) && !backend_info_.compares_calls) {
     return launch(InPlaceOfNothing(desc));
   }
   return launch(desc);

@@ -424,10 +424,6 @@ absl::Status ProcessGroup::QueueOnDevice(
   desc.sequence = (IsPointToPoint(desc.op) ? messages_ : sequence_)
                       .fetch_add(1, std::memory_order_relaxed) +
                   1;
-  if (IsPointToPoint(desc.op) && desc.bytes == 0 &&
-      !device_backend()->takes_empty) {
-    return absl::OkStatus();
-  }
   if (desc.even) ListEvenBlocks(desc, device_blocks_);
   const FlightTicket ticket = Record(desc, /*started=*/true);
   absl::Status status = CarryOnDevice(desc, ticket, work);

@@ -57,12 +57,10 @@ class ScriptedCommunicator final : public Communicator {
 
 class ScriptedBackend final : public Backend {
  public:
-  explicit ScriptedBackend(Script& script, bool compares = true,
-                           bool takes_empty = true)
+  explicit ScriptedBackend(Script& script, bool compares = true)
       : script_(script) {
     info_.name = "scripted";
     info_.compares_calls = compares;
-    info_.takes_empty = takes_empty;
     info_.native.operations = (1u << kNumCollectiveOps) - 1;
     info_.native.reductions.fill(~0u);
   }
@@ -291,14 +289,14 @@ TEST_F(ProcessGroupTest, TellsTheTypeOfWhatACallMoves) {
 class NoBytesTest : public ::testing::Test {
  protected:
   // What rank 0 of 2 posts in calls of no bytes.
-  std::vector<CollectiveOp> PostsOf(bool compares, bool takes_empty) {
+  std::vector<CollectiveOp> PostsOf(bool compares) {
     std::vector<CollectiveOp> posts;
     Script script;
     script.post = [&](const Collective& desc) {
       posts.push_back(desc.op);
       return absl::OkStatus();
     };
-    const ScriptedBackend backend(script, compares, takes_empty);
+    const ScriptedBackend backend(script, compares);
     const auto store = std::make_shared<HashStore>();
     const auto create = [&](int rank) {
       return ProcessGroup::Create(backend,
@@ -317,14 +315,15 @@ class NoBytesTest : public ::testing::Test {
 };
 
 TEST_F(NoBytesTest, AreABarrierWhereTheBackendDoesNotCompare) {
-  EXPECT_THAT(PostsOf(/*compares=*/false, /*takes_empty=*/true),
+  EXPECT_THAT(PostsOf(/*compares=*/false),
               ElementsAre(CollectiveOp::kBarrier, CollectiveOp::kBarrier,
                           CollectiveOp::kSend));
 }
 
-TEST_F(NoBytesTest, AreNotPostedToAnOldBackend) {
-  EXPECT_THAT(PostsOf(/*compares=*/true, /*takes_empty=*/false),
-              ElementsAre(CollectiveOp::kBarrier, CollectiveOp::kBarrier));
+TEST_F(NoBytesTest, ArePostedAsTheyAreToABackendThatCompares) {
+  EXPECT_THAT(PostsOf(/*compares=*/true),
+              ElementsAre(CollectiveOp::kAllReduce, CollectiveOp::kAllGatherV,
+                          CollectiveOp::kSend));
 }
 
 TEST_F(ProcessGroupTest, AnImpostorDoesNotDisturbTheGroup) {

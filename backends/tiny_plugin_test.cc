@@ -1,19 +1,12 @@
-// Plugins of older and newer lines in today's host, and today's plugins in an
-// old host.
+// A plugin that has little, in a group.
 
-#include <dlfcn.h>
-
+#include <cstddef>
+#include <cstdint>
 #include <memory>
-#include <string>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "sherd/backends/backend_abi.h"
-#include "sherd/backends/loader.h"
-#include "sherd/backends/plugin.h"
-#include "sherd/backends/testdata/old_host.h"
 #include "sherd/core/base/error_info.h"
 #include "sherd/core/comm/peer_memory.h"
 #include "sherd/core/comm/process_group.h"
@@ -25,23 +18,17 @@ namespace sherd {
 namespace {
 
 using ::sherd::testing::IsOk;
-using ::sherd::testing::RunInOldHost;
 using ::sherd::testing::RunLocalRanks;
 using ::sherd::testing::StatusIs;
 
-constexpr char kEntry[] = "sherd_get_plugin_v0";
+// testdata/tiny_plugin.cc.
+constexpr char kName[] = "tiny";
 
-// testdata/tiny_plugin.cc, built against the header of each line.
-class TinyPluginTest : public ::testing::TestWithParam<int> {
- protected:
-  std::string name() const { return absl::StrCat("tiny_0_", GetParam()); }
-};
-
-TEST_P(TinyPluginTest, RunsInTodaysHostWhichEmulatesWhatItLacks) {
+TEST(TinyPluginTest, RunsAndTheHostEmulatesWhatItLacks) {
   RunLocalRanks(
       3,
-      [this](ProcessGroup& group) {
-        EXPECT_EQ(group.backend().name, name());
+      [](ProcessGroup& group) {
+        EXPECT_EQ(group.backend().name, kName);
         EXPECT_EQ(group.PathOf(CollectiveOp::kBarrier), OperationPath::kNative);
         EXPECT_EQ(group.PathOf(CollectiveOp::kAllReduce),
                   OperationPath::kEmulated);
@@ -58,12 +45,11 @@ TEST_P(TinyPluginTest, RunsInTodaysHostWhichEmulatesWhatItLacks) {
                     StatusIs(absl::StatusCode::kUnimplemented));
         ASSERT_THAT(group.Barrier(), IsOk());
       },
-      {.backend = name()});
+      {.backend = kName});
 }
 
-// Line 0.5 brought operations that move nothing, of which older plugins get a
-// barrier.
-TEST_P(TinyPluginTest, MeetsInCallsOfNoBytes) {
+// It does not compare calls, and gets a barrier.
+TEST(TinyPluginTest, MeetsInCallsOfNoBytes) {
   RunLocalRanks(
       3,
       [](ProcessGroup& group) {
@@ -77,23 +63,14 @@ TEST_P(TinyPluginTest, MeetsInCallsOfNoBytes) {
         EXPECT_THAT(status, StatusIs(absl::StatusCode::kInvalidArgument));
         EXPECT_EQ(FailedRank(status), 1) << status;
       },
-      {.backend = name()});
+      {.backend = kName});
 }
 
-// Line 0.3 brought memory that peers reach.
-TEST_P(TinyPluginTest, HasMemoryOfPeersIfItsLineHas) {
+TEST(TinyPluginTest, HasMemoryOfPeers) {
   RunLocalRanks(
       3,
       [](ProcessGroup& group) {
         Allocator& allocator = group.shard_allocator();
-        if (GetParam() < 3) {
-          EXPECT_EQ(group.peer_memory(), nullptr);
-          EXPECT_EQ(&allocator, &HeapAllocator());
-          // This plugin connects without waiting: who leaves at once would take
-          // along what the others still look for.
-          ASSERT_THAT(group.Barrier(), IsOk());
-          return;
-        }
         const std::shared_ptr<PeerMemory> memory = group.peer_memory();
         ASSERT_NE(memory, nullptr);
         EXPECT_NE(&allocator, &HeapAllocator());
@@ -119,52 +96,7 @@ TEST_P(TinyPluginTest, HasMemoryOfPeersIfItsLineHas) {
         ASSERT_THAT(group.Barrier(), IsOk());
         allocator.Deallocate(*data, 8);
       },
-      {.backend = name()});
-}
-
-TEST_P(TinyPluginTest, RunsInAnOldHost) {
-  void* const plugin =
-      dlopen(absl::StrCat("backends/", PluginFileName(name())).c_str(),
-             RTLD_NOW | RTLD_LOCAL);
-  ASSERT_NE(plugin, nullptr) << dlerror();
-  EXPECT_EQ(RunInOldHost(dlsym(plugin, kEntry), 3), "");
-}
-
-INSTANTIATE_TEST_SUITE_P(Lines, TinyPluginTest,
-                         ::testing::Values(1, 2, 3, 4, 5, 6));
-
-struct Plugin {
-  const char* name;
-  const char* path;
-};
-
-class PluginInOldHostTest : public ::testing::TestWithParam<Plugin> {};
-
-// A plugin may refuse an old host; one that accepts it must ask nothing of it
-// that it does not have.
-TEST_P(PluginInOldHostTest, WorksOrSaysNo) {
-  void* const plugin = dlopen(GetParam().path, RTLD_NOW | RTLD_LOCAL);
-  ASSERT_NE(plugin, nullptr) << dlerror();
-  EXPECT_THAT(RunInOldHost(dlsym(plugin, kEntry), 3),
-              ::testing::AnyOf("", "no"));
-}
-
-INSTANTIATE_TEST_SUITE_P(
-    All, PluginInOldHostTest,
-    ::testing::Values(Plugin{"gloo", "backends/gloo/libsherd_backend_gloo.so"},
-                      Plugin{"nccl", "backends/nccl/libsherd_backend_nccl.so"},
-                      Plugin{"shm", "backends/shm/libsherd_backend_shm.so"}),
-    [](const auto& info) { return info.param.name; });
-
-TEST(StaticPluginInOldHostTest, LocalWorksOrSaysNo) {
-  int found = 0;
-  for (const auto* plugin = internal::StaticPlugin<sherd_plugin_v0>::Head();
-       plugin != nullptr; plugin = plugin->next) {
-    ++found;
-    EXPECT_THAT(RunInOldHost(reinterpret_cast<void*>(plugin->entry), 3),
-                ::testing::AnyOf("", "no"));
-  }
-  EXPECT_EQ(found, 1);
+      {.backend = kName});
 }
 
 }  // namespace
