@@ -187,6 +187,24 @@ class LintsTest(unittest.TestCase):
         self.assertTrue(self.lint(lints.guards, good.replace("COMM", "COM")))
         self.assertTrue(self.lint(lints.guards, "#pragma once\n"))
 
+    def test_the_guide_quotes_the_example_literally(self):
+        source = "int a;\n\nvoid F() {\n  a = 1;\n}\n"
+        guide = "Words.\n\n```cpp\n%s```\n\nMore.\n\n```cpp\nint a;\n```\n"
+        for block, wrong in [
+                ("void F() {\n  a = 1;\n}\n", False),
+                ("  a = 1;\n", False),
+                ("a = 1;\n", True),
+                ("  a = 2;\n", True),
+                ("int a;\nvoid F() {\n", True),
+        ]:
+            with tempfile.TemporaryDirectory() as root:
+                with unittest.mock.patch.object(tree, "ROOT", root):
+                    for name, text in [("x.cc", source), ("G.md", guide % block)]:
+                        with open(os.path.join(root, name), "w", encoding="utf-8") as file:
+                            file.write(text)
+                    found = lints.quotes("G.md", ["x.cc"])
+            self.assertEqual(found, ["G.md:3: not literally in x.cc"] if wrong else [], block)
+
     def test_protobuf_stays_out_of_headers(self):
         self.assertTrue(self.lint(lints.protobuf, '#include "sherd/a/b.pb.h"\n'))
         self.assertTrue(self.lint(lints.protobuf, "google::protobuf::Message* m;"))

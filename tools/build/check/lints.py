@@ -102,6 +102,24 @@ def umbrella():
             for name in sorted(names)]
 
 
+# What the plugin guide walks through.
+_GUIDE = "backends/PLUGIN_GUIDE.md"
+_EXAMPLE = [tree.CONSUMER + "/" + name
+            for name in ("BUILD.bazel", "sockets_backend.cc", "sockets_conformance_test.cc")]
+
+
+def quotes(guide=_GUIDE, sources=None):
+    """Each block of code in the plugin guide stands, whole lines of it, in the example."""
+    code = ["\n" + tree.read(source) for source in sources or _EXAMPLE]
+    text = tree.read(guide)
+    found = []
+    for match in re.finditer(r"^```\w*\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
+        if not any("\n" + match.group(1) in source for source in code):
+            found.append("%s:%d: not literally in %s" % (
+                guide, _line(text, match.start()), ", ".join(sources or _EXAMPLE)))
+    return found
+
+
 # Name, function: each is a step of tools/check.
 ALL = [
     ("environment", environment),
@@ -110,4 +128,5 @@ ALL = [
     ("no Protobuf in headers", protobuf),
     ("no leftovers", markers),
     ("sherd.h", umbrella),
+    ("quotes of the plugin guide", quotes),
 ]

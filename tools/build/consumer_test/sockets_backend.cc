@@ -128,6 +128,7 @@ sherd_code Call(const sherd_comm_config_v0& config, int peer, int* fd,
   const sherd_code code =
       config.kv->get(config.kv->context, KeyOf(peer).c_str(), config.deadline,
                      &address, sizeof(address), &size);
+  if (code == SHERD_PEER_LOST) return Fail(error, code, -1, "a rank failed");
   if (code != SHERD_OK) return Fail(error, code, peer, "did not come in time");
   *fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
   const int32_t own_rank = config.rank;
