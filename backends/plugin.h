@@ -46,8 +46,9 @@ inline std::atomic<const sherd_host_v0*> host_of_plugins{nullptr};
 
 namespace sherd::plugin {
 
-// The host that opened the plugin: there before it calls anything of the table,
-// and for ever. Plugins that are linked into one program share it. Any thread.
+// The host that opened the plugin. Set before it calls any function of the
+// table, valid for ever; one for all plugins that are linked into a program.
+// Any thread.
 inline const sherd_host_v0& Host() {
   return *internal::host_of_plugins.load(std::memory_order_acquire);
 }

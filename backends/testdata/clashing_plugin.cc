@@ -1,7 +1,9 @@
 // One of two plugins that bring different functions of the same name, as
 // plugins that link different releases of one library do.
 
-#include "sherd/backends/backend_abi.h"
+#include <memory>
+
+#include "sherd/backends/plugin.h"
 
 extern "C" __attribute__((visibility("default"), noinline)) const char*
 sherd_clashing_version() {
@@ -10,35 +12,24 @@ sherd_clashing_version() {
 
 namespace {
 
-// Never called.
-sherd_code Probe(sherd_error_v0*) { return SHERD_OK; }
-sherd_code Create(const sherd_comm_config_v0*, sherd_comm_v0**,
-                  sherd_error_v0*) {
-  return SHERD_UNSUPPORTED;
-}
-void Destroy(sherd_comm_v0*) {}
-sherd_code Post(sherd_comm_v0*, const sherd_op_v0*, sherd_request_v0*,
-                sherd_error_v0*) {
-  return SHERD_UNSUPPORTED;
-}
-void Abort(sherd_comm_v0*) {}
+// Never made.
+class Communicator {
+ public:
+  static sherd_code Create(const sherd_comm_config_v0&,
+                           std::unique_ptr<Communicator>*, sherd_error_v0*) {
+    return SHERD_UNSUPPORTED;
+  }
+  sherd_code Run(const sherd_op_v0&, sherd_error_v0*) {
+    return SHERD_UNSUPPORTED;
+  }
+  void Abort() {}
+};
 
 // Through the dynamic linker, like every call of an exported function.
-const sherd_plugin_v0 kPlugin = {.struct_size = sizeof(sherd_plugin_v0),
-                                 .major = SHERD_ABI_MAJOR,
-                                 .minor = SHERD_ABI_MINOR,
-                                 .name = "clashing_" CLASHING_PLUGIN,
-                                 .flags = SHERD_COMPLETES_IN_POST,
-                                 .library_version = sherd_clashing_version,
-                                 .probe = Probe,
-                                 .create = Create,
-                                 .destroy = Destroy,
-                                 .post = Post,
-                                 .abort = Abort};
+constexpr sherd_plugin_v0 kPlugin = sherd::plugin::BackendTable<Communicator>(
+    {.name = "clashing_" CLASHING_PLUGIN,
+     .library_version = sherd_clashing_version});
 
 }  // namespace
 
-extern "C" __attribute__((visibility("default"))) const sherd_plugin_v0*
-sherd_get_plugin_v0(const sherd_host_v0*) {
-  return &kPlugin;
-}
+SHERD_BACKEND_PLUGIN(kPlugin)
