@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "sherd/core/base/status_macros.h"
+#include "sherd/core/tensor/box.h"
 #include "sherd/core/tensor/device_runtime.h"
 #include "sherd/core/tensor/device_stream.h"
 #include "sherd/core/tensor/dtype.h"
@@ -79,20 +80,12 @@ void ForEachRow(absl::Span<const int64_t> sizes, const RandomRegion& region,
 
 absl::Status CheckRegion(const Tensor& tensor, const RandomRegion& region) {
   SHERD_RETURN_IF_ERROR(NumElements(region.global_sizes).status());
-  const absl::Span<const int64_t> sizes = tensor.sizes();
-  bool fits = region.global_sizes.size() == sizes.size() &&
-              region.offsets.size() == sizes.size();
-  for (size_t d = 0; fits && d < sizes.size(); ++d) {
-    // Empty trailing chunks of an uneven split lie past the end.
-    fits = region.offsets[d] >= 0 &&
-           (sizes[d] == 0 ||
-            (region.offsets[d] <= region.global_sizes[d] &&
-             sizes[d] <= region.global_sizes[d] - region.offsets[d]));
-  }
-  if (fits) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(
-      "a shard of ", FormatDims(sizes), " at ", FormatDims(region.offsets),
-      " is not inside ", FormatDims(region.global_sizes)));
+  const BoxView box(region.offsets, tensor.sizes());
+  // Empty trailing chunks of an uneven split lie past the end.
+  if (IsInsideOrTrails(box, region.global_sizes)) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("a shard of ", FormatBox(box), " is not inside ",
+                   FormatDims(region.global_sizes)));
 }
 
 // Draws parts [first, first + count) of the stream.

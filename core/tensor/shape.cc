@@ -7,34 +7,33 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "sherd/core/base/checked_math.h"
 #include "sherd/core/base/status_macros.h"
 
 namespace sherd {
 
 absl::StatusOr<int64_t> NumElements(absl::Span<const int64_t> sizes) {
+  if (const std::optional<int64_t> volume = CheckedVolume(sizes)) {
+    return *volume;
+  }
   if (sizes.size() > kMaxRank) {
     return absl::InvalidArgumentError(absl::StrCat(
         "a tensor has at most ", kMaxRank, " dimensions, got ", sizes.size()));
   }
-  int64_t extent = 1;
-  bool empty = false;
-  for (int64_t size : sizes) {
-    if (size < 0) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("sizes must not be negative, got ", FormatDims(sizes)));
-    }
-    if (size == 0) empty = true;
-    const std::optional<int64_t> product =
-        CheckedMul(extent, std::max<int64_t>(size, 1));
-    if (!product.has_value()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("the number of elements of ", FormatDims(sizes),
-                       " does not fit in 64 bits"));
-    }
-    extent = *product;
+  // Of several reasons, the first one.
+  for (size_t d = 0; d < sizes.size() && CheckedVolume(sizes.first(d)); ++d) {
+    if (sizes[d] >= 0) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("sizes must not be negative, got ", FormatDims(sizes)));
   }
-  return empty ? 0 : extent;
+  return absl::InvalidArgumentError(absl::StrCat("the number of elements of ",
+                                                 FormatDims(sizes),
+                                                 " does not fit in 64 bits"));
+}
+
+int64_t Volume(absl::Span<const int64_t> sizes) {
+  int64_t volume = 1;
+  for (const int64_t size : sizes) volume *= size;
+  return volume;
 }
 
 absl::StatusOr<int64_t> NumBytes(absl::Span<const int64_t> sizes, DType dtype) {

@@ -2,11 +2,13 @@
 #define SHERD_CORE_TENSOR_SHAPE_H_
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "absl/container/inlined_vector.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "sherd/core/base/checked_math.h"
 #include "sherd/core/tensor/dtype.h"
 
 namespace sherd {
@@ -23,6 +25,28 @@ inline constexpr int kMaxRank = 64;
 //                     fit in int64_t. (So strides never overflow either, as in
 //                     NumPy, which also refuses [0, 2^40, 2^40].)
 absl::StatusOr<int64_t> NumElements(absl::Span<const int64_t> sizes);
+
+// The same without a message: nothing where NumElements is an error. Inline,
+// since it is asked of each of a million shards.
+inline std::optional<int64_t> CheckedVolume(absl::Span<const int64_t> sizes) {
+  if (sizes.size() > kMaxRank) return std::nullopt;
+  int64_t volume = 1;
+  bool empty = false;
+  for (const int64_t size : sizes) {
+    if (size < 0) return std::nullopt;
+    if (size == 0) {
+      empty = true;
+      continue;
+    }
+    const std::optional<int64_t> product = CheckedMul(volume, size);
+    if (!product.has_value()) return std::nullopt;
+    volume = *product;
+  }
+  return empty ? 0 : volume;
+}
+
+// The same of sizes that have passed NumElements, without a check.
+int64_t Volume(absl::Span<const int64_t> sizes);
 
 // NumElements times SizeOf(dtype), with the same errors.
 absl::StatusOr<int64_t> NumBytes(absl::Span<const int64_t> sizes, DType dtype);

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <limits>
+#include <optional>
 #include <random>
 #include <set>
 #include <vector>
@@ -27,6 +28,10 @@ TEST(NumElementsTest, IsTheProductOfTheSizes) {
   EXPECT_EQ(*NumElements({3, 0, 5}), 0);
   EXPECT_EQ(*NumElements({kMax}), kMax);
   EXPECT_EQ(*NumElements(Dims(64, 1)), 1);
+  for (const Dims& sizes : {Dims{}, Dims{7}, Dims{3, 4, 5}, Dims{3, 0, 5}}) {
+    EXPECT_EQ(Volume(sizes), *NumElements(sizes)) << FormatDims(sizes);
+    EXPECT_EQ(CheckedVolume(sizes), *NumElements(sizes)) << FormatDims(sizes);
+  }
 }
 
 TEST(NumElementsTest, RefusesWhatNoTensorCanBe) {
@@ -37,6 +42,8 @@ TEST(NumElementsTest, RefusesWhatNoTensorCanBe) {
       {{-1}, "must not be negative, got [-1]"},
       {{3, -2, 0}, "must not be negative"},
       {{kMax, 2}, "does not fit in 64 bits"},
+      {{kMax, 2, -1}, "does not fit in 64 bits"},
+      {{-1, kMax, 2}, "must not be negative"},
       {{int64_t{1} << 32, int64_t{1} << 31}, "does not fit in 64 bits"},
       {{0, int64_t{1} << 40, int64_t{1} << 40}, "does not fit in 64 bits"},
       {Dims(65, 1), "at most 64 dimensions, got 65"},
@@ -45,6 +52,7 @@ TEST(NumElementsTest, RefusesWhatNoTensorCanBe) {
     EXPECT_THAT(NumElements(c.sizes),
                 StatusIs(absl::StatusCode::kInvalidArgument, c.message))
         << FormatDims(c.sizes);
+    EXPECT_EQ(CheckedVolume(c.sizes), std::nullopt) << FormatDims(c.sizes);
   }
 }
 

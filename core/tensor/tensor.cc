@@ -9,6 +9,7 @@
 #include "sherd/core/base/checked_math.h"
 #include "sherd/core/base/error_info.h"
 #include "sherd/core/base/status_macros.h"
+#include "sherd/core/tensor/box.h"
 #include "sherd/core/tensor/device_runtime.h"
 #include "sherd/core/tensor/device_stream.h"
 #include "sherd/core/tensor/device_transfer.h"
@@ -488,16 +489,13 @@ absl::StatusOr<Tensor> Tensor::Narrow(absl::Span<const int64_t> offsets,
                      sizes_.size(), " offsets and sizes, got ",
                      FormatDims(offsets), " and ", FormatDims(sizes)));
   }
+  const BoxView box(offsets, sizes);
+  if (!IsInsideOrTrails(box, sizes_)) {
+    return absl::OutOfRangeError(absl::StrCat(
+        "the box of ", FormatBox(box), " is not inside ", FormatDims(sizes_)));
+  }
   int64_t offset = 0;
   for (size_t d = 0; d < sizes.size(); ++d) {
-    const bool inside = offsets[d] >= 0 && sizes[d] >= 0 &&
-                        (sizes[d] == 0 || (offsets[d] <= sizes_[d] &&
-                                           sizes[d] <= sizes_[d] - offsets[d]));
-    if (!inside) {
-      return absl::OutOfRangeError(absl::StrCat(
-          "the box of ", FormatDims(sizes), " at ", FormatDims(offsets),
-          " is not inside ", FormatDims(sizes_)));
-    }
     if (sizes[d] > 0) offset += offsets[d] * strides_[d];
   }
   return View(offset, Dims(sizes.begin(), sizes.end()), strides_);
