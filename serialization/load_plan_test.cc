@@ -36,7 +36,7 @@ std::vector<PlacedBox> Columns(Dims sizes, int ranks) {
   for (int rank = 0; rank < ranks; ++rank) {
     const int64_t begin = std::min(sizes[1], rank * step);
     boxes.push_back(
-        {{0, begin}, {sizes[0], std::min(step, sizes[1] - begin)}, rank});
+        {{{0, begin}, {sizes[0], std::min(step, sizes[1] - begin)}}, rank});
   }
   return boxes;
 }
@@ -45,7 +45,7 @@ std::vector<PlacedBox> BoxesOf(const ManifestTensor& tensor) {
   std::vector<PlacedBox> boxes;
   for (const ManifestShard& shard : tensor.shards) {
     boxes.push_back(
-        {shard.offsets, shard.sizes, static_cast<int>(boxes.size())});
+        {{shard.offsets, shard.sizes}, static_cast<int>(boxes.size())});
   }
   return boxes;
 }
@@ -54,10 +54,10 @@ TEST(LoadPlanTest, EqualBoxesAreReadWholeWhoeverHasThem) {
   const ManifestTensor saved = Rows({100, 3}, 4);
   std::vector<PlacedBox> wanted = BoxesOf(saved);
   std::reverse(wanted.begin(), wanted.end());
-  wanted.push_back({{100, 0}, {0, 3}, 4});
+  wanted.push_back({{{100, 0}, {0, 3}}, 4});
   EXPECT_EQ(ChooseLoadWay(saved, wanted, 5, 1024), LoadWay::kWhole);
   wanted[0].sizes[1] = 2;
-  wanted.push_back({{75, 2}, {25, 1}, 4});
+  wanted.push_back({{{75, 2}, {25, 1}}, 4});
   EXPECT_EQ(ChooseLoadWay(saved, wanted, 5, 1024), LoadWay::kPieces);
 }
 
@@ -127,9 +127,11 @@ TEST(LoadPlanTest, EveryElementOfReplicasIsReadOnceAndReachesAllThatHoldIt) {
   // an empty one; and one that has no replica.
   const Dims size = {100, 3};
   const std::vector<PlacedBox> wanted = {
-      {{0, 0}, {100, 1}, 0}, {{0, 1}, {100, 1}, 1}, {{0, 0}, {100, 1}, 2},
-      {{0, 1}, {100, 1}, 0}, {{100, 0}, {0, 3}, 3}, {{0, 0}, {100, 1}, 3},
-      {{0, 1}, {100, 1}, 3}, {{100, 0}, {0, 3}, 3}, {{0, 2}, {100, 1}, 1}};
+      {{{0, 0}, {100, 1}}, 0}, {{{0, 1}, {100, 1}}, 1},
+      {{{0, 0}, {100, 1}}, 2}, {{{0, 1}, {100, 1}}, 0},
+      {{{100, 0}, {0, 3}}, 3}, {{{0, 0}, {100, 1}}, 3},
+      {{{0, 1}, {100, 1}}, 3}, {{{100, 0}, {0, 3}}, 3},
+      {{{0, 2}, {100, 1}}, 1}};
   // Of 1 MiB per element the parts are of four elements at least.
   std::vector<int64_t> load(4);
   const WantedParts parts =

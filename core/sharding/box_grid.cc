@@ -31,7 +31,7 @@ bool BoxGrid::FindIntervals() {
     absl::flat_hash_map<int64_t, uint32_t> slot_of_lo;
     std::vector<Interval> found;
     for (size_t i = 0; i < n; ++i) {
-      const Interval interval = {boxes_->lo(i)[d], boxes_->hi(i)[d]};
+      const Interval interval = {boxes_->lo(i, d), boxes_->hi(i, d)};
       // Neighbours in the list are often neighbours in the tensor.
       uint32_t slot = i > 0 ? slots[i - 1] : 0;
       if (i == 0 || found[slot].lo != interval.lo) {
@@ -75,7 +75,7 @@ void BoxGrid::FillCells() {
   }
 }
 
-bool BoxGrid::ForEachIn(const int64_t* lo, const int64_t* hi,
+bool BoxGrid::ForEachIn(const BoxView& box,
                         absl::FunctionRef<bool(size_t)> visit) const {
   // The cells [begin, end) of each axis, and the odometer over them.
   absl::InlinedVector<std::pair<uint64_t, uint64_t>, 4> range;
@@ -83,11 +83,12 @@ bool BoxGrid::ForEachIn(const int64_t* lo, const int64_t* hi,
   for (size_t d = 0; d < axes_.size(); ++d) {
     const std::vector<Interval>& axis = axes_[d];
     const auto begin = std::partition_point(
-        axis.begin(), axis.end(),
-        [&](const Interval& interval) { return interval.hi <= lo[d]; });
+        axis.begin(), axis.end(), [&](const Interval& interval) {
+          return interval.hi <= box.offsets[d];
+        });
     const auto end = std::partition_point(
         begin, axis.end(),
-        [&](const Interval& interval) { return interval.lo < hi[d]; });
+        [&](const Interval& interval) { return interval.lo < box.end(d); });
     if (begin == end) return true;
     range.emplace_back(begin - axis.begin(), end - axis.begin());
     at.push_back(range.back().first);

@@ -10,6 +10,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/functional/function_ref.h"
 #include "sherd/core/sharding/box_set.h"
+#include "sherd/core/tensor/box.h"
 
 namespace sherd::internal {
 
@@ -27,9 +28,9 @@ class BoxGrid {
   static std::optional<BoxGrid> Detect(const BoxSet& boxes);
 
   // Calls `visit` with the position of each box that has an element in common
-  // with the box [lo, hi), cell by cell in row-major order, until it returns
-  // false. Returns the last result of `visit`, or true.
-  bool ForEachIn(const int64_t* lo, const int64_t* hi,
+  // with `box`, cell by cell in row-major order, until it returns false.
+  // Returns the last result of `visit`, or true.
+  bool ForEachIn(const BoxView& box,
                  absl::FunctionRef<bool(size_t)> visit) const;
 
  private:

@@ -32,7 +32,7 @@ std::vector<int> VaryingDims(const BoxSet& a, const BoxSet& b) {
   for (int d = 0; d < a.dims(); ++d) {
     const auto differs = [&](const BoxSet& set) {
       for (size_t i = 0; i < set.size(); ++i) {
-        if (set.lo(i)[d] != any.lo(0)[d] || set.hi(i)[d] != any.hi(0)[d]) {
+        if (set.lo(i, d) != any.lo(0, d) || set.hi(i, d) != any.hi(0, d)) {
           return true;
         }
       }
@@ -68,10 +68,10 @@ class OverlapFinder {
   static constexpr size_t kFew = 16;
 
   int64_t Lo(int set, uint32_t box, size_t level) const {
-    return sets_[set]->lo(box)[dims_[level]];
+    return sets_[set]->lo(box, dims_[level]);
   }
   int64_t Hi(int set, uint32_t box, size_t level) const {
-    return sets_[set]->hi(box)[dims_[level]];
+    return sets_[set]->hi(box, dims_[level]);
   }
 
   // Whether an interval of `set` that begins at `lo` may hold the point of a
@@ -189,8 +189,8 @@ std::optional<Pair> Sweep(const BoxSet& boxes, int x, int y) {
   begins.reserve(boxes.size());
   ends.reserve(boxes.size());
   for (uint32_t i = 0; i < boxes.size(); ++i) {
-    begins.push_back({boxes.lo(i)[x], i});
-    ends.push_back({boxes.hi(i)[x], i});
+    begins.push_back({boxes.lo(i, x), i});
+    ends.push_back({boxes.hi(i, x), i});
   }
   for (std::vector<Event>* events : {&begins, &ends}) {
     if (std::is_sorted(events->begin(), events->end())) continue;
@@ -200,15 +200,15 @@ std::optional<Pair> Sweep(const BoxSet& boxes, int x, int y) {
   auto end = ends.begin();
   for (const Event& begin : begins) {
     // Ends come before begins at the same place.
-    for (; end->at <= begin.at; ++end) crossed.erase(boxes.lo(end->box)[y]);
-    const int64_t lo = boxes.lo(begin.box)[y];
+    for (; end->at <= begin.at; ++end) crossed.erase(boxes.lo(end->box, y));
+    const int64_t lo = boxes.lo(begin.box, y);
     const auto next = crossed.lower_bound(lo);
-    if (next != crossed.end() && next->first < boxes.hi(begin.box)[y]) {
+    if (next != crossed.end() && next->first < boxes.hi(begin.box, y)) {
       return Ordered(next->second, begin.box);
     }
     if (next != crossed.begin()) {
       const uint32_t before = std::prev(next)->second;
-      if (boxes.hi(before)[y] > lo) return Ordered(before, begin.box);
+      if (boxes.hi(before, y) > lo) return Ordered(before, begin.box);
     }
     crossed.emplace_hint(next, lo, begin.box);
   }
@@ -274,7 +274,7 @@ class Separation {
     bool sorted = true;
     for (size_t i = 0; i < n; ++i) {
       const uint32_t box = order_[group.begin + i];
-      intervals[i] = {boxes_.lo(box)[dim], boxes_.hi(box)[dim], box};
+      intervals[i] = {boxes_.lo(box, dim), boxes_.hi(box, dim), box};
       sorted = sorted && (i == 0 || intervals[i - 1].lo <= intervals[i].lo);
       if (!sorted && !may_sort) return false;
     }
@@ -349,8 +349,8 @@ void ForEachPair(const BoxSet& a, const BoxSet& b,
   const std::optional<BoxGrid> grid = BoxGrid::Detect(b);
   if (!grid) return OverlapFinder(a, b, visit).Run();
   for (size_t i = 0; i < a.size(); ++i) {
-    const bool go_on = grid->ForEachIn(a.lo(i), a.hi(i),
-                                       [&](size_t j) { return visit(i, j); });
+    const bool go_on =
+        grid->ForEachIn(a[i], [&](size_t j) { return visit(i, j); });
     if (!go_on) return;
   }
 }
@@ -361,7 +361,7 @@ BoxSet Near(const BoxSet& few, const BoxSet& set) {
   const BoxShadow shadow(few);
   BoxSet near(set.dims());
   for (size_t i = 0; i < set.size(); ++i) {
-    if (!shadow.Touches(set.lo(i), set.hi(i))) continue;
+    if (!shadow.Touches(set[i])) continue;
     near.AddFrom(set, i, static_cast<int>(i));
   }
   return near;

@@ -25,7 +25,7 @@ using Pair = std::pair<size_t, size_t>;
 
 bool Overlap(const BoxSet& a, size_t i, const BoxSet& b, size_t j) {
   for (int d = 0; d < a.dims(); ++d) {
-    if (a.lo(i)[d] >= b.hi(j)[d] || b.lo(j)[d] >= a.hi(i)[d]) return false;
+    if (a.lo(i, d) >= b.hi(j, d) || b.lo(j, d) >= a.hi(i, d)) return false;
   }
   return true;
 }
@@ -62,22 +62,22 @@ BoxSet RandomBoxes(int dims, int count, int64_t extent, int64_t max_size,
       sizes.push_back(
           std::uniform_int_distribution<int64_t>(0, max_size)(random));
     }
-    boxes.Add(offsets, sizes, i);
+    boxes.Add({offsets, sizes}, i);
   }
   return boxes;
 }
 
 TEST(BoxSetTest, LeavesOutEmptyBoxes) {
   BoxSet boxes(2);
-  boxes.Add({0, 0}, {0, 5}, 10);
-  boxes.Add({1, 2}, {3, 4}, 11);
-  boxes.Add({0, 0}, {5, 0}, 12);
+  boxes.Add({{0, 0}, {0, 5}}, 10);
+  boxes.Add({{1, 2}, {3, 4}}, 11);
+  boxes.Add({{0, 0}, {5, 0}}, 12);
   ASSERT_EQ(boxes.size(), 1u);
   EXPECT_EQ(boxes.id(0), 11);
-  EXPECT_EQ(boxes.lo(0)[0], 1);
-  EXPECT_EQ(boxes.lo(0)[1], 2);
-  EXPECT_EQ(boxes.hi(0)[0], 4);
-  EXPECT_EQ(boxes.hi(0)[1], 6);
+  EXPECT_EQ(boxes.lo(0, 0), 1);
+  EXPECT_EQ(boxes.lo(0, 1), 2);
+  EXPECT_EQ(boxes.hi(0, 0), 4);
+  EXPECT_EQ(boxes.hi(0, 1), 6);
 }
 
 TEST(BoxOverlapTest, FindsThePairsThatBruteForceFinds) {
@@ -134,7 +134,7 @@ TEST(BoxOverlapTest, FindsTheOnlyOverlapAmongManyIrregularBoxes) {
       Dims sizes = {2, 4, i % 3 + 1};
       offsets.resize(dims);
       sizes.resize(dims);
-      boxes.Add(offsets, sizes, static_cast<int>(i));
+      boxes.Add({offsets, sizes}, static_cast<int>(i));
     }
     EXPECT_FALSE(BoxGrid::Detect(boxes).has_value());
     EXPECT_EQ(FindOverlap(boxes), std::nullopt);
@@ -142,25 +142,25 @@ TEST(BoxOverlapTest, FindsTheOnlyOverlapAmongManyIrregularBoxes) {
     Dims sizes = {5, 5, 1};
     offsets.resize(dims);
     sizes.resize(dims);
-    boxes.Add(offsets, sizes, 1000);
+    boxes.Add({offsets, sizes}, 1000);
     EXPECT_EQ(FindOverlap(boxes), Pair(999, 1000));
   }
 }
 
 TEST(BoxOverlapTest, BoxesThatTouchDoNotOverlap) {
   BoxSet boxes(1);
-  boxes.Add({5}, {5}, 0);
-  boxes.Add({0}, {5}, 1);
+  boxes.Add({{5}, {5}}, 0);
+  boxes.Add({{0}, {5}}, 1);
   EXPECT_EQ(FindOverlap(boxes), std::nullopt);
-  boxes.Add({9}, {1}, 2);
+  boxes.Add({{9}, {1}}, 2);
   EXPECT_EQ(FindOverlap(boxes), Pair(0, 2));
 }
 
 TEST(BoxOverlapTest, BoxesWithoutDimensionsAllOverlap) {
   BoxSet boxes(0);
-  boxes.Add({}, {}, 0);
+  boxes.Add({{}, {}}, 0);
   EXPECT_EQ(FindOverlap(boxes), std::nullopt);
-  boxes.Add({}, {}, 1);
+  boxes.Add({{}, {}}, 1);
   EXPECT_EQ(FindOverlap(boxes), Pair(0, 1));
   EXPECT_EQ(AllOverlaps(boxes, boxes).size(), 4u);
 }
@@ -169,7 +169,7 @@ TEST(BoxOverlapTest, StopsWhenTold) {
   std::mt19937_64 random(1);
   const BoxSet grid = [] {
     BoxSet boxes(1);
-    for (int i = 0; i < 100; ++i) boxes.Add({i}, {1}, i);
+    for (int i = 0; i < 100; ++i) boxes.Add({{i}, {1}}, i);
     return boxes;
   }();
   const BoxSet irregular = RandomBoxes(3, 200, 5, 6, random);
@@ -184,9 +184,9 @@ TEST(BoxOverlapTest, StopsWhenTold) {
 TEST(BoxOverlapTest, HandlesTheLargestCoordinates) {
   constexpr int64_t kMax = INT64_MAX;
   BoxSet boxes(2);
-  for (int64_t i = 0; i < 40; ++i) boxes.Add({kMax - 40 + i, i}, {1, 3}, 0);
+  for (int64_t i = 0; i < 40; ++i) boxes.Add({{kMax - 40 + i, i}, {1, 3}}, 0);
   EXPECT_EQ(FindOverlap(boxes), std::nullopt);
-  boxes.Add({0, 0}, {kMax, 1}, 0);
+  boxes.Add({{0, 0}, {kMax, 1}}, 0);
   EXPECT_EQ(FindOverlap(boxes), Pair(0, 40));
 }
 
@@ -199,16 +199,16 @@ TEST(BoxGridTest, SeesGridsWithHolesAndReplicasInAnyOrder) {
   std::shuffle(cells.begin(), cells.end(), random);
   BoxSet boxes(2);
   for (const Dims& at : cells) {
-    boxes.Add(at, {at[0] == 4 ? 2 : 1, 4}, 0);
+    boxes.Add({at, {at[0] == 4 ? 2 : 1, 4}}, 0);
   }
   std::optional<BoxGrid> grid = BoxGrid::Detect(boxes);
   ASSERT_TRUE(grid.has_value());
 
-  boxes.Add(cells[3], {cells[3][0] == 4 ? 2 : 1, 4}, 1);
+  boxes.Add({cells[3], {cells[3][0] == 4 ? 2 : 1, 4}}, 1);
   grid = BoxGrid::Detect(boxes);
   ASSERT_TRUE(grid.has_value());
   std::vector<size_t> found;
-  grid->ForEachIn(boxes.lo(3), boxes.hi(3), [&](size_t i) {
+  grid->ForEachIn(boxes[3], [&](size_t i) {
     found.push_back(i);
     return true;
   });
@@ -217,17 +217,17 @@ TEST(BoxGridTest, SeesGridsWithHolesAndReplicasInAnyOrder) {
   // The same begin with another end, and an interval across two others.
   for (const Dims& sizes : {Dims{1, 3}, Dims{4, 4}}) {
     BoxSet changed = boxes;
-    changed.Add({0, 1}, sizes, 2);
+    changed.Add({{0, 1}, sizes}, 2);
     EXPECT_FALSE(BoxGrid::Detect(changed).has_value());
   }
 }
 
 TEST(BoxGridTest, LeavesGridsOfWhichMostIsMissingToOthers) {
   BoxSet boxes(2);
-  for (int64_t i = 0; i < 1000; ++i) boxes.Add({i, i}, {1, 1}, 0);
+  for (int64_t i = 0; i < 1000; ++i) boxes.Add({{i, i}, {1, 1}}, 0);
   EXPECT_FALSE(BoxGrid::Detect(boxes).has_value());
   EXPECT_EQ(FindOverlap(boxes), std::nullopt);
-  boxes.Add({500, 500}, {1, 1}, 0);
+  boxes.Add({{500, 500}, {1, 1}}, 0);
   EXPECT_EQ(FindOverlap(boxes), Pair(500, 1000));
   EXPECT_EQ(AllOverlaps(boxes, boxes), BruteForce(boxes, boxes));
 }
@@ -235,11 +235,11 @@ TEST(BoxGridTest, LeavesGridsOfWhichMostIsMissingToOthers) {
 TEST(BoxGridTest, GivesUpOnGridsWithMoreCellsThanNumbers) {
   BoxSet boxes(8);
   for (int64_t i = 0; i < 1000; ++i) {
-    boxes.Add(Dims(8, i), Dims(8, 1), 0);
+    boxes.Add({Dims(8, i), Dims(8, 1)}, 0);
   }
   EXPECT_FALSE(BoxGrid::Detect(boxes).has_value());
   EXPECT_EQ(FindOverlap(boxes), std::nullopt);
-  boxes.Add(Dims(8, 999), Dims(8, 1), 0);
+  boxes.Add({Dims(8, 999), Dims(8, 1)}, 0);
   EXPECT_EQ(FindOverlap(boxes), Pair(999, 1000));
 }
 
@@ -251,8 +251,8 @@ BoxSet PinwheelTiling(int64_t side) {
     for (int64_t j = 0; j < side; ++j) {
       const int64_t x = 2 * i - j + side;
       const int64_t y = i + 2 * j;
-      boxes.Add({x, y}, {2, 2}, 0);
-      boxes.Add({x + 2, y}, {1, 1}, 0);
+      boxes.Add({{x, y}, {2, 2}}, 0);
+      boxes.Add({{x + 2, y}, {1, 1}}, 0);
     }
   }
   return boxes;
@@ -262,7 +262,7 @@ TEST(BoxOverlapTest, FindsTheOnlyOverlapWhereNoPlaneCuts) {
   BoxSet boxes = PinwheelTiling(40);
   EXPECT_EQ(FindOverlap(boxes), std::nullopt);
   // Half of the last small square.
-  boxes.Add({2 * 39 - 39 + 40 + 2, 3 * 39}, {1, 1}, 0);
+  boxes.Add({{2 * 39 - 39 + 40 + 2, 3 * 39}, {1, 1}}, 0);
   EXPECT_EQ(FindOverlap(boxes), Pair(boxes.size() - 2, boxes.size() - 1));
 }
 
@@ -273,17 +273,17 @@ TEST(BoxOverlapTest, TakesLittleTimeWhereEachPlaneCutsOffOneBox) {
   BoxSet boxes(2);
   int64_t top = 0, left = 0, bottom = 2 * kTurns + 2, right = 2 * kTurns + 2;
   for (int64_t i = 0; i < kTurns; ++i) {
-    boxes.Add({top, left}, {1, right - left}, 0);
+    boxes.Add({{top, left}, {1, right - left}}, 0);
     ++top;
-    boxes.Add({top, left}, {bottom - top, 1}, 0);
+    boxes.Add({{top, left}, {bottom - top, 1}}, 0);
     ++left;
-    boxes.Add({bottom - 1, left}, {1, right - left}, 0);
+    boxes.Add({{bottom - 1, left}, {1, right - left}}, 0);
     --bottom;
-    boxes.Add({top, right - 1}, {bottom - top, 1}, 0);
+    boxes.Add({{top, right - 1}, {bottom - top, 1}}, 0);
     --right;
   }
   EXPECT_EQ(FindOverlap(boxes), std::nullopt);
-  boxes.Add({top - 1, left}, {1, 1}, 0);
+  boxes.Add({{top - 1, left}, {1, 1}}, 0);
   EXPECT_EQ(FindOverlap(boxes), Pair(boxes.size() - 5, boxes.size() - 1));
 }
 

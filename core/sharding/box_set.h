@@ -5,8 +5,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "absl/numeric/int128.h"
 #include "absl/types/span.h"
+#include "sherd/core/tensor/box.h"
 
 namespace sherd::internal {
 
@@ -17,18 +17,23 @@ class BoxSet {
   explicit BoxSet(int dims) : dims_(dims) {}
 
   void Reserve(size_t boxes) {
-    bounds_.reserve(2 * static_cast<size_t>(dims_) * boxes);
+    numbers_.reserve(stride() * boxes);
     ids_.reserve(boxes);
   }
 
-  // Adds the box unless it is empty. The end of the box fits in int64_t.
-  void Add(absl::Span<const int64_t> offsets, absl::Span<const int64_t> sizes,
-           int id);
+  // Adds the box unless it is empty.
+  void Add(const BoxView& box, int id) {
+    if (IsEmpty(box)) return;
+    // Few numbers: faster than to insert the ranges.
+    for (const int64_t offset : box.offsets) numbers_.push_back(offset);
+    for (const int64_t size : box.sizes) numbers_.push_back(size);
+    ids_.push_back(id);
+  }
 
   // Adds box `i` of `other`, which has as many dimensions.
   void AddFrom(const BoxSet& other, size_t i, int id) {
-    const absl::Span<const int64_t> bounds = other.bounds(i);
-    bounds_.insert(bounds_.end(), bounds.begin(), bounds.end());
+    const absl::Span<const int64_t> numbers = other.numbers(i);
+    numbers_.insert(numbers_.end(), numbers.begin(), numbers.end());
     ids_.push_back(id);
   }
 
@@ -36,29 +41,32 @@ class BoxSet {
   size_t size() const { return ids_.size(); }
   int id(size_t i) const { return ids_[i]; }
 
-  // Box i holds x with lo(i)[d] <= x[d] < hi(i)[d] for every d.
-  const int64_t* lo(size_t i) const {
-    return bounds_.data() + 2 * static_cast<size_t>(dims_) * i;
+  // Valid until the set changes.
+  BoxView operator[](size_t i) const {
+    const int64_t* const offsets = numbers(i).data();
+    const size_t dims = static_cast<size_t>(dims_);
+    return {{offsets, dims}, {offsets + dims, dims}};
   }
-  const int64_t* hi(size_t i) const { return lo(i) + dims_; }
 
-  // lo(i) and hi(i), one after the other: equal for equal boxes.
-  absl::Span<const int64_t> bounds(size_t i) const {
-    return {lo(i), 2 * static_cast<size_t>(dims_)};
+  // In the dimension d, box i holds what is in [lo, hi).
+  int64_t lo(size_t i, int d) const {
+    return numbers_[stride() * i + static_cast<size_t>(d)];
+  }
+  int64_t hi(size_t i, int d) const { return lo(i, d) + lo(i, dims_ + d); }
+
+  // Offsets and sizes of box i, one after the other: equal for equal boxes.
+  absl::Span<const int64_t> numbers(size_t i) const {
+    return {numbers_.data() + stride() * i, stride()};
   }
 
  private:
+  // Numbers of a box.
+  size_t stride() const { return 2 * static_cast<size_t>(dims_); }
+
   int dims_;
-  std::vector<int64_t> bounds_;
+  std::vector<int64_t> numbers_;
   std::vector<int> ids_;
 };
-
-// Elements of box i.
-absl::uint128 Volume(const BoxSet& set, size_t i);
-
-// Elements that box i of `a` and box j of `b`, which overlap, have in common.
-absl::uint128 OverlapVolume(const BoxSet& a, size_t i, const BoxSet& b,
-                            size_t j);
 
 }  // namespace sherd::internal
 

@@ -9,7 +9,7 @@ BoxShadow::BoxShadow(const BoxSet& boxes) : axes_(boxes.dims()) {
     std::vector<Interval> all;
     all.reserve(boxes.size());
     for (size_t i = 0; i < boxes.size(); ++i) {
-      all.push_back({boxes.lo(i)[d], boxes.hi(i)[d]});
+      all.push_back({boxes.lo(i, d), boxes.hi(i, d)});
     }
     std::sort(all.begin(), all.end(),
               [](const Interval& a, const Interval& b) { return a.lo < b.lo; });
@@ -24,12 +24,13 @@ BoxShadow::BoxShadow(const BoxSet& boxes) : axes_(boxes.dims()) {
   }
 }
 
-bool BoxShadow::Touches(const int64_t* lo, const int64_t* hi) const {
+bool BoxShadow::Touches(const BoxView& box) const {
   for (size_t d = 0; d < axes_.size(); ++d) {
     const auto next = std::partition_point(
-        axes_[d].begin(), axes_[d].end(),
-        [&](const Interval& interval) { return interval.hi <= lo[d]; });
-    if (next == axes_[d].end() || next->lo >= hi[d]) return false;
+        axes_[d].begin(), axes_[d].end(), [&](const Interval& interval) {
+          return interval.hi <= box.offsets[d];
+        });
+    if (next == axes_[d].end() || next->lo >= box.end(d)) return false;
   }
   return true;
 }

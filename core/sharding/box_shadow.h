@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "sherd/core/sharding/box_set.h"
+#include "sherd/core/tensor/box.h"
 
 namespace sherd::internal {
 
@@ -14,11 +15,10 @@ class BoxShadow {
  public:
   explicit BoxShadow(const BoxSet& boxes);
 
-  // False if the box [lo, hi) has no element in common with any of the boxes.
-  // Both have an entry per dimension.
+  // False if `box` has no element in common with any of the boxes.
   //
   // Cost. O(d log n).
-  bool Touches(const int64_t* lo, const int64_t* hi) const;
+  bool Touches(const BoxView& box) const;
 
  private:
   struct Interval {

@@ -257,7 +257,7 @@ Boxes Strips(const Dims& size, int dim, int count, int ranks) {
   Boxes boxes;
   const int64_t length = (size[dim] + count - 1) / count;
   for (int i = 0; i < count; ++i) {
-    PlacedBox box = {{0, 0}, size, i % ranks};
+    PlacedBox box = {WholeBox(size), i % ranks};
     box.offsets[dim] = std::min(i * length, size[dim]);
     box.sizes[dim] = std::min(length, size[dim] - box.offsets[dim]);
     boxes.push_back(box);
@@ -265,7 +265,7 @@ Boxes Strips(const Dims& size, int dim, int count, int ranks) {
   return boxes;
 }
 
-Boxes AllOn(const Dims& size, int rank) { return {{{0, 0}, size, rank}}; }
+Boxes AllOn(const Dims& size, int rank) { return {{WholeBox(size), rank}}; }
 
 // Of a move of as much from as to each rank.
 ::testing::Matcher<ReshardWay> WayOf(int ranks, Reach reach) {
@@ -438,8 +438,8 @@ TEST(DirectMoveTest, WhatIsInPlaceIsNotCopied) {
   RunLocalRanks(1, [&](ProcessGroup& group) {
     std::vector<int32_t> data = {1, 2, 3, 4, 5, 6};
     std::vector<int32_t> other(3);
-    const Boxes from = {{{0, 0}, {2, 3}, 0}, {{2, 0}, {1, 3}, 0}};
-    const Boxes to = {{{0, 0}, {2, 3}, 0}, {{2, 0}, {1, 3}, 0}};
+    const Boxes from = {{{{0, 0}, {2, 3}}, 0}, {{{2, 0}, {1, 3}}, 0}};
+    const Boxes to = {{{{0, 0}, {2, 3}}, 0}, {{{2, 0}, {1, 3}}, 0}};
     std::vector<int32_t> last = {7, 8, 9};
     ReshardStats stats;
     ASSERT_THAT(

@@ -39,13 +39,13 @@ DistinctBoxes FindDistinct(const BoxSet& set,
     if (!is_wanted(i)) continue;
     const int next = static_cast<int>(position.size());
     result.position[i] =
-        position.try_emplace(set.bounds(i), next).first->second;
+        position.try_emplace(set.numbers(i), next).first->second;
   }
   result.holders.resize(position.size());
   std::vector<size_t> first(position.size());
   for (size_t i = 0; i < set.size() && wanted > 0; ++i) {
     if (result.position[i] < 0) {
-      const auto found = position.find(set.bounds(i));
+      const auto found = position.find(set.numbers(i));
       if (found == position.end()) continue;
       result.position[i] = found->second;
     }

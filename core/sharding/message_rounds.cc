@@ -24,10 +24,7 @@ class Cutter {
         max_bytes_(max_bytes) {}
 
   void Add(const BoxCopy& copy) {
-    BoxPiece piece = {.src_shard = copy.src_shard,
-                      .dst_shard = copy.dst_shard,
-                      .offsets = copy.offsets,
-                      .sizes = copy.sizes};
+    BoxPiece piece = {copy, copy.src_shard, copy.dst_shard};
     Cut(piece, 0);
   }
 

@@ -8,7 +8,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "sherd/core/sharding/reshard_plan.h"
-#include "sherd/core/tensor/shape.h"
+#include "sherd/core/tensor/box.h"
 
 namespace sherd::internal {
 
@@ -29,12 +29,12 @@ absl::StatusOr<int64_t> MaxDeviceMessageBytes(int64_t max_staging_bytes,
                                               size_t element_size);
 
 // A part of one copy that travels whole.
-struct BoxPiece {
+struct BoxPiece : Box {
   int src_shard = 0;
   int dst_shard = 0;
-  Dims offsets;
-  Dims sizes;
   int64_t bytes = 0;
+
+  friend bool operator==(const BoxPiece&, const BoxPiece&) = default;
 };
 
 // The pieces of one message.

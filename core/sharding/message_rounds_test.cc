@@ -21,8 +21,9 @@ std::vector<int64_t> BytesOf(const std::vector<MessageRound>& rounds) {
 
 TEST(MessageRoundsTest, FillsEachMessageWithWholeRows) {
   // Rows of 5 elements of 4 bytes: three fit in 64.
-  const BoxCopy copy = {
-      .src_shard = 3, .dst_shard = 4, .offsets = {10, 20}, .sizes = {7, 5}};
+  BoxCopy copy = {{{10, 20}, {7, 5}}};
+  copy.src_shard = 3;
+  copy.dst_shard = 4;
   const std::vector<MessageRound> rounds = CutIntoRounds({&copy, 1}, 4, 64);
   EXPECT_THAT(BytesOf(rounds), ElementsAre(60, 60, 20));
   ASSERT_EQ(rounds[1].pieces.size(), 1u);
@@ -37,7 +38,8 @@ TEST(MessageRoundsTest, FillsEachMessageWithWholeRows) {
 TEST(MessageRoundsTest, PutsSmallCopiesInOneMessage) {
   std::vector<BoxCopy> copies;
   for (int i = 0; i < 5; ++i) {
-    copies.push_back({.dst_shard = i, .offsets = {i}, .sizes = {2}});
+    copies.push_back({{{i}, {2}}});
+    copies.back().dst_shard = i;
   }
   EXPECT_THAT(BytesOf(CutIntoRounds(copies, 8, 1000)), ElementsAre(80));
   EXPECT_THAT(BytesOf(CutIntoRounds(copies, 8, 40)), ElementsAre(40, 40));
@@ -45,7 +47,7 @@ TEST(MessageRoundsTest, PutsSmallCopiesInOneMessage) {
 }
 
 TEST(MessageRoundsTest, CutsRowsThatDoNotFitInAMessage) {
-  const BoxCopy copy = {.offsets = {0, 0, 0}, .sizes = {2, 1, 5}};
+  const BoxCopy copy = {WholeBox({2, 1, 5})};
   EXPECT_THAT(BytesOf(CutIntoRounds({&copy, 1}, 2, 4)),
               ElementsAre(4, 4, 4, 4, 4));
   EXPECT_THAT(BytesOf(CutIntoRounds({&copy, 1}, 2, 2)),
@@ -89,10 +91,9 @@ TEST(MessageRoundsTest, KeepsEveryElementInRowMajorOrderWithinTheLimit) {
   std::mt19937_64 random(seed);
   for (int i = 0; i < 500; ++i) {
     const Dims size = sherd::testing::RandomSize(4, 600, random);
-    int64_t elements = 1;
-    for (const int64_t n : size) elements *= n;
+    const int64_t elements = Volume(size);
     if (elements == 0) continue;
-    const BoxCopy copy = {.offsets = Dims(size.size(), 0), .sizes = size};
+    const BoxCopy copy = {WholeBox(size)};
     const size_t element_size = size_t{1} << (random() % 5);
     const int64_t limit =
         static_cast<int64_t>(element_size + random() % (element_size * 200));

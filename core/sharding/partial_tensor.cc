@@ -17,6 +17,7 @@
 #include "sherd/core/sharding/reshard_plan.h"
 #include "sherd/core/sharding/shard_metadata.h"
 #include "sherd/core/sharding/sharded_tensor_access.h"
+#include "sherd/core/tensor/box.h"
 #include "sherd/core/tensor/device_stream.h"
 #include "sherd/core/tensor/shape.h"
 #include "sherd/core/tensor/storage.h"
@@ -143,9 +144,10 @@ absl::Status Reducer::Plan() {
   for (const PlacedBox& box : result_.placed_boxes()) {
     const auto rank = static_cast<size_t>(box.rank);
     const int position = next[rank]++;
-    if (std::count(box.sizes.begin(), box.sizes.end(), 0) > 0) continue;
-    boxes[rank].push_back(
-        {.dst_shard = position, .offsets = box.offsets, .sizes = box.sizes});
+    if (IsEmpty(box)) continue;
+    BoxCopy copy = {box};
+    copy.dst_shard = position;
+    boxes[rank].push_back(std::move(copy));
   }
   // A segment goes to each other rank, one comes from each, and one is reduced.
   const int64_t slots = 2 * group_.size() - 1;

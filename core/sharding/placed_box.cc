@@ -4,9 +4,9 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "sherd/core/base/checked_math.h"
 #include "sherd/core/base/error_info.h"
 #include "sherd/core/base/status_macros.h"
+#include "sherd/core/tensor/shape.h"
 
 namespace sherd {
 
@@ -17,7 +17,7 @@ absl::StatusOr<std::vector<PlacedBox>> PlacedBoxes(
   for (const ShardMetadata& shard : shards) {
     const absl::StatusOr<int> rank = resolver.Resolve(shard.placement);
     if (!rank.ok()) return Annotate(rank.status(), shard.ToString());
-    boxes.push_back({shard.offsets, shard.sizes, *rank});
+    boxes.push_back({{shard.offsets, shard.sizes}, *rank});
   }
   return boxes;
 }
@@ -31,12 +31,7 @@ namespace internal {
 namespace {
 
 absl::Status CheckBox(const PlacedBox& box, size_t dims) {
-  bool valid = box.offsets.size() == box.sizes.size() && box.rank >= 0;
-  for (size_t d = 0; valid && d < box.sizes.size(); ++d) {
-    valid = box.offsets[d] >= 0 && box.sizes[d] >= 0 &&
-            CheckedAdd(box.offsets[d], box.sizes[d]).has_value();
-  }
-  if (!valid || !NumElements(box.sizes).ok()) {
+  if (!IsValid(box) || box.rank < 0) {
     return absl::InvalidArgumentError(
         absl::StrCat(FormatBox(box),
                      ": expected as many offsets as sizes, none negative, "
@@ -81,7 +76,7 @@ BoxSet ToBoxSet(absl::Span<const PlacedBox> boxes, int dims) {
   BoxSet set(dims);
   set.Reserve(boxes.size());
   for (size_t i = 0; i < boxes.size(); ++i) {
-    set.Add(boxes[i].offsets, boxes[i].sizes, static_cast<int>(i));
+    set.Add(boxes[i], static_cast<int>(i));
   }
   return set;
 }

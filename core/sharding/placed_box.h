@@ -12,15 +12,15 @@
 #include "sherd/core/sharding/box_set.h"
 #include "sherd/core/sharding/placement.h"
 #include "sherd/core/sharding/shard_metadata.h"
-#include "sherd/core/tensor/shape.h"
+#include "sherd/core/tensor/box.h"
 
 namespace sherd {
 
 // A box of the global tensor and the rank that has it, or is to have it.
-struct PlacedBox {
-  Dims offsets;
-  Dims sizes;
+struct PlacedBox : Box {
   int rank = 0;
+
+  friend bool operator==(const PlacedBox&, const PlacedBox&) = default;
 };
 
 // One PlacedBox per shard, in the same order, by rank in the group.

@@ -15,6 +15,7 @@
 #include "sherd/core/sharding/message_rounds.h"
 #include "sherd/core/sharding/placed_box.h"
 #include "sherd/core/sharding/replica_choice.h"
+#include "sherd/core/tensor/box.h"
 
 namespace sherd {
 namespace {
@@ -199,7 +200,7 @@ BoxSet Simulation::BoxesOf(absl::Span<const PlacedBox> boxes,
       std::partition_point(by_rank.begin(), by_rank.end(),
                            [&](int i) { return boxes[i].rank < first_rank; });
   for (auto i = begin; i != by_rank.end() && boxes[*i].rank <= last_rank; ++i) {
-    set.Add(boxes[*i].offsets, boxes[*i].sizes, *i);
+    set.Add(boxes[*i], *i);
   }
   return set;
 }
@@ -208,7 +209,9 @@ BoxSet Simulation::BoxesOf(absl::Span<const PlacedBox> boxes,
 absl::Status Simulation::CountResults() {
   const BoxSet all = internal::ToBoxSet(to_, dims_);
   absl::uint128 total = 0;
-  for (size_t i = 0; i < all.size(); ++i) total += Volume(all, i);
+  for (size_t i = 0; i < all.size(); ++i) {
+    total += static_cast<uint64_t>(Volume(all[i]));
+  }
   if (total * static_cast<uint64_t>(element_) > absl::uint128(INT64_MAX)) {
     return absl::InvalidArgumentError(
         "the destination boxes of all ranks hold more bytes than fit in 64 "
@@ -216,7 +219,7 @@ absl::Status Simulation::CountResults() {
   }
   for (size_t i = 0; i < all.size(); ++i) {
     report_.ranks[to_[all.id(i)].rank].result_bytes +=
-        static_cast<int64_t>(Volume(all, i)) * element_;
+        Volume(all[i]) * element_;
   }
   report_.to_shards = static_cast<int64_t>(all.size());
   return absl::OkStatus();
@@ -249,8 +252,7 @@ void Simulation::CountLowerBounds() {
     const BoxSet held =
         internal::FindDistinct(all, [](size_t) { return true; }).boxes;
     internal::ForEachOverlap(wanted, held, [&](size_t i, size_t j) {
-      report.lower_bound_bytes -=
-          static_cast<int64_t>(OverlapVolume(wanted, i, held, j)) * element_;
+      report.lower_bound_bytes -= CommonVolume(wanted[i], held[j]) * element_;
       return true;
     });
   }
@@ -273,12 +275,12 @@ absl::Status Simulation::ExchangeTo(int first_rank, int last_rank) {
   senders_.resize(rows);
   std::vector<int64_t> missing(targets.size());
   for (size_t i = 0; i < missing.size(); ++i) {
-    missing[i] = static_cast<int64_t>(Volume(targets, i));
+    missing[i] = Volume(targets[i]);
   }
   internal::ForEachOverlap(
       targets, sources_.boxes, [&](size_t i, size_t source) {
-        const int64_t elements = static_cast<int64_t>(
-            OverlapVolume(targets, i, sources_.boxes, source));
+        const int64_t elements =
+            CommonVolume(targets[i], sources_.boxes[source]);
         missing[i] -= elements;
         AddRead(source, targets.id(i), elements * element_, first_rank);
         return true;
@@ -311,8 +313,7 @@ void Simulation::AddRead(size_t source, int target, int64_t bytes,
     return;
   }
   report_.ranks[dst].bytes_local += bytes;
-  if (from_[src_shard].offsets == to_[target].offsets &&
-      from_[src_shard].sizes == to_[target].sizes &&
+  if (BoxView(from_[src_shard]) == BoxView(to_[target]) &&
       !taken_in_place_[src_shard]) {
     taken_in_place_[src_shard] = true;
     report_.ranks[dst].bytes_in_place += bytes;

@@ -36,9 +36,9 @@ Boxes Grid(int64_t rows, int64_t columns, int64_t height, int64_t width,
            int ranks) {
   Boxes boxes;
   for (int64_t i = 0; i < rows * columns; ++i) {
-    boxes.push_back({{i / columns * height, i % columns * width},
-                     {height, width},
-                     static_cast<int>(i % ranks)});
+    boxes.push_back(
+        {{{i / columns * height, i % columns * width}, {height, width}},
+         static_cast<int>(i % ranks)});
   }
   return boxes;
 }
@@ -46,15 +46,15 @@ Boxes Grid(int64_t rows, int64_t columns, int64_t height, int64_t width,
 // Rows on three ranks to columns on four, the last of which had nothing; rank 0
 // keeps a box.
 PlanReport Sample() {
-  const Boxes from = {{{0, 0}, {4, 12}, 0},
-                      {{4, 0}, {4, 12}, 1},
-                      {{8, 0}, {4, 12}, 2},
-                      {{12, 0}, {1, 12}, 0}};
-  const Boxes to = {{{0, 0}, {12, 3}, 0},
-                    {{0, 3}, {12, 3}, 1},
-                    {{0, 6}, {12, 3}, 2},
-                    {{0, 9}, {12, 3}, 3},
-                    {{12, 0}, {1, 12}, 0}};
+  const Boxes from = {{{{0, 0}, {4, 12}}, 0},
+                      {{{4, 0}, {4, 12}}, 1},
+                      {{{8, 0}, {4, 12}}, 2},
+                      {{{12, 0}, {1, 12}}, 0}};
+  const Boxes to = {{{{0, 0}, {12, 3}}, 0},
+                    {{{0, 3}, {12, 3}}, 1},
+                    {{{0, 6}, {12, 3}}, 2},
+                    {{{0, 9}, {12, 3}}, 3},
+                    {{{12, 0}, {1, 12}}, 0}};
   return ExplainPlan(from, to,
                      {.element_size = 4,
                       .max_staging_bytes = 384,
@@ -105,17 +105,17 @@ TEST(PlanReportTest, CountsWhatEveryRankDoes) {
 }
 
 TEST(PlanReportTest, ContiguousRunsNeedNoStaging) {
-  const Boxes from = {{{0, 0}, {8, 4}, 0}};
-  const Boxes to = {{{0, 0}, {4, 4}, 1}, {{4, 0}, {4, 4}, 2}};
+  const Boxes from = {{{{0, 0}, {8, 4}}, 0}};
+  const Boxes to = {{{{0, 0}, {4, 4}}, 1}, {{{4, 0}, {4, 4}}, 2}};
   SHERD_ASSERT_OK_AND_ASSIGN(const PlanReport report, ExplainPlan(from, to));
   for (const RankReport& rank : report.ranks) EXPECT_EQ(rank.staging_bytes, 0);
   // Columns are runs where they arrive only.
-  const Boxes columns = {{{0, 0}, {8, 2}, 1}, {{0, 2}, {8, 2}, 2}};
+  const Boxes columns = {{{{0, 0}, {8, 2}}, 1}, {{{0, 2}, {8, 2}}, 2}};
   SHERD_ASSERT_OK_AND_ASSIGN(const PlanReport cut, ExplainPlan(from, columns));
   EXPECT_EQ(cut.ranks[0].staging_bytes, 2 * 2 * 64);
   EXPECT_EQ(cut.ranks[1].staging_bytes, 0);
   // Runs that are not beside one another make no run.
-  const Boxes apart = {{{0, 0}, {1, 4}, 1}, {{4, 0}, {1, 4}, 1}};
+  const Boxes apart = {{{{0, 0}, {1, 4}}, 1}, {{{4, 0}, {1, 4}}, 1}};
   SHERD_ASSERT_OK_AND_ASSIGN(const PlanReport two, ExplainPlan(from, apart));
   EXPECT_EQ(two.messages, 1);
   EXPECT_EQ(two.ranks[0].staging_bytes, 2 * 32);
@@ -136,7 +136,7 @@ TEST(PlanReportTest, DirectMovesHaveNoMessages) {
 
 TEST(PlanReportTest, NothingToMoveIsNoError) {
   for (const Boxes& boxes :
-       {Boxes{}, Boxes{{{0}, {0}, 3}}, Grid(4, 1, 2, 8, 4)}) {
+       {Boxes{}, Boxes{{{{0}, {0}}, 3}}, Grid(4, 1, 2, 8, 4)}) {
     SHERD_ASSERT_OK_AND_ASSIGN(const PlanReport report,
                                ExplainPlan(boxes, boxes, {.world_size = 5}));
     EXPECT_EQ(report.world_size(), 5);
@@ -184,8 +184,8 @@ TEST(PlanReportTest, ManyRanksShareRowsOfTheHeatMap) {
 
 TEST(PlanReportTest, EstimatesRoundsOfWhatIsTooMuchToCut) {
   // 2^40 bytes in messages of 32 KiB.
-  const Boxes from = {{{0}, {int64_t{1} << 40}, 0}};
-  const Boxes to = {{{0}, {int64_t{1} << 40}, 1}};
+  const Boxes from = {{{{0}, {int64_t{1} << 40}}, 0}};
+  const Boxes to = {{{{0}, {int64_t{1} << 40}}, 1}};
   SHERD_ASSERT_OK_AND_ASSIGN(
       const PlanReport report,
       ExplainPlan(from, to,
@@ -207,16 +207,19 @@ TEST(PlanReportTest, RefusesWhatCannotBePlanned) {
   };
   const int one_host[] = {0};
   const Case cases[] = {
-      {rows, {{{0, 0}, {-1, 4}, 0}}, {}, "none negative"},
-      {rows, {{{0}, {4}, 0}}, {}, "has 1 dimensions"},
-      {rows, {{{0, 0}, {4, 5}, 0}}, {}, "do not hold all elements of the box"},
-      {{{{0}, {3}, 0}, {{2}, {3}, 1}},
-       {{{0}, {1}, 0}},
+      {rows, {{{{0, 0}, {-1, 4}}, 0}}, {}, "none negative"},
+      {rows, {{{{0}, {4}}, 0}}, {}, "has 1 dimensions"},
+      {rows,
+       {{{{0, 0}, {4, 5}}, 0}},
+       {},
+       "do not hold all elements of the box"},
+      {{{{{0}, {3}}, 0}, {{{2}, {3}}, 1}},
+       {{{{0}, {1}}, 0}},
        {},
        "overlap without being equal"},
       {rows, rows, {.world_size = 1}, "world_size is 1, expected 2 at least"},
       {rows, rows, {.world_size = (1 << 20) + 1}, "at most"},
-      {rows, {{{0, 0}, {1, 1}, 1 << 20}}, {}, "at most"},
+      {rows, {{{{0, 0}, {1, 1}}, 1 << 20}}, {}, "at most"},
       {rows, rows, {.element_size = 0}, "element_size is 0"},
       {rows, rows, {.element_size = 17}, "element_size is 17"},
       {rows, rows, {.max_heat_map = 0}, "max_heat_map is 0"},
@@ -225,12 +228,12 @@ TEST(PlanReportTest, RefusesWhatCannotBePlanned) {
        Grid(1, 2, 4, 2, 2),
        {.max_staging_bytes = 15},
        "max_staging_bytes is 15"},
-      {{{{0}, {INT64_MAX / 4 + 1}, 0}},
-       {{{0}, {INT64_MAX / 4 + 1}, 1}},
+      {{{{{0}, {INT64_MAX / 4 + 1}}, 0}},
+       {{{{0}, {INT64_MAX / 4 + 1}}, 1}},
        {},
        "more bytes than fit in 64 bits"},
-      {{{{0}, {INT64_MAX}, 0}},
-       {{{0}, {INT64_MAX}, 1}, {{0}, {INT64_MAX}, 2}},
+      {{{{{0}, {INT64_MAX}}, 0}},
+       {{{{0}, {INT64_MAX}}, 1}, {{{0}, {INT64_MAX}}, 2}},
        {.element_size = 1},
        "more bytes than fit in 64 bits"},
   };

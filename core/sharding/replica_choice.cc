@@ -56,8 +56,7 @@ void ReplicaChoice::CountTurns() {
   const int dims = static_cast<int>(from_[0].sizes.size());
   BoxSet replicated(dims);
   for (size_t i = 0; i < groups_.size(); ++i) {
-    const PlacedBox& box = from_[groups_[i].holders[0]];
-    replicated.Add(box.offsets, box.sizes, static_cast<int>(i));
+    replicated.Add(from_[groups_[i].holders[0]], static_cast<int>(i));
   }
   const BoxSet targets = ToBoxSet(to_, dims);
   ForEachOverlap(replicated, targets, [&](size_t i, size_t j) {

@@ -19,12 +19,12 @@ using ::testing::Le;
 // Box `offset` to `offset` + 1 on the ranks from `first` on.
 void AddReplicas(int64_t offset, int first, int count,
                  std::vector<PlacedBox>& boxes) {
-  for (int i = 0; i < count; ++i) boxes.push_back({{offset}, {1}, first + i});
+  for (int i = 0; i < count; ++i) boxes.push_back({{{offset}, {1}}, first + i});
 }
 
 TEST(ReplicaChoiceTest, ABoxWithoutReplicasIsItsOwnChoice) {
-  const std::vector<PlacedBox> from = {{{0}, {1}, 4}, {{1}, {1}, 5}};
-  const std::vector<PlacedBox> to = {{{0}, {2}, 0}};
+  const std::vector<PlacedBox> from = {{{{0}, {1}}, 4}, {{{1}, {1}}, 5}};
+  const std::vector<PlacedBox> to = {{{{0}, {2}}, 0}};
   ReplicaChoice choice(from, to, {});
   const int second = choice.Add({1});
   const int first = choice.Add({0});
@@ -36,7 +36,7 @@ TEST(ReplicaChoiceTest, ABoxWithoutReplicasIsItsOwnChoice) {
 TEST(ReplicaChoiceTest, BoxesWithOneDestinationBeginTheirTurnsElsewhere) {
   std::vector<PlacedBox> from;
   for (int64_t i = 0; i < 6; ++i) AddReplicas(i, 0, 3, from);
-  const std::vector<PlacedBox> to = {{{0}, {6}, 9}};
+  const std::vector<PlacedBox> to = {{{{0}, {6}}, 9}};
   ReplicaChoice choice(from, to, {});
   std::vector<int> boxes, reads(3);
   for (int i = 0; i < 6; ++i) {
@@ -50,7 +50,7 @@ TEST(ReplicaChoiceTest, BoxesWithOneDestinationBeginTheirTurnsElsewhere) {
 TEST(ReplicaChoiceTest, DecidesAlikeWhateverElseIsAsked) {
   std::vector<PlacedBox> from, to;
   for (int64_t i = 0; i < 4; ++i) AddReplicas(i, static_cast<int>(i), 3, from);
-  for (int64_t i = 0; i < 12; ++i) to.push_back({{i % 4}, {1}, 20});
+  for (int64_t i = 0; i < 12; ++i) to.push_back({{{i % 4}, {1}}, 20});
   ReplicaChoice all(from, to, {});
   std::vector<int> boxes;
   for (int i = 0; i < 4; ++i) {
@@ -75,7 +75,7 @@ TEST(ReplicaChoiceTest, SpreadsDestinationsOfLargeMovesEvenlyToo) {
   std::vector<PlacedBox> from, to;
   AddReplicas(0, 0, kHolders, from);
   for (int64_t i = 1; i < 40'000; ++i) AddReplicas(i, 10, 1, from);
-  for (int i = 0; i < kTargets; ++i) to.push_back({{0}, {1}, 11});
+  for (int i = 0; i < kTargets; ++i) to.push_back({{{0}, {1}}, 11});
   ReplicaChoice choice(from, to, {});
   const int box = choice.Add({0, 1, 2, 3, 4});
   choice.Prepare();

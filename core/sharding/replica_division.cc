@@ -1,34 +1,26 @@
 #include "sherd/core/sharding/replica_division.h"
 
 #include <algorithm>
-#include <utility>
 
 #include "absl/container/flat_hash_map.h"
 #include "sherd/core/base/logging.h"
+#include "sherd/core/tensor/box.h"
+#include "sherd/core/tensor/shape.h"
 
 namespace sherd {
 namespace {
-
-int64_t Volume(absl::Span<const int64_t> sizes) {
-  int64_t volume = 1;
-  for (const int64_t size : sizes) volume *= size;
-  return volume;
-}
 
 // The boxes that are equal to others and not empty, in the order of the first
 // of each kind; indices ascend.
 std::vector<std::vector<size_t>> FindReplicas(
     absl::Span<const PlacedBox> boxes) {
-  using Bounds =
-      std::pair<absl::Span<const int64_t>, absl::Span<const int64_t>>;
-  absl::flat_hash_map<Bounds, size_t> first;
+  absl::flat_hash_map<BoxView, size_t> first;
   first.reserve(boxes.size());
   absl::flat_hash_map<size_t, size_t> kind_of_first;
   std::vector<std::vector<size_t>> kinds;
   for (size_t i = 0; i < boxes.size(); ++i) {
-    if (Volume(boxes[i].sizes) == 0) continue;
-    const auto [it, added] =
-        first.try_emplace(Bounds(boxes[i].offsets, boxes[i].sizes), i);
+    if (IsEmpty(boxes[i])) continue;
+    const auto [it, added] = first.try_emplace(boxes[i], i);
     if (added) continue;
     const auto [kind, is_new] =
         kind_of_first.try_emplace(it->second, kinds.size());
@@ -38,25 +30,12 @@ std::vector<std::vector<size_t>> FindReplicas(
   return kinds;
 }
 
-// Cuts a box into `count` parts along the dimension `dim`, which has no fewer
-// indices; part `k`.
-PlacedBox PartOf(const PlacedBox& box, size_t dim, int64_t count, int64_t k) {
-  PlacedBox part = box;
-  if (count == 1) return part;
-  const int64_t size = box.sizes[dim];
-  const int64_t longer = size % count;
-  part.offsets[dim] += size / count * k + std::min(k, longer);
-  part.sizes[dim] = size / count + (k < longer ? 1 : 0);
-  return part;
-}
-
 // Hands the parts of one box to those of its holders that have least to do.
 void Divide(absl::Span<const PlacedBox> boxes, std::vector<size_t> holders,
             int64_t min_elements, absl::Span<int64_t> load,
             std::vector<DividedBox>& result) {
   const Dims& sizes = boxes[holders[0]].sizes;
-  size_t dim = 0;
-  while (dim + 1 < sizes.size() && sizes[dim] == 1) ++dim;
+  const size_t dim = OuterDim(boxes[holders[0]]);
   const int64_t length = sizes.empty() ? 1 : sizes[dim];
   // The shorter parts have length / count rows.
   const int64_t row = Volume(sizes) / length;
@@ -71,8 +50,8 @@ void Divide(absl::Span<const PlacedBox> boxes, std::vector<size_t> holders,
   for (int64_t k = 0; k < count; ++k) {
     const size_t holder = holders[static_cast<size_t>(k)];
     const PlacedBox& box = boxes[holder];
-    result.push_back({holder, PartOf(box, dim, count, k)});
-    load[static_cast<size_t>(box.rank)] += Volume(result.back().part.sizes);
+    result.push_back({holder, {PartOf(box, dim, count, k), box.rank}});
+    load[static_cast<size_t>(box.rank)] += Volume(result.back().part);
   }
 }
 
@@ -93,7 +72,7 @@ std::vector<DividedBox> DivideReplicas(absl::Span<const PlacedBox> boxes,
                 static_cast<size_t>(boxes[i].rank) < load.size());
     if (replicated[i]) continue;
     result.push_back({i, boxes[i]});
-    load[static_cast<size_t>(boxes[i].rank)] += Volume(boxes[i].sizes);
+    load[static_cast<size_t>(boxes[i].rank)] += Volume(boxes[i]);
   }
   for (const std::vector<size_t>& kind : kinds) {
     Divide(boxes, kind, min_elements, load, result);

@@ -7,7 +7,6 @@
 
 #include "absl/types/span.h"
 #include "sherd/core/sharding/placed_box.h"
-#include "sherd/core/tensor/shape.h"
 
 namespace sherd {
 

@@ -31,7 +31,7 @@ std::vector<DividedBox> Divide(const std::vector<PlacedBox>& boxes,
 
 TEST(ReplicaDivisionTest, LeavesBoxesOfOneHolderAsTheyAre) {
   const std::vector<PlacedBox> boxes = {
-      {{0, 0}, {2, 3}, 1}, {{2, 0}, {1, 3}, 1}, {{9, 0}, {0, 3}, 0}};
+      {{{0, 0}, {2, 3}}, 1}, {{{2, 0}, {1, 3}}, 1}, {{{9, 0}, {0, 3}}, 0}};
   std::vector<int64_t> load(2);
   const auto divided = Divide(boxes, 1, load);
   ASSERT_EQ(divided.size(), 3u);
@@ -46,7 +46,8 @@ TEST(ReplicaDivisionTest, LeavesBoxesOfOneHolderAsTheyAre) {
 
 TEST(ReplicaDivisionTest, GivesSmallReplicasToWhoeverHasLeastToDo) {
   // A scalar on all ranks, time and again.
-  const std::vector<PlacedBox> scalar = {{{}, {}, 2}, {{}, {}, 0}, {{}, {}, 1}};
+  const std::vector<PlacedBox> scalar = {
+      {{{}, {}}, 2}, {{{}, {}}, 0}, {{{}, {}}, 1}};
   std::vector<int64_t> load = {0, 5, 0};
   std::vector<int> keepers;
   for (int i = 0; i < 6; ++i) {
@@ -61,10 +62,10 @@ TEST(ReplicaDivisionTest, GivesSmallReplicasToWhoeverHasLeastToDo) {
 
 TEST(ReplicaDivisionTest, CutsLargeReplicasAmongTheirHolders) {
   // One row of ten by three, of which no part has fewer than six elements.
-  const std::vector<PlacedBox> boxes = {{{4, 0, 0}, {1, 10, 3}, 0},
-                                        {{4, 0, 0}, {1, 10, 3}, 1},
-                                        {{4, 0, 0}, {1, 10, 3}, 2},
-                                        {{4, 0, 0}, {1, 10, 3}, 3}};
+  const std::vector<PlacedBox> boxes = {{{{4, 0, 0}, {1, 10, 3}}, 0},
+                                        {{{4, 0, 0}, {1, 10, 3}}, 1},
+                                        {{{4, 0, 0}, {1, 10, 3}}, 2},
+                                        {{{4, 0, 0}, {1, 10, 3}}, 3}};
   std::vector<int64_t> load(4);
   const auto divided = Divide(boxes, 6, load);
   ASSERT_EQ(divided.size(), 4u);

@@ -89,7 +89,7 @@ Boxes Rows(const Dims& size, int ranks) {
   for (int r = 0; r < ranks; ++r) {
     const int64_t begin = std::min(r * length, size[0]);
     boxes.push_back(
-        {{begin, 0}, {std::min(length, size[0] - begin), size[1]}, r});
+        {{{begin, 0}, {std::min(length, size[0] - begin), size[1]}}, r});
   }
   return boxes;
 }
@@ -231,7 +231,7 @@ TEST(ReshardExecutorTest, ReplicatedSourcesAndDestinations) {
       from.push_back(box);
     }
     Boxes to;
-    for (int rank = 0; rank < 4; ++rank) to.push_back({{0, 0}, {6, 4}, rank});
+    for (int rank = 0; rank < 4; ++rank) to.push_back({{{0, 0}, {6, 4}}, rank});
     const Outcome outcome = Move(group, from, to, size, false, false, 1 << 20);
     EXPECT_THAT(outcome.status, IsOk());
     EXPECT_EQ(outcome.stats.bytes_received, 48);
@@ -239,8 +239,8 @@ TEST(ReshardExecutorTest, ReplicatedSourcesAndDestinations) {
 }
 
 TEST(ReshardExecutorTest, RefusesMemoryThatDoesNotFitThePlan) {
-  const Boxes from = {{{0}, {4}, 0}};
-  const Boxes to = {{{0}, {4}, 1}};
+  const Boxes from = {{{{0}, {4}}, 0}};
+  const Boxes to = {{{{0}, {4}}, 1}};
   const ReshardPlan plan = ReshardPlan::Create(from, to, 0).value();
   std::vector<int32_t> data(4);
   const SourceMemory good = {

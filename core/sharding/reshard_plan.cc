@@ -8,6 +8,7 @@
 #include "absl/numeric/int128.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "sherd/core/base/logging.h"
 #include "sherd/core/base/status_macros.h"
 #include "sherd/core/sharding/box_overlap.h"
 #include "sherd/core/sharding/box_set.h"
@@ -28,7 +29,7 @@ BoxSet BoxesOfRank(absl::Span<const PlacedBox> boxes, int dims, int rank) {
   BoxSet set(dims);
   for (size_t i = 0; i < boxes.size(); ++i) {
     if (boxes[i].rank != rank) continue;
-    set.Add(boxes[i].offsets, boxes[i].sizes, static_cast<int>(i));
+    set.Add(boxes[i], static_cast<int>(i));
   }
   return set;
 }
@@ -38,14 +39,8 @@ BoxSet BoxesNear(const BoxSet& mine, absl::Span<const PlacedBox> boxes) {
   BoxSet near(mine.dims());
   if (mine.size() == 0) return near;
   const BoxShadow shadow(mine);
-  Dims end(static_cast<size_t>(mine.dims()));
   for (size_t i = 0; i < boxes.size(); ++i) {
-    const PlacedBox& box = boxes[i];
-    for (size_t d = 0; d < end.size(); ++d) {
-      end[d] = box.offsets[d] + box.sizes[d];
-    }
-    if (!shadow.Touches(box.offsets.data(), end.data())) continue;
-    near.Add(box.offsets, box.sizes, static_cast<int>(i));
+    if (shadow.Touches(boxes[i])) near.Add(boxes[i], static_cast<int>(i));
   }
   return near;
 }
@@ -137,14 +132,16 @@ absl::Status Planner::Run() {
 
 absl::Status Planner::ComputeLowerBound(const BoxSet& mine) {
   absl::uint128 missing = 0;
-  for (size_t i = 0; i < to_mine_.size(); ++i) missing += Volume(to_mine_, i);
+  for (size_t i = 0; i < to_mine_.size(); ++i) {
+    missing += static_cast<uint64_t>(Volume(to_mine_[i]));
+  }
   if (missing > static_cast<uint64_t>(internal::kMaxPlannedElements)) {
     return absl::InvalidArgumentError(absl::StrCat(
         "the destination boxes of rank ", rank_,
         " hold more elements than fit in 64 bits when counted in bytes"));
   }
   internal::ForEachOverlap(to_mine_, mine, [&](size_t i, size_t j) {
-    missing -= OverlapVolume(to_mine_, i, mine, j);
+    missing -= static_cast<uint64_t>(CommonVolume(to_mine_[i], mine[j]));
     return true;
   });
   lower_bound_ = static_cast<int64_t>(missing);
@@ -183,10 +180,10 @@ absl::StatusOr<DistinctBoxes> Planner::FindSources(Reads& reads) const {
 
 absl::Status Planner::CheckCover(const Reads& reads,
                                  const BoxSet& sources) const {
-  std::vector<absl::uint128> missing(to_mine_.size());
-  for (size_t i = 0; i < missing.size(); ++i) missing[i] = Volume(to_mine_, i);
+  std::vector<int64_t> missing(to_mine_.size());
+  for (size_t i = 0; i < missing.size(); ++i) missing[i] = Volume(to_mine_[i]);
   for (const auto& [target, source] : reads) {
-    missing[target] -= OverlapVolume(to_mine_, target, sources, source);
+    missing[target] -= CommonVolume(to_mine_[target], sources[source]);
   }
   for (size_t i = 0; i < missing.size(); ++i) {
     if (missing[i] == 0) continue;
@@ -195,12 +192,6 @@ absl::Status Planner::CheckCover(const Reads& reads,
                      FormatBox(to_[to_mine_.id(i)])));
   }
   return absl::OkStatus();
-}
-
-absl::uint128 Volume(const Dims& sizes) {
-  absl::uint128 volume = 1;
-  for (const int64_t size : sizes) volume *= static_cast<uint64_t>(size);
-  return volume;
 }
 
 // Turns pairs into messages, each of which has its copies by destination and
@@ -230,7 +221,7 @@ class MessageBuilder {
       for (; begin != end; ++begin) {
         message.copies.push_back(internal::CopyBetween(from_, begin->src_shard,
                                                        to_, begin->dst_shard));
-        total += Volume(message.copies.back().sizes);
+        total += static_cast<uint64_t>(Volume(message.copies.back()));
       }
       if (total > static_cast<uint64_t>(internal::kMaxPlannedElements)) {
         return absl::InvalidArgumentError(absl::StrCat(
@@ -296,7 +287,7 @@ void ReshardPlan::FindInPlace(absl::Span<const PlacedBox> from,
       continue;
     }
     in_place_.push_back(static_cast<int>(i));
-    elements_in_place_ += static_cast<int64_t>(Volume(copy.sizes));
+    elements_in_place_ += Volume(copy);
   }
 }
 
@@ -313,13 +304,8 @@ BoxCopy CopyBetween(absl::Span<const PlacedBox> from, int src_shard,
   copy.dst_shard = dst_shard;
   copy.offsets.resize(dst.sizes.size());
   copy.sizes.resize(dst.sizes.size());
-  for (size_t d = 0; d < dst.sizes.size(); ++d) {
-    const int64_t lo = std::max(src.offsets[d], dst.offsets[d]);
-    const int64_t hi =
-        std::min(src.offsets[d] + src.sizes[d], dst.offsets[d] + dst.sizes[d]);
-    copy.offsets[d] = lo;
-    copy.sizes[d] = hi - lo;
-  }
+  SHERD_CHECK(Intersect(src, dst, absl::MakeSpan(copy.offsets),
+                        absl::MakeSpan(copy.sizes)));
   return copy;
 }
 

@@ -8,21 +8,19 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "sherd/core/sharding/placed_box.h"
-#include "sherd/core/tensor/shape.h"
+#include "sherd/core/tensor/box.h"
 
 namespace sherd {
 
-// Part of a source shard that becomes part of a destination shard.
-struct BoxCopy {
+// Part of a source shard that becomes part of a destination shard: a box of the
+// global tensor that is never empty.
+struct BoxCopy : Box {
   int src_rank = 0;
   // Position in the list `from`.
   int src_shard = 0;
   int dst_rank = 0;
   // Position in the list `to`.
   int dst_shard = 0;
-  // In the global tensor; never empty.
-  Dims offsets;
-  Dims sizes;
 
   friend bool operator==(const BoxCopy&, const BoxCopy&) = default;
 };

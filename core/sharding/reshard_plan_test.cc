@@ -47,9 +47,9 @@ TEST(ReshardPlanTest, RowsToColumnsSendsOnePieceToEachOtherRank) {
   SHERD_ASSERT_OK_AND_ASSIGN(const ReshardPlan plan,
                              ReshardPlan::Create(rows, columns, 1));
   EXPECT_EQ(plan.rank(), 1);
-  const BoxCopy sent = {1, 1, 0, 0, {2, 0}, {2, 3}};
-  const BoxCopy received = {0, 0, 1, 1, {0, 3}, {2, 3}};
-  const BoxCopy kept = {1, 1, 1, 1, {2, 3}, {2, 3}};
+  const BoxCopy sent = {{{2, 0}, {2, 3}}, 1, 1, 0, 0};
+  const BoxCopy received = {{{0, 3}, {2, 3}}, 0, 0, 1, 1};
+  const BoxCopy kept = {{{2, 3}, {2, 3}}, 1, 1, 1, 1};
   ASSERT_EQ(plan.sends().size(), 1u);
   EXPECT_EQ(plan.sends()[0].peer, 0);
   EXPECT_EQ(plan.sends()[0].elements, 6);
@@ -88,8 +88,8 @@ TEST(ReshardPlanTest, ATensorWithoutElementsMovesNothing) {
 }
 
 TEST(ReshardPlanTest, AScalarChangesRank) {
-  const Boxes from = {{{}, {}, 2}};
-  const Boxes to = {{{}, {}, 0}};
+  const Boxes from = {{{{}, {}}, 2}};
+  const Boxes to = {{{{}, {}}, 0}};
   SHERD_ASSERT_OK_AND_ASSIGN(const ReshardPlan plan,
                              ReshardPlan::Create(from, to, 0));
   EXPECT_EQ(plan.elements_received(), 1);
@@ -98,8 +98,8 @@ TEST(ReshardPlanTest, AScalarChangesRank) {
 }
 
 TEST(ReshardPlanTest, PrefersTheReplicaOnTheSameRank) {
-  const Boxes from = {{{0}, {8}, 0}, {{0}, {8}, 1}, {{0}, {8}, 2}};
-  const Boxes to = {{{0}, {4}, 2}, {{4}, {4}, 1}};
+  const Boxes from = {{{{0}, {8}}, 0}, {{{0}, {8}}, 1}, {{{0}, {8}}, 2}};
+  const Boxes to = {{{{0}, {4}}, 2}, {{{4}, {4}}, 1}};
   for (int rank = 0; rank < 3; ++rank) {
     SHERD_ASSERT_OK_AND_ASSIGN(const ReshardPlan plan,
                                ReshardPlan::Create(from, to, rank));
@@ -113,15 +113,15 @@ TEST(ReshardPlanTest, LoadsReplicasAlike) {
   // 60 boxes on two ranks each, to ranks that have none of them.
   Boxes together, one_after_the_other;
   for (int64_t i = 0; i < 60; ++i) {
-    together.push_back({{i}, {1}, 0});
-    together.push_back({{i}, {1}, 1});
-    one_after_the_other.push_back({{i}, {1}, 0});
+    together.push_back({{{i}, {1}}, 0});
+    together.push_back({{{i}, {1}}, 1});
+    one_after_the_other.push_back({{{i}, {1}}, 0});
   }
   for (int64_t i = 0; i < 60; ++i) {
-    one_after_the_other.push_back({{i}, {1}, 1});
+    one_after_the_other.push_back({{{i}, {1}}, 1});
   }
-  const Boxes one = {{{0}, {60}, 2}};
-  const Boxes three = {{{0}, {20}, 2}, {{20}, {20}, 3}, {{40}, {20}, 4}};
+  const Boxes one = {{{{0}, {60}}, 2}};
+  const Boxes three = {{{{0}, {20}}, 2}, {{{20}, {20}}, 3}, {{{40}, {20}}, 4}};
   for (const Boxes& from : {together, one_after_the_other}) {
     for (const Boxes& to : {one, three}) {
       for (const int rank : {0, 1}) {
@@ -148,13 +148,13 @@ std::vector<int64_t> Sent(const Boxes& from, const Boxes& to, int ranks,
 TEST(ReshardPlanTest, LoadsTheReplicasOfAMeshAlike) {
   // Two columns, each on a column of a 2 x 2 mesh; to a 4 x 2 grid of others,
   // of which every second reads the same column.
-  const Boxes from = {{{0, 0}, {8, 4}, 0},
-                      {{0, 4}, {8, 4}, 1},
-                      {{0, 0}, {8, 4}, 2},
-                      {{0, 4}, {8, 4}, 3}};
+  const Boxes from = {{{{0, 0}, {8, 4}}, 0},
+                      {{{0, 4}, {8, 4}}, 1},
+                      {{{0, 0}, {8, 4}}, 2},
+                      {{{0, 4}, {8, 4}}, 3}};
   Boxes to;
   for (int i = 0; i < 8; ++i) {
-    to.push_back({{i / 2 * 2, i % 2 * 4}, {2, 4}, 4 + i});
+    to.push_back({{{i / 2 * 2, i % 2 * 4}, {2, 4}}, 4 + i});
   }
   EXPECT_THAT(Sent(from, to, 12),
               ElementsAre(16, 16, 16, 16, 0, 0, 0, 0, 0, 0, 0, 0));
@@ -169,15 +169,15 @@ TEST(ReshardPlanTest, ReadsTheReplicaOfItsHost) {
   // first, 6 and 7 on a third.
   const std::vector<int> hosts = {7, 7, 3, 3, 3, 7, 1, 1};
   Boxes from, to;
-  for (int rank = 0; rank < 4; ++rank) from.push_back({{0}, {8}, rank});
-  for (const int rank : {4, 4, 5, 5}) to.push_back({{0}, {8}, rank});
+  for (int rank = 0; rank < 4; ++rank) from.push_back({{{0}, {8}}, rank});
+  for (const int rank : {4, 4, 5, 5}) to.push_back({{{0}, {8}}, rank});
   EXPECT_THAT(Sent(from, to, 8, hosts), ElementsAre(8, 8, 8, 8, 0, 0, 0, 0));
-  for (int i = 0; i < 3; ++i) to.push_back({{0}, {8}, 4});
+  for (int i = 0; i < 3; ++i) to.push_back({{{0}, {8}}, 4});
   EXPECT_THAT(Sent(from, to, 8, hosts), ElementsAre(8, 8, 24, 16, 0, 0, 0, 0));
   // Without a holder on the host, turns go round all.
   to.clear();
   for (const int rank : {6, 6, 6, 6, 7, 7, 7, 7})
-    to.push_back({{0}, {8}, rank});
+    to.push_back({{{0}, {8}}, rank});
   EXPECT_THAT(Sent(from, to, 8, hosts),
               ElementsAre(16, 16, 16, 16, 0, 0, 0, 0));
   EXPECT_THAT(ReshardPlan::Create(from, to, 0, {0, 1, 2}),
@@ -185,22 +185,23 @@ TEST(ReshardPlanTest, ReadsTheReplicaOfItsHost) {
 }
 
 TEST(ReshardPlanTest, ReadsOneReplicaOfARankThatHasSeveral) {
-  const Boxes from = {{{0}, {4}, 0}, {{0}, {4}, 0}, {{0}, {4}, 1}};
-  const Boxes to = {{{0}, {4}, 2}, {{0}, {4}, 2}, {{0}, {4}, 2}, {{0}, {4}, 2}};
+  const Boxes from = {{{{0}, {4}}, 0}, {{{0}, {4}}, 0}, {{{0}, {4}}, 1}};
+  const Boxes to = {
+      {{{0}, {4}}, 2}, {{{0}, {4}}, 2}, {{{0}, {4}}, 2}, {{{0}, {4}}, 2}};
   EXPECT_THAT(Sent(from, to, 3), ElementsAre(8, 8, 0));
 }
 
 TEST(ReshardPlanTest, SaysWhichBoxesStayWhereTheyAre) {
-  const Boxes from = {{{0, 0}, {2, 4}, 0},
-                      {{2, 0}, {2, 4}, 1},
-                      {{4, 0}, {2, 4}, 0},
-                      {{2, 0}, {2, 4}, 0}};
+  const Boxes from = {{{{0, 0}, {2, 4}}, 0},
+                      {{{2, 0}, {2, 4}}, 1},
+                      {{{4, 0}, {2, 4}}, 0},
+                      {{{2, 0}, {2, 4}}, 0}};
   // Kept; kept twice, of which one can be in place; cut; of another rank.
-  const Boxes to = {{{0, 0}, {2, 4}, 0},
-                    {{2, 0}, {2, 4}, 0},
-                    {{2, 0}, {2, 4}, 0},
-                    {{4, 0}, {2, 2}, 0},
-                    {{0, 0}, {2, 4}, 1}};
+  const Boxes to = {{{{0, 0}, {2, 4}}, 0},
+                    {{{2, 0}, {2, 4}}, 0},
+                    {{{2, 0}, {2, 4}}, 0},
+                    {{{4, 0}, {2, 2}}, 0},
+                    {{{0, 0}, {2, 4}}, 1}};
   SHERD_ASSERT_OK_AND_ASSIGN(const ReshardPlan plan,
                              ReshardPlan::Create(from, to, 0));
   EXPECT_THAT(plan.in_place(), ElementsAre(0, 1));
@@ -217,16 +218,16 @@ TEST(ReshardPlanTest, SaysWhichBoxesStayWhereTheyAre) {
 
 TEST(ReshardPlanTest, RefusesMoreElementsThanBytesCanBeCounted) {
   constexpr int64_t kMost = INT64_MAX / 16;
-  const Boxes from = {{{0}, {kMost + 1}, 0}};
-  const Boxes fits = {{{0}, {kMost}, 1}};
+  const Boxes from = {{{{0}, {kMost + 1}}, 0}};
+  const Boxes fits = {{{{0}, {kMost}}, 1}};
   SHERD_ASSERT_OK_AND_ASSIGN(const ReshardPlan plan,
                              ReshardPlan::Create(from, fits, 1));
   EXPECT_EQ(plan.bytes_received(16), kMost * 16);
   EXPECT_THAT(ReshardPlan::Create(from, fits, 0), IsOk());
   // Received in all, and sent in all.
-  for (const Boxes& to :
-       {Boxes{{{0}, {kMost + 1}, 1}}, Boxes{{{0}, {kMost}, 1}, {{0}, {1}, 1}},
-        Boxes{{{0}, {kMost}, 1}, {{0}, {1}, 2}}}) {
+  for (const Boxes& to : {Boxes{{{{0}, {kMost + 1}}, 1}},
+                          Boxes{{{{0}, {kMost}}, 1}, {{{0}, {1}}, 1}},
+                          Boxes{{{{0}, {kMost}}, 1}, {{{0}, {1}}, 2}}}) {
     EXPECT_THAT(ReshardPlan::Create(from, to, to.back().rank == 2 ? 0 : 1),
                 StatusIs(kInvalid, "more elements than fit in 64 bits"));
   }
@@ -234,7 +235,7 @@ TEST(ReshardPlanTest, RefusesMoreElementsThanBytesCanBeCounted) {
 
 TEST(ReshardPlanTest, GivesEveryReplicaOfTheDestinationAllElements) {
   const Boxes from = Chunks(0, {6}, 2);
-  const Boxes to = {{{0}, {6}, 0}, {{0}, {6}, 1}, {{1}, {4}, 1}};
+  const Boxes to = {{{{0}, {6}}, 0}, {{{0}, {6}}, 1}, {{{1}, {4}}, 1}};
   SHERD_ASSERT_OK_AND_ASSIGN(const ReshardPlan plan,
                              ReshardPlan::Create(from, to, 1));
   EXPECT_EQ(plan.elements_local(), 3 + 2);
@@ -250,26 +251,28 @@ TEST(ReshardPlanTest, RefusesBoxesThatAreNone) {
     const char* phrase;
   };
   const Case cases[] = {
-      {{{{0}, {4, 1}, 0}}, {}, "as many offsets as sizes"},
-      {{{{0}, {4}, 0}}, {{{-1}, {4}, 0}}, "none negative"},
-      {{{{0}, {-4}, 0}}, {}, "none negative"},
-      {{{{1}, {INT64_MAX}, 0}}, {}, "fits in 64 bits"},
-      {{{{0, 0}, {int64_t{1} << 40, int64_t{1} << 40}, 0}},
+      {{{{{0}, {4, 1}}, 0}}, {}, "as many offsets as sizes"},
+      {{{{{0}, {4}}, 0}}, {{{{-1}, {4}}, 0}}, "none negative"},
+      {{{{{0}, {-4}}, 0}}, {}, "none negative"},
+      {{{{{1}, {INT64_MAX}}, 0}}, {}, "fits in 64 bits"},
+      {{{{{0, 0}, {int64_t{1} << 40, int64_t{1} << 40}}, 0}},
        {},
        "fits in 64 bits"},
-      {{{{0}, {4}, -1}}, {}, "on rank -1"},
-      {{{{0}, {4}, 0}}, {{{0, 0}, {4, 1}, 0}}, "has 2 dimensions"},
-      {{{{0}, {4}, 1}}, {{{0}, {5}, 0}}, "do not hold all elements of the box"},
-      {{}, {{{}, {}, 0}}, "do not hold all elements of the box"},
-      {{{{0}, {3}, 1}, {{2}, {3}, 2}},
-       {{{0}, {5}, 0}},
+      {{{{{0}, {4}}, -1}}, {}, "on rank -1"},
+      {{{{{0}, {4}}, 0}}, {{{{0, 0}, {4, 1}}, 0}}, "has 2 dimensions"},
+      {{{{{0}, {4}}, 1}},
+       {{{{0}, {5}}, 0}},
+       "do not hold all elements of the box"},
+      {{}, {{{{}, {}}, 0}}, "do not hold all elements of the box"},
+      {{{{{0}, {3}}, 1}, {{{2}, {3}}, 2}},
+       {{{{0}, {5}}, 0}},
        "overlap without being equal"},
       // An overlap that makes up for a gap.
-      {{{{0}, {3}, 1}, {{2}, {2}, 2}},
-       {{{0}, {5}, 0}},
+      {{{{{0}, {3}}, 1}, {{{2}, {2}}, 2}},
+       {{{{0}, {5}}, 0}},
        "overlap without being equal"},
-      {{{{0}, {1}, 1}},
-       {{{0}, {INT64_MAX}, 0}, {{1}, {INT64_MAX - 1}, 0}},
+      {{{{{0}, {1}}, 1}},
+       {{{{0}, {INT64_MAX}}, 0}, {{{1}, {INT64_MAX - 1}}, 0}},
        "more elements than fit in 64 bits"},
   };
   for (const Case& c : cases) {
@@ -294,14 +297,14 @@ TEST(ReshardPlanTest, BoundsThePeersOfAnyRankAlikeOnAllRanks) {
   for (PlacedBox& box : rotated) box.rank = (box.rank + 1) % 4;
   EXPECT_EQ(max_peers(rows, rotated, 4), 1);
   // Three send to one.
-  const Boxes whole = {{{0, 0}, {8, 8}, 2}};
+  const Boxes whole = {{{{0, 0}, {8, 8}}, 2}};
   EXPECT_EQ(max_peers(rows, whole, 4), 3);
   EXPECT_EQ(max_peers(whole, rows, 4), 3);
   // More overlaps than are counted: 400 rows to 400 columns on two ranks each.
   Boxes many_rows, many_columns;
   for (int i = 0; i < 400; ++i) {
-    many_rows.push_back({{i, 0}, {1, 400}, i % 2});
-    many_columns.push_back({{0, i}, {400, 1}, 5 + i % 2});
+    many_rows.push_back({{{i, 0}, {1, 400}}, i % 2});
+    many_columns.push_back({{{0, i}, {400, 1}}, 5 + i % 2});
   }
   EXPECT_EQ(internal::MaxPeers(many_rows, many_columns, 2), 6);
 }
@@ -320,15 +323,6 @@ TEST(ReshardPlanTest, OwnersComeFromPlacements) {
 }
 
 // Against the definition, element by element
-
-bool Contains(const PlacedBox& box, const Dims& at) {
-  for (size_t d = 0; d < at.size(); ++d) {
-    if (at[d] < box.offsets[d] || at[d] >= box.offsets[d] + box.sizes[d]) {
-      return false;
-    }
-  }
-  return true;
-}
 
 template <typename Visit>
 void ForEachElement(const Dims& offsets, const Dims& sizes, Visit visit) {
@@ -512,11 +506,11 @@ TEST(ReshardPlanTest, PlansForOneOfTenThousandRanksAtOnce) {
   Boxes grid, columns;
   for (int64_t i = 0; i < 100'000; ++i) {
     grid.push_back(
-        {{i / 100 * 3, i % 100 * 4}, {3, 4}, static_cast<int>(i % kRanks)});
+        {{{i / 100 * 3, i % 100 * 4}, {3, 4}}, static_cast<int>(i % kRanks)});
   }
   for (int i = 0; i < 400; ++i) {
     for (int64_t part = 0; part < 100; ++part) {
-      columns.push_back({{30 * part, i}, {30, 1}, i});
+      columns.push_back({{{30 * part, i}, {30, 1}}, i});
     }
   }
   SHERD_ASSERT_OK_AND_ASSIGN(const ReshardPlan plan,

@@ -1,22 +1,17 @@
 #include "sherd/core/sharding/shard_fill.h"
 
-#include <algorithm>
 #include <optional>
 #include <utility>
 
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "sherd/core/base/status_macros.h"
+#include "sherd/core/tensor/box.h"
 #include "sherd/core/tensor/dtype.h"
 #include "sherd/core/tensor/shape.h"
 
 namespace sherd::internal {
 namespace {
-
-bool IsEmpty(const ShardMetadata& shard) {
-  return std::find(shard.sizes.begin(), shard.sizes.end(), 0) !=
-         shard.sizes.end();
-}
 
 // The second of two shards that are the same box.
 const ShardMetadata* FindReplica(absl::Span<const ShardMetadata> shards) {

@@ -2,36 +2,32 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "sherd/core/base/checked_math.h"
 #include "sherd/core/base/error_info.h"
-#include "sherd/core/base/status_macros.h"
 
 namespace sherd {
 
 absl::Status ShardMetadata::Validate() const {
-  if (offsets.size() != sizes.size()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "shard_offsets and shard_sizes should have the same number of "
-        "elements, found ",
-        offsets.size(), " and ", sizes.size(), " in ", ToString()));
-  }
-  for (size_t d = 0; d < sizes.size(); ++d) {
-    if (offsets[d] < 0) {
+  size_t dim = 0;
+  switch (FindBoxDefect(*this, &dim)) {
+    case BoxDefect::kNone:
+      break;
+    case BoxDefect::kDifferentDims:
+      return absl::InvalidArgumentError(absl::StrCat(
+          "shard_offsets and shard_sizes should have the same number of "
+          "elements, found ",
+          offsets.size(), " and ", sizes.size(), " in ", ToString()));
+    case BoxDefect::kNegativeOffset:
       return absl::InvalidArgumentError(
           absl::StrCat("shard_offsets should be >=0, found ", ToString()));
-    }
-    if (sizes[d] < 0) {
+    case BoxDefect::kNegativeSize:
       return absl::InvalidArgumentError(
           absl::StrCat("shard_sizes should be >= 0, found ", ToString()));
-    }
-    if (!CheckedAdd(offsets[d], sizes[d])) {
+    case BoxDefect::kEndOverflows:
       return absl::InvalidArgumentError(
-          absl::StrCat("the end of the shard in dimension ", d,
+          absl::StrCat("the end of the shard in dimension ", dim,
                        " does not fit in 64 bits: ", ToString()));
-    }
-  }
-  if (absl::Status status = NumElements(sizes).status(); !status.ok()) {
-    return Annotate(std::move(status), ToString());
+    case BoxDefect::kTooLarge:
+      return Annotate(NumElements(sizes).status(), ToString());
   }
   return placement ? placement->status() : absl::OkStatus();
 }
@@ -47,9 +43,8 @@ std::ostream& operator<<(std::ostream& out, const ShardMetadata& shard) {
 }
 
 bool SameShard(const ShardMetadata& a, const ShardMetadata& b) {
-  return a == b ||
-         (a.offsets == b.offsets && a.sizes == b.sizes && a.placement &&
-          b.placement && SamePlace(*a.placement, *b.placement));
+  return a == b || (BoxView(a) == BoxView(b) && a.placement && b.placement &&
+                    SamePlace(*a.placement, *b.placement));
 }
 
 std::string ShardedTensorMetadata::ToString() const {

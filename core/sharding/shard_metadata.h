@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "sherd/core/sharding/placement.h"
+#include "sherd/core/tensor/box.h"
 #include "sherd/core/tensor/shape.h"
 #include "sherd/core/tensor/tensor_properties.h"
 
@@ -24,14 +25,18 @@ enum class Replicas { kRefused, kAllowed };
 //     ShardMetadata{.offsets = {0, 5}, .sizes = {5, 5},
 //                   .placement = "rank:1/cpu"}
 //
-// Layout. The box holds the elements x with offsets[d] <= x[d] < offsets[d] +
-// sizes[d] in every dimension d. A box with a size of 0 is empty; its offsets
-// may lie past the end of the tensor, as those of trailing chunks do. A tensor
-// without dimensions has one element, and its box no offsets and no sizes.
+// Layout. As Box. The offsets of an empty box may lie past the end of the
+// tensor, as those of trailing chunks do. Offsets and sizes are members of
+// their own so that designators may name them; whatever takes a BoxView takes
+// the shard as it is.
 struct ShardMetadata {
   Dims offsets;
   Dims sizes;
   std::optional<Placement> placement;
+
+  operator BoxView() const {  // NOLINT(google-explicit-constructor)
+    return {offsets, sizes};
+  }
 
   //   kInvalidArgument     Offsets and sizes do not have the "same number of
   //                        elements", "shard_offsets should be >=0",

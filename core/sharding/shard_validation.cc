@@ -15,6 +15,7 @@
 #include "sherd/core/sharding/box_overlap.h"
 #include "sherd/core/sharding/box_set.h"
 #include "sherd/core/sharding/distinct_boxes.h"
+#include "sherd/core/tensor/box.h"
 #include "sherd/core/tensor/shape.h"
 
 namespace sherd {
@@ -22,13 +23,6 @@ namespace {
 
 using internal::BoxSet;
 using internal::DistinctBoxes;
-
-absl::uint128 Product(absl::Span<const int64_t> sizes) {
-  // Validated: the product fits in int64_t.
-  absl::uint128 volume = 1;
-  for (const int64_t size : sizes) volume *= static_cast<uint64_t>(size);
-  return volume;
-}
 
 std::string FormatVolume(absl::uint128 volume) {
   std::string digits;
@@ -42,15 +36,11 @@ std::string FormatVolume(absl::uint128 volume) {
 
 absl::Status CheckInside(const ShardMetadata& shard,
                          absl::Span<const int64_t> size) {
-  for (size_t d = 0; d < size.size(); ++d) {
-    if (shard.sizes[d] > size[d] ||
-        shard.offsets[d] > size[d] - shard.sizes[d]) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "Shard offset ", shard.offsets[d], " and length ", shard.sizes[d],
-          " exceeds tensor dim: ", size[d], " for shard ", shard.ToString()));
-    }
-  }
-  return absl::OkStatus();
+  const std::optional<size_t> d = FindDimOutside(shard, size);
+  if (!d) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "Shard offset ", shard.offsets[*d], " and length ", shard.sizes[*d],
+      " exceeds tensor dim: ", size[*d], " for shard ", shard.ToString()));
 }
 
 using Pair = std::pair<size_t, size_t>;
@@ -141,7 +131,7 @@ absl::Status ValidateNonOverlapping(absl::Span<const ShardMetadata> shards,
                        " dimensions in ", shards[0].ToString(), " and ",
                        shard.sizes.size(), " in ", shard.ToString()));
     }
-    boxes.Add(shard.offsets, shard.sizes, static_cast<int>(i));
+    boxes.Add(shard, static_cast<int>(i));
   }
   std::optional<Pair> overlap = internal::FindOverlap(boxes);
   if (!overlap) return absl::OkStatus();
@@ -157,7 +147,7 @@ absl::Status ValidateNonOverlapping(absl::Span<const ShardMetadata> shards,
 
 absl::Status ValidateCover(absl::Span<const ShardMetadata> shards,
                            absl::Span<const int64_t> size, Replicas replicas) {
-  SHERD_RETURN_IF_ERROR(NumElements(size).status());
+  SHERD_ASSIGN_OR_RETURN(const int64_t expected, NumElements(size));
   absl::uint128 volume = 0;
   // With replicas: the boxes that were counted. They do not move.
   BoxSet boxes(static_cast<int>(size.size()));
@@ -170,21 +160,19 @@ absl::Status ValidateCover(absl::Span<const ShardMetadata> shards,
           "Rank of tensor is ", size.size(), ", but shards rank is ",
           shard.sizes.size(), " in ", shard.ToString()));
     }
-    const absl::uint128 own = Product(shard.sizes);
-    if (own == 0) continue;
+    if (IsEmpty(shard)) continue;
     SHERD_RETURN_IF_ERROR(CheckInside(shard, size));
     if (replicas == Replicas::kAllowed) {
-      boxes.Add(shard.offsets, shard.sizes, 0);
-      if (!counted.insert(boxes.bounds(boxes.size() - 1)).second) continue;
+      boxes.Add(shard, 0);
+      if (!counted.insert(boxes.numbers(boxes.size() - 1)).second) continue;
     }
-    volume += own;
+    volume += static_cast<uint64_t>(Volume(shard));
   }
-  if (volume == Product(size)) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("the volume of the shards, ", FormatVolume(volume),
-                   ", does not match tensor volume ",
-                   FormatVolume(Product(size)), " of size ", FormatDims(size),
-                   ": the shards do not cover the entire tensor"));
+  if (volume == static_cast<uint64_t>(expected)) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "the volume of the shards, ", FormatVolume(volume),
+      ", does not match tensor volume ", expected, " of size ",
+      FormatDims(size), ": the shards do not cover the entire tensor"));
 }
 
 }  // namespace sherd

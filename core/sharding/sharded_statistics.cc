@@ -26,6 +26,7 @@
 #include "sherd/core/sharding/replica_division.h"
 #include "sherd/core/sharding/sharded_tensor_access.h"
 #include "sherd/core/sharding/sharding_spec.h"
+#include "sherd/core/tensor/box.h"
 #include "sherd/core/tensor/exact_sum.h"
 #include "sherd/core/tensor/scalar.h"
 #include "sherd/core/tensor/tensor_statistics.h"
@@ -73,7 +74,7 @@ absl::StatusOr<std::vector<Tensor>> OwnParts(const ShardedTensor& tensor,
   absl::Span<const PlacedBox> boxes = tensor.placed_boxes();
   if (group == nullptr) {
     for (const Shard& shard : shards) {
-      here.push_back({shard.metadata.offsets, shard.metadata.sizes, 0});
+      here.push_back({{shard.metadata.offsets, shard.metadata.sizes}, 0});
     }
     boxes = here;
   }
@@ -85,12 +86,10 @@ absl::StatusOr<std::vector<Tensor>> OwnParts(const ShardedTensor& tensor,
     const absl::Span<const int> indices = tensor.local_shard_indices();
     while (static_cast<size_t>(indices[local]) < divided.box) ++local;
     const Shard& shard = shards[local];
-    Dims offsets = divided.part.offsets;
-    for (size_t d = 0; d < offsets.size(); ++d) {
-      offsets[d] -= shard.metadata.offsets[d];
-    }
-    SHERD_ASSIGN_OR_RETURN(const Tensor part,
-                           shard.tensor.Narrow(offsets, divided.part.sizes));
+    SHERD_ASSIGN_OR_RETURN(
+        const Tensor part,
+        shard.tensor.Narrow(OffsetsFrom(shard.metadata.offsets, divided.part),
+                            divided.part.sizes));
     SHERD_ASSIGN_OR_RETURN(parts.emplace_back(), internal::OnHost(part));
   }
   return parts;

@@ -58,12 +58,6 @@ std::string DescribeForAgreement(absl::string_view name,
   return text;
 }
 
-PlacedBox WholeBox(absl::Span<const int64_t> size, int rank) {
-  return {.offsets = Dims(size.size(), 0),
-          .sizes = Dims(size.begin(), size.end()),
-          .rank = rank};
-}
-
 absl::Status CheckRank(const ProcessGroup& group, int rank,
                        absl::string_view name) {
   if (rank >= 0 && rank < group.size()) return absl::OkStatus();

@@ -52,9 +52,6 @@ uint64_t FingerprintOfCall(uint64_t source, uint64_t target);
 std::string DescribeForAgreement(absl::string_view name,
                                  const ShardedTensor& tensor);
 
-// All of a tensor of `size`, on one rank.
-PlacedBox WholeBox(absl::Span<const int64_t> size, int rank);
-
 //   kInvalidArgument  `rank` is none of the group's; `name`: of the argument.
 absl::Status CheckRank(const ProcessGroup& group, int rank,
                        absl::string_view name);

@@ -22,6 +22,7 @@
 #include "sherd/core/sharding/sharded_tensor_access.h"
 #include "sherd/core/sharding/sharded_tensor_state.h"
 #include "sherd/core/sharding/validated_metadata.h"
+#include "sherd/core/tensor/box.h"
 #include "sherd/core/tensor/shape.h"
 
 namespace sherd {
@@ -235,22 +236,21 @@ absl::Status Recalculate(ShardedTensorMetadata& merged) {
 
 // Attaching
 
-// Entries of a list of shards by their boxes.
+// Entries of a list of shards by their boxes, which it borrows.
 class ShardFinder {
  public:
   template <typename List, typename GetMetadata>
   ShardFinder(const List& list, GetMetadata metadata_of) {
     for (size_t i = list.size(); i-- > 0;) {
       const ShardMetadata& metadata = metadata_of(list[i]);
-      entries_[Box(metadata.offsets, metadata.sizes)].push_back(
-          {i, metadata.placement});
+      entries_[metadata].push_back({i, metadata.placement});
     }
   }
 
   // The first entry that has not been taken, with the box of `wanted` and, as
   // far as the indices of devices say, its place.
   std::optional<size_t> Take(const ShardMetadata& wanted) {
-    const auto found = entries_.find(Box(wanted.offsets, wanted.sizes));
+    const auto found = entries_.find(BoxView(wanted));
     if (found == entries_.end()) return std::nullopt;
     std::vector<Entry>& list = found->second;
     const auto entry =
@@ -266,13 +266,12 @@ class ShardFinder {
   }
 
  private:
-  using Box = std::pair<Dims, Dims>;
   struct Entry {
     size_t position;
     std::optional<Placement> placement;
   };
 
-  absl::flat_hash_map<Box, std::vector<Entry>> entries_;
+  absl::flat_hash_map<BoxView, std::vector<Entry>> entries_;
 };
 
 // The shards in the order of the local indices of `state`, with its metadata.

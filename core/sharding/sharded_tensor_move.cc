@@ -15,6 +15,7 @@
 #include "sherd/core/sharding/sharded_tensor.h"
 #include "sherd/core/sharding/sharded_tensor_access.h"
 #include "sherd/core/sharding/sharded_tensor_state.h"
+#include "sherd/core/tensor/box.h"
 #include "sherd/core/tensor/shape.h"
 
 namespace sherd {
@@ -77,7 +78,7 @@ absl::Status Collect(const ShardedTensor& tensor, ProcessGroup& group,
   int own = -1;
   for (size_t i = 0; i < receivers.size(); ++i) {
     if (receivers[i] == group.rank()) own = static_cast<int>(i);
-    wholes.push_back(internal::WholeBox(tensor.size(), receivers[i]));
+    wholes.push_back({WholeBox(tensor.size()), receivers[i]});
   }
   const auto prepare = [&]() -> absl::StatusOr<ReshardExecutor> {
     for (const int receiver : receivers) {
@@ -164,19 +165,17 @@ bool MayBeKept(const LocalShards& shards, const Tensor& tensor) {
 // for the others.
 absl::StatusOr<LocalShards> KeepOrAllocate(const ShardedTensorState& state,
                                            const LocalShards& old) {
-  using Box = std::pair<Dims, Dims>;
-  absl::flat_hash_map<Box, const Tensor*> kept;
+  absl::flat_hash_map<BoxView, const Tensor*> kept;
   for (const Shard& shard : *old) {
     if (!MayBeKept(old, shard.tensor)) continue;
-    kept.try_emplace(Box(shard.metadata.offsets, shard.metadata.sizes),
-                     &shard.tensor);
+    kept.try_emplace(shard.metadata, &shard.tensor);
   }
   std::vector<Shard> shards;
   shards.reserve(state.local_indices.size());
   for (const int index : state.local_indices) {
     const ShardMetadata& wanted =
         state.metadata.shards[static_cast<size_t>(index)];
-    const auto found = kept.find(Box(wanted.offsets, wanted.sizes));
+    const auto found = kept.find(BoxView(wanted));
     if (found != kept.end() &&
         SameDevice(found->second->device(), wanted.placement->device())) {
       shards.push_back({*found->second, wanted});

@@ -17,6 +17,7 @@
 #include "sherd/core/sharding/sharded_tensor_access.h"
 #include "sherd/core/sharding/sharded_tensor_state.h"
 #include "sherd/core/sharding/tensor_scatterer.h"
+#include "sherd/core/tensor/box.h"
 #include "sherd/core/tensor/shape.h"
 
 namespace sherd {
@@ -127,7 +128,7 @@ absl::StatusOr<ShardedTensor> Allocate(const Scattering& call) {
 absl::StatusOr<ReshardExecutor> Prepare(const Scattering& call,
                                         const ShardedTensor& result) {
   ProcessGroup& group = *call.group;
-  const PlacedBox whole = internal::WholeBox(call.size, call.src_rank);
+  const PlacedBox whole = {WholeBox(call.size), call.src_rank};
   SHERD_ASSIGN_OR_RETURN(
       ReshardPlan plan,
       ReshardPlan::Create({&whole, 1}, result.placed_boxes(), group.rank()));

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -12,72 +13,39 @@
 #include "sherd/core/sharding/sharded_tensor_access.h"
 #include "sherd/core/sharding/sharded_tensor_state.h"
 #include "sherd/core/sharding/sharding_spec.h"
+#include "sherd/core/tensor/box.h"
 #include "sherd/core/tensor/shape.h"
 
 namespace sherd {
 namespace {
 
-absl::Status CheckRange(int64_t dim, int64_t start, int64_t length,
-                        absl::Span<const int64_t> size) {
-  const int64_t n = size[static_cast<size_t>(dim)];
-  if (start >= 0 && length >= 0 && start <= n && length <= n - start) {
-    return absl::OkStatus();
-  }
-  return absl::OutOfRangeError(absl::StrCat(
-      "narrow: start ", start, " and length ", length, " are not inside [0, ",
-      n, "], dimension ", dim, " of size ", FormatDims(size)));
+// As many dimensions as the tensor has.
+absl::Status CheckInside(BoxView box, absl::Span<const int64_t> size) {
+  const std::optional<size_t> d = FindDimOutside(box, size);
+  if (!d) return absl::OkStatus();
+  return absl::OutOfRangeError(
+      absl::StrCat("narrow: start ", box.offsets[*d], " and length ",
+                   box.sizes[*d], " are not inside [0, ", size[*d],
+                   "], dimension ", *d, " of size ", FormatDims(size)));
 }
 
-// The part of a shard that lies in the box, in coordinates of the box. Empty
-// if they do not meet.
-ShardMetadata CutTo(const ShardMetadata& shard,
-                    absl::Span<const int64_t> offsets,
-                    absl::Span<const int64_t> sizes) {
-  ShardMetadata part = {.offsets = Dims(sizes.size(), 0),
-                        .sizes = Dims(sizes.size(), 0),
-                        .placement = shard.placement};
-  for (size_t d = 0; d < sizes.size(); ++d) {
-    const int64_t begin = std::max(shard.offsets[d], offsets[d]);
-    const int64_t end =
-        std::min(shard.offsets[d] + shard.sizes[d], offsets[d] + sizes[d]);
-    if (begin >= end) {
-      part.sizes[d] = 0;
-      continue;
-    }
-    part.offsets[d] = begin - offsets[d];
-    part.sizes[d] = end - begin;
-  }
-  return part;
-}
-
-bool IsEmpty(const ShardMetadata& shard) {
-  return std::find(shard.sizes.begin(), shard.sizes.end(), 0) !=
-         shard.sizes.end();
-}
-
-// The first shard, in a view without elements: there is no tensor without
+// What an empty view keeps of its first shard: there is no tensor without
 // shards.
-ShardMetadata EmptyPart(const ShardMetadata& shard,
-                        absl::Span<const int64_t> sizes) {
-  ShardMetadata part = {.offsets = Dims(sizes.size(), 0),
-                        .sizes = Dims(sizes.begin(), sizes.end()),
-                        .placement = shard.placement};
-  for (size_t d = 0; d < sizes.size(); ++d) {
-    part.sizes[d] = std::min(sizes[d], shard.sizes[d]);
+Box EmptyPart(BoxView shard, BoxView view) {
+  Box part(view);
+  for (size_t d = 0; d < part.sizes.size(); ++d) {
+    part.sizes[d] = std::min(part.sizes[d], shard.sizes[d]);
   }
   return part;
 }
 
-// The elements of `part`, which was cut from the metadata of `shard`.
-absl::StatusOr<Tensor> CutTensor(const Shard& shard, const ShardMetadata& part,
-                                 absl::Span<const int64_t> offsets) {
-  Dims at(offsets.size(), 0);
-  if (!IsEmpty(part)) {
-    for (size_t d = 0; d < offsets.size(); ++d) {
-      at[d] = offsets[d] + part.offsets[d] - shard.metadata.offsets[d];
-    }
+// The elements of `part` of a shard; both are boxes of the global tensor.
+absl::StatusOr<Tensor> CutTensor(const Shard& shard, BoxView part) {
+  if (IsEmpty(part)) {
+    return shard.tensor.Narrow(Dims(part.sizes.size(), 0), part.sizes);
   }
-  return shard.tensor.Narrow(at, part.sizes);
+  return shard.tensor.Narrow(OffsetsFrom(shard.metadata.offsets, part),
+                             part.sizes);
 }
 
 // Where a view of a view begins, or of a tensor whose own place is empty.
@@ -95,15 +63,11 @@ struct Cut {
   std::vector<int> local_indices;
 };
 
-absl::StatusOr<Cut> CutAll(const ShardedTensor& tensor,
-                           absl::Span<const int64_t> offsets,
-                           absl::Span<const int64_t> sizes) {
+absl::StatusOr<Cut> CutAll(const ShardedTensor& tensor, BoxView view) {
   const std::vector<ShardMetadata>& all = tensor.metadata().shards;
   const absl::Span<const int> locals = tensor.local_shard_indices();
-  const bool keep_first =
-      std::find(sizes.begin(), sizes.end(), 0) != sizes.end();
   Cut cut;
-  cut.metadata.size.assign(sizes.begin(), sizes.end());
+  cut.metadata.size.assign(view.sizes.begin(), view.sizes.end());
   cut.metadata.properties = tensor.metadata().properties;
   size_t next_local = 0;
   for (size_t i = 0; i < all.size(); ++i) {
@@ -112,21 +76,20 @@ absl::StatusOr<Cut> CutAll(const ShardedTensor& tensor,
         locals[next_local] == static_cast<int>(i)) {
       local = &tensor.local_shards()[next_local++];
     }
-    ShardMetadata part = CutTo(all[i], offsets, sizes);
-    if (IsEmpty(part)) {
-      if (!keep_first || i > 0) continue;
-      part = EmptyPart(all[i], sizes);
-    }
+    std::optional<Box> part = Intersect(all[i], view);
+    if (!part && IsEmpty(view) && i == 0) part = EmptyPart(all[i], view);
+    if (!part) continue;
+    Box in_view = RelativeTo(view.offsets, *part);
+    ShardMetadata shard = {in_view.offsets, in_view.sizes, all[i].placement};
     if (local != nullptr) {
-      SHERD_ASSIGN_OR_RETURN(Tensor elements, CutTensor(*local, part, offsets));
+      SHERD_ASSIGN_OR_RETURN(Tensor elements, CutTensor(*local, *part));
       cut.local_indices.push_back(static_cast<int>(cut.metadata.shards.size()));
-      cut.shards.push_back({std::move(elements), part});
+      cut.shards.push_back({std::move(elements), shard});
     }
     if (!tensor.placed_boxes().empty()) {
-      cut.boxes.push_back(
-          {part.offsets, part.sizes, tensor.placed_boxes()[i].rank});
+      cut.boxes.push_back({std::move(in_view), tensor.placed_boxes()[i].rank});
     }
-    cut.metadata.shards.push_back(std::move(part));
+    cut.metadata.shards.push_back(std::move(shard));
   }
   return cut;
 }
@@ -141,11 +104,9 @@ absl::StatusOr<ShardedTensor> ShardedTensor::Narrow(
         absl::StrCat("narrow: ", offsets.size(), " offsets and ", sizes.size(),
                      " sizes for a tensor of size ", FormatDims(size())));
   }
-  for (size_t d = 0; d < sizes.size(); ++d) {
-    SHERD_RETURN_IF_ERROR(
-        CheckRange(static_cast<int64_t>(d), offsets[d], sizes[d], size()));
-  }
-  SHERD_ASSIGN_OR_RETURN(Cut cut, CutAll(*this, offsets, sizes));
+  const BoxView view(offsets, sizes);
+  SHERD_RETURN_IF_ERROR(CheckInside(view, size()));
+  SHERD_ASSIGN_OR_RETURN(Cut cut, CutAll(*this, view));
   SHERD_ASSIGN_OR_RETURN(
       ShardingSpecPtr spec,
       InferShardingSpec(cut.metadata.shards, Replicas::kAllowed));
