@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "absl/strings/str_cat.h"
+#include "sherd/core/base/printable_text.h"
 #include "sherd/core/base/status_macros.h"
 #include "sherd/core/tensor/shape.h"
 #include "sherd/core/tensor/strided_copy.h"
@@ -63,8 +65,7 @@ class Walk {
     BoxPiece piece;
     piece.sizes = absl::MakeConstSpan(sizes_).subspan(d);
     piece.strides = box_.strides.subspan(d);
-    piece.bytes = element_size_;
-    for (const int64_t size : piece.sizes) piece.bytes *= size;
+    piece.bytes = Volume(piece.sizes) * element_size_;
     piece.contiguous = IsContiguousRun(piece.sizes, piece.strides);
     return piece;
   }
@@ -113,23 +114,33 @@ class Walk {
 
 }  // namespace
 
+absl::Status CheckSlice(absl::string_view tensor_name,
+                        absl::Span<const int64_t> array_sizes, BoxView slice) {
+  if (slice.offsets.size() != array_sizes.size() ||
+      slice.sizes.size() != array_sizes.size()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "tensor ", Quoted(tensor_name), " has ", array_sizes.size(),
+        " dimensions, but the slice has ", slice.offsets.size(),
+        " offsets and ", slice.sizes.size(), " sizes"));
+  }
+  if (IsInside(slice, array_sizes)) return absl::OkStatus();
+  return absl::OutOfRangeError(absl::StrCat(
+      "the slice of ", FormatBox(slice), " is not inside tensor ",
+      Quoted(tensor_name), ", which is ", FormatDims(array_sizes)));
+}
+
 absl::Status ForEachPiece(
     const BoxInArray& box, int64_t max_scattered_bytes,
     absl::FunctionRef<absl::Status(const BoxPiece&)> visit) {
-  if (std::count(box.sizes.begin(), box.sizes.end(), 0) != 0) {
-    return absl::OkStatus();
-  }
+  if (IsEmpty(box)) return absl::OkStatus();
   return Walk(box, max_scattered_bytes, visit).Run();
 }
 
 int64_t RunBytes(absl::Span<const int64_t> array_sizes,
                  absl::Span<const int64_t> sizes, size_t element_size) {
   if (std::count(sizes.begin(), sizes.end(), 0) != 0) return 0;
-  int64_t bytes = static_cast<int64_t>(element_size);
-  for (size_t d = RunDimension(array_sizes, sizes); d < sizes.size(); ++d) {
-    bytes *= sizes[d];
-  }
-  return bytes;
+  return Volume(sizes.subspan(RunDimension(array_sizes, sizes))) *
+         static_cast<int64_t>(element_size);
 }
 
 }  // namespace sherd

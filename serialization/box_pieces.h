@@ -6,16 +6,16 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
+#include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "sherd/core/tensor/box.h"
 
 namespace sherd {
 
 // A box of a row-major array in a file, and the memory that holds the box.
-struct BoxInArray {
+struct BoxInArray : BoxView {
+  // The box lies inside.
   absl::Span<const int64_t> array_sizes;
-  // The box is [offsets, offsets + sizes) and lies inside the array.
-  absl::Span<const int64_t> offsets;
-  absl::Span<const int64_t> sizes;
   size_t element_size = 1;
   // Address of the box's first element, and strides in elements.
   std::byte* data = nullptr;
@@ -34,6 +34,12 @@ struct BoxPiece {
   absl::Span<const int64_t> sizes;
   absl::Span<const int64_t> strides;
 };
+
+// Checks a slice that a user wants of the array `tensor_name`.
+//   kInvalidArgument  It has another number of dimensions.
+//   kOutOfRange       It "is not inside tensor …".
+absl::Status CheckSlice(absl::string_view tensor_name,
+                        absl::Span<const int64_t> array_sizes, BoxView slice);
 
 // Calls `visit` for pieces that together are the box, by ascending offset, and
 // stops at its first error. Pieces are as long as they can be, but those that

@@ -65,7 +65,7 @@ TEST(BoxPiecesTest, RandomBoxesAreCopiedElementByElement) {
       for (int64_t& stride : strides) stride *= 2;
     }
     std::vector<int32_t> memory(2 * *NumElements(sizes) + 1, 0);
-    BoxInArray box{array_sizes, offsets, sizes, 4, Address(memory), strides};
+    BoxInArray box{{offsets, sizes}, array_sizes, 4, Address(memory), strides};
     CopyBox(array, box, 4 + static_cast<int64_t>(random() % 60));
 
     const Dims array_strides = ContiguousStrides(array_sizes);
@@ -91,7 +91,7 @@ TEST(BoxPiecesTest, WholeRowsIntoContiguousMemoryAreOnePiece) {
   std::vector<int32_t> array(60), memory(60);
   const Dims array_sizes = {5, 4, 3}, offsets = {1, 0, 0}, sizes = {3, 4, 3};
   const Dims strides = ContiguousStrides(sizes);
-  BoxInArray box{array_sizes, offsets, sizes, 4, Address(memory), strides};
+  BoxInArray box{{offsets, sizes}, array_sizes, 4, Address(memory), strides};
   EXPECT_EQ(CopyBox(array, box, 4), 1);
   EXPECT_EQ(RunBytes(array_sizes, sizes, 4), 3 * 4 * 3 * 4);
 }
@@ -100,7 +100,7 @@ TEST(BoxPiecesTest, ColumnsAreOnePiecePerRow) {
   std::vector<int32_t> array(60), memory(60);
   const Dims array_sizes = {10, 6}, offsets = {2, 3}, sizes = {7, 2};
   const Dims strides = ContiguousStrides(sizes);
-  BoxInArray box{array_sizes, offsets, sizes, 4, Address(memory), strides};
+  BoxInArray box{{offsets, sizes}, array_sizes, 4, Address(memory), strides};
   EXPECT_EQ(CopyBox(array, box, 4), 7);
   EXPECT_EQ(RunBytes(array_sizes, sizes, 4), 8);
 }
@@ -109,7 +109,7 @@ TEST(BoxPiecesTest, AnEmptyBoxHasNoPieces) {
   std::vector<int32_t> array(6), memory(6);
   const Dims array_sizes = {2, 3}, offsets = {1, 3}, sizes = {1, 0};
   const Dims strides = ContiguousStrides(sizes);
-  BoxInArray box{array_sizes, offsets, sizes, 4, Address(memory), strides};
+  BoxInArray box{{offsets, sizes}, array_sizes, 4, Address(memory), strides};
   EXPECT_EQ(CopyBox(array, box, 4), 0);
   EXPECT_EQ(RunBytes(array_sizes, sizes, 4), 0);
 }
@@ -118,7 +118,7 @@ TEST(BoxPiecesTest, AnErrorEndsTheWalk) {
   std::vector<int32_t> memory(60);
   const Dims array_sizes = {10, 6}, offsets = {0, 0}, sizes = {10, 2};
   const Dims strides = ContiguousStrides(sizes);
-  BoxInArray box{array_sizes, offsets, sizes, 4, Address(memory), strides};
+  BoxInArray box{{offsets, sizes}, array_sizes, 4, Address(memory), strides};
   int calls = 0;
   const absl::Status status =
       ForEachPiece(box, 64, [&](const BoxPiece&) -> absl::Status {

@@ -264,8 +264,7 @@ class Loader {
       const PlacedBox& box = item.parts_wanted.boxes[read.wanted];
       SHERD_ASSIGN_OR_RETURN(
           const Tensor whole,
-          LocalPart(item.tensor, item.parts_wanted.shards[read.wanted],
-                    box.offsets, box.sizes));
+          LocalPart(item.tensor, item.parts_wanted.shards[read.wanted], box));
       SHERD_ASSIGN_OR_RETURN(Tensor part,
                              whole.Narrow(read.in_wanted, read.sizes));
       const SavedShard saved = SavedOf(item, read.saved);
@@ -316,8 +315,7 @@ class Loader {
   absl::Status AddMemory(const Item& item, const PlacedBox& box, size_t shard,
                          size_t index, std::vector<Memory>& memory) const {
     if (box.rank != group_.rank()) return absl::OkStatus();
-    SHERD_ASSIGN_OR_RETURN(
-        Tensor part, LocalPart(item.tensor, shard, box.offsets, box.sizes));
+    SHERD_ASSIGN_OR_RETURN(Tensor part, LocalPart(item.tensor, shard, box));
     if (part.numel() == 0) return absl::OkStatus();
     memory.push_back(MemoryOf<Memory>(part, index, box.offsets));
     return absl::OkStatus();

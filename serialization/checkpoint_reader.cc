@@ -1,64 +1,26 @@
 #include "sherd/serialization/checkpoint_reader.h"
 
-#include <algorithm>
+#include <optional>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "sherd/core/base/error_info.h"
-#include "sherd/core/base/printable_text.h"
 #include "sherd/core/base/status_macros.h"
+#include "sherd/core/tensor/box.h"
 #include "sherd/core/tensor/shape.h"
+#include "sherd/serialization/box_pieces.h"
 #include "sherd/serialization/manifest_codec.h"
 #include "sherd/serialization/shard_reader.h"
 
 namespace sherd {
 namespace {
 
-absl::Status CheckSlice(const ManifestTensor& tensor,
-                        absl::Span<const int64_t> offsets,
-                        absl::Span<const int64_t> sizes) {
-  const size_t rank = tensor.sizes.size();
-  if (offsets.size() != rank || sizes.size() != rank) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("tensor ", Quoted(tensor.name), " has ", rank,
-                     " dimensions, but the slice has ", offsets.size(),
-                     " offsets and ", sizes.size(), " sizes"));
-  }
-  for (size_t d = 0; d < rank; ++d) {
-    if (offsets[d] < 0 || sizes[d] < 0 || offsets[d] > tensor.sizes[d] ||
-        sizes[d] > tensor.sizes[d] - offsets[d]) {
-      return absl::OutOfRangeError(absl::StrCat(
-          "the slice of ", FormatDims(sizes), " at ", FormatDims(offsets),
-          " is not inside tensor ", Quoted(tensor.name), ", which is ",
-          FormatDims(tensor.sizes)));
-    }
-  }
-  return absl::OkStatus();
-}
-
-// Where a shard and a slice overlap: relative to each, and how large. False if
-// nowhere.
-struct Overlap {
-  Dims in_shard;
-  Dims in_slice;
-  Dims sizes;
+// A shard and what a slice takes of it, as a box of the tensor.
+struct SlicedShard {
+  const ManifestShard* shard;
+  Box common;
 };
-
-bool FindOverlap(const ManifestShard& shard, absl::Span<const int64_t> offsets,
-                 absl::Span<const int64_t> sizes, Overlap& overlap) {
-  overlap = {};
-  for (size_t d = 0; d < sizes.size(); ++d) {
-    const int64_t begin = std::max(shard.offsets[d], offsets[d]);
-    const int64_t end =
-        std::min(shard.offsets[d] + shard.sizes[d], offsets[d] + sizes[d]);
-    if (begin >= end) return false;
-    overlap.in_shard.push_back(begin - shard.offsets[d]);
-    overlap.in_slice.push_back(begin - offsets[d]);
-    overlap.sizes.push_back(end - begin);
-  }
-  return true;
-}
 
 }  // namespace
 
@@ -94,28 +56,30 @@ absl::StatusOr<Tensor> CheckpointReader::ReadSlice(
   absl::StatusOr<const ManifestTensor*> found = manifest_->Find(name);
   if (!found.ok()) return Annotate(found.status(), path_);
   const ManifestTensor& tensor = **found;
-  if (absl::Status status = CheckSlice(tensor, offsets, sizes); !status.ok()) {
-    return Annotate(status, path_);
+  const BoxView slice(offsets, sizes);
+  if (absl::Status status = CheckSlice(tensor.name, tensor.sizes, slice);
+      !status.ok()) {
+    return Annotate(std::move(status), path_);
   }
   // First whether the files are as large as the manifest says: only then is
   // it to be believed about how much memory the slice takes.
   ShardReader reader(path_, *manifest_, *files_);
-  std::vector<std::pair<const ManifestShard*, Overlap>> overlaps;
+  std::vector<SlicedShard> sliced;
   for (const ManifestShard& shard : tensor.shards) {
-    Overlap overlap;
-    if (shard.file < 0 || !FindOverlap(shard, offsets, sizes, overlap)) {
-      continue;
-    }
+    if (shard.file < 0) continue;
+    std::optional<Box> common = Intersect(shard, slice);
+    if (!common) continue;
     SHERD_RETURN_IF_ERROR(reader.Open(shard.file));
-    overlaps.emplace_back(&shard, std::move(overlap));
+    sliced.push_back({&shard, *std::move(common)});
   }
   SHERD_ASSIGN_OR_RETURN(Tensor result,
                          Tensor::Empty(sizes, {.dtype = tensor.dtype}));
-  for (const auto& [shard, overlap] : overlaps) {
-    SHERD_ASSIGN_OR_RETURN(Tensor part,
-                           result.Narrow(overlap.in_slice, overlap.sizes));
-    SHERD_RETURN_IF_ERROR(
-        reader.ReadBoxChecked({&tensor, shard}, overlap.in_shard, part));
+  for (const auto& [shard, common] : sliced) {
+    SHERD_ASSIGN_OR_RETURN(
+        Tensor part,
+        result.Narrow(OffsetsFrom(slice.offsets, common), common.sizes));
+    SHERD_RETURN_IF_ERROR(reader.ReadBoxChecked(
+        {&tensor, shard}, OffsetsFrom(shard->offsets, common), part));
   }
   return result;
 }

@@ -18,6 +18,7 @@
 #include "sherd/core/base/status_macros.h"
 #include "sherd/core/comm/agreement.h"
 #include "sherd/core/comm/init.h"
+#include "sherd/core/tensor/box.h"
 #include "sherd/serialization/checkpoint.h"
 #include "sherd/serialization/manifest_codec.h"
 #include "sherd/serialization/save_plan.h"
@@ -183,9 +184,8 @@ class Saver {
           tensors_.at(layouts_[place.index.tensor].name);
       const ShardToSave& shard =
           layouts_[place.index.tensor].shards[place.index.shard];
-      SHERD_ASSIGN_OR_RETURN(
-          const Tensor part,
-          LocalPart(tensor, shard.held, shard.offsets, shard.sizes));
+      SHERD_ASSIGN_OR_RETURN(const Tensor part,
+                             LocalPart(tensor, shard.held, shard));
       SHERD_RETURN_IF_ERROR(Annotate(
           AppendTensor(writer, part, Manifest().chunk_bytes,
                        CrcsOf(place.index)),
@@ -196,8 +196,8 @@ class Saver {
   }
 
   static int64_t NumChunks(const TensorToSave& tensor, ShardIndex index) {
-    int64_t bytes = static_cast<int64_t>(SizeOf(tensor.dtype));
-    for (const int64_t size : tensor.shards[index.shard].sizes) bytes *= size;
+    const int64_t bytes = Volume(tensor.shards[index.shard]) *
+                          static_cast<int64_t>(SizeOf(tensor.dtype));
     const int64_t chunk = Manifest().chunk_bytes;
     return (bytes + chunk - 1) / chunk;
   }

@@ -7,6 +7,7 @@
 
 #include "absl/status/statusor.h"
 #include "sherd/core/base/status_macros.h"
+#include "sherd/core/tensor/box.h"
 #include "sherd/core/tensor/device_runtime.h"
 #include "sherd/core/tensor/device_stream.h"
 #include "sherd/core/tensor/shape.h"
@@ -24,8 +25,7 @@ class Blocks {
     blocks.element_size_ = box.element_size;
     blocks.stream_ = CurrentStream(device);
     SHERD_ASSIGN_OR_RETURN(blocks.runtime_, DeviceRuntime::For(device.type));
-    int64_t bytes = static_cast<int64_t>(box.element_size);
-    for (const int64_t n : box.sizes) bytes *= n;
+    const int64_t bytes = Volume(box) * static_cast<int64_t>(box.element_size);
     for (std::shared_ptr<Storage>& memory : blocks.memory_) {
       SHERD_ASSIGN_OR_RETURN(
           memory, Storage::Allocate(
@@ -124,9 +124,7 @@ absl::Status ReadDeviceBox(
     absl::FunctionRef<absl::Status(int64_t offset,
                                    absl::Span<const std::byte> block)>
         visit) {
-  if (std::find(box.sizes.begin(), box.sizes.end(), 0) != box.sizes.end()) {
-    return absl::OkStatus();
-  }
+  if (IsEmpty(box)) return absl::OkStatus();
   SHERD_ASSIGN_OR_RETURN(Blocks blocks, Blocks::Create(box, device));
   // What is being copied.
   int64_t offset = 0;
@@ -149,9 +147,7 @@ absl::Status WriteDeviceBox(
     const BoxInArray& box, const Device& device,
     absl::FunctionRef<absl::Status(int64_t offset, absl::Span<std::byte> block)>
         fill) {
-  if (std::find(box.sizes.begin(), box.sizes.end(), 0) != box.sizes.end()) {
-    return absl::OkStatus();
-  }
+  if (IsEmpty(box)) return absl::OkStatus();
   SHERD_ASSIGN_OR_RETURN(Blocks blocks, Blocks::Create(box, device));
   SHERD_RETURN_IF_ERROR(
       ForEachBlock(box, [&](const BoxPiece& piece) -> absl::Status {

@@ -34,12 +34,11 @@ class DeviceBlocksTest : public ::testing::Test {
   }
 
   BoxInArray Box() {
-    return {.array_sizes = tensor_.sizes(),
-            .offsets = origin_,
-            .sizes = tensor_.sizes(),
-            .element_size = 1,
-            .data = static_cast<std::byte*>(tensor_.data()),
-            .strides = tensor_.strides()};
+    return {{origin_, tensor_.sizes()},
+            tensor_.sizes(),
+            1,
+            static_cast<std::byte*>(tensor_.data()),
+            tensor_.strides()};
   }
 
   int64_t NumQueued() { return Count(devices_.TakeQueued()); }

@@ -9,6 +9,7 @@
 #include "sherd/core/base/status_macros.h"
 #include "sherd/core/sharding/replica_division.h"
 #include "sherd/core/sharding/reshard_plan.h"
+#include "sherd/core/tensor/box.h"
 #include "sherd/core/tensor/dtype.h"
 #include "sherd/serialization/box_pieces.h"
 
@@ -18,23 +19,14 @@ namespace {
 // So many short reads take less time than the messages of an exchange.
 constexpr int64_t kFewReads = 1024;
 
-int64_t Volume(absl::Span<const int64_t> sizes) {
-  int64_t volume = 1;
-  for (const int64_t size : sizes) volume *= size;
-  return volume;
-}
-
 bool SameBoxes(const ManifestTensor& saved,
                absl::Span<const PlacedBox> wanted) {
-  absl::flat_hash_set<std::pair<Dims, Dims>> boxes;
+  absl::flat_hash_set<BoxView> boxes;
   for (const PlacedBox& box : wanted) {
-    if (Volume(box.sizes) != 0) boxes.emplace(box.offsets, box.sizes);
+    if (!IsEmpty(box)) boxes.insert(box);
   }
   for (const ManifestShard& shard : saved.shards) {
-    if (Volume(shard.sizes) != 0 &&
-        !boxes.contains(std::make_pair(shard.offsets, shard.sizes))) {
-      return false;
-    }
+    if (!IsEmpty(shard) && !boxes.contains(BoxView(shard))) return false;
   }
   return true;
 }
@@ -43,33 +35,22 @@ template <typename Boxes>
 const Dims* LargestSizes(const Boxes& boxes) {
   const Dims* largest = nullptr;
   for (const auto& box : boxes) {
-    if (largest == nullptr || Volume(box.sizes) > Volume(*largest)) {
+    if (largest == nullptr || Volume(box) > Volume(*largest)) {
       largest = &box.sizes;
     }
   }
   return largest;
 }
 
-Dims Minus(absl::Span<const int64_t> a, absl::Span<const int64_t> b) {
-  Dims difference;
-  for (size_t d = 0; d < a.size(); ++d) difference.push_back(a[d] - b[d]);
-  return difference;
-}
-
 // Every part of a wanted box for all others that hold the box.
 void AddCopies(absl::Span<const PlacedBox> wanted, WantedParts& parts) {
-  using Bounds =
-      std::pair<absl::Span<const int64_t>, absl::Span<const int64_t>>;
-  const auto bounds = [&](size_t i) {
-    return Bounds(wanted[i].offsets, wanted[i].sizes);
-  };
-  absl::flat_hash_map<Bounds, std::vector<size_t>> holders;
+  absl::flat_hash_map<BoxView, std::vector<size_t>> holders;
   for (size_t i = 0; i < wanted.size(); ++i) {
-    if (Volume(wanted[i].sizes) != 0) holders[bounds(i)].push_back(i);
+    if (!IsEmpty(wanted[i])) holders[wanted[i]].push_back(i);
   }
   for (size_t p = 0; p < parts.boxes.size(); ++p) {
-    if (Volume(parts.boxes[p].sizes) == 0) continue;
-    for (const size_t other : holders.at(bounds(parts.shards[p]))) {
+    if (IsEmpty(parts.boxes[p])) continue;
+    for (const size_t other : holders.at(wanted[parts.shards[p]])) {
       if (other == parts.shards[p]) continue;
       PlacedBox& copy = parts.copies.emplace_back(parts.boxes[p]);
       copy.rank = wanted[other].rank;
@@ -125,7 +106,7 @@ absl::StatusOr<std::vector<ShardRead>> PlanReads(
   std::vector<PlacedBox> from;
   from.reserve(saved.shards.size());
   for (const ManifestShard& shard : saved.shards) {
-    from.push_back({shard.offsets, shard.sizes, outside});
+    from.push_back({shard, outside});
   }
   SHERD_ASSIGN_OR_RETURN(const ReshardPlan plan,
                          ReshardPlan::Create(from, wanted, rank));
@@ -135,8 +116,8 @@ absl::StatusOr<std::vector<ShardRead>> PlanReads(
       ShardRead read;
       read.saved = copy.src_shard;
       read.wanted = copy.dst_shard;
-      read.in_saved = Minus(copy.offsets, from[copy.src_shard].offsets);
-      read.in_wanted = Minus(copy.offsets, wanted[copy.dst_shard].offsets);
+      read.in_saved = OffsetsFrom(from[copy.src_shard].offsets, copy);
+      read.in_wanted = OffsetsFrom(wanted[copy.dst_shard].offsets, copy);
       read.sizes = copy.sizes;
       reads.push_back(std::move(read));
     }
@@ -153,28 +134,16 @@ std::vector<ReadPart> PlanParts(const ManifestTensor& saved, int world_size) {
   std::vector<ReadPart> parts;
   for (size_t s = 0; s < saved.shards.size(); ++s) {
     const ManifestShard& shard = saved.shards[s];
-    if (Volume(shard.sizes) == 0) continue;
-    // Cut along the first dimension that has more than one index: parts are
-    // contiguous then.
-    size_t d = 0;
-    while (d + 1 < shard.sizes.size() && shard.sizes[d] == 1) ++d;
-    const int64_t size = shard.sizes.empty() ? 1 : shard.sizes[d];
+    if (IsEmpty(shard)) continue;
+    const size_t dim = OuterDim(shard);
+    const int64_t size = shard.sizes.empty() ? 1 : shard.sizes[dim];
     const int64_t count = std::min<int64_t>(size, world_size);
     for (int64_t k = 0; k < count; ++k) {
-      ReadPart part;
-      part.saved = s;
-      part.offsets.assign(shard.sizes.size(), 0);
-      part.box.offsets = shard.offsets;
-      part.box.sizes = shard.sizes;
+      Box box = PartOf(shard, dim, count, k);
+      Dims offsets = OffsetsFrom(shard.offsets, box);
       // Those that have fewer parts than ranks do not all begin at rank 0.
-      part.box.rank = static_cast<int>((s + k) % world_size);
-      if (!shard.sizes.empty()) {
-        const int64_t begin = size / count * k + std::min(k, size % count);
-        part.offsets[d] = begin;
-        part.box.offsets[d] += begin;
-        part.box.sizes[d] = size / count + (k < size % count ? 1 : 0);
-      }
-      parts.push_back(std::move(part));
+      const int rank = static_cast<int>((s + k) % world_size);
+      parts.push_back({s, std::move(offsets), {std::move(box), rank}});
     }
   }
   return parts;

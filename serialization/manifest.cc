@@ -86,21 +86,15 @@ absl::Status CheckTensor(const ManifestTensor& tensor) {
 
 absl::Status CheckBox(const ManifestTensor& tensor,
                       const ManifestShard& shard) {
-  const size_t rank = tensor.sizes.size();
-  bool inside = shard.offsets.size() == rank && shard.sizes.size() == rank;
-  // The offsets of an empty chunk may lie past the end of its dimension.
-  const bool empty =
-      std::find(shard.sizes.begin(), shard.sizes.end(), 0) != shard.sizes.end();
-  for (size_t d = 0; inside && d < rank; ++d) {
-    inside = shard.offsets[d] >= 0 && shard.sizes[d] >= 0 &&
-             shard.sizes[d] <= tensor.sizes[d] &&
-             (empty || shard.offsets[d] <= tensor.sizes[d] - shard.sizes[d]);
+  if (IsInside(shard, tensor.sizes)) return absl::OkStatus();
+  // An empty chunk may lie past the end of the tensor.
+  if (IsEmpty(shard) && IsValid(shard) &&
+      IsInside({Dims(shard.sizes.size(), 0), shard.sizes}, tensor.sizes)) {
+    return absl::OkStatus();
   }
-  if (inside) return absl::OkStatus();
-  return absl::DataLossError(
-      absl::StrCat("tensor ", Quoted(tensor.name), ": the shard of ",
-                   FormatDims(shard.sizes), " at ", FormatDims(shard.offsets),
-                   " is not inside ", FormatDims(tensor.sizes)));
+  return absl::DataLossError(absl::StrCat(
+      "tensor ", Quoted(tensor.name), ": the shard of ", FormatBox(shard),
+      " is not inside ", FormatDims(tensor.sizes)));
 }
 
 absl::Status CheckPlace(const Manifest& manifest, const ManifestTensor& tensor,
@@ -219,9 +213,7 @@ absl::Status CheckChunks(const Manifest& manifest) {
 
 int64_t Manifest::ShardBytes(const ManifestTensor& tensor,
                              const ManifestShard& shard) const {
-  int64_t bytes = static_cast<int64_t>(SizeOf(tensor.dtype));
-  for (const int64_t size : shard.sizes) bytes *= size;
-  return bytes;
+  return Volume(shard) * static_cast<int64_t>(SizeOf(tensor.dtype));
 }
 
 int64_t Manifest::NumChunks(const ManifestTensor& tensor,

@@ -9,6 +9,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "sherd/core/tensor/box.h"
 #include "sherd/core/tensor/dtype.h"
 #include "sherd/core/tensor/shape.h"
 
@@ -37,9 +38,7 @@ struct ManifestFile {
 };
 
 // A box of a tensor and where its bytes are, row-major.
-struct ManifestShard {
-  Dims offsets;
-  Dims sizes;
+struct ManifestShard : Box {
   // Who held it: an index into Manifest::placements.
   int32_t placement = 0;
   // Index into Manifest::files; -1 for a shard without elements, which is

@@ -189,21 +189,9 @@ absl::StatusOr<Tensor> SafetensorsFile::ReadSlice(
     absl::string_view name, absl::Span<const int64_t> offsets,
     absl::Span<const int64_t> sizes) const {
   SHERD_ASSIGN_OR_RETURN(const SafetensorsEntry* entry, Find(name));
-  if (offsets.size() != entry->shape.size() ||
-      sizes.size() != entry->shape.size()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(path_, ": tensor ", Quoted(name), " has ",
-                     entry->shape.size(), " dimensions, but the slice has ",
-                     offsets.size(), " offsets and ", sizes.size(), " sizes"));
-  }
-  for (size_t d = 0; d < sizes.size(); ++d) {
-    if (offsets[d] < 0 || sizes[d] < 0 || offsets[d] > entry->shape[d] ||
-        sizes[d] > entry->shape[d] - offsets[d]) {
-      return absl::OutOfRangeError(
-          absl::StrCat(path_, ": the slice of ", FormatDims(sizes), " at ",
-                       FormatDims(offsets), " is not inside tensor ",
-                       Quoted(name), ", which is ", FormatDims(entry->shape)));
-    }
+  if (absl::Status status = CheckSlice(name, entry->shape, {offsets, sizes});
+      !status.ok()) {
+    return Annotate(std::move(status), path_);
   }
   SHERD_ASSIGN_OR_RETURN(Tensor tensor,
                          Tensor::Empty(sizes, {.dtype = entry->dtype}));

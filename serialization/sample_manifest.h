@@ -23,7 +23,7 @@ inline Manifest SampleManifest() {
   empty.name = "empty";
   empty.dtype = kInt8;
   empty.sizes = {0, 5};
-  empty.shards = {{.offsets = {0, 0}, .sizes = {0, 5}, .placement = 0}};
+  empty.shards = {{{{0, 0}, {0, 5}}, 0}};
   ManifestTensor scalar;
   scalar.name = "scalar";
   scalar.dtype = kFloat64;
@@ -35,18 +35,9 @@ inline Manifest SampleManifest() {
   weight.sizes = {4, 6};
   weight.requires_grad = true;
   weight.layout = SavedLayout::kChunk;
-  weight.shards = {{.offsets = {0, 0},
-                    .sizes = {3, 6},
-                    .placement = 0,
-                    .file = 0,
-                    .file_offset = 4096,
-                    .first_chunk = 1},
-                   {.offsets = {3, 0},
-                    .sizes = {1, 6},
-                    .placement = 1,
-                    .file = 1,
-                    .file_offset = 4096,
-                    .first_chunk = 4}};
+  // Placement, file, place there and first chunk of each.
+  weight.shards = {{{{0, 0}, {3, 6}}, 0, 0, 4096, 1},
+                   {{{3, 0}, {1, 6}}, 1, 1, 4096, 4}};
   manifest.tensors = {empty, scalar, weight};
   manifest.chunk_crc32c = {0xa0, 0xb0, 0xb1, 0xb2, 0xc0};
   return manifest;

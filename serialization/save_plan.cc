@@ -21,10 +21,6 @@ namespace {
 constexpr absl::string_view kShardPrefix = "shard-";
 constexpr absl::string_view kShardSuffix = ".safetensors";
 
-bool IsEmpty(const ShardToSave& shard) {
-  return std::count(shard.sizes.begin(), shard.sizes.end(), 0) != 0;
-}
-
 // The prefix of `text` is consumed if it has that form.
 bool ConsumeDigits(absl::string_view& text) {
   size_t n = 0;
@@ -39,7 +35,7 @@ std::vector<PlacedBox> TensorToSave::Boxes() const {
   std::vector<PlacedBox> boxes;
   boxes.reserve(shards.size());
   for (const ShardToSave& shard : shards) {
-    boxes.push_back({shard.offsets, shard.sizes, shard.rank});
+    boxes.push_back({shard, shard.rank});
   }
   return boxes;
 }
@@ -54,11 +50,8 @@ void LeaveEachElementToOneRank(TensorToSave& tensor, absl::Span<int64_t> load) {
        DivideReplicas(tensor.Boxes(), kMinReplicaPartBytes / element_size,
                       absl::MakeSpan(elements))) {
     ShardToSave& shard = shards.emplace_back(tensor.shards[divided.box]);
-    shard.offsets = std::move(divided.part.offsets);
-    shard.sizes = std::move(divided.part.sizes);
-    int64_t bytes = element_size;
-    for (const int64_t size : shard.sizes) bytes *= size;
-    load[static_cast<size_t>(shard.rank)] += bytes;
+    static_cast<Box&>(shard) = std::move(divided.part);
+    load[static_cast<size_t>(shard.rank)] += Volume(shard) * element_size;
   }
   tensor.shards = std::move(shards);
 }
@@ -126,10 +119,7 @@ absl::StatusOr<Manifest> PlanManifest(const std::vector<TensorToSave>& tensors,
       const auto [it, added] = placements.emplace(
           shard.placement, static_cast<int32_t>(manifest.placements.size()));
       if (added) manifest.placements.push_back(shard.placement);
-      ManifestShard& saved = out.shards.emplace_back();
-      saved.offsets = shard.offsets;
-      saved.sizes = shard.sizes;
-      saved.placement = it->second;
+      out.shards.push_back({shard, it->second});
     }
     manifest.tensors.push_back(std::move(out));
   }

@@ -10,6 +10,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "sherd/core/sharding/placed_box.h"
+#include "sherd/core/tensor/box.h"
 #include "sherd/core/tensor/dtype.h"
 #include "sherd/core/tensor/shape.h"
 #include "sherd/serialization/manifest.h"
@@ -19,15 +20,15 @@ namespace sherd {
 // Where a save puts what: a pure function of the layouts, so that every rank
 // knows its own file, and rank 0 all of them, without a message.
 
-struct ShardToSave {
-  Dims offsets;
-  Dims sizes;
+struct ShardToSave : Box {
   // Of the group.
   int rank = 0;
   // As the manifest names it: "rank:0/cpu".
   std::string placement;
   // Position in the tensor's metadata of the shard that this is, or is part of.
   size_t held = 0;
+
+  friend bool operator==(const ShardToSave&, const ShardToSave&) = default;
 };
 
 struct TensorToSave {

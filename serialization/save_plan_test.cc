@@ -25,14 +25,14 @@ std::vector<TensorToSave> Tensors() {
   a.dtype = kInt16;
   a.sizes = {5, 3};
   a.layout = SavedLayout::kChunk;
-  a.shards = {{{0, 0}, {4, 3}, 1, "rank:1/cpu"},
-              {{4, 0}, {1, 3}, 0, "rank:0/cpu"},
-              {{8, 0}, {0, 3}, 2, "rank:2/cpu"}};
+  a.shards = {{{{0, 0}, {4, 3}}, 1, "rank:1/cpu"},
+              {{{4, 0}, {1, 3}}, 0, "rank:0/cpu"},
+              {{{8, 0}, {0, 3}}, 2, "rank:2/cpu"}};
   TensorToSave s;
   s.name = "s";
   s.dtype = kComplex128;
   s.requires_grad = true;
-  s.shards = {{{}, {}, 1, "rank:1/cpu"}};
+  s.shards = {{{{}, {}}, 1, "rank:1/cpu"}};
   return {a, s};
 }
 
@@ -92,11 +92,11 @@ TensorToSave Replicas(int64_t rows) {
   tensor.name = "r";
   tensor.dtype = kInt64;
   tensor.sizes = {rows, 2};
-  tensor.shards = {{{0, 0}, {rows, 1}, 2, "rank:2/cpu", 0},
-                   {{0, 1}, {rows, 1}, 0, "rank:0/cpu", 1},
-                   {{0, 0}, {rows, 1}, 1, "rank:1/cpu", 2},
-                   {{0, 1}, {rows, 1}, 1, "rank:1/cpu", 3},
-                   {{0, 0}, {rows, 1}, 0, "rank:0/cpu", 4}};
+  tensor.shards = {{{{0, 0}, {rows, 1}}, 2, "rank:2/cpu", 0},
+                   {{{0, 1}, {rows, 1}}, 0, "rank:0/cpu", 1},
+                   {{{0, 0}, {rows, 1}}, 1, "rank:1/cpu", 2},
+                   {{{0, 1}, {rows, 1}}, 1, "rank:1/cpu", 3},
+                   {{{0, 0}, {rows, 1}}, 0, "rank:0/cpu", 4}};
   return tensor;
 }
 

@@ -51,11 +51,8 @@ void DescribeShards(const ShardedTensor& tensor, TensorToSave& layout) {
   const absl::Span<const PlacedBox> boxes = tensor.placed_boxes();
   layout.shards.reserve(shards.size());
   for (size_t i = 0; i < shards.size(); ++i) {
-    layout.shards.push_back({.offsets = shards[i].offsets,
-                             .sizes = shards[i].sizes,
-                             .rank = boxes[i].rank,
-                             .placement = shards[i].placement->ToString(),
-                             .held = i});
+    layout.shards.push_back(
+        {boxes[i], boxes[i].rank, shards[i].placement->ToString(), i});
   }
 }
 
@@ -126,8 +123,8 @@ std::string DescribeForAgreement(absl::Span<const TensorToSave> layouts) {
     for (const ShardToSave& shard : layout.shards) {
       if (++shards > kMaxShards) return text;
       absl::StrAppend(&text, "tensor ", Quoted(layout.name),
-                      " with a shard of ", FormatDims(shard.sizes), " at ",
-                      FormatDims(shard.offsets), " on rank ", shard.rank, "\n");
+                      " with a shard of ", FormatBox(shard), " on rank ",
+                      shard.rank, "\n");
     }
   }
   return text;
@@ -142,14 +139,9 @@ Tensor LocalShard(const ShardedTensor& tensor, size_t shard) {
 }
 
 absl::StatusOr<Tensor> LocalPart(const ShardedTensor& tensor, size_t shard,
-                                 absl::Span<const int64_t> offsets,
-                                 absl::Span<const int64_t> sizes) {
+                                 BoxView box) {
   const Dims& begin = tensor.metadata().shards[shard].offsets;
-  Dims in_shard;
-  for (size_t d = 0; d < begin.size(); ++d) {
-    in_shard.push_back(offsets[d] - begin[d]);
-  }
-  return LocalShard(tensor, shard).Narrow(in_shard, sizes);
+  return LocalShard(tensor, shard).Narrow(OffsetsFrom(begin, box), box.sizes);
 }
 
 }  // namespace sherd

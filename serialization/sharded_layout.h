@@ -12,6 +12,7 @@
 #include "sherd/core/comm/process_group.h"
 #include "sherd/core/sharding/reshard_plan.h"
 #include "sherd/core/sharding/sharded_tensor.h"
+#include "sherd/core/tensor/box.h"
 #include "sherd/serialization/save_plan.h"
 
 namespace sherd {
@@ -40,11 +41,10 @@ std::string DescribeForAgreement(absl::Span<const TensorToSave> layouts);
 // on this rank.
 Tensor LocalShard(const ShardedTensor& tensor, size_t shard);
 
-// The elements of the box of `sizes` at `offsets` of the global tensor, which
-// are all in that shard; a view.
+// The elements of `box` of the global tensor, which are all in that shard; a
+// view.
 absl::StatusOr<Tensor> LocalPart(const ShardedTensor& tensor, size_t shard,
-                                 absl::Span<const int64_t> offsets,
-                                 absl::Span<const int64_t> sizes);
+                                 BoxView box);
 
 }  // namespace sherd
 
