@@ -36,9 +36,7 @@ Inspection FromSafetensors(const SafetensorsFile& file) {
       std::filesystem::path(file.path()).filename().string();
   inspection.files = {{name, file.size()}};
   for (const SafetensorsEntry& entry : file.entries()) {
-    InspectedShard shard;
-    shard.offsets = Dims(entry.shape.size(), 0);
-    shard.sizes = entry.shape;
+    InspectedShard shard = {WholeBox(entry.shape)};
     if (entry.nbytes() > 0) shard.file = name;
     shard.file_offset = file.data_begin() + entry.begin;
     inspection.tensors.push_back({entry.name,
@@ -72,9 +70,7 @@ std::string LayoutOf(const ManifestTensor& tensor) {
 
 InspectedShard FromManifestShard(const Manifest& manifest,
                                  const ManifestShard& shard) {
-  InspectedShard result;
-  result.offsets = shard.offsets;
-  result.sizes = shard.sizes;
+  InspectedShard result = {shard};
   result.placement = manifest.placements[shard.placement];
   result.holder =
       HolderOf(result.placement, shard.placement, manifest.world_size);
@@ -275,7 +271,7 @@ std::string InspectionToSvg(const Inspection& inspection) {
   for (const InspectedTensor& tensor : inspection.tensors) {
     HeldTensor held = {tensor.name, tensor.dtype, tensor.shape, {}};
     for (const InspectedShard& shard : tensor.shards) {
-      held.boxes.push_back({shard.offsets, shard.sizes, shard.holder});
+      held.boxes.push_back({shard, shard.holder});
       stage.ranks = std::max(stage.ranks, shard.holder + 1);
     }
     stage.tensors.push_back(std::move(held));

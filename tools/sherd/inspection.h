@@ -8,15 +8,14 @@
 
 #include "absl/status/statusor.h"
 #include "sherd/core/base/file.h"
+#include "sherd/core/tensor/box.h"
 #include "sherd/core/tensor/dtype.h"
 #include "sherd/core/tensor/shape.h"
 #include "sherd/tools/sherd/layout_picture.h"
 
 namespace sherd {
 
-struct InspectedShard {
-  Dims offsets;
-  Dims sizes;
+struct InspectedShard : Box {
   // "rank:0/cpu"; empty in a file that one process wrote.
   std::string placement;
   // The same as a number for pictures: the rank, or the place in the list of

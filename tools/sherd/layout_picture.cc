@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <map>
-#include <numeric>
 #include <set>
 #include <utility>
 
@@ -11,6 +10,8 @@
 #include "absl/strings/str_join.h"
 #include "sherd/core/base/svg.h"
 #include "sherd/core/base/units.h"
+#include "sherd/core/tensor/box.h"
+#include "sherd/core/tensor/shape.h"
 
 namespace sherd {
 namespace {
@@ -22,33 +23,15 @@ constexpr double kMargin = 32;
 constexpr double kPanelWidth = 188;
 constexpr double kPanelHeight = 92;
 
-int64_t Volume(const Dims& sizes) {
-  return std::accumulate(sizes.begin(), sizes.end(), int64_t{1},
-                         std::multiplies<>());
-}
-
-int64_t BytesOf(const HeldTensor& tensor, const Dims& sizes) {
-  return Volume(sizes) * static_cast<int64_t>(SizeOf(tensor.dtype));
-}
-
-// Elements that two boxes share.
-int64_t Overlap(const HeldBox& a, const HeldBox& b) {
-  int64_t volume = 1;
-  for (size_t d = 0; d < a.sizes.size(); ++d) {
-    const int64_t begin = std::max(a.offsets[d], b.offsets[d]);
-    const int64_t end =
-        std::min(a.offsets[d] + a.sizes[d], b.offsets[d] + b.sizes[d]);
-    if (end <= begin) return 0;
-    volume *= end - begin;
-  }
-  return volume;
+int64_t BytesOf(const HeldTensor& tensor, BoxView box) {
+  return Volume(box) * static_cast<int64_t>(SizeOf(tensor.dtype));
 }
 
 std::vector<int64_t> BytesPerRank(const HeldStage& stage) {
   std::vector<int64_t> bytes(stage.ranks, 0);
   for (const HeldTensor& tensor : stage.tensors) {
-    for (const HeldBox& box : tensor.boxes) {
-      bytes[box.rank] += BytesOf(tensor, box.sizes);
+    for (const PlacedBox& box : tensor.boxes) {
+      bytes[box.rank] += BytesOf(tensor, box);
     }
   }
   return bytes;
@@ -69,8 +52,8 @@ Plane PlaneOf(const HeldTensor& tensor) {
   Plane plane;
   for (int d = 0; d < rank; ++d) {
     const bool cut = std::any_of(
-        tensor.boxes.begin(), tensor.boxes.end(), [&](const HeldBox& box) {
-          return Volume(box.sizes) > 0 && box.sizes[d] != tensor.shape[d];
+        tensor.boxes.begin(), tensor.boxes.end(), [&](const PlacedBox& box) {
+          return !IsEmpty(box) && box.sizes[d] != tensor.shape[d];
         });
     if (!cut) continue;
     if (drawn.size() < 2) {
@@ -109,13 +92,13 @@ Area FrameOf(const HeldTensor& tensor, const Plane& plane, double x, double y) {
   return {x, y + (kPanelHeight - height) / 2, kPanelWidth, height};
 }
 
-std::string BoxTooltip(const HeldTensor& tensor, const HeldBox& box) {
+std::string BoxTooltip(const HeldTensor& tensor, const PlacedBox& box) {
   return absl::StrCat("rank ", box.rank, ": offsets ", FormatDims(box.offsets),
                       ", sizes ", FormatDims(box.sizes), ", ",
-                      FormatBytes(BytesOf(tensor, box.sizes)));
+                      FormatBytes(BytesOf(tensor, box)));
 }
 
-void DrawBox(Svg& svg, const HeldTensor& tensor, const HeldBox& box,
+void DrawBox(Svg& svg, const HeldTensor& tensor, const PlacedBox& box,
              const Plane& plane, const Area& frame) {
   const auto part = [&](int dim, double length) {
     if (dim < 0) return std::pair(0.0, length);
@@ -150,8 +133,8 @@ void DrawPanel(Svg& svg, const HeldTensor& tensor, int ranks, double x,
     return;
   }
   std::set<int> holders;
-  for (const HeldBox& box : tensor.boxes) {
-    if (Volume(box.sizes) == 0) continue;
+  for (const PlacedBox& box : tensor.boxes) {
+    if (IsEmpty(box)) continue;
     holders.insert(box.rank);
     const bool shown = std::all_of(plane.hidden.begin(), plane.hidden.end(),
                                    [&](int d) { return box.offsets[d] == 0; });
@@ -179,7 +162,7 @@ void DrawPanel(Svg& svg, const HeldTensor& tensor, int ranks, double x,
 std::string ShapeText(const HeldTensor& tensor) {
   return absl::StrCat(absl::string_view(Name(tensor.dtype)), " ",
                       FormatDims(tensor.shape), " · ",
-                      FormatBytes(BytesOf(tensor, tensor.shape)));
+                      FormatBytes(BytesOf(tensor, WholeBox(tensor.shape))));
 }
 
 void DrawHeading(Svg& svg, const std::string& title,
@@ -367,7 +350,7 @@ std::vector<Card> CardsOf(const HeldStage& stage) {
   for (const HeldTensor& tensor : stage.tensors) {
     std::string key = absl::StrCat(absl::string_view(Name(tensor.dtype)),
                                    FormatDims(tensor.shape));
-    for (const HeldBox& box : tensor.boxes) {
+    for (const PlacedBox& box : tensor.boxes) {
       absl::StrAppend(&key, ";", box.rank, FormatDims(box.offsets),
                       FormatDims(box.sizes));
     }
@@ -396,10 +379,10 @@ std::vector<std::vector<int64_t>> MovedBytes(const HeldTensor& from,
                                              const HeldTensor& to,
                                              int from_ranks, int to_ranks) {
   Matrix matrix(from_ranks, std::vector<int64_t>(to_ranks, 0));
-  for (const HeldBox& a : from.boxes) {
-    for (const HeldBox& b : to.boxes) {
+  for (const PlacedBox& a : from.boxes) {
+    for (const PlacedBox& b : to.boxes) {
       matrix[a.rank][b.rank] +=
-          Overlap(a, b) * static_cast<int64_t>(SizeOf(from.dtype));
+          CommonVolume(a, b) * static_cast<int64_t>(SizeOf(from.dtype));
     }
   }
   return matrix;

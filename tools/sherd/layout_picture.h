@@ -5,26 +5,19 @@
 #include <string>
 #include <vector>
 
+#include "sherd/core/sharding/placed_box.h"
 #include "sherd/core/tensor/dtype.h"
 #include "sherd/core/tensor/shape.h"
 
 namespace sherd {
-
-// A box of a tensor and the rank that holds it.
-struct HeldBox {
-  Dims offsets;
-  Dims sizes;
-  int rank = 0;
-
-  friend bool operator==(const HeldBox&, const HeldBox&) = default;
-};
 
 // A tensor in pieces.
 struct HeldTensor {
   std::string name;
   DType dtype = kFloat32;
   Dims shape;
-  std::vector<HeldBox> boxes;
+  // Who holds what.
+  std::vector<PlacedBox> boxes;
 };
 
 // One place where all tensors are at a time.

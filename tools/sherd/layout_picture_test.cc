@@ -23,11 +23,13 @@ int Count(const std::string& text, const std::string& part) {
 }
 
 HeldTensor Rows() {
-  return {"w", kFloat32, {4, 6}, {{{0, 0}, {2, 6}, 0}, {{2, 0}, {2, 6}, 1}}};
+  return {
+      "w", kFloat32, {4, 6}, {{{{0, 0}, {2, 6}}, 0}, {{{2, 0}, {2, 6}}, 1}}};
 }
 
 HeldTensor Columns() {
-  return {"w", kFloat32, {4, 6}, {{{0, 0}, {4, 3}, 0}, {{0, 3}, {4, 3}, 1}}};
+  return {
+      "w", kFloat32, {4, 6}, {{{{0, 0}, {4, 3}}, 0}, {{{0, 3}, {4, 3}}, 1}}};
 }
 
 TEST(MovedBytesTest, RowsToColumnsMovesTheOffDiagonalBlocks) {
@@ -38,8 +40,8 @@ TEST(MovedBytesTest, RowsToColumnsMovesTheOffDiagonalBlocks) {
 }
 
 TEST(MovedBytesTest, AScalarMovesWhole) {
-  const HeldTensor from = {"s", kInt64, {}, {{{}, {}, 1}}};
-  const HeldTensor to = {"s", kInt64, {}, {{{}, {}, 0}}};
+  const HeldTensor from = {"s", kInt64, {}, {{{{}, {}}, 1}}};
+  const HeldTensor to = {"s", kInt64, {}, {{{{}, {}}, 0}}};
   EXPECT_THAT(MovedBytes(from, to, 2, 3),
               ElementsAre(ElementsAre(0, 0, 0), ElementsAre(8, 0, 0)));
 }
@@ -65,10 +67,10 @@ TEST(DrawTransitionsTest, SaysWhichRankHoldsNothingAndWhatASliceHides) {
   const HeldTensor cube = {"c",
                            kUInt8,
                            {2, 2, 2},
-                           {{{0, 0, 0}, {1, 1, 1}, 0},
-                            {{0, 0, 1}, {1, 1, 1}, 1},
-                            {{0, 1, 0}, {1, 1, 2}, 0},
-                            {{1, 0, 0}, {1, 2, 2}, 3}}};
+                           {{{{0, 0, 0}, {1, 1, 1}}, 0},
+                            {{{0, 0, 1}, {1, 1, 1}}, 1},
+                            {{{0, 1, 0}, {1, 1, 2}}, 0},
+                            {{{1, 0, 0}, {1, 2, 2}}, 3}}};
   const LayoutPicture picture = {"t", "", {{"only", 4, {cube}}}, {{0, "cube"}}};
   const std::string svg = DrawTransitions(picture);
   EXPECT_THAT(svg,
@@ -79,7 +81,7 @@ TEST(DrawTransitionsTest, SaysWhichRankHoldsNothingAndWhatASliceHides) {
 TEST(DrawStageTest, GroupsTensorsOfOneKind) {
   HeldTensor twin = Rows();
   twin.name = "twin";
-  const HeldTensor empty = {"nil", kFloat32, {0, 3}, {{{0, 0}, {0, 3}, 0}}};
+  const HeldTensor empty = {"nil", kFloat32, {0, 3}, {{{{0, 0}, {0, 3}}, 0}}};
   const std::string svg =
       DrawStage("t", "s", {"", 2, {Rows(), twin, Columns(), empty}});
   EXPECT_THAT(svg, HasSubstr(">w</text>"));

@@ -16,6 +16,7 @@
 #include "sherd/core/sharding/mesh_sharding_spec.h"
 #include "sherd/core/sharding/placement.h"
 #include "sherd/core/sharding/sharding_spec.h"
+#include "sherd/core/tensor/box.h"
 
 namespace sherd {
 
@@ -128,7 +129,7 @@ absl::StatusOr<std::vector<PlacedBox>> BoxesOf(const ShardingSpec& spec,
   boxes.reserve(metadata.shards.size());
   for (const ShardMetadata& shard : metadata.shards) {
     // Placed by rank, all of them.
-    boxes.push_back({shard.offsets, shard.sizes, *shard.placement->rank()});
+    boxes.push_back({{shard.offsets, shard.sizes}, *shard.placement->rank()});
   }
   return boxes;
 }
@@ -256,10 +257,7 @@ absl::StatusOr<std::vector<PlacedBox>> ParseLayout(
   }
   if (term.name == "whole" && !term.inside) {
     std::vector<PlacedBox> boxes;
-    for (const int rank : *over) {
-      boxes.push_back(
-          {Dims(size.size()), Dims(size.begin(), size.end()), rank});
-    }
+    for (const int rank : *over) boxes.push_back({WholeBox(size), rank});
     return boxes;
   }
   return Error(text,

@@ -19,7 +19,7 @@ std::string Arrows(const QuickstartLayouts& layouts) {
                       Name(layouts.loaded.kind));
 }
 
-HeldTensor Held(const SafetensorsEntry& entry, std::vector<HeldBox> boxes) {
+HeldTensor Held(const SafetensorsEntry& entry, std::vector<PlacedBox> boxes) {
   return {entry.name, entry.dtype, entry.shape, std::move(boxes)};
 }
 

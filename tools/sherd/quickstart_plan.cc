@@ -4,6 +4,8 @@
 #include <cmath>
 #include <numeric>
 
+#include "sherd/core/tensor/box.h"
+
 namespace sherd {
 namespace {
 
@@ -12,11 +14,11 @@ constexpr LayoutKind kCycle[] = {LayoutKind::kRows, LayoutKind::kColumns,
                                  LayoutKind::kGrid, LayoutKind::kUneven,
                                  LayoutKind::kOneRankEmpty};
 
-HeldBox Whole(absl::Span<const int64_t> shape, int rank) {
-  return {Dims(shape.size(), 0), Dims(shape.begin(), shape.end()), rank};
+PlacedBox Whole(absl::Span<const int64_t> shape, int rank) {
+  return {WholeBox(shape), rank};
 }
 
-HeldBox Cut(HeldBox box, int dim, int64_t begin, int64_t end, int rank) {
+PlacedBox Cut(PlacedBox box, int dim, int64_t begin, int64_t end, int rank) {
   box.offsets[dim] = begin;
   box.sizes[dim] = end - begin;
   box.rank = rank;
@@ -28,11 +30,11 @@ int LongestDim(absl::Span<const int64_t> shape) {
                           shape.begin());
 }
 
-std::vector<HeldBox> Chunks(absl::Span<const int64_t> shape, int dim,
-                            int ranks) {
+std::vector<PlacedBox> Chunks(absl::Span<const int64_t> shape, int dim,
+                              int ranks) {
   const int64_t size = shape[dim];
   const int64_t step = (size + ranks - 1) / ranks;
-  std::vector<HeldBox> boxes;
+  std::vector<PlacedBox> boxes;
   for (int r = 0; r < ranks; ++r) {
     const int64_t begin = std::min(size, step * r);
     const int64_t end = std::min(size, begin + step);
@@ -43,14 +45,14 @@ std::vector<HeldBox> Chunks(absl::Span<const int64_t> shape, int dim,
 
 // Cuts `dim` in proportion to `weights`; a rank without weight or elements gets
 // no box.
-std::vector<HeldBox> Weighted(const HeldBox& whole, int dim,
-                              const std::vector<int64_t>& weights,
-                              const std::vector<int>& ranks) {
+std::vector<PlacedBox> Weighted(const PlacedBox& whole, int dim,
+                                const std::vector<int64_t>& weights,
+                                const std::vector<int>& ranks) {
   const int64_t begin = whole.offsets[dim];
   const int64_t size = whole.sizes[dim];
   const int64_t total =
       std::accumulate(weights.begin(), weights.end(), int64_t{0});
-  std::vector<HeldBox> boxes;
+  std::vector<PlacedBox> boxes;
   int64_t before = 0;
   int64_t weight = 0;
   for (size_t i = 0; i < weights.size(); ++i) {
@@ -71,7 +73,7 @@ std::vector<int> Numbers(int first, int count) {
   return numbers;
 }
 
-std::vector<HeldBox> Grid(absl::Span<const int64_t> shape, int ranks) {
+std::vector<PlacedBox> Grid(absl::Span<const int64_t> shape, int ranks) {
   const int first = LongestDim(shape);
   int second = -1;
   for (int d = 0; d < static_cast<int>(shape.size()); ++d) {
@@ -82,14 +84,14 @@ std::vector<HeldBox> Grid(absl::Span<const int64_t> shape, int ranks) {
                 : std::max(2, static_cast<int>(std::sqrt(double(ranks))));
   const int down = std::min(first, second);
   const int right = std::max(first, second);
-  const std::vector<HeldBox> strips = Weighted(
+  const std::vector<PlacedBox> strips = Weighted(
       Whole(shape, 0), down, std::vector<int64_t>(bands, 1), Numbers(0, bands));
-  std::vector<HeldBox> boxes;
+  std::vector<PlacedBox> boxes;
   int rank = 0;
-  for (const HeldBox& strip : strips) {
+  for (const PlacedBox& strip : strips) {
     const int count = ranks / bands + (strip.rank < ranks % bands ? 1 : 0);
-    for (HeldBox& box : Weighted(strip, right, std::vector<int64_t>(count, 1),
-                                 Numbers(rank, count))) {
+    for (PlacedBox& box : Weighted(strip, right, std::vector<int64_t>(count, 1),
+                                   Numbers(rank, count))) {
       boxes.push_back(std::move(box));
     }
     rank += count;
@@ -97,8 +99,8 @@ std::vector<HeldBox> Grid(absl::Span<const int64_t> shape, int ranks) {
   return boxes;
 }
 
-std::vector<HeldBox> Uneven(absl::Span<const int64_t> shape, int ranks,
-                            int variation) {
+std::vector<PlacedBox> Uneven(absl::Span<const int64_t> shape, int ranks,
+                              int variation) {
   std::vector<int64_t> weights;
   for (int r = 0; r < ranks; ++r) {
     weights.push_back((r + variation) % ranks + 1);
@@ -107,17 +109,17 @@ std::vector<HeldBox> Uneven(absl::Span<const int64_t> shape, int ranks,
                   Numbers(0, ranks));
 }
 
-std::vector<HeldBox> OneRankEmpty(absl::Span<const int64_t> shape, int ranks,
-                                  int variation) {
+std::vector<PlacedBox> OneRankEmpty(absl::Span<const int64_t> shape, int ranks,
+                                    int variation) {
   std::vector<int64_t> weights(ranks, 1);
   if (ranks > 1) weights[variation % ranks] = 0;
   return Weighted(Whole(shape, 0), LongestDim(shape), weights,
                   Numbers(0, ranks));
 }
 
-std::vector<HeldBox> Reversed(std::vector<HeldBox> boxes, int ranks) {
-  std::erase_if(boxes, [](const HeldBox& box) { return box.sizes[0] == 0; });
-  for (HeldBox& box : boxes) box.rank = ranks - 1 - box.rank;
+std::vector<PlacedBox> Reversed(std::vector<PlacedBox> boxes, int ranks) {
+  std::erase_if(boxes, [](const PlacedBox& box) { return box.sizes[0] == 0; });
+  for (PlacedBox& box : boxes) box.rank = ranks - 1 - box.rank;
   return boxes;
 }
 

@@ -8,6 +8,7 @@
 
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "sherd/core/sharding/placed_box.h"
 #include "sherd/core/tensor/shape.h"
 #include "sherd/tools/sherd/layout_picture.h"
 
@@ -39,7 +40,7 @@ struct PlannedLayout {
   // rank; then `boxes` has one entry per rank, empty ones included. Otherwise
   // no box is empty, unless the tensor is.
   std::optional<int> chunk_dim;
-  std::vector<HeldBox> boxes;
+  std::vector<PlacedBox> boxes;
 };
 
 // The layout of a tensor over `ranks` ranks; `variation` moves what is unequal

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "sherd/core/tensor/box.h"
 
 namespace sherd {
 namespace {
@@ -17,9 +18,8 @@ constexpr LayoutKind kKinds[] = {
 
 // Counts how often each element of the tensor lies in a box.
 std::vector<int> Coverage(const Dims& shape,
-                          const std::vector<HeldBox>& boxes) {
-  int64_t total = 1;
-  for (int64_t size : shape) total *= size;
+                          const std::vector<PlacedBox>& boxes) {
+  const int64_t total = Volume(shape);
   std::vector<int> hits(total, 0);
   for (int64_t i = 0; i < total; ++i) {
     Dims index(shape.size());
@@ -28,13 +28,8 @@ std::vector<int> Coverage(const Dims& shape,
       index[d] = rest % shape[d];
       rest /= shape[d];
     }
-    for (const HeldBox& box : boxes) {
-      bool inside = true;
-      for (size_t d = 0; d < shape.size(); ++d) {
-        inside = inside && index[d] >= box.offsets[d] &&
-                 index[d] < box.offsets[d] + box.sizes[d];
-      }
-      hits[i] += inside;
+    for (const PlacedBox& box : boxes) {
+      hits[i] += Contains(box, index);
     }
   }
   return hits;
@@ -52,7 +47,7 @@ TEST(QuickstartPlanTest, EveryElementIsHeldOnceWhateverKindShapeAndRanks) {
           SCOPED_TRACE(absl::StrCat(std::string(Name(kind)), " of ",
                                     FormatDims(shape), " over ", ranks));
           EXPECT_THAT(Coverage(shape, plan.boxes), ::testing::Each(1));
-          for (const HeldBox& box : plan.boxes) {
+          for (const PlacedBox& box : plan.boxes) {
             EXPECT_GE(box.rank, 0);
             EXPECT_LT(box.rank, ranks);
           }
@@ -64,29 +59,31 @@ TEST(QuickstartPlanTest, EveryElementIsHeldOnceWhateverKindShapeAndRanks) {
 
 TEST(QuickstartPlanTest, GridOverFourIsTwoByTwoAndOverThreeAMosaic) {
   const auto four = PlanLayout(LayoutKind::kGrid, {6, 8}, 4, 0);
-  EXPECT_THAT(four.boxes, ::testing::ElementsAre(HeldBox{{0, 0}, {3, 4}, 0},  //
-                                                 HeldBox{{0, 4}, {3, 4}, 1},
-                                                 HeldBox{{3, 0}, {3, 4}, 2},
-                                                 HeldBox{{3, 4}, {3, 4}, 3}));
+  EXPECT_THAT(four.boxes,
+              ::testing::ElementsAre(PlacedBox{{{0, 0}, {3, 4}}, 0},  //
+                                     PlacedBox{{{0, 4}, {3, 4}}, 1},
+                                     PlacedBox{{{3, 0}, {3, 4}}, 2},
+                                     PlacedBox{{{3, 4}, {3, 4}}, 3}));
   const auto three = PlanLayout(LayoutKind::kGrid, {6, 8}, 3, 0);
   EXPECT_THAT(three.boxes,
-              ::testing::ElementsAre(HeldBox{{0, 0}, {3, 4}, 0},  //
-                                     HeldBox{{0, 4}, {3, 4}, 1},
-                                     HeldBox{{3, 0}, {3, 8}, 2}));
+              ::testing::ElementsAre(PlacedBox{{{0, 0}, {3, 4}}, 0},  //
+                                     PlacedBox{{{0, 4}, {3, 4}}, 1},
+                                     PlacedBox{{{3, 0}, {3, 8}}, 2}));
 }
 
 TEST(QuickstartPlanTest, UnevenPiecesGrow) {
   const auto plan = PlanLayout(LayoutKind::kUneven, {20, 2}, 4, 0);
-  EXPECT_THAT(plan.boxes, ::testing::ElementsAre(HeldBox{{0, 0}, {2, 2}, 0},
-                                                 HeldBox{{2, 0}, {4, 2}, 1},
-                                                 HeldBox{{6, 0}, {6, 2}, 2},
-                                                 HeldBox{{12, 0}, {8, 2}, 3}));
+  EXPECT_THAT(plan.boxes,
+              ::testing::ElementsAre(PlacedBox{{{0, 0}, {2, 2}}, 0},
+                                     PlacedBox{{{2, 0}, {4, 2}}, 1},
+                                     PlacedBox{{{6, 0}, {6, 2}}, 2},
+                                     PlacedBox{{{12, 0}, {8, 2}}, 3}));
 }
 
 TEST(QuickstartPlanTest, OneRankStaysEmptyAndItIsAnotherOneNextTime) {
   for (int variation : {0, 1, 2, 3}) {
     std::set<int> holders;
-    for (const HeldBox& box :
+    for (const PlacedBox& box :
          PlanLayout(LayoutKind::kOneRankEmpty, {12, 5}, 4, variation).boxes) {
       holders.insert(box.rank);
     }
@@ -98,10 +95,11 @@ TEST(QuickstartPlanTest, OneRankStaysEmptyAndItIsAnotherOneNextTime) {
 TEST(QuickstartPlanTest, RowsFollowTheChunkRuleWithTrailingEmptyPieces) {
   const auto plan = PlanLayout(LayoutKind::kRows, {5, 2}, 4, 0);
   EXPECT_EQ(plan.chunk_dim, 0);
-  EXPECT_THAT(plan.boxes, ::testing::ElementsAre(HeldBox{{0, 0}, {2, 2}, 0},
-                                                 HeldBox{{2, 0}, {2, 2}, 1},
-                                                 HeldBox{{4, 0}, {1, 2}, 2},
-                                                 HeldBox{{5, 0}, {0, 2}, 3}));
+  EXPECT_THAT(plan.boxes,
+              ::testing::ElementsAre(PlacedBox{{{0, 0}, {2, 2}}, 0},
+                                     PlacedBox{{{2, 0}, {2, 2}}, 1},
+                                     PlacedBox{{{4, 0}, {1, 2}}, 2},
+                                     PlacedBox{{{5, 0}, {0, 2}}, 3}));
 }
 
 TEST(QuickstartPlanTest, EmptyTensorsAreCutByTheChunkRule) {
@@ -115,9 +113,11 @@ TEST(QuickstartPlanTest, EmptyTensorsAreCutByTheChunkRule) {
 TEST(QuickstartPlanTest, AScalarLivesOnOneRank) {
   const auto layouts = PlanQuickstart(6, {}, 4, 3);
   EXPECT_THAT(layouts.scattered.boxes,
-              ::testing::ElementsAre(HeldBox{{}, {}, 2}));
-  EXPECT_THAT(layouts.saved.boxes, ::testing::ElementsAre(HeldBox{{}, {}, 3}));
-  EXPECT_THAT(layouts.loaded.boxes, ::testing::ElementsAre(HeldBox{{}, {}, 2}));
+              ::testing::ElementsAre(PlacedBox{{{}, {}}, 2}));
+  EXPECT_THAT(layouts.saved.boxes,
+              ::testing::ElementsAre(PlacedBox{{{}, {}}, 3}));
+  EXPECT_THAT(layouts.loaded.boxes,
+              ::testing::ElementsAre(PlacedBox{{{}, {}}, 2}));
 }
 
 TEST(QuickstartPlanTest, FiveNeighboursTryEveryKindAtEveryStage) {

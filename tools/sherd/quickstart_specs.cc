@@ -18,7 +18,7 @@ absl::StatusOr<ShardingSpecPtr> SpecFor(const PlannedLayout& layout,
     return spec;
   }
   std::vector<ShardMetadata> shards;
-  for (const HeldBox& box : layout.boxes) {
+  for (const PlacedBox& box : layout.boxes) {
     shards.push_back({.offsets = box.offsets,
                       .sizes = box.sizes,
                       .placement = Placement::OnRank(box.rank)});
