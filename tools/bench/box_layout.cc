@@ -127,15 +127,9 @@ int64_t WordsOf(absl::Span<const WordBox> boxes) {
 
 WordBox Intersect(const WordBox& a, const WordBox& b) {
   WordBox common;
-  for (size_t dim = 0; dim < common.sizes.size(); ++dim) {
-    const int64_t start = std::max(a.offsets[dim], b.offsets[dim]);
-    const int64_t end =
-        std::min(a.offsets[dim] + a.sizes[dim], b.offsets[dim] + b.sizes[dim]);
-    if (end <= start) return {};
-    common.offsets[dim] = start;
-    common.sizes[dim] = end - start;
-  }
-  return common;
+  const bool any = Intersect(a, b, absl::MakeSpan(common.offsets),
+                             absl::MakeSpan(common.sizes));
+  return any ? common : WordBox();
 }
 
 std::vector<Piece> PiecesBetween(absl::Span<const WordBox> from,
@@ -144,7 +138,7 @@ std::vector<Piece> PiecesBetween(absl::Span<const WordBox> from,
   for (size_t i = 0; i < from.size(); ++i) {
     for (size_t k = 0; k < to.size(); ++k) {
       const WordBox box = Intersect(from[i], to[k]);
-      if (box.words() == 0) continue;
+      if (IsEmpty(box)) continue;
       pieces.push_back({static_cast<int>(i), static_cast<int>(k), box});
     }
   }

@@ -9,6 +9,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "sherd/core/tensor/box.h"
+#include "sherd/core/tensor/shape.h"
 
 namespace sherd {
 
@@ -23,7 +25,7 @@ struct WordTensor {
   // 2 or 3: what users see of `size`.
   int dims = 2;
 
-  int64_t words() const { return size[0] * size[1] * size[2]; }
+  int64_t words() const { return Volume(size); }
   int64_t bytes() const { return words() * int64_t{sizeof(uint32_t)}; }
   int64_t rows() const { return size[1]; }
   int64_t cols() const { return size[2]; }
@@ -39,12 +41,16 @@ absl::StatusOr<WordTensor> MatrixOfBytes(int64_t bytes);
 //   kInvalidArgument  They do not divide it.
 absl::StatusOr<WordTensor> CubeOfBytes(int64_t bytes);
 
-// Part of a tensor.
+// Part of a tensor. Its numbers are few and stay where it is: peers that are
+// plain programs allocate nothing for a box.
 struct WordBox {
   Extent offsets = {};
   Extent sizes = {};
 
-  int64_t words() const { return sizes[0] * sizes[1] * sizes[2]; }
+  operator BoxView() const {  // NOLINT(google-explicit-constructor)
+    return {offsets, sizes};
+  }
+  int64_t words() const { return Volume(sizes); }
   int64_t bytes() const { return words() * int64_t{sizeof(uint32_t)}; }
   friend bool operator==(const WordBox&, const WordBox&) = default;
 };

@@ -19,6 +19,7 @@
 #include "sherd/core/base/file.h"
 #include "sherd/core/base/status_macros.h"
 #include "sherd/core/sharding/sharded_tensor.h"
+#include "sherd/core/tensor/box.h"
 #include "sherd/core/tensor/storage.h"
 #include "sherd/serialization/checkpoint.h"
 #include "sherd/serialization/checkpoint_reader.h"
@@ -349,7 +350,7 @@ class LimitLoad final : public RankWork {
   absl::Status ReadFrom(int rank) {
     const StoredBox saved = DenseBox(reference_->RowsOf(rank), nullptr);
     const WordBox piece = Intersect(saved.box, box_);
-    if (piece.words() == 0) return absl::OkStatus();
+    if (IsEmpty(piece)) return absl::OkStatus();
     const ManifestShard& shard = *reference_->ShardOf(rank);
     SHERD_ASSIGN_OR_RETURN(
         const auto file,
