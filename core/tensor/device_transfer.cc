@@ -16,22 +16,21 @@
 namespace sherd::internal {
 namespace {
 
-struct Box {
+// How much is copied.
+struct Extent {
   absl::Span<const int64_t> sizes;
   size_t element_size;
 
   size_t bytes() const {
-    size_t bytes = element_size;
-    for (int64_t size : sizes) bytes *= static_cast<size_t>(size);
-    return bytes;
+    return static_cast<size_t>(Volume(sizes)) * element_size;
   }
 };
 
-bool IsRun(const TransferSide& side, const Box& box) {
-  return IsContiguousRun(box.sizes, side.strides);
+bool IsRun(const TransferSide& side, const Extent& extent) {
+  return IsContiguousRun(extent.sizes, side.strides);
 }
 
-// Memory for the box as one run.
+// Memory for all of it as one run.
 struct Staging {
   std::shared_ptr<Storage> storage;
   Dims strides;
@@ -41,32 +40,33 @@ struct Staging {
   }
 };
 
-absl::StatusOr<Staging> MakeStaging(const Device& device, const Box& box) {
+absl::StatusOr<Staging> MakeStaging(const Device& device,
+                                    const Extent& extent) {
   SHERD_ASSIGN_OR_RETURN(Allocator* const allocator,
                          DeviceRuntime::AllocatorFor(device));
   Staging staging;
   SHERD_ASSIGN_OR_RETURN(staging.storage,
-                         Storage::Allocate(box.bytes(), *allocator));
-  staging.strides = ContiguousStrides(box.sizes);
+                         Storage::Allocate(extent.bytes(), *allocator));
+  staging.strides = ContiguousStrides(extent.sizes);
   return staging;
 }
 
 void CopyOnHost(const TransferSide& dst, const TransferSide& src,
-                const Box& box) {
-  StridedCopy(dst.data, dst.strides, src.data, src.strides, box.sizes,
-              box.element_size);
+                const Extent& extent) {
+  StridedCopy(dst.data, dst.strides, src.data, src.strides, extent.sizes,
+              extent.element_size);
 }
 
 // Within what one device reaches.
 absl::Status CopyOnDevice(DeviceRuntime& runtime, const DeviceStream& stream,
                           const TransferSide& dst, const TransferSide& src,
-                          const Box& box) {
+                          const Extent& extent) {
   const DeviceCopy copy = {.dst = dst.data,
                            .dst_strides = dst.strides,
                            .src = src.data,
                            .src_strides = src.strides,
-                           .sizes = box.sizes,
-                           .element_size = box.element_size};
+                           .sizes = extent.sizes,
+                           .element_size = extent.element_size};
   SHERD_RETURN_IF_ERROR(runtime.Copy(stream, {&copy, 1}));
   dst.storage.UsedOn(stream);
   src.storage.UsedOn(stream);
@@ -76,9 +76,9 @@ absl::Status CopyOnDevice(DeviceRuntime& runtime, const DeviceStream& stream,
 // Two runs, of any memory.
 absl::Status CopyRun(DeviceRuntime& runtime, const DeviceStream& stream,
                      const TransferSide& dst, const TransferSide& src,
-                     const Box& box) {
+                     const Extent& extent) {
   SHERD_RETURN_IF_ERROR(
-      runtime.CopyBytes(stream, dst.data, src.data, box.bytes()));
+      runtime.CopyBytes(stream, dst.data, src.data, extent.bytes()));
   dst.storage.UsedOn(stream);
   src.storage.UsedOn(stream);
   return absl::OkStatus();
@@ -110,44 +110,44 @@ absl::Status CheckHostSource(DeviceRuntime& runtime, const DeviceStream& stream,
 }
 
 absl::Status FromHost(const TransferSide& dst, const TransferSide& src,
-                      const Box& box) {
+                      const Extent& extent) {
   const Device device = dst.storage.device();
-  if (!IsRun(src, box)) {
-    SHERD_ASSIGN_OR_RETURN(const Staging staging, MakeStaging({}, box));
-    CopyOnHost(staging.side(), src, box);
-    return FromHost(dst, staging.side(), box);
+  if (!IsRun(src, extent)) {
+    SHERD_ASSIGN_OR_RETURN(const Staging staging, MakeStaging({}, extent));
+    CopyOnHost(staging.side(), src, extent);
+    return FromHost(dst, staging.side(), extent);
   }
   SHERD_ASSIGN_OR_RETURN(DeviceRuntime* const runtime,
                          DeviceRuntime::For(device.type));
   const DeviceStream stream = CurrentStream(device);
   SHERD_RETURN_IF_ERROR(CheckHostSource(*runtime, stream, src));
-  if (IsRun(dst, box)) return CopyRun(*runtime, stream, dst, src, box);
-  SHERD_ASSIGN_OR_RETURN(const Staging staging, MakeStaging(device, box));
-  SHERD_RETURN_IF_ERROR(CopyRun(*runtime, stream, staging.side(), src, box));
-  return CopyOnDevice(*runtime, stream, dst, staging.side(), box);
+  if (IsRun(dst, extent)) return CopyRun(*runtime, stream, dst, src, extent);
+  SHERD_ASSIGN_OR_RETURN(const Staging staging, MakeStaging(device, extent));
+  SHERD_RETURN_IF_ERROR(CopyRun(*runtime, stream, staging.side(), src, extent));
+  return CopyOnDevice(*runtime, stream, dst, staging.side(), extent);
 }
 
 absl::Status ToHost(const TransferSide& dst, const TransferSide& src,
-                    const Box& box) {
+                    const Extent& extent) {
   const Device device = src.storage.device();
   SHERD_ASSIGN_OR_RETURN(DeviceRuntime* const runtime,
                          DeviceRuntime::For(device.type));
   const DeviceStream stream = CurrentStream(device);
   SHERD_ASSIGN_OR_RETURN(const bool capturing, IsCapturing(*runtime, stream));
   if (capturing) return NotInAGraph(device, "hand elements to the host");
-  if (!IsRun(src, box)) {
-    SHERD_ASSIGN_OR_RETURN(const Staging staging, MakeStaging(device, box));
+  if (!IsRun(src, extent)) {
+    SHERD_ASSIGN_OR_RETURN(const Staging staging, MakeStaging(device, extent));
     SHERD_RETURN_IF_ERROR(
-        CopyOnDevice(*runtime, stream, staging.side(), src, box));
-    return ToHost(dst, staging.side(), box);
+        CopyOnDevice(*runtime, stream, staging.side(), src, extent));
+    return ToHost(dst, staging.side(), extent);
   }
-  if (!IsRun(dst, box)) {
-    SHERD_ASSIGN_OR_RETURN(const Staging staging, MakeStaging({}, box));
-    SHERD_RETURN_IF_ERROR(ToHost(staging.side(), src, box));
-    CopyOnHost(dst, staging.side(), box);
+  if (!IsRun(dst, extent)) {
+    SHERD_ASSIGN_OR_RETURN(const Staging staging, MakeStaging({}, extent));
+    SHERD_RETURN_IF_ERROR(ToHost(staging.side(), src, extent));
+    CopyOnHost(dst, staging.side(), extent);
     return absl::OkStatus();
   }
-  SHERD_RETURN_IF_ERROR(CopyRun(*runtime, stream, dst, src, box));
+  SHERD_RETURN_IF_ERROR(CopyRun(*runtime, stream, dst, src, extent));
   return runtime->Synchronize(stream);
 }
 
@@ -165,26 +165,27 @@ absl::Status WaitFor(DeviceRuntime& runtime, const DeviceStream& stream,
 
 // Two devices of one type.
 absl::Status BetweenDevices(const TransferSide& dst, const TransferSide& src,
-                            const Box& box) {
+                            const Extent& extent) {
   const Device device = dst.storage.device();
   const Device src_device = src.storage.device();
   SHERD_ASSIGN_OR_RETURN(DeviceRuntime* const runtime,
                          DeviceRuntime::For(device.type));
   const DeviceStream stream = CurrentStream(device);
   const DeviceStream src_stream = CurrentStream(src_device);
-  if (!IsRun(src, box)) {
-    SHERD_ASSIGN_OR_RETURN(const Staging staging, MakeStaging(src_device, box));
+  if (!IsRun(src, extent)) {
+    SHERD_ASSIGN_OR_RETURN(const Staging staging,
+                           MakeStaging(src_device, extent));
     SHERD_RETURN_IF_ERROR(
-        CopyOnDevice(*runtime, src_stream, staging.side(), src, box));
-    return BetweenDevices(dst, staging.side(), box);
+        CopyOnDevice(*runtime, src_stream, staging.side(), src, extent));
+    return BetweenDevices(dst, staging.side(), extent);
   }
-  if (!IsRun(dst, box)) {
-    SHERD_ASSIGN_OR_RETURN(const Staging staging, MakeStaging(device, box));
-    SHERD_RETURN_IF_ERROR(BetweenDevices(staging.side(), src, box));
-    return CopyOnDevice(*runtime, stream, dst, staging.side(), box);
+  if (!IsRun(dst, extent)) {
+    SHERD_ASSIGN_OR_RETURN(const Staging staging, MakeStaging(device, extent));
+    SHERD_RETURN_IF_ERROR(BetweenDevices(staging.side(), src, extent));
+    return CopyOnDevice(*runtime, stream, dst, staging.side(), extent);
   }
   SHERD_RETURN_IF_ERROR(WaitFor(*runtime, src_stream, stream));
-  SHERD_RETURN_IF_ERROR(CopyRun(*runtime, stream, dst, src, box));
+  SHERD_RETURN_IF_ERROR(CopyRun(*runtime, stream, dst, src, extent));
   return WaitFor(*runtime, stream, src_stream);
 }
 
@@ -192,17 +193,17 @@ absl::Status BetweenDevices(const TransferSide& dst, const TransferSide& src,
 
 absl::Status Transfer(const TransferSide& dst, const TransferSide& src,
                       absl::Span<const int64_t> sizes, size_t element_size) {
-  const Box box = {sizes, element_size};
+  const Extent extent = {sizes, element_size};
   const Device to = dst.storage.device();
   const Device from = src.storage.device();
-  if (from.is_cpu()) return FromHost(dst, src, box);
-  if (to.is_cpu()) return ToHost(dst, src, box);
+  if (from.is_cpu()) return FromHost(dst, src, extent);
+  if (to.is_cpu()) return ToHost(dst, src, extent);
   if (to == from) {
     SHERD_ASSIGN_OR_RETURN(DeviceRuntime* const runtime,
                            DeviceRuntime::For(to.type));
-    return CopyOnDevice(*runtime, CurrentStream(to), dst, src, box);
+    return CopyOnDevice(*runtime, CurrentStream(to), dst, src, extent);
   }
-  if (to.type == from.type) return BetweenDevices(dst, src, box);
+  if (to.type == from.type) return BetweenDevices(dst, src, extent);
   return absl::UnimplementedError(
       absl::StrCat("elements cannot go from ", from.ToString(), " to ",
                    to.ToString(), " directly; copy them to the CPU first"));
