@@ -25,6 +25,7 @@
 #include "sherd/core/sharding/sharded_tensor_transfer.h"
 #include "sherd/core/sharding/sharding_spec.h"
 #include "sherd/core/sharding/tensor_pattern.h"
+#include "sherd/core/tensor/box.h"
 #include "sherd/core/tensor/dtype.h"
 #include "sherd/core/tensor/elementwise.h"
 #include "sherd/core/tensor/random.h"
@@ -383,8 +384,7 @@ class RandomCase {
       const uint64_t size = most == 0 ? 0 : 1 + Below(most);
       sizes.push_back(Below(20) == 0 ? 0 : static_cast<int64_t>(size));
     }
-    SCOPED_TRACE(absl::StrCat("the ", FormatDims(sizes), " at ",
-                              FormatDims(offsets), " of ",
+    SCOPED_TRACE(absl::StrCat("the ", FormatBox({offsets, sizes}), " of ",
                               subject.tensor.ToString()));
     SHERD_ASSERT_OK_AND_ASSIGN(ShardedTensor view,
                                subject.tensor.Narrow(offsets, sizes));

@@ -11,17 +11,12 @@
 #include "sherd/core/sharding/placed_box.h"
 #include "sherd/core/sharding/random_layouts.h"
 #include "sherd/core/sharding/sharding_spec.h"
+#include "sherd/core/tensor/box.h"
 
 namespace sherd {
 namespace {
 
 using ::testing::ElementsAre;
-
-int64_t Volume(const Dims& sizes) {
-  int64_t volume = 1;
-  for (const int64_t size : sizes) volume *= size;
-  return volume;
-}
 
 std::vector<DividedBox> Divide(const std::vector<PlacedBox>& boxes,
                                int64_t min_elements,
@@ -105,9 +100,8 @@ TEST(ReplicaDivisionTest, PutsEveryElementIntoTheCareOfOneRank) {
         EXPECT_LE(d.part.offsets[k] + d.part.sizes[k],
                   box.offsets[k] + box.sizes[k]);
       }
-      EXPECT_TRUE(Volume(d.part.sizes) >= min_elements ||
-                  d.part.sizes == box.sizes);
-      elements += Volume(d.part.sizes);
+      EXPECT_TRUE(Volume(d.part) >= min_elements || d.part.sizes == box.sizes);
+      elements += Volume(d.part);
       parts.push_back({d.part.offsets, d.part.sizes, {}});
     }
     EXPECT_EQ(elements, Volume(size));

@@ -15,6 +15,7 @@
 #include "sherd/core/sharding/box_copier.h"
 #include "sherd/core/sharding/message_move.h"
 #include "sherd/core/sharding/message_rounds.h"
+#include "sherd/core/tensor/box.h"
 #include "sherd/core/tensor/device.h"
 #include "sherd/core/tensor/device_stream.h"
 #include "sherd/core/tensor/memory_overlap.h"
@@ -270,9 +271,7 @@ absl::Status ReshardExecutor::Impl::PrepareLocal() {
       local_.push_back(local);
       continue;
     }
-    int64_t bytes = static_cast<int64_t>(element_size_);
-    for (const int64_t size : copy.sizes) bytes *= size;
-    stats_.bytes_in_place += bytes;
+    stats_.bytes_in_place += Volume(copy) * static_cast<int64_t>(element_size_);
   }
   return absl::OkStatus();
 }

@@ -104,8 +104,7 @@ absl::StatusOr<Fans> FansOf(absl::Span<const int64_t> size) {
         "dimensions, got size ",
         FormatDims(size)));
   }
-  int64_t field = 1;
-  for (const int64_t n : size.subspan(2)) field *= n;
+  const int64_t field = Volume(size.subspan(2));
   return Fans{.in = size[1] * field, .out = size[0] * field};
 }
 

@@ -12,6 +12,7 @@
 #include "sherd/core/comm/init.h"
 #include "sherd/core/sharding/sharded_tensor_access.h"
 #include "sherd/core/sharding/sharded_tensor_state.h"
+#include "sherd/core/tensor/shape.h"
 
 namespace sherd {
 
@@ -144,11 +145,7 @@ int64_t ShardedTensor::dim() const {
   return static_cast<int64_t>(size().size());
 }
 
-int64_t ShardedTensor::numel() const {
-  int64_t product = 1;
-  for (const int64_t n : size()) product *= n;
-  return product;
-}
+int64_t ShardedTensor::numel() const { return Volume(size()); }
 
 DType ShardedTensor::dtype() const { return state().metadata.properties.dtype; }
 

@@ -454,8 +454,7 @@ Tensor Tensor::View(int64_t element_offset, Dims sizes, Dims strides) const {
   view.dtype_ = dtype_;
   view.device_ = device_;
   view.storage_ = storage_;
-  view.numel_ = 1;
-  for (int64_t size : sizes) view.numel_ *= size;
+  view.numel_ = Volume(sizes);
   // An empty view may begin past the end; nothing is read there.
   view.data_ =
       data_ == nullptr || view.numel_ == 0
