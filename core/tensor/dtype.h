@@ -16,7 +16,7 @@
 
 namespace sherd {
 
-// Element types. The numbers cross the plugin line and stand in files: they
+// Element types. The numbers cross the plugin ABI and stand in files: they
 // never change, new ones are appended.
 enum class DType : int32_t {
   kBool = 0,
