@@ -21,9 +21,9 @@
 #include "sherd/core/base/error_info.h"
 #include "sherd/core/base/knobs.h"
 #include "sherd/core/base/status_macros.h"
-#include "sherd/core/comm/failure_board.h"
 #include "sherd/core/comm/init_method.h"
 #include "sherd/core/comm/rendezvous.h"
+#include "sherd/core/process/process_identity.h"
 #include "sherd/testing/announced_skip.h"
 #include "sherd/testing/distributed_tests.h"
 #include "sherd/testing/exit_codes.h"
@@ -36,10 +36,6 @@
 
 namespace sherd::testing::internal {
 namespace {
-
-using ::sherd::internal::DescribeOwnProcess;
-using ::sherd::internal::ProcessState;
-using ::sherd::internal::StateOf;
 
 constexpr char kGroup[] = "sherd.testing";
 // For all ranks to come.

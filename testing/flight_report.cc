@@ -10,7 +10,7 @@
 #include "sherd/core/comm/flight_analysis.h"
 #include "sherd/core/comm/flight_files.h"
 #include "sherd/core/comm/watchdog.h"
-#include "sherd/testing/process_state.h"
+#include "sherd/core/process/process_status.h"
 
 namespace sherd::testing::internal {
 
@@ -36,10 +36,10 @@ std::optional<FlightSummary> SummarizeFlights(const std::string& directory) {
 
 void FlightRequests::Ask(int rank, pid_t process) {
   if (directory_.empty()) return;
-  const std::optional<ProcessState> state = ReadProcessState(process);
+  const std::optional<ProcessStatus> status = ReadProcessStatus(process);
   // Without a handler the process would die of it. Its thread, which writes the
   // dump, is there as long as the process has a group.
-  if (!state || !state->Catches(SIGUSR1) ||
+  if (!status || !status->Catches(SIGUSR1) ||
       !HasThread(process, ::sherd::internal::kWatchdogThread)) {
     return;
   }

@@ -19,10 +19,10 @@
 #include "sherd/core/base/file.h"
 #include "sherd/core/base/marked_processes.h"
 #include "sherd/core/base/status_macros.h"
+#include "sherd/core/process/process_status.h"
 #include "sherd/testing/exit_codes.h"
 #include "sherd/testing/flight_report.h"
 #include "sherd/testing/launched_ranks.h"
-#include "sherd/testing/process_state.h"
 #include "sherd/testing/rank_output.h"
 #include "sherd/testing/stack_dump.h"
 #include "sherd/testing/subprocess.h"
@@ -529,16 +529,18 @@ class RankSupervisor::Impl {
       RankOutcome& rank = run_.ranks[r];
       if (rank.exit) continue;
       RankProcess& process = ranks_[r]->process();
-      const std::optional<ProcessState> state = ReadProcessState(process.pid());
-      if (!state) continue;
-      if (state->is_stopped) rank.suspended_in = rank.phase;
+      const std::optional<ProcessStatus> status =
+          ReadProcessStatus(process.pid());
+      if (!status) continue;
+      const bool is_stopped = status->state == ProcessState::kStopped;
+      if (is_stopped) rank.suspended_in = rank.phase;
       // Without a handler, at its very start, the rank would die of it.
-      if (state->Catches(StackDumpSignal())) {
+      if (status->Catches(StackDumpSignal())) {
         process.Signal(StackDumpSignal());
         asked_.insert(r);
       }
       flights_.Ask(r, process.pid());
-      if (state->is_stopped) process.Signal(SIGCONT);
+      if (is_stopped) process.Signal(SIGCONT);
     }
     Enter(Stage::kDump, kDumpTime);
   }

@@ -20,6 +20,7 @@
 #include <utility>
 
 #include "sherd/core/base/unique_fd.h"
+#include "sherd/core/process/process_identity.h"
 
 namespace sherd::testing {
 
@@ -44,30 +45,6 @@ struct IdContent {
   int32_t fd;
 };
 static_assert(sizeof(IdContent) <= sizeof(NcclUniqueId));
-
-// The state letter and the start time of a process; false if there is none.
-bool ReadProcess(int64_t pid, char* state, uint64_t* start_time) {
-  char path[48], text[1024];
-  std::snprintf(path, sizeof(path), "/proc/%lld/stat",
-                static_cast<long long>(pid));
-  const UniqueFd fd(open(path, O_RDONLY | O_CLOEXEC));
-  if (fd.get() < 0) return false;
-  const ssize_t size = read(fd.get(), text, sizeof(text) - 1);
-  if (size <= 0) return false;
-  text[size] = 0;
-  // The name, in parentheses, may hold anything.
-  const char* fields = std::strrchr(text, ')');
-  unsigned long long start = 0;
-  if (fields == nullptr ||
-      std::sscanf(fields + 1,
-                  " %c %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s "
-                  "%*s %*s %*s %*s %llu",
-                  state, &start) != 2) {
-    return false;
-  }
-  *start_time = start;
-  return true;
-}
 
 }  // namespace
 
@@ -186,10 +163,8 @@ NcclResult NcclSegment::Open(const NcclUniqueId& id, int num_ranks,
                                 "Connection refused: ") +
                         why);
   };
-  char state = 0;
-  uint64_t start_time = 0;
-  if (!ReadProcess(content.pid, &state, &start_time) ||
-      start_time != content.start_time) {
+  if (StateOf(ProcessIdentity{content.pid, content.start_time}) ==
+      ProcessState::kEnded) {
     return refused("the process that made the unique id has ended");
   }
   const UniqueFd fd = OpenById(content);
@@ -303,16 +278,14 @@ std::string NcclSegment::mismatch() const {
 
 bool NcclSegment::HasDied(int rank) const {
   const NcclRankInfo& info = blocks_[rank].info;
-  char state = 0;
-  uint64_t start_time = 0;
-  return !ReadProcess(info.pid, &state, &start_time) ||
-         start_time != info.start_time || state == 'Z' || state == 'X';
+  return StateOf(ProcessIdentity{info.pid, info.start_time}) ==
+         ProcessState::kEnded;
 }
 
 void DescribeOwnProcess(NcclRankInfo* info) {
-  info->pid = getpid();
-  char state = 0;
-  ReadProcess(info->pid, &state, &info->start_time);
+  const ProcessIdentity own = ProcessIdentity::Own();
+  info->pid = own.pid;
+  info->start_time = own.start_time;
 }
 
 }  // namespace sherd::testing

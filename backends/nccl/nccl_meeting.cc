@@ -3,7 +3,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <cstring>
 #include <map>
 #include <string>
@@ -12,6 +11,7 @@
 
 #include "sherd/backends/nccl/nccl_error.h"
 #include "sherd/backends/plugin.h"
+#include "sherd/core/process/process_identity.h"
 
 namespace sherd::internal {
 namespace {
@@ -82,12 +82,7 @@ std::string TextOf(const char (&field)[N]) {
 uint64_t HostHash() {
   char name[256] = {};
   gethostname(name, sizeof(name) - 1);
-  std::string identity = name;
-  if (std::FILE* file = std::fopen("/proc/sys/kernel/random/boot_id", "re")) {
-    char boot[64] = {};
-    identity.append(boot, std::fread(boot, 1, sizeof(boot) - 1, file));
-    std::fclose(file);
-  }
+  const std::string identity = name + BootId();
   uint64_t hash = 14695981039346656037u;  // FNV-1a.
   for (const unsigned char c : identity) hash = (hash ^ c) * 1099511628211u;
   return hash;

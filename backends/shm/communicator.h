@@ -6,10 +6,10 @@
 
 #include "sherd/backends/backend_abi.h"
 #include "sherd/backends/shm/collectives.h"
-#include "sherd/backends/shm/peer_process.h"
 #include "sherd/backends/shm/point_to_point.h"
 #include "sherd/backends/shm/segment.h"
 #include "sherd/backends/shm/waiting.h"
+#include "sherd/core/process/process_identity.h"
 
 namespace sherd::internal {
 

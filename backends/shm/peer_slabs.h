@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "sherd/backends/backend_abi.h"
-#include "sherd/backends/shm/peer_process.h"
 #include "sherd/backends/shm/slab_layout.h"
+#include "sherd/core/process/process_handle.h"
 
 namespace sherd::internal {
 
@@ -58,7 +58,7 @@ class PeerSlabs {
   static void MapPages(Mapping& mapping, SlabRange range);
 
   const ProcessIdentity identity_;
-  PeerProcess process_;
+  ProcessHandle process_;
   std::mutex mutex_;
   // By owner and serial.
   std::map<std::pair<uint64_t, uint32_t>, Mapping> mappings_;

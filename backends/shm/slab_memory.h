@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "sherd/backends/backend_abi.h"
-#include "sherd/backends/shm/peer_process.h"
 #include "sherd/backends/shm/peer_slabs.h"
+#include "sherd/core/process/process_identity.h"
 
 namespace sherd::internal {
 

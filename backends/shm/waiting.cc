@@ -56,7 +56,7 @@ ShmWaiting::ShmWaiting(const ShmSegment& segment, int rank, bool yields_at_once)
     : segment_(segment),
       rank_(rank),
       looks_(yields_at_once ? 0 : kLooks),
-      peers_(std::make_unique<PeerProcess[]>(segment.ranks())) {}
+      peers_(std::make_unique<ProcessHandle[]>(segment.ranks())) {}
 
 void ShmWaiting::WatchPeers() {
   for (int r = 0; r < segment_.ranks(); ++r) {

@@ -6,8 +6,8 @@
 #include <memory>
 
 #include "sherd/backends/backend_abi.h"
-#include "sherd/backends/shm/peer_process.h"
 #include "sherd/backends/shm/segment.h"
+#include "sherd/core/process/process_handle.h"
 
 namespace sherd::internal {
 
@@ -158,7 +158,7 @@ class ShmWaiting {
   const ShmSegment& segment_;
   const int rank_;
   const int looks_;
-  std::unique_ptr<PeerProcess[]> peers_;
+  std::unique_ptr<ProcessHandle[]> peers_;
   std::atomic<uint64_t> completed_{0};
 };
 

@@ -1,12 +1,7 @@
 #include "sherd/core/comm/failure_board.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <cstdlib>
-#include <fstream>
-#include <iterator>
-#include <sstream>
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
@@ -20,6 +15,7 @@
 #include "sherd/core/base/error_info.h"
 #include "sherd/core/base/logging.h"
 #include "sherd/core/base/status_macros.h"
+#include "sherd/core/process/process_identity.h"
 
 namespace sherd::internal {
 namespace {
@@ -42,48 +38,10 @@ std::string JoinedKey(int rank) { return absl::StrCat("joined/", rank); }
 std::string FailureKey(int rank) { return absl::StrCat("failure/", rank); }
 std::string LeftKey(int rank) { return absl::StrCat("left/", rank); }
 
-std::string FirstLine(const std::string& path) {
-  std::ifstream file(path);
-  std::string line;
-  std::getline(file, line);
-  return line;
-}
-
-std::string PidNamespace() {
-  char target[64];
-  const ssize_t n = readlink("/proc/self/ns/pid", target, sizeof(target));
-  return n < 0 ? std::string() : std::string(target, n);
-}
-
-struct ProcessStat {
-  char state;
-  std::string start_time;
-};
-
-// Fields 3 and 22 of /proc/PID/stat. Field 2 is the program's name in
-// parentheses and may hold spaces, so counting starts behind the last one.
-std::optional<ProcessStat> ReadStat(absl::string_view pid) {
-  const std::string line = FirstLine(absl::StrCat("/proc/", pid, "/stat"));
-  const size_t end_of_name = line.rfind(')');
-  if (end_of_name == std::string::npos) return std::nullopt;
-  const std::vector<std::string> fields =
-      absl::StrSplit(line.substr(end_of_name + 1), ' ', absl::SkipEmpty());
-  if (fields.size() < 20) return std::nullopt;
-  return ProcessStat{fields[0][0], fields[19]};
-}
-
 // Of what DescribeOwnProcess() wrote.
-std::string ProcessNumber(absl::string_view description) {
-  const std::vector<std::string> fields = absl::StrSplit(description, ' ');
-  return fields.size() == 4 ? fields[2] : "unknown";
-}
-
-// Host and PID namespace.
-std::string PlaceOf(absl::string_view description) {
-  const std::vector<absl::string_view> fields =
-      absl::StrSplit(description, ' ');
-  return fields.size() < 2 ? std::string()
-                           : absl::StrCat(fields[0], " ", fields[1]);
+std::string ProcessNumber(const std::string& description) {
+  const auto parsed = ProcessDescription::Parse(description);
+  return parsed ? absl::StrCat(parsed->process.pid) : "unknown";
 }
 
 // What a rank wrote of its failure.
@@ -118,42 +76,6 @@ Record ParseRecord(absl::string_view bytes) {
   record.code = static_cast<absl::StatusCode>(code);
   return record;
 }
-
-}  // namespace
-
-std::string DescribeOwnProcess() {
-  const std::string pid = absl::StrCat(getpid());
-  const std::optional<ProcessStat> stat = ReadStat(pid);
-  return absl::StrJoin(
-      {FirstLine("/proc/sys/kernel/random/boot_id"), PidNamespace(), pid,
-       stat ? stat->start_time : std::string()},
-      " ");
-}
-
-ProcessState StateOf(absl::string_view description) {
-  const std::vector<std::string> fields = absl::StrSplit(description, ' ');
-  if (fields.size() != 4 || fields[3].empty() ||
-      fields[0] != FirstLine("/proc/sys/kernel/random/boot_id") ||
-      fields[1] != PidNamespace()) {
-    return ProcessState::kUnknown;
-  }
-  const std::optional<ProcessStat> stat = ReadStat(fields[2]);
-  // Another start time is another process with a reused number.
-  if (!stat || stat->start_time != fields[3]) return ProcessState::kEnded;
-  switch (stat->state) {
-    case 'Z':
-    case 'X':
-      return ProcessState::kEnded;
-    case 'T':
-      return ProcessState::kStopped;
-    case 't':
-      return ProcessState::kTraced;
-    default:
-      return ProcessState::kRunning;
-  }
-}
-
-namespace {
 
 // Whether it stands still, and not for a moment only.
 bool StandsStill(const std::string& process) {
@@ -252,9 +174,10 @@ absl::Status FailureBoard::Join(Deadline deadline) {
     }
     processes_[rank] = fields.second;
   }
-  const std::string here = PlaceOf(processes_[rank_]);
+  const auto own = ProcessDescription::Parse(processes_[rank_]);
   for (int rank = 0; rank < size_; ++rank) {
-    if (rank != rank_ && PlaceOf(processes_[rank]) == here) {
+    const auto other = ProcessDescription::Parse(processes_[rank]);
+    if (rank != rank_ && own && other && own->IsBeside(*other)) {
       neighbors_.push_back(rank);
     }
   }

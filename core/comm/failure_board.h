@@ -144,18 +144,6 @@ class FailureBoard {
   mutable std::atomic<uint32_t> next_look_{0};
 };
 
-// Identifies a process among all that can share a store: host (boot), PID
-// namespace, PID and start time.
-std::string DescribeOwnProcess();
-
-// kTraced: held by a debugger, or for a moment by a leak checker or a program
-// that dumps its core.
-enum class ProcessState { kUnknown, kRunning, kStopped, kTraced, kEnded };
-
-// How the process that `description` names is doing; kUnknown if it belongs to
-// another host or namespace.
-ProcessState StateOf(absl::string_view description);
-
 }  // namespace sherd::internal
 
 #endif  // SHERD_CORE_COMM_FAILURE_BOARD_H_

@@ -7,7 +7,6 @@
 
 #include <cerrno>
 #include <cstring>
-#include <fstream>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -17,13 +16,12 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
-#include "absl/strings/str_split.h"
 #include "absl/time/time.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "sherd/core/base/error_info.h"
 #include "sherd/core/comm/hash_store.h"
+#include "sherd/core/process/process_identity.h"
 #include "sherd/testing/matchers.h"
 
 namespace sherd::internal {
@@ -68,9 +66,8 @@ std::string EndedProcess() {
   const pid_t child = fork();
   if (child == 0) _exit(0);
   EXPECT_EQ(waitpid(child, nullptr, 0), child);
-  std::vector<std::string> fields = absl::StrSplit(DescribeOwnProcess(), ' ');
-  fields[2] = absl::StrCat(child);
-  return absl::StrJoin(fields, " ");
+  return DescribeProcess(
+      {.pid = child, .start_time = ProcessIdentity::Own().start_time});
 }
 
 TEST_F(FailureBoardTest, JoinDoesNotWaitForAProcessThatHasEnded) {
@@ -169,15 +166,7 @@ class LivingProcess {
 
   // As DescribeOwnProcess() in it.
   std::string Describe() const {
-    std::ifstream file(absl::StrCat("/proc/", child_, "/stat"));
-    std::string line;
-    std::getline(file, line);
-    const std::vector<std::string> stat = absl::StrSplit(line, ' ');
-    std::vector<std::string> fields = absl::StrSplit(DescribeOwnProcess(), ' ');
-    fields[2] = absl::StrCat(child_);
-    // Where the program's name has no spaces.
-    fields[3] = stat[21];
-    return absl::StrJoin(fields, " ");
+    return DescribeProcess(ProcessIdentity::Of(child_));
   }
 
  private:
@@ -435,23 +424,6 @@ TEST_F(FailureBoardTest, SuspectsWhoFailedBeforeWhoWaited) {
   boards[2]->Report(absl::InternalError("broken"), std::nullopt);
   EXPECT_EQ(boards[1]->FirstSuspect(), 2);
   EXPECT_EQ(boards[0]->FirstSuspect(), 2);
-}
-
-TEST(ProcessStateTest, KnowsRunningEndedAndForeignProcesses) {
-  const std::string own = DescribeOwnProcess();
-  EXPECT_EQ(StateOf(own), ProcessState::kRunning);
-  std::vector<std::string> fields = absl::StrSplit(own, ' ');
-  ASSERT_EQ(fields.size(), 4u);
-  EXPECT_EQ(fields[2], absl::StrCat(getpid()));
-
-  std::vector<std::string> reused = fields;
-  reused[3] = "1";
-  EXPECT_EQ(StateOf(absl::StrJoin(reused, " ")), ProcessState::kEnded);
-
-  std::vector<std::string> elsewhere = fields;
-  elsewhere[0] = "another-host";
-  EXPECT_EQ(StateOf(absl::StrJoin(elsewhere, " ")), ProcessState::kUnknown);
-  EXPECT_EQ(StateOf("garbage"), ProcessState::kUnknown);
 }
 
 }  // namespace

@@ -6,9 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <fstream>
 #include <nlohmann/json.hpp>
-#include <sstream>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -17,6 +15,7 @@
 #include "sherd/core/base/knobs.h"
 #include "sherd/core/base/logging.h"
 #include "sherd/core/base/status_macros.h"
+#include "sherd/core/process/process_identity.h"
 
 namespace sherd::internal {
 namespace {
@@ -126,32 +125,10 @@ std::string Stuck(const FlightGroupInfo& group, const FlightEntry& entry,
              : absl::StrCat(text, ", deadline in ", Seconds(left));
 }
 
-std::string FirstWord(const char* file) {
-  std::ifstream stream(file);
-  std::string word;
-  stream >> word;
-  return word;
-}
-
 std::string HostName() {
   std::array<char, 256> name = {};
   if (gethostname(name.data(), name.size() - 1) != 0) return "";
   return name.data();
-}
-
-// Distinguishes a process from a later one with its number. Empty if unknown.
-std::string StartTimeOf(pid_t pid) {
-  std::ifstream stream(absl::StrCat("/proc/", pid, "/stat"));
-  std::string line;
-  std::getline(stream, line);
-  // The name, in parentheses, may contain anything.
-  const size_t end = line.rfind(')');
-  if (end == std::string::npos) return "";
-  std::istringstream fields(line.substr(end + 1));
-  std::string field;
-  // The 22nd of all; the name is the second.
-  for (int i = 0; i < 20; ++i) fields >> field;
-  return field;
 }
 
 FlightWriter& GlobalWriter() {
@@ -181,8 +158,7 @@ absl::string_view Name(FlightReason reason) {
 FlightDump TakeFlightDump(const FlightRecorder& recorder, FlightReason reason,
                           absl::string_view detail, int world_rank) {
   static const auto* const host = new std::string(HostName());
-  static const auto* const boot =
-      new std::string(FirstWord("/proc/sys/kernel/random/boot_id"));
+  static const auto* const boot = new std::string(BootId());
   FlightDump dump = {.reason = reason,
                      .detail = std::string(detail.substr(0, kLongestDetail)),
                      .rank = world_rank,
@@ -268,9 +244,10 @@ FlightDirectory FlightDirectoryOfKnobs() {
   // Tests break groups by the hundred: what they leave goes with their files.
   const std::string directory =
       GetKnobOr(Knob::kTestTmpDir, GetKnobOr(Knob::kTmpDir, "/tmp"));
-  return {.path = absl::StrCat(directory, "/sherd-flight-", geteuid(), "-",
-                               parent, "-", StartTimeOf(parent)),
-          .is_private = true};
+  return {
+      .path = absl::StrCat(directory, "/sherd-flight-", geteuid(), "-", parent,
+                           "-", ProcessIdentity::Of(parent).start_time),
+      .is_private = true};
 }
 
 absl::Status FlightWriter::MakeDirectory() {

@@ -11,7 +11,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <fstream>
 #include <memory>
 #include <optional>
 #include <thread>
@@ -27,6 +26,7 @@
 #include "absl/time/time.h"
 #include "sherd/core/base/status_macros.h"
 #include "sherd/core/base/unique_fd.h"
+#include "sherd/core/process/process_identity.h"
 
 namespace sherd {
 namespace {
@@ -106,18 +106,9 @@ bool IsWildcard(absl::string_view address) {
   return address == "0.0.0.0" || address == "::";
 }
 
-std::string Namespace(const char* kind) {
-  char target[64];
-  const ssize_t n = readlink(absl::StrCat("/proc/self/ns/", kind).c_str(),
-                             target, sizeof(target));
-  return n < 0 ? std::string() : std::string(target, n);
-}
-
-std::string BootId() {
-  std::ifstream file("/proc/sys/kernel/random/boot_id");
-  std::string line;
-  std::getline(file, line);
-  if (!line.empty()) return line;
+std::string KernelIdentity() {
+  std::string boot = BootId();
+  if (!boot.empty()) return boot;
   char name[256] = {};
   gethostname(name, sizeof(name) - 1);
   return name;
@@ -273,12 +264,12 @@ absl::StatusOr<std::string> PrimaryAddress() {
 }
 
 HostIdentity OwnHostIdentity() {
-  const std::string boot = BootId();
+  const std::string kernel = KernelIdentity();
   HostIdentity identity;
-  identity.network = absl::StrCat(boot, " ", Namespace("net"));
-  identity.machine = boot;
+  identity.network = absl::StrCat(kernel, " ", OwnNamespace("net"));
+  identity.machine = kernel;
   for (const char* kind : {"pid", "user"}) {
-    absl::StrAppend(&identity.machine, " ", Namespace(kind));
+    absl::StrAppend(&identity.machine, " ", OwnNamespace(kind));
   }
   return identity;
 }

@@ -23,6 +23,7 @@
 #include "sherd/core/comm/failure_board.h"
 #include "sherd/core/comm/scoped_device.h"
 #include "sherd/core/comm/work_state.h"
+#include "sherd/core/process/process_identity.h"
 #include "sherd/core/tensor/device_runtime.h"
 
 namespace sherd {
@@ -544,7 +545,7 @@ absl::Status ProcessGroup::DeviceOwner::LostRank(const Collective& call) {
   const internal::FailureBoard& board = *group_.board_;
   for (int r = 0; r < group_.size(); ++r) {
     if (r == group_.rank()) continue;
-    if (internal::StateOf(board.process(r)) == internal::ProcessState::kEnded) {
+    if (StateOf(board.process(r)) == ProcessState::kEnded) {
       return WithFailedRank(absl::UnavailableError("its process is gone"), r);
     }
   }

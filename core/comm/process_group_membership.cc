@@ -26,6 +26,7 @@
 #include "sherd/core/comm/survivors.h"
 #include "sherd/core/comm/watchdog.h"
 #include "sherd/core/comm/watched_store.h"
+#include "sherd/core/process/process_identity.h"
 
 namespace sherd {
 namespace {
@@ -413,8 +414,7 @@ absl::StatusOr<std::shared_ptr<ProcessGroup>> ProcessGroup::ShrinkOnce(
                      "let ranks meet at a file:// that outlives them: ",
                      status.message()));
     if (world_ranks()[0] == 0 && rank() != 0 &&
-        internal::StateOf(board_->process(0)) !=
-            internal::ProcessState::kRunning) {
+        StateOf(board_->process(0)) != ProcessState::kRunning) {
       lost = WithFailedRank(std::move(lost), 0);
     }
     return Describe(kShrink, 0, std::move(lost));

@@ -1,13 +1,11 @@
 #include <signal.h>
 #include <unistd.h>
 
-#include <fstream>
 #include <memory>
 #include <string>
 #include <thread>
 
 #include "absl/status/status.h"
-#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
@@ -17,6 +15,7 @@
 #include "sherd/core/base/error_info.h"
 #include "sherd/core/comm/process_group.h"
 #include "sherd/core/comm/store.h"
+#include "sherd/core/process/process_identity.h"
 #include "sherd/core/sharding/direct_move.h"
 #include "sherd/core/sharding/placement.h"
 #include "sherd/core/sharding/reshard_executor.h"
@@ -132,14 +131,6 @@ INSTANTIATE_TEST_SUITE_P(Points, DyingCopierTest,
                                info.index);
                          });
 
-bool IsStopped(const std::string& pid) {
-  std::ifstream file(absl::StrCat("/proc/", pid, "/status"));
-  for (std::string line; std::getline(file, line);) {
-    if (absl::StartsWith(line, "State:")) return absl::StrContains(line, 'T');
-  }
-  return true;
-}
-
 // The others give up waiting for a rank that is stopped before it copies. When
 // it goes on it must not take for good what it reads by then.
 SHERD_DIST_TEST_F(DirectMoveProcessTest, AStoppedRankIsNamedAndComesTooLate) {
@@ -168,7 +159,8 @@ SHERD_DIST_TEST_F(DirectMoveProcessTest, AStoppedRankIsNamedAndComesTooLate) {
       store().Get("pid", Deadline::After(absl::Seconds(10))));
   int stopped = 0;
   ASSERT_TRUE(absl::SimpleAtoi(pid, &stopped));
-  while (!IsStopped(pid)) std::this_thread::yield();
+  const ProcessIdentity rank_1 = ProcessIdentity::Of(stopped);
+  while (StateOf(rank_1) != ProcessState::kStopped) std::this_thread::yield();
   EXPECT_EQ(kill(stopped, SIGCONT), 0);
 }
 

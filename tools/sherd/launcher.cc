@@ -15,14 +15,11 @@
 #include <cstdint>
 #include <cstdio>
 #include <filesystem>
-#include <fstream>
 #include <memory>
 #include <optional>
 #include <set>
 #include <utility>
 
-#include "absl/strings/ascii.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
@@ -34,6 +31,7 @@
 #include "sherd/core/base/marked_processes.h"
 #include "sherd/core/base/status_macros.h"
 #include "sherd/core/base/unique_fd.h"
+#include "sherd/core/process/process_status.h"
 #include "sherd/tools/sherd/line_prefixer.h"
 #include "sherd/tools/sherd/output_queue.h"
 #include "sherd/tools/sherd/rank_process.h"
@@ -114,20 +112,6 @@ struct Rank {
 template <typename T>
 std::string Entry(Knob knob, const T& value) {
   return absl::StrCat(GetKnobInfo(knob).variable, "=", value);
-}
-
-// Whether the process has a handler for `signal`.
-bool Handles(pid_t pid, int signal) {
-  std::ifstream file(absl::StrCat("/proc/", pid, "/status"));
-  for (std::string line; std::getline(file, line);) {
-    absl::string_view mask = line;
-    uint64_t caught;
-    if (absl::ConsumePrefix(&mask, "SigCgt:") &&
-        absl::SimpleHexAtoi(absl::StripAsciiWhitespace(mask), &caught)) {
-      return (caught >> (signal - 1) & 1) != 0;
-    }
-  }
-  return false;
 }
 
 // One start of all ranks.
@@ -398,7 +382,10 @@ void Run::AskForDumps() {
     processes = FindMarkedProcesses(start_.mark);
   }
   for (const pid_t pid : processes) {
-    if (!Handles(pid, SIGUSR1) || kill(pid, SIGUSR1) != 0) continue;
+    // Without a handler the process would die of it.
+    const std::optional<ProcessStatus> status = ReadProcessStatus(pid);
+    if (!status || !status->Catches(SIGUSR1)) continue;
+    if (kill(pid, SIGUSR1) != 0) continue;
     const pid_t group = getpgid(pid);
     for (int r = 0; r < start_.ranks; ++r) {
       if (ranks_[r].pid == group) asked.insert(r);

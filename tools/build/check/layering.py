@@ -1,8 +1,9 @@
 """Who may depend on whom: an arrow back up is a defect.
 
-core/base <- {core/net, core/tensor} <- core/comm <- core/sharding <- core/nn.
-A backend sees the plugin ABI, its vendor's library and the rule of who
-deviates; the device plugin also the mathematics that it shares with core/tensor. The loader, rpc,
+core/base <- {core/net, core/process, core/tensor} <- core/comm <- core/sharding <- core/nn.
+A backend sees the plugin ABI, its vendor's library and the rule of what calls
+fit; shm and nccl, whose ranks share hosts, also core/process; the device
+plugin also the mathematics that it shares with core/tensor. The loader, rpc,
 serialization and testing see core and not one another (testing may take the
 loader). tools sees everything, and nobody sees tools.
 """
@@ -10,8 +11,8 @@ loader). tools sees everything, and nobody sees tools.
 import re
 import xml.etree.ElementTree as ElementTree
 
-_CORE = ["core/base", "core/net", "core/tensor", "core/comm", "core/sharding",
-         "core/nn"]
+_CORE = ["core/base", "core/net", "core/process", "core/tensor", "core/comm",
+         "core/sharding", "core/nn"]
 _ABI = "backends:plugin"
 # Of //backends: the plugin ABI, target and headers. The rest of the package is the loader.
 _PLUGIN_ABI = {"backend_abi", "call_fields", "device_abi", "plugin", "vendor_descriptors"}
@@ -25,14 +26,19 @@ _DEVICE_MATHEMATICS = {"//core/tensor:float_types", "//core/tensor:host_device",
 # Headers of the standard library alone, for backends that compare calls.
 _OPERATIONS = "//core/comm:operations"
 
+# Likewise of the standard library alone: processes and memory of one host.
+_PROCESS = "//core/process:process"
+_BACKENDS_OF_ONE_HOST = ("//backends/nccl:", "//backends/shm:")
+
 # Area: the areas that its libraries may depend on, beside itself.
 _ALLOWED = {
     "core/base": [],
     "core/net": _CORE[:1],
+    "core/process": _CORE[:1],
     "core/tensor": _CORE[:1],
-    "core/comm": _CORE[:3],
-    "core/sharding": _CORE[:4],
-    "core/nn": _CORE[:5],
+    "core/comm": _CORE[:4],
+    "core/sharding": _CORE[:5],
+    "core/nn": _CORE[:6],
     _ABI: [],
     _LOADER: _CORE + [_ABI],
     "backends/*": [_ABI],
@@ -90,6 +96,8 @@ def violation(source, target, testonly):
     if source.startswith("//backends/cuda:") and target in _DEVICE_MATHEMATICS:
         return None
     if from_area in ("backends/*", _ABI) and target == _OPERATIONS:
+        return None
+    if source.startswith(_BACKENDS_OF_ONE_HOST) and target == _PROCESS:
         return None
     if to_area == "tools":
         return "nobody depends on tools"
