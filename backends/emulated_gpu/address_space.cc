@@ -12,6 +12,9 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "sherd/core/base/unique_fd.h"
+#include "sherd/core/process/shared_segment.h"
+
 namespace sherd::testing {
 namespace {
 
@@ -144,18 +147,15 @@ bool AddressSpace::IsOfThisProcess(const Handle& handle) {
 
 int AddressSpace::Import(const Handle& handle, uint64_t address) const {
   if (BytesOf(handle) == 0) return -1;
-  char path[64];
-  std::snprintf(path, sizeof(path), "/proc/%u/fd/%u",
-                static_cast<unsigned>(handle.words[kProcessWord] >> 32),
-                static_cast<unsigned>(handle.words[kProcessWord]));
-  const int file = open(path, O_RDWR | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
-  if (file < 0) return -1;
+  const UniqueFd file = SharedSegment::Open(SharedSegment::PathOf(
+      static_cast<int64_t>(handle.words[kProcessWord] >> 32),
+      static_cast<int>(static_cast<uint32_t>(handle.words[kProcessWord]))));
+  if (!file.is_open()) return -1;
   const bool is_mapped =
-      IsGood(file, handle) &&
+      IsGood(file.get(), handle) &&
       mmap(View(address), handle.words[kBytesWord], PROT_READ | PROT_WRITE,
-           MAP_SHARED | MAP_FIXED | MAP_NORESERVE, file,
+           MAP_SHARED | MAP_FIXED | MAP_NORESERVE, file.get(),
            static_cast<off_t>(handle.words[kOffsetWord])) != MAP_FAILED;
-  close(file);
   return is_mapped ? static_cast<int>(handle.words[kDeviceWord]) : -1;
 }
 

@@ -21,6 +21,7 @@
 
 #include "sherd/core/base/unique_fd.h"
 #include "sherd/core/process/process_identity.h"
+#include "sherd/core/process/shared_segment.h"
 
 namespace sherd::testing {
 
@@ -85,10 +86,7 @@ OwnIds& Own() {
 }
 
 UniqueFd OpenById(const IdContent& id) {
-  char path[64];
-  std::snprintf(path, sizeof(path), "/proc/%lld/fd/%d",
-                static_cast<long long>(id.pid), id.fd);
-  return UniqueFd(open(path, O_RDWR | O_CLOEXEC));
+  return SharedSegment::Open(SharedSegment::PathOf(id.pid, id.fd));
 }
 
 }  // namespace

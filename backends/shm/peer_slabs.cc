@@ -1,14 +1,13 @@
 #include "sherd/backends/shm/peer_slabs.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <pthread.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cstdio>
 #include <cstring>
+#include <utility>
 
 #include "sherd/backends/plugin.h"
 
@@ -51,6 +50,11 @@ sherd_code FailStale(sherd_error_v0* error, int rank) {
               "freed, or another rank made the handle");
 }
 
+sherd_code FailLost(sherd_error_v0* error, int rank) {
+  return Fail(error, SHERD_PEER_LOST, rank,
+              "its process ended and took its memory along");
+}
+
 }  // namespace
 
 std::shared_ptr<PeerSlabs> PeerSlabs::Of(const ProcessIdentity& peer) {
@@ -72,12 +76,6 @@ PeerSlabs::PeerSlabs(const ProcessIdentity& peer) : identity_(peer) {
   process_.Watch(peer);
 }
 
-PeerSlabs::~PeerSlabs() {
-  for (const auto& [arena, mapping] : mappings_) {
-    munmap(mapping.view.memory, mapping.view.size);
-  }
-}
-
 bool PeerSlabs::CanOpen() const {
   // The system asks for the same permission here as for descriptors.
   char path[48];
@@ -87,77 +85,48 @@ bool PeerSlabs::CanOpen() const {
   return readlink(path, ignored, sizeof(ignored)) >= 0;
 }
 
-sherd_code PeerSlabs::Open(const SlabHandle& handle, int rank, int* fd,
-                           uint64_t* size, sherd_error_v0* error) const {
-  char path[64];
-  std::snprintf(path, sizeof(path), "/proc/%lld/fd/%d",
-                static_cast<long long>(identity_.pid), handle.fd);
-  struct stat status;
-  // Before it is opened: it may be anything, and opening a device or a pipe
-  // has consequences.
-  const bool found = stat(path, &status) == 0;
-  if (found && !S_ISREG(status.st_mode)) return FailStale(error, rank);
-  *fd = found ? open(path, O_RDWR | O_CLOEXEC | O_NOCTTY | O_NONBLOCK) : -1;
-  if (*fd < 0) {
-    if (process_.HasEnded()) {
-      return Fail(error, SHERD_PEER_LOST, rank,
-                  "its process ended and took its memory along");
-    }
-    if (errno == ENOENT) return FailStale(error, rank);
+sherd_code PeerSlabs::Map(const SlabHandle& handle, int rank,
+                          SharedSegment* shared, sherd_error_v0* error) const {
+  UniqueFd file =
+      SharedSegment::Open(SharedSegment::PathOf(identity_.pid, handle.fd));
+  if (!file.is_open()) {
+    const int number = errno;
+    if (process_.HasEnded()) return FailLost(error, rank);
+    errno = number;
+    if (number == ENOENT) return FailStale(error, rank);
     return FailErrno(error,
-                     errno == EMFILE || errno == ENFILE || errno == ENOMEM
+                     number == EMFILE || number == ENFILE || number == ENOMEM
                          ? SHERD_RESOURCE
                          : SHERD_SYSTEM,
                      rank, "its memory cannot be opened");
   }
-  const int seals = fcntl(*fd, F_GET_SEALS);
-  if (fstat(*fd, &status) != 0 || seals < 0 ||
-      (seals & kSlabSeals) != kSlabSeals ||
-      static_cast<uint64_t>(status.st_size) <= kSlabDataBegin) {
-    close(*fd);
-    return FailStale(error, rank);
+  switch (shared->Adopt(std::move(file), kSlabDataBegin + 1)) {
+    case SharedSegment::Failure::kNone:
+      break;
+    case SharedSegment::Failure::kForeign:
+      return FailStale(error, rank);
+    default:
+      return FailErrno(error, SHERD_RESOURCE, rank,
+                       "no addresses for its memory");
   }
-  *size = static_cast<uint64_t>(status.st_size);
-  return SHERD_OK;
-}
-
-sherd_code PeerSlabs::Map(const SlabHandle& handle, int rank, SlabView* view,
-                          sherd_error_v0* error) const {
-  int fd = -1;
-  uint64_t size = 0;
-  const sherd_code code = Open(handle, rank, &fd, &size, error);
-  if (code != SHERD_OK) return code;
-  void* const memory = mmap(nullptr, size, PROT_READ | PROT_WRITE,
-                            MAP_SHARED | MAP_NORESERVE, fd, 0);
-  const int number = errno;
-  close(fd);
-  if (memory == MAP_FAILED) {
-    errno = number;
-    return FailErrno(error, SHERD_RESOURCE, rank,
-                     "no addresses for its memory");
-  }
-  (void)madvise(memory, size, MADV_HUGEPAGE);
-  *view = {static_cast<unsigned char*>(memory), size};
-  const SlabHeader& header = view->header();
+  shared->CloseDescriptor();
+  (void)madvise(shared->memory(), shared->bytes(), MADV_HUGEPAGE);
+  const SlabHeader& header =
+      SlabView{shared->memory(), shared->bytes()}.header();
   if (header.magic == kSlabMagic && header.owner == handle.owner &&
       header.serial == handle.arena) {
     return SHERD_OK;
   }
-  munmap(memory, size);
   // Another process has its number by now.
-  if (process_.HasEnded()) {
-    return Fail(error, SHERD_PEER_LOST, rank,
-                "its process ended and took its memory along");
-  }
-  return FailStale(error, rank);
+  return process_.HasEnded() ? FailLost(error, rank) : FailStale(error, rank);
 }
 
 void PeerSlabs::MapPages(Mapping& mapping, SlabRange range) {
   if (range.size < kPart) return;
   const uint64_t holes =
-      mapping.view.header().holes.load(std::memory_order_acquire);
+      mapping.view().header().holes.load(std::memory_order_acquire);
   if (mapping.populated.empty() || mapping.holes != holes) {
-    mapping.populated.assign(mapping.view.size / kPart + 1, false);
+    mapping.populated.assign(mapping.view().size / kPart + 1, false);
     mapping.holes = holes;
   }
   // The parts that lie in the range as a whole.
@@ -171,7 +140,7 @@ void PeerSlabs::MapPages(Mapping& mapping, SlabRange range) {
   if (all) return;
   const uint64_t begin = range.begin / kSlabPage * kSlabPage;
   // Old kernels have no such call; then faults do it.
-  (void)madvise(mapping.view.memory + begin, range.end() - begin,
+  (void)madvise(mapping.view().memory + begin, range.end() - begin,
                 MADV_POPULATE_READ);
 }
 
@@ -187,7 +156,7 @@ sherd_code PeerSlabs::Import(const SlabHandle& handle, int rank,
       return Fail(error, SHERD_RESOURCE, rank, "it has too many arenas");
     }
     Mapping mapping;
-    const sherd_code code = Map(handle, rank, &mapping.view, error);
+    const sherd_code code = Map(handle, rank, &mapping.shared, error);
     if (code != SHERD_OK) return code;
     found =
         mappings_
@@ -195,9 +164,9 @@ sherd_code PeerSlabs::Import(const SlabHandle& handle, int rank,
             .first;
   }
   Mapping& mapping = found->second;
-  if (!Holds(mapping.view, handle)) return FailStale(error, rank);
+  if (!Holds(mapping.view(), handle)) return FailStale(error, rank);
   MapPages(mapping, handle.range);
-  *range = {mapping.view.memory + handle.range.begin, handle.range.size};
+  *range = {mapping.view().memory + handle.range.begin, handle.range.size};
   return SHERD_OK;
 }
 

@@ -11,6 +11,7 @@
 #include "sherd/backends/backend_abi.h"
 #include "sherd/backends/shm/slab_layout.h"
 #include "sherd/core/process/process_handle.h"
+#include "sherd/core/process/shared_segment.h"
 
 namespace sherd::internal {
 
@@ -25,7 +26,6 @@ class PeerSlabs {
   static std::shared_ptr<PeerSlabs> Of(const ProcessIdentity& peer);
 
   explicit PeerSlabs(const ProcessIdentity& peer);
-  ~PeerSlabs();
   PeerSlabs(const PeerSlabs&) = delete;
   PeerSlabs& operator=(const PeerSlabs&) = delete;
 
@@ -44,16 +44,16 @@ class PeerSlabs {
 
  private:
   struct Mapping {
-    SlabView view;
+    SlabView view() const { return {shared.memory(), shared.bytes()}; }
+
+    SharedSegment shared;
     // Of which parts the pages were mapped, one bit per kPart bytes, and how
     // many holes the owner had made by then.
     std::vector<bool> populated;
     uint64_t holes = 0;
   };
 
-  sherd_code Open(const SlabHandle& handle, int rank, int* fd, uint64_t* size,
-                  sherd_error_v0* error) const;
-  sherd_code Map(const SlabHandle& handle, int rank, SlabView* view,
+  sherd_code Map(const SlabHandle& handle, int rank, SharedSegment* shared,
                  sherd_error_v0* error) const;
   static void MapPages(Mapping& mapping, SlabRange range);
 

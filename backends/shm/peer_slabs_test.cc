@@ -148,7 +148,8 @@ class Peer {
         reply.fd = memfd_create("other", MFD_CLOEXEC | MFD_ALLOW_SEALING);
         reply.ok = ftruncate(reply.fd, static_cast<off_t>(request.number)) == 0;
         if (request.salt == 1) {
-          reply.ok = fcntl(reply.fd, F_ADD_SEALS, kSlabSeals) == 0;
+          reply.ok = fcntl(reply.fd, F_ADD_SEALS,
+                           F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) == 0;
         }
         break;
       case Request::kCopy:

@@ -1,13 +1,10 @@
 #include "sherd/backends/shm/segment.h"
 
 #include <errno.h>
-#include <fcntl.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
-#include <cstdio>
 #include <cstring>
+#include <string>
+#include <utility>
 
 #include "sherd/backends/plugin.h"
 
@@ -21,7 +18,6 @@ using plugin::FailErrno;
 constexpr uint64_t kMagic = 0x7368'6572'6473'686d;
 constexpr uint32_t kLayout = 1;
 
-constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 constexpr size_t kPage = 4096;
 
 // Two of a rank's boxes and results stay in a core's second-level cache.
@@ -67,37 +63,31 @@ size_t ShmSegment::Plan(int ranks) {
   return RoundUp(offset, kPage);
 }
 
-sherd_code ShmSegment::Map(sherd_error_v0* error) {
-  void* const memory =
-      mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_SHARED, fd_, 0);
-  if (memory == MAP_FAILED) {
-    return FailErrno(error, SHERD_RESOURCE, -1, "cannot map shared memory");
-  }
-  memory_ = static_cast<unsigned char*>(memory);
-  ranks_begin_ = reinterpret_cast<ShmRank*>(memory_ + offsets_[0]);
-  arrivals_ = reinterpret_cast<ShmArrival*>(memory_ + offsets_[1]);
-  lengths_ = reinterpret_cast<uint64_t*>(memory_ + offsets_[2]);
-  lanes_ = reinterpret_cast<ShmLane*>(memory_ + offsets_[3]);
-  boxes_ = memory_ + offsets_[4];
-  results_ = memory_ + offsets_[5];
-  rings_ = memory_ + offsets_[6];
-  return SHERD_OK;
+void ShmSegment::FindParts() {
+  unsigned char* const memory = shared_.memory();
+  ranks_begin_ = reinterpret_cast<ShmRank*>(memory + offsets_[0]);
+  arrivals_ = reinterpret_cast<ShmArrival*>(memory + offsets_[1]);
+  lengths_ = reinterpret_cast<uint64_t*>(memory + offsets_[2]);
+  lanes_ = reinterpret_cast<ShmLane*>(memory + offsets_[3]);
+  boxes_ = memory + offsets_[4];
+  results_ = memory + offsets_[5];
+  rings_ = memory + offsets_[6];
 }
 
 sherd_code ShmSegment::Create(int ranks, uint64_t nonce,
                               sherd_error_v0* error) {
-  bytes_ = Plan(ranks);
-  fd_ = memfd_create("sherd_shm", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-  if (fd_ < 0) {
-    return FailErrno(error, SHERD_RESOURCE, -1, "cannot make shared memory");
+  switch (shared_.Create("sherd_shm", Plan(ranks))) {
+    case SharedSegment::Failure::kNone:
+      break;
+    case SharedSegment::Failure::kMake:
+      return FailErrno(error, SHERD_RESOURCE, -1, "cannot make shared memory");
+    case SharedSegment::Failure::kSize:
+      return FailErrno(error, SHERD_RESOURCE, -1, "cannot size shared memory");
+    default:
+      return FailErrno(error, SHERD_RESOURCE, -1, "cannot map shared memory");
   }
-  if (ftruncate(fd_, static_cast<off_t>(bytes_)) != 0 ||
-      fcntl(fd_, F_ADD_SEALS, kSeals) != 0) {
-    return FailErrno(error, SHERD_RESOURCE, -1, "cannot size shared memory");
-  }
-  const sherd_code code = Map(error);
-  if (code != SHERD_OK) return code;
-  auto* const header = reinterpret_cast<Header*>(memory_);
+  FindParts();
+  auto* const header = reinterpret_cast<Header*>(shared_.memory());
   header->magic = kMagic;
   header->layout = kLayout;
   header->ranks = ranks;
@@ -107,32 +97,29 @@ sherd_code ShmSegment::Create(int ranks, uint64_t nonce,
 
 sherd_code ShmSegment::Open(int64_t pid, int fd, int ranks, uint64_t nonce,
                             sherd_error_v0* error) {
-  bytes_ = Plan(ranks);
-  char path[64];
-  std::snprintf(path, sizeof(path), "/proc/%lld/fd/%d",
-                static_cast<long long>(pid), fd);
-  fd_ = open(path, O_RDWR | O_CLOEXEC);
-  if (fd_ < 0) {
+  const size_t bytes = Plan(ranks);
+  const std::string path = SharedSegment::PathOf(pid, fd);
+  UniqueFd file = SharedSegment::Open(path);
+  if (!file.is_open()) {
     // Without it rank 0 has closed it, or ended.
-    const int number = errno;
-    char text[160];
-    std::snprintf(text, sizeof(text),
-                  "cannot open the shared memory of rank 0 at %s", path);
-    errno = number;
-    return FailErrno(
-        error, number == ENOENT ? SHERD_PEER_LOST : SHERD_UNSUPPORTED, 0, text);
+    const sherd_code code =
+        errno == ENOENT ? SHERD_PEER_LOST : SHERD_UNSUPPORTED;
+    const std::string text =
+        "cannot open the shared memory of rank 0 at " + path;
+    return FailErrno(error, code, 0, text.c_str());
   }
-  struct stat status;
-  const int seals = fcntl(fd_, F_GET_SEALS);
-  if (fstat(fd_, &status) != 0 || seals < 0 || (seals & kSeals) != kSeals ||
-      static_cast<uint64_t>(status.st_size) != bytes_) {
-    return Fail(error, SHERD_INTERNAL, 0,
-                "its shared memory has another size than this rank expects: "
-                "do all ranks run the same build?");
+  switch (shared_.Adopt(std::move(file), bytes, bytes)) {
+    case SharedSegment::Failure::kNone:
+      break;
+    case SharedSegment::Failure::kForeign:
+      return Fail(error, SHERD_INTERNAL, 0,
+                  "its shared memory has another size than this rank expects: "
+                  "do all ranks run the same build?");
+    default:
+      return FailErrno(error, SHERD_RESOURCE, -1, "cannot map shared memory");
   }
-  const sherd_code code = Map(error);
-  if (code != SHERD_OK) return code;
-  const auto* const header = reinterpret_cast<const Header*>(memory_);
+  FindParts();
+  const auto* const header = reinterpret_cast<const Header*>(shared_.memory());
   if (header->magic != kMagic || header->layout != kLayout ||
       header->ranks != ranks || header->nonce != nonce) {
     return Fail(error, SHERD_INTERNAL, 0,
@@ -140,17 +127,6 @@ sherd_code ShmSegment::Open(int64_t pid, int fd, int ranks, uint64_t nonce,
                 "the same build?");
   }
   return SHERD_OK;
-}
-
-void ShmSegment::CloseDescriptor() {
-  if (fd_ >= 0) close(fd_);
-  fd_ = -1;
-}
-
-void ShmSegment::Reset() {
-  CloseDescriptor();
-  if (memory_ != nullptr) munmap(memory_, bytes_);
-  memory_ = nullptr;
 }
 
 bool ShmSegment::RanksReadEachOther() const {
@@ -161,7 +137,7 @@ bool ShmSegment::RanksReadEachOther() const {
 }
 
 std::atomic<uint32_t>& ShmSegment::disturbances() const {
-  return reinterpret_cast<Header*>(memory_)->disturbances;
+  return reinterpret_cast<Header*>(shared_.memory())->disturbances;
 }
 
 }  // namespace sherd::internal

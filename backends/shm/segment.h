@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "sherd/backends/backend_abi.h"
+#include "sherd/core/process/shared_segment.h"
 
 namespace sherd::internal {
 
@@ -91,14 +92,12 @@ struct alignas(kCacheLine) ShmLane {
 // what belongs to it, but for lanes, whose fields say who writes them. Pages
 // that nobody touches cost nothing: about 22 MiB of addresses with 8 ranks.
 //
-// The memory is an anonymous file of a size that nobody can change, so that no
-// access can fail, and which ends with the last process that maps it.
+// See SharedSegment for how it is shared, and how it ends.
 class ShmSegment {
  public:
   ShmSegment() = default;
   ShmSegment(const ShmSegment&) = delete;
   ShmSegment& operator=(const ShmSegment&) = delete;
-  ~ShmSegment() { Reset(); }
 
   // Makes the memory for a group of `ranks`, and the descriptor fd() by which
   // others open it.
@@ -112,10 +111,10 @@ class ShmSegment {
                   sherd_error_v0* error);
 
   // Others can open it no more. Memory stays.
-  void CloseDescriptor();
-  void Reset();
+  void CloseDescriptor() { shared_.CloseDescriptor(); }
+  void Reset() { shared_ = SharedSegment(); }
 
-  int fd() const { return fd_; }
+  int fd() const { return shared_.fd(); }
   int ranks() const { return ranks_; }
   size_t box_bytes() const { return box_bytes_; }
   size_t ring_bytes() const { return ring_bytes_; }
@@ -148,15 +147,13 @@ class ShmSegment {
   struct Header;
 
   size_t Plan(int ranks);
-  sherd_code Map(sherd_error_v0* error);
+  void FindParts();
 
-  int fd_ = -1;
+  SharedSegment shared_;
   int ranks_ = 0;
   size_t box_bytes_ = 0;
   size_t ring_bytes_ = 0;
   size_t offsets_[7] = {};
-  size_t bytes_ = 0;
-  unsigned char* memory_ = nullptr;
   ShmRank* ranks_begin_ = nullptr;
   ShmArrival* arrivals_ = nullptr;
   uint64_t* lengths_ = nullptr;

@@ -3,7 +3,6 @@
 // The table of the plugin; see communicator.h for what stands behind it.
 
 #include <errno.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -14,9 +13,11 @@
 #include "sherd/backends/plugin.h"
 #include "sherd/backends/shm/communicator.h"
 #include "sherd/backends/shm/slab_memory.h"
+#include "sherd/core/process/shared_segment.h"
 
 namespace {
 
+using sherd::SharedSegment;
 using sherd::internal::ShmCommunicator;
 using sherd::internal::SlabPeers;
 using sherd::plugin::Fail;
@@ -24,14 +25,14 @@ using sherd::plugin::FromHandle;
 using sherd::plugin::Guard;
 
 sherd_code Probe(sherd_error_v0* error) {
-  const int fd = memfd_create("sherd_probe", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-  if (fd < 0) {
+  SharedSegment probe;
+  if (probe.Create("sherd_probe", /*bytes=*/1) !=
+      SharedSegment::Failure::kNone) {
     char text[160];
     std::snprintf(text, sizeof(text), "cannot make shared memory: %s",
                   strerror(errno));
     return Fail(error, SHERD_UNSUPPORTED, -1, text);
   }
-  close(fd);
   if (access("/proc/self/fd", X_OK) != 0) {
     return Fail(error, SHERD_UNSUPPORTED, -1,
                 "/proc, by which ranks open each other's memory, is missing");

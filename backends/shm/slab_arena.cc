@@ -1,9 +1,9 @@
 #include "sherd/backends/shm/slab_arena.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
-#include <unistd.h>
 
 #include <cstring>
 #include <new>
@@ -49,33 +49,24 @@ sherd_code SlabArena::Create(uint64_t bytes, uint64_t owner, uint32_t serial,
                 "shared memory of that size is above the limit for files "
                 "(ulimit -f)");
   }
-  const int fd = memfd_create("sherd_slab", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-  if (fd < 0)
-    return FailErrno(error, SHERD_RESOURCE, -1, "cannot make shared memory");
-  sherd_code code = SHERD_OK;
-  void* memory = MAP_FAILED;
-  if (ftruncate(fd, static_cast<off_t>(size)) != 0 ||
-      fcntl(fd, F_ADD_SEALS, kSlabSeals) != 0) {
-    code = FailErrno(error, SHERD_RESOURCE, -1, "cannot size shared memory");
-  } else {
-    memory = mmap(nullptr, size, PROT_READ | PROT_WRITE,
-                  MAP_SHARED | MAP_NORESERVE, fd, 0);
-    if (memory == MAP_FAILED) {
-      code = FailErrno(error, SHERD_RESOURCE, -1,
+  SharedSegment shared;
+  switch (shared.Create("sherd_slab", size)) {
+    case SharedSegment::Failure::kNone:
+      break;
+    case SharedSegment::Failure::kMake:
+      return FailErrno(error, SHERD_RESOURCE, -1, "cannot make shared memory");
+    case SharedSegment::Failure::kSize:
+      return FailErrno(error, SHERD_RESOURCE, -1, "cannot size shared memory");
+    default:
+      return FailErrno(error, SHERD_RESOURCE, -1,
                        "no addresses for shared memory");
-    }
-  }
-  if (code != SHERD_OK) {
-    close(fd);
-    return code;
   }
   // Where the system gives shared memory huge pages.
-  (void)madvise(memory, size, MADV_HUGEPAGE);
-  const SlabView view = {static_cast<unsigned char*>(memory), size};
-  std::unique_ptr<SlabArena> made(new SlabArena(fd, view, serial));
-  code = made->Populate({0, kSlabPage}, error);
+  (void)madvise(shared.memory(), size, MADV_HUGEPAGE);
+  std::unique_ptr<SlabArena> made(new SlabArena(std::move(shared), serial));
+  const sherd_code code = made->Populate({0, kSlabPage}, error);
   if (code != SHERD_OK) return code;
-  SlabHeader& header = view.header();
+  SlabHeader& header = made->view_.header();
   header.owner = owner;
   header.serial = serial;
   header.magic = kSlabMagic;
@@ -83,11 +74,7 @@ sherd_code SlabArena::Create(uint64_t bytes, uint64_t owner, uint32_t serial,
   return SHERD_OK;
 }
 
-SlabArena::~SlabArena() {
-  GiveBack({0, view_.size});
-  munmap(view_.memory, view_.size);
-  close(fd_);
-}
+SlabArena::~SlabArena() { GiveBack({0, view_.size}); }
 
 sherd_code SlabArena::Populate(SlabRange range, sherd_error_v0* error) {
   int outcome;
@@ -95,7 +82,7 @@ sherd_code SlabArena::Populate(SlabRange range, sherd_error_v0* error) {
     outcome = madvise(at(range.begin), range.size, MADV_POPULATE_WRITE);
   } while (outcome != 0 && (errno == EINTR || errno == EAGAIN));
   if (outcome != 0 && errno == EINVAL) {
-    outcome = PopulateByTouch(fd_, view_.memory, range);
+    outcome = PopulateByTouch(fd(), view_.memory, range);
   }
   if (outcome == 0) return SHERD_OK;
   // What a fault would have raised as SIGBUS.
@@ -107,7 +94,7 @@ sherd_code SlabArena::Populate(SlabRange range, sherd_error_v0* error) {
 }
 
 void SlabArena::GiveBack(SlabRange range) {
-  while (fallocate(fd_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
+  while (fallocate(fd(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
                    static_cast<off_t>(range.begin),
                    static_cast<off_t>(range.size)) != 0 &&
          errno == EINTR) {

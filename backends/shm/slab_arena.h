@@ -4,17 +4,18 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "sherd/backends/backend_abi.h"
 #include "sherd/backends/shm/slab_layout.h"
+#include "sherd/core/process/shared_segment.h"
 
 namespace sherd::internal {
 
 // A large stretch of addresses of which pages are there where somebody asked
-// for them, in an anonymous file that peers map: one descriptor and one mapping
-// however many blocks stand in it. The file's size is sealed, so that no access
-// of a peer can fail, and it ends with the last process that maps it.
+// for them, in a segment that peers map: one descriptor and one mapping however
+// many blocks stand in it.
 //
 // Threads. One at a time, but for Populate and GiveBack of ranges that do not
 // overlap.
@@ -28,13 +29,13 @@ class SlabArena {
                            std::unique_ptr<SlabArena>* arena,
                            sherd_error_v0* error);
 
-  // Gives its memory back, also where peers still map it.
+  // Gives its pages back, also where peers still map it.
   ~SlabArena();
   SlabArena(const SlabArena&) = delete;
   SlabArena& operator=(const SlabArena&) = delete;
 
   const SlabView& view() const { return view_; }
-  int fd() const { return fd_; }
+  int fd() const { return shared_.fd(); }
   uint32_t serial() const { return serial_; }
   unsigned char* begin() const { return view_.memory; }
   unsigned char* at(uint64_t offset) const { return view_.memory + offset; }
@@ -54,10 +55,12 @@ class SlabArena {
   void Retract(uint32_t slot);
 
  private:
-  SlabArena(int fd, SlabView view, uint32_t serial)
-      : fd_(fd), view_(view), serial_(serial) {}
+  SlabArena(SharedSegment shared, uint32_t serial)
+      : shared_(std::move(shared)),
+        view_{shared_.memory(), shared_.bytes()},
+        serial_(serial) {}
 
-  const int fd_;
+  const SharedSegment shared_;
   const SlabView view_;
   const uint32_t serial_;
   // Slots from here on were never used; of the others these are free.

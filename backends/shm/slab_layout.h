@@ -1,8 +1,6 @@
 #ifndef SHERD_BACKENDS_SHM_SLAB_LAYOUT_H_
 #define SHERD_BACKENDS_SHM_SLAB_LAYOUT_H_
 
-#include <fcntl.h>
-
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -18,7 +16,7 @@ namespace sherd::internal {
 //
 // Layout. SlabHeader in the first page; slots up to kSlabDataBegin; from there
 // on blocks. Only the owner writes header and slots. Readers trust neither:
-// bounds come from the size of the file, which is sealed.
+// bounds come from the size of the segment, which is sealed.
 
 inline constexpr uint64_t kSlabPage = 4096;
 inline constexpr uint64_t kSlabDataBegin = uint64_t{2} << 20;
@@ -49,8 +47,6 @@ struct SlabSlot {
 inline constexpr uint32_t kSlabSlots =
     (kSlabDataBegin - kSlabPage) / sizeof(SlabSlot);
 static_assert(sizeof(SlabHeader) <= kSlabPage && kSlabSlots <= 0xffff);
-
-inline constexpr int kSlabSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 
 // The view of one arena that its owner and its readers share.
 struct SlabView {

@@ -1,9 +1,6 @@
 #include "sherd/core/comm/call_comparison.h"
 
-#include <fcntl.h>
 #include <sched.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -138,7 +135,7 @@ CallComparison::Line CallComparison::LineFor(const Collective& desc,
 absl::StatusOr<std::unique_ptr<CallComparison>> CallComparison::OnBoard(
     Store& store, int rank, int size, Deadline deadline) {
   auto made = absl::WrapUnique(new CallComparison(rank, size));
-  made->board_bytes_ = BoardWords(size) * sizeof(Word);
+  const uint64_t bytes = BoardWords(size) * sizeof(Word);
   const auto failed = [](absl::string_view what) {
     return absl::FailedPreconditionError(absl::StrCat(
         "the board on which ranks compare their calls: ", what, ": ",
@@ -146,41 +143,44 @@ absl::StatusOr<std::unique_ptr<CallComparison>> CallComparison::OnBoard(
         "; run all ranks as the same user, or set SHERD_CHECK_CALLS=message"));
   };
   if (rank == 0) {
-    made->file_ = UniqueFd(memfd_create("sherd_calls", MFD_CLOEXEC));
-    if (!made->file_.is_open()) return failed("memfd_create");
-    if (ftruncate(made->file_.get(), static_cast<off_t>(made->board_bytes_)) !=
-        0) {
-      return failed("ftruncate");
+    switch (made->shared_.Create("sherd_calls", bytes)) {
+      case SharedSegment::Failure::kNone:
+        break;
+      case SharedSegment::Failure::kMake:
+        return failed("memfd_create");
+      case SharedSegment::Failure::kSize:
+        return failed("ftruncate");
+      default:
+        return failed("mmap");
     }
     // Kept open until the group ends: others open it by this name.
-    SHERD_RETURN_IF_ERROR(
-        store.Set(kBoardKey,
-                  absl::StrCat("/proc/", getpid(), "/fd/", made->file_.get())));
+    SHERD_RETURN_IF_ERROR(store.Set(
+        kBoardKey, SharedSegment::PathOf(getpid(), made->shared_.fd())));
   } else {
     const absl::StatusOr<std::string> path = store.Get(kBoardKey, deadline);
     if (absl::IsDeadlineExceeded(path.status())) {
       return WithFailedRank(path.status(), 0);
     }
     SHERD_RETURN_IF_ERROR(path.status());
-    made->file_ = UniqueFd(open(path->c_str(), O_RDWR | O_CLOEXEC));
-    struct stat found = {};
-    if (made->file_.is_open()) fstat(made->file_.get(), &found);
-    // Its number may have become that of something else.
-    const bool is_closed =
-        made->file_.is_open()
-            ? static_cast<size_t>(found.st_size) != made->board_bytes_
-            : errno == ENOENT || errno == ENXIO;
-    if (is_closed) {
-      return WithFailedRank(absl::UnavailableError("closed its board"), 0);
+    const absl::Status closed =
+        WithFailedRank(absl::UnavailableError("closed its board"), 0);
+    UniqueFd file = SharedSegment::Open(*path);
+    if (!file.is_open()) {
+      return errno == ENOENT ? closed : WithRank(failed(*path), 0);
     }
-    if (!made->file_.is_open()) return WithRank(failed(*path), 0);
+    switch (made->shared_.Adopt(std::move(file), bytes, bytes)) {
+      case SharedSegment::Failure::kNone:
+        break;
+      case SharedSegment::Failure::kForeign:
+        // Its number has become that of something else.
+        return closed;
+      default:
+        return failed("mmap");
+    }
+    made->shared_.CloseDescriptor();
   }
-  void* const memory = mmap(nullptr, made->board_bytes_, PROT_READ | PROT_WRITE,
-                            MAP_SHARED, made->file_.get(), 0);
-  if (memory == MAP_FAILED) return failed("mmap");
-  if (rank != 0) made->file_.Reset();
   // Zeroed pages are words of value 0.
-  made->board_ = static_cast<Word*>(memory);
+  made->board_ = reinterpret_cast<Word*>(made->shared_.memory());
   return made;
 }
 
@@ -195,10 +195,6 @@ std::unique_ptr<CallComparison> CallComparison::ByMessages(int rank, int size) {
                               sizeof(Line));
   }
   return made;
-}
-
-CallComparison::~CallComparison() {
-  if (board_ != nullptr) munmap(board_, board_bytes_);
 }
 
 absl::Status CallComparison::Compare(const Collective& desc,

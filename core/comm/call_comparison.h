@@ -16,10 +16,10 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "sherd/core/base/deadline.h"
-#include "sherd/core/base/unique_fd.h"
 #include "sherd/core/comm/backend.h"
 #include "sherd/core/comm/call_signature.h"
 #include "sherd/core/comm/store.h"
+#include "sherd/core/process/shared_segment.h"
 
 namespace sherd::internal {
 
@@ -72,7 +72,6 @@ class CallComparison {
     is_any_lost_ = std::move(is_any_lost);
   }
 
-  ~CallComparison();
   CallComparison(const CallComparison&) = delete;
   CallComparison& operator=(const CallComparison&) = delete;
 
@@ -145,10 +144,9 @@ class CallComparison {
   std::array<uint64_t, 2> with_lengths_ = {};
   bool has_device_calls_ = false;
   std::function<bool()> is_any_lost_;
-  // The board; null by messages.
+  // The board, in memory of `shared_`; null by messages.
   Word* board_ = nullptr;
-  size_t board_bytes_ = 0;
-  UniqueFd file_;
+  SharedSegment shared_;
   std::vector<Line> outgoing_, incoming_;
   std::vector<ConstBytes> sends_;
   std::vector<MutableBytes> recvs_;

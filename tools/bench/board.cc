@@ -1,7 +1,5 @@
 #include "sherd/tools/bench/board.h"
 
-#include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -75,33 +73,23 @@ struct Board::Memory {
   }
 };
 
-Board::Board(int fd, void* mapping, size_t mapping_bytes)
-    : fd_(fd),
-      mapping_(mapping),
-      mapping_bytes_(mapping_bytes),
-      memory_(*static_cast<Memory*>(mapping)) {}
-
-Board::~Board() {
-  munmap(mapping_, mapping_bytes_);
-  close(fd_);
-}
+Board::Board(SharedSegment shared)
+    : shared_(std::move(shared)),
+      memory_(*reinterpret_cast<Memory*>(shared_.memory())) {}
 
 absl::StatusOr<std::unique_ptr<Board>> Board::Create(const BenchTask& task) {
-  const int fd = memfd_create("sherd-bench", MFD_CLOEXEC);
-  if (fd < 0) return ErrnoStatus(errno, "creating shared memory for", "bench");
   const int64_t bytes = Memory::SharedOffset() + task.shared_bytes;
-  // Pages that nobody touches take no memory.
-  void* const mapping =
-      ftruncate(fd, bytes) == 0
-          ? mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0)
-          : MAP_FAILED;
-  if (mapping == MAP_FAILED) {
-    const int error = errno;
-    close(fd);
-    return ErrnoStatus(error, "mapping shared memory for", "bench");
+  SharedSegment shared;
+  switch (shared.Create("sherd-bench", static_cast<uint64_t>(bytes))) {
+    case SharedSegment::Failure::kNone:
+      break;
+    case SharedSegment::Failure::kMake:
+      return ErrnoStatus(errno, "creating shared memory for", "bench");
+    default:
+      return ErrnoStatus(errno, "mapping shared memory for", "bench");
   }
-  std::unique_ptr<Board> board(new Board(fd, mapping, bytes));
-  Memory& memory = *new (mapping) Memory{};
+  std::unique_ptr<Board> board(new Board(std::move(shared)));
+  Memory& memory = *new (board->shared_.memory()) Memory{};
   memory.parent = getpid();
   memory.num_peers = static_cast<int>(task.peers.size());
   std::copy(task.peers.begin(), task.peers.end(), memory.peers);
@@ -122,14 +110,13 @@ absl::StatusOr<std::unique_ptr<Board>> Board::Attach(int fd) {
     return absl::InvalidArgumentError(absl::StrCat(
         "file descriptor ", fd, " is not that of a bench that started a rank"));
   };
-  struct stat info;
-  if (fstat(fd, &info) != 0 || info.st_size < Memory::SharedOffset()) {
+  SharedSegment shared;
+  if (shared.Adopt(UniqueFd(fd),
+                   static_cast<uint64_t>(Memory::SharedOffset())) !=
+      SharedSegment::Failure::kNone) {
     return refuse();
   }
-  void* const mapping =
-      mmap(nullptr, info.st_size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-  if (mapping == MAP_FAILED) return refuse();
-  std::unique_ptr<Board> board(new Board(fd, mapping, info.st_size));
+  std::unique_ptr<Board> board(new Board(std::move(shared)));
   const Memory& memory = board->memory_;
   if (memory.magic != kMagic) return refuse();
   board->task_ = {
@@ -148,7 +135,7 @@ pid_t Board::parent() const { return memory_.parent; }
 
 absl::Span<std::byte> Board::shared() const {
   return absl::MakeSpan(
-      static_cast<std::byte*>(mapping_) + Memory::SharedOffset(),
+      reinterpret_cast<std::byte*>(shared_.memory()) + Memory::SharedOffset(),
       task_.shared_bytes);
 }
 

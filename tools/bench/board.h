@@ -11,6 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "sherd/core/process/shared_segment.h"
 
 namespace sherd {
 
@@ -43,8 +44,7 @@ struct WorkFigures {
 };
 
 // Memory that the process which measures shares with the ranks it starts: the
-// task, places to meet, and the results. It has no name; ranks inherit its
-// file descriptor.
+// task, places to meet, and the results. Ranks inherit its file descriptor.
 //
 // Threads. Each slot belongs to its rank while that runs.
 class Board {
@@ -54,11 +54,10 @@ class Board {
   //   kInvalidArgument  It is not that of a board.
   static absl::StatusOr<std::unique_ptr<Board>> Attach(int fd);
 
-  ~Board();
   Board(const Board&) = delete;
   Board& operator=(const Board&) = delete;
 
-  int fd() const { return fd_; }
+  int fd() const { return shared_.fd(); }
   const BenchTask& task() const { return task_; }
   // The process that made the board.
   pid_t parent() const;
@@ -86,11 +85,9 @@ class Board {
  private:
   struct Memory;
 
-  Board(int fd, void* mapping, size_t mapping_bytes);
+  explicit Board(SharedSegment shared);
 
-  const int fd_;
-  void* const mapping_;
-  const size_t mapping_bytes_;
+  const SharedSegment shared_;
   Memory& memory_;
   BenchTask task_;
 };

@@ -9,6 +9,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "sherd/core/process/shared_segment.h"
 #include "sherd/testing/matchers.h"
 
 namespace sherd {
@@ -83,10 +84,13 @@ TEST(BoardTest, AttachRefusesOtherDescriptors) {
   EXPECT_THAT(Board::Attach(-1), StatusIs(absl::StatusCode::kInvalidArgument));
   EXPECT_THAT(Board::Attach(open("/dev/null", O_RDWR)),
               StatusIs(absl::StatusCode::kInvalidArgument));
-  const int large = memfd_create("not-a-board", MFD_CLOEXEC);
-  ASSERT_EQ(ftruncate(large, 64 << 20), 0);
-  EXPECT_THAT(Board::Attach(large),
-              StatusIs(absl::StatusCode::kInvalidArgument));
+  for (const uint64_t bytes : {64 << 20, 4096}) {
+    SharedSegment other;
+    ASSERT_EQ(other.Create("not-a-board", bytes),
+              SharedSegment::Failure::kNone);
+    EXPECT_THAT(Board::Attach(dup(other.fd())),
+                StatusIs(absl::StatusCode::kInvalidArgument));
+  }
 }
 
 TEST(BoardTest, RefusesATextThatDoesNotFit) {

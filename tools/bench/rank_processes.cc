@@ -24,6 +24,7 @@
 #include "sherd/core/base/file.h"
 #include "sherd/core/base/knobs.h"
 #include "sherd/core/base/status_macros.h"
+#include "sherd/core/process/shared_segment.h"
 
 extern char** environ;
 
@@ -117,8 +118,7 @@ absl::Status RankProcesses::StartUnderMpirun(MpiTransport transport,
       std::filesystem::read_symlink("/proc/self/exe", error).string();
   std::vector<std::string> command = MpirunCommand(
       mpirun, transport, directory, board_.task().world, program,
-      {kRankArgument, absl::StrCat("/proc/", getpid(), "/fd/", board_.fd()),
-       "-"});
+      {kRankArgument, SharedSegment::PathOf(getpid(), board_.fd()), "-"});
   pid_t pid;
   const int code = posix_spawn(&pid, mpirun.c_str(), nullptr, nullptr,
                                Pointers(command).data(), environ);
