@@ -24,8 +24,8 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "sherd/core/base/status_macros.h"
+#include "sherd/core/process/subprocess.h"
 #include "sherd/testing/conformance_case.h"
-#include "sherd/testing/subprocess.h"
 
 namespace sherd::testing::internal {
 namespace {

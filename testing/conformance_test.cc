@@ -17,8 +17,8 @@
 #include "gtest/gtest.h"
 #include "sherd/core/base/deadline.h"
 #include "sherd/core/base/unique_fd.h"
+#include "sherd/core/process/subprocess.h"
 #include "sherd/testing/matchers.h"
-#include "sherd/testing/subprocess.h"
 
 namespace sherd::testing::internal {
 namespace {

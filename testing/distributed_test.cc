@@ -17,6 +17,7 @@
 #include "sherd/core/base/logging.h"
 #include "sherd/core/base/status_macros.h"
 #include "sherd/core/comm/file_store.h"
+#include "sherd/core/process/subprocess.h"
 #include "sherd/testing/distributed_tests.h"
 #include "sherd/testing/external_ranks.h"
 #include "sherd/testing/gpus.h"
@@ -26,7 +27,6 @@
 #include "sherd/testing/rank_results.h"
 #include "sherd/testing/rank_supervisor.h"
 #include "sherd/testing/run_outcome.h"
-#include "sherd/testing/subprocess.h"
 #include "sherd/testing/verdict_report.h"
 
 namespace sherd::testing {
@@ -146,7 +146,7 @@ void DistributedTest::RunDistributed(const internal::TestPlan& plan,
 }
 
 void DistributedTest::RefuseDeathTest() {
-  for (const std::string& argument : internal::OwnArguments()) {
+  for (const std::string& argument : OwnArguments()) {
     if (!absl::StartsWith(argument, "--gtest_internal_run_death_test=")) {
       continue;
     }

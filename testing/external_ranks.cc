@@ -144,8 +144,6 @@ void TakeFrame(ResultFrame frame, RankOutcome& outcome) {
   }
 }
 
-ExitStatus ExitedWith(int code) { return ExitStatus(code << 8); }
-
 // As the rank would end if it were a process of one test.
 int ExitCodeOf(const RankOutcome& outcome) {
   if (outcome.done->second != 0) return kRankFailed;
@@ -163,7 +161,8 @@ RankOutcome DecodeOutcome(absl::string_view bytes) {
   }
   // Without the last frame it was stopped at the timeout.
   outcome.stopped = !outcome.done;
-  outcome.exit = ExitedWith(outcome.done ? ExitCodeOf(outcome) : kRankFailed);
+  outcome.exit =
+      ExitStatus::OfCode(outcome.done ? ExitCodeOf(outcome) : kRankFailed);
   return outcome;
 }
 

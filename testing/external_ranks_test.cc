@@ -22,10 +22,10 @@
 #include "gtest/gtest.h"
 #include "sherd/core/base/file.h"
 #include "sherd/core/base/unique_fd.h"
+#include "sherd/core/process/subprocess.h"
 #include "sherd/testing/launched_ranks.h"
 #include "sherd/testing/matchers.h"
 #include "sherd/testing/scoped_directory.h"
-#include "sherd/testing/subprocess.h"
 
 namespace sherd::testing::internal {
 namespace {

@@ -22,8 +22,8 @@
 #include "sherd/core/base/file.h"
 #include "sherd/core/base/knobs.h"
 #include "sherd/core/base/unique_fd.h"
+#include "sherd/core/process/subprocess.h"
 #include "sherd/testing/matchers.h"
-#include "sherd/testing/subprocess.h"
 
 namespace sherd::testing::internal {
 namespace {

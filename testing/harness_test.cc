@@ -26,10 +26,10 @@
 #include "sherd/core/base/knobs.h"
 #include "sherd/core/base/printable_text.h"
 #include "sherd/core/base/unique_fd.h"
+#include "sherd/core/process/subprocess.h"
 #include "sherd/testing/launched_ranks.h"
 #include "sherd/testing/matchers.h"
 #include "sherd/testing/sanitized.h"
-#include "sherd/testing/subprocess.h"
 
 namespace sherd::testing::internal {
 namespace {

@@ -144,7 +144,7 @@ const std::optional<ExitStatus>& LaunchedRank::Poll() {
     if (size < 0) break;
     if (size == 0) {
       // The keeper was killed before it could tell.
-      End(ExitStatus(SIGTERM), /*by_launcher=*/true);
+      End(ExitStatus::OfSignal(SIGTERM), /*by_launcher=*/true);
       break;
     }
     pending_.append(buffer, size);
@@ -174,7 +174,7 @@ void LaunchedRank::End(ExitStatus status, bool by_launcher) {
 }
 
 void LaunchedRank::LauncherEnded() {
-  if (!Poll()) End(ExitStatus(SIGTERM), /*by_launcher=*/true);
+  if (!Poll()) End(ExitStatus::OfSignal(SIGTERM), /*by_launcher=*/true);
 }
 
 void LaunchedRank::Signal(int signal) {

@@ -13,7 +13,7 @@
 #include "absl/time/time.h"
 #include "sherd/core/base/guardian.h"
 #include "sherd/core/base/unique_fd.h"
-#include "sherd/testing/subprocess.h"
+#include "sherd/core/process/subprocess.h"
 
 namespace sherd::testing::internal {
 

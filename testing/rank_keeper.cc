@@ -4,7 +4,6 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/prctl.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -12,7 +11,6 @@
 #include <cstring>
 #include <optional>
 #include <utility>
-#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -21,7 +19,7 @@
 #include "sherd/core/base/knobs.h"
 #include "sherd/core/base/status_macros.h"
 #include "sherd/core/base/unique_fd.h"
-#include "sherd/testing/subprocess.h"
+#include "sherd/core/process/subprocess.h"
 
 namespace sherd::testing::internal {
 namespace {
@@ -63,7 +61,9 @@ class Keeper {
 
   absl::Status Start() {
     // With the launcher, whatever becomes of it.
-    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (!DieWithParent(getppid())) {
+      return ErrnoStatus(errno, "watching", "the launcher");
+    }
     SHERD_ASSIGN_OR_RETURN(rank_, FirstOf({Knob::kOmpiRank, Knob::kPmiRank}));
     const auto pipe = [this](absl::string_view name) {
       return KeeperPipe(directory_, name, rank_);
@@ -74,18 +74,16 @@ class Keeper {
                            Open(pipe(kControlPipe), O_WRONLY | O_CLOEXEC));
     SHERD_ASSIGN_OR_RETURN(output_,
                            Open(pipe(kOutputPipe), O_WRONLY | O_CLOEXEC));
-    SHERD_ASSIGN_OR_RETURN(results_, Open(pipe(kResultsPipe), O_WRONLY));
-    arguments_ = OwnArguments();
+    SHERD_ASSIGN_OR_RETURN(results_,
+                           Open(pipe(kResultsPipe), O_WRONLY | O_CLOEXEC));
     SetRankVariables();
     return StartRank();
   }
 
-  // Of the rank, from waitpid().
-  int AwaitEnd() {
-    int status = 0;
-    while (waitpid(rank_process_, &status, 0) < 0 && errno == EINTR) {
-    }
-    Tell(control_, 'E', status);
+  // Of the rank.
+  ExitStatus AwaitEnd() {
+    const ExitStatus status = rank_process_->Wait();
+    Tell(control_, 'E', status.wait_status());
     return status;
   }
 
@@ -108,29 +106,21 @@ class Keeper {
   }
 
   absl::Status StartRank() {
-    std::vector<char*> arguments;
-    for (std::string& argument : arguments_) {
-      arguments.push_back(argument.data());
-    }
-    arguments.push_back(nullptr);
-    const pid_t keeper = getpid();
     // What the launcher sends to its process group is for the rank; the keeper
     // must live to tell of it.
     sigset_t all, before;
     sigfillset(&all);
     sigprocmask(SIG_SETMASK, &all, &before);
-    rank_process_ = fork();
-    if (rank_process_ < 0) return ErrnoStatus(errno, "starting", "a rank");
-    if (rank_process_ == 0) {
-      prctl(PR_SET_PDEATHSIG, SIGKILL);
-      if (getppid() != keeper) _exit(127);
-      dup2(output_.get(), STDOUT_FILENO);
-      dup2(output_.get(), STDERR_FILENO);
-      sigprocmask(SIG_SETMASK, &before, nullptr);
-      execv(kOwnProgram, arguments.data());
-      _exit(127);
-    }
-    Tell(control_, 'P', rank_process_);
+    SHERD_ASSIGN_OR_RETURN(Subprocess rank,
+                           Subprocess::Start({.program = kOwnProgram,
+                                              .arguments = OwnArguments(),
+                                              .environment = OwnEnvironment(),
+                                              .output_fd = output_.get(),
+                                              .inherited_fds = {results_.get()},
+                                              .blocked_signals = before,
+                                              .own_group = false}));
+    rank_process_.emplace(std::move(rank));
+    Tell(control_, 'P', rank_process_->pid());
     // Only the rank holds them from now on, so that their end is seen.
     output_.Reset();
     results_.Reset();
@@ -140,13 +130,12 @@ class Keeper {
   const std::string directory_;
   int rank_ = -1;
   UniqueFd release_, control_, output_, results_;
-  std::vector<std::string> arguments_;
-  pid_t rank_process_ = -1;
+  std::optional<Subprocess> rank_process_;
 };
 
-[[noreturn]] void EndLike(int status) {
-  if (WIFSIGNALED(status)) {
-    const int signal_number = WTERMSIG(status);
+[[noreturn]] void EndLike(const ExitStatus& status) {
+  if (status.signal()) {
+    const int signal_number = *status.signal();
     // The rank has dumped its core, if anybody.
     prctl(PR_SET_DUMPABLE, 0);
     signal(signal_number, SIG_DFL);
@@ -176,8 +165,8 @@ void BecomeKeeperIfAsked() {
     std::fprintf(stderr, "keeper of a rank: %s\n", started.ToString().c_str());
     _exit(1);
   }
-  const int status = keeper.AwaitEnd();
-  if (WIFSIGNALED(status)) EndLike(status);
+  const ExitStatus status = keeper.AwaitEnd();
+  if (status.signal()) EndLike(status);
   sigset_t none;
   sigemptyset(&none);
   sigprocmask(SIG_SETMASK, &none, nullptr);

@@ -14,7 +14,7 @@
 #include "sherd/core/base/file.h"
 #include "sherd/core/base/knobs.h"
 #include "sherd/core/base/status_macros.h"
-#include "sherd/testing/subprocess.h"
+#include "sherd/core/process/subprocess.h"
 
 namespace sherd::testing::internal {
 namespace {

@@ -17,12 +17,12 @@
 #include "absl/strings/strip.h"
 #include "gtest/gtest.h"
 #include "sherd/core/base/knobs.h"
+#include "sherd/core/process/subprocess.h"
 #include "sherd/testing/announced_skip.h"
 #include "sherd/testing/distributed_tests.h"
 #include "sherd/testing/exit_codes.h"
 #include "sherd/testing/rank_keeper.h"
 #include "sherd/testing/stack_dump.h"
-#include "sherd/testing/subprocess.h"
 
 namespace sherd::testing::internal {
 namespace {

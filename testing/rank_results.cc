@@ -14,9 +14,6 @@ constexpr int kMaxFailures = 1000;
 
 thread_local RankResults* current_results = nullptr;
 
-// The status word of waitpid() for a process that exits with `code`.
-constexpr int WaitStatus(int code) { return code << 8; }
-
 }  // namespace
 
 RankResults* RankResults::Current() { return current_results; }
@@ -88,14 +85,14 @@ void RankResults::End() {
   outcome_.phase = "exit";
   outcome_.done = {
       .type = ResultFrame::Type::kDone, .number = 1, .second = failed ? 1 : 0};
-  outcome_.exit = ExitStatus(WaitStatus(code));
+  outcome_.exit = ExitStatus::OfCode(code);
   outcome_.ended = Now();
 }
 
 void RankResults::Stop() {
   absl::MutexLock lock(&mutex_);
   if (outcome_.exit) return;
-  outcome_.exit = ExitStatus(WaitStatus(kRankFailed));
+  outcome_.exit = ExitStatus::OfCode(kRankFailed);
   outcome_.stopped = true;
   outcome_.ended = Now();
 }

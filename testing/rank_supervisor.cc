@@ -20,12 +20,12 @@
 #include "sherd/core/base/marked_processes.h"
 #include "sherd/core/base/status_macros.h"
 #include "sherd/core/process/process_status.h"
+#include "sherd/core/process/subprocess.h"
 #include "sherd/testing/exit_codes.h"
 #include "sherd/testing/flight_report.h"
 #include "sherd/testing/launched_ranks.h"
 #include "sherd/testing/rank_output.h"
 #include "sherd/testing/stack_dump.h"
-#include "sherd/testing/subprocess.h"
 
 namespace sherd::testing::internal {
 namespace {
@@ -262,7 +262,6 @@ class RunningRank {
 };
 
 // As waitpid() has it.
-ExitStatus ExitedWith(int code) { return ExitStatus(code << 8); }
 
 }  // namespace
 
@@ -447,9 +446,9 @@ class RankSupervisor::Impl {
       if (++drains >= kLastDrains) break;
     }
     if (!exit && EndsRun(r)) {
-      exit = ExitedWith(rank.done->second != 0 ? kRankFailed
-                        : rank.skip            ? rank.skip->number
-                                               : kRankPassed);
+      exit = ExitStatus::OfCode(rank.done->second != 0 ? kRankFailed
+                                : rank.skip            ? rank.skip->number
+                                                       : kRankPassed);
     }
     if (!exit) return;
     flights_.Forget(r);

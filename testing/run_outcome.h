@@ -9,9 +9,9 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "sherd/core/process/exit_status.h"
 #include "sherd/testing/flight_report.h"
 #include "sherd/testing/result_frames.h"
-#include "sherd/testing/subprocess.h"
 
 namespace sherd::testing::internal {
 

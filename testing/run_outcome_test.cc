@@ -11,6 +11,7 @@
 #include "absl/time/time.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "sherd/core/process/exit_status.h"
 
 namespace sherd::testing::internal {
 namespace {
@@ -25,8 +26,6 @@ using Kind = Verdict::Kind;
 using Type = ResultFrame::Type;
 
 // The status words of waitpid().
-ExitStatus Exited(int code) { return ExitStatus(code << 8); }
-ExitStatus Killed(int signal) { return ExitStatus(signal); }
 
 absl::Duration At(int seconds) { return absl::Seconds(seconds); }
 
@@ -34,7 +33,7 @@ RankOutcome Passed() {
   RankOutcome rank;
   rank.phase = "exit";
   rank.done = ResultFrame{.type = Type::kDone, .number = 1, .second = 0};
-  rank.exit = Exited(0);
+  rank.exit = ExitStatus::OfCode(0);
   rank.ended = At(5);
   return rank;
 }
@@ -45,21 +44,21 @@ RankOutcome Failed(int when, const std::string& text) {
       {At(when),
        {.type = Type::kFailure, .number = 7, .file = "a.cc", .text = text}}};
   rank.done->second = 1;
-  rank.exit = Exited(10);
+  rank.exit = ExitStatus::OfCode(10);
   return rank;
 }
 
 RankOutcome Skipped(int code, const std::string& text) {
   RankOutcome rank = Passed();
   rank.skip = ResultFrame{.type = Type::kSkip, .number = code, .text = text};
-  rank.exit = Exited(code);
+  rank.exit = ExitStatus::OfCode(code);
   return rank;
 }
 
 RankOutcome Crashed(int signal) {
   RankOutcome rank;
   rank.phase = "body";
-  rank.exit = Killed(signal);
+  rank.exit = ExitStatus::OfSignal(signal);
   rank.ended = At(9);
   return rank;
 }
@@ -116,7 +115,7 @@ TEST(RunOutcomeTest, TheRootCauseIsChosenByKindThenByTime) {
        {Failed(1, lost),
         [] {
           RankOutcome rank = Crashed(0);
-          rank.exit = Exited(3);
+          rank.exit = ExitStatus::OfCode(3);
           return rank;
         }()},
        "root cause: rank 1 exited with code 3 before the end, in phase body"},
@@ -192,9 +191,9 @@ TEST(RunOutcomeTest, NothingButAPerfectEndPasses) {
   ends.push_back({"exited with code 0 before the end", Passed()});
   ends.back().second.done.reset();
   ends.push_back({"exited with code 3 after the test", Passed()});
-  ends.back().second.exit = Exited(3);
+  ends.back().second.exit = ExitStatus::OfCode(3);
   ends.push_back({"exited with code 86 after the test", Passed()});
-  ends.back().second.exit = Exited(86);
+  ends.back().second.exit = ExitStatus::OfCode(86);
   ends.push_back({"exited with code 10 after the test", Failed(1, "a")});
   ends.back().second.failures.clear();
   ends.push_back({"ran 0 tests, expected 1", Passed()});
@@ -202,10 +201,10 @@ TEST(RunOutcomeTest, NothingButAPerfectEndPasses) {
   ends.push_back({"result pipe: DATA_LOSS: bad", Passed()});
   ends.back().second.pipe = absl::DataLossError("bad");
   ends.push_back({"signal 6", Passed()});
-  ends.back().second.exit = Killed(SIGABRT);
+  ends.back().second.exit = ExitStatus::OfSignal(SIGABRT);
   ends.push_back({"was stopped by the harness", Passed()});
   ends.back().second.stopped = true;
-  ends.back().second.exit = Killed(SIGTERM);
+  ends.back().second.exit = ExitStatus::OfSignal(SIGTERM);
   ends.push_back({"was not started", Passed()});
   ends.back().second.exit.reset();
   for (const auto& [text, end] : ends) {

@@ -26,10 +26,10 @@
 #include "sherd/core/base/file.h"
 #include "sherd/core/base/logging.h"
 #include "sherd/core/comm/init.h"
+#include "sherd/core/process/subprocess.h"
 #include "sherd/core/tensor/random.h"
 #include "sherd/testing/matchers.h"
 #include "sherd/testing/rank_results.h"
-#include "sherd/testing/subprocess.h"
 
 namespace sherd::testing {
 namespace {
@@ -360,17 +360,17 @@ SHERD_DIST_TEST_F(ThreadedHang, DISABLED_ForksAndReturns, WithoutComms{}) {
 }
 
 struct Ended {
-  internal::ExitStatus status;
+  ExitStatus status;
   std::string output;
 };
 
 Ended RunThisProgram(const std::vector<std::string>& flags) {
-  absl::StatusOr<internal::Pipe> pipe = internal::MakePipe();
+  absl::StatusOr<Pipe> pipe = MakePipe();
   EXPECT_THAT(pipe, IsOk());
   std::vector<std::string> arguments = {"threaded_test_test"};
   arguments.insert(arguments.end(), flags.begin(), flags.end());
   std::vector<std::string> environment;
-  for (std::string& variable : internal::OwnEnvironment()) {
+  for (std::string& variable : OwnEnvironment()) {
     // Of this test, not of that one.
     if (!absl::StartsWith(variable, "GTEST_") &&
         !absl::StartsWith(variable, "XML_OUTPUT_FILE") &&
@@ -378,11 +378,11 @@ Ended RunThisProgram(const std::vector<std::string>& flags) {
       environment.push_back(std::move(variable));
     }
   }
-  absl::StatusOr<internal::Subprocess> process =
-      internal::Subprocess::Start({.program = "/proc/self/exe",
-                                   .arguments = arguments,
-                                   .environment = environment,
-                                   .output_fd = pipe->write.get()});
+  absl::StatusOr<Subprocess> process =
+      Subprocess::Start({.program = "/proc/self/exe",
+                         .arguments = arguments,
+                         .environment = environment,
+                         .output_fd = pipe->write.get()});
   EXPECT_THAT(process, IsOk());
   pipe->write.Reset();
   std::string output;

@@ -1,14 +1,14 @@
 #ifndef SHERD_TOOLS_BENCH_RANK_PROCESSES_H_
 #define SHERD_TOOLS_BENCH_RANK_PROCESSES_H_
 
-#include <sys/types.h>
-
 #include <functional>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "sherd/core/process/subprocess.h"
 #include "sherd/tools/bench/bench_case.h"
 #include "sherd/tools/bench/board.h"
 #include "sherd/tools/bench/mpirun.h"
@@ -44,7 +44,6 @@ class RankProcesses {
   static constexpr char kRankArgument[] = "--bench-rank";
 
   explicit RankProcesses(const Board& board) : board_(board) {}
-  ~RankProcesses();
   RankProcesses(const RankProcesses&) = delete;
   RankProcesses& operator=(const RankProcesses&) = delete;
 
@@ -71,28 +70,20 @@ class RankProcesses {
   absl::Status Wait(absl::Duration timeout, int stop_fd);
 
  private:
-  struct Child {
-    pid_t pid = -1;
-    int pid_fd = -1;
-    bool ended = false;
-  };
-
-  absl::Status Add(pid_t pid);
-  // Takes note of the end of a child and says what went wrong with it, or with
-  // one of its ranks.
-  absl::Status Reap(int child);
+  absl::Status Add(absl::StatusOr<Subprocess> child);
+  // What went wrong with a child that has ended, or with one of its ranks.
+  absl::Status ErrorOf(int child);
   absl::Status OutcomeOfAllRanks() const;
   void EndAll();
 
   const Board& board_;
   // By rank, or one that stands for all.
-  std::vector<Child> children_;
+  std::vector<Subprocess> children_;
   // The name of that one: mpirun, or another program.
   std::string stand_in_;
 };
 
-// To be called first in a rank: it dies with the process that made the board,
-// and has no signals blocked.
+// To be called first in a rank: it dies with the process that made the board.
 void BecomeRank(const Board& board);
 
 }  // namespace sherd

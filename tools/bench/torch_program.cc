@@ -1,9 +1,5 @@
 #include "sherd/tools/bench/torch_program.h"
 
-#include <spawn.h>
-#include <sys/wait.h>
-
-#include <cerrno>
 #include <filesystem>
 #include <system_error>
 #include <utility>
@@ -12,8 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/types/span.h"
-
-extern char** environ;
+#include "sherd/core/process/subprocess.h"
 
 namespace sherd {
 namespace {
@@ -40,19 +35,11 @@ std::string Script(const char* name) {
 }
 
 // The exit code of `command`; -1 if it cannot be run.
-int ExitCodeOf(std::vector<std::string> command) {
-  std::vector<char*> arguments;
-  for (std::string& text : command) arguments.push_back(text.data());
-  arguments.push_back(nullptr);
-  pid_t pid;
-  if (posix_spawnp(&pid, arguments[0], nullptr, nullptr, arguments.data(),
-                   environ) != 0) {
-    return -1;
-  }
-  int status;
-  while (waitpid(pid, &status, 0) < 0 && errno == EINTR) {
-  }
-  return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+int ExitCodeOf(const std::vector<std::string>& command) {
+  auto process = Subprocess::Start({.program = command[0],
+                                    .arguments = command,
+                                    .environment = OwnEnvironment()});
+  return process.ok() ? process->Wait().code().value_or(-1) : -1;
 }
 
 }  // namespace

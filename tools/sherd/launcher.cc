@@ -7,7 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/signalfd.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -32,9 +31,9 @@
 #include "sherd/core/base/status_macros.h"
 #include "sherd/core/base/unique_fd.h"
 #include "sherd/core/process/process_status.h"
+#include "sherd/core/process/subprocess.h"
 #include "sherd/tools/sherd/line_prefixer.h"
 #include "sherd/tools/sherd/output_queue.h"
-#include "sherd/tools/sherd/rank_process.h"
 #include "sherd/tools/sherd/run_directories.h"
 #include "sherd/tools/sherd/run_outcome.h"
 
@@ -92,7 +91,9 @@ class SignalReceiver {
 
 struct Stream {
   Stream(UniqueFd source, std::string prefix, OutputQueue* queue)
-      : fd(std::move(source)), prefixer(std::move(prefix)), output(queue) {}
+      : fd(std::move(source)), prefixer(std::move(prefix)), output(queue) {
+    fcntl(fd.get(), F_SETFL, O_NONBLOCK);
+  }
 
   UniqueFd fd;
   LinePrefixer prefixer;
@@ -102,9 +103,7 @@ struct Stream {
 };
 
 struct Rank {
-  pid_t pid = -1;
-  // As from waitpid(), once it has ended.
-  std::optional<int> wait_status;
+  Subprocess process;
   // It got SIGTERM or SIGKILL from here before.
   bool was_signalled = false;
 };
@@ -159,7 +158,6 @@ class Run {
   void HandleSignal(int signal);
   void StopAndContinue();
   void CollectEnded();
-  void EndOf(Rank& rank, int wait_status);
   void NoteFailures(const std::vector<int>& ended);
   bool OnlyFailedRanksRun() const;
   void Advance(Phase phase);
@@ -200,20 +198,27 @@ absl::Status Run::StartRank(int rank) {
   if (!start_.flight_directory.empty()) {
     environment.push_back(Entry(Knob::kFlightDir, start_.flight_directory));
   }
+  Pipe output, errors;
+  if (options_.prefix) {
+    SHERD_ASSIGN_OR_RETURN(output, MakePipe());
+    SHERD_ASSIGN_OR_RETURN(errors, MakePipe());
+  }
   SHERD_ASSIGN_OR_RETURN(
-      RankProcess process,
-      StartRankProcess({.command = options_.command,
-                        .environment = std::move(environment),
-                        .pipes = options_.prefix,
-                        .signal_mask = signals_.former_mask()}));
-  guardian_.Watch(process.pid);
-  ranks_.push_back({process.pid});
+      Subprocess process,
+      Subprocess::Start({.program = options_.command[0],
+                         .arguments = options_.command,
+                         .environment = OwnEnvironment(environment),
+                         .output_fd = output.write.get(),
+                         .error_fd = errors.write.get(),
+                         .blocked_signals = signals_.former_mask()}));
+  guardian_.Watch(process.pid());
+  ranks_.push_back({std::move(process)});
   if (options_.prefix) {
     const std::string prefix = absl::StrCat("[", rank, "] ");
-    streams_.push_back(std::make_unique<Stream>(
-        std::move(process.standard_output), prefix, &outputs_[0]));
-    streams_.push_back(std::make_unique<Stream>(
-        std::move(process.standard_error), prefix, &outputs_[1]));
+    streams_.push_back(
+        std::make_unique<Stream>(std::move(output.read), prefix, &outputs_[0]));
+    streams_.push_back(
+        std::make_unique<Stream>(std::move(errors.read), prefix, &outputs_[1]));
   }
   return start_.log_directory.empty() ? absl::OkStatus() : OpenLogs(rank);
 }
@@ -258,7 +263,7 @@ RunEnd Run::Wait() {
 
 bool Run::AllEnded() const {
   return std::all_of(ranks_.begin(), ranks_.end(),
-                     [](const Rank& rank) { return rank.wait_status; });
+                     [](const Rank& rank) { return rank.process.status(); });
 }
 
 void Run::PollOnce(absl::Duration at_most) {
@@ -330,7 +335,7 @@ void Run::CheckTimers() {
   if (phase_ == Phase::kRunning && start_.deadline.HasPassed()) {
     timed_out_ = true;
     for (int r = 0; r < start_.ranks; ++r) {
-      if (!ranks_[r].wait_status) late_ranks_.push_back(r);
+      if (!ranks_[r].process.status()) late_ranks_.push_back(r);
     }
     Advance(Phase::kDumping);
   }
@@ -367,8 +372,8 @@ void Run::Advance(Phase phase) {
 
 void Run::SignalRanks(int signal) {
   for (Rank& rank : ranks_) {
-    if (rank.wait_status) continue;
-    kill(-rank.pid, signal);
+    if (rank.process.status()) continue;
+    rank.process.SignalGroup(signal);
     rank.was_signalled |= signal == SIGTERM || signal == SIGKILL;
   }
 }
@@ -388,7 +393,7 @@ void Run::AskForDumps() {
     if (kill(pid, SIGUSR1) != 0) continue;
     const pid_t group = getpgid(pid);
     for (int r = 0; r < start_.ranks; ++r) {
-      if (ranks_[r].pid == group) asked.insert(r);
+      if (ranks_[r].process.pid() == group) asked.insert(r);
     }
   }
   asked_.assign(asked.begin(), asked.end());
@@ -429,44 +434,28 @@ void Run::StopAndContinue() {
   SignalRanks(SIGCONT);
 }
 
-// The group is killed while its leader is still a zombie, so that its number
-// cannot mean anybody else yet.
 void Run::CollectEnded() {
   std::vector<int> ended;
-  siginfo_t info = {};
-  while (waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) == 0 &&
-         info.si_pid != 0) {
-    const auto rank = std::find_if(
-        ranks_.begin(), ranks_.end(),
-        [&](const Rank& r) { return r.pid == info.si_pid && !r.wait_status; });
-    if (rank != ranks_.end()) kill(-info.si_pid, SIGKILL);
-    int wait_status = 0;
-    if (waitpid(info.si_pid, &wait_status, 0) != info.si_pid) return;
-    if (rank != ranks_.end()) {
-      EndOf(*rank, wait_status);
-      ended.push_back(static_cast<int>(rank - ranks_.begin()));
-    }
-    info = {};
+  for (int r = 0; r < static_cast<int>(ranks_.size()); ++r) {
+    Subprocess& process = ranks_[r].process;
+    if (process.status() || !process.Poll()) continue;
+    guardian_.Forget(process.pid());
+    ended.push_back(r);
   }
   NoteFailures(ended);
-}
-
-void Run::EndOf(Rank& rank, int wait_status) {
-  rank.wait_status = wait_status;
-  guardian_.Forget(rank.pid);
 }
 
 void Run::NoteFailures(const std::vector<int>& ended) {
   if (timed_out_ || OutputBroken()) return;
   if (!first_failure_) {
     for (int r : ended) {
-      const int status = *ranks_[r].wait_status;
-      if (!RankEnd{status}.Failed()) continue;
+      const ExitStatus& status = *ranks_[r].process.status();
+      if (status.ok()) continue;
       // Of several that are found at once, one that a signal killed is more
       // likely the cause than one that gave up in order.
       if (!first_failure_ ||
-          (WIFSIGNALED(status) &&
-           WIFEXITED(*ranks_[*first_failure_].wait_status))) {
+          (status.signal() &&
+           ranks_[*first_failure_].process.status()->code())) {
         first_failure_ = r;
       }
     }
@@ -487,7 +476,7 @@ bool Run::OnlyFailedRanksRun() const {
     const bool failed =
         std::any_of(flight.failed.begin(), flight.failed.end(),
                     [r](const FlightFailedRank& one) { return one.rank == r; });
-    if (!ranks_[r].wait_status && !failed) return false;
+    if (!ranks_[r].process.status() && !failed) return false;
   }
   return true;
 }
@@ -524,7 +513,7 @@ RunEnd Run::Result() const {
                 .flight_directory = start_.flight_directory};
   if (timed_out_) end.timeout = options_.timeout;
   for (const Rank& rank : ranks_) {
-    end.ranks.push_back({*rank.wait_status, rank.was_signalled});
+    end.ranks.push_back({*rank.process.status(), rank.was_signalled});
   }
   return end;
 }

@@ -1,8 +1,6 @@
 #include "sherd/tools/sherd/run_outcome.h"
 
 #include <signal.h>
-#include <string.h>
-#include <sys/wait.h>
 
 #include <algorithm>
 #include <cstddef>
@@ -19,26 +17,12 @@ namespace {
 constexpr int kTimeoutExitCode = 124;
 constexpr int kOutputClosedExitCode = 128 + SIGPIPE;
 
-int ExitCodeOf(int wait_status) {
-  return WIFEXITED(wait_status) ? WEXITSTATUS(wait_status)
-                                : 128 + WTERMSIG(wait_status);
-}
-
-std::string HowItEnded(int wait_status) {
-  if (WIFEXITED(wait_status)) {
-    return absl::StrCat("exit code ", WEXITSTATUS(wait_status));
-  }
-  const int signal = WTERMSIG(wait_status);
-  return absl::StrCat("killed by signal ", signal, " (", strsignal(signal),
-                      WCOREDUMP(wait_status) ? ", core dumped)" : ")");
-}
-
 // How all ranks but `rank` ended.
 std::string HowOthersEnded(const RunEnd& end, std::optional<int> rank) {
   std::vector<std::pair<std::string, std::vector<int>>> ways;
   for (size_t r = 0; r < end.ranks.size(); ++r) {
     if (rank == static_cast<int>(r)) continue;
-    const std::string how = HowItEnded(end.ranks[r].wait_status);
+    const std::string how = end.ranks[r].status.ToPhrase();
     const auto way = std::find_if(ways.begin(), ways.end(), [&](const auto& w) {
       return w.first == how;
     });
@@ -76,7 +60,7 @@ std::vector<int> FailedRanks(const RunEnd& end) {
     if (IsRankOf(end, one.rank)) failed.insert(one.rank);
   }
   for (size_t r = 0; r < end.ranks.size(); ++r) {
-    if (WIFSIGNALED(end.ranks[r].wait_status) && !end.ranks[r].was_signalled) {
+    if (end.ranks[r].status.signal() && !end.ranks[r].was_signalled) {
       failed.insert(static_cast<int>(r));
     }
   }
@@ -102,14 +86,14 @@ RunOutcome JudgeFailure(const RunEnd& end) {
   const int root =
       is_named ? end.flight.failed.front().rank : *end.first_failure;
   const RankEnd& root_end = end.ranks[root];
-  const int deciding = root_end.Failed() && !root_end.was_signalled
+  const int deciding = !root_end.status.ok() && !root_end.was_signalled
                            ? root
                            : end.first_failure.value_or(root);
   size_t ended_well = 0, excused = 0;
   for (size_t r = 0; r < end.ranks.size(); ++r) {
     const bool failed = std::binary_search(
         outcome.failed.begin(), outcome.failed.end(), static_cast<int>(r));
-    if (!end.ranks[r].Failed()) {
+    if (end.ranks[r].status.ok()) {
       ++ended_well;
     } else if (failed) {
       ++excused;
@@ -118,7 +102,7 @@ RunOutcome JudgeFailure(const RunEnd& end) {
   const bool all_left_ended_well =
       end.goes_on && ended_well > 0 && ended_well + excused == end.ranks.size();
   outcome.exit_code =
-      all_left_ended_well ? 0 : ExitCodeOf(end.ranks[deciding].wait_status);
+      all_left_ended_well ? 0 : end.ranks[deciding].status.ShellCode();
   const std::string when =
       deciding == end.first_failure
           ? absl::StrFormat(" after %.1f s",
@@ -129,17 +113,13 @@ RunOutcome JudgeFailure(const RunEnd& end) {
           ? ""
           : absl::StrCat(" (signal ", end.passed_on, " passed on)");
   outcome.summary = absl::StrCat(
-      Accusation(end, root, is_named), ": ", HowItEnded(root_end.wait_status),
+      Accusation(end, root, is_named), ": ", root_end.status.ToPhrase(),
       root_end.was_signalled && is_named ? " by sherd run" : "", when, because,
       HowOthersEnded(end, root), FlightText(end));
   return outcome;
 }
 
 }  // namespace
-
-bool RankEnd::Failed() const {
-  return !WIFEXITED(wait_status) || WEXITSTATUS(wait_status) != 0;
-}
 
 std::string NameRanks(const std::vector<int>& ranks) {
   return absl::StrCat(ranks.size() == 1 ? "rank " : "ranks ",

@@ -7,16 +7,14 @@
 
 #include "absl/time/time.h"
 #include "sherd/core/comm/flight_analysis.h"
+#include "sherd/core/process/exit_status.h"
 
 namespace sherd {
 
 struct RankEnd {
-  // As from waitpid().
-  int wait_status = 0;
+  ExitStatus status;
   // The launcher had sent it a signal that ends programs.
   bool was_signalled = false;
-
-  bool Failed() const;
 };
 
 // How the ranks of a run ended, and what they left behind.

@@ -8,6 +8,7 @@
 #include "absl/time/time.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "sherd/core/process/exit_status.h"
 
 namespace sherd {
 namespace {
@@ -16,10 +17,9 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-// As waitpid() has it.
-RankEnd Exited(int code) { return {code << 8}; }
+RankEnd Exited(int code) { return {ExitStatus::OfCode(code)}; }
 RankEnd Killed(int signal, bool by_launcher = false) {
-  return {signal, by_launcher};
+  return {ExitStatus::OfSignal(signal), by_launcher};
 }
 
 RunEnd Ended(std::vector<RankEnd> ranks, int first_failure) {
