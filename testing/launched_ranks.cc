@@ -19,8 +19,8 @@
 #include "sherd/core/base/deadline.h"
 #include "sherd/core/base/file.h"
 #include "sherd/core/base/knobs.h"
-#include "sherd/core/base/marked_processes.h"
 #include "sherd/core/base/status_macros.h"
+#include "sherd/core/process/marked_processes.h"
 #include "sherd/testing/rank_keeper.h"
 
 namespace sherd::testing::internal {

@@ -11,8 +11,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "sherd/core/base/guardian.h"
 #include "sherd/core/base/unique_fd.h"
+#include "sherd/core/process/guardian.h"
 #include "sherd/core/process/subprocess.h"
 
 namespace sherd::testing::internal {

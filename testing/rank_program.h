@@ -10,7 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "sherd/core/base/guardian.h"
+#include "sherd/core/process/guardian.h"
 #include "sherd/testing/kept_outputs.h"
 #include "sherd/testing/rank_supervisor.h"
 #include "sherd/testing/scoped_directory.h"

@@ -9,7 +9,6 @@
 namespace sherd {
 
 // What the kernel reports in /proc about the processes of this PID namespace.
-// All that is read from there is read here.
 //
 // Threads. All functions may be called from any thread.
 // Cost. A few system calls for each file.

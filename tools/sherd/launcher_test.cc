@@ -18,8 +18,8 @@
 #include "absl/strings/str_split.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "sherd/core/base/marked_processes.h"
 #include "sherd/core/base/unique_fd.h"
+#include "sherd/core/process/marked_processes.h"
 #include "sherd/tools/sherd/run_command.h"
 
 namespace sherd {

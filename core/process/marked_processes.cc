@@ -1,4 +1,4 @@
-#include "sherd/core/base/marked_processes.h"
+#include "sherd/core/process/marked_processes.h"
 
 #include <dirent.h>
 #include <signal.h>

@@ -1,5 +1,5 @@
-#ifndef SHERD_CORE_BASE_GUARDIAN_H_
-#define SHERD_CORE_BASE_GUARDIAN_H_
+#ifndef SHERD_CORE_PROCESS_GUARDIAN_H_
+#define SHERD_CORE_PROCESS_GUARDIAN_H_
 
 #include <sys/types.h>
 
@@ -47,4 +47,4 @@ class Guardian {
 
 }  // namespace sherd
 
-#endif  // SHERD_CORE_BASE_GUARDIAN_H_
+#endif  // SHERD_CORE_PROCESS_GUARDIAN_H_

@@ -1,4 +1,4 @@
-#include "sherd/core/base/guardian.h"
+#include "sherd/core/process/guardian.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -13,7 +13,7 @@
 
 #include "absl/memory/memory.h"
 #include "sherd/core/base/file.h"
-#include "sherd/core/base/marked_processes.h"
+#include "sherd/core/process/marked_processes.h"
 
 namespace sherd {
 namespace {

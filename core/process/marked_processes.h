@@ -1,5 +1,5 @@
-#ifndef SHERD_CORE_BASE_MARKED_PROCESSES_H_
-#define SHERD_CORE_BASE_MARKED_PROCESSES_H_
+#ifndef SHERD_CORE_PROCESS_MARKED_PROCESSES_H_
+#define SHERD_CORE_PROCESS_MARKED_PROCESSES_H_
 
 #include <sys/types.h>
 
@@ -18,4 +18,4 @@ void KillMarkedProcesses(const std::string& entry);
 
 }  // namespace sherd
 
-#endif  // SHERD_CORE_BASE_MARKED_PROCESSES_H_
+#endif  // SHERD_CORE_PROCESS_MARKED_PROCESSES_H_
