@@ -4,7 +4,7 @@
 #include <cstdint>
 
 #include "sherd/backends/backend_abi.h"
-#include "sherd/core/comm/call_signature.h"
+#include "sherd/core/comm/collective/call_signature.h"
 
 namespace sherd::internal {
 

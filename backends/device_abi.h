@@ -31,7 +31,7 @@ extern "C" {
 #endif
 
 /* Of a box of elements of `element_size` bytes; arrays have `rank` entries,
- * strides count elements. As core/tensor/strided_copy.h says. */
+ * strides count elements. As core/tensor/kernels/strided_copy.h says. */
 typedef struct sherd_strided_copy_v0 {
   void* dst;
   const void* src;

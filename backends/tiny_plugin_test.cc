@@ -8,7 +8,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "sherd/core/base/error_info.h"
-#include "sherd/core/comm/peer_memory.h"
+#include "sherd/core/comm/channel/peer_memory.h"
 #include "sherd/core/comm/process_group.h"
 #include "sherd/core/tensor/storage.h"
 #include "sherd/testing/local_ranks.h"

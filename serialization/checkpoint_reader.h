@@ -12,7 +12,7 @@
 #include "absl/types/span.h"
 #include "sherd/core/base/file.h"
 #include "sherd/core/tensor/tensor.h"
-#include "sherd/serialization/manifest.h"
+#include "sherd/serialization/manifest/manifest.h"
 
 namespace sherd {
 

@@ -15,7 +15,7 @@
 #include "absl/types/span.h"
 #include "sherd/core/base/file.h"
 #include "sherd/core/tensor/tensor.h"
-#include "sherd/serialization/safetensors_header.h"
+#include "sherd/serialization/safetensors/safetensors_header.h"
 
 namespace sherd {
 

@@ -13,9 +13,9 @@
 #include "sherd/core/comm/process_group.h"
 #include "sherd/core/comm/remote_access.h"
 #include "sherd/core/comm/store.h"
-#include "sherd/core/comm/store_life.h"
-#include "sherd/testing/exit_codes.h"
-#include "sherd/testing/gpus.h"
+#include "sherd/core/comm/store/store_life.h"
+#include "sherd/testing/fixtures/gpus.h"
+#include "sherd/testing/harness/exit_codes.h"
 
 namespace sherd::testing {
 

@@ -6,8 +6,8 @@
 #include <string>
 #include <utility>
 
-#include "sherd/testing/announced_skip.h"
-#include "sherd/testing/exit_codes.h"
+#include "sherd/testing/fixtures/announced_skip.h"
+#include "sherd/testing/harness/exit_codes.h"
 
 namespace sherd::testing {
 

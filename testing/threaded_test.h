@@ -9,7 +9,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "sherd/core/comm/store.h"
-#include "sherd/testing/distributed_fixture.h"
+#include "sherd/testing/fixtures/distributed_fixture.h"
 
 namespace sherd::testing {
 

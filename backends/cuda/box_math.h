@@ -4,7 +4,7 @@
 #include <cstdint>
 
 #include "sherd/backends/cuda/kernel_params.h"
-#include "sherd/core/tensor/host_device.h"
+#include "sherd/core/tensor/device/host_device.h"
 
 // What a thread of the copying kernels does, for GPUs and for the host. Memory
 // is reached through a template parameter:

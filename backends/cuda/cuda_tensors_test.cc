@@ -1,6 +1,6 @@
 // Tensors through the loader, the device plugin and a driver: a real one, or
 // the emulated one, which ends the process where an order is missing. What
-// tensors promise stands in core/tensor/device_tensor_test.cc.
+// tensors promise stands in core/tensor/types/device_tensor_test.cc.
 
 #include <complex>
 #include <cstdint>

@@ -7,9 +7,9 @@
 
 #include "sherd/backends/cuda/box_math.h"
 #include "sherd/backends/cuda/kernel_params.h"
+#include "sherd/core/tensor/device/host_device.h"
 #include "sherd/core/tensor/float_types.h"
-#include "sherd/core/tensor/host_device.h"
-#include "sherd/core/tensor/random_math.h"
+#include "sherd/core/tensor/random/random_math.h"
 
 // What a thread of the computing kernels does, for GPUs and for the host.
 // Memory is as in box_math.h. No multiplication is fused with an addition

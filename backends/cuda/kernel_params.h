@@ -137,11 +137,11 @@ struct CopyParams {
 using SmallCopyParams = CopyParams<kSmallBytes>;
 using LargeCopyParams = CopyParams<kLargeBytes>;
 
-// Random numbers: see core/tensor/random_math.h. A box is a set of rows of real
-// parts. dims[0] counts the parts of a row, dims[1] the blocks of the generator
-// that a row may take, and further ones the rows. dst_stride is bytes;
-// src_stride counts parts, 1 along dims[0], and CopyBox::src is the number of
-// the first part. A unit is a block of a row.
+// Random numbers: see core/tensor/random/random_math.h. A box is a set of rows
+// of real parts. dims[0] counts the parts of a row, dims[1] the blocks of the
+// generator that a row may take, and further ones the rows. dst_stride is
+// bytes; src_stride counts parts, 1 along dims[0], and CopyBox::src is the
+// number of the first part. A unit is a block of a row.
 struct RandomParams {
   uint32_t num_boxes;
   uint32_t num_dims;

@@ -5,13 +5,13 @@
 #include <vector>
 
 #include "sherd/backends/backend_abi.h"
-#include "sherd/core/comm/call_signature.h"
+#include "sherd/core/comm/collective/call_signature.h"
 
 namespace sherd::internal {
 
 // How the ranks' calls contradict each other, by the rule of
-// core/comm/call_signature.h, if they do. calls[r] is that of rank r; none is
-// null.
+// core/comm/collective/call_signature.h, if they do. calls[r] is that of rank
+// r; none is null.
 std::optional<CallDifference> FindDifference(
     const std::vector<const sherd_op_v0*>& calls);
 

@@ -5,7 +5,7 @@
 #include "absl/status/status.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "sherd/backends/loader.h"
+#include "sherd/backends/host/loader.h"
 #include "sherd/core/comm/init.h"
 #include "sherd/testing/matchers.h"
 

@@ -6,7 +6,7 @@
 
 #include "sherd/backends/call_fields.h"
 #include "sherd/backends/plugin.h"
-#include "sherd/core/comm/call_signature.h"
+#include "sherd/core/comm/collective/call_signature.h"
 
 namespace sherd::internal {
 namespace {

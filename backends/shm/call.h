@@ -14,8 +14,8 @@ void WriteCall(const ShmSegment& segment, uint64_t operation, int rank,
                const sherd_op_v0& op);
 
 // Compares the calls of all ranks, which must have arrived, by the rule of
-// core/comm/call_signature.h. All ranks find the same difference, and the same
-// rank that deviates, if one does.
+// core/comm/collective/call_signature.h. All ranks find the same difference,
+// and the same rank that deviates, if one does.
 //   SHERD_INVALID_ARGUMENT  There is one.
 //
 // Cost. P comparisons; with lengths P², unless all of them are equal.

@@ -1,4 +1,4 @@
-#include "sherd/core/comm/peer_memory.h"
+#include "sherd/core/comm/channel/peer_memory.h"
 
 #include <dirent.h>
 #include <signal.h>
@@ -20,8 +20,8 @@
 #include "sherd/core/comm/process_group.h"
 #include "sherd/core/tensor/storage.h"
 #include "sherd/testing/distributed_test.h"
+#include "sherd/testing/kits/sanitized.h"
 #include "sherd/testing/matchers.h"
-#include "sherd/testing/sanitized.h"
 
 namespace sherd {
 namespace {

@@ -19,7 +19,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "sherd/backends/shm/memory_headroom.h"
-#include "sherd/testing/sanitized.h"
+#include "sherd/testing/kits/sanitized.h"
 
 namespace sherd::internal {
 namespace {

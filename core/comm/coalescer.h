@@ -6,7 +6,7 @@
 #include <memory>
 
 #include "absl/status/status.h"
-#include "sherd/core/comm/backend.h"
+#include "sherd/core/comm/channel/backend.h"
 #include "sherd/core/comm/process_group.h"
 #include "sherd/core/comm/reduction.h"
 #include "sherd/core/comm/work.h"

@@ -6,8 +6,8 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "sherd/core/comm/backend.h"
-#include "sherd/core/comm/flight_clock.h"
+#include "sherd/core/comm/channel/backend.h"
+#include "sherd/core/comm/flight/flight_clock.h"
 
 namespace sherd {
 

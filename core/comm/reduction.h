@@ -8,7 +8,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
-#include "sherd/core/comm/operations.h"
+#include "sherd/core/comm/collective/operations.h"
 #include "sherd/core/tensor/dtype.h"
 
 namespace sherd {

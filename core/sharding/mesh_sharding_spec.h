@@ -15,7 +15,7 @@
 #include "sherd/core/sharding/shard_metadata.h"
 #include "sherd/core/sharding/sharding_spec.h"
 #include "sherd/core/tensor/shape.h"
-#include "sherd/core/tensor/tensor_properties.h"
+#include "sherd/core/tensor/types/tensor_properties.h"
 
 namespace sherd {
 

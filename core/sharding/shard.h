@@ -10,7 +10,7 @@
 #include "sherd/core/tensor/device.h"
 #include "sherd/core/tensor/storage.h"
 #include "sherd/core/tensor/tensor.h"
-#include "sherd/core/tensor/tensor_properties.h"
+#include "sherd/core/tensor/types/tensor_properties.h"
 
 namespace sherd {
 

@@ -11,7 +11,7 @@
 #include "sherd/core/sharding/placement.h"
 #include "sherd/core/tensor/box.h"
 #include "sherd/core/tensor/shape.h"
-#include "sherd/core/tensor/tensor_properties.h"
+#include "sherd/core/tensor/types/tensor_properties.h"
 
 namespace sherd {
 

@@ -9,7 +9,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "sherd/core/sharding/sharded_tensor.h"
-#include "sherd/core/tensor/scalar.h"
+#include "sherd/core/tensor/types/scalar.h"
 
 namespace sherd {
 

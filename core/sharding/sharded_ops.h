@@ -4,9 +4,9 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "sherd/core/sharding/sharded_tensor.h"
-#include "sherd/core/tensor/elementwise.h"
-#include "sherd/core/tensor/scalar.h"
+#include "sherd/core/tensor/kernels/elementwise.h"
 #include "sherd/core/tensor/tensor.h"
+#include "sherd/core/tensor/types/scalar.h"
 
 namespace sherd {
 

@@ -15,17 +15,17 @@
 #include "absl/types/span.h"
 #include "sherd/core/comm/process_group.h"
 #include "sherd/core/comm/remote_access.h"
-#include "sherd/core/sharding/reshard_executor.h"
-#include "sherd/core/sharding/reshard_plan.h"
+#include "sherd/core/sharding/plan/reshard_plan.h"
 #include "sherd/core/sharding/shard.h"
-#include "sherd/core/sharding/shard_fill.h"
 #include "sherd/core/sharding/shard_metadata.h"
 #include "sherd/core/sharding/sharding_spec.h"
+#include "sherd/core/sharding/tensor/shard_fill.h"
+#include "sherd/core/sharding/transfer/reshard_executor.h"
 #include "sherd/core/tensor/device.h"
 #include "sherd/core/tensor/dtype.h"
 #include "sherd/core/tensor/storage.h"
 #include "sherd/core/tensor/tensor.h"
-#include "sherd/core/tensor/tensor_properties.h"
+#include "sherd/core/tensor/types/tensor_properties.h"
 
 namespace sherd {
 

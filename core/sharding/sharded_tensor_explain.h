@@ -2,10 +2,10 @@
 #define SHERD_CORE_SHARDING_SHARDED_TENSOR_EXPLAIN_H_
 
 #include "absl/status/statusor.h"
-#include "sherd/core/sharding/plan_report.h"
-#include "sherd/core/sharding/reshard_executor.h"
+#include "sherd/core/sharding/plan/plan_report.h"
 #include "sherd/core/sharding/sharded_tensor.h"
 #include "sherd/core/sharding/sharding_spec.h"
+#include "sherd/core/sharding/transfer/reshard_executor.h"
 
 namespace sherd {
 

@@ -3,8 +3,8 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
-#include "sherd/core/sharding/shard_fill.h"
 #include "sherd/core/sharding/sharded_tensor.h"
+#include "sherd/core/sharding/tensor/shard_fill.h"
 #include "sherd/core/tensor/tensor.h"
 
 namespace sherd {

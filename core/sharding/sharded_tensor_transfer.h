@@ -5,9 +5,9 @@
 
 #include "absl/status/statusor.h"
 #include "sherd/core/comm/process_group.h"
-#include "sherd/core/sharding/reshard_executor.h"
 #include "sherd/core/sharding/sharded_tensor.h"
 #include "sherd/core/sharding/sharding_spec.h"
+#include "sherd/core/sharding/transfer/reshard_executor.h"
 
 namespace sherd {
 

@@ -33,8 +33,8 @@ class LingeringAllocator;
 // Marks a place in a stream.
 using DeviceEvent = void*;
 
-// One box of elements; see core/tensor/strided_copy.h. All memory can be
-// reached from the device: its own, a peer's that was imported, or pinned.
+// One box of elements; see core/tensor/kernels/strided_copy.h. All memory can
+// be reached from the device: its own, a peer's that was imported, or pinned.
 struct DeviceCopy {
   void* dst = nullptr;
   absl::Span<const int64_t> dst_strides;

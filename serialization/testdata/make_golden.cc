@@ -17,10 +17,10 @@
 #include "sherd/core/base/status_macros.h"
 #include "sherd/core/sharding/sharded_tensor.h"
 #include "sherd/serialization/checkpoint.h"
-#include "sherd/serialization/golden_tensors.h"
-#include "sherd/serialization/manifest_codec.h"
-#include "sherd/serialization/rewrite_safetensors.h"
-#include "sherd/serialization/sample_manifest.h"
+#include "sherd/serialization/kits/golden_tensors.h"
+#include "sherd/serialization/kits/rewrite_safetensors.h"
+#include "sherd/serialization/kits/sample_manifest.h"
+#include "sherd/serialization/manifest/manifest_codec.h"
 #include "sherd/testing/local_ranks.h"
 
 namespace sherd {

@@ -16,7 +16,7 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "sherd/tools/bench/cases.h"
+#include "sherd/tools/bench/cases/cases.h"
 
 namespace sherd {
 namespace {

@@ -19,13 +19,13 @@
 #include "absl/types/span.h"
 #include "sherd/core/base/file.h"
 #include "sherd/core/base/knobs.h"
-#include "sherd/tools/bench/cases.h"
-#include "sherd/tools/bench/measure.h"
-#include "sherd/tools/bench/options.h"
-#include "sherd/tools/bench/rank_loop.h"
-#include "sherd/tools/bench/rank_processes.h"
-#include "sherd/tools/bench/report.h"
-#include "sherd/tools/bench/torch_program.h"
+#include "sherd/tools/bench/cases/cases.h"
+#include "sherd/tools/bench/harness/measure.h"
+#include "sherd/tools/bench/harness/options.h"
+#include "sherd/tools/bench/harness/rank_loop.h"
+#include "sherd/tools/bench/harness/rank_processes.h"
+#include "sherd/tools/bench/harness/report.h"
+#include "sherd/tools/bench/peers/torch_program.h"
 
 namespace sherd {
 namespace {

@@ -72,7 +72,24 @@ def _own_copts():
         return standard  # Code of another one has its own options.
     return standard + SHERD_COPTS + _select("optimised", _NO_FALSE_ALARMS, [])
 
-def sherd_cc_library(name, copts = [], include_prefix = None, **kwargs):
+# What of Abseil nearly every file uses.
+_ABSEIL = [Label("@com_google_absl//absl/" + part) for part in [
+    "base:core_headers",
+    "functional:function_ref",
+    "status",
+    "status:statusor",
+    "strings",
+    "strings:str_format",
+    "synchronization",
+    "time",
+    "types:span",
+]]
+
+def _with_abseil(deps, plain = False):
+    """`deps`, and the usual parts of Abseil unless `plain` or below backends/: plugins do without."""
+    return deps if plain or native.package_name().startswith("backends/") else deps + _ABSEIL
+
+def sherd_cc_library(name, copts = [], deps = [], include_prefix = None, plain = False, **kwargs):
     """A cc_library whose headers are included as "sherd/<package>/<file>.h".
 
     Headers belong in hdrs: those in srcs do not get the prefix.
@@ -80,12 +97,15 @@ def sherd_cc_library(name, copts = [], include_prefix = None, **kwargs):
     Args:
       name: of the target.
       copts: further compiler options.
+      deps: further dependencies than the usual parts of Abseil.
       include_prefix: in place of sherd/<package>.
+      plain: of the standard library alone, as plugins need it: no Abseil.
       **kwargs: as for cc_library.
     """
     cc_library(
         name = name,
         copts = _own_copts() + copts,
+        deps = _with_abseil(deps, plain),
         include_prefix = include_prefix or _prefix(),
         # No shared object beside the archive: it would cost a link each, and
         # :gloo would leave a libgloo.so that is not the vendor's.
@@ -93,26 +113,40 @@ def sherd_cc_library(name, copts = [], include_prefix = None, **kwargs):
         **kwargs
     )
 
-def sherd_cc_binary(name, copts = [], **kwargs):
+def sherd_cc_binary(name, copts = [], deps = [], plain = False, **kwargs):
     """A cc_binary with this workspace's warnings.
 
     Args:
       name: of the target.
       copts: further compiler options.
+      deps: as for sherd_cc_library.
+      plain: as for sherd_cc_library.
       **kwargs: as for cc_binary.
     """
-    cc_binary(name = name, copts = _own_copts() + copts, **kwargs)
+    cc_binary(
+        name = name,
+        copts = _own_copts() + copts,
+        deps = _with_abseil(deps, plain),
+        **kwargs
+    )
 
-def sherd_cc_test(name, copts = [], size = "small", **kwargs):
+def sherd_cc_test(name, copts = [], deps = [], size = "small", **kwargs):
     """A cc_test with this workspace's warnings, size "small" by default.
 
     Args:
       name: of the target.
       copts: further compiler options.
+      deps: as for sherd_cc_library.
       size: as for cc_test.
       **kwargs: as for cc_test.
     """
-    cc_test(name = name, size = size, copts = _own_copts() + copts, **kwargs)
+    cc_test(
+        name = name,
+        size = size,
+        copts = _own_copts() + copts,
+        deps = _with_abseil(deps),
+        **kwargs
+    )
 
 def sherd_proto_library(name, srcs, **kwargs):
     """A proto_library imported as "sherd/<package>/<file>.proto".
@@ -230,6 +264,7 @@ def _plugin(name, file, srcs, hdrs, copts, linkopts, tags, testonly, visibility,
         sherd_cc_library(
             name = name + "_headers",
             hdrs = hdrs,
+            plain = True,
             tags = tags,
             testonly = testonly,
             visibility = ["//visibility:private"],
@@ -241,6 +276,7 @@ def _plugin(name, file, srcs, hdrs, copts, linkopts, tags, testonly, visibility,
         srcs = srcs,
         copts = copts,
         linkopts = linkopts,
+        plain = True,
         tags = tags,
         testonly = testonly,
         visibility = visibility,
@@ -260,6 +296,7 @@ def _plugin(name, file, srcs, hdrs, copts, linkopts, tags, testonly, visibility,
         linkshared = True,
         linkstatic = True,
         local_defines = ["SHERD_PLUGIN_BUILD=1"],
+        plain = True,
         tags = tags,
         testonly = testonly,
         visibility = visibility,

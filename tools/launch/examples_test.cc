@@ -11,7 +11,7 @@
 #include "gtest/gtest.h"
 #include "sherd/core/base/file.h"
 #include "sherd/core/base/knobs.h"
-#include "sherd/core/comm/launch_environment.h"
+#include "sherd/core/comm/bootstrap/launch_environment.h"
 #include "sherd/testing/matchers.h"
 
 namespace sherd {

@@ -9,14 +9,14 @@
 
 #include "sherd/core/base/knobs.h"
 #include "sherd/core/base/version.h"
-#include "sherd/tools/sherd/explain_command.h"
-#include "sherd/tools/sherd/flight_command.h"
-#include "sherd/tools/sherd/info_command.h"
-#include "sherd/tools/sherd/inspect_command.h"
-#include "sherd/tools/sherd/make_model_command.h"
-#include "sherd/tools/sherd/quickstart_command.h"
-#include "sherd/tools/sherd/run_command.h"
-#include "sherd/tools/sherd/verify_command.h"
+#include "sherd/tools/sherd/checkpoint/inspect_command.h"
+#include "sherd/tools/sherd/checkpoint/verify_command.h"
+#include "sherd/tools/sherd/explain/explain_command.h"
+#include "sherd/tools/sherd/flight/flight_command.h"
+#include "sherd/tools/sherd/info/info_command.h"
+#include "sherd/tools/sherd/quickstart/make_model_command.h"
+#include "sherd/tools/sherd/quickstart/quickstart_command.h"
+#include "sherd/tools/sherd/run/run_command.h"
 
 namespace {
 

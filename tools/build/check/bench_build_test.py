@@ -24,8 +24,8 @@ class BenchTest(unittest.TestCase):
     def test_it_builds_without_open_mpi_and_leaves_out_that_peer(self):
         self.assertIn("@openmpi", self.dependencies(True))
         without = self.dependencies(False)
-        self.assertIn("without_mpi.cc", without)
-        self.assertFalse({"@openmpi", "//backends/mpi", "mpi_move.cc"} & set(without))
+        self.assertIn("peers/without_mpi.cc", without)
+        self.assertFalse({"@openmpi", "//backends/mpi", "peers/mpi_move.cc"} & set(without))
 
 
 if __name__ == "__main__":

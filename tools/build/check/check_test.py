@@ -29,7 +29,7 @@ class LayeringTest(unittest.TestCase):
                 ("//core/nn:module", "//core/sharding:sharded_tensor"),
                 ("//backends/gloo:gloo", "//backends:plugin"),
                 ("//backends:plugin", "//backends:plugin.h"),
-                ("//backends/cuda:kernels", "//core/tensor:random_math"),
+                ("//backends/cuda:kernels", "//core/tensor:plain_types"),
                 ("//backends/gloo:gloo", "//backends/gloo:gloo_headers"),
                 ("//backends/shm:shm", "//core/process:process"),
                 ("//backends/nccl:nccl_meeting", "//core/process:process"),
@@ -55,7 +55,7 @@ class LayeringTest(unittest.TestCase):
                 ("//backends/gloo:gloo", "//backends/local:local"),
                 ("//backends/gloo:gloo", "//backends:loader"),
                 ("//backends/gloo:gloo", "//backends:plugin_call"),
-                ("//backends/gloo:gloo", "//core/tensor:random_math"),
+                ("//backends/gloo:gloo", "//core/tensor:plain_types"),
                 ("//backends/cuda:cuda", "//core/tensor:tensor"),
                 ("//backends:plugin", "//core/base:knobs"),
                 ("//backends:plugin", "//backends:loader"),
@@ -173,6 +173,14 @@ class LintsTest(unittest.TestCase):
         self.assertTrue(self.lint(lints.environment, "x = std::getenv(\"A\");"))
         self.assertFalse(self.lint(lints.environment, "// getenv(\"A\") is not used"))
         self.assertFalse(self.lint(lints.environment, "getenv(name)", "core/base/knobs.cc"))
+
+    def test_a_room_holds_a_concept_and_a_package_says_what_for(self):
+        package = ["a/BUILD.bazel", "a/README.md", "a/a.h"]
+        room = ["a/room/s%d.cc" % n for n in range(25)] + ["a/room/s0_test.cc"]
+        self.assertFalse(lints.rooms(package + room))
+        self.assertTrue(lints.rooms(package + room + ["a/room/one_more.cc"]))
+        self.assertTrue(lints.rooms(package + room + ["a/a.cc"]))
+        self.assertTrue(lints.rooms(package[:1] + room))
 
     def test_includes_carry_the_prefix_and_exist(self):
         for line, wrong in [

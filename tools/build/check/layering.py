@@ -19,10 +19,8 @@ _PLUGIN_ABI = {"backend_abi", "call_fields", "device_abi", "plugin", "vendor_des
 _LOADER = "backends:loader"
 # A package of nothing but parts of tests, which a query's XML does not say.
 _FOR_TESTS = "//backends/emulated_gpu:"
-# Headers without dependencies, whose mathematics devices share with the host.
-_DEVICE_MATHEMATICS = {"//core/tensor:float_types", "//core/tensor:host_device",
-                       "//core/tensor:random_math"}
-
+# Headers of the standard library alone, which devices share with the host.
+_PLAIN_TYPES = "//core/tensor:plain_types"
 # Headers of the standard library alone, for backends that compare calls.
 _OPERATIONS = "//core/comm:operations"
 
@@ -93,7 +91,7 @@ def violation(source, target, testonly):
     to_area = area(target)
     if _same(source, target) or _OF_MACROS.fullmatch(target) or from_area == "tools":
         return None
-    if source.startswith("//backends/cuda:") and target in _DEVICE_MATHEMATICS:
+    if source.startswith("//backends/cuda:") and target == _PLAIN_TYPES:
         return None
     if from_area in ("backends/*", _ABI) and target == _OPERATIONS:
         return None

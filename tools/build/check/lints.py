@@ -1,5 +1,6 @@
 """Rules about C++ files that a compiler does not know. Each returns messages."""
 
+import collections
 import os
 import re
 
@@ -90,13 +91,18 @@ def markers(paths=None):
     return found
 
 
+# Of core/base, what programs need.
+_OF_BASE = ["sherd/core/base/error_info.h", "sherd/core/base/logging.h",
+            "sherd/core/base/status_macros.h"]
+
+
 def umbrella():
-    """sherd.h includes the header of each library that @sherd has of core."""
-    text = tree.read("BUILD.bazel")
-    wanted = ["sherd/%s.h" % label.replace(":", "/")
-              for label in re.findall(r'"//(core/[^"]+)"', text)]
+    """sherd.h includes the headers at the top of those packages of core that @sherd has."""
+    packages = set(re.findall(r'"//(core/\w+)[:"]', tree.read("BUILD.bazel"))) - {"core/base"}
+    wanted = _OF_BASE + ["sherd/" + path for path in tree.files(".h")
+                         if path.rpartition("/")[0] in packages]
     included = _INCLUDE.findall(tree.code_only(tree.read("sherd.h")))
-    return ["sherd.h: %s \"%s\", as //:sherd has it" % (verb, name)
+    return ["sherd.h: %s \"%s\": sherd.h has what lies at the top of core's packages" % (verb, name)
             for verb, names in (("include", set(wanted) - set(included)),
                                 ("do not include", set(included) - set(wanted)))
             for name in sorted(names)]
@@ -120,6 +126,29 @@ def quotes(guide=_GUIDE, sources=None):
     return found
 
 
+# Sources in one folder, tests and benchmarks aside.
+_MOST_SOURCES = 25
+
+
+def rooms(paths=None):
+    """A folder is a concept: not too many sources, and no sources above the rooms of a package."""
+    paths = paths or tree.files(".cc", ".h", "BUILD.bazel", "README.md")
+    sources = [f for f in paths if f.endswith(".cc") and not
+               re.search(r"_(test|benchmark)\.cc$", f) and not f.startswith(tree.CONSUMER)]
+    folders = collections.Counter(f.rpartition("/")[0] for f in sources)
+    found = ["%s: %d sources; at most %d in a folder" % (folder, count, _MOST_SOURCES)
+             for folder, count in sorted(folders.items()) if count > _MOST_SOURCES]
+    packages = {f.rpartition("/")[0] for f in paths if f.endswith("BUILD.bazel")}
+    with_rooms = {f.rpartition("/")[0] for f in folders
+                  if f not in packages and not f.endswith("/testdata")} & packages
+    for package in sorted(with_rooms):
+        if folders[package] and not package.startswith("tools/"):
+            found.append("%s: sources belong in its rooms" % package)
+        if package + "/README.md" not in paths:
+            found.append("%s: a README.md says what its rooms are for" % package)
+    return found
+
+
 # Name, function: each is a step of tools/check.
 ALL = [
     ("environment", environment),
@@ -129,4 +158,5 @@ ALL = [
     ("no leftovers", markers),
     ("sherd.h", umbrella),
     ("quotes of the plugin guide", quotes),
+    ("rooms", rooms),
 ]

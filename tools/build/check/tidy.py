@@ -22,7 +22,7 @@ _CONFIG = ".clang-tidy"
 _OURS = re.compile(r"(backends|core|rpc|serialization|testing|tools)/")
 _INCLUDE = re.compile(r'^\s*#\s*include\s+"sherd/([^"]+)"', re.M)
 _FINDING = re.compile(r"^\S+:\d+:\d+: (?:error|warning): .*$", re.M)
-# They follow paths, which took 24 of the 30 s of core/comm/work_test.cc; the
+# They follow paths, which took 24 of the 30 s of core/comm/channel/work_test.cc; the
 # paths of tests run, and under sanitizers.
 _NOT_IN_TESTS = "-clang-analyzer-*"
 

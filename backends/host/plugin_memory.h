@@ -1,0 +1,101 @@
+#ifndef SHERD_BACKENDS_HOST_PLUGIN_MEMORY_H_
+#define SHERD_BACKENDS_HOST_PLUGIN_MEMORY_H_
+
+#include <cstddef>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_set.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/types/span.h"
+#include "sherd/backends/backend_abi.h"
+#include "sherd/core/comm/channel/peer_memory.h"
+#include "sherd/core/tensor/device.h"
+#include "sherd/core/tensor/storage.h"
+
+namespace sherd::internal {
+
+// A plugin's table for memory, as core/comm sees it.
+
+// Whether the table has every function; or all but those that allocate.
+bool IsComplete(const sherd_memory_v0& memory);
+
+class PluginAllocator final : public Allocator {
+ public:
+  // The allocator of a table that has one; the same for each call, and there
+  // for ever. `name`: of the backend.
+  static PluginAllocator& Of(const sherd_memory_v0& memory,
+                             absl::string_view name);
+
+  absl::StatusOr<void*> Allocate(size_t bytes, size_t alignment) override;
+  void Deallocate(void* data, size_t bytes) override;
+  absl::string_view name() const override { return name_; }
+
+ private:
+  PluginAllocator(const sherd_memory_v0& memory, absl::string_view name)
+      : memory_(memory), name_(name) {}
+
+  const sherd_memory_v0& memory_;
+  const std::string name_;
+};
+
+// Whether the table has a type of device, and every function but those that a
+// plugin may lack.
+bool IsComplete(const sherd_on_device_v0& on_device);
+
+// Memory of a device that a plugin gives for its operations.
+class DevicePluginAllocator final : public Allocator {
+ public:
+  // As PluginAllocator::Of, of each device.
+  static DevicePluginAllocator& Of(const sherd_on_device_v0& on_device,
+                                   absl::string_view name, int device);
+
+  // Where the vendor's library has nothing like it, the device's own.
+  absl::StatusOr<void*> Allocate(size_t bytes, size_t alignment) override;
+  void Deallocate(void* data, size_t bytes) override;
+  absl::string_view name() const override { return name_; }
+  Device device() const override { return device_; }
+
+ private:
+  DevicePluginAllocator(const sherd_on_device_v0& on_device,
+                        absl::string_view name, int device);
+
+  const sherd_on_device_v0& on_device_;
+  const std::string name_;
+  const Device device_;
+  absl::Mutex mutex_;
+  // Which are the device's own.
+  absl::flat_hash_set<void*> own_ ABSL_GUARDED_BY(mutex_);
+};
+
+class PluginPeerMemory final : public PeerMemory {
+ public:
+  // Null if the plugin cannot do it here.
+  static std::shared_ptr<PeerMemory> Open(const sherd_memory_v0& memory,
+                                          sherd_comm_v0* comm, int size);
+
+  ~PluginPeerMemory() override;
+  PluginPeerMemory(const PluginPeerMemory&) = delete;
+  PluginPeerMemory& operator=(const PluginPeerMemory&) = delete;
+
+  std::optional<MemoryHandle> Export(const void* data, size_t bytes) override;
+  absl::StatusOr<absl::Span<std::byte>> Import(
+      int peer, const MemoryHandle& handle) override;
+
+ private:
+  PluginPeerMemory(const sherd_memory_v0& memory, sherd_peers_v0* peers,
+                   int size)
+      : memory_(memory), peers_(peers), size_(size) {}
+
+  const sherd_memory_v0& memory_;
+  sherd_peers_v0* const peers_;
+  const int size_;
+};
+
+}  // namespace sherd::internal
+
+#endif  // SHERD_BACKENDS_HOST_PLUGIN_MEMORY_H_

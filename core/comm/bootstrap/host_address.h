@@ -1,0 +1,83 @@
+#ifndef SHERD_CORE_COMM_BOOTSTRAP_HOST_ADDRESS_H_
+#define SHERD_CORE_COMM_BOOTSTRAP_HOST_ADDRESS_H_
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "sherd/core/base/deadline.h"
+
+namespace sherd {
+
+// Which address a rank listens on, and whom it shares a host with. Addresses
+// are numeric text, IPv4 ("10.0.0.5") or IPv6 ("fd00::5", "fe80::1%eth0").
+// A host's own name decides nothing here: on many systems it stands for
+// 127.0.1.1, which no other host reaches.
+//
+// Threads. All functions may be called from any thread.
+
+// Whether nobody but this host can connect to `address`: 127.0.0.0/8, ::1.
+bool IsLoopback(absl::string_view address);
+
+// The loopback that `address` has to do with: "127.0.0.1", or "::1" if it is
+// IPv6.
+std::string LoopbackLike(absl::string_view address);
+
+// "10.0.0.5:29500", "[fd00::5]:29500".
+std::string HostAndPort(absl::string_view host, int port);
+
+// The addresses of a name or the address itself, IPv4 first if the resolver
+// says so, without duplicates.
+//   kInvalidArgument   There is no such name.
+//   kDeadlineExceeded  The resolver did not answer in time. It goes on in a
+//                      thread of its own until it gives up.
+absl::StatusOr<std::vector<std::string>> ResolveHost(const std::string& host,
+                                                     Deadline deadline);
+
+// This host's address on the way to `address`, which is `address` itself if it
+// is one of this host's own. Sends nothing.
+//   kUnavailable  There is no route.
+absl::StatusOr<std::string> AddressTowards(const std::string& address);
+
+struct NetworkInterface {
+  std::string name;
+  std::string address;
+};
+
+// The addresses of the interfaces that are up, in the system's order, without
+// those that are good for one link only.
+absl::StatusOr<std::vector<NetworkInterface>> ListInterfaces();
+
+// The first address on an interface that `pattern` (SHERD_SOCKET_IFNAME)
+// allows: "eth,ib" names prefixes, "=eth0,eth1" whole names, and "^docker,lo",
+// or "^=lo", all others than these and the loopback. IPv6 if `like`, an address
+// or empty, is IPv6; otherwise IPv4 if there is one.
+//   kInvalidArgument  No interface fits; all are listed.
+absl::StatusOr<std::string> AddressOfInterface(
+    absl::string_view pattern, absl::string_view like,
+    absl::Span<const NetworkInterface> interfaces);
+
+// An address of this host which others may be able to reach: that of the
+// default route, otherwise of the first interface beside the loopback.
+//   kUnavailable  There is only the loopback.
+absl::StatusOr<std::string> PrimaryAddress();
+
+// Tells hosts apart. Equal `network`: processes reach each other over the
+// loopback. Equal `machine`: they run under one kernel and see each other's
+// processes, and by way of /proc what these have in shared memory. Containers
+// of one machine may have one without the other; what is called one host here
+// has both.
+struct HostIdentity {
+  std::string network;
+  std::string machine;
+
+  friend bool operator==(const HostIdentity&, const HostIdentity&) = default;
+};
+
+HostIdentity OwnHostIdentity();
+
+}  // namespace sherd
+
+#endif  // SHERD_CORE_COMM_BOOTSTRAP_HOST_ADDRESS_H_

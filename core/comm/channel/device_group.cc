@@ -1,0 +1,944 @@
+#include "sherd/core/comm/channel/device_group.h"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "sherd/core/base/keep_forever.h"
+#include "sherd/core/base/logging.h"
+#include "sherd/core/base/status_macros.h"
+#include "sherd/core/comm/channel/scoped_device.h"
+#include "sherd/core/tensor/device_stream.h"
+#include "sherd/core/tensor/storage.h"
+
+namespace sherd::internal {
+namespace {
+
+// The group in whose batch the calling thread is. To the vendor's library a
+// batch is one of the thread: what another group is asked for in it would run
+// only at its end, and be taken for ended before.
+thread_local const DeviceGroup* batch_of_thread = nullptr;
+
+// What a barrier may overwrite, on the device.
+constexpr size_t kBarrierBytes = 256;
+// How long an operation has to be the first in flight before it is asked
+// whether a rank is gone, and how often then.
+constexpr auto kStuck = std::chrono::milliseconds(50);
+constexpr auto kStillStuck = std::chrono::milliseconds(200);
+
+// Yields while the end is likely near, then sleeps.
+class Pause {
+ public:
+  void operator()() {
+    if (++rounds_ <= kYields) {
+      sched_yield();
+    } else {
+      absl::SleepFor(absl::Microseconds(50));
+    }
+  }
+
+ private:
+  static constexpr int kYields = 50;
+  int rounds_ = 0;
+};
+
+// Names what this thread does, for profilers.
+class ScopedRange {
+ public:
+  ScopedRange(DeviceRuntime& runtime, CollectiveOp op) : runtime_(runtime) {
+    runtime_.PushRange(RangeName(op));
+  }
+  ~ScopedRange() { runtime_.PopRange(); }
+  ScopedRange(const ScopedRange&) = delete;
+  ScopedRange& operator=(const ScopedRange&) = delete;
+
+ private:
+  static const char* RangeName(CollectiveOp op) {
+    static const auto* const names = [] {
+      auto* const made = new std::vector<std::string>;
+      for (int i = 0; i < kNumCollectiveOps; ++i) {
+        made->push_back(
+            absl::StrCat("sherd ", Name(static_cast<CollectiveOp>(i))));
+      }
+      return made;
+    }();
+    return (*names)[static_cast<size_t>(op)].c_str();
+  }
+
+  DeviceRuntime& runtime_;
+};
+
+ConstBytes In(const Collective& desc) {
+  return {static_cast<const std::byte*>(desc.in), desc.bytes};
+}
+
+MutableBytes Out(const Collective& desc) {
+  return {static_cast<std::byte*>(desc.out), desc.bytes};
+}
+
+// Operations of which nothing is left once the own block has been copied, in a
+// group of one rank.
+bool IsOwnBlockOnly(CollectiveOp op) {
+  return op == CollectiveOp::kAllToAllV || op == CollectiveOp::kAllGather ||
+         op == CollectiveOp::kAllGatherV || op == CollectiveOp::kGather ||
+         op == CollectiveOp::kScatter;
+}
+
+}  // namespace
+
+// An asynchronous operation on a device.
+class DeviceWork final : public WorkState {
+ public:
+  // `captured`: part of a graph, whose runs nobody sees; of its event nothing
+  // may be asked.
+  DeviceWork(std::shared_ptr<DeviceGroup> group, DeviceEvent event,
+             bool captured)
+      : group_(std::move(group)),
+        event_(event),
+        captured_(captured),
+        ended_(captured) {}
+
+  ~DeviceWork() override {
+    // One that may still be recorded in the stream's future is no use.
+    if (done().HasBeenNotified() && status().ok()) {
+      group_->runtime().ReturnEvent(group_->device().index, event_);
+    }
+  }
+
+  DeviceEvent event() const { return event_; }
+
+  void Keep(std::shared_ptr<const void> kept) override {
+    {
+      absl::MutexLock lock(&mutex_);
+      if (!ended_) {
+        kept_.push_back(std::move(kept));
+        return;
+      }
+    }
+    Acknowledge();
+  }
+  // The streams are through with it, whether it has been told or not. Returns
+  // whether it keeps something.
+  bool LetGo() {
+    absl::MutexLock lock(&mutex_);
+    ended_ = true;
+    return !kept_.empty();
+  }
+  // What is to be let go now. One that failed may have been told before the
+  // streams let go of the buffers.
+  std::vector<std::shared_ptr<const void>> TakeKept() {
+    absl::MutexLock lock(&mutex_);
+    if (!ended_) return {};
+    return std::exchange(kept_, {});
+  }
+
+  // So that the vendor's library knows that this thread knows of the end, and
+  // may free buffers.
+  void Acknowledge() {
+    if (!captured_) group_->runtime().QueryEvent(event_).IgnoreError();
+  }
+
+  bool IsDone() override {
+    if (!done().HasBeenNotified()) group_->Progress();
+    return done().HasBeenNotified();
+  }
+
+  const absl::Status& Await() override {
+    for (Pause pause; !done().HasBeenNotified(); pause()) group_->Progress();
+    Acknowledge();
+    TakeKept();
+    group_->Reclaim();
+    return status();
+  }
+
+  absl::Status AwaitOnStream() override {
+    if (done().HasBeenNotified() && !status().ok()) return status();
+    return group_->runtime().WaitEvent(CurrentStream(group_->device()), event_);
+  }
+
+ private:
+  const std::shared_ptr<DeviceGroup> group_;
+  const DeviceEvent event_;
+  const bool captured_;
+  absl::Mutex mutex_;
+  bool ended_ ABSL_GUARDED_BY(mutex_);
+  std::vector<std::shared_ptr<const void>> kept_ ABSL_GUARDED_BY(mutex_);
+};
+
+DeviceGroup::Pending& DeviceGroup::Lane::Push() {
+  if (count == ring.size()) {
+    std::vector<Pending> larger(std::max<size_t>(64, 2 * count));
+    for (size_t i = 0; i < count; ++i) larger[i] = std::move(At(i));
+    ring = std::move(larger);
+    head = 0;
+  }
+  Pending& pushed = At(count++);
+  pushed = Pending();
+  return pushed;
+}
+
+void DeviceGroup::Lane::Pop() {
+  ring[head].work = nullptr;
+  head = (head + 1) % ring.size();
+  --count;
+}
+
+absl::StatusOr<std::shared_ptr<DeviceGroup>> DeviceGroup::Create(
+    DeviceGroupOptions options, Owner& owner, FlightRecorder& recorder) {
+  std::shared_ptr<DeviceGroup> group(
+      new DeviceGroup(std::move(options), owner, recorder));
+  if (absl::Status status = group->Open(); !status.ok()) {
+    group->options_.communicator.reset();
+    return status;
+  }
+  DeviceWatch::Global().Add(group);
+  return group;
+}
+
+DeviceGroup::DeviceGroup(DeviceGroupOptions options, Owner& owner,
+                         FlightRecorder& recorder)
+    : options_(std::move(options)),
+      owner_(owner),
+      recorder_(recorder),
+      emulation_(*options_.runtime, options_.native, options_.rank,
+                 options_.size) {}
+
+DeviceGroup::~DeviceGroup() {
+  // Close or Abandon have been here, or it never was anything.
+  KeepForever(std::shared_ptr<Communicator>(std::move(options_.communicator)));
+}
+
+absl::Status DeviceGroup::Open() {
+  SHERD_ASSIGN_OR_RETURN(side_, runtime().CreateStream(device().index));
+  SHERD_ASSIGN_OR_RETURN(fork_, runtime().TakeEvent(device().index));
+  SHERD_ASSIGN_OR_RETURN(Allocator* const allocator,
+                         runtime().MemoryOf(device().index));
+  {
+    const ScopedStream current(side_);
+    SHERD_ASSIGN_OR_RETURN(barrier_,
+                           Storage::Allocate(kBarrierBytes, *allocator));
+  }
+  return runtime().Synchronize(side_, Deadline::After(absl::Seconds(60)));
+}
+
+absl::Status DeviceGroup::Admit(const Collective& desc) {
+  SHERD_RETURN_IF_ERROR(RefuseInBatchOfAnother());
+  const CollectiveOp op = MovesNothing(desc) ? CollectiveOp::kBarrier : desc.op;
+  if (Emulation::PathOf(options_.native, op, desc.dtype, desc.reduction) !=
+          OperationPath::kEmulated ||
+      options_.size == 1) {
+    return absl::OkStatus();
+  }
+  bool capturing = batch_.capturing;
+  if (!IsInBatch()) {
+    SHERD_ASSIGN_OR_RETURN(capturing,
+                           runtime().IsCapturing(CurrentStream(device())));
+    if (!capturing) return absl::OkStatus();
+  }
+  return absl::UnimplementedError(absl::StrCat(
+      "the backend has no ", Name(desc.op),
+      " like this; the host makes it of several operations, which cannot be "
+      "part of a ",
+      capturing ? "graph" : "batch"));
+}
+
+absl::StatusOr<DeviceGroup::Spot> DeviceGroup::Enter(bool aside) {
+  Spot spot;
+  const DeviceStream current = CurrentStream(device());
+  SHERD_ASSIGN_OR_RETURN(spot.capturing, runtime().IsCapturing(current));
+  spot.stream = aside ? side_ : current;
+  if (aside) {
+    SHERD_RETURN_IF_ERROR(runtime().RecordEvent(fork_, current));
+    SHERD_RETURN_IF_ERROR(runtime().WaitEvent(side_, fork_));
+    // Then it waits for what this one waits for.
+    if (last_stream_ == current.handle) return spot;
+  }
+  SHERD_RETURN_IF_ERROR(OrderBehindLast(spot));
+  return spot;
+}
+
+absl::Status DeviceGroup::OrderBehindLast(const Spot& spot) {
+  if (spot.capturing) {
+    // Of a graph only what is in it can be waited for.
+    if (captured_ == nullptr || spot.stream.handle == side_.handle) {
+      return absl::OkStatus();
+    }
+    SHERD_ASSIGN_OR_RETURN(const bool in_graph, runtime().IsCapturing(side_));
+    if (in_graph) return runtime().WaitEvent(spot.stream, captured_->event());
+    captured_ = nullptr;
+    return absl::OkStatus();
+  }
+  if (!last_stream_ || *last_stream_ == spot.stream.handle) {
+    return absl::OkStatus();
+  }
+  absl::MutexLock lock(&state_mutex_);
+  Lane& lane = LaneOf(*last_stream_);
+  if (lane.count > 0) {
+    const DeviceEvent event = lane.At(lane.count - 1).event;
+    if (event != nullptr) return runtime().WaitEvent(spot.stream, event);
+  } else if (lane.last_work != nullptr) {
+    return runtime().WaitEvent(spot.stream, lane.last_work->event());
+  } else if (lane.last_event != nullptr) {
+    return runtime().WaitEvent(spot.stream, lane.last_event);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status DeviceGroup::Queue(const Collective& desc,
+                                const FlightTicket& ticket) {
+  const ScopedRange range(runtime(), desc.op);
+  const ScopedDevice current(runtime(), device());
+  SHERD_RETURN_IF_ERROR(current.status());
+  if (IsInBatch()) {
+    Enlist(batch_, desc, ticket, nullptr);
+    const absl::Status status = Carry(desc, batch_.stream);
+    if (status.ok()) {
+      ++batch_calls_;
+      if (batch_.capturing) recorder_.End(ticket, absl::StatusCode::kOk);
+    } else if (!batch_.capturing) {
+      Delist(1);
+    }
+    return status;
+  }
+  SHERD_ASSIGN_OR_RETURN(const Spot spot, Enter(/*aside=*/false));
+  return QueueAt(spot, desc, ticket, nullptr);
+}
+
+absl::StatusOr<std::shared_ptr<WorkState>> DeviceGroup::QueueAside(
+    const Collective& desc, const FlightTicket& ticket) {
+  const ScopedRange range(runtime(), desc.op);
+  const ScopedDevice current(runtime(), device());
+  SHERD_RETURN_IF_ERROR(current.status());
+  SHERD_ASSIGN_OR_RETURN(const Spot spot, Enter(/*aside=*/true));
+  SHERD_ASSIGN_OR_RETURN(const DeviceEvent event,
+                         runtime().TakeEvent(device().index));
+  auto work =
+      std::make_shared<DeviceWork>(shared_from_this(), event, spot.capturing);
+  SHERD_RETURN_IF_ERROR(QueueAt(spot, desc, ticket, work));
+  return work;
+}
+
+absl::Status DeviceGroup::QueueAt(const Spot& spot, const Collective& desc,
+                                  const FlightTicket& ticket,
+                                  std::shared_ptr<DeviceWork> work) {
+  Enlist(spot, desc, ticket, work);
+  absl::Status status = Carry(desc, spot.stream);
+  if (status.ok()) status = MarkEnd(spot, work.get());
+  if (!status.ok()) {
+    if (!spot.capturing) Delist(1);
+    return status;
+  }
+  if (!spot.capturing) {
+    last_stream_ = spot.stream.handle;
+    return status;
+  }
+  // Nobody sees a graph run.
+  recorder_.End(ticket, absl::StatusCode::kOk);
+  if (work != nullptr) {
+    work->Finish(absl::OkStatus());
+    captured_ = std::move(work);
+  }
+  return status;
+}
+
+// Before it is posted, so that a post that does not return is seen to.
+void DeviceGroup::Enlist(const Spot& spot, const Collective& desc,
+                         const FlightTicket& ticket,
+                         std::shared_ptr<DeviceWork> work) {
+  if (spot.capturing) return;
+  {
+    absl::MutexLock lock(&state_mutex_);
+    Pending& pending = LaneOf(spot.stream.handle).Push();
+    pending.number = ++queued_;
+    pending.ticket = ticket;
+    pending.op = desc.op;
+    pending.root = desc.root;
+    pending.sequence = desc.sequence;
+    pending.deadline = desc.deadline;
+    pending.work = std::move(work);
+    posting_ = spot.stream.handle;
+  }
+  DeviceWatch::Global().Wake();
+}
+
+// The last `count`, which could not be posted; the caller ends their tickets.
+std::vector<FlightTicket> DeviceGroup::Delist(size_t count) {
+  std::vector<FlightTicket> tickets;
+  absl::MutexLock lock(&state_mutex_);
+  Lane& lane = LaneOf(posting_);
+  for (; count > 0 && lane.count > 0; --count) {
+    Pending& last = lane.At(lane.count - 1);
+    tickets.push_back(last.ticket);
+    last.work = nullptr;
+    --lane.count;
+  }
+  return tickets;
+}
+
+absl::Status DeviceGroup::MarkEnd(const Spot& spot, DeviceWork* work) {
+  if (work != nullptr) {
+    SHERD_RETURN_IF_ERROR(runtime().RecordEvent(work->event(), spot.stream));
+    if (spot.capturing) return absl::OkStatus();
+    absl::MutexLock lock(&state_mutex_);
+    Lane& lane = LaneOf(spot.stream.handle);
+    lane.At(lane.count - 1).event = work->event();
+    return absl::OkStatus();
+  }
+  if (spot.capturing) return absl::OkStatus();
+  SHERD_ASSIGN_OR_RETURN(const DeviceEvent event,
+                         runtime().TakeEvent(device().index));
+  if (absl::Status status = runtime().RecordEvent(event, spot.stream);
+      !status.ok()) {
+    runtime().ReturnEvent(device().index, event);
+    return status;
+  }
+  absl::MutexLock lock(&state_mutex_);
+  Lane& lane = LaneOf(spot.stream.handle);
+  lane.At(lane.count - 1).event = event;
+  return absl::OkStatus();
+}
+
+absl::Status DeviceGroup::Carry(const Collective& desc,
+                                const DeviceStream& stream) {
+  SHERD_RETURN_IF_ERROR(CopyOwnBlock(desc, stream));
+  const bool alone = options_.size == 1;
+  if (alone && (IsOwnBlockOnly(desc.op) || MovesNothing(desc))) {
+    return absl::OkStatus();
+  }
+  if (MovesNothing(desc)) return Carry(InPlaceOfNothing(desc), stream);
+  if (Emulation::PathOf(options_.native, desc.op, desc.dtype, desc.reduction) ==
+      OperationPath::kNative) {
+    return Post(desc, stream);
+  }
+  if (alone) {
+    if (!IsReduction(desc.op)) return absl::OkStatus();
+    return CopyOwn(
+        stream,
+        desc.op == CollectiveOp::kReduceScatter ? desc.sends[0] : In(desc),
+        Out(desc));
+  }
+  return emulation_.Run(
+      desc, stream, [&](const Collective& part) { return Post(part, stream); });
+}
+
+absl::Status DeviceGroup::Post(Collective desc, const DeviceStream& stream) {
+  desc.on_device = true;
+  desc.stream = stream.handle;
+  if (desc.op == CollectiveOp::kBarrier) {
+    desc.out = barrier_->data();
+    desc.bytes = kBarrierBytes;
+  }
+  CollectiveRequest request;
+  return options_.communicator->Post(desc, request).status();
+}
+
+absl::Status DeviceGroup::CopyOwn(const DeviceStream& stream, ConstBytes from,
+                                  MutableBytes to) {
+  if (from.data() == to.data() || from.empty()) return absl::OkStatus();
+  return runtime().CopyBytes(stream, to.data(), from.data(), from.size());
+}
+
+absl::Status DeviceGroup::CopyOwnBlock(const Collective& desc,
+                                       const DeviceStream& stream) {
+  const int rank = options_.rank;
+  switch (desc.op) {
+    case CollectiveOp::kAllGather:
+      return CopyOwn(
+          stream, In(desc),
+          {static_cast<std::byte*>(desc.out) + rank * desc.bytes, desc.bytes});
+    case CollectiveOp::kAllToAllV:
+      return CopyOwn(stream, desc.sends[rank], desc.recvs[rank]);
+    case CollectiveOp::kAllGatherV:
+      return CopyOwn(stream, In(desc), desc.recvs[rank]);
+    case CollectiveOp::kGather:
+      if (desc.root != rank) return absl::OkStatus();
+      return CopyOwn(stream, In(desc), desc.recvs[rank]);
+    case CollectiveOp::kScatter:
+      if (desc.root != rank) return absl::OkStatus();
+      return CopyOwn(stream, desc.sends[rank], Out(desc));
+    default:
+      return absl::OkStatus();
+  }
+}
+
+absl::Status DeviceGroup::BeginBatch() {
+  SHERD_RETURN_IF_ERROR(RefuseInBatchOfAnother());
+  const ScopedDevice current(runtime(), device());
+  SHERD_RETURN_IF_ERROR(current.status());
+  SHERD_ASSIGN_OR_RETURN(batch_, Enter(/*aside=*/false));
+  SHERD_RETURN_IF_ERROR(options_.communicator->BeginBatch());
+  batch_calls_ = 0;
+  batch_thread_.store(std::this_thread::get_id(), std::memory_order_relaxed);
+  batch_of_thread = this;
+  return absl::OkStatus();
+}
+
+absl::Status DeviceGroup::EndBatch(bool keep) {
+  batch_of_thread = nullptr;
+  batch_thread_.store(std::thread::id(), std::memory_order_relaxed);
+  const ScopedDevice current(runtime(), device());
+  absl::Status status = options_.communicator->EndBatch();
+  status.Update(current.status());
+  if (status.ok() && keep && batch_calls_ > 0) {
+    status = MarkEnd(batch_, nullptr);
+    if (status.ok() && !batch_.capturing) last_stream_ = batch_.stream.handle;
+  }
+  if ((!status.ok() || !keep) && !batch_.capturing) {
+    for (const FlightTicket& ticket : Delist(batch_calls_)) {
+      owner_.Failed(ticket, status.ok() ? absl::CancelledError() : status);
+    }
+  }
+  return status;
+}
+
+DeviceGroup::Lane& DeviceGroup::LaneOf(void* stream) {
+  constexpr size_t kMaxLanes = 8;
+  for (const std::unique_ptr<Lane>& lane : lanes_) {
+    if (lane->stream == stream) return *lane;
+  }
+  if (lanes_.size() >= kMaxLanes) {
+    for (const std::unique_ptr<Lane>& lane : lanes_) {
+      if (lane->count > 0 || lane->stream == side_.handle) continue;
+      if (lane->last_event != nullptr) {
+        runtime().ReturnEvent(device().index, lane->last_event);
+        lane->last_event = nullptr;
+      }
+      lane->last_work = nullptr;
+      lane->stream = stream;
+      return *lane;
+    }
+  }
+  lanes_.push_back(std::make_unique<Lane>());
+  lanes_.back()->stream = stream;
+  return *lanes_.back();
+}
+
+void DeviceGroup::Reclaim() {
+  if (!has_released_.load(std::memory_order_acquire)) return;
+  std::vector<std::shared_ptr<DeviceWork>> released;
+  {
+    absl::MutexLock lock(&state_mutex_);
+    released.swap(released_);
+    has_released_.store(false, std::memory_order_release);
+  }
+  for (const std::shared_ptr<DeviceWork>& work : released) {
+    work->Acknowledge();
+    work->TakeKept();
+  }
+}
+
+void DeviceGroup::End(Lane& lane, ToldList& told) {
+  Pending& ended = lane.At(0);
+  if (ended.work != nullptr) {
+    if (ended.work->LetGo()) {
+      released_.push_back(ended.work);
+      has_released_.store(true, std::memory_order_release);
+    }
+    lane.last_work = ended.work;
+  } else if (ended.event != nullptr) {
+    if (lane.last_event != nullptr) {
+      runtime().ReturnEvent(device().index, lane.last_event);
+    }
+    lane.last_event = ended.event;
+    lane.last_work = nullptr;
+  }
+  if (!ended.told) {
+    if (ended.work == nullptr && failure_.ok()) {
+      recorder_.End(ended.ticket, absl::StatusCode::kOk);
+    } else {
+      told.push_back({ended.ticket, ended.work});
+    }
+  }
+  lane.Pop();
+}
+
+bool DeviceGroup::ProgressOn(Lane& lane, ToldList& told) {
+  bool progress = false;
+  // Why it ended is said soon.
+  if (aborting_ && failure_.ok()) return false;
+  while (lane.count > 0) {
+    size_t marked = 0;
+    while (marked < lane.count && lane.At(marked).event == nullptr) ++marked;
+    if (marked == lane.count) return progress;
+    const absl::StatusOr<bool> done =
+        runtime().QueryEvent(lane.At(marked).event);
+    if (!done.ok()) {
+      if (broken_.ok()) broken_ = done.status();
+      // Nothing runs any more, and the buffers are nobody's.
+      if (failure_.ok()) return progress;
+    } else if (!*done) {
+      return progress;
+    }
+    for (size_t i = 0; i <= marked; ++i) End(lane, told);
+    progress = true;
+  }
+  return progress;
+}
+
+bool DeviceGroup::Progress(Continue where) {
+  ToldList told;
+  bool progress = false;
+  {
+    absl::MutexLock lock(&state_mutex_);
+    for (const std::unique_ptr<Lane>& lane : lanes_) {
+      progress |= ProgressOn(*lane, told);
+    }
+  }
+  Tell(told, where);
+  return progress;
+}
+
+void DeviceGroup::Tell(const ToldList& told, Continue where) {
+  if (told.empty()) return;
+  absl::Status status;
+  {
+    absl::MutexLock lock(&state_mutex_);
+    status = failure_;
+  }
+  {
+    // Before any continuation, which may let go of the owner.
+    absl::ReaderMutexLock lock(&owner_mutex_);
+    for (const Told& one : told) {
+      if (status.ok() || !owned_) {
+        recorder_.End(one.ticket, status.code());
+      } else {
+        owner_.Failed(one.ticket, status);
+      }
+    }
+  }
+  for (const Told& one : told) {
+    if (one.work == nullptr) continue;
+    WorkState::Continuations all = one.work->Complete(status);
+    if (all.empty()) continue;
+    auto run = [all = std::move(all), status]() mutable {
+      for (const WorkState::Continuation& next : all) next(status);
+      all.clear();
+    };
+    if (where == Continue::kAside) {
+      owner_.RunAside(std::move(run));
+    } else {
+      run();
+    }
+  }
+}
+
+std::optional<Collective> DeviceGroup::FirstInFlight(bool& overdue) {
+  const Clock::time_point now = Clock::now();
+  const Pending* first = nullptr;
+  const Pending* late = nullptr;
+  absl::MutexLock lock(&state_mutex_);
+  for (const std::unique_ptr<Lane>& lane : lanes_) {
+    for (size_t i = 0; i < lane->count; ++i) {
+      const Pending& pending = lane->At(i);
+      if (pending.told) continue;
+      if (first == nullptr || pending.number < first->number) first = &pending;
+      if (pending.deadline.when() <= now &&
+          (late == nullptr || pending.number < late->number)) {
+        late = &pending;
+      }
+    }
+  }
+  overdue = late != nullptr;
+  if (first == nullptr) return std::nullopt;
+  const Pending& chosen = overdue ? *late : *first;
+  Collective desc;
+  desc.op = chosen.op;
+  desc.root = chosen.root;
+  desc.sequence = chosen.sequence;
+  desc.deadline = chosen.deadline;
+  desc.on_device = true;
+  return desc;
+}
+
+absl::Status DeviceGroup::Symptom(const Collective& call, bool overdue) {
+  SHERD_RETURN_IF_ERROR(owner_.Trouble());
+  {
+    absl::MutexLock lock(&state_mutex_);
+    if (!broken_.ok()) return broken_;
+  }
+  {
+    absl::MutexLock lock(&communicator_mutex_);
+    if (options_.communicator != nullptr && !aborted_) {
+      SHERD_RETURN_IF_ERROR(options_.communicator->Poll());
+    }
+  }
+  if (overdue) return owner_.Late(call);
+  const Clock::time_point now = Clock::now();
+  if (stuck_ != call.sequence) {
+    stuck_ = call.sequence;
+    next_look_ = now + kStuck;
+  } else if (now >= next_look_) {
+    next_look_ = now + kStillStuck;
+    return owner_.LostRank(call);
+  }
+  return absl::OkStatus();
+}
+
+DeviceWatch::Watched::Sight DeviceGroup::Look() {
+  const bool progress = Progress(Continue::kAside);
+  bool overdue = false;
+  const std::optional<Collective> call = FirstInFlight(overdue);
+  if (!call) {
+    if (progress) return Sight::kProgress;
+    // Nobody may call or wait any more, because of what is kept.
+    if (has_released_.load(std::memory_order_acquire) &&
+        !reclaiming_.exchange(true)) {
+      owner_.RunAside([this] {
+        reclaiming_.store(false);
+        Reclaim();
+      });
+    }
+    return Sight::kNothing;
+  }
+  if (HasFailed()) {
+    if (Clock::now() - failed_at_ >= absl::ToChronoNanoseconds(kGrace)) {
+      TellAll(Continue::kAside);
+    }
+    return Sight::kWaiting;
+  }
+  absl::Status symptom = Symptom(*call, overdue);
+  if (symptom.ok()) return progress ? Sight::kProgress : Sight::kWaiting;
+  // What ended well before is told so.
+  Progress(Continue::kAside);
+  absl::Status failure = owner_.Fail(*call, std::move(symptom));
+  failed_at_ = Clock::now();
+  absl::MutexLock lock(&state_mutex_);
+  failure_ = std::move(failure);
+  return Sight::kProgress;
+}
+
+bool DeviceGroup::HasFailed() {
+  absl::MutexLock lock(&state_mutex_);
+  return !failure_.ok();
+}
+
+void DeviceGroup::TellAll(Continue where) {
+  ToldList told;
+  {
+    absl::MutexLock lock(&state_mutex_);
+    for (const std::unique_ptr<Lane>& lane : lanes_) {
+      // What is being posted tells its caller.
+      size_t posted = lane->count;
+      while (posted > 0 && lane->At(posted - 1).event == nullptr) --posted;
+      for (size_t i = 0; i < posted; ++i) {
+        Pending& pending = lane->At(i);
+        if (pending.told) continue;
+        pending.told = true;
+        told.push_back({pending.ticket, pending.work});
+      }
+    }
+    if (!told.empty() && failure_.ok()) {
+      failure_ = absl::CancelledError(
+          "the group ended while the operation was under way: wait for it "
+          "before, by its Work or by Synchronize");
+    }
+  }
+  Tell(told, where);
+}
+
+void DeviceGroup::Disown() {
+  absl::MutexLock lock(&owner_mutex_);
+  owned_ = false;
+}
+
+bool DeviceGroup::IsInFlight(uint64_t last) {
+  absl::MutexLock lock(&state_mutex_);
+  for (const std::unique_ptr<Lane>& lane : lanes_) {
+    for (size_t i = 0; i < lane->count; ++i) {
+      const Pending& pending = lane->At(i);
+      if (pending.number <= last && !pending.told) return true;
+    }
+  }
+  return false;
+}
+
+absl::Status DeviceGroup::RefuseInBatch() const {
+  if (!IsInBatch()) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      "called within a batch of the group, which it would wait for");
+}
+
+absl::Status DeviceGroup::RefuseInBatchOfAnother() const {
+  if (batch_of_thread == nullptr || batch_of_thread == this) {
+    return absl::OkStatus();
+  }
+  return absl::FailedPreconditionError(
+      "called within a batch of another group, at whose end it would run");
+}
+
+absl::Status DeviceGroup::Synchronize() {
+  SHERD_RETURN_IF_ERROR(RefuseInBatch());
+  if (abandoned_.load()) return absl::OkStatus();
+  uint64_t last;
+  {
+    absl::MutexLock lock(&state_mutex_);
+    last = queued_;
+  }
+  for (Pause pause; IsInFlight(last); pause()) {
+    Progress();
+  }
+  Reclaim();
+  absl::MutexLock lock(&state_mutex_);
+  // So that the vendor's library knows that this thread knows.
+  absl::Status known;
+  for (const std::unique_ptr<Lane>& lane : lanes_) {
+    const DeviceEvent event = lane->last_work != nullptr
+                                  ? lane->last_work->event()
+                                  : lane->last_event;
+    if (event != nullptr) known.Update(runtime().QueryEvent(event).status());
+  }
+  return failure_.ok() ? known : failure_;
+}
+
+absl::StatusOr<std::shared_ptr<const void>> DeviceGroup::Register(
+    MutableBytes buffer) {
+  SHERD_RETURN_IF_ERROR(RefuseInBatch());
+  absl::MutexLock lock(&call_mutex_);
+  const Registered key = {buffer.data(), buffer.size()};
+  std::weak_ptr<const void>& known = registrations_[key];
+  if (std::shared_ptr<const void> shared = known.lock()) return shared;
+  if (options_.communicator == nullptr) {
+    return absl::FailedPreconditionError("the group was destroyed");
+  }
+  const ScopedDevice current(runtime(), device());
+  SHERD_RETURN_IF_ERROR(current.status());
+  SHERD_ASSIGN_OR_RETURN(void* const handle,
+                         options_.communicator->Register(buffer));
+  if (handle != nullptr) registered_.insert(handle);
+  std::shared_ptr<const void> shared(
+      buffer.data(), [self = shared_from_this(), key, handle](const void*) {
+        self->Deregister(key, handle);
+      });
+  known = shared;
+  return shared;
+}
+
+void DeviceGroup::Deregister(const Registered& buffer, void* handle) {
+  std::optional<absl::MutexLock> guard;
+  if (!IsInBatch()) guard.emplace(&call_mutex_);
+  // Another thread may have registered it anew.
+  const auto known = registrations_.find(buffer);
+  if (known != registrations_.end() && known->second.expired()) {
+    registrations_.erase(known);
+  }
+  const auto it = registered_.find(handle);
+  if (it == registered_.end() || options_.communicator == nullptr) return;
+  registered_.erase(it);
+  const ScopedDevice current(runtime(), device());
+  options_.communicator->Deregister(handle);
+}
+
+absl::StatusOr<std::unique_ptr<Communicator>> DeviceGroup::Split(
+    const CommunicatorOptions& options, int color, int key) {
+  SHERD_RETURN_IF_ERROR(RefuseInBatch());
+  absl::MutexLock lock(&call_mutex_);
+  if (options_.communicator == nullptr) {
+    return absl::FailedPreconditionError("the group was destroyed");
+  }
+  const ScopedDevice current(runtime(), device());
+  SHERD_RETURN_IF_ERROR(current.status());
+  return options_.communicator->Split(options, color, key);
+}
+
+absl::StatusOr<std::unique_ptr<Communicator>> DeviceGroup::Shrink(
+    const CommunicatorOptions& options, absl::Span<const int> excluded) {
+  SHERD_RETURN_IF_ERROR(RefuseInBatch());
+  absl::MutexLock lock(&call_mutex_);
+  if (options_.communicator == nullptr) {
+    return absl::FailedPreconditionError("the group was destroyed");
+  }
+  const ScopedDevice current(runtime(), device());
+  SHERD_RETURN_IF_ERROR(current.status());
+  return options_.communicator->Shrink(options, excluded);
+}
+
+void DeviceGroup::Abort() {
+  {
+    // What ends from here on may have ended because of it.
+    absl::MutexLock lock(&state_mutex_);
+    aborting_ = true;
+  }
+  absl::MutexLock lock(&communicator_mutex_);
+  aborted_ = true;
+  if (options_.communicator != nullptr) options_.communicator->Abort();
+}
+
+void DeviceGroup::Close(absl::FunctionRef<bool()> all_leave,
+                        Deadline deadline) {
+  if (abandoned_.load()) return;
+  DeviceWatch::Global().Remove(this);
+  Progress();
+  Reclaim();
+  if (!CloseCommunicator(all_leave, deadline)) return;
+  TellAll(Continue::kHere);
+  Disown();
+  GiveBack();
+}
+
+bool DeviceGroup::CloseCommunicator(absl::FunctionRef<bool()> all_leave,
+                                    Deadline deadline) {
+  absl::MutexLock call(&call_mutex_);
+  if (options_.communicator == nullptr) return false;
+  bool healthy = false;
+  {
+    absl::MutexLock lock(&state_mutex_);
+    healthy = failure_.ok() && broken_.ok();
+  }
+  const ScopedDevice current(runtime(), device());
+  for (void* const handle : registered_) {
+    options_.communicator->Deregister(handle);
+  }
+  registered_.clear();
+  if (healthy && all_leave()) {
+    const absl::Status status = options_.communicator->Finalize(deadline);
+    if (!status.ok()) {
+      SHERD_LOG(kWarning) << "a group's communicator on " << device().ToString()
+                          << " was not finalized: " << status.message();
+    }
+  }
+  absl::MutexLock lock(&communicator_mutex_);
+  options_.communicator.reset();
+  return true;
+}
+
+void DeviceGroup::GiveBack() {
+  const ScopedDevice current(runtime(), device());
+  absl::MutexLock call(&call_mutex_);
+  captured_ = nullptr;
+  barrier_ = nullptr;
+  absl::MutexLock lock(&state_mutex_);
+  bool idle = true;
+  for (std::unique_ptr<Lane>& lane : lanes_) {
+    idle = idle && lane->count == 0;
+    if (lane->last_event != nullptr) {
+      runtime().ReturnEvent(device().index, lane->last_event);
+      lane->last_event = nullptr;
+    }
+    lane->last_work = nullptr;
+    // What still runs has its buffers and events for ever.
+    if (lane->count > 0) KeepForever(std::shared_ptr<Lane>(std::move(lane)));
+  }
+  lanes_.clear();
+  runtime().ReturnEvent(device().index, fork_);
+  if (idle) runtime().DestroyStream(side_);
+}
+
+void DeviceGroup::Abandon() {
+  abandoned_.store(true);
+  DeviceWatch::Global().Remove(this);
+  {
+    absl::MutexLock call(&call_mutex_);
+    absl::MutexLock lock(&communicator_mutex_);
+    KeepForever(
+        std::shared_ptr<Communicator>(std::move(options_.communicator)));
+  }
+  TellAll(Continue::kHere);
+  Disown();
+  // As it is: whatever goes away here may call the vendor's library.
+  KeepForever(shared_from_this());
+}
+
+}  // namespace sherd::internal

@@ -1,0 +1,310 @@
+#ifndef SHERD_CORE_COMM_CHANNEL_DEVICE_GROUP_H_
+#define SHERD_CORE_COMM_CHANNEL_DEVICE_GROUP_H_
+
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/container/inlined_vector.h"
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/types/span.h"
+#include "sherd/core/base/deadline.h"
+#include "sherd/core/comm/channel/backend.h"
+#include "sherd/core/comm/channel/device_watch.h"
+#include "sherd/core/comm/channel/work_state.h"
+#include "sherd/core/comm/collective/device_emulation.h"
+#include "sherd/core/comm/flight/flight_recorder.h"
+#include "sherd/core/tensor/device.h"
+#include "sherd/core/tensor/device_runtime.h"
+#include "sherd/core/tensor/storage.h"
+
+namespace sherd::internal {
+
+class DeviceWork;
+
+struct DeviceGroupOptions {
+  DeviceRuntime* runtime = nullptr;
+  // With an index.
+  Device device;
+  int rank = 0;
+  int size = 1;
+  NativeOperations native;
+  std::unique_ptr<Communicator> communicator;
+};
+
+// The device part of one rank of a group: queues operations on streams and sees
+// to it that they end.
+//
+// Streams. Synchronous calls go to the caller's current stream, asynchronous
+// ones to a stream of the group, behind what the current stream holds. An
+// operation on another stream than the one before waits for it, so that all
+// run in the order of the calls.
+//
+// Ends. An event behind each operation says that it ended. The process's
+// DeviceWatch looks at the first of each stream, at deadlines, at the backend
+// and at the other ranks. If something is wrong, the owner is told, who finds
+// the culprit and aborts; what is in flight then ends with what the owner says,
+// once the streams have let go of the buffers, or kGrace later.
+//
+// Program. What continues a Work, and what it keeps, may be the last handle of
+// anything, the owner's too: it is run, and let go, by threads that call or
+// wait, or else by the owner's own, never by the watch, and without a lock.
+//
+// Cost. A synchronous call allocates nothing once the group is warm.
+//
+// Threads. What queues is called with call_mutex() held; the rest from any
+// thread, without it.
+class DeviceGroup final : public DeviceWatch::Watched,
+                          public std::enable_shared_from_this<DeviceGroup> {
+ public:
+  // Whose part this is. Called without locks of the DeviceGroup but, at times,
+  // call_mutex(). Outlives the part until Close or Abandon returned.
+  class Owner {
+   public:
+    virtual ~Owner() = default;
+
+    // What another rank, or this one elsewhere, says is wrong; fast.
+    virtual absl::Status Trouble() = 0;
+    // That a rank that `call` may need is gone; slow.
+    virtual absl::Status LostRank(const Collective& call) = 0;
+    // That `call` did not end in time, and whom it waited for.
+    virtual absl::Status Late(const Collective& call) = 0;
+    // Ends the group because of `symptom`, which is that of `call`, and aborts
+    // this part. Returns what is to be said of it.
+    virtual absl::Status Fail(const Collective& call, absl::Status symptom) = 0;
+    // `ticket` ended with an error.
+    virtual void Failed(const FlightTicket& ticket,
+                        const absl::Status& status) = 0;
+    // Runs `task`, which calls the program, on a thread of the owner's. It has
+    // run when the owner is gone.
+    virtual void RunAside(std::function<void()> task) = 0;
+  };
+
+  // How long after a failure the streams may take to let go of the buffers.
+  static constexpr absl::Duration kGrace = absl::Seconds(2);
+
+  // Watched from now on. `owner` is not asked before there is something in
+  // flight.
+  static absl::StatusOr<std::shared_ptr<DeviceGroup>> Create(
+      DeviceGroupOptions options, Owner& owner, FlightRecorder& recorder);
+  ~DeviceGroup() override;
+
+  const Device& device() const { return options_.device; }
+  DeviceRuntime& runtime() const { return *options_.runtime; }
+  absl::Mutex& call_mutex() { return call_mutex_; }
+
+  // Why `desc`, of which nothing is wrong, cannot be carried out here and now:
+  // kUnimplemented for what needs several steps, in a batch or a graph;
+  // kFailedPrecondition in a batch of another group.
+  absl::Status Admit(const Collective& desc);
+
+  // Queues `desc`, whose own blocks nobody has copied. OK says that it is
+  // queued, and that `ticket` will be ended. After an error the group has to
+  // be failed.
+  absl::Status Queue(const Collective& desc, const FlightTicket& ticket);
+  absl::StatusOr<std::shared_ptr<WorkState>> QueueAside(
+      const Collective& desc, const FlightTicket& ticket);
+
+  // Between them, calls of Queue on this thread are one operation.
+  absl::Status BeginBatch();
+  // `keep`: no error in between.
+  absl::Status EndBatch(bool keep);
+  // Whether this thread is between them; then it holds call_mutex().
+  bool IsInBatch() const {
+    return batch_thread_.load(std::memory_order_relaxed) ==
+           std::this_thread::get_id();
+  }
+
+  // Waits until what has been queued so far has ended, and returns the first
+  // error. What the calling thread queues later is ordered behind it. Not in a
+  // batch.
+  absl::Status Synchronize();
+
+  // Lets go of what Works that ended keep. Not with call_mutex() held, which
+  // the end of a registration takes.
+  void Reclaim();
+
+  absl::StatusOr<std::shared_ptr<const void>> Register(MutableBytes buffer);
+
+  // With nothing in flight and the device current.
+  absl::StatusOr<std::unique_ptr<Communicator>> Split(
+      const CommunicatorOptions& options, int color, int key);
+  absl::StatusOr<std::unique_ptr<Communicator>> Shrink(
+      const CommunicatorOptions& options, absl::Span<const int> excluded);
+
+  // Makes what runs end soon. Any thread, never waits.
+  void Abort();
+
+  // Ends the part: `all_leave` says whether all other ranks do so, too, and is
+  // asked only if all is well. Nothing is in flight.
+  void Close(absl::FunctionRef<bool()> all_leave, Deadline deadline);
+  // The same without a call to the vendor's library: what it has stays behind.
+  void Abandon();
+
+  Sight Look() override;
+
+ private:
+  friend class DeviceWork;
+  using Clock = Deadline::Clock;
+
+  // What is in flight on a stream.
+  struct Pending {
+    uint64_t number = 0;
+    // Null while it is being posted, and in a batch but for the last: it ends
+    // with the next that has one.
+    DeviceEvent event = nullptr;
+    FlightTicket ticket;
+    CollectiveOp op = CollectiveOp::kBarrier;
+    int root = 0;
+    uint64_t sequence = 0;
+    Deadline deadline = Deadline::Infinite();
+    // Of an asynchronous call; then it owns the event.
+    std::shared_ptr<DeviceWork> work;
+    // It has been told of a failure; only the buffers are waited for.
+    bool told = false;
+  };
+  // The operations of one stream, in order, in a ring.
+  struct Lane {
+    void* stream = nullptr;
+    std::vector<Pending> ring;
+    size_t head = 0;
+    size_t count = 0;
+    // Of the last that ended: who waits for all asks it once more.
+    DeviceEvent last_event = nullptr;
+    std::shared_ptr<DeviceWork> last_work;
+
+    Pending& At(size_t i) { return ring[(head + i) % ring.size()]; }
+    Pending& Push();
+    void Pop();
+  };
+  // To be told once the lock is gone.
+  struct Told {
+    FlightTicket ticket;
+    std::shared_ptr<DeviceWork> work;
+  };
+  using ToldList = absl::InlinedVector<Told, 8>;
+  // Where an operation is queued.
+  struct Spot {
+    DeviceStream stream;
+    bool capturing = false;
+  };
+
+  DeviceGroup(DeviceGroupOptions options, Owner& owner,
+              FlightRecorder& recorder);
+  absl::Status Open();
+  // Which thread runs what continues Works that ended.
+  enum class Continue { kHere, kAside };
+
+  absl::StatusOr<Spot> Enter(bool aside);
+  absl::Status OrderBehindLast(const Spot& spot);
+  absl::Status Carry(const Collective& desc, const DeviceStream& stream);
+  absl::Status CopyOwn(const DeviceStream& stream, ConstBytes from,
+                       MutableBytes to);
+  absl::Status CopyOwnBlock(const Collective& desc, const DeviceStream& stream);
+  absl::Status Post(Collective desc, const DeviceStream& stream);
+  absl::Status QueueAt(const Spot& spot, const Collective& desc,
+                       const FlightTicket& ticket,
+                       std::shared_ptr<DeviceWork> work);
+  void Enlist(const Spot& spot, const Collective& desc,
+              const FlightTicket& ticket, std::shared_ptr<DeviceWork> work);
+  std::vector<FlightTicket> Delist(size_t count);
+  absl::Status MarkEnd(const Spot& spot, DeviceWork* work);
+  Lane& LaneOf(void* stream) ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_mutex_);
+  // For what would wait for the batch that it is called in.
+  absl::Status RefuseInBatch() const;
+  // For what needs its events or a batch of its own.
+  absl::Status RefuseInBatchOfAnother() const;
+  using Registered = std::pair<const void*, size_t>;
+  void Deregister(const Registered& buffer, void* handle);
+
+  // Sees what has ended; true if something has.
+  bool Progress(Continue where = Continue::kHere);
+  bool ProgressOn(Lane& lane, ToldList& told)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_mutex_);
+  void End(Lane& lane, ToldList& told)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_mutex_);
+  void Tell(const ToldList& told, Continue where);
+  // The first that has not been told of its end, by the order of the calls;
+  // the overdue one before it, if there is one.
+  std::optional<Collective> FirstInFlight(bool& overdue);
+  absl::Status Symptom(const Collective& call, bool overdue);
+  // Without locks.
+  void TellAll(Continue where);
+  // Steps of Close. False if it has been closed.
+  bool CloseCommunicator(absl::FunctionRef<bool()> all_leave,
+                         Deadline deadline);
+  void GiveBack();
+  void Disown();
+  bool HasFailed();
+  // Whether number `last` or one before it is in flight.
+  bool IsInFlight(uint64_t last);
+
+  DeviceGroupOptions options_;
+  Owner& owner_;
+  // Works outlive the owner.
+  absl::Mutex owner_mutex_;
+  bool owned_ ABSL_GUARDED_BY(owner_mutex_) = true;
+  FlightRecorder& recorder_;
+  DeviceEmulation emulation_;
+  DeviceStream side_;
+  // For barriers.
+  std::shared_ptr<Storage> barrier_;
+
+  std::atomic<bool> abandoned_{false};
+
+  absl::Mutex call_mutex_;
+  std::atomic<std::thread::id> batch_thread_{};
+  Spot batch_;
+  size_t batch_calls_ = 0;
+  // How asynchronous calls are ordered behind the current stream.
+  DeviceEvent fork_ = nullptr;
+  std::optional<void*> last_stream_;
+  // The last asynchronous call in a graph that is being captured.
+  std::shared_ptr<DeviceWork> captured_;
+  std::map<Registered, std::weak_ptr<const void>> registrations_;
+  // What the communicator gave for them.
+  std::multiset<void*> registered_;
+
+  // Held by Abort and Look while they use the communicator, and to end it.
+  absl::Mutex communicator_mutex_;
+  bool aborted_ ABSL_GUARDED_BY(communicator_mutex_) = false;
+
+  absl::Mutex state_mutex_;
+  std::vector<std::unique_ptr<Lane>> lanes_ ABSL_GUARDED_BY(state_mutex_);
+  uint64_t queued_ ABSL_GUARDED_BY(state_mutex_) = 0;
+  // Where what is being posted was put.
+  void* posting_ ABSL_GUARDED_BY(state_mutex_) = nullptr;
+  // There is no more telling what ended well.
+  bool aborting_ ABSL_GUARDED_BY(state_mutex_) = false;
+  absl::Status failure_ ABSL_GUARDED_BY(state_mutex_);
+  // What the vendor's library said of an event.
+  absl::Status broken_ ABSL_GUARDED_BY(state_mutex_);
+  // Works that ended and keep something.
+  std::vector<std::shared_ptr<DeviceWork>> released_
+      ABSL_GUARDED_BY(state_mutex_);
+  std::atomic<bool> has_released_{false};
+  // The owner's thread has been asked to reclaim.
+  std::atomic<bool> reclaiming_{false};
+
+  // Of the watch's thread.
+  Clock::time_point failed_at_;
+  uint64_t stuck_ = 0;
+  Clock::time_point next_look_;
+};
+
+}  // namespace sherd::internal
+
+#endif  // SHERD_CORE_COMM_CHANNEL_DEVICE_GROUP_H_

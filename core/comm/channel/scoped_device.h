@@ -1,0 +1,44 @@
+#ifndef SHERD_CORE_COMM_CHANNEL_SCOPED_DEVICE_H_
+#define SHERD_CORE_COMM_CHANNEL_SCOPED_DEVICE_H_
+
+#include <optional>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "sherd/core/tensor/device.h"
+#include "sherd/core/tensor/device_runtime.h"
+
+namespace sherd::internal {
+
+// Makes a device, which has an index, the calling thread's current one, as
+// backends want it, and puts the one before back.
+class ScopedDevice {
+ public:
+  ScopedDevice(DeviceRuntime& runtime, const Device& device)
+      : runtime_(runtime) {
+    const absl::StatusOr<int> before = runtime_.CurrentDevice();
+    status_ = before.status();
+    if (!before.ok()) return;
+    // Also if it is the number already: the vendor's library may have nothing
+    // current yet.
+    status_ = runtime_.SetCurrentDevice(device.index);
+    if (*before != device.index) before_ = *before;
+  }
+  ~ScopedDevice() {
+    if (before_) runtime_.SetCurrentDevice(*before_).IgnoreError();
+  }
+  ScopedDevice(const ScopedDevice&) = delete;
+  ScopedDevice& operator=(const ScopedDevice&) = delete;
+
+  // OK if it is.
+  const absl::Status& status() const { return status_; }
+
+ private:
+  DeviceRuntime& runtime_;
+  std::optional<int> before_;
+  absl::Status status_;
+};
+
+}  // namespace sherd::internal
+
+#endif  // SHERD_CORE_COMM_CHANNEL_SCOPED_DEVICE_H_

@@ -1,0 +1,296 @@
+#include "sherd/core/comm/collective/agreement.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <utility>
+
+#include "absl/container/inlined_vector.h"
+#include "absl/strings/str_cat.h"
+#include "sherd/core/base/checked_math.h"
+#include "sherd/core/base/deviation.h"
+#include "sherd/core/base/error_info.h"
+#include "sherd/core/base/logging.h"
+#include "sherd/core/base/status_macros.h"
+#include "sherd/core/comm/object_collectives.h"
+
+namespace sherd {
+namespace {
+
+// What a rank says in the first round; all ranks run the same build, so the
+// struct travels as it lies in memory.
+struct Vote {
+  int32_t code;
+  // As in ErrorInfo; kNobody if unset.
+  int32_t rank;
+  int32_t failed_rank;
+  int32_t unused;
+  uint64_t fingerprint;
+  uint64_t number;
+};
+static_assert(sizeof(Vote) == 32);
+
+constexpr int32_t kNobody = -1;
+constexpr size_t kMaxErrorBytes = 4096;
+constexpr size_t kMaxValueBytes = 65536;
+// Of a value in a message.
+constexpr size_t kMaxShownBytes = 240;
+// Up to here no memory is allocated.
+constexpr size_t kInlineVotes = 16;
+constexpr size_t kInlineNotes = 4096;
+
+template <typename T>
+ConstBytes BytesOf(const T& value) {
+  return ConstBytes(reinterpret_cast<const std::byte*>(&value), sizeof(T));
+}
+
+template <typename T>
+MutableBytes BytesOf(std::vector<T>& values) {
+  return MutableBytes(reinterpret_cast<std::byte*>(values.data()),
+                      values.size() * sizeof(T));
+}
+
+// The text of `rank`, from that rank to all.
+absl::StatusOr<std::string> ShareText(ProcessGroup& group,
+                                      const OperationLabel& what, int rank,
+                                      absl::string_view own, size_t max_bytes,
+                                      const CollectiveOptions& options) {
+  return InOperation(what, BroadcastString(group, own.substr(0, max_bytes),
+                                           rank, {.timeout = options.timeout}));
+}
+
+Vote VoteOf(const ProcessGroup& group, const absl::Status& local,
+            uint64_t fingerprint, uint64_t number) {
+  Vote vote = {.code = static_cast<int32_t>(local.code()),
+               .rank = group.rank(),
+               .failed_rank = kNobody,
+               .unused = 0,
+               .fingerprint = fingerprint,
+               .number = number};
+  if (local.ok()) return vote;
+  const ErrorInfo info = GetErrorInfo(local);
+  vote.rank = info.rank.value_or(group.rank());
+  vote.failed_rank = info.failed_rank.value_or(kNobody);
+  return vote;
+}
+
+ErrorInfo InfoOf(const ProcessGroup& group, const OperationLabel& what) {
+  ErrorInfo info;
+  info.group = group.name();
+  info.operation = std::string(what.name);
+  return info;
+}
+
+// `line` around the byte at `at`, if it is too long to be shown.
+std::string Excerpt(absl::string_view line, size_t at) {
+  constexpr size_t kBefore = 80;
+  const auto is_inside_character = [line](size_t i) {
+    return i < line.size() && (static_cast<unsigned char>(line[i]) >> 6) == 2;
+  };
+  size_t begin =
+      at > kBefore && line.size() > kMaxShownBytes ? at - kBefore : 0;
+  size_t end = std::min(line.size(), begin + kMaxShownBytes);
+  while (begin > 0 && is_inside_character(begin)) --begin;
+  while (is_inside_character(end)) ++end;
+  return absl::StrCat(begin > 0 ? "…" : "", line.substr(begin, end - begin),
+                      end < line.size() ? "…" : "");
+}
+
+// Leaves of two descriptions what an error shows of them: the first line in
+// which they differ.
+void KeepDifference(std::string& a, std::string& b) {
+  if (a == b) {
+    a = b = "a value with the same description";
+    return;
+  }
+  const auto differ = std::mismatch(a.begin(), a.end(), b.begin(), b.end());
+  const size_t at = static_cast<size_t>(differ.first - a.begin());
+  const size_t before = at == 0 ? a.npos : a.rfind('\n', at - 1);
+  const size_t begin = before == a.npos ? 0 : before + 1;
+  for (std::string* text : {&a, &b}) {
+    const absl::string_view rest = absl::string_view(*text).substr(begin);
+    const absl::string_view line = rest.substr(0, rest.find('\n'));
+    *text = line.empty() ? "nothing" : Excerpt(line, at - begin);
+  }
+}
+
+absl::Status ShareFailure(ProcessGroup& group, const OperationLabel& what,
+                          const absl::Status& local, const Vote& failed,
+                          int rank, const CollectiveOptions& options) {
+  SHERD_ASSIGN_OR_RETURN(
+      const std::string cause,
+      ShareText(group, what, rank, local.message(), kMaxErrorBytes, options));
+  ErrorInfo info = InfoOf(group, what);
+  info.rank = failed.rank;
+  if (failed.failed_rank != kNobody) info.failed_rank = failed.failed_rank;
+  return WithErrorInfo(
+      absl::Status(static_cast<absl::StatusCode>(failed.code),
+                   absl::StrCat(what.text, ": rank ", rank, ": ", cause)),
+      info);
+}
+
+// What all votes together say. `local` and `value` are what this rank voted.
+absl::Status Judge(ProcessGroup& group, const OperationLabel& what,
+                   const absl::Status& local, const AgreedValue& value,
+                   absl::Span<const Vote> votes,
+                   const CollectiveOptions& options) {
+  const auto failed = std::find_if(votes.begin(), votes.end(),
+                                   [](const Vote& v) { return v.code != 0; });
+  if (failed != votes.end()) {
+    return ShareFailure(group, what, local, *failed,
+                        static_cast<int>(failed - votes.begin()), options);
+  }
+  if (std::all_of(votes.begin(), votes.end(), [&](const Vote& v) {
+        return v.fingerprint == votes[0].fingerprint;
+      })) {
+    return absl::OkStatus();
+  }
+  std::vector<std::optional<uint64_t>> values;
+  for (const Vote& vote : votes) values.push_back(vote.fingerprint);
+  return CompareValues(group, what, "was called with other arguments", values,
+                       value.describe, options);
+}
+
+}  // namespace
+
+absl::Status CompareValues(ProcessGroup& group, const OperationLabel& what,
+                           absl::string_view complaint,
+                           const std::vector<std::optional<uint64_t>>& values,
+                           absl::FunctionRef<std::string()> describe,
+                           const CollectiveOptions& options) {
+  internal::Deviation deviation = internal::FindDeviation(values);
+  if (!deviation.Exists()) return absl::OkStatus();
+  const std::optional<int> failed = deviation.Rank();
+  // Shown are the largest party and that of the rank that is named.
+  std::vector<std::vector<int>>& parties = deviation.parties;
+  const size_t others = parties.size() - 2;
+  for (size_t p = 2; failed && p < parties.size(); ++p) {
+    if (parties[p].front() == *failed) std::swap(parties[1], parties[p]);
+  }
+  parties.resize(2);
+  std::array<std::string, 2> texts;
+  for (size_t p = 0; p < texts.size(); ++p) {
+    const int teller = parties[p].front();
+    SHERD_ASSIGN_OR_RETURN(
+        texts[p], ShareText(group, what, teller,
+                            teller == group.rank() ? describe() : std::string(),
+                            kMaxValueBytes, options));
+  }
+  KeepDifference(texts[0], texts[1]);
+  const std::string shown = deviation.ToText("passed", [&](int rank) {
+    return texts[rank == parties[0].front() ? 0 : 1];
+  });
+  absl::Status status = WithErrorInfo(
+      absl::InvalidArgumentError(absl::StrCat(
+          what.text, ": ", failed ? absl::StrCat("rank ", *failed) : "a rank",
+          " ", complaint, ": ", shown,
+          others == 0 ? "" : "; others passed something else again",
+          "; every rank must pass the same")),
+      InfoOf(group, what));
+  return failed ? WithFailedRank(std::move(status), *failed) : status;
+}
+
+absl::Status Agree(ProcessGroup& group, const OperationLabel& what,
+                   const absl::Status& local, const AgreedValue& value,
+                   const CollectiveOptions& options) {
+  return AgreeOnMaximum(group, what, local, value, 0, options).status();
+}
+
+absl::StatusOr<uint64_t> AgreeOnMaximum(ProcessGroup& group,
+                                        const OperationLabel& what,
+                                        const absl::Status& local,
+                                        const AgreedValue& value,
+                                        uint64_t number,
+                                        const CollectiveOptions& options) {
+  const Vote mine = VoteOf(group, local, value.fingerprint, number);
+  absl::InlinedVector<Vote, kInlineVotes> votes(
+      static_cast<size_t>(group.size()));
+  SHERD_RETURN_IF_ERROR(InOperation(
+      what,
+      group.AllGather(BytesOf(mine),
+                      MutableBytes(reinterpret_cast<std::byte*>(votes.data()),
+                                   votes.size() * sizeof(Vote)),
+                      options)));
+  SHERD_RETURN_IF_ERROR(Judge(group, what, local, value, votes, options));
+  return std::max_element(
+             votes.begin(), votes.end(),
+             [](const Vote& a, const Vote& b) { return a.number < b.number; })
+      ->number;
+}
+
+absl::Status AgreeAndTell(ProcessGroup& group, const OperationLabel& what,
+                          const absl::Status& local, const AgreedValue& value,
+                          ConstBytes note, MutableBytes notes,
+                          const CollectiveOptions& options) {
+  const size_t ranks = static_cast<size_t>(group.size());
+  SHERD_CHECK(notes.size() == ranks * note.size());
+  const size_t block = sizeof(Vote) + note.size();
+  absl::InlinedVector<std::byte, kInlineNotes> all(ranks * block);
+  // In place: this rank's block goes out from where it comes back.
+  const size_t own = static_cast<size_t>(group.rank()) * block;
+  const Vote mine = VoteOf(group, local, value.fingerprint, 0);
+  std::memcpy(&all[own], &mine, sizeof(mine));
+  if (!note.empty()) {
+    std::memcpy(&all[own + sizeof(mine)], note.data(), note.size());
+  }
+  SHERD_RETURN_IF_ERROR(
+      InOperation(what, group.AllGather(ConstBytes(&all[own], block),
+                                        absl::MakeSpan(all), options)));
+  absl::InlinedVector<Vote, kInlineVotes> votes(ranks);
+  for (size_t r = 0; r < ranks; ++r) {
+    const std::byte* const from = &all[r * block];
+    std::memcpy(&votes[r], from, sizeof(Vote));
+    if (note.empty()) continue;
+    std::memcpy(&notes[r * note.size()], from + sizeof(Vote), note.size());
+  }
+  return Judge(group, what, local, value, votes, options);
+}
+
+absl::StatusOr<std::vector<std::string>> AllGatherStrings(
+    ProcessGroup& group, absl::string_view local, int64_t max_total_bytes) {
+  const uint64_t own_size = local.size();
+  std::vector<uint64_t> sizes(group.size());
+  SHERD_RETURN_IF_ERROR(group.AllGather(BytesOf(own_size), BytesOf(sizes)));
+  uint64_t total = 0;
+  for (const uint64_t size : sizes) {
+    total = CheckedAdd(total, size).value_or(UINT64_MAX);
+  }
+  if (total > static_cast<uint64_t>(max_total_bytes)) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("the ranks want to gather ", total,
+                     " bytes, expected at most ", max_total_bytes));
+  }
+  std::vector<std::string> strings;
+  std::vector<ConstBytes> sends;
+  std::vector<MutableBytes> recvs;
+  strings.reserve(sizes.size());
+  for (const uint64_t size : sizes) {
+    strings.emplace_back(size, '\0');
+    sends.emplace_back(reinterpret_cast<const std::byte*>(local.data()),
+                       local.size());
+    recvs.emplace_back(reinterpret_cast<std::byte*>(strings.back().data()),
+                       size);
+  }
+  SHERD_RETURN_IF_ERROR(group.AllToAllV(sends, recvs));
+  return strings;
+}
+
+Fingerprint& Fingerprint::Add(absl::string_view bytes) {
+  constexpr uint64_t kPrime = 0x100000001b3;
+  // The length keeps "ab","c" apart from "a","bc".
+  Add(static_cast<int64_t>(bytes.size()));
+  for (const char c : bytes) {
+    value_ = (value_ ^ static_cast<unsigned char>(c)) * kPrime;
+  }
+  return *this;
+}
+
+Fingerprint& Fingerprint::Add(int64_t number) {
+  constexpr uint64_t kPrime = 0x100000001b3;
+  for (int shift = 0; shift < 64; shift += 8) {
+    value_ = (value_ ^ ((number >> shift) & 0xff)) * kPrime;
+  }
+  return *this;
+}
+
+}  // namespace sherd

@@ -1,0 +1,284 @@
+#include "sherd/core/comm/collective/agreement.h"
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
+#include "absl/time/time.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "sherd/core/base/error_info.h"
+#include "sherd/core/comm/process_group.h"
+#include "sherd/testing/local_ranks.h"
+#include "sherd/testing/matchers.h"
+
+namespace sherd {
+namespace {
+
+using ::sherd::testing::IsOk;
+using ::sherd::testing::IsOkAndHolds;
+using ::sherd::testing::RunLocalRanks;
+using ::sherd::testing::StatusIs;
+using ::testing::HasSubstr;
+
+class AgreementTest : public ::testing::TestWithParam<int> {};
+
+TEST_P(AgreementTest, IsOkIfAllRanksAre) {
+  RunLocalRanks(GetParam(), [](ProcessGroup& group) {
+    EXPECT_THAT(Agree(group, "work", absl::OkStatus(), {7}), IsOk());
+  });
+}
+
+TEST_P(AgreementTest, MakesTheLowestRanksErrorEverybodys) {
+  RunLocalRanks(GetParam(), [](ProcessGroup& group) {
+    const int culprit = group.size() / 2;
+    const absl::Status local =
+        group.rank() < culprit
+            ? absl::OkStatus()
+            : absl::OutOfRangeError(absl::StrCat("bad index ", group.rank()));
+    const absl::Status status = Agree(group, "work", local);
+    EXPECT_THAT(status,
+                StatusIs(absl::StatusCode::kOutOfRange,
+                         HasSubstr(absl::StrCat("work: rank ", culprit,
+                                                ": bad index ", culprit))));
+    EXPECT_EQ(ErrorRank(status), culprit);
+    EXPECT_THAT(group.Barrier(), IsOk()) << "the group stays usable";
+  });
+}
+
+// Every rank passes one line that all have and one of its own.
+absl::Status AgreeOnText(ProcessGroup& group, const std::string& own,
+                         int* calls = nullptr) {
+  return Agree(group, "work", absl::OkStatus(),
+               {Fingerprint().Add(own).value(), [&] {
+                  if (calls != nullptr) ++*calls;
+                  return absl::StrCat("size [4]\n", own, "\nand more");
+                }});
+}
+
+TEST_P(AgreementTest, NamesTheMinorityWithTheValuesOfBoth) {
+  if (GetParam() < 3) return;
+  for (const int odd : {0, GetParam() - 1}) {
+    RunLocalRanks(GetParam(), [odd](ProcessGroup& group) {
+      const absl::Status status =
+          AgreeOnText(group, group.rank() == odd ? "dtype int8" : "dtype bool");
+      EXPECT_THAT(status,
+                  StatusIs(absl::StatusCode::kInvalidArgument,
+                           absl::StrCat("work: rank ", odd,
+                                        " was called with other arguments: "
+                                        "rank ",
+                                        odd, " passed dtype int8; ranks ")));
+      EXPECT_THAT(status.message(), HasSubstr(" passed dtype bool; every"));
+      EXPECT_EQ(FailedRank(status), odd);
+      const ErrorInfo info = GetErrorInfo(status);
+      EXPECT_EQ(info.rank, odd);
+      EXPECT_EQ(info.operation, "work");
+      EXPECT_EQ(info.group, group.name());
+      EXPECT_THAT(group.Barrier(), IsOk()) << "the group stays usable";
+    });
+  }
+}
+
+TEST_P(AgreementTest, SinglesNobodyOutInADraw) {
+  if (GetParam() == 1) return;
+  RunLocalRanks(GetParam(), [](ProcessGroup& group) {
+    // Every rank says something else.
+    const absl::Status status =
+        AgreeOnText(group, absl::StrCat("value ", group.rank()));
+    EXPECT_THAT(status,
+                StatusIs(absl::StatusCode::kInvalidArgument,
+                         "work: a rank was called with other arguments: rank 1 "
+                         "passed value 1; rank 0 passed value 0; "));
+    EXPECT_EQ(GetErrorInfo(status).rank, std::nullopt);
+    EXPECT_FALSE(IsRankFailure(status));
+  });
+}
+
+TEST_P(AgreementTest, DescribesOnlyWhatDiffers) {
+  RunLocalRanks(GetParam(), [](ProcessGroup& group) {
+    int calls = 0;
+    EXPECT_THAT(AgreeOnText(group, "dtype bool", &calls), IsOk());
+    EXPECT_EQ(calls, 0);
+  });
+}
+
+TEST_P(AgreementTest, ShowsOfALongValueThePartThatDiffers) {
+  if (GetParam() < 3) return;
+  RunLocalRanks(GetParam(), [](ProcessGroup& group) {
+    std::string own(3000, 'x');
+    own[2000] = group.rank() == 1 ? 'o' : 'm';
+    const absl::Status status = AgreeOnText(group, own);
+    EXPECT_THAT(status.message(), HasSubstr("passed …xxx"));
+    EXPECT_THAT(status.message(), HasSubstr("xox"));
+    EXPECT_THAT(status.message(), HasSubstr("xmx"));
+    EXPECT_LT(status.message().size(), 800u);
+  });
+}
+
+TEST_P(AgreementTest, TellsWhereItHappenedFromWhoFailed) {
+  RunLocalRanks(GetParam(), [](ProcessGroup& group) {
+    const absl::Status full =
+        Agree(group, "work",
+              group.rank() == 0 ? absl::ResourceExhaustedError("No space left")
+                                : absl::OkStatus());
+    EXPECT_EQ(ErrorRank(full), 0);
+    EXPECT_FALSE(IsRankFailure(full)) << full;
+    const absl::Status lost =
+        Agree(group, "work",
+              group.rank() == 0
+                  ? WithFailedRank(absl::UnavailableError("its peer died"), 9)
+                  : absl::OkStatus());
+    EXPECT_EQ(ErrorRank(lost), 9);
+    EXPECT_EQ(FailedRank(lost), 9);
+  });
+}
+
+TEST_P(AgreementTest, ComparesValuesOfThoseWhoHaveASay) {
+  if (GetParam() < 5) return;
+  RunLocalRanks(GetParam(), [](ProcessGroup& group) {
+    const auto compare = [&](const std::vector<std::optional<uint64_t>>& of) {
+      return CompareValues(group, "work", "has another layout", of, [&] {
+        return absl::StrCat("layout ", *of[static_cast<size_t>(group.rank())]);
+      });
+    };
+    EXPECT_THAT(compare({std::nullopt, 7, 7, std::nullopt, 7}), IsOk());
+    const absl::Status status = compare({std::nullopt, 7, 8, std::nullopt, 8});
+    EXPECT_THAT(status,
+                StatusIs(absl::StatusCode::kInvalidArgument,
+                         "work: rank 1 has another layout: rank 1 passed "
+                         "layout 7; ranks 2, 4 passed layout 8; every rank"));
+    EXPECT_EQ(FailedRank(status), 1);
+  });
+}
+
+TEST(AgreementFailureTest, ABrokenExchangeIsAFailureOfTheOperation) {
+  RunLocalRanks(2, [](ProcessGroup& group) {
+    // Leaves.
+    if (group.rank() == 1) return;
+    const absl::Status status = Agree(group, "work", absl::OkStatus());
+    EXPECT_THAT(status,
+                StatusIs(absl::StatusCode::kUnavailable, "work: group"));
+    EXPECT_EQ(GetErrorInfo(status).operation, "work");
+    EXPECT_EQ(ErrorRank(status), 1);
+  });
+}
+
+TEST_P(AgreementTest, ReturnsTheLargestValue) {
+  RunLocalRanks(GetParam(), [](ProcessGroup& group) {
+    EXPECT_THAT(AgreeOnMaximum(group, "work", absl::OkStatus(), {7},
+                               10 + (group.rank() + 1) % group.size()),
+                IsOkAndHolds(10 + group.size() - 1));
+  });
+}
+
+TEST_P(AgreementTest, TellsEverybodyTheNotesOfAll) {
+  struct Note {
+    int64_t number = 0;
+    std::array<int64_t, 40> more = {};
+  };
+  RunLocalRanks(GetParam(), [](ProcessGroup& group) {
+    Note mine;
+    mine.number = 100 + group.rank();
+    mine.more[39] = -group.rank();
+    const auto notes = AgreeAndTell(group, "work", absl::OkStatus(), {7}, mine);
+    ASSERT_THAT(notes, IsOk());
+    ASSERT_EQ(notes->size(), static_cast<size_t>(group.size()));
+    for (int r = 0; r < group.size(); ++r) {
+      EXPECT_EQ((*notes)[r].number, 100 + r);
+      EXPECT_EQ((*notes)[r].more[39], -r);
+    }
+    // What is wrong is found as without notes.
+    const int culprit = group.size() / 2;
+    const absl::Status failed =
+        AgreeAndTell(group, "work",
+                     group.rank() == culprit ? absl::OutOfRangeError("bad")
+                                             : absl::OkStatus(),
+                     {7}, mine)
+            .status();
+    EXPECT_THAT(failed,
+                StatusIs(absl::StatusCode::kOutOfRange,
+                         absl::StrCat("work: rank ", culprit, ": bad")));
+    EXPECT_EQ(ErrorRank(failed), culprit);
+    if (group.size() > 1) {
+      EXPECT_THAT(AgreeAndTell(group, "work", absl::OkStatus(),
+                               {static_cast<uint64_t>(group.rank())}, mine)
+                      .status(),
+                  StatusIs(absl::StatusCode::kInvalidArgument,
+                           "was called with other arguments"));
+    }
+    EXPECT_THAT(group.Barrier(), IsOk());
+  });
+}
+
+TEST_P(AgreementTest, ANoteMayBeEmpty) {
+  RunLocalRanks(GetParam(), [](ProcessGroup& group) {
+    EXPECT_THAT(
+        AgreeAndTell(group, "work", absl::OkStatus(), {7}, ConstBytes(), {}),
+        IsOk());
+  });
+}
+
+TEST_P(AgreementTest, WaitsNoLongerThanToldTo) {
+  if (GetParam() == 1) return;
+  absl::Notification gave_up;
+  RunLocalRanks(2, [&](ProcessGroup& group) {
+    if (group.rank() == 1) return gave_up.WaitForNotification();
+    const absl::Status status = Agree(group, "work", absl::OkStatus(), {7},
+                                      {.timeout = absl::Milliseconds(10)});
+    EXPECT_THAT(status, StatusIs(absl::StatusCode::kDeadlineExceeded));
+    EXPECT_EQ(ErrorRank(status), 1);
+    gave_up.Notify();
+  });
+}
+
+TEST_P(AgreementTest, CutsVeryLongErrors) {
+  RunLocalRanks(GetParam(), [](ProcessGroup& group) {
+    const absl::Status status =
+        Agree(group, "work", absl::InternalError(std::string(100000, 'x')));
+    EXPECT_EQ(status.code(), absl::StatusCode::kInternal);
+    EXPECT_LT(status.message().size(), 5000u);
+  });
+}
+
+TEST_P(AgreementTest, GathersStringsOfDifferentLengths) {
+  RunLocalRanks(GetParam(), [](ProcessGroup& group) {
+    // Rank 0 sends nothing, rank r sends r copies of its digit.
+    const std::string own(group.rank(), static_cast<char>('0' + group.rank()));
+    const auto all = AllGatherStrings(group, own);
+    ASSERT_THAT(all, IsOk());
+    ASSERT_EQ(all->size(), static_cast<size_t>(group.size()));
+    for (int r = 0; r < group.size(); ++r) {
+      EXPECT_EQ((*all)[r], std::string(r, static_cast<char>('0' + r)));
+    }
+  });
+}
+
+TEST_P(AgreementTest, RefusesToGatherMoreThanTheLimitOnAllRanks) {
+  RunLocalRanks(GetParam(), [](ProcessGroup& group) {
+    EXPECT_THAT(AllGatherStrings(group, "0123456789", 5),
+                StatusIs(absl::StatusCode::kResourceExhausted));
+    EXPECT_THAT(group.Barrier(), IsOk());
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(WorldSizes, AgreementTest,
+                         ::testing::Values(1, 2, 3, 5));
+
+TEST(FingerprintTest, IsTheSameInEveryBuild) {
+  EXPECT_EQ(Fingerprint().value(), 0xcbf29ce484222325u);
+  // FNV-1a of eight zero bytes.
+  EXPECT_EQ(Fingerprint().Add(int64_t{0}).value(), 0xa8c7f832281a39c5u);
+}
+
+TEST(FingerprintTest, KeepsNeighbouringStringsApart) {
+  EXPECT_NE(Fingerprint().Add("ab").Add("c").value(),
+            Fingerprint().Add("a").Add("bc").value());
+}
+
+}  // namespace
+}  // namespace sherd

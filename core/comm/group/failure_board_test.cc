@@ -1,0 +1,430 @@
+#include "sherd/core/comm/group/failure_board.h"
+
+#include <fcntl.h>
+#include <sys/ptrace.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "sherd/core/base/error_info.h"
+#include "sherd/core/comm/store/hash_store.h"
+#include "sherd/core/process/process_identity.h"
+#include "sherd/testing/matchers.h"
+
+namespace sherd::internal {
+namespace {
+
+using ::sherd::testing::IsOk;
+using ::sherd::testing::StatusIs;
+using ::testing::HasSubstr;
+
+class FailureBoardTest : public ::testing::Test {
+ protected:
+  std::unique_ptr<FailureBoard> Board(int rank, int size) {
+    return std::make_unique<FailureBoard>(store_, rank, size);
+  }
+
+  // Boards of all ranks, joined.
+  std::vector<std::unique_ptr<FailureBoard>> Joined(int size) {
+    std::vector<std::unique_ptr<FailureBoard>> boards;
+    for (int r = 0; r < size; ++r) boards.push_back(Board(r, size));
+    std::vector<std::thread> threads;
+    for (auto& board : boards) {
+      threads.emplace_back([&board] {
+        EXPECT_THAT(board->Join(Deadline::After(absl::Seconds(30))), IsOk());
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    return boards;
+  }
+
+  const std::shared_ptr<Store> store_ = std::make_shared<HashStore>();
+};
+
+TEST_F(FailureBoardTest, JoinNamesTheRanksThatDidNotCome) {
+  const absl::Status status =
+      Board(1, 4)->Join(Deadline::After(absl::Milliseconds(10)));
+  EXPECT_THAT(status, StatusIs(absl::StatusCode::kDeadlineExceeded,
+                               HasSubstr("ranks 0, 2, 3 of 4")));
+}
+
+// As DescribeOwnProcess() of a process that has ended.
+std::string EndedProcess() {
+  const pid_t child = fork();
+  if (child == 0) _exit(0);
+  EXPECT_EQ(waitpid(child, nullptr, 0), child);
+  return DescribeProcess(
+      {.pid = child, .start_time = ProcessIdentity::Own().start_time});
+}
+
+TEST_F(FailureBoardTest, JoinDoesNotWaitForAProcessThatHasEnded) {
+  FailureBoard board(store_, 0, 2, {DescribeOwnProcess(), EndedProcess()});
+  const absl::Status status = board.Join(Deadline::After(absl::Seconds(30)));
+  EXPECT_THAT(status, StatusIs(absl::StatusCode::kUnavailable,
+                               HasSubstr("rank 1 died (process ")));
+  EXPECT_EQ(ErrorRank(status), 1);
+}
+
+TEST_F(FailureBoardTest, JoinTakesAMemberThatEndedAfterItHadJoined) {
+  const std::string ended = EndedProcess();
+  ASSERT_THAT(store_->Set("member/1", absl::StrCat("2 ", ended)), IsOk());
+  FailureBoard board(store_, 0, 2, {DescribeOwnProcess(), ended});
+  EXPECT_THAT(board.Join(Deadline::Infinite()), IsOk());
+  EXPECT_EQ(board.process(1), ended);
+}
+
+TEST_F(FailureBoardTest, RanksAreNumberedByTheirMachine) {
+  ASSERT_THAT(store_->Set("member/0", "4 boot-a ns1 10 100"), IsOk());
+  ASSERT_THAT(store_->Set("member/1", "4 boot-b ns1 10 100"), IsOk());
+  // In a container of its own on the first machine.
+  ASSERT_THAT(store_->Set("member/3", "4 boot-a ns2 10 100"), IsOk());
+  const auto board = Board(2, 4);
+  ASSERT_THAT(board->Join(Deadline::Infinite()), IsOk());
+  EXPECT_THAT(board->HostOfRank(), ::testing::ElementsAre(0, 1, 2, 0));
+  EXPECT_FALSE(board->OneHost());
+}
+
+TEST_F(FailureBoardTest, JoinRefusesARankThatIsTaken) {
+  ASSERT_THAT(Board(0, 1)->Join(Deadline::Infinite()), IsOk());
+  EXPECT_THAT(Board(0, 1)->Join(Deadline::Infinite()),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("left over from another run")));
+}
+
+TEST_F(FailureBoardTest, JoinRefusesADifferentWorldSize) {
+  std::thread other([this] {
+    EXPECT_FALSE(Board(0, 2)->Join(Deadline::After(absl::Seconds(30))).ok());
+  });
+  const absl::Status status =
+      Board(1, 3)->Join(Deadline::After(absl::Seconds(30)));
+  other.join();
+  EXPECT_THAT(status,
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("rank 0 says that the world size is 2, rank 1 "
+                                 "says 3")));
+  EXPECT_EQ(ErrorRank(status), std::nullopt) << "neither is in the right";
+}
+
+TEST_F(FailureBoardTest, FollowsTheChainToTheFirstFailure) {
+  auto boards = Joined(4);
+  boards[2]->Report(absl::InternalError("disk full"), std::nullopt);
+  boards[1]->Report(absl::UnavailableError("closed"), 2);
+  const auto verdict = boards[0]->FindCulprit(1, "closed");
+  EXPECT_EQ(verdict.rank, 2);
+  EXPECT_THAT(verdict.cause, HasSubstr("disk full"));
+  EXPECT_EQ(verdict.code, std::nullopt);
+}
+
+// A process that ends when it is told to.
+class LivingProcess {
+ public:
+  LivingProcess() {
+    int ends[2];
+    EXPECT_EQ(pipe2(ends, O_CLOEXEC), 0);
+    child_ = fork();
+    if (child_ == 0) {
+      close(ends[1]);
+      char byte;
+      _exit(read(ends[0], &byte, 1) == 0 ? 0 : 1);
+    }
+    close(ends[0]);
+    control_ = ends[1];
+  }
+  ~LivingProcess() { End(); }
+
+  void End() {
+    if (control_ < 0) return;
+    close(control_);
+    control_ = -1;
+    EXPECT_EQ(waitpid(child_, nullptr, 0), child_);
+  }
+
+  // Stops it as a tracer does, until LetGo() of the same thread; false, with
+  // errno, where processes must not be traced.
+  bool Hold() const {
+    if (ptrace(PTRACE_SEIZE, child_, nullptr, nullptr) != 0) return false;
+    EXPECT_EQ(ptrace(PTRACE_INTERRUPT, child_, nullptr, nullptr), 0);
+    EXPECT_EQ(waitpid(child_, nullptr, __WALL), child_);
+    return true;
+  }
+  void LetGo() const {
+    EXPECT_EQ(ptrace(PTRACE_DETACH, child_, nullptr, nullptr), 0);
+  }
+
+  // As DescribeOwnProcess() in it.
+  std::string Describe() const {
+    return DescribeProcess(ProcessIdentity::Of(child_));
+  }
+
+ private:
+  pid_t child_ = -1;
+  int control_ = -1;
+};
+
+// A store in which something happens when a key was not there.
+class WhenMissed final : public Store {
+ public:
+  explicit WhenMissed(std::shared_ptr<Store> base) : base_(std::move(base)) {}
+
+  void Do(std::string key, std::function<void()> what) {
+    key_ = std::move(key);
+    what_ = std::move(what);
+  }
+
+  absl::StatusOr<std::string> Get(absl::string_view key,
+                                  Deadline deadline) override {
+    absl::StatusOr<std::string> value = base_->Get(key, deadline);
+    if (key == key_ && !value.ok() && what_ != nullptr) {
+      std::exchange(what_, nullptr)();
+    }
+    return value;
+  }
+  absl::Status Set(absl::string_view key, absl::string_view value) override {
+    return base_->Set(key, value);
+  }
+  absl::StatusOr<int64_t> Add(absl::string_view key, int64_t amount) override {
+    return base_->Add(key, amount);
+  }
+  absl::StatusOr<std::string> CompareSet(absl::string_view key,
+                                         absl::string_view expected,
+                                         absl::string_view desired) override {
+    return base_->CompareSet(key, expected, desired);
+  }
+  absl::StatusOr<bool> Delete(absl::string_view key) override {
+    return base_->Delete(key);
+  }
+  absl::StatusOr<int64_t> DeletePrefix(absl::string_view prefix) override {
+    return base_->DeletePrefix(prefix);
+  }
+  absl::Status Retire(absl::string_view prefix, int members) override {
+    return base_->Retire(prefix, members);
+  }
+  absl::Status Wait(absl::Span<const std::string> keys,
+                    Deadline deadline) override {
+    return base_->Wait(keys, deadline);
+  }
+  absl::StatusOr<std::vector<std::string>> MultiGet(
+      absl::Span<const std::string> keys, Deadline deadline) override {
+    return base_->MultiGet(keys, deadline);
+  }
+  absl::StatusOr<bool> Contains(absl::string_view key) override {
+    return base_->Contains(key);
+  }
+
+ private:
+  const std::shared_ptr<Store> base_;
+  std::string key_;
+  std::function<void()> what_;
+};
+
+// Three ranks, of which rank 1 is another process, seen by rank 0.
+class RankOfAnotherProcess : public FailureBoardTest {
+ protected:
+  RankOfAnotherProcess() {
+    for (const auto& [rank, process] : {std::pair(1, process_.Describe()),
+                                        std::pair(2, DescribeOwnProcess())}) {
+      EXPECT_THAT(store_->Set(absl::StrCat("member/", rank),
+                              absl::StrCat("3 ", process)),
+                  IsOk());
+    }
+    EXPECT_THAT(board_.Join(Deadline::Infinite()), IsOk());
+  }
+
+  // As rank 1 does it.
+  void FailAndEnd() {
+    FailureBoard(store_, 1, 3).Report(absl::UnavailableError("closed"), 2);
+    FailureBoard(store_, 2, 3).Report(absl::InternalError("disk full"), {});
+    process_.End();
+  }
+
+  LivingProcess process_;
+  // What rank 0 sees of the store.
+  const std::shared_ptr<WhenMissed> missed_ =
+      std::make_shared<WhenMissed>(store_);
+  FailureBoard board_ = FailureBoard(missed_, 0, 3);
+};
+
+TEST_F(RankOfAnotherProcess, IsAliveAndHasNothingToSay) {
+  EXPECT_EQ(board_.FindCulprit(1, "the symptom").cause, "the symptom");
+  EXPECT_EQ(board_.FirstSuspect(), std::nullopt);
+  EXPECT_EQ(board_.FindLost(), std::nullopt);
+}
+
+TEST_F(RankOfAnotherProcess, DiedWithoutAWord) {
+  process_.End();
+  EXPECT_THAT(board_.FindCulprit(1, "closed").cause,
+              HasSubstr("died (process"));
+  EXPECT_EQ(board_.FirstSuspect(), 1);
+  EXPECT_EQ(board_.FindLost(), 1);
+}
+
+TEST_F(RankOfAnotherProcess, ThatEndsBetweenTwoLooksIsNotTakenForDead) {
+  missed_->Do("failure/1", [&] { FailAndEnd(); });
+  const auto verdict = board_.FindCulprit(1, "closed");
+  EXPECT_EQ(verdict.rank, 2);
+  EXPECT_THAT(verdict.cause, HasSubstr("disk full"));
+}
+
+// As a leak checker stops a process while it ends.
+TEST_F(RankOfAnotherProcess, ThatATracerHoldsForAMomentIsNotTakenForStopped) {
+  if (!process_.Hold()) {
+    GTEST_SKIP() << "no process may be traced here: " << strerror(errno);
+  }
+  ASSERT_EQ(StateOf(process_.Describe()), ProcessState::kTraced);
+  missed_->Do("failure/1", [&] {
+    process_.LetGo();
+    FailAndEnd();
+  });
+  const auto verdict = board_.FindCulprit(1, "closed");
+  EXPECT_EQ(verdict.rank, 2);
+  EXPECT_THAT(verdict.cause, HasSubstr("disk full"));
+}
+
+TEST_F(RankOfAnotherProcess, ThatADebuggerHoldsIsStopped) {
+  if (!process_.Hold()) {
+    GTEST_SKIP() << "no process may be traced here: " << strerror(errno);
+  }
+  EXPECT_THAT(board_.FindCulprit(1, "closed").cause, HasSubstr("is stopped"));
+  EXPECT_EQ(board_.FirstSuspect(), 1);
+  EXPECT_TRUE(board_.IsStopped(1));
+  process_.LetGo();
+}
+
+TEST_F(RankOfAnotherProcess, ThatFailsBetweenTwoLooksIsNoLeaver) {
+  missed_->Do("failure/1", [&] {
+    FailAndEnd();
+    FailureBoard(store_, 1, 3).ReportLeaving();
+  });
+  EXPECT_EQ(board_.FindCulprit(1, "closed").rank, 2);
+}
+
+TEST_F(RankOfAnotherProcess, ThatEndsBetweenTwoLooksIsNoSuspectYet) {
+  missed_->Do("failure/1", [&] { FailAndEnd(); });
+  // Which it is at the next look, as one that knows who failed.
+  EXPECT_EQ(board_.FirstSuspect(), 2);
+  EXPECT_EQ(board_.FirstSuspect(), 1);
+}
+
+TEST_F(RankOfAnotherProcess, ThatLeftIsNotLost) {
+  FailureBoard(store_, 1, 3).ReportLeaving();
+  process_.End();
+  EXPECT_EQ(board_.FindLost(), std::nullopt);
+}
+
+TEST_F(RankOfAnotherProcess, ThatRanOutOfTimeIsNotLost) {
+  FailureBoard(store_, 1, 3).Report(absl::DeadlineExceededError("late"), 2);
+  EXPECT_EQ(board_.FindLost(), std::nullopt);
+  process_.End();
+  EXPECT_EQ(board_.FindLost(), std::nullopt);
+}
+
+TEST_F(RankOfAnotherProcess, IsLostOnceItFailed) {
+  FailureBoard(store_, 1, 3).Report(absl::InternalError("disk full"), {});
+  FailureBoard(store_, 2, 3).Report(absl::UnavailableError("closed"), 1);
+  EXPECT_EQ(board_.FindLost(), 1);
+}
+
+TEST_F(RankOfAnotherProcess, ThatFailedEndsAnExchange) {
+  FailureBoard(store_, 1, 3).Report(absl::InternalError("disk full"), {});
+  const auto told = board_.Exchange("step", "", Deadline::Infinite());
+  EXPECT_THAT(told, StatusIs(absl::StatusCode::kUnavailable,
+                             HasSubstr("rank 1: disk full")));
+  EXPECT_EQ(ErrorRank(told.status()), 1);
+}
+
+TEST_F(FailureBoardTest, RanksTogetherSeeAllProcessesAtOnce) {
+  constexpr int kSize = 100;
+  constexpr int kVictim = 83;
+  LivingProcess victim;
+  for (int r = 0; r < kSize; ++r) {
+    const std::string process =
+        r == kVictim ? victim.Describe() : DescribeOwnProcess();
+    ASSERT_THAT(store_->Set(absl::StrCat("member/", r),
+                            absl::StrCat(kSize, " ", process)),
+                IsOk());
+  }
+  std::vector<std::unique_ptr<FailureBoard>> boards;
+  for (int r = 0; r < 10; ++r) {
+    boards.push_back(Board(r, kSize));
+    ASSERT_THAT(boards[r]->Join(Deadline::Infinite()), IsOk());
+  }
+  victim.End();
+  int finders = 0;
+  for (const auto& board : boards) {
+    const std::optional<int> lost = board->FindLost();
+    if (!lost) continue;
+    EXPECT_EQ(lost, kVictim);
+    ++finders;
+  }
+  EXPECT_GE(finders, 1);
+  // One alone needs several looks.
+  int looks = 1;
+  while (!boards[0]->FindLost()) ++looks;
+  EXPECT_LE(looks, kSize / 16 + 1);
+}
+
+TEST_F(FailureBoardTest, ReportsARankThatLeft) {
+  auto boards = Joined(2);
+  boards[1]->ReportLeaving();
+  const auto verdict = boards[0]->FindCulprit(1, "closed");
+  EXPECT_EQ(verdict.rank, 1);
+  EXPECT_EQ(verdict.cause, "left the group");
+}
+
+TEST_F(FailureBoardTest, SaysThatOtherRanksWaitForEachOther) {
+  auto boards = Joined(3);
+  boards[1]->Report(absl::DeadlineExceededError("slow"), 2);
+  boards[2]->Report(absl::DeadlineExceededError("slow"), 1);
+  EXPECT_THAT(boards[0]->FindCulprit(1, "slow").cause,
+              HasSubstr("wait for each other: the ranks made different calls"));
+}
+
+TEST_F(FailureBoardTest, SaysThatAPeerGaveUpOnThisRank) {
+  auto boards = Joined(2);
+  boards[1]->Report(absl::DeadlineExceededError("slow"), 0);
+  const auto verdict = boards[0]->FindCulprit(1, "slow");
+  EXPECT_EQ(verdict.rank, 1);
+  EXPECT_THAT(verdict.cause, HasSubstr("gave up waiting for this rank"));
+}
+
+TEST_F(FailureBoardTest, OnlyTheFirstReportCounts) {
+  auto boards = Joined(2);
+  boards[1]->Report(absl::InternalError("first"), std::nullopt);
+  boards[1]->Report(absl::InternalError("second"), std::nullopt);
+  EXPECT_THAT(boards[0]->FindCulprit(1, "").cause, HasSubstr("first"));
+}
+
+TEST_F(FailureBoardTest, BlamesASilentPeerWithTheSymptom) {
+  auto boards = Joined(2);
+  const auto verdict = boards[0]->FindCulprit(1, "did not come in time");
+  EXPECT_EQ(verdict.rank, 1);
+  EXPECT_EQ(verdict.cause, "did not come in time");
+}
+
+TEST_F(FailureBoardTest, SuspectsWhoFailedBeforeWhoWaited) {
+  const auto boards = Joined(4);
+  EXPECT_EQ(boards[1]->FirstSuspect(), std::nullopt);
+  // Waited, and cannot tell for whom.
+  boards[0]->Report(absl::DeadlineExceededError("late"), std::nullopt);
+  EXPECT_EQ(boards[1]->FirstSuspect(), 0);
+  EXPECT_EQ(boards[0]->FirstSuspect(), std::nullopt);
+  boards[2]->Report(absl::InternalError("broken"), std::nullopt);
+  EXPECT_EQ(boards[1]->FirstSuspect(), 2);
+  EXPECT_EQ(boards[0]->FirstSuspect(), 2);
+}
+
+}  // namespace
+}  // namespace sherd::internal

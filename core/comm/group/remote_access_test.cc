@@ -1,0 +1,200 @@
+#include "sherd/core/comm/remote_access.h"
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "sherd/core/base/deadline.h"
+#include "sherd/core/base/error_info.h"
+#include "sherd/core/comm/store/hash_store.h"
+#include "sherd/core/comm/store/store_remote_access.h"
+#include "sherd/core/tensor/tensor.h"
+#include "sherd/testing/matchers.h"
+
+namespace sherd {
+namespace {
+
+using ::sherd::testing::IsOk;
+using ::sherd::testing::StatusIs;
+using ::testing::ElementsAre;
+
+class RemoteAccessTest : public ::testing::Test {
+ protected:
+  RemoteAccessTest() { RegisterRemoteAccess(StartStoreRemoteAccess); }
+  ~RemoteAccessTest() override { RegisterRemoteAccess(nullptr); }
+
+  RemoteAccessOptions Options(int rank, int world_size) {
+    return {.rank = rank, .world_size = world_size, .store = store_};
+  }
+
+  // Runs `body` as each of the workers, on a thread each.
+  void RunWorkers(int n, const std::function<void(RemoteAccess&)>& body) {
+    std::vector<std::thread> threads;
+    for (int r = 0; r < n; ++r) {
+      threads.emplace_back([&, r] {
+        auto access = StartRemoteAccess(Options(r, n));
+        ASSERT_THAT(access, IsOk());
+        body(**access);
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+  }
+
+  // Returns once all of `n` ranks have called it.
+  void AwaitAll(const std::string& what, int rank, int n) {
+    std::vector<std::string> keys;
+    for (int r = 0; r < n; ++r) keys.push_back(absl::StrCat(what, "/", r));
+    ASSERT_THAT(store_->Set(keys[rank], ""), IsOk());
+    ASSERT_THAT(store_->Wait(keys, Deadline::Infinite()), IsOk());
+  }
+
+  std::shared_ptr<Store> store_ = std::make_shared<HashStore>();
+};
+
+TEST_F(RemoteAccessTest, WithoutImplementationSaysWhatToDependOn) {
+  EXPECT_TRUE(HasRemoteAccess());
+  RegisterRemoteAccess(nullptr);
+  EXPECT_FALSE(HasRemoteAccess());
+  EXPECT_THAT(StartRemoteAccess(Options(0, 1)),
+              StatusIs(absl::StatusCode::kUnimplemented,
+                       "no RPC is linked: depend on @sherd//rpc"));
+}
+
+TEST_F(RemoteAccessTest, RejectsWhatNoImplementationCouldDoWith) {
+  const auto started = [this](auto change) {
+    RemoteAccessOptions options = Options(1, 2);
+    change(options);
+    return StartRemoteAccess(options).status();
+  };
+  using Options = RemoteAccessOptions;
+  for (const auto& [change, expected] :
+       std::vector<std::pair<std::function<void(Options&)>, const char*>>{
+           {[](Options& o) { o.rank = 2; }, "rank 2 of 2"},
+           {[](Options& o) { o.rank = -1; }, "rank -1 of 2"},
+           {[](Options& o) { o.world_size = 0; }, "rank 1 of 0"},
+           {[](Options& o) { o.store = nullptr; }, "store"},
+           {[](Options& o) { o.timeout = absl::ZeroDuration(); },
+            "timeout must be above zero"}}) {
+    EXPECT_THAT(started(change),
+                StatusIs(absl::StatusCode::kInvalidArgument, expected));
+  }
+}
+
+TEST_F(RemoteAccessTest, TheImplementationGetsAWorkersNameInAnyCase) {
+  std::vector<std::string> names;
+  RegisterRemoteAccess([&names](const RemoteAccessOptions& options) {
+    names.push_back(options.name);
+    return absl::UnavailableError("full");
+  });
+  RemoteAccessOptions options = Options(1, 4);
+  EXPECT_THAT(StartRemoteAccess(options),
+              StatusIs(absl::StatusCode::kUnavailable, "full"));
+  options.name = "trainer";
+  EXPECT_THAT(StartRemoteAccess(options),
+              StatusIs(absl::StatusCode::kUnavailable, "full"));
+  EXPECT_THAT(names, ElementsAre("worker1", "trainer"));
+}
+
+TEST_F(RemoteAccessTest, AShardIsFetchedAsItWasPublished) {
+  RunWorkers(3, [this](RemoteAccess& access) {
+    EXPECT_THAT(access.workers(), ElementsAre("worker0", "worker1", "worker2"));
+    const int32_t rank = access.rank();
+    // Not contiguous: its columns are rows in memory.
+    const auto shard = [](int32_t r) {
+      return *Tensor::FromSpan<int32_t>(
+                  {r, 10 + r, 20 + r, 30 + r, 40 + r, 50 + r}, {2, 3})
+                  ->Transpose(0, 1);
+    };
+    ASSERT_THAT(access.Publish("shard", shard(rank)), IsOk());
+    EXPECT_THAT(access.Publish("shard", shard(rank)),
+                StatusIs(absl::StatusCode::kAlreadyExists, "\"shard\""));
+    ASSERT_THAT(access.Publish("empty", *Tensor::Empty({0, 7})), IsOk());
+    AwaitAll("published", rank, 3);
+    const int32_t next = (rank + 1) % 3;
+    const absl::StatusOr<Tensor> fetched = access.Fetch(next, "shard", {});
+    ASSERT_THAT(fetched, IsOk());
+    EXPECT_TRUE(fetched->BitwiseEqual(shard(next))) << *fetched;
+    const absl::StatusOr<Tensor> empty = access.Fetch(next, "empty", {});
+    ASSERT_THAT(empty, IsOk());
+    EXPECT_THAT(empty->sizes(), ElementsAre(0, 7));
+    AwaitAll("fetched", rank, 3);
+  });
+}
+
+TEST_F(RemoteAccessTest, AShardCanBeFetchedUntilItIsWithdrawn) {
+  RunWorkers(1, [](RemoteAccess& access) {
+    const Tensor value = *Tensor::FromSpan<int32_t>({7, 8}, {2});
+    ASSERT_THAT(access.Publish("a", value), IsOk());
+    const absl::StatusOr<Tensor> fetched = access.Fetch(0, "a", {});
+    ASSERT_THAT(fetched, IsOk());
+    EXPECT_TRUE(fetched->BitwiseEqual(value));
+    EXPECT_NE(fetched->data(), value.data());
+    ASSERT_THAT(access.Withdraw("a"), IsOk());
+    const absl::Status missing = access.Fetch(0, "a", {}).status();
+    EXPECT_THAT(missing, StatusIs(absl::StatusCode::kNotFound,
+                                  "worker0 has not published \"a\""));
+    EXPECT_EQ(ErrorRank(missing), 0);
+    EXPECT_THAT(access.Withdraw("a"),
+                StatusIs(absl::StatusCode::kNotFound, "\"a\""));
+    EXPECT_THAT(access.Fetch(1, "a", {}),
+                StatusIs(absl::StatusCode::kInvalidArgument, "worker 1 of 1"));
+  });
+}
+
+TEST_F(RemoteAccessTest, AGracefulShutdownKeepsShardsForThoseWhoStillFetch) {
+  RunWorkers(3, [this](RemoteAccess& access) {
+    const int rank = access.rank();
+    ASSERT_THAT(
+        access.Publish("own", *Tensor::FromSpan<double>({rank + 0.5}, {1})),
+        IsOk());
+    AwaitAll("published", rank, 3);
+    // Worker 0 fetches while the others already shut down.
+    const int next = (rank + 1) % 3;
+    if (rank == 0) {
+      ASSERT_THAT(store_->Wait({"shutting down/1", "shutting down/2"},
+                               Deadline::Infinite()),
+                  IsOk());
+      const absl::StatusOr<Tensor> fetched = access.Fetch(next, "own", {});
+      ASSERT_THAT(fetched, IsOk());
+      EXPECT_EQ(fetched->data_as<double>()[0], next + 0.5);
+    }
+    ASSERT_THAT(store_->Set(absl::StrCat("shutting down/", rank), ""), IsOk());
+    ASSERT_THAT(access.Shutdown(/*graceful=*/true), IsOk());
+    EXPECT_THAT(access.Shutdown(/*graceful=*/true), IsOk());
+    EXPECT_THAT(access.Fetch(next, "own", {}),
+                StatusIs(absl::StatusCode::kFailedPrecondition, "shut down"));
+  });
+}
+
+TEST_F(RemoteAccessTest, AWorkerThatIsGoneIsBlamed) {
+  RunWorkers(2, [this](RemoteAccess& access) {
+    if (access.rank() == 1) {
+      ASSERT_THAT(access.Shutdown(/*graceful=*/false), IsOk());
+      ASSERT_THAT(store_->Set("left", ""), IsOk());
+      return;
+    }
+    ASSERT_THAT(store_->Wait({"left"}, Deadline::Infinite()), IsOk());
+    const absl::Status gone = access.Fetch(1, "x", {}).status();
+    EXPECT_THAT(gone, StatusIs(absl::StatusCode::kUnavailable, "worker1"));
+    EXPECT_EQ(ErrorRank(gone), 1);
+  });
+}
+
+TEST_F(RemoteAccessTest, AWorkerThatDoesNotComeIsNamed) {
+  RemoteAccessOptions options = Options(0, 2);
+  options.timeout = absl::Milliseconds(1);
+  EXPECT_THAT(StartRemoteAccess(options),
+              StatusIs(absl::StatusCode::kDeadlineExceeded, "worker/1"));
+}
+
+}  // namespace
+}  // namespace sherd

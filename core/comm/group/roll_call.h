@@ -1,0 +1,71 @@
+#ifndef SHERD_CORE_COMM_GROUP_ROLL_CALL_H_
+#define SHERD_CORE_COMM_GROUP_ROLL_CALL_H_
+
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "sherd/core/base/deadline.h"
+#include "sherd/core/comm/bootstrap/host_address.h"
+#include "sherd/core/comm/store.h"
+
+namespace sherd::internal {
+
+// What a rank says of itself before any connection is made.
+struct RollEntry {
+  int rank = 0;
+  int world_size = 1;
+  // As in BackendChoice::cpu and BackendChoice::cuda.
+  std::string backend;
+  std::string device_backend;
+  // The backend cannot connect hosts.
+  bool one_host_only = false;
+  // With the backend "auto": why this rank cannot use shared memory. Empty if
+  // it can.
+  std::string shm_obstacle;
+  // Why this rank cannot take part at all.
+  absl::Status error;
+  HostIdentity host;
+};
+
+// What all ranks know afterwards.
+struct RollCall {
+  // As asked for; "auto" is replaced by "shm" or "gloo".
+  std::string backend;
+  // Why "auto" is not shared memory; empty otherwise.
+  std::string reason;
+  // All ranks have equal HostIdentity::network.
+  bool one_network = false;
+  // And also equal HostIdentity::machine.
+  bool one_host = false;
+  // The first rank that is not on the host of rank 0; -1 if all are.
+  int elsewhere = -1;
+};
+
+// Compares the entries of all ranks, so that either all of them go on in the
+// same way or all of them get the same error, before anything can hang. Rank 0
+// reads the entries and writes the verdict, which costs a store with P ranks
+// O(P) operations and not O(P^2).
+//
+// Keys: roll/R, roll/verdict, and roll/read/R once rank R has read an error.
+//
+// Collective. Every rank calls it with the same deadline.
+//
+// Errors, on every rank that came:
+//   kInvalidArgument     Ranks differ about the world size or the backend: what
+//                        each asked for, and who deviates (see deviation.h).
+//   kFailedPrecondition  The backend is for one host and ranks are on several.
+//   kDeadlineExceeded    Ranks did not come; named.
+//   other                The `error` of some entry.
+// The rank that brought `error` waits up to kReadGrace for the verdict, so that
+// rank 0, if it comes a little later, finds the entry and not a life that was
+// given up. Rank 0 waits as long for the other ranks to read any error, since
+// its process may hold the store and may be about to end.
+absl::StatusOr<RollCall> CallRoll(Store& store, const RollEntry& own,
+                                  Deadline deadline);
+inline constexpr absl::Duration kReadGrace = absl::Seconds(1);
+
+}  // namespace sherd::internal
+
+#endif  // SHERD_CORE_COMM_GROUP_ROLL_CALL_H_

@@ -1,0 +1,188 @@
+#include "sherd/core/comm/group/survivors.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <numeric>
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "absl/time/clock.h"
+#include "sherd/core/base/status_macros.h"
+
+namespace sherd::internal {
+namespace {
+
+constexpr char kMade[] = "made";
+constexpr char kFailed[] = "failed";
+constexpr int kNobody = -1;
+
+// Between two looks at the store.
+constexpr absl::Duration kShortestPause = absl::Milliseconds(2);
+constexpr absl::Duration kLongestPause = absl::Milliseconds(50);
+
+// The ranks that more than half of the other ranks that came accuse.
+std::vector<int> AccusedByMost(const std::map<int, int>& came) {
+  std::map<int, size_t> accusers;
+  for (const auto& [rank, accused] : came) {
+    if (accused != kNobody && accused != rank) ++accusers[accused];
+  }
+  std::vector<int> most;
+  for (const auto& [accused, count] : accusers) {
+    if (2 * count > came.size() - came.count(accused)) most.push_back(accused);
+  }
+  return most;
+}
+
+bool Has(const std::vector<int>& ranks, int rank) {
+  return std::find(ranks.begin(), ranks.end(), rank) != ranks.end();
+}
+
+}  // namespace
+
+SurvivorAgreement::SurvivorAgreement(Store& store, int rank, int size,
+                                     Sight sight)
+    : store_(store), rank_(rank), sight_(std::move(sight)), candidates_(size) {
+  std::iota(candidates_.begin(), candidates_.end(), 0);
+}
+
+std::string SurvivorAgreement::Key(absl::string_view name) const {
+  return absl::StrCat("shrink/", round_, "/", name);
+}
+
+std::string SurvivorAgreement::Key(absl::string_view name, int rank) const {
+  return absl::StrCat(Key(name), "/", rank);
+}
+
+absl::StatusOr<std::optional<std::string>> SurvivorAgreement::Look(
+    const std::string& key) const {
+  SHERD_ASSIGN_OR_RETURN(const bool there, store_.Contains(key));
+  if (!there) return std::nullopt;
+  SHERD_ASSIGN_OR_RETURN(
+      std::string value,
+      store_.Get(key, Deadline::After(absl::ZeroDuration())));
+  return value;
+}
+
+absl::StatusOr<bool> SurvivorAgreement::IsGone(int rank) const {
+  if (!sight_.is_gone(rank)) return store_.Contains(Key("gone", rank));
+  SHERD_RETURN_IF_ERROR(store_.Set(Key("gone", rank), ""));
+  return true;
+}
+
+absl::StatusOr<bool> SurvivorAgreement::AreSettled(bool is_patient,
+                                                   Came& came) const {
+  std::vector<int> missing;
+  for (const int rank : candidates_) {
+    if (came.count(rank) != 0) continue;
+    SHERD_ASSIGN_OR_RETURN(const std::optional<std::string> record,
+                           Look(Key("came", rank)));
+    if (!record) {
+      missing.push_back(rank);
+    } else if (!absl::SimpleAtoi(*record, &came[rank])) {
+      came[rank] = kNobody;
+    }
+  }
+  const std::vector<int> accused = AccusedByMost(came);
+  for (const int rank : missing) {
+    if (!is_patient && (Has(accused, rank) || sight_.is_stopped(rank))) {
+      continue;
+    }
+    SHERD_ASSIGN_OR_RETURN(const bool gone, IsGone(rank));
+    if (!gone) return false;
+  }
+  return true;
+}
+
+absl::StatusOr<std::vector<int>> SurvivorAgreement::Survivors(Came came) const {
+  for (const int rank : candidates_) {
+    if (came.count(rank) == 0) continue;
+    SHERD_ASSIGN_OR_RETURN(const bool gone, IsGone(rank));
+    if (gone) came.erase(rank);
+  }
+  const std::vector<int> accused = AccusedByMost(came);
+  if (accused.size() == 1) came.erase(accused.front());
+  std::vector<int> survivors;
+  for (const auto& [rank, accuses] : came) survivors.push_back(rank);
+  return survivors;
+}
+
+absl::StatusOr<std::vector<int>> SurvivorAgreement::Accept(
+    absl::string_view list) {
+  std::vector<int> members;
+  for (const absl::string_view field : absl::StrSplit(list, ',')) {
+    int rank;
+    if (!absl::SimpleAtoi(field, &rank) || !Has(candidates_, rank)) {
+      return absl::InternalError(absl::StrCat(
+          "the list of ranks that are left is \"", list,
+          "\", expected some of ", absl::StrJoin(candidates_, ",")));
+    }
+    members.push_back(rank);
+  }
+  candidates_ = members;
+  return members;
+}
+
+absl::StatusOr<std::vector<int>> SurvivorAgreement::AgreeOnMembers(
+    std::optional<int> accused, Deadline deadline) {
+  Came came = {{rank_, accused.value_or(kNobody)}};
+  SHERD_RETURN_IF_ERROR(
+      store_.Set(Key("came", rank_), absl::StrCat(came[rank_])));
+  const std::string key = Key("members");
+  const Deadline arrivals = Deadline::After(deadline.Remaining() / 2);
+  const Deadline patience = Deadline::After(kPatience);
+  for (absl::Duration pause = kShortestPause;;
+       pause = std::min(2 * pause, kLongestPause)) {
+    SHERD_ASSIGN_OR_RETURN(const std::optional<std::string> decided, Look(key));
+    if (decided) return Accept(*decided);
+    // Those who come until the time is over are members: looked for once more.
+    const bool is_late = arrivals.HasPassed();
+    SHERD_ASSIGN_OR_RETURN(const bool settled,
+                           AreSettled(!patience.HasPassed(), came));
+    if (settled || is_late) {
+      SHERD_ASSIGN_OR_RETURN(const std::vector<int> survivors, Survivors(came));
+      SHERD_ASSIGN_OR_RETURN(
+          const std::string list,
+          store_.CompareSet(key, "", absl::StrJoin(survivors, ",")));
+      return Accept(list);
+    }
+    absl::SleepFor(pause);
+  }
+}
+
+absl::StatusOr<bool> SurvivorAgreement::Decide(const char* outcome) {
+  SHERD_ASSIGN_OR_RETURN(const std::string decided,
+                         store_.CompareSet(Key("outcome"), "", outcome));
+  ++round_;
+  return decided == kMade;
+}
+
+absl::StatusOr<bool> SurvivorAgreement::AgreeOnOutcome(bool made,
+                                                       Deadline deadline) {
+  if (!made) return Decide(kFailed);
+  SHERD_RETURN_IF_ERROR(store_.Set(Key("made", rank_), ""));
+  std::vector<int> missing = candidates_;
+  for (absl::Duration pause = kShortestPause;;
+       pause = std::min(2 * pause, kLongestPause)) {
+    SHERD_ASSIGN_OR_RETURN(const bool decided, store_.Contains(Key("outcome")));
+    bool failed = decided || deadline.HasPassed();
+    std::vector<int> still_missing;
+    for (const int rank : missing) {
+      // Asked for first: a rank writes before its process ends.
+      SHERD_ASSIGN_OR_RETURN(const bool gone, IsGone(rank));
+      SHERD_ASSIGN_OR_RETURN(const bool has_made,
+                             store_.Contains(Key("made", rank)));
+      if (has_made) continue;
+      still_missing.push_back(rank);
+      failed |= gone;
+    }
+    if (still_missing.empty()) return Decide(kMade);
+    if (failed) return Decide(kFailed);
+    missing = std::move(still_missing);
+    absl::SleepFor(pause);
+  }
+}
+
+}  // namespace sherd::internal

@@ -1,0 +1,233 @@
+#include "sherd/core/comm/group/survivors.h"
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <iostream>
+#include <memory>
+#include <optional>
+#include <random>
+#include <set>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "sherd/core/base/fault_point.h"
+#include "sherd/core/base/knobs.h"
+#include "sherd/core/comm/store/hash_store.h"
+#include "sherd/testing/matchers.h"
+
+namespace sherd::internal {
+namespace {
+
+using ::sherd::testing::IsOk;
+using ::sherd::testing::IsOkAndHolds;
+using ::sherd::testing::StatusIs;
+using ::testing::ElementsAre;
+
+constexpr int kMostRanks = 6;
+
+// Ranks as threads, each with an agreement of its own on one store.
+class SurvivorsTest : public ::testing::Test {
+ protected:
+  std::unique_ptr<SurvivorAgreement> Rank(int rank, int size) {
+    return std::make_unique<SurvivorAgreement>(
+        store_, rank, size,
+        SurvivorAgreement::Sight{
+            .is_gone = [this](int r) { return gone_[r].load(); },
+            .is_stopped = [this](int r) { return stopped_[r].load(); }});
+  }
+
+  static Deadline Soon() { return Deadline::After(absl::Milliseconds(100)); }
+  static Deadline Late() { return Deadline::After(absl::Minutes(5)); }
+
+  HashStore store_;
+  std::array<std::atomic<bool>, kMostRanks> gone_ = {};
+  std::array<std::atomic<bool>, kMostRanks> stopped_ = {};
+};
+
+TEST_F(SurvivorsTest, WhoIsGoneIsNotWaitedFor) {
+  gone_[0] = gone_[2] = true;
+  std::thread other([&] {
+    const auto rank = Rank(1, 4);
+    EXPECT_THAT(rank->AgreeOnMembers(0, Late()),
+                IsOkAndHolds(ElementsAre(1, 3)));
+    EXPECT_THAT(rank->AgreeOnOutcome(true, Late()), IsOkAndHolds(true));
+  });
+  const auto rank = Rank(3, 4);
+  EXPECT_THAT(rank->AgreeOnMembers(std::nullopt, Late()),
+              IsOkAndHolds(ElementsAre(1, 3)));
+  EXPECT_THAT(rank->AgreeOnOutcome(true, Late()), IsOkAndHolds(true));
+  other.join();
+}
+
+TEST_F(SurvivorsTest, WhoComesAfterTheDecisionLearnsThatItWasLeftOut) {
+  EXPECT_THAT(Rank(0, 2)->AgreeOnMembers(std::nullopt, Soon()),
+              IsOkAndHolds(ElementsAre(0)));
+  EXPECT_THAT(Rank(1, 2)->AgreeOnMembers(std::nullopt, Late()),
+              IsOkAndHolds(ElementsAre(0)));
+}
+
+TEST_F(SurvivorsTest, WhomMostAccuseIsLeftOutThoughItComes) {
+  std::vector<std::thread> ranks;
+  for (int r = 0; r < 4; ++r) {
+    // Rank 2 was late, and holds rank 0 for the one that gave up.
+    ranks.emplace_back([this, r] {
+      EXPECT_THAT(Rank(r, 4)->AgreeOnMembers(r == 2 ? 0 : 2, Late()),
+                  IsOkAndHolds(ElementsAre(0, 1, 3)));
+    });
+  }
+  for (std::thread& rank : ranks) rank.join();
+}
+
+TEST_F(SurvivorsTest, TwoThatAccuseEachOtherBothStay) {
+  std::thread other([this] {
+    EXPECT_THAT(Rank(1, 2)->AgreeOnMembers(0, Late()),
+                IsOkAndHolds(ElementsAre(0, 1)));
+  });
+  EXPECT_THAT(Rank(0, 2)->AgreeOnMembers(1, Late()),
+              IsOkAndHolds(ElementsAre(0, 1)));
+  other.join();
+}
+
+TEST_F(SurvivorsTest, WhoIsStoppedOrAccusedIsWaitedForOnlyAWhile) {
+  stopped_[1] = true;
+  EXPECT_THAT(Rank(0, 3)->AgreeOnMembers(2, Late()),
+              IsOkAndHolds(ElementsAre(0)));
+}
+
+TEST_F(SurvivorsTest, ARoundThatFailedIsFollowedByOneOfItsMembers) {
+  gone_[3] = true;
+  std::thread other([this] {
+    const auto rank = Rank(1, 4);
+    EXPECT_THAT(rank->AgreeOnMembers(3, Late()),
+                IsOkAndHolds(ElementsAre(0, 1, 2)));
+    EXPECT_THAT(rank->AgreeOnOutcome(true, Late()), IsOkAndHolds(false));
+    EXPECT_EQ(rank->round(), 2);
+    EXPECT_THAT(rank->AgreeOnMembers(2, Late()),
+                IsOkAndHolds(ElementsAre(0, 1)));
+    EXPECT_THAT(rank->AgreeOnOutcome(true, Late()), IsOkAndHolds(true));
+  });
+  std::thread dying([this] {
+    EXPECT_THAT(Rank(2, 4)->AgreeOnMembers(3, Late()),
+                IsOkAndHolds(ElementsAre(0, 1, 2)));
+    gone_[2] = true;
+  });
+  const auto rank = Rank(0, 4);
+  EXPECT_THAT(rank->AgreeOnMembers(3, Late()),
+              IsOkAndHolds(ElementsAre(0, 1, 2)));
+  EXPECT_THAT(rank->AgreeOnOutcome(false, Late()), IsOkAndHolds(false));
+  EXPECT_THAT(rank->AgreeOnMembers(std::nullopt, Late()),
+              IsOkAndHolds(ElementsAre(0, 1)));
+  EXPECT_THAT(rank->AgreeOnOutcome(true, Late()), IsOkAndHolds(true));
+  other.join();
+  dying.join();
+}
+
+TEST_F(SurvivorsTest, AMemberThatDoesNotConcludeInTimeEndsTheRound) {
+  std::thread other([this] {
+    EXPECT_THAT(Rank(1, 2)->AgreeOnMembers(std::nullopt, Late()), IsOk());
+  });
+  const auto rank = Rank(0, 2);
+  EXPECT_THAT(rank->AgreeOnMembers(std::nullopt, Late()), IsOk());
+  EXPECT_THAT(rank->AgreeOnOutcome(true, Soon()), IsOkAndHolds(false));
+  other.join();
+}
+
+TEST_F(SurvivorsTest, AListThatNobodyCanHaveWrittenIsAnError) {
+  ASSERT_THAT(store_.Set("shrink/1/members", "0,7"), IsOk());
+  EXPECT_THAT(Rank(0, 2)->AgreeOnMembers(std::nullopt, Late()),
+              StatusIs(absl::StatusCode::kInternal, "\"0,7\""));
+}
+
+// After so many operations of the store the thread is a process that ended.
+thread_local int operations_left = -1;
+
+absl::Status CountOperation(const FaultPassage&) {
+  if (operations_left == 0) return absl::CancelledError("this rank has ended");
+  if (operations_left > 0) --operations_left;
+  return absl::OkStatus();
+}
+
+// What a rank that went on has in the end; nothing if it ended or was left out.
+std::optional<std::vector<int>> Shrink(SurvivorAgreement& rank, int own,
+                                       std::optional<int> accused) {
+  const Deadline deadline = Deadline::After(absl::Minutes(5));
+  for (;;) {
+    const auto members = rank.AgreeOnMembers(accused, deadline);
+    if (!members.ok() || std::count(members->begin(), members->end(), own) == 0)
+      return std::nullopt;
+    const auto outcome = rank.AgreeOnOutcome(true, deadline);
+    if (!outcome.ok()) return std::nullopt;
+    if (*outcome) return *members;
+  }
+}
+
+TEST_F(SurvivorsTest, AnyRankMayEndAtAnyPointAndTheRestAgree) {
+  const uint64_t seed = static_cast<uint64_t>(
+      GetIntKnob(Knob::kTestSeed, 0, INT64_MAX)
+          .value()
+          .value_or(static_cast<int64_t>(std::random_device()())));
+  std::cout << "SHERD_TEST_SEED=" << seed << "\n";
+  std::mt19937_64 random(seed);
+  SetFaultHandler(CountOperation);
+  for (int c = 0; c < 150; ++c) {
+    SCOPED_TRACE(absl::StrCat("case ", c, " of seed ", seed));
+    ASSERT_THAT(store_.DeletePrefix("shrink"), IsOk());
+    const int size = 2 + static_cast<int>(random() % (kMostRanks - 1));
+    std::vector<int> lives(size, -1);
+    for (int r = 0; r + 1 < size; ++r) {
+      gone_[r] = false;
+      if (random() % 2 == 0) lives[r] = static_cast<int>(random() % 60);
+    }
+    std::shuffle(lives.begin(), lives.end(), random);
+    // Errors name only ranks that end.
+    std::vector<int> ends;
+    for (int r = 0; r < size; ++r) {
+      gone_[r] = false;
+      if (lives[r] >= 0) ends.push_back(r);
+    }
+    std::vector<std::optional<int>> accused(size);
+    for (auto& one : accused) {
+      if (!ends.empty() && random() % 2 == 0) {
+        one = ends[random() % ends.size()];
+      }
+    }
+    std::vector<std::optional<std::vector<int>>> results(size);
+    std::vector<std::thread> threads;
+    for (int r = 0; r < size; ++r) {
+      threads.emplace_back([&, r] {
+        operations_left = lives[r];
+        const auto rank = Rank(r, size);
+        results[r] = Shrink(*rank, r, accused[r]);
+        if (!results[r]) gone_[r] = true;
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    std::set<std::vector<int>> different;
+    for (int r = 0; r < size; ++r) {
+      if (lives[r] < 0) {
+        ASSERT_TRUE(results[r]) << "rank " << r << " did not go on";
+      }
+      if (!results[r]) continue;
+      different.insert(*results[r]);
+    }
+    ASSERT_EQ(different.size(), 1u);
+    for (int r = 0; r < size; ++r) {
+      if (lives[r] >= 0) continue;
+      EXPECT_EQ(
+          std::count(different.begin()->begin(), different.begin()->end(), r),
+          1);
+    }
+  }
+  SetFaultHandler(nullptr);
+}
+
+}  // namespace
+}  // namespace sherd::internal

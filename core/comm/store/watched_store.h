@@ -1,0 +1,71 @@
+#ifndef SHERD_CORE_COMM_STORE_WATCHED_STORE_H_
+#define SHERD_CORE_COMM_STORE_WATCHED_STORE_H_
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "sherd/core/base/deadline.h"
+#include "sherd/core/comm/store.h"
+
+namespace sherd::internal {
+
+// A view of `base` for ranks that connect, in which nobody waits for a key
+// until the deadline once some rank is lost: whoever waits there needs all
+// ranks.
+//
+// Get, Wait and MultiGet then fail with
+//   kUnavailable  A rank is lost, which is named; the key is still not there.
+// Everything else is as in `base`. A wait asks whether a rank is lost after
+// kFirstLook, then ever less often, at most every kLastLook.
+//
+// Threads. As `base`; `find_lost` is called from any thread.
+class WatchedStore final : public Store {
+ public:
+  // `base` outlives this view.
+  WatchedStore(Store& base, std::function<std::optional<int>()> find_lost);
+
+  // The rank for which a wait was ended, if one was.
+  std::optional<int> lost() const;
+
+  absl::Status Set(absl::string_view key, absl::string_view value) override;
+  absl::StatusOr<std::string> Get(absl::string_view key,
+                                  Deadline deadline) override;
+  absl::StatusOr<int64_t> Add(absl::string_view key, int64_t amount) override;
+  absl::StatusOr<std::string> CompareSet(absl::string_view key,
+                                         absl::string_view expected,
+                                         absl::string_view desired) override;
+  absl::StatusOr<bool> Delete(absl::string_view key) override;
+  absl::StatusOr<int64_t> DeletePrefix(absl::string_view prefix) override;
+  absl::Status Retire(absl::string_view prefix, int members) override;
+  absl::Status Wait(absl::Span<const std::string> keys,
+                    Deadline deadline) override;
+  absl::StatusOr<std::vector<std::string>> MultiGet(
+      absl::Span<const std::string> keys, Deadline deadline) override;
+  absl::StatusOr<bool> Contains(absl::string_view key) override;
+
+  static constexpr absl::Duration kFirstLook = absl::Milliseconds(50);
+  static constexpr absl::Duration kLastLook = absl::Seconds(1);
+
+ private:
+  // The answer of `ask`, a question with a deadline, to be had by `deadline`.
+  template <typename Answer>
+  Answer Watch(Deadline deadline, const std::function<Answer(Deadline)>& ask);
+
+  Store& base_;
+  const std::function<std::optional<int>()> find_lost_;
+  // -1: none.
+  std::atomic<int> lost_{-1};
+};
+
+}  // namespace sherd::internal
+
+#endif  // SHERD_CORE_COMM_STORE_WATCHED_STORE_H_

@@ -1,0 +1,47 @@
+#ifndef SHERD_CORE_SHARDING_KITS_FAKE_WORKERS_H_
+#define SHERD_CORE_SHARDING_KITS_FAKE_WORKERS_H_
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "sherd/core/comm/remote_access.h"
+#include "sherd/core/tensor/tensor.h"
+
+namespace sherd::testing {
+
+// Knows the names of workers, by rank, and nothing else of RPC.
+class FakeWorkers final : public RemoteAccess {
+ public:
+  static std::shared_ptr<const RemoteAccess> Make(
+      std::vector<std::string> names) {
+    return std::make_shared<const FakeWorkers>(std::move(names));
+  }
+
+  explicit FakeWorkers(std::vector<std::string> names)
+      : names_(std::move(names)) {}
+
+  int rank() const override { return 0; }
+  const std::vector<std::string>& workers() const override { return names_; }
+  absl::Status Publish(absl::string_view, Tensor) override { return NoRpc(); }
+  absl::Status Withdraw(absl::string_view) override { return NoRpc(); }
+  absl::StatusOr<Tensor> Fetch(int, absl::string_view,
+                               absl::Duration) override {
+    return NoRpc();
+  }
+  absl::Status Shutdown(bool) override { return absl::OkStatus(); }
+
+ private:
+  static absl::Status NoRpc() { return absl::UnimplementedError("no RPC"); }
+
+  const std::vector<std::string> names_;
+};
+
+}  // namespace sherd::testing
+
+#endif  // SHERD_CORE_SHARDING_KITS_FAKE_WORKERS_H_

@@ -1,0 +1,58 @@
+#ifndef SHERD_CORE_SHARDING_PLAN_MESSAGE_ROUNDS_H_
+#define SHERD_CORE_SHARDING_PLAN_MESSAGE_ROUNDS_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "sherd/core/sharding/plan/reshard_plan.h"
+#include "sherd/core/tensor/box.h"
+
+namespace sherd::internal {
+
+// Rounds of messages that are under way at once, each with messages out and in.
+inline constexpr int kRoundsInFlight = 2;
+
+// Bytes of a message at most, where any rank has at most `max_peers` peers in
+// either direction: what all messages under way take of the staging memory is
+// within `max_staging_bytes`. The same at both ends of a message, since the
+// arguments are.
+//   kInvalidArgument  "max_staging_bytes is …, expected … at least".
+absl::StatusOr<int64_t> MaxMessageBytes(int64_t max_staging_bytes,
+                                        int max_peers, size_t element_size);
+
+// The same for messages on a device, where more in a round is better.
+absl::StatusOr<int64_t> MaxDeviceMessageBytes(int64_t max_staging_bytes,
+                                              int max_peers,
+                                              size_t element_size);
+
+// A part of one copy that travels whole.
+struct BoxPiece : Box {
+  int src_shard = 0;
+  int dst_shard = 0;
+  int64_t bytes = 0;
+
+  friend bool operator==(const BoxPiece&, const BoxPiece&) = default;
+};
+
+// The pieces of one message.
+struct MessageRound {
+  std::vector<BoxPiece> pieces;
+  int64_t bytes = 0;
+};
+
+// Cuts the copies between two ranks into messages of at most `max_bytes`, which
+// is at least `element_size`.
+//
+// Layout. Pieces come in the order of the copies, and those of one copy in
+// row-major order; no piece is empty. A row that fits in a message is never cut
+// in two, so all messages but the last are full up to a row. The result depends
+// on the arguments only: both ends get the same.
+std::vector<MessageRound> CutIntoRounds(absl::Span<const BoxCopy> copies,
+                                        size_t element_size, int64_t max_bytes);
+
+}  // namespace sherd::internal
+
+#endif  // SHERD_CORE_SHARDING_PLAN_MESSAGE_ROUNDS_H_

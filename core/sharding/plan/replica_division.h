@@ -1,0 +1,48 @@
+#ifndef SHERD_CORE_SHARDING_PLAN_REPLICA_DIVISION_H_
+#define SHERD_CORE_SHARDING_PLAN_REPLICA_DIVISION_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "sherd/core/sharding/spec/placed_box.h"
+
+namespace sherd {
+
+// Part of a box, in the care of a rank that holds the box.
+struct DividedBox {
+  // Position in the list of boxes: the holder's own entry.
+  size_t box = 0;
+  // In the global tensor, with the holder.
+  PlacedBox part;
+};
+
+// Replicas of fewer bytes than twice this are better left to one rank when they
+// are saved or loaded.
+inline constexpr int64_t kMinReplicaPartBytes = int64_t{4} << 20;
+
+// Divides boxes so that every element is in the care of one rank, although
+// several hold it: for whatever is to happen once per element, like saving it
+// or adding it up. `boxes` have been checked: equal ones are replicas, others
+// do not overlap.
+//
+// Result. A box that one rank holds is a part by itself, also if it is empty. A
+// box with replicas is one part in the care of the rank that has least to do so
+// far, or, from 2 * `min_elements` on, parts of at least `min_elements`, cut
+// along its first dimension that has more than one index, and so contiguous,
+// for as many of the holders; empty ones are left out. Ordered by `box`, then
+// by offset. The same on every rank that has the same arguments.
+//
+// `load` counts the elements in the care of each rank; it is added to, and may
+// go from tensor to tensor. It has an entry for every rank of `boxes`.
+//
+// Cost. O(n * d) for n boxes in d dimensions, besides sorting the holders of
+// boxes with replicas by load.
+std::vector<DividedBox> DivideReplicas(absl::Span<const PlacedBox> boxes,
+                                       int64_t min_elements,
+                                       absl::Span<int64_t> load);
+
+}  // namespace sherd
+
+#endif  // SHERD_CORE_SHARDING_PLAN_REPLICA_DIVISION_H_

@@ -1,0 +1,23 @@
+#ifndef SHERD_CORE_SHARDING_SPEC_METADATA_CODEC_H_
+#define SHERD_CORE_SHARDING_SPEC_METADATA_CODEC_H_
+
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "sherd/core/sharding/shard_metadata.h"
+
+namespace sherd::internal {
+
+// Metadata as bytes, for the other ranks of this run; nothing that is kept. The
+// text of a placement has at most 1024 bytes.
+std::string EncodeMetadata(const ShardedTensorMetadata& metadata);
+
+// The inverse. Takes any bytes: allocates no more than O(bytes), with the
+// longest placement once per shard.
+//   kDataLoss  Not what EncodeMetadata makes.
+absl::StatusOr<ShardedTensorMetadata> DecodeMetadata(absl::string_view bytes);
+
+}  // namespace sherd::internal
+
+#endif  // SHERD_CORE_SHARDING_SPEC_METADATA_CODEC_H_

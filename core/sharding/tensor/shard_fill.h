@@ -1,0 +1,57 @@
+#ifndef SHERD_CORE_SHARDING_TENSOR_SHARD_FILL_H_
+#define SHERD_CORE_SHARDING_TENSOR_SHARD_FILL_H_
+
+#include <optional>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "sherd/core/sharding/shard.h"
+#include "sherd/core/sharding/shard_metadata.h"
+#include "sherd/core/tensor/random.h"
+#include "sherd/core/tensor/tensor.h"
+
+namespace sherd {
+
+// Which numbers a random fill draws.
+enum class RandomStream {
+  // Each element by its index in the global tensor: ranks with equal generators
+  // together hold the same tensor in every layout and world size, and replicas
+  // are alike. Default generators are equal unless a rank was seeded in another
+  // way or drew more numbers. If they are not, every element is random all the
+  // same, but replicas differ: the next collective that takes such a tensor is
+  // kInvalidArgument on all ranks.
+  kGlobal,
+  // Each local shard in turn from this rank's generator, as if it were a tensor
+  // of its own: ranks whose generators are equal draw alike. Refused where a
+  // box has replicas, which each of their ranks would draw anew.
+  kPerRank,
+};
+
+struct RandomOptions {
+  RandomStream stream = RandomStream::kGlobal;
+  // Null: DefaultGenerator().
+  Generator* generator = nullptr;
+};
+
+// Draws random numbers: FillUniform or FillNormal with its distribution.
+// `region` is null for a draw that depends on nothing but the shard.
+using DrawShard = absl::FunctionRef<absl::Status(
+    Tensor& shard, Generator& generator, const RandomRegion* region)>;
+
+namespace internal {
+
+// What sharded_tensor_fill.h says, for the local shards of a tensor.
+absl::Status FillShards(absl::Span<const Shard> shards,
+                        absl::FunctionRef<absl::Status(Tensor&)> fill);
+// Returns where the generator stood, for a tensor with replicas, whose ranks
+// have to have that in common.
+absl::StatusOr<std::optional<Generator::State>> FillShardsRandomly(
+    absl::Span<const Shard> shards, const ShardedTensorMetadata& metadata,
+    const RandomOptions& options, DrawShard draw);
+
+}  // namespace internal
+}  // namespace sherd
+
+#endif  // SHERD_CORE_SHARDING_TENSOR_SHARD_FILL_H_

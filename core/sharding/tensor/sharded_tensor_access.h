@@ -1,0 +1,74 @@
+#ifndef SHERD_CORE_SHARDING_TENSOR_SHARDED_TENSOR_ACCESS_H_
+#define SHERD_CORE_SHARDING_TENSOR_SHARDED_TENSOR_ACCESS_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "sherd/core/comm/process_group.h"
+#include "sherd/core/sharding/plan/reshard_plan.h"
+#include "sherd/core/sharding/sharded_tensor.h"
+#include "sherd/core/sharding/tensor/local_shards.h"
+#include "sherd/core/sharding/tensor/shard_fill.h"
+#include "sherd/core/sharding/tensor/sharded_tensor_state.h"
+#include "sherd/core/sharding/transfer/reshard_executor.h"
+
+namespace sherd::internal {
+
+// What the parts of ShardedTensor know of it and its users do not.
+class ShardedTensorAccess {
+ public:
+  // `shards` are those of the state's local indices.
+  static ShardedTensor Make(ShardedTensorStatePtr state, LocalShards shards) {
+    return ShardedTensor(std::move(state), std::move(shards));
+  }
+  // Null if the tensor was not created.
+  static const ShardedTensorStatePtr& StateOf(const ShardedTensor& tensor) {
+    return tensor.state_;
+  }
+  static const LocalShards& ShardsOf(const ShardedTensor& tensor) {
+    return tensor.local_shards_;
+  }
+
+  // FillRandomly of sharded_tensor_fill.h.
+  static absl::Status FillRandomly(ShardedTensor& tensor,
+                                   const RandomOptions& options,
+                                   DrawShard draw);
+
+  // In new memory, contents unspecified.
+  static absl::StatusOr<ShardedTensor> Allocate(ShardedTensorStatePtr state,
+                                                Allocator* allocator);
+};
+
+// What ranks compare before they move data, of what the plan is made from.
+uint64_t FingerprintOfCall(uint64_t source, uint64_t target);
+
+// The tensor as AgreedValue::describe has it; `name`: what it is to the call.
+std::string DescribeForAgreement(absl::string_view name,
+                                 const ShardedTensor& tensor);
+
+//   kInvalidArgument  `rank` is none of the group's; `name`: of the argument.
+absl::Status CheckRank(const ProcessGroup& group, int rank,
+                       absl::string_view name);
+
+// `group`, or the default group for null.
+absl::StatusOr<std::shared_ptr<ProcessGroup>> GroupOrDefault(
+    std::shared_ptr<ProcessGroup> group);
+
+// The group on which the collective `operation` of `tensor` runs.
+//   kFailedPrecondition  The tensor was not created, has no group, or this
+//                        process is no member of it.
+absl::StatusOr<ProcessGroup*> GroupFor(const ShardedTensor& tensor,
+                                       absl::string_view operation);
+absl::Status NotCreated(absl::string_view operation);
+absl::Status CheckMember(const ProcessGroup& group,
+                         absl::string_view operation);
+
+}  // namespace sherd::internal
+
+#endif  // SHERD_CORE_SHARDING_TENSOR_SHARDED_TENSOR_ACCESS_H_

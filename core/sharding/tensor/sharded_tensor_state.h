@@ -1,0 +1,96 @@
+#ifndef SHERD_CORE_SHARDING_TENSOR_SHARDED_TENSOR_STATE_H_
+#define SHERD_CORE_SHARDING_TENSOR_SHARDED_TENSOR_STATE_H_
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "sherd/core/comm/process_group.h"
+#include "sherd/core/comm/remote_access.h"
+#include "sherd/core/sharding/placement.h"
+#include "sherd/core/sharding/shard_metadata.h"
+#include "sherd/core/sharding/sharding_spec.h"
+#include "sherd/core/sharding/spec/placed_box.h"
+#include "sherd/core/tensor/device.h"
+#include "sherd/core/tensor/random.h"
+#include "sherd/core/tensor/types/tensor_properties.h"
+
+namespace sherd::internal {
+
+// What all handles of a ShardedTensor share, and nobody changes.
+struct ShardedTensorState {
+  // Null: all shards are here.
+  std::shared_ptr<ProcessGroup> group;
+  // Null: placements are by rank.
+  std::shared_ptr<const RemoteAccess> workers;
+  ShardingSpecPtr spec;
+  ShardedTensorMetadata metadata;
+  // By rank in the group, as many as shards. Null without a group.
+  std::shared_ptr<const std::vector<PlacedBox>> boxes;
+  // Positions of this rank's shards in metadata.shards.
+  std::vector<int> local_indices;
+  // Of size and shards: the same on all ranks.
+  uint64_t layout_fingerprint = 0;
+  // Where a view begins in the tensor that it was cut from; empty for a tensor
+  // that is none.
+  Dims view_offsets;
+  // Where the generator stood that drew the elements of a tensor with replicas,
+  // which have to be alike.
+  std::optional<Generator::State> drawn;
+  // Of all of the above but the group.
+  uint64_t fingerprint = 0;
+};
+using ShardedTensorStatePtr = std::shared_ptr<const ShardedTensorState>;
+
+// Finds the owners of placements in `group`, which it refers to, as it does to
+// `workers`; null knows no names.
+RankResolver ResolverFor(const ProcessGroup& group,
+                         const RemoteAccess* workers);
+
+// `device` of the rank `rank` of `group`: without an index, and of the type of
+// the group's devices, it is the one that the rank has in the group.
+Device ResolveDevice(const ProcessGroup& group, int rank, const Device& device);
+
+// The state of a tensor that `spec` lays out.
+//   Errors. As ShardedTensor::Empty says of spec, size, properties and
+//   placements.
+absl::StatusOr<ShardedTensorStatePtr> MakeState(
+    std::shared_ptr<ProcessGroup> group, const ShardingSpecPtr& spec,
+    absl::Span<const int64_t> size, const TensorProperties& properties,
+    std::shared_ptr<const RemoteAccess> workers = nullptr);
+
+// The state of a tensor whose metadata is known to be right, `spec` being a
+// rule that builds it. `boxes` are its owners, or null to have them looked up.
+// Placements get their index where ResolveDevice knows it, in the spec, too.
+// `view_offsets`: see above.
+absl::StatusOr<ShardedTensorStatePtr> MakeStateOf(
+    std::shared_ptr<ProcessGroup> group, ShardingSpecPtr spec,
+    ShardedTensorMetadata metadata,
+    std::shared_ptr<const std::vector<PlacedBox>> boxes = nullptr,
+    std::shared_ptr<const RemoteAccess> workers = nullptr,
+    Dims view_offsets = {});
+
+// The same without a group; `local_indices` are the shards that are here.
+ShardedTensorStatePtr MakeStateWithoutGroup(ShardingSpecPtr spec,
+                                            ShardedTensorMetadata metadata,
+                                            std::vector<int> local_indices);
+
+// The same layout with other properties. Cost: a copy of the metadata.
+ShardedTensorStatePtr WithProperties(const ShardedTensorState& state,
+                                     const TensorProperties& properties);
+
+// The same layout and properties with elements that were drawn so. Cost: as
+// WithProperties.
+ShardedTensorStatePtr WithDrawn(const ShardedTensorState& state,
+                                const std::optional<Generator::State>& drawn);
+
+// Whether size, boxes and places are the same, in the same order; devices as
+// far as their indices say: what is on this rank, its tensors know.
+bool SameLayout(const ShardedTensorMetadata& a, const ShardedTensorMetadata& b);
+
+}  // namespace sherd::internal
+
+#endif  // SHERD_CORE_SHARDING_TENSOR_SHARDED_TENSOR_STATE_H_

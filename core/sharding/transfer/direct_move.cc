@@ -1,0 +1,332 @@
+#include "sherd/core/sharding/transfer/direct_move.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <optional>
+#include <type_traits>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "sherd/core/base/checked_math.h"
+#include "sherd/core/base/error_info.h"
+#include "sherd/core/base/fault_point.h"
+#include "sherd/core/base/logging.h"
+#include "sherd/core/base/status_macros.h"
+#include "sherd/core/tensor/kernels/strided_copy.h"
+#include "sherd/core/tensor/shape.h"
+
+namespace sherd {
+
+absl::string_view Name(ReshardWay way) {
+  switch (way) {
+    case ReshardWay::kNone:
+      return "none";
+    case ReshardWay::kMessages:
+      return "messages";
+    case ReshardWay::kPulled:
+      return "pulled";
+    case ReshardWay::kPushed:
+      return "pushed";
+    case ReshardWay::kDeviceMessages:
+      return "device messages";
+  }
+  return "unknown";
+}
+
+namespace internal {
+namespace {
+
+static_assert(std::is_trivially_copyable_v<MoveNote>);
+
+// A shard in a list of words:
+//   shard | dims << 32 | 1 << 63 for a destination
+//   the handle of the part that others read or write
+//   where element 0 of the global tensor would be, in bytes from there
+//   strides
+constexpr uint64_t kDestinationBit = uint64_t{1} << 63;
+constexpr size_t kHandleWords =
+    std::tuple_size_v<decltype(MemoryHandle::words)>;
+constexpr size_t kWordsBeforeStrides = 1 + kHandleWords + 1;
+// Of all ranks together; beyond, something is wrong.
+constexpr uint64_t kMaxWords = uint64_t{1} << 27;
+
+// The part of a shard that takes part in copies between ranks.
+struct Window {
+  Dims begin;
+  Dims end;
+};
+
+void Extend(Window& window, const BoxCopy& copy) {
+  if (window.begin.empty() && window.end.empty()) {
+    window.begin = copy.offsets;
+    window.end = copy.offsets;
+  }
+  for (size_t d = 0; d < copy.offsets.size(); ++d) {
+    window.begin[d] = std::min(window.begin[d], copy.offsets[d]);
+    window.end[d] = std::max(window.end[d], copy.offsets[d] + copy.sizes[d]);
+  }
+}
+
+// The windows of all shards of one side, by shard.
+absl::flat_hash_map<int, Window> WindowsOf(absl::Span<const PeerCopies> peers,
+                                           int BoxCopy::*shard_of) {
+  absl::flat_hash_map<int, Window> windows;
+  for (const PeerCopies& peer : peers) {
+    for (const BoxCopy& copy : peer.copies) {
+      Extend(windows[copy.*shard_of], copy);
+    }
+  }
+  return windows;
+}
+
+// Appends the words of one shard, unless peers cannot reach it.
+template <typename Pointer>
+bool Describe(const BasicShardMemory<Pointer>& shard, const Window& window,
+              size_t element_size, uint64_t kind, PeerMemory& memory,
+              std::vector<uint64_t>& words) {
+  const int64_t bytes = static_cast<int64_t>(element_size);
+  const std::byte* lowest = AddressIn(shard, window.begin, element_size);
+  int64_t length = bytes;
+  int64_t origin = 0;
+  for (size_t d = 0; d < window.begin.size(); ++d) {
+    const int64_t stride = shard.strides[d] * bytes;
+    const int64_t extent = (window.end[d] - 1 - window.begin[d]) * stride;
+    length += std::abs(extent);
+    lowest += std::min<int64_t>(extent, 0);
+    // From the lowest address to the first element, and on to element 0.
+    origin -= std::min<int64_t>(extent, 0) + window.begin[d] * stride;
+  }
+  const std::optional<MemoryHandle> handle =
+      memory.Export(lowest, static_cast<size_t>(length));
+  if (!handle) return false;
+  words.push_back(static_cast<uint64_t>(shard.shard) |
+                  static_cast<uint64_t>(shard.strides.size()) << 32 | kind);
+  words.insert(words.end(), handle->words.begin(), handle->words.end());
+  words.push_back(static_cast<uint64_t>(origin));
+  words.insert(words.end(), shard.strides.begin(), shard.strides.end());
+  return true;
+}
+
+// The words of all shards of one side; false, and none of them, if peers cannot
+// reach one of them.
+template <typename Pointer>
+bool DescribeSide(absl::Span<const PeerCopies> peers, int BoxCopy::*shard_of,
+                  const ShardTable<Pointer>& shards, size_t element_size,
+                  uint64_t kind, PeerMemory& memory,
+                  std::vector<uint64_t>& words) {
+  const size_t before = words.size();
+  for (const auto& [index, window] : WindowsOf(peers, shard_of)) {
+    const auto shard = shards.Find(index, window.begin.size());
+    SHERD_CHECK(shard.ok());
+    if (!Describe(**shard, window, element_size, kind, memory, words)) {
+      words.resize(before);
+      return false;
+    }
+  }
+  return true;
+}
+
+absl::Status Malformed(int rank) {
+  return WithRank(absl::InternalError(absl::StrCat(
+                      "rank ", rank, " sent a malformed list of handles")),
+                  rank);
+}
+
+absl::Status Pass(FaultPoint point, const ProcessGroup& group,
+                  absl::string_view subject) {
+  if (!FaultPointsAreArmed()) return absl::OkStatus();
+  return PassFaultPoint({.point = point,
+                         .rank = group.world_ranks()[group.rank()],
+                         .subject = subject});
+}
+
+}  // namespace
+
+void DirectMove::Describe(PeerMemory* memory, MoveNote& note) {
+  if (memory == nullptr) {
+    if (!plan_.sends().empty() || !plan_.receives().empty()) return;
+    note.flags |=
+        MoveNote::kSourcesReachable | MoveNote::kDestinationsReachable;
+    return;
+  }
+  words_.clear();
+  if (DescribeSide(plan_.sends(), &BoxCopy::src_shard, sources_, element_size_,
+                   0, *memory, words_)) {
+    note.flags |= MoveNote::kSourcesReachable;
+  }
+  if (DescribeSide(plan_.receives(), &BoxCopy::dst_shard, destinations_,
+                   element_size_, kDestinationBit, *memory, words_)) {
+    note.flags |= MoveNote::kDestinationsReachable;
+  }
+  note.words = words_.size();
+  std::copy_n(words_.begin(), std::min(words_.size(), MoveNote::kRoom),
+              note.room.begin());
+}
+
+ReshardWay DirectMove::Choose(absl::Span<const MoveNote> notes) {
+  uint64_t common = ~uint64_t{0};
+  int64_t pulled = 0;
+  int64_t pushed = 0;
+  bool moves = false;
+  for (const MoveNote& note : notes) {
+    common &= note.flags;
+    moves = moves || note.bytes_sent > 0 || note.bytes_received > 0;
+    pulled = std::max(pulled, note.bytes_local + note.bytes_received);
+    pushed = std::max(pushed, note.bytes_local + note.bytes_sent);
+  }
+  if (!moves) return ReshardWay::kNone;
+  const bool can_pull = (common & MoveNote::kSourcesReachable) != 0;
+  const bool can_push = (common & MoveNote::kDestinationsReachable) != 0;
+  if (can_pull && (!can_push || pulled <= pushed)) return ReshardWay::kPulled;
+  return can_push ? ReshardWay::kPushed : ReshardWay::kMessages;
+}
+
+absl::Status DirectMove::Complete(ProcessGroup& group,
+                                  std::vector<MoveNote> notes,
+                                  const CollectiveOptions& options) {
+  notes_ = std::move(notes);
+  uint64_t total = 0;
+  bool fits = true;
+  for (const MoveNote& note : notes_) {
+    total = CheckedAdd(total, note.words).value_or(UINT64_MAX);
+    fits = fits && note.words <= MoveNote::kRoom;
+  }
+  if (fits) return absl::OkStatus();
+  if (total > kMaxWords) {
+    return absl::InternalError(
+        absl::StrCat("the ranks have handles of ", total, " words"));
+  }
+  long_words_.resize(notes_.size());
+  std::vector<MutableBytes> recvs(notes_.size());
+  for (size_t r = 0; r < notes_.size(); ++r) {
+    if (notes_[r].words <= MoveNote::kRoom) continue;
+    std::vector<uint64_t>& words = long_words_[r];
+    if (static_cast<int>(r) == group.rank()) {
+      words = words_;
+    } else {
+      words.resize(notes_[r].words);
+    }
+    recvs[r] = MutableBytes(reinterpret_cast<std::byte*>(words.data()),
+                            words.size() * sizeof(uint64_t));
+  }
+  return group.AllGatherV(recvs[static_cast<size_t>(group.rank())], recvs,
+                          options);
+}
+
+absl::Span<const uint64_t> DirectMove::WordsOf(int peer) const {
+  const size_t r = static_cast<size_t>(peer);
+  const MoveNote& note = notes_[r];
+  if (note.words > MoveNote::kRoom) return long_words_[r];
+  return absl::MakeConstSpan(note.room).first(note.words);
+}
+
+std::byte* DirectMove::RemoteShard::Find(const BoxCopy& copy,
+                                         size_t element_size) const {
+  if (strides.size() != copy.sizes.size()) return nullptr;
+  const auto element = static_cast<int64_t>(element_size);
+  // Bytes from the beginning of `bytes`: of the first element, and of the
+  // lowest and the highest one.
+  std::optional<int64_t> first = origin;
+  int64_t below = 0;
+  int64_t above = element;
+  for (size_t d = 0; d < strides.size(); ++d) {
+    const auto stride = CheckedMul(strides[d], element);
+    const auto offset = stride ? CheckedMul(*stride, copy.offsets[d]) : stride;
+    const auto extent =
+        stride ? CheckedMul(*stride, copy.sizes[d] - 1) : stride;
+    if (!offset || !extent) return nullptr;
+    first = CheckedAdd(*first, *offset);
+    const auto sum = CheckedAdd(*extent < 0 ? below : above, *extent);
+    if (!first || !sum) return nullptr;
+    (*extent < 0 ? below : above) = *sum;
+  }
+  const auto lowest = CheckedAdd(*first, below);
+  const auto end = CheckedAdd(*first, above);
+  if (!lowest || !end || *lowest < 0 ||
+      static_cast<uint64_t>(*end) > bytes.size()) {
+    return nullptr;
+  }
+  return bytes.data() + *first;
+}
+
+absl::StatusOr<DirectMove::RemoteShards> DirectMove::Locate(
+    ProcessGroup& group, PeerMemory& memory, ReshardWay way,
+    const PeerCopies& peer) const {
+  const bool pulls = way == ReshardWay::kPulled;
+  const uint64_t side = pulls ? 0 : kDestinationBit;
+  RemoteShards shards;
+  for (const BoxCopy& copy : peer.copies) {
+    shards.try_emplace(pulls ? copy.src_shard : copy.dst_shard);
+  }
+  absl::Span<const uint64_t> words = WordsOf(peer.peer);
+  while (!words.empty()) {
+    const size_t dims = words[0] >> 32 & 0xff;
+    if (words.size() < kWordsBeforeStrides + dims) return Malformed(peer.peer);
+    const auto shard = shards.find(static_cast<int>(words[0] & 0xffffffff));
+    if (shard != shards.end() && (words[0] & kDestinationBit) == side) {
+      SHERD_RETURN_IF_ERROR(Pass(FaultPoint::kShardImport, group, Name(way)));
+      MemoryHandle handle;
+      std::copy_n(words.begin() + 1, kHandleWords, handle.words.begin());
+      SHERD_ASSIGN_OR_RETURN(const absl::Span<std::byte> bytes,
+                             memory.Import(peer.peer, handle));
+      const absl::Span<const uint64_t> strides =
+          words.subspan(kWordsBeforeStrides, dims);
+      shard->second = {.bytes = bytes,
+                       .origin = static_cast<int64_t>(words[1 + kHandleWords]),
+                       .strides = Dims(strides.begin(), strides.end())};
+    }
+    words.remove_prefix(kWordsBeforeStrides + dims);
+  }
+  return shards;
+}
+
+absl::Status DirectMove::CopyWith(const PeerCopies& peer,
+                                  const RemoteShards& remote, ReshardWay way,
+                                  size_t whole_bytes) const {
+  const bool pulls = way == ReshardWay::kPulled;
+  for (const BoxCopy& copy : peer.copies) {
+    const RemoteShard& there =
+        remote.at(pulls ? copy.src_shard : copy.dst_shard);
+    std::byte* const far = there.Find(copy, element_size_);
+    if (far == nullptr) return Malformed(peer.peer);
+    if (pulls) {
+      const auto to = destinations_.Find(copy.dst_shard, copy.sizes.size());
+      SHERD_CHECK(to.ok());
+      StridedCopy(AddressIn(**to, copy.offsets, element_size_), (*to)->strides,
+                  far, there.strides, copy.sizes, element_size_, whole_bytes);
+    } else {
+      const auto from = sources_.Find(copy.src_shard, copy.sizes.size());
+      SHERD_CHECK(from.ok());
+      StridedCopy(far, there.strides,
+                  AddressIn(**from, copy.offsets, element_size_),
+                  (*from)->strides, copy.sizes, element_size_, whole_bytes);
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status DirectMove::Copy(ProcessGroup& group, PeerMemory* memory,
+                              ReshardWay way, int64_t local_bytes) {
+  SHERD_RETURN_IF_ERROR(Pass(FaultPoint::kBeforeShardCopy, group, Name(way)));
+  const bool pulls = way == ReshardWay::kPulled;
+  const std::vector<PeerCopies>& peers =
+      pulls ? plan_.receives() : plan_.sends();
+  const size_t whole_bytes = static_cast<size_t>(
+      local_bytes + (pulls ? plan_.bytes_received(element_size_)
+                           : plan_.bytes_sent(element_size_)));
+  // Peers ascend.
+  const auto next = std::find_if(
+      peers.begin(), peers.end(),
+      [&](const PeerCopies& peer) { return peer.peer > group.rank(); });
+  const size_t first = static_cast<size_t>(next - peers.begin());
+  for (size_t i = 0; i < peers.size(); ++i) {
+    const PeerCopies& peer = peers[(first + i) % peers.size()];
+    SHERD_ASSIGN_OR_RETURN(const RemoteShards remote,
+                           Locate(group, *memory, way, peer));
+    SHERD_RETURN_IF_ERROR(CopyWith(peer, remote, way, whole_bytes));
+  }
+  return Pass(FaultPoint::kAfterShardCopy, group, Name(way));
+}
+
+}  // namespace internal
+}  // namespace sherd

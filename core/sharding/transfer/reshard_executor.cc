@@ -1,0 +1,531 @@
+#include "sherd/core/sharding/transfer/reshard_executor.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/strings/str_cat.h"
+#include "sherd/core/base/error_info.h"
+#include "sherd/core/base/keep_forever.h"
+#include "sherd/core/base/logging.h"
+#include "sherd/core/base/status_macros.h"
+#include "sherd/core/comm/collective/agreement.h"
+#include "sherd/core/sharding/plan/message_rounds.h"
+#include "sherd/core/sharding/transfer/box_copier.h"
+#include "sherd/core/sharding/transfer/message_move.h"
+#include "sherd/core/tensor/box.h"
+#include "sherd/core/tensor/device.h"
+#include "sherd/core/tensor/device_stream.h"
+#include "sherd/core/tensor/kernels/strided_copy.h"
+#include "sherd/core/tensor/shape.h"
+#include "sherd/core/tensor/types/memory_overlap.h"
+
+namespace sherd {
+namespace {
+
+using internal::DirectMove;
+using internal::MessageMove;
+using internal::MoveNote;
+using internal::ShardTable;
+
+using Notes = std::vector<MoveNote>;
+
+// What a rank says where no rank reaches another one's memory.
+struct ShortNote {
+  // MoveNote::Flags.
+  uint64_t flags = 0;
+  int64_t rounds = 0;
+};
+
+// What the ranks have prepared for messages, the same on all of them.
+struct Readiness {
+  // All of them, in the memory of their devices; in that of the host.
+  bool on_devices = false;
+  bool on_host = false;
+  // Of the rank that has most.
+  int64_t rounds = 0;
+};
+
+template <typename Note>
+Readiness ReadinessOf(absl::Span<const Note> notes) {
+  uint64_t common = ~uint64_t{0};
+  uint64_t any = 0;
+  Readiness ready;
+  for (const Note& note : notes) {
+    common &= note.flags;
+    any |= note.flags;
+    ready.rounds = std::max(ready.rounds, note.rounds);
+  }
+  ready.on_devices = (common & MoveNote::kDeviceReady) != 0 &&
+                     (any & MoveNote::kHasShards) != 0;
+  ready.on_host = (common & MoveNote::kMessagesReady) != 0;
+  return ready;
+}
+
+// Where this rank's shards in a move are.
+class Places {
+ public:
+  void Add(const Device& place) {
+    devices_ = devices_ || !place.is_cpu();
+    several_ = several_ || (only_ && *only_ != place);
+    only_ = place;
+  }
+
+  bool none() const { return !only_; }
+  // Any device at all.
+  bool devices() const { return devices_; }
+  bool AllOn(const Device& place) const {
+    return !several_ && only_ == std::optional<Device>(place);
+  }
+
+ private:
+  std::optional<Device> only_;
+  bool several_ = false;
+  bool devices_ = false;
+};
+
+// That every copy has its memory, so that nobody needs to ask again.
+template <typename Pointer>
+absl::Status CheckMemory(absl::Span<const BoxCopy> copies,
+                         int BoxCopy::*shard_of,
+                         const ShardTable<Pointer>& shards, Places& places) {
+  for (const BoxCopy& copy : copies) {
+    SHERD_ASSIGN_OR_RETURN(const BasicShardMemory<Pointer>* shard,
+                           shards.Find(copy.*shard_of, copy.sizes.size()));
+    places.Add(internal::PlaceOf(*shard));
+  }
+  return absl::OkStatus();
+}
+
+// What was queued uses the memory.
+template <typename Memory>
+void MarkUsed(const std::vector<Memory>& shards) {
+  for (const Memory& shard : shards) {
+    if (shard.storage == nullptr || shard.device.is_cpu()) continue;
+    shard.storage->UsedOn(CurrentStream(shard.device));
+  }
+}
+
+}  // namespace
+
+class ReshardExecutor::Impl {
+ public:
+  Impl(ReshardPlan plan, size_t element_size, const ReshardOptions& options)
+      : plan_(std::move(plan)),
+        element_size_(element_size),
+        options_(options),
+        messages_(element_size) {}
+
+  absl::Status Prepare(int world_size, absl::Span<const SourceMemory> sources,
+                       absl::Span<const DestinationMemory> destinations);
+
+  const ReshardOptions& options() const { return options_; }
+
+  // Says what this rank can do. `memory` may be null.
+  absl::Status Describe(const ProcessGroup& group, PeerMemory* memory,
+                        MoveNote& note);
+
+  // Moves what all ranks have agreed on.
+  absl::Status Move(ProcessGroup& group, PeerMemory* memory,
+                    const OperationLabel& what, Notes notes);
+
+  // The same by messages.
+  absl::Status MoveByMessages(ProcessGroup& group, const OperationLabel& what,
+                              const Readiness& ready);
+
+  // After an error that broke the group: keeps memory that another rank may be
+  // reading or writing, since it believes that the move goes on. `way`: unset
+  // if this rank has not heard what was agreed.
+  void GiveUp(const ProcessGroup& group, std::optional<ReshardWay> way,
+              const absl::Status& status);
+
+ private:
+  // A copy between two shards of this rank.
+  struct LocalCopy {
+    // Of both.
+    Device place;
+    std::byte* to = nullptr;
+    const std::byte* from = nullptr;
+    const Dims* sizes = nullptr;
+    const Dims* to_strides = nullptr;
+    const Dims* from_strides = nullptr;
+  };
+
+  absl::Status PrepareLocal();
+  // `place`: where the messages lie.
+  absl::Status PrepareMessages(const Device& place);
+  // Whether this rank can do its part on `device`.
+  bool FitsDevice(const ProcessGroup& group,
+                  const std::optional<Device>& device) const;
+  absl::Status MoveDirectly(ProcessGroup& group, PeerMemory* memory,
+                            const OperationLabel& what, ReshardWay way,
+                            Notes notes);
+  // Part `part` of so many of the local copies. They are not cut: large ones go
+  // past the cache, which the messages are in. Those of devices are added to
+  // `copier`.
+  void CopyLocal(int64_t part, int64_t parts,
+                 internal::BoxCopier& copier) const;
+  absl::Status RunMessages(ProcessGroup& group, int64_t rounds);
+  void Succeed(ReshardWay way);
+
+  // To be copied between shards of this rank.
+  int64_t local_bytes() const {
+    return stats_.bytes_local - stats_.bytes_in_place;
+  }
+
+  CollectiveOptions collective() const { return {.timeout = options_.timeout}; }
+
+  const ReshardPlan plan_;
+  const size_t element_size_;
+  const ReshardOptions options_;
+  int64_t message_bytes_ = 0;
+  int64_t device_message_bytes_ = 0;
+  Places places_;
+  std::vector<SourceMemory> sources_;
+  std::vector<DestinationMemory> destinations_;
+  // Of the two lists above.
+  std::optional<ShardTable<const void*>> from_;
+  std::optional<ShardTable<void*>> to_;
+  std::vector<LocalCopy> local_;
+  // Local copies between different memory.
+  std::vector<BoxCopy> across_;
+  std::optional<DirectMove> direct_;
+  MessageMove messages_;
+  // MoveNote::Flags of this rank.
+  uint64_t told_ = 0;
+  ReshardStats stats_;
+};
+
+absl::Status ReshardExecutor::Impl::Prepare(
+    int world_size, absl::Span<const SourceMemory> sources,
+    absl::Span<const DestinationMemory> destinations) {
+  SHERD_ASSIGN_OR_RETURN(message_bytes_, internal::MaxMessageBytes(
+                                             options_.max_staging_bytes,
+                                             plan_.max_peers(), element_size_));
+  SHERD_ASSIGN_OR_RETURN(
+      device_message_bytes_,
+      internal::MaxDeviceMessageBytes(options_.max_staging_bytes,
+                                      plan_.max_peers(), element_size_));
+  // Peers ascend.
+  for (const std::vector<PeerCopies>* peers :
+       {&plan_.sends(), &plan_.receives()}) {
+    if (peers->empty() || peers->back().peer < world_size) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("the plan needs rank ", peers->back().peer,
+                     " in a group of ", world_size));
+  }
+  sources_.assign(sources.begin(), sources.end());
+  destinations_.assign(destinations.begin(), destinations.end());
+  SHERD_ASSIGN_OR_RETURN(from_,
+                         ShardTable<const void*>::Create(sources_, "source"));
+  SHERD_ASSIGN_OR_RETURN(
+      to_, ShardTable<void*>::Create(destinations_, "destination"));
+  for (const PeerCopies& peer : plan_.sends()) {
+    SHERD_RETURN_IF_ERROR(CheckMemory<const void*>(
+        peer.copies, &BoxCopy::src_shard, *from_, places_));
+  }
+  for (const PeerCopies& peer : plan_.receives()) {
+    SHERD_RETURN_IF_ERROR(
+        CheckMemory<void*>(peer.copies, &BoxCopy::dst_shard, *to_, places_));
+  }
+  stats_.lower_bound_bytes = plan_.lower_bound_bytes(element_size_);
+  stats_.bytes_sent = plan_.bytes_sent(element_size_);
+  stats_.bytes_received = plan_.bytes_received(element_size_);
+  stats_.bytes_local = plan_.bytes_local(element_size_);
+  return PrepareLocal();
+}
+
+absl::Status ReshardExecutor::Impl::PrepareLocal() {
+  local_.reserve(plan_.local().size());
+  for (const BoxCopy& copy : plan_.local()) {
+    SHERD_ASSIGN_OR_RETURN(const SourceMemory* from,
+                           from_->Find(copy.src_shard, copy.sizes.size()));
+    SHERD_ASSIGN_OR_RETURN(const DestinationMemory* to,
+                           to_->Find(copy.dst_shard, copy.sizes.size()));
+    const Device place = internal::PlaceOf(*from);
+    places_.Add(place);
+    places_.Add(internal::PlaceOf(*to));
+    if (place != internal::PlaceOf(*to)) {
+      across_.push_back(copy);
+      continue;
+    }
+    const LocalCopy local = {
+        .place = place,
+        .to = internal::AddressIn(*to, copy.offsets, element_size_),
+        .from = internal::AddressIn(*from, copy.offsets, element_size_),
+        .sizes = &copy.sizes,
+        .to_strides = &to->strides,
+        .from_strides = &from->strides};
+    const internal::MemoryAccess read = {.data = local.from,
+                                         .element_size = element_size_,
+                                         .sizes = copy.sizes,
+                                         .strides = from->strides};
+    const internal::MemoryAccess write = {.access = internal::Access::kWrite,
+                                          .data = local.to,
+                                          .element_size = element_size_,
+                                          .sizes = copy.sizes,
+                                          .strides = to->strides};
+    if (!internal::IsSameMemory(read, write)) {
+      local_.push_back(local);
+      continue;
+    }
+    stats_.bytes_in_place += Volume(copy) * static_cast<int64_t>(element_size_);
+  }
+  return absl::OkStatus();
+}
+
+void ReshardExecutor::Impl::CopyLocal(int64_t part, int64_t parts,
+                                      internal::BoxCopier& copier) const {
+  const int64_t n = static_cast<int64_t>(local_.size());
+  for (int64_t i = n * part / parts; i < n * (part + 1) / parts; ++i) {
+    const LocalCopy& copy = local_[static_cast<size_t>(i)];
+    if (!copy.place.is_cpu()) {
+      copier.Add(copy.place, copy.to, *copy.to_strides, copy.from,
+                 *copy.from_strides, *copy.sizes);
+      continue;
+    }
+    StridedCopy(copy.to, *copy.to_strides, copy.from, *copy.from_strides,
+                *copy.sizes, element_size_, static_cast<size_t>(local_bytes()));
+  }
+}
+
+absl::Status ReshardExecutor::Impl::PrepareMessages(const Device& place) {
+  // What crosses on this rank may take what messages may, but not much at once.
+  constexpr int64_t kMaxAcrossBytes = int64_t{16} << 20;
+  const int64_t element = static_cast<int64_t>(element_size_);
+  const int64_t across_bytes =
+      std::min(options_.max_staging_bytes, kMaxAcrossBytes) / element * element;
+  return messages_.Prepare(
+      plan_, *from_, *to_,
+      place.is_cpu() ? message_bytes_ : device_message_bytes_, place, across_,
+      std::max(across_bytes, element));
+}
+
+bool ReshardExecutor::Impl::FitsDevice(
+    const ProcessGroup& group, const std::optional<Device>& device) const {
+  if (!device || (!places_.none() && !places_.AllOn(*device))) return false;
+  return group.PathOf(CollectiveOp::kAllToAllV, DType::kUInt8, ReduceOp::kSum,
+                      device->type) != OperationPath::kUnsupported;
+}
+
+absl::Status ReshardExecutor::Impl::Describe(const ProcessGroup& group,
+                                             PeerMemory* memory,
+                                             MoveNote& note) {
+  note.bytes_sent = stats_.bytes_sent;
+  note.bytes_received = stats_.bytes_received;
+  note.bytes_local = local_bytes();
+  if (!places_.none()) note.flags |= MoveNote::kHasShards;
+  const std::optional<Device> device = group.device();
+  if (FitsDevice(group, device)) {
+    note.flags |= MoveNote::kDeviceReady;
+    if (!places_.none()) {
+      SHERD_RETURN_IF_ERROR(PrepareMessages(*device));
+      note.rounds = messages_.rounds();
+      return absl::OkStatus();
+    }
+  }
+  if (options_.direct && !places_.devices()) {
+    direct_.emplace(plan_, element_size_, *from_, *to_);
+    direct_->Describe(memory, note);
+  }
+  told_ = note.flags;
+  const bool moves = stats_.bytes_sent > 0 || stats_.bytes_received > 0;
+  const uint64_t reachable =
+      MoveNote::kSourcesReachable | MoveNote::kDestinationsReachable;
+  if (moves && (note.flags & reachable) != 0) {
+    // Staging memory is not taken before it is clear that messages are needed.
+    return absl::OkStatus();
+  }
+  SHERD_RETURN_IF_ERROR(PrepareMessages(Device()));
+  note.flags |= MoveNote::kMessagesReady;
+  note.rounds = messages_.rounds();
+  return absl::OkStatus();
+}
+
+absl::Status ReshardExecutor::Impl::Move(ProcessGroup& group,
+                                         PeerMemory* memory,
+                                         const OperationLabel& what,
+                                         Notes notes) {
+  Readiness ready = ReadinessOf<MoveNote>(notes);
+  const ReshardWay way = ready.on_devices ? ReshardWay::kDeviceMessages
+                                          : DirectMove::Choose(notes);
+  if (way == ReshardWay::kPulled || way == ReshardWay::kPushed) {
+    const absl::Status status =
+        MoveDirectly(group, memory, what, way, std::move(notes));
+    if (status.ok()) {
+      Succeed(way);
+      return status;
+    }
+    if (!group.health().ok()) {
+      GiveUp(group, way, status);
+      return InOperation(what, status);
+    }
+    // Every rank has the same error, and the sources are as they were.
+    if (absl::IsInternal(status)) return status;
+    SHERD_LOG(kWarning) << "moving by messages instead: " << status;
+    ready.on_host = false;
+  }
+  return MoveByMessages(group, what, ready);
+}
+
+absl::Status ReshardExecutor::Impl::MoveDirectly(ProcessGroup& group,
+                                                 PeerMemory* memory,
+                                                 const OperationLabel& what,
+                                                 ReshardWay way, Notes notes) {
+  SHERD_RETURN_IF_ERROR(
+      direct_->Complete(group, std::move(notes), collective()));
+  internal::BoxCopier copier(element_size_);
+  CopyLocal(0, 1, copier);
+  // What fails on one rank fails on all, and after this nobody reads or writes
+  // another rank's shards.
+  return Agree(group, what, direct_->Copy(group, memory, way, local_bytes()),
+               {}, collective());
+}
+
+void ReshardExecutor::Impl::GiveUp(const ProcessGroup& group,
+                                   std::optional<ReshardWay> way,
+                                   const absl::Status& status) {
+  const bool threads = group.backend().ranks_are_threads;
+  // Of another process what is mapped stays mapped, so reading is harmless.
+  if (threads && (told_ & MoveNote::kSourcesReachable) != 0 &&
+      way != ReshardWay::kPushed) {
+    for (const SourceMemory& shard : sources_)
+      internal::KeepForever(shard.owner);
+  }
+  // Where a rank died before it agreed, no other one goes on either.
+  if ((told_ & MoveNote::kDestinationsReachable) != 0 &&
+      way != ReshardWay::kPulled &&
+      (way || threads || !absl::IsUnavailable(status))) {
+    // Other ranks may still be at it; see BasicShardMemory.
+    for (const DestinationMemory& shard : destinations_) {
+      internal::KeepForever(shard.owner);
+    }
+  }
+}
+
+absl::Status ReshardExecutor::Impl::MoveByMessages(ProcessGroup& group,
+                                                   const OperationLabel& what,
+                                                   const Readiness& ready) {
+  int64_t rounds = ready.rounds;
+  if (ready.on_devices) {
+    const Device device = *group.device();
+    if (messages_.place() != device) {
+      // Without shards there is nothing to allocate.
+      SHERD_RETURN_IF_ERROR(PrepareMessages(device));
+    }
+  } else if (!ready.on_host) {
+    const absl::Status prepared = PrepareMessages(Device());
+    SHERD_ASSIGN_OR_RETURN(
+        const uint64_t needed,
+        AgreeOnMaximum(group, what, prepared, {},
+                       static_cast<uint64_t>(messages_.rounds()),
+                       collective()));
+    rounds = static_cast<int64_t>(needed);
+  }
+  return InOperation(what, RunMessages(group, rounds));
+}
+
+absl::Status ReshardExecutor::Impl::RunMessages(ProcessGroup& group,
+                                                int64_t rounds) {
+  const absl::Status status = messages_.Run(
+      group, rounds, collective(),
+      [&](int64_t part, int64_t parts, internal::BoxCopier& copier) {
+        CopyLocal(part, parts, copier);
+      });
+  if (places_.devices()) {
+    MarkUsed(sources_);
+    MarkUsed(destinations_);
+  }
+  SHERD_RETURN_IF_ERROR(status);
+  stats_.bytes_staged = messages_.bytes_staged();
+  stats_.staging_bytes = messages_.staging_bytes();
+  stats_.rounds = rounds;
+  const ReshardWay way = messages_.place().is_cpu()
+                             ? ReshardWay::kMessages
+                             : ReshardWay::kDeviceMessages;
+  Succeed(rounds == 0 ? ReshardWay::kNone : way);
+  return absl::OkStatus();
+}
+
+void ReshardExecutor::Impl::Succeed(ReshardWay way) {
+  stats_.way = way;
+  if (options_.stats != nullptr) *options_.stats = stats_;
+}
+
+absl::StatusOr<ReshardExecutor> ReshardExecutor::Create(
+    ReshardPlan plan, size_t element_size, int world_size,
+    absl::Span<const SourceMemory> sources,
+    absl::Span<const DestinationMemory> destinations,
+    const ReshardOptions& options) {
+  SHERD_CHECK(element_size > 0 && world_size > 0);
+  auto impl = std::make_unique<Impl>(std::move(plan), element_size, options);
+  SHERD_RETURN_IF_ERROR(impl->Prepare(world_size, sources, destinations));
+  return ReshardExecutor(std::move(impl));
+}
+
+ReshardExecutor::ReshardExecutor(std::unique_ptr<Impl> impl)
+    : impl_(std::move(impl)) {}
+ReshardExecutor::ReshardExecutor(ReshardExecutor&&) noexcept = default;
+ReshardExecutor& ReshardExecutor::operator=(ReshardExecutor&&) noexcept =
+    default;
+ReshardExecutor::~ReshardExecutor() = default;
+
+absl::Status internal::RunReshardOver(ProcessGroup& group,
+                                      std::shared_ptr<PeerMemory> memory,
+                                      const OperationLabel& what,
+                                      absl::StatusOr<ReshardExecutor> executor,
+                                      const AgreedValue& value,
+                                      std::optional<absl::Duration> timeout) {
+  ReshardExecutor::Impl* const impl =
+      executor.ok() ? executor->impl_.get() : nullptr;
+  absl::Status status = executor.status();
+  // Then all ranks go on by messages, whatever a backend reaches elsewhere.
+  if (!group.one_host()) memory = nullptr;
+  MoveNote note;
+  Fingerprint fingerprint;
+  fingerprint.Add(static_cast<int64_t>(value.fingerprint));
+  if (impl != nullptr) {
+    timeout = impl->options().timeout;
+    fingerprint.Add(impl->options().max_staging_bytes)
+        .Add(impl->options().direct ? 1 : 0);
+    status = impl->Describe(group, memory.get(), note);
+  }
+  const auto describe = [&] {
+    std::string text = value.describe();
+    if (impl == nullptr) return text;
+    return absl::StrCat(text, "\nmax_staging_bytes ",
+                        impl->options().max_staging_bytes, "\ndirect ",
+                        impl->options().direct ? "true" : "false");
+  };
+  const AgreedValue arguments = {fingerprint.value(), describe};
+  const CollectiveOptions collective = {.timeout = timeout};
+  // The form of the agreement depends on what all ranks know alike, which a
+  // rank's own `memory` is not.
+  if (!group.one_host()) {
+    SHERD_ASSIGN_OR_RETURN(
+        const std::vector<ShortNote> notes,
+        AgreeAndTell(group, what, status, arguments,
+                     ShortNote{note.flags, note.rounds}, collective));
+    return impl->MoveByMessages(group, what, ReadinessOf<ShortNote>(notes));
+  }
+  absl::StatusOr<Notes> notes =
+      AgreeAndTell(group, what, status, arguments, note, collective);
+  if (notes.ok())
+    return impl->Move(group, memory.get(), what, *std::move(notes));
+  if (impl != nullptr && !group.health().ok()) {
+    impl->GiveUp(group, std::nullopt, notes.status());
+  }
+  return notes.status();
+}
+
+absl::Status RunReshard(ProcessGroup& group, const OperationLabel& what,
+                        absl::StatusOr<ReshardExecutor> executor,
+                        const AgreedValue& value,
+                        std::optional<absl::Duration> timeout) {
+  return internal::RunReshardOver(group, group.peer_memory(), what,
+                                  std::move(executor), value, timeout);
+}
+
+}  // namespace sherd

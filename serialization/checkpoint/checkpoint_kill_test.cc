@@ -1,0 +1,169 @@
+// A rank that is killed in the middle of a save or load, at a counted operation
+// on files: every survivor names it, and a checkpoint remains.
+
+#include <csignal>
+#include <cstdint>
+#include <string>
+
+#include "absl/status/status.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "sherd/core/base/error_info.h"
+#include "sherd/core/base/file.h"
+#include "sherd/core/comm/init.h"
+#include "sherd/core/sharding/sharded_tensor.h"
+#include "sherd/core/sharding/sharding_spec.h"
+#include "sherd/serialization/checkpoint.h"
+#include "sherd/serialization/checkpoint_reader.h"
+#include "sherd/serialization/checkpoint_verify.h"
+#include "sherd/serialization/kits/sample_tensors.h"
+#include "sherd/testing/distributed_test.h"
+#include "sherd/testing/faults.h"
+#include "sherd/testing/matchers.h"
+
+namespace sherd {
+namespace {
+
+using sherd::testing::IsOk;
+using sherd::testing::KillRankAt;
+using sherd::testing::StatusIs;
+using ::testing::StartsWith;
+
+const Dims kSize = {1500, 61};
+
+class CheckpointKillTest : public sherd::testing::DistributedTest {
+ protected:
+  std::string path() const { return JoinPath(temp_dir(), "checkpoint"); }
+
+  ShardedTensor MakeTensor(int seed) {
+    auto spec = ChunkShardingSpec::Create(0, PlacementsOnRanks(world_size()));
+    EXPECT_THAT(spec, IsOk());
+    auto tensor = ShardedTensor::Zeros(*spec, kSize);
+    EXPECT_THAT(tensor, IsOk());
+    FillSample(*tensor, seed);
+    return *std::move(tensor);
+  }
+
+  void SaveFirst() {
+    ASSERT_THAT(SaveCheckpoint(path(), {{"t", MakeTensor(1)}}), IsOk());
+  }
+
+  // Which of the two tensors the checkpoint holds, whole.
+  int SeedOnDisk() {
+    EXPECT_THAT(VerifyCheckpoint(path()), IsOk());
+    const auto reader = CheckpointReader::Open(path());
+    EXPECT_THAT(reader, IsOk());
+    const auto tensor = reader->ReadTensor("t");
+    EXPECT_THAT(tensor, IsOk());
+    for (const int seed : {1, 2}) {
+      if (CountWrong(*tensor, {0, 0}, kSize, seed) == 0) return seed;
+    }
+    return 0;
+  }
+
+  // The second save, in which `victim` dies at its `nth` `operation`;
+  // `replaced` says which of the two checkpoints is there afterwards.
+  void DieWhileSaving(int victim, const std::string& operation, int64_t nth,
+                      bool replaced = false) {
+    SaveFirst();
+    ExpectRankDies(victim, SIGKILL);
+    const KillRankAt death("file/" + operation, victim, {.nth = nth});
+    const absl::Status status = SaveCheckpoint(path(), {{"t", MakeTensor(2)}});
+    EXPECT_NE(rank(), victim) << "survived";
+    EXPECT_THAT(status, StatusIs(absl::StatusCode::kUnavailable));
+    EXPECT_EQ(FailedRank(status), victim) << status;
+    EXPECT_THAT(std::string(status.message()), StartsWith("save \""));
+    EXPECT_EQ(GetErrorInfo(status).operation, "save_checkpoint");
+    EXPECT_EQ(SeedOnDisk(), replaced ? 2 : 1);
+  }
+
+  void DieWhileLoading(int victim, const std::string& operation, int64_t nth,
+                       int64_t min_read_bytes) {
+    SaveFirst();
+    LoadOptions options;
+    options.min_read_bytes = min_read_bytes;
+    ExpectRankDies(victim, SIGKILL);
+    const KillRankAt death("file/" + operation, victim, {.nth = nth});
+    auto columns =
+        ChunkShardingSpec::Create(1, PlacementsOnRanks(world_size()));
+    const auto loaded =
+        LoadCheckpoint(path(), {{"t", *columns}}, nullptr, options);
+    EXPECT_NE(rank(), victim) << "survived";
+    EXPECT_THAT(loaded, StatusIs(absl::StatusCode::kUnavailable));
+    EXPECT_EQ(FailedRank(loaded.status()), victim) << loaded.status();
+    EXPECT_THAT(std::string(loaded.status().message()), StartsWith("load \""));
+    EXPECT_EQ(SeedOnDisk(), 1);
+  }
+
+  const sherd::testing::LeaveOutSyncs no_syncs_;
+};
+
+SHERD_DIST_TEST_F(CheckpointKillTest, BeforeCreatingItsFile) {
+  DieWhileSaving(1, "create", 1);
+}
+SHERD_DIST_TEST_F(CheckpointKillTest, BeforeReservingSpace) {
+  DieWhileSaving(2, "reserve", 1);
+}
+SHERD_DIST_TEST_F(CheckpointKillTest, HalfWayThroughAWrite) {
+  DieWhileSaving(1, "write", 2);
+}
+SHERD_DIST_TEST_F(CheckpointKillTest, BeforeSyncingItsFile) {
+  DieWhileSaving(2, "sync", 1);
+}
+SHERD_DIST_TEST_F(CheckpointKillTest, RankZeroBeforeWritingAnything) {
+  DieWhileSaving(0, "free_bytes", 1);
+}
+SHERD_DIST_TEST_F(CheckpointKillTest, RankZeroBeforeWritingTheManifest) {
+  DieWhileSaving(0, "create", 2);
+}
+SHERD_DIST_TEST_F(CheckpointKillTest, RankZeroBeforeSyncingTheManifest) {
+  DieWhileSaving(0, "sync", 2);
+}
+SHERD_DIST_TEST_F(CheckpointKillTest, RankZeroBeforeTheSwitch) {
+  DieWhileSaving(0, "rename", 1);
+}
+SHERD_DIST_TEST_F(CheckpointKillTest, RankZeroJustAfterTheSwitch) {
+  DieWhileSaving(0, "sync_directory", 2, /*replaced=*/true);
+}
+
+SHERD_DIST_TEST_F(CheckpointKillTest, BeforeReadingTheManifest) {
+  DieWhileLoading(1, "open_for_read", 1, 1);
+}
+SHERD_DIST_TEST_F(CheckpointKillTest, BeforeOpeningADataFile) {
+  DieWhileLoading(0, "open_for_read", 2, 1);
+}
+SHERD_DIST_TEST_F(CheckpointKillTest, WhileReadingPieces) {
+  DieWhileLoading(2, "read", 100, 1);
+}
+SHERD_DIST_TEST_F(CheckpointKillTest, WhileReadingForAnExchange) {
+  DieWhileLoading(1, "read", 2, 1 << 30);
+}
+
+SHERD_DIST_TEST_F(CheckpointKillTest, TheNextSaveRemovesWhatTheDeadLeft) {
+  DieWhileSaving(1, "write", 2);
+  // The survivors have no group any more; one of them goes on alone.
+  if (rank() != 0) return;
+  const auto before = FileSystem::Posix().List(path());
+  ASSERT_THAT(before, IsOk());
+  EXPECT_GT(before->size(), static_cast<size_t>(world_size()) + 1)
+      << "the dead rank left nothing";
+  ASSERT_THAT(group().Destroy(), IsOk());
+  auto alone = Init({.rank = 0,
+                     .world_size = 1,
+                     .init_method = init_method() + "_again",
+                     .group_name = "alone"});
+  ASSERT_THAT(alone, IsOk());
+  auto spec = ChunkShardingSpec::Create(0, {"rank:0/cpu"});
+  auto tensor = ShardedTensor::Zeros(*spec, kSize);
+  ASSERT_THAT(tensor, IsOk());
+  FillSample(*tensor, 2);
+  ASSERT_THAT(SaveCheckpoint(path(), {{"t", *tensor}}), IsOk());
+  const auto after = FileSystem::Posix().List(path());
+  ASSERT_THAT(after, IsOk());
+  EXPECT_EQ(after->size(), 2u);
+  EXPECT_EQ(SeedOnDisk(), 2);
+  EXPECT_THAT((*alone)->Destroy(), IsOk());
+}
+
+}  // namespace
+}  // namespace sherd

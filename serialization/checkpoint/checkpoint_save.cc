@@ -1,0 +1,333 @@
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <random>
+#include <utility>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "sherd/core/base/checked_math.h"
+#include "sherd/core/base/error_info.h"
+#include "sherd/core/base/logging.h"
+#include "sherd/core/base/printable_text.h"
+#include "sherd/core/base/status_macros.h"
+#include "sherd/core/comm/collective/agreement.h"
+#include "sherd/core/comm/init.h"
+#include "sherd/core/tensor/box.h"
+#include "sherd/serialization/checkpoint.h"
+#include "sherd/serialization/checkpoint/save_plan.h"
+#include "sherd/serialization/checkpoint/shard_writer.h"
+#include "sherd/serialization/manifest/manifest_codec.h"
+#include "sherd/serialization/manifest/sharded_layout.h"
+
+namespace sherd {
+namespace {
+
+constexpr char kOperation[] = "save_checkpoint";
+
+// One rank's part of one save.
+class Saver {
+ public:
+  Saver(const std::string& path,
+        const std::map<std::string, ShardedTensor>& tensors,
+        ProcessGroup& group, const SaveOptions& options)
+      : path_(path),
+        label_(absl::StrCat("save \"", PrintableLine(path), "\"")),
+        tensors_(tensors),
+        group_(group),
+        files_(options.files != nullptr ? *options.files : FileSystem::Posix()),
+        sync_(options.sync),
+        bytes_of_rank_(static_cast<size_t>(group.size())) {}
+
+  absl::Status Run() {
+    // First this, since it fills the fingerprint.
+    const absl::Status prepared = Prepare();
+    // Rank 0 brings the number of the save, the others nothing.
+    SHERD_ASSIGN_OR_RETURN(
+        const uint64_t id,
+        AgreeOnMaximum(group_, operation(), prepared,
+                       {fingerprint_.value(),
+                        [&] {
+                          return absl::StrCat("path ", PrintableLine(path_),
+                                              "\n",
+                                              DescribeForAgreement(layouts_));
+                        }},
+                       group_.rank() == 0 ? RandomId() : 0));
+    save_id_ = absl::StrFormat("%016x", id);
+    by_rank_ = ShardsByRank(layouts_, group_.size());
+    absl::Status status = WriteFile();
+    SHERD_ASSIGN_OR_RETURN(const bool all_written, ReportToRank0(status));
+    if (all_written && group_.rank() == 0) status = Commit();
+    status = Agree(group_, operation(), status);
+    if (status.ok()) {
+      RemoveReplaced();
+    } else if (group_.rank() == 0 && group_.health().ok()) {
+      // All ranks are here, so none is writing any more.
+      RemoveLeftovers();
+    }
+    return status;
+  }
+
+  int64_t tensor_bytes() const { return tensor_bytes_; }
+  OperationLabel operation() const { return {kOperation, label_}; }
+
+ private:
+  // Everything that can go wrong before anything is written.
+  absl::Status Prepare() {
+    fingerprint_.Add(path_);
+    for (const auto& [name, tensor] : tensors_) {
+      SHERD_ASSIGN_OR_RETURN(TensorToSave layout,
+                             DescribeTensor(name, tensor, group_));
+      AddToFingerprint(layout, fingerprint_);
+      LeaveEachElementToOneRank(layout, absl::MakeSpan(bytes_of_rank_));
+      SHERD_ASSIGN_OR_RETURN(const int64_t bytes,
+                             NumBytes(layout.sizes, layout.dtype));
+      const auto sum = CheckedAdd(tensor_bytes_, bytes);
+      if (!sum.has_value()) {
+        return absl::InvalidArgumentError(
+            "the tensors together have 2^63 bytes or more");
+      }
+      tensor_bytes_ = *sum;
+      layouts_.push_back(std::move(layout));
+    }
+    return group_.rank() == 0 ? PrepareDirectory() : absl::OkStatus();
+  }
+
+  absl::Status PrepareDirectory() {
+    SHERD_RETURN_IF_ERROR(files_.CreateDirectories(path_));
+    RemoveLeftovers();
+    SHERD_ASSIGN_OR_RETURN(const int64_t free_bytes, files_.FreeBytes(path_));
+    if (tensor_bytes_ > free_bytes) {
+      return absl::ResourceExhaustedError(
+          absl::StrCat("the checkpoint ", path_, " needs ", tensor_bytes_,
+                       " bytes and those of its headers, but only ", free_bytes,
+                       " are free"));
+    }
+    return absl::OkStatus();
+  }
+
+  // Removes files of unfinished saves: all that have the names of a save's
+  // files and that the manifest, if there is one, does not name. What cannot be
+  // removed now is left to the next save.
+  void RemoveLeftovers() {
+    absl::flat_hash_set<std::string> in_use;
+    const std::string manifest_path = JoinPath(path_, kManifestFileName);
+    if (files_.Exists(manifest_path)) {
+      const auto bytes = ReadFile(files_, manifest_path, kMaxManifestBytes);
+      if (!bytes.ok()) return;
+      const auto manifest = DecodeManifest(*bytes, manifest_path);
+      // One that this build cannot read may still be of use to another.
+      if (!manifest.ok()) return;
+      for (const ManifestFile& file : manifest->files) in_use.insert(file.name);
+    }
+    std::vector<std::string> unused;
+    for (std::string& name :
+         files_.List(path_).value_or(std::vector<std::string>())) {
+      if (IsSaveFileName(name) && !in_use.contains(name)) {
+        unused.push_back(std::move(name));
+      }
+    }
+    // The manifest that was read must be the one that a loss of power leaves.
+    if (unused.empty() || !files_.SyncDirectory(path_).ok()) return;
+    for (const std::string& name : unused) RemoveOldFile(name);
+  }
+
+  // Removes this rank's share of the files that the switch left without use.
+  // No rank can have begun another save here before this one took part in it.
+  void RemoveReplaced() {
+    if (!sync_ && !files_.SyncDirectory(path_).ok()) return;
+    const auto names = files_.List(path_);
+    if (!names.ok()) return;
+    for (const std::string& name : *names) {
+      if (!IsSaveFileName(name) || absl::StrContains(name, save_id_)) continue;
+      if (Fingerprint().Add(name).value() % group_.size() ==
+          static_cast<uint64_t>(group_.rank())) {
+        RemoveOldFile(name);
+      }
+    }
+  }
+
+  void RemoveOldFile(const std::string& name) {
+    const absl::Status status = files_.Remove(JoinPath(path_, name));
+    if (!status.ok() && !absl::IsNotFound(status)) {
+      SHERD_LOG(kWarning) << "an old file stays: " << status.ToString();
+    }
+  }
+
+  static uint64_t RandomId() {
+    std::random_device random;
+    return uint64_t{random()} << 32 | random();
+  }
+
+  absl::Status WriteFile() {
+    const std::vector<ShardIndex>& own = by_rank_[group_.rank()];
+    SHERD_ASSIGN_OR_RETURN(
+        const RankFile plan,
+        PlanRankFile(layouts_, own, group_.rank(), group_.size(), save_id_));
+    if (plan.name.empty()) return absl::OkStatus();
+    SHERD_ASSIGN_OR_RETURN(std::unique_ptr<File> file,
+                           files_.Create(JoinPath(path_, plan.name)));
+    SHERD_RETURN_IF_ERROR(file->Reserve(plan.size));
+    SequentialWriter writer(*file);
+    SHERD_RETURN_IF_ERROR(writer.Append(
+        absl::MakeSpan(reinterpret_cast<const std::byte*>(plan.header.data()),
+                       plan.header.size())));
+    PlaceCrcs(own);
+    for (const RankFile::Place& place : plan.places) {
+      SHERD_CHECK(writer.position() == place.file_offset);
+      const ShardedTensor& tensor =
+          tensors_.at(layouts_[place.index.tensor].name);
+      const ShardToSave& shard =
+          layouts_[place.index.tensor].shards[place.index.shard];
+      SHERD_ASSIGN_OR_RETURN(const Tensor part,
+                             LocalPart(tensor, shard.held, shard));
+      SHERD_RETURN_IF_ERROR(Annotate(
+          AppendTensor(writer, part, Manifest().chunk_bytes,
+                       CrcsOf(place.index)),
+          absl::StrCat("tensor ", Quoted(layouts_[place.index.tensor].name))));
+    }
+    SHERD_RETURN_IF_ERROR(writer.Flush());
+    return sync_ ? file->Sync() : absl::OkStatus();
+  }
+
+  static int64_t NumChunks(const TensorToSave& tensor, ShardIndex index) {
+    const int64_t bytes = Volume(tensor.shards[index.shard]) *
+                          static_cast<int64_t>(SizeOf(tensor.dtype));
+    const int64_t chunk = Manifest().chunk_bytes;
+    return (bytes + chunk - 1) / chunk;
+  }
+
+  size_t NumChunks(const std::vector<ShardIndex>& shards) const {
+    size_t chunks = 0;
+    for (const ShardIndex& index : shards) {
+      chunks += NumChunks(layouts_[index.tensor], index);
+    }
+    return chunks;
+  }
+
+  // Makes room in report_ for a mark and the CRCs of this rank's shards, in the
+  // order of by_rank_, which is the order in which rank 0 expects them.
+  void PlaceCrcs(const std::vector<ShardIndex>& own) {
+    size_t next = 1;
+    for (const ShardIndex& index : own) {
+      const size_t n = NumChunks(layouts_[index.tensor], index);
+      crc_places_[{index.tensor, index.shard}] = {next, n};
+      next += n;
+    }
+    report_.resize(next);
+  }
+
+  absl::Span<uint32_t> CrcsOf(ShardIndex index) {
+    const auto [begin, n] = crc_places_.at({index.tensor, index.shard});
+    return absl::MakeSpan(report_).subspan(begin, n);
+  }
+
+  // Brings all CRCs to rank 0, and whether their files are written; returns
+  // there whether all are.
+  absl::StatusOr<bool> ReportToRank0(const absl::Status& written) {
+    report_.resize(1 + NumChunks(by_rank_[group_.rank()]));
+    report_[0] = written.ok() ? 1 : 0;
+    std::vector<ConstBytes> sends(group_.size());
+    std::vector<MutableBytes> recvs(group_.size());
+    sends[0] = ConstBytes(reinterpret_cast<const std::byte*>(report_.data()),
+                          report_.size() * sizeof(uint32_t));
+    if (group_.rank() == 0) {
+      reports_.resize(group_.size());
+      for (int rank = 0; rank < group_.size(); ++rank) {
+        std::vector<uint32_t>& report = reports_[rank];
+        report.resize(1 + NumChunks(by_rank_[rank]));
+        recvs[rank] = MutableBytes(reinterpret_cast<std::byte*>(report.data()),
+                                   report.size() * sizeof(uint32_t));
+      }
+    }
+    SHERD_RETURN_IF_ERROR(group_.AllToAllV(sends, recvs));
+    return std::all_of(
+        reports_.begin(), reports_.end(),
+        [](const std::vector<uint32_t>& report) { return report[0] == 1; });
+  }
+
+  // Makes the new files the checkpoint. Rank 0 only.
+  absl::Status Commit() {
+    SHERD_ASSIGN_OR_RETURN(Manifest manifest,
+                           PlanManifest(layouts_, group_.size(), save_id_));
+    for (int rank = 0; rank < group_.size(); ++rank) {
+      size_t next = 1;
+      for (const ShardIndex& index : by_rank_[rank]) {
+        const ManifestTensor& tensor = manifest.tensors[index.tensor];
+        const ManifestShard& shard = tensor.shards[index.shard];
+        const int64_t n = manifest.NumChunks(tensor, shard);
+        std::copy_n(reports_[rank].begin() + next, n,
+                    manifest.chunk_crc32c.begin() + shard.first_chunk);
+        next += n;
+      }
+    }
+    SHERD_ASSIGN_OR_RETURN(const std::string bytes, EncodeManifest(manifest));
+    return Switch(bytes);
+  }
+
+  absl::Status Switch(const std::string& bytes) {
+    const std::string target = JoinPath(path_, kManifestFileName);
+    const std::string temporary = absl::StrCat(target, ".", getpid(), ".tmp");
+    SHERD_ASSIGN_OR_RETURN(std::unique_ptr<File> file,
+                           files_.Create(temporary));
+    SHERD_RETURN_IF_ERROR(file->WriteAt(
+        0, absl::MakeSpan(reinterpret_cast<const std::byte*>(bytes.data()),
+                          bytes.size())));
+    if (sync_) {
+      SHERD_RETURN_IF_ERROR(file->Sync());
+      // The names of the data files must be durable before the manifest is.
+      SHERD_RETURN_IF_ERROR(files_.SyncDirectory(path_));
+    }
+    SHERD_RETURN_IF_ERROR(files_.Rename(temporary, target));
+    return sync_ ? files_.SyncDirectory(path_) : absl::OkStatus();
+  }
+
+  const std::string& path_;
+  // What errors begin with.
+  const std::string label_;
+  const std::map<std::string, ShardedTensor>& tensors_;
+  ProcessGroup& group_;
+  FileSystem& files_;
+  const bool sync_;
+
+  // By name, as in tensors_, with each element once.
+  std::vector<TensorToSave> layouts_;
+  std::vector<int64_t> bytes_of_rank_;
+  Fingerprint fingerprint_;
+  int64_t tensor_bytes_ = 0;
+  std::string save_id_;
+  std::vector<std::vector<ShardIndex>> by_rank_;
+  // Whether this rank's file is written, then the CRCs of its chunks; and where
+  // those of a shard are.
+  std::vector<uint32_t> report_;
+  absl::flat_hash_map<std::pair<size_t, size_t>, std::pair<size_t, size_t>>
+      crc_places_;
+  // On rank 0: the report of every rank.
+  std::vector<std::vector<uint32_t>> reports_;
+};
+
+}  // namespace
+
+absl::Status SaveCheckpoint(const std::string& path,
+                            const std::map<std::string, ShardedTensor>& tensors,
+                            std::shared_ptr<ProcessGroup> group,
+                            const SaveOptions& options) {
+  if (group == nullptr) {
+    SHERD_ASSIGN_OR_RETURN(group, DefaultGroup());
+  }
+  Saver saver(path, tensors, *group, options);
+  SHERD_RETURN_IF_ERROR(
+      InOperation(saver.operation(), saver.Run(), group->name()));
+  if (options.stats != nullptr) {
+    *options.stats = {.tensor_bytes = saver.tensor_bytes(),
+                      .file_bytes = saver.tensor_bytes()};
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace sherd

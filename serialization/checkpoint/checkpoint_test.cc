@@ -1,0 +1,881 @@
+#include "sherd/serialization/checkpoint.h"
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <iterator>
+#include <memory>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "sherd/core/base/error_info.h"
+#include "sherd/core/base/status_macros.h"
+#include "sherd/core/comm/init.h"
+#include "sherd/core/sharding/mesh_sharding_spec.h"
+#include "sherd/core/sharding/sharding_spec.h"
+#include "sherd/serialization/checkpoint_reader.h"
+#include "sherd/serialization/checkpoint_verify.h"
+#include "sherd/serialization/kits/sample_tensors.h"
+#include "sherd/serialization/safetensors.h"
+#include "sherd/testing/faults.h"
+#include "sherd/testing/local_ranks.h"
+#include "sherd/testing/matchers.h"
+
+namespace sherd {
+namespace {
+
+using sherd::testing::CountPassages;
+using sherd::testing::FailFileOperation;
+using sherd::testing::IsOk;
+using sherd::testing::LeaveOutSyncs;
+using sherd::testing::RunLocalRanks;
+using sherd::testing::StatusIs;
+using ::testing::AllOf;
+using ::testing::AnyOf;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+using Tensors = std::map<std::string, ShardedTensor>;
+
+// Tensor number i of SampleTensors() in layout number `layout` + i, holding
+// what FillSample(seed + i) gives.
+Tensors MakeTensors(int layout, int ranks, int seed) {
+  Tensors tensors;
+  int i = 0;
+  for (const SampleTensor& sample : SampleTensors()) {
+    const auto spec = SampleSpec(layout + i, sample.size, ranks);
+    EXPECT_THAT(spec, IsOk());
+    auto tensor =
+        ShardedTensor::Zeros(*spec, sample.size, {.dtype = sample.dtype});
+    EXPECT_THAT(tensor, IsOk());
+    FillSample(*tensor, seed + i);
+    tensors.emplace(sample.name, *std::move(tensor));
+    ++i;
+  }
+  return tensors;
+}
+
+std::map<std::string, ShardingSpecPtr> MakeSpecs(int layout, int ranks) {
+  std::map<std::string, ShardingSpecPtr> specs;
+  int i = 0;
+  for (const SampleTensor& sample : SampleTensors()) {
+    specs.emplace(sample.name, *SampleSpec(layout + i, sample.size, ranks));
+    ++i;
+  }
+  return specs;
+}
+
+std::map<std::string, ShardedTensor*> Pointers(Tensors& tensors) {
+  std::map<std::string, ShardedTensor*> pointers;
+  for (auto& [name, tensor] : tensors) pointers.emplace(name, &tensor);
+  return pointers;
+}
+
+void ExpectSamples(const Tensors& tensors, int seed) {
+  int i = 0;
+  for (const SampleTensor& sample : SampleTensors()) {
+    ASSERT_TRUE(tensors.contains(sample.name));
+    const ShardedTensor& tensor = tensors.at(sample.name);
+    EXPECT_EQ(tensor.dtype(), sample.dtype);
+    EXPECT_EQ(CountWrong(tensor, seed + i), 0) << sample.name;
+    ++i;
+  }
+}
+
+// Whether the checkpoint, read by one process, holds the samples of `seed`.
+bool HoldsSamples(const CheckpointReader& reader, int seed) {
+  int i = 0;
+  for (const SampleTensor& sample : SampleTensors()) {
+    const auto tensor = reader.ReadTensor(sample.name);
+    if (!tensor.ok()) return false;
+    const Dims zeros(sample.size.size(), 0);
+    if (CountWrong(*tensor, zeros, sample.size, seed + i) != 0) return false;
+    ++i;
+  }
+  return true;
+}
+
+class CheckpointTest : public ::testing::Test {
+ protected:
+  CheckpointTest() {
+    const auto* info = ::testing::UnitTest::GetInstance()->current_test_info();
+    std::string name = absl::StrCat("checkpoint_", info->name());
+    for (char& c : name) c = c == '/' ? '_' : c;
+    path_ = JoinPath(::testing::TempDir(), name);
+    std::filesystem::remove_all(path_);
+  }
+
+  void Save(int ranks, int layout, int seed) {
+    RunLocalRanks(ranks, [&](ProcessGroup&) {
+      EXPECT_THAT(SaveCheckpoint(path_, MakeTensors(layout, ranks, seed)),
+                  IsOk());
+    });
+  }
+
+  void ExpectHolds(int seed) {
+    SHERD_ASSERT_OK_AND_ASSIGN(const CheckpointReader reader,
+                               CheckpointReader::Open(path_));
+    EXPECT_TRUE(HoldsSamples(reader, seed));
+  }
+
+  std::set<std::string> Files() const {
+    std::set<std::string> names;
+    for (const auto& entry : std::filesystem::directory_iterator(path_)) {
+      names.insert(entry.path().filename().string());
+    }
+    return names;
+  }
+
+  FileSystem& files_ = FileSystem::Posix();
+  const LeaveOutSyncs no_syncs_;
+  std::string path_;
+};
+
+struct Worlds {
+  int save;
+  int load;
+};
+
+class CheckpointWorldsTest : public CheckpointTest,
+                             public ::testing::WithParamInterface<Worlds> {};
+
+TEST_P(CheckpointWorldsTest, EveryLayoutLoadsIntoEveryOther) {
+  const int save_ranks = GetParam().save;
+  const int load_ranks = GetParam().load;
+  for (int layout = 0; layout < 5; ++layout) {
+    SCOPED_TRACE(absl::StrCat("layout ", layout));
+    const int seed = 100 * layout;
+    Save(save_ranks, layout, seed);
+    EXPECT_THAT(VerifyCheckpoint(path_), IsOk());
+    RunLocalRanks(load_ranks, [&](ProcessGroup&) {
+      // Layout 0 to 0, 1 to 3, 2 to 6, …: many pairs over the tensors.
+      CheckpointStats stats;
+      SHERD_ASSERT_OK_AND_ASSIGN(
+          const Tensors loaded,
+          LoadCheckpoint(path_, MakeSpecs(3 * layout, load_ranks), nullptr,
+                         {.stats = &stats}));
+      ExpectSamples(loaded, seed);
+      EXPECT_EQ(stats.file_bytes, stats.tensor_bytes)
+          << "each byte is read once";
+      // Into memory that is there already, in yet another layout.
+      Tensors warm = MakeTensors(layout + 1, load_ranks, 12345);
+      ASSERT_THAT(LoadCheckpointInto(path_, Pointers(warm)), IsOk());
+      ExpectSamples(warm, seed);
+    });
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    From1To4, CheckpointWorldsTest,
+    ::testing::Values(Worlds{1, 1}, Worlds{1, 2}, Worlds{1, 3}, Worlds{1, 4},
+                      Worlds{2, 1}, Worlds{2, 2}, Worlds{2, 3}, Worlds{2, 4},
+                      Worlds{3, 1}, Worlds{3, 2}, Worlds{3, 3}, Worlds{3, 4},
+                      Worlds{4, 1}, Worlds{4, 2}, Worlds{4, 3}, Worlds{4, 4}),
+    [](const ::testing::TestParamInfo<Worlds>& info) {
+      return absl::StrCat(info.param.save, "To", info.param.load);
+    });
+
+TEST_F(CheckpointTest, ShortPiecesAreTradedBetweenRanks) {
+  // Columns of 2 int64 from rows of 6: runs of 16 bytes, 9000 for each rank.
+  const Dims size = {9000, 6};
+  const auto rows = ChunkShardingSpec::Create(0, PlacementsOnRanks(3));
+  const auto columns = ChunkShardingSpec::Create(1, PlacementsOnRanks(3));
+  RunLocalRanks(3, [&](ProcessGroup&) {
+    SHERD_ASSERT_OK_AND_ASSIGN(
+        ShardedTensor tensor,
+        ShardedTensor::Zeros(*rows, size, {.dtype = kInt64}));
+    FillSample(tensor, 5);
+    ASSERT_THAT(SaveCheckpoint(path_, {{"t", tensor}}), IsOk());
+    for (const int64_t min_read_bytes : {1, 1024}) {
+      CheckpointStats stats;
+      SHERD_ASSERT_OK_AND_ASSIGN(
+          const Tensors loaded,
+          LoadCheckpoint(path_, {{"t", *columns}}, nullptr,
+                         {.min_read_bytes = min_read_bytes, .stats = &stats}));
+      EXPECT_EQ(CountWrong(loaded.at("t"), 5), 0);
+      EXPECT_EQ(stats.file_bytes, 9000 * 6 * 8);
+      EXPECT_EQ(stats.exchanged_bytes,
+                min_read_bytes == 1 ? 0 : 9000 * 6 * 8 * 2 / 3);
+    }
+  });
+}
+
+// Element (r, c) is 1024 * r + c + `first`.
+void Count(const ShardedTensor& tensor, int64_t first, bool fill,
+           int64_t& wrong) {
+  for (const Shard& shard : tensor.local_shards()) {
+    Tensor copy = shard.tensor;
+    int64_t* next = static_cast<int64_t*>(copy.data());
+    for (int64_t r = 0; r < shard.metadata.sizes[0]; ++r) {
+      for (int64_t c = 0; c < shard.metadata.sizes[1]; ++c, ++next) {
+        const int64_t value = 1024 * (shard.metadata.offsets[0] + r) +
+                              shard.metadata.offsets[1] + c + first;
+        if (fill) *next = value;
+        wrong += *next == value ? 0 : 1;
+      }
+    }
+  }
+}
+
+// 8 MiB on four ranks, all of it on each or half of it on two.
+absl::StatusOr<ShardedTensor> LargeReplicas(bool halves, int64_t first) {
+  const DeviceMesh mesh = {{2, 2}, PlacementsOn({2, 0, 3, 1})};
+  std::vector<std::vector<int>> cuts;
+  if (halves) cuts = {{}, {1}};
+  SHERD_ASSIGN_OR_RETURN(const ShardingSpecPtr spec,
+                         MeshShardingSpec::Create(mesh, cuts));
+  SHERD_ASSIGN_OR_RETURN(
+      ShardedTensor tensor,
+      ShardedTensor::Zeros(spec, {1024, 1024}, {.dtype = kInt64}));
+  int64_t wrong = 0;
+  Count(tensor, first, /*fill=*/true, wrong);
+  return tensor;
+}
+
+TEST_F(CheckpointTest, ReplicasAreSavedOnceByAllThatHoldThem) {
+  RunLocalRanks(4, [&](ProcessGroup&) {
+    SHERD_ASSERT_OK_AND_ASSIGN(const ShardedTensor all,
+                               LargeReplicas(false, 3));
+    SHERD_ASSERT_OK_AND_ASSIGN(const ShardedTensor half,
+                               LargeReplicas(true, 4));
+    Tensors tensors = {{"all", all}, {"half", half}};
+    // Small ones stay whole.
+    for (int i = 0; i < 8; ++i) {
+      SHERD_ASSERT_OK_AND_ASSIGN(const ShardingSpecPtr spec,
+                                 SampleSpec(7, {100}, 4));
+      SHERD_ASSERT_OK_AND_ASSIGN(
+          ShardedTensor small,
+          ShardedTensor::Zeros(spec, {100}, {.dtype = kInt64}));
+      FillSample(small, 10 + i);
+      tensors.emplace(absl::StrCat("small", i), small);
+    }
+    CheckpointStats stats;
+    ASSERT_THAT(SaveCheckpoint(path_, tensors, nullptr, {.stats = &stats}),
+                IsOk());
+    EXPECT_EQ(stats.file_bytes, 2 * (8 << 20) + 8 * 800);
+    for (const char* name : {"all", "half"}) {
+      const int64_t first = name[0] == 'a' ? 3 : 4;
+      SHERD_ASSERT_OK_AND_ASSIGN(
+          const Tensors loaded,
+          LoadCheckpoint(path_, {{name, *ChunkShardingSpec::Create(
+                                            0, PlacementsOnRanks(4))}}));
+      int64_t wrong = 0;
+      Count(loaded.at(name), first, /*fill=*/false, wrong);
+      EXPECT_EQ(wrong, 0) << name;
+    }
+  });
+  EXPECT_THAT(VerifyCheckpoint(path_), IsOk());
+  SHERD_ASSERT_OK_AND_ASSIGN(const CheckpointReader reader,
+                             CheckpointReader::Open(path_));
+  const Manifest& manifest = reader.manifest();
+  ASSERT_EQ(manifest.files.size(), 4u);
+  for (const ManifestFile& file : manifest.files) {
+    // Half of "all" or half of "half", and two small ones.
+    EXPECT_EQ(file.size - file.data_begin, (4 << 20) + 2 * 800);
+  }
+  for (const ManifestTensor& tensor : manifest.tensors) {
+    EXPECT_EQ(tensor.shards.size(),
+              absl::StartsWith(tensor.name, "small") ? 1u : 2u);
+  }
+}
+
+// Placements name ranks of the job, files those of the group.
+TEST_F(CheckpointTest, SomeRanksSaveAndAllLoad) {
+  const Dims size = {9, 4};
+  RunLocalRanks(4, [&](ProcessGroup& world) {
+    SHERD_ASSERT_OK_AND_ASSIGN(
+        const std::shared_ptr<ProcessGroup> some,
+        world.Split(world.rank() % 3 == 0 ? 0 : 1, -world.rank()));
+    if (world.rank() % 3 == 0) {
+      EXPECT_EQ(some->world_ranks()[0], 3);
+      const auto spec = MeshShardingSpec::FromPlacements(
+          {{2}, PlacementsOn({0, 3})}, {MeshPlacement::Shard(0)});
+      SHERD_ASSERT_OK_AND_ASSIGN(
+          ShardedTensor tensor,
+          ShardedTensor::Zeros(*spec, size, {.dtype = kInt32, .group = some}));
+      FillSample(tensor, 8);
+      ASSERT_THAT(SaveCheckpoint(path_, {{"t", tensor}}, some), IsOk());
+    }
+    ASSERT_THAT(world.Barrier(), IsOk());
+    const auto columns =
+        ChunkShardingSpec::Create(1, PlacementsOn({1, 3, 0, 2}));
+    SHERD_ASSERT_OK_AND_ASSIGN(const Tensors loaded,
+                               LoadCheckpoint(path_, {{"t", *columns}}));
+    EXPECT_EQ(CountWrong(loaded.at("t"), 8), 0);
+    // And on the other ranks alone, the whole of it on each.
+    if (world.rank() % 3 == 0) return;
+    const auto both = MeshShardingSpec::Create({{2}, PlacementsOn({1, 2})}, {});
+    SHERD_ASSERT_OK_AND_ASSIGN(const Tensors again,
+                               LoadCheckpoint(path_, {{"t", *both}}, some));
+    EXPECT_EQ(CountWrong(again.at("t"), 8), 0);
+    EXPECT_EQ(again.at("t").local_shards().size(), 1u);
+  });
+  SHERD_ASSERT_OK_AND_ASSIGN(const CheckpointReader reader,
+                             CheckpointReader::Open(path_));
+  EXPECT_EQ(reader.manifest().world_size, 2);
+  EXPECT_THAT(reader.manifest().placements,
+              ::testing::ElementsAre("rank:0/cpu", "rank:3/cpu"));
+  // The first rows are rank 0's, which is the group's second.
+  const ManifestShard& first = reader.manifest().tensors[0].shards[0];
+  EXPECT_THAT(reader.manifest().files[first.file].name,
+              HasSubstr("shard-00001-of-00002"));
+}
+
+TEST_F(CheckpointTest, TensorsThatAreNotOfTheGroupAreRefused) {
+  RunLocalRanks(2, [&](ProcessGroup& world) {
+    SHERD_ASSERT_OK_AND_ASSIGN(const std::shared_ptr<ProcessGroup> first,
+                               world.NewGroup({0}));
+    const auto on_first = *ChunkShardingSpec::Create(0, {"rank:0/cpu"});
+    SHERD_ASSERT_OK_AND_ASSIGN(
+        const ShardedTensor elsewhere,
+        ShardedTensor::Zeros(on_first, {4}, {.group = first}));
+    EXPECT_THAT(SaveCheckpoint(path_, {{"t", elsewhere}}),
+                StatusIs(absl::StatusCode::kInvalidArgument,
+                         "tensor \"t\" belongs to the group"));
+    if (world.rank() == 1) {
+      EXPECT_THAT(SaveCheckpoint(path_, {{"t", elsewhere}}, first),
+                  StatusIs(absl::StatusCode::kFailedPrecondition));
+    }
+    SHERD_ASSERT_OK_AND_ASSIGN(const ShardedTensorMetadata metadata,
+                               on_first->BuildMetadata({4}, {}));
+    SHERD_ASSERT_OK_AND_ASSIGN(const ShardedTensor alone,
+                               ShardedTensor::WithoutGroup({}, metadata));
+    EXPECT_THAT(SaveCheckpoint(path_, {{"t", alone}}),
+                StatusIs(absl::StatusCode::kInvalidArgument,
+                         "tensor \"t\" belongs to no group"));
+  });
+}
+
+TEST_F(CheckpointTest, ReplicasAreReadOnceAndHandedOn) {
+  RunLocalRanks(4, [&](ProcessGroup&) {
+    SHERD_ASSERT_OK_AND_ASSIGN(
+        ShardedTensor rows,
+        ShardedTensor::Zeros(
+            *ChunkShardingSpec::Create(0, PlacementsOnRanks(4)), {1024, 1024},
+            {.dtype = kInt64}));
+    int64_t wrong = 0;
+    Count(rows, 3, /*fill=*/true, wrong);
+    ASSERT_THAT(SaveCheckpoint(path_, {{"t", rows}}), IsOk());
+    for (const bool halves : {false, true}) {
+      SHERD_ASSERT_OK_AND_ASSIGN(ShardedTensor loaded,
+                                 LargeReplicas(halves, 77));
+      CheckpointStats stats;
+      ASSERT_THAT(LoadCheckpointInto(path_, {{"t", &loaded}}, nullptr,
+                                     {.stats = &stats}),
+                  IsOk());
+      Count(loaded, 3, /*fill=*/false, wrong);
+      EXPECT_EQ(wrong, 0);
+      EXPECT_EQ(stats.file_bytes, 8 << 20);
+      // What each rank holds and has not read itself.
+      EXPECT_EQ(stats.exchanged_bytes, (halves ? 8 : 3 * 8) << 20);
+    }
+  });
+}
+
+TEST_F(CheckpointTest, ASaveReplacesAndRemovesTheFormerOne) {
+  Save(3, 0, 1);
+  const std::set<std::string> first = Files();
+  Save(2, 1, 2);
+  const std::set<std::string> second = Files();
+  ExpectHolds(2);
+  EXPECT_EQ(second.size(), 3u);
+  for (const std::string& name : second) {
+    EXPECT_EQ(first.contains(name), name == kManifestFileName) << name;
+  }
+}
+
+TEST_F(CheckpointTest, ForeignFilesStayAndLeftoversGo) {
+  files_.CreateDirectories(path_).IgnoreError();
+  const auto touch = [&](const std::string& name) {
+    std::ofstream(JoinPath(path_, name)) << "x";
+  };
+  touch("notes.txt");
+  touch("model.safetensors");
+  touch("shard-00000-of-00001.safetensors");
+  touch("shard-00000-of-00004.0123456789abcdef.safetensors");
+  touch("manifest.sherd.123.tmp");
+  Save(1, 0, 1);
+  const std::set<std::string> names = Files();
+  EXPECT_EQ(names.size(), 5u);
+  EXPECT_TRUE(names.contains("notes.txt"));
+  EXPECT_TRUE(names.contains("model.safetensors"));
+  EXPECT_TRUE(names.contains("shard-00000-of-00001.safetensors"));
+}
+
+TEST_F(CheckpointTest, DataFilesAreSafetensorsWithAlignedData) {
+  Save(2, 0, 40);
+  SHERD_ASSERT_OK_AND_ASSIGN(const CheckpointReader reader,
+                             CheckpointReader::Open(path_));
+  const Manifest& manifest = reader.manifest();
+  EXPECT_EQ(manifest.world_size, 2);
+  ASSERT_EQ(manifest.files.size(), 2u);
+  for (const ManifestTensor& tensor : manifest.tensors) {
+    for (const ManifestShard& shard : tensor.shards) {
+      if (shard.file < 0) continue;
+      SHERD_ASSERT_OK_AND_ASSIGN(
+          const SafetensorsFile file,
+          SafetensorsFile::Open(
+              files_, JoinPath(path_, manifest.files[shard.file].name)));
+      EXPECT_EQ(file.data_begin() % 4096, 0);
+      const std::string key = ShardKey(tensor.name, shard.offsets);
+      SHERD_ASSERT_OK_AND_ASSIGN(const Tensor stored, file.ReadTensor(key));
+      SHERD_ASSERT_OK_AND_ASSIGN(
+          Tensor read,
+          reader.ReadSlice(tensor.name, shard.offsets, shard.sizes));
+      if (tensor.dtype == kComplex128) {
+        SHERD_ASSERT_OK_AND_ASSIGN(read, read.ViewAsReal());
+      }
+      EXPECT_TRUE(read.BitwiseEqual(stored)) << key;
+    }
+  }
+}
+
+TEST_F(CheckpointTest, AReaderReadsTensorsAndSlices) {
+  Save(3, 2, 70);
+  SHERD_ASSERT_OK_AND_ASSIGN(const CheckpointReader reader,
+                             CheckpointReader::Open(path_));
+  EXPECT_TRUE(HoldsSamples(reader, 70));
+  // "large" is number 6 of the samples.
+  const Dims offsets = {17, 100}, size = {300, 513};
+  SHERD_ASSERT_OK_AND_ASSIGN(const Tensor slice,
+                             reader.ReadSlice("large", offsets, {251, 301}));
+  EXPECT_EQ(CountWrong(slice, offsets, size, 76), 0);
+  EXPECT_THAT(reader.ReadSlice("large", {0, 500}, {1, 14}),
+              StatusIs(absl::StatusCode::kOutOfRange, "\"large\""));
+  EXPECT_THAT(reader.ReadSlice("large", {0}, {1}),
+              StatusIs(absl::StatusCode::kInvalidArgument, "2 dimensions"));
+  EXPECT_THAT(reader.ReadTensor("absent"),
+              StatusIs(absl::StatusCode::kNotFound, "\"absent\""));
+}
+
+TEST_F(CheckpointTest, ASliceReadsOnlyTheChunksItNeeds) {
+  RunLocalRanks(1, [&](ProcessGroup&) {
+    SHERD_ASSERT_OK_AND_ASSIGN(
+        ShardedTensor tensor,
+        ShardedTensor::Zeros(*ChunkShardingSpec::Create(0, {"rank:0/cpu"}),
+                             {2048, 1024}));
+    FillSample(tensor, 3);
+    ASSERT_THAT(SaveCheckpoint(path_, {{"t", tensor}}), IsOk());
+  });
+  SHERD_ASSERT_OK_AND_ASSIGN(const CheckpointReader reader,
+                             CheckpointReader::Open(path_));
+  const CountPassages reads("file/read");
+  // One row of 4 KiB.
+  SHERD_ASSERT_OK_AND_ASSIGN(const Tensor row,
+                             reader.ReadSlice("t", {1000, 0}, {1, 1024}));
+  EXPECT_EQ(CountWrong(row, {1000, 0}, {2048, 1024}, 3), 0);
+  EXPECT_EQ(reads.bytes(), 256u << 10);
+}
+
+TEST_F(CheckpointTest, SomeTensorsMayBeLoadedAlone) {
+  Save(2, 0, 9);
+  RunLocalRanks(2, [&](ProcessGroup&) {
+    auto specs = MakeSpecs(1, 2);
+    SHERD_ASSERT_OK_AND_ASSIGN(
+        const Tensors loaded,
+        LoadCheckpoint(path_, {{"weight", specs.at("weight")}}));
+    EXPECT_EQ(loaded.size(), 1u);
+    EXPECT_EQ(CountWrong(loaded.at("weight"), 9 + 3), 0);
+    SHERD_ASSERT_OK_AND_ASSIGN(const Tensors none, LoadCheckpoint(path_, {}));
+    EXPECT_TRUE(none.empty());
+  });
+}
+
+TEST_F(CheckpointTest, NothingIsAValidCheckpoint) {
+  RunLocalRanks(2, [&](ProcessGroup&) {
+    EXPECT_THAT(SaveCheckpoint(path_, {}), IsOk());
+  });
+  SHERD_ASSERT_OK_AND_ASSIGN(const VerifyReport report,
+                             VerifyCheckpoint(path_));
+  EXPECT_EQ(report.tensors, 0);
+}
+
+TEST_F(CheckpointTest, LoadingWhatDoesNotFitIsRefusedByName) {
+  Save(2, 0, 1);
+  RunLocalRanks(2, [&](ProcessGroup& group) {
+    const auto rows = *ChunkShardingSpec::Create(0, PlacementsOnRanks(2));
+    EXPECT_THAT(LoadCheckpoint(path_, {{"absent", rows}}),
+                StatusIs(absl::StatusCode::kNotFound, "\"absent\""));
+    EXPECT_THAT(LoadCheckpoint(path_ + ".none", {{"weight", rows}}),
+                StatusIs(absl::StatusCode::kNotFound, "is not a checkpoint"));
+    EXPECT_THAT(LoadCheckpoint(path_, {{"scalar", rows}}),
+                StatusIs(absl::StatusCode::kInvalidArgument, "\"scalar\""));
+    EXPECT_THAT(LoadCheckpoint(path_, {{"weight", nullptr}}),
+                StatusIs(absl::StatusCode::kInvalidArgument, "\"weight\""));
+    SHERD_ASSERT_OK_AND_ASSIGN(ShardedTensor wrong_size,
+                               ShardedTensor::Zeros(rows, {65, 35}));
+    EXPECT_THAT(
+        LoadCheckpointInto(path_, {{"weight", &wrong_size}}),
+        StatusIs(absl::StatusCode::kInvalidArgument,
+                 AllOf(HasSubstr("\"weight\" as float32 [65, 34]"),
+                       HasSubstr("the destination is float32 [65, 35]"))));
+    SHERD_ASSERT_OK_AND_ASSIGN(
+        ShardedTensor wrong_dtype,
+        ShardedTensor::Zeros(rows, {65, 34}, {.dtype = kInt32}));
+    EXPECT_THAT(LoadCheckpointInto(path_, {{"weight", &wrong_dtype}}),
+                StatusIs(absl::StatusCode::kInvalidArgument, "int32"));
+    ShardedTensor undefined;
+    EXPECT_THAT(LoadCheckpointInto(path_, {{"weight", &undefined}}),
+                StatusIs(absl::StatusCode::kFailedPrecondition, "weight"));
+    EXPECT_THAT(LoadCheckpointInto(path_, {{"weight", nullptr}}),
+                StatusIs(absl::StatusCode::kFailedPrecondition, "weight"));
+    // The group is still of use.
+    EXPECT_THAT(group.Barrier(), IsOk());
+  });
+}
+
+TEST_F(CheckpointTest, DestinationsThatShareMemoryAreRefusedAndUntouched) {
+  constexpr absl::StatusCode kInvalid = absl::StatusCode::kInvalidArgument;
+  RunLocalRanks(2, [&](ProcessGroup& group) {
+    const auto rows = *ChunkShardingSpec::Create(0, PlacementsOnRanks(2));
+    SHERD_ASSERT_OK_AND_ASSIGN(const ShardedTensor saved,
+                               ShardedTensor::Full(rows, {6, 4}, 5));
+    ASSERT_THAT(SaveCheckpoint(path_, {{"a", saved}, {"b", saved}}), IsOk());
+    SHERD_ASSERT_OK_AND_ASSIGN(ShardedTensor both,
+                               ShardedTensor::Zeros(rows, {6, 8}));
+    SHERD_ASSERT_OK_AND_ASSIGN(ShardedTensor left, both.Narrow(1, 0, 4));
+    SHERD_ASSERT_OK_AND_ASSIGN(ShardedTensor right, both.Narrow(1, 4, 4));
+    SHERD_ASSERT_OK_AND_ASSIGN(ShardedTensor middle, both.Narrow(1, 3, 4));
+    EXPECT_THAT(LoadCheckpointInto(path_, {{"a", &left}, {"b", &left}}),
+                StatusIs(kInvalid,
+                         "rank 0: the destinations of tensors \"a\" and \"b\" "
+                         "share memory"));
+    // On one rank only.
+    SHERD_ASSERT_OK_AND_ASSIGN(ShardedTensor apart,
+                               ShardedTensor::Zeros(rows, {6, 4}));
+    const absl::Status status = LoadCheckpointInto(
+        path_, {{"a", &middle}, {"b", group.rank() == 1 ? &right : &apart}});
+    EXPECT_THAT(status, StatusIs(kInvalid));
+    EXPECT_EQ(ErrorRank(status), 1);
+    SHERD_ASSERT_OK_AND_ASSIGN(Tensor row, Tensor::Zeros({1, 4}));
+    std::vector<Shard> shards;
+    for (int64_t i = 3 * group.rank(); i < 3 * group.rank() + 3; ++i) {
+      SHERD_ASSERT_OK_AND_ASSIGN(
+          Shard shard, Shard::FromTensorAndOffsets(row, {i, 0}, group.rank()));
+      shards.push_back(std::move(shard));
+    }
+    SHERD_ASSERT_OK_AND_ASSIGN(ShardedTensor repeated,
+                               ShardedTensor::FromLocalShards(shards, {6, 4}));
+    EXPECT_THAT(LoadCheckpointInto(path_, {{"a", &repeated}}),
+                StatusIs(kInvalid, "tensor \"a\" lie in the same memory"));
+    EXPECT_TRUE(both.local_tensor()->Equal(*Tensor::Zeros({3, 8})));
+    EXPECT_TRUE(row.Equal(*Tensor::Zeros({1, 4})));
+    // Two halves of one tensor share none.
+    EXPECT_THAT(LoadCheckpointInto(path_, {{"a", &left}, {"b", &right}}),
+                IsOk());
+    EXPECT_TRUE(both.local_tensor()->Equal(*Tensor::Full({3, 8}, 5.0f)));
+  });
+}
+
+TEST_F(CheckpointTest, RanksThatDisagreeGetTheSameErrorWithTheRank) {
+  Save(2, 0, 1);
+  for (const int odd : {0, 2}) {
+    RunLocalRanks(3, [&](ProcessGroup& group) {
+      const auto rows = *ChunkShardingSpec::Create(0, PlacementsOnRanks(3));
+      const auto columns = *ChunkShardingSpec::Create(1, PlacementsOnRanks(3));
+      const bool is_odd = group.rank() == odd;
+      const auto expect = [&](const absl::Status& status,
+                              const std::string& operation,
+                              const std::string& odd_value,
+                              const std::string& other_value) {
+        EXPECT_THAT(
+            status,
+            StatusIs(absl::StatusCode::kInvalidArgument,
+                     AllOf(HasSubstr(absl::StrCat("rank ", odd, " passed ",
+                                                  odd_value)),
+                           HasSubstr(absl::StrCat(" passed ", other_value)))));
+        EXPECT_THAT(std::string(status.message()),
+                    StartsWith(absl::StrCat(operation, " \"", path_)));
+        const ErrorInfo info = GetErrorInfo(status);
+        EXPECT_EQ(info.failed_rank, odd);
+        EXPECT_EQ(info.operation, absl::StrCat(operation, "_checkpoint"));
+        EXPECT_EQ(info.group, group.name());
+      };
+      expect(
+          LoadCheckpoint(path_, {{"weight", is_odd ? columns : rows}}).status(),
+          "load", "tensor \"weight\" with a shard of [65, 12]",
+          "tensor \"weight\" with a shard of [22, 34]");
+      SHERD_ASSERT_OK_AND_ASSIGN(ShardedTensor tensor,
+                                 ShardedTensor::Zeros(rows, {4, 4}));
+      expect(SaveCheckpoint(path_, {{is_odd ? "a" : "b", tensor}}), "save",
+             "tensor \"a\" of float32 [4, 4]",
+             "tensor \"b\" of float32 [4, 4]");
+      expect(SaveCheckpoint(is_odd ? path_ + "2" : path_, {{"a", tensor}}),
+             "save", absl::StrCat("path ", path_, "2; rank"),
+             absl::StrCat("path ", path_, ";"));
+      const std::string bad_name = is_odd ? "\xff" : "a";
+      const absl::Status refused = SaveCheckpoint(path_, {{bad_name, tensor}});
+      EXPECT_THAT(refused,
+                  StatusIs(absl::StatusCode::kInvalidArgument, "UTF-8"));
+      EXPECT_EQ(ErrorRank(refused), odd);
+      EXPECT_FALSE(IsRankFailure(refused)) << "it was an argument of its own";
+    });
+  }
+  ExpectHolds(1);
+}
+
+TEST_F(CheckpointTest, ARankWithAFullDiskIsNamedAndHasNotFailed) {
+  const int kRanks = 3;
+  const FailFileOperation fault(
+      "reserve", "*", absl::ResourceExhaustedError("No space left on device"),
+      {.rank = 1});
+  RunLocalRanks(kRanks, [&](ProcessGroup& group) {
+    const absl::Status status =
+        SaveCheckpoint(path_, MakeTensors(1, kRanks, 1));
+    EXPECT_THAT(status,
+                StatusIs(absl::StatusCode::kResourceExhausted,
+                         absl::StrCat("save \"", path_, "\": rank 1: ")));
+    EXPECT_EQ(ErrorRank(status), 1);
+    EXPECT_EQ(FailedRank(status), std::nullopt);
+    EXPECT_THAT(group.Barrier(), IsOk()) << "the group stays usable";
+  });
+}
+
+// Damage
+
+void FlipBit(const std::string& path, int64_t offset, int bit) {
+  std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+  file.seekg(offset);
+  char byte = 0;
+  file.read(&byte, 1);
+  byte = static_cast<char>(byte ^ (1 << bit));
+  file.seekp(offset);
+  file.write(&byte, 1);
+  ASSERT_TRUE(file.good()) << path << " " << offset;
+}
+
+TEST_F(CheckpointTest, AFlippedBitAnywhereIsFoundByNameOfFile) {
+  Save(2, 1, 30);
+  const auto rows = *ChunkShardingSpec::Create(0, {"rank:0/cpu"});
+  for (const std::string& name : Files()) {
+    const std::string path = JoinPath(path_, name);
+    const int64_t size = static_cast<int64_t>(std::filesystem::file_size(path));
+    // All of the manifest, and every 997th byte of the rest.
+    const int64_t step = name == kManifestFileName ? 1 : 997;
+    for (int64_t offset = 0; offset < size; offset += step) {
+      SCOPED_TRACE(absl::StrCat(name, " ", offset));
+      FlipBit(path, offset, static_cast<int>(offset % 8));
+      EXPECT_THAT(VerifyCheckpoint(path_),
+                  AnyOf(StatusIs(absl::StatusCode::kDataLoss, name),
+                        // The bytes with the version.
+                        StatusIs(absl::StatusCode::kUnimplemented, name)));
+      FlipBit(path, offset, static_cast<int>(offset % 8));
+    }
+  }
+  EXPECT_THAT(VerifyCheckpoint(path_), IsOk());
+}
+
+TEST_F(CheckpointTest, LoadingDamagedDataNamesFileTensorAndOffset) {
+  Save(2, 0, 30);
+  SHERD_ASSERT_OK_AND_ASSIGN(const CheckpointReader reader,
+                             CheckpointReader::Open(path_));
+  SHERD_ASSERT_OK_AND_ASSIGN(const ManifestTensor* large,
+                             reader.manifest().Find("large"));
+  const ManifestShard& shard = large->shards[1];
+  const std::string file = reader.manifest().files[shard.file].name;
+  // In the second chunk.
+  FlipBit(JoinPath(path_, file), shard.file_offset + (256 << 10) + 77, 3);
+  const auto damaged =
+      StatusIs(absl::StatusCode::kDataLoss,
+               AllOf(HasSubstr(file), HasSubstr("\"large\""),
+                     HasSubstr(absl::StrCat(shard.file_offset + (256 << 10)))));
+  EXPECT_THAT(VerifyCheckpoint(path_), damaged);
+  EXPECT_THAT(reader.ReadTensor("large"), damaged);
+  for (int ranks = 1; ranks <= 3; ++ranks) {
+    for (int kind = 0; kind < 5; ++kind) {
+      RunLocalRanks(ranks, [&](ProcessGroup& group) {
+        const Dims size = {300, 513};
+        const auto spec = SampleSpec(kind, size, ranks);
+        EXPECT_THAT(LoadCheckpoint(path_, {{"large", *spec}}), damaged);
+        // By exchange.
+        EXPECT_THAT(LoadCheckpoint(path_, {{"large", *spec}}, nullptr,
+                                   {.min_read_bytes = 1 << 30}),
+                    damaged);
+        // Others are as good as ever.
+        EXPECT_THAT(
+            LoadCheckpoint(path_, {{"bias", *SampleSpec(0, {7}, ranks)}}),
+            IsOk());
+        EXPECT_THAT(group.Barrier(), IsOk());
+      });
+    }
+  }
+}
+
+TEST_F(CheckpointTest, ShortenedLengthenedAndMissingFilesAreNamed) {
+  Save(2, 0, 30);
+  SHERD_ASSERT_OK_AND_ASSIGN(const CheckpointReader reader,
+                             CheckpointReader::Open(path_));
+  const std::string name = reader.manifest().files[1].name;
+  const std::string file = JoinPath(path_, name);
+  const auto size = std::filesystem::file_size(file);
+  const auto expect = [&](absl::StatusCode code, const std::string& what) {
+    EXPECT_THAT(VerifyCheckpoint(path_), StatusIs(code, HasSubstr(what)));
+    RunLocalRanks(2, [&](ProcessGroup&) {
+      EXPECT_THAT(LoadCheckpoint(path_, MakeSpecs(1, 2)),
+                  StatusIs(code, HasSubstr(what)));
+    });
+  };
+  std::filesystem::resize_file(file, size - 1);
+  expect(absl::StatusCode::kDataLoss, absl::StrCat(name, " has ", size - 1));
+  std::filesystem::resize_file(file, size + 1);
+  expect(absl::StatusCode::kDataLoss, absl::StrCat(name, " has ", size + 1));
+  std::filesystem::resize_file(file, 0);
+  expect(absl::StatusCode::kDataLoss, absl::StrCat(name, " has 0"));
+  std::filesystem::remove(file);
+  expect(absl::StatusCode::kNotFound, name);
+}
+
+// Failing file operations
+
+TEST_F(CheckpointTest, WhicheverOperationFailsTheOldOrTheNewOneIsWhole) {
+  const int kRanks = 3;
+  Save(kRanks, 0, 1000);
+  int old_seed = 1000;
+  for (int rank = 0; rank < kRanks; ++rank) {
+    bool hit = true;
+    for (int64_t call = 1; hit; ++call) {
+      SCOPED_TRACE(absl::StrCat("rank ", rank, ", call ", call));
+      const int new_seed = old_seed + 50;
+      const FailFileOperation fault(
+          "*", "*", absl::InternalError("injected fault"),
+          {.nth = call, .rank = rank, .optional = true});
+      int failed = 0;
+      absl::Mutex mutex;
+      RunLocalRanks(kRanks, [&](ProcessGroup&) {
+        const absl::Status status =
+            SaveCheckpoint(path_, MakeTensors(1, kRanks, new_seed));
+        absl::MutexLock lock(&mutex);
+        if (!status.ok()) {
+          ++failed;
+          EXPECT_EQ(ErrorRank(status), rank) << status;
+          EXPECT_FALSE(IsRankFailure(status)) << status;
+          EXPECT_THAT(status,
+                      StatusIs(absl::StatusCode::kInternal, "injected fault"));
+        }
+      });
+      hit = fault.happened();
+      EXPECT_TRUE(failed == 0 || failed == kRanks) << failed;
+      SHERD_ASSERT_OK_AND_ASSIGN(const CheckpointReader reader,
+                                 CheckpointReader::Open(path_));
+      const bool is_new = HoldsSamples(reader, new_seed);
+      EXPECT_TRUE(is_new || HoldsSamples(reader, old_seed));
+      EXPECT_TRUE(is_new || failed != 0);
+      EXPECT_THAT(VerifyCheckpoint(path_), IsOk());
+      if (is_new) old_seed = new_seed;
+    }
+  }
+  // What the failures left behind is gone after a save that succeeds.
+  Save(kRanks, 0, 1);
+  EXPECT_EQ(Files().size(), kRanks + 1u);
+}
+
+TEST_F(CheckpointTest, WhicheverOperationOfALoadFailsAllRanksSayWhichRank) {
+  const int kRanks = 3;
+  Save(2, 0, 1);
+  for (int rank = 0; rank < kRanks; ++rank) {
+    bool hit = true;
+    for (int64_t call = 1; hit; ++call) {
+      SCOPED_TRACE(absl::StrCat("rank ", rank, ", call ", call));
+      const FailFileOperation fault(
+          "*", "*", absl::InternalError("injected fault"),
+          {.nth = call, .rank = rank, .optional = true});
+      RunLocalRanks(kRanks, [&](ProcessGroup& group) {
+        LoadOptions options;
+        // Some tensors by exchange.
+        options.min_read_bytes = 3000;
+        const auto loaded =
+            LoadCheckpoint(path_, MakeSpecs(1, kRanks), nullptr, options);
+        // Wait until the rank that counts has passed its last operation.
+        ASSERT_THAT(group.Barrier(), IsOk());
+        if (fault.happened()) {
+          EXPECT_THAT(loaded,
+                      StatusIs(absl::StatusCode::kInternal, "injected fault"));
+          EXPECT_EQ(ErrorRank(loaded.status()), rank);
+          EXPECT_FALSE(IsRankFailure(loaded.status()));
+          EXPECT_THAT(std::string(loaded.status().message()),
+                      StartsWith("load \""));
+        } else {
+          ASSERT_THAT(loaded, IsOk());
+          ExpectSamples(*loaded, 1);
+        }
+      });
+      hit = fault.happened();
+    }
+  }
+}
+
+TEST_F(CheckpointTest, AFullDiskIsReportedWithBothNumbersBeforeWriting) {
+  class FullDisk final : public FileSystem {
+   public:
+    absl::StatusOr<std::unique_ptr<File>> OpenForRead(
+        const std::string& path) override {
+      return Posix().OpenForRead(path);
+    }
+    absl::StatusOr<std::unique_ptr<File>> Create(const std::string&) override {
+      ADD_FAILURE() << "created a file";
+      return absl::InternalError("created a file");
+    }
+    absl::Status CreateDirectories(const std::string& path) override {
+      return Posix().CreateDirectories(path);
+    }
+    absl::Status Rename(const std::string&, const std::string&) override {
+      return absl::InternalError("renamed a file");
+    }
+    absl::Status Remove(const std::string&) override {
+      return absl::InternalError("removed a file");
+    }
+    absl::Status RemoveAll(const std::string&) override {
+      return absl::InternalError("removed files");
+    }
+    absl::StatusOr<std::vector<std::string>> List(
+        const std::string& path) override {
+      return Posix().List(path);
+    }
+    absl::Status SyncDirectory(const std::string&) override {
+      return absl::OkStatus();
+    }
+    bool Exists(const std::string& path) override {
+      return Posix().Exists(path);
+    }
+    bool IsDirectory(const std::string& path) override {
+      return Posix().IsDirectory(path);
+    }
+    absl::StatusOr<int64_t> FreeBytes(const std::string&) override {
+      return 1000;
+    }
+  };
+  FullDisk disk;
+  RunLocalRanks(2, [&](ProcessGroup&) {
+    SHERD_ASSERT_OK_AND_ASSIGN(
+        const ShardedTensor tensor,
+        ShardedTensor::Zeros(
+            *ChunkShardingSpec::Create(0, PlacementsOnRanks(2)), {1001},
+            {.dtype = kUInt8}));
+    EXPECT_THAT(
+        SaveCheckpoint(path_, {{"t", tensor}}, nullptr, {.files = &disk}),
+        StatusIs(absl::StatusCode::kResourceExhausted,
+                 AllOf(HasSubstr("needs 1001 bytes"),
+                       HasSubstr("only 1000 are free"))));
+  });
+}
+
+TEST_F(CheckpointTest, SavingWithoutSyncMakesNoSyncs) {
+  const CountPassages syncs("file/sync");
+  RunLocalRanks(1, [&](ProcessGroup&) {
+    EXPECT_THAT(
+        SaveCheckpoint(path_, MakeTensors(0, 1, 5), nullptr, {.sync = false}),
+        IsOk());
+  });
+  EXPECT_EQ(syncs.count(), 0);
+  ExpectHolds(5);
+}
+
+}  // namespace
+}  // namespace sherd

@@ -1,0 +1,97 @@
+#ifndef SHERD_SERIALIZATION_CHECKPOINT_SHARD_READER_H_
+#define SHERD_SERIALIZATION_CHECKPOINT_SHARD_READER_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "sherd/core/base/file.h"
+#include "sherd/core/tensor/tensor.h"
+#include "sherd/serialization/manifest/manifest.h"
+
+namespace sherd {
+
+// A shard of a checkpoint and the tensor it is part of.
+struct SavedShard {
+  const ManifestTensor* tensor = nullptr;
+  const ManifestShard* shard = nullptr;
+};
+
+// Reads shards of one checkpoint. Not thread-safe.
+class ShardReader {
+ public:
+  // `manifest` and `files` are borrowed.
+  ShardReader(std::string directory, const Manifest& manifest,
+              FileSystem& files)
+      : directory_(std::move(directory)), manifest_(manifest), files_(files) {}
+
+  // Opens a file by its index in the manifest, if that has not been done, and
+  // checks its size.
+  //   kNotFound  There is no such file.
+  //   kDataLoss  Its size is not the one in the manifest; names a tensor that
+  //              is cut off, or the first.
+  absl::Status Open(int32_t file);
+
+  // Reads the box at `offsets` in a shard, of the sizes of `destination`, into
+  // `destination`, in host memory or on a device, and exactly its bytes. `sums`
+  // has one entry per chunk of the shard and receives the CRCs of what was
+  // read, unchecked.
+  absl::Status ReadBox(const SavedShard& saved,
+                       absl::Span<const int64_t> offsets, Tensor destination,
+                       absl::Span<uint32_t> sums);
+
+  // The same into host memory, reading whole chunks and checking each before it
+  // is used.
+  absl::Status ReadBoxChecked(const SavedShard& saved,
+                              absl::Span<const int64_t> offsets,
+                              Tensor destination);
+
+  // Reads a whole shard and checks it, without keeping it.
+  absl::Status Verify(const SavedShard& saved);
+
+  // Whether the chunks of a shard have the CRCs that the manifest says.
+  //   kDataLoss  One has not; names file, tensor and offset.
+  absl::Status Check(const SavedShard& saved,
+                     absl::Span<const uint32_t> sums) const;
+  absl::Status CheckChunk(const SavedShard& saved, int64_t chunk,
+                          uint32_t sum) const;
+
+  // Bytes read so far.
+  int64_t bytes_read() const { return bytes_read_; }
+
+ private:
+  absl::StatusOr<File*> FileAt(int32_t index);
+  absl::Status WrongSize(int32_t file, int64_t size) const;
+  absl::Status Read(File& file, int64_t offset, absl::Span<std::byte> buffer);
+  // Reads chunk number `chunk` into `buffer`, of its length, and checks it.
+  absl::Status ReadChunk(const SavedShard& saved, int64_t chunk,
+                         absl::Span<std::byte> buffer);
+  // Copies [offset, offset + out.size()) of a shard, chunk by chunk.
+  absl::Status ReadRangeChecked(const SavedShard& saved, int64_t offset,
+                                absl::Span<std::byte> out);
+  absl::Status WrongChunk(const SavedShard& saved, int64_t chunk,
+                          uint32_t actual) const;
+  int64_t ChunkLength(const SavedShard& saved, int64_t chunk) const;
+
+  const std::string directory_;
+  const Manifest& manifest_;
+  FileSystem& files_;
+  // Open files by index in the manifest.
+  std::map<int32_t, std::unique_ptr<File>> open_;
+  std::vector<std::byte> staging_;
+  // The chunk that was read last, for pieces that share one.
+  std::vector<std::byte> chunk_data_;
+  const ManifestShard* chunk_shard_ = nullptr;
+  int64_t chunk_index_ = -1;
+  int64_t bytes_read_ = 0;
+};
+
+}  // namespace sherd
+
+#endif  // SHERD_SERIALIZATION_CHECKPOINT_SHARD_READER_H_

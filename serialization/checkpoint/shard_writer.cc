@@ -1,0 +1,105 @@
+#include "sherd/serialization/checkpoint/shard_writer.h"
+
+#include <algorithm>
+
+#include "absl/functional/function_ref.h"
+#include "sherd/core/base/status_macros.h"
+#include "sherd/core/tensor/kernels/strided_copy.h"
+#include "sherd/core/tensor/shape.h"
+#include "sherd/serialization/checkpoint/chunk_sums.h"
+#include "sherd/serialization/safetensors/box_pieces.h"
+#include "sherd/serialization/safetensors/crc32c.h"
+#include "sherd/serialization/safetensors/device_blocks.h"
+
+namespace sherd {
+namespace {
+
+// Small enough to stay in the second-level cache between CRC and write.
+constexpr int64_t kBlockBytes = 256 << 10;
+// Below this, a copy into the buffer is cheaper than a system call.
+constexpr size_t kLongBytes = 32 << 10;
+
+using VisitRun = absl::FunctionRef<absl::Status(
+    int64_t offset, absl::Span<const std::byte> data)>;
+
+// Calls `visit` with the bytes of a box in host memory, by ascending offset.
+absl::Status ForEachHostRun(const BoxInArray& box, VisitRun visit) {
+  std::vector<std::byte> staging;
+  return ForEachPiece(
+      box, kBlockBytes, [&](const BoxPiece& piece) -> absl::Status {
+        const std::byte* data = piece.data;
+        if (!piece.contiguous) {
+          staging.resize(kBlockBytes);
+          StridedCopy(staging.data(), ContiguousStrides(piece.sizes),
+                      piece.data, piece.strides, piece.sizes, box.element_size);
+          data = staging.data();
+        }
+        return visit(piece.offset, absl::MakeConstSpan(data, piece.bytes));
+      });
+}
+
+// `offset`: of the data in its shard.
+absl::Status AppendBytes(SequentialWriter& writer, int64_t offset,
+                         absl::Span<const std::byte> data, ChunkSums& sums) {
+  const int64_t bytes = static_cast<int64_t>(data.size());
+  for (int64_t done = 0; done < bytes; done += kBlockBytes) {
+    const auto block = data.subspan(done, std::min(kBlockBytes, bytes - done));
+    sums.Add(offset + done, block);
+    SHERD_RETURN_IF_ERROR(writer.Append(block));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status SequentialWriter::Append(absl::Span<const std::byte> data) {
+  if (data.size() >= kLongBytes) {
+    SHERD_RETURN_IF_ERROR(Flush());
+    SHERD_RETURN_IF_ERROR(file_.WriteAt(written_, data));
+    written_ += static_cast<int64_t>(data.size());
+    return absl::OkStatus();
+  }
+  if (buffer_.size() + data.size() > static_cast<size_t>(kBlockBytes)) {
+    SHERD_RETURN_IF_ERROR(Flush());
+  }
+  buffer_.insert(buffer_.end(), data.begin(), data.end());
+  return absl::OkStatus();
+}
+
+absl::Status SequentialWriter::Flush() {
+  if (buffer_.empty()) return absl::OkStatus();
+  SHERD_RETURN_IF_ERROR(file_.WriteAt(written_, buffer_));
+  written_ += static_cast<int64_t>(buffer_.size());
+  buffer_.clear();
+  return absl::OkStatus();
+}
+
+absl::Status AppendTensor(SequentialWriter& writer, const Tensor& tensor,
+                          int64_t chunk_bytes, absl::Span<uint32_t> crcs) {
+  const int64_t bytes = tensor.nbytes();
+  std::fill(crcs.begin(), crcs.end(), 0);
+  ChunkSums sums(bytes, chunk_bytes, crcs);
+  const Dims zeros(tensor.dim(), 0);
+  BoxInArray box;
+  box.array_sizes = box.sizes = tensor.sizes();
+  box.offsets = zeros;
+  box.element_size = tensor.element_size();
+  box.data =
+      const_cast<std::byte*>(static_cast<const std::byte*>(tensor.data()));
+  box.strides = tensor.strides();
+  const auto append = [&](int64_t offset, absl::Span<const std::byte> data) {
+    return AppendBytes(writer, offset, data, sums);
+  };
+  SHERD_RETURN_IF_ERROR(tensor.device().is_cpu()
+                            ? ForEachHostRun(box, append)
+                            : ReadDeviceBox(box, tensor.device(), append));
+  sums.Finish();
+  for (size_t i = 0; i < crcs.size(); ++i) {
+    const int64_t begin = static_cast<int64_t>(i) * chunk_bytes;
+    crcs[i] = Crc32cFromLinear(
+        crcs[i], static_cast<uint64_t>(std::min(chunk_bytes, bytes - begin)));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace sherd

@@ -1,0 +1,50 @@
+#ifndef SHERD_SERIALIZATION_CHECKPOINT_SHARD_WRITER_H_
+#define SHERD_SERIALIZATION_CHECKPOINT_SHARD_WRITER_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "sherd/core/base/file.h"
+#include "sherd/core/tensor/tensor.h"
+
+namespace sherd {
+
+// Writes a file from front to back: long data from where it lies, short data
+// gathered into longer writes. Not thread-safe.
+class SequentialWriter {
+ public:
+  // `file` is borrowed.
+  explicit SequentialWriter(File& file) : file_(file) {}
+
+  absl::Status Append(absl::Span<const std::byte> data);
+
+  // To be called after the last Append.
+  absl::Status Flush();
+
+  // Bytes appended so far.
+  int64_t position() const {
+    return written_ + static_cast<int64_t>(buffer_.size());
+  }
+
+ private:
+  File& file_;
+  int64_t written_ = 0;
+  std::vector<std::byte> buffer_;
+};
+
+// Appends the elements of a tensor, row-major, whatever its strides, and puts
+// the CRC-32C of each chunk of `chunk_bytes` into `crcs`, which has one entry
+// per chunk.
+//
+// Cost. One pass: the CRC of a block is computed while the block is in the
+// cache for writing. Tensors that are not contiguous take a buffer of 256 KiB,
+// those on a device two of kDeviceBlockBytes.
+absl::Status AppendTensor(SequentialWriter& writer, const Tensor& tensor,
+                          int64_t chunk_bytes, absl::Span<uint32_t> crcs);
+
+}  // namespace sherd
+
+#endif  // SHERD_SERIALIZATION_CHECKPOINT_SHARD_WRITER_H_

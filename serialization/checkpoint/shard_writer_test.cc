@@ -1,0 +1,136 @@
+#include "sherd/serialization/checkpoint/shard_writer.h"
+
+#include <cstring>
+#include <memory>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "sherd/core/base/file.h"
+#include "sherd/core/tensor/tensor.h"
+#include "sherd/serialization/safetensors/crc32c.h"
+#include "sherd/testing/faults.h"
+#include "sherd/testing/matchers.h"
+
+namespace sherd {
+namespace {
+
+using sherd::testing::IsOk;
+using sherd::testing::StatusIs;
+
+constexpr int64_t kChunk = 256 << 10;
+
+class ShardWriterTest : public ::testing::Test {
+ protected:
+  ShardWriterTest() {
+    const auto* info = ::testing::UnitTest::GetInstance()->current_test_info();
+    path_ = JoinPath(::testing::TempDir(),
+                     std::string("shard_writer_") + info->name());
+    file_ = *FileSystem::Posix().Create(path_);
+  }
+
+  std::string Contents() {
+    const auto contents = ReadFile(FileSystem::Posix(), path_, 1 << 30);
+    EXPECT_THAT(contents, IsOk());
+    return *contents;
+  }
+
+  std::string path_;
+  std::unique_ptr<File> file_;
+};
+
+absl::Span<const std::byte> BytesOf(const Tensor& tensor) {
+  return absl::MakeSpan(static_cast<const std::byte*>(tensor.data()),
+                        tensor.nbytes());
+}
+
+Tensor Iota(absl::Span<const int64_t> sizes) {
+  Tensor tensor = *Tensor::Empty(sizes, {.dtype = kInt32});
+  std::iota(tensor.mutable_data_as<int32_t>(),
+            tensor.mutable_data_as<int32_t>() + tensor.numel(), 17);
+  return tensor;
+}
+
+TEST_F(ShardWriterTest, ShortDataIsGatheredIntoOneWrite) {
+  const sherd::testing::CountPassages writes("file/write");
+  SequentialWriter writer(*file_);
+  std::string expected;
+  for (int i = 0; i < 1000; ++i) {
+    const std::string data(static_cast<size_t>(i % 50), static_cast<char>(i));
+    expected += data;
+    ASSERT_THAT(
+        writer.Append(absl::MakeSpan(
+            reinterpret_cast<const std::byte*>(data.data()), data.size())),
+        IsOk());
+    EXPECT_EQ(writer.position(), static_cast<int64_t>(expected.size()));
+  }
+  EXPECT_EQ(writes.count(), 0);
+  ASSERT_THAT(writer.Flush(), IsOk());
+  EXPECT_EQ(writes.count(), 1);
+  EXPECT_EQ(Contents(), expected);
+}
+
+TEST_F(ShardWriterTest, LongAndShortDataStayInOrder) {
+  SequentialWriter writer(*file_);
+  std::string expected;
+  for (const size_t size : {size_t{3}, size_t{40000}, size_t{0}, size_t{5},
+                            size_t{30000}, size_t{32768}, size_t{1}}) {
+    const std::string data(size, static_cast<char>('a' + expected.size() % 26));
+    expected += data;
+    ASSERT_THAT(
+        writer.Append(absl::MakeSpan(
+            reinterpret_cast<const std::byte*>(data.data()), data.size())),
+        IsOk());
+  }
+  ASSERT_THAT(writer.Flush(), IsOk());
+  EXPECT_EQ(Contents(), expected);
+}
+
+TEST_F(ShardWriterTest, ATensorIsWrittenWithTheCrcOfEachChunk) {
+  // Two chunks and a bit.
+  const Tensor tensor = Iota({3, 50000});
+  std::vector<uint32_t> crcs(3, 0xdead);
+  SequentialWriter writer(*file_);
+  ASSERT_THAT(AppendTensor(writer, tensor, kChunk, absl::MakeSpan(crcs)),
+              IsOk());
+  ASSERT_THAT(writer.Flush(), IsOk());
+  const auto bytes = BytesOf(tensor);
+  const std::string contents = Contents();
+  ASSERT_EQ(contents.size(), bytes.size());
+  EXPECT_EQ(std::memcmp(contents.data(), bytes.data(), bytes.size()), 0);
+  EXPECT_EQ(crcs[0], Crc32c(bytes.subspan(0, kChunk)));
+  EXPECT_EQ(crcs[1], Crc32c(bytes.subspan(kChunk, kChunk)));
+  EXPECT_EQ(crcs[2], Crc32c(bytes.subspan(2 * kChunk)));
+}
+
+TEST_F(ShardWriterTest, AStridedTensorIsWrittenRowMajor) {
+  const Tensor base = Iota({700, 300});
+  SHERD_ASSERT_OK_AND_ASSIGN(const Tensor transposed, base.Transpose(0, 1));
+  SHERD_ASSERT_OK_AND_ASSIGN(const Tensor expected, transposed.Clone());
+  std::vector<uint32_t> crcs(4);
+  SequentialWriter writer(*file_);
+  ASSERT_THAT(AppendTensor(writer, transposed, kChunk, absl::MakeSpan(crcs)),
+              IsOk());
+  ASSERT_THAT(writer.Flush(), IsOk());
+  const auto bytes = BytesOf(expected);
+  const std::string contents = Contents();
+  ASSERT_EQ(contents.size(), bytes.size());
+  EXPECT_EQ(std::memcmp(contents.data(), bytes.data(), bytes.size()), 0);
+  for (int64_t i = 0; i < 4; ++i) {
+    EXPECT_EQ(crcs[i], Crc32c(bytes.subspan(i * kChunk, kChunk)));
+  }
+}
+
+TEST_F(ShardWriterTest, AnErrorOfTheFileIsPassedOn) {
+  const sherd::testing::FailFileOperation fault(
+      "write", path_, absl::ResourceExhaustedError("disk full"), {.nth = 2});
+  const Tensor tensor = Iota({200000});
+  std::vector<uint32_t> crcs(4);
+  SequentialWriter writer(*file_);
+  EXPECT_THAT(AppendTensor(writer, tensor, kChunk, absl::MakeSpan(crcs)),
+              StatusIs(absl::StatusCode::kResourceExhausted, "disk full"));
+}
+
+}  // namespace
+}  // namespace sherd

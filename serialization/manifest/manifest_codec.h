@@ -1,0 +1,35 @@
+#ifndef SHERD_SERIALIZATION_MANIFEST_MANIFEST_CODEC_H_
+#define SHERD_SERIALIZATION_MANIFEST_MANIFEST_CODEC_H_
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "sherd/serialization/manifest/manifest.h"
+
+namespace sherd {
+
+// The encoding that this build writes, and the newest that it reads.
+inline constexpr uint32_t kManifestVersion = 1;
+
+// Longer files are refused.
+inline constexpr int64_t kMaxManifestBytes = int64_t{1} << 30;
+
+// The bytes of the file. The same manifest always gives the same bytes.
+//   kInvalidArgument    ValidateManifest refuses it.
+//   kResourceExhausted  It exceeds kMaxManifestBytes.
+absl::StatusOr<std::string> EncodeManifest(const Manifest& manifest);
+
+// Reads what anybody may have written.
+//
+// Errors. All begin with `what`, the path.
+//   kDataLoss       Not a manifest, truncated, or its CRC is wrong; or
+//                   ValidateManifest refuses it.
+//   kUnimplemented  A later version wrote it; the message has both versions.
+absl::StatusOr<Manifest> DecodeManifest(absl::string_view bytes,
+                                        absl::string_view what);
+
+}  // namespace sherd
+
+#endif  // SHERD_SERIALIZATION_MANIFEST_MANIFEST_CODEC_H_

@@ -1,0 +1,147 @@
+#include "sherd/serialization/manifest/sharded_layout.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <memory>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
+#include "sherd/core/base/error_info.h"
+#include "sherd/core/base/logging.h"
+#include "sherd/core/base/printable_text.h"
+#include "sherd/core/base/status_macros.h"
+#include "sherd/core/sharding/shard_metadata.h"
+#include "sherd/core/sharding/sharding_spec.h"
+#include "sherd/core/sharding/spec/placed_box.h"
+#include "sherd/serialization/manifest/manifest.h"
+#include "sherd/serialization/safetensors/safetensors_header.h"
+
+namespace sherd {
+namespace {
+
+absl::Status CheckName(const std::string& name) {
+  if (!IsValidUtf8(name)) {
+    return absl::InvalidArgumentError("a tensor name is not valid UTF-8");
+  }
+  if (name.empty() || static_cast<int64_t>(name.size()) > kMaxTensorNameBytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a tensor name has ", name.size(),
+                     " bytes, expected 1 to ", kMaxTensorNameBytes));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckLocalShards(const ShardedTensor& tensor) {
+  for (const Shard& shard : tensor.local_shards()) {
+    if (!shard.tensor.device().is_meta() &&
+        (shard.tensor.numel() == 0 || shard.tensor.data() != nullptr)) {
+      continue;
+    }
+    return absl::FailedPreconditionError(
+        absl::StrCat("the local shard ", shard.metadata.ToString(), " is on ",
+                     shard.tensor.device().ToString(),
+                     ", expected one in host memory or on a device"));
+  }
+  return absl::OkStatus();
+}
+
+void DescribeShards(const ShardedTensor& tensor, TensorToSave& layout) {
+  const std::vector<ShardMetadata>& shards = tensor.metadata().shards;
+  const absl::Span<const PlacedBox> boxes = tensor.placed_boxes();
+  layout.shards.reserve(shards.size());
+  for (size_t i = 0; i < shards.size(); ++i) {
+    layout.shards.push_back(
+        {boxes[i], boxes[i].rank, shards[i].placement->ToString(), i});
+  }
+}
+
+}  // namespace
+
+absl::StatusOr<TensorToSave> DescribeTensor(const std::string& name,
+                                            const ShardedTensor& tensor,
+                                            const ProcessGroup& group) {
+  SHERD_RETURN_IF_ERROR(CheckName(name));
+  const std::string where = absl::StrCat("tensor ", Quoted(name));
+  if (!tensor.defined()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(where, " is not defined: create it first"));
+  }
+  if (tensor.group() == nullptr) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        where, " belongs to no group, expected ", Quoted(group.name())));
+  }
+  if (tensor.group().get() != &group) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        where, " belongs to the group ", Quoted(tensor.group()->name()),
+        ", expected ", Quoted(group.name())));
+  }
+  if (!group.is_member()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(where, ": this process is no member of the group ",
+                     Quoted(group.name())));
+  }
+  TensorToSave layout;
+  layout.name = name;
+  layout.dtype = tensor.dtype();
+  layout.sizes.assign(tensor.size().begin(), tensor.size().end());
+  layout.requires_grad = tensor.requires_grad();
+  if (const auto* chunk =
+          dynamic_cast<const ChunkShardingSpec*>(tensor.spec().get())) {
+    layout.layout = SavedLayout::kChunk;
+    layout.chunk_dim = static_cast<int32_t>(
+        chunk->dim() < 0 ? chunk->dim() + tensor.dim() : chunk->dim());
+  }
+  absl::Status status = CheckLocalShards(tensor);
+  if (!status.ok()) return Annotate(std::move(status), where);
+  DescribeShards(tensor, layout);
+  return layout;
+}
+
+void AddToFingerprint(const TensorToSave& layout, Fingerprint& fingerprint) {
+  fingerprint.Add(layout.name).Add(static_cast<int64_t>(layout.dtype));
+  fingerprint.Add(static_cast<int64_t>(layout.sizes.size()));
+  for (const int64_t size : layout.sizes) fingerprint.Add(size);
+  fingerprint.Add(static_cast<int64_t>(layout.shards.size()));
+  for (const ShardToSave& shard : layout.shards) {
+    fingerprint.Add(shard.rank);
+    for (const int64_t offset : shard.offsets) fingerprint.Add(offset);
+    for (const int64_t size : shard.sizes) fingerprint.Add(size);
+  }
+}
+
+std::string DescribeForAgreement(absl::Span<const TensorToSave> layouts) {
+  // Errors show no more of it.
+  constexpr size_t kMaxShards = 1000;
+  std::string text;
+  for (const TensorToSave& layout : layouts) {
+    absl::StrAppend(&text, "tensor ", Quoted(layout.name), " of ",
+                    Name(layout.dtype), " ", FormatDims(layout.sizes), "\n");
+  }
+  size_t shards = 0;
+  for (const TensorToSave& layout : layouts) {
+    for (const ShardToSave& shard : layout.shards) {
+      if (++shards > kMaxShards) return text;
+      absl::StrAppend(&text, "tensor ", Quoted(layout.name),
+                      " with a shard of ", FormatBox(shard), " on rank ",
+                      shard.rank, "\n");
+    }
+  }
+  return text;
+}
+
+Tensor LocalShard(const ShardedTensor& tensor, size_t shard) {
+  const absl::Span<const int> indices = tensor.local_shard_indices();
+  const auto it =
+      std::find(indices.begin(), indices.end(), static_cast<int>(shard));
+  SHERD_CHECK(it != indices.end()) << "shard " << shard << " is elsewhere";
+  return tensor.local_shards()[it - indices.begin()].tensor;
+}
+
+absl::StatusOr<Tensor> LocalPart(const ShardedTensor& tensor, size_t shard,
+                                 BoxView box) {
+  const Dims& begin = tensor.metadata().shards[shard].offsets;
+  return LocalShard(tensor, shard).Narrow(OffsetsFrom(begin, box), box.sizes);
+}
+
+}  // namespace sherd

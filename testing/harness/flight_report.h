@@ -1,0 +1,64 @@
+#ifndef SHERD_TESTING_HARNESS_FLIGHT_REPORT_H_
+#define SHERD_TESTING_HARNESS_FLIGHT_REPORT_H_
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace sherd::testing::internal {
+
+// What the flight recorders of a run's ranks say, taken together.
+struct FlightSummary {
+  // A line each: who has not come to which call, who called something else.
+  std::vector<std::string> findings;
+  // The ranks that others wait for, or that deviate from the others.
+  std::set<int> blamed;
+  // The last call of each rank in each group, for people.
+  std::string text;
+};
+
+// From the dumps in `directory` (see core/comm/flight/flight_dump.h); nothing
+// if there is none that can be read.
+std::optional<FlightSummary> SummarizeFlights(const std::string& directory);
+
+// Asks ranks for dumps of what they remember, and sees when they have come.
+class FlightRequests {
+ public:
+  // `directory` is where the ranks write, nobody else, and may not exist yet.
+  explicit FlightRequests(std::string directory)
+      : directory_(std::move(directory)) {}
+
+  // Asks the process of `rank`, unless it has no group and so nothing to tell.
+  // A process that is stopped will answer when it goes on.
+  void Ask(int rank, pid_t process);
+  // Does not wait for this rank any more.
+  void Forget(int rank) { asked_.erase(rank); }
+
+  // True once all that were asked have written.
+  bool AllAnswered();
+
+ private:
+  // What tells a file from one that replaces it.
+  struct Version {
+    uint64_t inode = 0;
+    int64_t changed_ns = 0;
+    bool operator==(const Version&) const = default;
+  };
+  // Of each dump of `rank`, by its name.
+  using Versions = std::map<std::string, Version>;
+  Versions VersionsOf(int rank) const;
+
+  std::string directory_;
+  // By rank, what there was when it was asked.
+  std::map<int, Versions> asked_;
+};
+
+}  // namespace sherd::testing::internal
+
+#endif  // SHERD_TESTING_HARNESS_FLIGHT_REPORT_H_

@@ -1,0 +1,77 @@
+#include "sherd/tools/bench/cases/cases.h"
+
+#include "absl/strings/str_format.h"
+#include "sherd/tools/bench/cases/checkpoint_cases.h"
+#include "sherd/tools/bench/cases/collective_cases.h"
+#include "sherd/tools/bench/cases/gpu_call_cases.h"
+#include "sherd/tools/bench/cases/gpu_move_cases.h"
+#include "sherd/tools/bench/cases/move_cases.h"
+#include "sherd/tools/bench/cases/overhead_cases.h"
+#include "sherd/tools/bench/cases/plan_cases.h"
+#include "sherd/tools/bench/cases/start_cases.h"
+
+namespace sherd {
+namespace {
+
+std::vector<int> SelectPeers(const BenchCase& bench_case,
+                             const BenchOptions& options) {
+  std::vector<int> peers;
+  if (!Selects(options.cases, bench_case.name)) return peers;
+  for (size_t i = 0; i < bench_case.peers.size(); ++i) {
+    if (Selects(options.peers, bench_case.peers[i].name)) {
+      peers.push_back(static_cast<int>(i));
+    }
+  }
+  return peers;
+}
+
+}  // namespace
+
+const std::vector<BenchCase>& AllBenchCases() {
+  static const auto* const cases = [] {
+    auto* const all = new std::vector<BenchCase>;
+    for (const auto& family :
+         {CollectiveCases(), OverheadCases(), MoveCases(), PlanCases(),
+          CheckpointCases(), StartCases(), GpuMoveCases(), GpuCallCases()}) {
+      all->insert(all->end(), family.begin(), family.end());
+    }
+    return all;
+  }();
+  return *cases;
+}
+
+std::string ListCases(const BenchOptions& options) {
+  std::string text;
+  for (const BenchCase& bench_case : AllBenchCases()) {
+    const std::vector<int> peers = SelectPeers(bench_case, options);
+    if (peers.empty()) continue;
+    absl::StrAppendFormat(&text, "%-26s %s\n", bench_case.name,
+                          bench_case.help);
+    std::string last;
+    for (const int index : peers) {
+      const BenchPeer& peer = bench_case.peers[index];
+      if (peer.name == last) continue;
+      last = peer.name;
+      absl::StrAppendFormat(&text, "  %-24s %s\n", peer.name, peer.help);
+    }
+  }
+  return text;
+}
+
+std::vector<Measurement> SelectMeasurements(const BenchOptions& options) {
+  std::vector<Measurement> list;
+  for (const BenchCase& bench_case : AllBenchCases()) {
+    const std::vector<int> peers = SelectPeers(bench_case, options);
+    if (peers.empty()) continue;
+    for (const int world : options.worlds) {
+      const std::vector<int64_t> sizes =
+          bench_case.starts_ranks ? std::vector<int64_t>{0} : options.bytes;
+      for (const int64_t bytes : sizes) {
+        list.push_back({&bench_case, peers, world, bytes, options.calls});
+      }
+    }
+  }
+  return list;
+}
+
+}  // namespace sherd

@@ -1,0 +1,18 @@
+#ifndef SHERD_TOOLS_BENCH_CASES_GPU_CALL_CASES_H_
+#define SHERD_TOOLS_BENCH_CASES_GPU_CALL_CASES_H_
+
+#include <vector>
+
+#include "sherd/tools/bench/harness/bench_case.h"
+
+namespace sherd {
+
+// What a call on a GPU costs the host: ProcessGroup::AllReduce of 8 bytes over
+// NCCL, beside the bare ncclAllReduce, in groups of one rank, where NCCL has
+// nothing to do. Fails if a synchronous call of ProcessGroup allocates. Of one
+// rank.
+std::vector<BenchCase> GpuCallCases();
+
+}  // namespace sherd
+
+#endif  // SHERD_TOOLS_BENCH_CASES_GPU_CALL_CASES_H_

@@ -1,0 +1,17 @@
+#ifndef SHERD_TOOLS_BENCH_CASES_OVERHEAD_CASES_H_
+#define SHERD_TOOLS_BENCH_CASES_OVERHEAD_CASES_H_
+
+#include <vector>
+
+#include "sherd/tools/bench/harness/bench_case.h"
+
+namespace sherd {
+
+// What a call costs before any rank has anything to say: ProcessGroup over a
+// plugin that does nothing, beside the bare call of the plugin's table. Rank 0
+// measures while the others wait. Fails if a call of ProcessGroup allocates.
+std::vector<BenchCase> OverheadCases();
+
+}  // namespace sherd
+
+#endif  // SHERD_TOOLS_BENCH_CASES_OVERHEAD_CASES_H_

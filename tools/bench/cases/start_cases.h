@@ -1,0 +1,18 @@
+#ifndef SHERD_TOOLS_BENCH_CASES_START_CASES_H_
+#define SHERD_TOOLS_BENCH_CASES_START_CASES_H_
+
+#include <vector>
+
+#include "sherd/tools/bench/harness/bench_case.h"
+
+namespace sherd {
+
+// What every test with several ranks pays:
+//   test_start    starting ranks, by themselves
+//   test_program  a whole GoogleTest program
+//   test_each     each further test in it
+std::vector<BenchCase> StartCases();
+
+}  // namespace sherd
+
+#endif  // SHERD_TOOLS_BENCH_CASES_START_CASES_H_

@@ -1,0 +1,35 @@
+#ifndef SHERD_TOOLS_BENCH_HARNESS_PROGRAM_REPORT_H_
+#define SHERD_TOOLS_BENCH_HARNESS_PROGRAM_REPORT_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "sherd/tools/bench/harness/board.h"
+
+namespace sherd {
+
+// What a program measured in place of ranks.
+struct ProgramReport {
+  // Of each call, from the first rank that entered to the last that left.
+  std::vector<double> seconds;
+  // By rank: the memory that the first call took.
+  std::vector<int64_t> extra_bytes;
+};
+
+// Reads the file that a program left: lines of
+//   call SECONDS
+//   extra BYTES     once per rank
+//   wrong TEXT      in place of all others: a result was wrong
+//   failed TEXT     the same: something else
+//
+//   kNotFound   There is no such file.
+//   kDataLoss   A result was wrong.
+//   kInternal   Something else failed, or the lines are not those of the task.
+absl::StatusOr<ProgramReport> ReadProgramReport(const std::string& path,
+                                                const BenchTask& task);
+
+}  // namespace sherd
+
+#endif  // SHERD_TOOLS_BENCH_HARNESS_PROGRAM_REPORT_H_

@@ -1,0 +1,17 @@
+#ifndef SHERD_TOOLS_BENCH_HARNESS_PROPORTIONAL_MEMORY_H_
+#define SHERD_TOOLS_BENCH_HARNESS_PROPORTIONAL_MEMORY_H_
+
+#include <cstdint>
+
+namespace sherd {
+
+// The memory of this process in bytes, where a page that several processes map
+// counts as a part for each: added up over processes nothing counts twice.
+// -1 if the kernel does not say.
+//
+// Cost. The kernel looks at every page: up to a tenth of a second per GiB.
+int64_t ProportionalMemory();
+
+}  // namespace sherd
+
+#endif  // SHERD_TOOLS_BENCH_HARNESS_PROPORTIONAL_MEMORY_H_

@@ -1,0 +1,21 @@
+#include "sherd/tools/bench/harness/proportional_memory.h"
+
+#include <cstdint>
+#include <vector>
+
+#include "gtest/gtest.h"
+
+namespace sherd {
+namespace {
+
+TEST(ProportionalMemoryTest, GrowsByWhatIsTouched) {
+  constexpr int64_t kBytes = int64_t{32} << 20;
+  const int64_t before = ProportionalMemory();
+  ASSERT_GT(before, 0);
+  const std::vector<char> touched(kBytes, 'x');
+  EXPECT_GE(ProportionalMemory() - before, kBytes);
+  EXPECT_EQ(touched.back(), 'x');
+}
+
+}  // namespace
+}  // namespace sherd

@@ -1,0 +1,91 @@
+#ifndef SHERD_TOOLS_BENCH_HARNESS_RANK_PROCESSES_H_
+#define SHERD_TOOLS_BENCH_HARNESS_RANK_PROCESSES_H_
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "sherd/core/process/subprocess.h"
+#include "sherd/tools/bench/harness/bench_case.h"
+#include "sherd/tools/bench/harness/board.h"
+#include "sherd/tools/bench/harness/mpirun.h"
+
+namespace sherd {
+
+// Takes SIGINT, SIGTERM and SIGHUP as readable events of fd() instead of dying
+// from them, so that ranks and files can be removed first. One per process.
+class StopSignals {
+ public:
+  StopSignals();
+  ~StopSignals();
+  StopSignals(const StopSignals&) = delete;
+  StopSignals& operator=(const StopSignals&) = delete;
+
+  int fd() const { return fd_; }
+
+ private:
+  int fd_;
+};
+
+// The ranks of one measurement. They die with this process, and at the latest
+// with this object.
+//
+// Threads. Only in a process with one thread: the kernel takes the end of the
+// thread that started a rank for that of the parent.
+class RankProcesses {
+ public:
+  // The first argument of a process that is a rank; the second is the file
+  // descriptor of its board, the third its rank. RankMain reads them.
+  // For ranks under mpirun the second is a path to the board, and the third is
+  // "-".
+  static constexpr char kRankArgument[] = "--bench-rank";
+
+  explicit RankProcesses(const Board& board) : board_(board) {}
+  RankProcesses(const RankProcesses&) = delete;
+  RankProcesses& operator=(const RankProcesses&) = delete;
+
+  // Starts this program once for each rank.
+  absl::Status StartProgram();
+
+  // Has mpirun start this program once for each rank; see MpirunCommand.
+  //   kNotFound  There is no mpirun.
+  absl::Status StartUnderMpirun(MpiTransport transport,
+                                const std::string& directory);
+
+  // Starts `program` instead, whose end stands for that of all ranks. What it
+  // prints is not shown.
+  absl::Status StartOther(const BenchProgram& program);
+
+  // Forks for each rank; the copies run `body` with their rank and exit with
+  // what it returns.
+  absl::Status Fork(const std::function<int(int)>& body);
+
+  // Returns once all ranks ended well. The first that does not ends the others.
+  //   other              What that rank said about it.
+  //   kDeadlineExceeded  They ran for longer than `timeout`.
+  //   kCancelled         `stop_fd`, if not -1, became readable.
+  absl::Status Wait(absl::Duration timeout, int stop_fd);
+
+ private:
+  absl::Status Add(absl::StatusOr<Subprocess> child);
+  // What went wrong with a child that has ended, or with one of its ranks.
+  absl::Status ErrorOf(int child);
+  absl::Status OutcomeOfAllRanks() const;
+  void EndAll();
+
+  const Board& board_;
+  // By rank, or one that stands for all.
+  std::vector<Subprocess> children_;
+  // The name of that one: mpirun, or another program.
+  std::string stand_in_;
+};
+
+// To be called first in a rank: it dies with the process that made the board.
+void BecomeRank(const Board& board);
+
+}  // namespace sherd
+
+#endif  // SHERD_TOOLS_BENCH_HARNESS_RANK_PROCESSES_H_

@@ -1,0 +1,83 @@
+#include "sherd/tools/bench/peers/torch_program.h"
+
+#include <filesystem>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/types/span.h"
+#include "sherd/core/process/subprocess.h"
+
+namespace sherd {
+namespace {
+
+std::string& Python() {
+  static std::string& python = *new std::string("python3");
+  return python;
+}
+
+// Without importing it, which takes seconds.
+constexpr char kLookForTorch[] =
+    "import importlib.util, sys; "
+    "sys.exit(0 if importlib.util.find_spec('torch') else 3)";
+
+constexpr char kMoves[] = "torch_moves_beside_bench";
+constexpr char kGpu[] = "torch_gpu_beside_bench";
+
+// A script, which the build puts beside bench.
+std::string Script(const char* name) {
+  std::error_code error;
+  return (std::filesystem::read_symlink("/proc/self/exe", error).parent_path() /
+          name)
+      .string();
+}
+
+// The exit code of `command`; -1 if it cannot be run.
+int ExitCodeOf(const std::vector<std::string>& command) {
+  auto process = Subprocess::Start({.program = command[0],
+                                    .arguments = command,
+                                    .environment = OwnEnvironment()});
+  return process.ok() ? process->Wait().code().value_or(-1) : -1;
+}
+
+}  // namespace
+
+void SetTorchPython(std::string python) { Python() = std::move(python); }
+
+absl::Status FindTorch() {
+  static const absl::Status found = [] {
+    if (ExitCodeOf({Python(), "-c", kLookForTorch}) == 0) {
+      return absl::OkStatus();
+    }
+    return absl::NotFoundError(absl::StrCat(
+        Python(), " has no torch: name one that has with --python"));
+  }();
+  return found;
+}
+
+BenchProgram TorchProgram(const std::string& work, const BenchTask& task,
+                          const WordTensor& tensor, const std::string& report) {
+  const absl::Span<const int64_t> size =
+      absl::MakeConstSpan(tensor.size).last(tensor.dims);
+  // Python's own path, not bench's directory.
+  return {.name = "/usr/bin/env",
+          .arguments = {Python(), Script(kMoves), absl::StrCat("--work=", work),
+                        absl::StrCat("--size=", absl::StrJoin(size, ",")),
+                        absl::StrCat("--world=", task.world),
+                        absl::StrCat("--calls=", task.calls),
+                        absl::StrCat("--report=", report)}};
+}
+
+BenchProgram TorchGpuProgram(const std::string& work, const BenchTask& task,
+                             int repeats, const std::string& report) {
+  return {.name = "/usr/bin/env",
+          .arguments = {Python(), Script(kGpu), absl::StrCat("--work=", work),
+                        absl::StrCat("--bytes=", task.bytes),
+                        absl::StrCat("--repeats=", repeats),
+                        absl::StrCat("--calls=", task.calls),
+                        absl::StrCat("--report=", report)}};
+}
+
+}  // namespace sherd

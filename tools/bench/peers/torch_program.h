@@ -1,0 +1,33 @@
+#ifndef SHERD_TOOLS_BENCH_PEERS_TORCH_PROGRAM_H_
+#define SHERD_TOOLS_BENCH_PEERS_TORCH_PROGRAM_H_
+
+#include <string>
+
+#include "absl/status/status.h"
+#include "sherd/tools/bench/harness/bench_case.h"
+#include "sherd/tools/bench/harness/board.h"
+#include "sherd/tools/bench/peers/box_layout.h"
+
+namespace sherd {
+
+// Which Python has PyTorch; "python3" at first. To be called before the
+// others.
+void SetTorchPython(std::string python);
+
+// OK if that Python has a PyTorch with what is measured.
+//   kNotFound  Says what is missing.
+absl::Status FindTorch();
+
+// Has PyTorch do `work` ("dtensor:reshard:1", see torch_moves.py) on a tensor
+// of `tensor`'s size, of 32-bit floats.
+BenchProgram TorchProgram(const std::string& work, const BenchTask& task,
+                          const WordTensor& tensor, const std::string& report);
+
+// Has PyTorch do `work` ("pack:2:1", see torch_gpu.py) on a GPU, `repeats`
+// times for each time that it reports.
+BenchProgram TorchGpuProgram(const std::string& work, const BenchTask& task,
+                             int repeats, const std::string& report);
+
+}  // namespace sherd
+
+#endif  // SHERD_TOOLS_BENCH_PEERS_TORCH_PROGRAM_H_

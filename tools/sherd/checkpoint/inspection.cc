@@ -1,0 +1,288 @@
+#include "sherd/tools/sherd/checkpoint/inspection.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
+#include "sherd/core/base/printable_text.h"
+#include "sherd/core/base/status_macros.h"
+#include "sherd/core/base/text_table.h"
+#include "sherd/core/base/units.h"
+#include "sherd/serialization/checkpoint_reader.h"
+#include "sherd/serialization/manifest/manifest.h"
+#include "sherd/serialization/safetensors.h"
+
+namespace sherd {
+namespace {
+
+// A manifest may claim any world size; pictures have room for so many.
+constexpr int kMaxHolders = 1 << 20;
+
+// Of a tensor's name in a table.
+constexpr int64_t kMaxNameWidth = 80;
+
+Inspection FromSafetensors(const SafetensorsFile& file) {
+  Inspection inspection;
+  inspection.path = file.path();
+  inspection.metadata = file.metadata();
+  const std::string name =
+      std::filesystem::path(file.path()).filename().string();
+  inspection.files = {{name, file.size()}};
+  for (const SafetensorsEntry& entry : file.entries()) {
+    InspectedShard shard = {WholeBox(entry.shape)};
+    if (entry.nbytes() > 0) shard.file = name;
+    shard.file_offset = file.data_begin() + entry.begin;
+    inspection.tensors.push_back({entry.name,
+                                  entry.dtype,
+                                  entry.shape,
+                                  entry.nbytes(),
+                                  "one piece",
+                                  {shard}});
+  }
+  return inspection;
+}
+
+// The rank of "rank:3/cpu" if it is one of the run, otherwise `index`.
+int HolderOf(absl::string_view placement, int index, int world_size) {
+  int rank;
+  if (absl::ConsumePrefix(&placement, "rank:") &&
+      absl::SimpleAtoi(placement.substr(0, placement.find('/')), &rank) &&
+      rank >= 0 && rank < std::min(world_size, kMaxHolders)) {
+    return rank;
+  }
+  return index;
+}
+
+std::string LayoutOf(const ManifestTensor& tensor) {
+  if (tensor.shards.size() == 1) return "one piece";
+  if (tensor.layout == SavedLayout::kChunk) {
+    return absl::StrCat("chunks of dimension ", tensor.chunk_dim);
+  }
+  return "boxes";
+}
+
+InspectedShard FromManifestShard(const Manifest& manifest,
+                                 const ManifestShard& shard) {
+  InspectedShard result = {shard};
+  result.placement = manifest.placements[shard.placement];
+  result.holder =
+      HolderOf(result.placement, shard.placement, manifest.world_size);
+  if (shard.file >= 0) result.file = manifest.files[shard.file].name;
+  result.file_offset = shard.file_offset;
+  return result;
+}
+
+absl::StatusOr<Inspection> FromCheckpoint(const CheckpointReader& reader) {
+  const Manifest& manifest = reader.manifest();
+  Inspection inspection;
+  inspection.path = reader.path();
+  inspection.is_checkpoint = true;
+  inspection.writer = manifest.writer;
+  inspection.world_size = manifest.world_size;
+  for (const ManifestFile& file : manifest.files) {
+    inspection.files.push_back({file.name, file.size});
+  }
+  for (const ManifestTensor& tensor : manifest.tensors) {
+    SHERD_ASSIGN_OR_RETURN(const int64_t bytes,
+                           NumBytes(tensor.sizes, tensor.dtype));
+    InspectedTensor inspected = {tensor.name, tensor.dtype, tensor.sizes, bytes,
+                                 LayoutOf(tensor)};
+    for (const ManifestShard& shard : tensor.shards) {
+      inspected.shards.push_back(FromManifestShard(manifest, shard));
+    }
+    inspection.tensors.push_back(std::move(inspected));
+  }
+  return inspection;
+}
+
+absl::Status NothingThere(FileSystem& files, const std::string& path) {
+  if (!files.Exists(path)) {
+    return absl::NotFoundError(absl::StrCat(
+        path,
+        ": no such file or directory, expected a safetensors file or a "
+        "checkpoint directory"));
+  }
+  std::vector<std::string> names =
+      files.List(path).value_or(std::vector<std::string>());
+  const size_t count = names.size();
+  names.resize(std::min<size_t>(count, 5));
+  return absl::NotFoundError(absl::StrCat(
+      path, ": this directory is no checkpoint: it has no ", kManifestFileName,
+      count == 0 ? std::string(", it is empty")
+                 : absl::StrCat(", but ", absl::StrJoin(names, ", "),
+                                count > names.size() ? ", …" : "")));
+}
+
+// "0-3, 7", or "-" for nobody.
+std::string HoldersOf(const InspectedTensor& tensor) {
+  std::set<int> holders;
+  for (const InspectedShard& shard : tensor.shards) {
+    if (!shard.file.empty()) holders.insert(shard.holder);
+  }
+  std::vector<std::string> ranges;
+  for (auto it = holders.begin(); it != holders.end();) {
+    const int first = *it;
+    int last = first;
+    while (++it != holders.end() && *it == last + 1) last = *it;
+    ranges.push_back(first == last ? absl::StrCat(first)
+                                   : absl::StrCat(first, "-", last));
+  }
+  return ranges.empty() ? "-" : absl::StrJoin(ranges, ",");
+}
+
+std::string Heading(const Inspection& inspection) {
+  return inspection.is_checkpoint
+             ? absl::StrCat("checkpoint of ", inspection.world_size, " ranks (",
+                            PrintableLine(inspection.writer), ")")
+             : "safetensors file";
+}
+
+std::string Totals(const Inspection& inspection) {
+  const size_t files = inspection.files.size();
+  int64_t file_bytes = 0;
+  for (const InspectedFile& file : inspection.files) file_bytes += file.bytes;
+  return absl::StrCat(
+      FormatCount(static_cast<int64_t>(inspection.tensors.size())),
+      " tensors, ", FormatCount(inspection.tensor_bytes()), " bytes (",
+      FormatBytes(inspection.tensor_bytes()), ") in ", files,
+      files == 1 ? " file" : " files", " of ", FormatBytes(file_bytes));
+}
+
+nlohmann::json ToJson(const Dims& dims) {
+  return std::vector<int64_t>(dims.begin(), dims.end());
+}
+
+nlohmann::json ToJson(const InspectedTensor& tensor) {
+  nlohmann::json shards = nlohmann::json::array();
+  for (const InspectedShard& shard : tensor.shards) {
+    nlohmann::json item = {{"offsets", ToJson(shard.offsets)},
+                           {"sizes", ToJson(shard.sizes)}};
+    if (!shard.placement.empty()) item["placement"] = shard.placement;
+    if (!shard.file.empty()) {
+      item["file"] = shard.file;
+      item["file_offset"] = shard.file_offset;
+    }
+    shards.push_back(std::move(item));
+  }
+  return {{"name", tensor.name},
+          {"dtype", std::string(Name(tensor.dtype))},
+          {"shape", ToJson(tensor.shape)},
+          {"bytes", tensor.bytes},
+          {"layout", tensor.layout},
+          {"shards", std::move(shards)}};
+}
+
+}  // namespace
+
+int64_t Inspection::tensor_bytes() const {
+  int64_t total = 0;
+  for (const InspectedTensor& tensor : tensors) total += tensor.bytes;
+  return total;
+}
+
+bool IsCheckpointPath(FileSystem& files, const std::string& path) {
+  return files.IsDirectory(path) ||
+         std::filesystem::path(path).filename() == kManifestFileName;
+}
+
+std::string CheckpointDirectory(FileSystem& files, const std::string& path) {
+  if (files.IsDirectory(path)) return path;
+  const std::string parent = std::filesystem::path(path).parent_path().string();
+  return parent.empty() ? "." : parent;
+}
+
+absl::StatusOr<Inspection> Inspect(FileSystem& files, const std::string& path) {
+  if (!files.Exists(path)) return NothingThere(files, path);
+  if (!IsCheckpointPath(files, path)) {
+    SHERD_ASSIGN_OR_RETURN(const SafetensorsFile file,
+                           SafetensorsFile::Open(files, path));
+    return FromSafetensors(file);
+  }
+  const std::string directory = CheckpointDirectory(files, path);
+  if (!files.Exists(JoinPath(directory, kManifestFileName))) {
+    return NothingThere(files, directory);
+  }
+  SHERD_ASSIGN_OR_RETURN(const CheckpointReader reader,
+                         CheckpointReader::Open(directory, files));
+  return FromCheckpoint(reader);
+}
+
+std::string FormatInspection(const Inspection& inspection) {
+  std::string text = absl::StrCat(inspection.path, ": ", Heading(inspection),
+                                  "\n", Totals(inspection), "\n");
+  for (const auto& [key, value] : inspection.metadata) {
+    absl::StrAppend(&text, "metadata ", Shorten(PrintableLine(key), 100), " = ",
+                    Shorten(PrintableLine(value), 100), "\n");
+  }
+  constexpr TextTable::Align kRight = TextTable::Align::kRight;
+  TextTable table({{"tensor", TextTable::Align::kLeft, kMaxNameWidth},
+                   {"dtype"},
+                   {"shape"},
+                   {"bytes", kRight},
+                   {"shards", kRight},
+                   {"ranks"},
+                   {"layout"}});
+  for (const InspectedTensor& tensor : inspection.tensors) {
+    std::vector<std::string> row = {
+        tensor.name, std::string(Name(tensor.dtype)), FormatDims(tensor.shape),
+        FormatCount(tensor.bytes)};
+    if (inspection.is_checkpoint) {
+      row.insert(row.end(), {absl::StrCat(tensor.shards.size()),
+                             HoldersOf(tensor), tensor.layout});
+    } else {
+      row.insert(row.end(), {"1", "-", tensor.layout});
+    }
+    table.AddRow(std::move(row));
+  }
+  return absl::StrCat(text, "\n", table.ToString());
+}
+
+std::string InspectionToJson(const Inspection& inspection) {
+  nlohmann::json json = {
+      {"path", inspection.path},
+      {"kind", inspection.is_checkpoint ? "checkpoint" : "safetensors"},
+      {"tensor_bytes", inspection.tensor_bytes()},
+      {"files", nlohmann::json::array()},
+      {"tensors", nlohmann::json::array()}};
+  if (inspection.is_checkpoint) {
+    json["writer"] = inspection.writer;
+    json["world_size"] = inspection.world_size;
+  } else {
+    json["metadata"] = inspection.metadata;
+  }
+  for (const InspectedFile& file : inspection.files) {
+    json["files"].push_back({{"name", file.name}, {"bytes", file.bytes}});
+  }
+  for (const InspectedTensor& tensor : inspection.tensors) {
+    json["tensors"].push_back(ToJson(tensor));
+  }
+  return json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+std::string InspectionToSvg(const Inspection& inspection) {
+  HeldStage stage;
+  for (const InspectedTensor& tensor : inspection.tensors) {
+    HeldTensor held = {tensor.name, tensor.dtype, tensor.shape, {}};
+    for (const InspectedShard& shard : tensor.shards) {
+      held.boxes.push_back({shard, shard.holder});
+      stage.ranks = std::max(stage.ranks, shard.holder + 1);
+    }
+    stage.tensors.push_back(std::move(held));
+  }
+  stage.ranks =
+      std::max(stage.ranks, std::min(inspection.world_size, kMaxHolders));
+  const std::string name =
+      std::filesystem::path(inspection.path).filename().string();
+  return DrawStage(absl::StrCat("Who holds what: ", name),
+                   absl::StrCat(Heading(inspection), " · ", Totals(inspection)),
+                   stage);
+}
+
+}  // namespace sherd

@@ -1,0 +1,82 @@
+#ifndef SHERD_TOOLS_SHERD_CHECKPOINT_INSPECTION_H_
+#define SHERD_TOOLS_SHERD_CHECKPOINT_INSPECTION_H_
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "sherd/core/base/file.h"
+#include "sherd/core/tensor/box.h"
+#include "sherd/core/tensor/dtype.h"
+#include "sherd/core/tensor/shape.h"
+#include "sherd/tools/sherd/checkpoint/layout_picture.h"
+
+namespace sherd {
+
+struct InspectedShard : Box {
+  // "rank:0/cpu"; empty in a file that one process wrote.
+  std::string placement;
+  // The same as a number for pictures: the rank, or the place in the list of
+  // placements where there is none.
+  int holder = 0;
+  // Where the bytes are; no file for a shard without elements.
+  std::string file;
+  int64_t file_offset = 0;
+};
+
+struct InspectedTensor {
+  std::string name;
+  DType dtype = kFloat32;
+  Dims shape;
+  int64_t bytes = 0;
+  // "one piece", "chunks of dimension 0", "boxes".
+  std::string layout;
+  std::vector<InspectedShard> shards;
+};
+
+struct InspectedFile {
+  std::string name;
+  int64_t bytes = 0;
+};
+
+// What a safetensors file or a checkpoint holds and where, without the data.
+struct Inspection {
+  std::string path;
+  bool is_checkpoint = false;
+  // Of a checkpoint: who wrote it, and by how many ranks.
+  std::string writer;
+  int world_size = 1;
+  // Of a safetensors file.
+  std::map<std::string, std::string> metadata;
+  std::vector<InspectedFile> files;
+  std::vector<InspectedTensor> tensors;
+
+  int64_t tensor_bytes() const;
+};
+
+// Whether `path` is to be read as a checkpoint: a directory, or its manifest.
+bool IsCheckpointPath(FileSystem& files, const std::string& path);
+
+// The directory of a checkpoint path.
+std::string CheckpointDirectory(FileSystem& files, const std::string& path);
+
+// Reads headers only.
+//   kNotFound  There is nothing at `path`, or a directory without a manifest;
+//              says what was expected.
+//   Otherwise as SafetensorsFile::Open and CheckpointReader::Open.
+absl::StatusOr<Inspection> Inspect(FileSystem& files, const std::string& path);
+
+// A heading and a table with a line per tensor.
+std::string FormatInspection(const Inspection& inspection);
+
+// All of it as one JSON object, shards included.
+std::string InspectionToJson(const Inspection& inspection);
+
+// Who holds what, as a picture.
+std::string InspectionToSvg(const Inspection& inspection);
+
+}  // namespace sherd
+
+#endif  // SHERD_TOOLS_SHERD_CHECKPOINT_INSPECTION_H_

@@ -1,0 +1,257 @@
+#include "sherd/tools/sherd/checkpoint/inspection.h"
+
+#include <cstddef>
+#include <map>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/types/span.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "sherd/core/comm/init.h"
+#include "sherd/core/comm/process_group.h"
+#include "sherd/core/sharding/sharded_tensor.h"
+#include "sherd/core/sharding/sharding_spec.h"
+#include "sherd/serialization/checkpoint.h"
+#include "sherd/testing/local_ranks.h"
+#include "sherd/testing/matchers.h"
+#include "sherd/tools/sherd/checkpoint/verification.h"
+#include "sherd/tools/sherd/quickstart/model_preset.h"
+#include "sherd/tools/sherd/quickstart/model_writer.h"
+
+namespace sherd {
+namespace {
+
+using ::sherd::testing::IsOk;
+using ::sherd::testing::RunLocalRanks;
+using ::sherd::testing::StatusIs;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::MatchesRegex;
+
+FileSystem& Files() { return FileSystem::Posix(); }
+
+// A folder for this test alone.
+std::string TestFolder() {
+  const auto* const info =
+      ::testing::UnitTest::GetInstance()->current_test_info();
+  const std::string path =
+      absl::StrCat(::testing::TempDir(), "/", info->name());
+  EXPECT_THAT(Files().RemoveAll(path), IsOk());
+  EXPECT_THAT(Files().CreateDirectories(path), IsOk());
+  return path;
+}
+
+absl::Status WriteText(const std::string& path, const std::string& text) {
+  return WriteFileAtomically(
+      Files(), path,
+      absl::MakeConstSpan(reinterpret_cast<const std::byte*>(text.data()),
+                          text.size()));
+}
+
+void FlipBit(const std::string& path, int64_t from_end) {
+  absl::StatusOr<std::string> bytes = ReadFile(Files(), path, 1 << 24);
+  ASSERT_THAT(bytes, IsOk());
+  ASSERT_GT(static_cast<int64_t>(bytes->size()), from_end);
+  (*bytes)[bytes->size() - from_end] ^= 1;
+  ASSERT_THAT(WriteText(path, *bytes), IsOk());
+}
+
+std::string TinyModel(const std::string& folder) {
+  const std::string path = absl::StrCat(folder, "/tiny.safetensors");
+  EXPECT_THAT(WriteModel(Files(), path, *ModelPreset("tiny")), IsOk());
+  return path;
+}
+
+// Rows of "weight" on two of three ranks, "step" on the last one.
+std::string SmallCheckpoint(const std::string& folder) {
+  const std::string path = absl::StrCat(folder, "/checkpoint");
+  RunLocalRanks(3, [&](ProcessGroup&) {
+    const std::shared_ptr<ProcessGroup> group = *DefaultGroup();
+    const ShardingSpecPtr rows =
+        *ChunkShardingSpec::Create(0, {"rank:0/cpu", "rank:1/cpu"});
+    const ShardingSpecPtr last =
+        *EnumerableShardingSpec::Create({{.placement = "rank:2/cpu"}});
+    auto weight = ShardedTensor::Full(rows, {5, 6}, 1.5);
+    auto step = ShardedTensor::Full(last, {}, 7, {.dtype = kInt64});
+    ASSERT_THAT(weight, IsOk());
+    ASSERT_THAT(step, IsOk());
+    EXPECT_THAT(
+        SaveCheckpoint(path, {{"weight", *weight}, {"step", *step}}, group),
+        IsOk());
+  });
+  return path;
+}
+
+std::vector<std::string> DataFiles(const std::string& checkpoint) {
+  std::vector<std::string> paths;
+  const std::vector<std::string> names = *Files().List(checkpoint);
+  for (const std::string& name : names) {
+    if (name.ends_with(".safetensors")) {
+      paths.push_back(JoinPath(checkpoint, name));
+    }
+  }
+  return paths;
+}
+
+TEST(InspectionTest, ASafetensorsFileIsListedInFull) {
+  const std::string path = TinyModel(TestFolder());
+  const auto inspection = Inspect(Files(), path);
+  ASSERT_THAT(inspection, IsOk());
+  EXPECT_FALSE(inspection->is_checkpoint);
+  EXPECT_EQ(inspection->tensor_bytes(), ModelBytes(*ModelPreset("tiny")));
+  const std::string text = FormatInspection(*inspection);
+  EXPECT_THAT(text, HasSubstr(path + ": safetensors file\n"));
+  EXPECT_THAT(text, HasSubstr("metadata format = pt\n"));
+  const std::vector<ModelTensor> model = *ModelPreset("tiny");
+  for (const ModelTensor& tensor : model) {
+    EXPECT_THAT(text, HasSubstr("\n" + tensor.info.name + " "));
+  }
+  EXPECT_THAT(text, ::testing::ContainsRegex(
+                        "\ndeep.3d +float16 +\\[3, 4, 5\\] +120 +1 "));
+}
+
+// What a stranger's file may hold: colours, a bell, a line that looks like one
+// of ours, and a name longer than the screen.
+TEST(InspectionTest, NamesOfAFileAreEscapedAndShortened) {
+  const std::string path = absl::StrCat(TestFolder(), "/hostile.safetensors");
+  const std::string long_name(500, 'n');
+  std::string header = absl::StrCat(
+      R"({"__metadata__":{"k\nfake":"v\u0007\u001b[31m"},)",
+      R"("w\u001b[2J\nx":{"dtype":"U8","shape":[2],"data_offsets":[0,2]},")",
+      long_name, R"(":{"dtype":"U8","shape":[2],"data_offsets":[2,4]}})");
+  header.resize((header.size() + 7) / 8 * 8, ' ');
+  std::string bytes(8, '\0');
+  bytes[0] = static_cast<char>(header.size() & 0xff);
+  bytes[1] = static_cast<char>(header.size() >> 8);
+  ASSERT_THAT(WriteText(path, absl::StrCat(bytes, header, "abcd")), IsOk());
+  const auto inspection = Inspect(Files(), path);
+  ASSERT_THAT(inspection, IsOk());
+  const std::string text = FormatInspection(*inspection);
+  EXPECT_THAT(text, HasSubstr("metadata k\\nfake = v\\x07\n"));
+  EXPECT_THAT(text, HasSubstr("\nw\\nx "));
+  EXPECT_THAT(text, HasSubstr("nnn…nnn"));
+  for (const char c : text) EXPECT_TRUE(c == '\n' || (c & 0xe0) != 0) << +c;
+  for (const absl::string_view line : absl::StrSplit(text, '\n')) {
+    EXPECT_LT(line.size(), path.size() + 200) << line;
+  }
+}
+
+TEST(InspectionTest, ACheckpointSaysWhoHoldsWhat) {
+  const std::string path = SmallCheckpoint(TestFolder());
+  const auto inspection = Inspect(Files(), path);
+  ASSERT_THAT(inspection, IsOk());
+  EXPECT_EQ(inspection->world_size, 3);
+  const std::string text = FormatInspection(*inspection);
+  EXPECT_THAT(text, HasSubstr("checkpoint of 3 ranks"));
+  EXPECT_THAT(text, HasSubstr("2 tensors, 128 bytes (128 B) in 3 files"));
+  EXPECT_THAT(text, ::testing::ContainsRegex(
+                        "\nweight +float32 +\\[5, 6\\] +120 +2 +0-1 +chunks of "
+                        "dimension 0\n"));
+  EXPECT_THAT(text, ::testing::ContainsRegex(
+                        "\nstep +int64 +\\[\\] +8 +1 +2 +one piece\n"));
+}
+
+TEST(InspectionTest, TheManifestItselfIsTheCheckpointToo) {
+  const std::string path = SmallCheckpoint(TestFolder());
+  const auto inspection = Inspect(Files(), path + "/manifest.sherd");
+  ASSERT_THAT(inspection, IsOk());
+  EXPECT_EQ(inspection->tensors.size(), 2u);
+}
+
+TEST(InspectionTest, JsonHoldsEveryShard) {
+  const std::string path = SmallCheckpoint(TestFolder());
+  const auto inspection = Inspect(Files(), path);
+  ASSERT_THAT(inspection, IsOk());
+  const auto json = nlohmann::json::parse(InspectionToJson(*inspection));
+  EXPECT_EQ(json["kind"], "checkpoint");
+  EXPECT_EQ(json["world_size"], 3);
+  EXPECT_EQ(json["tensor_bytes"], 128);
+  ASSERT_EQ(json["tensors"].size(), 2u);
+  const auto& weight = json["tensors"][1];
+  EXPECT_EQ(weight["name"], "weight");
+  EXPECT_EQ(weight["shape"], (std::vector<int64_t>{5, 6}));
+  ASSERT_EQ(weight["shards"].size(), 2u);
+  EXPECT_EQ(weight["shards"][1]["offsets"], (std::vector<int64_t>{3, 0}));
+  EXPECT_EQ(weight["shards"][1]["sizes"], (std::vector<int64_t>{2, 6}));
+  EXPECT_EQ(weight["shards"][1]["placement"], "rank:1/cpu");
+  EXPECT_THAT(weight["shards"][1]["file"].get<std::string>(),
+              MatchesRegex("shard-.*safetensors"));
+}
+
+TEST(InspectionTest, ThePictureShowsBoxesAndShares) {
+  const auto inspection = Inspect(Files(), SmallCheckpoint(TestFolder()));
+  ASSERT_THAT(inspection, IsOk());
+  EXPECT_THAT(InspectionToSvg(*inspection),
+              AllOf(HasSubstr("<svg"), HasSubstr("Who holds what: checkpoint"),
+                    HasSubstr("rank 1: offsets [3, 0], sizes [2, 6], 48 B"),
+                    HasSubstr("rank 2")));
+}
+
+TEST(InspectionTest, WhatIsNotThereSaysWhatWasExpected) {
+  const std::string folder = TestFolder();
+  EXPECT_THAT(Inspect(Files(), folder + "/nothing"),
+              StatusIs(absl::StatusCode::kNotFound,
+                       "nothing: no such file or directory, expected a "
+                       "safetensors file or a checkpoint directory"));
+  EXPECT_THAT(Inspect(Files(), folder),
+              StatusIs(absl::StatusCode::kNotFound,
+                       "this directory is no checkpoint: it has no "
+                       "manifest.sherd, it is empty"));
+  ASSERT_THAT(WriteText(folder + "/notes.txt", "hello"), IsOk());
+  EXPECT_THAT(Inspect(Files(), folder),
+              StatusIs(absl::StatusCode::kNotFound, "but notes.txt"));
+  EXPECT_THAT(Inspect(Files(), folder + "/notes.txt"),
+              StatusIs(absl::StatusCode::kDataLoss, "notes.txt"));
+}
+
+TEST(VerificationTest, SoundFilesSayWhatWasChecked) {
+  const std::string folder = TestFolder();
+  EXPECT_THAT(*Verify(Files(), TinyModel(folder)),
+              AllOf(HasSubstr("tiny.safetensors: sound: "),
+                    HasSubstr("header and sizes checked")));
+  EXPECT_THAT(*Verify(Files(), SmallCheckpoint(folder)),
+              AllOf(HasSubstr("checkpoint: sound: 2 tensors in 3 files"),
+                    HasSubstr("checksums included")));
+}
+
+TEST(VerificationTest, AFlippedBitNamesFileAndTensor) {
+  const std::string path = SmallCheckpoint(TestFolder());
+  const std::vector<std::string> data = DataFiles(path);
+  ASSERT_EQ(data.size(), 3u);
+  const std::vector<std::string> tensors = {"weight", "weight", "step"};
+  for (size_t i = 0; i < data.size(); ++i) {
+    FlipBit(data[i], 3);
+    EXPECT_THAT(Verify(Files(), path),
+                StatusIs(absl::StatusCode::kDataLoss,
+                         AllOf(HasSubstr(data[i]), HasSubstr(tensors[i]))));
+    FlipBit(data[i], 3);
+    EXPECT_THAT(Verify(Files(), path), IsOk());
+  }
+}
+
+TEST(VerificationTest, AFlippedBitInTheManifestIsFound) {
+  const std::string path = SmallCheckpoint(TestFolder());
+  FlipBit(path + "/manifest.sherd", 9);
+  EXPECT_THAT(Verify(Files(), path),
+              StatusIs(absl::StatusCode::kDataLoss, "manifest.sherd"));
+}
+
+TEST(VerificationTest, ATruncatedSafetensorsFileIsFound) {
+  const std::string path = TinyModel(TestFolder());
+  absl::StatusOr<std::string> bytes = ReadFile(Files(), path, 1 << 24);
+  ASSERT_THAT(bytes, IsOk());
+  for (size_t length : {bytes->size() - 1, size_t{100}, size_t{7}, size_t{0}}) {
+    ASSERT_THAT(WriteText(path, bytes->substr(0, length)), IsOk());
+    EXPECT_THAT(Verify(Files(), path),
+                StatusIs(absl::StatusCode::kDataLoss, path))
+        << length;
+  }
+}
+
+}  // namespace
+}  // namespace sherd

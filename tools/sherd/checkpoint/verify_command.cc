@@ -1,0 +1,37 @@
+#include "sherd/tools/sherd/checkpoint/verify_command.h"
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "sherd/core/base/file.h"
+#include "sherd/tools/sherd/checkpoint/verification.h"
+#include "sherd/tools/sherd/command_error.h"
+
+namespace sherd {
+
+void AddVerifyCommand(CLI::App& app, int& exit_code) {
+  CLI::App* const verify = app.add_subcommand(
+      "verify",
+      "Check a safetensors file or a checkpoint: exit code 0 if it is sound, "
+      "otherwise 1 and the damage by file and tensor");
+  auto path = std::make_shared<std::string>();
+  verify
+      ->add_option("PATH", *path,
+                   "A safetensors file, or the directory of a checkpoint")
+      ->required();
+  verify->callback([path, &exit_code] {
+    const absl::StatusOr<std::string> report =
+        Verify(FileSystem::Posix(), *path);
+    if (!report.ok()) {
+      exit_code = PrintCommandError("verify", report.status());
+      return;
+    }
+    std::printf("%s\n", report->c_str());
+    exit_code = 0;
+  });
+}
+
+}  // namespace sherd
