@@ -54,6 +54,18 @@ bool IsRankOf(const RunEnd& end, int rank) {
   return rank < static_cast<int>(end.ranks.size());
 }
 
+// Whether all of several ranks ended by themselves, with one exit code: as
+// after an error that is no rank's more than another's, say a full disk.
+bool AllFailedAlike(const RunEnd& end) {
+  if (end.ranks.size() < 2) return false;
+  return std::all_of(
+      end.ranks.begin(), end.ranks.end(), [&](const RankEnd& rank) {
+        return !rank.status.ok() && !rank.status.signal() &&
+               !rank.was_signalled &&
+               rank.status.ShellCode() == end.ranks[0].status.ShellCode();
+      });
+}
+
 std::vector<int> FailedRanks(const RunEnd& end) {
   std::set<int> failed;
   for (const FlightFailedRank& one : end.flight.failed) {
@@ -64,7 +76,9 @@ std::vector<int> FailedRanks(const RunEnd& end) {
       failed.insert(static_cast<int>(r));
     }
   }
-  if (failed.empty() && end.first_failure) failed.insert(*end.first_failure);
+  if (failed.empty() && end.first_failure && !AllFailedAlike(end)) {
+    failed.insert(*end.first_failure);
+  }
   return {failed.begin(), failed.end()};
 }
 
@@ -112,6 +126,12 @@ RunOutcome JudgeFailure(const RunEnd& end) {
       end.passed_on == 0
           ? ""
           : absl::StrCat(" (signal ", end.passed_on, " passed on)");
+  if (!is_named && AllFailedAlike(end)) {
+    outcome.summary = absl::StrCat(
+        "all ", end.ranks.size(), " ranks failed: ", root_end.status.ToPhrase(),
+        ", the first", when, because, FlightText(end));
+    return outcome;
+  }
   outcome.summary = absl::StrCat(
       Accusation(end, root, is_named), ": ", root_end.status.ToPhrase(),
       root_end.was_signalled && is_named ? " by sherd run" : "", when, because,

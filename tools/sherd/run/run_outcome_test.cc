@@ -46,6 +46,20 @@ TEST(RunOutcomeTest, WithoutDumpsTheFirstRankThatFailedIsNamed) {
             "code 1; rank 1: killed by signal 15 (Terminated)");
 }
 
+// As after an error that all ranks have, and none is the cause of.
+TEST(RunOutcomeTest, NobodyIsSingledOutWhereAllEndedAlike) {
+  RunEnd end = Ended({Exited(1), Exited(1), Exited(1)}, 2);
+  RunOutcome outcome = JudgeRun(end);
+  EXPECT_EQ(outcome.exit_code, 1);
+  EXPECT_THAT(outcome.failed, ElementsAre());
+  EXPECT_EQ(outcome.summary,
+            "all 3 ranks failed: exit code 1, the first after 3.0 s");
+  Name(end, 1, {0, 2});
+  outcome = JudgeRun(end);
+  EXPECT_THAT(outcome.failed, ElementsAre(1));
+  EXPECT_THAT(outcome.summary, HasSubstr("rank 1 of 3 failed, as ranks 0, 2"));
+}
+
 TEST(RunOutcomeTest, TheRankThatTheOthersNameWinsOverTheFirstToExit) {
   RunEnd end = Ended({Exited(1), Exited(5), Exited(1)}, 0);
   Name(end, 1, {0, 2});
