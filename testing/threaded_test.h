@@ -69,6 +69,7 @@ class ThreadedDistributedTest : public DistributedFixture {
   internal::CommsPlace place() const override;
   std::shared_ptr<Store> OpenStore() const override;
   void EnterPhase(absl::string_view phase) override;
+  void OnBodyEnd() override;
   absl::StatusOr<std::shared_ptr<internal::Comms>> AcquireComms(
       const WithComms& wanted) override;
   absl::Status ReleaseComms(std::shared_ptr<internal::Comms> comms,
