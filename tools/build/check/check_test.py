@@ -174,6 +174,10 @@ class LintsTest(unittest.TestCase):
         self.assertFalse(self.lint(lints.environment, "// getenv(\"A\") is not used"))
         self.assertFalse(self.lint(lints.environment, "getenv(name)", "core/base/knobs.cc"))
 
+    def test_links_of_documents_lead_somewhere(self):
+        self.assertFalse(self.lint(lints.links, "[a](x.md) [b](http://b.c/d)", "core/x.md"))
+        self.assertTrue(self.lint(lints.links, "[a](y.md#there)", "core/x.md"))
+
     def test_what_other_repositories_see_is_listed(self):
         def public(text, *listed):
             return self.lint(lambda paths: lints.public_labels(paths, list(listed)), text,

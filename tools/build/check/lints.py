@@ -150,6 +150,17 @@ def rooms(paths=None):
     return found
 
 
+def links(paths=None):
+    """What a document of this repository links to exists."""
+    found = []
+    for path in paths or tree.files(".md"):
+        for match in re.finditer(r"\]\(([^)#:]+)(#[^)]*)?\)", tree.read(path)):
+            target = os.path.join(tree.ROOT, os.path.dirname(path), match.group(1))
+            if not os.path.exists(target):
+                found.append("%s: links to %s, which does not exist" % (path, match.group(1)))
+    return found
+
+
 _PUBLIC_LABELS = "tools/build/public_labels.txt"
 
 
@@ -183,5 +194,6 @@ ALL = [
     ("sherd.h", umbrella),
     ("quotes of the plugin guide", quotes),
     ("rooms", rooms),
+    ("links of documents", links),
     ("public labels", public_labels),
 ]
