@@ -44,9 +44,11 @@ class Lengths {
   // Entry i of the list that `rank` brought, of an operation in which all ranks
   // bring the same. Its own entry is left empty there.
   uint64_t Entry(int rank, int i) const {
-    if (i == rank) return segment_.arrival(operation_, rank).bytes;
-    return Listed(rank,
-                  op_.op == SHERD_ALL_GATHER_V ? segment_.ranks() + i : i);
+    const ShmArrival& arrival = segment_.arrival(operation_, rank);
+    if (i == rank) return arrival.bytes;
+    // Its call may be another one than this rank's.
+    const bool receives = SignatureOf(arrival).op() == SHERD_ALL_GATHER_V;
+    return Listed(rank, receives ? segment_.ranks() + i : i);
   }
   std::vector<uint64_t> ListOf(int rank) const {
     std::vector<uint64_t> list(segment_.ranks());

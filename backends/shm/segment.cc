@@ -16,7 +16,7 @@ using plugin::FailErrno;
 
 // "sherdshm" and the number of this layout.
 constexpr uint64_t kMagic = 0x7368'6572'6473'686d;
-constexpr uint32_t kLayout = 1;
+constexpr uint32_t kLayout = 2;
 
 constexpr size_t kPage = 4096;
 

@@ -9,6 +9,7 @@
 #include <optional>
 #include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "sherd/core/base/deviation.h"
@@ -130,8 +131,9 @@ struct MessageLengths {
   uint64_t expected = 0;
 };
 
-// Of an operation that ComparesMessages; `send_to(r)` and `receive_from(r)` are
-// the lengths in the rank's lists, and are asked only where it has one.
+// Of an operation that ComparesMessages, 0 of any other; `send_to(r)` and
+// `receive_from(r)` are the lengths in the rank's lists, and are asked only
+// where it has one.
 template <typename SendTo, typename ReceiveFrom>
 MessageLengths LengthsWith(int peer, int rank, const CallFields& call,
                            const SendTo& send_to,
@@ -233,32 +235,33 @@ inline constexpr char kDifferentCalls[] = "the ranks made different calls: ";
 inline std::optional<CallDifference> FindDifference(
     const std::vector<std::optional<CallSignature>>& calls,
     const std::function<std::vector<uint64_t>(int rank)>& list_of = nullptr) {
-  std::vector<std::optional<decltype(CallSignature().CommonPart())>> parts(
-      calls.size());
+  // With the list in common, or none.
+  using Part = std::pair<decltype(CallSignature().CommonPart()),
+                         std::optional<std::vector<uint64_t>>>;
+  std::vector<std::optional<Part>> parts(calls.size());
   std::vector<std::optional<uint64_t>> types(calls.size());
-  std::vector<std::optional<std::vector<uint64_t>>> lists(calls.size());
   std::vector<int> unknown;
   for (size_t r = 0; r < calls.size(); ++r) {
     if (!calls[r]) {
       unknown.push_back(static_cast<int>(r));
       continue;
     }
-    parts[r] = calls[r]->CommonPart();
+    parts[r].emplace(calls[r]->CommonPart(), std::nullopt);
     if (calls[r]->type() != 0) types[r] = calls[r]->type();
     const OperationTraits* const traits = calls[r]->traits();
     if (list_of != nullptr && traits != nullptr &&
         (traits->lists == OperationLists::kSameSends ||
          traits->lists == OperationLists::kSameRecvs)) {
-      lists[r] = list_of(static_cast<int>(r));
+      parts[r]->second = list_of(static_cast<int>(r));
     }
   }
   Deviation deviation = FindDeviation(parts);
   if (!deviation.Exists()) deviation = FindDeviation(types);
-  if (!deviation.Exists()) deviation = FindDeviation(lists);
   if (!deviation.Exists()) return std::nullopt;
   std::string text = kDifferentCalls;
   text += deviation.ToText("called", [&](int r) {
-    return ToText(*calls[r], lists[r] ? &*lists[r] : nullptr);
+    const std::optional<std::vector<uint64_t>>& list = parts[r]->second;
+    return ToText(*calls[r], list ? &*list : nullptr);
   });
   if (!unknown.empty()) {
     text += "; of " + RankList(unknown) + " nothing is known";

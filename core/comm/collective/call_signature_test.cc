@@ -130,6 +130,41 @@ TEST(CallSignatureTest, ListsInCommonDifferInOrderToo) {
             "reduce_scatter (float32, sum, blocks of 8, 8 bytes)");
 }
 
+// Whether a carrier has lists or their hashes, the same rank deviates.
+TEST(CallSignatureTest, ListsCountAsTheirHashesDo) {
+  struct Case {
+    std::vector<CallFields> calls;
+    std::vector<std::vector<uint64_t>> lists;
+  };
+  const CallFields sum = {.op = Number(CollectiveOp::kReduceScatter),
+                          .dtype = kFloat32};
+  CallFields max = sum, whole = sum;
+  max.reduction = static_cast<int32_t>(ReduceOp::kMax);
+  whole.dtype = kInt32;
+  const CallFields barrier = {.op = Number(CollectiveOp::kBarrier)};
+  const CallFields gather = {.op = Number(CollectiveOp::kAllGatherV)};
+  const std::vector<uint64_t> equal = {8, 8, 8}, other = {8, 8, 4};
+  const Case cases[] = {
+      {{sum, max, sum}, {equal, equal, other}},
+      {{sum, sum, whole}, {equal, other, equal}},
+      {{sum, sum, sum}, {equal, other, equal}},
+      {{gather, gather, barrier}, {equal, other, {}}},
+  };
+  for (const Case& one : cases) {
+    std::vector<std::optional<CallSignature>> with_lists, with_hashes;
+    for (size_t r = 0; r < one.calls.size(); ++r) {
+      with_lists.emplace_back(SignatureOf(one.calls[r]));
+      with_hashes.emplace_back(SignatureOf(one.calls[r]));
+      for (uint64_t length : one.lists[r]) with_hashes[r]->AddLength(length);
+    }
+    const auto by_lists =
+        FindDifference(with_lists, [&](int r) { return one.lists[r]; });
+    const auto by_hashes = FindDifference(with_hashes);
+    ASSERT_TRUE(by_lists && by_hashes);
+    EXPECT_EQ(by_lists->rank, by_hashes->rank) << by_lists->text;
+  }
+}
+
 TEST(CallSignatureTest, LengthsAreThoseOfTheMessagesThatAnOperationHas) {
   const auto send_to = [](int rank) { return uint64_t{10} + rank; };
   const auto receive_from = [](int rank) { return uint64_t{20} + rank; };
