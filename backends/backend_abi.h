@@ -455,7 +455,8 @@ typedef struct sherd_plugin_v0 {
 } sherd_plugin_v0;
 
 /* Returns the plugin's table, which lives forever, or null if it cannot work
- * with this host. Called once per process. */
+ * with this host: until 1.0, if the host's version is another one. Called any
+ * number of times, from any thread. */
 typedef const sherd_plugin_v0* (*sherd_get_plugin_v0_fn)(
     const sherd_host_v0* host);
 

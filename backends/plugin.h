@@ -42,6 +42,16 @@ struct StaticPlugin {
 
 inline std::atomic<const sherd_host_v0*> host_of_plugins{nullptr};
 
+// Whether the plugin works with this host, which is its host from then on.
+inline bool AdoptHost(const sherd_host_v0* host) {
+  // A host of another version reads the table by another layout.
+  if (host->major != SHERD_ABI_MAJOR || host->minor != SHERD_ABI_MINOR) {
+    return false;
+  }
+  host_of_plugins.store(host);
+  return true;
+}
+
 }  // namespace sherd::internal
 
 namespace sherd::plugin {
@@ -261,15 +271,13 @@ constexpr sherd_plugin_v0 BackendTable(sherd_plugin_v0 table) {
 #define SHERD_INTERNAL_PLUGIN(type, name, table)                      \
   extern "C" __attribute__((visibility("default"))) const type* name( \
       const sherd_host_v0* host) {                                    \
-    ::sherd::internal::host_of_plugins.store(host);                   \
-    return &(table);                                                  \
+    return ::sherd::internal::AdoptHost(host) ? &(table) : nullptr;   \
   }
 #else
-#define SHERD_INTERNAL_PLUGIN(type, name, table)                    \
-  static ::sherd::internal::StaticPlugin<type> sherd_static_##name( \
-      [](const sherd_host_v0* host) -> const type* {                \
-        ::sherd::internal::host_of_plugins.store(host);             \
-        return &(table);                                            \
+#define SHERD_INTERNAL_PLUGIN(type, name, table)                        \
+  static ::sherd::internal::StaticPlugin<type> sherd_static_##name(     \
+      [](const sherd_host_v0* host) -> const type* {                    \
+        return ::sherd::internal::AdoptHost(host) ? &(table) : nullptr; \
       });
 #endif
 

@@ -92,6 +92,17 @@ TEST_F(PluginTest, IsListedForTheLoaderByItsKind) {
   EXPECT_EQ(&Host(), &kHost);
 }
 
+TEST_F(PluginTest, AHostOfAnotherVersionGetsNoTable) {
+  sherd_host_v0 other = kHost;
+  ++other.minor;
+  const auto entry = internal::StaticPlugin<sherd_plugin_v0>::Head()->entry;
+  EXPECT_EQ(entry(&other), nullptr);
+  other = kHost;
+  ++other.major;
+  EXPECT_EQ(entry(&other), nullptr);
+  EXPECT_EQ(&Host(), &kHost);
+}
+
 TEST_F(PluginTest, TablesBeginWithTheirSizeAndVersion) {
   EXPECT_EQ(table_->struct_size, sizeof(sherd_plugin_v0));
   EXPECT_EQ(table_->major, SHERD_ABI_MAJOR);

@@ -66,7 +66,11 @@ constexpr auto* kOfWork = MemberFunction<Work, kMember>::Call;
 
 // What the table says otherwise than the members do.
 
-const char* LibraryVersion() noexcept { return Plugin().LibraryVersion(); }
+const char* LibraryVersion() noexcept {
+  const char* version = nullptr;
+  plugin::GuardQuietly([&] { version = Plugin().LibraryVersion(); });
+  return version;
+}
 
 sherd_code DeallocatePinned(void* data, uint64_t bytes, sherd_error_v0* error) {
   return Guard(error, [&] { return Plugin().DeallocatePinned(data, bytes); });

@@ -105,12 +105,16 @@ std::string PluginFileNameOf(absl::string_view name) {
 template <typename Table>
 absl::StatusOr<PluginTable<Table>> FindPlugin(
     absl::string_view name, absl::Span<const std::string> directories) {
+  // Its size is checked by those who read all of the table.
+  const auto has_name = [](const Table& table) {
+    return table.struct_size == sizeof(Table) && table.name != nullptr;
+  };
   for (const auto* plugin = StaticPlugin<Table>::Head(); plugin != nullptr;
        plugin = plugin->next) {
     absl::StatusOr<PluginTable<Table>> linked =
         CallEntry<Table>(plugin->entry, std::string(kLinkedStatically));
     if (linked.ok() && CheckTable(linked->table, linked->origin).ok() &&
-        linked->table->name != nullptr && linked->table->name == name) {
+        has_name(*linked->table) && linked->table->name == name) {
       return linked;
     }
   }
@@ -119,7 +123,7 @@ absl::StatusOr<PluginTable<Table>> FindPlugin(
       FindPluginFile(PluginFileNameOf<Table>(name), directories));
   SHERD_ASSIGN_OR_RETURN(PluginTable<Table> opened, OpenPlugin<Table>(path));
   SHERD_RETURN_IF_ERROR(CheckTable(opened.table, opened.origin));
-  if (opened.table->name != nullptr && opened.table->name != name) {
+  if (has_name(*opened.table) && opened.table->name != name) {
     return absl::FailedPreconditionError(
         absl::StrCat(path, " holds the ", PluginKind<Table>::kNoun, " \"",
                      opened.table->name, "\", expected \"", name, "\""));

@@ -18,6 +18,7 @@ using sherd::internal::Meeting;
 using sherd::internal::ThreadPeers;
 using sherd::plugin::Fail;
 using sherd::plugin::FromHandle;
+using sherd::plugin::GuardQuietly;
 
 constexpr char kMeetingKey[] = "local/meeting";
 
@@ -76,7 +77,9 @@ class Member {
       : rank_(rank), meeting_(std::move(meeting)) {}
   Member(const Member&) = delete;
   Member& operator=(const Member&) = delete;
-  ~Member() { meeting_->Leave(rank_); }
+  ~Member() {
+    GuardQuietly([this] { meeting_->Leave(rank_); });
+  }
 
   sherd_code Run(const sherd_op_v0& op, sherd_error_v0* error) {
     return meeting_->Run(rank_, op, error);
