@@ -116,6 +116,10 @@ absl::Status CannotStart(int error, const std::string& program) {
   return ErrnoStatus(error, "cannot start", program);
 }
 
+// As waitpid() has it, of a process that nobody could wait for: the system has
+// reaped it, and its number may be another one's.
+constexpr int kUnknownEnd = 255 << 8;
+
 absl::string_view NameOf(absl::string_view variable) {
   return variable.substr(0, variable.find('='));
 }
@@ -125,6 +129,7 @@ absl::string_view NameOf(absl::string_view variable) {
 bool DieWithParent(pid_t parent) {
   if (prctl(PR_SET_PDEATHSIG, SIGKILL) != 0) return false;
   // It may have ended before the line above.
+  errno = ESRCH;
   return getppid() == parent;
 }
 
@@ -180,13 +185,19 @@ absl::StatusOr<Subprocess> Subprocess::Fork(absl::FunctionRef<int()> body) {
 }
 
 Subprocess::Subprocess(pid_t pid, bool own_group)
-    : pid_(pid), own_group_(own_group), pid_fd_(OpenPidFd(pid)) {}
+    : pid_(pid), own_group_(own_group) {}
 
 Subprocess::Subprocess(Subprocess&& other) noexcept
     : pid_(std::exchange(other.pid_, -1)),
       own_group_(other.own_group_),
       pid_fd_(std::move(other.pid_fd_)),
       status_(std::exchange(other.status_, std::nullopt)) {}
+
+int Subprocess::exit_fd() const {
+  // Its number is its own until it is reaped.
+  if (!pid_fd_.is_open() && !status_) pid_fd_ = OpenPidFd(pid_);
+  return pid_fd_.get();
+}
 
 Subprocess::~Subprocess() {
   if (pid_ < 0 || status_) return;
@@ -200,8 +211,9 @@ const std::optional<ExitStatus>& Subprocess::Poll() {
   // WNOWAIT: while the process is not reaped, its number, which is that of the
   // group too, cannot be given to another.
   if (waitid(P_PID, static_cast<id_t>(pid_), &info,
-             WEXITED | WNOHANG | WNOWAIT) == 0 &&
-      info.si_pid == pid_) {
+             WEXITED | WNOHANG | WNOWAIT) != 0) {
+    if (errno == ECHILD) status_.emplace(kUnknownEnd);
+  } else if (info.si_pid == pid_) {
     Reap();
   }
   return status_;
@@ -210,11 +222,15 @@ const std::optional<ExitStatus>& Subprocess::Poll() {
 const ExitStatus& Subprocess::Wait() {
   if (!status_) {
     siginfo_t info = {};
-    while (waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOWAIT) !=
-               0 &&
-           errno == EINTR) {
+    int result;
+    do {
+      result = waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOWAIT);
+    } while (result != 0 && errno == EINTR);
+    if (result == 0) {
+      Reap();
+    } else {
+      status_.emplace(kUnknownEnd);
     }
-    Reap();
   }
   return *status_;
 }

@@ -26,8 +26,8 @@ namespace sherd {
 //   note needs a thread there, and a control group or a PID namespace needs
 //   rights that a user lacks. It outlives exec(), but for programs that gain
 //   privileges; it does not pass on to children of the child.
-// - So each child leads a process group of its own, which is killed once it has
-//   ended, while its number cannot mean anybody else yet.
+// - So each child leads a process group of its own, which its parent kills once
+//   it has ended, while its number cannot mean anybody else yet.
 // - What left the group is found by an entry of its environment, and in the
 //   case that the parent is killed by a process that watches it: see
 //   FindMarkedProcesses and Guardian.
@@ -36,8 +36,8 @@ namespace sherd {
 // same on both sides: it dies with its launcher, and the rank with it.
 
 // Asks the kernel to kill this process at the end of the thread of `parent`
-// that started it. False if that is over already, or cannot be asked for, with
-// errno. Async-signal-safe.
+// that started it. False if that is over already (errno is ESRCH), or cannot be
+// asked for. Async-signal-safe.
 bool DieWithParent(pid_t parent);
 
 struct SubprocessOptions {
@@ -63,8 +63,8 @@ struct SubprocessOptions {
 
 // A child process, by default in a process group of its own, with an empty
 // standard input and all signals at their defaults, but for a SIGHUP that nohup
-// has ignored. It dies with the thread
-// that started it, and what is left of its group dies with it.
+// has ignored. It dies with the thread that started it. What is left of its own
+// group is killed once it has ended, if this process is there to do so.
 //
 // Threads. Not thread-safe; Start may run on several threads at once.
 class Subprocess {
@@ -82,20 +82,22 @@ class Subprocess {
 
   Subprocess(Subprocess&& other) noexcept;
   Subprocess& operator=(Subprocess&&) = delete;
-  // Kills the group and waits for the process.
+  // Kills the process, and its group if it has one of its own, and waits for
+  // it.
   ~Subprocess();
 
   // Also the number of its group, if it has one of its own.
   pid_t pid() const { return pid_; }
 
   // Readable once the process has ended; -1 where the system has no such
-  // descriptors.
-  int exit_fd() const { return pid_fd_.get(); }
+  // descriptors. The first call opens it.
+  int exit_fd() const;
 
   // How the process ended, or nothing while it runs. Never blocks.
   const std::optional<ExitStatus>& Poll();
 
-  // The same, once it ended.
+  // The same, once it ended. 255 if that is not known, since this process
+  // ignores SIGCHLD.
   const ExitStatus& Wait();
 
   // What Poll or Wait saw; nothing before.
@@ -114,7 +116,7 @@ class Subprocess {
 
   pid_t pid_ = -1;
   bool own_group_ = true;
-  UniqueFd pid_fd_;
+  mutable UniqueFd pid_fd_;
   std::optional<ExitStatus> status_;
 };
 

@@ -261,8 +261,6 @@ class RunningRank {
   bool is_fit_ = false;
 };
 
-// As waitpid() has it.
-
 }  // namespace
 
 class RankSupervisor::Impl {
