@@ -76,9 +76,7 @@ std::vector<int> FailedRanks(const RunEnd& end) {
       failed.insert(static_cast<int>(r));
     }
   }
-  if (failed.empty() && end.first_failure && !AllFailedAlike(end)) {
-    failed.insert(*end.first_failure);
-  }
+  if (failed.empty() && end.first_failure) failed.insert(*end.first_failure);
   return {failed.begin(), failed.end()};
 }
 
@@ -129,7 +127,7 @@ RunOutcome JudgeFailure(const RunEnd& end) {
   if (!is_named && AllFailedAlike(end)) {
     outcome.summary = absl::StrCat(
         "all ", end.ranks.size(), " ranks failed: ", root_end.status.ToPhrase(),
-        ", the first", when, because, FlightText(end));
+        "; the first was rank ", root, when, because, FlightText(end));
     return outcome;
   }
   outcome.summary = absl::StrCat(

@@ -46,8 +46,8 @@ struct RunOutcome {
 };
 
 // Who failed: the ranks that the dumps name, and those that a signal killed
-// which the launcher did not send; without any the rank that failed first, or
-// nobody if all ranks ended with the same exit code.
+// which the launcher did not send; without any the rank that failed first. If
+// all ranks ended with the same exit code, the summary singles nobody out.
 //
 // Exit code. 124 after a timeout, 141 if nobody read the output, 0 if all ranks
 // ended with 0, or, with `goes_on`, some did, and all others failed as above.

