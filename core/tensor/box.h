@@ -17,7 +17,8 @@ namespace sherd {
 // without dimensions has one element, and its box no offsets and no sizes.
 //
 // What is a box and more (who has it, where it is stored) derives from Box, and
-// then defines its own operator==: that of Box compares the boxes only.
+// then defines its own operator==: that of Box compares the boxes only, as its
+// hash does.
 struct Box {
   Dims offsets;
   Dims sizes;
@@ -131,17 +132,18 @@ std::optional<Box> Intersect(const BoxView& a, const BoxView& b);
 int64_t CommonVolume(const BoxView& a, const BoxView& b);
 
 // Where `box` begins, counted from `origin`; and all of it, counted from there.
+// Offsets are negative where it begins before `origin`.
 Dims OffsetsFrom(absl::Span<const int64_t> origin, const BoxView& box);
 Box RelativeTo(absl::Span<const int64_t> origin, const BoxView& box);
 
-// The first dimension with more than one index, otherwise the last one: parts
+// The first dimension whose size is not 1, otherwise the last one: parts
 // that are cut along it are contiguous in a row-major array of the box. 0 for a
 // box without dimensions.
 size_t OuterDim(const BoxView& box);
 
 // Part `k` of `count` parts, in order, along `dim`. Their sizes differ by one
-// at most, and the first ones are the longer ones. A box without dimensions is
-// one part.
+// at most, and the first ones are the longer ones. Of a box
+// without dimensions `count` is 1.
 Box PartOf(const BoxView& box, size_t dim, int64_t count, int64_t k);
 
 // "[4, 2] at [0, 2]": sizes and offsets. The box may be anything.

@@ -115,7 +115,8 @@ class Walk {
 }  // namespace
 
 absl::Status CheckSlice(absl::string_view tensor_name,
-                        absl::Span<const int64_t> array_sizes, BoxView slice) {
+                        absl::Span<const int64_t> array_sizes,
+                        const BoxView& slice) {
   if (slice.offsets.size() != array_sizes.size() ||
       slice.sizes.size() != array_sizes.size()) {
     return absl::InvalidArgumentError(absl::StrCat(

@@ -39,7 +39,8 @@ struct BoxPiece {
 //   kInvalidArgument  It has another number of dimensions.
 //   kOutOfRange       It "is not inside tensor …".
 absl::Status CheckSlice(absl::string_view tensor_name,
-                        absl::Span<const int64_t> array_sizes, BoxView slice);
+                        absl::Span<const int64_t> array_sizes,
+                        const BoxView& slice);
 
 // Calls `visit` for pieces that together are the box, by ascending offset, and
 // stops at its first error. Pieces are as long as they can be, but those that

@@ -21,7 +21,7 @@ class BoxSet {
     ids_.reserve(boxes);
   }
 
-  // Adds the box unless it is empty.
+  // Adds the box, which has dims() dimensions, unless it is empty.
   void Add(const BoxView& box, int id) {
     if (IsEmpty(box)) return;
     // Few numbers: faster than to insert the ranges.

@@ -22,7 +22,7 @@ namespace {
 
 using internal::BoxSet;
 using internal::DistinctBoxes;
-using internal::FormatBox;
+using internal::FormatPlacedBox;
 using internal::ReplicaChoice;
 
 // Copies and rounds up to which every message is cut as the ranks would.
@@ -230,8 +230,8 @@ absl::Status Simulation::FindSources(const BoxSet& all) {
   sources_ = internal::FindDistinct(all, [](size_t) { return true; });
   if (const auto& overlap = sources_.overlap) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "source ", FormatBox(from_[sources_.boxes.id(overlap->first)]), " and ",
-        FormatBox(from_[sources_.boxes.id(overlap->second)]),
+        "source ", FormatPlacedBox(from_[sources_.boxes.id(overlap->first)]),
+        " and ", FormatPlacedBox(from_[sources_.boxes.id(overlap->second)]),
         " overlap without being equal"));
   }
   for (const auto& holders : sources_.holders) {
@@ -289,7 +289,7 @@ absl::Status Simulation::ExchangeTo(int first_rank, int last_rank) {
     if (missing[i] == 0) continue;
     return absl::InvalidArgumentError(
         absl::StrCat("the source boxes do not hold all elements of the ",
-                     FormatBox(to_[targets.id(i)])));
+                     FormatPlacedBox(to_[targets.id(i)])));
   }
   AddPairs(first_rank, last_rank);
   return absl::OkStatus();

@@ -22,7 +22,7 @@ namespace {
 using internal::BoxSet;
 using internal::BoxShadow;
 using internal::DistinctBoxes;
-using internal::FormatBox;
+using internal::FormatPlacedBox;
 using internal::ReplicaChoice;
 
 BoxSet BoxesOfRank(absl::Span<const PlacedBox> boxes, int dims, int rank) {
@@ -170,8 +170,8 @@ absl::StatusOr<DistinctBoxes> Planner::FindSources(Reads& reads) const {
   // overlap: then volumes tell whether a destination is covered.
   if (const auto& overlap = sources.overlap) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "source ", FormatBox(from_[sources.boxes.id(overlap->first)]), " and ",
-        FormatBox(from_[sources.boxes.id(overlap->second)]),
+        "source ", FormatPlacedBox(from_[sources.boxes.id(overlap->first)]),
+        " and ", FormatPlacedBox(from_[sources.boxes.id(overlap->second)]),
         " overlap without being equal"));
   }
   SHERD_RETURN_IF_ERROR(CheckCover(reads, sources.boxes));
@@ -189,7 +189,7 @@ absl::Status Planner::CheckCover(const Reads& reads,
     if (missing[i] == 0) continue;
     return absl::InvalidArgumentError(
         absl::StrCat("the source boxes do not hold all elements of the ",
-                     FormatBox(to_[to_mine_.id(i)])));
+                     FormatPlacedBox(to_[to_mine_.id(i)])));
   }
   return absl::OkStatus();
 }

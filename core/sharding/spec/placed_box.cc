@@ -33,13 +33,13 @@ namespace {
 absl::Status CheckBox(const PlacedBox& box, size_t dims) {
   if (!IsValid(box) || box.rank < 0) {
     return absl::InvalidArgumentError(
-        absl::StrCat(FormatBox(box),
+        absl::StrCat(FormatPlacedBox(box),
                      ": expected as many offsets as sizes, none negative, "
                      "and an end that fits in 64 bits"));
   }
   if (box.sizes.size() != dims) {
     return absl::InvalidArgumentError(
-        absl::StrCat(FormatBox(box), " has ", box.sizes.size(),
+        absl::StrCat(FormatPlacedBox(box), " has ", box.sizes.size(),
                      " dimensions, the first one has ", dims));
   }
   return absl::OkStatus();
@@ -47,7 +47,7 @@ absl::Status CheckBox(const PlacedBox& box, size_t dims) {
 
 }  // namespace
 
-std::string FormatBox(const PlacedBox& box) {
+std::string FormatPlacedBox(const PlacedBox& box) {
   return absl::StrCat("box at ", FormatDims(box.offsets), " of size ",
                       FormatDims(box.sizes), " on rank ", box.rank);
 }
@@ -65,7 +65,7 @@ absl::StatusOr<int> CheckBoxes(absl::Span<const PlacedBox> from,
         continue;
       }
       return absl::InvalidArgumentError(
-          absl::StrCat(FormatBox(box), ": hosts are given of ",
+          absl::StrCat(FormatPlacedBox(box), ": hosts are given of ",
                        host_of_rank.size(), " ranks only"));
     }
   }

@@ -39,7 +39,7 @@ inline constexpr int64_t kMaxPlannedElements =
     std::numeric_limits<int64_t>::max() / 16;
 
 // "box at [0, 2] of size [4, 2] on rank 3".
-std::string FormatBox(const PlacedBox& box);
+std::string FormatPlacedBox(const PlacedBox& box);
 
 // Checks boxes before planning. Returns the number of dimensions, the same for
 // all; 0 if there are no boxes.

@@ -20,7 +20,7 @@ namespace sherd {
 namespace {
 
 // As many dimensions as the tensor has.
-absl::Status CheckInside(BoxView box, absl::Span<const int64_t> size) {
+absl::Status CheckInside(const BoxView& box, absl::Span<const int64_t> size) {
   const std::optional<size_t> d = FindDimOutside(box, size);
   if (!d) return absl::OkStatus();
   return absl::OutOfRangeError(
@@ -31,7 +31,7 @@ absl::Status CheckInside(BoxView box, absl::Span<const int64_t> size) {
 
 // What an empty view keeps of its first shard: there is no tensor without
 // shards.
-Box EmptyPart(BoxView shard, BoxView view) {
+Box EmptyPart(const BoxView& shard, const BoxView& view) {
   Box part(view);
   for (size_t d = 0; d < part.sizes.size(); ++d) {
     part.sizes[d] = std::min(part.sizes[d], shard.sizes[d]);
@@ -40,7 +40,7 @@ Box EmptyPart(BoxView shard, BoxView view) {
 }
 
 // The elements of `part` of a shard; both are boxes of the global tensor.
-absl::StatusOr<Tensor> CutTensor(const Shard& shard, BoxView part) {
+absl::StatusOr<Tensor> CutTensor(const Shard& shard, const BoxView& part) {
   if (IsEmpty(part)) {
     return shard.tensor.Narrow(Dims(part.sizes.size(), 0), part.sizes);
   }
@@ -63,7 +63,7 @@ struct Cut {
   std::vector<int> local_indices;
 };
 
-absl::StatusOr<Cut> CutAll(const ShardedTensor& tensor, BoxView view) {
+absl::StatusOr<Cut> CutAll(const ShardedTensor& tensor, const BoxView& view) {
   const std::vector<ShardMetadata>& all = tensor.metadata().shards;
   const absl::Span<const int> locals = tensor.local_shard_indices();
   Cut cut;

@@ -44,12 +44,12 @@ uint64_t BlocksFor(int64_t elements, DType dtype) {
 }
 
 template <typename T>
-struct PartOf {
+struct ComponentOf {
   using Type = T;
   static constexpr int kCount = 1;
 };
 template <typename T>
-struct PartOf<std::complex<T>> {
+struct ComponentOf<std::complex<T>> {
   using Type = T;
   static constexpr int kCount = 2;
 };
@@ -114,8 +114,8 @@ void DrawAll(Tensor& tensor, const RandomRegion& region,
   if (tensor.numel() == 0) return;
   const auto draw_as = [&](auto tag) {
     using T = typename decltype(tag)::type;
-    using Real = typename PartOf<T>::Type;
-    constexpr int kParts = PartOf<T>::kCount;
+    using Real = typename ComponentOf<T>::Type;
+    constexpr int kParts = ComponentOf<T>::kCount;
     Real* out = static_cast<Real*>(tensor.data());
     const auto draw = make(std::type_identity<Real>());
     const auto fill_row = [&](int64_t position, int64_t length) {
@@ -246,7 +246,7 @@ absl::Status FillUniform(Tensor& tensor, double low, double high,
     if constexpr (std::is_integral_v<T>) {
       return true;
     } else {
-      return internal::UniformDraw<typename PartOf<T>::Type>(low, high)
+      return internal::UniformDraw<typename ComponentOf<T>::Type>(low, high)
           .IsFinite();
     }
   });

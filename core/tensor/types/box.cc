@@ -100,6 +100,7 @@ bool Intersect(const BoxView& a, const BoxView& b, absl::Span<int64_t> offsets,
 }
 
 std::optional<Box> Intersect(const BoxView& a, const BoxView& b) {
+  if (CommonVolume(a, b) == 0) return std::nullopt;
   std::optional<Box> common = Box{Dims(a.sizes.size()), Dims(a.sizes.size())};
   if (!Intersect(a, b, absl::MakeSpan(common->offsets),
                  absl::MakeSpan(common->sizes))) {

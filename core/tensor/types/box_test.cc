@@ -200,7 +200,7 @@ class BoxPropertiesTest : public ::testing::Test {
     }
   }
 
-  static int64_t CountElements(const Dims& tensor_sizes, BoxView box) {
+  static int64_t CountElements(const Dims& tensor_sizes, const BoxView& box) {
     int64_t count = 0;
     ForEachIndex(tensor_sizes,
                  [&](const Dims& index) { count += Contains(box, index); });

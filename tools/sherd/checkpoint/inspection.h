@@ -24,6 +24,9 @@ struct InspectedShard : Box {
   // Where the bytes are; no file for a shard without elements.
   std::string file;
   int64_t file_offset = 0;
+
+  friend bool operator==(const InspectedShard&,
+                         const InspectedShard&) = default;
 };
 
 struct InspectedTensor {

@@ -23,7 +23,7 @@ constexpr double kMargin = 32;
 constexpr double kPanelWidth = 188;
 constexpr double kPanelHeight = 92;
 
-int64_t BytesOf(const HeldTensor& tensor, BoxView box) {
+int64_t BytesOf(const HeldTensor& tensor, const BoxView& box) {
   return Volume(box) * static_cast<int64_t>(SizeOf(tensor.dtype));
 }
 
