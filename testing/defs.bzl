@@ -7,7 +7,7 @@
         srcs = ["reshard_test.cc"],
         backends = ["gloo"],
         world_size = 4,
-        deps = ["@sherd//core/sharding:sharded_tensor"],
+        deps = ["@sherd"],
     )
 """
 
