@@ -698,6 +698,27 @@ TEST(ShmContradictionTest, OfAListNamesTheRankThatIsAloneWithIt) {
   });
 }
 
+TEST(ShmContradictionTest, OfAListAndAnotherCallIsToldAlikeByAll) {
+  RunRanks(3, [&](Rank& rank) {
+    const Data out(8, 1);
+    std::vector<Data> in(3, Data(8, 2));
+    const auto recvs = Entries(in);
+    if (rank.rank() == 2) {
+      ASSERT_EQ(rank.Post({.op = SHERD_BARRIER}), SHERD_INVALID_ARGUMENT);
+    } else {
+      ASSERT_EQ(rank.Post({.op = SHERD_ALL_GATHER_V,
+                           .in = out.data(),
+                           .bytes = 8,
+                           .recvs = recvs.data()}),
+                SHERD_INVALID_ARGUMENT);
+    }
+    EXPECT_EQ(rank.peer(), 2);
+    EXPECT_THAT(rank.text(),
+                HasSubstr("rank 2 called barrier; ranks 0, 1 called "
+                          "all_gather_v (blocks of 8, 8, 8 bytes)"));
+  });
+}
+
 TEST(ShmContradictionTest, InADrawNamesNobody) {
   RunRanks(4, [&](Rank& rank) {
     Data data(64, 1);

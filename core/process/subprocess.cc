@@ -85,7 +85,7 @@ pid_t ForkChild(bool own_group, absl::FunctionRef<void()> child) {
     _exit(127);
   }
   const int error = errno;
-  // Both sides do it: whoever comes first.
+  // Parent and child both do it, since either may run first.
   if (pid > 0 && own_group) setpgid(pid, pid);
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
   errno = error;

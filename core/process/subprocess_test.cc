@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <poll.h>
+#include <sched.h>
 #include <signal.h>
 #include <unistd.h>
 
@@ -87,6 +88,19 @@ TEST(SubprocessTest, PollDoesNotWait) {
   ASSERT_TRUE(waiting->Poll().has_value());
   EXPECT_TRUE(waiting->Poll()->KilledBy(SIGTERM));
   EXPECT_TRUE(process->Wait().ExitedWith(1)) << "standard input is empty";
+}
+
+// Where SIGCHLD is ignored the system reaps children itself.
+TEST(SubprocessTest, AnEndThatIsNotKnownIsNotSuccess) {
+  const auto before = signal(SIGCHLD, SIG_IGN);
+  auto waited = Subprocess::Start(Shell("exit 0"));
+  auto polled = Subprocess::Start(Shell("exit 0"));
+  ASSERT_THAT(waited, IsOk());
+  ASSERT_THAT(polled, IsOk());
+  EXPECT_TRUE(waited->Wait().ExitedWith(255));
+  while (!polled->Poll()) sched_yield();
+  EXPECT_TRUE(polled->Poll()->ExitedWith(255));
+  signal(SIGCHLD, before);
 }
 
 TEST(SubprocessTest, AProgramThatCannotRunIsAnErrorOfStart) {
