@@ -169,6 +169,15 @@ class LintsTest(unittest.TestCase):
             finally:
                 tree.ROOT = old
 
+    def test_links_to_outputs_that_are_gone_are_no_files(self):
+        with tempfile.TemporaryDirectory() as root:
+            old, tree.ROOT = tree.ROOT, root
+            try:
+                os.symlink(os.path.join(root, "gone"), os.path.join(root, "bazel-bin"))
+                self.assertEqual(tree.files(""), [])
+            finally:
+                tree.ROOT = old
+
     def test_the_environment_is_read_in_one_place(self):
         self.assertTrue(self.lint(lints.environment, "x = std::getenv(\"A\");"))
         self.assertFalse(self.lint(lints.environment, "// getenv(\"A\") is not used"))

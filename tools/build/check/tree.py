@@ -19,8 +19,10 @@ def files(*endings):
             if not d.startswith((".", "bazel-", "sherd-quickstart")) and
             d != "__pycache__" and not os.path.islink(os.path.join(folder, d)))
         for name in names:
-            if name.endswith(endings):
-                found.append(os.path.relpath(os.path.join(folder, name), ROOT))
+            path = os.path.join(folder, name)
+            # Not a file: a link to outputs that are no longer there.
+            if name.endswith(endings) and os.path.isfile(path):
+                found.append(os.path.relpath(path, ROOT))
     return sorted(found)
 
 
