@@ -25,6 +25,9 @@ import tree  # noqa: E402
 
 BAZEL = os.path.join(tree.ROOT, "tools", "bazel")
 FUZZ_SECONDS = 20
+# Tests wait far more than they compute: for each other's ranks, for deadlines.
+# Bazel would run so many that all of them could compute.
+TEST_OPTIONS = ["--jobs=HOST_CPUS*8", "--local_cpu_resources=HOST_CPUS*4"]
 
 
 def say(text):
@@ -118,10 +121,11 @@ class Check:
         return ["bazel build %s //... ended with %d" % (" ".join(options), code)] if code else []
 
     def test(self, *options):
-        """Runs all tests; returns their Tally."""
+        """Runs all tests, of targets that build() has built; returns their Tally."""
         with tempfile.TemporaryDirectory() as folder:
             events = os.path.join(folder, "events.json")
-            code = self.bazel("test", "--keep_going", *options, "//...", events=events)
+            code = self.bazel("test", "--keep_going", *TEST_OPTIONS, *options, "//...",
+                              events=events)
             tally = self.read_events(events) if os.path.exists(events) else results.Tally()
         if code not in (0, 4) and not tally.failures:  # 4: there are no tests.
             tally.fail("bazel test", "ended with %d" % code)
@@ -198,8 +202,13 @@ class Check:
 
     # ---- Only with --deep
 
+    def build_and_test(self, *options):
+        """With another configuration, the first of `options`."""
+        self.step("bazel build %s //..." % options[0], lambda: self.build(*options))
+        self.count(self.test(*options), options[0])
+
     def asan_ubsan(self):
-        self.count(self.test("--config=asan_ubsan"), "--config=asan_ubsan")
+        self.build_and_test("--config=asan_ubsan")
 
     def tsan(self):
         """With the sources of Abseil."""
@@ -209,7 +218,7 @@ class Check:
         if sources.returncode:
             self.tally.skip("--config=tsan", "Abseil's source package cannot be had here")
             return
-        self.count(self.test("--config=tsan", *sources.stdout.split()), "--config=tsan")
+        self.build_and_test("--config=tsan", *sources.stdout.split())
 
     def clang_tidy(self):
         if not tidy.program():
