@@ -15,7 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "sherd/core/base/error_info.h"
-#include "sherd/core/base/fault_point.h"
+#include "sherd/core/base/fault_point_files.h"
 #include "sherd/core/base/status_macros.h"
 
 namespace sherd {
@@ -25,15 +25,6 @@ namespace {
 // below 2 GiB, and smaller pieces let a signal in.
 constexpr size_t kMaxTransfer = size_t{1} << 30;
 
-absl::Status Pass(FaultPoint point, const std::string& path) {
-  return PassFaultPoint({.point = point, .subject = path});
-}
-
-// Of a sync, which tests can leave out.
-absl::Status PassSync(FaultPoint point, const std::string& path, bool& lost) {
-  return PassFaultPoint({.point = point, .subject = path, .lost = &lost});
-}
-
 class PosixFile final : public File {
  public:
   PosixFile(std::string path, int fd) : File(std::move(path)), fd_(fd) {}
@@ -42,9 +33,6 @@ class PosixFile final : public File {
   ~PosixFile() override { close(fd_); }
 
   absl::Status ReadAt(int64_t offset, absl::Span<std::byte> buffer) override {
-    SHERD_RETURN_IF_ERROR(PassFaultPoint({.point = FaultPoint::kFileRead,
-                                          .subject = path(),
-                                          .bytes = buffer.size()}));
     size_t done = 0;
     while (done < buffer.size()) {
       const ssize_t n =
@@ -64,27 +52,25 @@ class PosixFile final : public File {
 
   absl::Status WriteAt(int64_t offset,
                        absl::Span<const std::byte> data) override {
-    if (!FaultPointsAreArmed()) [[likely]] {
-      return WriteAll(offset, data);
+    size_t done = 0;
+    while (done < data.size()) {
+      const ssize_t n =
+          pwrite(fd_, data.data() + done,
+                 std::min(data.size() - done, kMaxTransfer), offset + done);
+      if (n < 0 && errno == EINTR) continue;
+      if (n < 0) return Failed("writing", offset + done);
+      done += n;
     }
-    // In two halves, so that a fault leaves a torn write.
-    const size_t half = data.size() / 2;
-    SHERD_RETURN_IF_ERROR(WriteAll(offset, data.first(half)));
-    SHERD_RETURN_IF_ERROR(PassFaultPoint({.point = FaultPoint::kFileWrite,
-                                          .subject = path(),
-                                          .bytes = data.size()}));
-    return WriteAll(offset + half, data.subspan(half));
+    return absl::OkStatus();
   }
 
   absl::StatusOr<int64_t> Size() override {
-    SHERD_RETURN_IF_ERROR(Pass(FaultPoint::kFileSize, path()));
     struct stat info;
     if (fstat(fd_, &info) != 0) return Failed("asking for the size of", 0);
     return info.st_size;
   }
 
   absl::Status Reserve(int64_t size) override {
-    SHERD_RETURN_IF_ERROR(Pass(FaultPoint::kFileReserve, path()));
     if (size <= 0) return absl::OkStatus();
     int result;
     do {
@@ -98,26 +84,11 @@ class PosixFile final : public File {
   }
 
   absl::Status Sync() override {
-    bool lost = false;
-    SHERD_RETURN_IF_ERROR(PassSync(FaultPoint::kFileSync, path(), lost));
-    if (!lost && fsync(fd_) != 0) return ErrnoStatus(errno, "syncing", path());
+    if (fsync(fd_) != 0) return ErrnoStatus(errno, "syncing", path());
     return absl::OkStatus();
   }
 
  private:
-  absl::Status WriteAll(int64_t offset, absl::Span<const std::byte> data) {
-    size_t done = 0;
-    while (done < data.size()) {
-      const ssize_t n =
-          pwrite(fd_, data.data() + done,
-                 std::min(data.size() - done, kMaxTransfer), offset + done);
-      if (n < 0 && errno == EINTR) continue;
-      if (n < 0) return Failed("writing", offset + done);
-      done += n;
-    }
-    return absl::OkStatus();
-  }
-
   absl::Status Failed(const char* what, int64_t offset) const {
     const int error = errno;
     return Annotate(ErrnoStatus(error, what, path()),
@@ -136,7 +107,6 @@ class PosixFileSystem final : public FileSystem {
  public:
   absl::StatusOr<std::unique_ptr<File>> OpenForRead(
       const std::string& path) override {
-    SHERD_RETURN_IF_ERROR(Pass(FaultPoint::kFileOpenForRead, path));
     // A directory opens without an error and fails at the first read, with a
     // message that helps nobody.
     if (IsDirectory(path)) {
@@ -148,19 +118,16 @@ class PosixFileSystem final : public FileSystem {
 
   absl::StatusOr<std::unique_ptr<File>> Create(
       const std::string& path) override {
-    SHERD_RETURN_IF_ERROR(Pass(FaultPoint::kFileCreate, path));
     return Open(path, O_RDWR | O_CREAT | O_TRUNC, "creating");
   }
 
   absl::Status CreateDirectories(const std::string& path) override {
-    SHERD_RETURN_IF_ERROR(Pass(FaultPoint::kFileCreateDirectories, path));
     std::error_code error;
     std::filesystem::create_directories(path, error);
     return FromErrorCode(error, "creating directory", path);
   }
 
   absl::Status Rename(const std::string& from, const std::string& to) override {
-    SHERD_RETURN_IF_ERROR(Pass(FaultPoint::kFileRename, to));
     struct stat target;
     if (stat(to.c_str(), &target) == 0 && !S_ISREG(target.st_mode) &&
         !S_ISDIR(target.st_mode)) {
@@ -174,13 +141,11 @@ class PosixFileSystem final : public FileSystem {
   }
 
   absl::Status Remove(const std::string& path) override {
-    SHERD_RETURN_IF_ERROR(Pass(FaultPoint::kFileRemove, path));
     if (unlink(path.c_str()) != 0) return ErrnoStatus(errno, "removing", path);
     return absl::OkStatus();
   }
 
   absl::Status RemoveAll(const std::string& path) override {
-    SHERD_RETURN_IF_ERROR(Pass(FaultPoint::kFileRemoveAll, path));
     std::error_code error;
     std::filesystem::remove_all(path, error);
     return FromErrorCode(error, "removing", path);
@@ -188,7 +153,6 @@ class PosixFileSystem final : public FileSystem {
 
   absl::StatusOr<std::vector<std::string>> List(
       const std::string& path) override {
-    SHERD_RETURN_IF_ERROR(Pass(FaultPoint::kFileList, path));
     std::error_code error;
     std::vector<std::string> names;
     std::filesystem::directory_iterator it(path, error), end;
@@ -202,11 +166,9 @@ class PosixFileSystem final : public FileSystem {
   }
 
   absl::Status SyncDirectory(const std::string& path) override {
-    bool lost = false;
-    SHERD_RETURN_IF_ERROR(PassSync(FaultPoint::kFileSyncDirectory, path, lost));
     const int fd = open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (fd < 0) return ErrnoStatus(errno, "opening directory", path);
-    const int result = lost ? 0 : fsync(fd);
+    const int result = fsync(fd);
     const int error = errno;
     close(fd);
     if (result != 0) return ErrnoStatus(error, "syncing directory", path);
@@ -224,7 +186,6 @@ class PosixFileSystem final : public FileSystem {
   }
 
   absl::StatusOr<int64_t> FreeBytes(const std::string& path) override {
-    SHERD_RETURN_IF_ERROR(Pass(FaultPoint::kFileFreeBytes, path));
     struct statvfs info;
     if (statvfs(path.c_str(), &info) != 0) {
       return ErrnoStatus(errno, "asking for the free space of", path);
@@ -277,7 +238,8 @@ std::string ParentOf(const std::string& path) {
 }  // namespace
 
 FileSystem& FileSystem::Posix() {
-  static PosixFileSystem* const files = new PosixFileSystem;
+  static FaultPointFiles* const files =
+      new FaultPointFiles(*new PosixFileSystem);
   return *files;
 }
 

@@ -53,7 +53,8 @@ class FileSystem {
  public:
   virtual ~FileSystem() = default;
 
-  // The machine's files. Lives forever.
+  // The machine's files, with fault points (fault_point_files.h). Lives
+  // forever.
   static FileSystem& Posix();
 
   //   kNotFound          There is no such file.
