@@ -13,7 +13,7 @@
 #include "sherd/core/comm/process_group.h"
 #include "sherd/core/comm/remote_access.h"
 #include "sherd/core/comm/store.h"
-#include "sherd/core/comm/store/store_life.h"
+#include "sherd/core/comm/store/store_session.h"
 #include "sherd/testing/fixtures/gpus.h"
 #include "sherd/testing/harness/exit_codes.h"
 
@@ -153,7 +153,7 @@ class Comms {
   const WithComms wanted_;
   const CommsPlace place_;
   const absl::Duration timeout_;
-  std::unique_ptr<::sherd::internal::StoreLife> remote_access_life_;
+  std::unique_ptr<::sherd::internal::StoreSession> remote_access_session_;
   std::unique_ptr<RemoteAccess> remote_access_;
   std::shared_ptr<ProcessGroup> group_;
 };

@@ -80,7 +80,7 @@ class Loader {
     // All shards, and who reads what of them.
     std::vector<PlacedBox> wanted;
     WantedParts parts_wanted;
-    LoadWay way = LoadWay::kWhole;
+    ReadStrategy strategy = ReadStrategy::kWhole;
     // For kWhole and kPieces.
     std::vector<ShardRead> reads;
     // For kExchange: those of all ranks.
@@ -128,7 +128,7 @@ class Loader {
     size_t sums = 0;
     for (const std::string& name : names_) {
       SHERD_ASSIGN_OR_RETURN(Item item, PrepareItem(name));
-      if (item.way != LoadWay::kWhole) {
+      if (item.strategy != ReadStrategy::kWhole) {
         item.first_sum = sums;
         for (const ManifestShard& shard : item.saved->shards) {
           sums += manifest_.NumChunks(*item.saved, shard);
@@ -193,9 +193,9 @@ class Loader {
     item.wanted = item.layout.Boxes();
     item.parts_wanted = DivideWanted(item.wanted, SizeOf(item.saved->dtype),
                                      absl::MakeSpan(elements_of_rank_));
-    item.way = ChooseLoadWay(*item.saved, item.parts_wanted.boxes,
-                             group_.size(), min_read_bytes_);
-    if (item.way == LoadWay::kExchange) {
+    item.strategy = ChooseReadStrategy(*item.saved, item.parts_wanted.boxes,
+                                       group_.size(), min_read_bytes_);
+    if (item.strategy == ReadStrategy::kExchange) {
       item.parts = PlanParts(*item.saved, group_.size());
       for (const ReadPart& part : item.parts) {
         if (part.box.rank != group_.rank()) continue;
@@ -247,7 +247,7 @@ class Loader {
   // Fails only where all ranks do; otherwise what went wrong is in failure_.
   absl::Status ReadAll() {
     for (Item& item : items_) {
-      if (item.way == LoadWay::kExchange) {
+      if (item.strategy == ReadStrategy::kExchange) {
         SHERD_RETURN_IF_ERROR(Exchange(item));
         continue;
       }
@@ -268,7 +268,7 @@ class Loader {
       SHERD_ASSIGN_OR_RETURN(Tensor part,
                              whole.Narrow(read.in_wanted, read.sizes));
       const SavedShard saved = SavedOf(item, read.saved);
-      if (item.way == LoadWay::kPieces) {
+      if (item.strategy == ReadStrategy::kPieces) {
         SHERD_RETURN_IF_ERROR(reader_->ReadBox(saved, read.in_saved, part,
                                                SumsOf(item, read.saved)));
         continue;
@@ -462,7 +462,7 @@ class Loader {
   // Checks the chunks whose sums are sums_[begin, end).
   absl::Status CheckSums(size_t begin, size_t end) {
     for (const Item& item : items_) {
-      if (item.way == LoadWay::kWhole) continue;
+      if (item.strategy == ReadStrategy::kWhole) continue;
       for (size_t s = 0; s < item.saved->shards.size(); ++s) {
         const absl::Span<uint32_t> sums = SumsOf(item, s);
         const size_t first = sums.data() - sums_.data();

@@ -76,25 +76,25 @@ WantedParts DivideWanted(absl::Span<const PlacedBox> wanted,
   return parts;
 }
 
-LoadWay ChooseLoadWay(const ManifestTensor& saved,
-                      absl::Span<const PlacedBox> wanted, int world_size,
-                      int64_t min_read_bytes) {
-  if (SameBoxes(saved, wanted)) return LoadWay::kWhole;
+ReadStrategy ChooseReadStrategy(const ManifestTensor& saved,
+                                absl::Span<const PlacedBox> wanted,
+                                int world_size, int64_t min_read_bytes) {
+  if (SameBoxes(saved, wanted)) return ReadStrategy::kWhole;
   // The largest shards stand for all: exact for grids, and otherwise good
   // enough for a choice that decides about speed only.
   const Dims* from = LargestSizes(saved.shards);
   const Dims* to = LargestSizes(wanted);
-  if (from == nullptr || to == nullptr) return LoadWay::kPieces;
+  if (from == nullptr || to == nullptr) return ReadStrategy::kPieces;
   Dims common;
   for (size_t d = 0; d < from->size(); ++d) {
     common.push_back(std::min((*from)[d], (*to)[d]));
   }
   const size_t element_size = SizeOf(saved.dtype);
   const int64_t run = RunBytes(*from, common, element_size);
-  if (run == 0 || run >= min_read_bytes) return LoadWay::kPieces;
+  if (run == 0 || run >= min_read_bytes) return ReadStrategy::kPieces;
   const int64_t bytes = Volume(*to) * static_cast<int64_t>(element_size);
-  return world_size == 1 || bytes / run <= kFewReads ? LoadWay::kPieces
-                                                     : LoadWay::kExchange;
+  return world_size == 1 || bytes / run <= kFewReads ? ReadStrategy::kPieces
+                                                     : ReadStrategy::kExchange;
 }
 
 absl::StatusOr<std::vector<ShardRead>> PlanReads(

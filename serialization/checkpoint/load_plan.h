@@ -17,7 +17,7 @@ namespace sherd {
 // and the wanted layout, which all ranks have: they agree without a message.
 
 // How the ranks divide the reading of one tensor.
-enum class LoadWay {
+enum class ReadStrategy {
   // Every saved shard is a wanted shard: its owner reads and checks it alone.
   kWhole,
   // Each rank reads exactly the bytes that it needs, straight to their place;
@@ -46,9 +46,9 @@ WantedParts DivideWanted(absl::Span<const PlacedBox> wanted,
                          size_t element_size, absl::Span<int64_t> load);
 
 // `wanted` are the boxes of all ranks, each element in one of them.
-LoadWay ChooseLoadWay(const ManifestTensor& saved,
-                      absl::Span<const PlacedBox> wanted, int world_size,
-                      int64_t min_read_bytes);
+ReadStrategy ChooseReadStrategy(const ManifestTensor& saved,
+                                absl::Span<const PlacedBox> wanted,
+                                int world_size, int64_t min_read_bytes);
 
 // A box of a saved shard that becomes a box of a wanted one.
 struct ShardRead {

@@ -55,26 +55,27 @@ TEST(LoadPlanTest, EqualBoxesAreReadWholeWhoeverHasThem) {
   std::vector<PlacedBox> wanted = BoxesOf(saved);
   std::reverse(wanted.begin(), wanted.end());
   wanted.push_back({{{100, 0}, {0, 3}}, 4});
-  EXPECT_EQ(ChooseLoadWay(saved, wanted, 5, 1024), LoadWay::kWhole);
+  EXPECT_EQ(ChooseReadStrategy(saved, wanted, 5, 1024), ReadStrategy::kWhole);
   wanted[0].sizes[1] = 2;
   wanted.push_back({{{75, 2}, {25, 1}}, 4});
-  EXPECT_EQ(ChooseLoadWay(saved, wanted, 5, 1024), LoadWay::kPieces);
+  EXPECT_EQ(ChooseReadStrategy(saved, wanted, 5, 1024), ReadStrategy::kPieces);
 }
 
 TEST(LoadPlanTest, OnlyManyShortPiecesAreTraded) {
   // 4096 x 4096 float32 from rows to 4 columns: 4096 runs of 4 KiB a rank.
   const Dims size = {4096, 4096};
   const ManifestTensor saved = Rows(size, 4);
-  EXPECT_EQ(ChooseLoadWay(saved, Columns(size, 4), 4, 4096), LoadWay::kPieces);
-  EXPECT_EQ(ChooseLoadWay(saved, Columns(size, 4), 4, 4097),
-            LoadWay::kExchange);
+  EXPECT_EQ(ChooseReadStrategy(saved, Columns(size, 4), 4, 4096),
+            ReadStrategy::kPieces);
+  EXPECT_EQ(ChooseReadStrategy(saved, Columns(size, 4), 4, 4097),
+            ReadStrategy::kExchange);
   // One rank has nobody to trade with.
-  EXPECT_EQ(ChooseLoadWay(saved, Columns(size, 1), 1, 1 << 30),
-            LoadWay::kPieces);
+  EXPECT_EQ(ChooseReadStrategy(saved, Columns(size, 1), 1, 1 << 30),
+            ReadStrategy::kPieces);
   // Few pieces are not worth the messages.
   const Dims small = {512, 16};
-  EXPECT_EQ(ChooseLoadWay(Rows(small, 4), Columns(small, 4), 4, 1024),
-            LoadWay::kPieces);
+  EXPECT_EQ(ChooseReadStrategy(Rows(small, 4), Columns(small, 4), 4, 1024),
+            ReadStrategy::kPieces);
 }
 
 TEST(LoadPlanTest, TheReadsOfAllRanksAreEveryElementOnce) {

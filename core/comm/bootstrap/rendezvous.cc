@@ -45,23 +45,23 @@ bool IsNumeric(const std::string& host) {
          inet_pton(AF_INET6, bare.c_str(), &v6) == 1;
 }
 
-// A life on a server of this process.
-class LifeOnOwnServer final : public StoreLife {
+// A session on a server of this process.
+class SessionOnOwnServer final : public StoreSession {
  public:
-  explicit LifeOnOwnServer(std::unique_ptr<StoreLife> life)
-      : StoreLife(life->store()), life_(std::move(life)) {}
+  explicit SessionOnOwnServer(std::unique_ptr<StoreSession> session)
+      : StoreSession(session->store()), session_(std::move(session)) {}
 
   void Leave() override {
-    life_->Leave();
+    session_->Leave();
     StoreServers::Global().NoteLeaving();
   }
   void GiveUp(const absl::Status& why) override {
-    life_->GiveUp(why);
+    session_->GiveUp(why);
     StoreServers::Global().NoteLeaving();
   }
 
  private:
-  const std::unique_ptr<StoreLife> life_;
+  const std::unique_ptr<StoreSession> session_;
 };
 
 void WarnOfOpenDoor(const std::string& address, int port,
@@ -141,13 +141,13 @@ absl::StatusOr<Rendezvous> MeetAtServer(const RendezvousOptions& options,
                 : WithFailedRank(std::move(status), 0);
   }
   SHERD_ASSIGN_OR_RETURN(
-      std::unique_ptr<StoreLife> life,
-      EnterLife(*store, options.group, rank, options.place.world_size));
+      std::unique_ptr<StoreSession> session,
+      EnterStoreSession(*store, options.group, rank, options.place.world_size));
   if (rank == 0) {
     StoreServers::Global().NoteOwnClient(port, *store);
-    life = std::make_unique<LifeOnOwnServer>(std::move(life));
+    session = std::make_unique<SessionOnOwnServer>(std::move(session));
   }
-  return Rendezvous{std::move(life), address};
+  return Rendezvous{std::move(session), address};
 }
 
 absl::StatusOr<Rendezvous> MeetAtAddress(const RendezvousOptions& options,
@@ -176,10 +176,10 @@ absl::StatusOr<Rendezvous> MeetAtAddress(const RendezvousOptions& options,
 absl::StatusOr<Rendezvous> MeetAtFile(const RendezvousOptions& options,
                                       const std::string& path) {
   SHERD_ASSIGN_OR_RETURN(
-      std::shared_ptr<StoreLife> life,
-      EnterLifeInFile(std::make_shared<FileStore>(path), options.group,
-                      options.place.rank, options.place.world_size));
-  return Rendezvous{std::move(life), ""};
+      std::shared_ptr<StoreSession> session,
+      EnterFileSession(std::make_shared<FileStore>(path), options.group,
+                       options.place.rank, options.place.world_size));
+  return Rendezvous{std::move(session), ""};
 }
 
 // A directory below TMPDIR that nobody but this user can touch.
@@ -300,9 +300,9 @@ absl::StatusOr<Rendezvous> MeetWhereTheLauncherSays(
   const LaunchEnvironment& place = options.place;
   if (place.world_size == 1) {
     SHERD_ASSIGN_OR_RETURN(
-        std::shared_ptr<StoreLife> life,
-        EnterLife(std::make_shared<HashStore>(), options.group, 0, 1));
-    return Rendezvous{std::move(life), ""};
+        std::shared_ptr<StoreSession> session,
+        EnterStoreSession(std::make_shared<HashStore>(), options.group, 0, 1));
+    return Rendezvous{std::move(session), ""};
   }
   if (!place.master_addr.empty() && place.master_port != 0) {
     return MeetAtMaster(options);
@@ -322,10 +322,10 @@ absl::StatusOr<Rendezvous> MeetWhereTheLauncherSays(
 absl::StatusOr<Rendezvous> Meet(const RendezvousOptions& options) {
   if (options.store != nullptr) {
     SHERD_ASSIGN_OR_RETURN(
-        std::shared_ptr<StoreLife> life,
-        EnterLife(options.store, options.group, options.place.rank,
-                  options.place.world_size));
-    return Rendezvous{std::move(life), ""};
+        std::shared_ptr<StoreSession> session,
+        EnterStoreSession(options.store, options.group, options.place.rank,
+                          options.place.world_size));
+    return Rendezvous{std::move(session), ""};
   }
   if (!options.method) return MeetWhereTheLauncherSays(options);
   switch (options.method->kind) {

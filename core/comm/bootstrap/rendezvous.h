@@ -11,7 +11,7 @@
 #include "sherd/core/comm/bootstrap/launch_environment.h"
 #include "sherd/core/comm/channel/backend.h"
 #include "sherd/core/comm/store.h"
-#include "sherd/core/comm/store/store_life.h"
+#include "sherd/core/comm/store/store_session.h"
 
 namespace sherd::internal {
 
@@ -28,7 +28,7 @@ struct RendezvousOptions {
 };
 
 struct Rendezvous {
-  std::shared_ptr<StoreLife> life;
+  std::shared_ptr<StoreSession> session;
   // Numeric address at which this rank finds rank 0; empty if unknown.
   std::string master;
 };
@@ -39,7 +39,7 @@ struct Rendezvous {
 //   file://   a FileStore; removed by the last rank that leaves
 //   tcp://    rank 0 listens and the others connect. Rank 0's process keeps
 //             listening until it ends: ranks that leave later still need the
-//             store, and the next life of the group uses it again
+//             store, and the next session of the group uses it again
 //   env://    tcp:// with MASTER_ADDR and MASTER_PORT, or what Slurm says
 //   nothing   a store in memory for a single rank; a file in a directory of
 //             this user under TMPDIR if mpirun started all ranks on this host;

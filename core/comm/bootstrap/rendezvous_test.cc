@@ -88,8 +88,8 @@ std::vector<absl::StatusOr<Rendezvous>> OnBoth(
 
 void ExpectShared(const std::vector<absl::StatusOr<Rendezvous>>& met) {
   for (const auto& rendezvous : met) ASSERT_THAT(rendezvous, IsOk());
-  ASSERT_THAT(met[0]->life->store()->Set("key", "of rank 0"), IsOk());
-  EXPECT_THAT(met[1]->life->store()->Get("key", Soon()),
+  ASSERT_THAT(met[0]->session->store()->Set("key", "of rank 0"), IsOk());
+  EXPECT_THAT(met[1]->session->store()->Get("key", Soon()),
               IsOkAndHolds("of rank 0"));
 }
 
@@ -172,7 +172,7 @@ TEST_F(RendezvousTest, RanksOfMpirunOnOneHostMeetInAFileOfTheirJob) {
   EXPECT_EQ(info.st_mode & 0777, 0700u);
   EXPECT_THAT(FileSystem::Posix().List(OwnDirectory()),
               IsOkAndHolds(SizeIs(1)));
-  for (const auto& rendezvous : met) rendezvous->life->Leave();
+  for (const auto& rendezvous : met) rendezvous->session->Leave();
   EXPECT_THAT(FileSystem::Posix().List(OwnDirectory()),
               IsOkAndHolds(SizeIs(0)));
 }

@@ -313,7 +313,7 @@ absl::StatusOr<GroupPointer> Join(const InitOptions& options,
                                   const Candidate& candidate,
                                   const Rendezvous& rendezvous,
                                   absl::Duration timeout, Deadline deadline) {
-  Store& store = *rendezvous.life->store();
+  Store& store = *rendezvous.session->store();
   SHERD_ASSIGN_OR_RETURN(
       const RollCall call,
       AgreeOnBackend(store, place, choice, candidate, deadline));
@@ -326,9 +326,9 @@ absl::StatusOr<GroupPointer> Join(const InitOptions& options,
       {.name = options.group_name,
        .rank = place.rank,
        .size = place.world_size,
-       .store = rendezvous.life->store(),
+       .store = rendezvous.session->store(),
        .timeout = timeout,
-       .on_destroy = [life = rendezvous.life] { life->Leave(); },
+       .on_destroy = [session = rendezvous.session] { session->Leave(); },
        .bind_address = connection.bind_address,
        .join_deadline = deadline,
        .device_backend = candidate.device_backend,
@@ -365,7 +365,7 @@ absl::StatusOr<GroupPointer> MeetAndJoin(const InitOptions& options,
   absl::StatusOr<GroupPointer> group =
       Join(options, place, choice, candidate, *rendezvous, timeout, meeting);
   if (!group.ok()) {
-    rendezvous->life->GiveUp(group.status());
+    rendezvous->session->GiveUp(group.status());
     return group.status();
   }
   MakeDefault(*group, (*group)->backend().ranks_are_threads);

@@ -156,8 +156,8 @@ TEST_F(FileStoreTest, HundredsOfLivesDoNotGrowTheFile) {
   ASSERT_THAT(a.Set("keep", "me"), IsOk());
   const std::string address(500, 'x');
   size_t largest = 0;
-  for (int life = 0; life < 600; ++life) {
-    const std::string prefix = absl::StrCat("life/", life);
+  for (int session = 0; session < 600; ++session) {
+    const std::string prefix = absl::StrCat("session/", session);
     ASSERT_THAT(a.Set(absl::StrCat(prefix, "/a"), address), IsOk());
     ASSERT_THAT(b.Set(absl::StrCat(prefix, "/b"), address), IsOk());
     ASSERT_THAT(a.Get(absl::StrCat(prefix, "/b"), Soon()),
@@ -172,7 +172,7 @@ TEST_F(FileStoreTest, HundredsOfLivesDoNotGrowTheFile) {
   EXPECT_LT(largest, 70000u);
   FileStore late(path_);
   EXPECT_THAT(late.Get("keep", Soon()), IsOkAndHolds("me"));
-  EXPECT_THAT(b.DeletePrefix("life"), IsOkAndHolds(0));
+  EXPECT_THAT(b.DeletePrefix("session"), IsOkAndHolds(0));
 }
 
 TEST_F(FileStoreTest, CompactionKeepsWhatCounts) {

@@ -300,34 +300,34 @@ TEST_P(StoreConformanceTest, RetiringNeedsAMember) {
   EXPECT_THAT(store_->Contains("g/retired"), IsOkAndHolds(false));
 }
 
-// How a group uses a store: a number for each life, keys below it, and the last
-// member of a life cleans up, perhaps after the next life has begun.
+// How a group uses a store: a number for each session, keys below it, and the
+// last member of a session cleans up, perhaps after the next session has begun.
 TEST_P(StoreConformanceTest, ServesOneLifeOfAGroupAfterAnother) {
   constexpr int kRanks = 3;
   std::vector<std::thread> ranks;
   for (int rank = 0; rank < kRanks; ++rank) {
     ranks.emplace_back([this, rank] {
       const std::shared_ptr<Store> store = open_();
-      for (int life = 1; life <= 20; ++life) {
-        const std::string counter = absl::StrCat("lives/", rank);
-        EXPECT_THAT(store->Add(counter, 1), IsOkAndHolds(life));
-        const std::string prefix = absl::StrCat("life/", life);
+      for (int session = 1; session <= 20; ++session) {
+        const std::string counter = absl::StrCat("sessions/", rank);
+        EXPECT_THAT(store->Add(counter, 1), IsOkAndHolds(session));
+        const std::string prefix = absl::StrCat("session/", session);
         std::vector<std::string> keys;
         for (int r = 0; r < kRanks; ++r) {
           keys.push_back(absl::StrCat(prefix, "/", r));
         }
-        EXPECT_THAT(store->Set(keys[rank], absl::StrCat(life * 10 + rank)),
+        EXPECT_THAT(store->Set(keys[rank], absl::StrCat(session * 10 + rank)),
                     IsOk());
         EXPECT_THAT(store->MultiGet(keys, Late()),
-                    IsOkAndHolds(ElementsAre(absl::StrCat(life * 10),
-                                             absl::StrCat(life * 10 + 1),
-                                             absl::StrCat(life * 10 + 2))));
+                    IsOkAndHolds(ElementsAre(absl::StrCat(session * 10),
+                                             absl::StrCat(session * 10 + 1),
+                                             absl::StrCat(session * 10 + 2))));
         EXPECT_THAT(store->Retire(prefix, kRanks), IsOk());
       }
     });
   }
   for (std::thread& rank : ranks) rank.join();
-  EXPECT_THAT(store_->DeletePrefix("life"), IsOkAndHolds(0));
+  EXPECT_THAT(store_->DeletePrefix("session"), IsOkAndHolds(0));
 }
 
 TEST_P(StoreConformanceTest, RefusesKeysAndValuesOverTheLimit) {

@@ -16,9 +16,9 @@
 namespace sherd::internal {
 
 // The servers that this process runs as rank 0. They stay up until it ends, so
-// that ranks which leave after rank 0 still find them, and a later life of the
-// group too. A process whose rank 0 left, or whose Init failed, waits at its
-// end for up to kExitGrace until the other ranks have done the same or know
+// that ranks which leave after rank 0 still find them, and a later session of
+// the group too. A process whose rank 0 left, or whose Init failed, waits at
+// its end for up to kExitGrace until the other ranks have done the same or know
 // why.
 //
 // Threads. All methods may be called from any thread.

@@ -574,7 +574,7 @@ TEST(TcpStoreTest, HundredsOfLivesLeaveNoThreadDescriptorOrMemory) {
   EXPECT_EQ(CountEntries("/proc/self/task"), threads);
   EXPECT_EQ(CountEntries("/proc/self/fd"), fds);
   if (sherd::testing::kIsSanitized) return;
-  // A leak of one value per life would be 30 MB.
+  // A leak of one value per session would be 30 MB.
   EXPECT_LT((ResidentPages() - pages) * sysconf(_SC_PAGESIZE), 10 << 20);
 }
 

@@ -1,4 +1,4 @@
-#include "sherd/core/comm/store/store_life.h"
+#include "sherd/core/comm/store/store_session.h"
 
 #include <memory>
 #include <string>
@@ -28,31 +28,31 @@ std::string FreshPath() {
   const auto* const test =
       ::testing::UnitTest::GetInstance()->current_test_info();
   const std::string path =
-      absl::StrCat(::testing::TempDir(), "/store_life_",
+      absl::StrCat(::testing::TempDir(), "/store_session_",
                    absl::StrReplaceAll(test->name(), {{"/", "_"}}));
   FileSystem::Posix().Remove(path).IgnoreError();
   return path;
 }
 
-using Life = std::unique_ptr<StoreLife>;
+using Session = std::unique_ptr<StoreSession>;
 
 // Both kinds, behind one call.
 enum class Where { kStore, kFile };
 
-class StoreLifeTest : public ::testing::TestWithParam<Where> {
+class StoreSessionTest : public ::testing::TestWithParam<Where> {
  protected:
-  absl::StatusOr<Life> Enter(int rank) {
+  absl::StatusOr<Session> Enter(int rank) {
     return GetParam() == Where::kStore
-               ? EnterLife(store_, "g", rank, 2)
-               : EnterLifeInFile(std::make_shared<FileStore>(path_), "g", rank,
-                                 2);
+               ? EnterStoreSession(store_, "g", rank, 2)
+               : EnterFileSession(std::make_shared<FileStore>(path_), "g", rank,
+                                  2);
   }
 
   const std::string path_ = FreshPath();
   const std::shared_ptr<Store> store_ = std::make_shared<HashStore>();
 };
 
-TEST_P(StoreLifeTest, RanksOfOneLifeShareKeys) {
+TEST_P(StoreSessionTest, RanksOfOneSessionShareKeys) {
   const auto a = Enter(0), b = Enter(1);
   ASSERT_THAT(a, IsOk());
   ASSERT_THAT(b, IsOk());
@@ -62,23 +62,23 @@ TEST_P(StoreLifeTest, RanksOfOneLifeShareKeys) {
   (*b)->Leave();
 }
 
-TEST_P(StoreLifeTest, TheNextLifeSeesNothingOfTheLast) {
-  for (int life = 0; life < 20; ++life) {
+TEST_P(StoreSessionTest, TheNextSessionSeesNothingOfTheLast) {
+  for (int session = 0; session < 20; ++session) {
     const auto a = Enter(0);
     ASSERT_THAT(a, IsOk());
     EXPECT_THAT((*a)->store()->Contains("k"), IsOkAndHolds(false));
-    EXPECT_THAT((*a)->store()->Set("k", absl::StrCat(life)), IsOk());
+    EXPECT_THAT((*a)->store()->Set("k", absl::StrCat(session)), IsOk());
     (*a)->Leave();
-    // A slower rank still finds its own life, although rank 0 left it.
+    // A slower rank still finds its own session, although rank 0 left it.
     const auto b = Enter(1);
     ASSERT_THAT(b, IsOk());
     EXPECT_THAT((*b)->store()->Get("k", Now()),
-                IsOkAndHolds(absl::StrCat(life)));
+                IsOkAndHolds(absl::StrCat(session)));
     (*b)->Leave();
   }
 }
 
-TEST_P(StoreLifeTest, ALifeThatARankGaveUpIsSkippedByTheOthers) {
+TEST_P(StoreSessionTest, ASessionThatARankGaveUpIsSkippedByTheOthers) {
   auto early = Enter(0);
   ASSERT_THAT(early, IsOk());
   (*early)->GiveUp(absl::DeadlineExceededError("rank 1 did not come"));
@@ -91,27 +91,28 @@ TEST_P(StoreLifeTest, ALifeThatARankGaveUpIsSkippedByTheOthers) {
   (*late)->Leave();
 }
 
-INSTANTIATE_TEST_SUITE_P(Both, StoreLifeTest,
+INSTANTIATE_TEST_SUITE_P(Both, StoreSessionTest,
                          ::testing::Values(Where::kStore, Where::kFile));
 
-TEST(LifeInStoreTest, ARankThatIsThereIsNotEnteredTwice) {
+TEST(SessionInStoreTest, ARankThatIsThereIsNotEnteredTwice) {
   const std::shared_ptr<Store> store = std::make_shared<HashStore>();
-  const auto life = EnterLife(store, "g", 1, 2);
-  ASSERT_THAT(life, IsOk());
+  const auto session = EnterStoreSession(store, "g", 1, 2);
+  ASSERT_THAT(session, IsOk());
   for (int attempt = 0; attempt < 2; ++attempt) {
-    const absl::Status second = EnterLife(store, "g", 1, 2).status();
+    const absl::Status second = EnterStoreSession(store, "g", 1, 2).status();
     EXPECT_THAT(second, StatusIs(absl::StatusCode::kInvalidArgument,
                                  HasSubstr("rank 1 has joined already")));
     EXPECT_EQ(ErrorRank(second), 1);
   }
-  EXPECT_THAT(EnterLife(store, "another group", 1, 2), IsOk());
-  (*life)->Leave();
-  EXPECT_THAT(EnterLife(store, "g", 1, 2), IsOk());
+  EXPECT_THAT(EnterStoreSession(store, "another group", 1, 2), IsOk());
+  (*session)->Leave();
+  EXPECT_THAT(EnterStoreSession(store, "g", 1, 2), IsOk());
 }
 
-TEST(LifeInStoreTest, TheLastRankRemovesTheKeysOfItsLife) {
+TEST(SessionInStoreTest, TheLastRankRemovesTheKeysOfItsSession) {
   const std::shared_ptr<Store> store = std::make_shared<HashStore>();
-  auto a = EnterLife(store, "g", 0, 2), b = EnterLife(store, "g", 1, 2);
+  auto a = EnterStoreSession(store, "g", 0, 2),
+       b = EnterStoreSession(store, "g", 1, 2);
   ASSERT_THAT(a, IsOk());
   ASSERT_THAT(b, IsOk());
   ASSERT_THAT((*a)->store()->Set("k", "v"), IsOk());
@@ -121,26 +122,26 @@ TEST(LifeInStoreTest, TheLastRankRemovesTheKeysOfItsLife) {
   EXPECT_THAT((*b)->store()->Contains("k"), IsOkAndHolds(false));
 }
 
-TEST(LifeInFileTest, AFileOfAnotherRunIsAnErrorThatSaysSo) {
+TEST(SessionInFileTest, AFileOfAnotherRunIsAnErrorThatSaysSo) {
   const std::string path = FreshPath();
-  // What a run leaves that was killed: its rank 0 entered the first life.
+  // What a run leaves that was killed: its rank 0 entered the first session.
   ASSERT_THAT(FileStore(path).Add("group/g/1/holder/0", 1), IsOk());
   for (int attempt = 0; attempt < 2; ++attempt) {
     EXPECT_THAT(
-        EnterLifeInFile(std::make_shared<FileStore>(path), "g", 0, 2).status(),
+        EnterFileSession(std::make_shared<FileStore>(path), "g", 0, 2).status(),
         StatusIs(
             absl::StatusCode::kInvalidArgument,
             AllOf(HasSubstr(path), HasSubstr("left over from another run"))));
   }
   ASSERT_THAT(FileSystem::Posix().Remove(path), IsOk());
-  EXPECT_THAT(EnterLifeInFile(std::make_shared<FileStore>(path), "g", 0, 2),
+  EXPECT_THAT(EnterFileSession(std::make_shared<FileStore>(path), "g", 0, 2),
               IsOk());
 }
 
-TEST(LifeInFileTest, TheLastRankRemovesTheFile) {
+TEST(SessionInFileTest, TheLastRankRemovesTheFile) {
   const std::string path = FreshPath();
-  auto a = EnterLifeInFile(std::make_shared<FileStore>(path), "g", 0, 2);
-  auto b = EnterLifeInFile(std::make_shared<FileStore>(path), "g", 1, 2);
+  auto a = EnterFileSession(std::make_shared<FileStore>(path), "g", 0, 2);
+  auto b = EnterFileSession(std::make_shared<FileStore>(path), "g", 1, 2);
   ASSERT_THAT(a, IsOk());
   ASSERT_THAT(b, IsOk());
   (*b)->Leave();
@@ -149,10 +150,10 @@ TEST(LifeInFileTest, TheLastRankRemovesTheFile) {
   EXPECT_FALSE(FileSystem::Posix().Exists(path));
 }
 
-TEST(LifeInFileTest, AMissingDirectoryIsSaidAtOnce) {
+TEST(SessionInFileTest, AMissingDirectoryIsSaidAtOnce) {
   EXPECT_THAT(
-      EnterLifeInFile(std::make_shared<FileStore>("/no/such/place/f"), "g", 0,
-                      2)
+      EnterFileSession(std::make_shared<FileStore>("/no/such/place/f"), "g", 0,
+                       2)
           .status(),
       StatusIs(absl::StatusCode::kNotFound, HasSubstr("/no/such/place/f")));
 }

@@ -1,4 +1,4 @@
-#include "sherd/core/comm/store/store_life.h"
+#include "sherd/core/comm/store/store_session.h"
 
 #include <cstdint>
 #include <map>
@@ -16,7 +16,7 @@ namespace {
 
 constexpr char kGivenUp[] = "given_up";
 
-std::string LifePrefix(absl::string_view group, int64_t number) {
+std::string SessionPrefix(absl::string_view group, int64_t number) {
   return absl::StrCat("group/", group, "/", number);
 }
 
@@ -38,11 +38,11 @@ absl::Status Hold(Store& store, const std::string& key, int rank,
   return Taken(rank, place);
 }
 
-class LifeInStore final : public StoreLife {
+class SessionInStore final : public StoreSession {
  public:
-  LifeInStore(std::shared_ptr<Store> base, const std::string& prefix,
-              std::string holder, int world_size)
-      : StoreLife(std::make_shared<PrefixStore>(prefix, base)),
+  SessionInStore(std::shared_ptr<Store> base, const std::string& prefix,
+                 std::string holder, int world_size)
+      : StoreSession(std::make_shared<PrefixStore>(prefix, base)),
         base_(std::move(base)),
         prefix_(prefix),
         holder_(std::move(holder)),
@@ -65,11 +65,11 @@ class LifeInStore final : public StoreLife {
   const int world_size_;
 };
 
-class LifeInFile final : public StoreLife {
+class SessionInFile final : public StoreSession {
  public:
-  LifeInFile(std::shared_ptr<FileStore> file, const std::string& prefix,
-             int world_size)
-      : StoreLife(std::make_shared<PrefixStore>(prefix, file)),
+  SessionInFile(std::shared_ptr<FileStore> file, const std::string& prefix,
+                int world_size)
+      : StoreSession(std::make_shared<PrefixStore>(prefix, file)),
         file_(std::move(file)),
         prefix_(prefix),
         world_size_(world_size) {}
@@ -121,30 +121,31 @@ class FileCounts {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<StoreLife>> EnterLife(
+absl::StatusOr<std::unique_ptr<StoreSession>> EnterStoreSession(
     const std::shared_ptr<Store>& store, absl::string_view group, int rank,
     int world_size) {
   const std::string holder = absl::StrCat("group/", group, "/holder/", rank);
-  const std::string counter = absl::StrCat("group/", group, "/lives/", rank);
+  const std::string counter = absl::StrCat("group/", group, "/sessions/", rank);
   SHERD_RETURN_IF_ERROR(Hold(*store, holder, rank, "the store"));
   for (;;) {
     SHERD_ASSIGN_OR_RETURN(const int64_t number, store->Add(counter, 1));
-    const std::string prefix = LifePrefix(group, number);
+    const std::string prefix = SessionPrefix(group, number);
     SHERD_ASSIGN_OR_RETURN(const bool given_up, store->Contains(absl::StrCat(
                                                     prefix, "/", kGivenUp)));
     if (!given_up) {
-      return std::make_unique<LifeInStore>(store, prefix, holder, world_size);
+      return std::make_unique<SessionInStore>(store, prefix, holder,
+                                              world_size);
     }
   }
 }
 
-absl::StatusOr<std::unique_ptr<StoreLife>> EnterLifeInFile(
+absl::StatusOr<std::unique_ptr<StoreSession>> EnterFileSession(
     const std::shared_ptr<FileStore>& file, absl::string_view group, int rank,
     int world_size) {
   const FileCounts::Key key = {absl::StrCat(file->path(), "\n", group), rank};
   FileCounts& counts = FileCounts::Global();
   for (;;) {
-    const std::string prefix = LifePrefix(group, counts.Next(key));
+    const std::string prefix = SessionPrefix(group, counts.Next(key));
     const absl::StatusOr<bool> given_up =
         file->Contains(absl::StrCat(prefix, "/", kGivenUp));
     if (given_up.ok() && *given_up) continue;
@@ -157,7 +158,7 @@ absl::StatusOr<std::unique_ptr<StoreLife>> EnterLifeInFile(
       counts.TakeBack(key);
       return status;
     }
-    return std::make_unique<LifeInFile>(file, prefix, world_size);
+    return std::make_unique<SessionInFile>(file, prefix, world_size);
   }
 }
 
