@@ -11,7 +11,7 @@
     )
 """
 
-load("//tools/build:defs.bzl", "sherd_cc_library", "sherd_cc_test")
+load("//tools/build:defs.bzl", "expand_table", "sherd_cc_library", "sherd_cc_test")
 
 # Backend: its plugin.
 _PLUGINS = {
@@ -293,4 +293,37 @@ def sherd_distributed_test(
         tags = ["manual"] if "manual" in tags else [],
         tests = [":" + t for t in tests],
         visibility = visibility,
+    )
+
+def sherd_distributed_tests(tests, folder = "", **kwargs):
+    """Several sherd_distributed_tests that share what they need, as a table.
+
+        sherd_distributed_tests(
+            backends = ["gloo"],
+            folder = "transfer",
+            tests = {
+                "move_failures_test": {"world_size": 3},
+                "move_memory_test": {},
+                "move_pages_test": {"backends": ["shm"]},
+            },
+            world_size = 4,
+            deps = [":transfer"],
+        )
+
+    Each has the targets and the suite of its own sherd_distributed_test.
+
+    Args:
+      tests: {name: arguments of its own}, as for sherd_distributed_test. They
+        take the place of those that all share; world_size and world_sizes take
+        each other's. Without srcs of its own, NAME's source is folder/NAME.cc.
+      folder: of the sources, in this package.
+      **kwargs: what all share, as for sherd_distributed_test.
+    """
+    expand_table(
+        sherd_distributed_test,
+        "sherd_distributed_tests",
+        tests,
+        folder,
+        kwargs,
+        [["world_size", "world_sizes"]],
     )

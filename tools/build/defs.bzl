@@ -148,6 +148,65 @@ def sherd_cc_test(name, copts = [], deps = [], size = "small", **kwargs):
         **kwargs
     )
 
+def expand_table(macro, what, tests, folder, shared, alternatives = []):
+    """Calls `macro` once per row of a table of tests: the body of sherd_cc_tests and its like.
+
+    Args:
+      macro: of one test, with a name and srcs.
+      what: the name of the macro of the table, for errors.
+      tests: {name: arguments of its own}. They take the place of those in
+        `shared`. Without srcs of its own, NAME's source is folder/NAME.cc.
+      folder: of the sources, in the calling package.
+      shared: arguments of all rows.
+      alternatives: lists of arguments of which one takes the place of another.
+    """
+    if type(tests) != "dict":
+        fail("%s: tests %r, expected {name: {argument: value}}" % (what, tests))
+    if not tests:
+        fail("%s: tests is empty: no test would run" % what)
+    for argument in ["name", "srcs"]:
+        if argument in shared:
+            fail("%s: %s cannot be shared; give it in tests" % (what, argument))
+    for name, own in tests.items():
+        if type(own) != "dict":
+            fail("%s: %r, expected the arguments of this test, {argument: value}" % (name, own))
+        if "name" in own:
+            fail("%s: has a second name, %r; its key in tests is its name" % (name, own["name"]))
+        arguments = {"srcs": ["%s/%s.cc" % (folder, name) if folder else name + ".cc"]}
+        replaced = []
+        for some in alternatives:
+            if [argument for argument in some if argument in own]:
+                replaced += some
+        for argument, value in shared.items():
+            if argument not in replaced:
+                arguments[argument] = value
+        arguments.update(own)
+        macro(name = name, **arguments)
+
+def sherd_cc_tests(tests, folder = "", **kwargs):
+    """Several sherd_cc_tests that share what they need, as a table.
+
+        sherd_cc_tests(
+            folder = "store",
+            tests = {
+                "store_parts_test": {"srcs": [
+                    "store/store_life_test.cc",
+                    "store/store_protocol_test.cc",
+                ]},
+                "store_test": {"size": "medium"},
+            },
+            deps = [":store"],
+        )
+
+    Args:
+      tests: {name: arguments of its own}, as for sherd_cc_test. They take the
+        place of those that all share. Without srcs of its own, NAME's source is
+        folder/NAME.cc.
+      folder: of the sources, in this package.
+      **kwargs: what all share, as for sherd_cc_test.
+    """
+    expand_table(sherd_cc_test, "sherd_cc_tests", tests, folder, kwargs)
+
 def sherd_proto_library(name, srcs, **kwargs):
     """A proto_library imported as "sherd/<package>/<file>.proto".
 

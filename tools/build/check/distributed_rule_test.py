@@ -1,5 +1,5 @@
-"""Tests of sherd_distributed_test: testing/defs.bzl runs as the Python it parses
-as, and what it would hand to Bazel is looked at. And of its README."""
+"""Tests of sherd_distributed_test and of tables of them: testing/defs.bzl runs as the
+Python it parses as, and what it would hand to Bazel is looked at. And of its README."""
 
 import os
 import re
@@ -29,7 +29,7 @@ class Label:
         self.package, _, name = text[2:].partition(":")
         self.name = name or self.package.split("/")[-1]
 
-    def __str__(self):
+    def __repr__(self):
         return "@%s//%s:%s" % (self.workspace_name, self.package, self.name)
 
 
@@ -62,27 +62,54 @@ class NativeOfBazel7(Native):
         return Label("//my/package:" + text.lstrip(":"), self._repository)
 
 
-def expand(native=Native, repository="", **kwargs):
-    """The targets of one call: ({name: attributes}, test_suite)."""
+def call(rule, native, repository, libraries=None, **kwargs):
+    """The targets of one call of a macro: ({name: attributes}, [test_suite]).
+
+    `libraries` gets the libraries' attributes by name.
+    """
     tests = {}
+    libraries = {} if libraries is None else libraries
     bound = native(repository)
     scope = {
         "Label": Label,
         "fail": _fail,
         "load": lambda *_: None,
         "native": bound,
-        "sherd_cc_library": lambda **_: None,
+        "sherd_cc_library": lambda **attributes: libraries.update(
+            {attributes["name"]: attributes}),
         "sherd_cc_test": lambda **attributes: tests.update({attributes["name"]: attributes}),
         "type": lambda value: _TYPES.get(type(value), type(value).__name__),
     }
+    table = {"Label": Label, "fail": _fail, "load": lambda *_: None, "type": scope["type"]}
+    exec(tree.read("tools/build/defs.bzl").replace("%r", "%s"), table)  # pylint: disable=exec-used
+    scope["expand_table"] = table["expand_table"]
     source = tree.read("testing/defs.bzl").replace("%r", "%s")
     # Lists of Starlark come from keys() and values() too.
     source = source.replace("_PLUGINS.keys() + _THREADS.keys()",
                             "list(_PLUGINS) + list(_THREADS)")
     source = source.replace("labels.values()", "list(labels.values())")
     exec(compile(source, "testing/defs.bzl", "exec"), scope)  # pylint: disable=exec-used
-    scope["sherd_distributed_test"](**{"name": "t", "srcs": ["t.cc"], **kwargs})
-    return tests, bound.suites[0]
+    scope[rule](**kwargs)
+    return tests, bound.suites
+
+
+def expand(native=Native, repository="", **kwargs):
+    """The targets of one call: ({name: attributes}, test_suite)."""
+    tests, suites = call("sherd_distributed_test", native, repository,
+                         **{"name": "t", "srcs": ["t.cc"], **kwargs})
+    return tests, suites[0]
+
+
+def expand_table(tests, **kwargs):
+    """The targets of a table: ({name: attributes}, [test_suite])."""
+    return call("sherd_distributed_tests", Native, "", tests=tests, **kwargs)
+
+
+def sources(tests, **kwargs):
+    """{library: its sources} of a table."""
+    libraries = {}
+    call("sherd_distributed_tests", Native, "", libraries, tests=tests, **kwargs)
+    return {name: library["srcs"] for name, library in libraries.items()}
 
 
 def one(**kwargs):
@@ -268,6 +295,51 @@ class BadArgumentsTest(unittest.TestCase):
                 expand(**arguments)
             self.assertIn("t: ", str(caught.exception))
             self.assertIn(text, str(caught.exception), arguments)
+
+
+class TableTest(unittest.TestCase):
+
+    def test_each_row_has_the_targets_and_the_suite_of_a_test_of_its_own(self):
+        tests, suites = expand_table(
+            {"a": {}, "b": {"world_sizes": [1, 3]}, "c": {"backends": ["mpi"]}},
+            backends=["gloo", "shm"], world_size=2, tags=["mine"])
+        self.assertEqual([suite["name"] for suite in suites], ["a", "b", "c"])
+        self.assertEqual(sorted(tests), [
+            "a_gloo_2ranks", "a_shm_2ranks",
+            "b_gloo_1ranks", "b_gloo_3ranks", "b_shm_1ranks", "b_shm_3ranks",
+            "c_mpi_2ranks"])
+        alone, _ = expand(name="b", backends=["gloo", "shm"], world_sizes=[1, 3], tags=["mine"])
+        for name, test in alone.items():
+            self.assertEqual({k: str(v) for k, v in test.items()},
+                             {k: str(v) for k, v in tests[name].items()})
+
+    def test_what_a_row_says_takes_the_place_of_what_all_share(self):
+        tests, _ = expand_table({"a": {"data": [":d"], "world_size": 3}, "b": {}},
+                                data=[":shared"], world_sizes=[2])
+        self.assertEqual(sorted(tests), ["a_gloo_3ranks", "b_gloo_2ranks"])
+        self.assertIn(":d", tests["a_gloo_3ranks"]["data"])
+        self.assertNotIn(":shared", tests["a_gloo_3ranks"]["data"])
+        self.assertIn(":shared", tests["b_gloo_2ranks"]["data"])
+
+    def test_the_source_of_a_row_is_named_like_it_unless_it_says_its_own(self):
+        for folder, own, srcs in [("", {}, ["a.cc"]), ("in", {}, ["in/a.cc"]),
+                                  ("in", {"srcs": ["b.cc", "c.cc"]}, ["b.cc", "c.cc"])]:
+            self.assertEqual(sources({"a": own}, folder=folder), {"a_cases": srcs})
+
+    def test_each_bad_table_is_refused_with_what_was_expected(self):
+        for tests, shared, text in [
+                (["a"], {}, "sherd_distributed_tests: tests ['a'], expected {name:"),
+                ({}, {}, "sherd_distributed_tests: tests is empty: no test would run"),
+                ({"a": {}}, {"srcs": ["a.cc"]}, "srcs cannot be shared; give it in tests"),
+                ({"a": {}}, {"name": "a"}, "name cannot be shared; give it in tests"),
+                ({"a": ["gloo"]}, {}, "a: ['gloo'], expected the arguments of this test"),
+                ({"a": {"name": "b"}}, {}, "a: has a second name, b; its key in tests"),
+                ({"a": {"world_size": 0}}, {}, "a: world size 0, expected 1 to 256"),
+                ({"a": {"backends": ["x"]}}, {}, "a: Backend x not supported!"),
+        ]:
+            with self.assertRaises(Failure, msg=text) as caught:
+                expand_table(tests, **shared)
+            self.assertIn(text, str(caught.exception))
 
 
 class ReadmeTest(unittest.TestCase):

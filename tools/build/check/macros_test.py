@@ -5,10 +5,14 @@ import unittest
 import tree
 
 
+class Failure(Exception):
+    """fail() of Starlark."""
+
+
 class MacrosTest(unittest.TestCase):
     @staticmethod
-    def copts(repository, **holds):
-        """Of a library in `repository`; `holds`: settings of tools/build."""
+    def calls(rule, macro, repository="sherd", holds=(), **kwargs):
+        """What `macro` hands to `rule`, in `repository`; `holds`: settings of tools/build."""
         calls = []
 
         class Native:
@@ -23,25 +27,73 @@ class MacrosTest(unittest.TestCase):
 
         def select(choices):
             for setting, value in choices.items():
-                if holds.get(setting.split(":")[1]):
+                if setting.split(":")[1] in holds:
                     return value
             return choices["//conditions:default"]
 
+        def fail(text):
+            raise Failure(text)
+
         names = {"Label": Label, "native": Native(), "select": select, "type": lambda v: {
-            str: "string"}.get(type(v), "list"), "load": lambda *a: None,
-                 "cc_library": lambda **kwargs: calls.append(kwargs)}
-        exec(tree.read("tools/build/defs.bzl"), names)  # pylint: disable=exec-used
-        names["sherd_cc_library"](name="x", copts=["-Wextra-of-x"])
-        return calls[0]["copts"]
+            str: "string", dict: "dict"}.get(type(v), "list"), "load": lambda *a: None,
+                 "fail": fail, rule: lambda **arguments: calls.append(arguments)}
+        source = tree.read("tools/build/defs.bzl").replace("%r", "%s")
+        exec(source, names)  # pylint: disable=exec-used
+        names[macro](**kwargs)
+        return calls
+
+    def copts(self, repository, *holds):
+        [library] = self.calls("cc_library", "sherd_cc_library", repository, holds,
+                               name="x", copts=["-Wextra-of-x"])
+        return library["copts"]
 
     def test_code_is_cxx20_unless_the_build_names_a_standard_that_has_it(self):
         self.assertEqual(self.copts("mine"), ["-std=c++20", "-Wextra-of-x"])
-        self.assertEqual(self.copts("mine", **{"language_gnu++23": True}), ["-Wextra-of-x"])
+        self.assertEqual(self.copts("mine", "language_gnu++23"), ["-Wextra-of-x"])
 
     def test_false_alarms_of_optimised_builds_are_off(self):
         self.assertIn("-Wall", self.copts("sherd"))
         self.assertNotIn("-Wno-maybe-uninitialized", self.copts("sherd"))
-        self.assertIn("-Wno-maybe-uninitialized", self.copts("sherd", optimised=True))
+        self.assertIn("-Wno-maybe-uninitialized", self.copts("sherd", "optimised"))
+
+    def table(self, tests, **shared):
+        """{name: arguments of cc_test} of a table."""
+        return {test["name"]: test
+                for test in self.calls("cc_test", "sherd_cc_tests", tests=tests, **shared)}
+
+    def test_a_table_has_a_test_per_row_of_what_all_share_and_of_its_own(self):
+        tests = self.table({"a_test": {}, "b_test": {"size": "large", "tags": ["deep"]}},
+                           size="medium", deps=[":x"])
+        self.assertEqual({name: test["size"] for name, test in tests.items()},
+                         {"a_test": "medium", "b_test": "large"})
+        self.assertEqual(tests["b_test"]["tags"], ["deep"])
+        self.assertNotIn("tags", tests["a_test"])
+        for name, own in [("a_test", {"size": "medium"}),
+                          ("b_test", {"size": "large", "tags": ["deep"]})]:
+            [alone] = self.calls("cc_test", "sherd_cc_test", name=name, srcs=[name + ".cc"],
+                                 deps=[":x"], **own)
+            self.assertEqual(tests[name], alone)
+
+    def test_the_source_of_a_row_is_named_like_it_unless_it_says_its_own(self):
+        own = {"srcs": ["b.cc", "c.cc"]}
+        self.assertEqual(
+            {name: test["srcs"] for name, test in
+             self.table({"a_test": {}, "b_test": own}, folder="in").items()},
+            {"a_test": ["in/a_test.cc"], "b_test": ["b.cc", "c.cc"]})
+        self.assertEqual(self.table({"a_test": {}})["a_test"]["srcs"], ["a_test.cc"])
+
+    def test_each_bad_table_is_refused_with_what_was_expected(self):
+        for tests, shared, text in [
+                (["a"], {}, "sherd_cc_tests: tests ['a'], expected {name: {argument: value}}"),
+                ({}, {}, "sherd_cc_tests: tests is empty: no test would run"),
+                ({"a": {}}, {"srcs": ["a.cc"]}, "sherd_cc_tests: srcs cannot be shared; give it"),
+                ({"a": {}}, {"name": "a"}, "sherd_cc_tests: name cannot be shared; give it"),
+                ({"a": ["b.cc"]}, {}, "a: ['b.cc'], expected the arguments of this test"),
+                ({"a": {"name": "b"}}, {}, "a: has a second name, b; its key in tests is its"),
+        ]:
+            with self.assertRaises(Failure, msg=text) as caught:
+                self.table(tests, **shared)
+            self.assertIn(text, str(caught.exception))
 
 
 if __name__ == "__main__":
