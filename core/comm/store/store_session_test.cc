@@ -24,12 +24,15 @@ using ::testing::HasSubstr;
 
 Deadline Now() { return Deadline::After(absl::ZeroDuration()); }
 
+// Another one with each call: a test may be repeated in a process, which
+// remembers the sessions that it has entered in a file.
 std::string FreshPath() {
+  static int calls = 0;
   const auto* const test =
       ::testing::UnitTest::GetInstance()->current_test_info();
-  const std::string path =
-      absl::StrCat(::testing::TempDir(), "/store_session_",
-                   absl::StrReplaceAll(test->name(), {{"/", "_"}}));
+  const std::string path = absl::StrCat(
+      ::testing::TempDir(), "/store_session_",
+      absl::StrReplaceAll(test->name(), {{"/", "_"}}), "_", calls++);
   FileSystem::Posix().Remove(path).IgnoreError();
   return path;
 }
