@@ -63,6 +63,7 @@ TEST(RankOutputTest, TheFileHoldsWhatIsLeftOut) {
   }
   EXPECT_THAT(ReadFile(FileSystem::Posix(), path, int64_t{1} << 24),
               IsOkAndHolds(whole));
+  EXPECT_THAT(FileSystem::Posix().Remove(path), IsOk());
 }
 
 TEST(RankOutputTest, WithoutOutputThereIsNoFile) {
