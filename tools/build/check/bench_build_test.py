@@ -16,7 +16,8 @@ class BenchTest(unittest.TestCase):
             found.extend(kwargs.get("deps", []) + kwargs.get("srcs", []))
 
         names = {name: target for name in (
-            "genrule", "package", "sherd_cc_binary", "sherd_cc_library", "sherd_cc_test")}
+            "genrule", "package", "sherd_cc_binary", "sherd_cc_library", "sherd_cc_test",
+            "sherd_cc_tests")}
         names.update(OPENMPI_INSTALLED=installed, load=lambda *a, **k: None)
         exec(tree.read("tools/bench/BUILD.bazel"), names)  # pylint: disable=exec-used
         return found
