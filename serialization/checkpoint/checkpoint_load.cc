@@ -19,9 +19,9 @@
 #include "sherd/serialization/checkpoint.h"
 #include "sherd/serialization/checkpoint/load_plan.h"
 #include "sherd/serialization/checkpoint/shard_reader.h"
+#include "sherd/serialization/checkpoint/sharded_layout.h"
 #include "sherd/serialization/checkpoint_reader.h"
 #include "sherd/serialization/manifest/manifest.h"
-#include "sherd/serialization/manifest/sharded_layout.h"
 
 namespace sherd {
 namespace {

@@ -22,8 +22,8 @@
 #include "sherd/serialization/checkpoint.h"
 #include "sherd/serialization/checkpoint/save_plan.h"
 #include "sherd/serialization/checkpoint/shard_writer.h"
+#include "sherd/serialization/checkpoint/sharded_layout.h"
 #include "sherd/serialization/manifest/manifest_codec.h"
-#include "sherd/serialization/manifest/sharded_layout.h"
 
 namespace sherd {
 namespace {

@@ -1,4 +1,4 @@
-#include "sherd/serialization/manifest/sharded_layout.h"
+#include "sherd/serialization/checkpoint/sharded_layout.h"
 
 #include <algorithm>
 #include <cstddef>
