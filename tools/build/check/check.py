@@ -335,6 +335,7 @@ class Check:
             self.step("lint: " + name, lint)
         self.step("shell scripts", self.shell)
         self.step("layering", self.layering)
+        self.step("layering of rooms", layering.check_rooms)
         self.step("tags of GPU tests", self.gpu_tests)
 
     def tests(self):

@@ -101,6 +101,72 @@ class LayeringTest(unittest.TestCase):
         self.assertIn("//core/base:a -> //core/comm:b", layering.check(xml)[0])
 
 
+class RoomsTest(unittest.TestCase):
+    DRAWING = "low <- {left, right} <- high"
+
+    def violations(self, files, places=None):
+        """Of the package "p"; `files`: {path: what it includes of p}."""
+        return layering.room_violations("p", self.DRAWING, places or {}, {
+            "p/" + path: "".join('#include "sherd/p/%s"\n' % i for i in includes)
+            for path, includes in files.items()})
+
+    def test_arrows_down_and_within_a_room_are_allowed(self):
+        self.assertEqual([], self.violations({
+            "low/a.h": [], "low/b.cc": ["low/a.h"], "left/c.h": ["low/a.h"], "right/d.h": [],
+            "high/e.cc": ["left/c.h", "right/d.h", "low/a.h", "high/e.h"], "high/e.h": []}))
+
+    def test_arrows_up_and_across_are_not(self):
+        for source, target in [("low/a.h", "high/x.h"), ("low/a.cc", "left/x.h"),
+                               ("left/a.h", "right/x.h"), ("right/a.inc", "left/x.h"),
+                               ("left/a.h", "high/x.h")]:
+            [found] = self.violations({source: [target], target: []})
+            self.assertEqual(found, "p/%s -> p/%s: %s does not include %s; the order is %s" % (
+                source, target, source.split("/")[0], target.split("/")[0], self.DRAWING))
+
+    def test_a_header_at_the_top_is_of_the_room_that_implements_it(self):
+        files = {"x.h": [], "high/x.cc": ["x.h"], "low/a.h": ["x.h"]}
+        self.assertEqual(len(self.violations(files)), 1)
+        self.assertIn("p/low/a.h -> p/x.h: low does not include high", self.violations(files)[0])
+        self.assertEqual(self.violations({"y.h": ["left/z.h"], "low/y.cc": [], "left/z.h": []}),
+                         ["p/y.h -> p/left/z.h: low does not include left; the order is "
+                          + self.DRAWING])
+
+    def test_some_files_have_a_place_of_their_own(self):
+        files = {"high/x.h": [], "high/x.cc": ["high/x.h"], "low/a.h": ["high/x.h"], "y.h": []}
+        self.assertEqual([], self.violations(files, {"low": ["high/x", "y"]}))
+        self.assertEqual(
+            self.violations({"low/a.h": []}, {"low": ["high/gone"]}),
+            ["p/high/gone: is not there: take it out of tools/build/check/layering.py"])
+
+    def test_every_file_has_a_place(self):
+        self.assertEqual(self.violations({"new/a.h": [], "y.h": []}), [
+            "p/new/a.h: the room new is not drawn: give it a place in "
+            "tools/build/check/layering.py",
+            "p/y.h: its room is not drawn: give it a place in tools/build/check/layering.py"])
+
+    def test_tests_are_free_but_sources_with_a_header_are_no_tests(self):
+        self.assertEqual([], self.violations({
+            "low/a_test.cc": ["high/x.h"], "low/a_benchmark.cc": ["high/x.h"],
+            "testdata/program.cc": ["high/x.h"], "high/x.h": []}))
+        [found] = self.violations({
+            "b_test.h": [], "low/b_test.cc": ["high/x.h"], "high/x.h": []})
+        self.assertIn("p/low/b_test.cc -> p/high/x.h: low does not include high", found)
+
+    def test_comments_and_other_packages_are_no_arrows(self):
+        self.assertEqual([], layering.room_violations("p", self.DRAWING, {}, {
+            "p/low/a.h": '/*\n#include "sherd/p/high/x.h"\n*/\n#include "sherd/q/high/x.h"\n'
+                         "#include <high/x.h>\n",
+            "p/high/x.h": ""}))
+
+    def test_the_drawings_are_of_rooms_that_there_are(self):
+        for package, drawing in layering.DRAWINGS.items():
+            folders = {path[len(package) + 1:].split("/")[0] for path in tree.files(".cc", ".h")
+                       if path.startswith(package + "/")}
+            listed = layering.PLACES.get(package, {})
+            for room in layering.rooms(drawing):
+                self.assertTrue(room in folders or room in listed, (package, room))
+
+
 class BuildFormTest(unittest.TestCase):
     GOOD = '''load("//tools/build:defs.bzl", "sherd_cc_library")
 

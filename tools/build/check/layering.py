@@ -6,10 +6,16 @@ fit; shm and nccl, whose ranks share hosts, also core/process; the device
 plugin also the mathematics that it shares with core/tensor. The loader, rpc,
 serialization and testing see core and not one another (testing may take the
 loader). tools sees everything, and nobody sees tools.
+
+Within a package its rooms, the folders of it, keep an order of their own: by the
+#include lines of all that is not a test.
 """
 
+import os
 import re
 import xml.etree.ElementTree as ElementTree
+
+import tree
 
 _CORE = ["core/base", "core/net", "core/process", "core/tensor", "core/comm",
          "core/sharding", "core/nn"]
@@ -131,3 +137,119 @@ def check(query_xml):
         if why:
             found.append("%s -> %s: %s" % (source, target, why))
     return sorted(found)
+
+
+# ---- Rooms
+
+# Package: its rooms, drawn from the lowest up. A room includes itself and what is
+# left of its place; rooms in braces are side by side and do not see one another.
+DRAWINGS = {
+    "core/comm": "store <- calls <- {bootstrap, collective, flight} <- channel <- group"
+                 " <- group_collectives",
+    "core/sharding": "box <- spec <- plan <- transfer <- tensor <- ops <- kits",
+    "core/tensor": "values <- strides <- device <- types <- {kernels, random}",
+    "serialization": "safetensors <- manifest <- checkpoint <- kits",
+    "testing": "{harness, matchers} <- fixtures <- {conformance, kits} <- faults <- programs",
+}
+
+# Package: files whose place is not that of their folder, with the reason; and
+# headers at the top that no .cc of a room is named like. Without endings.
+PLACES = {
+    "core/comm": {
+        # What a call is, and who carries it out: all rooms but the store speak of it.
+        # These are the targets :operations, :reduction and :backend.
+        "calls": ["channel/backend", "channel/peer_memory", "collective/call_signature",
+                  "collective/collective", "collective/operations", "collective/reduction",
+                  "collective/reduction_kernels", "collective_options"],
+        # The typed calls are a base class of ProcessGroup. A double of RPC is beside
+        # the store that it is made of, and fills an interface of the group.
+        "group": ["collective/typed_collectives", "store/store_remote_access"],
+        # Collectives that are made of a group's: the target :collectives.
+        "group_collectives": ["collective/agreement", "collective/coalescer",
+                              "collective/object_collectives", "collective/operation_label",
+                              "collective/tensor_collectives"],
+    },
+    "core/sharding": {"tensor": ["tensor_scatterer"]},
+    "core/tensor": {
+        # Values without memory of their own or with no more than bytes: devices and
+        # kernels on strides speak of them, and tensors are made of all three.
+        "values": ["device/device", "device/host_device", "float_types", "types/dtype",
+                   "types/dtype_names", "types/shape", "types/storage"],
+        "strides": ["kernels/strided_copy", "kernels/strided_loop"],
+    },
+    "serialization": {"checkpoint": ["checkpoint"]},
+    "testing": {
+        # What the harness itself reports: skips with a reason, and which tests are
+        # distributed. Fixtures announce them.
+        "harness": ["fixtures/announced_skip", "fixtures/distributed_tests"],
+        "matchers": ["matchers"],
+        # A test program that the harness's test runs.
+        "programs": ["harness/broken_tests"],
+    },
+}
+
+_INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"sherd/([^"\n]+)"', re.MULTILINE)
+# Tests, unless they have a header, as fixtures do; and programs that tests run.
+_TEST = re.compile(r"(\w+_test|\w+_benchmark)\.cc$")
+_TESTDATA = re.compile(r"(^|/)testdata/")
+
+
+def rooms(drawing):
+    """{room: how far up it is} of a drawing."""
+    return {room: rank for rank, level in enumerate(drawing.split(" <- "))
+            for room in level.strip("{}").split(", ")}
+
+
+def _homes(paths, places):
+    """{path: its room} of a package's files, both relative to it."""
+    special = {stem: room for room, stems in places.items() for stem in stems}
+    homes = {}
+    for path in sorted(paths, key=lambda p: "/" not in p):  # Headers at the top come last.
+        stem = os.path.splitext(path)[0]
+        folder = path.rpartition("/")[0].split("/")[0]
+        beside = [homes[p] for p in homes if "/" in p and p.endswith("/%s.cc" % stem)]
+        homes[path] = special.get(stem) or folder or (beside or [""])[0]
+    return homes
+
+
+def room_violations(package, drawing, places, sources):
+    """Why `sources`, {path: text}, all of `package`, do not keep to its drawing."""
+    ranks = rooms(drawing)
+    prefix = package + "/"
+    headers = {os.path.basename(path) for path in sources if path.endswith(".h")}
+    tests = {path for path in sources for match in [_TEST.search(path)]
+             if match and match.group(1) + ".h" not in headers}
+    texts = {path[len(prefix):]: text for path, text in sources.items()
+             if path not in tests and not _TESTDATA.search(path)}
+    homes = _homes(texts, places)
+    found = []
+    for path, room in homes.items():
+        if room not in ranks:
+            found.append("%s%s: %s is not drawn: give it a place in tools/build/check/layering.py"
+                         % (prefix, path, "the room %s" % room if room else "its room"))
+    for path, text in texts.items():
+        for include in _INCLUDE.findall(tree.code_only(text)):
+            own, other = homes[path], homes.get(include[len(prefix):])
+            if not include.startswith(prefix) or own not in ranks or other not in ranks:
+                continue
+            if other != own and ranks[other] >= ranks[own]:
+                found.append("%s%s -> %s: %s does not include %s; the order is %s" % (
+                    prefix, path, include, own, other, drawing))
+    stems = {os.path.splitext(path)[0] for path in texts}
+    found += ["%s%s: is not there: take it out of tools/build/check/layering.py" % (prefix, stem)
+              for listed in places.values() for stem in listed if stem not in stems]
+    return sorted(found)
+
+
+def check_rooms():
+    """Of this repository."""
+    packages = {path.rpartition("/")[0] for path in tree.files("BUILD.bazel")}
+    sources = {}
+    for path in tree.files(".cc", ".h", ".inc"):
+        package = path.rpartition("/")[0]
+        while package and package not in packages:
+            package = package.rpartition("/")[0]
+        if package in DRAWINGS:
+            sources.setdefault(package, {})[path] = tree.read(path)
+    return [message for package, drawing in DRAWINGS.items() for message in room_violations(
+        package, drawing, PLACES.get(package, {}), sources.get(package, {}))]
