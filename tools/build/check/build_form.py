@@ -42,14 +42,22 @@ def _strings(node):
 
 
 def _check_list(node, what):
-    """A list of several elements has one per line and a trailing comma."""
-    if not isinstance(node, ast.List) or len(node.elts) < 2:
+    """A list or dictionary of several elements has one per line and a trailing comma."""
+    if isinstance(node, ast.Dict):
+        elements, ends, bracket = node.keys, node.values, "}"
+    elif isinstance(node, ast.List):
+        elements, ends, bracket = node.elts, node.elts, "]"
+    else:
         return
-    lines = [e.lineno for e in node.elts]
+    for element in ends:
+        yield from _check_list(element, what)
+    if len(elements) < 2:
+        return
+    lines = [e.lineno for e in elements]
     if len(set(lines)) != len(lines) or lines[0] == node.lineno:
         yield node.lineno, "%s: one element per line" % what
-    elif node.elts[-1].end_lineno == node.end_lineno:
-        yield node.lineno, "%s: a trailing comma, and ] on its own line" % what
+    elif ends[-1].end_lineno == node.end_lineno:
+        yield node.lineno, "%s: a trailing comma, and %s on its own line" % (what, bracket)
 
 
 def _check_arguments(call):

@@ -213,6 +213,23 @@ sherd_cc_library(
             found = self.check(old, new)
             self.assertTrue(any(message in f for f in found), (new, found))
 
+    def test_dictionaries_and_what_they_hold_have_the_form_of_lists(self):
+        def check(value):
+            return self.check('    hdrs = ["a.h"],\n',
+                              '    hdrs = ["a.h"],\n    tests = %s,\n' % value)
+
+        for value in ['{}', '{"a": {}}', '{"a": {"b": ["c"]}}',
+                      '{\n        "a": {},\n        "b": {},\n    }',
+                      '{"a": {"b": [\n        "c",\n        "d",\n    ]}}']:
+            self.assertEqual([], check(value), value)
+        for value, message in [
+                ('{"a": {}, "b": {}}', "one element per line"),
+                ('{\n        "a": {},\n        "b": {}}', "and } on its own line"),
+                ('{"a": {"b": 1, "c": 2}}', "one element per line"),
+                ('{"a": {"b": ["c", "d"]}}', "one element per line"),
+                ('{"a": [\n        "c",\n        "d"]}', "and ] on its own line")]:
+            [found] = check(value)
+            self.assertIn(message, found)
 
     def test_a_file_is_searched_once_however_many_strings_it_has(self):
         # Which is linear in the file: 22 s for all files together otherwise.
