@@ -7,6 +7,8 @@
 // Exit code 0: everything that was asked for was measured or skipped with a
 // reason. 1: a result was wrong or something failed. 2: bad options.
 
+#include <signal.h>
+
 #include <cerrno>
 #include <cstdio>
 #include <set>
@@ -19,6 +21,7 @@
 #include "absl/types/span.h"
 #include "sherd/core/base/file.h"
 #include "sherd/core/base/knobs.h"
+#include "sherd/core/process/signal_receiver.h"
 #include "sherd/tools/bench/cases/cases.h"
 #include "sherd/tools/bench/harness/measure.h"
 #include "sherd/tools/bench/harness/options.h"
@@ -78,7 +81,12 @@ Measurement WithoutAbsentPeers(const Measurement& measurement,
 }
 
 int MeasureAll(absl::Span<const Measurement> measurements, std::FILE* json) {
-  const StopSignals stop;
+  // So that ranks and files are removed before the program ends.
+  const auto stop = SignalReceiver::Create({SIGINT, SIGTERM, SIGHUP});
+  if (!stop.ok()) {
+    std::fprintf(stderr, "FAILED: %s\n", stop.status().ToString().c_str());
+    return kExitFailed;
+  }
   int exit_code = 0;
   std::set<std::string> absent;
   std::fputs(TableTitle().c_str(), stdout);
@@ -90,7 +98,7 @@ int MeasureAll(absl::Span<const Measurement> measurements, std::FILE* json) {
     }
     const Measurement present = WithoutAbsentPeers(measurement, absent);
     if (present.peers.empty()) continue;
-    absl::StatusOr<Measured> measured = Measure(present, stop.fd());
+    absl::StatusOr<Measured> measured = Measure(present, (*stop)->fd());
     if (!measured.ok()) {
       std::fprintf(stderr, "FAILED: %s: %s\n", Describe(measurement).c_str(),
                    measured.status().ToString().c_str());

@@ -3,32 +3,15 @@
 
 #include <functional>
 #include <string>
-#include <vector>
 
 #include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "sherd/core/process/subprocess.h"
+#include "sherd/core/process/process_set.h"
 #include "sherd/tools/bench/harness/bench_case.h"
 #include "sherd/tools/bench/harness/board.h"
 #include "sherd/tools/bench/harness/mpirun.h"
 
 namespace sherd {
-
-// Takes SIGINT, SIGTERM and SIGHUP as readable events of fd() instead of dying
-// from them, so that ranks and files can be removed first. One per process.
-class StopSignals {
- public:
-  StopSignals();
-  ~StopSignals();
-  StopSignals(const StopSignals&) = delete;
-  StopSignals& operator=(const StopSignals&) = delete;
-
-  int fd() const { return fd_; }
-
- private:
-  int fd_;
-};
 
 // The ranks of one measurement. They die with this process, and at the latest
 // with this object.
@@ -70,15 +53,13 @@ class RankProcesses {
   absl::Status Wait(absl::Duration timeout, int stop_fd);
 
  private:
-  absl::Status Add(absl::StatusOr<Subprocess> child);
-  // What went wrong with a child that has ended, or with one of its ranks.
-  absl::Status ErrorOf(int child);
+  // What went wrong with a process that has ended, or with one of its ranks.
+  absl::Status ErrorOf(int process) const;
   absl::Status OutcomeOfAllRanks() const;
-  void EndAll();
 
   const Board& board_;
   // By rank, or one that stands for all.
-  std::vector<Subprocess> children_;
+  ProcessSet processes_;
   // The name of that one: mpirun, or another program.
   std::string stand_in_;
 };

@@ -10,6 +10,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "sherd/core/base/error_info.h"
+#include "sherd/core/process/signal_receiver.h"
 #include "sherd/testing/matchers.h"
 
 namespace sherd {
@@ -107,11 +108,12 @@ TEST_F(RankProcessesTest, TheTimeLimitEndsAll) {
 }
 
 TEST_F(RankProcessesTest, ASignalToStopEndsAll) {
-  const StopSignals stop;
+  const auto stop = SignalReceiver::Create({SIGTERM});
+  ASSERT_THAT(stop, IsOk());
   RankProcesses ranks(*board_);
   ASSERT_THAT(ranks.Fork([this](int) -> int { WaitForever(); }), IsOk());
   kill(getpid(), SIGTERM);
-  EXPECT_THAT(ranks.Wait(kLong, stop.fd()),
+  EXPECT_THAT(ranks.Wait(kLong, (*stop)->fd()),
               StatusIs(absl::StatusCode::kCancelled));
   EXPECT_TRUE(NoChildIsLeft());
 }
