@@ -6,7 +6,6 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/signalfd.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -23,6 +22,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
+#include "absl/types/span.h"
 #include "sherd/core/base/deadline.h"
 #include "sherd/core/base/file.h"
 #include "sherd/core/base/knobs.h"
@@ -30,7 +30,9 @@
 #include "sherd/core/base/unique_fd.h"
 #include "sherd/core/process/guardian.h"
 #include "sherd/core/process/marked_processes.h"
+#include "sherd/core/process/process_set.h"
 #include "sherd/core/process/process_status.h"
+#include "sherd/core/process/signal_receiver.h"
 #include "sherd/core/process/subprocess.h"
 #include "sherd/tools/sherd/run/line_prefixer.h"
 #include "sherd/tools/sherd/run/output_queue.h"
@@ -40,72 +42,27 @@
 namespace sherd {
 namespace {
 
-// How long ranks that got SIGUSR1 have to write a dump, and how often the
-// launcher looks for it.
+// How long ranks that got SIGUSR1 have to write a dump.
 constexpr absl::Duration kDumpTime = absl::Seconds(2);
-constexpr absl::Duration kDumpLook = absl::Milliseconds(20);
 // How long output may still come from a process that escaped.
 constexpr absl::Duration kDrainTime = absl::Seconds(1);
 
-// Receives this process's signals as readable bytes, and gives back the former
-// handling at its end.
-class SignalReceiver {
- public:
-  static absl::StatusOr<std::unique_ptr<SignalReceiver>> Create() {
-    auto receiver = std::make_unique<SignalReceiver>();
-    sigset_t signals;
-    sigemptyset(&signals);
-    for (int s : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGTSTP,
-                  SIGCHLD}) {
-      sigaddset(&signals, s);
-    }
-    // A shell without job control starts background programs with SIGINT
-    // ignored; a launcher has to pass it on all the same. SIGHUP stays ignored
-    // under nohup.
-    for (int s : {SIGINT, SIGTERM, SIGCHLD}) signal(s, SIG_DFL);
-    signal(SIGPIPE, SIG_IGN);
-    sigprocmask(SIG_BLOCK, &signals, &receiver->former_mask_);
-    receiver->fd_ =
-        UniqueFd(signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK));
-    if (!receiver->fd_.is_open()) {
-      return ErrnoStatus(errno, "signalfd for", "run");
-    }
-    return receiver;
-  }
-  ~SignalReceiver() { sigprocmask(SIG_SETMASK, &former_mask_, nullptr); }
+absl::StatusOr<std::unique_ptr<SignalReceiver>> ReceiveSignals() {
+  // A shell without job control starts background programs with SIGINT
+  // ignored; a launcher has to pass it on all the same. SIGHUP stays ignored
+  // under nohup.
+  for (int s : {SIGINT, SIGTERM, SIGCHLD}) signal(s, SIG_DFL);
+  signal(SIGPIPE, SIG_IGN);
+  return SignalReceiver::Create(
+      {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGTSTP, SIGCHLD});
+}
 
-  int fd() const { return fd_.get(); }
-  const sigset_t& former_mask() const { return former_mask_; }
-
-  // The next signal, 0 if none waits.
-  int Next() {
-    signalfd_siginfo info;
-    const ssize_t n = read(fd_.get(), &info, sizeof(info));
-    return n == sizeof(info) ? static_cast<int>(info.ssi_signo) : 0;
-  }
-
- private:
-  UniqueFd fd_;
-  sigset_t former_mask_;
-};
-
-struct Stream {
-  Stream(UniqueFd source, std::string prefix, OutputQueue* queue)
-      : fd(std::move(source)), prefixer(std::move(prefix)), output(queue) {
-    fcntl(fd.get(), F_SETFL, O_NONBLOCK);
-  }
-
-  UniqueFd fd;
+// Where what a rank writes to one of its streams goes.
+struct Copy {
   LinePrefixer prefixer;
-  OutputQueue* output;
+  OutputQueue& output;
   // Of the log directory.
   UniqueFd log;
-};
-
-struct Rank {
-  Subprocess process;
-  // It got SIGTERM or SIGKILL from here before.
-  bool was_signalled = false;
 };
 
 template <typename T>
@@ -130,9 +87,9 @@ class Run {
       Start start)
       : options_(options),
         signals_(signals),
-        guardian_(guardian),
         start_(std::move(start)),
-        started_(absl::Now()) {}
+        started_(absl::Now()),
+        ranks_({.guardian = &guardian, .caller_receives_sigchld = true}) {}
 
   absl::Status StartRanks();
   RunEnd Wait();
@@ -140,46 +97,38 @@ class Run {
   bool WasStopped() const { return ending_signals_ > 0; }
 
  private:
-  // How far the end of the run has come.
-  enum class Phase { kRunning, kGrace, kDumping, kTerminated, kKilled };
+  using Stage = ProcessSet::Stage;
 
   absl::Status StartRank(int rank);
+  ProcessSet::Reader CopyTo(OutputQueue& output, int rank);
   absl::Status OpenLogs(int rank);
-  bool AllEnded() const;
-  void PollOnce(absl::Duration at_most);
+  void Await(absl::Duration at_most = absl::InfiniteDuration());
   bool OutputPending() const;
   bool OutputBroken() const {
     return outputs_[0].is_broken() || outputs_[1].is_broken();
   }
-  void ReadStream(Stream& stream);
   void CheckOutputs();
   void CheckTimers();
   void HandleSignals();
   void HandleSignal(int signal);
   void StopAndContinue();
-  void CollectEnded();
-  void NoteFailures(const std::vector<int>& ended);
+  void NoteFailures(absl::Span<const int> ended);
   bool OnlyFailedRanksRun() const;
-  void Advance(Phase phase);
-  void SignalRanks(int signal);
   void AskForDumps();
   void DrainOutput();
   RunEnd Result() const;
 
   const LaunchOptions& options_;
   SignalReceiver& signals_;
-  Guardian& guardian_;
   const Start start_;
   const absl::Time started_;
-  std::vector<Rank> ranks_;
   // Ranks that got SIGUSR1, and when.
   std::vector<int> asked_;
   absl::Time asked_at_;
-  std::vector<std::unique_ptr<Stream>> streams_;
+  // Of each rank, output and errors.
+  std::vector<std::unique_ptr<Copy>> copies_;
   std::array<OutputQueue, 2> outputs_ = {OutputQueue(STDOUT_FILENO),
                                          OutputQueue(STDERR_FILENO)};
-  Phase phase_ = Phase::kRunning;
-  Deadline phase_deadline_ = Deadline::Infinite();
   std::optional<int> first_failure_;
   absl::Duration failed_after_;
   bool timed_out_ = false;
@@ -187,6 +136,8 @@ class Run {
   // The first signal that was passed on to end the ranks, and how many came.
   int passed_on_ = 0;
   int ending_signals_ = 0;
+  // After all that its readers use.
+  ProcessSet ranks_;
 };
 
 absl::Status Run::StartRank(int rank) {
@@ -198,41 +149,63 @@ absl::Status Run::StartRank(int rank) {
   if (!start_.flight_directory.empty()) {
     environment.push_back(Entry(Knob::kFlightDir, start_.flight_directory));
   }
-  Pipe output, errors;
+  ProcessSet::Launch launch = {
+      .process = {.program = options_.command[0],
+                  .arguments = options_.command,
+                  .environment = OwnEnvironment(environment),
+                  .blocked_signals = signals_.former_mask()}};
   if (options_.prefix) {
-    SHERD_ASSIGN_OR_RETURN(output, MakePipe());
-    SHERD_ASSIGN_OR_RETURN(errors, MakePipe());
+    launch.output = CopyTo(outputs_[0], rank);
+    launch.errors = CopyTo(outputs_[1], rank);
   }
-  SHERD_ASSIGN_OR_RETURN(
-      Subprocess process,
-      Subprocess::Start({.program = options_.command[0],
-                         .arguments = options_.command,
-                         .environment = OwnEnvironment(environment),
-                         .output_fd = output.write.get(),
-                         .error_fd = errors.write.get(),
-                         .blocked_signals = signals_.former_mask()}));
-  guardian_.Watch(process.pid());
-  ranks_.push_back({std::move(process)});
-  if (options_.prefix) {
-    const std::string prefix = absl::StrCat("[", rank, "] ");
-    streams_.push_back(
-        std::make_unique<Stream>(std::move(output.read), prefix, &outputs_[0]));
-    streams_.push_back(
-        std::make_unique<Stream>(std::move(errors.read), prefix, &outputs_[1]));
-  }
+  SHERD_RETURN_IF_ERROR(ranks_.Start(std::move(launch)));
   return start_.log_directory.empty() ? absl::OkStatus() : OpenLogs(rank);
+}
+
+// What a full disk does not take is still on the terminal.
+void WriteLog(Copy& copy, absl::string_view piece) {
+  while (copy.log.is_open() && !piece.empty()) {
+    const ssize_t n = write(copy.log.get(), piece.data(), piece.size());
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) {
+      std::fprintf(stderr, "sherd run: a log ends here: %s\n", strerror(errno));
+      copy.log.Reset();
+      return;
+    }
+    piece.remove_prefix(static_cast<size_t>(n));
+  }
+}
+
+ProcessSet::Reader Run::CopyTo(OutputQueue& output, int rank) {
+  copies_.push_back(std::make_unique<Copy>(
+      Copy{LinePrefixer(absl::StrCat("[", rank, "] ")), output, UniqueFd()}));
+  Copy& copy = *copies_.back();
+  return {.take =
+              [&copy](absl::string_view piece) {
+                std::string& tail = copy.output.tail();
+                if (piece.empty()) {
+                  copy.prefixer.Finish(tail);
+                } else {
+                  WriteLog(copy, piece);
+                  copy.prefixer.Feed(piece, tail);
+                }
+                if (copy.output.is_broken()) tail.clear();
+              },
+          .has_room =
+              [&copy] {
+                return !copy.output.is_full() || copy.output.is_broken();
+              }};
 }
 
 absl::Status Run::OpenLogs(int rank) {
   const std::string stem =
       JoinPath(start_.log_directory, absl::StrCat("rank-", rank));
-  for (const auto& [suffix, stream] :
-       {std::pair(".out", streams_.end()[-2].get()),
-        {".err", streams_.end()[-1].get()}}) {
+  for (const auto& [suffix, copy] : {std::pair(".out", copies_.end()[-2].get()),
+                                     {".err", copies_.end()[-1].get()}}) {
     const std::string path = stem + suffix;
-    stream->log = UniqueFd(
+    copy->log = UniqueFd(
         open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
-    if (!stream->log.is_open()) return ErrnoStatus(errno, "create", path);
+    if (!copy->log.is_open()) return ErrnoStatus(errno, "create", path);
   }
   return absl::OkStatus();
 }
@@ -241,141 +214,67 @@ absl::Status Run::StartRanks() {
   for (int rank = 0; rank < start_.ranks; ++rank) {
     absl::Status status = StartRank(rank);
     if (status.ok()) continue;
-    SignalRanks(SIGKILL);
-    while (!AllEnded()) PollOnce(absl::InfiniteDuration());
+    // Its log cannot be written, but the rank runs.
+    ranks_.KillAll();
     return status;
   }
   return absl::OkStatus();
 }
 
 RunEnd Run::Wait() {
-  while (!AllEnded()) {
+  ranks_.BeginRun({.deadline = start_.deadline,
+                   .grace = options_.grace,
+                   .dump = std::min(options_.grace, kDumpTime),
+                   .terminate = options_.grace,
+                   .ask_for_dumps = [this] { AskForDumps(); },
+                   .have_dumped =
+                       [this] {
+                         return HaveDumped(start_.flight_directory, asked_,
+                                           asked_at_);
+                       }});
+  while (ranks_.AnyRuns()) {
     CheckTimers();
-    const absl::Duration left =
-        (phase_ == Phase::kRunning ? start_.deadline : phase_deadline_)
-            .Remaining();
-    PollOnce(phase_ == Phase::kDumping ? std::min(left, kDumpLook) : left);
+    Await();
   }
   KillMarkedProcesses(start_.mark);
   DrainOutput();
   return Result();
 }
 
-bool Run::AllEnded() const {
-  return std::all_of(ranks_.begin(), ranks_.end(),
-                     [](const Rank& rank) { return rank.process.status(); });
-}
-
-void Run::PollOnce(absl::Duration at_most) {
-  std::vector<pollfd> fds = {{signals_.fd(), POLLIN, 0}};
-  for (OutputQueue& output : outputs_) {
-    fds.push_back({output.wants_write() ? output.fd() : -1, POLLOUT, 0});
-  }
-  for (const auto& stream : streams_) {
-    const bool wait = stream->output->is_full() && !stream->output->is_broken();
-    fds.push_back({wait ? -1 : stream->fd.get(), POLLIN, 0});
-  }
-  // Rounded up, so that a deadline has passed when the wait for it ends.
-  const int64_t milliseconds =
-      std::min<int64_t>(absl::ToInt64Milliseconds(at_most), 1 << 30) + 1;
-  const bool forever = at_most == absl::InfiniteDuration();
-  if (poll(fds.data(), fds.size(),
-           forever ? -1 : static_cast<int>(milliseconds)) <= 0) {
-    return;
-  }
-  for (size_t i = 0; i < streams_.size(); ++i) {
-    if (fds[3 + i].revents != 0) ReadStream(*streams_[i]);
-  }
+void Run::Await(absl::Duration at_most) {
+  std::array<pollfd, 3> others = {{{signals_.fd(), POLLIN, 0}}};
   for (size_t i = 0; i < outputs_.size(); ++i) {
-    if (fds[1 + i].revents != 0) outputs_[i].Write();
+    others[1 + i] = {outputs_[i].wants_write() ? outputs_[i].fd() : -1, POLLOUT,
+                     0};
+  }
+  ranks_.Await(absl::MakeSpan(others), at_most);
+  for (size_t i = 0; i < outputs_.size(); ++i) {
+    if (others[1 + i].revents != 0) outputs_[i].Write();
   }
   CheckOutputs();
-  if (fds[0].revents != 0) HandleSignals();
-}
-
-// What a full disk does not take is still on the terminal.
-void WriteLog(Stream& stream, absl::string_view piece) {
-  while (stream.log.is_open() && !piece.empty()) {
-    const ssize_t n = write(stream.log.get(), piece.data(), piece.size());
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0) {
-      std::fprintf(stderr, "sherd run: a log ends here: %s\n", strerror(errno));
-      stream.log.Reset();
-      return;
-    }
-    piece.remove_prefix(static_cast<size_t>(n));
-  }
-}
-
-void Run::ReadStream(Stream& stream) {
-  static thread_local std::array<char, 1 << 16> buffer;
-  const ssize_t n = read(stream.fd.get(), buffer.data(), buffer.size());
-  if (n < 0 && (errno == EINTR || errno == EAGAIN)) return;
-  std::string& tail = stream.output->tail();
-  if (n > 0) {
-    WriteLog(stream, {buffer.data(), static_cast<size_t>(n)});
-    stream.prefixer.Feed({buffer.data(), static_cast<size_t>(n)}, tail);
-  } else {
-    stream.prefixer.Finish(tail);
-    stream.fd.Reset();
-  }
-  if (stream.output->is_broken()) tail.clear();
+  if (others[0].revents != 0) HandleSignals();
 }
 
 // Ranks would be killed by SIGPIPE if they wrote to the closed output
 // themselves.
 void Run::CheckOutputs() {
   if (!OutputBroken()) return;
-  if (phase_ == Phase::kRunning || phase_ == Phase::kGrace) {
-    Advance(Phase::kTerminated);
-  }
+  if (ranks_.stage() < Stage::kDump) ranks_.Enter(Stage::kTerminate);
 }
 
 void Run::CheckTimers() {
-  if (phase_ == Phase::kRunning && start_.deadline.HasPassed()) {
-    timed_out_ = true;
-    for (int r = 0; r < start_.ranks; ++r) {
-      if (!ranks_[r].process.status()) late_ranks_.push_back(r);
+  if (ranks_.StageIsOver()) {
+    if (ranks_.stage() == Stage::kRunning) {
+      timed_out_ = true;
+      for (int r = 0; r < start_.ranks; ++r) {
+        if (!ranks_.status(r)) late_ranks_.push_back(r);
+      }
+    } else if (ranks_.stage() == Stage::kGrace && passed_on_ == SIGTERM) {
+      // The ranks had it already.
+      return ranks_.Enter(Stage::kKill);
     }
-    Advance(Phase::kDumping);
   }
-  if (phase_ == Phase::kDumping &&
-      HaveDumped(start_.flight_directory, asked_, asked_at_)) {
-    Advance(Phase::kTerminated);
-  }
-  if (!phase_deadline_.HasPassed()) return;
-  if (phase_ == Phase::kGrace && passed_on_ != SIGTERM) {
-    Advance(Phase::kDumping);
-  } else if (phase_ == Phase::kDumping) {
-    Advance(Phase::kTerminated);
-  } else if (phase_ != Phase::kKilled) {
-    Advance(Phase::kKilled);
-  }
-}
-
-void Run::Advance(Phase phase) {
-  phase_ = phase;
-  phase_deadline_ = Deadline::After(options_.grace);
-  if (phase == Phase::kDumping) {
-    phase_deadline_ = Deadline::After(std::min(options_.grace, kDumpTime));
-    AskForDumps();
-  }
-  if (phase == Phase::kTerminated) {
-    SignalRanks(SIGTERM);
-    SignalRanks(SIGCONT);  // A stopped process does not see SIGTERM.
-  }
-  if (phase == Phase::kKilled) {
-    phase_deadline_ = Deadline::Infinite();
-    SignalRanks(SIGKILL);
-  }
-}
-
-void Run::SignalRanks(int signal) {
-  for (Rank& rank : ranks_) {
-    if (rank.process.status()) continue;
-    rank.process.SignalGroup(signal);
-    rank.was_signalled |= signal == SIGTERM || signal == SIGKILL;
-  }
+  ranks_.Advance();
 }
 
 // SIGUSR1 ends a program that does not expect it.
@@ -393,11 +292,11 @@ void Run::AskForDumps() {
     if (kill(pid, SIGUSR1) != 0) continue;
     const pid_t group = getpgid(pid);
     for (int r = 0; r < start_.ranks; ++r) {
-      if (ranks_[r].process.pid() == group) asked.insert(r);
+      if (ranks_.process(r).pid() == group) asked.insert(r);
     }
   }
   asked_.assign(asked.begin(), asked.end());
-  SignalRanks(SIGCONT);  // A stopped process does not see it.
+  ranks_.SignalAll(SIGCONT);  // A stopped process does not see it.
 }
 
 void Run::HandleSignals() {
@@ -407,76 +306,59 @@ void Run::HandleSignals() {
 void Run::HandleSignal(int signal) {
   switch (signal) {
     case SIGCHLD:
-      CollectEnded();
+      NoteFailures(ranks_.CollectEnds());
       return;
     case SIGUSR1:
     case SIGUSR2:
-      SignalRanks(signal);
+      ranks_.SignalAll(signal);
       return;
     case SIGTSTP:
       StopAndContinue();
       return;
     default:
       if (++ending_signals_ > 1) {
-        Advance(Phase::kKilled);
+        ranks_.Enter(Stage::kKill);
         return;
       }
       passed_on_ = signal;
-      SignalRanks(signal);
-      SignalRanks(SIGCONT);
-      if (phase_ == Phase::kRunning) Advance(Phase::kGrace);
+      ranks_.SignalAll(signal);
+      ranks_.SignalAll(SIGCONT);
+      if (ranks_.stage() == Stage::kRunning) ranks_.Enter(Stage::kGrace);
   }
 }
 
 void Run::StopAndContinue() {
-  SignalRanks(SIGSTOP);
+  ranks_.SignalAll(SIGSTOP);
   raise(SIGSTOP);
-  SignalRanks(SIGCONT);
+  ranks_.SignalAll(SIGCONT);
 }
 
-void Run::CollectEnded() {
-  std::vector<int> ended;
-  for (int r = 0; r < static_cast<int>(ranks_.size()); ++r) {
-    Subprocess& process = ranks_[r].process;
-    if (process.status() || !process.Poll()) continue;
-    guardian_.Forget(process.pid());
-    ended.push_back(r);
-  }
-  NoteFailures(ended);
-}
-
-void Run::NoteFailures(const std::vector<int>& ended) {
+void Run::NoteFailures(absl::Span<const int> ended) {
   if (timed_out_ || OutputBroken()) return;
   if (!first_failure_) {
-    for (int r : ended) {
-      const ExitStatus& status = *ranks_[r].process.status();
-      if (status.ok()) continue;
-      // Of several that are found at once, one that a signal killed is more
-      // likely the cause than one that gave up in order.
-      if (!first_failure_ ||
-          (status.signal() &&
-           ranks_[*first_failure_].process.status()->code())) {
-        first_failure_ = r;
-      }
+    for (const int r : ended) {
+      if (ranks_.status(r)->ok()) continue;
+      first_failure_ = r;
+      failed_after_ = absl::Now() - started_;
+      break;
     }
-    if (first_failure_) failed_after_ = absl::Now() - started_;
   }
-  if (phase_ != Phase::kRunning) return;
+  if (ranks_.stage() != Stage::kRunning) return;
   if (options_.goes_on ? OnlyFailedRanksRun() : first_failure_.has_value()) {
-    Advance(Phase::kGrace);
+    ranks_.Enter(Stage::kGrace);
   }
 }
 
 // Such as one that is stopped: nobody else would end it.
 bool Run::OnlyFailedRanksRun() const {
-  if (AllEnded()) return false;
+  if (!ranks_.AnyRuns()) return false;
   const FlightReport flight =
       ReadFlightReport(start_.flight_directory, started_);
   for (int r = 0; r < start_.ranks; ++r) {
     const bool failed =
         std::any_of(flight.failed.begin(), flight.failed.end(),
                     [r](const FlightFailedRank& one) { return one.rank == r; });
-    if (!ranks_[r].process.status() && !failed) return false;
+    if (!ranks_.status(r) && !failed) return false;
   }
   return true;
 }
@@ -488,17 +370,14 @@ bool Run::OutputPending() const {
 
 void Run::DrainOutput() {
   const Deadline deadline = Deadline::After(kDrainTime);
-  const auto open = [](const auto& stream) { return stream->fd.is_open(); };
   // What a slow reader has not taken yet is waited for, until somebody sends
   // another signal.
   const int signals_before = ending_signals_;
   while (ending_signals_ == signals_before) {
-    const bool reading = std::any_of(streams_.begin(), streams_.end(), open) &&
-                         !deadline.HasPassed();
+    const bool reading = ranks_.HasOpenStreams() && !deadline.HasPassed();
     if (!reading && !OutputPending()) break;
-    PollOnce(reading ? deadline.Remaining() : absl::InfiniteDuration());
-    if (reading) continue;
-    for (const auto& stream : streams_) stream->fd.Reset();
+    Await(reading ? deadline.Remaining() : absl::InfiniteDuration());
+    if (!reading) ranks_.CloseStreams();
   }
 }
 
@@ -512,8 +391,8 @@ RunEnd Run::Result() const {
                 .flight = ReadFlightReport(start_.flight_directory, started_),
                 .flight_directory = start_.flight_directory};
   if (timed_out_) end.timeout = options_.timeout;
-  for (const Rank& rank : ranks_) {
-    end.ranks.push_back({*rank.process.status(), rank.was_signalled});
+  for (int r = 0; r < start_.ranks; ++r) {
+    end.ranks.push_back({*ranks_.status(r), ranks_.was_signalled(r)});
   }
   return end;
 }
@@ -605,7 +484,7 @@ absl::StatusOr<LaunchResult> Launch(const LaunchOptions& options) {
   const Deadline deadline = Deadline::After(options.timeout);
   SHERD_ASSIGN_OR_RETURN(const FlightPlace flight, FlightPlace::Find(options));
   SHERD_ASSIGN_OR_RETURN(const std::unique_ptr<SignalReceiver> signals,
-                         SignalReceiver::Create());
+                         ReceiveSignals());
   int ranks = options.ranks;
   for (int restart = 0;; ++restart) {
     SHERD_ASSIGN_OR_RETURN(
