@@ -1,10 +1,8 @@
 #include "sherd/testing/harness/rank_supervisor.h"
 
-#include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -15,10 +13,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 #include "sherd/core/base/deadline.h"
 #include "sherd/core/base/file.h"
 #include "sherd/core/base/status_macros.h"
 #include "sherd/core/process/marked_processes.h"
+#include "sherd/core/process/process_set.h"
 #include "sherd/core/process/process_status.h"
 #include "sherd/core/process/subprocess.h"
 #include "sherd/testing/harness/exit_codes.h"
@@ -31,64 +31,29 @@ namespace sherd::testing::internal {
 namespace {
 
 constexpr size_t kMaxFailures = 200;
-// Read from one pipe before the others have their turn.
-constexpr size_t kMaxDrain = size_t{256} << 10;
-// So many times, once the rank has ended: a pipe holds 1 MiB at most, and
-// somebody else may write into it for ever.
-constexpr int kLastDrains = 5;
-// How often one looks for files that have no descriptor to wait for.
-constexpr absl::Duration kFilePeriod = absl::Milliseconds(10);
 constexpr absl::Duration kDumpTime = absl::Seconds(3);
 constexpr absl::Duration kTerminateTime = absl::Seconds(1);
 // For a launcher to end once all ranks have.
 constexpr absl::Duration kLauncherTime = absl::Seconds(10);
+// How often one looks for the end of a launcher at the least.
+constexpr absl::Duration kLauncherPeriod = absl::Seconds(1);
 
-// The process of a rank, whoever started it.
-class RankProcess {
+class LaunchedProcess final : public ProcessSet::Process {
  public:
-  virtual ~RankProcess() = default;
-  // -1 if it is not known yet.
-  virtual pid_t pid() const = 0;
-  // Readable once it may have ended; -1 if there is no such descriptor.
-  virtual int exit_fd() const = 0;
-  virtual const std::optional<ExitStatus>& Poll() = 0;
-  virtual void Signal(int signal) = 0;
-  // Also what it started itself.
-  virtual void SignalAll(int signal) = 0;
-  virtual bool ended_by_launcher() const { return false; }
-};
+  LaunchedProcess(LaunchedRank& rank, Launcher& launcher)
+      : rank_(rank), launcher_(launcher) {}
 
-class SpawnedProcess final : public RankProcess {
- public:
-  explicit SpawnedProcess(Subprocess process) : process_(std::move(process)) {}
-
-  pid_t pid() const override { return process_.pid(); }
-  int exit_fd() const override { return process_.exit_fd(); }
-  const std::optional<ExitStatus>& Poll() override { return process_.Poll(); }
-  void Signal(int signal) override { process_.Signal(signal); }
-  void SignalAll(int signal) override { process_.SignalGroup(signal); }
-
- private:
-  Subprocess process_;
-};
-
-class LaunchedProcess final : public RankProcess {
- public:
-  LaunchedProcess(std::unique_ptr<LaunchedRank> rank, Launcher& launcher)
-      : rank_(std::move(rank)), launcher_(launcher) {}
-
-  pid_t pid() const override { return rank_->process(); }
-  int exit_fd() const override { return rank_->control_fd(); }
+  pid_t pid() const override { return rank_.process(); }
+  int exit_fd() const override { return rank_.control_fd(); }
   const std::optional<ExitStatus>& Poll() override {
-    if (launcher_.Poll()) rank_->LauncherEnded();
-    return rank_->Poll();
+    if (launcher_.Poll()) rank_.LauncherEnded();
+    return rank_.Poll();
   }
-  void Signal(int signal) override { rank_->Signal(signal); }
-  void SignalAll(int signal) override { rank_->Signal(signal); }
-  bool ended_by_launcher() const override { return rank_->ended_by_launcher(); }
+  void Signal(int signal) override { rank_.Signal(signal); }
+  void SignalGroup(int signal) override { rank_.Signal(signal); }
 
  private:
-  const std::unique_ptr<LaunchedRank> rank_;
+  LaunchedRank& rank_;
   Launcher& launcher_;
 };
 
@@ -102,45 +67,11 @@ absl::StatusOr<Pipe> MakeCommandPipe() {
   return Pipe{UniqueFd(fds[0]), UniqueFd(fds[1])};
 }
 
-// One rank while it runs.
+// What one rank reports and prints, and what it is told to do.
 class RunningRank {
  public:
-  static absl::StatusOr<std::unique_ptr<RunningRank>> Spawn(
-      const SupervisorOptions& options, int rank) {
-    SHERD_ASSIGN_OR_RETURN(Pipe results, MakePipe());
-    SHERD_ASSIGN_OR_RETURN(Pipe output, MakePipe());
-    Pipe commands;
-    RankFds fds = {.results = results.write.get()};
-    std::vector<int> inherited = {fds.results};
-    if (options.persistent) {
-      SHERD_ASSIGN_OR_RETURN(commands, MakeCommandPipe());
-      fds.commands = commands.read.get();
-      inherited.push_back(fds.commands);
-    }
-    SHERD_ASSIGN_OR_RETURN(
-        Subprocess process,
-        Subprocess::Start({.program = options.program,
-                           .arguments = options.arguments,
-                           .environment = options.environment(rank, fds),
-                           .output_fd = output.write.get(),
-                           .inherited_fds = std::move(inherited)}));
-    for (const UniqueFd* fd : {&results.read, &output.read}) {
-      if (fcntl(fd->get(), F_SETFL, O_NONBLOCK) != 0) {
-        return ErrnoStatus(errno, "setting up", "a pipe");
-      }
-    }
-    auto running = std::make_unique<RunningRank>(
-        std::make_unique<SpawnedProcess>(std::move(process)),
-        std::move(results.read), std::move(output.read));
-    running->commands_ = std::move(commands.write);
-    return running;
-  }
-
-  RunningRank(std::unique_ptr<RankProcess> process, UniqueFd results,
-              UniqueFd output)
-      : process_(std::move(process)),
-        results_(std::move(results)),
-        output_fd_(std::move(output)) {}
+  // Through the end of a pipe to write to, if the rank is persistent.
+  void SetCommands(UniqueFd commands) { commands_ = std::move(commands); }
 
   // Whatever comes from now on belongs to the next run, whose output is also
   // written to `file`.
@@ -162,56 +93,29 @@ class RunningRank {
   bool waits() const { return waits_; }
   // And may run another one.
   bool is_fit() const { return waits_ && is_fit_; }
-  RankProcess& process() { return *process_; }
   bool has_dumped() const {
-    return output_.EndHas(kStackDumpEnd) || !output_fd_.is_open();
+    return output_.EndHas(kStackDumpEnd) || output_closed_;
   }
-  bool results_closed() const { return !results_.is_open(); }
-  // Once it has ended: somebody else has.
-  bool holds_pipes() const {
-    return results_.is_open() || output_fd_.is_open();
-  }
-
-  void AddTo(std::vector<pollfd>& fds) const {
-    for (int fd : {results_.get(), output_fd_.get(), process_->exit_fd()}) {
-      // Negative ones are ignored by poll().
-      fds.push_back({fd, POLLIN, 0});
-    }
-  }
-
-  // Takes what has arrived. True if there may be more.
-  bool Drain(absl::Duration now, RunOutcome& run, RankOutcome& rank) {
-    const bool more_results = DrainFd(results_, [&](absl::string_view bytes) {
-      absl::Status status = decoder_.Feed(bytes, [&](ResultFrame frame) {
-        Take(now, std::move(frame), run, rank);
-      });
-      if (rank.pipe.ok()) rank.pipe = std::move(status);
-    });
-    // Behind the results: what the rank printed before it told of its test's
-    // end belongs to the test.
-    const bool more_output = DrainFd(
-        output_fd_, [this](absl::string_view bytes) { output_.Append(bytes); });
-    return more_output || more_results;
-  }
-
+  bool results_closed() const { return results_closed_; }
   std::string output() const { return output_.ToString(); }
 
- private:
-  static bool DrainFd(UniqueFd& fd,
-                      absl::FunctionRef<void(absl::string_view)> take) {
-    char buffer[64 << 10];
-    for (size_t total = 0; fd.is_open();) {
-      if (total >= kMaxDrain) return true;
-      const ssize_t size = read(fd.get(), buffer, sizeof(buffer));
-      if (size < 0 && errno == EINTR) continue;
-      if (size < 0) break;
-      if (size == 0) fd.Reset();
-      take(absl::string_view(buffer, size));
-      total += size;
-    }
-    return false;
+  // For the readers of its pipes.
+
+  void TakeResults(absl::string_view bytes, absl::Duration now, RunOutcome& run,
+                   RankOutcome& rank) {
+    results_closed_ = results_closed_ || bytes.empty();
+    absl::Status status = decoder_.Feed(bytes, [&](ResultFrame frame) {
+      Take(now, std::move(frame), run, rank);
+    });
+    if (rank.pipe.ok()) rank.pipe = std::move(status);
   }
 
+  void TakeOutput(absl::string_view bytes) {
+    output_closed_ = output_closed_ || bytes.empty();
+    output_.Append(bytes);
+  }
+
+ private:
   void Take(absl::Duration now, ResultFrame frame, RunOutcome& run,
             RankOutcome& rank) {
     switch (frame.type) {
@@ -251,12 +155,11 @@ class RunningRank {
     }
   }
 
-  const std::unique_ptr<RankProcess> process_;
-  UniqueFd results_;
-  UniqueFd output_fd_;
   UniqueFd commands_;
   FrameDecoder decoder_;
   RankOutput output_{""};
+  bool results_closed_ = false;
+  bool output_closed_ = false;
   bool waits_ = false;
   bool is_fit_ = false;
 };
@@ -265,44 +168,42 @@ class RunningRank {
 
 class RankSupervisor::Impl {
  public:
-  explicit Impl(SupervisorOptions options) : options_(std::move(options)) {}
+  explicit Impl(SupervisorOptions options)
+      : options_(std::move(options)), ranks_(options_.world_size) {
+    run_.ranks.resize(options_.world_size);
+  }
 
   absl::Status StartAll() {
     if (options_.launcher) return LaunchAll();
     for (int r = 0; r < options_.world_size; ++r) {
-      absl::StatusOr<std::unique_ptr<RunningRank>> rank =
-          RunningRank::Spawn(options_, r);
-      if (!rank.ok()) {
-        return absl::Status(
-            rank.status().code(),
-            absl::StrCat("rank ", r, " of ", options_.world_size, ": ",
-                         rank.status().message()));
-      }
-      ranks_.push_back(*std::move(rank));
+      const absl::Status status = StartRank(r);
+      if (status.ok()) continue;
+      return absl::Status(status.code(),
+                          absl::StrCat("rank ", r, " of ", options_.world_size,
+                                       ": ", status.message()));
     }
     return absl::OkStatus();
   }
 
   RunOutcome RunTest(const std::string& name, const RunLimits& limits) {
     BeginRun(limits);
-    for (const auto& rank : ranks_) rank->Command(name);
+    for (RunningRank& rank : ranks_) rank.Command(name);
     return Run();
   }
 
   bool AllCameToTheEnd() const {
     return std::all_of(ranks_.begin(), ranks_.end(),
-                       [](const auto& rank) { return rank->is_fit(); });
+                       [](const RunningRank& rank) { return rank.is_fit(); });
   }
 
   bool DoAllRun() {
-    return std::none_of(ranks_.begin(), ranks_.end(), [](const auto& rank) {
-      return rank->process().Poll().has_value();
-    });
+    processes_.CollectEnds();
+    return processes_.ended().empty();
   }
 
   RunOutcome RunToEnd(const RunLimits& limits) {
     BeginRun(limits);
-    for (const auto& rank : ranks_) rank->NoMoreCommands();
+    for (RunningRank& rank : ranks_) rank.NoMoreCommands();
     is_last_run_ = true;
     RunOutcome run = Run();
     if (launcher_ != nullptr) FinishLauncher(run);
@@ -310,12 +211,43 @@ class RankSupervisor::Impl {
   }
 
  private:
-  // kGrace: somebody ended abnormally, the others may report. Then those that
-  // still run dump their stacks, are terminated, are killed.
-  enum class Stage { kRunning, kGrace, kDump, kTerminate, kKill };
+  using Stage = ProcessSet::Stage;
+
+  ProcessSet::Reader ResultsOf(int r) {
+    return {.take = [this, r](absl::string_view bytes) {
+      ranks_[r].TakeResults(bytes, Now(), run_, run_.ranks[r]);
+    }};
+  }
+  ProcessSet::Reader OutputOf(int r) {
+    return {.take = [this, r](absl::string_view bytes) {
+      ranks_[r].TakeOutput(bytes);
+    }};
+  }
+
+  absl::Status StartRank(int r) {
+    SHERD_ASSIGN_OR_RETURN(Pipe results, MakePipe());
+    Pipe commands;
+    RankFds fds = {.results = results.write.get()};
+    std::vector<int> inherited = {fds.results};
+    if (options_.persistent) {
+      SHERD_ASSIGN_OR_RETURN(commands, MakeCommandPipe());
+      fds.commands = commands.read.get();
+      inherited.push_back(fds.commands);
+    }
+    ranks_[r].SetCommands(std::move(commands.write));
+    ProcessSet::Launch launch = {
+        .process = {.program = options_.program,
+                    .arguments = options_.arguments,
+                    .environment = options_.environment(r, fds),
+                    .inherited_fds = std::move(inherited)},
+        .output = OutputOf(r)};
+    // Read before the output: what the rank printed before it told of its
+    // test's end belongs to the test.
+    launch.streams.push_back({std::move(results.read), ResultsOf(r)});
+    return processes_.Start(std::move(launch));
+  }
 
   void BeginRun(const RunLimits& limits) {
-    limits_ = limits;
     run_ = RunOutcome();
     run_.timeout = limits.timeout;
     run_.ranks.resize(options_.world_size);
@@ -329,7 +261,7 @@ class RankSupervisor::Impl {
     const std::string& outputs = options_.files.outputs;
     if (!outputs.empty()) system.CreateDirectories(outputs).IgnoreError();
     for (size_t r = 0; r < ranks_.size(); ++r) {
-      ranks_[r]->BeginRun(
+      ranks_[r].BeginRun(
           outputs.empty()
               ? ""
               : JoinPath(outputs, absl::StrCat("rank-", r, ".log")));
@@ -337,22 +269,30 @@ class RankSupervisor::Impl {
     flights_ = FlightRequests(options_.files.flights);
     asked_.clear();
     was_ended_ = false;
+    processes_.BeginRun(
+        {.deadline = Deadline::After(limits.timeout),
+         .grace = limits.grace,
+         .dump = kDumpTime,
+         .terminate = kTerminateTime,
+         .ask_for_dumps = [this] { AskForStacks(); },
+         .have_dumped =
+             [this] { return AllHaveDumped() && flights_.AllAnswered(); }});
   }
 
   RunOutcome Run() {
-    Enter(Stage::kRunning, limits_.timeout);
-    // Those that ended before the run, or have nothing to wait for.
+    // Those that ended before the run.
+    processes_.CollectEnds();
     for (int r = 0; r < options_.world_size; ++r) Look(r);
-    while (CountRunning() > 0) {
-      AwaitEvents();
+    while (processes_.AnyRuns()) {
+      Await();
       for (int r = 0; r < options_.world_size; ++r) Look(r);
       Decide();
     }
-    bool has_leftovers = false;
     for (int r = 0; r < options_.world_size; ++r) {
-      run_.ranks[r].output = ranks_[r]->output();
-      has_leftovers = has_leftovers || ranks_[r]->holds_pipes();
+      run_.ranks[r].output = ranks_[r].output();
     }
+    // All ranks have ended: somebody else holds their pipes.
+    const bool has_leftovers = processes_.HasOpenStreams();
     if (is_last_run_ && has_leftovers && !options_.mark.empty()) {
       KillMarkedProcesses(options_.mark);
     }
@@ -361,33 +301,33 @@ class RankSupervisor::Impl {
   }
 
   absl::Status LaunchAll() {
-    std::vector<std::unique_ptr<LaunchedRank>> launched;
     for (int r = 0; r < options_.world_size; ++r) {
       SHERD_ASSIGN_OR_RETURN(
           std::unique_ptr<LaunchedRank> rank,
           LaunchedRank::Prepare(options_.launcher->directory, r));
-      launched.push_back(std::move(rank));
+      launched_.push_back(std::move(rank));
     }
     SHERD_ASSIGN_OR_RETURN(
         launcher_,
         Launcher::Start(*options_.launcher, options_.world_size,
                         options_.program, options_.arguments,
                         options_.environment(/*rank=*/-1, RankFds())));
-    for (std::unique_ptr<LaunchedRank>& rank : launched) {
-      launched_.push_back(rank.get());
-      UniqueFd results = rank->TakeResults();
-      UniqueFd output = rank->TakeOutput();
-      ranks_.push_back(std::make_unique<RunningRank>(
-          std::make_unique<LaunchedProcess>(std::move(rank), *launcher_),
-          std::move(results), std::move(output)));
+    for (int r = 0; r < options_.world_size; ++r) {
+      LaunchedRank& rank = *launched_[r];
+      std::vector<ProcessSet::Stream> streams;
+      streams.push_back({rank.TakeResults(), ResultsOf(r)});
+      streams.push_back({rank.TakeOutput(), OutputOf(r)});
+      SHERD_RETURN_IF_ERROR(
+          processes_.Add(std::make_unique<LaunchedProcess>(rank, *launcher_),
+                         std::move(streams)));
     }
     return absl::OkStatus();
   }
 
   void FinishLauncher(RunOutcome& run) {
-    const bool all_started = std::all_of(
-        launched_.begin(), launched_.end(),
-        [](const LaunchedRank* rank) { return rank->has_started(); });
+    const bool all_started =
+        std::all_of(launched_.begin(), launched_.end(),
+                    [](const auto& rank) { return rank->has_started(); });
     launcher_->Finish(kLauncherTime);
     run.launcher_output = launcher_->output();
     if (all_started) return;
@@ -402,70 +342,48 @@ class RankSupervisor::Impl {
     return absl::FromChrono(Deadline::Clock::now() - start_);
   }
 
-  void Enter(Stage stage, absl::Duration at_most) {
-    stage_ = stage;
-    stage_end_ = Deadline::After(at_most);
-  }
-
-  int CountRunning() const {
-    return static_cast<int>(
-        std::count_if(run_.ranks.begin(), run_.ranks.end(),
-                      [](const RankOutcome& rank) { return !rank.exit; }));
-  }
-
-  void AwaitEvents() {
-    std::vector<pollfd> fds;
-    bool has_exit_fds = true;
-    for (int r = 0; r < options_.world_size; ++r) {
-      if (run_.ranks[r].exit) continue;
-      ranks_[r]->AddTo(fds);
-      has_exit_fds = has_exit_fds && ranks_[r]->process().exit_fd() >= 0;
+  void Await() {
+    if (launcher_ == nullptr) {
+      processes_.Await();
+      return;
     }
-    if (launcher_ != nullptr) {
-      launcher_->DrainOutput();
-      fds.push_back({launcher_->output_fd(), POLLIN, 0});
-      fds.push_back({launcher_->exit_fd(), POLLIN, 0});
-    }
-    const absl::Duration longest = stage_ == Stage::kDump ? kFilePeriod
-                                   : has_exit_fds         ? absl::Seconds(1)
-                                                  : absl::Milliseconds(5);
-    const absl::Duration wait = std::min(longest, stage_end_.Remaining());
-    poll(fds.data(), fds.size(),
-         static_cast<int>(absl::ToInt64Milliseconds(wait)) + 1);
+    launcher_->DrainOutput();
+    pollfd others[] = {{launcher_->output_fd(), POLLIN, 0},
+                       {launcher_->exit_fd(), POLLIN, 0}};
+    processes_.Await(absl::MakeSpan(others), kLauncherPeriod);
+    // With the launcher all ranks have ended.
+    processes_.CollectEnds();
   }
 
   void Look(int r) {
     RankOutcome& rank = run_.ranks[r];
     if (rank.exit) return;
-    // Asked first, so that what the rank wrote before its end is read.
-    std::optional<ExitStatus> exit = ranks_[r]->process().Poll();
-    for (int drains = 0; ranks_[r]->Drain(Now(), run_, rank);) {
-      if (!exit && !EndsRun(r)) break;
-      if (++drains >= kLastDrains) break;
-    }
-    if (!exit && EndsRun(r)) {
+    std::optional<ExitStatus> exit = processes_.status(r);
+    if (!exit && !EndsRun(r)) return;
+    processes_.ReadRest(r);
+    if (!exit) {
       exit = ExitStatus::OfCode(rank.done->second != 0 ? kRankFailed
                                 : rank.skip            ? rank.skip->number
                                                        : kRankPassed);
     }
-    if (!exit) return;
+    processes_.Release(r);
     flights_.Forget(r);
     rank.exit = exit;
     rank.ended = Now();
-    rank.stopped = stage_ >= Stage::kTerminate;
-    rank.ended_by_launcher =
-        !rank.stopped && ranks_[r]->process().ended_by_launcher();
+    rank.stopped = processes_.stage() >= Stage::kTerminate;
+    rank.ended_by_launcher = !rank.stopped && launcher_ != nullptr &&
+                             launched_[r]->ended_by_launcher();
   }
 
   // With the end of the test the rank's part of this run is over.
-  bool EndsRun(int r) const { return !is_last_run_ && ranks_[r]->waits(); }
+  bool EndsRun(int r) const { return !is_last_run_ && ranks_[r].waits(); }
 
   bool SomebodyEndedAbnormally() {
     for (int r = 0; r < options_.world_size; ++r) {
       if (EndedAbnormally(run_, r)) return true;
       const RankOutcome& rank = run_.ranks[r];
       if (!rank.exit &&
-          (!rank.pipe.ok() || (ranks_[r]->results_closed() && !rank.done))) {
+          (!rank.pipe.ok() || (ranks_[r].results_closed() && !rank.done))) {
         return true;
       }
     }
@@ -473,48 +391,25 @@ class RankSupervisor::Impl {
   }
 
   void Decide() {
-    switch (stage_) {
-      case Stage::kRunning:
-        if (SomebodyEndedAbnormally()) {
-          Enter(Stage::kGrace, limits_.grace);
-        } else if (stage_end_.HasPassed()) {
-          run_.timed_out = CountRunning() > 0;
-          AskForStacks();
-        }
-        return;
-      case Stage::kGrace:
-        // The rank's death may have been announced by another rank meanwhile.
-        if (!SomebodyEndedAbnormally()) {
-          Enter(Stage::kRunning, limits_.timeout - Now());
-        } else if (stage_end_.HasPassed()) {
-          BlameClosedPipes();
-          AskForStacks();
-        }
-        return;
-      case Stage::kDump:
-        if ((AllHaveDumped() && flights_.AllAnswered()) ||
-            stage_end_.HasPassed()) {
-          SignalAll(SIGTERM);
-          Enter(Stage::kTerminate, kTerminateTime);
-        }
-        return;
-      case Stage::kTerminate:
-        if (stage_end_.HasPassed()) {
-          SignalAll(SIGKILL);
-          Enter(Stage::kKill, absl::Seconds(1));
-        }
-        return;
-      case Stage::kKill:
-        // A process in an uninterruptible call takes as long as it takes.
-        if (stage_end_.HasPassed()) Enter(Stage::kKill, absl::Seconds(1));
-        return;
+    if (processes_.stage() == Stage::kRunning) {
+      if (SomebodyEndedAbnormally()) {
+        return processes_.Enter(Stage::kGrace);
+      }
+      run_.timed_out = processes_.StageIsOver() && processes_.AnyRuns();
+    } else if (processes_.stage() == Stage::kGrace) {
+      // The rank's death may have been announced by another rank meanwhile.
+      if (!SomebodyEndedAbnormally()) {
+        return processes_.Enter(Stage::kRunning);
+      }
+      if (processes_.StageIsOver()) BlameClosedPipes();
     }
+    processes_.Advance();
   }
 
   void BlameClosedPipes() {
     for (int r = 0; r < options_.world_size; ++r) {
       RankOutcome& rank = run_.ranks[r];
-      if (!rank.exit && ranks_[r]->results_closed() && !rank.done) {
+      if (!rank.exit && ranks_[r].results_closed() && !rank.done) {
         rank.pipe = absl::DataLossError("closed before the end");
       }
     }
@@ -525,7 +420,7 @@ class RankSupervisor::Impl {
     for (int r = 0; r < options_.world_size; ++r) {
       RankOutcome& rank = run_.ranks[r];
       if (rank.exit) continue;
-      RankProcess& process = ranks_[r]->process();
+      ProcessSet::Process& process = processes_.process(r);
       const std::optional<ProcessStatus> status =
           ReadProcessStatus(process.pid());
       if (!status) continue;
@@ -539,36 +434,28 @@ class RankSupervisor::Impl {
       flights_.Ask(r, process.pid());
       if (is_stopped) process.Signal(SIGCONT);
     }
-    Enter(Stage::kDump, kDumpTime);
   }
 
   bool AllHaveDumped() const {
     return std::all_of(asked_.begin(), asked_.end(), [this](int r) {
-      return run_.ranks[r].exit || ranks_[r]->has_dumped();
+      return run_.ranks[r].exit || ranks_[r].has_dumped();
     });
   }
 
-  void SignalAll(int signal) {
-    for (int r = 0; r < options_.world_size; ++r) {
-      if (!run_.ranks[r].exit) ranks_[r]->process().SignalAll(signal);
-    }
-  }
-
   const SupervisorOptions options_;
-  RunLimits limits_;
   Deadline::Clock::time_point start_ = Deadline::Clock::now();
   bool is_last_run_ = false;
-  Stage stage_ = Stage::kRunning;
-  Deadline stage_end_ = Deadline::Infinite();
   std::unique_ptr<Launcher> launcher_;
-  std::vector<LaunchedRank*> launched_;
-  std::vector<std::unique_ptr<RunningRank>> ranks_;
+  std::vector<std::unique_ptr<LaunchedRank>> launched_;
+  std::vector<RunningRank> ranks_;
   RunOutcome run_;
   // The run did not end by itself, and so ranks were asked for their stacks and
   // what their flight recorders hold.
   bool was_ended_ = false;
   std::set<int> asked_;
   FlightRequests flights_{""};
+  // After all that its readers use.
+  ProcessSet processes_;
 };
 
 absl::StatusOr<std::unique_ptr<RankSupervisor>> RankSupervisor::Start(
