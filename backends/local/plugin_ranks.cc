@@ -9,14 +9,13 @@
 #include <functional>
 #include <map>
 #include <mutex>
-#include <thread>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
 #include "sherd/backends/plugin.h"
 #include "sherd/core/comm/reduction.h"
 #include "sherd/core/tensor/dtype.h"
+#include "sherd/testing/kits/rank_threads.h"
 
 namespace sherd::testing {
 namespace {
@@ -126,30 +125,25 @@ void RunPluginRanks(int n, absl::FunctionRef<void(PluginRank&)> body,
   const std::string bind_address(address);
   std::vector<int32_t> world_ranks(n);
   for (int rank = 0; rank < n; ++rank) world_ranks[rank] = rank;
-  std::vector<std::thread> threads;
-  for (int rank = 0; rank < n; ++rank) {
-    threads.emplace_back([&, rank] {
-      SCOPED_TRACE(absl::StrCat("rank ", rank));
-      const sherd_comm_config_v0 config = {
-          .struct_size = sizeof(config),
-          .rank = rank,
-          .size = n,
-          .group = "test",
-          .kv = &table,
-          .deadline = MonotonicNow() + int64_t{60} * 1000000000,
-          .world_ranks = world_ranks.data(),
-          .world_size = n,
-          .one_host = 1,
-          .address = bind_address.c_str()};
-      sherd_comm_v0* comm = nullptr;
-      sherd_error_v0 error = NoError();
-      ASSERT_EQ(LinkedPlugin().create(&config, &comm, &error), SHERD_OK)
-          << error.text;
-      PluginRank self(LinkedPlugin(), comm, rank, n);
-      body(self);
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
+  RunRankThreads(n, [&](int rank) {
+    const sherd_comm_config_v0 config = {
+        .struct_size = sizeof(config),
+        .rank = rank,
+        .size = n,
+        .group = "test",
+        .kv = &table,
+        .deadline = MonotonicNow() + int64_t{60} * 1000000000,
+        .world_ranks = world_ranks.data(),
+        .world_size = n,
+        .one_host = 1,
+        .address = bind_address.c_str()};
+    sherd_comm_v0* comm = nullptr;
+    sherd_error_v0 error = NoError();
+    ASSERT_EQ(LinkedPlugin().create(&config, &comm, &error), SHERD_OK)
+        << error.text;
+    PluginRank self(LinkedPlugin(), comm, rank, n);
+    body(self);
+  });
 }
 
 }  // namespace sherd::testing

@@ -23,6 +23,7 @@
 #include "sherd/backends/nccl/nccl_api.h"
 #include "sherd/backends/nccl/nccl_library.h"
 #include "sherd/backends/nccl/scripted_nccl.h"
+#include "sherd/testing/kits/rank_threads.h"
 
 namespace sherd::internal {
 namespace {
@@ -97,19 +98,15 @@ class NcclCommunicatorTest : public ::testing::Test {
       int size, std::function<void(int, Rank&)> change = nullptr) {
     std::vector<Created> created(size);
     ranks_.resize(size);
-    std::vector<std::thread> threads;
     for (int r = 0; r < size; ++r) {
       ranks_[r] = {library_, ConfigOf(kv_, r, size)};
       if (change != nullptr) change(r, ranks_[r]);
     }
-    for (int r = 0; r < size; ++r) {
-      threads.emplace_back([&, r] {
-        created[r].code =
-            NcclCommunicator::Create(ranks_[r].library, kHost, ranks_[r].config,
-                                     &created[r].comm, &created[r].error);
-      });
-    }
-    for (std::thread& thread : threads) thread.join();
+    testing::RunRankThreads(size, [&](int r) {
+      created[r].code =
+          NcclCommunicator::Create(ranks_[r].library, kHost, ranks_[r].config,
+                                   &created[r].comm, &created[r].error);
+    });
     return created;
   }
 

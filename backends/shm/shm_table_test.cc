@@ -29,6 +29,7 @@
 #include "sherd/backends/plugin.h"
 #include "sherd/core/comm/reduction.h"
 #include "sherd/core/tensor/dtype.h"
+#include "sherd/testing/kits/rank_threads.h"
 
 namespace sherd {
 namespace {
@@ -183,15 +184,11 @@ class Rank {
 // Runs `body` once per rank of a new group, each on a thread.
 void RunRanks(int size, const std::function<void(Rank&)>& body) {
   Kv kv;
-  std::vector<std::thread> threads;
-  for (int r = 0; r < size; ++r) {
-    threads.emplace_back([&, r] {
-      Rank rank(kv, r, size);
-      ASSERT_EQ(rank.Join(), SHERD_OK) << rank.text();
-      body(rank);
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
+  testing::RunRankThreads(size, [&](int r) {
+    Rank rank(kv, r, size);
+    ASSERT_EQ(rank.Join(), SHERD_OK) << rank.text();
+    body(rank);
+  });
 }
 
 using Data = std::vector<unsigned char>;
@@ -980,16 +977,12 @@ TEST(ShmGroupTest, IsRefusedToAllIfOneRankCannotOpenTheMemory) {
       std::fill(value.begin() + 8, value.begin() + 16, 0);
     }
   });
-  std::vector<std::thread> threads;
-  for (int r = 0; r < 4; ++r) {
-    threads.emplace_back([&, r] {
-      Rank rank(kv, r, 4);
-      EXPECT_EQ(rank.Join(), SHERD_PEER_LOST);
-      EXPECT_EQ(rank.peer(), r == 2 ? 0 : 2);
-      EXPECT_THAT(rank.text(), HasSubstr("cannot open the shared memory"));
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
+  testing::RunRankThreads(4, [&](int r) {
+    Rank rank(kv, r, 4);
+    EXPECT_EQ(rank.Join(), SHERD_PEER_LOST);
+    EXPECT_EQ(rank.peer(), r == 2 ? 0 : 2);
+    EXPECT_THAT(rank.text(), HasSubstr("cannot open the shared memory"));
+  });
 }
 
 int OpenDescriptors() {
