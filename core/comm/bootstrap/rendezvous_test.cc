@@ -8,7 +8,6 @@
 #include <functional>
 #include <memory>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -21,6 +20,7 @@
 #include "sherd/core/base/error_info.h"
 #include "sherd/core/base/file.h"
 #include "sherd/core/comm/store/hash_store.h"
+#include "sherd/testing/kits/rank_threads.h"
 #include "sherd/testing/matchers.h"
 
 namespace sherd::internal {
@@ -80,9 +80,7 @@ std::vector<absl::StatusOr<Rendezvous>> OnBoth(
     const std::function<absl::StatusOr<Rendezvous>(int rank)>& meet) {
   std::vector<absl::StatusOr<Rendezvous>> results(
       2, absl::UnknownError("no result"));
-  std::thread other([&] { results[1] = meet(1); });
-  results[0] = meet(0);
-  other.join();
+  testing::RunRankThreads(2, [&](int rank) { results[rank] = meet(rank); });
   return results;
 }
 

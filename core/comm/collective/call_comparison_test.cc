@@ -2,11 +2,11 @@
 
 #include <atomic>
 #include <functional>
+#include <memory>
 #include <optional>
-#include <thread>
+#include <utility>
 #include <vector>
 
-#include "absl/synchronization/blocking_counter.h"
 #include "absl/synchronization/notification.h"
 #include "absl/time/time.h"
 #include "gmock/gmock.h"
@@ -14,6 +14,7 @@
 #include "sherd/core/base/error_info.h"
 #include "sherd/core/comm/process_group.h"
 #include "sherd/core/comm/store/hash_store.h"
+#include "sherd/testing/kits/rank_threads.h"
 #include "sherd/testing/local_ranks.h"
 #include "sherd/testing/matchers.h"
 
@@ -37,21 +38,15 @@ absl::Status NoExchange(absl::Span<const ConstBytes>,
 void RunOnBoard(int size,
                 const std::function<void(int, CallComparison&)>& body) {
   HashStore store;
-  absl::BlockingCounter made(size);
-  absl::Notification all_made;
-  std::vector<std::thread> ranks;
-  for (int rank = 0; rank < size; ++rank) {
-    ranks.emplace_back([&, rank] {
-      auto comparison = CallComparison::OnBoard(store, rank, size, Soon());
-      ASSERT_THAT(comparison, IsOk());
-      made.DecrementCount();
-      all_made.WaitForNotification();
-      body(rank, **comparison);
-    });
-  }
-  made.Wait();
-  all_made.Notify();
-  for (std::thread& rank : ranks) rank.join();
+  std::vector<std::unique_ptr<CallComparison>> comparisons(size);
+  testing::RunRankThreads(size, [&](int rank) {
+    auto comparison = CallComparison::OnBoard(store, rank, size, Soon());
+    ASSERT_THAT(comparison, IsOk());
+    comparisons[rank] = *std::move(comparison);
+  });
+  for (const auto& comparison : comparisons) ASSERT_NE(comparison, nullptr);
+  testing::RunRankThreads(size,
+                          [&](int rank) { body(rank, *comparisons[rank]); });
 }
 
 Collective Sum(uint64_t sequence, uint64_t bytes) {

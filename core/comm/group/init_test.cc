@@ -30,6 +30,7 @@
 #include "sherd/core/comm/store/file_store.h"
 #include "sherd/core/comm/store/hash_store.h"
 #include "sherd/core/comm/store/tcp_store.h"
+#include "sherd/testing/kits/rank_threads.h"
 #include "sherd/testing/matchers.h"
 
 namespace sherd {
@@ -151,18 +152,14 @@ class ReservedPort {
 std::vector<absl::Status> OnThreads(
     int n, const std::function<GroupOrError(int rank)>& init) {
   std::vector<absl::Status> results(n);
-  std::vector<std::thread> ranks;
-  for (int rank = 0; rank < n; ++rank) {
-    ranks.emplace_back([&, rank] {
-      const GroupOrError group = init(rank);
-      results[rank] = group.status();
-      if (!group.ok()) return;
-      EXPECT_EQ((*group)->rank(), rank);
-      EXPECT_THAT((*group)->Barrier(), IsOk());
-      EXPECT_THAT((*group)->Destroy(), IsOk());
-    });
-  }
-  for (std::thread& rank : ranks) rank.join();
+  testing::RunRankThreads(n, [&](int rank) {
+    const GroupOrError group = init(rank);
+    results[rank] = group.status();
+    if (!group.ok()) return;
+    EXPECT_EQ((*group)->rank(), rank);
+    EXPECT_THAT((*group)->Barrier(), IsOk());
+    EXPECT_THAT((*group)->Destroy(), IsOk());
+  });
   return results;
 }
 
@@ -418,22 +415,18 @@ TEST_F(InitTest, TheDefaultGroupLivesFromInitToDestroy) {
 
 TEST_F(InitTest, OneFileServesManyLivesAndIsRemovedAtTheEnd) {
   const std::string path = FreshPath();
-  std::vector<std::thread> ranks;
-  for (int rank = 0; rank < 3; ++rank) {
-    ranks.emplace_back([&path, rank] {
-      for (int life = 0; life < 20; ++life) {
-        const auto group = Init({.backend = "local",
-                                 .rank = rank,
-                                 .world_size = 3,
-                                 .init_method = absl::StrCat("file://", path),
-                                 .timeout = absl::Seconds(60)});
-        ASSERT_THAT(group, IsOk());
-        EXPECT_THAT((*group)->Barrier(), IsOk());
-        EXPECT_THAT((*group)->Destroy(), IsOk());
-      }
-    });
-  }
-  for (std::thread& rank : ranks) rank.join();
+  testing::RunRankThreads(3, [&path](int rank) {
+    for (int life = 0; life < 20; ++life) {
+      const auto group = Init({.backend = "local",
+                               .rank = rank,
+                               .world_size = 3,
+                               .init_method = absl::StrCat("file://", path),
+                               .timeout = absl::Seconds(60)});
+      ASSERT_THAT(group, IsOk());
+      EXPECT_THAT((*group)->Barrier(), IsOk());
+      EXPECT_THAT((*group)->Destroy(), IsOk());
+    }
+  });
   EXPECT_FALSE(FileSystem::Posix().Exists(path));
 }
 

@@ -3,7 +3,6 @@
 #include <functional>
 #include <memory>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -18,6 +17,7 @@
 #include "sherd/core/comm/store/hash_store.h"
 #include "sherd/core/comm/store/store_remote_access.h"
 #include "sherd/core/tensor/tensor.h"
+#include "sherd/testing/kits/rank_threads.h"
 #include "sherd/testing/matchers.h"
 
 namespace sherd {
@@ -38,15 +38,11 @@ class RemoteAccessTest : public ::testing::Test {
 
   // Runs `body` as each of the workers, on a thread each.
   void RunWorkers(int n, const std::function<void(RemoteAccess&)>& body) {
-    std::vector<std::thread> threads;
-    for (int r = 0; r < n; ++r) {
-      threads.emplace_back([&, r] {
-        auto access = StartRemoteAccess(Options(r, n));
-        ASSERT_THAT(access, IsOk());
-        body(**access);
-      });
-    }
-    for (std::thread& thread : threads) thread.join();
+    testing::RunRankThreads(n, [&](int rank) {
+      auto access = StartRemoteAccess(Options(rank, n));
+      ASSERT_THAT(access, IsOk());
+      body(**access);
+    });
   }
 
   // Returns once all of `n` ranks have called it.

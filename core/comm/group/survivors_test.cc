@@ -21,6 +21,7 @@
 #include "sherd/core/base/fault_point.h"
 #include "sherd/core/base/knobs.h"
 #include "sherd/core/comm/store/hash_store.h"
+#include "sherd/testing/kits/rank_threads.h"
 #include "sherd/testing/matchers.h"
 
 namespace sherd::internal {
@@ -75,15 +76,11 @@ TEST_F(SurvivorsTest, WhoComesAfterTheDecisionLearnsThatItWasLeftOut) {
 }
 
 TEST_F(SurvivorsTest, WhomMostAccuseIsLeftOutThoughItComes) {
-  std::vector<std::thread> ranks;
-  for (int r = 0; r < 4; ++r) {
+  testing::RunRankThreads(4, [this](int r) {
     // Rank 2 was late, and holds rank 0 for the one that gave up.
-    ranks.emplace_back([this, r] {
-      EXPECT_THAT(Rank(r, 4)->AgreeOnMembers(r == 2 ? 0 : 2, Late()),
-                  IsOkAndHolds(ElementsAre(0, 1, 3)));
-    });
-  }
-  for (std::thread& rank : ranks) rank.join();
+    EXPECT_THAT(Rank(r, 4)->AgreeOnMembers(r == 2 ? 0 : 2, Late()),
+                IsOkAndHolds(ElementsAre(0, 1, 3)));
+  });
 }
 
 TEST_F(SurvivorsTest, TwoThatAccuseEachOtherBothStay) {
@@ -200,16 +197,12 @@ TEST_F(SurvivorsTest, AnyRankMayEndAtAnyPointAndTheRestAgree) {
       }
     }
     std::vector<std::optional<std::vector<int>>> results(size);
-    std::vector<std::thread> threads;
-    for (int r = 0; r < size; ++r) {
-      threads.emplace_back([&, r] {
-        operations_left = lives[r];
-        const auto rank = Rank(r, size);
-        results[r] = Shrink(*rank, r, accused[r]);
-        if (!results[r]) gone_[r] = true;
-      });
-    }
-    for (std::thread& thread : threads) thread.join();
+    testing::RunRankThreads(size, [&](int r) {
+      operations_left = lives[r];
+      const auto rank = Rank(r, size);
+      results[r] = Shrink(*rank, r, accused[r]);
+      if (!results[r]) gone_[r] = true;
+    });
     std::set<std::vector<int>> different;
     for (int r = 0; r < size; ++r) {
       if (lives[r] < 0) {

@@ -10,6 +10,7 @@
 #include "absl/time/time.h"
 #include "gmock/gmock.h"
 #include "sherd/core/base/deadline.h"
+#include "sherd/testing/kits/rank_threads.h"
 #include "sherd/testing/matchers.h"
 
 namespace sherd::testing {
@@ -304,29 +305,25 @@ TEST_P(StoreConformanceTest, RetiringNeedsAMember) {
 // last member of a session cleans up, perhaps after the next session has begun.
 TEST_P(StoreConformanceTest, ServesOneLifeOfAGroupAfterAnother) {
   constexpr int kRanks = 3;
-  std::vector<std::thread> ranks;
-  for (int rank = 0; rank < kRanks; ++rank) {
-    ranks.emplace_back([this, rank] {
-      const std::shared_ptr<Store> store = open_();
-      for (int session = 1; session <= 20; ++session) {
-        const std::string counter = absl::StrCat("sessions/", rank);
-        EXPECT_THAT(store->Add(counter, 1), IsOkAndHolds(session));
-        const std::string prefix = absl::StrCat("session/", session);
-        std::vector<std::string> keys;
-        for (int r = 0; r < kRanks; ++r) {
-          keys.push_back(absl::StrCat(prefix, "/", r));
-        }
-        EXPECT_THAT(store->Set(keys[rank], absl::StrCat(session * 10 + rank)),
-                    IsOk());
-        EXPECT_THAT(store->MultiGet(keys, Late()),
-                    IsOkAndHolds(ElementsAre(absl::StrCat(session * 10),
-                                             absl::StrCat(session * 10 + 1),
-                                             absl::StrCat(session * 10 + 2))));
-        EXPECT_THAT(store->Retire(prefix, kRanks), IsOk());
+  RunRankThreads(kRanks, [this](int rank) {
+    const std::shared_ptr<Store> store = open_();
+    for (int session = 1; session <= 20; ++session) {
+      const std::string counter = absl::StrCat("sessions/", rank);
+      EXPECT_THAT(store->Add(counter, 1), IsOkAndHolds(session));
+      const std::string prefix = absl::StrCat("session/", session);
+      std::vector<std::string> keys;
+      for (int r = 0; r < kRanks; ++r) {
+        keys.push_back(absl::StrCat(prefix, "/", r));
       }
-    });
-  }
-  for (std::thread& rank : ranks) rank.join();
+      EXPECT_THAT(store->Set(keys[rank], absl::StrCat(session * 10 + rank)),
+                  IsOk());
+      EXPECT_THAT(store->MultiGet(keys, Late()),
+                  IsOkAndHolds(ElementsAre(absl::StrCat(session * 10),
+                                           absl::StrCat(session * 10 + 1),
+                                           absl::StrCat(session * 10 + 2))));
+      EXPECT_THAT(store->Retire(prefix, kRanks), IsOk());
+    }
+  });
   EXPECT_THAT(store_->DeletePrefix("session"), IsOkAndHolds(0));
 }
 
