@@ -29,7 +29,7 @@ _THREADS = {"local": Label("//backends/local")}
 _EMULATED = {"nccl_emulated": "nccl"}
 
 # The CUDA driver and NCCL of a machine that has no GPU.
-_EMULATOR = Label("//backends/emulated_gpu:libsherd_emulated_gpu.so")
+_EMULATOR = Label("//testing/emulated_gpu:libsherd_emulated_gpu.so")
 
 # Tests may name GPUs by number up to this.
 _LEAST_EMULATED = 4

@@ -11,10 +11,10 @@
 
 #include "gtest/gtest.h"
 #include "sherd/backends/cuda/box_math.h"
-#include "sherd/backends/cuda/host_kernels.h"
 #include "sherd/backends/cuda/kernel_params.h"
 #include "sherd/backends/cuda/launch_plan.h"
 #include "sherd/backends/device_abi.h"
+#include "sherd/testing/emulated_gpu/driver/host_kernels.h"
 
 namespace sherd::internal {
 namespace {

@@ -22,7 +22,6 @@
 #include "absl/strings/strip.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "sherd/backends/emulated_gpu/driver_library.h"
 #include "sherd/core/base/deadline.h"
 #include "sherd/core/base/knobs.h"
 #include "sherd/core/comm/reduction.h"
@@ -33,6 +32,7 @@
 #include "sherd/core/tensor/random.h"
 #include "sherd/core/tensor/storage.h"
 #include "sherd/core/tensor/tensor.h"
+#include "sherd/testing/emulated_gpu/driver_library.h"
 #include "sherd/testing/matchers.h"
 
 namespace sherd {

@@ -12,7 +12,6 @@
 
 #include "absl/types/span.h"
 #include "gtest/gtest.h"
-#include "sherd/backends/cuda/host_kernels.h"
 #include "sherd/backends/cuda/kernel_params.h"
 #include "sherd/backends/cuda/launch_plan.h"
 #include "sherd/backends/device_abi.h"
@@ -21,6 +20,7 @@
 #include "sherd/core/tensor/random.h"
 #include "sherd/core/tensor/shape.h"
 #include "sherd/core/tensor/tensor.h"
+#include "sherd/testing/emulated_gpu/driver/host_kernels.h"
 #include "sherd/testing/matchers.h"
 
 namespace sherd::internal {

@@ -7,7 +7,7 @@
 namespace sherd::internal {
 
 // The line between who launches kernels, the kernels (kernels.cu) and who runs
-// them without a GPU (host_kernels.h).
+// them without a GPU (testing/emulated_gpu).
 //
 // Every kernel takes one parameter, a struct of this file by value, and is
 // launched with blocks of kThreads threads in one dimension, a grid in one

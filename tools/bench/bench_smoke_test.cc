@@ -30,7 +30,7 @@ struct Outcome {
   std::string text;
 };
 
-constexpr char kEmulator[] = "backends/emulated_gpu/libsherd_emulated_gpu.so";
+constexpr char kEmulator[] = "testing/emulated_gpu/libsherd_emulated_gpu.so";
 
 constexpr char kBothStreams[] = "2>&1";
 constexpr char kErrorsOnly[] = "2>&1 >/dev/null";

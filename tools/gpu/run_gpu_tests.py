@@ -28,7 +28,7 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import results  # noqa: E402
 
 TOP = os.path.dirname(os.path.abspath(__file__))
-EMULATOR = "backends/emulated_gpu/libsherd_emulated_gpu.so"
+EMULATOR = "testing/emulated_gpu/libsherd_emulated_gpu.so"
 # NCCL on one host without other users: on the loopback, few channels, no
 # service threads of its own.
 NCCL_ENV = {

@@ -107,7 +107,7 @@ TEST(CommandTest, InfoShowsBackendsSearchPathAndKnobs) {
   EXPECT_GE(parsed["knobs"].size(), 8u);
 }
 
-constexpr char kEmulator[] = "backends/emulated_gpu/libsherd_emulated_gpu.so";
+constexpr char kEmulator[] = "testing/emulated_gpu/libsherd_emulated_gpu.so";
 
 TEST(CommandTest, InfoSaysWhyNoDeviceWorks) {
   const std::string missing = "SHERD_CUDA_LIBRARY=/no/such/libcuda.so.1 ";

@@ -9,7 +9,6 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "sherd/backends/device_abi.h"
-#include "sherd/backends/emulated_gpu/driver_library.h"
 #include "sherd/backends/host/device_loader.h"
 #include "sherd/backends/host/plugin_host.h"
 #include "sherd/backends/plugin.h"
@@ -21,6 +20,7 @@
 #include "sherd/core/tensor/device_runtime.h"
 #include "sherd/core/tensor/tensor.h"
 #include "sherd/testing/distributed_test.h"
+#include "sherd/testing/emulated_gpu/driver_library.h"
 #include "sherd/testing/matchers.h"
 
 namespace sherd {

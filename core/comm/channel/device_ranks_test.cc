@@ -23,7 +23,6 @@
 #include "absl/time/time.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "sherd/backends/emulated_gpu/driver_library.h"
 #include "sherd/core/base/deadline.h"
 #include "sherd/core/base/error_info.h"
 #include "sherd/core/base/knobs.h"
@@ -37,6 +36,7 @@
 #include "sherd/core/tensor/device_stream.h"
 #include "sherd/core/tensor/tensor.h"
 #include "sherd/testing/distributed_test.h"
+#include "sherd/testing/emulated_gpu/driver_library.h"
 #include "sherd/testing/matchers.h"
 
 namespace sherd {

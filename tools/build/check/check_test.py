@@ -75,11 +75,19 @@ class LayeringTest(unittest.TestCase):
         self.assertIsNotNone(layering.violation(test, "//tools/sherd:sherd", True))
 
     def test_emulated_gpus_are_for_tests(self):
-        emulator = "//backends/emulated_gpu:driver"
-        self.assertIsNone(layering.violation(emulator, "//core/base:knobs", False))
-        self.assertIsNone(layering.violation(emulator, "//backends/cuda:driver_api", False))
+        emulator = "//testing/emulated_gpu:driver"
         self.assertIsNotNone(layering.violation(emulator, "//serialization:archive", False))
         self.assertIsNotNone(layering.violation("//core/tensor:tensor", emulator, False))
+        self.assertIsNone(layering.violation("//backends/cuda:x_test", emulator, True))
+
+    def test_emulated_gpus_see_of_backends_what_they_double(self):
+        emulator = "//testing/emulated_gpu:driver"
+        for target in ["//core/base:knobs", "//testing:matchers", "//backends/cuda:driver_api",
+                       "//backends/nccl:nccl_api", "@com_google_absl//absl/strings:strings"]:
+            self.assertIsNone(layering.violation(emulator, target, False), target)
+        for target in ["//backends/cuda:driver", "//backends/nccl:communicator",
+                       "//backends:plugin", "//backends:loader", "//backends/shm:shm"]:
+            self.assertIsNotNone(layering.violation(emulator, target, True), target)
 
     def test_vendors_have_their_places(self):
         protobuf = "@com_google_protobuf//:protobuf"

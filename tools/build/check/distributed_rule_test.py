@@ -193,14 +193,14 @@ class GpuTest(unittest.TestCase):
         test = one(backends=["nccl_emulated"], world_size=2)
         self.assertFalse(self.ALL & set(test["tags"]))
         self.assertIn("backend-nccl_emulated", test["tags"])
-        emulator = "../sherd/backends/emulated_gpu/libsherd_emulated_gpu.so"
+        emulator = "../sherd/testing/emulated_gpu/libsherd_emulated_gpu.so"
         for name, value in [("SHERD_TEST_BACKEND", "nccl"), ("SHERD_TEST_GPUS", "2"),
                             ("SHERD_EMULATED_GPUS", "4"), ("SHERD_CUDA_LIBRARY", emulator),
                             ("SHERD_NCCL_LIBRARY", emulator)]:
             self.assertEqual(test["env"][name], value)
         self.assertEqual(
             [str(d) for d in test["data"]],
-            self.NCCL_PLUGINS + ["@sherd//backends/emulated_gpu:libsherd_emulated_gpu.so"])
+            self.NCCL_PLUGINS + ["@sherd//testing/emulated_gpu:libsherd_emulated_gpu.so"])
         self.assertEqual(
             one(backends=["nccl_emulated"], world_size=6)["env"]["SHERD_EMULATED_GPUS"], "6")
 

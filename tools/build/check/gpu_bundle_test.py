@@ -106,7 +106,7 @@ class RunTest(unittest.TestCase):
         code, output = self.run_all("--emulated=3")
         self.assertEqual(code, 0)
         self.assertIn("EMULATED", output)
-        emulator = self.top + "/files/backends/emulated_gpu/libsherd_emulated_gpu.so"
+        emulator = self.top + "/files/testing/emulated_gpu/libsherd_emulated_gpu.so"
         self.assertIn("%s|%s|3|\n" % (emulator, emulator), self.log())
 
     def test_a_filter_that_leaves_nothing_is_an_error(self):

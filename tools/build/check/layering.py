@@ -5,7 +5,8 @@ A backend sees the plugin ABI, its vendor's library and the rule of what calls
 fit; shm and nccl, whose ranks share hosts, also core/process; the device
 plugin also the mathematics that it shares with core/tensor. The loader, rpc,
 serialization and testing see core and not one another (testing may take the
-loader). tools sees everything, and nobody sees tools.
+loader). The emulated GPU of testing sees core, and of the backends that it doubles
+the headers that say what to double. tools sees everything, and nobody sees tools.
 
 Within a package its rooms, the folders of it, keep an order of their own: by the
 #include lines of all that is not a test.
@@ -24,7 +25,10 @@ _ABI = "backends:plugin"
 _PLUGIN_ABI = {"backend_abi", "call_fields", "device_abi", "plugin", "vendor_descriptors"}
 _LOADER = "backends:loader"
 # A package of nothing but parts of tests, which a query's XML does not say.
-_FOR_TESTS = "//backends/emulated_gpu:"
+_EMULATED_GPU = "//testing/emulated_gpu:"
+# Of backends, what it doubles: headers alone.
+_DOUBLED = ["//backends/cuda:driver_api", "//backends/cuda:kernel_params",
+            "//backends/nccl:nccl_api"]
 # Headers of the standard library alone, which devices share with the host.
 _PLAIN_TYPES = "//core/tensor:plain_types"
 # Headers of the standard library alone, for backends that compare calls.
@@ -85,10 +89,20 @@ def _same(source, target):
     return True
 
 
+def _emulated_gpu_violation(source, target):
+    allowed = [area(source)] + _CORE
+    if target.startswith("@") or target in _DOUBLED or _OF_MACROS.fullmatch(target):
+        return None
+    if area(target) in allowed:
+        return None
+    return "the emulated GPU may depend on %s" % ", ".join(allowed + _DOUBLED)
+
+
 def violation(source, target, testonly):
     """Why `source` must not depend on `target`, or None."""
-    testonly = testonly or source.startswith(_FOR_TESTS)
     from_area = area(source)
+    if source.startswith(_EMULATED_GPU):
+        return _emulated_gpu_violation(source, target)
     if target.startswith("@"):
         vendor = target[1:].split("//")[0]
         if from_area in _VENDORS.get(vendor, [from_area]) or testonly:

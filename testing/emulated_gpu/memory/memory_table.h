@@ -1,0 +1,95 @@
+#ifndef SHERD_TESTING_EMULATED_GPU_MEMORY_MEMORY_TABLE_H_
+#define SHERD_TESTING_EMULATED_GPU_MEMORY_MEMORY_TABLE_H_
+
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "sherd/testing/emulated_gpu/driver/stream_queue.h"
+#include "sherd/testing/emulated_gpu/memory/access_history.h"
+#include "sherd/testing/emulated_gpu/memory/address_space.h"
+
+namespace sherd::testing {
+
+struct Allocation {
+  MemoryLocation::Kind kind = MemoryLocation::Kind::kDevice;
+  // Of pinned memory: -1.
+  int device = 0;
+  uint64_t base = 0;
+  uint64_t bytes = 0;
+  // Number of its pool; 0 if it is of none.
+  uint64_t pool = 0;
+  // Allocated while a stream captured: lives on.
+  bool is_of_graph = false;
+
+  AccessHistory history;
+  // Who freed it; it stays here so that late users are found.
+  OperationRef freed;
+  // Nothing touches its bytes any more.
+  std::atomic<bool> is_released{false};
+  // The bytes around it were overwritten, and that was reported.
+  std::atomic<bool> is_damaged{false};
+
+  // For other processes, or from one; imports count how often.
+  std::optional<uint32_t> ticket;
+  AddressSpace::Handle handle;
+  int opened = 0;
+};
+using AllocationRef = std::shared_ptr<Allocation>;
+
+// What memory there is: of pretended devices, imported, and pinned. Around each
+// piece lie bytes that nothing may change. Addresses are not used again before
+// those of the device have been used up.
+//
+// Threads. Locked by the caller, but for View and the functions that take one
+// allocation.
+class MemoryTable {
+ public:
+  explicit MemoryTable(int devices);
+
+  AddressSpace& space() { return space_; }
+
+  // Null if no addresses are left. The bytes are kPoison.
+  AllocationRef AddDevice(int device, uint64_t bytes);
+  // Null if there is no memory.
+  AllocationRef AddPinned(uint64_t bytes);
+  // The import of the handle, opened once more. Null if nothing can be opened
+  // with it.
+  AllocationRef AddImport(const AddressSpace::Handle& handle);
+
+  // The allocation around an address, be it freed; else null.
+  AllocationRef Find(uint64_t address) const;
+  // The one that begins before an address, for messages; or null.
+  AllocationRef FindBelow(uint64_t address) const;
+  // Drops all of a device.
+  void DropDevice(int device, const OperationRef& by);
+  // What was freed is freed for everybody: forgets who used it.
+  void Forget(const Clock& known);
+
+  // Whether no byte next to the allocation was changed.
+  bool IsIntact(const Allocation& allocation) const;
+  // Nothing may use it any more: spoils the bytes.
+  void Release(Allocation& allocation);
+  void Fill(const Allocation& allocation) const;
+
+  void* View(uint64_t address) const {
+    return space_.Contains(address) ? space_.View(address)
+                                    : reinterpret_cast<void*>(address);
+  }
+
+ private:
+  std::optional<uint64_t> FindRoom(int window, uint64_t bytes);
+  void Guard(const Allocation& allocation) const;
+
+  AddressSpace space_;
+  std::map<uint64_t, AllocationRef> allocations_;
+  // Of each window: the first address that was not used yet.
+  std::vector<uint64_t> next_;
+};
+
+}  // namespace sherd::testing
+
+#endif  // SHERD_TESTING_EMULATED_GPU_MEMORY_MEMORY_TABLE_H_

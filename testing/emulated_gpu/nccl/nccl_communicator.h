@@ -1,0 +1,206 @@
+#ifndef SHERD_TESTING_EMULATED_GPU_NCCL_NCCL_COMMUNICATOR_H_
+#define SHERD_TESTING_EMULATED_GPU_NCCL_NCCL_COMMUNICATOR_H_
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "sherd/testing/emulated_gpu/driver/stream_queue.h"
+#include "sherd/testing/emulated_gpu/nccl/nccl_collectives.h"
+#include "sherd/testing/emulated_gpu/nccl/nccl_segment.h"
+#include "sherd/testing/emulated_gpu/nccl/nccl_words.h"
+
+namespace sherd::testing {
+
+// What a communicator takes of an NcclConfig, and from faults.
+struct NcclSettings {
+  bool blocking = true;
+  bool split_share = false;
+  bool shrink_share = false;
+  std::string name;
+  // Faults (see faults.h), words of ncclCommInitRankConfig with '+' between;
+  // children inherit them:
+  //   remote      peers that died or aborted become kNcclRemoteError in
+  //               ncclCommGetAsyncError, instead of nothing but silence;
+  //   mismatch    contradicting calls hang, as with the real library, instead
+  //               of being reported;
+  //   eager       the first collective does not wait for its peers' calls.
+  bool remote = false;
+  bool mismatch_hangs = false;
+  bool eager = false;
+};
+
+// Reads `config` as parseCommConfig of NCCL does, over `settings`.
+NcclResult ReadConfig(const NcclConfig* config, NcclSettings* settings);
+
+// What ncclGetVersion says: 22809, or what its fault pretends with the word
+// version=NUMBER.
+int NcclPretendedVersion();
+
+class NcclCommunicator;
+using NcclCommunicatorPtr = std::shared_ptr<NcclCommunicator>;
+
+// Communicators that are aborted together.
+struct NcclFamily {
+  std::atomic<bool> aborted{false};
+  std::mutex mutex;
+  std::vector<std::weak_ptr<NcclCommunicator>> members;
+};
+
+// One rank's part of a communicator. Its functions are those of NCCL, after
+// their arguments were looked at; the names are the same.
+//
+// Operations of one communicator run one after another in the order of their
+// calls, on whatever streams.
+//
+// Threads. Safe from any thread.
+class NcclCommunicator : public std::enable_shared_from_this<NcclCommunicator> {
+ public:
+  NcclCommunicator(int device, const NcclSettings& settings,
+                   std::shared_ptr<NcclFamily> family);
+
+  int device() const { return device_; }
+  int rank() const { return rank_; }
+  int size() const { return size_; }
+  const NcclSettings& settings() const { return settings_; }
+  const std::shared_ptr<NcclFamily>& family() const { return family_; }
+
+  // Its place, as soon as it is known; before Join.
+  void SetPlace(int rank, int size);
+  // Meets the other ranks; waits for them. `hangs`: never ends before an abort.
+  NcclResult Join(const NcclUniqueId& id, bool hangs);
+  // These two wait for the other ranks. *made is null for no color.
+  NcclResult Split(int color, int key, const NcclSettings& settings,
+                   NcclCommunicatorPtr* made);
+  NcclResult Shrink(const std::set<int>& excluded, bool abort_first,
+                    const NcclSettings& settings, NcclCommunicatorPtr* made);
+  // No operations begin any more.
+  NcclResult BeginFinalize();
+  // Waits until all ranks have called it and all operations have run.
+  NcclResult Finalize();
+  void Abort();
+  // Operations end, and no new ones begin.
+  NcclResult Revoke();
+  // Waits until no operation is under way.
+  void Drain();
+
+  // Whether calls are possible: `what` is the function, for the message.
+  NcclResult CheckReady(const char* what);
+  NcclResult CheckOperational(const char* what);
+  bool is_finalized() const;
+  bool is_healthy() const;
+
+  // ncclCommGetAsyncError.
+  NcclResult Poll();
+  void SetError(NcclResult error);
+
+  // Runs `job` on a thread of its own; until it has ended, and the caller has
+  // asked for it, Poll returns kNcclInProgress.
+  void StartJob(std::function<NcclResult()> job);
+
+  // Says that this rank is ready for its first collective.
+  void StartConnecting();
+  // Queues tasks as one operation. Waits for the peers' first collective.
+  NcclResult Launch(const std::vector<NcclTask>& tasks);
+  // The same for a communicator that does not block: queued when the caller
+  // polls, or a little later.
+  void LaunchLater(const std::vector<NcclTask>& tasks);
+
+  // Operators that the program made; null: there is no such.
+  int AddFactor(const NcclFactor& factor);
+  std::shared_ptr<const NcclFactor> FindFactor(int op);
+  bool RemoveFactor(int op);
+
+  NcclResult Register(void* data, size_t bytes, void** handle);
+  NcclResult Deregister(void* handle);
+
+ private:
+  class Turn;
+  struct PendingLaunch {
+    std::vector<NcclTask> tasks;
+    HostOrder order;
+    std::thread::id caller;
+  };
+
+  bool Aborted() const { return family_->aborted.load(); }
+  bool Ended() const { return Aborted() || stopped_.load(); }
+  // Whether an operation has to end; reports mismatches that peers found.
+  bool GivesUp();
+  void ReportMismatch(const std::string& text);
+  // Wakes all threads of this rank that wait.
+  void WakeAll();
+  void Stop();
+
+  NcclResult CheckPeers() const;
+  bool IsConnected() const;
+  NcclResult MakeChild(const std::vector<int>& members, uint64_t number,
+                       uint64_t hash, bool is_split,
+                       const NcclSettings& settings, bool shares,
+                       NcclCommunicatorPtr* made);
+
+  NcclResult QueueLaunch(const std::vector<NcclTask>& tasks,
+                         const HostOrder& order);
+  std::function<int()> PrepareLaunch(
+      const std::shared_ptr<const std::vector<NcclTask>>& tasks);
+  int RunLaunch(Turn& turn, const std::vector<NcclTask>& tasks,
+                uint64_t first_collective);
+  // False if it contradicts what another rank has announced.
+  bool Announce(const NcclTask& task, uint64_t sequence);
+  bool TryPending(bool any_thread);
+  friend struct NcclHelper;
+
+  const int device_;
+  const NcclSettings settings_;
+  const std::shared_ptr<NcclFamily> family_;
+  int rank_ = 0;
+  int size_ = 1;
+  // Null before Join; others than Join look at attached_ first.
+  std::shared_ptr<NcclSegment> segment_;
+  std::atomic<bool> attached_{false};
+  std::atomic<bool> stopped_{false};
+  std::atomic<bool> mismatch_reported_{false};
+
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  // Launches: how many there were, whose turn it is, which ended before theirs.
+  uint64_t launches_ = 0;
+  uint64_t turn_ = 0;
+  std::set<uint64_t> ended_early_;
+  uint64_t collectives_ = 0;
+  bool revoked_ = false;
+  bool finalized_ = false;
+  NcclResult error_ = ::sherd::internal::kNcclSuccess;
+  bool busy_ = false;
+  // How often the state was asked for since the last job began.
+  int polls_ = 1;
+  std::unique_ptr<PendingLaunch> pending_;
+  uint64_t splits_ = 0;
+  std::map<uint64_t, uint64_t> shrinks_;
+  std::map<int, std::shared_ptr<const NcclFactor>> factors_;
+  int next_factor_ = kNcclNumOps;
+  struct Registration {
+    void* data;
+    size_t bytes;
+  };
+  std::map<void*, std::unique_ptr<Registration>> registrations_;
+  int64_t last_look_ = 0;
+};
+
+// The communicators that exist, by the handles of the program.
+::sherd::internal::NcclComm AddCommunicator(
+    const NcclCommunicatorPtr& communicator);
+// Null: there is none.
+NcclCommunicatorPtr FindCommunicator(::sherd::internal::NcclComm handle);
+void RemoveCommunicator(::sherd::internal::NcclComm handle);
+
+}  // namespace sherd::testing
+
+#endif  // SHERD_TESTING_EMULATED_GPU_NCCL_NCCL_COMMUNICATOR_H_

@@ -1,0 +1,82 @@
+#ifndef SHERD_TESTING_EMULATED_GPU_NCCL_NCCL_FUNCTIONS_H_
+#define SHERD_TESTING_EMULATED_GPU_NCCL_NCCL_FUNCTIONS_H_
+
+#include <cstddef>
+
+#include "sherd/backends/nccl/nccl_api.h"
+
+// The emulated NCCL: functions of nccl.h with its meaning, over emulated GPUs
+// and shared memory, for the ranks of one host and PID namespace.
+//
+// What is as in NCCL. Operations run later, on streams, one after another for
+// each communicator; a group runs at its end; a first collective waits on the
+// host until all peers have called theirs; communicators that do not block
+// answer kNcclInProgress at least once, and what they were asked to queue is
+// queued no sooner than the caller has polled; a rank that dies or aborts
+// leaves its peers waiting until they abort too; arguments are checked where
+// NCCL checks them, with its words.
+//
+// What is stricter. A send ends only when it was received. Calls that
+// contradict one another, communicators that are used after their end, and
+// buffers that overlap in a way that is not called in place, are findings
+// (control.h).
+//
+// Faults (faults.h), beside those of every function:
+//   ncclCommInitRankConfig:*:remote+mismatch+eager   see NcclSettings
+//   ncclGetVersion:*:version=21805                   pretends this version
+//   ncclAllReduce:2:die_running                      the process is killed in
+//                                                    the middle (every
+//                                                    operation knows this)
+//   ncclCommGetAsyncError:5:async=6                  the communicator fails
+//                                                    from then on
+//   ncclCommInitRankConfig:1:hang                    never ready; ends by abort
+// libsherd_emulated_old_nccl.so, in place of libsherd_emulated_gpu.so, has the
+// functions of NCCL 2.18 only.
+namespace sherd::testing {
+
+// All of SHERD_NCCL_FUNCTIONS.
+::sherd::internal::NcclApi EmulatedNccl();
+
+}  // namespace sherd::testing
+
+extern "C" {
+
+// What else of nccl.h is there, beside SHERD_NCCL_FUNCTIONS.
+sherd::internal::NcclResult ncclCommInitRank(sherd::internal::NcclComm* comm,
+                                             int num_ranks,
+                                             sherd::internal::NcclUniqueId id,
+                                             int rank);
+sherd::internal::NcclResult ncclCommCount(sherd::internal::NcclComm comm,
+                                          int* count);
+sherd::internal::NcclResult ncclCommUserRank(sherd::internal::NcclComm comm,
+                                             int* rank);
+sherd::internal::NcclResult ncclCommCuDevice(sherd::internal::NcclComm comm,
+                                             int* device);
+sherd::internal::NcclResult ncclBcast(void* buffer, size_t count,
+                                      sherd::internal::NcclDataType type,
+                                      int root, sherd::internal::NcclComm comm,
+                                      sherd::internal::NcclStream stream);
+sherd::internal::NcclResult ncclAlltoAll(const void* in, void* out,
+                                         size_t count,
+                                         sherd::internal::NcclDataType type,
+                                         sherd::internal::NcclComm comm,
+                                         sherd::internal::NcclStream stream);
+sherd::internal::NcclResult ncclGather(const void* in, void* out, size_t count,
+                                       sherd::internal::NcclDataType type,
+                                       int root, sherd::internal::NcclComm comm,
+                                       sherd::internal::NcclStream stream);
+sherd::internal::NcclResult ncclScatter(const void* in, void* out, size_t count,
+                                        sherd::internal::NcclDataType type,
+                                        int root,
+                                        sherd::internal::NcclComm comm,
+                                        sherd::internal::NcclStream stream);
+sherd::internal::NcclResult ncclRedOpCreatePreMulSum(
+    sherd::internal::NcclRedOp* op, void* scalar,
+    sherd::internal::NcclDataType type, int residence,
+    sherd::internal::NcclComm comm);
+sherd::internal::NcclResult ncclRedOpDestroy(sherd::internal::NcclRedOp op,
+                                             sherd::internal::NcclComm comm);
+
+}  // extern "C"
+
+#endif  // SHERD_TESTING_EMULATED_GPU_NCCL_NCCL_FUNCTIONS_H_

@@ -1,0 +1,255 @@
+#include "sherd/testing/emulated_gpu/nccl/nccl_ranks.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <cstdio>
+#include <utility>
+
+#include "gtest/gtest.h"
+#include "sherd/backends/cuda/driver_api.h"
+#include "sherd/testing/emulated_gpu/graph_api.h"
+
+namespace sherd::testing {
+namespace {
+
+// The emulated driver's functions, which are linked in.
+#define SHERD_DECLARE(name, symbol, parameters) \
+  extern "C" internal::CUresult Linked##name parameters __asm__(symbol);
+using namespace internal;  // NOLINT(build/namespaces): types of the parameters
+SHERD_CUDA_FUNCTIONS(SHERD_DECLARE)
+SHERD_TEST_CUDA_FUNCTIONS(SHERD_DECLARE)
+#undef SHERD_DECLARE
+
+using internal::CUcontext;
+using internal::CUdeviceptr;
+using internal::CUevent;
+using internal::CUstream;
+using internal::NcclComm;
+using internal::NcclResult;
+using internal::NcclUniqueId;
+
+constexpr unsigned kSecondsToLive = 60;
+constexpr int kNoDevice = 3;
+
+const internal::CudaFunctions& Cuda() {
+  static const internal::CudaFunctions functions = [] {
+    internal::CudaFunctions filled;
+#define SHERD_FILL(name, symbol, parameters) filled.name = Linked##name;
+    SHERD_CUDA_FUNCTIONS(SHERD_FILL)
+#undef SHERD_FILL
+    return filled;
+  }();
+  return functions;
+}
+
+// Ends the process: without its device a test cannot go on.
+void Must(int code, const char* what) {
+  if (code == 0) return;
+  std::fprintf(stderr, "%s failed with %d\n", what, code);
+  _exit(kNoDevice);
+}
+
+void WriteAll(int fd, const void* data, size_t size) {
+  Must(write(fd, data, size) == static_cast<ssize_t>(size) ? 0 : 1, "write");
+}
+
+void ReadAll(int fd, void* data, size_t size) {
+  Must(read(fd, data, size) == static_cast<ssize_t>(size) ? 0 : 1, "read");
+}
+
+CUdeviceptr Address(const void* data) {
+  return reinterpret_cast<uintptr_t>(data);
+}
+
+}  // namespace
+
+NcclRank::NcclRank(int rank, int size, std::vector<int> down,
+                   std::vector<int> up)
+    : rank_(rank),
+      size_(size),
+      down_(std::move(down)),
+      up_(std::move(up)),
+      nccl_(EmulatedNccl()) {}
+
+void NcclRank::UseDevice(int device) {
+  CUcontext context = nullptr;
+  Must(Cuda().Init(0), "cuInit");
+  Must(Cuda().DevicePrimaryCtxRetain(&context, device), "retain");
+  Must(Cuda().CtxSetCurrent(context), "cuCtxSetCurrent");
+}
+
+NcclUniqueId NcclRank::ShareId() {
+  NcclUniqueId id = {};
+  if (rank_ != 0) {
+    ReadAll(down_[2 * rank_], &id, sizeof(id));
+    return id;
+  }
+  Must(nccl_.get_unique_id(&id), "ncclGetUniqueId");
+  for (int r = 1; r < size_; ++r) {
+    WriteAll(down_[2 * r + 1], &id, sizeof(id));
+  }
+  return id;
+}
+
+void NcclRank::Barrier() {
+  char byte = 0;
+  if (rank_ != 0) {
+    WriteAll(up_[2 * rank_ + 1], &byte, 1);
+    ReadAll(down_[2 * rank_], &byte, 1);
+    return;
+  }
+  for (int r = 1; r < size_; ++r) ReadAll(up_[2 * r], &byte, 1);
+  for (int r = 1; r < size_; ++r) WriteAll(down_[2 * r + 1], &byte, 1);
+}
+
+NcclComm NcclRank::Connect(internal::NcclConfig config) {
+  NcclComm comm = nullptr;
+  const NcclUniqueId id = ShareId();
+  const NcclResult result =
+      nccl_.comm_init_rank_config(&comm, size_, id, rank_, &config);
+  if (result != internal::kNcclSuccess) {
+    Must(result == internal::kNcclInProgress ? WaitReady(comm) : result,
+         nccl_.get_last_error(nullptr));
+  }
+  return comm;
+}
+
+NcclResult NcclRank::WaitReady(NcclComm comm) {
+  NcclResult state = internal::kNcclInProgress;
+  while (state == internal::kNcclInProgress) {
+    usleep(100);
+    const NcclResult result = nccl_.comm_get_async_error(comm, &state);
+    if (result != internal::kNcclSuccess) return result;
+  }
+  return state;
+}
+
+void* NcclRank::NewStream() {
+  CUstream stream = nullptr;
+  Must(Cuda().StreamCreateWithPriority(&stream,
+                                       internal::kCudaStreamNonBlocking, 0),
+       "cuStreamCreate");
+  return stream;
+}
+
+void* NcclRank::NewEvent() {
+  CUevent event = nullptr;
+  Must(Cuda().EventCreate(&event, internal::kCudaEventDisableTiming),
+       "cuEventCreate");
+  return event;
+}
+
+void NcclRank::Record(void* event, void* stream) {
+  Must(Cuda().EventRecord(static_cast<CUevent>(event),
+                          static_cast<CUstream>(stream)),
+       "cuEventRecord");
+}
+
+void NcclRank::WaitEvent(void* stream, void* event) {
+  Must(Cuda().StreamWaitEvent(static_cast<CUstream>(stream),
+                              static_cast<CUevent>(event), 0),
+       "cuStreamWaitEvent");
+}
+
+bool NcclRank::HasHappened(void* event) {
+  const int code = Cuda().EventQuery(static_cast<CUevent>(event));
+  if (code != internal::kCudaNotReady) Must(code, "cuEventQuery");
+  return code == internal::kCudaSuccess;
+}
+
+int NcclRank::Synchronize(void* stream) {
+  return Cuda().StreamSynchronize(static_cast<CUstream>(stream));
+}
+
+void* NcclRank::Capture(void* stream, const std::function<void()>& queue) {
+  CUstream const on = static_cast<CUstream>(stream);
+  Must(LinkedStreamBeginCapture(on, internal::kCudaCaptureModeRelaxed),
+       "cuStreamBeginCapture");
+  queue();
+  CUgraph graph = nullptr;
+  CUgraphExec exec = nullptr;
+  Must(LinkedStreamEndCapture(on, &graph), "cuStreamEndCapture");
+  Must(LinkedGraphInstantiate(&exec, graph, 0), "cuGraphInstantiate");
+  Must(LinkedGraphDestroy(graph), "cuGraphDestroy");
+  return exec;
+}
+
+void NcclRank::LaunchGraph(void* graph, void* stream) {
+  Must(LinkedGraphLaunch(static_cast<CUgraphExec>(graph),
+                         static_cast<CUstream>(stream)),
+       "cuGraphLaunch");
+}
+
+void* NcclRank::Allocate(size_t bytes) {
+  CUdeviceptr data = 0;
+  Must(Cuda().MemAlloc(&data, bytes), "cuMemAlloc");
+  return reinterpret_cast<void*>(data);
+}
+
+void NcclRank::Free(void* data) {
+  Must(Cuda().MemFree(Address(data)), "cuMemFree");
+}
+
+void NcclRank::Upload(void* device, const void* host, size_t bytes) {
+  if (bytes == 0) return;
+  Must(Cuda().MemcpyAsync(Address(device), Address(host), bytes, nullptr),
+       "cuMemcpyAsync");
+  Must(Synchronize(nullptr), "cuStreamSynchronize");
+}
+
+void NcclRank::Download(void* host, const void* device, size_t bytes) {
+  Upload(host, device, bytes);
+}
+
+std::vector<int> RunNcclRanks(int size,
+                              const std::function<void(NcclRank&)>& body) {
+  std::vector<int> down(2 * size), up(2 * size);
+  for (int r = 0; r < size; ++r) {
+    Must(pipe2(&down[2 * r], O_CLOEXEC), "pipe");
+    Must(pipe2(&up[2 * r], O_CLOEXEC), "pipe");
+  }
+  std::fflush(nullptr);
+  std::vector<pid_t> processes;
+  for (int r = 0; r < size; ++r) {
+    const pid_t process = fork();
+    if (process != 0) {
+      processes.push_back(process);
+      continue;
+    }
+    alarm(kSecondsToLive);
+    NcclRank rank(r, size, down, up);
+    rank.UseDevice(r);
+    body(rank);
+    std::fflush(nullptr);
+    _exit(::testing::Test::HasFailure() ? 1 : 0);
+  }
+  std::vector<int> statuses(size);
+  for (int ended = 0; ended < size;) {
+    int status = 0;
+    const pid_t process = waitpid(-1, &status, 0);
+    const auto place = std::find(processes.begin(), processes.end(), process);
+    if (place == processes.end()) continue;
+    ++ended;
+    statuses[place - processes.begin()] = status;
+    *place = 0;
+    if (!WIFEXITED(status) || WEXITSTATUS(status) != kNoDevice) continue;
+    // Nobody waits for a rank that could not begin.
+    for (const pid_t other : processes) {
+      if (other != 0) kill(other, SIGKILL);
+    }
+  }
+  for (const int fd : down) close(fd);
+  for (const int fd : up) close(fd);
+  return statuses;
+}
+
+void ExpectNcclRanks(int size, const std::function<void(NcclRank&)>& body) {
+  EXPECT_EQ(RunNcclRanks(size, body), std::vector<int>(size, 0));
+}
+
+}  // namespace sherd::testing
