@@ -7,7 +7,7 @@
 #include "sherd/backends/backend_abi.h"
 #include "sherd/backends/cuda/cuda_devices.h"
 #include "sherd/backends/cuda/driver_api.h"
-#include "sherd/backends/cuda/scripted_driver.h"
+#include "sherd/backends/cuda/emulated_driver.h"
 
 namespace sherd::internal {
 namespace {
@@ -51,7 +51,7 @@ class StartCudaTest : public ::testing::TestWithParam<BadStart> {};
 
 TEST_P(StartCudaTest, NamesFunctionCodeAndRemedy) {
   const BadStart& bad = GetParam();
-  ScriptedDriver driver;
+  EmulatedDriver driver;
   driver.Fail(bad.symbol, bad.result);
   CudaDevices devices(driver.Opener(), nullptr);
   sherd_error_v0 error = NoError();
@@ -68,7 +68,7 @@ TEST_P(StartCudaTest, NamesFunctionCodeAndRemedy) {
   EXPECT_EQ(devices.Start(&again), SHERD_SYSTEM);
   EXPECT_EQ(std::string(again.text), error.text);
   EXPECT_EQ(again.native_code, bad.result);
-  EXPECT_EQ(driver.calls(), 0);
+  EXPECT_TRUE(driver.calls().empty());
 }
 
 INSTANTIATE_TEST_SUITE_P(
@@ -81,7 +81,8 @@ INSTANTIATE_TEST_SUITE_P(
         BadStart{"Insufficient",
                  "cuInit",
                  35,
-                 {"CUDA error (35)", "driver is too old", "update"}},
+                 {"CUDA_ERROR_INSUFFICIENT_DRIVER (35)", "driver is too old",
+                  "update"}},
         BadStart{"NoDevice",
                  "cuInit",
                  kCudaNoDevice,
@@ -122,29 +123,31 @@ INSTANTIATE_TEST_SUITE_P(
     [](const auto& info) { return info.param.name; });
 
 TEST(StartCudaTest, RefusesADriverThatIsTooOldBeforeItInitialisesIt) {
-  ScriptedDriver driver;
-  driver.version = 11010;
+  EmulatedDriver driver;
+  driver.Answer("cuDriverGetVersion", "value=11010");
   CudaDevices devices(driver.Opener(), nullptr);
   sherd_error_v0 error = NoError();
   EXPECT_EQ(devices.Start(&error), SHERD_SYSTEM);
   EXPECT_EQ(std::string(error.text),
-            "CUDA driver 11.1 from scripted is too old: update it to one of "
+            "CUDA driver 11.1 from emulated is too old: update it to one of "
             "CUDA 11.2 or later");
-  EXPECT_EQ(driver.calls("cuInit"), 0);
+  EXPECT_EQ(driver.Count("cuInit"), 0);
 }
 
 TEST(StartCudaTest, TakesTheOldestDriverThatItKnows) {
-  ScriptedDriver driver;
-  driver.version = kOldestCudaDriver;
+  EmulatedDriver driver;
+  driver.Answer("cuDriverGetVersion",
+                "value=" + std::to_string(kOldestCudaDriver));
   CudaDevices devices(driver.Opener(), nullptr);
   sherd_error_v0 error = NoError();
   EXPECT_EQ(devices.Start(&error), SHERD_OK);
-  EXPECT_EQ(devices.version_text(), "driver 11.2 from scripted");
+  EXPECT_EQ(devices.version_text(), "driver 11.2 from emulated");
   EXPECT_EQ(devices.all().size(), 2u);
 }
 
 TEST(StartCudaTest, ADriverWithoutDevicesIsAnError) {
-  ScriptedDriver driver(/*num_devices=*/0);
+  EmulatedDriver driver;
+  driver.Answer("cuDeviceGetCount", "value=0");
   CudaDevices devices(driver.Opener(), nullptr);
   sherd_error_v0 error = NoError();
   EXPECT_EQ(devices.Start(&error), SHERD_SYSTEM);
@@ -152,11 +155,11 @@ TEST(StartCudaTest, ADriverWithoutDevicesIsAnError) {
 }
 
 TEST(StartCudaTest, InitialisesNoDevice) {
-  ScriptedDriver driver;
+  EmulatedDriver driver;
   CudaDevices devices(driver.Opener(), nullptr);
   sherd_error_v0 error = NoError();
   ASSERT_EQ(devices.Start(&error), SHERD_OK);
-  EXPECT_EQ(driver.calls("cuDevicePrimaryCtxRetain"), 0);
+  EXPECT_EQ(driver.Count("cuDevicePrimaryCtxRetain"), 0);
 }
 
 TEST(CudaVersionTextTest, HasMajorAndMinor) {

@@ -3,21 +3,22 @@
 #include <cstdint>
 #include <cstdlib>
 #include <functional>
-#include <map>
 #include <new>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
 #include "sherd/backends/backend_abi.h"
 #include "sherd/backends/cuda/driver_api.h"
-#include "sherd/backends/cuda/scripted_driver.h"
+#include "sherd/backends/cuda/emulated_driver.h"
 #include "sherd/backends/device_abi.h"
 
 namespace {
-int64_t num_allocations = 0;
+// Of this thread. Those of the emulated driver do not count (Uncounted).
+thread_local int64_t num_allocations = 0;
 }  // namespace
 
 // Not inline, or GCC takes malloc and delete for a pair.
@@ -36,6 +37,31 @@ __attribute__((noinline)) void operator delete(void* data, size_t) noexcept {
 
 namespace sherd::internal {
 namespace {
+
+// A function of the driver, whose allocations are not the plugin's.
+template <auto kFunction, typename Function>
+struct Uncounted;
+template <auto kFunction, typename... Parameters>
+struct Uncounted<kFunction, CUresult (*)(Parameters...)> {
+  static CUresult Call(Parameters... parameters) {
+    const int64_t before = num_allocations;
+    const CUresult result = (EmulatedDriver::cuda().*kFunction)(parameters...);
+    num_allocations = before;
+    return result;
+  }
+};
+
+CudaDevices::Opener UncountedOpener() {
+  return [](CudaLibrary* library, sherd_error_v0* error) {
+    const sherd_code code = EmulatedDriver::Opener()(library, error);
+#define SHERD_CUDA_UNCOUNTED(name, symbol, parameters) \
+  library->functions.name =                            \
+      Uncounted<&CudaFunctions::name, decltype(CudaFunctions::name)>::Call;
+    SHERD_CUDA_FUNCTIONS(SHERD_CUDA_UNCOUNTED)
+#undef SHERD_CUDA_UNCOUNTED
+    return code;
+  };
+}
 
 class CudaPluginTest : public ::testing::Test {
  protected:
@@ -58,13 +84,24 @@ class CudaPluginTest : public ::testing::Test {
     return absl::StrContains(error_.text, part);
   }
 
-  ScriptedDriver driver_;
-  CudaPlugin plugin_{driver_.Opener(), nullptr};
+  void HasNoPools() {
+    driver_.Answer(
+        absl::StrCat("cuDeviceGetAttribute(", kCudaMemoryPoolsSupported, ","),
+        "value=0");
+  }
+
+  static std::string FreeOf(const void* data, CUstream stream) {
+    return absl::StrCat("cuMemFreeAsync(", AddressText(data), ", ",
+                        AddressText(stream), ")");
+  }
+
+  EmulatedDriver driver_;
+  CudaPlugin plugin_{UncountedOpener(), nullptr};
   sherd_error_v0 error_ = {};
 };
 
 TEST_F(CudaPluginTest, SaysVersionAndPath) {
-  EXPECT_EQ(std::string(plugin_.LibraryVersion()), "driver 13.0 from scripted");
+  EXPECT_EQ(std::string(plugin_.LibraryVersion()), "driver 13.0 from emulated");
 }
 
 TEST_F(CudaPluginTest, HasNoVersionWithoutDriver) {
@@ -83,24 +120,43 @@ TEST_F(CudaPluginTest, RefusesDevicesThatDoNotExist) {
                                ": this process sees 2, numbered from 0 "
                                "(CUDA_VISIBLE_DEVICES)");
   }
-  EXPECT_EQ(driver_.calls("cuDevicePrimaryCtxRetain"), 0);
+  EXPECT_EQ(driver_.Count("cuDevicePrimaryCtxRetain"), 0);
 }
 
 TEST_F(CudaPluginTest, DescribesADeviceWithoutUsingIt) {
   sherd_device_info_v0 info = {};
   ASSERT_EQ(plugin_.Describe(1, &info, &error_), SHERD_OK);
-  EXPECT_EQ(std::string(info.name), "Scripted GPU");
-  EXPECT_EQ(std::string(info.bus_id), "0000:42:00.0");
+  EXPECT_EQ(std::string(info.name), "Emulated GPU");
+  EXPECT_EQ(std::string(info.bus_id), "0000:41:00.0");
   EXPECT_EQ(info.multiprocessors, 132);
   EXPECT_EQ(info.compute_major, 9);
   EXPECT_EQ(info.compute_minor, 0);
-  EXPECT_EQ(info.total_bytes, 1000u);
+  EXPECT_EQ(info.total_bytes, 1u << 30);
   EXPECT_EQ(info.free_bytes, 0u);
-  EXPECT_EQ(driver_.calls("cuDevicePrimaryCtxRetain"), 0);
+  EXPECT_EQ(driver_.Count("cuDevicePrimaryCtxRetain"), 0);
 
   Allocate(1, 8);
   ASSERT_EQ(plugin_.Describe(1, &info, &error_), SHERD_OK);
-  EXPECT_EQ(info.free_bytes, 100u);
+  EXPECT_EQ(info.free_bytes, (1u << 30) - 8);
+}
+
+// What a function of the plugin is called with, all of device 1.
+struct Used {
+  CudaPlugin& plugin;
+  void* stream = nullptr;
+  void* event = nullptr;
+  void* data = nullptr;
+  int32_t number = 0;
+  sherd_device_memory_v0 memory = {};
+  sherd_device_handle_v0 handle = {};
+};
+
+sherd_code Prepare(Used& used, sherd_error_v0* error) {
+  used.stream = EmulatedDriver::NewStream(1);
+  const sherd_code code = used.plugin.TakeEvent(1, &used.event, error);
+  return code != SHERD_OK
+             ? code
+             : used.plugin.Allocate(1, 8, used.stream, &used.data, error);
 }
 
 // Every function that has to do with a device.
@@ -108,106 +164,106 @@ struct Function {
   const char* name;
   // The one of the driver that fails it.
   const char* symbol;
-  std::function<sherd_code(CudaPlugin&, void* event, sherd_error_v0*)> call;
+  std::function<sherd_code(Used& used, sherd_error_v0*)> call;
 };
 
 std::vector<Function> Functions() {
-  static void* data = reinterpret_cast<void*>(uintptr_t{0x100000});
-  static void* const stream = ScriptedDriver::StreamNumber(1);
-  static int32_t number = 0;
-  static sherd_device_memory_v0 memory = {};
-  static sherd_device_handle_v0 handle = {};
   return {
       {"Allocate", "cuMemAllocFromPoolAsync",
-       [](CudaPlugin& r, void*, sherd_error_v0* e) {
+       [](Used& u, sherd_error_v0* e) {
          void* out = nullptr;
-         return r.Allocate(1, 8, stream, &out, e);
+         return u.plugin.Allocate(1, 8, u.stream, &out, e);
        }},
       {"Deallocate", "cuMemFreeAsync",
-       [](CudaPlugin& r, void*, sherd_error_v0* e) {
-         void* out = nullptr;
-         const sherd_code code = r.Allocate(1, 8, stream, &out, e);
-         return code != SHERD_OK ? code : r.Deallocate(1, out, 8, stream, e);
+       [](Used& u, sherd_error_v0* e) {
+         return u.plugin.Deallocate(1, u.data, 8, u.stream, e);
        }},
       {"Statistics", "cuMemPoolGetAttribute",
-       [](CudaPlugin& r, void*, sherd_error_v0* e) {
-         return r.Statistics(1, &memory, e);
+       [](Used& u, sherd_error_v0* e) {
+         return u.plugin.Statistics(1, &u.memory, e);
        }},
       {"Trim", "cuMemPoolTrimTo",
-       [](CudaPlugin& r, void*, sherd_error_v0* e) { return r.Trim(e); }},
+       [](Used& u, sherd_error_v0* e) { return u.plugin.Trim(e); }},
       {"Locate", "cuPointerGetAttributes",
-       [](CudaPlugin& r, void*, sherd_error_v0* e) {
-         return r.Locate(data, &number, e);
+       [](Used& u, sherd_error_v0* e) {
+         return u.plugin.Locate(u.data, &u.number, e);
        }},
       {"CreateStream", "cuStreamCreateWithPriority",
-       [](CudaPlugin& r, void*, sherd_error_v0* e) {
+       [](Used& u, sherd_error_v0* e) {
          void* out = nullptr;
-         return r.CreateStream(1, true, &out, e);
+         return u.plugin.CreateStream(1, true, &out, e);
        }},
-      {"DestroyStream", "cuStreamDestroy_v2",
-       [](CudaPlugin& r, void*, sherd_error_v0* e) {
-         return r.DestroyStream(1, stream, e);
+      {"DestroyStream", "cuStreamDestroy",
+       [](Used& u, sherd_error_v0* e) {
+         return u.plugin.DestroyStream(1, u.stream, e);
        }},
       {"IsCapturing", "cuStreamIsCapturing",
-       [](CudaPlugin& r, void*, sherd_error_v0* e) {
-         return r.IsCapturing(1, stream, &number, e);
+       [](Used& u, sherd_error_v0* e) {
+         return u.plugin.IsCapturing(1, u.stream, &u.number, e);
        }},
       {"RecordEvent", "cuEventRecord",
-       [](CudaPlugin& r, void* event, sherd_error_v0* e) {
-         return r.RecordEvent(1, event, stream, e);
+       [](Used& u, sherd_error_v0* e) {
+         return u.plugin.RecordEvent(1, u.event, u.stream, e);
        }},
       {"WaitEvent", "cuStreamWaitEvent",
-       [](CudaPlugin& r, void* event, sherd_error_v0* e) {
-         return r.WaitEvent(1, stream, event, e);
+       [](Used& u, sherd_error_v0* e) {
+         return u.plugin.WaitEvent(1, u.stream, u.event, e);
        }},
       {"QueryEvent", "cuEventQuery",
-       [](CudaPlugin& r, void* event, sherd_error_v0* e) {
-         return r.QueryEvent(event, e);
+       [](Used& u, sherd_error_v0* e) {
+         return u.plugin.QueryEvent(u.event, e);
        }},
       {"CopyBytes", "cuMemcpyAsync",
-       [](CudaPlugin& r, void*, sherd_error_v0* e) {
-         return r.work().CopyBytes(1, stream, data, &number, 4, e);
+       [](Used& u, sherd_error_v0* e) {
+         return u.plugin.work().CopyBytes(1, u.stream, u.data, &u.number, 4, e);
        }},
-      {"AllocateShared", "cuMemAlloc_v2",
-       [](CudaPlugin& r, void*, sherd_error_v0* e) {
+      {"AllocateShared", "cuMemAlloc",
+       [](Used& u, sherd_error_v0* e) {
          void* out = nullptr;
-         return r.AllocateShared(1, 8, &out, e);
+         return u.plugin.AllocateShared(1, 8, &out, e);
        }},
       {"ExportMemory", "cuIpcGetMemHandle",
-       [](CudaPlugin& r, void*, sherd_error_v0* e) {
+       [](Used& u, sherd_error_v0* e) {
          void* out = nullptr;
-         const sherd_code code = r.Allocate(1, 8, stream, &out, e);
-         return code != SHERD_OK ? code : r.ExportMemory(1, out, 8, &handle, e);
+         const sherd_code code = u.plugin.AllocateShared(1, 8, &out, e);
+         return code != SHERD_OK
+                    ? code
+                    : u.plugin.ExportMemory(1, out, 8, &u.handle, e);
        }},
-      {"ImportMemory", "cuIpcOpenMemHandle_v2",
-       [](CudaPlugin& r, void*, sherd_error_v0* e) {
+      {"ImportMemory", "cuIpcOpenMemHandle",
+       [](Used& u, sherd_error_v0* e) {
          void* out = nullptr;
-         sherd_code code = r.Allocate(1, 8, stream, &out, e);
-         if (code == SHERD_OK) code = r.ExportMemory(1, out, 8, &handle, e);
-         return code != SHERD_OK ? code : r.ImportMemory(1, handle, &out, e);
+         sherd_code code = u.plugin.AllocateShared(1, 8, &out, e);
+         if (code == SHERD_OK) {
+           code = u.plugin.ExportMemory(1, out, 8, &u.handle, e);
+         }
+         return code != SHERD_OK ? code
+                                 : u.plugin.ImportMemory(1, u.handle, &out, e);
        }},
       {"Reach", "cuCtxEnablePeerAccess",
-       [](CudaPlugin& r, void*, sherd_error_v0* e) {
-         return r.Reach(1, 0, &number, e);
+       [](Used& u, sherd_error_v0* e) {
+         return u.plugin.Reach(1, 0, &u.number, e);
        }},
   };
 }
 
 TEST_F(CudaPluginTest, LeavesTheCallersContextAsItWas) {
-  void* const event = TakeEvent(1);
+  // The other process is this one.
+  driver_.Answer("cuIpcOpenMemHandle", "own");
   for (const CUcontext callers :
-       {CUcontext{}, ScriptedDriver::ContextOf(0), ScriptedDriver::ContextOf(1),
-        reinterpret_cast<CUcontext>(uintptr_t{0xbad0})}) {
+       {CUcontext{}, EmulatedDriver::ContextOf(0), EmulatedDriver::ContextOf(1),
+        EmulatedDriver::OtherContextOf(1)}) {
     std::vector<CUcontext> contexts;
     if (callers != nullptr) contexts.push_back(callers);
     for (const Function& function : Functions()) {
       SCOPED_TRACE(function.name);
-      driver_.contexts = contexts;
-      driver_.capture_mode = 1;
-      EXPECT_EQ(function.call(plugin_, event, &error_), SHERD_OK)
-          << error_.text;
-      EXPECT_EQ(driver_.contexts, contexts);
-      EXPECT_EQ(driver_.capture_mode, 1);
+      Used used = {.plugin = plugin_};
+      ASSERT_EQ(Prepare(used, &error_), SHERD_OK) << error_.text;
+      EmulatedDriver::SetContexts(contexts);
+      EmulatedDriver::SetCaptureMode(1);
+      EXPECT_EQ(function.call(used, &error_), SHERD_OK) << error_.text;
+      EXPECT_EQ(EmulatedDriver::Contexts(), contexts);
+      EXPECT_EQ(EmulatedDriver::CaptureMode(), 1);
     }
   }
 }
@@ -216,49 +272,49 @@ TEST_F(CudaPluginTest, LeavesTheCallersContextAsItWas) {
 TEST_F(CudaPluginTest, AnErrorThatTheCallersKernelLeftIsNamedEverywhere) {
   for (const Function& function : Functions()) {
     SCOPED_TRACE(function.name);
-    ScriptedDriver driver;
-    CudaPlugin plugin(driver.Opener(), nullptr);
-    void* event = nullptr;
-    ASSERT_EQ(plugin.TakeEvent(1, &event, &error_), SHERD_OK);
-    driver.contexts = {ScriptedDriver::ContextOf(0)};
-    driver.Fail(function.symbol, kCudaIllegalAddress);
-    EXPECT_EQ(function.call(plugin, event, &error_), SHERD_SYSTEM);
+    driver_.Restart();
+    // Short numbers: the longest text fits.
+    sherd_emulated_gpu_set_device_bytes(4 << 20);
+    CudaPlugin plugin(EmulatedDriver::Opener(), nullptr);
+    Used used = {.plugin = plugin};
+    ASSERT_EQ(Prepare(used, &error_), SHERD_OK) << error_.text;
+    const std::vector<CUcontext> contexts = {EmulatedDriver::ContextOf(0)};
+    EmulatedDriver::SetContexts(contexts);
+    driver_.Fail(function.symbol, kCudaIllegalAddress);
+    EXPECT_EQ(function.call(used, &error_), SHERD_SYSTEM);
     EXPECT_EQ(error_.native_code, kCudaIllegalAddress);
-    const std::string symbol = function.symbol;
-    EXPECT_TRUE(ErrorSays(symbol.substr(0, symbol.find("_v2")).c_str()))
-        << error_.text;
+    EXPECT_TRUE(ErrorSays(function.symbol)) << error_.text;
     EXPECT_TRUE(ErrorSays("CUDA_ERROR_ILLEGAL_ADDRESS (700)")) << error_.text;
     EXPECT_TRUE(ErrorSays("queued earlier on this GPU failed")) << error_.text;
     EXPECT_TRUE(ErrorSays("restart the process")) << error_.text;
-    EXPECT_EQ(driver.contexts,
-              std::vector<CUcontext>{ScriptedDriver::ContextOf(0)});
-    EXPECT_EQ(driver.capture_mode, 0);
+    EXPECT_EQ(EmulatedDriver::Contexts(), contexts);
+    EXPECT_EQ(EmulatedDriver::CaptureMode(), 0);
   }
 }
 
 TEST_F(CudaPluginTest, AContextThatCannotBeMadeCurrentIsAnError) {
   Allocate(1, 8);
-  driver_.Fail("cuCtxPushCurrent_v2", kCudaContextIsDestroyed);
+  driver_.Fail("cuCtxPushCurrent", kCudaContextIsDestroyed);
   void* data = nullptr;
   EXPECT_EQ(plugin_.Allocate(1, 8, nullptr, &data, &error_), SHERD_SYSTEM);
   EXPECT_TRUE(ErrorSays("cuCtxPushCurrent")) << error_.text;
-  EXPECT_TRUE(driver_.contexts.empty());
+  EXPECT_TRUE(EmulatedDriver::Contexts().empty());
 }
 
 TEST_F(CudaPluginTest, TriesAgainToUseADeviceThatCouldNotBeUsed) {
   for (const char* symbol : {"cuDevicePrimaryCtxRetain", "cuMemPoolCreate",
                              "cuMemPoolSetAttribute", "cuDeviceGetAttribute"}) {
     SCOPED_TRACE(symbol);
-    ScriptedDriver driver;
-    CudaPlugin plugin(driver.Opener(), nullptr);
-    driver.Fail(symbol, kCudaOutOfMemory);
+    driver_.Restart();
+    CudaPlugin plugin(EmulatedDriver::Opener(), nullptr);
+    driver_.Fail(symbol, kCudaOutOfMemory);
     void* data = nullptr;
     EXPECT_EQ(plugin.Allocate(0, 8, nullptr, &data, &error_), SHERD_RESOURCE);
     EXPECT_TRUE(ErrorSays(symbol)) << error_.text;
-    EXPECT_TRUE(driver.contexts.empty());
-    driver.Fail(symbol, kCudaSuccess, 1000);
+    EXPECT_TRUE(EmulatedDriver::Contexts().empty());
+    driver_.Pass(symbol);
     EXPECT_EQ(plugin.Allocate(0, 8, nullptr, &data, &error_), SHERD_OK);
-    EXPECT_TRUE(driver.contexts.empty());
+    EXPECT_TRUE(EmulatedDriver::Contexts().empty());
   }
 }
 
@@ -266,8 +322,8 @@ TEST_F(CudaPluginTest, RetainsEachContextOnce) {
   Allocate(0, 8);
   Allocate(1, 8);
   Allocate(0, 8);
-  EXPECT_EQ(driver_.calls("cuDevicePrimaryCtxRetain"), 2);
-  EXPECT_EQ(driver_.calls("cuMemPoolCreate"), 2);
+  EXPECT_EQ(driver_.Count("cuDevicePrimaryCtxRetain"), 2);
+  EXPECT_EQ(driver_.Count("cuMemPoolCreate"), 2);
 }
 
 TEST_F(CudaPluginTest, CurrentDeviceIsThatOfTheCallersContext) {
@@ -276,18 +332,17 @@ TEST_F(CudaPluginTest, CurrentDeviceIsThatOfTheCallersContext) {
   EXPECT_EQ(device, 0);
 
   ASSERT_EQ(plugin_.SetCurrent(1, &error_), SHERD_OK);
-  EXPECT_EQ(driver_.contexts,
-            std::vector<CUcontext>{ScriptedDriver::ContextOf(1)});
+  EXPECT_EQ(EmulatedDriver::Contexts(),
+            std::vector<CUcontext>{EmulatedDriver::ContextOf(1)});
   ASSERT_EQ(plugin_.GetCurrent(&device, &error_), SHERD_OK);
   EXPECT_EQ(device, 1);
 
   driver_.ForgetCalls();
   ASSERT_EQ(plugin_.SetCurrent(1, &error_), SHERD_OK);
-  EXPECT_EQ(driver_.calls("cuCtxSetCurrent"), 0);
+  EXPECT_EQ(driver_.Count("cuCtxSetCurrent"), 0);
 
   // A context of device 0 that is not the primary one.
-  driver_.contexts = {reinterpret_cast<CUcontext>(
-      reinterpret_cast<uintptr_t>(ScriptedDriver::ContextOf(0)) + 1)};
+  EmulatedDriver::SetContexts({EmulatedDriver::OtherContextOf(0)});
   ASSERT_EQ(plugin_.GetCurrent(&device, &error_), SHERD_OK);
   EXPECT_EQ(device, 0);
 
@@ -295,10 +350,10 @@ TEST_F(CudaPluginTest, CurrentDeviceIsThatOfTheCallersContext) {
 }
 
 TEST_F(CudaPluginTest, HotCallsAskTheDriverLittleAndAllocateNothing) {
-  void* const stream = ScriptedDriver::StreamNumber(1);
+  CUstream const stream = EmulatedDriver::NewStream(1);
   void* const event = TakeEvent(1);
   ASSERT_EQ(plugin_.SetCurrent(1, &error_), SHERD_OK);
-  void* const data = Allocate(1, 8);
+  void* const data = Allocate(1, 8, stream);
 
   driver_.ForgetCalls();
   num_allocations = 0;
@@ -306,21 +361,27 @@ TEST_F(CudaPluginTest, HotCallsAskTheDriverLittleAndAllocateNothing) {
   EXPECT_EQ(plugin_.WaitEvent(1, stream, event, &error_), SHERD_OK);
   EXPECT_EQ(plugin_.work().CopyBytes(1, stream, data, data, 8, &error_),
             SHERD_OK);
+  EXPECT_EQ(num_allocations, 0);
+  const int64_t after_queueing = num_allocations;
   // The function, and which context is current.
-  EXPECT_EQ(driver_.calls(), 6);
-  EXPECT_EQ(driver_.calls("cuCtxGetCurrent"), 3);
+  EXPECT_EQ(driver_.calls().size(), 6u);
+  EXPECT_EQ(driver_.Count("cuCtxGetCurrent"), 3);
 
+  EmulatedDriver::Synchronize(stream);
+  num_allocations = after_queueing;
   driver_.ForgetCalls();
   EXPECT_EQ(plugin_.QueryEvent(event, &error_), SHERD_OK);
   // The function, and the mode of captures there and back.
-  EXPECT_EQ(driver_.calls(), 3);
+  EXPECT_EQ(num_allocations, after_queueing);
+  EXPECT_EQ(driver_.calls().size(), 3u);
 
   void* again = nullptr;
   driver_.ForgetCalls();
+  num_allocations = after_queueing;
   plugin_.ReturnEvent(1, event);
   EXPECT_EQ(plugin_.TakeEvent(1, &again, &error_), SHERD_OK);
-  EXPECT_EQ(driver_.calls("cuEventCreate"), 0);
   EXPECT_EQ(num_allocations, 0);
+  EXPECT_EQ(driver_.Count("cuEventCreate"), 0);
 }
 
 TEST_F(CudaPluginTest, EventsComeFromThePoolOfTheirDevice) {
@@ -331,17 +392,14 @@ TEST_F(CudaPluginTest, EventsComeFromThePoolOfTheirDevice) {
   EXPECT_EQ(TakeEvent(0), first);
   EXPECT_EQ(TakeEvent(1), other);
   EXPECT_NE(TakeEvent(0), first);
-  EXPECT_EQ(driver_.calls("cuEventCreate"), 3);
+  EXPECT_EQ(driver_.Count("cuEventCreate"), 3);
 }
 
 TEST_F(CudaPluginTest, EventsDoNotTakeTheTime) {
-  unsigned flags = 0;
-  driver_.on.EventCreate = [&](CUevent*, unsigned given) {
-    flags = given;
-    return kCudaSuccess;
-  };
   TakeEvent(0);
-  EXPECT_EQ(flags, kCudaEventDisableTiming);
+  EXPECT_EQ(driver_.CallsOf("cuEventCreate"),
+            std::vector<std::string>{absl::StrCat(
+                "cuEventCreate(flags ", kCudaEventDisableTiming, ")")});
 }
 
 TEST_F(CudaPluginTest, AnEventThatCannotBeCreatedIsAnError) {
@@ -352,84 +410,103 @@ TEST_F(CudaPluginTest, AnEventThatCannotBeCreatedIsAnError) {
 }
 
 TEST_F(CudaPluginTest, QueryTellsWhetherAnEventHasHappened) {
+  CUstream const stream = EmulatedDriver::NewStream(0);
   void* const event = TakeEvent(0);
   EXPECT_EQ(plugin_.QueryEvent(event, &error_), SHERD_OK);
   int mode = -1;
-  driver_.on.EventQuery = [&](CUevent) {
-    mode = driver_.capture_mode;
-    return kCudaNotReady;
-  };
-  EXPECT_EQ(plugin_.QueryEvent(event, &error_), SHERD_IN_PROGRESS);
+  driver_.OnCall([&](const std::string& call) {
+    if (call == "cuEventQuery()") mode = EmulatedDriver::CaptureMode();
+  });
+  {
+    const HeldStreams held;
+    EXPECT_EQ(plugin_.RecordEvent(0, event, stream, &error_), SHERD_OK);
+    EXPECT_EQ(plugin_.QueryEvent(event, &error_), SHERD_IN_PROGRESS);
+  }
   // Or else a capture of another thread would break.
   EXPECT_EQ(mode, kCudaCaptureModeRelaxed);
-  EXPECT_EQ(driver_.capture_mode, 0);
-  driver_.Fail("cuEventQuery", kCudaCapturedEvent);
+  EXPECT_EQ(EmulatedDriver::CaptureMode(), 0);
+  EmulatedDriver::Synchronize(stream);
+  EXPECT_EQ(plugin_.QueryEvent(event, &error_), SHERD_OK);
+  EmulatedDriver::BeginCapture(stream);
+  EXPECT_EQ(plugin_.RecordEvent(0, event, stream, &error_), SHERD_OK);
   EXPECT_EQ(plugin_.QueryEvent(event, &error_), SHERD_UNSUPPORTED);
+  EXPECT_FALSE(EmulatedDriver::EndCapture(stream));
 }
 
 TEST_F(CudaPluginTest, QueryGivesADriverThatWantsOneTheEventsContext) {
+  CUstream const stream = EmulatedDriver::NewStream(1);
   void* const event = TakeEvent(1);
-  ASSERT_TRUE(driver_.contexts.empty());
-  driver_.on.EventQuery = [&](CUevent) {
-    if (driver_.contexts.empty()) return kCudaInvalidContext;
-    EXPECT_EQ(driver_.contexts.back(), ScriptedDriver::ContextOf(1));
-    return kCudaNotReady;
-  };
-  EXPECT_EQ(plugin_.QueryEvent(event, &error_), SHERD_IN_PROGRESS);
-  EXPECT_TRUE(driver_.contexts.empty());
+  ASSERT_TRUE(EmulatedDriver::Contexts().empty());
+  driver_.Answer("cuEventQuery", "needs_context");
+  std::vector<std::vector<CUcontext>> contexts;
+  driver_.OnCall([&](const std::string& call) {
+    if (call == "cuEventQuery()") {
+      contexts.push_back(EmulatedDriver::Contexts());
+    }
+  });
+  {
+    const HeldStreams held;
+    EXPECT_EQ(plugin_.RecordEvent(1, event, stream, &error_), SHERD_OK);
+    EXPECT_EQ(plugin_.QueryEvent(event, &error_), SHERD_IN_PROGRESS);
+  }
+  EXPECT_EQ(contexts, (std::vector<std::vector<CUcontext>>{
+                          {}, {EmulatedDriver::ContextOf(1)}}));
+  EXPECT_TRUE(EmulatedDriver::Contexts().empty());
 }
 
 TEST_F(CudaPluginTest, StreamsHavePriorities) {
-  std::vector<int> priorities;
-  std::vector<unsigned> flags;
-  driver_.on.StreamCreateWithPriority = [&](CUstream* stream, unsigned given,
-                                            int priority) {
-    *stream = ScriptedDriver::StreamNumber(5);
-    flags.push_back(given);
-    priorities.push_back(priority);
-    return kCudaSuccess;
-  };
   void* stream = nullptr;
   ASSERT_EQ(plugin_.CreateStream(0, false, &stream, &error_), SHERD_OK);
   ASSERT_EQ(plugin_.CreateStream(0, true, &stream, &error_), SHERD_OK);
-  EXPECT_EQ(stream, ScriptedDriver::StreamNumber(5));
-  EXPECT_EQ(priorities, (std::vector<int>{0, -5}));
-  EXPECT_EQ(flags, std::vector<unsigned>(2, kCudaStreamNonBlocking));
+  EXPECT_EQ(driver_.CallsOf("cuStreamCreateWithPriority"),
+            (std::vector<std::string>{
+                "cuStreamCreateWithPriority(flags 1, priority 0)",
+                "cuStreamCreateWithPriority(flags 1, priority -5)"}));
+  static_assert(kCudaStreamNonBlocking == 1);
+  // It is the driver's.
+  EmulatedDriver::Synchronize(static_cast<CUstream>(stream));
 }
 
 TEST_F(CudaPluginTest, TellsWhetherAStreamIsCaptured) {
-  void* const stream = ScriptedDriver::StreamNumber(1);
+  CUstream const stream = EmulatedDriver::NewStream(0);
   int32_t capturing = -1;
   ASSERT_EQ(plugin_.IsCapturing(0, stream, &capturing, &error_), SHERD_OK);
   EXPECT_EQ(capturing, 0);
-  driver_.capturing.insert(ScriptedDriver::StreamNumber(1));
+  EmulatedDriver::BeginCapture(stream);
   ASSERT_EQ(plugin_.IsCapturing(0, stream, &capturing, &error_), SHERD_OK);
   EXPECT_EQ(capturing, 1);
   ASSERT_EQ(plugin_.IsCapturing(0, nullptr, &capturing, &error_), SHERD_OK);
   EXPECT_EQ(capturing, 0);
   // A stream that waits for the default stream is captured: nothing may be
   // queued there.
-  driver_.Fail("cuStreamIsCapturing", kCudaStreamCaptureImplicit);
+  CUstream const blocking = EmulatedDriver::NewStream(0, /*flags=*/0);
+  EmulatedDriver::BeginCapture(blocking);
   ASSERT_EQ(plugin_.IsCapturing(0, nullptr, &capturing, &error_), SHERD_OK);
   EXPECT_EQ(capturing, 1);
+  EXPECT_TRUE(EmulatedDriver::EndCapture(blocking));
+  EXPECT_TRUE(EmulatedDriver::EndCapture(stream));
   EXPECT_EQ(plugin_.IsCapturing(2, nullptr, &capturing, &error_),
             SHERD_INVALID_ARGUMENT);
 }
 
 TEST_F(CudaPluginTest, ThePoolKeepsWhatIsFreed) {
-  uint64_t threshold = 0;
-  driver_.on.MemPoolSetAttribute = [&](CUmemoryPool, int attribute,
-                                       void* value) {
-    EXPECT_EQ(attribute, kCudaPoolReleaseThreshold);
-    threshold = *static_cast<uint64_t*>(value);
-    return kCudaSuccess;
-  };
-  Allocate(1, 8);
-  EXPECT_EQ(threshold, UINT64_MAX);
+  void* const data = Allocate(1, 8);
+  EXPECT_EQ(driver_.CallsOf("cuMemPoolSetAttribute"),
+            std::vector<std::string>{absl::StrCat("cuMemPoolSetAttribute(",
+                                                  kCudaPoolReleaseThreshold,
+                                                  " = ", UINT64_MAX, ")")});
+  CUstream const stream = EmulatedDriver::NewStream(1);
+  EXPECT_EQ(plugin_.Deallocate(1, data, 8, nullptr, &error_), SHERD_OK);
+  EmulatedDriver::Synchronize(stream);
+  sherd_device_memory_v0 memory = {};
+  ASSERT_EQ(plugin_.Statistics(1, &memory, &error_), SHERD_OK);
+  EXPECT_EQ(memory.live_bytes, 0u);
+  EXPECT_EQ(memory.cached_bytes, 8u);
 }
 
 TEST_F(CudaPluginTest, OutOfMemorySaysHowMuchThereIs) {
-  driver_.Fail("cuMemAllocFromPoolAsync", kCudaOutOfMemory);
+  sherd_emulated_gpu_set_device_bytes(1000);
+  Allocate(1, 900);
   void* data = nullptr;
   EXPECT_EQ(plugin_.Allocate(1, 4096, nullptr, &data, &error_), SHERD_RESOURCE);
   EXPECT_EQ(std::string(error_.text),
@@ -449,116 +526,110 @@ TEST_F(CudaPluginTest, AnAbsurdAmountIsOutOfMemory) {
 }
 
 TEST_F(CudaPluginTest, GivesCachedMemoryUpBeforeItRunsOut) {
+  sherd_emulated_gpu_set_device_bytes(4 << 20);
   void* shared = nullptr;
   ASSERT_EQ(plugin_.AllocateShared(0, 8, &shared, &error_), SHERD_OK);
   ASSERT_EQ(plugin_.DeallocateShared(0, shared, 8, &error_), SHERD_OK);
-  EXPECT_EQ(driver_.memory.size(), 1u);
-  int tries = 0;
-  driver_.on.MemAllocFromPoolAsync = [&](CUdeviceptr* data, size_t,
-                                         CUmemoryPool, CUstream) {
-    *data = 0x5000;
-    return ++tries == 1 ? kCudaOutOfMemory : kCudaSuccess;
-  };
-  Allocate(0, 8);
-  EXPECT_EQ(tries, 2);
-  EXPECT_TRUE(driver_.memory.empty());
+  EXPECT_EQ(EmulatedDriver::NumPieces(), 1u);
+  void* const data = Allocate(0, 3 << 20);
+  EXPECT_EQ(driver_.Count("cuMemAllocFromPoolAsync"), 2);
+  ASSERT_EQ(EmulatedDriver::NumPieces(), 1u);
+  EXPECT_EQ(EmulatedDriver::Memory(MemoryLocation::Kind::kDevice)[0].base,
+            data);
 }
 
 TEST_F(CudaPluginTest, SharedMemoryTakesWhatThePoolKeeps) {
-  bool is_trimmed = false;
-  driver_.on.MemPoolTrimTo = [&](CUmemoryPool, size_t keep_bytes) {
-    EXPECT_EQ(keep_bytes, 0u);
-    is_trimmed = true;
-    return kCudaSuccess;
-  };
-  driver_.on.MemAlloc = [&](CUdeviceptr* data, size_t) {
-    *data = 0x5000;
-    return is_trimmed ? kCudaSuccess : kCudaOutOfMemory;
-  };
+  driver_.Return("cuMemAlloc", kCudaOutOfMemory);
   void* shared = nullptr;
   EXPECT_EQ(plugin_.AllocateShared(0, 8, &shared, &error_), SHERD_OK);
+  std::vector<std::string> calls = driver_.calls();
+  std::erase_if(calls, [](const std::string& call) {
+    return call != "cuMemAlloc()" && !absl::StartsWith(call, "cuMemPoolTrimTo");
+  });
+  EXPECT_EQ(calls, (std::vector<std::string>{
+                       "cuMemAlloc()", "cuMemPoolTrimTo(0)", "cuMemAlloc()"}));
 }
 
 TEST_F(CudaPluginTest, OldDriversReuseNothingWithoutAnEventBetween) {
   for (const int version : {11040, 11050}) {
     SCOPED_TRACE(version);
-    ScriptedDriver driver;
-    driver.version = version;
-    int is_allowed = 1;
-    driver.on.MemPoolSetAttribute = [&](CUmemoryPool, int attribute,
-                                        void* value) {
-      if (attribute == kCudaPoolReuseOpportunistic) {
-        is_allowed = *static_cast<int*>(value);
-      }
-      return kCudaSuccess;
-    };
-    CudaPlugin plugin(driver.Opener(), nullptr);
+    driver_.Restart();
+    driver_.Answer("cuDriverGetVersion", absl::StrCat("value=", version));
+    CudaPlugin plugin(EmulatedDriver::Opener(), nullptr);
     void* data = nullptr;
     ASSERT_EQ(plugin.Allocate(0, 8, nullptr, &data, &error_), SHERD_OK);
-    EXPECT_EQ(is_allowed, version < 11050 ? 0 : 1);
+    const std::string reuse = absl::StrCat("cuMemPoolSetAttribute(",
+                                           kCudaPoolReuseOpportunistic, " = ");
+    EXPECT_EQ(driver_.Count(reuse), version < 11050 ? 1 : 0);
+    EXPECT_EQ(driver_.Count(reuse + "0)"), version < 11050 ? 1 : 0);
   }
 }
 
 TEST_F(CudaPluginTest, FreesInTheOrderOfTheStream) {
-  void* const stream = ScriptedDriver::StreamNumber(1);
+  CUstream const stream = EmulatedDriver::NewStream(0);
   void* const data = Allocate(0, 8, stream);
   EXPECT_EQ(plugin_.Deallocate(0, data, 8, stream, &error_), SHERD_OK);
-  ASSERT_EQ(driver_.frees.size(), 1u);
-  EXPECT_EQ(driver_.frees[0].second, stream);
-  EXPECT_EQ(driver_.calls("cuStreamSynchronize"), 0);
+  EXPECT_EQ(driver_.CallsOf("cuMemFreeAsync"),
+            std::vector<std::string>{FreeOf(data, stream)});
+  EXPECT_EQ(driver_.Count("cuStreamSynchronize"), 0);
 }
 
 TEST_F(CudaPluginTest, FreesAfterACaptureWhatIsNotOfTheGraph) {
-  const CUstream stream = ScriptedDriver::StreamNumber(1);
-  const CUstream other = ScriptedDriver::StreamNumber(2);
+  const CUstream stream = EmulatedDriver::NewStream(0);
+  const CUstream other = EmulatedDriver::NewStream(0);
   void* const data = Allocate(0, 8, stream);
-  driver_.capturing.insert(stream);
+  EmulatedDriver::BeginCapture(stream);
   EXPECT_EQ(plugin_.Deallocate(0, data, 8, stream, &error_), SHERD_OK);
-  EXPECT_EQ(driver_.memory.size(), 1u);
+  EXPECT_EQ(EmulatedDriver::NumPieces(), 1u);
   // What the driver refuses ends the capture.
-  EXPECT_EQ(driver_.calls("cuMemFreeAsync"), 0);
+  EXPECT_EQ(driver_.Count("cuMemFreeAsync"), 0);
   // Memory of the graph is freed within it.
   void* const graphs = Allocate(0, 8, stream);
   EXPECT_EQ(plugin_.Deallocate(0, graphs, 8, stream, &error_), SHERD_OK);
-  EXPECT_EQ(driver_.calls("cuMemFreeAsync"), 1);
+  EXPECT_EQ(driver_.Count("cuMemFreeAsync"), 1);
 
   // What ran on the stream before may use it still.
   Allocate(0, 8, other);
-  EXPECT_EQ(driver_.calls("cuMemFreeAsync"), 1);
-  driver_.capturing.erase(stream);
+  EXPECT_EQ(driver_.Count("cuMemFreeAsync"), 1);
+  EXPECT_TRUE(EmulatedDriver::EndCapture(stream));
   Allocate(0, 8, other);
-  ASSERT_FALSE(driver_.frees.empty());
-  EXPECT_EQ(driver_.frees.back(),
-            std::pair(reinterpret_cast<CUdeviceptr>(data), stream));
+  EXPECT_EQ(
+      driver_.CallsOf("cuMemFreeAsync"),
+      (std::vector<std::string>{FreeOf(graphs, stream), FreeOf(data, stream)}));
 }
 
 TEST_F(CudaPluginTest, FreesWhatWaitedForACaptureBeforeItsStreamIsDestroyed) {
-  const CUstream stream = ScriptedDriver::StreamNumber(1);
+  const CUstream stream = EmulatedDriver::NewStream(0);
   void* const data = Allocate(0, 8, stream);
-  driver_.capturing.insert(stream);
+  EmulatedDriver::BeginCapture(stream);
   EXPECT_EQ(plugin_.Deallocate(0, data, 8, stream, &error_), SHERD_OK);
-  driver_.capturing.erase(stream);
+  EXPECT_TRUE(EmulatedDriver::EndCapture(stream));
   EXPECT_EQ(plugin_.DestroyStream(0, stream, &error_), SHERD_OK);
-  ASSERT_EQ(driver_.frees.size(), 1u);
-  EXPECT_EQ(driver_.frees[0].second, stream);
+  EXPECT_EQ(driver_.CallsOf("cuMemFreeAsync"),
+            std::vector<std::string>{FreeOf(data, stream)});
 }
 
 TEST_F(CudaPluginTest, WaitsForWhatWasFreedBeforeItRunsOutOfMemory) {
-  bool has_waited = false;
-  driver_.on.StreamSynchronize = [&](CUstream stream) {
-    EXPECT_EQ(stream, ScriptedDriver::StreamNumber(1));
-    // Or else a capture of another thread would break.
-    EXPECT_EQ(driver_.capture_mode, kCudaCaptureModeRelaxed);
-    has_waited = true;
-    return kCudaSuccess;
-  };
-  driver_.on.MemAllocFromPoolAsync = [&](CUdeviceptr* data, size_t,
-                                         CUmemoryPool, CUstream) {
-    *data = 0x5000;
-    return has_waited ? kCudaSuccess : kCudaOutOfMemory;
-  };
-  Allocate(0, 8, ScriptedDriver::StreamNumber(1));
-  EXPECT_TRUE(has_waited);
+  const CUstream stream = EmulatedDriver::NewStream(0);
+  const std::string wait =
+      absl::StrCat("cuStreamSynchronize(", AddressText(stream), ")");
+  int mode = -1;
+  driver_.OnCall([&](const std::string& call) {
+    if (call == wait) mode = EmulatedDriver::CaptureMode();
+  });
+  // For as long as nobody has waited.
+  driver_.Return("cuMemAllocFromPoolAsync", kCudaOutOfMemory);
+  Allocate(0, 8, stream);
+  std::vector<std::string> calls = driver_.calls();
+  std::erase_if(calls, [](const std::string& call) {
+    return !absl::StartsWith(call, "cuMemAllocFromPoolAsync") &&
+           !absl::StartsWith(call, "cuStreamSynchronize");
+  });
+  const std::string allocate =
+      absl::StrCat("cuMemAllocFromPoolAsync(8, ", AddressText(stream), ")");
+  EXPECT_EQ(calls, (std::vector<std::string>{allocate, wait, allocate}));
+  // Or else a capture of another thread would break.
+  EXPECT_EQ(mode, kCudaCaptureModeRelaxed);
 }
 
 TEST_F(CudaPluginTest, AFreeThatTheDriverRefusesIsAnError) {
@@ -572,16 +643,16 @@ TEST_F(CudaPluginTest, FreeingAfterTheDriversEndIsFine) {
   driver_.Fail("cuMemFreeAsync", kCudaDeinitialized);
   EXPECT_EQ(plugin_.Deallocate(0, data, 8, nullptr, &error_), SHERD_OK);
   driver_.Fail("cuCtxGetCurrent", kCudaDeinitialized);
-  driver_.Fail("cuCtxPushCurrent_v2", kCudaDeinitialized);
+  driver_.Fail("cuCtxPushCurrent", kCudaDeinitialized);
   EXPECT_EQ(plugin_.Deallocate(0, data, 8, nullptr, &error_), SHERD_OK);
 }
 
 TEST_F(CudaPluginTest, ADeviceWithoutPoolsHasMemory) {
-  driver_.has_pools = false;
-  void* const stream = ScriptedDriver::StreamNumber(1);
+  HasNoPools();
+  CUstream const stream = EmulatedDriver::NewStream(0);
   void* const data = Allocate(0, 8, stream);
-  EXPECT_EQ(driver_.calls("cuMemAlloc_v2"), 1);
-  EXPECT_EQ(driver_.calls("cuMemPoolCreate"), 0);
+  EXPECT_EQ(driver_.Count("cuMemAlloc"), 1);
+  EXPECT_EQ(driver_.Count("cuMemPoolCreate"), 0);
   sherd_device_memory_v0 memory = {};
   ASSERT_EQ(plugin_.Statistics(0, &memory, &error_), SHERD_OK);
   EXPECT_EQ(memory.live_bytes, 8u);
@@ -589,24 +660,28 @@ TEST_F(CudaPluginTest, ADeviceWithoutPoolsHasMemory) {
 
   // What the stream still does is waited for.
   EXPECT_EQ(plugin_.Deallocate(0, data, 8, stream, &error_), SHERD_OK);
-  EXPECT_EQ(driver_.calls("cuStreamSynchronize"), 1);
-  EXPECT_TRUE(driver_.memory.empty());
+  EXPECT_EQ(driver_.Count("cuStreamSynchronize"), 1);
+  EXPECT_EQ(EmulatedDriver::NumPieces(), 0u);
   ASSERT_EQ(plugin_.Statistics(0, &memory, &error_), SHERD_OK);
   EXPECT_EQ(memory.live_bytes, 0u);
   EXPECT_EQ(plugin_.Trim(&error_), SHERD_OK);
 }
 
 TEST_F(CudaPluginTest, ADeviceWithoutPoolsHasNoneForGraphs) {
-  driver_.has_pools = false;
-  const CUstream stream = ScriptedDriver::StreamNumber(1);
-  driver_.capturing.insert(stream);
+  HasNoPools();
+  const CUstream stream = EmulatedDriver::NewStream(0);
+  EmulatedDriver::BeginCapture(stream);
   void* data = nullptr;
   EXPECT_EQ(plugin_.Allocate(0, 8, stream, &data, &error_), SHERD_UNSUPPORTED);
   EXPECT_TRUE(ErrorSays("this device has no pools")) << error_.text;
-  EXPECT_TRUE(driver_.memory.empty());
+  EXPECT_EQ(EmulatedDriver::NumPieces(), 0u);
+  EXPECT_TRUE(EmulatedDriver::EndCapture(stream));
 }
 
 TEST_F(CudaPluginTest, CountsMemory) {
+  void* const most = Allocate(0, 1000);
+  EXPECT_EQ(plugin_.Deallocate(0, most, 1000, nullptr, &error_), SHERD_OK);
+  Allocate(0, 300);
   sherd_device_memory_v0 memory = {};
   ASSERT_EQ(plugin_.Statistics(0, &memory, &error_), SHERD_OK);
   EXPECT_EQ(memory.live_bytes, 300u);
@@ -621,16 +696,16 @@ TEST_F(CudaPluginTest, CountsMemory) {
   EXPECT_EQ(memory.cached_bytes, 700u + (2 << 20));
   ASSERT_EQ(plugin_.Trim(&error_), SHERD_OK);
   ASSERT_EQ(plugin_.Statistics(0, &memory, &error_), SHERD_OK);
-  EXPECT_EQ(memory.cached_bytes, 700u);
+  EXPECT_EQ(memory.cached_bytes, 0u);
 }
 
 TEST_F(CudaPluginTest, PinnedMemoryGoesRound) {
   void* first = nullptr;
   ASSERT_EQ(plugin_.AllocatePinned(5000, &first, &error_), SHERD_OK);
   EXPECT_EQ(reinterpret_cast<uintptr_t>(first) % 4096, 0u);
-  EXPECT_EQ(driver_.pinned.at(first), 8192u);
+  EXPECT_EQ(EmulatedDriver::PinnedBytes(first), 8192u);
   plugin_.DeallocatePinned(first, 5000);
-  EXPECT_EQ(driver_.calls("cuMemFreeHost"), 0);
+  EXPECT_EQ(driver_.Count("cuMemFreeHost"), 0);
 
   void* second = nullptr;
   ASSERT_EQ(plugin_.AllocatePinned(8192, &second, &error_), SHERD_OK);
@@ -641,48 +716,40 @@ TEST_F(CudaPluginTest, PinnedMemoryGoesRound) {
   plugin_.DeallocatePinned(second, 8192);
   plugin_.DeallocatePinned(third, 1);
   ASSERT_EQ(plugin_.Trim(&error_), SHERD_OK);
-  EXPECT_TRUE(driver_.pinned.empty());
+  EXPECT_EQ(EmulatedDriver::NumPinned(), 0u);
 }
 
 TEST_F(CudaPluginTest, PinnedMemoryIsAlignedWhateverTheDriverDoes) {
-  alignas(4096) static char host[1 << 15];
-  std::map<void*, size_t> blocks;
-  size_t used = 512;
-  driver_.on.MemHostAlloc = [&](void** data, size_t bytes, unsigned) {
-    if (used + bytes > sizeof(host)) return kCudaOutOfMemory;
-    *data = host + used;
-    used += bytes;
-    blocks[*data] = bytes;
-    return kCudaSuccess;
-  };
-  driver_.on.MemFreeHost = [&](void* data) {
-    return blocks.erase(data) == 1 ? kCudaSuccess : kCudaInvalidValue;
-  };
+  driver_.Answer("cuMemHostAlloc", "misaligned");
   void* data = nullptr;
   ASSERT_EQ(plugin_.AllocatePinned(5000, &data, &error_), SHERD_OK);
   EXPECT_EQ(reinterpret_cast<uintptr_t>(data) % 4096, 0u);
+  const std::vector<MemoryLocation> blocks =
+      EmulatedDriver::Memory(MemoryLocation::Kind::kPinned);
   ASSERT_EQ(blocks.size(), 1u);
-  const auto& [start, bytes] = *blocks.begin();
-  EXPECT_LE(static_cast<char*>(data) + 5000, static_cast<char*>(start) + bytes);
+  EXPECT_NE(reinterpret_cast<uintptr_t>(blocks[0].base) % 4096, 0u);
+  EXPECT_GE(static_cast<char*>(data), static_cast<const char*>(blocks[0].base));
+  EXPECT_LE(static_cast<char*>(data) + 5000,
+            static_cast<const char*>(blocks[0].base) + blocks[0].bytes);
   plugin_.DeallocatePinned(data, 5000);
   Allocate(0, 8);
   ASSERT_EQ(plugin_.Trim(&error_), SHERD_OK);
-  EXPECT_TRUE(blocks.empty());
+  EXPECT_EQ(EmulatedDriver::NumPinned(), 0u);
 }
 
 TEST_F(CudaPluginTest, PinnedMemoryNeedsNoContextOfAnotherDevice) {
   Allocate(1, 8);
   void* data = nullptr;
   ASSERT_EQ(plugin_.AllocatePinned(1, &data, &error_), SHERD_OK);
-  EXPECT_EQ(driver_.calls("cuDevicePrimaryCtxRetain"), 1);
+  EXPECT_EQ(driver_.Count("cuDevicePrimaryCtxRetain"), 1);
 }
 
 TEST_F(CudaPluginTest, PinnedMemoryWastesLittle) {
   void* data = nullptr;
   for (const uint64_t bytes : {100'000u, 1'000'001u, 33'000'000u}) {
     ASSERT_EQ(plugin_.AllocatePinned(bytes, &data, &error_), SHERD_OK);
-    EXPECT_GE(driver_.pinned.at(data), bytes);
-    EXPECT_LE(driver_.pinned.at(data), bytes + bytes / 8);
+    EXPECT_GE(EmulatedDriver::PinnedBytes(data), bytes);
+    EXPECT_LE(EmulatedDriver::PinnedBytes(data), bytes + bytes / 8);
   }
 }
 
@@ -698,7 +765,7 @@ TEST_F(CudaPluginTest, PinnedMemoryThatRunsOutGivesUpWhatItKeeps) {
                 "1048576 pinned bytes"))
       << error_.text;
   EXPECT_EQ(data, nullptr);
-  EXPECT_TRUE(driver_.pinned.empty());
+  EXPECT_EQ(EmulatedDriver::NumPinned(), 0u);
 }
 
 TEST_F(CudaPluginTest, LocatesMemory) {
@@ -721,43 +788,43 @@ TEST_F(CudaPluginTest, LocatesMemory) {
 }
 
 TEST_F(CudaPluginTest, LocatesWithWhateverContextThereIs) {
-  const auto real = driver_.on.PointerGetAttributes;
-  driver_.on.PointerGetAttributes = [&](unsigned count, int* attributes,
-                                        void** values, CUdeviceptr data) {
-    return driver_.contexts.empty() ? kCudaInvalidContext
-                                    : real(count, attributes, values, data);
-  };
+  // The driver wants one.
   int32_t device = 5;
   ASSERT_EQ(plugin_.Locate(&device, &device, &error_), SHERD_OK);
   EXPECT_EQ(device, -2);
-  EXPECT_EQ(driver_.calls("cuDevicePrimaryCtxRetain"), 0);
+  EXPECT_EQ(driver_.Count("cuPointerGetAttributes"), 1);
+  EXPECT_EQ(driver_.Count("cuDevicePrimaryCtxRetain"), 0);
   void* const data = Allocate(0, 100);
   ASSERT_EQ(plugin_.Locate(data, &device, &error_), SHERD_OK);
   EXPECT_EQ(device, 0);
-  EXPECT_TRUE(driver_.contexts.empty());
+  EXPECT_EQ(driver_.Count("cuPointerGetAttributes"), 3);
+  EXPECT_TRUE(EmulatedDriver::Contexts().empty());
 }
 
 TEST_F(CudaPluginTest, ReachesThePeersMemory) {
-  CUcontext context = nullptr;
-  CUmemAccessDesc access = {};
-  driver_.on.CtxEnablePeerAccess = [&](CUcontext peer, unsigned) {
-    EXPECT_EQ(driver_.contexts.back(), ScriptedDriver::ContextOf(1));
-    context = peer;
-    return kCudaPeerAccessAlreadyEnabled;
-  };
-  driver_.on.MemPoolSetAccess = [&](CUmemoryPool, const CUmemAccessDesc* given,
-                                    size_t) {
-    access = *given;
-    return kCudaSuccess;
-  };
+  Allocate(1, 8);
+  const CUcontext peer = EmulatedDriver::ContextOf(0);
+  std::vector<CUcontext> contexts;
+  const std::string enable =
+      absl::StrCat("cuCtxEnablePeerAccess(", AddressText(peer), ")");
+  driver_.OnCall([&](const std::string& call) {
+    if (call == enable) contexts = EmulatedDriver::Contexts();
+  });
   int32_t reachable = -1;
-  ASSERT_EQ(plugin_.Reach(1, 0, &reachable, &error_), SHERD_OK);
-  EXPECT_EQ(reachable, 1);
-  EXPECT_EQ(context, ScriptedDriver::ContextOf(0));
-  EXPECT_EQ(access.location.id, 1);
-  EXPECT_EQ(access.flags, kCudaAccessReadWrite);
+  // The second time it is enabled already.
+  for (int i = 0; i < 2; ++i) {
+    ASSERT_EQ(plugin_.Reach(1, 0, &reachable, &error_), SHERD_OK);
+    EXPECT_EQ(reachable, 1);
+  }
+  EXPECT_EQ(driver_.CallsOf("cuCtxEnablePeerAccess"),
+            std::vector<std::string>(2, enable));
+  EXPECT_EQ(contexts, std::vector<CUcontext>{EmulatedDriver::ContextOf(1)});
+  EXPECT_EQ(driver_.CallsOf("cuMemPoolSetAccess"),
+            std::vector<std::string>(
+                2, absl::StrCat("cuMemPoolSetAccess(device 1, flags ",
+                                kCudaAccessReadWrite, ")")));
 
-  driver_.can_access_peer = false;
+  driver_.Answer("cuDeviceCanAccessPeer", "value=0");
   ASSERT_EQ(plugin_.Reach(0, 1, &reachable, &error_), SHERD_OK);
   EXPECT_EQ(reachable, 0);
   ASSERT_EQ(plugin_.Reach(1, 1, &reachable, &error_), SHERD_OK);

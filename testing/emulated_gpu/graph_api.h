@@ -22,6 +22,8 @@ using CUgraphExec = struct CUgraphExec_st*;
 #define SHERD_TEST_CUDA_FUNCTIONS(X)                                         \
   X(DevicePrimaryCtxRelease, "cuDevicePrimaryCtxRelease_v2",                 \
     (CUdevice device))                                                       \
+  X(CtxCreate, "cuCtxCreate_v2",                                             \
+    (CUcontext * context, unsigned flags, CUdevice device))                  \
   X(CtxSynchronize, "cuCtxSynchronize", ())                                  \
   X(MemPoolDestroy, "cuMemPoolDestroy", (CUmemoryPool pool))                 \
   X(StreamCreate, "cuStreamCreate", (CUstream * stream, unsigned flags))     \

@@ -1,9 +1,12 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
+#include <memory>
 #include <mutex>
 #include <type_traits>
+#include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "sherd/backends/cuda/driver_api.h"
 #include "sherd/testing/emulated_gpu/driver/driver.h"
 #include "sherd/testing/emulated_gpu/graph_api.h"
@@ -40,6 +43,8 @@ constexpr ErrorWords kErrors[] = {
     {101, "CUDA_ERROR_INVALID_DEVICE", "invalid device ordinal"},
     {200, "CUDA_ERROR_INVALID_IMAGE", "device kernel image is invalid"},
     {201, "CUDA_ERROR_INVALID_CONTEXT", "invalid device context"},
+    {209, "CUDA_ERROR_NO_BINARY_FOR_GPU",
+     "no kernel image is available for execution on the device"},
     {217, "CUDA_ERROR_PEER_ACCESS_UNSUPPORTED",
      "peer access is not supported between these two devices"},
     {400, "CUDA_ERROR_INVALID_HANDLE", "invalid resource handle"},
@@ -83,10 +88,13 @@ CUcontext ContextOf(const Device& device) {
 
 // Null if it is no context.
 Device* DeviceOf(CUcontext context) {
-  for (const auto& device : Driver::Get().devices) {
+  Driver& driver = Driver::Get();
+  for (const auto& device : driver.devices) {
     if (ContextOf(*device) == context) return device.get();
   }
-  return nullptr;
+  const std::lock_guard<std::mutex> lock(driver.mutex);
+  const auto other = driver.other_contexts.Find(context);
+  return other == nullptr ? nullptr : driver.devices[other->device].get();
 }
 
 Device* FindDevice(int number) {
@@ -133,22 +141,45 @@ void DestroyContext(std::unique_lock<std::mutex>& lock, Device& device) {
 }
 
 int SetCurrent(CUcontext context, bool push) {
-  std::vector<int>& contexts = ThisThread().contexts;
-  int number = -1;
+  std::vector<ContextRef>& contexts = ThisThread().contexts;
+  ContextRef current;
   if (context != nullptr) {
     const Device* const device = DeviceOf(context);
     if (device == nullptr) return kCudaInvalidContext;
-    number = device->number;
+    current = {context, device->number};
   }
   if (push || contexts.empty()) {
-    contexts.push_back(number);
+    contexts.push_back(current);
   } else {
-    contexts.back() = number;
+    contexts.back() = current;
   }
   return 0;
 }
 
+CUcontext CurrentContext() {
+  const std::vector<ContextRef>& contexts = ThisThread().contexts;
+  return contexts.empty() ? nullptr
+                          : static_cast<CUcontext>(contexts.back().handle);
+}
+
 }  // namespace
+
+void ResetDriver() {
+  Driver& driver = Driver::Get();
+  std::unique_lock<std::mutex> lock(driver.mutex);
+  for (const auto& capture : driver.captures) capture->is_valid = false;
+  driver.captures.clear();
+  for (const auto& device : driver.devices) {
+    if (device->retained > 0) DestroyContext(lock, *device);
+    device->retained = 0;
+    device->limit = kDeviceBytes;
+  }
+  driver.memory().DropAll(driver.HostOperation("the driver's end"));
+  driver.is_initialized = false;
+  ThisThread().contexts.clear();
+  ThisThread().own_streams.clear();
+  ThisThread().capture_mode = 0;
+}
 
 extern "C" {
 
@@ -166,7 +197,7 @@ CUresult cuGetErrorString(CUresult error, const char** text) {
 
 CUresult cuDriverGetVersion(int* version) {
   return Enter("cuDriverGetVersion", Needs::kNothing, [&] {
-    *version = kDriverVersion;
+    *version = Planned(kDriverVersion);
     return 0;
   });
 }
@@ -182,7 +213,7 @@ CUresult cuInit(unsigned flags) {
 
 CUresult cuDeviceGetCount(int* count) {
   return Enter("cuDeviceGetCount", Needs::kInit, [&] {
-    *count = DeviceCount();
+    *count = Planned(DeviceCount());
     return 0;
   });
 }
@@ -210,9 +241,12 @@ CUresult cuDeviceGetPCIBusId(char* bus_id, int capacity, CUdevice device) {
 }
 
 CUresult cuDeviceGetAttribute(int* value, int attribute, CUdevice device) {
-  return Enter("cuDeviceGetAttribute", Needs::kInit, [&]() -> int {
+  const GpuCall call("cuDeviceGetAttribute", [&] {
+    return absl::StrCat(attribute, ", device ", device);
+  });
+  return Enter(call, Needs::kInit, [&]() -> int {
     if (FindDevice(device) == nullptr) return kCudaInvalidDevice;
-    *value = Attribute(attribute);
+    *value = Planned(Attribute(attribute));
     return 0;
   });
 }
@@ -232,7 +266,7 @@ CUresult cuDeviceCanAccessPeer(int* can_access, CUdevice device,
     if (FindDevice(device) == nullptr || FindDevice(peer) == nullptr) {
       return kCudaInvalidDevice;
     }
-    *can_access = device == peer ? 0 : 1;
+    *can_access = Planned(device == peer ? 0 : 1);
     return 0;
   });
 }
@@ -277,8 +311,7 @@ CUresult cuDevicePrimaryCtxGetState(CUdevice device, unsigned* flags,
 
 CUresult cuCtxGetCurrent(CUcontext* context) {
   return Enter("cuCtxGetCurrent", Needs::kInit, [&] {
-    const Device* const device = Driver::Get().CurrentDevice();
-    *context = device == nullptr ? nullptr : ContextOf(*device);
+    *context = CurrentContext();
     return 0;
   });
 }
@@ -295,13 +328,23 @@ CUresult cuCtxPushCurrent_v2(CUcontext context) {
 
 CUresult cuCtxPopCurrent_v2(CUcontext* context) {
   return Enter("cuCtxPopCurrent", Needs::kInit, [&]() -> int {
-    const Device* const device = Driver::Get().CurrentDevice();
     if (ThisThread().contexts.empty()) return kCudaInvalidContext;
+    if (context != nullptr) *context = CurrentContext();
     ThisThread().contexts.pop_back();
-    if (context != nullptr) {
-      *context = device == nullptr ? nullptr : ContextOf(*device);
-    }
     return 0;
+  });
+}
+
+CUresult cuCtxCreate_v2(CUcontext* context, unsigned, CUdevice device) {
+  return Enter("cuCtxCreate", Needs::kInit, [&]() -> int {
+    if (FindDevice(device) == nullptr) return kCudaInvalidDevice;
+    {
+      Driver& driver = Driver::Get();
+      const std::lock_guard<std::mutex> lock(driver.mutex);
+      *context = static_cast<CUcontext>(driver.other_contexts.Add(
+          std::make_shared<ContextRef>(ContextRef{nullptr, device})));
+    }
+    return SetCurrent(*context, /*push=*/true);
   });
 }
 
@@ -321,7 +364,9 @@ CUresult cuCtxGetStreamPriorityRange(int* least, int* greatest) {
 }
 
 CUresult cuCtxEnablePeerAccess(CUcontext peer, unsigned flags) {
-  return Enter("cuCtxEnablePeerAccess", Needs::kContext, [&]() -> int {
+  const GpuCall call("cuCtxEnablePeerAccess",
+                     [&] { return AddressText(peer); });
+  return Enter(call, Needs::kContext, [&]() -> int {
     const Device* const other = DeviceOf(peer);
     if (other == nullptr) return kCudaInvalidContext;
     Driver& driver = Driver::Get();
@@ -374,6 +419,7 @@ SHERD_CHECK(cuCtxGetCurrent, CudaFunctions, CtxGetCurrent);
 SHERD_CHECK(cuCtxSetCurrent, CudaFunctions, CtxSetCurrent);
 SHERD_CHECK(cuCtxPushCurrent_v2, CudaFunctions, CtxPushCurrent);
 SHERD_CHECK(cuCtxPopCurrent_v2, CudaFunctions, CtxPopCurrent);
+SHERD_CHECK(cuCtxCreate_v2, TestCudaFunctions, CtxCreate);
 SHERD_CHECK(cuCtxGetDevice, CudaFunctions, CtxGetDevice);
 SHERD_CHECK(cuCtxGetStreamPriorityRange, CudaFunctions,
             CtxGetStreamPriorityRange);

@@ -98,7 +98,11 @@ int Copy(CUdeviceptr dst, CUdeviceptr src, size_t bytes, CUstream stream,
 template <typename Element>
 int Fill(const char* function, CUdeviceptr dst, Element value, size_t count,
          CUstream stream) {
-  return Enter(function, Needs::kContext, [&]() -> int {
+  const GpuCall call(function, [&] {
+    return absl::StrCat(AddressText(dst), ", ", uint64_t{value}, ", ", count,
+                        ", ", AddressText(stream));
+  });
+  return Enter(call, Needs::kContext, [&]() -> int {
     if (dst % sizeof(Element) != 0) return kCudaInvalidValue;
     const OnStream on(stream);
     if (on.result != 0) return on.result;
@@ -143,8 +147,12 @@ CUresult cuStreamCreate(CUstream* stream, unsigned flags) {
                [&] { return CreateStream(stream, flags); });
 }
 
-CUresult cuStreamCreateWithPriority(CUstream* stream, unsigned flags, int) {
-  return Enter("cuStreamCreateWithPriority", Needs::kContext,
+CUresult cuStreamCreateWithPriority(CUstream* stream, unsigned flags,
+                                    int priority) {
+  const GpuCall call("cuStreamCreateWithPriority", [&] {
+    return absl::StrCat("flags ", flags, ", priority ", priority);
+  });
+  return Enter(call, Needs::kContext,
                [&] { return CreateStream(stream, flags); });
 }
 
@@ -160,7 +168,9 @@ CUresult cuStreamDestroy_v2(CUstream stream) {
 }
 
 CUresult cuStreamSynchronize(CUstream stream) {
-  return Enter("cuStreamSynchronize", Needs::kInit, [&]() -> int {
+  const GpuCall call("cuStreamSynchronize",
+                     [&] { return AddressText(stream); });
+  return Enter(call, Needs::kInit, [&]() -> int {
     OnStream on(stream);
     if (on.result != 0) return on.result;
     if (on.stream->capture != nullptr) {
@@ -200,8 +210,10 @@ CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned) {
   });
 }
 
-CUresult cuEventCreate(CUevent* event, unsigned) {
-  return Enter("cuEventCreate", Needs::kContext, [&] {
+CUresult cuEventCreate(CUevent* event, unsigned flags) {
+  const GpuCall call("cuEventCreate",
+                     [&] { return absl::StrCat("flags ", flags); });
+  return Enter(call, Needs::kContext, [&] {
     Driver& driver = Driver::Get();
     const std::lock_guard<std::mutex> lock(driver.mutex);
     auto made = std::make_shared<Event>();
@@ -277,13 +289,24 @@ CUresult cuEventSynchronize(CUevent event) {
 
 CUresult cuMemcpyAsync(CUdeviceptr dst, CUdeviceptr src, size_t bytes,
                        CUstream stream) {
-  return Enter("cuMemcpyAsync", Needs::kContext,
+  const GpuCall call("cuMemcpyAsync", [&] {
+    return absl::StrCat(AddressText(dst), ", ", AddressText(src), ", ", bytes,
+                        ", ", AddressText(stream));
+  });
+  return Enter(call, Needs::kContext,
                [&] { return Copy(dst, src, bytes, stream, /*wait=*/false); });
 }
 
-CUresult cuMemcpyPeerAsync(CUdeviceptr dst, CUcontext, CUdeviceptr src,
-                           CUcontext, size_t bytes, CUstream stream) {
-  return Enter("cuMemcpyPeerAsync", Needs::kContext,
+CUresult cuMemcpyPeerAsync(CUdeviceptr dst, CUcontext dst_context,
+                           CUdeviceptr src, CUcontext src_context, size_t bytes,
+                           CUstream stream) {
+  const GpuCall call("cuMemcpyPeerAsync", [&] {
+    return absl::StrCat(AddressText(dst), " in ", AddressText(dst_context),
+                        ", ", AddressText(src), " in ",
+                        AddressText(src_context), ", ", bytes, ", ",
+                        AddressText(stream));
+  });
+  return Enter(call, Needs::kContext,
                [&] { return Copy(dst, src, bytes, stream, /*wait=*/false); });
 }
 
@@ -336,9 +359,17 @@ CUresult cuModuleGetFunction(CUfunction* function, CUmodule module,
 
 CUresult cuLaunchKernel(CUfunction function, unsigned grid_x, unsigned grid_y,
                         unsigned grid_z, unsigned block_x, unsigned block_y,
-                        unsigned block_z, unsigned, CUstream stream,
-                        void** parameters, void**) {
-  return Enter("cuLaunchKernel", Needs::kContext, [&]() -> int {
+                        unsigned block_z, unsigned shared_bytes,
+                        CUstream stream, void** parameters, void**) {
+  const GpuCall call("cuLaunchKernel", [&] {
+    const std::lock_guard<std::mutex> lock(Driver::Get().mutex);
+    const auto kernel = Kernels().Find(function);
+    return absl::StrCat(kernel == nullptr ? "no kernel" : kernel->name,
+                        ", grid ", grid_x, " ", grid_y, " ", grid_z, ", block ",
+                        block_x, " ", block_y, " ", block_z, ", shared ",
+                        shared_bytes, ", ", AddressText(stream));
+  });
+  return Enter(call, Needs::kContext, [&]() -> int {
     const OnStream on(stream);
     if (on.result != 0) return on.result;
     const auto kernel = Kernels().Find(function);

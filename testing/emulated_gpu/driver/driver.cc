@@ -10,6 +10,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 #include "sherd/backends/cuda/driver_api.h"
 #include "sherd/core/base/knobs.h"
 
@@ -17,7 +18,6 @@ namespace sherd::testing {
 namespace {
 
 constexpr int kMaxDevices = 16;
-constexpr uint64_t kDeviceBytes = uint64_t{1} << 30;
 
 constexpr int kContextIsDestroyed = internal::kCudaContextIsDestroyed;
 constexpr int kInvalidHandle = internal::kCudaInvalidHandle;
@@ -82,7 +82,6 @@ Driver::Driver() {
     auto device = std::make_unique<Device>();
     device->number = static_cast<int>(devices.size());
     device->machine_number = machine_number;
-    device->limit = kDeviceBytes;
     devices.push_back(std::move(device));
   }
   memory_ = std::make_unique<MemoryTable>(static_cast<int>(devices.size()));
@@ -124,9 +123,9 @@ std::string DescribePlace(const Stream& stream, uint64_t place) {
 }
 
 Device* Driver::CurrentDevice() {
-  const std::vector<int>& contexts = ThisThread().contexts;
-  if (contexts.empty() || contexts.back() < 0) return nullptr;
-  return devices[contexts.back()].get();
+  const std::vector<ContextRef>& contexts = ThisThread().contexts;
+  if (contexts.empty() || contexts.back().device < 0) return nullptr;
+  return devices[contexts.back().device].get();
 }
 
 std::pair<size_t, uint64_t> Driver::TakeLane() {
@@ -549,14 +548,28 @@ void Driver::FreeOnHost(Allocation& allocation, const char* function) {
   memory_->Release(allocation);
 }
 
-int Enter(const char* function, Needs needs, const std::function<int()>& body) {
+int Planned(int value) {
+  absl::string_view text = ThisThread().answer;
+  int planned = 0;
+  if (!absl::ConsumePrefix(&text, "value=") ||
+      !absl::SimpleAtoi(text, &planned)) {
+    return value;
+  }
+  return planned;
+}
+
+int Enter(const GpuCall& call, Needs needs, const std::function<int()>& body) {
   Driver& driver = Driver::Get();
   ThreadState& thread = ThisThread();
-  thread.fault = TakeFault(function);
-  if (thread.fault && (thread.fault->kind == Fault::Kind::kReturn ||
-                       thread.fault->kind == Fault::Kind::kOther)) {
+  thread.fault = TakeFault(call);
+  thread.answer.clear();
+  if (thread.fault && thread.fault->kind == Fault::Kind::kReturn) {
     return std::exchange(thread.fault, std::nullopt)->code;
   }
+  if (thread.fault && thread.fault->kind == Fault::Kind::kOther) {
+    thread.answer = std::exchange(thread.fault, std::nullopt)->word;
+  }
+  if (thread.answer == "needs_context") needs = Needs::kContext;
   Device* device = nullptr;
   if (needs != Needs::kNothing && !driver.is_initialized) {
     return internal::kCudaNotInitialized;

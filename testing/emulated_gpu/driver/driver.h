@@ -119,6 +119,9 @@ struct GraphExec {
   std::optional<StreamWorker::Place> place;
 };
 
+// That each device has unless a test wants it otherwise.
+constexpr uint64_t kDeviceBytes = uint64_t{1} << 30;
+
 struct Device {
   int number = 0;
   // What the vendor calls the machine's number, whatever is visible.
@@ -128,12 +131,19 @@ struct Device {
   StreamRef default_stream;
   std::vector<StreamRef> streams;
   int next_stream = 1;
-  uint64_t limit = 0;
+  uint64_t limit = kDeviceBytes;
   // By cuMemAlloc.
   uint64_t used = 0;
   std::vector<std::shared_ptr<MemoryPool>> pools;
   // Bit d: contexts of this device may use memory of device d.
   uint64_t peers = 0;
+};
+
+// A context of which the program knows: the primary one of its device, or one
+// that differs by its handle alone. Null and -1 for none.
+struct ContextRef {
+  void* handle = nullptr;
+  int device = -1;
 };
 
 // Objects that the program names by handles. A handle is never used twice.
@@ -181,6 +191,7 @@ class Driver {
   HandleTable<MemoryPool> pools;
   HandleTable<Graph> graphs;
   HandleTable<GraphExec> graph_execs;
+  HandleTable<ContextRef> other_contexts;
   std::vector<std::shared_ptr<Capture>> captures;
 
   // The calling thread's; null if no context is current.
@@ -284,19 +295,27 @@ struct ThreadState {
 
   Clock known;
   bool is_known = false;
-  // Numbers of devices, -1 for none; the last is current.
-  std::vector<int> contexts;
+  // The last is current.
+  std::vector<ContextRef> contexts;
   int capture_mode = 0;
   std::vector<std::pair<int, StreamRef>> own_streams;
   // Goes into what the call queues.
   std::optional<Fault> fault;
+  // The word of a fault that the function knows.
+  std::string answer;
 };
 ThreadState& ThisThread();
 
 // Wraps every exported function: counts the call, and does what faults say.
 // `body` returns a CUresult.
 enum class Needs { kNothing, kInit, kContext };
-int Enter(const char* function, Needs needs, const std::function<int()>& body);
+int Enter(const GpuCall& call, Needs needs, const std::function<int()>& body);
+// `value`, or what a fault of the call has in its place: within `body`.
+int Planned(int value);
+
+// As in a new process: what is queued ends first, then contexts go with all
+// that is on their devices, pinned memory and imports.
+void ResetDriver();
 
 // "3rd on stream 2 of device 0".
 std::string DescribePlace(const Stream& stream, uint64_t place);

@@ -2,6 +2,7 @@
 #include <cstring>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <type_traits>
 #include <vector>
 
@@ -60,6 +61,22 @@ void SetAttribute(int attribute, const Allocation* allocation, void* value) {
   }
 }
 
+// What is read of a pool's attribute that is set.
+std::string PoolAttributeText(int attribute, const void* value) {
+  if (value == nullptr) return "null";
+  if (attribute != internal::kCudaPoolReleaseThreshold) {
+    int number;
+    std::memcpy(&number, value, sizeof(number));
+    return absl::StrCat(number);
+  }
+  uint64_t bytes;
+  std::memcpy(&bytes, value, sizeof(bytes));
+  return absl::StrCat(bytes);
+}
+
+// How far from the start of a page a block is that is cut out of one.
+constexpr uint64_t kMisaligned = 512;
+
 }  // namespace
 
 extern "C" {
@@ -97,7 +114,10 @@ CUresult cuMemPoolDestroy(CUmemoryPool pool) {
 }
 
 CUresult cuMemPoolSetAttribute(CUmemoryPool pool, int attribute, void* value) {
-  return Enter("cuMemPoolSetAttribute", Needs::kInit, [&]() -> int {
+  const GpuCall call("cuMemPoolSetAttribute", [&] {
+    return absl::StrCat(attribute, " = ", PoolAttributeText(attribute, value));
+  });
+  return Enter(call, Needs::kInit, [&]() -> int {
     const std::lock_guard<std::mutex> lock(Driver::Get().mutex);
     const auto found = FindPool(pool);
     if (found == nullptr || value == nullptr) return kCudaInvalidValue;
@@ -134,7 +154,15 @@ CUresult cuMemPoolGetAttribute(CUmemoryPool pool, int attribute, void* value) {
 
 CUresult cuMemPoolSetAccess(CUmemoryPool pool, const CUmemAccessDesc* accesses,
                             size_t count) {
-  return Enter("cuMemPoolSetAccess", Needs::kInit, [&]() -> int {
+  const GpuCall call("cuMemPoolSetAccess", [&] {
+    std::string text;
+    for (size_t i = 0; i < count; ++i) {
+      absl::StrAppend(&text, i > 0 ? "; " : "", "device ",
+                      accesses[i].location.id, ", flags ", accesses[i].flags);
+    }
+    return text;
+  });
+  return Enter(call, Needs::kInit, [&]() -> int {
     const std::lock_guard<std::mutex> lock(Driver::Get().mutex);
     const auto found = FindPool(pool);
     if (found == nullptr) return kCudaInvalidValue;
@@ -152,7 +180,9 @@ CUresult cuMemPoolSetAccess(CUmemoryPool pool, const CUmemAccessDesc* accesses,
 }
 
 CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t keep_bytes) {
-  return Enter("cuMemPoolTrimTo", Needs::kInit, [&]() -> int {
+  const GpuCall call("cuMemPoolTrimTo",
+                     [&] { return absl::StrCat(keep_bytes); });
+  return Enter(call, Needs::kInit, [&]() -> int {
     const std::lock_guard<std::mutex> lock(Driver::Get().mutex);
     const auto found = FindPool(pool);
     if (found == nullptr) return kCudaInvalidValue;
@@ -164,7 +194,10 @@ CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t keep_bytes) {
 
 CUresult cuMemAllocFromPoolAsync(CUdeviceptr* data, size_t bytes,
                                  CUmemoryPool pool, CUstream stream) {
-  return Enter("cuMemAllocFromPoolAsync", Needs::kContext, [&]() -> int {
+  const GpuCall call("cuMemAllocFromPoolAsync", [&] {
+    return absl::StrCat(bytes, ", ", AddressText(stream));
+  });
+  return Enter(call, Needs::kContext, [&]() -> int {
     Driver& driver = Driver::Get();
     const std::lock_guard<std::mutex> lock(driver.mutex);
     const auto found = FindPool(pool);
@@ -181,7 +214,10 @@ CUresult cuMemAllocFromPoolAsync(CUdeviceptr* data, size_t bytes,
 }
 
 CUresult cuMemFreeAsync(CUdeviceptr data, CUstream stream) {
-  return Enter("cuMemFreeAsync", Needs::kContext, [&]() -> int {
+  const GpuCall call("cuMemFreeAsync", [&] {
+    return absl::StrCat(AddressText(data), ", ", AddressText(stream));
+  });
+  return Enter(call, Needs::kContext, [&]() -> int {
     Driver& driver = Driver::Get();
     const std::lock_guard<std::mutex> lock(driver.mutex);
     StreamRef on;
@@ -218,7 +254,9 @@ CUresult cuMemHostAlloc(void** data, size_t bytes, unsigned) {
     const std::lock_guard<std::mutex> lock(driver.mutex);
     if (const int result = driver.CheckUnsafeCall(); result != 0) return result;
     if (data == nullptr || bytes == 0) return kCudaInvalidValue;
-    const AllocationRef allocation = driver.memory().AddPinned(bytes);
+    const bool is_misaligned = ThisThread().answer == "misaligned";
+    const AllocationRef allocation =
+        driver.memory().AddPinned(bytes, is_misaligned ? kMisaligned : 0);
     if (allocation == nullptr) return kCudaOutOfMemory;
     *data = reinterpret_cast<void*>(allocation->base);
     return 0;
@@ -305,7 +343,9 @@ CUresult cuIpcOpenMemHandle_v2(CUdeviceptr* data, CUipcMemHandle handle,
         AddressSpace::BytesOf(named) == 0) {
       return kCudaInvalidValue;
     }
-    if (AddressSpace::IsOfThisProcess(named)) return kCudaInvalidContext;
+    if (AddressSpace::IsOfThisProcess(named) && ThisThread().answer != "own") {
+      return kCudaInvalidContext;
+    }
     Driver& driver = Driver::Get();
     const std::lock_guard<std::mutex> lock(driver.mutex);
     const AllocationRef allocation = driver.memory().AddImport(named);
@@ -320,7 +360,8 @@ CUresult cuIpcOpenMemHandle_v2(CUdeviceptr* data, CUipcMemHandle handle,
 }
 
 CUresult cuIpcCloseMemHandle(CUdeviceptr data) {
-  return Enter("cuIpcCloseMemHandle", Needs::kContext, [&]() -> int {
+  const GpuCall call("cuIpcCloseMemHandle", [&] { return AddressText(data); });
+  return Enter(call, Needs::kContext, [&]() -> int {
     {
       Driver& driver = Driver::Get();
       const std::lock_guard<std::mutex> lock(driver.mutex);

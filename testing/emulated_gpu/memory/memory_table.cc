@@ -31,9 +31,19 @@ bool IsAll(const void* data, unsigned char value, uint64_t bytes) {
                      [value](unsigned char x) { return x == value; });
 }
 
+// Of pinned memory, which may begin within a page: where its pages begin, and
+// how long they are.
+uint64_t FirstPage(const Allocation& allocation) {
+  return allocation.base / kPage * kPage;
+}
+uint64_t PageBytes(const Allocation& allocation) {
+  return RoundUp(allocation.base - FirstPage(allocation) + allocation.bytes);
+}
+
 uint64_t GuardBehind(const Allocation& allocation) {
   if (allocation.kind == Kind::kDevice) return kGuardBytes;
-  return std::min(kGuardBytes, RoundUp(allocation.bytes) - allocation.bytes);
+  const uint64_t end = FirstPage(allocation) + PageBytes(allocation);
+  return std::min(kGuardBytes, end - allocation.base - allocation.bytes);
 }
 
 }  // namespace
@@ -101,18 +111,18 @@ AllocationRef MemoryTable::AddDevice(int device, uint64_t bytes) {
   return allocation;
 }
 
-AllocationRef MemoryTable::AddPinned(uint64_t bytes) {
+AllocationRef MemoryTable::AddPinned(uint64_t bytes, uint64_t offset) {
+  const uint64_t pages = RoundUp(offset + bytes);
   // A page behind it that ends the program which touches it.
-  void* const data =
-      mmap(nullptr, RoundUp(bytes) + kPage, PROT_READ | PROT_WRITE,
-           MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  void* const data = mmap(nullptr, pages + kPage, PROT_READ | PROT_WRITE,
+                          MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (data == MAP_FAILED) return nullptr;
   auto allocation = std::make_shared<Allocation>();
   allocation->kind = Kind::kPinned;
   allocation->device = -1;
-  allocation->base = reinterpret_cast<uint64_t>(data);
+  allocation->base = reinterpret_cast<uint64_t>(data) + offset;
   allocation->bytes = bytes;
-  mprotect(static_cast<char*>(data) + RoundUp(bytes), kPage, PROT_NONE);
+  mprotect(static_cast<char*>(data) + pages, kPage, PROT_NONE);
   Guard(*allocation);
   Fill(*allocation);
   allocations_[allocation->base] = allocation;
@@ -171,6 +181,24 @@ void MemoryTable::DropDevice(int device, const OperationRef& by) {
   }
 }
 
+void MemoryTable::DropAll(const OperationRef& by) {
+  for (auto& [base, allocation] : allocations_) {
+    if (allocation->freed != nullptr) continue;
+    allocation->freed = by;
+    Release(*allocation);
+  }
+}
+
+std::vector<MemoryLocation> MemoryTable::Live(MemoryLocation::Kind kind) const {
+  std::vector<MemoryLocation> live;
+  for (const auto& [base, allocation] : allocations_) {
+    if (allocation->kind != kind || allocation->freed != nullptr) continue;
+    live.push_back({kind, std::max(allocation->device, 0),
+                    reinterpret_cast<const void*>(base), allocation->bytes});
+  }
+  return live;
+}
+
 void MemoryTable::Forget(const Clock& known) {
   for (auto& [base, allocation] : allocations_) {
     allocation->history.Forget(known);
@@ -192,9 +220,9 @@ void MemoryTable::Release(Allocation& allocation) {
       break;
     case Kind::kPinned:
       // Stays reserved: who touches it ends.
-      mmap(reinterpret_cast<void*>(allocation.base), RoundUp(allocation.bytes),
-           PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE,
-           -1, 0);
+      mmap(reinterpret_cast<void*>(FirstPage(allocation)),
+           PageBytes(allocation), PROT_NONE,
+           MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0);
       break;
   }
   allocation.is_released = true;

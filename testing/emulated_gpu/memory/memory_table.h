@@ -54,8 +54,9 @@ class MemoryTable {
 
   // Null if no addresses are left. The bytes are kPoison.
   AllocationRef AddDevice(int device, uint64_t bytes);
-  // Null if there is no memory.
-  AllocationRef AddPinned(uint64_t bytes);
+  // Null if there is no memory. Begins `offset` bytes after the start of a
+  // page.
+  AllocationRef AddPinned(uint64_t bytes, uint64_t offset = 0);
   // The import of the handle, opened once more. Null if nothing can be opened
   // with it.
   AllocationRef AddImport(const AddressSpace::Handle& handle);
@@ -66,6 +67,10 @@ class MemoryTable {
   AllocationRef FindBelow(uint64_t address) const;
   // Drops all of a device.
   void DropDevice(int device, const OperationRef& by);
+  // Drops everything.
+  void DropAll(const OperationRef& by);
+  // What was not freed.
+  std::vector<MemoryLocation> Live(MemoryLocation::Kind kind) const;
   // What was freed is freed for everybody: forgets who used it.
   void Forget(const Clock& known);
 

@@ -12,18 +12,11 @@
 
 #include "gtest/gtest.h"
 #include "sherd/backends/cuda/driver_api.h"
+#include "sherd/testing/emulated_gpu/driver/linked_driver.h"
 #include "sherd/testing/emulated_gpu/graph_api.h"
 
 namespace sherd::testing {
 namespace {
-
-// The emulated driver's functions, which are linked in.
-#define SHERD_DECLARE(name, symbol, parameters) \
-  extern "C" internal::CUresult Linked##name parameters __asm__(symbol);
-using namespace internal;  // NOLINT(build/namespaces): types of the parameters
-SHERD_CUDA_FUNCTIONS(SHERD_DECLARE)
-SHERD_TEST_CUDA_FUNCTIONS(SHERD_DECLARE)
-#undef SHERD_DECLARE
 
 using internal::CUcontext;
 using internal::CUdeviceptr;
@@ -36,16 +29,7 @@ using internal::NcclUniqueId;
 constexpr unsigned kSecondsToLive = 60;
 constexpr int kNoDevice = 3;
 
-const internal::CudaFunctions& Cuda() {
-  static const internal::CudaFunctions functions = [] {
-    internal::CudaFunctions filled;
-#define SHERD_FILL(name, symbol, parameters) filled.name = Linked##name;
-    SHERD_CUDA_FUNCTIONS(SHERD_FILL)
-#undef SHERD_FILL
-    return filled;
-  }();
-  return functions;
-}
+const internal::CudaFunctions& Cuda() { return LinkedCuda(); }
 
 // Ends the process: without its device a test cannot go on.
 void Must(int code, const char* what) {
@@ -168,20 +152,22 @@ int NcclRank::Synchronize(void* stream) {
 
 void* NcclRank::Capture(void* stream, const std::function<void()>& queue) {
   CUstream const on = static_cast<CUstream>(stream);
-  Must(LinkedStreamBeginCapture(on, internal::kCudaCaptureModeRelaxed),
+  Must(LinkedTestCuda().StreamBeginCapture(on,
+                                           internal::kCudaCaptureModeRelaxed),
        "cuStreamBeginCapture");
   queue();
   CUgraph graph = nullptr;
   CUgraphExec exec = nullptr;
-  Must(LinkedStreamEndCapture(on, &graph), "cuStreamEndCapture");
-  Must(LinkedGraphInstantiate(&exec, graph, 0), "cuGraphInstantiate");
-  Must(LinkedGraphDestroy(graph), "cuGraphDestroy");
+  Must(LinkedTestCuda().StreamEndCapture(on, &graph), "cuStreamEndCapture");
+  Must(LinkedTestCuda().GraphInstantiate(&exec, graph, 0),
+       "cuGraphInstantiate");
+  Must(LinkedTestCuda().GraphDestroy(graph), "cuGraphDestroy");
   return exec;
 }
 
 void NcclRank::LaunchGraph(void* graph, void* stream) {
-  Must(LinkedGraphLaunch(static_cast<CUgraphExec>(graph),
-                         static_cast<CUstream>(stream)),
+  Must(LinkedTestCuda().GraphLaunch(static_cast<CUgraphExec>(graph),
+                                    static_cast<CUstream>(stream)),
        "cuGraphLaunch");
 }
 

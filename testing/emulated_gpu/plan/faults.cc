@@ -5,10 +5,10 @@
 
 #include <cstdio>
 #include <cstdlib>
-#include <map>
 #include <mutex>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
@@ -23,12 +23,17 @@ struct Plan {
   int64_t first = 1;
   int64_t last = 1;
   Fault fault;
+  // Calls since it was made.
+  int64_t calls = 0;
 };
 
 struct Plans {
   std::mutex mutex;
+  // The first that fits a call is it.
   std::vector<Plan> plans;
-  std::map<std::string, int64_t> calls;
+  bool records = false;
+  std::vector<std::string> calls;
+  std::function<void(const std::string&)> hook;
 };
 
 bool ParseCall(absl::string_view text, Plan* plan) {
@@ -93,21 +98,48 @@ Plans& AllPlans() {
   return *plans;
 }
 
+// Counts the call for all plans; the fault of the first that fits.
+std::optional<Fault> Count(Plans& plans, const std::string& call) {
+  std::optional<Fault> found;
+  for (Plan& plan : plans.plans) {
+    if (!IsCallOf(plan.function, call)) continue;
+    ++plan.calls;
+    if (found || plan.calls < plan.first || plan.calls > plan.last) continue;
+    found = plan.fault;
+  }
+  return found;
+}
+
 }  // namespace
 
-std::optional<Fault> TakeFault(const char* function) {
+std::string AddressText(uint64_t address) { return absl::StrCat("@", address); }
+
+std::string AddressText(const void* address) {
+  return AddressText(reinterpret_cast<uint64_t>(address));
+}
+
+bool IsCallOf(absl::string_view function, absl::string_view call) {
+  if (!absl::StartsWith(call, function)) return false;
+  return absl::StrContains(function, '(') || call.size() == function.size() ||
+         call[function.size()] == '(';
+}
+
+std::optional<Fault> TakeFault(const GpuCall& call) {
   Plans& plans = AllPlans();
-  const std::lock_guard<std::mutex> lock(plans.mutex);
-  if (plans.plans.empty()) return std::nullopt;
-  const int64_t call = ++plans.calls[function];
-  for (const Plan& plan : plans.plans) {
-    if (plan.function != function || call < plan.first || call > plan.last) {
-      continue;
-    }
-    if (plan.fault.kind == Fault::Kind::kDie) kill(getpid(), SIGKILL);
-    return plan.fault;
-  }
-  return std::nullopt;
+  std::unique_lock<std::mutex> lock(plans.mutex);
+  if (plans.plans.empty() && !plans.records) return std::nullopt;
+  // What describes arguments may look at what other calls have locked.
+  lock.unlock();
+  const std::string text = absl::StrCat(
+      call.function, "(", call.arguments ? call.arguments() : "", ")");
+  lock.lock();
+  if (plans.records) plans.calls.push_back(text);
+  const std::optional<Fault> fault = Count(plans, text);
+  const std::function<void(const std::string&)> hook = plans.hook;
+  lock.unlock();
+  if (hook) hook(text);
+  if (fault && fault->kind == Fault::Kind::kDie) kill(getpid(), SIGKILL);
+  return fault;
 }
 
 bool SetFaults(const std::string& text, std::string* problem) {
@@ -116,8 +148,42 @@ bool SetFaults(const std::string& text, std::string* problem) {
   Plans& plans = AllPlans();
   const std::lock_guard<std::mutex> lock(plans.mutex);
   plans.plans = std::move(parsed);
-  plans.calls.clear();
   return true;
+}
+
+void AddFault(const std::string& function, int64_t first, int64_t last,
+              Fault fault) {
+  Plans& plans = AllPlans();
+  const std::lock_guard<std::mutex> lock(plans.mutex);
+  plans.plans.insert(
+      plans.plans.begin(),
+      {.function = function, .first = first, .last = last, .fault = fault});
+}
+
+void DropFaults(const std::string& function) {
+  Plans& plans = AllPlans();
+  const std::lock_guard<std::mutex> lock(plans.mutex);
+  std::erase_if(plans.plans,
+                [&](const Plan& plan) { return plan.function == function; });
+}
+
+void RecordCalls(bool records) {
+  Plans& plans = AllPlans();
+  const std::lock_guard<std::mutex> lock(plans.mutex);
+  plans.records = records;
+  plans.calls.clear();
+}
+
+std::vector<std::string> RecordedCalls() {
+  Plans& plans = AllPlans();
+  const std::lock_guard<std::mutex> lock(plans.mutex);
+  return plans.calls;
+}
+
+void OnEachCall(std::function<void(const std::string&)> hook) {
+  Plans& plans = AllPlans();
+  const std::lock_guard<std::mutex> lock(plans.mutex);
+  plans.hook = std::move(hook);
 }
 
 }  // namespace sherd::testing

@@ -2,17 +2,22 @@
 #define SHERD_TESTING_EMULATED_GPU_PLAN_FAULTS_H_
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
+
+#include "absl/strings/string_view.h"
 
 namespace sherd::testing {
 
-// What goes wrong on purpose: SHERD_EMULATED_GPU_FAULTS, or SetFaults.
+// What goes wrong on purpose: SHERD_EMULATED_GPU_FAULTS, SetFaults, AddFault.
 //
 // FUNCTION:CALL:FAULT, with ',' between. FUNCTION is the name of an exported
-// function ("cuLaunchKernel", "ncclAllReduce"). CALL counts from 1 in each
-// process; "3+" is the third and all later ones, "*" all. FAULT is
+// function ("cuLaunchKernel", "ncclAllReduce"), without a "_v2" of the driver's
+// symbols, or how a call of it begins ("ncclCommAbort(base"). CALL counts from
+// 1 in each process; "3+" is the third and all later ones, "*" all. FAULT is
 //   a number     the call does nothing and returns it;
 //   break=CODE   the call is queued, and breaks its device with CODE when its
 //                turn comes (calls that queue only);
@@ -20,7 +25,16 @@ namespace sherd::testing {
 //                or its communicator is aborted (calls that queue; others do
 //                not return);
 //   die          the process ends by SIGKILL;
-//   WORD         anything else that the function knows: "old", "remote".
+//   WORD         anything else that the function knows. Of the driver:
+//                  value=N        the number that the function gives out
+//                                 (cuDriverGetVersion, cuDeviceGetCount,
+//                                 cuDeviceGetAttribute, cuDeviceCanAccessPeer)
+//                  needs_context  the function fails without a current context
+//                                 though newer drivers need none
+//                  misaligned     cuMemHostAlloc cuts blocks out of pages
+//                  own            cuIpcOpenMemHandle also opens what this very
+//                                 process exports
+//                Of NCCL: see nccl/nccl_functions.h.
 struct Fault {
   enum class Kind { kReturn, kBreak, kHang, kDie, kOther };
 
@@ -29,13 +43,49 @@ struct Fault {
   std::string word;
 };
 
-// Counts a call of `function` and returns what is to go wrong with it; kDie
-// does not return. Safe from any thread.
-std::optional<Fault> TakeFault(const char* function);
+// A call of an exported function. What its arguments are is only asked for
+// where a plan or a test wants to know.
+struct GpuCall {
+  GpuCall(const char* function)  // NOLINT(google-explicit-constructor)
+      : function(function) {}
+  GpuCall(const char* function, std::function<std::string()> arguments)
+      : function(function), arguments(std::move(arguments)) {}
+
+  const char* function;
+  std::function<std::string()> arguments;
+};
+
+// How calls name addresses and handles: "@4096".
+std::string AddressText(uint64_t address);
+std::string AddressText(const void* address);
+
+// Counts a call and returns what is to go wrong with it; kDie does not return.
+// Safe from any thread.
+std::optional<Fault> TakeFault(const GpuCall& call);
 
 // Replaces all faults and starts counting again; false, with `problem`, and no
 // change if the text is not understood.
 bool SetFaults(const std::string& text, std::string* problem);
+
+// ---- Of plans that are made call by call (planned_gpu.h). Safe from any
+// thread.
+
+// Calls number `first` to `last` from now on, 1 being the next, of `function`;
+// goes before what was planned earlier. The word of a fault may be any text.
+void AddFault(const std::string& function, int64_t first, int64_t last,
+              Fault fault);
+// Drops what was planned for exactly these calls.
+void DropFaults(const std::string& function);
+
+// Whether `call`, such as "cuMemAlloc(8)", is one of `function`.
+bool IsCallOf(absl::string_view function, absl::string_view call);
+
+// Notes from now on, or no more, which calls are made; forgets those so far.
+void RecordCalls(bool records);
+std::vector<std::string> RecordedCalls();
+// Runs in each call of any thread, with the call as it is recorded, before it
+// does anything; may wait, and may call the driver. Null: nothing runs.
+void OnEachCall(std::function<void(const std::string& call)> hook);
 
 }  // namespace sherd::testing
 
