@@ -1,5 +1,5 @@
 // What the communicator asks of NCCL, and what it makes of the answers: NCCL is
-// a script.
+// the emulated one, with a plan.
 
 #include "sherd/backends/nccl/nccl_communicator.h"
 
@@ -18,16 +18,18 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "sherd/backends/backend_abi.h"
+#include "sherd/backends/cuda/driver_api.h"
 #include "sherd/backends/nccl/aside.h"
 #include "sherd/backends/nccl/memory_kv.h"
 #include "sherd/backends/nccl/nccl_api.h"
 #include "sherd/backends/nccl/nccl_library.h"
-#include "sherd/backends/nccl/scripted_nccl.h"
+#include "sherd/backends/nccl/planned_nccl.h"
 #include "sherd/testing/kits/rank_threads.h"
 
 namespace sherd::internal {
 namespace {
 
+using sherd::testing::AddressText;
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
@@ -118,7 +120,7 @@ class NcclCommunicatorTest : public ::testing::Test {
     return created[1].comm;
   }
 
-  ScriptedNccl nccl_;
+  PlannedNccl nccl_;
   NcclLibrary library_;
   MemoryKv kv_;
   std::vector<Rank> ranks_;
@@ -126,12 +128,24 @@ class NcclCommunicatorTest : public ::testing::Test {
 
 std::string TextOf(const sherd_error_v0& error) { return error.text; }
 
+// Of device 0, whose context is current then.
+void* DeviceMemory(size_t bytes) {
+  const CudaFunctions& cuda = sherd::testing::LinkedCuda();
+  CUcontext context = nullptr;
+  CUdeviceptr data = 0;
+  EXPECT_EQ(cuda.Init(0), kCudaSuccess);
+  EXPECT_EQ(cuda.DevicePrimaryCtxRetain(&context, 0), kCudaSuccess);
+  EXPECT_EQ(cuda.CtxSetCurrent(context), kCudaSuccess);
+  EXPECT_EQ(cuda.MemAlloc(&data, bytes), kCudaSuccess);
+  return reinterpret_cast<void*>(data);
+}
+
 TEST_F(NcclCommunicatorTest, ManagesOneThatPollsAndOperatesOnOneThatBlocks) {
   std::vector<Created> created = CreateAll(3);
   for (int r = 0; r < 3; ++r) {
     ASSERT_EQ(created[r].code, SHERD_OK) << created[r].error.text;
-    EXPECT_EQ(nccl_.Count(absl::StrCat("ncclCommInitRank(rank ", r,
-                                       " of 3, 1 ids, non-blocking)")),
+    EXPECT_EQ(nccl_.Count(absl::StrCat("ncclCommInitRankConfig(rank ", r,
+                                       " of 3, 1 ids, non-blocking:")),
               1);
     EXPECT_EQ(nccl_.Count(absl::StrCat("ncclCommSplit(base ", r,
                                        ", color 0, key ", r, ", blocking)")),
@@ -151,7 +165,7 @@ TEST_F(NcclCommunicatorTest, GivesManyRanksSeveralIds) {
   std::vector<Created> created = CreateAll(130);
   for (const Created& rank : created) ASSERT_EQ(rank.code, SHERD_OK);
   EXPECT_EQ(nccl_.Count("ncclGetUniqueId"), 2);
-  EXPECT_EQ(nccl_.Count("ncclCommInitRank(rank 129 of 130, 2 ids"), 1);
+  EXPECT_EQ(nccl_.Count("ncclCommInitRankScalable(rank 129 of 130, 2 ids"), 1);
   EXPECT_EQ(nccl_.num_ids(), 2);
 }
 
@@ -241,7 +255,7 @@ TEST_F(NcclCommunicatorTest, LetsNcclJudgeASharedDeviceAndExplainsItsError) {
 
   // The first rank to ask is refused; the others would wait for it.
   nccl_.NeverReady();
-  nccl_.Return("ncclCommInitRank", kNcclInvalidUsage);
+  nccl_.Return("ncclCommInitRankConfig", kNcclInvalidUsage);
   nccl_.SetLastError("Duplicate GPU detected\n");
   MemoryKv kv;
   created = CreateAll(3, [&](int r, Rank& rank) {
@@ -281,7 +295,7 @@ TEST_F(NcclCommunicatorTest, CutsWordsThatAreTooLong) {
 
 TEST_F(NcclCommunicatorTest, EndsWhatItBeganWhenAnotherRankFails) {
   nccl_.NeverReady();
-  nccl_.Return("ncclCommInitRank", kNcclUnhandledCudaError, 1);
+  nccl_.Return("ncclCommInitRankConfig", kNcclUnhandledCudaError, 1);
   nccl_.SetLastError("Failed to CUDA calloc: out of memory");
   std::vector<Created> created = CreateAll(3);
   for (const Created& rank : created) {
@@ -620,7 +634,7 @@ TEST_F(NcclCommunicatorTest, PollSeesWhatGoesWrongWhileSomebodyIsInNccl) {
   EXPECT_EQ(comm->Poll(&error), SHERD_ABORTED);
   leave.Open();
   poster.join();
-  // What the abort does aside needs the script, which ends with the test.
+  // What the abort does aside needs the plan, which ends with the test.
   comm->Destroy();
 }
 
@@ -650,7 +664,7 @@ TEST_F(NcclCommunicatorTest, AbortsTheHardWayWhereNothingCanBeRevoked) {
   comm->Abort();
   aborted.Await();
   comm->Destroy();
-  // The script would die at the second use of a communicator.
+  // A second use of a communicator would be a finding, which ends the test.
   EXPECT_THAT(nccl_.calls(),
               ElementsAre("ncclCommAbort(work 1)", "ncclCommAbort(base 1)"));
 }
@@ -907,14 +921,19 @@ TEST_F(NcclCommunicatorTest, SaysWhichNcclCanShrink) {
 
 TEST_F(NcclCommunicatorTest, RegistersMemory) {
   const std::shared_ptr<NcclCommunicator> comm = CreateOne();
+  void* const memory = DeviceMemory(512);
   void* registration = nullptr;
   Error error;
-  ASSERT_EQ(comm->Register(At(4096), 512, &registration, &error), SHERD_OK);
+  ASSERT_EQ(comm->Register(memory, 512, &registration, &error), SHERD_OK)
+      << error.text;
   comm->Deregister(registration);
-  EXPECT_THAT(nccl_.calls(), ElementsAre("ncclCommRegister(work 1, @4096, 512)",
-                                         "ncclCommDeregister(work 1, @77)"));
+  EXPECT_THAT(nccl_.calls(),
+              ElementsAre(absl::StrCat("ncclCommRegister(work 1, ",
+                                       AddressText(memory), ", 512)"),
+                          absl::StrCat("ncclCommDeregister(work 1, ",
+                                       AddressText(registration), ")")));
   nccl_.Return("ncclCommRegister", kNcclInvalidArgument);
-  EXPECT_EQ(comm->Register(At(4096), 512, &registration, &error),
+  EXPECT_EQ(comm->Register(memory, 512, &registration, &error),
             SHERD_INVALID_ARGUMENT);
   EXPECT_EQ(comm->Post(kBroadcast, &error), SHERD_OK);
 }

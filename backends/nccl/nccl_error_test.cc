@@ -5,7 +5,7 @@
 #include "gtest/gtest.h"
 #include "sherd/backends/backend_abi.h"
 #include "sherd/backends/nccl/nccl_api.h"
-#include "sherd/backends/nccl/scripted_nccl.h"
+#include "sherd/backends/nccl/planned_nccl.h"
 
 namespace sherd::internal {
 namespace {
@@ -17,7 +17,7 @@ struct Case {
 };
 
 TEST(NcclErrorTest, MapsEveryResultAndThoseOfNewerLibraries) {
-  const ScriptedNccl nccl;
+  const PlannedNccl nccl;
   const NcclApi api = nccl.Library().api;
   for (const Case& test : {
            Case{kNcclUnhandledCudaError, SHERD_SYSTEM, true},
@@ -44,7 +44,7 @@ TEST(NcclErrorTest, MapsEveryResultAndThoseOfNewerLibraries) {
 }
 
 TEST(NcclErrorTest, SaysWhatNcclSays) {
-  ScriptedNccl nccl;
+  PlannedNccl nccl;
   NcclApi api = nccl.Library().api;
   sherd_error_v0 error = {.struct_size = sizeof(error)};
   FailWithNccl(api, kNcclInvalidUsage, "ncclSend", &error);
@@ -60,11 +60,13 @@ TEST(NcclErrorTest, SaysWhatNcclSays) {
 
   api.get_last_error = nullptr;
   FailWithNccl(api, kNcclInternalError, "ncclSend", &error);
-  EXPECT_EQ(std::string(error.text), "ncclSend: internal error");
+  EXPECT_EQ(std::string(error.text),
+            "ncclSend: internal error - please report this issue to the NCCL "
+            "developers");
 }
 
 TEST(NcclErrorTest, KnowsADriverThatIsOlderThanNccl) {
-  ScriptedNccl nccl;
+  PlannedNccl nccl;
   nccl.SetLastError(
       "Cuda failure 'CUDA driver version is insufficient for CUDA runtime "
       "version'");
@@ -77,7 +79,7 @@ TEST(NcclErrorTest, KnowsADriverThatIsOlderThanNccl) {
 }
 
 TEST(NcclErrorTest, KnowsALackOfMemory) {
-  ScriptedNccl nccl;
+  PlannedNccl nccl;
   const NcclApi api = nccl.Library().api;
   for (const char* text :
        {"Cuda failure 2 'out of memory'", "Cannot allocate memory"}) {

@@ -122,6 +122,7 @@ NcclResult NcclCommunicator::Join(const NcclUniqueId& id, bool hangs) {
     changed_.wait(lock, [this] { return Ended(); });
     return NcclFail(kNcclInternalError, "aborted during initialization");
   }
+  if (settings_.alone) return kNcclSuccess;
   NcclResult result = NcclSegment::Open(id, size_, &segment_);
   if (result != kNcclSuccess) return result;
   NcclRankBlock& own = segment_->rank(rank_);
@@ -186,6 +187,33 @@ NcclResult NcclCommunicator::CheckPeers() const {
   return kNcclSuccess;
 }
 
+NcclCommunicatorPtr NcclCommunicator::NewChild(const NcclSettings& settings,
+                                               bool is_split, bool shares) {
+  NcclSettings own = settings;
+  own.label = !is_split ? "shrunk" : settings.blocking ? "work" : "split";
+  own.origin = settings_.origin;
+  own.remote = settings_.remote;
+  own.mismatch_hangs = settings_.mismatch_hangs;
+  own.eager = settings_.eager;
+  own.alone = settings_.alone;
+  return std::make_shared<NcclCommunicator>(
+      device_, own, shares ? family_ : std::make_shared<NcclFamily>());
+}
+
+NcclResult NcclCommunicator::JoinChild(const NcclCommunicatorPtr& child,
+                                       const NcclUniqueId& id) {
+  const auto set_unfinished = [this](NcclCommunicatorPtr unfinished) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    unfinished_ = std::move(unfinished);
+  };
+  // An abort of the parent is one of the child until it is whole.
+  set_unfinished(child);
+  const NcclResult result = Aborted() ? NcclFail(kNcclInternalError, "aborted")
+                                      : child->Join(id, false);
+  set_unfinished(nullptr);
+  return result;
+}
+
 NcclResult NcclCommunicator::MakeChild(const std::vector<int>& members,
                                        uint64_t number, uint64_t hash,
                                        bool is_split,
@@ -208,24 +236,29 @@ NcclResult NcclCommunicator::MakeChild(const std::vector<int>& members,
       [&] { return leader.second.load() == number && leader.hash == hash; },
       [this] { return Aborted(); });
   if (!has_id) return NcclFail(kNcclInternalError, "aborted");
-  NcclSettings child_settings = settings;
-  child_settings.remote = settings_.remote;
-  child_settings.mismatch_hangs = settings_.mismatch_hangs;
-  child_settings.eager = settings_.eager;
-  auto child = std::make_shared<NcclCommunicator>(
-      device_, child_settings,
-      shares ? family_ : std::make_shared<NcclFamily>());
+  NcclCommunicatorPtr child = NewChild(settings, is_split, shares);
   const auto place = std::find(members.begin(), members.end(), rank_);
   child->SetPlace(static_cast<int>(place - members.begin()),
                   static_cast<int>(members.size()));
-  const NcclResult result = child->Join(leader.id, false);
+  const NcclResult result = JoinChild(child, leader.id);
   if (result == kNcclSuccess) *made = std::move(child);
   return result;
+}
+
+NcclCommunicatorPtr NcclCommunicator::MakeAlone(const NcclSettings& settings,
+                                                bool is_split) {
+  NcclCommunicatorPtr child = NewChild(settings, is_split, /*shares=*/false);
+  child->SetPlace(rank_, size_);
+  return child;
 }
 
 NcclResult NcclCommunicator::Split(int color, int key,
                                    const NcclSettings& settings,
                                    NcclCommunicatorPtr* made) {
+  if (settings_.alone) {
+    if (color >= 0) *made = MakeAlone(settings, /*is_split=*/true);
+    return kNcclSuccess;
+  }
   const uint64_t number = ++splits_;
   const auto control = [&](int r) -> NcclControl& {
     return segment_->rank(r).split[number % 2];
@@ -264,6 +297,10 @@ NcclResult NcclCommunicator::Shrink(const std::set<int>& excluded,
   if (abort_first) {
     Stop();
     Drain();
+  }
+  if (settings_.alone) {
+    *made = MakeAlone(settings, /*is_split=*/false);
+    return kNcclSuccess;
   }
   // Ranks that were left out of an earlier one have not counted it.
   uint64_t hash = 1;
@@ -353,6 +390,12 @@ void NcclCommunicator::Abort() {
       segment.RingAll();
     }
     communicator->WakeAll();
+    NcclCommunicatorPtr unfinished;
+    {
+      const std::lock_guard<std::mutex> lock(communicator->mutex_);
+      unfinished = communicator->unfinished_;
+    }
+    if (unfinished != nullptr && !unfinished->Aborted()) unfinished->Abort();
   }
 }
 
@@ -462,7 +505,13 @@ void NcclCommunicator::StartJob(std::function<NcclResult()> job) {
       self->error_ = result;
     }
     self->busy_ = false;
+    self->changed_.notify_all();
   }).detach();
+}
+
+void NcclCommunicator::AwaitJob() {
+  std::unique_lock<std::mutex> lock(mutex_);
+  changed_.wait(lock, [this] { return !busy_; });
 }
 
 int NcclCommunicator::AddFactor(const NcclFactor& factor) {

@@ -26,13 +26,19 @@ struct NcclSettings {
   bool split_share = false;
   bool shrink_share = false;
   std::string name;
+  // What calls call it, but for the number behind: that rank.
+  std::string label;
+  int origin = 0;
   // Faults (see faults.h), words of ncclCommInitRankConfig with '+' between;
   // children inherit them:
   //   remote      peers that died or aborted become kNcclRemoteError in
   //               ncclCommGetAsyncError, instead of nothing but silence;
   //   mismatch    contradicting calls hang, as with the real library, instead
   //               of being reported;
-  //   eager       the first collective does not wait for its peers' calls.
+  //   eager       the first collective does not wait for its peers' calls;
+  //   alone       there are no peers: communicators are made, split, shrunk and
+  //               finalized as if they came at once. Operations need a plan.
+  bool alone = false;
   bool remote = false;
   bool mismatch_hangs = false;
   bool eager = false;
@@ -71,6 +77,9 @@ class NcclCommunicator : public std::enable_shared_from_this<NcclCommunicator> {
   int rank() const { return rank_; }
   int size() const { return size_; }
   const NcclSettings& settings() const { return settings_; }
+  std::string label() const {
+    return settings_.label + " " + std::to_string(settings_.origin);
+  }
   const std::shared_ptr<NcclFamily>& family() const { return family_; }
 
   // Its place, as soon as it is known; before Join.
@@ -105,6 +114,8 @@ class NcclCommunicator : public std::enable_shared_from_this<NcclCommunicator> {
   // Runs `job` on a thread of its own; until it has ended, and the caller has
   // asked for it, Poll returns kNcclInProgress.
   void StartJob(std::function<NcclResult()> job);
+  // Waits until no job runs: after Abort, which lets them end.
+  void AwaitJob();
 
   // Says that this rank is ready for its first collective.
   void StartConnecting();
@@ -146,6 +157,13 @@ class NcclCommunicator : public std::enable_shared_from_this<NcclCommunicator> {
                        const NcclSettings& settings, bool shares,
                        NcclCommunicatorPtr* made);
 
+  NcclCommunicatorPtr NewChild(const NcclSettings& settings, bool is_split,
+                               bool shares);
+  // Of a child that knows its place.
+  NcclResult JoinChild(const NcclCommunicatorPtr& child,
+                       const NcclUniqueId& id);
+  NcclCommunicatorPtr MakeAlone(const NcclSettings& settings, bool is_split);
+
   NcclResult QueueLaunch(const std::vector<NcclTask>& tasks,
                          const HostOrder& order);
   std::function<int()> PrepareLaunch(
@@ -179,6 +197,8 @@ class NcclCommunicator : public std::enable_shared_from_this<NcclCommunicator> {
   bool finalized_ = false;
   NcclResult error_ = ::sherd::internal::kNcclSuccess;
   bool busy_ = false;
+  // A child that a job is making.
+  NcclCommunicatorPtr unfinished_;
   // How often the state was asked for since the last job began.
   int polls_ = 1;
   std::unique_ptr<PendingLaunch> pending_;

@@ -5,10 +5,13 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <set>
+#include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "sherd/testing/emulated_gpu/driver/stream_queue.h"
@@ -34,20 +37,37 @@ NcclResult NullArgument(const char* function, const char* argument) {
                                             argument + " argument is NULL");
 }
 
-// The code that a fault makes `function` return at once, or success; *fault is
-// any other fault, or null where a call that is to hang never returns.
-NcclResult Injected(const char* function, std::optional<Fault>* fault) {
-  std::optional<Fault> found = TakeFault(function);
+// What a fault makes a call return at once, if it does; *fault is any other
+// fault, or null where a call that is to hang never returns.
+std::optional<NcclResult> Injected(const GpuCall& call,
+                                   std::optional<Fault>* fault) {
+  std::optional<Fault> found = TakeFault(call);
   if (found && found->kind == Fault::Kind::kReturn) {
-    return NcclFail(static_cast<NcclResult>(found->code),
-                    std::string(function) + " : injected fault");
+    const auto result = static_cast<NcclResult>(found->code);
+    if (result == kNcclSuccess || result == kNcclInProgress) return result;
+    return NcclFail(result, std::string(call.function) + " : injected fault");
   }
   if (fault != nullptr) {
     *fault = std::move(found);
   } else {
     while (found && found->kind == Fault::Kind::kHang) pause();
   }
-  return kNcclSuccess;
+  return std::nullopt;
+}
+
+// A call with a communicator, and what follows in its text.
+GpuCall CallOn(const char* function, NcclComm comm,
+               std::function<std::string()> rest = nullptr) {
+  return {function, [comm, rest = std::move(rest)] {
+            const NcclCommunicatorPtr own = FindCommunicator(comm);
+            return (own == nullptr ? AddressText(comm) : own->label()) +
+                   (rest ? ", " + rest() : "");
+          }};
+}
+
+const char* BlockingText(const NcclConfig* config) {
+  return config != nullptr && config->blocking == 0 ? "non-blocking"
+                                                    : "blocking";
 }
 
 // Without the prefix "nccl", as in messages.
@@ -79,17 +99,34 @@ void ReadModes(const std::optional<Fault>& fault, NcclSettings* settings) {
   const auto has = [&](const char* word) {
     return words.find(std::string("+") + word + "+") != std::string::npos;
   };
+  settings->alone = has("alone");
   settings->remote = has("remote");
   settings->mismatch_hangs = has("mismatch");
   settings->eager = has("eager");
 }
 
+// "rank 1 of 3, 2 ids, blocking: 17 18", the last being hashes of the ids.
+std::string InitText(int rank, int size, std::span<const NcclUniqueId> ids,
+                     const NcclConfig* config) {
+  std::string text = "rank " + std::to_string(rank) + " of " +
+                     std::to_string(size) + ", " + std::to_string(ids.size()) +
+                     " ids, " + BlockingText(config) + ":";
+  for (const NcclUniqueId& id : ids) {
+    const std::string_view bytes(id.internal, sizeof(id.internal));
+    text += " " + std::to_string(std::hash<std::string_view>()(bytes));
+  }
+  return text;
+}
+
 NcclResult Init(const char* function, NcclComm* made, int size,
-                const NcclUniqueId& id, int rank, const NcclConfig* config) {
+                std::span<const NcclUniqueId> ids, int rank,
+                const NcclConfig* config) {
+  const GpuCall call(function,
+                     [=] { return InitText(rank, size, ids, config); });
   return AsGroup([&]() -> NcclResult {
     std::optional<Fault> fault;
-    const NcclResult injected = Injected(function, &fault);
-    if (injected != kNcclSuccess) return injected;
+    const std::optional<NcclResult> injected = Injected(call, &fault);
+    if (injected) return *injected;
     if (made == nullptr) return NullArgument("CommInitRank", "newcomm");
     *made = nullptr;
     if (size < 1 || size > NcclSegment::kMaxRanks || rank < 0 || rank >= size) {
@@ -98,6 +135,8 @@ NcclResult Init(const char* function, NcclComm* made, int size,
                           std::to_string(size));
     }
     NcclSettings settings;
+    settings.label = "base";
+    settings.origin = rank;
     ReadModes(fault, &settings);
     const NcclResult read = ReadConfig(config, &settings);
     if (read != kNcclSuccess) return read;
@@ -112,7 +151,7 @@ NcclResult Init(const char* function, NcclComm* made, int size,
     communicator->SetPlace(rank, size);
     *made = AddCommunicator(communicator);
     const bool hangs = fault && fault->kind == Fault::Kind::kHang;
-    NcclGroup::AddJob(communicator, [communicator, id, hangs] {
+    NcclGroup::AddJob(communicator, [communicator, id = ids[0], hangs] {
       return communicator->Join(id, hangs);
     });
     return kNcclSuccess;
@@ -169,10 +208,33 @@ NcclResult FindOperator(NcclTask* task, NcclCommunicator& own) {
   return kNcclSuccess;
 }
 
+// What a call of an operation says behind its communicator.
+std::string ArgumentText(const NcclTask& task) {
+  const auto& [function, type, op, root, count] = task.signature;
+  const std::string elements =
+      std::to_string(count) + " of type " + std::to_string(type);
+  const std::string on = ", stream " + AddressText(task.stream);
+  if (task.function == NcclFunction::kSend) {
+    return AddressText(task.in) + ", " + elements + ", to " +
+           std::to_string(root) + on;
+  }
+  if (task.function == NcclFunction::kRecv) {
+    return AddressText(task.out) + ", " + elements + ", from " +
+           std::to_string(root) + on;
+  }
+  std::string text =
+      AddressText(task.in) + " to " + AddressText(task.out) + ", " + elements;
+  if (HasReduction(task.function)) text += ", op " + std::to_string(op);
+  if (HasRoot(task.function)) text += ", root " + std::to_string(root);
+  return text;
+}
+
 NcclResult AddOperation(const char* function, NcclComm handle, NcclTask task) {
   std::optional<Fault> fault;
-  const NcclResult injected = Injected(function, &fault);
-  if (injected != kNcclSuccess) return injected;
+  const GpuCall call =
+      CallOn(function, handle, [&task] { return ArgumentText(task); });
+  const std::optional<NcclResult> injected = Injected(call, &fault);
+  if (injected) return *injected;
   NcclCommunicatorPtr own;
   NcclResult result = Find(handle, function, &own);
   if (result == kNcclSuccess) {
@@ -216,12 +278,16 @@ NcclResult Operation(const char* function, NcclFunction kind, const void* in,
 
 NcclResult Split(NcclComm comm, int color, int key, NcclComm* made,
                  const NcclConfig* config) {
-  NcclResult result = Injected("ncclCommSplit", nullptr);
-  if (result != kNcclSuccess) return result;
+  const GpuCall call = CallOn("ncclCommSplit", comm, [=] {
+    return "color " + std::to_string(color) + ", key " + std::to_string(key) +
+           ", " + BlockingText(config);
+  });
+  const std::optional<NcclResult> injected = Injected(call, nullptr);
+  if (injected) return *injected;
   if (made == nullptr) return NullArgument("CommSplit", "newcomm");
   *made = nullptr;
   NcclCommunicatorPtr own;
-  result = Find(comm, "ncclCommSplit", &own);
+  NcclResult result = Find(comm, "ncclCommSplit", &own);
   if (result == kNcclSuccess) result = own->CheckReady("CommSplit");
   if (result != kNcclSuccess) return result;
   if (color < internal::kNcclSplitNoColor) {
@@ -241,12 +307,19 @@ NcclResult Split(NcclComm comm, int color, int key, NcclComm* made,
 
 NcclResult Shrink(NcclComm comm, const int* excluded, int num_excluded,
                   NcclComm* made, const NcclConfig* config, int flags) {
-  NcclResult result = Injected("ncclCommShrink", nullptr);
-  if (result != kNcclSuccess) return result;
+  const GpuCall call = CallOn("ncclCommShrink", comm, [=] {
+    std::string text = "without";
+    for (int i = 0; i < num_excluded; ++i) {
+      text += " " + std::to_string(excluded[i]);
+    }
+    return text + ", flags " + std::to_string(flags);
+  });
+  const std::optional<NcclResult> injected = Injected(call, nullptr);
+  if (injected) return *injected;
   if (made == nullptr) return NullArgument("CommShrink", "newcomm");
   *made = nullptr;
   NcclCommunicatorPtr own;
-  result = Find(comm, "ncclCommShrink", &own);
+  NcclResult result = Find(comm, "ncclCommShrink", &own);
   const bool abort_first = flags == internal::kNcclShrinkAbort;
   if (result == kNcclSuccess) result = own->CheckReady("CommShrink");
   // It serves to go on after an error.
@@ -312,11 +385,11 @@ NcclResult DrainAsConfigured(const NcclCommunicatorPtr& own) {
   return kNcclSuccess;
 }
 
-// Runs `call` unless a fault says what `function` returns.
-template <typename Call>
-NcclResult WithFaults(const char* function, const Call& call) {
-  const NcclResult injected = Injected(function, nullptr);
-  return injected != kNcclSuccess ? injected : call();
+// Runs `body` unless a fault says what the call returns.
+template <typename Body>
+NcclResult WithFaults(const GpuCall& call, const Body& body) {
+  const std::optional<NcclResult> injected = Injected(call, nullptr);
+  return injected ? *injected : body();
 }
 
 }  // namespace
@@ -344,7 +417,16 @@ const char* ncclGetErrorString(NcclResult result) {
   return emulated::NcclErrorString(result);
 }
 
-const char* ncclGetLastError(NcclComm) { return emulated::NcclLastError(); }
+const char* ncclGetLastError(NcclComm) {
+  const std::optional<emulated::Fault> fault =
+      emulated::TakeFault("ncclGetLastError");
+  if (!fault || fault->kind != emulated::Fault::Kind::kOther) {
+    return emulated::NcclLastError();
+  }
+  thread_local std::string planned;
+  planned = fault->word;
+  return planned.c_str();
+}
 
 NcclResult ncclGetUniqueId(NcclUniqueId* id) {
   if (id == nullptr) return emulated::NullArgument("GetUniqueId", "out");
@@ -356,13 +438,14 @@ NcclResult ncclGetUniqueId(NcclUniqueId* id) {
 NcclResult ncclCommInitRankConfig(NcclComm* comm, int num_ranks,
                                   NcclUniqueId id, int rank,
                                   NcclConfig* config) {
-  return emulated::Init("ncclCommInitRankConfig", comm, num_ranks, id, rank,
-                        config);
+  return emulated::Init("ncclCommInitRankConfig", comm, num_ranks, {&id, 1},
+                        rank, config);
 }
 
 NcclResult ncclCommInitRank(NcclComm* comm, int num_ranks, NcclUniqueId id,
                             int rank) {
-  return emulated::Init("ncclCommInitRank", comm, num_ranks, id, rank, nullptr);
+  return emulated::Init("ncclCommInitRank", comm, num_ranks, {&id, 1}, rank,
+                        nullptr);
 }
 
 NcclResult ncclCommInitRankScalable(NcclComm* comm, int num_ranks, int rank,
@@ -374,8 +457,8 @@ NcclResult ncclCommInitRankScalable(NcclComm* comm, int num_ranks, int rank,
                               "ncclCommInitRankScalable: nId = " +
                                   std::to_string(num_ids));
   }
-  return emulated::Init("ncclCommInitRankScalable", comm, num_ranks, ids[0],
-                        rank, config);
+  return emulated::Init("ncclCommInitRankScalable", comm, num_ranks,
+                        {ids, static_cast<size_t>(num_ids)}, rank, config);
 }
 
 NcclResult ncclCommSplit(NcclComm comm, int color, int key, NcclComm* made,
@@ -392,31 +475,36 @@ NcclResult ncclCommShrink(NcclComm comm, int* excluded, int num_excluded,
 }
 
 NcclResult ncclCommFinalize(NcclComm comm) {
-  return emulated::WithFaults("ncclCommFinalize", [&] {
+  return emulated::WithFaults(emulated::CallOn("ncclCommFinalize", comm), [&] {
     return emulated::AsGroup([&] { return emulated::Finalize(comm); });
   });
 }
 
 NcclResult ncclCommDestroy(NcclComm comm) {
-  return emulated::WithFaults("ncclCommDestroy", [&] {
+  return emulated::WithFaults(emulated::CallOn("ncclCommDestroy", comm), [&] {
     return emulated::AsGroup([&] { return emulated::Destroy(comm); });
   });
 }
 
 NcclResult ncclCommAbort(NcclComm comm) {
-  return emulated::WithFaults("ncclCommAbort", [&]() -> NcclResult {
-    if (comm == nullptr) return sherd::internal::kNcclSuccess;
-    emulated::NcclCommunicatorPtr own;
-    const NcclResult result = emulated::Find(comm, "ncclCommAbort", &own);
-    if (result != sherd::internal::kNcclSuccess) return result;
-    emulated::RemoveCommunicator(comm);
-    own->Abort();
-    return emulated::DrainAsConfigured(own);
-  });
+  return emulated::WithFaults(
+      emulated::CallOn("ncclCommAbort", comm), [&]() -> NcclResult {
+        if (comm == nullptr) return sherd::internal::kNcclSuccess;
+        emulated::NcclCommunicatorPtr own;
+        const NcclResult result = emulated::Find(comm, "ncclCommAbort", &own);
+        if (result != sherd::internal::kNcclSuccess) return result;
+        emulated::RemoveCommunicator(comm);
+        own->Abort();
+        // What was being made of it is handed over by then.
+        own->AwaitJob();
+        return emulated::DrainAsConfigured(own);
+      });
 }
 
 NcclResult ncclCommRevoke(NcclComm comm, int flags) {
-  return emulated::WithFaults("ncclCommRevoke", [&]() -> NcclResult {
+  const emulated::GpuCall call = emulated::CallOn(
+      "ncclCommRevoke", comm, [=] { return std::to_string(flags); });
+  return emulated::WithFaults(call, [&]() -> NcclResult {
     emulated::NcclCommunicatorPtr own;
     NcclResult result = emulated::Find(comm, "ncclCommRevoke", &own);
     if (result != sherd::internal::kNcclSuccess) return result;
@@ -433,20 +521,23 @@ NcclResult ncclCommRevoke(NcclComm comm, int flags) {
 
 NcclResult ncclCommGetAsyncError(NcclComm comm, NcclResult* error) {
   std::optional<emulated::Fault> fault;
-  const NcclResult injected =
-      emulated::Injected("ncclCommGetAsyncError", &fault);
-  if (injected != sherd::internal::kNcclSuccess) return injected;
+  const std::optional<NcclResult> injected = emulated::Injected(
+      emulated::CallOn("ncclCommGetAsyncError", comm), &fault);
+  if (injected) return *injected;
   emulated::NcclCommunicatorPtr own;
   const NcclResult result = emulated::Find(comm, "ncclCommGetAsyncError", &own);
   if (result != sherd::internal::kNcclSuccess) return result;
   if (error == nullptr) {
     return emulated::NullArgument("CommGetAsyncError", "asyncError");
   }
-  if (fault && fault->word.rfind("async=", 0) == 0) {
-    own->SetError(static_cast<NcclResult>(
-        std::atoi(fault->word.c_str() + std::strlen("async="))));
-  }
+  const auto planned = [&](const char* word) -> std::optional<NcclResult> {
+    if (!fault || fault->word.rfind(word, 0) != 0) return std::nullopt;
+    return static_cast<NcclResult>(
+        std::atoi(fault->word.c_str() + std::strlen(word)));
+  };
+  if (const auto failure = planned("async=")) own->SetError(*failure);
   *error = own->Poll();
+  if (const auto state = planned("state=")) *error = *state;
   return sherd::internal::kNcclSuccess;
 }
 
@@ -479,8 +570,9 @@ NcclResult ncclGroupStart() {
 }
 
 NcclResult ncclGroupEnd() {
-  const NcclResult injected = emulated::Injected("ncclGroupEnd", nullptr);
-  emulated::NcclGroup::Check(injected);
+  const std::optional<NcclResult> injected =
+      emulated::Injected("ncclGroupEnd", nullptr);
+  if (injected) emulated::NcclGroup::Check(*injected);
   return emulated::NcclGroup::End(/*from_user=*/true);
 }
 
@@ -613,7 +705,11 @@ NcclResult ncclMemFree(void* data) {
 
 NcclResult ncclCommRegister(NcclComm comm, void* data, size_t bytes,
                             void** handle) {
-  return emulated::WithFaults("ncclCommRegister", [&]() -> NcclResult {
+  const emulated::GpuCall call =
+      emulated::CallOn("ncclCommRegister", comm, [=] {
+        return emulated::AddressText(data) + ", " + std::to_string(bytes);
+      });
+  return emulated::WithFaults(call, [&]() -> NcclResult {
     emulated::NcclCommunicatorPtr own;
     const NcclResult result = emulated::Find(comm, "ncclCommRegister", &own);
     if (result != sherd::internal::kNcclSuccess) return result;
@@ -626,7 +722,10 @@ NcclResult ncclCommRegister(NcclComm comm, void* data, size_t bytes,
 }
 
 NcclResult ncclCommDeregister(NcclComm comm, void* handle) {
-  return emulated::WithFaults("ncclCommDeregister", [&]() -> NcclResult {
+  const emulated::GpuCall call =
+      emulated::CallOn("ncclCommDeregister", comm,
+                       [=] { return emulated::AddressText(handle); });
+  return emulated::WithFaults(call, [&]() -> NcclResult {
     emulated::NcclCommunicatorPtr own;
     const NcclResult result = emulated::Find(comm, "ncclCommDeregister", &own);
     if (result != sherd::internal::kNcclSuccess) return result;

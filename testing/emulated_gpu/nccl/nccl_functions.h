@@ -22,14 +22,23 @@
 // (control.h).
 //
 // Faults (faults.h), beside those of every function:
-//   ncclCommInitRankConfig:*:remote+mismatch+eager   see NcclSettings
+//   ncclCommInitRankConfig:*:remote+mismatch+eager+alone
+//                                                    see NcclSettings
 //   ncclGetVersion:*:version=21805                   pretends this version
 //   ncclAllReduce:2:die_running                      the process is killed in
 //                                                    the middle (every
 //                                                    operation knows this)
 //   ncclCommGetAsyncError:5:async=6                  the communicator fails
 //                                                    from then on
+//   ncclCommGetAsyncError(work 1):*:state=7          it says so, whatever the
+//                                                    communicator's state is
+//   ncclGetLastError:*:any text                      the text that it returns
 //   ncclCommInitRankConfig:1:hang                    never ready; ends by abort
+//
+// In the text of a call a communicator is called after how it was made, and the
+// rank that the first one of its family tree had: "base 1" by an init, "work 1"
+// by a split if it blocks, else "split 1"; "shrunk 1".
+//
 // libsherd_emulated_old_nccl.so, in place of libsherd_emulated_gpu.so, has the
 // functions of NCCL 2.18 only.
 namespace sherd::testing {

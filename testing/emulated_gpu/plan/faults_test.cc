@@ -3,6 +3,7 @@
 #include <signal.h>
 
 #include <string>
+#include <vector>
 
 #include "gtest/gtest.h"
 
@@ -41,6 +42,56 @@ TEST(FaultsTest, RefusesWhatIsNotUnderstoodAndChangesNothing) {
     EXPECT_NE(problem.find("expected FUNCTION:CALL:FAULT"), std::string::npos);
   }
   EXPECT_EQ(TakeFault("a")->code, 5);
+}
+
+TEST(FaultsTest, ACallIsNamedByItsFunctionOrByHowItBegins) {
+  EXPECT_TRUE(IsCallOf("cuMemAlloc", "cuMemAlloc(8)"));
+  EXPECT_TRUE(IsCallOf("cuMemAlloc", "cuMemAlloc"));
+  EXPECT_FALSE(IsCallOf("cuMemAlloc", "cuMemAllocFromPoolAsync(8)"));
+  EXPECT_TRUE(IsCallOf("ncclSend(work 1", "ncclSend(work 1, @8)"));
+  EXPECT_FALSE(IsCallOf("ncclSend(work 2", "ncclSend(work 1, @8)"));
+}
+
+TEST(FaultsTest, PlansCanLookAtArguments) {
+  Set("f(8:2:700");
+  const auto call = [](const char* bytes) {
+    return GpuCall("f", [bytes] { return std::string(bytes); });
+  };
+  EXPECT_FALSE(TakeFault(call("8")));
+  EXPECT_FALSE(TakeFault(call("9")));
+  EXPECT_EQ(TakeFault(call("8"))->code, 700);
+}
+
+TEST(FaultsTest, WhatIsAddedCountsFromNowOnAndGoesFirst) {
+  Set("f:*:1");
+  EXPECT_EQ(TakeFault("f")->code, 1);
+  AddFault("f", 2, 2, {Fault::Kind::kReturn, 2, ""});
+  EXPECT_EQ(TakeFault("f")->code, 1);
+  EXPECT_EQ(TakeFault("f")->code, 2);
+  EXPECT_EQ(TakeFault("f")->code, 1);
+  DropFaults("f");
+  EXPECT_FALSE(TakeFault("f"));
+}
+
+TEST(FaultsTest, NotesCallsAndRunsWhatATestWantsInThem) {
+  Set("");
+  TakeFault("before");
+  RecordCalls(true);
+  std::vector<std::string> seen;
+  OnEachCall([&](const std::string& call) {
+    seen.push_back(call);
+    // It may call itself.
+    if (call == "f()") TakeFault({"g", [] { return "1, " + AddressText(16); }});
+  });
+  TakeFault("f");
+  OnEachCall(nullptr);
+  EXPECT_EQ(seen, (std::vector<std::string>{"f()", "g(1, @16)"}));
+  EXPECT_EQ(RecordedCalls(), seen);
+  RecordCalls(true);
+  EXPECT_TRUE(RecordedCalls().empty());
+  RecordCalls(false);
+  TakeFault("f");
+  EXPECT_TRUE(RecordedCalls().empty());
 }
 
 TEST(FaultsTest, DieEndsTheProcess) {
