@@ -196,12 +196,13 @@ class RandomCase {
     EXPECT_EQ(stats_.bytes_received, stats_.lower_bound_bytes);
     EXPECT_LE(stats_.staging_bytes, options_.max_staging_bytes);
     if (!options_.direct) {
-      EXPECT_THAT(stats_.way,
-                  ::testing::AnyOf(ReshardWay::kNone, ReshardWay::kMessages,
-                                   ReshardWay::kDeviceMessages));
+      EXPECT_THAT(
+          stats_.strategy,
+          ::testing::AnyOf(TransferStrategy::kNone, TransferStrategy::kMessages,
+                           TransferStrategy::kDeviceMessages));
     }
     if (places_ == Places::kHost) {
-      EXPECT_NE(stats_.way, ReshardWay::kDeviceMessages);
+      EXPECT_NE(stats_.strategy, TransferStrategy::kDeviceMessages);
     }
   }
 
@@ -209,8 +210,9 @@ class RandomCase {
   void ExpectTheWayOfShards() const {
     ExpectTheMinimum();
     if (places_ != Places::kGroupsDevice || !team_->group->device()) return;
-    EXPECT_THAT(stats_.way, ::testing::AnyOf(ReshardWay::kNone,
-                                             ReshardWay::kDeviceMessages));
+    EXPECT_THAT(stats_.strategy,
+                ::testing::AnyOf(TransferStrategy::kNone,
+                                 TransferStrategy::kDeviceMessages));
   }
 
   // Creation

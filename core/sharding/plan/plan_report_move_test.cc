@@ -42,7 +42,7 @@ void CheckMove(const Dims& size, const ShardingSpecPtr& from,
     ASSERT_THAT(moved.Reshard(to, options), IsOk());
     const RankReport& foreseen = report.ranks[rank];
     EXPECT_EQ(stats.lower_bound_bytes, foreseen.lower_bound_bytes);
-    if (stats.way != ReshardWay::kMessages) {
+    if (stats.strategy != TransferStrategy::kMessages) {
       EXPECT_EQ(stats.staging_bytes, 0);
       continue;
     }

@@ -79,7 +79,7 @@ SHERD_DIST_TEST_F(DeviceTensorTest, ShardsMoveFromDeviceToDevice) {
           tensor.Reshard(Chunks(1, {2, 0, 3, 1}),
                          {.max_staging_bytes = staging, .stats = &stats}),
           IsOk());
-      EXPECT_EQ(stats.way, ReshardWay::kDeviceMessages);
+      EXPECT_EQ(stats.strategy, TransferStrategy::kDeviceMessages);
       EXPECT_EQ(stats.bytes_received, stats.lower_bound_bytes);
       EXPECT_LE(stats.staging_bytes, staging);
       EXPECT_EQ(stats.rounds > 1, staging == 512);
@@ -138,7 +138,7 @@ SHERD_DIST_TEST_F(DeviceTensorTest, DevicesAndHostMemoryMix) {
     ReshardStats stats;
     ASSERT_THAT(tensor.Reshard(to, {.max_staging_bytes = 256, .stats = &stats}),
                 IsOk());
-    EXPECT_NE(stats.way, ReshardWay::kDeviceMessages);
+    EXPECT_NE(stats.strategy, TransferStrategy::kDeviceMessages);
     EXPECT_LE(stats.staging_bytes, 256);
     EXPECT_TRUE(HasPattern(tensor));
   }
@@ -154,7 +154,7 @@ SHERD_DIST_TEST_F(DeviceTensorTest, ASmallerGroupMovesOnItsDevicesToo) {
   FillPattern(tensor);
   ReshardStats stats;
   ASSERT_THAT(tensor.Reshard(Chunks(1, {1, 2}), {.stats = &stats}), IsOk());
-  EXPECT_EQ(stats.way, ReshardWay::kDeviceMessages);
+  EXPECT_EQ(stats.strategy, TransferStrategy::kDeviceMessages);
   EXPECT_TRUE(HasPattern(tensor));
 }
 

@@ -15,28 +15,10 @@
 #include "sherd/core/tensor/kernels/strided_copy.h"
 #include "sherd/core/tensor/shape.h"
 
-namespace sherd {
-
-absl::string_view Name(ReshardWay way) {
-  switch (way) {
-    case ReshardWay::kNone:
-      return "none";
-    case ReshardWay::kMessages:
-      return "messages";
-    case ReshardWay::kPulled:
-      return "pulled";
-    case ReshardWay::kPushed:
-      return "pushed";
-    case ReshardWay::kDeviceMessages:
-      return "device messages";
-  }
-  return "unknown";
-}
-
-namespace internal {
+namespace sherd::internal {
 namespace {
 
-static_assert(std::is_trivially_copyable_v<MoveNote>);
+static_assert(std::is_trivially_copyable_v<DirectOffer>);
 
 // A shard in a list of words:
 //   shard | dims << 32 | 1 << 63 for a destination
@@ -142,69 +124,51 @@ absl::Status Pass(FaultPoint point, const ProcessGroup& group,
 
 }  // namespace
 
-void DirectMove::Describe(PeerMemory* memory, MoveNote& note) {
+void DirectMove::Describe(PeerMemory* memory, DirectOffer& offer) {
   if (memory == nullptr) {
     if (!plan_.sends().empty() || !plan_.receives().empty()) return;
-    note.flags |=
-        MoveNote::kSourcesReachable | MoveNote::kDestinationsReachable;
+    offer.abilities |=
+        DirectOffer::kSourcesReachable | DirectOffer::kDestinationsReachable;
     return;
   }
   words_.clear();
   if (DescribeSide(plan_.sends(), &BoxCopy::src_shard, sources_, element_size_,
                    0, *memory, words_)) {
-    note.flags |= MoveNote::kSourcesReachable;
+    offer.abilities |= DirectOffer::kSourcesReachable;
   }
   if (DescribeSide(plan_.receives(), &BoxCopy::dst_shard, destinations_,
                    element_size_, kDestinationBit, *memory, words_)) {
-    note.flags |= MoveNote::kDestinationsReachable;
+    offer.abilities |= DirectOffer::kDestinationsReachable;
   }
-  note.words = words_.size();
-  std::copy_n(words_.begin(), std::min(words_.size(), MoveNote::kRoom),
-              note.room.begin());
-}
-
-ReshardWay DirectMove::Choose(absl::Span<const MoveNote> notes) {
-  uint64_t common = ~uint64_t{0};
-  int64_t pulled = 0;
-  int64_t pushed = 0;
-  bool moves = false;
-  for (const MoveNote& note : notes) {
-    common &= note.flags;
-    moves = moves || note.bytes_sent > 0 || note.bytes_received > 0;
-    pulled = std::max(pulled, note.bytes_local + note.bytes_received);
-    pushed = std::max(pushed, note.bytes_local + note.bytes_sent);
-  }
-  if (!moves) return ReshardWay::kNone;
-  const bool can_pull = (common & MoveNote::kSourcesReachable) != 0;
-  const bool can_push = (common & MoveNote::kDestinationsReachable) != 0;
-  if (can_pull && (!can_push || pulled <= pushed)) return ReshardWay::kPulled;
-  return can_push ? ReshardWay::kPushed : ReshardWay::kMessages;
+  offer.words = words_.size();
+  std::copy_n(words_.begin(), std::min(words_.size(), DirectOffer::kRoom),
+              offer.room.begin());
 }
 
 absl::Status DirectMove::Complete(ProcessGroup& group,
-                                  std::vector<MoveNote> notes,
+                                  std::vector<DirectOffer> offers,
                                   const CollectiveOptions& options) {
-  notes_ = std::move(notes);
+  offers_ = std::move(offers);
   uint64_t total = 0;
   bool fits = true;
-  for (const MoveNote& note : notes_) {
-    total = CheckedAdd(total, note.words).value_or(UINT64_MAX);
-    fits = fits && note.words <= MoveNote::kRoom;
+  for (const DirectOffer& offer : offers_) {
+    total = CheckedAdd(total, offer.words).value_or(UINT64_MAX);
+    fits = fits && offer.words <= DirectOffer::kRoom;
   }
   if (fits) return absl::OkStatus();
   if (total > kMaxWords) {
     return absl::InternalError(
         absl::StrCat("the ranks have handles of ", total, " words"));
   }
-  long_words_.resize(notes_.size());
-  std::vector<MutableBytes> recvs(notes_.size());
-  for (size_t r = 0; r < notes_.size(); ++r) {
-    if (notes_[r].words <= MoveNote::kRoom) continue;
+  long_words_.resize(offers_.size());
+  std::vector<MutableBytes> recvs(offers_.size());
+  for (size_t r = 0; r < offers_.size(); ++r) {
+    if (offers_[r].words <= DirectOffer::kRoom) continue;
     std::vector<uint64_t>& words = long_words_[r];
     if (static_cast<int>(r) == group.rank()) {
       words = words_;
     } else {
-      words.resize(notes_[r].words);
+      words.resize(offers_[r].words);
     }
     recvs[r] = MutableBytes(reinterpret_cast<std::byte*>(words.data()),
                             words.size() * sizeof(uint64_t));
@@ -215,9 +179,9 @@ absl::Status DirectMove::Complete(ProcessGroup& group,
 
 absl::Span<const uint64_t> DirectMove::WordsOf(int peer) const {
   const size_t r = static_cast<size_t>(peer);
-  const MoveNote& note = notes_[r];
-  if (note.words > MoveNote::kRoom) return long_words_[r];
-  return absl::MakeConstSpan(note.room).first(note.words);
+  const DirectOffer& offer = offers_[r];
+  if (offer.words > DirectOffer::kRoom) return long_words_[r];
+  return absl::MakeConstSpan(offer.room).first(offer.words);
 }
 
 std::byte* DirectMove::RemoteShard::Find(const BoxCopy& copy,
@@ -250,9 +214,9 @@ std::byte* DirectMove::RemoteShard::Find(const BoxCopy& copy,
 }
 
 absl::StatusOr<DirectMove::RemoteShards> DirectMove::Locate(
-    ProcessGroup& group, PeerMemory& memory, ReshardWay way,
+    ProcessGroup& group, PeerMemory& memory, TransferStrategy strategy,
     const PeerCopies& peer) const {
-  const bool pulls = way == ReshardWay::kPulled;
+  const bool pulls = strategy == TransferStrategy::kPulled;
   const uint64_t side = pulls ? 0 : kDestinationBit;
   RemoteShards shards;
   for (const BoxCopy& copy : peer.copies) {
@@ -264,7 +228,8 @@ absl::StatusOr<DirectMove::RemoteShards> DirectMove::Locate(
     if (words.size() < kWordsBeforeStrides + dims) return Malformed(peer.peer);
     const auto shard = shards.find(static_cast<int>(words[0] & 0xffffffff));
     if (shard != shards.end() && (words[0] & kDestinationBit) == side) {
-      SHERD_RETURN_IF_ERROR(Pass(FaultPoint::kShardImport, group, Name(way)));
+      SHERD_RETURN_IF_ERROR(
+          Pass(FaultPoint::kShardImport, group, Name(strategy)));
       MemoryHandle handle;
       std::copy_n(words.begin() + 1, kHandleWords, handle.words.begin());
       SHERD_ASSIGN_OR_RETURN(const absl::Span<std::byte> bytes,
@@ -281,9 +246,10 @@ absl::StatusOr<DirectMove::RemoteShards> DirectMove::Locate(
 }
 
 absl::Status DirectMove::CopyWith(const PeerCopies& peer,
-                                  const RemoteShards& remote, ReshardWay way,
+                                  const RemoteShards& remote,
+                                  TransferStrategy strategy,
                                   size_t whole_bytes) const {
-  const bool pulls = way == ReshardWay::kPulled;
+  const bool pulls = strategy == TransferStrategy::kPulled;
   for (const BoxCopy& copy : peer.copies) {
     const RemoteShard& there =
         remote.at(pulls ? copy.src_shard : copy.dst_shard);
@@ -306,9 +272,10 @@ absl::Status DirectMove::CopyWith(const PeerCopies& peer,
 }
 
 absl::Status DirectMove::Copy(ProcessGroup& group, PeerMemory* memory,
-                              ReshardWay way, int64_t local_bytes) {
-  SHERD_RETURN_IF_ERROR(Pass(FaultPoint::kBeforeShardCopy, group, Name(way)));
-  const bool pulls = way == ReshardWay::kPulled;
+                              TransferStrategy strategy, int64_t local_bytes) {
+  SHERD_RETURN_IF_ERROR(
+      Pass(FaultPoint::kBeforeShardCopy, group, Name(strategy)));
+  const bool pulls = strategy == TransferStrategy::kPulled;
   const std::vector<PeerCopies>& peers =
       pulls ? plan_.receives() : plan_.sends();
   const size_t whole_bytes = static_cast<size_t>(
@@ -322,11 +289,10 @@ absl::Status DirectMove::Copy(ProcessGroup& group, PeerMemory* memory,
   for (size_t i = 0; i < peers.size(); ++i) {
     const PeerCopies& peer = peers[(first + i) % peers.size()];
     SHERD_ASSIGN_OR_RETURN(const RemoteShards remote,
-                           Locate(group, *memory, way, peer));
-    SHERD_RETURN_IF_ERROR(CopyWith(peer, remote, way, whole_bytes));
+                           Locate(group, *memory, strategy, peer));
+    SHERD_RETURN_IF_ERROR(CopyWith(peer, remote, strategy, whole_bytes));
   }
-  return Pass(FaultPoint::kAfterShardCopy, group, Name(way));
+  return Pass(FaultPoint::kAfterShardCopy, group, Name(strategy));
 }
 
-}  // namespace internal
-}  // namespace sherd
+}  // namespace sherd::internal

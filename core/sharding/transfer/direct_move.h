@@ -9,58 +9,21 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "sherd/core/comm/channel/peer_memory.h"
 #include "sherd/core/comm/process_group.h"
 #include "sherd/core/sharding/plan/reshard_plan.h"
 #include "sherd/core/sharding/transfer/shard_memory.h"
+#include "sherd/core/sharding/transfer/transfer_strategy.h"
 
-namespace sherd {
+namespace sherd::internal {
 
-// How elements get from one rank to another.
-enum class ReshardWay {
-  // No element changes rank.
-  kNone,
-  // By rounds of all_to_all_v, of messages in host memory.
-  kMessages,
-  // The rank that gets them reads the shards of the others.
-  kPulled,
-  // The rank that has them writes to the shards of the others.
-  kPushed,
-  // By rounds of all_to_all_v, of messages in the memory of the group's device.
-  kDeviceMessages,
-};
-
-// "none", "messages", "pulled", "pushed", "device messages".
-absl::string_view Name(ReshardWay way);
-
-namespace internal {
-
-// What a rank says of itself in the agreement before a move. All ranks run the
-// same build, so it travels as it lies in memory.
-struct MoveNote {
+// The offer of a rank on one host: with it, how others reach the memory of its
+// shards. All ranks run the same build, so it travels as it lies in memory.
+struct DirectOffer : TransferOffer {
   // Handles of a few shards of two or three dimensions.
   static constexpr size_t kRoom = 53;
 
-  enum Flag : uint64_t {
-    // Peers can reach all that they would read of this rank, or write to it.
-    kSourcesReachable = 1,
-    kDestinationsReachable = 2,
-    // It is ready for messages, in so many rounds.
-    kMessagesReady = 4,
-    // Where it has shards in the move, all are on its device of the group, and
-    // it is ready for messages there, in so many rounds.
-    kDeviceReady = 8,
-    // It has shards in the move.
-    kHasShards = 16,
-  };
-
-  uint64_t flags = 0;
-  int64_t rounds = 0;
-  int64_t bytes_sent = 0;
-  int64_t bytes_received = 0;
-  int64_t bytes_local = 0;
   // Of this rank's handles, of which the first kRoom stand here.
   uint64_t words = 0;
   std::array<uint64_t, kRoom> room = {};
@@ -70,9 +33,8 @@ struct MoveNote {
 // element is copied once, straight from the source shard to the destination
 // shard, by one of their two ranks.
 //
-// Everything that a rank must know of another one's shards is in its note, or
-// follows it if they are many. From the same notes all ranks choose the same
-// way. The plan and the memory outlive this object.
+// Everything that a rank must know of another one's shards is in its offer, or
+// follows it if they are many. The plan and the memory outlive this object.
 class DirectMove {
  public:
   // `sources` and `destinations` have all that the plan needs.
@@ -84,21 +46,16 @@ class DirectMove {
         sources_(sources),
         destinations_(destinations) {}
 
-  // Writes to `note` which shards peers can reach, and handles of them. Without
+  // Adds to `offer` which shards peers can reach, and handles of them. Without
   // `memory` a rank can take part if it has nothing to do.
-  void Describe(PeerMemory* memory, MoveNote& note);
+  void Describe(PeerMemory* memory, DirectOffer& offer);
 
-  // Pulls if all sources can be reached, pushes if all destinations can; if
-  // both, in the direction in which the rank that copies most copies less, so
-  // that a scatter is pulled and a gather is pushed.
-  static ReshardWay Choose(absl::Span<const MoveNote> notes);
-
-  // Collective if the note of any rank had no room for all its handles;
-  // otherwise nothing happens. The notes are kept.
+  // Collective if the offer of any rank had no room for all its handles;
+  // otherwise nothing happens. The offers are kept.
   //
-  // Errors. Those of ProcessGroup::AllGatherV, and kInternal if a note is
+  // Errors. Those of ProcessGroup::AllGatherV, and kInternal if an offer is
   // malformed, on all ranks.
-  absl::Status Complete(ProcessGroup& group, std::vector<MoveNote> notes,
+  absl::Status Complete(ProcessGroup& group, std::vector<DirectOffer> offers,
                         const CollectiveOptions& options);
 
   // Makes this rank's copies that go between ranks, beginning with the next
@@ -107,8 +64,8 @@ class DirectMove {
   // read what is written, before all have finished.
   //   kInvalidArgument, kUnavailable, kResourceExhausted
   //                     From PeerMemory::Import. Part of the copies is made.
-  absl::Status Copy(ProcessGroup& group, PeerMemory* memory, ReshardWay way,
-                    int64_t local_bytes);
+  absl::Status Copy(ProcessGroup& group, PeerMemory* memory,
+                    TransferStrategy strategy, int64_t local_bytes);
 
  private:
   // A shard of a peer, as the peer says.
@@ -128,10 +85,10 @@ class DirectMove {
 
   // The shards of `peer` that its copies read, or write to.
   absl::StatusOr<RemoteShards> Locate(ProcessGroup& group, PeerMemory& memory,
-                                      ReshardWay way,
+                                      TransferStrategy strategy,
                                       const PeerCopies& peer) const;
   absl::Status CopyWith(const PeerCopies& peer, const RemoteShards& remote,
-                        ReshardWay way, size_t whole_bytes) const;
+                        TransferStrategy strategy, size_t whole_bytes) const;
   absl::Span<const uint64_t> WordsOf(int peer) const;
 
   const ReshardPlan& plan_;
@@ -140,12 +97,11 @@ class DirectMove {
   const ShardTable<void*>& destinations_;
   // This rank's handles.
   std::vector<uint64_t> words_;
-  std::vector<MoveNote> notes_;
-  // Of ranks whose note has no room for all, their words; otherwise empty.
+  std::vector<DirectOffer> offers_;
+  // Of ranks whose offer has no room for all, their words; otherwise empty.
   std::vector<std::vector<uint64_t>> long_words_;
 };
 
-}  // namespace internal
-}  // namespace sherd
+}  // namespace sherd::internal
 
 #endif  // SHERD_CORE_SHARDING_TRANSFER_DIRECT_MOVE_H_

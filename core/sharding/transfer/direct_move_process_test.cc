@@ -80,7 +80,8 @@ SHERD_DIST_TEST_F(DirectMoveProcessTest, CopiesOnceWithoutStagingMemory) {
     ReshardStats stats;
     CountPassages messages("comm/after_completion", {.rank = rank()});
     ASSERT_THAT(Move(source, push, {.stats = &stats}), IsOk());
-    EXPECT_EQ(stats.way, push ? ReshardWay::kPushed : ReshardWay::kPulled);
+    EXPECT_EQ(stats.strategy,
+              push ? TransferStrategy::kPushed : TransferStrategy::kPulled);
     EXPECT_EQ(stats.staging_bytes, 0);
     EXPECT_EQ(stats.bytes_staged, 0);
     EXPECT_EQ(stats.rounds, 0);
@@ -96,7 +97,7 @@ SHERD_DIST_TEST_F(DirectMoveProcessTest, MessagesDoWhatCannotBeMapped) {
                  {.rank = 1});
     ReshardStats stats;
     ASSERT_THAT(Move(source, push, {.stats = &stats}), IsOk());
-    EXPECT_EQ(stats.way, ReshardWay::kMessages);
+    EXPECT_EQ(stats.strategy, TransferStrategy::kMessages);
     EXPECT_TRUE(HasPattern(source));
   }
 }

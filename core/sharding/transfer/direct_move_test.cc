@@ -268,19 +268,20 @@ Boxes Strips(const Dims& size, int dim, int count, int ranks) {
 Boxes AllOn(const Dims& size, int rank) { return {{WholeBox(size), rank}}; }
 
 // Of a move of as much from as to each rank.
-::testing::Matcher<ReshardWay> WayOf(int ranks, Reach reach) {
-  if (ranks == 1) return ReshardWay::kNone;
+::testing::Matcher<TransferStrategy> StrategyOf(int ranks, Reach reach) {
+  if (ranks == 1) return TransferStrategy::kNone;
   switch (reach) {
     case Reach::kAll:
-      return ::testing::AnyOf(ReshardWay::kPulled, ReshardWay::kPushed);
+      return ::testing::AnyOf(TransferStrategy::kPulled,
+                              TransferStrategy::kPushed);
     case Reach::kSourcesOnly:
-      return ReshardWay::kPulled;
+      return TransferStrategy::kPulled;
     case Reach::kDestinationsOnly:
-      return ReshardWay::kPushed;
+      return TransferStrategy::kPushed;
     case Reach::kNothing:
       break;
   }
-  return ReshardWay::kMessages;
+  return TransferStrategy::kMessages;
 }
 
 TEST(DirectMoveTest, MovesBetweenLayoutsAndStridesBothWays) {
@@ -301,7 +302,7 @@ TEST(DirectMoveTest, MovesBetweenLayoutsAndStridesBothWays) {
                               {Strips(size, 1, strips, ranks), to});
               ASSERT_THAT(move.Run(group, reach), IsOk());
               EXPECT_EQ(move.CountWrong(), 0);
-              EXPECT_THAT(move.stats.way, WayOf(ranks, reach));
+              EXPECT_THAT(move.stats.strategy, StrategyOf(ranks, reach));
             }
           }
         }
@@ -331,7 +332,7 @@ TEST(DirectMoveTest, AGatherIsPushedAndAScatterPulled) {
                       {AllOn(size, 2)});
     ASSERT_THAT(gather.Run(group, Reach::kAll), IsOk());
     EXPECT_EQ(gather.CountWrong(), 0);
-    EXPECT_EQ(gather.stats.way, ReshardWay::kPushed);
+    EXPECT_EQ(gather.stats.strategy, TransferStrategy::kPushed);
     EXPECT_EQ(gather.stats.bytes_sent, group.rank() == 2 ? 0 : 60);
     EXPECT_EQ(gather.stats.bytes_received, group.rank() == 2 ? 180 : 0);
 
@@ -339,7 +340,7 @@ TEST(DirectMoveTest, AGatherIsPushedAndAScatterPulled) {
                        {Strips(size, 0, 4, 4)});
     ASSERT_THAT(scatter.Run(group, Reach::kAll), IsOk());
     EXPECT_EQ(scatter.CountWrong(), 0);
-    EXPECT_EQ(scatter.stats.way, ReshardWay::kPulled);
+    EXPECT_EQ(scatter.stats.strategy, TransferStrategy::kPulled);
   });
 }
 
@@ -372,7 +373,7 @@ TEST(DirectMoveTest, OneRankWhoseMemoryIsOutOfReachMakesItMessages) {
       ASSERT_THAT(move.Run(group, group.rank() == 1 ? Reach::kNothing : others),
                   IsOk());
       EXPECT_EQ(move.CountWrong(), 0);
-      EXPECT_EQ(move.stats.way, ReshardWay::kMessages);
+      EXPECT_EQ(move.stats.strategy, TransferStrategy::kMessages);
       EXPECT_GT(move.stats.staging_bytes, 0);
     }
     // Without any peer memory on one rank, too.
@@ -384,7 +385,7 @@ TEST(DirectMoveTest, OneRankWhoseMemoryIsOutOfReachMakesItMessages) {
     }
     ASSERT_THAT(move.RunOver(group, memory), IsOk());
     EXPECT_EQ(move.CountWrong(), 0);
-    EXPECT_EQ(move.stats.way, ReshardWay::kMessages);
+    EXPECT_EQ(move.stats.strategy, TransferStrategy::kMessages);
   });
 }
 
@@ -399,7 +400,7 @@ TEST(DirectMoveTest, ARankWithNothingToDoNeedsNoPeerMemory) {
     }
     ASSERT_THAT(move.RunOver(group, memory), IsOk());
     EXPECT_EQ(move.CountWrong(), 0);
-    EXPECT_EQ(move.stats.way, ReshardWay::kPulled);
+    EXPECT_EQ(move.stats.strategy, TransferStrategy::kPulled);
   });
 }
 
@@ -410,7 +411,7 @@ TEST(DirectMoveTest, IsLeftOutOnDemand) {
                     {Strips(size, 1, 2, 2)});
     ASSERT_THAT(move.Run(group, Reach::kAll, {.direct = false}), IsOk());
     EXPECT_EQ(move.CountWrong(), 0);
-    EXPECT_EQ(move.stats.way, ReshardWay::kMessages);
+    EXPECT_EQ(move.stats.strategy, TransferStrategy::kMessages);
 
     MatrixMove mixed(group.rank(), size, {Strips(size, 0, 2, 2)},
                      {Strips(size, 1, 2, 2)});
@@ -468,7 +469,7 @@ TEST(DirectMoveTest, WhatIsInPlaceIsNotCopied) {
         IsOk());
     EXPECT_EQ(stats.bytes_local, 36);
     EXPECT_EQ(stats.bytes_in_place, 24);
-    EXPECT_EQ(stats.way, ReshardWay::kNone);
+    EXPECT_EQ(stats.strategy, TransferStrategy::kNone);
     EXPECT_THAT(data, ::testing::ElementsAre(1, 2, 3, 4, 5, 6));
     EXPECT_THAT(other, ::testing::ElementsAre(7, 8, 9));
   });
@@ -484,7 +485,7 @@ TEST(DirectMoveTest, ARankThatCannotMapAnotherMovesByMessagesWithAll) {
                       {Strips(size, 1, 3, 3)});
       ASSERT_THAT(move.Run(group, reach), IsOk());
       EXPECT_EQ(move.CountWrong(), 0);
-      EXPECT_EQ(move.stats.way, ReshardWay::kMessages);
+      EXPECT_EQ(move.stats.strategy, TransferStrategy::kMessages);
       EXPECT_THAT(group.Barrier(), IsOk());
     });
   }
@@ -651,51 +652,6 @@ TEST(DirectMoveTest, TheTimeoutCoversTheAgreement) {
     EXPECT_EQ(ErrorRank(status), 1);
     timed_out.Notify();
   });
-}
-
-TEST(DirectMoveTest, ChoosesTheWayFromWhatAllRanksSaid) {
-  using internal::DirectMove;
-  using internal::MoveNote;
-  const auto note = [](uint64_t flags, int64_t sent, int64_t received,
-                       int64_t local = 0) {
-    MoveNote note;
-    note.flags = flags;
-    note.bytes_sent = sent;
-    note.bytes_received = received;
-    note.bytes_local = local;
-    return note;
-  };
-  constexpr uint64_t kPull = MoveNote::kSourcesReachable;
-  constexpr uint64_t kPush = MoveNote::kDestinationsReachable;
-  constexpr uint64_t kBoth = kPull | kPush;
-  EXPECT_EQ(DirectMove::Choose(std::vector{note(kBoth, 0, 0), note(0, 0, 0)}),
-            ReshardWay::kNone);
-  EXPECT_EQ(
-      DirectMove::Choose(std::vector{note(kBoth, 5, 5), note(kBoth, 5, 5)}),
-      ReshardWay::kPulled);
-  EXPECT_EQ(
-      DirectMove::Choose(std::vector{note(kBoth, 0, 9), note(kBoth, 9, 0)}),
-      ReshardWay::kPulled);
-  EXPECT_EQ(DirectMove::Choose(std::vector{
-                note(kBoth, 0, 10), note(kBoth, 5, 0), note(kBoth, 5, 0)}),
-            ReshardWay::kPushed);
-  // What stays on a rank is work as well.
-  EXPECT_EQ(DirectMove::Choose(std::vector{
-                note(kBoth, 0, 10), note(kBoth, 5, 0, 6), note(kBoth, 5, 0)}),
-            ReshardWay::kPulled);
-  EXPECT_EQ(
-      DirectMove::Choose(std::vector{note(kPush, 5, 5), note(kBoth, 5, 5)}),
-      ReshardWay::kPushed);
-  EXPECT_EQ(
-      DirectMove::Choose(std::vector{note(kPush, 5, 5), note(kPull, 5, 5)}),
-      ReshardWay::kMessages);
-}
-
-TEST(DirectMoveTest, WaysHaveNames) {
-  EXPECT_EQ(Name(ReshardWay::kNone), "none");
-  EXPECT_EQ(Name(ReshardWay::kMessages), "messages");
-  EXPECT_EQ(Name(ReshardWay::kPulled), "pulled");
-  EXPECT_EQ(Name(ReshardWay::kPushed), "pushed");
 }
 
 }  // namespace

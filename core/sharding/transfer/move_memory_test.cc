@@ -82,7 +82,7 @@ SHERD_DIST_TEST_F(MoveMemoryTest, IsTheResultAndTheStagingBound) {
     EXPECT_LE(stats.staging_bytes, kStaging);
     EXPECT_LE(allocated, static_cast<uint64_t>(kShardBytes + kStaging));
     EXPECT_TRUE(HasPattern(tensor));
-    if (stats.way != ReshardWay::kMessages) {
+    if (stats.strategy != TransferStrategy::kMessages) {
       EXPECT_EQ(stats.staging_bytes, 0);
     }
   }

@@ -14,6 +14,7 @@
 #include "sherd/core/comm/collective/agreement.h"
 #include "sherd/core/sharding/plan/message_rounds.h"
 #include "sherd/core/sharding/transfer/box_copier.h"
+#include "sherd/core/sharding/transfer/direct_move.h"
 #include "sherd/core/sharding/transfer/message_move.h"
 #include "sherd/core/tensor/box.h"
 #include "sherd/core/tensor/device.h"
@@ -26,42 +27,33 @@ namespace sherd {
 namespace {
 
 using internal::DirectMove;
+using internal::DirectOffer;
 using internal::MessageMove;
-using internal::MoveNote;
 using internal::ShardTable;
+using internal::TransferChooser;
+using internal::TransferDecision;
+using internal::TransferOffer;
+using internal::TransferSituation;
 
-using Notes = std::vector<MoveNote>;
+using Offers = std::vector<DirectOffer>;
 
-// What a rank says where no rank reaches another one's memory.
-struct ShortNote {
-  // MoveNote::Flags.
-  uint64_t flags = 0;
+// The offer of a rank across hosts, where no rank reaches another one's memory.
+struct ShortOffer {
+  // TransferOffer::Ability.
+  uint64_t abilities = 0;
   int64_t rounds = 0;
-};
 
-// What the ranks have prepared for messages, the same on all of them.
-struct Readiness {
-  // All of them, in the memory of their devices; in that of the host.
-  bool on_devices = false;
-  bool on_host = false;
-  // Of the rank that has most.
-  int64_t rounds = 0;
-};
-
-template <typename Note>
-Readiness ReadinessOf(absl::Span<const Note> notes) {
-  uint64_t common = ~uint64_t{0};
-  uint64_t any = 0;
-  Readiness ready;
-  for (const Note& note : notes) {
-    common &= note.flags;
-    any |= note.flags;
-    ready.rounds = std::max(ready.rounds, note.rounds);
+  operator TransferOffer() const {  // NOLINT(google-explicit-constructor)
+    return {.abilities = abilities, .rounds = rounds};
   }
-  ready.on_devices = (common & MoveNote::kDeviceReady) != 0 &&
-                     (any & MoveNote::kHasShards) != 0;
-  ready.on_host = (common & MoveNote::kMessagesReady) != 0;
-  return ready;
+};
+
+template <typename Offer>
+TransferDecision Decide(const TransferSituation& situation,
+                        const std::vector<Offer>& offers) {
+  TransferChooser chooser(situation);
+  for (const Offer& offer : offers) chooser.Add(offer);
+  return chooser.Decide();
 }
 
 // Where this rank's shards in a move are.
@@ -125,20 +117,26 @@ class ReshardExecutor::Impl {
 
   // Says what this rank can do. `memory` may be null.
   absl::Status Describe(const ProcessGroup& group, PeerMemory* memory,
-                        MoveNote& note);
+                        DirectOffer& offer);
 
   // Moves what all ranks have agreed on.
   absl::Status Move(ProcessGroup& group, PeerMemory* memory,
-                    const OperationLabel& what, Notes notes);
+                    const OperationLabel& what, Offers offers);
 
   // The same by messages.
   absl::Status MoveByMessages(ProcessGroup& group, const OperationLabel& what,
-                              const Readiness& ready);
+                              const TransferDecision& decision);
+
+  // What this rank knows of the move that the others know alike.
+  TransferSituation SituationIn(const ProcessGroup& group) const {
+    return {.direct = options_.direct, .one_host = group.one_host()};
+  }
 
   // After an error that broke the group: keeps memory that another rank may be
-  // reading or writing, since it believes that the move goes on. `way`: unset
-  // if this rank has not heard what was agreed.
-  void GiveUp(const ProcessGroup& group, std::optional<ReshardWay> way,
+  // reading or writing, since it believes that the move goes on. `strategy`:
+  // unset if this rank does not know what was agreed.
+  void GiveUp(const ProcessGroup& group,
+              std::optional<TransferStrategy> strategy,
               const absl::Status& status);
 
  private:
@@ -160,15 +158,16 @@ class ReshardExecutor::Impl {
   bool FitsDevice(const ProcessGroup& group,
                   const std::optional<Device>& device) const;
   absl::Status MoveDirectly(ProcessGroup& group, PeerMemory* memory,
-                            const OperationLabel& what, ReshardWay way,
-                            Notes notes);
+                            const OperationLabel& what,
+                            TransferStrategy strategy, Offers offers);
   // Part `part` of so many of the local copies. They are not cut: large ones go
   // past the cache, which the messages are in. Those of devices are added to
   // `copier`.
   void CopyLocal(int64_t part, int64_t parts,
                  internal::BoxCopier& copier) const;
-  absl::Status RunMessages(ProcessGroup& group, int64_t rounds);
-  void Succeed(ReshardWay way);
+  absl::Status RunMessages(ProcessGroup& group,
+                           const TransferDecision& decision);
+  void Succeed(const TransferDecision& decision);
 
   // To be copied between shards of this rank.
   int64_t local_bytes() const {
@@ -193,8 +192,8 @@ class ReshardExecutor::Impl {
   std::vector<BoxCopy> across_;
   std::optional<DirectMove> direct_;
   MessageMove messages_;
-  // MoveNote::Flags of this rank.
-  uint64_t told_ = 0;
+  // Of this rank, where others may reach its memory.
+  TransferOffer offer_;
   ReshardStats stats_;
 };
 
@@ -312,92 +311,91 @@ bool ReshardExecutor::Impl::FitsDevice(
 
 absl::Status ReshardExecutor::Impl::Describe(const ProcessGroup& group,
                                              PeerMemory* memory,
-                                             MoveNote& note) {
-  note.bytes_sent = stats_.bytes_sent;
-  note.bytes_received = stats_.bytes_received;
-  note.bytes_local = local_bytes();
-  if (!places_.none()) note.flags |= MoveNote::kHasShards;
+                                             DirectOffer& offer) {
+  offer.bytes_sent = stats_.bytes_sent;
+  offer.bytes_received = stats_.bytes_received;
+  offer.bytes_local = local_bytes();
+  if (!places_.none()) offer.abilities |= TransferOffer::kHasShards;
   const std::optional<Device> device = group.device();
   if (FitsDevice(group, device)) {
-    note.flags |= MoveNote::kDeviceReady;
+    offer.abilities |= TransferOffer::kDeviceReady;
     if (!places_.none()) {
       SHERD_RETURN_IF_ERROR(PrepareMessages(*device));
-      note.rounds = messages_.rounds();
+      offer.rounds = messages_.rounds();
       return absl::OkStatus();
     }
   }
   if (options_.direct && !places_.devices()) {
     direct_.emplace(plan_, element_size_, *from_, *to_);
-    direct_->Describe(memory, note);
+    direct_->Describe(memory, offer);
   }
-  told_ = note.flags;
+  offer_ = static_cast<const TransferOffer&>(offer);
   const bool moves = stats_.bytes_sent > 0 || stats_.bytes_received > 0;
-  const uint64_t reachable =
-      MoveNote::kSourcesReachable | MoveNote::kDestinationsReachable;
-  if (moves && (note.flags & reachable) != 0) {
+  if (moves && (offer.can(TransferOffer::kSourcesReachable) ||
+                offer.can(TransferOffer::kDestinationsReachable))) {
     // Staging memory is not taken before it is clear that messages are needed.
     return absl::OkStatus();
   }
   SHERD_RETURN_IF_ERROR(PrepareMessages(Device()));
-  note.flags |= MoveNote::kMessagesReady;
-  note.rounds = messages_.rounds();
+  offer.abilities |= TransferOffer::kMessagesReady;
+  offer.rounds = messages_.rounds();
   return absl::OkStatus();
 }
 
 absl::Status ReshardExecutor::Impl::Move(ProcessGroup& group,
                                          PeerMemory* memory,
                                          const OperationLabel& what,
-                                         Notes notes) {
-  Readiness ready = ReadinessOf<MoveNote>(notes);
-  const ReshardWay way = ready.on_devices ? ReshardWay::kDeviceMessages
-                                          : DirectMove::Choose(notes);
-  if (way == ReshardWay::kPulled || way == ReshardWay::kPushed) {
+                                         Offers offers) {
+  TransferDecision decision = Decide(SituationIn(group), offers);
+  if (decision.direct()) {
     const absl::Status status =
-        MoveDirectly(group, memory, what, way, std::move(notes));
+        MoveDirectly(group, memory, what, decision.strategy, std::move(offers));
     if (status.ok()) {
-      Succeed(way);
+      Succeed(decision);
       return status;
     }
     if (!group.health().ok()) {
-      GiveUp(group, way, status);
+      GiveUp(group, decision.strategy, status);
       return InOperation(what, status);
     }
     // Every rank has the same error, and the sources are as they were.
     if (absl::IsInternal(status)) return status;
     SHERD_LOG(kWarning) << "moving by messages instead: " << status;
-    ready.on_host = false;
+    decision = internal::FallBackToMessages(decision);
   }
-  return MoveByMessages(group, what, ready);
+  return MoveByMessages(group, what, decision);
 }
 
 absl::Status ReshardExecutor::Impl::MoveDirectly(ProcessGroup& group,
                                                  PeerMemory* memory,
                                                  const OperationLabel& what,
-                                                 ReshardWay way, Notes notes) {
+                                                 TransferStrategy strategy,
+                                                 Offers offers) {
   SHERD_RETURN_IF_ERROR(
-      direct_->Complete(group, std::move(notes), collective()));
+      direct_->Complete(group, std::move(offers), collective()));
   internal::BoxCopier copier(element_size_);
   CopyLocal(0, 1, copier);
   // What fails on one rank fails on all, and after this nobody reads or writes
   // another rank's shards.
-  return Agree(group, what, direct_->Copy(group, memory, way, local_bytes()),
-               {}, collective());
+  return Agree(group, what,
+               direct_->Copy(group, memory, strategy, local_bytes()), {},
+               collective());
 }
 
 void ReshardExecutor::Impl::GiveUp(const ProcessGroup& group,
-                                   std::optional<ReshardWay> way,
+                                   std::optional<TransferStrategy> strategy,
                                    const absl::Status& status) {
   const bool threads = group.backend().ranks_are_threads;
   // Of another process what is mapped stays mapped, so reading is harmless.
-  if (threads && (told_ & MoveNote::kSourcesReachable) != 0 &&
-      way != ReshardWay::kPushed) {
+  if (threads && offer_.can(TransferOffer::kSourcesReachable) &&
+      strategy != TransferStrategy::kPushed) {
     for (const SourceMemory& shard : sources_)
       internal::KeepForever(shard.owner);
   }
   // Where a rank died before it agreed, no other one goes on either.
-  if ((told_ & MoveNote::kDestinationsReachable) != 0 &&
-      way != ReshardWay::kPulled &&
-      (way || threads || !absl::IsUnavailable(status))) {
+  if (offer_.can(TransferOffer::kDestinationsReachable) &&
+      strategy != TransferStrategy::kPulled &&
+      (strategy || threads || !absl::IsUnavailable(status))) {
     // Other ranks may still be at it; see BasicShardMemory.
     for (const DestinationMemory& shard : destinations_) {
       internal::KeepForever(shard.owner);
@@ -405,32 +403,32 @@ void ReshardExecutor::Impl::GiveUp(const ProcessGroup& group,
   }
 }
 
-absl::Status ReshardExecutor::Impl::MoveByMessages(ProcessGroup& group,
-                                                   const OperationLabel& what,
-                                                   const Readiness& ready) {
-  int64_t rounds = ready.rounds;
-  if (ready.on_devices) {
+absl::Status ReshardExecutor::Impl::MoveByMessages(
+    ProcessGroup& group, const OperationLabel& what,
+    const TransferDecision& decision) {
+  TransferDecision agreed = decision;
+  if (agreed.on_devices) {
     const Device device = *group.device();
     if (messages_.place() != device) {
       // Without shards there is nothing to allocate.
       SHERD_RETURN_IF_ERROR(PrepareMessages(device));
     }
-  } else if (!ready.on_host) {
+  } else if (!agreed.prepared) {
     const absl::Status prepared = PrepareMessages(Device());
     SHERD_ASSIGN_OR_RETURN(
         const uint64_t needed,
         AgreeOnMaximum(group, what, prepared, {},
                        static_cast<uint64_t>(messages_.rounds()),
                        collective()));
-    rounds = static_cast<int64_t>(needed);
+    agreed.rounds = static_cast<int64_t>(needed);
   }
-  return InOperation(what, RunMessages(group, rounds));
+  return InOperation(what, RunMessages(group, agreed));
 }
 
-absl::Status ReshardExecutor::Impl::RunMessages(ProcessGroup& group,
-                                                int64_t rounds) {
+absl::Status ReshardExecutor::Impl::RunMessages(
+    ProcessGroup& group, const TransferDecision& decision) {
   const absl::Status status = messages_.Run(
-      group, rounds, collective(),
+      group, decision.rounds, collective(),
       [&](int64_t part, int64_t parts, internal::BoxCopier& copier) {
         CopyLocal(part, parts, copier);
       });
@@ -441,16 +439,14 @@ absl::Status ReshardExecutor::Impl::RunMessages(ProcessGroup& group,
   SHERD_RETURN_IF_ERROR(status);
   stats_.bytes_staged = messages_.bytes_staged();
   stats_.staging_bytes = messages_.staging_bytes();
-  stats_.rounds = rounds;
-  const ReshardWay way = messages_.place().is_cpu()
-                             ? ReshardWay::kMessages
-                             : ReshardWay::kDeviceMessages;
-  Succeed(rounds == 0 ? ReshardWay::kNone : way);
+  stats_.rounds = decision.rounds;
+  Succeed(decision);
   return absl::OkStatus();
 }
 
-void ReshardExecutor::Impl::Succeed(ReshardWay way) {
-  stats_.way = way;
+void ReshardExecutor::Impl::Succeed(const TransferDecision& decision) {
+  stats_.strategy = decision.strategy;
+  stats_.reason = decision.reason;
   if (options_.stats != nullptr) *options_.stats = stats_;
 }
 
@@ -483,14 +479,14 @@ absl::Status internal::RunReshardOver(ProcessGroup& group,
   absl::Status status = executor.status();
   // Then all ranks go on by messages, whatever a backend reaches elsewhere.
   if (!group.one_host()) memory = nullptr;
-  MoveNote note;
+  DirectOffer offer;
   Fingerprint fingerprint;
   fingerprint.Add(static_cast<int64_t>(value.fingerprint));
   if (impl != nullptr) {
     timeout = impl->options().timeout;
     fingerprint.Add(impl->options().max_staging_bytes)
         .Add(impl->options().direct ? 1 : 0);
-    status = impl->Describe(group, memory.get(), note);
+    status = impl->Describe(group, memory.get(), offer);
   }
   const auto describe = [&] {
     std::string text = value.describe();
@@ -505,19 +501,20 @@ absl::Status internal::RunReshardOver(ProcessGroup& group,
   // rank's own `memory` is not.
   if (!group.one_host()) {
     SHERD_ASSIGN_OR_RETURN(
-        const std::vector<ShortNote> notes,
+        const std::vector<ShortOffer> offers,
         AgreeAndTell(group, what, status, arguments,
-                     ShortNote{note.flags, note.rounds}, collective));
-    return impl->MoveByMessages(group, what, ReadinessOf<ShortNote>(notes));
+                     ShortOffer{offer.abilities, offer.rounds}, collective));
+    return impl->MoveByMessages(group, what,
+                                Decide(impl->SituationIn(group), offers));
   }
-  absl::StatusOr<Notes> notes =
-      AgreeAndTell(group, what, status, arguments, note, collective);
-  if (notes.ok())
-    return impl->Move(group, memory.get(), what, *std::move(notes));
+  absl::StatusOr<Offers> offers =
+      AgreeAndTell(group, what, status, arguments, offer, collective);
+  if (offers.ok())
+    return impl->Move(group, memory.get(), what, *std::move(offers));
   if (impl != nullptr && !group.health().ok()) {
-    impl->GiveUp(group, std::nullopt, notes.status());
+    impl->GiveUp(group, std::nullopt, offers.status());
   }
-  return notes.status();
+  return offers.status();
 }
 
 absl::Status RunReshard(ProcessGroup& group, const OperationLabel& what,

@@ -16,8 +16,8 @@
 #include "sherd/core/comm/collective/operation_label.h"
 #include "sherd/core/comm/process_group.h"
 #include "sherd/core/sharding/plan/reshard_plan.h"
-#include "sherd/core/sharding/transfer/direct_move.h"
 #include "sherd/core/sharding/transfer/shard_memory.h"
+#include "sherd/core/sharding/transfer/transfer_strategy.h"
 #include "sherd/core/tensor/storage.h"
 
 namespace sherd {
@@ -37,7 +37,8 @@ absl::Status RunReshardOver(ProcessGroup& group,
 // What one rank did. Add up over the ranks for totals.
 struct ReshardStats {
   // The same on all ranks.
-  ReshardWay way = ReshardWay::kNone;
+  TransferStrategy strategy = TransferStrategy::kNone;
+  TransferReason reason = TransferReason::kNothingMoves;
   // What left this rank's shards for other ranks and came into them, whoever
   // made the copy. A box that several ranks get counts once for each.
   int64_t bytes_sent = 0;
@@ -81,9 +82,9 @@ struct ReshardOptions {
 //
 // Direct moves. Where ranks reach each other's shards (ProcessGroup's
 // peer_memory and shard_allocator) each element is copied once, straight from
-// the source shard to the destination shard. If all sources can be reached,
-// every rank reads what it gets; if all destinations can, every rank may write
-// what it has; if both, the way is taken in which the busiest rank copies less.
+// the source shard to the destination shard: every rank reads what it gets, or
+// writes what it has. Which strategy a move takes is chosen by TransferChooser
+// (transfer_strategy.h); ReshardStats has it and the reason.
 //
 // Messages, otherwise. The copies of a pair of ranks are cut, by sizes that
 // both ends know, into pieces that fill rounds of one all_to_all_v each; there

@@ -65,7 +65,7 @@ class SherdMove : public RankWork {
   std::optional<WorkFigures> Figures() const final {
     return WorkFigures{.bytes_sent = stats_.bytes_sent,
                        .bytes_received = stats_.bytes_received,
-                       .way = std::string(Name(stats_.way))};
+                       .way = std::string(Name(stats_.strategy))};
   }
 
  protected:
