@@ -10,24 +10,20 @@
 #include "absl/strings/str_cat.h"
 #include "sherd/core/base/status_macros.h"
 #include "sherd/core/comm/collective/agreement.h"
-#include "sherd/core/sharding/plan/message_rounds.h"
 #include "sherd/core/sharding/plan/replica_division.h"
 #include "sherd/core/sharding/plan/reshard_plan.h"
 #include "sherd/core/sharding/shard_metadata.h"
 #include "sherd/core/sharding/spec/placed_box.h"
 #include "sherd/core/sharding/tensor/local_shards.h"
 #include "sherd/core/sharding/tensor/sharded_tensor_access.h"
+#include "sherd/core/sharding/transfer/reshard_executor.h"
 #include "sherd/core/tensor/box.h"
 #include "sherd/core/tensor/device_stream.h"
-#include "sherd/core/tensor/kernels/strided_copy.h"
 #include "sherd/core/tensor/shape.h"
 #include "sherd/core/tensor/storage.h"
 
 namespace sherd {
 namespace {
-
-using internal::BoxPiece;
-using internal::MessageRound;
 
 // Replicas smaller than twice this are reduced by one of their holders.
 constexpr int64_t kMinPart = 4096;
@@ -39,7 +35,6 @@ constexpr char kAllReduce[] = "partial_all_reduce";
 // the device part of the group adds up; of Reshard, `target` is the result.
 struct PartialCall {
   const PartialTensor& tensor;
-  const PartialOptions& options;
   const ShardedTensor* target = nullptr;
   bool on_device = false;
 
@@ -51,7 +46,6 @@ struct PartialCall {
         .Add(static_cast<int64_t>(tensor.size().size()));
     for (const int64_t n : tensor.size()) all.Add(n);
     if (target == nullptr) return all.value();
-    all.Add(options.max_staging_bytes);
     if (target->defined()) all.Add(static_cast<int64_t>(target->fingerprint()));
     return all.value();
   }
@@ -62,250 +56,10 @@ struct PartialCall {
                                     Name(tensor.op()), "\nsummands on ",
                                     on_device ? "the device\n" : "the host\n");
     if (target == nullptr) return text;
-    return absl::StrCat(text, "max_staging_bytes ", options.max_staging_bytes,
-                        "\n",
+    return absl::StrCat(text,
                         internal::DescribeForAgreement("result", *target));
   }
 };
-
-// The address of the element at `offsets`, where `base` is that at `origin`.
-template <typename Byte>
-Byte* AddressOf(Byte* base, const Dims& offsets, const Dims& origin,
-                absl::Span<const int64_t> strides, size_t element_size) {
-  int64_t at = 0;
-  for (size_t d = 0; d < offsets.size(); ++d) {
-    at += (offsets[d] - origin[d]) * strides[d];
-  }
-  return base + at * static_cast<int64_t>(element_size);
-}
-
-// One reduction of local summands into the shards of a sharded tensor. Each
-// rank gets what the others have of its shards, a segment at a time, and
-// reduces it with its own in the order of ranks.
-class Reducer {
- public:
-  Reducer(const Tensor& local, ReduceOp op, const ShardedTensor& result,
-          const PartialOptions& options)
-      : local_(local),
-        op_(op),
-        result_(result),
-        options_(options),
-        group_(*result.group()),
-        rank_(static_cast<size_t>(group_.rank())) {}
-
-  //   kInvalidArgument    The staging bound is too low.
-  //   kResourceExhausted  No staging memory.
-  absl::Status Plan();
-
-  // Collective. All ranks have a plan, with the same size, spec and options.
-  absl::Status Run();
-
-  const PartialStats& stats() const { return stats_; }
-
- private:
-  // What is reduced for one rank in one round, as this rank has it: where it
-  // begins if it is one run of memory in row-major order, otherwise null.
-  const std::byte* SourceRun(const MessageRound& segment) const;
-  // The same in a shard of this rank.
-  std::byte* DestinationRun(const MessageRound& segment) const;
-
-  const std::byte* SourceOf(const BoxPiece& piece) const;
-  std::byte* DestinationOf(const BoxPiece& piece) const;
-  const Shard& TargetOf(const BoxPiece& piece) const {
-    return result_.local_shards()[static_cast<size_t>(piece.dst_shard)];
-  }
-  // Null if `rank` has nothing to get any more.
-  const MessageRound* SegmentOf(size_t rank, size_t round) const {
-    const std::vector<MessageRound>& of_rank = segments_[rank];
-    return round < of_rank.size() ? &of_rank[round] : nullptr;
-  }
-  int64_t StagedBytes(size_t round) const;
-  void Pack(const MessageRound& segment, std::byte* to);
-  void Unpack(const MessageRound& segment, const std::byte* from);
-  absl::Status RunRound(size_t round);
-
-  const Tensor& local_;
-  const ReduceOp op_;
-  const ShardedTensor& result_;
-  const PartialOptions& options_;
-  ProcessGroup& group_;
-  const size_t rank_;
-  // By rank, then by round.
-  std::vector<std::vector<MessageRound>> segments_;
-  size_t rounds_ = 0;
-  std::shared_ptr<Storage> staging_;
-  PartialStats stats_;
-};
-
-absl::Status Reducer::Plan() {
-  const auto ranks = static_cast<size_t>(group_.size());
-  std::vector<std::vector<BoxCopy>> boxes(ranks);
-  std::vector<int> next(ranks, 0);
-  for (const PlacedBox& box : result_.placed_boxes()) {
-    const auto rank = static_cast<size_t>(box.rank);
-    const int position = next[rank]++;
-    if (IsEmpty(box)) continue;
-    BoxCopy copy = {box};
-    copy.dst_shard = position;
-    boxes[rank].push_back(std::move(copy));
-  }
-  // A segment goes to each other rank, one comes from each, and one is reduced.
-  const int64_t slots = 2 * group_.size() - 1;
-  const auto element_size = static_cast<int64_t>(local_.element_size());
-  const int64_t max_bytes = options_.max_staging_bytes / slots;
-  // What exchanges replicas wants four elements for each peer.
-  const int64_t least =
-      std::max(slots, 4 * (int64_t{group_.size()} - 1)) * element_size;
-  if (options_.max_staging_bytes < least) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "max_staging_bytes is ", options_.max_staging_bytes,
-        ", expected at least ", least, " for ", group_.size(), " ranks"));
-  }
-  int64_t most = 0;
-  for (const std::vector<BoxCopy>& of_rank : boxes) {
-    segments_.push_back(
-        internal::CutIntoRounds(of_rank, local_.element_size(), max_bytes));
-    rounds_ = std::max(rounds_, segments_.back().size());
-  }
-  for (size_t round = 0; round < rounds_; ++round) {
-    most = std::max(most, StagedBytes(round));
-  }
-  SHERD_ASSIGN_OR_RETURN(staging_,
-                         Storage::Allocate(static_cast<size_t>(most)));
-  stats_.staging_bytes = most;
-  stats_.rounds = static_cast<int64_t>(rounds_);
-  return absl::OkStatus();
-}
-
-int64_t Reducer::StagedBytes(size_t round) const {
-  int64_t bytes = 0;
-  for (size_t rank = 0; rank < segments_.size(); ++rank) {
-    const MessageRound* const segment = SegmentOf(rank, round);
-    if (segment == nullptr) continue;
-    if (rank != rank_) {
-      if (SourceRun(*segment) == nullptr) bytes += segment->bytes;
-      continue;
-    }
-    bytes += segment->bytes * (group_.size() - 1);
-    if (DestinationRun(*segment) == nullptr) bytes += segment->bytes;
-  }
-  return bytes;
-}
-
-const std::byte* Reducer::SourceOf(const BoxPiece& piece) const {
-  return AddressOf(static_cast<const std::byte*>(local_.data()), piece.offsets,
-                   Dims(piece.offsets.size(), 0), local_.strides(),
-                   local_.element_size());
-}
-
-std::byte* Reducer::DestinationOf(const BoxPiece& piece) const {
-  Tensor tensor = TargetOf(piece).tensor;
-  return AddressOf(static_cast<std::byte*>(tensor.data()), piece.offsets,
-                   TargetOf(piece).metadata.offsets, tensor.strides(),
-                   tensor.element_size());
-}
-
-const std::byte* Reducer::SourceRun(const MessageRound& segment) const {
-  const std::byte* const begin = SourceOf(segment.pieces[0]);
-  const std::byte* end = begin;
-  for (const BoxPiece& piece : segment.pieces) {
-    if (SourceOf(piece) != end ||
-        !IsContiguousRun(piece.sizes, local_.strides())) {
-      return nullptr;
-    }
-    end += piece.bytes;
-  }
-  return begin;
-}
-
-std::byte* Reducer::DestinationRun(const MessageRound& segment) const {
-  std::byte* const begin = DestinationOf(segment.pieces[0]);
-  const std::byte* end = begin;
-  for (const BoxPiece& piece : segment.pieces) {
-    if (DestinationOf(piece) != end ||
-        piece.dst_shard != segment.pieces[0].dst_shard ||
-        !IsContiguousRun(piece.sizes, TargetOf(piece).tensor.strides())) {
-      return nullptr;
-    }
-    end += piece.bytes;
-  }
-  return begin;
-}
-
-void Reducer::Pack(const MessageRound& segment, std::byte* to) {
-  for (const BoxPiece& piece : segment.pieces) {
-    StridedCopy(to, ContiguousStrides(piece.sizes), SourceOf(piece),
-                local_.strides(), piece.sizes, local_.element_size());
-    to += piece.bytes;
-  }
-  stats_.bytes_staged += segment.bytes;
-}
-
-void Reducer::Unpack(const MessageRound& segment, const std::byte* from) {
-  for (const BoxPiece& piece : segment.pieces) {
-    StridedCopy(DestinationOf(piece), TargetOf(piece).tensor.strides(), from,
-                ContiguousStrides(piece.sizes), piece.sizes,
-                local_.element_size());
-    from += piece.bytes;
-  }
-  stats_.bytes_staged += segment.bytes;
-}
-
-absl::Status Reducer::RunRound(size_t round) {
-  auto* free = static_cast<std::byte*>(staging_->data());
-  const auto take = [&](int64_t bytes) {
-    return std::exchange(free, free + bytes);
-  };
-  const MessageRound* const own = SegmentOf(rank_, round);
-  std::vector<ConstBytes> sends(segments_.size());
-  std::vector<MutableBytes> recvs(segments_.size());
-  for (size_t rank = 0; rank < segments_.size(); ++rank) {
-    if (rank == rank_) continue;
-    if (own != nullptr) {
-      recvs[rank] =
-          MutableBytes(take(own->bytes), static_cast<size_t>(own->bytes));
-    }
-    const MessageRound* const segment = SegmentOf(rank, round);
-    if (segment == nullptr) continue;
-    const std::byte* from = SourceRun(*segment);
-    if (from == nullptr) {
-      std::byte* const packed = take(segment->bytes);
-      Pack(*segment, packed);
-      from = packed;
-    }
-    sends[rank] = ConstBytes(from, static_cast<size_t>(segment->bytes));
-    stats_.bytes_sent += segment->bytes;
-  }
-  SHERD_RETURN_IF_ERROR(
-      group_.AllToAllV(sends, recvs, {.timeout = options_.timeout}));
-  if (own == nullptr) return absl::OkStatus();
-
-  std::byte* to = DestinationRun(*own);
-  const bool in_place = to != nullptr;
-  if (!in_place) to = take(own->bytes);
-  const std::byte* mine = SourceRun(*own);
-  if (mine == nullptr) {
-    // The result may stand where an input stood.
-    Pack(*own, to);
-    mine = to;
-  }
-  std::vector<const void*> inputs;
-  for (const MutableBytes& received : recvs) inputs.push_back(received.data());
-  inputs[rank_] = mine;
-  Reduce(op_, local_.dtype(), to, inputs,
-         static_cast<size_t>(own->bytes) / local_.element_size(),
-         group_.size());
-  stats_.bytes_received += own->bytes * (group_.size() - 1);
-  if (!in_place) Unpack(*own, to);
-  return absl::OkStatus();
-}
-
-absl::Status Reducer::Run() {
-  for (size_t round = 0; round < rounds_; ++round) {
-    SHERD_RETURN_IF_ERROR(RunRound(round));
-  }
-  return absl::OkStatus();
-}
 
 // A tensor in whose layout every element of `target` is once: that itself, if
 // it has no replicas and is in host memory, otherwise one there in which
@@ -339,6 +93,29 @@ absl::StatusOr<ShardedTensor> WithoutReplicas(const ShardedTensor& target) {
       spec, target.size(), {.dtype = target.dtype(), .group = target.group()});
 }
 
+// What moves the summands of `partial` into the shards of `result`, which lie
+// in host memory.
+absl::StatusOr<ReshardExecutor> PrepareReduction(
+    const PartialTensor& partial, const ShardedTensor& result,
+    const ReshardOptions& options) {
+  const ProcessGroup& group = *partial.group();
+  SHERD_ASSIGN_OR_RETURN(const Tensor summand,
+                         internal::OnHost(partial.local()));
+  SHERD_ASSIGN_OR_RETURN(
+      ReshardPlan plan, ReshardPlan::CreateReduction(
+                            result.placed_boxes(), group.rank(), group.size()));
+  const SourceMemory source = {.offsets = Dims(summand.sizes().size(), 0),
+                               .strides = internal::StridesOf(summand),
+                               .data = summand.data(),
+                               .owner = summand.storage()};
+  return ReshardExecutor::CreateReduction(
+      std::move(plan), partial.op(), partial.dtype(), group.size(),
+      {&source, 1},
+      internal::DestinationsOf(result.local_shards(),
+                               result.local_shard_indices()),
+      options);
+}
+
 }  // namespace
 
 PartialTensor::PartialTensor(Tensor local, ReduceOp op,
@@ -364,33 +141,36 @@ absl::StatusOr<ShardedTensor> PartialTensor::Reshard(
   if (!defined()) return internal::NotCreated(kReshard);
   ShardedTensor target;
   ShardedTensor reduced;
-  Tensor local;
-  std::optional<Reducer> reducer;
-  const auto prepare = [&]() -> absl::Status {
+  ReshardStats stats;
+  const auto prepare = [&]() -> absl::StatusOr<ReshardExecutor> {
     SHERD_ASSIGN_OR_RETURN(
         target, ShardedTensor::Empty(spec, size(),
                                      {.dtype = dtype(), .group = group_}));
     SHERD_RETURN_IF_ERROR(internal::CheckHasData(target.local_shards()));
     SHERD_ASSIGN_OR_RETURN(reduced, WithoutReplicas(target));
-    SHERD_ASSIGN_OR_RETURN(local, internal::OnHost(local_));
-    reducer.emplace(local, op_, reduced, options);
-    return reducer->Plan();
+    return PrepareReduction(*this, reduced,
+                            {.max_staging_bytes = options.max_staging_bytes,
+                             .timeout = options.timeout,
+                             .stats = &stats});
   };
-  const absl::Status status = prepare();
-  const PartialCall call = {
-      .tensor = *this, .options = options, .target = &target};
-  SHERD_RETURN_IF_ERROR(
-      Agree(*group_, kReshard, status,
-            {call.fingerprint(), [&] { return call.Describe(); }},
-            {.timeout = options.timeout}));
-  SHERD_RETURN_IF_ERROR(InOperation(kReshard, reducer->Run()));
+  const PartialCall call = {.tensor = *this, .target = &target};
+  absl::StatusOr<ReshardExecutor> executor = prepare();
+  SHERD_RETURN_IF_ERROR(RunReshard(
+      *group_, kReshard, std::move(executor),
+      {call.fingerprint(), [&] { return call.Describe(); }}, options.timeout));
   if (reduced.fingerprint() != target.fingerprint()) {
     SHERD_RETURN_IF_ERROR(InOperation(
         kReshard, reduced.ReshardInto(
                       target, {.max_staging_bytes = options.max_staging_bytes,
                                .timeout = options.timeout})));
   }
-  if (options.stats != nullptr) *options.stats = reducer->stats();
+  if (options.stats != nullptr) {
+    *options.stats = {.bytes_sent = stats.bytes_sent,
+                      .bytes_received = stats.bytes_received,
+                      .bytes_staged = stats.bytes_staged,
+                      .staging_bytes = stats.staging_bytes,
+                      .rounds = stats.rounds};
+  }
   return target;
 }
 
@@ -418,8 +198,7 @@ absl::StatusOr<Tensor> PartialTensor::AllReduce(
   const CollectiveOptions collective = {
       .timeout = options.timeout,
       .device = on_device ? local_.device() : Device()};
-  const PartialCall call = {
-      .tensor = *this, .options = options, .on_device = on_device};
+  const PartialCall call = {.tensor = *this, .on_device = on_device};
   SHERD_RETURN_IF_ERROR(
       Agree(*group_, kAllReduce, status,
             {call.fingerprint(), [&] { return call.Describe(); }}, agreement));

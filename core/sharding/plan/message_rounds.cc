@@ -109,6 +109,20 @@ absl::StatusOr<int64_t> MaxDeviceMessageBytes(int64_t max_staging_bytes,
                        std::max(max_peers, 1), element_size);
 }
 
+absl::StatusOr<int64_t> MaxReductionMessageBytes(int64_t max_staging_bytes,
+                                                 int ranks,
+                                                 size_t element_size) {
+  const int64_t peers = int64_t{ranks} - 1;
+  const int64_t slots = 2 * peers + 1;
+  // As much as a move to the replicas of the result needs.
+  const int64_t least = std::max(slots, kStagingParts * peers) *
+                        static_cast<int64_t>(element_size);
+  if (max_staging_bytes >= least) return max_staging_bytes / slots;
+  return absl::InvalidArgumentError(
+      absl::StrCat("max_staging_bytes is ", max_staging_bytes,
+                   ", expected at least ", least, " for ", ranks, " ranks"));
+}
+
 std::vector<MessageRound> CutIntoRounds(absl::Span<const BoxCopy> copies,
                                         size_t element_size,
                                         int64_t max_bytes) {

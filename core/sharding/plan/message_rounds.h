@@ -28,6 +28,13 @@ absl::StatusOr<int64_t> MaxDeviceMessageBytes(int64_t max_staging_bytes,
                                               int max_peers,
                                               size_t element_size);
 
+// The same for a reduction in a group of `ranks`, in which one round is under
+// way at a time: a message to each other rank, one from each, and the result.
+//   kInvalidArgument  "max_staging_bytes is …, expected at least …".
+absl::StatusOr<int64_t> MaxReductionMessageBytes(int64_t max_staging_bytes,
+                                                 int ranks,
+                                                 size_t element_size);
+
 // A part of one copy that travels whole.
 struct BoxPiece : Box {
   int src_shard = 0;

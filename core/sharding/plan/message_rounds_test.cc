@@ -4,9 +4,11 @@
 #include <random>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "sherd/core/sharding/kits/random_layouts.h"
+#include "sherd/testing/matchers.h"
 
 namespace sherd::internal {
 namespace {
@@ -52,6 +54,22 @@ TEST(MessageRoundsTest, CutsRowsThatDoNotFitInAMessage) {
               ElementsAre(4, 4, 4, 4, 4));
   EXPECT_THAT(BytesOf(CutIntoRounds({&copy, 1}, 2, 2)),
               ::testing::AllOf(::testing::SizeIs(10), ::testing::Each(2)));
+}
+
+TEST(MessageRoundsTest, AReductionHasRoomForAllSummandsAndTheResult) {
+  using ::sherd::testing::IsOkAndHolds;
+  // Two sent, two received and one reduced.
+  EXPECT_THAT(MaxReductionMessageBytes(5000, 3, 4), IsOkAndHolds(1000));
+  EXPECT_THAT(MaxReductionMessageBytes(32, 3, 4), IsOkAndHolds(6));
+  EXPECT_THAT(MaxReductionMessageBytes(31, 3, 4),
+              ::sherd::testing::StatusIs(
+                  absl::StatusCode::kInvalidArgument,
+                  "max_staging_bytes is 31, expected at least 32 for 3 ranks"));
+  // Alone, a rank reduces what it has.
+  EXPECT_THAT(MaxReductionMessageBytes(4, 1, 4), IsOkAndHolds(4));
+  EXPECT_THAT(MaxReductionMessageBytes(3, 1, 4),
+              ::sherd::testing::StatusIs(absl::StatusCode::kInvalidArgument,
+                                         "expected at least 4 for 1 ranks"));
 }
 
 TEST(MessageRoundsTest, MovesAScalar) {

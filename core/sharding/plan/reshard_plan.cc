@@ -238,6 +238,37 @@ class MessageBuilder {
   const absl::Span<const PlacedBox> to_;
 };
 
+// By rank, what `rank` has of the boxes of each in a reduction.
+absl::StatusOr<std::vector<PeerCopies>> SummandsFor(
+    absl::Span<const PlacedBox> to, int rank, int world_size) {
+  std::vector<PeerCopies> of_rank(static_cast<size_t>(world_size));
+  absl::uint128 total = 0;
+  for (size_t i = 0; i < to.size(); ++i) {
+    const PlacedBox& box = to[i];
+    if (box.rank < 0 || box.rank >= world_size) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("destination ", FormatPlacedBox(box),
+                       ", expected a rank of a group of ", world_size));
+    }
+    if (IsEmpty(box)) continue;
+    total += static_cast<uint64_t>(Volume(box));
+    if (total > static_cast<uint64_t>(internal::kMaxPlannedElements)) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "rank ", rank,
+          " sends more elements than fit in 64 bits when counted in bytes"));
+    }
+    PeerCopies& copies = of_rank[static_cast<size_t>(box.rank)];
+    copies.peer = box.rank;
+    copies.elements += Volume(box);
+    BoxCopy& copy = copies.copies.emplace_back();
+    static_cast<Box&>(copy) = box;
+    copy.src_rank = rank;
+    copy.dst_rank = box.rank;
+    copy.dst_shard = static_cast<int>(i);
+  }
+  return of_rank;
+}
+
 int64_t TotalElements(const std::vector<PeerCopies>& messages) {
   int64_t elements = 0;
   for (const PeerCopies& message : messages) elements += message.elements;
@@ -272,6 +303,42 @@ absl::StatusOr<ReshardPlan> ReshardPlan::Create(
   plan.max_peers_ = internal::MaxPeers(from, to, dims);
   plan.elements_sent_ = TotalElements(plan.sends_);
   plan.elements_received_ = TotalElements(plan.receives_);
+  return plan;
+}
+
+absl::StatusOr<ReshardPlan> ReshardPlan::CreateReduction(
+    absl::Span<const PlacedBox> to, int rank, int world_size) {
+  SHERD_CHECK(rank >= 0 && rank < world_size);
+  SHERD_RETURN_IF_ERROR(internal::CheckBoxes({}, to, {}).status());
+  SHERD_ASSIGN_OR_RETURN(std::vector<PeerCopies> summands,
+                         SummandsFor(to, rank, world_size));
+  const PeerCopies own =
+      std::exchange(summands[static_cast<size_t>(rank)], PeerCopies());
+  if (absl::uint128(static_cast<uint64_t>(own.elements)) *
+          static_cast<uint64_t>(world_size) >
+      static_cast<uint64_t>(internal::kMaxPlannedElements)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "rank ", rank,
+        " receives more elements than fit in 64 bits when counted in bytes"));
+  }
+
+  ReshardPlan plan;
+  plan.rank_ = rank;
+  plan.max_peers_ = world_size - 1;
+  for (int peer = 0; peer < world_size && own.elements > 0; ++peer) {
+    if (peer == rank) continue;
+    PeerCopies& message = plan.receives_.emplace_back(own);
+    message.peer = peer;
+    for (BoxCopy& copy : message.copies) copy.src_rank = peer;
+  }
+  for (PeerCopies& message : summands) {
+    if (message.elements > 0) plan.sends_.push_back(std::move(message));
+  }
+  plan.local_ = own.copies;
+  plan.elements_local_ = own.elements;
+  plan.elements_sent_ = TotalElements(plan.sends_);
+  plan.elements_received_ = TotalElements(plan.receives_);
+  plan.lower_bound_elements_ = plan.elements_received_;
   return plan;
 }
 

@@ -70,6 +70,21 @@ class ReshardPlan {
       absl::Span<const PlacedBox> from, absl::Span<const PlacedBox> to,
       int rank, absl::Span<const int> host_of_rank = {});
 
+  // The plan of a reduction: every rank of `world_size` holds a summand of the
+  // whole tensor, source shard 0, and each element of a box in `to` comes once
+  // from each of them. local() is what `rank` adds to its own boxes itself; it
+  // has the same boxes in the same order as each of receives().
+  //
+  // `to` is the same list on every rank; no two of its boxes overlap.
+  //   kInvalidArgument  A box is malformed, has another number of dimensions or
+  //                     a rank that is not in [0, world_size); what `rank`
+  //                     sends or receives in all, counted in bytes of the
+  //                     largest dtype, does not fit in 64 bits.
+  //
+  // Cost. O((n + k) * d) for n boxes of d dimensions and k copies of this rank.
+  static absl::StatusOr<ReshardPlan> CreateReduction(
+      absl::Span<const PlacedBox> to, int rank, int world_size);
+
   int rank() const { return rank_; }
 
   // By peer, ascending; peers without copies and this rank itself are left

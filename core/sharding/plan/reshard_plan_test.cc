@@ -244,6 +244,58 @@ TEST(ReshardPlanTest, GivesEveryReplicaOfTheDestinationAllElements) {
   EXPECT_EQ(plan.elements_sent(), 3);
 }
 
+TEST(ReshardPlanTest, AReductionBringsEachElementFromEveryRank) {
+  const Boxes to = {
+      {{{0}, {3}}, 2}, {{{3}, {1}}, 0}, {{{4}, {0}}, 1}, {{{4}, {2}}, 2}};
+  SHERD_ASSERT_OK_AND_ASSIGN(const ReshardPlan plan,
+                             ReshardPlan::CreateReduction(to, 2, 3));
+  EXPECT_EQ(plan.rank(), 2);
+  EXPECT_EQ(plan.max_peers(), 2);
+  EXPECT_THAT(plan.local(), ElementsAre(BoxCopy{{{0}, {3}}, 2, 0, 2, 0},
+                                        BoxCopy{{{4}, {2}}, 2, 0, 2, 3}));
+  ASSERT_EQ(plan.sends().size(), 1u);
+  EXPECT_EQ(plan.sends()[0].peer, 0);
+  EXPECT_EQ(plan.sends()[0].elements, 1);
+  EXPECT_THAT(plan.sends()[0].copies,
+              ElementsAre(BoxCopy{{{3}, {1}}, 2, 0, 0, 1}));
+  ASSERT_EQ(plan.receives().size(), 2u);
+  for (const int peer : {0, 1}) {
+    const PeerCopies& received = plan.receives()[static_cast<size_t>(peer)];
+    EXPECT_EQ(received.peer, peer);
+    EXPECT_EQ(received.elements, 5);
+    EXPECT_THAT(received.copies,
+                ElementsAre(BoxCopy{{{0}, {3}}, peer, 0, 2, 0},
+                            BoxCopy{{{4}, {2}}, peer, 0, 2, 3}));
+  }
+  EXPECT_EQ(plan.elements_sent(), 1);
+  EXPECT_EQ(plan.elements_received(), 10);
+  EXPECT_EQ(plan.elements_local(), 5);
+  EXPECT_EQ(plan.lower_bound_elements(), 10);
+
+  // A rank without boxes only sends.
+  SHERD_ASSERT_OK_AND_ASSIGN(const ReshardPlan sender,
+                             ReshardPlan::CreateReduction(to, 1, 3));
+  EXPECT_EQ(sender.sends().size(), 2u);
+  EXPECT_THAT(sender.receives(), IsEmpty());
+  EXPECT_THAT(sender.local(), IsEmpty());
+}
+
+TEST(ReshardPlanTest, AReductionRefusesWhatCannotBe) {
+  constexpr int64_t kMost = INT64_MAX / 16;
+  const Boxes half = {{{{0}, {kMost / 2}}, 0}};
+  EXPECT_THAT(ReshardPlan::CreateReduction(half, 0, 2), IsOk());
+  EXPECT_THAT(ReshardPlan::CreateReduction(half, 0, 3),
+              StatusIs(kInvalid, "receives more elements than fit"));
+  EXPECT_THAT(ReshardPlan::CreateReduction({{{{0}, {kMost}}, 1},  //
+                                            {{{kMost}, {1}}, 1}},
+                                           0, 2),
+              StatusIs(kInvalid, "sends more elements than fit"));
+  EXPECT_THAT(ReshardPlan::CreateReduction({{{{0}, {2}}, 2}}, 0, 2),
+              StatusIs(kInvalid, "expected a rank of a group of 2"));
+  EXPECT_THAT(ReshardPlan::CreateReduction({{{{-1}, {2}}, 0}}, 0, 2),
+              StatusIs(kInvalid, "none negative"));
+}
+
 TEST(ReshardPlanTest, RefusesBoxesThatAreNone) {
   struct Case {
     Boxes from;

@@ -374,6 +374,7 @@ TEST(DirectMoveTest, OneRankWhoseMemoryIsOutOfReachMakesItMessages) {
                   IsOk());
       EXPECT_EQ(move.CountWrong(), 0);
       EXPECT_EQ(move.stats.strategy, TransferStrategy::kMessages);
+      EXPECT_EQ(move.stats.reason, TransferReason::kShardsOutOfReach);
       EXPECT_GT(move.stats.staging_bytes, 0);
     }
     // Without any peer memory on one rank, too.
@@ -412,6 +413,7 @@ TEST(DirectMoveTest, IsLeftOutOnDemand) {
     ASSERT_THAT(move.Run(group, Reach::kAll, {.direct = false}), IsOk());
     EXPECT_EQ(move.CountWrong(), 0);
     EXPECT_EQ(move.stats.strategy, TransferStrategy::kMessages);
+    EXPECT_EQ(move.stats.reason, TransferReason::kDirectIsOff);
 
     MatrixMove mixed(group.rank(), size, {Strips(size, 0, 2, 2)},
                      {Strips(size, 1, 2, 2)});

@@ -87,6 +87,7 @@ absl::Status MessageMove::Prepare(const ReshardPlan& plan,
                                   int64_t across_bytes) {
   place_ = place;
   uses_devices_ = false;
+  own_.reset();
   sends_ =
       BuildChannels(plan.sends(), sources, &BoxPiece::src_shard, message_bytes);
   receives_ = BuildChannels(plan.receives(), destinations, &BoxPiece::dst_shard,
@@ -102,6 +103,34 @@ absl::Status MessageMove::Prepare(const ReshardPlan& plan,
   return AllocateStaging();
 }
 
+absl::Status MessageMove::PrepareReduction(
+    const ReshardPlan& plan, const ShardTable<const void*>& sources,
+    const ShardTable<void*>& destinations, int64_t message_bytes,
+    const Reduction& reduction) {
+  place_ = Device();
+  uses_devices_ = false;
+  sends_ =
+      BuildChannels(plan.sends(), sources, &BoxPiece::src_shard, message_bytes);
+  own_.emplace(OwnShare{reduction,
+                        BuildChannel(plan.rank(), plan.local(), sources,
+                                     &BoxPiece::src_shard, message_bytes),
+                        BuildChannel(plan.rank(), plan.local(), destinations,
+                                     &BoxPiece::dst_shard, message_bytes)});
+  SHERD_CHECK(!uses_devices_);
+  // Summands of others have no place but staging memory.
+  receives_.clear();
+  for (const PeerCopies& peer : plan.receives()) {
+    Channel& channel = receives_.emplace_back();
+    channel.peer = peer.peer;
+    for (const Message& result : own_->result.messages) {
+      channel.messages.emplace_back().bytes = result.bytes;
+      channel.staged_bytes_per_round =
+          std::max(channel.staged_bytes_per_round, result.bytes);
+    }
+  }
+  return AllocateStaging();
+}
+
 // Memory that both messages and all shards of this rank reach.
 absl::StatusOr<Allocator*> MessageMove::StagingMemory() const {
   if (!uses_devices_) return &HeapAllocator();
@@ -113,10 +142,10 @@ absl::StatusOr<Allocator*> MessageMove::StagingMemory() const {
 }
 
 absl::Status MessageMove::AllocateStaging() {
-  int64_t bytes = 0;
+  int64_t bytes = own_ ? own_->result.staged_bytes_per_round : 0;
   for (const std::vector<Channel>* channels : {&sends_, &receives_}) {
     for (const Channel& channel : *channels) {
-      bytes += kRoundsInFlight * channel.staged_bytes_per_round;
+      bytes += static_cast<int64_t>(flights()) * channel.staged_bytes_per_round;
     }
   }
   // What goes across is done before messages need the memory.
@@ -135,12 +164,13 @@ absl::Status MessageMove::AllocateStaging() {
   std::byte* next = static_cast<std::byte*>(staging_->data());
   for (std::vector<Channel>* channels : {&sends_, &receives_}) {
     for (Channel& channel : *channels) {
-      for (std::byte*& part : channel.staging) {
-        part = next;
+      for (size_t flight = 0; flight < flights(); ++flight) {
+        channel.staging[flight] = next;
         next += channel.staged_bytes_per_round;
       }
     }
   }
+  if (own_) own_->result.staging[0] = next;
   return absl::OkStatus();
 }
 
@@ -151,6 +181,7 @@ int64_t MessageMove::rounds() const {
       rounds = std::max(rounds, channel.messages.size());
     }
   }
+  if (own_) rounds = std::max(rounds, own_->result.messages.size());
   return static_cast<int64_t>(rounds);
 }
 
@@ -190,12 +221,36 @@ void MessageMove::UnpackMessage(const Message& message, const std::byte* from) {
   bytes_staged_ += message.bytes;
 }
 
+// What all ranks have for this one in a round, into its shards.
+void MessageMove::ReduceRound(size_t index) {
+  if (index >= own_->result.messages.size()) return;
+  const Message& result = own_->result.messages[index];
+  const Message& summand = own_->summand.messages[index];
+  std::byte* const to =
+      result.direct != nullptr ? result.direct : own_->result.staging[0];
+  const std::byte* own = summand.direct;
+  if (own == nullptr) {
+    // The result may stand where an input stood.
+    PackMessage(summand, to);
+    own = to;
+  }
+  std::vector<const void*> inputs(receives_.size() + 1);
+  for (const Channel& channel : receives_) {
+    inputs[static_cast<size_t>(channel.peer)] = channel.staging[0];
+  }
+  inputs[static_cast<size_t>(own_->result.peer)] = own;
+  Reduce(own_->reduction.op, own_->reduction.dtype, to, inputs,
+         static_cast<size_t>(result.bytes) / element_size_,
+         static_cast<int>(inputs.size()));
+  if (result.direct == nullptr) UnpackMessage(result, to);
+}
+
 void MessageMove::ListBuffers(size_t index, Flight& flight) const {
   std::fill(flight.sends.begin(), flight.sends.end(), ConstBytes());
   std::fill(flight.recvs.begin(), flight.recvs.end(), MutableBytes());
   const auto place_of = [&](const Channel& channel, const Message& message) {
     return message.direct != nullptr ? message.direct
-                                     : channel.staging[index % kRoundsInFlight];
+                                     : channel.staging[index % flights()];
   };
   for (const Channel& channel : receives_) {
     if (index >= channel.messages.size()) continue;
@@ -217,17 +272,18 @@ void MessageMove::PackRound(int64_t round) {
     if (index >= channel.messages.size()) continue;
     const Message& message = channel.messages[index];
     if (message.direct != nullptr) continue;
-    PackMessage(message, channel.staging[index % kRoundsInFlight]);
+    PackMessage(message, channel.staging[index % flights()]);
   }
 }
 
 void MessageMove::Unpack(int64_t round) {
   const size_t index = static_cast<size_t>(round);
+  if (own_) return ReduceRound(index);
   for (const Channel& channel : receives_) {
     if (index >= channel.messages.size()) continue;
     const Message& message = channel.messages[index];
     if (message.direct != nullptr) continue;
-    UnpackMessage(message, channel.staging[index % kRoundsInFlight]);
+    UnpackMessage(message, channel.staging[index % flights()]);
   }
 }
 
@@ -261,8 +317,8 @@ absl::Status MessageMove::Run(ProcessGroup& group, int64_t rounds,
   const auto run = [&]() -> absl::Status {
     const Deadline deadline = DeadlineOf(group, options);
     if (across_out_) SHERD_RETURN_IF_ERROR(CopyAcross(deadline));
-    if (rounds > 1) return RunPipelined(group, rounds, placed, local);
-    if (rounds == 1) return RunOnce(group, placed, local);
+    if (rounds > 1 && !own_) return RunPipelined(group, rounds, placed, local);
+    if (rounds > 0) return RunInTurn(group, rounds, placed, local);
     local(0, 1, copier_);
     return Launch(deadline);
   };
@@ -272,20 +328,24 @@ absl::Status MessageMove::Run(ProcessGroup& group, int64_t rounds,
   return status;
 }
 
-absl::Status MessageMove::RunOnce(ProcessGroup& group,
-                                  const CollectiveOptions& options,
-                                  LocalCopies local) {
-  const Deadline deadline = DeadlineOf(group, options);
+// One round after the other.
+absl::Status MessageMove::RunInTurn(ProcessGroup& group, int64_t rounds,
+                                    const CollectiveOptions& options,
+                                    LocalCopies local) {
   const size_t ranks = static_cast<size_t>(group.size());
   Flight flight = {std::vector<ConstBytes>(ranks),
                    std::vector<MutableBytes>(ranks), std::nullopt};
-  local(0, 1, copier_);
-  ListBuffers(0, flight);
-  PackRound(0);
-  SHERD_RETURN_IF_ERROR(Launch(deadline));
-  SHERD_RETURN_IF_ERROR(group.AllToAllV(flight.sends, flight.recvs, options));
-  Unpack(0);
-  return Launch(deadline);
+  for (int64_t round = 0; round < rounds; ++round) {
+    const Deadline deadline = DeadlineOf(group, options);
+    if (round == 0) local(0, 1, copier_);
+    ListBuffers(static_cast<size_t>(round), flight);
+    PackRound(round);
+    SHERD_RETURN_IF_ERROR(Launch(deadline));
+    SHERD_RETURN_IF_ERROR(group.AllToAllV(flight.sends, flight.recvs, options));
+    Unpack(round);
+    SHERD_RETURN_IF_ERROR(Launch(deadline));
+  }
+  return absl::OkStatus();
 }
 
 // Waits for the messages of a round and unpacks them, unless something has gone

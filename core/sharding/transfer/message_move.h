@@ -13,16 +13,24 @@
 #include "absl/status/statusor.h"
 #include "sherd/core/base/deadline.h"
 #include "sherd/core/comm/process_group.h"
+#include "sherd/core/comm/reduction.h"
 #include "sherd/core/comm/work.h"
 #include "sherd/core/sharding/plan/message_rounds.h"
 #include "sherd/core/sharding/plan/reshard_plan.h"
 #include "sherd/core/sharding/transfer/box_copier.h"
 #include "sherd/core/sharding/transfer/shard_memory.h"
 #include "sherd/core/tensor/device.h"
+#include "sherd/core/tensor/dtype.h"
 #include "sherd/core/tensor/shape.h"
 #include "sherd/core/tensor/storage.h"
 
 namespace sherd::internal {
+
+// What becomes of the elements that several ranks have for one destination.
+struct Reduction {
+  ReduceOp op = ReduceOp::kSum;
+  DType dtype = DType::kFloat32;
+};
 
 // A move by rounds of messages, over any group and between any memory: packed
 // where the pieces of a message are not one run of a shard, and pipelined.
@@ -55,6 +63,17 @@ class MessageMove {
                        int64_t message_bytes, const Device& place = {},
                        const std::vector<BoxCopy>& across = {},
                        int64_t across_bytes = 0);
+
+  // The same for a plan of ReshardPlan::CreateReduction, with all shards in
+  // host memory: what arrives is not unpacked but reduced, in the order of
+  // ranks and together with this rank's own summand, into the destination. One
+  // round at a time is under way.
+  //   kResourceExhausted  No staging memory.
+  absl::Status PrepareReduction(const ReshardPlan& plan,
+                                const ShardTable<const void*>& sources,
+                                const ShardTable<void*>& destinations,
+                                int64_t message_bytes,
+                                const Reduction& reduction);
 
   // Rounds that this rank needs.
   int64_t rounds() const;
@@ -111,6 +130,8 @@ class MessageMove {
     std::optional<Work> work;
   };
 
+  // Rounds that are under way at once.
+  size_t flights() const { return own_ ? 1 : kRoundsInFlight; }
   std::byte* FindRun(const std::vector<PlacedPiece>& pieces) const;
   template <typename Pointer>
   Channel BuildChannel(int peer, const std::vector<BoxCopy>& copies,
@@ -125,8 +146,8 @@ class MessageMove {
   absl::Status AllocateStaging();
 
   absl::Status CopyAcross(Deadline deadline);
-  absl::Status RunOnce(ProcessGroup& group, const CollectiveOptions& options,
-                       LocalCopies local);
+  absl::Status RunInTurn(ProcessGroup& group, int64_t rounds,
+                         const CollectiveOptions& options, LocalCopies local);
   absl::Status RunPipelined(ProcessGroup& group, int64_t rounds,
                             const CollectiveOptions& options,
                             LocalCopies local);
@@ -135,6 +156,7 @@ class MessageMove {
   void ListBuffers(size_t index, Flight& flight) const;
   void PackRound(int64_t round);
   void Unpack(int64_t round);
+  void ReduceRound(size_t index);
   void PackMessage(const Message& message, std::byte* to);
   void UnpackMessage(const Message& message, const std::byte* from);
   // Makes what was packed ready to be sent.
@@ -153,6 +175,13 @@ class MessageMove {
   // The two ends of copies between memories of this rank, if there are any.
   std::optional<Channel> across_out_;
   std::optional<Channel> across_in_;
+  // Of a reduction: this rank's summand, and the results.
+  struct OwnShare {
+    Reduction reduction;
+    Channel summand;
+    Channel result;
+  };
+  std::optional<OwnShare> own_;
   std::shared_ptr<Storage> staging_;
   int64_t bytes_staged_ = 0;
   int64_t staging_bytes_ = 0;

@@ -29,6 +29,7 @@ namespace {
 using internal::DirectMove;
 using internal::DirectOffer;
 using internal::MessageMove;
+using internal::Reduction;
 using internal::ShardTable;
 using internal::TransferChooser;
 using internal::TransferDecision;
@@ -104,10 +105,13 @@ void MarkUsed(const std::vector<Memory>& shards) {
 
 class ReshardExecutor::Impl {
  public:
-  Impl(ReshardPlan plan, size_t element_size, const ReshardOptions& options)
+  // `reduction`: unset if elements are moved as they are.
+  Impl(ReshardPlan plan, size_t element_size, const ReshardOptions& options,
+       std::optional<Reduction> reduction = std::nullopt)
       : plan_(std::move(plan)),
         element_size_(element_size),
         options_(options),
+        reduction_(reduction),
         messages_(element_size) {}
 
   absl::Status Prepare(int world_size, absl::Span<const SourceMemory> sources,
@@ -129,7 +133,9 @@ class ReshardExecutor::Impl {
 
   // What this rank knows of the move that the others know alike.
   TransferSituation SituationIn(const ProcessGroup& group) const {
-    return {.direct = options_.direct, .one_host = group.one_host()};
+    return {.reduces = reduction_.has_value(),
+            .direct = options_.direct,
+            .one_host = group.one_host()};
   }
 
   // After an error that broke the group: keeps memory that another rank may be
@@ -151,6 +157,7 @@ class ReshardExecutor::Impl {
     const Dims* from_strides = nullptr;
   };
 
+  absl::Status ChooseMessageSizes(int world_size);
   absl::Status PrepareLocal();
   // `place`: where the messages lie.
   absl::Status PrepareMessages(const Device& place);
@@ -179,6 +186,7 @@ class ReshardExecutor::Impl {
   const ReshardPlan plan_;
   const size_t element_size_;
   const ReshardOptions options_;
+  const std::optional<Reduction> reduction_;
   int64_t message_bytes_ = 0;
   int64_t device_message_bytes_ = 0;
   Places places_;
@@ -197,9 +205,13 @@ class ReshardExecutor::Impl {
   ReshardStats stats_;
 };
 
-absl::Status ReshardExecutor::Impl::Prepare(
-    int world_size, absl::Span<const SourceMemory> sources,
-    absl::Span<const DestinationMemory> destinations) {
+absl::Status ReshardExecutor::Impl::ChooseMessageSizes(int world_size) {
+  if (reduction_) {
+    SHERD_ASSIGN_OR_RETURN(message_bytes_, internal::MaxReductionMessageBytes(
+                                               options_.max_staging_bytes,
+                                               world_size, element_size_));
+    return absl::OkStatus();
+  }
   SHERD_ASSIGN_OR_RETURN(message_bytes_, internal::MaxMessageBytes(
                                              options_.max_staging_bytes,
                                              plan_.max_peers(), element_size_));
@@ -207,6 +219,13 @@ absl::Status ReshardExecutor::Impl::Prepare(
       device_message_bytes_,
       internal::MaxDeviceMessageBytes(options_.max_staging_bytes,
                                       plan_.max_peers(), element_size_));
+  return absl::OkStatus();
+}
+
+absl::Status ReshardExecutor::Impl::Prepare(
+    int world_size, absl::Span<const SourceMemory> sources,
+    absl::Span<const DestinationMemory> destinations) {
+  SHERD_RETURN_IF_ERROR(ChooseMessageSizes(world_size));
   // Peers ascend.
   for (const std::vector<PeerCopies>* peers :
        {&plan_.sends(), &plan_.receives()}) {
@@ -233,7 +252,13 @@ absl::Status ReshardExecutor::Impl::Prepare(
   stats_.bytes_sent = plan_.bytes_sent(element_size_);
   stats_.bytes_received = plan_.bytes_received(element_size_);
   stats_.bytes_local = plan_.bytes_local(element_size_);
-  return PrepareLocal();
+  SHERD_RETURN_IF_ERROR(PrepareLocal());
+  if (reduction_ && places_.devices()) {
+    return absl::InvalidArgumentError(
+        "a reduction needs its summands and results in host memory, got some "
+        "on a device; copy them to the host first");
+  }
+  return absl::OkStatus();
 }
 
 absl::Status ReshardExecutor::Impl::PrepareLocal() {
@@ -246,6 +271,8 @@ absl::Status ReshardExecutor::Impl::PrepareLocal() {
     const Device place = internal::PlaceOf(*from);
     places_.Add(place);
     places_.Add(internal::PlaceOf(*to));
+    // There, MessageMove reduces.
+    if (reduction_) continue;
     if (place != internal::PlaceOf(*to)) {
       across_.push_back(copy);
       continue;
@@ -291,6 +318,10 @@ void ReshardExecutor::Impl::CopyLocal(int64_t part, int64_t parts,
 }
 
 absl::Status ReshardExecutor::Impl::PrepareMessages(const Device& place) {
+  if (reduction_) {
+    return messages_.PrepareReduction(plan_, *from_, *to_, message_bytes_,
+                                      *reduction_);
+  }
   // What crosses on this rank may take what messages may, but not much at once.
   constexpr int64_t kMaxAcrossBytes = int64_t{16} << 20;
   const int64_t element = static_cast<int64_t>(element_size_);
@@ -312,6 +343,12 @@ bool ReshardExecutor::Impl::FitsDevice(
 absl::Status ReshardExecutor::Impl::Describe(const ProcessGroup& group,
                                              PeerMemory* memory,
                                              DirectOffer& offer) {
+  if (reduction_) {
+    SHERD_RETURN_IF_ERROR(PrepareMessages(Device()));
+    offer.abilities |= TransferOffer::kMessagesReady;
+    offer.rounds = messages_.rounds();
+    return absl::OkStatus();
+  }
   offer.bytes_sent = stats_.bytes_sent;
   offer.bytes_received = stats_.bytes_received;
   offer.bytes_local = local_bytes();
@@ -457,6 +494,19 @@ absl::StatusOr<ReshardExecutor> ReshardExecutor::Create(
     const ReshardOptions& options) {
   SHERD_CHECK(element_size > 0 && world_size > 0);
   auto impl = std::make_unique<Impl>(std::move(plan), element_size, options);
+  SHERD_RETURN_IF_ERROR(impl->Prepare(world_size, sources, destinations));
+  return ReshardExecutor(std::move(impl));
+}
+
+absl::StatusOr<ReshardExecutor> ReshardExecutor::CreateReduction(
+    ReshardPlan plan, ReduceOp op, DType dtype, int world_size,
+    absl::Span<const SourceMemory> sources,
+    absl::Span<const DestinationMemory> destinations,
+    const ReshardOptions& options) {
+  SHERD_CHECK(world_size > 0);
+  SHERD_RETURN_IF_ERROR(CheckReduction(op, dtype));
+  auto impl = std::make_unique<Impl>(std::move(plan), SizeOf(dtype), options,
+                                     Reduction{op, dtype});
   SHERD_RETURN_IF_ERROR(impl->Prepare(world_size, sources, destinations));
   return ReshardExecutor(std::move(impl));
 }

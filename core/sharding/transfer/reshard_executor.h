@@ -15,9 +15,11 @@
 #include "sherd/core/comm/collective/agreement.h"
 #include "sherd/core/comm/collective/operation_label.h"
 #include "sherd/core/comm/process_group.h"
+#include "sherd/core/comm/reduction.h"
 #include "sherd/core/sharding/plan/reshard_plan.h"
 #include "sherd/core/sharding/transfer/shard_memory.h"
 #include "sherd/core/sharding/transfer/transfer_strategy.h"
+#include "sherd/core/tensor/dtype.h"
 #include "sherd/core/tensor/storage.h"
 
 namespace sherd {
@@ -118,6 +120,19 @@ class ReshardExecutor {
   //                       for each of plan.max_peers().
   static absl::StatusOr<ReshardExecutor> Create(
       ReshardPlan plan, size_t element_size, int world_size,
+      absl::Span<const SourceMemory> sources,
+      absl::Span<const DestinationMemory> destinations,
+      const ReshardOptions& options = {});
+
+  // The same for a reduction, with a plan of ReshardPlan::CreateReduction: the
+  // destinations get what Reduce (reduction.h) makes of the summands in the
+  // order of ranks, with the same bits over every backend. Sources are only
+  // read. Always by messages; options.direct does not matter.
+  //   kInvalidArgument    As Create, but options.max_staging_bytes holds four
+  //                       elements for each other rank, and one. Or memory is
+  //                       not of the host, or CheckReduction refuses.
+  static absl::StatusOr<ReshardExecutor> CreateReduction(
+      ReshardPlan plan, ReduceOp op, DType dtype, int world_size,
       absl::Span<const SourceMemory> sources,
       absl::Span<const DestinationMemory> destinations,
       const ReshardOptions& options = {});

@@ -15,8 +15,11 @@
 #include "gtest/gtest.h"
 #include "sherd/core/base/error_info.h"
 #include "sherd/core/comm/process_group.h"
+#include "sherd/core/comm/reduction.h"
 #include "sherd/core/sharding/kits/tensor_pattern.h"
 #include "sherd/core/sharding/plan/reshard_plan.h"
+#include "sherd/core/tensor/device.h"
+#include "sherd/core/tensor/dtype.h"
 #include "sherd/core/tensor/shape.h"
 #include "sherd/core/tensor/tensor.h"
 #include "sherd/testing/local_ranks.h"
@@ -235,6 +238,85 @@ TEST(ReshardExecutorTest, ReplicatedSourcesAndDestinations) {
     const Outcome outcome = Move(group, from, to, size, false, false, 1 << 20);
     EXPECT_THAT(outcome.status, IsOk());
     EXPECT_EQ(outcome.stats.bytes_received, 48);
+  });
+}
+
+// Reduces on each rank its part of a whole in which element i is i times the
+// rank's number, from 1.
+Outcome ReduceColumns(ProcessGroup& group, const Dims& size, DType dtype,
+                      int64_t max_staging_bytes, const Device& device = {}) {
+  const Boxes boxes = Columns(size, group.size());
+  Tensor summand = Tensor::Zeros(size, {.dtype = kInt32}).value();
+  int32_t* const values = summand.mutable_data_as<int32_t>();
+  for (int64_t i = 0; i < summand.numel(); ++i) {
+    values[i] = static_cast<int32_t>(i) * (group.rank() + 1);
+  }
+  Side result(boxes, group.rank(), /*transposed=*/false);
+  const SourceMemory source = {.offsets = Dims(size.size(), 0),
+                               .strides = StridesOf(summand),
+                               .data = summand.data(),
+                               .device = device};
+  Outcome outcome;
+  outcome.status = RunReshard(
+      group, "reduce",
+      ReshardExecutor::CreateReduction(
+          ReshardPlan::CreateReduction(boxes, group.rank(), group.size())
+              .value(),
+          ReduceOp::kMax, dtype, group.size(), {&source, 1},
+          result.Destinations(),
+          {.max_staging_bytes = max_staging_bytes, .stats = &outcome.stats}),
+      {.fingerprint = 1});
+  if (!outcome.status.ok()) return outcome;
+  for (size_t i = 0; i < result.tensors.size(); ++i) {
+    const int32_t* const got = result.tensors[i].data_as<int32_t>();
+    const Dims& sizes = boxes[static_cast<size_t>(result.indices[i])].sizes;
+    for (int64_t row = 0; row < sizes[0]; ++row) {
+      for (int64_t column = 0; column < sizes[1]; ++column) {
+        const int64_t at = row * size[1] + result.offsets[i][1] + column;
+        EXPECT_EQ(got[row * sizes[1] + column], at * group.size());
+      }
+    }
+  }
+  return outcome;
+}
+
+TEST(ReshardExecutorTest, ReducesWhatRanksHaveOfABox) {
+  for (const int ranks : {1, 2, 3, 5}) {
+    RunLocalRanks(ranks, [&](ProcessGroup& group) {
+      const Dims size = {12, 10};
+      const Outcome whole = ReduceColumns(group, size, kInt32, 1 << 20);
+      ASSERT_THAT(whole.status, IsOk());
+      EXPECT_EQ(whole.stats.strategy, TransferStrategy::kMessages);
+      EXPECT_EQ(whole.stats.reason, TransferReason::kReduces);
+      EXPECT_EQ(whole.stats.rounds, 1);
+      EXPECT_EQ(whole.stats.bytes_received, whole.stats.lower_bound_bytes);
+      const int64_t bound = ranks * 4 * 4;
+      const Outcome little = ReduceColumns(group, size, kInt32, bound);
+      ASSERT_THAT(little.status, IsOk());
+      EXPECT_GT(little.stats.rounds, 5);
+      EXPECT_LE(little.stats.staging_bytes, bound);
+      EXPECT_EQ(little.stats.bytes_received, whole.stats.bytes_received);
+    });
+  }
+}
+
+TEST(ReshardExecutorTest, RefusesReductionsThatItCannotMake) {
+  RunLocalRanks(2, [](ProcessGroup& group) {
+    const bool errs = group.rank() == 1;
+    EXPECT_THAT(ReduceColumns(group, {2, 4}, kInt32, errs ? 15 : 1024).status,
+                StatusIs(kInvalid, "expected at least 16 for 2 ranks"));
+    EXPECT_THAT(ReduceColumns(group, {2, 4}, kInt32, errs ? 16 : 1024).status,
+                StatusIs(kInvalid, "max_staging_bytes 16"));
+    EXPECT_THAT(
+        ReduceColumns(group, {2, 4}, errs ? kComplex64 : kInt32, 1024).status,
+        StatusIs(kInvalid, "complex64"));
+    EXPECT_THAT(ReduceColumns(group, {2, 4}, kInt32, 1024,
+                              errs ? Device{DeviceType::kCuda, 0} : Device())
+                    .status,
+                StatusIs(kInvalid,
+                         "a reduction needs its summands and results in "
+                         "host memory"));
+    EXPECT_THAT(ReduceColumns(group, {2, 4}, kInt32, 1024).status, IsOk());
   });
 }
 
