@@ -12,7 +12,6 @@
 #include "gtest/gtest.h"
 #include "sherd/core/base/file.h"
 #include "sherd/core/comm/process_group.h"
-#include "sherd/core/sharding/kits/tensor_pattern.h"
 #include "sherd/core/sharding/mesh_sharding_spec.h"
 #include "sherd/core/sharding/placement.h"
 #include "sherd/core/sharding/sharded_tensor.h"
@@ -29,6 +28,7 @@
 #include "sherd/testing/kits/fake_device.h"
 #include "sherd/testing/local_ranks.h"
 #include "sherd/testing/matchers.h"
+#include "sherd/testing/tensor_pattern.h"
 
 // Checkpoints of tensors on devices, which run nothing before somebody waits.
 

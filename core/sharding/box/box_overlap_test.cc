@@ -12,8 +12,8 @@
 #include "gtest/gtest.h"
 #include "sherd/core/sharding/box/box_grid.h"
 #include "sherd/core/sharding/box/box_set.h"
-#include "sherd/core/sharding/kits/random_layouts.h"
 #include "sherd/core/tensor/shape.h"
+#include "sherd/testing/random_layouts.h"
 
 namespace sherd::internal {
 namespace {

@@ -18,13 +18,13 @@
 #include "sherd/core/comm/init.h"
 #include "sherd/core/comm/process_group.h"
 #include "sherd/core/comm/reduction.h"
-#include "sherd/core/sharding/kits/random_layouts.h"
 #include "sherd/core/sharding/mesh_sharding_spec.h"
 #include "sherd/core/sharding/sharded_tensor.h"
 #include "sherd/core/sharding/sharding_spec.h"
 #include "sherd/core/tensor/tensor.h"
 #include "sherd/testing/local_ranks.h"
 #include "sherd/testing/matchers.h"
+#include "sherd/testing/random_layouts.h"
 #include "sherd/testing/tensor_matchers.h"
 
 namespace sherd {

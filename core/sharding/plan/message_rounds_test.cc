@@ -7,8 +7,8 @@
 #include "absl/status/status.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "sherd/core/sharding/kits/random_layouts.h"
 #include "sherd/testing/matchers.h"
+#include "sherd/testing/random_layouts.h"
 
 namespace sherd::internal {
 namespace {

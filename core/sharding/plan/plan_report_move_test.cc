@@ -6,7 +6,6 @@
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
 #include "sherd/core/comm/process_group.h"
-#include "sherd/core/sharding/kits/random_layouts.h"
 #include "sherd/core/sharding/placement.h"
 #include "sherd/core/sharding/plan/plan_report.h"
 #include "sherd/core/sharding/sharded_tensor.h"
@@ -14,6 +13,7 @@
 #include "sherd/core/sharding/sharding_spec.h"
 #include "sherd/testing/local_ranks.h"
 #include "sherd/testing/matchers.h"
+#include "sherd/testing/random_layouts.h"
 
 namespace sherd {
 namespace {

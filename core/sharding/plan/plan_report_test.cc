@@ -13,9 +13,9 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "sherd/core/base/file.h"
-#include "sherd/core/sharding/kits/random_layouts.h"
 #include "sherd/core/sharding/plan/message_rounds.h"
 #include "sherd/testing/matchers.h"
+#include "sherd/testing/random_layouts.h"
 
 namespace sherd {
 namespace {

@@ -8,10 +8,10 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "sherd/core/sharding/kits/random_layouts.h"
 #include "sherd/core/sharding/sharding_spec.h"
 #include "sherd/core/sharding/spec/placed_box.h"
 #include "sherd/core/tensor/box.h"
+#include "sherd/testing/random_layouts.h"
 
 namespace sherd {
 namespace {

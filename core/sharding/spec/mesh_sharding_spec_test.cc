@@ -12,9 +12,9 @@
 #include "absl/types/span.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "sherd/core/sharding/kits/random_layouts.h"
 #include "sherd/core/sharding/spec/shard_validation.h"
 #include "sherd/testing/matchers.h"
+#include "sherd/testing/random_layouts.h"
 
 namespace sherd {
 namespace {

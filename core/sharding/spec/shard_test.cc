@@ -10,13 +10,13 @@
 #include "sherd/core/base/error_info.h"
 #include "sherd/core/comm/init.h"
 #include "sherd/core/comm/process_group.h"
-#include "sherd/core/sharding/kits/same_error.h"
-#include "sherd/core/sharding/kits/tensor_pattern.h"
 #include "sherd/core/sharding/sharding_spec.h"
 #include "sherd/core/tensor/tensor.h"
+#include "sherd/testing/kits/same_error.h"
 #include "sherd/testing/local_ranks.h"
 #include "sherd/testing/matchers.h"
 #include "sherd/testing/tensor_matchers.h"
+#include "sherd/testing/tensor_pattern.h"
 
 namespace sherd {
 namespace {

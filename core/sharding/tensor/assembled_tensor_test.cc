@@ -9,8 +9,6 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "sherd/core/comm/process_group.h"
-#include "sherd/core/sharding/kits/placed_fixture.h"
-#include "sherd/core/sharding/kits/tensor_pattern.h"
 #include "sherd/core/sharding/placement.h"
 #include "sherd/core/sharding/shard.h"
 #include "sherd/core/sharding/shard_metadata.h"
@@ -20,6 +18,8 @@
 #include "sherd/core/tensor/tensor.h"
 #include "sherd/testing/matchers.h"
 #include "sherd/testing/persistent_test.h"
+#include "sherd/testing/placed_fixture.h"
+#include "sherd/testing/tensor_pattern.h"
 
 // Tensors that are put together from what ranks have, on four ranks and on
 // every backend: what the documents say about local shards and local tensors.

@@ -7,8 +7,6 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "sherd/core/comm/process_group.h"
-#include "sherd/core/sharding/kits/placed_fixture.h"
-#include "sherd/core/sharding/kits/tensor_pattern.h"
 #include "sherd/core/sharding/mesh_sharding_spec.h"
 #include "sherd/core/sharding/placement.h"
 #include "sherd/core/sharding/shard_metadata.h"
@@ -19,7 +17,9 @@
 #include "sherd/core/tensor/tensor.h"
 #include "sherd/testing/matchers.h"
 #include "sherd/testing/persistent_test.h"
+#include "sherd/testing/placed_fixture.h"
 #include "sherd/testing/tensor_matchers.h"
+#include "sherd/testing/tensor_pattern.h"
 
 // Tensors in boxes that are listed one by one, on four ranks and on every
 // backend: what the documents say about creating and gathering them.

@@ -6,8 +6,6 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "sherd/core/comm/process_group.h"
-#include "sherd/core/sharding/kits/placed_fixture.h"
-#include "sherd/core/sharding/kits/tensor_pattern.h"
 #include "sherd/core/sharding/placement.h"
 #include "sherd/core/sharding/sharded_tensor.h"
 #include "sherd/core/sharding/sharded_tensor_like.h"
@@ -16,7 +14,9 @@
 #include "sherd/core/tensor/tensor.h"
 #include "sherd/testing/matchers.h"
 #include "sherd/testing/persistent_test.h"
+#include "sherd/testing/placed_fixture.h"
 #include "sherd/testing/tensor_matchers.h"
+#include "sherd/testing/tensor_pattern.h"
 
 // Tensors in chunks of one dimension on four ranks, on every backend: what the
 // documents say about creating, cutting, looking at and gathering them.

@@ -11,8 +11,6 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "sherd/core/comm/process_group.h"
-#include "sherd/core/sharding/kits/placed_fixture.h"
-#include "sherd/core/sharding/kits/tensor_pattern.h"
 #include "sherd/core/sharding/placement.h"
 #include "sherd/core/sharding/shard_metadata.h"
 #include "sherd/core/sharding/sharded_comparison.h"
@@ -26,6 +24,8 @@
 #include "sherd/core/tensor/tensor.h"
 #include "sherd/testing/matchers.h"
 #include "sherd/testing/persistent_test.h"
+#include "sherd/testing/placed_fixture.h"
+#include "sherd/testing/tensor_pattern.h"
 
 // What reading the reference's source finds wrong there, beside what
 // known_defects_test.cc has: one test for each defect. The comment says what

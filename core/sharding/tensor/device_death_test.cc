@@ -5,13 +5,13 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "sherd/core/comm/process_group.h"
-#include "sherd/core/sharding/kits/placed_fixture.h"
-#include "sherd/core/sharding/kits/tensor_pattern.h"
 #include "sherd/core/sharding/sharded_tensor.h"
 #include "sherd/core/sharding/sharding_spec.h"
 #include "sherd/testing/distributed_test.h"
 #include "sherd/testing/faults.h"
 #include "sherd/testing/matchers.h"
+#include "sherd/testing/placed_fixture.h"
+#include "sherd/testing/tensor_pattern.h"
 
 // One rank of three dies while shards move from device to device.
 

@@ -9,8 +9,6 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "sherd/core/comm/process_group.h"
-#include "sherd/core/sharding/kits/fake_device_backend.h"
-#include "sherd/core/sharding/kits/tensor_pattern.h"
 #include "sherd/core/sharding/placement.h"
 #include "sherd/core/sharding/shard.h"
 #include "sherd/core/sharding/sharded_comparison.h"
@@ -21,10 +19,12 @@
 #include "sherd/core/tensor/device_runtime.h"
 #include "sherd/core/tensor/tensor.h"
 #include "sherd/testing/kits/fake_device.h"
+#include "sherd/testing/kits/fake_device_backend.h"
 #include "sherd/testing/local_ranks.h"
 #include "sherd/testing/matchers.h"
 #include "sherd/testing/sharded_matchers.h"
 #include "sherd/testing/tensor_matchers.h"
+#include "sherd/testing/tensor_pattern.h"
 
 // Devices with and without an index, where they meet: in groups that have a
 // device for each rank, and in those that have none.

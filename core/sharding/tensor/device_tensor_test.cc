@@ -10,8 +10,6 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "sherd/core/comm/process_group.h"
-#include "sherd/core/sharding/kits/placed_fixture.h"
-#include "sherd/core/sharding/kits/tensor_pattern.h"
 #include "sherd/core/sharding/partial_tensor.h"
 #include "sherd/core/sharding/placement.h"
 #include "sherd/core/sharding/shard.h"
@@ -27,7 +25,9 @@
 #include "sherd/core/tensor/tensor.h"
 #include "sherd/testing/matchers.h"
 #include "sherd/testing/persistent_test.h"
+#include "sherd/testing/placed_fixture.h"
 #include "sherd/testing/tensor_matchers.h"
+#include "sherd/testing/tensor_pattern.h"
 
 // Sharded tensors on the devices of four ranks: what is not the same there as
 // in host memory.

@@ -13,8 +13,6 @@
 #include "gtest/gtest.h"
 #include "sherd/core/base/error_info.h"
 #include "sherd/core/comm/process_group.h"
-#include "sherd/core/sharding/kits/placed_fixture.h"
-#include "sherd/core/sharding/kits/tensor_pattern.h"
 #include "sherd/core/sharding/mesh_sharding_spec.h"
 #include "sherd/core/sharding/partial_tensor.h"
 #include "sherd/core/sharding/placement.h"
@@ -29,7 +27,9 @@
 #include "sherd/core/tensor/tensor.h"
 #include "sherd/testing/matchers.h"
 #include "sherd/testing/persistent_test.h"
+#include "sherd/testing/placed_fixture.h"
 #include "sherd/testing/tensor_matchers.h"
+#include "sherd/testing/tensor_pattern.h"
 
 // What PyTorch 2.15 does wrong by default, reproduced there on four ranks with
 // Gloo: one test for each defect of ShardedTensor and DTensor that is about

@@ -1,7 +1,4 @@
-#include <algorithm>
 #include <cstdint>
-#include <memory>
-#include <random>
 #include <utility>
 #include <vector>
 
@@ -10,8 +7,6 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "sherd/core/comm/process_group.h"
-#include "sherd/core/sharding/kits/placed_fixture.h"
-#include "sherd/core/sharding/kits/tensor_pattern.h"
 #include "sherd/core/sharding/sharded_tensor.h"
 #include "sherd/core/sharding/sharding_spec.h"
 #include "sherd/core/tensor/dtype.h"
@@ -19,7 +14,9 @@
 #include "sherd/core/tensor/tensor.h"
 #include "sherd/testing/matchers.h"
 #include "sherd/testing/persistent_test.h"
+#include "sherd/testing/placed_fixture.h"
 #include "sherd/testing/sharded_matchers.h"
+#include "sherd/testing/tensor_pattern.h"
 
 // Chunks on four ranks in one order become chunks of another dimension, or in
 // another order, and are then as if they had been cut so.
@@ -36,13 +33,6 @@ using ::testing::SizeIs;
 class ReorderedChunksTest : public sherd::testing::PlacedFixture<
                                 sherd::testing::PersistentDistributedTest> {
  protected:
-  // Chunks of `dim` on all ranks in an order that `random` gives.
-  ShardingSpecPtr Shuffled(int dim, std::mt19937_64& random) {
-    std::vector<Placement> placements = OnAllRanks();
-    std::shuffle(placements.begin(), placements.end(), random);
-    return ChunkShardingSpec::Create(dim, std::move(placements)).value();
-  }
-
   void ExpectAsIfCutSo(const ShardingSpecPtr& from, const ShardingSpecPtr& to,
                        absl::Span<const int64_t> size) {
     SCOPED_TRACE(FormatDims(size));
@@ -56,33 +46,34 @@ class ReorderedChunksTest : public sherd::testing::PlacedFixture<
 };
 
 SHERD_DIST_TEST_F(ReorderedChunksTest, AreAsIfTheTensorHadBeenCutSo) {
-  std::mt19937_64 random(5);
+  uint64_t seed = 5;
   constexpr std::pair<int, int> kDims[] = {{0, 0},  {0, 1},  {1, 0},  {1, 1},
                                            {0, -1}, {-1, 1}, {-2, -1}};
   for (const auto& [from_dim, to_dim] : kDims) {
-    const ShardingSpecPtr from = Shuffled(from_dim, random);
-    const ShardingSpecPtr to = Shuffled(to_dim, random);
+    const auto specs = ChunkSpecs({from_dim, to_dim}, seed);
+    seed += specs.size();
     for (const Dims& size : {Dims{13, 21}, {14, 23}, {15, 26}, {12, 24}}) {
-      ExpectAsIfCutSo(from, to, size);
+      ExpectAsIfCutSo(specs[0], specs[1], size);
     }
   }
 }
 
 // Sizes at which some rank gets nothing.
 SHERD_DIST_TEST_F(ReorderedChunksTest, MayBeEmpty) {
-  std::mt19937_64 random(6);
+  uint64_t seed = 6;
   for (const Dims& size : {Dims{5, 9}, {1, 2}, {3, 5}, {0, 4}, {2, 0}}) {
-    ExpectAsIfCutSo(Shuffled(0, random), Shuffled(1, random), size);
-    ExpectAsIfCutSo(Shuffled(1, random), Shuffled(1, random), size);
+    const auto specs = ChunkSpecs({0, 1, 1, 1}, seed);
+    seed += specs.size();
+    ExpectAsIfCutSo(specs[0], specs[1], size);
+    ExpectAsIfCutSo(specs[2], specs[3], size);
   }
 }
 
 // The reference knows neither; here a spec has to fit, and that is all.
 SHERD_DIST_TEST_F(ReorderedChunksTest, BecomeBoxesIfTheseFit) {
-  std::mt19937_64 random(6);
   SHERD_ASSERT_OK_AND_ASSIGN(
       ShardedTensor tensor,
-      ShardTensor(PatternTensor({24, 12}, kFloat32), Shuffled(0, random)));
+      ShardTensor(PatternTensor({24, 12}, kFloat32), ChunkSpecs({0}, 6)[0]));
   SHERD_ASSERT_OK_AND_ASSIGN(
       const auto too_small,
       EnumerableShardingSpec::Create(

@@ -14,9 +14,6 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "sherd/core/comm/process_group.h"
-#include "sherd/core/sharding/kits/random_layouts.h"
-#include "sherd/core/sharding/kits/same_error.h"
-#include "sherd/core/sharding/kits/tensor_pattern.h"
 #include "sherd/core/sharding/placement.h"
 #include "sherd/core/sharding/shard.h"
 #include "sherd/core/sharding/shard_metadata.h"
@@ -29,9 +26,12 @@
 #include "sherd/core/tensor/storage.h"
 #include "sherd/core/tensor/tensor.h"
 #include "sherd/testing/faults.h"
+#include "sherd/testing/kits/same_error.h"
 #include "sherd/testing/local_ranks.h"
 #include "sherd/testing/matchers.h"
+#include "sherd/testing/random_layouts.h"
 #include "sherd/testing/tensor_matchers.h"
+#include "sherd/testing/tensor_pattern.h"
 
 namespace sherd {
 namespace {

@@ -5,9 +5,9 @@
 #include "absl/status/status.h"
 #include "gtest/gtest.h"
 #include "sherd/core/comm/process_group.h"
-#include "sherd/core/sharding/kits/same_error.h"
 #include "sherd/core/sharding/sharded_tensor.h"
 #include "sherd/core/tensor/tensor.h"
+#include "sherd/testing/kits/same_error.h"
 #include "sherd/testing/local_ranks.h"
 #include "sherd/testing/matchers.h"
 

@@ -12,15 +12,15 @@
 #include "sherd/core/base/error_info.h"
 #include "sherd/core/comm/init.h"
 #include "sherd/core/comm/process_group.h"
-#include "sherd/core/sharding/kits/fake_workers.h"
-#include "sherd/core/sharding/kits/same_error.h"
-#include "sherd/core/sharding/kits/tensor_pattern.h"
 #include "sherd/core/sharding/sharded_tensor.h"
 #include "sherd/core/sharding/sharding_spec.h"
 #include "sherd/core/tensor/tensor.h"
+#include "sherd/testing/kits/fake_workers.h"
+#include "sherd/testing/kits/same_error.h"
 #include "sherd/testing/local_ranks.h"
 #include "sherd/testing/matchers.h"
 #include "sherd/testing/tensor_matchers.h"
+#include "sherd/testing/tensor_pattern.h"
 
 namespace sherd {
 namespace {

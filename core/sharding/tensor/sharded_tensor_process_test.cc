@@ -23,15 +23,15 @@
 #include "sherd/core/comm/process_group.h"
 #include "sherd/core/comm/reduction.h"
 #include "sherd/core/comm/work.h"
-#include "sherd/core/sharding/kits/random_layouts.h"
-#include "sherd/core/sharding/kits/tensor_pattern.h"
 #include "sherd/core/sharding/sharded_tensor.h"
 #include "sherd/core/sharding/sharding_spec.h"
 #include "sherd/core/tensor/dtype.h"
 #include "sherd/core/tensor/tensor.h"
 #include "sherd/testing/distributed_test.h"
 #include "sherd/testing/matchers.h"
+#include "sherd/testing/random_layouts.h"
 #include "sherd/testing/tensor_matchers.h"
+#include "sherd/testing/tensor_pattern.h"
 
 namespace sherd {
 namespace {

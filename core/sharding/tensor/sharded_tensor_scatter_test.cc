@@ -13,16 +13,16 @@
 #include "sherd/core/base/status_macros.h"
 #include "sherd/core/comm/init.h"
 #include "sherd/core/comm/process_group.h"
-#include "sherd/core/sharding/kits/same_error.h"
-#include "sherd/core/sharding/kits/tensor_pattern.h"
 #include "sherd/core/sharding/sharded_tensor.h"
 #include "sherd/core/sharding/sharding_spec.h"
 #include "sherd/core/sharding/tensor_scatterer.h"
 #include "sherd/core/tensor/storage.h"
 #include "sherd/core/tensor/tensor.h"
+#include "sherd/testing/kits/same_error.h"
 #include "sherd/testing/local_ranks.h"
 #include "sherd/testing/matchers.h"
 #include "sherd/testing/tensor_matchers.h"
+#include "sherd/testing/tensor_pattern.h"
 
 namespace sherd {
 namespace {

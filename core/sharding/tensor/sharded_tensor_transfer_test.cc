@@ -12,7 +12,6 @@
 #include "gtest/gtest.h"
 #include "sherd/core/base/error_info.h"
 #include "sherd/core/comm/process_group.h"
-#include "sherd/core/sharding/kits/tensor_pattern.h"
 #include "sherd/core/sharding/placement.h"
 #include "sherd/core/sharding/sharded_tensor.h"
 #include "sherd/core/sharding/sharding_spec.h"
@@ -21,6 +20,7 @@
 #include "sherd/core/tensor/tensor.h"
 #include "sherd/testing/local_ranks.h"
 #include "sherd/testing/matchers.h"
+#include "sherd/testing/tensor_pattern.h"
 
 namespace sherd {
 namespace {

@@ -9,16 +9,16 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "sherd/core/comm/process_group.h"
-#include "sherd/core/sharding/kits/same_error.h"
-#include "sherd/core/sharding/kits/tensor_pattern.h"
 #include "sherd/core/sharding/mesh_sharding_spec.h"
 #include "sherd/core/sharding/sharded_tensor.h"
 #include "sherd/core/sharding/sharding_spec.h"
 #include "sherd/core/sharding/transfer/reshard_executor.h"
 #include "sherd/core/tensor/shape.h"
 #include "sherd/core/tensor/tensor.h"
+#include "sherd/testing/kits/same_error.h"
 #include "sherd/testing/local_ranks.h"
 #include "sherd/testing/matchers.h"
+#include "sherd/testing/tensor_pattern.h"
 
 namespace sherd {
 namespace {

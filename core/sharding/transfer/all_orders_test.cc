@@ -5,7 +5,6 @@
 
 #include "gtest/gtest.h"
 #include "sherd/core/comm/process_group.h"
-#include "sherd/core/sharding/kits/tensor_pattern.h"
 #include "sherd/core/sharding/placement.h"
 #include "sherd/core/sharding/sharded_tensor.h"
 #include "sherd/core/sharding/sharding_spec.h"
@@ -13,6 +12,7 @@
 #include "sherd/core/tensor/shape.h"
 #include "sherd/testing/local_ranks.h"
 #include "sherd/testing/matchers.h"
+#include "sherd/testing/tensor_pattern.h"
 
 // Chunks on four ranks in each of the 24 orders become chunks in each of the 24
 // orders, of the same dimension and of another: 576 pairs.

@@ -9,16 +9,16 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "sherd/core/comm/process_group.h"
-#include "sherd/core/sharding/kits/fake_device_backend.h"
-#include "sherd/core/sharding/kits/tensor_pattern.h"
 #include "sherd/core/sharding/placement.h"
 #include "sherd/core/sharding/sharded_tensor.h"
 #include "sherd/core/sharding/sharding_spec.h"
 #include "sherd/core/tensor/device.h"
 #include "sherd/testing/faults.h"
 #include "sherd/testing/kits/fake_device.h"
+#include "sherd/testing/kits/fake_device_backend.h"
 #include "sherd/testing/local_ranks.h"
 #include "sherd/testing/matchers.h"
+#include "sherd/testing/tensor_pattern.h"
 
 // A device of one rank of three is full, fails or hangs while a sharded tensor
 // moves: an error on every rank, and the source as it was.

@@ -16,7 +16,6 @@
 #include "sherd/core/comm/process_group.h"
 #include "sherd/core/comm/store.h"
 #include "sherd/core/process/process_identity.h"
-#include "sherd/core/sharding/kits/tensor_pattern.h"
 #include "sherd/core/sharding/placement.h"
 #include "sherd/core/sharding/sharded_tensor.h"
 #include "sherd/core/sharding/sharding_spec.h"
@@ -26,6 +25,7 @@
 #include "sherd/testing/distributed_test.h"
 #include "sherd/testing/faults.h"
 #include "sherd/testing/matchers.h"
+#include "sherd/testing/tensor_pattern.h"
 
 namespace sherd {
 namespace {

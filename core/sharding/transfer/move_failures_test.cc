@@ -16,7 +16,6 @@
 #include "sherd/core/base/error_info.h"
 #include "sherd/core/base/knobs.h"
 #include "sherd/core/comm/process_group.h"
-#include "sherd/core/sharding/kits/tensor_pattern.h"
 #include "sherd/core/sharding/placement.h"
 #include "sherd/core/sharding/shard.h"
 #include "sherd/core/sharding/sharded_comparison.h"
@@ -28,6 +27,7 @@
 #include "sherd/testing/distributed_test.h"
 #include "sherd/testing/faults.h"
 #include "sherd/testing/matchers.h"
+#include "sherd/testing/tensor_pattern.h"
 
 // One rank of three is wrong about an argument, has no memory, does not come or
 // dies while a sharded tensor moves: one clear error on every rank, and the

@@ -5,8 +5,6 @@
 #include "absl/strings/string_view.h"
 #include "gtest/gtest.h"
 #include "sherd/core/comm/process_group.h"
-#include "sherd/core/sharding/kits/placed_fixture.h"
-#include "sherd/core/sharding/kits/tensor_pattern.h"
 #include "sherd/core/sharding/sharded_tensor.h"
 #include "sherd/core/sharding/sharding_spec.h"
 #include "sherd/core/tensor/tensor.h"
@@ -14,6 +12,8 @@
 #include "sherd/testing/faults.h"
 #include "sherd/testing/kits/sanitized.h"
 #include "sherd/testing/matchers.h"
+#include "sherd/testing/placed_fixture.h"
+#include "sherd/testing/tensor_pattern.h"
 
 // How much memory a rank needs while a sharded tensor moves: the result and the
 // bound on staging memory.

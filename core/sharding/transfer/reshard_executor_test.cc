@@ -16,7 +16,6 @@
 #include "sherd/core/base/error_info.h"
 #include "sherd/core/comm/process_group.h"
 #include "sherd/core/comm/reduction.h"
-#include "sherd/core/sharding/kits/tensor_pattern.h"
 #include "sherd/core/sharding/plan/reshard_plan.h"
 #include "sherd/core/tensor/device.h"
 #include "sherd/core/tensor/dtype.h"
@@ -24,6 +23,7 @@
 #include "sherd/core/tensor/tensor.h"
 #include "sherd/testing/local_ranks.h"
 #include "sherd/testing/matchers.h"
+#include "sherd/testing/tensor_pattern.h"
 
 namespace sherd {
 namespace {

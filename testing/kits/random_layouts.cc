@@ -1,4 +1,4 @@
-#include "sherd/core/sharding/kits/random_layouts.h"
+#include "sherd/testing/random_layouts.h"
 
 #include <algorithm>
 #include <iostream>
@@ -93,6 +93,20 @@ uint64_t RandomSeed() {
 int64_t CaseCount(int64_t fallback) {
   const auto given = GetIntKnob(Knob::kTestCases, 1, INT64_MAX);
   return given.ok() && given->has_value() ? **given : fallback;
+}
+
+std::vector<ShardingSpecPtr> ChunkSpecs(
+    absl::Span<const int> dims, uint64_t seed,
+    absl::Span<const Placement> placements) {
+  std::vector<ShardingSpecPtr> specs;
+  specs.reserve(dims.size());
+  for (const int dim : dims) {
+    std::mt19937_64 random(seed + specs.size());
+    std::vector<Placement> order(placements.begin(), placements.end());
+    std::shuffle(order.begin(), order.end(), random);
+    specs.push_back(ChunkShardingSpec::Create(dim, std::move(order)).value());
+  }
+  return specs;
 }
 
 Dims RandomSize(int max_dims, int64_t max_elements, std::mt19937_64& random) {

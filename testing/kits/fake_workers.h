@@ -1,5 +1,5 @@
-#ifndef SHERD_CORE_SHARDING_KITS_FAKE_WORKERS_H_
-#define SHERD_CORE_SHARDING_KITS_FAKE_WORKERS_H_
+#ifndef SHERD_TESTING_KITS_FAKE_WORKERS_H_
+#define SHERD_TESTING_KITS_FAKE_WORKERS_H_
 
 #include <memory>
 #include <string>
@@ -44,4 +44,4 @@ class FakeWorkers final : public RemoteAccess {
 
 }  // namespace sherd::testing
 
-#endif  // SHERD_CORE_SHARDING_KITS_FAKE_WORKERS_H_
+#endif  // SHERD_TESTING_KITS_FAKE_WORKERS_H_

@@ -1,8 +1,8 @@
 #include "gtest/gtest.h"
 #include "sherd/core/comm/process_group.h"
-#include "sherd/core/sharding/kits/random_layouts.h"
-#include "sherd/core/sharding/kits/random_moves.h"
 #include "sherd/testing/distributed_test.h"
+#include "sherd/testing/kits/random_moves.h"
+#include "sherd/testing/random_layouts.h"
 
 // Random layouts on ranks that are processes, on every backend.
 

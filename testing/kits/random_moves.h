@@ -1,5 +1,5 @@
-#ifndef SHERD_CORE_SHARDING_KITS_RANDOM_MOVES_H_
-#define SHERD_CORE_SHARDING_KITS_RANDOM_MOVES_H_
+#ifndef SHERD_TESTING_KITS_RANDOM_MOVES_H_
+#define SHERD_TESTING_KITS_RANDOM_MOVES_H_
 
 #include <cstdint>
 #include <memory>
@@ -45,4 +45,4 @@ uint64_t SameOnAllRanks(ProcessGroup& world, uint64_t number);
 
 }  // namespace sherd::testing
 
-#endif  // SHERD_CORE_SHARDING_KITS_RANDOM_MOVES_H_
+#endif  // SHERD_TESTING_KITS_RANDOM_MOVES_H_

@@ -1,5 +1,5 @@
-#ifndef SHERD_CORE_SHARDING_KITS_FAKE_DEVICE_BACKEND_H_
-#define SHERD_CORE_SHARDING_KITS_FAKE_DEVICE_BACKEND_H_
+#ifndef SHERD_TESTING_KITS_FAKE_DEVICE_BACKEND_H_
+#define SHERD_TESTING_KITS_FAKE_DEVICE_BACKEND_H_
 
 namespace sherd::testing {
 
@@ -11,4 +11,4 @@ void RegisterFakeDeviceBackend();
 
 }  // namespace sherd::testing
 
-#endif  // SHERD_CORE_SHARDING_KITS_FAKE_DEVICE_BACKEND_H_
+#endif  // SHERD_TESTING_KITS_FAKE_DEVICE_BACKEND_H_

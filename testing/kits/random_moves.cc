@@ -1,4 +1,4 @@
-#include "sherd/core/sharding/kits/random_moves.h"
+#include "sherd/testing/kits/random_moves.h"
 
 #include <algorithm>
 #include <cstddef>
@@ -14,8 +14,6 @@
 #include "absl/types/span.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "sherd/core/sharding/kits/random_layouts.h"
-#include "sherd/core/sharding/kits/tensor_pattern.h"
 #include "sherd/core/sharding/partial_tensor.h"
 #include "sherd/core/sharding/shard.h"
 #include "sherd/core/sharding/sharded_comparison.h"
@@ -32,7 +30,9 @@
 #include "sherd/core/tensor/shape.h"
 #include "sherd/core/tensor/tensor.h"
 #include "sherd/testing/matchers.h"
+#include "sherd/testing/random_layouts.h"
 #include "sherd/testing/tensor_matchers.h"
+#include "sherd/testing/tensor_pattern.h"
 
 namespace sherd::testing {
 namespace {

@@ -1,5 +1,5 @@
-#ifndef SHERD_CORE_SHARDING_KITS_SAME_ERROR_H_
-#define SHERD_CORE_SHARDING_KITS_SAME_ERROR_H_
+#ifndef SHERD_TESTING_KITS_SAME_ERROR_H_
+#define SHERD_TESTING_KITS_SAME_ERROR_H_
 
 #include <functional>
 #include <optional>
@@ -25,4 +25,4 @@ void ExpectSameError(
 
 }  // namespace sherd::testing
 
-#endif  // SHERD_CORE_SHARDING_KITS_SAME_ERROR_H_
+#endif  // SHERD_TESTING_KITS_SAME_ERROR_H_

@@ -5,9 +5,9 @@
 #include "gtest/gtest.h"
 #include "sherd/core/comm/init.h"
 #include "sherd/core/comm/process_group.h"
-#include "sherd/core/sharding/kits/random_layouts.h"
-#include "sherd/core/sharding/kits/random_moves.h"
+#include "sherd/testing/kits/random_moves.h"
 #include "sherd/testing/local_ranks.h"
+#include "sherd/testing/random_layouts.h"
 
 // Random layouts on ranks that are threads: 2,400 cases, or as many as
 // SHERD_TEST_CASES says for each number of ranks and way.

@@ -3,10 +3,10 @@
 
 #include "gtest/gtest.h"
 #include "sherd/core/comm/process_group.h"
-#include "sherd/core/sharding/kits/placed_fixture.h"
-#include "sherd/core/sharding/kits/random_layouts.h"
-#include "sherd/core/sharding/kits/random_moves.h"
 #include "sherd/testing/distributed_test.h"
+#include "sherd/testing/kits/random_moves.h"
+#include "sherd/testing/placed_fixture.h"
+#include "sherd/testing/random_layouts.h"
 
 // Random layouts over the devices of ranks that are processes, and over host
 // memory.

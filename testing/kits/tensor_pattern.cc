@@ -1,4 +1,4 @@
-#include "sherd/core/sharding/kits/tensor_pattern.h"
+#include "sherd/testing/tensor_pattern.h"
 
 #include <array>
 #include <cstddef>

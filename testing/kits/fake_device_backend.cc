@@ -1,4 +1,4 @@
-#include "sherd/core/sharding/kits/fake_device_backend.h"
+#include "sherd/testing/kits/fake_device_backend.h"
 
 #include <algorithm>
 #include <cstddef>

@@ -1,14 +1,14 @@
-#include "sherd/core/sharding/kits/same_error.h"
+#include "sherd/testing/kits/same_error.h"
 
 #include <vector>
 
 #include "gtest/gtest.h"
 #include "sherd/core/base/error_info.h"
 #include "sherd/core/comm/process_group.h"
-#include "sherd/core/sharding/kits/tensor_pattern.h"
 #include "sherd/core/sharding/placement.h"
 #include "sherd/testing/local_ranks.h"
 #include "sherd/testing/matchers.h"
+#include "sherd/testing/tensor_pattern.h"
 
 namespace sherd::testing {
 

@@ -4,12 +4,12 @@
 #include "gtest/gtest.h"
 #include "sherd/core/comm/init.h"
 #include "sherd/core/comm/process_group.h"
-#include "sherd/core/sharding/kits/fake_device_backend.h"
-#include "sherd/core/sharding/kits/random_layouts.h"
-#include "sherd/core/sharding/kits/random_moves.h"
 #include "sherd/core/tensor/device.h"
 #include "sherd/testing/kits/fake_device.h"
+#include "sherd/testing/kits/fake_device_backend.h"
+#include "sherd/testing/kits/random_moves.h"
 #include "sherd/testing/local_ranks.h"
+#include "sherd/testing/random_layouts.h"
 
 // Random layouts over devices and host memory, in groups without a device part,
 // where what ranks send each other goes by way of host memory, and with one.

@@ -1,5 +1,5 @@
-#ifndef SHERD_CORE_SHARDING_KITS_TENSOR_PATTERN_H_
-#define SHERD_CORE_SHARDING_KITS_TENSOR_PATTERN_H_
+#ifndef SHERD_TESTING_TENSOR_PATTERN_H_
+#define SHERD_TESTING_TENSOR_PATTERN_H_
 
 #include <cstdint>
 
@@ -13,8 +13,21 @@ namespace sherd::testing {
 
 // The model that tests of sharded tensors compare with: contents that are a
 // function of the place in the global tensor, so that an element which ends up
-// anywhere else is seen, whatever the dtype. Bits are what is compared. Tensors
-// on devices are filled from and compared in host memory.
+// anywhere else is seen, whatever the dtype. Bits are what is compared. Link
+// @sherd//testing:sharding.
+//
+//   FillPattern(tensor);
+//   ASSERT_THAT(tensor.Reshard(columns), IsOk());
+//   EXPECT_TRUE(HasPattern(tensor));
+//
+// Ranks. Not collective: a rank fills and looks at its own shards only.
+//
+// Devices. Tensors on devices are filled from and compared in host memory,
+// which the call waits for.
+//
+// Errors. HasPattern names the first element that is wrong, by its row-major
+// number in the global tensor. FillPattern fails the test where a copy to a
+// device does.
 
 // Fills the box at `offsets` of a tensor of `global_size`. Tensors with
 // different `salt` differ.
@@ -44,4 +57,4 @@ Tensor PatternTensor(absl::Span<const int64_t> size, DType dtype,
 
 }  // namespace sherd::testing
 
-#endif  // SHERD_CORE_SHARDING_KITS_TENSOR_PATTERN_H_
+#endif  // SHERD_TESTING_TENSOR_PATTERN_H_

@@ -1,7 +1,7 @@
-#ifndef SHERD_CORE_SHARDING_KITS_PLACED_FIXTURE_H_
-#define SHERD_CORE_SHARDING_KITS_PLACED_FIXTURE_H_
+#ifndef SHERD_TESTING_PLACED_FIXTURE_H_
+#define SHERD_TESTING_PLACED_FIXTURE_H_
 
-#include <memory>
+#include <cstdint>
 #include <numeric>
 #include <optional>
 #include <vector>
@@ -12,16 +12,32 @@
 #include "sherd/core/tensor/device.h"
 #include "sherd/core/tensor/device_runtime.h"
 #include "sherd/core/tensor/tensor.h"
+#include "sherd/testing/random_layouts.h"
 
 namespace sherd::testing {
 
 // What tests of sharded tensors say again and again, above any fixture for
 // several ranks: placements on the device that the target's backend works with,
 // which is a GPU of its own for each rank with nccl, as far as there are as
-// many, and the CPU otherwise.
+// many, and the CPU otherwise. Link @sherd//testing:sharding.
+//
+//   class ReshardTest : public sherd::testing::PlacedFixture<
+//                           sherd::testing::DistributedTest> {};
+//
+//   SHERD_DIST_TEST_F(ReshardTest, FromRowsToColumns) {
+//     const auto specs = ChunkSpecs({0, 1}, /*seed=*/5);
+//     …
+//   }
+//
+// Ranks. Nothing is sent: equal calls have equal results on all ranks, except
+// Mine(), whose result is on this rank's device.
+//
+// Needs. The group of the test (WithComms): without it, the test program ends.
+// Ranks are those of the world.
 template <typename Fixture>
 class PlacedFixture : public Fixture {
  protected:
+  // Where `rank` keeps its shards.
   Device DeviceOf(int rank) {
     const std::optional<Device> own = this->group().device();
     if (!own) return Device();
@@ -36,6 +52,7 @@ class PlacedFixture : public Fixture {
     return tensor->To(DeviceOf(this->rank()));
   }
 
+  // A rank, several in that order, or all of them, each on its device.
   Placement At(int rank) { return Placement::OnRank(rank, DeviceOf(rank)); }
 
   std::vector<Placement> At(const std::vector<int>& ranks) {
@@ -50,6 +67,13 @@ class PlacedFixture : public Fixture {
     return At(ranks);
   }
 
+  // ChunkSpecs (random_layouts.h) over all ranks.
+  std::vector<ShardingSpecPtr> ChunkSpecs(const std::vector<int>& dims,
+                                          uint64_t seed) {
+    return testing::ChunkSpecs(dims, seed, OnAllRanks());
+  }
+
+  // Chunks of a dimension, one for each of the ranks, in order.
   ShardingSpecPtr Chunks(int dim) {
     return ChunkShardingSpec::Create(dim, OnAllRanks()).value();
   }
@@ -61,4 +85,4 @@ class PlacedFixture : public Fixture {
 
 }  // namespace sherd::testing
 
-#endif  // SHERD_CORE_SHARDING_KITS_PLACED_FIXTURE_H_
+#endif  // SHERD_TESTING_PLACED_FIXTURE_H_

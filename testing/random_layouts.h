@@ -1,18 +1,34 @@
-#ifndef SHERD_CORE_SHARDING_KITS_RANDOM_LAYOUTS_H_
-#define SHERD_CORE_SHARDING_KITS_RANDOM_LAYOUTS_H_
+#ifndef SHERD_TESTING_RANDOM_LAYOUTS_H_
+#define SHERD_TESTING_RANDOM_LAYOUTS_H_
 
 #include <cstdint>
 #include <random>
 #include <vector>
 
 #include "absl/types/span.h"
+#include "sherd/core/sharding/placement.h"
 #include "sherd/core/sharding/shard_metadata.h"
 #include "sherd/core/sharding/sharding_spec.h"
 #include "sherd/core/tensor/shape.h"
 
 namespace sherd::testing {
 
-// Layouts for property tests.
+// Layouts for property tests of what works on sharded tensors: saving, moving,
+// computing. Link @sherd//testing:sharding.
+//
+//   std::mt19937_64 random(7);  // the same on all ranks
+//   const Dims size = RandomSize(3, 1000, random);
+//   const ShardingSpecPtr from = RandomSpec(size, world_size(), random);
+//   const ShardingSpecPtr to = RandomSpec(size, world_size(), random);
+//
+// Ranks. Nothing is sent: ranks that pass equal arguments, with generators in
+// equal states, get equal layouts. Draw one seed for all of them, such as a
+// number of the test's own; RandomSeed() differs between processes.
+//
+// Errors. A layout that cannot be made (no ranks, a size that does not fit in
+// 64 bits) ends the test program: arguments are the test's own.
+//
+// Threads. Any, each with its own generator.
 
 // SHERD_TEST_SEED if it is set, otherwise another number each time; printed, so
 // that a failure can be repeated.
@@ -20,6 +36,16 @@ uint64_t RandomSeed();
 
 // SHERD_TEST_CASES if it is set, otherwise `fallback`.
 int64_t CaseCount(int64_t fallback);
+
+// For each of `dims` a chunk spec that cuts it over all of `placements`, in an
+// order of its own: that of number i follows from seed + i alone. The first is
+// where a move begins, the others where it leads, so that it changes the
+// dimension, the order of ranks, or both. PyTorch's tests call this
+// _chunk_sharding_specs_list_for_test; in a fixture, PlacedFixture::ChunkSpecs
+// knows the placements.
+std::vector<ShardingSpecPtr> ChunkSpecs(absl::Span<const int> dims,
+                                        uint64_t seed,
+                                        absl::Span<const Placement> placements);
 
 // Up to `max_dims` dimensions and about `max_elements` elements; often uneven,
 // sometimes empty, sometimes a scalar.
@@ -52,4 +78,4 @@ ShardingSpecPtr RandomSpec(absl::Span<const int64_t> size, int ranks,
 
 }  // namespace sherd::testing
 
-#endif  // SHERD_CORE_SHARDING_KITS_RANDOM_LAYOUTS_H_
+#endif  // SHERD_TESTING_RANDOM_LAYOUTS_H_
