@@ -105,20 +105,23 @@ inline int64_t Volume(const BoxView& box) { return Volume(box.sizes); }
 // Whether the element at `index` is one of the box.
 bool Contains(const BoxView& box, absl::Span<const int64_t> index);
 
+// Whether a box may lie past the end of a tensor in a dimension in which its
+// size is 0, as empty trailing chunks do: allowed for the boxes of a layout,
+// whatever says it, and refused where somebody asks for a slice.
+enum class TrailingBoxes { kRefused, kAllowed };
+
 // The first dimension in which the box is not inside a tensor of these sizes,
 // of which there are as many; nothing if it is inside. In each dimension offset
-// and end are in [0, size], also of an empty box. The box may be anything that
-// has as many offsets as sizes.
-std::optional<size_t> FindDimOutside(const BoxView& box,
-                                     absl::Span<const int64_t> tensor_sizes);
+// and end are in [0, size], also of an empty box, unless it may trail there.
+// The box may be anything that has as many offsets as sizes.
+std::optional<size_t> FindDimOutside(
+    const BoxView& box, absl::Span<const int64_t> tensor_sizes,
+    TrailingBoxes trailing = TrailingBoxes::kRefused);
 
 // Whether the box is inside a tensor of these sizes, with as many dimensions.
 // The box may be anything.
-bool IsInside(const BoxView& box, absl::Span<const int64_t> tensor_sizes);
-// The same, but in a dimension in which its size is 0 the box may lie past the
-// end, as empty trailing chunks do.
-bool IsInsideOrTrails(const BoxView& box,
-                      absl::Span<const int64_t> tensor_sizes);
+bool IsInside(const BoxView& box, absl::Span<const int64_t> tensor_sizes,
+              TrailingBoxes trailing = TrailingBoxes::kRefused);
 
 // The elements that two boxes with equally many dimensions have in common.
 //

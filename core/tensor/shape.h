@@ -1,6 +1,7 @@
 #ifndef SHERD_CORE_TENSOR_SHAPE_H_
 #define SHERD_CORE_TENSOR_SHAPE_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -55,6 +56,26 @@ absl::StatusOr<int64_t> NumBytes(absl::Span<const int64_t> sizes, DType dtype);
 // one the product of max(size, 1) of those after it. `sizes` have passed
 // NumElements.
 Dims ContiguousStrides(absl::Span<const int64_t> sizes);
+
+// How many elements lie from that at `origin` to that at `index`, in memory of
+// these strides: the sum of (index[d] - origin[d]) * strides[d]. Both are
+// indices of one tensor, or of the global tensor of which the memory has a box;
+// without `origin`, index 0. Nothing is checked.
+inline int64_t ElementOffset(absl::Span<const int64_t> index,
+                             absl::Span<const int64_t> strides) {
+  int64_t offset = 0;
+  for (size_t d = 0; d < index.size(); ++d) offset += index[d] * strides[d];
+  return offset;
+}
+inline int64_t ElementOffset(absl::Span<const int64_t> index,
+                             absl::Span<const int64_t> origin,
+                             absl::Span<const int64_t> strides) {
+  int64_t offset = 0;
+  for (size_t d = 0; d < index.size(); ++d) {
+    offset += (index[d] - origin[d]) * strides[d];
+  }
+  return offset;
+}
 
 // Whether the strides are row-major without gaps. Strides of dimensions of
 // size 1 do not matter, and nothing matters in an empty tensor.

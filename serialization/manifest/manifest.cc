@@ -86,10 +86,7 @@ absl::Status CheckTensor(const ManifestTensor& tensor) {
 
 absl::Status CheckBox(const ManifestTensor& tensor,
                       const ManifestShard& shard) {
-  if (IsInside(shard, tensor.sizes)) return absl::OkStatus();
-  // An empty chunk may lie past the end of the tensor.
-  if (IsEmpty(shard) && IsValid(shard) &&
-      IsInside({Dims(shard.sizes.size(), 0), shard.sizes}, tensor.sizes)) {
+  if (IsInside(shard, tensor.sizes, TrailingBoxes::kAllowed)) {
     return absl::OkStatus();
   }
   return absl::DataLossError(absl::StrCat(

@@ -21,6 +21,16 @@ TEST(ManifestTest, ASoundManifestIsValid) {
   EXPECT_THAT(ValidateManifest(nothing), IsOk());
 }
 
+TEST(ManifestTest, AnEmptyShardMayTrailWhereItIsEmpty) {
+  Manifest manifest = SampleManifest();
+  Dims& offsets = manifest.tensors[0].shards[0].offsets;
+  offsets = {7, 0};
+  EXPECT_THAT(ValidateManifest(manifest), IsOk());
+  offsets = {7, 1};
+  EXPECT_THAT(ValidateManifest(manifest),
+              StatusIs(absl::StatusCode::kDataLoss, "is not inside [0, 5]"));
+}
+
 TEST(ManifestTest, TensorsAreFoundByName) {
   const Manifest manifest = SampleManifest();
   SHERD_ASSERT_OK_AND_ASSIGN(const ManifestTensor* weight,

@@ -35,10 +35,7 @@ class Walk {
 
   absl::Status Run() {
     const size_t run_dim = RunDimension(box_.array_sizes, box_.sizes);
-    int64_t start = 0;
-    for (size_t d = 0; d < sizes_.size(); ++d) {
-      start += box_.offsets[d] * array_strides_[d];
-    }
+    const int64_t start = ElementOffset(box_.offsets, array_strides_);
     run_ = MakePiece(run_dim);
     return Outer(0, run_dim, start * element_size_, box_.data);
   }

@@ -33,16 +33,12 @@ void ForEachElement(
     absl::FunctionRef<bool(int64_t offset, int64_t number)> visit) {
   if (tensor.numel() == 0) return;
   const Dims global_strides = ContiguousStrides(global_size);
+  const int64_t first = ElementOffset(offsets, global_strides);
   Dims at(offsets.size(), 0);
   while (true) {
-    int64_t offset = 0;
-    int64_t number = 0;
-    for (size_t d = 0; d < at.size(); ++d) {
-      offset += at[d] * tensor.strides()[d];
-      number += (offsets[d] + at[d]) * global_strides[d];
-    }
-    offset *= static_cast<int64_t>(tensor.element_size());
-    if (!visit(offset, number)) return;
+    const int64_t offset = ElementOffset(at, tensor.strides()) *
+                           static_cast<int64_t>(tensor.element_size());
+    if (!visit(offset, first + ElementOffset(at, global_strides))) return;
     size_t d = at.size();
     while (d > 0 && ++at[d - 1] == tensor.sizes()[d - 1]) at[--d] = 0;
     if (d == 0) return;

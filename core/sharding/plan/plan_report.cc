@@ -43,10 +43,7 @@ bool IsRun(const std::vector<internal::BoxPiece>& pieces,
   std::optional<int64_t> end;
   for (const internal::BoxPiece& piece : pieces) {
     if (piece.*shard != pieces[0].*shard) return false;
-    int64_t begin = 0;
-    for (size_t d = 0; d < strides.size(); ++d) {
-      begin += (piece.offsets[d] - box.offsets[d]) * strides[d];
-    }
+    const int64_t begin = ElementOffset(piece.offsets, box.offsets, strides);
     if (end && begin != *end) return false;
     if (!IsContiguous(piece.sizes, strides)) return false;
     end = begin + piece.bytes / element_size;

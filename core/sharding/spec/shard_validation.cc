@@ -36,7 +36,8 @@ std::string FormatVolume(absl::uint128 volume) {
 
 absl::Status CheckInside(const ShardMetadata& shard,
                          absl::Span<const int64_t> size) {
-  const std::optional<size_t> d = FindDimOutside(shard, size);
+  const std::optional<size_t> d =
+      FindDimOutside(shard, size, TrailingBoxes::kAllowed);
   if (!d) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(
       "Shard offset ", shard.offsets[*d], " and length ", shard.sizes[*d],
@@ -160,8 +161,8 @@ absl::Status ValidateCover(absl::Span<const ShardMetadata> shards,
           "Rank of tensor is ", size.size(), ", but shards rank is ",
           shard.sizes.size(), " in ", shard.ToString()));
     }
-    if (IsEmpty(shard)) continue;
     SHERD_RETURN_IF_ERROR(CheckInside(shard, size));
+    if (IsEmpty(shard)) continue;
     if (replicas == Replicas::kAllowed) {
       boxes.Add(shard, 0);
       if (!counted.insert(boxes.numbers(boxes.size() - 1)).second) continue;

@@ -101,10 +101,7 @@ Device PlaceOf(const BasicShardMemory<Pointer>& shard) {
 template <typename Pointer>
 std::byte* AddressIn(const BasicShardMemory<Pointer>& shard,
                      absl::Span<const int64_t> offsets, size_t element_size) {
-  int64_t index = 0;
-  for (size_t d = 0; d < offsets.size(); ++d) {
-    index += (offsets[d] - shard.offsets[d]) * shard.strides[d];
-  }
+  const int64_t index = ElementOffset(offsets, shard.offsets, shard.strides);
   // Sources are only read; one type serves both directions.
   return const_cast<std::byte*>(static_cast<const std::byte*>(shard.data)) +
          index * static_cast<int64_t>(element_size);

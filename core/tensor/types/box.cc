@@ -63,29 +63,23 @@ bool Contains(const BoxView& box, absl::Span<const int64_t> index) {
 }
 
 std::optional<size_t> FindDimOutside(const BoxView& box,
-                                     absl::Span<const int64_t> tensor_sizes) {
+                                     absl::Span<const int64_t> tensor_sizes,
+                                     TrailingBoxes trailing) {
   for (size_t d = 0; d < tensor_sizes.size(); ++d) {
-    if (!RangeIsInside(box.offsets[d], box.sizes[d], tensor_sizes[d])) return d;
+    if (RangeIsInside(box.offsets[d], box.sizes[d], tensor_sizes[d])) continue;
+    if (trailing == TrailingBoxes::kAllowed && box.sizes[d] == 0 &&
+        box.offsets[d] >= 0) {
+      continue;
+    }
+    return d;
   }
   return std::nullopt;
 }
 
-bool IsInside(const BoxView& box, absl::Span<const int64_t> tensor_sizes) {
+bool IsInside(const BoxView& box, absl::Span<const int64_t> tensor_sizes,
+              TrailingBoxes trailing) {
   return HaveAsManyDims(box, tensor_sizes) &&
-         !FindDimOutside(box, tensor_sizes);
-}
-
-bool IsInsideOrTrails(const BoxView& box,
-                      absl::Span<const int64_t> tensor_sizes) {
-  if (!HaveAsManyDims(box, tensor_sizes)) return false;
-  for (size_t d = 0; d < tensor_sizes.size(); ++d) {
-    const bool trails = box.sizes[d] == 0 && box.offsets[d] >= 0;
-    if (!trails &&
-        !RangeIsInside(box.offsets[d], box.sizes[d], tensor_sizes[d])) {
-      return false;
-    }
-  }
-  return true;
+         !FindDimOutside(box, tensor_sizes, trailing);
 }
 
 bool Intersect(const BoxView& a, const BoxView& b, absl::Span<int64_t> offsets,

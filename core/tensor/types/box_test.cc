@@ -120,7 +120,6 @@ TEST(IsInsideTest, TakesNumbersFromAnywhere) {
       {{{9, 3}, {1, 2}}, 1, false},
       {{{11, 0}, {0, 4}}, 0, true},
       {{{kMax, 0}, {0, 4}}, 0, true},
-      {{{11, 1}, {0, 4}}, 0, false},
       {{{-1, 0}, {0, 4}}, 0, false},
       {{{0, 0}, {1, -1}}, 1, false},
       {{{1, 0}, {kMax, 1}}, 0, false},
@@ -129,11 +128,34 @@ TEST(IsInsideTest, TakesNumbersFromAnywhere) {
   for (const auto& c : kCases) {
     EXPECT_EQ(FindDimOutside(c.box, {10, 4}), c.dim) << FormatBox(c.box);
     EXPECT_EQ(IsInside(c.box, {10, 4}), !c.dim) << FormatBox(c.box);
-    EXPECT_EQ(IsInsideOrTrails(c.box, {10, 4}), c.trails) << FormatBox(c.box);
+    EXPECT_EQ(FindDimOutside(c.box, {10, 4}, TrailingBoxes::kAllowed),
+              c.trails ? std::nullopt : c.dim)
+        << FormatBox(c.box);
+    EXPECT_EQ(IsInside(c.box, {10, 4}, TrailingBoxes::kAllowed), c.trails)
+        << FormatBox(c.box);
   }
   for (const Box& box : {Box{{0}, {1}}, {{0}, {1, 1}}, {{0, 0}, {1}}}) {
     EXPECT_FALSE(IsInside(box, {10, 4})) << FormatBox(box);
-    EXPECT_FALSE(IsInsideOrTrails(box, {10, 4})) << FormatBox(box);
+    EXPECT_FALSE(IsInside(box, {10, 4}, TrailingBoxes::kAllowed))
+        << FormatBox(box);
+  }
+}
+
+TEST(IsInsideTest, ABoxTrailsOnlyWhereItIsEmpty) {
+  const struct {
+    Box box;
+    size_t strict;
+    std::optional<size_t> trailing;
+  } kCases[] = {
+      {{{11, 1}, {0, 4}}, 0, 1},  {{{11, 9}, {0, 0}}, 0, std::nullopt},
+      {{{11, 0}, {0, 5}}, 0, 1},  {{{0, 5}, {0, 1}}, 1, 1},
+      {{{11, -1}, {0, 0}}, 0, 1},
+  };
+  for (const auto& c : kCases) {
+    EXPECT_EQ(FindDimOutside(c.box, {10, 4}), c.strict) << FormatBox(c.box);
+    EXPECT_EQ(FindDimOutside(c.box, {10, 4}, TrailingBoxes::kAllowed),
+              c.trailing)
+        << FormatBox(c.box);
   }
 }
 

@@ -34,6 +34,26 @@ TEST(NumElementsTest, IsTheProductOfTheSizes) {
   }
 }
 
+TEST(ElementOffsetTest, CountsElementsInMemory) {
+  EXPECT_EQ(ElementOffset({}, {}), 0);
+  EXPECT_EQ(ElementOffset({1, 2, 3}, {20, 5, 1}), 33);
+  EXPECT_EQ(ElementOffset({1, 2}, {-3, 7}), 11);
+  // Memory of the box at [4, 2] of a larger tensor.
+  EXPECT_EQ(ElementOffset({4, 2}, {4, 2}, {5, 1}), 0);
+  EXPECT_EQ(ElementOffset({6, 3}, {4, 2}, {5, 1}), 11);
+  EXPECT_EQ(ElementOffset({3, 1}, {4, 2}, {5, 1}), -6);
+  // Row-major order is that of the offsets.
+  const Dims strides = ContiguousStrides({2, 3, 4});
+  int64_t expected = 0;
+  for (int64_t i = 0; i < 2; ++i) {
+    for (int64_t j = 0; j < 3; ++j) {
+      for (int64_t k = 0; k < 4; ++k) {
+        EXPECT_EQ(ElementOffset({i, j, k}, strides), expected++);
+      }
+    }
+  }
+}
+
 TEST(NumElementsTest, RefusesWhatNoTensorCanBe) {
   const struct {
     Dims sizes;

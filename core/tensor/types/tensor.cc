@@ -427,14 +427,13 @@ absl::Status Tensor::ReadElement(absl::Span<const int64_t> index, DType dtype,
         absl::StrCat("an index into ", FormatDims(sizes_), " has ",
                      sizes_.size(), " entries, got ", index.size()));
   }
-  int64_t offset = 0;
   for (size_t d = 0; d < index.size(); ++d) {
     if (index[d] < 0 || index[d] >= sizes_[d]) {
       return absl::OutOfRangeError(absl::StrCat(
           "index ", FormatDims(index), " is outside ", FormatDims(sizes_)));
     }
-    offset += index[d] * strides_[d];
   }
+  const int64_t offset = ElementOffset(index, strides_);
   if (!device_.is_cpu()) {
     SHERD_ASSIGN_OR_RETURN(const Tensor element,
                            View(offset, {}, {}).To(Device()));
@@ -489,14 +488,12 @@ absl::StatusOr<Tensor> Tensor::Narrow(absl::Span<const int64_t> offsets,
                      FormatDims(offsets), " and ", FormatDims(sizes)));
   }
   const BoxView box(offsets, sizes);
-  if (!IsInsideOrTrails(box, sizes_)) {
+  if (!IsInside(box, sizes_, TrailingBoxes::kAllowed)) {
     return absl::OutOfRangeError(absl::StrCat(
         "the box of ", FormatBox(box), " is not inside ", FormatDims(sizes_)));
   }
-  int64_t offset = 0;
-  for (size_t d = 0; d < sizes.size(); ++d) {
-    if (sizes[d] > 0) offset += offsets[d] * strides_[d];
-  }
+  // An empty box, which may trail, begins nowhere.
+  const int64_t offset = IsEmpty(box) ? 0 : ElementOffset(offsets, strides_);
   return View(offset, Dims(sizes.begin(), sizes.end()), strides_);
 }
 
