@@ -103,8 +103,6 @@ struct PlanReport {
   std::string ToText() const;
   // One object: totals, "ranks", "heat_map" {"ranks", "bytes"}. All ranks.
   std::string ToJson() const;
-  // The heat map and the totals as a picture that needs nothing outside itself.
-  std::string ToSvg() const;
 };
 
 // Foresees the plans of all ranks.

@@ -17,6 +17,7 @@
 #include "sherd/core/tensor/dtype.h"
 #include "sherd/tools/sherd/command_error.h"
 #include "sherd/tools/sherd/explain/layout_text.h"
+#include "sherd/tools/sherd/explain/plan_picture.h"
 
 namespace sherd {
 namespace {
@@ -77,7 +78,7 @@ absl::Status WriteSvg(const std::string& file, const std::string& svg) {
 absl::Status RunExplain(const ExplainOptions& options) {
   SHERD_ASSIGN_OR_RETURN(const PlanReport report, Explain(options));
   if (!options.svg_file.empty()) {
-    return WriteSvg(options.svg_file, report.ToSvg());
+    return WriteSvg(options.svg_file, PlanToSvg(report));
   }
   std::printf(
       "%s", (options.json ? report.ToJson() + "\n" : report.ToText()).c_str());

@@ -1,4 +1,4 @@
-// What PlanReport draws.
+#include "sherd/tools/sherd/explain/plan_picture.h"
 
 #include <algorithm>
 #include <cmath>
@@ -9,7 +9,6 @@
 #include "absl/strings/str_format.h"
 #include "sherd/core/base/svg.h"
 #include "sherd/core/base/units.h"
-#include "sherd/core/sharding/plan/plan_report.h"
 
 namespace sherd {
 namespace {
@@ -159,19 +158,19 @@ void DrawTotals(Svg& svg, const PlanReport& report, double y) {
 
 }  // namespace
 
-std::string PlanReport::ToSvg() const {
+std::string PlanToSvg(const PlanReport& report) {
   constexpr char kTitle[] = "Who hands what to whom";
   Svg svg;
   svg.Text(kMargin, 44, kTitle, {.size = 20, .bold = true});
   svg.Text(kMargin, 66,
-           absl::StrCat(FormatCount(from_shards), " shards to ",
-                        FormatCount(to_shards), " shards on ",
-                        FormatCount(world_size()), " ranks, elements of ",
-                        element_size, " bytes"),
+           absl::StrCat(FormatCount(report.from_shards), " shards to ",
+                        FormatCount(report.to_shards), " shards on ",
+                        FormatCount(report.world_size()),
+                        " ranks, elements of ", report.element_size, " bytes"),
            {.size = 12, .fill = kMuted});
-  DrawCells(svg, *this);
-  DrawAxes(svg, *this);
-  DrawTotals(svg, *this, DrawLegend(svg, *this, kMapTop + 10));
+  DrawCells(svg, report);
+  DrawAxes(svg, report);
+  DrawTotals(svg, report, DrawLegend(svg, report, kMapTop + 10));
   return svg.ToString(kWidth, kHeight, kTitle);
 }
 
