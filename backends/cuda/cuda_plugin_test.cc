@@ -418,7 +418,7 @@ TEST_F(CudaPluginTest, QueryTellsWhetherAnEventHasHappened) {
     if (call == "cuEventQuery()") mode = EmulatedDriver::CaptureMode();
   });
   {
-    const HeldStreams held;
+    const auto held = EmulatedDriver::HoldStreams();
     EXPECT_EQ(plugin_.RecordEvent(0, event, stream, &error_), SHERD_OK);
     EXPECT_EQ(plugin_.QueryEvent(event, &error_), SHERD_IN_PROGRESS);
   }
@@ -445,7 +445,7 @@ TEST_F(CudaPluginTest, QueryGivesADriverThatWantsOneTheEventsContext) {
     }
   });
   {
-    const HeldStreams held;
+    const auto held = EmulatedDriver::HoldStreams();
     EXPECT_EQ(plugin_.RecordEvent(1, event, stream, &error_), SHERD_OK);
     EXPECT_EQ(plugin_.QueryEvent(event, &error_), SHERD_IN_PROGRESS);
   }

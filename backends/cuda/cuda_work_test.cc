@@ -351,7 +351,7 @@ constexpr int kManyBoxes = 500;
 TEST_F(CudaWorkTest, TablesTravelThroughPinnedMemoryThatGoesRound) {
   CUstream const stream = streams_[0];
   {
-    const HeldStreams held;
+    const auto held = EmulatedDriver::HoldStreams();
     ASSERT_EQ(CopyTransposes(0, kManyBoxes), SHERD_OK) << error_.text;
     ASSERT_EQ(CopyTransposes(0, kManyBoxes), SHERD_OK) << error_.text;
     EXPECT_EQ(Kernels().size(), 2u);

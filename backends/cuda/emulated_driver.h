@@ -102,6 +102,10 @@ class EmulatedDriver : public sherd::testing::PlannedGpu {
     return more().StreamEndCapture(stream, &graph) == kCudaSuccess &&
            more().GraphDestroy(graph) == kCudaSuccess;
   }
+  // Streams begin nothing while it lives.
+  static sherd::testing::HeldStreams HoldStreams() {
+    return sherd::testing::HeldStreams(sherd_emulated_gpu_hold_streams);
+  }
   static void Synchronize(CUstream stream) {
     EXPECT_EQ(cuda().StreamSynchronize(stream), kCudaSuccess);
   }
@@ -121,15 +125,6 @@ class EmulatedDriver : public sherd::testing::PlannedGpu {
     }
     return 0;
   }
-};
-
-// Streams begin nothing while one of these lives.
-class HeldStreams {
- public:
-  HeldStreams() { sherd_emulated_gpu_hold_streams(1); }
-  HeldStreams(const HeldStreams&) = delete;
-  HeldStreams& operator=(const HeldStreams&) = delete;
-  ~HeldStreams() { sherd_emulated_gpu_hold_streams(-1); }
 };
 
 }  // namespace sherd::internal

@@ -3,8 +3,9 @@
 
 /* What libsherd_emulated_gpu.so exports beside the cu* and nccl* functions, for
  * tests that plant a bug and want to see it found. dlopen the library (the one
- * that is loaded already: RTLD_NOLOAD) and dlsym these; or use class
- * EmulatedGpu below. */
+ * that is loaded already: RTLD_NOLOAD) and dlsym these; or use
+ * DriverLibrary (driver_library.h), or PlannedGpu (planned_gpu.h) where it is
+ * linked in. */
 
 #include <stdint.h>
 
@@ -41,6 +42,23 @@ int sherd_emulated_gpu_hold_streams(int change);
 
 #ifdef __cplusplus
 } /* extern "C" */
+
+namespace sherd::testing {
+
+// Streams begin nothing while one of these lives. `hold` is
+// sherd_emulated_gpu_hold_streams, of the library that is meant.
+class HeldStreams {
+ public:
+  explicit HeldStreams(int (*hold)(int change)) : hold_(hold) { hold_(1); }
+  HeldStreams(const HeldStreams&) = delete;
+  HeldStreams& operator=(const HeldStreams&) = delete;
+  ~HeldStreams() { hold_(-1); }
+
+ private:
+  int (*const hold_)(int change);
+};
+
+}  // namespace sherd::testing
 #endif
 
 #endif /* SHERD_TESTING_EMULATED_GPU_CONTROL_H_ */

@@ -7,6 +7,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "sherd/core/base/knobs.h"
+#include "sherd/testing/emulated_gpu/control.h"
 #include "sherd/testing/emulated_gpu/driver_library.h"
 
 namespace sherd::testing {
@@ -101,20 +102,6 @@ class DriverTest : public ::testing::Test {
   }
 
   std::vector<CUcontext> contexts_;
-};
-
-// Streams begin nothing while one of these lives.
-class HeldStreams {
- public:
-  explicit HeldStreams(const DriverLibrary& library) : library_(library) {
-    library_.hold_streams(1);
-  }
-  HeldStreams(const HeldStreams&) = delete;
-  HeldStreams& operator=(const HeldStreams&) = delete;
-  ~HeldStreams() { library_.hold_streams(-1); }
-
- private:
-  const DriverLibrary& library_;
 };
 
 }  // namespace sherd::testing

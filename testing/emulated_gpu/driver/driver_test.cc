@@ -89,7 +89,7 @@ TEST_F(EmulatedDriverTest, WorkRunsLaterAndInTheOrderOfItsStream) {
   auto* const pinned = static_cast<int*>(AllocatePinned(4 * sizeof(int)));
   std::memset(pinned, 0, 4 * sizeof(int));
   {
-    const HeldStreams held(Library());
+    const HeldStreams held(Library().hold_streams);
     for (int i = 0; i < 20; ++i) {
       cu().MemsetD32Async(data, static_cast<unsigned>(i), 4, stream);
     }
@@ -109,7 +109,7 @@ TEST_F(EmulatedDriverTest, DestroyedStreamStillRunsWhatIsQueued) {
   auto* const pinned = static_cast<int*>(AllocatePinned(sizeof(int)));
   CUevent event = NewEvent();
   {
-    const HeldStreams held(Library());
+    const HeldStreams held(Library().hold_streams);
     const CUdeviceptr data = Allocate(sizeof(int));
     cu().MemsetD32Async(data, 42, 1, stream);
     cu().MemcpyAsync(At(pinned), data, sizeof(int), stream);
@@ -136,7 +136,7 @@ TEST_F(EmulatedDriverTest, PinnedMemoryIsReadInTheOrderOfTheStream) {
   const CUdeviceptr data = Allocate(sizeof(int));
   auto* const pinned = static_cast<int*>(AllocatePinned(sizeof(int)));
   {
-    const HeldStreams held(Library());
+    const HeldStreams held(Library().hold_streams);
     *pinned = 1;
     cu().MemcpyAsync(data, At(pinned), sizeof(int), stream);
     // A mistake that the checker cannot see, but whoever looks at the values.
@@ -233,7 +233,7 @@ TEST_F(EmulatedDriverTest, FreeingWaitsForTheDevice) {
   CUevent event = NewEvent();
   std::thread thread;
   {
-    const HeldStreams held(Library());
+    const HeldStreams held(Library().hold_streams);
     cu().MemcpyAsync(other, data, 64, stream);
     cu().EventRecord(event, stream);
     thread = std::thread([&] {
@@ -396,7 +396,7 @@ TEST_F(EmulatedDriverTest, KernelWhoseTableLiesOnTheDeviceIsCheckedWhenItRuns) {
   // Queued before what it conflicts with, and declared after.
   CUstream other = NewStream();
   {
-    const HeldStreams held(Library());
+    const HeldStreams held(Library().hold_streams);
     ASSERT_EQ(cu().LaunchKernel(function, 1, 1, 1, 256, 1, 1, 0, stream,
                                 parameters, nullptr),
               0);

@@ -7,7 +7,7 @@
 namespace sherd::testing {
 
 // The emulated driver's functions where it is linked in.
-const internal::CudaFunctions& LinkedCuda();
+const ::sherd::internal::CudaFunctions& LinkedCuda();
 const TestCudaFunctions& LinkedTestCuda();
 
 }  // namespace sherd::testing
