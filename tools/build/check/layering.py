@@ -160,7 +160,7 @@ def check(query_xml):
 DRAWINGS = {
     "core/comm": "store <- calls <- {bootstrap, collective, flight} <- channel <- group"
                  " <- group_collectives",
-    "core/sharding": "box <- spec <- plan <- transfer <- tensor <- ops <- kits",
+    "core/sharding": "box <- spec <- plan <- transfer <- tensor <- ops",
     "core/tensor": "values <- strides <- device <- types <- {kernels, random}",
     "serialization": "safetensors <- manifest <- checkpoint <- kits",
     "testing": "{harness, matchers} <- fixtures <- {conformance, kits} <- faults <- programs",
@@ -195,7 +195,10 @@ PLACES = {
     "testing": {
         # What the harness itself reports: skips with a reason, and which tests are
         # distributed. Fixtures announce them.
-        "harness": ["fixtures/announced_skip", "fixtures/distributed_tests"],
+        # Ranks that are threads are below a group, and so below fixtures.
+        "harness": ["fixtures/announced_skip", "fixtures/distributed_tests",
+                    "kits/rank_threads"],
+        "kits": ["placed_fixture"],
         "matchers": ["matchers"],
         # A test program that the harness's test runs.
         "programs": ["harness/broken_tests"],
