@@ -1,34 +1,26 @@
 #ifndef SHERD_CORE_COMM_PROCESS_GROUP_H_
 #define SHERD_CORE_COMM_PROCESS_GROUP_H_
 
-#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <string>
-#include <unordered_map>
 #include <vector>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "sherd/core/base/cxx_standard.h"
 #include "sherd/core/base/deadline.h"
-#include "sherd/core/base/fault_point.h"
 #include "sherd/core/comm/channel/backend.h"
 #include "sherd/core/comm/channel/peer_memory.h"
 #include "sherd/core/comm/collective/typed_collectives.h"
 #include "sherd/core/comm/collective_options.h"
 #include "sherd/core/comm/counters.h"
-#include "sherd/core/comm/flight/flight_dump.h"
-#include "sherd/core/comm/flight/flight_recorder.h"
-#include "sherd/core/comm/flight/watchdog.h"
 #include "sherd/core/comm/reduction.h"
 #include "sherd/core/comm/store.h"
 #include "sherd/core/comm/work.h"
@@ -37,19 +29,6 @@
 #include "sherd/core/tensor/storage.h"
 
 namespace sherd {
-
-namespace internal {
-class CallComparison;
-class CollectiveQueue;
-class DeviceGroup;
-class Emulation;
-class FailureBoard;
-class SurvivorAgreement;
-class WatchedStore;
-class WorkState;
-struct CollectiveCall;
-struct Place;
-}  // namespace internal
 
 struct ProcessGroupOptions {
   std::string name = "default";
@@ -238,32 +217,32 @@ class ProcessGroup : public internal::TypedCollectives<ProcessGroup> {
 
   // Number of ranks, at least 1, and this process's place, in [0, size()), or
   // -1 if it is no member.
-  int size() const { return options_.size; }
-  int rank() const { return options_.rank; }
-  bool is_member() const { return options_.rank >= 0; }
-  const std::string& name() const { return options_.name; }
-  const BackendInfo& backend() const { return backend_info_; }
+  int size() const;
+  int rank() const;
+  bool is_member() const { return rank() >= 0; }
+  const std::string& name() const;
+  const BackendInfo& backend() const;
 
   // The device, with its index, on whose memory this rank's device part works;
   // unset if the group has none or this process is no member. Ranks may have
   // devices of different numbers.
   std::optional<Device> device() const;
   // Entry r is device() of rank r; empty where device() is unset.
-  absl::Span<const Device> devices() const { return devices_; }
+  absl::Span<const Device> devices() const;
   // What carries out operations on device(); null without a device part.
   const BackendInfo* device_backend() const;
-  absl::Duration timeout() const { return options_.timeout; }
+  absl::Duration timeout() const;
 
   // Entry r is the place of rank r among all ranks of the job.
-  absl::Span<const int> world_ranks() const { return options_.world_ranks; }
+  absl::Span<const int> world_ranks() const;
 
   // True if all ranks run on this host and see each other's processes.
-  bool one_host() const { return one_host_; }
+  bool one_host() const;
 
   // Entry r is the number of the host of rank r, the same on all ranks: 0 for
   // that of rank 0, and so on in the order of the ranks. Empty for a process
   // that is no member.
-  absl::Span<const int> host_of_rank() const { return host_of_rank_; }
+  absl::Span<const int> host_of_rank() const;
 
   // What this rank's peers let it reach of their memory: null if the backend
   // has nothing like it, the group has one rank, or this process is no member
@@ -520,208 +499,13 @@ class ProcessGroup : public internal::TypedCollectives<ProcessGroup> {
   GroupCounters counters() const;
 
   // Place for this group's own small data, apart from other groups'.
-  Store& store() { return *options_.store; }
+  Store& store();
 
  private:
-  ProcessGroup(const Backend& backend, ProcessGroupOptions options);
+  class Impl;
+  explicit ProcessGroup(std::unique_ptr<Impl> impl);
 
-  // `operation`: for errors.
-  // Where a group's communicator on devices comes from.
-  struct DeviceOrigin;
-  // What a rank brings to the device part.
-  struct DeviceFacts;
-  // The group as its device part sees it.
-  class DeviceOwner;
-
-  static absl::StatusOr<std::shared_ptr<ProcessGroup>> Create(
-      const Backend& backend, ProcessGroupOptions options,
-      absl::string_view operation, DeviceOrigin& origin);
-  enum class CallCheck { kAuto, kMessage, kOff };
-  static absl::StatusOr<CallCheck> GetCallCheck();
-  absl::Status Connect(Deadline deadline);
-  absl::Status MakeComparison(CallCheck check, Deadline deadline);
-  absl::Status MakeCommunicator(Deadline deadline);
-  CommunicatorOptions OptionsForCommunicator(Deadline deadline) const;
-  // This rank's color and key, if all ranks of this group part it.
-  struct SplitChoice {
-    int color;
-    int key;
-    // Of all ranks.
-    bool has_devices;
-  };
-  // Of a group that is made from this one.
-  struct ChildPlan {
-    absl::string_view operation;
-    std::vector<int> ranks;
-    // Tells it from other groups that are made from this one.
-    std::string label;
-    const SplitChoice* split = nullptr;
-    // Unset: after the timeout.
-    std::optional<Deadline> join_deadline;
-  };
-  // Whether groups can be made from this one, with `options`.
-  absl::Status CheckParent(absl::string_view operation,
-                           const NewGroupOptions& options) const;
-  // Names a list of ranks, and counts how often it was named.
-  std::string CountedLabel(absl::Span<const int> ranks);
-  absl::StatusOr<std::shared_ptr<ProcessGroup>> MakeChild(
-      const ChildPlan& plan, const NewGroupOptions& options);
-  // One round of Shrink: null if a member failed meanwhile, whom `accused` is
-  // then, if that is known.
-  absl::StatusOr<std::shared_ptr<ProcessGroup>> ShrinkOnce(
-      const NewGroupOptions& options, Deadline deadline,
-      std::optional<int>& accused) ABSL_EXCLUSIVE_LOCKS_REQUIRED(shrink_mutex_);
-  // Notes whom Shrink leaves out, and poisons this group for it.
-  void LeaveOut(absl::Span<const int> members);
-
-  absl::Status ConnectDevice(Deadline deadline, DeviceOrigin& origin);
-  DeviceFacts FindDeviceFacts(const DeviceOrigin& origin) const;
-  absl::StatusOr<std::unique_ptr<Communicator>> MakeDeviceCommunicator(
-      CommunicatorOptions options, DeviceOrigin& origin,
-      absl::Span<const DeviceFacts> facts);
-  absl::StatusOr<std::vector<absl::Status>> TellOutcome(absl::string_view step,
-                                                        const absl::Status& own,
-                                                        Deadline deadline);
-  void SplitDevice(const ProcessGroupOptions& child, const SplitChoice& split,
-                   DeviceOrigin& origin);
-  absl::Duration LeaveTime() const;
-  bool AllLeave();
-  void CloseDevice();
-
-  // Collectives and messages on the device; of an asynchronous one, `work` is
-  // what it becomes.
-  absl::Status RunOnDevice(internal::CollectiveCall call,
-                           const CollectiveOptions& options,
-                           std::shared_ptr<internal::WorkState>* work);
-  Work StartOnDevice(internal::CollectiveCall call,
-                     const CollectiveOptions& options);
-  absl::Status AdmitOnDevice(const internal::CollectiveCall& call,
-                             const Device& device) const;
-  // In a group with a device part: that the buffers lie in `place`.
-  absl::Status CheckBuffers(const Collective& desc, const Device& place) const;
-  absl::Status QueueOnDevice(Collective desc,
-                             std::shared_ptr<internal::WorkState>* work);
-  absl::Status CarryOnDevice(const Collective& desc,
-                             const internal::FlightTicket& ticket,
-                             std::shared_ptr<internal::WorkState>* work);
-
-  internal::Place place() const;
-
-  // Collectives; then sends and receives.
-  absl::Status Run(internal::CollectiveCall call,
-                   const CollectiveOptions& options);
-  Work Start(internal::CollectiveCall call, const CollectiveOptions& options);
-  absl::Status RunMessage(internal::CollectiveCall call,
-                          const CollectiveOptions& options);
-  Work StartMessage(internal::CollectiveCall call,
-                    const CollectiveOptions& options);
-  // Null if there is none and none is to be made.
-  internal::CollectiveQueue* MessageQueue(const Collective& desc, bool make)
-      ABSL_LOCKS_EXCLUDED(peers_mutex_);
-
-  // What the flight recorder and the counters hold of a call.
-  internal::FlightTicket Record(const Collective& desc, bool started);
-  absl::Status Conclude(const internal::FlightTicket& ticket,
-                        absl::Status status);
-  void DumpOnce(internal::FlightReason reason, absl::string_view detail);
-
-  absl::Status Execute(Collective desc) ABSL_LOCKS_EXCLUDED(run_mutex_);
-  absl::Status ExecuteMessage(Collective desc) ABSL_LOCKS_EXCLUDED(open_mutex_);
-  absl::Status Transfer(Collective& desc)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(run_mutex_);
-  // Lists for the forms that are called with one contiguous buffer.
-  struct EvenBlocks {
-    std::vector<ConstBytes> sends;
-    std::vector<MutableBytes> recvs;
-  };
-  void ListEvenBlocks(Collective& desc, EvenBlocks& blocks) const;
-  absl::Status PostAndWait(const Collective& desc);
-  // Where tests make this rank fail.
-  absl::Status Pass(FaultPoint point, absl::string_view subject) const;
-  absl::Status Pass(FaultPoint point, const Collective& desc) const;
-  absl::Status Poison(const Collective& desc, absl::Status status);
-  absl::Status FindCause(std::optional<int> peer, absl::Status symptom) const;
-  // Why `call` is not carried out, or OK.
-  absl::Status Admit(const internal::CollectiveCall& call) const;
-  absl::Status Refusal(const Collective& desc) const;
-  absl::Status Describe(const Collective& desc, absl::Status status) const;
-  absl::Status Describe(absl::string_view operation, uint64_t sequence,
-                        absl::Status status) const;
-  // `status`, which also says what the rank that it names is in the job.
-  absl::Status WithJobRank(absl::Status status) const;
-  Deadline DeadlineOf(const CollectiveOptions& options) const;
-
-  const ProcessGroupOptions options_;
-  const Backend& backend_;
-  const BackendInfo backend_info_;
-  // Null if this process is no member, like everything below that connects.
-  const std::unique_ptr<internal::FailureBoard> board_;
-  // The store, as those who connect see it.
-  const std::unique_ptr<internal::WatchedStore> meeting_;
-  const std::unique_ptr<internal::GroupTag> tag_;
-  bool one_host_ = true;
-  std::vector<int> host_of_rank_;
-  std::unique_ptr<Communicator> communicator_;
-  std::shared_ptr<PeerMemory> peer_memory_ ABSL_GUARDED_BY(state_mutex_);
-  std::unique_ptr<internal::CallComparison> comparison_;
-  std::unique_ptr<internal::Emulation> emulation_;
-
-  // Held while a collective runs: one Post at a time.
-  absl::Mutex run_mutex_ ABSL_ACQUIRED_BEFORE(state_mutex_);
-  // Counts what is posted, of which an emulated operation has several.
-  uint64_t posted_ ABSL_GUARDED_BY(run_mutex_) = 0;
-  EvenBlocks even_blocks_ ABSL_GUARDED_BY(run_mutex_);
-
-  // Counts collectives, in the order in which they are called.
-  std::atomic<uint64_t> sequence_{0};
-
-  // Held shared by each send and receive, exclusively to leave.
-  absl::Mutex open_mutex_ ABSL_ACQUIRED_BEFORE(state_mutex_);
-  std::atomic<uint64_t> messages_{0};
-
-  // A group is dumped once, when it breaks.
-  std::atomic<bool> dumped_{false};
-
-  // Held by Abort while it uses communicator_, and to end it.
-  absl::Mutex abort_mutex_;
-  // Held while the cause of a failure is looked for.
-  absl::Mutex poison_mutex_ ABSL_ACQUIRED_BEFORE(state_mutex_);
-
-  mutable absl::Mutex state_mutex_;
-  // False once poison_ or destroyed_ is set: looked at without the lock.
-  std::atomic<bool> usable_{true};
-  absl::Status poison_ ABSL_GUARDED_BY(state_mutex_);
-  bool destroyed_ ABSL_GUARDED_BY(state_mutex_) = false;
-  // How often each list of ranks has become a group.
-  std::unordered_map<std::string, int> children_ ABSL_GUARDED_BY(state_mutex_);
-  // Whom Shrink left out.
-  std::vector<int> left_out_ ABSL_GUARDED_BY(state_mutex_);
-
-  // Held by Shrink.
-  absl::Mutex shrink_mutex_ ABSL_ACQUIRED_BEFORE(state_mutex_);
-  std::unique_ptr<internal::SurvivorAgreement> survivors_
-      ABSL_GUARDED_BY(shrink_mutex_);
-
-  absl::Mutex peers_mutex_;
-  // Asynchronous sends to rank r at 2 r, receives from it at 2 r + 1; made by
-  // the first. Declared late, like queue_: their threads use the members above.
-  std::vector<std::unique_ptr<internal::CollectiveQueue>> peers_
-      ABSL_GUARDED_BY(peers_mutex_);
-
-  // The device part; null without one. Made with the group; its call_mutex()
-  // guards what follows it.
-  std::unique_ptr<DeviceOwner> device_owner_;
-  std::shared_ptr<internal::DeviceGroup> device_;
-  std::vector<Device> devices_;
-  EvenBlocks device_blocks_;
-  // The last call in a batch.
-  Collective batched_;
-
-  // Runs asynchronous collectives in order on a thread that the first starts.
-  const std::unique_ptr<internal::CollectiveQueue> queue_;
-
-  // Ends operations that the backend does not end at their deadline.
-  internal::Watchdog::Watch watch_;
+  const std::unique_ptr<Impl> impl_;
 };
 
 }  // namespace sherd

@@ -654,7 +654,7 @@ std::optional<Collective> DeviceGroup::FirstInFlight(bool& overdue) {
 }
 
 absl::Status DeviceGroup::Symptom(const Collective& call, bool overdue) {
-  SHERD_RETURN_IF_ERROR(owner_.Trouble());
+  SHERD_RETURN_IF_ERROR(owner_.PeerError());
   {
     absl::MutexLock lock(&state_mutex_);
     if (!broken_.ok()) return broken_;
@@ -665,14 +665,14 @@ absl::Status DeviceGroup::Symptom(const Collective& call, bool overdue) {
       SHERD_RETURN_IF_ERROR(options_.communicator->Poll());
     }
   }
-  if (overdue) return owner_.Late(call);
+  if (overdue) return owner_.TimeoutError(call);
   const Clock::time_point now = Clock::now();
   if (stuck_ != call.sequence) {
     stuck_ = call.sequence;
     next_look_ = now + kStuck;
   } else if (now >= next_look_) {
     next_look_ = now + kStillStuck;
-    return owner_.LostRank(call);
+    return owner_.DeadPeer(call);
   }
   return absl::OkStatus();
 }

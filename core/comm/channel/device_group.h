@@ -77,11 +77,11 @@ class DeviceGroup final : public DeviceWatch::Watched,
     virtual ~Owner() = default;
 
     // What another rank, or this one elsewhere, says is wrong; fast.
-    virtual absl::Status Trouble() = 0;
+    virtual absl::Status PeerError() = 0;
     // That a rank that `call` may need is gone; slow.
-    virtual absl::Status LostRank(const Collective& call) = 0;
+    virtual absl::Status DeadPeer(const Collective& call) = 0;
     // That `call` did not end in time, and whom it waited for.
-    virtual absl::Status Late(const Collective& call) = 0;
+    virtual absl::Status TimeoutError(const Collective& call) = 0;
     // Ends the group because of `symptom`, which is that of `call`, and aborts
     // this part. Returns what is to be said of it.
     virtual absl::Status Fail(const Collective& call, absl::Status symptom) = 0;

@@ -1,4 +1,4 @@
-#include "sherd/core/comm/group/failure_board.h"
+#include "sherd/core/comm/group/failure_log.h"
 
 #include <fcntl.h>
 #include <sys/ptrace.h>
@@ -31,15 +31,44 @@ using ::sherd::testing::IsOk;
 using ::sherd::testing::StatusIs;
 using ::testing::HasSubstr;
 
-class FailureBoardTest : public ::testing::Test {
+// So that it is there before the log is.
+struct MembershipOfRank {
+  Membership membership;
+};
+
+// The log of a rank, and what it knows of the others.
+class RankLog : public MembershipOfRank, public FailureLog {
+ public:
+  RankLog(std::shared_ptr<Store> store, int rank, int size)
+      : MembershipOfRank{Membership("test", rank, size, {}, 0)},
+        FailureLog(store, membership),
+        store_(std::move(store)) {}
+
+  absl::Status Join(Deadline deadline) {
+    absl::StatusOr<std::vector<MemberRecord>> records =
+        ExchangeMembership(*store_, membership, {}, "", deadline);
+    if (!records.ok()) return records.status();
+    std::vector<std::string> processes;
+    for (MemberRecord& record : *records) {
+      processes.push_back(std::move(record.process));
+    }
+    membership.SetProcesses(std::move(processes));
+    return absl::OkStatus();
+  }
+
+ private:
+  const std::shared_ptr<Store> store_;
+};
+
+class FailureLogTest : public ::testing::Test {
  protected:
-  std::unique_ptr<FailureBoard> Board(int rank, int size) {
-    return std::make_unique<FailureBoard>(store_, rank, size);
+  std::unique_ptr<RankLog> Board(int rank, int size) {
+    return std::make_unique<RankLog>(store_, rank, size);
   }
 
   // Boards of all ranks, joined.
-  std::vector<std::unique_ptr<FailureBoard>> Joined(int size) {
-    std::vector<std::unique_ptr<FailureBoard>> boards;
+  std::vector<std::unique_ptr<RankLog>> Joined(int size) {
+    std::vector<std::unique_ptr<RankLog>> boards;
     for (int r = 0; r < size; ++r) boards.push_back(Board(r, size));
     std::vector<std::thread> threads;
     for (auto& board : boards) {
@@ -54,75 +83,11 @@ class FailureBoardTest : public ::testing::Test {
   const std::shared_ptr<Store> store_ = std::make_shared<HashStore>();
 };
 
-TEST_F(FailureBoardTest, JoinNamesTheRanksThatDidNotCome) {
-  const absl::Status status =
-      Board(1, 4)->Join(Deadline::After(absl::Milliseconds(10)));
-  EXPECT_THAT(status, StatusIs(absl::StatusCode::kDeadlineExceeded,
-                               HasSubstr("ranks 0, 2, 3 of 4")));
-}
-
-// As DescribeOwnProcess() of a process that has ended.
-std::string EndedProcess() {
-  const pid_t child = fork();
-  if (child == 0) _exit(0);
-  EXPECT_EQ(waitpid(child, nullptr, 0), child);
-  return DescribeProcess(
-      {.pid = child, .start_time = ProcessIdentity::Own().start_time});
-}
-
-TEST_F(FailureBoardTest, JoinDoesNotWaitForAProcessThatHasEnded) {
-  FailureBoard board(store_, 0, 2, {DescribeOwnProcess(), EndedProcess()});
-  const absl::Status status = board.Join(Deadline::After(absl::Seconds(30)));
-  EXPECT_THAT(status, StatusIs(absl::StatusCode::kUnavailable,
-                               HasSubstr("rank 1 died (process ")));
-  EXPECT_EQ(ErrorRank(status), 1);
-}
-
-TEST_F(FailureBoardTest, JoinTakesAMemberThatEndedAfterItHadJoined) {
-  const std::string ended = EndedProcess();
-  ASSERT_THAT(store_->Set("member/1", absl::StrCat("2 ", ended)), IsOk());
-  FailureBoard board(store_, 0, 2, {DescribeOwnProcess(), ended});
-  EXPECT_THAT(board.Join(Deadline::Infinite()), IsOk());
-  EXPECT_EQ(board.process(1), ended);
-}
-
-TEST_F(FailureBoardTest, RanksAreNumberedByTheirMachine) {
-  ASSERT_THAT(store_->Set("member/0", "4 boot-a ns1 10 100"), IsOk());
-  ASSERT_THAT(store_->Set("member/1", "4 boot-b ns1 10 100"), IsOk());
-  // In a container of its own on the first machine.
-  ASSERT_THAT(store_->Set("member/3", "4 boot-a ns2 10 100"), IsOk());
-  const auto board = Board(2, 4);
-  ASSERT_THAT(board->Join(Deadline::Infinite()), IsOk());
-  EXPECT_THAT(board->HostOfRank(), ::testing::ElementsAre(0, 1, 2, 0));
-  EXPECT_FALSE(board->OneHost());
-}
-
-TEST_F(FailureBoardTest, JoinRefusesARankThatIsTaken) {
-  ASSERT_THAT(Board(0, 1)->Join(Deadline::Infinite()), IsOk());
-  EXPECT_THAT(Board(0, 1)->Join(Deadline::Infinite()),
-              StatusIs(absl::StatusCode::kInvalidArgument,
-                       HasSubstr("left over from another run")));
-}
-
-TEST_F(FailureBoardTest, JoinRefusesADifferentWorldSize) {
-  std::thread other([this] {
-    EXPECT_FALSE(Board(0, 2)->Join(Deadline::After(absl::Seconds(30))).ok());
-  });
-  const absl::Status status =
-      Board(1, 3)->Join(Deadline::After(absl::Seconds(30)));
-  other.join();
-  EXPECT_THAT(status,
-              StatusIs(absl::StatusCode::kInvalidArgument,
-                       HasSubstr("rank 0 says that the world size is 2, rank 1 "
-                                 "says 3")));
-  EXPECT_EQ(ErrorRank(status), std::nullopt) << "neither is in the right";
-}
-
-TEST_F(FailureBoardTest, FollowsTheChainToTheFirstFailure) {
+TEST_F(FailureLogTest, FollowsTheChainToTheFirstFailure) {
   auto boards = Joined(4);
   boards[2]->Report(absl::InternalError("disk full"), std::nullopt);
   boards[1]->Report(absl::UnavailableError("closed"), 2);
-  const auto verdict = boards[0]->FindCulprit(1, "closed");
+  const auto verdict = boards[0]->FindRootCause(1, "closed");
   EXPECT_EQ(verdict.rank, 2);
   EXPECT_THAT(verdict.cause, HasSubstr("disk full"));
   EXPECT_EQ(verdict.code, std::nullopt);
@@ -231,7 +196,7 @@ class WhenMissed final : public Store {
 };
 
 // Three ranks, of which rank 1 is another process, seen by rank 0.
-class RankOfAnotherProcess : public FailureBoardTest {
+class RankOfAnotherProcess : public FailureLogTest {
  protected:
   RankOfAnotherProcess() {
     for (const auto& [rank, process] : {std::pair(1, process_.Describe()),
@@ -245,8 +210,8 @@ class RankOfAnotherProcess : public FailureBoardTest {
 
   // As rank 1 does it.
   void FailAndEnd() {
-    FailureBoard(store_, 1, 3).Report(absl::UnavailableError("closed"), 2);
-    FailureBoard(store_, 2, 3).Report(absl::InternalError("disk full"), {});
+    RankLog(store_, 1, 3).Report(absl::UnavailableError("closed"), 2);
+    RankLog(store_, 2, 3).Report(absl::InternalError("disk full"), {});
     process_.End();
   }
 
@@ -254,18 +219,18 @@ class RankOfAnotherProcess : public FailureBoardTest {
   // What rank 0 sees of the store.
   const std::shared_ptr<WhenMissed> missed_ =
       std::make_shared<WhenMissed>(store_);
-  FailureBoard board_ = FailureBoard(missed_, 0, 3);
+  RankLog board_ = RankLog(missed_, 0, 3);
 };
 
 TEST_F(RankOfAnotherProcess, IsAliveAndHasNothingToSay) {
-  EXPECT_EQ(board_.FindCulprit(1, "the symptom").cause, "the symptom");
+  EXPECT_EQ(board_.FindRootCause(1, "the symptom").cause, "the symptom");
   EXPECT_EQ(board_.FirstSuspect(), std::nullopt);
   EXPECT_EQ(board_.FindLost(), std::nullopt);
 }
 
 TEST_F(RankOfAnotherProcess, DiedWithoutAWord) {
   process_.End();
-  EXPECT_THAT(board_.FindCulprit(1, "closed").cause,
+  EXPECT_THAT(board_.FindRootCause(1, "closed").cause,
               HasSubstr("died (process"));
   EXPECT_EQ(board_.FirstSuspect(), 1);
   EXPECT_EQ(board_.FindLost(), 1);
@@ -273,7 +238,7 @@ TEST_F(RankOfAnotherProcess, DiedWithoutAWord) {
 
 TEST_F(RankOfAnotherProcess, ThatEndsBetweenTwoLooksIsNotTakenForDead) {
   missed_->Do("failure/1", [&] { FailAndEnd(); });
-  const auto verdict = board_.FindCulprit(1, "closed");
+  const auto verdict = board_.FindRootCause(1, "closed");
   EXPECT_EQ(verdict.rank, 2);
   EXPECT_THAT(verdict.cause, HasSubstr("disk full"));
 }
@@ -288,7 +253,7 @@ TEST_F(RankOfAnotherProcess, ThatATracerHoldsForAMomentIsNotTakenForStopped) {
     process_.LetGo();
     FailAndEnd();
   });
-  const auto verdict = board_.FindCulprit(1, "closed");
+  const auto verdict = board_.FindRootCause(1, "closed");
   EXPECT_EQ(verdict.rank, 2);
   EXPECT_THAT(verdict.cause, HasSubstr("disk full"));
 }
@@ -297,7 +262,7 @@ TEST_F(RankOfAnotherProcess, ThatADebuggerHoldsIsStopped) {
   if (!process_.Hold()) {
     GTEST_SKIP() << "no process may be traced here: " << strerror(errno);
   }
-  EXPECT_THAT(board_.FindCulprit(1, "closed").cause, HasSubstr("is stopped"));
+  EXPECT_THAT(board_.FindRootCause(1, "closed").cause, HasSubstr("is stopped"));
   EXPECT_EQ(board_.FirstSuspect(), 1);
   EXPECT_TRUE(board_.IsStopped(1));
   process_.LetGo();
@@ -306,9 +271,9 @@ TEST_F(RankOfAnotherProcess, ThatADebuggerHoldsIsStopped) {
 TEST_F(RankOfAnotherProcess, ThatFailsBetweenTwoLooksIsNoLeaver) {
   missed_->Do("failure/1", [&] {
     FailAndEnd();
-    FailureBoard(store_, 1, 3).ReportLeaving();
+    RankLog(store_, 1, 3).ReportLeaving();
   });
-  EXPECT_EQ(board_.FindCulprit(1, "closed").rank, 2);
+  EXPECT_EQ(board_.FindRootCause(1, "closed").rank, 2);
 }
 
 TEST_F(RankOfAnotherProcess, ThatEndsBetweenTwoLooksIsNoSuspectYet) {
@@ -319,33 +284,33 @@ TEST_F(RankOfAnotherProcess, ThatEndsBetweenTwoLooksIsNoSuspectYet) {
 }
 
 TEST_F(RankOfAnotherProcess, ThatLeftIsNotLost) {
-  FailureBoard(store_, 1, 3).ReportLeaving();
+  RankLog(store_, 1, 3).ReportLeaving();
   process_.End();
   EXPECT_EQ(board_.FindLost(), std::nullopt);
 }
 
 TEST_F(RankOfAnotherProcess, ThatRanOutOfTimeIsNotLost) {
-  FailureBoard(store_, 1, 3).Report(absl::DeadlineExceededError("late"), 2);
+  RankLog(store_, 1, 3).Report(absl::DeadlineExceededError("late"), 2);
   EXPECT_EQ(board_.FindLost(), std::nullopt);
   process_.End();
   EXPECT_EQ(board_.FindLost(), std::nullopt);
 }
 
 TEST_F(RankOfAnotherProcess, IsLostOnceItFailed) {
-  FailureBoard(store_, 1, 3).Report(absl::InternalError("disk full"), {});
-  FailureBoard(store_, 2, 3).Report(absl::UnavailableError("closed"), 1);
+  RankLog(store_, 1, 3).Report(absl::InternalError("disk full"), {});
+  RankLog(store_, 2, 3).Report(absl::UnavailableError("closed"), 1);
   EXPECT_EQ(board_.FindLost(), 1);
 }
 
 TEST_F(RankOfAnotherProcess, ThatFailedEndsAnExchange) {
-  FailureBoard(store_, 1, 3).Report(absl::InternalError("disk full"), {});
+  RankLog(store_, 1, 3).Report(absl::InternalError("disk full"), {});
   const auto told = board_.Exchange("step", "", Deadline::Infinite());
   EXPECT_THAT(told, StatusIs(absl::StatusCode::kUnavailable,
                              HasSubstr("rank 1: disk full")));
   EXPECT_EQ(ErrorRank(told.status()), 1);
 }
 
-TEST_F(FailureBoardTest, RanksTogetherSeeAllProcessesAtOnce) {
+TEST_F(FailureLogTest, RanksTogetherSeeAllProcessesAtOnce) {
   constexpr int kSize = 100;
   constexpr int kVictim = 83;
   LivingProcess victim;
@@ -356,7 +321,7 @@ TEST_F(FailureBoardTest, RanksTogetherSeeAllProcessesAtOnce) {
                             absl::StrCat(kSize, " ", process)),
                 IsOk());
   }
-  std::vector<std::unique_ptr<FailureBoard>> boards;
+  std::vector<std::unique_ptr<RankLog>> boards;
   for (int r = 0; r < 10; ++r) {
     boards.push_back(Board(r, kSize));
     ASSERT_THAT(boards[r]->Join(Deadline::Infinite()), IsOk());
@@ -376,45 +341,45 @@ TEST_F(FailureBoardTest, RanksTogetherSeeAllProcessesAtOnce) {
   EXPECT_LE(looks, kSize / 16 + 1);
 }
 
-TEST_F(FailureBoardTest, ReportsARankThatLeft) {
+TEST_F(FailureLogTest, ReportsARankThatLeft) {
   auto boards = Joined(2);
   boards[1]->ReportLeaving();
-  const auto verdict = boards[0]->FindCulprit(1, "closed");
+  const auto verdict = boards[0]->FindRootCause(1, "closed");
   EXPECT_EQ(verdict.rank, 1);
   EXPECT_EQ(verdict.cause, "left the group");
 }
 
-TEST_F(FailureBoardTest, SaysThatOtherRanksWaitForEachOther) {
+TEST_F(FailureLogTest, SaysThatOtherRanksWaitForEachOther) {
   auto boards = Joined(3);
   boards[1]->Report(absl::DeadlineExceededError("slow"), 2);
   boards[2]->Report(absl::DeadlineExceededError("slow"), 1);
-  EXPECT_THAT(boards[0]->FindCulprit(1, "slow").cause,
+  EXPECT_THAT(boards[0]->FindRootCause(1, "slow").cause,
               HasSubstr("wait for each other: the ranks made different calls"));
 }
 
-TEST_F(FailureBoardTest, SaysThatAPeerGaveUpOnThisRank) {
+TEST_F(FailureLogTest, SaysThatAPeerGaveUpOnThisRank) {
   auto boards = Joined(2);
   boards[1]->Report(absl::DeadlineExceededError("slow"), 0);
-  const auto verdict = boards[0]->FindCulprit(1, "slow");
+  const auto verdict = boards[0]->FindRootCause(1, "slow");
   EXPECT_EQ(verdict.rank, 1);
   EXPECT_THAT(verdict.cause, HasSubstr("gave up waiting for this rank"));
 }
 
-TEST_F(FailureBoardTest, OnlyTheFirstReportCounts) {
+TEST_F(FailureLogTest, OnlyTheFirstReportCounts) {
   auto boards = Joined(2);
   boards[1]->Report(absl::InternalError("first"), std::nullopt);
   boards[1]->Report(absl::InternalError("second"), std::nullopt);
-  EXPECT_THAT(boards[0]->FindCulprit(1, "").cause, HasSubstr("first"));
+  EXPECT_THAT(boards[0]->FindRootCause(1, "").cause, HasSubstr("first"));
 }
 
-TEST_F(FailureBoardTest, BlamesASilentPeerWithTheSymptom) {
+TEST_F(FailureLogTest, BlamesASilentPeerWithTheSymptom) {
   auto boards = Joined(2);
-  const auto verdict = boards[0]->FindCulprit(1, "did not come in time");
+  const auto verdict = boards[0]->FindRootCause(1, "did not come in time");
   EXPECT_EQ(verdict.rank, 1);
   EXPECT_EQ(verdict.cause, "did not come in time");
 }
 
-TEST_F(FailureBoardTest, SuspectsWhoFailedBeforeWhoWaited) {
+TEST_F(FailureLogTest, SuspectsWhoFailedBeforeWhoWaited) {
   const auto boards = Joined(4);
   EXPECT_EQ(boards[1]->FirstSuspect(), std::nullopt);
   // Waited, and cannot tell for whom.

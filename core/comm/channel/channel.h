@@ -1,0 +1,77 @@
+#ifndef SHERD_CORE_COMM_CHANNEL_CHANNEL_H_
+#define SHERD_CORE_COMM_CHANNEL_CHANNEL_H_
+
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "sherd/core/comm/channel/backend.h"
+#include "sherd/core/comm/channel/call_supervisor.h"
+#include "sherd/core/comm/collective/collective.h"
+#include "sherd/core/comm/collective/emulation.h"
+#include "sherd/core/comm/work.h"
+
+namespace sherd::internal {
+
+// What carries out the calls of one rank of a group on one kind of memory: the
+// host's, or that of a device. Calls are admitted: valid, of this memory, with
+// a deadline, and of an operation of which PathOf does not say kUnsupported.
+// Collectives and messages take the same path; IsPointToPoint tells what waits
+// for what.
+//
+// Threads. As ProcessGroup. Abort comes from any thread at any time until
+// Close.
+class Channel {
+ public:
+  // `backend` and `calls` outlive it.
+  Channel(const BackendInfo& backend, CallSupervisor& calls)
+      : backend_(backend), calls_(calls) {}
+  Channel(const Channel&) = delete;
+  Channel& operator=(const Channel&) = delete;
+  virtual ~Channel() = default;
+
+  const BackendInfo& backend() const { return backend_; }
+  OperationPath PathOf(CollectiveOp op, DType dtype, ReduceOp reduction) const {
+    return Emulation::PathOf(backend_.native, op, dtype, reduction);
+  }
+
+  // Carries out `call`, which gets its number and lists; on a device, queues
+  // it. An error that is not a refusal has poisoned the group.
+  virtual absl::Status Run(Collective& call) = 0;
+  // The same in the background.
+  virtual Work Start(const Collective& call) = 0;
+  // Waits for what was started before.
+  virtual void WaitIdle() = 0;
+  // Makes what runs end soon. Never waits.
+  virtual void Abort() = 0;
+  // Ends the connection, with nothing under way. Again: nothing.
+  virtual void Close() = 0;
+
+ protected:
+  CallSupervisor& calls() const { return calls_; }
+  const Membership& membership() const { return calls_.membership(); }
+  OperationPath PathOf(const Collective& call) const {
+    return PathOf(call.op, call.dtype, call.reduction);
+  }
+
+ private:
+  const BackendInfo& backend_;
+  CallSupervisor& calls_;
+};
+
+// Lists for the forms that are called with one contiguous buffer of equal
+// blocks. Kept between calls, so that a call allocates nothing.
+class EvenBlocks {
+ public:
+  // Fills in the lists of `call`, if it is such a form. They are good until the
+  // next call.
+  void List(const Membership& membership, Collective& call);
+
+ private:
+  std::vector<ConstBytes> sends_;
+  std::vector<MutableBytes> recvs_;
+};
+
+}  // namespace sherd::internal
+
+#endif  // SHERD_CORE_COMM_CHANNEL_CHANNEL_H_

@@ -1,0 +1,82 @@
+#ifndef SHERD_CORE_COMM_CHANNEL_DEVICE_CONNECTOR_H_
+#define SHERD_CORE_COMM_CHANNEL_DEVICE_CONNECTOR_H_
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "sherd/core/base/deadline.h"
+#include "sherd/core/comm/channel/backend.h"
+#include "sherd/core/comm/channel/device_channel.h"
+#include "sherd/core/comm/channel/device_group.h"
+#include "sherd/core/comm/group/membership.h"
+#include "sherd/core/comm/group/peer_monitor.h"
+#include "sherd/core/comm/store.h"
+#include "sherd/core/tensor/device.h"
+
+namespace sherd::internal {
+
+// Where a group's communicator on devices comes from: made anew unless one of
+// the others is there, and works on all ranks.
+struct DeviceOrigin {
+  // From splitting the parent's, and the store that it was given.
+  std::shared_ptr<Store> store;
+  std::unique_ptr<Communicator> split;
+  // The parent, which failed, and its ranks that are not in the new group.
+  std::shared_ptr<DeviceGroup> parent;
+  std::vector<int> excluded;
+  // That of `split`.
+  Device device;
+
+  DeviceOrigin() = default;
+  DeviceOrigin(const DeviceOrigin&) = delete;
+  DeviceOrigin& operator=(const DeviceOrigin&) = delete;
+  ~DeviceOrigin();
+};
+
+// Connects the device parts of the ranks of a group. Each step is one that all
+// ranks take, or none.
+class DeviceConnector {
+ public:
+  // All outlive it.
+  DeviceConnector(const Backend& backend, const Device& device,
+                  const Membership& membership, PeerMonitor& peers,
+                  DeviceOrigin& origin);
+
+  // What this rank brings, for all ranks to know before they connect.
+  std::string OwnFacts() const;
+
+  // Opens `channel`, and returns each rank's device. `facts`: OwnFacts() of
+  // each rank. Collective.
+  //   kFailedPrecondition  Ranks have loaded different versions of the vendor's
+  //                        library.
+  //   other                Why a rank cannot take part; it is named.
+  absl::StatusOr<std::vector<Device>> Connect(
+      absl::Span<const std::string> facts, CommunicatorOptions options,
+      DeviceChannel& channel);
+
+ private:
+  struct Facts;
+
+  absl::StatusOr<std::vector<Device>> ConnectAll(
+      absl::Span<const std::string> texts, CommunicatorOptions options,
+      DeviceChannel& channel);
+  absl::StatusOr<std::unique_ptr<Communicator>> MakeCommunicator(
+      const CommunicatorOptions& options, absl::Span<const Facts> facts);
+  absl::StatusOr<std::vector<absl::Status>> ExchangeStatus(
+      absl::string_view step, const absl::Status& own, Deadline deadline);
+
+  const Backend& backend_;
+  const Device device_;
+  const Membership& membership_;
+  PeerMonitor& peers_;
+  DeviceOrigin& origin_;
+};
+
+}  // namespace sherd::internal
+
+#endif  // SHERD_CORE_COMM_CHANNEL_DEVICE_CONNECTOR_H_

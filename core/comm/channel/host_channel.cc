@@ -1,0 +1,266 @@
+#include "sherd/core/comm/channel/host_channel.h"
+
+#include <sched.h>
+
+#include <cstring>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "absl/time/clock.h"
+#include "sherd/core/base/error_info.h"
+#include "sherd/core/base/status_macros.h"
+
+namespace sherd::internal {
+namespace {
+
+// Waiting for a backend that the caller has to drive: yields while the answer
+// is likely near, then sleeps, so that ranks which outnumber the cores do not
+// take them from each other.
+class Pause {
+ public:
+  void operator()() {
+    if (++rounds_ <= kYields) {
+      sched_yield();
+    } else {
+      absl::SleepFor(absl::Microseconds(50));
+    }
+  }
+
+ private:
+  static constexpr int kYields = 20000;
+  int rounds_ = 0;
+};
+
+void CopyOwn(ConstBytes from, MutableBytes to) {
+  if (from.data() != to.data() && !from.empty()) {
+    std::memcpy(to.data(), from.data(), from.size());
+  }
+}
+
+ConstBytes In(const Collective& desc) {
+  return {static_cast<const std::byte*>(desc.in), desc.bytes};
+}
+
+MutableBytes Out(const Collective& desc) {
+  return {static_cast<std::byte*>(desc.out), desc.bytes};
+}
+
+// What of an operation's result is this rank's own contribution.
+void CopyOwnBlock(const Collective& desc, int rank, int size) {
+  switch (desc.op) {
+    case CollectiveOp::kAllGather:
+      return CopyOwn(
+          In(desc),
+          {static_cast<std::byte*>(desc.out) + rank * desc.bytes, desc.bytes});
+    case CollectiveOp::kAllToAllV:
+      return CopyOwn(desc.sends[rank], desc.recvs[rank]);
+    case CollectiveOp::kAllGatherV:
+      return CopyOwn(In(desc), desc.recvs[rank]);
+    case CollectiveOp::kGather:
+      if (desc.root == rank) CopyOwn(In(desc), desc.recvs[rank]);
+      return;
+    case CollectiveOp::kScatter:
+      if (desc.root == rank) CopyOwn(desc.sends[rank], Out(desc));
+      return;
+    case CollectiveOp::kAllReduce:
+    case CollectiveOp::kReduce:
+      if (size == 1) CopyOwn(In(desc), Out(desc));
+      return;
+    case CollectiveOp::kReduceScatter:
+      if (size == 1) CopyOwn(desc.sends[rank], Out(desc));
+      return;
+    default:
+      return;
+  }
+}
+
+}  // namespace
+
+std::unique_ptr<CollectiveQueue>& MessageQueues::At(const Collective& message) {
+  return queues_[2 * message.root +
+                 (message.op == CollectiveOp::kRecv ? 1 : 0)];
+}
+
+CollectiveQueue& MessageQueues::For(const Collective& message) {
+  absl::MutexLock lock(&mutex_);
+  std::unique_ptr<CollectiveQueue>& queue = At(message);
+  if (queue == nullptr) queue = std::make_unique<CollectiveQueue>();
+  return *queue;
+}
+
+void MessageQueues::WaitIdle(const Collective& message) {
+  CollectiveQueue* queue;
+  {
+    absl::MutexLock lock(&mutex_);
+    queue = At(message).get();
+  }
+  if (queue != nullptr) queue->WaitIdle();
+}
+
+void MessageQueues::WaitAllIdle() {
+  std::vector<CollectiveQueue*> queues;
+  {
+    absl::MutexLock lock(&mutex_);
+    for (const auto& queue : queues_) {
+      if (queue != nullptr) queues.push_back(queue.get());
+    }
+  }
+  for (CollectiveQueue* const queue : queues) queue->WaitIdle();
+}
+
+HostChannel::HostChannel(const BackendInfo& backend, CallSupervisor& calls,
+                         CollectiveQueue& queue)
+    : Channel(backend, calls),
+      queue_(queue),
+      messages_(calls.membership().size()) {}
+
+absl::Status HostChannel::Connect(const Backend& backend,
+                                  const CommunicatorOptions& options) {
+  emulation_ = std::make_unique<Emulation>(this->backend().native, options.rank,
+                                           options.size);
+  SHERD_RETURN_IF_ERROR(membership().MaybeInjectFault(
+      FaultPoint::kBeforeConnecting, membership().name()));
+  SHERD_ASSIGN_OR_RETURN(communicator_, backend.CreateCommunicator(options));
+  {
+    absl::MutexLock lock(&connection_mutex_);
+    peer_memory_ = communicator_->peer_memory();
+  }
+  return membership().MaybeInjectFault(FaultPoint::kAfterConnecting,
+                                       membership().name());
+}
+
+std::shared_ptr<PeerMemory> HostChannel::peer_memory() const {
+  absl::MutexLock lock(&connection_mutex_);
+  return peer_memory_;
+}
+
+absl::Status HostChannel::Run(Collective& call) {
+  if (IsPointToPoint(call.op)) {
+    messages_.WaitIdle(call);
+  } else {
+    queue_.WaitIdle();
+  }
+  const FlightTicket ticket =
+      calls().Begin(call, PathOf(call), /*started=*/true);
+  return calls().End(ticket, Execute(call));
+}
+
+Work HostChannel::Start(const Collective& started) {
+  Collective call = started;
+  CollectiveQueue& queue =
+      IsPointToPoint(call.op) ? messages_.For(call) : queue_;
+  const FlightTicket ticket =
+      calls().Begin(call, PathOf(call), /*started=*/false);
+  return Work(queue.Push([this, call, ticket]() mutable {
+    calls().MarkStarted(ticket);
+    return calls().End(ticket, Execute(call));
+  }));
+}
+
+absl::Status HostChannel::Execute(Collective& call) {
+  const auto run = [&](auto execute) {
+    if (!calls().peers().usable()) return calls().Refusal(call);
+    absl::Status status = execute();
+    if (status.ok()) {
+      status = calls().MaybeInjectFault(FaultPoint::kAfterCompletion, call);
+    }
+    return status.ok() ? status : calls().Fail(call, std::move(status));
+  };
+  if (IsPointToPoint(call.op)) {
+    absl::ReaderMutexLock lock(&open_mutex_);
+    return run([&] { return ExecuteMessage(call); });
+  }
+  absl::MutexLock lock(&collective_mutex_);
+  return run([&] {
+    collective_mutex_.AssertHeld();
+    return ExecuteCollective(call);
+  });
+}
+
+absl::Status HostChannel::ExecuteMessage(const Collective& call) {
+  const absl::Status status = PostAndWait(call);
+  if (!absl::IsInvalidArgument(status)) return status;
+  // Of two ranks that contradict each other about a length neither is right
+  // before the other, and every rank of the group is to understand it.
+  return absl::InvalidArgumentError(absl::StrReplaceAll(
+      status.message(),
+      {{"this rank", absl::StrCat("rank ", membership().rank())}}));
+}
+
+absl::Status HostChannel::ExecuteCollective(Collective& call) {
+  even_blocks_.List(membership(), call);
+  const auto post = [this](Collective part) {
+    collective_mutex_.AssertHeld();
+    part.sequence = ++posted_;
+    return PostAndWait(part);
+  };
+  SHERD_RETURN_IF_ERROR(
+      calls().Compare(call, [&](absl::Span<const ConstBytes> sends,
+                                absl::Span<const MutableBytes> recvs) {
+        return post({.op = CollectiveOp::kAllToAllV,
+                     .sends = sends,
+                     .recvs = recvs,
+                     .deadline = call.deadline});
+      }));
+  CopyOwnBlock(call, membership().rank(), membership().size());
+  if (membership().size() == 1) return absl::OkStatus();
+  const auto launch = [&](const Collective& part) {
+    return PathOf(part) == OperationPath::kNative ? post(part)
+                                                  : emulation_->Run(part, post);
+  };
+  // A vendor's library may return at once from a call without bytes, whatever
+  // the other ranks call.
+  if (MovesNothing(call) && !backend().compares_calls) {
+    return launch(InPlaceOfNothing(call));
+  }
+  return launch(call);
+}
+
+absl::Status HostChannel::PostAndWait(const Collective& call) {
+  SHERD_RETURN_IF_ERROR(
+      calls().MaybeInjectFault(FaultPoint::kBeforePost, call));
+  CollectiveRequest request;
+  SHERD_ASSIGN_OR_RETURN(bool done, communicator_->Post(call, request));
+  SHERD_RETURN_IF_ERROR(calls().MaybeInjectFault(FaultPoint::kAfterPost, call));
+  const CallComparison* const comparison = calls().comparison();
+  for (Pause pause; !done; pause()) {
+    SHERD_ASSIGN_OR_RETURN(done, communicator_->Test(request));
+    if (done) break;
+    if (call.deadline.HasPassed()) {
+      return absl::DeadlineExceededError("it did not end in time");
+    }
+    if (!calls().peers().usable()) {
+      return absl::AbortedError("the group was aborted");
+    }
+    if (comparison == nullptr) continue;
+    if (const std::optional<int> failed = comparison->FailedRank()) {
+      return WithFailedRank(absl::UnavailableError("gave up"), *failed);
+    }
+  }
+  return absl::OkStatus();
+}
+
+void HostChannel::WaitIdle() {
+  queue_.WaitIdle();
+  messages_.WaitAllIdle();
+}
+
+void HostChannel::Abort() {
+  absl::MutexLock lock(&connection_mutex_);
+  if (communicator_ != nullptr) communicator_->Abort();
+}
+
+void HostChannel::Close() {
+  absl::MutexLock collective(&collective_mutex_);
+  absl::WriterMutexLock open(&open_mutex_);
+  // Written before the connections close, so that a rank which still needs this
+  // one can say what happened.
+  calls().peers().ReportLeaving();
+  absl::MutexLock lock(&connection_mutex_);
+  peer_memory_.reset();
+  communicator_.reset();
+}
+
+}  // namespace sherd::internal

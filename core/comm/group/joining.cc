@@ -1,0 +1,165 @@
+// How a process becomes a member of a group.
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "sherd/core/base/error_info.h"
+#include "sherd/core/base/knobs.h"
+#include "sherd/core/base/status_macros.h"
+#include "sherd/core/comm/collective/call_comparison.h"
+#include "sherd/core/comm/flight/flight_dump.h"
+#include "sherd/core/comm/group/process_group_impl.h"
+
+namespace sherd {
+namespace {
+
+using internal::CallComparison;
+using internal::DeviceChannel;
+using internal::DeviceConnector;
+using internal::DeviceOrigin;
+using internal::MemberRecord;
+
+enum class CallCheck { kAuto, kMessage, kOff };
+
+absl::StatusOr<CallCheck> GetCallCheck() {
+  const std::string value = GetKnobOr(Knob::kCheckCalls, "auto");
+  if (value == "auto") return CallCheck::kAuto;
+  if (value == "message") return CallCheck::kMessage;
+  if (value == "off") return CallCheck::kOff;
+  return absl::InvalidArgumentError(absl::StrCat(
+      "environment variable ", GetKnobInfo(Knob::kCheckCalls).variable,
+      " is \"", value, "\", expected auto, message or off"));
+}
+
+}  // namespace
+
+absl::StatusOr<std::shared_ptr<ProcessGroup>> ProcessGroup::Impl::Create(
+    const Backend& backend, ProcessGroupOptions options,
+    absl::string_view operation, DeviceOrigin& origin) {
+  if (options.size < 1 || options.rank < 0 || options.rank >= options.size) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("rank ", options.rank, " of world size ", options.size,
+                     ": expected 0 <= rank < world size"));
+  }
+  const Deadline deadline =
+      options.join_deadline.value_or(Deadline::After(options.timeout));
+  auto impl = std::make_unique<Impl>(backend, std::move(options));
+  absl::Status status = impl->Join(deadline, origin);
+  if (!status.ok()) {
+    if (const std::optional<int> failed = FailedRank(status)) {
+      impl->calls_.SetFailedRank(*failed);
+      impl->calls_.DumpOnce(internal::FlightReason::kPoisoned,
+                            status.message());
+    }
+    // It never was a member: it neither leaves the group, which might be that
+    // of another process with the same rank, nor retires from its store.
+    impl->peers_.BeginToLeave();
+    return impl->Describe(operation,
+                          impl->membership_.WithJobRank(std::move(status)));
+  }
+  impl->watch_ = internal::Watchdog::Global().Add(
+      impl->calls_.tag(),
+      [member = impl.get()](absl::Status cause) { member->Abort(cause); });
+  return std::shared_ptr<ProcessGroup>(new ProcessGroup(std::move(impl)));
+}
+
+absl::Status ProcessGroup::Impl::Join(Deadline deadline, DeviceOrigin& origin) {
+  SHERD_RETURN_IF_ERROR(GetCallCheck().status());
+  std::optional<DeviceConnector> connector;
+  if (options_.device_backend != nullptr) {
+    connector.emplace(*options_.device_backend, options_.device, membership_,
+                      peers_, origin);
+  }
+  SHERD_ASSIGN_OR_RETURN(
+      std::vector<MemberRecord> records,
+      ExchangeMembership(*options_.store, membership_, options_.processes,
+                         connector ? connector->OwnFacts() : "", deadline));
+  std::vector<std::string> processes, facts;
+  for (MemberRecord& record : records) {
+    processes.push_back(std::move(record.process));
+    facts.push_back(std::move(record.facts));
+  }
+  membership_.SetProcesses(std::move(processes));
+  SHERD_RETURN_IF_ERROR(ConnectHost(deadline));
+  if (!connector) return absl::OkStatus();
+  absl::Status status = ConnectDevice(*connector, facts, deadline);
+  // For those who still wait for this rank.
+  if (!status.ok()) peers_.Report(status);
+  return status;
+}
+
+absl::Status ProcessGroup::Impl::ConnectHost(Deadline deadline) {
+  const BackendInfo& info = backend_.info();
+  if (info.one_host_only && !membership_.one_host()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("the ranks run on several hosts, but backend ", info.name,
+                     " connects ranks of one host only: use gloo or mpi"));
+  }
+  if (membership_.size() == 1) return absl::OkStatus();
+  // Before the connection, which waits for all ranks.
+  absl::Status status = MakeComparison(deadline);
+  if (status.ok()) {
+    status = host_->Connect(backend_, OptionsForCommunicator(deadline));
+  }
+  if (status.ok()) return status;
+  return Annotate(peers_.FailToConnect(std::move(status)),
+                  absl::StrCat("backend ", info.name));
+}
+
+absl::Status ProcessGroup::Impl::ConnectDevice(
+    DeviceConnector& connector, absl::Span<const std::string> facts,
+    Deadline deadline) {
+  auto channel = std::make_unique<DeviceChannel>(
+      options_.device_backend->info(), calls_,
+      internal::DeviceChannelOptions{.store = options_.store.get(),
+                                     .timeout = options_.timeout,
+                                     .queue = &queue_});
+  SHERD_ASSIGN_OR_RETURN(
+      std::vector<Device> devices,
+      connector.Connect(facts, OptionsForCommunicator(deadline), *channel));
+  membership_.SetDevices(std::move(devices));
+  device_ = std::move(channel);
+  return absl::OkStatus();
+}
+
+// Where the backend does not compare calls itself, the host does, and with a
+// device part always.
+absl::Status ProcessGroup::Impl::MakeComparison(Deadline deadline) {
+  SHERD_ASSIGN_OR_RETURN(const CallCheck check, GetCallCheck());
+  const BackendInfo& info = backend_.info();
+  const bool on_devices = device().has_value();
+  const bool on_host =
+      !info.compares_calls && info.native.Has(CollectiveOp::kAllToAllV);
+  if (check == CallCheck::kOff || !(on_host || on_devices)) {
+    return absl::OkStatus();
+  }
+  const int rank = membership_.rank();
+  const int size = membership_.size();
+  if (membership_.one_host() && check == CallCheck::kAuto) {
+    SHERD_ASSIGN_OR_RETURN(
+        auto comparison,
+        CallComparison::OnBoard(peers_.meeting(), rank, size, deadline));
+    comparison->WatchRanks([this] { return peers_.FindLost().has_value(); });
+    if (on_devices) comparison->ExpectDeviceCalls();
+    calls_.SetComparison(std::move(comparison));
+  } else if (on_host) {
+    calls_.SetComparison(CallComparison::ByMessages(rank, size));
+  }
+  return absl::OkStatus();
+}
+
+CommunicatorOptions ProcessGroup::Impl::OptionsForCommunicator(
+    Deadline deadline) {
+  CommunicatorOptions options = {.group = membership_.name(),
+                                 .rank = membership_.rank(),
+                                 .size = membership_.size(),
+                                 .store = &peers_.meeting(),
+                                 .deadline = deadline,
+                                 .world_ranks = membership_.world_ranks(),
+                                 .world_size = membership_.world_size(),
+                                 .one_host = membership_.one_host()};
+  if (!options_.bind_address.empty()) options.address = options_.bind_address;
+  return options;
+}
+
+}  // namespace sherd

@@ -1,0 +1,154 @@
+#include "sherd/core/comm/group/membership.h"
+
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "sherd/core/base/error_info.h"
+#include "sherd/core/comm/store/hash_store.h"
+#include "sherd/core/process/process_identity.h"
+#include "sherd/testing/matchers.h"
+
+namespace sherd::internal {
+namespace {
+
+using ::sherd::testing::IsOk;
+using ::sherd::testing::StatusIs;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+// As DescribeOwnProcess() of a process that has ended.
+std::string EndedProcess() {
+  const pid_t child = fork();
+  if (child == 0) _exit(0);
+  EXPECT_EQ(waitpid(child, nullptr, 0), child);
+  return DescribeProcess(
+      {.pid = child, .start_time = ProcessIdentity::Own().start_time});
+}
+
+class MembershipTest : public ::testing::Test {
+ protected:
+  // What `rank` knows of the others once it has joined.
+  absl::StatusOr<Membership> Join(int rank, int size, Deadline deadline,
+                                  std::vector<std::string> expected = {}) {
+    Membership membership("test", rank, size, {}, 0);
+    absl::StatusOr<std::vector<MemberRecord>> records =
+        ExchangeMembership(*store_, membership, expected, "", deadline);
+    if (!records.ok()) return records.status();
+    std::vector<std::string> processes;
+    for (MemberRecord& record : *records) {
+      processes.push_back(std::move(record.process));
+    }
+    membership.SetProcesses(std::move(processes));
+    return membership;
+  }
+
+  const std::shared_ptr<Store> store_ = std::make_shared<HashStore>();
+};
+
+TEST_F(MembershipTest, JoiningNamesTheRanksThatDidNotCome) {
+  const absl::Status status =
+      Join(1, 4, Deadline::After(absl::Milliseconds(10))).status();
+  EXPECT_THAT(status, StatusIs(absl::StatusCode::kDeadlineExceeded,
+                               HasSubstr("ranks 0, 2, 3 of 4")));
+}
+
+TEST_F(MembershipTest, JoiningDoesNotWaitForAProcessThatHasEnded) {
+  const absl::Status status = Join(0, 2, Deadline::After(absl::Seconds(30)),
+                                   {DescribeOwnProcess(), EndedProcess()})
+                                  .status();
+  EXPECT_THAT(status, StatusIs(absl::StatusCode::kUnavailable,
+                               HasSubstr("rank 1 died (process ")));
+  EXPECT_EQ(ErrorRank(status), 1);
+}
+
+TEST_F(MembershipTest, JoiningTakesAMemberThatEndedAfterItHadJoined) {
+  const std::string ended = EndedProcess();
+  ASSERT_THAT(store_->Set("member/1", absl::StrCat("2 ", ended)), IsOk());
+  const auto joined =
+      Join(0, 2, Deadline::Infinite(), {DescribeOwnProcess(), ended});
+  ASSERT_THAT(joined, IsOk());
+  EXPECT_EQ(joined->process(1), ended);
+}
+
+TEST_F(MembershipTest, RanksAreNumberedByTheirMachine) {
+  ASSERT_THAT(store_->Set("member/0", "4 boot-a ns1 10 100"), IsOk());
+  ASSERT_THAT(store_->Set("member/1", "4 boot-b ns1 10 100"), IsOk());
+  // In a container of its own on the first machine.
+  ASSERT_THAT(store_->Set("member/3", "4 boot-a ns2 10 100"), IsOk());
+  const auto joined = Join(2, 4, Deadline::Infinite());
+  ASSERT_THAT(joined, IsOk());
+  EXPECT_THAT(joined->host_of_rank(), ElementsAre(0, 1, 2, 0));
+  EXPECT_FALSE(joined->one_host());
+}
+
+TEST_F(MembershipTest, JoiningRefusesARankThatIsTaken) {
+  ASSERT_THAT(Join(0, 1, Deadline::Infinite()), IsOk());
+  EXPECT_THAT(Join(0, 1, Deadline::Infinite()),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("left over from another run")));
+}
+
+TEST_F(MembershipTest, JoiningRefusesADifferentWorldSize) {
+  std::thread other([this] {
+    EXPECT_FALSE(Join(0, 2, Deadline::After(absl::Seconds(30))).ok());
+  });
+  const absl::Status status =
+      Join(1, 3, Deadline::After(absl::Seconds(30))).status();
+  other.join();
+  EXPECT_THAT(status,
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("rank 0 says that the world size is 2, rank 1 "
+                                 "says 3")));
+  EXPECT_EQ(ErrorRank(status), std::nullopt) << "neither is in the right";
+}
+
+TEST_F(MembershipTest, EveryRankGetsTheFactsOfAll) {
+  const std::string facts[] = {"", "one\ntwo lines", "3 4"};
+  std::array<absl::StatusOr<std::vector<MemberRecord>>, 3> got;
+  std::vector<std::thread> threads;
+  for (int r = 0; r < 3; ++r) {
+    threads.emplace_back([&, r] {
+      const Membership membership("test", r, 3, {}, 0);
+      got[r] = ExchangeMembership(*store_, membership, {}, facts[r],
+                                  Deadline::After(absl::Seconds(30)));
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (int r = 0; r < 3; ++r) {
+    ASSERT_THAT(got[r], IsOk());
+    for (int of = 0; of < 3; ++of) {
+      EXPECT_EQ((*got[r])[of].facts, facts[of]) << r << " of " << of;
+      EXPECT_EQ((*got[r])[of].process, DescribeOwnProcess());
+    }
+  }
+}
+
+TEST(MembershipNamesTest, ErrorsNameTheRankOfTheJobWhereItDiffers) {
+  const Membership part("part", 1, 2, {2, 5}, 8);
+  const absl::Status status = part.WithJobRank(
+      part.Describe("all_reduce", 7,
+                    WithFailedRank(absl::UnavailableError("it is gone"), 0)));
+  EXPECT_EQ(status.message(),
+            "group \"part\", rank 1 (rank 5 of the job), all_reduce #7: it is "
+            "gone; rank 0 of the group is rank 2 of the job");
+  EXPECT_EQ(FailedRank(status), 0);
+  const Membership whole("whole", 1, 2, {}, 0);
+  EXPECT_EQ(whole.Describe("split", 0, absl::UnavailableError("it is gone"))
+                .message(),
+            "group \"whole\", rank 1, split: it is gone");
+}
+
+}  // namespace
+}  // namespace sherd::internal

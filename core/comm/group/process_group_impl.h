@@ -1,0 +1,178 @@
+#ifndef SHERD_CORE_COMM_GROUP_PROCESS_GROUP_IMPL_H_
+#define SHERD_CORE_COMM_GROUP_PROCESS_GROUP_IMPL_H_
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/types/span.h"
+#include "sherd/core/base/deadline.h"
+#include "sherd/core/comm/channel/backend.h"
+#include "sherd/core/comm/channel/call_supervisor.h"
+#include "sherd/core/comm/channel/channel.h"
+#include "sherd/core/comm/channel/collective_queue.h"
+#include "sherd/core/comm/channel/device_channel.h"
+#include "sherd/core/comm/channel/device_connector.h"
+#include "sherd/core/comm/channel/host_channel.h"
+#include "sherd/core/comm/collective/collective_call.h"
+#include "sherd/core/comm/flight/watchdog.h"
+#include "sherd/core/comm/group/membership.h"
+#include "sherd/core/comm/group/peer_monitor.h"
+#include "sherd/core/comm/group/survivors.h"
+#include "sherd/core/comm/process_group.h"
+
+namespace sherd {
+
+// What a ProcessGroup consists of: the ranks (Membership), how they are doing
+// (PeerMonitor), and for each kind of memory a Channel that carries out the
+// calls which are admitted here. Its methods are those of ProcessGroup.
+class ProcessGroup::Impl final : private internal::PeerMonitor::Owner {
+ public:
+  // Connects to nobody. `backend` outlives it.
+  Impl(const Backend& backend, ProcessGroupOptions options);
+  Impl(const Impl&) = delete;
+  Impl& operator=(const Impl&) = delete;
+  ~Impl() override;
+
+  // A group that is connected. `operation` is for errors.
+  static absl::StatusOr<std::shared_ptr<ProcessGroup>> Create(
+      const Backend& backend, ProcessGroupOptions options,
+      absl::string_view operation, internal::DeviceOrigin& origin);
+
+  // The one path of a call: it is admitted, and carried out by a channel.
+  absl::Status Run(internal::CollectiveCall call,
+                   const CollectiveOptions& options);
+  Work Start(internal::CollectiveCall call, const CollectiveOptions& options);
+  // Ranks that are not members get their answer before a list is looked at.
+  internal::Place place() const {
+    return {membership_.is_member() ? membership_.rank() : 0,
+            membership_.size()};
+  }
+  OperationPath PathOf(CollectiveOp op, DType dtype, ReduceOp reduction,
+                       DeviceType device) const;
+
+  absl::StatusOr<std::shared_ptr<ProcessGroup>> NewGroup(
+      absl::Span<const int> ranks, const NewGroupOptions& options);
+  absl::StatusOr<std::shared_ptr<ProcessGroup>> Split(
+      int color, int key, const NewGroupOptions& options);
+  absl::StatusOr<std::shared_ptr<ProcessGroup>> Shrink(
+      const NewGroupOptions& options);
+
+  absl::Status Synchronize();
+  absl::Status Batch(absl::FunctionRef<absl::Status()> calls);
+  absl::StatusOr<Allocator*> DeviceAllocator() const;
+  absl::StatusOr<std::shared_ptr<const void>> Register(MutableBytes buffer);
+
+  absl::Status Destroy();
+  void Abort(const absl::Status& cause);
+
+  const ProcessGroupOptions& options() const { return options_; }
+  const Backend& backend() const { return backend_; }
+  const internal::Membership& membership() const { return membership_; }
+  const internal::PeerMonitor& peers() const { return peers_; }
+  const internal::CallSupervisor& calls() const { return calls_; }
+  std::optional<Device> device() const;
+  const BackendInfo* device_backend() const;
+  std::shared_ptr<PeerMemory> peer_memory() const;
+
+ private:
+  // This rank's color and key, if all ranks of this group part it.
+  struct SplitChoice {
+    int color;
+    int key;
+    // Of all ranks.
+    bool has_devices;
+  };
+  // Of a group that is made from this one.
+  struct ChildPlan {
+    absl::string_view operation;
+    std::vector<int> ranks;
+    // Tells it from other groups that are made from this one.
+    std::string label;
+    const SplitChoice* split = nullptr;
+    // Unset: after the timeout.
+    std::optional<Deadline> join_deadline;
+  };
+  // The groups that were made from this one.
+  struct Children {
+    absl::Mutex mutex;
+    // How often each list of ranks has become a group.
+    std::map<std::string, int> counts ABSL_GUARDED_BY(mutex);
+    // Held by Shrink.
+    absl::Mutex shrink_mutex;
+    std::unique_ptr<internal::SurvivorAgreement> survivors
+        ABSL_GUARDED_BY(shrink_mutex);
+  };
+
+  // Steps of Create.
+  absl::Status Join(Deadline deadline, internal::DeviceOrigin& origin);
+  absl::Status ConnectHost(Deadline deadline);
+  absl::Status ConnectDevice(internal::DeviceConnector& connector,
+                             absl::Span<const std::string> facts,
+                             Deadline deadline);
+  absl::Status MakeComparison(Deadline deadline);
+  CommunicatorOptions OptionsForCommunicator(Deadline deadline);
+
+  // The channel that is to carry out `call`, which is completed for it; or why
+  // none does.
+  absl::StatusOr<internal::Channel*> Admit(internal::CollectiveCall& call,
+                                           const CollectiveOptions& options);
+  absl::StatusOr<internal::Channel*> ChannelFor(const Collective& call,
+                                                const Device& device) const;
+  // In a group with a device part: that the buffers lie in `place`.
+  absl::Status CheckBuffers(const Collective& call, const Device& place) const;
+
+  // Whether groups can be made from this one, with `options`.
+  absl::Status CheckParent(absl::string_view operation,
+                           const NewGroupOptions& options) const;
+  // Names a list of ranks, and counts how often it was named.
+  std::string CountedLabel(absl::Span<const int> ranks);
+  absl::StatusOr<std::shared_ptr<ProcessGroup>> MakeChild(
+      const ChildPlan& plan, const NewGroupOptions& options);
+  void SplitDevice(const ProcessGroupOptions& child, const SplitChoice& split,
+                   internal::DeviceOrigin& origin);
+  // One round of Shrink: null if a member failed meanwhile, whom `accused` is
+  // then, if that is known.
+  absl::StatusOr<std::shared_ptr<ProcessGroup>> ShrinkOnce(
+      const NewGroupOptions& options, Deadline deadline,
+      std::optional<int>& accused)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(children_.shrink_mutex);
+  // Notes whom Shrink leaves out, and poisons this group for it.
+  void LeaveOut(absl::Span<const int> members);
+
+  void EndOperations() override;
+  void FoundFailedRank(int rank) override { calls_.SetFailedRank(rank); }
+
+  absl::Status Describe(absl::string_view operation,
+                        absl::Status status) const {
+    return membership_.Describe(operation, 0, std::move(status));
+  }
+
+  const ProcessGroupOptions options_;
+  const Backend& backend_;
+  internal::Membership membership_;
+  internal::PeerMonitor peers_;
+  internal::CallSupervisor calls_;
+  Children children_;
+  // Null if this process is not a member.
+  std::unique_ptr<internal::HostChannel> host_;
+  // Null if the group has no device part, and until it is connected.
+  std::unique_ptr<internal::DeviceChannel> device_;
+  // Runs asynchronous collectives in order, and what continues Works, on a
+  // thread that the first starts and that uses the members above.
+  internal::CollectiveQueue queue_;
+  // Ends operations that the backend does not end at their deadline.
+  internal::Watchdog::Watch watch_;
+};
+
+}  // namespace sherd
+
+#endif  // SHERD_CORE_COMM_GROUP_PROCESS_GROUP_IMPL_H_
