@@ -71,14 +71,6 @@ class ScopedRange {
   DeviceRuntime& runtime_;
 };
 
-ConstBytes In(const Collective& desc) {
-  return {static_cast<const std::byte*>(desc.in), desc.bytes};
-}
-
-MutableBytes Out(const Collective& desc) {
-  return {static_cast<std::byte*>(desc.out), desc.bytes};
-}
-
 // Operations of which nothing is left once the own block has been copied, in a
 // group of one rank.
 bool IsOwnBlockOnly(CollectiveOp op) {
@@ -201,7 +193,7 @@ absl::StatusOr<std::shared_ptr<DeviceGroup>> DeviceGroup::Create(
 DeviceGroup::DeviceGroup(DeviceGroupOptions options, Owner& owner,
                          FlightRecorder& recorder)
     : options_(std::move(options)),
-      owner_(owner),
+      owner_{owner},
       recorder_(recorder),
       emulation_(*options_.runtime, options_.native, options_.rank,
                  options_.size) {}
@@ -212,16 +204,18 @@ DeviceGroup::~DeviceGroup() {
 }
 
 absl::Status DeviceGroup::Open() {
-  SHERD_ASSIGN_OR_RETURN(side_, runtime().CreateStream(device().index));
-  SHERD_ASSIGN_OR_RETURN(fork_, runtime().TakeEvent(device().index));
+  SHERD_ASSIGN_OR_RETURN(resources_.side,
+                         runtime().CreateStream(device().index));
+  SHERD_ASSIGN_OR_RETURN(resources_.fork, runtime().TakeEvent(device().index));
   SHERD_ASSIGN_OR_RETURN(Allocator* const allocator,
                          runtime().MemoryOf(device().index));
   {
-    const ScopedStream current(side_);
-    SHERD_ASSIGN_OR_RETURN(barrier_,
+    const ScopedStream current(resources_.side);
+    SHERD_ASSIGN_OR_RETURN(resources_.barrier,
                            Storage::Allocate(kBarrierBytes, *allocator));
   }
-  return runtime().Synchronize(side_, Deadline::After(absl::Seconds(60)));
+  return runtime().Synchronize(resources_.side,
+                               Deadline::After(absl::Seconds(60)));
 }
 
 absl::Status DeviceGroup::Admit(const Collective& desc) {
@@ -232,7 +226,7 @@ absl::Status DeviceGroup::Admit(const Collective& desc) {
       options_.size == 1) {
     return absl::OkStatus();
   }
-  bool capturing = batch_.capturing;
+  bool capturing = order_.batch.capturing;
   if (!IsInBatch()) {
     SHERD_ASSIGN_OR_RETURN(capturing,
                            runtime().IsCapturing(CurrentStream(device())));
@@ -249,12 +243,13 @@ absl::StatusOr<DeviceGroup::Spot> DeviceGroup::Enter(bool aside) {
   Spot spot;
   const DeviceStream current = CurrentStream(device());
   SHERD_ASSIGN_OR_RETURN(spot.capturing, runtime().IsCapturing(current));
-  spot.stream = aside ? side_ : current;
+  spot.stream = aside ? resources_.side : current;
   if (aside) {
-    SHERD_RETURN_IF_ERROR(runtime().RecordEvent(fork_, current));
-    SHERD_RETURN_IF_ERROR(runtime().WaitEvent(side_, fork_));
+    SHERD_RETURN_IF_ERROR(runtime().RecordEvent(resources_.fork, current));
+    SHERD_RETURN_IF_ERROR(
+        runtime().WaitEvent(resources_.side, resources_.fork));
     // Then it waits for what this one waits for.
-    if (last_stream_ == current.handle) return spot;
+    if (order_.last_stream == current.handle) return spot;
   }
   SHERD_RETURN_IF_ERROR(OrderBehindLast(spot));
   return spot;
@@ -263,19 +258,22 @@ absl::StatusOr<DeviceGroup::Spot> DeviceGroup::Enter(bool aside) {
 absl::Status DeviceGroup::OrderBehindLast(const Spot& spot) {
   if (spot.capturing) {
     // Of a graph only what is in it can be waited for.
-    if (captured_ == nullptr || spot.stream.handle == side_.handle) {
+    if (order_.captured == nullptr ||
+        spot.stream.handle == resources_.side.handle) {
       return absl::OkStatus();
     }
-    SHERD_ASSIGN_OR_RETURN(const bool in_graph, runtime().IsCapturing(side_));
-    if (in_graph) return runtime().WaitEvent(spot.stream, captured_->event());
-    captured_ = nullptr;
+    SHERD_ASSIGN_OR_RETURN(const bool in_graph,
+                           runtime().IsCapturing(resources_.side));
+    if (in_graph)
+      return runtime().WaitEvent(spot.stream, order_.captured->event());
+    order_.captured = nullptr;
     return absl::OkStatus();
   }
-  if (!last_stream_ || *last_stream_ == spot.stream.handle) {
+  if (!order_.last_stream || *order_.last_stream == spot.stream.handle) {
     return absl::OkStatus();
   }
-  absl::MutexLock lock(&state_mutex_);
-  Lane& lane = LaneOf(*last_stream_);
+  absl::MutexLock lock(&in_flight_.mutex);
+  Lane& lane = LaneOf(*order_.last_stream);
   if (lane.count > 0) {
     const DeviceEvent event = lane.At(lane.count - 1).event;
     if (event != nullptr) return runtime().WaitEvent(spot.stream, event);
@@ -293,12 +291,12 @@ absl::Status DeviceGroup::Queue(const Collective& desc,
   const ScopedDevice current(runtime(), device());
   SHERD_RETURN_IF_ERROR(current.status());
   if (IsInBatch()) {
-    Enlist(batch_, desc, ticket, nullptr);
-    const absl::Status status = Carry(desc, batch_.stream);
+    Enlist(order_.batch, desc, ticket, nullptr);
+    const absl::Status status = Carry(desc, order_.batch.stream);
     if (status.ok()) {
-      ++batch_calls_;
-      if (batch_.capturing) recorder_.End(ticket, absl::StatusCode::kOk);
-    } else if (!batch_.capturing) {
+      ++order_.batch_calls;
+      if (order_.batch.capturing) recorder_.End(ticket, absl::StatusCode::kOk);
+    } else if (!order_.batch.capturing) {
       Delist(1);
     }
     return status;
@@ -332,14 +330,14 @@ absl::Status DeviceGroup::QueueAt(const Spot& spot, const Collective& desc,
     return status;
   }
   if (!spot.capturing) {
-    last_stream_ = spot.stream.handle;
+    order_.last_stream = spot.stream.handle;
     return status;
   }
   // Nobody sees a graph run.
   recorder_.End(ticket, absl::StatusCode::kOk);
   if (work != nullptr) {
     work->Finish(absl::OkStatus());
-    captured_ = std::move(work);
+    order_.captured = std::move(work);
   }
   return status;
 }
@@ -350,16 +348,16 @@ void DeviceGroup::Enlist(const Spot& spot, const Collective& desc,
                          std::shared_ptr<DeviceWork> work) {
   if (spot.capturing) return;
   {
-    absl::MutexLock lock(&state_mutex_);
+    absl::MutexLock lock(&in_flight_.mutex);
     Pending& pending = LaneOf(spot.stream.handle).Push();
-    pending.number = ++queued_;
+    pending.number = ++in_flight_.queued;
     pending.ticket = ticket;
     pending.op = desc.op;
     pending.root = desc.root;
     pending.sequence = desc.sequence;
     pending.deadline = desc.deadline;
     pending.work = std::move(work);
-    posting_ = spot.stream.handle;
+    in_flight_.posting = spot.stream.handle;
   }
   DeviceWatch::Global().Wake();
 }
@@ -367,8 +365,8 @@ void DeviceGroup::Enlist(const Spot& spot, const Collective& desc,
 // The last `count`, which could not be posted; the caller ends their tickets.
 std::vector<FlightTicket> DeviceGroup::Delist(size_t count) {
   std::vector<FlightTicket> tickets;
-  absl::MutexLock lock(&state_mutex_);
-  Lane& lane = LaneOf(posting_);
+  absl::MutexLock lock(&in_flight_.mutex);
+  Lane& lane = LaneOf(in_flight_.posting);
   for (; count > 0 && lane.count > 0; --count) {
     Pending& last = lane.At(lane.count - 1);
     tickets.push_back(last.ticket);
@@ -382,7 +380,7 @@ absl::Status DeviceGroup::MarkEnd(const Spot& spot, DeviceWork* work) {
   if (work != nullptr) {
     SHERD_RETURN_IF_ERROR(runtime().RecordEvent(work->event(), spot.stream));
     if (spot.capturing) return absl::OkStatus();
-    absl::MutexLock lock(&state_mutex_);
+    absl::MutexLock lock(&in_flight_.mutex);
     Lane& lane = LaneOf(spot.stream.handle);
     lane.At(lane.count - 1).event = work->event();
     return absl::OkStatus();
@@ -395,7 +393,7 @@ absl::Status DeviceGroup::MarkEnd(const Spot& spot, DeviceWork* work) {
     runtime().ReturnEvent(device().index, event);
     return status;
   }
-  absl::MutexLock lock(&state_mutex_);
+  absl::MutexLock lock(&in_flight_.mutex);
   Lane& lane = LaneOf(spot.stream.handle);
   lane.At(lane.count - 1).event = event;
   return absl::OkStatus();
@@ -403,7 +401,7 @@ absl::Status DeviceGroup::MarkEnd(const Spot& spot, DeviceWork* work) {
 
 absl::Status DeviceGroup::Carry(const Collective& desc,
                                 const DeviceStream& stream) {
-  SHERD_RETURN_IF_ERROR(CopyOwnBlock(desc, stream));
+  SHERD_RETURN_IF_ERROR(Copy(OwnBlock(desc, options_.rank), stream));
   const bool alone = options_.size == 1;
   if (alone && (IsOwnBlockOnly(desc.op) || MovesNothing(desc))) {
     return absl::OkStatus();
@@ -413,13 +411,7 @@ absl::Status DeviceGroup::Carry(const Collective& desc,
       OperationPath::kNative) {
     return Post(desc, stream);
   }
-  if (alone) {
-    if (!IsReduction(desc.op)) return absl::OkStatus();
-    return CopyOwn(
-        stream,
-        desc.op == CollectiveOp::kReduceScatter ? desc.sends[0] : In(desc),
-        Out(desc));
-  }
+  if (alone) return Copy(LoneReduction(desc), stream);
   return emulation_.Run(
       desc, stream, [&](const Collective& part) { return Post(part, stream); });
 }
@@ -428,67 +420,48 @@ absl::Status DeviceGroup::Post(Collective desc, const DeviceStream& stream) {
   desc.on_device = true;
   desc.stream = stream.handle;
   if (desc.op == CollectiveOp::kBarrier) {
-    desc.out = barrier_->data();
+    desc.out = resources_.barrier->data();
     desc.bytes = kBarrierBytes;
   }
   CollectiveRequest request;
   return options_.communicator->Post(desc, request).status();
 }
 
-absl::Status DeviceGroup::CopyOwn(const DeviceStream& stream, ConstBytes from,
-                                  MutableBytes to) {
-  if (from.data() == to.data() || from.empty()) return absl::OkStatus();
-  return runtime().CopyBytes(stream, to.data(), from.data(), from.size());
-}
-
-absl::Status DeviceGroup::CopyOwnBlock(const Collective& desc,
-                                       const DeviceStream& stream) {
-  const int rank = options_.rank;
-  switch (desc.op) {
-    case CollectiveOp::kAllGather:
-      return CopyOwn(
-          stream, In(desc),
-          {static_cast<std::byte*>(desc.out) + rank * desc.bytes, desc.bytes});
-    case CollectiveOp::kAllToAllV:
-      return CopyOwn(stream, desc.sends[rank], desc.recvs[rank]);
-    case CollectiveOp::kAllGatherV:
-      return CopyOwn(stream, In(desc), desc.recvs[rank]);
-    case CollectiveOp::kGather:
-      if (desc.root != rank) return absl::OkStatus();
-      return CopyOwn(stream, In(desc), desc.recvs[rank]);
-    case CollectiveOp::kScatter:
-      if (desc.root != rank) return absl::OkStatus();
-      return CopyOwn(stream, desc.sends[rank], Out(desc));
-    default:
-      return absl::OkStatus();
-  }
+absl::Status DeviceGroup::Copy(const BlockCopy& copy,
+                               const DeviceStream& stream) {
+  if (!copy.IsNeeded()) return absl::OkStatus();
+  return runtime().CopyBytes(stream, copy.to.data(), copy.from.data(),
+                             copy.from.size());
 }
 
 absl::Status DeviceGroup::BeginBatch() {
   SHERD_RETURN_IF_ERROR(RefuseInBatchOfAnother());
   const ScopedDevice current(runtime(), device());
   SHERD_RETURN_IF_ERROR(current.status());
-  SHERD_ASSIGN_OR_RETURN(batch_, Enter(/*aside=*/false));
+  SHERD_ASSIGN_OR_RETURN(order_.batch, Enter(/*aside=*/false));
   SHERD_RETURN_IF_ERROR(options_.communicator->BeginBatch());
-  batch_calls_ = 0;
-  batch_thread_.store(std::this_thread::get_id(), std::memory_order_relaxed);
+  order_.batch_calls = 0;
+  order_.batch_thread.store(std::this_thread::get_id(),
+                            std::memory_order_relaxed);
   batch_of_thread = this;
   return absl::OkStatus();
 }
 
 absl::Status DeviceGroup::EndBatch(bool keep) {
   batch_of_thread = nullptr;
-  batch_thread_.store(std::thread::id(), std::memory_order_relaxed);
+  order_.batch_thread.store(std::thread::id(), std::memory_order_relaxed);
   const ScopedDevice current(runtime(), device());
   absl::Status status = options_.communicator->EndBatch();
   status.Update(current.status());
-  if (status.ok() && keep && batch_calls_ > 0) {
-    status = MarkEnd(batch_, nullptr);
-    if (status.ok() && !batch_.capturing) last_stream_ = batch_.stream.handle;
+  if (status.ok() && keep && order_.batch_calls > 0) {
+    status = MarkEnd(order_.batch, nullptr);
+    if (status.ok() && !order_.batch.capturing)
+      order_.last_stream = order_.batch.stream.handle;
   }
-  if ((!status.ok() || !keep) && !batch_.capturing) {
-    for (const FlightTicket& ticket : Delist(batch_calls_)) {
-      owner_.Failed(ticket, status.ok() ? absl::CancelledError() : status);
+  if ((!status.ok() || !keep) && !order_.batch.capturing) {
+    for (const FlightTicket& ticket : Delist(order_.batch_calls)) {
+      owner_.callbacks.Failed(ticket,
+                              status.ok() ? absl::CancelledError() : status);
     }
   }
   return status;
@@ -496,12 +469,12 @@ absl::Status DeviceGroup::EndBatch(bool keep) {
 
 DeviceGroup::Lane& DeviceGroup::LaneOf(void* stream) {
   constexpr size_t kMaxLanes = 8;
-  for (const std::unique_ptr<Lane>& lane : lanes_) {
+  for (const std::unique_ptr<Lane>& lane : in_flight_.lanes) {
     if (lane->stream == stream) return *lane;
   }
-  if (lanes_.size() >= kMaxLanes) {
-    for (const std::unique_ptr<Lane>& lane : lanes_) {
-      if (lane->count > 0 || lane->stream == side_.handle) continue;
+  if (in_flight_.lanes.size() >= kMaxLanes) {
+    for (const std::unique_ptr<Lane>& lane : in_flight_.lanes) {
+      if (lane->count > 0 || lane->stream == resources_.side.handle) continue;
       if (lane->last_event != nullptr) {
         runtime().ReturnEvent(device().index, lane->last_event);
         lane->last_event = nullptr;
@@ -511,18 +484,18 @@ DeviceGroup::Lane& DeviceGroup::LaneOf(void* stream) {
       return *lane;
     }
   }
-  lanes_.push_back(std::make_unique<Lane>());
-  lanes_.back()->stream = stream;
-  return *lanes_.back();
+  in_flight_.lanes.push_back(std::make_unique<Lane>());
+  in_flight_.lanes.back()->stream = stream;
+  return *in_flight_.lanes.back();
 }
 
 void DeviceGroup::Reclaim() {
-  if (!has_released_.load(std::memory_order_acquire)) return;
+  if (!in_flight_.has_released.load(std::memory_order_acquire)) return;
   std::vector<std::shared_ptr<DeviceWork>> released;
   {
-    absl::MutexLock lock(&state_mutex_);
-    released.swap(released_);
-    has_released_.store(false, std::memory_order_release);
+    absl::MutexLock lock(&in_flight_.mutex);
+    released.swap(in_flight_.released);
+    in_flight_.has_released.store(false, std::memory_order_release);
   }
   for (const std::shared_ptr<DeviceWork>& work : released) {
     work->Acknowledge();
@@ -534,8 +507,8 @@ void DeviceGroup::End(Lane& lane, ToldList& told) {
   Pending& ended = lane.At(0);
   if (ended.work != nullptr) {
     if (ended.work->LetGo()) {
-      released_.push_back(ended.work);
-      has_released_.store(true, std::memory_order_release);
+      in_flight_.released.push_back(ended.work);
+      in_flight_.has_released.store(true, std::memory_order_release);
     }
     lane.last_work = ended.work;
   } else if (ended.event != nullptr) {
@@ -546,7 +519,7 @@ void DeviceGroup::End(Lane& lane, ToldList& told) {
     lane.last_work = nullptr;
   }
   if (!ended.told) {
-    if (ended.work == nullptr && failure_.ok()) {
+    if (ended.work == nullptr && in_flight_.failure.ok()) {
       recorder_.End(ended.ticket, absl::StatusCode::kOk);
     } else {
       told.push_back({ended.ticket, ended.work});
@@ -558,7 +531,7 @@ void DeviceGroup::End(Lane& lane, ToldList& told) {
 bool DeviceGroup::ProgressOn(Lane& lane, ToldList& told) {
   bool progress = false;
   // Why it ended is said soon.
-  if (aborting_ && failure_.ok()) return false;
+  if (in_flight_.aborting && in_flight_.failure.ok()) return false;
   while (lane.count > 0) {
     size_t marked = 0;
     while (marked < lane.count && lane.At(marked).event == nullptr) ++marked;
@@ -566,9 +539,9 @@ bool DeviceGroup::ProgressOn(Lane& lane, ToldList& told) {
     const absl::StatusOr<bool> done =
         runtime().QueryEvent(lane.At(marked).event);
     if (!done.ok()) {
-      if (broken_.ok()) broken_ = done.status();
+      if (in_flight_.broken.ok()) in_flight_.broken = done.status();
       // Nothing runs any more, and the buffers are nobody's.
-      if (failure_.ok()) return progress;
+      if (in_flight_.failure.ok()) return progress;
     } else if (!*done) {
       return progress;
     }
@@ -582,8 +555,8 @@ bool DeviceGroup::Progress(Continue where) {
   ToldList told;
   bool progress = false;
   {
-    absl::MutexLock lock(&state_mutex_);
-    for (const std::unique_ptr<Lane>& lane : lanes_) {
+    absl::MutexLock lock(&in_flight_.mutex);
+    for (const std::unique_ptr<Lane>& lane : in_flight_.lanes) {
       progress |= ProgressOn(*lane, told);
     }
   }
@@ -595,17 +568,17 @@ void DeviceGroup::Tell(const ToldList& told, Continue where) {
   if (told.empty()) return;
   absl::Status status;
   {
-    absl::MutexLock lock(&state_mutex_);
-    status = failure_;
+    absl::MutexLock lock(&in_flight_.mutex);
+    status = in_flight_.failure;
   }
   {
     // Before any continuation, which may let go of the owner.
-    absl::ReaderMutexLock lock(&owner_mutex_);
+    absl::ReaderMutexLock lock(&owner_.mutex);
     for (const Told& one : told) {
-      if (status.ok() || !owned_) {
+      if (status.ok() || !owner_.is_there) {
         recorder_.End(one.ticket, status.code());
       } else {
-        owner_.Failed(one.ticket, status);
+        owner_.callbacks.Failed(one.ticket, status);
       }
     }
   }
@@ -618,7 +591,7 @@ void DeviceGroup::Tell(const ToldList& told, Continue where) {
       all.clear();
     };
     if (where == Continue::kAside) {
-      owner_.RunAside(std::move(run));
+      owner_.callbacks.RunAside(std::move(run));
     } else {
       run();
     }
@@ -629,8 +602,8 @@ std::optional<Collective> DeviceGroup::FirstInFlight(bool& overdue) {
   const Clock::time_point now = Clock::now();
   const Pending* first = nullptr;
   const Pending* late = nullptr;
-  absl::MutexLock lock(&state_mutex_);
-  for (const std::unique_ptr<Lane>& lane : lanes_) {
+  absl::MutexLock lock(&in_flight_.mutex);
+  for (const std::unique_ptr<Lane>& lane : in_flight_.lanes) {
     for (size_t i = 0; i < lane->count; ++i) {
       const Pending& pending = lane->At(i);
       if (pending.told) continue;
@@ -654,25 +627,25 @@ std::optional<Collective> DeviceGroup::FirstInFlight(bool& overdue) {
 }
 
 absl::Status DeviceGroup::Symptom(const Collective& call, bool overdue) {
-  SHERD_RETURN_IF_ERROR(owner_.PeerError());
+  SHERD_RETURN_IF_ERROR(owner_.callbacks.PeerError());
   {
-    absl::MutexLock lock(&state_mutex_);
-    if (!broken_.ok()) return broken_;
+    absl::MutexLock lock(&in_flight_.mutex);
+    if (!in_flight_.broken.ok()) return in_flight_.broken;
   }
   {
-    absl::MutexLock lock(&communicator_mutex_);
-    if (options_.communicator != nullptr && !aborted_) {
+    absl::MutexLock lock(&connection_.mutex);
+    if (options_.communicator != nullptr && !connection_.aborted) {
       SHERD_RETURN_IF_ERROR(options_.communicator->Poll());
     }
   }
-  if (overdue) return owner_.TimeoutError(call);
+  if (overdue) return owner_.callbacks.TimeoutError(call);
   const Clock::time_point now = Clock::now();
-  if (stuck_ != call.sequence) {
-    stuck_ = call.sequence;
-    next_look_ = now + kStuck;
-  } else if (now >= next_look_) {
-    next_look_ = now + kStillStuck;
-    return owner_.DeadPeer(call);
+  if (watch_.stuck != call.sequence) {
+    watch_.stuck = call.sequence;
+    watch_.next_look = now + kStuck;
+  } else if (now >= watch_.next_look) {
+    watch_.next_look = now + kStillStuck;
+    return owner_.callbacks.DeadPeer(call);
   }
   return absl::OkStatus();
 }
@@ -684,17 +657,17 @@ DeviceWatch::Watched::Sight DeviceGroup::Look() {
   if (!call) {
     if (progress) return Sight::kProgress;
     // Nobody may call or wait any more, because of what is kept.
-    if (has_released_.load(std::memory_order_acquire) &&
-        !reclaiming_.exchange(true)) {
-      owner_.RunAside([this] {
-        reclaiming_.store(false);
+    if (in_flight_.has_released.load(std::memory_order_acquire) &&
+        !in_flight_.reclaiming.exchange(true)) {
+      owner_.callbacks.RunAside([this] {
+        in_flight_.reclaiming.store(false);
         Reclaim();
       });
     }
     return Sight::kNothing;
   }
   if (HasFailed()) {
-    if (Clock::now() - failed_at_ >= absl::ToChronoNanoseconds(kGrace)) {
+    if (Clock::now() - watch_.failed_at >= absl::ToChronoNanoseconds(kGrace)) {
       TellAll(Continue::kAside);
     }
     return Sight::kWaiting;
@@ -703,23 +676,23 @@ DeviceWatch::Watched::Sight DeviceGroup::Look() {
   if (symptom.ok()) return progress ? Sight::kProgress : Sight::kWaiting;
   // What ended well before is told so.
   Progress(Continue::kAside);
-  absl::Status failure = owner_.Fail(*call, std::move(symptom));
-  failed_at_ = Clock::now();
-  absl::MutexLock lock(&state_mutex_);
-  failure_ = std::move(failure);
+  absl::Status failure = owner_.callbacks.Fail(*call, std::move(symptom));
+  watch_.failed_at = Clock::now();
+  absl::MutexLock lock(&in_flight_.mutex);
+  in_flight_.failure = std::move(failure);
   return Sight::kProgress;
 }
 
 bool DeviceGroup::HasFailed() {
-  absl::MutexLock lock(&state_mutex_);
-  return !failure_.ok();
+  absl::MutexLock lock(&in_flight_.mutex);
+  return !in_flight_.failure.ok();
 }
 
 void DeviceGroup::TellAll(Continue where) {
   ToldList told;
   {
-    absl::MutexLock lock(&state_mutex_);
-    for (const std::unique_ptr<Lane>& lane : lanes_) {
+    absl::MutexLock lock(&in_flight_.mutex);
+    for (const std::unique_ptr<Lane>& lane : in_flight_.lanes) {
       // What is being posted tells its caller.
       size_t posted = lane->count;
       while (posted > 0 && lane->At(posted - 1).event == nullptr) --posted;
@@ -730,8 +703,8 @@ void DeviceGroup::TellAll(Continue where) {
         told.push_back({pending.ticket, pending.work});
       }
     }
-    if (!told.empty() && failure_.ok()) {
-      failure_ = absl::CancelledError(
+    if (!told.empty() && in_flight_.failure.ok()) {
+      in_flight_.failure = absl::CancelledError(
           "the group ended while the operation was under way: wait for it "
           "before, by its Work or by Synchronize");
     }
@@ -740,13 +713,13 @@ void DeviceGroup::TellAll(Continue where) {
 }
 
 void DeviceGroup::Disown() {
-  absl::MutexLock lock(&owner_mutex_);
-  owned_ = false;
+  absl::MutexLock lock(&owner_.mutex);
+  owner_.is_there = false;
 }
 
 bool DeviceGroup::IsInFlight(uint64_t last) {
-  absl::MutexLock lock(&state_mutex_);
-  for (const std::unique_ptr<Lane>& lane : lanes_) {
+  absl::MutexLock lock(&in_flight_.mutex);
+  for (const std::unique_ptr<Lane>& lane : in_flight_.lanes) {
     for (size_t i = 0; i < lane->count; ++i) {
       const Pending& pending = lane->At(i);
       if (pending.number <= last && !pending.told) return true;
@@ -774,23 +747,23 @@ absl::Status DeviceGroup::Synchronize() {
   if (abandoned_.load()) return absl::OkStatus();
   uint64_t last;
   {
-    absl::MutexLock lock(&state_mutex_);
-    last = queued_;
+    absl::MutexLock lock(&in_flight_.mutex);
+    last = in_flight_.queued;
   }
   for (Pause pause; IsInFlight(last); pause()) {
     Progress();
   }
   Reclaim();
-  absl::MutexLock lock(&state_mutex_);
+  absl::MutexLock lock(&in_flight_.mutex);
   // So that the vendor's library knows that this thread knows.
   absl::Status known;
-  for (const std::unique_ptr<Lane>& lane : lanes_) {
+  for (const std::unique_ptr<Lane>& lane : in_flight_.lanes) {
     const DeviceEvent event = lane->last_work != nullptr
                                   ? lane->last_work->event()
                                   : lane->last_event;
     if (event != nullptr) known.Update(runtime().QueryEvent(event).status());
   }
-  return failure_.ok() ? known : failure_;
+  return in_flight_.failure.ok() ? known : in_flight_.failure;
 }
 
 absl::StatusOr<std::shared_ptr<const void>> DeviceGroup::Register(
@@ -798,7 +771,7 @@ absl::StatusOr<std::shared_ptr<const void>> DeviceGroup::Register(
   SHERD_RETURN_IF_ERROR(RefuseInBatch());
   absl::MutexLock lock(&call_mutex_);
   const Registered key = {buffer.data(), buffer.size()};
-  std::weak_ptr<const void>& known = registrations_[key];
+  std::weak_ptr<const void>& known = registrations_.shared[key];
   if (std::shared_ptr<const void> shared = known.lock()) return shared;
   if (options_.communicator == nullptr) {
     return absl::FailedPreconditionError("the group was destroyed");
@@ -807,7 +780,7 @@ absl::StatusOr<std::shared_ptr<const void>> DeviceGroup::Register(
   SHERD_RETURN_IF_ERROR(current.status());
   SHERD_ASSIGN_OR_RETURN(void* const handle,
                          options_.communicator->Register(buffer));
-  if (handle != nullptr) registered_.insert(handle);
+  if (handle != nullptr) registrations_.handles.insert(handle);
   std::shared_ptr<const void> shared(
       buffer.data(), [self = shared_from_this(), key, handle](const void*) {
         self->Deregister(key, handle);
@@ -820,13 +793,14 @@ void DeviceGroup::Deregister(const Registered& buffer, void* handle) {
   std::optional<absl::MutexLock> guard;
   if (!IsInBatch()) guard.emplace(&call_mutex_);
   // Another thread may have registered it anew.
-  const auto known = registrations_.find(buffer);
-  if (known != registrations_.end() && known->second.expired()) {
-    registrations_.erase(known);
+  const auto known = registrations_.shared.find(buffer);
+  if (known != registrations_.shared.end() && known->second.expired()) {
+    registrations_.shared.erase(known);
   }
-  const auto it = registered_.find(handle);
-  if (it == registered_.end() || options_.communicator == nullptr) return;
-  registered_.erase(it);
+  const auto it = registrations_.handles.find(handle);
+  if (it == registrations_.handles.end() || options_.communicator == nullptr)
+    return;
+  registrations_.handles.erase(it);
   const ScopedDevice current(runtime(), device());
   options_.communicator->Deregister(handle);
 }
@@ -858,11 +832,11 @@ absl::StatusOr<std::unique_ptr<Communicator>> DeviceGroup::Shrink(
 void DeviceGroup::Abort() {
   {
     // What ends from here on may have ended because of it.
-    absl::MutexLock lock(&state_mutex_);
-    aborting_ = true;
+    absl::MutexLock lock(&in_flight_.mutex);
+    in_flight_.aborting = true;
   }
-  absl::MutexLock lock(&communicator_mutex_);
-  aborted_ = true;
+  absl::MutexLock lock(&connection_.mutex);
+  connection_.aborted = true;
   if (options_.communicator != nullptr) options_.communicator->Abort();
 }
 
@@ -884,14 +858,14 @@ bool DeviceGroup::CloseCommunicator(absl::FunctionRef<bool()> all_leave,
   if (options_.communicator == nullptr) return false;
   bool healthy = false;
   {
-    absl::MutexLock lock(&state_mutex_);
-    healthy = failure_.ok() && broken_.ok();
+    absl::MutexLock lock(&in_flight_.mutex);
+    healthy = in_flight_.failure.ok() && in_flight_.broken.ok();
   }
   const ScopedDevice current(runtime(), device());
-  for (void* const handle : registered_) {
+  for (void* const handle : registrations_.handles) {
     options_.communicator->Deregister(handle);
   }
-  registered_.clear();
+  registrations_.handles.clear();
   if (healthy && all_leave()) {
     const absl::Status status = options_.communicator->Finalize(deadline);
     if (!status.ok()) {
@@ -899,7 +873,7 @@ bool DeviceGroup::CloseCommunicator(absl::FunctionRef<bool()> all_leave,
                           << " was not finalized: " << status.message();
     }
   }
-  absl::MutexLock lock(&communicator_mutex_);
+  absl::MutexLock lock(&connection_.mutex);
   options_.communicator.reset();
   return true;
 }
@@ -907,11 +881,11 @@ bool DeviceGroup::CloseCommunicator(absl::FunctionRef<bool()> all_leave,
 void DeviceGroup::GiveBack() {
   const ScopedDevice current(runtime(), device());
   absl::MutexLock call(&call_mutex_);
-  captured_ = nullptr;
-  barrier_ = nullptr;
-  absl::MutexLock lock(&state_mutex_);
+  order_.captured = nullptr;
+  resources_.barrier = nullptr;
+  absl::MutexLock lock(&in_flight_.mutex);
   bool idle = true;
-  for (std::unique_ptr<Lane>& lane : lanes_) {
+  for (std::unique_ptr<Lane>& lane : in_flight_.lanes) {
     idle = idle && lane->count == 0;
     if (lane->last_event != nullptr) {
       runtime().ReturnEvent(device().index, lane->last_event);
@@ -921,9 +895,9 @@ void DeviceGroup::GiveBack() {
     // What still runs has its buffers and events for ever.
     if (lane->count > 0) KeepForever(std::shared_ptr<Lane>(std::move(lane)));
   }
-  lanes_.clear();
-  runtime().ReturnEvent(device().index, fork_);
-  if (idle) runtime().DestroyStream(side_);
+  in_flight_.lanes.clear();
+  runtime().ReturnEvent(device().index, resources_.fork);
+  if (idle) runtime().DestroyStream(resources_.side);
 }
 
 void DeviceGroup::Abandon() {
@@ -931,7 +905,7 @@ void DeviceGroup::Abandon() {
   DeviceWatch::Global().Remove(this);
   {
     absl::MutexLock call(&call_mutex_);
-    absl::MutexLock lock(&communicator_mutex_);
+    absl::MutexLock lock(&connection_.mutex);
     KeepForever(
         std::shared_ptr<Communicator>(std::move(options_.communicator)));
   }

@@ -24,6 +24,7 @@
 #include "sherd/core/base/deadline.h"
 #include "sherd/core/comm/channel/backend.h"
 #include "sherd/core/comm/channel/device_watch.h"
+#include "sherd/core/comm/channel/own_block.h"
 #include "sherd/core/comm/channel/work_state.h"
 #include "sherd/core/comm/collective/device_emulation.h"
 #include "sherd/core/comm/flight/flight_recorder.h"
@@ -124,7 +125,7 @@ class DeviceGroup final : public DeviceWatch::Watched,
   absl::Status EndBatch(bool keep);
   // Whether this thread is between them; then it holds call_mutex().
   bool IsInBatch() const {
-    return batch_thread_.load(std::memory_order_relaxed) ==
+    return order_.batch_thread.load(std::memory_order_relaxed) ==
            std::this_thread::get_id();
   }
 
@@ -211,9 +212,7 @@ class DeviceGroup final : public DeviceWatch::Watched,
   absl::StatusOr<Spot> Enter(bool aside);
   absl::Status OrderBehindLast(const Spot& spot);
   absl::Status Carry(const Collective& desc, const DeviceStream& stream);
-  absl::Status CopyOwn(const DeviceStream& stream, ConstBytes from,
-                       MutableBytes to);
-  absl::Status CopyOwnBlock(const Collective& desc, const DeviceStream& stream);
+  absl::Status Copy(const BlockCopy& copy, const DeviceStream& stream);
   absl::Status Post(Collective desc, const DeviceStream& stream);
   absl::Status QueueAt(const Spot& spot, const Collective& desc,
                        const FlightTicket& ticket,
@@ -222,7 +221,7 @@ class DeviceGroup final : public DeviceWatch::Watched,
               const FlightTicket& ticket, std::shared_ptr<DeviceWork> work);
   std::vector<FlightTicket> Delist(size_t count);
   absl::Status MarkEnd(const Spot& spot, DeviceWork* work);
-  Lane& LaneOf(void* stream) ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_mutex_);
+  Lane& LaneOf(void* stream) ABSL_EXCLUSIVE_LOCKS_REQUIRED(in_flight_.mutex);
   // For what would wait for the batch that it is called in.
   absl::Status RefuseInBatch() const;
   // For what needs its events or a batch of its own.
@@ -233,9 +232,9 @@ class DeviceGroup final : public DeviceWatch::Watched,
   // Sees what has ended; true if something has.
   bool Progress(Continue where = Continue::kHere);
   bool ProgressOn(Lane& lane, ToldList& told)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_mutex_);
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(in_flight_.mutex);
   void End(Lane& lane, ToldList& told)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_mutex_);
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(in_flight_.mutex);
   void Tell(const ToldList& told, Continue where);
   // The first that has not been told of its end, by the order of the calls;
   // the overdue one before it, if there is one.
@@ -253,56 +252,80 @@ class DeviceGroup final : public DeviceWatch::Watched,
   bool IsInFlight(uint64_t last);
 
   DeviceGroupOptions options_;
-  Owner& owner_;
   // Works outlive the owner.
-  absl::Mutex owner_mutex_;
-  bool owned_ ABSL_GUARDED_BY(owner_mutex_) = true;
+  struct OwnerLink {
+    Owner& callbacks;
+    absl::Mutex mutex = {};
+    bool is_there ABSL_GUARDED_BY(mutex) = true;
+  };
+  OwnerLink owner_;
   FlightRecorder& recorder_;
   DeviceEmulation emulation_;
-  DeviceStream side_;
-  // For barriers.
-  std::shared_ptr<Storage> barrier_;
-
+  // What the group has on the device.
+  struct Resources {
+    // Of asynchronous calls.
+    DeviceStream side;
+    // How they are ordered behind the current stream.
+    DeviceEvent fork = nullptr;
+    // For barriers.
+    std::shared_ptr<Storage> barrier;
+  };
+  Resources resources_;
   std::atomic<bool> abandoned_{false};
 
   absl::Mutex call_mutex_;
-  std::atomic<std::thread::id> batch_thread_{};
-  Spot batch_;
-  size_t batch_calls_ = 0;
-  // How asynchronous calls are ordered behind the current stream.
-  DeviceEvent fork_ = nullptr;
-  std::optional<void*> last_stream_;
-  // The last asynchronous call in a graph that is being captured.
-  std::shared_ptr<DeviceWork> captured_;
-  std::map<Registered, std::weak_ptr<const void>> registrations_;
-  // What the communicator gave for them.
-  std::multiset<void*> registered_;
+  // In which order calls are queued. Guarded by call_mutex_, but for
+  // batch_thread.
+  struct CallOrder {
+    std::atomic<std::thread::id> batch_thread{};
+    Spot batch;
+    size_t batch_calls = 0;
+    std::optional<void*> last_stream;
+    // The last asynchronous call in a graph that is being captured.
+    std::shared_ptr<DeviceWork> captured;
+  };
+  CallOrder order_;
+  // Guarded by call_mutex_.
+  struct Registrations {
+    std::map<Registered, std::weak_ptr<const void>> shared;
+    // What the communicator gave for them.
+    std::multiset<void*> handles;
+  };
+  Registrations registrations_;
 
-  // Held by Abort and Look while they use the communicator, and to end it.
-  absl::Mutex communicator_mutex_;
-  bool aborted_ ABSL_GUARDED_BY(communicator_mutex_) = false;
+  struct Connection {
+    // Held by Abort and Look while they use the communicator, and to end it.
+    absl::Mutex mutex;
+    bool aborted ABSL_GUARDED_BY(mutex) = false;
+  };
+  Connection connection_;
 
-  absl::Mutex state_mutex_;
-  std::vector<std::unique_ptr<Lane>> lanes_ ABSL_GUARDED_BY(state_mutex_);
-  uint64_t queued_ ABSL_GUARDED_BY(state_mutex_) = 0;
-  // Where what is being posted was put.
-  void* posting_ ABSL_GUARDED_BY(state_mutex_) = nullptr;
-  // There is no more telling what ended well.
-  bool aborting_ ABSL_GUARDED_BY(state_mutex_) = false;
-  absl::Status failure_ ABSL_GUARDED_BY(state_mutex_);
-  // What the vendor's library said of an event.
-  absl::Status broken_ ABSL_GUARDED_BY(state_mutex_);
-  // Works that ended and keep something.
-  std::vector<std::shared_ptr<DeviceWork>> released_
-      ABSL_GUARDED_BY(state_mutex_);
-  std::atomic<bool> has_released_{false};
-  // The owner's thread has been asked to reclaim.
-  std::atomic<bool> reclaiming_{false};
+  struct InFlight {
+    absl::Mutex mutex;
+    std::vector<std::unique_ptr<Lane>> lanes ABSL_GUARDED_BY(mutex);
+    uint64_t queued ABSL_GUARDED_BY(mutex) = 0;
+    // Where what is being posted was put.
+    void* posting ABSL_GUARDED_BY(mutex) = nullptr;
+    // After abort starts, success can no longer be determined.
+    bool aborting ABSL_GUARDED_BY(mutex) = false;
+    absl::Status failure ABSL_GUARDED_BY(mutex);
+    // What the vendor's library said of an event.
+    absl::Status broken ABSL_GUARDED_BY(mutex);
+    // Works that ended and keep something.
+    std::vector<std::shared_ptr<DeviceWork>> released ABSL_GUARDED_BY(mutex);
+    std::atomic<bool> has_released{false};
+    // The owner's thread has been asked to reclaim.
+    std::atomic<bool> reclaiming{false};
+  };
+  InFlight in_flight_;
 
   // Of the watch's thread.
-  Clock::time_point failed_at_;
-  uint64_t stuck_ = 0;
-  Clock::time_point next_look_;
+  struct WatchState {
+    Clock::time_point failed_at;
+    uint64_t stuck = 0;
+    Clock::time_point next_look;
+  };
+  WatchState watch_;
 };
 
 }  // namespace sherd::internal

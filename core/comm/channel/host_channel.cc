@@ -11,6 +11,7 @@
 #include "absl/time/clock.h"
 #include "sherd/core/base/error_info.h"
 #include "sherd/core/base/status_macros.h"
+#include "sherd/core/comm/channel/own_block.h"
 
 namespace sherd::internal {
 namespace {
@@ -33,46 +34,9 @@ class Pause {
   int rounds_ = 0;
 };
 
-void CopyOwn(ConstBytes from, MutableBytes to) {
-  if (from.data() != to.data() && !from.empty()) {
-    std::memcpy(to.data(), from.data(), from.size());
-  }
-}
-
-ConstBytes In(const Collective& desc) {
-  return {static_cast<const std::byte*>(desc.in), desc.bytes};
-}
-
-MutableBytes Out(const Collective& desc) {
-  return {static_cast<std::byte*>(desc.out), desc.bytes};
-}
-
-// What of an operation's result is this rank's own contribution.
-void CopyOwnBlock(const Collective& desc, int rank, int size) {
-  switch (desc.op) {
-    case CollectiveOp::kAllGather:
-      return CopyOwn(
-          In(desc),
-          {static_cast<std::byte*>(desc.out) + rank * desc.bytes, desc.bytes});
-    case CollectiveOp::kAllToAllV:
-      return CopyOwn(desc.sends[rank], desc.recvs[rank]);
-    case CollectiveOp::kAllGatherV:
-      return CopyOwn(In(desc), desc.recvs[rank]);
-    case CollectiveOp::kGather:
-      if (desc.root == rank) CopyOwn(In(desc), desc.recvs[rank]);
-      return;
-    case CollectiveOp::kScatter:
-      if (desc.root == rank) CopyOwn(desc.sends[rank], Out(desc));
-      return;
-    case CollectiveOp::kAllReduce:
-    case CollectiveOp::kReduce:
-      if (size == 1) CopyOwn(In(desc), Out(desc));
-      return;
-    case CollectiveOp::kReduceScatter:
-      if (size == 1) CopyOwn(desc.sends[rank], Out(desc));
-      return;
-    default:
-      return;
+void Copy(const BlockCopy& copy) {
+  if (copy.IsNeeded()) {
+    std::memcpy(copy.to.data(), copy.from.data(), copy.from.size());
   }
 }
 
@@ -204,8 +168,11 @@ absl::Status HostChannel::ExecuteCollective(Collective& call) {
                      .recvs = recvs,
                      .deadline = call.deadline});
       }));
-  CopyOwnBlock(call, membership().rank(), membership().size());
-  if (membership().size() == 1) return absl::OkStatus();
+  Copy(OwnBlock(call, membership().rank()));
+  if (membership().size() == 1) {
+    Copy(LoneReduction(call));
+    return absl::OkStatus();
+  }
   const auto launch = [&](const Collective& part) {
     return PathOf(part) == OperationPath::kNative ? post(part)
                                                   : emulation_->Run(part, post);

@@ -4,7 +4,6 @@
 #include <array>
 #include <utility>
 
-#include "absl/memory/memory.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "sherd/core/base/deviation.h"

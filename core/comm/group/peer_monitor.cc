@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "sherd/core/base/deviation.h"
 #include "sherd/core/base/error_info.h"
 #include "sherd/core/process/process_identity.h"
 
