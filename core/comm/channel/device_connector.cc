@@ -102,7 +102,7 @@ DeviceConnector::DeviceConnector(const Backend& backend, const Device& device,
       peers_(peers),
       origin_(origin) {}
 
-std::string DeviceConnector::OwnFacts() const {
+DeviceConnector::Facts DeviceConnector::OwnFacts() const {
   Facts facts;
   facts.source = origin_.split != nullptr    ? Facts::Source::kSplit
                  : origin_.parent != nullptr ? Facts::Source::kShrink
@@ -112,19 +112,19 @@ std::string DeviceConnector::OwnFacts() const {
       DeviceRuntime::For(device_.type);
   if (!runtime.ok()) {
     facts.status = runtime.status();
-    return facts.ToString();
+    return facts;
   }
   const absl::StatusOr<Device> resolved = DeviceRuntime::Resolve(device_);
   if (!resolved.ok()) {
     facts.status = resolved.status();
-    return facts.ToString();
+    return facts;
   }
   const absl::StatusOr<DeviceProperties> properties =
       (*runtime)->Properties(resolved->index);
   facts.status = properties.status();
   facts.device = resolved->index;
   if (properties.ok()) facts.device_id = properties->bus_id;
-  return facts.ToString();
+  return facts;
 }
 
 absl::StatusOr<std::vector<absl::Status>> DeviceConnector::ExchangeStatus(
@@ -139,19 +139,20 @@ absl::StatusOr<std::vector<absl::Status>> DeviceConnector::ExchangeStatus(
 }
 
 absl::StatusOr<std::vector<Device>> DeviceConnector::Connect(
-    absl::Span<const std::string> facts, CommunicatorOptions options,
-    DeviceChannel& channel) {
+    CommunicatorOptions options, DeviceChannel& channel) {
   absl::StatusOr<std::vector<Device>> devices =
-      ConnectAll(facts, std::move(options), channel);
+      ConnectAll(std::move(options), channel);
   if (devices.ok()) return devices;
   return Annotate(devices.status(),
                   absl::StrCat("the ", Name(device_.type), " part, ",
                                backend_.info().name));
 }
 
-absl::StatusOr<std::vector<Device>> DeviceConnector::ConnectAll(
-    absl::Span<const std::string> texts, CommunicatorOptions options,
-    DeviceChannel& channel) {
+absl::StatusOr<std::vector<DeviceConnector::Facts>>
+DeviceConnector::ExchangeFacts(Deadline deadline) {
+  SHERD_ASSIGN_OR_RETURN(
+      const std::vector<std::string> texts,
+      peers_.Exchange("device_facts", OwnFacts().ToString(), deadline));
   std::vector<Facts> facts;
   std::vector<absl::Status> statuses;
   std::vector<std::optional<std::string>> versions;
@@ -161,14 +162,20 @@ absl::StatusOr<std::vector<Device>> DeviceConnector::ConnectAll(
     versions.push_back(absl::StrCat("\"", facts.back().library_version, "\""));
   }
   SHERD_RETURN_IF_ERROR(FirstError(statuses));
-  if (const Deviation deviation = FindDeviation(versions); deviation.Exists()) {
-    const absl::Status status = absl::FailedPreconditionError(absl::StrCat(
-        deviation.ToText("loaded", [&](int r) { return *versions[r]; }),
-        ", expected one version of the vendor's library on all ranks"));
-    const std::optional<int> failed = deviation.Rank();
-    return failed ? WithFailedRank(status, *failed) : status;
-  }
+  const Deviation deviation = FindDeviation(versions);
+  if (!deviation.Exists()) return facts;
+  const absl::Status status = absl::FailedPreconditionError(absl::StrCat(
+      deviation.ToText("loaded", [&](int r) { return *versions[r]; }),
+      ", expected one version of the vendor's library on all ranks"));
+  const std::optional<int> failed = deviation.Rank();
+  return failed ? WithFailedRank(status, *failed) : status;
+}
+
+absl::StatusOr<std::vector<Device>> DeviceConnector::ConnectAll(
+    CommunicatorOptions options, DeviceChannel& channel) {
   const Deadline deadline = options.deadline;
+  SHERD_ASSIGN_OR_RETURN(const std::vector<Facts> facts,
+                         ExchangeFacts(deadline));
   options.device = device_.index;
   options.device_id = facts[membership_.rank()].device_id;
   SHERD_ASSIGN_OR_RETURN(DeviceRuntime* const runtime,

@@ -47,24 +47,23 @@ class DeviceConnector {
                   const Membership& membership, PeerMonitor& peers,
                   DeviceOrigin& origin);
 
-  // What this rank brings, for all ranks to know before they connect.
-  std::string OwnFacts() const;
-
-  // Opens `channel`, and returns each rank's device. `facts`: OwnFacts() of
-  // each rank. Collective.
+  // Opens `channel`, and returns each rank's device. Collective.
   //   kFailedPrecondition  Ranks have loaded different versions of the vendor's
   //                        library.
   //   other                Why a rank cannot take part; it is named.
-  absl::StatusOr<std::vector<Device>> Connect(
-      absl::Span<const std::string> facts, CommunicatorOptions options,
-      DeviceChannel& channel);
+  absl::StatusOr<std::vector<Device>> Connect(CommunicatorOptions options,
+                                              DeviceChannel& channel);
 
  private:
   struct Facts;
 
-  absl::StatusOr<std::vector<Device>> ConnectAll(
-      absl::Span<const std::string> texts, CommunicatorOptions options,
-      DeviceChannel& channel);
+  Facts OwnFacts() const;
+  // Those of all ranks, if each of them can take part. Whoever goes on from
+  // here knows that no rank failed before: in the vendor's library it would
+  // wait for that rank until the deadline.
+  absl::StatusOr<std::vector<Facts>> ExchangeFacts(Deadline deadline);
+  absl::StatusOr<std::vector<Device>> ConnectAll(CommunicatorOptions options,
+                                                 DeviceChannel& channel);
   absl::StatusOr<std::unique_ptr<Communicator>> MakeCommunicator(
       const CommunicatorOptions& options, absl::Span<const Facts> facts);
   absl::StatusOr<std::vector<absl::Status>> ExchangeStatus(

@@ -45,15 +45,7 @@ class RankLog : public MembershipOfRank, public FailureLog {
         store_(std::move(store)) {}
 
   absl::Status Join(Deadline deadline) {
-    absl::StatusOr<std::vector<MemberRecord>> records =
-        ExchangeMembership(*store_, membership, {}, "", deadline);
-    if (!records.ok()) return records.status();
-    std::vector<std::string> processes;
-    for (MemberRecord& record : *records) {
-      processes.push_back(std::move(record.process));
-    }
-    membership.SetProcesses(std::move(processes));
-    return absl::OkStatus();
+    return ExchangeMembership(*store_, {}, deadline, membership);
   }
 
  private:

@@ -17,7 +17,6 @@ using internal::CallComparison;
 using internal::DeviceChannel;
 using internal::DeviceConnector;
 using internal::DeviceOrigin;
-using internal::MemberRecord;
 
 enum class CallCheck { kAuto, kMessage, kOff };
 
@@ -65,24 +64,10 @@ absl::StatusOr<std::shared_ptr<ProcessGroup>> ProcessGroup::Impl::Create(
 
 absl::Status ProcessGroup::Impl::Join(Deadline deadline, DeviceOrigin& origin) {
   SHERD_RETURN_IF_ERROR(GetCallCheck().status());
-  std::optional<DeviceConnector> connector;
-  if (options_.device_backend != nullptr) {
-    connector.emplace(*options_.device_backend, options_.device, membership_,
-                      peers_, origin);
-  }
-  SHERD_ASSIGN_OR_RETURN(
-      std::vector<MemberRecord> records,
-      ExchangeMembership(*options_.store, membership_, options_.processes,
-                         connector ? connector->OwnFacts() : "", deadline));
-  std::vector<std::string> processes, facts;
-  for (MemberRecord& record : records) {
-    processes.push_back(std::move(record.process));
-    facts.push_back(std::move(record.facts));
-  }
-  membership_.SetProcesses(std::move(processes));
+  SHERD_RETURN_IF_ERROR(ExchangeMembership(*options_.store, options_.processes,
+                                           deadline, membership_));
   SHERD_RETURN_IF_ERROR(ConnectHost(deadline));
-  if (!connector) return absl::OkStatus();
-  absl::Status status = ConnectDevice(*connector, facts, deadline);
+  absl::Status status = ConnectDevice(deadline, origin);
   // For those who still wait for this rank.
   if (!status.ok()) peers_.Report(status);
   return status;
@@ -106,9 +91,11 @@ absl::Status ProcessGroup::Impl::ConnectHost(Deadline deadline) {
                   absl::StrCat("backend ", info.name));
 }
 
-absl::Status ProcessGroup::Impl::ConnectDevice(
-    DeviceConnector& connector, absl::Span<const std::string> facts,
-    Deadline deadline) {
+absl::Status ProcessGroup::Impl::ConnectDevice(Deadline deadline,
+                                               DeviceOrigin& origin) {
+  if (options_.device_backend == nullptr) return absl::OkStatus();
+  DeviceConnector connector(*options_.device_backend, options_.device,
+                            membership_, peers_, origin);
   auto channel = std::make_unique<DeviceChannel>(
       options_.device_backend->info(), calls_,
       internal::DeviceChannelOptions{.store = options_.store.get(),
@@ -116,7 +103,7 @@ absl::Status ProcessGroup::Impl::ConnectDevice(
                                      .queue = &queue_});
   SHERD_ASSIGN_OR_RETURN(
       std::vector<Device> devices,
-      connector.Connect(facts, OptionsForCommunicator(deadline), *channel));
+      connector.Connect(OptionsForCommunicator(deadline), *channel));
   membership_.SetDevices(std::move(devices));
   device_ = std::move(channel);
   return absl::OkStatus();

@@ -82,25 +82,6 @@ absl::Status Absent(Store& store, int first, int size) {
       first);
 }
 
-std::string Encode(int size, const MemberRecord& record) {
-  return absl::StrCat(size, " ", record.process, "\n", record.facts);
-}
-
-absl::StatusOr<MemberRecord> Decode(const Membership& membership, int rank,
-                                    const std::string& text) {
-  const std::pair<std::string, std::string> parts =
-      absl::StrSplit(text, absl::MaxSplits('\n', 1));
-  const std::pair<std::string, std::string> fields =
-      absl::StrSplit(parts.first, absl::MaxSplits(' ', 1));
-  if (fields.first != absl::StrCat(membership.size())) {
-    // These are two ranks of several: who deviates is not known.
-    return absl::InvalidArgumentError(absl::StrCat(
-        "rank ", rank, " says that the world size is ", fields.first, ", rank ",
-        membership.rank(), " says ", membership.size()));
-  }
-  return MemberRecord{fields.second, parts.second};
-}
-
 }  // namespace
 
 std::string ProcessNumber(const std::string& description) {
@@ -168,11 +149,11 @@ absl::Status Membership::MaybeInjectFault(FaultPoint point,
                          .subject = subject});
 }
 
-absl::StatusOr<std::vector<MemberRecord>> ExchangeMembership(
-    Store& store, const Membership& membership,
-    absl::Span<const std::string> expected, absl::string_view facts,
-    Deadline deadline) {
+absl::Status ExchangeMembership(Store& store,
+                                absl::Span<const std::string> expected,
+                                Deadline deadline, Membership& membership) {
   const int own = membership.rank();
+  const int size = membership.size();
   SHERD_ASSIGN_OR_RETURN(const int64_t joined, store.Add(JoinedKey(own), 1));
   if (joined != 1) {
     return absl::InvalidArgumentError(absl::StrCat(
@@ -180,22 +161,28 @@ absl::StatusOr<std::vector<MemberRecord>> ExchangeMembership(
         " has joined already: two processes have the same rank, or the "
         "rendezvous is left over from another run and must be removed"));
   }
-  SHERD_RETURN_IF_ERROR(store.Set(
-      MemberKey(own),
-      Encode(membership.size(), {DescribeOwnProcess(), std::string(facts)})));
-  std::vector<MemberRecord> records;
-  for (int rank = 0; rank < membership.size(); ++rank) {
+  SHERD_RETURN_IF_ERROR(
+      store.Set(MemberKey(own), absl::StrCat(size, " ", DescribeOwnProcess())));
+  std::vector<std::string> processes;
+  for (int rank = 0; rank < size; ++rank) {
     const absl::StatusOr<std::string> member = AwaitMember(
         store, rank, expected.empty() ? "" : expected[rank], deadline);
     if (absl::IsDeadlineExceeded(member.status())) {
-      return Absent(store, rank, membership.size());
+      return Absent(store, rank, size);
     }
     if (!member.ok()) return member.status();
-    SHERD_ASSIGN_OR_RETURN(MemberRecord record,
-                           Decode(membership, rank, *member));
-    records.push_back(std::move(record));
+    std::pair<std::string, std::string> fields =
+        absl::StrSplit(*member, absl::MaxSplits(' ', 1));
+    if (fields.first != absl::StrCat(size)) {
+      // These are two ranks of several: who deviates is not known.
+      return absl::InvalidArgumentError(
+          absl::StrCat("rank ", rank, " says that the world size is ",
+                       fields.first, ", rank ", own, " says ", size));
+    }
+    processes.push_back(std::move(fields.second));
   }
-  return records;
+  membership.SetProcesses(std::move(processes));
+  return absl::OkStatus();
 }
 
 }  // namespace sherd::internal

@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "sherd/core/base/deadline.h"
@@ -83,31 +82,22 @@ class Membership {
 // text is none of it.
 std::string ProcessNumber(const std::string& description);
 
-// What a rank sends the others when it joins a group.
-struct MemberRecord {
-  // As DescribeOwnProcess() has it.
-  std::string process;
-  // What the parts of the group want all ranks to know; any text.
-  std::string facts;
-};
-
-// Sends this rank's record to all ranks and returns those of all, by rank,
-// once all have come. Collective; once per store. `expected`: the process of
-// each rank, where it is known before it joins; otherwise empty.
+// Makes this rank and its process known to all ranks, and sets the processes
+// of all once they have come. Collective; once per store. `expected`: the
+// process of each rank, where it is known before it joins; otherwise empty.
 //
 // Keys, below the group's prefix:
 //   joined/R   taken by the first process that comes as rank R
-//   member/R   world size, process and facts of rank R
+//   member/R   world size and process of rank R
 //
 //   kInvalidArgument   Rank taken, or world sizes differ.
 //   kDeadlineExceeded  Names the ranks that did not come.
 //   kUnavailable       A rank's process is known, and ended before it joined.
 //
 // Cost. P + 2 operations of the store.
-absl::StatusOr<std::vector<MemberRecord>> ExchangeMembership(
-    Store& store, const Membership& membership,
-    absl::Span<const std::string> expected, absl::string_view facts,
-    Deadline deadline);
+absl::Status ExchangeMembership(Store& store,
+                                absl::Span<const std::string> expected,
+                                Deadline deadline, Membership& membership);
 
 }  // namespace sherd::internal
 

@@ -3,12 +3,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <array>
 #include <memory>
 #include <optional>
 #include <string>
 #include <thread>
-#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -43,14 +41,9 @@ class MembershipTest : public ::testing::Test {
   absl::StatusOr<Membership> Join(int rank, int size, Deadline deadline,
                                   std::vector<std::string> expected = {}) {
     Membership membership("test", rank, size, {}, 0);
-    absl::StatusOr<std::vector<MemberRecord>> records =
-        ExchangeMembership(*store_, membership, expected, "", deadline);
-    if (!records.ok()) return records.status();
-    std::vector<std::string> processes;
-    for (MemberRecord& record : *records) {
-      processes.push_back(std::move(record.process));
-    }
-    membership.SetProcesses(std::move(processes));
+    const absl::Status status =
+        ExchangeMembership(*store_, expected, deadline, membership);
+    if (!status.ok()) return status;
     return membership;
   }
 
@@ -112,27 +105,6 @@ TEST_F(MembershipTest, JoiningRefusesADifferentWorldSize) {
                        HasSubstr("rank 0 says that the world size is 2, rank 1 "
                                  "says 3")));
   EXPECT_EQ(ErrorRank(status), std::nullopt) << "neither is in the right";
-}
-
-TEST_F(MembershipTest, EveryRankGetsTheFactsOfAll) {
-  const std::string facts[] = {"", "one\ntwo lines", "3 4"};
-  std::array<absl::StatusOr<std::vector<MemberRecord>>, 3> got;
-  std::vector<std::thread> threads;
-  for (int r = 0; r < 3; ++r) {
-    threads.emplace_back([&, r] {
-      const Membership membership("test", r, 3, {}, 0);
-      got[r] = ExchangeMembership(*store_, membership, {}, facts[r],
-                                  Deadline::After(absl::Seconds(30)));
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
-  for (int r = 0; r < 3; ++r) {
-    ASSERT_THAT(got[r], IsOk());
-    for (int of = 0; of < 3; ++of) {
-      EXPECT_EQ((*got[r])[of].facts, facts[of]) << r << " of " << of;
-      EXPECT_EQ((*got[r])[of].process, DescribeOwnProcess());
-    }
-  }
 }
 
 TEST(MembershipNamesTest, ErrorsNameTheRankOfTheJobWhereItDiffers) {

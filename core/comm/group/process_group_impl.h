@@ -115,9 +115,7 @@ class ProcessGroup::Impl final : private internal::PeerMonitor::Owner {
   // Steps of Create.
   absl::Status Join(Deadline deadline, internal::DeviceOrigin& origin);
   absl::Status ConnectHost(Deadline deadline);
-  absl::Status ConnectDevice(internal::DeviceConnector& connector,
-                             absl::Span<const std::string> facts,
-                             Deadline deadline);
+  absl::Status ConnectDevice(Deadline deadline, internal::DeviceOrigin& origin);
   absl::Status MakeComparison(Deadline deadline);
   CommunicatorOptions OptionsForCommunicator(Deadline deadline);
 
