@@ -44,7 +44,7 @@ class Channel {
   virtual void WaitIdle() = 0;
   // Makes what runs end soon. Never waits.
   virtual void Abort() = 0;
-  // Ends the connection, with nothing under way. Again: nothing.
+  // Ends the connection, with nothing under way. Called once.
   virtual void Close() = 0;
 
  protected:
