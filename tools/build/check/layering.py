@@ -158,8 +158,8 @@ def check(query_xml):
 # Package: its rooms, drawn from the lowest up. A room includes itself and what is
 # left of its place; rooms in braces are side by side and do not see one another.
 DRAWINGS = {
-    "core/comm": "store <- calls <- {bootstrap, collective, flight} <- channel <- group"
-                 " <- group_collectives",
+    "core/comm": "store <- calls <- {bootstrap, collective, flight} <- peers <- channel"
+                 " <- group <- group_collectives",
     "core/sharding": "box <- spec <- plan <- transfer <- tensor <- ops",
     "core/tensor": "values <- strides <- device <- types <- {kernels, random}",
     "serialization": "safetensors <- manifest <- checkpoint <- kits",
@@ -175,6 +175,8 @@ PLACES = {
         "calls": ["channel/backend", "channel/peer_memory", "collective/call_signature",
                   "collective/collective", "collective/operations", "collective/reduction",
                   "collective/reduction_kernels", "collective_options"],
+        # Who the ranks are and how they are doing: channels ask, and groups make them.
+        "peers": ["group/failure_log", "group/membership", "group/peer_monitor"],
         # The typed calls are a base class of ProcessGroup. A double of RPC is beside
         # the store that it is made of, and fills an interface of the group.
         "group": ["collective/typed_collectives", "store/store_remote_access"],
