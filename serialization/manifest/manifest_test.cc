@@ -21,12 +21,14 @@ TEST(ManifestTest, ASoundManifestIsValid) {
   EXPECT_THAT(ValidateManifest(nothing), IsOk());
 }
 
-TEST(ManifestTest, AnEmptyShardMayTrailWhereItIsEmpty) {
+TEST(ManifestTest, AnEmptyShardMayLieAnywhere) {
   Manifest manifest = SampleManifest();
   Dims& offsets = manifest.tensors[0].shards[0].offsets;
-  offsets = {7, 0};
-  EXPECT_THAT(ValidateManifest(manifest), IsOk());
-  offsets = {7, 1};
+  for (const Dims& where : {Dims{7, 0}, Dims{7, 1}}) {
+    offsets = where;
+    EXPECT_THAT(ValidateManifest(manifest), IsOk());
+  }
+  offsets = {-1, 0};
   EXPECT_THAT(ValidateManifest(manifest),
               StatusIs(absl::StatusCode::kDataLoss, "is not inside [0, 5]"));
 }
