@@ -179,9 +179,9 @@ class PluginCommunicator final : public Communicator {
       op.recvs = recvs_.data();
     }
     if (FaultPointsAreArmed()) [[unlikely]] {
-      SHERD_RETURN_IF_ERROR(PassFaultPoint({.point = FaultPoint::kPluginPost,
-                                            .rank = world_rank_,
-                                            .subject = Name(desc.op)}));
+      SHERD_RETURN_IF_ERROR(MaybeInjectFault({.point = FaultPoint::kPluginPost,
+                                              .rank = world_rank_,
+                                              .subject = Name(desc.op)}));
     }
     sherd_error_v0 error = NoError();
     const sherd_code code = Guarded(&error, [&] {

@@ -106,7 +106,7 @@ inline bool FaultPointsAreArmed() {
   return internal::fault_points_armed.load(std::memory_order_relaxed);
 }
 
-inline absl::Status PassFaultPoint(const FaultPassage& passage) {
+inline absl::Status MaybeInjectFault(const FaultPassage& passage) {
   if (FaultPointsAreArmed()) [[unlikely]] {
     return internal::CallFaultHandler(passage);
   }

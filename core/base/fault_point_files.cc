@@ -13,7 +13,7 @@ namespace {
 
 absl::Status Pass(FaultPoint point, const std::string& path,
                   uint64_t bytes = 0) {
-  return PassFaultPoint({.point = point, .subject = path, .bytes = bytes});
+  return MaybeInjectFault({.point = point, .subject = path, .bytes = bytes});
 }
 
 // Of a sync, which tests can leave out: `sync` is called unless they do.
@@ -22,7 +22,7 @@ absl::Status PassSync(FaultPoint point, const std::string& path,
                       const Sync& sync) {
   bool lost = false;
   SHERD_RETURN_IF_ERROR(
-      PassFaultPoint({.point = point, .subject = path, .lost = &lost}));
+      MaybeInjectFault({.point = point, .subject = path, .lost = &lost}));
   return lost ? absl::OkStatus() : sync();
 }
 

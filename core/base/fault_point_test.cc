@@ -36,7 +36,7 @@ TEST_F(FaultPointTest, EveryPointHasANameOfItsOwnAndSaysWhereItIs) {
 TEST_F(FaultPointTest, WithoutAHandlerNothingHappens) {
   EXPECT_FALSE(FaultPointsAreArmed());
   bool lost = false;
-  EXPECT_THAT(PassFaultPoint({.point = FaultPoint::kStoreSet, .lost = &lost}),
+  EXPECT_THAT(MaybeInjectFault({.point = FaultPoint::kStoreSet, .lost = &lost}),
               IsOk());
   EXPECT_FALSE(lost);
 }
@@ -55,18 +55,18 @@ TEST_F(FaultPointTest, TheHandlerSeesThePassageAndDecidesWhatComesOfIt) {
   });
   EXPECT_TRUE(FaultPointsAreArmed());
   bool lost = false;
-  EXPECT_THAT(PassFaultPoint({.point = FaultPoint::kStoreSet,
-                              .rank = 3,
-                              .subject = "a/key",
-                              .bytes = 17,
-                              .lost = &lost}),
+  EXPECT_THAT(MaybeInjectFault({.point = FaultPoint::kStoreSet,
+                                .rank = 3,
+                                .subject = "a/key",
+                                .bytes = 17,
+                                .lost = &lost}),
               IsOk());
   EXPECT_TRUE(lost);
   EXPECT_THAT(
-      PassFaultPoint({.point = FaultPoint::kFileRename, .subject = "/a"}),
+      MaybeInjectFault({.point = FaultPoint::kFileRename, .subject = "/a"}),
       StatusIs(absl::StatusCode::kDataLoss, "torn"));
   SetFaultHandler(nullptr);
-  EXPECT_THAT(PassFaultPoint({.point = FaultPoint::kFileRename}), IsOk());
+  EXPECT_THAT(MaybeInjectFault({.point = FaultPoint::kFileRename}), IsOk());
   EXPECT_THAT(seen, ElementsAre("store/set 3 a/key 17", "file/rename -1 /a 0"));
 }
 
@@ -80,10 +80,10 @@ TEST_F(FaultPointTest, AThreadInTheHandlerOutlivesIt) {
   });
   absl::Status status;
   std::thread thread(
-      [&] { status = PassFaultPoint({.point = FaultPoint::kAllocate}); });
+      [&] { status = MaybeInjectFault({.point = FaultPoint::kAllocate}); });
   entered.WaitForNotification();
   SetFaultHandler(nullptr);
-  EXPECT_THAT(PassFaultPoint({.point = FaultPoint::kAllocate}), IsOk());
+  EXPECT_THAT(MaybeInjectFault({.point = FaultPoint::kAllocate}), IsOk());
   replaced.Notify();
   thread.join();
   EXPECT_THAT(status,

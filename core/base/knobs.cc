@@ -63,7 +63,8 @@ const std::vector<KnobInfo>& Table() {
        "What starts the ranks of a distributed test: mpirun, or its path. Set "
        "by sherd_distributed_test."},
       {Knob::kTestRankDir, "SHERD_TEST_RANK_DIR", "directory", "(none)", kDebug,
-       "Marks a process that a launcher started as the keeper of a rank and "
+       "Marks a process that a launcher started as the launch shim of a rank "
+       "and "
        "names the pipes of the run. Set by the test harness."},
       {Knob::kTestExternal, "SHERD_TEST_EXTERNAL", "0|1",
        "(whether a launcher says that there are several ranks)", kStable,

@@ -32,8 +32,8 @@ namespace sherd {
 //   case that the parent is killed by a process that watches it: see
 //   FindMarkedProcesses and Guardian.
 //
-// A process between a launcher that is not ours and a rank (a keeper) does the
-// same on both sides: it dies with its launcher, and the rank with it.
+// A process between a launcher that is not ours and a rank (a launch shim) does
+// the same on both sides: it dies with its launcher, and the rank with it.
 
 // Asks the kernel to kill this process at the end of the thread of `parent`
 // that started it. False if that is over already (errno is ESRCH), or cannot be

@@ -84,7 +84,7 @@ class Saver {
       SHERD_ASSIGN_OR_RETURN(TensorToSave layout,
                              DescribeTensor(name, tensor, group_));
       AddToFingerprint(layout, fingerprint_);
-      LeaveEachElementToOneRank(layout, absl::MakeSpan(bytes_of_rank_));
+      AssignReplicaOwners(layout, absl::MakeSpan(bytes_of_rank_));
       SHERD_ASSIGN_OR_RETURN(const int64_t bytes,
                              NumBytes(layout.sizes, layout.dtype));
       const auto sum = CheckedAdd(tensor_bytes_, bytes);

@@ -40,7 +40,7 @@ std::vector<PlacedBox> TensorToSave::Boxes() const {
   return boxes;
 }
 
-void LeaveEachElementToOneRank(TensorToSave& tensor, absl::Span<int64_t> load) {
+void AssignReplicaOwners(TensorToSave& tensor, absl::Span<int64_t> load) {
   const int64_t element_size = static_cast<int64_t>(SizeOf(tensor.dtype));
   // Loads of tensors with different dtypes add up as bytes.
   std::vector<int64_t> elements(load.size());

@@ -47,7 +47,7 @@ struct TensorToSave {
 // Where several ranks hold the same shard, leaves each element to one of them;
 // large shards in parts, so that all of them write. `load` counts the bytes of
 // each rank, from tensor to tensor. Without replicas the layout stays as it is.
-void LeaveEachElementToOneRank(TensorToSave& tensor, absl::Span<int64_t> load);
+void AssignReplicaOwners(TensorToSave& tensor, absl::Span<int64_t> load);
 
 // A shard by its tensor's index in a list, and its own among the tensor's.
 struct ShardIndex {

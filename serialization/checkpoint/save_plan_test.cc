@@ -106,7 +106,7 @@ TEST(SavePlanTest, SmallReplicasAreLeftToRanksInTurn) {
   for (const char* name : {"a", "b", "c"}) {
     TensorToSave tensor = Replicas(10);
     tensor.name = name;
-    LeaveEachElementToOneRank(tensor, absl::MakeSpan(load));
+    AssignReplicaOwners(tensor, absl::MakeSpan(load));
     EXPECT_EQ(tensor.shards.size(), 2u);
     for (const ShardToSave& shard : tensor.shards) {
       EXPECT_EQ(shard.placement, absl::StrCat("rank:", shard.rank, "/cpu"));
@@ -124,7 +124,7 @@ TEST(SavePlanTest, LargeReplicasAreWrittenInPartsByAllThatHoldThem) {
   std::vector<int64_t> load(3);
   const int64_t rows = 2'000'001;
   TensorToSave tensor = Replicas(rows);
-  LeaveEachElementToOneRank(tensor, absl::MakeSpan(load));
+  AssignReplicaOwners(tensor, absl::MakeSpan(load));
   // 16 MB among three ranks, and among two.
   EXPECT_EQ(tensor.shards.size(), 5u);
   for (const ShardToSave& shard : tensor.shards) {
@@ -143,7 +143,7 @@ TEST(SavePlanTest, WithoutReplicasNothingChanges) {
   std::vector<int64_t> load(3);
   for (const TensorToSave& tensor : Tensors()) {
     TensorToSave same = tensor;
-    LeaveEachElementToOneRank(same, absl::MakeSpan(load));
+    AssignReplicaOwners(same, absl::MakeSpan(load));
     ASSERT_EQ(same.shards.size(), tensor.shards.size());
     for (size_t i = 0; i < same.shards.size(); ++i) {
       EXPECT_EQ(same.shards[i].offsets, tensor.shards[i].offsets);

@@ -21,7 +21,7 @@
 #include "sherd/core/base/knobs.h"
 #include "sherd/core/base/status_macros.h"
 #include "sherd/core/process/marked_processes.h"
-#include "sherd/testing/harness/rank_keeper.h"
+#include "sherd/testing/harness/launch_shim.h"
 
 namespace sherd::testing::internal {
 namespace {
@@ -129,7 +129,7 @@ absl::StatusOr<std::unique_ptr<LaunchedRank>> LaunchedRank::Prepare(
       {kControlPipe, &launched->control_}};
   for (const auto& [name, end] : pipes) {
     SHERD_ASSIGN_OR_RETURN(Pipe pipe,
-                           MakeNamedPipe(KeeperPipe(directory, name, rank)));
+                           MakeNamedPipe(LaunchPipe(directory, name, rank)));
     *end = std::move(pipe.read);
     launched->writers_.push_back(std::move(pipe.write));
   }
@@ -143,7 +143,7 @@ const std::optional<ExitStatus>& LaunchedRank::Poll() {
     if (size < 0 && errno == EINTR) continue;
     if (size < 0) break;
     if (size == 0) {
-      // The keeper was killed before it could tell.
+      // The shim was killed before it could tell.
       End(ExitStatus::OfSignal(SIGTERM), /*by_launcher=*/true);
       break;
     }
@@ -187,7 +187,7 @@ absl::StatusOr<std::unique_ptr<Launcher>> Launcher::Start(
     std::vector<std::string> environment) {
   SHERD_ASSIGN_OR_RETURN(
       Pipe release,
-      MakeNamedPipe(KeeperPipe(options.directory, kReleasePipe, 0)));
+      MakeNamedPipe(LaunchPipe(options.directory, kReleasePipe, 0)));
   SHERD_ASSIGN_OR_RETURN(Pipe output, MakePipe());
   if (fcntl(output.read.get(), F_SETFL, O_NONBLOCK) != 0) {
     return ErrnoStatus(errno, "setting up", "a pipe");

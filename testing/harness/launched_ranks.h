@@ -32,7 +32,7 @@ struct LauncherOptions {
 //   kNotFound  There is no such program.
 absl::StatusOr<std::string> FindLauncher(const std::string& launcher);
 
-// One rank that a launcher started, as its keeper tells of it.
+// One rank that a launcher started, as its shim tells of it.
 class LaunchedRank {
  public:
   // Makes the pipes.
@@ -49,7 +49,7 @@ class LaunchedRank {
   // How the rank ended, or nothing while it runs or has not started.
   const std::optional<ExitStatus>& Poll();
 
-  // The launcher has ended: so has the rank, whether its keeper could tell or
+  // The launcher has ended: so has the rank, whether its shim could tell or
   // not.
   void LauncherEnded();
 
@@ -93,7 +93,7 @@ class Launcher {
   void DrainOutput();
   const std::string& output() const { return output_; }
 
-  // Lets the keepers, and so the launcher, come to their end, and waits for it
+  // Lets the shims, and so the launcher, come to their end, and waits for it
   // for at most `at_most`; then ends it. What the ranks have left behind is
   // killed.
   void Finish(absl::Duration at_most);

@@ -21,7 +21,7 @@
 #include "sherd/testing/fixtures/announced_skip.h"
 #include "sherd/testing/fixtures/distributed_tests.h"
 #include "sherd/testing/harness/exit_codes.h"
-#include "sherd/testing/harness/rank_keeper.h"
+#include "sherd/testing/harness/launch_shim.h"
 #include "sherd/testing/harness/stack_dump.h"
 
 namespace sherd::testing::internal {
@@ -227,7 +227,7 @@ RankReporter* RankReporter::Get() {
 }
 
 RankReporter* RankReporter::Install() {
-  BecomeKeeperIfAsked();
+  MaybeRunAsLaunchShim();
   const std::optional<int> results = TakeFd(Knob::kTestRankFd);
   if (!results) return nullptr;
 

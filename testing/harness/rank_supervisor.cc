@@ -191,7 +191,7 @@ class RankSupervisor::Impl {
     return Run();
   }
 
-  bool AllCameToTheEnd() const {
+  bool AllRanksFinished() const {
     return std::all_of(ranks_.begin(), ranks_.end(),
                        [](const RunningRank& rank) { return rank.is_fit(); });
   }
@@ -475,8 +475,8 @@ RunOutcome RankSupervisor::RunTest(const std::string& name,
   return impl_->RunTest(name, limits);
 }
 
-bool RankSupervisor::AllCameToTheEnd() const {
-  return impl_->AllCameToTheEnd();
+bool RankSupervisor::AllRanksFinished() const {
+  return impl_->AllRanksFinished();
 }
 
 bool RankSupervisor::DoAllRun() { return impl_->DoAllRun(); }

@@ -80,7 +80,7 @@ class RankSupervisor {
 
   // Whether all persistent ranks came to the end of the last test, fit for
   // another. They may have ended since.
-  bool AllCameToTheEnd() const;
+  bool AllRanksFinished() const;
 
   // Whether the process of each rank still runs.
   bool DoAllRun();

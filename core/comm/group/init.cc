@@ -266,7 +266,7 @@ absl::StatusOr<RollCall> AgreeOnBackend(Store& store,
 
 absl::Status Pass(FaultPoint point, const InitOptions& options,
                   const LaunchEnvironment& place) {
-  return PassFaultPoint(
+  return MaybeInjectFault(
       {.point = point, .rank = place.rank, .subject = options.group_name});
 }
 

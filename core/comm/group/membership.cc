@@ -144,9 +144,10 @@ absl::Status Membership::WithJobRank(absl::Status status) const {
 
 absl::Status Membership::MaybeInjectFault(FaultPoint point,
                                           absl::string_view subject) const {
-  return PassFaultPoint({.point = point,
-                         .rank = is_member() ? world_ranks_[rank_] : -1,
-                         .subject = subject});
+  return ::sherd::MaybeInjectFault(
+      {.point = point,
+       .rank = is_member() ? world_ranks_[rank_] : -1,
+       .subject = subject});
 }
 
 absl::Status ExchangeMembership(Store& store,

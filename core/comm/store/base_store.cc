@@ -7,7 +7,7 @@ namespace sherd::internal {
 namespace {
 
 absl::Status Pass(FaultPoint point, absl::string_view key) {
-  return PassFaultPoint({.point = point, .subject = key});
+  return MaybeInjectFault({.point = point, .subject = key});
 }
 
 absl::Status Pass(FaultPoint point, absl::Span<const std::string> keys) {
@@ -18,10 +18,10 @@ absl::Status Pass(FaultPoint point, absl::Span<const std::string> keys) {
 
 absl::Status BaseStore::Set(absl::string_view key, absl::string_view value) {
   bool lost = false;
-  SHERD_RETURN_IF_ERROR(PassFaultPoint({.point = FaultPoint::kStoreSet,
-                                        .subject = key,
-                                        .bytes = value.size(),
-                                        .lost = &lost}));
+  SHERD_RETURN_IF_ERROR(MaybeInjectFault({.point = FaultPoint::kStoreSet,
+                                          .subject = key,
+                                          .bytes = value.size(),
+                                          .lost = &lost}));
   return lost ? absl::OkStatus() : DoSet(key, value);
 }
 
@@ -55,7 +55,7 @@ absl::StatusOr<int64_t> BaseStore::DeletePrefix(absl::string_view prefix) {
 
 absl::Status BaseStore::Retire(absl::string_view prefix, int members) {
   bool lost = false;
-  SHERD_RETURN_IF_ERROR(PassFaultPoint(
+  SHERD_RETURN_IF_ERROR(MaybeInjectFault(
       {.point = FaultPoint::kStoreRetire, .subject = prefix, .lost = &lost}));
   return lost ? absl::OkStatus() : DoRetire(prefix, members);
 }

@@ -55,7 +55,7 @@ absl::StatusOr<ProcessGroup*> GroupOf(const ShardedTensor& tensor,
   return internal::GroupFor(tensor, operation);
 }
 
-// The local shards, so cut that every element of the tensor is in the care of
+// The local shards, so cut that every element of the tensor is owned by
 // one rank.
 absl::StatusOr<std::vector<Tensor>> OwnParts(const ShardedTensor& tensor,
                                              const ProcessGroup* group) {

@@ -10,7 +10,7 @@
 
 namespace sherd {
 
-// Part of a box, in the care of a rank that holds the box.
+// Part of a box, owned by a rank that holds the box.
 struct DividedBox {
   // Position in the list of boxes: the holder's own entry.
   size_t box = 0;
@@ -22,19 +22,19 @@ struct DividedBox {
 // are saved or loaded.
 inline constexpr int64_t kMinReplicaPartBytes = int64_t{4} << 20;
 
-// Divides boxes so that every element is in the care of one rank, although
+// Divides boxes so that every element is owned by one rank, although
 // several hold it: for whatever is to happen once per element, like saving it
 // or adding it up. `boxes` have been checked: equal ones are replicas, others
 // do not overlap.
 //
 // Result. A box that one rank holds is a part by itself, also if it is empty. A
-// box with replicas is one part in the care of the rank that has least to do so
+// box with replicas is one part owned by the rank that has least to do so
 // far, or, from 2 * `min_elements` on, parts of at least `min_elements`, cut
 // along its first dimension that has more than one index, and so contiguous,
 // for as many of the holders; empty ones are left out. Ordered by `box`, then
 // by offset. The same on every rank that has the same arguments.
 //
-// `load` counts the elements in the care of each rank; it is added to, and may
+// `load` counts the elements owned by each rank; it is added to, and may
 // go from tensor to tensor. It has an entry for every rank of `boxes`.
 //
 // Cost. O(n * d) for n boxes in d dimensions, besides sorting the holders of

@@ -117,9 +117,9 @@ absl::Status Malformed(int rank) {
 absl::Status Pass(FaultPoint point, const ProcessGroup& group,
                   absl::string_view subject) {
   if (!FaultPointsAreArmed()) return absl::OkStatus();
-  return PassFaultPoint({.point = point,
-                         .rank = group.world_ranks()[group.rank()],
-                         .subject = subject});
+  return MaybeInjectFault({.point = point,
+                           .rank = group.world_ranks()[group.rank()],
+                           .subject = subject});
 }
 
 }  // namespace

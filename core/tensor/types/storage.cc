@@ -283,9 +283,9 @@ absl::StatusOr<std::shared_ptr<Storage>> Storage::Allocate(
     size_t bytes, Allocator& allocator) {
   void* data = nullptr;
   if (bytes > 0) {
-    SHERD_RETURN_IF_ERROR(PassFaultPoint({.point = FaultPoint::kAllocate,
-                                          .subject = allocator.name(),
-                                          .bytes = bytes}));
+    SHERD_RETURN_IF_ERROR(MaybeInjectFault({.point = FaultPoint::kAllocate,
+                                            .subject = allocator.name(),
+                                            .bytes = bytes}));
     absl::StatusOr<void*> memory = allocator.Allocate(bytes, kAlignment);
     if (!memory.ok()) return memory.status();
     data = *memory;

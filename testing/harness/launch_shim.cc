@@ -1,4 +1,4 @@
-#include "sherd/testing/harness/rank_keeper.h"
+#include "sherd/testing/harness/launch_shim.h"
 
 #include <fcntl.h>
 #include <signal.h>
@@ -55,9 +55,10 @@ void SetVariable(Knob knob, int value) {
   setenv(GetKnobInfo(knob).variable, absl::StrCat(value).c_str(), 1);
 }
 
-class Keeper {
+class LaunchShim {
  public:
-  explicit Keeper(std::string directory) : directory_(std::move(directory)) {}
+  explicit LaunchShim(std::string directory)
+      : directory_(std::move(directory)) {}
 
   absl::Status Start() {
     // With the launcher, whatever becomes of it.
@@ -66,7 +67,7 @@ class Keeper {
     }
     SHERD_ASSIGN_OR_RETURN(rank_, FirstOf({Knob::kOmpiRank, Knob::kPmiRank}));
     const auto pipe = [this](absl::string_view name) {
-      return KeeperPipe(directory_, name, rank_);
+      return LaunchPipe(directory_, name, rank_);
     };
     SHERD_ASSIGN_OR_RETURN(release_,
                            Open(pipe(kReleasePipe), O_RDONLY | O_CLOEXEC));
@@ -106,7 +107,7 @@ class Keeper {
   }
 
   absl::Status StartRank() {
-    // What the launcher sends to its process group is for the rank; the keeper
+    // What the launcher sends to its process group is for the rank; the shim
     // must live to tell of it.
     sigset_t all, before;
     sigfillset(&all);
@@ -149,28 +150,28 @@ class Keeper {
 
 }  // namespace
 
-std::string KeeperPipe(absl::string_view directory, absl::string_view name,
+std::string LaunchPipe(absl::string_view directory, absl::string_view name,
                        int rank) {
   const std::string file =
       name == kReleasePipe ? std::string(name) : absl::StrCat(name, ".", rank);
   return JoinPath(std::string(directory), file);
 }
 
-void BecomeKeeperIfAsked() {
+void MaybeRunAsLaunchShim() {
   const std::string directory = GetKnobOr(Knob::kTestRankDir, "");
   if (directory.empty()) return;
-  Keeper keeper(directory);
-  const absl::Status started = keeper.Start();
+  LaunchShim shim(directory);
+  const absl::Status started = shim.Start();
   if (!started.ok()) {
-    std::fprintf(stderr, "keeper of a rank: %s\n", started.ToString().c_str());
+    std::fprintf(stderr, "shim of a rank: %s\n", started.ToString().c_str());
     _exit(1);
   }
-  const ExitStatus status = keeper.AwaitEnd();
+  const ExitStatus status = shim.AwaitEnd();
   if (status.signal()) EndLike(status);
   sigset_t none;
   sigemptyset(&none);
   sigprocmask(SIG_SETMASK, &none, nullptr);
-  keeper.AwaitRelease();
+  shim.AwaitRelease();
   EndLike(status);
 }
 
