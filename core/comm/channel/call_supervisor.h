@@ -10,6 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "sherd/core/base/fault_point.h"
+#include "sherd/core/base/status_macros.h"
 #include "sherd/core/comm/channel/backend.h"
 #include "sherd/core/comm/collective/call_comparison.h"
 #include "sherd/core/comm/collective/collective.h"
@@ -58,11 +59,22 @@ class CallSupervisor {
   GroupCounters counters() const;
 
   // `started`: the call begins to run now, otherwise MarkStarted says when.
-  FlightTicket Begin(Collective& call, OperationPath path, bool started);
+  FlightTicket Begin(Collective& call, OperationPath path, bool started) {
+    std::atomic<uint64_t>& count =
+        IsPointToPoint(call.op) ? messages_ : collectives_;
+    call.sequence = count.fetch_add(1, std::memory_order_relaxed) + 1;
+    return recorder().Begin(*tag_, call, path, started);
+  }
   void MarkStarted(const FlightTicket& ticket) {
     recorder().MarkStarted(ticket);
   }
-  absl::Status Compare(const Collective& call, Exchange exchange);
+  absl::Status Compare(const Collective& call, Exchange exchange) {
+    if (IsPointToPoint(call.op)) return absl::OkStatus();
+    SHERD_RETURN_IF_ERROR(
+        MaybeInjectFault(FaultPoint::kBeforeComparison, call));
+    return comparison_ == nullptr ? absl::OkStatus()
+                                  : comparison_->Compare(call, exchange);
+  }
   absl::Status MaybeInjectFault(FaultPoint point,
                                 const Collective& call) const {
     if (FaultPointsAreArmed()) [[unlikely]] {
@@ -75,7 +87,10 @@ class CallSupervisor {
     return peers_.Fail(Name(call.op), call.sequence, std::move(symptom));
   }
   // Returns `status`.
-  absl::Status End(const FlightTicket& ticket, absl::Status status);
+  absl::Status End(const FlightTicket& ticket, absl::Status status) {
+    recorder().End(ticket, status.code());
+    return status.ok() ? status : EndFailed(std::move(status));
+  }
 
   // Of a call that is not carried out: `status` with its name; and why, if the
   // group is not usable any more.
@@ -95,6 +110,8 @@ class CallSupervisor {
   void DumpOnce(FlightReason reason, absl::string_view detail);
 
  private:
+  absl::Status EndFailed(absl::Status status);
+
   const Membership& membership_;
   PeerMonitor& peers_;
   // Null if this process is not a member.

@@ -71,14 +71,6 @@ class ScopedRange {
   DeviceRuntime& runtime_;
 };
 
-// Operations of which nothing is left once the own block has been copied, in a
-// group of one rank.
-bool IsOwnBlockOnly(CollectiveOp op) {
-  return op == CollectiveOp::kAllToAllV || op == CollectiveOp::kAllGather ||
-         op == CollectiveOp::kAllGatherV || op == CollectiveOp::kGather ||
-         op == CollectiveOp::kScatter;
-}
-
 }  // namespace
 
 // An asynchronous operation on a device.
@@ -403,7 +395,7 @@ absl::Status DeviceGroup::Carry(const Collective& desc,
                                 const DeviceStream& stream) {
   SHERD_RETURN_IF_ERROR(Copy(OwnBlock(desc, options_.rank), stream));
   const bool alone = options_.size == 1;
-  if (alone && (IsOwnBlockOnly(desc.op) || MovesNothing(desc))) {
+  if (alone && (HasOwnBlock(desc.op) || MovesNothing(desc))) {
     return absl::OkStatus();
   }
   if (MovesNothing(desc)) return Carry(InPlaceOfNothing(desc), stream);

@@ -168,7 +168,7 @@ absl::Status HostChannel::ExecuteCollective(Collective& call) {
                      .recvs = recvs,
                      .deadline = call.deadline});
       }));
-  Copy(OwnBlock(call, membership().rank()));
+  if (HasOwnBlock(call.op)) Copy(OwnBlock(call, membership().rank()));
   if (membership().size() == 1) {
     Copy(LoneReduction(call));
     return absl::OkStatus();

@@ -14,8 +14,16 @@ struct BlockCopy {
   bool IsNeeded() const { return from.data() != to.data() && !from.empty(); }
 };
 
-// What a rank contributes to its own result of `call`, which moves bytes; the
-// backend leaves that to the host. Empty for other operations.
+// Whether a rank contributes to its own result of `op` by a copy, which the
+// backend leaves to the host.
+constexpr bool HasOwnBlock(CollectiveOp op) {
+  return op == CollectiveOp::kAllToAllV || op == CollectiveOp::kAllGather ||
+         op == CollectiveOp::kAllGatherV || op == CollectiveOp::kGather ||
+         op == CollectiveOp::kScatter;
+}
+
+// What a rank contributes. Empty for other operations, and on ranks that get
+// no result.
 BlockCopy OwnBlock(const Collective& call, int rank);
 
 // The whole result of `call`, a reduction, in a group of one rank.

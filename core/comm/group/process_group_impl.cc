@@ -81,19 +81,23 @@ OperationPath ProcessGroup::Impl::PathOf(CollectiveOp op, DType dtype,
 
 absl::Status ProcessGroup::Impl::Run(CollectiveCall call,
                                      const CollectiveOptions& options) {
-  SHERD_ASSIGN_OR_RETURN(Channel* const channel, Admit(call, options));
+  Channel* channel = host_.get();
+  SHERD_RETURN_IF_ERROR(Admit(options, call, channel));
   return channel->Run(call.desc);
 }
 
 Work ProcessGroup::Impl::Start(CollectiveCall call,
                                const CollectiveOptions& options) {
-  const absl::StatusOr<Channel*> channel = Admit(call, options);
-  if (!channel.ok()) return Work(channel.status());
-  return (*channel)->Start(call.desc);
+  Channel* channel = host_.get();
+  if (absl::Status status = Admit(options, call, channel); !status.ok()) {
+    return Work(std::move(status));
+  }
+  return channel->Start(call.desc);
 }
 
-absl::StatusOr<Channel*> ProcessGroup::Impl::Admit(
-    CollectiveCall& call, const CollectiveOptions& options) {
+absl::Status ProcessGroup::Impl::Admit(const CollectiveOptions& options,
+                                       CollectiveCall& call,
+                                       Channel*& channel) const {
   Collective& desc = call.desc;
   if (!membership_.is_member()) {
     return calls_.Describe(
@@ -104,8 +108,10 @@ absl::StatusOr<Channel*> ProcessGroup::Impl::Admit(
             absl::StrJoin(membership_.world_ranks(), ", "), " of the job")));
   }
   const bool on_device = !options.device.is_cpu();
-  SHERD_ASSIGN_OR_RETURN(Channel* const channel,
-                         ChannelFor(desc, options.device));
+  if (on_device) {
+    SHERD_RETURN_IF_ERROR(CheckDevice(desc, options.device));
+    channel = device_.get();
+  }
   if (!call.valid.ok()) return calls_.Describe(desc, call.valid);
   if (channel->PathOf(desc.op, desc.dtype, desc.reduction) ==
       OperationPath::kUnsupported) {
@@ -121,12 +127,11 @@ absl::StatusOr<Channel*> ProcessGroup::Impl::Admit(
   internal::SetType(options.dtype, call);
   desc.deadline = Deadline::After(options.timeout.value_or(options_.timeout));
   desc.on_device = on_device;
-  return channel;
+  return absl::OkStatus();
 }
 
-absl::StatusOr<Channel*> ProcessGroup::Impl::ChannelFor(
-    const Collective& call, const Device& device) const {
-  if (device.is_cpu()) return host_.get();
+absl::Status ProcessGroup::Impl::CheckDevice(const Collective& call,
+                                             const Device& device) const {
   const auto invalid = [&](const auto&... text) {
     return calls_.Describe(call,
                            absl::InvalidArgumentError(absl::StrCat(text...)));
@@ -142,7 +147,7 @@ absl::StatusOr<Channel*> ProcessGroup::Impl::ChannelFor(
                    ", expected cpu or ", options_.device.ToString(),
                    ", this rank's device in the group");
   }
-  return device_.get();
+  return absl::OkStatus();
 }
 
 absl::Status ProcessGroup::Impl::CheckBuffers(const Collective& call,

@@ -119,12 +119,13 @@ class ProcessGroup::Impl final : private internal::PeerMonitor::Owner {
   absl::Status MakeComparison(Deadline deadline);
   CommunicatorOptions OptionsForCommunicator(Deadline deadline);
 
-  // The channel that is to carry out `call`, which is completed for it; or why
-  // none does.
-  absl::StatusOr<internal::Channel*> Admit(internal::CollectiveCall& call,
-                                           const CollectiveOptions& options);
-  absl::StatusOr<internal::Channel*> ChannelFor(const Collective& call,
-                                                const Device& device) const;
+  // Whether `call` can be carried out, for which it is completed, and by which
+  // channel: `channel` is that of the host before.
+  absl::Status Admit(const CollectiveOptions& options,
+                     internal::CollectiveCall& call,
+                     internal::Channel*& channel) const;
+  // That the group has a device part, and that it is of `device`.
+  absl::Status CheckDevice(const Collective& call, const Device& device) const;
   // In a group with a device part: that the buffers lie in `place`.
   absl::Status CheckBuffers(const Collective& call, const Device& place) const;
 
