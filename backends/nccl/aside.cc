@@ -28,8 +28,8 @@ void* CurrentContext(const CudaContextApi& cuda) {
   return context;
 }
 
-bool RunAside(const CudaContextApi& cuda, void* context,
-              std::function<void()> body, int64_t deadline) {
+bool RunWithDeadline(const CudaContextApi& cuda, void* context,
+                     std::function<void()> body, int64_t deadline) {
   struct State {
     std::mutex mutex;
     std::condition_variable changed;

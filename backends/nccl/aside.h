@@ -19,8 +19,8 @@ void* CurrentContext(const CudaContextApi& cuda);
 // deadline; if not, it goes on, and owns everything that it uses. A deadline
 // that has passed already: does not wait. Where no thread can be had, runs it
 // in the calling one.
-bool RunAside(const CudaContextApi& cuda, void* context,
-              std::function<void()> body, int64_t deadline);
+bool RunWithDeadline(const CudaContextApi& cuda, void* context,
+                     std::function<void()> body, int64_t deadline);
 
 }  // namespace sherd::internal
 

@@ -387,7 +387,7 @@ sherd_code NcclCommunicator::Finalize(int64_t deadline, sherd_error_v0* error) {
   const auto body = [self = shared_from_this(), outcome] {
     outcome->result = self->FinalizeBoth(&outcome->what);
   };
-  if (!RunAside(library_.cuda, context_, body, deadline)) {
+  if (!RunWithDeadline(library_.cuda, context_, body, deadline)) {
     return Fail(error, SHERD_TIMEOUT, -1, "ncclCommFinalize did not end");
   }
   if (outcome->result == kNcclSuccess) return SHERD_OK;
@@ -400,7 +400,7 @@ sherd_code NcclCommunicator::Finalize(int64_t deadline, sherd_error_v0* error) {
 
 void NcclCommunicator::Abort() {
   if (aborted_.exchange(true)) return;
-  RunAside(
+  RunWithDeadline(
       library_.cuda, context_,
       [self = shared_from_this()] { self->StopWork(); },
       /*deadline=*/0);
@@ -453,7 +453,7 @@ void NcclCommunicator::EndBoth() {
 }
 
 void NcclCommunicator::Destroy() {
-  const bool ended = RunAside(
+  const bool ended = RunWithDeadline(
       library_.cuda, context_, [self = shared_from_this()] { self->EndBoth(); },
       NcclClock() + kDestroyTime);
   if (!ended) {

@@ -190,7 +190,7 @@ def sherd_cc_tests(tests, folder = "", **kwargs):
             folder = "store",
             tests = {
                 "store_parts_test": {"srcs": [
-                    "store/store_life_test.cc",
+                    "store/store_session_test.cc",
                     "store/store_protocol_test.cc",
                 ]},
                 "store_test": {"size": "medium"},

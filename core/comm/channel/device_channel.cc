@@ -107,7 +107,7 @@ absl::Status DeviceChannel::Launch(const Collective& call,
   if (work == nullptr) {
     SHERD_RETURN_IF_ERROR(group_->Queue(call, ticket));
   } else {
-    SHERD_ASSIGN_OR_RETURN(*work, group_->QueueAside(call, ticket));
+    SHERD_ASSIGN_OR_RETURN(*work, group_->EnqueueOnSideStream(call, ticket));
   }
   // Its ticket is ended by the device part.
   calls().MaybeInjectFault(FaultPoint::kAfterPost, call).IgnoreError();
@@ -243,7 +243,7 @@ void DeviceChannel::Failed(const FlightTicket& ticket,
   calls().End(ticket, status).IgnoreError();
 }
 
-void DeviceChannel::RunAside(std::function<void()> task) {
+void DeviceChannel::RunInBackground(std::function<void()> task) {
   options_.queue->Push([task = std::move(task)] {
     task();
     return absl::OkStatus();

@@ -75,7 +75,7 @@ class DeviceChannel final : public Channel, private DeviceGroup::Owner {
   absl::Status TimeoutError(const Collective& call) override;
   absl::Status Fail(const Collective& call, absl::Status symptom) override;
   void Failed(const FlightTicket& ticket, const absl::Status& status) override;
-  void RunAside(std::function<void()> task) override;
+  void RunInBackground(std::function<void()> task) override;
 
   const DeviceChannelOptions options_;
   std::shared_ptr<DeviceGroup> group_;

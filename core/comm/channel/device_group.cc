@@ -231,48 +231,48 @@ absl::Status DeviceGroup::Admit(const Collective& desc) {
       capturing ? "graph" : "batch"));
 }
 
-absl::StatusOr<DeviceGroup::Spot> DeviceGroup::Enter(bool aside) {
-  Spot spot;
+absl::StatusOr<DeviceGroup::LaunchSite> DeviceGroup::Enter(bool aside) {
+  LaunchSite site;
   const DeviceStream current = CurrentStream(device());
-  SHERD_ASSIGN_OR_RETURN(spot.capturing, runtime().IsCapturing(current));
-  spot.stream = aside ? resources_.side : current;
+  SHERD_ASSIGN_OR_RETURN(site.capturing, runtime().IsCapturing(current));
+  site.stream = aside ? resources_.side : current;
   if (aside) {
     SHERD_RETURN_IF_ERROR(runtime().RecordEvent(resources_.fork, current));
     SHERD_RETURN_IF_ERROR(
         runtime().WaitEvent(resources_.side, resources_.fork));
     // Then it waits for what this one waits for.
-    if (order_.last_stream == current.handle) return spot;
+    if (order_.last_stream == current.handle) return site;
   }
-  SHERD_RETURN_IF_ERROR(OrderBehindLast(spot));
-  return spot;
+  SHERD_RETURN_IF_ERROR(OrderBehindLast(site));
+  return site;
 }
 
-absl::Status DeviceGroup::OrderBehindLast(const Spot& spot) {
-  if (spot.capturing) {
+absl::Status DeviceGroup::OrderBehindLast(const LaunchSite& site) {
+  if (site.capturing) {
     // Of a graph only what is in it can be waited for.
     if (order_.captured == nullptr ||
-        spot.stream.handle == resources_.side.handle) {
+        site.stream.handle == resources_.side.handle) {
       return absl::OkStatus();
     }
     SHERD_ASSIGN_OR_RETURN(const bool in_graph,
                            runtime().IsCapturing(resources_.side));
     if (in_graph)
-      return runtime().WaitEvent(spot.stream, order_.captured->event());
+      return runtime().WaitEvent(site.stream, order_.captured->event());
     order_.captured = nullptr;
     return absl::OkStatus();
   }
-  if (!order_.last_stream || *order_.last_stream == spot.stream.handle) {
+  if (!order_.last_stream || *order_.last_stream == site.stream.handle) {
     return absl::OkStatus();
   }
   absl::MutexLock lock(&in_flight_.mutex);
   Lane& lane = LaneOf(*order_.last_stream);
   if (lane.count > 0) {
     const DeviceEvent event = lane.At(lane.count - 1).event;
-    if (event != nullptr) return runtime().WaitEvent(spot.stream, event);
+    if (event != nullptr) return runtime().WaitEvent(site.stream, event);
   } else if (lane.last_work != nullptr) {
-    return runtime().WaitEvent(spot.stream, lane.last_work->event());
+    return runtime().WaitEvent(site.stream, lane.last_work->event());
   } else if (lane.last_event != nullptr) {
-    return runtime().WaitEvent(spot.stream, lane.last_event);
+    return runtime().WaitEvent(site.stream, lane.last_event);
   }
   return absl::OkStatus();
 }
@@ -283,46 +283,47 @@ absl::Status DeviceGroup::Queue(const Collective& desc,
   const ScopedDevice current(runtime(), device());
   SHERD_RETURN_IF_ERROR(current.status());
   if (IsInBatch()) {
-    Enlist(order_.batch, desc, ticket, nullptr);
-    const absl::Status status = Carry(desc, order_.batch.stream);
+    Track(order_.batch, desc, ticket, nullptr);
+    const absl::Status status = Launch(desc, order_.batch.stream);
     if (status.ok()) {
       ++order_.batch_calls;
       if (order_.batch.capturing) recorder_.End(ticket, absl::StatusCode::kOk);
     } else if (!order_.batch.capturing) {
-      Delist(1);
+      Untrack(1);
     }
     return status;
   }
-  SHERD_ASSIGN_OR_RETURN(const Spot spot, Enter(/*aside=*/false));
-  return QueueAt(spot, desc, ticket, nullptr);
+  SHERD_ASSIGN_OR_RETURN(const LaunchSite site, Enter(/*aside=*/false));
+  return QueueAt(site, desc, ticket, nullptr);
 }
 
-absl::StatusOr<std::shared_ptr<WorkState>> DeviceGroup::QueueAside(
+absl::StatusOr<std::shared_ptr<WorkState>> DeviceGroup::EnqueueOnSideStream(
     const Collective& desc, const FlightTicket& ticket) {
   const ScopedRange range(runtime(), desc.op);
   const ScopedDevice current(runtime(), device());
   SHERD_RETURN_IF_ERROR(current.status());
-  SHERD_ASSIGN_OR_RETURN(const Spot spot, Enter(/*aside=*/true));
+  SHERD_ASSIGN_OR_RETURN(const LaunchSite site, Enter(/*aside=*/true));
   SHERD_ASSIGN_OR_RETURN(const DeviceEvent event,
                          runtime().TakeEvent(device().index));
   auto work =
-      std::make_shared<DeviceWork>(shared_from_this(), event, spot.capturing);
-  SHERD_RETURN_IF_ERROR(QueueAt(spot, desc, ticket, work));
+      std::make_shared<DeviceWork>(shared_from_this(), event, site.capturing);
+  SHERD_RETURN_IF_ERROR(QueueAt(site, desc, ticket, work));
   return work;
 }
 
-absl::Status DeviceGroup::QueueAt(const Spot& spot, const Collective& desc,
+absl::Status DeviceGroup::QueueAt(const LaunchSite& site,
+                                  const Collective& desc,
                                   const FlightTicket& ticket,
                                   std::shared_ptr<DeviceWork> work) {
-  Enlist(spot, desc, ticket, work);
-  absl::Status status = Carry(desc, spot.stream);
-  if (status.ok()) status = MarkEnd(spot, work.get());
+  Track(site, desc, ticket, work);
+  absl::Status status = Launch(desc, site.stream);
+  if (status.ok()) status = MarkEnd(site, work.get());
   if (!status.ok()) {
-    if (!spot.capturing) Delist(1);
+    if (!site.capturing) Untrack(1);
     return status;
   }
-  if (!spot.capturing) {
-    order_.last_stream = spot.stream.handle;
+  if (!site.capturing) {
+    order_.last_stream = site.stream.handle;
     return status;
   }
   // Nobody sees a graph run.
@@ -335,13 +336,13 @@ absl::Status DeviceGroup::QueueAt(const Spot& spot, const Collective& desc,
 }
 
 // Before it is posted, so that a post that does not return is seen to.
-void DeviceGroup::Enlist(const Spot& spot, const Collective& desc,
-                         const FlightTicket& ticket,
-                         std::shared_ptr<DeviceWork> work) {
-  if (spot.capturing) return;
+void DeviceGroup::Track(const LaunchSite& site, const Collective& desc,
+                        const FlightTicket& ticket,
+                        std::shared_ptr<DeviceWork> work) {
+  if (site.capturing) return;
   {
     absl::MutexLock lock(&in_flight_.mutex);
-    Pending& pending = LaneOf(spot.stream.handle).Push();
+    Pending& pending = LaneOf(site.stream.handle).Push();
     pending.number = ++in_flight_.queued;
     pending.ticket = ticket;
     pending.op = desc.op;
@@ -349,13 +350,13 @@ void DeviceGroup::Enlist(const Spot& spot, const Collective& desc,
     pending.sequence = desc.sequence;
     pending.deadline = desc.deadline;
     pending.work = std::move(work);
-    in_flight_.posting = spot.stream.handle;
+    in_flight_.posting = site.stream.handle;
   }
   DeviceWatch::Global().Wake();
 }
 
 // The last `count`, which could not be posted; the caller ends their tickets.
-std::vector<FlightTicket> DeviceGroup::Delist(size_t count) {
+std::vector<FlightTicket> DeviceGroup::Untrack(size_t count) {
   std::vector<FlightTicket> tickets;
   absl::MutexLock lock(&in_flight_.mutex);
   Lane& lane = LaneOf(in_flight_.posting);
@@ -368,37 +369,37 @@ std::vector<FlightTicket> DeviceGroup::Delist(size_t count) {
   return tickets;
 }
 
-absl::Status DeviceGroup::MarkEnd(const Spot& spot, DeviceWork* work) {
+absl::Status DeviceGroup::MarkEnd(const LaunchSite& site, DeviceWork* work) {
   if (work != nullptr) {
-    SHERD_RETURN_IF_ERROR(runtime().RecordEvent(work->event(), spot.stream));
-    if (spot.capturing) return absl::OkStatus();
+    SHERD_RETURN_IF_ERROR(runtime().RecordEvent(work->event(), site.stream));
+    if (site.capturing) return absl::OkStatus();
     absl::MutexLock lock(&in_flight_.mutex);
-    Lane& lane = LaneOf(spot.stream.handle);
+    Lane& lane = LaneOf(site.stream.handle);
     lane.At(lane.count - 1).event = work->event();
     return absl::OkStatus();
   }
-  if (spot.capturing) return absl::OkStatus();
+  if (site.capturing) return absl::OkStatus();
   SHERD_ASSIGN_OR_RETURN(const DeviceEvent event,
                          runtime().TakeEvent(device().index));
-  if (absl::Status status = runtime().RecordEvent(event, spot.stream);
+  if (absl::Status status = runtime().RecordEvent(event, site.stream);
       !status.ok()) {
     runtime().ReturnEvent(device().index, event);
     return status;
   }
   absl::MutexLock lock(&in_flight_.mutex);
-  Lane& lane = LaneOf(spot.stream.handle);
+  Lane& lane = LaneOf(site.stream.handle);
   lane.At(lane.count - 1).event = event;
   return absl::OkStatus();
 }
 
-absl::Status DeviceGroup::Carry(const Collective& desc,
-                                const DeviceStream& stream) {
+absl::Status DeviceGroup::Launch(const Collective& desc,
+                                 const DeviceStream& stream) {
   SHERD_RETURN_IF_ERROR(Copy(OwnBlock(desc, options_.rank), stream));
   const bool alone = options_.size == 1;
   if (alone && (HasOwnBlock(desc.op) || MovesNothing(desc))) {
     return absl::OkStatus();
   }
-  if (MovesNothing(desc)) return Carry(InPlaceOfNothing(desc), stream);
+  if (MovesNothing(desc)) return Launch(InPlaceOfNothing(desc), stream);
   if (Emulation::PathOf(options_.native, desc.op, desc.dtype, desc.reduction) ==
       OperationPath::kNative) {
     return Post(desc, stream);
@@ -451,7 +452,7 @@ absl::Status DeviceGroup::EndBatch(bool keep) {
       order_.last_stream = order_.batch.stream.handle;
   }
   if ((!status.ok() || !keep) && !order_.batch.capturing) {
-    for (const FlightTicket& ticket : Delist(order_.batch_calls)) {
+    for (const FlightTicket& ticket : Untrack(order_.batch_calls)) {
       owner_.callbacks.Failed(ticket,
                               status.ok() ? absl::CancelledError() : status);
     }
@@ -495,7 +496,7 @@ void DeviceGroup::Reclaim() {
   }
 }
 
-void DeviceGroup::End(Lane& lane, ToldList& told) {
+void DeviceGroup::End(Lane& lane, Completions& told) {
   Pending& ended = lane.At(0);
   if (ended.work != nullptr) {
     if (ended.work->LetGo()) {
@@ -520,7 +521,7 @@ void DeviceGroup::End(Lane& lane, ToldList& told) {
   lane.Pop();
 }
 
-bool DeviceGroup::ProgressOn(Lane& lane, ToldList& told) {
+bool DeviceGroup::ProgressOn(Lane& lane, Completions& told) {
   bool progress = false;
   // Why it ended is said soon.
   if (in_flight_.aborting && in_flight_.failure.ok()) return false;
@@ -544,7 +545,7 @@ bool DeviceGroup::ProgressOn(Lane& lane, ToldList& told) {
 }
 
 bool DeviceGroup::Progress(Continue where) {
-  ToldList told;
+  Completions told;
   bool progress = false;
   {
     absl::MutexLock lock(&in_flight_.mutex);
@@ -556,7 +557,7 @@ bool DeviceGroup::Progress(Continue where) {
   return progress;
 }
 
-void DeviceGroup::Tell(const ToldList& told, Continue where) {
+void DeviceGroup::Tell(const Completions& told, Continue where) {
   if (told.empty()) return;
   absl::Status status;
   {
@@ -566,7 +567,7 @@ void DeviceGroup::Tell(const ToldList& told, Continue where) {
   {
     // Before any continuation, which may let go of the owner.
     absl::ReaderMutexLock lock(&owner_.mutex);
-    for (const Told& one : told) {
+    for (const Completion& one : told) {
       if (status.ok() || !owner_.is_there) {
         recorder_.End(one.ticket, status.code());
       } else {
@@ -574,7 +575,7 @@ void DeviceGroup::Tell(const ToldList& told, Continue where) {
       }
     }
   }
-  for (const Told& one : told) {
+  for (const Completion& one : told) {
     if (one.work == nullptr) continue;
     WorkState::Continuations all = one.work->Complete(status);
     if (all.empty()) continue;
@@ -583,7 +584,7 @@ void DeviceGroup::Tell(const ToldList& told, Continue where) {
       all.clear();
     };
     if (where == Continue::kAside) {
-      owner_.callbacks.RunAside(std::move(run));
+      owner_.callbacks.RunInBackground(std::move(run));
     } else {
       run();
     }
@@ -651,7 +652,7 @@ DeviceWatch::Watched::Sight DeviceGroup::Look() {
     // Nobody may call or wait any more, because of what is kept.
     if (in_flight_.has_released.load(std::memory_order_acquire) &&
         !in_flight_.reclaiming.exchange(true)) {
-      owner_.callbacks.RunAside([this] {
+      owner_.callbacks.RunInBackground([this] {
         in_flight_.reclaiming.store(false);
         Reclaim();
       });
@@ -681,7 +682,7 @@ bool DeviceGroup::HasFailed() {
 }
 
 void DeviceGroup::TellAll(Continue where) {
-  ToldList told;
+  Completions told;
   {
     absl::MutexLock lock(&in_flight_.mutex);
     for (const std::unique_ptr<Lane>& lane : in_flight_.lanes) {

@@ -91,7 +91,7 @@ class DeviceGroup final : public DeviceWatch::Watched,
                         const absl::Status& status) = 0;
     // Runs `task`, which calls the program, on a thread of the owner's. It has
     // run when the owner is gone.
-    virtual void RunAside(std::function<void()> task) = 0;
+    virtual void RunInBackground(std::function<void()> task) = 0;
   };
 
   // How long after a failure the streams may take to let go of the buffers.
@@ -116,7 +116,7 @@ class DeviceGroup final : public DeviceWatch::Watched,
   // queued, and that `ticket` will be ended. After an error the group has to
   // be failed.
   absl::Status Queue(const Collective& desc, const FlightTicket& ticket);
-  absl::StatusOr<std::shared_ptr<WorkState>> QueueAside(
+  absl::StatusOr<std::shared_ptr<WorkState>> EnqueueOnSideStream(
       const Collective& desc, const FlightTicket& ticket);
 
   // Between them, calls of Queue on this thread are one operation.
@@ -192,13 +192,13 @@ class DeviceGroup final : public DeviceWatch::Watched,
     void Pop();
   };
   // To be told once the lock is gone.
-  struct Told {
+  struct Completion {
     FlightTicket ticket;
     std::shared_ptr<DeviceWork> work;
   };
-  using ToldList = absl::InlinedVector<Told, 8>;
+  using Completions = absl::InlinedVector<Completion, 8>;
   // Where an operation is queued.
-  struct Spot {
+  struct LaunchSite {
     DeviceStream stream;
     bool capturing = false;
   };
@@ -209,18 +209,18 @@ class DeviceGroup final : public DeviceWatch::Watched,
   // Which thread runs what continues Works that ended.
   enum class Continue { kHere, kAside };
 
-  absl::StatusOr<Spot> Enter(bool aside);
-  absl::Status OrderBehindLast(const Spot& spot);
-  absl::Status Carry(const Collective& desc, const DeviceStream& stream);
+  absl::StatusOr<LaunchSite> Enter(bool aside);
+  absl::Status OrderBehindLast(const LaunchSite& site);
+  absl::Status Launch(const Collective& desc, const DeviceStream& stream);
   absl::Status Copy(const BlockCopy& copy, const DeviceStream& stream);
   absl::Status Post(Collective desc, const DeviceStream& stream);
-  absl::Status QueueAt(const Spot& spot, const Collective& desc,
+  absl::Status QueueAt(const LaunchSite& site, const Collective& desc,
                        const FlightTicket& ticket,
                        std::shared_ptr<DeviceWork> work);
-  void Enlist(const Spot& spot, const Collective& desc,
-              const FlightTicket& ticket, std::shared_ptr<DeviceWork> work);
-  std::vector<FlightTicket> Delist(size_t count);
-  absl::Status MarkEnd(const Spot& spot, DeviceWork* work);
+  void Track(const LaunchSite& site, const Collective& desc,
+             const FlightTicket& ticket, std::shared_ptr<DeviceWork> work);
+  std::vector<FlightTicket> Untrack(size_t count);
+  absl::Status MarkEnd(const LaunchSite& site, DeviceWork* work);
   Lane& LaneOf(void* stream) ABSL_EXCLUSIVE_LOCKS_REQUIRED(in_flight_.mutex);
   // For what would wait for the batch that it is called in.
   absl::Status RefuseInBatch() const;
@@ -231,11 +231,11 @@ class DeviceGroup final : public DeviceWatch::Watched,
 
   // Sees what has ended; true if something has.
   bool Progress(Continue where = Continue::kHere);
-  bool ProgressOn(Lane& lane, ToldList& told)
+  bool ProgressOn(Lane& lane, Completions& told)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(in_flight_.mutex);
-  void End(Lane& lane, ToldList& told)
+  void End(Lane& lane, Completions& told)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(in_flight_.mutex);
-  void Tell(const ToldList& told, Continue where);
+  void Tell(const Completions& told, Continue where);
   // The first that has not been told of its end, by the order of the calls;
   // the overdue one before it, if there is one.
   std::optional<Collective> FirstInFlight(bool& overdue);
@@ -278,7 +278,7 @@ class DeviceGroup final : public DeviceWatch::Watched,
   // batch_thread.
   struct CallOrder {
     std::atomic<std::thread::id> batch_thread{};
-    Spot batch;
+    LaunchSite batch;
     size_t batch_calls = 0;
     std::optional<void*> last_stream;
     // The last asynchronous call in a graph that is being captured.

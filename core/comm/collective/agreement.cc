@@ -218,10 +218,10 @@ absl::StatusOr<uint64_t> AgreeOnMaximum(ProcessGroup& group,
       ->number;
 }
 
-absl::Status AgreeAndTell(ProcessGroup& group, const OperationLabel& what,
-                          const absl::Status& local, const AgreedValue& value,
-                          ConstBytes note, MutableBytes notes,
-                          const CollectiveOptions& options) {
+absl::Status AgreeAndGather(ProcessGroup& group, const OperationLabel& what,
+                            const absl::Status& local, const AgreedValue& value,
+                            ConstBytes note, MutableBytes notes,
+                            const CollectiveOptions& options) {
   const size_t ranks = static_cast<size_t>(group.size());
   SHERD_CHECK(notes.size() == ranks * note.size());
   const size_t block = sizeof(Vote) + note.size();

@@ -65,21 +65,21 @@ absl::StatusOr<uint64_t> AgreeOnMaximum(ProcessGroup& group,
 // After an error notes are unspecified.
 //
 // Cost. The note travels with the status: one all_gather of 32 + n bytes.
-absl::Status AgreeAndTell(ProcessGroup& group, const OperationLabel& what,
-                          const absl::Status& local, const AgreedValue& value,
-                          ConstBytes note, MutableBytes notes,
-                          const CollectiveOptions& options = {});
+absl::Status AgreeAndGather(ProcessGroup& group, const OperationLabel& what,
+                            const absl::Status& local, const AgreedValue& value,
+                            ConstBytes note, MutableBytes notes,
+                            const CollectiveOptions& options = {});
 
 // For notes of one type, which all ranks lay out alike: they run the same
 // build. Entry r of the result is rank r's.
 template <typename Note>
-absl::StatusOr<std::vector<Note>> AgreeAndTell(
+absl::StatusOr<std::vector<Note>> AgreeAndGather(
     ProcessGroup& group, const OperationLabel& what, const absl::Status& local,
     const AgreedValue& value, const Note& note,
     const CollectiveOptions& options = {}) {
   static_assert(std::is_trivially_copyable_v<Note>);
   std::vector<Note> notes(static_cast<size_t>(group.size()));
-  absl::Status status = AgreeAndTell(
+  absl::Status status = AgreeAndGather(
       group, what, local, value,
       ConstBytes(reinterpret_cast<const std::byte*>(&note), sizeof(Note)),
       MutableBytes(reinterpret_cast<std::byte*>(notes.data()),

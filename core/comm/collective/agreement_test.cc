@@ -185,7 +185,8 @@ TEST_P(AgreementTest, TellsEverybodyTheNotesOfAll) {
     Note mine;
     mine.number = 100 + group.rank();
     mine.more[39] = -group.rank();
-    const auto notes = AgreeAndTell(group, "work", absl::OkStatus(), {7}, mine);
+    const auto notes =
+        AgreeAndGather(group, "work", absl::OkStatus(), {7}, mine);
     ASSERT_THAT(notes, IsOk());
     ASSERT_EQ(notes->size(), static_cast<size_t>(group.size()));
     for (int r = 0; r < group.size(); ++r) {
@@ -195,18 +196,18 @@ TEST_P(AgreementTest, TellsEverybodyTheNotesOfAll) {
     // What is wrong is found as without notes.
     const int culprit = group.size() / 2;
     const absl::Status failed =
-        AgreeAndTell(group, "work",
-                     group.rank() == culprit ? absl::OutOfRangeError("bad")
-                                             : absl::OkStatus(),
-                     {7}, mine)
+        AgreeAndGather(group, "work",
+                       group.rank() == culprit ? absl::OutOfRangeError("bad")
+                                               : absl::OkStatus(),
+                       {7}, mine)
             .status();
     EXPECT_THAT(failed,
                 StatusIs(absl::StatusCode::kOutOfRange,
                          absl::StrCat("work: rank ", culprit, ": bad")));
     EXPECT_EQ(ErrorRank(failed), culprit);
     if (group.size() > 1) {
-      EXPECT_THAT(AgreeAndTell(group, "work", absl::OkStatus(),
-                               {static_cast<uint64_t>(group.rank())}, mine)
+      EXPECT_THAT(AgreeAndGather(group, "work", absl::OkStatus(),
+                                 {static_cast<uint64_t>(group.rank())}, mine)
                       .status(),
                   StatusIs(absl::StatusCode::kInvalidArgument,
                            "was called with other arguments"));
@@ -218,7 +219,7 @@ TEST_P(AgreementTest, TellsEverybodyTheNotesOfAll) {
 TEST_P(AgreementTest, ANoteMayBeEmpty) {
   RunLocalRanks(GetParam(), [](ProcessGroup& group) {
     EXPECT_THAT(
-        AgreeAndTell(group, "work", absl::OkStatus(), {7}, ConstBytes(), {}),
+        AgreeAndGather(group, "work", absl::OkStatus(), {7}, ConstBytes(), {}),
         IsOk());
   });
 }

@@ -279,10 +279,10 @@ absl::StatusOr<ShardedTensor> ShardedTensor::To(
   if (runs_on == nullptr) return result;
   SHERD_ASSIGN_OR_RETURN(
       std::vector<DeviceChoice> choices,
-      AgreeAndTell(*runs_on, "to", result.status(),
-                   {FingerprintOfCall(*this, options),
-                    [&] { return DescribeCall(*this, options); }},
-                   own));
+      AgreeAndGather(*runs_on, "to", result.status(),
+                     {FingerprintOfCall(*this, options),
+                      [&] { return DescribeCall(*this, options); }},
+                     own));
   if (choices == alike) return result;
   SHERD_ASSIGN_OR_RETURN(
       std::shared_ptr<const State> state,

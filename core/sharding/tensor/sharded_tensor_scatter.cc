@@ -102,7 +102,7 @@ absl::StatusOr<ShardCall> ExchangeCalls(ProcessGroup& group,
   }
   SHERD_ASSIGN_OR_RETURN(
       const std::vector<ShardCall> calls,
-      AgreeAndTell(group, kOperation, local, {}, call, collective));
+      AgreeAndGather(group, kOperation, local, {}, call, collective));
   SHERD_RETURN_IF_ERROR(CompareCalls(group, calls, spec, collective));
   const ShardCall& source = calls[static_cast<size_t>(src_rank)];
   if (!IsValid(static_cast<int32_t>(source.dtype)) || source.dims < 0 ||

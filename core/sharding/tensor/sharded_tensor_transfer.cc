@@ -230,7 +230,7 @@ absl::StatusOr<ShardedTensor> Transfer(
   const absl::Status local = Describe(parent, source, target_group, spec, call);
   SHERD_ASSIGN_OR_RETURN(
       const std::vector<TransferCall> calls,
-      AgreeAndTell(parent, kOperation, local, {}, call, collective));
+      AgreeAndGather(parent, kOperation, local, {}, call, collective));
   SHERD_RETURN_IF_ERROR(CompareSide(
       parent, calls, &TransferCall::source, "source", "tensor",
       source.defined() ? source.group().get() : nullptr,

@@ -552,13 +552,13 @@ absl::Status internal::RunReshardOver(ProcessGroup& group,
   if (!group.one_host()) {
     SHERD_ASSIGN_OR_RETURN(
         const std::vector<ShortOffer> offers,
-        AgreeAndTell(group, what, status, arguments,
-                     ShortOffer{offer.abilities, offer.rounds}, collective));
+        AgreeAndGather(group, what, status, arguments,
+                       ShortOffer{offer.abilities, offer.rounds}, collective));
     return impl->MoveByMessages(group, what,
                                 Decide(impl->SituationIn(group), offers));
   }
   absl::StatusOr<Offers> offers =
-      AgreeAndTell(group, what, status, arguments, offer, collective);
+      AgreeAndGather(group, what, status, arguments, offer, collective);
   if (offers.ok())
     return impl->Move(group, memory.get(), what, *std::move(offers));
   if (impl != nullptr && !group.health().ok()) {
