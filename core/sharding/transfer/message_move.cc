@@ -109,6 +109,8 @@ absl::Status MessageMove::PrepareReduction(
     const Reduction& reduction) {
   place_ = Device();
   uses_devices_ = false;
+  across_out_.reset();
+  across_in_.reset();
   sends_ =
       BuildChannels(plan.sends(), sources, &BoxPiece::src_shard, message_bytes);
   own_.emplace(OwnShare{reduction,

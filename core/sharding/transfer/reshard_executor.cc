@@ -503,7 +503,10 @@ absl::StatusOr<ReshardExecutor> ReshardExecutor::CreateReduction(
     absl::Span<const SourceMemory> sources,
     absl::Span<const DestinationMemory> destinations,
     const ReshardOptions& options) {
-  SHERD_CHECK(world_size > 0);
+  SHERD_CHECK(world_size > 0 && plan.max_peers() == world_size - 1);
+  const size_t summands = plan.receives().size() + 1;
+  SHERD_CHECK(plan.local().empty() ||
+              summands == static_cast<size_t>(world_size));
   SHERD_RETURN_IF_ERROR(CheckReduction(op, dtype));
   auto impl = std::make_unique<Impl>(std::move(plan), SizeOf(dtype), options,
                                      Reduction{op, dtype});
