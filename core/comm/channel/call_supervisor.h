@@ -29,6 +29,8 @@ namespace sherd::internal {
 //   MaybeInjectFault, here and before and after each post
 //   Fail       after an error: poisons the group, finds the root cause
 //   End        counts it, ends its record, dumps the recorder after an error
+// Of a call that was queued on a device, DeviceGroup ends the record once the
+// device is done with it.
 //
 // Threads. Safe from any thread, but for Compare: one call on the host and one
 // on a device at a time.

@@ -19,8 +19,8 @@ namespace sherd::internal {
 // Collectives and messages take the same path; IsPointToPoint tells what waits
 // for what.
 //
-// Threads. As ProcessGroup. Abort comes from any thread at any time until
-// Close.
+// Threads. As ProcessGroup. Abort comes from any thread at any time, also after
+// Close, when it does nothing.
 class Channel {
  public:
   // `backend` and `calls` outlive it.
@@ -42,7 +42,7 @@ class Channel {
   virtual Work Start(const Collective& call) = 0;
   // Waits for what was started before.
   virtual void WaitIdle() = 0;
-  // Makes what runs end soon. Never waits.
+  // Makes what runs end soon. Waits for none of them.
   virtual void Abort() = 0;
   // Ends the connection, with nothing under way. Called once.
   virtual void Close() = 0;

@@ -14,6 +14,7 @@ MutableBytes Out(const Collective& call) {
 }  // namespace
 
 BlockCopy OwnBlock(const Collective& call, int rank) {
+  if (!HasOwnBlock(call.op)) return {};
   switch (call.op) {
     case CollectiveOp::kAllGather:
       return {

@@ -15,7 +15,7 @@ struct BlockCopy {
 };
 
 // Whether a rank contributes to its own result of `op` by a copy, which the
-// backend leaves to the host.
+// backend leaves to the host: in a group of one that is the whole operation.
 constexpr bool HasOwnBlock(CollectiveOp op) {
   return op == CollectiveOp::kAllToAllV || op == CollectiveOp::kAllGather ||
          op == CollectiveOp::kAllGatherV || op == CollectiveOp::kGather ||

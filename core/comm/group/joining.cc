@@ -18,9 +18,10 @@ using internal::DeviceChannel;
 using internal::DeviceConnector;
 using internal::DeviceOrigin;
 
-enum class CallCheck { kAuto, kMessage, kOff };
+}  // namespace
 
-absl::StatusOr<CallCheck> GetCallCheck() {
+absl::StatusOr<ProcessGroup::Impl::CallCheck>
+ProcessGroup::Impl::GetCallCheck() {
   const std::string value = GetKnobOr(Knob::kCheckCalls, "auto");
   if (value == "auto") return CallCheck::kAuto;
   if (value == "message") return CallCheck::kMessage;
@@ -29,8 +30,6 @@ absl::StatusOr<CallCheck> GetCallCheck() {
       "environment variable ", GetKnobInfo(Knob::kCheckCalls).variable,
       " is \"", value, "\", expected auto, message or off"));
 }
-
-}  // namespace
 
 absl::StatusOr<std::shared_ptr<ProcessGroup>> ProcessGroup::Impl::Create(
     const Backend& backend, ProcessGroupOptions options,
@@ -63,17 +62,18 @@ absl::StatusOr<std::shared_ptr<ProcessGroup>> ProcessGroup::Impl::Create(
 }
 
 absl::Status ProcessGroup::Impl::Join(Deadline deadline, DeviceOrigin& origin) {
-  SHERD_RETURN_IF_ERROR(GetCallCheck().status());
+  SHERD_ASSIGN_OR_RETURN(const CallCheck check, GetCallCheck());
   SHERD_RETURN_IF_ERROR(ExchangeMembership(*options_.store, options_.processes,
                                            deadline, membership_));
-  SHERD_RETURN_IF_ERROR(ConnectHost(deadline));
+  SHERD_RETURN_IF_ERROR(ConnectHost(check, deadline));
   absl::Status status = ConnectDevice(deadline, origin);
   // For those who still wait for this rank.
   if (!status.ok()) peers_.Report(status);
   return status;
 }
 
-absl::Status ProcessGroup::Impl::ConnectHost(Deadline deadline) {
+absl::Status ProcessGroup::Impl::ConnectHost(CallCheck check,
+                                             Deadline deadline) {
   const BackendInfo& info = backend_.info();
   if (info.one_host_only && !membership_.one_host()) {
     return absl::FailedPreconditionError(
@@ -82,7 +82,7 @@ absl::Status ProcessGroup::Impl::ConnectHost(Deadline deadline) {
   }
   if (membership_.size() == 1) return absl::OkStatus();
   // Before the connection, which waits for all ranks.
-  absl::Status status = MakeComparison(deadline);
+  absl::Status status = MakeComparison(check, deadline);
   if (status.ok()) {
     status = host_->Connect(backend_, OptionsForCommunicator(deadline));
   }
@@ -111,8 +111,8 @@ absl::Status ProcessGroup::Impl::ConnectDevice(Deadline deadline,
 
 // Where the backend does not compare calls itself, the host does, and with a
 // device part always.
-absl::Status ProcessGroup::Impl::MakeComparison(Deadline deadline) {
-  SHERD_ASSIGN_OR_RETURN(const CallCheck check, GetCallCheck());
+absl::Status ProcessGroup::Impl::MakeComparison(CallCheck check,
+                                                Deadline deadline) {
   const BackendInfo& info = backend_.info();
   const bool on_devices = device().has_value();
   const bool on_host =

@@ -96,9 +96,9 @@ bool PeerMonitor::Abort(const absl::Status& cause) {
     if (poison_.ok()) poison_ = cause;
     usable_.store(false, std::memory_order_release);
   }
-  if (const std::optional<int> failed = FailedRank(cause)) {
-    owner_.FoundFailedRank(*failed);
-  }
+  // The cause may be an error of another group, and name a rank of that one.
+  const std::optional<int> failed = FailedRank(cause);
+  if (failed && *failed < membership_.size()) owner_.FoundFailedRank(*failed);
   log_->Report(cause, std::nullopt);
   owner_.EndOperations();
   return true;
@@ -149,9 +149,8 @@ std::vector<int> PeerMonitor::FailedRanks() const {
   for (const int r : log_->EndedRanks()) failed.insert(r);
   absl::MutexLock lock(&state_mutex_);
   failed.insert(left_out_.begin(), left_out_.end());
-  if (const std::optional<int> named = FailedRank(poison_)) {
-    failed.insert(*named);
-  }
+  const std::optional<int> named = FailedRank(poison_);
+  if (named && *named < membership_.size()) failed.insert(*named);
   return {failed.begin(), failed.end()};
 }
 

@@ -37,7 +37,7 @@ class PeerMonitor {
   class Owner {
    public:
     virtual ~Owner() = default;
-    // Makes operations that are under way end soon. Never waits.
+    // Makes operations that are under way end soon. Waits for none of them.
     virtual void EndOperations() = 0;
     // `rank` is known to be the root cause of the failure.
     virtual void FoundFailedRank(int rank) = 0;

@@ -10,7 +10,8 @@ namespace sherd {
 ProcessGroup::ProcessGroup(std::unique_ptr<Impl> impl)
     : impl_(std::move(impl)) {}
 
-ProcessGroup::~ProcessGroup() = default;
+// While impl_ is whole: what continues the last Works may use this group.
+ProcessGroup::~ProcessGroup() { impl_->End(); }
 
 absl::StatusOr<std::shared_ptr<ProcessGroup>> ProcessGroup::Create(
     const Backend& backend, ProcessGroupOptions options) {

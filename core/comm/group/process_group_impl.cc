@@ -56,7 +56,9 @@ ProcessGroup::Impl::Impl(const Backend& backend, ProcessGroupOptions options)
   }
 }
 
-ProcessGroup::Impl::~Impl() {
+ProcessGroup::Impl::~Impl() { End(); }
+
+void ProcessGroup::Impl::End() {
   if (device_ != nullptr && !peers_.has_left()) {
     SHERD_LOG(kWarning) << "group \"" << membership_.name()
                         << "\" was not destroyed: what it has on "

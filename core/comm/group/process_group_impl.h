@@ -40,7 +40,10 @@ class ProcessGroup::Impl final : private internal::PeerMonitor::Owner {
   Impl(const Backend& backend, ProcessGroupOptions options);
   Impl(const Impl&) = delete;
   Impl& operator=(const Impl&) = delete;
+  // End(), for a group whose joining failed.
   ~Impl() override;
+  // Destroys the group if that has not been done. What is on a device stays.
+  void End();
 
   // A group that is connected. `operation` is for errors.
   static absl::StatusOr<std::shared_ptr<ProcessGroup>> Create(
@@ -112,11 +115,15 @@ class ProcessGroup::Impl final : private internal::PeerMonitor::Owner {
         ABSL_GUARDED_BY(shrink_mutex);
   };
 
+  // How this rank's calls are compared with the others', as the knob says.
+  enum class CallCheck { kAuto, kMessage, kOff };
+  static absl::StatusOr<CallCheck> GetCallCheck();
+
   // Steps of Create.
   absl::Status Join(Deadline deadline, internal::DeviceOrigin& origin);
-  absl::Status ConnectHost(Deadline deadline);
+  absl::Status ConnectHost(CallCheck check, Deadline deadline);
   absl::Status ConnectDevice(Deadline deadline, internal::DeviceOrigin& origin);
-  absl::Status MakeComparison(Deadline deadline);
+  absl::Status MakeComparison(CallCheck check, Deadline deadline);
   CommunicatorOptions OptionsForCommunicator(Deadline deadline);
 
   // Whether `call` can be carried out, for which it is completed, and by which

@@ -24,7 +24,7 @@ class LayeringTest(unittest.TestCase):
                 ("//core/tensor:tensor", "//core/base:status_macros"),
                 ("//core/comm:work", "//core/net:frame"),
                 ("//core/process:subprocess", "//core/base:unique_fd"),
-                ("//core/comm:failure_board", "//core/process:process"),
+                ("//core/comm:membership", "//core/process:process"),
                 ("//core/sharding:reshard_plan", "//core/tensor:tensor"),
                 ("//core/nn:module", "//core/sharding:sharded_tensor"),
                 ("//backends/gloo:gloo", "//backends:plugin"),
