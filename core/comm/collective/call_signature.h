@@ -66,6 +66,9 @@ struct CallSignature {
   // Forms.
   static constexpr uint64_t kEqualBlocks = uint64_t{1} << kFormShift;
   static constexpr uint64_t kOnDevice = uint64_t{2} << kFormShift;
+  // Of a record that holds no lists: of the one in common only `bytes` is
+  // known, or nothing, and without kEqualBlocks no form of an all_to_all.
+  static constexpr uint64_t kWithoutLists = uint64_t{4} << kFormShift;
 
   int32_t op() const { return static_cast<int32_t>(kind & 0xff); }
   // 1 + the number of the type, or 0: by bytes.
@@ -197,11 +200,14 @@ inline std::string ToText(const CallSignature& call,
                      call.kind >> CallSignature::kReductionShift & 0xff));
   }
   const std::string bytes = std::to_string(call.bytes) + " bytes";
+  const bool has_equal_blocks = (call.kind & CallSignature::kEqualBlocks) != 0;
   if (traits->has_common_bytes) {
     add(bytes);
+  } else if ((call.kind & CallSignature::kWithoutLists) != 0 &&
+             !has_equal_blocks) {
+    if (traits->lists == OperationLists::kSameSends) add(bytes);
   } else if (call.op() == static_cast<int32_t>(CollectiveOp::kAllToAllV)) {
-    add((call.kind & CallSignature::kEqualBlocks) != 0 ? bytes + " to each rank"
-                                                       : "lists");
+    add(has_equal_blocks ? bytes + " to each rank" : "lists");
   } else if (traits->lists == OperationLists::kSameSends ||
              traits->lists == OperationLists::kSameRecvs) {
     if (list == nullptr) {
@@ -229,39 +235,52 @@ struct CallDifference {
 
 inline constexpr char kDifferentCalls[] = "the ranks made different calls: ";
 
+// Who deviates among the calls: calls[r] is that of rank r, unset if it is
+// unknown. `lists[r]`: the lengths that the operation has in common as rank r
+// gave them, where lists are carried; empty: their hash is, or nothing.
+inline Deviation FindDeviatingCalls(
+    const std::vector<std::optional<CallSignature>>& calls,
+    const std::vector<std::optional<std::vector<uint64_t>>>& lists = {}) {
+  // With the list in common, or none.
+  using Part = std::pair<decltype(CallSignature().CommonPart()),
+                         std::optional<std::vector<uint64_t>>>;
+  std::vector<std::optional<Part>> parts(calls.size());
+  std::vector<std::optional<uint64_t>> types(calls.size());
+  for (size_t r = 0; r < calls.size(); ++r) {
+    if (!calls[r]) continue;
+    parts[r].emplace(calls[r]->CommonPart(),
+                     lists.empty() ? std::nullopt : lists[r]);
+    if (calls[r]->type() != 0) types[r] = calls[r]->type();
+  }
+  Deviation deviation = FindDeviation(parts);
+  return deviation.Exists() ? deviation : FindDeviation(types);
+}
+
 // How the calls contradict each other, if they do: calls[r] is that of rank r,
 // unset if it is unknown. `list_of(r)`: the lengths that the operation has in
 // common as rank r gave them, where lists are carried; null: their hash is.
 inline std::optional<CallDifference> FindDifference(
     const std::vector<std::optional<CallSignature>>& calls,
     const std::function<std::vector<uint64_t>(int rank)>& list_of = nullptr) {
-  // With the list in common, or none.
-  using Part = std::pair<decltype(CallSignature().CommonPart()),
-                         std::optional<std::vector<uint64_t>>>;
-  std::vector<std::optional<Part>> parts(calls.size());
-  std::vector<std::optional<uint64_t>> types(calls.size());
+  std::vector<std::optional<std::vector<uint64_t>>> lists(calls.size());
   std::vector<int> unknown;
   for (size_t r = 0; r < calls.size(); ++r) {
     if (!calls[r]) {
       unknown.push_back(static_cast<int>(r));
       continue;
     }
-    parts[r].emplace(calls[r]->CommonPart(), std::nullopt);
-    if (calls[r]->type() != 0) types[r] = calls[r]->type();
     const OperationTraits* const traits = calls[r]->traits();
     if (list_of != nullptr && traits != nullptr &&
         (traits->lists == OperationLists::kSameSends ||
          traits->lists == OperationLists::kSameRecvs)) {
-      parts[r]->second = list_of(static_cast<int>(r));
+      lists[r] = list_of(static_cast<int>(r));
     }
   }
-  Deviation deviation = FindDeviation(parts);
-  if (!deviation.Exists()) deviation = FindDeviation(types);
+  const Deviation deviation = FindDeviatingCalls(calls, lists);
   if (!deviation.Exists()) return std::nullopt;
   std::string text = kDifferentCalls;
   text += deviation.ToText("called", [&](int r) {
-    const std::optional<std::vector<uint64_t>>& list = parts[r]->second;
-    return ToText(*calls[r], list ? &*list : nullptr);
+    return ToText(*calls[r], lists[r] ? &*lists[r] : nullptr);
   });
   if (!unknown.empty()) {
     text += "; of " + RankList(unknown) + " nothing is known";

@@ -214,6 +214,9 @@ TEST(CallSignatureTest, TextsNameWhatIsCompared) {
   EXPECT_EQ(ToText(Listed(many), &many),
             "all_gather_v (blocks of 1, 1, 1, 1, 1, 1, 1, 1, … bytes)");
   EXPECT_THAT(ToText(Listed(many)), HasSubstr("blocks of 9 bytes in all"));
+  CallSignature recorded = Listed(many);
+  recorded.kind |= CallSignature::kWithoutLists;
+  EXPECT_EQ(ToText(recorded), "all_gather_v");
 }
 
 // They may come from other processes.

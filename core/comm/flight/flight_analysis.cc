@@ -1,7 +1,8 @@
 #include "sherd/core/comm/flight/flight_analysis.h"
 
 #include <algorithm>
-#include <limits>
+#include <functional>
+#include <iterator>
 #include <map>
 #include <set>
 #include <tuple>
@@ -10,11 +11,23 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
+#include "sherd/core/base/deviation.h"
 #include "sherd/core/base/units.h"
+#include "sherd/core/comm/collective/call_signature.h"
 #include "sherd/core/comm/collective/operations.h"
+#include "sherd/core/tensor/types/dtype_names.h"
 
 namespace sherd {
 namespace {
+
+using internal::CallAgreement;
+using internal::CallFields;
+using internal::CallSignature;
+using internal::Deviation;
+using internal::FindOperation;
+using internal::kOperationTraits;
+using internal::OperationLists;
+using internal::OperationTraits;
 
 // Dumps are written one after the other: so far apart, ranks that are well may
 // be in different calls.
@@ -53,33 +66,65 @@ std::string CallName(const FlightFileEntry& entry) {
   return absl::StrCat(entry.op, " #", entry.sequence);
 }
 
-// Operations of which every rank passes as many bytes.
-bool SizesAgree(const FlightFileEntry& entry) {
-  const internal::OperationTraits* const traits =
-      internal::FindOperation(entry.op);
-  return traits != nullptr &&
-         (traits->has_common_bytes ||
-          traits->lists == internal::OperationLists::kSameSends);
+// Where `name` stands in `names`.
+template <size_t n>
+std::optional<int32_t> NumberOf(absl::string_view name,
+                                const char* const (&names)[n]) {
+  const auto it = std::find(std::begin(names), std::end(names), name);
+  if (it == std::end(names)) return std::nullopt;
+  return static_cast<int32_t>(it - std::begin(names));
 }
 
-// What all ranks have to agree about, as a text.
-std::string Signature(const FlightFileEntry& entry) {
-  std::vector<std::string> details;
-  if (entry.root) details.push_back(absl::StrCat("root ", *entry.root));
-  if (!entry.dtype.empty()) details.push_back(entry.dtype);
-  if (!entry.reduction.empty()) details.push_back(entry.reduction);
-  if (SizesAgree(entry)) {
-    details.push_back(absl::StrCat(entry.bytes, " bytes"));
+// The recorded call as the rule for calls has it; nothing where a later version
+// of the library wrote a name that this one does not know.
+std::optional<CallSignature> KnownSignatureOf(const FlightFileEntry& entry) {
+  const OperationTraits* const traits = FindOperation(entry.op);
+  if (traits == nullptr) return std::nullopt;
+  CallFields call = {
+      .op = static_cast<int32_t>(traits - std::begin(kOperationTraits)),
+      .root = entry.root.value_or(-1),
+      .bytes = entry.bytes,
+      .is_typed = !entry.dtype.empty(),
+      .on_device = entry.on_device};
+  if (traits->reduces || call.is_typed) {
+    const auto dtype = NumberOf(entry.dtype, internal::kDTypeNames);
+    if (!dtype) return std::nullopt;
+    call.dtype = *dtype;
   }
-  if (entry.on_device) details.push_back("on its device");
-  if (details.empty()) return entry.op;
-  return absl::StrCat(entry.op, " (", absl::StrJoin(details, ", "), ")");
+  if (traits->reduces) {
+    const auto reduction = NumberOf(entry.reduction, internal::kReduceOpNames);
+    if (!reduction) return std::nullopt;
+    call.reduction = *reduction;
+  }
+  CallSignature signature = SignatureOf(call);
+  signature.kind |= CallSignature::kWithoutLists;
+  if (traits->lists == OperationLists::kSameSends) {
+    signature.bytes = entry.bytes;
+  }
+  return signature;
 }
 
-bool IsSameCall(const FlightFileEntry& a, const FlightFileEntry& b) {
-  return a.op == b.op && a.on_device == b.on_device && a.root == b.root &&
-         a.dtype == b.dtype && a.reduction == b.reduction &&
-         (!SizesAgree(a) || a.bytes == b.bytes);
+// The names of a call that this version does not know.
+std::string NamesOf(const FlightFileEntry& entry) {
+  std::vector<absl::string_view> names = {entry.op};
+  if (!entry.dtype.empty()) names.push_back(entry.dtype);
+  if (!entry.reduction.empty()) names.push_back(entry.reduction);
+  return absl::StrJoin(names, " ");
+}
+
+// What all ranks have to agree about; of a call that this version does not
+// know, its names.
+CallSignature SignatureOf(const FlightFileEntry& entry) {
+  const std::optional<CallSignature> known = KnownSignatureOf(entry);
+  if (known) return *known;
+  constexpr uint64_t kUnknownOp = 0xff;
+  return {.kind = kUnknownOp,
+          .lengths = std::hash<std::string>()(NamesOf(entry))};
+}
+
+std::string CallText(const FlightFileEntry& entry) {
+  const std::optional<CallSignature> known = KnownSignatureOf(entry);
+  return known ? ToText(*known) : NamesOf(entry);
 }
 
 double SecondsBetween(int64_t from, int64_t to) {
@@ -149,60 +194,56 @@ void AddFile(const FlightFile& file, std::map<GroupKey, Group>& groups) {
   }
 }
 
-// The ranks by what they called as number `sequence`, the most frequent first.
-std::vector<std::pair<std::string, std::vector<int>>> Versions(
-    const Group& group, uint64_t sequence) {
-  std::map<std::string, std::vector<int>> by_signature;
-  for (const Member& member : group.members) {
-    const auto it = member.calls.find(sequence);
-    if (it == member.calls.end()) continue;
-    by_signature[Signature(*it->second)].push_back(member.rank);
-  }
-  std::vector<std::pair<std::string, std::vector<int>>> versions(
-      by_signature.begin(), by_signature.end());
-  std::stable_sort(versions.begin(), versions.end(),
-                   [](const auto& a, const auto& b) {
-                     return a.second.size() > b.second.size();
-                   });
-  return versions;
-}
-
 // The first call that not all ranks made alike.
 std::optional<uint64_t> FirstUnequal(const Group& group) {
-  Entries first_seen;
+  std::map<uint64_t, CallAgreement> agreements;
   std::optional<uint64_t> unequal;
   for (const Member& member : group.members) {
     for (const auto& [sequence, entry] : member.calls) {
       if (unequal && sequence >= *unequal) break;
-      const auto [it, is_new] = first_seen.emplace(sequence, entry);
-      if (!is_new && !IsSameCall(*it->second, *entry)) unequal = sequence;
+      const CallSignature signature = SignatureOf(*entry);
+      const auto it = agreements.try_emplace(sequence, signature).first;
+      if (!it->second.Fits(signature)) unequal = sequence;
     }
   }
   return unequal;
 }
 
 std::optional<FlightFinding> FindMismatch(const Group& group) {
-  if (const std::optional<uint64_t> unequal = FirstUnequal(group)) {
-    const uint64_t sequence = *unequal;
-    const auto versions = Versions(group, sequence);
-    FlightFinding finding = {.kind = FlightFindingKind::kMismatch,
-                             .sequence = sequence};
-    const bool has_majority =
-        versions[0].second.size() > versions[1].second.size();
-    std::vector<std::string> texts;
-    for (size_t i = 0; i < versions.size(); ++i) {
-      const auto& [signature, ranks] = versions[i];
-      texts.push_back(absl::StrCat(JoinRanks(ranks), " called ", signature));
-      if (i == 0 && has_majority) continue;
-      finding.ranks.insert(finding.ranks.end(), ranks.begin(), ranks.end());
-    }
-    // Who deviates comes first.
-    std::reverse(texts.begin(), texts.end());
-    finding.text =
-        absl::StrCat("as call #", sequence, ", ", absl::StrJoin(texts, "; "));
-    return finding;
+  const std::optional<uint64_t> unequal = FirstUnequal(group);
+  if (!unequal) return std::nullopt;
+  std::vector<std::optional<CallSignature>> calls(group.members.size());
+  for (size_t r = 0; r < calls.size(); ++r) {
+    const auto it = group.members[r].calls.find(*unequal);
+    if (it == group.members[r].calls.end()) continue;
+    calls[r] = SignatureOf(*it->second);
   }
-  return std::nullopt;
+  const Deviation deviation = internal::FindDeviatingCalls(calls);
+  const std::vector<int> deviating = deviation.Ranks();
+  FlightFinding finding = {.kind = FlightFindingKind::kMismatch,
+                           .sequence = *unequal};
+  std::vector<std::string> texts;
+  for (const std::vector<int>& party : deviation.parties) {
+    std::vector<int> ranks;
+    for (const int r : party) {
+      const int rank = group.members[static_cast<size_t>(r)].rank;
+      ranks.push_back(rank);
+      // In a draw nobody is in the right.
+      if (deviating.empty() ||
+          std::binary_search(deviating.begin(), deviating.end(), r)) {
+        finding.ranks.push_back(rank);
+      }
+    }
+    const Member& first = group.members[static_cast<size_t>(party.front())];
+    texts.push_back(absl::StrCat(JoinRanks(ranks), " called ",
+                                 CallText(*first.calls.at(*unequal))));
+  }
+  std::sort(finding.ranks.begin(), finding.ranks.end());
+  // Who deviates comes first.
+  std::reverse(texts.begin(), texts.end());
+  finding.text =
+      absl::StrCat("as call #", *unequal, ", ", absl::StrJoin(texts, "; "));
+  return finding;
 }
 
 // The last call of the group that is in trouble somewhere, and where.

@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "absl/types/span.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -250,6 +251,37 @@ TEST_F(FlightTest, OfTwoRanksThatDifferBothAreNamed) {
   EXPECT_THAT(finding.ranks, ElementsAre(0, 1));
   EXPECT_THAT(finding.text, AllOf(HasSubstr("rank 0 called reduce (root 0,"),
                                   HasSubstr("rank 1 called reduce (root 1,")));
+}
+
+TEST_F(FlightTest, ARankOfALargeJobIsFoundAmongTheRest) {
+  std::vector<FlightDump> dumps = Job(6, 2);
+  for (FlightDump& dump : dumps) {
+    Last(dump).op = CollectiveOp::kReduceScatter;
+  }
+  Last(dumps[3]).bytes = 64;
+  const FlightFinding finding = Finding(dumps);
+  EXPECT_THAT(finding.ranks, ElementsAre(3));
+  EXPECT_EQ(finding.text,
+            "as call #2, rank 3 called reduce_scatter (float32, sum, 64 "
+            "bytes); ranks 0-2, 4, 5 called reduce_scatter (float32, sum, 4096 "
+            "bytes)");
+}
+
+TEST_F(FlightTest, NamesOfALaterVersionAreComparedAsTheyAre) {
+  const std::vector<FlightDump> dumps = Job(3, 2);
+  Save(dumps);
+  WriteText(PathOf(1), absl::StrReplaceAll(FlightDumpToJson(dumps[1]),
+                                           {{"all_reduce", "all_sort"}}));
+  WriteText(PathOf(2), absl::StrReplaceAll(FlightDumpToJson(dumps[2]),
+                                           {{"\"sum\"", "\"median\""}}));
+  const FlightReport report = AnalyzeFlight(Read());
+  ASSERT_EQ(report.groups.at(0).findings.size(), 1u);
+  const FlightFinding& finding = report.groups[0].findings[0];
+  EXPECT_THAT(finding.ranks, ElementsAre(0, 1, 2));
+  EXPECT_EQ(finding.text,
+            "as call #1, rank 2 called all_reduce float32 median; rank 1 "
+            "called all_sort float32 sum; rank 0 called all_reduce (float32, "
+            "sum, 4096 bytes)");
 }
 
 TEST_F(FlightTest, SizesMayDifferWhereTheOperationAllowsIt) {
