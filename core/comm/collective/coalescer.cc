@@ -33,23 +33,33 @@ constexpr char kLaunch[] = "coalesced";
 constexpr size_t kHeaderBytes = sizeof(uint64_t);
 
 struct Operation {
-  CollectiveOp op = CollectiveOp::kBarrier;
-  ConstBytes send;
-  MutableBytes recv;
-  DType dtype = kUInt8;
-  ReduceOp reduction = ReduceOp::kSum;
-  // Root, or the other end of a message.
-  int peer = 0;
-  int64_t tag = 0;
-  // Bytes of one rank's part, of which packs are made.
-  size_t block = 0;
+  Collective call;
   // Place among what was added.
   size_t index = 0;
 
+  // Bytes of one rank's part, of which packs are made.
+  size_t block() const { return call.bytes; }
+
   bool IsSameKind(const Operation& other) const {
-    return op == other.op && dtype == other.dtype &&
-           reduction == other.reduction && peer == other.peer &&
-           tag == other.tag;
+    return call.op == other.call.op && call.dtype == other.call.dtype &&
+           call.reduction == other.call.reduction &&
+           call.root == other.call.root && call.tag == other.call.tag;
+  }
+
+  // The buffers as they were passed, in a group of `size` ranks.
+  ConstBytes Sent(int size) const {
+    const void* const data =
+        call.op == CollectiveOp::kBroadcast ? call.out : call.in;
+    if (data == nullptr) return {};
+    const bool is_whole = call.op == CollectiveOp::kReduceScatter;
+    return {static_cast<const std::byte*>(data),
+            block() * static_cast<size_t>(is_whole ? size : 1)};
+  }
+  MutableBytes Received(int size) const {
+    if (call.out == nullptr) return {};
+    const bool is_whole = call.op == CollectiveOp::kAllGather;
+    return {static_cast<std::byte*>(call.out),
+            block() * static_cast<size_t>(is_whole ? size : 1)};
   }
 };
 
@@ -70,7 +80,7 @@ class Step {
 
   void Add(const Operation& operation) {
     operations_.push_back(operation);
-    block_ += operation.block;
+    block_ += operation.block();
   }
 
   // Sets what is handed to the group.
@@ -90,7 +100,7 @@ class Step {
   uint64_t Header() const {
     Fingerprint fingerprint;
     for (const Operation& each : operations_) {
-      fingerprint.Add(static_cast<int64_t>(each.block));
+      fingerprint.Add(static_cast<int64_t>(each.block()));
     }
     return uint64_t{operations_.size()} << 32 | (fingerprint.value() >> 32);
   }
@@ -108,19 +118,19 @@ class Step {
 };
 
 void Step::Pack(int rank, int size) {
-  send_ = kind_.send;
-  recv_ = kind_.recv;
+  send_ = kind_.Sent(size);
+  recv_ = kind_.Received(size);
   if (!IsPack()) return;
   const size_t parts = static_cast<size_t>(size);
-  switch (kind_.op) {
+  switch (kind_.call.op) {
     case CollectiveOp::kAllReduce:
     case CollectiveOp::kBroadcast: {
       std::byte* to = Allocate(block_);
       send_ = recv_ = MutableBytes(to, block_);
       const bool sends =
-          kind_.op == CollectiveOp::kAllReduce || kind_.peer == rank;
+          kind_.call.op == CollectiveOp::kAllReduce || kind_.call.root == rank;
       for (const Operation& each : operations_) {
-        if (sends) to = Copy(to, each.send);
+        if (sends) to = Copy(to, each.Sent(size));
       }
       break;
     }
@@ -128,7 +138,7 @@ void Step::Pack(int rank, int size) {
       recv_ = MutableBytes(Allocate(parts * block_), parts * block_);
       std::byte* to = recv_.data() + static_cast<size_t>(rank) * block_;
       send_ = ConstBytes(to, block_);
-      for (const Operation& each : operations_) to = Copy(to, each.send);
+      for (const Operation& each : operations_) to = Copy(to, each.Sent(size));
       break;
     }
     case CollectiveOp::kReduceScatter: {
@@ -137,7 +147,8 @@ void Step::Pack(int rank, int size) {
       recv_ = MutableBytes(to + static_cast<size_t>(rank) * block_, block_);
       for (size_t r = 0; r < parts; ++r) {
         for (const Operation& each : operations_) {
-          to = Copy(to, each.send.subspan(r * each.block, each.block));
+          to =
+              Copy(to, each.Sent(size).subspan(r * each.block(), each.block()));
         }
       }
       break;
@@ -148,7 +159,7 @@ void Step::Pack(int rank, int size) {
       const uint64_t header = Header();
       std::memcpy(to, &header, kHeaderBytes);
       to += kHeaderBytes;
-      for (const Operation& each : operations_) to = Copy(to, each.send);
+      for (const Operation& each : operations_) to = Copy(to, each.Sent(size));
       break;
     }
     default:
@@ -158,31 +169,33 @@ void Step::Pack(int rank, int size) {
 }
 
 absl::Status Step::Unpack(int rank, int size) const {
-  if (!IsPack() || kind_.op == CollectiveOp::kSend ||
-      (kind_.op == CollectiveOp::kBroadcast && kind_.peer == rank)) {
+  if (!IsPack() || kind_.call.op == CollectiveOp::kSend ||
+      (kind_.call.op == CollectiveOp::kBroadcast && kind_.call.root == rank)) {
     return absl::OkStatus();
   }
   const std::byte* from = recv_.data();
-  if (kind_.op == CollectiveOp::kRecv) {
+  if (kind_.call.op == CollectiveOp::kRecv) {
     uint64_t header;
     std::memcpy(&header, from, kHeaderBytes);
     if (header != Header()) {
       // These are two ranks: neither is in the right.
       return absl::InvalidArgumentError(absl::StrCat(
-          "rank ", kind_.peer, " sent ", block_, " bytes as ", header >> 32,
-          " operations, which this rank receives as ", operations_.size(),
+          "rank ", kind_.call.root, " sent ", block_, " bytes as ",
+          header >> 32, " operations, which this rank receives as ",
+          operations_.size(),
           " of other lengths; both ends must add equal lengths in equal "
           "order"));
     }
     from += kHeaderBytes;
   }
   const size_t parts =
-      kind_.op == CollectiveOp::kAllGather ? static_cast<size_t>(size) : 1;
+      kind_.call.op == CollectiveOp::kAllGather ? static_cast<size_t>(size) : 1;
   for (size_t r = 0; r < parts; ++r) {
     for (const Operation& each : operations_) {
-      if (each.block == 0) continue;
-      std::memcpy(each.recv.data() + r * each.block, from, each.block);
-      from += each.block;
+      if (each.block() == 0) continue;
+      std::memcpy(each.Received(size).data() + r * each.block(), from,
+                  each.block());
+      from += each.block();
     }
   }
   return absl::OkStatus();
@@ -190,15 +203,15 @@ absl::Status Step::Unpack(int rank, int size) const {
 
 absl::Status Step::Run(ProcessGroup& group,
                        const CollectiveOptions& options) const {
-  switch (kind_.op) {
+  switch (kind_.call.op) {
     case CollectiveOp::kAllReduce:
-      return group.AllReduce(send_, recv_, kind_.dtype, kind_.reduction,
-                             options);
+      return group.AllReduce(send_, recv_, kind_.call.dtype,
+                             kind_.call.reduction, options);
     case CollectiveOp::kReduceScatter:
-      return group.ReduceScatter(send_, recv_, kind_.dtype, kind_.reduction,
-                                 options);
+      return group.ReduceScatter(send_, recv_, kind_.call.dtype,
+                                 kind_.call.reduction, options);
     case CollectiveOp::kBroadcast:
-      return group.Broadcast(recv_, kind_.peer, options);
+      return group.Broadcast(recv_, kind_.call.root, options);
     case CollectiveOp::kAllGather:
       return group.AllGather(send_, recv_, options);
     default:
@@ -208,21 +221,21 @@ absl::Status Step::Run(ProcessGroup& group,
 }
 
 Work Step::Start(ProcessGroup& group, const CollectiveOptions& options) const {
-  switch (kind_.op) {
+  switch (kind_.call.op) {
     case CollectiveOp::kAllReduce:
-      return group.AllReduceAsync(send_, recv_, kind_.dtype, kind_.reduction,
-                                  options);
+      return group.AllReduceAsync(send_, recv_, kind_.call.dtype,
+                                  kind_.call.reduction, options);
     case CollectiveOp::kReduceScatter:
-      return group.ReduceScatterAsync(send_, recv_, kind_.dtype,
-                                      kind_.reduction, options);
+      return group.ReduceScatterAsync(send_, recv_, kind_.call.dtype,
+                                      kind_.call.reduction, options);
     case CollectiveOp::kBroadcast:
-      return group.BroadcastAsync(recv_, kind_.peer, options);
+      return group.BroadcastAsync(recv_, kind_.call.root, options);
     case CollectiveOp::kAllGather:
       return group.AllGatherAsync(send_, recv_, options);
     case CollectiveOp::kSend:
-      return group.SendAsync(send_, kind_.peer, kind_.tag, options);
+      return group.SendAsync(send_, kind_.call.root, kind_.call.tag, options);
     default:
-      return group.RecvAsync(recv_, kind_.peer, kind_.tag, options);
+      return group.RecvAsync(recv_, kind_.call.root, kind_.call.tag, options);
   }
 }
 
@@ -233,7 +246,8 @@ std::string Step::ToString() const {
                          operations_.back().index, " of a kind, ",
                          operations_.size(), " together");
   }
-  return absl::StrCat(which, ", ", Name(kind_.op), " of ", block_, " bytes");
+  return absl::StrCat(which, ", ", Name(kind_.call.op), " of ", block_,
+                      " bytes");
 }
 
 // Appends operations to the packs of their kinds.
@@ -242,7 +256,7 @@ class Planner {
   explicit Planner(const CoalescerOptions& options) : options_(options) {}
 
   void Add(const Operation& operation) {
-    if (operation.block > options_.max_packed_block) {
+    if (operation.block() > options_.max_packed_block) {
       steps_.emplace_back(operation);
       return;
     }
@@ -253,7 +267,7 @@ class Planner {
     if (open == open_.end()) {
       open_.push_back(steps_.size());
       steps_.emplace_back(operation);
-    } else if (steps_[*open].block() + operation.block > options_.max_pack) {
+    } else if (steps_[*open].block() + operation.block() > options_.max_pack) {
       *open = steps_.size();
       steps_.emplace_back(operation);
     } else {
@@ -276,7 +290,7 @@ std::vector<Step> PlanSteps(absl::Span<const Operation> operations,
                             const CoalescerOptions& options) {
   Planner messages(options), collectives(options);
   for (const Operation& operation : operations) {
-    (IsPointToPoint(operation.op) ? messages : collectives).Add(operation);
+    (IsPointToPoint(operation.call.op) ? messages : collectives).Add(operation);
   }
   std::vector<Step> steps = std::move(messages).Finish();
   std::vector<Step> rest = std::move(collectives).Finish();
@@ -308,7 +322,7 @@ class CoalescedBatch : public std::enable_shared_from_this<CoalescedBatch> {
   CoalescedBatch(ProcessGroup& group, const CoalescerOptions& options)
       : group_(group), options_(options) {}
 
-  absl::Status Add(Operation operation, const CollectiveCall& call);
+  absl::Status Add(const CollectiveCall& call);
   absl::Status Launch(const CollectiveOptions& options);
   Work LaunchAsync(const CollectiveOptions& options);
 
@@ -347,22 +361,20 @@ class CoalescedBatch : public std::enable_shared_from_this<CoalescedBatch> {
   absl::Status first_error_ ABSL_GUARDED_BY(mutex_);
 };
 
-absl::Status CoalescedBatch::Add(Operation operation,
-                                 const CollectiveCall& call) {
+absl::Status CoalescedBatch::Add(const CollectiveCall& call) {
   if (launched_) {
-    return Describe(Name(operation.op),
+    return Describe(Name(call.desc.op),
                     absl::FailedPreconditionError(
                         "the batch was launched, so that nothing can be added; "
                         "use another Coalescer"));
   }
-  operation.index = operations_.size();
-  operations_.push_back(operation);
+  const size_t index = operations_.size();
+  operations_.push_back({call.desc, index});
   // A process that is no member hears so from Launch.
   if (call.valid.ok() || !group_.is_member()) return absl::OkStatus();
-  absl::Status status =
-      Describe(absl::StrCat("coalesced operation ", operation.index, ", ",
-                            Name(operation.op)),
-               call.valid);
+  absl::Status status = Describe(
+      absl::StrCat("coalesced operation ", index, ", ", Name(call.desc.op)),
+      call.valid);
   if (invalid_.ok()) invalid_ = status;
   return status;
 }
@@ -373,11 +385,12 @@ absl::Status CoalescedBatch::CheckApart() const {
   std::vector<MemoryAccess> accesses;
   accesses.reserve(2 * operations_.size());
   for (const Operation& each : operations_) {
-    const bool writes =
-        each.op != CollectiveOp::kBroadcast || each.peer != group_.rank();
-    MemoryAccess send =
-        AccessToBytes(each.send.data(), each.send.size(), Access::kRead);
-    MemoryAccess recv = AccessToBytes(each.recv.data(), each.recv.size(),
+    const bool writes = each.call.op != CollectiveOp::kBroadcast ||
+                        each.call.root != group_.rank();
+    const ConstBytes sent = each.Sent(group_.size());
+    const MutableBytes received = each.Received(group_.size());
+    MemoryAccess send = AccessToBytes(sent.data(), sent.size(), Access::kRead);
+    MemoryAccess recv = AccessToBytes(received.data(), received.size(),
                                       writes ? Access::kWrite : Access::kRead);
     if (MayShareMemory(send, recv)) {
       if (send.element_size > recv.element_size) {
@@ -396,8 +409,9 @@ absl::Status CoalescedBatch::CheckApart() const {
   return Describe(
       "launch",
       absl::InvalidArgumentError(absl::StrCat(
-          "buffers of coalesced operation ", first.index, ", ", Name(first.op),
-          ", and of operation ", second.index, ", ", Name(second.op),
+          "buffers of coalesced operation ", first.index, ", ",
+          Name(first.call.op), ", and of operation ", second.index, ", ",
+          Name(second.call.op),
           ", overlap, and operations of a batch have no order, expected memory "
           "of its own for what each receives; use another Coalescer for one "
           "of them")));
@@ -432,7 +446,7 @@ absl::Status CoalescedBatch::Prepare(const CollectiveOptions& options) {
 bool CoalescedBatch::NeedsComparison() const {
   return std::any_of(
       operations_.begin(), operations_.end(),
-      [](const Operation& each) { return !IsPointToPoint(each.op); });
+      [](const Operation& each) { return !IsPointToPoint(each.call.op); });
 }
 
 MutableBytes CoalescedBatch::OwnSummary() {
@@ -441,14 +455,14 @@ MutableBytes CoalescedBatch::OwnSummary() {
   all.Add(static_cast<int64_t>(options_.max_packed_block));
   all.Add(static_cast<int64_t>(options_.max_pack));
   for (const Operation& each : operations_) {
-    if (IsPointToPoint(each.op)) continue;
+    if (IsPointToPoint(each.call.op)) continue;
     ++summary_.operations;
-    summary_.bytes += each.block;
-    all.Add(static_cast<int64_t>(each.op))
-        .Add(static_cast<int64_t>(each.dtype))
-        .Add(static_cast<int64_t>(each.reduction))
-        .Add(each.peer)
-        .Add(static_cast<int64_t>(each.block));
+    summary_.bytes += each.block();
+    all.Add(static_cast<int64_t>(each.call.op))
+        .Add(static_cast<int64_t>(each.call.dtype))
+        .Add(static_cast<int64_t>(each.call.reduction))
+        .Add(each.call.root)
+        .Add(static_cast<int64_t>(each.block()));
   }
   summary_.fingerprint = all.value();
   return MutableBytes(reinterpret_cast<std::byte*>(&summary_),
@@ -484,7 +498,7 @@ absl::Status CoalescedBatch::Conclude(const Step& step, absl::Status status) {
   if (status.ok()) {
     status = step.Unpack(group_.rank(), group_.size());
     if (status.ok()) return status;
-    status = Describe(Name(step.kind().op), std::move(status));
+    status = Describe(Name(step.kind().call.op), std::move(status));
     group_.Abort(status);
   }
   return Fail(Annotate(std::move(status), step.ToString()));
@@ -537,7 +551,7 @@ absl::Status CoalescedBatch::Launch(const CollectiveOptions& options) {
   // before all are started.
   std::vector<Work> messages;
   for (const Step& step : steps_) {
-    if (IsPointToPoint(step.kind().op)) {
+    if (IsPointToPoint(step.kind().call.op)) {
       messages.push_back(StartStep(step, left()));
     } else if (!Conclude(step, step.Run(group_, left())).ok()) {
       break;
@@ -582,61 +596,30 @@ Coalescer::~Coalescer() = default;
 
 absl::Status Coalescer::AllReduce(ConstBytes send, MutableBytes recv,
                                   DType dtype, ReduceOp op) {
-  return batch_->Add({.op = CollectiveOp::kAllReduce,
-                      .send = send,
-                      .recv = recv,
-                      .dtype = dtype,
-                      .reduction = op,
-                      .block = send.size()},
-                     internal::AllReduceCall({dtype, op}, send, recv));
+  return batch_->Add(internal::AllReduceCall({dtype, op}, send, recv));
 }
 
 absl::Status Coalescer::ReduceScatter(ConstBytes send, MutableBytes recv,
                                       DType dtype, ReduceOp op) {
   return batch_->Add(
-      {.op = CollectiveOp::kReduceScatter,
-       .send = send,
-       .recv = recv,
-       .dtype = dtype,
-       .reduction = op,
-       .block = recv.size()},
       internal::ReduceScatterCall(batch_->place(), {dtype, op}, send, recv));
 }
 
 absl::Status Coalescer::Broadcast(MutableBytes buffer, int root) {
-  return batch_->Add({.op = CollectiveOp::kBroadcast,
-                      .send = buffer,
-                      .recv = buffer,
-                      .peer = root,
-                      .block = buffer.size()},
-                     internal::BroadcastCall(batch_->place(), buffer, root));
+  return batch_->Add(internal::BroadcastCall(batch_->place(), buffer, root));
 }
 
 absl::Status Coalescer::AllGather(ConstBytes send, MutableBytes recv) {
-  return batch_->Add({.op = CollectiveOp::kAllGather,
-                      .send = send,
-                      .recv = recv,
-                      .block = send.size()},
-                     internal::AllGatherCall(batch_->place(), send, recv));
+  return batch_->Add(internal::AllGatherCall(batch_->place(), send, recv));
 }
 
 absl::Status Coalescer::Send(ConstBytes send, int destination, int64_t tag) {
   return batch_->Add(
-      {.op = CollectiveOp::kSend,
-       .send = send,
-       .peer = destination,
-       .tag = tag,
-       .block = send.size()},
       internal::SendCall(batch_->place(), send, destination, tag));
 }
 
 absl::Status Coalescer::Recv(MutableBytes recv, int source, int64_t tag) {
-  return batch_->Add({.op = CollectiveOp::kRecv,
-                      .recv = recv,
-                      .peer = source,
-                      .tag = tag,
-                      .block = recv.size()},
-                     internal::RecvCall(batch_->place(), recv, source, tag));
+  return batch_->Add(internal::RecvCall(batch_->place(), recv, source, tag));
 }
 
 absl::Status Coalescer::Launch(const CollectiveOptions& options) {
