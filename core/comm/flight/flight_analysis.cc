@@ -75,9 +75,10 @@ std::optional<int32_t> NumberOf(absl::string_view name,
   return static_cast<int32_t>(it - std::begin(names));
 }
 
-// The recorded call as the rule for calls has it; nothing where a later version
-// of the library wrote a name that this one does not know.
-std::optional<CallSignature> KnownSignatureOf(const FlightFileEntry& entry) {
+// A call in a group of `ranks` as the rule for calls has it; nothing where a
+// later version of the library wrote a name that this one does not know.
+std::optional<CallSignature> KnownSignatureOf(const FlightFileEntry& entry,
+                                              size_t ranks) {
   const OperationTraits* const traits = FindOperation(entry.op);
   if (traits == nullptr) return std::nullopt;
   CallFields call = {
@@ -85,6 +86,7 @@ std::optional<CallSignature> KnownSignatureOf(const FlightFileEntry& entry) {
       .root = entry.root.value_or(-1),
       .bytes = entry.bytes,
       .is_typed = !entry.dtype.empty(),
+      .is_even = entry.is_even,
       .on_device = entry.on_device};
   if (traits->reduces || call.is_typed) {
     const auto dtype = NumberOf(entry.dtype, internal::kDTypeNames);
@@ -99,7 +101,7 @@ std::optional<CallSignature> KnownSignatureOf(const FlightFileEntry& entry) {
   CallSignature signature = SignatureOf(call);
   signature.kind |= CallSignature::kWithoutLists;
   if (traits->lists == OperationLists::kSameSends) {
-    signature.bytes = entry.bytes;
+    signature.bytes = entry.is_even ? entry.bytes * ranks : entry.bytes;
   }
   return signature;
 }
@@ -114,16 +116,16 @@ std::string NamesOf(const FlightFileEntry& entry) {
 
 // What all ranks have to agree about; of a call that this version does not
 // know, its names.
-CallSignature SignatureOf(const FlightFileEntry& entry) {
-  const std::optional<CallSignature> known = KnownSignatureOf(entry);
+CallSignature SignatureOf(const FlightFileEntry& entry, size_t ranks) {
+  const std::optional<CallSignature> known = KnownSignatureOf(entry, ranks);
   if (known) return *known;
   constexpr uint64_t kUnknownOp = 0xff;
   return {.kind = kUnknownOp,
           .lengths = std::hash<std::string>()(NamesOf(entry))};
 }
 
-std::string CallText(const FlightFileEntry& entry) {
-  const std::optional<CallSignature> known = KnownSignatureOf(entry);
+std::string CallText(const FlightFileEntry& entry, size_t ranks) {
+  const std::optional<CallSignature> known = KnownSignatureOf(entry, ranks);
   return known ? ToText(*known) : NamesOf(entry);
 }
 
@@ -201,7 +203,7 @@ std::optional<uint64_t> FirstUnequal(const Group& group) {
   for (const Member& member : group.members) {
     for (const auto& [sequence, entry] : member.calls) {
       if (unequal && sequence >= *unequal) break;
-      const CallSignature signature = SignatureOf(*entry);
+      const CallSignature signature = SignatureOf(*entry, group.members.size());
       const auto it = agreements.try_emplace(sequence, signature).first;
       if (!it->second.Fits(signature)) unequal = sequence;
     }
@@ -216,7 +218,7 @@ std::optional<FlightFinding> FindMismatch(const Group& group) {
   for (size_t r = 0; r < calls.size(); ++r) {
     const auto it = group.members[r].calls.find(*unequal);
     if (it == group.members[r].calls.end()) continue;
-    calls[r] = SignatureOf(*it->second);
+    calls[r] = SignatureOf(*it->second, calls.size());
   }
   const Deviation deviation = internal::FindDeviatingCalls(calls);
   const std::vector<int> deviating = deviation.Ranks();
@@ -235,8 +237,9 @@ std::optional<FlightFinding> FindMismatch(const Group& group) {
       }
     }
     const Member& first = group.members[static_cast<size_t>(party.front())];
-    texts.push_back(absl::StrCat(JoinRanks(ranks), " called ",
-                                 CallText(*first.calls.at(*unequal))));
+    texts.push_back(
+        absl::StrCat(JoinRanks(ranks), " called ",
+                     CallText(*first.calls.at(*unequal), calls.size())));
   }
   std::sort(finding.ranks.begin(), finding.ranks.end());
   // Who deviates comes first.

@@ -85,6 +85,7 @@ Json EntryToJson(const FlightEntry& entry) {
   json["root"] = entry.root < 0 ? Json() : Json(entry.root);
   json["tag"] = IsPointToPoint(entry.op) ? Json(entry.tag) : Json();
   json["bytes"] = entry.bytes;
+  if (entry.is_even) json["is_even"] = true;
   if (entry.on_device) json["on_device"] = true;
   json["path"] = ToText(Name(entry.path));
   json["state"] = ToText(Name(entry.state));

@@ -64,7 +64,8 @@ FlightDump TakeFlightDump(const FlightRecorder& recorder, FlightReason reason,
 //                        tag, bytes, path, state, status, enqueued_ns,
 //                        started_ns, ended_ns, deadline_ns}], by id; null for
 //                        what an operation does not have. Of a call on the
-//                        device also `on_device`, which is true.
+//                        device also `on_device`, which is true; of one with
+//                        blocks of one length and no lists also `is_even`.
 std::string FlightDumpToJson(const FlightDump& dump);
 
 // A line for each operation that has not ended, the longest running first, such

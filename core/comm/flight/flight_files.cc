@@ -199,6 +199,7 @@ absl::StatusOr<FlightFileEntry> ParseEntry(
                               std::numeric_limits<int64_t>::max());
   }
   entry.bytes = static_cast<uint64_t>(fields.Number("bytes"));
+  entry.is_even = !fields.IsNull("is_even") && fields.Bool("is_even");
   entry.on_device = !fields.IsNull("on_device") && fields.Bool("on_device");
   entry.path = fields.Text("path");
   entry.state = fields.Text("state");

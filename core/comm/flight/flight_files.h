@@ -50,6 +50,7 @@ struct FlightFileEntry {
   std::optional<int> root;
   std::optional<int64_t> tag;
   uint64_t bytes = 0;
+  bool is_even = false;
   bool on_device = false;
   std::string path;
   // "enqueued", "started", "completed" or "failed".

@@ -39,18 +39,21 @@ int64_t ToNanoseconds(Deadline deadline) {
 // Small numbers in one word.
 uint64_t PackKind(const Collective& call, OperationPath path) {
   const bool reduces = IsReduction(call.op);
-  const uint64_t dtype = reduces ? static_cast<uint64_t>(call.dtype) : kNone;
+  const uint64_t dtype =
+      reduces || call.typed ? static_cast<uint64_t>(call.dtype) : kNone;
   const uint64_t reduction =
       reduces ? static_cast<uint64_t>(call.reduction) : kNone;
   const int root = HasRoot(call.op) ? call.root : -1;
   return static_cast<uint64_t>(call.op) | dtype << 8 | reduction << 16 |
-         static_cast<uint64_t>(path) << 24 | uint64_t{call.on_device} << 31 |
+         static_cast<uint64_t>(path) << 24 | uint64_t{call.even} << 30 |
+         uint64_t{call.on_device} << 31 |
          static_cast<uint64_t>(static_cast<uint32_t>(root)) << 32;
 }
 
 // What this rank sends.
 uint64_t BytesOf(const Collective& call) {
-  uint64_t bytes = call.bytes;
+  if (call.sends.empty()) return call.bytes;
+  uint64_t bytes = 0;
   for (const ConstBytes& entry : call.sends) bytes += entry.size();
   return bytes;
 }
@@ -61,7 +64,8 @@ void UnpackKind(uint64_t word, FlightEntry& entry) {
   if (dtype != kNone) entry.dtype = static_cast<DType>(dtype);
   const uint64_t reduction = word >> 16 & 255;
   if (reduction != kNone) entry.reduction = static_cast<ReduceOp>(reduction);
-  entry.path = static_cast<OperationPath>(word >> 24 & 127);
+  entry.path = static_cast<OperationPath>(word >> 24 & 63);
+  entry.is_even = (word >> 30 & 1) != 0;
   entry.on_device = (word >> 31 & 1) != 0;
   entry.root = static_cast<int32_t>(word >> 32);
 }

@@ -103,6 +103,8 @@ struct FlightEntry {
   int root = -1;
   int64_t tag = 0;
   uint64_t bytes = 0;
+  // Collective's `even`.
+  bool is_even = false;
   bool on_device = false;
   OperationPath path = OperationPath::kNative;
   uint64_t sequence = 0;

@@ -98,6 +98,36 @@ TEST(FlightRecorderTest, WhatACallDoesNotHaveStaysUnset) {
   EXPECT_EQ(entry.state, FlightState::kCompleted);
 }
 
+TEST(FlightRecorderTest, AnEntryHoldsTheFormAndTheTypeOfWhatMoves) {
+  FlightRecorder recorder(16);
+  const GroupTag group(recorder, {.name = "g", .size = 2});
+  const std::byte memory[12] = {};
+  const ConstBytes sends[] = {{memory, 4}, {memory + 4, 8}};
+  const Collective calls[] = {{.op = CollectiveOp::kAllToAllV,
+                               .bytes = 6,
+                               .dtype = DType::kInt16,
+                               .typed = true,
+                               .even = true},
+                              {.op = CollectiveOp::kReduceScatter,
+                               .bytes = 8,
+                               .sends = sends,
+                               .dtype = DType::kFloat32}};
+  for (const Collective& call : calls) {
+    recorder.End(recorder.Begin(group, call, OperationPath::kEmulated),
+                 absl::StatusCode::kOk);
+  }
+  const std::vector<FlightEntry> entries = recorder.Snapshot().entries;
+  ASSERT_EQ(entries.size(), 2u);
+  EXPECT_TRUE(entries[0].is_even);
+  EXPECT_EQ(entries[0].dtype, DType::kInt16);
+  EXPECT_FALSE(entries[0].reduction.has_value());
+  EXPECT_EQ(entries[0].bytes, 6u);
+  EXPECT_EQ(entries[0].path, OperationPath::kEmulated);
+  EXPECT_FALSE(entries[1].is_even);
+  // All that is sent: the same on all ranks.
+  EXPECT_EQ(entries[1].bytes, 12u);
+}
+
 TEST(FlightRecorderTest, TheRingKeepsTheLastEntriesInOrder) {
   FlightRecorder recorder(3);
   ASSERT_EQ(recorder.capacity(), 4u);

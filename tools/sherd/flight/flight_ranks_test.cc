@@ -31,6 +31,7 @@ using ::sherd::testing::RunLocalRanks;
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 
 class FlightRanksTest : public ::testing::Test {
  protected:
@@ -101,6 +102,23 @@ TEST_F(FlightRanksTest, ARankThatDoesNotComeIsFound) {
   EXPECT_THAT(findings[0].text,
               AllOf(HasSubstr("rank 2 is 1 call behind, its last is barrier #"),
                     HasSubstr("failed on ranks 0, 1")));
+}
+
+TEST_F(FlightRanksTest, BlocksOfSeveralLengthsAreNoMismatch) {
+  RunLocalRanks(2, [](ProcessGroup& group) {
+    const std::vector<float> values = {1, 2, 3};
+    const absl::Span<const float> whole = absl::MakeSpan(values);
+    const absl::Span<const float> sends[] = {whole.subspan(0, 1),
+                                             whole.subspan(1)};
+    std::vector<float> recv(static_cast<size_t>(1 + group.rank()));
+    EXPECT_THAT(group.ReduceScatterV<float>(sends, absl::MakeSpan(recv),
+                                            ReduceOp::kSum),
+                IsOk());
+    internal::WriteFlightDump(internal::TakeFlightDump(
+        internal::FlightRecorder::Global(), internal::FlightReason::kRequest,
+        "asked by a test", group.rank()));
+  });
+  EXPECT_THAT(Findings(), IsEmpty());
 }
 
 TEST_F(FlightRanksTest, CountersTellWhatTheGroupDid) {

@@ -267,6 +267,46 @@ TEST_F(FlightTest, ARankOfALargeJobIsFoundAmongTheRest) {
             "bytes)");
 }
 
+TEST_F(FlightTest, BlocksInOneBufferAndInAListAreTheSameReduceScatter) {
+  std::vector<FlightDump> dumps = Job(2, 3);
+  for (FlightDump& dump : dumps) Last(dump).op = CollectiveOp::kReduceScatter;
+  Last(dumps[0]).is_even = true;
+  Last(dumps[0]).bytes = 2048;
+  EXPECT_FALSE(Analyze(dumps).HasFindings());
+}
+
+TEST_F(FlightTest, TheFormOfAnAllToAllIsCompared) {
+  std::vector<FlightDump> dumps = Job(3, 3);
+  for (FlightDump& dump : dumps) {
+    Last(dump).op = CollectiveOp::kAllToAllV;
+    Last(dump).dtype.reset();
+    Last(dump).reduction.reset();
+    Last(dump).is_even = dump.rank != 1;
+  }
+  const FlightFinding finding = Finding(dumps);
+  EXPECT_THAT(finding.ranks, ElementsAre(1));
+  EXPECT_EQ(finding.text,
+            "as call #3, rank 1 called all_to_all_v; ranks 0, 2 called "
+            "all_to_all_v (4096 bytes to each rank)");
+}
+
+TEST_F(FlightTest, ACallByBytesFitsEveryTypeOfWhatMoves) {
+  std::vector<FlightDump> dumps = Job(4, 3);
+  for (FlightDump& dump : dumps) {
+    Last(dump).op = CollectiveOp::kBroadcast;
+    Last(dump).root = 0;
+    Last(dump).reduction.reset();
+  }
+  Last(dumps[1]).dtype.reset();
+  EXPECT_FALSE(Analyze(dumps).HasFindings());
+  Last(dumps[2]).dtype = DType::kInt32;
+  const FlightFinding finding = Finding(dumps);
+  EXPECT_THAT(finding.ranks, ElementsAre(2));
+  EXPECT_EQ(finding.text,
+            "as call #3, rank 2 called broadcast (root 0, int32, 4096 bytes); "
+            "ranks 0, 3 called broadcast (root 0, float32, 4096 bytes)");
+}
+
 TEST_F(FlightTest, NamesOfALaterVersionAreComparedAsTheyAre) {
   const std::vector<FlightDump> dumps = Job(3, 2);
   Save(dumps);
