@@ -25,10 +25,10 @@ enum class Replicas { kRefused, kAllowed };
 //     ShardMetadata{.offsets = {0, 5}, .sizes = {5, 5},
 //                   .placement = "rank:1/cpu"}
 //
-// Layout. As Box. In a dimension in which its size is 0 the box may lie past
-// the end of the tensor, as trailing chunks do. Offsets and sizes are members
-// of their own so that designators may name them; whatever takes a BoxView
-// takes the shard as it is.
+// Layout. As Box. The offsets of an empty box may lie past the end of the
+// tensor, as those of trailing chunks do. Offsets and sizes are members of
+// their own so that designators may name them; whatever takes a BoxView takes
+// the shard as it is.
 struct ShardMetadata {
   Dims offsets;
   Dims sizes;

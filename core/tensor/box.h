@@ -106,8 +106,8 @@ inline int64_t Volume(const BoxView& box) { return Volume(box.sizes); }
 bool Contains(const BoxView& box, absl::Span<const int64_t> index);
 
 // Whether a box may lie past the end of a tensor in a dimension in which its
-// size is 0, as empty trailing chunks do: allowed for the boxes of a layout,
-// whatever says it, and refused where somebody asks for a slice.
+// size is 0, as that of an empty trailing chunk does. (An empty shard of a
+// layout holds nothing, and may lie anywhere.)
 enum class TrailingBoxes { kRefused, kAllowed };
 
 // The first dimension in which the box is not inside a tensor of these sizes,

@@ -87,8 +87,7 @@ absl::Status CheckTensor(const ManifestTensor& tensor) {
 absl::Status CheckBox(const ManifestTensor& tensor,
                       const ManifestShard& shard) {
   if (IsInside(shard, tensor.sizes)) return absl::OkStatus();
-  // An empty shard holds nothing, wherever it is. Layouts are stricter, and
-  // were not when the first files of this format were written.
+  // As in a layout, an empty shard holds nothing, wherever it is.
   if (IsEmpty(shard) && IsValid(shard) &&
       IsInside({Dims(shard.sizes.size(), 0), shard.sizes}, tensor.sizes)) {
     return absl::OkStatus();
@@ -136,8 +135,6 @@ absl::Status CheckCover(const ManifestTensor& tensor) {
   std::vector<ShardMetadata> shards;
   shards.reserve(tensor.shards.size());
   for (const ManifestShard& shard : tensor.shards) {
-    // CheckBox has seen to those that are empty, which may lie anywhere.
-    if (IsEmpty(shard)) continue;
     shards.push_back({.offsets = shard.offsets, .sizes = shard.sizes});
   }
   absl::Status status = ValidateNonOverlapping(shards);

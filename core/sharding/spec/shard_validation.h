@@ -25,10 +25,10 @@ absl::Status ValidateNonOverlapping(absl::Span<const ShardMetadata> shards,
 
 // Checks that shards which have passed ValidateNonOverlapping hold exactly the
 // elements of a tensor of `size`; replicas count once.
-//   kInvalidArgument  "Rank of tensor is D, but shards rank is N"; "Shard
-//                     offset … and length … exceeds tensor dim: … for shard …",
-//                     except in a dimension in which the shard is empty; "does
-//                     not match tensor volume", when elements are missing.
+//   kInvalidArgument  "Rank of tensor is D, but shards rank is N"; for shards
+//                     that are not empty, "Shard offset … and length … exceeds
+//                     tensor dim: … for shard …"; "does not match tensor
+//                     volume", when elements are missing.
 //   other             As ShardMetadata::Validate.
 //
 // Cost. O(n * d).
