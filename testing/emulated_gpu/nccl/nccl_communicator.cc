@@ -514,6 +514,23 @@ void NcclCommunicator::AwaitJob() {
   changed_.wait(lock, [this] { return !busy_; });
 }
 
+void NcclCommunicator::AddMade(const NcclCommunicatorPtr& child,
+                               internal::NcclComm* place) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  made_.push_back({child, place});
+}
+
+void NcclCommunicator::DeliverMade() {
+  std::vector<MadeChild> made;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    made.swap(made_);
+  }
+  for (const MadeChild& one : made) {
+    __atomic_store_n(one.place, AddCommunicator(one.child), __ATOMIC_RELEASE);
+  }
+}
+
 int NcclCommunicator::AddFactor(const NcclFactor& factor) {
   const std::lock_guard<std::mutex> lock(mutex_);
   factors_[next_factor_] = std::make_shared<const NcclFactor>(factor);
@@ -568,6 +585,9 @@ namespace {
 struct Communicators {
   std::mutex mutex;
   std::unordered_map<internal::NcclComm, NcclCommunicatorPtr> live;
+  // Numbers, and no addresses of objects, which come again. Nobody looks behind
+  // a handle.
+  uintptr_t next_handle = 0x1000;
 };
 
 Communicators& All() {
@@ -578,8 +598,9 @@ Communicators& All() {
 }  // namespace
 
 internal::NcclComm AddCommunicator(const NcclCommunicatorPtr& communicator) {
-  const auto handle = reinterpret_cast<internal::NcclComm>(communicator.get());
   const std::lock_guard<std::mutex> lock(All().mutex);
+  const auto handle = reinterpret_cast<internal::NcclComm>(All().next_handle);
+  All().next_handle += 0x10;
   All().live[handle] = communicator;
   return handle;
 }

@@ -117,6 +117,12 @@ class NcclCommunicator : public std::enable_shared_from_this<NcclCommunicator> {
   // Waits until no job runs: after Abort, which lets them end.
   void AwaitJob();
 
+  // A job has made `child`, whose handle *place is to hold.
+  void AddMade(const NcclCommunicatorPtr& child,
+               ::sherd::internal::NcclComm* place);
+  // Writes the handles of what was made so far to their places.
+  void DeliverMade();
+
   // Says that this rank is ready for its first collective.
   void StartConnecting();
   // Queues tasks as one operation. Waits for the peers' first collective.
@@ -199,6 +205,12 @@ class NcclCommunicator : public std::enable_shared_from_this<NcclCommunicator> {
   bool busy_ = false;
   // A child that a job is making.
   NcclCommunicatorPtr unfinished_;
+  // Children that are whole, of which the program does not know yet.
+  struct MadeChild {
+    NcclCommunicatorPtr child;
+    ::sherd::internal::NcclComm* place;
+  };
+  std::vector<MadeChild> made_;
   // How often the state was asked for since the last job began.
   int polls_ = 1;
   std::unique_ptr<PendingLaunch> pending_;
@@ -214,7 +226,9 @@ class NcclCommunicator : public std::enable_shared_from_this<NcclCommunicator> {
   int64_t last_look_ = 0;
 };
 
-// The communicators that exist, by the handles of the program.
+// The communicators that exist, by the handles of the program. A handle is
+// never used again: whoever keeps one beyond its end meets no other
+// communicator by it.
 ::sherd::internal::NcclComm AddCommunicator(
     const NcclCommunicatorPtr& communicator);
 // Null: there is none.

@@ -262,6 +262,37 @@ TEST(NcclSplit, MakesBlockingChildrenOfANonblockingParent) {
   });
 }
 
+TEST(NcclSplit, HandsAChildOverWhenTheParentIsNoLongerInProgress) {
+  for (const bool aborts : {false, true}) {
+    ExpectNcclRanks(1, [aborts](NcclRank& self) {
+      const NcclApi& nccl = self.nccl();
+      const NcclComm parent = self.Connect(NonBlocking());
+      SetFaults("ncclCommGetAsyncError:*:state=7");
+      NcclConfig config = NonBlocking();
+      NcclComm child = nullptr;
+      EXPECT_EQ(nccl.comm_split(parent, 0, 0, &child, &config),
+                kNcclInProgress);
+      // Long enough for the child to become whole.
+      for (int poll = 0; poll < 100; ++poll) {
+        NcclResult state = kNcclSuccess;
+        EXPECT_EQ(nccl.comm_get_async_error(parent, &state), kNcclSuccess);
+        EXPECT_EQ(state, kNcclInProgress);
+        EXPECT_EQ(child, nullptr);
+        usleep(100);
+      }
+      SetFaults("");
+      if (!aborts) {
+        EXPECT_EQ(self.WaitReady(parent), kNcclSuccess);
+        ASSERT_NE(child, nullptr);
+        EXPECT_EQ(self.WaitReady(child), kNcclSuccess);
+      }
+      nccl.comm_abort(parent);
+      ASSERT_NE(child, nullptr);
+      nccl.comm_abort(child);
+    });
+  }
+}
+
 TEST(NcclSplit, SharesTheFateOfTheParentWhereAsked) {
   ExpectNcclRanks(2, [](NcclRank& self) {
     const NcclApi& nccl = self.nccl();
@@ -366,6 +397,18 @@ TEST(NcclShrink, GoesOnWithoutTheLostOne) {
         });
     EXPECT_EQ(statuses, (std::vector<int>{0, 0, 0, SIGKILL}));
   }
+}
+
+TEST(NcclShrink, RefusesToExcludeNobody) {
+  ExpectNcclRanks(1, [](NcclRank& self) {
+    const NcclComm comm = self.Connect();
+    // Plans look at what the call excludes.
+    SetFaults("ncclCommShrink(base 7:*:3");
+    NcclConfig config = Blocking();
+    NcclComm child = nullptr;
+    EXPECT_EQ(self.nccl().comm_shrink(comm, nullptr, 1, &child, &config, 0),
+              kNcclInvalidArgument);
+  });
 }
 
 TEST(NcclFirstCollective, WaitsOnTheHostForItsPeersOrAnAbort) {
@@ -551,6 +594,36 @@ TEST(NcclFindings, AreUseAfterTheEndAndOverlapsAndLostRegistrations) {
     EXPECT_EQ(nccl.comm_destroy(comm), kNcclSuccess);
     EXPECT_EQ(nccl.comm_abort(comm), kNcclInvalidArgument);
     expect("destroyed, or never was");
+  });
+}
+
+TEST(NcclFindings, AreUseAfterTheEndWhateverAFaultReturns) {
+  ExpectNcclRanks(1, [](NcclRank& self) {
+    const NcclApi& nccl = self.nccl();
+    sherd_emulated_gpu_set_abort_on_finding(0);
+    const NcclComm aborted = self.Connect();
+    const NcclComm destroyed = self.Connect();
+    SetFaults(
+        "ncclCommAbort:1:3,ncclCommDestroy:1:3,ncclAllReduce:*:0,"
+        "ncclCommGetAsyncError:*:0,ncclCommRevoke:*:0,ncclCommFinalize:*:0");
+    EXPECT_EQ(nccl.comm_abort(aborted), internal::kNcclInternalError);
+    EXPECT_EQ(nccl.comm_destroy(destroyed), internal::kNcclInternalError);
+    EXPECT_EQ(sherd_emulated_gpu_findings(1), 0u);
+    const NcclComm next = self.Connect();
+    for (const NcclComm comm : {aborted, destroyed}) {
+      // Not even by chance.
+      EXPECT_NE(next, comm);
+      NcclResult state = kNcclSuccess;
+      for (const NcclResult result :
+           {nccl.all_reduce(nullptr, nullptr, 1, kInt32, kSum, comm, nullptr),
+            nccl.comm_get_async_error(comm, &state), nccl.comm_revoke(comm, 0),
+            nccl.comm_finalize(comm), nccl.comm_destroy(comm),
+            nccl.comm_abort(comm)}) {
+        EXPECT_EQ(result, kNcclInvalidArgument);
+      }
+      EXPECT_EQ(sherd_emulated_gpu_findings(1), 6u);
+    }
+    EXPECT_EQ(nccl.comm_abort(next), kNcclSuccess);
   });
 }
 

@@ -55,16 +55,6 @@ std::optional<NcclResult> Injected(const GpuCall& call,
   return std::nullopt;
 }
 
-// A call with a communicator, and what follows in its text.
-GpuCall CallOn(const char* function, NcclComm comm,
-               std::function<std::string()> rest = nullptr) {
-  return {function, [comm, rest = std::move(rest)] {
-            const NcclCommunicatorPtr own = FindCommunicator(comm);
-            return (own == nullptr ? AddressText(comm) : own->label()) +
-                   (rest ? ", " + rest() : "");
-          }};
-}
-
 const char* BlockingText(const NcclConfig* config) {
   return config != nullptr && config->blocking == 0 ? "non-blocking"
                                                     : "blocking";
@@ -82,6 +72,22 @@ NcclResult Find(NcclComm handle, const char* function,
                 " of a communicator that was destroyed, or never was");
   return NcclFail(kNcclInvalidArgument,
                   "Error: corrupted comm object detected");
+}
+
+// A call with a communicator, which is looked for before anything else: one
+// that has ended is a finding whatever a fault makes the call return. Returns
+// what the call returns at once, if it does; *fault is as of Injected.
+std::optional<NcclResult> EnterOn(const char* function, NcclComm handle,
+                                  const std::function<std::string()>& rest,
+                                  NcclCommunicatorPtr* own,
+                                  std::optional<Fault>* fault = nullptr) {
+  const NcclResult found = Find(handle, function, own);
+  const GpuCall call(function, [&] {
+    return (*own == nullptr ? AddressText(handle) : (*own)->label()) +
+           (rest ? ", " + rest() : "");
+  });
+  const std::optional<NcclResult> injected = Injected(call, fault);
+  return found == kNcclSuccess ? injected : found;
 }
 
 // One call as a group of its own: `call` runs between start and end.
@@ -158,12 +164,13 @@ NcclResult Init(const char* function, NcclComm* made, int size,
   });
 }
 
-// A child is handed over once it is whole.
-NcclResult HandOver(NcclResult result, const NcclCommunicatorPtr& child,
-                    NcclComm* made) {
-  if (result == kNcclSuccess && child != nullptr) {
-    __atomic_store_n(made, AddCommunicator(child), __ATOMIC_RELEASE);
-  }
+// A child is handed over once it is whole: when the call that makes it ends, or
+// when NCCL has said so of a parent that does not block.
+NcclResult HandOver(NcclResult result, NcclCommunicator& parent,
+                    const NcclCommunicatorPtr& child, NcclComm* made) {
+  if (result != kNcclSuccess || child == nullptr) return result;
+  parent.AddMade(child, made);
+  if (parent.settings().blocking) parent.DeliverMade();
   return result;
 }
 
@@ -231,15 +238,11 @@ std::string ArgumentText(const NcclTask& task) {
 
 NcclResult AddOperation(const char* function, NcclComm handle, NcclTask task) {
   std::optional<Fault> fault;
-  const GpuCall call =
-      CallOn(function, handle, [&task] { return ArgumentText(task); });
-  const std::optional<NcclResult> injected = Injected(call, &fault);
-  if (injected) return *injected;
   NcclCommunicatorPtr own;
-  NcclResult result = Find(handle, function, &own);
-  if (result == kNcclSuccess) {
-    result = own->CheckOperational(ShortName(function));
-  }
+  const std::optional<NcclResult> at_once = EnterOn(
+      function, handle, [&task] { return ArgumentText(task); }, &own, &fault);
+  if (at_once) return *at_once;
+  NcclResult result = own->CheckOperational(ShortName(function));
   if (result == kNcclSuccess) result = CheckTask(task, *own);
   if (result == kNcclSuccess) result = FindOperator(&task, *own);
   if (result != kNcclSuccess) return result;
@@ -278,17 +281,17 @@ NcclResult Operation(const char* function, NcclFunction kind, const void* in,
 
 NcclResult Split(NcclComm comm, int color, int key, NcclComm* made,
                  const NcclConfig* config) {
-  const GpuCall call = CallOn("ncclCommSplit", comm, [=] {
+  const auto text = [=] {
     return "color " + std::to_string(color) + ", key " + std::to_string(key) +
            ", " + BlockingText(config);
-  });
-  const std::optional<NcclResult> injected = Injected(call, nullptr);
-  if (injected) return *injected;
+  };
+  NcclCommunicatorPtr own;
+  const std::optional<NcclResult> at_once =
+      EnterOn("ncclCommSplit", comm, text, &own);
+  if (at_once) return *at_once;
   if (made == nullptr) return NullArgument("CommSplit", "newcomm");
   *made = nullptr;
-  NcclCommunicatorPtr own;
-  NcclResult result = Find(comm, "ncclCommSplit", &own);
-  if (result == kNcclSuccess) result = own->CheckReady("CommSplit");
+  NcclResult result = own->CheckReady("CommSplit");
   if (result != kNcclSuccess) return result;
   if (color < internal::kNcclSplitNoColor) {
     return NcclFail(kNcclInvalidArgument,
@@ -300,32 +303,30 @@ NcclResult Split(NcclComm comm, int color, int key, NcclComm* made,
   NcclGroup::AddJob(own, [own, color, key, settings, made] {
     NcclCommunicatorPtr child;
     const NcclResult split = own->Split(color, key, settings, &child);
-    return HandOver(split, child, made);
+    return HandOver(split, *own, child, made);
   });
   return kNcclSuccess;
 }
 
 NcclResult Shrink(NcclComm comm, const int* excluded, int num_excluded,
                   NcclComm* made, const NcclConfig* config, int flags) {
-  const GpuCall call = CallOn("ncclCommShrink", comm, [=] {
-    std::string text = "without";
-    for (int i = 0; i < num_excluded; ++i) {
-      text += " " + std::to_string(excluded[i]);
+  const auto text = [=] {
+    std::string without = "without";
+    for (int i = 0; excluded != nullptr && i < num_excluded; ++i) {
+      without += " " + std::to_string(excluded[i]);
     }
-    return text + ", flags " + std::to_string(flags);
-  });
-  const std::optional<NcclResult> injected = Injected(call, nullptr);
-  if (injected) return *injected;
+    return without + ", flags " + std::to_string(flags);
+  };
+  NcclCommunicatorPtr own;
+  const std::optional<NcclResult> at_once =
+      EnterOn("ncclCommShrink", comm, text, &own);
+  if (at_once) return *at_once;
   if (made == nullptr) return NullArgument("CommShrink", "newcomm");
   *made = nullptr;
-  NcclCommunicatorPtr own;
-  NcclResult result = Find(comm, "ncclCommShrink", &own);
   const bool abort_first = flags == internal::kNcclShrinkAbort;
-  if (result == kNcclSuccess) result = own->CheckReady("CommShrink");
+  NcclResult result = own->CheckReady("CommShrink");
   // It serves to go on after an error.
-  if (own != nullptr && abort_first && result != kNcclInvalidArgument) {
-    result = kNcclSuccess;
-  }
+  if (abort_first && result != kNcclInvalidArgument) result = kNcclSuccess;
   if (result != kNcclSuccess) return result;
   if (excluded == nullptr || num_excluded < 1) {
     return NcclFail(kNcclInvalidArgument, "CommShrink : no ranks to exclude");
@@ -343,17 +344,12 @@ NcclResult Shrink(NcclComm comm, const int* excluded, int num_excluded,
   NcclGroup::AddJob(own, [own, ranks, abort_first, settings, made] {
     NcclCommunicatorPtr child;
     const NcclResult shrunk = own->Shrink(ranks, abort_first, settings, &child);
-    return HandOver(shrunk, child, made);
+    return HandOver(shrunk, *own, child, made);
   });
   return kNcclSuccess;
 }
 
-NcclResult Destroy(NcclComm comm) {
-  if (comm == nullptr) return kNcclSuccess;
-  NcclCommunicatorPtr own;
-  const NcclResult result = Find(comm, "ncclCommDestroy", &own);
-  if (result != kNcclSuccess) return result;
-  RemoveCommunicator(comm);
+NcclResult Destroy(const NcclCommunicatorPtr& own) {
   if (own->is_finalized() || !own->is_healthy() ||
       own->BeginFinalize() != kNcclSuccess) {
     return kNcclSuccess;
@@ -362,10 +358,8 @@ NcclResult Destroy(NcclComm comm) {
   return kNcclSuccess;
 }
 
-NcclResult Finalize(NcclComm comm) {
-  NcclCommunicatorPtr own;
-  NcclResult result = Find(comm, "ncclCommFinalize", &own);
-  if (result == kNcclSuccess) result = own->CheckReady("CommFinalize");
+NcclResult Finalize(const NcclCommunicatorPtr& own) {
+  NcclResult result = own->CheckReady("CommFinalize");
   if (result == kNcclSuccess) result = own->BeginFinalize();
   if (result != kNcclSuccess) return result;
   NcclGroup::AddJob(own, [own] { return own->Finalize(); });
@@ -383,6 +377,22 @@ NcclResult DrainAsConfigured(const NcclCommunicatorPtr& own) {
   }
   own->Drain();
   return kNcclSuccess;
+}
+
+// ncclCommDestroy and ncclCommAbort: the handle is of no use after them, also
+// where a fault made them fail.
+template <typename Body>
+NcclResult EndCommunicator(const char* function, NcclComm comm,
+                           const Body& body) {
+  if (comm == nullptr) {
+    const GpuCall call(function, [] { return AddressText(nullptr); });
+    return Injected(call, nullptr).value_or(kNcclSuccess);
+  }
+  NcclCommunicatorPtr own;
+  const std::optional<NcclResult> at_once =
+      EnterOn(function, comm, nullptr, &own);
+  RemoveCommunicator(comm);
+  return at_once ? *at_once : body(own);
 }
 
 // Runs `body` unless a fault says what the call returns.
@@ -475,58 +485,51 @@ NcclResult ncclCommShrink(NcclComm comm, int* excluded, int num_excluded,
 }
 
 NcclResult ncclCommFinalize(NcclComm comm) {
-  return emulated::WithFaults(emulated::CallOn("ncclCommFinalize", comm), [&] {
-    return emulated::AsGroup([&] { return emulated::Finalize(comm); });
-  });
+  emulated::NcclCommunicatorPtr own;
+  const std::optional<NcclResult> at_once =
+      emulated::EnterOn("ncclCommFinalize", comm, nullptr, &own);
+  if (at_once) return *at_once;
+  return emulated::AsGroup([&] { return emulated::Finalize(own); });
 }
 
 NcclResult ncclCommDestroy(NcclComm comm) {
-  return emulated::WithFaults(emulated::CallOn("ncclCommDestroy", comm), [&] {
-    return emulated::AsGroup([&] { return emulated::Destroy(comm); });
-  });
+  return emulated::EndCommunicator(
+      "ncclCommDestroy", comm, [](const emulated::NcclCommunicatorPtr& own) {
+        return emulated::AsGroup([&] { return emulated::Destroy(own); });
+      });
 }
 
 NcclResult ncclCommAbort(NcclComm comm) {
-  return emulated::WithFaults(
-      emulated::CallOn("ncclCommAbort", comm), [&]() -> NcclResult {
-        if (comm == nullptr) return sherd::internal::kNcclSuccess;
-        emulated::NcclCommunicatorPtr own;
-        const NcclResult result = emulated::Find(comm, "ncclCommAbort", &own);
-        if (result != sherd::internal::kNcclSuccess) return result;
-        emulated::RemoveCommunicator(comm);
+  return emulated::EndCommunicator(
+      "ncclCommAbort", comm, [](const emulated::NcclCommunicatorPtr& own) {
         own->Abort();
-        // What was being made of it is handed over by then.
         own->AwaitJob();
+        own->DeliverMade();
         return emulated::DrainAsConfigured(own);
       });
 }
 
 NcclResult ncclCommRevoke(NcclComm comm, int flags) {
-  const emulated::GpuCall call = emulated::CallOn(
-      "ncclCommRevoke", comm, [=] { return std::to_string(flags); });
-  return emulated::WithFaults(call, [&]() -> NcclResult {
-    emulated::NcclCommunicatorPtr own;
-    NcclResult result = emulated::Find(comm, "ncclCommRevoke", &own);
-    if (result != sherd::internal::kNcclSuccess) return result;
-    if (flags != sherd::internal::kNcclRevokeDefault) {
-      return emulated::NcclFail(
-          sherd::internal::kNcclInvalidArgument,
-          "CommRevoke : invalid flags " + std::to_string(flags));
-    }
-    result = own->Revoke();
-    if (result != sherd::internal::kNcclSuccess) return result;
-    return emulated::DrainAsConfigured(own);
-  });
+  emulated::NcclCommunicatorPtr own;
+  const std::optional<NcclResult> at_once = emulated::EnterOn(
+      "ncclCommRevoke", comm, [=] { return std::to_string(flags); }, &own);
+  if (at_once) return *at_once;
+  if (flags != sherd::internal::kNcclRevokeDefault) {
+    return emulated::NcclFail(
+        sherd::internal::kNcclInvalidArgument,
+        "CommRevoke : invalid flags " + std::to_string(flags));
+  }
+  const NcclResult result = own->Revoke();
+  if (result != sherd::internal::kNcclSuccess) return result;
+  return emulated::DrainAsConfigured(own);
 }
 
 NcclResult ncclCommGetAsyncError(NcclComm comm, NcclResult* error) {
   std::optional<emulated::Fault> fault;
-  const std::optional<NcclResult> injected = emulated::Injected(
-      emulated::CallOn("ncclCommGetAsyncError", comm), &fault);
-  if (injected) return *injected;
   emulated::NcclCommunicatorPtr own;
-  const NcclResult result = emulated::Find(comm, "ncclCommGetAsyncError", &own);
-  if (result != sherd::internal::kNcclSuccess) return result;
+  const std::optional<NcclResult> at_once =
+      emulated::EnterOn("ncclCommGetAsyncError", comm, nullptr, &own, &fault);
+  if (at_once) return *at_once;
   if (error == nullptr) {
     return emulated::NullArgument("CommGetAsyncError", "asyncError");
   }
@@ -538,6 +541,7 @@ NcclResult ncclCommGetAsyncError(NcclComm comm, NcclResult* error) {
   if (const auto failure = planned("async=")) own->SetError(*failure);
   *error = own->Poll();
   if (const auto state = planned("state=")) *error = *state;
+  if (*error != sherd::internal::kNcclInProgress) own->DeliverMade();
   return sherd::internal::kNcclSuccess;
 }
 
@@ -705,32 +709,26 @@ NcclResult ncclMemFree(void* data) {
 
 NcclResult ncclCommRegister(NcclComm comm, void* data, size_t bytes,
                             void** handle) {
-  const emulated::GpuCall call =
-      emulated::CallOn("ncclCommRegister", comm, [=] {
-        return emulated::AddressText(data) + ", " + std::to_string(bytes);
-      });
-  return emulated::WithFaults(call, [&]() -> NcclResult {
-    emulated::NcclCommunicatorPtr own;
-    const NcclResult result = emulated::Find(comm, "ncclCommRegister", &own);
-    if (result != sherd::internal::kNcclSuccess) return result;
-    if (handle == nullptr) {
-      return emulated::NullArgument("CommRegister", "handle");
-    }
-    *handle = nullptr;
-    return own->Register(data, bytes, handle);
-  });
+  const auto text = [=] {
+    return emulated::AddressText(data) + ", " + std::to_string(bytes);
+  };
+  emulated::NcclCommunicatorPtr own;
+  const std::optional<NcclResult> at_once =
+      emulated::EnterOn("ncclCommRegister", comm, text, &own);
+  if (at_once) return *at_once;
+  if (handle == nullptr) {
+    return emulated::NullArgument("CommRegister", "handle");
+  }
+  *handle = nullptr;
+  return own->Register(data, bytes, handle);
 }
 
 NcclResult ncclCommDeregister(NcclComm comm, void* handle) {
-  const emulated::GpuCall call =
-      emulated::CallOn("ncclCommDeregister", comm,
-                       [=] { return emulated::AddressText(handle); });
-  return emulated::WithFaults(call, [&]() -> NcclResult {
-    emulated::NcclCommunicatorPtr own;
-    const NcclResult result = emulated::Find(comm, "ncclCommDeregister", &own);
-    if (result != sherd::internal::kNcclSuccess) return result;
-    return own->Deregister(handle);
-  });
+  emulated::NcclCommunicatorPtr own;
+  const std::optional<NcclResult> at_once = emulated::EnterOn(
+      "ncclCommDeregister", comm, [=] { return emulated::AddressText(handle); },
+      &own);
+  return at_once ? *at_once : own->Deregister(handle);
 }
 
 }  // extern "C"

@@ -16,10 +16,19 @@
 // leaves its peers waiting until they abort too; arguments are checked where
 // NCCL checks them, with its words.
 //
+// A child of a communicator that does not block is handed over, in the place
+// that the call named, by the ncclCommGetAsyncError of the parent that first
+// reports another state than kNcclInProgress, or by its ncclCommAbort; not
+// before, even where `state=` keeps the parent in progress for ever.
+//
+// ncclCommAbort waits for what another call has left to a thread: the making of
+// a child, which it ends, and the rest of a revoke, which lasts until no
+// operation is under way.
+//
 // What is stricter. A send ends only when it was received. Calls that
-// contradict one another, communicators that are used after their end, and
-// buffers that overlap in a way that is not called in place, are findings
-// (control.h).
+// contradict one another, communicators that are used after their end (or after
+// an ncclCommAbort or ncclCommDestroy that a fault made fail), and buffers that
+// overlap in a way that is not called in place, are findings (control.h).
 //
 // Faults (faults.h), beside those of every function:
 //   ncclCommInitRankConfig:*:remote+mismatch+eager+alone
