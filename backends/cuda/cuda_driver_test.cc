@@ -1,6 +1,7 @@
 #include "sherd/backends/cuda/cuda_driver.h"
 
 #include <string>
+#include <vector>
 
 #include "absl/strings/match.h"
 #include "gtest/gtest.h"
@@ -160,6 +161,43 @@ TEST(StartCudaTest, InitialisesNoDevice) {
   sherd_error_v0 error = NoError();
   ASSERT_EQ(devices.Start(&error), SHERD_OK);
   EXPECT_EQ(driver.Count("cuDevicePrimaryCtxRetain"), 0);
+}
+
+TEST(EmulatedDriverTest, PlansAndCountsNothingThatDoesNotExist) {
+  EmulatedDriver driver;
+  const char* const kProblem = "expected calls of a function of CUDA's driver";
+  EXPECT_DEATH(driver.Fail("cuMemAloc", 2), kProblem);
+  EXPECT_DEATH(driver.Return("cuMemAlloc_v2", 2), kProblem);
+  EXPECT_DEATH(driver.Answer("", "own"), kProblem);
+  EXPECT_DEATH(driver.Pass("cuCtx"), kProblem);
+  EXPECT_DEATH(driver.Count("ncclAbort(base 1)"), kProblem);
+  EXPECT_DEATH(driver.CallsOf("MemAlloc"), kProblem);
+  EXPECT_EQ(driver.Count("cuMemAlloc"), 0);
+  EXPECT_EQ(driver.Count("cuGraphInstantiateWithFlags"), 0);
+  EXPECT_EQ(driver.Count("ncclCommAbort(base 1"), 0);
+}
+
+TEST(EmulatedDriverTest, RecordsQuestionsForWordsOfErrors) {
+  EmulatedDriver driver;
+  const char* text = nullptr;
+  EXPECT_EQ(driver.cuda().GetErrorName(kCudaOutOfMemory, &text), kCudaSuccess);
+  EXPECT_EQ(driver.cuda().GetErrorString(kCudaOutOfMemory, &text),
+            kCudaSuccess);
+  EXPECT_EQ(driver.calls(), (std::vector<std::string>{"cuGetErrorName()",
+                                                      "cuGetErrorString()"}));
+}
+
+TEST(EmulatedDriverTest, RefusesAccessForNobody) {
+  EmulatedDriver driver;
+  EmulatedDriver::ContextOf(0);
+  CUmemPoolProps props = {};
+  props.allocType = kCudaAllocationPinned;
+  props.location = {kCudaLocationDevice, 0};
+  CUmemoryPool pool = nullptr;
+  ASSERT_EQ(driver.cuda().MemPoolCreate(&pool, &props), kCudaSuccess);
+  EXPECT_EQ(driver.cuda().MemPoolSetAccess(pool, nullptr, 1),
+            kCudaInvalidValue);
+  EXPECT_EQ(driver.cuda().MemPoolSetAccess(pool, nullptr, 0), kCudaSuccess);
 }
 
 TEST(CudaVersionTextTest, HasMajorAndMinor) {

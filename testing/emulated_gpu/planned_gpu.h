@@ -17,7 +17,10 @@ namespace sherd::testing {
 // of what goes wrong in it, and a record of what is called.
 //
 // Calls are named as in plan/faults.h: by a function ("cuMemAlloc"), or by how
-// they begin ("ncclCommAbort(base").
+// they begin ("ncclCommAbort(base"). A function that is not one of
+// SHERD_CUDA_FUNCTIONS, SHERD_TEST_CUDA_FUNCTIONS and SHERD_NCCL_FUNCTIONS ends
+// the process by abort(): a plan for it would never be carried out, and its
+// calls would always be none.
 //
 // Who: tests of what calls CUDA's driver or NCCL. One at a time exists.
 // Threads: safe from any, but for the constructor, the destructor and Restart.
@@ -30,7 +33,9 @@ class PlannedGpu {
   PlannedGpu& operator=(const PlannedGpu&) = delete;
 
   // As in a new process, without a plan: contexts, with all that is on the
-  // devices, pinned memory and imports go.
+  // devices, pinned memory and imports go. Not so NCCL's communicators and the
+  // contexts that are current in other threads: they stay, and what refers to
+  // devices through them is invalid.
   void Restart();
 
   // Call number `call` from now on, 0 being the next, does nothing and returns

@@ -184,15 +184,19 @@ void ResetDriver() {
 extern "C" {
 
 CUresult cuGetErrorName(CUresult error, const char** name) {
-  const ErrorWords* const words = FindError(error);
-  *name = words == nullptr ? nullptr : words->name;
-  return words == nullptr ? kCudaInvalidValue : 0;
+  return Enter("cuGetErrorName", Needs::kNothing, [&]() -> int {
+    const ErrorWords* const words = FindError(error);
+    *name = words == nullptr ? nullptr : words->name;
+    return words == nullptr ? kCudaInvalidValue : 0;
+  });
 }
 
 CUresult cuGetErrorString(CUresult error, const char** text) {
-  const ErrorWords* const words = FindError(error);
-  *text = words == nullptr ? nullptr : words->text;
-  return words == nullptr ? kCudaInvalidValue : 0;
+  return Enter("cuGetErrorString", Needs::kNothing, [&]() -> int {
+    const ErrorWords* const words = FindError(error);
+    *text = words == nullptr ? nullptr : words->text;
+    return words == nullptr ? kCudaInvalidValue : 0;
+  });
 }
 
 CUresult cuDriverGetVersion(int* version) {

@@ -192,7 +192,7 @@ CUresult cuStreamIsCapturing(CUstream stream, int* status) {
 CUresult cuGraphInstantiateWithFlags(
     CUgraphExec* exec, CUgraph graph,
     unsigned long long) {  // NOLINT(runtime/int)
-  return Enter("cuGraphInstantiate", Needs::kContext, [&]() -> int {
+  return Enter("cuGraphInstantiateWithFlags", Needs::kContext, [&]() -> int {
     Driver& driver = Driver::Get();
     const std::lock_guard<std::mutex> lock(driver.mutex);
     auto made = std::make_shared<GraphExec>();

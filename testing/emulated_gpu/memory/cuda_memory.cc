@@ -156,7 +156,7 @@ CUresult cuMemPoolSetAccess(CUmemoryPool pool, const CUmemAccessDesc* accesses,
                             size_t count) {
   const GpuCall call("cuMemPoolSetAccess", [&] {
     std::string text;
-    for (size_t i = 0; i < count; ++i) {
+    for (size_t i = 0; accesses != nullptr && i < count; ++i) {
       absl::StrAppend(&text, i > 0 ? "; " : "", "device ",
                       accesses[i].location.id, ", flags ", accesses[i].flags);
     }
@@ -165,7 +165,9 @@ CUresult cuMemPoolSetAccess(CUmemoryPool pool, const CUmemAccessDesc* accesses,
   return Enter(call, Needs::kInit, [&]() -> int {
     const std::lock_guard<std::mutex> lock(Driver::Get().mutex);
     const auto found = FindPool(pool);
-    if (found == nullptr) return kCudaInvalidValue;
+    if (found == nullptr || (accesses == nullptr && count > 0)) {
+      return kCudaInvalidValue;
+    }
     for (size_t i = 0; i < count; ++i) {
       if (!IsDevice(accesses[i].location)) return kCudaInvalidDevice;
       const uint64_t bit = uint64_t{1} << accesses[i].location.id;

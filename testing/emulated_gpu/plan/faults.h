@@ -83,8 +83,9 @@ bool IsCallOf(absl::string_view function, absl::string_view call);
 // Notes from now on, or no more, which calls are made; forgets those so far.
 void RecordCalls(bool records);
 std::vector<std::string> RecordedCalls();
-// Runs in each call of any thread, with the call as it is recorded, before it
-// does anything; may wait, and may call the driver. Null: nothing runs.
+// Runs in each call of any thread, whether or not calls are recorded, with the
+// call as it would be recorded, before it does anything; may wait, and may call
+// the driver. Null: nothing runs.
 void OnEachCall(std::function<void(const std::string& call)> hook);
 
 }  // namespace sherd::testing

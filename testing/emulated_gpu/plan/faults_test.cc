@@ -94,6 +94,17 @@ TEST(FaultsTest, NotesCallsAndRunsWhatATestWantsInThem) {
   EXPECT_TRUE(RecordedCalls().empty());
 }
 
+TEST(FaultsTest, RunsWhatATestWantsWhereNothingIsPlannedOrNoted) {
+  Set("");
+  RecordCalls(false);
+  std::vector<std::string> seen;
+  OnEachCall([&](const std::string& call) { seen.push_back(call); });
+  TakeFault("f");
+  OnEachCall(nullptr);
+  TakeFault("g");
+  EXPECT_EQ(seen, std::vector<std::string>{"f()"});
+}
+
 TEST(FaultsTest, DieEndsTheProcess) {
   EXPECT_EXIT(
       {

@@ -1,11 +1,54 @@
 #include "sherd/testing/emulated_gpu/planned_gpu.h"
 
+#include <cstdio>
+#include <cstdlib>
+#include <functional>
 #include <mutex>
+#include <set>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "sherd/backends/cuda/driver_api.h"
+#include "sherd/backends/nccl/nccl_api.h"
 #include "sherd/testing/emulated_gpu/driver/driver.h"
+#include "sherd/testing/emulated_gpu/graph_api.h"
 
 namespace sherd::testing {
+namespace {
+
+// The functions that calls can be of, as faults.h names them.
+const std::set<std::string, std::less<>>& Functions() {
+  static const auto* const functions = [] {
+    auto* const made = new std::set<std::string, std::less<>>;
+#define SHERD_ADD_CUDA(name, symbol, parameters) \
+  made->emplace(absl::StripSuffix(symbol, "_v2"));
+    SHERD_CUDA_FUNCTIONS(SHERD_ADD_CUDA)
+    SHERD_TEST_CUDA_FUNCTIONS(SHERD_ADD_CUDA)
+#undef SHERD_ADD_CUDA
+#define SHERD_ADD_NCCL(member, symbol, required) made->emplace(#symbol);
+    SHERD_NCCL_FUNCTIONS(SHERD_ADD_NCCL)
+#undef SHERD_ADD_NCCL
+    return made;
+  }();
+  return *functions;
+}
+
+// Ends the process unless `calls` are of a function that exists.
+void CheckFunction(absl::string_view calls) {
+  const absl::string_view function = calls.substr(0, calls.find('('));
+  if (Functions().contains(function)) return;
+  std::fprintf(
+      stderr, "%s\n",
+      absl::StrCat("PlannedGpu: expected calls of a function of CUDA's driver "
+                   "or NCCL, without \"_v2\", got '",
+                   calls, "'; name one of SHERD_CUDA_FUNCTIONS, ",
+                   "SHERD_TEST_CUDA_FUNCTIONS or SHERD_NCCL_FUNCTIONS")
+          .c_str());
+  std::abort();
+}
+
+}  // namespace
 
 PlannedGpu::PlannedGpu() { Restart(); }
 
@@ -25,20 +68,24 @@ void PlannedGpu::Restart() {
 }
 
 void PlannedGpu::Return(const std::string& calls, int code, int call) {
+  CheckFunction(calls);
   AddFault(calls, call + 1, call + 1, {Fault::Kind::kReturn, code, ""});
 }
 
 void PlannedGpu::Fail(const std::string& calls, int code, int call) {
-  DropFaults(calls);
+  Pass(calls);
   AddFault(calls, call + 1, INT64_MAX, {Fault::Kind::kReturn, code, ""});
 }
 
 void PlannedGpu::Answer(const std::string& calls, const std::string& word) {
-  DropFaults(calls);
+  Pass(calls);
   AddFault(calls, 1, INT64_MAX, {Fault::Kind::kOther, 0, word});
 }
 
-void PlannedGpu::Pass(const std::string& calls) { DropFaults(calls); }
+void PlannedGpu::Pass(const std::string& calls) {
+  CheckFunction(calls);
+  DropFaults(calls);
+}
 
 void PlannedGpu::OnCall(std::function<void(const std::string&)> hook) {
   OnEachCall(std::move(hook));
@@ -47,6 +94,7 @@ void PlannedGpu::OnCall(std::function<void(const std::string&)> hook) {
 std::vector<std::string> PlannedGpu::calls() const { return RecordedCalls(); }
 
 std::vector<std::string> PlannedGpu::CallsOf(absl::string_view calls) const {
+  CheckFunction(calls);
   std::vector<std::string> found = RecordedCalls();
   std::erase_if(found, [calls](const std::string& call) {
     return !IsCallOf(calls, call);
