@@ -53,6 +53,12 @@ ProcessSet::~ProcessSet() {
   for (Rank& rank : ranks_) {
     if (!rank.status) rank.process->SignalGroup(SIGKILL);
   }
+  for (Rank& rank : ranks_) {
+    if (rank.status || !rank.is_child) continue;
+    const pid_t pid = rank.process->pid();
+    rank.process.reset();  // Waits for it.
+    if (options_.guardian != nullptr) options_.guardian->Forget(pid);
+  }
 }
 
 absl::Status ProcessSet::Start(Launch launch) {
@@ -88,15 +94,20 @@ absl::Status ProcessSet::AddChild(absl::StatusOr<Subprocess> child,
                                   std::vector<Stream> streams) {
   SHERD_RETURN_IF_ERROR(child.status());
   if (options_.guardian != nullptr) options_.guardian->Watch(child->pid());
-  return Add(std::make_unique<Child>(*std::move(child)), std::move(streams));
+  return AddRank({.process = std::make_unique<Child>(*std::move(child)),
+                  .is_child = true,
+                  .streams = std::move(streams)});
 }
 
 absl::Status ProcessSet::Add(std::unique_ptr<Process> process,
                              std::vector<Stream> streams) {
-  Rank& rank = ranks_.emplace_back();
-  rank.process = std::move(process);
-  rank.streams = std::move(streams);
-  for (const Stream& stream : rank.streams) {
+  return AddRank(
+      {.process = std::move(process), .streams = std::move(streams)});
+}
+
+absl::Status ProcessSet::AddRank(Rank rank) {
+  ranks_.push_back(std::move(rank));
+  for (const Stream& stream : ranks_.back().streams) {
     if (fcntl(stream.fd.get(), F_SETFL, O_NONBLOCK) != 0) {
       return ErrnoStatus(errno, "setting up", "a pipe");
     }
@@ -143,7 +154,7 @@ absl::Span<const int> ProcessSet::Await(absl::Span<pollfd> others,
   // The exit of a rank, or one of its streams.
   struct Source {
     int rank;
-    Stream* stream;
+    bool is_stream;
   };
   std::vector<Source> sources;
   // Open descriptors alone: poll() takes no more than a process may have open.
@@ -155,10 +166,10 @@ absl::Span<const int> ProcessSet::Await(absl::Span<pollfd> others,
   for (int r = 0; r < size(); ++r) {
     Rank& rank = ranks_[r];
     if (IsWatched(rank) && rank.process->exit_fd() >= 0) {
-      add(rank.process->exit_fd(), {r, nullptr});
+      add(rank.process->exit_fd(), {r, false});
     }
     for (Stream& stream : rank.streams) {
-      if (CanRead(rank, stream)) add(stream.fd.get(), {r, &stream});
+      if (CanRead(rank, stream)) add(stream.fd.get(), {r, true});
     }
   }
   if (poll(fds.data(), fds.size(), PollTimeout(LongestWait(at_most))) < 0) {
@@ -166,19 +177,25 @@ absl::Span<const int> ProcessSet::Await(absl::Span<pollfd> others,
   }
   std::copy_n(fds.begin(), others.size(), others.begin());
   const size_t begin = ended_.size();
+  int last_read = -1;
   for (size_t i = 0; i < sources.size(); ++i) {
     if (fds[others.size() + i].revents == 0) continue;
-    const auto [r, stream] = sources[i];
-    if (stream == nullptr) {
+    const auto [r, is_stream] = sources[i];
+    if (!is_stream) {
       Ask(r);
-    } else {
-      Read(ranks_[r], *stream);
+    } else if (r != last_read) {
+      // All of them: what poll() did not see of one may have come before what
+      // is read from the next.
+      ReadStreams(ranks_[r]);
+      last_read = r;
     }
   }
   for (int r = 0; r < size(); ++r) {
     if (IsWatched(ranks_[r]) && ranks_[r].process->exit_fd() < 0) Ask(r);
   }
-  return TakeEnds(begin);
+  const absl::Span<const int> ended = TakeEnds(begin);
+  stage_is_over_ = stage_end_.HasPassed();
+  return ended;
 }
 
 absl::Span<const int> ProcessSet::CollectEnds() {
@@ -193,7 +210,7 @@ void ProcessSet::Ask(int r) {
   Rank& rank = ranks_[r];
   rank.status = rank.process->Poll();
   if (!rank.status) return;
-  if (options_.guardian != nullptr) {
+  if (options_.guardian != nullptr && rank.is_child) {
     options_.guardian->Forget(rank.process->pid());
   }
   ended_.push_back(r);
@@ -224,14 +241,17 @@ bool ProcessSet::Read(const Rank& rank, Stream& stream) {
   return false;
 }
 
+bool ProcessSet::ReadStreams(Rank& rank) {
+  bool has_more = false;
+  for (Stream& stream : rank.streams) {
+    has_more = Read(rank, stream) || has_more;
+  }
+  return has_more;
+}
+
 void ProcessSet::ReadRest(int r) {
-  Rank& rank = ranks_[r];
   for (int reads = 0; reads < kLastReads; ++reads) {
-    bool has_more = false;
-    for (Stream& stream : rank.streams) {
-      has_more = Read(rank, stream) || has_more;
-    }
-    if (!has_more) return;
+    if (!ReadStreams(ranks_[r])) return;
   }
 }
 
@@ -256,6 +276,7 @@ void ProcessSet::CloseStreams() {
 
 void ProcessSet::Enter(Stage stage) {
   stage_ = stage;
+  stage_is_over_ = false;
   switch (stage) {
     case Stage::kRunning:
       stage_end_ = limits_.deadline;
@@ -304,10 +325,16 @@ void ProcessSet::SignalAll(int signal) {
   }
 }
 
+bool ProcessSet::AnyChildRuns() const {
+  return std::any_of(ranks_.begin(), ranks_.end(), [](const Rank& rank) {
+    return rank.is_child && !rank.status;
+  });
+}
+
 void ProcessSet::KillAll() {
   for (Rank& rank : ranks_) rank.is_released = false;
   Enter(Stage::kKill);
-  while (AnyRuns()) {
+  while (AnyChildRuns()) {
     Await({}, options_.caller_receives_sigchld ? kAskPeriod
                                                : absl::InfiniteDuration());
     if (options_.caller_receives_sigchld) CollectEnds();

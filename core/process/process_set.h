@@ -44,14 +44,16 @@ namespace sherd {
 //   kKill       they got SIGKILL.
 //
 // Orphans. What holds for Subprocess holds for each child: it dies with the
-// thread that started it, and what is left of its process group with it. A
-// process that left the group is known to the guardian, if there is one, while
-// this process lives, and to FindMarkedProcesses after that.
+// thread that started it, and, while this process is there, what is left of its
+// process group with it. Of a process that left the group the mark tells: the
+// caller ends it (KillMarkedProcesses), or, once this process was killed, the
+// guardian does.
 //
 // Ownership. The set owns its processes and the ends that it reads from.
 // Readers and the functions of limits are called by Await, CollectEnds,
-// ReadRest, Start, Enter and Advance alone, and live as long as the set; those
-// of limits until the next run.
+// ReadRest, Start, Fork, Enter, Advance and KillAll alone, and live as long as
+// the set; those of limits until the next run. Readers call none of these, nor
+// Add.
 //
 // Threads. Not thread-safe. All calls come from one thread, which outlives the
 // set: the kernel takes its end for that of the parent.
@@ -193,7 +195,9 @@ class ProcessSet {
   void CloseStreams();
 
   Stage stage() const { return stage_; }
-  bool StageIsOver() const { return stage_end_.HasPassed(); }
+  // As of the last Await, if that was in this stage: all that is asked between
+  // two of them, Advance too, hears the same.
+  bool StageIsOver() const { return stage_is_over_; }
   void Enter(Stage stage);
   // Enters the next stage if this one is over.
   void Advance();
@@ -201,12 +205,14 @@ class ProcessSet {
   // To all ranks that run, and to their process groups.
   void SignalAll(int signal);
 
-  // Kills all, also those that were released, and waits for their ends.
+  // Kills all, also those that were released, and waits for the ends of
+  // children: of one from Add that never starts there is none.
   void KillAll();
 
  private:
   struct Rank {
     std::unique_ptr<Process> process;
+    bool is_child = false;
     std::vector<Stream> streams;
     std::optional<ExitStatus> status;
     bool was_signalled = false;
@@ -215,7 +221,9 @@ class ProcessSet {
 
   absl::Status AddChild(absl::StatusOr<Subprocess> child,
                         std::vector<Stream> streams);
+  absl::Status AddRank(Rank rank);
   absl::Status StartChild(Launch launch);
+  bool AnyChildRuns() const;
   bool CanRead(const Rank& rank, const Stream& stream) const;
   bool IsWatched(const Rank& rank) const;
   absl::Duration LongestWait(absl::Duration at_most) const;
@@ -223,6 +231,8 @@ class ProcessSet {
   void Ask(int rank);
   // True if there may be more.
   bool Read(const Rank& rank, Stream& stream);
+  // The same for all streams of the rank, in their order.
+  bool ReadStreams(Rank& rank);
   // Those that ended since ended_ had that size; puts them in order.
   absl::Span<const int> TakeEnds(size_t begin);
 
@@ -232,6 +242,7 @@ class ProcessSet {
   Limits limits_;
   Stage stage_ = Stage::kRunning;
   Deadline stage_end_ = Deadline::Infinite();
+  bool stage_is_over_ = false;
 };
 
 }  // namespace sherd

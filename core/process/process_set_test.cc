@@ -406,6 +406,50 @@ TEST(ProcessSetTest, ProcessesWithoutDescriptorsAreAskedAgainAndAgain) {
   EXPECT_TRUE(set.Runs(1));
 }
 
+TEST(ProcessSetTest, AStageIsOverAsOfTheLastWait) {
+  ProcessSet set;
+  ASSERT_THAT(StartShell(set, kEndless), IsOk());
+  set.BeginRun({.deadline = Deadline::After(-absl::Seconds(1)),
+                .dump = absl::Hours(1),
+                .have_dumped = [] { return false; }});
+  EXPECT_FALSE(set.StageIsOver());
+  set.Advance();
+  EXPECT_EQ(set.stage(), Stage::kRunning);
+  set.Await();
+  EXPECT_TRUE(set.StageIsOver());
+  set.Advance();
+  EXPECT_EQ(set.stage(), Stage::kDump);
+  EXPECT_FALSE(set.StageIsOver());
+}
+
+TEST(ProcessSetTest, WithOneStreamOfARankTheOthersAreReadToo) {
+  Pipe first = MakePipe().value();
+  Pipe second = MakePipe().value();
+  ASSERT_EQ(write(first.write.get(), "1", 1), 1);
+  std::string text;
+  std::vector<ProcessSet::Stream> streams;
+  streams.push_back(
+      {std::move(first.read), {.take = [&](absl::string_view piece) {
+         absl::StrAppend(&text, piece);
+         EXPECT_EQ(write(second.write.get(), "2", 1), 1);
+       }}});
+  streams.push_back({std::move(second.read), Into(text)});
+  ProcessSet set;
+  ASSERT_THAT(set.Add(std::make_unique<Reported>(-1), std::move(streams)),
+              IsOk());
+  set.Await();
+  EXPECT_EQ(text, "12");
+}
+
+TEST(ProcessSetTest, WhoNeverStartsIsNotWaitedFor) {
+  ProcessSet set;
+  ASSERT_THAT(set.Add(std::make_unique<Reported>(-1), {}), IsOk());
+  ASSERT_THAT(StartShell(set, kEndless), IsOk());
+  set.KillAll();
+  EXPECT_TRUE(set.Runs(0));
+  EXPECT_TRUE(set.status(1)->KilledBy(SIGKILL));
+}
+
 TEST(ProcessSetTest, NothingOutlivesTheSet) {
   ProcessIdentity rank, descendant;
   {

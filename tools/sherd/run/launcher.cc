@@ -115,7 +115,7 @@ class Run {
   void NoteFailures(absl::Span<const int> ended);
   bool OnlyFailedRanksRun() const;
   void AskForDumps();
-  void DrainOutput();
+  void DrainOutput(Deadline written_by);
   RunEnd Result() const;
 
   const LaunchOptions& options_;
@@ -216,6 +216,9 @@ absl::Status Run::StartRanks() {
     if (status.ok()) continue;
     // Its log cannot be written, but the rank runs.
     ranks_.KillAll();
+    KillMarkedProcesses(start_.mark);
+    // What the others printed may say why.
+    DrainOutput(Deadline::After(kDrainTime));
     return status;
   }
   return absl::OkStatus();
@@ -237,7 +240,7 @@ RunEnd Run::Wait() {
     Await();
   }
   KillMarkedProcesses(start_.mark);
-  DrainOutput();
+  DrainOutput(Deadline::Infinite());
   return Result();
 }
 
@@ -368,15 +371,15 @@ bool Run::OutputPending() const {
                      [](const OutputQueue& o) { return o.wants_write(); });
 }
 
-void Run::DrainOutput() {
+void Run::DrainOutput(Deadline written_by) {
   const Deadline deadline = Deadline::After(kDrainTime);
-  // What a slow reader has not taken yet is waited for, until somebody sends
-  // another signal.
+  // What a slow reader has not taken yet is waited for, until then or until
+  // somebody sends another signal.
   const int signals_before = ending_signals_;
   while (ending_signals_ == signals_before) {
     const bool reading = ranks_.HasOpenStreams() && !deadline.HasPassed();
-    if (!reading && !OutputPending()) break;
-    Await(reading ? deadline.Remaining() : absl::InfiniteDuration());
+    if (!reading && (!OutputPending() || written_by.HasPassed())) break;
+    Await(reading ? deadline.Remaining() : written_by.Remaining());
     if (!reading) ranks_.CloseStreams();
   }
 }

@@ -202,6 +202,20 @@ TEST_F(RunFailuresTest, VariablesAndLogsAreWhereTheyAreAskedFor) {
   }
 }
 
+TEST_F(RunFailuresTest, WhatWasPrintedBeforeAFailedStartIsShown) {
+  const std::string logs = folder_ + "/logs";
+  ASSERT_THAT(FileSystem::Posix().CreateDirectories(logs + "/rank-1.err"),
+              IsOk());
+  // Opened once rank 0 has printed, and opens it too.
+  const std::string pipe = logs + "/rank-1.out";
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+  const Ended run = Run({"-n", "2", "--log-dir", logs, "sh", "-c",
+                         absl::StrCat("test $RANK = 1 || { echo why; : <", pipe,
+                                      "; }; exec sleep 100000")});
+  EXPECT_NE(run.exit_code, 0);
+  EXPECT_THAT(run.output, AllOf(HasSubstr("[0] why"), HasSubstr("rank-1.err")));
+}
+
 TEST_F(RunFailuresTest, WrongOptionsAreRefused) {
   for (const auto& [arguments, message] :
        std::vector<std::pair<std::vector<std::string>, std::string>>{
