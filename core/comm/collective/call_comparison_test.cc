@@ -34,7 +34,8 @@ absl::Status NoExchange(absl::Span<const ConstBytes>,
   return absl::InternalError("a board needs no exchange");
 }
 
-// Runs `body` on a thread per rank, each with its comparison on one board.
+// Runs `body` on a thread per rank, each with its comparison on one board. That
+// of a rank ends with its body, while others may still compare.
 void RunOnBoard(int size,
                 const std::function<void(int, CallComparison&)>& body) {
   HashStore store;
@@ -45,8 +46,10 @@ void RunOnBoard(int size,
     comparisons[rank] = *std::move(comparison);
   });
   for (const auto& comparison : comparisons) ASSERT_NE(comparison, nullptr);
-  testing::RunRankThreads(size,
-                          [&](int rank) { body(rank, *comparisons[rank]); });
+  testing::RunRankThreads(size, [&](int rank) {
+    const auto own = std::move(comparisons[rank]);
+    body(rank, *own);
+  });
 }
 
 Collective Sum(uint64_t sequence, uint64_t bytes) {
