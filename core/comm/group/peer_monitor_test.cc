@@ -111,6 +111,13 @@ TEST_F(PeerMonitorTest, TheFirstFailureIsTheCauseOfLaterOnes) {
                                            HasSubstr("the program ends")));
 }
 
+TEST_F(PeerMonitorTest, ACauseMayNameARankOfALargerGroup) {
+  EXPECT_TRUE(a_.peers().Abort(
+      WithFailedRank(absl::UnavailableError("the world failed"), kSize)));
+  EXPECT_EQ(a_.found(), std::nullopt);
+  EXPECT_THAT(a_.peers().FailedRanks(), ElementsAre());
+}
+
 TEST_F(PeerMonitorTest, ARankThatLeftIsNotAbortedAndKeepsItsCause) {
   EXPECT_TRUE(a_.peers().BeginToLeave());
   EXPECT_FALSE(a_.peers().BeginToLeave());
