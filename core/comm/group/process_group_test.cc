@@ -122,6 +122,22 @@ TEST_F(ProcessGroupTest, NumbersCallsAndCopiesTheOwnBlock) {
                                 std::byte{0}));
 }
 
+TEST_F(ProcessGroupTest, CountsMessagesApartFromCollectives) {
+  std::vector<uint64_t> messages;
+  script_.post = [&](const Collective& desc) {
+    if (IsPointToPoint(desc.op)) messages.push_back(desc.sequence);
+    return absl::OkStatus();
+  };
+  const std::vector<std::byte> bytes = Bytes(2);
+  EXPECT_THAT(group_->Send(bytes, 1), IsOk());
+  EXPECT_THAT(group_->Barrier(), IsOk());
+  EXPECT_THAT(group_->SendAsync(bytes, 1).Wait(), IsOk());
+  EXPECT_THAT(messages, ElementsAre(1, 2));
+  // Ranks need not send equally often for their collectives to agree.
+  script_.post = [](const Collective&) { return absl::InternalError("x"); };
+  EXPECT_EQ(GetErrorInfo(group_->Barrier()).sequence, 2u);
+}
+
 TEST_F(ProcessGroupTest, RejectsBadArgumentsAndStaysUsable) {
   int posts = 0;
   script_.post = [&](const Collective&) {
