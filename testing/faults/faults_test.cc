@@ -20,6 +20,7 @@ namespace sherd::testing {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 Deadline Now() { return Deadline::After(absl::ZeroDuration()); }
 
@@ -138,11 +139,16 @@ TEST_F(FaultyFilesTest, EachOperationCanFail) {
 }
 
 TEST_F(FaultyFilesTest, SyncsCanBeLeftOut) {
-  SHERD_ASSERT_OK_AND_ASSIGN(const std::unique_ptr<File> file,
-                             files_.Create(path_));
+  // What cannot be synced shows whether it was tried.
+  const std::string nowhere = path_ + "/missing";
+  SHERD_ASSERT_OK_AND_ASSIGN(const std::unique_ptr<File> device,
+                             files_.Create("/dev/null"));
+  EXPECT_THAT(device->Sync(), Not(IsOk()));
+  EXPECT_THAT(files_.SyncDirectory(nowhere),
+              StatusIs(absl::StatusCode::kNotFound));
   LeaveOutSyncs no_syncs;
-  EXPECT_THAT(file->Sync(), IsOk());
-  EXPECT_THAT(files_.SyncDirectory(::testing::TempDir()), IsOk());
+  EXPECT_THAT(device->Sync(), IsOk());
+  EXPECT_THAT(files_.SyncDirectory(nowhere), IsOk());
   EXPECT_EQ(no_syncs.count(), 2);
 }
 
