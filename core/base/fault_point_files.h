@@ -12,8 +12,8 @@
 namespace sherd {
 
 // Files of another file system, every operation of which passes its fault point
-// first: "file/…" of fault_point.h. FileSystem::Posix() is one; whoever
-// implements FileSystem gets faults by wrapping it.
+// first: "file/…" of fault_point.h. FileSystem::Posix() is one; an
+// implementation of FileSystem gets faults by being wrapped.
 //
 // Of a write, half is written before the point is passed, so that a fault
 // leaves it torn. Exists() and IsDirectory() pass none: they cannot fail.

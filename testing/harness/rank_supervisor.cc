@@ -80,7 +80,7 @@ class RunningRank {
     waits_ = false;
   }
 
-  // Whoever does not read it any more is found to have ended.
+  // A rank that does not read it any more is found to have ended.
   void Command(const std::string& test) {
     const std::string line = test + "\n";
     while (send(commands_.get(), line.data(), line.size(), MSG_NOSIGNAL) < 0 &&

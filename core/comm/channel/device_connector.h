@@ -58,9 +58,9 @@ class DeviceConnector {
   struct Facts;
 
   Facts OwnFacts() const;
-  // Those of all ranks, if each of them can take part. Whoever goes on from
-  // here knows that no rank failed before: in the vendor's library it would
-  // wait for that rank until the deadline.
+  // Those of all ranks, if each of them can take part. On success no
+  // rank has failed before: the vendor's library would wait for it until the
+  // deadline.
   absl::StatusOr<std::vector<Facts>> ExchangeFacts(Deadline deadline);
   absl::StatusOr<std::vector<Device>> ConnectAll(CommunicatorOptions options,
                                                  DeviceChannel& channel);

@@ -144,7 +144,7 @@ absl::StatusOr<std::vector<std::string>> FailureLog::Exchange(
 void FailureLog::Report(const absl::Status& status, std::optional<int> blamed,
                         bool is_verdict) {
   if (RankZeroIsStopped()) return;
-  // Losing this record costs others the name of the culprit, not their error.
+  // Losing this record costs others the root cause, not their error.
   const absl::StatusOr<bool> reported =
       store_->Contains(FailureKey(membership_.rank()));
   if (!reported.ok() || *reported) return;

@@ -416,7 +416,7 @@ TEST_F(InitTest, TheDefaultGroupLivesFromInitToDestroy) {
 TEST_F(InitTest, OneFileServesManyLivesAndIsRemovedAtTheEnd) {
   const std::string path = FreshPath();
   testing::RunRankThreads(3, [&path](int rank) {
-    for (int life = 0; life < 20; ++life) {
+    for (int session = 0; session < 20; ++session) {
       const auto group = Init({.backend = "local",
                                .rank = rank,
                                .world_size = 3,
@@ -432,7 +432,7 @@ TEST_F(InitTest, OneFileServesManyLivesAndIsRemovedAtTheEnd) {
 
 TEST_F(InitTest, OneStoreServesManyLives) {
   const auto store = std::make_shared<HashStore>();
-  for (int life = 0; life < 20; ++life) {
+  for (int session = 0; session < 20; ++session) {
     for (const absl::Status& status : OnThreads(3, [&](int rank) {
            return Init({.backend = "local",
                         .rank = rank,
@@ -440,14 +440,14 @@ TEST_F(InitTest, OneStoreServesManyLives) {
                         .store = store,
                         .timeout = absl::Seconds(60)});
          })) {
-      ASSERT_THAT(status, IsOk()) << "life " << life;
+      ASSERT_THAT(status, IsOk()) << "session " << session;
     }
   }
 }
 
 TEST_F(InitTest, OneAddressServesManyLives) {
   const ReservedPort port;
-  for (int life = 0; life < 20; ++life) {
+  for (int session = 0; session < 20; ++session) {
     for (const absl::Status& status : OnThreads(3, [&](int rank) {
            return Init({.backend = "local",
                         .rank = rank,
@@ -455,7 +455,7 @@ TEST_F(InitTest, OneAddressServesManyLives) {
                         .init_method = port.url(),
                         .timeout = absl::Seconds(60)});
          })) {
-      ASSERT_THAT(status, IsOk()) << "life " << life;
+      ASSERT_THAT(status, IsOk()) << "session " << session;
     }
   }
 }
@@ -463,7 +463,7 @@ TEST_F(InitTest, OneAddressServesManyLives) {
 TEST_F(InitTest, OneServerOfTheProgramServesManyLivesOfFreshClients) {
   const auto server = TcpStoreServer::Start({});
   ASSERT_THAT(server, IsOk());
-  for (int life = 0; life < 5; ++life) {
+  for (int session = 0; session < 5; ++session) {
     for (const absl::Status& status :
          OnThreads(2, [&](int rank) -> GroupOrError {
            const auto store = TcpStore::Connect(
@@ -475,7 +475,7 @@ TEST_F(InitTest, OneServerOfTheProgramServesManyLivesOfFreshClients) {
                         .store = *store,
                         .timeout = absl::Seconds(60)});
          })) {
-      ASSERT_THAT(status, IsOk()) << "life " << life;
+      ASSERT_THAT(status, IsOk()) << "session " << session;
     }
   }
 }

@@ -59,9 +59,9 @@ struct RollCall {
 //   kDeadlineExceeded    Ranks did not come; named.
 //   other                The `error` of some entry.
 // The rank that brought `error` waits up to kReadGrace for the verdict, so that
-// rank 0, if it comes a little later, finds the entry and not a life that was
-// given up. Rank 0 waits as long for the other ranks to read any error, since
-// its process may hold the store and may be about to end.
+// rank 0, if it comes a little later, finds the entry and not a session that
+// was given up. Rank 0 waits as long for the other ranks to read any error,
+// since its process may hold the store and may be about to end.
 absl::StatusOr<RollCall> CallRoll(Store& store, const RollEntry& own,
                                   Deadline deadline);
 inline constexpr absl::Duration kReadGrace = absl::Seconds(1);

@@ -114,7 +114,8 @@ absl::Status NothingThere(FileSystem& files, const std::string& path) {
   const size_t count = names.size();
   names.resize(std::min<size_t>(count, 5));
   return absl::NotFoundError(absl::StrCat(
-      path, ": this directory is no checkpoint: it has no ", kManifestFileName,
+      path, ": this directory is not a checkpoint: it has no ",
+      kManifestFileName,
       count == 0 ? std::string(", it is empty")
                  : absl::StrCat(", but ", absl::StrJoin(names, ", "),
                                 count > names.size() ? ", …" : "")));

@@ -200,7 +200,7 @@ TEST(InspectionTest, WhatIsNotThereSaysWhatWasExpected) {
                        "safetensors file or a checkpoint directory"));
   EXPECT_THAT(Inspect(Files(), folder),
               StatusIs(absl::StatusCode::kNotFound,
-                       "this directory is no checkpoint: it has no "
+                       "this directory is not a checkpoint: it has no "
                        "manifest.sherd, it is empty"));
   ASSERT_THAT(WriteText(folder + "/notes.txt", "hello"), IsOk());
   EXPECT_THAT(Inspect(Files(), folder),
