@@ -125,7 +125,7 @@ class ProcessSet {
     std::function<bool()> have_dumped;
   };
 
-  ProcessSet() = default;
+  ProcessSet() : options_() {}
   explicit ProcessSet(Options options) : options_(options) {}
   // Kills what still runs, and waits for children.
   ~ProcessSet();
