@@ -1,7 +1,3 @@
-#include <sys/wait.h>
-
-#include <array>
-#include <cstdio>
 #include <set>
 #include <string>
 #include <vector>
@@ -11,6 +7,7 @@
 #include "absl/strings/string_view.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "sherd/tools/sherd/shell.h"
 
 namespace sherd {
 namespace {
@@ -19,27 +16,12 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::SizeIs;
 
-struct Ended {
-  int exit_code = -1;
-  std::string output;
-};
-
 // Four ranks, with `options` of sherd run and of the program.
-Ended Train(const std::string& name, const std::string& options,
-            const std::string& kill = "") {
-  const std::string command = absl::StrCat(
-      "tools/sherd/sherd run -n 4 ", options,
-      " tools/examples/elastic_train --steps=50 --dir=", ::testing::TempDir(),
-      "/", name, " ", kill, " 2>&1");
-  Ended ended;
-  FILE* const pipe = popen(command.c_str(), "r");
-  std::array<char, 4096> buffer;
-  while (const size_t n = fread(buffer.data(), 1, buffer.size(), pipe)) {
-    ended.output.append(buffer.data(), n);
-  }
-  const int status = pclose(pipe);
-  ended.exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
-  return ended;
+ShellResult Train(const std::string& name, const std::string& options,
+                  const std::string& kill = "") {
+  return Shell(absl::StrCat("tools/sherd/sherd run -n 4 ", options,
+                            " tools/examples/elastic_train --steps=50 --dir=",
+                            ::testing::TempDir(), "/", name, " ", kill));
 }
 
 // What the ranks printed of their weights.
@@ -54,13 +36,13 @@ std::set<std::string> SumsIn(const std::string& output) {
 }
 
 TEST(ElasticTrainTest, ARankThatIsKilledChangesNothingOfTheResult) {
-  const Ended whole = Train("whole", "");
+  const ShellResult whole = Train("whole", "");
   EXPECT_EQ(whole.exit_code, 0) << whole.output;
   EXPECT_THAT(whole.output, HasSubstr("step 50 on 4 ranks"));
   const std::set<std::string> sums = SumsIn(whole.output);
   EXPECT_THAT(sums, SizeIs(1));
 
-  const Ended smaller =
+  const ShellResult smaller =
       Train("smaller", "--on-failure=continue", "--kill=2:33");
   EXPECT_EQ(smaller.exit_code, 0) << smaller.output;
   EXPECT_THAT(
@@ -70,7 +52,7 @@ TEST(ElasticTrainTest, ARankThatIsKilledChangesNothingOfTheResult) {
                       "killed by signal 9")));
   EXPECT_EQ(SumsIn(smaller.output), sums);
 
-  const Ended restarted =
+  const ShellResult restarted =
       Train("restarted", "--max-restarts=1 --min-ranks=3", "--kill=2:33");
   EXPECT_EQ(restarted.exit_code, 0) << restarted.output;
   EXPECT_THAT(restarted.output,

@@ -1,9 +1,5 @@
 // Runs the program as a user does.
 
-#include <stdio.h>
-#include <sys/wait.h>
-
-#include <array>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -11,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "sherd/tools/sherd/shell.h"
 
 namespace sherd {
 namespace {
@@ -19,76 +16,51 @@ using ::testing::AllOf;
 using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::MatchesRegex;
-using ::testing::Not;
 using ::testing::StartsWith;
 
-struct Result {
-  int exit_code = -1;
-  // Standard output and error together.
-  std::string output;
-};
-
-Result Shell(const std::string& command) {
-  Result result;
-  FILE* const pipe = popen(absl::StrCat("exec 2>&1; ", command).c_str(), "r");
-  EXPECT_NE(pipe, nullptr);
-  std::array<char, 4096> buffer;
-  for (size_t n; (n = fread(buffer.data(), 1, buffer.size(), pipe)) > 0;) {
-    result.output.append(buffer.data(), n);
-  }
-  const int status = pclose(pipe);
-  result.exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
-  return result;
-}
-
 // `arguments` are words of a shell.
-Result Sherd(const std::string& arguments) {
+ShellResult Sherd(const std::string& arguments) {
   return Shell("tools/sherd/sherd " + arguments);
-}
-
-std::string Quoted(const std::string& text) { return "'" + text + "'"; }
-
-// A folder with a blank, for this test alone.
-std::string TestFolder() {
-  const std::string path = absl::StrCat(
-      ::testing::TempDir(), "a folder ",
-      ::testing::UnitTest::GetInstance()->current_test_info()->name());
-  EXPECT_EQ(
-      Shell("rm -rf " + Quoted(path) + " && mkdir " + Quoted(path)).exit_code,
-      0);
-  return path;
 }
 
 std::string MakeTiny(const std::string& folder) {
   const std::string path = folder + "/tiny.safetensors";
-  const Result made = Sherd("make-model --preset tiny --out " + Quoted(path));
+  const ShellResult made =
+      Shell("tools/examples/make_model --preset tiny --out " + Quoted(path));
   EXPECT_EQ(made.exit_code, 0) << made.output;
   EXPECT_THAT(made.output, HasSubstr("tiny.safetensors: "));
   return path;
 }
 
-TEST(CommandTest, HelpListsTheCommandsOfUsersOnly) {
-  const Result help = Sherd("--help");
+TEST(CommandTest, HelpListsTheCommands) {
+  const ShellResult help = Sherd("--help");
   EXPECT_EQ(help.exit_code, 0);
-  for (const char* command : {"run", "info", "inspect", "verify", "make-model",
-                              "flight", "explain"}) {
+  for (const char* command :
+       {"run", "info", "inspect", "verify", "flight", "explain"}) {
     EXPECT_THAT(help.output, HasSubstr(absl::StrCat("\n  ", command, " ")));
-    const Result own = Sherd(absl::StrCat(command, " --help"));
+    const ShellResult own = Sherd(absl::StrCat(command, " --help"));
     EXPECT_EQ(own.exit_code, 0);
     EXPECT_THAT(own.output, HasSubstr("Usage: "));
   }
-  EXPECT_THAT(help.output, Not(HasSubstr("quickstart")));
+}
+
+TEST(CommandTest, AnUnknownCommandIsToldTheOnesThereAre) {
+  const ShellResult unknown = Sherd("quickstart prepare");
+  EXPECT_EQ(unknown.exit_code, 2);
+  EXPECT_EQ(unknown.output,
+            "sherd: \"quickstart\" is no command, expected one of run, info, "
+            "inspect, verify, explain, flight\n");
 }
 
 TEST(CommandTest, VersionIsThatOfTheFile) {
-  const Result version = Sherd("--version");
+  const ShellResult version = Sherd("--version");
   EXPECT_EQ(version.exit_code, 0);
   EXPECT_THAT(version.output, MatchesRegex("sherd [0-9]+\\.[0-9]+\\.[0-9]+\n"));
   EXPECT_EQ(version.output, "sherd " + Shell("cat VERSION").output);
 }
 
 TEST(CommandTest, InfoShowsBackendsSearchPathAndKnobs) {
-  const Result info = Shell(
+  const ShellResult info = Shell(
       "SHERD_TIMEOUT=17s SHERD_PLUGIN_PATH=/no/such/place "
       "tools/sherd/sherd info");
   EXPECT_EQ(info.exit_code, 0);
@@ -100,7 +72,7 @@ TEST(CommandTest, InfoShowsBackendsSearchPathAndKnobs) {
                         "\n  SHERD_TIMEOUT +17s +environment +stable "),
                     ::testing::ContainsRegex(
                         "\n  SHERD_BACKEND +auto +default +stable ")));
-  const Result json = Sherd("info --json");
+  const ShellResult json = Sherd("info --json");
   const auto parsed = nlohmann::json::parse(json.output, nullptr, false);
   ASSERT_TRUE(parsed.is_object()) << json.output;
   EXPECT_EQ(parsed["backends"][0]["usable"], true);
@@ -114,7 +86,7 @@ TEST(CommandTest, InfoSaysWhyNoDeviceWorks) {
   EXPECT_THAT(
       Shell(missing + "tools/sherd/sherd info").output,
       ::testing::ContainsRegex("\n  cuda +unusable .*/no/such/libcuda.so.1"));
-  const Result json = Shell(missing + "tools/sherd/sherd info --json");
+  const ShellResult json = Shell(missing + "tools/sherd/sherd info --json");
   const auto parsed = nlohmann::json::parse(json.output, nullptr, false);
   ASSERT_TRUE(parsed.is_object()) << json.output;
   const auto& cuda = parsed["device_plugins"][0];
@@ -137,7 +109,7 @@ TEST(CommandTest, InfoShowsDevicesAndLibrariesOfTheVendor) {
                 "\n  nccl +ok +.*libsherd_emulated_gpu.so.* linked statically"),
             ::testing::ContainsRegex("\n  cuda:0 +[0-9a-f:.]+ +[0-9.]+ GiB "),
             ::testing::ContainsRegex("\n  cuda:1 +[0-9a-f:.]+ +[0-9.]+ GiB ")));
-  const Result json = Shell(emulated + "tools/sherd/sherd info --json");
+  const ShellResult json = Shell(emulated + "tools/sherd/sherd info --json");
   const auto parsed = nlohmann::json::parse(json.output, nullptr, false);
   ASSERT_TRUE(parsed.is_object()) << json.output;
   const auto& devices = parsed["device_plugins"][0]["devices"];
@@ -148,14 +120,14 @@ TEST(CommandTest, InfoShowsDevicesAndLibrariesOfTheVendor) {
 }
 
 TEST(CommandTest, InspectPrintsTextJsonAndPicture) {
-  const std::string folder = TestFolder();
+  const std::string folder = ShellTestFolder();
   const std::string model = Quoted(MakeTiny(folder));
   EXPECT_THAT(Sherd("inspect " + model).output, HasSubstr("\nscalar.step "));
   const auto json = nlohmann::json::parse(
       Sherd("inspect --json " + model).output, nullptr, false);
   EXPECT_EQ(json["kind"], "safetensors");
   const std::string svg = folder + "/who.svg";
-  const Result drawn = Sherd("inspect --svg=" + Quoted(svg) + " " + model);
+  const ShellResult drawn = Sherd("inspect --svg=" + Quoted(svg) + " " + model);
   EXPECT_EQ(drawn.exit_code, 0) << drawn.output;
   EXPECT_THAT(Shell("cat " + Quoted(svg)).output,
               AllOf(StartsWith("<svg"), EndsWith("</svg>\n")));
@@ -178,8 +150,8 @@ TEST(CommandTest, ExplainForeseesAReshardAsTextJsonAndPicture) {
       nlohmann::json::parse(Sherd(move + "--json").output, nullptr, false);
   EXPECT_EQ(json["bytes_moved"], 384);
   EXPECT_EQ(json["heat_map"]["bytes"][1][0], 192);
-  const std::string svg = TestFolder() + "/moves.svg";
-  const Result drawn = Sherd(move + "--svg=" + Quoted(svg));
+  const std::string svg = ShellTestFolder() + "/moves.svg";
+  const ShellResult drawn = Sherd(move + "--svg=" + Quoted(svg));
   EXPECT_EQ(drawn.output, svg + "\n");
   for (const std::string& picture :
        {Shell("cat " + Quoted(svg)).output, Sherd(move + "--svg").output}) {
@@ -224,15 +196,15 @@ TEST(CommandTest, ExplainSaysWhatIsWrongWithItsArguments) {
        2, "--svg"},
   };
   for (const Case& c : cases) {
-    const Result result = Sherd(c.arguments);
+    const ShellResult result = Sherd(c.arguments);
     EXPECT_EQ(result.exit_code, c.exit_code) << c.arguments;
     EXPECT_THAT(result.output, HasSubstr(c.phrase)) << c.arguments;
   }
 }
 
 TEST(CommandTest, FlightComparesDumpsAndWritesATrace) {
-  const std::string folder = TestFolder();
-  const Result empty = Sherd("flight " + Quoted(folder));
+  const std::string folder = ShellTestFolder();
+  const ShellResult empty = Sherd("flight " + Quoted(folder));
   EXPECT_EQ(empty.exit_code, 1);
   EXPECT_THAT(empty.output, StartsWith(absl::StrCat("sherd flight: ", folder,
                                                     ": no flight.rank-")));
@@ -242,7 +214,7 @@ TEST(CommandTest, FlightComparesDumpsAndWritesATrace) {
                 .exit_code,
             0);
   const std::string trace = folder + "/trace.json";
-  const Result text =
+  const ShellResult text =
       Sherd("flight --trace=" + Quoted(trace) + " " + Quoted(folder));
   EXPECT_EQ(text.exit_code, 1);
   EXPECT_THAT(text.output, HasSubstr("\n  ! rank 4 left no dump"));
@@ -250,16 +222,16 @@ TEST(CommandTest, FlightComparesDumpsAndWritesATrace) {
                                            nullptr, false);
   ASSERT_TRUE(spans.is_object());
   EXPECT_EQ(spans["traceEvents"].back()["name"], "barrier");
-  const Result json = Sherd("flight --json " + Quoted(folder));
+  const ShellResult json = Sherd("flight --json " + Quoted(folder));
   EXPECT_EQ(json.exit_code, 1);
   EXPECT_EQ(nlohmann::json::parse(json.output, nullptr, false)["deviation"],
             true);
 }
 
 TEST(CommandTest, ErrorsNameTheCommandAndTheFile) {
-  const std::string folder = TestFolder();
+  const std::string folder = ShellTestFolder();
   for (const char* command : {"inspect", "verify"}) {
-    const Result missing =
+    const ShellResult missing =
         Sherd(absl::StrCat(command, " ", Quoted(folder + "/nothing")));
     EXPECT_EQ(missing.exit_code, 1);
     EXPECT_EQ(missing.output,
@@ -268,66 +240,19 @@ TEST(CommandTest, ErrorsNameTheCommandAndTheFile) {
                            "safetensors file or a checkpoint directory\n"));
     EXPECT_EQ(Sherd(command).exit_code, 2);
   }
-  const Result nowhere =
-      Sherd("make-model --preset tiny --out " + Quoted(folder + "/a/b"));
-  EXPECT_EQ(nowhere.exit_code, 1);
-  EXPECT_THAT(nowhere.output, HasSubstr(folder + "/a: No such file"));
-  EXPECT_EQ(Sherd("make-model --preset huge").exit_code, 2);
 }
 
 TEST(CommandTest, VerifyTellsSoundFromDamaged) {
-  const std::string folder = TestFolder();
+  const std::string folder = ShellTestFolder();
   const std::string model = MakeTiny(folder);
-  const Result sound = Sherd("verify " + Quoted(model));
+  const ShellResult sound = Sherd("verify " + Quoted(model));
   EXPECT_EQ(sound.exit_code, 0);
   EXPECT_THAT(sound.output, HasSubstr(": sound: "));
   ASSERT_EQ(Shell("truncate -s -1 " + Quoted(model)).exit_code, 0);
-  const Result damaged = Sherd("verify " + Quoted(model));
+  const ShellResult damaged = Sherd("verify " + Quoted(model));
   EXPECT_EQ(damaged.exit_code, 1);
   EXPECT_THAT(damaged.output, AllOf(StartsWith("sherd verify: "),
                                     HasSubstr("tiny.safetensors")));
-}
-
-std::string Half(int ranks, const std::string& half, const std::string& folder,
-                 const std::string& model) {
-  return absl::StrCat("run -n ", ranks,
-                      " --no-prefix tools/sherd/sherd quickstart ", half,
-                      " --dir ", Quoted(folder), " --model ", Quoted(model));
-}
-
-TEST(CommandTest, TheQuickstartRunsInProcessesOverGloo) {
-  const std::string folder = TestFolder();
-  const Result prepared = Sherd("quickstart prepare --preset tiny --dir " +
-                                Quoted(folder) + " 2> /dev/null");
-  ASSERT_EQ(prepared.exit_code, 0) << prepared.output;
-  const std::string model = folder + "/model.safetensors";
-  EXPECT_EQ(prepared.output, model + "\n");
-
-  const Result saved = Sherd(Half(4, "save", folder, model));
-  ASSERT_EQ(saved.exit_code, 0) << saved.output;
-  const std::string checkpoint = folder + "/checkpoint";
-  EXPECT_EQ(Sherd("verify " + Quoted(checkpoint)).exit_code, 0);
-  EXPECT_THAT(Sherd("inspect " + Quoted(checkpoint)).output,
-              HasSubstr("checkpoint of 4 ranks"));
-
-  const Result loaded = Sherd(Half(3, "load", folder, model));
-  EXPECT_EQ(loaded.exit_code, 0) << loaded.output;
-  EXPECT_THAT(loaded.output,
-              ::testing::ContainsRegex("\nverified: [0-9]+ tensors, [0-9]+ "
-                                       "bytes\n$"));
-
-  ASSERT_EQ(Shell("f=$(ls " + Quoted(checkpoint) +
-                  "/shard-*.safetensors | head -1); "
-                  "printf '\\377' | dd of=\"$f\" bs=1 conv=notrunc "
-                  "seek=$(( $(stat -c %s \"$f\") - 1 ))")
-                .exit_code,
-            0);
-  const Result damaged = Sherd(Half(3, "load", folder, model));
-  EXPECT_EQ(damaged.exit_code, 1);
-  EXPECT_THAT(damaged.output, Not(HasSubstr("verified:")));
-  EXPECT_THAT(Shell("cat " + Quoted(folder + "/failure.txt")).output,
-              AllOf(HasSubstr(".safetensors"), HasSubstr("tensor")));
-  EXPECT_EQ(Sherd("verify " + Quoted(checkpoint)).exit_code, 1);
 }
 
 }  // namespace

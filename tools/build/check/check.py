@@ -275,18 +275,23 @@ class Check:
                     return
 
             def run():
-                if self.bazel("build", "//tools/sherd"):
-                    return ["//tools/sherd does not build"]
+                targets = ["//tools/sherd", "//tools/examples:make_model",
+                           "//tools/examples:quickstart"]
+                if self.bazel("build", *targets):
+                    return [" ".join(targets) + " do not build"]
                 info = subprocess.run([BAZEL, "info", "bazel-bin"], cwd=tree.ROOT, text=True,
                                       stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=True)
-                sherd = os.path.join(info.stdout.strip(), "tools", "sherd", "sherd")
+                tools = os.path.join(info.stdout.strip(), "tools")
+                sherd = os.path.join(tools, "sherd", "sherd")
+                quickstart = os.path.join(tools, "examples", "quickstart")
+                make_model = os.path.join(tools, "examples", "make_model")
                 out = os.path.join(folder, "out")
                 model = os.path.join(folder, "model.safetensors")
-                half = [sherd, "quickstart", "", "--dir", out, "--model", model]
-                commands = [[sherd, "make-model", "--preset=tiny", "--out", model],
-                            half[:2] + ["prepare"] + half[3:]]
+                where = ["--dir", out, "--model", model]
+                commands = [[make_model, "--preset=tiny", "--out", model],
+                            [quickstart, "prepare"] + where]
                 for ranks, step in (("4", "save"), ("3", "load")):
-                    commands.append([sherd, "run", "-n", ranks, "--"] + half[:2] + [step] + half[3:])
+                    commands.append([sherd, "run", "-n", ranks, "--", quickstart, step] + where)
                 gathered = os.path.join(out, "gathered.safetensors")
                 commands.append([python, script, gathered, "--against", model])
                 for command in commands:

@@ -19,9 +19,9 @@
 #include "sherd/serialization/checkpoint.h"
 #include "sherd/testing/local_ranks.h"
 #include "sherd/testing/matchers.h"
+#include "sherd/tools/examples/quickstart/model_preset.h"
+#include "sherd/tools/examples/quickstart/model_writer.h"
 #include "sherd/tools/sherd/checkpoint/verification.h"
-#include "sherd/tools/sherd/quickstart/model_preset.h"
-#include "sherd/tools/sherd/quickstart/model_writer.h"
 
 namespace sherd {
 namespace {

@@ -3,11 +3,9 @@
 
 #include <fcntl.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <array>
-#include <cstdio>
 #include <cstdlib>
 #include <string>
 #include <utility>
@@ -24,6 +22,7 @@
 #include "sherd/core/base/file.h"
 #include "sherd/core/comm/flight/flight_files.h"
 #include "sherd/testing/matchers.h"
+#include "sherd/tools/sherd/shell.h"
 
 namespace sherd {
 namespace {
@@ -36,11 +35,7 @@ using ::testing::Not;
 constexpr char kSherd[] = "tools/sherd/sherd";
 constexpr char kFailingRank[] = "tools/sherd/failing_rank";
 
-struct Ended {
-  int exit_code = -1;
-  // Both streams.
-  std::string output;
-
+struct Ended : ShellResult {
   std::string last_line() const {
     const std::vector<std::string> lines = absl::StrSplit(output, '\n');
     return lines.size() < 2 ? "" : lines[lines.size() - 2];
@@ -65,15 +60,7 @@ class RunFailuresTest : public ::testing::Test {
     for (const std::string& argument : arguments) {
       absl::StrAppend(&command, " '", argument, "'");
     }
-    Ended ended;
-    FILE* const pipe = popen((command + " 2>&1").c_str(), "r");
-    std::array<char, 4096> buffer;
-    while (const size_t n = fread(buffer.data(), 1, buffer.size(), pipe)) {
-      ended.output.append(buffer.data(), n);
-    }
-    const int status = pclose(pipe);
-    ended.exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
-    return ended;
+    return {Shell(command)};
   }
 
   std::vector<std::string> FlightDirectories() const {
