@@ -130,21 +130,54 @@ def sherd_cc_binary(name, copts = [], deps = [], plain = False, **kwargs):
         **kwargs
     )
 
+def _test(name, copts, deps, size = "small", **kwargs):
+    """A cc_test; `deps` have its main()."""
+    cc_test(
+        name = name,
+        size = size,
+        copts = _own_copts() + copts,
+        deps = _with_abseil(deps),
+        **kwargs
+    )
+
+# What every test uses. A test with a main() of its own has that one.
+_GOOGLETEST = [Label("@com_google_googletest//:gtest_main")]
+
 def sherd_cc_test(name, copts = [], deps = [], size = "small", **kwargs):
     """A cc_test with this workspace's warnings, size "small" by default.
 
     Args:
       name: of the target.
       copts: further compiler options.
-      deps: as for sherd_cc_library.
+      deps: further dependencies than GoogleTest and the usual parts of Abseil.
       size: as for cc_test.
       **kwargs: as for cc_test.
     """
-    cc_test(
+    _test(
         name = name,
         size = size,
-        copts = _own_copts() + copts,
-        deps = _with_abseil(deps),
+        copts = copts,
+        deps = deps + _GOOGLETEST,
+        **kwargs
+    )
+
+def sherd_cc_benchmark(name, deps = [], **kwargs):
+    """A micro benchmark, built on demand only: tools/bazel run -c opt //pkg:<name>
+
+    Args:
+      name: of the target.
+      deps: further dependencies than Google Benchmark and the usual parts of
+        Abseil.
+      **kwargs: as for sherd_cc_binary.
+    """
+    sherd_cc_binary(
+        name = name,
+        testonly = True,
+        tags = [
+            "benchmark",
+            "manual",
+        ],
+        deps = deps + [Label("@com_github_google_benchmark//:benchmark_main")],
         **kwargs
     )
 
@@ -380,7 +413,7 @@ def sherd_cc_fuzz_test(name, srcs, corpus = [], deps = [], copts = [], tags = []
       tags: of the test.
       **kwargs: as for cc_test.
     """
-    sherd_cc_test(
+    _test(
         name = name,
         srcs = srcs,
         args = ["$(rootpaths %s)" % c for c in corpus],

@@ -36,7 +36,8 @@ class MacrosTest(unittest.TestCase):
 
         names = {"Label": Label, "native": Native(), "select": select, "type": lambda v: {
             str: "string", dict: "dict"}.get(type(v), "list"), "load": lambda *a: None,
-                 "fail": fail, rule: lambda **arguments: calls.append(arguments)}
+                 "fail": fail, "cc_binary": lambda **_: None,
+                 rule: lambda **arguments: calls.append(arguments)}
         source = tree.read("tools/build/defs.bzl").replace("%r", "%s")
         exec(source, names)  # pylint: disable=exec-used
         names[macro](**kwargs)
@@ -55,6 +56,21 @@ class MacrosTest(unittest.TestCase):
         self.assertIn("-Wall", self.copts("sherd"))
         self.assertNotIn("-Wno-maybe-uninitialized", self.copts("sherd"))
         self.assertIn("-Wno-maybe-uninitialized", self.copts("sherd", "optimised"))
+
+    def test_a_test_has_the_main_of_googletest_or_replays_its_corpus(self):
+        googletest = "@com_google_googletest//:gtest_main"
+        [test] = self.calls("cc_test", "sherd_cc_test", name="x", deps=[":y"])
+        self.assertEqual(test["deps"][0], ":y")
+        self.assertIn(googletest, test["deps"])
+        [fuzz] = self.calls("cc_test", "sherd_cc_fuzz_test", name="x", srcs=[], size="medium")
+        self.assertNotIn(googletest, fuzz["deps"])
+        self.assertEqual((fuzz["deps"][0], fuzz["size"]),
+                         ("//tools/build:fuzz_replay_main", "medium"))
+
+    def test_a_benchmark_is_built_on_demand_only(self):
+        [benchmark] = self.calls("cc_binary", "sherd_cc_benchmark", name="x", srcs=["x.cc"])
+        self.assertEqual((benchmark["testonly"], benchmark["tags"]),
+                         (True, ["benchmark", "manual"]))
 
     def table(self, tests, **shared):
         """{name: arguments of cc_test} of a table."""
