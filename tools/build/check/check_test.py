@@ -23,7 +23,7 @@ class LayeringTest(unittest.TestCase):
         for source, target in [
                 ("//core/tensor:tensor", "//core/base:status_macros"),
                 ("//core/comm:work", "//core/net:frame"),
-                ("//core/process:subprocess", "//core/base:unique_fd"),
+                ("//core/process:subprocess", "//core/base:plain"),
                 ("//core/comm:membership", "//core/process:process"),
                 ("//core/sharding:reshard_plan", "//core/tensor:tensor"),
                 ("//core/nn:module", "//core/sharding:sharded_tensor"),
