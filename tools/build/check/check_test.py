@@ -85,7 +85,7 @@ class LayeringTest(unittest.TestCase):
         for target in ["//core/base:knobs", "//testing:matchers", "//backends/cuda:driver_api",
                        "//backends/nccl:nccl_api", "@com_google_absl//absl/strings:strings"]:
             self.assertIsNone(layering.violation(emulator, target, False), target)
-        for target in ["//backends/cuda:driver", "//backends/nccl:communicator",
+        for target in ["//backends/cuda:cuda_plugin", "//backends/nccl:communicator",
                        "//backends:plugin", "//backends:loader", "//backends/shm:shm"]:
             self.assertIsNotNone(layering.violation(emulator, target, True), target)
 
