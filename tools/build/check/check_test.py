@@ -104,6 +104,8 @@ class LayeringTest(unittest.TestCase):
           <rule class="cc_library" name="//core/base:t">
             <boolean name="testonly" value="true"/>
             <rule-input name="//core/comm:b"/></rule>
+          <rule class="cc_library" name="//testing:t">
+            <rule-input name="//backends/local:local"/></rule>
         </query>"""
         self.assertEqual(len(layering.check(xml)), 1)
         self.assertIn("//core/base:a -> //core/comm:b", layering.check(xml)[0])

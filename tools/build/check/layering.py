@@ -24,8 +24,9 @@ _ABI = "backends:plugin"
 # Of //backends: the plugin ABI, target and headers. The rest of the package is the loader.
 _PLUGIN_ABI = {"backend_abi", "call_fields", "device_abi", "plugin", "vendor_descriptors"}
 _LOADER = "backends:loader"
-# A package of nothing but parts of tests, which a query's XML does not say.
 _EMULATED_GPU = "//testing/emulated_gpu:"
+# Packages of nothing but parts of tests, which a query's XML does not say.
+_PARTS_OF_TESTS = ("//testing:", _EMULATED_GPU)
 # Of backends, what it doubles: headers alone.
 _DOUBLED = ["//backends/cuda:driver_api", "//backends/cuda:kernel_params",
             "//backends/nccl:nccl_api"]
@@ -135,9 +136,10 @@ def edges(query_xml):
     """(source, target, testonly) for each direct dependency in a query's XML."""
     for rule in ElementTree.fromstring(query_xml).iter("rule"):
         kind = rule.get("class")
-        testonly = kind.endswith("_test") or kind == "test_suite" or any(
-            b.get("name") == "testonly" and b.get("value") == "true"
-            for b in rule.findall("boolean"))
+        testonly = (rule.get("name").startswith(_PARTS_OF_TESTS) or
+                    kind.endswith("_test") or kind == "test_suite" or any(
+                        b.get("name") == "testonly" and b.get("value") == "true"
+                        for b in rule.findall("boolean")))
         for dependency in rule.findall("rule-input"):
             yield rule.get("name"), dependency.get("name"), testonly
 
