@@ -154,7 +154,7 @@ class Comms {
   const CommsPlace place_;
   const absl::Duration timeout_;
   std::unique_ptr<::sherd::internal::StoreSession> remote_access_session_;
-  std::unique_ptr<RemoteAccess> remote_access_;
+  std::shared_ptr<RemoteAccess> remote_access_;
   std::shared_ptr<ProcessGroup> group_;
 };
 

@@ -1,16 +1,22 @@
 #ifndef SHERD_CORE_COMM_REMOTE_ACCESS_H_
 #define SHERD_CORE_COMM_REMOTE_ACCESS_H_
 
+#include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "sherd/core/comm/store.h"
+#include "sherd/core/tensor/box.h"
 #include "sherd/core/tensor/tensor.h"
 
 namespace sherd {
@@ -25,6 +31,57 @@ struct RemoteAccessOptions {
   std::string name;
   // For the start, and for each call that is not given another one.
   absl::Duration timeout = absl::Seconds(60);
+  // The workers are threads of one process: each thread has a default of its
+  // own.
+  bool workers_are_threads = false;
+};
+
+// Identifies a tensor whose shards are published: the same on all workers.
+struct PublicationId {
+  // Of the group over which the tensor is spread.
+  std::string scope;
+  // Counts the published tensors of the scope, from 0.
+  uint64_t number = 0;
+
+  // "default #3"
+  std::string ToString() const;
+
+  friend bool operator==(const PublicationId&, const PublicationId&) = default;
+  friend auto operator<=>(const PublicationId&, const PublicationId&) = default;
+};
+
+// The shards of one tensor that one worker lets the others read.
+struct Publication {
+  PublicationId id;
+  // Of the tensor's size, boxes and dtype.
+  uint64_t fingerprint = 0;
+  // They share the storage of the tensor's shards, and keep it.
+  std::vector<Tensor> shards;
+};
+
+// What a worker reads of another worker's publication.
+struct FetchRequest {
+  PublicationId publication;
+  // Must be the publication's: a reader that takes it for another tensor gets
+  // an error.
+  uint64_t fingerprint = 0;
+  // Position in Publication::shards.
+  int shard = 0;
+  // Of the shard: offsets count from its first element. Unset: all of it.
+  std::optional<Box> box = std::nullopt;
+  // Where the elements go: a tensor of the box's sizes and the shard's dtype,
+  // which the caller owns. Undefined: into a new one.
+  Tensor out = {};
+  // Unset: RemoteAccessOptions::timeout.
+  std::optional<absl::Duration> timeout = std::nullopt;
+};
+
+struct ShutdownOptions {
+  // Returns once every worker has called it, so that nobody's fetch fails.
+  // Otherwise at once.
+  bool graceful = true;
+  // Of a graceful shutdown. Unset: RemoteAccessOptions::timeout.
+  std::optional<absl::Duration> timeout = std::nullopt;
 };
 
 // Shards of other processes, by name: what ShardedTensor::remote_shards() and
@@ -39,28 +96,54 @@ class RemoteAccess {
   virtual int rank() const = 0;
   // Names by rank.
   virtual const std::vector<std::string>& workers() const = 0;
+  // False once it has been shut down.
+  virtual bool is_running() const = 0;
 
-  // Makes `shard` readable for the others under `key`, until it is withdrawn
-  // or the shutdown. It shares the tensor's storage.
-  //   kAlreadyExists  The key is taken.
-  virtual absl::Status Publish(absl::string_view key, Tensor shard) = 0;
-  //   kNotFound  There is no such key.
-  virtual absl::Status Withdraw(absl::string_view key) = 0;
+  // The number of this worker's next publication in `scope`. Workers that
+  // publish or read a tensor take one for it, in the same order.
+  uint64_t TakeNumber(absl::string_view scope) ABSL_LOCKS_EXCLUDED(mutex_);
+  // The numbers that follow are above `number`.
+  void SkipNumbers(absl::string_view scope, uint64_t number)
+      ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // A copy of what worker `rank` published under `key`.
-  //   kNotFound          It has not published that.
-  //   kUnavailable       It is gone.
-  //   kDeadlineExceeded  It did not answer.
-  virtual absl::StatusOr<Tensor> Fetch(int rank, absl::string_view key,
-                                       absl::Duration timeout) = 0;
+  // Makes shards readable for the other workers, until they are withdrawn or
+  // until the shutdown. What is on a device must be complete.
+  //   kAlreadyExists       The id is taken.
+  //   kFailedPrecondition  It has been shut down.
+  virtual absl::Status Publish(Publication publication) = 0;
+  // Fetches that read the shards may still end well; the storage is released
+  // once they have.
+  //   kNotFound  It has not published that.
+  virtual absl::Status Withdraw(const PublicationId& id) = 0;
 
-  // Ends the service. Graceful: returns once every worker has called it, so
-  // that nobody's fetch fails. Otherwise at once. Idempotent.
-  virtual absl::Status Shutdown(bool graceful) = 0;
+  // A box of a shard of worker `rank`, which may be this one. A publication
+  // with a number that the worker has not reached yet is waited for.
+  //   kInvalidArgument     There is no such rank; the publication has no such
+  //                        shard, or the shard no such box; `out` has other
+  //                        sizes or another dtype.
+  //   kNotFound            The worker has withdrawn it.
+  //   kFailedPrecondition  The publication has another fingerprint; the shard
+  //                        has no data; or this worker has shut down.
+  //   kUnavailable         The worker has shut down, or died; named.
+  //   kDeadlineExceeded    It did not answer, or has not published that, by
+  //                        the end of the timeout.
+  // After an error the contents of `out` are unspecified.
+  virtual absl::StatusOr<Tensor> Fetch(int rank,
+                                       const FetchRequest& request) = 0;
+
+  // Ends the service, also after an error. Idempotent.
+  //   kDeadlineExceeded  A worker has not called it by then; named.
+  //   kUnavailable       A worker died; named.
+  virtual absl::Status Shutdown(const ShutdownOptions& options = {}) = 0;
+
+ private:
+  absl::Mutex mutex_;
+  std::map<std::string, uint64_t, std::less<>> next_numbers_
+      ABSL_GUARDED_BY(mutex_);
 };
 
 using RemoteAccessStarter =
-    std::function<absl::StatusOr<std::unique_ptr<RemoteAccess>>(
+    std::function<absl::StatusOr<std::shared_ptr<RemoteAccess>>(
         const RemoteAccessOptions&)>;
 
 // Installs the implementation; what links one calls it before main(). The last
@@ -70,14 +153,41 @@ void RegisterRemoteAccess(RemoteAccessStarter starter);
 // Whether there is one.
 bool HasRemoteAccess();
 
-// Joins the other workers. Collective: returns once all have started.
-//   kInvalidArgument  Rank, world size or timeout are out of range, or there is
-//                     no store.
-//   kUnimplemented    No implementation is linked; says what to depend on.
-//   kAlreadyExists    Two workers have one name.
-//   kDeadlineExceeded Some workers did not come; named.
-absl::StatusOr<std::unique_ptr<RemoteAccess>> StartRemoteAccess(
+// Joins the other workers, and makes the result the default of this process or,
+// where workers are threads, of this thread. Collective: returns once all have
+// started.
+//   kInvalidArgument     Rank, world size or timeout are out of range, or there
+//                        is no store.
+//   kFailedPrecondition  "RPC is already initialized": shut down the default
+//                        before.
+//   kUnimplemented       No implementation is linked; says what to depend on.
+//   kAlreadyExists       Two workers have one name.
+//   kDeadlineExceeded    Some workers did not come; named.
+absl::StatusOr<std::shared_ptr<RemoteAccess>> StartRemoteAccess(
     const RemoteAccessOptions& options);
+
+// The one that was started by this thread or, if there is none, by this
+// process, and still runs; null if there is none. Whoever started it owns it.
+std::shared_ptr<RemoteAccess> DefaultRemoteAccess();
+
+// Makes `access` the default, for an implementation that is started otherwise.
+void SetDefaultRemoteAccess(const std::shared_ptr<RemoteAccess>& access,
+                            bool workers_are_threads);
+
+namespace internal {
+
+// For implementations: the elements that `request` asks for, as a view of the
+// shard.
+//   kInvalidArgument, kFailedPrecondition  As RemoteAccess::Fetch.
+absl::StatusOr<Tensor> SelectPublished(const Publication& publication,
+                                       const FetchRequest& request);
+
+// `elements`, or a copy of them in request.out.
+//   kInvalidArgument  As RemoteAccess::Fetch.
+absl::StatusOr<Tensor> DeliverFetched(Tensor elements,
+                                      const FetchRequest& request);
+
+}  // namespace internal
 
 }  // namespace sherd
 

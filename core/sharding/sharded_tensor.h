@@ -2,6 +2,7 @@
 #define SHERD_CORE_SHARDING_SHARDED_TENSOR_H_
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <ostream>
@@ -29,6 +30,8 @@
 
 namespace sherd {
 
+class RemoteShard;
+
 namespace internal {
 class ShardedTensorAccess;
 struct ShardedTensorState;
@@ -52,8 +55,12 @@ struct ShardedTensorOptions {
   // the memory of the device. Must outlive them.
   Allocator* allocator = nullptr;
   // Knows the ranks of workers that placements name, here and in what the
-  // tensor is moved to later.
-  std::shared_ptr<const RemoteAccess> workers = nullptr;
+  // tensor is moved to later, and lets them read the shards. Null:
+  // DefaultRemoteAccess(), if there is one.
+  std::shared_ptr<RemoteAccess> workers = nullptr;
+  // Whether the other workers may read the shards: see remote_shards().
+  // Creation is then collective over the group.
+  bool init_rrefs = false;
 };
 
 // Stands for a size that follows from the shards; see FromLocalShards.
@@ -138,7 +145,8 @@ class ShardedTensor {
   ShardedTensor() = default;
 
   // Creation. Not collective: no rank waits for another, and an error on one
-  // rank is unknown to the others until a collective finds a rank missing.
+  // rank is unknown to the others until a collective finds a rank missing. With
+  // init_rrefs it is collective, and an error of one rank is that of all.
   //
   // `spec`, `size` and options are the same on every rank; the first collective
   // finds out if they are not.
@@ -153,7 +161,10 @@ class ShardedTensor {
   //                        without an allocator for it.
   //   kOutOfRange          There is no device of that number.
   //   kResourceExhausted   No memory for a shard.
-  // and what Tensor reports for the value.
+  // and what Tensor reports for the value. With init_rrefs also
+  //   kFailedPrecondition  "RPC Framework needs to be initialized".
+  //   kInvalidArgument     "Default ProcessGroup and RPC ranks must be the
+  //                        same": a worker's rank is the global rank.
 
   // Contents are unspecified.
   static absl::StatusOr<ShardedTensor> Empty(
@@ -171,10 +182,12 @@ class ShardedTensor {
   static absl::StatusOr<ShardedTensor> Full(
       const ShardingSpecPtr& spec, absl::Span<const int64_t> size, T value,
       const ShardedTensorOptions& options = {}) {
-    absl::StatusOr<ShardedTensor> result = Empty(spec, size, options);
-    if (!result.ok()) return result;
-    if (absl::Status status = result->Fill(value); !status.ok()) return status;
-    return result;
+    absl::StatusOr<ShardedTensor> result = Allocate(spec, size, options);
+    if (result.ok()) {
+      absl::Status status = result->Fill(value);
+      if (!status.ok()) result = std::move(status);
+    }
+    return Publish(std::move(result), options);
   }
 
   // Uniform in [0, 1), or normal with mean 0 and deviation 1; dtype is a
@@ -317,6 +330,13 @@ class ShardedTensor {
   //
   // Cost. Nothing is copied but, if requires_grad() is set, the metadata.
   ShardedTensor Detach() const;
+
+  // The shards of other workers, by global rank: of every rank but this one
+  // that has shards, also on a worker that is no member of the group, if it
+  // created the tensor too. Moves and copies of the tensor are published anew;
+  // views are not. See remote_shards.h.
+  //   kFailedPrecondition  "ShardedTensor created with init_rrefs=False".
+  absl::StatusOr<std::map<int, std::vector<RemoteShard>>> remote_shards() const;
 
   // This rank's shards, in the order of the metadata. A Tensor is a handle:
   // copy it to write to the shard.
@@ -492,6 +512,21 @@ class ShardedTensor {
 
   ShardedTensor(std::shared_ptr<const State> state,
                 std::shared_ptr<const std::vector<Shard>> shards);
+
+  // Steps of creation: Empty without init_rrefs; a random tensor; and what
+  // init_rrefs adds once the elements are there, or the reason why they are
+  // not.
+  static absl::StatusOr<ShardedTensor> Allocate(
+      const ShardingSpecPtr& spec, absl::Span<const int64_t> size,
+      const ShardedTensorOptions& options);
+  static absl::StatusOr<ShardedTensor> Draw(const ShardingSpecPtr& spec,
+                                            absl::Span<const int64_t> size,
+                                            const ShardedTensorOptions& options,
+                                            const RandomOptions& random,
+                                            DrawShard draw);
+  static absl::StatusOr<ShardedTensor> Publish(
+      absl::StatusOr<ShardedTensor> created,
+      const ShardedTensorOptions& options);
 
   const State& state() const;
 

@@ -26,8 +26,9 @@ struct LikeOptions {
 };
 
 // New tensors of the size, layout, dtype, properties and group of `source`, in
-// memory of their own. Not collective. A source without a group gives a tensor
-// without one, of the shards that the source has here.
+// memory of their own. Not collective: they are not published, whether or not
+// the source is. A source without a group gives a tensor without one, of the
+// shards that the source has here.
 //   kFailedPrecondition  The source was not created.
 // and otherwise as ShardedTensor::Empty.
 //

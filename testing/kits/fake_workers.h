@@ -8,8 +8,6 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/strings/string_view.h"
-#include "absl/time/time.h"
 #include "sherd/core/comm/remote_access.h"
 #include "sherd/core/tensor/tensor.h"
 
@@ -18,9 +16,8 @@ namespace sherd::testing {
 // Knows the names of workers, by rank, and nothing else of RPC.
 class FakeWorkers final : public RemoteAccess {
  public:
-  static std::shared_ptr<const RemoteAccess> Make(
-      std::vector<std::string> names) {
-    return std::make_shared<const FakeWorkers>(std::move(names));
+  static std::shared_ptr<RemoteAccess> Make(std::vector<std::string> names) {
+    return std::make_shared<FakeWorkers>(std::move(names));
   }
 
   explicit FakeWorkers(std::vector<std::string> names)
@@ -28,13 +25,15 @@ class FakeWorkers final : public RemoteAccess {
 
   int rank() const override { return 0; }
   const std::vector<std::string>& workers() const override { return names_; }
-  absl::Status Publish(absl::string_view, Tensor) override { return NoRpc(); }
-  absl::Status Withdraw(absl::string_view) override { return NoRpc(); }
-  absl::StatusOr<Tensor> Fetch(int, absl::string_view,
-                               absl::Duration) override {
+  bool is_running() const override { return true; }
+  absl::Status Publish(Publication) override { return NoRpc(); }
+  absl::Status Withdraw(const PublicationId&) override { return NoRpc(); }
+  absl::StatusOr<Tensor> Fetch(int, const FetchRequest&) override {
     return NoRpc();
   }
-  absl::Status Shutdown(bool) override { return absl::OkStatus(); }
+  absl::Status Shutdown(const ShutdownOptions&) override {
+    return absl::OkStatus();
+  }
 
  private:
   static absl::Status NoRpc() { return absl::UnimplementedError("no RPC"); }

@@ -1,17 +1,24 @@
 #include "sherd/core/comm/remote_access.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
+#include "sherd/core/base/status_macros.h"
+#include "sherd/core/tensor/shape.h"
 
 namespace sherd {
 namespace {
 
+using WeakAccess = std::weak_ptr<RemoteAccess>;
+
 struct Registry {
   absl::Mutex mutex;
   RemoteAccessStarter starter ABSL_GUARDED_BY(mutex);
+  // The default of the process.
+  WeakAccess process ABSL_GUARDED_BY(mutex);
 };
 
 // Made by the first that comes, since others register among static
@@ -25,6 +32,21 @@ RemoteAccessStarter GetStarter() {
   Registry& registry = GetRegistry();
   absl::MutexLock lock(&registry.mutex);
   return registry.starter;
+}
+
+WeakAccess& ThreadDefault() {
+  thread_local WeakAccess access;
+  return access;
+}
+
+std::shared_ptr<RemoteAccess> ProcessDefault() {
+  Registry& registry = GetRegistry();
+  absl::MutexLock lock(&registry.mutex);
+  return registry.process.lock();
+}
+
+bool IsRunning(const std::shared_ptr<RemoteAccess>& access) {
+  return access != nullptr && access->is_running();
 }
 
 absl::Status Check(const RemoteAccessOptions& options) {
@@ -55,9 +77,14 @@ void RegisterRemoteAccess(RemoteAccessStarter starter) {
 
 bool HasRemoteAccess() { return GetStarter() != nullptr; }
 
-absl::StatusOr<std::unique_ptr<RemoteAccess>> StartRemoteAccess(
+absl::StatusOr<std::shared_ptr<RemoteAccess>> StartRemoteAccess(
     const RemoteAccessOptions& options) {
-  if (absl::Status status = Check(options); !status.ok()) return status;
+  SHERD_RETURN_IF_ERROR(Check(options));
+  if (IsRunning(options.workers_are_threads ? ThreadDefault().lock()
+                                            : ProcessDefault())) {
+    return absl::FailedPreconditionError(
+        "RPC is already initialized: shut it down before it is started again");
+  }
   const RemoteAccessStarter starter = GetStarter();
   if (starter == nullptr) {
     return absl::UnimplementedError(
@@ -67,7 +94,94 @@ absl::StatusOr<std::unique_ptr<RemoteAccess>> StartRemoteAccess(
   if (complete.name.empty()) {
     complete.name = absl::StrCat("worker", options.rank);
   }
-  return starter(complete);
+  SHERD_ASSIGN_OR_RETURN(std::shared_ptr<RemoteAccess> access,
+                         starter(complete));
+  SetDefaultRemoteAccess(access, options.workers_are_threads);
+  return access;
 }
 
+std::shared_ptr<RemoteAccess> DefaultRemoteAccess() {
+  std::shared_ptr<RemoteAccess> access = ThreadDefault().lock();
+  if (!IsRunning(access)) access = ProcessDefault();
+  return IsRunning(access) ? access : nullptr;
+}
+
+void SetDefaultRemoteAccess(const std::shared_ptr<RemoteAccess>& access,
+                            bool workers_are_threads) {
+  if (workers_are_threads) {
+    ThreadDefault() = access;
+    return;
+  }
+  Registry& registry = GetRegistry();
+  absl::MutexLock lock(&registry.mutex);
+  registry.process = access;
+}
+
+std::string PublicationId::ToString() const {
+  return absl::StrCat(scope, " #", number);
+}
+
+uint64_t RemoteAccess::TakeNumber(absl::string_view scope) {
+  absl::MutexLock lock(&mutex_);
+  return next_numbers_[std::string(scope)]++;
+}
+
+void RemoteAccess::SkipNumbers(absl::string_view scope, uint64_t number) {
+  absl::MutexLock lock(&mutex_);
+  uint64_t& next = next_numbers_[std::string(scope)];
+  next = std::max(next, number + 1);
+}
+
+namespace internal {
+
+absl::StatusOr<Tensor> SelectPublished(const Publication& publication,
+                                       const FetchRequest& request) {
+  const std::string id = publication.id.ToString();
+  if (request.fingerprint != publication.fingerprint) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "fetch: publication ", id,
+        " is another tensor on its owner: the workers created tensors over "
+        "this group in different orders"));
+  }
+  if (request.shard < 0 ||
+      static_cast<size_t>(request.shard) >= publication.shards.size()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("fetch: shard ", request.shard, " of publication ", id,
+                     ", which has ", publication.shards.size()));
+  }
+  const Tensor& shard = publication.shards[request.shard];
+  if (shard.device().is_meta()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("fetch: shard ", request.shard, " of publication ", id,
+                     " is on the meta device and has no data"));
+  }
+  if (!request.box) return shard;
+  const size_t dims = shard.sizes().size();
+  if (request.box->offsets.size() != dims ||
+      request.box->sizes.size() != dims ||
+      !IsInside(*request.box, shard.sizes())) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("fetch: a box at ", FormatDims(request.box->offsets),
+                     " of size ", FormatDims(request.box->sizes), " in shard ",
+                     request.shard, " of publication ", id, ", which has size ",
+                     FormatDims(shard.sizes())));
+  }
+  return shard.Narrow(request.box->offsets, request.box->sizes);
+}
+
+absl::StatusOr<Tensor> DeliverFetched(Tensor elements,
+                                      const FetchRequest& request) {
+  if (!request.out.defined()) return elements;
+  Tensor out = request.out;
+  if (out.sizes() != elements.sizes() || out.dtype() != elements.dtype()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "fetch: `out` has size ", FormatDims(out.sizes()), " and dtype ",
+        Name(out.dtype()), ", but should have ", FormatDims(elements.sizes()),
+        " and ", Name(elements.dtype())));
+  }
+  SHERD_RETURN_IF_ERROR(out.CopyFrom(elements));
+  return out;
+}
+
+}  // namespace internal
 }  // namespace sherd

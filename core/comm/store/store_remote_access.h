@@ -14,7 +14,7 @@ namespace sherd {
 // before a deadline.
 //
 // To be given to RegisterRemoteAccess.
-absl::StatusOr<std::unique_ptr<RemoteAccess>> StartStoreRemoteAccess(
+absl::StatusOr<std::shared_ptr<RemoteAccess>> StartStoreRemoteAccess(
     const RemoteAccessOptions& options);
 
 }  // namespace sherd

@@ -66,6 +66,11 @@ absl::Status CheckRank(const ProcessGroup& group, int rank,
       absl::StrCat(name, " is ", rank, ", expected 0 to ", group.size() - 1));
 }
 
+std::shared_ptr<RemoteAccess> WorkersOrDefault(
+    const ShardedTensorOptions& options) {
+  return options.workers != nullptr ? options.workers : DefaultRemoteAccess();
+}
+
 absl::StatusOr<std::shared_ptr<ProcessGroup>> GroupOrDefault(
     std::shared_ptr<ProcessGroup> group) {
   if (group != nullptr) return group;

@@ -60,6 +60,10 @@ absl::Status CheckRank(const ProcessGroup& group, int rank,
 absl::StatusOr<std::shared_ptr<ProcessGroup>> GroupOrDefault(
     std::shared_ptr<ProcessGroup> group);
 
+// options.workers, or the default for null: null if there is none.
+std::shared_ptr<RemoteAccess> WorkersOrDefault(
+    const ShardedTensorOptions& options);
+
 // The group on which the collective `operation` of `tensor` runs.
 //   kFailedPrecondition  The tensor was not created, has no group, or this
 //                        process is no member of it.

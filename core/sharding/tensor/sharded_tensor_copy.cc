@@ -12,6 +12,7 @@
 #include "sherd/core/sharding/sharded_tensor.h"
 #include "sherd/core/sharding/sharding_spec.h"
 #include "sherd/core/sharding/tensor/local_shards.h"
+#include "sherd/core/sharding/tensor/shard_publication.h"
 #include "sherd/core/sharding/tensor/sharded_tensor_access.h"
 #include "sherd/core/sharding/tensor/sharded_tensor_state.h"
 #include "sherd/core/tensor/device.h"
@@ -283,12 +284,13 @@ absl::StatusOr<ShardedTensor> ShardedTensor::To(
                      {FingerprintOfCall(*this, options),
                       [&] { return DescribeCall(*this, options); }},
                      own));
-  if (choices == alike) return result;
+  if (choices == alike) return internal::PublishAs(*this, *std::move(result));
   SHERD_ASSIGN_OR_RETURN(
       std::shared_ptr<const State> state,
       ConvertState(this->state(), options, destinations(std::move(choices))));
   LocalShards shards = internal::Relabel(*state, result->local_shards_);
-  return ShardedTensor(std::move(state), std::move(shards));
+  return internal::PublishAs(
+      *this, ShardedTensor(std::move(state), std::move(shards)));
 }
 
 absl::StatusOr<ShardedTensor> ShardedTensor::Clone(Allocator* allocator) const {
@@ -301,7 +303,7 @@ absl::StatusOr<ShardedTensor> ShardedTensor::Clone(Allocator* allocator) const {
                                    return internal::DescribeForAgreement(
                                        "tensor", *this);
                                  }}));
-  return ShardedTensor(state_, *std::move(shards));
+  return internal::PublishAs(*this, ShardedTensor(state_, *std::move(shards)));
 }
 
 absl::Status ShardedTensor::CopyFrom(const ShardedTensor& src) {

@@ -28,6 +28,12 @@ absl::Status ShardedTensorAccess::FillRandomly(ShardedTensor& tensor,
 absl::StatusOr<ShardedTensor> ShardedTensor::Empty(
     const ShardingSpecPtr& spec, absl::Span<const int64_t> size,
     const ShardedTensorOptions& options) {
+  return Publish(Allocate(spec, size, options), options);
+}
+
+absl::StatusOr<ShardedTensor> ShardedTensor::Allocate(
+    const ShardingSpecPtr& spec, absl::Span<const int64_t> size,
+    const ShardedTensorOptions& options) {
   SHERD_ASSIGN_OR_RETURN(std::shared_ptr<ProcessGroup> group,
                          internal::GroupOrDefault(options.group));
   const TensorProperties properties = {.dtype = options.dtype,
@@ -35,9 +41,10 @@ absl::StatusOr<ShardedTensor> ShardedTensor::Empty(
                                        .requires_grad = options.requires_grad,
                                        .memory_format = options.memory_format,
                                        .pin_memory = options.pin_memory};
-  SHERD_ASSIGN_OR_RETURN(std::shared_ptr<const State> state,
-                         internal::MakeState(std::move(group), spec, size,
-                                             properties, options.workers));
+  SHERD_ASSIGN_OR_RETURN(
+      std::shared_ptr<const State> state,
+      internal::MakeState(std::move(group), spec, size, properties,
+                          internal::WorkersOrDefault(options)));
   return internal::ShardedTensorAccess::Allocate(std::move(state),
                                                  options.allocator);
 }
@@ -54,28 +61,37 @@ absl::StatusOr<ShardedTensor> ShardedTensor::Ones(
   return Full(spec, size, 1, options);
 }
 
+absl::StatusOr<ShardedTensor> ShardedTensor::Draw(
+    const ShardingSpecPtr& spec, absl::Span<const int64_t> size,
+    const ShardedTensorOptions& options, const RandomOptions& random,
+    DrawShard draw) {
+  absl::StatusOr<ShardedTensor> result = Allocate(spec, size, options);
+  if (result.ok()) {
+    absl::Status status =
+        internal::ShardedTensorAccess::FillRandomly(*result, random, draw);
+    if (!status.ok()) result = std::move(status);
+  }
+  return Publish(std::move(result), options);
+}
+
 absl::StatusOr<ShardedTensor> ShardedTensor::Rand(
     const ShardingSpecPtr& spec, absl::Span<const int64_t> size,
     const ShardedTensorOptions& options, const RandomOptions& random) {
-  SHERD_ASSIGN_OR_RETURN(ShardedTensor result, Empty(spec, size, options));
-  SHERD_RETURN_IF_ERROR(internal::ShardedTensorAccess::FillRandomly(
-      result, random,
+  return Draw(
+      spec, size, options, random,
       [](Tensor& shard, Generator& generator, const RandomRegion* region) {
         return FillUniform(shard, 0, 1, generator, region);
-      }));
-  return result;
+      });
 }
 
 absl::StatusOr<ShardedTensor> ShardedTensor::Randn(
     const ShardingSpecPtr& spec, absl::Span<const int64_t> size,
     const ShardedTensorOptions& options, const RandomOptions& random) {
-  SHERD_ASSIGN_OR_RETURN(ShardedTensor result, Empty(spec, size, options));
-  SHERD_RETURN_IF_ERROR(internal::ShardedTensorAccess::FillRandomly(
-      result, random,
+  return Draw(
+      spec, size, options, random,
       [](Tensor& shard, Generator& generator, const RandomRegion* region) {
         return FillNormal(shard, 0, 1, generator, region);
-      }));
-  return result;
+      });
 }
 
 }  // namespace sherd

@@ -114,8 +114,9 @@ absl::Status CheckLocalShards(const ProcessGroup& group,
                               const ShardedTensorOptions& options,
                               const TensorProperties& properties) {
   SHERD_RETURN_IF_ERROR(CheckShardedProperties(properties));
-  const RankResolver resolver =
-      internal::ResolverFor(group, options.workers.get());
+  const std::shared_ptr<RemoteAccess> workers =
+      internal::WorkersOrDefault(options);
+  const RankResolver resolver = internal::ResolverFor(group, workers.get());
   for (const Shard& shard : shards) {
     SHERD_RETURN_IF_ERROR(
         CheckLocalShard(group, resolver, shard, shards[0], properties));
@@ -360,9 +361,7 @@ absl::Status AgreeOnVerdict(ProcessGroup& group, const absl::Status& own) {
   return Agree(group, kOperation, own);
 }
 
-}  // namespace
-
-absl::StatusOr<ShardedTensor> ShardedTensor::FromLocalShards(
+absl::StatusOr<ShardedTensor> MakeFromLocalShards(
     std::vector<Shard> local_shards, absl::Span<const int64_t> size,
     const ShardedTensorOptions& options) {
   SHERD_ASSIGN_OR_RETURN(const std::shared_ptr<ProcessGroup> group,
@@ -409,19 +408,20 @@ absl::StatusOr<ShardedTensor> ShardedTensor::FromLocalShards(
       local_shards[i].metadata = merged.shards[all.own_begin + i];
     }
     SHERD_ASSIGN_OR_RETURN(
-        std::shared_ptr<const State> state,
+        internal::ShardedTensorStatePtr state,
         internal::MakeState(group, spec, merged.size, merged.properties,
-                            options.workers));
+                            internal::WorkersOrDefault(options)));
     SHERD_ASSIGN_OR_RETURN(LocalShards shards,
                            Attach(*state, std::move(local_shards)));
-    return ShardedTensor(std::move(state), std::move(shards));
+    return internal::ShardedTensorAccess::Make(std::move(state),
+                                               std::move(shards));
   };
   absl::StatusOr<ShardedTensor> result = build();
   SHERD_RETURN_IF_ERROR(AgreeOnVerdict(*group, result.status()));
   return result;
 }
 
-absl::StatusOr<ShardedTensor> ShardedTensor::FromLocalTensor(
+absl::StatusOr<ShardedTensor> MakeFromLocalTensor(
     Tensor local_tensor, const ShardingSpecPtr& spec,
     absl::Span<const int64_t> size, const ShardedTensorOptions& options) {
   SHERD_ASSIGN_OR_RETURN(std::shared_ptr<ProcessGroup> group,
@@ -438,9 +438,10 @@ absl::StatusOr<ShardedTensor> ShardedTensor::FromLocalTensor(
       .requires_grad = options.requires_grad,
       .memory_format = options.memory_format,
       .pin_memory = options.pin_memory};
-  SHERD_ASSIGN_OR_RETURN(std::shared_ptr<const State> state,
-                         internal::MakeState(std::move(group), spec, size,
-                                             properties, options.workers));
+  SHERD_ASSIGN_OR_RETURN(
+      internal::ShardedTensorStatePtr state,
+      internal::MakeState(std::move(group), spec, size, properties,
+                          internal::WorkersOrDefault(options)));
   std::vector<Shard> given;
   const size_t expected = local_tensor.defined() ? 1 : 0;
   if (state->local_indices.size() != expected) {
@@ -459,18 +460,19 @@ absl::StatusOr<ShardedTensor> ShardedTensor::FromLocalTensor(
         CheckPinning(properties, shard, state->group->rank()));
     given.push_back(std::move(shard));
   }
-  return ShardedTensor(
+  return internal::ShardedTensorAccess::Make(
       std::move(state),
       std::make_shared<const std::vector<Shard>>(std::move(given)));
 }
 
-absl::StatusOr<ShardedTensor> ShardedTensor::FromLocalShardsAndMetadata(
+absl::StatusOr<ShardedTensor> MakeFromLocalShardsAndMetadata(
     std::vector<Shard> local_shards, const ShardedTensorMetadata& metadata,
     const ShardedTensorOptions& options, const ShardingSpecPtr& spec) {
   SHERD_ASSIGN_OR_RETURN(std::shared_ptr<ProcessGroup> group,
                          internal::GroupOrDefault(options.group));
-  const RankResolver resolver =
-      internal::ResolverFor(*group, options.workers.get());
+  const std::shared_ptr<RemoteAccess> workers =
+      internal::WorkersOrDefault(options);
+  const RankResolver resolver = internal::ResolverFor(*group, workers.get());
   SHERD_ASSIGN_OR_RETURN(const std::vector<PlacedBox> boxes,
                          PlacedBoxes(metadata.shards, resolver));
   std::vector<const ShardMetadata*> own;
@@ -500,12 +502,38 @@ absl::StatusOr<ShardedTensor> ShardedTensor::FromLocalShardsAndMetadata(
   SHERD_RETURN_IF_ERROR(
       ValidateCover(metadata.shards, metadata.size, Replicas::kAllowed));
   SHERD_ASSIGN_OR_RETURN(
-      std::shared_ptr<const State> state,
+      internal::ShardedTensorStatePtr state,
       internal::MakeStateOf(std::move(group), rule, std::move(built), nullptr,
-                            options.workers));
+                            internal::WorkersOrDefault(options)));
   SHERD_ASSIGN_OR_RETURN(LocalShards shards,
                          Attach(*state, std::move(local_shards)));
-  return ShardedTensor(std::move(state), std::move(shards));
+  return internal::ShardedTensorAccess::Make(std::move(state),
+                                             std::move(shards));
+}
+
+}  // namespace
+
+absl::StatusOr<ShardedTensor> ShardedTensor::FromLocalShards(
+    std::vector<Shard> local_shards, absl::Span<const int64_t> size,
+    const ShardedTensorOptions& options) {
+  return Publish(MakeFromLocalShards(std::move(local_shards), size, options),
+                 options);
+}
+
+absl::StatusOr<ShardedTensor> ShardedTensor::FromLocalTensor(
+    Tensor local_tensor, const ShardingSpecPtr& spec,
+    absl::Span<const int64_t> size, const ShardedTensorOptions& options) {
+  return Publish(
+      MakeFromLocalTensor(std::move(local_tensor), spec, size, options),
+      options);
+}
+
+absl::StatusOr<ShardedTensor> ShardedTensor::FromLocalShardsAndMetadata(
+    std::vector<Shard> local_shards, const ShardedTensorMetadata& metadata,
+    const ShardedTensorOptions& options, const ShardingSpecPtr& spec) {
+  return Publish(MakeFromLocalShardsAndMetadata(std::move(local_shards),
+                                                metadata, options, spec),
+                 options);
 }
 
 absl::StatusOr<ShardedTensor> ShardedTensor::WithoutGroup(

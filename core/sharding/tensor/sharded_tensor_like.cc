@@ -58,6 +58,9 @@ absl::StatusOr<ShardedTensor> EmptyLike(const ShardedTensor& source,
       internal::ShardedTensorAccess::StateOf(source);
   if (state == nullptr) return internal::NotCreated("empty_like");
   SHERD_ASSIGN_OR_RETURN(ShardedTensorStatePtr like, StateLike(state, options));
+  if (like->publication != nullptr) {
+    like = internal::WithPublication(*like, nullptr);
+  }
   return internal::ShardedTensorAccess::Allocate(std::move(like),
                                                  options.allocator);
 }

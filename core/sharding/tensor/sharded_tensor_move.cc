@@ -12,6 +12,7 @@
 #include "sherd/core/sharding/plan/reshard_plan.h"
 #include "sherd/core/sharding/sharded_tensor.h"
 #include "sherd/core/sharding/tensor/local_shards.h"
+#include "sherd/core/sharding/tensor/shard_publication.h"
 #include "sherd/core/sharding/tensor/sharded_tensor_access.h"
 #include "sherd/core/sharding/tensor/sharded_tensor_state.h"
 #include "sherd/core/sharding/transfer/reshard_executor.h"
@@ -244,7 +245,7 @@ absl::Status ShardedTensor::Reshard(const ShardingSpecPtr& target,
                  {internal::FingerprintOfCall(fingerprint(), to),
                   [&] { return DescribeMove(*this, result); }},
                  options.timeout));
-  *this = std::move(result);
+  SHERD_ASSIGN_OR_RETURN(*this, internal::PublishAs(*this, std::move(result)));
   return absl::OkStatus();
 }
 
@@ -271,7 +272,7 @@ absl::StatusOr<ShardedTensor> ShardedTensor::Resharded(
                  {internal::FingerprintOfCall(fingerprint(), to),
                   [&] { return DescribeMove(*this, result); }},
                  options.timeout));
-  return result;
+  return internal::PublishAs(*this, std::move(result));
 }
 
 absl::Status ShardedTensor::ReshardInto(ShardedTensor& dst,

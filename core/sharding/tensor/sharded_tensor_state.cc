@@ -120,7 +120,7 @@ RankResolver ResolverFor(const ProcessGroup& group,
 absl::StatusOr<ShardedTensorStatePtr> MakeState(
     std::shared_ptr<ProcessGroup> group, const ShardingSpecPtr& spec,
     absl::Span<const int64_t> size, const TensorProperties& properties,
-    std::shared_ptr<const RemoteAccess> workers) {
+    std::shared_ptr<RemoteAccess> workers) {
   SHERD_ASSIGN_OR_RETURN(ShardedTensorMetadata metadata,
                          BuildValidatedMetadata(spec, size, properties));
   SHERD_RETURN_IF_ERROR(NumBytes(size, properties.dtype).status());
@@ -133,7 +133,7 @@ absl::StatusOr<ShardedTensorStatePtr> MakeStateOf(
     std::shared_ptr<ProcessGroup> group, ShardingSpecPtr spec,
     ShardedTensorMetadata metadata,
     std::shared_ptr<const std::vector<PlacedBox>> boxes,
-    std::shared_ptr<const RemoteAccess> workers, Dims view_offsets) {
+    std::shared_ptr<RemoteAccess> workers, Dims view_offsets) {
   if (boxes == nullptr) {
     const RankResolver resolver = ResolverFor(*group, workers.get());
     SHERD_ASSIGN_OR_RETURN(std::vector<PlacedBox> placed,
@@ -180,6 +180,14 @@ ShardedTensorStatePtr WithDrawn(const ShardedTensorState& state,
   auto changed = std::make_shared<ShardedTensorState>(state);
   changed->drawn = drawn;
   changed->fingerprint = FingerprintOf(*changed);
+  return changed;
+}
+
+ShardedTensorStatePtr WithPublication(
+    const ShardedTensorState& state,
+    std::shared_ptr<const ShardPublication> publication) {
+  auto changed = std::make_shared<ShardedTensorState>(state);
+  changed->publication = std::move(publication);
   return changed;
 }
 

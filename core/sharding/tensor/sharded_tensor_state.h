@@ -20,12 +20,16 @@
 
 namespace sherd::internal {
 
+class ShardPublication;
+
 // What all handles of a ShardedTensor share, and nobody changes.
 struct ShardedTensorState {
   // Null: all shards are here.
   std::shared_ptr<ProcessGroup> group;
   // Null: placements are by rank.
-  std::shared_ptr<const RemoteAccess> workers;
+  std::shared_ptr<RemoteAccess> workers;
+  // Null for a tensor that was created without init_rrefs.
+  std::shared_ptr<const ShardPublication> publication;
   ShardingSpecPtr spec;
   ShardedTensorMetadata metadata;
   // By rank in the group, as many as shards. Null without a group.
@@ -60,7 +64,7 @@ Device ResolveDevice(const ProcessGroup& group, int rank, const Device& device);
 absl::StatusOr<ShardedTensorStatePtr> MakeState(
     std::shared_ptr<ProcessGroup> group, const ShardingSpecPtr& spec,
     absl::Span<const int64_t> size, const TensorProperties& properties,
-    std::shared_ptr<const RemoteAccess> workers = nullptr);
+    std::shared_ptr<RemoteAccess> workers = nullptr);
 
 // The state of a tensor whose metadata is known to be right, `spec` being a
 // rule that builds it. `boxes` are its owners, or null to have them looked up.
@@ -70,8 +74,7 @@ absl::StatusOr<ShardedTensorStatePtr> MakeStateOf(
     std::shared_ptr<ProcessGroup> group, ShardingSpecPtr spec,
     ShardedTensorMetadata metadata,
     std::shared_ptr<const std::vector<PlacedBox>> boxes = nullptr,
-    std::shared_ptr<const RemoteAccess> workers = nullptr,
-    Dims view_offsets = {});
+    std::shared_ptr<RemoteAccess> workers = nullptr, Dims view_offsets = {});
 
 // The same without a group; `local_indices` are the shards that are here.
 ShardedTensorStatePtr MakeStateWithoutGroup(ShardingSpecPtr spec,
@@ -86,6 +89,11 @@ ShardedTensorStatePtr WithProperties(const ShardedTensorState& state,
 // WithProperties.
 ShardedTensorStatePtr WithDrawn(const ShardedTensorState& state,
                                 const std::optional<Generator::State>& drawn);
+
+// The same, published or, with null, not. Cost: as WithProperties.
+ShardedTensorStatePtr WithPublication(
+    const ShardedTensorState& state,
+    std::shared_ptr<const ShardPublication> publication);
 
 // Whether size, boxes and places are the same, in the same order; devices as
 // far as their indices say: what is on this rank, its tensors know.
