@@ -1,6 +1,5 @@
 #include "sherd/core/comm/init.h"
 
-#include <tuple>
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
@@ -17,6 +16,7 @@
 #include "sherd/core/comm/bootstrap/host_address.h"
 #include "sherd/core/comm/bootstrap/init_method.h"
 #include "sherd/core/comm/bootstrap/launch_environment.h"
+#include "sherd/core/comm/bootstrap/meeting.h"
 #include "sherd/core/comm/bootstrap/rendezvous.h"
 #include "sherd/core/comm/group/roll_call.h"
 #include "sherd/core/tensor/device.h"
@@ -25,6 +25,7 @@
 namespace sherd {
 namespace {
 
+using internal::Meeting;
 using internal::Rendezvous;
 using internal::RollCall;
 using internal::RollEntry;
@@ -92,47 +93,6 @@ absl::StatusOr<absl::Duration> TimeoutFrom(const InitOptions& options) {
   SHERD_ASSIGN_OR_RETURN(const std::optional<absl::Duration> value,
                          GetDurationKnob(Knob::kTimeout));
   return value.value_or(absl::Minutes(5));
-}
-
-absl::StatusOr<std::optional<InitMethod>> MethodFrom(
-    const InitOptions& options) {
-  if (options.store != nullptr) {
-    if (!options.init_method.empty()) {
-      return absl::InvalidArgumentError(
-          "Init: store and init_method are mutually exclusive");
-    }
-    return std::nullopt;
-  }
-  const std::string url = options.init_method.empty()
-                              ? GetKnobOr(Knob::kInitMethod, "")
-                              : options.init_method;
-  if (url.empty()) return std::nullopt;
-  SHERD_ASSIGN_OR_RETURN(InitMethod method, InitMethod::Parse(url));
-  for (const auto& [option, parameter, name] :
-       {std::tuple(options.rank, method.rank, "rank"),
-        {options.world_size, method.world_size, "world_size"}}) {
-    if (option && parameter && *option != *parameter) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("Init: InitOptions::", name, " is ", *option, ", but \"",
-                       url, "\" says ", *parameter));
-    }
-  }
-  return method;
-}
-
-absl::StatusOr<LaunchEnvironment> PlaceFrom(
-    const InitOptions& options, const std::optional<InitMethod>& method) {
-  GivenPlace given = {options.rank, options.world_size};
-  if (method && method->rank) given.rank = method->rank;
-  if (method && method->world_size) given.world_size = method->world_size;
-  given.meeting_place = method.has_value() || options.store != nullptr;
-  SHERD_ASSIGN_OR_RETURN(LaunchEnvironment place, ReadLaunchEnvironment(given));
-  if (place.launcher == kNoLauncher) {
-    SHERD_LOG(kWarning)
-        << "no variable of a launcher is set: this process is a world of one "
-           "rank; \"sherd run -n N PROGRAM\" starts several";
-  }
-  return place;
 }
 
 absl::StatusOr<const Backend*> Usable(absl::string_view name) {
@@ -394,12 +354,15 @@ absl::StatusOr<std::shared_ptr<ProcessGroup>> Init(const InitOptions& options) {
       BackendChoice::Parse(options.backend.empty()
                                ? GetKnobOr(Knob::kBackend, kAuto)
                                : options.backend));
-  SHERD_ASSIGN_OR_RETURN(const std::optional<InitMethod> method,
-                         MethodFrom(options));
-  SHERD_ASSIGN_OR_RETURN(const LaunchEnvironment place,
-                         PlaceFrom(options, method));
+  SHERD_ASSIGN_OR_RETURN(
+      const Meeting meeting,
+      internal::FindMeeting({.rank = options.rank,
+                             .world_size = options.world_size,
+                             .init_method = options.init_method,
+                             .store = options.store},
+                            "Init", "InitOptions"));
   absl::StatusOr<GroupPointer> group =
-      MeetAndJoin(options, place, method, choice, timeout);
+      MeetAndJoin(options, meeting.place, meeting.method, choice, timeout);
   if (group.ok()) return group;
   return Describe(group.status(), options);
 }
