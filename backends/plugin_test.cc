@@ -112,7 +112,7 @@ TEST_F(PluginTest, TablesBeginWithTheirSizeAndVersion) {
   EXPECT_EQ(WithHeader(sherd_memory_v0{}).struct_size, sizeof(sherd_memory_v0));
 }
 
-TEST_F(PluginTest, ABackendIsItsCommunicatorAndWhatElseItSays) {
+TEST_F(PluginTest, ABackendIsItsCommunicatorAndItsProperties) {
   EXPECT_STREQ(table_->name, "scripted");
   EXPECT_EQ(table_->operations, (1u << SHERD_NUM_OPERATIONS) - 1);
   EXPECT_EQ(table_->flags,

@@ -85,17 +85,17 @@ bool MatchesCode(const C& code, const absl::Status& status) {
 template <typename R>
 std::string DescribeRank(const R& rank, bool negation) {
   if constexpr (std::is_convertible_v<const R&, int>) {
-    return (negation ? "does not blame rank " : "blames rank ") +
+    return (negation ? "does not name rank " : "names rank ") +
            std::to_string(rank);
   } else {
-    return (negation ? "blames no rank or one that " : "blames a rank that ") +
+    return (negation ? "names no rank or one that " : "names a rank that ") +
            ::testing::DescribeMatcher<int>(rank, negation);
   }
 }
 
-inline std::string ExplainBlame(std::optional<int> blamed) {
-  return blamed ? "which blames rank " + std::to_string(*blamed)
-                : "which blames no rank";
+inline std::string ExplainErrorRank(std::optional<int> rank) {
+  return rank ? "which names rank " + std::to_string(*rank)
+              : "which names no rank";
 }
 
 }  // namespace internal
@@ -139,15 +139,15 @@ MATCHER_P2(StatusIs, code, message,
              std::string(status.message()));
 }
 
-// Matches a Status or StatusOr whose ErrorInfo blames `rank`, a number or a
+// Matches a Status or StatusOr whose ErrorInfo names `rank`, a number or a
 // matcher:
 //
 //   AllOf(StatusIs(StatusCode::kUnavailable), BlamesRank(2))
 MATCHER_P(BlamesRank, rank, internal::DescribeRank(rank, negation)) {
-  const std::optional<int> blamed = ErrorRank(internal::StatusOf(arg));
-  *result_listener << internal::ExplainBlame(blamed);
-  return blamed.has_value() &&
-         ::testing::SafeMatcherCast<int>(rank).Matches(*blamed);
+  const std::optional<int> named = ErrorRank(internal::StatusOf(arg));
+  *result_listener << internal::ExplainErrorRank(named);
+  return named.has_value() &&
+         ::testing::SafeMatcherCast<int>(rank).Matches(*named);
 }
 
 }  // namespace sherd::testing

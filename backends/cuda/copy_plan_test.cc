@@ -377,7 +377,7 @@ TEST(CopyPlanTest, UnitsAreAsWideAsBothSidesAreAligned) {
   }
 }
 
-TEST(CopyPlanTest, OneRunOfBytesIsNoLaunch) {
+TEST(CopyPlanTest, OneRunOfBytesIsACopyAndNotALaunch) {
   std::mt19937_64 random(3);
   for (const Dims& sizes : {Dims{}, Dims{7}, Dims{3, 1, 5, 4}, Dims{2, 0, 3}}) {
     Case test_case;

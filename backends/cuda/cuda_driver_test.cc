@@ -20,7 +20,7 @@ sherd_error_v0 NoError() {
   return error;
 }
 
-TEST(OpenCudaLibraryTest, WithoutDriverSaysWhatWasLookedForAndWhatToDo) {
+TEST(OpenCudaLibraryTest, WithoutDriverReportsWhatWasLookedForAndWhatToDo) {
   CudaLibrary library;
   sherd_error_v0 error = NoError();
   EXPECT_EQ(OpenCudaLibrary("/no/such/libcuda.so.1", &library, &error),
@@ -32,7 +32,7 @@ TEST(OpenCudaLibraryTest, WithoutDriverSaysWhatWasLookedForAndWhatToDo) {
   EXPECT_TRUE(absl::StrContains(text, "SHERD_CUDA_LIBRARY")) << text;
 }
 
-TEST(OpenCudaLibraryTest, RefusesALibraryThatIsNoDriver) {
+TEST(OpenCudaLibraryTest, RefusesALibraryThatIsNotADriver) {
   CudaLibrary library;
   sherd_error_v0 error = NoError();
   EXPECT_EQ(OpenCudaLibrary("libm.so.6", &library, &error), SHERD_SYSTEM);

@@ -100,7 +100,7 @@ class CudaPluginTest : public ::testing::Test {
   sherd_error_v0 error_ = {};
 };
 
-TEST_F(CudaPluginTest, SaysVersionAndPath) {
+TEST_F(CudaPluginTest, ReportsVersionAndPath) {
   EXPECT_EQ(std::string(plugin_.LibraryVersion()), "driver 13.0 from emulated");
 }
 
@@ -409,7 +409,7 @@ TEST_F(CudaPluginTest, AnEventThatCannotBeCreatedIsAnError) {
   EXPECT_TRUE(ErrorSays("cuEventCreate: CUDA_ERROR_OUT_OF_MEMORY"));
 }
 
-TEST_F(CudaPluginTest, QueryTellsWhetherAnEventHasHappened) {
+TEST_F(CudaPluginTest, QueryReportsWhetherAnEventHasHappened) {
   CUstream const stream = EmulatedDriver::NewStream(0);
   void* const event = TakeEvent(0);
   EXPECT_EQ(plugin_.QueryEvent(event, &error_), SHERD_OK);
@@ -467,7 +467,7 @@ TEST_F(CudaPluginTest, StreamsHavePriorities) {
   EmulatedDriver::Synchronize(static_cast<CUstream>(stream));
 }
 
-TEST_F(CudaPluginTest, TellsWhetherAStreamIsCaptured) {
+TEST_F(CudaPluginTest, ReportsWhetherAStreamIsCaptured) {
   CUstream const stream = EmulatedDriver::NewStream(0);
   int32_t capturing = -1;
   ASSERT_EQ(plugin_.IsCapturing(0, stream, &capturing, &error_), SHERD_OK);
@@ -504,7 +504,7 @@ TEST_F(CudaPluginTest, ThePoolKeepsWhatIsFreed) {
   EXPECT_EQ(memory.cached_bytes, 8u);
 }
 
-TEST_F(CudaPluginTest, OutOfMemorySaysHowMuchThereIs) {
+TEST_F(CudaPluginTest, OutOfMemoryReportsHowMuchThereIs) {
   sherd_emulated_gpu_set_device_bytes(1000);
   Allocate(1, 900);
   void* data = nullptr;

@@ -310,7 +310,7 @@ TEST_F(CudaWorkTest, AMissingKernelIsNamed) {
   EXPECT_TRUE(ErrorSays("sherd_copy_")) << error_.text;
 }
 
-TEST_F(CudaWorkTest, ABuildWithoutNvccSaysSo) {
+TEST_F(CudaWorkTest, ABuildWithoutNvccReportsIt) {
   for (const char* symbol : {"cuModuleLoadData", "cuModuleGetFunction"}) {
     SCOPED_TRACE(symbol);
     driver_.Restart();
@@ -385,7 +385,7 @@ TEST_F(CudaWorkTest, TablesOfAGraphStay) {
   EXPECT_TRUE(EmulatedDriver::EndCapture(streams_[0]));
 }
 
-TEST_F(CudaWorkTest, AnErrorOnTheWayOfATableKeepsNothing) {
+TEST_F(CudaWorkTest, AnErrorWhileATableIsCopiedLeaksNothing) {
   for (const char* symbol : {"cuMemHostAlloc", "cuMemcpyAsync", "cuEventCreate",
                              "cuEventRecord", "cuLaunchKernel"}) {
     SCOPED_TRACE(symbol);

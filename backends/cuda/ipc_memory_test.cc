@@ -103,7 +103,7 @@ TEST_F(IpcMemoryTest, RefusesToExportBeyondAnAllocation) {
             SHERD_INVALID_ARGUMENT);
 }
 
-TEST_F(IpcMemoryTest, SaysThatPoolsCannotBeExported) {
+TEST_F(IpcMemoryTest, ReportsThatPoolsCannotBeExported) {
   const CUmemPoolProps properties = {.allocType = kCudaAllocationPinned,
                                      .handleTypes = kCudaHandleTypeNone,
                                      .location = {kCudaLocationDevice, 0},

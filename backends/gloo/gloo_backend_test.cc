@@ -34,22 +34,22 @@ using ::testing::HasSubstr;
 class GlooBackendTest : public sherd::testing::DistributedTest {
  protected:
   // The rank that misbehaves in failure tests: the last one.
-  int culprit() const { return world_size() - 1; }
+  int failed_rank() const { return world_size() - 1; }
 
-  // What all ranks but the culprit must see of an operation with it.
+  // What all ranks but the failed_rank must see of an operation with it.
   void ExpectLost(const absl::Status& status) const {
     EXPECT_THAT(status,
                 StatusIs(absl::StatusCode::kUnavailable,
-                         HasSubstr(absl::StrCat("rank ", culprit(), ":"))));
-    EXPECT_EQ(ErrorRank(status), culprit());
+                         HasSubstr(absl::StrCat("rank ", failed_rank(), ":"))));
+    EXPECT_EQ(ErrorRank(status), failed_rank());
   }
 };
 
 SHERD_DIST_TEST_F(GlooBackendTest, EveryRankNamesTheOneThatWasKilled) {
   if (world_size() == 1) return;
-  ExpectRankDies(culprit(), SIGKILL);
+  ExpectRankDies(failed_rank(), SIGKILL);
   ASSERT_THAT(group().Barrier(), IsOk());
-  if (rank() == culprit()) raise(SIGKILL);
+  if (rank() == failed_rank()) raise(SIGKILL);
   std::vector<std::byte> all(1024 * world_size());
   const absl::Status status =
       group().AllGather(absl::MakeConstSpan(all).subspan(1024 * rank(), 1024),
@@ -62,23 +62,23 @@ SHERD_DIST_TEST_F(GlooBackendTest, EveryRankNamesTheOneThatWasKilled) {
 
 SHERD_DIST_TEST_F(GlooBackendTest, ARankKilledInTheMiddleOfALargeTransfer) {
   if (world_size() == 1) return;
-  ExpectRankDies(culprit(), SIGKILL);
-  // Far more than sockets buffer: the culprit, which takes no part, dies with
-  // everybody's message half sent.
+  ExpectRankDies(failed_rank(), SIGKILL);
+  // Far more than sockets buffer: the failed_rank, which takes no part, dies
+  // with everybody's message half sent.
   constexpr size_t kBytes = size_t{64} << 20;
   std::vector<std::byte> out(kBytes), in(kBytes);
   std::vector<ConstBytes> sends(world_size());
   std::vector<MutableBytes> recvs(world_size());
-  if (rank() == culprit()) {
-    for (int r = 0; r < culprit(); ++r) {
+  if (rank() == failed_rank()) {
+    for (int r = 0; r < failed_rank(); ++r) {
       ASSERT_THAT(group().store().Wait({absl::StrCat("started", r)},
                                        Deadline::After(absl::Seconds(60))),
                   IsOk());
     }
     raise(SIGKILL);
   }
-  sends[culprit()] = out;
-  recvs[culprit()] = absl::MakeSpan(in);
+  sends[failed_rank()] = out;
+  recvs[failed_rank()] = absl::MakeSpan(in);
   Work work = group().AllToAllVAsync(sends, recvs);
   ASSERT_THAT(group().store().Set(absl::StrCat("started", rank()), ""), IsOk());
   ExpectLost(work.Wait());
@@ -86,7 +86,7 @@ SHERD_DIST_TEST_F(GlooBackendTest, ARankKilledInTheMiddleOfALargeTransfer) {
 
 SHERD_DIST_TEST_F(GlooBackendTest, WhateverRunsEndsWhenARankIsKilled) {
   if (world_size() == 1) return;
-  ExpectRankDies(culprit(), SIGKILL);
+  ExpectRankDies(failed_rank(), SIGKILL);
   // Far more than sockets buffer, in a group per operation.
   constexpr size_t kBytes = size_t{8} << 20;
   std::vector<std::byte> in(kBytes * world_size()), out(kBytes * world_size());
@@ -98,20 +98,20 @@ SHERD_DIST_TEST_F(GlooBackendTest, WhateverRunsEndsWhenARankIsKilled) {
       },
       [&](ProcessGroup& g) {
         return g.ReduceAsync(own, MutableBytes(), DType::kFloat32,
-                             ReduceOp::kSum, culprit());
+                             ReduceOp::kSum, failed_rank());
       },
       [&](ProcessGroup& g) {
         return g.ReduceScatterAsync(in, result, DType::kFloat32,
                                     ReduceOp::kSum);
       },
       [&](ProcessGroup& g) {
-        return g.GatherAsync(own, MutableBytes(), culprit());
+        return g.GatherAsync(own, MutableBytes(), failed_rank());
       },
       [&](ProcessGroup& g) {
-        return g.ScatterAsync(ConstBytes(), result, culprit());
+        return g.ScatterAsync(ConstBytes(), result, failed_rank());
       },
-      [&](ProcessGroup& g) { return g.SendAsync(own, culprit()); },
-      [&](ProcessGroup& g) { return g.RecvAsync(result, culprit()); }};
+      [&](ProcessGroup& g) { return g.SendAsync(own, failed_rank()); },
+      [&](ProcessGroup& g) { return g.RecvAsync(result, failed_rank()); }};
   std::vector<int> everybody(world_size());
   std::iota(everybody.begin(), everybody.end(), 0);
   std::vector<std::shared_ptr<ProcessGroup>> groups;
@@ -120,8 +120,8 @@ SHERD_DIST_TEST_F(GlooBackendTest, WhateverRunsEndsWhenARankIsKilled) {
     ASSERT_THAT(made, IsOk());
     groups.push_back(*std::move(made));
   }
-  if (rank() == culprit()) {
-    for (int r = 0; r < culprit(); ++r) {
+  if (rank() == failed_rank()) {
+    for (int r = 0; r < failed_rank(); ++r) {
       ASSERT_THAT(group().store().Wait({absl::StrCat("started", r)},
                                        Deadline::After(absl::Seconds(60))),
                   IsOk());
@@ -138,37 +138,36 @@ SHERD_DIST_TEST_F(GlooBackendTest, WhateverRunsEndsWhenARankIsKilled) {
 
 SHERD_DIST_TEST_F(GlooBackendTest, RanksThatWaitForOthersNameTheFirstCause) {
   if (world_size() == 1) return;
-  ExpectRankDies(culprit(), SIGKILL);
+  ExpectRankDies(failed_rank(), SIGKILL);
   // In the tree of a broadcast most ranks wait for a rank in between.
-  if (rank() == culprit()) raise(SIGKILL);
+  if (rank() == failed_rank()) raise(SIGKILL);
   std::byte token[1] = {};
-  ExpectLost(group().Broadcast(absl::MakeSpan(token), culprit()));
+  ExpectLost(group().Broadcast(absl::MakeSpan(token), failed_rank()));
 }
 
 SHERD_DIST_TEST_F(GlooBackendTest, EveryRankNamesTheOneThatIsStopped,
                   (WithComms{.timeout = absl::Seconds(2)})) {
   if (world_size() == 1) return;
-  ExpectRankDies(culprit(), SIGKILL);
+  ExpectRankDies(failed_rank(), SIGKILL);
   ASSERT_THAT(
       group().store().Set(absl::StrCat("pid", rank()), absl::StrCat(getpid())),
       IsOk());
   ASSERT_THAT(group().Barrier(), IsOk());
-  if (rank() == culprit()) raise(SIGSTOP);
+  if (rank() == failed_rank()) raise(SIGSTOP);
   const absl::Status status = group().Barrier();
-  EXPECT_THAT(
-      status,
-      StatusIs(absl::StatusCode::kDeadlineExceeded,
-               HasSubstr(absl::StrCat("rank ", culprit(), ": is stopped"))));
-  EXPECT_EQ(ErrorRank(status), culprit());
+  EXPECT_THAT(status, StatusIs(absl::StatusCode::kDeadlineExceeded,
+                               HasSubstr(absl::StrCat("rank ", failed_rank(),
+                                                      ": is stopped"))));
+  EXPECT_EQ(ErrorRank(status), failed_rank());
   // All have their verdict before the first one ends the stopped rank.
   ASSERT_THAT(group().store().Set(absl::StrCat("judged", rank()), ""), IsOk());
   if (rank() != 0) return;
-  for (int r = 0; r < culprit(); ++r) {
+  for (int r = 0; r < failed_rank(); ++r) {
     ASSERT_THAT(group().store().Wait({absl::StrCat("judged", r)},
                                      Deadline::After(absl::Seconds(30))),
                 IsOk());
   }
-  const auto pid = group().store().Get(absl::StrCat("pid", culprit()),
+  const auto pid = group().store().Get(absl::StrCat("pid", failed_rank()),
                                        Deadline::After(absl::Seconds(1)));
   ASSERT_THAT(pid, IsOk());
   kill(std::stoi(*pid), SIGKILL);
@@ -178,7 +177,7 @@ SHERD_DIST_TEST_F(GlooBackendTest, EveryRankNamesTheOneThatLeft) {
   if (world_size() == 1) return;
   SkipFinalBarrier();
   ASSERT_THAT(group().Barrier(), IsOk());
-  if (rank() == culprit()) {
+  if (rank() == failed_rank()) {
     EXPECT_THAT(group().Destroy(), IsOk());
     return;
   }
@@ -194,16 +193,17 @@ SHERD_DIST_TEST_F(GlooBackendTest, AbortEndsAWaitOnThisRankAndOnTheOthers) {
   std::byte token[1] = {};
   // Nobody sends anything, so only the abort can end these. Messages, since
   // collectives that differ fail as such.
-  if (rank() == culprit()) {
+  if (rank() == failed_rank()) {
     Work work = group().RecvAsync(absl::MakeSpan(token), 0);
     group().Abort(absl::CancelledError("stop"));
     EXPECT_FALSE(work.Wait().ok());
     return;
   }
-  const absl::Status status = group().Recv(absl::MakeSpan(token), culprit());
+  const absl::Status status =
+      group().Recv(absl::MakeSpan(token), failed_rank());
   EXPECT_THAT(status,
               StatusIs(absl::StatusCode::kUnavailable, HasSubstr("stop")));
-  EXPECT_EQ(ErrorRank(status), culprit());
+  EXPECT_EQ(ErrorRank(status), failed_rank());
 }
 
 SHERD_DIST_TEST_F(GlooBackendTest, DifferentWorldSizesAreSaidPlainly,

@@ -148,7 +148,7 @@ void Reset(GlooSocket& stranger) {
   stranger = GlooSocket();
 }
 
-TEST(GlooPluginConnectTest, WhoeverElseConnectsIsNoPeer) {
+TEST(GlooPluginConnectTest, AnUnrelatedConnectionIsNotAPeer) {
   for (const Strangers::Manners manners :
        {SendNothing, SendLines, Leave, Reset}) {
     Strangers strangers;

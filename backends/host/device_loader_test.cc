@@ -127,7 +127,7 @@ TEST_F(DeviceLoaderTest, RefusesAnotherMachinesFile) {
   other[18] = 0x08;  // e_machine: MIPS
   other[19] = 0;
   EXPECT_THAT(LoadTrial(other),
-              StatusIs(kUnusable, "no shared object for this machine"));
+              StatusIs(kUnusable, "not a shared object for this machine"));
 }
 
 TEST_F(DeviceLoaderTest, RefusesAFileWithAnotherPluginInIt) {
@@ -158,7 +158,7 @@ INSTANTIATE_TEST_SUITE_P(
             "libbad_device_1.so: built for plugin ABI 1.6, expected "
             "0.6, that of this program; rebuild the plugin against this Sherd"},
         BadDevice{2, "table has 32 bytes"},
-        BadDevice{3, "says that it cannot work with plugin ABI 0.6"},
+        BadDevice{3, "reports that it cannot work with plugin ABI 0.6"},
         BadDevice{4,
                   "lacks its name, a type of device that is known, or a "
                   "function"},
@@ -172,7 +172,7 @@ INSTANTIATE_TEST_SUITE_P(
 TEST_F(DeviceLoaderTest, RefusesAPluginWithoutTheEntry) {
   EXPECT_THAT(LoadDevicePlugin("backends/libbad_plugin_1.so"),
               StatusIs(kUnusable,
-                       "is no Sherd plugin: it does not export "
+                       "is not a Sherd plugin: it does not export "
                        "sherd_get_device_v0"));
 }
 
@@ -464,7 +464,7 @@ TEST_F(PluginDeviceTest, WhatAPluginLacksIsUnimplementedOrNothing) {
   device.PopRange();
 }
 
-TEST_F(PluginDeviceTest, SaysWhereMemoryLies) {
+TEST_F(PluginDeviceTest, ReportsWhereMemoryIs) {
   DeviceRuntime& device = Adapt();
   script.number = 1;
   EXPECT_EQ(device.Locate(&device).value(), (Device{DeviceType::kCuda, 1}));

@@ -66,20 +66,20 @@ absl::Status CheckSharedObject(const std::string& path) {
   SHERD_ASSIGN_OR_RETURN(const int64_t size, file->Size());
   Elf64_Ehdr header;
   if (size < static_cast<int64_t>(sizeof(header))) {
-    return Unusable(path, absl::StrCat("is no shared object: it has only ",
+    return Unusable(path, absl::StrCat("is not a shared object: it has only ",
                                        size, " bytes"));
   }
   SHERD_RETURN_IF_ERROR(ReadInto(*file, 0, absl::MakeSpan(&header, 1)));
   if (std::memcmp(header.e_ident, ELFMAG, SELFMAG) != 0) {
     return Unusable(path,
-                    "is no shared object: it does not begin as an ELF "
+                    "is not a shared object: it does not begin as an ELF "
                     "file does");
   }
   if (header.e_ident[EI_CLASS] != ELFCLASS64 || header.e_type != ET_DYN ||
       header.e_machine != kMachine ||
       header.e_phentsize != sizeof(Elf64_Phdr)) {
     return Unusable(
-        path, absl::StrCat("is no shared object for this machine "
+        path, absl::StrCat("is not a shared object for this machine "
                            "(ELF type ",
                            header.e_type, ", machine ", header.e_machine, ")"));
   }

@@ -120,7 +120,7 @@ TEST_F(LoaderTest, RefusesAnotherMachinesFile) {
   other[19] = 0;
   EXPECT_THAT(LoadTrial(other),
               StatusIs(absl::StatusCode::kFailedPrecondition,
-                       HasSubstr("no shared object for this machine")));
+                       HasSubstr("not a shared object for this machine")));
 }
 
 TEST_F(LoaderTest, RefusesAFileWithAnotherBackendInIt) {
@@ -151,7 +151,7 @@ INSTANTIATE_TEST_SUITE_P(
             "libbad_plugin_1.so: built for plugin ABI 1.6, expected "
             "0.6, that of this program; rebuild the plugin against this Sherd"},
         BadPlugin{2, "table has 32 bytes"},
-        BadPlugin{3, "says that it cannot work with plugin ABI 0.6"},
+        BadPlugin{3, "reports that it cannot work with plugin ABI 0.6"},
         BadPlugin{4, "does not export sherd_get_plugin_v0"},
         BadPlugin{5, "lacks its name or a function"},
         BadPlugin{6, "threw an exception across the plugin ABI: no licence"},

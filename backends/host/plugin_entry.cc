@@ -14,7 +14,7 @@ absl::Status CheckVersion(int major, int minor, absl::string_view origin) {
 
 absl::Status NoTable(absl::string_view origin) {
   return absl::FailedPreconditionError(absl::StrCat(
-      origin, ": the plugin says that it cannot work with plugin ABI ",
+      origin, ": the plugin reports that it cannot work with plugin ABI ",
       SHERD_ABI_MAJOR, ".", SHERD_ABI_MINOR));
 }
 

@@ -90,8 +90,8 @@ absl::StatusOr<void*> OpenPluginFile(const std::string& path,
   }
   void* const function = dlsym(handle, entry);
   if (function == nullptr) {
-    return absl::FailedPreconditionError(
-        absl::StrCat(path, " is no Sherd plugin: it does not export ", entry));
+    return absl::FailedPreconditionError(absl::StrCat(
+        path, " is not a Sherd plugin: it does not export ", entry));
   }
   return function;
 }

@@ -185,7 +185,7 @@ absl::StatusOr<absl::Span<std::byte>> PluginPeerMemory::Import(
     return ErrorRank(status) ? status : WithRank(std::move(status), peer);
   }
   if (range.data == nullptr) {
-    return absl::InternalError("the plugin imported nothing and says OK");
+    return absl::InternalError("the plugin imported nothing and returned OK");
   }
   return absl::Span<std::byte>(static_cast<std::byte*>(range.data), range.size);
 }

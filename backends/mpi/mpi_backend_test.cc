@@ -42,7 +42,7 @@ ConstBytes Bytes(const std::vector<int>& values) {
 class MpiBackendTest : public sherd::testing::DistributedTest {
  protected:
   // The rank that misbehaves: the last one.
-  int culprit() const { return world_size() - 1; }
+  int failed_rank() const { return world_size() - 1; }
 
   // Notes that this rank has come to `step`.
   void Note(const std::string& step) {
@@ -76,7 +76,7 @@ class MpiBackendTest : public sherd::testing::DistributedTest {
   }
 };
 
-SHERD_DIST_TEST_F(MpiBackendTest, SaysWhatItIs) {
+SHERD_DIST_TEST_F(MpiBackendTest, ReportsItsProperties) {
   const BackendInfo& info = group().backend();
   EXPECT_EQ(info.name, "mpi");
   EXPECT_TRUE(info.needs_launcher);
@@ -102,15 +102,16 @@ SHERD_DIST_TEST_F(MpiBackendTest, RankAndSizeComeFromTheLauncher,
 SHERD_DIST_TEST_F(MpiBackendTest, ALateRankIsNamedAndEverybodyEnds) {
   if (world_size() == 1) return;
   SkipFinalBarrier();
-  if (rank() == culprit()) {
-    for (int r = 0; r < culprit(); ++r) Await("error", r);
+  if (rank() == failed_rank()) {
+    for (int r = 0; r < failed_rank(); ++r) Await("error", r);
     return;
   }
   const absl::Status status =
       group().Barrier({.timeout = absl::Milliseconds(300)});
-  EXPECT_THAT(status, StatusIs(absl::StatusCode::kDeadlineExceeded,
-                               HasSubstr(absl::StrCat("rank ", culprit()))));
-  EXPECT_EQ(ErrorRank(status), culprit());
+  EXPECT_THAT(status,
+              StatusIs(absl::StatusCode::kDeadlineExceeded,
+                       HasSubstr(absl::StrCat("rank ", failed_rank()))));
+  EXPECT_EQ(ErrorRank(status), failed_rank());
   Note("error");
 }
 
@@ -118,20 +119,20 @@ SHERD_DIST_TEST_F(MpiBackendTest, ALateRankIsNamedAndEverybodyEnds) {
 SHERD_DIST_TEST_F(MpiBackendTest, AStoppedRankDoesNotKeepTheOthersAtTheirEnd) {
   if (world_size() == 1) return;
   SkipFinalBarrier();
-  ExpectRankDies(culprit(), SIGKILL);
-  for (int r = 0; r < culprit(); ++r) ExpectRankDies(r, SIGTERM);
+  ExpectRankDies(failed_rank(), SIGKILL);
+  for (int r = 0; r < failed_rank(); ++r) ExpectRankDies(r, SIGTERM);
   ASSERT_THAT(group().Barrier(), IsOk());
-  if (rank() == culprit()) {
+  if (rank() == failed_rank()) {
     Note("stops");
     raise(SIGSTOP);
   }
-  const pid_t stopped = Await("stops", culprit());
+  const pid_t stopped = Await("stops", failed_rank());
   EXPECT_THAT(group().Barrier({.timeout = absl::Milliseconds(300)}),
               StatusIs(absl::StatusCode::kDeadlineExceeded,
-                       HasSubstr(absl::StrCat("rank ", culprit()))));
+                       HasSubstr(absl::StrCat("rank ", failed_rank()))));
   Note("error");
   if (rank() == 0) {
-    for (int r = 0; r < culprit(); ++r) Await("error", r);
+    for (int r = 0; r < failed_rank(); ++r) Await("error", r);
     kill(stopped, SIGKILL);
   }
   // Until the launcher ends all.
@@ -139,10 +140,10 @@ SHERD_DIST_TEST_F(MpiBackendTest, AStoppedRankDoesNotKeepTheOthersAtTheirEnd) {
 }
 
 SHERD_DIST_TEST_F(MpiBackendTest, OneKilledRankEndsAll) {
-  ExpectRankDies(culprit(), SIGKILL);
-  for (int r = 0; r < culprit(); ++r) ExpectRankDies(r, SIGTERM);
+  ExpectRankDies(failed_rank(), SIGKILL);
+  for (int r = 0; r < failed_rank(); ++r) ExpectRankDies(r, SIGTERM);
   ASSERT_THAT(group().Barrier(), IsOk());
-  if (rank() == culprit()) raise(SIGKILL);
+  if (rank() == failed_rank()) raise(SIGKILL);
   for (;;) pause();
 }
 

@@ -27,7 +27,7 @@ TEST(MpiLaunchTest, IsRefusedWithTheCommandThatStartsIt) {
                     HasSubstr("mpirun -n N PROGRAM")));
 }
 
-TEST(MpiLaunchTest, InitSaysTheSame) {
+TEST(MpiLaunchTest, InitReportsTheSame) {
   const auto group = Init({.backend = "mpi", .rank = 0, .world_size = 1});
   ASSERT_FALSE(group.ok());
   EXPECT_THAT(std::string(group.status().message()), HasSubstr("mpirun"));

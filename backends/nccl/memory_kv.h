@@ -9,7 +9,7 @@
 #include <string>
 
 #include "sherd/backends/backend_abi.h"
-#include "sherd/backends/nccl/aside.h"
+#include "sherd/backends/nccl/run_with_deadline.h"
 
 namespace sherd::internal {
 

@@ -10,9 +10,9 @@
 #include <utility>
 #include <vector>
 
-#include "sherd/backends/nccl/aside.h"
 #include "sherd/backends/nccl/nccl_error.h"
 #include "sherd/backends/nccl/nccl_operations.h"
+#include "sherd/backends/nccl/run_with_deadline.h"
 #include "sherd/backends/plugin.h"
 
 namespace sherd::internal {

@@ -19,11 +19,11 @@
 #include "gtest/gtest.h"
 #include "sherd/backends/backend_abi.h"
 #include "sherd/backends/cuda/driver_api.h"
-#include "sherd/backends/nccl/aside.h"
 #include "sherd/backends/nccl/memory_kv.h"
 #include "sherd/backends/nccl/nccl_api.h"
 #include "sherd/backends/nccl/nccl_library.h"
 #include "sherd/backends/nccl/planned_nccl.h"
+#include "sherd/backends/nccl/run_with_deadline.h"
 #include "sherd/testing/kits/rank_threads.h"
 
 namespace sherd::internal {
@@ -176,7 +176,7 @@ TEST_F(NcclCommunicatorTest, GivesThemOneWhereNcclKnowsNoMore) {
   EXPECT_EQ(nccl_.num_ids(), 1);
 }
 
-TEST_F(NcclCommunicatorTest, TellsAllRanksOfAnotherVersion) {
+TEST_F(NcclCommunicatorTest, NotifiesAllRanksOfAnotherVersion) {
   std::vector<Created> created = CreateAll(3, [](int r, Rank& rank) {
     if (r == 2) rank.library.version = NcclVersion(2, 30, 7);
   });
@@ -190,7 +190,7 @@ TEST_F(NcclCommunicatorTest, TellsAllRanksOfAnotherVersion) {
   EXPECT_EQ(nccl_.Count("nccl"), 0);
 }
 
-TEST_F(NcclCommunicatorTest, TellsAllRanksThatOneHasNoNccl) {
+TEST_F(NcclCommunicatorTest, NotifiesAllRanksThatOneHasNoNccl) {
   for (int missing : {0, 1}) {
     MemoryKv kv;
     std::vector<Created> created = CreateAll(2, [&](int r, Rank& rank) {
@@ -238,7 +238,7 @@ TEST_F(NcclCommunicatorTest, DoesNotBelieveWhatTheStoreHolds) {
   }
   CreateAll(2);
   MemoryKv kv;
-  kv.Put("nccl/verdict", std::string(kv_.Find("nccl/verdict").size(), '\x7f'));
+  kv.Put("nccl/outcome", std::string(kv_.Find("nccl/outcome").size(), '\x7f'));
   Error error;
   std::shared_ptr<NcclCommunicator> comm;
   EXPECT_EQ(NcclCommunicator::Create(library_, kHost, ConfigOf(kv, 1, 2), &comm,
@@ -307,7 +307,7 @@ TEST_F(NcclCommunicatorTest, EndsWhatItBeganWhenAnotherRankFails) {
   EXPECT_EQ(nccl_.Count("ncclCommAbort(base"), 2);
 }
 
-TEST_F(NcclCommunicatorTest, TellsAllRanksThatThereIsNoId) {
+TEST_F(NcclCommunicatorTest, NotifiesAllRanksThatThereIsNoId) {
   nccl_.Return("ncclGetUniqueId", kNcclSystemError);
   std::vector<Created> created = CreateAll(2);
   for (const Created& rank : created) {
@@ -459,7 +459,7 @@ std::vector<OperationCase> OperationCases() {
   };
 }
 
-TEST_F(NcclCommunicatorTest, SaysEachOperationToNccl) {
+TEST_F(NcclCommunicatorTest, PassesEachOperationToNccl) {
   const std::shared_ptr<NcclCommunicator> comm = CreateOne();
   for (const OperationCase& test : OperationCases()) {
     SCOPED_TRACE(test.name);
@@ -595,7 +595,7 @@ TEST_F(NcclCommunicatorTest, StopsPollingWhenItIsAborted) {
   comm->Destroy();
 }
 
-TEST_F(NcclCommunicatorTest, HearsFromPollWhatWentWrongLater) {
+TEST_F(NcclCommunicatorTest, PollReportsLaterErrors) {
   const std::shared_ptr<NcclCommunicator> comm = CreateOne();
   Error error;
   EXPECT_EQ(comm->Poll(&error), SHERD_OK);
@@ -654,7 +654,7 @@ TEST_F(NcclCommunicatorTest, AbortsOnceAndIsDestroyedAfterwards) {
   EXPECT_EQ(nccl_.Count("ncclCommAbort(base 1)"), 1);
 }
 
-TEST_F(NcclCommunicatorTest, AbortsTheHardWayWhereNothingCanBeRevoked) {
+TEST_F(NcclCommunicatorTest, AbortsTheCommunicatorWhereItCannotBeRevoked) {
   library_.api.comm_revoke = nullptr;
   const std::shared_ptr<NcclCommunicator> comm = CreateOne();
   Gate aborted;
@@ -748,7 +748,7 @@ TEST_F(NcclCommunicatorTest, MakesNoOtherWithinABatch) {
   comm->Destroy();
 }
 
-TEST_F(NcclCommunicatorTest, SaysThatNcclWouldNotBeRevoked) {
+TEST_F(NcclCommunicatorTest, ReportsThatNcclCouldNotBeRevoked) {
   const std::shared_ptr<NcclCommunicator> comm = CreateOne();
   nccl_.Return("ncclCommRevoke", kNcclInternalError);
   Gate revoked;
@@ -790,7 +790,7 @@ TEST_F(NcclCommunicatorTest, FinalizeEndsAtItsDeadline) {
   EXPECT_EQ(nccl_.Count("ncclCommAbort"), 2);
 }
 
-TEST_F(NcclCommunicatorTest, FinalizeSaysWhatNcclSays) {
+TEST_F(NcclCommunicatorTest, FinalizeReportsTheErrorOfNccl) {
   const std::shared_ptr<NcclCommunicator> comm = CreateOne();
   nccl_.Return("ncclCommFinalize", kNcclRemoteError, 1);
   Error error;
@@ -856,7 +856,7 @@ TEST_F(NcclCommunicatorTest, MakesNothingForARankWithoutColor) {
   EXPECT_EQ(nccl_.Count("ncclCommSplit(base 1, color -1, "), 1);
 }
 
-TEST_F(NcclCommunicatorTest, TellsTheOthersOfASplitThatFailed) {
+TEST_F(NcclCommunicatorTest, NotifiesTheOthersOfASplitThatFailed) {
   const std::shared_ptr<NcclCommunicator> comm = CreateOne();
   MemoryKv kv;
   nccl_.Return("ncclCommSplit", kNcclSystemError);
@@ -907,7 +907,7 @@ TEST_F(NcclCommunicatorTest, ShrinksAfterAnAbort) {
   comm->Destroy();
 }
 
-TEST_F(NcclCommunicatorTest, SaysWhichNcclCanShrink) {
+TEST_F(NcclCommunicatorTest, ReportsWhichNcclCanShrink) {
   library_.api.comm_shrink = nullptr;
   const std::shared_ptr<NcclCommunicator> comm = CreateOne();
   MemoryKv kv;

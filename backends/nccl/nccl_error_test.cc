@@ -43,7 +43,7 @@ TEST(NcclErrorTest, MapsEveryResultAndThoseOfNewerLibraries) {
   EXPECT_FALSE(EndsNcclComm(kNcclInProgress));
 }
 
-TEST(NcclErrorTest, SaysWhatNcclSays) {
+TEST(NcclErrorTest, ReportsTheTextOfNccl) {
   PlannedNccl nccl;
   NcclApi api = nccl.Library().api;
   sherd_error_v0 error = {.struct_size = sizeof(error)};

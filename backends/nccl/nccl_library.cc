@@ -83,7 +83,7 @@ void FillNccl(void* handle, NcclLibrary* library) {
 #undef SHERD_FIND
   if (api.get_version == nullptr) {
     library->nccl_problem =
-        "this is no NCCL: it has no ncclGetVersion; see SHERD_NCCL_LIBRARY";
+        "this is not NCCL: it has no ncclGetVersion; see SHERD_NCCL_LIBRARY";
     return;
   }
   const std::string file = FileOf(reinterpret_cast<void*>(api.get_version));
@@ -123,7 +123,7 @@ void FillDriver(const std::string& setting, NcclLibrary* library) {
       Find(handle, "cuCtxSetCurrent", &cuda.ctx_set_current);
   if (!complete) {
     library->driver_problem =
-        name + " is no NVIDIA driver; see SHERD_CUDA_LIBRARY";
+        name + " is not an NVIDIA driver; see SHERD_CUDA_LIBRARY";
   }
 }
 

@@ -48,7 +48,7 @@ std::string Probe(const NcclLibrary& library) {
   return error.text;
 }
 
-TEST(NcclLibraryTest, SaysWhichFileItCouldNotOpen) {
+TEST(NcclLibraryTest, ReportsWhichFileItCouldNotOpen) {
   const NcclLibrary library = Open("/nowhere/libnccl.so.2", "libm.so.6");
   EXPECT_THAT(
       library.nccl_problem,
@@ -57,12 +57,12 @@ TEST(NcclLibraryTest, SaysWhichFileItCouldNotOpen) {
   EXPECT_EQ(Probe(library), library.nccl_problem);
 }
 
-TEST(NcclLibraryTest, SaysWhyALibraryWillNotDo) {
+TEST(NcclLibraryTest, ReportsWhyALibraryIsUnusable) {
   const struct {
     std::string file;
     std::string text;
   } cases[] = {
-      {"libm.so.6", "this is no NCCL: it has no ncclGetVersion"},
+      {"libm.so.6", "this is not NCCL: it has no ncclGetVersion"},
       {FakeNccl(1), "is too old: need 2.19.4 or newer"},
       {FakeNccl(2), "is too old: need 2.19.4 or newer"},
       {FakeNccl(3),
@@ -94,7 +94,7 @@ TEST(NcclLibraryTest, SearchesTheUsualPlaces) {
   }
 }
 
-TEST(NcclLibraryTest, SaysThatThereIsNoDriver) {
+TEST(NcclLibraryTest, ReportsThatThereIsNoDriver) {
   NcclLibrary library = Open("libm.so.6", "/nowhere/libcuda.so.1");
   library.nccl_problem.clear();
   EXPECT_THAT(Probe(library), AllOf(HasSubstr("no NVIDIA driver: "),
@@ -103,7 +103,7 @@ TEST(NcclLibraryTest, SaysThatThereIsNoDriver) {
   library = Open("libm.so.6", "libm.so.6");
   library.nccl_problem.clear();
   EXPECT_EQ(Probe(library),
-            "libm.so.6 is no NVIDIA driver; see SHERD_CUDA_LIBRARY");
+            "libm.so.6 is not an NVIDIA driver; see SHERD_CUDA_LIBRARY");
 }
 
 int init_code = 0;

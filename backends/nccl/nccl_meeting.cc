@@ -33,7 +33,7 @@ struct Self {
   char problem[192] = {};
 };
 
-struct Verdict {
+struct MeetingOutcome {
   uint32_t magic = kMagic;
   int32_t code = SHERD_OK;
   int32_t peer = -1;
@@ -62,7 +62,7 @@ struct NcclMeeting::Id {
 
 namespace {
 
-constexpr char kVerdictKey[] = "nccl/verdict";
+constexpr char kOutcomeKey[] = "nccl/outcome";
 constexpr char kFailureKey[] = "nccl/failure";
 
 template <size_t N>
@@ -148,11 +148,11 @@ sherd_code NcclMeeting::Hold(sherd_error_v0* error) {
     if (config_.rank == 0) {
       sherd_error_v0 cause = *error;
       code = Judge(&cause);
-      const sherd_code published = PublishVerdict(code, cause, error);
+      const sherd_code published = PublishOutcome(code, cause, error);
       if (code != SHERD_OK) *error = cause;
       if (code == SHERD_OK) code = published;
     } else {
-      code = AwaitVerdict(error);
+      code = AwaitOutcome(error);
     }
     if (code != SHERD_OK) return code;
   }
@@ -191,35 +191,35 @@ sherd_code NcclMeeting::Judge(sherd_error_v0* error) {
   return SHERD_OK;
 }
 
-sherd_code NcclMeeting::PublishVerdict(sherd_code code,
+sherd_code NcclMeeting::PublishOutcome(sherd_code code,
                                        const sherd_error_v0& cause,
                                        sherd_error_v0* error) {
-  Verdict verdict;
-  verdict.code = code;
+  MeetingOutcome outcome;
+  outcome.code = code;
   if (code != SHERD_OK) {
-    verdict.peer = cause.peer;
-    verdict.native_code = cause.native_code;
-    CopyText(TextOf(cause.text), verdict.text);
+    outcome.peer = cause.peer;
+    outcome.native_code = cause.native_code;
+    CopyText(TextOf(cause.text), outcome.text);
   }
-  CopyText(doubt_, verdict.doubt);
-  return Set(kVerdictKey, &verdict, sizeof(verdict), error);
+  CopyText(doubt_, outcome.doubt);
+  return Set(kOutcomeKey, &outcome, sizeof(outcome), error);
 }
 
-sherd_code NcclMeeting::AwaitVerdict(sherd_error_v0* error) {
-  Verdict verdict;
+sherd_code NcclMeeting::AwaitOutcome(sherd_error_v0* error) {
+  MeetingOutcome outcome;
   sherd_code code =
-      Get(kVerdictKey, config_.deadline, 0, &verdict, sizeof(verdict), error);
+      Get(kOutcomeKey, config_.deadline, 0, &outcome, sizeof(outcome), error);
   if (code == SHERD_TIMEOUT) {
     // Rank 0 may be waiting for a third.
     return Fail(error, code, -1, "not all ranks came in time");
   }
   if (code != SHERD_OK) return code;
-  doubt_ = TextOf(verdict.doubt);
-  if (verdict.code == SHERD_OK) return SHERD_OK;
-  const bool is_rank = verdict.peer >= 0 && verdict.peer < config_.size;
-  error->native_code = verdict.native_code;
-  return Fail(error, verdict.code, is_rank ? verdict.peer : -1,
-              TextOf(verdict.text).c_str());
+  doubt_ = TextOf(outcome.doubt);
+  if (outcome.code == SHERD_OK) return SHERD_OK;
+  const bool is_rank = outcome.peer >= 0 && outcome.peer < config_.size;
+  error->native_code = outcome.native_code;
+  return Fail(error, outcome.code, is_rank ? outcome.peer : -1,
+              TextOf(outcome.text).c_str());
 }
 
 // The ranks kRanksPerId * i make them: each of them listens for the ranks after

@@ -15,7 +15,7 @@ namespace sherd::internal {
 // that is missing or different with silence on the others.
 //
 // Every rank publishes its library, its device and whether it can go on. Rank 0
-// reads them all and publishes a verdict: to go on, with the ids by which
+// reads them all and publishes the outcome: to go on, with the ids by which
 // NCCL's ranks find each other, or one error for all.
 class NcclMeeting {
  public:
@@ -48,9 +48,9 @@ class NcclMeeting {
 
   sherd_code PublishSelf(sherd_error_v0* error);
   sherd_code Judge(sherd_error_v0* error);
-  sherd_code PublishVerdict(sherd_code code, const sherd_error_v0& cause,
+  sherd_code PublishOutcome(sherd_code code, const sherd_error_v0& cause,
                             sherd_error_v0* error);
-  sherd_code AwaitVerdict(sherd_error_v0* error);
+  sherd_code AwaitOutcome(sherd_error_v0* error);
   sherd_code ShareIds(sherd_error_v0* error);
   void MakeId(Id* id);
   sherd_code Set(const std::string& key, const void* value, uint64_t size,

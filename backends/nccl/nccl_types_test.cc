@@ -42,7 +42,7 @@ TEST(NcclTypesTest, HasWhatNcclComputes) {
   EXPECT_EQ(std::size(cases), size_t{SHERD_NUM_DTYPES});
 }
 
-TEST(NcclTypesTest, SaysThemAsNcclDoes) {
+TEST(NcclTypesTest, NamesThemAsNcclDoes) {
   const NcclReduction complex = NcclReductionOf(SHERD_COMPLEX128, SHERD_AVG);
   EXPECT_EQ(complex.type, kNcclFloat64);
   EXPECT_EQ(complex.op, kNcclAvg);

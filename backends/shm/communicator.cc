@@ -17,7 +17,7 @@ namespace {
 using plugin::Fail;
 
 constexpr char kSegmentKey[] = "shm/segment";
-constexpr char kVerdictKey[] = "shm/verdict";
+constexpr char kOutcomeKey[] = "shm/outcome";
 
 // A deadline that has passed: a plain look.
 constexpr int64_t kAtOnce = 0;
@@ -128,17 +128,17 @@ sherd_code ShmCommunicator::ConnectFirst(const sherd_comm_config_v0& config,
       static_cast<ssize_t>(sizeof(nonce_))) {
     nonce_ = 1;
   }
-  sherd_code verdict = segment_.Create(size_, nonce_, error);
-  if (verdict == SHERD_OK) {
+  sherd_code outcome = segment_.Create(size_, nonce_, error);
+  if (outcome == SHERD_OK) {
     notice.pid = getpid();
     notice.nonce = nonce_;
     notice.fd = segment_.fd();
     WriteIdentity();
   } else {
-    notice = Notice::Of(verdict, 0, *error);
+    notice = Notice::Of(outcome, 0, *error);
   }
   sherd_code code = Set(*config.kv, kSegmentKey, notice, error);
-  if (verdict != SHERD_OK) return verdict;
+  if (outcome != SHERD_OK) return outcome;
   if (code != SHERD_OK) return code;
 
   // All of them, also after a refusal: until then they need the descriptor.
@@ -146,14 +146,14 @@ sherd_code ShmCommunicator::ConnectFirst(const sherd_comm_config_v0& config,
   for (int r = 1; r < size_; ++r) {
     char key[32];
     JoinedKey(r, key);
-    verdict = Get(config, key, r, config.deadline, &notice, error);
-    if (verdict == SHERD_OK && notice.code != SHERD_OK) {
-      verdict = Fail(error, notice.code, r, notice.text);
+    outcome = Get(config, key, r, config.deadline, &notice, error);
+    if (outcome == SHERD_OK && notice.code != SHERD_OK) {
+      outcome = Fail(error, notice.code, r, notice.text);
     }
-    if (verdict == SHERD_OK || result.code != SHERD_OK) continue;
-    result = Notice::Of(verdict, error->peer, *error);
+    if (outcome == SHERD_OK || result.code != SHERD_OK) continue;
+    result = Notice::Of(outcome, error->peer, *error);
   }
-  code = Set(*config.kv, kVerdictKey, result, error);
+  code = Set(*config.kv, kOutcomeKey, result, error);
   if (result.code == SHERD_OK) return code;
   return Fail(error, result.code, result.peer, result.text);
 }
@@ -171,7 +171,7 @@ sherd_code ShmCommunicator::ConnectOther(const sherd_comm_config_v0& config,
   code = segment_.Open(notice.pid, notice.fd, size_, nonce_, error);
   if (code == SHERD_OK) {
     WriteIdentity();
-  } else if (sherd_error_v0 unused; Get(config, kVerdictKey, 0, kAtOnce,
+  } else if (sherd_error_v0 unused; Get(config, kOutcomeKey, 0, kAtOnce,
                                         &notice, &unused) == SHERD_OK &&
                                     notice.code != SHERD_OK) {
     // Rank 0 has given up, and closed its memory after it had said why.
@@ -181,11 +181,11 @@ sherd_code ShmCommunicator::ConnectOther(const sherd_comm_config_v0& config,
   JoinedKey(rank_, key);
   const Notice joined =
       code == SHERD_OK ? Notice() : Notice::Of(code, rank_, *error);
-  const sherd_code told = Set(*config.kv, key, joined, error);
+  const sherd_code sent = Set(*config.kv, key, joined, error);
   if (code != SHERD_OK) return code;
-  if (told != SHERD_OK) return told;
+  if (sent != SHERD_OK) return sent;
 
-  code = Get(config, kVerdictKey, 0, config.deadline, &notice, error);
+  code = Get(config, kOutcomeKey, 0, config.deadline, &notice, error);
   if (code != SHERD_OK) return code;
   if (notice.code == SHERD_OK) return SHERD_OK;
   return Fail(error, notice.code, notice.peer, notice.text);

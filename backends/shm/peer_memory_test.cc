@@ -105,8 +105,8 @@ SHERD_DIST_TEST_F(ShmPeerMemoryTest, AThousandGroupsLeaveNothing) {
 }
 
 SHERD_DIST_TEST_F(ShmPeerMemoryTest, ARankThatIsKilledTakesItsMemoryAlong) {
-  const int culprit = world_size() - 1;
-  ExpectRankDies(culprit, SIGKILL);
+  const int failed_rank = world_size() - 1;
+  ExpectRankDies(failed_rank, SIGKILL);
   const auto memory = group().peer_memory();
   ASSERT_NE(memory, nullptr);
   const std::shared_ptr<Storage> block = Allocate(group());
@@ -114,21 +114,21 @@ SHERD_DIST_TEST_F(ShmPeerMemoryTest, ARankThatIsKilledTakesItsMemoryAlong) {
   // Only rank 0 has imported it when its owner dies.
   absl::Span<std::byte> imported;
   if (rank() == 0) {
-    const auto range = memory->Import(culprit, handles[culprit]);
+    const auto range = memory->Import(failed_rank, handles[failed_rank]);
     ASSERT_THAT(range, IsOk());
     imported = *range;
   }
   ASSERT_THAT(group().Barrier(), IsOk());
-  if (rank() == culprit) raise(SIGKILL);
+  if (rank() == failed_rank) raise(SIGKILL);
   EXPECT_THAT(group().Barrier(), StatusIs(absl::StatusCode::kUnavailable));
   if (rank() == 0) {
-    EXPECT_EQ(imported.back(), static_cast<std::byte>(10 + culprit));
-    EXPECT_THAT(memory->Import(culprit, handles[culprit]), IsOk());
+    EXPECT_EQ(imported.back(), static_cast<std::byte>(10 + failed_rank));
+    EXPECT_THAT(memory->Import(failed_rank, handles[failed_rank]), IsOk());
   } else {
-    const auto range = memory->Import(culprit, handles[culprit]);
+    const auto range = memory->Import(failed_rank, handles[failed_rank]);
     EXPECT_THAT(range, StatusIs(absl::StatusCode::kUnavailable,
                                 HasSubstr("its process ended")));
-    EXPECT_EQ(ErrorRank(range.status()), culprit);
+    EXPECT_EQ(ErrorRank(range.status()), failed_rank);
   }
   // The others' is still there.
   const auto own = memory->Import(rank(), handles[rank()]);

@@ -104,15 +104,15 @@ class Peer {
     Request request;
     while (recv(socket, &request, sizeof(request), MSG_WAITALL) ==
            static_cast<ssize_t>(sizeof(request))) {
-      const Reply reply = Carry(allocator, blocks, request);
+      const Reply reply = Execute(allocator, blocks, request);
       if (write(socket, &reply, sizeof(reply)) < 0) break;
     }
     _exit(0);
   }
 
-  static Reply Carry(SlabAllocator& allocator,
-                     std::vector<unsigned char*>& blocks,
-                     const Request& request) {
+  static Reply Execute(SlabAllocator& allocator,
+                       std::vector<unsigned char*>& blocks,
+                       const Request& request) {
     Reply reply;
     sherd_error_v0 error = {};
     switch (request.kind) {
@@ -331,7 +331,7 @@ TEST_F(PeerSlabsTest, DescriptorsOfOtherThingsAreErrors) {
   }
 }
 
-TEST_F(PeerSlabsTest, NoiseIsNoHandle) {
+TEST_F(PeerSlabsTest, NoiseIsNotAHandle) {
   SlabHandle handle;
   EXPECT_FALSE(SlabHandle::Unpack({}, &handle));
   sherd_memory_handle_v0 noise;

@@ -30,22 +30,23 @@ using ::testing::HasSubstr;
 class ShmBackendTest : public sherd::testing::DistributedTest {
  protected:
   // The rank that misbehaves: the last one.
-  int culprit() const { return world_size() - 1; }
+  int failed_rank() const { return world_size() - 1; }
 
   // Larger than all boxes together: passes in many rounds.
   static constexpr size_t kLarge = size_t{48} << 20;
 
   void ExpectLost(const absl::Status& status) const {
-    EXPECT_THAT(status, StatusIs(absl::StatusCode::kUnavailable,
-                                 HasSubstr(absl::StrCat("rank ", culprit()))));
-    EXPECT_EQ(ErrorRank(status), culprit());
+    EXPECT_THAT(status,
+                StatusIs(absl::StatusCode::kUnavailable,
+                         HasSubstr(absl::StrCat("rank ", failed_rank()))));
+    EXPECT_EQ(ErrorRank(status), failed_rank());
   }
 
   // The survivors' way on.
   void ExpectNewGroupWorks() {
     std::vector<int> survivors;
     for (int r = 0; r < world_size(); ++r) {
-      if (r != culprit()) survivors.push_back(r);
+      if (r != failed_rank()) survivors.push_back(r);
     }
     const auto next = group().NewGroup(survivors);
     ASSERT_THAT(next, IsOk());
@@ -59,9 +60,9 @@ class ShmBackendTest : public sherd::testing::DistributedTest {
 };
 
 SHERD_DIST_TEST_F(ShmBackendTest, EveryRankNamesTheOneThatWasKilled) {
-  ExpectRankDies(culprit(), SIGKILL);
+  ExpectRankDies(failed_rank(), SIGKILL);
   ASSERT_THAT(group().Barrier(), IsOk());
-  if (rank() == culprit()) raise(SIGKILL);
+  if (rank() == failed_rank()) raise(SIGKILL);
   const absl::Time start = absl::Now();
   ExpectLost(group().Barrier());
   // Noticed, not timed out.
@@ -70,10 +71,10 @@ SHERD_DIST_TEST_F(ShmBackendTest, EveryRankNamesTheOneThatWasKilled) {
 }
 
 SHERD_DIST_TEST_F(ShmBackendTest, ARankKilledWhileDataMoves) {
-  ExpectRankDies(culprit(), SIGKILL);
+  ExpectRankDies(failed_rank(), SIGKILL);
   std::vector<float> values(kLarge / sizeof(float), 1);
   ASSERT_THAT(group().Barrier(), IsOk());
-  if (rank() == culprit()) {
+  if (rank() == failed_rank()) {
     // At another point of the work in each process and run.
     std::thread killer([] {
       absl::SleepFor(absl::Microseconds(1000 + getpid() % 7 * 3000));
@@ -92,10 +93,10 @@ SHERD_DIST_TEST_F(ShmBackendTest, ARankKilledWhileDataMoves) {
 }
 
 SHERD_DIST_TEST_F(ShmBackendTest, ARankKilledBetweenTheEndsOfAMessage) {
-  ExpectRankDies(culprit(), SIGKILL);
+  ExpectRankDies(failed_rank(), SIGKILL);
   std::vector<std::byte> data(kLarge);
   ASSERT_THAT(group().Barrier(), IsOk());
-  if (rank() == culprit()) {
+  if (rank() == failed_rank()) {
     Work work = group().SendAsync(data, 0);
     ASSERT_THAT(
         group().store().Wait({"received"}, Deadline::After(absl::Seconds(60))),
@@ -103,8 +104,8 @@ SHERD_DIST_TEST_F(ShmBackendTest, ARankKilledBetweenTheEndsOfAMessage) {
     raise(SIGKILL);
   }
   if (rank() == 0) {
-    ASSERT_THAT(group().Recv(absl::MakeSpan(data), culprit()), IsOk());
-    Work second = group().RecvAsync(absl::MakeSpan(data), culprit());
+    ASSERT_THAT(group().Recv(absl::MakeSpan(data), failed_rank()), IsOk());
+    Work second = group().RecvAsync(absl::MakeSpan(data), failed_rank());
     ASSERT_THAT(group().store().Set("received", ""), IsOk());
     ExpectLost(second.Wait());
   } else {
@@ -114,24 +115,24 @@ SHERD_DIST_TEST_F(ShmBackendTest, ARankKilledBetweenTheEndsOfAMessage) {
 
 SHERD_DIST_TEST_F(ShmBackendTest, EveryRankNamesTheOneThatIsStopped,
                   (WithComms{.timeout = absl::Seconds(2)})) {
-  ExpectRankDies(culprit(), SIGKILL);
+  ExpectRankDies(failed_rank(), SIGKILL);
   ASSERT_THAT(
       group().store().Set(absl::StrCat("pid", rank()), absl::StrCat(getpid())),
       IsOk());
   ASSERT_THAT(group().Barrier(), IsOk());
-  if (rank() == culprit()) raise(SIGSTOP);
+  if (rank() == failed_rank()) raise(SIGSTOP);
   const absl::Status status = group().Barrier();
   EXPECT_THAT(status, StatusIs(absl::StatusCode::kDeadlineExceeded));
-  EXPECT_EQ(ErrorRank(status), culprit());
+  EXPECT_EQ(ErrorRank(status), failed_rank());
   // All have their verdict before the first one ends the stopped rank.
   ASSERT_THAT(group().store().Set(absl::StrCat("judged", rank()), ""), IsOk());
   if (rank() != 0) return;
-  for (int r = 0; r < culprit(); ++r) {
+  for (int r = 0; r < failed_rank(); ++r) {
     ASSERT_THAT(group().store().Wait({absl::StrCat("judged", r)},
                                      Deadline::After(absl::Seconds(30))),
                 IsOk());
   }
-  const auto pid = group().store().Get(absl::StrCat("pid", culprit()),
+  const auto pid = group().store().Get(absl::StrCat("pid", failed_rank()),
                                        Deadline::After(absl::Seconds(1)));
   ASSERT_THAT(pid, IsOk());
   kill(std::stoi(*pid), SIGKILL);
@@ -140,7 +141,7 @@ SHERD_DIST_TEST_F(ShmBackendTest, EveryRankNamesTheOneThatIsStopped,
 SHERD_DIST_TEST_F(ShmBackendTest, EveryRankNamesTheOneThatLeft) {
   SkipFinalBarrier();
   ASSERT_THAT(group().Barrier(), IsOk());
-  if (rank() == culprit()) {
+  if (rank() == failed_rank()) {
     EXPECT_THAT(group().Destroy(), IsOk());
     return;
   }
@@ -153,7 +154,7 @@ SHERD_DIST_TEST_F(ShmBackendTest, AbortEndsALongOperationEverywhere) {
   SkipFinalBarrier();
   std::vector<std::byte> data(kLarge);
   ASSERT_THAT(group().Barrier(), IsOk());
-  if (rank() == culprit()) {
+  if (rank() == failed_rank()) {
     Work work = group().RecvAsync(absl::MakeSpan(data), 0);
     group().Abort(absl::CancelledError("stop"));
     EXPECT_FALSE(work.Wait().ok());
@@ -162,7 +163,7 @@ SHERD_DIST_TEST_F(ShmBackendTest, AbortEndsALongOperationEverywhere) {
   const absl::Status status = group().Broadcast(absl::MakeSpan(data), 0);
   EXPECT_THAT(status,
               StatusIs(absl::StatusCode::kUnavailable, HasSubstr("stop")));
-  EXPECT_EQ(ErrorRank(status), culprit());
+  EXPECT_EQ(ErrorRank(status), failed_rank());
 }
 
 SHERD_DIST_TEST_F(ShmBackendTest, GroupsOfTheSameRanksWorkSideBySide) {
@@ -176,14 +177,14 @@ SHERD_DIST_TEST_F(ShmBackendTest, GroupsOfTheSameRanksWorkSideBySide) {
       std::vector<int> values(kCount, rank() * 3 + i);
       ASSERT_THAT((*other)->AllReduce(absl::MakeSpan(values), ReduceOp::kMax),
                   IsOk());
-      EXPECT_EQ(values[kCount - 1], culprit() * 3 + i);
+      EXPECT_EQ(values[kCount - 1], failed_rank() * 3 + i);
     }
   });
   for (int i = 0; i < 10; ++i) {
     std::vector<int> values(kCount, rank() * 5 + i);
     ASSERT_THAT(group().AllReduce(absl::MakeSpan(values), ReduceOp::kMax),
                 IsOk());
-    EXPECT_EQ(values[kCount - 1], culprit() * 5 + i);
+    EXPECT_EQ(values[kCount - 1], failed_rank() * 5 + i);
   }
   second.join();
 }

@@ -576,23 +576,23 @@ TEST(ShmReductionsTest, AllThatTheTableNamesAreThoseOfTheHost) {
 struct Contradiction {
   const char* name;
   sherd_op_v0 usual;
-  sherd_op_v0 other;  // of the culprit
+  sherd_op_v0 other;  // of the failed_rank
   const char* text;   // what the others are told of it
 };
 
 class ShmContradictionTest : public ::testing::TestWithParam<Contradiction> {};
 
 TEST_P(ShmContradictionTest, IsFoundByAllAndNothingIsWritten) {
-  constexpr int kCulprit = 2;
+  constexpr int kFailedRank = 2;
   RunRanks(4, [&](Rank& rank) {
     sherd_op_v0 op =
-        rank.rank() == kCulprit ? GetParam().other : GetParam().usual;
+        rank.rank() == kFailedRank ? GetParam().other : GetParam().usual;
     const Data before = Pattern(rank.rank(), 1, 1024);
     Data in = before, out = before;
     op.in = in.data();
     op.out = out.data();
     ASSERT_EQ(rank.Post(op), SHERD_INVALID_ARGUMENT) << rank.text();
-    EXPECT_EQ(rank.peer(), kCulprit);
+    EXPECT_EQ(rank.peer(), kFailedRank);
     EXPECT_THAT(rank.text(), HasSubstr(GetParam().text));
     EXPECT_EQ(out, before);
     // Nobody left earlier than the others looked.
@@ -695,7 +695,7 @@ TEST(ShmContradictionTest, OfAListNamesTheRankThatIsAloneWithIt) {
   });
 }
 
-TEST(ShmContradictionTest, OfAListAndAnotherCallIsToldAlikeByAll) {
+TEST(ShmContradictionTest, OfAListAndAnotherCallIsReportedAlikeByAll) {
   RunRanks(3, [&](Rank& rank) {
     const Data out(8, 1);
     std::vector<Data> in(3, Data(8, 2));
@@ -993,7 +993,7 @@ int OpenDescriptors() {
   return count;
 }
 
-TEST(ShmGroupTest, WhoComesAfterRank0GaveUpIsToldWhy) {
+TEST(ShmGroupTest, ARankThatComesAfterRank0GaveUpReportsWhy) {
   Kv kv;
   Rank first(kv, 0, 3);
   ASSERT_EQ(first.Join(/*one_host=*/1, /*patience=*/kMillisecond),

@@ -225,7 +225,7 @@ sherd_code SlabAllocator::Populate(const Pages& pages, sherd_error_v0* error) {
   SlabArena& memory = *pages.arena->memory;
   const SlabRange& all = pages.range;
   if (options_.may_populate != nullptr && !options_.may_populate(all.size)) {
-    return FailFor(error, all.size, "a test says so");
+    return FailFor(error, all.size, "a test injected the failure");
   }
   for (uint64_t done = 0; done < all.size;) {
     // A system that has no page left for a process may end one. Others take

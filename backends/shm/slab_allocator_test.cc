@@ -282,7 +282,7 @@ TEST_F(HandleTest, NamesAPartOfABlockUntilThatIsFreed) {
   allocator_.Deallocate(block);
 }
 
-TEST_F(HandleTest, IsRefusedForWhatIsNoPartOfOneBlock) {
+TEST_F(HandleTest, IsRefusedForMemoryOutsideOfOneBlock) {
   unsigned char* const block = Allocate(allocator_, 8192);
   unsigned char* const next = Allocate(allocator_, 8192);
   int foreign = 0;

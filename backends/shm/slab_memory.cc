@@ -33,7 +33,7 @@ sherd_code SlabPeers::Import(int rank, const sherd_memory_handle_v0& packed,
   SlabHandle handle;
   if (!SlabHandle::Unpack(packed, &handle)) {
     return Fail(error, SHERD_INVALID_ARGUMENT, rank,
-                "this is no handle of shared memory");
+                "this is not a handle of shared memory");
   }
   PeerSlabs* const peer = ranks_[static_cast<size_t>(rank)].get();
   if (peer != nullptr) return peer->Import(handle, rank, range, error);

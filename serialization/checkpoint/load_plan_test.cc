@@ -50,7 +50,7 @@ std::vector<PlacedBox> BoxesOf(const ManifestTensor& tensor) {
   return boxes;
 }
 
-TEST(LoadPlanTest, EqualBoxesAreReadWholeWhoeverHasThem) {
+TEST(LoadPlanTest, EqualBoxesAreReadWholeOnAnyRank) {
   const ManifestTensor saved = Rows({100, 3}, 4);
   std::vector<PlacedBox> wanted = BoxesOf(saved);
   std::reverse(wanted.begin(), wanted.end());

@@ -78,7 +78,7 @@ absl::StatusOr<TensorToSave> DescribeTensor(const std::string& name,
   }
   if (!group.is_member()) {
     return absl::FailedPreconditionError(
-        absl::StrCat(where, ": this process is no member of the group ",
+        absl::StrCat(where, ": this process is not a member of the group ",
                      Quoted(group.name())));
   }
   TensorToSave layout;

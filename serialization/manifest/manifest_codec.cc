@@ -172,7 +172,7 @@ absl::Status ReadTensor(const Proto& proto, int i, Column& sizes,
   if (!IsValid(static_cast<int32_t>(dtype))) {
     return absl::DataLossError(
         absl::StrCat("the manifest has the number ", dtype,
-                     " in tensor_dtype, which is no dtype"));
+                     " in tensor_dtype, which is not a dtype"));
   }
   tensor.dtype = static_cast<DType>(dtype);
   const uint32_t rank = proto.tensor_rank(i);

@@ -299,11 +299,11 @@ absl::Status CheckPath(ConformanceRank& rank, CollectiveOp op, DType dtype,
       .root = IsPointToPoint(op) ? (rank.rank() + 1) % rank.size() : 0};
   if (path != OperationPath::kUnsupported) {
     if (exists) return absl::OkStatus();
-    return Fault("PathOf says ", Name(path), " for ", Describe(spec),
+    return Fault("PathOf returned ", Name(path), " for ", Describe(spec),
                  ", which has no meaning");
   }
   if (exists && !may_lack) {
-    return Fault("PathOf says that there is no ", Describe(spec));
+    return Fault("PathOf reports that there is no ", Describe(spec));
   }
   if (exists && rank.size() == 1) return absl::OkStatus();
   Call call(spec, ++rank.calls, rank.rank(), rank.size());
@@ -312,7 +312,7 @@ absl::Status CheckPath(ConformanceRank& rank, CollectiveOp op, DType dtype,
     return call.CheckNothingHappened();
   }
   return Fault(Describe(spec),
-               ": PathOf says unsupported, the call: ", status.ToString());
+               ": PathOf returned unsupported, the call: ", status.ToString());
 }
 
 absl::Status Paths(ConformanceRank& rank) {

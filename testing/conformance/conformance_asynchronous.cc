@@ -62,7 +62,7 @@ absl::Status Poll(Work& work) {
   const Deadline deadline = Deadline::After(2 * ConformanceTimeout());
   while (!work.Test()) {
     if (deadline.HasPassed()) {
-      return Fault("Test() says for twice the timeout that a call runs");
+      return Fault("Test() reports for twice the timeout that a call runs");
     }
     sched_yield();
   }

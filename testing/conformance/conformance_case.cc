@@ -62,10 +62,10 @@ absl::Status CheckCall(ConformanceRank& rank, const CallSpec& spec) {
   return call.Check(RoundingOf(rank, spec));
 }
 
-absl::Status ExpectBlame(const absl::Status& status, absl::StatusCode code,
-                         CollectiveOp op, int culprit) {
+absl::Status ExpectRootCause(const absl::Status& status, absl::StatusCode code,
+                             CollectiveOp op, int failed_rank) {
   if (status.ok()) {
-    return Fault(Name(op), " returned OK, although rank ", culprit,
+    return Fault(Name(op), " returned OK, although rank ", failed_rank,
                  " took no proper part in it");
   }
   std::string fault;
@@ -73,16 +73,17 @@ absl::Status ExpectBlame(const absl::Status& status, absl::StatusCode code,
     absl::StrAppend(&fault, "the code is not ", absl::StatusCodeToString(code),
                     ". ");
   }
-  if (ErrorRank(status) != culprit ||
-      !absl::StrContains(status.message(), absl::StrCat("rank ", culprit))) {
-    absl::StrAppend(&fault, "it does not blame rank ", culprit, ". ");
+  if (ErrorRank(status) != failed_rank ||
+      !absl::StrContains(status.message(),
+                         absl::StrCat("rank ", failed_rank))) {
+    absl::StrAppend(&fault, "it does not name rank ", failed_rank, ". ");
   }
   if (!absl::StrContains(status.message(), Name(op))) {
     absl::StrAppend(&fault, "it does not name the operation. ");
   }
   if (fault.empty()) return absl::OkStatus();
   return Fault("the error of ", Name(op), " is not as it should be: ", fault,
-               "It blames rank ", ErrorRank(status).value_or(-1),
+               "It names rank ", ErrorRank(status).value_or(-1),
                " and reads: ", status.ToString());
 }
 
@@ -100,9 +101,9 @@ absl::Duration LongTimeout() {
   return std::min(absl::Seconds(20), ConformanceTimeout());
 }
 
-absl::Status ExpectPoisoned(ProcessGroup& group, int culprit) {
+absl::Status ExpectPoisoned(ProcessGroup& group, int failed_rank) {
   if (group.health().ok()) {
-    return Fault("after an error that rank ", culprit,
+    return Fault("after an error that rank ", failed_rank,
                  " caused the group calls itself healthy");
   }
   const Stopwatch watch;
@@ -110,17 +111,17 @@ absl::Status ExpectPoisoned(ProcessGroup& group, int culprit) {
   SHERD_RETURN_IF_ERROR(
       watch.Expect(absl::Seconds(2), "a call on a poisoned group"));
   if (!absl::IsFailedPrecondition(later) ||
-      !absl::StrContains(later.message(), absl::StrCat("rank ", culprit))) {
-    return Fault("a call on a group that rank ", culprit,
+      !absl::StrContains(later.message(), absl::StrCat("rank ", failed_rank))) {
+    return Fault("a call on a group that rank ", failed_rank,
                  " broke: expected FAILED_PRECONDITION with the cause, got ",
                  later.ToString());
   }
   return absl::OkStatus();
 }
 
-absl::Status SurvivorsGoOn(ConformanceRank& rank, int culprit) {
+absl::Status SurvivorsGoOn(ConformanceRank& rank, int failed_rank) {
   std::vector<int> survivors = rank.AllRanks();
-  survivors.erase(survivors.begin() + culprit);
+  survivors.erase(survivors.begin() + failed_rank);
   const auto group = rank.group.NewGroup(survivors);
   if (!group.ok()) {
     return Fault("a new group of the survivors: ", group.status().ToString());

@@ -87,9 +87,9 @@ Rounding RoundingOf(const ConformanceRank& rank, const CallSpec& spec);
 
 // What became of a call that had to fail within its deadline: a fault unless
 // `status` is an error of `code` that names the operation and, in its text and
-// as the one to blame, `culprit`.
-absl::Status ExpectBlame(const absl::Status& status, absl::StatusCode code,
-                         CollectiveOp op, int culprit);
+// as the one to blame, `failed_rank`.
+absl::Status ExpectRootCause(const absl::Status& status, absl::StatusCode code,
+                             CollectiveOp op, int failed_rank);
 
 // A group of all ranks, which the case may spoil.
 absl::StatusOr<std::shared_ptr<ProcessGroup>> NewGroupOfAll(
@@ -121,10 +121,10 @@ class Stopwatch {
 };
 
 // A group that an operation broke refuses everything at once, and says why.
-absl::Status ExpectPoisoned(ProcessGroup& group, int culprit);
+absl::Status ExpectPoisoned(ProcessGroup& group, int failed_rank);
 
-// The ranks but `culprit` go on without it.
-absl::Status SurvivorsGoOn(ConformanceRank& rank, int culprit);
+// The ranks but `failed_rank` go on without it.
+absl::Status SurvivorsGoOn(ConformanceRank& rank, int failed_rank);
 
 // So that a rank which was stopped can be ended.
 absl::Status TellOwnProcess(Store& store, int rank);

@@ -35,25 +35,25 @@ absl::StatusOr<Groups> MakeGroups(ConformanceRank& rank, size_t count) {
   return groups;
 }
 
-// A call of `spec` on `group` has to fail because of `culprit`.
+// A call of `spec` on `group` has to fail because of `failed_rank`.
 absl::Status ExpectFailure(ConformanceRank& rank, ProcessGroup& group,
                            const CallSpec& spec, absl::StatusCode code,
-                           int culprit) {
+                           int failed_rank) {
   Call call(spec, ++rank.calls, rank.rank(), rank.size());
   const Stopwatch watch;
   const absl::Status status = call.Run(group);
   SHERD_RETURN_IF_ERROR(
       watch.Expect(*spec.timeout + kPatience,
                    absl::StrCat("the error of ", Describe(spec))));
-  SHERD_RETURN_IF_ERROR(ExpectBlame(status, code, spec.op, culprit));
-  return ExpectPoisoned(group, culprit);
+  SHERD_RETURN_IF_ERROR(ExpectRootCause(status, code, spec.op, failed_rank));
+  return ExpectPoisoned(group, failed_rank);
 }
 
 // The same for a call on each group, at the same time: each takes as long as
 // its deadline.
 absl::Status ExpectFailures(ConformanceRank& rank, const Groups& groups,
                             absl::Span<const CallSpec> specs,
-                            absl::StatusCode code, int culprit) {
+                            absl::StatusCode code, int failed_rank) {
   std::vector<absl::Status> outcomes(specs.size());
   std::vector<ConformanceRank> ranks(specs.size(), rank);
   std::vector<std::thread> threads;
@@ -61,7 +61,7 @@ absl::Status ExpectFailures(ConformanceRank& rank, const Groups& groups,
     ranks[i].calls += 100 * i;
     threads.emplace_back([&, i] {
       outcomes[i] =
-          ExpectFailure(ranks[i], *groups[i], specs[i], code, culprit);
+          ExpectFailure(ranks[i], *groups[i], specs[i], code, failed_rank);
     });
   }
   for (std::thread& thread : threads) thread.join();
@@ -94,32 +94,33 @@ std::vector<CallSpec> CallsThatNeed(const ConformanceRank& rank, int peer,
 }
 
 // The rank that fails is another one for each size.
-int Culprit(const ConformanceRank& rank) { return rank.size() * 2 / 3; }
+int RankToFail(const ConformanceRank& rank) { return rank.size() * 2 / 3; }
 
 absl::Status AKilledRank(ConformanceRank& rank) {
-  const int culprit = Culprit(rank);
-  rank.expect_death(culprit, SIGKILL);
+  const int failed_rank = RankToFail(rank);
+  rank.expect_death(failed_rank, SIGKILL);
   const std::vector<CallSpec> specs =
-      CallsThatNeed(rank, culprit, LongTimeout());
+      CallsThatNeed(rank, failed_rank, LongTimeout());
   SHERD_ASSIGN_OR_RETURN(const Groups groups, MakeGroups(rank, specs.size()));
   SHERD_RETURN_IF_ERROR(CheckCall(rank, {.op = CollectiveOp::kBarrier}));
-  if (rank.rank() == culprit) raise(SIGKILL);
+  if (rank.rank() == failed_rank) raise(SIGKILL);
   for (size_t i = 0; i < specs.size(); ++i) {
-    SHERD_RETURN_IF_ERROR(ExpectFailure(
-        rank, *groups[i], specs[i], absl::StatusCode::kUnavailable, culprit));
+    SHERD_RETURN_IF_ERROR(ExpectFailure(rank, *groups[i], specs[i],
+                                        absl::StatusCode::kUnavailable,
+                                        failed_rank));
   }
-  return SurvivorsGoOn(rank, culprit);
+  return SurvivorsGoOn(rank, failed_rank);
 }
 
 // It dies with everybody's message, far more than sockets buffer, half sent.
 absl::Status ARankKilledInATransfer(ConformanceRank& rank) {
-  const int culprit = Culprit(rank);
+  const int failed_rank = RankToFail(rank);
   constexpr size_t kBytes = size_t{48} << 20;
-  rank.expect_death(culprit, SIGKILL);
+  rank.expect_death(failed_rank, SIGKILL);
   SHERD_ASSIGN_OR_RETURN(const Group group, NewGroupOfAll(rank));
-  if (rank.rank() == culprit) {
+  if (rank.rank() == failed_rank) {
     for (int r = 0; r < rank.size(); ++r) {
-      if (r == culprit) continue;
+      if (r == failed_rank) continue;
       SHERD_RETURN_IF_ERROR(
           rank.group.store().Wait({absl::StrCat("conformance/started", r)},
                                   Deadline::After(ConformanceTimeout())));
@@ -129,70 +130,73 @@ absl::Status ARankKilledInATransfer(ConformanceRank& rank) {
   std::vector<std::byte> out(kBytes), in(kBytes);
   std::vector<ConstBytes> sends(rank.size());
   std::vector<MutableBytes> recvs(rank.size());
-  sends[culprit] = out;
-  recvs[culprit] = absl::MakeSpan(in);
+  sends[failed_rank] = out;
+  recvs[failed_rank] = absl::MakeSpan(in);
   Work work = group->AllToAllVAsync(sends, recvs, {.timeout = LongTimeout()});
   SHERD_RETURN_IF_ERROR(rank.group.store().Set(
       absl::StrCat("conformance/started", rank.rank()), ""));
   const Stopwatch watch;
-  SHERD_RETURN_IF_ERROR(ExpectBlame(work.Wait(), absl::StatusCode::kUnavailable,
-                                    CollectiveOp::kAllToAllV, culprit));
+  SHERD_RETURN_IF_ERROR(ExpectRootCause(work.Wait(),
+                                        absl::StatusCode::kUnavailable,
+                                        CollectiveOp::kAllToAllV, failed_rank));
   SHERD_RETURN_IF_ERROR(watch.Expect(LongTimeout() + kPatience,
                                      "the error of a broken transfer"));
-  return SurvivorsGoOn(rank, culprit);
+  return SurvivorsGoOn(rank, failed_rank);
 }
 
 // A stopped process keeps its connections open: only time tells.
 absl::Status AStoppedRank(ConformanceRank& rank) {
-  const int culprit = Culprit(rank);
-  rank.expect_death(culprit, SIGKILL);
-  std::vector<CallSpec> specs = CallsThatNeed(rank, culprit, kShortTimeout);
+  const int failed_rank = RankToFail(rank);
+  rank.expect_death(failed_rank, SIGKILL);
+  std::vector<CallSpec> specs = CallsThatNeed(rank, failed_rank, kShortTimeout);
   specs = {specs[0], specs[4], specs.back()};
   SHERD_ASSIGN_OR_RETURN(const Groups groups, MakeGroups(rank, specs.size()));
   SHERD_RETURN_IF_ERROR(TellOwnProcess(rank.group.store(), rank.rank()));
   SHERD_RETURN_IF_ERROR(CheckCall(rank, {.op = CollectiveOp::kBarrier}));
-  if (rank.rank() == culprit) raise(SIGSTOP);
+  if (rank.rank() == failed_rank) raise(SIGSTOP);
   absl::Status status = ExpectFailures(
-      rank, groups, specs, absl::StatusCode::kDeadlineExceeded, culprit);
-  if (status.ok()) status = SurvivorsGoOn(rank, culprit);
+      rank, groups, specs, absl::StatusCode::kDeadlineExceeded, failed_rank);
+  if (status.ok()) status = SurvivorsGoOn(rank, failed_rank);
   // All have their verdict before the first one ends the stopped rank.
-  if (rank.rank() == (culprit == 0 ? 1 : 0)) {
-    SHERD_RETURN_IF_ERROR(EndProcess(rank.group.store(), culprit));
+  if (rank.rank() == (failed_rank == 0 ? 1 : 0)) {
+    SHERD_RETURN_IF_ERROR(EndProcess(rank.group.store(), failed_rank));
   }
   return status;
 }
 
 absl::Status ARankThatLeaves(ConformanceRank& rank) {
-  const int culprit = Culprit(rank);
+  const int failed_rank = RankToFail(rank);
   const std::vector<CallSpec> specs =
-      CallsThatNeed(rank, culprit, LongTimeout());
+      CallsThatNeed(rank, failed_rank, LongTimeout());
   SHERD_ASSIGN_OR_RETURN(const Groups groups, MakeGroups(rank, specs.size()));
   SHERD_RETURN_IF_ERROR(CheckCall(rank, {.op = CollectiveOp::kBarrier}));
-  if (rank.rank() == culprit) {
+  if (rank.rank() == failed_rank) {
     for (const Group& group : groups) SHERD_RETURN_IF_ERROR(group->Destroy());
   } else {
     for (size_t i = 0; i < specs.size(); ++i) {
-      SHERD_RETURN_IF_ERROR(ExpectFailure(
-          rank, *groups[i], specs[i], absl::StatusCode::kUnavailable, culprit));
+      SHERD_RETURN_IF_ERROR(ExpectFailure(rank, *groups[i], specs[i],
+                                          absl::StatusCode::kUnavailable,
+                                          failed_rank));
     }
-    SHERD_RETURN_IF_ERROR(SurvivorsGoOn(rank, culprit));
+    SHERD_RETURN_IF_ERROR(SurvivorsGoOn(rank, failed_rank));
   }
   return CheckCall(rank, {.op = CollectiveOp::kBarrier});
 }
 
 absl::Status AnAbsentRank(ConformanceRank& rank) {
-  const int culprit = Culprit(rank);
-  const std::vector<CallSpec> all = CallsThatNeed(rank, culprit, kShortTimeout);
+  const int failed_rank = RankToFail(rank);
+  const std::vector<CallSpec> all =
+      CallsThatNeed(rank, failed_rank, kShortTimeout);
   const CallSpec specs[] = {all[0], all[4]};
   SHERD_ASSIGN_OR_RETURN(const Groups groups, MakeGroups(rank, 2));
   SHERD_RETURN_IF_ERROR(CheckCall(rank, {.op = CollectiveOp::kBarrier}));
-  if (rank.rank() != culprit) {
+  if (rank.rank() != failed_rank) {
     SHERD_RETURN_IF_ERROR(ExpectFailures(
-        rank, groups, specs, absl::StatusCode::kDeadlineExceeded, culprit));
+        rank, groups, specs, absl::StatusCode::kDeadlineExceeded, failed_rank));
   }
   // The group on which nobody was late is as it was.
   SHERD_RETURN_IF_ERROR(CheckCall(rank, {.op = CollectiveOp::kBarrier}));
-  if (rank.rank() != culprit) return absl::OkStatus();
+  if (rank.rank() != failed_rank) return absl::OkStatus();
   // Too late.
   const Stopwatch watch;
   const absl::Status late = groups[0]->Barrier({.timeout = LongTimeout()});
@@ -249,9 +253,9 @@ std::vector<Contradiction> Contradictions(const ConformanceRank& rank) {
 // operations; nothing is written but the places of the result.
 absl::Status CheckContradiction(ConformanceRank& rank, ProcessGroup& group,
                                 const Contradiction& contradiction,
-                                int culprit) {
+                                int failed_rank) {
   CallSpec spec =
-      rank.rank() == culprit ? contradiction.wrong : contradiction.right;
+      rank.rank() == failed_rank ? contradiction.wrong : contradiction.right;
   spec.timeout = LongTimeout();
   Call call(spec, ++rank.calls, rank.rank(), rank.size());
   const Stopwatch watch;
@@ -263,18 +267,18 @@ absl::Status CheckContradiction(ConformanceRank& rank, ProcessGroup& group,
     status = group.Barrier({.timeout = LongTimeout()});
   }
   const std::string where =
-      absl::StrCat(contradiction.what, " on rank ", culprit);
+      absl::StrCat(contradiction.what, " on rank ", failed_rank);
   SHERD_RETURN_IF_ERROR(watch.Expect(LongTimeout() / 2, where));
   if (!absl::IsInvalidArgument(status)) {
     return Fault(where, ": expected INVALID_ARGUMENT, got ", status.ToString());
   }
   // Of two who disagree neither is in the right.
   const int failed = FailedRank(status).value_or(-1);
-  if (failed != (rank.size() > 2 ? culprit : -1)) {
+  if (failed != (rank.size() > 2 ? failed_rank : -1)) {
     return Fault(where, ": the failed rank is ", failed, ": ",
                  status.ToString());
   }
-  for (const std::string& part : {absl::StrCat("rank ", culprit),
+  for (const std::string& part : {absl::StrCat("rank ", failed_rank),
                                   std::string(Name(contradiction.right.op)),
                                   std::string(Name(contradiction.wrong.op))}) {
     if (absl::StrContains(status.message(), part)) continue;
@@ -284,7 +288,7 @@ absl::Status CheckContradiction(ConformanceRank& rank, ProcessGroup& group,
   if (absl::Status after = call.CheckSurroundings(); !after.ok()) {
     return Fault(where, ": it was refused, and yet ", after.message());
   }
-  return ExpectPoisoned(group, culprit);
+  return ExpectPoisoned(group, failed_rank);
 }
 
 absl::Status CallsThatContradict(ConformanceRank& rank) {
@@ -292,8 +296,9 @@ absl::Status CallsThatContradict(ConformanceRank& rank) {
   for (size_t i = 0; i < list.size(); ++i) {
     SHERD_ASSIGN_OR_RETURN(const Group group, NewGroupOfAll(rank));
     // On any rank: each time, and with each world size, on another one.
-    const int culprit = static_cast<int>(i) % rank.size();
-    SHERD_RETURN_IF_ERROR(CheckContradiction(rank, *group, list[i], culprit));
+    const int failed_rank = static_cast<int>(i) % rank.size();
+    SHERD_RETURN_IF_ERROR(
+        CheckContradiction(rank, *group, list[i], failed_rank));
   }
   // The group that all this was not called on is as it was.
   return CheckCall(rank, {.op = CollectiveOp::kBarrier});
@@ -352,10 +357,10 @@ absl::Status MismatchedCalls(ConformanceRank& rank) {
 
 // A call that nobody else makes ends soon after another thread's Abort.
 absl::Status AbortEndsOwnCalls(ConformanceRank& rank) {
-  const int culprit = Culprit(rank);
+  const int failed_rank = RankToFail(rank);
   for (const bool asynchronous : {false, true}) {
     SHERD_ASSIGN_OR_RETURN(const Group group, NewGroupOfAll(rank));
-    if (rank.rank() == culprit) {
+    if (rank.rank() == failed_rank) {
       std::thread other;
       absl::Status status;
       const Stopwatch watch;
@@ -385,20 +390,20 @@ absl::Status AbortEndsOwnCalls(ConformanceRank& rank) {
 
 // The others, who wait for the rank that aborts, learn of it.
 absl::Status AbortReachesTheOthers(ConformanceRank& rank) {
-  const int culprit = Culprit(rank);
+  const int failed_rank = RankToFail(rank);
   SHERD_ASSIGN_OR_RETURN(const Group group, NewGroupOfAll(rank));
-  if (rank.rank() == culprit) {
+  if (rank.rank() == failed_rank) {
     group->Abort(absl::CancelledError("enough"));
   } else {
     const Stopwatch watch;
     const absl::Status status = group->Barrier({.timeout = LongTimeout()});
     SHERD_RETURN_IF_ERROR(watch.Expect(
         LongTimeout() / 2, absl::StrCat("abort is ignored: barrier with rank ",
-                                        culprit, ", which aborted,")));
-    if (status.ok() || ErrorRank(status) != culprit ||
+                                        failed_rank, ", which aborted,")));
+    if (status.ok() || ErrorRank(status) != failed_rank ||
         !absl::StrContains(status.message(), "enough")) {
       return Fault(
-          "barrier with rank ", culprit,
+          "barrier with rank ", failed_rank,
           ", which aborted the group with \"enough\": ", status.ToString());
     }
   }

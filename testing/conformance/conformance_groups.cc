@@ -106,14 +106,15 @@ absl::Status NonMembers(ConformanceRank& rank) {
   const int last = rank.size() - 1;
   SHERD_ASSIGN_OR_RETURN(const Group group, Make(rank.group, {last}));
   if (rank.rank() == last) return CheckGroup(*group, {last});
-  if (group == nullptr) return Fault("a rank that is no member gets no handle");
+  if (group == nullptr)
+    return Fault("a rank that is not a member gets no handle");
   if (group->is_member() || group->rank() != -1) {
     return Fault("rank ", rank.rank(), " is said to be rank ", group->rank(),
                  " of a group of rank ", last);
   }
   const absl::Status barrier = group->Barrier();
   if (!absl::IsFailedPrecondition(barrier)) {
-    return Fault("barrier on a group that the rank is no member of: ",
+    return Fault("barrier on a group that the rank is not a member of: ",
                  barrier.ToString());
   }
   return group->Destroy();

@@ -20,7 +20,7 @@ TEST(DeviatingCallsTest, EndInRightDataOrNameTheRank) {
   });
 }
 
-TEST(RandomSequenceTest, DeviatesInAllWaysAndNotAtAll) {
+TEST(RandomSequenceTest, DeviatesInEachRespectAndNotAtAll) {
   int sound = 0, leaves = 0, in_the_call = 0, in_a_draw = 0, in_a_length = 0;
   int empty = 0;
   for (uint64_t seed = 0; seed < 500; ++seed) {

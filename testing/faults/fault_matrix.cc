@@ -46,17 +46,17 @@ absl::StatusOr<std::optional<Failure>> CallUntilFailure(
   return std::nullopt;
 }
 
-absl::Status ExpectBlame(const FaultCase& fault, const Failure& failure,
-                         int culprit) {
-  SHERD_RETURN_IF_ERROR(internal::ExpectBlame(failure.status, CodeOf(fault),
-                                              failure.op, culprit));
+absl::Status ExpectRootCause(const FaultCase& fault, const Failure& failure,
+                             int failed_rank) {
+  SHERD_RETURN_IF_ERROR(internal::ExpectRootCause(failure.status, CodeOf(fault),
+                                                  failure.op, failed_rank));
   return fault.kind == FaultKind::kError ? ExpectInjected(failure.status)
                                          : absl::OkStatus();
 }
 
 void AnnounceDeath(ConformanceRank& rank, const FaultCase& fault) {
   if (fault.kind == FaultKind::kKill || fault.kind == FaultKind::kStop) {
-    rank.expect_death(Culprit(fault, rank.size()), SIGKILL);
+    rank.expect_death(RankToFail(fault, rank.size()), SIGKILL);
   }
 }
 
@@ -66,16 +66,17 @@ absl::Status Meet(ConformanceRank& rank) {
   return CheckCall(rank, {.op = CollectiveOp::kBarrier});
 }
 
-// What follows the verdict of a rank that is not the culprit.
+// What follows the verdict of a rank that is not the failed_rank.
 absl::Status GoOn(ConformanceRank& rank, const FaultCase& fault) {
-  const int culprit = Culprit(fault, rank.size());
+  const int failed_rank = RankToFail(fault, rank.size());
   // What such a library gave up may have spoilt it for the whole process.
   if (rank.dies_together) return absl::OkStatus();
   // The same on all, wherever it failed.
   rank.calls = 100;
-  SHERD_RETURN_IF_ERROR(SurvivorsGoOn(rank, culprit));
-  if (fault.kind == FaultKind::kStop && rank.rank() == (culprit == 0 ? 1 : 0)) {
-    return EndProcess(rank.group.store(), culprit);
+  SHERD_RETURN_IF_ERROR(SurvivorsGoOn(rank, failed_rank));
+  if (fault.kind == FaultKind::kStop &&
+      rank.rank() == (failed_rank == 0 ? 1 : 0)) {
+    return EndProcess(rank.group.store(), failed_rank);
   }
   return absl::OkStatus();
 }
@@ -87,10 +88,10 @@ absl::Status Part(ConformanceRank& rank) {
   return CheckCall(rank, {.op = CollectiveOp::kBarrier});
 }
 
-// The calls of this rank on a fresh group, in which the culprit fails.
+// The calls of this rank on a fresh group, in which the failed_rank fails.
 absl::Status FaultInCalls(ConformanceRank& rank, const FaultCase& fault,
                           absl::Span<const CallSpec> specs) {
-  const int culprit = Culprit(fault, rank.size());
+  const int failed_rank = RankToFail(fault, rank.size());
   AnnounceDeath(rank, fault);
   SHERD_ASSIGN_OR_RETURN(const Group group, NewGroupOfAll(rank));
   SHERD_RETURN_IF_ERROR(Meet(rank));
@@ -106,15 +107,16 @@ absl::Status FaultInCalls(ConformanceRank& rank, const FaultCase& fault,
     }
     return Part(rank);
   }
-  if (!failure) return Fault("no call failed, although rank ", culprit, " did");
-  if (rank.rank() == culprit) {
+  if (!failure)
+    return Fault("no call failed, although rank ", failed_rank, " did");
+  if (rank.rank() == failed_rank) {
     SHERD_RETURN_IF_ERROR(ExpectInjected(failure->status));
     SHERD_RETURN_IF_ERROR(ExpectInjected(group->health()));
     SHERD_RETURN_IF_ERROR(group->Destroy());
     return Part(rank);
   }
-  SHERD_RETURN_IF_ERROR(ExpectBlame(fault, *failure, culprit));
-  SHERD_RETURN_IF_ERROR(ExpectPoisoned(*group, culprit));
+  SHERD_RETURN_IF_ERROR(ExpectRootCause(fault, *failure, failed_rank));
+  SHERD_RETURN_IF_ERROR(ExpectPoisoned(*group, failed_rank));
   SHERD_RETURN_IF_ERROR(GoOn(rank, fault));
   return fault.kind == FaultKind::kError ? Part(rank) : absl::OkStatus();
 }
@@ -139,7 +141,7 @@ std::string Name(const FaultCase& fault) {
 
 void PrintTo(const FaultCase& fault, std::ostream* out) { *out << Name(fault); }
 
-int Culprit(const FaultCase& fault, int size) {
+int RankToFail(const FaultCase& fault, int size) {
   for (const FaultPointInfo& info : AllFaultPoints()) {
     if (info.name == fault.point) return static_cast<int>(info.point) % size;
   }
@@ -156,7 +158,7 @@ absl::StatusCode CodeOf(const FaultCase& fault) {
 }
 
 ArmedFault::ArmedFault(const FaultCase& fault, int rank, int size) {
-  if (rank != Culprit(fault, size)) return;
+  if (rank != RankToFail(fault, size)) return;
   switch (fault.kind) {
     case FaultKind::kKill:
       kill_.emplace(fault.point, rank);
@@ -181,7 +183,7 @@ absl::Status ExpectInjected(const absl::Status& status) {
 }
 
 absl::Status FaultInACollective(ConformanceRank& rank, const FaultCase& fault) {
-  // A rank that has all it needs may be done before the culprit fails, but
+  // A rank that has all it needs may be done before the failed_rank fails, but
   // never with what comes next.
   const CallSpec specs[] = {{.op = CollectiveOp::kAllReduce,
                              .count = 1'003,
@@ -192,12 +194,13 @@ absl::Status FaultInACollective(ConformanceRank& rank, const FaultCase& fault) {
 }
 
 absl::Status FaultInAMessage(ConformanceRank& rank, const FaultCase& fault) {
-  const int culprit = Culprit(fault, rank.size());
+  const int failed_rank = RankToFail(fault, rank.size());
   std::vector<CallSpec> specs;
   for (int peer = 0; peer < rank.size(); ++peer) {
-    if (rank.rank() == culprit ? peer == culprit : peer != culprit) continue;
-    specs.push_back({.op = rank.rank() == culprit ? CollectiveOp::kSend
-                                                  : CollectiveOp::kRecv,
+    if (rank.rank() == failed_rank ? peer == failed_rank : peer != failed_rank)
+      continue;
+    specs.push_back({.op = rank.rank() == failed_rank ? CollectiveOp::kSend
+                                                      : CollectiveOp::kRecv,
                      .count = 1'003,
                      .root = peer,
                      .timeout = TimeoutOf(fault)});
@@ -207,7 +210,7 @@ absl::Status FaultInAMessage(ConformanceRank& rank, const FaultCase& fault) {
 }
 
 absl::Status FaultInANewGroup(ConformanceRank& rank, const FaultCase& fault) {
-  const int culprit = Culprit(fault, rank.size());
+  const int failed_rank = RankToFail(fault, rank.size());
   AnnounceDeath(rank, fault);
   SHERD_RETURN_IF_ERROR(Meet(rank));
   // Of a member that lives and does not come only time can tell.
@@ -226,15 +229,16 @@ absl::Status FaultInANewGroup(ConformanceRank& rank, const FaultCase& fault) {
     if (!status.ok()) return Fault("with a slow rank: ", status.ToString());
     return Part(rank);
   }
-  if (rank.rank() == culprit) {
+  if (rank.rank() == failed_rank) {
     SHERD_RETURN_IF_ERROR(ExpectInjected(status));
     return Part(rank);
   }
-  if (FailedRank(status) != culprit ||
-      !absl::StrContains(status.message(), absl::StrCat("rank ", culprit)) ||
+  if (FailedRank(status) != failed_rank ||
+      !absl::StrContains(status.message(),
+                         absl::StrCat("rank ", failed_rank)) ||
       !(absl::StrContains(status.message(), "new_group") ||
         absl::StrContains(status.message(), "barrier"))) {
-    return Fault("expected an error that names rank ", culprit,
+    return Fault("expected an error that names rank ", failed_rank,
                  " and the operation, got ", status.ToString());
   }
   SHERD_RETURN_IF_ERROR(GoOn(rank, fault));
@@ -242,11 +246,11 @@ absl::Status FaultInANewGroup(ConformanceRank& rank, const FaultCase& fault) {
 }
 
 absl::Status FaultAtTheEnd(ConformanceRank& rank, const FaultCase& fault) {
-  const int culprit = Culprit(fault, rank.size());
+  const int failed_rank = RankToFail(fault, rank.size());
   AnnounceDeath(rank, fault);
   SHERD_ASSIGN_OR_RETURN(const Group group, NewGroupOfAll(rank));
   SHERD_RETURN_IF_ERROR(Meet(rank));
-  if (rank.rank() == culprit) {
+  if (rank.rank() == failed_rank) {
     const ArmedFault armed(fault, rank.rank(), rank.size());
     if (fault.point == "comm/abort") {
       group->Abort(absl::CancelledError(kInjected));
@@ -258,9 +262,9 @@ absl::Status FaultAtTheEnd(ConformanceRank& rank, const FaultCase& fault) {
   SHERD_ASSIGN_OR_RETURN(const std::optional<Failure> failure,
                          CallUntilFailure(rank, *group, {Barrier(fault)}));
   if (!failure)
-    return Fault("no call failed, although rank ", culprit, " left");
-  SHERD_RETURN_IF_ERROR(ExpectBlame(fault, *failure, culprit));
-  SHERD_RETURN_IF_ERROR(ExpectPoisoned(*group, culprit));
+    return Fault("no call failed, although rank ", failed_rank, " left");
+  SHERD_RETURN_IF_ERROR(ExpectRootCause(fault, *failure, failed_rank));
+  SHERD_RETURN_IF_ERROR(ExpectPoisoned(*group, failed_rank));
   SHERD_RETURN_IF_ERROR(GoOn(rank, fault));
   return fault.kind == FaultKind::kSlow ? Part(rank) : absl::OkStatus();
 }

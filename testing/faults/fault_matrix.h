@@ -37,7 +37,7 @@ std::string Name(const FaultCase& fault);
 void PrintTo(const FaultCase& fault, std::ostream* out);
 
 // The rank that fails: another one at each point.
-int Culprit(const FaultCase& fault, int size);
+int RankToFail(const FaultCase& fault, int size);
 
 // How long a call may take that the fault may hold up.
 absl::Duration TimeoutOf(const FaultCase& fault);

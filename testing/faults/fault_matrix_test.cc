@@ -155,7 +155,7 @@ SHERD_DIST_TEST_F(StoreMessages, ALostRecordOfAFailureCostsTheReasonOnly) {
 }
 
 // Whoever connects waits for the late rank, and is told of the one that failed.
-SHERD_DIST_TEST_F(StoreMessages, ALateRankIsNotBlamedForOneThatFailed) {
+SHERD_DIST_TEST_F(StoreMessages, ATimedOutRankIsNotNamedForOneThatFailed) {
   // Longer than a rank is given to write down what it knows.
   const SlowRankAt late("comm/before_connecting", 1, absl::Seconds(2));
   const FailAt error("comm/before_connecting",
@@ -173,16 +173,16 @@ SHERD_DIST_TEST_F(StoreMessages, ALateRankIsNotBlamedForOneThatFailed) {
 // Init, and what comes of it.
 class Inits : public FaultMatrix {
  protected:
-  void ExpectOutcome(const absl::Status& status, int culprit) {
+  void ExpectOutcome(const absl::Status& status, int failed_rank) {
     if (GetParam().kind == FaultKind::kSlow) {
       EXPECT_THAT(status, IsOk());
-    } else if (rank() == culprit) {
+    } else if (rank() == failed_rank) {
       EXPECT_THAT(ExpectInjected(status), IsOk());
     } else {
       EXPECT_THAT(status, ::testing::Not(IsOk()));
-      EXPECT_EQ(ErrorRank(status), culprit) << status;
+      EXPECT_EQ(ErrorRank(status), failed_rank) << status;
       EXPECT_THAT(std::string(status.message()),
-                  HasSubstr(absl::StrCat("rank ", culprit)));
+                  HasSubstr(absl::StrCat("rank ", failed_rank)));
     }
   }
 
@@ -190,10 +190,10 @@ class Inits : public FaultMatrix {
     EXPECT_THAT(store().Set(absl::StrCat(what, rank()), ""), IsOk());
   }
 
-  // Until all ranks but the culprit have told it.
-  void WaitForOthers(absl::string_view what, int culprit) {
+  // Until all ranks but the failed_rank have told it.
+  void WaitForOthers(absl::string_view what, int failed_rank) {
     for (int r = 0; r < world_size(); ++r) {
-      if (r == culprit) continue;
+      if (r == failed_rank) continue;
       EXPECT_THAT(
           store().Get(absl::StrCat(what, r), Deadline::After(timeout() / 2)),
           IsOk());
@@ -203,10 +203,10 @@ class Inits : public FaultMatrix {
 
 SHERD_DIST_TEST_P(Inits, NameTheRankAndEnd, WithoutComms{}) {
   const FaultCase fault = GetParam();
-  const int culprit = Culprit(fault, world_size());
+  const int failed_rank = RankToFail(fault, world_size());
   const bool dies =
       fault.kind == FaultKind::kKill || fault.kind == FaultKind::kStop;
-  if (dies) ExpectRankDies(culprit, SIGKILL);
+  if (dies) ExpectRankDies(failed_rank, SIGKILL);
   ASSERT_THAT(TellOwnProcess(store(), rank()), IsOk());
   // Who connects finds out that another rank failed or ended, and does not wait
   // for its deadline, unless it waits in a vendor's library.
@@ -218,8 +218,8 @@ SHERD_DIST_TEST_P(Inits, NameTheRankAndEnd, WithoutComms{}) {
   std::optional<CallAt> met;
   if (fault.point == "comm/after_meeting" && fault.kind == FaultKind::kError) {
     met.emplace("comm/after_meeting", [&] {
-      if (rank() == culprit) {
-        WaitForOthers("met", culprit);
+      if (rank() == failed_rank) {
+        WaitForOthers("met", failed_rank);
       } else {
         Tell("met");
       }
@@ -236,15 +236,15 @@ SHERD_DIST_TEST_P(Inits, NameTheRankAndEnd, WithoutComms{}) {
   }
   EXPECT_THAT(watch.Expect(is_told ? limit / 2 : 2 * limit + kPatience, "init"),
               IsOk());
-  ExpectOutcome(status, culprit);
+  ExpectOutcome(status, failed_rank);
   if (group.ok()) {
     EXPECT_THAT((*group)->Destroy(), IsOk());
   }
   if (fault.kind != FaultKind::kStop) return;
   Tell("done");
-  if (rank() != (culprit == 0 ? 1 : 0)) return;
-  WaitForOthers("done", culprit);
-  EXPECT_THAT(EndProcess(store(), culprit), IsOk());
+  if (rank() != (failed_rank == 0 ? 1 : 0)) return;
+  WaitForOthers("done", failed_rank);
+  EXPECT_THAT(EndProcess(store(), failed_rank), IsOk());
 }
 INSTANTIATE_TEST_SUITE_P(Points, Inits,
                          ::testing::ValuesIn(Cross({"comm/before_meeting",

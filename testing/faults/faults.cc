@@ -102,7 +102,7 @@ class Faults {
     states_.push_back(std::move(state));
     if (states_.size() > 1) return;
     SetFaultHandler(
-        [this](const FaultPassage& passage) { return Pass(passage); });
+        [this](const FaultPassage& passage) { return MaybeInject(passage); });
   }
 
   void Remove(const std::shared_ptr<FaultState>& state)
@@ -115,7 +115,8 @@ class Faults {
   absl::Mutex& mutex() ABSL_LOCK_RETURNED(mutex_) { return mutex_; }
 
  private:
-  absl::Status Pass(const FaultPassage& passage) ABSL_LOCKS_EXCLUDED(mutex_) {
+  absl::Status MaybeInject(const FaultPassage& passage)
+      ABSL_LOCKS_EXCLUDED(mutex_) {
     absl::Status outcome;
     for (const std::shared_ptr<FaultState>& state : Count(passage)) {
       outcome.Update(state->action(passage));

@@ -166,7 +166,7 @@ TEST_F(FaultyFilesTest, PassagesAndTheirBytesAreCounted) {
   EXPECT_EQ(reads.bytes(), 17u);
 }
 
-TEST(FaultsTest, ThreadsAreToldApart) {
+TEST(FaultsTest, ThreadsAreDistinguished) {
   FailAllocationAt fault({.this_thread = true});
   std::thread other([] { EXPECT_THAT(Storage::Allocate(1), IsOk()); });
   other.join();
@@ -224,7 +224,7 @@ TEST(FaultsTest, SeveralFaultsHappenAtOnePassage) {
 
 // What a test gets wrong
 
-TEST(FaultsTest, AFaultThatDidNotHappenFailsTheTestAndSaysWhatDid) {
+TEST(FaultsTest, AFaultThatDidNotHappenFailsTheTestAndReportsWhatDid) {
   EXPECT_NONFATAL_FAILURE(
       { FailAllocationAt fault; },
       "a failed allocation at passage 1 of tensor/allocate. It was passed 0 "

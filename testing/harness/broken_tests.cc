@@ -170,7 +170,7 @@ SHERD_DIST_TEST_F(PatientTest, FloodsTheResultPipe, WithoutComms{}) {
 }
 
 // Bytes that are no text, in all that a rank can say.
-SHERD_DIST_TEST_F(BrokenTest, SaysWhatIsNoText, WithoutComms{}) {
+SHERD_DIST_TEST_F(BrokenTest, PrintsBytesThatAreNotText, WithoutComms{}) {
   const std::string noise =
       std::string("\0\1\xff\xc3(\x1b[31m]]>\xed\xa0\x80", 16);
   std::fwrite(noise.data(), 1, noise.size(), stdout);

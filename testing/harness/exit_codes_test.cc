@@ -22,7 +22,7 @@ TEST(ExitCodesTest, TheTableIsOrderedByCodeWithoutHoles) {
   EXPECT_EQ(code, 90);
 }
 
-TEST(ExitCodesTest, OtherCodesAreNoSkip) {
+TEST(ExitCodesTest, OtherCodesAreNotSkips) {
   for (int code : {-1, 0, 1, kRankFailed, 71, 90, 139}) {
     EXPECT_EQ(SkipReasonFromExitCode(code), std::nullopt) << code;
   }

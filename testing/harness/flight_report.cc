@@ -27,7 +27,7 @@ std::optional<FlightSummary> SummarizeFlights(const std::string& directory) {
       summary.findings.push_back(
           absl::StrCat("group \"", group.name, "\": ", finding.text));
       if (finding.kind != FlightFindingKind::kNoDump) {
-        summary.blamed.insert(finding.ranks.begin(), finding.ranks.end());
+        summary.named.insert(finding.ranks.begin(), finding.ranks.end());
       }
     }
   }

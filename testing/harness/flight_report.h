@@ -18,7 +18,7 @@ struct FlightSummary {
   // A line each: who has not come to which call, who called something else.
   std::vector<std::string> findings;
   // The ranks that others wait for, or that deviate from the others.
-  std::set<int> blamed;
+  std::set<int> named;
   // The last call of each rank in each group, for people.
   std::string text;
 };

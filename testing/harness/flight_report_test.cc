@@ -80,7 +80,7 @@ class FlightReportTest : public ::testing::Test {
   std::string directory_;
 };
 
-TEST_F(FlightReportTest, SaysWhoHasNotComeToWhichCall) {
+TEST_F(FlightReportTest, NamesTheRanksMissingFromACall) {
   WriteDump(0, 4, /*in_last=*/true);
   WriteDump(1, 3, /*in_last=*/false);
   const std::optional<FlightSummary> summary = SummarizeFlights(directory_);
@@ -94,7 +94,7 @@ TEST_F(FlightReportTest, SaysWhoHasNotComeToWhichCall) {
   EXPECT_THAT(summary->text, HasSubstr("barrier #4  started for"));
 }
 
-TEST_F(FlightReportTest, OfNoDumpsThereIsNoSummary) {
+TEST_F(FlightReportTest, WithoutDumpsThereIsNoSummary) {
   EXPECT_FALSE(SummarizeFlights(directory_).has_value());
   EXPECT_FALSE(SummarizeFlights("").has_value());
   EXPECT_FALSE(SummarizeFlights("/nowhere/at/all").has_value());

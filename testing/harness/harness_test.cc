@@ -208,7 +208,7 @@ void ExpectReport(const std::string& output, const Broken& broken) {
 class BrokenTests : public HarnessTest,
                     public ::testing::WithParamInterface<Broken> {};
 
-TEST_P(BrokenTests, FailWithAReportThatSaysWhy) {
+TEST_P(BrokenTests, FailWithAReportOfTheReason) {
   ExpectReport(Failure(GetParam().test), GetParam());
 }
 
@@ -374,7 +374,7 @@ INSTANTIATE_TEST_SUITE_P(
                 "[rank 2] last line"}}),
     [](const auto& info) { return std::string(info.param.test); });
 
-TEST_F(HarnessTest, EachFailureStandsInTheReportOnce) {
+TEST_F(HarnessTest, EachFailureIsReportedOnce) {
   const std::string output = Failure("AllRanksFailAlike");
   const std::vector<std::string> pieces =
       absl::StrSplit(output, "Expected equality of these values");
@@ -382,7 +382,7 @@ TEST_F(HarnessTest, EachFailureStandsInTheReportOnce) {
   EXPECT_EQ(pieces.size(), 3) << output;
 }
 
-TEST_F(HarnessTest, OnlyTheRankThatFailedIsBlamed) {
+TEST_F(HarnessTest, OnlyTheRankThatFailedIsNamed) {
   EXPECT_THAT(Failure("OneRankFails"),
               AllOf(HasSubstr("root cause: rank 1 failed"),
                     HasSubstr("rank 0 was left alone at the end"),
@@ -398,10 +398,10 @@ TEST_F(HarnessTest, AFloodIsCut) {
   EXPECT_LT(usage.ru_maxrss, 96 << 10) << "kB, of 100 MB that a rank wrote";
 }
 
-TEST_F(HarnessTest, WhatIsNoTextHarmsNeitherTheReportNorTheXml) {
+TEST_F(HarnessTest, BytesThatAreNotTextHarmNeitherTheReportNorTheXml) {
   const std::string xml_path = JoinPath(directory_, "report.xml");
   further_variables_ = {"XML_OUTPUT_FILE=" + xml_path};
-  const std::string output = Failure("SaysWhatIsNoText");
+  const std::string output = Failure("PrintsBytesThatAreNotText");
   EXPECT_THAT(output, HasSubstr("[ranks 0-2] Failed\n\\0\\x01\\xff\\xc3(]]>"
                                 "\\xed\\xa0\\x80red"));
   EXPECT_EQ(output, PrintableText(output));
@@ -429,7 +429,7 @@ TEST_F(HarnessTest, LinesOfThreadsStayWhole) {
   EXPECT_EQ(lines, 3 * 4 * 500);
 }
 
-TEST_F(HarnessTest, TheFlightRecorderSaysWhoIsMissing) {
+TEST_F(HarnessTest, TheFlightRecorderReportsWhoIsMissing) {
   const std::string kept = JoinPath(directory_, "kept");
   ASSERT_THAT(FileSystem::Posix().CreateDirectories(kept), IsOk());
   further_variables_ = {"TEST_UNDECLARED_OUTPUTS_DIR=" + kept};
@@ -553,7 +553,7 @@ TEST_F(LauncherTest, ATestThatPassesPassesAndIsQuiet) {
 class BrokenLaunchedTests : public LauncherTest,
                             public ::testing::WithParamInterface<Broken> {};
 
-TEST_P(BrokenLaunchedTests, FailWithAReportThatSaysWhy) {
+TEST_P(BrokenLaunchedTests, FailWithAReportOfTheReason) {
   ExpectReport(Failure(GetParam().test), GetParam());
 }
 

@@ -401,12 +401,12 @@ class RankSupervisor::Impl {
       if (!SomebodyEndedAbnormally()) {
         return processes_.Enter(Stage::kRunning);
       }
-      if (processes_.StageIsOver()) BlameClosedPipes();
+      if (processes_.StageIsOver()) RecordClosedPipes();
     }
     processes_.Advance();
   }
 
-  void BlameClosedPipes() {
+  void RecordClosedPipes() {
     for (int r = 0; r < options_.world_size; ++r) {
       RankOutcome& rank = run_.ranks[r];
       if (!rank.exit && ranks_[r].results_closed() && !rank.done) {

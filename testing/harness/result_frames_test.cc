@@ -59,7 +59,7 @@ TEST(ResultFramesTest, AnUnfinishedFrameIsNoticed) {
   EXPECT_FALSE(decoder.AtFrameBorder());
 }
 
-TEST(ResultFramesTest, LongTextIsCutAndSaysSo) {
+TEST(ResultFramesTest, LongTextIsMarkedAsCut) {
   FrameDecoder decoder;
   std::vector<ResultFrame> received;
   const std::string bytes =
@@ -88,7 +88,7 @@ std::string Patched(std::string bytes, size_t position, char value) {
   return bytes;
 }
 
-TEST(ResultFramesTest, WhatIsNoSuchStreamIsRefused) {
+TEST(ResultFramesTest, AMalformedStreamIsRefused) {
   const std::string hello = EncodeFrame(Conversation()[0]);
   const std::string phase = EncodeFrame(Conversation()[1]);
   const BadStream streams[] = {

@@ -201,8 +201,8 @@ std::string TimeoutText(const RunOutcome& run) {
 }
 
 // Whether others wait for the rank, as far as the flight recorders tell.
-bool IsBlamed(const RunOutcome& run, int rank) {
-  return run.flight && run.flight->blamed.count(rank) != 0;
+bool IsNamedByFlights(const RunOutcome& run, int rank) {
+  return run.flight && run.flight->named.count(rank) != 0;
 }
 
 std::vector<Event> EventsOf(const RunOutcome& run) {
@@ -221,7 +221,7 @@ std::vector<Event> EventsOf(const RunOutcome& run) {
     if (rank.suspended_in && !DiedAsExpected(run, r)) {
       events.push_back(
           {Weight::kSuspended, rank.ended, r, {"", 0, Suspension(rank)}});
-    } else if (rank.stopped && IsBlamed(run, r)) {
+    } else if (rank.stopped && IsNamedByFlights(run, r)) {
       events.push_back({Weight::kTimeout,
                         rank.ended,
                         r,
@@ -241,7 +241,7 @@ std::vector<Event> EventsOf(const RunOutcome& run) {
   DropEchoes(run, events);
   const auto key = [&run](const Event& event) {
     const bool is_consequence =
-        event.weight == Weight::kTimeout && !IsBlamed(run, event.rank);
+        event.weight == Weight::kTimeout && !IsNamedByFlights(run, event.rank);
     return std::tuple(event.weight, is_consequence, event.when);
   };
   std::stable_sort(

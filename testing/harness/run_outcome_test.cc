@@ -108,7 +108,7 @@ TEST(RunOutcomeTest, TheRootCauseIsChosenByKindThenByTime) {
       {"the earlier failure",
        {Failed(3, "a"), Failed(2, "b")},
        "root cause: rank 1 failed at a.cc:7: b"},
-      {"what was expected is no consequence",
+      {"an expected end is not a consequence",
        {Failed(3, lost), Failed(4, "Expected: has code UNAVAILABLE")},
        "root cause: rank 1"},
       {"wrong exit before lost peer",
@@ -278,7 +278,7 @@ TEST(RunOutcomeTest, OfATimeoutTheRankThatOthersWaitForIsTheRootCause) {
   run.ranks = {Stopped(), Failed(1, "is DEADLINE_EXCEEDED: late"), Stopped()};
   run.flight.emplace();
   run.flight->findings = {"rank 2 has not come"};
-  run.flight->blamed = {2};
+  run.flight->named = {2};
   for (const bool timed_out : {false, true}) {
     run.timed_out = timed_out;
     EXPECT_THAT(Judge(run).text,
@@ -290,7 +290,7 @@ TEST(RunOutcomeTest, OfATimeoutTheRankThatOthersWaitForIsTheRootCause) {
   EXPECT_THAT(Judge(run).text, HasSubstr("root cause: rank 1 failed"));
 }
 
-TEST(RunOutcomeTest, ARankThatStandsStillIsTheCauseOfWhatOthersMiss) {
+TEST(RunOutcomeTest, AStoppedRankIsTheRootCauseOfOthersTimeouts) {
   RunOutcome run;
   run.ranks = {Failed(1, "is UNAVAILABLE: rank 1"), Stopped(), Stopped()};
   run.ranks[1].suspended_in = "SetUp";
@@ -340,7 +340,7 @@ TEST(RunOutcomeTest, RanksAreJoinedToRanges) {
             "[ranks 0-2, 4] a");
 }
 
-TEST(RunOutcomeTest, WhatWasKeptIsFoundWhenTheSandboxIsGone) {
+TEST(RunOutcomeTest, KeptFilesAreFoundWhenTheSandboxIsRemoved) {
   RunOutcome run;
   run.ranks = {Failed(1, "x")};
   run.kept_in = "/kept/A.B";

@@ -19,7 +19,7 @@ ShardingSpecPtr Chunks(int dim, int ranks) {
 void ExpectSameError(
     int ranks, const std::function<absl::Status(ShardedTensor&, int)>& body,
     absl::StatusCode code, const std::string& phrase,
-    std::optional<int> blamed) {
+    std::optional<int> error_rank) {
   SCOPED_TRACE(phrase);
   std::vector<absl::Status> statuses(ranks);
   RunLocalRanks(ranks, [&](ProcessGroup& group) {
@@ -40,7 +40,7 @@ void ExpectSameError(
     EXPECT_EQ(status, statuses[0]);
     EXPECT_THAT(status, StatusIs(code, phrase));
     const ErrorInfo info = GetErrorInfo(status);
-    EXPECT_EQ(info.rank, blamed) << status;
+    EXPECT_EQ(info.rank, error_rank) << status;
     EXPECT_NE(info.group, "") << status;
     EXPECT_NE(info.operation, "") << status;
   }

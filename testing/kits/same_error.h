@@ -16,12 +16,12 @@ ShardingSpecPtr Chunks(int dim, int ranks);
 
 // Calls `body` on `ranks` ranks (threads), each with its part of one tensor of
 // size [6, 4] in Chunks(0, ranks), float32, and its rank. Expects the same
-// error from all, with `phrase` in the message and `blamed` as the rank to
-// blame, and that tensor and group are as before and work.
+// error from all, with `phrase` in the message and `error_rank` as
+// ErrorInfo::rank, and that tensor and group are as before and work.
 void ExpectSameError(
     int ranks, const std::function<absl::Status(ShardedTensor&, int)>& body,
     absl::StatusCode code, const std::string& phrase,
-    std::optional<int> blamed);
+    std::optional<int> error_rank);
 
 }  // namespace sherd::testing
 

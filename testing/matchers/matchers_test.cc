@@ -43,7 +43,7 @@ std::string Describe(const Matcher<const T&>& matcher) {
   return text.str();
 }
 
-TEST(MatchersTest, IsOkTellsSuccessFromFailure) {
+TEST(MatchersTest, IsOkDistinguishesSuccessFromFailure) {
   EXPECT_THAT(absl::OkStatus(), IsOk());
   EXPECT_THAT(absl::StatusOr<int>(3), IsOk());
   EXPECT_THAT(absl::NotFoundError("gone"), Not(IsOk()));
@@ -107,21 +107,19 @@ TEST(MatchersTest, BlamesRankLooksAtTheErrorInfo) {
   EXPECT_THAT(absl::StatusOr<int>(3), Not(BlamesRank(0)));
 }
 
-TEST(MatchersTest, BlamesRankSaysWhoIsBlamed) {
+TEST(MatchersTest, BlamesRankExplainsWhichRankIsNamed) {
   const absl::Status status = WithRank(absl::UnavailableError("lost"), 2);
-  EXPECT_EQ(Explain<absl::Status>(BlamesRank(1), status),
-            "which blames rank 2");
+  EXPECT_EQ(Explain<absl::Status>(BlamesRank(1), status), "which names rank 2");
   EXPECT_EQ(Explain<absl::Status>(BlamesRank(1), absl::OkStatus()),
-            "which blames no rank");
+            "which names no rank");
   EXPECT_EQ(Explain<absl::StatusOr<int>>(BlamesRank(1), status),
-            "which blames rank 2");
-  EXPECT_EQ(Describe<absl::Status>(BlamesRank(1)), "blames rank 1");
-  EXPECT_EQ(Describe<absl::Status>(Not(BlamesRank(1))),
-            "does not blame rank 1");
+            "which names rank 2");
+  EXPECT_EQ(Describe<absl::Status>(BlamesRank(1)), "names rank 1");
+  EXPECT_EQ(Describe<absl::Status>(Not(BlamesRank(1))), "does not name rank 1");
   EXPECT_EQ(Describe<absl::Status>(BlamesRank(Gt(2))),
-            "blames a rank that is > 2");
+            "names a rank that is > 2");
   EXPECT_EQ(Describe<absl::Status>(Not(BlamesRank(Gt(2)))),
-            "blames no rank or one that isn't > 2");
+            "names no rank or one that isn't > 2");
 }
 
 TEST(MatchersTest, GoogleTestPrintsAStatusOrAsStatusOrValue) {

@@ -51,7 +51,7 @@ TEST(AllRanksSucceededTest, ListsOfSuccessesMatch) {
               Not(AllRanksSucceeded()));
 }
 
-TEST(AllRanksSucceededTest, SaysWhoFailedAndEachErrorOnce) {
+TEST(AllRanksSucceededTest, ReportsWhoFailedAndEachErrorOnce) {
   const absl::Status ok;
   const absl::Status lost = WithRank(absl::UnavailableError("reset"), 2);
   EXPECT_EQ(ExplainList({ok, lost, absl::DataLossError("torn"), lost}),
@@ -60,7 +60,7 @@ TEST(AllRanksSucceededTest, SaysWhoFailedAndEachErrorOnce) {
             "rank 2: DATA_LOSS: torn");
 }
 
-TEST(AllRanksSucceededTest, TellsErrorsApartByCodeTextAndBlame) {
+TEST(AllRanksSucceededTest, DistinguishesErrorsByCodeTextAndFailedRank) {
   EXPECT_EQ(ExplainList({absl::UnavailableError("x"), absl::AbortedError("x"),
                          absl::UnavailableError("y"),
                          WithRank(absl::UnavailableError("x"), 0),
@@ -80,7 +80,7 @@ TEST(AllRanksSucceededTest, NeighboursAreNamedAsARange) {
               EndsWith("\nranks 0, 2-4, 7, 8, 10, 11: ABORTED: x"));
 }
 
-TEST(AllRanksSucceededTest, NoRanksAreNoSuccess) {
+TEST(AllRanksSucceededTest, NoRanksAreNotASuccess) {
   EXPECT_EQ(ExplainList({}), "which has no ranks");
 }
 
@@ -140,7 +140,7 @@ SHERD_DIST_TEST_F(RankMatchersTest, AnAssertionEndsAllRanksTogether) {
   EXPECT_THAT(group().Barrier(), IsOk()) << "the ranks are still in step";
 }
 
-SHERD_DIST_TEST_F(RankMatchersTest, EveryRankSaysWhatItSaw) {
+SHERD_DIST_TEST_F(RankMatchersTest, EveryRankReportsWhatItSaw) {
   // All but rank 0 expect in vain.
   const std::string text =
       Explain<int>(OnAllRanks(group(), Not(Eq(7))), rank() == 0 ? 0 : 7);

@@ -142,7 +142,7 @@ TEST(TensorEqTest, AnyByteThatIsNotZeroIsTrue) {
             "true = 0x01");
 }
 
-TEST(TensorEqTest, SaysHowManyDifferWhichFirstAndWhichMost) {
+TEST(TensorEqTest, ReportsHowManyDifferWhichFirstAndWhichMost) {
   const Tensor expected = Iota({2, 3, 4}, kFloat32);
   const Tensor actual = expected.Clone().value();
   ASSERT_THAT(actual.Narrow({0, 1, 2}, {1, 1, 1}).value().Fill(6.25), IsOk());
@@ -223,7 +223,7 @@ TEST(TensorEqTest, NumbersShowTheDigitsThatTellThemApart) {
               HasSubstr("1.0078125, expected 1;"));
 }
 
-TEST(TensorEqTest, ANanOnOneSideIsNoDistance) {
+TEST(TensorEqTest, ANanOnOneSideIsNotADistance) {
   EXPECT_EQ(Explain(TensorEq(Make<double>({1, 2, kNan, 4}, {4})),
                     Make<double>({kNan, 2, 3, 4.5}, {4})),
             "which differs in 3 of 4 elements, first at [0]: nan, expected 1; "
@@ -392,7 +392,7 @@ TEST(TensorNearTest, InfinitiesAreNearThemselvesOnly) {
   EXPECT_THAT(One(C(kInf, 1)), Not(TensorNear(One(C(-kInf, 1)), all)));
 }
 
-TEST(TensorNearTest, NanIsNearNanUnlessToldOtherwise) {
+TEST(TensorNearTest, NanIsNearNanByDefault) {
   const Tensor nan = Make<double>({1, kNan}, {2});
   EXPECT_THAT(nan, TensorNear(nan));
   EXPECT_THAT(nan, TensorNear(nan, {}));
@@ -402,7 +402,7 @@ TEST(TensorNearTest, NanIsNearNanUnlessToldOtherwise) {
   EXPECT_THAT(nan, Not(TensorNear(Make<double>({1, 1}, {2}), {.atol = 9})));
 }
 
-TEST(TensorNearTest, SaysWhatWasAllowed) {
+TEST(TensorNearTest, ReportsWhatWasAllowed) {
   EXPECT_EQ(Explain(TensorNear(Make<float>({10, 20, 30}, {3}), {.rtol = 0.05}),
                     Make<float>({10.5, 22, 40}, {3})),
             "which differs in 2 of 3 elements, first at [1]: 22, expected 20; "

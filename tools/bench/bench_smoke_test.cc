@@ -112,7 +112,7 @@ TEST(BenchSmokeTest, EveryCaseAndPeerGivesACheckedResultInTableAndJson) {
   }
 }
 
-TEST(BenchSmokeTest, ASkipGoesToStandardErrorAndIsNoResult) {
+TEST(BenchSmokeTest, ASkipGoesToStandardErrorAndIsNotAResult) {
   const Outcome outcome =
       RunBench("--cases=_to_grid --peers=limit --world=3 --bytes=4096",
                /*environment=*/"", kErrorsOnly);

@@ -22,7 +22,7 @@ def _cuda_architectures_impl(ctx):
     names = ctx.build_setting_value.split(",")
     for name in names:
         if _number(name) == None:
-            fail("%s is a list of compute capabilities, as in 80,90,100; %r is none" % (ctx.label, name))
+            fail("%s is a list of compute capabilities, as in 80,90,100; found %r" % (ctx.label, name))
     return _ArchitecturesInfo(names = sorted(names, key = _number))
 
 cuda_architectures = rule(

@@ -48,7 +48,7 @@ TEST(ElasticTrainTest, ARankThatIsKilledChangesNothingOfTheResult) {
   EXPECT_THAT(
       smaller.output,
       AllOf(HasSubstr("step 30 on 4 ranks"), HasSubstr("step 50 on 3 ranks"),
-            HasSubstr("rank 2 of 4 failed, as ranks 0, 1, 3 say: "
+            HasSubstr("rank 2 of 4 failed, as ranks 0, 1, 3 report: "
                       "killed by signal 9")));
   EXPECT_EQ(SumsIn(smaller.output), sums);
 

@@ -81,7 +81,7 @@ TEST(CommandTest, InfoShowsBackendsSearchPathAndKnobs) {
 
 constexpr char kEmulator[] = "testing/emulated_gpu/libsherd_emulated_gpu.so";
 
-TEST(CommandTest, InfoSaysWhyNoDeviceWorks) {
+TEST(CommandTest, InfoReportsWhyNoDeviceWorks) {
   const std::string missing = "SHERD_CUDA_LIBRARY=/no/such/libcuda.so.1 ";
   EXPECT_THAT(
       Shell(missing + "tools/sherd/sherd info").output,
@@ -167,7 +167,7 @@ TEST(CommandTest, ExplainForeseesAReshardAsTextJsonAndPicture) {
   EXPECT_EQ(direct["bytes_between_hosts"], 384);
 }
 
-TEST(CommandTest, ExplainSaysWhatIsWrongWithItsArguments) {
+TEST(CommandTest, ExplainReportsWhatIsWrongWithItsArguments) {
   struct Case {
     const char* arguments;
     int exit_code;
@@ -242,7 +242,7 @@ TEST(CommandTest, ErrorsNameTheCommandAndTheFile) {
   }
 }
 
-TEST(CommandTest, VerifyTellsSoundFromDamaged) {
+TEST(CommandTest, VerifyDistinguishesSoundFromDamaged) {
   const std::string folder = ShellTestFolder();
   const std::string model = MakeTiny(folder);
   const ShellResult sound = Sherd("verify " + Quoted(model));

@@ -53,7 +53,7 @@ int Main(std::vector<std::string> arguments) {
     return sherd::kUsageExitCode;
   }
   if (IsUnknownCommand(app, arguments[0])) {
-    std::fprintf(stderr, "sherd: \"%s\" is no command, expected one of %s\n",
+    std::fprintf(stderr, "sherd: \"%s\" is not a command, expected one of %s\n",
                  arguments[0].c_str(), CommandNames(app).c_str());
     return sherd::kUsageExitCode;
   }

@@ -109,7 +109,7 @@ TEST_F(PlantedBugTest, OrderByEventsAndByTheHostIsSeen) {
   cu().MemsetD8Async(data_, 3, 1024, one_);
 }
 
-TEST_F(PlantedBugTest, TwoReadersAndTwoPartsAreNotBlamed) {
+TEST_F(PlantedBugTest, TwoReadersAndTwoPartsAreNotReported) {
   cu().MemcpyAsync(copy_, data_, 512, one_);
   cu().MemcpyAsync(copy_ + 512, data_, 512, other_);
 }

@@ -95,7 +95,7 @@ TEST(NcclInit, LeavesNothingBehindAndTakesAnIdOnce) {
   });
 }
 
-TEST(NcclInit, RefusesWhatIsNoIdNoRankAndNoConfig) {
+TEST(NcclInit, RefusesAnInvalidIdRankOrConfig) {
   ExpectNcclRanks(1, [](NcclRank& self) {
     const NcclApi& nccl = self.nccl();
     NcclComm comm = nullptr;

@@ -81,7 +81,7 @@ TEST(SelectMeasurementsTest, KeepsTheOrderOfPeers) {
   EXPECT_THAT(names, ElementsAre("gloo", "limit"));
 }
 
-TEST(CanMeasureTest, SaysWhyNot) {
+TEST(CanMeasureTest, ReportsWhyNot) {
   const auto odd = SelectMeasurements(
       Options({"--cases=_to_grid", "--world=3", "--bytes=4096"}));
   ASSERT_EQ(odd.size(), 1u);
@@ -96,7 +96,7 @@ TEST(CanMeasureTest, SaysWhyNot) {
   EXPECT_THAT(CanMeasure(uneven[1]), IsOk());
 }
 
-TEST(ListCasesTest, NamesAPeerOnceHoweverManyWaysItHas) {
+TEST(ListCasesTest, NamesAPeerOnceHoweverManyVariantsItHas) {
   const std::string list = ListCases(Options({"--cases=^gather$"}));
   const size_t first = list.find("\n  openmpi ");
   if (first == std::string::npos) GTEST_SKIP() << "no mpirun here";

@@ -29,7 +29,7 @@ TEST(ProgramReportTest, HasAllCallsAndTheMemoryOfAllRanks) {
   EXPECT_THAT(report->extra_bytes, ElementsAre(4096, -10));
 }
 
-TEST(ProgramReportTest, SaysWhatWentWrong) {
+TEST(ProgramReportTest, ReportsWhatWentWrong) {
   EXPECT_THAT(Read("wrong rank 1: 7 elements differ\n"),
               StatusIs(absl::StatusCode::kDataLoss,
                        HasSubstr("rank 1: 7 elements differ")));
@@ -38,7 +38,7 @@ TEST(ProgramReportTest, SaysWhatWentWrong) {
       StatusIs(absl::StatusCode::kInternal, HasSubstr("no such module")));
 }
 
-TEST(ProgramReportTest, RefusesWhatIsNoReportOfTheTask) {
+TEST(ProgramReportTest, RefusesAnythingButAReportOfTheTask) {
   EXPECT_THAT(ReadProgramReport("/no/such/report", {}),
               StatusIs(absl::StatusCode::kNotFound));
   for (const char* text :

@@ -112,7 +112,7 @@ absl::Status RankProcesses::OutcomeOfAllRanks() const {
 
 absl::Status RankProcesses::ErrorOf(int rank) const {
   const ExitStatus& status = *processes_.status(rank);
-  const auto blame = [rank](absl::Status error) {
+  const auto with_rank = [rank](absl::Status error) {
     return WithRank(Annotate(std::move(error), absl::StrCat("rank ", rank)),
                     rank);
   };
@@ -124,9 +124,9 @@ absl::Status RankProcesses::ErrorOf(int rank) const {
   }
   const absl::Status outcome = board_.Outcome(rank);
   if (status.signal() || (outcome.ok() && !status.ok())) {
-    return blame(absl::UnavailableError(status.ToString()));
+    return with_rank(absl::UnavailableError(status.ToString()));
   }
-  return outcome.ok() ? absl::OkStatus() : blame(outcome);
+  return outcome.ok() ? absl::OkStatus() : with_rank(outcome);
 }
 
 void BecomeRank(const Board& board) {

@@ -41,7 +41,7 @@ TEST(JsonLineTest, HasTheNamedFieldsAndNoOthers) {
   EXPECT_EQ(json["seconds_first"], 1.5);
 }
 
-TEST(JsonLineTest, OfAMoveSaysWhatWasMovedAndWhatMemoryItTook) {
+TEST(JsonLineTest, OfAMoveReportsWhatWasMovedAndWhatMemoryItTook) {
   BenchResult result = Result("openmpi", 0.5);
   result.way = "alltoallw, ucx";
   result.bytes_moved = 48 << 20;

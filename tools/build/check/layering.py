@@ -121,7 +121,7 @@ def violation(source, target, testonly):
     if to_area == "tools":
         return "nobody depends on tools"
     if from_area not in _ALLOWED:
-        return "%s is no known area: add it to tools/build/check/layering.py" % from_area
+        return "%s is not a known area: add it to tools/build/check/layering.py" % from_area
     allowed = _ALLOWED[from_area]
     if testonly:
         allowed = allowed + _CORE + [_ABI, _LOADER, "backends/*", "testing"]
@@ -200,6 +200,8 @@ PLACES = {
         # What the harness itself reports: skips with a reason, and which tests are
         # distributed. Fixtures announce them.
         # Ranks that are threads are below a group, and so below fixtures.
+        # Their sources are fixtures/process_fixture.cc and the like.
+        "fixtures": ["distributed_test", "persistent_test", "threaded_test"],
         "harness": ["fixtures/announced_skip", "fixtures/distributed_tests",
                     "kits/rank_threads"],
         "kits": ["placed_fixture"],

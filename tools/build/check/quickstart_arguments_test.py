@@ -49,7 +49,7 @@ class QuickstartTest(unittest.TestCase):
                 ((file,), "has 0 bytes"),
                 (("/nowhere",), "no such file"),
                 ((self.root,), "not a file"),
-                (("--out=" + file + "/x",), "is no folder"),
+                (("--out=" + file + "/x",), "is not a folder"),
                 (("--load-only", "--out=" + self.root), "no checkpoint in"),
         ]:
             code, output = self.run_with(*arguments)

@@ -36,7 +36,7 @@ SHERD_DIST_TEST_F(RecipesTest, WithAGroupOfItsOwn, WithoutComms{}) {
 
 SHERD_DIST_TEST_F(RecipesTest, OnGpus, WithComms{.backend = "nccl"},
                   SkipIfFewerGpusThan(4), RequiresRpc()) {
-  FAIL() << "this is no host with four GPUs, NCCL and RPC";
+  FAIL() << "this host does not have four GPUs, NCCL and RPC";
 }
 
 SHERD_DIST_TEST_F(RecipesTest, InPairs) {

@@ -141,7 +141,7 @@ TEST(InspectionTest, NamesOfAFileAreEscapedAndShortened) {
   }
 }
 
-TEST(InspectionTest, ACheckpointSaysWhoHoldsWhat) {
+TEST(InspectionTest, ACheckpointReportsWhoHoldsWhat) {
   const std::string path = SmallCheckpoint(TestFolder());
   const auto inspection = Inspect(Files(), path);
   ASSERT_THAT(inspection, IsOk());
@@ -192,7 +192,7 @@ TEST(InspectionTest, ThePictureShowsBoxesAndShares) {
                     HasSubstr("rank 2")));
 }
 
-TEST(InspectionTest, WhatIsNotThereSaysWhatWasExpected) {
+TEST(InspectionTest, AMissingFileReportsWhatWasExpected) {
   const std::string folder = TestFolder();
   EXPECT_THAT(Inspect(Files(), folder + "/nothing"),
               StatusIs(absl::StatusCode::kNotFound,

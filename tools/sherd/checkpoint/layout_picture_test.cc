@@ -63,7 +63,7 @@ TEST(DrawTransitionsTest, ShowsEveryBoxInEveryStageAndWhatMoves) {
   EXPECT_EQ(Count(svg, "<text"), Count(svg, "</text>"));
 }
 
-TEST(DrawTransitionsTest, SaysWhichRankHoldsNothingAndWhatASliceHides) {
+TEST(DrawTransitionsTest, NamesTheRankThatHoldsNothingAndWhatASliceHides) {
   const HeldTensor cube = {"c",
                            kUInt8,
                            {2, 2, 2},

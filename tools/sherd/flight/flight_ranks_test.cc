@@ -104,7 +104,7 @@ TEST_F(FlightRanksTest, ARankThatDoesNotComeIsFound) {
                     HasSubstr("failed on ranks 0, 1")));
 }
 
-TEST_F(FlightRanksTest, BlocksOfSeveralLengthsAreNoMismatch) {
+TEST_F(FlightRanksTest, BlocksOfSeveralLengthsAreNotAMismatch) {
   RunLocalRanks(2, [](ProcessGroup& group) {
     const std::vector<float> values = {1, 2, 3};
     const absl::Span<const float> whole = absl::MakeSpan(values);

@@ -447,7 +447,7 @@ TEST_F(FlightTest, WhenAllAreStuckWhoCameLastIsSaid) {
   EXPECT_THAT(finding.text, HasSubstr("rank 1 came last, 7.00 s after rank 0"));
 }
 
-TEST_F(FlightTest, ACallThatWasRefusedAndSurvivedIsNoFinding) {
+TEST_F(FlightTest, ACallThatWasRefusedAndSurvivedIsNotAFinding) {
   std::vector<FlightDump> dumps = Job(2, 4);
   MakeFailed(dumps[0].snapshot.entries[1]);
   EXPECT_FALSE(Analyze(dumps).HasFindings());
@@ -514,7 +514,7 @@ TEST_F(FlightTest, WhatTheRecorderForgotIsNotTakenForMissing) {
   EXPECT_THAT(report.groups[0].findings, IsEmpty());
 }
 
-TEST_F(FlightTest, JsonSaysTheSame) {
+TEST_F(FlightTest, JsonReportsTheSame) {
   std::vector<FlightDump> dumps = Job(3, 2);
   Last(dumps[1]).bytes = 1;
   const auto json =

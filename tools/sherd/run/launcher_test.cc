@@ -373,7 +373,7 @@ TEST(LauncherTest, BadArgumentsAreRefused) {
       {{"run", "-n", "2", "--grace=-1s", "true"},
        "is not a duration of 0 or more"},
       {{"run", "-n", "2", "--colour", "true"}, "--colour"},
-      {{"jog"}, "\"jog\" is no command, expected one of run, info, inspect"},
+      {{"jog"}, "\"jog\" is not a command, expected one of run, info, inspect"},
       {{}, "Usage: sherd"},
   };
   for (const auto& [arguments, message] : cases) {

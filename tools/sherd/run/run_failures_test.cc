@@ -115,7 +115,7 @@ TEST_F(RunFailuresTest, TheLateRankLeavesADumpToo) {
   }
 }
 
-TEST_F(RunFailuresTest, ATimeoutSaysWhoWasWaitedFor) {
+TEST_F(RunFailuresTest, ATimeoutNamesTheRankThatWasWaitedFor) {
   const Ended run =
       Run({"-n", "2", "--timeout=8", kFailingRank, "1", "spin", "10m"});
   EXPECT_EQ(run.exit_code, 124);

@@ -80,15 +80,15 @@ std::vector<int> FailedRanks(const RunEnd& end) {
   return {failed.begin(), failed.end()};
 }
 
-// Who said that `rank` failed: "rank 2 of 4 failed, as ranks 0, 1, 3 say".
-std::string Accusation(const RunEnd& end, int rank, bool is_named) {
+// "rank 2 of 4 failed, as ranks 0, 1, 3 report".
+std::string DescribeFailedRank(const RunEnd& end, int rank, bool is_named) {
   const std::string who =
       absl::StrCat("rank ", rank, " of ", end.ranks.size(), " failed");
   if (!is_named) return absl::StrCat(who, " first");
   const std::vector<int>& by = end.flight.failed.front().named_by;
   return by.empty() ? absl::StrCat(who, ", as the dumps show")
                     : absl::StrCat(who, ", as ", NameRanks(by),
-                                   by.size() == 1 ? " says" : " say");
+                                   by.size() == 1 ? " reports" : " report");
 }
 
 RunOutcome JudgeFailure(const RunEnd& end) {
@@ -131,7 +131,7 @@ RunOutcome JudgeFailure(const RunEnd& end) {
     return outcome;
   }
   outcome.summary = absl::StrCat(
-      Accusation(end, root, is_named), ": ", root_end.status.ToPhrase(),
+      DescribeFailedRank(end, root, is_named), ": ", root_end.status.ToPhrase(),
       root_end.was_signalled && is_named ? " by sherd run" : "", when, because,
       HowOthersEnded(end, root), FlightText(end));
   return outcome;
@@ -153,8 +153,8 @@ RunOutcome JudgeRun(const RunEnd& end) {
             "timeout: ", NameRanks(end.late_ranks), " of ", end.ranks.size(),
             " had not ended after ", absl::FormatDuration(*end.timeout),
             is_named ? absl::StrCat(
-                           "; ", Accusation(end, end.flight.failed.front().rank,
-                                            true))
+                           "; ", DescribeFailedRank(
+                                     end, end.flight.failed.front().rank, true))
                      : "",
             HowOthersEnded(end, std::nullopt), FlightText(end))};
   }

@@ -66,9 +66,10 @@ TEST(RunOutcomeTest, TheRankThatTheOthersNameWinsOverTheFirstToExit) {
   const RunOutcome outcome = JudgeRun(end);
   EXPECT_EQ(outcome.exit_code, 5);
   EXPECT_THAT(outcome.failed, ElementsAre(1));
-  EXPECT_EQ(outcome.summary,
-            "rank 1 of 3 failed, as ranks 0, 2 say: exit code 5; ranks 0, 2: "
-            "exit code 1; inspect with: sherd flight D");
+  EXPECT_EQ(
+      outcome.summary,
+      "rank 1 of 3 failed, as ranks 0, 2 report: exit code 5; ranks 0, 2: "
+      "exit code 1; inspect with: sherd flight D");
 }
 
 TEST(RunOutcomeTest, ARankThatTheLauncherEndedGivesNoExitCode) {
@@ -76,12 +77,13 @@ TEST(RunOutcomeTest, ARankThatTheLauncherEndedGivesNoExitCode) {
   Name(end, 1, {0});
   const RunOutcome outcome = JudgeRun(end);
   EXPECT_EQ(outcome.exit_code, 3);
-  EXPECT_THAT(outcome.summary,
-              HasSubstr("rank 1 of 2 failed, as rank 0 says: killed by signal "
-                        "9 (Killed) by sherd run"));
+  EXPECT_THAT(
+      outcome.summary,
+      HasSubstr("rank 1 of 2 failed, as rank 0 reports: killed by signal "
+                "9 (Killed) by sherd run"));
 }
 
-TEST(RunOutcomeTest, AFindingStandsWhereNobodyIsNamed) {
+TEST(RunOutcomeTest, AFindingIsReportedWhereNoRankIsNamed) {
   RunEnd end = Ended({Exited(1), Exited(1)}, 1);
   end.flight.ranks = {0, 1};
   end.flight.groups.resize(1);
@@ -134,7 +136,7 @@ TEST(RunOutcomeTest, ATimeoutNamesWhomTheDumpsName) {
   Name(end, 1, {0});
   EXPECT_EQ(JudgeRun(end).summary,
             "timeout: ranks 0, 1 of 2 had not ended after 2s; rank 1 of 2 "
-            "failed, as rank 0 says; ranks 0, 1: killed by signal 15 "
+            "failed, as rank 0 reports; ranks 0, 1: killed by signal 15 "
             "(Terminated); inspect with: sherd flight D");
 }
 

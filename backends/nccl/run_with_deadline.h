@@ -1,5 +1,5 @@
-#ifndef SHERD_BACKENDS_NCCL_ASIDE_H_
-#define SHERD_BACKENDS_NCCL_ASIDE_H_
+#ifndef SHERD_BACKENDS_NCCL_RUN_WITH_DEADLINE_H_
+#define SHERD_BACKENDS_NCCL_RUN_WITH_DEADLINE_H_
 
 #include <cstdint>
 #include <functional>
@@ -24,4 +24,4 @@ bool RunWithDeadline(const CudaContextApi& cuda, void* context,
 
 }  // namespace sherd::internal
 
-#endif  // SHERD_BACKENDS_NCCL_ASIDE_H_
+#endif  // SHERD_BACKENDS_NCCL_RUN_WITH_DEADLINE_H_

@@ -1,4 +1,4 @@
-#include "sherd/backends/nccl/aside.h"
+#include "sherd/backends/nccl/run_with_deadline.h"
 
 #include <time.h>
 
