@@ -5,9 +5,9 @@
  *
  * A backend is a shared object libsherd_backend_NAME.so that exports one
  * function, sherd_get_plugin_v0, or the same code linked statically. The host
- * checks arguments, watches deadlines, words errors and finds the root cause of
- * failures; the plugin runs operations that are known to be valid on raw
- * memory.
+ * checks arguments, watches deadlines, writes error messages and finds the root
+ * cause of failures; the plugin runs operations that are known to be valid on
+ * raw memory.
  *
  * Versions. Until 1.0 host and plugin match exactly in major and minor version;
  * the host refuses every other plugin. The minor version counts all changes of
@@ -37,7 +37,7 @@ extern "C" {
 enum {
   SHERD_OK = 0,
   SHERD_IN_PROGRESS = 1,
-  /* A valid call that contradicts another rank's. */
+  /* A valid call that contradicts another rank's call. */
   SHERD_INVALID_ARGUMENT = 2,
   SHERD_UNSUPPORTED = 3,
   SHERD_TIMEOUT = 4,
@@ -50,7 +50,8 @@ enum {
 };
 typedef int32_t sherd_code;
 
-/* Operations; bit 1 << OP of sherd_plugin_v0.operations says that it is there.
+/* Operations. Bit 1 << OP of sherd_plugin_v0.operations is set if the plugin
+ * implements OP.
  */
 enum {
   SHERD_BARRIER = 0,
@@ -112,7 +113,7 @@ typedef struct sherd_error_v0 {
   char text[244];      /* out: what happened, without rank and operation */
 } sherd_error_v0;
 
-/* What the host offers to a plugin; lives forever. */
+/* Services that the host offers to a plugin. Lives forever. */
 typedef struct sherd_host_v0 {
   uint32_t struct_size;
   uint16_t major, minor;
@@ -126,10 +127,10 @@ typedef struct sherd_host_v0 {
   void (*reduce)(int32_t dtype, int32_t reduction, void* out,
                  const void* const* ins, int32_t num_ins, uint64_t count,
                  int32_t divisor);
-  /* Copies what the user set for `name`, or "", with its NUL:
-   * "cuda_library", "nccl_library" are paths or names of shared objects to load
-   * in place of the usual ones. SHERD_RESOURCE if capacity is too small,
-   * SHERD_UNSUPPORTED if there is no such setting. */
+  /* Copies the user's value of the setting `name`, or "", with its NUL:
+   * "cuda_library" and "nccl_library" are paths or names of shared objects to
+   * load in place of the usual ones. Returns SHERD_RESOURCE if capacity is too
+   * small, SHERD_UNSUPPORTED if there is no such setting. */
   sherd_code (*setting)(const char* name, char* value, uint64_t capacity);
 } sherd_host_v0;
 
@@ -140,12 +141,13 @@ typedef struct sherd_kv_v0 {
   void* context; /* first argument of the calls below */
   sherd_code (*set)(void* context, const char* key, const void* value,
                     uint64_t size);
-  /* Waits until the key is there. Copies min(size, capacity) bytes and sets
-   * *size to the value's full size. SHERD_TIMEOUT at the deadline;
-   * SHERD_PEER_LOST, before it, if some rank will not come any more. */
+  /* Waits until the key exists. Copies min(size, capacity) bytes and sets *size
+   * to the value's full size. Returns SHERD_TIMEOUT at the deadline, and
+   * SHERD_PEER_LOST, before it, if some rank will never arrive. */
   sherd_code (*get)(void* context, const char* key, int64_t deadline,
                     void* value, uint64_t capacity, uint64_t* size);
-  /* Adds to the decimal number at key (missing: 0) in one step. */
+  /* Atomically adds to the decimal number at key (0 if the key does not exist).
+   */
   sherd_code (*add)(void* context, const char* key, int64_t amount,
                     int64_t* sum);
   sherd_code (*remove)(void* context, const char* key);
@@ -158,19 +160,19 @@ typedef struct sherd_comm_config_v0 {
   const char* group; /* for messages; valid during create */
   const sherd_kv_v0* kv;
   int64_t deadline; /* for create */
-  /* world_ranks[r] is the place of rank r among all ranks of the
-   * job; valid during create. */
+  /* world_ranks[r] is the rank in the whole job of rank r of the group; valid
+   * during create. */
   const int32_t* world_ranks;
   int32_t world_size;
   /* 1 if all ranks of the group run on this host, in one PID namespace. */
   int32_t one_host;
-  /* Numeric IPv4 or IPv6 address on which this rank is to listen. */
+  /* Numeric IPv4 or IPv6 address on which this rank listens. */
   const char* address;
-  /* With sherd_plugin_v0.on_device: the device of this rank, on
-   * whose memory all operations work; then `size` may be 1. */
+  /* With sherd_plugin_v0.on_device: the device of this rank. All operations
+   * work on its memory, and `size` may be 1. */
   int32_t device;
-  /* The same for one device in every process of a host, different for two;
-   * valid during create. Null if not known. */
+  /* Identifies the device: the same in every process of a host, different for
+   * two devices; valid during create. Null if not known. */
   const char* device_id;
 } sherd_comm_config_v0;
 
@@ -240,12 +242,12 @@ typedef struct sherd_op_v0 {
 
 /* Flags of an operation. */
 enum {
-  /* The entries of sends (and recvs) have one length and stand one after
-   * another in memory. */
+  /* The entries of sends (and recvs) have one length and are adjacent in
+   * memory, in order. */
   SHERD_OP_EVEN = 1 << 0,
-  /* dtype is the type of the elements, also of an operation that
-   * only moves them. Who compares calls compares the types of those ranks that
-   * give one; a call without a type fits any. */
+  /* dtype is the type of the elements, also of an operation that only moves
+   * them. A plugin that compares calls compares the types of the ranks that
+   * give one; a call without a type matches any. */
   SHERD_OP_TYPED = 1 << 1
 };
 
@@ -257,53 +259,57 @@ typedef struct sherd_request_v0 {
 
 typedef struct sherd_comm_v0 sherd_comm_v0; /* the plugin's */
 
-/* Names a piece of one rank's memory to its peers. Plain bytes: it travels as
- * it lies in memory. */
+/* Identifies a piece of one rank's memory to its peers. Plain bytes, which can
+ * be sent to other processes as they are. */
 typedef struct sherd_memory_handle_v0 {
   uint64_t words[6];
 } sherd_memory_handle_v0;
 
-/* What one rank of a communicator reaches of its peers' memory; the plugin's.
+/* The peers' memory as one rank of a communicator can access it; owned by the
+ * plugin.
  */
 typedef struct sherd_peers_v0 sherd_peers_v0;
 
-/* Memory that ranks reach in each other's processes. Any thread. The
- * host orders writes and reads of different ranks, by operations or otherwise.
- * An ALL_GATHER of a plugin with this table ends in SHERD_PEER_LOST only if it
- * ends in SHERD_OK nowhere: its peers may be about to write to memory that this
- * rank would free.
+/* Memory that ranks access in each other's processes. Any thread. The host
+ * orders writes and reads of different ranks, by operations or otherwise. A
+ * plugin with this table lets an ALL_GATHER end in SHERD_PEER_LOST only if it
+ * ends in SHERD_OK on no rank: otherwise peers may be about to write to memory
+ * that this rank would free.
  */
 typedef struct sherd_memory_v0 {
   uint32_t struct_size;
 
-  /* Memory that can be exported, until deallocate gets the same two numbers;
-   * of no communicator, and usable without one. bytes above 0; alignment is a
-   * power of two up to 4096. Pages are there once it returns: SHERD_RESOURCE,
-   * rather than a fault later on. Both null: whatever memory the process has
-   * can be exported. */
+  /* Allocates memory that can be exported, valid until deallocate is called
+   * with the same data and bytes; it belongs to no communicator and is usable
+   * without one. bytes is above 0; alignment is a power of two up to 4096. The
+   * pages are committed on return: SHERD_RESOURCE is returned in place of a
+   * later fault. If both functions are null, all memory of the process can be
+   * exported. */
   sherd_code (*allocate)(uint64_t bytes, uint64_t alignment, void** data,
                          sherd_error_v0* error);
   void (*deallocate)(void* data, uint64_t bytes);
 
-  /* A view of the peers of `comm`, which it may outlive. SHERD_UNSUPPORTED if
-   * this rank cannot reach the memory of all of them. */
+  /* Opens a view of the memory of the peers of `comm`, which the view may
+   * outlive. Returns SHERD_UNSUPPORTED if this rank cannot reach the memory of
+   * all of them. */
   sherd_code (*open_peers)(sherd_comm_v0* comm, sherd_peers_v0** peers,
                            sherd_error_v0* error);
-  /* What was imported through it is not touched any more. */
+  /* Called once nothing uses the memory that was imported through the view. */
   void (*close_peers)(sherd_peers_v0* peers);
 
-  /* A handle of data[0, bytes), bytes above 0. SHERD_UNSUPPORTED, often asked
-   * and therefore fast, if peers cannot reach that. */
+  /* Makes a handle of data[0, bytes), bytes above 0. Returns SHERD_UNSUPPORTED
+   * if peers cannot reach that memory; the host asks often, so this must be
+   * fast. */
   sherd_code (*export_memory)(sherd_peers_v0* peers, const void* data,
                               uint64_t bytes, sherd_memory_handle_v0* handle,
                               sherd_error_v0* error);
 
-  /* Where in this process what rank `peer`, which may be this one, exported
-   * lies: all of it, until close_peers. The handle comes from another process
-   * and may be anything:
+  /* Maps the memory that rank `peer`, which may be this one, exported, and
+   * returns its address in this process: all of it, until close_peers. The
+   * handle comes from another process and must be validated:
    * SHERD_INVALID_ARGUMENT  That peer did not make it, or freed the memory.
-   * SHERD_PEER_LOST         The peer's process ended, and its memory cannot be
-   *                         opened any more.
+   * SHERD_PEER_LOST         The peer's process ended, and its memory can no
+   *                         longer be opened.
    * SHERD_RESOURCE          No address space or descriptor. */
   sherd_code (*import_memory)(sherd_peers_v0* peers, int32_t peer,
                               const sherd_memory_handle_v0* handle,
@@ -312,69 +318,71 @@ typedef struct sherd_memory_v0 {
 
 /* Operations on the memory of devices.
  *
- * With this table all memory of operations is that of the communicator's
+ * With this table the memory of all operations is memory of the communicator's
  * device (device_abi.h), and post queues the operation on op->stream: SHERD_OK
- * says that it is queued. Its end is that of the stream; an operation that
- * cannot end fails by poll. What it reads and writes, but for the structs,
- * stays valid until then. Operations of one communicator are posted by one
- * thread at a time, SEND and RECV too, in an order that all ranks share; equal
- * tags of a pair of ranks match in that order.
+ * means that it is queued. The operation ends in the order of the stream; poll
+ * reports one that cannot end. The memory that it reads and writes, but not the
+ * structs, stays valid until then. Operations of one communicator are posted by
+ * one thread at a time, SEND and RECV too, in an order that all ranks share;
+ * equal tags of a pair of ranks match in that order.
  *
  * post may wait for peers (at the first operation, or where a queue is full),
- * but ignores deadlines: the host watches them, and aborts, whereupon post
- * returns and everything that was queued ends, with undefined results.
+ * but ignores deadlines: the host watches them, and aborts. Then post returns,
+ * and all queued operations end with undefined results.
  *
- * A BARRIER is one of streams. Its out[0, bytes), at least 4 bytes, is memory
- * of the device that the plugin may overwrite.
+ * A BARRIER synchronizes streams. Its out[0, bytes), at least 4 bytes, is
+ * memory of the device that the plugin may overwrite.
  *
- * The host makes the communicator's device the calling thread's current one
- * (sherd_device_v0.set_current), or the one that is an argument, before each
- * call but poll and abort.
+ * Before each call but poll and abort, the host makes the communicator's
+ * device, or the device given as an argument, the calling thread's current one
+ * (sherd_device_v0.set_current).
  */
 typedef struct sherd_on_device_v0 {
   uint32_t struct_size;
   int32_t device_type; /* as in device_abi.h */
 
-  /* SHERD_OK while all is well, otherwise what ended the communicator. Never
-   * waits. Any thread, also while another one is in any other call. */
+  /* Returns SHERD_OK while the communicator works, otherwise the error that
+   * ended it. Never waits. Any thread, also while another one is in any other
+   * call. */
   sherd_code (*poll)(sherd_comm_v0* comm, sherd_error_v0* error);
 
-  /* Between begin and end, posted operations are one: none runs before end, and
-   * they may match in any order. One thread posts them and calls both; end also
-   * after a failure. Not nested. */
+  /* Operations posted between begin and end form one batch: none runs before
+   * end, and they may match in any order. One thread posts them and calls both;
+   * end is also called after a failure. Not nested. */
   sherd_code (*begin_batch)(sherd_comm_v0* comm, sherd_error_v0* error);
   sherd_code (*end_batch)(sherd_comm_v0* comm, sherd_error_v0* error);
 
-  /* A communicator of the ranks of `parent` with the same color >= 0, in the
-   * order of key; *comm is null with a negative color. Collective over
-   * `parent`, which has no operation under way and may be destroyed first.
-   * `config` is that of the new communicator. SHERD_UNSUPPORTED: the vendor's
-   * library is too old. Null: not supported. */
+  /* Makes a communicator of the ranks of `parent` with the same color >= 0, in
+   * the order of key; *comm is null with a negative color. Collective over
+   * `parent`, which has no operation in flight and may be destroyed first.
+   * `config` is that of the new communicator. Returns SHERD_UNSUPPORTED if the
+   * vendor's library is too old. Null: not supported. */
   sherd_code (*split)(sherd_comm_v0* parent, const sherd_comm_config_v0* config,
                       int32_t color, int32_t key, sherd_comm_v0** comm,
                       sherd_error_v0* error);
-  /* A communicator of the ranks of `parent` but the `excluded`, ascending,
-   * which need not come: after a failure and an abort too. Codes and `config`
-   * as of split. Null: not supported. */
+  /* Makes a communicator of the ranks of `parent` except `excluded`
+   * (ascending), which need not take part; also after a failure and an abort.
+   * Codes and `config` as for split. Null: not supported. */
   sherd_code (*shrink)(sherd_comm_v0* parent,
                        const sherd_comm_config_v0* config,
                        const int32_t* excluded, int32_t num_excluded,
                        sherd_comm_v0** comm, sherd_error_v0* error);
 
-  /* Ends the communicator in good order: waits until its operations have ended,
+  /* Shuts the communicator down cleanly: waits until its operations have ended,
    * and for the other ranks as far as the vendor's library does. Collective;
-   * then only destroy follows. Without it destroy ends the communicator as
-   * abort does. */
+   * only destroy follows. Without it, destroy ends the communicator as abort
+   * does. */
   sherd_code (*finalize)(sherd_comm_v0* comm, int64_t deadline,
                          sherd_error_v0* error);
 
-  /* Memory that operations move faster once it is registered; of no
-   * communicator. Null, or SHERD_UNSUPPORTED: any memory of the device. */
+  /* Allocates memory that operations move faster once it is registered; it
+   * belongs to no communicator. Null, or SHERD_UNSUPPORTED: any memory of the
+   * device will do. */
   sherd_code (*allocate)(int32_t device, uint64_t bytes, void** data,
                          sherd_error_v0* error);
   void (*deallocate)(int32_t device, void* data, uint64_t bytes);
-  /* Until deregister_memory or destroy. Both null, or SHERD_UNSUPPORTED:
-   * nothing is gained by it. */
+  /* Valid until deregister_memory or destroy. Both null, or SHERD_UNSUPPORTED:
+   * registration gains nothing. */
   sherd_code (*register_memory)(sherd_comm_v0* comm, void* data, uint64_t bytes,
                                 void** registration, sherd_error_v0* error);
   void (*deregister_memory)(sherd_comm_v0* comm, void* registration);
@@ -382,8 +390,8 @@ typedef struct sherd_on_device_v0 {
 
 /* Flags of a plugin. */
 enum {
-  /* post returns only once the operation ended. Otherwise it returns
-   * SHERD_IN_PROGRESS, and test tells. */
+  /* post returns only once the operation has ended. Without this flag it
+   * returns SHERD_IN_PROGRESS, and test reports the end. */
   SHERD_COMPLETES_IN_POST = 1 << 0,
   /* Ranks are threads of one process. */
   SHERD_RANKS_ARE_THREADS = 1 << 1,
@@ -393,10 +401,10 @@ enum {
   SHERD_NEEDS_LAUNCHER = 1 << 3,
   /* If one rank dies, the vendor's library ends them all. */
   SHERD_DIES_TOGETHER = 1 << 4,
-  /* The plugin compares the calls of all ranks before it moves anything, and
-   * ends a difference in SHERD_INVALID_ARGUMENT, the same on all ranks: with
-   * the peer that differs from most others, or -1 where no call is that of
-   * most, and a text that has both calls. */
+  /* The plugin compares the calls of all ranks before it moves anything. If
+   * they differ, all ranks return the same SHERD_INVALID_ARGUMENT: its peer is
+   * the rank that differs from the majority, or -1 without a majority, and its
+   * text contains both calls. */
   SHERD_COMPARES_CALLS = 1 << 5
 };
 
@@ -410,7 +418,7 @@ typedef struct sherd_plugin_v0 {
   /* Version of the vendor's library; may be null. */
   const char* (*library_version)(void);
 
-  /* SHERD_OK if communicators can be made on this machine; initialises
+  /* Returns SHERD_OK if communicators can be made on this machine; initialises
    * nothing. */
   sherd_code (*probe)(sherd_error_v0* error);
 
@@ -418,32 +426,33 @@ typedef struct sherd_plugin_v0 {
   sherd_code (*create)(const sherd_comm_config_v0* config, sherd_comm_v0** comm,
                        sherd_error_v0* error);
 
-  /* Also while an operation of another rank still needs this one. */
+  /* May be called while an operation of another rank still needs this one. */
   void (*destroy)(sherd_comm_v0* comm);
 
-  /* One call of post or test at a time per communicator, but for SEND and RECV:
-   * those come from any thread, while other operations run too. post may
-   * return SHERD_IN_PROGRESS if there is a test. After an error only abort and
-   * destroy follow. */
+  /* One call of post or test at a time per communicator, except for SEND and
+   * RECV: those come from any thread, also while other operations run. post may
+   * return SHERD_IN_PROGRESS if the table has a test. After an error the host
+   * calls only abort and destroy. */
   sherd_code (*post)(sherd_comm_v0* comm, const sherd_op_v0* op,
                      sherd_request_v0* request, sherd_error_v0* error);
-  /* SHERD_IN_PROGRESS, SHERD_OK or an error. Null with COMPLETES_IN_POST. */
+  /* Returns SHERD_IN_PROGRESS, SHERD_OK or an error. Null with
+   * COMPLETES_IN_POST. */
   sherd_code (*test)(sherd_comm_v0* comm, sherd_request_v0* request,
                      sherd_error_v0* error);
 
   /* Makes operations of this rank end with SHERD_ABORTED, and those of its
-   * peers fail, soon. Any thread, at any time before destroy, repeatedly;
-   * never waits. */
+   * peers fail, soon. Any thread, at any time before destroy, repeatedly; never
+   * waits. */
   void (*abort)(sherd_comm_v0* comm);
 
-  /* Bit 1 << REDUCTION of reductions[DTYPE] says that ALL_REDUCE,
-   * REDUCE and REDUCE_SCATTER, as far as they are in operations, have it. */
+  /* Bit 1 << REDUCTION of reductions[DTYPE] is set if ALL_REDUCE, REDUCE and
+   * REDUCE_SCATTER, as far as the plugin has them, support it. */
   uint32_t reductions[SHERD_NUM_DTYPES];
 
-  /* May be null. With SHERD_NEEDS_LAUNCHER: where this process stands among
-   * those that were started together. With `blob`, collective over them:
-   * copies blob[0, size) of rank 0 to all. Usable before create; starts the
-   * vendor's library. */
+  /* May be null. With SHERD_NEEDS_LAUNCHER: returns this process's rank among
+   * those that were started together. With `blob`, collective over them: copies
+   * blob[0, size) of rank 0 to all. Usable before create; starts the vendor's
+   * library. */
   sherd_code (*bootstrap)(int32_t* rank, int32_t* world_size, void* blob,
                           uint64_t size, int64_t deadline,
                           sherd_error_v0* error);
@@ -454,8 +463,8 @@ typedef struct sherd_plugin_v0 {
   const sherd_on_device_v0* on_device;
 } sherd_plugin_v0;
 
-/* Returns the plugin's table, which lives forever, or null if it cannot work
- * with this host: until 1.0, if the host's version is another one. Called any
+/* Returns the plugin's table, which lives forever, or null if the plugin cannot
+ * work with this host: until 1.0, if the host has another version. Called any
  * number of times, from any thread. */
 typedef const sherd_plugin_v0* (*sherd_get_plugin_v0_fn)(
     const sherd_host_v0* host);

@@ -8,8 +8,8 @@
 
 namespace sherd::internal {
 
-// A valid operation as rank `rank` of two or more posted it, for plugins that
-// compare calls.
+// The fields of a valid operation as rank `rank` of two or more posted it, for
+// plugins that compare calls.
 inline CallFields FieldsOf(const sherd_op_v0& op, int rank) {
   CallFields call = {.op = op.op,
                      .root = op.root,
@@ -19,7 +19,7 @@ inline CallFields FieldsOf(const sherd_op_v0& op, int rank) {
                      .is_typed = (op.flags & SHERD_OP_TYPED) != 0,
                      .is_even = (op.flags & SHERD_OP_EVEN) != 0};
   if (op.op == SHERD_ALL_TO_ALL_V && call.is_even) {
-    // Not the rank's own entry: that may be empty.
+    // The rank's own entry may be empty, so take another one.
     call.bytes = op.sends[rank == 0 ? 1 : 0].size;
   }
   return call;

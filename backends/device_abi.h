@@ -1,25 +1,25 @@
 #ifndef SHERD_BACKENDS_DEVICE_ABI_H_
 #define SHERD_BACKENDS_DEVICE_ABI_H_
 
-/* The ABI between Sherd and a device plugin, in C: memory that is not the
- * host's, and queues of work on it.
+/* The ABI between Sherd and a device plugin, in C: device memory, and queues of
+ * work on it.
  *
  * A device plugin is a shared object libsherd_device_NAME.so that exports one
  * function, sherd_get_device_v0, or the same code linked statically. Versions,
  * types, struct sizes, deadlines and errors are as in backend_abi.h.
  *
  * Errors of all functions: SHERD_SYSTEM if there is no driver or no device, or
- * if work that ran before failed in such a way that the vendor's library
- * refuses everything; SHERD_RESOURCE without memory; SHERD_UNSUPPORTED for what
- * a device or a stream that is captured cannot do; SHERD_INVALID_ARGUMENT for
- * addresses and devices that there are not.
+ * if earlier work failed such that the vendor's library refuses every call;
+ * SHERD_RESOURCE if memory ran out; SHERD_UNSUPPORTED for an operation that the
+ * device, or a stream that is being captured, does not support;
+ * SHERD_INVALID_ARGUMENT for addresses and devices that do not exist.
  *
- * Devices are numbered from 0, as the vendor's library numbers what this
+ * Devices are numbered from 0, as the vendor's library numbers those that this
  * process may use. A stream is the vendor's handle of a queue (cudaStream_t);
- * null is the device's default stream. Work that is queued runs later, in the
- * order of its stream; what it reads and writes stays valid until then. No
- * function waits for a device unless it says so. All may be called from any
- * thread, and leave the calling thread's current device as it was.
+ * null is the device's default stream. Queued work runs later, in the order of
+ * its stream; the memory that it reads and writes stays valid until then. No
+ * function waits for a device unless its comment states it. All may be called
+ * from any thread, and leave the calling thread's current device as it was.
  */
 
 #include <stdint.h>
@@ -30,8 +30,8 @@
 extern "C" {
 #endif
 
-/* Of a box of elements of `element_size` bytes; arrays have `rank` entries,
- * strides count elements. As core/tensor/kernels/strided_copy.h says. */
+/* A copy of a box of elements of `element_size` bytes; arrays have `rank`
+ * entries, strides count elements. See core/tensor/kernels/strided_copy.h. */
 typedef struct sherd_strided_copy_v0 {
   void* dst;
   const void* src;
@@ -42,7 +42,7 @@ typedef struct sherd_strided_copy_v0 {
   uint32_t element_size;
 } sherd_strided_copy_v0;
 
-/* Every element of a box becomes `value`. */
+/* Sets every element of a box to `value`. */
 typedef struct sherd_fill_v0 {
   uint32_t struct_size;
   int32_t rank;
@@ -55,8 +55,8 @@ typedef struct sherd_fill_v0 {
 
 enum { SHERD_UNIFORM = 0, SHERD_NORMAL = 1 };
 
-/* Random numbers as core/tensor/random.h draws them: bit by bit those of the
- * CPU where they are uniform. */
+/* Random numbers as core/tensor/random.h draws them; uniform ones are bitwise
+ * equal to those of the CPU. */
 typedef struct sherd_random_v0 {
   uint32_t struct_size;
   int32_t distribution;
@@ -68,13 +68,13 @@ typedef struct sherd_random_v0 {
   void* data;
   const int64_t* sizes;
   const int64_t* strides;
-  /* The place of the box in the tensor whose positions count; never null. */
+  /* The box's place in the tensor whose positions count; never null. */
   const int64_t* global_sizes;
   const int64_t* offsets;
 } sherd_random_v0;
 
-/* Names memory of this process to another process of this host. Plain bytes:
- * it travels as it lies in memory. */
+/* Identifies memory of this process to another process of this host. Plain
+ * bytes, which can be sent to another process as they are. */
 typedef struct sherd_device_handle_v0 {
   uint64_t words[12];
 } sherd_device_handle_v0;
@@ -92,7 +92,7 @@ typedef struct sherd_device_info_v0 {
 
 typedef struct sherd_device_memory_v0 {
   uint32_t struct_size;
-  /* Handed out, and kept by the pool. */
+  /* Bytes that are allocated, and bytes that the pool keeps. */
   uint64_t live_bytes, cached_bytes;
 } sherd_device_memory_v0;
 
@@ -102,79 +102,81 @@ typedef struct sherd_device_v0 {
   const char* name;    /* as in the file's name */
   int32_t device_type; /* that of core/tensor/device.h */
 
-  /* "driver 13.0 from libcuda.so.1"; null if there is none. */
+  /* "driver 13.0 from libcuda.so.1"; null without a driver. */
   const char* (*library_version)(void);
 
-  /* SHERD_OK if there is a device that works; initialises no device. */
+  /* Returns SHERD_OK if there is a device that works; initialises no device. */
   sherd_code (*probe)(sherd_error_v0* error);
 
   sherd_code (*count)(int32_t* devices, sherd_error_v0* error);
   sherd_code (*describe)(int32_t device, sherd_device_info_v0* info,
                          sherd_error_v0* error);
-  /* The calling thread's. */
+  /* The calling thread's current device. */
   sherd_code (*get_current)(int32_t* device, sherd_error_v0* error);
   sherd_code (*set_current)(int32_t device, sherd_error_v0* error);
 
-  /* Memory of a device, aligned to 256 bytes, that may be used by what is
-   * queued on `stream` from now on. bytes above 0. SHERD_RESOURCE: there is not
-   * that much. Does not wait once the pool has such a block; may wait for the
-   * device when memory runs out. */
+  /* Allocates memory of a device, aligned to 256 bytes, for use by work queued
+   * on `stream` from now on. bytes above 0. Returns SHERD_RESOURCE if the
+   * device has not enough memory. Does not wait once the pool has such a block;
+   * may wait for the device when memory runs out. */
   sherd_code (*allocate)(int32_t device, uint64_t bytes, void* stream,
                          void** data, sherd_error_v0* error);
-  /* Takes it back: what was queued on `stream` before may still use it. OK
-   * after the driver has shut down. */
+  /* Takes the memory back; work queued on `stream` before may still use it.
+   * Returns SHERD_OK after the driver has shut down. */
   sherd_code (*deallocate)(int32_t device, void* data, uint64_t bytes,
                            void* stream, sherd_error_v0* error);
-  /* Host memory that devices reach; aligned to 4096. Pooled. */
+  /* Allocates host memory that devices reach; aligned to 4096 bytes, pooled. */
   sherd_code (*allocate_pinned)(uint64_t bytes, void** data,
                                 sherd_error_v0* error);
   sherd_code (*deallocate_pinned)(void* data, uint64_t bytes,
                                   sherd_error_v0* error);
   sherd_code (*statistics)(int32_t device, sherd_device_memory_v0* memory,
                            sherd_error_v0* error);
-  /* Gives what the pools keep unused back to the system. May wait for the
-   * devices. */
+  /* Returns the pools' unused memory to the system. May wait for the devices.
+   */
   sherd_code (*trim)(sherd_error_v0* error);
-  /* Whose memory an address is: a device, -1 for host memory that the device
-   * reaches, -2 for other. */
+  /* Sets *device to the device whose memory an address is, to -1 for host
+   * memory that the device reaches, to -2 for other memory. */
   sherd_code (*locate)(const void* data, int32_t* device,
                        sherd_error_v0* error);
 
-  /* A stream that does not wait for the default stream. high_priority: 0 or
-   * 1. */
+  /* Creates a stream that does not wait for the default stream. high_priority:
+   * 0 or 1. */
   sherd_code (*create_stream)(int32_t device, int32_t high_priority,
                               void** stream, sherd_error_v0* error);
   sherd_code (*destroy_stream)(int32_t device, void* stream,
                                sherd_error_v0* error);
-  /* 1 if what is queued on it becomes part of a graph instead of running; also
-   * of the default stream where nothing can be queued because a stream that
-   * waits for it is captured. */
+  /* Sets *capturing to 1 if work queued on the stream becomes part of a graph
+   * instead of running; also for the default stream while nothing can be queued
+   * on it because a stream that waits for it is being captured. */
   sherd_code (*is_capturing)(int32_t device, void* stream, int32_t* capturing,
                              sherd_error_v0* error);
 
-  /* Events mark a place in a stream. They are the plugin's, not the vendor's
-   * handles, and come from a pool: no more than a list operation once warm. */
+  /* Events mark a place in a stream. They belong to the plugin, are not the
+   * vendor's handles, and come from a pool: a list operation once it is warm.
+   */
   sherd_code (*take_event)(int32_t device, void** event, sherd_error_v0* error);
   void (*return_event)(int32_t device, void* event);
   sherd_code (*record_event)(int32_t device, void* event, void* stream,
                              sherd_error_v0* error);
-  /* What is queued on `stream` after this runs after the place in `event`. */
+  /* Makes work queued on `stream` from now on run after the place in `event`.
+   */
   sherd_code (*wait_event)(int32_t device, void* stream, void* event,
                            sherd_error_v0* error);
-  /* SHERD_OK once everything before that place has run; SHERD_IN_PROGRESS. Also
-   * while another thread captures. */
+  /* Returns SHERD_OK once all work before that place has run, SHERD_IN_PROGRESS
+   * before. May be called while another thread captures. */
   sherd_code (*query_event)(void* event, sherd_error_v0* error);
 
-  /* Work on a stream. Arrays may be changed once the call returned; data may
-   * not. */
+  /* Work on a stream. The caller may change arrays once the call has returned,
+   * but not the data. */
 
-  /* Between memory of any kind; host memory that is not pinned is waited for.
+  /* Copies between memory of any kind; waits if host memory is not pinned.
    */
   sherd_code (*copy_bytes)(int32_t device, void* stream, void* dst,
                            const void* src, uint64_t bytes,
                            sherd_error_v0* error);
-  /* Boxes that do not overlap, in one launch. All memory can be reached by
-   * `device`. */
+  /* Copies boxes that do not overlap, in one launch. `device` reaches all
+   * memory. */
   sherd_code (*copy)(int32_t device, void* stream,
                      const sherd_strided_copy_v0* copies, uint64_t num_copies,
                      sherd_error_v0* error);
@@ -188,37 +190,38 @@ typedef struct sherd_device_v0 {
                        int32_t num_ins, uint64_t count, int32_t divisor,
                        sherd_error_v0* error);
 
-  /* Memory of a device that export_memory can export, aligned to 256 bytes;
-   * pooled. What is queued anywhere has stopped using what is taken back. */
+  /* Allocates memory of a device that export_memory can export, aligned to 256
+   * bytes; pooled. The caller frees it only once no queued work uses it. */
   sherd_code (*allocate_shared)(int32_t device, uint64_t bytes, void** data,
                                 sherd_error_v0* error);
   sherd_code (*deallocate_shared)(int32_t device, void* data, uint64_t bytes,
                                   sherd_error_v0* error);
-  /* A handle of data[0, bytes). SHERD_UNSUPPORTED if other processes cannot
-   * reach it, as may be the case with what came from allocate. */
+  /* Makes a handle of data[0, bytes). Returns SHERD_UNSUPPORTED if other
+   * processes cannot reach it, which may be so for memory from allocate. */
   sherd_code (*export_memory)(int32_t device, const void* data, uint64_t bytes,
                               sherd_device_handle_v0* handle,
                               sherd_error_v0* error);
-  /* Where it lies in this process, until as many calls of close_memory as of
-   * this. The handle may be anything: SHERD_INVALID_ARGUMENT if nothing can be
-   * opened with it. */
+  /* Maps the memory into this process, until close_memory has been called as
+   * often as this. The handle is validated: returns SHERD_INVALID_ARGUMENT if
+   * nothing can be opened with it. */
   sherd_code (*import_memory)(int32_t device,
                               const sherd_device_handle_v0* handle, void** data,
                               sherd_error_v0* error);
   void (*close_memory)(int32_t device, void* data);
-  /* Lets what is queued on `device` use the memory of `owner`, another device
-   * of this process; *reachable is 0 if it never can, otherwise 1. */
+  /* Lets work queued on `device` use the memory of `owner`, another device of
+   * this process; sets *reachable to 0 if that is impossible, otherwise to 1.
+   */
   sherd_code (*reach)(int32_t device, int32_t owner, int32_t* reachable,
                       sherd_error_v0* error);
 
-  /* Names what the calling thread does until pop_range, for profilers (NVTX).
-   * Nothing where none listens. */
+  /* Names the calling thread's activity until pop_range, for profilers (NVTX).
+   * Does nothing without a profiler. */
   void (*push_range)(const char* name);
   void (*pop_range)(void);
 } sherd_device_v0;
 
-/* Returns the plugin's table, which lives forever, or null if it cannot work
- * with this host. Called once per process. */
+/* Returns the plugin's table, which lives forever, or null if the plugin cannot
+ * work with this host. Called once per process. */
 typedef const sherd_device_v0* (*sherd_get_device_v0_fn)(
     const sherd_host_v0* host);
 

@@ -14,10 +14,10 @@
 #include "sherd/backends/backend_abi.h"
 #include "sherd/backends/device_abi.h"
 
-// What plugins have in common beside the structs of the ABI: errors, a guard
+// Code that plugins share beside the structs of the ABI: errors, a guard
 // against exceptions, communicators that are classes, tables, registration.
-// Header-only, of the standard library alone: a plugin needs nothing else of
-// Sherd.
+// Header-only, and depends on the standard library alone: a plugin needs
+// nothing else of Sherd.
 
 namespace sherd::internal {
 
@@ -42,9 +42,9 @@ struct StaticPlugin {
 
 inline std::atomic<const sherd_host_v0*> host_of_plugins{nullptr};
 
-// Whether the plugin works with this host, which is its host from then on.
+// Returns whether the plugin works with `host`, and keeps it as its host if so.
 inline bool AdoptHost(const sherd_host_v0* host) {
-  // A host of another version reads the table by another layout.
+  // A host of another version expects another layout of the table.
   if (host->major != SHERD_ABI_MAJOR || host->minor != SHERD_ABI_MINOR) {
     return false;
   }
@@ -57,13 +57,13 @@ inline bool AdoptHost(const sherd_host_v0* host) {
 namespace sherd::plugin {
 
 // The host that opened the plugin. Set before it calls any function of the
-// table, valid for ever; one for all plugins that are linked into a program.
+// table and valid forever; one for all plugins that are linked into a program.
 // Any thread.
 inline const sherd_host_v0& Host() {
   return *internal::host_of_plugins.load(std::memory_order_acquire);
 }
 
-// Fills `error` and returns `code`. Text that does not fit is cut.
+// Fills `error` and returns `code`. Truncates text that does not fit.
 inline sherd_code Fail(sherd_error_v0* error, sherd_code code, int peer,
                        const char* text) {
   error->peer = peer;
@@ -72,8 +72,8 @@ inline sherd_code Fail(sherd_error_v0* error, sherd_code code, int peer,
   return code;
 }
 
-// The same for a system call that has just failed: adds errno in words, and as
-// the native code.
+// As Fail, after a system call that has just failed: appends the text of errno,
+// and sets errno as the native code.
 inline sherd_code FailErrno(sherd_error_v0* error, sherd_code code, int peer,
                             const char* text) {
   const int number = errno;
@@ -84,9 +84,9 @@ inline sherd_code FailErrno(sherd_error_v0* error, sherd_code code, int peer,
   return Fail(error, code, peer, with_cause);
 }
 
-// Returns what `body` returns, a code. An exception becomes an error, since
-// none may cross the ABI: SHERD_RESOURCE where memory ran out, SHERD_SYSTEM
-// where the system refused something, otherwise SHERD_INTERNAL.
+// Returns the code that `body` returns. An exception becomes an error, since
+// none may cross the ABI: SHERD_RESOURCE if memory ran out, SHERD_SYSTEM if a
+// system call failed, otherwise SHERD_INTERNAL.
 template <typename Body>
 sherd_code Guard(sherd_error_v0* error, const Body& body) noexcept {
   try {
@@ -102,7 +102,8 @@ sherd_code Guard(sherd_error_v0* error, const Body& body) noexcept {
   }
 }
 
-// The same for a function that cannot report: logs the exception as a warning.
+// As Guard, for a function that cannot report an error: logs the exception as a
+// warning.
 template <typename Body>
 void GuardQuietly(const Body& body) noexcept {
   sherd_error_v0 error = {};
@@ -114,17 +115,17 @@ void GuardQuietly(const Body& body) noexcept {
 }
 
 // Objects of the plugin behind the opaque types of the ABI (sherd_comm_v0,
-// sherd_peers_v0), which no plugin defines: two that did would be one to the
-// linker where both are linked into a program.
+// sherd_peers_v0). No plugin defines these types: if two did, both linked into
+// one program, the linker would merge them.
 
-// The object that MakeHandle made a handle of.
+// The object behind a handle from MakeHandle.
 template <typename Object, typename Handle>
 Object& FromHandle(Handle* handle) {
   return *reinterpret_cast<Object*>(handle);
 }
 
-// Runs make(std::unique_ptr<Object>* made), guarded. With SHERD_OK `made` is
-// handed out as `*handle`, otherwise null is.
+// Runs make(std::unique_ptr<Object>* made), guarded. With SHERD_OK `*handle`
+// takes the object over, otherwise it becomes null.
 template <typename Object, typename Handle, typename Make>
 sherd_code MakeHandle(Handle** handle, sherd_error_v0* error,
                       const Make& make) noexcept {
@@ -142,7 +143,7 @@ void DeleteHandle(Handle* handle) noexcept {
   delete &FromHandle<Object>(handle);
 }
 
-// `table` with the size and the version that it begins with.
+// `table` with the size and the version at its beginning filled in.
 template <typename Table>
 constexpr Table WithHeader(Table table) {
   table.struct_size = sizeof(table);
@@ -153,7 +154,7 @@ constexpr Table WithHeader(Table table) {
   return table;
 }
 
-// Every operation, as in sherd_plugin_v0.operations.
+// All operations, as bits of sherd_plugin_v0.operations.
 inline constexpr uint64_t kAllOperations =
     (uint64_t{1} << SHERD_NUM_OPERATIONS) - 1;
 
@@ -181,8 +182,8 @@ constexpr uint64_t ElementSize(int32_t dtype) {
   }
 }
 
-// `table` with the reductions that sherd_host_v0.reduce knows, for plugins that
-// leave the arithmetic to the host.
+// `table` with all reductions of sherd_host_v0.reduce, for plugins that leave
+// the arithmetic to the host.
 constexpr sherd_plugin_v0 WithHostReductions(sherd_plugin_v0 table) {
   constexpr uint32_t kLinear =
       1u << SHERD_SUM | 1u << SHERD_AVG | 1u << SHERD_PRODUCT;
@@ -204,7 +205,7 @@ constexpr sherd_plugin_v0 WithHostReductions(sherd_plugin_v0 table) {
   return table;
 }
 
-// The functions of a table that are members of `Communicator`, guarded.
+// The functions of a table as members of `Communicator`, guarded.
 template <typename Communicator>
 struct CommunicatorFunctions {
   static sherd_code Create(const sherd_comm_config_v0* config,
@@ -239,8 +240,8 @@ struct CommunicatorFunctions {
 //     void Abort();
 //   };
 //
-// `table` has the rest: the name, the operations, and what else the backend
-// has. Without a probe, communicators can be made on every machine.
+// `table` has the rest: the name, the operations and the optional entries.
+// Without a probe, communicators can be made on every machine.
 template <typename Communicator>
 constexpr sherd_plugin_v0 BackendTable(sherd_plugin_v0 table) {
   using Functions = CommunicatorFunctions<Communicator>;

@@ -29,7 +29,7 @@ sherd_error_v0 NoError() {
   return {.struct_size = sizeof(sherd_error_v0), .peer = -1};
 }
 
-// A communicator that does what a test says.
+// A communicator whose results a test sets.
 class Scripted {
  public:
   static sherd_code Create(const sherd_comm_config_v0& config,

@@ -25,9 +25,9 @@ void VisitDescriptors(Visit visit) {
 }
 
 // Makes the descriptors that a vendor's library opens between the constructor
-// and Close close-on-exec, as far as it hands them to nobody: a program that
-// this process executes would keep a dead rank's connections open. What other
-// threads open meanwhile counts as the library's; `kind` limits that.
+// and Close close-on-exec, unless the library hands them on: a program that
+// this process executes would keep a dead rank's connections open. Descriptors
+// that other threads open meanwhile count as the library's; `kind` limits that.
 class VendorDescriptors {
  public:
   // `kind`: how links in /proc/self/fd begin. Empty: all.

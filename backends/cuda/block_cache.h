@@ -11,8 +11,8 @@
 
 namespace sherd::internal {
 
-// Blocks of memory that are not in use, by size. What is slow to get and to
-// give back, as pinned memory is, goes round through it.
+// Unused blocks of memory, by size, kept for reuse: for memory that is slow to
+// allocate and to free, such as pinned memory.
 //
 // Threads. Safe.
 class BlockCache {
@@ -21,7 +21,7 @@ class BlockCache {
   explicit BlockCache(uint64_t granularity) : granularity_(granularity) {}
 
   // The size of the blocks that serve `bytes`, at most an eighth more beyond
-  // the granularity; 0 if bytes is absurd.
+  // the granularity; 0 if `bytes` is too large to be valid.
   uint64_t SizeFor(uint64_t bytes) const {
     if (bytes > kMaxBytes) return 0;
     const uint64_t step = std::max(granularity_, std::bit_floor(bytes) / 8);
@@ -45,7 +45,7 @@ class BlockCache {
     cached_bytes_ += size;
   }
 
-  // All of them; the cache is empty then.
+  // Removes and returns all blocks.
   std::vector<void*> TakeAll() {
     std::lock_guard<std::mutex> lock(mutex_);
     std::vector<void*> all;

@@ -7,8 +7,8 @@
 
 namespace sherd::internal {
 
-// One kernel by the size of its parameter. `small` may be null; `has_tables`:
-// the large one takes CopyParams::table_address.
+// The kernels for the two sizes of the parameter. `small` may be null; with
+// `has_tables` the large one reads CopyParams::table_address.
 struct BoxKernels {
   const char* small;
   const char* large;
@@ -16,9 +16,9 @@ struct BoxKernels {
 };
 
 // Adds launches of plan.boxes(): one, unless there are more blocks than a
-// launch has, or boxes than a parameter holds and has_tables is false.
-// `header` is the parameter up to its table; its first two words, num_boxes and
-// num_dims, are set here.
+// launch has, or more boxes than a parameter has room for while has_tables is
+// false. `header` is the parameter up to its table; its first two words,
+// num_boxes and num_dims, are set here.
 void AddBoxLaunches(const BoxKernels& kernels, const void* header,
                     size_t header_bytes, LaunchPlan& plan);
 

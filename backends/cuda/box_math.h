@@ -6,8 +6,8 @@
 #include "sherd/backends/cuda/kernel_params.h"
 #include "sherd/core/tensor/device/host_device.h"
 
-// What a thread of the copying kernels does, for GPUs and for the host. Memory
-// is reached through a template parameter:
+// The work of one thread of the copying kernels, for GPUs and for the host.
+// Memory is accessed through a template parameter:
 //
 //   Unit memory.Load<Unit>(uint64_t address)
 //   void memory.Store<Unit>(uint64_t address, const Unit& value)
@@ -37,13 +37,14 @@ constexpr uint32_t UnitBytes(uint32_t kind) {
   return kBytes[kind];
 }
 
-// Units that a thread moves: enough loads under way to cover the latency of
+// Units that a thread moves: enough loads in flight to hide the latency of
 // memory.
 constexpr uint32_t UnitsPerThread(uint32_t kind) {
   return kind == kRandomRows ? 2 : kind == kRows16 ? 4 : 8;
 }
 
-// Of a tile of `kind`: its cells, and the elements of one along each side.
+// Of a tile of `kind`: log2 of its number of cells, and the elements of a cell
+// along each side.
 constexpr uint32_t LogTileCells(uint32_t kind) {
   return kind == kTile4 || kind == kTile2 || kind == kTile1 ? 11 : 10;
 }
@@ -80,7 +81,7 @@ struct Offsets {
   int64_t src;
 };
 
-// Where index `index` of the box dims[0, num_dims) is, dims[0] fastest.
+// The offsets of index `index` in the box dims[0, num_dims), dims[0] fastest.
 // num_dims is at least 1.
 SHERD_HD Offsets Locate(uint32_t index, const BoxDim* dims, uint32_t num_dims) {
   Offsets offsets = {0, 0};
@@ -97,7 +98,7 @@ SHERD_HD Offsets Locate(uint32_t index, const BoxDim* dims, uint32_t num_dims) {
   return offsets;
 }
 
-// A thread's part of block `block` of a box of rows. All loads are under way
+// A thread's part of block `block` of a box of rows. All loads are issued
 // before the first store.
 template <typename Unit, uint32_t kUnits, typename Memory>
 SHERD_HD void CopyRows(const CopyBox& box, const BoxDim* dims, uint32_t block,
@@ -122,7 +123,7 @@ SHERD_HD void CopyRows(const CopyBox& box, const BoxDim* dims, uint32_t block,
   }
 }
 
-// What a fill writes `offset` bytes behind the beginning of a run.
+// The value that a fill writes `offset` bytes after the beginning of a run.
 template <typename Unit>
 SHERD_HD Unit FillUnit(const CopyBox& box, uint32_t offset) {
   return static_cast<Unit>(box.value[(offset >> 3) & 1] >> (8 * (offset & 7)));
@@ -166,7 +167,7 @@ SHERD_HD void DispatchRows(uint32_t kind, const Body& body) {
   }
 }
 
-// A tile: where it is, and how much of it is in the box, in elements.
+// A tile: its position, and how much of it is in the box, in elements.
 struct Tile {
   uint64_t dst;
   uint64_t src;
@@ -197,9 +198,9 @@ SHERD_HD Tile FindTile(const CopyBox& box, const BoxDim* dims, uint32_t tile,
 }
 
 // Where a tile keeps the word of row `row` (of cells along dimension 1) and
-// column c0. Rows are as long as the tile has cells along dimension 0; what is
-// in them is permuted, so that threads that differ in c0, and those that differ
-// in c1 as they load, are in different banks.
+// column c0. Rows are as long as the tile has cells along dimension 0. Words of
+// a row are permuted, so that threads that differ in c0, and those that differ
+// in c1 as they load, access different banks.
 SHERD_HD uint32_t TileSlot(const CopyBox& box, uint32_t row, uint32_t c0,
                            uint32_t c1) {
   const uint32_t log_0 = box.log_cells_0;
@@ -236,7 +237,7 @@ SHERD_HD void TransposeCell(Word (&words)[kSide]) {
 }
 
 // A thread's part of a tile, in two halves, between which all threads of the
-// block meet. `shared` holds (kSide << kLogCells) words.
+// block synchronize. `shared` has (kSide << kLogCells) words.
 template <typename Word, uint32_t kSide, uint32_t kLogCells, typename Memory>
 SHERD_HD void LoadTile(const CopyBox& box, const BoxDim* dims,
                        uint32_t tile_index, uint32_t thread, Word* shared,

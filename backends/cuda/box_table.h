@@ -16,7 +16,7 @@ struct PlanDim {
   int64_t src_stride;
 };
 
-// Ranks of tensors, and what planning adds.
+// Ranks of tensors, and the dimensions that planning adds.
 inline constexpr int kMaxTensorRank = 64;
 inline constexpr int kMaxPlanDims = kMaxTensorRank + 2;
 
@@ -35,8 +35,8 @@ struct PlanBox {
 };
 
 // Reads sizes and strides in units of `scale` bytes into `box`, innermost last
-// as tensors have them. Returns null, or what is wrong; *is_empty if there are
-// no elements. A null src_strides gives strides of 0.
+// as in tensors. Returns null, or a description of the error; *is_empty is set
+// if there are no elements. A null src_strides gives strides of 0.
 const char* ReadBox(const int64_t* sizes, const int64_t* dst_strides,
                     const int64_t* src_strides, int32_t rank, int64_t dst_scale,
                     int64_t src_scale, PlanBox& box, bool* is_empty);
@@ -51,14 +51,14 @@ class BoxTable {
     dims_.clear();
   }
 
-  // Adds a box; of more units than an index can count, its parts. What `box`
-  // counts are units (rows) or elements (tiles: dims[0] and dims[1] are the
-  // innermost ones of dst and src). first_block is set by those who launch.
+  // Adds a box, cut into parts if an index cannot count its units. `box` counts
+  // units (rows) or elements (tiles: dims[0] and dims[1] are the innermost ones
+  // of dst and src). The code that launches sets first_block.
   void AddRows(CopyKind kind, const PlanBox& box);
   void AddTiles(CopyKind kind, const PlanBox& box);
-  // Of parts of random numbers (see RandomParams), rows along dims[0].
+  // Adds parts of random numbers (see RandomParams), rows along dims[0].
   void AddRandomRows(const PlanBox& box, int64_t parts_per_block);
-  // Adds it as it is, with `dims` behind it.
+  // Adds a box as it is, with `dims` after it.
   void Add(CopyBox box, const BoxDim* dims, uint32_t num_dims);
 
   std::vector<CopyBox>& boxes() { return boxes_; }
@@ -66,7 +66,8 @@ class BoxTable {
 
   // The bytes of boxes [first, last) and their dimensions.
   size_t BytesOf(size_t first, size_t last) const;
-  // Writes them to `to`, of so many bytes, and returns how many dimensions.
+  // Writes them to `to`, which has BytesOf(first, last) bytes, and returns the
+  // number of dimensions.
   uint32_t Write(size_t first, size_t last, unsigned char* to) const;
 
  private:

@@ -59,7 +59,7 @@ struct Case {
     }
   }
 
-  // What dst is to be, one element after the other.
+  // The expected contents of dst, one element after the other.
   std::vector<unsigned char> Expected() const {
     std::vector<unsigned char> expected = dst;
     if (std::count(sizes.begin(), sizes.end(), 0) > 0) return expected;
@@ -201,7 +201,7 @@ void RunPlan(LaunchPlan& plan) {
   }
 }
 
-// How often a plan says that it writes each byte from `first` on.
+// How often a plan declares that it writes each byte from `first` on.
 std::vector<int> WritesOf(LaunchPlan& plan, uint64_t first, size_t size) {
   struct Context {
     uint64_t first;

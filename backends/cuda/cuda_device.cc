@@ -34,7 +34,7 @@ sherd_code OpenConfigured(CudaLibrary* library, sherd_error_v0* error) {
   return OpenCudaLibrary(setting, library, error);
 }
 
-// Made at the first use; lives for ever.
+// Created at the first use; lives forever.
 CudaPlugin& Plugin() {
   static auto* const plugin =
       new CudaPlugin(OpenConfigured, GetKernelImage().data);
@@ -64,7 +64,7 @@ constexpr auto* kOfPlugin = MemberFunction<Plugin, kMember>::Call;
 template <auto kMember>
 constexpr auto* kOfWork = MemberFunction<Work, kMember>::Call;
 
-// What the table says otherwise than the members do.
+// Functions whose signatures differ between table and members.
 
 const char* LibraryVersion() noexcept {
   const char* version = nullptr;

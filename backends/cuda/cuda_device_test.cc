@@ -246,8 +246,8 @@ TEST_F(CudaDeviceTest, AnEventIsAskedWhileAnotherThreadCaptures) {
   runtime_->ReturnEvent(0, event);
 }
 
-// What the driver refuses while a stream is captured would end the capture:
-// also on the default stream, if that stream waits for it.
+// A call that the driver refuses while a stream is captured would end the
+// capture: also on the default stream, if that stream waits for it.
 TEST_F(CudaDeviceTest, MemoryThatGoesDuringACaptureDisturbsNothing) {
   internal::CUstream waiting = nullptr;
   ASSERT_EQ(driver_.cuda.StreamCreateWithPriority(&waiting, /*flags=*/0, 0), 0);

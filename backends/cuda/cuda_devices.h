@@ -20,7 +20,7 @@
 
 namespace sherd::internal {
 
-// A device and what belongs to its context.
+// A device and the state of its context.
 struct CudaDevice {
   CudaDevice(const CudaFunctions& cuda, int index, const void* image)
       : index(index), memory(cuda, index), kernels(cuda, image), events(cuda) {}
@@ -30,10 +30,10 @@ struct CudaDevice {
   // Null until the device is used, then constant.
   std::atomic<CUcontext> context{nullptr};
 
-  // Of a device that is used.
+  // Valid once the device is used.
   int multiprocessors = 1;
-  // It reads all of the host's memory in its place, as on GH200: nothing is
-  // copied aside when a copy is queued.
+  // The device reads all of the host's memory in place, as on GH200: queueing a
+  // copy stages nothing.
   bool uses_host_pages = false;
   DeviceMemory memory;
   KernelModule kernels;
@@ -45,9 +45,9 @@ struct CudaDevice {
 
 // The driver and its devices.
 //
-// The driver is opened at first use; if that fails, it fails for ever. Each
-// device has its primary context, which programs that use the runtime API
-// share, and which is retained when the device is first used, and never
+// The driver is opened at first use; if that fails, later calls return the same
+// error. Each device has its primary context, which programs that use the
+// runtime API share. It is retained when the device is first used, and never
 // released.
 //
 // Threads. Safe.
@@ -65,26 +65,26 @@ class CudaDevices {
     return StartOnce(error);
   }
 
-  // After Start has been called.
+  // Valid after Start was called.
 
-  // Empty if there is no driver.
+  // Empty without a driver.
   const std::string& version_text() const { return version_text_; }
-  // Null until it is opened.
+  // Null until the driver is opened.
   const CudaFunctions& cuda() const { return library_.functions; }
   const std::vector<std::unique_ptr<CudaDevice>>& all() const { return all_; }
   int num_used() const { return num_used_.load(std::memory_order_relaxed); }
-  // A device that is used, or null.
+  // A device that is in use, or null.
   CudaDevice* AnyUsed() const;
-  // The device that the driver calls so, or null.
+  // The device with the driver's handle `handle`, or null.
   CudaDevice* WithHandle(CUdevice handle) const;
 
-  // The device of that number, without using it.
+  // The device with number `index`; does not initialise it.
   sherd_code Find(int32_t index, CudaDevice** device, sherd_error_v0* error);
-  // The device of that number, in use.
+  // The device with number `index`, initialised.
   sherd_code Use(int32_t index, CudaDevice** device, sherd_error_v0* error);
 
-  // Uses the device and runs body(device) with its context current. Afterwards
-  // the calling thread's context is the one it was.
+  // Initialises the device and runs body(device) with its context current.
+  // Afterwards the calling thread's context is the same as before.
   template <typename Body>
   sherd_code With(int32_t index, sherd_error_v0* error, Body body) {
     CudaDevice* device = nullptr;

@@ -97,7 +97,7 @@ sherd_code StartCuda(CudaLibrary* library, int* devices,
       result != kCudaSuccess) {
     return fail("cuDriverGetVersion", result);
   }
-  // A stub, which has no version, says so itself when it is initialised.
+  // A stub has no version; its initialisation fails with its own error.
   if (library->version > 0 && library->version < kOldestCudaDriver) {
     return FailTooOld(error, *library, "");
   }

@@ -22,17 +22,17 @@ struct CudaLibrary {
 // "13.2"
 std::string CudaVersionText(int version);
 
-// Loads a driver's library, for ever: the one of that name or path unless it is
-// empty, otherwise the copy that this process has loaded already, otherwise
-// libcuda.so.1. Calls nothing in it but cuDriverGetVersion.
-//   SHERD_SYSTEM  There is none, or it is none, or too old; says what was
-//                 looked for.
+// Loads a driver's library and never closes it: the one with that name or path,
+// unless it is empty; otherwise the copy that this process has loaded already;
+// otherwise libcuda.so.1. Calls nothing in it but cuDriverGetVersion.
+//   SHERD_SYSTEM  There is no such library, it is not a driver, or it is too
+//                 old; the message lists what was looked for.
 sherd_code OpenCudaLibrary(const char* setting, CudaLibrary* library,
                            sherd_error_v0* error);
 
 // Initialises the driver, but no device, and counts the devices.
-//   SHERD_SYSTEM  It is too old (kOldestCudaDriver), does not work, or there is
-//                 no device.
+//   SHERD_SYSTEM  The driver is too old (kOldestCudaDriver) or does not work,
+//                 or there is no device.
 sherd_code StartCuda(CudaLibrary* library, int* devices, sherd_error_v0* error);
 
 }  // namespace sherd::internal

@@ -9,7 +9,7 @@ namespace {
 
 using plugin::Fail;
 
-// Of the runtime API; a library that pretends to be a driver may say so too.
+// Of the runtime API; a stub library may return it too.
 constexpr CUresult kInsufficientDriver = 35;
 
 struct Advice {
@@ -33,7 +33,7 @@ constexpr Advice kAdvice[] = {
     {kCudaNoDevice,
      "no GPU is visible: see nvidia-smi and CUDA_VISIBLE_DEVICES"},
     {kCudaInvalidDevice, "see nvidia-smi and CUDA_VISIBLE_DEVICES"},
-    // What old drivers say of code that newer toolkits wrote.
+    // Returned by old drivers for code of newer toolkits.
     {kCudaInvalidImage,
      "the driver is older than the toolkit of this build: update it, or build "
      "with an older toolkit (CUDA_HOME)"},

@@ -213,7 +213,7 @@ sherd_code CudaPlugin::Locate(const void* data, int32_t* device,
     const ContextScope scope(cuda_, used->context.load());
     result = ask();
   }
-  // What the driver does not know.
+  // The driver does not know such an address.
   if (result == kCudaInvalidValue || result == kCudaInvalidContext) {
     return SHERD_OK;
   }
@@ -319,7 +319,7 @@ sherd_code CudaPlugin::QueryEvent(void* event, sherd_error_v0* error) {
   // Without: cuEventQuery takes the context from the event.
   const RelaxedCaptureScope relaxed(cuda_);
   CUresult result = cuda_.EventQuery(pooled.event);
-  // Although its manual does not say that it may want one.
+  // Its manual does not mention that it may need one.
   if (result == kCudaInvalidContext) {
     const ContextScope scope(cuda_, pooled.context);
     result = cuda_.EventQuery(pooled.event);

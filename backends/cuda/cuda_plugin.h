@@ -14,8 +14,8 @@
 
 namespace sherd::internal {
 
-// What the table of the device plugin does (device_abi.h: its functions are the
-// members of the same names), with any copy of the driver.
+// The implementation of the device plugin's table (the functions in
+// device_abi.h are the members of the same names), on any copy of the driver.
 //
 // Threads. Safe.
 class CudaPlugin {

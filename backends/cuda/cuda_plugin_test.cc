@@ -140,7 +140,7 @@ TEST_F(CudaPluginTest, DescribesADeviceWithoutUsingIt) {
   EXPECT_EQ(info.free_bytes, (1u << 30) - 8);
 }
 
-// What a function of the plugin is called with, all of device 1.
+// The arguments of the plugin's functions, all of device 1.
 struct Used {
   CudaPlugin& plugin;
   void* stream = nullptr;
@@ -268,7 +268,7 @@ TEST_F(CudaPluginTest, LeavesTheCallersContextAsItWas) {
   }
 }
 
-// What failed was queued before by somebody else.
+// The caller queued the work that failed.
 TEST_F(CudaPluginTest, AnErrorThatTheCallersKernelLeftIsNamedEverywhere) {
   for (const Function& function : Functions()) {
     SCOPED_TRACE(function.name);
@@ -581,14 +581,14 @@ TEST_F(CudaPluginTest, FreesAfterACaptureWhatIsNotOfTheGraph) {
   EmulatedDriver::BeginCapture(stream);
   EXPECT_EQ(plugin_.Deallocate(0, data, 8, stream, &error_), SHERD_OK);
   EXPECT_EQ(EmulatedDriver::NumPieces(), 1u);
-  // What the driver refuses ends the capture.
+  // A call that the driver refuses would end the capture.
   EXPECT_EQ(driver_.Count("cuMemFreeAsync"), 0);
   // Memory of the graph is freed within it.
   void* const graphs = Allocate(0, 8, stream);
   EXPECT_EQ(plugin_.Deallocate(0, graphs, 8, stream, &error_), SHERD_OK);
   EXPECT_EQ(driver_.Count("cuMemFreeAsync"), 1);
 
-  // What ran on the stream before may use it still.
+  // Earlier work on the stream may still use the memory.
   Allocate(0, 8, other);
   EXPECT_EQ(driver_.Count("cuMemFreeAsync"), 1);
   EXPECT_TRUE(EmulatedDriver::EndCapture(stream));
@@ -617,7 +617,7 @@ TEST_F(CudaPluginTest, WaitsForWhatWasFreedBeforeItRunsOutOfMemory) {
   driver_.OnCall([&](const std::string& call) {
     if (call == wait) mode = EmulatedDriver::CaptureMode();
   });
-  // For as long as nobody has waited.
+  // Until the first wait.
   driver_.Return("cuMemAllocFromPoolAsync", kCudaOutOfMemory);
   Allocate(0, 8, stream);
   std::vector<std::string> calls = driver_.calls();
@@ -658,7 +658,7 @@ TEST_F(CudaPluginTest, ADeviceWithoutPoolsHasMemory) {
   EXPECT_EQ(memory.live_bytes, 8u);
   EXPECT_EQ(memory.cached_bytes, 0u);
 
-  // What the stream still does is waited for.
+  // The pending work of the stream is waited for.
   EXPECT_EQ(plugin_.Deallocate(0, data, 8, stream, &error_), SHERD_OK);
   EXPECT_EQ(driver_.Count("cuStreamSynchronize"), 1);
   EXPECT_EQ(EmulatedDriver::NumPieces(), 0u);

@@ -5,10 +5,11 @@
 
 namespace sherd::internal {
 
-// Makes a context the calling thread's current one, and the one before it
-// again in the end.
+// Makes a context the calling thread's current one, and restores the previous
+// one at the end of the scope.
 //
-// Cost. One call of the driver if it is current already, else three.
+// Cost. One call of the driver if the context is current already, otherwise
+// three.
 class ContextScope {
  public:
   ContextScope(const CudaFunctions& cuda, CUcontext context) : cuda_(cuda) {
@@ -26,7 +27,8 @@ class ContextScope {
     if (is_pushed_) cuda_.CtxPopCurrent(&popped);
   }
 
-  // Of cuCtxPushCurrent; unless it is kCudaSuccess, nothing was changed.
+  // The result of cuCtxPushCurrent; unless it is kCudaSuccess, nothing was
+  // changed.
   CUresult result() const { return result_; }
 
  private:
@@ -35,9 +37,9 @@ class ContextScope {
   bool is_pushed_ = false;
 };
 
-// Whether what is queued on a stream becomes part of a graph. So it would on
-// the default stream while one that waits for it is captured: then the driver
-// refuses everything there, and what is tried all the same ends the capture.
+// Whether work queued on a stream becomes part of a graph. This is also
+// reported for the default stream while a stream that waits for it is captured:
+// then the driver refuses all work on it, and an attempt ends the capture.
 inline CUresult GetCapturing(const CudaFunctions& cuda, CUstream stream,
                              bool* is_captured) {
   int status = kCudaCaptureStatusNone;
@@ -47,8 +49,9 @@ inline CUresult GetCapturing(const CudaFunctions& cuda, CUstream stream,
   return result == kCudaStreamCaptureImplicit ? kCudaSuccess : result;
 }
 
-// Lets the calling thread do what could disturb a capture elsewhere, such as
-// asking events and allocating, since it disturbs none that Sherd knows.
+// Lets the calling thread make calls that could disturb a capture elsewhere,
+// such as querying events and allocating, since they disturb no capture that
+// Sherd knows of.
 class RelaxedCaptureScope {
  public:
   explicit RelaxedCaptureScope(const CudaFunctions& cuda) : cuda_(cuda) {

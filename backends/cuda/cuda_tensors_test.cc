@@ -1,6 +1,6 @@
 // Tensors through the loader, the device plugin and a driver: a real one, or
-// the emulated one, which ends the process where an order is missing. What
-// tensors promise stands in core/tensor/types/device_tensor_test.cc.
+// the emulated one, which ends the process where an order is missing.
+// core/tensor/types/device_tensor_test.cc tests the contract of tensors.
 
 #include <complex>
 #include <cstdint>

@@ -110,8 +110,8 @@ sherd_code CudaWork::CopyCurrent(CUstream stream, CUdeviceptr dst,
                                  CUdeviceptr src, uint64_t bytes,
                                  sherd_error_v0* error) {
   if (bytes == 0) return SHERD_OK;
-  // Between devices that do not reach each other's pools, only a copy that is
-  // told so works.
+  // Between devices that do not reach each other's pools, only a peer copy
+  // works.
   if (devices_.num_used() > 1) {
     const CudaDevice* const to = DeviceOf(dst);
     const CudaDevice* const from = DeviceOf(src);
@@ -268,8 +268,8 @@ sherd_code CudaWork::StageTable(CudaDevice& device, CUstream stream,
   bool is_captured = false;
   if (GetCapturing(cuda_, stream, &is_captured) == kCudaSuccess &&
       is_captured) {
-    // The graph reads it whenever it is launched, and nobody says when it is
-    // destroyed: it stays.
+    // Every launch of the graph reads it, and its destruction is not reported:
+    // it stays allocated.
     return SHERD_OK;
   }
   PooledEvent* read = nullptr;

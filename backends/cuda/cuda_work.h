@@ -15,8 +15,8 @@
 
 namespace sherd::internal {
 
-// Work on streams, as device_abi.h says it: kernels and what the driver does
-// itself.
+// Work on streams as defined in device_abi.h: kernels, and the driver's own
+// operations.
 //
 // Threads. Safe.
 class CudaWork {
@@ -38,11 +38,11 @@ class CudaWork {
                     int32_t num_ins, uint64_t count, int32_t divisor,
                     sherd_error_v0* error);
 
-  // Gives back what launches that have run needed.
+  // Frees the memory that completed launches needed.
   void ReclaimTables();
 
  private:
-  // A table of a launch, on its way to the device.
+  // The table of a launch, while it is copied to the device.
   struct StagedTable {
     CudaDevice* device;
     void* data;
@@ -50,13 +50,13 @@ class CudaWork {
     PooledEvent* read;
   };
 
-  // In these the device's context is current.
+  // The caller of these makes the device's context current.
 
   sherd_code CopyCurrent(CUstream stream, CUdeviceptr dst, CUdeviceptr src,
                          uint64_t bytes, sherd_error_v0* error);
-  // Host memory that the driver has not pinned.
+  // Whether `data` is host memory that the driver has not pinned.
   bool IsPageable(CUdeviceptr data);
-  // Null for what is not the memory of a device that is in use.
+  // Null if `data` is not memory of a device that is in use.
   CudaDevice* DeviceOf(CUdeviceptr data);
   sherd_code RunPlan(CudaDevice& device, CUstream stream, LaunchPlan& plan,
                      sherd_error_v0* error);

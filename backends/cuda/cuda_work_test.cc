@@ -119,12 +119,12 @@ TEST_F(CudaWorkTest, CopiesOnTheStreamThatItIsGiven) {
             SHERD_OK);
   EXPECT_EQ(driver_.CallsOf("cuMemcpyAsync"), std::vector<std::string>{copy});
   EXPECT_EQ(contexts, std::vector<CUcontext>{EmulatedDriver::ContextOf(1)});
-  // One device: nobody asks whose memory it is.
+  // With one device the owner of the memory is not queried.
   EXPECT_EQ(driver_.Count("cuPointerGetAttributes"), 0);
 }
 
-// What reads the host's memory in its place may still do so when the copy is
-// queued.
+// A device that reads the host's memory in place may still read it when the
+// copy is queued.
 TEST_F(CudaWorkTest, WaitsForHostMemoryThatIsNotPinned) {
   char host[64] = {};
   driver_.Answer(
@@ -357,7 +357,7 @@ TEST_F(CudaWorkTest, TablesTravelThroughPinnedMemoryThatGoesRound) {
     EXPECT_EQ(Kernels().size(), 2u);
     EXPECT_EQ(driver_.Count("cuMemcpyAsync"), 2);
     EXPECT_EQ(driver_.Count("cuEventRecord"), 2);
-    // The first may be on its way still.
+    // The copy of the first may still be in flight.
     EXPECT_EQ(EmulatedDriver::NumPinned(), 2u);
     // On the device they are freed behind their launches.
     const std::vector<std::string> frees = driver_.CallsOf("cuMemFreeAsync");

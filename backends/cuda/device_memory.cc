@@ -220,7 +220,7 @@ sherd_code DeviceMemory::AllocateShared(uint64_t bytes, void** data,
   CUresult result = kCudaOutOfMemory;
   if (size != 0) result = cuda_.MemAlloc(&address, size);
   if (size != 0 && result == kCudaOutOfMemory) {
-    // What the pool keeps is not free for this.
+    // Memory that the pool keeps is not available to this.
     sherd_error_v0 ignored = {};
     Trim(&ignored);
     result = cuda_.MemAlloc(&address, size);

@@ -15,12 +15,12 @@ namespace sherd::internal {
 
 // Memory of one device.
 //
-// From a pool of the driver's, in the order of streams, which keeps what is
-// freed. A device without pools gets memory directly, and freeing waits for the
-// stream. Memory for other processes does not come from the pool, which the
-// driver does not let out through plain handles, and is kept in a cache.
+// It comes from a pool of the driver, ordered by streams, which keeps freed
+// memory. A device without pools allocates directly, and freeing waits for the
+// stream. Memory that other processes map comes from a cache of its own,
+// because the driver does not export a pool's memory through plain handles.
 //
-// In all calls the device's context is current.
+// The caller of each function makes the device's context current.
 //
 // Threads. Safe, after Start.
 class DeviceMemory {
@@ -28,19 +28,20 @@ class DeviceMemory {
   DeviceMemory(const CudaFunctions& cuda, int device)
       : cuda_(cuda), device_(device) {}
 
-  // Before all others. `handle`: of the device.
+  // Call it before all others. `handle` is that of the device.
   sherd_code Start(CUdevice handle, sherd_error_v0* error);
 
-  // While `stream` is captured, it belongs to the graph.
+  // Memory that is allocated while `stream` is captured belongs to the graph.
   //   SHERD_UNSUPPORTED  The stream is captured, and the device has no pools.
   sherd_code Allocate(uint64_t bytes, CUstream stream, void** data,
                       sherd_error_v0* error);
-  // While `stream` is captured, what does not belong to the graph is freed
-  // later, and the driver is not asked: what it refuses would end the capture.
+  // While `stream` is captured, memory that does not belong to the graph is
+  // freed later, without a call of the driver: a refused call would end the
+  // capture.
   sherd_code Free(void* data, uint64_t bytes, CUstream stream,
                   sherd_error_v0* error);
 
-  // Before `stream` is destroyed.
+  // Call it before `stream` is destroyed.
   void Leave(CUstream stream);
 
   sherd_code AllocateShared(uint64_t bytes, void** data, sherd_error_v0* error);
@@ -50,14 +51,14 @@ class DeviceMemory {
   sherd_code GetStatistics(uint64_t* live_bytes, uint64_t* cached_bytes,
                            sherd_error_v0* error);
 
-  // Lets another device use what comes from the pool.
+  // Lets another device access the pool's memory.
   sherd_code LetAccess(CUdevice other, sherd_error_v0* error);
 
  private:
-  // Handles name whole pages of the device.
+  // Handles refer to whole pages of the device.
   static constexpr uint64_t kSharedGranularity = uint64_t{2} << 20;
 
-  // How a new pool is to behave.
+  // Configures a new pool.
   CUresult SetUp(CUmemoryPool pool);
   CUresult TryAllocate(uint64_t bytes, CUstream stream, CUdeviceptr* data);
   sherd_code FailAllocation(const char* function, CUresult result,
@@ -65,18 +66,19 @@ class DeviceMemory {
   bool IsCapturing(CUstream stream);
   sherd_code FreeNow(CUdeviceptr data, uint64_t bytes, CUstream stream,
                      sherd_error_v0* error);
-  // Whether it was allocated while a stream was captured; it is forgotten.
+  // Returns whether `data` was allocated during a capture, and forgets it if
+  // so.
   bool TakeGraphs(CUdeviceptr data);
-  // What waits for streams that are not captured any more.
+  // Frees the memory of streams that are no longer captured.
   void FreePostponed();
-  // Whether there was any.
+  // Returns whether any memory was released.
   bool ReleaseShared();
 
   const CudaFunctions& cuda_;
   const int device_;
   CUmemoryPool pool_ = nullptr;  // null if the device has no pools
 
-  // Outside of the pool.
+  // Allocated outside of the pool.
   std::atomic<uint64_t> direct_bytes_{0};
   std::atomic<uint64_t> shared_bytes_{0};
   BlockCache shared_{kSharedGranularity};

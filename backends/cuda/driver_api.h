@@ -4,14 +4,14 @@
 #include <cstddef>
 #include <cstdint>
 
-// What Sherd uses of NVIDIA's driver API (cuda.h), declared here so that it
-// builds where there is no CUDA toolkit, and reached by a table of functions so
-// that it runs where there is no driver. driver_api_test.cc holds it equal to
-// cuda.h where the toolkit is.
+// The part of NVIDIA's driver API (cuda.h) that Sherd uses, declared here so
+// that it builds without the CUDA toolkit, and called through a table of
+// functions so that it runs without a driver. Where the toolkit is installed,
+// driver_api_test.cc checks that the declarations equal cuda.h.
 
 namespace sherd::internal {
 
-// Vendor's types under the vendor's names. Enumerations are their integers.
+// The vendor's types under the vendor's names. Enumerations are integers.
 using CUresult = int;
 using CUdevice = int;                    // what the vendor calls an ordinal
 using CUdeviceptr = unsigned long long;  // NOLINT(runtime/int)

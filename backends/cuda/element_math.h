@@ -11,12 +11,12 @@
 #include "sherd/core/tensor/float_types.h"
 #include "sherd/core/tensor/random/random_math.h"
 
-// What a thread of the computing kernels does, for GPUs and for the host.
-// Memory is as in box_math.h. No multiplication is fused with an addition
-// (--fmad=false, -ffp-contract=off).
+// The work of one thread of the computing kernels, for GPUs and for the host.
+// Memory is accessed as in box_math.h. No multiplication is fused with an
+// addition (--fmad=false, -ffp-contract=off).
 namespace sherd::internal {
 
-// Bits of so many bytes.
+// An unsigned integer of kBytes bytes.
 template <size_t kBytes>
 struct BitsOf;
 template <>
@@ -58,7 +58,7 @@ SHERD_HD T GetLane(const Unit& unit, uint32_t lane) {
   }
 }
 
-// `unit` is zero at the beginning.
+// `unit` must be zero before the first call.
 template <typename T, typename Unit>
 SHERD_HD void PutLane(const T& value, uint32_t lane, Unit& unit) {
   if constexpr (sizeof(T) == sizeof(Unit)) {
@@ -73,7 +73,7 @@ SHERD_HD void PutLane(const T& value, uint32_t lane, Unit& unit) {
   }
 }
 
-// Reductions, as core/comm/reduction.h says; its numbers.
+// Reductions, with the values of ReduceOp in core/comm/reduction.h.
 enum Reduction : int32_t {
   kReduceSum = 0,
   kReduceAvg = 1,
@@ -85,7 +85,7 @@ enum Reduction : int32_t {
   kReduceBxor = 7,
 };
 
-// A truth value as it is stored.
+// A bool as it is stored.
 struct BoolByte {
   uint8_t value;
 };
@@ -101,7 +101,7 @@ inline constexpr bool kIsComplexPair = false;
 template <typename Real>
 inline constexpr bool kIsComplexPair<ComplexPair<Real>> = true;
 
-// How elements of T are computed with.
+// The type in which elements of T are computed.
 template <typename T>
 struct AccumulatorOf {
   using Type = T;
@@ -122,13 +122,14 @@ SHERD_HD Accumulator<T> Decode(const T& element) {
   }
 }
 
-// Elements that are loaded at once: few enough that kernels are small, and 16
-// bytes of those that are often reduced.
+// The number of elements that are loaded at once: few enough that kernels are
+// small, and 16 bytes for types that are often reduced.
 template <typename T>
 inline constexpr uint32_t kReduceLanes = sizeof(T) >= 4 ? 16 / sizeof(T) : 4;
 
-// What kernels of T are for. Sums and products of integers know no sign, bits
-// no type, and complex sums no pairs: those are done with other types.
+// The reductions that kernels of T implement. Sums and products of integers do
+// not depend on the sign, bitwise operations not on the type, and complex sums
+// not on the pairing: kernels of other types compute those.
 template <typename T>
 constexpr bool HasReduction(int32_t op) {
   if (std::is_same_v<T, BoolByte>) {
@@ -190,8 +191,8 @@ SHERD_HD T Encode(const Accumulator<T>& value, int32_t average_of) {
   }
 }
 
-// The elements at an address: kLanes that are aligned as a whole, or one,
-// aligned as its real parts are.
+// The elements at an address: kLanes elements that are aligned as a whole, or
+// one, aligned as its real parts are.
 template <typename T, bool kVector, uint32_t kLanes, typename Memory>
 SHERD_HD void LoadElements(uint64_t address, Memory& memory,
                            Accumulator<T> (&elements)[kLanes]) {
@@ -263,7 +264,7 @@ SHERD_HD void ReduceUnits(const ReduceParams& params, const uint64_t* inputs,
   }
 }
 
-// Some elements at a time where the arrays are aligned, then the rest one by
+// Several elements at a time where the arrays are aligned, then the rest one by
 // one.
 template <typename T, int32_t kOp, typename Memory>
 SHERD_HD void ReduceArray(const ReduceParams& params, const uint64_t* inputs,
@@ -315,8 +316,8 @@ struct RandomStream {
   uint64_t position;
 };
 
-// All parts of a block that lie in the row [0, size), of which the first part
-// of the block is number x.
+// All parts of a block that are in the row [0, size); the first part of the
+// block has number x.
 template <typename T, typename Memory>
 SHERD_HD void StoreParts(const T* values, int64_t x, const BoxDim& row,
                          uint64_t dst, Memory& memory) {

@@ -64,8 +64,8 @@ bool MakeStrides(const int64_t* sizes, int32_t rank, int64_t scale,
   return true;
 }
 
-// What the type `dtype` and the operation are done with: a type whose kernel
-// has it, and an operation of that.
+// Replaces `dtype` and `reduction` by a type that has a kernel, and a reduction
+// of that kernel, with the same result.
 bool ChooseReduction(int32_t& dtype, int32_t& reduction, uint64_t& count) {
   if (!IsDType(dtype) || reduction < kReduceSum || reduction > kReduceBxor) {
     return false;

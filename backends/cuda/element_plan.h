@@ -9,14 +9,14 @@
 
 namespace sherd::internal {
 
-// Plans of sherd_device_v0.fill, .random and .reduce. Each returns null, or
-// what is wrong with the arguments; then the plan is empty.
+// Plans of sherd_device_v0.fill, .random and .reduce. Each returns null, or a
+// description of the invalid argument; then the plan is empty.
 
 const char* PlanFill(const sherd_fill_v0& fill, LaunchPlan& plan);
 
 const char* PlanRandom(const sherd_random_v0& random, LaunchPlan& plan);
 
-// `multiprocessors` of the device: enough blocks to fill it.
+// The number of blocks fills the device's `multiprocessors`.
 const char* PlanReduce(int32_t dtype, int32_t reduction, void* out,
                        const void* const* ins, int32_t num_ins, uint64_t count,
                        int32_t divisor, int multiprocessors, LaunchPlan& plan);

@@ -41,7 +41,7 @@ void RunPlan(LaunchPlan& plan) {
   }
 }
 
-// The bytes of `memory` that a plan writes, by what it says.
+// The bytes of `memory` that a plan declares to write.
 std::vector<bool> Writes(LaunchPlan& plan, const std::vector<uint8_t>& memory) {
   struct Context {
     uint64_t first;

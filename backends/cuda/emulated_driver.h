@@ -20,8 +20,8 @@ using sherd::testing::AddressText;
 using sherd::testing::MemoryLocation;
 
 // The emulated driver under the plugin of a test, as in a new process, with two
-// devices. What a program does beside the plugin is done by the functions here,
-// which are calls of the driver like others.
+// devices. The functions here act for the rest of a program; they call the
+// driver as the plugin does.
 class EmulatedDriver : public sherd::testing::PlannedGpu {
  public:
   static const CudaFunctions& cuda() { return sherd::testing::LinkedCuda(); }
@@ -29,7 +29,7 @@ class EmulatedDriver : public sherd::testing::PlannedGpu {
     return sherd::testing::LinkedTestCuda();
   }
 
-  // Opens it as "emulated", and asks it nothing.
+  // Opens the driver as "emulated" and calls none of its functions.
   static CudaDevices::Opener Opener() {
     return [](CudaLibrary* library, sherd_error_v0*) {
       library->functions = cuda();
@@ -40,7 +40,7 @@ class EmulatedDriver : public sherd::testing::PlannedGpu {
     };
   }
 
-  // The primary one.
+  // The primary context.
   static CUcontext ContextOf(int device) {
     CUcontext context = nullptr;
     EXPECT_EQ(cuda().Init(0), kCudaSuccess);
@@ -55,7 +55,7 @@ class EmulatedDriver : public sherd::testing::PlannedGpu {
     EXPECT_EQ(cuda().CtxPopCurrent(&popped), kCudaSuccess);
     return context;
   }
-  // Those of the calling thread; the last is current.
+  // The contexts of the calling thread; the last is current.
   static std::vector<CUcontext> Contexts() {
     std::vector<CUcontext> contexts;
     CUcontext popped = nullptr;
@@ -96,13 +96,13 @@ class EmulatedDriver : public sherd::testing::PlannedGpu {
     EXPECT_EQ(more().StreamBeginCapture(stream, kCudaCaptureModeRelaxed),
               kCudaSuccess);
   }
-  // Whether it captured all that was queued.
+  // Returns whether all queued work was captured.
   static bool EndCapture(CUstream stream) {
     sherd::testing::CUgraph graph = nullptr;
     return more().StreamEndCapture(stream, &graph) == kCudaSuccess &&
            more().GraphDestroy(graph) == kCudaSuccess;
   }
-  // Streams begin nothing while it lives.
+  // While the result lives, streams start no work.
   static sherd::testing::HeldStreams HoldStreams() {
     return sherd::testing::HeldStreams(sherd_emulated_gpu_hold_streams);
   }
@@ -110,14 +110,14 @@ class EmulatedDriver : public sherd::testing::PlannedGpu {
     EXPECT_EQ(cuda().StreamSynchronize(stream), kCudaSuccess);
   }
 
-  // Pieces of memory of all devices.
+  // The number of allocations on all devices.
   static size_t NumPieces() {
     return Memory(MemoryLocation::Kind::kDevice).size();
   }
   static size_t NumPinned() {
     return Memory(MemoryLocation::Kind::kPinned).size();
   }
-  // Of the pinned piece around `data`, or 0.
+  // The size of the pinned allocation that contains `data`, or 0.
   static uint64_t PinnedBytes(const void* data) {
     for (const MemoryLocation& piece : Memory(MemoryLocation::Kind::kPinned)) {
       const auto* const base = static_cast<const char*>(piece.base);

@@ -14,19 +14,20 @@ namespace sherd::internal {
 struct PooledEvent {
   CUevent event = nullptr;
   CUcontext context = nullptr;
-  // In the pool: the one below.
+  // While in the pool: the next event of the list.
   PooledEvent* next = nullptr;
 };
 
-// Events of one device. They do not take the time, which makes them cheap. None
-// is ever destroyed; one that a failure left in a stream's future stays out.
+// Events of one device, without timing, which makes them cheap. No event is
+// ever destroyed; an event that a failure left pending in a stream does not
+// return to the pool.
 //
 // Threads. Safe.
 class EventPool {
  public:
   explicit EventPool(const CudaFunctions& cuda) : cuda_(cuda) {}
 
-  // Creates one in `context`, which is current, if there is none.
+  // Takes an event, or creates one in `context`, which must be current.
   sherd_code Take(CUcontext context, PooledEvent** event,
                   sherd_error_v0* error);
   void Return(PooledEvent* event);
@@ -34,7 +35,7 @@ class EventPool {
  private:
   const CudaFunctions& cuda_;
   std::mutex mutex_;
-  // Of those that are not in use. Both guarded by mutex_.
+  // The list of unused events. Both members are guarded by mutex_.
   PooledEvent* top_ = nullptr;
   std::vector<std::unique_ptr<PooledEvent>> all_;
 };

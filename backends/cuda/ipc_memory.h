@@ -10,12 +10,12 @@
 
 namespace sherd::internal {
 
-// Memory of devices that several processes of a host reach.
+// Memory of devices that several processes of a host access.
 //
 // Handles are 12 words: 0 to 7 the driver's handle of an allocation, 8 a mark,
 // 9 and 10 the offset and length in it, 11 zero.
 //
-// In all calls the context of the device is current.
+// The caller of each function makes the device's context current.
 //
 // Threads. Safe.
 class IpcMemory {
@@ -31,7 +31,7 @@ class IpcMemory {
  private:
   const CudaFunctions& cuda_;
   std::mutex mutex_;
-  // What Import returned, and where the allocation begins.
+  // The address that Import returned, and where the allocation begins.
   std::multimap<void*, CUdeviceptr> imported_;  // guarded by mutex_
 };
 

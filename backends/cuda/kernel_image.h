@@ -5,9 +5,10 @@
 
 namespace sherd::internal {
 
-// The kernels of kernels.cu as cuModuleLoadData takes them: a fatbin with code
-// for the architectures of this build (--//tools/build:cuda_architectures).
-// Empty (null and 0) in a build without nvcc.
+// The kernels of kernels.cu in the form that cuModuleLoadData takes: a fatbin
+// with code for the architectures of this build
+// (--//tools/build:cuda_architectures). Empty (null and 0) in a build without
+// nvcc.
 struct KernelImage {
   const void* data = nullptr;
   size_t bytes = 0;

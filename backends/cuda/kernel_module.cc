@@ -14,7 +14,8 @@ namespace {
 
 using plugin::Fail;
 
-// What a driver that needs code refuses. Aligned as code is.
+// An image that a driver without kernels of its own refuses. Aligned as code
+// is.
 alignas(16) constexpr char kNoImage[64] = "Sherd was built without nvcc";
 
 }  // namespace
@@ -23,7 +24,7 @@ void KernelModule::LoadAll() {
   if (image_ == nullptr) return;
   for (const char* const name : kKernelNames) {
     CUfunction kernel = nullptr;
-    // Who asks for it is told.
+    // Find reports the error.
     sherd_error_v0 ignored = {};
     if (Find(name, &kernel, &ignored) != SHERD_OK) return;
   }

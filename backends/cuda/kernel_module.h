@@ -13,26 +13,27 @@ namespace sherd::internal {
 
 // The kernels of this build on one device.
 //
-// In all calls the device's context is current.
+// The caller of each function makes the device's context current.
 //
 // Threads. Safe.
 class KernelModule {
  public:
-  // `image`: for cuModuleLoadData, or null in a build without nvcc. Then the
-  // driver decides, since an emulated one has the kernels itself.
+  // `image` is the argument of cuModuleLoadData, or null in a build without
+  // nvcc. With null the driver decides, since an emulated one implements the
+  // kernels itself.
   KernelModule(const CudaFunctions& cuda, const void* image)
       : cuda_(cuda), image_(image) {}
 
-  // Loads all that there is code for. Otherwise each is loaded when it is asked
-  // for first, for which the driver may wait until nothing runs in the context
-  // (CUDA's lazy loading): not even what waits for another rank, which may be
-  // waiting for the calling thread.
+  // Loads all kernels that have code for the device. Otherwise each is loaded
+  // at its first use, and the driver may wait for that until the context is
+  // idle (CUDA's lazy loading). That would deadlock with work that waits for
+  // another rank which waits for the calling thread.
   void LoadAll();
 
-  // The kernel of a name that lives for ever.
+  // Finds the kernel `name`, a string that lives forever.
   //   SHERD_UNSUPPORTED  No code for this device or driver, or none at all.
   //
-  // Cost. A look through the names asked for before; no lock, if it was.
+  // Cost. A search through the names used so far; no lock if it is one of them.
   sherd_code Find(const char* name, CUfunction* kernel, sherd_error_v0* error);
 
  private:
@@ -42,7 +43,7 @@ class KernelModule {
   };
 
   CUfunction FindKnown(const char* name) const;
-  // mutex_ is held.
+  // The caller holds mutex_.
   sherd_code Load(sherd_error_v0* error);
   sherd_code FailLoad(const char* function, CUresult result, const char* name,
                       sherd_error_v0* error);
@@ -51,7 +52,7 @@ class KernelModule {
   const void* const image_;
   std::mutex mutex_;
   CUmodule module_ = nullptr;  // guarded by mutex_
-  // [0, num_known_) do not change any more.
+  // [0, num_known_) are constant.
   std::array<Entry, 128> known_;
   std::atomic<size_t> num_known_{0};
 };

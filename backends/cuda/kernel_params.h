@@ -6,18 +6,19 @@
 
 namespace sherd::internal {
 
-// The line between who launches kernels, the kernels (kernels.cu) and who runs
-// them without a GPU (testing/emulated_gpu).
+// The interface between the code that launches kernels and the kernels
+// (kernels.cu), or the code that runs them without a GPU
+// (testing/emulated_gpu).
 //
 // Every kernel takes one parameter, a struct of this file by value, and is
 // launched with blocks of kThreads threads in one dimension, a grid in one
-// dimension and no dynamic shared memory. Its struct says how many blocks.
-// Planners (copy_plan.h, element_plan.h) fill in structs and choose names.
-// Addresses are uint64_t; structs are plain bytes, and the same in device and
-// host code.
+// dimension and no dynamic shared memory. The comment on its struct gives the
+// number of blocks. Planners (copy_plan.h, element_plan.h) fill in structs and
+// choose names. Addresses are uint64_t; structs are plain bytes, and the same
+// in device and host code.
 //
-// Kernels. S is the size of the parameter: "small" or "large". What is rare has
-// the latter only.
+// Kernels. S is the size of the parameter: "small" or "large". Rare kernels
+// have only the latter.
 //   sherd_copy_rows_S    CopyParams<S>  boxes of kind kRows16 to kRows1
 //   sherd_copy_tiles_S   CopyParams<S>  boxes of kind kTile…
 //   sherd_copy_mixed_large  LargeCopyParams  boxes of any kind
@@ -43,7 +44,7 @@ inline constexpr const char* kKernelNames[] = {
     "sherd_reduce_complex128",
 };
 
-// Blocks of one launch and indices within a box lie below it.
+// The blocks of one launch and the indices within a box are below this limit.
 inline constexpr uint64_t kIndexLimit = uint64_t{1} << 31;
 
 // Divides numbers below 2^31 by `divisor`, 1 to 2^31 - 1, without a division:
@@ -91,16 +92,16 @@ constexpr bool IsTile(uint32_t kind) {
 
 // A box of a launch. Its dimensions are dims[first_dim, first_dim + num_dims).
 //
-// Rows. Unit i, 0 <= i < units, has the index x with x[0] fastest: its bytes go
-// from src + sum of x[d] * src_stride to dst + sum of x[d] * dst_stride. Each
-// thread moves UnitsPerThread(kind) units; block b of the box those from
-// b * kThreads * kUnitsPerThread on.
+// Rows. Unit i, 0 <= i < units, has the index x with x[0] fastest: its bytes
+// are copied from src + sum of x[d] * src_stride to dst + sum of x[d] *
+// dst_stride. Each thread moves UnitsPerThread(kind) units; block b of the box
+// moves those from b * kThreads * kUnitsPerThread on.
 //
 // Tiles. dims[0] is innermost for dst, dims[1] for src; sizes count elements.
 // dims[2] and dims[3] count the tiles along them, with the strides from tile to
-// tile, and further ones are as for rows. There are `units` tiles, one a block.
+// tile; further ones are as for rows. There are `units` tiles, one per block.
 //
-// Fills. Rows of which only dst counts; the unit's value is box.value.
+// Fills. Rows without src; the unit's value is box.value.
 struct CopyBox {
   uint64_t dst = 0;
   uint64_t src = 0;
@@ -117,8 +118,7 @@ struct CopyBox {
   uint64_t value[2] = {0, 0};
 };
 
-// What a parameter has room for: boxes, and behind them the dimensions of all
-// of them.
+// Bytes of a parameter for boxes, followed by the dimensions of all boxes.
 inline constexpr uint32_t kSmallBytes = 960;
 inline constexpr uint32_t kLargeBytes = 4032;
 
@@ -127,9 +127,9 @@ template <uint32_t kBytes>
 struct CopyParams {
   uint32_t num_boxes;
   uint32_t num_dims;
-  // 0, or where the table is in place of here (of large copies only): at an
-  // address that the device reads, aligned to 16, written earlier on the stream
-  // and kept until the launch has run.
+  // 0, or the address of a table that replaces the one below (large copies
+  // only). The device reads it there; it is aligned to 16, written earlier on
+  // the stream and kept until the launch has run.
   uint64_t table_address;
   // CopyBox boxes[num_boxes]; BoxDim dims[num_dims].
   alignas(16) unsigned char table[kBytes];
@@ -155,15 +155,15 @@ struct RandomParams {
   alignas(16) unsigned char table[kLargeBytes];
 };
 
-// How many inputs travel in the parameter.
+// The number of inputs that fit into the parameter.
 inline constexpr uint32_t kMaxInlineInputs = 32;
 
-// out[i] = ins[0][i] op … op ins[num_ins - 1][i], as core/comm/reduction.h
-// says. grid: any; blocks stride over the array.
+// out[i] = ins[0][i] op … op ins[num_ins - 1][i], as defined in
+// core/comm/reduction.h. grid: any; blocks stride over the array.
 struct ReduceParams {
   uint64_t out;
   uint64_t count;
-  // The addresses of the inputs, in memory as for CopyParams; 0: `inputs`.
+  // The addresses of the inputs, in memory as for CopyParams; 0: see `inputs`.
   uint64_t inputs_table;
   int32_t reduction;
   int32_t divisor;

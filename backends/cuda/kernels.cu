@@ -4,8 +4,8 @@
 #include "sherd/backends/cuda/element_math.h"
 #include "sherd/backends/cuda/kernel_params.h"
 
-// The kernels that kernel_params.h lists. What they compute is in box_math.h
-// and element_math.h; here is how blocks find their box and reach memory.
+// The kernels listed in kernel_params.h. box_math.h and element_math.h compute;
+// the code here finds a block's box and accesses memory.
 
 namespace sherd::internal {
 namespace {
@@ -37,8 +37,9 @@ __device__ __forceinline__ void StoreAs(uint64_t address, const Unit& unit) {
   __stcs(reinterpret_cast<Type*>(address), __builtin_bit_cast(Type, unit));
 }
 
-// Everything is read once and written once, and passes the caches by. Small
-// units of a line may be read by several warps: those stay in the first cache.
+// All data is read once and written once, and bypasses the caches. Several
+// warps may read small units of one line, so these stay in the first-level
+// cache.
 struct StreamedMemory {
   template <typename Unit>
   __device__ __forceinline__ Unit Load(uint64_t address) {
@@ -50,7 +51,7 @@ struct StreamedMemory {
   }
 };
 
-// The same where what is read may be what this kernel writes.
+// The same where the kernel may read what it writes.
 struct SharedMemory {
   template <typename Unit>
   __device__ __forceinline__ Unit Load(uint64_t address) {
@@ -115,7 +116,7 @@ __device__ __forceinline__ const unsigned char* TableOf(
              : reinterpret_cast<const unsigned char*>(params.table_address);
 }
 
-// A table is boxes and then dimensions.
+// A table consists of boxes and then dimensions.
 __device__ __forceinline__ const BoxDim* DimsOf(const unsigned char* table,
                                                 uint32_t num_boxes) {
   return reinterpret_cast<const BoxDim*>(table + num_boxes * sizeof(CopyBox));

@@ -15,25 +15,25 @@ struct KernelLaunch {
   const char* kernel = nullptr;
   uint32_t grid = 0;
   size_t params_size = 0;
-  // Bytes that have to lie in memory of the device, aligned to 16, before the
-  // kernel runs; 0 for almost all launches. Where they came to lie is told by
-  // LaunchPlan::SetTable before the launch.
+  // Bytes that must be in memory of the device, aligned to 16, before the
+  // kernel runs; 0 for almost all launches. Before the launch,
+  // LaunchPlan::SetTable is given their address.
   size_t table_bytes = 0;
 
-  // Where LaunchPlan keeps things.
+  // Offsets within the LaunchPlan.
   size_t params_offset = 0;
   size_t table_offset = 0;
   size_t table_address_offset = 0;
 };
 
-// What to queue on a stream for one operation, in order: at most one copy of
-// bytes, or launches, usually one. A value; kept and used again, it allocates
+// The work to queue on a stream for one operation, in order: at most one copy
+// of bytes, or launches, usually one. A value; if it is reused, it allocates
 // nothing once it has grown.
 class LaunchPlan {
  public:
   void Clear();
 
-  // What cuMemcpyAsync does at least as well as a kernel. 0 bytes: nothing.
+  // A copy that cuMemcpyAsync does at least as well as a kernel. 0 bytes: none.
   uint64_t copy_dst = 0;
   uint64_t copy_src = 0;
   uint64_t copy_bytes = 0;
@@ -48,22 +48,22 @@ class LaunchPlan {
   }
   void SetTable(const KernelLaunch& launch, uint64_t address);
 
-  // For planners.
+  // Called by planners.
 
   // Appends a launch with a copy of `params`, and of `table` unless it is null.
-  // The address of the latter goes to params[table_address_offset).
+  // The address of the latter is stored in params[table_address_offset).
   void Add(const char* kernel, uint32_t grid, const void* params,
            size_t params_size, const void* table = nullptr,
            size_t table_bytes = 0, size_t table_address_offset = 0);
   BoxTable& boxes() { return boxes_; }
 
  private:
-  // Aligned as parameters and tables want it.
+  // Aligned as parameters and tables require.
   struct alignas(16) Word {
     unsigned char bytes[16];
   };
 
-  // Where the copy is, in words.
+  // Returns the offset of the copy, in words.
   size_t Append(const void* data, size_t bytes);
 
   BoxTable boxes_;

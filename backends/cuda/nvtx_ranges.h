@@ -3,10 +3,10 @@
 
 namespace sherd::internal {
 
-// Ranges of NVTX, which profilers such as Nsight Systems show. Where none
-// listens, and in a build without the CUDA toolkit's headers, nothing.
+// Ranges of NVTX, which profilers such as Nsight Systems show. Does nothing
+// without a profiler, and in a build without the CUDA toolkit's headers.
 //
-// Cost. A test of a pointer where none listens.
+// Cost. A test of a pointer without a profiler.
 void PushNvtxRange(const char* name);
 void PopNvtxRange();
 

@@ -11,10 +11,10 @@
 
 namespace sherd::internal {
 
-// Pinned host memory, in whole pages. What is freed is kept, since freeing it
+// Pinned host memory, in whole pages. Freed memory is kept, since freeing it
 // waits for all devices.
 //
-// In all calls the context of some device is current.
+// The caller of each function makes the context of some device current.
 //
 // Threads. Safe.
 class PinnedMemory {
@@ -22,7 +22,7 @@ class PinnedMemory {
   explicit PinnedMemory(const CudaFunctions& cuda) : cuda_(cuda) {}
 
   sherd_code Allocate(uint64_t bytes, void** data, sherd_error_v0* error);
-  // Nothing on a device uses it any more.
+  // Call it once no device uses the memory.
   void Free(void* data, uint64_t bytes);
   void Trim();
 
@@ -35,7 +35,7 @@ class PinnedMemory {
   const CudaFunctions& cuda_;
   BlockCache cache_{kPage};
   std::mutex mutex_;
-  // What the driver calls blocks that begin elsewhere; guarded by mutex_.
+  // The driver's addresses of blocks that begin elsewhere; guarded by mutex_.
   std::map<void*, void*> starts_;
 };
 

@@ -8,14 +8,15 @@
 namespace sherd::internal {
 
 // Collectives that only move bytes, each over direct messages. They return once
-// this rank's part is done; operation.code() says how it ended.
+// this rank's part is done; operation.code() is the result.
 
-// Everybody tells rank 0, which then tells everybody: 2 (P - 1) messages, and a
-// rank that did not come is missed by rank 0, which the others wait for.
+// Every rank sends to rank 0, which then sends to every rank: 2 (P - 1)
+// messages. Rank 0 detects a rank that does not arrive; the others wait for
+// rank 0.
 void GlooBarrier(GlooMesh& mesh, const sherd_op_v0& op,
                  GlooOperation& operation);
 
-// Binomial tree: in step i, the 2^i ranks that have the data send it on.
+// Binomial tree: in step i, the 2^i ranks that have the data forward it.
 void GlooBroadcast(GlooMesh& mesh, const sherd_op_v0& op,
                    GlooOperation& operation);
 

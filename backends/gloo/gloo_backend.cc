@@ -1,9 +1,9 @@
 // Collectives over Gloo's TCP transport.
 //
-// Every operation is a set of point-to-point messages on unbound buffers, not
-// a call of Gloo's own collectives: those throw an error that does not say
-// which rank it is about, cannot be ended from another thread, and know neither
-// all types nor buffers that are not one array.
+// Every operation is a set of point-to-point messages on unbound buffers, not a
+// call of Gloo's own collectives: their errors do not identify the failed rank,
+// another thread cannot end them, and they lack types and buffers that are not
+// one array.
 
 #include <signal.h>
 
@@ -25,8 +25,8 @@ using sherd::internal::GlooOperation;
 using sherd::internal::GlooPointToPoint;
 using sherd::internal::GlooScratch;
 
-// Gloo writes to its sockets without MSG_NOSIGNAL, so that a peer's death would
-// be this process's too. What the program itself set up is left alone.
+// Gloo writes to its sockets without MSG_NOSIGNAL, so a peer's death would end
+// this process too. A handler that the program itself installed is kept.
 void IgnoreBrokenPipes() {
   struct sigaction current;
   if (sigaction(SIGPIPE, nullptr, &current) == 0 &&

@@ -36,7 +36,7 @@ class GlooBackendTest : public sherd::testing::DistributedTest {
   // The rank that misbehaves in failure tests: the last one.
   int failed_rank() const { return world_size() - 1; }
 
-  // What all ranks but the failed_rank must see of an operation with it.
+  // The error that all ranks but the failed rank must return.
   void ExpectLost(const absl::Status& status) const {
     EXPECT_THAT(status,
                 StatusIs(absl::StatusCode::kUnavailable,
@@ -63,8 +63,8 @@ SHERD_DIST_TEST_F(GlooBackendTest, EveryRankNamesTheOneThatWasKilled) {
 SHERD_DIST_TEST_F(GlooBackendTest, ARankKilledInTheMiddleOfALargeTransfer) {
   if (world_size() == 1) return;
   ExpectRankDies(failed_rank(), SIGKILL);
-  // Far more than sockets buffer: the failed_rank, which takes no part, dies
-  // with everybody's message half sent.
+  // Far more than sockets buffer: the failed rank, which takes no part, dies
+  // while the other ranks' messages are half sent.
   constexpr size_t kBytes = size_t{64} << 20;
   std::vector<std::byte> out(kBytes), in(kBytes);
   std::vector<ConstBytes> sends(world_size());
@@ -159,7 +159,7 @@ SHERD_DIST_TEST_F(GlooBackendTest, EveryRankNamesTheOneThatIsStopped,
                                HasSubstr(absl::StrCat("rank ", failed_rank(),
                                                       ": is stopped"))));
   EXPECT_EQ(ErrorRank(status), failed_rank());
-  // All have their verdict before the first one ends the stopped rank.
+  // All ranks have their error before the first one ends the stopped rank.
   ASSERT_THAT(group().store().Set(absl::StrCat("judged", rank()), ""), IsOk());
   if (rank() != 0) return;
   for (int r = 0; r < failed_rank(); ++r) {
@@ -191,8 +191,8 @@ SHERD_DIST_TEST_F(GlooBackendTest, AbortEndsAWaitOnThisRankAndOnTheOthers) {
   SkipFinalBarrier();
   ASSERT_THAT(group().Barrier(), IsOk());
   std::byte token[1] = {};
-  // Nobody sends anything, so only the abort can end these. Messages, since
-  // collectives that differ fail as such.
+  // No rank sends anything, so only the abort can end these. They are messages,
+  // because collectives that differ would fail as such.
   if (rank() == failed_rank()) {
     Work work = group().RecvAsync(absl::MakeSpan(token), 0);
     group().Abort(absl::CancelledError("stop"));

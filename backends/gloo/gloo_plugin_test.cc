@@ -1,6 +1,6 @@
-// What only shows behind the C table, or with this plugin's own limits: sizes
-// at which it changes its algorithm, messages that are announced, addresses,
-// what its threads and sockets leave behind.
+// Properties that only show at the C table, or at this plugin's own limits:
+// sizes at which it changes its algorithm, announced messages, addresses, and
+// threads and sockets that it leaves behind.
 
 #include <dirent.h>
 #include <sys/mman.h>
@@ -31,8 +31,7 @@ using ::sherd::internal::GlooSocket;
 using ::testing::AnyOf;
 using ::testing::Eq;
 
-// Above what one message of a reduction carries, so that several are on their
-// way.
+// Larger than one message of a reduction, so that several are in flight.
 constexpr uint64_t kLarge = uint64_t{16} << 20;
 
 sherd_op_v0 Message(int op, int peer, int64_t tag, std::vector<char>& data) {
@@ -80,7 +79,8 @@ TEST(GlooPluginMessageTest, AnotherLengthIsTheReceiversErrorAndHangsNobody) {
           self.Run(Message(self.rank() == 0 ? SHERD_SEND : SHERD_RECV,
                            1 - self.rank(), 3, data));
       if (self.rank() == 0) {
-        // A short one is gone before the receiver looks at it.
+        // The sender of a short one may have exited before the receiver looks
+        // at it.
         EXPECT_THAT(outcome.code, AnyOf(Eq(SHERD_OK), Eq(SHERD_PEER_LOST)));
         return;
       }
@@ -98,7 +98,7 @@ TEST(GlooPluginMessageTest, AnotherLengthIsTheReceiversErrorAndHangsNobody) {
 // Connect to everything that this process listens on, and stay.
 class Strangers {
  public:
-  // What a stranger does once it is connected.
+  // The behaviour of a stranger once it is connected.
   using Manners = void (*)(GlooSocket&);
 
   void Come(Manners manners) {
@@ -194,9 +194,9 @@ TEST(GlooPluginFailureTest, AbortEndsEverythingThatRuns) {
 }
 
 TEST(GlooPluginFailureTest, AConnectionThatBreaksInTheMiddleOfAMessage) {
-  // Gloo itself tells nobody who has half of a message. So much that it is
-  // certainly not over when the sender aborts, after the first byte arrived;
-  // what is not touched takes no memory.
+  // Gloo does not notify a rank that has half of a message. The message is so
+  // large that it is still in flight when the sender aborts, after the first
+  // byte arrived; untouched pages take no memory.
   constexpr size_t kBytes = size_t{16} << 30;
   std::atomic<bool> begun = false;
   RunPluginRanks(2, [&begun](PluginRank& self) {
@@ -252,8 +252,8 @@ TEST(GlooPluginFailureTest, ARankThatLeavesIsNamedAndOthersGoOnWithoutIt) {
 }
 
 TEST(GlooPluginFailureTest, ARankThatLeavesEarlySpoilsNothingForTheRest) {
-  // Rank 0 releases the others one after another; whoever is first is gone
-  // while the next still waits.
+  // Rank 0 releases the others one after another; the first exits while the
+  // next still waits.
   for (int round = 0; round < 20; ++round) {
     RunPluginRanks(5, [](PluginRank& self) {
       const PluginOutcome outcome = self.Run(Barrier());

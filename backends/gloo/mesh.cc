@@ -86,7 +86,7 @@ sherd_code GlooMesh::Connect(const sherd_comm_config_v0& config,
 }
 
 bool GlooMesh::MakePair(int peer, const GlooSocket& connection) {
-  // Pairs listen at ports that are told to nobody, and for a moment only.
+  // Pairs listen at ports that are not published, and only briefly.
   constexpr int kAttempts = 8;
   for (int attempt = 0; attempt < kAttempts; ++attempt) {
     if (ConnectPairOver(connection, *device_, *context_->createPair(peer))) {
@@ -139,7 +139,7 @@ void GlooMesh::Watch() {
     try {
       sentinel_->waitRecv(nullptr, kForever);
     } catch (const std::exception&) {
-      // A connection broke. Which one, each says itself.
+      // A connection broke. Each connection's own state shows which one.
     }
     {
       std::lock_guard<std::mutex> lock(mutex_);

@@ -20,18 +20,18 @@ namespace sherd::internal {
 class GlooOperation;
 
 // One rank's connections to all others of its group, over Gloo's TCP transport.
-// Its pairs neither listen nor connect: they are given connections that
+// Gloo's pairs neither listen nor connect: they receive connections that
 // GlooPeerSockets made.
 //
-// Gloo tells an operation that a connection broke only if its message has not
-// begun to move, and tells no thread that waits for another peer. Therefore a
+// Gloo reports a broken connection to an operation only if its message has not
+// begun to move, and to no thread that waits for another peer. Therefore a
 // thread watches all connections and ends the waits that need a broken one;
-// operations that need other peers go on.
+// operations that need other peers continue.
 //
-// Slots, Gloo's numbers by which messages are matched, are handed out below, so
-// that collectives and point-to-point messages never meet.
+// Slots, the numbers by which Gloo matches messages, are assigned below such
+// that those of collectives and of point-to-point messages are disjoint.
 //
-// Threads. Abort from any thread; operations as GlooOperation says.
+// Threads. Abort from any thread; operations as for GlooOperation.
 class GlooMesh {
  public:
   GlooMesh(int rank, int size) : rank_(rank), size_(size), lost_(size) {}
@@ -40,23 +40,23 @@ class GlooMesh {
   // No operation may be running.
   ~GlooMesh();
 
-  // Once, before anything else. Throws what Gloo throws.
+  // Called once, before anything else. Throws Gloo's exceptions.
   sherd_code Connect(const sherd_comm_config_v0& config, sherd_error_v0* error);
 
   int rank() const { return rank_; }
   int size() const { return size_; }
-  // The k-th peer of this rank, 1 <= k < size. Everybody starts at another one,
-  // so that not all talk to the same rank at once.
+  // The k-th peer of this rank, 1 <= k < size. Each rank begins with a
+  // different one, so that not all send to the same rank at once.
   int Peer(int k) const { return (rank_ + k) % size_; }
 
-  // Ends running operations and all connections; the far ends notice.
+  // Ends running operations and all connections; the peers notice it.
   void Abort();
 
   // Messages of a collective; `phase` is 0 to 3.
   static uint64_t CollectiveSlot(uint64_t sequence, int phase) {
     return sequence << 2 | static_cast<uint64_t>(phase);
   }
-  // The first message of a send, and the second one of that number.
+  // The first message of a send, and its second message.
   static uint64_t TagSlot(int64_t tag) {
     return uint64_t{1} << 63 | static_cast<uint64_t>(tag);
   }
@@ -72,8 +72,9 @@ class GlooMesh {
   void ClosePairs();
   // Body of the watching thread.
   void Watch();
-  // Posts a receive that nobody serves on each connection that holds, and ends
-  // the waits for peers whose connection does not. False if none holds.
+  // Posts a receive that no peer serves on each intact connection, and ends the
+  // waits for peers whose connection is broken. False if no connection is
+  // intact.
   bool WatchConnections();
 
   const int rank_;
@@ -84,13 +85,13 @@ class GlooMesh {
   std::mutex mutex_;
   bool aborted_ = false;
   bool closing_ = false;
-  // Why this rank closed all connections, as Gloo does when a wait times out:
-  // what operations that ran at the same time have to say as well.
+  // Why this rank closed all connections, as Gloo does when a wait times out.
+  // Operations that ran at the same time report the same error.
   sherd_code cause_ = SHERD_OK;
   int cause_peer_ = -1;
   std::vector<bool> lost_;
   std::vector<GlooOperation*> running_;
-  // Replaced by the watching thread only.
+  // Only the watching thread replaces it.
   std::unique_ptr<gloo::transport::UnboundBuffer> sentinel_;
   char sentinel_byte_ = 0;
   std::thread watcher_;

@@ -13,14 +13,14 @@
 
 namespace sherd::internal {
 
-// Memory that is sent to, or received from, one peer in any number of messages.
-// Messages of one slot are matched, and completed, in order.
+// Memory for messages to or from one peer. Messages of one slot are matched,
+// and completed, in order.
 struct GlooChannel {
   int peer = -1;
   std::unique_ptr<gloo::transport::UnboundBuffer> buffer;
-  // The connection broke: what is not there yet will not come.
+  // The connection broke: no further data will arrive.
   std::atomic<bool> lost = false;
-  // Messages that were begun and not yet waited for.
+  // Messages that were started and not yet waited for.
   uint64_t sending = 0;
   uint64_t receiving = 0;
 };
@@ -32,11 +32,11 @@ struct GlooMessage {
   uint64_t size;
 };
 
-// One running operation: its channels, its deadline, and the first thing that
-// went wrong. After that every call returns false and does nothing, so that
-// callers look at code() once, at their end.
+// One running operation: its channels, its deadline, and its first error. After
+// an error every call returns false and does nothing, so that callers check
+// code() once, at their end.
 //
-// Once destroyed, no connection touches the channels' memory any more.
+// After destruction no connection accesses the channels' memory.
 //
 // Threads. One thread per operation; operations of a mesh may run side by side.
 class GlooOperation {
@@ -50,20 +50,20 @@ class GlooOperation {
   sherd_code code() const { return code_; }
   bool ok() const { return code_ == SHERD_OK; }
 
-  // Memory for messages, uninitialised, which lives as long as the operation:
-  // that of the caller is gone too early if the operation fails.
+  // Uninitialised memory for messages, which lives as long as the operation:
+  // memory of the caller could be freed too early if the operation fails.
   char* Memory(uint64_t size);
 
   // A channel that lives as long as the operation.
   GlooChannel& Open(int peer, const void* data, uint64_t size);
 
-  // Begin a message; never wait.
+  // Start a message; never wait.
   bool Send(GlooChannel& channel, uint64_t slot, uint64_t offset,
             uint64_t size);
   bool Recv(GlooChannel& channel, uint64_t slot, uint64_t offset,
             uint64_t size);
 
-  // Wait for the oldest message that nobody waited for.
+  // Wait for the oldest message that was not waited for.
   bool AwaitSend(GlooChannel& channel);
   bool AwaitRecv(GlooChannel& channel);
 
@@ -81,7 +81,7 @@ class GlooOperation {
   friend class GlooMesh;
 
   // Make this operation's waits return false: all, or those for `peer`. The
-  // mesh's lock is held.
+  // caller holds the mesh's lock.
   void EndWaits();
   void EndWaitsFor(int peer);
 
@@ -89,10 +89,10 @@ class GlooOperation {
   bool Guarded(GlooChannel& channel, Body body);
   template <typename WaitOnce>
   bool Await(GlooChannel& channel, WaitOnce wait_once);
-  // Whether a message from, or to, a lost peer is complete nevertheless.
+  // Whether a message from, or to, a lost peer has nevertheless completed.
   template <typename WaitOnce>
   bool Look(GlooChannel& channel, WaitOnce wait_once);
-  // What Gloo's failure with `text` on a connection to `peer` means.
+  // Translates Gloo's error `text` on a connection to `peer`.
   bool FailAt(int peer, const char* text);
 
   GlooMesh& mesh_;

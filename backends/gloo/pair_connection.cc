@@ -28,7 +28,7 @@ struct SocketName {
 };
 
 // This process's descriptor of the connection between `local` and `peer`, or
-// -1. One name does not tell: connections to several listeners share a port.
+// -1. One name is not enough: connections to several listeners share a port.
 int FindConnection(const SocketName& local, const SocketName& peer) {
   int found = -1;
   VisitDescriptors([&](int fd) {

@@ -8,10 +8,10 @@
 namespace sherd::internal {
 
 // Connects `pair`, which `device` has just made, over `connection`, which stays
-// close-on-exec. A pair can only listen, for whoever comes first: this process
-// comes, at once, and what Gloo has accepted then becomes the connection under
-// the same descriptor. False if somebody else was faster, or Gloo cannot
-// accept: another pair may succeed.
+// close-on-exec. A pair can only listen and takes the first connection that
+// arrives: this process connects to it at once, and then puts `connection`
+// under the accepted descriptor. Returns false if another process connected
+// first, or Gloo cannot accept; another pair may succeed.
 bool ConnectPairOver(const GlooSocket& connection,
                      gloo::transport::tcp::Device& device,
                      gloo::transport::Pair& pair);

@@ -24,7 +24,7 @@ constexpr int kBacklog = 1024;
 constexpr size_t kMaxStrangers = 256;
 // Between two looks for ranks that are lost and for connections to make again.
 constexpr std::chrono::milliseconds kLook(100);
-// How long the host's store waits before it looks for a lost rank, and more.
+// Longer than the host's store waits before it checks for failed ranks.
 constexpr std::chrono::milliseconds kLostWait(120);
 
 using Clock = std::chrono::steady_clock;
@@ -157,7 +157,7 @@ sherd_code GlooPeerSockets::ConnectAll(const sherd_comm_config_v0& config,
   return code;
 }
 
-// By a wait for a key that nobody sets.
+// Waits for a key that no rank sets.
 sherd_code GlooPeerSockets::FindLost(const sherd_comm_config_v0& config,
                                      sherd_error_v0* error) {
   const sherd_kv_v0& kv = *config.kv;
@@ -203,7 +203,7 @@ void GlooPeerSockets::Accept() {
     Candidate candidate;
     candidate.socket = GlooSocket(accept4(listener_.get(), nullptr, nullptr,
                                           SOCK_NONBLOCK | SOCK_CLOEXEC));
-    // None is left, or it has gone again.
+    // No connection is pending, or it was closed already.
     if (!candidate.socket.is_open()) return;
     const auto came_in = [](const Candidate& c) { return c.peer < 0; };
     if (static_cast<size_t>(

@@ -16,7 +16,7 @@
 
 namespace sherd::internal {
 
-// Owns a descriptor; -1 is none.
+// Owns a descriptor, or none (-1).
 class GlooSocket {
  public:
   explicit GlooSocket(int fd = -1) : fd_(fd) {}
@@ -39,14 +39,15 @@ class GlooSocket {
 };
 
 // One rank's TCP connections to all others of its group, each to a peer that
-// has proved who it is. Gloo's own pairs take the first connection that comes,
-// whoever makes it, and end the process if it is reset before they look.
+// has proved its identity. Gloo's own pairs accept the first connection that
+// arrives, from any process, and end the process if it is reset before they
+// look.
 //
 // A rank listens on one address and publishes it in the host's store with two
-// random numbers. Of two ranks the higher connects, and sends the lower one's
+// random numbers. Of two ranks the higher connects, and sends the lower rank's
 // first number and its own rank; the lower answers with its second number. A
-// stranger, who knows neither, costs a descriptor until all peers are there,
-// whatever it sends.
+// stranger, who knows neither, occupies a descriptor until all peers have
+// connected, and nothing more.
 //
 // Descriptors are close-on-exec from the beginning.
 class GlooPeerSockets {
@@ -55,8 +56,8 @@ class GlooPeerSockets {
   GlooPeerSockets(const GlooPeerSockets&) = delete;
   GlooPeerSockets& operator=(const GlooPeerSockets&) = delete;
 
-  // Once. Returns when every peer is connected at this end; it may not have
-  // noticed yet.
+  // Called once. Returns when every peer is connected at this end; the peers
+  // may not have noticed yet.
   sherd_code Connect(const sherd_comm_config_v0& config,
                      const sockaddr_storage& address, socklen_t length,
                      sherd_error_v0* error);
@@ -66,22 +67,23 @@ class GlooPeerSockets {
 
  private:
   using Number = std::array<char, 16>;
-  // What a rank publishes.
+  // The record that a rank publishes in the store.
   struct Invitation {
     Number ticket;
     Number answer;
     uint32_t length;
     sockaddr_storage address;
   };
-  // What the higher rank sends.
+  // The message that the higher rank sends.
   struct Greeting {
     Number ticket;
     int32_t rank;
   };
-  // A connection that has not proved anything.
+  // A connection whose peer has not proved its identity.
   struct Candidate {
     GlooSocket socket;
-    // To whom this rank connects; -1: not known, it came in.
+    // The peer that this rank connects to; -1: unknown, the connection was
+    // accepted.
     int peer = -1;
     bool greeted = false;
     size_t received = 0;
@@ -96,21 +98,21 @@ class GlooPeerSockets {
                              sherd_error_v0* error);
   sherd_code ConnectAll(const sherd_comm_config_v0& config,
                         sherd_error_v0* error);
-  // Connects to the lower peers to which no connection is on its way.
+  // Starts connections to the lower peers that have none yet.
   sherd_code Dial(sherd_error_v0* error);
   sherd_code FindLost(const sherd_comm_config_v0& config,
                       sherd_error_v0* error);
-  // Waits for something to happen, at most kLook, and handles it.
+  // Waits at most kLook for an event, and handles it.
   sherd_code Poll(sherd_error_v0* error);
   sherd_code Handle(Candidate& candidate, short events, sherd_error_v0* error);
   void Accept();
   Progress Advance(Candidate& candidate);
   Progress Receive(Candidate& candidate, size_t expected);
-  // The first without a connection, or -1.
+  // The first peer without a connection, or -1.
   int FirstAbsent() const;
 
   const int rank_;
-  // Connections that were proved.
+  // Connections whose peers have proved their identity.
   std::vector<GlooSocket> peers_;
   GlooSocket listener_;
   Invitation own_ = {};

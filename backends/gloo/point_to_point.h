@@ -12,10 +12,10 @@ namespace sherd::internal {
 
 // Messages from one rank to another, matched by tag.
 //
-// The first message, of fixed length, says how long the data is, so that the
-// receiver finds out about another length before Gloo does, which would end the
-// process. Short data is in it; long data follows on a slot of its own, because
-// equal tags may be in flight several times.
+// The first message, of fixed length, contains the length of the data, so that
+// the receiver detects a different length before Gloo, which would end the
+// process. It also contains short data; long data follows on a slot of its own,
+// because several messages with equal tags may be in flight.
 //
 // Threads. Any number of sends and receives at a time.
 class GlooPointToPoint {

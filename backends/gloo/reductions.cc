@@ -12,7 +12,7 @@ using plugin::ElementSize;
 
 // Slices and chunks begin at multiples of this, hence of every element's size.
 constexpr uint64_t kAlignment = 64;
-// Chunks of a slice that are on their way at once.
+// Chunks of a slice that are in flight at once.
 constexpr uint64_t kDepth = 3;
 constexpr uint64_t kMaxChunk = uint64_t{1} << 20;
 constexpr uint64_t kMinChunk = uint64_t{64} << 10;
@@ -38,7 +38,7 @@ struct SlicePlan {
   // its own may be missing although it has a part in it: then it passes chunks
   // on without keeping them.
   std::vector<void*> results;
-  // Who gets this rank's reduced slice, apart from itself.
+  // The other ranks that receive this rank's reduced slice.
   std::vector<int> receivers;
 };
 
@@ -214,7 +214,7 @@ std::vector<void*> PlacesIn(void* out,
   return places;
 }
 
-// Two ranks swap small vectors: one message each way, and no waiting in turn.
+// Two ranks swap small vectors: one message in each direction at the same time.
 void SwapAndReduce(GlooMesh& mesh, const sherd_host_v0& host,
                    const sherd_op_v0& op, GlooScratch& scratch,
                    GlooOperation& operation) {

@@ -11,8 +11,8 @@
 
 namespace sherd::internal {
 
-// Memory for what waits to be reduced: grows to a few MiB, and is kept from
-// call to call.
+// Memory for data that is to be reduced: grows to a few MiB, and is kept
+// between calls.
 class GlooScratch {
  public:
   // At least `size` bytes, whose content is undefined.
@@ -31,13 +31,13 @@ class GlooScratch {
 };
 
 // Collectives that compute. The vector is cut into one slice per rank; each
-// rank gets the others' parts of its slice in chunks, reduces all of them in
-// one pass of the host's function while the next chunks are on their way, and
-// sends the result to whoever is to have it. So every element is rounded once,
-// and all ranks have the same bits. Small vectors are one slice, of rank 0 or
+// rank receives the others' parts of its slice in chunks, reduces all of them
+// in one pass of the host's function while the next chunks arrive, and sends
+// the result to the ranks that need it. So every element is rounded once, and
+// all ranks have the same bits. A small vector is one slice, owned by rank 0 or
 // the root.
 //
-// Gloo's own sums are not used: they know neither all types nor whose
+// Gloo's own reductions are not used: they lack types, do not report whose
 // connection broke, and cannot be ended by another thread.
 void GlooAllReduce(GlooMesh& mesh, const sherd_host_v0& host,
                    const sherd_op_v0& op, GlooScratch& scratch,

@@ -38,7 +38,7 @@ absl::StatusOr<std::unique_ptr<DeviceRuntime>> LoadForRuntime(DeviceType type) {
   return runtime;
 }
 
-// Without a device that works this is all there is to say.
+// The whole report, if no device works.
 DevicePluginReport ReportOn(
     std::string name, std::string origin,
     const absl::StatusOr<std::unique_ptr<PluginDevice>>& loaded) {

@@ -176,12 +176,12 @@ TEST_F(DeviceLoaderTest, RefusesAPluginWithoutTheEntry) {
                        "sherd_get_device_v0"));
 }
 
-// What the plugin under test returns.
+// The results of the plugin under test.
 struct Script {
   sherd_code code = SHERD_OK;
   const char* text = "";
   int32_t count = 2;
-  // What comes back as an address.
+  // The address that is returned.
   void* address = nullptr;
   int32_t number = 0;
 };
@@ -507,7 +507,7 @@ TEST(ReportDevicesTest, ListsPluginsAndTheirDevices) {
               StatusIs(kUnusable, "fell off the bus"));
 }
 
-// What plugins ask the host for.
+// Services of the host for plugins.
 TEST(PluginHostTest, GivesSettingsByName) {
   const sherd_host_v0& host = internal::PluginHost();
   char value[16] = "unchanged";

@@ -7,13 +7,14 @@
 
 namespace sherd::internal {
 
-// OK if `path` looks like a whole shared object for this machine.
+// Returns OK if `path` looks like a complete shared object for this machine.
 //
 // The dynamic linker maps a file's segments without comparing them to the
-// file's length: the first touch of a page beyond the end is a SIGBUS inside
-// dlopen. So headers and segments are compared here first.
-//   kNotFound            There is no such file.
-//   kFailedPrecondition  It is not one, or cut short; says how.
+// file's length: the first access to a page beyond the end raises SIGBUS inside
+// dlopen. Therefore headers and segments are compared here first.
+//   kNotFound            The file does not exist.
+//   kFailedPrecondition  It is not a shared object, or truncated; the message
+//                        gives the reason.
 absl::Status CheckSharedObject(const std::string& path);
 
 }  // namespace sherd::internal

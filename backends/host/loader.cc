@@ -61,7 +61,7 @@ sherd_code KvGet(void* context, const char* key, int64_t deadline, void* value,
   const absl::StatusOr<std::string> found =
       store->Get(key, FromNanoseconds(deadline));
   if (absl::IsDeadlineExceeded(found.status())) return SHERD_TIMEOUT;
-  // The code says no more; the host knows which rank that is.
+  // The error has only a code; the host knows the rank.
   if (absl::IsUnavailable(found.status()) && ErrorRank(found.status())) {
     return SHERD_PEER_LOST;
   }

@@ -15,28 +15,29 @@
 
 namespace sherd {
 
-// Linking this target is enough: it installs itself in the BackendRegistry, so
-// that Init finds backends by name.
+// Linking this target installs it in the BackendRegistry, through which Init
+// finds backends by name.
 
 // "libsherd_backend_NAME.so".
 std::string PluginFileName(absl::string_view name);
 
-// The backend `name`: linked statically, or from the first of `directories`
-// that has its file. The file is checked before it is opened, since opening a
-// truncated one ends the process; it is never closed.
-//   kNotFound            "Backend NAME not supported!" and what was searched.
-//   kFailedPrecondition  The file is there but not usable: not an ELF file for
-//                        this machine, truncated, without the entry, of
-//                        another version, or incomplete. Says which.
-//   kInvalidArgument     A name may hold a-z, 0-9 and '_' only.
+// Loads the backend `name`: linked statically, or from the first of
+// `directories` that has its file. The file is checked before it is opened,
+// since opening a truncated one ends the process; it is never closed.
+//   kNotFound            "Backend NAME not supported!"; lists what was
+//                        searched.
+//   kFailedPrecondition  The file exists but is not usable: not an ELF file for
+//                        this machine, truncated, without the entry, of another
+//                        version, or incomplete. The message names the reason.
+//   kInvalidArgument     A name may contain a-z, 0-9 and '_' only.
 absl::StatusOr<std::unique_ptr<Backend>> LoadBackend(
     absl::string_view name, absl::Span<const std::string> directories);
 
-// Loads the plugin in `path`. Errors as above.
+// Loads the plugin in `path`. Errors as for LoadBackend.
 absl::StatusOr<std::unique_ptr<Backend>> LoadPlugin(const std::string& path);
 
 // Wraps a table; `origin` is for messages.
-//   kFailedPrecondition  Another version, or entries are missing.
+//   kFailedPrecondition  The table has another version, or lacks entries.
 absl::StatusOr<std::unique_ptr<Backend>> AdaptPlugin(
     const sherd_plugin_v0* plugin, std::string origin);
 
@@ -44,11 +45,11 @@ struct PluginReport {
   std::string name;
   std::string origin;
   std::string library_version;
-  // OK, or why it was not loaded or cannot work here.
+  // OK, or why the plugin was not loaded or cannot work here.
   absl::Status status;
 };
 
-// Everything that is linked statically or lies in the search path.
+// Reports on all plugins that are linked statically or in the search path.
 std::vector<PluginReport> ReportPlugins();
 
 }  // namespace sherd

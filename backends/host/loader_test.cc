@@ -233,8 +233,8 @@ INSTANTIATE_TEST_SUITE_P(
         Lack{"NoTest", [](auto& t) { t.flags = 0; }, kLacks}),
     [](const auto& info) { return info.param.name; });
 
-// What a plugin says about reductions is believed only where they have a
-// meaning, and of its operations only those that this host knows.
+// The host uses a plugin's reductions only where they have a meaning, and its
+// operations only if this host knows them.
 TEST(TableTest, GarbageCapabilitiesComeToNothing) {
   sherd_plugin_v0 table = WholeTable();
   table.operations = ~uint64_t{0};
@@ -332,7 +332,7 @@ TEST(MemoryTableTest, MemoryThatIsNotThereIsAnError) {
   EXPECT_EQ((*alone)->peer_memory(), nullptr);
 }
 
-// create says OK and gives nothing.
+// create returns OK without a communicator.
 TEST(TableTest, ACommunicatorThatIsNotThereIsAnError) {
   sherd_plugin_v0 table = WholeTable();
   const auto backend = AdaptPlugin(&table, "x.so");

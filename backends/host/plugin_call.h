@@ -8,15 +8,15 @@
 
 namespace sherd::internal {
 
-// How the host calls a plugin: its mistakes are errors and not the end.
+// How the host calls a plugin, such that its mistakes become errors.
 
-// What a plugin's function gets to report in.
+// An empty error for a plugin's function to fill.
 sherd_error_v0 NoError();
 
-// Writes that the plugin threw, and `what` if it is known, into `error`.
+// Records in `error` that the plugin threw, with `what` if it is known.
 sherd_code ReportThrow(sherd_error_v0* error, const char* what);
 
-// Calls a plugin, which must not throw and yet may.
+// Calls a plugin. It must not throw; if it does, returns an error.
 template <typename Call>
 sherd_code Guarded(sherd_error_v0* error, Call call) {
   try {
@@ -30,7 +30,7 @@ sherd_code Guarded(sherd_error_v0* error, Call call) {
 
 void LogThrow(const sherd_error_v0& error);
 
-// Calls a function of a plugin that has no way to report.
+// Calls a function of a plugin that cannot report errors.
 template <typename Call>
 void GuardedQuietly(Call call) {
   sherd_error_v0 error = NoError();
@@ -42,7 +42,7 @@ void GuardedQuietly(Call call) {
   }
 }
 
-// What a plugin's function returned, in a group of `size` ranks.
+// The result of a plugin's function as a Status, in a group of `size` ranks.
 absl::Status ToStatus(sherd_code code, const sherd_error_v0& error, int size);
 
 }  // namespace sherd::internal

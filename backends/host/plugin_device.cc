@@ -24,7 +24,7 @@ static_assert(sizeof(DeviceMemoryHandle) == sizeof(sherd_device_handle_v0));
 
 constexpr int kMostDevices = 4096;
 
-// What a function of the plugin returned.
+// Converts the result of a plugin's function.
 absl::Status Convert(sherd_code code, const sherd_error_v0& error) {
   if (code == SHERD_OK) return absl::OkStatus();
   absl::Status status = ToStatus(code, error, 0);
@@ -92,7 +92,7 @@ absl::Status PluginDevice::CheckIndex(int device) {
     SHERD_ASSIGN_OR_RETURN(count, DeviceCount());
   }
   if (device >= 0 && device < count) return absl::OkStatus();
-  // Says which there are.
+  // The error lists the devices that exist.
   return MemoryOf(device).status();
 }
 

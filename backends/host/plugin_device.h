@@ -17,15 +17,15 @@
 
 namespace sherd::internal {
 
-// A device plugin's table, as core/tensor sees it.
+// A device plugin's table as the DeviceRuntime of core/tensor.
 
-// Whether the table has its name, a type that this host knows, and every
-// function but those that a plugin may lack.
+// Returns whether the table has a name, a type that this host knows, and every
+// function that is not optional.
 bool IsComplete(const sherd_device_v0& table);
 
 class PluginDevice final : public DeviceRuntime {
  public:
-  // The table is complete, and lives forever.
+  // `table` is complete and lives forever.
   PluginDevice(const sherd_device_v0& table, std::string origin)
       : table_(table), origin_(std::move(origin)) {}
 
@@ -93,13 +93,13 @@ class PluginDevice final : public DeviceRuntime {
   void EndStream(const DeviceStream& stream) override;
 
  private:
-  // OK if there is a device of that number.
+  // Returns OK if there is a device with that number.
   absl::Status CheckIndex(int device);
   absl::Status Lacks(absl::string_view what) const;
 
   const sherd_device_v0& table_;
   const std::string origin_;
-  // Of devices; -1 until it is known. It never changes.
+  // The number of devices; -1 until it is known. It never changes.
   std::atomic<int> count_ = -1;
 };
 

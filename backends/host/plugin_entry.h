@@ -20,8 +20,8 @@
 
 namespace sherd::internal {
 
-// From a plugin's name to its table, alike for both kinds of plugins: `Table`
-// is sherd_plugin_v0 or sherd_device_v0. Any thread.
+// Finds and checks a plugin's table by name, alike for both kinds of plugins:
+// `Table` is sherd_plugin_v0 or sherd_device_v0. Any thread.
 
 template <typename Table>
 struct PluginKind;
@@ -42,15 +42,16 @@ struct PluginKind<sherd_device_v0> {
 
 inline constexpr absl::string_view kLinkedStatically = "linked statically";
 
-// OK if a plugin of this version of the ABI works in this program. Until 1.0
-// that is one of the same major and minor version.
-//   kFailedPrecondition  Names `origin`, both versions, and what to do.
+// Returns OK if a plugin of this version of the ABI works in this program:
+// until 1.0, if major and minor version are equal.
+//   kFailedPrecondition  Otherwise. The message contains `origin`, both
+//                        versions, and what to do.
 absl::Status CheckVersion(int major, int minor, absl::string_view origin);
 
-// Why a plugin that returned no table is refused.
+// The error for a plugin that returned no table.
 absl::Status NoTable(absl::string_view origin);
 
-// A table as a plugin returned it, null included. `origin` is the path of the
+// A table as a plugin returned it; may be null. `origin` is the path of the
 // plugin, or kLinkedStatically.
 template <typename Table>
 struct PluginTable {
@@ -58,8 +59,8 @@ struct PluginTable {
   std::string origin;
 };
 
-// OK if there is a table, of this version. The only check before which nothing
-// else of the table may be read.
+// Returns OK if there is a table of this version. Nothing else of the table may
+// be read before.
 template <typename Table>
 absl::Status CheckTable(const Table* table, absl::string_view origin) {
   if (table == nullptr) return NoTable(origin);
@@ -67,7 +68,7 @@ absl::Status CheckTable(const Table* table, absl::string_view origin) {
 }
 
 // Calls a plugin's entry.
-//   kFailedPrecondition  It threw.
+//   kFailedPrecondition  It threw an exception.
 template <typename Table>
 absl::StatusOr<PluginTable<Table>> CallEntry(
     typename StaticPlugin<Table>::Entry entry, std::string origin) {
@@ -83,7 +84,7 @@ absl::StatusOr<PluginTable<Table>> CallEntry(
   return opened;
 }
 
-// Opens the plugin in `path`. Errors as of OpenPluginFile and CallEntry.
+// Opens the plugin in `path`. Errors as for OpenPluginFile and CallEntry.
 template <typename Table>
 absl::StatusOr<PluginTable<Table>> OpenPlugin(const std::string& path) {
   SHERD_ASSIGN_OR_RETURN(void* const entry,
@@ -97,15 +98,16 @@ std::string PluginFileNameOf(absl::string_view name) {
   return absl::StrCat(PluginKind<Table>::kFilePrefix, name, ".so");
 }
 
-// The plugin `name`: linked statically, or from the first of `directories` that
-// has its file.
-//   kNotFound            Lists what was searched.
-//   kFailedPrecondition  As OpenPlugin and CheckTable; or the file holds a
-//                        plugin of another name.
+// Finds the plugin `name`: linked statically, or in the first of `directories`
+// that has its file.
+//   kNotFound            No directory has it; the message lists what was
+//                        searched.
+//   kFailedPrecondition  As for OpenPlugin and CheckTable; or the file contains
+//                        a plugin of another name.
 template <typename Table>
 absl::StatusOr<PluginTable<Table>> FindPlugin(
     absl::string_view name, absl::Span<const std::string> directories) {
-  // Its size is checked by those who read all of the table.
+  // The size is checked where the rest of the table is read.
   const auto has_name = [](const Table& table) {
     return table.struct_size == sizeof(Table) && table.name != nullptr;
   };
@@ -133,13 +135,13 @@ absl::StatusOr<PluginTable<Table>> FindPlugin(
 
 template <typename Table>
 struct ListedPlugin {
-  // As its file is called; "(unnamed)" where it is linked statically.
+  // The name in the file's name; "(unnamed)" if it is linked statically.
   std::string name;
   std::string origin;
   absl::StatusOr<PluginTable<Table>> opened;
 };
 
-// Opens everything that is linked statically or lies in the search path.
+// Opens all plugins that are linked statically or in the search path.
 template <typename Table>
 std::vector<ListedPlugin<Table>> ListPlugins() {
   std::vector<ListedPlugin<Table>> listed;

@@ -10,7 +10,7 @@
 
 namespace sherd {
 
-// Directories in which plugins are looked for, in this order: those of
+// The directories that are searched for plugins, in order: those of
 // SHERD_PLUGIN_PATH, then the program's own.
 std::vector<std::string> PluginSearchPath();
 
@@ -18,11 +18,12 @@ namespace internal {
 
 // Plugins as files: one shared object each, PREFIX NAME ".so".
 
-// Whether a plugin may be called so: 1 to 64 of a-z, 0-9 and '_'. No path is.
+// Returns whether `name` is a valid name of a plugin: 1 to 64 of a-z, 0-9 and
+// '_'. Therefore it is not a path.
 bool IsPluginName(absl::string_view name);
 
-// The file of the first directory that has it.
-//   kNotFound  None has: lists what was tried.
+// The path of the plugin's file in the first directory that has it.
+//   kNotFound  No directory has it; the message lists what was tried.
 absl::StatusOr<std::string> FindPluginFile(
     absl::string_view file, absl::Span<const std::string> directories);
 
@@ -31,13 +32,14 @@ struct PluginFile {
   std::string path;
 };
 
-// Everything in the search path that is called like a plugin.
+// All files in the search path that are named like plugins.
 std::vector<PluginFile> ListPluginFiles(absl::string_view prefix);
 
 // Opens a plugin, never to close it, and finds its entry. The file is checked
 // before, since opening a truncated one ends the process.
 //   kFailedPrecondition  Not an ELF file for this machine, truncated, not
-//                        loadable, or without the entry. Says which.
+//                        loadable, or without the entry; the message names the
+//                        reason.
 absl::StatusOr<void*> OpenPluginFile(const std::string& path,
                                      const char* entry);
 

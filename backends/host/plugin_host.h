@@ -8,10 +8,11 @@
 
 namespace sherd::internal {
 
-// What this program offers to plugins of every kind. Lives forever.
+// The services that this program offers to plugins of every kind. Lives
+// forever.
 const sherd_host_v0& PluginHost();
 
-// Deadlines as they cross the plugin ABI.
+// Converts deadlines to those of the plugin ABI.
 int64_t ToNanoseconds(Deadline deadline);
 Deadline FromNanoseconds(int64_t deadline);
 

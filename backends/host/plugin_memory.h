@@ -19,15 +19,15 @@
 
 namespace sherd::internal {
 
-// A plugin's table for memory, as core/comm sees it.
+// A plugin's memory table as the allocators and PeerMemory of core/comm.
 
-// Whether the table has every function; or all but those that allocate.
+// Returns whether the table has every function, or all but those that allocate.
 bool IsComplete(const sherd_memory_v0& memory);
 
 class PluginAllocator final : public Allocator {
  public:
-  // The allocator of a table that has one; the same for each call, and there
-  // for ever. `name`: of the backend.
+  // The allocator of a table that has one: the same for each call, and never
+  // destroyed. `name` is that of the backend.
   static PluginAllocator& Of(const sherd_memory_v0& memory,
                              absl::string_view name);
 
@@ -43,18 +43,18 @@ class PluginAllocator final : public Allocator {
   const std::string name_;
 };
 
-// Whether the table has a type of device, and every function but those that a
-// plugin may lack.
+// Returns whether the table has a type of device, and every function that is
+// not optional.
 bool IsComplete(const sherd_on_device_v0& on_device);
 
-// Memory of a device that a plugin gives for its operations.
+// Device memory that a plugin allocates for its operations.
 class DevicePluginAllocator final : public Allocator {
  public:
-  // As PluginAllocator::Of, of each device.
+  // As PluginAllocator::Of, one for each device.
   static DevicePluginAllocator& Of(const sherd_on_device_v0& on_device,
                                    absl::string_view name, int device);
 
-  // Where the vendor's library has nothing like it, the device's own.
+  // Falls back to the device's own memory if the vendor's library has none.
   absl::StatusOr<void*> Allocate(size_t bytes, size_t alignment) override;
   void Deallocate(void* data, size_t bytes) override;
   absl::string_view name() const override { return name_; }
@@ -68,13 +68,13 @@ class DevicePluginAllocator final : public Allocator {
   const std::string name_;
   const Device device_;
   absl::Mutex mutex_;
-  // Which are the device's own.
+  // The blocks that are the device's own memory.
   absl::flat_hash_set<void*> own_ ABSL_GUARDED_BY(mutex_);
 };
 
 class PluginPeerMemory final : public PeerMemory {
  public:
-  // Null if the plugin cannot do it here.
+  // Null if the plugin does not support it here.
   static std::shared_ptr<PeerMemory> Open(const sherd_memory_v0& memory,
                                           sherd_comm_v0* comm, int size);
 

@@ -9,9 +9,9 @@
 
 namespace sherd::internal {
 
-// How the ranks' calls contradict each other, by the rule of
-// core/comm/collective/call_signature.h, if they do. calls[r] is that of rank
-// r; none is null.
+// Returns how the ranks' calls contradict each other, by the rule of
+// core/comm/collective/call_signature.h, or nothing. calls[r] is the call of
+// rank r; none is null.
 std::optional<CallDifference> FindDifference(
     const std::vector<const sherd_op_v0*>& calls);
 

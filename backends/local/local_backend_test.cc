@@ -101,7 +101,7 @@ TEST(LocalBackendTest, EveryAddressCanBeReachedByHandlesOfTheGroup) {
     ASSERT_THAT(range, IsOk());
     EXPECT_EQ(range->size(), sizeof(value));
     EXPECT_EQ(*reinterpret_cast<const int*>(range->data()), 70 + other);
-    // In another group nobody made them.
+    // In another group no rank made them.
     const auto next = group.NewGroup({0, 1});
     ASSERT_THAT(next, IsOk());
     EXPECT_THAT((*next)->peer_memory()->Import(other, handles[other]),

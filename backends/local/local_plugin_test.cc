@@ -1,5 +1,5 @@
-// What only shows behind the C table: calls that the host would have refused or
-// changed, and how ends of ranks meet messages.
+// Properties that only show at the C table: calls that the host would have
+// refused or changed, and ranks that leave while messages are in flight.
 
 #include <cstdint>
 #include <functional>

@@ -111,7 +111,7 @@ sherd_code Mailbox::Copy(std::unique_lock<std::mutex>& lock, Half& own,
   return SHERD_OK;
 }
 
-// Under the lock, since `half` is gone once its thread sees it.
+// Called under the lock: `half` is destroyed once its thread sees the result.
 void Mailbox::End(Half& half, sherd_code code, std::string text) {
   half.code = code;
   half.text = std::move(text);

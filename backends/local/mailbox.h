@@ -15,20 +15,21 @@
 namespace sherd::internal {
 
 // Sends and receives between the ranks of one group, matched by sender,
-// receiver and tag, in the order of the calls. Whoever comes second copies.
+// receiver and tag, in the order of the calls. The second of the two calls
+// copies.
 //
-// Threads. Everything from any thread.
+// Threads. All functions from any thread.
 class Mailbox {
  public:
   explicit Mailbox(int size) : ranks_(size, Member::kThere) {}
 
-  // SEND or RECV of rank `rank`; returns once it ended.
+  // Runs SEND or RECV of rank `rank`; returns once it has ended.
   sherd_code Run(int rank, const sherd_op_v0& op, sherd_error_v0* error);
 
-  // Ends the waits of `rank`, and those for it; so do later calls.
+  // Ends the waits of `rank`, and those for it; later calls end at once.
   void Abort(int rank);
 
-  // The same for a rank that has no calls any more.
+  // The same for a rank that will make no more calls.
   void Leave(int rank);
 
  private:
@@ -38,17 +39,18 @@ class Mailbox {
   enum class Member { kThere, kAborted, kLeft };
   enum class State { kWaiting, kCopying, kEnded };
 
-  // Half of a message, on the stack of the thread that waits for the other.
+  // One end of a message, on the stack of the thread that waits for the other
+  // end.
   struct Half {
     const sherd_op_v0& op;
     int peer;
     State state = State::kWaiting;
     sherd_code code = SHERD_OK;
-    // Of the error.
+    // Text of the error.
     std::string text;
     std::condition_variable changed;
   };
-  // All of one kind: sends that wait for a receive, or the reverse.
+  // Of one kind: all are sends that wait for a receive, or all are receives.
   using Queue = std::deque<Half*>;
 
   sherd_code Wait(std::unique_lock<std::mutex>& lock, const Key& key, Half& own,

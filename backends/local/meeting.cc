@@ -72,8 +72,8 @@ sherd_code Meeting::Meet(int rank, const sherd_op_v0& op,
   }
   // A tiny one is over, whatever happened since.
   if (round_ != round + 1) return SHERD_OK;
-  // A difference found by the last arrival is everybody's result. Other
-  // failures are not looked at any more: all ranks do their shares or none.
+  // All ranks return a difference that the last arrival found. Other failures
+  // are ignored from here on: all ranks do their shares or none.
   if (refused_) return Report(rank, error);
 
   lock.unlock();

@@ -13,22 +13,23 @@
 
 namespace sherd::internal {
 
-// Shared by the ranks of one group. Those that came to it own it, and so does
-// the process until all have come: for ever, if a rank failed before it did.
+// Shared by the ranks of one group. The ranks that joined it own it, and so
+// does the process until all have joined: forever, if a rank fails before it
+// joins.
 //
-// A collective has two phases. Ranks arrive and publish what they called; the
-// last one compares the calls. Then each rank does its share with the others'
-// buffers, and nobody returns before all have. Tiny ones have one: the last
-// rank to arrive does everything.
+// A collective has two phases. Ranks arrive and publish their calls; the last
+// one compares the calls. Then each rank does its share with the others'
+// buffers, and no rank returns before all have done theirs. A tiny collective
+// has one phase: the last rank to arrive does everything.
 //
-// Threads. Everything from any thread; one collective per rank at a time.
+// Threads. All functions from any thread; one collective per rank at a time.
 class Meeting {
  public:
   // `host` lives forever.
   static std::shared_ptr<Meeting> Make(int size, const sherd_host_v0& host);
 
-  // Once per rank but the one that made it: the one with that serial number,
-  // also if ranks have aborted or left it. Null if there is none.
+  // Called once by each rank except the one that made it. Returns the meeting
+  // with that serial number, also if ranks have aborted or left it, or null.
   static std::shared_ptr<Meeting> Join(uint64_t serial);
 
   sherd_code Run(int rank, const sherd_op_v0& op, sherd_error_v0* error);
@@ -58,17 +59,17 @@ class Meeting {
   int size() const { return static_cast<int>(calls_.size()); }
 
   sherd_code Meet(int rank, const sherd_op_v0& op, sherd_error_v0* error);
-  // The last rank is there.
+  // Called when the last rank has arrived.
   void Begin();
-  // All shares are done.
+  // Called when all shares are done.
   void Finish();
-  // False if the operation failed before everybody came.
+  // False if the operation failed before all ranks arrived.
   bool AwaitRound(std::unique_lock<std::mutex>& lock, uint64_t round,
                   int64_t deadline);
   int FirstAbsent() const;
   // Only the first failure counts.
   void SetFailure(Failure failure);
-  // What the failure is to `rank`: its own abort, whatever came before.
+  // The error that `rank` reports: its own abort takes precedence.
   sherd_code Report(int rank, sherd_error_v0* error) const;
 
   const uint64_t serial_;
@@ -77,17 +78,17 @@ class Meeting {
 
   std::mutex mutex_;
   std::condition_variable changed_;
-  // Read without the lock while ranks do their shares: nobody writes then.
+  // Read without the lock while ranks do their shares: no thread writes then.
   std::vector<const sherd_op_v0*> calls_;
   std::vector<bool> left_;
   std::vector<bool> aborted_;
-  // Under the lock of those that are open.
+  // Guarded by the lock of the open meetings.
   int came_ = 1;
   int arrived_ = 0;
   int finished_ = 0;
-  // Two steps per collective; odd while ranks do their shares.
+  // Advances twice per collective; odd while ranks do their shares.
   uint64_t round_ = 0;
-  // The calls of the last collective differed; stays so.
+  // The calls of the last collective differed. Never reset.
   bool refused_ = false;
   Failure failure_;
 };

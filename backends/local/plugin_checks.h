@@ -5,11 +5,11 @@
 
 namespace sherd::testing {
 
-// What a plugin with all operations must do, as GoogleTest expectations. Every
+// Checks of a plugin with all operations, as GoogleTest expectations. Every
 // rank of a healthy group of at least 2 calls each; the group stays healthy.
 
-// All sizes around those where an implementation is likely to cut the data,
-// up to `max_bytes`; in place and not.
+// Sizes around those where an implementation is likely to cut the data, up to
+// `max_bytes`; in place and not.
 void CheckAllReduce(PluginRank& self, uint64_t max_bytes);
 void CheckReduce(PluginRank& self, uint64_t max_bytes);
 void CheckReduceScatter(PluginRank& self, uint64_t max_bytes);
@@ -19,11 +19,11 @@ void CheckAllGatherV(PluginRank& self);
 void CheckGather(PluginRank& self);
 void CheckScatter(PluginRank& self);
 
-// 16-bit floats whose sum depends on where it is rounded.
+// Uses 16-bit floats whose sum depends on where it is rounded.
 void CheckRoundsOnce(PluginRank& self);
 
-// Tags that are received in another order, equal tags in theirs, from short to
-// long.
+// Tags that are received in another order than sent, and equal tags in order,
+// from short to long.
 void CheckMessages(PluginRank& self);
 
 // Threads that send and receive while collectives run.

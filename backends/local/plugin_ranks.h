@@ -13,17 +13,17 @@
 
 namespace sherd::testing {
 
-// What a call of a plugin ended in.
+// The result of a call of a plugin.
 struct PluginOutcome {
   sherd_code code = SHERD_OK;
   int peer = -1;
   std::string text;
 };
 
-// One rank of the plugin that is linked into the test, behind nothing but the
-// C table: what the host would check or add is not there.
+// One rank of the plugin that is linked into the test, called through the C
+// table alone, without the host's checks and additions.
 //
-// Threads. As the plugin ABI says.
+// Threads. As for the plugin ABI.
 class PluginRank {
  public:
   PluginRank(const sherd_plugin_v0& plugin, sherd_comm_v0* comm, int rank,
@@ -36,7 +36,7 @@ class PluginRank {
   int rank() const { return rank_; }
   int size() const { return size_; }
 
-  // Posts `op`, completed by sizes and sequence, and waits for its end.
+  // Posts `op`, with sizes and sequence filled in, and waits for its end.
   PluginOutcome Run(sherd_op_v0 op, absl::Duration timeout = absl::Seconds(60));
 
   void Abort() { plugin_.abort(comm_); }
@@ -55,9 +55,9 @@ class PluginRank {
 // The table of the one plugin that is linked into this test.
 const sherd_plugin_v0& LinkedPlugin();
 
-// Runs `body` on `n` ranks, each a thread, and returns when all ended. Failed
-// expectations carry the rank. `on_publish` is called whenever a rank writes to
-// the store, before others can read it.
+// Runs `body` on `n` ranks, each a thread, and returns when all have ended.
+// Failed expectations are reported with the rank. `on_publish` is called
+// whenever a rank writes to the store, before others can read the value.
 void RunPluginRanks(
     int n, absl::FunctionRef<void(PluginRank&)> body,
     absl::string_view address = "127.0.0.1",

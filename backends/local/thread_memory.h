@@ -7,8 +7,9 @@
 
 namespace sherd::internal {
 
-// Threads of one process reach all memory: a handle is an address, and who made
-// it. That the memory was freed meanwhile goes unnoticed.
+// Threads of one process access all memory: a handle is an address, and the
+// rank that made it. Import does not detect that the memory was freed
+// meanwhile.
 struct ThreadPeers {
   int32_t rank;
   // Of the group; no other group of this process ever has it.

@@ -39,8 +39,8 @@ void Reduce(const Calls& calls, const sherd_host_v0& host, void* out,
               bytes / ElementSize(calls[0]->dtype), size);
 }
 
-// Each rank reduces one slice of the vector and writes it to all who get it.
-// Nobody else reads or writes that slice of anybody's buffers, so in may be
+// Each rank reduces one slice of the vector and writes it to all ranks that
+// receive it. No other rank accesses that slice of any buffer, so in may be
 // out.
 void ReduceSlice(const Calls& calls, int rank, const sherd_host_v0& host) {
   const uint64_t size = calls.size();

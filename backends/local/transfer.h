@@ -7,14 +7,13 @@
 
 namespace sherd::internal {
 
-// Moves and computes, straight between the ranks' buffers, what is rank
-// `rank`'s share of the operation that all of `calls` (one per rank) are.
-// Shares may run at the same time, each once; the result is there when all are
-// done.
+// Moves and computes, directly between the ranks' buffers, rank `rank`'s share
+// of the operation that `calls` (one per rank) describe. Shares may run
+// concurrently, each once; the result is complete when all are done.
 void DoShare(const std::vector<const sherd_op_v0*>& calls, int rank,
              const sherd_host_v0& host);
 
-// Whether one rank does all shares faster than all ranks meet once more.
+// Whether one rank does all shares faster than all ranks synchronize again.
 bool IsTiny(const sherd_op_v0& op, int size);
 
 }  // namespace sherd::internal

@@ -1,23 +1,23 @@
-// Collectives over MPI, with nothing that MPI 3 does not have.
+// Collectives over MPI, with functions of MPI 3 only.
 //
-// MPI's blocking calls know neither deadlines nor an end from another thread,
-// so everything here is a non-blocking call and a loop around MPI_Test. Two
-// kinds of them:
+// MPI's blocking calls take no deadline and cannot be ended from another
+// thread, so each operation is a non-blocking call and a loop around MPI_Test.
+// There are two kinds:
 //   - MPI's own collectives, MPI_Ibcast and the like, for large data;
-//   - messages, for small data, since a non-blocking collective costs about
-//     twice its blocking form there, and wherever each rank has entries of its
-//     own size and place, which MPI's int displacements cannot say. They also
-//     tell which peer is missing, and which one sent another length, and can be
-//     taken back.
+//   - messages, for small data, for which a non-blocking collective costs about
+//     twice its blocking form, and where each rank has entries of its own size
+//     and place, which MPI's int displacements cannot express. Messages also
+//     show which peer is missing, and which one sent another length, and can be
+//     cancelled.
 //
 // Within a step, sends are started before receives: where ranks read each
 // other's memory, a receive whose message has already been announced moves all
-// of it before it returns, and a rank that had not announced its own by then
-// would keep its peer waiting for as long.
+// of it before it returns, and a rank that had not announced its own message by
+// then would keep its peer waiting for as long.
 //
-// After a deadline or an abort the call returns at once. What cannot be taken
-// back (see MpiLibrary) costs this process the use of MPI; groups are not made
-// any more, and at its exit the launcher ends the other processes.
+// After a deadline or an abort the call returns at once. If a request cannot be
+// cancelled (see MpiLibrary), this process can no longer use MPI: no further
+// groups are made, and at its exit the launcher ends the other processes.
 
 #include <mpi.h>
 
@@ -179,8 +179,8 @@ class Communicator {
   sherd_code Gather(const sherd_op_v0& op, sherd_error_v0* error);
   sherd_code Scatter(const sherd_op_v0& op, sherd_error_v0* error);
 
-  // The k-th peer of this rank. Everybody starts at another one, so that not
-  // all talk to the same rank at once.
+  // The k-th peer of this rank. Each rank begins with a different one, so that
+  // not all send to the same rank at once.
   int Peer(int k) const { return (rank_ + k) % size_; }
 
   // Of a collective, in which an empty entry is no message.
@@ -218,7 +218,7 @@ class Communicator {
             .deadline = op.deadline};
   }
 
-  // What two halves of the ranks share, and where they split it.
+  // The part that two halves of the ranks share, and where they split it.
   struct Step {
     uint64_t begin, middle, end;
   };
@@ -432,9 +432,9 @@ sherd_code Communicator::RunMessage(const sherd_op_v0& op,
   return batch.Await(WaitFor(op), error);
 }
 
-// Few ranks tell each other: the one that did not come is then the one whose
-// message is missing. Many use dissemination: in step i each hears from the one
-// 2^i before it.
+// Few ranks send to each other directly: the failed rank is then the one whose
+// message is missing. Many use dissemination: in step i each rank receives from
+// the rank 2^i before it.
 sherd_code Communicator::Barrier(const sherd_op_v0& op, sherd_error_v0* error) {
   char sent = 0;
   if (size_ <= kSmallGroup) {
@@ -618,8 +618,8 @@ sherd_code Communicator::AllReduceByHalves(const sherd_op_v0& op,
                                            sherd_error_v0* error) {
   const MpiType type = TypeOf(op.dtype);
   scratch_.resize(std::max<size_t>(scratch_.size(), (end - begin) / 2 + 16));
-  // Where the values stand: the first step adds this rank's to those that come,
-  // which spares a copy.
+  // Address of the values: the first step adds this rank's to those that
+  // arrive, which saves a copy.
   const void* values = op.in;
   steps_.clear();
   for (int step = size_ / 2; step > 0; step /= 2) {
@@ -674,7 +674,7 @@ sherd_code Communicator::Reduce(const sherd_op_v0& op, sherd_error_v0* error) {
   });
 }
 
-// Everybody to root.
+// All ranks send to root.
 sherd_code Communicator::SmallReduce(const sherd_op_v0& op,
                                      sherd_error_v0* error) {
   if (rank_ != op.root) {
@@ -694,9 +694,9 @@ sherd_code Communicator::SmallReduce(const sherd_op_v0& op,
   return SHERD_OK;
 }
 
-// In step k each rank sends the block of the rank k behind it and adds the one
-// that the rank k before it has for it. Not MPI_Ireduce_scatter_block: the
-// blocks need not stand one after another.
+// In step k each rank sends the block of the rank k behind it and adds the
+// block that it receives from the rank k before it. Not
+// MPI_Ireduce_scatter_block: the blocks need not be contiguous.
 sherd_code Communicator::ReduceScatter(const sherd_op_v0& op,
                                        sherd_error_v0* error) {
   // Small enough to be still in the cache when it is added.
@@ -789,10 +789,11 @@ void Communicator::Abort() {
   }
 }
 
-// MPI does not tell others that a rank has left; the store does. Communicators
-// stay, of which a process can have tens of thousands: MPI_Comm_free is
-// collective, and leaving is not. A message to a rank that has freed one would
-// be taken for a message of the next communicator with the same number.
+// MPI does not notify others that a rank has left; the store does.
+// Communicators are not freed (a process can have tens of thousands):
+// MPI_Comm_free is collective, and leaving is not. A message to a rank that has
+// freed one would be taken for a message of the next communicator with the same
+// number.
 Communicator::~Communicator() {
   if (messages_ == MPI_COMM_NULL) return;  // It has never joined.
   sherd::plugin::GuardQuietly([this] {

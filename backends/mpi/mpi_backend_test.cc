@@ -1,4 +1,4 @@
-// What is MPI's own; what every backend does is in mpi_conformance_test.
+// Tests specific to MPI; mpi_conformance_test has those of every backend.
 
 #include <poll.h>
 #include <signal.h>

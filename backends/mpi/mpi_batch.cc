@@ -16,13 +16,13 @@ using plugin::Fail;
 constexpr int64_t kNoticeInterval = 1'000'000;
 // Between two looks into the store for ranks that left.
 constexpr int64_t kStoreInterval = 100'000'000;
-// What a rank sent before it left has come after so long.
+// After this time, everything that a rank sent before it left has arrived.
 constexpr int64_t kArrivalTime = 300'000'000;
 // After so long without an end the thread sleeps between polls. Not earlier,
 // since a large transfer proceeds only while both sides poll.
 constexpr int64_t kBusyTime = 2'000'000'000;
 constexpr timespec kNap = {.tv_sec = 0, .tv_nsec = 100'000};
-// For a receive that has been cancelled to say so.
+// Polls until a cancelled receive is complete.
 constexpr int kCancelPolls = 1000;
 
 }  // namespace
@@ -101,7 +101,7 @@ sherd_code MpiBatch::Await(const MpiWait& wait, sherd_error_v0* error) {
   return code;
 }
 
-// True once all requests have ended; result_ says how.
+// True once all requests have ended; result_ is their result.
 bool MpiBatch::Poll() {
   if (requests_.empty()) return true;
   MpiLibrary& library = MpiLibrary::Get();

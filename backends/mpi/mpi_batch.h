@@ -16,34 +16,34 @@ namespace sherd::internal {
 // Messages longer than this are cut: MPI counts with int.
 inline constexpr uint64_t kMaxMpiBytes = uint64_t{1} << 30;
 
-// Messages without data and with this tag tell that their sender's group was
-// aborted.
+// Messages without data and with this tag announce that their sender aborted
+// the group.
 inline constexpr int kAbortTag = 1;
 
-// The rank from which such a notice has come, or -1. Within a
+// The rank from which such a notice has arrived, or -1. Call it within a
 // MpiLibrary::Scope.
 int FindAbortNotice(MPI_Comm comm);
 
-// Stands in the group's store once the rank has left.
+// The key in the group's store that is set once the rank has left.
 std::string MpiLeftKey(int rank);
 
-// What a wait looks at while nothing comes.
+// What a wait checks while no message arrives.
 struct MpiWait {
-  // Where notices of abortion arrive, if anywhere.
+  // Where notices of abortion arrive; null if nowhere.
   MPI_Comm notices;
-  // Null: nobody leaves.
+  // Null: ranks do not leave.
   const sherd_kv_v0* kv;
   const std::atomic<bool>& aborted;
   int64_t deadline;
 };
 
-// Non-blocking requests that are started together and awaited together. Used
-// again and again, so that none of them allocates.
+// Non-blocking requests that are started together and awaited together. Reused,
+// so that no batch allocates.
 //
 // Threads. One at a time, within a MpiLibrary::Scope.
 class MpiBatch {
  public:
-  // data[0, bytes) to `peer`, or from it; of 0 bytes too.
+  // Sends data[0, bytes) to `peer`, or receives it; 0 bytes are a message too.
   void Send(const void* data, uint64_t bytes, int peer, int tag, MPI_Comm comm);
   void Receive(void* data, uint64_t bytes, int peer, int tag, MPI_Comm comm);
 
@@ -54,11 +54,11 @@ class MpiBatch {
     Note(MpiLibrary::Get().Call([&] { return start(request); }));
   }
 
-  // Waits until all have ended, and empties the batch.
-  //   SHERD_INVALID_ARGUMENT  A message is not as long as expected.
-  //   SHERD_TIMEOUT           error.peer is the one that did not come, if there
-  //                           is one message between the two.
-  //   SHERD_ABORTED           By this rank.
+  // Waits until all requests have ended, and empties the batch.
+  //   SHERD_INVALID_ARGUMENT  A message has an unexpected length.
+  //   SHERD_TIMEOUT           error.peer is the peer of the first unfinished
+  //                           message; -1 for a collective.
+  //   SHERD_ABORTED           This rank aborted.
   //   SHERD_PEER_LOST         error.peer aborted the group, or left it.
   // After an error nothing uses the buffers any more, which may mean that MPI
   // was abandoned.
@@ -76,8 +76,8 @@ class MpiBatch {
   sherd_code Watch(const MpiWait& wait, int64_t now, sherd_error_v0* error);
   sherd_code Check(sherd_error_v0* error);
   int FirstUnfinishedPeer();
-  // Whether the peer of the first unfinished message has left, and has been
-  // gone for long enough that what it sent has come.
+  // Whether the peer of the first unfinished message has left, long enough ago
+  // that everything it sent has arrived.
   bool PeerHasLeft(const MpiWait& wait, int64_t now, int* peer);
   void GiveUp();
 
@@ -85,8 +85,8 @@ class MpiBatch {
   std::vector<MPI_Status> statuses_;
   std::vector<Part> parts_;
   int result_ = MPI_SUCCESS;
-  // Of the wait that goes on: when to look next, and since when a peer is known
-  // to have left.
+  // State of the current wait: when to check next, and since when a peer is
+  // known to have left.
   int64_t next_notice_ = 0;
   int64_t next_store_ = 0;
   int64_t left_since_ = 0;

@@ -24,8 +24,8 @@ namespace {
 
 using plugin::Fail;
 
-// What the launchers of Open MPI, of PMIx (srun --mpi=pmix, prterun) and of PMI
-// (MPICH's mpiexec, srun --mpi=pmi2) set. Not Sherd's, and only their presence
+// Set by the launchers of Open MPI, of PMIx (srun --mpi=pmix, prterun) and of
+// PMI (MPICH's mpiexec, srun --mpi=pmi2). Not Sherd's, and only their presence
 // counts.
 constexpr const char* kLauncherVariables[] = {
     "OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_SIZE", "PMI_RANK", "PMI_FD"};
@@ -205,7 +205,7 @@ void MpiLibrary::RunMainThread() {
       MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided);
   opened.Close();
   if (result == MPI_SUCCESS) {
-    // What belongs to no group of ours must not end the process either.
+    // Errors outside of our groups must not end the process either.
     MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
   }
   std::unique_lock<std::mutex> lock(mutex_);
@@ -222,7 +222,7 @@ void MpiLibrary::RunMainThread() {
 }
 
 void MpiLibrary::AtExit(int status) {
-  // A child that was forked, and ends by exit(), is none of MPI's processes.
+  // A forked child that ends by exit() is not one of MPI's processes.
   if (getpid() != process_) return;
   const bool was_usable = usable_.exchange(false);
   if (!was_usable || failed_.load() || users_.load() > 0) {

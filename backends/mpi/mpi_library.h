@@ -16,21 +16,21 @@ namespace sherd::internal {
 // Nanoseconds of CLOCK_MONOTONIC, the clock of deadlines.
 int64_t MpiClock();
 
-// Fills `error` with what MPI says about `mpi_error` and returns the code of
-// the plugin ABI for it.
+// Fills `error` with MPI's text for `mpi_error` and returns the code of the
+// plugin ABI for it.
 sherd_code FailWithMpi(sherd_error_v0* error, int mpi_error, int peer,
                        const char* what);
 
-// MPI as this process uses it: started once, shared by all groups, ended at
+// MPI as this process uses it: started once, shared by all groups, finalized at
 // exit.
 //
-// The end. MPI_Finalize waits for all processes, so it is called only while
-// nothing has failed. Otherwise the process ends with its own exit code but
-// without MPI_Finalize, whereupon the launcher ends the other processes.
+// MPI_Finalize waits for all processes, so it is called only if no operation
+// has failed. Otherwise the process ends with its own exit code but without
+// MPI_Finalize, whereupon the launcher ends the other processes.
 //
-// Abandoned requests. MPI cannot take back a send or a collective that has
-// begun: whatever makes MPI progress would go on using the caller's buffers. So
-// once one has been given up, MPI is not called again in this process.
+// Abandoned requests. MPI cannot cancel a send or a collective that has begun:
+// any call that progresses MPI would continue to use the caller's buffers. So
+// once a request has been given up, MPI is not called again in this process.
 //
 // Threads. Safe from any thread.
 class MpiLibrary {
@@ -38,19 +38,19 @@ class MpiLibrary {
   // Lives forever.
   static MpiLibrary& Get();
 
-  // Whether this process was started by something that tells MPI about the
-  // others; if not, MPI would make it a world of its own.
+  // Whether a launcher started this process and tells MPI about the other
+  // processes. Without one, MPI would make it a world of its own.
   static bool HasLauncher();
 
-  // Initialises MPI if nobody has. Returns once all processes have come, or at
-  // the deadline.
+  // Initialises MPI unless it is already initialised. Returns once all
+  // processes have arrived, or at the deadline.
   sherd_code Start(int64_t deadline, sherd_error_v0* error);
 
-  // After Start.
+  // Valid after Start.
   int world_rank() const { return world_rank_; }
   int world_size() const { return world_size_; }
-  // How often to poll between two offers of the processor to others: seldom if
-  // each process can have a core of its own.
+  // How many polls between two yields of the processor: many if each process
+  // can have a core of its own.
   int polls_per_yield() const { return polls_per_yield_; }
   // The largest tag of a message.
   int max_tag() const { return max_tag_; }
@@ -73,8 +73,8 @@ class MpiLibrary {
 
   bool usable() const { return usable_.load(std::memory_order_relaxed); }
 
-  // Runs one short call of MPI; one at a time where MPI wants that. Returns
-  // what it returns.
+  // Runs one short call of MPI and returns its result; one call at a time where
+  // MPI requires that.
   template <typename Body>
   int Call(Body body) {
     if (concurrent_) return body();
@@ -82,17 +82,17 @@ class MpiLibrary {
     return body();
   }
 
-  // Runs a call that waits for other processes, and cannot be told how long, on
-  // a thread of its own. If it does not return until the deadline, MPI is
+  // Runs a call that waits for other processes, and takes no timeout, on a
+  // thread of its own. If it does not return before the deadline, MPI is
   // abandoned. `body` owns everything that it uses.
   sherd_code CallWithin(int64_t deadline, std::function<int()> body,
                         const char* what, sherd_error_v0* error);
 
-  // No MPI_Finalize from now on.
+  // MPI_Finalize will not be called from now on.
   void NoteFailure() { failed_.store(true); }
 
-  // Nothing of MPI from now on. Called within a Scope; returns once the other
-  // threads have left MPI, or 100 ms later.
+  // MPI is not called from now on. Call it within a Scope; returns once the
+  // other threads have left MPI, or 100 ms later.
   void Abandon();
 
  private:
@@ -111,7 +111,7 @@ class MpiLibrary {
   bool must_finalize_ = false;    // guarded by mutex_
   bool finalized_ = false;        // guarded by mutex_
   int init_error_ = MPI_SUCCESS;  // guarded by mutex_
-  // The longest time that somebody allowed for Start.
+  // The longest timeout that a caller gave to Start.
   int64_t patience_ = 0;  // guarded by mutex_
 
   std::mutex call_mutex_;
@@ -119,7 +119,7 @@ class MpiLibrary {
   std::atomic<bool> failed_{false};
   std::atomic<int> users_{0};
 
-  // Constant once usable.
+  // Constant once MPI is usable.
   bool concurrent_ = true;
   int provided_ = MPI_THREAD_SINGLE;
   int world_rank_ = 0;

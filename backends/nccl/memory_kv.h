@@ -13,7 +13,7 @@
 
 namespace sherd::internal {
 
-// A store of one group, for tests whose ranks are threads.
+// A group's store in memory, for tests whose ranks are threads.
 class MemoryKv {
  public:
   MemoryKv()
@@ -33,7 +33,7 @@ class MemoryKv {
     entries_[key] = value;
     changed_.notify_all();
   }
-  // Empty if there is none.
+  // Returns "" if the key does not exist.
   std::string Find(const std::string& key) const {
     std::lock_guard<std::mutex> lock(mutex_);
     const auto found = entries_.find(key);

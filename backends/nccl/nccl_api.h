@@ -5,11 +5,11 @@
 #include <cstddef>
 #include <cstdint>
 
-// What Sherd uses of NCCL, in declarations of its own: everything builds where
-// there is no nccl.h. nccl_header_test.cc holds them equal to NVIDIA's.
+// The part of NCCL that Sherd uses, declared here so that everything builds
+// without nccl.h. nccl_header_test.cc checks that it equals NVIDIA's.
 namespace sherd::internal {
 
-// ncclResult_t. Newer libraries return numbers that are not listed here.
+// ncclResult_t. Newer libraries return values that are not listed here.
 enum NcclResult : int {
   kNcclSuccess = 0,
   kNcclUnhandledCudaError = 1,
@@ -48,7 +48,7 @@ enum NcclRedOp : int {
   kNcclAvg = 4,
 };
 
-// ncclComm_t, a pointer to what only NCCL knows.
+// ncclComm_t, an opaque pointer.
 struct NcclOpaqueComm;
 using NcclComm = NcclOpaqueComm*;
 
@@ -72,8 +72,8 @@ constexpr int NcclVersion(int major, int minor, int patch) {
   return major * 10000 + minor * 100 + patch;
 }
 
-// The release whose NcclConfig this is. Older and newer libraries take what
-// they share with it.
+// The release whose NcclConfig this is. Older and newer libraries read the
+// members that they share with it.
 constexpr int kNcclConfigVersion = NcclVersion(2, 28, 9);
 
 // ncclConfig_t. Made with the values of NCCL_CONFIG_INITIALIZER.
@@ -98,8 +98,8 @@ struct NcclConfig {
 };
 
 // The functions of NCCL that Sherd calls; SHERD_NCCL_FUNCTIONS(X) expands to
-// X(member, symbol, required) for each. One that is not required is null if the
-// library does not have it.
+// X(member, symbol, required) for each. A function that is not required is null
+// if the library does not have it.
 struct NcclApi {
   // The library.
   NcclResult (*get_version)(int* version) = nullptr;

@@ -33,8 +33,8 @@ const NcclLibrary& Library() {
   return *library;
 }
 
-// What a sherd_comm_v0 is: NCCL's threads may outlive it with a share in the
-// communicator.
+// The object behind sherd_comm_v0. It shares the communicator with NCCL's
+// threads, which may outlive it.
 class Rank {
  public:
   static sherd_code Create(const sherd_comm_config_v0& config,

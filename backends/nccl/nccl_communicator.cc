@@ -336,8 +336,8 @@ sherd_code NcclCommunicator::EndBatch(sherd_error_v0* error) {
   return Settle(result, "ncclGroupEnd", lock, error);
 }
 
-// While another thread is in NCCL, which may wait there for a peer that is
-// gone.
+// Called while another thread is in NCCL, which may wait there for a peer that
+// has failed.
 sherd_code NcclCommunicator::PollBeside(sherd_error_v0* error) {
   std::unique_lock<std::mutex> stop(stop_, std::try_to_lock);
   if (!stop.owns_lock() || ended_ || work_is_gone_.load()) return SHERD_OK;

@@ -18,23 +18,22 @@ namespace sherd::internal {
 // One rank of a group, on NCCL. Functions and codes are those of
 // sherd_plugin_v0 and sherd_on_device_v0.
 //
-// It is two communicators of NCCL:
+// It consists of two communicators of NCCL:
 //   base  non-blocking: made, split and shrunk by polling, so that a peer that
-//         does not come costs no more than the deadline. No operation runs on
-//         it, so that it can be split at any time, and stays whole when
+//         does not arrive costs no more than the deadline. No operation runs on
+//         it, so that it can be split at any time, and stays intact when
 //         operations fail.
 //   work  blocking, split from base: operations run on it. A non-blocking one
 //         would start a thread for each of them.
 //
-// Abort stops what runs on `work` from a thread of its own: by ncclCommRevoke
-// where NCCL has it, else by ncclCommAbort. It waits a little for a thread that
-// is in NCCL to leave; one that does not leave is waiting for a peer there, and
-// is set free by it.
+// Abort stops the operations on `work` from a thread of its own: by
+// ncclCommRevoke where NCCL has it, otherwise by ncclCommAbort. It waits
+// briefly for a thread that is inside NCCL to leave; a thread that does not
+// leave is waiting for a peer there, and the call releases it.
 //
-// NCCL is never called by a destructor: what has not been destroyed is left
-// behind.
+// No destructor calls NCCL: communicators that were not destroyed are leaked.
 //
-// Threads. As the plugin ABI says.
+// Threads. As for the plugin ABI.
 class NcclCommunicator : public std::enable_shared_from_this<NcclCommunicator> {
  public:
   // `library` and `host` live forever.
@@ -50,7 +49,7 @@ class NcclCommunicator : public std::enable_shared_from_this<NcclCommunicator> {
                     int32_t num_excluded,
                     std::shared_ptr<NcclCommunicator>* made,
                     sherd_error_v0* error);
-  // Nothing but the destructor follows.
+  // Only the destructor may follow.
   void Destroy();
 
   sherd_code Post(const sherd_op_v0& op, sherd_error_v0* error);
@@ -69,22 +68,22 @@ class NcclCommunicator : public std::enable_shared_from_this<NcclCommunicator> {
                    const sherd_comm_config_v0& config);
 
   NcclConfig ConfigOf(bool blocking) const;
-  // Makes base_ by the ids of the meeting.
+  // Makes base_ with the ids of the meeting.
   sherd_code Init(NcclMeeting& meeting, sherd_error_v0* error);
-  // Makes work_ of base_.
+  // Makes work_ from base_.
   sherd_code MakeWork(NcclMeeting& meeting, int64_t deadline,
                       sherd_error_v0* error);
-  // Makes base_ by make(base_ of parent, base_, config), and work_.
+  // Makes base_ by make(base_ of parent, base_, config), and work_ from it.
   template <typename Make>
   sherd_code MakeFrom(NcclCommunicator& parent, const char* what,
                       const sherd_comm_config_v0& config, Make make,
                       sherd_error_v0* error);
-  // Polls base_ until NCCL has made what was begun: gives up at the deadline,
-  // after an abort, and once another rank has failed.
+  // Polls base_ until NCCL has completed its creation: gives up at the
+  // deadline, after an abort, and once another rank has failed.
   sherd_code AwaitBase(NcclMeeting& meeting, int64_t deadline, const char* what,
                        NcclResult begun, sherd_error_v0* error);
 
-  // The rest of a call on work_ that returned `result`.
+  // Completes a call on work_ that returned `result`.
   sherd_code Settle(NcclResult result, const char* what,
                     std::unique_lock<std::mutex>& lock, sherd_error_v0* error);
   sherd_code PollBeside(sherd_error_v0* error);
@@ -94,7 +93,7 @@ class NcclCommunicator : public std::enable_shared_from_this<NcclCommunicator> {
   NcclResult AwaitState(NcclComm comm, std::unique_lock<std::mutex>& lock);
   NcclResult FinalizeBoth(const char** what);
 
-  // Runs on threads of their own.
+  // Runs on a thread of its own.
   void StopWork();
   void EndBoth();
 
@@ -104,13 +103,13 @@ class NcclCommunicator : public std::enable_shared_from_this<NcclCommunicator> {
   const int rank_;
   const int size_;
   const std::string name_;
-  // That of the device, in which the communicator was made.
+  // The device's context, in which the communicator was made.
   void* const context_;
 
-  // Held while NCCL is called, but for the call of StopWork that sets free who
-  // holds it, and for polls, which then hold stop_. Acquired before stop_.
+  // Held while NCCL is called, except by the call of StopWork that releases its
+  // holder, and by polls, which hold stop_ instead. Acquired before stop_.
   std::mutex calls_;
-  // Held by StopWork, and while the communicators end.
+  // Held by StopWork, and while the communicators are ended.
   std::mutex stop_;
   NcclComm base_ = nullptr;
   NcclComm work_ = nullptr;

@@ -1,4 +1,4 @@
-// What the communicator asks of NCCL, and what it makes of the answers: NCCL is
+// The communicator's calls of NCCL, and its reaction to the results: NCCL is
 // the emulated one, with a plan.
 
 #include "sherd/backends/nccl/nccl_communicator.h"
@@ -215,7 +215,7 @@ TEST_F(NcclCommunicatorTest, NamesTheRankThatDoesNotCome) {
   EXPECT_EQ(error.peer, 1);
   EXPECT_EQ(TextOf(error), "did not come");
 
-  // Whoever comes afterwards hears of it.
+  // A rank that comes afterwards receives the error.
   config = ConfigOf(kv_, 2, 3);
   EXPECT_EQ(NcclCommunicator::Create(library_, kHost, config, &comm, &error),
             SHERD_TIMEOUT);
@@ -634,7 +634,7 @@ TEST_F(NcclCommunicatorTest, PollSeesWhatGoesWrongWhileSomebodyIsInNccl) {
   EXPECT_EQ(comm->Poll(&error), SHERD_ABORTED);
   leave.Open();
   poster.join();
-  // What the abort does aside needs the plan, which ends with the test.
+  // The abort's thread needs the plan, which ends with the test.
   comm->Destroy();
 }
 

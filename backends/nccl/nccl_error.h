@@ -6,13 +6,13 @@
 
 namespace sherd::internal {
 
-// Fills `error` with what NCCL says about `result`, in its words, and returns
-// the code of the plugin ABI for it. `what` names the function.
+// Fills `error` with NCCL's text for `result`, and returns the code of the
+// plugin ABI for it. `what` names the function.
 sherd_code FailWithNccl(const NcclApi& api, NcclResult result, const char* what,
                         sherd_error_v0* error);
 
-// Whether a communicator can be used no more after `result`. Numbers that are
-// not known today count as such.
+// Whether a communicator is unusable after `result`. Unknown values count as
+// such.
 constexpr bool EndsNcclComm(NcclResult result) {
   return result != kNcclSuccess && result != kNcclInProgress &&
          result != kNcclInvalidArgument;

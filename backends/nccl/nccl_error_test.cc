@@ -89,7 +89,7 @@ TEST(NcclErrorTest, KnowsALackOfMemory) {
               SHERD_RESOURCE);
     EXPECT_EQ(FailWithNccl(api, kNcclSystemError, "ncclX", &error),
               SHERD_RESOURCE);
-    // What another rank lacks is not this one's.
+    // An error of another rank is not this rank's lack of resources.
     EXPECT_EQ(FailWithNccl(api, kNcclRemoteError, "ncclX", &error),
               SHERD_PEER_LOST);
   }

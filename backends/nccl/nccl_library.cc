@@ -19,7 +19,7 @@ constexpr char kDriverFile[] = "libcuda.so.1";
 constexpr const char* kNcclDirectories[] = {
     "/usr/local/cuda/lib64", "/opt/nvidia/nccl/lib", "/usr/local/lib"};
 
-// What the user set, or nothing.
+// The user's setting, or "".
 std::string Setting(const sherd_host_v0& host, const char* name) {
   char value[4096] = {};
   if (host.setting(name, value, sizeof(value)) != SHERD_OK) return "";
@@ -127,8 +127,8 @@ void FillDriver(const std::string& setting, NcclLibrary* library) {
   }
 }
 
-// For what machines without a working driver answer; the device plugin says
-// more.
+// Advice for codes of machines without a working driver; the device plugin
+// gives details.
 const char* AdviceFor(int code) {
   switch (code) {
     case 34:

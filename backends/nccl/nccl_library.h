@@ -8,12 +8,12 @@
 
 namespace sherd::internal {
 
-// The oldest NCCL that will do. Those before it have ncclCommSplit too, from
-// 2.18 on, but do not bear an abort by another thread, and crash at the end.
+// The oldest supported NCCL. ncclCommSplit exists from 2.18 on, but those
+// releases do not support an abort by another thread, and crash at the end.
 constexpr int kOldestNccl = NcclVersion(2, 19, 4);
 
-// What the plugin itself needs of CUDA's driver: to know whether there is one,
-// and to give the contexts of its callers to threads of its own.
+// The part of CUDA's driver that the plugin itself needs: to find out whether
+// there is a driver, and to give its callers' contexts to its own threads.
 struct CudaContextApi {
   int (*init)(unsigned int flags) = nullptr;      // cuInit
   int (*device_get_count)(int* count) = nullptr;  // cuDeviceGetCount
@@ -22,7 +22,7 @@ struct CudaContextApi {
   int (*ctx_set_current)(void* context) = nullptr;   // cuCtxSetCurrent
 };
 
-// NCCL and the driver as this process found them.
+// NCCL and the driver as found by this process.
 struct NcclLibrary {
   NcclApi api;
   CudaContextApi cuda;
@@ -32,23 +32,23 @@ struct NcclLibrary {
   // Why NCCL cannot be used: what was tried and what is missing. Empty if it
   // can.
   std::string nccl_problem;
-  // The same of the driver.
+  // The same for the driver.
   std::string driver_problem;
 };
 
 // "2.28.9".
 std::string NcclVersionText(int version);
 
-// Opens NCCL and the driver; neither is started. NCCL is
-//   1. what the setting "nccl_library" names, and nothing else if it does;
+// Opens NCCL and the driver; starts neither. NCCL is
+//   1. the library that the setting "nccl_library" names, if it is set;
 //   2. the copy that the process has loaded already;
 //   3. libnccl.so.2 as the dynamic linker finds it;
-//   4. the one in a directory where NVIDIA's packages put it.
-// The driver is the setting "cuda_library" or libcuda.so.1. Nothing is ever
-// closed.
+//   4. the one in a directory where NVIDIA's packages install it.
+// The driver is the setting "cuda_library" or libcuda.so.1. The libraries are
+// never closed.
 NcclLibrary OpenNcclLibrary(const sherd_host_v0& host);
 
-// Says whether there is a device: starts the driver, but uses no device.
+// Checks whether there is a device: starts the driver, but uses no device.
 sherd_code ProbeNccl(const NcclLibrary& library, sherd_error_v0* error);
 
 }  // namespace sherd::internal

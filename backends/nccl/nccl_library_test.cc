@@ -15,7 +15,7 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-// What the "user" has set.
+// The setting of the "user".
 std::string nccl_setting;
 std::string cuda_setting;
 

@@ -23,8 +23,8 @@ constexpr int kRanksPerId = 128;
 
 constexpr uint32_t kMagic = 0x6c63636e;
 
-// What travels through the store. Plain bytes of one program on like machines;
-// checked all the same.
+// Records in the store. Plain bytes of one program on machines of the same
+// kind; validated nevertheless.
 struct Self {
   uint32_t magic = kMagic;
   int32_t version = 0;
@@ -78,7 +78,7 @@ std::string TextOf(const char (&field)[N]) {
 }
 
 // The same in all processes that NCCL takes for those of one host, unless its
-// NCCL_HOSTID says otherwise.
+// variable NCCL_HOSTID overrides it.
 uint64_t HostHash() {
   char name[256] = {};
   gethostname(name, sizeof(name) - 1);

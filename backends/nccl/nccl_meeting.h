@@ -11,36 +11,36 @@
 
 namespace sherd::internal {
 
-// What ranks tell each other before NCCL is asked, since NCCL answers a rank
-// that is missing or different with silence on the others.
+// The exchange between ranks before NCCL is called, since a rank that is
+// missing or different makes NCCL hang on the others.
 //
-// Every rank publishes its library, its device and whether it can go on. Rank 0
-// reads them all and publishes the outcome: to go on, with the ids by which
-// NCCL's ranks find each other, or one error for all.
+// Every rank publishes its library, its device and whether it can continue.
+// Rank 0 reads the records and publishes the outcome: to continue, with the ids
+// by which NCCL's ranks find each other, or one error for all.
 class NcclMeeting {
  public:
   // `config` outlives it.
   NcclMeeting(const NcclLibrary& library, const sherd_comm_config_v0& config)
       : library_(library), config_(config) {}
 
-  // Returns once all ranks have called it. Errors, the same on all
-  // ranks:
+  // Returns once all ranks have called it. All ranks return the same error:
   //   SHERD_UNSUPPORTED       A rank has no NCCL or too old a one.
   //   SHERD_INVALID_ARGUMENT  Ranks have different NCCLs.
   //   SHERD_TIMEOUT           A rank did not come.
   sherd_code Hold(sherd_error_v0* error);
 
-  // After Hold. One id for each 128 ranks.
+  // Valid after Hold. One id for each 128 ranks.
   const std::vector<NcclUniqueId>& ids() const { return ids_; }
 
-  // Tells the others that this rank could not go on after all.
+  // Notifies the others that this rank failed after the meeting.
   void PublishFailure(const sherd_error_v0& error, sherd_code code);
 
-  // SHERD_OK, or what PublishFailure of another rank said. Does not wait.
+  // Returns SHERD_OK, or the error that another rank published by
+  // PublishFailure. Does not wait.
   sherd_code LookForFailure(sherd_error_v0* error);
 
-  // Adds to an error what the meeting found and left NCCL to judge: that ranks
-  // share a device.
+  // Adds to an error a likely cause that the meeting found and left to NCCL to
+  // judge: ranks share a device.
   void Explain(sherd_error_v0* error) const;
 
  private:
@@ -55,7 +55,7 @@ class NcclMeeting {
   void MakeId(Id* id);
   sherd_code Set(const std::string& key, const void* value, uint64_t size,
                  sherd_error_v0* error);
-  // The value of a key, of exactly `size` bytes.
+  // Reads the value of a key, of exactly `size` bytes.
   sherd_code Get(const std::string& key, int64_t deadline, int writer,
                  void* value, uint64_t size, sherd_error_v0* error);
 

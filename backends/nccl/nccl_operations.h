@@ -6,7 +6,7 @@
 
 namespace sherd::internal {
 
-// Where an operation runs.
+// The communicator on which an operation runs.
 struct NcclPlace {
   const NcclApi& api;
   NcclComm comm;
@@ -14,13 +14,13 @@ struct NcclPlace {
   int size;
 };
 
-// Whether QueueOperation knows it.
+// Whether QueueOperation supports it.
 bool IsNcclOperation(const sherd_op_v0& op);
 
-// Queues `op` on its stream by one call of NCCL, or a group of them.
+// Queues `op` on its stream by one call of NCCL, or a group of calls.
 NcclResult QueueOperation(const NcclPlace& place, const sherd_op_v0& op);
 
-// The function of NCCL that messages name.
+// The name of NCCL's function, for messages.
 const char* NcclFunctionOf(const sherd_op_v0& op);
 
 }  // namespace sherd::internal

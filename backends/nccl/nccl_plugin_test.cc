@@ -185,7 +185,7 @@ class NcclPluginTest : public testing::DistributedTest {
   T* Upload(const std::vector<T>& values) {
     T* const data = static_cast<T*>(Allocate(values.size() * sizeof(T)));
     Copy(data, values.data(), values.size() * sizeof(T));
-    // The vector may be gone before a queued copy reads it.
+    // The vector may be destroyed before a queued copy reads it.
     Drain(nullptr);
     return data;
   }
@@ -263,7 +263,7 @@ class NcclPluginTest : public testing::DistributedTest {
 // How much rank `from` sends to rank `to`; nothing at times.
 int Length(int from, int to) { return (3 * from + 5 * to + 1) % 7; }
 
-// What element i of that is.
+// The value of element i.
 int32_t Value(int from, int to, int i) { return from * 1000 + to * 100 + i; }
 
 sherd_bytes_v0 Bytes(int32_t* data, int count) {

@@ -6,14 +6,14 @@
 #include "sherd/backends/backend_abi.h"
 #include "sherd/backends/nccl/nccl_api.h"
 
-// Which reductions NCCL computes, and how they are said to it.
+// The reductions that NCCL computes, and their types and operators in NCCL.
 namespace sherd::internal {
 
 struct NcclReduction {
   bool native = false;
   NcclDataType type = kNcclUint8;
   NcclRedOp op = kNcclSum;
-  // Of what NCCL counts.
+  // Bytes of one element in NCCL's count.
   uint64_t element_size = 1;
 };
 
@@ -25,7 +25,8 @@ struct Type {
   uint64_t size;
 };
 
-// Complex numbers are two floats to NCCL; what it lacks has no entry.
+// NCCL reduces a complex number as two floats; types that it lacks have no
+// entry.
 constexpr Type TypeOf(int32_t dtype) {
   switch (dtype) {
     case SHERD_BOOL:
@@ -60,7 +61,7 @@ constexpr NcclReduction Native(const Type& type, NcclRedOp op) {
   return {true, type.type, op, type.size};
 }
 
-// A bool is a byte of 0 or 1: "and" is the least, "or" the greatest.
+// A bool is a byte of 0 or 1: "and" is the minimum, "or" the maximum.
 constexpr NcclReduction BoolReduction(const Type& type, int32_t reduction) {
   switch (reduction) {
     case SHERD_SUM:
@@ -78,8 +79,8 @@ constexpr NcclReduction BoolReduction(const Type& type, int32_t reduction) {
 
 }  // namespace nccl_types
 
-// Integers have no native average: NCCL does not promise how it rounds. Floats
-// of 8 bits are reduced only by some devices, and bits by none.
+// Integers have no native average: NCCL does not specify how it rounds. Only
+// some devices reduce 8-bit floats, and none reduces bits.
 constexpr NcclReduction NcclReductionOf(int32_t dtype, int32_t reduction) {
   const nccl_types::Type type = nccl_types::TypeOf(dtype);
   if (!type.native) return {};

@@ -19,8 +19,9 @@
 namespace sherd::internal {
 
 // The emulated NCCL for the communicators of one process, whose threads are the
-// ranks: each is alone, as if its peers came at once, and operations do nothing
-// but succeed. A test plans what goes otherwise, and asks what was called.
+// ranks: each is alone, as if its peers came at once, and every operation
+// succeeds without effect. A test plans the deviations, and reads which
+// functions were called.
 //
 // Calls, and communicators in them, are named as the emulated NCCL does
 // (nccl_functions.h): "ncclSend(work 0, @64, 5 of type 1, to 2, stream @0)".
@@ -60,7 +61,7 @@ class PlannedNccl {
     return library;
   }
 
-  // As those of PlannedGpu.
+  // As the functions of PlannedGpu.
   void Return(const std::string& function, NcclResult result, int call = 0) {
     gpu_.Return(function, result, call);
   }
@@ -69,22 +70,23 @@ class PlannedNccl {
   }
   void ForgetCalls() { gpu_.ForgetCalls(); }
 
-  // What NCCL says about its last error.
+  // Sets NCCL's text for its last error.
   void SetLastError(const std::string& text) {
     gpu_.Answer("ncclGetLastError", text);
   }
-  // What NCCL says about a communicator, whatever happens to it.
+  // Sets the state that NCCL reports for a communicator.
   void SetState(const std::string& comm, NcclResult state) {
     gpu_.Answer(absl::StrCat("ncclCommGetAsyncError(", comm, ")"),
                 absl::StrCat("state=", state));
   }
-  // Communicators do not become ready any more.
+  // Communicators do not become ready from now on.
   void NeverReady() {
     gpu_.Answer("ncclCommGetAsyncError",
                 absl::StrCat("state=", kNcclInProgress));
   }
 
-  // Calls of NCCL so far, but polls and questions for texts and the version.
+  // The calls of NCCL so far, except polls and queries for texts and the
+  // version.
   std::vector<std::string> calls() const {
     std::vector<std::string> calls = gpu_.calls();
     std::erase_if(calls, [](const std::string& call) {
@@ -95,7 +97,7 @@ class PlannedNccl {
     });
     return calls;
   }
-  // Those that begin with `prefix`.
+  // The number of calls that begin with `prefix`.
   int Count(absl::string_view prefix) const {
     int count = 0;
     for (const std::string& call : calls()) {
@@ -104,7 +106,7 @@ class PlannedNccl {
     return count;
   }
   int polls() const { return gpu_.Count("ncclCommGetAsyncError"); }
-  // Different ids that communicators were made with.
+  // The number of different ids that communicators were made with.
   size_t num_ids() const {
     std::set<std::string> ids;
     for (const std::string& call : calls()) {

@@ -14,11 +14,11 @@ int64_t NcclClock();
 // The context that is current in the calling thread, or null.
 void* CurrentContext(const CudaContextApi& cuda);
 
-// Runs `body` on a thread of its own with `context` current in it: some of
-// NCCL's calls wait and know no deadline. Returns whether it has ended by the
-// deadline; if not, it goes on, and owns everything that it uses. A deadline
-// that has passed already: does not wait. Where no thread can be had, runs it
-// in the calling one.
+// Runs `body` on a thread of its own with `context` current in it, because some
+// of NCCL's calls wait and take no timeout. Returns whether `body` has ended by
+// the deadline; if not, it continues, so it must own everything that it uses.
+// Does not wait if the deadline has passed already. If no thread can be
+// created, runs `body` in the calling thread.
 bool RunWithDeadline(const CudaContextApi& cuda, void* context,
                      std::function<void()> body, int64_t deadline);
 

@@ -135,7 +135,7 @@ void WriteCall(const ShmSegment& segment, uint64_t operation, int rank,
                             (op.op == SHERD_GATHER && root);
   if (!sends_listed && !recvs_listed) return;
   if ((op.flags & SHERD_OP_EVEN) != 0) {
-    // A rank's own entry may be empty, since it is none of the plugin's.
+    // A rank's own entry may be empty, since the host copies it.
     const int other = rank == 0 ? 1 : 0;
     arrival.longest =
         kEvenEntries | (sends_listed ? op.sends[other] : op.recvs[other]).size;

@@ -8,15 +8,15 @@
 
 namespace sherd::internal {
 
-// Writes this rank's call of collective number `operation` where the others
-// look for it; publishing it is up to the caller.
+// Writes this rank's call of collective number `operation` to where the other
+// ranks read it; the caller publishes it.
 void WriteCall(const ShmSegment& segment, uint64_t operation, int rank,
                const sherd_op_v0& op);
 
 // Compares the calls of all ranks, which must have arrived, by the rule of
 // core/comm/collective/call_signature.h. All ranks find the same difference,
 // and the same rank that deviates, if one does.
-//   SHERD_INVALID_ARGUMENT  There is one.
+//   SHERD_INVALID_ARGUMENT  The calls differ.
 //
 // Cost. P comparisons; with lengths P², unless all of them are equal.
 sherd_code CompareCalls(const ShmSegment& segment, uint64_t operation, int rank,

@@ -147,7 +147,8 @@ sherd_code ShmCollectives::Meet(const sherd_op_v0& op, sherd_error_v0* error) {
         error);
     if (code != SHERD_OK) return code;
   }
-  // Who finds a difference fails, so it is looked for before failures are.
+  // A rank that finds a difference fails, so check for differences before
+  // failures.
   const sherd_code code = CompareCalls(segment_, operation_, rank_, op, error);
   return code == SHERD_OK ? waiting_.CheckPeers(operation_, error) : code;
 }
@@ -339,7 +340,7 @@ sherd_code ShmCollectives::TakeDirectly(const sherd_op_v0& op,
   }
   if (!any && !IsReadDirectly(rank_)) return SHERD_OK;
   const sherd_code code = MeetAgain(op, ++round_, partners, error);
-  // Had a rank gone on before, others may have read what it did next.
+  // A rank that went on earlier may have changed the data that others read.
   return code == SHERD_OK ? waiting_.CheckPeers(operation_, error) : code;
 }
 

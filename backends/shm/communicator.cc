@@ -22,7 +22,7 @@ constexpr char kOutcomeKey[] = "shm/outcome";
 // A deadline that has passed: a plain look.
 constexpr int64_t kAtOnce = 0;
 
-// What ranks write into the store. `code` is SHERD_OK or why there is no group.
+// Records in the store. `code` is SHERD_OK or why there is no group.
 struct Notice {
   sherd_code code = SHERD_OK;
   int32_t peer = -1;
@@ -164,7 +164,7 @@ sherd_code ShmCommunicator::ConnectOther(const sherd_comm_config_v0& config,
   sherd_code code =
       Get(config, kSegmentKey, 0, config.deadline, &notice, error);
   if (code != SHERD_OK) return code;
-  // Rank 0 waits for nobody then.
+  // In this case rank 0 waits for no rank.
   if (notice.code != SHERD_OK) return Fail(error, notice.code, 0, notice.text);
 
   nonce_ = notice.nonce;
@@ -174,7 +174,7 @@ sherd_code ShmCommunicator::ConnectOther(const sherd_comm_config_v0& config,
   } else if (sherd_error_v0 unused; Get(config, kOutcomeKey, 0, kAtOnce,
                                         &notice, &unused) == SHERD_OK &&
                                     notice.code != SHERD_OK) {
-    // Rank 0 has given up, and closed its memory after it had said why.
+    // Rank 0 has given up, and closed its memory after it had published why.
     return Fail(error, notice.code, notice.peer, notice.text);
   }
   char key[32];

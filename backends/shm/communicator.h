@@ -13,21 +13,22 @@
 
 namespace sherd::internal {
 
-// One rank of a group: its view of the memory that the ranks share, and what
-// it does there. What the functions of the plugin's table do.
+// One rank of a group: its view of the shared memory, and the implementations
+// of the functions in the plugin's table.
 class ShmCommunicator {
  public:
-  // Meets the other ranks through config.kv: rank 0 makes the memory and says
-  // how to open it, the others do and say whether they could, and all get rank
-  // 0's verdict, so that either all ranks have a group or none has.
-  //   SHERD_UNSUPPORTED  Not all ranks are on one host, or one cannot open what
-  //                      rank 0 made; error.peer names it.
+  // Connects to the other ranks through config.kv: rank 0 creates the memory
+  // and publishes how to open it, the others open it and publish whether they
+  // could, and all receive the outcome from rank 0, so that either all ranks
+  // have a group or none has.
+  //   SHERD_UNSUPPORTED  Not all ranks are on one host, or one cannot open rank
+  //                      0's memory; error.peer names it.
   //   SHERD_RESOURCE     There is no memory or descriptor left.
   static sherd_code Create(const sherd_comm_config_v0& config,
                            std::unique_ptr<ShmCommunicator>* communicator,
                            sherd_error_v0* error);
 
-  // Tells the others that this rank left.
+  // Notifies the others that this rank left.
   ~ShmCommunicator();
 
   sherd_code Run(const sherd_op_v0& op, sherd_error_v0* error);
@@ -45,13 +46,13 @@ class ShmCommunicator {
   sherd_code ConnectOther(const sherd_comm_config_v0& config,
                           sherd_error_v0* error);
   void WriteIdentity();
-  // Finds out whether the system lets this process read the others' memory,
-  // and tells them.
+  // Finds out whether the system lets this process read the others' memory, and
+  // notifies them.
   void TryReadingOthers();
 
   const int rank_;
   const int size_;
-  // Random, the same on all ranks.
+  // Random, and the same on all ranks.
   uint64_t nonce_ = 0;
   ShmSegment segment_;
   std::unique_ptr<ShmWaiting> waiting_;

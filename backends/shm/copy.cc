@@ -35,7 +35,7 @@ void StreamingCopy(void* to, const void* from, size_t bytes) {
     _mm_stream_si128(target + 3, d);
   }
   std::memcpy(out, in, bytes);
-  // Such stores are not ordered with those that tell others of them.
+  // Streaming stores are not ordered with the stores that announce them.
   _mm_sfence();
 }
 

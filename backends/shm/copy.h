@@ -7,7 +7,8 @@
 
 namespace sherd::internal {
 
-// Results of an operation from here on do not stay in caches anyway.
+// Results of an operation that are at least this long do not stay in caches
+// anyway.
 inline constexpr uint64_t kStreamedBytes = uint64_t{32} << 20;
 
 // memcpy that writes past the caches: for results too large to stay there,

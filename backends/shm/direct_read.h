@@ -9,21 +9,22 @@
 namespace sherd::internal {
 
 // Copies bytes [from, from + bytes) of another process's memory to `to`, in one
-// copy. Returns 0, or an errno: ESRCH if the process is gone, EFAULT if it has
-// no such memory (any more), EPERM or ENOSYS if the system does not let us.
+// copy. Returns 0, or an errno: ESRCH if the process has ended, EFAULT if it
+// does not have that memory (any more), EPERM or ENOSYS if the system does not
+// permit it.
 int ReadProcessMemory(int64_t pid, uint64_t from, void* to, uint64_t bytes);
 
-// Reports that memory of `peer` could not be read, for the reason `number`.
+// Reports that memory of `peer` could not be read, with the errno `number`.
 sherd_code FailToRead(sherd_error_v0* error, int peer, int number);
 
-// Knows which of this process's buffers others can read: not those that a
+// Determines which of this process's buffers others can read: not those that a
 // device driver has mapped, for instance.
 //
 // Threads. Safe from any thread.
 class ReadableMemory {
  public:
-  // Tries the ends of [data, data + bytes).
-  // Cost. Two system calls, none for a buffer that was asked about lately.
+  // Tests the two ends of [data, data + bytes). Cost. Two system calls, none
+  // for a recently tested buffer.
   bool Contains(const void* data, uint64_t bytes);
 
  private:

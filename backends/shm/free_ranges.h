@@ -19,20 +19,20 @@ struct SlabRange {
   friend bool operator==(const SlabRange&, const SlabRange&) = default;
 };
 
-// Disjoint free ranges, of which neighbours are joined, handed out by best fit:
-// the smallest that is large enough, of several the first.
+// Disjoint free ranges; neighbours are merged. Allocation is best fit: the
+// smallest range that is large enough, and the first of several.
 //
 // Cost. O(log n) of n ranges, for each function.
 class FreeRanges {
  public:
-  // With `walls`, ranges do not join across any of them. They outlive this
-  // object; one may come or go where no two ranges meet.
+  // With `walls`, ranges are not merged across any of them. They outlive this
+  // object; one may be added or removed where no two ranges meet.
   explicit FreeRanges(const std::set<uint64_t>* walls = nullptr)
       : walls_(walls) {}
 
-  // Takes in a range that overlaps none here, and returns what it has become
-  // with its neighbours. The joined range is as young as its youngest part;
-  // age 0 is none.
+  // Adds a range that overlaps none here, and returns the range that it was
+  // merged into. A merged range is as young as its youngest part; age 0 means
+  // no age.
   SlabRange Add(SlabRange range, uint64_t age = 0);
 
   // The size of the range that Take(bytes) would cut, if there is one.
@@ -41,7 +41,7 @@ class FreeRanges {
   // Cuts `bytes` > 0 off the beginning of the best fit.
   std::optional<SlabRange> Take(uint64_t bytes);
 
-  // Takes the whole range that begins there, which exists.
+  // Takes the whole range that begins at `begin`; it must exist.
   SlabRange TakeAt(uint64_t begin);
 
   // The oldest range and its age, if one has an age.
@@ -68,7 +68,7 @@ class FreeRanges {
   std::map<uint64_t, Entry> by_begin_;
   // (size, begin)
   std::set<std::pair<uint64_t, uint64_t>> by_size_;
-  // (age, begin) of those that have one.
+  // (age, begin) of those that have an age.
   std::set<std::pair<uint64_t, uint64_t>> by_age_;
   uint64_t total_bytes_ = 0;
 };

@@ -64,12 +64,12 @@ TEST(FreeRangesTest, TheOldestIsKnownAndJoiningMakesYounger) {
   EXPECT_EQ(ranges.FindOldest()->age, 2u);
   ranges.TakeAt(100);
   EXPECT_EQ(ranges.FindOldest()->age, 3u);
-  // What is left of a range keeps its age.
+  // The rest of a range keeps its age.
   EXPECT_THAT(ranges.Take(15), Optional(SlabRange{0, 15}));
   EXPECT_EQ(ranges.FindOldest()->begin, 15u);
 }
 
-// What is free, byte by byte.
+// The free bytes, one by one.
 class Model {
  public:
   explicit Model(size_t size) : free_(size, true) {}

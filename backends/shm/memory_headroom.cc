@@ -34,7 +34,7 @@ uint64_t FindNumber(const std::string& text, const char* key,
   return otherwise;
 }
 
-// How the two versions of control groups say the same.
+// The files of the two versions of control groups.
 struct Hierarchy {
   // In /proc/self/cgroup, before the group's path.
   const char* controller;

@@ -5,12 +5,12 @@
 
 namespace sherd::internal {
 
-// All memory of this machine, in bytes.
+// The memory of this machine, in bytes.
 uint64_t MachineMemory();
 
-// How many bytes this process could still take before the system, or a control
-// group that it is in, runs out and would kill somebody: an estimate, which
-// counts file caches as free. UINT64_MAX if the system does not say.
+// An estimate of the bytes that this process can still allocate before the
+// system, or a control group that it is in, runs out and kills a process. File
+// caches count as free. Returns UINT64_MAX if the system does not report it.
 //
 // Cost. Some tens of microseconds.
 uint64_t MemoryHeadroom();

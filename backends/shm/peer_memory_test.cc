@@ -45,8 +45,8 @@ int CountMappings() {
   return count;
 }
 
-// What goes wrong between processes; what works is tested by the conformance
-// suite, and handles by peer_slabs_test.
+// Failures between processes; the conformance suite tests success, and
+// peer_slabs_test tests handles.
 class ShmPeerMemoryTest : public sherd::testing::DistributedTest {
  protected:
   static constexpr size_t kBytes = size_t{1} << 20;
@@ -143,7 +143,7 @@ SHERD_DIST_TEST_F(ShmPeerMemoryTest, OnlyGroupsThatHavePeersHaveTheirMemory) {
   EXPECT_EQ((*alone)->is_member(), rank() == 0);
   EXPECT_EQ((*alone)->peer_memory(), nullptr);
   EXPECT_EQ(&(*alone)->shard_allocator(), &HeapAllocator());
-  // What it gave before is still good.
+  // Memory that it allocated before is still valid.
   const std::shared_ptr<Storage> block = Allocate(group());
   ASSERT_THAT(group().Barrier(), IsOk());
   ASSERT_THAT(group().Destroy(), IsOk());

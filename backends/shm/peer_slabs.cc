@@ -63,7 +63,7 @@ std::shared_ptr<PeerSlabs> PeerSlabs::Of(const ProcessIdentity& peer) {
   std::weak_ptr<PeerSlabs>& entry = known.peers[{peer.pid, peer.start_time}];
   std::shared_ptr<PeerSlabs> slabs = entry.lock();
   if (slabs != nullptr) return slabs;
-  // Peers that are gone leave no trace.
+  // Remove the entries of peers that no longer exist.
   std::erase_if(known.peers, [&entry](const auto& other) {
     return &other.second != &entry && other.second.expired();
   });

@@ -15,14 +15,14 @@
 
 namespace sherd::internal {
 
-// Arenas of another process, as this one maps them: each whole, once, and no
-// descriptor. They stay, also after that process ended or gave them up, until
-// this object ends with the last of its users.
+// Arenas of another process, as mapped into this one: each completely, once,
+// without an open descriptor. They stay mapped, also after that process ended
+// or released them, until the last user releases this object.
 //
 // Threads. Safe.
 class PeerSlabs {
  public:
-  // What all communicators of this process share for `peer`.
+  // The object that all communicators of this process share for `peer`.
   static std::shared_ptr<PeerSlabs> Of(const ProcessIdentity& peer);
 
   explicit PeerSlabs(const ProcessIdentity& peer);
@@ -31,11 +31,11 @@ class PeerSlabs {
 
   const ProcessIdentity& identity() const { return identity_; }
 
-  // Whether the system lets this process open what the peer has open.
+  // Whether the system lets this process open the peer's descriptors.
   bool CanOpen() const;
 
-  // Where the memory of a handle stands here. Nothing in the handle is trusted,
-  // nor is the process that it names. `rank`: for errors.
+  // The address in this process of a handle's memory. Neither the handle nor
+  // the process that it names is trusted. `rank` is for errors.
   //   SHERD_INVALID_ARGUMENT  The peer did not make it, or freed the block.
   //   SHERD_PEER_LOST         The peer ended, and the arena was not mapped.
   //   SHERD_RESOURCE          No descriptor or addresses.
@@ -47,8 +47,8 @@ class PeerSlabs {
     SlabView view() const { return {shared.memory(), shared.bytes()}; }
 
     SharedSegment shared;
-    // Of which parts the pages were mapped, one bit per kPart bytes, and how
-    // many holes the owner had made by then.
+    // The parts whose pages were mapped, one bit per kPart bytes, and the
+    // number of holes that the owner had made by then.
     std::vector<bool> populated;
     uint64_t holes = 0;
   };

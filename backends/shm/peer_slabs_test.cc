@@ -32,7 +32,7 @@ unsigned char Pattern(uint64_t index, int salt) {
   return static_cast<unsigned char>(index * 7 + index / 4096 + salt);
 }
 
-// What the peer does on request; blocks are named by their order.
+// Requests to the peer; blocks are identified by their order.
 struct Request {
   enum Kind { kAllocate, kFree, kRead, kOpenPipe, kMakeFile, kCopy } kind;
   uint64_t number = 0;
@@ -158,8 +158,8 @@ class Peer {
     return reply;
   }
 
-  // A file with what stands in the arena of the first block, which is `number`
-  // behind its beginning, but whose size may change.
+  // A file with the contents of the first block's arena, which begins `number`
+  // bytes before the block, but whose size may change.
   static Reply CopyArena(const unsigned char* block, uint64_t number) {
     Reply reply;
     reply.fd = memfd_create("other", MFD_CLOEXEC | MFD_ALLOW_SEALING);

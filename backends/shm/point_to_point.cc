@@ -13,11 +13,11 @@ namespace {
 
 using plugin::Fail;
 
-// What a receiver allows the sender of a message that it took.
+// The permission of a receiver to the sender of a message that it took.
 enum ShmGrant : uint32_t {
   kNotGranted = 0,
   kFromTheStart = 1,   // of an empty ring
-  kFromPrefilled = 2,  // the prefilled bytes still stand in it
+  kFromPrefilled = 2,  // the prefilled bytes are still in it
 };
 
 enum ShmVerdict : uint32_t { kPending = 0, kReceived = 1, kRefused = 2 };
@@ -79,7 +79,7 @@ int ShmPointToPoint::TryPrepare(const sherd_op_v0& op) {
   if (op.bytes <= kInlineBytes) {
     if (op.bytes > 0) std::memcpy(message.payload, op.in, op.bytes);
   } else if (alone && !direct) {
-    // Nobody else uses the ring, nor can begin to before the lock is free.
+    // No other thread uses the ring, nor can begin to before the lock is free.
     message.prefilled = std::min<uint64_t>(op.bytes, segment_.ring_bytes());
     Fill(op, 0, message.prefilled);
     lane.prefilled.store(index + 1, std::memory_order_relaxed);
@@ -230,7 +230,7 @@ sherd_code ShmPointToPoint::Empty(const sherd_op_v0& op, int index,
   ShmMessage& message = lane.messages[index];
   const bool prefilled = lane.prefilled.load(std::memory_order_relaxed) ==
                          static_cast<uint32_t>(index) + 1;
-  // Whatever stands in the ring of another message is overwritten now.
+  // This overwrites the beginning of another message in the ring.
   lane.prefilled.store(0, std::memory_order_relaxed);
   const uint64_t given = prefilled ? message.prefilled : 0;
   if (given < op.bytes) {

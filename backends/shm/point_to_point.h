@@ -16,12 +16,11 @@ namespace sherd::internal {
 // One rank's messages to and from the others.
 //
 // A sender offers a message on the lane to its receiver and waits; a receive
-// takes the oldest offer with its tag, whatever else is offered, and says so
-// before it returns. Short payloads travel in the offer; those of middle length
-// the receiver reads in the sender's process, if the system lets it; the others
-// pass through the lane's ring: the sender fills it, at once if nothing else is
-// under way, otherwise when the receiver grants it the ring, and the receiver
-// empties it.
+// takes the oldest offer with its tag and notifies the sender before it
+// returns. Short payloads are part of the offer; the receiver reads those of
+// medium length in the sender's process, if the system permits it; longer ones
+// pass through the lane's ring: the sender fills it, at once if the ring is
+// idle, otherwise when the receiver grants it, and the receiver empties it.
 //
 // Threads. Any number at a time, with one limit: while kMessagesPerLane
 // messages from one rank to another are offered, further sends of this pair
@@ -31,14 +30,15 @@ class ShmPointToPoint {
   ShmPointToPoint(const ShmSegment& segment, const ShmWaiting& waiting,
                   int rank);
 
-  // Returns once the receiver has all.
+  // Returns once the receiver has the whole message.
   //   SHERD_INVALID_ARGUMENT  The receive with this tag expects another size.
-  //   others                  As ShmWaiting::Await.
+  //   others                  As for ShmWaiting::Await.
   sherd_code Send(const sherd_op_v0& op, sherd_error_v0* error);
 
+  // Returns once op.out has the message.
   //   SHERD_INVALID_ARGUMENT  The message has another size; nothing was
   //                           written to op.out.
-  //   others                  As ShmWaiting::Await.
+  //   others                  As for ShmWaiting::Await.
   sherd_code Receive(const sherd_op_v0& op, sherd_error_v0* error);
 
  private:
@@ -48,11 +48,11 @@ class ShmPointToPoint {
     uint32_t used = 0;  // messages of the lane to the peer
     uint64_t order = 0;
     std::mutex take_mutex;
-    // Set by the receive that empties the ring.
+    // Set by the receive that is emptying the ring.
     std::atomic<bool> ring_busy{false};
   };
 
-  // Index of a message that nobody else uses, now filled in for `op`, or -1.
+  // Index of a free message, now filled in for `op`, or -1.
   int TryPrepare(const sherd_op_v0& op);
   void Release(int to, int index);
   sherd_code Offer(const sherd_op_v0& op, int index, sherd_error_v0* error);
@@ -61,7 +61,8 @@ class ShmPointToPoint {
                    sherd_error_v0* error);
   void Fill(const sherd_op_v0& op, uint64_t filled, uint64_t bytes);
 
-  // Index of the oldest offer from op.root with op.tag, now taken, or -1.
+  // Index of the oldest offer from op.root with op.tag, which is now taken, or
+  // -1.
   int TryTake(const sherd_op_v0& op);
   sherd_code Accept(const sherd_op_v0& op, int index, sherd_error_v0* error);
   sherd_code Read(const sherd_op_v0& op, ShmMessage& message,

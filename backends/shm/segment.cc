@@ -45,7 +45,7 @@ size_t ShmSegment::Plan(int ranks) {
   ranks_ = ranks;
   box_bytes_ = ranks <= kManyRanks ? kBoxBytes : kBoxBytes / 2;
   ring_bytes_ = ranks <= kManyRanks ? kRingBytes : kRingBytes / 4;
-  // What everybody polls comes first; what holds data starts at a page.
+  // First the parts that all ranks poll; each part with data starts at a page.
   const size_t sizes[7] = {
       p * sizeof(ShmRank),
       2 * p * sizeof(ShmArrival),

@@ -13,14 +13,14 @@ namespace sherd::internal {
 inline constexpr size_t kCacheLine = 64;
 inline constexpr int kMaxShmRanks = 1024;
 
-// Payloads up to here travel in the line that announces the call.
+// Payloads up to this size are part of the line that announces the call.
 inline constexpr size_t kInlineBytes = 96;
 
-// One rank's call of a collective, written when it arrives there. There are
-// two per rank, used in turn: when a rank writes the second next call, all
-// others have arrived at the next one and read no more of this.
+// One rank's call of a collective, written when it arrives there. Each rank has
+// two, used in turn: when a rank writes the next but one call, all others have
+// arrived at the next and have finished reading this one.
 struct alignas(kCacheLine) ShmArrival {
-  // Number of the operation in the group's life, from 1. Stored last.
+  // Number of the operation since the group was created, from 1. Stored last.
   std::atomic<uint64_t> operation;
   uint64_t call;  // CallSignature::kind
   uint64_t bytes;
@@ -28,29 +28,30 @@ struct alignas(kCacheLine) ShmArrival {
   uint64_t longest;
   unsigned char payload[kInlineBytes];
 };
-// All entries have the length of the longest.
+// Set if all entries have the length of the longest.
 inline constexpr uint64_t kEvenEntries = uint64_t{1} << 63;
-// Others are to read the rank's data out of its process: its payload, or for
-// entries its outbox, holds addresses.
+// Set if others are to read the rank's data in its process: its payload, or for
+// entries its outbox, contains addresses.
 inline constexpr uint64_t kReadDirectly = uint64_t{1} << 62;
 inline constexpr uint64_t kLengthMask = kReadDirectly - 1;
 
 static_assert(sizeof(ShmArrival) == 2 * kCacheLine);
 
-// One rank, as the others see it.
+// The state of one rank, as the others see it.
 struct alignas(kCacheLine) ShmRank {
-  // Rounds of collectives that it has come to, counted over the group's life.
+  // Rounds of collectives that the rank has reached since the group was
+  // created.
   std::atomic<uint64_t> round;
-  // A futex that counts what the rank published while others slept over it.
+  // A futex that counts the rank's publications while others slept on it.
   alignas(kCacheLine) std::atomic<uint32_t> event;
-  // Number of threads that sleep, or are about to. Those of a killed process
-  // are never taken back, which costs a wake for nobody.
+  // Number of threads that sleep, or are about to. A killed process leaves its
+  // threads counted, at the cost of superfluous wakes.
   std::atomic<uint32_t> sleepers;
   alignas(kCacheLine) std::atomic<uint64_t> fate;  // ShmFate
   int64_t pid;
   uint64_t start_time;
-  // Where in its process the group's nonce stands, and whether it has read
-  // that of all others.
+  // The address of the group's nonce in its process, and whether it has read
+  // those of all others.
   uint64_t nonce_address;
   std::atomic<uint32_t> reads_others;
 };
@@ -61,7 +62,7 @@ struct alignas(kCacheLine) ShmMessage {
   int64_t tag;
   uint64_t bytes;
   uint64_t order;
-  // In the sender's process, if the receiver is to read it there; or 0.
+  // Address in the sender's process, if the receiver is to read it there; or 0.
   uint64_t address;
   uint64_t prefilled;            // bytes in the lane's ring when offered
   std::atomic<uint64_t> filled;  // bytes put into the ring since the grant
@@ -77,40 +78,41 @@ inline constexpr int kMessagesPerLane = 32;
 
 // Messages from one rank to another.
 struct alignas(kCacheLine) ShmLane {
-  // Bit i: messages[i] is offered and not yet taken.
+  // Bit i is set if messages[i] is offered and not yet taken.
   std::atomic<uint32_t> offered;
-  // 1 + index of the message whose beginning is in the ring already, or 0.
+  // 1 + index of the message whose beginning is already in the ring, or 0.
   std::atomic<uint32_t> prefilled;
   ShmMessage messages[kMessagesPerLane];
 };
 
 // The memory that the ranks of one group share.
 //
-// Layout. A header, then per rank: how it stands (ShmRank), two arrivals, two
-// lists of 2 P lengths, two outboxes of box_bytes() each, two results of half
-// that; then per ordered pair of ranks a lane and its ring. A rank writes only
-// what belongs to it, but for lanes, whose fields say who writes them. Pages
-// that nobody touches cost nothing: about 22 MiB of addresses with 8 ranks.
+// Layout. A header, then per rank: its state (ShmRank), two arrivals, two lists
+// of 2 P lengths, two outboxes of box_bytes() each, two results of half that
+// size; then per ordered pair of ranks a lane and its ring. A rank writes only
+// its own parts, except for lanes, whose fields name their writers. Untouched
+// pages cost nothing but addresses: about 22 MiB with 8 ranks.
 //
-// See SharedSegment for how it is shared, and how it ends.
+// See SharedSegment for how it is shared and released.
 class ShmSegment {
  public:
   ShmSegment() = default;
   ShmSegment(const ShmSegment&) = delete;
   ShmSegment& operator=(const ShmSegment&) = delete;
 
-  // Makes the memory for a group of `ranks`, and the descriptor fd() by which
+  // Creates the memory for a group of `ranks`, and the descriptor fd() by which
   // others open it.
   sherd_code Create(int ranks, uint64_t nonce, sherd_error_v0* error);
 
-  // Opens what process `pid` made and holds as descriptor `fd`.
+  // Opens the memory that process `pid` created and has open as descriptor
+  // `fd`.
   //   SHERD_UNSUPPORTED  The system does not let this process open it.
   //   SHERD_INTERNAL     It is not the memory that Create() made for `ranks`
   //                      and `nonce`.
   sherd_code Open(int64_t pid, int fd, int ranks, uint64_t nonce,
                   sherd_error_v0* error);
 
-  // Others can open it no more. Memory stays.
+  // Others can no longer open the memory. It stays mapped.
   void CloseDescriptor() { shared_.CloseDescriptor(); }
   void Reset() { shared_ = SharedSegment(); }
 
@@ -119,16 +121,16 @@ class ShmSegment {
   size_t box_bytes() const { return box_bytes_; }
   size_t ring_bytes() const { return ring_bytes_; }
 
-  // All ranks have found that they can read each other's processes.
+  // Whether all ranks can read each other's processes.
   bool RanksReadEachOther() const;
 
-  // Counts how often a rank's fate was sealed.
+  // Counts the fates that were set.
   std::atomic<uint32_t>& disturbances() const;
   ShmRank& rank(int rank) const { return ranks_begin_[rank]; }
   ShmArrival& arrival(uint64_t operation, int rank) const {
     return arrivals_[(operation & 1) * ranks_ + rank];
   }
-  // P lengths of what the rank sends, then P of what it expects.
+  // P lengths of the rank's sends, then P of its receives.
   uint64_t* lengths(uint64_t operation, int rank) const {
     return lengths_ + ((operation & 1) * ranks_ + rank) * 2 * ranks_;
   }

@@ -1,6 +1,6 @@
 // Collectives of ranks on one host, through memory that they share.
 //
-// The table of the plugin; see communicator.h for what stands behind it.
+// The table of the plugin; see communicator.h for the implementation.
 
 #include <errno.h>
 #include <unistd.h>

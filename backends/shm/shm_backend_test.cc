@@ -42,7 +42,7 @@ class ShmBackendTest : public sherd::testing::DistributedTest {
     EXPECT_EQ(ErrorRank(status), failed_rank());
   }
 
-  // The survivors' way on.
+  // The survivors can continue in a new group.
   void ExpectNewGroupWorks() {
     std::vector<int> survivors;
     for (int r = 0; r < world_size(); ++r) {
@@ -124,7 +124,7 @@ SHERD_DIST_TEST_F(ShmBackendTest, EveryRankNamesTheOneThatIsStopped,
   const absl::Status status = group().Barrier();
   EXPECT_THAT(status, StatusIs(absl::StatusCode::kDeadlineExceeded));
   EXPECT_EQ(ErrorRank(status), failed_rank());
-  // All have their verdict before the first one ends the stopped rank.
+  // All ranks have their error before the first one ends the stopped rank.
   ASSERT_THAT(group().store().Set(absl::StrCat("judged", rank()), ""), IsOk());
   if (rank() != 0) return;
   for (int r = 0; r < failed_rank(); ++r) {

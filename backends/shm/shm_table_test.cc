@@ -209,7 +209,7 @@ std::vector<sherd_bytes_v0> Entries(std::vector<Data>& data) {
   return entries;
 }
 
-// What each rank sends each other in v operations: some nothing.
+// The lengths that ranks send each other in v operations; some are 0.
 size_t LengthFor(int from, int to, size_t scale) {
   return (from + 2 * to) % 4 == 0 ? 0 : scale * (1 + (from * 5 + to * 3) % 7);
 }
@@ -219,7 +219,7 @@ class ShmCollectivesTest : public ::testing::TestWithParam<int> {
   int size() const { return GetParam(); }
 };
 
-// Around the sizes at which data changes its way: the line of the call, one
+// Around the sizes at which data changes its path: the line of the call, one
 // box, two, many.
 constexpr size_t kSizes[] = {1,     7,      96,     97,     4099,
                              65537, 524288, 524289, 1400001};
@@ -577,7 +577,7 @@ struct Contradiction {
   const char* name;
   sherd_op_v0 usual;
   sherd_op_v0 other;  // of the failed_rank
-  const char* text;   // what the others are told of it
+  const char* text;   // of the others' error
 };
 
 class ShmContradictionTest : public ::testing::TestWithParam<Contradiction> {};
@@ -595,7 +595,7 @@ TEST_P(ShmContradictionTest, IsFoundByAllAndNothingIsWritten) {
     EXPECT_EQ(rank.peer(), kFailedRank);
     EXPECT_THAT(rank.text(), HasSubstr(GetParam().text));
     EXPECT_EQ(out, before);
-    // Nobody left earlier than the others looked.
+    // No rank left before the others looked.
     EXPECT_NE(rank.Post({.op = SHERD_BARRIER}), SHERD_OK);
   });
 }
@@ -922,7 +922,7 @@ TEST(ShmFailureTest, AbortEndsAWaitHereAndThere) {
       EXPECT_THAT(rank.text(), HasSubstr("aborted"));
       return;
     }
-    // Nobody sends, so only the abort can end it.
+    // No rank sends, so only the abort can end it.
     std::thread aborter([&] { rank.Abort(); });
     Data data(10);
     EXPECT_EQ(rank.Post({.op = SHERD_RECV,
@@ -971,7 +971,7 @@ TEST(ShmGroupTest, RanksOnSeveralHostsAreRefused) {
 }
 
 TEST(ShmGroupTest, IsRefusedToAllIfOneRankCannotOpenTheMemory) {
-  // Rank 2 is told of a process that there is not.
+  // Rank 2 receives the id of a process that does not exist.
   Kv kv([](int rank, const std::string& key, std::string& value) {
     if (rank == 2 && absl::StrContains(key, "segment")) {
       std::fill(value.begin() + 8, value.begin() + 16, 0);

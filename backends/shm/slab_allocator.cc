@@ -25,7 +25,7 @@ constexpr uint64_t kChunkBytes = 256 << 10;
 constexpr uint64_t kCheckedBytes = 4 << 20;
 // How much is fetched between two looks.
 constexpr uint64_t kStepBytes = 64 << 20;
-// Arenas in which nothing stands, kept for the next large block.
+// Empty arenas that are kept for the next large block.
 constexpr int kEmptyArenas = 4;
 
 constexpr uint64_t RoundUp(uint64_t bytes, uint64_t to) {

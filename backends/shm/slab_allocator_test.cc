@@ -389,7 +389,7 @@ TEST(SlabAllocatorTest, ThreadsShareIt) {
   EXPECT_EQ(allocator.Statistics().live_bytes, 0u);
 }
 
-// What `body` ends a forked child with: 0 if all is well.
+// The exit code of a forked child that runs `body`: 0 if all is well.
 int RunInChild(const std::function<int()>& body) {
   const pid_t child = fork();
   if (child == 0) _exit(body());

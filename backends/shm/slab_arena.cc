@@ -85,7 +85,7 @@ sherd_code SlabArena::Populate(SlabRange range, sherd_error_v0* error) {
     outcome = PopulateByTouch(fd(), view_.memory, range);
   }
   if (outcome == 0) return SHERD_OK;
-  // What a fault would have raised as SIGBUS.
+  // A page fault would have raised SIGBUS.
   if (errno == EFAULT) errno = ENOSPC;
   const sherd_code code =
       FailErrno(error, SHERD_RESOURCE, -1, "no pages for shared memory");

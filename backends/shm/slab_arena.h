@@ -13,23 +13,23 @@
 
 namespace sherd::internal {
 
-// A large stretch of addresses of which pages are there where somebody asked
-// for them, in a segment that peers map: one descriptor and one mapping however
-// many blocks stand in it.
+// A large range of addresses, in a segment that peers map, whose pages are
+// committed on request: one descriptor and one mapping for any number of
+// blocks.
 //
-// Threads. One at a time, but for Populate and GiveBack of ranges that do not
-// overlap.
+// Threads. One at a time, except for Populate and GiveBack of ranges that do
+// not overlap.
 class SlabArena {
  public:
-  // `bytes`: of blocks, a multiple of the page size. `owner` and `serial` as in
-  // SlabHeader.
+  // `bytes` is the size of all blocks, a multiple of the page size. `owner` and
+  // `serial` as in SlabHeader.
   //   SHERD_RESOURCE  No descriptor or address space, or the process may not
   //                   have a file so large.
   static sherd_code Create(uint64_t bytes, uint64_t owner, uint32_t serial,
                            std::unique_ptr<SlabArena>* arena,
                            sherd_error_v0* error);
 
-  // Gives its pages back, also where peers still map it.
+  // Returns the pages to the system, also if peers still map them.
   ~SlabArena();
   SlabArena(const SlabArena&) = delete;
   SlabArena& operator=(const SlabArena&) = delete;
@@ -43,11 +43,11 @@ class SlabArena {
     return {kSlabDataBegin, view_.size - kSlabDataBegin};
   }
 
-  // Makes all pages of the range exist and maps them; ranges are whole pages.
-  //   SHERD_RESOURCE  There are not so many; none of them stays.
+  // Commits and maps all pages of the range; ranges are whole pages.
+  //   SHERD_RESOURCE  There is not enough memory; the range stays uncommitted.
   sherd_code Populate(SlabRange range, sherd_error_v0* error);
 
-  // Hands the pages back to the system; what was in them is gone.
+  // Returns the pages, and with them their contents, to the system.
   void GiveBack(SlabRange range);
 
   // A slot for the block, or none if all are taken.

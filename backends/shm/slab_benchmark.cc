@@ -1,5 +1,5 @@
-// What shared memory costs: blocks that wait and fresh ones, importing, and
-// copies out of a peer's block against copies between blocks of the heap.
+// The cost of shared memory: kept and fresh blocks, importing, and copies from
+// a peer's block against copies between blocks of the heap.
 
 #include <signal.h>
 #include <sys/socket.h>

@@ -11,32 +11,33 @@
 
 namespace sherd::internal {
 
-// What stands at the beginning of an arena, for the processes that map it, and
-// in the handle of a block.
+// The contents of the beginning of an arena, for the processes that map it, and
+// of the handle of a block.
 //
-// Layout. SlabHeader in the first page; slots up to kSlabDataBegin; from there
-// on blocks. Only the owner writes header and slots. Readers trust neither:
+// Layout. SlabHeader in the first page; slots up to kSlabDataBegin; blocks from
+// there on. Only the owner writes header and slots. Readers trust neither:
 // bounds come from the size of the segment, which is sealed.
 
 inline constexpr uint64_t kSlabPage = 4096;
 inline constexpr uint64_t kSlabDataBegin = uint64_t{2} << 20;
 
-// "sherdslb", the layout's number in the last byte.
+// "sherdslb", with the version of the layout in the last byte.
 inline constexpr uint64_t kSlabMagic = 0x7368'6572'6473'6c01;
 inline constexpr uint64_t kSlabHandleMagic = 0x51ab;
 
 struct SlabHeader {
   uint64_t magic;
-  // Random, of the process that owns it.
+  // A random number of the owning process.
   uint64_t owner;
-  // Counts the owner's arenas.
+  // The number of the arena among its owner's.
   uint64_t serial;
-  // How often pages were given back: what a reader mapped may be gone.
+  // How often pages were returned to the system: a reader's mapped pages may
+  // have lost their contents.
   std::atomic<uint64_t> holes;
 };
 
-// A block that was exported. Found by its place, known by its serial, which no
-// other block of the owner ever has: 0 once it is freed.
+// A block that was exported. Found by its index, and identified by its serial,
+// which no other block of the owner ever has: 0 once it is freed.
 struct SlabSlot {
   std::atomic<uint64_t> serial;
   std::atomic<uint64_t> begin;
@@ -75,7 +76,7 @@ struct SlabHandle {
              range.size}};
   }
 
-  // False if it is none.
+  // Returns false if `packed` is not a handle.
   static bool Unpack(const sherd_memory_handle_v0& packed, SlabHandle* handle) {
     const uint64_t* const words = packed.words;
     *handle = {.fd = static_cast<int32_t>(words[0] & 0xffff'ffff),
@@ -91,7 +92,7 @@ struct SlabHandle {
   }
 };
 
-// Whether the handle names a part of a block that exists.
+// Whether the handle refers to a part of an existing block.
 inline bool Holds(const SlabView& view, const SlabHandle& handle) {
   const SlabRange& range = handle.range;
   if (range.begin < kSlabDataBegin || range.begin > view.size ||

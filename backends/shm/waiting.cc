@@ -163,7 +163,7 @@ sherd_code ShmWaiting::FindFailure(int peer, const Limits& limits,
   for (int r = 0; r < segment_.ranks(); ++r) {
     if (r == rank_) continue;
     if (r != peer && (limits.operation == 0 || HasCome(r, limits.operation))) {
-      continue;  // Not needed: it has done its part, or `peer` will say so.
+      continue;  // Not needed: it has done its part, or `peer` will report.
     }
     ShmFate fate = ShmFate::Unpack(segment_.rank(r).fate.load());
     bool died = false;

@@ -11,15 +11,16 @@
 
 namespace sherd::internal {
 
-// How a rank's part in the group ended. The first fate is final.
+// How a rank's membership in the group ended. The first fate is final.
 struct ShmFate {
   enum Kind : uint8_t { kNone = 0, kLeft = 1, kAborted = 2, kFailed = 3 };
 
   Kind kind = kNone;
-  // Of kFailed: what its operation returned, and whom it blamed.
+  // For kFailed: the code that its operation returned, and the rank that it
+  // named.
   sherd_code code = SHERD_OK;
   int peer = -1;
-  // The first collective that it did not see through, modulo 2^32.
+  // The first collective that it did not complete, modulo 2^32.
   uint32_t operation = 0;
 
   uint64_t Pack() const {
@@ -35,53 +36,54 @@ struct ShmFate {
   }
 };
 
-// A rank's side of waiting for others: it yields its core for at most 100 µs,
-// then sleeps, and looks every 25 ms whether its peers live.
+// A rank's waits for other ranks: it yields its core for at most 100 µs, then
+// sleeps, and checks every 25 ms whether its peers live.
 //
-// Nothing here is held by anybody, so that a process may be killed at any
-// point: a rank publishes with plain stores, and those who sleep over its
-// futex have said so in its `sleepers`.
+// No process holds a lock here, so a process may be killed at any point: a rank
+// publishes with plain stores, and threads that sleep on its futex have counted
+// themselves in its `sleepers`.
 //
 // Threads. Safe from any thread.
 class ShmWaiting {
  public:
-  // `yields_at_once`: there are more ranks than cores, so that looking again
-  // without yielding keeps a peer from running.
+  // `yields_at_once`: there are more ranks than cores, so that polling without
+  // yielding keeps a peer from running.
   ShmWaiting(const ShmSegment& segment, int rank, bool yields_at_once);
 
   // Starts to watch the other ranks' processes.
   void WatchPeers();
 
-  // Makes what this rank stored visible to those who wait for it.
+  // Makes this rank's stores visible to those that wait for it.
   void Publish() const { WakeSleepers(own()); }
 
-  // Wakes those who wait for `peer`, among them threads of this process that
+  // Wakes those that wait for `peer`, including threads of this process that
   // wait for one another.
   void PublishFor(int peer) const { WakeSleepers(segment_.rank(peer)); }
 
-  // Seals this rank's fate, unless it is sealed, and wakes everybody.
-  // fate.operation is set here.
+  // Sets this rank's fate, unless it is set already, and wakes all ranks. Sets
+  // fate.operation.
   void Seal(ShmFate fate) const;
 
-  // This rank has seen collective number `operation` through.
+  // Records that this rank has completed collective number `operation`.
   void SetCompleted(uint64_t operation) {
     completed_.store(operation, std::memory_order_release);
   }
 
   struct Limits {
     int64_t deadline;
-    // The collective that is waited in, whose ranks all have to come; 0 for
-    // messages, which concern two.
+    // The collective that waits, to which all ranks have to come; 0 for
+    // messages, which involve two ranks.
     uint64_t operation;
   };
 
-  // Returns once `ready()`, which `peer` is to bring about. It may take what it
-  // finds: true is asked for once only, and wins over every failure.
+  // Returns once `ready()` is true, which `peer` brings about. `ready` may
+  // consume what it finds: it returns true once only, and that takes precedence
+  // over every failure.
   //   SHERD_TIMEOUT    The deadline passed; names the rank that is furthest
   //                    behind.
   //   SHERD_PEER_LOST  `peer`, or a rank that has not come to the operation,
   //                    died, left, aborted, or failed.
-  //   SHERD_ABORTED    This rank's own fate is sealed.
+  //   SHERD_ABORTED    This rank's own fate is set.
   template <typename Ready>
   sherd_code Await(int peer, const Limits& limits, const Ready& ready,
                    sherd_error_v0* error) const {
@@ -99,19 +101,20 @@ class ShmWaiting {
     return held ? SHERD_OK : code;
   }
 
-  // SHERD_PEER_LOST if `peer` failed or aborted: what was read in its process
-  // may then be anything.
+  // Returns SHERD_PEER_LOST if `peer` failed or aborted: data that was read in
+  // its process may then be invalid.
   sherd_code CheckPeer(int peer, sherd_error_v0* error) const;
 
-  // SHERD_PEER_LOST if a rank came to `operation`, but will not see it through.
+  // Returns SHERD_PEER_LOST if a rank came to `operation` but will not complete
+  // it.
   sherd_code CheckPeers(uint64_t operation, sherd_error_v0* error) const {
     return segment_.disturbances().load(std::memory_order_acquire) == 0
                ? SHERD_OK
                : FindFailedPeer(operation, error);
   }
 
-  // SHERD_ABORTED or SHERD_TIMEOUT, as Await, but without waiting: for
-  // operations in which everything is always ready.
+  // Returns SHERD_ABORTED or SHERD_TIMEOUT, as Await, but without waiting: for
+  // operations whose data is always ready.
   sherd_code Check(int peer, const Limits& limits, sherd_error_v0* error) const;
 
  private:
@@ -130,8 +133,8 @@ class ShmWaiting {
   }
 
   ShmRank& own() const { return segment_.rank(rank_); }
-  // The addition of nothing orders what was stored before with the look at
-  // `sleepers`: a waiter either is seen here, or sees what was stored.
+  // The addition of 0 orders earlier stores before the check of `sleepers`: a
+  // waiter either is counted here, or sees those stores.
   static void WakeSleepers(ShmRank& rank) {
     if (rank.sleepers.fetch_add(0, std::memory_order_acq_rel) != 0) Wake(rank);
   }
@@ -139,10 +142,10 @@ class ShmWaiting {
 
   sherd_code AwaitLong(int peer, const Limits& limits, Condition ready,
                        sherd_error_v0* error) const;
-  // False if nothing came until `until`.
+  // Returns false if nothing happened before `until`.
   bool Sleep(int peer, int64_t until, uint32_t disturbances,
              Condition ready) const;
-  // What speaks against waiting longer; SHERD_OK if nothing does.
+  // The error that ends the wait; SHERD_OK if it may continue.
   sherd_code FindFailure(int peer, const Limits& limits, bool look_for_dead,
                          Condition ready, sherd_error_v0* error) const;
   sherd_code FindFailedPeer(uint64_t operation, sherd_error_v0* error) const;
@@ -152,7 +155,8 @@ class ShmWaiting {
   sherd_code ReportFate(int peer, const ShmFate& fate,
                         sherd_error_v0* error) const;
   bool HasCome(int rank, uint64_t operation) const;
-  // The rank that is furthest behind in `operation`, `peer` if several are.
+  // The rank that is furthest behind in `operation`; `peer` if there are
+  // several.
   int FindLast(int peer, uint64_t operation) const;
 
   const ShmSegment& segment_;

@@ -1,5 +1,5 @@
-// A device plugin without a device: two pieces of host memory of which it says
-// that they are devices, and streams that run at once.
+// A device plugin without a device: it presents two pieces of host memory as
+// devices, with streams that run at once.
 
 #include <cstdio>
 #include <cstdlib>

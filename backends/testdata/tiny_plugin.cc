@@ -167,7 +167,7 @@ class Communicator {
   Meeting& meeting_;
 };
 
-// What a rank sees of its peers.
+// A rank's view of its peers.
 struct Peers {
   int rank;
 };
