@@ -26,7 +26,7 @@ namespace sherd::testing {
 // same line, and each says who failed and why:
 //
 //   Actual: OK, where 2 of 4 ranks failed
-//   ranks 1, 3: UNAVAILABLE: connection reset, blaming rank 2
+//   ranks 1, 3: UNAVAILABLE: connection reset, naming rank 2
 //
 // Collective. All ranks of `group` come here, in the order of their other
 // collectives; the group outlives the matcher. Where the expectation fails, it
@@ -59,7 +59,7 @@ std::string ExplainVerdicts(absl::Span<const RankVerdict> verdicts,
 std::string ExchangeVerdicts(ProcessGroup& group, const RankVerdict& own,
                              const std::string& what);
 
-// "OK", "UNAVAILABLE: connection reset, blaming rank 2".
+// "OK", "UNAVAILABLE: connection reset, naming rank 2".
 std::string FormatError(const absl::Status& status);
 
 RankVerdict VerdictOf(const absl::Status& status);

@@ -93,7 +93,7 @@ std::string FormatError(const absl::Status& status) {
   std::string text =
       status.ToString(absl::StatusToStringMode::kWithNoExtraData);
   if (const std::optional<int> rank = ErrorRank(status)) {
-    absl::StrAppend(&text, ", blaming rank ", *rank);
+    absl::StrAppend(&text, ", naming rank ", *rank);
   }
   return text;
 }

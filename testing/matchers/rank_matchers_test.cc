@@ -56,7 +56,7 @@ TEST(AllRanksSucceededTest, ReportsWhoFailedAndEachErrorOnce) {
   const absl::Status lost = WithRank(absl::UnavailableError("reset"), 2);
   EXPECT_EQ(ExplainList({ok, lost, absl::DataLossError("torn"), lost}),
             "where 3 of 4 ranks failed\n"
-            "ranks 1, 3: UNAVAILABLE: reset, blaming rank 2\n"
+            "ranks 1, 3: UNAVAILABLE: reset, naming rank 2\n"
             "rank 2: DATA_LOSS: torn");
 }
 
@@ -69,8 +69,8 @@ TEST(AllRanksSucceededTest, DistinguishesErrorsByCodeTextAndFailedRank) {
             "rank 0: UNAVAILABLE: x\n"
             "rank 1: ABORTED: x\n"
             "rank 2: UNAVAILABLE: y\n"
-            "rank 3: UNAVAILABLE: x, blaming rank 0\n"
-            "rank 4: UNAVAILABLE: x, blaming rank 1");
+            "rank 3: UNAVAILABLE: x, naming rank 0\n"
+            "rank 4: UNAVAILABLE: x, naming rank 1");
 }
 
 TEST(AllRanksSucceededTest, NeighboursAreNamedAsARange) {
@@ -105,7 +105,7 @@ SHERD_DIST_TEST_F(RankMatchersTest, SuccessOnAllRanksMatchesOnAll) {
 SHERD_DIST_TEST_F(RankMatchersTest, AFailureOfOneRankIsSeenOnAll) {
   const std::string expected =
       absl::StrCat("where 1 of ", world_size(), " ranks failed\nrank ", last(),
-                   ": UNAVAILABLE: reset, blaming rank 0");
+                   ": UNAVAILABLE: reset, naming rank 0");
   EXPECT_EQ(Explain<absl::Status>(AllRanksSucceeded(group()),
                                   StatusWhereTheLastFails()),
             expected);
