@@ -3,16 +3,15 @@
 
 namespace sherd::testing {
 
-// What the author of a backend says about it; the suite finds out whether it is
-// true.
+// Declared by a backend's author; the suite verifies it.
 struct ConformanceOptions {
   // Ranks are threads of one process (SHERD_RANKS_ARE_THREADS), not processes.
   bool ranks_are_threads = false;
-  // If one rank dies the vendor's library ends them all
-  // (SHERD_DIES_TOGETHER): that the others go on is not tried.
+  // If one rank dies, the vendor's library ends them all (SHERD_DIES_TOGETHER).
+  // The suite does not test that the others continue.
   bool dies_together = false;
   // Native reductions of 8- and 16-bit floats compute in 32 bits and round
-  // once, as the host does. Otherwise each of the ranks may cost a rounding.
+  // once, as the host does. Otherwise each rank may add a rounding.
   bool small_floats_rounded_once = true;
   // Operations are on the memory of devices.
   bool on_devices = false;
@@ -44,30 +43,31 @@ struct ConformanceOptions {
 // How many ranks. SHERD_TEST_WORLD_SIZE, otherwise 1, 2, 3, 4, 5 and 8, one
 // after another.
 //
-// What is tried.
-//   Operations   every one with every type and reduction that ProcessGroup's
+// What is tested.
+//   Operations   each with every type and reduction that ProcessGroup's
 //                PathOf calls native or emulated, from every root, in place and
-//                not, in both twins, with 0, 1, 3, 1,003 and about a million
+//                not, blocking and not, with 0, 1, 3, 1,003 and about a million
 //                elements, uneven and empty entries, odd addresses; results to
 //                the bit, canaries around all buffers.
-//   Order        calls in flight by the thousand, ended in another order,
-//                dropped, polled; messages by tag.
-//   Refusals     bad arguments and unsupported combinations: the same words on
+//   Order        thousands of calls in flight, ended in another order, dropped,
+//                polled; messages by tag.
+//   Refusals     bad arguments and unsupported combinations: the same error on
 //                every backend, nothing written, the group still usable.
 //   Groups       any order of creation, non-members, nests, splits, hundreds
-//                made and left without a trace, twenty lives in one process.
+//                made and left without a trace, twenty generations in one
+//                process.
 //   Memory       of peers, where the backend has it: read, written, in parts,
-//                after the group, by the hundred; handles that nobody made.
+//                after the group, by the hundred; invalid handles.
 //   Failure      contradicting calls, calls of no bytes against some, random
 //                sequences in which one rank deviates, absent, leaving,
 //                aborting, killed and stopped ranks: every other rank gets an
 //                error in time that names the rank and the operation, the group
-//                is poisoned with its cause, and the survivors make a new one.
+//                is poisoned with the cause, and the survivors make a new one.
 //
-// With `.on_devices = true` the buffers of operations lie in the memory of
-// devices, and what concerns the host part alone is left out: order, memory.
+// With `.on_devices = true` the buffers of operations are memory of devices,
+// and the cases that concern the host part alone are left out: order, memory.
 //
-// SHERD_TIMEOUT bounds calls that nothing is wrong with; a minute if unset.
+// SHERD_TIMEOUT bounds calls that are expected to succeed; a minute if unset.
 #define SHERD_CONFORMANCE_SUITE(name, ...)                                    \
   [[maybe_unused]] static const bool sherd_conformance_of_##name =            \
       ::sherd::testing::internal::RegisterConformanceSuite(                   \

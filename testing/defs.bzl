@@ -24,8 +24,8 @@ _PLUGINS = {
 # Backends whose ranks are threads of the test program, and are linked into it.
 _THREADS = {"local": Label("//backends/local")}
 
-# What the name of a test says in place of a backend: that backend, on GPUs that
-# are emulated, on any machine.
+# What replaces the backend in a test's name: that backend, on emulated GPUs, on
+# any machine.
 _EMULATED = {"nccl_emulated": "nccl"}
 
 # The CUDA driver and NCCL of a machine that has no GPU.
@@ -43,7 +43,7 @@ _GPU_BACKENDS = ["nccl"]
 # What "nccl" may choose from for host memory.
 _HOST_PARTS = ["gloo", "shm"]
 
-# What drives the devices of such a backend.
+# The plugin for the devices of such a backend.
 _DEVICE_PLUGIN = Label("//backends/cuda:libsherd_device_cuda.so")
 
 # More are not asked for: a machine with fewer cores runs such a test alone.
@@ -119,7 +119,7 @@ def _parts(label):
         repository = label.repo_name if hasattr(label, "repo_name") else label.workspace_name
         return repository, label.package, label.name
 
-    # Before Bazel 6.1 nobody else resolves a label of the calling BUILD file.
+    # Before Bazel 6.1 only this resolves a label of the calling BUILD file.
     repository = native.repository_name().lstrip("@")
     if label.startswith("@"):
         repository, _, label = label.lstrip("@").partition("//")
@@ -289,7 +289,7 @@ def sherd_distributed_test(
             )
     native.test_suite(
         name = name,
-        # Of a suite too, "manual" says: not with "//...".
+        # "manual" on a suite too: it is not part of "//...".
         tags = ["manual"] if "manual" in tags else [],
         tests = [":" + t for t in tests],
         visibility = visibility,

@@ -23,25 +23,25 @@ namespace sherd::testing {
 // The process that runs the tests starts its own program again once per rank,
 // for this one test. SetUp, the body and TearDown run on the ranks only; the
 // constructor, SetUpTestSuite and TEST_F tests of the same fixture run in the
-// parent process as well, so they start nothing that ranks must not share.
+// parent process as well, so they must start nothing that ranks must not share.
 //
 // Results. A failed expectation on any rank fails the test and is reported
-// once, with its rank and its place; ranks that end in any other way than
-// through main() fail it too, and soon end the others. Skips must be
-// unanimous. Output of ranks is shown if the test fails.
+// once, with its rank and its place; a rank that ends without returning from
+// main() fails it too, and soon ends the others. Skips must be unanimous. The
+// ranks' output is shown if the test fails.
 //
-// A process that a body forks is no rank: nothing that it expects counts, and
-// it ends at the latest where the body does. Death tests in a body are such
+// A process that a body forks is not a rank: its expectations do not count, and
+// it ends with the body at the latest. Death tests in a body are such
 // processes; they must be of GoogleTest's style "fast".
 //
-// Where the user has started the program as the ranks of a job (with mpirun,
-// srun, torchrun), these are the ranks; see external_ranks.h.
+// If the user started the program as the ranks of a job (with mpirun, srun,
+// torchrun), these are the ranks; see external_ranks.h.
 class DistributedTest : public DistributedFixture {
  protected:
   DistributedTest();
 
-  // How long the other ranks may go on, to report what they see, once one has
-  // failed, skipped or ended abnormally.
+  // How long the other ranks may continue, to report their errors, once one
+  // rank has failed, skipped or ended abnormally.
   virtual absl::Duration grace() const { return absl::Seconds(3); }
 
   std::string temp_dir() const override;
@@ -49,9 +49,9 @@ class DistributedTest : public DistributedFixture {
   // "file:///…", where the ranks of this test meet.
   std::string init_method() const;
 
-  // Announces that `rank` is going to be ended by `signal`. Called on the ranks
-  // (on all or some, at the latest by `rank` itself). Such an end is no failure
-  // and does not stop the others, but not to end so is a failure. The final
+  // Announces that `signal` will end `rank`. Called on the ranks (on all or
+  // some, by `rank` itself at the latest). This end is not a failure and does
+  // not stop the others; a rank that does not end so fails the test. The final
   // barrier is left out.
   void ExpectRankDies(int rank, int signal);
 
@@ -67,13 +67,13 @@ class DistributedTest : public DistributedFixture {
  private:
   friend class PersistentDistributedTest;
 
-  // Ends a process that GoogleTest starts for a death test of style
-  // "threadsafe" in a body: instead of to the statement it would come to ranks
-  // that start such processes in their turn.
+  // Ends a process that GoogleTest starts in a body for a death test of style
+  // "threadsafe": it would not reach the statement but start ranks, which would
+  // start such processes in turn.
   static void RefuseDeathTest();
   // Skips or fails the test, or runs it on new ranks.
   void RunAsParent(const internal::TestPlan& plan);
-  // What has to start the ranks; empty: the harness itself.
+  // The launcher of the ranks; empty: the harness starts them itself.
   static std::string LauncherName(const internal::CommsPlan& comms);
 };
 

@@ -14,8 +14,7 @@
 
 namespace sherd::testing {
 
-// Faults that a test puts into the code under test, for as long as they are in
-// scope:
+// Faults that a test injects into the code under test while they are in scope:
 //
 //   ExpectRankDies(2, SIGKILL);
 //   KillRankAt fault("comm/after_post", 2, {.nth = 3});
@@ -24,32 +23,33 @@ namespace sherd::testing {
 //   FailFileOperation fault("rename", "*/manifest*", absl::DataLossError("x"));
 //
 // All ranks may create the same faults: one that names a rank happens on that
-// rank alone. Points have the names of AllFaultPoints() (fault_point.h), in
-// which '*' stands for any text; a name that fits none fails the test and lists
-// them all.
+// rank alone. Points have the names of AllFaultPoints() (fault_point.h); '*'
+// matches any text. A name that matches no point fails the test and lists them
+// all.
 //
-// A fault that has not happened when its scope ends, on the rank that it is
-// for, fails the test and says how often its point was passed.
+// A fault that has not happened when its scope ends, on its rank, fails the
+// test and reports how often its point was passed.
 //
-// Threads. Armed for all threads of this process. What is in flight when the
-// scope ends may still be delayed.
+// Threads. Armed for all threads of this process. Calls that are in flight when
+// the scope ends may still be delayed.
 
-// Which passages of a point a fault is for.
+// Selects the passages of a point at which a fault happens.
 struct FaultOptions {
-  // The passages that fit are counted from 1. The fault happens at the nth,
+  // Matching passages are counted from 1. The fault happens at the nth
   int64_t nth = 1;
   // and at so many in all.
   int64_t times = 1;
-  // Rank of the job that passes. A thread of which neither the library nor Init
-  // has told the rank is no rank's.
+  // The rank of the job whose thread passes. A thread has no rank if neither
+  // the library nor Init has set one.
   std::optional<int> rank = {};
-  // The collective ("all_reduce"), store key, path or group, with '*'.
+  // The collective ("all_reduce"), store key, path or group; '*' matches any
+  // text.
   std::string subject = "*";
-  // Allocations, reads and writes of at least this much.
+  // Only allocations, reads and writes of at least this many bytes.
   uint64_t min_bytes = 0;
-  // The thread that created the fault, no other.
+  // Only on the thread that created the fault.
   bool this_thread = false;
-  // It need not happen.
+  // The fault may also not happen.
   bool optional = false;
 };
 
@@ -57,7 +57,7 @@ namespace internal {
 
 struct FaultState;
 
-// What a kind of fault asks of its points, or of the ranks.
+// What a kind of fault requires of its points, or of the ranks.
 enum class FaultNeeds { kNothing, kErrors, kLosses, kProcesses };
 
 // Where a fault was created.
@@ -77,7 +77,7 @@ class Fault {
   Fault(const Fault&) = delete;
   Fault& operator=(const Fault&) = delete;
 
-  // Passages that fitted so far, and their bytes.
+  // Matching passages so far, and their bytes.
   int64_t count() const;
   uint64_t bytes() const;
   bool happened() const;
@@ -97,22 +97,23 @@ class Fault {
   std::shared_ptr<internal::FaultState> state_;
 };
 
-// Ends the process of `rank` by SIGKILL. Ranks that are processes only.
+// Ends the process of `rank` by SIGKILL. Only for ranks that are processes.
 class KillRankAt final : public Fault {
  public:
   KillRankAt(absl::string_view point, int rank, FaultOptions options = {},
              Location location = Location::Here());
 };
 
-// Stops it by SIGSTOP: nothing in it goes on, and its connections stay open.
-// SIGCONT lets it go on; the harness ends it at the latest with the test.
+// Stops the process of `rank` by SIGSTOP: its threads stop, and its connections
+// stay open. SIGCONT continues it; the harness ends it with the test at the
+// latest.
 class StopRankAt final : public Fault {
  public:
   StopRankAt(absl::string_view point, int rank, FaultOptions options = {},
              Location location = Location::Here());
 };
 
-// Holds the thread of `rank` up.
+// Delays the thread of `rank`.
 class SlowRankAt final : public Fault {
  public:
   SlowRankAt(absl::string_view point, int rank, absl::Duration duration,
@@ -126,15 +127,16 @@ class FailAt final : public Fault {
          Location location = Location::Here());
 };
 
-// Loses what is to be set in a store: Set returns OK and does nothing. `key` is
-// the whole key, with '*'; groups and lives have prefixes of their own.
+// Drops a value that is to be set in a store: Set returns OK and does nothing.
+// `key` is the whole key, with '*'; groups and generations have prefixes of
+// their own.
 class DropStoreMessage final : public Fault {
  public:
   explicit DropStoreMessage(absl::string_view key, FaultOptions options = {},
                             Location location = Location::Here());
 };
 
-// The same, late instead of never.
+// Delays the value instead of dropping it.
 class DelayStoreMessage final : public Fault {
  public:
   DelayStoreMessage(absl::string_view key, absl::Duration duration,
@@ -152,8 +154,8 @@ class FailAllocationAt final : public Fault {
 // Makes an operation of FileSystem::Posix() or one of its files fail:
 // "open_for_read", "create", "read", "write", "size", "reserve", "sync",
 // "create_directories", "rename", "remove", "remove_all", "list",
-// "sync_directory", "free_bytes", or several with '*'. Of a failing write half
-// is written.
+// "sync_directory", "free_bytes", or several with '*'. A failing write writes
+// half of its data.
 class FailFileOperation final : public Fault {
  public:
   FailFileOperation(absl::string_view operation, absl::string_view path,
@@ -161,21 +163,21 @@ class FailFileOperation final : public Fault {
                     Location location = Location::Here());
 };
 
-// Leaves out every sync of a file or directory, for tests that cut no power.
+// Skips every sync of a file or directory, for tests that cut no power.
 class LeaveOutSyncs final : public Fault {
  public:
   explicit LeaveOutSyncs(Location location = Location::Here());
 };
 
-// Runs `call` on the thread that passes: so that a test brings ranks into an
-// order at a point, or sees what is there.
+// Runs `call` on the passing thread, so that a test orders ranks at a point, or
+// inspects the state there.
 class CallAt final : public Fault {
  public:
   CallAt(absl::string_view point, std::function<void()> call,
          FaultOptions options = {}, Location location = Location::Here());
 };
 
-// Changes nothing and counts.
+// Only counts passages.
 class CountPassages final : public Fault {
  public:
   explicit CountPassages(absl::string_view point, FaultOptions options = {},

@@ -12,13 +12,13 @@ namespace sherd::testing {
 struct LocalRanksOptions {
   // A backend whose ranks are threads.
   std::string backend = "local";
-  // For meeting and for each collective, so that a rank that is waited for in
-  // vain is an error and no hang.
+  // For Init and for each collective, so that waiting for a missing rank is an
+  // error and not a hang.
   absl::Duration timeout = absl::Seconds(60);
 };
 
 // Runs `body` on `n` ranks, each a thread of this process, and returns when all
-// of them ended.
+// of them have ended.
 //
 // Each rank has its own default group (DefaultGroup() is the argument of
 // `body`), its own default generator, which starts with the default seed, and
@@ -26,8 +26,7 @@ struct LocalRanksOptions {
 // carry "rank R" in their trace; ASSERT_* ends the body of its rank only.
 //
 // A rank whose body returns leaves the group, and one whose body throws aborts
-// it with a failure of the test: others that wait for either get an error that
-// names it.
+// it and fails the test: ranks that wait for either get an error that names it.
 void RunLocalRanks(int n, absl::FunctionRef<void(ProcessGroup&)> body,
                    const LocalRanksOptions& options = {});
 

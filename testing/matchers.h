@@ -55,7 +55,7 @@ const absl::Status& StatusOf(const absl::StatusOr<T>& value) {
   return value.status();
 }
 
-// Text is looked for anywhere in the message; everything else is a matcher.
+// Text matches as a substring of the message; everything else is a matcher.
 template <typename M>
 ::testing::Matcher<std::string> ToMessageMatcher(const M& message) {
   if constexpr (std::is_convertible_v<const M&, absl::string_view>) {
@@ -126,8 +126,8 @@ MATCHER_P(StatusIs, code, internal::DescribeCode(code, negation)) {
   return internal::MatchesCode(code, internal::StatusOf(arg));
 }
 
-// The same, and its message contains `message`, if that is text, or matches
-// it, if that is a matcher.
+// Also requires that the message contains `message`, if that is text, or
+// matches it, if that is a matcher.
 MATCHER_P2(StatusIs, code, message,
            internal::DescribeCode(code, negation) +
                (negation ? " or has a message that " : " and a message that ") +
@@ -139,8 +139,8 @@ MATCHER_P2(StatusIs, code, message,
              std::string(status.message()));
 }
 
-// Matches a Status or StatusOr whose ErrorInfo names `rank`, a number or a
-// matcher:
+// Matches a Status or StatusOr whose ErrorInfo::rank, where the error happened,
+// is `rank`, a number or a matcher:
 //
 //   AllOf(StatusIs(StatusCode::kUnavailable), BlamesRank(2))
 MATCHER_P(BlamesRank, rank, internal::DescribeRank(rank, negation)) {

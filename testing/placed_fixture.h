@@ -16,10 +16,10 @@
 
 namespace sherd::testing {
 
-// What tests of sharded tensors say again and again, above any fixture for
-// several ranks: placements on the device that the target's backend works with,
-// which is a GPU of its own for each rank with nccl, as far as there are as
-// many, and the CPU otherwise. Link @sherd//testing:sharding.
+// Helpers for tests of sharded tensors, on top of any fixture for several
+// ranks: placements on the device that the target's backend works with, which
+// with nccl is a GPU of its own for each rank, as far as there are enough, and
+// the CPU otherwise. Link @sherd//testing:sharding.
 //
 //   class ReshardTest : public sherd::testing::PlacedFixture<
 //                           sherd::testing::DistributedTest> {};
@@ -32,12 +32,12 @@ namespace sherd::testing {
 // Ranks. Nothing is sent: equal calls have equal results on all ranks, except
 // Mine(), whose result is on this rank's device.
 //
-// Needs. The group of the test (WithComms): without it, the test program ends.
-// Ranks are those of the world.
+// Needs the group of the test (WithComms): without it, the test program ends.
+// Ranks are world ranks.
 template <typename Fixture>
 class PlacedFixture : public Fixture {
  protected:
-  // Where `rank` keeps its shards.
+  // The device of `rank`'s shards.
   Device DeviceOf(int rank) {
     const std::optional<Device> own = this->group().device();
     if (!own) return Device();
@@ -52,7 +52,8 @@ class PlacedFixture : public Fixture {
     return tensor->To(DeviceOf(this->rank()));
   }
 
-  // A rank, several in that order, or all of them, each on its device.
+  // Placements on a rank, on several in that order, or on all, each on its
+  // device.
   Placement At(int rank) { return Placement::OnRank(rank, DeviceOf(rank)); }
 
   std::vector<Placement> At(const std::vector<int>& ranks) {

@@ -13,36 +13,35 @@
 
 namespace sherd::testing {
 
-// Layouts for property tests of what works on sharded tensors: saving, moving,
-// computing. Link @sherd//testing:sharding.
+// Random layouts for property tests of operations on sharded tensors: saving,
+// moving, computing. Link @sherd//testing:sharding.
 //
 //   std::mt19937_64 random(7);  // the same on all ranks
 //   const Dims size = RandomSize(3, 1000, random);
 //   const ShardingSpecPtr from = RandomSpec(size, world_size(), random);
 //   const ShardingSpecPtr to = RandomSpec(size, world_size(), random);
 //
-// Ranks. Nothing is sent: ranks that pass equal arguments, with generators in
-// equal states, get equal layouts. Draw one seed for all of them, such as a
-// number of the test's own; RandomSeed() differs between processes.
+// Ranks. No communication: ranks that pass equal arguments, with generators in
+// equal states, get equal layouts. Use one seed for all of them, such as a
+// constant of the test; RandomSeed() differs between processes.
 //
 // Errors. A layout that cannot be made (no ranks, a size that does not fit in
-// 64 bits) ends the test program: arguments are the test's own.
+// 64 bits) ends the test program, since the test chose the arguments.
 //
 // Threads. Any, each with its own generator.
 
-// SHERD_TEST_SEED if it is set, otherwise another number each time; printed, so
-// that a failure can be repeated.
+// Returns SHERD_TEST_SEED if it is set, otherwise a random number; prints it,
+// so that a failure can be reproduced.
 uint64_t RandomSeed();
 
-// SHERD_TEST_CASES if it is set, otherwise `fallback`.
+// Returns SHERD_TEST_CASES if it is set, otherwise `fallback`.
 int64_t CaseCount(int64_t fallback);
 
-// For each of `dims` a chunk spec that cuts it over all of `placements`, in an
-// order of its own: that of number i follows from seed + i alone. The first is
-// where a move begins, the others where it leads, so that it changes the
-// dimension, the order of ranks, or both. PyTorch's tests call this
-// _chunk_sharding_specs_list_for_test; in a fixture, PlacedFixture::ChunkSpecs
-// knows the placements.
+// Returns for each of `dims` a chunk spec over all of `placements`, in random
+// order; the order of spec i depends on seed + i alone. A move from the first
+// to another one changes the dimension, the order of ranks, or both. PyTorch's
+// tests call this _chunk_sharding_specs_list_for_test; in a fixture,
+// PlacedFixture::ChunkSpecs supplies the placements.
 std::vector<ShardingSpecPtr> ChunkSpecs(absl::Span<const int> dims,
                                         uint64_t seed,
                                         absl::Span<const Placement> placements);
@@ -52,9 +51,9 @@ std::vector<ShardingSpecPtr> ChunkSpecs(absl::Span<const int> dims,
 Dims RandomSize(int max_dims, int64_t max_elements, std::mt19937_64& random);
 
 // Shards that cover a tensor of `size`: a grid with random cuts, boxes from
-// cutting the tensor in two again and again, or everything on one rank; with
-// empty boxes among them, in any order, on any of `ranks`, of which some may
-// get none and others several.
+// repeatedly cutting the tensor in two, or everything on one rank. They include
+// empty boxes, and are in any order, on any of `ranks`, of which some may get
+// none and others several.
 std::vector<ShardMetadata> RandomShards(absl::Span<const int64_t> size,
                                         absl::Span<const int> ranks,
                                         std::mt19937_64& random);
@@ -64,13 +63,13 @@ ShardingSpecPtr RandomSpec(absl::Span<const int64_t> size,
                            absl::Span<const int> ranks,
                            std::mt19937_64& random);
 
-// A mesh of one to three dimensions over some of `ranks`, each at one place,
+// A mesh of one to three dimensions over some of `ranks`, each at most once,
 // that cuts any dimensions of `size` and has replicas where it cuts none.
 ShardingSpecPtr RandomMesh(absl::Span<const int64_t> size,
                            absl::Span<const int> ranks,
                            std::mt19937_64& random);
 
-// RandomShards and RandomSpec on the ranks from 0 to `ranks` - 1.
+// RandomShards and RandomSpec on ranks 0 to `ranks` - 1.
 std::vector<ShardMetadata> RandomShards(absl::Span<const int64_t> size,
                                         int ranks, std::mt19937_64& random);
 ShardingSpecPtr RandomSpec(absl::Span<const int64_t> size, int ranks,

@@ -15,47 +15,47 @@
 
 namespace sherd::testing {
 
-// Matchers that know all ranks.
+// Matchers that compare on all ranks.
 //
 //   ASSERT_THAT(tensor.Reshard(spec), AllRanksSucceeded(group()));
 //   ASSERT_THAT(sum, OnAllRanks(group(), TensorEq(expected)));
 //   ASSERT_THAT(tensor, OnAllRanks(group(), ShardedTensorEq(expected)));
 //
-// An ASSERT_THAT of one rank ends the body of that rank; others go on and wait
-// for it, until they hear that it left. With these it ends all ranks at the
-// same line, and each says who failed and why:
+// An ASSERT_THAT on one rank ends the body of that rank alone; the others
+// continue and wait for it until they are notified that it left. These matchers
+// end all ranks at the same line, and each reports which ranks failed and why:
 //
 //   Actual: OK, where 2 of 4 ranks failed
 //   ranks 1, 3: UNAVAILABLE: connection reset, naming rank 2
 //
-// Collective. All ranks of `group` come here, in the order of their other
-// collectives; the group outlives the matcher. Where the expectation fails, it
-// does so on all ranks, and all of them evaluate it once more for the text.
-// Therefore such a matcher stands outermost: behind another one in AllOf, some
-// ranks might never reach it, and OnAllRanks(group(), Not(m)) is the negation
-// that also fails where the ranks could not be asked.
+// Collective. All ranks of `group` call it, in the order of their other
+// collectives; the group outlives the matcher. If the expectation fails, it
+// fails on all ranks, and all of them evaluate it once more for the text.
+// Therefore such a matcher must be outermost: inside AllOf, some ranks might
+// never reach it. OnAllRanks(group(), Not(m)) is the negation that also fails
+// if the ranks could not be reached.
 //
-// Errors. If this rank cannot hear from the others, because the group is
-// poisoned or one of them does not come, the expectation fails with what
-// happened to this rank and the error of the group, latest after its timeout.
+// Errors. If this rank cannot reach the others, because the group is poisoned
+// or a rank does not arrive, the expectation fails with this rank's own result
+// and the error of the group, after its timeout at the latest.
 //
 // Cost. Two small rounds, in which every rank sends at most 4 KiB.
 
 namespace internal {
 
-// What one rank found.
+// The result of one rank.
 struct RankVerdict {
   bool matches = false;
-  // Why not.
+  // Why it does not match.
   std::string text;
 };
 
-// "where 2 of 4 ranks `what`" and a line for each text, with its ranks; empty
-// if all match.
+// Returns "where 2 of 4 ranks `what`" and a line for each text, with its ranks;
+// empty if all match.
 std::string ExplainVerdicts(absl::Span<const RankVerdict> verdicts,
                             const std::string& what);
 
-// The same of this and all other ranks. Collective.
+// The same for this and all other ranks. Collective.
 std::string ExchangeVerdicts(ProcessGroup& group, const RankVerdict& own,
                              const std::string& what);
 
@@ -92,19 +92,19 @@ MATCHER_P(AllRanksSucceededMatcher, group,
 
 }  // namespace internal
 
-// What each rank brings matches `matcher`, a value or a matcher, on it.
+// On each rank, its value matches `matcher`, a value or a matcher.
 template <typename M>
 auto OnAllRanks(ProcessGroup& group, M matcher) {
   return internal::OnAllRanksMatcher(&group, std::move(matcher));
 }
 
-// The Status or StatusOr of each rank is OK.
+// On each rank, the Status or StatusOr is OK.
 inline auto AllRanksSucceeded(ProcessGroup& group) {
   return internal::AllRanksSucceededMatcher(&group);
 }
 
-// The same of a container that has the Status or StatusOr of rank r in place
-// r. Not collective. One without ranks does not match.
+// The same for a container whose element r is the Status or StatusOr of rank r.
+// Not collective. A container without ranks does not match.
 MATCHER(AllRanksSucceeded,
         negation ? "has a rank that failed" : "has ranks that all succeeded") {
   std::vector<internal::RankVerdict> verdicts;

@@ -11,16 +11,16 @@
 
 namespace sherd::testing {
 
-// Something without which a test has nothing to test. Given to a macro,
+// A precondition without which a test is skipped. As an argument of a macro,
 //
 //   SHERD_DIST_TEST_F(Fixture, Name, WithComms{}, RequiresBackend("nccl"))
 //
-// it is looked at before any rank starts; in a body or SetUp, SHERD_REQUIRE(r)
-// skips there, on all ranks or the test fails.
+// it is checked before any rank starts; in a body or SetUp, SHERD_REQUIRE(r)
+// skips there. If only some ranks skip, the test fails.
 class Requirement {
  public:
-  // `check` returns nothing where the requirement is met. It may run in the
-  // parent process and on ranks, and comes to the same answer on all.
+  // `check` returns nothing if the requirement is met. It may run in the parent
+  // process and on ranks, and must return the same on all.
   explicit Requirement(std::function<std::optional<Skip>(int world_size)> check)
       : check_(std::move(check)) {}
 
@@ -33,11 +33,12 @@ class Requirement {
 // At least `n` GPUs that CUDA_VISIBLE_DEVICES shows (multi-gpu-N; generic above
 // 8).
 Requirement SkipIfFewerGpusThan(int n);
-// One GPU for each rank: the same, and no_cuda where there is none at all.
+// One GPU for each rank. Skips as SkipIfFewerGpusThan, and with no_cuda if
+// there is no GPU at all.
 Requirement RequiresGpuPerRank();
-// A plugin of this name that can be loaded and says that it works here
-// (backend_unavailable; nccl for that one). Of one whose ranks a launcher
-// starts, the launcher too.
+// A plugin of this name that can be loaded and reports that it works here
+// (backend_unavailable; nccl for that one). If a launcher starts its ranks, the
+// launcher is required too.
 Requirement RequiresBackend(std::string name);
 // RequiresBackend("mpi").
 Requirement RequiresMpi();

@@ -8,31 +8,31 @@
 
 namespace sherd::testing {
 
-// Matchers of sharded tensors, as assert_sharded_tensor_equal of PyTorch: same
+// Matchers of sharded tensors, as assert_sharded_tensor_equal of PyTorch: equal
 // size and properties, sharding spec, metadata of all shards, number of local
-// shards, and of each of these the metadata and the elements.
+// shards, and for each of these the metadata and the elements.
 //
 //   EXPECT_THAT(loaded, ShardedTensorEq(saved));
 //   ASSERT_THAT(loaded, OnAllRanks(group(), ShardedTensorEq(saved)));
 //
-// Not collective: a rank looks at the elements of its own shards, and no rank
+// Not collective: a rank compares the elements of its own shards, and no rank
 // waits for another. The second form (rank_matchers.h) is collective and fails
-// on all ranks if it does on one.
+// on all ranks if it fails on one.
 //
-// A failure names rank, shard and index:
+// A failure reports rank, shard and index:
 //
 //   which on rank 1 has the local shard 0, ShardMetadata(offsets=[5, 0], …),
 //   which differs in 1 of 50 elements, at [0, 3], of the whole [5, 3]: …
 //
-// Lifetime and errors as in tensor_matchers.h. Two sharded tensors that are
-// not defined match.
+// Lifetime and errors as in tensor_matchers.h. Two undefined sharded tensors
+// match.
 
-// Elements by the rule of TensorEq.
+// Compares elements by the rule of TensorEq.
 ::testing::Matcher<const ShardedTensor&> ShardedTensorEq(
     absl::StatusOr<ShardedTensor> expected);
 
-// Elements by the rule of TensorNear, by default with the tolerance of the
-// expected tensor's dtype.
+// Compares elements by the rule of TensorNear, by default with the tolerance of
+// the expected tensor's dtype.
 ::testing::Matcher<const ShardedTensor&> ShardedTensorNear(
     absl::StatusOr<ShardedTensor> expected);
 ::testing::Matcher<const ShardedTensor&> ShardedTensorNear(

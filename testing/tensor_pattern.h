@@ -12,25 +12,23 @@
 namespace sherd::testing {
 
 // The model that tests of sharded tensors compare with: contents that are a
-// function of the place in the global tensor, so that an element which ends up
-// anywhere else is seen, whatever the dtype. Bits are what is compared. Link
-// @sherd//testing:sharding.
+// function of the position in the global tensor, so that a misplaced element is
+// detected, whatever the dtype. Compares bits. Link @sherd//testing:sharding.
 //
 //   FillPattern(tensor);
 //   ASSERT_THAT(tensor.Reshard(columns), IsOk());
 //   EXPECT_TRUE(HasPattern(tensor));
 //
-// Ranks. Not collective: a rank fills and looks at its own shards only.
+// Ranks. Not collective: a rank fills and compares its own shards only.
 //
-// Devices. Tensors on devices are filled from and compared in host memory,
-// which the call waits for.
+// Devices. Tensors on devices are filled from and compared in host memory; the
+// call waits for that.
 //
-// Errors. HasPattern names the first element that is wrong, by its row-major
-// number in the global tensor. FillPattern fails the test where a copy to a
-// device does.
+// Errors. HasPattern reports the first wrong element, by its row-major index in
+// the global tensor. FillPattern fails the test if a copy to a device fails.
 
 // Fills the box at `offsets` of a tensor of `global_size`. Tensors with
-// different `salt` differ.
+// different `salt` have different contents.
 void FillPattern(Tensor tensor, absl::Span<const int64_t> offsets,
                  absl::Span<const int64_t> global_size, uint64_t salt = 0);
 
@@ -41,7 +39,7 @@ void FillPattern(const ShardedTensor& tensor, uint64_t salt = 0);
 Tensor PatternTensor(absl::Span<const int64_t> size, DType dtype,
                      uint64_t salt = 0);
 
-// Whether a box, or all local shards, hold the pattern.
+// Whether a box, or all local shards, have the pattern.
 ::testing::AssertionResult HasPattern(const Tensor& tensor,
                                       absl::Span<const int64_t> offsets,
                                       absl::Span<const int64_t> global_size,

@@ -19,8 +19,8 @@ class ThreadedRun;
 
 // Base of fixtures whose ranks are threads of the test program, over the
 // backend "local": thousands of tests per second, all ranks in one debugger,
-// and sanitizers that see them all. What needs a process of its own is for
-// DistributedTest: a rank that dies, a wrong program, another backend.
+// and sanitizers that see them all. Use DistributedTest for tests that need
+// processes: a rank that dies, a wrong program, another backend.
 //
 //   class PlanTest : public sherd::testing::ThreadedDistributedTest {
 //    protected:
@@ -30,29 +30,28 @@ class ThreadedRun;
 //   SHERD_DIST_TEST_F(PlanTest, RowsToColumns) { … group() is up … }
 //
 // Each rank has a fixture object of its own, made and destroyed on the main
-// thread, a default group and a default generator of its own, and its rank in
-// log lines. Ranks share everything else: globals, environment, working
-// directory.
+// thread, its own default group and default generator, and its rank in log
+// lines. Ranks share everything else: globals, environment, working directory.
 //
-// Results. A failed expectation on a rank's thread is reported as that rank's,
-// on a thread that the body started as nobody's. ASSERT_* ends its rank only,
-// an exception too, as a failure; after a failed SetUp there is no body. Skips
-// must be unanimous.
+// Results. A failed expectation is reported with the rank of its thread; on a
+// thread that the body started, without a rank. ASSERT_* ends its rank only,
+// and so does an exception, which is a failure; after a failed SetUp the body
+// does not run. Skips must be unanimous.
 //
 // Nothing hangs. A rank that has failed or skipped leaves the group, so that
 // the others get errors that name it; after grace() their groups are aborted,
-// and waits for store() end. At timeout() the stacks of all threads
-// are written, and if a rank still does not return, the test program ends with
-// a message: a thread cannot be killed.
+// and waits for store() end. At timeout() the stacks of all threads are
+// written; if a rank still does not return, the test program ends with a
+// message, because a thread cannot be killed.
 //
-// Threads are kept from test to test, and so are the values of thread_local
+// Threads are kept from test to test, with the values of their thread_local
 // variables. Groups, stores and generators are new in each test.
 class ThreadedDistributedTest : public DistributedFixture {
  protected:
   ThreadedDistributedTest();
 
-  // How long the other ranks may go on, to report what they see, once one has
-  // failed or skipped.
+  // How long the other ranks may continue, to report their errors, once one
+  // rank has failed or skipped.
   virtual absl::Duration grace() const { return absl::Seconds(3); }
 
   // store(), for Init({.store = shared_store()}) in a body WithoutComms{}.

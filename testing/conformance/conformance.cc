@@ -43,8 +43,8 @@ std::string BackendUnderTest() {
                    GetKnobInfo(Knob::kTestBackend).default_text);
 }
 
-// A stand-in for the case that has no group: the driver makes one after the
-// other.
+// A placeholder for the case without a group: the driver creates one generation
+// of a group after another.
 absl::Status ManyLives(ConformanceRank& rank) {
   return CheckCall(
       rank, {.op = CollectiveOp::kAllReduce, .count = 3, .dtype = kFloat32});
@@ -112,8 +112,8 @@ class ProcessTrial : public DistributedTest {
   const Trial trial_;
 };
 
-// Ends the process if a plugin holds a rank's thread for ever: there is no
-// other way to get on.
+// Ends the process if a plugin blocks a rank's thread forever: nothing else
+// would end the wait.
 class Watchdog {
  public:
   Watchdog(const char* name, absl::Duration limit)
@@ -166,7 +166,7 @@ class ThreadTrial : public ::testing::Test {
                                    status.message()));
   }
 
-  // What came of another rank's failure is left out where that one is known.
+  // Omits consequences of another rank's failure if that failure is known.
   void Report() {
     absl::MutexLock lock(&mutex_);
     const auto consequences = std::stable_partition(

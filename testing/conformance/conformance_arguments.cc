@@ -1,5 +1,5 @@
-// What is refused, in the same words on every backend, and that nothing comes
-// of it.
+// Invalid arguments: each is refused with the same error on every backend, and
+// has no effect.
 
 #include <limits>
 #include <memory>
@@ -19,7 +19,7 @@
 namespace sherd::testing::internal {
 namespace {
 
-// What bad calls are made of. The lists have one entry per rank.
+// The arguments of bad calls. The lists have one entry per rank.
 struct Material {
   explicit Material(const ConformanceRank& conformance_rank)
       : group(conformance_rank.group),
@@ -242,7 +242,7 @@ constexpr BadCall kBadGroups[] = {
      }},
 };
 
-// An error that is neither of the right kind nor says what is wrong.
+// A fault if the error is not of the right kind and does not give the reason.
 absl::Status CheckRefusal(const BadCall& bad, const absl::Status& status) {
   if (status.code() == bad.code &&
       absl::StrContains(status.message(), bad.phrase)) {

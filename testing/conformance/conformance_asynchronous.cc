@@ -107,7 +107,7 @@ absl::Status ThousandInFlight(ConformanceRank& rank) {
   return absl::OkStatus();
 }
 
-// Nobody waits for these calls, but a synchronous one comes behind them.
+// No rank waits for these calls, but a synchronous one follows them.
 absl::Status DroppedWork(ConformanceRank& rank) {
   InFlight calls(rank);
   for (int i = 0; i < 20; ++i) {
@@ -134,8 +134,8 @@ bool HasMessages(const ConformanceRank& rank) {
   return rank.group.PathOf(CollectiveOp::kSend) != OperationPath::kUnsupported;
 }
 
-// Every rank sends to the next and receives from the one before, while
-// everybody does.
+// Every rank sends to the next and receives from the previous one, all at the
+// same time.
 absl::Status Ring(ConformanceRank& rank) {
   const int next = (rank.rank() + 1) % rank.size();
   const int before = (rank.rank() + rank.size() - 1) % rank.size();
@@ -154,7 +154,7 @@ absl::Status Ring(ConformanceRank& rank) {
   return absl::OkStatus();
 }
 
-// What a rank sends, or receives, with one tag: three messages, in order.
+// Sends, or receives, three messages with one tag, in order.
 absl::Status Converse(ConformanceRank& rank, CollectiveOp op, int peer,
                       int64_t tag, uint64_t first) {
   for (int i = 0; i < 3; ++i) {

@@ -337,11 +337,11 @@ absl::Status Call::RunOnDevice(ProcessGroup& group, const Device& device) {
   Move(copies, /*back=*/false);
   absl::Status status = RunWith(
       group, {.timeout = spec_.timeout, .device = device, .dtype = spec_.type});
-  // Of a sound group alone: why it is poisoned is what a call says.
+  // Only if the call succeeded: otherwise its own error is the cause.
   if (status.ok()) status = group.Synchronize();
   Move(copies, /*back=*/true);
   if (!group.health().ok()) {
-    // Its streams go on, and nothing says when they are through with a buffer.
+    // Its streams continue, and it is unknown when they no longer use a buffer.
     for (std::shared_ptr<Storage>& storage : storages) {
       ::sherd::internal::KeepForever(std::move(storage));
     }

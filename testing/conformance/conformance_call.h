@@ -21,24 +21,23 @@ namespace sherd::testing::internal {
 
 struct CallSpec {
   CollectiveOp op = CollectiveOp::kBarrier;
-  // With the lists of the operations that have them (…V), not blocks.
+  // Uses the lists of the operations that have them (…V), not blocks.
   bool lists = false;
-  // Elements of `dtype` for reductions, bytes otherwise; of each block.
+  // Elements of `dtype` for reductions, bytes otherwise; per block.
   size_t count = 0;
   DType dtype = DType::kUInt8;
   ReduceOp reduction = ReduceOp::kSum;
-  // Or the other end of a send or recv.
+  // The root, or the other end of a send or recv.
   int root = 0;
   int64_t tag = 0;
-  // The type that an operation gives which only moves elements.
+  // The type of an operation that only moves elements, if it gives one.
   std::optional<DType> type = {};
-  // With lists: blocks have lengths of their own, some 0; other ones with
-  // another `skew`.
+  // With lists: blocks have different lengths, some 0; they depend on `skew`.
   bool uneven = false;
   size_t skew = 0;
   bool in_place = false;
   bool asynchronous = false;
-  // Bytes past an aligned address, for operations that only move.
+  // Bytes after an aligned address, for operations that only move.
   size_t shift = 0;
   std::optional<absl::Duration> timeout = {};
 };
@@ -55,29 +54,29 @@ size_t BlockCount(const CallSpec& spec, int r);
 
 class Call {
  public:
-  // `number` is the same on all ranks and chooses the data. Allocates and
-  // fills the buffers of rank `rank` of `size`.
+  // `number` is the same on all ranks and selects the data. Allocates and fills
+  // the buffers of rank `rank` of `size`.
   Call(const CallSpec& spec, uint64_t number, int rank, int size);
 
   // Starts the call; the buffers must outlive the result.
   Work Start(ProcessGroup& group);
 
-  // Makes the call, in the way that the spec says. In a group with a device
-  // part all buffers lie on its device until the operation ended.
+  // Makes the call as specified. In a group with a device part, all buffers are
+  // on its device until the operation has ended.
   absl::Status Run(ProcessGroup& group);
 
-  // OK if the result is right, no buffer was written outside, and what was
-  // only to be read is unchanged.
+  // Returns OK if the result is right, nothing outside of it was written, and
+  // inputs are unchanged.
   absl::Status Check(Rounding rounding) const;
 
-  // OK if nothing was received or written at all.
+  // Returns OK if nothing was received or written.
   absl::Status CheckNothingHappened() const;
 
-  // OK if nothing was written but the places of the result.
+  // Returns OK if nothing was written but the result.
   absl::Status CheckSurroundings() const;
 
  private:
-  // What stands in a block before or after the call.
+  // The contents of a block before or after the call.
   struct Content {
     enum class Kind { kMessage, kElements, kReduced } kind;
     int from = 0;
@@ -86,12 +85,12 @@ class Call {
   };
   struct Block {
     MutableBytes bytes;
-    // Nothing: as allocated.
+    // Unset: as allocated.
     std::optional<Content> before = {};
-    // Nothing: as before.
+    // Unset: as before the call.
     std::optional<Content> after = {};
   };
-  // Blocks one after another, or each in a buffer of its own.
+  // Adjacent blocks, or each in a buffer of its own.
   struct Area {
     MutableBytes whole;
     std::vector<Block*> blocks;
@@ -119,7 +118,7 @@ class Call {
   Work StartReduction(ProcessGroup& group, const CollectiveOptions& options);
   absl::Status RunWith(ProcessGroup& group, const CollectiveOptions& options);
   absl::Status RunOnDevice(ProcessGroup& group, const Device& device);
-  // What the call is given then lies `copies` away.
+  // The arguments of the call are then `copies` away.
   void Move(const std::vector<std::byte*>& copies, bool back);
 
   const CallSpec spec_;
@@ -129,7 +128,7 @@ class Call {
   // Stable addresses.
   std::deque<GuardedBuffer> buffers_;
   std::deque<Block> blocks_;
-  // What the call is given.
+  // The arguments of the call.
   MutableBytes send_;
   MutableBytes recv_;
   std::vector<ConstBytes> sends_;

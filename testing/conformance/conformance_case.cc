@@ -133,7 +133,7 @@ absl::Status SurvivorsGoOn(ConformanceRank& rank, int failed_rank) {
       {.op = CollectiveOp::kAllReduce, .count = 1'003, .dtype = kFloat32}));
   SHERD_RETURN_IF_ERROR(
       CheckCall(survivor, {.op = CollectiveOp::kAllGather, .count = 100}));
-  // Nobody leaves while another one still calls.
+  // No rank leaves while another one still calls.
   return CheckCall(survivor, {.op = CollectiveOp::kBarrier});
 }
 

@@ -20,17 +20,18 @@
 
 namespace sherd::testing::internal {
 
-// What a case of the conformance suite has on each rank.
+// The state of a case of the conformance suite on each rank.
 struct ConformanceRank {
-  // Fresh; a case may spoil it.
+  // A fresh group, which a case may poison.
   ProcessGroup& group;
   // See ConformanceOptions.
   bool small_floats_rounded_once = true;
   bool ranks_are_threads = false;
   bool dies_together = false;
-  // Announces the death of a rank; for processes.
+  // Announces the death of a rank; only for processes.
   std::function<void(int rank, int signal)> expect_death = {};
-  // Counts the calls, the same on all ranks, so that each has data of its own.
+  // Number of calls so far, the same on all ranks, so that each has its own
+  // data.
   uint64_t calls = 0;
 
   int rank() const { return group.rank(); }
@@ -44,70 +45,70 @@ struct ConformanceRank {
 
 struct ConformanceCase {
   const char* name;
-  // All ranks call it. The error says what the backend does wrong.
+  // All ranks call it. The error describes what the backend does wrong.
   absl::Status (*run)(ConformanceRank&);
-  // Worlds that are smaller have nothing to try.
+  // The case is skipped in smaller worlds.
   int min_size = 1;
-  // It ends or stops processes whose peers must live on.
+  // It kills or stops processes, and their peers must survive.
   bool kills = false;
 };
 
-// Every operation, right.
+// Every operation, with valid arguments.
 absl::Span<const ConformanceCase> OperationCases();
 // Asynchronous calls, messages between two ranks.
 absl::Span<const ConformanceCase> AsynchronousCases();
-// What is refused, and that nothing comes of it.
+// Invalid arguments: each is refused and has no effect.
 absl::Span<const ConformanceCase> ArgumentCases();
 // Groups of groups.
 absl::Span<const ConformanceCase> GroupCases();
-// Memory that ranks reach in each other's processes, where there is any.
+// Memory that ranks access in each other's processes, if the backend has it.
 absl::Span<const ConformanceCase> MemoryCases();
 // Calls that contradict each other, deadlines, aborts, ranks that leave, stop
 // or die.
 absl::Span<const ConformanceCase> FailureCases();
 
-// Of calls that nothing is wrong with.
+// Timeout of calls that are expected to succeed.
 absl::Duration ConformanceTimeout();
 
-// What the backend does wrong.
+// An error that describes what the backend does wrong.
 template <typename... Args>
 absl::Status Fault(const Args&... args) {
   return absl::InternalError(absl::StrCat(args...));
 }
 
-// The same from a call that ought to have worked and ended with `status`.
+// The same for a call that was expected to succeed and ended with `status`.
 absl::Status ExplainFailure(ProcessGroup& group, const CallSpec& spec,
                             const absl::Status& status);
 
-// Makes a call of all ranks, of the next number, and checks its result.
+// Makes the next call on all ranks and checks its result.
 absl::Status CheckCall(ConformanceRank& rank, const CallSpec& spec);
 
 // How exact a reduction has to be.
 Rounding RoundingOf(const ConformanceRank& rank, const CallSpec& spec);
 
-// What became of a call that had to fail within its deadline: a fault unless
-// `status` is an error of `code` that names the operation and, in its text and
-// as the one to blame, `failed_rank`.
+// Checks the result of a call that had to fail within its deadline: returns a
+// fault unless `status` is an error of `code` that names the operation and, in
+// its text and as its ErrorInfo::rank, `failed_rank`.
 absl::Status ExpectRootCause(const absl::Status& status, absl::StatusCode code,
                              CollectiveOp op, int failed_rank);
 
-// A group of all ranks, which the case may spoil.
+// A new group of all ranks, which the case may poison.
 absl::StatusOr<std::shared_ptr<ProcessGroup>> NewGroupOfAll(
     ConformanceRank& rank);
 
-// What an error may take above the deadline of the call, on a machine where
-// the ranks are many and the cores are few.
+// How long after the call's deadline an error may come, on a machine with many
+// ranks and few cores.
 inline constexpr absl::Duration kPatience = absl::Seconds(10);
-// Of calls that are to run into it: far more than it takes a rank to come from
-// a barrier to the next call.
+// Timeout of calls that are to reach it: far longer than a rank needs from a
+// barrier to the next call.
 inline constexpr absl::Duration kShortTimeout = absl::Seconds(1);
-// Of calls whose peer is there no more or calls something else: far more than
-// the error takes.
+// Timeout of calls whose peer has ended or calls something else: far longer
+// than the error takes.
 absl::Duration LongTimeout();
 
 class Stopwatch {
  public:
-  // A fault if more than `limit` has passed.
+  // Returns a fault if more than `limit` has passed.
   absl::Status Expect(absl::Duration limit, absl::string_view what) const {
     const absl::Duration elapsed =
         absl::FromChrono(Deadline::Clock::now() - start_);
@@ -120,13 +121,13 @@ class Stopwatch {
   const Deadline::Clock::time_point start_ = Deadline::Clock::now();
 };
 
-// A group that an operation broke refuses everything at once, and says why.
+// A group that an operation broke refuses every call at once, and reports why.
 absl::Status ExpectPoisoned(ProcessGroup& group, int failed_rank);
 
 // The ranks but `failed_rank` go on without it.
 absl::Status SurvivorsGoOn(ConformanceRank& rank, int failed_rank);
 
-// So that a rank which was stopped can be ended.
+// Publishes the process id, so that a stopped rank can be ended.
 absl::Status TellOwnProcess(Store& store, int rank);
 absl::Status EndProcess(Store& store, int rank);
 

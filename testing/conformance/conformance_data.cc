@@ -33,7 +33,7 @@ constexpr bool kIsSmallFloat = false;
 template <typename Format>
 constexpr bool kIsSmallFloat<sherd::internal::SmallFloat<Format>> = true;
 
-// Precision, largest exponent aside, of a type that rounds.
+// Precision of a type that rounds; its largest exponent does not matter.
 template <typename T>
 constexpr int Digits() {
   if constexpr (kIsSmallFloat<T>) {
@@ -141,7 +141,7 @@ Wide Combine(ReduceOp op, Wide a, Wide b) {
       return a + b;
     case ReduceOp::kProduct:
       if constexpr (std::is_same_v<Wide, __int128>) {
-        // What wraps at 64 bits wraps there.
+        // Wrap intermediate results at 64 bits.
         return static_cast<__int128>(static_cast<uint64_t>(a) *
                                      static_cast<uint64_t>(b));
       } else {

@@ -158,8 +158,8 @@ TEST(ReducedTest, EveryBitOfEveryElementCounts) {
   EXPECT_FALSE(Check(ReduceOp::kSum, 3, Sum<int32_t, uint32_t>(4)).ok());
 }
 
-// What one rank brings is no result of two: a backend that forgets one is
-// found out, for every type and reduction.
+// The input of one rank is not a result of two: a backend that forgets one is
+// detected, for every type and reduction.
 TEST(ReducedTest, AForgottenRankShows) {
   for (int dtype = 0; dtype < kNumDTypes; ++dtype) {
     for (int op = 0; op < kNumReduceOps; ++op) {

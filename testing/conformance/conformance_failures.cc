@@ -72,7 +72,7 @@ absl::Status ExpectFailures(ConformanceRank& rank, const Groups& groups,
   return absl::OkStatus();
 }
 
-// Calls that nobody can end without `peer`.
+// Calls that no rank can complete without `peer`.
 std::vector<CallSpec> CallsThatNeed(const ConformanceRank& rank, int peer,
                                     absl::Duration timeout) {
   std::vector<CallSpec> specs;
@@ -112,7 +112,8 @@ absl::Status AKilledRank(ConformanceRank& rank) {
   return SurvivorsGoOn(rank, failed_rank);
 }
 
-// It dies with everybody's message, far more than sockets buffer, half sent.
+// It dies while all ranks' messages, far larger than socket buffers, are half
+// sent.
 absl::Status ARankKilledInATransfer(ConformanceRank& rank) {
   const int failed_rank = RankToFail(rank);
   constexpr size_t kBytes = size_t{48} << 20;
@@ -144,7 +145,7 @@ absl::Status ARankKilledInATransfer(ConformanceRank& rank) {
   return SurvivorsGoOn(rank, failed_rank);
 }
 
-// A stopped process keeps its connections open: only time tells.
+// A stopped process keeps its connections open: only a timeout detects it.
 absl::Status AStoppedRank(ConformanceRank& rank) {
   const int failed_rank = RankToFail(rank);
   rank.expect_death(failed_rank, SIGKILL);
@@ -157,7 +158,7 @@ absl::Status AStoppedRank(ConformanceRank& rank) {
   absl::Status status = ExpectFailures(
       rank, groups, specs, absl::StatusCode::kDeadlineExceeded, failed_rank);
   if (status.ok()) status = SurvivorsGoOn(rank, failed_rank);
-  // All have their verdict before the first one ends the stopped rank.
+  // All have their error before the first one ends the stopped rank.
   if (rank.rank() == (failed_rank == 0 ? 1 : 0)) {
     SHERD_RETURN_IF_ERROR(EndProcess(rank.group.store(), failed_rank));
   }
@@ -194,7 +195,7 @@ absl::Status AnAbsentRank(ConformanceRank& rank) {
     SHERD_RETURN_IF_ERROR(ExpectFailures(
         rank, groups, specs, absl::StatusCode::kDeadlineExceeded, failed_rank));
   }
-  // The group on which nobody was late is as it was.
+  // The group on which no rank was late is unchanged.
   SHERD_RETURN_IF_ERROR(CheckCall(rank, {.op = CollectiveOp::kBarrier}));
   if (rank.rank() != failed_rank) return absl::OkStatus();
   // Too late.
@@ -355,7 +356,7 @@ absl::Status MismatchedCalls(ConformanceRank& rank) {
   return LengthsThatContradict(rank);
 }
 
-// A call that nobody else makes ends soon after another thread's Abort.
+// A call that no other rank makes ends soon after another thread's Abort.
 absl::Status AbortEndsOwnCalls(ConformanceRank& rank) {
   const int failed_rank = RankToFail(rank);
   for (const bool asynchronous : {false, true}) {

@@ -32,8 +32,8 @@ namespace {
 
 using Group = std::shared_ptr<ProcessGroup>;
 
-// Says of `group` that it has these ranks of the job, in this order, and lets
-// them gather something.
+// Checks that `group` has these ranks of the job, in this order, and lets them
+// gather something.
 absl::Status CheckGroup(ProcessGroup& group, absl::Span<const int> world) {
   if (group.size() != static_cast<int>(world.size()) ||
       group.world_ranks() != world) {
@@ -100,8 +100,8 @@ absl::Status OverlappingGroups(ConformanceRank& rank) {
   return absl::OkStatus();
 }
 
-// Everybody asks for the group of the last rank alone; the others are told at
-// once that they are no members, and cannot do anything with it.
+// All ranks create the group of the last rank alone; the others get handles
+// that are not members, at once, and cannot use them.
 absl::Status NonMembers(ConformanceRank& rank) {
   const int last = rank.size() - 1;
   SHERD_ASSIGN_OR_RETURN(const Group group, Make(rank.group, {last}));
@@ -208,7 +208,7 @@ absl::Status MakeAndLeave(ConformanceRank& rank, int times) {
     SHERD_RETURN_IF_ERROR(work.Wait());
     SHERD_RETURN_IF_ERROR(group->Destroy());
   }
-  // Everybody has left everything.
+  // All ranks have left all groups.
   SHERD_RETURN_IF_ERROR(CheckCall(rank, {.op = CollectiveOp::kBarrier}));
   return CheckCall(rank, {.op = CollectiveOp::kBarrier, .asynchronous = true});
 }
@@ -216,14 +216,14 @@ absl::Status MakeAndLeave(ConformanceRank& rank, int times) {
 absl::Status ManyGroups(ConformanceRank& rank) {
   SHERD_RETURN_IF_ERROR(MakeAndLeave(rank, 5));
   const Resources before;
-  // Nobody goes on while somebody counts.
+  // No rank continues while another one counts.
   SHERD_RETURN_IF_ERROR(CheckCall(rank, {.op = CollectiveOp::kBarrier}));
   // Fewer where each takes its share of few cores.
   const int times = rank.size() <= 4 ? 200 : 60;
   SHERD_RETURN_IF_ERROR(MakeAndLeave(rank, times));
   const Resources after;
   SHERD_RETURN_IF_ERROR(CheckCall(rank, {.op = CollectiveOp::kBarrier}));
-  // Threads that have been told to end may not have yet.
+  // Threads that were asked to end may not have ended yet.
   constexpr int kSlack = 20;
   if (after.descriptors > before.descriptors + kSlack ||
       after.threads > before.threads + kSlack) {
@@ -234,10 +234,11 @@ absl::Status ManyGroups(ConformanceRank& rank) {
   return absl::OkStatus();
 }
 
-// What a program that is executed now has open, by number.
+// The open files of a program that is executed now, by number.
 using OpenFiles = std::map<int, std::string>;
 
-// What this process hands on, from before it was a rank.
+// The descriptors that this process inherits to programs since before it was a
+// rank.
 OpenFiles FindInheritable() {
   OpenFiles found;
   DIR* const entries = opendir("/proc/self/fd");
@@ -262,7 +263,7 @@ const OpenFiles& InheritedFromBefore() {
 // Before main, and so before any group.
 [[maybe_unused]] const OpenFiles& inherited_from_before = InheritedFromBefore();
 
-// What `ls` itself finds open, as it prints it.
+// The files that `ls` itself has open, as it prints them.
 absl::StatusOr<std::string> ListInChild() {
   SHERD_ASSIGN_OR_RETURN(Pipe pipe, MakePipe());
   SHERD_ASSIGN_OR_RETURN(

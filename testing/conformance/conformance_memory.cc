@@ -146,7 +146,8 @@ absl::Status PartsOfBlocks(ConformanceRank& rank) {
   return rank.group.Barrier();
 }
 
-// Handles of others, and of nobody, are errors; good ones still work then.
+// Invalid handles, and those of other ranks, are errors; valid ones still work
+// then.
 absl::Status ForgedHandles(ConformanceRank& rank) {
   const std::shared_ptr<PeerMemory> memory = rank.group.peer_memory();
   if (memory == nullptr) return absl::OkStatus();
@@ -176,7 +177,7 @@ absl::Status ForgedHandles(ConformanceRank& rank) {
   return rank.group.Barrier();
 }
 
-// What was imported outlives the group; the memory is good in another one.
+// Imported memory outlives the group; the memory is valid in another one.
 absl::Status MemoryOutlivesGroups(ConformanceRank& rank) {
   if (rank.group.peer_memory() == nullptr) return absl::OkStatus();
   SHERD_ASSIGN_OR_RETURN(const auto first, NewGroupOfAll(rank));

@@ -15,7 +15,7 @@ namespace {
 constexpr size_t kSmallCounts[] = {0, 1, 3, 1'003};
 constexpr size_t kLargeCount = 1'000'003;
 
-// Nobody leaves a barrier before everybody came.
+// No rank leaves a barrier before all ranks have arrived.
 absl::Status Barriers(ConformanceRank& rank) {
   Store& store = rank.group.store();
   for (int round = 1; round <= 3; ++round) {

@@ -90,7 +90,7 @@ CallSpec RandomSpec(int ranks, bool only_short, Random& random) {
   return spec;
 }
 
-// Changes what `kind` says; it may come out as it was.
+// Changes the part of the call that `kind` names; the result may be equal.
 void Change(Kind kind, int ranks, bool only_short, Random& random,
             CallSpec& spec) {
   switch (kind) {
@@ -125,7 +125,7 @@ void Change(Kind kind, int ranks, bool only_short, Random& random,
   }
 }
 
-// What all ranks must have in common, but for the type.
+// The part that all ranks must have in common, except the type.
 using CommonPart =
     std::tuple<CollectiveOp, bool, int, int, std::vector<size_t>>;
 
@@ -371,7 +371,7 @@ absl::Status TryRandomSequences(ConformanceRank& rank, int64_t count) {
     std::vector<int> members = rank.AllRanks();
     members.resize(sequence.ranks());
     const auto group = rank.group.NewGroup(members, {.timeout = LongTimeout()});
-    // Whoever leaves first leaves a group that all have connected.
+    // All ranks have connected before the first one leaves the group.
     absl::Status status = group.ok() ? (*group)->Barrier() : group.status();
     if (group.ok()) {
       if (status.ok()) {
@@ -384,7 +384,7 @@ absl::Status TryRandomSequences(ConformanceRank& rank, int64_t count) {
                   " SHERD_TEST_CASES=1: ", Describe(sequence), ": ",
                   status.message());
   }
-  // Nobody leaves while another one still calls.
+  // No rank leaves while another one still calls.
   const absl::Status end = rank.group.Barrier();
   return fault.ok() ? end : fault;
 }

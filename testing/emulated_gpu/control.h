@@ -45,8 +45,8 @@ int sherd_emulated_gpu_hold_streams(int change);
 
 namespace sherd::testing {
 
-// Streams begin nothing while one of these lives. `hold` is
-// sherd_emulated_gpu_hold_streams, of the library that is meant.
+// Streams start no work while one of these exists. `hold` is
+// sherd_emulated_gpu_hold_streams of the library in question.
 class HeldStreams {
  public:
   explicit HeldStreams(int (*hold)(int change)) : hold_(hold) { hold_(1); }

@@ -11,11 +11,12 @@
 
 namespace sherd::testing {
 
-// The emulated driver as tests use it: the library that is loaded, or is loaded
-// now. Its functions, those of graph_api.h, and the control of control.h.
+// The emulated driver as tests use it: the library that is already loaded, or
+// is loaded now. Its functions, those of graph_api.h, and the control of
+// control.h.
 //
-// A test of other layers does not call cu* functions; it takes `findings` and
-// what else it needs of the control from here.
+// A test of other layers does not call cu* functions; it uses `findings` and
+// other parts of the control from here.
 struct DriverLibrary {
   ::sherd::internal::CudaFunctions cuda;
   TestCudaFunctions more;
@@ -28,11 +29,11 @@ struct DriverLibrary {
   void (*set_device_bytes)(uint64_t) = nullptr;
   int (*hold_streams)(int) = nullptr;
 
-  // Empty, or what was not found.
+  // Empty, or a description of what was not found.
   std::string problem;
 
-  // `path` as SHERD_CUDA_LIBRARY says. A library of a real driver has `cuda`
-  // and `more`, and no control.
+  // `path` as for SHERD_CUDA_LIBRARY. A library of a real driver has `cuda` and
+  // `more`, and no control.
   static DriverLibrary Load(const char* path) {
     DriverLibrary library;
     void* const handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);

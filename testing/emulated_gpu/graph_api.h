@@ -3,12 +3,12 @@
 
 #include "sherd/backends/cuda/driver_api.h"
 
-// What tests call of the driver beyond what Sherd calls: capture and graphs,
-// and what waits. As SHERD_CUDA_FUNCTIONS in backends/cuda/driver_api.h.
+// Functions of the driver that tests call beyond those of Sherd: capture and
+// graphs, and waits. See SHERD_CUDA_FUNCTIONS in backends/cuda/driver_api.h.
 
 namespace sherd::testing {
 
-// In full: sherd::testing has an internal of its own.
+// Fully qualified: sherd::testing has a namespace `internal` of its own.
 using ::sherd::internal::CUcontext;
 using ::sherd::internal::CUdevice;
 using ::sherd::internal::CUdeviceptr;

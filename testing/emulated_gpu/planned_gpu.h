@@ -14,38 +14,40 @@
 namespace sherd::testing {
 
 // The emulated GPU that is linked into a test, as in a new process, with a plan
-// of what goes wrong in it, and a record of what is called.
+// of its faults, and a record of calls.
 //
-// Calls are named as in plan/faults.h: by a function ("cuMemAlloc"), or by how
-// they begin ("ncclCommAbort(base"). A function that is not one of
+// Calls are named as in plan/faults.h: by a function ("cuMemAlloc"), or by the
+// beginning of their text ("ncclCommAbort(base"). A function that is not one of
 // SHERD_CUDA_FUNCTIONS, SHERD_TEST_CUDA_FUNCTIONS and SHERD_NCCL_FUNCTIONS ends
-// the process by abort(): a plan for it would never be carried out, and its
-// calls would always be none.
+// the process by abort(): a plan for it would have no effect, and it would have
+// no calls.
 //
-// Who: tests of what calls CUDA's driver or NCCL. One at a time exists.
-// Threads: safe from any, but for the constructor, the destructor and Restart.
+// For tests of code that calls CUDA's driver or NCCL. One object at a time
+// exists. Threads. Safe from any, except for the constructor, the destructor
+// and Restart.
 class PlannedGpu {
  public:
   PlannedGpu();
-  // Drops the plan; what was made stays until the next one begins.
+  // Drops the plan; objects stay until the next PlannedGpu begins.
   ~PlannedGpu();
   PlannedGpu(const PlannedGpu&) = delete;
   PlannedGpu& operator=(const PlannedGpu&) = delete;
 
-  // As in a new process, without a plan: contexts, with all that is on the
-  // devices, pinned memory and imports go. Not so NCCL's communicators and the
-  // contexts that are current in other threads: they stay, and what refers to
-  // devices through them is invalid.
+  // Resets the state to that of a new process, without a plan: destroys
+  // contexts, with all memory on the devices, pinned memory and imports. NCCL's
+  // communicators, and contexts that are current in other threads, stay, but
+  // references to devices through them are invalid.
   void Restart();
 
   // Call number `call` from now on, 0 being the next, does nothing and returns
   // `code`.
   void Return(const std::string& calls, int code, int call = 0);
-  // That one and all later ones, whatever was planned for these calls.
+  // The same for that call and all later ones; replaces the plans for these
+  // calls.
   void Fail(const std::string& calls, int code, int call = 0);
-  // All go with a word of faults.h, whatever was planned for these calls.
+  // All calls have a word of faults.h; replaces the plans for these calls.
   void Answer(const std::string& calls, const std::string& word);
-  // Nothing is planned for these calls any more.
+  // Drops all plans for these calls.
   void Pass(const std::string& calls);
   // As OnEachCall of faults.h.
   void OnCall(std::function<void(const std::string& call)> hook);

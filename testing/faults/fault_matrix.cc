@@ -66,10 +66,10 @@ absl::Status Meet(ConformanceRank& rank) {
   return CheckCall(rank, {.op = CollectiveOp::kBarrier});
 }
 
-// What follows the verdict of a rank that is not the failed_rank.
+// Runs on the surviving ranks after the failure was checked.
 absl::Status GoOn(ConformanceRank& rank, const FaultCase& fault) {
   const int failed_rank = RankToFail(fault, rank.size());
-  // What such a library gave up may have spoilt it for the whole process.
+  // The library's abandoned operation may have broken it for the whole process.
   if (rank.dies_together) return absl::OkStatus();
   // The same on all, wherever it failed.
   rank.calls = 100;
@@ -88,7 +88,7 @@ absl::Status Part(ConformanceRank& rank) {
   return CheckCall(rank, {.op = CollectiveOp::kBarrier});
 }
 
-// The calls of this rank on a fresh group, in which the failed_rank fails.
+// The calls of this rank on a fresh group, in which RankToFail() fails.
 absl::Status FaultInCalls(ConformanceRank& rank, const FaultCase& fault,
                           absl::Span<const CallSpec> specs) {
   const int failed_rank = RankToFail(fault, rank.size());
@@ -183,7 +183,7 @@ absl::Status ExpectInjected(const absl::Status& status) {
 }
 
 absl::Status FaultInACollective(ConformanceRank& rank, const FaultCase& fault) {
-  // A rank that has all it needs may be done before the failed_rank fails, but
+  // A rank that has all it needs may be done before the failed rank fails, but
   // never with what comes next.
   const CallSpec specs[] = {{.op = CollectiveOp::kAllReduce,
                              .count = 1'003,
@@ -213,7 +213,7 @@ absl::Status FaultInANewGroup(ConformanceRank& rank, const FaultCase& fault) {
   const int failed_rank = RankToFail(fault, rank.size());
   AnnounceDeath(rank, fault);
   SHERD_RETURN_IF_ERROR(Meet(rank));
-  // Of a member that lives and does not come only time can tell.
+  // Only a timeout detects a member that lives and does not arrive.
   const absl::Duration timeout =
       fault.kind == FaultKind::kSlow ? LongTimeout() : kShortTimeout;
   const Stopwatch watch;

@@ -14,15 +14,15 @@
 
 namespace sherd::testing::internal {
 
-// What becomes of a group when one rank fails at a named point: the failures of
+// What happens to a group when one rank fails at a named point: the failures of
 // the conformance suite, from within.
 
 enum class FaultKind {
   kKill,
   kStop,
-  // It takes its time.
+  // The rank is slow.
   kSlow,
-  // It gets an error, and leaves.
+  // The rank gets an error, and leaves.
   kError,
 };
 
@@ -36,16 +36,16 @@ std::string Name(const FaultCase& fault);
 
 void PrintTo(const FaultCase& fault, std::ostream* out);
 
-// The rank that fails: another one at each point.
+// The rank that fails: a different one at each point.
 int RankToFail(const FaultCase& fault, int size);
 
-// How long a call may take that the fault may hold up.
+// The timeout of a call that the fault may delay.
 absl::Duration TimeoutOf(const FaultCase& fault);
 
-// What others have to be told.
+// The code of the error that the others must return.
 absl::StatusCode CodeOf(const FaultCase& fault);
 
-// The fault on the rank on which it exists; nothing on the others.
+// The fault on the rank for which it is; nothing on the others.
 class ArmedFault {
  public:
   ArmedFault(const FaultCase& fault, int rank, int size);
@@ -57,12 +57,12 @@ class ArmedFault {
   std::optional<FailAt> error_;
 };
 
-// OK, or whether the own call ended with the injected error.
+// Returns OK if `status` contains the injected error, otherwise a fault.
 absl::Status ExpectInjected(const absl::Status& status);
 
 // One rank fails in a collective; in a message to each of the others; while it
-// makes a group; when it destroys or aborts one. All ranks call it. An error
-// says what went wrong, on a rank that was to live on.
+// creates a group; when it destroys or aborts one. All ranks call it. The error
+// describes what went wrong on a surviving rank.
 absl::Status FaultInACollective(ConformanceRank& rank, const FaultCase& fault);
 absl::Status FaultInAMessage(ConformanceRank& rank, const FaultCase& fault);
 absl::Status FaultInANewGroup(ConformanceRank& rank, const FaultCase& fault);

@@ -1,4 +1,4 @@
-// What ranks that are threads can suffer: one is slow, or fails.
+// Failures of ranks that are threads: one is slow, or fails.
 
 #include <ostream>
 
@@ -28,7 +28,7 @@ TEST_P(LocalFaultMatrix, NamesTheRankAndEnds) {
     ConformanceRank rank = {.group = group, .ranks_are_threads = true};
     const absl::Status status = GetParam().run(rank, GetParam().fault);
     EXPECT_TRUE(status.ok()) << status.message();
-    // Nobody leaves while another one still calls.
+    // No rank leaves while another one still calls.
     EXPECT_TRUE(group.Barrier().ok());
   });
 }

@@ -1,5 +1,5 @@
-// One rank of three fails at a named point, in each way in which it can: the
-// others get an error that names it, in time, and go on.
+// One rank of three fails at a named point, by each kind of fault: the others
+// get an error that names it, in time, and continue.
 
 #include "sherd/testing/faults/fault_matrix.h"
 
@@ -154,7 +154,8 @@ SHERD_DIST_TEST_F(StoreMessages, ALostRecordOfAFailureCostsTheReasonOnly) {
   EXPECT_THAT(group().Barrier(), IsOk());
 }
 
-// Whoever connects waits for the late rank, and is told of the one that failed.
+// A connecting rank waits for the timed-out rank, and is notified of the failed
+// one.
 SHERD_DIST_TEST_F(StoreMessages, ATimedOutRankIsNotNamedForOneThatFailed) {
   // Longer than a rank is given to write down what it knows.
   const SlowRankAt late("comm/before_connecting", 1, absl::Seconds(2));
@@ -190,7 +191,7 @@ class Inits : public FaultMatrix {
     EXPECT_THAT(store().Set(absl::StrCat(what, rank()), ""), IsOk());
   }
 
-  // Until all ranks but the failed_rank have told it.
+  // Waits until all ranks but the failed one have reported `what`.
   void WaitForOthers(absl::string_view what, int failed_rank) {
     for (int r = 0; r < world_size(); ++r) {
       if (r == failed_rank) continue;
@@ -208,13 +209,13 @@ SHERD_DIST_TEST_P(Inits, NameTheRankAndEnd, WithoutComms{}) {
       fault.kind == FaultKind::kKill || fault.kind == FaultKind::kStop;
   if (dies) ExpectRankDies(failed_rank, SIGKILL);
   ASSERT_THAT(TellOwnProcess(store(), rank()), IsOk());
-  // Who connects finds out that another rank failed or ended, and does not wait
-  // for its deadline, unless it waits in a vendor's library.
+  // A connecting rank finds out that another rank failed or ended, and does not
+  // wait for its deadline, unless it waits in a vendor's library.
   const bool is_told = fault.point == "comm/before_connecting" &&
                        fault.kind != FaultKind::kStop && !RanksDieTogether();
   const absl::Duration limit =
       is_told || fault.kind == FaultKind::kSlow ? LongTimeout() : kShortTimeout;
-  // Who comes when the others have given up finds nobody.
+  // A rank that arrives after the others have given up finds no peer.
   std::optional<CallAt> met;
   if (fault.point == "comm/after_meeting" && fault.kind == FaultKind::kError) {
     met.emplace("comm/after_meeting", [&] {

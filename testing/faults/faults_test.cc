@@ -139,7 +139,7 @@ TEST_F(FaultyFilesTest, EachOperationCanFail) {
 }
 
 TEST_F(FaultyFilesTest, SyncsCanBeLeftOut) {
-  // What cannot be synced shows whether it was tried.
+  // A file that cannot be synced shows whether a sync was tried.
   const std::string nowhere = path_ + "/missing";
   SHERD_ASSERT_OK_AND_ASSIGN(const std::unique_ptr<File> device,
                              files_.Create("/dev/null"));
@@ -222,7 +222,7 @@ TEST(FaultsTest, SeveralFaultsHappenAtOnePassage) {
   EXPECT_EQ(all.count(), 2);
 }
 
-// What a test gets wrong
+// Mistakes of a test.
 
 TEST(FaultsTest, AFaultThatDidNotHappenFailsTheTestAndReportsWhatDid) {
   EXPECT_NONFATAL_FAILURE(

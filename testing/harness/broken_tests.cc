@@ -1,5 +1,5 @@
-// Tests that end in every way a test should not. harness_test runs them one by
-// one and looks at what the harness makes of them.
+// Tests that end in each manner in which a test should not. harness_test runs
+// them one by one and checks the harness's reports.
 
 #include <errno.h>
 #include <fcntl.h>
@@ -157,7 +157,7 @@ SHERD_DIST_TEST_F(BrokenTest, FloodsItsOutput, WithoutComms{}) {
   EXPECT_NE(rank(), 1) << "so that the output is shown";
 }
 
-// Nobody is ended because others have failed.
+// No rank is ended because others have failed.
 class PatientTest : public BrokenTest {
  protected:
   absl::Duration grace() const override { return timeout(); }
@@ -169,7 +169,7 @@ SHERD_DIST_TEST_F(PatientTest, FloodsTheResultPipe, WithoutComms{}) {
   for (int i = 0; i < failures; ++i) ADD_FAILURE() << "number " << i;
 }
 
-// Bytes that are no text, in all that a rank can say.
+// Bytes that are not text, in every text that a rank can report.
 SHERD_DIST_TEST_F(BrokenTest, PrintsBytesThatAreNotText, WithoutComms{}) {
   const std::string noise =
       std::string("\0\1\xff\xc3(\x1b[31m]]>\xed\xa0\x80", 16);
@@ -358,7 +358,7 @@ class ProcessTest : public BrokenTest {
     return absl::StrCat(temp_dir(), "/../../", what, "_", rank());
   }
 
-  // A child that waits for ever.
+  // A child that waits forever.
   void StartChild(const std::string& what, bool in_session_of_its_own,
                   bool floods = false) {
     const pid_t pid = fork();

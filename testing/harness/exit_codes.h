@@ -40,7 +40,7 @@ enum class SkipReason : int {
 // Why a test does not run here.
 struct Skip {
   SkipReason reason;
-  // What is missing, and how to get it; follows the reason's text.
+  // The missing thing, and how to get it; follows the reason's text.
   std::string detail;
 };
 

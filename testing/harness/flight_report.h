@@ -13,7 +13,7 @@
 
 namespace sherd::testing::internal {
 
-// What the flight recorders of a run's ranks say, taken together.
+// Summary of the flight recorders of a run's ranks.
 struct FlightSummary {
   // A line each: who has not come to which call, who called something else.
   std::vector<std::string> findings;
@@ -23,19 +23,19 @@ struct FlightSummary {
   std::string text;
 };
 
-// From the dumps in `directory` (see core/comm/flight/flight_dump.h); nothing
-// if there is none that can be read.
+// Summarizes the dumps in `directory` (see core/comm/flight/flight_dump.h);
+// nothing if none can be read.
 std::optional<FlightSummary> SummarizeFlights(const std::string& directory);
 
 // Asks ranks for dumps of what they remember, and sees when they have come.
 class FlightRequests {
  public:
-  // `directory` is where the ranks write, nobody else, and may not exist yet.
+  // `directory` is where only the ranks write; it may not exist yet.
   explicit FlightRequests(std::string directory)
       : directory_(std::move(directory)) {}
 
-  // Asks the process of `rank`, unless it has no group and so nothing to tell.
-  // A process that is stopped will answer when it goes on.
+  // Asks the process of `rank`, unless it has no group and so nothing to
+  // report. A stopped process will answer when it continues.
   void Ask(int rank, pid_t process);
   // Does not wait for this rank any more.
   void Forget(int rank) { asked_.erase(rank); }
@@ -44,7 +44,7 @@ class FlightRequests {
   bool AllAnswered();
 
  private:
-  // What tells a file from one that replaces it.
+  // Distinguishes a file from one that replaces it.
   struct Version {
     uint64_t inode = 0;
     int64_t changed_ns = 0;

@@ -42,7 +42,7 @@ class FlightReportTest : public ::testing::Test {
     EXPECT_THAT(FileSystem::Posix().RemoveAll(directory_), IsOk());
   }
 
-  // `rank` of 2 made `calls` barriers; it stands in the last if `in_last`.
+  // `rank` of 2 made `calls` barriers; the last is in flight if `in_last`.
   void WriteDump(int rank, uint64_t calls, bool in_last) {
     FlightDump dump;
     dump.rank = rank;

@@ -197,7 +197,7 @@ struct Broken {
 
 void ExpectReport(const std::string& output, const Broken& broken) {
   for (const char* text : broken.report) {
-    // Not HasSubstr: of a flood nobody wants to see it all.
+    // Not HasSubstr, which would print the whole flood of output.
     EXPECT_TRUE(absl::StrContains(output, text))
         << text << "\ndoes not stand in\n"
         << output.substr(0, 20'000);
@@ -408,7 +408,7 @@ TEST_F(HarnessTest, BytesThatAreNotTextHarmNeitherTheReportNorTheXml) {
   const auto xml = ReadFile(FileSystem::Posix(), xml_path, int64_t{1} << 24);
   ASSERT_THAT(xml, IsOk());
   EXPECT_EQ(*xml, PrintableText(*xml));
-  // In an attribute, and in CDATA, whose end must not stand in it.
+  // In an attribute, and in CDATA, which must not contain its own end.
   EXPECT_THAT(*xml, AllOf(HasSubstr("[ranks 0-2] Failed&#x0A;\\0\\x01\\xff"),
                           HasSubstr("\\xc3(]]>]]&gt;<![CDATA["),
                           HasSubstr("root cause: rank ")));
@@ -627,7 +627,8 @@ TEST_F(LauncherTest, ALauncherThatStartsNothingIsReported) {
 
 TEST_F(LauncherTest, NothingOutlivesTheParent) { ExpectNoOrphans(); }
 
-// What ranks leave behind dies with them, and the run does not wait for it.
+// Processes that ranks leave behind are killed, and the run does not wait for
+// them.
 void HarnessTest::ExpectLeftoversDie(const std::string& test) {
   ASSERT_EQ(prctl(PR_SET_CHILD_SUBREAPER, 1), 0);
   OutputOf(test, 0);

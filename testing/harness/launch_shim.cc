@@ -46,7 +46,8 @@ absl::StatusOr<UniqueFd> Open(const std::string& path, int flags) {
 void Tell(const UniqueFd& control, char what, int number) {
   const std::string line =
       absl::StrCat(absl::string_view(&what, 1), number, "\n");
-  // Shorter than PIPE_BUF: written as a whole. Without a reader nobody cares.
+  // Shorter than PIPE_BUF, so written as a whole. Without a reader it is
+  // ignored.
   [[maybe_unused]] const ssize_t written =
       write(control.get(), line.data(), line.size());
 }
@@ -107,8 +108,8 @@ class LaunchShim {
   }
 
   absl::Status StartRank() {
-    // What the launcher sends to its process group is for the rank; the shim
-    // must live to tell of it.
+    // Signals of the launcher to its process group are for the rank; the shim
+    // must survive to report its end.
     sigset_t all, before;
     sigfillset(&all);
     sigprocmask(SIG_SETMASK, &all, &before);

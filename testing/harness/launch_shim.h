@@ -7,20 +7,20 @@
 
 namespace sherd::testing::internal {
 
-// Between a launcher such as mpirun and a rank of a test stands a launch shim:
-// the launcher starts it, it starts the rank, and tells the harness what a
-// launcher does not: the rank's process number and how it ended.
+// A launch shim runs between a launcher such as mpirun and a rank of a test:
+// the launcher starts it, it starts the rank, and it reports to the harness the
+// rank's process id and how the rank ended, which a launcher does not report.
 //
-// The pipes of a run are named ones, since a launcher passes no descriptors on:
-// LaunchPipe(directory, name, rank). Through the control pipe goes
+// The pipes of a run have names, since a launcher passes no descriptors on:
+// LaunchPipe(directory, name, rank). The control pipe carries
 //     P<process number>\n  when the rank has started
 //     E<wait status>\n     when it has ended
-// and the release pipe, which is common to all, stands open until the shims
-// may go.
+// and the release pipe, which is common to all, is open until the shims may
+// exit.
 //
-// A rank that returned, with any code, is hidden from the launcher, which would
-// end all others at once; they may still report. A rank that was killed is not
-// hidden: the shim ends in the same way.
+// The shim hides the exit code of a rank from the launcher, which would end all
+// other ranks at once, although they may still report. It does not hide that a
+// rank was killed: the shim ends by the same signal.
 inline constexpr absl::string_view kResultsPipe = "results";
 inline constexpr absl::string_view kOutputPipe = "output";
 inline constexpr absl::string_view kControlPipe = "control";

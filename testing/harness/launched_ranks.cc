@@ -69,8 +69,9 @@ void Set(std::vector<std::string>& environment, absl::string_view name,
   environment.push_back(absl::StrCat(name, "=", value));
 }
 
-// What Open MPI needs in a sandbox of Bazel, in containers, and with more ranks
-// than cores. Other launchers do not look at it. What the user has set stays.
+// Settings that Open MPI needs in a sandbox of Bazel, in containers, and with
+// more ranks than cores. Other launchers ignore them. The user's settings are
+// kept.
 void AddLauncherVariables(std::vector<std::string>& environment,
                           const std::string& session) {
   const std::pair<absl::string_view, absl::string_view> defaults[] = {
@@ -143,7 +144,7 @@ const std::optional<ExitStatus>& LaunchedRank::Poll() {
     if (size < 0 && errno == EINTR) continue;
     if (size < 0) break;
     if (size == 0) {
-      // The shim was killed before it could tell.
+      // The shim was killed before it could report.
       End(ExitStatus::OfSignal(SIGTERM), /*by_launcher=*/true);
       break;
     }

@@ -32,7 +32,7 @@ struct LauncherOptions {
 //   kNotFound  There is no such program.
 absl::StatusOr<std::string> FindLauncher(const std::string& launcher);
 
-// One rank that a launcher started, as its shim tells of it.
+// One rank that a launcher started, as reported by its shim.
 class LaunchedRank {
  public:
   // Makes the pipes.
@@ -49,8 +49,8 @@ class LaunchedRank {
   // How the rank ended, or nothing while it runs or has not started.
   const std::optional<ExitStatus>& Poll();
 
-  // The launcher has ended: so has the rank, whether its shim could tell or
-  // not.
+  // The launcher has ended: so has the rank, whether or not its shim could
+  // report it.
   void LauncherEnded();
 
   bool has_started() const { return process_ > 0; }
@@ -93,9 +93,8 @@ class Launcher {
   void DrainOutput();
   const std::string& output() const { return output_; }
 
-  // Lets the shims, and so the launcher, come to their end, and waits for it
-  // for at most `at_most`; then ends it. What the ranks have left behind is
-  // killed.
+  // Releases the shims, and so the launcher; waits for its end for at most
+  // `at_most`, then ends it. Kills processes that the ranks have left behind.
   void Finish(absl::Duration at_most);
 
  private:

@@ -10,24 +10,24 @@
 
 namespace sherd::testing::internal {
 
-// What a rank has printed, of any length: beginning and end in memory, and
-// nearly all of it in a file.
+// A rank's output, of any length: beginning and end in memory, and nearly all
+// of it in a file.
 class RankOutput {
  public:
   static constexpr size_t kBegin = size_t{32} << 10;
   static constexpr size_t kEnd = size_t{128} << 10;
   static constexpr int64_t kMostInFile = int64_t{64} << 20;
 
-  // The file is made when there is something to write; empty: none. If it
-  // cannot be written it is given up: the test is not about it.
+  // The file is created at the first write; empty: no file. If it cannot be
+  // written, it is abandoned without failing the test.
   explicit RankOutput(std::string file) : file_(std::move(file)) {}
 
   void Append(absl::string_view text);
 
-  // Whether `text`, which is short, is among the last that was appended.
+  // Whether the most recent output contains `text`, which is short.
   bool EndHas(absl::string_view text) const;
 
-  // Beginning and end, and how many bytes between them are missing.
+  // Beginning and end, and the number of bytes omitted between them.
   std::string ToString() const;
 
  private:

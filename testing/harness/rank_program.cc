@@ -106,7 +106,7 @@ std::string RankDirectory::init_method() const {
 
 RunFiles RankDirectory::run_files() const {
   RunFiles files;
-  // Elsewhere nobody could find them.
+  // Elsewhere the user could not find them.
   if (!GetKnobOr(Knob::kTestOutputsDir, "").empty()) {
     files.outputs = JoinPath(path(), "outputs");
   }

@@ -15,7 +15,7 @@
 #include "sherd/testing/harness/rank_supervisor.h"
 #include "sherd/testing/harness/scoped_directory.h"
 
-// The own program, started again as a rank: what it is given.
+// Arguments and files of the own program, started again as a rank.
 namespace sherd::testing::internal {
 
 // The files of a set of ranks, removed with this object.
@@ -24,15 +24,15 @@ class RankDirectory {
   static absl::StatusOr<RankDirectory> Make();
 
   const std::string& path() const { return directory_.path(); }
-  // What tests call temp_dir().
+  // The directory that tests get from temp_dir().
   std::string files() const;
   // Where Init finds the other ranks.
   std::string init_method() const;
 
-  // What is kept of a test that fails; see SupervisorOptions.
+  // The files that are kept of a test that fails; see SupervisorOptions.
   RunFiles run_files() const;
 
-  // An entry of the environment of the ranks, and of nobody else.
+  // An entry of the environment that only the ranks have.
   std::string mark() const;
 
   // Removes what a test has left in files() and in its store.
@@ -43,7 +43,7 @@ class RankDirectory {
       : directory_(std::move(directory)) {}
 
   ScopedDirectory directory_;
-  // Null if there can be no more processes: then there will be no ranks either.
+  // Null if no process can be created: then there are no ranks either.
   std::unique_ptr<Guardian> guardian_;
 };
 
@@ -55,23 +55,23 @@ struct RankProgram {
   int world_size = 1;
   // By GoogleTest's full names; the only ones that the ranks see.
   std::vector<std::string> tests;
-  // The ranks run those of them that they are told to; see RankSupervisor.
+  // The ranks run the tests that they are told to; see RankSupervisor.
   bool persistent = false;
-  // After the last of them comes the first.
+  // The last test is followed by the first.
   bool again = false;
   // CUDA_VISIBLE_DEVICES, if set.
   std::optional<std::string> visible_gpus;
-  // There are fewer of them than ranks.
+  // There are fewer GPUs than ranks.
   bool shares_gpus = false;
   // Path and name; empty: the harness starts the ranks itself.
   std::string launcher;
   std::string launcher_name;
-  // Until Bazel ends the test.
+  // The time until Bazel ends the test.
   absl::Duration time_left;
 };
 
-// For a RankSupervisor. The ranks get this process's command line and
-// environment, but for what concerns GoogleTest and Bazel. `directory` must
+// Options for a RankSupervisor. The ranks get this process's command line and
+// environment, except for GoogleTest's and Bazel's parts. `directory` must
 // outlive the supervisor.
 absl::StatusOr<SupervisorOptions> RankOptions(const RankProgram& program,
                                               const RankDirectory& directory);

@@ -31,7 +31,7 @@ void WriteAll(int fd, absl::string_view bytes) {
   while (!bytes.empty()) {
     const ssize_t size = write(fd, bytes.data(), bytes.size());
     if (size < 0 && errno == EINTR) continue;
-    // Nobody listens any more: this process is about to be killed.
+    // The reader has closed the pipe: this process is about to be killed.
     if (size < 0) return;
     bytes.remove_prefix(size);
   }
@@ -43,8 +43,8 @@ void FlushOutput() {
   std::fflush(nullptr);
 }
 
-// The descriptor that `knob` names, which programs that this one starts do not
-// get; nothing if there is none.
+// The descriptor that `knob` names, made close-on-exec for programs that this
+// one starts; nothing if it is not set.
 std::optional<int> TakeFd(Knob knob) {
   const absl::StatusOr<std::optional<int64_t>> value =
       GetIntKnob(knob, 3, std::numeric_limits<int>::max());
@@ -68,7 +68,7 @@ bool HasTakenArguments() {
 
 }  // namespace
 
-// What a persistent rank is told.
+// The commands to a persistent rank.
 class RankCommands {
  public:
   explicit RankCommands(int fd) : fd_(fd) {}
@@ -231,15 +231,15 @@ RankReporter* RankReporter::Install() {
   const std::optional<int> results = TakeFd(Knob::kTestRankFd);
   if (!results) return nullptr;
 
-  // What ps and stack dumps show, instead of the "exe" of /proc/self/exe.
+  // Shown by ps and stack dumps, instead of the "exe" of /proc/self/exe.
   prctl(PR_SET_NAME, ("rank " + GetKnobOr(Knob::kRank, "?")).c_str());
   // Whole lines, at once: what is in a buffer is lost in a crash.
   std::setvbuf(stdout, nullptr, _IOLBF, BUFSIZ);
   // A copy, since the test may redirect standard error. Before the greeting,
   // behind which the harness may ask for stacks.
   InstallStackDump(fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 3));
-  // Nor is a program that this rank starts one of ranks that somebody else
-  // started, as its variables say.
+  // Programs that this rank starts are not ranks of a user's launcher either,
+  // although its variables are set.
   setenv(GetKnobInfo(Knob::kTestExternal).variable, "0", /*overwrite=*/1);
   auto* const reporter = new RankReporter(*results);
   if (const std::optional<int> commands = TakeFd(Knob::kTestCommandFd)) {

@@ -17,31 +17,30 @@ namespace sherd::testing::internal {
 
 class RankCommands;
 
-// The rank's end of the result pipe, in a process that the harness started as
-// a rank: forwards what GoogleTest records, and ends the process with the exit
-// code of its table when the test failed or was skipped.
+// The rank's end of the result pipe, in a process that the harness started as a
+// rank: forwards GoogleTest's results, and ends the process with the exit code
+// of its table when the test failed or was skipped.
 //
-// It takes its place before main(), so that the program's main() need not know
-// of it; the only thing asked of main() is to hand its arguments to
-// InitGoogleTest.
+// Installed before main(), which need not know of it; main() must only pass its
+// arguments to InitGoogleTest.
 //
 // A persistent rank (see RankSupervisor) has a pipe for commands too. Its
-// arguments name the tests that it may be told to run. Before the first test
-// and behind each that it ran it waits for a line with the name of the next;
-// others that GoogleTest comes to are passed by. At the end of the pipe it goes
-// on to its end without running any.
+// arguments name the tests that it may have to run. Before the first test and
+// after each that it ran, it waits for a line with the name of the next; it
+// skips the others that GoogleTest reaches. At the end of the pipe it runs no
+// more tests and ends.
 //
-// A process that the rank forks is none: whatever it reports is left out.
+// A process that the rank forks is not a rank: its results are ignored.
 //
-// Threads. Safe from any thread, but for what says otherwise.
+// Threads. Safe from any thread, except where noted.
 class RankReporter {
  public:
-  // The reporter of this process, or null if it is no rank.
+  // The reporter of this process, or null if it is not a rank.
   static RankReporter* Get();
 
   ~RankReporter();
 
-  // What the rank does from now on.
+  // Reports the rank's current phase.
   void Phase(absl::string_view phase);
 
   void ExpectDeath(int rank, int signal);
@@ -49,19 +48,19 @@ class RankReporter {
   void Send(ResultFrame frame);
 
   // Returns in the rank itself; ends a process that it has forked, as exit()
-  // would, but with the rank's share of destructors left to the rank.
+  // would, but without the destructors that belong to the rank.
   void EndForkedProcess() const;
 
   bool IsPersistent() const { return commands_ != nullptr; }
 
   // The rest is for persistent ranks, on the thread that runs the tests.
 
-  // GoogleTest has come to a test that this rank was not told to run.
+  // GoogleTest has reached a test that this rank was not told to run.
   bool IsPassingBy() const;
-  // The rank is replaced behind the running test.
+  // The rank is replaced after the running test.
   void CannotGoOn();
-  // `leave` is called when no test follows, before TearDownTestSuite:
-  // `in_step`, or behind the test after which the rank is replaced.
+  // `leave` is called when no test follows, before TearDownTestSuite: with
+  // `in_step`, or after the test whose rank is replaced.
   void OnLeave(std::function<void(bool in_step)> leave);
 
  private:

@@ -33,7 +33,7 @@ void RankResults::Add(const ::testing::TestPartResult& result) {
     frame.number = static_cast<int>(TakeAnnouncedSkip());
   }
   absl::MutexLock lock(&mutex_);
-  // What it says of being stopped.
+  // Failures because it is stopped do not count.
   if (outcome_.stopped) return;
   if (result.skipped()) {
     outcome_.skip = std::move(frame);

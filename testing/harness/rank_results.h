@@ -14,17 +14,17 @@
 
 namespace sherd::testing::internal {
 
-// What one rank that runs in this very process records: failures and skips of
-// GoogleTest, and how far it came. It goes into the verdict about all ranks in
-// place of the result of the running test.
+// Records the results of one rank in this process: failures and skips of
+// GoogleTest, and the phase that it reached. They become part of the verdict
+// about all ranks, not of the result of the running test.
 //
 // Threads. Safe from any thread.
 class RankResults {
  public:
-  // `start` is that of the run.
+  // `start` is the start of the run.
   explicit RankResults(Deadline::Clock::time_point start) : start_(start) {}
 
-  // Those of the rank that this thread is, null outside of ranks.
+  // The results of the rank that this thread runs, null outside of ranks.
   static RankResults* Current();
 
   void Add(const ::testing::TestPartResult& result);
@@ -35,10 +35,10 @@ class RankResults {
   bool HasNonfatalFailure() const;
   bool IsSkipped() const;
 
-  // The rank has returned: as one that failed, skipped or passed, it ends with
-  // the exit code of the table in exit_codes.h.
+  // Called when the rank has returned: it ends with the exit code of the table
+  // in exit_codes.h, as failed, skipped or passed.
   void End();
-  // The rank does not end by itself. What it says from now on does not count.
+  // Called if the rank does not end by itself. Later reports do not count.
   void Stop();
   bool HasEnded() const;
 
@@ -55,9 +55,9 @@ class RankResults {
   bool nonfatal_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
-// While it exists this thread is the rank of `results`, which get what
-// GoogleTest records: on this thread, or on all that do not belong to another
-// rank. Neither the test's own result nor any printer sees it.
+// While it exists, this thread is the rank of `results`, which receive
+// GoogleTest's results: of this thread, or of all threads that do not belong to
+// another rank. Neither the test's own result nor any printer receives them.
 class ScopedRankResults final
     : public ::testing::ScopedFakeTestPartResultReporter {
  public:

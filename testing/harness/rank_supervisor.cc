@@ -57,8 +57,8 @@ class LaunchedProcess final : public ProcessSet::Process {
   Launcher& launcher_;
 };
 
-// Ends of a connection: what is written to one, even to one whose other end is
-// gone, is read from the other.
+// Ends of a connection: data written to one end is read from the other, even
+// after the writer has closed it.
 absl::StatusOr<Pipe> MakeCommandPipe() {
   int fds[2];
   if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds) != 0) {
@@ -67,7 +67,7 @@ absl::StatusOr<Pipe> MakeCommandPipe() {
   return Pipe{UniqueFd(fds[0]), UniqueFd(fds[1])};
 }
 
-// What one rank reports and prints, and what it is told to do.
+// One rank's reports and output, and the commands to it.
 class RunningRank {
  public:
   // Through the end of a pipe to write to, if the rank is persistent.
@@ -241,8 +241,8 @@ class RankSupervisor::Impl {
                     .environment = options_.environment(r, fds),
                     .inherited_fds = std::move(inherited)},
         .output = OutputOf(r)};
-    // Read before the output: what the rank printed before it told of its
-    // test's end belongs to the test.
+    // Read before the output: output that precedes the report of the test's end
+    // belongs to the test.
     launch.streams.push_back({std::move(results.read), ResultsOf(r)});
     return processes_.Start(std::move(launch));
   }
@@ -255,7 +255,8 @@ class RankSupervisor::Impl {
     FileSystem& system = FileSystem::Posix();
     for (const std::string* files :
          {&options_.files.outputs, &options_.files.flights}) {
-      // What cannot be collected is missing in a report: no more than that.
+      // Files that cannot be collected are missing in the report, and nothing
+      // else.
       if (!files->empty()) system.RemoveAll(*files).IgnoreError();
     }
     const std::string& outputs = options_.files.outputs;
@@ -291,7 +292,7 @@ class RankSupervisor::Impl {
     for (int r = 0; r < options_.world_size; ++r) {
       run_.ranks[r].output = ranks_[r].output();
     }
-    // All ranks have ended: somebody else holds their pipes.
+    // All ranks have ended, but another process has their pipes open.
     const bool has_leftovers = processes_.HasOpenStreams();
     if (is_last_run_ && has_leftovers && !options_.mark.empty()) {
       KillMarkedProcesses(options_.mark);

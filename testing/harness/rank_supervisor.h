@@ -15,10 +15,10 @@
 
 namespace sherd::testing::internal {
 
-// The descriptors that a rank is started with; -1: it has none.
+// The descriptors that a rank is started with; -1: none.
 struct RankFds {
   int results = -1;
-  // What to do comes through it; see RankReporter.
+  // Delivers the commands; see RankReporter.
   int commands = -1;
 };
 
@@ -30,39 +30,39 @@ struct SupervisorOptions {
   // and the rank's own variables are left out.
   std::function<std::vector<std::string>(int rank, RankFds fds)> environment;
   // The ranks run the tests that they are told to, one after the other, not the
-  // one of their arguments.
+  // one in their arguments.
   bool persistent = false;
-  // Starts the ranks, in place of the harness itself. It ends all of them when
-  // one is killed. Not with `persistent`.
+  // Starts the ranks, in place of the harness itself. A launcher ends all of
+  // them when one is killed. Not with `persistent`.
   std::optional<LauncherOptions> launcher;
   // Where the outputs of a run are collected and the ranks' flight recorders
-  // write; of these ranks alone. A path may be empty: nowhere.
+  // write; used by these ranks alone. A path may be empty: nowhere.
   RunFiles files;
-  // "NAME=value" in the environment of all ranks, and of nobody else. What a
-  // rank left behind is known by it.
+  // "NAME=value" in the environment of the ranks only. It identifies processes
+  // that a rank left behind.
   std::string mark;
 };
 
 struct RunLimits {
   absl::Duration timeout;
-  // Once a rank has ended abnormally, how long the others may go on, to report
-  // what they see.
+  // Once a rank has ended abnormally, how long the others may continue, to
+  // report their errors.
   absl::Duration grace;
 };
 
-// One process per rank. Collects what they report, draining all result pipes
+// One process per rank. Collects the ranks' reports, draining all result pipes
 // and all output at the same time.
 //
-// A run ends when all ranks have come to its end, or at the timeout, or `grace`
+// A run ends when all ranks have reached its end, or at the timeout, or `grace`
 // after the first abnormal end of a rank. Ranks that still run then write the
-// stacks of all their threads into their output and what their flight recorders
-// hold into files, get SIGTERM and, one second later, SIGKILL. A rank that was
-// stopped by SIGSTOP is continued for it, and the outcome says so.
+// stacks of all their threads into their output and the contents of their
+// flight recorders into files, get SIGTERM and, one second later, SIGKILL. A
+// rank that was stopped by SIGSTOP is continued for this, and the outcome
+// records it.
 //
-// No process is left behind by a rank that has ended: neither one of its
-// process group nor one that holds its pipes, wherever it is. (A launcher gives
-// each rank a group of its own; what is left is killed with the launcher's
-// end.)
+// No process survives a rank that has ended: neither one of its process group
+// nor one that has its pipes open, in any group. (A launcher gives each rank a
+// group of its own; remaining processes are killed with the launcher's end.)
 class RankSupervisor {
  public:
   // Starts the ranks.
@@ -71,21 +71,21 @@ class RankSupervisor {
   // Kills ranks that still run.
   ~RankSupervisor();
 
-  // Has persistent ranks run the test that GoogleTest knows as `name`.
-  // What a rank reports, prints and how it comes to the end of the test stands
-  // in the outcome as if it had ended with it: with the exit code that it would
-  // have.
-  // Needs: all ranks run, and have come to the end of the test before.
+  // Has persistent ranks run the test that GoogleTest knows as `name`. The
+  // outcome has a rank's reports, its output and how it reached the end of the
+  // test as if the rank had ended with it, with the exit code that it would
+  // have. Requires that all ranks run, and have reached the end of the test
+  // before.
   RunOutcome RunTest(const std::string& name, const RunLimits& limits);
 
-  // Whether all persistent ranks came to the end of the last test, fit for
+  // Whether all persistent ranks reached the end of the last test and can run
   // another. They may have ended since.
   bool AllRanksFinished() const;
 
   // Whether the process of each rank still runs.
   bool DoAllRun();
 
-  // Runs the ranks to their end. Persistent ones are told that no test follows.
+  // Runs the ranks to their end. Notifies persistent ones that no test follows.
   RunOutcome RunToEnd(const RunLimits& limits);
 
  private:

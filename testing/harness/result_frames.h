@@ -11,7 +11,7 @@
 
 namespace sherd::testing::internal {
 
-// What a rank tells the process that started it, through its result pipe.
+// A rank's message to the process that started it, through its result pipe.
 struct ResultFrame {
   enum class Type : uint8_t {
     kHello = 1,        // first frame; number = kFrameVersion
@@ -44,11 +44,11 @@ inline constexpr size_t kMaxFrameFile = 4096;
 //     u32 length of file, file, text
 std::string EncodeFrame(ResultFrame frame);
 
-// Takes a stream apart that may be cut anywhere and may hold anything.
+// Decodes a stream that may be cut anywhere and may have any content.
 class FrameDecoder {
  public:
   // Calls `sink` for each frame that `bytes` completes.
-  //   kDataLoss  Not such a stream; again for every later call.
+  //   kDataLoss  The stream is malformed; every later call returns it again.
   absl::Status Feed(absl::string_view bytes,
                     absl::FunctionRef<void(ResultFrame)> sink);
 

@@ -27,9 +27,9 @@ struct Event {
   Verdict::Failure failure;
 };
 
-// A failed expectation that only says that somebody else is gone, or did not
-// come, is a consequence. Statuses are printed as "CODE: message"; descriptions
-// of what was expected have no colon there.
+// A failed expectation which only reports that another rank has failed, or did
+// not arrive, is a consequence. Statuses are printed as "CODE: message";
+// descriptions of expectations have no colon there.
 Weight WeightOf(absl::string_view failure_text) {
   if (absl::StrContains(failure_text, "DEADLINE_EXCEEDED: ")) {
     return Weight::kTimeout;
@@ -41,7 +41,7 @@ Weight WeightOf(absl::string_view failure_text) {
   return Weight::kFailure;
 }
 
-// Says only that somebody else left the test early.
+// Reports only that another rank left the test early.
 bool IsEcho(absl::string_view failure_text) {
   return absl::StrContains(failure_text, kFinalBarrier) &&
          WeightOf(failure_text) == Weight::kPeerLost;
@@ -101,7 +101,7 @@ std::string CutPhase(const RankOutcome& rank) {
                               : absl::StrCat(" in phase ", rank.phase);
 }
 
-// Functions on a stack that do not say where a crash comes from.
+// Functions on a stack that do not show where a crash comes from.
 bool IsMachinery(absl::string_view function) {
   for (absl::string_view name : {"?", "raise", "gsignal", "abort", "pthread_",
                                  "__", "std::terminate", "std::rethrow"}) {
@@ -110,7 +110,7 @@ bool IsMachinery(absl::string_view function) {
   return false;
 }
 
-// ", in FUNCTION", as far as the stack in the rank's output tells.
+// ", in FUNCTION", if the stack in the rank's output shows it.
 std::string CrashSite(absl::string_view output) {
   const size_t crash = output.rfind(kCrashBegin);
   if (crash == absl::string_view::npos) return "";
@@ -124,8 +124,8 @@ std::string CrashSite(absl::string_view output) {
   return "";
 }
 
-// What is wrong with the way the rank ended, beside failures that it reported
-// itself; empty if nothing.
+// What is wrong about the rank's end, beside failures that it reported itself;
+// empty if nothing.
 std::string WrongEnd(const RunOutcome& run, int r) {
   const RankOutcome& rank = run.ranks[r];
   if (!rank.vanished.empty()) return rank.vanished;
@@ -200,7 +200,7 @@ std::string TimeoutText(const RunOutcome& run) {
   return absl::FormatDuration(absl::Trunc(run.timeout + unit / 2, unit));
 }
 
-// Whether others wait for the rank, as far as the flight recorders tell.
+// Whether others wait for the rank, as far as the flight recorders show.
 bool IsNamedByFlights(const RunOutcome& run, int rank) {
   return run.flight && run.flight->named.count(rank) != 0;
 }
@@ -303,9 +303,9 @@ std::string Table(const RunOutcome& run) {
   return table;
 }
 
-// A line of each finding, and where more can be found.
-// Where a reader finds what a test kept at `path`. Bazel's sandbox is gone by
-// then; its link to the logs stays.
+// A line of each finding, and where more can be found. Where a reader finds the
+// files that a test kept at `path`. Bazel's sandbox is removed by then; its
+// link to the logs remains.
 std::string ToFind(absl::string_view path) {
   constexpr absl::string_view kLogs = "/testlogs/";
   const size_t logs = path.find(kLogs);

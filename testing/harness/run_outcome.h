@@ -15,41 +15,41 @@
 
 namespace sherd::testing::internal {
 
-// How the failure begins that a rank reports if its barrier behind the body
-// fails. Where that is because another rank failed and left, it is left out.
+// The beginning of the failure that a rank reports if its barrier after the
+// body fails. It is omitted if another rank failed and left.
 inline constexpr absl::string_view kFinalBarrier =
     "barrier at the end of the test";
 
-// A result frame and when it came, counted from the start of the run.
+// A result frame and its arrival time, counted from the start of the run.
 struct TimedFrame {
   absl::Duration when;
   ResultFrame frame;
 };
 
-// What became of one rank.
+// The result of one rank.
 struct RankOutcome {
-  // kFailure frames; of very many only the first.
+  // kFailure frames; only the first if there are very many.
   std::vector<TimedFrame> failures;
   int failures_dropped = 0;
   std::optional<ResultFrame> skip;
   std::string phase = "start";
   // The kDone frame.
   std::optional<ResultFrame> done;
-  // Damage of the result pipe.
+  // An error of the result pipe.
   absl::Status pipe;
-  // How it ended and when; unset only if it was never started, or vanished.
+  // How and when it ended; unset only if it was never started, or vanished.
   std::optional<ExitStatus> exit;
-  // Of a rank whose end nobody saw: how one knows that it is gone.
+  // Of a rank whose end was not observed: how its end was detected.
   std::string vanished;
   absl::Duration ended;
   // The harness ended it.
   bool stopped = false;
-  // In which phase it stood still because of a signal such as SIGSTOP, if it
-  // did when the harness came to ask for its stacks.
+  // The phase in which a signal such as SIGSTOP had stopped it when the harness
+  // asked for its stacks.
   std::optional<std::string> suspended_in;
   // The launcher ended it, as it does with all ranks when one is killed.
   bool ended_by_launcher = false;
-  // Standard output and error; of very much only beginning and end.
+  // Standard output and error; only beginning and end if they are very long.
   std::string output;
 };
 
@@ -62,19 +62,19 @@ struct RunOutcome {
   absl::Duration timeout;
   // Why the ranks could not be started.
   absl::Status start;
-  // What a launcher itself printed.
+  // The output of the launcher itself.
   std::string launcher_output;
-  // What the ranks remember of their collectives; of a run that was ended.
+  // The ranks' flight recorders; of a run that was ended.
   std::optional<FlightSummary> flight;
   // Where whole outputs and dumps are kept; empty: nowhere.
   std::string kept_in;
 };
 
-// True if the rank ended other than announced or by returning from main() with
-// 0, its result pipe in order.
+// Whether the rank ended other than announced or by returning from main() with
+// 0 and an intact result pipe.
 bool EndedAbnormally(const RunOutcome& run, int rank);
 
-// What the test in the parent process says. All texts are printable (see
+// The test's result in the parent process. All texts are printable (see
 // core/base/printable_text.h), whatever the ranks sent.
 struct Verdict {
   enum class Kind { kPassed, kSkipped, kFailed };
@@ -87,25 +87,25 @@ struct Verdict {
   };
 
   Kind kind = Kind::kPassed;
-  // Of a failure: the root cause, how each rank ended, and what the flight
-  // recorders say. Of a skip: why.
+  // Of a failure: the root cause, how each rank ended, and the summary of the
+  // flight recorders. Of a skip: its reason.
   std::string text;
-  // The root cause first. The same failure on several ranks stands here once.
+  // The root cause first. A failure that several ranks share is listed once.
   std::vector<Failure> failures;
 };
 
 // Decides about a run.
 //
 // Root cause. A crash outranks a failed expectation or a wrong exit, which
-// outrank a rank that stands still because of a signal, which outranks a lost
-// peer, which outranks a timeout; the earlier one of two alike. Of timeouts it
-// is that of a rank that others wait for, if the flight recorders know one.
+// outrank a rank that a signal stopped, which outranks a lost peer, which
+// outranks a timeout; of two alike the earlier one. Among timeouts it is that
+// of a rank that others wait for, if the flight recorders show one.
 //
 // Skips must be unanimous: with the same reason on all ranks. Otherwise the
 // test fails and the text lists who skipped.
 Verdict Judge(const RunOutcome& run);
 
-// Each line of `output` behind "[rank R] ", printable.
+// Each line of `output` after "[rank R] ", printable.
 std::string PrefixLines(int rank, absl::string_view output);
 
 }  // namespace sherd::testing::internal

@@ -238,7 +238,7 @@ TEST(RunOutcomeTest, RanksThatTheLauncherEndedAreNotTheCause) {
                     HasSubstr("rank 0 was ended by the launcher")));
   run.ranks = {ended, Failed(3, "Expected: x")};
   EXPECT_THAT(Judge(run).text, StartsWith("root cause: rank 1 failed at a.cc"));
-  // Nobody is left to pass.
+  // No rank is left to pass.
   run.ranks = {ended, ended};
   EXPECT_EQ(Judge(run).kind, Kind::kFailed);
   run.expected_deaths = {{0, SIGTERM}, {1, SIGKILL}};

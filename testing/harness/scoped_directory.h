@@ -8,8 +8,8 @@
 
 namespace sherd::testing::internal {
 
-// A new, empty directory below TEST_TMPDIR that goes with this object. If it
-// cannot be removed, the running test fails.
+// A new, empty directory below TEST_TMPDIR that is removed with this object. If
+// that fails, the running test fails.
 class ScopedDirectory {
  public:
   static absl::StatusOr<ScopedDirectory> Make();

@@ -94,7 +94,7 @@ const char* PathOf(int thread, absl::string_view file, char (&path)[64]) {
   return path;
 }
 
-// As much of the file as one read gives; empty if there is none.
+// As much of the file as one read returns; empty if it cannot be read.
 template <size_t kSize>
 absl::string_view ReadFile(const char* path, char (&buffer)[kSize]) {
   const int fd = open(path, O_RDONLY | O_CLOEXEC);

@@ -12,17 +12,17 @@ int StackDumpSignal();
 // The last line of such a dump.
 inline constexpr absl::string_view kStackDumpEnd = "[end of stacks]";
 
-// How the first line begins that is written at a crash.
+// The beginning of the first line that is written at a crash.
 inline constexpr absl::string_view kCrashBegin = "[crash] signal ";
 
 // From now on writes to `fd`, which must stay open,
-//   - the stacks of all threads on StackDumpSignal(); the process goes on;
+//   - the stacks of all threads on StackDumpSignal(); the process continues;
 //   - the stack of the thread that crashed on SIGSEGV, SIGBUS, SIGFPE, SIGILL
-//     and SIGABRT, before the process dies of it; only where nobody else (a
+//     and SIGABRT, before the process dies of it; only if nothing else (a
 //     sanitizer) handles the signal.
 //
-// The handlers neither allocate nor lock, so that they work wherever the
-// process stands. A thread that blocks the signal is named as such.
+// The handlers neither allocate nor lock, so that they work at any point of the
+// program. A thread that blocks the signal is reported as such.
 void InstallStackDump(int fd);
 
 }  // namespace sherd::testing::internal

@@ -6,13 +6,13 @@
 
 namespace sherd::testing::internal {
 
-// Keeps `files` (see KeepOutputs) if the run fails the running test, and notes
-// where.
+// Keeps `files` (see KeepOutputs) if the run fails the running test, and
+// records where.
 void KeepIfFailed(RunOutcome& run, const RunFiles& files);
 
-// Makes `verdict` the result of the running test, which stands at `file` and
-// `line`, and shows the output of all ranks and what their flight recorders
-// hold if it failed.
+// Makes `verdict` the result of the running test, which is at `file` and
+// `line`, and on failure prints the output of all ranks and the summary of
+// their flight recorders.
 void ReportVerdict(const RunOutcome& run, const Verdict& verdict,
                    const char* file, int line);
 

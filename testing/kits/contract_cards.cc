@@ -52,7 +52,7 @@ bool IsComment(absl::string_view line) {
   return absl::StartsWith(absl::StripLeadingAsciiWhitespace(line), "//");
 }
 
-// What the comment around `phrase` documents.
+// Adds the codes that the comment around `phrase` documents.
 void ReadCard(const std::string& comment, std::set<std::string>& codes) {
   const std::pair<std::string, std::string> place =
       absl::StrSplit(comment, absl::MaxSplits(": ", 1));

@@ -13,21 +13,21 @@ namespace sherd::testing {
 struct DocumentedError {
   std::string what;
   absl::StatusCode code;
-  // Null: too dear to show here; `what` says where it is shown.
+  // Null: too expensive to show here; `what` names the test that does.
   std::function<absl::Status()> call;
 };
 
 // The errors of one function, or of several with one card.
 struct CardOfErrors {
   std::string function;
-  // Comments that say its codes, each by a phrase that stands in a line of that
-  // comment only: "path of the header: phrase".
+  // The comments that document its codes, each by a phrase that occurs in one
+  // line of that comment only: "path of the header: phrase".
   std::vector<std::string> comments;
   std::vector<DocumentedError> errors;
 };
 
-// Expects of each card that the comments document the codes of `errors` and no
-// others, and that each call ends in its code. A code is documented by a line
+// Expects that the comments of each card document the codes of `errors` and no
+// others, and that each call returns its code. A code is documented by a line
 // that begins with it:
 //
 //   //   kInvalidArgument     …

@@ -14,7 +14,7 @@
 
 namespace sherd::testing::internal {
 
-// A backend of which only the description matters.
+// A backend with a description and nothing else.
 class DescribedBackend final : public Backend {
  public:
   DescribedBackend(BackendInfo info, absl::Status probe)
@@ -32,7 +32,7 @@ class DescribedBackend final : public Backend {
   const absl::Status probe_;
 };
 
-// Makes it one that Init finds by its name; for good.
+// Makes Init find it by its name; permanent.
 inline void AddBackend(BackendInfo info,
                        absl::Status probe = absl::OkStatus()) {
   const absl::Status added = BackendRegistry::Global().Register(
@@ -40,7 +40,7 @@ inline void AddBackend(BackendInfo info,
   ASSERT_TRUE(added.ok()) << added;
 }
 
-// While it lives, no plugin is loaded, for the reason given.
+// While it lives, loading a plugin returns `status`.
 class WithLoader {
  public:
   explicit WithLoader(absl::Status status) {

@@ -21,16 +21,16 @@
 
 namespace sherd::testing {
 
-// Devices "cuda:0" to "cuda:N-1" in host memory, for tests of what uses
+// Devices "cuda:0" to "cuda:N-1" in host memory, for tests of code that uses
 // DeviceRuntime.
 //
-// Lazy. What is queued runs only when somebody waits for it: QueryEvent runs
-// what the event is behind, and nothing else. So work that nobody waited for
-// has not happened, each time. Fresh memory is full of kFresh, and what ran
-// after it was taken back finds kFreed in it, in the order of streams.
-// Host memory that is not pinned is read when a copy is queued, and a copy to
-// it is waited for. A new stream has the handle of one that was destroyed, if
-// there is one.
+// Lazy. Queued work runs only when something waits for it: QueryEvent runs the
+// work that the event follows, and nothing else. So work that was not waited
+// for has not happened, deterministically. Fresh memory is filled with kFresh,
+// and work that runs after memory was freed finds kFreed in it, in the order of
+// streams. Host memory that is not pinned is read when a copy is queued, and a
+// copy to it is waited for. A new stream reuses the handle of a destroyed one,
+// if there is one.
 //
 // Threads. Safe, and each thread has a current device.
 class FakeDevice final : public DeviceRuntime {
@@ -41,41 +41,41 @@ class FakeDevice final : public DeviceRuntime {
   explicit FakeDevice(int devices, uint64_t bytes_each = uint64_t{1} << 30);
   ~FakeDevice() override;
 
-  // Makes a new one what DeviceRuntime::For(kCuda) gives; lives forever.
+  // Makes a new one the result of DeviceRuntime::For(kCuda); lives forever.
   static FakeDevice& Install(int devices,
                              uint64_t bytes_each = uint64_t{1} << 30);
-  // Makes DeviceRuntime::For(kCuda) end in this error.
+  // Makes DeviceRuntime::For(kCuda) return this error.
   static void InstallError(absl::Status error);
 
   // Faults.
 
-  // From now on every call that can fails with this; OK ends it.
+  // From now on every call that can fail returns this; OK ends it.
   void FailWith(absl::Status status);
-  // From now on Copy on this device fails with this.
+  // From now on Copy on this device returns this.
   void FailCopiesOn(int device, absl::Status status);
-  // What Probe says.
+  // The result of Probe.
   void SetProbe(absl::Status status);
-  // Whether a stream is being captured: what is queued never runs.
+  // Whether a stream is being captured: queued work never runs.
   void SetCapturing(const DeviceStream& stream, bool capturing);
   // Nothing runs on the stream from now on.
   void Stop(const DeviceStream& stream);
 
   // Observation.
 
-  // Bytes that a device has now; the bytes at an address of it.
+  // The current bytes of a device at an address.
   std::string ReadNow(const void* data, size_t bytes);
-  // Names of what was queued and of what ran since the last call, in order:
-  // "copy", "copy_bytes", "fill", "allocate", "free", ….
+  // The names of work that was queued, or that ran, since the last call, in
+  // order: "copy", "copy_bytes", "fill", "allocate", "free", ….
   std::vector<std::string> TakeQueued();
   std::vector<std::string> TakeRun();
-  // That CopyBytes was asked for since the last call.
+  // Bytes passed to CopyBytes since the last call.
   uint64_t TakeBytesCopied();
   int live_events();
   int live_streams();
-  // Blocks that are handed out: of devices, and of pinned and shared memory.
+  // Allocated blocks: of devices, and of pinned and shared memory.
   int live_blocks();
   int live_pooled_blocks();
-  // Runs all that is queued.
+  // Runs all queued work.
   void RunAll();
 
   DeviceType type() const override { return DeviceType::kCuda; }
@@ -163,7 +163,7 @@ class FakeDevice final : public DeviceRuntime {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Enqueue(const DeviceStream& stream, std::string name,
                std::function<void()> run) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // False if something before that place cannot run.
+  // Returns false if work before that place cannot run.
   bool RunUntil(Queue& queue, size_t place)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::StatusOr<void*> NewBlock(size_t bytes, size_t alignment, int device)
@@ -178,10 +178,10 @@ class FakeDevice final : public DeviceRuntime {
   // Of Copy, by device.
   std::vector<absl::Status> copy_failures_ ABSL_GUARDED_BY(mutex_);
   absl::Status probe_ ABSL_GUARDED_BY(mutex_);
-  // By device and handle; queues and events stay where they are.
+  // Keyed by device and handle; queues and events have stable addresses.
   std::map<std::pair<int, void*>, std::unique_ptr<Queue>> queues_
       ABSL_GUARDED_BY(mutex_);
-  // Of streams that were destroyed, whose handles are given out again.
+  // Of destroyed streams, whose handles are reused.
   std::vector<std::unique_ptr<Queue>> ended_ ABSL_GUARDED_BY(mutex_);
   std::set<void*> streams_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::unique_ptr<Event>> events_ ABSL_GUARDED_BY(mutex_);

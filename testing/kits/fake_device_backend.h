@@ -5,8 +5,8 @@ namespace sherd::testing {
 
 // Registers the backend "fake_device", once: all_to_all_v between ranks that
 // are threads, on the memory of a FakeDevice. An operation runs when it is
-// posted, after all that is queued on its stream, and waits for the other
-// ranks. Use it as "cpu:local,cuda:fake_device".
+// posted, after all work queued on its stream, and waits for the other ranks.
+// Use it as "cpu:local,cuda:fake_device".
 void RegisterFakeDeviceBackend();
 
 }  // namespace sherd::testing

@@ -13,7 +13,7 @@
 
 namespace sherd::testing {
 
-// Knows the names of workers, by rank, and nothing else of RPC.
+// A RemoteAccess that only knows the names of workers, by rank.
 class FakeWorkers final : public RemoteAccess {
  public:
   static std::shared_ptr<RemoteAccess> Make(std::vector<std::string> names) {

@@ -132,7 +132,7 @@ class RandomCase {
                               static_cast<int>(places_), " on ranks ",
                               ::testing::PrintToString(team_->ranks),
                               " staging ", options_.max_staging_bytes));
-    // What all ranks of the world do together.
+    // Operations of all ranks of the world together.
     if (Below(8) == 0) return Transfer();
     if (!team_->group->is_member()) return;
     if (Below(10) == 0) return Reduce();
@@ -191,7 +191,7 @@ class RandomCase {
         .dtype = dtype_, .group = team_->group, .allocator = AnyAllocator()};
   }
 
-  // What moved was as little as can be.
+  // The transfer was minimal.
   void ExpectTheMinimum() const {
     EXPECT_EQ(stats_.bytes_received, stats_.lower_bound_bytes);
     EXPECT_LE(stats_.staging_bytes, options_.max_staging_bytes);
@@ -375,7 +375,7 @@ class RandomCase {
     }
   }
 
-  // What follows works with the view.
+  // Later operations use the view.
   void Narrow(Subject& subject) {
     Dims offsets, sizes;
     for (const int64_t n : subject.tensor.size()) {
@@ -439,7 +439,7 @@ class RandomCase {
     ExpectBoxesOf(model, converted);
   }
 
-  // What is computed of a layout is what is computed of another.
+  // A result computed in one layout equals that of another layout.
   void Compute(Subject& subject) {
     SCOPED_TRACE("computed");
     if (!IsComplex(subject.tensor.dtype()) && subject.tensor.numel() > 0) {
@@ -560,8 +560,8 @@ class RandomCase {
   const Team* team_;
   ReshardStats stats_;
   ReshardOptions options_;
-  // What there is of devices in this case: at each place one of a rank's
-  // devices or the host, or the group's device but for a few.
+  // The devices of this case: at each place one of a rank's devices or the
+  // host, or the group's device except for a few.
   enum class Places { kHost, kGroupsDevice, kMostlyDevices, kAnywhere };
   Places places_ = Places::kHost;
   // Bit r: rank r of the world takes its memory from the heap.

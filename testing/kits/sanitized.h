@@ -5,9 +5,9 @@
 
 namespace sherd::testing {
 
-// Whether AddressSanitizer or ThreadSanitizer watches this program: then it
-// keeps what is freed for a while, and reserves addresses by the terabyte, so
-// that nothing can be said of the memory that the program itself takes.
+// Whether AddressSanitizer or ThreadSanitizer instruments this program: then
+// freed memory is kept for a while, and terabytes of addresses are reserved, so
+// that the program's own use of memory cannot be measured.
 #if defined(ABSL_HAVE_ADDRESS_SANITIZER) || defined(ABSL_HAVE_THREAD_SANITIZER)
 inline constexpr bool kIsSanitized = true;
 #else

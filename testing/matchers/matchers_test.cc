@@ -28,7 +28,7 @@ using ::testing::StringMatchResultListener;
 
 constexpr auto kNotFound = absl::StatusCode::kNotFound;
 
-// What a failed expectation prints behind the value.
+// The text that a failed expectation prints after the value.
 template <typename T>
 std::string Explain(const Matcher<const T&>& matcher, const T& value) {
   StringMatchResultListener listener;

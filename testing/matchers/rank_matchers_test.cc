@@ -31,7 +31,7 @@ using ::testing::Not;
 using ::testing::SizeIs;
 using ::testing::StartsWith;
 
-// What a failed expectation prints behind the value; "" if it holds.
+// The text that a failed expectation prints after the value; "" if it holds.
 template <typename T>
 std::string Explain(const Matcher<const T&>& matcher, const T& value) {
   ::testing::StringMatchResultListener listener;

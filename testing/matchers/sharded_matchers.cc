@@ -21,7 +21,7 @@ namespace {
 
 using internal::ElementRule;
 
-// Each says what differs, or nothing.
+// Each returns the difference, or "".
 using Check = std::string (*)(const ShardedTensor& actual,
                               const ShardedTensor& expected);
 
@@ -40,7 +40,7 @@ std::string CheckProperties(const ShardedTensor& actual,
   return absl::StrCat("has ", a.ToString(), ", expected ", e.ToString());
 }
 
-// Whether both are one rule, as far as the indices of devices say.
+// Whether both are the same rule, except for the indices of devices.
 bool SameSpec(const ShardingSpec& a, const ShardingSpec& b) {
   if (a == b) return true;
   const auto without_index = [](const Placement& placement) {
@@ -53,7 +53,7 @@ bool SameSpec(const ShardingSpec& a, const ShardingSpec& b) {
 
 std::string CheckSpec(const ShardedTensor& actual,
                       const ShardedTensor& expected) {
-  // Which devices they are, the shards say.
+  // The shards show the devices.
   if (SameSpec(*actual.spec(), *expected.spec())) return "";
   return absl::StrCat("has the sharding spec ", actual.spec()->ToString(),
                       ", expected ", expected.spec()->ToString());
@@ -90,7 +90,7 @@ std::string CheckLocalShards(const ShardedTensor& actual,
   return "";
 }
 
-// What all others follow from comes first.
+// First the properties that all others depend on.
 constexpr Check kChecks[] = {CheckSize, CheckProperties, CheckSpec, CheckShards,
                              CheckLocalShards};
 

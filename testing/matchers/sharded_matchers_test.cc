@@ -32,7 +32,7 @@ using ::testing::Matcher;
 using ::testing::Not;
 using ::testing::StartsWith;
 
-// What a failed expectation prints behind the value; "" if it holds.
+// The text that a failed expectation prints after the value; "" if it holds.
 std::string Explain(const Matcher<const ShardedTensor&>& matcher,
                     const ShardedTensor& actual) {
   ::testing::StringMatchResultListener listener;

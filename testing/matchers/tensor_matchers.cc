@@ -122,7 +122,7 @@ struct Pair {
   const std::byte* expected = nullptr;
 };
 
-// What was found between two tensors.
+// The differences between two tensors.
 template <typename T>
 struct Tally {
   using Size = decltype(Distance(Load<T>(nullptr), Load<T>(nullptr)));
@@ -304,7 +304,7 @@ bool SameDevice(const Tensor& a, const Tensor& b, CompareDevices devices) {
   return SameDevice(a.device(), b.device());
 }
 
-// What but the elements differs.
+// Describes differences other than those of elements.
 std::string ExplainProperties(const Tensor& actual, const Tensor& expected,
                               CompareDevices devices) {
   if (actual.defined() != expected.defined()) {

@@ -51,7 +51,7 @@ Tensor One(T value) {
   return Tensor::FromSpan<T>({value}, {}).value();
 }
 
-// What a failed expectation prints behind the value; "" if it holds.
+// The text that a failed expectation prints after the value; "" if it holds.
 std::string Explain(const Matcher<const Tensor&>& matcher,
                     const Tensor& actual) {
   StringMatchResultListener listener;

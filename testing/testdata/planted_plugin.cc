@@ -1,5 +1,5 @@
-// The plugin "local", linked into this shared object, with one fault planted:
-// PLANTED_FAULT says which.
+// The plugin "local", linked into this shared object, with one fault planted,
+// selected by PLANTED_FAULT.
 
 #include <fcntl.h>
 

@@ -9,8 +9,8 @@
 namespace sherd::testing {
 
 // A vector clock. A lane is a sequence of operations of which each happens
-// before the next: a stream, or one branch of a graph. A clock says for each
-// lane up to which place, counted from 1, it is known to have happened.
+// before the next: a stream, or one branch of a graph. A clock has for each
+// lane the position, counted from 1, up to which it is known to have happened.
 //
 // Source. Mattern, "Virtual time and global states of distributed systems",
 // 1989.

@@ -125,7 +125,8 @@ int Attribute(int attribute) {
   }
 }
 
-// The last reference is gone: all of the device's memory and streams go.
+// Called when the last reference is released: frees all of the device's memory
+// and streams.
 void DestroyContext(std::unique_lock<std::mutex>& lock, Device& device) {
   Driver& driver = Driver::Get();
   driver.SynchronizeDevice(lock, device);

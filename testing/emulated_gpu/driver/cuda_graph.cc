@@ -71,7 +71,7 @@ int EndCapture(Driver& driver, Stream& stream, CUgraph* graph) {
   return 0;
 }
 
-// What one launch runs: node by node, on the stream's thread.
+// The work of one launch: node by node, on the stream's thread.
 int Launch(Driver& driver, GraphExec& exec, Stream& stream,
            std::vector<std::function<int()>> prepared) {
   if (const int result = driver.CheckImplicitCapture(stream); result != 0) {
@@ -235,7 +235,7 @@ CUresult cuGraphExecDestroy(CUgraphExec exec) {
     if (found == nullptr) return kCudaInvalidValue;
     driver.graph_execs.Remove(exec);
     const std::shared_ptr<const Graph> graph = std::move(found->graph);
-    // What nodes keep alive goes without the lock.
+    // Release objects that nodes keep alive without the lock.
     lock.unlock();
     return 0;
   });

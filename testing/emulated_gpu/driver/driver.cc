@@ -41,8 +41,8 @@ std::string Range(const MemoryAccess& access) {
                       " in [0x", absl::Hex(low), ", 0x", absl::Hex(high), ")");
 }
 
-// The numbers of the machine's devices that this process sees, as
-// CUDA_VISIBLE_DEVICES says.
+// The numbers of the machine's devices that this process sees according to
+// CUDA_VISIBLE_DEVICES.
 std::vector<int> VisibleDevices() {
   int count = 1;
   if (!absl::SimpleAtoi(GetKnobOr(Knob::kEmulatedGpus, "1"), &count)) count = 1;
@@ -130,7 +130,7 @@ Device* Driver::CurrentDevice() {
 
 std::pair<size_t, uint64_t> Driver::TakeLane() {
   for (size_t& lane : free_lanes_) {
-    // All of it has happened for everybody.
+    // All of it has happened before every thread's current point.
     if (known_to_all_.Of(lane) < lanes_[lane]) continue;
     const size_t taken = lane;
     lane = free_lanes_.back();
@@ -211,7 +211,7 @@ int Driver::FindEvent(void* handle, EventRef* event) {
 Clock Driver::HostClock() {
   ThreadState& thread = ThisThread();
   if (!thread.is_known) {
-    // Who started the thread may have told it.
+    // The thread that started this one may have synchronized with it.
     thread.is_known = true;
     thread.known = known_to_any_;
   }

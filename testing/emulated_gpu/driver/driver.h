@@ -25,31 +25,32 @@
 
 namespace sherd::testing {
 
-// What is queued on a stream, or captured.
+// Work that is queued on a stream, or captured.
 struct StreamTask {
   std::string name;
   std::vector<MemoryAccess> accesses;
-  // In place of `accesses`, where only the bytes on the device tell: called
+  // In place of `accesses`, if they depend on bytes on the device: called
   // before `run`, by the thread that runs.
   std::function<std::vector<MemoryAccess>()> late_accesses;
   std::function<int()> run;
   // As in QueuedOperation.
   std::function<std::function<int()>()> prepare;
-  // Memory of any device; else that which the stream's device reaches.
+  // The operation may use memory of any device, otherwise only memory that the
+  // stream's device reaches.
   bool is_copy = false;
 };
 
 struct GraphNode {
   StreamTask task;
-  // Nodes of one lane follow each other.
+  // Nodes of one lane are ordered.
   size_t lane = 0;
-  // Numbers of nodes before this one.
+  // The nodes that precede this one, by number.
   std::vector<size_t> after;
 };
 
 struct Stream;
 
-// What streams capture until its end.
+// A capture, from its beginning to its end, of one or several streams.
 struct Capture {
   int mode = 0;
   std::thread::id owner;
@@ -61,16 +62,16 @@ struct Capture {
 
 struct Stream {
   int device = 0;
-  // In its device.
+  // Its number on its device.
   int number = 0;
   bool is_default = false;
-  // Whether it waits for the default stream and is waited for.
+  // Whether it synchronizes with the default stream.
   bool is_blocking = true;
-  // The program has destroyed it; what is queued still counts for what waits
-  // for the device.
+  // The program has destroyed it; queued work still counts for waits for the
+  // device.
   bool is_destroyed = false;
   size_t lane = 0;
-  // Place in the lane before the stream's first.
+  // Position in the lane before the stream's first operation.
   uint64_t lane_start = 0;
   uint64_t queued = 0;
   Clock clock;
@@ -90,7 +91,7 @@ struct Event {
   StreamWorker::Place place;
   Clock clock;
   std::thread::id recorder;
-  // Where it was recorded while the stream captured.
+  // The capture during which it was recorded, if any.
   std::shared_ptr<Capture> capture;
   std::vector<size_t> nodes;
 };
@@ -112,19 +113,19 @@ struct Graph {
 
 struct GraphExec {
   std::shared_ptr<const Graph> graph;
-  // For each of the graph's lanes: its number here, and its last place.
+  // For each of the graph's lanes: its number here, and its last position.
   std::vector<std::pair<size_t, uint64_t>> lanes;
-  // The last launch.
+  // Clock of the last launch.
   Clock clock;
   std::optional<StreamWorker::Place> place;
 };
 
-// That each device has unless a test wants it otherwise.
+// The memory of each device, unless a test sets another size.
 constexpr uint64_t kDeviceBytes = uint64_t{1} << 30;
 
 struct Device {
   int number = 0;
-  // What the vendor calls the machine's number, whatever is visible.
+  // The vendor's number of the device on the machine, whatever is visible.
   int machine_number = 0;
   int retained = 0;
   std::atomic<int> broken{0};
@@ -132,21 +133,21 @@ struct Device {
   std::vector<StreamRef> streams;
   int next_stream = 1;
   uint64_t limit = kDeviceBytes;
-  // By cuMemAlloc.
+  // Bytes allocated by cuMemAlloc.
   uint64_t used = 0;
   std::vector<std::shared_ptr<MemoryPool>> pools;
-  // Bit d: contexts of this device may use memory of device d.
+  // Bit d is set if contexts of this device may use memory of device d.
   uint64_t peers = 0;
 };
 
-// A context of which the program knows: the primary one of its device, or one
-// that differs by its handle alone. Null and -1 for none.
+// A context that the program knows: the primary one of its device, or one that
+// differs by its handle alone. Null and -1: none.
 struct ContextRef {
   void* handle = nullptr;
   int device = -1;
 };
 
-// Objects that the program names by handles. A handle is never used twice.
+// Objects that the program identifies by handles. Handles are never reused.
 template <typename T>
 class HandleTable {
  public:
@@ -172,11 +173,11 @@ class HandleTable {
   std::set<const void*> removed_;
 };
 
-// The emulated driver's state. What a function of the driver does is in
-// cuda_*.cc; this is what they share.
+// The emulated driver's state. The driver's functions are in cuda_*.cc; this is
+// the part that they share.
 //
-// Threads. `mutex` guards everything but what says otherwise. Nothing waits
-// with it locked.
+// Threads. `mutex` guards all members except where noted. It is never held
+// during a wait.
 class Driver {
  public:
   // Never destroyed.
@@ -194,69 +195,70 @@ class Driver {
   HandleTable<ContextRef> other_contexts;
   std::vector<std::shared_ptr<Capture>> captures;
 
-  // The calling thread's; null if no context is current.
+  // The calling thread's device; null if no context is current.
   Device* CurrentDevice();
 
-  // Of a handle that the program passed: 0, or the error, and it reports what
-  // was destroyed.
+  // Finds the stream of a program's handle. Returns 0 or an error; reports the
+  // use of a destroyed stream.
   int FindStream(void* handle, StreamRef* stream);
-  // As FindStream, or what broke its device.
+  // As FindStream, or the error that broke its device.
   int FindUsableStream(void* handle, StreamRef* stream);
   int FindEvent(void* handle, EventRef* event);
   StreamRef NewStream(Device& device, bool is_blocking);
   void DestroyStream(void* handle);
 
-  // Queues or captures; `order` is null for the calling thread's. `prepare` has
-  // been called unless the stream captures.
+  // Queues or captures; `order` is null for the calling thread's order.
+  // `prepare` has been called unless the stream captures.
   int Queue(Stream& stream, StreamTask task, const Clock* order);
-  // Its steps: what queues more than runs uses them.
+  // The steps of Queue, for work that queues more than what runs.
   OperationRef Begin(Stream& stream, const std::string& name,
                      const Clock* order,
                      std::vector<StreamWorker::Place>* after);
-  // Checks the accesses, unless only the device can tell them, and returns what
-  // runs the task. Where the process goes on although the task is not ordered
-  // behind another, that one joins `after`: nothing else goes wrong then, and
-  // ThreadSanitizer sees no race of ours.
+  // Checks the accesses, unless they depend on bytes on the device, and returns
+  // the function that runs the task. If the process continues although the task
+  // is not ordered after another, that one is added to `after`, so that nothing
+  // else fails and ThreadSanitizer sees no race of ours.
   std::function<void()> Runner(const OperationRef& operation, int device,
                                StreamTask task,
                                std::vector<StreamWorker::Place>* after);
   uint64_t NextIndex() { return next_index_++; }
   std::pair<size_t, uint64_t> TakeLane();
 
-  // The capture of a stream that waits for this one, a default stream, or null.
+  // The capture of a stream that waits for this default stream, or null.
   Capture* FindImplicitCapture(const Stream& stream) const;
-  // 0, or why the stream cannot be used: a capture that it would disturb, which
-  // is broken then.
+  // Returns 0, or why the stream cannot be used: the call would disturb a
+  // capture, which it breaks.
   int CheckImplicitCapture(Stream& stream);
-  // 0, or 900 after having broken captures: for what must not be called while
-  // the thread, or with mode global anybody, captures.
+  // For calls that are forbidden while the thread, or with mode global any
+  // thread, captures. Returns 0, or 900 after breaking the captures.
   int CheckUnsafeCall();
 
   int RecordEvent(Event& event, Stream& stream);
   int WaitEvent(Stream& stream, const Event& event);
 
-  // The host learned that what the clock knows has happened; `for_all` threads.
+  // The host learned that the operations in the clock have happened; with
+  // `for_all`, all threads did.
   void JoinHost(const Clock& clock, bool for_all);
   Clock HostClock();
-  // Waits for places without the lock, then joins the clock.
+  // Waits for positions without the lock, then joins the clock.
   void WaitOnHost(std::unique_lock<std::mutex>& lock,
                   const std::vector<StreamWorker::Place>& places,
                   const Clock& clock);
   // Waits for all streams of a device.
   void SynchronizeDevice(std::unique_lock<std::mutex>& lock, Device& device);
 
-  // What the host does now, for the checker.
+  // The host's current operation, for the checker.
   OperationRef HostOperation(const std::string& name);
-  // Frees for good, after all that used it.
+  // Frees the memory permanently, after all its users.
   void FreeOnHost(Allocation& allocation, const char* function);
 
-  // Of the thread that exits.
+  // Called for a thread that exits.
   void Publish(const Clock& clock);
 
  private:
   Driver();
 
-  // What the check of an operation comes to.
+  // The result of checking an operation.
   struct Verdict {
     bool may_run = true;
     std::vector<AllocationRef> written;
@@ -266,27 +268,27 @@ class Driver {
                 int device);
   void CheckAccess(const OperationRef& operation, const StreamTask& task,
                    int device, const MemoryAccess& access, Verdict* verdict);
-  // Whether kernels of a device may use an allocation.
+  // Whether kernels of a device may access an allocation.
   bool IsReachable(int device, const Allocation& allocation) const;
-  // How [low, high), which begins in `allocation` if it is not null, leaves it;
-  // empty if it does not.
+  // Describes how [low, high), which begins in `allocation` if it is not null,
+  // goes beyond it; empty if it does not.
   std::string Misses(const Allocation* allocation, uint64_t low,
                      uint64_t high) const;
   int AddNode(Stream& stream, StreamTask task);
 
   std::unique_ptr<MemoryTable> memory_;
-  // What every thread knows, and what any thread knows.
+  // Operations known to every thread, and those known to any thread.
   Clock known_to_all_;
   Clock known_to_any_;
   uint64_t next_index_ = 1;
   // Operations that have not declared their accesses.
   int undeclared_ = 0;
-  // The last place that was given out in each lane, and those without owner.
+  // The last position assigned in each lane, and the lanes without owner.
   std::vector<uint64_t> lanes_;
   std::vector<size_t> free_lanes_;
 };
 
-// A thread of the program, as the driver knows it.
+// The driver's state of a thread of the program.
 struct ThreadState {
   ThreadState() = default;
   ThreadState(const ThreadState&) = delete;
@@ -299,22 +301,23 @@ struct ThreadState {
   std::vector<ContextRef> contexts;
   int capture_mode = 0;
   std::vector<std::pair<int, StreamRef>> own_streams;
-  // Goes into what the call queues.
+  // Applied to the work that the call queues.
   std::optional<Fault> fault;
-  // The word of a fault that the function knows.
+  // The word of a fault that the function implements.
   std::string answer;
 };
 ThreadState& ThisThread();
 
-// Wraps every exported function: counts the call, and does what faults say.
-// `body` returns a CUresult.
+// Wraps every exported function: counts the call, and applies faults. `body`
+// returns a CUresult.
 enum class Needs { kNothing, kInit, kContext };
 int Enter(const GpuCall& call, Needs needs, const std::function<int()>& body);
-// `value`, or what a fault of the call has in its place: within `body`.
+// Returns `value`, or the value of the call's fault; within `body`.
 int Planned(int value);
 
-// As in a new process: what is queued ends first, then contexts go with all
-// that is on their devices, pinned memory and imports.
+// Resets the driver to the state of a new process: queued work ends first, then
+// contexts are destroyed with all memory on their devices, pinned memory and
+// imports.
 void ResetDriver();
 
 // "3rd on stream 2 of device 0".

@@ -12,8 +12,8 @@
 
 namespace sherd::testing {
 
-// Device 0 is current; findings are counted, and one that no test expects fails
-// it.
+// Device 0 is current. Findings are counted; one that a test does not expect
+// fails it.
 class DriverTest : public ::testing::Test {
  protected:
   static const DriverLibrary& Library() {
@@ -75,7 +75,7 @@ class DriverTest : public ::testing::Test {
     EXPECT_EQ(cu().EventCreate(&event, 2), 0);
     return event;
   }
-  // `later` waits for what is queued on `earlier`.
+  // `later` waits for the work queued on `earlier`.
   static void Order(CUstream earlier, CUstream later) {
     CUevent event = NewEvent();
     EXPECT_EQ(cu().EventRecord(event, earlier), 0);
@@ -85,7 +85,7 @@ class DriverTest : public ::testing::Test {
   static CUdeviceptr At(const void* data) {
     return reinterpret_cast<CUdeviceptr>(data);
   }
-  // What the device holds, after `stream`.
+  // The contents of device memory, after `stream`.
   static std::vector<int> Read(CUdeviceptr data, size_t count,
                                CUstream stream) {
     std::vector<int> values(count, -1);

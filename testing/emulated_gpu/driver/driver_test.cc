@@ -139,7 +139,7 @@ TEST_F(EmulatedDriverTest, PinnedMemoryIsReadInTheOrderOfTheStream) {
     const HeldStreams held(Library().hold_streams);
     *pinned = 1;
     cu().MemcpyAsync(data, At(pinned), sizeof(int), stream);
-    // A mistake that the checker cannot see, but whoever looks at the values.
+    // A mistake that the checker cannot detect, but that the values show.
     *pinned = 2;
   }
   EXPECT_THAT(Read(data, 1, stream), ElementsAre(2));

@@ -6,7 +6,7 @@
 
 namespace sherd::testing {
 
-// The emulated driver's functions where it is linked in.
+// The functions of the emulated driver that is linked in.
 const ::sherd::internal::CudaFunctions& LinkedCuda();
 const TestCudaFunctions& LinkedTestCuda();
 

@@ -1,5 +1,5 @@
-// Bugs as programs have them: each is found, whatever the timing, and the right
-// program beside it is not blamed.
+// Typical bugs of programs: each is found, with any timing, and the correct
+// program beside it has no finding.
 
 #include <future>
 #include <string>

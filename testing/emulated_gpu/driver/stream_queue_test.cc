@@ -62,7 +62,7 @@ class StreamQueueTest : public ::testing::Test {
     return text;
   }
 
-  // Writes `bytes` from `data_` on, and says that it writes all of it.
+  // Writes `bytes` from `data_` on, and declares that it writes all of it.
   QueuedOperation Filling(char value, size_t bytes) const {
     return {"fill",
             {Writes(data_, 64)},

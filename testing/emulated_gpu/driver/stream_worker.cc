@@ -98,7 +98,7 @@ void StreamWorker::Run() {
     for (const auto& [worker, other] : task.after) worker->WaitFor(other);
     BeLate(number_, place);
     task.run();
-    // What the task kept alive is gone before anybody sees that it has run.
+    // Release what the task kept alive before any thread sees that it has run.
     task = Task();
     const std::lock_guard<std::mutex> lock(mutex_);
     completed_ = place;

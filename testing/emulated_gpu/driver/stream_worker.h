@@ -12,12 +12,12 @@
 
 namespace sherd::testing {
 
-// Runs what is queued on one stream, one after the other, on a thread of its
-// own and later than it was queued. How much later is drawn from the seed, the
-// number of the stream and the place in it.
+// Runs the work queued on one stream, in order, on a thread of its own and
+// later than it was queued. The delay is drawn from the seed, the number of the
+// stream and the position in it.
 //
-// Threads. Safe. The thread starts with the first task and is detached: what
-// never ends does not keep the process from ending.
+// Threads. Safe. The thread starts with the first task and is detached: a task
+// that never ends does not keep the process from exiting.
 class StreamWorker : public std::enable_shared_from_this<StreamWorker> {
  public:
   // The task'th of a worker, counted from 1.
@@ -28,14 +28,15 @@ class StreamWorker : public std::enable_shared_from_this<StreamWorker> {
   // Queues; `run` begins once all of `after` have run.
   void Push(std::vector<Place> after, std::function<void()> run);
 
-  // The thread ends when all has run; nothing is pushed any more.
+  // The thread ends when all work has run; nothing may be pushed any more.
   void Close();
 
   bool HasRun(uint64_t place);
   void WaitFor(uint64_t place);
 
   static void SetSeed(uint64_t seed);
-  // While the sum is above 0, no task begins. Returns it.
+  // Adds `change` to a counter and returns it. No task begins while it is above
+  // 0.
   static int Hold(int change);
 
  private:

@@ -13,20 +13,20 @@
 
 namespace sherd::testing {
 
-// An operation as the checker sees it: where it stands in the order, not when
-// it runs.
+// An operation as the checker sees it: its place in the order, not the time at
+// which it runs.
 struct OrderedOperation {
   // For findings: "cuMemcpyAsync of 64 bytes, 3rd on stream 2 of device 0".
   std::string name;
   size_t lane = 0;
   uint64_t place = 0;
-  // What happens before it, itself included.
+  // All operations that happen before it, including itself.
   Clock clock;
-  // How many were queued before it, in this process.
+  // The number of operations queued before it, in this process.
   uint64_t index = 0;
-  // Done by the host while it was called: before all that is queued later.
+  // Done by the host during the call: before all work that is queued later.
   bool is_host = false;
-  // Where it runs, if it does on a stream.
+  // Where it runs, if it is on a stream.
   StreamWorker::Place runs_at;
 };
 using OperationRef = std::shared_ptr<const OrderedOperation>;
@@ -34,31 +34,31 @@ using OperationRef = std::shared_ptr<const OrderedOperation>;
 bool HappensBefore(const OrderedOperation& first,
                    const OrderedOperation& second);
 
-// The lowest address of an access and the one behind its highest.
+// The lowest address of an access, and one past its highest.
 std::pair<uint64_t, uint64_t> BoundsOf(const MemoryAccess& access);
 
 // Whether two accesses have a byte in common.
 bool Overlap(const MemoryAccess& a, const MemoryAccess& b);
 
-// Contiguous ranges as boxes: what follows each other at equal distances
-// becomes one access with repeats. Keeps the order within reads and writes.
+// Contiguous ranges as boxes: accesses at equal distances become one access
+// with repeats. Keeps the order within reads and writes.
 std::vector<MemoryAccess> MergeRanges(const std::vector<MemoryAccess>& ranges);
 
-// What was done with one allocation. Two accesses conflict if they have a byte
-// in common, at least one writes, and neither happens before the other. Whether
-// they are found does not depend on when anything runs.
+// The accesses to one allocation. Two accesses conflict if they have a byte in
+// common, at least one writes, and neither happens before the other. Whether a
+// conflict is found does not depend on timing.
 class AccessHistory {
  public:
   // Adds an access and returns an operation that it conflicts with, or null.
-  // `compact` drops what can conflict with nothing any more: false while an
-  // operation that was queued before may yet be added.
+  // `compact` drops accesses that can no longer conflict; it is false while an
+  // operation that was queued before may still be added.
   OperationRef Add(const OperationRef& operation, const MemoryAccess& access,
                    bool compact);
 
   // An operation that does not happen before `last`, or null.
   OperationRef FindNotBefore(const OrderedOperation& last) const;
 
-  // Drops what happens before all that will be queued.
+  // Drops accesses that happen before all work that will be queued.
   void Forget(const Clock& known);
 
   size_t size() const { return records_.size(); }

@@ -9,29 +9,30 @@
 
 namespace sherd::testing {
 
-// The addresses of pretended devices, and the bytes behind them.
+// The addresses of emulated devices, and the bytes behind them.
 //
-// Layout. Window d of `kWindowBytes` holds the memory of device d, the last one
-// what was imported from other processes. Nobody can touch those addresses:
-// the bytes are seen kWindowBytes * windows further on, in the host view. Each
-// window of a device is a file in memory, of which only touched pages exist;
-// other processes open it through /proc.
+// Layout. Window d of `kWindowBytes` is the memory of device d, the last one is
+// the memory imported from other processes. These addresses are not accessible:
+// the host view of the bytes is kWindowBytes * windows further on. Each window
+// of a device is a file in memory, of which only touched pages exist; other
+// processes open it through /proc.
 //
-// Threads. The mapping is made once; Import, Close and the tickets are locked
-// by the caller.
+// Threads. The mapping is created once; the caller locks Import, Close and the
+// tickets.
 class AddressSpace {
  public:
   static constexpr uint64_t kWindowBytes = uint64_t{8} << 30;
   static constexpr uint64_t kPageBytes = 4096;
-  // At the start of each file: what other processes may open.
+  // The beginning of each file is the part that other processes may open.
   static constexpr uint64_t kTicketBytes = 1 << 20;
 
-  // Names a range of a file of this process. Plain bytes, as a CUipcMemHandle.
+  // Identifies a range of a file of this process. Plain bytes, as a
+  // CUipcMemHandle.
   struct Handle {
     std::array<uint64_t, 8> words = {};
   };
 
-  // Aborts the process if the addresses cannot be had.
+  // Aborts the process if the addresses are not available.
   explicit AddressSpace(int devices);
 
   uint64_t WindowOf(int device) const {
@@ -42,12 +43,12 @@ class AddressSpace {
   bool Contains(uint64_t address) const {
     return base_ <= address && address - base_ < view_distance_;
   }
-  // Where the bytes at an address of a device can be touched.
+  // Where the bytes at an address of a device are accessible.
   void* View(uint64_t address) const {
     return reinterpret_cast<void*>(address + view_distance_);
   }
 
-  // Gives pages back; they read as zeros then.
+  // Returns pages to the system; they read as zeros afterwards.
   void Discard(int device, uint64_t address, uint64_t bytes) const;
 
   // Lets other processes open [address, address + bytes), until Withdraw with
@@ -57,11 +58,11 @@ class AddressSpace {
                                 Handle* handle);
   void Withdraw(int device, uint32_t ticket);
 
-  // Maps what another process offers at `address` of the import window.
-  // Returns the device there, or -1 if nothing can be opened with the handle,
-  // which may be anything.
+  // Maps another process's memory at `address` of the import window. Returns
+  // the device there, or -1 if nothing can be opened with the handle, which may
+  // be invalid.
   int Import(const Handle& handle, uint64_t address) const;
-  // Of a valid handle; 0 if it is none.
+  // The size behind a handle; 0 if the handle is invalid.
   static uint64_t BytesOf(const Handle& handle);
   static bool IsOfThisProcess(const Handle& handle);
   void Close(uint64_t address, uint64_t bytes) const;

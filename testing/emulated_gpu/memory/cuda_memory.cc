@@ -61,7 +61,7 @@ void SetAttribute(int attribute, const Allocation* allocation, void* value) {
   }
 }
 
-// What is read of a pool's attribute that is set.
+// The text of a pool's attribute that is set.
 std::string PoolAttributeText(int attribute, const void* value) {
   if (value == nullptr) return "null";
   if (attribute != internal::kCudaPoolReleaseThreshold) {

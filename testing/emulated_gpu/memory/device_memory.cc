@@ -161,7 +161,7 @@ int FreeOnStream(uint64_t address, Stream& stream) {
                                allocation->freed->name));
     return kCudaInvalidValue;
   }
-  // What a graph uses at each launch cannot go with the first.
+  // Memory that a graph uses at each launch must survive the first launch.
   if (stream.capture != nullptr && !allocation->is_of_graph) {
     stream.capture->is_valid = false;
     return kCudaInvalidValue;

@@ -7,13 +7,13 @@
 
 namespace sherd::testing {
 
-// How memory comes and goes. Results are CUresults.
+// Allocation and release of memory. Results are CUresults.
 
 // As cuMemAlloc: memory that may be used at once. Called with the lock.
 int AllocateOnHost(Device& device, uint64_t bytes, AllocationRef* allocation);
 
 // As cuMemFree and cuMemFreeHost: waits for the device first. Called without
-// the lock. `kind` is what the memory has to be.
+// the lock. `kind` is the required kind of the memory.
 int FreeSynchronously(uint64_t address, const char* function,
                       MemoryLocation::Kind kind);
 
@@ -22,10 +22,10 @@ int AllocateOnStream(MemoryPool& pool, uint64_t bytes, Stream& stream,
                      AllocationRef* allocation);
 int FreeOnStream(uint64_t address, Stream& stream);
 
-// What is used, and kept by pools.
+// Bytes that are in use, and bytes that pools keep.
 uint64_t UsedBytes(const Device& device);
 
-// What pools of a device keep beyond their thresholds goes.
+// Frees what a device's pools keep beyond their thresholds.
 void ReleaseUnused(Device& device);
 
 }  // namespace sherd::testing

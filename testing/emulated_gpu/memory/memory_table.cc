@@ -16,7 +16,7 @@ constexpr uint64_t kPage = AddressSpace::kPageBytes;
 // On either side.
 constexpr uint64_t kGuardBytes = 256;
 constexpr unsigned char kGuard = 0xa5;
-// What new and freed memory holds: NaNs, and no small number.
+// The bytes of new and of freed memory: NaNs, and no small numbers.
 constexpr unsigned char kNew = 0xcb;
 constexpr unsigned char kFreed = 0xdd;
 // Above, pages are only given back: they are zeros.

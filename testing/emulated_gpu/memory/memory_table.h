@@ -20,17 +20,17 @@ struct Allocation {
   int device = 0;
   uint64_t base = 0;
   uint64_t bytes = 0;
-  // Number of its pool; 0 if it is of none.
+  // Number of its pool; 0: none.
   uint64_t pool = 0;
-  // Allocated while a stream captured: lives on.
+  // Allocated while a stream captured: lives as long as the graph.
   bool is_of_graph = false;
 
   AccessHistory history;
-  // Who freed it; it stays here so that late users are found.
+  // The operation that freed it; the entry stays so that later uses are found.
   OperationRef freed;
-  // Nothing touches its bytes any more.
+  // Nothing accesses its bytes any more.
   std::atomic<bool> is_released{false};
-  // The bytes around it were overwritten, and that was reported.
+  // The bytes around it were overwritten, and this was reported.
   std::atomic<bool> is_damaged{false};
 
   // For other processes, or from one; imports count how often.
@@ -40,11 +40,11 @@ struct Allocation {
 };
 using AllocationRef = std::shared_ptr<Allocation>;
 
-// What memory there is: of pretended devices, imported, and pinned. Around each
-// piece lie bytes that nothing may change. Addresses are not used again before
+// All memory: of emulated devices, imported, and pinned. Each piece is
+// surrounded by bytes that nothing may change. Addresses are not reused before
 // those of the device have been used up.
 //
-// Threads. Locked by the caller, but for View and the functions that take one
+// Threads. The caller locks, except for View and the functions that take one
 // allocation.
 class MemoryTable {
  public:
@@ -61,22 +61,22 @@ class MemoryTable {
   // with it.
   AllocationRef AddImport(const AddressSpace::Handle& handle);
 
-  // The allocation around an address, be it freed; else null.
+  // The allocation around an address, also if it was freed; otherwise null.
   AllocationRef Find(uint64_t address) const;
-  // The one that begins before an address, for messages; or null.
+  // The allocation that begins before an address, for messages; or null.
   AllocationRef FindBelow(uint64_t address) const;
-  // Drops all of a device.
+  // Drops all memory of a device.
   void DropDevice(int device, const OperationRef& by);
   // Drops everything.
   void DropAll(const OperationRef& by);
-  // What was not freed.
+  // The allocations that were not freed.
   std::vector<MemoryLocation> Live(MemoryLocation::Kind kind) const;
-  // What was freed is freed for everybody: forgets who used it.
+  // Forgets the users of memory whose release is known to all threads.
   void Forget(const Clock& known);
 
-  // Whether no byte next to the allocation was changed.
+  // Whether the bytes next to the allocation are unchanged.
   bool IsIntact(const Allocation& allocation) const;
-  // Nothing may use it any more: spoils the bytes.
+  // Called when nothing may use it any more: overwrites the bytes.
   void Release(Allocation& allocation);
   void Fill(const Allocation& allocation) const;
 
@@ -91,7 +91,7 @@ class MemoryTable {
 
   AddressSpace space_;
   std::map<uint64_t, AllocationRef> allocations_;
-  // Of each window: the first address that was not used yet.
+  // Of each window: the first address that was never used.
   std::vector<uint64_t> next_;
 };
 

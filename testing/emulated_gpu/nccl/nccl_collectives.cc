@@ -13,7 +13,7 @@
 namespace sherd::testing {
 namespace {
 
-// What reductions keep of each peer at a time.
+// Bytes of each peer that reductions buffer at a time.
 constexpr uint64_t kPieceBytes = uint64_t{1} << 20;
 
 ReduceOp ReduceOpOf(int op) {
@@ -129,7 +129,8 @@ class Collective {
     return header;
   }
 
-  // What this rank gives to a reduction of in[first, first + count), until the
+  // This rank's input of in[first, first + count) to a reduction, valid until
+  // the next piece.
   // next piece.
   const char* Part(uint64_t first, uint64_t count) {
     const char* const in = in_ + first * element_;

@@ -15,7 +15,8 @@ namespace sherd::testing {
 // A factor of ncclRedOpCreatePreMulSum.
 struct NcclFactor {
   int type = 0;
-  // In device memory, read while the operation runs; null: `bytes` is it.
+  // In device memory, read while the operation runs; null: `bytes` is the
+  // value.
   const void* device = nullptr;
   char bytes[8] = {};
 };
@@ -30,8 +31,8 @@ struct NcclTask {
   StreamHandle stream = nullptr;
   // For signature.op == kNcclNumOps.
   std::shared_ptr<const NcclFactor> factor;
-  // What is to go wrong: never ends, breaks the device, kills the process in
-  // the middle.
+  // Injected faults: never ends, breaks the device, kills the process in the
+  // middle.
   bool hangs = false;
   int breaks = 0;
   bool dies = false;
@@ -39,15 +40,15 @@ struct NcclTask {
   uint64_t bytes() const;
 };
 
-// What the operation reads and writes on this rank's device.
+// The accesses of the operation to this rank's device.
 std::vector<MemoryAccess> AccessesOf(const NcclTask& task, int rank, int size);
 
-// Says why the buffers of the task overlap as they must not, or "".
+// Describes a forbidden overlap of the task's buffers, or returns "".
 std::string BadOverlap(const NcclTask& task, int rank, int size);
 
-// Runs one collective on the calling thread; memory is reached by HostView.
-// `sequence` counts the communicator's collectives, from 1. False if it gave
-// up. Values are those of core/comm/reduction.h, in the order of ranks.
+// Runs one collective on the calling thread; accesses memory through HostView.
+// `sequence` counts the communicator's collectives, from 1. Returns false if it
+// gave up. Values are those of core/comm/reduction.h, in the order of ranks.
 bool RunCollective(const NcclTask& task, uint64_t sequence,
                    const NcclWaiting& waiting);
 

@@ -585,8 +585,8 @@ namespace {
 struct Communicators {
   std::mutex mutex;
   std::unordered_map<internal::NcclComm, NcclCommunicatorPtr> live;
-  // Numbers, and no addresses of objects, which come again. Nobody looks behind
-  // a handle.
+  // Numbers, since addresses of objects are reused. Handles are never
+  // dereferenced.
   uintptr_t next_handle = 0x1000;
 };
 

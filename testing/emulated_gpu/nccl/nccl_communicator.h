@@ -20,13 +20,13 @@
 
 namespace sherd::testing {
 
-// What a communicator takes of an NcclConfig, and from faults.
+// A communicator's settings, from an NcclConfig and from faults.
 struct NcclSettings {
   bool blocking = true;
   bool split_share = false;
   bool shrink_share = false;
   std::string name;
-  // What calls call it, but for the number behind: that rank.
+  // The communicator's name in texts of calls, followed by this number.
   std::string label;
   int origin = 0;
   // Faults (see faults.h), words of ncclCommInitRankConfig with '+' between;
@@ -47,8 +47,8 @@ struct NcclSettings {
 // Reads `config` as parseCommConfig of NCCL does, over `settings`.
 NcclResult ReadConfig(const NcclConfig* config, NcclSettings* settings);
 
-// What ncclGetVersion says: 22809, or what its fault pretends with the word
-// version=NUMBER.
+// The result of ncclGetVersion: 22809, or the version of its fault with the
+// word version=NUMBER.
 int NcclPretendedVersion();
 
 class NcclCommunicator;
@@ -61,11 +61,11 @@ struct NcclFamily {
   std::vector<std::weak_ptr<NcclCommunicator>> members;
 };
 
-// One rank's part of a communicator. Its functions are those of NCCL, after
-// their arguments were looked at; the names are the same.
+// One rank's part of a communicator. Its functions are those of NCCL with the
+// same names, after their arguments were checked.
 //
 // Operations of one communicator run one after another in the order of their
-// calls, on whatever streams.
+// calls, on any streams.
 //
 // Threads. Safe from any thread.
 class NcclCommunicator : public std::enable_shared_from_this<NcclCommunicator> {
@@ -82,26 +82,26 @@ class NcclCommunicator : public std::enable_shared_from_this<NcclCommunicator> {
   }
   const std::shared_ptr<NcclFamily>& family() const { return family_; }
 
-  // Its place, as soon as it is known; before Join.
+  // Sets its place, as soon as it is known; before Join.
   void SetPlace(int rank, int size);
-  // Meets the other ranks; waits for them. `hangs`: never ends before an abort.
+  // Waits for the other ranks. `hangs`: never ends before an abort.
   NcclResult Join(const NcclUniqueId& id, bool hangs);
   // These two wait for the other ranks. *made is null for no color.
   NcclResult Split(int color, int key, const NcclSettings& settings,
                    NcclCommunicatorPtr* made);
   NcclResult Shrink(const std::set<int>& excluded, bool abort_first,
                     const NcclSettings& settings, NcclCommunicatorPtr* made);
-  // No operations begin any more.
+  // No operations begin from now on.
   NcclResult BeginFinalize();
   // Waits until all ranks have called it and all operations have run.
   NcclResult Finalize();
   void Abort();
   // Operations end, and no new ones begin.
   NcclResult Revoke();
-  // Waits until no operation is under way.
+  // Waits until no operation is in flight.
   void Drain();
 
-  // Whether calls are possible: `what` is the function, for the message.
+  // Returns OK if calls are possible; `what` is the function, for the message.
   NcclResult CheckReady(const char* what);
   NcclResult CheckOperational(const char* what);
   bool is_finalized() const;
@@ -111,27 +111,28 @@ class NcclCommunicator : public std::enable_shared_from_this<NcclCommunicator> {
   NcclResult Poll();
   void SetError(NcclResult error);
 
-  // Runs `job` on a thread of its own; until it has ended, and the caller has
-  // asked for it, Poll returns kNcclInProgress.
+  // Runs `job` on a thread of its own; until it has ended and the caller has
+  // polled, Poll returns kNcclInProgress.
   void StartJob(std::function<NcclResult()> job);
   // Waits until no job runs: after Abort, which lets them end.
   void AwaitJob();
 
-  // A job has made `child`, whose handle *place is to hold.
+  // Records that a job has made `child`, whose handle is stored in *place
+  // later.
   void AddMade(const NcclCommunicatorPtr& child,
                ::sherd::internal::NcclComm* place);
-  // Writes the handles of what was made so far to their places.
+  // Stores the handles of the children made so far.
   void DeliverMade();
 
-  // Says that this rank is ready for its first collective.
+  // Announces that this rank is ready for its first collective.
   void StartConnecting();
   // Queues tasks as one operation. Waits for the peers' first collective.
   NcclResult Launch(const std::vector<NcclTask>& tasks);
-  // The same for a communicator that does not block: queued when the caller
-  // polls, or a little later.
+  // The same for a non-blocking communicator: queued when the caller polls, or
+  // a little later.
   void LaunchLater(const std::vector<NcclTask>& tasks);
 
-  // Operators that the program made; null: there is no such.
+  // Operators that the program made; null: no such operator.
   int AddFactor(const NcclFactor& factor);
   std::shared_ptr<const NcclFactor> FindFactor(int op);
   bool RemoveFactor(int op);
@@ -165,7 +166,7 @@ class NcclCommunicator : public std::enable_shared_from_this<NcclCommunicator> {
 
   NcclCommunicatorPtr NewChild(const NcclSettings& settings, bool is_split,
                                bool shares);
-  // Of a child that knows its place.
+  // For a child whose place is known.
   NcclResult JoinChild(const NcclCommunicatorPtr& child,
                        const NcclUniqueId& id);
   NcclCommunicatorPtr MakeAlone(const NcclSettings& settings, bool is_split);
@@ -176,7 +177,7 @@ class NcclCommunicator : public std::enable_shared_from_this<NcclCommunicator> {
       const std::shared_ptr<const std::vector<NcclTask>>& tasks);
   int RunLaunch(Turn& turn, const std::vector<NcclTask>& tasks,
                 uint64_t first_collective);
-  // False if it contradicts what another rank has announced.
+  // Returns false if it contradicts another rank's announcement.
   bool Announce(const NcclTask& task, uint64_t sequence);
   bool TryPending(bool any_thread);
   friend struct NcclHelper;
@@ -186,7 +187,7 @@ class NcclCommunicator : public std::enable_shared_from_this<NcclCommunicator> {
   const std::shared_ptr<NcclFamily> family_;
   int rank_ = 0;
   int size_ = 1;
-  // Null before Join; others than Join look at attached_ first.
+  // Null before Join; functions other than Join check attached_ first.
   std::shared_ptr<NcclSegment> segment_;
   std::atomic<bool> attached_{false};
   std::atomic<bool> stopped_{false};
@@ -194,7 +195,8 @@ class NcclCommunicator : public std::enable_shared_from_this<NcclCommunicator> {
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;
-  // Launches: how many there were, whose turn it is, which ended before theirs.
+  // Launches: how many there were, whose turn it is, and which ended out of
+  // turn.
   uint64_t launches_ = 0;
   uint64_t turn_ = 0;
   std::set<uint64_t> ended_early_;
@@ -205,13 +207,13 @@ class NcclCommunicator : public std::enable_shared_from_this<NcclCommunicator> {
   bool busy_ = false;
   // A child that a job is making.
   NcclCommunicatorPtr unfinished_;
-  // Children that are whole, of which the program does not know yet.
+  // Children that are complete, and not yet stored for the program.
   struct MadeChild {
     NcclCommunicatorPtr child;
     ::sherd::internal::NcclComm* place;
   };
   std::vector<MadeChild> made_;
-  // How often the state was asked for since the last job began.
+  // How often the state was polled since the last job began.
   int polls_ = 1;
   std::unique_ptr<PendingLaunch> pending_;
   uint64_t splits_ = 0;
@@ -226,12 +228,11 @@ class NcclCommunicator : public std::enable_shared_from_this<NcclCommunicator> {
   int64_t last_look_ = 0;
 };
 
-// The communicators that exist, by the handles of the program. A handle is
-// never used again: whoever keeps one beyond its end meets no other
-// communicator by it.
+// The communicators that exist, by the handles of the program. Handles are
+// never reused: one that outlives its communicator refers to no other.
 ::sherd::internal::NcclComm AddCommunicator(
     const NcclCommunicatorPtr& communicator);
-// Null: there is none.
+// Returns null if it does not exist.
 NcclCommunicatorPtr FindCommunicator(::sherd::internal::NcclComm handle);
 void RemoveCommunicator(::sherd::internal::NcclComm handle);
 

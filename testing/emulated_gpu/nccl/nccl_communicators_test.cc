@@ -186,7 +186,7 @@ TEST(NcclInit, WithoutBlockingIsInProgressAtFirst) {
     EXPECT_EQ(state, kNcclInProgress);
     ASSERT_EQ(self.WaitReady(comm), kNcclSuccess);
 
-    // What is posted waits for the poll, and allows no second call before it.
+    // A posted call waits for the poll, and allows no second call before it.
     void* const stream = self.NewStream();
     int32_t* const data = self.Upload(std::vector<int32_t>{self.rank() + 1});
     const auto post = [&] {
@@ -487,7 +487,7 @@ TEST(NcclFaults, HangUntilAnAbortAndKillInTheMiddle) {
   EXPECT_EQ(statuses, (std::vector<int>{0, SIGKILL}));
 }
 
-// What `body` prints to stderr, in as many processes.
+// The output of `body` to stderr, in as many processes.
 std::string Printed(int size, std::vector<int>* statuses,
                     const std::function<void(NcclRank&)>& body) {
   ::testing::internal::CaptureStderr();
@@ -525,7 +525,7 @@ TEST(NcclMismatches, EndTheProcessesThatFindThem) {
       int32_t* const data = self.Upload(std::vector<int32_t>(8));
       EXPECT_EQ(c.post(self.nccl(), self.rank(), data, comm, stream),
                 kNcclSuccess);
-      // A second one, for those whose first needs nobody.
+      // A second call, for those whose first one needs no peer.
       EXPECT_EQ(c.post(self.nccl(), self.rank(), data, comm, stream),
                 kNcclSuccess);
       self.Synchronize(stream);

@@ -37,8 +37,8 @@ NcclResult NullArgument(const char* function, const char* argument) {
                                             argument + " argument is NULL");
 }
 
-// What a fault makes a call return at once, if it does; *fault is any other
-// fault, or null where a call that is to hang never returns.
+// The result that a fault makes a call return at once, if any; *fault is any
+// other fault, or null if a call that is to hang never returns.
 std::optional<NcclResult> Injected(const GpuCall& call,
                                    std::optional<Fault>* fault) {
   std::optional<Fault> found = TakeFault(call);
@@ -215,7 +215,7 @@ NcclResult FindOperator(NcclTask* task, NcclCommunicator& own) {
   return kNcclSuccess;
 }
 
-// What a call of an operation says behind its communicator.
+// The text of an operation's arguments after its communicator.
 std::string ArgumentText(const NcclTask& task) {
   const auto& [function, type, op, root, count] = task.signature;
   const std::string elements =
@@ -395,7 +395,7 @@ NcclResult EndCommunicator(const char* function, NcclComm comm,
   return at_once ? *at_once : body(own);
 }
 
-// Runs `body` unless a fault says what the call returns.
+// Runs `body` unless a fault replaces the result of the call.
 template <typename Body>
 NcclResult WithFaults(const GpuCall& call, const Body& body) {
   const std::optional<NcclResult> injected = Injected(call, nullptr);

@@ -8,27 +8,27 @@
 // The emulated NCCL: functions of nccl.h with its meaning, over emulated GPUs
 // and shared memory, for the ranks of one host and PID namespace.
 //
-// What is as in NCCL. Operations run later, on streams, one after another for
-// each communicator; a group runs at its end; a first collective waits on the
-// host until all peers have called theirs; communicators that do not block
-// answer kNcclInProgress at least once, and what they were asked to queue is
-// queued no sooner than the caller has polled; a rank that dies or aborts
-// leaves its peers waiting until they abort too; arguments are checked where
-// NCCL checks them, with its words.
+// As in NCCL. Operations run later, on streams, one after another for each
+// communicator; a group runs at its end; a first collective waits on the host
+// until all peers have called theirs; non-blocking communicators return
+// kNcclInProgress at least once, and queue an operation only after the caller
+// has polled; a rank that dies or aborts leaves its peers waiting until they
+// abort too; arguments are checked where NCCL checks them, with its error
+// texts.
 //
-// A child of a communicator that does not block is handed over, in the place
-// that the call named, by the ncclCommGetAsyncError of the parent that first
-// reports another state than kNcclInProgress, or by its ncclCommAbort; not
-// before, even where `state=` keeps the parent in progress for ever.
+// A child of a non-blocking communicator is stored where the call specified by
+// the first ncclCommGetAsyncError of the parent that reports another state than
+// kNcclInProgress, or by its ncclCommAbort; not before, even if `state=` keeps
+// the parent in progress forever.
 //
-// ncclCommAbort waits for what another call has left to a thread: the making of
-// a child, which it ends, and the rest of a revoke, which lasts until no
-// operation is under way.
+// ncclCommAbort waits for work that another call has left to a thread: the
+// creation of a child, which it ends, and the rest of a revoke, which lasts
+// until no operation is in flight.
 //
-// What is stricter. A send ends only when it was received. Calls that
+// Stricter than NCCL. A send ends only when it was received. Calls that
 // contradict one another, communicators that are used after their end (or after
 // an ncclCommAbort or ncclCommDestroy that a fault made fail), and buffers that
-// overlap in a way that is not called in place, are findings (control.h).
+// overlap and are not in place, are findings (control.h).
 //
 // Faults (faults.h), beside those of every function:
 //   ncclCommInitRankConfig:*:remote+mismatch+eager+alone
@@ -52,14 +52,14 @@
 // functions of NCCL 2.18 only.
 namespace sherd::testing {
 
-// All of SHERD_NCCL_FUNCTIONS.
+// The functions of SHERD_NCCL_FUNCTIONS.
 ::sherd::internal::NcclApi EmulatedNccl();
 
 }  // namespace sherd::testing
 
 extern "C" {
 
-// What else of nccl.h is there, beside SHERD_NCCL_FUNCTIONS.
+// Further functions of nccl.h, beside SHERD_NCCL_FUNCTIONS.
 sherd::internal::NcclResult ncclCommInitRank(sherd::internal::NcclComm* comm,
                                              int num_ranks,
                                              sherd::internal::NcclUniqueId id,

@@ -42,7 +42,7 @@ bool IsBlocking(const State& state) {
                             : state.jobs[0].communicator->settings().blocking;
 }
 
-// What only the whole group shows.
+// Checks that need the whole group.
 NcclResult CheckBatch(const Batch& batch) {
   const int own = batch.communicator->rank();
   const auto count = [&](NcclFunction function) {

@@ -8,22 +8,22 @@
 
 namespace sherd::testing {
 
-// The calling thread's group, as ncclGroupStart and ncclGroupEnd have it. Each
-// call of the API is a group of its own at least.
+// The calling thread's group, as with ncclGroupStart and ncclGroupEnd. Each
+// call of the API is at least a group of its own.
 class NcclGroup {
  public:
   static void Start();
-  // Runs what was added, if it is the end of the outermost; what the first
-  // failure was, otherwise. `from_user`: the end of a group of the program.
+  // Runs the added calls if this ends the outermost group, and returns the
+  // first failure. `from_user`: the program ends the group.
   static NcclResult End(bool from_user);
 
-  // Makes the group fail with `result`, unless it is a success; returns it.
+  // Makes the group fail with `result`, unless it is success; returns it.
   static NcclResult Check(NcclResult result);
 
   static void AddTask(const NcclCommunicatorPtr& communicator,
                       const NcclTask& task);
-  // `job` waits for other ranks. Whether that happens on a thread of its own,
-  // with `communicator` in progress meanwhile, is for the communicator to say.
+  // `job` waits for other ranks. The communicator decides whether it runs on a
+  // thread of its own, with `communicator` in progress meanwhile.
   static void AddJob(const NcclCommunicatorPtr& communicator,
                      std::function<NcclResult()> job);
 };

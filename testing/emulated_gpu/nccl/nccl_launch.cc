@@ -75,7 +75,7 @@ bool NcclCommunicator::Announce(const NcclTask& task, uint64_t sequence) {
   NcclRankBlock& own = segment_->rank(rank_);
   own.collective.store(sequence);
   if (sequence >= kEntries) {
-    // Nobody may still read what the entry held before.
+    // No rank may still read the entry's previous contents.
     if (sequence % (kEntries / 4) == 0) segment_->RingAll();
     const bool caught_up = segment_->Await(
         rank_,
@@ -229,7 +229,7 @@ NcclResult NcclCommunicator::Launch(const std::vector<NcclTask>& tasks) {
   return QueueLaunch(tasks, nullptr);
 }
 
-// Queues what nobody polls for.
+// Queues operations that no caller polls for.
 struct NcclHelper {
   std::mutex mutex;
   bool runs = false;
@@ -284,7 +284,7 @@ bool NcclCommunicator::TryPending(bool any_thread) {
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     if (pending_ == nullptr) return true;
-    // Who does not ask before going on has to see what comes of it.
+    // A caller that does not poll before it continues must see the result.
     if (!any_thread &&
         (polls_ == 0 || pending_->caller != std::this_thread::get_id())) {
       return false;

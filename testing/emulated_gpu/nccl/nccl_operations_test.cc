@@ -139,7 +139,7 @@ TEST_P(NcclOperations, WorkInPlace) {
     int32_t* const data = self.Upload(all);
     int32_t* const block = data + own * kCount;
 
-    // Everybody has the same; zeros come from the others.
+    // All ranks pass an array of this length; other ranks' blocks are zero.
     EXPECT_EQ(nccl.all_reduce(data, data, all.size(), kInt32,
                               internal::kNcclMax, comm, stream),
               kNcclSuccess);
@@ -179,7 +179,7 @@ TEST(NcclReductions, AreThoseOfTheHostBitByBit) {
     for (int type = 0; type < kNcclNumTypes; ++type) {
       const DType dtype = *DTypeOfNccl(type);
       const size_t bytes = kCount * SizeOf(dtype);
-      // Any bits, but no NaNs, whose payload nobody promises.
+      // Any bits, but no NaNs, whose payload is unspecified.
       std::vector<std::vector<char>> inputs(self.size());
       uint32_t bits = 12345 + type;
       for (std::vector<char>& input : inputs) {

@@ -224,7 +224,7 @@ std::vector<int> RunNcclRanks(int size,
     statuses[place - processes.begin()] = status;
     *place = 0;
     if (!WIFEXITED(status) || WEXITSTATUS(status) != kNoDevice) continue;
-    // Nobody waits for a rank that could not begin.
+    // No rank waits for a rank that could not begin.
     for (const pid_t other : processes) {
       if (other != 0) kill(other, SIGKILL);
     }

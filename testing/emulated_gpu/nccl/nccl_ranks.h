@@ -11,7 +11,7 @@
 
 namespace sherd::testing {
 
-// One process of a test of the emulated NCCL, on the device of its number.
+// One process of a test of the emulated NCCL, on the device with its number.
 class NcclRank {
  public:
   int rank() const { return rank_; }
@@ -23,13 +23,13 @@ class NcclRank {
   // Returns once all ranks have called it.
   void Barrier();
 
-  // A communicator of all ranks, or the test ends.
+  // A communicator of all ranks; ends the test on failure.
   ::sherd::internal::NcclComm Connect(
       ::sherd::internal::NcclConfig config = {});
-  // Asks until the state is no longer kNcclInProgress.
+  // Polls until the state is no longer kNcclInProgress.
   ::sherd::internal::NcclResult WaitReady(::sherd::internal::NcclComm comm);
 
-  // Makes it current; each rank begins with that of its number.
+  // Makes the device current; each rank begins with that of its number.
   void UseDevice(int device);
 
   // Of the current device.
@@ -40,7 +40,7 @@ class NcclRank {
   bool HasHappened(void* event);
   // The driver's result.
   int Synchronize(void* stream);
-  // What `queue` queues on `stream`, as a graph that can be launched.
+  // The work that `queue` queues on `stream`, as a graph that can be launched.
   void* Capture(void* stream, const std::function<void()>& queue);
   void LaunchGraph(void* graph, void* stream);
   void* Allocate(size_t bytes);
@@ -74,13 +74,13 @@ class NcclRank {
   const ::sherd::internal::NcclApi nccl_;
 };
 
-// Runs `body` in `size` new processes and returns what waitpid says of each: 0
-// if it passed; a failed expectation makes an exit code of 1. The calling
-// process has no threads. A rank that takes a minute is killed.
+// Runs `body` in `size` new processes and returns the status from waitpid of
+// each: 0 if it passed; a failed expectation makes an exit code of 1. The
+// calling process has no threads. A rank that takes a minute is killed.
 std::vector<int> RunNcclRanks(int size,
                               const std::function<void(NcclRank&)>& body);
 
-// The same where all pass.
+// Expects that all ranks pass.
 void ExpectNcclRanks(int size, const std::function<void(NcclRank&)>& body);
 
 }  // namespace sherd::testing

@@ -37,7 +37,7 @@ constexpr uint64_t kMagic = 0x31306c63634e7573;
 constexpr int kYields = 20;
 constexpr int64_t kSleepNanoseconds = 20'000'000;
 
-// What an NcclUniqueId holds.
+// The content of an NcclUniqueId.
 struct IdContent {
   uint64_t magic;
   int64_t pid;

@@ -11,10 +11,10 @@
 
 namespace sherd::testing {
 
-// What a rank tells the others when it joins.
+// A rank's record for the others when it joins.
 struct NcclRankInfo {
   int64_t pid = 0;
-  // Tells the process from a later one with the same number.
+  // Distinguishes the process from a later one with the same number.
   uint64_t start_time = 0;
   uint64_t host_hash = 0;
   int32_t device = 0;
@@ -22,8 +22,8 @@ struct NcclRankInfo {
   char bus_id[32] = {};
 };
 
-// Of one split or shrink: `first` is its number once the rank has come, and
-// `second` once `id` is there, in the block of the rank that leads the others.
+// State of one split or shrink: `first` is its number once the rank has
+// arrived, and `second` once `id` is set, in the block of the leading rank.
 struct NcclControl {
   std::atomic<uint64_t> first, second;
   uint64_t hash;
@@ -38,17 +38,17 @@ struct NcclBoardEntry {
 
 enum class NcclFate : uint32_t { kLive = 0, kFinalized = 1, kAborted = 2 };
 
-// Memory that all ranks of a communicator share; all zero at first. Nothing in
-// it is ever held, so that a process may be killed at any point.
+// Memory that all ranks of a communicator share; initially zero. It contains no
+// locks, so that a process may be killed at any point.
 struct alignas(64) NcclRankBlock {
   static constexpr uint64_t kBoardEntries = 64;
 
-  // Counts what may matter to the rank, which sleeps over it.
+  // Counts events for the rank, which sleeps on it.
   std::atomic<uint32_t> bell;
   std::atomic<uint32_t> sleepers;
   std::atomic<uint32_t> claimed;
   std::atomic<uint32_t> joined;
-  // 1 from its first collective on.
+  // Set to 1 by its first collective.
   std::atomic<uint32_t> connecting;
   std::atomic<NcclFate> fate;
   // The last collective that it began.
@@ -59,30 +59,31 @@ struct alignas(64) NcclRankBlock {
   NcclBoardEntry board[kBoardEntries];
 };
 
-// Bytes on their way from one rank to another.
+// Bytes in flight from one rank to another.
 struct alignas(64) NcclChannel {
   std::atomic<uint64_t> written;
   alignas(64) std::atomic<uint64_t> read;
   alignas(64) char bytes[(256 << 10) - 128];
 
-  // As much as there is room, or there is; returns how much.
+  // As much as there is room for, or data; returns how much.
   size_t Write(const void* data, size_t size);
   size_t Read(void* data, size_t size);
 };
 
 enum class NcclTraffic { kCollective = 0, kPointToPoint = 1 };
 
-// The memory that the ranks of one communicator share: anonymous (memfd), found
-// through the process that made the unique id, and gone with the last process.
+// The memory that the ranks of one communicator share: anonymous (memfd),
+// opened through the process that made the unique id, and freed with the last
+// process.
 //
-// Threads. Safe from any thread, but as said of single functions.
+// Threads. Safe from any thread, except where noted.
 class NcclSegment {
  public:
   static constexpr int kMaxRanks = 1024;
 
   // As ncclGetUniqueId: the calling process must live until all ranks have
-  // opened it. It keeps a descriptor until then, and for ever if it is none of
-  // the ranks.
+  // opened it. It keeps a descriptor until then, and forever if it is not one
+  // of the ranks.
   static NcclResult MakeUniqueId(NcclUniqueId* id);
 
   // kNcclInvalidArgument  Not an id of MakeUniqueId.
@@ -99,12 +100,12 @@ class NcclSegment {
   NcclRankBlock& rank(int rank) const { return blocks_[rank]; }
   NcclChannel& channel(NcclTraffic traffic, int from, int to) const;
 
-  // Wakes the rank, which then looks again at what it waits for.
+  // Wakes the rank, which then checks its condition again.
   void Ring(int rank) const;
   void RingAll() const;
 
-  // Returns true once `ready()`, false once `ended()`; both are asked often.
-  // Who changes what they look at rings the bell of `rank` afterwards.
+  // Returns true once `ready()`, false once `ended()`; both are called often. A
+  // rank that changes the state they read then rings the bell of `rank`.
   template <typename Ready, typename Ended>
   bool Await(int rank, const Ready& ready, const Ended& ended) const {
     for (int looks = 0;; ++looks) {
@@ -117,16 +118,17 @@ class NcclSegment {
   // Waits a little for the bell to leave `seen`.
   void Pause(int rank, uint32_t seen, int looks) const;
 
-  // All ranks are there: the id cannot be used again.
+  // All ranks have joined: the id cannot be used again.
   void Complete() const;
 
-  // A rank came that cannot be: none will ever be complete.
+  // A rank with contradicting arguments joined: the group will never be
+  // complete.
   void Break() const;
   bool broken() const;
 
-  // Keeps the first text of any rank.
+  // Keeps the first text reported by any rank.
   void SetMismatch(const std::string& text) const;
-  // Empty while there is none.
+  // Empty while there is no mismatch.
   std::string mismatch() const;
 
   // Whether the process of a rank that joined ended.

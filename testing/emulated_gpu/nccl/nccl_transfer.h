@@ -12,10 +12,11 @@
 
 namespace sherd::testing {
 
-// Precedes each message, so that the receiver sees what the sender meant.
+// Precedes each message, so that the receiver can check the sender's call.
 struct NcclMessageHeader {
   NcclSignature signature;
-  // Of collectives: which of the communicator, and which message of it.
+  // Of collectives: its number in the communicator, and the number of the
+  // message.
   uint64_t sequence = 0;
   uint64_t step = 0;
   uint64_t bytes = 0;
@@ -24,7 +25,7 @@ struct NcclMessageHeader {
                          const NcclMessageHeader&) = default;
 };
 
-// What a rank waits with while it moves data.
+// How a rank waits while it moves data.
 struct NcclWaiting {
   const NcclSegment* segment = nullptr;
   int rank = 0;
@@ -32,12 +33,12 @@ struct NcclWaiting {
   std::function<bool()> ended;
   // Reports that ranks contradict each other.
   std::function<void(const std::string&)> mismatch;
-  // The process is killed once it has moved this much; for tests.
+  // The process is killed once it has moved so many bytes; for tests.
   uint64_t die_after = UINT64_MAX;
 };
 
 // Moves messages between this rank and others, all at the same time; those of
-// one direction and peer one after another. Memory is that of the host.
+// one direction and peer in order. Memory is that of the host.
 //
 // Threads. One for each rank and kind of traffic.
 class NcclTransfer {
@@ -49,13 +50,13 @@ class NcclTransfer {
   void Receive(int from, const NcclMessageHeader& header, void* data);
 
   // Returns true once all are received, and sent: handed over, or with
-  // `until_received` taken by the receivers. False if it gave up.
+  // `until_received` taken by the receivers. Returns false if it gave up.
   bool Run(bool until_received);
 
  private:
   struct Message {
     NcclMessageHeader header;
-    // The one that came.
+    // The header that was received.
     NcclMessageHeader other;
     char* data = nullptr;
     // Of header and data together.

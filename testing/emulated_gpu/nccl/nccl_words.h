@@ -16,33 +16,33 @@ using ::sherd::internal::NcclRedOp;
 using ::sherd::internal::NcclResult;
 using ::sherd::internal::NcclUniqueId;
 
-// What stands in nccl.h and Sherd does not use.
+// Definitions of nccl.h that Sherd does not use.
 constexpr int kNcclNumOps = 5;
 constexpr int kNcclNumTypes = 12;
 constexpr int kNcclScalarDevice = 0;
 constexpr int kNcclScalarHostImmediate = 1;
 
-// Makes `text` what ncclGetLastError returns, and returns `result`.
+// Sets `text` as the result of ncclGetLastError, and returns `result`.
 NcclResult NcclFail(NcclResult result, const std::string& text);
 
-// The text of the last failure of any thread, which stays where it is until the
-// calling thread asks again.
+// The text of the last failure of any thread, valid until the calling thread
+// asks again.
 const char* NcclLastError();
 
 // As ncclGetErrorString.
 const char* NcclErrorString(int result);
 
-// Nothing where `type` is no ncclDataType_t.
+// Returns nothing if `type` is not an ncclDataType_t.
 std::optional<DType> DTypeOfNccl(int type);
 
 // "float32".
 std::string NcclTypeName(int type);
 
-// What all ranks say alike about one operation.
+// The part of an operation that must be equal on all ranks.
 struct NcclSignature {
   int32_t function = 0;
   int32_t type = 0;
-  // An ncclRedOp_t; kNcclNumOps stands for those that the program made.
+  // An ncclRedOp_t; kNcclNumOps for operators that the program made.
   int32_t op = 0;
   int32_t root = 0;
   uint64_t count = 0;

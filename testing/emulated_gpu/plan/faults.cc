@@ -128,7 +128,7 @@ std::optional<Fault> TakeFault(const GpuCall& call) {
   Plans& plans = AllPlans();
   std::unique_lock<std::mutex> lock(plans.mutex);
   if (plans.plans.empty() && !plans.records && !plans.hook) return std::nullopt;
-  // What describes arguments may look at what other calls have locked.
+  // The description of arguments may take locks that other calls hold.
   lock.unlock();
   const std::string text = absl::StrCat(
       call.function, "(", call.arguments ? call.arguments() : "", ")");

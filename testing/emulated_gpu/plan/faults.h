@@ -12,12 +12,13 @@
 
 namespace sherd::testing {
 
-// What goes wrong on purpose: SHERD_EMULATED_GPU_FAULTS, SetFaults, AddFault.
+// Injected faults: SHERD_EMULATED_GPU_FAULTS, SetFaults, AddFault.
 //
-// FUNCTION:CALL:FAULT, with ',' between. FUNCTION is the name of an exported
+// FUNCTION:CALL:FAULT, separated by ','. FUNCTION is the name of an exported
 // function ("cuLaunchKernel", "ncclAllReduce"), without a "_v2" of the driver's
-// symbols, or how a call of it begins ("ncclCommAbort(base"). CALL counts from
-// 1 in each process; "3+" is the third and all later ones, "*" all. FAULT is
+// symbols, or the beginning of a call's text ("ncclCommAbort(base"). CALL
+// counts from 1 in each process; "3+" is the third and all later ones, "*" all.
+// FAULT is
 //   a number     the call does nothing and returns it;
 //   break=CODE   the call is queued, and breaks its device with CODE when its
 //                turn comes (calls that queue only);
@@ -43,8 +44,8 @@ struct Fault {
   std::string word;
 };
 
-// A call of an exported function. What its arguments are is only asked for
-// where a plan or a test wants to know.
+// A call of an exported function. Its arguments are described only if a plan or
+// a test needs the text.
 struct GpuCall {
   GpuCall(const char* function)  // NOLINT(google-explicit-constructor)
       : function(function) {}
@@ -55,37 +56,38 @@ struct GpuCall {
   std::function<std::string()> arguments;
 };
 
-// How calls name addresses and handles: "@4096".
+// The name of addresses and handles in texts of calls: "@4096".
 std::string AddressText(uint64_t address);
 std::string AddressText(const void* address);
 
-// Counts a call and returns what is to go wrong with it; kDie does not return.
-// Safe from any thread.
+// Counts a call and returns its fault, if any; kDie does not return. Safe from
+// any thread.
 std::optional<Fault> TakeFault(const GpuCall& call);
 
-// Replaces all faults and starts counting again; false, with `problem`, and no
-// change if the text is not understood.
+// Replaces all faults and starts counting again. Returns false, with `problem`,
+// and changes nothing if the text is invalid.
 bool SetFaults(const std::string& text, std::string* problem);
 
 // ---- Of plans that are made call by call (planned_gpu.h). Safe from any
 // thread.
 
-// Calls number `first` to `last` from now on, 1 being the next, of `function`;
-// goes before what was planned earlier. The word of a fault may be any text.
+// Plans a fault for calls number `first` to `last` from now on, 1 being the
+// next, of `function`; takes precedence over earlier plans. The word of a fault
+// may be any text.
 void AddFault(const std::string& function, int64_t first, int64_t last,
               Fault fault);
-// Drops what was planned for exactly these calls.
+// Drops the plans for exactly these calls.
 void DropFaults(const std::string& function);
 
 // Whether `call`, such as "cuMemAlloc(8)", is one of `function`.
 bool IsCallOf(absl::string_view function, absl::string_view call);
 
-// Notes from now on, or no more, which calls are made; forgets those so far.
+// Starts or stops recording calls; forgets those so far.
 void RecordCalls(bool records);
 std::vector<std::string> RecordedCalls();
-// Runs in each call of any thread, whether or not calls are recorded, with the
-// call as it would be recorded, before it does anything; may wait, and may call
-// the driver. Null: nothing runs.
+// Sets a function that runs in each call of any thread, whether or not calls
+// are recorded, with the call as it would be recorded, before it does anything;
+// it may wait, and may call the driver. Null: none.
 void OnEachCall(std::function<void(const std::string& call)> hook);
 
 }  // namespace sherd::testing

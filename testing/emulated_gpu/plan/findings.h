@@ -6,7 +6,7 @@
 
 namespace sherd::testing {
 
-// What the checker found; ReportFinding() is in stream_queue.h. All are safe
+// The checker's findings; ReportFinding() is in stream_queue.h. All are safe
 // from any thread; see control.h.
 bool SetAbortOnFinding(bool abort_on_finding);
 uint64_t CountFindings(bool reset);
