@@ -17,10 +17,10 @@
 namespace sherd {
 
 // A checkpoint is a directory: the file manifest.sherd, and one safetensors
-// file for each rank that held data. The manifest names the others, and
-// replacing it is what replaces the checkpoint. See FORMAT.md.
+// file for each rank that has data. The manifest names the others, and
+// replacing it replaces the checkpoint. See FORMAT.md.
 
-// What a save or load did, all ranks together.
+// Totals of a save or load over all ranks.
 struct CheckpointStats {
   // Bytes of the elements saved or loaded.
   int64_t tensor_bytes = 0;
@@ -33,45 +33,50 @@ struct CheckpointStats {
 struct SaveOptions {
   // Null: FileSystem::Posix().
   FileSystem* files = nullptr;
-  // Makes files and directory durable before and after the switch. Without it
-  // a loss of power may leave a manifest whose data files are incomplete (which
-  // a load detects); the end of a process is harmless either way.
+  // Makes files and directory durable before and after the manifest is
+  // replaced. Without it a power failure may leave a manifest whose data files
+  // are incomplete (which a load detects); the end of a process is harmless
+  // either way.
   bool sync = true;
   // Set on success, if given.
   CheckpointStats* stats = nullptr;
 };
 
 // Saves tensors as the checkpoint `path`, a directory that is created if
-// necessary and that all ranks see. A checkpoint that is there is replaced in
-// one step: at every instant a reader finds the old one or the new one, whole.
+// necessary and that all ranks see. An existing checkpoint is replaced
+// atomically: at every instant a reader finds the complete old one or the
+// complete new one.
 //
 // Collective. Every rank of `group`, by default the default group, calls this
 // with the same path and names. Every tensor is spread over `group`.
 //
-// Replicas. Each element is saved once: a shard that several ranks hold by the
-// one that has least to write, or from 8 MiB on in parts by several of them.
-// That they are equal is not checked.
+// Replicas. Each element is saved once: of the ranks that hold a shard, the one
+// with the least to write saves it, and from 8 MiB on several of them save
+// parts. Replicas are not checked for equality.
 //
-// Files. Of the directory, only files of older or unfinished saves (named
-// shard-….safetensors and manifest.sherd…) are removed, after the switch or
-// when no manifest names them. Two saves must not write one directory at the
-// same time.
+// Files. In the directory, only files of older or unfinished saves (named
+// shard-….safetensors and manifest.sherd…) are removed, after the manifest is
+// replaced or when no manifest names them. Two saves must not write one
+// directory at the same time.
 //
 // Buffers. Read until the call returns. Contiguous shards in host memory are
-// written from where they lie, others through at most 1 MiB, and shards on a
-// device through 8 MiB of pinned memory: one half is copied while the other is
-// written. What the current stream of the device holds comes before.
+// written directly, others through at most 1 MiB, and shards on a device
+// through 8 MiB of pinned memory: one half is copied while the other is
+// written. Work that was queued on the device's current stream precedes the
+// copies.
 //
-// Errors. One rank's error is every rank's, naming the rank, and the old
-// checkpoint stays. Messages begin with `save "path": `. FailedRank is set for
-// a rank that died, was late or deviated, not for one with a full disk.
-//   kInvalidArgument     Names, layouts or path differ between ranks: the
-//                        message has what each passed; a name is empty, not
-//                        UTF-8 or too long, a tensor belongs to another group.
+// Errors. All ranks return the same error; it names the rank where it happened,
+// and the old checkpoint remains. Messages begin with `save "path": `.
+// FailedRank is set for a rank that died, timed out or deviated, not for one
+// with a full disk.
+//   kInvalidArgument     Names, layouts or path differ between ranks (the
+//                        message contains each rank's); a name is empty, not
+//                        UTF-8 or too long; a tensor belongs to another group.
 //   kFailedPrecondition  A tensor is not initialised or has no data.
 //   kResourceExhausted   Not enough space; the message has both numbers.
-//   kUnavailable         A rank died; named. If it was in the last step, the
-//                        new checkpoint may have replaced the old one.
+//   kUnavailable         A rank died; the message names it. If it died in the
+//                        last step, the new checkpoint may have replaced the
+//                        old one.
 //   others               From the file system.
 //
 // Cost. One pass over the data, whose CRC is computed while a block is in the
@@ -85,9 +90,9 @@ absl::Status SaveCheckpoint(const std::string& path,
 struct LoadOptions {
   // Null: FileSystem::Posix().
   FileSystem* files = nullptr;
-  // Where the pieces that a rank needs are shorter than this in a file, ranks
-  // read long pieces instead and hand each other what they need. Raise it where
-  // small reads are dear, as on a network.
+  // If the pieces that a rank needs are shorter than this in a file, ranks read
+  // long pieces instead and exchange what they need. Raise it where small reads
+  // are expensive, as on a network.
   int64_t min_read_bytes = 1024;
   // For tensors that are created. Null: the group's shard_allocator().
   Allocator* allocator = nullptr;
@@ -95,45 +100,47 @@ struct LoadOptions {
   CheckpointStats* stats = nullptr;
 };
 
-// Loads tensors of the checkpoint `path` into ones that exist, whatever their
-// layout and world size: every element of a destination is set, replicas too.
-// Tensors of the checkpoint that `destinations` does not name are left out.
+// Loads tensors of the checkpoint `path` into existing ones of any layout and
+// world size: every element of a destination is set, replicas too. Tensors of
+// the checkpoint that `destinations` does not name are not loaded.
 //
 // Collective. Every rank of `group`, by default the default group, calls this
 // with the same path and names. Every destination is spread over `group`.
 //
-// Integrity. Each chunk that is read is checked against its CRC-32C, also when
+// Integrity. Each chunk that is read is checked against its CRC-32C, also if
 // several ranks read parts of it.
 //
-// Errors. One rank's error is every rank's, naming the rank where it happened
-// on one; FailedRank as for SaveCheckpoint. Messages begin with
-// `load "path": `. After kDataLoss and kUnavailable the contents of the
-// destinations are unspecified, otherwise untouched.
-//   kNotFound            No checkpoint there, or it has no tensor of that name.
-//   kInvalidArgument     dtype or sizes are not those that were saved; names or
-//                        layouts differ between ranks; two destinations, or
-//                        shards of one, share memory on a rank.
+// Errors. All ranks return the same error, which names the rank if it happened
+// on one; FailedRank as for SaveCheckpoint. Messages begin with `load "path":
+// `. After kDataLoss and kUnavailable the contents of the destinations are
+// unspecified, otherwise unchanged.
+//   kNotFound            There is no checkpoint, or it has no tensor of that
+//                        name.
+//   kInvalidArgument     dtype or sizes differ from those that were saved;
+//                        names or layouts differ between ranks; two
+//                        destinations, or shards of one, share memory on a
+//                        rank.
 //   kFailedPrecondition  A destination is not initialised, not writable or
 //                        without data.
 //   kUnimplemented       A later version wrote the checkpoint.
-//   kDataLoss            Manifest or data are damaged or incomplete; names
-//                        file, tensor and offset.
-//   kUnavailable         A rank died; named.
+//   kDataLoss            Manifest or data are damaged or incomplete; the
+//                        message names file, tensor and offset.
+//   kUnavailable         A rank died; the message names it.
 //
-// Cost. Each byte that is needed is read once over all ranks, straight into the
-// destination where the bytes are contiguous there, otherwise through at most
-// 256 KiB, and for a device through 8 MiB of pinned memory, after which it is
+// Cost. Each byte that is needed is read once over all ranks, directly into the
+// destination if the bytes are contiguous there, otherwise through at most 256
+// KiB, and for a device through 8 MiB of pinned memory, after which it is
 // complete. Two small collectives; for tensors whose pieces are short (see
 // min_read_bytes) also one exchange each, with staging of the tensor's bytes /
-// ranks. Where several ranks hold a shard, one exchange for the tensor hands on
-// what one of them has read.
+// ranks. If several ranks hold a shard, one of them reads it, and one exchange
+// for the tensor distributes it.
 absl::Status LoadCheckpointInto(
     const std::string& path,
     const std::map<std::string, ShardedTensor*>& destinations,
     std::shared_ptr<ProcessGroup> group = nullptr,
     const LoadOptions& options = {});
 
-// The same into new tensors, laid out by `specs`.
+// The same into new tensors, with layouts from `specs`.
 //   kInvalidArgument  Also if a spec does not fit the saved sizes.
 absl::StatusOr<std::map<std::string, ShardedTensor>> LoadCheckpoint(
     const std::string& path,

@@ -17,15 +17,15 @@
 namespace sherd {
 
 // Reads and checks the manifest of the checkpoint `path`.
-//   kNotFound  There is no checkpoint; also if `path` is not a directory.
+//   kNotFound  `path` is not a checkpoint, or not a directory.
 //   others     As DecodeManifest.
 absl::StatusOr<Manifest> ReadManifest(FileSystem& files,
                                       const std::string& path);
 
-// A checkpoint opened by one process: what is in it, and its tensors or boxes
-// of them.
+// A checkpoint opened by one process: its contents, and reads of tensors or
+// boxes of them.
 //
-// Errors. As for LoadCheckpoint, by file, tensor and offset.
+// Errors. As for LoadCheckpoint, with file, tensor and offset.
 //
 // Threads. Safe.
 class CheckpointReader {
@@ -37,10 +37,10 @@ class CheckpointReader {
   const std::string& path() const { return path_; }
   const Manifest& manifest() const { return *manifest_; }
 
-  // A whole tensor, put together from its shards.
+  // A whole tensor, assembled from its shards.
   absl::StatusOr<Tensor> ReadTensor(absl::string_view name) const;
 
-  // The box of `sizes` at `offsets`. Reads the chunks that hold it.
+  // The box of `sizes` at `offsets`. Reads the chunks that contain it.
   //   kOutOfRange  The box is not inside the tensor.
   absl::StatusOr<Tensor> ReadSlice(absl::string_view name,
                                    absl::Span<const int64_t> offsets,

@@ -12,22 +12,21 @@ namespace sherd {
 struct VerifyOptions {
   // Null: FileSystem::Posix().
   FileSystem* files = nullptr;
-  // Files are read by this many threads.
+  // The number of threads that read files.
   int threads = 2;
 };
 
 struct VerifyReport {
   int64_t tensors = 0;
   int64_t files = 0;
-  // Bytes of the data files that were read and checked, all of them.
+  // Bytes of all data files, which were read and checked.
   int64_t bytes = 0;
 };
 
-// Reads all of a checkpoint and checks everything there is to check: manifest,
-// headers, sizes, that the shards are where the headers say, every CRC. One
-// process, no group.
-//   kDataLoss  The first damage, by file, tensor and offset, and how many more
-//              there are.
+// Reads a whole checkpoint and checks manifest, headers, sizes, the positions
+// of shards in the headers, and every CRC. One process, no group.
+//   kDataLoss  The message has the first damage, with file, tensor and offset,
+//              and the number of further ones.
 absl::StatusOr<VerifyReport> VerifyCheckpoint(
     const std::string& path, const VerifyOptions& options = {});
 

@@ -28,9 +28,9 @@ class SafetensorsFile {
   // are read, and no more memory is used than a small multiple of the header.
   //
   // Errors. Those of ParseSafetensorsHeader, and
-  //   kNotFound   There is no such file.
-  //   kDataLoss   It is shorter than 8 bytes or than its header claims to be,
-  //               or the header is longer than allowed.
+  //   kNotFound   The file does not exist.
+  //   kDataLoss   It is shorter than 8 bytes or than its header claims, or the
+  //               header is longer than allowed.
   static absl::StatusOr<SafetensorsFile> Open(FileSystem& files,
                                               const std::string& path);
 
@@ -41,33 +41,33 @@ class SafetensorsFile {
   const std::map<std::string, std::string>& metadata() const {
     return header_.metadata;
   }
-  // Where in the file the data begins, and the size of the file.
+  // The offset in the file where the data begins, and the size of the file.
   int64_t data_begin() const { return data_begin_; }
   int64_t size() const { return data_begin_ + header_.data_bytes(); }
 
   //   kNotFound  No tensor has that name; the message lists some that exist.
   absl::StatusOr<const SafetensorsEntry*> Find(absl::string_view name) const;
 
-  // A tensor in memory of its own.
+  // A tensor in newly allocated memory.
   absl::StatusOr<Tensor> ReadTensor(absl::string_view name) const;
 
-  // Reads into `destination`, whatever its strides, in host memory or on a
-  // device, where it is complete when this returns.
-  //   kInvalidArgument  Its dtype or sizes are not those in the file, or its
-  //                     elements coincide.
+  // Reads into `destination`, with any strides, in host memory or on a device,
+  // where the data is complete on return.
+  //   kInvalidArgument  Its dtype or sizes differ from those in the file, or
+  //                     its elements overlap.
   absl::Status ReadTensorInto(absl::string_view name, Tensor destination) const;
 
-  // The box of `sizes` at `offsets` of a tensor, reading only the rows it
-  // touches.
+  // The box of `sizes` at `offsets` of a tensor; reads only the rows that
+  // contain it.
   //   kOutOfRange  The box is not inside the tensor.
   absl::StatusOr<Tensor> ReadSlice(absl::string_view name,
                                    absl::Span<const int64_t> offsets,
                                    absl::Span<const int64_t> sizes) const;
 
-  // A read-only tensor on the mapped file: nothing is read until it is
-  // touched. See Storage::MapFile about files that others may truncate. The
+  // A read-only tensor on the mapped file: pages are read when they are
+  // accessed. See Storage::MapFile about files that others may truncate. The
   // file is opened again by its path, in the machine's own file system.
-  //   kInvalidArgument  The data is not aligned for its dtype: read it.
+  //   kInvalidArgument  The data is not aligned for its dtype: use ReadTensor.
   absl::StatusOr<Tensor> MapTensor(absl::string_view name) const;
 
  private:
@@ -88,8 +88,8 @@ class SafetensorsFile {
 //     SHERD_RETURN_IF_ERROR(writer->Write("weight", tensor));
 //     SHERD_RETURN_IF_ERROR(writer->Finish());
 //
-// Until Finish() the data lies under a temporary name beside `path`; an
-// unfinished file is removed by the destructor.
+// Until Finish() the data is in a temporary file beside `path`, which the
+// destructor removes if it is unfinished.
 //
 // Threads. Write and WriteAt may be called by several threads at once.
 class SafetensorsWriter {
@@ -107,20 +107,21 @@ class SafetensorsWriter {
   SafetensorsWriter(const SafetensorsWriter&) = delete;
   SafetensorsWriter& operator=(const SafetensorsWriter&) = delete;
 
-  // Where every tensor lies.
+  // The position of every tensor.
   const SafetensorsHeader& header() const { return header_; }
 
-  // Writes all of a tensor, whatever its strides, from host memory or a device.
-  //   kNotFound         Create was not told of that name.
-  //   kInvalidArgument  dtype or sizes are not those given to Create.
+  // Writes a whole tensor, with any strides, from host memory or a device.
+  //   kNotFound         The name was not given to Create.
+  //   kInvalidArgument  dtype or sizes differ from those given to Create.
   absl::Status Write(absl::string_view name, const Tensor& tensor);
 
   // Writes `bytes` of a tensor from `byte_offset` in its row-major data on.
-  //   kOutOfRange  They would end past the tensor.
+  //   kOutOfRange  They would end beyond the tensor.
   absl::Status WriteAt(absl::string_view name, int64_t byte_offset,
                        absl::Span<const std::byte> bytes);
 
-  // Gives the file its name, after making the data durable if `sync`.
+  // Renames the file to its final name, after making the data durable if
+  // `sync`.
   //   kFailedPrecondition  Fewer or more bytes were written than the tensors
   //                        have. The file does not appear.
   absl::Status Finish(bool sync = true);

@@ -62,7 +62,7 @@ class CheckpointKillTest : public sherd::testing::DistributedTest {
   }
 
   // The second save, in which `victim` dies at its `nth` `operation`;
-  // `replaced` says which of the two checkpoints is there afterwards.
+  // `replaced` selects which of the two checkpoints must exist afterwards.
   void DieWhileSaving(int victim, const std::string& operation, int64_t nth,
                       bool replaced = false) {
     SaveFirst();

@@ -166,9 +166,9 @@ class Loader {
         "them"));
   }
 
-  // Whether the files are as large as the manifest says: only then is it to be
-  // believed about how much memory the tensors take. If there are very many
-  // files, the ranks divide them.
+  // Checks that the files have the sizes in the manifest: only then is the
+  // manifest trusted about the memory that the tensors need. If there are very
+  // many files, the ranks divide them.
   absl::Status CheckFileSizes() {
     constexpr int32_t kFewFiles = 64;
     const int32_t files = static_cast<int32_t>(manifest_.files.size());
@@ -477,7 +477,7 @@ class Loader {
   }
 
   const std::string& path_;
-  // What errors begin with.
+  // The beginning of error messages.
   const std::string label_;
   const std::vector<std::string> names_;
   const DestinationFn destination_;
@@ -494,7 +494,7 @@ class Loader {
   // Linear CRCs of the chunks that ranks check together, from what this rank
   // has read of them.
   std::vector<uint32_t> sums_;
-  // What went wrong on this rank while data moved.
+  // The error of this rank while data moved.
   absl::Status failure_;
   CheckpointStats stats_;
   ReshardStats exchange_;
@@ -504,9 +504,9 @@ absl::StatusOr<std::vector<ShardedTensor>> Load(
     const std::string& path, const std::vector<std::string>& names,
     const DestinationFn& destination, std::shared_ptr<ProcessGroup> group,
     const LoadOptions& options) {
-  // A save may replace the checkpoint between two ranks' looks at it: one of
-  // them finds a file gone, or another manifest than the others. All see the
-  // same error, so all start over, once.
+  // A save may replace the checkpoint after one rank has read it and before
+  // another does: the latter finds a file missing, or another manifest than the
+  // others. All ranks see the same error, so all start over, once.
   for (int attempt = 0;; ++attempt) {
     Loader loader(path, names, destination, *group, options);
     const absl::Status status =

@@ -61,8 +61,8 @@ absl::StatusOr<Tensor> CheckpointReader::ReadSlice(
       !status.ok()) {
     return Annotate(std::move(status), path_);
   }
-  // First whether the files are as large as the manifest says: only then is
-  // it to be believed about how much memory the slice takes.
+  // First check that the files have the sizes in the manifest: only then is the
+  // manifest trusted about the memory that the slice needs.
   ShardReader reader(path_, *manifest_, *files_);
   std::vector<SlicedShard> sliced;
   for (const ManifestShard& shard : tensor.shards) {

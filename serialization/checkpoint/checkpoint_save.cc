@@ -112,8 +112,8 @@ class Saver {
   }
 
   // Removes files of unfinished saves: all that have the names of a save's
-  // files and that the manifest, if there is one, does not name. What cannot be
-  // removed now is left to the next save.
+  // files and that the manifest, if there is one, does not name. Files that
+  // cannot be removed now are left to the next save.
   void RemoveLeftovers() {
     absl::flat_hash_set<std::string> in_use;
     const std::string manifest_path = JoinPath(path_, kManifestFileName);
@@ -288,7 +288,7 @@ class Saver {
   }
 
   const std::string& path_;
-  // What errors begin with.
+  // The beginning of error messages.
   const std::string label_;
   const std::map<std::string, ShardedTensor>& tensors_;
   ProcessGroup& group_;

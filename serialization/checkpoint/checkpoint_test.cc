@@ -373,7 +373,7 @@ TEST_F(CheckpointTest, ReplicasAreReadOnceAndHandedOn) {
       Count(loaded, 3, /*fill=*/false, wrong);
       EXPECT_EQ(wrong, 0);
       EXPECT_EQ(stats.file_bytes, 8 << 20);
-      // What each rank holds and has not read itself.
+      // The part that each rank holds and has not read itself.
       EXPECT_EQ(stats.exchanged_bytes, (halves ? 8 : 3 * 8) << 20);
     }
   });
@@ -771,7 +771,7 @@ TEST_F(CheckpointTest, WhicheverOperationFailsTheOldOrTheNewOneIsWhole) {
       if (is_new) old_seed = new_seed;
     }
   }
-  // What the failures left behind is gone after a save that succeeds.
+  // A save that succeeds removes the remains of the failures.
   Save(kRanks, 0, 1);
   EXPECT_EQ(Files().size(), kRanks + 1u);
 }

@@ -92,7 +92,7 @@ class Verifier {
                                                 end - begin);
   }
 
-  // Whether the header is intact and says what the manifest says.
+  // Checks that the header is intact and agrees with the manifest.
   absl::Status CheckHeader(int32_t index) {
     const ManifestFile& expected = manifest_.files[index];
     // First the size, which bounds that of the header.

@@ -9,8 +9,8 @@
 
 namespace sherd {
 
-// Adds up the linear CRCs of the chunks of one shard from parts of it, read
-// here or by somebody else: see LinearCrc32c. Not thread-safe.
+// Combines the linear CRCs of the chunks of one shard from those of parts, read
+// here or by another rank: see LinearCrc32c. Not thread-safe.
 class ChunkSums {
  public:
   // `sums` has one entry per chunk, each the XOR of the parts so far, at first
@@ -18,11 +18,11 @@ class ChunkSums {
   ChunkSums(int64_t shard_bytes, int64_t chunk_bytes, absl::Span<uint32_t> sums)
       : shard_bytes_(shard_bytes), chunk_bytes_(chunk_bytes), sums_(sums) {}
 
-  // The bytes from `offset` in the shard on, which is not below the end of
+  // Adds the bytes from `offset` in the shard on, which is not below the end of
   // those before.
   void Add(int64_t offset, absl::Span<const std::byte> data);
 
-  // To be called after the last Add.
+  // Call it after the last Add.
   void Finish();
 
  private:
@@ -30,7 +30,7 @@ class ChunkSums {
   const int64_t chunk_bytes_;
   const absl::Span<uint32_t> sums_;
   LinearCrc32cShift shift_;
-  // The chunk that is being added to, and how far it is; -1 before the first.
+  // The current chunk, and the position in it; -1 before the first.
   int64_t chunk_ = -1;
   int64_t position_ = 0;
   uint32_t state_ = 0;

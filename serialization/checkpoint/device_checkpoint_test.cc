@@ -30,7 +30,7 @@
 #include "sherd/testing/matchers.h"
 #include "sherd/testing/tensor_pattern.h"
 
-// Checkpoints of tensors on devices, which run nothing before somebody waits.
+// Checkpoints of tensors on devices, which run nothing until it is waited for.
 
 namespace sherd {
 namespace {

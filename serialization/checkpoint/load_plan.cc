@@ -80,8 +80,8 @@ ReadStrategy ChooseReadStrategy(const ManifestTensor& saved,
                                 absl::Span<const PlacedBox> wanted,
                                 int world_size, int64_t min_read_bytes) {
   if (SameBoxes(saved, wanted)) return ReadStrategy::kWhole;
-  // The largest shards stand for all: exact for grids, and otherwise good
-  // enough for a choice that decides about speed only.
+  // The largest shards represent all: exact for grids, and otherwise good
+  // enough for a choice that affects speed only.
   const Dims* from = LargestSizes(saved.shards);
   const Dims* to = LargestSizes(wanted);
   if (from == nullptr || to == nullptr) return ReadStrategy::kPieces;

@@ -69,7 +69,7 @@ TEST(LoadPlanTest, OnlyManyShortPiecesAreTraded) {
             ReadStrategy::kPieces);
   EXPECT_EQ(ChooseReadStrategy(saved, Columns(size, 4), 4, 4097),
             ReadStrategy::kExchange);
-  // One rank has nobody to trade with.
+  // One rank has no peer to exchange with.
   EXPECT_EQ(ChooseReadStrategy(saved, Columns(size, 1), 1, 1 << 30),
             ReadStrategy::kPieces);
   // Few pieces are not worth the messages.

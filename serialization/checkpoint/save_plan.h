@@ -17,15 +17,15 @@
 
 namespace sherd {
 
-// Where a save puts what: a pure function of the layouts, so that every rank
-// knows its own file, and rank 0 all of them, without a message.
+// Assigns shards to files: a pure function of the layouts, so that every rank
+// knows its own file, and rank 0 all of them, without communication.
 
 struct ShardToSave : Box {
   // Of the group.
   int rank = 0;
-  // As the manifest names it: "rank:0/cpu".
+  // As in the manifest: "rank:0/cpu".
   std::string placement;
-  // Position in the tensor's metadata of the shard that this is, or is part of.
+  // Index in the tensor's metadata of the shard that this is, or is part of.
   size_t held = 0;
 
   friend bool operator==(const ShardToSave&, const ShardToSave&) = default;
@@ -38,18 +38,18 @@ struct TensorToSave {
   bool requires_grad = false;
   SavedLayout layout = SavedLayout::kEnumerable;
   int32_t chunk_dim = 0;
-  // Of all ranks.
+  // The shards of all ranks.
   std::vector<ShardToSave> shards;
 
   std::vector<PlacedBox> Boxes() const;
 };
 
-// Where several ranks hold the same shard, leaves each element to one of them;
-// large shards in parts, so that all of them write. `load` counts the bytes of
-// each rank, from tensor to tensor. Without replicas the layout stays as it is.
+// Assigns each element of a shard that several ranks hold to one owner; large
+// shards in parts, so that all of them write. `load` counts the bytes of each
+// rank, from tensor to tensor. Without replicas the layout is unchanged.
 void AssignReplicaOwners(TensorToSave& tensor, absl::Span<int64_t> load);
 
-// A shard by its tensor's index in a list, and its own among the tensor's.
+// A shard, by its tensor's index in a list and its own index in the tensor.
 struct ShardIndex {
   size_t tensor = 0;
   size_t shard = 0;
@@ -57,7 +57,7 @@ struct ShardIndex {
 
 // The data file of one rank.
 struct RankFile {
-  // Empty if the rank has no elements, and so no file.
+  // Empty if the rank has no elements, and therefore no file.
   std::string name;
   // The bytes before the data.
   std::string header;
@@ -68,7 +68,7 @@ struct RankFile {
     int64_t file_offset = 0;
     int64_t bytes = 0;
   };
-  // By file_offset.
+  // Ordered by file_offset.
   std::vector<Place> places;
 };
 
@@ -82,14 +82,14 @@ absl::StatusOr<RankFile> PlanRankFile(const std::vector<TensorToSave>& tensors,
                                       int rank, int world_size,
                                       absl::string_view save_id);
 
-// The manifest of the whole save, but for the CRCs of the data: chunk_crc32c
+// The manifest of the whole save, without the CRCs of the data: chunk_crc32c
 // has its final length and is all zero. `tensors` are ordered by name.
 absl::StatusOr<Manifest> PlanManifest(const std::vector<TensorToSave>& tensors,
                                       int world_size,
                                       absl::string_view save_id);
 
 // Whether a name in a checkpoint's directory is one that a save gives to its
-// data files and temporary files, and so may remove.
+// data files and temporary files, and may therefore remove.
 bool IsSaveFileName(absl::string_view name);
 
 }  // namespace sherd

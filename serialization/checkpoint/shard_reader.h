@@ -17,7 +17,7 @@
 
 namespace sherd {
 
-// A shard of a checkpoint and the tensor it is part of.
+// A shard of a checkpoint, and its tensor.
 struct SavedShard {
   const ManifestTensor* tensor = nullptr;
   const ManifestShard* shard = nullptr;
@@ -31,17 +31,17 @@ class ShardReader {
               FileSystem& files)
       : directory_(std::move(directory)), manifest_(manifest), files_(files) {}
 
-  // Opens a file by its index in the manifest, if that has not been done, and
-  // checks its size.
-  //   kNotFound  There is no such file.
-  //   kDataLoss  Its size is not the one in the manifest; names a tensor that
-  //              is cut off, or the first.
+  // Opens a file by its index in the manifest, unless it is open, and checks
+  // its size.
+  //   kNotFound  The file does not exist.
+  //   kDataLoss  Its size differs from that in the manifest; the message names
+  //              a tensor that is cut off, or the first.
   absl::Status Open(int32_t file);
 
   // Reads the box at `offsets` in a shard, of the sizes of `destination`, into
   // `destination`, in host memory or on a device, and exactly its bytes. `sums`
-  // has one entry per chunk of the shard and receives the CRCs of what was
-  // read, unchecked.
+  // has one entry per chunk of the shard and receives the CRCs of the bytes
+  // read, which are not checked here.
   absl::Status ReadBox(const SavedShard& saved,
                        absl::Span<const int64_t> offsets, Tensor destination,
                        absl::Span<uint32_t> sums);
@@ -55,8 +55,8 @@ class ShardReader {
   // Reads a whole shard and checks it, without keeping it.
   absl::Status Verify(const SavedShard& saved);
 
-  // Whether the chunks of a shard have the CRCs that the manifest says.
-  //   kDataLoss  One has not; names file, tensor and offset.
+  // Checks that the chunks of a shard have the CRCs in the manifest.
+  //   kDataLoss  A chunk differs; the message names file, tensor and offset.
   absl::Status Check(const SavedShard& saved,
                      absl::Span<const uint32_t> sums) const;
   absl::Status CheckChunk(const SavedShard& saved, int64_t chunk,

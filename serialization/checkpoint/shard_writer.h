@@ -12,8 +12,8 @@
 
 namespace sherd {
 
-// Writes a file from front to back: long data from where it lies, short data
-// gathered into longer writes. Not thread-safe.
+// Writes a file from front to back: long data directly, short data gathered
+// into longer writes. Not thread-safe.
 class SequentialWriter {
  public:
   // `file` is borrowed.
@@ -21,7 +21,7 @@ class SequentialWriter {
 
   absl::Status Append(absl::Span<const std::byte> data);
 
-  // To be called after the last Append.
+  // Call it after the last Append.
   absl::Status Flush();
 
   // Bytes appended so far.
@@ -35,9 +35,9 @@ class SequentialWriter {
   std::vector<std::byte> buffer_;
 };
 
-// Appends the elements of a tensor, row-major, whatever its strides, and puts
-// the CRC-32C of each chunk of `chunk_bytes` into `crcs`, which has one entry
-// per chunk.
+// Appends the elements of a tensor, row-major, with any strides, and stores the
+// CRC-32C of each chunk of `chunk_bytes` in `crcs`, which has one entry per
+// chunk.
 //
 // Cost. One pass: the CRC of a block is computed while the block is in the
 // cache for writing. Tensors that are not contiguous take a buffer of 256 KiB,

@@ -17,8 +17,8 @@
 
 namespace sherd {
 
-// What checkpoints need to know of a ShardedTensor, with the checks that save
-// and load have in common.
+// The properties of a ShardedTensor that checkpoints use, with the checks that
+// save and load share.
 
 // The layout of `tensor` on all ranks, replicas too.
 //
@@ -26,7 +26,7 @@ namespace sherd {
 //   kInvalidArgument     The name is empty, too long or not UTF-8; the tensor
 //                        belongs to another group, or to none.
 //   kFailedPrecondition  It is not defined, a local shard has no data, or this
-//                        process is no member of the group.
+//                        process is not a member of the group.
 absl::StatusOr<TensorToSave> DescribeTensor(const std::string& name,
                                             const ShardedTensor& tensor,
                                             const ProcessGroup& group);
@@ -34,7 +34,7 @@ absl::StatusOr<TensorToSave> DescribeTensor(const std::string& name,
 // Adds everything about a layout that ranks must agree on.
 void AddToFingerprint(const TensorToSave& layout, Fingerprint& fingerprint);
 
-// The layouts as AgreedValue::describe has them.
+// The layouts in the form of AgreedValue::describe.
 std::string DescribeForAgreement(absl::Span<const TensorToSave> layouts);
 
 // The tensor of the local shard at position `shard` of the metadata, which is

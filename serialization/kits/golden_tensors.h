@@ -7,8 +7,8 @@
 
 namespace sherd {
 
-// What the checkpoint under testdata/v1 holds: tensor i is what
-// FillSample(kGoldenSeed + i) gives. Never changed, like the files.
+// The contents of the checkpoint under testdata/v1: tensor i is the result of
+// FillSample(kGoldenSeed + i). Never changed, like the files.
 inline constexpr int kGoldenSeed = 7;
 
 inline std::vector<SampleTensor> GoldenTensors() {

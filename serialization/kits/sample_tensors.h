@@ -17,8 +17,8 @@
 
 namespace sherd {
 
-// For tests: tensors whose every byte follows from the tensor's number and the
-// element's place, so that any rank can check what it holds.
+// For tests: tensors whose every byte is a function of the tensor's number and
+// the element's position, so that any rank can check its part.
 
 // Byte `byte` of element `index` (row-major in the global tensor).
 inline std::byte SampleByte(int seed, int64_t index, int64_t byte,
@@ -69,8 +69,7 @@ inline void FillSample(ShardedTensor& tensor, int seed) {
   }
 }
 
-// Number of elements of the box at `offsets` that are not what FillSample
-// would have put there.
+// Number of elements of the box at `offsets` that differ from FillSample's.
 inline int64_t CountWrong(const Tensor& part, absl::Span<const int64_t> offsets,
                           absl::Span<const int64_t> global_size, int seed) {
   int64_t wrong = 0;
@@ -115,11 +114,11 @@ inline std::vector<SampleTensor> SampleTensors() {
   return samples;
 }
 
-// Numbers of layouts that SampleSpec knows. The first five made the files under
-// testdata and stay as they are.
+// Number of layouts that SampleSpec knows. The first five were used for the
+// files under testdata and never change.
 inline constexpr int kSampleSpecs = 8;
 
-// One of several unlike layouts of a tensor over `ranks` ranks, by number.
+// One of several different layouts of a tensor over `ranks` ranks, by number.
 inline absl::StatusOr<ShardingSpecPtr> SampleSpec(
     int kind, absl::Span<const int64_t> size, int ranks) {
   const std::vector<Placement> placements = PlacementsOnRanks(ranks);

@@ -15,18 +15,19 @@
 
 namespace sherd {
 
-// What a checkpoint holds and where: the contents of its file manifest.sherd.
-// For the encoding see manifest_codec.h and FORMAT.md.
+// The contents of a checkpoint and where they are stored: the file
+// manifest.sherd. For the encoding see manifest_codec.h and FORMAT.md.
 
 inline constexpr char kManifestFileName[] = "manifest.sherd";
 
-// Caps of what is valid, far above what is of use.
+// Limits of validity, far above useful values.
 inline constexpr int64_t kMaxTensorNameBytes = 32 << 10;
 inline constexpr int64_t kMaxChunkBytes = int64_t{64} << 20;
 
 // A data file, a safetensors file in the directory of the manifest.
 struct ManifestFile {
-  // Without a directory; letters, digits, "-", "_" and ".", not first a ".".
+  // Without a directory; letters, digits, "-", "_" and ".", not beginning with
+  // ".".
   std::string name;
   // Bytes in all; the data begins at `data_begin`, after the header.
   int64_t size = 0;
@@ -39,7 +40,7 @@ struct ManifestFile {
 
 // A box of a tensor and where its bytes are, row-major.
 struct ManifestShard : Box {
-  // Who held it: an index into Manifest::placements.
+  // The rank that held it: an index into Manifest::placements.
   int32_t placement = 0;
   // Index into Manifest::files; -1 for a shard without elements, which is
   // stored nowhere.
@@ -53,7 +54,7 @@ struct ManifestShard : Box {
   friend bool operator==(const ManifestShard&, const ManifestShard&) = default;
 };
 
-// How the tensor was laid out when it was saved; for display only.
+// The tensor's layout when it was saved; for display only.
 enum class SavedLayout : int32_t { kEnumerable = 0, kChunk = 1 };
 
 struct ManifestTensor {
@@ -72,12 +73,12 @@ struct ManifestTensor {
 };
 
 struct Manifest {
-  // Who wrote it ("sherd 0.1.0"), for display.
+  // The program that wrote it ("sherd 0.1.0"), for display.
   std::string writer;
   // Unique per save; part of the names of the data files.
   std::string save_id;
   int32_t world_size = 1;
-  // Length of the pieces that have a CRC each.
+  // Length of the chunks, each of which has a CRC.
   int64_t chunk_bytes = 256 << 10;
   std::vector<ManifestFile> files;
   // "rank:0/cpu", …
@@ -93,7 +94,7 @@ struct Manifest {
                     const ManifestShard& shard) const;
 
   // The tensor of that name.
-  //   kNotFound  There is none; the message lists some that exist.
+  //   kNotFound  No tensor has that name; the message lists some that exist.
   absl::StatusOr<const ManifestTensor*> Find(absl::string_view name) const;
 
   friend bool operator==(const Manifest&, const Manifest&) = default;
@@ -104,14 +105,14 @@ struct Manifest {
 std::string ShardKey(absl::string_view tensor_name,
                      absl::Span<const int64_t> offsets);
 
-// Whether everything in `manifest` fits together: names, ranges, counts, shards
-// that cover their tensor exactly once, shards that fill the data of their
-// file exactly once.
-//   kDataLoss  It does not; the message names file, tensor and offset.
+// Checks that `manifest` is consistent: names, ranges, counts, shards that
+// cover their tensor exactly once, shards that fill the data of their file
+// exactly once.
+//   kDataLoss  It is not; the message names file, tensor and offset.
 absl::Status ValidateManifest(const Manifest& manifest);
 
 // The part of ValidateManifest that must hold before ShardBytes and NumChunks
-// may be asked: positive chunks, and shards inside their tensors.
+// may be called: positive chunks, and shards inside their tensors.
 absl::Status ValidateShapes(const Manifest& manifest);
 
 }  // namespace sherd

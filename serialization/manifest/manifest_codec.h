@@ -13,15 +13,15 @@ namespace sherd {
 // The encoding that this build writes, and the newest that it reads.
 inline constexpr uint32_t kManifestVersion = 1;
 
-// Longer files are refused.
+// The limit of a manifest's length; longer files are refused.
 inline constexpr int64_t kMaxManifestBytes = int64_t{1} << 30;
 
-// The bytes of the file. The same manifest always gives the same bytes.
+// The bytes of the file. Equal manifests always give equal bytes.
 //   kInvalidArgument    ValidateManifest refuses it.
 //   kResourceExhausted  It exceeds kMaxManifestBytes.
 absl::StatusOr<std::string> EncodeManifest(const Manifest& manifest);
 
-// Reads what anybody may have written.
+// Decodes untrusted bytes.
 //
 // Errors. All begin with `what`, the path.
 //   kDataLoss       Not a manifest, truncated, or its CRC is wrong; or

@@ -30,7 +30,7 @@ void AppendNumber(uint64_t value, int bytes, std::string& text) {
   for (int i = 0; i < bytes; ++i) text += static_cast<char>(value >> (8 * i));
 }
 
-// What stands around the message, with a right CRC.
+// Puts `message` into the frame of a manifest, with the correct CRC.
 std::string Framed(const std::string& message, uint32_t version = 1) {
   std::string text("SHERD\r\n\x1a");
   AppendNumber(version, 4, text);

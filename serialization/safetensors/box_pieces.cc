@@ -105,7 +105,7 @@ class Walk {
   const int64_t element_size_;
   const Dims array_strides_;
   Dims sizes_;
-  // What all runs have in common.
+  // The properties that all runs share.
   BoxPiece run_;
 };
 

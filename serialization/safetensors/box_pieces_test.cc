@@ -15,8 +15,8 @@ std::byte* Address(std::vector<int32_t>& values) {
   return reinterpret_cast<std::byte*>(values.data());
 }
 
-// Copies a box out of an array by way of its pieces, as a reader of a file
-// would; returns the number of pieces.
+// Copies a box out of an array piece by piece, as a reader of a file would;
+// returns the number of pieces.
 int CopyBox(const std::vector<int32_t>& array, const BoxInArray& box,
             int64_t max_scattered_bytes) {
   int pieces = 0;

@@ -36,7 +36,7 @@ class Blocks {
   }
 
   Blocks(Blocks&&) = default;
-  // What is still queued after an error uses them and the box.
+  // Work that is still queued after an error uses them and the box.
   ~Blocks() {
     if (!busy_ || Wait().ok()) return;
     for (const std::shared_ptr<Storage>& memory : memory_) {
@@ -126,7 +126,7 @@ absl::Status ReadDeviceBox(
         visit) {
   if (IsEmpty(box)) return absl::OkStatus();
   SHERD_ASSIGN_OR_RETURN(Blocks blocks, Blocks::Create(box, device));
-  // What is being copied.
+  // The block that is being copied.
   int64_t offset = 0;
   absl::Span<const std::byte> coming;
   SHERD_RETURN_IF_ERROR(

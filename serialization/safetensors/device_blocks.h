@@ -12,17 +12,17 @@
 
 namespace sherd {
 
-// What passes between a file and a box in the memory of a device at once. Two
-// blocks of pinned memory are all that it takes: one is copied while the other
-// is read or written.
+// The largest block that passes between a file and a box in the memory of a
+// device at once. Two blocks of pinned memory are used: one is copied while the
+// other is read or written.
 inline constexpr int64_t kDeviceBlockBytes = int64_t{4} << 20;
 
 // Calls `visit` with the bytes of a box whose data is on `device`, by ascending
 // offset in the array, and stops at its first error. A block is in host memory
 // until `visit` returns.
 //
-// Completion. What was queued on the current stream of the device before is
-// waited for; so are the copies, also when this returns an error.
+// Completion. Waits for the work queued on the device's current stream, and for
+// the copies, also if this returns an error.
 //   others  Of DeviceRuntime.
 absl::Status ReadDeviceBox(
     const BoxInArray& box, const Device& device,
@@ -30,8 +30,8 @@ absl::Status ReadDeviceBox(
                                    absl::Span<const std::byte> block)>
         visit);
 
-// The other way: `fill` writes the bytes that the array has from `offset` on,
-// as many as the block has.
+// The reverse: `fill` writes the bytes of the array from `offset` on, as many
+// as the block has.
 absl::Status WriteDeviceBox(
     const BoxInArray& box, const Device& device,
     absl::FunctionRef<absl::Status(int64_t offset, absl::Span<std::byte> block)>

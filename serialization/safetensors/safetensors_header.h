@@ -20,7 +20,7 @@ namespace sherd {
 // Readers of the format refuse longer headers.
 inline constexpr int64_t kMaxSafetensorsHeaderBytes = 100'000'000;
 inline constexpr int64_t kMaxSafetensorsNameBytes = 64 << 10;
-// Where the data of the files that we write begins: at a multiple of this.
+// The data of files that Sherd writes begins at a multiple of this.
 inline constexpr int64_t kSafetensorsAlignment = 4096;
 
 struct SafetensorsEntry {
@@ -39,7 +39,8 @@ struct SafetensorsEntry {
 };
 
 struct SafetensorsHeader {
-  // By `begin`: each entry begins where the one before ends, the first at 0.
+  // Ordered by `begin`: each entry begins where the one before ends, the first
+  // at 0.
   std::vector<SafetensorsEntry> entries;
   // The free-form strings under "__metadata__".
   std::map<std::string, std::string> metadata;
@@ -51,14 +52,14 @@ struct SafetensorsHeader {
                          const SafetensorsHeader&) = default;
 };
 
-// The name that safetensors gives to a dtype. complex128 has none: its files
-// hold float64 with a trailing dimension of 2, so this returns "F64" for it.
+// The name of a dtype in safetensors. complex128 has none: its files contain
+// float64 with a trailing dimension of 2, so this returns "F64" for it.
 absl::string_view SafetensorsDTypeName(DType dtype);
 
 bool IsValidUtf8(absl::string_view text);
 
-// Reads a header, without the 8 bytes before it; `data_bytes` is what follows
-// it in the file. The text may come from anybody.
+// Parses a header, without the 8 bytes before it; `data_bytes` is the length of
+// the data after it in the file. The text is untrusted.
 //
 // Errors. All name `what`, and the tensor and offset where there is one.
 //   kDataLoss        Not UTF-8 or not JSON; not an object of objects with
@@ -85,9 +86,9 @@ struct SafetensorsTensorInfo {
   Dims shape;
 };
 
-// Places tensors in a file: those whose size is a multiple of 4 KiB first, the
-// others by falling element size, ties by name. So there are no holes, every
-// tensor is aligned to its element size, and large ones usually to pages.
+// Assigns offsets to tensors: first those whose size is a multiple of 4 KiB,
+// then the others by falling element size, ties by name. So there are no holes,
+// every tensor is aligned to its element size, and large ones usually to pages.
 //   kInvalidArgument  A name is empty, too long, not UTF-8, "__metadata__" or
 //                     given twice; a bad shape; sizes that overflow.
 absl::StatusOr<SafetensorsHeader> PlanSafetensors(

@@ -11,7 +11,7 @@
 #include "sherd/serialization/safetensors/safetensors_header.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  // The first two bytes say how much data follows the header.
+  // The first two bytes are the length of the data after the header.
   if (size < 2) return 0;
   const int64_t data_bytes = data[0] | data[1] << 8;
   const absl::string_view json(reinterpret_cast<const char*>(data) + 2,

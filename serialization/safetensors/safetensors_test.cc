@@ -150,7 +150,7 @@ TEST_F(SafetensorsTest, ReadsTheBitsOfSpecialFloats) {
   EXPECT_EQ(bits("float64", uint64_t{0})[1], uint64_t{1} << 63);
 }
 
-// What the safetensors package reads back: see testdata/read_back.py.
+// The safetensors package reads these files: see testdata/read_back.py.
 TEST_F(SafetensorsTest, WritesTheBytesOfTheGoldenFilesOfVersion1) {
   for (const std::string name : {"dtypes", "shapes", "special"}) {
     const std::string path = Path(name);
