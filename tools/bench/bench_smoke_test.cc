@@ -122,8 +122,8 @@ TEST(BenchSmokeTest, ASkipGoesToStandardErrorAndIsNotAResult) {
             "needs an even world, not 3\n");
 }
 
-// Writes a program that stands for a Python with PyTorch: it says so, and
-// where it is to measure it runs `body`, which knows $report.
+// Writes a program that stands in for a Python with PyTorch: it claims to be
+// one, and to measure it runs `body`, which can use $report.
 std::string FakePython(const std::string& body) {
   const std::string path = ::testing::TempDir() + "/python";
   std::ofstream(path) << "#!/bin/sh\n"

@@ -60,7 +60,7 @@ bool Print(absl::Span<const BenchResult> results, std::FILE* json) {
   return std::fflush(json) == 0;
 }
 
-// Says once in `said` why a peer is not measured.
+// Explains once, in `said`, why a peer is not measured.
 Measurement WithoutAbsentPeers(const Measurement& measurement,
                                std::set<std::string>& said) {
   Measurement present = measurement;

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What bench measures of PyTorch on one GPU: moves of boxes, and calls.
+"""Bench's measurements of PyTorch on one GPU: moves of boxes, and calls.
 
 Writes what program_report.h reads. Works, as gpu_move_cases.cc and
 gpu_call_cases.cc have them: pack:SHAPE:DIM, unpack:SHAPE:DIM, transpose:2:0,
@@ -145,7 +145,7 @@ def main():
     arguments = parser.parse_args()
     try:
         lines = measure(arguments)
-    except Exception as error:  # Whatever it is, bench says it.
+    except Exception as error:  # bench reports any of them.
         lines = ["failed %s: %s" % (type(error).__name__, " ".join(str(error).split()))]
     with open(arguments.report, "w", encoding="utf-8") as file:
         file.write("".join(line + "\n" for line in lines))

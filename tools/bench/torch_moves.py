@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What bench measures of PyTorch: moves of a ShardedTensor or a DTensor.
+"""Bench's measurements of PyTorch: moves of a ShardedTensor or a DTensor.
 
 Brings its own ranks, as forks of this process, over Gloo. Method as in
 measure.h, but that each call makes a new result: there is no call that fills
@@ -85,7 +85,7 @@ def forget_peak():
 
 
 def values(torch, offsets, sizes, size):
-    """What belongs in a box: numbers by position."""
+    """The expected contents of a box: numbers by position."""
     index = torch.zeros([1] * len(size), dtype=torch.int32)
     stride = 1
     for dim in reversed(range(len(size))):
@@ -359,7 +359,7 @@ def run_rank(torch, board, args, rank):
 
 
 def write_lines(path, lines):
-    # Whoever reads it finds all of it or none.
+    # A reader finds all of it or none.
     with open(path + ".part", "w", encoding="utf-8") as file:
         file.write("".join(line + "\n" for line in lines))
     os.rename(path + ".part", path)

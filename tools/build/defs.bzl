@@ -12,8 +12,8 @@ load("@rules_cc//cc:cc_binary.bzl", "cc_binary")
 load("@rules_cc//cc:cc_library.bzl", "cc_library")
 load("@rules_cc//cc:cc_test.bzl", "cc_test")
 
-# What both GCC 12 and clang 14 know. Every warning is an error in this
-# workspace (see .bazelrc); these are errors for everybody who builds it.
+# Flags that both GCC 12 and clang 14 know. Every warning is an error in this
+# workspace (see .bazelrc); these are errors in every workspace that builds it.
 SHERD_COPTS = [
     "-Wall",
     "-Wextra",
@@ -72,7 +72,7 @@ def _own_copts():
         return standard  # Code of another one has its own options.
     return standard + SHERD_COPTS + _select("optimised", _NO_FALSE_ALARMS, [])
 
-# What of Abseil nearly every file uses.
+# The parts of Abseil that nearly every file uses.
 _ABSEIL = [Label("@com_google_absl//absl/" + part) for part in [
     "base:core_headers",
     "functional:function_ref",

@@ -55,8 +55,8 @@ struct Options {
   std::string kill;
 };
 
-// What is saved: the weights, spread over the ranks, and how many steps they
-// have behind them, on the first rank.
+// The saved state: the weights, spread over the ranks, and the number of steps
+// done, on the first rank.
 struct State {
   sherd::ShardedTensor weights;
   sherd::ShardedTensor step;
@@ -191,7 +191,8 @@ absl::Status Train(const Options& options) {
   for (;;) {
     const absl::Status status = TrainWith(group, options);
     if (status.ok()) return group->Destroy();
-    // A full disk, say, is every rank's: a smaller group would not help.
+    // An error such as a full disk affects every rank: a smaller group would
+    // not help.
     if (!sherd::IsRankFailure(status)) return status;
     std::cerr << status.message() << "\n";
     SHERD_ASSIGN_OR_RETURN(Group rest, group->Shrink());

@@ -24,7 +24,7 @@ ShellResult Train(const std::string& name, const std::string& options,
                             ::testing::TempDir(), "/", name, " ", kill));
 }
 
-// What the ranks printed of their weights.
+// The sums of weights that the ranks printed.
 std::set<std::string> SumsIn(const std::string& output) {
   constexpr char kSum[] = "sum of the weights: ";
   std::set<std::string> sums;

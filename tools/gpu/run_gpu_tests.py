@@ -51,7 +51,7 @@ def say(text):
 
 
 def ask(python, code):
-    """What another Python prints; "" if it fails."""
+    """The output of another Python; "" if it fails."""
     try:
         return subprocess.run([python, "-c", code], stdout=subprocess.PIPE,
                               stderr=subprocess.DEVNULL, text=True, check=False).stdout
@@ -99,7 +99,7 @@ def environment(program, arguments, scratch):
 
 
 def run_program(command, env, seconds, log):
-    """Its exit code, or a text that says why there is none."""
+    """Its exit code, or a text with the reason why it has none."""
     process = subprocess.Popen(command, cwd=os.path.join(TOP, "files"), env=env, stdout=log,
                                stderr=subprocess.STDOUT, start_new_session=True)
     try:
@@ -192,7 +192,7 @@ def main():
     say("glibc: %s here, %s needed; NCCL: %s" % (own, manifest["glibc"],
                                                  arguments.nccl or "the loader's"))
     if arguments.emulated:
-        say("EMULATED: nothing here says anything about GPUs")
+        say("EMULATED: these results do not apply to GPUs")
     tally = run_all(programs, arguments, arguments.log)
     for failure in tally.failures:
         say("FAILED " + failure)

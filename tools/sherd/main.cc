@@ -19,7 +19,7 @@ constexpr char kDescription[] =
     "Sherd keeps tensors in pieces, on many ranks. This is its command line:\n"
     "run programs as several ranks, look into checkpoints, check them.";
 
-// CLI11 would only say that a subcommand is missing.
+// CLI11 would only report that a subcommand is missing.
 bool IsUnknownCommand(const CLI::App& app, const std::string& word) {
   if (word.starts_with('-')) return false;
   for (const CLI::App* command : app.get_subcommands(nullptr)) {

@@ -16,8 +16,8 @@ const std::vector<BenchCase>& AllBenchCases();
 // Cases and their peers, each with a line of help.
 std::string ListCases(const BenchOptions& options);
 
-// What `options` ask for: by case, world and bytes. Cases of which no peer is
-// asked for are left out.
+// The measurements that `options` select, ordered by case, world and bytes.
+// Omits cases without a selected peer.
 std::vector<Measurement> SelectMeasurements(const BenchOptions& options);
 
 }  // namespace sherd

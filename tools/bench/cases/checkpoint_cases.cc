@@ -32,7 +32,7 @@ namespace sherd {
 namespace {
 
 constexpr char kTensorName[] = "weight";
-// What plain programs read and write at once.
+// The block that plain programs read and write at once.
 constexpr int64_t kBlockBytes = int64_t{8} << 20;
 
 using Bytes = absl::Span<std::byte>;
@@ -58,7 +58,7 @@ class Reference {
   }
 
   const WordTensor& matrix() const { return matrix_; }
-  // What `rank` saved; without words if that is nothing.
+  // The rows that `rank` saved; a box without words if none.
   WordBox RowsOf(int rank) const {
     return rows_[rank].empty() ? WordBox() : rows_[rank].front();
   }
@@ -148,8 +148,8 @@ absl::Status Settle(const std::string& directory) {
 
 // Saving
 
-// What both peers of a save share: an empty directory before each call, and a
-// look at every byte of the files after it.
+// Shared by both peers of a save: an empty directory before each call, and a
+// check of every byte of the files after it.
 class Save : public RankWork {
  public:
   Save(RankContext& context, ReferencePtr reference, const char* directory)

@@ -8,7 +8,7 @@
 namespace sherd {
 
 // Collectives of ProcessGroup over each backend, beside the bare libraries and
-// the limit; see collective_work.h for what is moved.
+// the limit; see collective_work.h for the data that is moved.
 std::vector<BenchCase> CollectiveCases();
 
 }  // namespace sherd

@@ -7,10 +7,10 @@
 
 namespace sherd {
 
-// What a call on a GPU costs the host: ProcessGroup::AllReduce of 8 bytes over
-// NCCL, beside the bare ncclAllReduce, in groups of one rank, where NCCL has
-// nothing to do. Fails if a synchronous call of ProcessGroup allocates. Of one
-// rank.
+// The host's cost of a call on a GPU: ProcessGroup::AllReduce of 8 bytes over
+// NCCL, beside the bare ncclAllReduce, in groups of one rank, where NCCL does
+// nothing. Fails if a synchronous call of ProcessGroup allocates. One rank
+// only.
 std::vector<BenchCase> GpuCallCases();
 
 }  // namespace sherd

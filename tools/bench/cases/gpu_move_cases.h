@@ -8,13 +8,13 @@
 
 namespace sherd {
 
-// OK if there is a GPU for one rank, otherwise why not.
+// Returns OK if there is a GPU for one rank, otherwise the reason.
 absl::Status CheckOneGpu(int world);
 
-// What one GPU moves within its memory: boxes between layouts in one launch, as
-// packing and unpacking of messages do, and a ShardedTensor whose shards all
-// lie on it. Beside the vendor's copy of as many bytes from one place to
-// another, and PyTorch. Of one rank.
+// Moves within one GPU's memory: boxes between layouts in one launch, as
+// packing and unpacking of messages do, and a ShardedTensor whose shards are
+// all on it. Compared with the vendor's copy of as many bytes, and with
+// PyTorch. One rank only.
 std::vector<BenchCase> GpuMoveCases();
 
 }  // namespace sherd

@@ -28,8 +28,7 @@ struct MoveKind {
   // then along this one.
   int cube_dim = 0;
   bool needs_even_world = false;
-  // What the work is called in torch_moves.py; null: PyTorch has
-  // nothing like it.
+  // The name of the work in torch_moves.py; null: PyTorch has nothing like it.
   const char* torch_sharded = nullptr;
   const char* torch_dtensor = nullptr;
 };

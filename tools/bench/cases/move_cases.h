@@ -10,8 +10,8 @@ namespace sherd {
 // Cases that move a tensor from one layout to another:
 //   reshard_0_to_1        rows to columns
 //   reshard_0_to_grid     rows to a grid
-//   reshard_block_cyclic  blocks dealt out to a grid, to blocks of another size
-//                         and another grid: many boxes per rank
+//   reshard_block_cyclic  blocks distributed cyclically over a grid, to blocks
+//                         of another size and another grid: many boxes per rank
 //   reshard_3d_0_to_2, reshard_3d_0_to_1
 //                         of three dims
 //   gather                rows to rank 0

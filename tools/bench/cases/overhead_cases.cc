@@ -96,7 +96,7 @@ class BareOverhead final : public CallOverhead {
   uint64_t sequence_ = 0;
 };
 
-// What the comparison of calls adds, on the board of a group of one.
+// The cost that the comparison of calls adds, on the board of a group of one.
 class ComparisonOverhead final : public CallOverhead {
  public:
   ComparisonOverhead(RankContext& context, double quantile,

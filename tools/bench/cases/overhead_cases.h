@@ -7,9 +7,9 @@
 
 namespace sherd {
 
-// What a call costs before any rank has anything to say: ProcessGroup over a
-// plugin that does nothing, beside the bare call of the plugin's table. Rank 0
-// measures while the others wait. Fails if a call of ProcessGroup allocates.
+// The cost of a call without communication: ProcessGroup over a plugin that
+// does nothing, beside the bare call of the plugin's table. Rank 0 measures
+// while the others wait. Fails if a call of ProcessGroup allocates.
 std::vector<BenchCase> OverheadCases();
 
 }  // namespace sherd

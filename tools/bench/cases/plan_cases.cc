@@ -154,8 +154,8 @@ Move ReplicasToGrid(int64_t shards) {
   return move;
 }
 
-// The most memory that this process had since ResetPeak, in bytes; -1 if the
-// kernel does not say.
+// The peak memory of this process since ResetPeak, in bytes; -1 if the kernel
+// does not report it.
 int64_t PeakMemory() {
   std::ifstream status("/proc/self/status");
   for (std::string line; std::getline(status, line);) {

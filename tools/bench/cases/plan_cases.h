@@ -7,14 +7,14 @@
 
 namespace sherd {
 
-// What happens before data moves, in one process: metadata alone is worked on,
-// of a tensor of one-byte elements with one shard for each 16 of its bytes, and
-// of ranks that do not exist.
+// The work before data moves, in one process: on metadata alone, of a tensor of
+// one-byte elements with one shard for each 16 of its bytes, and of ranks that
+// do not exist.
 //   validate_*  whether shards overlap; beside it a plain sweep
 //   plan_*      validation of both layouts, owners of all shards, and the plan
 //               of one of 10,000 ranks
-// The way of a result is the peak memory of the process, both lists of shards
-// included.
+// The field "way" of a result is the peak memory of the process, both lists of
+// shards included.
 std::vector<BenchCase> PlanCases();
 
 }  // namespace sherd

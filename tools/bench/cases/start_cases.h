@@ -7,7 +7,7 @@
 
 namespace sherd {
 
-// What every test with several ranks pays:
+// The costs of every test with several ranks:
 //   test_start    starting ranks, by themselves
 //   test_program  a whole GoogleTest program
 //   test_each     each further test in it

@@ -5,8 +5,8 @@
 
 namespace sherd {
 
-// How often this thread has called operator new; programs that link this
-// target have one that counts.
+// How often this thread has called operator new; this target contains the
+// operator that counts.
 int64_t AllocationsOfThisThread();
 
 }  // namespace sherd

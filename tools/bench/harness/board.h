@@ -17,7 +17,7 @@ namespace sherd {
 
 inline constexpr int kMaxBenchPeers = 32;
 
-// What the ranks of one measurement do.
+// The task of the ranks of one measurement.
 struct BenchTask {
   std::string case_name;
   // Indices of peers of the case, in the order in which they take turns.
@@ -32,26 +32,26 @@ struct BenchTask {
   int64_t shared_bytes = 0;
 };
 
-// What one rank did in a call, beside the time; -1: not known.
+// Figures of one rank's call, beside the time; -1: not known.
 struct WorkFigures {
-  // To and from other ranks, by whatever way.
+  // To and from other ranks, by any transport.
   int64_t bytes_sent = -1;
   int64_t bytes_received = -1;
-  // What memory the first call took, with its result.
+  // The memory that the first call took, including its result.
   int64_t extra_bytes = -1;
-  // How it went about it, for the report; a few words.
+  // The transport or strategy, for the report; a few words.
   std::string way = {};
 };
 
-// Memory that the process which measures shares with the ranks it starts: the
-// task, places to meet, and the results. Ranks inherit its file descriptor.
+// Memory that the measuring process shares with the ranks that it starts: the
+// task, barriers, and the results. Ranks inherit its file descriptor.
 //
-// Threads. Each slot belongs to its rank while that runs.
+// Threads. Each slot belongs to its rank while the rank runs.
 class Board {
  public:
   static absl::StatusOr<std::unique_ptr<Board>> Create(const BenchTask& task);
-  // Takes the descriptor.
-  //   kInvalidArgument  It is not that of a board.
+  // Takes the descriptor over.
+  //   kInvalidArgument  It is not the descriptor of a board.
   static absl::StatusOr<std::unique_ptr<Board>> Attach(int fd);
 
   Board(const Board&) = delete;
@@ -66,10 +66,10 @@ class Board {
   // processes.
   absl::Span<std::byte> shared() const;
 
-  // Returns once all ranks called it; see SharedBarrier.
+  // Returns once all ranks have called it; see SharedBarrier.
   void Meet();
 
-  // When a rank entered and left a call, on the monotonic clock.
+  // Records when a rank entered and left a call, on the monotonic clock.
   void SetCall(int rank, int peer, int call, double entered, double left);
   // From the first rank that entered to the last one that left.
   double CallSeconds(int peer, int call) const;
@@ -77,9 +77,9 @@ class Board {
   void SetFigures(int rank, int peer, const WorkFigures& figures);
   WorkFigures Figures(int rank, int peer) const;
 
-  // A rank says how it ended; OK also means that it did everything.
+  // Records how a rank ended; OK also means that it completed its work.
   void SetOutcome(int rank, const absl::Status& outcome);
-  // kUnknown if it said nothing.
+  // kUnknown if it reported nothing.
   absl::Status Outcome(int rank) const;
 
  private:

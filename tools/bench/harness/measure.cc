@@ -46,7 +46,7 @@ int TimedCalls(const Measurement& measurement) {
   return measurement.bytes <= int64_t{64} << 20 ? 15 : 5;
 }
 
-// A directory that is gone when this is.
+// A directory that is removed with this object.
 class TemporaryDirectory {
  public:
   static absl::StatusOr<std::unique_ptr<TemporaryDirectory>> Create(
@@ -89,7 +89,7 @@ BenchTask TaskOf(const Measurement& measurement, std::vector<int> peers,
                                                         measurement.bytes)};
 }
 
-// What came of one peer.
+// The result of one peer.
 struct Samples {
   // Of each call, the first one included. Empty: it was not measured.
   std::vector<double> seconds;
@@ -185,7 +185,7 @@ absl::Status RunProgram(const Measurement& measurement, const Session& session,
   const absl::Status ended = ranks.Wait(kLongest, stop_fd);
   if (absl::IsCancelled(ended)) return ended;
   absl::StatusOr<ProgramReport> report = ReadProgramReport(path, task);
-  // What the program says about it is better than that it failed.
+  // The program's own report is better than the fact that it failed.
   if (!report.ok() && !absl::IsNotFound(report.status())) {
     return report.status();
   }

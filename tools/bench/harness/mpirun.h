@@ -9,8 +9,8 @@ namespace sherd {
 // Path of Open MPI's launcher, or empty if this machine has none.
 std::string FindMpirun();
 
-// What Open MPI moves bytes with inside a host. Which is the fastest depends on
-// the work.
+// Open MPI's transport inside a host. Which one is the fastest depends on the
+// work.
 enum class MpiTransport {
   // Shared memory; large messages by one copy across processes.
   kVader,
@@ -22,10 +22,10 @@ enum class MpiTransport {
 // "vader", "vader, 2 copies", "ucx".
 const char* NameOf(MpiTransport transport);
 
-// The command line that starts `world` times `program` with `arguments` on this
-// host, unpinned like all ranks of bench. Open MPI's shared memory lies in
-// `directory`: its names there depend on process ids, which two runs in two
-// containers may have alike.
+// The command line that starts `program` with `arguments` `world` times on this
+// host, unpinned like all ranks of bench. Open MPI's shared memory is in
+// `directory`: its names there depend on process ids, which may be equal in two
+// containers.
 std::vector<std::string> MpirunCommand(
     const std::string& mpirun, MpiTransport transport,
     const std::string& directory, int world, const std::string& program,

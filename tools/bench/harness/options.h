@@ -12,30 +12,30 @@
 namespace sherd {
 
 inline constexpr int kMaxBenchWorld = 16;
-// Of one peer, the first call included.
+// Per peer, including the first call.
 inline constexpr int kMaxBenchSamples = 64;
 
 struct BenchOptions {
-  // Not empty: the user asked for it, and for nothing else.
+  // Not empty if the user asked for help, and for nothing else.
   std::string help;
   bool list = false;
-  // Search in the names: "gather" finds every name that contains it.
+  // Matches any part of a name: "gather" selects every name that contains it.
   std::regex cases{""};
   std::regex peers{""};
   std::vector<int> worlds = {2, 4};
   // Of the whole tensor.
   std::vector<int64_t> bytes = {int64_t{1} << 20, int64_t{64} << 20};
-  // Calls of each peer that count; 0: as many as suit the size.
+  // Calls of each peer that count; 0: a number that suits the size.
   int calls = 0;
-  // Has PyTorch, or not: then its peers are skipped.
+  // If it has no PyTorch, its peers are skipped.
   std::string python = "python3";
   // File for JSON lines, as given; empty: none.
   std::string json;
 };
 
-// Reads a command line without the name of the program.
+// Parses a command line without the name of the program.
 //   kInvalidArgument  Unknown option, bad expression or number; the message
-//                     names the option and what it takes.
+//                     names the option and its values.
 absl::StatusOr<BenchOptions> ParseBenchOptions(
     std::vector<std::string> arguments);
 

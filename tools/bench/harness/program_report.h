@@ -10,23 +10,23 @@
 
 namespace sherd {
 
-// What a program measured in place of ranks.
+// The results of a program that ran in place of ranks.
 struct ProgramReport {
-  // Of each call, from the first rank that entered to the last that left.
+  // Per call, from the first rank that entered to the last that left.
   std::vector<double> seconds;
   // By rank: the memory that the first call took.
   std::vector<int64_t> extra_bytes;
 };
 
-// Reads the file that a program left: lines of
+// Reads the file that a program wrote: lines of
 //   call SECONDS
 //   extra BYTES     once per rank
 //   wrong TEXT      in place of all others: a result was wrong
-//   failed TEXT     the same: something else
+//   failed TEXT     in place of all others: another error
 //
-//   kNotFound   There is no such file.
+//   kNotFound   The file does not exist.
 //   kDataLoss   A result was wrong.
-//   kInternal   Something else failed, or the lines are not those of the task.
+//   kInternal   Another error, or the lines do not match the task.
 absl::StatusOr<ProgramReport> ReadProgramReport(const std::string& path,
                                                 const BenchTask& task);
 

@@ -6,8 +6,8 @@
 namespace sherd {
 
 // The memory of this process in bytes, where a page that several processes map
-// counts as a part for each: added up over processes nothing counts twice.
-// -1 if the kernel does not say.
+// is divided between them: the sum over processes counts nothing twice. Returns
+// -1 if the kernel does not report it.
 //
 // Cost. The kernel looks at every page: up to a tenth of a second per GiB.
 int64_t ProportionalMemory();

@@ -17,7 +17,7 @@
 namespace sherd {
 namespace {
 
-// For connecting and for each call, whoever makes it.
+// For connecting and for each call, of any peer.
 constexpr absl::Duration kTimeout = absl::Minutes(2);
 
 // Beside a backend on devices.

@@ -19,7 +19,7 @@ class Context;
 
 namespace sherd {
 
-// What the peers that take turns in one rank have in common.
+// Shared by the peers that take turns in one rank.
 class RankContext {
  public:
   RankContext(Board& board, int rank) : board_(board), rank_(rank) {}
@@ -33,19 +33,19 @@ class RankContext {
   const std::string& directory() const { return board_.task().directory; }
   absl::Span<std::byte> shared() const { return board_.shared(); }
 
-  // Returns once all ranks called it.
+  // Returns once all ranks have called it.
   void Meet() { board_.Meet(); }
 
-  // For what the peers of a case share; empty at first.
+  // Objects that the peers of a case share; initially empty.
   std::any& common() { return common_; }
 
-  // Sherd's group of all ranks over `backend`; made by the first call for it,
-  // which is collective. With one that works on devices, rank r has device r.
+  // Sherd's group of all ranks over `backend`; created by the first call for
+  // it, which is collective. With a backend for devices, rank r has device r.
   absl::StatusOr<std::shared_ptr<ProcessGroup>> Group(
       const std::string& backend = "gloo");
 
-  // A full mesh of Gloo's own, met at Gloo's own file store; made by the first
-  // call, which is collective.
+  // A full mesh of Gloo's own, connected through Gloo's file store; created by
+  // the first call, which is collective.
   absl::StatusOr<std::shared_ptr<gloo::Context>> GlooMesh();
 
  private:

@@ -125,7 +125,7 @@ absl::Status RunRank(Board& board, const BenchCase& bench_case, int rank) {
     return RunOnce(bench_case.peers[board.task().peers.front()], context);
   }
   SHERD_RETURN_IF_ERROR(TakeTurns(board, bench_case, context));
-  // Nobody's connections go while others use them.
+  // No rank closes connections while others use them.
   board.Meet();
   return absl::OkStatus();
 }

@@ -8,18 +8,19 @@
 
 namespace sherd {
 
-// One rank's part in the task of `board`, which is about `bench_case`: makes
+// One rank's part in the task of `board`, which is about `bench_case`: creates
 // the work of every peer of the task, then lets them take turns until each has
-// made all its calls. Times go to the board.
+// made all its calls. Times are recorded on the board.
 //
-// Of a case that starts ranks, it makes the one peer's work and runs it once.
+// For a case that starts ranks, it creates the one peer's work and runs it
+// once.
 //
-//   kDataLoss  A result is wrong; names the peer and the call.
+//   kDataLoss  A result is wrong; the message names the peer and the call.
 //   other      From the peer.
 absl::Status RunRank(Board& board, const BenchCase& bench_case, int rank);
 
-// RunRank in a process of its own. The outcome goes to the board; returns the
-// exit code.
+// Runs RunRank in a process of its own. Records the outcome on the board;
+// returns the exit code.
 int RunRankProcess(Board& board, const BenchCase& bench_case, int rank);
 
 // The same for a program that RankProcesses::StartProgram started; `arguments`

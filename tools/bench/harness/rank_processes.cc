@@ -130,7 +130,7 @@ absl::Status RankProcesses::ErrorOf(int rank) const {
 }
 
 void BecomeRank(const Board& board) {
-  // mpirun stands between, and ends its ranks itself.
+  // mpirun is the parent of its ranks, and ends them itself.
   const bool under_mpirun = GetKnob(Knob::kOmpiRank).has_value();
   if (!DieWithParent(under_mpirun ? getppid() : board.parent())) _exit(1);
 }

@@ -13,11 +13,11 @@
 
 namespace sherd {
 
-// The ranks of one measurement. They die with this process, and at the latest
-// with this object.
+// The ranks of one measurement. They die with this process, or with this
+// object.
 //
-// Threads. Only in a process with one thread: the kernel takes the end of the
-// thread that started a rank for that of the parent.
+// Threads. Only in a process with one thread: the kernel treats the end of the
+// thread that started a rank as the end of the parent.
 class RankProcesses {
  public:
   // The first argument of a process that is a rank; the second is the file
@@ -34,37 +34,39 @@ class RankProcesses {
   absl::Status StartProgram();
 
   // Has mpirun start this program once for each rank; see MpirunCommand.
-  //   kNotFound  There is no mpirun.
+  //   kNotFound  This machine has no mpirun.
   absl::Status StartUnderMpirun(MpiTransport transport,
                                 const std::string& directory);
 
-  // Starts `program` instead, whose end stands for that of all ranks. What it
-  // prints is not shown.
+  // Starts `program` instead, whose end represents that of all ranks. Its
+  // output is not shown.
   absl::Status StartOther(const BenchProgram& program);
 
   // Forks for each rank; the copies run `body` with their rank and exit with
-  // what it returns.
+  // its result.
   absl::Status Fork(const std::function<int(int)>& body);
 
-  // Returns once all ranks ended well. The first that does not ends the others.
-  //   other              What that rank said about it.
+  // Returns once all ranks have ended with success. The first failure ends the
+  // others.
+  //   other              The error that the failed rank reported.
   //   kDeadlineExceeded  They ran for longer than `timeout`.
   //   kCancelled         `stop_fd`, if not -1, became readable.
   absl::Status Wait(absl::Duration timeout, int stop_fd);
 
  private:
-  // What went wrong with a process that has ended, or with one of its ranks.
+  // The error of a process that has ended, or of one of its ranks.
   absl::Status ErrorOf(int process) const;
   absl::Status OutcomeOfAllRanks() const;
 
   const Board& board_;
-  // By rank, or one that stands for all.
+  // Indexed by rank, or one that represents all.
   ProcessSet processes_;
-  // The name of that one: mpirun, or another program.
+  // The name of that process: mpirun, or another program.
   std::string stand_in_;
 };
 
-// To be called first in a rank: it dies with the process that made the board.
+// Call it first in a rank: the rank then dies with the process that made the
+// board.
 void BecomeRank(const Board& board);
 
 }  // namespace sherd

@@ -34,7 +34,7 @@ class RankProcessesTest : public ::testing::Test {
     return waitpid(-1, nullptr, WNOHANG) == -1 && errno == ECHILD;
   }
 
-  // What a rank does whose peers are gone: never ends by itself.
+  // Behaves as a rank whose peers have died: never ends by itself.
   [[noreturn]] void WaitForever() {
     BecomeRank(*board_);
     for (;;) pause();

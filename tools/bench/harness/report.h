@@ -10,7 +10,7 @@
 
 namespace sherd {
 
-// What was measured of one peer, every call of it checked.
+// The results of one peer, every call of which was checked.
 struct BenchResult {
   std::string case_name;
   std::string peer;
@@ -19,10 +19,10 @@ struct BenchResult {
   // Seconds of the second and later calls.
   Summary steady;
   double first_call = 0;
-  // Of several ways to do it, the one that was the fastest, or the way that the
-  // peer says it went; empty: there is only one.
+  // Of several transports or strategies, the fastest, or the one that the peer
+  // reports; empty: there is only one.
   std::string way = {};
-  // Of moves, where known. Bytes between ranks, and those that every way must
+  // Of moves, if known. Bytes between ranks, and those that every strategy must
   // move.
   std::optional<int64_t> bytes_moved = {};
   int64_t lower_bound_bytes = 0;
@@ -32,9 +32,9 @@ struct BenchResult {
   int64_t extra_bytes_of_one_rank = 0;
 };
 
-// {"case":…,"peer":…,"world":…,"bytes":…,"seconds_median":…,"seconds_min":…,
-// "seconds_max":…,"n":…,"seconds_first":…} and a newline; where known also
-// "way", "bytes_moved", "lower_bound_bytes", "extra_bytes",
+// Returns {"case":…,"peer":…,"world":…,"bytes":…,"seconds_median":…,
+// "seconds_min":…, "seconds_max":…,"n":…,"seconds_first":…} and a newline; if
+// known also "way", "bytes_moved", "lower_bound_bytes", "extra_bytes",
 // "extra_bytes_of_one_rank".
 std::string JsonLine(const BenchResult& result);
 

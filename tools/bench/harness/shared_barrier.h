@@ -6,17 +6,16 @@
 
 namespace sherd {
 
-// Lets a fixed number of processes meet, any number of times. Lies in memory
-// that all of them map, and begins as zeros. A process that dies leaves the
-// others waiting: whoever started them ends them.
+// A reusable barrier of a fixed number of processes, in memory that all of them
+// map, initially zeros. A process that dies leaves the others waiting: the
+// process that started them must end them.
 class SharedBarrier {
  public:
   // Returns once `members` processes called it, to all within about 50 us.
   //
-  // Who waits sleeps. Asking for the processor again and again (sched_yield)
-  // would bring the processes closer together, but the scheduler counts each
-  // time against the caller, who then waits for milliseconds during the work
-  // that follows.
+  // Waiting processes sleep. Polling with sched_yield would wake the processes
+  // closer together, but the scheduler charges it to the caller, who then waits
+  // for milliseconds during the work that follows.
   void Meet(uint32_t members);
 
  private:

@@ -12,8 +12,8 @@ struct Summary {
   int n = 0;
 };
 
-// The median is the mean of the two middle values if there is no single one.
-// Of no values at all, everything is zero.
+// The median is the mean of the two middle values if their number is even.
+// Without values, all results are zero.
 Summary Summarize(std::vector<double> values);
 
 }  // namespace sherd

@@ -8,7 +8,7 @@
 
 namespace sherd {
 
-// Runs `body`, which calls Gloo, and makes a status of what Gloo throws.
+// Runs `body`, which calls Gloo, and converts Gloo's exceptions to a status.
 template <typename Body>
 absl::Status CallGloo(Body body) {
   try {

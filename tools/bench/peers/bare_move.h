@@ -15,28 +15,28 @@
 
 namespace sherd {
 
-// What peers without Sherd share in a rank: each has its turn alone. Box stands
-// after box.
+// Shared by peers without Sherd in a rank: each has its turn alone. Boxes are
+// stored one after another.
 struct BareBuffers {
   WordMemory source;
-  // Made by the first that needs them. Warm.
+  // Created by the first peer that needs them. Warm.
   WordMemory destination;
   WordMemory packed_source;
   WordMemory packed_destination;
 };
 
-// A move over private memory. A subclass moves; a first call has memory of its
-// own that nobody touched before.
+// A move over private memory. A subclass moves; a first call has untouched
+// memory of its own.
 class BareMove : public RankWork {
  public:
   absl::Status Prepare() final;
   absl::Status Run() final;
   absl::Status Check() final;
-  // This peer moves what must be moved by construction.
+  // By construction, this peer moves only the necessary bytes.
   std::optional<WorkFigures> Figures() const final;
 
  protected:
-  // Collective with the other peers' of a rank: shares RankContext::common().
+  // Collective with the same peer of other ranks: shares RankContext::common().
   BareMove(RankContext& context, const Move& move);
   absl::Status Init();
 
@@ -63,7 +63,7 @@ class BareMove : public RankWork {
   WordMemory fresh_destination_;
 };
 
-// The same by messages of contiguous words, one for each pair of ranks.
+// The same with messages of contiguous words, one for each pair of ranks.
 class PackedMove : public BareMove {
  protected:
   PackedMove(RankContext& context, const Move& move);
@@ -80,7 +80,7 @@ class PackedMove : public BareMove {
     // By rank.
     std::vector<std::vector<Piece>> pieces;
     std::vector<int64_t> counts;
-    // The pieces stand one after another already.
+    // The pieces are already contiguous.
     bool in_place = true;
   };
 

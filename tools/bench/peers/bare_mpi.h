@@ -5,8 +5,8 @@
 
 namespace sherd {
 
-// Starts MPI in a process of mpirun, unless Sherd's plugin has, and has it
-// ended at exit.
+// Starts MPI in a process of mpirun, unless Sherd's plugin has done so, and
+// finalizes it at exit.
 void StartMpi();
 
 absl::Status StatusOfMpi(int code);

@@ -14,15 +14,15 @@
 
 namespace sherd {
 
-// By dim, the last one contiguous in memory. A matrix has one plane: its rows
-// are dim 1 and its columns dim 2.
+// Sizes by dim, the last one contiguous in memory. A matrix has one plane: its
+// rows are dim 1 and its columns dim 2.
 using Extent = std::array<int64_t, 3>;
 
-// The tensor that the cases move: 32-bit words, no two of which are equal as
-// long as it has at most 2^32.
+// The tensor that the cases move: 32-bit words, all different if there are at
+// most 2^32.
 struct WordTensor {
   Extent size = {};
-  // 2 or 3: what users see of `size`.
+  // 2 or 3: the user's number of dimensions in `size`.
   int dims = 2;
 
   int64_t words() const { return Volume(size); }
@@ -41,8 +41,8 @@ absl::StatusOr<WordTensor> MatrixOfBytes(int64_t bytes);
 //   kInvalidArgument  They do not divide it.
 absl::StatusOr<WordTensor> CubeOfBytes(int64_t bytes);
 
-// Part of a tensor. Its numbers are few and stay where it is: peers that are
-// plain programs allocate nothing for a box.
+// Part of a tensor. Its numbers are stored inline, so that peers that are plain
+// programs allocate nothing for a box.
 struct WordBox {
   Extent offsets = {};
   Extent sizes = {};
@@ -55,14 +55,14 @@ struct WordBox {
   friend bool operator==(const WordBox&, const WordBox&) = default;
 };
 
-// What one rank holds, and what each rank holds: together the whole tensor,
-// once, without empty boxes.
+// The boxes of one rank, and of each rank: together the whole tensor, once,
+// without empty boxes.
 using RankBoxes = std::vector<WordBox>;
 using BoxLayout = std::vector<RankBoxes>;
 
-// A matrix cut into blocks that are dealt out in turn to a grid of ranks, rank
-// by rank along its rows: ScaLAPACK's layout, which has the plain cuts of a
-// matrix as special cases.
+// A matrix cut into blocks that are distributed cyclically over a grid of
+// ranks, rank by rank along its rows: ScaLAPACK's layout, which includes the
+// plain cuts of a matrix as special cases.
 struct CyclicLayout {
   int64_t block_rows;
   int64_t block_cols;
@@ -70,13 +70,13 @@ struct CyclicLayout {
   int grid_cols;
 };
 
-// Blocks of ceil(size / ranks); the last ranks may have less, or nothing.
+// Blocks of ceil(size / ranks); the last ranks may have less, or none.
 CyclicLayout RowsOver(const WordTensor& matrix, int ranks);
 CyclicLayout ColumnsOver(const WordTensor& matrix, int ranks);
 // Two rows of ranks / 2 boxes; columns only for two ranks. `ranks` is even.
 CyclicLayout GridOver(const WordTensor& matrix, int ranks);
 CyclicLayout AllOnRankZero(const WordTensor& matrix, int ranks);
-// Square blocks of `block` words over a grid of so many rows.
+// Square blocks of `block` words over a grid of `grid_rows` rows.
 CyclicLayout BlocksOver(int64_t block, int grid_rows, int ranks);
 
 BoxLayout BoxesOf(const WordTensor& matrix, const CyclicLayout& layout);
@@ -86,21 +86,21 @@ BoxLayout CutAlong(const WordTensor& tensor, int dim, int ranks);
 WordBox WholeOf(const WordTensor& tensor);
 int64_t WordsOf(absl::Span<const WordBox> boxes);
 
-// What two boxes have in common; without words if that is nothing.
+// The intersection of two boxes; without words if it is empty.
 WordBox Intersect(const WordBox& a, const WordBox& b);
 
-// What goes from a box of one list to a box of another.
+// The words that move from a box of one list to a box of another.
 struct Piece {
   int from = 0;
   int to = 0;
   WordBox box;
 };
 
-// By `from`, then by `to`.
+// Ordered by `from`, then by `to`.
 std::vector<Piece> PiecesBetween(absl::Span<const WordBox> from,
                                  absl::Span<const WordBox> to);
 
-// What has to come to some rank from another, however it is done.
+// The bytes that must come to some rank from another, with any strategy.
 int64_t LowerBoundBytes(const BoxLayout& from, const BoxLayout& to);
 
 // A box in memory; words of a row are contiguous.
@@ -108,21 +108,21 @@ struct StoredBox {
   WordBox box;
   // The first word of the box.
   uint32_t* words = nullptr;
-  // In words, from one to the next.
+  // In words, from one row to the next.
   int64_t row_stride = 0;
   int64_t plane_stride = 0;
 
-  // Where the first word of `piece` is, from that of the box and in memory.
+  // Offset of the first word of `piece` from that of the box, in memory.
   int64_t OffsetOf(const WordBox& piece) const;
   uint32_t* At(const WordBox& piece) const { return words + OffsetOf(piece); }
-  // Whether the words of `piece` are one run of memory.
+  // Whether the words of `piece` are contiguous in memory.
   bool IsRun(const WordBox& piece) const;
 };
 
 // Without gaps.
 StoredBox DenseBox(const WordBox& box, uint32_t* words);
-// Box after box, each without gaps: how many words there are before each, and
-// the boxes at an address.
+// Boxes one after another, each without gaps: the number of words before each,
+// and the boxes at an address.
 std::vector<int64_t> OffsetsInTurn(absl::Span<const WordBox> boxes);
 std::vector<StoredBox> StoreInTurn(absl::Span<const WordBox> boxes,
                                    uint32_t* words);
@@ -133,10 +133,10 @@ void CopyPiece(const StoredBox& to, const StoredBox& from,
 
 // Writes the words of the boxes.
 void Fill(const WordTensor& tensor, absl::Span<const StoredBox> boxes);
-// Makes every word of the boxes wrong.
+// Overwrites every word of the boxes with a wrong one.
 void Spoil(const WordTensor& tensor, absl::Span<const StoredBox> boxes);
-//   kDataLoss  Words are wrong; says how many of the first box with such, and
-//              where the first is.
+//   kDataLoss  Words are wrong; the message has their number in the first such
+//              box, and the position of the first.
 absl::Status Check(const WordTensor& tensor, absl::Span<const StoredBox> boxes);
 
 }  // namespace sherd

@@ -13,8 +13,8 @@
 
 namespace sherd {
 
-// Calls something again and again on rank 0 and counts as the time of one call
-// at `quantile` of groups of calls: the clock takes as long as a call.
+// Makes groups of calls on rank 0, since the clock takes as long as a call. The
+// time of one call is the `quantile` of the groups.
 class CallOverhead : public RankWork {
  public:
   static constexpr int kGroups = 1000;
@@ -49,7 +49,7 @@ class CallOverhead : public RankWork {
 
  protected:
   virtual absl::Status Call() = 0;
-  // Outside of the time.
+  // Not included in the time.
   virtual absl::Status AfterGroup() { return absl::OkStatus(); }
 
   int calls_per_sample() const {

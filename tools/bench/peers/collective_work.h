@@ -22,7 +22,7 @@ enum class BenchCollective {
   kAllToAll
 };
 
-// What one collective moves, in bytes; N is the size of the measurement, W the
+// The bytes that one collective moves; N is the size of the measurement, W the
 // number of ranks:
 //   broadcast    N from rank 0 to all
 //   all_reduce   N of floats on each rank, out of place
@@ -40,7 +40,7 @@ struct CollectiveShape {
   absl::Status Check() const;
 };
 
-// One peer's way of carrying out a collective. Fills, spoils and compares the
+// One peer's implementation of a collective. Fills, overwrites and compares the
 // buffers; a subclass moves.
 class CollectiveWork : public RankWork {
  public:
@@ -48,7 +48,7 @@ class CollectiveWork : public RankWork {
   absl::Status Check() override;
 
  protected:
-  // Takes the buffers of the context, made by the first.
+  // Uses the buffers of the context, which the first peer creates.
   CollectiveWork(RankContext& context, const CollectiveShape& shape);
   // With buffers of its own.
   CollectiveWork(RankContext& context, const CollectiveShape& shape,

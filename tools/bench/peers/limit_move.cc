@@ -37,7 +37,7 @@ class LimitMove final : public RankWork {
     };
     destinations_ = stored(move.to[own], to[own]);
     Fill(tensor_, stored(move.from[own], from[own]));
-    // Everybody begins with another one.
+    // Each rank begins with a different one.
     for (int k = 0; k < ranks; ++k) {
       const int other = (own + k) % ranks;
       const int source = pushes_ ? own : other;
@@ -53,7 +53,7 @@ class LimitMove final : public RankWork {
   }
 
   absl::Status Prepare() override {
-    // At first they are pages that nobody has touched.
+    // At first they are untouched pages.
     if (!first_) Spoil(tensor_, destinations_);
     first_ = false;
     return absl::OkStatus();

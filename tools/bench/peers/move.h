@@ -14,12 +14,12 @@
 
 namespace sherd {
 
-// What users call a move.
+// The user's name for a move.
 enum class MoveVerb { kReshard, kGather, kShard };
 
 // Every rank's boxes before and after.
 //
-// Each peer makes the result of its first call in fresh memory and lets it go;
+// Each peer creates the result of its first call in fresh memory and drops it;
 // later calls write to warm memory.
 struct Move {
   MoveVerb verb = MoveVerb::kReshard;
@@ -35,15 +35,16 @@ struct Move {
 absl::StatusOr<std::unique_ptr<RankWork>> MakeSherdMove(
     RankContext& context, const Move& move, const std::string& backend);
 
-// The move by hand over bare Gloo: pieces that are not runs of memory are
-// packed by memcpy, one alltoallv, and unpacked where what arrives is not the
-// shard as it stands.
+// The move by hand over bare Gloo: pieces that are not contiguous are packed by
+// memcpy, then one alltoallv, and the received data is unpacked unless it is
+// the shard already.
 absl::StatusOr<std::unique_ptr<RankWork>> MakeGlooMove(RankContext& context,
                                                        const Move& move);
 
-// The move if every rank could reach every shard: plain memcpy between shards
-// in shared memory, without any protocol. Ranks copy what they get, or, in a
-// gather, what they have: then all ranks work though one gets everything.
+// The move if every rank could access every shard: plain memcpy between shards
+// in shared memory, without any protocol. Ranks copy the data that they
+// receive, or, in a gather, the data that they have: then all ranks work though
+// one receives all data.
 absl::StatusOr<std::unique_ptr<RankWork>> MakeLimitMove(RankContext& context,
                                                         const Move& move);
 

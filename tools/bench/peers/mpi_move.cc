@@ -58,7 +58,7 @@ class MpiPackedMove final : public PackedMove {
   const Counts receive_;
 };
 
-// A datatype for pieces of `boxes`, which stand one after another.
+// A datatype for pieces of `boxes`, which are stored one after another.
 class PieceType {
  public:
   PieceType(const std::vector<Piece>& pieces, const RankBoxes& boxes,

@@ -10,11 +10,11 @@
 #include "sherd/tools/bench/peers/collective_work.h"
 #include "sherd/tools/bench/peers/move.h"
 
-// What bench measures over Open MPI, in processes that mpirun started. Where
-// HasOpenMpi() is false, all others are kUnimplemented.
+// The peers over Open MPI, in processes that mpirun started. If HasOpenMpi() is
+// false, all others are kUnimplemented.
 namespace sherd {
 
-// True if this program was built with Open MPI and mpirun is to be found.
+// True if this program was built with Open MPI and mpirun is found.
 bool HasOpenMpi();
 
 // Open MPI's own collectives.
@@ -25,21 +25,21 @@ absl::StatusOr<std::unique_ptr<RankWork>> MakeOpenMpiCollective(
 absl::StatusOr<std::unique_ptr<RankWork>> MakeMpiPackedMove(
     RankContext& context, const Move& move);
 
-// The move by MPI_Alltoallw, with a derived datatype for what each pair of
-// ranks has for each other.
+// The move by MPI_Alltoallw, with a derived datatype for the data between each
+// pair of ranks.
 absl::StatusOr<std::unique_ptr<RankWork>> MakeMpiTypedMove(RankContext& context,
                                                            const Move& move);
 
-// By MPI_Gatherv or MPI_Scatterv: of a gather or shard of rows.
+// By MPI_Gatherv or MPI_Scatterv; for gathers and shards of rows.
 absl::StatusOr<std::unique_ptr<RankWork>> MakeMpiRootMove(RankContext& context,
                                                           const Move& move);
 
-// By ScaLAPACK's pdgemr2d, or pigemr2d if blocks have no even number of
-// columns; of a move with cyclic layouts.
+// By ScaLAPACK's pdgemr2d, or pigemr2d if blocks have an odd number of columns;
+// for moves with cyclic layouts.
 absl::StatusOr<std::unique_ptr<RankWork>> MakeScalapackMove(
     RankContext& context, const Move& move);
-// OK if there is a ScaLAPACK.
-//   kNotFound  Says what to install.
+// Returns OK if there is a ScaLAPACK.
+//   kNotFound  The message names the package to install.
 absl::Status FindScalapack();
 
 }  // namespace sherd

@@ -58,9 +58,9 @@ absl::StatusOr<Scalapack> OpenScalapack() {
       "no ScaLAPACK here: apt-get install libscalapack-openmpi-dev");
 }
 
-// One side of the move as ScaLAPACK has it. Its matrices are stored by columns:
-// it is told of the transpose, whose rows are our columns, in elements of
-// `element_words` words.
+// One side of the move in ScaLAPACK's terms. Its matrices are stored by
+// columns: it is given the transpose, whose rows are our columns, in elements
+// of `element_words` words.
 class LocalMatrix {
  public:
   LocalMatrix(const WordTensor& matrix, const RankBoxes& boxes,
@@ -97,7 +97,7 @@ class LocalMatrix {
   void* data() const { return memory_.words(); }
   const int* descriptor() const { return descriptor_.data(); }
 
-  // This rank's blocks, which stand side by side in one matrix.
+  // This rank's blocks, which are side by side in one matrix.
   std::vector<StoredBox> stored() const {
     std::vector<StoredBox> stored;
     for (const WordBox& box : boxes_) {

@@ -13,12 +13,12 @@
 
 namespace sherd {
 
-// As Sherd has them.
+// In Sherd's type.
 Dims SizeOf(const WordTensor& tensor);
 absl::StatusOr<ShardingSpecPtr> SpecOf(const WordTensor& tensor,
                                        const BoxLayout& layout);
 
-// `words`, spread over `group` as `layout` says, without contents.
+// `words`, spread over `group` in `layout`, without contents.
 absl::StatusOr<ShardedTensor> MakeShardedWords(
     const WordTensor& words, const BoxLayout& layout,
     const std::shared_ptr<ProcessGroup>& group);

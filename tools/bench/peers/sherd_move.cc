@@ -69,14 +69,14 @@ class SherdMove : public RankWork {
   }
 
  protected:
-  // Into memory that the call makes, and the same later, where nobody can call
-  // it otherwise.
+  // Into memory that the call allocates; later calls do the same if the
+  // function has no other form.
   virtual absl::Status RunFirst() = 0;
   virtual void DropFirst() {}
   // Into memory that is there.
   virtual absl::Status PrepareAgain() = 0;
   virtual absl::Status RunAgain() = 0;
-  // What this rank has of it.
+  // This rank's part of it.
   virtual std::vector<StoredBox> result() const = 0;
 
   const WordTensor& tensor() const { return tensor_; }

@@ -10,12 +10,12 @@
 
 namespace sherd {
 
-// Which Python has PyTorch; "python3" at first. To be called before the
-// others.
+// Selects the Python that has PyTorch; the default is "python3". Call it before
+// the others.
 void SetTorchPython(std::string python);
 
-// OK if that Python has a PyTorch with what is measured.
-//   kNotFound  Says what is missing.
+// Returns OK if that Python has a PyTorch with the measured functions.
+//   kNotFound  The message names what is missing.
 absl::Status FindTorch();
 
 // Has PyTorch do `work` ("dtensor:reshard:1", see torch_moves.py) on a tensor

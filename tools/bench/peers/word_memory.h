@@ -8,11 +8,11 @@
 
 namespace sherd {
 
-// Words in pages of their own that nobody has touched yet and that ask for huge
-// ones, as Sherd's heap does; they go back to the system, not to a pool.
+// Words in untouched pages of their own that ask for huge ones, as Sherd's heap
+// does; they are returned to the system, not to a pool.
 class WordMemory {
  public:
-  //   kResourceExhausted  There is not that much.
+  //   kResourceExhausted  There is not enough memory.
   static absl::StatusOr<WordMemory> Allocate(int64_t words);
 
   WordMemory() = default;
@@ -20,7 +20,7 @@ class WordMemory {
   WordMemory& operator=(WordMemory&& other) noexcept;
   ~WordMemory();
 
-  // Null if there are none.
+  // Null without words.
   uint32_t* words() const { return words_; }
 
  private:

@@ -11,7 +11,8 @@ _FIRST = ["name", "package_name", "size", "timeout", "testonly", "src",
 _LAST = ["deps", "implementation", "implements", "alwayslink"]
 _SORTED_LISTS = {"data", "default_visibility", "deps", "hdrs", "srcs", "tags",
                  "tests", "textual_hdrs", "tools", "visibility"}
-# These repositories are views of vendors' libraries, compiled their way.
+# These repositories are views of vendors' libraries, compiled as the vendor
+# does.
 _VIEWS = "tools/build/system/"
 _NATIVE = {"cc_binary", "cc_library", "cc_proto_library", "cc_test", "proto_library"}
 
@@ -128,7 +129,7 @@ def _check_quotes(tree_, source):
 
 
 def _check_build_file(path, tree_, source):
-    """What holds for BUILD files and not for .bzl files."""
+    """Rules for BUILD files that do not apply to .bzl files."""
     yield from _check_text(source)
     calls = [s.value for s in ast.walk(tree_)
              if isinstance(s, ast.Expr) and isinstance(s.value, ast.Call)]

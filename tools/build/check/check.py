@@ -307,7 +307,7 @@ class Check:
             self.step(name, run)
 
     def program(self, name):
-        """A step: a program of tools/, which says itself what it found."""
+        """A step: a program of tools/, which reports its own findings."""
         def run():
             code = subprocess.run([os.path.join(tree.ROOT, name)], check=False).returncode
             return ["%s ended with %d" % (name, code)] if code else []

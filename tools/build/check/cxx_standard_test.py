@@ -1,4 +1,4 @@
-"""Tests of what happens where the build does not say -std=c++20."""
+"""Tests of a build without -std=c++20."""
 
 import os
 import subprocess
@@ -7,7 +7,7 @@ import unittest
 
 import tree
 
-# What others include first.
+# Headers that others include first.
 _HEADERS = ["sherd.h", "core/comm/init.h", "core/comm/process_group.h",
             "core/sharding/sharding_spec.h", "core/sharding/sharded_tensor.h",
             "core/tensor/dtype.h", "serialization/checkpoint.h"]

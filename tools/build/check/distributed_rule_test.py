@@ -34,7 +34,7 @@ class Label:
 
 
 class Native:
-    """What a BUILD file of my/package in repository `repository` sees."""
+    """The names that a BUILD file of my/package in repository `repository` sees."""
 
     def __init__(self, repository):
         self._repository = repository
@@ -357,7 +357,7 @@ class ReadmeTest(unittest.TestCase):
         for block in blocks:
             if re.match(r"# (WORKSPACE|MODULE)", block):
                 continue
-            # Loads stand at the top of a BUILD file that has other ones too.
+            # Loads are at the top of a BUILD file that has other ones too.
             kept = [l for l in lines(block) if not re.match(r"(// \w+\.cc|# BUILD|load\()", l)]
             self.assertTrue(any("\n".join(kept) in f for f in files), block)
 

@@ -18,7 +18,7 @@ def _strings(rule, list_name):
 
 
 def _gpus(rule):
-    """What its environment says of GPUs that are not emulated."""
+    """Its environment's settings of GPUs that are not emulated."""
     env = dict([s.get("value") for s in pair.findall("string")]
                for pair in rule.iterfind("dict[@name='env']/pair"))
     return 0 if "SHERD_EMULATED_GPUS" in env else int(env.get("SHERD_TEST_GPUS", 0))

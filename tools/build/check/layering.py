@@ -25,7 +25,7 @@ _ABI = "backends:plugin"
 _PLUGIN_ABI = {"backend_abi", "call_fields", "device_abi", "plugin", "vendor_descriptors"}
 _LOADER = "backends:loader"
 _EMULATED_GPU = "//testing/emulated_gpu:"
-# Packages of nothing but parts of tests, which a query's XML does not say.
+# Packages with parts of tests only, which a query's XML does not show.
 _PARTS_OF_TESTS = ("//testing:", _EMULATED_GPU)
 # Of backends, what it doubles: headers alone.
 _DOUBLED = ["//backends/cuda:driver_api", "//backends/cuda:kernel_params",
@@ -56,7 +56,7 @@ _ALLOWED = {
     "testing": _CORE + [_LOADER],
     "//": _CORE + [_ABI, _LOADER, "backends/*", "rpc", "serialization"],
 }
-# Vendor: the areas that may name it. Not listed: everybody may.
+# Vendor: the areas that may name it. Without an entry every area may.
 _VENDORS = {
     "com_google_protobuf": ["rpc", "serialization", "tools"],
     "spdlog": ["core/base"],
@@ -172,12 +172,13 @@ DRAWINGS = {
 # headers at the top that no .cc of a room is named like. Without endings.
 PLACES = {
     "core/comm": {
-        # What a call is, and who carries it out: all rooms but the store speak of it.
+        # A call, and its implementation: all rooms but the store use them.
         # These are the targets :operations, :reduction and :backend.
         "calls": ["channel/backend", "channel/peer_memory", "collective/call_signature",
                   "collective/collective", "collective/operations", "collective/reduction",
                   "collective/reduction_kernels", "collective_options"],
-        # Who the ranks are and how they are doing: channels ask, and groups make them.
+        # The ranks and their state: channels query them, and groups create
+        # them.
         "peers": ["group/failure_log", "group/membership", "group/peer_monitor"],
         # The typed calls are a base class of ProcessGroup. A double of RPC is beside
         # the store that it is made of, and fills an interface of the group.
@@ -197,10 +198,10 @@ PLACES = {
     },
     "serialization": {"checkpoint": ["checkpoint"]},
     "testing": {
-        # What the harness itself reports: skips with a reason, and which tests are
-        # distributed. Fixtures announce them.
-        # Ranks that are threads are below a group, and so below fixtures.
-        # Their sources are fixtures/process_fixture.cc and the like.
+        # Parts of the harness: skips with a reason, and which tests are
+        # distributed. Fixtures announce them. Ranks that are threads are below
+        # a group, and so below fixtures. The fixtures' sources are
+        # fixtures/process_fixture.cc and the like.
         "fixtures": ["distributed_test", "persistent_test", "threaded_test"],
         "harness": ["fixtures/announced_skip", "fixtures/distributed_tests",
                     "kits/rank_threads"],

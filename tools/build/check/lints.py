@@ -109,14 +109,14 @@ def umbrella():
             for name in sorted(names)]
 
 
-# What the plugin guide walks through.
+# The code of the plugin guide's examples.
 _GUIDE = "backends/PLUGIN_GUIDE.md"
 _EXAMPLE = [tree.CONSUMER + "/" + name
             for name in ("BUILD.bazel", "sockets_backend.cc", "sockets_conformance_test.cc")]
 
 
 def quotes(guide=_GUIDE, sources=None):
-    """Each block of code in the plugin guide stands, whole lines of it, in the example."""
+    """Each block of code in the plugin guide occurs, in whole lines, in the example."""
     code = ["\n" + tree.read(source) for source in sources or _EXAMPLE]
     text = tree.read(guide)
     found = []
@@ -127,7 +127,7 @@ def quotes(guide=_GUIDE, sources=None):
     return found
 
 
-# Sources in one folder, tests and benchmarks aside.
+# Sources in one folder, without tests and benchmarks.
 _MOST_SOURCES = 25
 
 
@@ -146,12 +146,12 @@ def rooms(paths=None):
         if folders[package] and not package.startswith("tools/"):
             found.append("%s: sources belong in its rooms" % package)
         if package + "/README.md" not in paths:
-            found.append("%s: a README.md says what its rooms are for" % package)
+            found.append("%s: a README.md explains what its rooms are for" % package)
     return found
 
 
 def links(paths=None):
-    """What a document of this repository links to exists."""
+    """The targets of links in this repository's documents exist."""
     found = []
     for path in paths or tree.files(".md"):
         for match in re.finditer(r"\]\(([^)#:]+)(#[^)]*)?\)", tree.read(path)):

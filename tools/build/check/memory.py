@@ -1,4 +1,4 @@
-"""What a check remembers of earlier runs: objects in .cache/, which git ignores."""
+"""A check's records of earlier runs: objects in .cache/, which git ignores."""
 
 import json
 import os
@@ -11,7 +11,7 @@ def _path(name):
 
 
 def read(name):
-    """What write() kept; {} if nothing that can be read."""
+    """Returns the object that write() stored; {} if it cannot be read."""
     try:
         with open(_path(name), encoding="utf-8") as file:
             return json.load(file)

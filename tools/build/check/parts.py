@@ -16,7 +16,7 @@ import tree
 Part = collections.namedtuple("Part", "name what run deep")
 
 _NAME = "check_parts"
-# What else a result depends on: what is installed.
+# A result also depends on the installed packages.
 _PACKAGES = "/var/lib/dpkg/status"
 
 

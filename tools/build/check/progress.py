@@ -1,4 +1,4 @@
-"""What a step has come to, while it runs."""
+"""The progress of a step while it runs."""
 
 import contextlib
 import json
@@ -88,7 +88,7 @@ class Progress:
 
     @contextlib.contextmanager
     def of(self, name, count=lambda: ""):
-        """While it lasts, `name` runs; count() says how far it is."""
+        """Context in which `name` runs; count() returns its progress."""
         outermost = not self._stack
         with self._lock:
             self._wipe()

@@ -1,4 +1,4 @@
-"""What a `bazel test` run did, from its build events and its tests' XML."""
+"""The results of a `bazel test` run, from its build events and its tests' XML."""
 
 import collections
 import json

@@ -82,7 +82,7 @@ class SetupTest(unittest.TestCase):
         self.assertIn("no libopenmpi-dev (Open MPI, for backends/mpi", done.stderr)
         self.assertNotIn("openmpi-bin", self.install_line()[0])
 
-        # The next time nobody asks the network.
+        # The next run does not query the network.
         self.write("installed", "".join("ii  %s\n" % n for n in names))
         self.write("calls", "")
         done = self.setup()

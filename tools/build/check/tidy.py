@@ -89,7 +89,7 @@ def commands():
 
 
 def _look_at(path):
-    """What clang-tidy says of a file: findings, or that it ended with an error."""
+    """clang-tidy's output for a file: findings, or that it ended with an error."""
     command = [program(), "-quiet", "-p", tree.ROOT]
     if path.endswith("_test.cc"):
         command.append("--checks=" + _NOT_IN_TESTS)

@@ -1,5 +1,5 @@
-// On nccl it runs where there are GPUs and says what is missing where not; on
-// nccl_emulated it runs everywhere.
+// With nccl it runs where there are GPUs, and otherwise reports what is
+// missing; with nccl_emulated it runs everywhere.
 
 #include "gtest/gtest.h"
 #include "sherd/core/sharding/sharded_tensor.h"

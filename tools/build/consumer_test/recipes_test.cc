@@ -32,7 +32,7 @@ SHERD_DIST_TEST_F(RecipesTest, WithAGroupOfItsOwn, WithoutComms{}) {
   EXPECT_THAT(group->Destroy(), IsOk());
 }
 
-// What a test needs.
+// Requirements of a test.
 
 SHERD_DIST_TEST_F(RecipesTest, OnGpus, WithComms{.backend = "nccl"},
                   SkipIfFewerGpusThan(4), RequiresRpc()) {

@@ -32,15 +32,15 @@ int MillisecondsUntil(int64_t deadline) {
                          std::min<int64_t>(1 + left / 1'000'000, 1'000'000));
 }
 
-// Before each message: tells a message of another call from the one that is
-// waited for.
+// Precedes each message: distinguishes a message of another call from the
+// expected one.
 struct Header {
   uint64_t sequence;
   uint64_t size;
 };
 
-// What moves in one direction between this rank and a peer. A message of no
-// bytes is none.
+// The data that moves in one direction between this rank and a peer. Without
+// bytes there is no message.
 struct Stream {
   Header header;  // to send, or as received
   char* data;
@@ -104,7 +104,7 @@ class Communicator {
 
 std::string KeyOf(int rank) { return "sockets/" + std::to_string(rank); }
 
-// Listens at an address that the kernel chooses and tells it to the others.
+// Listens at an address that the kernel chooses and publishes it to the others.
 sherd_code Listen(const sherd_comm_config_v0& config, int listener,
                   sherd_error_v0* error) {
   sockaddr_un address = {};
@@ -141,8 +141,8 @@ sherd_code Call(const sherd_comm_config_v0& config, int peer, int* fd,
   return SHERD_OK;
 }
 
-// Whether the caller is a rank of this group that is waited for, and which. The
-// address is open to everybody on this host.
+// Whether the caller is an expected rank of this group, and which one. Any
+// process of this host can connect to the address.
 bool Identify(const sherd_comm_config_v0& config, int fd, int32_t* rank) {
   ucred caller = {};
   socklen_t size = sizeof(caller);
@@ -217,7 +217,7 @@ sherd_code Communicator::Create(const sherd_comm_config_v0& config,
 
 // Moving: all peers at once, each as far as its socket goes.
 
-// What both ends have to agree on.
+// Checks the values that must be equal at both ends.
 sherd_code CheckHeader(const Stream& in, uint64_t sequence, int peer,
                        sherd_error_v0* error) {
   if (in.header.sequence == sequence && in.header.size == in.size) {
@@ -250,8 +250,8 @@ sherd_code Move(Peer& peer, int rank, bool sends, uint64_t sequence,
   return SHERD_OK;
 }
 
-// Says in polled_ what is waited for; -1 if nothing is, otherwise a rank that
-// is.
+// Lists in polled_ the connections that are waited for. Returns -1 if there is
+// none, otherwise a rank that is waited for.
 int Communicator::ListUnfinished() {
   int unfinished = -1;
   for (size_t r = 0; r < peers_.size(); ++r) {

@@ -121,7 +121,7 @@ absl::Status NothingThere(FileSystem& files, const std::string& path) {
                                 count > names.size() ? ", …" : "")));
 }
 
-// "0-3, 7", or "-" for nobody.
+// "0-3, 7", or "-" if no rank holds it.
 std::string HoldersOf(const InspectedTensor& tensor) {
   std::set<int> holders;
   for (const InspectedShard& shard : tensor.shards) {

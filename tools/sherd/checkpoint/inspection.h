@@ -18,8 +18,8 @@ namespace sherd {
 struct InspectedShard : Box {
   // "rank:0/cpu"; empty in a file that one process wrote.
   std::string placement;
-  // The same as a number for pictures: the rank, or the place in the list of
-  // placements where there is none.
+  // The same as a number for pictures: the rank, or the index in the list of
+  // placements if there is no rank.
   int holder = 0;
   // Where the bytes are; no file for a shard without elements.
   std::string file;
@@ -44,11 +44,11 @@ struct InspectedFile {
   int64_t bytes = 0;
 };
 
-// What a safetensors file or a checkpoint holds and where, without the data.
+// The contents of a safetensors file or a checkpoint, without the data.
 struct Inspection {
   std::string path;
   bool is_checkpoint = false;
-  // Of a checkpoint: who wrote it, and by how many ranks.
+  // Of a checkpoint: the program that wrote it, and the number of ranks.
   std::string writer;
   int world_size = 1;
   // Of a safetensors file.
@@ -59,7 +59,7 @@ struct Inspection {
   int64_t tensor_bytes() const;
 };
 
-// Whether `path` is to be read as a checkpoint: a directory, or its manifest.
+// Whether `path` is read as a checkpoint: a directory, or its manifest.
 bool IsCheckpointPath(FileSystem& files, const std::string& path);
 
 // The directory of a checkpoint path.
@@ -67,17 +67,17 @@ std::string CheckpointDirectory(FileSystem& files, const std::string& path);
 
 // Reads headers only.
 //   kNotFound  There is nothing at `path`, or a directory without a manifest;
-//              says what was expected.
+//              the message states what was expected.
 //   Otherwise as SafetensorsFile::Open and CheckpointReader::Open.
 absl::StatusOr<Inspection> Inspect(FileSystem& files, const std::string& path);
 
-// A heading and a table with a line per tensor.
+// A heading, and a table with a line per tensor.
 std::string FormatInspection(const Inspection& inspection);
 
-// All of it as one JSON object, shards included.
+// The whole inspection as one JSON object, shards included.
 std::string InspectionToJson(const Inspection& inspection);
 
-// Who holds what, as a picture.
+// A picture of the boxes and their holders.
 std::string InspectionToSvg(const Inspection& inspection);
 
 }  // namespace sherd

@@ -115,8 +115,8 @@ TEST(InspectionTest, ASafetensorsFileIsListedInFull) {
                         "\ndeep.3d +float16 +\\[3, 4, 5\\] +120 +1 "));
 }
 
-// What a stranger's file may hold: colours, a bell, a line that looks like one
-// of ours, and a name longer than the screen.
+// Possible contents of an untrusted file: colours, a bell, a line that looks
+// like one of ours, and a name longer than the screen.
 TEST(InspectionTest, NamesOfAFileAreEscapedAndShortened) {
   const std::string path = absl::StrCat(TestFolder(), "/hostile.safetensors");
   const std::string long_name(500, 'n');

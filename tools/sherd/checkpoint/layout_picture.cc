@@ -39,7 +39,7 @@ std::vector<int64_t> BytesPerRank(const HeldStage& stage) {
 
 // The part of a tensor that a plane can show.
 struct Plane {
-  // Dimensions drawn downwards and to the right; -1 is none.
+  // Dimensions drawn downwards and to the right; -1: none.
   int down = -1;
   int right = -1;
   // Dimensions that are cut but not drawn: the picture is their slice at 0.
@@ -62,7 +62,7 @@ Plane PlaneOf(const HeldTensor& tensor) {
       plane.hidden.push_back(d);
     }
   }
-  // What is not cut fills up, the last dimensions first.
+  // Dimensions that are not cut fill up, the last ones first.
   for (int d = rank - 1; d >= 0 && drawn.size() < 2; --d) {
     const bool taken = std::count(drawn.begin(), drawn.end(), d) > 0;
     if (!taken && tensor.shape[d] > 1) drawn.push_back(d);
@@ -175,7 +175,7 @@ void DrawRule(Svg& svg, double y, double width) {
   svg.Rect(kMargin, y, width - 2 * kMargin, 1, {.fill = kRule});
 }
 
-// What each rank holds in all, as bars of one scale. Returns the height.
+// The total of each rank, as bars of one scale. Returns the height.
 double DrawBars(Svg& svg, const HeldStage& stage, int64_t scale, double x,
                 double y, double width) {
   constexpr int kMaxBars = 64;
@@ -226,7 +226,7 @@ int64_t OffDiagonal(const Matrix& moved) {
   return bytes;
 }
 
-// Who hands how much to whom: rows are senders, columns receivers.
+// How much each rank sends to each other: rows are senders, columns receivers.
 void DrawHeatMap(Svg& svg, const Matrix& moved, double x, double y) {
   constexpr double kCellWidth = 58;
   constexpr double kCellHeight = 22;

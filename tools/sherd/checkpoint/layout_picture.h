@@ -16,11 +16,11 @@ struct HeldTensor {
   std::string name;
   DType dtype = kFloat32;
   Dims shape;
-  // Who holds what.
+  // The boxes and their holders.
   std::vector<PlacedBox> boxes;
 };
 
-// One place where all tensors are at a time.
+// The placement of all tensors at one time.
 struct HeldStage {
   // "saved by 4 ranks".
   std::string label;
@@ -29,7 +29,7 @@ struct HeldStage {
   std::vector<HeldTensor> tensors;
 };
 
-// Which tensors a picture shows, and how they are called.
+// The tensors that a picture shows, and their names.
 struct PictureRow {
   // Position in HeldStage::tensors.
   int64_t tensor = 0;
@@ -44,20 +44,20 @@ struct LayoutPicture {
   std::vector<PictureRow> rows;
 };
 
-// Bytes that change their rank between two layouts of one tensor: matrix[r][s]
-// is what rank r hands to rank s; the diagonal stays where it is. Ranks outside
-// [0, from_ranks) or [0, to_ranks) do not occur.
+// Bytes that move between ranks from one layout of a tensor to another:
+// matrix[r][s] is the number that rank r sends to rank s; the diagonal stays in
+// place. Ranks outside [0, from_ranks) or [0, to_ranks) do not occur.
 std::vector<std::vector<int64_t>> MovedBytes(const HeldTensor& from,
                                              const HeldTensor& to,
                                              int from_ranks, int to_ranks);
 
-// An SVG of who holds what: for each row the tensor in each stage, arrows with
-// the bytes that move in between, then what each rank holds in all, and who
-// hands how much to whom.
+// An SVG of the placements: for each row the tensor in each stage, arrows with
+// the bytes that move in between, then the total of each rank, and the bytes
+// between each pair of ranks.
 std::string DrawTransitions(const LayoutPicture& picture);
 
-// An SVG of one stage: a card for each kind of tensor, those with equal shape,
-// dtype and boxes being one kind, and what each rank holds in all.
+// An SVG of one stage: a card for each kind of tensor (tensors with equal
+// shape, dtype and boxes are one kind), and the total of each rank.
 std::string DrawStage(const std::string& title, const std::string& subtitle,
                       const HeldStage& stage);
 

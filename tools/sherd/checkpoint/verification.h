@@ -8,10 +8,10 @@
 
 namespace sherd {
 
-// Checks a safetensors file or a checkpoint and says what was checked, in a
-// line. A checkpoint is read whole and compared with its checksums; a
+// Checks a safetensors file or a checkpoint and returns a line about the
+// checks. A checkpoint is read completely and compared with its checksums; a
 // safetensors file has none, so its header is checked and its data is read.
-//   kDataLoss  Damage, by file, tensor and offset.
+//   kDataLoss  Damage; the message has file, tensor and offset.
 //   Otherwise as Inspect.
 absl::StatusOr<std::string> Verify(FileSystem& files, const std::string& path);
 

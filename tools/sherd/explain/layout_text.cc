@@ -42,7 +42,7 @@ absl::Status Error(absl::string_view text, absl::string_view expected) {
       absl::StrCat("\"", text, "\": expected ", expected));
 }
 
-// A word like "chunk" and what stands in its parentheses, if it has any.
+// A word like "chunk" and the text in its parentheses, if it has any.
 struct Term {
   absl::string_view name;
   std::optional<absl::string_view> inside;

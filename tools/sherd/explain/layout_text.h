@@ -11,11 +11,11 @@
 
 namespace sherd {
 
-// What ParseLayout reads, line by line, for a help text.
+// The grammar of ParseLayout, line by line, for a help text.
 extern const char kLayoutHelp[];
 
 // Sizes written as "8192x8192"; "" and "scalar" have no dimensions.
-//   kInvalidArgument  It is not that, or overflows.
+//   kInvalidArgument  The text has another form, or a size overflows.
 absl::StatusOr<Dims> ParseDims(absl::string_view text);
 
 // The boxes of a tensor of `size` in a layout written as text.
@@ -36,8 +36,9 @@ absl::StatusOr<Dims> ParseDims(absl::string_view text);
 //
 // Without "over", grid, mesh and cyclic take as many ranks as they have cells,
 // from 0; chunk and whole need it.
-//   kInvalidArgument  The text is none of these, the layout does not fit the
-//                     size, or there are more than 2^22 boxes or 2^20 ranks.
+//   kInvalidArgument  The text does not match the grammar, the layout does not
+//                     fit the size, or there are more than 2^22 boxes or 2^20
+//                     ranks.
 absl::StatusOr<std::vector<PlacedBox>> ParseLayout(
     absl::string_view text, absl::Span<const int64_t> size);
 

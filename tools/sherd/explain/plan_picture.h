@@ -7,8 +7,7 @@
 
 namespace sherd {
 
-// The heat map and the totals of a report as a picture that needs nothing
-// outside itself.
+// The heat map and the totals of a report as a self-contained picture.
 std::string PlanToSvg(const PlanReport& report);
 
 }  // namespace sherd

@@ -1,4 +1,4 @@
-// What ranks that fail leave behind, as sherd flight reads it.
+// The dumps of ranks that fail, as sherd flight reads them.
 
 #include <cstddef>
 #include <cstdlib>

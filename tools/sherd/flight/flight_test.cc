@@ -205,7 +205,7 @@ class FlightMismatchTest : public FlightTest,
 
 TEST_P(FlightMismatchTest, NamesWhoDeviatesAndAtWhichCall) {
   std::vector<FlightDump> dumps = Job(4, 7);
-  // What follows the deviation differs, too.
+  // The calls after the deviation differ, too.
   for (size_t i = 4; i < 7; ++i)
     GetParam().change(dumps[2].snapshot.entries[i]);
   const FlightFinding finding = Finding(dumps);

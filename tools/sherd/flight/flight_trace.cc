@@ -11,7 +11,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// What takes a file's times to those of the first file.
+// The offset from a file's times to those of the first file.
 int64_t OffsetTo(const FlightFile& first, const FlightFile& file) {
   if (!file.boot.empty() && file.boot == first.boot) return 0;
   return (file.wall_ns - file.monotonic_ns) -

@@ -9,20 +9,20 @@
 
 namespace sherd {
 
-// What this build is and finds on this machine.
+// Describes this build, and what it finds on this machine.
 struct InfoReport {
   std::string version;
   std::vector<std::string> search_path;
-  // Those that are there, then well-known ones that are not.
+  // The plugins that exist, then well-known ones that do not.
   std::vector<PluginReport> plugins;
-  // The same of the plugins of devices.
+  // The same for the plugins of devices.
   std::vector<DevicePluginReport> devices;
 };
 
 InfoReport GatherInfo();
 
 // Version, plugins and why others cannot be used, devices, and every knob with
-// its value and where the value comes from.
+// its value and the origin of the value.
 std::string FormatInfo(const InfoReport& report);
 
 // The same as one JSON object.

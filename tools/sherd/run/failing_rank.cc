@@ -1,5 +1,5 @@
-// A program for tests of sherd run: ranks that sum, of which one fails in the
-// way that its arguments say.
+// A program for tests of sherd run: ranks that sum, of which one fails as its
+// arguments specify.
 //
 //   failing_rank RANK kill|stop|call|exit|spin [TIMEOUT]
 

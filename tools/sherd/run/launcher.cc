@@ -73,7 +73,7 @@ std::string Entry(Knob knob, const T& value) {
 // One start of all ranks.
 struct Start {
   int ranks = 1;
-  // The entry of the ranks' environment that says where they meet.
+  // The entry of the ranks' environment that names their rendezvous.
   std::string mark;
   // Empty: none.
   std::string log_directory;
@@ -162,7 +162,7 @@ absl::Status Run::StartRank(int rank) {
   return start_.log_directory.empty() ? absl::OkStatus() : OpenLogs(rank);
 }
 
-// What a full disk does not take is still on the terminal.
+// Output that a full disk does not take is still on the terminal.
 void WriteLog(Copy& copy, absl::string_view piece) {
   while (copy.log.is_open() && !piece.empty()) {
     const ssize_t n = write(copy.log.get(), piece.data(), piece.size());
@@ -217,7 +217,7 @@ absl::Status Run::StartRanks() {
     // Its log cannot be written, but the rank runs.
     ranks_.KillAll();
     KillMarkedProcesses(start_.mark);
-    // What the others printed may say why.
+    // The others' output may show the reason.
     DrainOutput(Deadline::After(kDrainTime));
     return status;
   }
@@ -352,7 +352,7 @@ void Run::NoteFailures(absl::Span<const int> ended) {
   }
 }
 
-// Such as one that is stopped: nobody else would end it.
+// Such as one that is stopped: nothing else would end it.
 bool Run::OnlyFailedRanksRun() const {
   if (!ranks_.AnyRuns()) return false;
   const FlightReport flight =
@@ -373,8 +373,8 @@ bool Run::OutputPending() const {
 
 void Run::DrainOutput(Deadline written_by) {
   const Deadline deadline = Deadline::After(kDrainTime);
-  // What a slow reader has not taken yet is waited for, until then or until
-  // somebody sends another signal.
+  // Wait for output that a slow reader has not taken yet, until then or until
+  // another signal arrives.
   const int signals_before = ending_signals_;
   while (ending_signals_ == signals_before) {
     const bool reading = ranks_.HasOpenStreams() && !deadline.HasPassed();

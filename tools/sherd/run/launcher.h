@@ -17,36 +17,37 @@ struct LaunchOptions {
   int ranks = 1;
   // Program and arguments, the same for all ranks.
   std::vector<std::string> command;
-  // "NAME=value" for all ranks. Not what the launcher itself sets.
+  // "NAME=value" for all ranks, without the variables that the launcher sets.
   std::vector<std::string> environment;
   // Whether lines are prefixed by "[rank] ". Otherwise ranks write to this
-  // process's output themselves, and find a terminal there if it is one.
+  // process's output themselves, which may be a terminal.
   bool prefix = true;
   // Where each rank's output is also written, to rank-R.out and rank-R.err, and
-  // its flight recorder dump; of the K-th restart below restart-K. Empty:
+  // its flight recorder dump; below restart-K for the K-th restart. Empty:
   // nowhere. Only with `prefix`.
   std::string log_directory;
   // How long the run may take, restarts included.
   absl::Duration timeout = absl::InfiniteDuration();
-  // How long ranks have to end by themselves after another one failed, and
-  // then again after SIGTERM, before SIGKILL.
+  // How long ranks have to end by themselves after another one failed, and then
+  // again after SIGTERM, before SIGKILL.
   absl::Duration grace = absl::Seconds(5);
   // A rank that fails does not end the others.
   bool goes_on = false;
-  // How often all ranks are started again after a failure that nobody asked
-  // for: as many as before, or, with min_ranks above 0, as many as did not fail
-  // themselves, if these are at least min_ranks.
+  // How often all ranks are restarted after a failure that the user did not
+  // cause: as many as before, or, with min_ranks above 0, as many as did not
+  // fail themselves, if these are at least min_ranks.
   int max_restarts = 0;
   int min_ranks = 0;
-  // Gets the lines about restarts.
+  // Receives the lines about restarts.
   std::function<void(const std::string& line)> notify;
 };
 
 struct LaunchResult {
-  // That of the last start, as JudgeRun() has it.
+  // The exit code of the last start, from JudgeRun().
   int exit_code = 0;
-  // Which rank failed and how, who says so, what became of the others and where
-  // their dumps are: one line without its end. Empty if none failed.
+  // Which rank failed and how, which ranks reported it, how the others ended
+  // and where their dumps are: one line without its newline. Empty if none
+  // failed.
   std::string summary;
 };
 
@@ -54,27 +55,28 @@ struct LaunchResult {
 // SHERD_FLIGHT_DIR in their environment, copies their output to this process's,
 // and returns when all of them have ended.
 //
-// The end. After a failure, unless ranks are to go on, and after a timeout the
-// others have the grace to end by themselves. Then those that handle SIGUSR1
-// get it, and a little time to write a flight recorder dump, also if they were
-// stopped; then SIGTERM, and after the grace SIGKILL. Where ranks are to go on,
-// those that the others' errors name as failed are ended when all others ended.
+// The end. After a failure, unless ranks are to continue, and after a timeout,
+// the others have the grace period to end by themselves. Then those that handle
+// SIGUSR1 get it, and a little time to write a flight recorder dump, also if
+// they were stopped; then SIGTERM, and after the grace period SIGKILL. If ranks
+// are to continue, those that the others' errors name as failed are ended when
+// all others have ended.
 //
-// Signals. SIGINT, SIGTERM, SIGHUP and SIGQUIT are passed on, and ranks that
-// they do not end are killed after the grace; a second one kills at once.
-// SIGUSR1 and SIGUSR2 are passed on, SIGTSTP stops the ranks too.
+// Signals. SIGINT, SIGTERM, SIGHUP and SIGQUIT are forwarded, and ranks that
+// they do not end are killed after the grace period; a second one kills at
+// once. SIGUSR1 and SIGUSR2 are forwarded, SIGTSTP stops the ranks too.
 //
 // No orphans. Each rank has a process group of its own, which is killed when
 // its rank ends, also when this process is killed. Descendants that left their
-// group are killed at the end of the run: they are known by their environment.
+// group are identified by their environment and killed at the end of the run.
 // Directories of dumps of former runs are removed once they are a day old.
 //
 // Errors. The program cannot be started (kNotFound, kPermissionDenied), the
 // options are wrong (kInvalidArgument), or processes, pipes or the directory
-// for the rendezvous could not be made. No rank runs then.
+// for the rendezvous could not be created. In these cases no rank runs.
 //
-// Threads. For a program's main thread while it is the only one. Changes signal
-// dispositions of the process and collects all of its children.
+// Threads. Call it on a program's main thread while that is the only one.
+// Changes signal dispositions of the process and collects all of its children.
 absl::StatusOr<LaunchResult> Launch(const LaunchOptions& options);
 
 }  // namespace sherd

@@ -67,7 +67,7 @@ class Program {
   const std::string& output() const { return streams_[0].text; }
   const std::string& errors() const { return streams_[1].text; }
 
-  // Reads until `text` stands `count` times in standard output.
+  // Reads until standard output contains `text` `count` times.
   void AwaitLines(const std::string& text, int count) {
     while (CountOf(text) < count && ReadSome()) {
     }
@@ -132,7 +132,7 @@ std::vector<std::string> SortedLines(const std::string& text) {
   return lines;
 }
 
-// The entry of the ranks' environment that says where they meet, from a line
+// The entry of the ranks' environment that names their rendezvous, from a line
 // "[0] SHERD_INIT_METHOD=…" of the output.
 std::string MarkIn(const std::string& output) {
   const size_t begin = output.find("SHERD_INIT_METHOD=");
@@ -141,7 +141,7 @@ std::string MarkIn(const std::string& output) {
   return output.substr(begin, output.find('\n', begin) - begin);
 }
 
-// Waits for what another process does that nobody can wait for.
+// Polls for an effect of another process that cannot be waited for.
 bool EventuallyTrue(const std::function<bool()>& condition) {
   for (int i = 0; i < 3000; ++i) {
     if (condition()) return true;

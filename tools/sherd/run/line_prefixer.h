@@ -8,13 +8,14 @@
 
 namespace sherd {
 
-// Cuts a stream of bytes that arrives in arbitrary pieces into lines and puts
+// Splits a stream of bytes that arrives in arbitrary pieces into lines and puts
 // a prefix before each, so that lines of several streams can share an output
 // without mixing.
 class LinePrefixer {
  public:
-  // A line is held back until it is complete or longer than this; then it goes
-  // on in a new one, so that a stream without newlines needs bounded memory.
+  // A line is buffered until it is complete or longer than this; then it
+  // continues as a new one, so that a stream without newlines needs bounded
+  // memory.
   static constexpr size_t kMaxLine = size_t{64} << 20;
 
   explicit LinePrefixer(std::string prefix, size_t max_line = kMaxLine)
@@ -23,7 +24,7 @@ class LinePrefixer {
   // Takes the next piece and appends the lines that it completes to `output`.
   void Feed(absl::string_view piece, std::string& output);
 
-  // Appends what came after the last newline, as a line. Call at the end.
+  // Appends the bytes after the last newline, as a line. Call it at the end.
   void Finish(std::string& output);
 
  private:

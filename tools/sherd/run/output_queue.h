@@ -6,12 +6,11 @@
 
 namespace sherd {
 
-// Bytes on their way to a file descriptor that somebody else may read slowly
-// or not at all. Never blocks: the caller polls for POLLOUT while
-// wants_write().
+// Bytes for a file descriptor whose reader may be slow or not read at all.
+// Never blocks: the caller polls for POLLOUT while wants_write().
 class OutputQueue {
  public:
-  // Above this the caller should stop producing until the reader catches up.
+  // Above this the caller should stop producing until the reader has caught up.
   static constexpr size_t kHighWater = size_t{1} << 20;
 
   explicit OutputQueue(int fd) : fd_(fd) {}
@@ -19,10 +18,11 @@ class OutputQueue {
   int fd() const { return fd_; }
   bool wants_write() const { return !broken_ && written_ < bytes_.size(); }
   bool is_full() const { return bytes_.size() - written_ > kHighWater; }
-  // The reader has gone; what is appended from now on is dropped.
+  // The reader has closed the descriptor; bytes appended from now on are
+  // dropped.
   bool is_broken() const { return broken_; }
 
-  // Lines to be written go to the end of this.
+  // Append lines to be written to this.
   std::string& tail() { return bytes_; }
 
   // Writes one piece; call when poll() said POLLOUT.

@@ -10,10 +10,10 @@ class App;
 
 namespace sherd {
 
-// Cuts the program and its arguments off the arguments of "sherd run", so that
-// nobody else interprets them: what follows "--", or begins with the first
-// argument that is neither an option nor its value. Other subcommands'
-// arguments are left alone.
+// Removes the program and its arguments from the arguments of "sherd run", so
+// that nothing else interprets them: everything after "--", or from the first
+// argument on that is neither an option nor its value. Leaves the arguments of
+// other subcommands alone.
 std::vector<std::string> TakeProgram(std::vector<std::string>& arguments);
 
 // Adds "sherd run", which starts `program`; it sets `exit_code` when it was

@@ -32,15 +32,15 @@ class TemporaryDirectory {
   std::string path_;
 };
 
-// How long a directory of dumps that nobody asked for by name is kept.
+// How long a directory of dumps is kept if the user did not name it.
 inline constexpr absl::Duration kFlightDirectoryLife = absl::Hours(24);
 
 // Removes this user's sherd-flight-* directories below TMPDIR that have not
 // changed for kFlightDirectoryLife.
 void RemoveOldFlightDirectories();
 
-// What the ranks' dumps in `directory` say that were written since `start`.
-// Empty if there are none.
+// The report on the ranks' dumps in `directory` that were written since
+// `start`. Empty if there are none.
 FlightReport ReadFlightReport(const std::string& directory, absl::Time start);
 
 // Whether each of `ranks` has a dump in `directory` that is not older than

@@ -1,5 +1,5 @@
-// What sherd run makes of ranks that fail: who is named, who goes on, and who
-// is started again.
+// The reports of sherd run on ranks that fail: which ranks are named, which
+// continue, and which are restarted.
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -54,7 +54,7 @@ class RunFailuresTest : public ::testing::Test {
     setenv("TMPDIR", folder_.c_str(), 1);
   }
 
-  // The words stand in single quotes.
+  // The words are in single quotes.
   static Ended Run(const std::vector<std::string>& arguments) {
     std::string command = absl::StrCat(kSherd, " run");
     for (const std::string& argument : arguments) {

@@ -39,7 +39,7 @@ std::string HowOthersEnded(const RunEnd& end, std::optional<int> rank) {
   return text;
 }
 
-// What the dumps show where no error names a rank, and where they are.
+// The dumps' findings if no error names a rank, and the path of the dumps.
 std::string FlightText(const RunEnd& end) {
   if (end.flight.ranks.empty()) return "";
   const FlightFinding* const finding = end.flight.FirstDeviation();
@@ -54,8 +54,8 @@ bool IsRankOf(const RunEnd& end, int rank) {
   return rank < static_cast<int>(end.ranks.size());
 }
 
-// Whether all of several ranks ended by themselves, with one exit code: as
-// after an error that is no rank's more than another's, say a full disk.
+// Whether several ranks ended by themselves, all with one exit code: as after
+// an error that concerns all ranks equally, such as a full disk.
 bool AllFailedAlike(const RunEnd& end) {
   if (end.ranks.size() < 2) return false;
   return std::all_of(

@@ -23,7 +23,7 @@ struct RunEnd {
   // The rank that failed before all others, and how long after the start.
   std::optional<int> first_failure;
   absl::Duration failed_after;
-  // What took too long, and the ranks that had not ended by then.
+  // The timeout that passed, and the ranks that had not ended by then.
   std::optional<absl::Duration> timeout;
   std::vector<int> late_ranks;
   bool output_broken = false;
@@ -45,14 +45,15 @@ struct RunOutcome {
   std::vector<int> failed;
 };
 
-// Who failed: the ranks that the dumps name, and those that a signal killed
-// which the launcher did not send; without any the rank that failed first. If
-// all ranks ended with the same exit code, the summary singles nobody out.
+// The failed ranks: those that the dumps name, and those that a signal killed
+// which the launcher did not send; without any, the rank that failed first. If
+// all ranks ended with the same exit code, the summary names no rank.
 //
-// Exit code. 124 after a timeout, 141 if nobody read the output, 0 if all ranks
-// ended with 0, or, with `goes_on`, some did, and all others failed as above.
-// Otherwise that of the rank that is the root cause, if it ended by itself, or
-// else of the one that failed first; 128 plus the signal that killed it.
+// Exit code. 124 after a timeout, 141 if nothing read the output, 0 if all
+// ranks ended with 0, or, with `goes_on`, some did, and all others failed as
+// above. Otherwise that of the rank that is the root cause, if it ended by
+// itself, or else of the one that failed first; 128 plus the signal that killed
+// it.
 RunOutcome JudgeRun(const RunEnd& end);
 
 // "rank 3", "ranks 0, 2".

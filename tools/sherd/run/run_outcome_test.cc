@@ -107,11 +107,11 @@ TEST(RunOutcomeTest, GoingOnIsWellIfAllThatAreLeftEndWell) {
       {{Exited(0), Killed(SIGKILL), Killed(SIGSEGV)}, 1, {}, 0},
       // Its error is known to the others.
       {{Exited(0), Exited(4), Exited(0)}, 1, {1}, 0},
-      // Nobody had to do with it.
+      // No rank is named.
       {{Exited(0), Exited(4), Exited(0)}, 1, {}, 0},
       // One of those that were left failed in its turn.
       {{Exited(0), Killed(SIGKILL), Exited(4)}, 1, {1}, 137},
-      // Nobody is left.
+      // No rank is left.
       {{Killed(SIGKILL), Killed(SIGKILL)}, 1, {}, 137},
       // One that was stopped, and named.
       {{Exited(0), Exited(0), Killed(SIGTERM, true)}, 2, {2}, 0},
