@@ -57,7 +57,7 @@ namespace internal {
 
 struct FaultState;
 
-// What a kind of fault requires of its points, or of the ranks.
+// Requirements of a kind of fault on its points, or on the ranks.
 enum class FaultNeeds { kNothing, kErrors, kLosses, kProcesses };
 
 // Where a fault was created.

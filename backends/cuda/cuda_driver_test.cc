@@ -45,7 +45,7 @@ struct BadStart {
   const char* name;
   const char* symbol;
   CUresult result;
-  const char* says[3];
+  const char* parts[3];
 };
 
 class StartCudaTest : public ::testing::TestWithParam<BadStart> {};
@@ -58,7 +58,7 @@ TEST_P(StartCudaTest, NamesFunctionCodeAndRemedy) {
   sherd_error_v0 error = NoError();
   EXPECT_EQ(devices.Start(&error), SHERD_SYSTEM);
   EXPECT_EQ(error.native_code, bad.result);
-  for (const char* part : bad.says) {
+  for (const char* part : bad.parts) {
     EXPECT_TRUE(absl::StrContains(error.text, part)) << error.text;
   }
   EXPECT_TRUE(absl::StrContains(error.text, bad.symbol)) << error.text;
@@ -187,7 +187,7 @@ TEST(EmulatedDriverTest, RecordsQuestionsForWordsOfErrors) {
                                                       "cuGetErrorString()"}));
 }
 
-TEST(EmulatedDriverTest, RefusesAccessForNobody) {
+TEST(EmulatedDriverTest, RefusesANullListOfDevices) {
   EmulatedDriver driver;
   EmulatedDriver::ContextOf(0);
   CUmemPoolProps props = {};

@@ -122,7 +122,7 @@ TEST_F(IpcMemoryTest, ReportsThatPoolsCannotBeExported) {
   EXPECT_TRUE(absl::StrContains(error_.text, "allocate_shared"));
 }
 
-TEST_F(IpcMemoryTest, RefusesHandlesThatNobodyExported) {
+TEST_F(IpcMemoryTest, RefusesInvalidHandles) {
   const sherd_device_handle_v0 good = Export(256, 1024);
   void* data = nullptr;
   const auto refuse = [&](int word, uint64_t value) {

@@ -68,7 +68,7 @@ TEST_P(GlooPluginTest, EveryOperationIsRightAtTheSizesWhereItChanges) {
 
 INSTANTIATE_TEST_SUITE_P(All, GlooPluginTest, ::testing::Values(2, 3, 5));
 
-TEST(GlooPluginMessageTest, AnotherLengthIsTheReceiversErrorAndHangsNobody) {
+TEST(GlooPluginMessageTest, AnotherLengthIsTheReceiversErrorAndHangsNoRank) {
   const struct {
     size_t sent, expected;
   } kCases[] = {{5, 4}, {4, 5}, {200000, 4}, {4, 200000}, {200000, 200001}};
@@ -300,7 +300,7 @@ size_t NumEntries(const char* directory) {
   return n;
 }
 
-TEST(GlooPluginLifeTest, ManyLivesLeaveNoThreadAndNoDescriptor) {
+TEST(GlooPluginLifeTest, ManyGroupsLeaveNoThreadAndNoDescriptor) {
   const auto live = [] {
     RunPluginRanks(2, [](PluginRank& self) {
       EXPECT_EQ(self.Run(Barrier()).code, SHERD_OK);

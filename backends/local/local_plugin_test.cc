@@ -283,7 +283,7 @@ TEST(LocalMessageTest, AbortEndsWhatTheOthersWaitFor) {
 
 // Aborts fall anywhere into operations that take long enough for it: every rank
 // ends, with the result or the abort.
-TEST(LocalAbortTest, InTheMiddleOfACollectiveHangsNobody) {
+TEST(LocalAbortTest, InTheMiddleOfACollectiveHangsNoRank) {
   for (int round = 0; round < 50; ++round) {
     RunPluginRanks(4, [round](PluginRank& self) {
       std::vector<float> values(100000, 1);

@@ -183,7 +183,7 @@ class Communicator {
   // not all send to the same rank at once.
   int Peer(int k) const { return (rank_ + k) % size_; }
 
-  // Of a collective, in which an empty entry is no message.
+  // Of a collective, in which an empty entry is not a message.
   void Send(const sherd_op_v0& op, const void* data, uint64_t bytes, int peer) {
     if (bytes == 0) return;
     batch_.Send(data, bytes, peer, kFirstOperationTag + op.op, collectives_);

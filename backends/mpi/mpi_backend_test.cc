@@ -99,7 +99,7 @@ SHERD_DIST_TEST_F(MpiBackendTest, RankAndSizeComeFromTheLauncher,
   EXPECT_THAT((*group)->Destroy(), IsOk());
 }
 
-SHERD_DIST_TEST_F(MpiBackendTest, ALateRankIsNamedAndEverybodyEnds) {
+SHERD_DIST_TEST_F(MpiBackendTest, ATimedOutRankIsNamedAndAllRanksEnd) {
   if (world_size() == 1) return;
   SkipFinalBarrier();
   if (rank() == failed_rank()) {

@@ -27,7 +27,7 @@ int FindAbortNotice(MPI_Comm comm);
 // The key in the group's store that is set once the rank has left.
 std::string MpiLeftKey(int rank);
 
-// What a wait checks while no message arrives.
+// The conditions that a wait checks while no message arrives.
 struct MpiWait {
   // Where notices of abortion arrive; null if nowhere.
   MPI_Comm notices;

@@ -155,7 +155,7 @@ TEST_F(NcclCommunicatorTest, ManagesOneThatPollsAndOperatesOnOneThatBlocks) {
   EXPECT_EQ(nccl_.num_ids(), 1);
 }
 
-TEST_F(NcclCommunicatorTest, NeedsNobodyForAGroupOfOne) {
+TEST_F(NcclCommunicatorTest, NeedsNoPeerForAGroupOfOne) {
   std::vector<Created> created =
       CreateAll(1, [](int, Rank& rank) { rank.config.kv = nullptr; });
   EXPECT_EQ(created[0].code, SHERD_OK) << created[0].error.text;
@@ -669,7 +669,7 @@ TEST_F(NcclCommunicatorTest, AbortsTheCommunicatorWhereItCannotBeRevoked) {
               ElementsAre("ncclCommAbort(work 1)", "ncclCommAbort(base 1)"));
 }
 
-TEST_F(NcclCommunicatorTest, AbortSetsFreeWhoIsInNccl) {
+TEST_F(NcclCommunicatorTest, AbortReleasesAThreadInNccl) {
   const std::shared_ptr<NcclCommunicator> comm = CreateOne();
   Gate entered;
   Gate revoked;

@@ -81,7 +81,7 @@ TEST(NcclLibraryTest, ReportsWhyALibraryIsUnusable) {
               AllOf(HasSubstr("2.17.5 from "), HasSubstr("libfake_nccl_2.so")));
 }
 
-// Whatever is on this machine: found, or said where it was looked for.
+// On any machine: the library is found, or the error lists the places.
 TEST(NcclLibraryTest, SearchesTheUsualPlaces) {
   const NcclLibrary library = Open("", "");
   if (library.nccl_problem.empty()) {

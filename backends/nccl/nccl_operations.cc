@@ -35,7 +35,7 @@ NcclResult ForEachRank(int first, int size, Call call) {
 
 bool IsEven(const sherd_op_v0& op) { return (op.flags & SHERD_OP_EVEN) != 0; }
 
-// An empty entry of a list is no message, but a SEND of 0 bytes is one.
+// An empty entry of a list is not a message, but a SEND of 0 bytes is one.
 NcclResult Send(const NcclPlace& p, const sherd_op_v0& op, const void* data,
                 uint64_t bytes, int peer) {
   if (bytes == 0 && op.op != SHERD_SEND) return kNcclSuccess;

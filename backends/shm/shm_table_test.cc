@@ -716,7 +716,7 @@ TEST(ShmContradictionTest, OfAListAndAnotherCallIsReportedAlikeByAll) {
   });
 }
 
-TEST(ShmContradictionTest, InADrawNamesNobody) {
+TEST(ShmContradictionTest, WithoutAMajorityNamesNoRank) {
   RunRanks(4, [&](Rank& rank) {
     Data data(64, 1);
     sherd_op_v0 op = kBroadcastOp;
@@ -870,7 +870,7 @@ TEST(ShmFailureTest, ADeadlineNamesTheRankThatDidNotCome) {
   });
 }
 
-TEST(ShmFailureTest, WhoComesAfterTheOthersGaveUpFailsToo) {
+TEST(ShmFailureTest, ARankThatComesAfterTheOthersGaveUpFailsToo) {
   std::atomic<int> judged{0};
   RunRanks(3, [&](Rank& rank) {
     if (rank.rank() == 1) {
@@ -937,7 +937,7 @@ TEST(ShmFailureTest, AbortEndsAWaitHereAndThere) {
   });
 }
 
-TEST(ShmFailureTest, WhoLeavesIsNamedByThoseThatNeedIt) {
+TEST(ShmFailureTest, ARankThatLeavesIsNamedByThoseThatNeedIt) {
   RunRanks(3, [&](Rank& rank) {
     ASSERT_EQ(rank.Post({.op = SHERD_BARRIER}), SHERD_OK);
     if (rank.rank() == 1) return rank.Leave();
@@ -949,7 +949,7 @@ TEST(ShmFailureTest, WhoLeavesIsNamedByThoseThatNeedIt) {
   });
 }
 
-TEST(ShmFailureTest, LeavingAfterAnOperationDisturbsNobodyInIt) {
+TEST(ShmFailureTest, LeavingAfterAnOperationDisturbsNoRankInIt) {
   for (int i = 0; i < 100; ++i) {
     RunRanks(3, [&](Rank& rank) {
       Data data(1000);

@@ -45,13 +45,13 @@ std::string BackendUnderTest() {
 
 // A placeholder for the case without a group: the driver creates one generation
 // of a group after another.
-absl::Status ManyLives(ConformanceRank& rank) {
+absl::Status ManyGenerations(ConformanceRank& rank) {
   return CheckCall(
       rank, {.op = CollectiveOp::kAllReduce, .count = 3, .dtype = kFloat32});
 }
 
 bool IsManyLives(const Trial& trial) {
-  return trial.conformance_case.run == ManyLives;
+  return trial.conformance_case.run == ManyGenerations;
 }
 
 ConformanceRank MakeRank(const Trial& trial, ProcessGroup& group) {
@@ -203,7 +203,7 @@ std::vector<ConformanceCase> CasesFor(const ConformanceOptions& options,
   add(OperationCases());
   add(FailureCases());
   if (!options.on_devices) {
-    all.insert(all.begin(), {"ManyLives", ManyLives});
+    all.insert(all.begin(), {"ManyGenerations", ManyGenerations});
     add(AsynchronousCases());
     add(GroupCases());
     add(MemoryCases());

@@ -254,7 +254,7 @@ absl::Status CheckElements(ReduceOp op, uint64_t call, int ranks, size_t first,
                            Rounding rounding, ConstBytes bytes) {
   for (size_t i = 0; i < bytes.size() / sizeof(T); ++i) {
     if constexpr (std::is_same_v<T, bool>) {
-      // Any other byte is no bool.
+      // Any other byte is not a bool.
       if (static_cast<uint8_t>(bytes[i]) > 1) {
         return absl::InternalError(absl::StrCat("element ", i, " is the byte ",
                                                 static_cast<int>(bytes[i]),

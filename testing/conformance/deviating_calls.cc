@@ -223,15 +223,15 @@ absl::Status CheckError(const CallSequence& sequence, bool on_devices,
     return Fault("the error does not name rank ", deviating, ": ",
                  status.ToString());
   }
-  // Whom others go on without.
-  const bool tells =
+  // The other ranks can go on without a failed rank.
+  const bool has_failed_rank =
       sequence.leaves || sequence.contradiction == Contradiction::kInTheCall;
   const int failed = FailedRank(status).value_or(-1);
-  if (failed != (tells ? deviating : -1)) {
+  if (failed != (has_failed_rank ? deviating : -1)) {
     return Fault("the failed rank is ", failed, ", expected ",
-                 tells ? deviating : -1, ": ", status.ToString());
+                 has_failed_rank ? deviating : -1, ": ", status.ToString());
   }
-  if (!tells && sequence.ranks() == 2 && !(names(0) && names(1))) {
+  if (!has_failed_rank && sequence.ranks() == 2 && !(names(0) && names(1))) {
     return Fault("the error does not name both ranks: ", status.ToString());
   }
   return absl::OkStatus();

@@ -45,7 +45,7 @@ std::vector<std::string> RankArguments(const std::vector<std::string>& tests,
       arguments.push_back(std::move(argument));
     }
   }
-  // Directly behind the name: what follows "--" is no flag.
+  // Directly after the name: arguments after "--" are not flags.
   arguments.insert(arguments.begin() + std::min<size_t>(1, arguments.size()),
                    {absl::StrCat("--gtest_filter=", absl::StrJoin(tests, ":")),
                     absl::StrCat("--gtest_repeat=", again ? -1 : 1),

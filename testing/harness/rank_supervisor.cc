@@ -73,7 +73,7 @@ class RunningRank {
   // Through the end of a pipe to write to, if the rank is persistent.
   void SetCommands(UniqueFd commands) { commands_ = std::move(commands); }
 
-  // Whatever comes from now on belongs to the next run, whose output is also
+  // Reports from now on belong to the next run, whose output is also
   // written to `file`.
   void BeginRun(std::string file) {
     output_ = RankOutput(std::move(file));

@@ -124,8 +124,8 @@ std::string CrashSite(absl::string_view output) {
   return "";
 }
 
-// What is wrong about the rank's end, beside failures that it reported itself;
-// empty if nothing.
+// Describes what is wrong about the rank's end, beside failures that it
+// reported itself; empty if nothing.
 std::string WrongEnd(const RunOutcome& run, int r) {
   const RankOutcome& rank = run.ranks[r];
   if (!rank.vanished.empty()) return rank.vanished;
@@ -303,9 +303,8 @@ std::string Table(const RunOutcome& run) {
   return table;
 }
 
-// A line of each finding, and where more can be found. Where a reader finds the
-// files that a test kept at `path`. Bazel's sandbox is removed by then; its
-// link to the logs remains.
+// Where a reader finds the files that a test kept at `path`. Bazel's sandbox is
+// removed by then; its link to the logs remains.
 std::string ToFind(absl::string_view path) {
   constexpr absl::string_view kLogs = "/testlogs/";
   const size_t logs = path.find(kLogs);
@@ -314,6 +313,7 @@ std::string ToFind(absl::string_view path) {
                       ", packed into outputs.zip by Bazel");
 }
 
+// A line of each finding, and where more can be found.
 std::string FurtherHints(const RunOutcome& run) {
   std::string hints;
   if (run.flight) {

@@ -285,7 +285,7 @@ TEST(RunOutcomeTest, OfATimeoutTheRankThatOthersWaitForIsTheRootCause) {
                 AllOf(HasSubstr("root cause: rank 2 kept others waiting"),
                       HasSubstr("\nflight recorder: rank 2 has not come")));
   }
-  // Whatever else is wrong outranks it.
+  // Every other failure outranks it.
   run.ranks[1] = Failed(8, "b");
   EXPECT_THAT(Judge(run).text, HasSubstr("root cause: rank 1 failed"));
 }
@@ -308,12 +308,12 @@ TEST(RunOutcomeTest, AStoppedRankIsTheRootCauseOfOthersTimeouts) {
 
 TEST(RunOutcomeTest, ARankThatVanishedHasCrashed) {
   RankOutcome vanished;
-  vanished.vanished = "is gone: its process 123 does not exist";
+  vanished.vanished = "has ended: its process 123 does not exist";
   const Verdict verdict = JudgeRanks({Failed(1, "a"), vanished, Passed()});
   EXPECT_THAT(verdict.text,
-              HasSubstr("root cause: rank 1 is gone: its process 123"));
+              HasSubstr("root cause: rank 1 has ended: its process 123"));
   EXPECT_THAT(verdict.failures[0].text,
-              "[rank 1] is gone: its process 123 does "
+              "[rank 1] has ended: its process 123 does "
               "not exist");
 }
 

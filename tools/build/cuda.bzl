@@ -1,6 +1,6 @@
 """CUDA kernels under Bazel: nvcc compiles them, and they become bytes of C++.
 
-Nothing of the toolkit is linked, and where there is none there are no bytes:
+Nothing of the toolkit is linked, and without it there are no bytes:
 everything builds with and without it.
 """
 

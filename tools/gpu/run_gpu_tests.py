@@ -8,7 +8,7 @@ ranks, the ranks share them: NCCL takes each for a host of its own
 The last line is "N passed, N failed, N skipped". The exit code is 1 if anything
 failed, and if anything was skipped, unless --allow-skips: on this machine
 nothing should be. --emulated runs all of it with the emulated driver and NCCL
-where the bundle has them, on a machine without GPUs: that says whether the
+where the bundle has them, on a machine without GPUs: this shows whether the
 bundle is complete, and nothing about GPUs.
 """
 

@@ -2,7 +2,7 @@
 # Ranks started by torchrun:      tools/launch/torchrun.sh N PROGRAM ARGS…
 #
 # torchrun sets RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and
-# MASTER_PORT, which Init({}) reads. Where it says
+# MASTER_PORT, which Init({}) reads. Where it sets
 # TORCHELASTIC_USE_AGENT_STORE=True it listens on MASTER_PORT itself, and ranks
 # meet on the next port. On several hosts, the same on each:
 #

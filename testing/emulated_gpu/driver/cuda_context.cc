@@ -86,7 +86,7 @@ CUcontext ContextOf(const Device& device) {
   return reinterpret_cast<CUcontext>(const_cast<Device*>(&device));
 }
 
-// Null if it is no context.
+// Null if it is not a context.
 Device* DeviceOf(CUcontext context) {
   Driver& driver = Driver::Get();
   for (const auto& device : driver.devices) {

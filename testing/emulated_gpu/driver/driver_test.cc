@@ -370,7 +370,7 @@ TEST_F(EmulatedDriverTest, KernelMayUseAllocationsAtEqualDistances) {
   EXPECT_THAT(Read(out, 4, stream), Each(6));
 }
 
-TEST_F(EmulatedDriverTest, KernelWhoseTableLiesOnTheDeviceIsCheckedWhenItRuns) {
+TEST_F(EmulatedDriverTest, KernelWithATableOnTheDeviceIsCheckedWhenItRuns) {
   CUstream stream = NewStream();
   const CUdeviceptr src = Allocate(16);
   const CUdeviceptr dst = Allocate(16);
@@ -494,7 +494,7 @@ TEST_F(CaptureTest, MissingWaitForAGraphIsFound) {
   Order(stream_, other);
 }
 
-TEST_F(CaptureTest, BranchThatNobodyWaitsForIsAnError) {
+TEST_F(CaptureTest, BranchThatIsNotWaitedForIsAnError) {
   CUstream branch = NewStream();
   ASSERT_EQ(more().StreamBeginCapture(stream_, 0), 0);
   Order(stream_, branch);

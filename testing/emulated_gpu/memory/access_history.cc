@@ -143,7 +143,7 @@ OperationRef AccessHistory::Add(const OperationRef& operation,
         Overlap(record.access, access)) {
       conflict = record.operation;
     }
-    // Whatever would conflict with it will conflict with this one.
+    // An access that conflicts with it also conflicts with this one.
     return compact && before && (access.writes || !record.access.writes) &&
            Covers(access, low, high, record.access, record.low, record.high);
   };

@@ -206,7 +206,7 @@ TEST(NcclInit, WithoutBlockingIsInProgressAtFirst) {
   });
 }
 
-TEST(NcclInit, ThatNobodyAnswersEndsByAbort) {
+TEST(NcclInit, WithoutPeersEndsByAbort) {
   ExpectNcclRanks(1, [](NcclRank& self) {
     NcclComm comm = nullptr;
     NcclConfig config = NonBlocking();
@@ -399,7 +399,7 @@ TEST(NcclShrink, GoesOnWithoutTheLostOne) {
   }
 }
 
-TEST(NcclShrink, RefusesToExcludeNobody) {
+TEST(NcclShrink, RefusesToExcludeNoRank) {
   ExpectNcclRanks(1, [](NcclRank& self) {
     const NcclComm comm = self.Connect();
     // Plans look at what the call excludes.

@@ -39,8 +39,8 @@
 //                                                    operation knows this)
 //   ncclCommGetAsyncError:5:async=6                  the communicator fails
 //                                                    from then on
-//   ncclCommGetAsyncError(work 1):*:state=7          it says so, whatever the
-//                                                    communicator's state is
+//   ncclCommGetAsyncError(work 1):*:state=7          it reports 7, whatever
+//                                                    the communicator's state
 //   ncclGetLastError:*:any text                      the text that it returns
 //   ncclCommInitRankConfig:1:hang                    never ready; ends by abort
 //

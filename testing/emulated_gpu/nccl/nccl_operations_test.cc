@@ -408,7 +408,7 @@ TEST(NcclOperations, OfOneCommunicatorRunInTheOrderOfTheirCalls) {
   });
 }
 
-TEST(NcclOperations, MayRunFarAheadOfThoseWhoOnlyReceive) {
+TEST(NcclOperations, MayRunFarAheadOfRanksThatOnlyReceive) {
   ExpectNcclRanks(2, [](NcclRank& self) {
     const NcclComm comm = self.Connect();
     void* const stream = self.NewStream();

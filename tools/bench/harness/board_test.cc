@@ -19,7 +19,7 @@ using ::sherd::testing::IsOk;
 using ::sherd::testing::StatusIs;
 using ::testing::ElementsAre;
 
-TEST(BoardTest, WhoAttachesSeesTheTaskAndTheSameMemory) {
+TEST(BoardTest, AnAttachedProcessSeesTheTaskAndTheSameMemory) {
   const auto made = Board::Create({.case_name = "gather",
                                    .peers = {2, 0},
                                    .world = 3,

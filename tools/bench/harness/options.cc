@@ -23,7 +23,7 @@ constexpr char kDescription[] =
     "Peers alternate within one run, every result is checked, the first call "
     "is reported apart.";
 
-// What CLI11 can read; the rest is checked afterwards.
+// The options as CLI11 reads them; the rest is checked afterwards.
 struct RawOptions {
   bool list = false;
   std::string cases;

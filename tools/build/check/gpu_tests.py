@@ -1,7 +1,7 @@
 """Tests on GPUs carry their tags, and no others do.
 
 --test_tag_filters=gpu then runs exactly these, and -gpu leaves out exactly
-these. A test is on GPUs if sherd_distributed_test says that it needs some
+these. A test is on GPUs if sherd_distributed_test declares that it needs some
 (SHERD_TEST_GPUS) that are not emulated, or if it links libraries of the CUDA
 toolkit itself: libraries below it may, and do without a GPU.
 """

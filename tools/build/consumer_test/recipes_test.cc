@@ -1,4 +1,4 @@
-// What @sherd//testing:README.md shows of single tests.
+// The single tests shown in @sherd//testing:README.md.
 
 #include <csignal>
 

@@ -425,7 +425,7 @@ TEST_F(FlightTest, ARankThatNeverCalledIsMissing) {
               HasSubstr("rank 1 has made no call, 1 call behind"));
 }
 
-TEST_F(FlightTest, ARankWithoutADumpIsNamedWithTheOthersTrouble) {
+TEST_F(FlightTest, ARankWithoutADumpIsNamedWithTheOthersErrors) {
   std::vector<FlightDump> dumps = Job(4, 6);
   for (FlightDump& dump : dumps) MakeFailed(Last(dump));
   dumps.erase(dumps.begin() + 1);
@@ -438,7 +438,7 @@ TEST_F(FlightTest, ARankWithoutADumpIsNamedWithTheOthersTrouble) {
                     HasSubstr("all_reduce #6: it failed on ranks 0, 2, 3")));
 }
 
-TEST_F(FlightTest, WhenAllAreStuckWhoCameLastIsSaid) {
+TEST_F(FlightTest, IfAllHangTheLastRankIsNamed) {
   std::vector<FlightDump> dumps = Job(3, 4);
   for (FlightDump& dump : dumps) MakeStuck(Last(dump));
   *Last(dumps[1]).started += 7 * kSecond;

@@ -340,7 +340,7 @@ TEST(LauncherTest, WhatRanksLeaveBehindEndsWithTheRun) {
   EXPECT_THAT(FindMarkedProcesses(MarkIn(run.output())), IsEmpty());
 }
 
-TEST(LauncherTest, RanksEndWhenNobodyReadsTheirOutput) {
+TEST(LauncherTest, RanksEndWhenTheirOutputIsNotRead) {
   Program run({"run", "-n", "2", "yes"});
   run.AwaitLines("] y\n", 3);
   run.CloseOutput();

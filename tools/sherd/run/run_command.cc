@@ -169,9 +169,10 @@ void AddRunCommand(CLI::App& app, const std::vector<std::string>& program,
                   "Also write each rank's output to DIR/rank-R.out and .err, "
                   "and its flight recorder dump; of a restart to DIR/restart-K")
       ->excludes(no_prefix);
-  run->add_option("--on-failure", options->on_failure,
-                  "What a rank that fails means for the others: stop, or "
-                  "continue without it")
+  run->add_option(
+         "--on-failure", options->on_failure,
+         "What the other ranks do if a rank fails: stop, or continue without "
+         "it")
       ->check(CLI::IsMember({"stop", "continue"}))
       ->capture_default_str();
   CLI::Option* const restarts =

@@ -138,7 +138,7 @@ TEST_F(RunFailuresTest, OthersGoOnIfTheyAreTo) {
   EXPECT_EQ(Run({"-n", "2", "--on-failure=continue", "false"}).exit_code, 1);
 }
 
-TEST_F(RunFailuresTest, WhoIsStoppedDoesNotKeepTheRunFromItsEnd) {
+TEST_F(RunFailuresTest, AStoppedRankDoesNotKeepTheRunFromEnding) {
   // Ranks that are left end with an error here: they make no smaller group.
   const Ended run = Run({"-n", "3", "--on-failure=continue", "--grace=1",
                          kFailingRank, "2", "stop", "1s"});

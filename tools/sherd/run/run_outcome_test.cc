@@ -47,7 +47,7 @@ TEST(RunOutcomeTest, WithoutDumpsTheFirstRankThatFailedIsNamed) {
 }
 
 // As after an error that all ranks have, and none is the cause of.
-TEST(RunOutcomeTest, NobodyIsSingledOutWhereAllEndedAlike) {
+TEST(RunOutcomeTest, NoRankIsNamedIfAllEndedAlike) {
   RunEnd end = Ended({Exited(1), Exited(1), Exited(1)}, 2);
   RunOutcome outcome = JudgeRun(end);
   EXPECT_EQ(outcome.exit_code, 1);
