@@ -52,7 +52,7 @@ void Halve(const PlanBox& box, int num_tiled, PlanBox halves[2]) {
 }
 
 // A tile is about square if both sides of the box are long, otherwise no longer
-// on the short side than that needs.
+// on the short side than necessary.
 void ShapeTile(CopyKind kind, const PlanBox& plan, CopyBox& box) {
   const int log_cells = static_cast<int>(LogTileCells(kind));
   const int64_t side = CellSide(kind);
@@ -263,7 +263,7 @@ void BoxTable::AddRandomRows(const PlanBox& box, int64_t parts_per_block) {
 
 void BoxTable::Add(CopyBox box, const BoxDim* dims, uint32_t num_dims) {
   box.num_dims = num_dims;
-  // Boxes of one operation are mostly alike but for where they are.
+  // Boxes of one operation mostly differ in their positions only.
   if (!boxes_.empty() && boxes_.back().num_dims == num_dims &&
       SameDims(&dims_[boxes_.back().first_dim], dims, num_dims)) {
     box.first_dim = boxes_.back().first_dim;

@@ -13,8 +13,8 @@
 namespace sherd::internal {
 namespace {
 
-// How much of a tile a box fills at least for it to be better than rows that
-// jump: elements on each side, and a part of its cells.
+// The minimum part of a tile that a box must fill for it to be faster than
+// strided rows: elements on each side, and a part of its cells.
 constexpr int64_t kMinTileSide = 8;
 constexpr int64_t kMinTilePart = 4;
 
@@ -43,7 +43,7 @@ bool FillsTile(CopyKind kind, int64_t size_0, int64_t size_1) {
          cells;
 }
 
-// Moves what is innermost for the source to dims[1] if the box, of elements of
+// Moves the source's innermost dimension to dims[1] if the box, of elements of
 // `unit` bytes, is to be moved in tiles.
 bool IsTransposition(uint32_t unit, PlanBox& box) {
   const int64_t step = unit;

@@ -119,7 +119,7 @@ sherd_code CudaDevices::StartDevice(CudaDevice& device, sherd_error_v0* error) {
     return FailCuda(error, cuda(), "cuDeviceGetAttribute", result);
   }
   int uses_host_pages = 0;
-  // Drivers that do not know of it do not do it.
+  // Drivers without the attribute do not support it.
   device.uses_host_pages =
       cuda().DeviceGetAttribute(&uses_host_pages, kCudaUsesHostPageTables,
                                 device.handle) == kCudaSuccess &&

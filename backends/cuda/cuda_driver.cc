@@ -104,7 +104,7 @@ sherd_code StartCuda(CudaLibrary* library, int* devices,
   if (const CUresult result = cuda.Init(0); result != kCudaSuccess) {
     return fail("cuInit", result);
   }
-  // Some failures leave the number as it was.
+  // Some failures do not set the number.
   *devices = 0;
   if (const CUresult result = cuda.DeviceGetCount(devices);
       result != kCudaSuccess) {

@@ -73,7 +73,8 @@ sherd_code CudaPlugin::Describe(int32_t index, sherd_device_info_v0* info,
   }
   info->total_bytes = total;
   info->free_bytes = 0;
-  // Free memory is known in a context only, and a context takes memory.
+  // The free memory can be queried in a context only, and a context takes
+  // memory.
   const CUcontext context = device->context.load(std::memory_order_acquire);
   if (context == nullptr) return SHERD_OK;
   const ContextScope scope(cuda_, context);
@@ -148,8 +149,8 @@ sherd_code CudaPlugin::Deallocate(int32_t index, void* data, uint64_t bytes,
 
 sherd_code CudaPlugin::AllocatePinned(uint64_t bytes, void** data,
                                       sherd_error_v0* error) {
-  // Any context does, and one that is there already costs nothing: the first
-  // device is not to have one from every rank.
+  // Any context will do, and an existing one costs nothing: this avoids a
+  // context of every rank on the first device.
   int32_t device = 0;
   if (const sherd_code code = GetCurrent(&device, error); code != SHERD_OK) {
     return code;

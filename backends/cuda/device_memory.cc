@@ -25,9 +25,9 @@ CUdeviceptr ToAddress(const void* data) {
 // More than any machine has; the driver calls such sizes invalid.
 constexpr uint64_t kMaxBytes = uint64_t{1} << 47;
 
-// The driver of CUDA 11.5. Those before it are not to be trusted where a pool
-// hands out what another stream freed, without an event between the two:
-// NVIDIA's own libraries (libcu++, RMM) forbid them to.
+// The driver of CUDA 11.5. Older ones are not trusted if a pool reuses memory
+// that another stream freed, without an event between the two: NVIDIA's own
+// libraries (libcu++, RMM) forbid that.
 constexpr int kFirstSafeReuse = 11050;
 
 }  // namespace
@@ -58,7 +58,7 @@ sherd_code DeviceMemory::Start(CUdevice handle, sherd_error_v0* error) {
 }
 
 CUresult DeviceMemory::SetUp(CUmemoryPool pool) {
-  // By default each synchronisation would give everything back.
+  // By default each synchronisation would return all memory to the system.
   uint64_t threshold = UINT64_MAX;
   const CUresult result =
       cuda_.MemPoolSetAttribute(pool, kCudaPoolReleaseThreshold, &threshold);
@@ -97,7 +97,7 @@ sherd_code DeviceMemory::Allocate(uint64_t bytes, CUstream stream, void** data,
   if (result == kCudaOutOfMemory && ReleaseShared()) {
     result = TryAllocate(bytes, stream, &address);
   }
-  // Until the host has seen that what was freed is not used any more, the pool
+  // Until the host has seen that freed memory is no longer used, the pool
   // counts it as in use.
   if (result == kCudaOutOfMemory && bytes <= kMaxBytes && pool_ != nullptr &&
       !is_captured) {

@@ -33,7 +33,7 @@ void KernelModule::LoadAll() {
 CUfunction KernelModule::FindKnown(const char* name) const {
   const size_t count = num_known_.load(std::memory_order_acquire);
   for (size_t i = 0; i < count; ++i) {
-    // Names are literals: nearly always the same one.
+    // Names are literals: the same one nearly always has the same address.
     if (known_[i].name == name) return known_[i].kernel;
   }
   for (size_t i = 0; i < count; ++i) {

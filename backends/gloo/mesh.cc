@@ -74,7 +74,7 @@ sherd_code GlooMesh::Connect(const sherd_comm_config_v0& config,
                       static_cast<socklen_t>(attributes.ai_addrlen), error);
   if (code != SHERD_OK) return code;
   context_ = device_->createContext(rank_, size_);
-  // Without one Gloo sets what it has in memory. No operation goes by it.
+  // Without a timeout Gloo uses its own. No operation relies on it.
   context_->setTimeout(kForever);
   for (int peer = 0; peer < size_; ++peer) {
     if (peer != rank_ && !MakePair(peer, sockets.Take(peer))) {

@@ -17,8 +17,8 @@ using plugin::Fail;
 
 using std::chrono::milliseconds;
 
-// For messages that are there or will not come. Gloo cannot be asked without
-// waiting; where they are not, it closes all connections.
+// For messages that have arrived or never will. Gloo cannot be polled without a
+// wait, and closes all connections if a message has not arrived.
 constexpr milliseconds kALook(1);
 
 constexpr char kBroken[] = "the connection broke";
@@ -44,7 +44,7 @@ char* GlooOperation::Memory(uint64_t size) {
 }
 
 GlooChannel& GlooOperation::Open(int peer, const void* data, uint64_t size) {
-  // Gloo does not write to what is only sent.
+  // Gloo does not write to memory that it only sends.
   auto buffer =
       mesh_.context_->createUnboundBuffer(const_cast<void*>(data), size);
   std::lock_guard<std::mutex> lock(mesh_.mutex_);
@@ -166,7 +166,7 @@ bool GlooOperation::Look(GlooChannel& channel, WaitOnce wait_once) {
       mesh_.cause_peer_ = channel.peer;
     }
   }
-  // The first wait may only take back the call that woke this thread.
+  // The first wait may only consume the call that woke this thread.
   if (!wait_once(kALook) && !wait_once(kALook)) return false;
   if (first) {
     std::lock_guard<std::mutex> lock(mesh_.mutex_);

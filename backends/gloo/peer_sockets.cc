@@ -19,10 +19,10 @@ using plugin::Fail;
 using plugin::FailErrno;
 
 constexpr int kBacklog = 1024;
-// More connections that prove nothing are not kept: the oldest goes, and if it
-// was a peer's, comes again.
+// The limit of connections without proof: the oldest is dropped, and if it was
+// a peer's, the peer connects again.
 constexpr size_t kMaxStrangers = 256;
-// Between two looks for ranks that are lost and for connections to make again.
+// Interval of checks for failed ranks and for connections to be made again.
 constexpr std::chrono::milliseconds kLook(100);
 // Longer than the host's store waits before it checks for failed ranks.
 constexpr std::chrono::milliseconds kLostWait(120);
@@ -90,8 +90,8 @@ sherd_code GlooPeerSockets::Publish(const sherd_comm_config_v0& config,
   return code == SHERD_OK ? code : Fail(error, code, -1, "the store failed");
 }
 
-// All of them before the first connection: a rank that is lost is reported
-// while this one waits for them.
+// All invitations are read before the first connection: a failed rank is
+// reported while this one waits for them.
 sherd_code GlooPeerSockets::FindInvitations(const sherd_comm_config_v0& config,
                                             sherd_error_v0* error) {
   const sherd_kv_v0& kv = *config.kv;
@@ -223,7 +223,7 @@ sherd_code GlooPeerSockets::Handle(Candidate& candidate, short events,
     socklen_t length = sizeof(number);
     getsockopt(candidate.socket.get(), SOL_SOCKET, SO_ERROR, &number, &length);
     if (number == 0 && (events & POLLOUT) == 0) return SHERD_OK;
-    // Its listener is closed, so that it is not waiting for this rank.
+    // Its listener is closed, so it is not waiting for this rank.
     if (number == ECONNREFUSED || number == ETIMEDOUT ||
         number == EHOSTUNREACH || number == ENETUNREACH) {
       errno = number;

@@ -17,7 +17,7 @@ constexpr uint64_t kDepth = 3;
 constexpr uint64_t kMaxChunk = uint64_t{1} << 20;
 constexpr uint64_t kMinChunk = uint64_t{64} << 10;
 constexpr uint64_t kMaxScratch = uint64_t{8} << 20;
-// Up to this size, the number of messages is what costs.
+// Up to this size the cost is that of the number of messages.
 constexpr uint64_t kMaxWhole = uint64_t{32} << 10;
 
 constexpr int kParts = 0, kResults = 1;
@@ -34,9 +34,9 @@ char* At(const void* base, uint64_t offset) {
 struct SlicePlan {
   // This rank's part of each slice.
   std::vector<sherd_bytes_v0> parts;
-  // Where the reduced slices go; null where this rank does not get them. Only
-  // its own may be missing although it has a part in it: then it passes chunks
-  // on without keeping them.
+  // Destinations of the reduced slices; null if this rank does not receive
+  // them. Only its own may be missing although it has a part in it: then it
+  // forwards chunks without keeping them.
   std::vector<void*> results;
   // The other ranks that receive this rank's reduced slice.
   std::vector<int> receivers;
@@ -73,7 +73,7 @@ class SliceReducer {
       if (step < Chunks(own_size())) {
         ReduceChunk(step);
       } else {
-        // Nothing to wait for but that the others take what they are sent.
+        // The only wait left is for the others to take what was sent.
         for (GlooChannel* part : parts_) {
           if (part != nullptr && part->sending > 0) operation_.AwaitSend(*part);
         }
@@ -124,7 +124,7 @@ class SliceReducer {
     }
   }
 
-  // Sends and asks for everything of chunk number `step`.
+  // Starts all sends and receives of chunk number `step`.
   void Begin(uint64_t step) {
     const uint64_t parts_slot = GlooMesh::CollectiveSlot(op_.sequence, kParts);
     const uint64_t results_slot =

@@ -38,7 +38,7 @@ using internal::ToNanoseconds;
 using internal::ToStatus;
 using Opened = internal::PluginTable<sherd_plugin_v0>;
 
-// Both sides of the ABI count alike.
+// Both sides of the ABI have the same values.
 static_assert(static_cast<int>(CollectiveOp::kAllToAllV) == SHERD_ALL_TO_ALL_V);
 static_assert(static_cast<int>(CollectiveOp::kAllReduce) == SHERD_ALL_REDUCE);
 static_assert(static_cast<int>(CollectiveOp::kRecv) == SHERD_RECV);

@@ -66,7 +66,7 @@ absl::Status ToStatus(sherd_code code, const sherd_error_v0& error, int size) {
     text = absl::StrCat(rank, ": ", text);
   }
   absl::Status status(ToStatusCode(code), text);
-  // Of anything else the peer is where it happened, and no failed member.
+  // For other errors the peer is the rank where it happened, not a failed rank.
   const bool failed = code == SHERD_PEER_LOST || code == SHERD_TIMEOUT ||
                       code == SHERD_INVALID_ARGUMENT;
   return failed ? WithFailedRank(std::move(status), error.peer)

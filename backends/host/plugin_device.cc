@@ -14,7 +14,7 @@
 namespace sherd::internal {
 namespace {
 
-// Both sides of the ABI count alike.
+// Both sides of the ABI have the same values.
 static_assert(static_cast<int>(DeviceType::kCuda) == 1);
 static_assert(static_cast<int>(DeviceRandom::Distribution::kUniform) ==
               SHERD_UNIFORM);
@@ -28,14 +28,14 @@ constexpr int kMostDevices = 4096;
 absl::Status Convert(sherd_code code, const sherd_error_v0& error) {
   if (code == SHERD_OK) return absl::OkStatus();
   absl::Status status = ToStatus(code, error, 0);
-  // Of a device this is one that does not work any more.
+  // For a device this code means that the device no longer works.
   if (code == SHERD_SYSTEM) {
     return absl::FailedPreconditionError(status.message());
   }
   return status;
 }
 
-// Calls a function of the table, whose last argument is where to report.
+// Calls a function of the table, whose last argument receives the error.
 template <typename Call>
 absl::Status Run(Call call) {
   sherd_error_v0 error = NoError();

@@ -17,7 +17,7 @@
 namespace sherd::internal {
 namespace {
 
-// Both sides of the ABI count alike.
+// Both sides of the ABI have the same values.
 static_assert(static_cast<int>(DType::kFloat16) == SHERD_FLOAT16);
 static_assert(static_cast<int>(DType::kComplex128) == SHERD_COMPLEX128);
 static_assert(kNumDTypes == SHERD_NUM_DTYPES);

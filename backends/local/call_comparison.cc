@@ -11,7 +11,7 @@ namespace {
 
 using Calls = std::vector<const sherd_op_v0*>;
 
-// The list of an operation in which all ranks bring the same one, or null.
+// The list of an operation in which all ranks have equal lists, or null.
 const sherd_bytes_v0* CommonList(const sherd_op_v0& op) {
   switch (kOperationTraits[op.op].lists) {
     case OperationLists::kSameSends:

@@ -1,5 +1,5 @@
-// Ranks are threads of one process: each operation is a meeting at which every
-// rank takes what it needs straight from the others' buffers.
+// Ranks are threads of one process: in each operation every rank copies
+// directly from the others' buffers.
 
 #include <unistd.h>
 
@@ -28,7 +28,7 @@ struct MeetingAddress {
   uint64_t serial;
 };
 
-// Rank 0's meeting, which the others find by what it puts into the store.
+// Rank 0's meeting, which the others find through the store.
 sherd_code Found(const sherd_comm_config_v0& config,
                  std::shared_ptr<Meeting>* meeting, sherd_error_v0* error) {
   *meeting = Meeting::Make(config.size, sherd::plugin::Host());

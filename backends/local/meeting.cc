@@ -19,7 +19,7 @@ using plugin::Fail;
 
 constexpr char kAborted[] = "the rank aborted the group";
 
-// To which ranks may still come.
+// The meetings that ranks may still join.
 struct OpenMeetings {
   std::mutex mutex;
   uint64_t last_serial = 0;
@@ -70,7 +70,7 @@ sherd_code Meeting::Meet(int rank, const sherd_op_v0& op,
   } else if (!AwaitRound(lock, round, op.deadline)) {
     return Report(rank, error);
   }
-  // A tiny one is over, whatever happened since.
+  // A tiny operation is complete, whatever happened since.
   if (round_ != round + 1) return SHERD_OK;
   // All ranks return a difference that the last arrival found. Other failures
   // are ignored from here on: all ranks do their shares or none.
@@ -112,8 +112,8 @@ void Meeting::Finish() {
 
 void Meeting::Abort(int rank) {
   {
-    // Before the mailbox: a peer whose message ends with it may leave at once,
-    // and that would become the failure.
+    // Before the mailbox: a peer whose message this ends may leave at once, and
+    // that would become the recorded failure.
     std::lock_guard<std::mutex> lock(mutex_);
     aborted_[rank] = true;
     SetFailure({SHERD_ABORTED, rank, kAborted});
@@ -125,7 +125,7 @@ void Meeting::Leave(int rank) {
   mailbox_.Leave(rank);
   std::lock_guard<std::mutex> lock(mutex_);
   left_[rank] = true;
-  // Those who wait for an operation wait for this rank too.
+  // Ranks that wait for an operation wait for this rank too.
   if (arrived_ > 0 && calls_[rank] == nullptr) {
     SetFailure({SHERD_PEER_LOST, rank, "the rank left the group"});
   }

@@ -51,12 +51,12 @@ constexpr uint64_t kSmallAllGather = 16 << 10;
 constexpr uint64_t kSmallAllReduce = 16 << 10;
 constexpr uint64_t kSmallAllReduceOfTwo = 2 << 10;
 constexpr uint64_t kSmallReduce = 4 << 10;
-// In groups of up to so many ranks, and as many as a power of two, they are
-// faster for large reductions too.
+// In groups of up to so many ranks, if their number is a power of two, messages
+// are faster for large reductions too.
 constexpr int kSmallGroup = 8;
 
-// Tags of an operation's messages: two ranks that are not in the same operation
-// do not take each other's.
+// Tags of an operation's messages, so that two ranks in different operations do
+// not take each other's messages.
 constexpr int kFirstOperationTag = kAbortTag + 1;
 
 struct MpiType {
@@ -120,7 +120,7 @@ MPI_Op ReductionOf(int32_t dtype, int32_t reduction) {
 
 bool IsPowerOfTwo(int n) { return (n & (n - 1)) == 0; }
 
-// Null stays null, as what has no bytes may be.
+// Null stays null: memory of no bytes may be null.
 char* At(const void* data, uint64_t offset) {
   if (data == nullptr) return nullptr;
   return const_cast<char*>(static_cast<const char*>(data)) + offset;
@@ -141,7 +141,7 @@ sherd_code ForEachPiece(uint64_t bytes, Body body) {
 
 class Communicator {
  public:
-  // Starts MPI if need be.
+  // Starts MPI if necessary.
   static sherd_code Create(const sherd_comm_config_v0& config,
                            std::unique_ptr<Communicator>* made,
                            sherd_error_v0* error);
@@ -156,7 +156,7 @@ class Communicator {
 
  private:
   sherd_code Connect(const sherd_comm_config_v0& config, sherd_error_v0* error);
-  // Makes the tag of the creation known to all, after all have come.
+  // Distributes the tag of the creation to all, after all have arrived.
   sherd_code AgreeOnTag(const sherd_comm_config_v0& config, int* tag,
                         sherd_error_v0* error);
   sherd_code LookForNotices(sherd_error_v0* error);
@@ -205,7 +205,7 @@ class Communicator {
     return batch_.Await(WaitFor(op), error);
   }
   // The same for a step that waits for a rank which may itself be waiting for
-  // the one that is missing.
+  // the missing one.
   sherd_code AwaitStep(const sherd_op_v0& op, sherd_error_v0* error) {
     const sherd_code code = Await(op, error);
     if (code == SHERD_TIMEOUT) error->peer = -1;
@@ -232,7 +232,7 @@ class Communicator {
   std::atomic<bool> aborted_{false};
   std::atomic<bool> failed_{false};
   std::atomic<int64_t> last_look_{0};
-  // Of the operation that runs; SEND and RECV have others.
+  // Of the current collective; SEND and RECV have their own.
   MpiBatch batch_;
   std::vector<char> scratch_;
   std::vector<Step> steps_;
@@ -341,7 +341,7 @@ sherd_code Communicator::Connect(const sherd_comm_config_v0& config,
     MPI_Group_free(&group);
     if (result != MPI_SUCCESS) return result;
     MPI_Comm_set_errhandler(made->collectives, MPI_ERRORS_RETURN);
-    // With the same handler of errors.
+    // Sets the same error handler.
     return MPI_Comm_dup(made->collectives, &made->messages);
   };
   code =
@@ -372,8 +372,9 @@ sherd_code Communicator::Run(const sherd_op_v0& op, sherd_error_v0* error) {
   return code;
 }
 
-// A rank that comes late would find the messages of those that gave up. Looks
-// once in a while, since it costs as much as a small operation.
+// A rank that arrives late would receive the messages of ranks that gave up.
+// Checks only once in a while, since a check costs as much as a small
+// operation.
 sherd_code Communicator::LookForNotices(sherd_error_v0* error) {
   constexpr int64_t kInterval = 1'000'000;
   const int64_t now = sherd::internal::MpiClock();
@@ -467,7 +468,7 @@ sherd_code Communicator::Broadcast(const sherd_op_v0& op,
   });
 }
 
-// Binomial tree: in step i, the 2^i ranks that have the data send it on.
+// Binomial tree: in step i, the 2^i ranks that have the data forward it.
 sherd_code Communicator::BroadcastAlongTree(const sherd_op_v0& op,
                                             sherd_error_v0* error) {
   const int position = (rank_ - op.root + size_) % size_;
@@ -508,7 +509,7 @@ sherd_code Communicator::AllGather(const sherd_op_v0& op,
   return Await(op, error);
 }
 
-// Nothing is written before all have come.
+// Nothing is written before all ranks have arrived.
 sherd_code Communicator::SmallAllGather(const sherd_op_v0& op,
                                         sherd_error_v0* error) {
   scratch_.resize(std::max<size_t>(scratch_.size(), size_ * op.bytes));
@@ -566,8 +567,9 @@ sherd_code Communicator::AllReduce(const sherd_op_v0& op,
 }
 
 // Recursive doubling. Both partners add the same two values, so that all ranks
-// end with the same bits. Ranks beyond a power of two hand theirs to another
-// before, and get the result after. Nothing is written before all have come.
+// end with the same bits. Ranks beyond a power of two send theirs to another
+// rank before, and receive the result after. Nothing is written before all
+// ranks have arrived.
 sherd_code Communicator::SmallAllReduce(const sherd_op_v0& op,
                                         sherd_error_v0* error) {
   scratch_.resize(std::max<size_t>(scratch_.size(), 2 * op.bytes));

@@ -12,9 +12,9 @@ namespace {
 
 using plugin::Fail;
 
-// Between two looks for notices of abortion.
+// Interval of checks for notices of abortion.
 constexpr int64_t kNoticeInterval = 1'000'000;
-// Between two looks into the store for ranks that left.
+// Interval of checks of the store for ranks that left.
 constexpr int64_t kStoreInterval = 100'000'000;
 // After this time, everything that a rank sent before it left has arrived.
 constexpr int64_t kArrivalTime = 300'000'000;
@@ -116,7 +116,7 @@ bool MpiBatch::Poll() {
   return false;
 }
 
-// Whether to go on waiting: SHERD_IN_PROGRESS.
+// Returns SHERD_IN_PROGRESS if the wait may continue.
 sherd_code MpiBatch::Watch(const MpiWait& wait, int64_t now,
                            sherd_error_v0* error) {
   if (wait.aborted.load(std::memory_order_relaxed)) {
@@ -156,7 +156,7 @@ bool MpiBatch::PeerHasLeft(const MpiWait& wait, int64_t now, int* peer) {
   return now - left_since_ >= kArrivalTime;
 }
 
-// Whether what ended, ended well.
+// Returns whether all completed requests succeeded.
 sherd_code MpiBatch::Check(sherd_error_v0* error) {
   constexpr char kLength[] = "a message is not as long as its receiver expects";
   if (result_ == MPI_ERR_IN_STATUS) {
@@ -196,9 +196,8 @@ int MpiBatch::FirstUnfinishedPeer() {
   return -1;
 }
 
-// Takes back what can be taken back: receives that nothing has come for. If
-// anything remains, MPI is not called again, so that nothing touches the
-// buffers.
+// Cancels requests that can be cancelled: receives without a message. If any
+// remain, MPI is not called again, so that nothing accesses the buffers.
 void MpiBatch::GiveUp() {
   MpiLibrary& library = MpiLibrary::Get();
   library.NoteFailure();

@@ -196,8 +196,8 @@ sherd_code MpiLibrary::Initialize(int64_t deadline, sherd_error_v0* error) {
   return SHERD_OK;
 }
 
-// MPI wants one thread to call both MPI_Init and MPI_Finalize, and neither of
-// them knows a deadline.
+// MPI requires one thread to call both MPI_Init and MPI_Finalize, and neither
+// takes a timeout.
 void MpiLibrary::RunMainThread() {
   int provided = MPI_THREAD_SINGLE;
   const VendorDescriptors opened;

@@ -1,8 +1,8 @@
-// Collectives of NVIDIA GPUs, by NCCL: a library that is found when it is
-// needed, so that one program runs with and without it.
+// Collectives of NVIDIA GPUs, by NCCL: a library that is opened on first use,
+// so that one program runs with and without it.
 //
-// Operations are queued on streams that the host chooses; whatever is policy -
-// streams, events, deadlines, what NCCL lacks - is the host's.
+// Operations are queued on streams that the host chooses; the host implements
+// all policy: streams, events, deadlines, and operations that NCCL lacks.
 
 #include <memory>
 #include <utility>
@@ -44,7 +44,7 @@ class Rank {
     });
   }
 
-  // Makes `made` of what make(comm) sets; nothing of nothing.
+  // Makes `made` from the communicator that make(comm) sets, if any.
   template <typename MakeComm>
   static sherd_code Make(std::unique_ptr<Rank>* made, const MakeComm& make) {
     std::shared_ptr<NcclCommunicator> comm;
@@ -78,7 +78,7 @@ NcclCommunicator& From(sherd_comm_v0* comm) {
   return FromHandle<Rank>(comm).comm();
 }
 
-// Makes a communicator of another one, by make(comm).
+// Makes a communicator from another one, by make(comm).
 template <typename MakeComm>
 sherd_code MakeChild(sherd_comm_v0** comm, sherd_error_v0* error,
                      const MakeComm& make) {

@@ -21,15 +21,15 @@ namespace {
 using plugin::Fail;
 
 constexpr int64_t kMillisecond = 1'000'000;
-// How often to look whether another rank has failed.
+// Interval of checks for failures of other ranks.
 constexpr int64_t kLookInterval = 50 * kMillisecond;
 // How long an abort waits for a thread to leave NCCL by itself.
 constexpr int64_t kGrace = 200 * kMillisecond;
 // How long destroy waits for NCCL.
 constexpr int64_t kDestroyTime = 5000 * kMillisecond;
 
-// Whether the calling thread is in a batch. To NCCL that is a group of the
-// thread, whatever the communicator: what one makes in it exists only later.
+// Whether the calling thread is in a batch. For NCCL this is a group of the
+// thread, on any communicator: communicators created in it exist only after it.
 thread_local bool in_group = false;
 
 sherd_code CheckNoGroup(sherd_error_v0* error) {
@@ -75,7 +75,7 @@ NcclConfig NcclCommunicator::ConfigOf(bool blocking) const {
   NcclConfig config;
   config.blocking = blocking ? 1 : 0;
   config.comm_name = name_.c_str();
-  // The end of one is not that of the other.
+  // Without shared resources, the end of one communicator leaves the other.
   config.split_share = 0;
   config.shrink_share = 0;
   return config;
@@ -146,7 +146,7 @@ sherd_code NcclCommunicator::AwaitBase(NcclMeeting& meeting, int64_t deadline,
     return FailWithNccl(api_, begun, what, error);
   }
   int64_t next_look = NcclClock() + kLookInterval;
-  // The abort of a communicator that is then shrunk was that of its operations.
+  // The abort before a shrink ended the operations only.
   const bool was_aborted = aborted_.load();
   for (Pause pause;; pause.Take()) {
     if (aborted_.load() && !was_aborted)
@@ -322,9 +322,9 @@ sherd_code NcclCommunicator::EndBatch(sherd_error_v0* error) {
   if (!in_batch_) return CheckUsable(error);
   in_batch_ = false;
   in_group = false;
-  // The end of a group launches what was called in it even if it was revoked
-  // meanwhile, and then nothing ends that any more. After a call that is wrong,
-  // NCCL drops the group.
+  // The end of a group launches its calls even if it was revoked meanwhile, and
+  // then nothing ends them any more. After an invalid call, NCCL drops the
+  // group.
   if (aborted_.load()) {
     api_.broadcast(nullptr, nullptr, 1, kNcclUint8, /*root=*/-1, work_,
                    /*stream=*/nullptr);
@@ -414,7 +414,7 @@ void NcclCommunicator::StopWork() {
   int64_t end = NcclClock() + kGrace;
   for (Pause pause; NcclClock() < end; pause.Take()) {
     if (!lock.try_lock()) continue;
-    // ncclCommAbort leaves nothing that the end of a batch could refer to.
+    // ncclCommAbort leaves nothing that the end of a batch could access.
     if (can_revoke || !in_batch_) break;
     lock.unlock();
     end = NcclClock() + kGrace;

@@ -41,8 +41,7 @@ std::string Trimmed(const char* text) {
 sherd_code FailWithNccl(const NcclApi& api, NcclResult result, const char* what,
                         sherd_error_v0* error) {
   std::string reason = Trimmed(api.get_error_string(result));
-  // "(run with NCCL_DEBUG=INFO for details)" is not for our readers where the
-  // details follow.
+  // "(run with NCCL_DEBUG=INFO for details)" is removed if the details follow.
   std::string details;
   if (api.get_last_error != nullptr) {
     details = Trimmed(api.get_last_error(nullptr));

@@ -15,7 +15,7 @@ using plugin::Fail;
 constexpr char kNcclFile[] = "libnccl.so.2";
 constexpr char kDriverFile[] = "libcuda.so.1";
 
-// Where NVIDIA's archives put it without telling the dynamic linker.
+// Where NVIDIA's archives install it without configuring the dynamic linker.
 constexpr const char* kNcclDirectories[] = {
     "/usr/local/cuda/lib64", "/opt/nvidia/nccl/lib", "/usr/local/lib"};
 
@@ -26,7 +26,7 @@ std::string Setting(const sherd_host_v0& host, const char* name) {
   return value;
 }
 
-// dlopen that notes in `tried` what did not work.
+// Calls dlopen, and appends failures to `tried`.
 void* Open(const std::string& path, int flags, std::string* tried) {
   void* const handle = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL | flags);
   if (handle != nullptr) return handle;
@@ -155,7 +155,7 @@ std::string DriverError(const CudaContextApi& cuda, const char* what,
 }  // namespace
 
 std::string NcclVersionText(int version) {
-  // Releases before 2.9 count in thousands.
+  // Releases before 2.9 have another encoding.
   const int major = version < 10000 ? version / 1000 : version / 10000;
   const int rest = version < 10000 ? version % 1000 : version % 10000;
   return std::to_string(major) + "." + std::to_string(rest / 100) + "." +

@@ -222,8 +222,8 @@ sherd_code NcclMeeting::AwaitOutcome(sherd_error_v0* error) {
               TextOf(outcome.text).c_str());
 }
 
-// The ranks kRanksPerId * i make them: each of them listens for the ranks after
-// it.
+// The ranks kRanksPerId * i create them: each of them listens for the ranks
+// after it.
 sherd_code NcclMeeting::ShareIds(sherd_error_v0* error) {
   const bool scalable = library_.api.comm_init_rank_scalable != nullptr;
   const int count =

@@ -18,7 +18,7 @@ NcclResult Grouped(const NcclApi& api, Body body) {
   NcclResult result = api.group_start();
   if (IsError(result)) return result;
   const NcclResult inner = body();
-  // Also after an error, of which the group then consists.
+  // Called after an error too, since a group must end.
   result = api.group_end();
   return IsError(inner) ? inner : result;
 }
@@ -74,8 +74,8 @@ NcclResult AllGatherV(const NcclPlace& p, const sherd_op_v0& op) {
   });
 }
 
-// Every rank begins with its own neighbours, so that not all talk to rank 0
-// first.
+// Every rank begins with its own neighbours, so that not all exchange with rank
+// 0 first.
 NcclResult AllToAllV(const NcclPlace& p, const sherd_op_v0& op) {
   return Grouped(p.api, [&] {
     return ForEachRank(p.rank, p.size, [&](int r) {

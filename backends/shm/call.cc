@@ -25,7 +25,7 @@ CallSignature SignatureOf(const ShmArrival& arrival) {
   return signature;
 }
 
-// The lengths of one collective, by every rank's account.
+// The lengths of one collective, as every rank passed them.
 class Lengths {
  public:
   Lengths(const ShmSegment& segment, uint64_t operation, const sherd_op_v0& op)
@@ -41,12 +41,12 @@ class Lengths {
         [&](int from) { return Listed(rank, segment_.ranks() + from); });
   }
 
-  // Entry i of the list that `rank` brought, of an operation in which all ranks
-  // bring the same. Its own entry is left empty there.
+  // Entry i of the list that `rank` passed, in an operation in which all ranks
+  // pass equal lists. Its own entry is left empty there.
   uint64_t Entry(int rank, int i) const {
     const ShmArrival& arrival = segment_.arrival(operation_, rank);
     if (i == rank) return arrival.bytes;
-    // Its call may be another one than this rank's.
+    // Its call may differ from this rank's.
     const bool receives = SignatureOf(arrival).op() == SHERD_ALL_GATHER_V;
     return Listed(rank, receives ? segment_.ranks() + i : i);
   }
@@ -110,7 +110,7 @@ sherd_code CompareMessages(const ShmSegment& segment, const Lengths& lengths,
   return SHERD_OK;
 }
 
-// Whether ranks give lengths beside the operation's own.
+// Whether ranks pass lengths beside the operation's own.
 bool HasLengths(int32_t op) {
   return kOperationTraits[op].lists != OperationLists::kNone;
 }

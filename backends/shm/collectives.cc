@@ -13,11 +13,11 @@ namespace {
 
 using plugin::Fail;
 
-// Reductions are done whole by every rank as long as all inputs together have
-// no more bytes: that saves a meeting.
+// As long as all inputs together have no more bytes, every rank reduces
+// completely, which saves a synchronization.
 constexpr uint64_t kWholeBytes = 16 << 10;
-// The least that is worth a meeting where one rank fills boxes while others
-// empty them.
+// The least that is worth a synchronization when one rank fills boxes while
+// others empty them.
 constexpr uint64_t kPipelinedBytes = 32 << 10;
 
 // Lengths of entries that are read out of the other process. Shorter ones cost
@@ -352,7 +352,7 @@ sherd_code ShmCollectives::ReadFrom(const sherd_op_v0& op, int from,
                                        wanted.data, wanted.size);
   sherd_code code = waiting_.Check(from, {op.deadline, operation_}, error);
   if (code == SHERD_OK && number != 0) {
-    // It may have failed, and its caller freed the memory.
+    // The peer may have failed, and its caller freed the memory.
     code = waiting_.CheckPeers(operation_, error);
   }
   if (code != SHERD_OK || number == 0) return code;

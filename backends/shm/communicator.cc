@@ -19,7 +19,7 @@ using plugin::Fail;
 constexpr char kSegmentKey[] = "shm/segment";
 constexpr char kOutcomeKey[] = "shm/outcome";
 
-// A deadline that has passed: a plain look.
+// A deadline that has passed: only a check.
 constexpr int64_t kAtOnce = 0;
 
 // Records in the store. `code` is SHERD_OK or why there is no group.
@@ -58,7 +58,7 @@ sherd_code Get(const sherd_comm_config_v0& config, const char* key, int peer,
   uint64_t size = 0;
   const sherd_code code =
       kv.get(kv.context, key, deadline, notice, sizeof(*notice), &size);
-  // Not the one that is waited for, who may come yet.
+  // The lost rank may be another one than `peer`, which may still come.
   if (code == SHERD_PEER_LOST) return Fail(error, code, -1, "a rank is lost");
   if (code != SHERD_OK) {
     return Fail(error, code, peer, "did not set up shared memory");
@@ -111,7 +111,7 @@ sherd_code ShmCommunicator::Connect(const sherd_comm_config_v0& config,
   segment_.CloseDescriptor();
   if (code != SHERD_OK) return code;
   TryReadingOthers();
-  // Ranks of other groups of the job want cores too.
+  // Ranks of other groups of the job need cores too.
   waiting_ = std::make_unique<ShmWaiting>(
       segment_, rank_, OutnumberCores(std::max(size_, config.world_size)));
   waiting_->WatchPeers();
@@ -141,7 +141,8 @@ sherd_code ShmCommunicator::ConnectFirst(const sherd_comm_config_v0& config,
   if (outcome != SHERD_OK) return outcome;
   if (code != SHERD_OK) return code;
 
-  // All of them, also after a refusal: until then they need the descriptor.
+  // Reads all of them, also after a refusal: until then they need the
+  // descriptor.
   Notice result;
   for (int r = 1; r < size_; ++r) {
     char key[32];
@@ -222,7 +223,7 @@ sherd_code ShmCommunicator::Run(const sherd_op_v0& op, sherd_error_v0* error) {
       code = collectives_->Run(op, error);
     }
   }
-  // Those who wait for this rank need not find out by themselves.
+  // Ranks that wait for this one need not detect it themselves.
   if (code != SHERD_OK) waiting_->Seal({ShmFate::kFailed, code, error->peer});
   return code;
 }

@@ -21,10 +21,10 @@ namespace {
 using plugin::Fail;
 using plugin::FailErrno;
 
-// Smaller ranges are left to faults, which map this much at once.
+// Smaller ranges are left to page faults, which map this much at once.
 constexpr uint64_t kPart = 64 << 10;
 
-// A peer that makes more arenas than this at a time is out of its mind.
+// No correct peer has more arenas than this at a time.
 constexpr size_t kMaxMappings = 4096;
 
 struct Known {
@@ -117,7 +117,7 @@ sherd_code PeerSlabs::Map(const SlabHandle& handle, int rank,
       header.serial == handle.arena) {
     return SHERD_OK;
   }
-  // Another process has its number by now.
+  // Another process has its process id by now.
   return process_.HasEnded() ? FailLost(error, rank) : FailStale(error, rank);
 }
 

@@ -19,9 +19,9 @@ namespace {
 using plugin::Fail;
 
 constexpr int64_t kYieldNanoseconds = 100'000;
-// How long a death stays unnoticed.
+// How long a death may stay unnoticed.
 constexpr int64_t kSleepNanoseconds = 25'000'000;
-// Looks before the first yield where every rank has a core: some µs.
+// Polls before the first yield if every rank has a core: some µs.
 constexpr int kLooks = 100;
 
 int64_t Now() {
@@ -100,7 +100,7 @@ sherd_code ShmWaiting::FindFailedPeer(uint64_t operation,
     if (fate.kind != ShmFate::kAborted && fate.kind != ShmFate::kFailed) {
       continue;
     }
-    // Numbers that are compared are never far apart.
+    // The difference of compared numbers is small, so that they may wrap.
     const auto later =
         static_cast<int32_t>(fate.operation - static_cast<uint32_t>(operation));
     if (later <= 0) return ReportFate(r, fate, error);
@@ -137,7 +137,7 @@ sherd_code ShmWaiting::AwaitLong(int peer, const Limits& limits,
     if (code != SHERD_OK) return code;
     const int64_t until = std::min(limits.deadline, next_look);
     if (Sleep(peer, until, disturbances, ready)) {
-      // Something moves: more is likely to come soon.
+      // There was progress: more is likely soon.
       yield_until = Now() + kYieldNanoseconds;
     }
   }
@@ -169,7 +169,7 @@ sherd_code ShmWaiting::FindFailure(int peer, const Limits& limits,
     bool died = false;
     if (fate.kind == ShmFate::kNone) {
       if (!look_for_dead || !peers_[r].HasEnded()) continue;
-      // It may have said why before it went.
+      // It may have reported the reason before it ended.
       fate = ShmFate::Unpack(segment_.rank(r).fate.load());
       died = fate.kind == ShmFate::kNone;
     }
@@ -201,7 +201,7 @@ sherd_code ShmWaiting::ReportFate(int peer, const ShmFate& fate,
     default:
       break;
   }
-  // It failed because of a third rank, which is the one to name.
+  // It failed because of a third rank, which is the root cause.
   const bool knows_culprit =
       fate.peer >= 0 && fate.peer != rank_ &&
       (fate.code == SHERD_PEER_LOST || fate.code == SHERD_TIMEOUT);

@@ -1,5 +1,5 @@
-// A whole plugin in little, whose ranks are threads: a barrier, an exchange,
-// and memory that ranks reach.
+// A small but complete plugin, whose ranks are threads: a barrier, an exchange,
+// and memory that ranks share.
 
 #include <stdlib.h>
 
@@ -18,7 +18,8 @@ namespace {
 using sherd::plugin::Fail;
 using sherd::plugin::FromHandle;
 
-// Where the ranks of a group meet: all show their call, all copy, all leave.
+// The meeting point of a group's ranks: all publish their call, copy, and
+// leave.
 class Meeting {
  public:
   explicit Meeting(int size) : calls_(size), left_(size), members_(size) {}
@@ -64,7 +65,7 @@ class Meeting {
   }
 
  private:
-  // Until all ranks are in here; otherwise, if it may fail, false.
+  // Waits until all ranks have arrived; returns false on a failure, if allowed.
   bool AwaitAll(std::unique_lock<std::mutex>& lock, bool may_fail,
                 int64_t deadline) {
     const uint64_t round = round_;
@@ -91,7 +92,7 @@ class Meeting {
     return false;
   }
 
-  // The first rank that has not come and of which `flags` is set.
+  // The first rank that has not arrived and whose `flags` entry is set.
   int Missing(const std::vector<bool>& flags) const {
     for (size_t r = 0; r < calls_.size(); ++r) {
       if (calls_[r] == nullptr && flags[r]) return static_cast<int>(r);
@@ -172,7 +173,7 @@ struct Peers {
   int rank;
 };
 
-// Threads reach each other's memory by its address.
+// Threads access each other's memory by its address.
 sherd_code Allocate(uint64_t bytes, uint64_t alignment, void** data,
                     sherd_error_v0* error) {
   *data =

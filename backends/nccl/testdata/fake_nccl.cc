@@ -1,4 +1,4 @@
-// Libraries that are no NCCL for us, one for each FAKE_NCCL.
+// Libraries that Sherd does not accept as NCCL, one for each FAKE_NCCL.
 
 #include <climits>
 
@@ -6,7 +6,7 @@ extern "C" {
 
 __attribute__((visibility("default"))) int ncclGetVersion(int* version) {
 #if FAKE_NCCL == 1
-  // Of the time when releases counted in thousands.
+  // Of the time before release 2.9, with another encoding.
   *version = 2708;
 #elif FAKE_NCCL == 2
   *version = 21705;
