@@ -157,7 +157,7 @@ class ThreadTrial : public ::testing::Test {
   void RunRank(ProcessGroup& group) {
     ConformanceRank rank = MakeRank(trial_, group);
     absl::Status status = trial_.conformance_case.run(rank);
-    // A rank that leaves in good order does so together with the others.
+    // A rank that leaves cleanly does so together with the others.
     if (status.ok()) status = group.Barrier();
     if (status.ok()) return;
     absl::MutexLock lock(&mutex_);

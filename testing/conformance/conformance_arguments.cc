@@ -274,7 +274,7 @@ absl::Status BadArguments(ConformanceRank& rank) {
   SHERD_RETURN_IF_ERROR(TryAll(rank, kBadLists));
   SHERD_RETURN_IF_ERROR(TryAll(rank, kBadMessages));
   SHERD_RETURN_IF_ERROR(TryAll(rank, kBadGroups));
-  // One rank errs, notices, and calls rightly what the others call.
+  // One rank makes a bad call, gets an error, and makes the others' call.
   if (rank.rank() == rank.size() - 1) {
     Material material(rank);
     SHERD_RETURN_IF_ERROR(
@@ -284,8 +284,8 @@ absl::Status BadArguments(ConformanceRank& rank) {
       rank, {.op = CollectiveOp::kAllReduce, .count = 3, .dtype = kFloat32});
 }
 
-// PathOf has an answer for everything, and what it calls unsupported is refused
-// at once.
+// PathOf has an answer for every call, and calls that it declares unsupported
+// are refused at once.
 absl::Status CheckPath(ConformanceRank& rank, CollectiveOp op, DType dtype,
                        ReduceOp reduction) {
   const OperationPath path = rank.group.PathOf(op, dtype, reduction);

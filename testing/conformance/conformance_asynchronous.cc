@@ -30,7 +30,7 @@ class InFlight {
  public:
   explicit InFlight(ConformanceRank& rank) : rank_(rank) {}
 
-  // Calls with data of their own must be started alike on all ranks.
+  // All ranks must start calls with data of their own in the same order.
   Work Start(const CallSpec& spec) {
     return StartNumbered(spec, ++rank_.calls);
   }
@@ -41,7 +41,7 @@ class InFlight {
     return calls_.back().Start(rank_.group);
   }
 
-  // Call `index`, in the order of Start, whose outcome is `status`.
+  // Call `index`, in the order of Start, ended with `status`.
   absl::Status Check(size_t index, const absl::Status& status) {
     if (!status.ok()) {
       return ExplainFailure(rank_.group, specs_[index], status);
@@ -228,9 +228,9 @@ absl::Status Messages(ConformanceRank& rank) {
   return CheckCall(rank, {.op = CollectiveOp::kBarrier});
 }
 
-// A group of all ranks whose last handle goes within what continues one of its
-// calls. Half of the ranks, `late` or not, call when the others have attached
-// their continuations, which therefore run on a thread of the group's.
+// A group of all ranks whose last handle is dropped in the continuation of one
+// of its calls. Half of the ranks, `late` or not, call when the others have
+// attached their continuations, which therefore run on a thread of the group.
 class DroppedGroup {
  public:
   static absl::StatusOr<DroppedGroup> Make(ConformanceRank& rank, int late,
@@ -244,8 +244,8 @@ class DroppedGroup {
 
   const std::shared_ptr<ProcessGroup>& handle() const { return group_; }
 
-  // `work`, whose continuation holds the group until Drop, and behind what was
-  // called until then may destroy it.
+  // `work`, whose continuation holds the group until Drop, and may destroy the
+  // group after the calls made until then.
   Work Hold(Work work) {
     return std::move(work).Then(
         [group = group_, let_go = let_go_, destroys = destroys_,
@@ -257,7 +257,7 @@ class DroppedGroup {
         });
   }
 
-  // When all is attached: lets go of the handle that is not.
+  // Once all continuations are attached: drops the other handle.
   absl::Status Drop() {
     if (!is_late_) SHERD_RETURN_IF_ERROR(Meet());
     group_ = nullptr;

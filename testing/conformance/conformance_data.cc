@@ -63,15 +63,15 @@ long double Ulp(long double value) {
   return std::ldexp(1.0L, std::max(exponent, MinExponent<T>()) - Digits<T>());
 }
 
-// A number for sums: as many bits as fit if 16 of them are to add up exactly
-// in the type that sums (float for the small ones).
+// A number for sums: as many bits as fit if 16 of them are to be summed exactly
+// in the accumulator's type (float for the small ones).
 template <typename T>
 double Addend(uint64_t random) {
   constexpr int kBits = kIsSmallFloat<T> ? Digits<T>() : Digits<T>() - 5;
   const int64_t magnitude =
       1 + static_cast<int64_t>((random >> 1) % ((uint64_t{1} << kBits) - 1));
   const int64_t number = (random & 1) != 0 ? -magnitude : magnitude;
-  // Below 2 in magnitude: what 16 ranks add up to has room in every type.
+  // Below 2 in magnitude: the sum of 16 ranks fits into every type.
   return std::ldexp(static_cast<double>(number), 1 - kBits);
 }
 
@@ -84,7 +84,7 @@ double Factor(uint64_t random) {
 template <typename T>
 T Element(ReduceOp op, uint64_t random) {
   if constexpr (std::is_same_v<T, bool>) {
-    // Mostly what does not decide, so that results differ among elements.
+    // Mostly values that do not decide, so that results differ among elements.
     const bool rare = random % 4 == 0;
     const bool wants_true = op == ReduceOp::kProduct || op == ReduceOp::kMin ||
                             op == ReduceOp::kBand;
@@ -119,7 +119,7 @@ T ElementOf(ReduceOp op, uint64_t call, int rank, size_t index) {
       op, Hash(Hash(call * 1024 + static_cast<uint64_t>(rank)) + index));
 }
 
-// Wide enough that nothing is lost.
+// Wide enough to be exact.
 template <typename T>
 auto Widen(T value) {
   if constexpr (kIsComplex<T>) {

@@ -1,5 +1,6 @@
 // Calls that contradict each other, deadlines, aborts, and ranks that leave,
-// stop or die: every other rank learns who it was, in time, and goes on.
+// stop or die: every other rank gets an error that names the failed rank, in
+// time, and continues.
 
 #include <signal.h>
 
@@ -49,8 +50,8 @@ absl::Status ExpectFailure(ConformanceRank& rank, ProcessGroup& group,
   return ExpectPoisoned(group, failed_rank);
 }
 
-// The same for a call on each group, at the same time: each takes as long as
-// its deadline.
+// The same for a call on each group, concurrently: each takes as long as its
+// deadline.
 absl::Status ExpectFailures(ConformanceRank& rank, const Groups& groups,
                             absl::Span<const CallSpec> specs,
                             absl::StatusCode code, int failed_rank) {
@@ -93,7 +94,7 @@ std::vector<CallSpec> CallsThatNeed(const ConformanceRank& rank, int peer,
   return specs;
 }
 
-// The rank that fails is another one for each size.
+// The rank that fails differs with the size.
 int RankToFail(const ConformanceRank& rank) { return rank.size() * 2 / 3; }
 
 absl::Status AKilledRank(ConformanceRank& rank) {
@@ -207,7 +208,7 @@ absl::Status AnAbsentRank(ConformanceRank& rank) {
   return absl::OkStatus();
 }
 
-// One rank calls something else than the others do.
+// One rank makes another call than the others.
 struct Contradiction {
   const char* what;
   CallSpec right;
@@ -234,7 +235,7 @@ std::vector<Contradiction> Contradictions(const ConformanceRank& rank) {
       {"another size", gather, change(gather, &CallSpec::count, 40)},
       {"another size (reduction)", reduce,
        change(reduce, &CallSpec::count, 24)},
-      // A call that moves nothing is one like any other.
+      // A call that moves nothing is compared like any other.
       {"no bytes", broadcast, change(broadcast, &CallSpec::count, 0)},
       {"no bytes (reduction)", reduce, change(reduce, &CallSpec::count, 0)},
       {"no bytes (list)", blocks, change(blocks, &CallSpec::count, 0)},
@@ -250,8 +251,8 @@ std::vector<Contradiction> Contradictions(const ConformanceRank& rank) {
   };
 }
 
-// Every rank, the one that errs too, gets an error that names it and both
-// operations; nothing is written but the places of the result.
+// Every rank, including the deviating one, gets an error that names that rank
+// and both operations; nothing is written but the result.
 absl::Status CheckContradiction(ConformanceRank& rank, ProcessGroup& group,
                                 const Contradiction& contradiction,
                                 int failed_rank) {
@@ -262,8 +263,8 @@ absl::Status CheckContradiction(ConformanceRank& rank, ProcessGroup& group,
   const Stopwatch watch;
   absl::Status status = call.Run(group);
   if (status.ok() && spec.op == CollectiveOp::kBroadcast) {
-    // Ranks that have no need of the one that errs may be done before it comes.
-    // They learn of it in their next call.
+    // Ranks that do not need the deviating one may be done before it comes.
+    // Their next call returns the error.
     SHERD_RETURN_IF_ERROR(call.Check(Rounding::kOnce));
     status = group.Barrier({.timeout = LongTimeout()});
   }
@@ -273,7 +274,7 @@ absl::Status CheckContradiction(ConformanceRank& rank, ProcessGroup& group,
   if (!absl::IsInvalidArgument(status)) {
     return Fault(where, ": expected INVALID_ARGUMENT, got ", status.ToString());
   }
-  // Of two who disagree neither is in the right.
+  // Between two ranks neither is right.
   const int failed = FailedRank(status).value_or(-1);
   if (failed != (rank.size() > 2 ? failed_rank : -1)) {
     return Fault(where, ": the failed rank is ", failed, ": ",
@@ -296,17 +297,17 @@ absl::Status CallsThatContradict(ConformanceRank& rank) {
   const std::vector<Contradiction> list = Contradictions(rank);
   for (size_t i = 0; i < list.size(); ++i) {
     SHERD_ASSIGN_OR_RETURN(const Group group, NewGroupOfAll(rank));
-    // On any rank: each time, and with each world size, on another one.
+    // The deviating rank changes with each contradiction and each world size.
     const int failed_rank = static_cast<int>(i) % rank.size();
     SHERD_RETURN_IF_ERROR(
         CheckContradiction(rank, *group, list[i], failed_rank));
   }
-  // The group that all this was not called on is as it was.
+  // The group without these calls is unchanged.
   return CheckCall(rank, {.op = CollectiveOp::kBarrier});
 }
 
-// Rank 0 sends rank 1 another number of bytes than that expects: 8 in a
-// collective, or 8 or none in a message. Neither of the two is in the right.
+// Rank 0 sends rank 1 another number of bytes than rank 1 expects: 8 in a
+// collective, or 8 or none in a message. Neither of the two is right.
 absl::Status LengthsThatContradict(ConformanceRank& rank, bool collective,
                                    size_t bytes) {
   SHERD_ASSIGN_OR_RETURN(const Group group, NewGroupOfAll(rank));
@@ -389,7 +390,7 @@ absl::Status AbortEndsOwnCalls(ConformanceRank& rank) {
   return absl::OkStatus();
 }
 
-// The others, who wait for the rank that aborts, learn of it.
+// The ranks that wait for the aborting rank are notified.
 absl::Status AbortReachesTheOthers(ConformanceRank& rank) {
   const int failed_rank = RankToFail(rank);
   SHERD_ASSIGN_OR_RETURN(const Group group, NewGroupOfAll(rank));
@@ -411,7 +412,7 @@ absl::Status AbortReachesTheOthers(ConformanceRank& rank) {
   return CheckCall(rank, {.op = CollectiveOp::kBarrier});
 }
 
-// Leaving waits for what is in flight, and that has a deadline.
+// Leaving waits for operations in flight, and these have a deadline.
 absl::Status DestroyWithCallsInFlight(ConformanceRank& rank) {
   SHERD_ASSIGN_OR_RETURN(const Group group, NewGroupOfAll(rank));
   if (rank.rank() == 0) {

@@ -78,7 +78,7 @@ absl::Status NeighboursInAnyOrder(ConformanceRank& rank) {
   return absl::OkStatus();
 }
 
-// Two groups that overlap, in use by turns; then the same one again.
+// Two groups that overlap, used alternately; then the same one again.
 absl::Status OverlappingGroups(ConformanceRank& rank) {
   std::vector<int> all = rank.AllRanks();
   const std::vector<int> low(all.begin(), all.begin() + (rank.size() + 1) / 2);
@@ -218,7 +218,7 @@ absl::Status ManyGroups(ConformanceRank& rank) {
   const Resources before;
   // No rank continues while another one counts.
   SHERD_RETURN_IF_ERROR(CheckCall(rank, {.op = CollectiveOp::kBarrier}));
-  // Fewer where each takes its share of few cores.
+  // Fewer if ranks share few cores.
   const int times = rank.size() <= 4 ? 200 : 60;
   SHERD_RETURN_IF_ERROR(MakeAndLeave(rank, times));
   const Resources after;

@@ -1,4 +1,4 @@
-// Memory that ranks reach in each other's processes, where a backend has it.
+// Memory that ranks access in each other's processes, if a backend has it.
 
 #include <algorithm>
 #include <cstddef>
@@ -208,7 +208,7 @@ absl::Status MemoryOutlivesGroups(ConformanceRank& rank) {
   return second->Destroy();
 }
 
-// Blocks come and go by the hundred, and are reached while they are there.
+// Hundreds of blocks are allocated and freed, and accessed meanwhile.
 absl::Status ManyBlocks(ConformanceRank& rank) {
   const std::shared_ptr<PeerMemory> memory = rank.group.peer_memory();
   if (memory == nullptr) return absl::OkStatus();

@@ -76,7 +76,7 @@ absl::Status Moves(ConformanceRank& rank) {
   return absl::OkStatus();
 }
 
-// One rank sends to all, then all to one, without anybody else's help.
+// One rank sends to all, then all to one, without help of other ranks.
 absl::Status OneSidedExchanges(ConformanceRank& rank) {
   constexpr size_t kBytes = 4096;
   const int centre = rank.size() - 1;

@@ -33,7 +33,7 @@ constexpr DType kTypes[] = {kFloat32, kInt32, kFloat64, kInt64};
 constexpr ReduceOp kReductions[] = {ReduceOp::kSum, ReduceOp::kMin,
                                     ReduceOp::kMax};
 
-// In what a rank deviates.
+// Where a rank deviates.
 enum class Kind {
   kOperation,
   kLength,
@@ -162,8 +162,8 @@ CommonPart CommonPartOf(const CallSpec& spec, int ranks) {
           reduces ? static_cast<int>(spec.reduction) : 0, std::move(lengths)};
 }
 
-// Bytes from one rank to another, as `spec` has it, where pairs of ranks give
-// them; 0 for others.
+// Bytes from one rank to another in `spec`, if its lengths are per pair of
+// ranks; otherwise 0.
 size_t BytesBetween(const CallSpec& spec, int from, int to) {
   switch (spec.op) {
     case CollectiveOp::kAllToAllV:
@@ -199,7 +199,7 @@ std::vector<int> RanksNamedIn(absl::string_view text) {
   return ranks;
 }
 
-// Of an error that a rank got: OK if it is the one that the deviation makes.
+// Returns OK if a rank's error is the one that the deviation causes.
 absl::Status CheckError(const CallSequence& sequence, bool on_devices,
                         const absl::Status& status) {
   if (!sequence.deviating) {
@@ -278,7 +278,7 @@ absl::StatusOr<uint64_t> AgreeOnSeed(ProcessGroup& group) {
 
 Contradiction FindContradiction(absl::Span<const CallSpec> calls) {
   const int ranks = static_cast<int>(calls.size());
-  // One rank deviates, so that of three or more most agree.
+  // One rank deviates, so that of three or more ranks a majority agrees.
   const auto among = [](int with_a_say) {
     return with_a_say > 2 ? Contradiction::kInTheCall : Contradiction::kInADraw;
   };
@@ -363,8 +363,8 @@ absl::Status TryRandomSequences(ConformanceRank& rank, int64_t count) {
   SHERD_ASSIGN_OR_RETURN(const uint64_t seed, AgreeOnSeed(rank.group));
   absl::Status fault;
   for (int64_t i = 0; i < count; ++i) {
-    // A library that ends all ranks with one has begun what it cannot take
-    // back, but for short messages.
+    // A library that ends all ranks with one cannot cancel operations that have
+    // begun, except for short messages.
     const CallSequence sequence =
         RandomSequence(seed + i, rank.size(), rank.dies_together);
     if (rank.rank() >= sequence.ranks()) continue;

@@ -60,7 +60,7 @@ void AnnounceDeath(ConformanceRank& rank, const FaultCase& fault) {
   }
 }
 
-// Where all meet before the fault, on a group that it does not touch.
+// All ranks meet here before the fault, on a group that it does not affect.
 absl::Status Meet(ConformanceRank& rank) {
   SHERD_RETURN_IF_ERROR(TellOwnProcess(rank.group.store(), rank.rank()));
   return CheckCall(rank, {.op = CollectiveOp::kBarrier});
@@ -71,7 +71,7 @@ absl::Status GoOn(ConformanceRank& rank, const FaultCase& fault) {
   const int failed_rank = RankToFail(fault, rank.size());
   // The library's abandoned operation may have broken it for the whole process.
   if (rank.dies_together) return absl::OkStatus();
-  // The same on all, wherever it failed.
+  // The same on all ranks, wherever the failure was.
   rank.calls = 100;
   SHERD_RETURN_IF_ERROR(SurvivorsGoOn(rank, failed_rank));
   if (fault.kind == FaultKind::kStop &&
@@ -81,7 +81,7 @@ absl::Status GoOn(ConformanceRank& rank, const FaultCase& fault) {
   return absl::OkStatus();
 }
 
-// All ranks live, and `rank.group` was not touched.
+// All ranks live, and `rank.group` is unaffected.
 absl::Status Part(ConformanceRank& rank) {
   if (rank.dies_together) return absl::OkStatus();
   rank.calls = 200;

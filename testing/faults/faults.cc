@@ -38,7 +38,7 @@ struct FaultState {
   int64_t count = 0;
   uint64_t bytes = 0;
   bool happened = false;
-  // Of passages that do not fit.
+  // Passages that do not match.
   int64_t others = 0;
   int last_other_rank = -1;
   std::string last_other_subject;
@@ -154,7 +154,7 @@ class Faults {
   std::vector<std::shared_ptr<FaultState>> states_ ABSL_GUARDED_BY(mutex_);
 };
 
-// Why nothing came of a fault.
+// Why a fault had no effect.
 std::string Explain(const FaultState& state) {
   const FaultOptions& options = state.options;
   std::string text =
@@ -266,7 +266,7 @@ Fault::Fault(absl::string_view what, absl::string_view point,
 Fault::~Fault() {
   if (state_ == nullptr) return;
   Faults::Get().Remove(state_);
-  // One that is for another rank happens in its process.
+  // A fault for another rank happens in that rank's process.
   const std::optional<int> rank = state_->options.rank;
   const bool elsewhere = rank && internal::RankReporter::Get() != nullptr &&
                          *rank != internal::ProcessRank();

@@ -37,8 +37,8 @@ std::optional<FlightSummary> SummarizeFlights(const std::string& directory) {
 void FlightRequests::Ask(int rank, pid_t process) {
   if (directory_.empty()) return;
   const std::optional<ProcessStatus> status = ReadProcessStatus(process);
-  // Without a handler the process would die of it. Its thread, which writes the
-  // dump, is there as long as the process has a group.
+  // Without a handler the signal would end the process. The thread that writes
+  // the dump exists as long as the process has a group.
   if (!status || !status->Catches(SIGUSR1) ||
       !HasThread(process, ::sherd::internal::kWatchdogThread)) {
     return;

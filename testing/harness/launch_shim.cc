@@ -62,7 +62,7 @@ class LaunchShim {
       : directory_(std::move(directory)) {}
 
   absl::Status Start() {
-    // With the launcher, whatever becomes of it.
+    // Ends with the launcher, however that ends.
     if (!DieWithParent(getppid())) {
       return ErrnoStatus(errno, "watching", "the launcher");
     }
@@ -138,7 +138,7 @@ class LaunchShim {
 [[noreturn]] void EndLike(const ExitStatus& status) {
   if (status.signal()) {
     const int signal_number = *status.signal();
-    // The rank has dumped its core, if anybody.
+    // The rank has dumped its core, if any process.
     prctl(PR_SET_DUMPABLE, 0);
     signal(signal_number, SIG_DFL);
     sigset_t none;

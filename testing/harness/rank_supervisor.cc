@@ -35,7 +35,7 @@ constexpr absl::Duration kDumpTime = absl::Seconds(3);
 constexpr absl::Duration kTerminateTime = absl::Seconds(1);
 // For a launcher to end once all ranks have.
 constexpr absl::Duration kLauncherTime = absl::Seconds(10);
-// How often one looks for the end of a launcher at the least.
+// The longest interval of checks for the end of a launcher.
 constexpr absl::Duration kLauncherPeriod = absl::Seconds(1);
 
 class LaunchedProcess final : public ProcessSet::Process {
@@ -427,7 +427,7 @@ class RankSupervisor::Impl {
       if (!status) continue;
       const bool is_stopped = status->state == ProcessState::kStopped;
       if (is_stopped) rank.suspended_in = rank.phase;
-      // Without a handler, at its very start, the rank would die of it.
+      // Without a handler, at its very start, the signal would end the rank.
       if (status->Catches(StackDumpSignal())) {
         process.Signal(StackDumpSignal());
         asked_.insert(r);
@@ -450,8 +450,8 @@ class RankSupervisor::Impl {
   std::vector<std::unique_ptr<LaunchedRank>> launched_;
   std::vector<RunningRank> ranks_;
   RunOutcome run_;
-  // The run did not end by itself, and so ranks were asked for their stacks and
-  // what their flight recorders hold.
+  // The run did not end by itself, so the ranks were asked for their stacks and
+  // the contents of their flight recorders.
   bool was_ended_ = false;
   std::set<int> asked_;
   FlightRequests flights_{""};

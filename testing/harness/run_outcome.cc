@@ -179,7 +179,7 @@ void AppendReported(const RankOutcome& rank, int r,
   }
 }
 
-// Leaves echoes out where what they echo is known.
+// Drops echoes of failures that are known.
 void DropEchoes(const RunOutcome& run, std::vector<Event>& events) {
   const auto is_echo = [](const Event& event) {
     return IsEcho(event.failure.text);
@@ -194,7 +194,7 @@ void DropEchoes(const RunOutcome& run, std::vector<Event>& events) {
   }
 }
 
-// Without what a clock has added or taken away.
+// Without differences that come from a clock.
 std::string TimeoutText(const RunOutcome& run) {
   const absl::Duration unit = absl::Milliseconds(10);
   return absl::FormatDuration(absl::Trunc(run.timeout + unit / 2, unit));

@@ -20,7 +20,7 @@ namespace {
 
 constexpr int kMaxDepth = 64;
 constexpr int kFatalSignals[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT};
-// Threads that do not answer are given up after so long.
+// Threads that do not answer in this time are given up.
 constexpr int kAnswerMilliseconds = 300;
 
 std::atomic<int> output_fd{-1};
@@ -48,7 +48,7 @@ class Line {
   }
   void Write() {
     buffer_[size_++] = '\n';
-    // A test that closes all files it does not know has closed ours, too.
+    // A test that closes all files that it does not know has closed ours, too.
     if (write(output_fd.load(), buffer_, size_) < 0) {
       [[maybe_unused]] const ssize_t written =
           write(STDERR_FILENO, buffer_, size_);

@@ -245,7 +245,7 @@ absl::Status FakeDevice::WaitEvent(const DeviceStream& stream,
   if (place.queue == nullptr) return absl::OkStatus();
   Enqueue(stream, "wait", [this, place, queue = &QueueOf(stream)] {
     mutex_.AssertHeld();
-    // Behind what never runs nothing does.
+    // Work after an operation that never runs does not run either.
     if (!RunUntil(*place.queue, place.place)) queue->stopped = true;
   });
   return absl::OkStatus();

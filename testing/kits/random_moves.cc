@@ -78,7 +78,7 @@ Tensor StridedTensor(absl::Span<const int64_t> size, DType dtype,
       .value();
 }
 
-// A tensor of a case and what it holds: the box at `origin` of the pattern of
+// A tensor of a case and its contents: the box at `origin` of the pattern of
 // `whole_size`.
 struct Subject {
   ShardedTensor tensor;
@@ -180,7 +180,7 @@ class RandomCase {
   }
   ShardingSpecPtr AnySpec() { return AnySpec(size_, team_->ranks); }
 
-  // On some ranks memory that no other one reaches.
+  // On some ranks memory that no other rank can access.
   Allocator* AnyAllocator() const {
     const bool heap = (heap_ranks_ >> (world_->rank() % 64) & 1) != 0;
     return heap ? &HeapAllocator() : nullptr;
@@ -206,7 +206,7 @@ class RandomCase {
     }
   }
 
-  // Of what moves between shards, where nothing else is involved.
+  // Of transfers between shards, if nothing else is involved.
   void ExpectTheWayOfShards() const {
     ExpectTheMinimum();
     if (places_ != Places::kGroupsDevice || !team_->group->device()) return;
@@ -458,7 +458,7 @@ class RandomCase {
     }
   }
 
-  // Other ways to a tensor
+  // Further sources of a tensor.
 
   // Each rank has a summand; integers, so that the model is exact.
   void Reduce() {
@@ -498,7 +498,7 @@ class RandomCase {
     const DType dtype = kDTypes[Below(std::size(kDTypes))];
     const uint64_t seed = random_();
     if (!draw_on_devices_) places_ = Places::kHost;
-    // Of devices the logarithm differs in the last bits.
+    // On devices the logarithm differs in the last bits.
     const bool normal = Coin() && places_ == Places::kHost;
     const auto draw = [&](const ShardingSpecPtr& spec) {
       Generator generator(seed);
