@@ -47,9 +47,10 @@ TEST(CommandTest, HelpListsTheCommands) {
 TEST(CommandTest, AnUnknownCommandIsToldTheOnesThereAre) {
   const ShellResult unknown = Sherd("quickstart prepare");
   EXPECT_EQ(unknown.exit_code, 2);
-  EXPECT_EQ(unknown.output,
-            "sherd: \"quickstart\" is no command, expected one of run, info, "
-            "inspect, verify, explain, flight\n");
+  EXPECT_EQ(
+      unknown.output,
+      "sherd: \"quickstart\" is not a command, expected one of run, info, "
+      "inspect, verify, explain, flight\n");
 }
 
 TEST(CommandTest, VersionIsThatOfTheFile) {
