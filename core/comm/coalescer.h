@@ -21,13 +21,13 @@ class CoalescedBatch;
 struct CoalescerOptions {
   // Operations with longer blocks are not copied but started as they are.
   size_t max_packed_block = 64 << 10;
-  // Longest block of what is packed together; more makes another pack.
+  // Largest size of a pack; further operations go to another pack.
   size_t max_pack = 8 << 20;
 };
 
-// Collects operations of a group and launches them together: those of one kind
-// packed into one buffer and one call, so that many small ones cost little more
-// than one.
+// Collects operations of a group and launches them together: operations of one
+// kind are packed into one buffer and one call, so that many small ones cost
+// little more than one.
 //
 //     Coalescer batch(group);
 //     for (Gradient& g : gradients) {
@@ -43,19 +43,19 @@ struct CoalescerOptions {
 // same order, with the same options, and launch; at Launch they compare what
 // they added. Sends and receives are not compared; both ends of them go through
 // a Coalescer, with equal lengths in equal order per peer and tag. A batch of
-// these alone is no collective.
+// these alone is not a collective.
 //
 // Result. As if each operation had been called by itself, with two exceptions:
 // there is no order between operations of one batch; and the rounding of a sum
 // of floats may differ, as a backend may reduce in an order that depends on the
 // length.
 //
-// Buffers. Borrowed from Add until Launch returned or its Work ended. What is
-// sent is read at Launch. What one operation receives into overlaps no buffer
-// of another one.
+// Buffers. Borrowed from Add until Launch returned or its Work ended. Send
+// buffers are read at Launch. A receive buffer of one operation overlaps no
+// buffer of another one.
 //
-// Errors. One error fails the batch: it is that of the operation or pack that
-// failed first, and says which. Receive buffers are unspecified then.
+// Errors. One error fails the batch: that of the operation or pack that failed
+// first, which the message names. Receive buffers are then unspecified.
 //   kInvalidArgument     From an Add: the operation breaks a rule of
 //                        ProcessGroup. Launch repeats it, nothing is sent and
 //                        the group stays usable. From Launch: buffers of two
@@ -82,7 +82,7 @@ class Coalescer {
   Coalescer(const Coalescer&) = delete;
   Coalescer& operator=(const Coalescer&) = delete;
 
-  // Each as the method of ProcessGroup with the name.
+  // Each as the method of ProcessGroup of the same name.
   absl::Status AllReduce(ConstBytes send, MutableBytes recv, DType dtype,
                          ReduceOp op);
   absl::Status ReduceScatter(ConstBytes send, MutableBytes recv, DType dtype,
@@ -92,11 +92,11 @@ class Coalescer {
   absl::Status Send(ConstBytes send, int destination, int64_t tag = 0);
   absl::Status Recv(MutableBytes recv, int source, int64_t tag = 0);
 
-  // Runs what was added; once.
+  // Runs the added operations; called once.
   absl::Status Launch(const CollectiveOptions& options = {});
 
-  // The same, but returns at once. Results are in place when the Work ended,
-  // which may be dropped, as may this.
+  // As Launch, but returns at once. Results are in place when the Work has
+  // ended. The Work and this object may be dropped before.
   Work LaunchAsync(const CollectiveOptions& options = {});
 
   // Number of operations added, and of calls that Launch makes for them.

@@ -12,11 +12,12 @@ namespace sherd {
 struct CollectiveOptions {
   // How long this call may take. Unset: the group's timeout.
   std::optional<absl::Duration> timeout;
-  // Where the buffers lie: the host's memory, or that of the group's device(),
+  // The memory of the buffers: the host's, or that of the group's device(),
   // with or without its index. The same kind on all ranks.
   Device device = {};
-  // The type of the elements that a call only moves: compared with what other
-  // ranks give. Unset: bytes, which fit any type. Reductions have an argument.
+  // The type of the elements that a call only moves; compared with the other
+  // ranks' type. Unset: bytes, which fit any type. Reductions take the type as
+  // an argument.
   std::optional<DType> dtype;
 };
 

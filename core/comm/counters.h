@@ -11,11 +11,11 @@
 
 namespace sherd {
 
-// What the ended calls of one operation came to.
+// Totals of the ended calls of one operation.
 struct OperationCount {
   uint64_t calls = 0;
-  // As the call counts them: what this rank passes or receives per peer or in
-  // all, see the operation.
+  // As the call counts them: the bytes that this rank passes or receives, per
+  // peer or in total; see the operation.
   uint64_t bytes = 0;
   // From the call to its end, summed: calls that overlap count twice.
   double seconds = 0;
@@ -44,7 +44,7 @@ class CounterTable {
   void Add(CollectiveOp op, uint64_t bytes, int64_t ticks, bool ok) {
     const size_t i = static_cast<size_t>(op);
     if (!taken_.exchange(true, std::memory_order_acquire)) [[likely]] {
-      // Alone: no need for additions in one step.
+      // This thread is the only writer: no atomic additions are needed.
       Cell& cell = own_[i];
       Raise(cell.calls, uint64_t{1});
       Raise(cell.bytes, bytes);
@@ -77,8 +77,8 @@ class CounterTable {
                std::memory_order_relaxed);
   }
 
-  // Written by whoever has taken it; the others use the shared cells, so that
-  // nobody waits for a thread that lost its core.
+  // Written by the thread that has taken it; other threads use the shared
+  // cells, so that no thread waits for a preempted one.
   std::atomic<bool> taken_{false};
   Cells own_;
   Cells shared_;

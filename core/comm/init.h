@@ -16,24 +16,23 @@ namespace sherd {
 struct InitOptions {
   // "gloo", "mpi", "shm", "local", any other name for which a plugin
   // libsherd_backend_NAME.so is found, or "auto": shared memory if all ranks
-  // are on one host that lets them, otherwise gloo. Or one name per device:
-  // "cpu:gloo,cuda:nccl"; then every part must be there, and a part that is
-  // not is an error that names it, also on a machine without such a device.
-  // "nccl" is "cpu:auto,cuda:nccl".
-  // Empty: SHERD_BACKEND, otherwise "auto".
+  // are on one host that allows it, otherwise gloo. Or one name per device:
+  // "cpu:gloo,cuda:nccl"; then every part must be available, and a missing part
+  // is an error that names it, even on a machine without such a device. "nccl"
+  // is "cpu:auto,cuda:nccl". Empty: SHERD_BACKEND, otherwise "auto".
   std::string backend;
   // Unset: from init_method, otherwise from the launcher's variables, in the
-  // order of launch_environment.h. If nothing says that there are others, this
-  // process is a world of one, which a warning in the log says.
+  // order of launch_environment.h. If none of them is set, this process is a
+  // world of one rank, and a warning is logged.
   std::optional<int> rank;
   std::optional<int> world_size;
-  // Where ranks meet, each form with "?rank=R&world_size=N" if so wished:
+  // Where ranks meet; each form may end with "?rank=R&world_size=N":
   //   file:///PATH      A file that does not exist before the run, in a
   //                     directory that all ranks share.
   //   tcp://HOST:PORT   Rank 0 runs on HOST and listens there. IPv6 addresses
-  //                     stand in brackets.
-  //   env://            MASTER_ADDR and MASTER_PORT, or what Slurm says.
-  // Empty: SHERD_INIT_METHOD, otherwise what the launcher offers (see
+  //                     are in brackets.
+  //   env://            MASTER_ADDR and MASTER_PORT, or Slurm's values.
+  // Empty: SHERD_INIT_METHOD, otherwise what the launcher provides (see
   // internal::Meet in rendezvous.h). A single rank needs nothing.
   std::string init_method;
   // Instead of init_method: a store that all ranks share.
@@ -57,20 +56,20 @@ struct InitOptions {
 // Errors. Those that concern all ranks are the same on all; group, operation
 // "init" and, where known, the failed rank are attached.
 //   kInvalidArgument     An option or variable is malformed, missing (the
-//                        message says what sets it) or contradicts another
+//                        message names how to set it) or contradicts another
 //                        rank's; or the file is left over from another run.
 //   kFailedPrecondition  There is a default group already: destroy it first. Or
 //                        `device` was made from malformed text, or a backend
 //                        does not work on the memory that it is named for.
-//   kOutOfRange          There is no such device.
+//   kOutOfRange          The device does not exist.
 //   kNotFound            "Backend NAME not supported!" and what was searched.
 //   kUnavailable         Rank 0 cannot listen on its address: another program
-//                        has it, or it is that of another host.
-//   kDeadlineExceeded    Some ranks did not come; named.
+//                        uses it, or it belongs to another host.
+//   kDeadlineExceeded    Some ranks did not join; the message names them.
 absl::StatusOr<std::shared_ptr<ProcessGroup>> Init(
     const InitOptions& options = {});
 
-// The group that Init made and nobody has destroyed.
+// The group that Init created, until it is destroyed.
 //   kFailedPrecondition  "Default process group has not been initialized": call
 //                        Init first.
 absl::StatusOr<std::shared_ptr<ProcessGroup>> DefaultGroup();

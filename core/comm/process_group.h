@@ -34,28 +34,28 @@ struct ProcessGroupOptions {
   std::string name = "default";
   int rank = 0;
   int size = 1;
-  // Shared by all ranks and used by nobody but this group.
+  // Shared by all ranks and used by this group only.
   std::shared_ptr<Store> store;
-  // For joining, and for each collective unless the call says otherwise.
+  // For joining, and for each collective unless the call specifies another one.
   absl::Duration timeout = absl::Minutes(5);
   // Called once, when this rank has left the group.
   std::function<void()> on_destroy;
-  // Place of each rank among all ranks of the job, and how many these are.
-  // Empty: the group is the job.
+  // Job rank of each rank, and the number of ranks of the job. Empty: the group
+  // is the job.
   std::vector<int> world_ranks;
   int world_size = 0;
   // Numeric address on which to listen. Empty: the loopback, for ranks that
   // share one.
   std::string bind_address;
-  // By when the group must stand. Unset: after `timeout`.
+  // When the group must be established. Unset: after `timeout`.
   std::optional<Deadline> join_deadline;
-  // The process of each rank, as a group that has them all knows it: one that
-  // has ended is not waited for. Empty: not known.
+  // The process of each rank, as recorded by a group that contains them all: a
+  // process that has ended is not waited for. Empty: not known.
   std::vector<std::string> processes;
-  // What works on the memory of a device, and outlives the group; on all ranks
-  // or on none. Null: the group has no device part.
+  // The backend for the memory of a device; outlives the group. Set on all
+  // ranks or on none. Null: the group has no device part.
   const Backend* device_backend = nullptr;
-  // This rank's, of the type of device_backend; with an index.
+  // This rank's device, of the type of device_backend; with an index.
   Device device;
 };
 
@@ -67,13 +67,13 @@ struct NewGroupOptions {
 // An ordered set of ranks that call collectives together.
 //
 // Collective calls. Every rank of the group makes the same calls in the same
-// order; Send and Recv stand apart from that order. Lengths are bytes, also
+// order; Send and Recv are not part of that order. Lengths are bytes, even
 // where elements are summed; P is size(), and ranks are those of this group.
 //
-// Comparison. The ranks' calls are compared before anything moves, each of
-// them, whatever it moves: a call of 0 bytes is one like any other, and waits
-// for the ranks for which it would wait with some. README.md has a table of
-// what is compared, and of what becomes of the rest.
+// Comparison. All calls are compared between ranks before any data moves. A
+// call of 0 bytes is compared like any other, and waits for the same ranks as a
+// call with data. README.md has a table of the properties that are compared and
+// of the handling of the others.
 //
 // Elements. group.Foo<float>(…) is Foo over spans of elements instead of bytes,
 // whose lengths count elements: see typed_collectives.h.
@@ -83,131 +83,132 @@ struct NewGroupOptions {
 // them. Buffers and lists are borrowed until the call returned or the Work
 // ended; lists are read until then.
 //
-// Overlap. What a call receives into overlaps no other buffer of the call,
-// except for the in-place forms that a call names: otherwise it is
-// kInvalidArgument. What is only sent may overlap. Calls that are pending at
-// the same time are not compared.
+// Overlap. A receive buffer overlaps no other buffer of the call, except in the
+// in-place forms that a call documents: otherwise the call returns
+// kInvalidArgument. Send buffers may overlap each other. Buffers of different
+// calls that are pending at the same time are not checked.
 //
 // Devices. A group may have a device part beside its host part. With
-// CollectiveOptions::device all buffers of a call lie in the memory of this
-// rank's device(), and an operation is work on a stream of it:
+// CollectiveOptions::device all buffers of a call are in the memory of this
+// rank's device(), and an operation is work on one of its streams:
 //   Foo       queues it on the calling thread's CurrentStream of the device and
-//             returns: OK says that it is queued. What is queued on the stream
-//             later finds the result; the host waits with Synchronize().
+//             returns: OK means that it is queued. Work queued later on the
+//             stream sees the result; the host waits with Synchronize().
 //   FooAsync  queues it on a stream of the group, behind what the current
 //             stream holds; Work::WaitOnStream() lets the current stream wait
 //             for it, Work::Wait() the host.
 // Operations of a group run in the order of the calls, whatever their streams.
-// Send and Recv on a device stand in that order, too, and equal tags of two
-// ranks match in it; where two ranks do both, they do it in one Batch. Buffers
-// stay valid until the operation ended; lists may go when the call returned.
-// Every operation ends within its deadline, counted from the call: then, and
-// when a rank is lost or made another call, the group is poisoned and the
-// streams go on with receive buffers unspecified; Synchronize(), Work and every
-// later call say why.
-// In a stream that is captured into a graph nothing is watched, and deadlines
-// do not count: FooAsync joins the graph by WaitOnStream(). All graphs are
-// destroyed before Destroy() is called, also after a failure: it waits in vain
-// for those that are left. A graph of a poisoned group is not launched again.
+// Send and Recv on a device are part of that order, too, and equal tags of two
+// ranks match in it; two ranks that both send and receive do it in one Batch.
+// Buffers stay valid until the operation has ended; lists may be destroyed when
+// the call has returned. Every operation ends within its deadline, counted from
+// the call. At the deadline, and when a rank fails or made another call, the
+// group is poisoned and the streams continue with receive buffers unspecified;
+// Synchronize(), Work and every later call return the cause. Operations on a
+// stream that is captured into a graph are not watched and have no deadline;
+// FooAsync joins the graph by WaitOnStream(). Destroy all graphs before calling
+// Destroy(), even after a failure: it waits in vain for graphs that still
+// exist. Do not launch a graph of a poisoned group again.
 //
 // Errors. No call throws. The ErrorInfo of an error carries group, operation,
 // sequence number and, where known, the failed rank:
 //   kInvalidArgument     Buffers, root, type or their number do not fit the
 //                        rules of the call: nothing was sent, no buffer was
 //                        written, the group stays usable; peers whose call was
-//                        right wait for this rank until their deadline. Or the
+//                        valid wait for this rank until their deadline. Or the
 //                        call contradicts another rank's: nothing of a call
 //                        that contradicts this one was written, and the group
-//                        is poisoned. FailedRank() is the one that called
-//                        something else than most; in a draw, as between two
-//                        ranks, it is unset, and the message says what was
-//                        called by whom. A rank that needs nothing from the
-//                        one that deviated may hear of it in its next call
-//                        only.
-//   kUnimplemented       PathOf says kUnsupported. The group stays usable.
-//   kUnavailable         A rank died or left. The group is poisoned.
-//   kDeadlineExceeded    The call's time is over; the message names the ranks
-//                        that did not come. The group is poisoned.
+//                        is poisoned. FailedRank() is the one whose call
+//                        differs from the majority's; in a draw, as between two
+//                        ranks, it is unset, and the message lists each rank's
+//                        call. A rank that needs nothing from the deviating one
+//                        may get the error only in its next call.
+//   kUnimplemented       PathOf returns kUnsupported. The group stays usable.
+//   kUnavailable         A rank died or exited. The group is poisoned.
+//   kDeadlineExceeded    The call timed out; the message names the ranks that
+//                        did not make it. The group is poisoned.
 //   kFailedPrecondition  The group is poisoned or destroyed, or this process is
-//                        no member; the message holds the first cause, and its
-//                        rank is the root cause.
-// After an error that poisons, receive buffers are unspecified unless said
-// otherwise, every later call fails at once and only Destroy(), NewGroup() and
-// Shrink() are of use. IsRankFailure(status) tells whether these help. Where
-// the ranks of the group are not those of the job, messages give both.
+//                        not a member; the message holds the first cause, and
+//                        its rank is the root cause.
+// After an error that poisons, receive buffers are unspecified unless
+// documented otherwise, every later call fails at once and only Destroy(),
+// NewGroup() and Shrink() are useful. IsRankFailure(status) returns whether
+// these help. Where the ranks of the group are not those of the job, messages
+// give both.
 //
 // Threads. Calls may come from any thread, but calls that may overlap must be
-// ordered by the caller, because ranks have to agree on the order. Send and
-// Recv may overlap with everything. On devices, where what has begun keeps its
-// place until it ends, that holds across groups: ranks that have several groups
-// on a device in common call these in one order.
+// ordered by the caller, because ranks must agree on the order. Send and Recv
+// may overlap with all calls. On devices, where a running operation occupies
+// its resources until it ends, this holds across groups: ranks that share
+// several groups on a device make the calls of these groups in one order.
 class ProcessGroup : public internal::TypedCollectives<ProcessGroup> {
  public:
   // Connects this rank to the ranks that share `store`. Collective: returns
-  // once all of them called it, or at the deadline. Users call Init. `backend`
-  // outlives the group.
+  // once all of them have called it, or at the deadline. Users call Init.
+  // `backend` outlives the group.
   //   kDeadlineExceeded   Some ranks did not come; named.
-  //   kInvalidArgument    Ranks differ about the world size, or a rank is
-  //                       taken: the store is left over from another run.
+  //   kInvalidArgument    Ranks pass different world sizes, or a rank is taken:
+  //                       the store is left over from another run.
   static absl::StatusOr<std::shared_ptr<ProcessGroup>> Create(
       const Backend& backend, ProcessGroupOptions options);
 
   // A group of some ranks of this one.
   //
   // `ranks` are ranks of this group, ascending; rank ranks[i] is rank i of the
-  // new group. Collective over `ranks` alone: others need not call it, and if
-  // they do they get, at once, a handle that is no member (is_member() is
-  // false, rank() -1) and whose operations fail with kFailedPrecondition.
-  // Groups may be made in any order; making the same one again makes another.
+  // new group. Collective over `ranks` alone: others need not call it; if they
+  // do, they get at once a handle of a non-member (is_member() is false, rank()
+  // is -1) whose operations fail with kFailedPrecondition. Groups may be
+  // created in any order; creating the same one again creates another.
   //
-  // Works on a poisoned group too: so the survivors of a failure go on.
+  // Works on a poisoned group too: this is how survivors of a failure continue.
   //   kInvalidArgument   A rank is out of range, named twice, or not in order.
   //   kDeadlineExceeded  Some ranks did not come; named.
-  //   kUnavailable       A rank's process ended before it came.
+  //   kUnavailable       A rank's process ended before it joined.
   absl::StatusOr<std::shared_ptr<ProcessGroup>> NewGroup(
       absl::Span<const int> ranks, const NewGroupOptions& options = {});
 
-  // Parts this group into one per `color`; in each, ranks stand by `key`, then
-  // by their rank here. A negative color asks for no group: the handle is no
-  // member. Collective over this group, which must be usable.
+  // Splits this group into one group per `color`; in each, ranks are ordered by
+  // `key`, then by their rank here. A negative color requests no group: the
+  // handle is that of a non-member. Collective over this group, which must be
+  // usable.
   absl::StatusOr<std::shared_ptr<ProcessGroup>> Split(
       int color, int key, const NewGroupOptions& options = {});
 
-  // A group of those ranks that are left, in their order here. All of them get
-  // the same one, or an error.
+  // Creates a group of the surviving ranks, in their order here. All of them
+  // get the same group, or an error.
   //
-  // Left out are ranks that ended or left, that did not come within half of the
-  // timeout, and the one that most of the others' errors call failed, whether
-  // it comes or not. A rank that fails meanwhile is left out, too. Ranks that
-  // are late or stopped but alive, and come afterwards, learn that they were
-  // left out, and end.
+  // Excluded are ranks that died or exited, that did not call Shrink within
+  // half of the timeout, and the one that most of the others' errors name as
+  // failed, whether it calls or not. A rank that fails meanwhile is excluded,
+  // too. A rank that was slow or stopped but is alive, and calls afterwards,
+  // gets an error.
   //
-  // Collective over the ranks that are left, which may come at different times
-  // and know of different failures, or of none. If one was left out, this group
-  // is poisoned afterwards, also where it was not; so that it is only
+  // Collective over the surviving ranks, which may call at different times and
+  // know of different failures, or of none. If a rank was excluded, this group
+  // is poisoned afterwards, even if it was not before; it can then only be
   // destroyed, or called again, by the same ranks, for another group. Where the
   // backend's launcher ends all ranks with the first
-  // (BackendInfo::dies_together), nobody is left to call it.
+  // (BackendInfo::dies_together), no rank survives to call it.
   //
   // options.timeout bounds the call and is that of the new group.
-  //   kFailedPrecondition  This rank was left out; the message names those that
-  //                        went on. Or it is no member, or the group was
+  //   kFailedPrecondition  This rank was excluded; the message names the
+  //                        survivors. Or it is not a member, or the group was
   //                        destroyed.
-  //   kUnavailable         The store in which survivors agree is gone: that of
-  //                        tcp:// and env:// ends with rank 0.
+  //   kUnavailable         The store in which survivors agree is unreachable:
+  //                        that of tcp:// and env:// ends with rank 0.
   //   kDeadlineExceeded    No group was established in time, or the store does
   //                        not answer.
-  //   other                What kept this rank from making the group, though no
+  //   other                This rank could not create the group, though no
   //                        other rank failed.
   //
   // Cost. O(P) operations of the store per rank, and NewGroup.
   absl::StatusOr<std::shared_ptr<ProcessGroup>> Shrink(
       const NewGroupOptions& options = {});
 
-  // Ranks of this group that failed, as far as this rank knows, ascending: whom
-  // the error names that poisoned the group, whose process ended on this host
-  // before it left the group, and whom Shrink() left out. Not collective: only
-  // after Shrink() do the ranks that are left know of the same ones.
+  // Ranks of this group that failed, as far as this rank knows, ascending: the
+  // rank named by the error that poisoned the group, ranks of this host whose
+  // process ended before it left the group, and ranks that Shrink() excluded.
+  // Not collective: only after Shrink() do the survivors know the same ranks.
   std::vector<int> FailedRanks() const;
 
   // Destroys the group if that has not been done, without waiting for others.
@@ -215,8 +216,8 @@ class ProcessGroup : public internal::TypedCollectives<ProcessGroup> {
   ProcessGroup(const ProcessGroup&) = delete;
   ProcessGroup& operator=(const ProcessGroup&) = delete;
 
-  // Number of ranks, at least 1, and this process's place, in [0, size()), or
-  // -1 if it is no member.
+  // Number of ranks, at least 1, and this process's rank, in [0, size()), or -1
+  // if it is not a member.
   int size() const;
   int rank() const;
   bool is_member() const { return rank() >= 0; }
@@ -224,16 +225,16 @@ class ProcessGroup : public internal::TypedCollectives<ProcessGroup> {
   const BackendInfo& backend() const;
 
   // The device, with its index, on whose memory this rank's device part works;
-  // unset if the group has none or this process is no member. Ranks may have
+  // unset if the group has none or this process is not a member. Ranks may have
   // devices of different numbers.
   std::optional<Device> device() const;
   // Entry r is device() of rank r; empty where device() is unset.
   absl::Span<const Device> devices() const;
-  // What carries out operations on device(); null without a device part.
+  // The backend of operations on device(); null without a device part.
   const BackendInfo* device_backend() const;
   absl::Duration timeout() const;
 
-  // Entry r is the place of rank r among all ranks of the job.
+  // Entry r is the job rank of rank r.
   absl::Span<const int> world_ranks() const;
 
   // True if all ranks run on this host and see each other's processes.
@@ -241,20 +242,20 @@ class ProcessGroup : public internal::TypedCollectives<ProcessGroup> {
 
   // Entry r is the number of the host of rank r, the same on all ranks: 0 for
   // that of rank 0, and so on in the order of the ranks. Empty for a process
-  // that is no member.
+  // that is not a member.
   absl::Span<const int> host_of_rank() const;
 
-  // What this rank's peers let it reach of their memory: null if the backend
-  // has nothing like it, the group has one rank, or this process is no member
+  // The memory of this rank's peers that it can access: null if the backend
+  // does not offer it, the group has one rank, or this process is not a member
   // or has left. Ranks of one group may get different answers, where a system
-  // lets one process see another's memory and not the other way round.
+  // lets one process access another's memory but not the reverse.
   //
   // Lifetime. May outlive the group, and keeps what was imported mapped.
   std::shared_ptr<PeerMemory> peer_memory() const;
 
-  // Where to allocate what peers are to reach: what peer_memory()->Export()
-  // takes if there is a peer_memory(), otherwise HeapAllocator(). Lives
-  // forever, like memory from it, which may be used in any group.
+  // Allocates memory that peers can reach: memory that peer_memory()->Export()
+  // accepts if there is a peer_memory(), otherwise that of HeapAllocator(). The
+  // allocator and its memory live forever and may be used in any group.
   Allocator& shard_allocator() const;
 
   // How `op` is carried out, and for reductions, with these types; on the
@@ -263,17 +264,17 @@ class ProcessGroup : public internal::TypedCollectives<ProcessGroup> {
                        ReduceOp reduction = ReduceOp::kSum,
                        DeviceType device = DeviceType::kCpu) const;
 
-  // Waits until the host may read what this rank's operations on device() left,
-  // of those that were called so far, and returns the first error of the group.
+  // Waits until the host may read the results of this rank's operations on
+  // device() that were called so far, and returns the first error of the group.
   // Bounded by their deadlines. Not collective. OK if there is nothing to wait
   // for; not while one of the streams is captured.
   absl::Status Synchronize();
 
   // Makes the calls on device() that `calls` makes on this group, in their
   // synchronous forms on this thread, one operation: they run together, in any
-  // order, and none before `calls` returned; what one of them receives into
-  // overlaps no buffer of another one. An error of `calls` is returned,
-  // and the group is poisoned if calls were made before. Not nested.
+  // order, and none before `calls` returned; a receive buffer of one of them
+  // overlaps no buffer of another. An error of `calls` is returned, and the
+  // group is poisoned if calls were made before. Not nested.
   //   kFailedPrecondition  The group has no device part.
   //   kUnimplemented       A call in it is not kNative.
   absl::Status Batch(absl::FunctionRef<absl::Status()> calls);
@@ -283,12 +284,12 @@ class ProcessGroup : public internal::TypedCollectives<ProcessGroup> {
   //   kFailedPrecondition  The group has no device part.
   absl::StatusOr<Allocator*> DeviceAllocator() const;
 
-  // Tells the backend that operations will often use `buffer`, memory of
-  // device(), until the result and its copies are gone or the group is
-  // destroyed; the memory is freed later. The same buffer again shares the
-  // registration. Collective where the backend says so: all ranks call it in
-  // the same order, outside of graphs. OK, and of no effect, where the backend
-  // gains nothing by it.
+  // Registers `buffer`, memory of device(), with the backend for frequent use
+  // until the result and its copies are destroyed or the group is destroyed;
+  // free the memory only after that. Registering the same buffer again shares
+  // the registration. Collective if the backend requires it: all ranks call it
+  // in the same order, outside of graphs. OK without effect if the backend
+  // gains nothing from it.
   absl::StatusOr<std::shared_ptr<const void>> Register(MutableBytes buffer);
 
   // The forms over elements.
@@ -356,8 +357,8 @@ class ProcessGroup : public internal::TypedCollectives<ProcessGroup> {
   Work AllReduceAsync(ConstBytes send, MutableBytes recv, DType dtype,
                       ReduceOp op, const CollectiveOptions& options = {});
 
-  // AllReduce of which only root gets the result. Others pass an empty recv,
-  // and their send stays as it is. In place on root if send is recv.
+  // As AllReduce, but only root gets the result. Others pass an empty recv, and
+  // their send is unchanged. In place on root if send is recv.
   absl::Status Reduce(ConstBytes send, MutableBytes recv, DType dtype,
                       ReduceOp op, int root,
                       const CollectiveOptions& options = {});
@@ -375,9 +376,9 @@ class ProcessGroup : public internal::TypedCollectives<ProcessGroup> {
   Work ReduceScatterAsync(ConstBytes send, MutableBytes recv, DType dtype,
                           ReduceOp op, const CollectiveOptions& options = {});
 
-  // The same with blocks anywhere: rank k gets the reduction of all ranks'
-  // sends[k], whose size is the same on all ranks. In place if recv is
-  // sends[rank()].
+  // As ReduceScatter with blocks at any address: rank k gets the reduction of
+  // all ranks' sends[k], whose size is the same on all ranks. In place if recv
+  // is sends[rank()].
   absl::Status ReduceScatterV(absl::Span<const ConstBytes> sends,
                               MutableBytes recv, DType dtype, ReduceOp op,
                               const CollectiveOptions& options = {});
@@ -397,21 +398,21 @@ class ProcessGroup : public internal::TypedCollectives<ProcessGroup> {
   Work AllGatherAsync(ConstBytes send, MutableBytes recv,
                       const CollectiveOptions& options = {});
 
-  // The same with a length of each rank's own: recvs[r] on every rank has the
-  // length of rank r's send. In place if send is recvs[rank()].
+  // As AllGather with a length per rank: recvs[r] on every rank has the length
+  // of rank r's send. In place if send is recvs[rank()].
   absl::Status AllGatherV(ConstBytes send, absl::Span<const MutableBytes> recvs,
                           const CollectiveOptions& options = {});
   Work AllGatherVAsync(ConstBytes send, absl::Span<const MutableBytes> recvs,
                        const CollectiveOptions& options = {});
 
-  // AllGather of which only root gets the result; others pass an empty recv.
+  // As AllGather, but only root gets the result; others pass an empty recv.
   absl::Status Gather(ConstBytes send, MutableBytes recv, int root,
                       const CollectiveOptions& options = {});
   Work GatherAsync(ConstBytes send, MutableBytes recv, int root,
                    const CollectiveOptions& options = {});
 
-  // The same with lengths: root's recvs[r] has the length of rank r's send,
-  // others pass an empty list.
+  // As Gather with a length per rank: root's recvs[r] has the length of rank
+  // r's send, others pass an empty list.
   absl::Status GatherV(ConstBytes send, absl::Span<const MutableBytes> recvs,
                        int root, const CollectiveOptions& options = {});
   Work GatherVAsync(ConstBytes send, absl::Span<const MutableBytes> recvs,
@@ -427,8 +428,8 @@ class ProcessGroup : public internal::TypedCollectives<ProcessGroup> {
   Work ScatterAsync(ConstBytes send, MutableBytes recv, int root,
                     const CollectiveOptions& options = {});
 
-  // The same with lengths: root's sends[r] has the length of rank r's recv,
-  // others pass an empty list.
+  // As Scatter with a length per rank: root's sends[r] has the length of rank
+  // r's recv, others pass an empty list.
   absl::Status ScatterV(absl::Span<const ConstBytes> sends, MutableBytes recv,
                         int root, const CollectiveOptions& options = {});
   Work ScatterVAsync(absl::Span<const ConstBytes> sends, MutableBytes recv,
@@ -447,9 +448,9 @@ class ProcessGroup : public internal::TypedCollectives<ProcessGroup> {
   // Sends sends[r] to rank r and fills recvs[r] from rank r.
   //
   // Layout. Both lists have P entries. recvs[r] on rank k has the length of
-  // sends[k] on rank r. An empty entry is no message. Entries may lie anywhere,
-  // so a contiguous piece of a larger array needs no copy. In place is the own
-  // entry only: sends[rank()] may be recvs[rank()].
+  // sends[k] on rank r. An empty entry is not a message. Entries may have any
+  // address, so a contiguous piece of a larger array needs no copy. Only the
+  // own entry may be in place: sends[rank()] may be recvs[rank()].
   //
   // Cost. Each rank receives the sum of its recvs; its own entry is one
   // memcpy.
@@ -460,7 +461,8 @@ class ProcessGroup : public internal::TypedCollectives<ProcessGroup> {
                       absl::Span<const MutableBytes> recvs,
                       const CollectiveOptions& options = {});
 
-  // Sends to rank `destination` what it receives with Recv and the same tag.
+  // Sends `send` to rank `destination`, which receives it with Recv and the
+  // same tag.
   //
   // Matching. By pair of ranks and tag, in order among equal tags; both ends
   // have the same length, which may be 0. A call may wait for its counterpart,
@@ -481,10 +483,10 @@ class ProcessGroup : public internal::TypedCollectives<ProcessGroup> {
   // Leaves the group: waits for this rank's own pending operations, closes its
   // connections and forgets the default group if it is this one. Later calls
   // return kFailedPrecondition. Not collective: call Barrier() first unless it
-  // is known that no rank needs this one any more. Again: OK. A device part
-  // waits a second for the other ranks to leave as well. Without Destroy it
-  // is left as it is when the group goes: a destructor calls no vendor's
-  // library.
+  // is known that no rank needs this one any more. Called again: OK. A device
+  // part waits a second for the other ranks to leave as well. Without Destroy
+  // the resources of the device part leak when the group is destroyed: a
+  // destructor makes no call to a vendor's library.
   absl::Status Destroy();
 
   // Ends the group from any thread: running and later calls fail with `cause`.
@@ -495,10 +497,10 @@ class ProcessGroup : public internal::TypedCollectives<ProcessGroup> {
 
   bool IsDestroyed() const;
 
-  // How many calls of each operation have ended, with what outcome, so far.
+  // How many calls of each operation have ended so far, and with what outcome.
   GroupCounters counters() const;
 
-  // Place for this group's own small data, apart from other groups'.
+  // A store for this group's own small data, separate from other groups'.
   Store& store();
 
  private:

@@ -32,7 +32,7 @@ std::ostream& operator<<(std::ostream& out, ReduceOp op);
 //   floats    x     x      x    x   x
 //   complex   x     x      x
 //
-// Errors. kInvalidArgument naming both and why.
+// Errors. Returns kInvalidArgument with both names and the reason.
 absl::Status CheckReduction(ReduceOp op, DType dtype);
 
 // Reduces several arrays into one, element by element:
@@ -43,8 +43,9 @@ absl::Status CheckReduction(ReduceOp op, DType dtype);
 // every machine.
 //
 // Values.
-//   bool      What is not 0 is true. sum, max, bor: or; product, min, band:
-//             and; bxor: whether an odd number is true. Written as 0 or 1.
+//   bool      A value other than 0 is true. sum, max, bor: or; product, min,
+//             band: and; bxor: whether an odd number is true. Written as 0 or
+//             1.
 //   integers  sum and product modulo 2^bits. avg: that sum divided by
 //             `divisor`, toward zero; a sum that wrapped is not repaired.
 //   floats    float64 and float32 in their own precision; the smaller ones in
@@ -63,8 +64,8 @@ absl::Status CheckReduction(ReduceOp op, DType dtype);
 // Cost. Each input is read once and `out` written once, with the widest vectors
 // that the processor has: at the speed of memory beyond the caches.
 //
-// The caller has asked CheckReduction; a combination that it refuses ends the
-// process.
+// The caller has called CheckReduction; a combination that it refuses aborts
+// the process.
 void Reduce(ReduceOp op, DType dtype, void* out,
             absl::Span<const void* const> ins, size_t count, int divisor);
 
@@ -73,7 +74,7 @@ namespace internal {
 // The instruction sets for which Reduce has code.
 enum class ReductionTarget : int { kBaseline = 0, kAvx2 = 1, kAvx512 = 2 };
 
-// What Reduce uses on this processor: the highest that it has.
+// The target that Reduce uses on this processor: the highest that it supports.
 ReductionTarget BestReductionTarget();
 
 // Reduce with the code for `target`, which is at most BestReductionTarget().

@@ -27,7 +27,7 @@ namespace sherd {
 //
 // Errors of every operation.
 //   kInvalidArgument  A key or value is over its limit; nothing was written.
-//   kUnavailable      The server of the store is gone (TcpStore).
+//   kUnavailable      The server of the store is unreachable (TcpStore).
 class Store {
  public:
   virtual ~Store() = default;
@@ -35,10 +35,10 @@ class Store {
   // Creates `key` or replaces its value.
   virtual absl::Status Set(absl::string_view key, absl::string_view value) = 0;
 
-  // The value of `key`, which somebody else may yet have to set.
-  //   kDeadlineExceeded  It was not there by the deadline; the message names
-  //                      the key. With a deadline that has passed this is a
-  //                      plain look.
+  // Returns the value of `key`; waits until another rank sets it.
+  //   kDeadlineExceeded  The key was not set by the deadline; the message names
+  //                      it. With a deadline that has passed, Get does not
+  //                      wait.
   virtual absl::StatusOr<std::string> Get(absl::string_view key,
                                           Deadline deadline) = 0;
 
@@ -56,15 +56,15 @@ class Store {
                                                  absl::string_view expected,
                                                  absl::string_view desired) = 0;
 
-  // Removes `key` and says whether it was there.
+  // Removes `key` and returns whether it existed.
   virtual absl::StatusOr<bool> Delete(absl::string_view key) = 0;
 
-  // Removes all keys that begin with "`prefix`/" and says how many.
+  // Removes all keys that begin with "`prefix`/" and returns how many.
   virtual absl::StatusOr<int64_t> DeletePrefix(absl::string_view prefix) = 0;
 
   // Counts the caller as done with all keys that begin with "`prefix`/". The
-  // last of `members` callers removes these keys, and nobody has to wait for
-  // it. The count stands at "`prefix`/retired".
+  // last of `members` callers removes these keys, and no rank has to wait for
+  // it. The count is stored at "`prefix`/retired".
   //   kInvalidArgument  `members` is less than 1.
   virtual absl::Status Retire(absl::string_view prefix, int members) = 0;
 
@@ -74,8 +74,8 @@ class Store {
   virtual absl::Status Wait(absl::Span<const std::string> keys,
                             Deadline deadline) = 0;
 
-  // The values of all keys, in their order and of one moment, once every key
-  // exists. No keys: no values, at once.
+  // Returns the values of all keys, in their order and as of one moment, once
+  // every key exists. Without keys returns no values, at once.
   //   kDeadlineExceeded   Some are missing at the deadline; the message names
   //                       them.
   //   kResourceExhausted  Their values together have more than 64 MiB.
@@ -86,8 +86,8 @@ class Store {
   virtual absl::StatusOr<bool> Contains(absl::string_view key) = 0;
 };
 
-// A view of `base` in which every key stands behind "`prefix`/". Groups and
-// their generations are kept apart by it.
+// A view of `base` in which every key is prefixed with "`prefix`/". It
+// separates groups and their generations.
 class PrefixStore final : public Store {
  public:
   PrefixStore(std::string prefix, std::shared_ptr<Store> base);

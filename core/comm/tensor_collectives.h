@@ -15,20 +15,20 @@ namespace sherd {
 // The collectives of ProcessGroup over tensors. P is group.size().
 //
 // Tensors. Defined, contiguous, and all of one call in host memory or all on
-// group.device(), the same on all ranks; those that are received into also
-// writable. All tensors of one call have one dtype, the same on all ranks. An
-// element may be of any dtype; what can be reduced says CheckReduction. Data
-// travels straight between the tensors' memory, without a copy. What is
-// received into shares no memory with another tensor of the call, except where
-// a call says so; what is only sent may be one tensor several times.
+// group.device(), the same on all ranks; receive tensors are also writable. All
+// tensors of one call have one dtype, the same on all ranks. An element may be
+// of any dtype; CheckReduction defines which dtypes can be reduced. Data moves
+// directly between the tensors' memory, without a copy. A receive tensor shares
+// no memory with another tensor of the call, except where a call documents it;
+// one tensor may be sent several times.
 //
-// Devices. As ProcessGroup says: a call on a device is queued, on the current
-// stream; tensors may be dropped once it returned.
+// Devices. As in ProcessGroup: a call on a device is queued on the current
+// stream; tensors may be dropped once the call has returned.
 //
-// Collective, errors, threads: as for the method of ProcessGroup with the name.
-// What a tensor breaks of the rules here is kInvalidArgument with operation,
-// tensor and remedy; then nothing was sent, nothing written, and the group
-// stays usable.
+// Collective, errors, threads: as for the method of ProcessGroup of the same
+// name. A tensor that breaks a rule stated here is kInvalidArgument with
+// operation, tensor and remedy; then nothing was sent, nothing written, and the
+// group stays usable.
 //
 // Twins. FooAsync does what Foo does and returns at once. It keeps the memory
 // of the tensors alive until the operation ended, even if the tensors and the
@@ -48,15 +48,15 @@ Work AllReduceAsync(ProcessGroup& group, Tensor& tensor, ReduceOp op,
                     const CollectiveOptions& options = {});
 
 // Replaces root's elements by their reduction over all ranks. Other ranks'
-// tensors stay as they are.
+// tensors are unchanged.
 absl::Status Reduce(ProcessGroup& group, Tensor& tensor, ReduceOp op, int root,
                     const CollectiveOptions& options = {});
 Work ReduceAsync(ProcessGroup& group, Tensor& tensor, ReduceOp op, int root,
                  const CollectiveOptions& options = {});
 
 // Fills recvs[r] with rank r's `send`. Ranks may differ in the number of
-// elements: recvs[r] has that of rank r's send, on every rank. recvs[rank] may
-// be `send`.
+// elements: on every rank, recvs[r] has as many as rank r's send. recvs[rank]
+// may be `send`.
 absl::Status AllGather(ProcessGroup& group, const Tensor& send,
                        absl::Span<Tensor> recvs,
                        const CollectiveOptions& options = {});
@@ -74,7 +74,7 @@ Work AllGatherIntoTensorAsync(ProcessGroup& group, const Tensor& send,
                               Tensor& recv,
                               const CollectiveOptions& options = {});
 
-// AllGather of which only root gets the result: others pass an empty list.
+// As AllGather, but only root gets the result: others pass an empty list.
 absl::Status Gather(ProcessGroup& group, const Tensor& send,
                     absl::Span<Tensor> recvs, int root,
                     const CollectiveOptions& options = {});
@@ -91,8 +91,8 @@ Work ScatterAsync(ProcessGroup& group, absl::Span<const Tensor> sends,
                   const CollectiveOptions& options = {});
 
 // Fills rank r's `recv` with the reduction of all ranks' sends[r]. Entries may
-// differ in the number of elements: sends[r] has that of rank r's recv, on
-// every rank. `recv` may be sends[rank].
+// differ in the number of elements: on every rank, sends[r] has as many as rank
+// r's recv. `recv` may be sends[rank].
 absl::Status ReduceScatter(ProcessGroup& group, absl::Span<const Tensor> sends,
                            Tensor& recv, ReduceOp op,
                            const CollectiveOptions& options = {});
@@ -100,8 +100,8 @@ Work ReduceScatterAsync(ProcessGroup& group, absl::Span<const Tensor> sends,
                         Tensor& recv, ReduceOp op,
                         const CollectiveOptions& options = {});
 
-// The same with one tensor: with recv of the sizes [n, …] on all ranks, `send`
-// has the sizes [P * n, …] or [P, n, …], and part r is for rank r.
+// As ReduceScatter with one tensor: with recv of the sizes [n, …] on all ranks,
+// `send` has the sizes [P * n, …] or [P, n, …], and part r is for rank r.
 absl::Status ReduceScatterTensor(ProcessGroup& group, const Tensor& send,
                                  Tensor& recv, ReduceOp op,
                                  const CollectiveOptions& options = {});
@@ -118,17 +118,17 @@ Work AllToAllAsync(ProcessGroup& group, absl::Span<const Tensor> sends,
                    absl::Span<Tensor> recvs,
                    const CollectiveOptions& options = {});
 
-// The slices of a tensor along its first dimension, by rank; empty means equal
-// ones.
+// Numbers of slices of a tensor along its first dimension, by rank; empty means
+// equal numbers.
 struct Splits {
   absl::Span<const int64_t> send = {};
   absl::Span<const int64_t> recv = {};
 };
 
-// Parts `send` along its first dimension into splits.send[r] slices for each
+// Splits `send` along its first dimension into splits.send[r] slices for each
 // rank r, and fills `recv` with splits.recv[r] slices from each, in rank order.
-// What follows the first dimension has the same sizes in both tensors.
-// splits.recv[r] on rank k is splits.send[k] on rank r.
+// All other dimensions have the same sizes in both tensors. splits.recv[r] on
+// rank k is splits.send[k] on rank r.
 absl::Status AllToAllSingle(ProcessGroup& group, const Tensor& send,
                             Tensor& recv, const Splits& splits = {},
                             const CollectiveOptions& options = {});

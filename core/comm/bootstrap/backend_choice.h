@@ -21,8 +21,8 @@ struct BackendChoice {
   // device ("cpu:gloo,cuda:nccl"), of which "nccl" is one:
   // "cpu:auto,cuda:nccl". Case does not matter.
   //   kInvalidArgument  "Invalid device:backend pairing: …" or "Duplicate
-  //                     device type …"; or there is no pair for cpu, on whose
-  //                     memory every group works.
+  //                     device type …"; or there is no pair for cpu, which
+  //                     every group needs.
   static absl::StatusOr<BackendChoice> Parse(absl::string_view text);
 };
 

@@ -21,7 +21,7 @@ namespace sherd {
 // Threads. All methods may be called from any thread.
 class BackendRegistry {
  public:
-  // Turns a name into a backend, or says everything that was tried.
+  // Turns a name into a backend, or returns an error that lists what was tried.
   using Loader = std::function<absl::StatusOr<std::unique_ptr<Backend>>(
       absl::string_view name)>;
 
@@ -33,12 +33,13 @@ class BackendRegistry {
   // Installs the loader; the last one wins.
   void SetLoader(Loader loader);
 
-  // The backend called `name`, which is none of Init's own words ("auto").
-  //   kNotFound            Nothing of that name: "Backend NAME not supported!"
-  //                        and what was searched.
-  //   kFailedPrecondition  It would have to be loaded and no loader is linked:
-  //                        names the missing dependency.
-  //   other                Found, but it could not be loaded.
+  // Returns the backend called `name`, which is not one of Init's keywords
+  // ("auto").
+  //   kNotFound            There is no such backend: "Backend NAME not
+  //                        supported!" and what was searched.
+  //   kFailedPrecondition  It would have to be loaded and no loader is linked;
+  //                        the message names the missing dependency.
+  //   other                It was found but could not be loaded.
   absl::StatusOr<const Backend*> Find(absl::string_view name);
 
   // Names of the registered backends, sorted.

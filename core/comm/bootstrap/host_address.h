@@ -13,31 +13,31 @@ namespace sherd {
 
 // Which address a rank listens on, and whom it shares a host with. Addresses
 // are numeric text, IPv4 ("10.0.0.5") or IPv6 ("fd00::5", "fe80::1%eth0").
-// A host's own name decides nothing here: on many systems it stands for
-// 127.0.1.1, which no other host reaches.
+// A host's own name is not used: on many systems it resolves to 127.0.1.1,
+// which no other host reaches.
 //
 // Threads. All functions may be called from any thread.
 
 // Whether nobody but this host can connect to `address`: 127.0.0.0/8, ::1.
 bool IsLoopback(absl::string_view address);
 
-// The loopback that `address` has to do with: "127.0.0.1", or "::1" if it is
-// IPv6.
+// The loopback address of the same family as `address`: "127.0.0.1", or "::1"
+// for IPv6.
 std::string LoopbackLike(absl::string_view address);
 
 // "10.0.0.5:29500", "[fd00::5]:29500".
 std::string HostAndPort(absl::string_view host, int port);
 
-// The addresses of a name or the address itself, IPv4 first if the resolver
-// says so, without duplicates.
-//   kInvalidArgument   There is no such name.
-//   kDeadlineExceeded  The resolver did not answer in time. It goes on in a
-//                      thread of its own until it gives up.
+// The addresses of a name or the address itself, in the resolver's order,
+// without duplicates.
+//   kInvalidArgument   The name does not resolve.
+//   kDeadlineExceeded  The resolver did not answer in time. The lookup
+//                      continues in its own thread until it gives up.
 absl::StatusOr<std::vector<std::string>> ResolveHost(const std::string& host,
                                                      Deadline deadline);
 
-// This host's address on the way to `address`, which is `address` itself if it
-// is one of this host's own. Sends nothing.
+// This host's address on the route to `address`; `address` itself if it belongs
+// to this host. Sends nothing.
 //   kUnavailable  There is no route.
 absl::StatusOr<std::string> AddressTowards(const std::string& address);
 
@@ -47,7 +47,7 @@ struct NetworkInterface {
 };
 
 // The addresses of the interfaces that are up, in the system's order, without
-// those that are good for one link only.
+// link-local addresses.
 absl::StatusOr<std::vector<NetworkInterface>> ListInterfaces();
 
 // The first address on an interface that `pattern` (SHERD_SOCKET_IFNAME)
@@ -64,11 +64,11 @@ absl::StatusOr<std::string> AddressOfInterface(
 //   kUnavailable  There is only the loopback.
 absl::StatusOr<std::string> PrimaryAddress();
 
-// Tells hosts apart. Equal `network`: processes reach each other over the
+// Identifies a host. Equal `network`: processes reach each other over the
 // loopback. Equal `machine`: they run under one kernel and see each other's
-// processes, and by way of /proc what these have in shared memory. Containers
-// of one machine may have one without the other; what is called one host here
-// has both.
+// processes and, through /proc, their shared memory. Containers of one machine
+// may share one without the other; two processes are on one host if both are
+// equal.
 struct HostIdentity {
   std::string network;
   std::string machine;

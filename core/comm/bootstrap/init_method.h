@@ -9,7 +9,7 @@
 
 namespace sherd {
 
-// Where ranks meet, as a URL says it.
+// Where ranks meet, as given by a URL.
 struct InitMethod {
   enum class Kind { kFile, kTcp, kEnvironment };
 
@@ -24,7 +24,7 @@ struct InitMethod {
   std::optional<int> world_size;
 
   // Reads "file:///PATH", "tcp://HOST:PORT", "tcp://[ADDRESS]:PORT", "env://",
-  // each with "?rank=R&world_size=N" behind it if so wished.
+  // each optionally followed by "?rank=R&world_size=N".
   //   kInvalidArgument  "No rendezvous handler for …", "path missing", "port
   //                     number missing", an unknown or malformed parameter.
   static absl::StatusOr<InitMethod> Parse(absl::string_view url);

@@ -53,7 +53,7 @@ constexpr std::array<Knob, 11> kPlaceKnobs = {
     Knob::kSlurmProcId, Knob::kSlurmStepTasks,    Knob::kSlurmTasks,
     Knob::kSlurmStepId, Knob::kJobCompletionIndex};
 
-// What else only a launcher sets.
+// Further variables that only a launcher sets.
 constexpr std::array<Knob, 9> kOtherLauncherKnobs = {
     Knob::kInitMethod, Knob::kMasterAddr,     Knob::kMasterPort,
     Knob::kLocalRank,  Knob::kLocalWorldSize, Knob::kTorchRunId,
@@ -181,9 +181,9 @@ absl::StatusOr<std::optional<LaunchEnvironment>> FindLauncher(
 // RANK and WORLD_SIZE are both set.
 absl::StatusOr<LaunchEnvironment> PlaceFromPair(const Reader& reader, int rank,
                                                 int world_size) {
-  // Whoever sets LOCAL_RANK too is a launcher, which may run inside another
-  // one. Two variables alone may be left over in the shell that called mpirun,
-  // and then every process has the same rank.
+  // A program that also sets LOCAL_RANK is a launcher, which may run inside
+  // another one. Two variables alone may be left over in the shell that called
+  // mpirun, and then every process has the same rank.
   if (!reader.Has(Knob::kLocalRank) && !reader.Has(Knob::kTorchRunId)) {
     for (const Launcher& launcher : kLaunchers) {
       const absl::StatusOr<std::optional<LaunchEnvironment>> launched =
@@ -251,8 +251,8 @@ absl::StatusOr<LaunchEnvironment> FindPlace(const Reader& reader,
   }
   const absl::StatusOr<LaunchEnvironment> launched = FindPlace(reader);
   if (!given.rank && !given.world_size) return launched;
-  // Where the program only repeats its launcher, the rest of what that says
-  // holds too.
+  // If the program's values equal the launcher's, the launcher's other values
+  // apply as well.
   if (launched.ok() && given.rank.value_or(launched->rank) == launched->rank &&
       given.world_size.value_or(launched->world_size) == launched->world_size) {
     return launched;
@@ -416,7 +416,8 @@ absl::StatusOr<std::string> FirstHost(absl::string_view host_list) {
     while (i < close && absl::ascii_isdigit(host_list[i])) {
       host.push_back(host_list[i++]);
     }
-    // What follows the first number of a bracket is its range or the next one.
+    // The first number of a bracket is followed by its range or by the next
+    // number.
     if (i == begin ||
         (host_list[i] != '-' && host_list[i] != ',' && host_list[i] != ']')) {
       return bad();

@@ -14,46 +14,47 @@ namespace sherd {
 inline constexpr int kMaxWorldSize = 1 << 20;
 inline constexpr char kNoLauncher[] = "no launcher";
 
-// What the program itself says, which wins over every variable.
+// Values given by the program itself, which override every variable.
 struct GivenPlace {
   std::optional<int> rank;
   std::optional<int> world_size;
-  // Where to meet others, who therefore exist.
+  // The program gave a meeting place, so there are other ranks.
   bool meeting_place = false;
 };
 
-// This process's place among the ranks, as its launcher says it.
+// This process's place among the ranks, as its launcher describes it.
 struct LaunchEnvironment {
-  // Whose variables gave rank and size: "torchrun", "Slurm's srun", …;
-  // kNoLauncher if there are none.
+  // The launcher whose variables gave rank and size: "torchrun", "Slurm's
+  // srun", …; kNoLauncher if none did.
   std::string launcher;
   int rank = 0;
   int world_size = 1;
   std::optional<int> local_rank;
-  // Whether all ranks are on this host, if the launcher says so.
+  // Whether all ranks are on this host; unset if the launcher does not specify
+  // it.
   std::optional<bool> one_host;
-  // Host of rank 0, empty if nobody says, and the port on which it is to
-  // listen. `master_source` names the variables that these come from.
+  // Host of rank 0, empty if not specified, and the port on which it listens.
+  // `master_source` names the variables that these come from.
   std::string master_addr;
   int master_port = 0;
   std::string master_source;
-  // Tells this run from all other runs of the user, before and now, and holds
-  // only letters, digits, '-' and '_'. Empty if the launcher has nothing like
-  // it.
+  // Distinguishes this run from all other runs of the user, past and present.
+  // Contains only letters, digits, '-' and '_'. Empty if the launcher provides
+  // no job id.
   std::string job_id;
 };
 
 // Reads rank and size from the first of these that is complete:
 //
-//   1. what the program gives
+//   1. the values that the program gives
 //   2. RANK, WORLD_SIZE              sherd run, torchrun, Kubernetes operators
 //   3. OMPI_COMM_WORLD_RANK, _SIZE   Open MPI's mpirun
 //   4. PMI_RANK, PMI_SIZE            MPICH's mpiexec and its kin
 //   5. SLURM_PROCID, SLURM_STEP_NUM_TASKS (or SLURM_NTASKS), only with
-//      SLURM_STEP_ID: the batch script itself is no rank
+//      SLURM_STEP_ID: the batch script itself is not a rank
 //   6. JOB_COMPLETION_INDEX, WORLD_SIZE    a Kubernetes Indexed Job
 //
-// With no variable of any of them, nor one that says where ranks meet, and if
+// If none of these variables is set, nor one that gives a meeting place, and
 // the program gives nothing, this process is a world of one rank.
 //
 // A lone RANK or WORLD_SIZE is completed by 3 to 6, with which it must agree.
@@ -71,9 +72,9 @@ struct LaunchEnvironment {
 //
 // Errors.
 //   kInvalidArgument  A variable in use is malformed; RANK or WORLD_SIZE
-//                     contradicts a launcher; or rank or size is not said at
-//                     all: "environment variable RANK expected, but not set",
-//                     with everything that was looked for and what was found.
+//                     contradicts a launcher; or rank or size is missing:
+//                     "environment variable RANK expected, but not set", with
+//                     all variables that were read and their values.
 absl::StatusOr<LaunchEnvironment> ReadLaunchEnvironment(
     const GivenPlace& given = {},
     absl::FunctionRef<std::optional<std::string>(Knob)> look_up = GetKnob);
@@ -81,7 +82,7 @@ absl::StatusOr<LaunchEnvironment> ReadLaunchEnvironment(
 namespace internal {
 
 // "node01" from "node[01-04,07],gpu3": the first name of a Slurm host list.
-//   kInvalidArgument  It is none.
+//   kInvalidArgument  `host_list` is malformed.
 absl::StatusOr<std::string> FirstHost(absl::string_view host_list);
 
 }  // namespace internal

@@ -63,7 +63,7 @@ TEST_F(MpirunInitTest, RanksOnOneHostNeedNothingElse) {
   EXPECT_EQ(Mpirun(3, "SHERD_BACKEND=gloo"), 0) << output();
   EXPECT_THAT(output(), HasSubstr("gloo gathered 100 101 102\n"));
   EXPECT_THAT(output(), HasSubstr("lived 3 times\n"));
-  // The file in which they met is gone.
+  // The file in which they met has been removed.
   EXPECT_THAT(
       FileSystem::Posix().List(absl::StrCat(directory_, "/sherd-", geteuid())),
       IsOkAndHolds(IsEmpty()));

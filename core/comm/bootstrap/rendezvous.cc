@@ -33,7 +33,7 @@ namespace sherd::internal {
 namespace {
 
 constexpr int64_t kMaxSecretBytes = 4096;
-// What rank 0 sends through a bootstrap in place of an address.
+// Rank 0 sends this through a bootstrap in place of an address.
 constexpr absl::string_view kFailed = "failed ";
 
 bool IsNumeric(const std::string& host) {
@@ -134,7 +134,7 @@ absl::StatusOr<Rendezvous> MeetAtServer(const RendezvousOptions& options,
         store.status(),
         absl::StrCat("the store of rank 0 at ", HostAndPort(address, port)));
     if (rank == 0) return status;
-    // A wrong secret is no failure of rank 0.
+    // A wrong secret is not a failure of rank 0.
     const bool came =
         !absl::IsUnavailable(status) && !absl::IsDeadlineExceeded(status);
     return came ? WithRank(std::move(status), 0)
@@ -218,7 +218,7 @@ absl::Status CheckLaunchedWorld(const RendezvousOptions& options) {
       " was launched as rank ", world.rank, " of ", world.size));
 }
 
-// Rank 0 listens somewhere and the backend's launcher tells the others where.
+// Rank 0 listens, and the backend's launcher broadcasts the address.
 absl::StatusOr<Rendezvous> MeetByBootstrap(const RendezvousOptions& options) {
   SHERD_RETURN_IF_ERROR(CheckLaunchedWorld(options));
   SHERD_ASSIGN_OR_RETURN(const std::string secret, ReadSecret());

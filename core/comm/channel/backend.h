@@ -23,8 +23,8 @@
 
 namespace sherd {
 
-// The seam between the host and whatever moves the bytes. Callers of
-// collectives use ProcessGroup; implementers of backends write a plugin
+// The interface between the host and the library that moves the bytes. Callers
+// of collectives use ProcessGroup; implementers of backends write a plugin
 // (backends/backend_abi.h), which the loader adapts to this. Tests implement it
 // directly.
 
@@ -51,36 +51,38 @@ struct CommunicatorOptions;
 // Abort from any thread.
 //
 // On a device (BackendInfo::device_type) Post queues the operation on
-// desc.stream and returns true; only Poll says that it cannot end. Everything
-// but Abort and Poll comes from one thread at a time, on which the device is
-// the current one, send and recv too, in an order that the ranks share.
+// desc.stream and returns true; only Poll reports that it cannot end. All calls
+// but Abort and Poll, send and recv included, come from one thread at a time,
+// on which the device is current, in an order that is the same on all ranks.
 class Communicator {
  public:
   virtual ~Communicator() = default;
 
-  // Starts `desc`; true if it has ended well already. Errors carry the peer's
-  // rank where it is known (see WithRank); after one the communicator is only
-  // good for Abort and destruction.
+  // Starts `desc`; true if it has already completed successfully. Errors carry
+  // the peer's rank where it is known (see WithRank); after an error only Abort
+  // and destruction are allowed.
   virtual absl::StatusOr<bool> Post(const Collective& desc,
                                     CollectiveRequest& request) = 0;
 
-  // True once the operation has ended well. Only after Post returned false.
+  // True once the operation has completed successfully. Only after Post
+  // returned false.
   virtual absl::StatusOr<bool> Test(CollectiveRequest& request) = 0;
 
   // Makes running and later operations fail soon. Idempotent, never blocks.
   virtual void Abort() = 0;
 
-  // What this rank's peers let it reach of their memory, or null. It may
-  // outlive the communicator.
+  // The memory of this rank's peers that it can access, or null. It may outlive
+  // the communicator.
   virtual std::shared_ptr<PeerMemory> peer_memory() { return nullptr; }
 
-  // The rest is of communicators on devices.
+  // The following is for communicators on devices.
 
   // OK while all is well, otherwise what ended the communicator. Never waits;
   // any thread.
   virtual absl::Status Poll() { return absl::OkStatus(); }
 
-  // What is posted between them is one operation. Not nested.
+  // Operations posted between BeginBatch and EndBatch are one operation. Not
+  // nested.
   virtual absl::Status BeginBatch();
   virtual absl::Status EndBatch();
 
@@ -91,18 +93,19 @@ class Communicator {
   virtual absl::StatusOr<std::unique_ptr<Communicator>> Split(
       const CommunicatorOptions& options, int color, int key);
 
-  // A communicator without `excluded`, ascending ranks which need not come:
-  // also after Abort.
+  // A communicator without `excluded`, ascending ranks which need not take
+  // part. Also valid after Abort.
   //   kUnimplemented  There is nothing like it.
   virtual absl::StatusOr<std::unique_ptr<Communicator>> Shrink(
       const CommunicatorOptions& options, absl::Span<const int> excluded);
 
-  // Waits until all ranks called it and all operations ended. Then only
-  // destruction follows, which otherwise ends what runs.
+  // Waits until all ranks have called it and all operations have ended. Only
+  // destruction may follow. Without Finalize, destruction ends running
+  // operations.
   virtual absl::Status Finalize(Deadline deadline);
 
-  // What the backend wants to know of memory that is used often; null: nothing.
-  // Deregister gets what is not null.
+  // Registers memory that is used often. A result other than null is passed to
+  // Deregister; null: nothing to deregister.
   virtual absl::StatusOr<void*> Register(MutableBytes buffer);
   virtual void Deregister(void* registration);
 };
@@ -128,7 +131,8 @@ struct CommunicatorOptions {
   std::string device_id;
 };
 
-// What a backend can do by itself. The host does the rest with what there is.
+// Operations that a backend implements. The host emulates the others where it
+// can.
 struct NativeOperations {
   // Bit 1 << CollectiveOp.
   uint64_t operations = 0;
@@ -159,16 +163,16 @@ struct BackendInfo {
   bool needs_launcher = false;
   // If one rank dies, the vendor's library ends all of them.
   bool dies_together = false;
-  // It compares the ranks' calls itself before it moves anything.
+  // The backend compares the ranks' calls itself before it moves data.
   bool compares_calls = false;
-  // Whose memory operations work on.
+  // The type of device whose memory operations work on.
   DeviceType device_type = DeviceType::kCpu;
   NativeOperations native;
 
   bool on_device() const { return device_type != DeviceType::kCpu; }
 };
 
-// Where a process stands among those that a launcher started together.
+// A process's place among those that a launcher started together.
 struct LaunchedWorld {
   int rank = 0;
   int size = 1;
@@ -184,7 +188,7 @@ class Backend {
   virtual absl::Status Probe() const = 0;
 
   // Connects this rank to the others. Collective: returns once all ranks of
-  // the group called it, or at the deadline.
+  // the group have called it, or at the deadline.
   virtual absl::StatusOr<std::unique_ptr<Communicator>> CreateCommunicator(
       const CommunicatorOptions& options) const = 0;
 
@@ -200,13 +204,13 @@ class Backend {
                                                 Deadline deadline) const;
   static constexpr size_t kMaxBootstrapBytes = 256;
 
-  // Memory that the peers of this process reach through PeerMemory, or null if
-  // it has no allocator of its own. It and what it gave live as long as the
-  // process, also when this object does not.
+  // Allocates memory that the peers of this process reach through PeerMemory;
+  // null if the backend has no such allocator. The allocator and its memory
+  // live as long as the process, even if this object does not.
   virtual Allocator* peer_memory_allocator() const { return nullptr; }
 
-  // Of a backend on devices: memory of one that is best for Register, or null
-  // if any is. As above.
+  // Of a backend on devices: allocates device memory that is best for Register;
+  // null if any memory is. Lifetime as above.
   virtual Allocator* device_allocator(int device) const;
 };
 

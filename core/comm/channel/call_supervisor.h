@@ -29,13 +29,13 @@ namespace sherd::internal {
 //   MaybeInjectFault, here and before and after each post
 //   Fail       after an error: poisons the group, finds the root cause
 //   End        counts it, ends its record, dumps the recorder after an error
-// Of a call that was queued on a device, DeviceGroup ends the record once the
-// device is done with it.
+// For a call that was queued on a device, DeviceGroup ends the record once the
+// device has completed it.
 //
 // Threads. Safe from any thread, but for Compare: one call on the host and one
 // on a device at a time.
 //
-// Cost. Nothing is allocated for a call that ends well.
+// Cost. A successful call allocates nothing.
 class CallSupervisor {
  public:
   using Exchange = CallComparison::Exchange;
@@ -47,7 +47,7 @@ class CallSupervisor {
   CallSupervisor(const CallSupervisor&) = delete;
   CallSupervisor& operator=(const CallSupervisor&) = delete;
 
-  // Before the first call: how calls are compared; null: they are not.
+  // Called before the first call. Null: calls are not compared.
   void SetComparison(std::unique_ptr<CallComparison> comparison) {
     comparison_ = std::move(comparison);
   }
@@ -60,7 +60,8 @@ class CallSupervisor {
   FlightRecorder& recorder() const { return tag_->recorder(); }
   GroupCounters counters() const;
 
-  // `started`: the call begins to run now, otherwise MarkStarted says when.
+  // `started`: the call begins to run now; otherwise MarkStarted records its
+  // start.
   FlightTicket Begin(Collective& call, OperationPath path, bool started) {
     std::atomic<uint64_t>& count =
         IsPointToPoint(call.op) ? messages_ : collectives_;
@@ -84,7 +85,7 @@ class CallSupervisor {
     }
     return absl::OkStatus();
   }
-  // Returns what is to be said of the failure.
+  // Returns the error to report for the failure.
   absl::Status Fail(const Collective& call, absl::Status symptom) {
     return peers_.Fail(Name(call.op), call.sequence, std::move(symptom));
   }
@@ -94,8 +95,8 @@ class CallSupervisor {
     return status.ok() ? status : EndFailed(std::move(status));
   }
 
-  // Of a call that is not carried out: `status` with its name; and why, if the
-  // group is not usable any more.
+  // For a call that is not carried out: returns `status` with the call's name
+  // and, if the group is no longer usable, the reason.
   absl::Status Describe(const Collective& call, absl::Status status) const {
     return membership_.Describe(Name(call.op), call.sequence,
                                 std::move(status));
@@ -104,11 +105,11 @@ class CallSupervisor {
     return peers_.Refusal(Name(call.op), call.sequence);
   }
 
-  // Which rank of the group broke it, for the record.
+  // Records which rank of the group failed.
   void SetFailedRank(int rank) {
     tag_->SetFailedRank(membership_.world_ranks()[rank]);
   }
-  // Only the first call counts: a group is dumped when it breaks.
+  // Only the first call dumps the recorder: a group is dumped when it fails.
   void DumpOnce(FlightReason reason, absl::string_view detail);
 
  private:

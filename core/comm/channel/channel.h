@@ -13,14 +13,14 @@
 
 namespace sherd::internal {
 
-// What carries out the calls of one rank of a group on one kind of memory: the
-// host's, or that of a device. Calls are admitted: valid, of this memory, with
-// a deadline, and of an operation of which PathOf does not say kUnsupported.
-// Collectives and messages take the same path; IsPointToPoint tells what waits
-// for what.
+// Carries out the calls of one rank of a group on one kind of memory: the
+// host's, or that of a device. Calls have been validated: they are valid, of
+// this memory, with a deadline, and PathOf of their operation is not
+// kUnsupported. Collectives and messages take the same path; IsPointToPoint
+// decides which calls wait for each other.
 //
 // Threads. As ProcessGroup. Abort comes from any thread at any time, also after
-// Close, when it does nothing.
+// Close, where it does nothing.
 class Channel {
  public:
   // `backend` and `calls` outlive it.
@@ -35,16 +35,16 @@ class Channel {
     return Emulation::PathOf(backend_.native, op, dtype, reduction);
   }
 
-  // Carries out `call`, which gets its number and lists; on a device, queues
-  // it. An error that is not a refusal has poisoned the group.
+  // Carries out `call` and fills in its number and lists; on a device, queues
+  // it. After an error, other than a refusal, the group is poisoned.
   virtual absl::Status Run(Collective& call) = 0;
-  // The same in the background.
+  // As Run, in the background.
   virtual Work Start(const Collective& call) = 0;
-  // Waits for what was started before.
+  // Waits for all calls started before.
   virtual void WaitIdle() = 0;
-  // Makes what runs end soon. Waits for none of them.
+  // Makes running calls end soon. Does not wait for them.
   virtual void Abort() = 0;
-  // Ends the connection, with nothing under way. Called once.
+  // Ends the connection. No call is under way. Called once.
   virtual void Close() = 0;
 
  protected:
@@ -63,8 +63,8 @@ class Channel {
 // blocks. Kept between calls, so that a call allocates nothing.
 class EvenBlocks {
  public:
-  // Fills in the lists of `call`, if it is such a form. They are good until the
-  // next call.
+  // Fills in the lists of `call`, if it is of such a form. They are valid until
+  // the next call.
   void List(const Membership& membership, Collective& call);
 
  private:

@@ -18,11 +18,12 @@ namespace sherd::internal {
 // starts: groups that are only called synchronously have none.
 //
 // Last handles. An operation, and whatever continues it, may let go of the last
-// handle of the queue's owner, and so destroy the queue on its own thread. What
-// is queued behind it then runs within the destructor, and the thread, which
-// shares no more than State with the queue, ends by itself.
+// handle of the queue's owner, and so destroy the queue on its own thread.
+// Operations queued behind it then run within the destructor, and the thread,
+// which shares only State with the queue, ends by itself.
 //
-// Threads. Safe from any thread; the destructor runs what is queued first.
+// Threads. Safe from any thread; the destructor first runs all queued
+// operations.
 class CollectiveQueue {
  public:
   using Operation = std::function<absl::Status()>;
@@ -34,10 +35,10 @@ class CollectiveQueue {
 
   std::shared_ptr<WorkState> Push(Operation operation);
 
-  // Returns once everything that was pushed before has ended; without a lock if
-  // that is the case already. From within an operation of this queue it runs
-  // the ones behind it, and those within which it is called count as ended from
-  // then on.
+  // Returns once all operations pushed before have ended; takes no lock if they
+  // already have. Called from within an operation of this queue it runs the
+  // operations behind that one; the operations within which it is called count
+  // as ended from then on.
   void WaitIdle();
 
  private:
@@ -47,7 +48,7 @@ class CollectiveQueue {
   };
   // Shared with the thread, and as long as it runs.
   struct State {
-    // Runs the first operation that is queued; false if there is none.
+    // Runs the first queued operation; false if the queue is empty.
     bool RunNext() ABSL_LOCKS_EXCLUDED(mutex);
     bool HasWork() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
       return !items.empty() || closing;
@@ -62,8 +63,8 @@ class CollectiveQueue {
     std::atomic<int> unfinished{0};
     bool closing ABSL_GUARDED_BY(mutex) = false;
     std::thread thread ABSL_GUARDED_BY(mutex);
-    // Of the thread only: items that run, each within the one before, and are
-    // counted as unfinished.
+    // Used by the thread only: items that run, each within the one before, and
+    // are counted as unfinished.
     int running = 0;
   };
 

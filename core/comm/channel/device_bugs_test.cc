@@ -42,13 +42,13 @@ sherd_code RecordElsewhere(int32_t device, void* event, void*,
   return sound->record_event(device, event, nullptr, error);
 }
 
-// What is released once an operation ended is released at once. The driver is
-// not asked: then it would count as known that a quick operation has ended.
+// Buffers are released at once instead of once the operation has ended. The
+// driver is not queried: that would make the end of a quick operation known.
 sherd_code EndTooEarly(void*, sherd_error_v0*) { return SHERD_OK; }
 
 class DeviceBugsTest : public sherd::testing::DistributedTest {
  protected:
-  // What the GPUs found in a program that is right.
+  // The GPUs' findings in a correct program.
   uint64_t FindingsWith(const std::function<void()>& plant) {
     sound = internal::StaticPlugin<sherd_device_v0>::Head()->entry(
         &internal::PluginHost());
@@ -75,7 +75,7 @@ class DeviceBugsTest : public sherd::testing::DistributedTest {
       Work work = AllReduceAsync(*group, tensor, ReduceOp::kSum);
       SHERD_RETURN_IF_ERROR(work.WaitOnStream());
       SHERD_RETURN_IF_ERROR(copy.CopyFrom(tensor));
-      // Its tensor goes before it has ended.
+      // The tensor is destroyed before the operation has ended.
       Work dropped = AllReduceAsync(*group, copy, ReduceOp::kSum);
     }
     group->Synchronize().IgnoreError();

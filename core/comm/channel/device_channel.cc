@@ -17,8 +17,8 @@
 namespace sherd::internal {
 namespace {
 
-// How long a rank that leaves waits for the others to leave as well. What was
-// sent to another host may still be on its way, from this rank's memory.
+// How long a rank that leaves waits for the others to leave as well. Data sent
+// to another host may still be in transit from this rank's memory.
 constexpr absl::Duration kLeave = absl::Seconds(1);
 constexpr absl::Duration kLeaveOtherHosts = absl::Seconds(10);
 constexpr char kLeavingKey[] = "device/leaving";
@@ -144,7 +144,7 @@ absl::Status DeviceChannel::Batch(absl::FunctionRef<absl::Status()> calls) {
   absl::Status ended = group_->EndBatch(/*keep=*/status.ok());
   if (status.ok() && ended.ok()) return status;
   if (status.ok()) return this->calls().Fail(batched_, std::move(ended));
-  // What was called before, others may wait for.
+  // Other ranks may wait for the calls made before.
   if (batched_.sequence != 0 && peers.usable()) {
     // Whatever it is, no difference between the ranks' calls.
     this->calls()
@@ -193,7 +193,7 @@ absl::Status DeviceChannel::PeerError() {
   const CallComparison* const comparison = calls().comparison();
   if (comparison == nullptr) return absl::OkStatus();
   const std::optional<int> failed = comparison->FailedRank();
-  // This rank's own failure is on its way to everybody.
+  // This rank's own failure is already being reported to all ranks.
   if (!failed || *failed == membership().rank()) return absl::OkStatus();
   return WithFailedRank(absl::UnavailableError("gave up"), *failed);
 }

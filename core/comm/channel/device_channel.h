@@ -23,12 +23,12 @@ struct DeviceChannelOptions {
   // For leaving together; the group's, which outlives the channel.
   Store* store = nullptr;
   absl::Duration timeout;
-  // Runs what continues Works; outlives the channel.
+  // Runs the continuations of Works; outlives the channel.
   CollectiveQueue* queue = nullptr;
 };
 
 // Calls on the memory of a device: a call is compared and queued on a stream;
-// its end is seen to by the DeviceGroup, which reports here.
+// the DeviceGroup watches for its end and reports it here.
 //
 // Threads. Safe from any thread.
 class DeviceChannel final : public Channel, private DeviceGroup::Owner {
@@ -36,9 +36,9 @@ class DeviceChannel final : public Channel, private DeviceGroup::Owner {
   DeviceChannel(const BackendInfo& backend, CallSupervisor& calls,
                 DeviceChannelOptions options);
 
-  // Takes up the connection. Before the first call.
+  // Opens the connection. Called before the first call.
   absl::Status Open(DeviceGroupOptions options);
-  // Ends what Open made, as if it never was.
+  // Undoes Open.
   void TakeBack(Deadline deadline);
 
   absl::Status Run(Collective& call) override;
@@ -46,7 +46,8 @@ class DeviceChannel final : public Channel, private DeviceGroup::Owner {
   void WaitIdle() override { Synchronize().IgnoreError(); }
   void Abort() override { group_->Abort(); }
   void Close() override;
-  // Ends it without a call to the vendor's library: what it has stays behind.
+  // Ends the channel without a call to the vendor's library, whose resources
+  // leak.
   void Abandon() { group_->Abandon(); }
 
   // As those of ProcessGroup.
@@ -81,9 +82,9 @@ class DeviceChannel final : public Channel, private DeviceGroup::Owner {
   std::shared_ptr<DeviceGroup> group_;
   // Guarded by group_->call_mutex(), like what follows.
   EvenBlocks even_blocks_;
-  // The last call in a batch.
+  // The last call of the current batch.
   Collective batched_;
-  // Of the watch's thread: how often a rank on another host was looked for.
+  // Used by the watch's thread: how often a rank on another host was checked.
   int looks_ = 0;
 };
 

@@ -211,7 +211,7 @@ absl::StatusOr<std::unique_ptr<Communicator>> DeviceConnector::MakeCommunicator(
     });
   };
   if (all_have(Facts::Source::kSplit)) return std::move(origin_.split);
-  // With the device current: what is not of use goes now.
+  // With the device current: release what is not needed.
   origin_.split.reset();
   if (all_have(Facts::Source::kShrink)) {
     absl::StatusOr<std::unique_ptr<Communicator>> shrunk =
@@ -231,7 +231,7 @@ absl::StatusOr<std::unique_ptr<Communicator>> DeviceConnector::MakeCommunicator(
   SHERD_ASSIGN_OR_RETURN(
       const std::vector<absl::Status> outcomes,
       ExchangeStatus("device_made", made.status(), options.deadline));
-  // Returned as the rank's own where it knows which rank failed.
+  // A rank that knows which rank failed returns its own error.
   if (!made.ok() && ErrorRank(made.status())) return made.status();
   SHERD_RETURN_IF_ERROR(FirstError(outcomes));
   return made;

@@ -20,13 +20,14 @@
 
 namespace sherd::internal {
 
-// Where a group's communicator on devices comes from: made anew unless one of
-// the others is there, and works on all ranks.
+// The origin of a group's communicator on devices: created anew unless one of
+// the other origins is set and works on all ranks.
 struct DeviceOrigin {
-  // From splitting the parent's, and the store that it was given.
+  // Result of splitting the parent's communicator, and the store that it was
+  // given.
   std::shared_ptr<Store> store;
   std::unique_ptr<Communicator> split;
-  // The parent, which failed, and its ranks that are not in the new group.
+  // The failed parent, and those of its ranks that are not in the new group.
   std::shared_ptr<DeviceGroup> parent;
   std::vector<int> excluded;
   // That of `split`.
@@ -38,11 +39,11 @@ struct DeviceOrigin {
   ~DeviceOrigin();
 };
 
-// Connects the device parts of the ranks of a group. Each step is one that all
-// ranks take, or none.
+// Connects the device parts of the ranks of a group. Each step is taken by all
+// ranks or by none.
 class DeviceConnector {
  public:
-  // All outlive it.
+  // All arguments outlive the connector.
   DeviceConnector(const Backend& backend, const Device& device,
                   const Membership& membership, PeerMonitor& peers,
                   DeviceOrigin& origin);
@@ -50,7 +51,8 @@ class DeviceConnector {
   // Opens `channel`, and returns each rank's device. Collective.
   //   kFailedPrecondition  Ranks have loaded different versions of the vendor's
   //                        library.
-  //   other                Why a rank cannot take part; it is named.
+  //   other                A rank cannot take part; the message names it and
+  //                        the reason.
   absl::StatusOr<std::vector<Device>> Connect(CommunicatorOptions options,
                                               DeviceChannel& channel);
 
@@ -58,9 +60,9 @@ class DeviceConnector {
   struct Facts;
 
   Facts OwnFacts() const;
-  // Those of all ranks, if each of them can take part. On success no
-  // rank has failed before: the vendor's library would wait for it until the
-  // deadline.
+  // Returns the facts of all ranks if each of them can take part. Success means
+  // that no rank has failed before; the vendor's library would wait for a
+  // failed rank until the deadline.
   absl::StatusOr<std::vector<Facts>> ExchangeFacts(Deadline deadline);
   absl::StatusOr<std::vector<Device>> ConnectAll(CommunicatorOptions options,
                                                  DeviceChannel& channel);

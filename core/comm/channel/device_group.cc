@@ -22,10 +22,10 @@ namespace {
 // only at its end, and be taken for ended before.
 thread_local const DeviceGroup* batch_of_thread = nullptr;
 
-// What a barrier may overwrite, on the device.
+// Device memory that a barrier may overwrite.
 constexpr size_t kBarrierBytes = 256;
-// How long an operation has to be the first in flight before it is asked
-// whether a rank is gone, and how often then.
+// How long an operation must be the first in flight before the group checks for
+// a dead rank, and the interval of further checks.
 constexpr auto kStuck = std::chrono::milliseconds(50);
 constexpr auto kStillStuck = std::chrono::milliseconds(200);
 
@@ -76,8 +76,8 @@ class ScopedRange {
 // An asynchronous operation on a device.
 class DeviceWork final : public WorkState {
  public:
-  // `captured`: part of a graph, whose runs nobody sees; of its event nothing
-  // may be asked.
+  // `captured`: part of a graph, whose runs are not observed; its event must
+  // not be queried.
   DeviceWork(std::shared_ptr<DeviceGroup> group, DeviceEvent event,
              bool captured)
       : group_(std::move(group)),
@@ -86,7 +86,7 @@ class DeviceWork final : public WorkState {
         ended_(captured) {}
 
   ~DeviceWork() override {
-    // One that may still be recorded in the stream's future is no use.
+    // An event whose record is still pending in the stream cannot be reused.
     if (done().HasBeenNotified() && status().ok()) {
       group_->runtime().ReturnEvent(group_->device().index, event_);
     }
@@ -104,22 +104,22 @@ class DeviceWork final : public WorkState {
     }
     Acknowledge();
   }
-  // The streams are through with it, whether it has been told or not. Returns
-  // whether it keeps something.
+  // The streams have finished with the operation, whether its end has been
+  // reported or not. Returns whether the Work keeps an object.
   bool LetGo() {
     absl::MutexLock lock(&mutex_);
     ended_ = true;
     return !kept_.empty();
   }
-  // What is to be let go now. One that failed may have been told before the
-  // streams let go of the buffers.
+  // Returns the objects to release now. A failure may have been reported before
+  // the streams have finished with the buffers.
   std::vector<std::shared_ptr<const void>> TakeKept() {
     absl::MutexLock lock(&mutex_);
     if (!ended_) return {};
     return std::exchange(kept_, {});
   }
 
-  // So that the vendor's library knows that this thread knows of the end, and
+  // Lets the vendor's library know that this thread has observed the end and
   // may free buffers.
   void Acknowledge() {
     if (!captured_) group_->runtime().QueryEvent(event_).IgnoreError();
@@ -523,7 +523,7 @@ void DeviceGroup::End(Lane& lane, Completions& told) {
 
 bool DeviceGroup::ProgressOn(Lane& lane, Completions& told) {
   bool progress = false;
-  // Why it ended is said soon.
+  // The reason for the end is set soon.
   if (in_flight_.aborting && in_flight_.failure.ok()) return false;
   while (lane.count > 0) {
     size_t marked = 0;
@@ -533,7 +533,7 @@ bool DeviceGroup::ProgressOn(Lane& lane, Completions& told) {
         runtime().QueryEvent(lane.At(marked).event);
     if (!done.ok()) {
       if (in_flight_.broken.ok()) in_flight_.broken = done.status();
-      // Nothing runs any more, and the buffers are nobody's.
+      // Nothing runs any more, and nothing uses the buffers.
       if (in_flight_.failure.ok()) return progress;
     } else if (!*done) {
       return progress;
@@ -667,7 +667,7 @@ DeviceWatch::Watched::Sight DeviceGroup::Look() {
   }
   absl::Status symptom = Symptom(*call, overdue);
   if (symptom.ok()) return progress ? Sight::kProgress : Sight::kWaiting;
-  // What ended well before is told so.
+  // Operations that completed before are reported as successful.
   Progress(Continue::kAside);
   absl::Status failure = owner_.callbacks.Fail(*call, std::move(symptom));
   watch_.failed_at = Clock::now();
@@ -686,7 +686,7 @@ void DeviceGroup::TellAll(Continue where) {
   {
     absl::MutexLock lock(&in_flight_.mutex);
     for (const std::unique_ptr<Lane>& lane : in_flight_.lanes) {
-      // What is being posted tells its caller.
+      // The operation being posted reports to its caller.
       size_t posted = lane->count;
       while (posted > 0 && lane->At(posted - 1).event == nullptr) --posted;
       for (size_t i = 0; i < posted; ++i) {
@@ -748,7 +748,7 @@ absl::Status DeviceGroup::Synchronize() {
   }
   Reclaim();
   absl::MutexLock lock(&in_flight_.mutex);
-  // So that the vendor's library knows that this thread knows.
+  // Lets the vendor's library know that this thread has observed the end.
   absl::Status known;
   for (const std::unique_ptr<Lane>& lane : in_flight_.lanes) {
     const DeviceEvent event = lane->last_work != nullptr
@@ -824,7 +824,7 @@ absl::StatusOr<std::unique_ptr<Communicator>> DeviceGroup::Shrink(
 
 void DeviceGroup::Abort() {
   {
-    // What ends from here on may have ended because of it.
+    // Operations that end from here on may have ended because of the abort.
     absl::MutexLock lock(&in_flight_.mutex);
     in_flight_.aborting = true;
   }
@@ -885,7 +885,7 @@ void DeviceGroup::GiveBack() {
       lane->last_event = nullptr;
     }
     lane->last_work = nullptr;
-    // What still runs has its buffers and events for ever.
+    // Operations that still run keep their buffers and events forever.
     if (lane->count > 0) KeepForever(std::shared_ptr<Lane>(std::move(lane)));
   }
   in_flight_.lanes.clear();
@@ -904,7 +904,7 @@ void DeviceGroup::Abandon() {
   }
   TellAll(Continue::kHere);
   Disown();
-  // As it is: whatever goes away here may call the vendor's library.
+  // Keep everything as it is: a destructor may call the vendor's library.
   KeepForever(shared_from_this());
 }
 

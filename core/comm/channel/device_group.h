@@ -46,59 +46,61 @@ struct DeviceGroupOptions {
   std::unique_ptr<Communicator> communicator;
 };
 
-// The device part of one rank of a group: queues operations on streams and sees
-// to it that they end.
+// The device part of one rank of a group: queues operations on streams and
+// makes sure that they end.
 //
 // Streams. Synchronous calls go to the caller's current stream, asynchronous
 // ones to a stream of the group, behind what the current stream holds. An
 // operation on another stream than the one before waits for it, so that all
 // run in the order of the calls.
 //
-// Ends. An event behind each operation says that it ended. The process's
-// DeviceWatch looks at the first of each stream, at deadlines, at the backend
-// and at the other ranks. If something is wrong, the owner is told, who finds
-// the culprit and aborts; what is in flight then ends with what the owner says,
-// once the streams have let go of the buffers, or kGrace later.
+// Ends. An event behind each operation records that it ended. The process's
+// DeviceWatch checks the first event of each stream, deadlines, the backend and
+// the other ranks. If something is wrong, it notifies the owner, who finds the
+// root cause and aborts; operations in flight then end with the owner's error,
+// once the streams no longer use the buffers, or kGrace later.
 //
-// Program. What continues a Work, and what it keeps, may be the last handle of
-// anything, the owner's too: it is run, and let go, by threads that call or
-// wait, or else by the owner's own, never by the watch, and without a lock.
+// Program. A continuation of a Work, and an object that the Work keeps, may
+// hold the last handle of anything, the owner included. Continuations are run,
+// and kept objects released, by threads that call or wait, or else by the
+// owner's own thread, never by the watch, and without a lock.
 //
 // Cost. A synchronous call allocates nothing once the group is warm.
 //
-// Threads. What queues is called with call_mutex() held; the rest from any
-// thread, without it.
+// Threads. Methods that queue are called with call_mutex() held; all others
+// from any thread, without it.
 class DeviceGroup final : public DeviceWatch::Watched,
                           public std::enable_shared_from_this<DeviceGroup> {
  public:
-  // Whose part this is. Called without locks of the DeviceGroup but, at times,
-  // call_mutex(). Outlives the part until Close or Abandon returned.
+  // The owner of this device part. Called without locks of the DeviceGroup
+  // except, at times, call_mutex(). Outlives the part until Close or Abandon
+  // has returned.
   class Owner {
    public:
     virtual ~Owner() = default;
 
-    // What another rank, or this one elsewhere, says is wrong; fast.
+    // An error reported by another rank, or by another part of this one; fast.
     virtual absl::Status PeerError() = 0;
-    // That a rank that `call` may need is gone; slow.
+    // An error if a rank that `call` may need has died; slow.
     virtual absl::Status DeadPeer(const Collective& call) = 0;
-    // That `call` did not end in time, and whom it waited for.
+    // The error that `call` timed out, with the ranks it waited for.
     virtual absl::Status TimeoutError(const Collective& call) = 0;
     // Ends the group because of `symptom`, which is that of `call`, and aborts
-    // this part. Returns what is to be said of it.
+    // this part. Returns the error to report.
     virtual absl::Status Fail(const Collective& call, absl::Status symptom) = 0;
     // `ticket` ended with an error.
     virtual void Failed(const FlightTicket& ticket,
                         const absl::Status& status) = 0;
-    // Runs `task`, which calls the program, on a thread of the owner's. It has
-    // run when the owner is gone.
+    // Runs `task`, which calls the program, on a thread of the owner's. The
+    // task has run when the owner is destroyed.
     virtual void RunInBackground(std::function<void()> task) = 0;
   };
 
-  // How long after a failure the streams may take to let go of the buffers.
+  // How long after a failure the streams may continue to use the buffers.
   static constexpr absl::Duration kGrace = absl::Seconds(2);
 
-  // Watched from now on. `owner` is not asked before there is something in
-  // flight.
+  // The group is watched from now on. `owner` is not called before an operation
+  // is in flight.
   static absl::StatusOr<std::shared_ptr<DeviceGroup>> Create(
       DeviceGroupOptions options, Owner& owner, FlightRecorder& recorder);
   ~DeviceGroup() override;
@@ -107,35 +109,36 @@ class DeviceGroup final : public DeviceWatch::Watched,
   DeviceRuntime& runtime() const { return *options_.runtime; }
   absl::Mutex& call_mutex() { return call_mutex_; }
 
-  // Why `desc`, of which nothing is wrong, cannot be carried out here and now:
-  // kUnimplemented for what needs several steps, in a batch or a graph;
+  // Whether `desc`, which is valid, can be carried out here and now.
+  // kUnimplemented if it needs several steps and is in a batch or a graph;
   // kFailedPrecondition in a batch of another group.
   absl::Status Admit(const Collective& desc);
 
-  // Queues `desc`, whose own blocks nobody has copied. OK says that it is
-  // queued, and that `ticket` will be ended. After an error the group has to
-  // be failed.
+  // Queues `desc`, including the copies of this rank's own blocks. OK means
+  // that it is queued and that `ticket` will be ended. After an error the
+  // caller must fail the group.
   absl::Status Queue(const Collective& desc, const FlightTicket& ticket);
   absl::StatusOr<std::shared_ptr<WorkState>> EnqueueOnSideStream(
       const Collective& desc, const FlightTicket& ticket);
 
-  // Between them, calls of Queue on this thread are one operation.
+  // Calls of Queue on this thread between BeginBatch and EndBatch are one
+  // operation.
   absl::Status BeginBatch();
-  // `keep`: no error in between.
+  // `keep`: no error occurred in between.
   absl::Status EndBatch(bool keep);
-  // Whether this thread is between them; then it holds call_mutex().
+  // Whether this thread is in a batch; then it holds call_mutex().
   bool IsInBatch() const {
     return order_.batch_thread.load(std::memory_order_relaxed) ==
            std::this_thread::get_id();
   }
 
-  // Waits until what has been queued so far has ended, and returns the first
-  // error. What the calling thread queues later is ordered behind it. Not in a
-  // batch.
+  // Waits until all operations queued so far have ended, and returns the first
+  // error. Later operations of the calling thread are ordered behind them. Not
+  // in a batch.
   absl::Status Synchronize();
 
-  // Lets go of what Works that ended keep. Not with call_mutex() held, which
-  // the end of a registration takes.
+  // Releases the objects kept by Works that have ended. Not with call_mutex()
+  // held, which the end of a registration takes.
   void Reclaim();
 
   absl::StatusOr<std::shared_ptr<const void>> Register(MutableBytes buffer);
@@ -146,13 +149,13 @@ class DeviceGroup final : public DeviceWatch::Watched,
   absl::StatusOr<std::unique_ptr<Communicator>> Shrink(
       const CommunicatorOptions& options, absl::Span<const int> excluded);
 
-  // Makes what runs end soon. Any thread, never waits.
+  // Makes running operations end soon. Any thread, never waits.
   void Abort();
 
-  // Ends the part: `all_leave` says whether all other ranks do so, too, and is
-  // asked only if all is well. Nothing is in flight.
+  // Ends the part. `all_leave` returns whether all other ranks leave too; it is
+  // called only if there was no error. Nothing is in flight.
   void Close(absl::FunctionRef<bool()> all_leave, Deadline deadline);
-  // The same without a call to the vendor's library: what it has stays behind.
+  // As Close, but without a call to the vendor's library, whose resources leak.
   void Abandon();
 
   Sight Look() override;
@@ -161,20 +164,21 @@ class DeviceGroup final : public DeviceWatch::Watched,
   friend class DeviceWork;
   using Clock = Deadline::Clock;
 
-  // What is in flight on a stream.
+  // An operation in flight on a stream.
   struct Pending {
     uint64_t number = 0;
-    // Null while it is being posted, and in a batch but for the last: it ends
-    // with the next that has one.
+    // Null while the operation is being posted, and for all but the last of a
+    // batch: it ends with the next operation that has an event.
     DeviceEvent event = nullptr;
     FlightTicket ticket;
     CollectiveOp op = CollectiveOp::kBarrier;
     int root = 0;
     uint64_t sequence = 0;
     Deadline deadline = Deadline::Infinite();
-    // Of an asynchronous call; then it owns the event.
+    // Of an asynchronous call; then the Work owns the event.
     std::shared_ptr<DeviceWork> work;
-    // It has been told of a failure; only the buffers are waited for.
+    // A failure has been reported to the caller; only the buffers are still in
+    // use.
     bool told = false;
   };
   // The operations of one stream, in order, in a ring.
@@ -183,7 +187,8 @@ class DeviceGroup final : public DeviceWatch::Watched,
     std::vector<Pending> ring;
     size_t head = 0;
     size_t count = 0;
-    // Of the last that ended: who waits for all asks it once more.
+    // Event of the last operation that ended: a thread that waits for all
+    // queries it once more.
     DeviceEvent last_event = nullptr;
     std::shared_ptr<DeviceWork> last_work;
 
@@ -191,7 +196,7 @@ class DeviceGroup final : public DeviceWatch::Watched,
     Pending& Push();
     void Pop();
   };
-  // To be told once the lock is gone.
+  // To be published once the lock has been released.
   struct Completion {
     FlightTicket ticket;
     std::shared_ptr<DeviceWork> work;
@@ -206,7 +211,7 @@ class DeviceGroup final : public DeviceWatch::Watched,
   DeviceGroup(DeviceGroupOptions options, Owner& owner,
               FlightRecorder& recorder);
   absl::Status Open();
-  // Which thread runs what continues Works that ended.
+  // Which thread runs the continuations of Works that ended.
   enum class Continue { kHere, kAside };
 
   absl::StatusOr<LaunchSite> Enter(bool aside);
@@ -222,27 +227,27 @@ class DeviceGroup final : public DeviceWatch::Watched,
   std::vector<FlightTicket> Untrack(size_t count);
   absl::Status MarkEnd(const LaunchSite& site, DeviceWork* work);
   Lane& LaneOf(void* stream) ABSL_EXCLUSIVE_LOCKS_REQUIRED(in_flight_.mutex);
-  // For what would wait for the batch that it is called in.
+  // For calls that would wait for the batch in which they are made.
   absl::Status RefuseInBatch() const;
-  // For what needs its events or a batch of its own.
+  // For calls that need events or a batch of their own.
   absl::Status RefuseInBatchOfAnother() const;
   using Registered = std::pair<const void*, size_t>;
   void Deregister(const Registered& buffer, void* handle);
 
-  // Sees what has ended; true if something has.
+  // Finds the operations that have ended; true if there are any.
   bool Progress(Continue where = Continue::kHere);
   bool ProgressOn(Lane& lane, Completions& told)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(in_flight_.mutex);
   void End(Lane& lane, Completions& told)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(in_flight_.mutex);
   void Tell(const Completions& told, Continue where);
-  // The first that has not been told of its end, by the order of the calls;
-  // the overdue one before it, if there is one.
+  // The first call, in call order, whose end has not been reported; an overdue
+  // one takes precedence.
   std::optional<Collective> FirstInFlight(bool& overdue);
   absl::Status Symptom(const Collective& call, bool overdue);
-  // Without locks.
+  // Called without locks.
   void TellAll(Continue where);
-  // Steps of Close. False if it has been closed.
+  // Steps of Close. False if the communicator was closed already.
   bool CloseCommunicator(absl::FunctionRef<bool()> all_leave,
                          Deadline deadline);
   void GiveBack();
@@ -261,11 +266,11 @@ class DeviceGroup final : public DeviceWatch::Watched,
   OwnerLink owner_;
   FlightRecorder& recorder_;
   DeviceEmulation emulation_;
-  // What the group has on the device.
+  // The group's resources on the device.
   struct Resources {
     // Of asynchronous calls.
     DeviceStream side;
-    // How they are ordered behind the current stream.
+    // Orders `side` behind the current stream.
     DeviceEvent fork = nullptr;
     // For barriers.
     std::shared_ptr<Storage> barrier;
@@ -288,7 +293,7 @@ class DeviceGroup final : public DeviceWatch::Watched,
   // Guarded by call_mutex_.
   struct Registrations {
     std::map<Registered, std::weak_ptr<const void>> shared;
-    // What the communicator gave for them.
+    // Handles that the communicator returned for them.
     std::multiset<void*> handles;
   };
   Registrations registrations_;
@@ -304,12 +309,12 @@ class DeviceGroup final : public DeviceWatch::Watched,
     absl::Mutex mutex;
     std::vector<std::unique_ptr<Lane>> lanes ABSL_GUARDED_BY(mutex);
     uint64_t queued ABSL_GUARDED_BY(mutex) = 0;
-    // Where what is being posted was put.
+    // Where the operation being posted is recorded.
     void* posting ABSL_GUARDED_BY(mutex) = nullptr;
     // After abort starts, success can no longer be determined.
     bool aborting ABSL_GUARDED_BY(mutex) = false;
     absl::Status failure ABSL_GUARDED_BY(mutex);
-    // What the vendor's library said of an event.
+    // The vendor library's error for an event.
     absl::Status broken ABSL_GUARDED_BY(mutex);
     // Works that ended and keep something.
     std::vector<std::shared_ptr<DeviceWork>> released ABSL_GUARDED_BY(mutex);

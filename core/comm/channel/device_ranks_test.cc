@@ -103,7 +103,7 @@ class DeviceRanksTest : public sherd::testing::DistributedTest {
 SHERD_DIST_TEST_F(DeviceRanksTest, ReducesLikeTheHost) {
   for (const auto& kind :
        {std::pair(kFloat32, ReduceOp::kSum), std::pair(kInt64, ReduceOp::kMax),
-        // What NCCL has not.
+        // Pairs that NCCL does not support.
         std::pair(kInt16, ReduceOp::kSum), std::pair(kUInt8, ReduceOp::kBxor),
         std::pair(kInt32, ReduceOp::kBand)}) {
     const DType dtype = kind.first;
@@ -460,7 +460,7 @@ SHERD_DIST_TEST_F(DeviceRanksTest,
     setenv(GetKnobInfo(Knob::kCudaLibrary).variable, "/nowhere/libcuda.so.1",
            /*overwrite=*/1);
   }
-  // A rank that comes much later finds nobody: then all others have left.
+  // A rank that arrives much later finds no other rank: all others have left.
   store().Add("here", 1).IgnoreError();
   while (store().Add("here", 0).value() < world_size()) {
     absl::SleepFor(absl::Milliseconds(5));

@@ -101,7 +101,7 @@ void DeviceWatch::Remove(const Watched* watched) {
     if (it == watched_.end()) return;
     removed = std::move(*it);
     watched_.erase(it);
-    // The thread itself sees that nothing is left.
+    // The thread itself notices that nothing is watched.
     if (own_thread || !watched_.empty()) return;
   }
   Stop();
@@ -161,8 +161,8 @@ void DeviceWatch::Main(Run& run) {
                    : std::min(2 * interval, kLongest);
     bool sleeps = false;
     if (seen == Watched::Sight::kNothing && absl::Now() - busy >= kLinger) {
-      // Whoever queues something from here on sees that it has to wake this
-      // thread; what was queued before is seen now.
+      // A thread that queues an operation from here on sees that it has to wake
+      // this thread; operations queued before are seen now.
       asleep_ = true;
       sleeps = LookAtAll() == Watched::Sight::kNothing;
       if (!sleeps) asleep_ = false;

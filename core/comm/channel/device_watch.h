@@ -17,14 +17,14 @@ namespace sherd::internal {
 // The name of its thread.
 inline constexpr char kDeviceWatchThread[] = "sherd-devices";
 
-// Looks after what groups have queued on devices, from one thread per process
-// that exists while there is such a group and sleeps a while after the last
-// operation ended.
+// Watches the operations that groups have queued on devices, from one thread
+// per process. The thread exists while there is such a group, and goes to sleep
+// a while after the last operation has ended.
 //
-// Exit. The thread ends before the vendor's library does: at exit() it is
-// stopped by a handler that the first group installs.
+// Exit. The thread ends before the vendor's library is unloaded: a handler that
+// the first group installs stops it at exit().
 //
-// Threads. Safe from any thread. A child of fork that does not call it is not
+// Threads. Safe from any thread. A child of fork that makes no call here is not
 // affected.
 class DeviceWatch {
  public:
@@ -33,7 +33,8 @@ class DeviceWatch {
     virtual ~Watched() = default;
 
     enum class Sight { kNothing, kWaiting, kProgress };
-    // Sees to what is in flight. On the watch's thread, without a lock of it.
+    // Checks the operations in flight. Called on the watch's thread, which
+    // holds no lock of its own then.
     virtual Sight Look() = 0;
   };
 
@@ -47,17 +48,18 @@ class DeviceWatch {
   DeviceWatch& operator=(const DeviceWatch&) = delete;
 
   void Add(std::shared_ptr<Watched> watched);
-  // Returns once its Look does not run, unless it is Look that calls this.
+  // Returns once `watched`'s Look does not run, unless Look itself calls this.
   void Remove(const Watched* watched);
 
-  // Something is in flight now. No more than a load unless the thread sleeps.
+  // Called when an operation is in flight. Costs a load unless the thread
+  // sleeps.
   void Wake() {
     if (asleep_.load(std::memory_order_seq_cst)) [[unlikely]] {
       WakeThread();
     }
   }
 
-  // For tests: nothing is looked at until there is something in flight.
+  // For tests: whether the thread sleeps until an operation is in flight.
   bool IsAsleep() const { return asleep_.load(std::memory_order_seq_cst); }
 
  private:
@@ -73,7 +75,7 @@ class DeviceWatch {
 
   absl::Mutex mutex_;
   std::vector<std::shared_ptr<Watched>> watched_ ABSL_GUARDED_BY(mutex_);
-  // Whose Look runs.
+  // The group whose Look runs.
   const Watched* looked_at_ ABSL_GUARDED_BY(mutex_) = nullptr;
   std::shared_ptr<Run> run_ ABSL_GUARDED_BY(mutex_);
   std::unique_ptr<std::thread> thread_ ABSL_GUARDED_BY(mutex_);

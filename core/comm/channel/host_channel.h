@@ -28,7 +28,8 @@ class MessageQueues {
   explicit MessageQueues(int size) : queues_(2 * size) {}
 
   CollectiveQueue& For(const Collective& message);
-  // Waits for what was pushed before, to the same peer in the same direction.
+  // Waits for the messages pushed before, to the same peer in the same
+  // direction.
   void WaitIdle(const Collective& message);
   void WaitAllIdle();
 
@@ -60,7 +61,7 @@ class HostChannel final : public Channel {
   void Abort() override;
   void Close() override;
 
-  // Null if there is none, and once the channel is closed.
+  // Null if the backend offers none, and once the channel is closed.
   std::shared_ptr<PeerMemory> peer_memory() const;
 
  private:
@@ -77,7 +78,7 @@ class HostChannel final : public Channel {
 
   // Held while a collective runs: one Post at a time.
   absl::Mutex collective_mutex_ ABSL_ACQUIRED_BEFORE(connection_mutex_);
-  // Counts what is posted, of which an emulated operation has several.
+  // Counts posts; an emulated operation has several.
   uint64_t posted_ ABSL_GUARDED_BY(collective_mutex_) = 0;
   EvenBlocks even_blocks_ ABSL_GUARDED_BY(collective_mutex_);
   // Held shared by each message, exclusively to close.

@@ -22,8 +22,8 @@ constexpr bool HasOwnBlock(CollectiveOp op) {
          op == CollectiveOp::kScatter;
 }
 
-// What a rank contributes. Empty for other operations, and on ranks that get
-// no result.
+// The block that a rank contributes to its own result. Empty for other
+// operations, and on ranks that get no result.
 BlockCopy OwnBlock(const Collective& call, int rank);
 
 // The whole result of `call`, a reduction, in a group of one rank.

@@ -11,7 +11,7 @@
 namespace sherd::internal {
 
 // Makes a device, which has an index, the calling thread's current one, as
-// backends want it, and puts the one before back.
+// backends require, and restores the previous one.
 class ScopedDevice {
  public:
   ScopedDevice(DeviceRuntime& runtime, const Device& device)
@@ -19,8 +19,8 @@ class ScopedDevice {
     const absl::StatusOr<int> before = runtime_.CurrentDevice();
     status_ = before.status();
     if (!before.ok()) return;
-    // Also if it is the number already: the vendor's library may have nothing
-    // current yet.
+    // Set it even if the number is equal: the vendor's library may not have a
+    // current device yet.
     status_ = runtime_.SetCurrentDevice(device.index);
     if (*before != device.index) before_ = *before;
   }
@@ -30,7 +30,7 @@ class ScopedDevice {
   ScopedDevice(const ScopedDevice&) = delete;
   ScopedDevice& operator=(const ScopedDevice&) = delete;
 
-  // OK if it is.
+  // OK if the device is current.
   const absl::Status& status() const { return status_; }
 
  private:

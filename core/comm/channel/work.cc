@@ -14,8 +14,8 @@ using Sources = std::vector<std::shared_ptr<WorkState>>;
 // Ends some time after `sources` did; who waits for it drives them.
 class LaterState final : public WorkState {
  public:
-  // `on_stream`: nothing is left to do on the host once they ended, and that
-  // of the first of them that had ended before is `ended`.
+  // `on_stream`: nothing remains to be done on the host once they have ended;
+  // `ended` is the status of the first of them that had ended before.
   LaterState(Sources sources, bool on_stream, absl::Status ended)
       : sources_(std::move(sources)),
         on_stream_(on_stream),
@@ -104,7 +104,7 @@ Work WhenAll(std::vector<Work> works) {
   auto result = std::make_shared<LaterState>(
       std::move(sources), /*on_stream=*/true, std::move(ended));
   for (size_t i = 0; i < works.size(); ++i) {
-    // The Work that comes back is dropped: `result` tells of the end.
+    // The returned Work is dropped: `result` reports the end.
     (void)std::move(works[i]).Then([outcomes, result, i](absl::Status status) {
       outcomes->statuses[i] = std::move(status);
       if (outcomes->unfinished.fetch_sub(1) > 1) return absl::OkStatus();

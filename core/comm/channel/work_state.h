@@ -25,8 +25,8 @@ class WorkState {
   using Continuation = std::function<void(const absl::Status&)>;
   using Continuations = std::vector<Continuation>;
 
-  // Publishes the outcome. What is returned has to be called with it next, on
-  // a thread on which the program's functions may run.
+  // Publishes the outcome. The caller must then call the returned continuations
+  // with it, on a thread on which the program's functions may run.
   [[nodiscard]] Continuations Complete(absl::Status status) {
     absl::MutexLock lock(&mutex_);
     status_ = std::move(status);
@@ -34,7 +34,7 @@ class WorkState {
     return std::exchange(continuations_, {});
   }
 
-  // Both, on the calling thread.
+  // Completes and runs the continuations, on the calling thread.
   void Finish(absl::Status status) {
     for (const Continuation& next : Complete(std::move(status))) next(status_);
   }
@@ -51,7 +51,7 @@ class WorkState {
     continuation(status_);
   }
 
-  // Keeps what it is given until the operation ended.
+  // Keeps `kept` alive until the operation has ended.
   virtual void Keep(std::shared_ptr<const void> kept) {
     OnFinish([kept = std::move(kept)](const absl::Status&) {});
   }
@@ -66,7 +66,7 @@ class WorkState {
 
  protected:
   const absl::Notification& done() const { return done_; }
-  // After it.
+  // Valid after the outcome is published.
   const absl::Status& status() const { return status_; }
 
  private:

@@ -19,7 +19,7 @@ using internal::CollectiveQueue;
 using ::sherd::testing::IsOk;
 using ::sherd::testing::StatusIs;
 
-// An operation that ends when it is told to.
+// An operation that ends on request.
 class HeldOperation {
  public:
   Work Start(absl::Status outcome) {
@@ -154,7 +154,7 @@ TEST(WorkTest, AContinuationMayWaitForItsQueue) {
   pushed.Notify();
   EXPECT_THAT(first.Wait(), IsOk());
   EXPECT_THAT(behind.Wait(), IsOk());
-  // It still knows what has ended.
+  // The queue still knows which operations have ended.
   ran = false;
   Work last = Work(queue.Push([&] {
     ran = true;

@@ -17,8 +17,8 @@
 namespace sherd {
 namespace {
 
-// What a rank says in the first round; all ranks run the same build, so the
-// struct travels as it lies in memory.
+// A rank's message in the first round. All ranks run the same build, so the
+// struct is sent as it is in memory.
 struct Vote {
   int32_t code;
   // As in ErrorInfo; kNobody if unset.
@@ -129,7 +129,7 @@ absl::Status ShareFailure(ProcessGroup& group, const OperationLabel& what,
       info);
 }
 
-// What all votes together say. `local` and `value` are what this rank voted.
+// Evaluates the votes of all ranks. `local` and `value` are this rank's vote.
 absl::Status Judge(ProcessGroup& group, const OperationLabel& what,
                    const absl::Status& local, const AgreedValue& value,
                    absl::Span<const Vote> votes,
@@ -226,7 +226,7 @@ absl::Status AgreeAndGather(ProcessGroup& group, const OperationLabel& what,
   SHERD_CHECK(notes.size() == ranks * note.size());
   const size_t block = sizeof(Vote) + note.size();
   absl::InlinedVector<std::byte, kInlineNotes> all(ranks * block);
-  // In place: this rank's block goes out from where it comes back.
+  // In place: this rank's block is sent from where it is received.
   const size_t own = static_cast<size_t>(group.rank()) * block;
   const Vote mine = VoteOf(group, local, value.fingerprint, 0);
   std::memcpy(&all[own], &mine, sizeof(mine));

@@ -18,14 +18,14 @@
 
 namespace sherd {
 
-// What all ranks of a collective must pass alike. Refers to what it was made
-// from: it is written where it is used, `{fingerprint, [&] { … }}`.
+// A value that all ranks of a collective must pass alike. Holds references:
+// write it where it is used, `{fingerprint, [&] { … }}`.
 struct AgreedValue {
   static std::string NoText() { return ""; }
 
   uint64_t fingerprint = 0;
-  // The value as text, a property per line, of which an error shows the first
-  // that differs. Called only if ranks differ.
+  // Returns the value as text, one property per line; an error shows the first
+  // line that differs. Called only if ranks differ.
   absl::FunctionRef<std::string()> describe = NoText;
 };
 
@@ -33,24 +33,24 @@ struct AgreedValue {
 //
 // Returns OK on every rank if every rank passed an OK `local` and the same
 // `value`. Otherwise every rank returns the same status: code and text of the
-// lowest rank that failed, "rank R: …", with what its ErrorInfo says of ranks,
-// or R as the one where it happened; or, if all were OK, kInvalidArgument with
-// the values and the ranks that passed them, the minority being the one that
-// failed (see deviation.h). `what` names the operation in messages and
-// ErrorInfo and is the same everywhere.
+// lowest rank that failed, "rank R: …", with the ranks of its ErrorInfo, or R
+// if it has none; or, if all were OK, kInvalidArgument with the values and the
+// ranks that passed them, the minority being the failed rank (see deviation.h).
+// `what` names the operation in messages and ErrorInfo and is the same on all
+// ranks.
 //
 // Collective. All ranks call it in the same order as other collectives. The
 // group stays usable, unless the collective itself fails: then that error is
 // returned, as one of `what`.
 //
 // Cost. One all_gather of 32 bytes per rank; after a failure also broadcasts
-// of the texts. That is the least: no rank may go on before it has heard of
-// every other, and a message of data says something of its sender alone.
+// of the texts. This is the minimum: no rank may proceed before it knows the
+// status of every other, and a data message carries only its sender's status.
 absl::Status Agree(ProcessGroup& group, const OperationLabel& what,
                    const absl::Status& local, const AgreedValue& value = {},
                    const CollectiveOptions& options = {});
 
-// The same, and on success returns the largest `number` that a rank passed.
+// As Agree; on success returns the largest `number` that a rank passed.
 absl::StatusOr<uint64_t> AgreeOnMaximum(ProcessGroup& group,
                                         const OperationLabel& what,
                                         const absl::Status& local,
@@ -58,7 +58,7 @@ absl::StatusOr<uint64_t> AgreeOnMaximum(ProcessGroup& group,
                                         uint64_t number,
                                         const CollectiveOptions& options = {});
 
-// The same, and on success every rank has the notes of all.
+// As Agree; on success every rank has the notes of all ranks.
 //
 // Layout. With n = note.size(), the same on all ranks, and notes.size() ==
 // P * n:  notes[r * n + i] == (note of rank r)[i], whatever rank r's status.
@@ -89,9 +89,9 @@ absl::StatusOr<std::vector<Note>> AgreeAndGather(
   return notes;
 }
 
-// What Agree says of values that every rank knows already: OK if those that are
-// set are equal. `complaint` follows the rank that deviates: "has another
-// layout". `describe`: as in AgreedValue, called on ranks whose value is set.
+// As Agree for values that every rank knows already: OK if those that are set
+// are equal. `complaint` follows the rank that deviates: "has another layout".
+// `describe`: as in AgreedValue, called on ranks whose value is set.
 //
 // Collective if they differ; all ranks pass the same `values`.
 absl::Status CompareValues(ProcessGroup& group, const OperationLabel& what,
@@ -100,7 +100,7 @@ absl::Status CompareValues(ProcessGroup& group, const OperationLabel& what,
                            absl::FunctionRef<std::string()> describe,
                            const CollectiveOptions& options = {});
 
-// Leaves every rank's string, which may differ in length, on every rank.
+// Gathers every rank's string on every rank; lengths may differ.
 //
 // Errors. kResourceExhausted on all ranks if the strings exceed
 // `max_total_bytes` together; otherwise those of AllGather.
@@ -111,7 +111,8 @@ absl::StatusOr<std::vector<std::string>> AllGatherStrings(
     int64_t max_total_bytes = int64_t{1} << 30);
 
 // A 64-bit FNV-1a hash: the same for equal bytes on every rank and in every
-// build, unlike absl::Hash. For fingerprints; no protection against malice.
+// build, unlike absl::Hash. For fingerprints; not secure against malicious
+// input.
 class Fingerprint {
  public:
   Fingerprint& Add(absl::string_view bytes);

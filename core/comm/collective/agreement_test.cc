@@ -87,7 +87,7 @@ TEST_P(AgreementTest, NamesTheMinorityWithTheValuesOfBoth) {
 TEST_P(AgreementTest, SinglesNobodyOutInADraw) {
   if (GetParam() == 1) return;
   RunLocalRanks(GetParam(), [](ProcessGroup& group) {
-    // Every rank says something else.
+    // Every rank passes a different value.
     const absl::Status status =
         AgreeOnText(group, absl::StrCat("value ", group.rank()));
     EXPECT_THAT(status,
@@ -193,7 +193,7 @@ TEST_P(AgreementTest, TellsEverybodyTheNotesOfAll) {
       EXPECT_EQ((*notes)[r].number, 100 + r);
       EXPECT_EQ((*notes)[r].more[39], -r);
     }
-    // What is wrong is found as without notes.
+    // Errors are found as without notes.
     const int culprit = group.size() / 2;
     const absl::Status failed =
         AgreeAndGather(group, "work",

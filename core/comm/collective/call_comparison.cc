@@ -25,7 +25,7 @@ constexpr char kBoardKey[] = "calls/board";
 constexpr uint64_t kCalls = 1024;
 constexpr uint64_t kCallsWithLengths = 8;
 
-// Where things stand, in words. A line is what processors share at once.
+// Offsets on the board, in words. A line is a cache line.
 constexpr size_t kLine = 8;
 constexpr size_t kFailed = 0;
 constexpr size_t kBlamed = kLine;
@@ -65,7 +65,7 @@ uint64_t TypeIn(uint64_t word) { return word >> kFingerprintBits & kTypeMask; }
 // A rank that waits for others in order to say who deviates ends before its
 // deadline by so much: those who wait for it have that deadline as well.
 constexpr absl::Duration kBeforeDeadline = absl::Milliseconds(200);
-// Between two questions whether a rank was lost.
+// Interval between two checks for a dead rank.
 constexpr absl::Duration kLook = absl::Milliseconds(50);
 
 // In place of a rank.
@@ -390,7 +390,7 @@ absl::Status CallComparison::CompareOnBoard(const Collective& desc) {
   Publish(call);
   if (!IsFirstOrEqual(call)) {
     absl::Status difference = Judge(AwaitCalls(call.sequence, desc.deadline));
-    // What the others called is not to be had any more.
+    // The calls of the other ranks can no longer be obtained.
     return difference.ok() ? Differ({std::nullopt,
                                      "the ranks made different "
                                      "calls"})

@@ -23,23 +23,23 @@
 
 namespace sherd::internal {
 
-// Finds out that ranks made different calls before any of them moves data: what
-// a vendor's library makes of that is a hang, wrong numbers or the process's
-// end.
+// Detects that ranks made different calls before any of them moves data. In a
+// vendor's library such a mismatch leads to a hang, wrong results or a crash.
 //
 // On a board, for ranks of one host: memory that all ranks of the group map.
-// Each call writes itself down and is compared with the first that came; v
-// operations also write whom they send how much, and look at those who came
-// before. Of two ranks that differ at least one sees the other, fails before it
-// sends anything, and the rest learn from it. Nobody waits for anybody, except
-// that no rank may run more than some hundred calls (some v operations) ahead.
+// Each rank records its call and compares it with the first one recorded; for v
+// operations it also records how much it sends to whom, and checks the ranks
+// that came before. Of two ranks that differ at least one sees the other's
+// record, fails before it sends anything, and notifies the rest. No rank waits
+// for another, except that no rank may run more than some hundred calls (some v
+// operations) ahead.
 //
 // By messages, elsewhere: each call is preceded by an exchange of one line with
 // every rank. Calls on devices are not compared then.
 //
-// What is compared, and who deviates, is the rule of call_signature.h. The rank
-// that sees a difference waits until it knows what all ranks called: until they
-// came, one of them failed, or its deadline is near.
+// call_signature.h defines what is compared, and which rank deviates. The rank
+// that sees a difference waits until it knows the calls of all ranks: until all
+// have made theirs, one of them failed, or its deadline is near.
 //
 // Cost. On a board, one cache line written and one compared; v operations, one
 // line per rank. By messages, one all_to_all of 48 bytes.
@@ -54,8 +54,8 @@ class CallComparison {
                                      absl::Span<const MutableBytes> recvs)>;
 
   // Collective over the ranks of `store`, which run on one host as one user.
-  // Rank 0's lives until all others have returned: what the caller does next
-  // waits for them.
+  // Rank 0's object must live until all others have returned: the caller's next
+  // step waits for them.
   //   kFailedPrecondition  The board of rank 0 cannot be mapped.
   //   kUnavailable         Rank 0 has given up, or ended.
   static absl::StatusOr<std::unique_ptr<CallComparison>> OnBoard(
@@ -66,8 +66,8 @@ class CallComparison {
   // From now on there may be calls on devices too.
   void ExpectDeviceCalls() { has_device_calls_ = true; }
 
-  // Asked now and then while a difference is being cleared up: whether a rank
-  // died or failed, and so will not say what it calls.
+  // Polled while a difference is being resolved: whether a rank died or failed,
+  // and so will not record its call.
   void WatchRanks(std::function<bool()> is_any_lost) {
     is_any_lost_ = std::move(is_any_lost);
   }
@@ -76,33 +76,33 @@ class CallComparison {
   CallComparison& operator=(const CallComparison&) = delete;
 
   // OK if no difference is known. `exchange` is used by messages only.
-  //   kInvalidArgument   The ranks made different calls: says who called what;
-  //                      FailedRank() is the one that deviates, if one does.
+  //   kInvalidArgument   The ranks made different calls; the message lists each
+  //                      rank's call. FailedRank() is the one that deviates, if
+  //                      one does.
   //   kDeadlineExceeded  A rank is too far behind.
   absl::Status Compare(const Collective& desc, Exchange exchange);
 
-  // Says that this rank's group is broken, and which rank said so first. On a
-  // board only: nothing otherwise.
+  // Records that this rank's group failed; the board keeps which rank recorded
+  // it first. On a board only: no effect otherwise.
   void Fail();
   std::optional<int> FailedRank() const;
 
-  // Says that this rank makes no more calls, and which ranks said so before
-  // they made call number `sequence`. On a board only.
+  // Leave records that this rank makes no more calls; RankThatLeft returns a
+  // rank that left before it made call number `sequence`. On a board only.
   void Leave();
   std::optional<int> RankThatLeft(uint64_t sequence) const;
 
-  // The ranks that have not made call number `sequence` yet, as far as it is
-  // known.
+  // The ranks that have not made call number `sequence` yet, as far as known.
   std::vector<int> RanksBehind(uint64_t sequence) const;
 
  private:
-  // What a rank called, as ranks tell each other.
+  // A rank's call, as ranks exchange it.
   struct Call {
     uint64_t sequence = 0;
     CallSignature signature;
   };
-  // What travels by message; also what this rank sends to, and wants from, the
-  // reader.
+  // The message form of a call, with the bytes that this rank sends to the
+  // reader and expects from it.
   struct Line {
     Call call;
     uint64_t sent = 0;
@@ -121,21 +121,21 @@ class CallComparison {
   absl::Status KeepPace(int word, uint64_t least, Deadline deadline);
   void Publish(const Call& call);
   bool IsFirstOrEqual(const Call& call);
-  // What all ranks called, as far as can be known in time.
+  // The calls of all ranks, as far as they are known in time.
   std::vector<std::optional<Call>> AwaitCalls(uint64_t sequence,
                                               Deadline deadline) const;
   std::optional<Call> Published(int rank, uint64_t sequence) const;
-  // Words that ranks share: one per call, then an area per rank.
+  // Shared words: one per call, then an area per rank.
   Word& Slot(uint64_t sequence) const;
   Word* Area(int rank) const;
   Word* Lengths(bool on_device, int rank, uint64_t count) const;
   void MarkDone(Word& word, uint64_t sequence);
 
-  // What differs between calls[r], as far as known, or OK.
+  // The error of a difference between the known calls[r], or OK.
   absl::Status Judge(const std::vector<std::optional<Call>>& calls);
   absl::Status DifferAboutLength(const Collective& desc, int from,
                                  uint64_t sent, int to, uint64_t wanted);
-  // The error of a difference. On a board the first verdict is everybody's.
+  // The error of a difference. On a board all ranks use the first one recorded.
   absl::Status Differ(CallDifference difference);
 
   const int rank_;

@@ -78,7 +78,7 @@ TEST(CallComparisonTest, EqualCallsPassHoweverMany) {
   });
 }
 
-// What one rank of three calls differently, and what the others then hear.
+// The deviating call of one rank of three, and the error that the others get.
 struct Difference {
   const char* name;
   std::function<void(Collective&)> change;

@@ -16,21 +16,21 @@
 #include "sherd/core/comm/collective/operations.h"
 #include "sherd/core/tensor/types/dtype_names.h"
 
-// Whether the ranks of a group made the same call, and how to say it if not:
+// Whether the ranks of a group made the same call, and the error text if not:
 // the one rule of the host and of the plugins that compare by themselves,
-// whatever carries the calls from rank to rank. Hence of the standard library
-// alone.
+// however calls are sent from rank to rank. Hence it depends on the standard
+// library alone.
 //
 // Rule. Calls fit if they agree in operation, root and reduction, in the number
 // of bytes or the list of lengths that the operation has in common, in the form
-// of an all_to_all (equal blocks or lists), and in where the buffers lie; and
-// in the type of the elements, where a call gives one: a call by bytes fits
+// of an all_to_all (equal blocks or lists), and in the device of the buffers;
+// and in the type of the elements, where a call gives one: a call by bytes fits
 // every type. The lengths of single messages agree between two ranks
-// (LengthsWith). Who deviates is what core/base/deviation.h says.
+// (LengthsWith). core/base/deviation.h defines who deviates.
 
 namespace sherd::internal {
 
-// What a call is, as far as it can be compared. Numbers are those of
+// The properties of a call that can be compared. Numbers are those of
 // CollectiveOp, DType and ReduceOp.
 struct CallFields {
   int32_t op = 0;
@@ -46,16 +46,18 @@ struct CallFields {
   bool on_device = false;
 };
 
-// What all ranks have in common in a call, as three words: what carries them
-// need not know more. Words that came from elsewhere may hold anything.
+// The properties of a call that are common to all ranks, as three words; the
+// transport need not know more. Words received from elsewhere may hold any
+// value.
 struct CallSignature {
   // From the lowest bit: 8 bits operation, 8 bits 1 + type or 0, 8 bits
-  // reduction, 8 bits form, 32 bits root. What an operation does not use is 0.
+  // reduction, 8 bits form, 32 bits root. Fields that an operation does not use
+  // are 0.
   uint64_t kind = 0;
   // The bytes that the operation has in common, or 0; of a list the sum.
   uint64_t bytes = 0;
   // A hash of the lengths in the list that the operation has in common, in
-  // their order, if what carries the signature does not carry the list.
+  // their order, if the list itself is not sent with the signature.
   uint64_t lengths = 0;
 
   static constexpr int kTypeShift = 8;
@@ -66,16 +68,17 @@ struct CallSignature {
   // Forms.
   static constexpr uint64_t kEqualBlocks = uint64_t{1} << kFormShift;
   static constexpr uint64_t kOnDevice = uint64_t{2} << kFormShift;
-  // Of a record that holds no lists: of the one in common only `bytes` is
-  // known, or nothing, and without kEqualBlocks no form of an all_to_all.
+  // The call comes from a record without lists: of the common list only `bytes`
+  // is known, or nothing, and without kEqualBlocks the form of an all_to_all is
+  // unknown.
   static constexpr uint64_t kWithoutLists = uint64_t{4} << kFormShift;
 
   int32_t op() const { return static_cast<int32_t>(kind & 0xff); }
-  // 1 + the number of the type, or 0: by bytes.
+  // 1 + the number of the type; 0: by bytes.
   uint64_t type() const { return (kind & kTypeMask) >> kTypeShift; }
   int32_t root() const { return static_cast<int32_t>(kind >> kRootShift); }
 
-  // Null if there is no such operation.
+  // Null if the operation is unknown.
   const OperationTraits* traits() const {
     return op() < kNumCollectiveOps ? &kOperationTraits[op()] : nullptr;
   }
@@ -85,7 +88,7 @@ struct CallSignature {
     return {kind & ~kTypeMask, bytes, lengths};
   }
 
-  // The list in common is part of the signature from now on.
+  // Adds an entry of the common list to the signature.
   void AddLength(uint64_t length) {
     bytes += length;
     lengths = Mix(lengths, length);
@@ -134,9 +137,9 @@ struct MessageLengths {
   uint64_t expected = 0;
 };
 
-// Of an operation that ComparesMessages, 0 of any other; `send_to(r)` and
-// `receive_from(r)` are the lengths in the rank's lists, and are asked only
-// where it has one.
+// The lengths for an operation that ComparesMessages, 0 for any other;
+// `send_to(r)` and `receive_from(r)` are the lengths in the rank's lists, and
+// are called only if it has that list.
 template <typename SendTo, typename ReceiveFrom>
 MessageLengths LengthsWith(int peer, int rank, const CallFields& call,
                            const SendTo& send_to,
@@ -155,8 +158,8 @@ MessageLengths LengthsWith(int peer, int rank, const CallFields& call,
   }
 }
 
-// Takes the signatures of all ranks one by one, and tells whether they fit so
-// far. Without memory of its own.
+// Takes the signatures of all ranks one by one, and reports whether they fit so
+// far. Allocates nothing.
 class CallAgreement {
  public:
   explicit CallAgreement(const CallSignature& first)
@@ -227,7 +230,7 @@ inline std::string ToText(const CallSignature& call,
 }
 
 struct CallDifference {
-  // Who deviates. Unset: nobody more than others.
+  // The rank that deviates. Unset: no rank more than others.
   std::optional<int> rank;
   // "the ranks made different calls: rank 1 called barrier; ranks 0, 2 …".
   std::string text;
@@ -235,13 +238,13 @@ struct CallDifference {
 
 inline constexpr char kDifferentCalls[] = "the ranks made different calls: ";
 
-// Who deviates among the calls: calls[r] is that of rank r, unset if it is
-// unknown. `lists[r]`: the lengths that the operation has in common as rank r
-// gave them, where lists are carried; empty: their hash is, or nothing.
+// Finds the ranks that deviate: calls[r] is the call of rank r, unset if
+// unknown. `lists[r]`: the common list of lengths as rank r gave it, where
+// lists are sent; empty: only their hash is sent, or nothing.
 inline Deviation FindDeviatingCalls(
     const std::vector<std::optional<CallSignature>>& calls,
     const std::vector<std::optional<std::vector<uint64_t>>>& lists = {}) {
-  // With the list in common, or none.
+  // With the common list, or none.
   using Part = std::pair<decltype(CallSignature().CommonPart()),
                          std::optional<std::vector<uint64_t>>>;
   std::vector<std::optional<Part>> parts(calls.size());
@@ -256,9 +259,9 @@ inline Deviation FindDeviatingCalls(
   return deviation.Exists() ? deviation : FindDeviation(types);
 }
 
-// How the calls contradict each other, if they do: calls[r] is that of rank r,
-// unset if it is unknown. `list_of(r)`: the lengths that the operation has in
-// common as rank r gave them, where lists are carried; null: their hash is.
+// How the calls contradict each other, if they do: calls[r] is the call of rank
+// r, unset if unknown. `list_of(r)`: the common list of lengths as rank r gave
+// it, where lists are sent; null: only their hash is.
 inline std::optional<CallDifference> FindDifference(
     const std::vector<std::optional<CallSignature>>& calls,
     const std::function<std::vector<uint64_t>(int rank)>& list_of = nullptr) {
@@ -288,8 +291,8 @@ inline std::optional<CallDifference> FindDifference(
   return CallDifference{deviation.Rank(), std::move(text)};
 }
 
-// Two ranks that contradict each other about the length of a message: both are
-// named and none is singled out.
+// The difference between two ranks that disagree about the length of a message:
+// the text names both, and neither is reported as deviating.
 inline CallDifference DifferenceOfLengths(int32_t op, int from, uint64_t sent,
                                           int to, uint64_t expected) {
   return {std::nullopt,

@@ -17,7 +17,7 @@ int32_t Number(CollectiveOp op) { return static_cast<int32_t>(op); }
 constexpr int32_t kFloat32 = 13;
 constexpr int32_t kInt32 = 6;
 
-// What a carrier knows of one call.
+// The properties of one call that a transport knows.
 CallSignature Sum(uint64_t bytes) {
   return SignatureOf({.op = Number(CollectiveOp::kAllReduce),
                       .dtype = kFloat32,
@@ -85,7 +85,7 @@ TEST(CallSignatureTest, ACallByBytesFitsEveryType) {
   EXPECT_TRUE(Fit(Moved(std::nullopt), Moved(kInt32)));
   EXPECT_TRUE(Fit(Moved(kInt32), Moved(kInt32)));
   EXPECT_FALSE(Fit(Moved(kFloat32), Moved(kInt32)));
-  // Wherever the one by bytes stands, the two others contradict each other.
+  // Whichever rank calls by bytes, the two others contradict each other.
   for (const std::vector<CallSignature>& calls :
        {std::vector{Moved(std::nullopt), Moved(kFloat32), Moved(kInt32)},
         std::vector{Moved(kFloat32), Moved(std::nullopt), Moved(kInt32)}}) {

@@ -298,8 +298,8 @@ std::vector<Step> PlanSteps(absl::Span<const Operation> operations,
   return steps;
 }
 
-// What a rank added, as the others know it. All ranks run the same build, so
-// the struct travels as it lies in memory.
+// A rank's added operations, as sent to the others. All ranks run the same
+// build, so the struct is sent as it is in memory.
 struct Summary {
   uint64_t operations = 0;
   uint64_t bytes = 0;
@@ -315,8 +315,8 @@ struct Summary {
 
 }  // namespace
 
-// What was added, and then what runs. Held by every part of a launch that has
-// not ended.
+// The added operations, and later the running ones. Held by every part of a
+// launch that has not ended.
 class CoalescedBatch : public std::enable_shared_from_this<CoalescedBatch> {
  public:
   CoalescedBatch(ProcessGroup& group, const CoalescerOptions& options)
@@ -340,8 +340,8 @@ class CoalescedBatch : public std::enable_shared_from_this<CoalescedBatch> {
   MutableBytes AllSummaries();
   // Poisons the group if the ranks added different operations.
   absl::Status Compare();
-  // What becomes of a step that ended: unpacked, or remembered as the error of
-  // the batch if it is the first.
+  // Concludes a step that ended: unpacks its result, or records its error as
+  // that of the batch if it is the first.
   absl::Status Conclude(const Step& step, absl::Status status);
   absl::Status Fail(absl::Status status) ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status FirstError() const ABSL_LOCKS_EXCLUDED(mutex_);
@@ -370,7 +370,7 @@ absl::Status CoalescedBatch::Add(const CollectiveCall& call) {
   }
   const size_t index = operations_.size();
   operations_.push_back({call.desc, index});
-  // A process that is no member hears so from Launch.
+  // For a process that is not a member, Launch returns the error.
   if (call.valid.ok() || !group_.is_member()) return absl::OkStatus();
   absl::Status status = Describe(
       absl::StrCat("coalesced operation ", index, ", ", Name(call.desc.op)),
@@ -442,7 +442,7 @@ absl::Status CoalescedBatch::Prepare(const CollectiveOptions& options) {
 }
 
 // Where there is one collective at least. The group refuses it to a process
-// that is no member.
+// that is not a member.
 bool CoalescedBatch::NeedsComparison() const {
   return std::any_of(
       operations_.begin(), operations_.end(),

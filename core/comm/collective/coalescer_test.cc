@@ -207,7 +207,7 @@ TEST(CoalescerPlanTest, OperationsOfAKindBecomeOneCall) {
 
 TEST(CoalescerPlanTest, AnEmptyBatchEndsAtOnce) {
   RunLocalRanks(2, [](ProcessGroup& group) {
-    // On one rank only: it is no collective.
+    // On one rank only: it is not a collective.
     if (group.rank() == 1) return;
     Coalescer batch(group);
     EXPECT_EQ(batch.num_calls(), 0);
@@ -231,7 +231,7 @@ TEST(CoalescerErrorTest, NothingIsAddedOrLaunchedAfterLaunch) {
   });
 }
 
-// What lies on a device is not even read.
+// Memory of a device is not even read.
 TEST(CoalescerErrorTest, BuffersOnADeviceAreRefusedBeforeAnythingIsSent) {
   RunLocalRanks(2, [](ProcessGroup& group) {
     Numbers numbers = {group.rank() + 1, 2}, more = {3, 4};
@@ -307,7 +307,7 @@ TEST(CoalescerErrorTest, OperationsWhoseBuffersOverlapAreNamed) {
                            "coalesced operation 0, all_gather, and of "
                            "operation 2, broadcast, overlap"));
       EXPECT_EQ(numbers, before);
-      // What is only read may be read by several.
+      // Several operations may read the same buffer.
       Coalescer reads(group);
       Numbers sums[] = {Numbers(1), Numbers(1)};
       for (Numbers& sum : sums) {
@@ -321,7 +321,7 @@ TEST(CoalescerErrorTest, OperationsWhoseBuffersOverlapAreNamed) {
   });
 }
 
-// Equal lengths in another order: only the comparison can know.
+// Equal lengths in another order: only the comparison can detect it.
 TEST(CoalescerErrorTest, RanksThatAddedInAnotherOrderAreBlamedBeforeDataMoves) {
   for (const bool async : {false, true}) {
     RunLocalRanks(3, [&](ProcessGroup& group) {
@@ -467,7 +467,7 @@ TEST(CoalescerOrderTest, AsynchronousBatchesMixWithOtherCalls) {
       works.push_back(batch.LaunchAsync());
       works.push_back(
           group.AllReduceAsync(BytesOf(a), BytesOf(a), kInt32, ReduceOp::kMax));
-      // What was queued before is read by the next batch at its launch.
+      // The next batch reads, at its launch, the results queued before.
       ASSERT_THAT(WhenAll(std::move(works)).Wait(), IsOk());
       works.clear();
     }

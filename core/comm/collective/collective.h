@@ -12,26 +12,26 @@
 
 namespace sherd {
 
-// "barrier", "broadcast", "all_gather", "all_to_all_v", …, as the public
-// interface says it.
+// "barrier", "broadcast", "all_gather", "all_to_all_v", …, as in the public
+// interface.
 absl::string_view Name(CollectiveOp op);
 
 // Bytes to send or a place to receive them.
 using ConstBytes = absl::Span<const std::byte>;
 using MutableBytes = absl::Span<std::byte>;
 
-// What a call of a group is: a valid collective, or a message to one rank. The
-// methods of ProcessGroup make one and check every field; what compares,
+// A call of a group: a valid collective, or a message to one rank. The methods
+// of ProcessGroup create it and check every field; the code that compares,
 // records, emulates, queues and carries out calls reads it.
 //
-// Which fields an operation uses (P = group size); backends/backend_abi.h says
-// more about each:
+// Which fields an operation uses (P = group size); backends/backend_abi.h
+// describes each in detail:
 //   barrier         none
 //   broadcast       buffer = out[0, bytes), root
 //   all_gather      in[0, bytes), out[0, P * bytes)
 //   all_to_all_v    sends[P], recvs[P]; entry r goes to, or comes from, rank r;
-//                   an empty entry is no message; entry `rank` has been copied
-//                   by the host and is empty
+//                   an empty entry is not a message; entry `rank` has been
+//                   copied by the host and is empty
 //   all_reduce      in[0, bytes), out[0, bytes), dtype, reduction
 //   reduce          the same, root; only root has out
 //   reduce_scatter  sends[P], out[0, bytes), dtype, reduction
@@ -49,12 +49,12 @@ struct Collective {
   absl::Span<const ConstBytes> sends = {};
   absl::Span<const MutableBytes> recvs = {};
   DType dtype = DType::kUInt8;
-  // dtype is the type of the elements, also of an operation that only moves
-  // them. Of a reduction it always is.
+  // dtype is the type of the elements, even of an operation that only moves
+  // them. Always true for a reduction.
   bool typed = false;
   ReduceOp reduction = ReduceOp::kSum;
   int64_t tag = 0;
-  // Entries have one length and stand one after another in memory.
+  // Entries have one length and are contiguous in memory.
   bool even = false;
   // Counts the calls of the group, the same on all ranks; for send and recv
   // this rank's own count of them.
@@ -70,8 +70,8 @@ struct Collective {
 // all of them is 0.
 bool MovesNothing(const Collective& desc);
 
-// What stands in for a collective that moves nothing, where the backend is not
-// to be given one: a barrier.
+// The substitute for a collective that moves nothing, where the backend must
+// not be given one: a barrier.
 Collective InPlaceOfNothing(const Collective& desc);
 
 }  // namespace sherd

@@ -12,12 +12,12 @@
 
 namespace sherd::internal {
 
-// A call of a ProcessGroup's method as an operation, and whether it keeps the
-// rules that can be checked without asking another rank: the same rules, and
-// the same words, whatever the backend. ProcessGroup's cards state them.
+// A call of a ProcessGroup's method as an operation, and whether it obeys the
+// rules that can be checked without another rank: the same rules, and the same
+// messages, for all backends. The comments of ProcessGroup state them.
 struct CollectiveCall {
   Collective desc;
-  // OK, or kInvalidArgument with what was expected.
+  // OK, or kInvalidArgument with the expectation that was violated.
   absl::Status valid;
 };
 
@@ -33,15 +33,16 @@ struct Elements {
   ReduceOp reduction;
 };
 
-// Of a call that only moves elements: that they are of `dtype`, if it is set.
+// For a call that only moves elements: records that they are of `dtype`, if
+// set.
 inline void SetType(std::optional<DType> dtype, CollectiveCall& call) {
   if (!dtype || IsReduction(call.desc.op)) return;
   call.desc.dtype = *dtype;
   call.desc.typed = true;
 }
 
-// Nothing is touched, and nothing kept but the pointers. Forms with one
-// contiguous buffer of equal blocks leave the lists empty and set `even`.
+// No buffer is accessed, and only pointers are kept. Forms with one contiguous
+// buffer of equal blocks leave the lists empty and set `even`.
 CollectiveCall BarrierCall();
 CollectiveCall BroadcastCall(Place place, MutableBytes buffer, int root);
 CollectiveCall AllReduceCall(Elements elements, ConstBytes send,

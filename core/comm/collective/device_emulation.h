@@ -15,7 +15,7 @@
 
 namespace sherd::internal {
 
-// Emulation with the memory of a device: what it does is queued on a stream.
+// Emulation with the memory of a device: its operations are queued on a stream.
 // Scratch comes from the device's pool for each operation, so that operations
 // on different streams do not share it.
 class DeviceEmulation final : public Emulation {
@@ -36,7 +36,7 @@ class DeviceEmulation final : public Emulation {
   void GiveBack();
 
   DeviceRuntime& runtime_;
-  // Of the operation that runs.
+  // Stream of the running operation.
   DeviceStream stream_;
   Allocator* allocator_ = nullptr;
   void* scratch_ = nullptr;

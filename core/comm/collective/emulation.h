@@ -15,28 +15,29 @@
 
 namespace sherd::internal {
 
-// Runs operations that a backend lacks with those that it has. A backend needs
-// no more than all_to_all_v; send and recv cannot be emulated.
+// Emulates operations that a backend does not implement with those that it
+// does. A backend needs only all_to_all_v; send and recv cannot be emulated.
 //
-// Moves. One all_to_all_v from every block's owner to those who want it.
+// Moves. One all_to_all_v from every block's owner to its receivers.
 //
-// Reductions. Small ones: everybody gets all contributions and reduces them
-// alike. Others go in pieces of P slices: slice r of all ranks goes to rank r,
-// which reduces it in one pass and hands the result on. Each rank receives
-// 2 (P - 1) / P of the bytes, as with a ring, in two rounds per piece, and
-// contributions are taken in rank order, so that the result has the same bits
-// everywhere (Rabenseifner's reduce-scatter and allgather, on a full mesh). An
-// average of 32-bit floats and wider is a native sum, divided, where there is
-// one.
+// Reductions. Small ones: every rank gets all contributions and reduces them
+// alike. Large ones are done in pieces of P slices: slice r of all ranks goes
+// to rank r, which reduces it in one pass and hands the result on. Each rank
+// receives 2 (P - 1) / P of the bytes, as with a ring, in two rounds per piece,
+// and contributions are taken in rank order, so that the result has the same
+// bits everywhere (Rabenseifner's reduce-scatter and allgather, on a full
+// mesh). An average of 32-bit floats and wider is a native sum, divided, if the
+// backend has one.
 //
 // Memory. At most kMaxScratch bytes, kept for the next call.
 //
-// On other memory than the host's, a derived class has the scratch and reduces.
+// For memory other than the host's, a derived class provides the scratch memory
+// and the reduction.
 //
 // Threads. Run is called by one thread at a time.
 class Emulation {
  public:
-  // Posts one operation that the backend has, and waits for its end.
+  // Posts one operation that the backend implements, and waits for its end.
   using Post = absl::FunctionRef<absl::Status(const Collective&)>;
 
   Emulation(NativeOperations native, int rank, int size);
@@ -44,7 +45,7 @@ class Emulation {
   Emulation& operator=(const Emulation&) = delete;
   virtual ~Emulation() = default;
 
-  // `dtype` and `reduction` count for reductions only.
+  // `dtype` and `reduction` matter for reductions only.
   static OperationPath PathOf(const NativeOperations& native, CollectiveOp op,
                               DType dtype, ReduceOp reduction);
 
@@ -55,9 +56,10 @@ class Emulation {
   static constexpr size_t kMaxScratch = size_t{8} << 20;
 
  protected:
-  // At least so many bytes, until the end of Run or the next call.
+  // Returns at least `bytes` bytes, valid until the end of Run or the next
+  // call.
   virtual absl::StatusOr<std::byte*> Scratch(size_t bytes);
-  // As core/comm/reduction.h does it.
+  // As Reduce of core/comm/reduction.h.
   virtual absl::Status Reduce(ReduceOp op, DType dtype, void* out,
                               absl::Span<const void* const> ins, size_t count,
                               int divisor);
@@ -81,8 +83,8 @@ class Emulation {
   absl::Status ReduceSmall(const Collective& desc, Post post);
   absl::Status ReducePiece(const Collective& desc, size_t piece, Post post);
   absl::Status ReduceBlocks(const Collective& desc, Post post);
-  // Reduces this rank's `own` with what the others sent into `scratch`, where
-  // theirs stand `stride` bytes apart, in rank order.
+  // Reduces this rank's `own` with the contributions that the others sent into
+  // `scratch`, which are `stride` bytes apart, in rank order.
   absl::Status Combine(const Collective& desc, ConstBytes own,
                        const std::byte* scratch, size_t stride, void* out);
 

@@ -12,7 +12,7 @@
 namespace sherd {
 namespace {
 
-// What is left of a call's time, for each of its steps.
+// The remaining time of a call, for each of its steps.
 class TimeBudget {
  public:
   TimeBudget(const ProcessGroup& group, const StringOptions& options)
@@ -74,8 +74,8 @@ absl::Status CheckLengths(const ProcessGroup& group,
   return Describe(group, operation, CheckTotal(total, options));
 }
 
-// Root's strings have one entry per rank, others' none. Of a root that is no
-// rank the collective below says so.
+// Root's strings have one entry per rank, others' none. The collective below
+// reports a root that is not a rank.
 absl::Status CheckStrings(const ProcessGroup& group, size_t count, int root) {
   const size_t expected =
       group.rank() == root ? static_cast<size_t>(group.size()) : 0;
@@ -113,7 +113,7 @@ absl::StatusOr<std::vector<std::string>> GatherStrings(
   const TimeBudget time(group, options);
   uint64_t length = local.size();
   std::vector<uint64_t> lengths(static_cast<size_t>(group.size()));
-  // All ranks learn the lengths, and so come to the same verdict.
+  // All ranks learn the lengths, and so return the same result.
   SHERD_RETURN_IF_ERROR(InOperation(
       "gather_strings",
       group.AllGather(BytesOf(length), BytesOf(lengths), time.Left())));

@@ -100,13 +100,13 @@ TEST(ObjectCollectivesCapTest, TooLongStringsAreRefusedOnAllRanksAlike) {
                 StatusIs(kExhausted, "have 1 bytes, expected at most 0"));
     EXPECT_THAT(SendString(group, eleven, (group.rank() + 1) % 3, 0, ten),
                 StatusIs(kExhausted, "have 11 bytes"));
-    // The group goes on, and the limit itself is allowed.
+    // The group stays usable, and the limit itself is allowed.
     EXPECT_THAT(BroadcastString(group, std::string(10, 'y'), 0, ten),
                 IsOkAndHolds(std::string(10, 'y')));
   });
 }
 
-// What a peer that is no friend could send in place of a length.
+// Values that a hostile peer could send in place of a length.
 TEST(ObjectCollectivesCapTest, HostileLengthsTakeNoMemory) {
   RunLocalRanks(2, [](ProcessGroup& group) {
     uint64_t lengths[] = {UINT64_MAX - 3, UINT64_MAX - 3};

@@ -9,7 +9,7 @@
 
 namespace sherd {
 
-// A public operation as errors name it. Refers to what it was made from.
+// A public operation as errors name it. Holds references to its arguments.
 struct OperationLabel {
   // NOLINTNEXTLINE(google-explicit-constructor)
   OperationLabel(absl::string_view name) : name(name), text(name) {}
@@ -22,15 +22,15 @@ struct OperationLabel {
 
   // In ErrorInfo: "load_checkpoint".
   absl::string_view name;
-  // What messages begin with: "load "ckpt": tensor "wte.weight"".
+  // The beginning of messages: "load "ckpt": tensor "wte.weight"".
   absl::string_view text;
 };
 
-// Returns `status` as an error of `operation`, which is what the program
-// called: its text stands first, unless it does already, and its name in the
-// ErrorInfo, whatever inner call failed. That call stays in the message as a
-// detail, as does its sequence number. `group`: where the operation ran, for an
-// error that does not say so. An OK status is returned unchanged.
+// Returns `status` as an error of `operation`, which the program called: the
+// message begins with its text, unless it does already, and the ErrorInfo has
+// its name, whatever inner call failed. That call and its sequence number stay
+// in the message as a detail. `group`: where the operation ran, for an error
+// that does not name its group. An OK status is returned unchanged.
 [[nodiscard]] absl::Status InOperation(const OperationLabel& operation,
                                        absl::Status status,
                                        absl::string_view group = {});

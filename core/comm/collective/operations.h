@@ -5,8 +5,8 @@
 #include <iterator>
 #include <string_view>
 
-// Which operations there are, and what each of them uses: for the host and for
-// plugins, hence of the standard library alone.
+// The operations and the arguments that each of them uses: for the host and for
+// plugins, hence based on the standard library alone.
 
 namespace sherd {
 
@@ -27,8 +27,8 @@ enum class CollectiveOp : int32_t {
 };
 inline constexpr int kNumCollectiveOps = 12;
 
-// How elements that stand at one place on different ranks become one. The
-// numbers are those of the plugin ABI and never change; new ones are appended.
+// How elements at the same index on different ranks are combined. The numbers
+// are those of the plugin ABI and never change; new ones are appended.
 enum class ReduceOp : int32_t {
   kSum = 0,
   kAvg = 1,
@@ -43,13 +43,13 @@ inline constexpr int kNumReduceOps = 8;
 
 namespace internal {
 
-// Whose account of the lengths counts, beside the operation's `bytes`.
+// Which lengths are compared, beside the operation's `bytes`.
 enum class OperationLists {
   kNone,
-  // All ranks bring the same list of lengths, of what they send or receive.
+  // All ranks pass the same list of lengths, for sending or receiving.
   kSameSends,
   kSameRecvs,
-  // Lengths of single messages, on which two ranks have to agree.
+  // Lengths of single messages, on which two ranks must agree.
   kPairs,
 };
 

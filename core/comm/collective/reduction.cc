@@ -17,7 +17,7 @@
 namespace sherd {
 namespace {
 
-// What happens to a float after the last input.
+// The operation applied to a float after the last input.
 struct Scaling {
   enum Kind { kNone, kMultiply, kDivide };
   Kind kind = kNone;

@@ -101,7 +101,8 @@ MutableBytes WritableBytes(Tensor& tensor) {
 }
 
 // Collects the tensors of one call and remembers the first that breaks a rule.
-// On a process that is no member it checks nothing: the group says so.
+// On a process that is not a member it checks nothing: the group returns the
+// error.
 class Preparation {
  public:
   Preparation(const ProcessGroup& group, CollectiveOp op)

@@ -318,8 +318,8 @@ TEST_P(TensorCollectivesTest, TensorsWithoutElementsTakePart) {
   });
 }
 
-// What a caller can get wrong: on every rank alike, with nothing written, and
-// the group works on.
+// Mistakes of a caller: they fail on every rank alike, nothing is written, and
+// the group stays usable.
 
 struct Rejection {
   std::string what;
@@ -554,8 +554,8 @@ TEST(TensorCollectivesRejectionTest, WrongArgumentsAreNamedAndTheGroupGoesOn) {
   });
 }
 
-// The same checks stand before the synchronous twins.
-// As many bytes of another type are other values.
+// The synchronous forms make the same checks. The same number of bytes of
+// another type is a different call.
 TEST(TensorCollectivesRejectionTest, RanksWithAnotherDtypeAreNamed) {
   for (const bool broadcasts : {true, false}) {
     RunLocalRanks(3, [&](ProcessGroup& group) {

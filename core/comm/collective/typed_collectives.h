@@ -20,10 +20,10 @@ namespace sherd::internal {
 // The methods of ProcessGroup (`Group`, which derives from this) over arrays of
 // elements: group.AllGather<float>(mine, absl::MakeSpan(all)).
 //
-// Everything is as the card of the method over bytes says, but lengths count
-// elements, lists are of spans, and the type is compared with that of the other
-// ranks. T has a DType; it is named where it cannot be deduced, so that vectors
-// can be passed.
+// Each method is specified by the comment of the method over bytes, except that
+// lengths count elements, lists are of spans, and the type is compared with
+// that of the other ranks. T has a DType; name T where it cannot be deduced, so
+// that vectors can be passed.
 //
 // Cost. That of the method over bytes; forms with lists also an allocation.
 template <typename Group>

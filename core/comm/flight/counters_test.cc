@@ -72,7 +72,8 @@ TEST(FlightClockTest, TicksBecomeMonotonicTime) {
     after[i] = FlightClock::MonotonicNow();
   }
   const FlightClock::Scale scale = clock.Measure();
-  // The pair that the scale stands on was read within less than this.
+  // The pair of readings that the scale is based on was read within less than
+  // this.
   constexpr int64_t kTolerance = 20'000;
   for (int i = 0; i < 3; ++i) {
     EXPECT_GE(scale.ToMonotonic(ticks[i]), before[i] - kTolerance);

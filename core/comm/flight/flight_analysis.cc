@@ -38,7 +38,7 @@ constexpr int kMostMessages = 16;
 
 using Entries = std::map<uint64_t, const FlightFileEntry*>;
 
-// One rank of a group, as far as its dump tells.
+// One rank of a group, as described by its dump.
 struct Member {
   int rank = 0;
   const FlightFile* file = nullptr;
@@ -66,7 +66,7 @@ std::string CallName(const FlightFileEntry& entry) {
   return absl::StrCat(entry.op, " #", entry.sequence);
 }
 
-// Where `name` stands in `names`.
+// The index of `name` in `names`.
 template <size_t n>
 std::optional<int32_t> NumberOf(absl::string_view name,
                                 const char* const (&names)[n]) {
@@ -75,8 +75,8 @@ std::optional<int32_t> NumberOf(absl::string_view name,
   return static_cast<int32_t>(it - std::begin(names));
 }
 
-// A call in a group of `ranks` as the rule for calls has it; nothing where a
-// later version of the library wrote a name that this one does not know.
+// The signature of a call in a group of `ranks`; unset if a later version of
+// the library wrote a name that this one does not know.
 std::optional<CallSignature> KnownSignatureOf(const FlightFileEntry& entry,
                                               size_t ranks) {
   const OperationTraits* const traits = FindOperation(entry.op);
@@ -114,8 +114,8 @@ std::string NamesOf(const FlightFileEntry& entry) {
   return absl::StrJoin(names, " ");
 }
 
-// What all ranks have to agree about; of a call that this version does not
-// know, its names.
+// The signature on which all ranks must agree; for a call that this version
+// does not know, built from its names.
 CallSignature SignatureOf(const FlightFileEntry& entry, size_t ranks) {
   const std::optional<CallSignature> known = KnownSignatureOf(entry, ranks);
   if (known) return *known;
@@ -166,7 +166,7 @@ std::string BackendOf(const FlightFileGroup& group) {
 
 using GroupKey = std::tuple<std::string, int64_t, int, std::vector<int>>;
 
-// Adds what `file` knows; `groups` have a member for each rank.
+// Adds the contents of `file`; `groups` have a member for each rank.
 void AddFile(const FlightFile& file, std::map<GroupKey, Group>& groups) {
   std::vector<Member*> members;
   for (const FlightFileGroup& group : file.groups) {
@@ -230,7 +230,7 @@ std::optional<FlightFinding> FindMismatch(const Group& group) {
     for (const int r : party) {
       const int rank = group.members[static_cast<size_t>(r)].rank;
       ranks.push_back(rank);
-      // In a draw nobody is in the right.
+      // In a draw no rank is right.
       if (deviating.empty() ||
           std::binary_search(deviating.begin(), deviating.end(), r)) {
         finding.ranks.push_back(rank);
@@ -242,7 +242,7 @@ std::optional<FlightFinding> FindMismatch(const Group& group) {
                      CallText(*first.calls.at(*unequal), calls.size())));
   }
   std::sort(finding.ranks.begin(), finding.ranks.end());
-  // Who deviates comes first.
+  // The deviating rank comes first.
   std::reverse(texts.begin(), texts.end());
   finding.text =
       absl::StrCat("as call #", *unequal, ", ", absl::StrJoin(texts, "; "));
@@ -330,8 +330,8 @@ void FindMissing(const Group& group, const Trouble& trouble,
   findings.push_back(std::move(finding));
 }
 
-// Who came last to call `sequence`, and how long after the first, if the ranks
-// have one clock.
+// The rank that made call `sequence` last, and how long after the first, if the
+// ranks share a clock.
 std::string LastToCome(const Group& group, uint64_t sequence) {
   std::vector<std::pair<int64_t, int>> arrivals;
   std::set<std::string> clocks;
@@ -406,7 +406,7 @@ bool IsComplete(const FlightFile& file) {
           file.entries.back().id <= std::max<int64_t>(file.capacity, 1));
 }
 
-// What became of the message that `member` has been waiting for in `entry`.
+// Finds the state of the message that `member` has been waiting for in `entry`.
 std::optional<FlightFinding> CheckMessage(const Group& group,
                                           const Member& member, int own_rank,
                                           const FlightFileEntry& entry) {
@@ -515,9 +515,9 @@ FlightGroupReport Analyze(Group& group) {
 // groups were made.
 using Named = std::map<int, std::vector<int>>;
 
-// Whom the error of `rank` leads to: it may name one that itself only waited.
-// Of ranks that name each other, the one that more name than any other; in a
-// draw nobody.
+// The rank to which the error of `rank` leads; the rank named first may itself
+// only have waited. Of ranks that name each other, the one that most ranks
+// name; unset in a draw.
 std::optional<int> RootOf(const Named& named, const std::map<int, int>& votes,
                           int rank) {
   std::vector<int> chain = {rank};

@@ -10,15 +10,15 @@
 
 namespace sherd {
 
-// Ranks are named by their place in the job, as the files are.
+// Ranks are named by their job rank, as the files are.
 
 enum class FlightFindingKind {
   // Ranks called different operations, or with different arguments, as the
   // same call of the group.
   kMismatch,
-  // Ranks did not come to a call in which others wait or failed.
+  // Ranks did not make a call in which others wait or failed.
   kMissingInCall,
-  // A message that one rank waits for was not sent, or not taken, or has
+  // A message that one rank waits for was not sent, was not received, or has
   // another size.
   kMessage,
   // All ranks are in a call that does not end.
@@ -35,9 +35,9 @@ absl::string_view Name(FlightFindingKind kind);
 
 struct FlightFinding {
   FlightFindingKind kind;
-  // Whom it is about: those who deviate where a majority does not.
+  // The ranks that the finding concerns: those that deviate from a majority.
   std::vector<int> ranks;
-  // Of the call; 0 if it is about none.
+  // Number of the call; 0 if the finding concerns no call.
   uint64_t sequence = 0;
   std::string text;
 };
@@ -46,14 +46,15 @@ struct FlightRankState {
   int rank = 0;        // in the job
   int group_rank = 0;  // in the group
   bool has_dump = false;
-  // The last collective, none if the rank has called none or its dump does not
-  // reach back so far.
+  // The last collective; unset if the rank has called none or its dump does not
+  // reach back that far.
   std::optional<uint64_t> last_sequence;
   std::string last_op;
   std::string last_state;
   // How many calls it is behind the rank that is ahead; unset if unknown.
   std::optional<uint64_t> behind;
-  // How long its last call has run, or was over, when the dump was written.
+  // How long its last call had run, or how long ago it ended, when the dump was
+  // written.
   double seconds = 0;
 };
 
@@ -66,11 +67,11 @@ struct FlightGroupReport {
   std::vector<FlightFinding> findings;
 };
 
-// A rank that broke groups, as errors have it, or if none names a rank, the one
+// A rank that errors name as the failed rank, or if none names a rank, the one
 // that deviates or is missing in the first finding.
 struct FlightFailedRank {
   int rank = 0;
-  // The other ranks whose errors lead to it, ascending.
+  // The other ranks whose errors lead to this rank, ascending.
   std::vector<int> named_by;
 };
 
@@ -79,7 +80,7 @@ struct FlightReport {
   std::vector<int> ranks;
   // Reason and number of dumps, such as "timeout: 3".
   std::string reasons;
-  // What each rank had to say, by rank.
+  // Each rank's detail text, by rank.
   std::vector<std::string> details;
   // Ranks that failed; the first is the root cause: the one to which the errors
   // of most ranks lead.
@@ -92,7 +93,7 @@ struct FlightReport {
   // none.
   const FlightFinding* FirstDeviation() const;
 
-  // Whether somebody deviated, is missing or is stuck.
+  // Whether a rank deviated, is missing or is stuck.
   bool HasFindings() const;
 };
 

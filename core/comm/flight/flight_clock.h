@@ -8,7 +8,7 @@ namespace sherd::internal {
 
 // Time stamps that cost a few nanoseconds: the processor's time stamp counter
 // where it runs at one rate on all cores and the kernel trusts it, otherwise
-// the monotonic clock. For records only: no decision hangs on it.
+// the monotonic clock. For records only: no decision depends on it.
 //
 // Threads. Safe from any thread.
 class FlightClock {

@@ -242,7 +242,8 @@ FlightDirectory FlightDirectoryOfKnobs() {
   if (wanted == "none") return {};
   if (!wanted.empty()) return {.path = wanted};
   const pid_t parent = getppid();
-  // Tests break groups by the hundred: what they leave goes with their files.
+  // Tests break groups by the hundred: their dumps are removed with their
+  // files.
   const std::string directory =
       GetKnobOr(Knob::kTestTmpDir, GetKnobOr(Knob::kTmpDir, "/tmp"));
   return {

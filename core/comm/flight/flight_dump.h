@@ -24,7 +24,7 @@ absl::string_view Name(FlightReason reason);
 // The number of the file format; see FlightDumpToJson.
 inline constexpr int kFlightFormatVersion = 1;
 
-// What one rank remembers of its operations, at a moment.
+// A snapshot of one rank's recorded operations.
 struct FlightDump {
   FlightReason reason = FlightReason::kRequest;
   std::string detail;
@@ -32,13 +32,13 @@ struct FlightDump {
   int rank = 0;
   int64_t pid = 0;
   std::string host;
-  // Hosts with one name may be several, and each start of one has a clock.
+  // Several hosts may have one name, and each boot of a host has its own clock.
   std::string boot;
   // Entries and groups of this rank only.
   FlightSnapshot snapshot;
 };
 
-// A copy of what the recorder holds about rank `world_rank`; writes nothing.
+// Copies the recorder's data about rank `world_rank`; writes nothing.
 FlightDump TakeFlightDump(const FlightRecorder& recorder, FlightReason reason,
                           absl::string_view detail, int world_rank);
 
@@ -51,32 +51,33 @@ FlightDump TakeFlightDump(const FlightRecorder& recorder, FlightReason reason,
 //                        time of writing, in nanoseconds. All other times are
 //                        nanoseconds of the monotonic one, which ranks with the
 //                        same `boot` share.
-//   capacity, dropped    Size of the ring; operations that found no place.
+//   capacity, dropped    Size of the ring; operations that were not recorded
+//                        because it was full.
 //   stuck                Texts about operations that have not ended.
 //   groups               [{id, instance, name, backend, rank, size,
 //                        world_ranks, alive, counters}]; `counters` is null, or
 //                        {OP: {calls, bytes, seconds, errors}}. With a part on
 //                        devices also `device`, that of this rank ("cuda:0"),
-//                        and `device_backend`. Of a group that broke also
-//                        `failed_rank`, the rank of the job that broke it,
-//                        where this rank knows it.
+//                        and `device_backend`. A failed group also has
+//                        `failed_rank`, the job rank of the failed rank, where
+//                        this rank knows it.
 //   entries              [{id, group, sequence, op, dtype, reduction, root,
 //                        tag, bytes, path, state, status, enqueued_ns,
 //                        started_ns, ended_ns, deadline_ns}], by id; null for
-//                        what an operation does not have. Of a call on the
-//                        device also `on_device`, which is true; of one with
-//                        blocks of one length and no lists also `is_even`.
+//                        fields that an operation does not have. A call on the
+//                        device also has `on_device`, which is true; one with
+//                        blocks of one length and no lists also has `is_even`.
 std::string FlightDumpToJson(const FlightDump& dump);
 
 // A line for each operation that has not ended, the longest running first, such
 // as `group "default", rank 2: all_reduce #17, started 31.2 s ago`.
 std::vector<std::string> DescribeStuck(const FlightDump& dump);
 
-// Where dumps of a process go.
+// The directory to which a process writes its dumps.
 struct FlightDirectory {
-  // Empty: nowhere.
+  // Empty: dumps are not written.
   std::string path;
-  // It is made for, and must belong to, this user alone.
+  // The directory is created for, and must belong to, this user alone.
   bool is_private = false;
 };
 
@@ -96,10 +97,12 @@ class FlightWriter {
         directory_(std::move(directory)),
         dumps_left_(max_dumps) {}
 
-  // Returns the path. Readers find the former file or the whole new one.
-  //   kCancelled           No directory, or all dumps are used up: no fault.
+  // Returns the path. Readers see either the former file or the complete new
+  // one.
+  //   kCancelled           There is no directory, or the limit of dumps is
+  //                        reached; not a fault.
   //   kResourceExhausted   There is no space.
-  //   kFailedPrecondition  The directory is somebody else's.
+  //   kFailedPrecondition  The directory belongs to another user.
   absl::StatusOr<std::string> Write(const FlightDump& dump);
 
   // False if Write would return kCancelled, whatever the dump.
@@ -114,21 +117,21 @@ class FlightWriter {
   const FlightDirectory directory_;
   absl::Mutex mutex_;
   int dumps_left_ ABSL_GUARDED_BY(mutex_);
-  // By rank, what this process has written.
+  // Files that this process has written, by rank.
   std::map<int, std::string> own_paths_ ABSL_GUARDED_BY(mutex_);
 };
 
-// Writes `dump` where this process's dumps go and logs the path. Returns it, or
-// nothing if it could not be written, which is logged and harms nothing. Takes
-// as long as the file system does: name a directory of this machine.
+// Writes `dump` to this process's directory of dumps and logs and returns the
+// path. If it cannot be written, logs the error and returns an empty path.
+// Takes as long as the file system does: name a local directory.
 std::string WriteFlightDump(const FlightDump& dump);
 
-// Takes and writes a dump of the group's rank. For the caller whose operation
-// failed: after it has told its peers, since writing takes milliseconds.
+// Takes and writes a dump of the group's rank. A caller whose operation failed
+// calls it after notifying its peers, since writing takes milliseconds.
 std::string DumpFlight(const GroupTag& group, FlightReason reason,
                        absl::string_view detail);
 
-// A dump of each rank of this process that has a group.
+// Writes a dump of each rank of this process that has a group.
 void DumpFlightOfAllRanks(const FlightRecorder& recorder, FlightReason reason,
                           absl::string_view detail);
 

@@ -231,7 +231,7 @@ absl::Status ParseLists(Fields& fields, const std::string& path,
       return absl::DataLossError(absl::StrCat(
           path, ": groups[", i, "].id: expected one that no other has"));
     }
-    // Whoever reads the file goes through the ranks of its groups.
+    // A reader of the file iterates over the ranks of its groups.
     ranks += group.size;
     if (ranks > kMaxRanks) {
       return absl::DataLossError(absl::StrCat(

@@ -11,9 +11,9 @@
 
 namespace sherd {
 
-// What the flight recorders of a job's ranks have written, as read from their
-// files. The fields are those of core/comm/flight/flight_dump.h; texts have no
-// control characters.
+// The dumps of the flight recorders of a job's ranks, as read from files. The
+// fields are those of core/comm/flight/flight_dump.h; texts have no control
+// characters.
 
 struct FlightFileGroup {
   int64_t id = 0;
@@ -25,12 +25,13 @@ struct FlightFileGroup {
   // One per rank, or none: rank r is r.
   std::vector<int> world_ranks;
   bool alive = false;
-  // Calls that ended, send and recv apart; unset if the file does not say.
+  // Calls that ended, without send and recv; unset if the file does not contain
+  // it.
   std::optional<uint64_t> ended_collectives;
-  // Of the part on devices; empty: none.
+  // Device of the device part; empty: none.
   std::string device;
   std::string device_backend;
-  // The rank of the job that broke the group, as the file's rank knows it.
+  // The job rank of the failed rank, as recorded by the file's rank.
   std::optional<int> failed_rank;
 
   int world_rank(int r) const {
@@ -87,8 +88,9 @@ struct FlightFile {
 inline constexpr int64_t kMaxFlightFileBytes = int64_t{64} << 20;
 
 // Reads the text of a dump; `path` is for messages.
-//   kDataLoss            It is no dump: which field, what was expected.
-//   kFailedPrecondition  Of another version of the format.
+//   kDataLoss            The text is not a dump; the message names the field
+//                        and what was expected.
+//   kFailedPrecondition  The dump has another version of the format.
 absl::StatusOr<FlightFile> ParseFlightFile(const std::string& path,
                                            const std::string& text);
 
@@ -97,13 +99,13 @@ struct FlightDirectoryFiles {
   std::vector<FlightFile> files;
   // Files that could not be read, and why.
   std::vector<std::string> unreadable;
-  // What else a reader should know: older files that were passed over.
+  // Further notes for the reader: older files that were skipped.
   std::vector<std::string> notes;
 };
 
 // Reads every flight.rank-*.json of the directory.
-//   kNotFound  There is none, or no such directory.
-//   kDataLoss  None of them could be read; all of the reasons.
+//   kNotFound  There is no such file, or no such directory.
+//   kDataLoss  None of the files could be read; the message lists all reasons.
 absl::StatusOr<FlightDirectoryFiles> ReadFlightDirectory(
     FileSystem& files, const std::string& directory);
 

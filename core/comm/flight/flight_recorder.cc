@@ -50,7 +50,7 @@ uint64_t PackKind(const Collective& call, OperationPath path) {
          static_cast<uint64_t>(static_cast<uint32_t>(root)) << 32;
 }
 
-// What this rank sends.
+// The bytes that this rank sends.
 uint64_t BytesOf(const Collective& call) {
   if (call.sends.empty()) return call.bytes;
   uint64_t bytes = 0;
@@ -99,9 +99,10 @@ absl::string_view Name(FlightState state) {
 
 // A sequence lock. Its writer has the slot by compare-and-swap; words are
 // stored with release and loaded with acquire order, so that a reader that saw
-// a word of a later owner also sees that owner's control word. Whoever has the
-// ticket writes `started` and what follows it while the operation is
-// outstanding, and readers ignore those that End writes until it is over.
+// a word of a later owner also sees that owner's control word. The holder of
+// the ticket writes `started` and the fields after it while the operation is
+// outstanding, and readers ignore the fields that End writes until the
+// operation has ended.
 struct alignas(64) FlightRecorder::Slot {
   enum Word {
     kGroup,
@@ -162,8 +163,8 @@ FlightRecorder::~FlightRecorder() = default;
 
 // Ids are unique because a slot only ever gets greater ones, each of which
 // belongs to one slot. next_ is a hint and needs no addition in one step: if
-// two threads have the same number, one gets the slot and the other goes on; if
-// a thread that lost its core sets next_ back, others go on from there.
+// two threads have the same number, one gets the slot and the other continues;
+// if a preempted thread sets next_ back, others continue from there.
 FlightRecorder::Slot* FlightRecorder::Claim(uint64_t& id) {
   id = next_.load(std::memory_order_relaxed);
   for (int i = 0; i < kMostSkipped; ++i, ++id) {
@@ -336,8 +337,8 @@ void FlightRecorder::Retire(const GroupTag& tag) {
     const uint64_t control = slot.control.load(std::memory_order_acquire);
     if ((control & kPhaseMask) != kOutstanding) continue;
     if (slot.Get(Slot::kGroup) != tag.id()) continue;
-    // Nobody else has the ticket any more, and nobody takes the place of an
-    // operation that has not ended.
+    // No other thread has the ticket any more, and none overwrites an operation
+    // that has not ended.
     FlightTicket ticket;
     ticket.id = control >> 2;
     ticket.group = &tag;

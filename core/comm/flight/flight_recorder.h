@@ -27,15 +27,15 @@ namespace sherd::internal {
 
 class FlightRecorder;
 
-// Who a rank of a group is.
+// Identifies a rank of a group.
 struct FlightGroupInfo {
   std::string name;
   std::string backend;
   int rank = 0;
   int size = 1;
-  // Place of each rank among all ranks of the job; empty: rank r is r.
+  // Job rank of each rank; empty: rank r is r.
   std::vector<int> world_ranks;
-  // Of the part on devices: this rank's device, and the backend; empty: none.
+  // The device part's device on this rank, and its backend; empty: none.
   std::string device;
   std::string device_backend;
 
@@ -45,8 +45,8 @@ struct FlightGroupInfo {
 };
 
 // One rank of a group as the recorder knows it, with its counters. Lives as
-// long as operations of the group may begin or end: its end ends those that
-// are still outstanding, as cancelled. What was recorded stays.
+// long as operations of the group may begin or end: its destructor ends
+// outstanding operations as cancelled. Records stay.
 class GroupTag {
  public:
   explicit GroupTag(FlightGroupInfo info);
@@ -62,7 +62,7 @@ class GroupTag {
   FlightRecorder& recorder() const { return recorder_; }
   GroupCounters counters() const;
 
-  // Notes which rank of the job broke the group. The first one counts.
+  // Records the job rank of the failed rank. Only the first call counts.
   void SetFailedRank(int world_rank);
 
  private:
@@ -70,14 +70,14 @@ class GroupTag {
 
   FlightRecorder& recorder_;
   const FlightGroupInfo info_;
-  // Operations end on a group that others look at as const.
+  // Operations end on a group that other code sees as const.
   mutable CounterTable counters_;
   // Last: from then on snapshots look at this tag.
   const uint32_t id_;
 };
 
-// Refers to a recorded operation until End. A value; one that was never begun
-// may be ended.
+// Refers to a recorded operation until End. A value type; End of a ticket that
+// was never begun has no effect.
 struct FlightTicket {
   uint64_t id = 0;  // 0: not recorded, only counted.
   const GroupTag* group = nullptr;
@@ -129,7 +129,7 @@ struct FlightGroup {
   // Not destroyed yet; then `counters` are set.
   bool alive = false;
   GroupCounters counters;
-  // Place in the job of the rank that broke the group, if it is known.
+  // Job rank of the failed rank, if it is known.
   std::optional<int> failed_rank;
 };
 
@@ -139,7 +139,8 @@ struct FlightSnapshot {
   int64_t wall_ns = 0;
   std::string clock;
   size_t capacity = 0;
-  // Operations that found no place, since so many were outstanding.
+  // Operations that were not recorded because the ring was full of outstanding
+  // ones.
   uint64_t dropped = 0;
   std::vector<FlightGroup> groups;
   // By id: in the order in which they were begun.
@@ -165,8 +166,8 @@ class FlightRecorder {
   FlightRecorder(const FlightRecorder&) = delete;
   FlightRecorder& operator=(const FlightRecorder&) = delete;
 
-  // Keeps nothing of `call` but values. `started`: it begins to run now;
-  // otherwise MarkStarted says when.
+  // Keeps only values of `call`. `started`: the call begins to run now;
+  // otherwise MarkStarted records its start.
   FlightTicket Begin(const GroupTag& group, const Collective& call,
                      OperationPath path = OperationPath::kNative,
                      bool started = true);
@@ -181,7 +182,7 @@ class FlightRecorder {
   void VisitOutstanding(
       absl::FunctionRef<void(const FlightEntry&)> visit) const;
 
-  // Places in the job of the ranks that have a group, in ascending order.
+  // Job ranks of the ranks that have a group, ascending.
   std::vector<int> LiveWorldRanks() const;
 
   size_t capacity() const { return mask_ + 1; }
@@ -205,7 +206,7 @@ class FlightRecorder {
   const FlightClock clock_;
   const size_t mask_;
   const std::unique_ptr<Slot[]> slots_;
-  // Apart from what every Begin reads.
+  // On another cache line than the members that every Begin reads.
   alignas(64) std::atomic<uint64_t> next_{1};
   alignas(64) std::atomic<uint64_t> dropped_{0};
 
@@ -214,7 +215,7 @@ class FlightRecorder {
   std::map<uint32_t, Registered> groups_ ABSL_GUARDED_BY(groups_mutex_);
   // Destroyed groups, the oldest first.
   std::deque<uint32_t> retired_ ABSL_GUARDED_BY(groups_mutex_);
-  // By name and place in the job: groups in groups_, and the next instance.
+  // By name and job rank: groups in groups_, and the next instance.
   struct Instances {
     uint32_t next = 0;
     uint32_t known = 0;

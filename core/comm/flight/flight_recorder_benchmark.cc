@@ -4,8 +4,8 @@
 #include "sherd/core/comm/flight/flight_clock.h"
 #include "sherd/core/comm/flight/flight_recorder.h"
 
-// What the recorder adds to each operation. Compare with BM_SteadyClock: Begin
-// and End read the time once each.
+// The recorder's overhead per operation. Compare with BM_SteadyClock: Begin and
+// End read the time once each.
 
 namespace sherd::internal {
 namespace {
@@ -81,7 +81,7 @@ void BM_SnapshotOfFullRing(benchmark::State& state) {
 }
 BENCHMARK(BM_SnapshotOfFullRing)->Unit(benchmark::kMicrosecond);
 
-// What the watchdog does every 100 ms.
+// The watchdog's work every 100 ms.
 void BM_LookForOutstanding(benchmark::State& state) {
   FlightRecorder recorder(2048);
   const GroupTag group(recorder, {.name = "default"});

@@ -176,7 +176,7 @@ void Watchdog::Remove(uint64_t key) {
     };
     if (!own_thread) mutex_.Await(absl::Condition(&is_idle));
     watched_.erase(key);
-    // The thread itself sees that nothing is left.
+    // The thread itself notices that nothing is watched.
     if (own_thread) return;
     if (!watched_.empty() || run_ == nullptr) return;
     run_->stop = true;
@@ -237,7 +237,7 @@ void Watchdog::Act(const Overdue& overdue) {
   std::function<void(absl::Status)> abort;
   {
     absl::MutexLock lock(&mutex_);
-    // Whoever ends the watch waits for in_abort.
+    // The destructor of the watch waits for in_abort.
     const auto it = watched_.find(overdue.key);
     if (it == watched_.end()) return;
     group = it->second.group;

@@ -20,17 +20,17 @@
 
 namespace sherd::internal {
 
-// The name of its thread, which is there as long as a group is watched.
+// The name of its thread, which exists as long as a group is watched.
 inline constexpr char kWatchdogThread[] = "sherd-watchdog";
 
 struct WatchdogOptions {
   absl::Duration period = absl::Milliseconds(100);
   // How long after its deadline an operation may end by itself. Counted in
-  // looks, so that a process that was stopped does not find it gone at once.
+  // polls, so that the time does not run out while the process is stopped.
   absl::Duration grace = absl::Seconds(5);
   // SIGUSR1 writes a dump of every rank of this process.
   bool handle_signal = false;
-  // Where dumps go; tests replace it.
+  // Writes dumps; tests replace it.
   std::function<void(const FlightDump&)> write = [](const FlightDump& dump) {
     WriteFlightDump(dump);
   };
@@ -41,17 +41,17 @@ struct WatchdogOptions {
 //
 // For an operation that is overdue: takes a dump, aborts its group with
 // kDeadlineExceeded, writes the dump. Once per group. It finds operations in
-// the flight recorder; one that found no place there is not watched.
+// the flight recorder; an operation that is not recorded there is not watched.
 //
 // SIGUSR1. The first group installs a handler that sets a flag and calls the
 // handler that was installed before. It stays until the process ends, since a
 // late signal would kill the process otherwise; without a group it does
 // nothing. If the program ignores SIGUSR1, it is left ignored; a handler that
 // the program installs later replaces this one; and where the signal is blocked
-// in all threads (signalfd, sigwait) it never comes here: the watchdog's thread
-// blocks all signals.
+// in all threads (signalfd, sigwait) the handler never runs: the watchdog's
+// thread blocks all signals.
 //
-// Threads. Safe from any thread. A child of fork that does not call it is not
+// Threads. Safe from any thread. A child of fork that makes no call here is not
 // affected.
 class Watchdog {
  public:
@@ -64,9 +64,9 @@ class Watchdog {
   Watchdog(const Watchdog&) = delete;
   Watchdog& operator=(const Watchdog&) = delete;
 
-  // Ends the watch when it is destroyed: waits while the group's abort function
-  // runs, unless that is who destroys it. So whoever destroys it holds no lock
-  // that the abort function takes.
+  // Ends the watch when it is destroyed. The destructor waits while the group's
+  // abort function runs, unless that function calls it; so the caller holds no
+  // lock that the abort function takes.
   class Watch {
    public:
     Watch() = default;
@@ -96,7 +96,7 @@ class Watchdog {
   struct Watched {
     const GroupTag* group;
     std::function<void(absl::Status)> abort;
-    // The overdue operation that was seen last, and how often in a row.
+    // The overdue operation that was seen last, and how many times in a row.
     uint64_t overdue = 0;
     int64_t looks = 0;
     bool aborted = false;

@@ -18,31 +18,31 @@
 namespace sherd::internal {
 namespace {
 
-// A plain look: the deadline has passed already.
+// For a read without waiting: the deadline has passed already.
 Deadline Now() { return Deadline::After(absl::ZeroDuration()); }
 
-// How often a wait for a rank looks whether its process still lives.
+// How often a wait for a rank checks whether its process is alive.
 constexpr absl::Duration kLook = absl::Milliseconds(100);
 
 // How long a tracer may hold a process that counts as running.
 constexpr absl::Duration kTraceTime = absl::Milliseconds(500);
 
-// Processes that one look for lost ranks looks at.
+// Processes checked by one call of FindLost.
 constexpr size_t kLooks = 16;
 
 constexpr char kFailedKey[] = "failed";
 std::string FailureKey(int rank) { return absl::StrCat("failure/", rank); }
 std::string LeftKey(int rank) { return absl::StrCat("left/", rank); }
 
-// What a rank wrote of its failure.
+// A rank's failure record.
 struct Record {
-  // -1 if it does not know.
+  // -1 if unknown.
   int blamed = -1;
   bool certain = false;
   absl::StatusCode code = absl::StatusCode::kUnknown;
   std::string text;
 
-  // It waited, for whom it does not know.
+  // Whether the rank only waited, for an unknown rank.
   bool IsOfAVictim() const {
     return blamed < 0 && (code == absl::StatusCode::kUnavailable ||
                           code == absl::StatusCode::kDeadlineExceeded);
@@ -67,7 +67,7 @@ Record ParseRecord(absl::string_view bytes) {
   return record;
 }
 
-// Whether it stands still, and not for a moment only.
+// Whether `process` is stopped, and not only for a moment by a tracer.
 bool StandsStill(const std::string& process) {
   const Deadline deadline = Deadline::After(kTraceTime);
   for (;;) {
@@ -132,7 +132,7 @@ absl::StatusOr<std::vector<std::string>> FailureLog::Exchange(
                                   "rank ", rank, " did not come in time")),
                               rank);
       }
-      // What it wrote before its end is looked for once more.
+      // A value that the rank wrote before its end is read once more.
       const bool ended =
           StateOf(membership_.process(rank)) == ProcessState::kEnded;
       lost = ended ? rank : FindLost();
@@ -165,7 +165,7 @@ void FailureLog::ReportLeaving() {
 }
 
 FailureLog::Evidence FailureLog::WrittenBy(int rank) const {
-  // Asked for first: a rank that failed writes that before it leaves.
+  // Read first: a rank that failed records that before it leaves.
   const bool left = store_->Get(LeftKey(rank), Now()).ok();
   if (absl::StatusOr<std::string> record = store_->Get(FailureKey(rank), Now());
       record.ok()) {
@@ -187,7 +187,7 @@ FailureLog::Evidence FailureLog::WrittenBy(int rank) const {
 
 FailureLog::Evidence FailureLog::LookInto(int rank, Deadline deadline) const {
   for (;;) {
-    // Asked for first: a rank writes before its process ends.
+    // Read first: a rank writes its record before its process ends.
     const ProcessState state = StateOf(membership_.process(rank));
     Evidence written = WrittenBy(rank);
     if (written.kind != Evidence::Kind::kNothing) return written;
@@ -215,7 +215,7 @@ std::optional<int> FailureLog::FirstSuspect() const {
   std::optional<int> victim;
   for (int rank = 0; rank < membership_.size(); ++rank) {
     if (rank == membership_.rank()) continue;
-    // Asked for first, as in LookInto.
+    // Read first, as in LookInto.
     const ProcessState state = StateOf(membership_.process(rank));
     // A victim may have ended since.
     if (const auto record = store_->Get(FailureKey(rank), Now()); record.ok()) {
@@ -252,7 +252,7 @@ std::optional<int> FailureLog::FindLost() const {
 }
 
 bool FailureLog::IsMissed(int rank) const {
-  // A store that does not answer says nothing.
+  // A store that does not answer is no evidence.
   const absl::StatusOr<bool> left = store_->Contains(LeftKey(rank));
   const absl::StatusOr<bool> failed = store_->Contains(FailureKey(rank));
   if (!left.ok() || !failed.ok() || *left) return false;
@@ -296,8 +296,8 @@ FailureLog::RootCause FailureLog::FindRootCause(int peer,
   }
   const Deadline deadline = Deadline::After(kGrace);
   std::vector<int> chain = {peer};
-  // What the rank that waited for the suspect itself saw: connections that
-  // closed because its time was over are no lost peer.
+  // The error of the rank that waited for the suspect: connections that it
+  // closed because it timed out do not mean that a peer died.
   std::optional<absl::StatusCode> seen;
   for (;;) {
     const int suspect = chain.back();

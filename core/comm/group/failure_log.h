@@ -17,20 +17,20 @@
 
 namespace sherd::internal {
 
-// What the ranks of a group write into its store when something broke: whom
-// they hold responsible.
+// The failure records that the ranks of a group write into its store: each
+// names the rank that the writer holds responsible.
 //
-// A connection only says that it was closed. Whether its far end died, gave up
-// because of a third rank, or left in good order is found here: every rank that
-// fails writes down whom it waited for before its connections go, so that the
-// others can follow the chain to the rank where it began.
+// A closed connection does not show whether the peer died, gave up because of a
+// third rank, or left in good order. The log does: a rank that fails records
+// the rank it waited for before it closes its connections, so that the others
+// can follow the chain to the root cause.
 //
 // Keys, below the group's prefix:
-//   failure/R  whom rank R blames, with what status code, and why, written
-//              once; and whether that is certain, so that nobody needs to look
-//              further: a verdict, which may be that no rank failed
+//   failure/R  the rank that rank R waited for, the status code and the
+//              reason, written once; marked "certain" if the record is
+//              conclusive, possibly that no rank failed
 //   failed     the first rank that wrote failure/R with an error other than its
-//              own timeout, which is a symptom
+//              own timeout; a timeout is a symptom
 //   left/R     rank R left in good order
 //
 // Threads. Safe from any thread, once the ranks know each other's processes.
@@ -39,53 +39,57 @@ class FailureLog {
   // `membership` outlives it.
   FailureLog(std::shared_ptr<Store> store, const Membership& membership);
 
-  // Sends `value` to all ranks, and returns those of all, by rank. Collective;
-  // each name once.
-  //   kDeadlineExceeded  A rank did not come; named.
-  //   kUnavailable       A rank failed, or its process ended, before it came.
+  // Sends `value` to all ranks and returns the values of all, by rank.
+  // Collective; each name is used once.
+  //   kDeadlineExceeded  A rank did not take part; the message names it.
+  //   kUnavailable       A rank failed, or its process ended, before it took
+  //                      part.
   absl::StatusOr<std::vector<std::string>> Exchange(absl::string_view name,
                                                     absl::string_view value,
                                                     Deadline deadline);
 
-  // Says that this rank failed with `status`, waiting for `blamed` if known.
-  // Only the first call counts. `is_verdict`: ranks made different calls, as
-  // `status` says, and `blamed` is the one that deviates; unset if none does.
+  // Records that this rank failed with `status`, waiting for `failed_rank` if
+  // known. Only the first call counts. `is_conclusive`: ranks made different
+  // calls, which `status` describes, and `failed_rank` is the one that
+  // deviates; unset if none does.
   void Report(const absl::Status& status, std::optional<int> blamed,
               bool is_verdict = false);
 
   void ReportLeaving();
 
   struct RootCause {
-    // Unset: ranks contradict each other with equal right, as `cause` says.
+    // Unset: the ranks disagree without a majority; `cause` describes how.
     std::optional<int> rank;
     // "died (process 1234 is gone)", "left the group", "did not come in time".
     std::string cause;
-    // What the failure is in truth; unset if the symptom's code says it.
+    // The code of the root cause; unset if it is that of the symptom.
     std::optional<absl::StatusCode> code;
   };
 
-  // The rank where the failure began, given that this rank's operation broke at
-  // `peer`. Waits up to kGrace for records of ranks that are still alive.
+  // Finds the rank where the failure began, given that this rank's operation
+  // failed at `peer`. Waits up to kGrace for records of ranks that are still
+  // alive.
   RootCause FindRootCause(int peer, absl::string_view symptom);
 
-  // The first other rank that died, was stopped or wrote down a failure that is
-  // more than having waited in vain, otherwise one that waited; for backends
-  // that do not say whom they waited for.
+  // Returns the first other rank that died, is stopped or recorded a failure
+  // other than waiting in vain, otherwise one that waited. For backends that do
+  // not report the rank they waited for.
   std::optional<int> FirstSuspect() const;
 
-  // For ranks that wait for all others: the first other rank of which `failed`
-  // tells, or one of this host whose process ended before it left; not those
-  // whose time was over, who waited for somebody too. Each call
-  // looks at a few processes, in turn, and ranks begin at different ones, so
-  // that together they see all of them in one or two calls.
+  // For ranks that wait for all others: the other rank recorded under `failed`,
+  // or one of this host whose process ended before it left; not a rank that
+  // timed out, which waited itself. Each call checks a few processes, in turn,
+  // and ranks begin at different ones, so that together they check all of them
+  // in one or two calls.
   std::optional<int> FindLost() const;
 
   // Other ranks of this host whose process ended before they left, ascending.
   std::vector<int> EndedRanks() const;
 
-  // Whether the process of `rank` ended or it left: it comes to nothing more.
+  // Whether the process of `rank` ended or it left the group: it takes part in
+  // no further call.
   bool IsGone(int rank) const;
-  // Whether its process is stopped, as far as this host sees.
+  // Whether the process of `rank` is stopped, as far as this host can see.
   bool IsStopped(int rank) const;
 
   // How long a surviving rank may take to write its record after its
@@ -95,25 +99,26 @@ class FailureLog {
  private:
   struct Evidence;
 
-  // Rank 0 may be who answers for the store: then a question would wait for it.
+  // Rank 0 may run the store's server: a store operation would then wait for
+  // it.
   bool RankZeroIsStopped() const;
 
-  // Whether it has written so.
+  // Whether `rank` has recorded that it left.
   bool HasLeft(int rank) const;
 
-  // Whether `rank`, whose process has ended, is missed by those who wait.
+  // Whether other ranks wait for `rank`, whose process has ended.
   bool IsMissed(int rank) const;
 
-  // What `rank` has written of its end, if anything.
+  // The record that `rank` has written about its end, if any.
   Evidence WrittenBy(int rank) const;
 
-  // What is known about why `rank` closed its connections, waiting until
-  // `deadline` for something to be known.
+  // The evidence about why `rank` closed its connections; waits for it until
+  // `deadline`.
   Evidence LookInto(int rank, Deadline deadline) const;
 
   const std::shared_ptr<Store> store_;
   const Membership& membership_;
-  // Which of the neighbors FindLost looks at next.
+  // Index of the neighbor that FindLost checks next.
   mutable std::atomic<uint32_t> next_look_{0};
 };
 

@@ -36,7 +36,7 @@ struct MembershipOfRank {
   Membership membership;
 };
 
-// The log of a rank, and what it knows of the others.
+// The log of a rank, and its knowledge of the others.
 class RankLog : public MembershipOfRank, public FailureLog {
  public:
   RankLog(std::shared_ptr<Store> store, int rank, int size)
@@ -85,7 +85,7 @@ TEST_F(FailureLogTest, FollowsTheChainToTheFirstFailure) {
   EXPECT_EQ(verdict.code, std::nullopt);
 }
 
-// A process that ends when it is told to.
+// A process that ends on request.
 class LivingProcess {
  public:
   LivingProcess() {
@@ -208,7 +208,7 @@ class RankOfAnotherProcess : public FailureLogTest {
   }
 
   LivingProcess process_;
-  // What rank 0 sees of the store.
+  // The store as rank 0 sees it.
   const std::shared_ptr<WhenMissed> missed_ =
       std::make_shared<WhenMissed>(store_);
   RankLog board_ = RankLog(missed_, 0, 3);
@@ -270,7 +270,7 @@ TEST_F(RankOfAnotherProcess, ThatFailsBetweenTwoLooksIsNoLeaver) {
 
 TEST_F(RankOfAnotherProcess, ThatEndsBetweenTwoLooksIsNoSuspectYet) {
   missed_->Do("failure/1", [&] { FailAndEnd(); });
-  // Which it is at the next look, as one that knows who failed.
+  // The next check finds it as a rank that knows the failed rank.
   EXPECT_EQ(board_.FirstSuspect(), 2);
   EXPECT_EQ(board_.FirstSuspect(), 1);
 }
@@ -374,7 +374,7 @@ TEST_F(FailureLogTest, BlamesASilentPeerWithTheSymptom) {
 TEST_F(FailureLogTest, SuspectsWhoFailedBeforeWhoWaited) {
   const auto boards = Joined(4);
   EXPECT_EQ(boards[1]->FirstSuspect(), std::nullopt);
-  // Waited, and cannot tell for whom.
+  // Waited, for an unknown rank.
   boards[0]->Report(absl::DeadlineExceededError("late"), std::nullopt);
   EXPECT_EQ(boards[1]->FirstSuspect(), 0);
   EXPECT_EQ(boards[0]->FirstSuspect(), std::nullopt);

@@ -31,13 +31,14 @@ using internal::RollCall;
 using internal::RollEntry;
 
 constexpr char kAuto[] = "auto";
-// How long a rank that cannot take part tries to tell the others why.
+// How long a rank that cannot take part tries to report the reason to the
+// others.
 constexpr absl::Duration kErrorGrace = absl::Seconds(5);
 
 using GroupPointer = std::shared_ptr<ProcessGroup>;
 
 // The default groups of this process and, where ranks are threads, of each.
-// Leaked, so that a group nobody destroyed is not torn down among static
+// Leaked, so that a group that was not destroyed is not torn down among static
 // destructors.
 struct Defaults {
   absl::Mutex mutex;
@@ -102,7 +103,7 @@ absl::StatusOr<const Backend*> Usable(absl::string_view name) {
   return backend;
 }
 
-// What this rank can bring to the group.
+// The properties that this rank contributes to the group.
 struct Candidate {
   // Null with "auto" until all ranks have met, and with an error.
   const Backend* backend = nullptr;
@@ -150,7 +151,7 @@ absl::Status FindDevicePart(const BackendChoice& choice,
   if (!runtime.ok()) return missing(runtime.status());
   const absl::StatusOr<int> count = (*runtime)->DeviceCount();
   if (!count.ok()) return missing(count.status());
-  // Last, because it knows less of what is wrong with a driver.
+  // Last, because its error is less specific about a faulty driver.
   const absl::Status usable = (*backend)->Probe();
   if (!usable.ok()) return missing(usable);
   candidate.devices = *count;
@@ -208,7 +209,7 @@ absl::StatusOr<RollCall> AgreeOnBackend(Store& store,
           store,
           {.rank = place.rank,
            .world_size = place.world_size,
-           // "cpu:auto" stands for what "auto" does.
+           // "cpu:auto" means the same as "auto".
            .backend = choice.cpu,
            .device_backend = choice.cuda,
            .one_host_only = candidate.backend != nullptr &&
@@ -235,8 +236,8 @@ struct Connection {
   std::string bind_address;
 };
 
-// This rank's device: the one that was asked for, otherwise as many ranks as
-// stand before it on its host.
+// This rank's device: the requested one, otherwise the one whose number is the
+// number of lower ranks on the same host.
 absl::StatusOr<Device> DeviceFor(const InitOptions& options,
                                  const LaunchEnvironment& place,
                                  const Candidate& candidate,
@@ -334,7 +335,7 @@ absl::StatusOr<GroupPointer> MeetAndJoin(const InitOptions& options,
 
 absl::Status Describe(absl::Status status, const InitOptions& options) {
   const ErrorInfo known = GetErrorInfo(status);
-  // An error of the group itself says where it arose.
+  // An error of the group itself already has its operation.
   if (known.operation.empty()) {
     status = Annotate(std::move(status),
                       absl::StrCat("group \"", options.group_name, "\", init"));

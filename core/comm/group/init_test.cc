@@ -56,7 +56,7 @@ class ScopedVariable {
   const std::string name_;
 };
 
-// A backend for groups of one rank, whose Probe says `obstacle`.
+// A backend for groups of one rank, whose Probe returns `obstacle`.
 class LonelyBackend final : public Backend {
  public:
   explicit LonelyBackend(std::string name) {
@@ -112,8 +112,8 @@ std::string WriteSecret(const std::string& path, const std::string& secret,
   return path;
 }
 
-// Holds a port of the loopback, so that nobody else gets it; a server that sets
-// SO_REUSEADDR may listen there nevertheless until this one does.
+// Holds a port of the loopback, so that no other program gets it; a server that
+// sets SO_REUSEADDR may listen there nevertheless until this one does.
 class ReservedPort {
  public:
   ReservedPort() : fd_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
@@ -131,7 +131,7 @@ class ReservedPort {
   }
 
   void Listen() { EXPECT_EQ(listen(fd_.get(), 8), 0); }
-  // Says `text` to the next caller and keeps the connection.
+  // Sends `text` to the next caller and keeps the connection.
   void Answer(const std::string& text) {
     caller_ = UniqueFd(accept4(fd_.get(), nullptr, nullptr, SOCK_CLOEXEC));
     EXPECT_EQ(send(caller_.get(), text.data(), text.size(), MSG_NOSIGNAL),
@@ -147,8 +147,8 @@ class ReservedPort {
   int number_ = 0;
 };
 
-// What `init` returned on each of `n` ranks, which are threads, after all of
-// them left the group again.
+// Returns the result of `init` on each of `n` ranks, which are threads, after
+// all of them have left the group again.
 std::vector<absl::Status> OnThreads(
     int n, const std::function<GroupOrError(int rank)>& init) {
   std::vector<absl::Status> results(n);
@@ -168,7 +168,7 @@ class InitTest : public ::testing::Test {
   InitTest() {
     for (const KnobInfo& info : AllKnobs()) {
       const std::string name = info.variable;
-      // What the test itself runs under.
+      // Variables under which the test itself runs.
       if (name.rfind("TEST_", 0) == 0 || name == "TMPDIR") continue;
       unsetenv(info.variable);
     }

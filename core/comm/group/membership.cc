@@ -37,7 +37,7 @@ std::vector<int> HostsOf(absl::Span<const std::string> processes) {
 // A plain look: the deadline has passed already.
 Deadline Now() { return Deadline::After(absl::ZeroDuration()); }
 
-// How often a wait for a rank looks whether its process still lives.
+// How often a wait for a rank checks whether its process is alive.
 constexpr absl::Duration kLook = absl::Milliseconds(100);
 
 std::string MemberKey(int rank) { return absl::StrCat("member/", rank); }
@@ -62,7 +62,7 @@ absl::StatusOr<std::string> AwaitMember(Store& store, int rank,
           rank);
     }
     if (deadline.HasPassed()) return member;
-    // What it wrote before its end is looked for once more.
+    // A value that the rank wrote before its end is read once more.
     ended = StateOf(expected) == ProcessState::kEnded;
   }
 }

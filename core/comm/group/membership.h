@@ -16,8 +16,8 @@
 
 namespace sherd::internal {
 
-// Who the ranks of a group are, as one of them knows it: by number from the
-// beginning, by process, host and device once they have told each other.
+// The ranks of a group, as one of them knows them: by number from the
+// beginning, by process, host and device once they have exchanged these.
 //
 // Threads. Changed while the group is joined; constant afterwards.
 class Membership {
@@ -35,7 +35,7 @@ class Membership {
   absl::Span<const int> world_ranks() const { return world_ranks_; }
   int world_size() const { return world_size_; }
 
-  // Sets the process of each rank, as DescribeOwnProcess() has it there.
+  // Sets the process of each rank, as DescribeOwnProcess() returned it there.
   void SetProcesses(std::vector<std::string> processes);
   const std::string& process(int rank) const { return processes_[rank]; }
   absl::Span<const std::string> processes() const { return processes_; }
@@ -54,14 +54,14 @@ class Membership {
   }
   absl::Span<const Device> devices() const { return devices_; }
 
-  // `status` of an operation of this rank, with group, rank, operation and,
-  // unless it is 0, its number, as text and as ErrorInfo.
+  // Returns `status` of an operation of this rank with group, rank, operation
+  // and, unless it is 0, its number, as text and as ErrorInfo.
   absl::Status Describe(absl::string_view operation, uint64_t sequence,
                         absl::Status status) const;
-  // `status`, which also says what the rank that it names is in the job.
+  // Returns `status` with the job rank of the rank that it names added.
   absl::Status WithJobRank(absl::Status status) const;
 
-  // Passes a place at which tests make this rank fail.
+  // A point at which tests make this rank fail.
   absl::Status MaybeInjectFault(FaultPoint point,
                                 absl::string_view subject) const;
 
@@ -79,20 +79,20 @@ class Membership {
 };
 
 // Number of the process that DescribeOwnProcess() described; "unknown" if the
-// text is none of it.
+// text is malformed.
 std::string ProcessNumber(const std::string& description);
 
-// Makes this rank and its process known to all ranks, and sets the processes
-// of all once they have come. Collective; once per store. `expected`: the
-// process of each rank, where it is known before it joins; otherwise empty.
+// Publishes this rank and its process to all ranks, and sets the processes of
+// all once they have joined. Collective; once per store. `expected`: the
+// process of each rank, if known before it joins; otherwise empty.
 //
 // Keys, below the group's prefix:
-//   joined/R   taken by the first process that comes as rank R
+//   joined/R   taken by the first process that joins as rank R
 //   member/R   world size and process of rank R
 //
-//   kInvalidArgument   Rank taken, or world sizes differ.
-//   kDeadlineExceeded  Names the ranks that did not come.
-//   kUnavailable       A rank's process is known, and ended before it joined.
+//   kInvalidArgument   The rank is taken, or world sizes differ.
+//   kDeadlineExceeded  Some ranks did not join; the message names them.
+//   kUnavailable       A rank's process is known and ended before it joined.
 //
 // Cost. P + 2 operations of the store.
 absl::Status ExchangeMembership(Store& store,

@@ -37,7 +37,7 @@ std::string EndedProcess() {
 
 class MembershipTest : public ::testing::Test {
  protected:
-  // What `rank` knows of the others once it has joined.
+  // The Membership of `rank` once it has joined.
   absl::StatusOr<Membership> Join(int rank, int size, Deadline deadline,
                                   std::vector<std::string> expected = {}) {
     Membership membership("test", rank, size, {}, 0);

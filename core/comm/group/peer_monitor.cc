@@ -60,7 +60,7 @@ absl::Status PeerMonitor::Fail(absl::string_view operation, uint64_t sequence,
   absl::MutexLock one_at_a_time(&cause_mutex_);
   {
     // An abort by this program, or another thread's failure, is the cause,
-    // whatever the backend says of it.
+    // whatever error the backend returned.
     absl::MutexLock lock(&state_mutex_);
     if (!poison_.ok()) return describe(poison_);
   }
@@ -119,7 +119,8 @@ bool PeerMonitor::has_left() const {
 
 absl::Status PeerMonitor::FindCause(std::optional<int> peer,
                                     absl::Status symptom) const {
-  // Where the backend cannot tell whom it waited for, the ranks can.
+  // If the backend does not report the rank it waited for, the ranks' records
+  // do.
   if (!peer) peer = log_->FirstSuspect();
   if (!peer ||
       !(absl::IsUnavailable(symptom) || absl::IsDeadlineExceeded(symptom))) {
@@ -127,7 +128,7 @@ absl::Status PeerMonitor::FindCause(std::optional<int> peer,
   }
   const FailureLog::RootCause found =
       log_->FindRootCause(*peer, symptom.message());
-  // A rank that is gone is a lost peer even where only time told.
+  // A rank that exited is a dead peer, even if the symptom was a timeout.
   const absl::StatusCode code = found.code.value_or(symptom.code());
   if (!found.rank) return absl::Status(code, found.cause);
   return WithFailedRank(

@@ -42,10 +42,10 @@ Tensor OnHost(std::vector<int32_t> values) {
       .value();
 }
 
-// What tests tell the backend, and what it did.
+// The backend's behavior as set by a test, and the calls it received.
 struct Script {
   absl::Mutex mutex;
-  // What the next posts return, and Poll.
+  // Results of the next posts, and of Poll.
   absl::Status post ABSL_GUARDED_BY(mutex);
   absl::Status poll ABSL_GUARDED_BY(mutex);
   std::vector<std::string> calls ABSL_GUARDED_BY(mutex);
@@ -288,7 +288,7 @@ TEST_F(DevicePartTest, AWorkKeepsItsTensorsUntilTheOperationEnded) {
   group_->Abort(absl::CancelledError("no more"));
   EXPECT_THAT(group_->Synchronize(), ::testing::Not(IsOk()));
   EXPECT_THAT(work.Wait(), ::testing::Not(IsOk()));
-  // The stream may still come to it.
+  // The stream may still reach the operation.
   EXPECT_FALSE(memory.expired());
 }
 

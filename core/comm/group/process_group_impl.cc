@@ -160,7 +160,7 @@ absl::Status ProcessGroup::Impl::CheckBuffers(const Collective& call,
     if (data == nullptr || bytes == 0) return absl::OkStatus();
     const absl::StatusOr<std::optional<Device>> found = runtime->Locate(data);
     if (!found.ok()) {
-      // A device that broke is no concern of the host's part.
+      // A failed device does not concern the host part.
       return place.is_cpu() ? absl::OkStatus()
                             : calls_.Describe(call, found.status());
     }
@@ -250,7 +250,7 @@ absl::Status ProcessGroup::Impl::Destroy() {
   if (calls_.comparison() != nullptr) calls_.comparison()->Leave();
   if (device_ != nullptr) {
     device_->Close();
-    // What continues the Works that ended by that.
+    // The continuations of the Works that ended by that.
     queue_.WaitIdle();
   }
   if (host_ != nullptr) host_->Close();

@@ -31,30 +31,30 @@
 
 namespace sherd {
 
-// What a ProcessGroup consists of: the ranks (Membership), how they are doing
+// The parts of a ProcessGroup: the ranks (Membership), their health
 // (PeerMonitor), and for each kind of memory a Channel that carries out the
 // calls which are admitted here. Its methods are those of ProcessGroup.
 class ProcessGroup::Impl final : private internal::PeerMonitor::Owner {
  public:
-  // Connects to nobody. `backend` outlives it.
+  // Makes no connection. `backend` outlives it.
   Impl(const Backend& backend, ProcessGroupOptions options);
   Impl(const Impl&) = delete;
   Impl& operator=(const Impl&) = delete;
   // End(), for a group whose joining failed.
   ~Impl() override;
-  // Destroys the group if that has not been done. What is on a device stays.
+  // Destroys the group if that has not been done. Resources on a device leak.
   void End();
 
-  // A group that is connected. `operation` is for errors.
+  // Creates a group that is connected. `operation` is for errors.
   static absl::StatusOr<std::shared_ptr<ProcessGroup>> Create(
       const Backend& backend, ProcessGroupOptions options,
       absl::string_view operation, internal::DeviceOrigin& origin);
 
-  // The one path of a call: it is admitted, and carried out by a channel.
+  // The one path of a call: it is validated, and carried out by a channel.
   absl::Status Run(internal::CollectiveCall call,
                    const CollectiveOptions& options);
   Work Start(internal::CollectiveCall call, const CollectiveOptions& options);
-  // Ranks that are not members get their answer before a list is looked at.
+  // Ranks that are not members get their error before a list is checked.
   internal::Place place() const {
     return {membership_.is_member() ? membership_.rank() : 0,
             membership_.size()};
@@ -87,7 +87,7 @@ class ProcessGroup::Impl final : private internal::PeerMonitor::Owner {
   std::shared_ptr<PeerMemory> peer_memory() const;
 
  private:
-  // This rank's color and key, if all ranks of this group part it.
+  // This rank's color and key, if all ranks of this group split it.
   struct SplitChoice {
     int color;
     int key;
@@ -98,7 +98,7 @@ class ProcessGroup::Impl final : private internal::PeerMonitor::Owner {
   struct ChildPlan {
     absl::string_view operation;
     std::vector<int> ranks;
-    // Tells it from other groups that are made from this one.
+    // Distinguishes it from other groups that are created from this one.
     std::string label;
     const SplitChoice* split = nullptr;
     // Unset: after the timeout.
@@ -115,7 +115,7 @@ class ProcessGroup::Impl final : private internal::PeerMonitor::Owner {
         ABSL_GUARDED_BY(shrink_mutex);
   };
 
-  // How this rank's calls are compared with the others', as the knob says.
+  // How this rank's calls are compared with the others', as set by the knob.
   enum class CallCheck { kAuto, kMessage, kOff };
   static absl::StatusOr<CallCheck> GetCallCheck();
 
@@ -126,32 +126,32 @@ class ProcessGroup::Impl final : private internal::PeerMonitor::Owner {
   absl::Status MakeComparison(CallCheck check, Deadline deadline);
   CommunicatorOptions OptionsForCommunicator(Deadline deadline);
 
-  // Whether `call` can be carried out, for which it is completed, and by which
-  // channel: `channel` is that of the host before.
+  // Checks whether `call` can be carried out, completes it, and selects its
+  // channel: `channel` is initially the host's.
   absl::Status Admit(const CollectiveOptions& options,
                      internal::CollectiveCall& call,
                      internal::Channel*& channel) const;
-  // That the group has a device part, and that it is of `device`.
+  // Checks that the group has a device part, and that it is on `device`.
   absl::Status CheckDevice(const Collective& call, const Device& device) const;
-  // In a group with a device part: that the buffers lie in `place`.
+  // In a group with a device part, checks that the buffers are in `place`.
   absl::Status CheckBuffers(const Collective& call, const Device& place) const;
 
-  // Whether groups can be made from this one, with `options`.
+  // Checks whether groups can be created from this one, with `options`.
   absl::Status CheckParent(absl::string_view operation,
                            const NewGroupOptions& options) const;
-  // Names a list of ranks, and counts how often it was named.
+  // Returns a label for a list of ranks, with a count of its uses.
   std::string CountedLabel(absl::Span<const int> ranks);
   absl::StatusOr<std::shared_ptr<ProcessGroup>> MakeChild(
       const ChildPlan& plan, const NewGroupOptions& options);
   void SplitDevice(const ProcessGroupOptions& child, const SplitChoice& split,
                    internal::DeviceOrigin& origin);
-  // One round of Shrink: null if a member failed meanwhile, whom `accused` is
-  // then, if that is known.
+  // One round of Shrink: null if a member failed meanwhile; `accused` is then
+  // that member, if known.
   absl::StatusOr<std::shared_ptr<ProcessGroup>> ShrinkOnce(
       const NewGroupOptions& options, Deadline deadline,
       std::optional<int>& accused)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(children_.shrink_mutex);
-  // Notes whom Shrink leaves out, and poisons this group for it.
+  // Records the ranks that Shrink excludes, and poisons this group.
   void LeaveOut(absl::Span<const int> members);
 
   void EndOperations() override;
@@ -172,8 +172,8 @@ class ProcessGroup::Impl final : private internal::PeerMonitor::Owner {
   std::unique_ptr<internal::HostChannel> host_;
   // Null if the group has no device part, and until it is connected.
   std::unique_ptr<internal::DeviceChannel> device_;
-  // Runs asynchronous collectives in order, and what continues Works, on a
-  // thread that the first starts and that uses the members above.
+  // Runs asynchronous collectives in order, and the continuations of Works, on
+  // a thread that the first one starts and that uses the members above.
   internal::CollectiveQueue queue_;
   // Ends operations that the backend does not end at their deadline.
   internal::Watchdog::Watch watch_;

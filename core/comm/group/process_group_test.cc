@@ -26,7 +26,8 @@ using ::sherd::testing::StatusIs;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-// What a test wants the backend to do; shared with the communicators it makes.
+// The backend's behavior as set by a test; shared with the communicators it
+// creates.
 struct Script {
   std::function<absl::Status(const Collective&)> post = [](const Collective&) {
     return absl::OkStatus();
@@ -267,7 +268,7 @@ TEST_F(ProcessGroupTest, CallsAfterDestroyFailAndDestroyAgainIsOk) {
                                           HasSubstr("was destroyed")));
 }
 
-// What a rank called with 0 bytes others may have called with some.
+// Other ranks may pass data to a call that one rank makes with 0 bytes.
 TEST_F(ProcessGroupTest, PostsCallsOfNoBytesToABackendThatComparesCalls) {
   std::vector<CollectiveOp> posts;
   script_.post = [&](const Collective& desc) {
@@ -304,7 +305,7 @@ TEST_F(ProcessGroupTest, TellsTheTypeOfWhatACallMoves) {
 // A backend of which `info` is all that matters.
 class NoBytesTest : public ::testing::Test {
  protected:
-  // What rank 0 of 2 posts in calls of no bytes.
+  // The operations that rank 0 of 2 posts in calls of 0 bytes.
   std::vector<CollectiveOp> PostsOf(bool compares) {
     std::vector<CollectiveOp> posts;
     Script script;

@@ -68,7 +68,7 @@ absl::StatusOr<RollEntry> DecodeEntry(int rank, absl::string_view text) {
   return entry;
 }
 
-// `world_size`: what rank 0 asked for.
+// `world_size`: as requested by rank 0.
 std::string EncodeVerdict(const absl::StatusOr<RollCall>& verdict,
                           int world_size) {
   const RollCall call = verdict.ok() ? *verdict : RollCall();
@@ -141,7 +141,7 @@ absl::Status Absent(Store& store, int size) {
       missing.front());
 }
 
-// The error of ranks that differ, or OK. `what`: all values are of it.
+// The error of ranks that differ, or OK. `what` names the compared values.
 absl::Status NoDeviation(absl::string_view what, const Deviation& deviation,
                          const std::vector<std::optional<std::string>>& asked) {
   if (!deviation.Exists()) return absl::OkStatus();
@@ -192,8 +192,8 @@ RollCall Decide(const std::vector<RollEntry>& entries) {
   return call;
 }
 
-// Waits a while for the entries of the ranks from `first` on, so that those
-// which come a little later find the verdict.
+// Waits a while for the records of the ranks from `first` on, so that ranks
+// which join a little later find the summary.
 void AwaitOthers(Store& store, const RollEntry& own, int first,
                  Deadline deadline, std::vector<int>& came) {
   const Deadline grace =
@@ -204,8 +204,8 @@ void AwaitOthers(Store& store, const RollEntry& own, int first,
 }
 
 // The error of world sizes that differ, of which `entries` has the first. Waits
-// a while for the other ranks, since they tell who deviates and find the
-// verdict: for as many as there are by the size that most asked for.
+// a while for the other ranks, which decide who deviates and need to find the
+// summary: for as many as the size that most ranks requested.
 absl::Status CompareSizes(Store& store, const std::vector<RollEntry>& entries,
                           Deadline deadline, std::vector<int>& came) {
   const Deadline grace =
@@ -231,14 +231,14 @@ absl::Status CompareSizes(Store& store, const std::vector<RollEntry>& entries,
     if (text.ok()) came.push_back(next);
     asked.push_back(entry.ok() ? std::optional(absl::StrCat(entry->world_size))
                                : std::nullopt);
-    // Then no rank is waited for any more.
+    // From here on no rank is waited for.
     if (!text.ok() && next >= entries[0].world_size) {
       return NoDeviation("world sizes", FindDeviation(asked), asked);
     }
   }
 }
 
-// Rank 0's part. `came` receives the ranks whose entry is there.
+// Rank 0's part. `came` receives the ranks whose record was found.
 absl::StatusOr<RollCall> Compare(Store& store, const RollEntry& own,
                                  Deadline deadline, std::vector<int>& came) {
   if (!own.error.ok()) {

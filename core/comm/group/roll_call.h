@@ -12,7 +12,7 @@
 
 namespace sherd::internal {
 
-// What a rank says of itself before any connection is made.
+// A rank's description of itself before any connection is made.
 struct RollEntry {
   int rank = 0;
   int world_size = 1;
@@ -29,39 +29,40 @@ struct RollEntry {
   HostIdentity host;
 };
 
-// What all ranks know afterwards.
+// The result, the same on all ranks.
 struct RollCall {
-  // As asked for; "auto" is replaced by "shm" or "gloo".
+  // As requested; "auto" is replaced by "shm" or "gloo".
   std::string backend;
-  // Why "auto" is not shared memory; empty otherwise.
+  // The reason why "auto" is not shared memory; empty otherwise.
   std::string reason;
   // All ranks have equal HostIdentity::network.
   bool one_network = false;
-  // And also equal HostIdentity::machine.
+  // All ranks also have equal HostIdentity::machine.
   bool one_host = false;
   // The first rank that is not on the host of rank 0; -1 if all are.
   int elsewhere = -1;
 };
 
-// Compares the entries of all ranks, so that either all of them go on in the
-// same way or all of them get the same error, before anything can hang. Rank 0
-// reads the entries and writes the verdict, which costs a store with P ranks
-// O(P) operations and not O(P^2).
+// Compares the records of all ranks, so that either all of them continue with
+// the same summary or all of them get the same error, before anything can hang.
+// Rank 0 reads the records and writes the summary, which costs a store with P
+// ranks O(P) operations and not O(P^2).
 //
 // Keys: roll/R, roll/verdict, and roll/read/R once rank R has read an error.
 //
 // Collective. Every rank calls it with the same deadline.
 //
-// Errors, on every rank that came:
-//   kInvalidArgument     Ranks differ about the world size or the backend: what
-//                        each asked for, and who deviates (see deviation.h).
+// Errors, on every rank that joined:
+//   kInvalidArgument     Ranks differ in the world size or the backend; the
+//                        message lists what each requested, and who deviates
+//                        (see deviation.h).
 //   kFailedPrecondition  The backend is for one host and ranks are on several.
-//   kDeadlineExceeded    Ranks did not come; named.
-//   other                The `error` of some entry.
-// The rank that brought `error` waits up to kReadGrace for the verdict, so that
-// rank 0, if it comes a little later, finds the entry and not a session that
-// was given up. Rank 0 waits as long for the other ranks to read any error,
-// since its process may hold the store and may be about to end.
+//   kDeadlineExceeded    Some ranks did not join; the message names them.
+//   other                The `error` of some record.
+// The rank with the `error` waits up to kReadGrace for the summary, so that
+// rank 0, if it joins a little later, finds the record and not an abandoned
+// session. Rank 0 waits as long for the other ranks to read any error, since
+// its process may run the store and may be about to end.
 absl::StatusOr<RollCall> CallRoll(Store& store, const RollEntry& own,
                                   Deadline deadline);
 inline constexpr absl::Duration kReadGrace = absl::Seconds(1);

@@ -1,5 +1,5 @@
-// Groups of those that are left: ProcessGroup::Shrink, over ranks as threads.
-// Ranks that are processes: shrink_process_test.
+// Groups of survivors: ProcessGroup::Shrink, with threads as ranks.
+// shrink_process_test has processes as ranks.
 
 #include <memory>
 #include <numeric>
@@ -156,8 +156,8 @@ TEST(ShrinkTest, MessagesGiveTheRanksOfTheJob) {
                         "of the job")));
     EXPECT_THAT((*three)->FailedRanks(), ElementsAre(1));
     ExpectWorks((*three)->Shrink(), {1, 3});
-    // The rank that is left is still there for the parent, whose former
-    // decision it shares.
+    // The surviving rank still takes part in the parent, whose former decision
+    // it shares.
     ExpectWorks(world.NewGroup({1, 3}), {1, 3});
   });
 }

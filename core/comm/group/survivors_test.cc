@@ -77,7 +77,7 @@ TEST_F(SurvivorsTest, WhoComesAfterTheDecisionLearnsThatItWasLeftOut) {
 
 TEST_F(SurvivorsTest, WhomMostAccuseIsLeftOutThoughItComes) {
   testing::RunRankThreads(4, [this](int r) {
-    // Rank 2 was late, and holds rank 0 for the one that gave up.
+    // Rank 2 timed out, and names rank 0 as the rank that gave up.
     EXPECT_THAT(Rank(r, 4)->AgreeOnMembers(r == 2 ? 0 : 2, Late()),
                 IsOkAndHolds(ElementsAre(0, 1, 3)));
   });
@@ -152,7 +152,8 @@ absl::Status CountOperation(const FaultPassage&) {
   return absl::OkStatus();
 }
 
-// What a rank that went on has in the end; nothing if it ended or was left out.
+// The final members of a rank that continued; unset if it ended or was
+// excluded.
 std::optional<std::vector<int>> Shrink(SurvivorAgreement& rank, int own,
                                        std::optional<int> accused) {
   const Deadline deadline = Deadline::After(absl::Minutes(5));

@@ -14,9 +14,9 @@
 
 namespace sherd::internal {
 
-// A store that is no view of another one: the place where tests lose or delay
-// what ranks tell each other (core/base/fault_point.h), once per operation,
-// with its whole key.
+// A store that is not a view of another one. Tests drop or delay its messages
+// between ranks (core/base/fault_point.h) here, once per operation, with the
+// whole key.
 class BaseStore : public Store {
  public:
   absl::Status Set(absl::string_view key, absl::string_view value) final;

@@ -202,7 +202,7 @@ absl::Status FileStore::DoRetire(absl::string_view prefix, int members) {
                   const std::vector<std::string> keys =
                       internal::KeysBelow(entries_, prefix);
                   if (keys.size() < entries_.size()) return RemoveAll(fd, keys);
-                  // What a killed writer left beside it goes too.
+                  // Also remove a file that a killed writer left beside it.
                   unlink(NextPath(path_).c_str());
                   if (unlink(path_.c_str()) != 0) {
                     return ErrnoStatus(errno, "removing store", path_);
@@ -244,7 +244,8 @@ absl::Status FileStore::WaitThen(absl::string_view operation,
   for (;;) {
     {
       absl::MutexLock lock(&mutex_);
-      // Read before the look, so that a key which comes in time is never late.
+      // Read before the check, so that a key which is set in time is never
+      // late.
       const bool passed = deadline.HasPassed();
       SHERD_ASSIGN_OR_RETURN(const bool all, LookFor(keys));
       if (all) return found();
@@ -325,7 +326,8 @@ absl::Status FileStore::ReadNewRecords(int fd) {
     Forget();
     return absl::OkStatus();
   }
-  // Somebody else than a store cut it off: what is left counts.
+  // A program other than a store truncated the file: the remaining records are
+  // valid.
   if (info.st_size < position_) Forget();
   SHERD_RETURN_IF_ERROR(ReadHeader(fd));
   std::string data(info.st_size - position_, '\0');
@@ -358,7 +360,7 @@ absl::Status FileStore::ReadNewRecords(int fd) {
 
 absl::Status FileStore::Append(int fd, absl::string_view key,
                                const std::string* value) {
-  // Cuts off what a killed writer left.
+  // Cuts off the unfinished record of a killed writer.
   if (ftruncate(fd, position_) != 0) {
     return ErrnoStatus(errno, "truncating store", path_);
   }
@@ -411,8 +413,8 @@ void FileStore::CompactIfWorthIt() {
     return;
   }
   if (!Compact().ok()) {
-    // A store that grows is better than none: without space or permission for
-    // a second file, the one that is there goes on.
+    // A growing store is better than none: without space or permission for a
+    // second file, the existing one stays in use.
     unlink(NextPath(path_).c_str());
     compact_from_ = 2 * position_;
   }

@@ -16,24 +16,24 @@ namespace sherd {
 // A store in one file that all ranks can open, on a local or a shared file
 // system with working flock.
 //
-// Format. 16 bytes "sherd store v1.\n", a random number of 8 bytes by which a
-// file is told from its successor under the same name, then records
+// Format. 16 bytes "sherd store v1.\n", a random number of 8 bytes that
+// distinguishes a file from its successor under the same name, then records
 //
 //     u32 key length, u32 value length, key, value          (little-endian)
 //
-// of which the last one for a key holds; value length 0xffffffff means that
+// of which the last one for a key is valid; value length 0xffffffff means that
 // the key was removed. Writers append under an exclusive flock. A record that a
 // killed writer left unfinished is ignored by readers and cut off by the next
 // writer. Waiting reads only what was appended, and never writes.
 //
-// Growth. Once most of the file is records that no longer hold, a writer puts a
-// new file with the others in its place: under "<path>.new", then by a rename,
-// so that a writer killed at any moment leaves the one file or the other whole.
+// Growth. Once most of the file consists of obsolete records, a writer replaces
+// it by a new file with the valid ones: writes "<path>.new" and renames it, so
+// that a writer killed at any moment leaves either file complete.
 //
-// Errors. kDataLoss if the file is not such a file, kInternal or
-// kPermissionDenied, with path, from the file system.
+// Errors. Returns kDataLoss if the file does not have this format, kInternal or
+// kPermissionDenied, with the path, from the file system.
 //
-// Cost. A few microseconds per call; a waiter looks every 0.2 to 5 ms, since
+// Cost. A few microseconds per call; a waiter polls every 0.2 to 5 ms, since
 // change notification does not work across hosts.
 class FileStore final : public internal::BaseStore {
  public:
@@ -52,8 +52,8 @@ class FileStore final : public internal::BaseStore {
                                            absl::string_view desired) override;
   absl::StatusOr<bool> DoDelete(absl::string_view key) override;
   absl::StatusOr<int64_t> DoDeletePrefix(absl::string_view prefix) override;
-  // The last member removes the file too if it holds no other keys: so a run
-  // that ends well leaves nothing behind.
+  // The last member also removes the file if it holds no other keys, so that a
+  // successful run leaves nothing behind.
   absl::Status DoRetire(absl::string_view prefix, int members) override;
   absl::Status DoWait(absl::Span<const std::string> keys,
                       Deadline deadline) override;
@@ -75,7 +75,7 @@ class FileStore final : public internal::BaseStore {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status RemoveAll(int fd, absl::Span<const std::string> keys)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // What a record does to entries_ and live_bytes_; no value: removed.
+  // Applies a record to entries_ and live_bytes_; a null value removes the key.
   void Apply(std::string key, const std::string* value)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Forget() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

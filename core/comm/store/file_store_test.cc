@@ -216,7 +216,7 @@ TEST_F(FileStoreTest, WhatAKilledCompactionLeftIsReplaced) {
 }
 
 TEST_F(FileStoreTest, WithoutRoomForACompactionTheFileGrows) {
-  // A directory in the way of the new file.
+  // A directory at the path of the new file.
   const std::string next = path_ + ".new";
   ASSERT_EQ(mkdir(next.c_str(), 0700), 0);
   FileStore a(path_);
@@ -247,13 +247,13 @@ TEST_F(FileStoreTest, SurvivesWritersThatAreKilled) {
             !mine.Add("n", 1).ok()) {
           _exit(1);
         }
-        // A compaction every 16 rounds; told once a few are done.
+        // A compaction every 16 rounds; reported once a few are done.
         if (i == 40 && write(ready[1], "x", 1) != 1) _exit(1);
       }
     }
     char byte;
     ASSERT_EQ(read(ready[0], &byte, 1), 1);
-    // The child goes on while this thread adds: it dies somewhere in the
+    // The child continues while this thread adds: it dies somewhere in the
     // middle, each time elsewhere.
     for (int i = 0; i <= round; ++i) ASSERT_THAT(store.Add("own", 1), IsOk());
     ASSERT_EQ(kill(child, SIGKILL), 0);

@@ -159,8 +159,8 @@ TEST_P(StoreConformanceTest, ATimeoutNamesOperationAndMissingKeysOnly) {
 
 TEST_P(StoreConformanceTest, ATimeoutIsNeverEarlyAndHardlyLate) {
   for (const int millis : {0, 30, 130, 310}) {
-    // A machine that is busy with something else may make one try late, but not
-    // each of several; one that counts in whole seconds is always late.
+    // A busy machine may make one try late, but not each of several; a store
+    // that counts in whole seconds is always late.
     absl::Duration shortest = absl::InfiniteDuration();
     for (int i = 0; i < 5; ++i) {
       const auto started = Deadline::Clock::now();

@@ -19,8 +19,8 @@ namespace sherd::testing {
 struct StoreKind {
   // A name of letters and digits.
   std::string name;
-  // What a rank calls to reach the store. Made once for each test, for an empty
-  // store that no other test shares.
+  // The function that a rank calls to reach the store. Created once for each
+  // test, for an empty store that no other test shares.
   using Opener = std::function<std::shared_ptr<Store>()>;
   std::function<Opener()> make;
 };

@@ -20,13 +20,13 @@
 
 namespace sherd::internal {
 
-// The entries of a TcpStoreServer, and the requests that wait for some. It
-// knows neither sockets nor clocks, so that it can be tested with any bytes.
-// Not thread-safe.
+// The entries of a TcpStoreServer, and the requests that wait for entries. The
+// engine uses neither sockets nor clocks, so that it can be tested with any
+// bytes. Not thread-safe.
 //
-// Cost. A request that waits is looked at when the key that it misses first
-// appears, and goes on from there: waiting for n keys costs n looks in all, if
-// nobody removes keys meanwhile.
+// Cost. A waiting request is checked when its first missing key appears, and
+// continues from there: waiting for n keys costs n lookups in all, if no keys
+// are removed meanwhile.
 class StoreEngine {
  public:
   // Identifies a client while it is connected.
@@ -39,11 +39,11 @@ class StoreEngine {
   StoreEngine(int64_t max_bytes, Reply reply);
 
   // Answers now, or keeps the request. OK also if the answer is an error.
-  //   kDataLoss  `bytes` is no request: the client is not to be trusted.
+  //   kDataLoss  `bytes` is not a request: the client is not trusted.
   absl::Status Handle(ClientId client, absl::string_view bytes,
                       Clock::time_point now);
 
-  // Answers those whose time is up.
+  // Answers the requests that have timed out.
   void Expire(Clock::time_point now);
 
   // When Expire has something to do next.
@@ -70,7 +70,7 @@ class StoreEngine {
   void Answer(ClientId client, const StoreRequest& request);
   absl::StatusOr<StoreResponse> Execute(const StoreRequest& request);
   void Begin(ClientId client, StoreRequest& request, Clock::time_point now);
-  // Moves the cursor to the first missing key; true if there is none.
+  // Moves the cursor to the first missing key; true if no key is missing.
   bool Advance(Waiting& waiting) const;
   void Finish(const RequestId& id);
   void Forget(const RequestId& id);

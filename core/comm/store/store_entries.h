@@ -15,7 +15,7 @@
 
 namespace sherd::internal {
 
-// What the stores have in common: limits, the meaning of a counter, and the
+// The common part of the stores: limits, the meaning of a counter, and the
 // wording of their errors.
 
 inline constexpr size_t kMaxStoreKeyBytes = 4096;
@@ -27,15 +27,15 @@ using StoreEntries = std::map<std::string, std::string, std::less<>>;
 // kInvalidArgument if the key is empty or a length is over its limit.
 absl::Status CheckStoreEntry(absl::string_view key, absl::string_view value);
 
-// The same for keys that somebody waits for.
+// As CheckStoreEntry, for keys that are waited for.
 absl::Status CheckStoreKeys(absl::Span<const std::string> keys);
 
 // The text of the number at `key` after adding `amount`.
-//   kFailedPrecondition  The value is no number, or the sum overflows.
+//   kFailedPrecondition  The value is not a number, or the sum overflows.
 absl::StatusOr<std::string> AddToEntry(const StoreEntries& entries,
                                        absl::string_view key, int64_t amount);
 
-// What CompareSet returns, and whether it has to write it to `key`.
+// The result of CompareSet, and whether it has to be written to `key`.
 struct ComparedEntry {
   std::string value;
   bool write = false;
@@ -48,7 +48,7 @@ ComparedEntry CompareEntry(const StoreEntries& entries, absl::string_view key,
 std::vector<std::string> KeysBelow(const StoreEntries& entries,
                                    absl::string_view prefix);
 
-// What Retire has to do.
+// The action of Retire.
 struct Retirement {
   // The last caller removes KeysBelow(prefix); the others write `count`.
   bool is_last = false;
@@ -60,8 +60,8 @@ struct Retirement {
 absl::StatusOr<Retirement> CountRetired(const StoreEntries& entries,
                                         absl::string_view prefix, int members);
 
-// The values of `keys`, all of which are there.
-//   kResourceExhausted  Together they have more than kMaxMultiGetBytes.
+// The values of `keys`, all of which exist.
+//   kResourceExhausted  The values have more than kMaxMultiGetBytes in total.
 absl::StatusOr<std::vector<std::string>> ValuesOf(
     const StoreEntries& entries, absl::Span<const std::string> keys);
 

@@ -13,7 +13,7 @@
 
 namespace sherd::internal {
 
-// What TcpStore and TcpStoreServer say to each other, version 1, in frames
+// The protocol between TcpStore and TcpStoreServer, version 1, in frames
 // (core/net/frame.h) after the handshake (core/net/handshake.h) for the
 // protocol "sherd store 1". Numbers are little-endian, signed ones in two's
 // complement; a list of strings is u32 count, and for each u32 length, bytes.
@@ -22,8 +22,8 @@ namespace sherd::internal {
 //   response   u64 id, u8 absl::StatusCode, i64 number, strings
 //
 // Every request but kCancel gets one response with its id, in any order: a
-// request that waits holds up none. Of a client's open requests no two have the
-// same id.
+// waiting request does not block others. No two open requests of a client have
+// the same id.
 //
 //   operation         number         strings              response's
 //    1 kSet                          key, value
@@ -41,8 +41,8 @@ namespace sherd::internal {
 // Nanoseconds from the arrival of the request until the server answers
 // kDeadlineExceeded with the missing keys as strings; negative: never. kCancel
 // makes the server forget the open kGet or kWait with its id. Other failures
-// come with one string, the message. A frame that is no request ends the
-// connection; a request that is well-formed and wrong does not.
+// come with one string, the message. A frame that is not a request ends the
+// connection; a request that is well-formed but invalid does not.
 
 inline constexpr absl::string_view kStoreProtocol = "sherd store 1";
 
@@ -80,8 +80,9 @@ struct StoreResponse {
 std::string EncodeStoreRequest(const StoreRequest& request);
 std::string EncodeStoreResponse(const StoreResponse& response);
 
-//   kDataLoss  The bytes are none, e.g. an unknown operation, a wrong number of
-//              strings for it, a length beyond the end, bytes left over.
+//   kDataLoss  The bytes are malformed, e.g. an unknown operation, a wrong
+//              number of strings for it, a length beyond the end, bytes left
+//              over.
 absl::StatusOr<StoreRequest> ParseStoreRequest(absl::string_view bytes);
 absl::StatusOr<StoreResponse> ParseStoreResponse(absl::string_view bytes);
 

@@ -34,7 +34,7 @@ void StoreServers::NoteOwnClient(int port,
   for (auto& [name, entry] : servers_) {
     if (entry.server == nullptr || entry.server->port() != port) continue;
     entry.own_clients.push_back(client);
-    // Of earlier lives.
+    // Clients of earlier sessions.
     entry.own_clients.erase(
         std::remove_if(entry.own_clients.begin(), entry.own_clients.end(),
                        [](const auto& own) { return own.expired(); }),

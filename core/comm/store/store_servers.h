@@ -15,27 +15,27 @@
 
 namespace sherd::internal {
 
-// The servers that this process runs as rank 0. They stay up until it ends, so
-// that ranks which leave after rank 0 still find them, and a later session of
-// the group too. A process whose rank 0 left, or whose Init failed, waits at
-// its end for up to kExitGrace until the other ranks have done the same or know
-// why.
+// The servers that this process runs as rank 0. They run until it ends, so that
+// ranks which leave after rank 0, and a later session of the group, still find
+// them. A process whose rank 0 left, or whose Init failed, waits at exit for up
+// to kExitGrace until the other ranks have left too or know why.
 //
 // Threads. All methods may be called from any thread.
 class StoreServers {
  public:
   static StoreServers& Global();
 
-  // The port of the server that runs under `name` and has the same secret,
-  // which is started if there is none. Errors as TcpStoreServer::Start.
+  // Returns the port of the server that runs under `name` with the same secret;
+  // starts it if it does not run. Errors as TcpStoreServer::Start.
   absl::StatusOr<int> FindOrStart(const std::string& name,
                                   const TcpStoreServer::Options& options);
 
-  // `client` is this process's own, of the server at `port`: nobody waits for
-  // it.
+  // `client` is this process's own client of the server at `port`; the server
+  // does not wait for it.
   void NoteOwnClient(int port, const std::shared_ptr<Store>& client);
 
-  // Rank 0 left in good order or gave up, so the others are about to.
+  // Rank 0 left in good order or gave up, so the others are about to do the
+  // same.
   void NoteLeaving();
 
   static constexpr absl::Duration kExitGrace = absl::Seconds(3);

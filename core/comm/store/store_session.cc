@@ -29,7 +29,7 @@ absl::Status Taken(int rank, absl::string_view place) {
       rank);
 }
 
-// Says that this rank is there, and refuses a second one.
+// Records that this rank has entered, and refuses a second one.
 absl::Status Hold(Store& store, const std::string& key, int rank,
                   absl::string_view place) {
   SHERD_ASSIGN_OR_RETURN(const int64_t holders, store.Add(key, 1));
@@ -75,7 +75,7 @@ class SessionInFile final : public StoreSession {
         world_size_(world_size) {}
 
   void Leave() override {
-    // A file that stays behind harms nobody: its keys say whose it was.
+    // A file that is left behind is harmless: its keys identify its session.
     if (absl::Status status = file_->Retire(prefix_, world_size_);
         !status.ok()) {
       SHERD_LOG(kWarning) << "rendezvous file not cleaned up: "

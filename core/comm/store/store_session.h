@@ -14,21 +14,21 @@ namespace sherd::internal {
 
 // One session of a group on a store: the time from Init to Destroy. A store may
 // serve many sessions, and a rank enters the next one while others still leave
-// the last, so that each has a prefix of its own. The ranks find its number
-// without asking each other: it counts how often a rank has entered. Ranks that
-// come later skip a session in which some rank gave up.
+// the last one, so that each session has a prefix of its own. The ranks find
+// its number without communication: it counts how often a rank has entered.
+// Ranks that enter later skip a session in which some rank gave up.
 class StoreSession {
  public:
   virtual ~StoreSession() = default;
 
-  // What this rank keeps apart from other sessions.
+  // The store of this session, separate from other sessions.
   const std::shared_ptr<Store>& store() const { return store_; }
 
-  // This rank has left the group. Losing this note, because the store is gone
-  // already, costs nothing.
+  // Records that this rank has left the group. Nothing depends on this record
+  // if the store is already unreachable.
   virtual void Leave() = 0;
 
-  // This rank never became a member.
+  // Records that this rank never became a member.
   virtual void GiveUp(const absl::Status& why) = 0;
 
  protected:
@@ -39,18 +39,18 @@ class StoreSession {
   const std::shared_ptr<Store> store_;
 };
 
-// The next session of `group` on a store that somebody else keeps. The store
-// itself counts, so each session may come with a new Store object.
+// Enters the next session of `group` on a store that is kept elsewhere. The
+// store itself counts, so each session may use a new Store object.
 //   kInvalidArgument  The rank is in a session already: two processes have the
 //                     same rank, or another run ended without leaving.
 absl::StatusOr<std::unique_ptr<StoreSession>> EnterStoreSession(
     const std::shared_ptr<Store>& store, absl::string_view group, int rank,
     int world_size);
 
-// The next session of `group` in a file, which the last rank to leave removes.
-// Since the count must outlive the file, this process keeps it, by path and
-// rank.
-//   kInvalidArgument  The same: the file is left over from another run.
+// Enters the next session of `group` in a file, which the last rank to leave
+// removes. Since the count must outlive the file, this process keeps it, by
+// path and rank.
+//   kInvalidArgument  As above: the file is left over from another run.
 absl::StatusOr<std::unique_ptr<StoreSession>> EnterFileSession(
     const std::shared_ptr<FileStore>& file, absl::string_view group, int rank,
     int world_size);

@@ -72,7 +72,7 @@ TEST_P(StoreSessionTest, TheNextSessionSeesNothingOfTheLast) {
     EXPECT_THAT((*a)->store()->Contains("k"), IsOkAndHolds(false));
     EXPECT_THAT((*a)->store()->Set("k", absl::StrCat(session)), IsOk());
     (*a)->Leave();
-    // A slower rank still finds its own session, although rank 0 left it.
+    // A slower rank still finds its own session, although rank 0 has left it.
     const auto b = Enter(1);
     ASSERT_THAT(b, IsOk());
     EXPECT_THAT((*b)->store()->Get("k", Now()),
@@ -127,7 +127,7 @@ TEST(SessionInStoreTest, TheLastRankRemovesTheKeysOfItsSession) {
 
 TEST(SessionInFileTest, AFileOfAnotherRunIsAnErrorThatSaysSo) {
   const std::string path = FreshPath();
-  // What a run leaves that was killed: its rank 0 entered the first session.
+  // State left by a killed run: its rank 0 entered the first session.
   ASSERT_THAT(FileStore(path).Add("group/g/1/holder/0", 1), IsOk());
   for (int attempt = 0; attempt < 2; ++attempt) {
     EXPECT_THAT(

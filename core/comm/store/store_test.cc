@@ -39,7 +39,7 @@ StoreKind::Opener OpenTcp() {
       TcpStoreServer::Start({.secret = "of the suite"});
   EXPECT_THAT(server, IsOk());
   // Destroyed with the opener, which the suite destroys after its stores, but
-  // perhaps before threads that a test has left.
+  // possibly before threads that a test left running.
   return [server = std::shared_ptr<TcpStoreServer>(*std::move(server))] {
     absl::StatusOr<std::shared_ptr<TcpStore>> store =
         TcpStore::Connect({.host = "127.0.0.1",

@@ -27,7 +27,7 @@ using internal::StoreResponse;
 
 namespace {
 
-// So that requests of a client are no larger than what the server takes.
+// Keeps a client's requests within the size that the server accepts.
 constexpr size_t kMaxRequestBytes = internal::kMaxStoreFrameBytes;
 
 std::vector<std::string> ToStrings(absl::Span<const std::string> keys) {
@@ -214,7 +214,8 @@ class TcpStore::Impl {
   absl::Status lost_ ABSL_GUARDED_BY(mutex_);
 
   std::shared_ptr<FrameConnection> connection_;
-  // The last, so that its thread ends before what it uses goes.
+  // Last, so that its thread ends before the members that it uses are
+  // destroyed.
   std::unique_ptr<EventLoop> loop_;
 };
 

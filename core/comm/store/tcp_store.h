@@ -16,8 +16,8 @@
 
 namespace sherd {
 
-// The server of a store, in the process of one rank or in one of its own. It
-// keeps keys and values in memory and serves any number of TcpStores, from
+// The server of a store, in the process of one rank or in a process of its own.
+// It keeps keys and values in memory and serves any number of TcpStores, from
 // other hosts or from threads of this process.
 //
 // Threads. One, its event loop. All methods may be called from any thread.
@@ -28,24 +28,25 @@ class TcpStoreServer {
     std::string address = "127.0.0.1";
     // 0: the system chooses; see port().
     int port = 0;
-    // Shared by all ranks; empty: whoever can connect is let in. Never sent.
+    // Shared by all ranks; empty: every client that can connect is accepted.
+    // Never sent.
     std::string secret;
-    // At most so many connections at once; further ones are told so.
+    // The most connections at once; further clients are refused with an error.
     int max_clients = 65536;
     // The most bytes that all keys and values may have together.
     int64_t max_bytes = int64_t{1} << 30;
-    // A connection that has not said by then who it is gets closed.
+    // A connection that has not completed the handshake by then is closed.
     absl::Duration handshake_timeout = absl::Seconds(10);
-    // How long the destructor waits for the clients to say goodbye.
+    // How long the destructor waits for the clients to disconnect.
     absl::Duration linger = absl::Seconds(5);
   };
 
   // Listens and serves.
-  //   kInvalidArgument    The address is not numeric or the port not one.
-  //   kUnavailable        Somebody listens there already, or the address is
-  //                       not of this host; the message names it.
+  //   kInvalidArgument    The address is not numeric or the port is invalid.
+  //   kUnavailable        The address is in use, or does not belong to this
+  //                       host; the message names it.
   //   kPermissionDenied   The port is reserved for the system.
-  //   kResourceExhausted  No descriptors left.
+  //   kResourceExhausted  No descriptor is left.
   static absl::StatusOr<std::unique_ptr<TcpStoreServer>> Start(
       const Options& options);
 
@@ -58,14 +59,15 @@ class TcpStoreServer {
   int port() const;
   // "127.0.0.1:29500", "[::1]:29500"
   const std::string& address() const;
-  // Connections that are open and let in now.
+  // Connections that are open and accepted now.
   int num_clients() const;
 
-  // Lets nobody in any more, goes on serving those who are until the last has
-  // left, and ends. Clients in this process have to be destroyed first, or by
-  // another thread. Later calls return at once.
-  //   kDeadlineExceeded  Some are still connected, how many; the server has
-  //                      ended, and they find it gone.
+  // Accepts no more clients, serves the connected ones until the last has left,
+  // and ends. Clients in this process must be destroyed first, or by another
+  // thread. Later calls return at once.
+  //   kDeadlineExceeded  Some clients are still connected; the message has
+  //                      their number. The server has ended, and their calls
+  //                      fail.
   absl::Status Shutdown(Deadline deadline);
 
  private:
@@ -79,13 +81,13 @@ class TcpStoreServer {
 // A store at a TcpStoreServer.
 //
 // Threads. One of its own, which receives. Calls of many threads travel on one
-// connection side by side: one that waits keeps no other from being answered.
+// connection concurrently: a waiting call does not block the others.
 //
 // Errors. Every message names the operation, the key, the time that passed and
 // the server's address.
-//   kUnavailable        The server is gone, or closed the connection: at once
-//                       for all calls that wait, and for all later ones.
-//   kDeadlineExceeded   The server says that keys are missing; or it has not
+//   kUnavailable        The server has ended, or closed the connection:
+//                       returned at once by all waiting and all later calls.
+//   kDeadlineExceeded   The server reports that keys are missing; or it has not
 //                       answered `call_timeout` after sending, or after the
 //                       deadline of a call that has one, and then a write may
 //                       or may not have been done.
@@ -96,30 +98,29 @@ class TcpStoreServer {
 class TcpStore final : public internal::BaseStore {
  public:
   struct Options {
-    // Numeric, or a name for the resolver of the system, which does not look at
-    // deadlines.
+    // Numeric, or a name for the system's resolver, which ignores deadlines.
     std::string host;
     int port = 0;
     std::string secret;
-    // For connecting, which is tried again while nobody listens.
+    // For connecting, which is retried while no server listens.
     Deadline deadline = Deadline::After(absl::Seconds(30));
     // The longest that a server which is still connected may leave a call
     // without an answer, in addition to the call's own deadline.
     absl::Duration call_timeout = absl::Seconds(5);
   };
 
-  //   kInvalidArgument     The port is none, or the host has no address.
-  //   kUnavailable         Nobody listens there until the deadline.
-  //   kDeadlineExceeded    Somebody listens and does not answer.
-  //   kPermissionDenied    The server has another secret, or one of the two has
-  //                        none. The server need not be ours: it learned no
-  //                        secret.
-  //   kFailedPrecondition  What listens is no store, or of another version.
-  //   kResourceExhausted   It has as many clients as it may have.
+  //   kInvalidArgument     The port is invalid, or the host has no address.
+  //   kUnavailable         No server listens there until the deadline.
+  //   kDeadlineExceeded    A server listens and does not answer.
+  //   kPermissionDenied    The server has another secret, or one side has none.
+  //                        The secret was not disclosed, even if the server is
+  //                        a foreign one.
+  //   kFailedPrecondition  The server is not a store, or has another version.
+  //   kResourceExhausted   The server has reached its limit of clients.
   static absl::StatusOr<std::shared_ptr<TcpStore>> Connect(
       const Options& options);
 
-  // Says goodbye. Calls of other threads must have ended.
+  // Disconnects. Calls of other threads must have ended.
   ~TcpStore() override;
 
  private:

@@ -72,7 +72,7 @@ class TcpStoreServer::Impl final : private FrameServer::Handler {
   absl::Duration linger() const { return linger_; }
 
  private:
-  // Waits, and returns how many are left.
+  // Waits, and returns how many clients are left.
   int AwaitGoodbyes(Deadline deadline) {
     absl::MutexLock lock(&mutex_);
     while (num_clients_ > 0 && !deadline.HasPassed()) {

@@ -68,7 +68,7 @@ std::shared_ptr<TcpStore> ConnectTo(const TcpStoreServer& server) {
   return *std::move(store);
 }
 
-// A connection past the handshake on which a test says what it likes.
+// A connection past the handshake on which a test can send any bytes.
 class RawClient {
  public:
   explicit RawClient(const TcpStoreServer& server) {
@@ -111,7 +111,7 @@ std::string Framed(uint64_t id, internal::StoreOperation operation,
   return EncodeFrame(internal::EncodeStoreRequest(request));
 }
 
-// A connection that has said nothing yet.
+// A connection on which nothing has been sent yet.
 UniqueFd ConnectRaw(const TcpStoreServer& server) {
   absl::StatusOr<SocketAddress> address =
       SocketAddress::FromNumeric("127.0.0.1", server.port());
@@ -211,7 +211,7 @@ TEST(TcpStoreTest, NobodyListeningIsUnavailableAtTheDeadline) {
 }
 
 TEST(TcpStoreTest, AClientMayComeBeforeTheServer) {
-  // Bound, so that nobody else gets the port, but not listening yet.
+  // Bound, so that no other program gets the port, but not listening yet.
   SHERD_ASSERT_OK_AND_ASSIGN(const SocketAddress any,
                              SocketAddress::FromNumeric("127.0.0.1", 0));
   UniqueFd bound(socket(AF_INET, SOCK_STREAM, 0));
@@ -398,7 +398,7 @@ TEST(TcpStoreTest, RequestsOfOneClientAreAnsweredInAnyOrder) {
                              client.Receive());
   EXPECT_EQ(second.id, 2u);
   EXPECT_EQ(second.number, 4);
-  // An id that is in use is refused, and the first goes on.
+  // An id that is in use is refused, and the first request continues.
   client.Send(Framed(1, StoreOperation::kWait, {"other"}, -1));
   SHERD_ASSERT_OK_AND_ASSIGN(const internal::StoreResponse refused,
                              client.Receive());

@@ -38,7 +38,7 @@ Answer WatchedStore::Watch(Deadline deadline,
     }
     const std::optional<int> lost = find_lost_();
     if (!lost) continue;
-    // What it wrote before its end is looked for once more.
+    // A value that the rank wrote before its end is read once more.
     answer = ask(Deadline::After(absl::ZeroDuration()));
     if (!absl::IsDeadlineExceeded(StatusOf(answer))) return answer;
     lost_.store(*lost, std::memory_order_relaxed);

@@ -18,14 +18,15 @@
 
 namespace sherd::internal {
 
-// A view of `base` for ranks that connect, in which nobody waits for a key
-// until the deadline once some rank is lost: whoever waits there needs all
-// ranks.
+// A view of `base` for ranks that connect, in which no wait for a key continues
+// until the deadline once some rank has failed: a rank that waits there needs
+// all ranks.
 //
 // Get, Wait and MultiGet then fail with
-//   kUnavailable  A rank is lost, which is named; the key is still not there.
-// Everything else is as in `base`. A wait asks whether a rank is lost after
-// kFirstLook, then ever less often, at most every kLastLook.
+//   kUnavailable  A rank failed, which the error names; the key still does not
+//                 exist.
+// All other behavior is that of `base`. A wait checks for a failed rank after
+// kFirstLook, then with growing intervals of up to kLastLook.
 //
 // Threads. As `base`; `find_lost` is called from any thread.
 class WatchedStore final : public Store {
@@ -56,7 +57,7 @@ class WatchedStore final : public Store {
   static constexpr absl::Duration kLastLook = absl::Seconds(1);
 
  private:
-  // The answer of `ask`, a question with a deadline, to be had by `deadline`.
+  // The result of `ask`, an operation with a deadline, obtained by `deadline`.
   template <typename Answer>
   Answer Watch(Deadline deadline, const std::function<Answer(Deadline)>& ask);
 

@@ -25,7 +25,7 @@ using ::testing::HasSubstr;
 class WatchedStoreTest : public ::testing::Test {
  protected:
   HashStore base_;
-  // What is said of the ranks, and at which question.
+  // Results of the checks for a failed rank, by check.
   std::function<std::optional<int>()> find_lost_ = [] { return std::nullopt; };
   WatchedStore store_{base_, [this] { return find_lost_(); }};
 };

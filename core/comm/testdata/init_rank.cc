@@ -1,6 +1,5 @@
 // One rank: Init from the environment, an AllGather, Destroy, several times.
-// Says on standard output which backend it was and what was gathered, or the
-// error.
+// Prints the backend and the gathered data, or the error, to standard output.
 
 #include <cstddef>
 #include <iostream>
