@@ -97,13 +97,13 @@ struct NewGroupOptions {
 //   FooAsync  queues it on a stream of the group, behind what the current
 //             stream holds; Work::WaitOnStream() lets the current stream wait
 //             for it, Work::Wait() the host.
-// Operations of a group run in the order of the calls, whatever their streams.
-// Send and Recv on a device are part of that order, too, and equal tags of two
-// ranks match in it; two ranks that both send and receive do it in one Batch.
-// Buffers stay valid until the operation has ended; lists may be destroyed when
-// the call has returned. Every operation ends within its deadline, counted from
-// the call. At the deadline, and when a rank fails or made another call, the
-// group is poisoned and the streams continue with receive buffers unspecified;
+// Operations of a group run in the order of the calls, on any streams. Send and
+// Recv on a device are part of that order, too, and equal tags of two ranks
+// match in it; two ranks that both send and receive do it in one Batch. Buffers
+// stay valid until the operation has ended; lists may be destroyed when the
+// call has returned. Every operation ends within its deadline, counted from the
+// call. At the deadline, and when a rank fails or made another call, the group
+// is poisoned and the streams continue with receive buffers unspecified;
 // Synchronize(), Work and every later call return the cause. Operations on a
 // stream that is captured into a graph are not watched and have no deadline;
 // FooAsync joins the graph by WaitOnStream(). Destroy all graphs before calling

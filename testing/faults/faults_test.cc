@@ -253,7 +253,7 @@ TEST(FaultsTest, WhatAPointCannotDoIsRefused) {
   EXPECT_NONFATAL_FAILURE(
       { FailAt fault("comm/destroy", absl::InternalError("")); },
       "a failure is not possible at comm/destroy (Destroy, before the other "
-      "ranks hear of it), which cannot fail");
+      "ranks are notified), which cannot fail");
 }
 
 TEST(FaultsTest, AThreadCannotBeKilledOrStopped) {

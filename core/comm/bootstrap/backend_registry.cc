@@ -9,7 +9,7 @@
 namespace sherd {
 namespace {
 
-// What to say of backends that people expect by name, where they are not found.
+// Messages for backends that users expect by name, where they are not found.
 struct KnownName {
   absl::string_view name;
   absl::string_view about;

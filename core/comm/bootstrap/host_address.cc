@@ -181,7 +181,7 @@ absl::StatusOr<std::string> AddressTowards(const std::string& address) {
   const Lookup lookup = LookUp(address, AI_NUMERICHOST, kDiscardPort);
   if (lookup.error != 0) {
     return absl::InvalidArgumentError(
-        absl::StrCat("\"", address, "\" is no address: ", TextOf(lookup)));
+        absl::StrCat("\"", address, "\" is not an address: ", TextOf(lookup)));
   }
   const addrinfo& to = *lookup.list;
   const UniqueFd fd(socket(to.ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));

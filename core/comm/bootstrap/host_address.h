@@ -18,7 +18,7 @@ namespace sherd {
 //
 // Threads. All functions may be called from any thread.
 
-// Whether nobody but this host can connect to `address`: 127.0.0.0/8, ::1.
+// Whether only this host can connect to `address`: 127.0.0.0/8, ::1.
 bool IsLoopback(absl::string_view address);
 
 // The loopback address of the same family as `address`: "127.0.0.1", or "::1"

@@ -400,7 +400,7 @@ absl::StatusOr<std::string> FirstHost(absl::string_view host_list) {
   const auto bad = [&] {
     return absl::InvalidArgumentError(
         absl::StrCat("\"", host_list.substr(0, 200),
-                     "\" is no host list such as node[01-04,07],gpu3"));
+                     "\" is not a host list such as node[01-04,07],gpu3"));
   };
   std::string host;
   size_t i = 0;

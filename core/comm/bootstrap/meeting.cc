@@ -34,7 +34,7 @@ absl::StatusOr<std::optional<InitMethod>> FindMethod(
     if (option && parameter && *option != *parameter) {
       return absl::InvalidArgumentError(
           absl::StrCat(function, ": ", options_type, "::", name, " is ",
-                       *option, ", but \"", url, "\" says ", *parameter));
+                       *option, ", but \"", url, "\" has ", *parameter));
     }
   }
   return method;

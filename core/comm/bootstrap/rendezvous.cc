@@ -115,7 +115,7 @@ absl::StatusOr<Master> LocateMaster(const std::string& host, int rank,
   SHERD_ASSIGN_OR_RETURN(const std::string bind_address,
                          AddressForOthers(address));
   SHERD_LOG(kInfo) << "rank 0: " << host << " (" << address
-                   << ") is no address of this host; listening on "
+                   << ") is not an address of this host; listening on "
                    << bind_address;
   return Master{bind_address, bind_address};
 }
@@ -269,11 +269,11 @@ absl::Status NowhereToMeet(const LaunchEnvironment& place) {
     missing = ". MASTER_ADDR expected, but not set";
   }
   return absl::InvalidArgumentError(absl::StrCat(
-      "Init: nothing says where the ranks meet: start the program with "
+      "Init: no place is given where the ranks meet: start the program with "
       "\"sherd run -n N PROGRAM\", or set MASTER_ADDR and MASTER_PORT, or "
       "init_method or SHERD_INIT_METHOD to tcp://HOST:PORT or to a file that "
       "does not exist yet, file:///PATH (rank and size came from ",
-      place.launcher, ", which offers no place)", missing));
+      place.launcher, ", which provides none)", missing));
 }
 
 absl::StatusOr<Rendezvous> MeetAtMaster(const RendezvousOptions& options) {

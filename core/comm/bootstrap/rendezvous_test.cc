@@ -75,7 +75,7 @@ LaunchEnvironment PlaceOf(int rank, bool one_host) {
   return place;
 }
 
-// What `meet` returns on two threads.
+// Results of `meet` on two threads.
 std::vector<absl::StatusOr<Rendezvous>> OnBoth(
     const std::function<absl::StatusOr<Rendezvous>(int rank)>& meet) {
   std::vector<absl::StatusOr<Rendezvous>> results(
@@ -132,7 +132,7 @@ TEST_F(RendezvousTest, ABackendsBootstrapBringsTheAddressOfRank0) {
   EXPECT_EQ(met[1]->master, "127.0.0.1");
 }
 
-TEST_F(RendezvousTest, ABootstrapTellsAllWhyRank0CannotListen) {
+TEST_F(RendezvousTest, ABootstrapReportsToAllWhyRank0CannotListen) {
   setenv("SHERD_SOCKET_IFNAME", "no-such-interface", 1);
   const auto wire = std::make_shared<HashStore>();
   const LaunchedBackend backends[] = {{wire, {0, 2}}, {wire, {1, 2}}};

@@ -96,8 +96,8 @@ class SeveralHostsTest : public ::testing::Test {
     return path;
   }
 
-  // What each rank printed; `variables` are for all ranks, `of_last` for the
-  // last one only.
+  // Returns the output of each rank; `variables` are for all ranks, `of_last`
+  // for the last one only.
   std::vector<std::string> RunRanks(const std::string& variables,
                                     const std::string& of_last = "") {
     return RunLaunched(absl::StrCat(kLikeTorchrun, variables), of_last);

@@ -146,7 +146,7 @@ absl::Status DeviceChannel::Batch(absl::FunctionRef<absl::Status()> calls) {
   if (status.ok()) return this->calls().Fail(batched_, std::move(ended));
   // Other ranks may wait for the calls made before.
   if (batched_.sequence != 0 && peers.usable()) {
-    // Whatever it is, no difference between the ranks' calls.
+    // In any case not a difference between the ranks' calls.
     this->calls()
         .Fail(batched_, absl::IsInvalidArgument(status)
                             ? absl::CancelledError(status.message())
@@ -164,14 +164,14 @@ absl::Duration DeviceChannel::LeaveTime() const {
 bool DeviceChannel::AllLeave() {
   const Deadline deadline = Deadline::After(LeaveTime());
   absl::StatusOr<int64_t> leaving = options_.store->Add(kLeavingKey, 1);
-  bool lost = false;
+  bool failed = false;
   absl::Duration pause = absl::Milliseconds(2);
   const CallComparison* const comparison = calls().comparison();
   while (leaving.ok() && *leaving < membership().size()) {
-    if (lost || deadline.HasPassed()) return false;
+    if (failed || deadline.HasPassed()) return false;
     // A rank that still needs this one fails and never leaves.
     if (comparison != nullptr && comparison->FailedRank()) return false;
-    lost = calls().peers().FindLost().has_value();
+    failed = calls().peers().FindFailedRank().has_value();
     absl::SleepFor(pause);
     pause = std::min(2 * pause, kLongestPause);
     // Once more also then: a rank counts itself before its process ends.
@@ -225,7 +225,7 @@ absl::Status DeviceChannel::TimeoutError(const Collective& call) {
   if (behind.empty()) {
     return absl::DeadlineExceededError(
         "it did not end in time on the device, though no rank is known to be "
-        "late: what stands before it in the stream may not have ended");
+        "late: earlier work in the stream may not have ended");
   }
   return WithFailedRank(
       absl::DeadlineExceededError(

@@ -231,12 +231,13 @@ absl::Status DeviceGroup::Admit(const Collective& desc) {
       capturing ? "graph" : "batch"));
 }
 
-absl::StatusOr<DeviceGroup::LaunchSite> DeviceGroup::Enter(bool aside) {
+absl::StatusOr<DeviceGroup::LaunchSite> DeviceGroup::Enter(
+    bool on_side_stream) {
   LaunchSite site;
   const DeviceStream current = CurrentStream(device());
   SHERD_ASSIGN_OR_RETURN(site.capturing, runtime().IsCapturing(current));
-  site.stream = aside ? resources_.side : current;
-  if (aside) {
+  site.stream = on_side_stream ? resources_.side : current;
+  if (on_side_stream) {
     SHERD_RETURN_IF_ERROR(runtime().RecordEvent(resources_.fork, current));
     SHERD_RETURN_IF_ERROR(
         runtime().WaitEvent(resources_.side, resources_.fork));
@@ -293,7 +294,8 @@ absl::Status DeviceGroup::Queue(const Collective& desc,
     }
     return status;
   }
-  SHERD_ASSIGN_OR_RETURN(const LaunchSite site, Enter(/*aside=*/false));
+  SHERD_ASSIGN_OR_RETURN(const LaunchSite site,
+                         Enter(/*on_side_stream=*/false));
   return QueueAt(site, desc, ticket, nullptr);
 }
 
@@ -302,7 +304,7 @@ absl::StatusOr<std::shared_ptr<WorkState>> DeviceGroup::EnqueueOnSideStream(
   const ScopedRange range(runtime(), desc.op);
   const ScopedDevice current(runtime(), device());
   SHERD_RETURN_IF_ERROR(current.status());
-  SHERD_ASSIGN_OR_RETURN(const LaunchSite site, Enter(/*aside=*/true));
+  SHERD_ASSIGN_OR_RETURN(const LaunchSite site, Enter(/*on_side_stream=*/true));
   SHERD_ASSIGN_OR_RETURN(const DeviceEvent event,
                          runtime().TakeEvent(device().index));
   auto work =
@@ -431,7 +433,7 @@ absl::Status DeviceGroup::BeginBatch() {
   SHERD_RETURN_IF_ERROR(RefuseInBatchOfAnother());
   const ScopedDevice current(runtime(), device());
   SHERD_RETURN_IF_ERROR(current.status());
-  SHERD_ASSIGN_OR_RETURN(order_.batch, Enter(/*aside=*/false));
+  SHERD_ASSIGN_OR_RETURN(order_.batch, Enter(/*on_side_stream=*/false));
   SHERD_RETURN_IF_ERROR(options_.communicator->BeginBatch());
   order_.batch_calls = 0;
   order_.batch_thread.store(std::this_thread::get_id(),
@@ -496,7 +498,7 @@ void DeviceGroup::Reclaim() {
   }
 }
 
-void DeviceGroup::End(Lane& lane, Completions& told) {
+void DeviceGroup::End(Lane& lane, Completions& completed) {
   Pending& ended = lane.At(0);
   if (ended.work != nullptr) {
     if (ended.work->LetGo()) {
@@ -511,17 +513,17 @@ void DeviceGroup::End(Lane& lane, Completions& told) {
     lane.last_event = ended.event;
     lane.last_work = nullptr;
   }
-  if (!ended.told) {
+  if (!ended.reported) {
     if (ended.work == nullptr && in_flight_.failure.ok()) {
       recorder_.End(ended.ticket, absl::StatusCode::kOk);
     } else {
-      told.push_back({ended.ticket, ended.work});
+      completed.push_back({ended.ticket, ended.work});
     }
   }
   lane.Pop();
 }
 
-bool DeviceGroup::ProgressOn(Lane& lane, Completions& told) {
+bool DeviceGroup::ProgressOn(Lane& lane, Completions& completed) {
   bool progress = false;
   // The reason for the end is set soon.
   if (in_flight_.aborting && in_flight_.failure.ok()) return false;
@@ -538,27 +540,27 @@ bool DeviceGroup::ProgressOn(Lane& lane, Completions& told) {
     } else if (!*done) {
       return progress;
     }
-    for (size_t i = 0; i <= marked; ++i) End(lane, told);
+    for (size_t i = 0; i <= marked; ++i) End(lane, completed);
     progress = true;
   }
   return progress;
 }
 
 bool DeviceGroup::Progress(Continue where) {
-  Completions told;
+  Completions completed;
   bool progress = false;
   {
     absl::MutexLock lock(&in_flight_.mutex);
     for (const std::unique_ptr<Lane>& lane : in_flight_.lanes) {
-      progress |= ProgressOn(*lane, told);
+      progress |= ProgressOn(*lane, completed);
     }
   }
-  Tell(told, where);
+  Report(completed, where);
   return progress;
 }
 
-void DeviceGroup::Tell(const Completions& told, Continue where) {
-  if (told.empty()) return;
+void DeviceGroup::Report(const Completions& completed, Continue where) {
+  if (completed.empty()) return;
   absl::Status status;
   {
     absl::MutexLock lock(&in_flight_.mutex);
@@ -567,7 +569,7 @@ void DeviceGroup::Tell(const Completions& told, Continue where) {
   {
     // Before any continuation, which may let go of the owner.
     absl::ReaderMutexLock lock(&owner_.mutex);
-    for (const Completion& one : told) {
+    for (const Completion& one : completed) {
       if (status.ok() || !owner_.is_there) {
         recorder_.End(one.ticket, status.code());
       } else {
@@ -575,7 +577,7 @@ void DeviceGroup::Tell(const Completions& told, Continue where) {
       }
     }
   }
-  for (const Completion& one : told) {
+  for (const Completion& one : completed) {
     if (one.work == nullptr) continue;
     WorkState::Continuations all = one.work->Complete(status);
     if (all.empty()) continue;
@@ -583,7 +585,7 @@ void DeviceGroup::Tell(const Completions& told, Continue where) {
       for (const WorkState::Continuation& next : all) next(status);
       all.clear();
     };
-    if (where == Continue::kAside) {
+    if (where == Continue::kInBackground) {
       owner_.callbacks.RunInBackground(std::move(run));
     } else {
       run();
@@ -599,7 +601,7 @@ std::optional<Collective> DeviceGroup::FirstInFlight(bool& overdue) {
   for (const std::unique_ptr<Lane>& lane : in_flight_.lanes) {
     for (size_t i = 0; i < lane->count; ++i) {
       const Pending& pending = lane->At(i);
-      if (pending.told) continue;
+      if (pending.reported) continue;
       if (first == nullptr || pending.number < first->number) first = &pending;
       if (pending.deadline.when() <= now &&
           (late == nullptr || pending.number < late->number)) {
@@ -644,7 +646,7 @@ absl::Status DeviceGroup::Symptom(const Collective& call, bool overdue) {
 }
 
 DeviceWatch::Watched::Sight DeviceGroup::Look() {
-  const bool progress = Progress(Continue::kAside);
+  const bool progress = Progress(Continue::kInBackground);
   bool overdue = false;
   const std::optional<Collective> call = FirstInFlight(overdue);
   if (!call) {
@@ -661,14 +663,14 @@ DeviceWatch::Watched::Sight DeviceGroup::Look() {
   }
   if (HasFailed()) {
     if (Clock::now() - watch_.failed_at >= absl::ToChronoNanoseconds(kGrace)) {
-      TellAll(Continue::kAside);
+      ReportAll(Continue::kInBackground);
     }
     return Sight::kWaiting;
   }
   absl::Status symptom = Symptom(*call, overdue);
   if (symptom.ok()) return progress ? Sight::kProgress : Sight::kWaiting;
   // Operations that completed before are reported as successful.
-  Progress(Continue::kAside);
+  Progress(Continue::kInBackground);
   absl::Status failure = owner_.callbacks.Fail(*call, std::move(symptom));
   watch_.failed_at = Clock::now();
   absl::MutexLock lock(&in_flight_.mutex);
@@ -681,8 +683,8 @@ bool DeviceGroup::HasFailed() {
   return !in_flight_.failure.ok();
 }
 
-void DeviceGroup::TellAll(Continue where) {
-  Completions told;
+void DeviceGroup::ReportAll(Continue where) {
+  Completions completed;
   {
     absl::MutexLock lock(&in_flight_.mutex);
     for (const std::unique_ptr<Lane>& lane : in_flight_.lanes) {
@@ -691,18 +693,18 @@ void DeviceGroup::TellAll(Continue where) {
       while (posted > 0 && lane->At(posted - 1).event == nullptr) --posted;
       for (size_t i = 0; i < posted; ++i) {
         Pending& pending = lane->At(i);
-        if (pending.told) continue;
-        pending.told = true;
-        told.push_back({pending.ticket, pending.work});
+        if (pending.reported) continue;
+        pending.reported = true;
+        completed.push_back({pending.ticket, pending.work});
       }
     }
-    if (!told.empty() && in_flight_.failure.ok()) {
+    if (!completed.empty() && in_flight_.failure.ok()) {
       in_flight_.failure = absl::CancelledError(
           "the group ended while the operation was under way: wait for it "
           "before, by its Work or by Synchronize");
     }
   }
-  Tell(told, where);
+  Report(completed, where);
 }
 
 void DeviceGroup::Disown() {
@@ -715,7 +717,7 @@ bool DeviceGroup::IsInFlight(uint64_t last) {
   for (const std::unique_ptr<Lane>& lane : in_flight_.lanes) {
     for (size_t i = 0; i < lane->count; ++i) {
       const Pending& pending = lane->At(i);
-      if (pending.number <= last && !pending.told) return true;
+      if (pending.number <= last && !pending.reported) return true;
     }
   }
   return false;
@@ -840,7 +842,7 @@ void DeviceGroup::Close(absl::FunctionRef<bool()> all_leave,
   Progress();
   Reclaim();
   if (!CloseCommunicator(all_leave, deadline)) return;
-  TellAll(Continue::kHere);
+  ReportAll(Continue::kHere);
   Disown();
   GiveBack();
 }
@@ -902,7 +904,7 @@ void DeviceGroup::Abandon() {
     KeepForever(
         std::shared_ptr<Communicator>(std::move(options_.communicator)));
   }
-  TellAll(Continue::kHere);
+  ReportAll(Continue::kHere);
   Disown();
   // Keep everything as it is: a destructor may call the vendor's library.
   KeepForever(shared_from_this());

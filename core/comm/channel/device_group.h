@@ -179,7 +179,7 @@ class DeviceGroup final : public DeviceWatch::Watched,
     std::shared_ptr<DeviceWork> work;
     // A failure has been reported to the caller; only the buffers are still in
     // use.
-    bool told = false;
+    bool reported = false;
   };
   // The operations of one stream, in order, in a ring.
   struct Lane {
@@ -212,9 +212,9 @@ class DeviceGroup final : public DeviceWatch::Watched,
               FlightRecorder& recorder);
   absl::Status Open();
   // Which thread runs the continuations of Works that ended.
-  enum class Continue { kHere, kAside };
+  enum class Continue { kHere, kInBackground };
 
-  absl::StatusOr<LaunchSite> Enter(bool aside);
+  absl::StatusOr<LaunchSite> Enter(bool on_side_stream);
   absl::Status OrderBehindLast(const LaunchSite& site);
   absl::Status Launch(const Collective& desc, const DeviceStream& stream);
   absl::Status Copy(const BlockCopy& copy, const DeviceStream& stream);
@@ -236,17 +236,17 @@ class DeviceGroup final : public DeviceWatch::Watched,
 
   // Finds the operations that have ended; true if there are any.
   bool Progress(Continue where = Continue::kHere);
-  bool ProgressOn(Lane& lane, Completions& told)
+  bool ProgressOn(Lane& lane, Completions& completed)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(in_flight_.mutex);
-  void End(Lane& lane, Completions& told)
+  void End(Lane& lane, Completions& completed)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(in_flight_.mutex);
-  void Tell(const Completions& told, Continue where);
+  void Report(const Completions& completed, Continue where);
   // The first call, in call order, whose end has not been reported; an overdue
   // one takes precedence.
   std::optional<Collective> FirstInFlight(bool& overdue);
   absl::Status Symptom(const Collective& call, bool overdue);
   // Called without locks.
-  void TellAll(Continue where);
+  void ReportAll(Continue where);
   // Steps of Close. False if the communicator was closed already.
   bool CloseCommunicator(absl::FunctionRef<bool()> all_leave,
                          Deadline deadline);

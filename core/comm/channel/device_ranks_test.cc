@@ -202,7 +202,7 @@ SHERD_DIST_TEST_F(DeviceRanksTest, RanksExchangeInOneBatch) {
   }
 }
 
-SHERD_DIST_TEST_F(DeviceRanksTest, TheFlightRecorderTellsDeviceCallsApart) {
+SHERD_DIST_TEST_F(DeviceRanksTest, TheFlightRecorderMarksDeviceCalls) {
   Tensor tensor = DeviceTensor(1);
   ASSERT_THAT(AllReduce(group(), tensor, ReduceOp::kSum), IsOk());
   ASSERT_THAT(group().Barrier(), IsOk());
@@ -306,7 +306,7 @@ SHERD_DIST_TEST_F(DeviceRanksTest, CallsBecomePartOfAGraph) {
   ASSERT_EQ(driver_.more.GraphDestroy(graph), 0);
 }
 
-SHERD_DIST_TEST_F(DeviceRanksTest, BuffersAreWhereTheCallSaysTheyAre) {
+SHERD_DIST_TEST_F(DeviceRanksTest, BuffersMustBeInTheMemoryOfTheCall) {
   Tensor host = HostTensor(5, kFloat32);
   Tensor on_device = DeviceTensor(5);
   const auto bytes = [](Tensor& tensor) {
@@ -330,41 +330,42 @@ SHERD_DIST_TEST_F(DeviceRanksTest, BuffersAreWhereTheCallSaysTheyAre) {
 }
 
 SHERD_DIST_TEST_F(DeviceRanksTest, AnotherTypeIsNamedAtOnce) {
-  constexpr int kCulprit = 2;
-  Tensor tensor = DeviceTensor(12, rank() == kCulprit ? kInt32 : kFloat32);
+  constexpr int kFailedRank = 2;
+  Tensor tensor = DeviceTensor(12, rank() == kFailedRank ? kInt32 : kFloat32);
   absl::Status status = AllReduce(group(), tensor, ReduceOp::kSum);
   if (status.ok()) status = group().Synchronize();
   EXPECT_THAT(status, StatusIs(absl::StatusCode::kInvalidArgument,
                                AllOf(HasSubstr("int32"), HasSubstr("float32"),
                                      HasSubstr("on its device"))));
-  EXPECT_EQ(ErrorRank(status), kCulprit);
+  EXPECT_EQ(ErrorRank(status), kFailedRank);
   EXPECT_LT(Elapsed(), group().timeout() / 2);
   EXPECT_THAT(group().Barrier(),
               StatusIs(absl::StatusCode::kFailedPrecondition));
 }
 
 SHERD_DIST_TEST_F(DeviceRanksTest, ACallOnTheHostAgainstOneOnTheDeviceIsNamed) {
-  constexpr int kCulprit = 1;
-  Tensor tensor = rank() == kCulprit ? HostTensor(12, kFloat32)
-                                     : DeviceTensor(12, kFloat32);
+  constexpr int kFailedRank = 1;
+  Tensor tensor = rank() == kFailedRank ? HostTensor(12, kFloat32)
+                                        : DeviceTensor(12, kFloat32);
   absl::Status status = AllReduce(group(), tensor, ReduceOp::kSum);
   if (status.ok()) status = group().Synchronize();
   EXPECT_THAT(status, StatusIs(absl::StatusCode::kInvalidArgument,
                                HasSubstr("on its device")));
-  EXPECT_EQ(ErrorRank(status), kCulprit);
+  EXPECT_EQ(ErrorRank(status), kFailedRank);
   EXPECT_LT(Elapsed(), group().timeout() / 2);
 }
 
 SHERD_DIST_TEST_F(DeviceRanksTest, ARankThatDoesNotComeIsNamedAtTheDeadline) {
-  constexpr int kCulprit = 1;
-  if (rank() != kCulprit) {
+  constexpr int kFailedRank = 1;
+  if (rank() != kFailedRank) {
     Tensor tensor = DeviceTensor(12);
     Work work = AllReduceAsync(group(), tensor, ReduceOp::kSum,
                                {.timeout = absl::Seconds(1)});
     const absl::Status status = work.Wait();
-    EXPECT_THAT(status, StatusIs(absl::StatusCode::kDeadlineExceeded,
-                                 HasSubstr(absl::StrCat("rank ", kCulprit))));
-    EXPECT_EQ(ErrorRank(status), kCulprit);
+    EXPECT_THAT(status,
+                StatusIs(absl::StatusCode::kDeadlineExceeded,
+                         HasSubstr(absl::StrCat("rank ", kFailedRank))));
+    EXPECT_EQ(ErrorRank(status), kFailedRank);
     EXPECT_THAT(AllReduce(group(), tensor, ReduceOp::kSum),
                 StatusIs(absl::StatusCode::kFailedPrecondition));
     // The streams go on.
@@ -375,7 +376,7 @@ SHERD_DIST_TEST_F(DeviceRanksTest, ARankThatDoesNotComeIsNamedAtTheDeadline) {
                 IsOk());
   }
   SkipFinalBarrier();
-  // Rank 1 keeps its process, and the store, until all have their verdict.
+  // Rank 1 keeps its process, and the store, until all have their error.
   store().Add("done", 1).IgnoreError();
   while (store().Add("done", 0).value() < world_size()) {
     absl::SleepFor(absl::Milliseconds(5));
@@ -383,22 +384,22 @@ SHERD_DIST_TEST_F(DeviceRanksTest, ARankThatDoesNotComeIsNamedAtTheDeadline) {
 }
 
 SHERD_DIST_TEST_F(DeviceRanksTest, SurvivorsOfAKilledRankGoOn) {
-  constexpr int kCulprit = 1;
-  ExpectRankDies(kCulprit, SIGKILL);
+  constexpr int kFailedRank = 1;
+  ExpectRankDies(kFailedRank, SIGKILL);
   SkipFinalBarrier();
   Tensor tensor = DeviceTensor(12);
   ASSERT_THAT(AllReduce(group(), tensor, ReduceOp::kSum), IsOk());
   ASSERT_THAT(group().Synchronize(), IsOk());
-  if (rank() == kCulprit) raise(SIGKILL);
+  if (rank() == kFailedRank) raise(SIGKILL);
   Work work = AllReduceAsync(group(), tensor, ReduceOp::kSum);
   const absl::Status status = work.Wait();
   EXPECT_THAT(status, StatusIs(absl::StatusCode::kUnavailable,
-                               HasSubstr(absl::StrCat("rank ", kCulprit))));
-  EXPECT_EQ(ErrorRank(status), kCulprit);
+                               HasSubstr(absl::StrCat("rank ", kFailedRank))));
+  EXPECT_EQ(ErrorRank(status), kFailedRank);
   EXPECT_LT(Elapsed(), group().timeout() / 2);
   std::vector<int> others;
   for (int r = 0; r < world_size(); ++r) {
-    if (r != kCulprit) others.push_back(r);
+    if (r != kFailedRank) others.push_back(r);
   }
   SHERD_ASSERT_OK_AND_ASSIGN(const auto rest, group().NewGroup(others));
   Tensor fresh = DeviceTensor(3);
@@ -409,32 +410,32 @@ SHERD_DIST_TEST_F(DeviceRanksTest, SurvivorsOfAKilledRankGoOn) {
   EXPECT_THAT(rest->Destroy(), IsOk());
 }
 
-SHERD_DIST_TEST_F(DeviceRanksTest, AFailureOfTheVendorsLibraryIsTold) {
-  constexpr int kCulprit = 0;
+SHERD_DIST_TEST_F(DeviceRanksTest, AFailureOfTheVendorsLibraryIsReported) {
+  constexpr int kFailedRank = 0;
   if (driver_.set_faults == nullptr) GTEST_SKIP() << "the GPUs are real";
   Tensor tensor = DeviceTensor(12);
   ASSERT_THAT(AllReduce(group(), tensor, ReduceOp::kSum), IsOk());
   ASSERT_THAT(group().Synchronize(), IsOk());
   // ncclUnhandledCudaError, as where there is no memory.
-  if (rank() == kCulprit) driver_.set_faults("ncclAllReduce:1+:1");
+  if (rank() == kFailedRank) driver_.set_faults("ncclAllReduce:1+:1");
   absl::Status status = AllReduce(group(), tensor, ReduceOp::kSum);
   if (status.ok()) status = group().Synchronize();
   EXPECT_THAT(status, Not(IsOk()));
-  if (rank() != kCulprit) {
-    EXPECT_EQ(ErrorRank(status), kCulprit);
+  if (rank() != kFailedRank) {
+    EXPECT_EQ(ErrorRank(status), kFailedRank);
   }
   EXPECT_LT(Elapsed(), group().timeout() / 2);
   SkipFinalBarrier();
 }
 
 SHERD_DIST_TEST_F(DeviceRanksTest, AStoppedRankIsNamedAtTheDeadline) {
-  constexpr int kCulprit = 1;
-  ExpectRankDies(kCulprit, SIGKILL);
+  constexpr int kFailedRank = 1;
+  ExpectRankDies(kFailedRank, SIGKILL);
   SkipFinalBarrier();
   Tensor tensor = DeviceTensor(12);
   ASSERT_THAT(AllReduce(group(), tensor, ReduceOp::kSum), IsOk());
   ASSERT_THAT(group().Synchronize(), IsOk());
-  if (rank() == kCulprit) {
+  if (rank() == kFailedRank) {
     ASSERT_THAT(store().Set("pid", absl::StrCat(getpid())), IsOk());
     raise(SIGSTOP);
   }
@@ -442,8 +443,8 @@ SHERD_DIST_TEST_F(DeviceRanksTest, AStoppedRankIsNamedAtTheDeadline) {
                              {.timeout = absl::Seconds(1)});
   const absl::Status status = work.Wait();
   EXPECT_THAT(status, StatusIs(absl::StatusCode::kDeadlineExceeded,
-                               HasSubstr(absl::StrCat("rank ", kCulprit))));
-  EXPECT_EQ(ErrorRank(status), kCulprit);
+                               HasSubstr(absl::StrCat("rank ", kFailedRank))));
+  EXPECT_EQ(ErrorRank(status), kFailedRank);
   store().Add("done", 1).IgnoreError();
   if (rank() != 0) return;
   while (store().Add("done", 0).value() < world_size() - 1) {
@@ -482,7 +483,7 @@ class LateErrorTest : public DeviceRanksTest {
 };
 
 void LateErrorTest::ExpectTold(bool connected) {
-  constexpr int kCulprit = 0;
+  constexpr int kFailedRank = 0;
   constexpr int kAbsent = 3;
   if (driver_.set_faults == nullptr) GTEST_SKIP() << "the GPUs are real";
   SkipFinalBarrier();
@@ -492,13 +493,13 @@ void LateErrorTest::ExpectTold(bool connected) {
   }
   if (rank() != kAbsent) {
     ASSERT_THAT(group().Synchronize(), IsOk());
-    if (rank() == kCulprit)
+    if (rank() == kFailedRank)
       driver_.set_faults("ncclCommGetAsyncError:*:async=6");
     Work work = AllReduceAsync(group(), tensor, ReduceOp::kSum);
     const absl::Status status = work.Wait();
     EXPECT_THAT(status, Not(IsOk()));
-    if (rank() != kCulprit) {
-      EXPECT_EQ(ErrorRank(status), kCulprit);
+    if (rank() != kFailedRank) {
+      EXPECT_EQ(ErrorRank(status), kFailedRank);
     }
     EXPECT_LT(Elapsed(), group().timeout() / 2);
   }
@@ -508,11 +509,11 @@ void LateErrorTest::ExpectTold(bool connected) {
   }
 }
 
-SHERD_DIST_TEST_F(LateErrorTest, AnErrorThatComesLaterIsTold) {
+SHERD_DIST_TEST_F(LateErrorTest, ALaterErrorIsReported) {
   ExpectTold(/*connected=*/true);
 }
 
-SHERD_DIST_TEST_F(LateErrorTest, AnErrorInTheFirstCallIsTold) {
+SHERD_DIST_TEST_F(LateErrorTest, AnErrorInTheFirstCallIsReported) {
   ExpectTold(/*connected=*/false);
 }
 

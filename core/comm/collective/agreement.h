@@ -61,7 +61,7 @@ absl::StatusOr<uint64_t> AgreeOnMaximum(ProcessGroup& group,
 // As Agree; on success every rank has the notes of all ranks.
 //
 // Layout. With n = note.size(), the same on all ranks, and notes.size() ==
-// P * n:  notes[r * n + i] == (note of rank r)[i], whatever rank r's status.
+// P * n: notes[r * n + i] == (note of rank r)[i], for any status of rank r.
 // After an error notes are unspecified.
 //
 // Cost. The note travels with the status: one all_gather of 32 + n bytes.

@@ -36,17 +36,18 @@ TEST_P(AgreementTest, IsOkIfAllRanksAre) {
 
 TEST_P(AgreementTest, MakesTheLowestRanksErrorEverybodys) {
   RunLocalRanks(GetParam(), [](ProcessGroup& group) {
-    const int culprit = group.size() / 2;
+    const int failing_rank = group.size() / 2;
     const absl::Status local =
-        group.rank() < culprit
+        group.rank() < failing_rank
             ? absl::OkStatus()
             : absl::OutOfRangeError(absl::StrCat("bad index ", group.rank()));
     const absl::Status status = Agree(group, "work", local);
-    EXPECT_THAT(status,
-                StatusIs(absl::StatusCode::kOutOfRange,
-                         HasSubstr(absl::StrCat("work: rank ", culprit,
-                                                ": bad index ", culprit))));
-    EXPECT_EQ(ErrorRank(status), culprit);
+    EXPECT_THAT(
+        status,
+        StatusIs(absl::StatusCode::kOutOfRange,
+                 HasSubstr(absl::StrCat("work: rank ", failing_rank,
+                                        ": bad index ", failing_rank))));
+    EXPECT_EQ(ErrorRank(status), failing_rank);
     EXPECT_THAT(group.Barrier(), IsOk()) << "the group stays usable";
   });
 }
@@ -84,7 +85,7 @@ TEST_P(AgreementTest, NamesTheMinorityWithTheValuesOfBoth) {
   }
 }
 
-TEST_P(AgreementTest, SinglesNobodyOutInADraw) {
+TEST_P(AgreementTest, NamesNoRankInADraw) {
   if (GetParam() == 1) return;
   RunLocalRanks(GetParam(), [](ProcessGroup& group) {
     // Every rank passes a different value.
@@ -120,7 +121,7 @@ TEST_P(AgreementTest, ShowsOfALongValueThePartThatDiffers) {
   });
 }
 
-TEST_P(AgreementTest, TellsWhereItHappenedFromWhoFailed) {
+TEST_P(AgreementTest, DistinguishesTheReportingRankFromTheFailedOne) {
   RunLocalRanks(GetParam(), [](ProcessGroup& group) {
     const absl::Status full =
         Agree(group, "work",
@@ -176,7 +177,7 @@ TEST_P(AgreementTest, ReturnsTheLargestValue) {
   });
 }
 
-TEST_P(AgreementTest, TellsEverybodyTheNotesOfAll) {
+TEST_P(AgreementTest, GivesAllRanksTheNotesOfAll) {
   struct Note {
     int64_t number = 0;
     std::array<int64_t, 40> more = {};
@@ -194,17 +195,18 @@ TEST_P(AgreementTest, TellsEverybodyTheNotesOfAll) {
       EXPECT_EQ((*notes)[r].more[39], -r);
     }
     // Errors are found as without notes.
-    const int culprit = group.size() / 2;
+    const int failing_rank = group.size() / 2;
     const absl::Status failed =
         AgreeAndGather(group, "work",
-                       group.rank() == culprit ? absl::OutOfRangeError("bad")
-                                               : absl::OkStatus(),
+                       group.rank() == failing_rank
+                           ? absl::OutOfRangeError("bad")
+                           : absl::OkStatus(),
                        {7}, mine)
             .status();
     EXPECT_THAT(failed,
                 StatusIs(absl::StatusCode::kOutOfRange,
-                         absl::StrCat("work: rank ", culprit, ": bad")));
-    EXPECT_EQ(ErrorRank(failed), culprit);
+                         absl::StrCat("work: rank ", failing_rank, ": bad")));
+    EXPECT_EQ(ErrorRank(failed), failing_rank);
     if (group.size() > 1) {
       EXPECT_THAT(AgreeAndGather(group, "work", absl::OkStatus(),
                                  {static_cast<uint64_t>(group.rank())}, mine)
@@ -224,7 +226,7 @@ TEST_P(AgreementTest, ANoteMayBeEmpty) {
   });
 }
 
-TEST_P(AgreementTest, WaitsNoLongerThanToldTo) {
+TEST_P(AgreementTest, WaitsNoLongerThanTheTimeout) {
   if (GetParam() == 1) return;
   absl::Notification gave_up;
   RunLocalRanks(2, [&](ProcessGroup& group) {

@@ -28,7 +28,7 @@ constexpr uint64_t kCallsWithLengths = 8;
 // Offsets on the board, in words. A line is a cache line.
 constexpr size_t kLine = 8;
 constexpr size_t kFailed = 0;
-constexpr size_t kBlamed = kLine;
+constexpr size_t kDeviatingRank = kLine;
 constexpr size_t kSlots = 2 * kLine;
 // In the area of a rank.
 constexpr size_t kDone = 0;
@@ -373,8 +373,8 @@ std::vector<std::optional<CallComparison::Call>> CallComparison::AwaitCalls(
     }
     pause();
     waits = !patience.HasPassed() && !FailedRank() && !RankThatLeft(sequence);
-    if (waits && is_any_lost_ != nullptr && next_look.HasPassed()) {
-      waits = !is_any_lost_();
+    if (waits && has_failed_rank_ != nullptr && next_look.HasPassed()) {
+      waits = !has_failed_rank_();
       next_look = Deadline::After(kLook);
     }
   }
@@ -459,14 +459,14 @@ absl::Status CallComparison::DifferAboutLength(const Collective& desc, int from,
 
 absl::Status CallComparison::Differ(CallDifference difference) {
   if (board_ != nullptr) {
-    uint64_t verdict = 0;
-    board_[kBlamed].compare_exchange_strong(
-        verdict, difference.rank ? static_cast<uint64_t>(*difference.rank) + 1
-                                 : kNobody);
-    if (verdict == kNobody) {
+    uint64_t deviating = 0;
+    board_[kDeviatingRank].compare_exchange_strong(
+        deviating, difference.rank ? static_cast<uint64_t>(*difference.rank) + 1
+                                   : kNobody);
+    if (deviating == kNobody) {
       difference.rank = std::nullopt;
-    } else if (verdict != 0 && verdict <= static_cast<uint64_t>(size_)) {
-      difference.rank = static_cast<int>(verdict) - 1;
+    } else if (deviating != 0 && deviating <= static_cast<uint64_t>(size_)) {
+      difference.rank = static_cast<int>(deviating) - 1;
     }
   }
   absl::Status status = absl::InvalidArgumentError(std::move(difference.text));

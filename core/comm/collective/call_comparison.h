@@ -68,8 +68,8 @@ class CallComparison {
 
   // Polled while a difference is being resolved: whether a rank died or failed,
   // and so will not record its call.
-  void WatchRanks(std::function<bool()> is_any_lost) {
-    is_any_lost_ = std::move(is_any_lost);
+  void WatchRanks(std::function<bool()> has_failed_rank) {
+    has_failed_rank_ = std::move(has_failed_rank);
   }
 
   CallComparison(const CallComparison&) = delete;
@@ -143,7 +143,7 @@ class CallComparison {
   // Of calls on the host, and on devices.
   std::array<uint64_t, 2> with_lengths_ = {};
   bool has_device_calls_ = false;
-  std::function<bool()> is_any_lost_;
+  std::function<bool()> has_failed_rank_;
   // The board, in memory of `shared_`; null by messages.
   Word* board_ = nullptr;
   SharedSegment shared_;

@@ -85,7 +85,7 @@ struct Difference {
   const char* text;
 };
 
-TEST(CallComparisonTest, TheRankThatIsAloneIsBlamed) {
+TEST(CallComparisonTest, TheDeviatingRankIsReported) {
   const std::vector<Difference> differences = {
       {"operation", [](auto& d) { d.op = CollectiveOp::kReduce; },
        "called reduce (root 0, float32, sum, 16 bytes)"},
@@ -118,7 +118,7 @@ TEST(CallComparisonTest, TheRankThatIsAloneIsBlamed) {
 }
 
 // Of two who disagree neither is in the right; of four, two against two.
-TEST(CallComparisonTest, InADrawNobodyIsSingledOut) {
+TEST(CallComparisonTest, InADrawNoRankIsReported) {
   for (const int size : {2, 4}) {
     std::atomic<int> errors = 0;
     RunOnBoard(size, [&](int rank, CallComparison& comparison) {
@@ -159,7 +159,7 @@ TEST(CallComparisonTest, ALateRankIsWaitedForBeforeAnybodyIsNamed) {
   }
 }
 
-TEST(CallComparisonTest, ALostRankIsNotWaitedFor) {
+TEST(CallComparisonTest, AFailedRankIsNotWaitedFor) {
   std::atomic<int> errors = 0;
   RunOnBoard(3, [&](int rank, CallComparison& comparison) {
     if (rank == 2) return;
@@ -184,7 +184,7 @@ Collective Move(uint64_t sequence, std::optional<DType> type) {
   return desc;
 }
 
-TEST(CallComparisonTest, TypesOfWhatIsMovedDiffer) {
+TEST(CallComparisonTest, ComparesTypesOfMovedElements) {
   std::atomic<int> errors = 0;
   RunOnBoard(3, [&](int rank, CallComparison& comparison) {
     const absl::Status status = comparison.Compare(
@@ -336,7 +336,7 @@ TEST(CallComparisonTest, AnEvenAllToAllIsNotOneWithLists) {
   EXPECT_GE(errors, 1);
 }
 
-TEST(CallComparisonTest, NobodyRunsAheadOfWhatTheBoardRemembers) {
+TEST(CallComparisonTest, NoRankRunsAheadOfTheBoard) {
   RunOnBoard(2, [](int rank, CallComparison& comparison) {
     if (rank == 1) return;
     absl::Status status;
@@ -365,7 +365,7 @@ TEST(CallComparisonTest, AFailureIsSeenByAll) {
   EXPECT_EQ(ranks[1]->FailedRank(), 1);
 }
 
-TEST(CallComparisonTest, ByMessagesEveryRankHearsOfTheDifference) {
+TEST(CallComparisonTest, ByMessagesEveryRankReportsTheDifference) {
   RunLocalRanks(3, [](ProcessGroup& group) {
     const auto exchange = [&group](absl::Span<const ConstBytes> sends,
                                    absl::Span<const MutableBytes> recvs) {

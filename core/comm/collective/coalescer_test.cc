@@ -322,7 +322,7 @@ TEST(CoalescerErrorTest, OperationsWhoseBuffersOverlapAreNamed) {
 }
 
 // Equal lengths in another order: only the comparison can detect it.
-TEST(CoalescerErrorTest, RanksThatAddedInAnotherOrderAreBlamedBeforeDataMoves) {
+TEST(CoalescerErrorTest, RanksThatAddedInAnotherOrderAreNamedBeforeDataMoves) {
   for (const bool async : {false, true}) {
     RunLocalRanks(3, [&](ProcessGroup& group) {
       Numbers a = {group.rank()}, b = {1, 2};
@@ -345,7 +345,7 @@ TEST(CoalescerErrorTest, RanksThatAddedInAnotherOrderAreBlamedBeforeDataMoves) {
   }
 }
 
-TEST(CoalescerErrorTest, RanksThatAddedMoreThanOthersAreBlamed) {
+TEST(CoalescerErrorTest, RanksThatAddedMoreThanOthersAreNamed) {
   RunLocalRanks(2, [](ProcessGroup& group) {
     Numbers numbers[] = {{5}, {6}};
     Coalescer batch(group);
@@ -385,7 +385,7 @@ TEST(CoalescerErrorTest, MessagesOfOtherLengthsAreRefusedByTheReceiver) {
   });
 }
 
-TEST(CoalescerErrorTest, TheFirstFailureIsThatOfTheBatchAndSaysWhich) {
+TEST(CoalescerErrorTest, TheFirstFailureIsThatOfTheBatchAndIsNamed) {
   RunLocalRanks(2, [](ProcessGroup& group) {
     if (group.rank() == 1) {
       // Takes part in nothing until rank 0 has given up.
@@ -404,7 +404,7 @@ TEST(CoalescerErrorTest, TheFirstFailureIsThatOfTheBatchAndSaysWhich) {
   });
 }
 
-TEST(CoalescerErrorTest, AProcessThatIsNoMemberHearsSo) {
+TEST(CoalescerErrorTest, AProcessThatIsNotAMemberGetsAnError) {
   RunLocalRanks(2, [](ProcessGroup& world) {
     SHERD_ASSERT_OK_AND_ASSIGN(const auto group, world.NewGroup({0}));
     if (world.rank() == 0) return;

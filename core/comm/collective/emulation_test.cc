@@ -102,7 +102,7 @@ class EmulationTest : public ::testing::TestWithParam<int> {
   }
 };
 
-TEST_P(EmulationTest, SaysWhatItDoes) {
+TEST_P(EmulationTest, ReportsThePathOfAnOperation) {
   Run("poor", GetParam(), [](ProcessGroup& group) {
     EXPECT_EQ(group.PathOf(CollectiveOp::kAllToAllV), OperationPath::kNative);
     EXPECT_EQ(group.PathOf(CollectiveOp::kAllReduce), OperationPath::kEmulated);

@@ -153,7 +153,7 @@ TEST(ObjectCollectivesArgumentsTest, RootAloneScattersOneStringPerRank) {
   });
 }
 
-TEST(ObjectCollectivesArgumentsTest, AProcessThatIsNoMemberHearsSo) {
+TEST(ObjectCollectivesArgumentsTest, AProcessThatIsNotAMemberGetsAnError) {
   RunLocalRanks(2, [](ProcessGroup& world) {
     SHERD_ASSERT_OK_AND_ASSIGN(const auto group, world.NewGroup({0}));
     if (world.rank() == 0) return;
@@ -225,7 +225,7 @@ TEST_P(ObjectCollectivesTest, MessagesTravelLikeStrings) {
   });
 }
 
-TEST(ObjectCollectivesMessageTest, WhatIsNoMessageIsRefusedAndBlamed) {
+TEST(ObjectCollectivesMessageTest, AMalformedMessageIsRefusedWithItsSender) {
   RunLocalRanks(2, [](ProcessGroup& group) {
     if (group.rank() == 0) {
       EXPECT_THAT(SendMessage(group, Point{-1, 0}, 1),

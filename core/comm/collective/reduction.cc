@@ -173,9 +173,10 @@ absl::Status CheckReduction(ReduceOp op, DType dtype) {
                      "complex numbers have no order; reduce their real view");
   }
   if (op == ReduceOp::kAvg && dtype == kBool) {
-    return Undefined(op, dtype,
-                     "the mean of truth values is none; use sum (or), product "
-                     "(and), or convert to a number");
+    return Undefined(
+        op, dtype,
+        "the mean of truth values is undefined; use sum (or), product "
+        "(and), or convert to a number");
   }
   return absl::OkStatus();
 }

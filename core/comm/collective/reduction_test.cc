@@ -29,8 +29,8 @@ constexpr bool kIsComplex = std::is_same_v<T, std::complex<float>> ||
 template <typename T>
 constexpr bool kIsInteger = std::is_integral_v<T> && !std::is_same_v<T, bool>;
 
-// What `Reduce` promises, one element at a time and in other arithmetic where
-// that is exact: bool as int, integers as 128 bits, small floats as float.
+// A model of `Reduce`, one element at a time and in other arithmetic where that
+// is exact: bool as int, integers as 128 bits, small floats as float.
 
 bool ReferenceOf(ReduceOp op, const std::vector<bool>& values, int) {
   int trues = 0;

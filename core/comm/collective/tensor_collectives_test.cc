@@ -616,7 +616,7 @@ TEST(TensorCollectivesRejectionTest, SynchronousCallsAreCheckedToo) {
   });
 }
 
-TEST(TensorCollectivesRejectionTest, AProcessThatIsNoMemberHearsSo) {
+TEST(TensorCollectivesRejectionTest, AProcessThatIsNotAMemberGetsAnError) {
   RunLocalRanks(2, [](ProcessGroup& world) {
     SHERD_ASSERT_OK_AND_ASSIGN(const auto group, world.NewGroup({0}));
     if (world.rank() == 0) return;

@@ -105,7 +105,7 @@ class FlightWriter {
   //   kFailedPrecondition  The directory belongs to another user.
   absl::StatusOr<std::string> Write(const FlightDump& dump);
 
-  // False if Write would return kCancelled, whatever the dump.
+  // False if Write would return kCancelled for every dump.
   bool IsWanted();
 
  private:

@@ -37,7 +37,7 @@ absl::Status CheckRanks(absl::Span<const int> ranks, int size) {
     return absl::InvalidArgumentError(
         ranks[i - 1] == ranks[i]
             ? absl::StrCat("rank ", ranks[i], " is named twice")
-            : absl::StrCat("rank ", ranks[i], " stands after rank ",
+            : absl::StrCat("rank ", ranks[i], " comes after rank ",
                            ranks[i - 1],
                            ", expected ascending order; Split makes groups in "
                            "another order"));
@@ -230,26 +230,26 @@ absl::StatusOr<std::shared_ptr<ProcessGroup>> ProcessGroup::Impl::Shrink(
     children_.survivors = std::make_unique<SurvivorAgreement>(
         *options_.store, membership_.rank(), membership_.size(),
         SurvivorAgreement::Sight{
-            .is_gone = [this](int r) { return peers_.IsGone(r); },
+            .has_exited = [this](int r) { return peers_.HasExited(r); },
             .is_stopped = [this](int r) { return peers_.IsStopped(r); }});
   }
-  std::optional<int> accused = FailedRank(peers_.health());
+  std::optional<int> suspect = FailedRank(peers_.health());
   for (;;) {
     absl::StatusOr<std::shared_ptr<ProcessGroup>> group =
-        ShrinkOnce(options, deadline, accused);
+        ShrinkOnce(options, deadline, suspect);
     if (!group.ok() || *group != nullptr) return group;
     if (!deadline.HasPassed()) continue;
     absl::Status late = absl::DeadlineExceededError(absl::StrCat(
         "no group of the ranks that are left was established within ",
         absl::FormatDuration(timeout)));
-    if (accused) late = WithFailedRank(std::move(late), *accused);
+    if (suspect) late = WithFailedRank(std::move(late), *suspect);
     return Describe(kShrink, membership_.WithJobRank(std::move(late)));
   }
 }
 
 absl::StatusOr<std::shared_ptr<ProcessGroup>> ProcessGroup::Impl::ShrinkOnce(
     const NewGroupOptions& options, Deadline deadline,
-    std::optional<int>& accused) {
+    std::optional<int>& suspect) {
   const auto store_failed = [this](const absl::Status& status) {
     absl::Status lost(
         status.code(),
@@ -265,7 +265,7 @@ absl::StatusOr<std::shared_ptr<ProcessGroup>> ProcessGroup::Impl::ShrinkOnce(
     return Describe(kShrink, std::move(lost));
   };
   const absl::StatusOr<std::vector<int>> members =
-      children_.survivors->AgreeOnMembers(accused, deadline);
+      children_.survivors->AgreeOnMembers(suspect, deadline);
   if (!members.ok()) return store_failed(members.status());
   LeaveOut(*members);
   if (std::find(members->begin(), members->end(), membership_.rank()) ==
@@ -296,11 +296,11 @@ absl::StatusOr<std::shared_ptr<ProcessGroup>> ProcessGroup::Impl::ShrinkOnce(
     (*made)->Destroy().IgnoreError();
   }
   if (!all_made.ok()) return store_failed(all_made.status());
-  accused.reset();
+  suspect.reset();
   if (made.ok()) return nullptr;
   const std::optional<int> failed = FailedRank(made.status());
   if (!failed || (*members)[*failed] == membership_.rank()) return made;
-  accused = (*members)[*failed];
+  suspect = (*members)[*failed];
   SHERD_LOG(kInfo) << "shrink goes on without a further rank: "
                    << made.status().message();
   return nullptr;

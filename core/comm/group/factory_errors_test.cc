@@ -61,7 +61,7 @@ TEST(FactoryErrorsTest, OfInit) {
            options.device = "cuda:0";
            return Init(options).status();
          }},
-        {"text that is no device", kPrecondition,
+        {"text that is not a device", kPrecondition,
          [] {
            InitOptions options = Alone();
            options.device = "cuda:x";

@@ -27,7 +27,7 @@ constexpr absl::Duration kLook = absl::Milliseconds(100);
 // How long a tracer may hold a process that counts as running.
 constexpr absl::Duration kTraceTime = absl::Milliseconds(500);
 
-// Processes checked by one call of FindLost.
+// Processes checked by one call of FindFailedRank.
 constexpr size_t kLooks = 16;
 
 constexpr char kFailedKey[] = "failed";
@@ -37,15 +37,15 @@ std::string LeftKey(int rank) { return absl::StrCat("left/", rank); }
 // A rank's failure record.
 struct Record {
   // -1 if unknown.
-  int blamed = -1;
+  int failed_rank = -1;
   bool certain = false;
   absl::StatusCode code = absl::StatusCode::kUnknown;
   std::string text;
 
   // Whether the rank only waited, for an unknown rank.
   bool IsOfAVictim() const {
-    return blamed < 0 && (code == absl::StatusCode::kUnavailable ||
-                          code == absl::StatusCode::kDeadlineExceeded);
+    return failed_rank < 0 && (code == absl::StatusCode::kUnavailable ||
+                               code == absl::StatusCode::kDeadlineExceeded);
   }
 };
 
@@ -58,9 +58,9 @@ Record ParseRecord(absl::string_view bytes) {
   const std::pair<absl::string_view, absl::string_view> numbers =
       absl::StrSplit(fields.first, absl::MaxSplits(' ', 1));
   int code = 0;
-  if (!absl::SimpleAtoi(numbers.first, &record.blamed) ||
+  if (!absl::SimpleAtoi(numbers.first, &record.failed_rank) ||
       !absl::SimpleAtoi(numbers.second, &code)) {
-    record.blamed = -1;
+    record.failed_rank = -1;
     return record;
   }
   record.code = static_cast<absl::StatusCode>(code);
@@ -86,12 +86,12 @@ struct FailureLog::Evidence {
     kDied,
     kStopped,
     kLeft,
-    kBlames,
+    kWaited,
     kFailed,
-    kKnows,
+    kConclusive,
   };
   Kind kind = Kind::kNothing;
-  int blamed = -1;
+  int failed_rank = -1;
   std::string text;
   // Of a written record: how that rank's operation ended.
   absl::StatusCode code = absl::StatusCode::kUnknown;
@@ -111,21 +111,22 @@ absl::StatusOr<std::vector<std::string>> FailureLog::Exchange(
   SHERD_RETURN_IF_ERROR(store_->Set(key(membership_.rank()), value));
   std::vector<std::string> values;
   for (int rank = 0; rank < membership_.size(); ++rank) {
-    for (std::optional<int> lost;;) {
+    for (std::optional<int> failed;;) {
       absl::StatusOr<std::string> found = store_->Get(
           key(rank),
-          Deadline::Earlier(deadline, lost ? Now() : Deadline::After(kLook)));
+          Deadline::Earlier(deadline, failed ? Now() : Deadline::After(kLook)));
       if (found.ok()) {
         values.push_back(*std::move(found));
         break;
       }
       if (!absl::IsDeadlineExceeded(found.status())) return found.status();
-      if (lost) {
-        const RootCause verdict = FindRootCause(*lost, "gave up");
-        const int rank_to_name = verdict.rank.value_or(*lost);
-        return WithFailedRank(absl::UnavailableError(absl::StrCat(
-                                  "rank ", rank_to_name, ": ", verdict.cause)),
-                              rank_to_name);
+      if (failed) {
+        const RootCause root_cause = FindRootCause(*failed, "gave up");
+        const int rank_to_name = root_cause.rank.value_or(*failed);
+        return WithFailedRank(
+            absl::UnavailableError(
+                absl::StrCat("rank ", rank_to_name, ": ", root_cause.cause)),
+            rank_to_name);
       }
       if (deadline.HasPassed()) {
         return WithFailedRank(absl::DeadlineExceededError(absl::StrCat(
@@ -135,24 +136,25 @@ absl::StatusOr<std::vector<std::string>> FailureLog::Exchange(
       // A value that the rank wrote before its end is read once more.
       const bool ended =
           StateOf(membership_.process(rank)) == ProcessState::kEnded;
-      lost = ended ? rank : FindLost();
+      failed = ended ? rank : FindFailedRank();
     }
   }
   return values;
 }
 
-void FailureLog::Report(const absl::Status& status, std::optional<int> blamed,
-                        bool is_verdict) {
+void FailureLog::Report(const absl::Status& status,
+                        std::optional<int> failed_rank, bool is_conclusive) {
   if (RankZeroIsStopped()) return;
   // Losing this record costs others the root cause, not their error.
   const absl::StatusOr<bool> reported =
       store_->Contains(FailureKey(membership_.rank()));
   if (!reported.ok() || *reported) return;
   store_
-      ->Set(FailureKey(membership_.rank()),
-            absl::StrCat(blamed ? *blamed : -1, " ",
-                         static_cast<int>(status.code()),
-                         is_verdict ? " certain" : "", "\n", status.message()))
+      ->Set(
+          FailureKey(membership_.rank()),
+          absl::StrCat(failed_rank ? *failed_rank : -1, " ",
+                       static_cast<int>(status.code()),
+                       is_conclusive ? " certain" : "", "\n", status.message()))
       .IgnoreError();
   if (!absl::IsDeadlineExceeded(status)) {
     store_->CompareSet(kFailedKey, "", absl::StrCat(membership_.rank()))
@@ -170,13 +172,13 @@ FailureLog::Evidence FailureLog::WrittenBy(int rank) const {
   if (absl::StatusOr<std::string> record = store_->Get(FailureKey(rank), Now());
       record.ok()) {
     Record read = ParseRecord(*record);
-    if (read.certain && read.blamed < membership_.size()) {
-      return {Evidence::Kind::kKnows, read.blamed, std::move(read.text),
-              read.code};
+    if (read.certain && read.failed_rank < membership_.size()) {
+      return {Evidence::Kind::kConclusive, read.failed_rank,
+              std::move(read.text), read.code};
     }
-    if (read.blamed >= 0 && read.blamed < membership_.size() &&
-        read.blamed != rank) {
-      return {Evidence::Kind::kBlames, read.blamed, std::move(read.text),
+    if (read.failed_rank >= 0 && read.failed_rank < membership_.size() &&
+        read.failed_rank != rank) {
+      return {Evidence::Kind::kWaited, read.failed_rank, std::move(read.text),
               read.code};
     }
     return {Evidence::Kind::kFailed, -1, std::move(read.text)};
@@ -199,7 +201,7 @@ FailureLog::Evidence FailureLog::LookInto(int rank, Deadline deadline) const {
     }
     if (state == ProcessState::kEnded) {
       return {Evidence::Kind::kDied, -1,
-              absl::StrCat("died (process ", number, " is gone)")};
+              absl::StrCat("died (process ", number, " has ended)")};
     }
     if (deadline.HasPassed()) return {};
     absl::SleepFor(absl::Milliseconds(2));
@@ -231,7 +233,7 @@ std::optional<int> FailureLog::FirstSuspect() const {
   return victim;
 }
 
-std::optional<int> FailureLog::FindLost() const {
+std::optional<int> FailureLog::FindFailedRank() const {
   if (RankZeroIsStopped()) return std::nullopt;
   int failed = 0;
   if (const auto first = store_->Get(kFailedKey, Now());
@@ -244,15 +246,15 @@ std::optional<int> FailureLog::FindLost() const {
     const int rank = membership_.neighbors()[next_look_.fetch_add(1) %
                                              membership_.neighbors().size()];
     if (StateOf(membership_.process(rank)) == ProcessState::kEnded &&
-        IsMissed(rank)) {
+        IsWaitedFor(rank)) {
       return rank;
     }
   }
   return std::nullopt;
 }
 
-bool FailureLog::IsMissed(int rank) const {
-  // A store that does not answer is no evidence.
+bool FailureLog::IsWaitedFor(int rank) const {
+  // A store that does not answer provides no evidence.
   const absl::StatusOr<bool> left = store_->Contains(LeftKey(rank));
   const absl::StatusOr<bool> failed = store_->Contains(FailureKey(rank));
   if (!left.ok() || !failed.ok() || *left) return false;
@@ -280,7 +282,7 @@ bool FailureLog::HasLeft(int rank) const {
   return left.ok() && *left;
 }
 
-bool FailureLog::IsGone(int rank) const {
+bool FailureLog::HasExited(int rank) const {
   return StateOf(membership_.process(rank)) == ProcessState::kEnded ||
          HasLeft(rank);
 }
@@ -305,10 +307,10 @@ FailureLog::RootCause FailureLog::FindRootCause(int peer,
     switch (evidence.kind) {
       case Evidence::Kind::kDied:
         return {suspect, evidence.text, absl::StatusCode::kUnavailable};
-      case Evidence::Kind::kKnows:
-        return {
-            evidence.blamed < 0 ? std::nullopt : std::optional(evidence.blamed),
-            evidence.text, absl::StatusCode::kInvalidArgument};
+      case Evidence::Kind::kConclusive:
+        return {evidence.failed_rank < 0 ? std::nullopt
+                                         : std::optional(evidence.failed_rank),
+                evidence.text, absl::StatusCode::kInvalidArgument};
       case Evidence::Kind::kStopped:
         return {suspect, evidence.text, absl::StatusCode::kDeadlineExceeded};
       case Evidence::Kind::kLeft:
@@ -319,25 +321,26 @@ FailureLog::RootCause FailureLog::FindRootCause(int peer,
           return {suspect, "did not come in time", seen};
         }
         return {suspect, std::string(symptom), std::nullopt};
-      case Evidence::Kind::kBlames:
+      case Evidence::Kind::kWaited:
         seen = evidence.code;
         break;
     }
-    if (evidence.blamed == membership_.rank()) {
+    if (evidence.failed_rank == membership_.rank()) {
       return {
           suspect,
           absl::StrCat("gave up waiting for this rank (", evidence.text, ")"),
           std::nullopt};
     }
-    if (std::find(chain.begin(), chain.end(), evidence.blamed) != chain.end()) {
+    if (std::find(chain.begin(), chain.end(), evidence.failed_rank) !=
+        chain.end()) {
       return {suspect,
-              absl::StrCat("and rank ", evidence.blamed,
+              absl::StrCat("and rank ", evidence.failed_rank,
                            " wait for each other: the ranks made different "
                            "calls (",
                            evidence.text, ")"),
               std::nullopt};
     }
-    chain.push_back(evidence.blamed);
+    chain.push_back(evidence.failed_rank);
   }
 }
 

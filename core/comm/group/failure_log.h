@@ -52,15 +52,16 @@ class FailureLog {
   // known. Only the first call counts. `is_conclusive`: ranks made different
   // calls, which `status` describes, and `failed_rank` is the one that
   // deviates; unset if none does.
-  void Report(const absl::Status& status, std::optional<int> blamed,
-              bool is_verdict = false);
+  void Report(const absl::Status& status, std::optional<int> failed_rank,
+              bool is_conclusive = false);
 
   void ReportLeaving();
 
   struct RootCause {
     // Unset: the ranks disagree without a majority; `cause` describes how.
     std::optional<int> rank;
-    // "died (process 1234 is gone)", "left the group", "did not come in time".
+    // "died (process 1234 has ended)", "left the group", "did not come in
+    // time".
     std::string cause;
     // The code of the root cause; unset if it is that of the symptom.
     std::optional<absl::StatusCode> code;
@@ -81,14 +82,14 @@ class FailureLog {
   // timed out, which waited itself. Each call checks a few processes, in turn,
   // and ranks begin at different ones, so that together they check all of them
   // in one or two calls.
-  std::optional<int> FindLost() const;
+  std::optional<int> FindFailedRank() const;
 
   // Other ranks of this host whose process ended before they left, ascending.
   std::vector<int> EndedRanks() const;
 
   // Whether the process of `rank` ended or it left the group: it takes part in
   // no further call.
-  bool IsGone(int rank) const;
+  bool HasExited(int rank) const;
   // Whether the process of `rank` is stopped, as far as this host can see.
   bool IsStopped(int rank) const;
 
@@ -107,7 +108,7 @@ class FailureLog {
   bool HasLeft(int rank) const;
 
   // Whether other ranks wait for `rank`, whose process has ended.
-  bool IsMissed(int rank) const;
+  bool IsWaitedFor(int rank) const;
 
   // The record that `rank` has written about its end, if any.
   Evidence WrittenBy(int rank) const;
@@ -118,7 +119,7 @@ class FailureLog {
 
   const std::shared_ptr<Store> store_;
   const Membership& membership_;
-  // Index of the neighbor that FindLost checks next.
+  // Index of the neighbor that FindFailedRank checks next.
   mutable std::atomic<uint32_t> next_look_{0};
 };
 

@@ -54,35 +54,35 @@ class RankLog : public MembershipOfRank, public FailureLog {
 
 class FailureLogTest : public ::testing::Test {
  protected:
-  std::unique_ptr<RankLog> Board(int rank, int size) {
+  std::unique_ptr<RankLog> Log(int rank, int size) {
     return std::make_unique<RankLog>(store_, rank, size);
   }
 
   // Boards of all ranks, joined.
   std::vector<std::unique_ptr<RankLog>> Joined(int size) {
-    std::vector<std::unique_ptr<RankLog>> boards;
-    for (int r = 0; r < size; ++r) boards.push_back(Board(r, size));
+    std::vector<std::unique_ptr<RankLog>> logs;
+    for (int r = 0; r < size; ++r) logs.push_back(Log(r, size));
     std::vector<std::thread> threads;
-    for (auto& board : boards) {
-      threads.emplace_back([&board] {
-        EXPECT_THAT(board->Join(Deadline::After(absl::Seconds(30))), IsOk());
+    for (auto& log : logs) {
+      threads.emplace_back([&log] {
+        EXPECT_THAT(log->Join(Deadline::After(absl::Seconds(30))), IsOk());
       });
     }
     for (std::thread& thread : threads) thread.join();
-    return boards;
+    return logs;
   }
 
   const std::shared_ptr<Store> store_ = std::make_shared<HashStore>();
 };
 
 TEST_F(FailureLogTest, FollowsTheChainToTheFirstFailure) {
-  auto boards = Joined(4);
-  boards[2]->Report(absl::InternalError("disk full"), std::nullopt);
-  boards[1]->Report(absl::UnavailableError("closed"), 2);
-  const auto verdict = boards[0]->FindRootCause(1, "closed");
-  EXPECT_EQ(verdict.rank, 2);
-  EXPECT_THAT(verdict.cause, HasSubstr("disk full"));
-  EXPECT_EQ(verdict.code, std::nullopt);
+  auto logs = Joined(4);
+  logs[2]->Report(absl::InternalError("disk full"), std::nullopt);
+  logs[1]->Report(absl::UnavailableError("closed"), 2);
+  const auto root_cause = logs[0]->FindRootCause(1, "closed");
+  EXPECT_EQ(root_cause.rank, 2);
+  EXPECT_THAT(root_cause.cause, HasSubstr("disk full"));
+  EXPECT_EQ(root_cause.code, std::nullopt);
 }
 
 // A process that ends on request.
@@ -197,7 +197,7 @@ class RankOfAnotherProcess : public FailureLogTest {
                               absl::StrCat("3 ", process)),
                   IsOk());
     }
-    EXPECT_THAT(board_.Join(Deadline::Infinite()), IsOk());
+    EXPECT_THAT(log_.Join(Deadline::Infinite()), IsOk());
   }
 
   // As rank 1 does it.
@@ -211,28 +211,28 @@ class RankOfAnotherProcess : public FailureLogTest {
   // The store as rank 0 sees it.
   const std::shared_ptr<WhenMissed> missed_ =
       std::make_shared<WhenMissed>(store_);
-  RankLog board_ = RankLog(missed_, 0, 3);
+  RankLog log_ = RankLog(missed_, 0, 3);
 };
 
 TEST_F(RankOfAnotherProcess, IsAliveAndHasNothingToSay) {
-  EXPECT_EQ(board_.FindRootCause(1, "the symptom").cause, "the symptom");
-  EXPECT_EQ(board_.FirstSuspect(), std::nullopt);
-  EXPECT_EQ(board_.FindLost(), std::nullopt);
+  EXPECT_EQ(log_.FindRootCause(1, "the symptom").cause, "the symptom");
+  EXPECT_EQ(log_.FirstSuspect(), std::nullopt);
+  EXPECT_EQ(log_.FindFailedRank(), std::nullopt);
 }
 
 TEST_F(RankOfAnotherProcess, DiedWithoutAWord) {
   process_.End();
-  EXPECT_THAT(board_.FindRootCause(1, "closed").cause,
+  EXPECT_THAT(log_.FindRootCause(1, "closed").cause,
               HasSubstr("died (process"));
-  EXPECT_EQ(board_.FirstSuspect(), 1);
-  EXPECT_EQ(board_.FindLost(), 1);
+  EXPECT_EQ(log_.FirstSuspect(), 1);
+  EXPECT_EQ(log_.FindFailedRank(), 1);
 }
 
 TEST_F(RankOfAnotherProcess, ThatEndsBetweenTwoLooksIsNotTakenForDead) {
   missed_->Do("failure/1", [&] { FailAndEnd(); });
-  const auto verdict = board_.FindRootCause(1, "closed");
-  EXPECT_EQ(verdict.rank, 2);
-  EXPECT_THAT(verdict.cause, HasSubstr("disk full"));
+  const auto root_cause = log_.FindRootCause(1, "closed");
+  EXPECT_EQ(root_cause.rank, 2);
+  EXPECT_THAT(root_cause.cause, HasSubstr("disk full"));
 }
 
 // As a leak checker stops a process while it ends.
@@ -245,18 +245,18 @@ TEST_F(RankOfAnotherProcess, ThatATracerHoldsForAMomentIsNotTakenForStopped) {
     process_.LetGo();
     FailAndEnd();
   });
-  const auto verdict = board_.FindRootCause(1, "closed");
-  EXPECT_EQ(verdict.rank, 2);
-  EXPECT_THAT(verdict.cause, HasSubstr("disk full"));
+  const auto root_cause = log_.FindRootCause(1, "closed");
+  EXPECT_EQ(root_cause.rank, 2);
+  EXPECT_THAT(root_cause.cause, HasSubstr("disk full"));
 }
 
 TEST_F(RankOfAnotherProcess, ThatADebuggerHoldsIsStopped) {
   if (!process_.Hold()) {
     GTEST_SKIP() << "no process may be traced here: " << strerror(errno);
   }
-  EXPECT_THAT(board_.FindRootCause(1, "closed").cause, HasSubstr("is stopped"));
-  EXPECT_EQ(board_.FirstSuspect(), 1);
-  EXPECT_TRUE(board_.IsStopped(1));
+  EXPECT_THAT(log_.FindRootCause(1, "closed").cause, HasSubstr("is stopped"));
+  EXPECT_EQ(log_.FirstSuspect(), 1);
+  EXPECT_TRUE(log_.IsStopped(1));
   process_.LetGo();
 }
 
@@ -265,41 +265,41 @@ TEST_F(RankOfAnotherProcess, ThatFailsBetweenTwoLooksIsNoLeaver) {
     FailAndEnd();
     RankLog(store_, 1, 3).ReportLeaving();
   });
-  EXPECT_EQ(board_.FindRootCause(1, "closed").rank, 2);
+  EXPECT_EQ(log_.FindRootCause(1, "closed").rank, 2);
 }
 
 TEST_F(RankOfAnotherProcess, ThatEndsBetweenTwoLooksIsNoSuspectYet) {
   missed_->Do("failure/1", [&] { FailAndEnd(); });
   // The next check finds it as a rank that knows the failed rank.
-  EXPECT_EQ(board_.FirstSuspect(), 2);
-  EXPECT_EQ(board_.FirstSuspect(), 1);
+  EXPECT_EQ(log_.FirstSuspect(), 2);
+  EXPECT_EQ(log_.FirstSuspect(), 1);
 }
 
-TEST_F(RankOfAnotherProcess, ThatLeftIsNotLost) {
+TEST_F(RankOfAnotherProcess, ThatLeftHasNotFailed) {
   RankLog(store_, 1, 3).ReportLeaving();
   process_.End();
-  EXPECT_EQ(board_.FindLost(), std::nullopt);
+  EXPECT_EQ(log_.FindFailedRank(), std::nullopt);
 }
 
-TEST_F(RankOfAnotherProcess, ThatRanOutOfTimeIsNotLost) {
+TEST_F(RankOfAnotherProcess, ThatTimedOutHasNotFailed) {
   RankLog(store_, 1, 3).Report(absl::DeadlineExceededError("late"), 2);
-  EXPECT_EQ(board_.FindLost(), std::nullopt);
+  EXPECT_EQ(log_.FindFailedRank(), std::nullopt);
   process_.End();
-  EXPECT_EQ(board_.FindLost(), std::nullopt);
+  EXPECT_EQ(log_.FindFailedRank(), std::nullopt);
 }
 
-TEST_F(RankOfAnotherProcess, IsLostOnceItFailed) {
+TEST_F(RankOfAnotherProcess, IsFoundOnceItFailed) {
   RankLog(store_, 1, 3).Report(absl::InternalError("disk full"), {});
   RankLog(store_, 2, 3).Report(absl::UnavailableError("closed"), 1);
-  EXPECT_EQ(board_.FindLost(), 1);
+  EXPECT_EQ(log_.FindFailedRank(), 1);
 }
 
 TEST_F(RankOfAnotherProcess, ThatFailedEndsAnExchange) {
   RankLog(store_, 1, 3).Report(absl::InternalError("disk full"), {});
-  const auto told = board_.Exchange("step", "", Deadline::Infinite());
-  EXPECT_THAT(told, StatusIs(absl::StatusCode::kUnavailable,
-                             HasSubstr("rank 1: disk full")));
-  EXPECT_EQ(ErrorRank(told.status()), 1);
+  const auto values = log_.Exchange("step", "", Deadline::Infinite());
+  EXPECT_THAT(values, StatusIs(absl::StatusCode::kUnavailable,
+                               HasSubstr("rank 1: disk full")));
+  EXPECT_EQ(ErrorRank(values.status()), 1);
 }
 
 TEST_F(FailureLogTest, RanksTogetherSeeAllProcessesAtOnce) {
@@ -313,74 +313,74 @@ TEST_F(FailureLogTest, RanksTogetherSeeAllProcessesAtOnce) {
                             absl::StrCat(kSize, " ", process)),
                 IsOk());
   }
-  std::vector<std::unique_ptr<RankLog>> boards;
+  std::vector<std::unique_ptr<RankLog>> logs;
   for (int r = 0; r < 10; ++r) {
-    boards.push_back(Board(r, kSize));
-    ASSERT_THAT(boards[r]->Join(Deadline::Infinite()), IsOk());
+    logs.push_back(Log(r, kSize));
+    ASSERT_THAT(logs[r]->Join(Deadline::Infinite()), IsOk());
   }
   victim.End();
   int finders = 0;
-  for (const auto& board : boards) {
-    const std::optional<int> lost = board->FindLost();
-    if (!lost) continue;
-    EXPECT_EQ(lost, kVictim);
+  for (const auto& log : logs) {
+    const std::optional<int> failed = log->FindFailedRank();
+    if (!failed) continue;
+    EXPECT_EQ(failed, kVictim);
     ++finders;
   }
   EXPECT_GE(finders, 1);
   // One alone needs several looks.
   int looks = 1;
-  while (!boards[0]->FindLost()) ++looks;
+  while (!logs[0]->FindFailedRank()) ++looks;
   EXPECT_LE(looks, kSize / 16 + 1);
 }
 
 TEST_F(FailureLogTest, ReportsARankThatLeft) {
-  auto boards = Joined(2);
-  boards[1]->ReportLeaving();
-  const auto verdict = boards[0]->FindRootCause(1, "closed");
-  EXPECT_EQ(verdict.rank, 1);
-  EXPECT_EQ(verdict.cause, "left the group");
+  auto logs = Joined(2);
+  logs[1]->ReportLeaving();
+  const auto root_cause = logs[0]->FindRootCause(1, "closed");
+  EXPECT_EQ(root_cause.rank, 1);
+  EXPECT_EQ(root_cause.cause, "left the group");
 }
 
-TEST_F(FailureLogTest, SaysThatOtherRanksWaitForEachOther) {
-  auto boards = Joined(3);
-  boards[1]->Report(absl::DeadlineExceededError("slow"), 2);
-  boards[2]->Report(absl::DeadlineExceededError("slow"), 1);
-  EXPECT_THAT(boards[0]->FindRootCause(1, "slow").cause,
+TEST_F(FailureLogTest, ReportsRanksThatWaitForEachOther) {
+  auto logs = Joined(3);
+  logs[1]->Report(absl::DeadlineExceededError("slow"), 2);
+  logs[2]->Report(absl::DeadlineExceededError("slow"), 1);
+  EXPECT_THAT(logs[0]->FindRootCause(1, "slow").cause,
               HasSubstr("wait for each other: the ranks made different calls"));
 }
 
-TEST_F(FailureLogTest, SaysThatAPeerGaveUpOnThisRank) {
-  auto boards = Joined(2);
-  boards[1]->Report(absl::DeadlineExceededError("slow"), 0);
-  const auto verdict = boards[0]->FindRootCause(1, "slow");
-  EXPECT_EQ(verdict.rank, 1);
-  EXPECT_THAT(verdict.cause, HasSubstr("gave up waiting for this rank"));
+TEST_F(FailureLogTest, ReportsAPeerThatGaveUpOnThisRank) {
+  auto logs = Joined(2);
+  logs[1]->Report(absl::DeadlineExceededError("slow"), 0);
+  const auto root_cause = logs[0]->FindRootCause(1, "slow");
+  EXPECT_EQ(root_cause.rank, 1);
+  EXPECT_THAT(root_cause.cause, HasSubstr("gave up waiting for this rank"));
 }
 
 TEST_F(FailureLogTest, OnlyTheFirstReportCounts) {
-  auto boards = Joined(2);
-  boards[1]->Report(absl::InternalError("first"), std::nullopt);
-  boards[1]->Report(absl::InternalError("second"), std::nullopt);
-  EXPECT_THAT(boards[0]->FindRootCause(1, "").cause, HasSubstr("first"));
+  auto logs = Joined(2);
+  logs[1]->Report(absl::InternalError("first"), std::nullopt);
+  logs[1]->Report(absl::InternalError("second"), std::nullopt);
+  EXPECT_THAT(logs[0]->FindRootCause(1, "").cause, HasSubstr("first"));
 }
 
-TEST_F(FailureLogTest, BlamesASilentPeerWithTheSymptom) {
-  auto boards = Joined(2);
-  const auto verdict = boards[0]->FindRootCause(1, "did not come in time");
-  EXPECT_EQ(verdict.rank, 1);
-  EXPECT_EQ(verdict.cause, "did not come in time");
+TEST_F(FailureLogTest, NamesASilentPeerWithTheSymptom) {
+  auto logs = Joined(2);
+  const auto root_cause = logs[0]->FindRootCause(1, "did not come in time");
+  EXPECT_EQ(root_cause.rank, 1);
+  EXPECT_EQ(root_cause.cause, "did not come in time");
 }
 
 TEST_F(FailureLogTest, SuspectsWhoFailedBeforeWhoWaited) {
-  const auto boards = Joined(4);
-  EXPECT_EQ(boards[1]->FirstSuspect(), std::nullopt);
+  const auto logs = Joined(4);
+  EXPECT_EQ(logs[1]->FirstSuspect(), std::nullopt);
   // Waited, for an unknown rank.
-  boards[0]->Report(absl::DeadlineExceededError("late"), std::nullopt);
-  EXPECT_EQ(boards[1]->FirstSuspect(), 0);
-  EXPECT_EQ(boards[0]->FirstSuspect(), std::nullopt);
-  boards[2]->Report(absl::InternalError("broken"), std::nullopt);
-  EXPECT_EQ(boards[1]->FirstSuspect(), 2);
-  EXPECT_EQ(boards[0]->FirstSuspect(), 2);
+  logs[0]->Report(absl::DeadlineExceededError("late"), std::nullopt);
+  EXPECT_EQ(logs[1]->FirstSuspect(), 0);
+  EXPECT_EQ(logs[0]->FirstSuspect(), std::nullopt);
+  logs[2]->Report(absl::InternalError("broken"), std::nullopt);
+  EXPECT_EQ(logs[1]->FirstSuspect(), 2);
+  EXPECT_EQ(logs[0]->FirstSuspect(), 2);
 }
 
 }  // namespace

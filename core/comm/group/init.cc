@@ -18,7 +18,7 @@
 #include "sherd/core/comm/bootstrap/launch_environment.h"
 #include "sherd/core/comm/bootstrap/meeting.h"
 #include "sherd/core/comm/bootstrap/rendezvous.h"
-#include "sherd/core/comm/group/roll_call.h"
+#include "sherd/core/comm/group/membership_exchange.h"
 #include "sherd/core/tensor/device.h"
 #include "sherd/core/tensor/device_runtime.h"
 
@@ -26,9 +26,9 @@ namespace sherd {
 namespace {
 
 using internal::Meeting;
+using internal::MemberRecord;
+using internal::MembershipSummary;
 using internal::Rendezvous;
-using internal::RollCall;
-using internal::RollEntry;
 
 constexpr char kAuto[] = "auto";
 // How long a rank that cannot take part tries to report the reason to the
@@ -198,14 +198,14 @@ Candidate FindCandidate(const BackendChoice& choice,
 }
 
 // Settles what all ranks have to agree on, before connections are made.
-absl::StatusOr<RollCall> AgreeOnBackend(Store& store,
-                                        const LaunchEnvironment& place,
-                                        const BackendChoice& choice,
-                                        const Candidate& candidate,
-                                        Deadline deadline) {
+absl::StatusOr<MembershipSummary> AgreeOnBackend(Store& store,
+                                                 const LaunchEnvironment& place,
+                                                 const BackendChoice& choice,
+                                                 const Candidate& candidate,
+                                                 Deadline deadline) {
   SHERD_ASSIGN_OR_RETURN(
-      RollCall call,
-      internal::CallRoll(
+      MembershipSummary summary,
+      internal::ExchangeMemberRecords(
           store,
           {.rank = place.rank,
            .world_size = place.world_size,
@@ -219,10 +219,10 @@ absl::StatusOr<RollCall> AgreeOnBackend(Store& store,
            .host = OwnHostIdentity()},
           deadline));
   if (choice.cpu == kAuto) {
-    SHERD_LOG(kDebug) << "backend auto is " << call.backend
-                      << (call.reason.empty() ? "" : ": ") << call.reason;
+    SHERD_LOG(kDebug) << "backend auto is " << summary.backend
+                      << (summary.reason.empty() ? "" : ": ") << summary.reason;
   }
-  return call;
+  return summary;
 }
 
 absl::Status Pass(FaultPoint point, const InitOptions& options,
@@ -241,12 +241,12 @@ struct Connection {
 absl::StatusOr<Device> DeviceFor(const InitOptions& options,
                                  const LaunchEnvironment& place,
                                  const Candidate& candidate,
-                                 const RollCall& call) {
+                                 const MembershipSummary& summary) {
   if (candidate.device_backend == nullptr) return Device();
   if (options.device && options.device->index >= 0) return *options.device;
   Device device{candidate.device_backend->info().device_type, 0};
   if (candidate.devices > 1) {
-    if (!place.local_rank && !call.one_host) {
+    if (!place.local_rank && !summary.one_host) {
       return absl::InvalidArgumentError(absl::StrCat(
           "this rank sees ", candidate.devices,
           " devices and its launcher does not say which rank of its host it "
@@ -257,11 +257,11 @@ absl::StatusOr<Device> DeviceFor(const InitOptions& options,
   return device;
 }
 
-absl::StatusOr<Connection> Choose(const RollCall& call,
+absl::StatusOr<Connection> Choose(const MembershipSummary& summary,
                                   const std::string& master) {
   Connection connection;
-  SHERD_ASSIGN_OR_RETURN(connection.backend, Usable(call.backend));
-  if (!call.one_network) {
+  SHERD_ASSIGN_OR_RETURN(connection.backend, Usable(summary.backend));
+  if (!summary.one_network) {
     SHERD_ASSIGN_OR_RETURN(connection.bind_address,
                            internal::AddressForOthers(master));
   }
@@ -276,12 +276,12 @@ absl::StatusOr<GroupPointer> Join(const InitOptions& options,
                                   absl::Duration timeout, Deadline deadline) {
   Store& store = *rendezvous.session->store();
   SHERD_ASSIGN_OR_RETURN(
-      const RollCall call,
+      const MembershipSummary summary,
       AgreeOnBackend(store, place, choice, candidate, deadline));
   SHERD_ASSIGN_OR_RETURN(const Connection connection,
-                         Choose(call, rendezvous.master));
+                         Choose(summary, rendezvous.master));
   SHERD_ASSIGN_OR_RETURN(const Device device,
-                         DeviceFor(options, place, candidate, call));
+                         DeviceFor(options, place, candidate, summary));
   return ProcessGroup::Create(
       *connection.backend,
       {.name = options.group_name,

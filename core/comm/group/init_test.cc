@@ -175,7 +175,7 @@ class InitTest : public ::testing::Test {
   }
 };
 
-TEST_F(InitTest, WithoutALauncherAProgramIsAWorldOfOneAndTheLogSaysSo) {
+TEST_F(InitTest, WithoutALauncherAProgramIsAWorldOfOneWithAWarning) {
   std::vector<std::string> lines;
   SetLogSink([&](const LogEntry& entry) { lines.emplace_back(entry.message); });
   const auto group = Init({.backend = "local"});
@@ -186,7 +186,7 @@ TEST_F(InitTest, WithoutALauncherAProgramIsAWorldOfOneAndTheLogSaysSo) {
   EXPECT_THAT(lines, Contains(HasSubstr("a world of one rank; \"sherd run")));
 }
 
-TEST_F(InitTest, SaysWhichVariableIsMissing) {
+TEST_F(InitTest, NamesTheMissingVariable) {
   {
     const ScopedVariable address("MASTER_ADDR", "127.0.0.1");
     EXPECT_THAT(Init(),
@@ -284,7 +284,7 @@ TEST_F(InitTest, ASingleRankNeedsNoPlaceToMeet) {
   EXPECT_THAT((*group)->Destroy(), IsOk());
 }
 
-TEST_F(InitTest, AnUnknownBackendSaysWhatWasSearched) {
+TEST_F(InitTest, AnUnknownBackendListsWhatWasSearched) {
   const ScopedVariable path("SHERD_PLUGIN_PATH", "/some/place");
   for (const char* name : {"warp", "hccl", "oneccl", "ucc", "WARP"}) {
     const std::string lower =
@@ -299,7 +299,7 @@ TEST_F(InitTest, AnUnknownBackendSaysWhatWasSearched) {
   }
 }
 
-TEST_F(InitTest, NcclIsKnownAndSaysWhyItIsNotThere) {
+TEST_F(InitTest, NcclIsKnownAndReportsWhyItIsNotAvailable) {
   EXPECT_THAT(
       Init({.backend = "nccl", .rank = 0, .world_size = 1}),
       StatusIs(absl::StatusCode::kNotFound,
@@ -362,7 +362,7 @@ TEST_F(InitTest, AutoIsGlooIfSharedMemoryIsNotThere) {
   EXPECT_THAT((*group)->Destroy(), IsOk());
 }
 
-TEST_F(InitTest, AutoSaysWhyNeitherWorks) {
+TEST_F(InitTest, AutoReportsWhyNeitherWorks) {
   Shm().obstacle = absl::UnavailableError("no /dev/shm");
   Gloo().obstacle = absl::UnavailableError("no network");
   EXPECT_THAT(
@@ -528,7 +528,7 @@ TEST_F(InitTest, RanksMeetAfterOneGaveUp) {
   }
 }
 
-TEST_F(InitTest, AFileOfAnotherRunIsAnErrorThatSaysSo) {
+TEST_F(InitTest, AFileOfAnotherRunIsAnErrorThatNamesIt) {
   const std::string path = FreshPath();
   // A run of two ranks of which one was killed: it never left.
   ASSERT_THAT(FileStore(path).Add("group/default/1/holder/0", 1), IsOk());
@@ -626,7 +626,7 @@ TEST_F(InitTest, APortInUseIsSaidPlainly) {
   EXPECT_EQ(ErrorRank(group.status()), 0);
 }
 
-TEST_F(InitTest, NobodyListeningIsAnErrorWithinTheTimeout) {
+TEST_F(InitTest, NoListenerIsAnErrorWithinTheTimeout) {
   const ReservedPort port;
   const absl::Time start = absl::Now();
   const auto group = Init({.backend = "local",

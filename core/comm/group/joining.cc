@@ -126,7 +126,8 @@ absl::Status ProcessGroup::Impl::MakeComparison(CallCheck check,
     SHERD_ASSIGN_OR_RETURN(
         auto comparison,
         CallComparison::OnBoard(peers_.meeting(), rank, size, deadline));
-    comparison->WatchRanks([this] { return peers_.FindLost().has_value(); });
+    comparison->WatchRanks(
+        [this] { return peers_.FindFailedRank().has_value(); });
     if (on_devices) comparison->ExpectDeviceCalls();
     calls_.SetComparison(std::move(comparison));
   } else if (on_host) {

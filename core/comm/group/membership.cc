@@ -58,7 +58,7 @@ absl::StatusOr<std::string> AwaitMember(Store& store, int rank,
       return WithFailedRank(
           absl::UnavailableError(absl::StrCat("rank ", rank, " died (process ",
                                               ProcessNumber(expected),
-                                              " is gone) before it joined")),
+                                              " has ended) before it joined")),
           rank);
     }
     if (deadline.HasPassed()) return member;
@@ -177,8 +177,8 @@ absl::Status ExchangeMembership(Store& store,
     if (fields.first != absl::StrCat(size)) {
       // These are two ranks of several: who deviates is not known.
       return absl::InvalidArgumentError(
-          absl::StrCat("rank ", rank, " says that the world size is ",
-                       fields.first, ", rank ", own, " says ", size));
+          absl::StrCat("rank ", rank, " has world size ", fields.first,
+                       ", rank ", own, " has ", size));
     }
     processes.push_back(std::move(fields.second));
   }

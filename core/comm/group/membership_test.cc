@@ -102,24 +102,25 @@ TEST_F(MembershipTest, JoiningRefusesADifferentWorldSize) {
   other.join();
   EXPECT_THAT(status,
               StatusIs(absl::StatusCode::kInvalidArgument,
-                       HasSubstr("rank 0 says that the world size is 2, rank 1 "
-                                 "says 3")));
+                       HasSubstr("rank 0 has world size 2, rank 1 has 3")));
   EXPECT_EQ(ErrorRank(status), std::nullopt) << "neither is in the right";
 }
 
 TEST(MembershipNamesTest, ErrorsNameTheRankOfTheJobWhereItDiffers) {
   const Membership part("part", 1, 2, {2, 5}, 8);
-  const absl::Status status = part.WithJobRank(
-      part.Describe("all_reduce", 7,
-                    WithFailedRank(absl::UnavailableError("it is gone"), 0)));
+  const absl::Status status = part.WithJobRank(part.Describe(
+      "all_reduce", 7,
+      WithFailedRank(absl::UnavailableError("its process has ended"), 0)));
   EXPECT_EQ(status.message(),
-            "group \"part\", rank 1 (rank 5 of the job), all_reduce #7: it is "
-            "gone; rank 0 of the group is rank 2 of the job");
+            "group \"part\", rank 1 (rank 5 of the job), all_reduce #7: its "
+            "process has ended; rank 0 of the group is rank 2 of the job");
   EXPECT_EQ(FailedRank(status), 0);
   const Membership whole("whole", 1, 2, {}, 0);
-  EXPECT_EQ(whole.Describe("split", 0, absl::UnavailableError("it is gone"))
-                .message(),
-            "group \"whole\", rank 1, split: it is gone");
+  EXPECT_EQ(
+      whole
+          .Describe("split", 0, absl::UnavailableError("its process has ended"))
+          .message(),
+      "group \"whole\", rank 1, split: its process has ended");
 }
 
 }  // namespace

@@ -29,9 +29,9 @@ using ::testing::Not;
 
 class MistakesTest : public sherd::testing::DistributedTest {
  protected:
-  static constexpr int kCulprit = 2;
+  static constexpr int kFailedRank = 2;
 
-  bool errs() const { return rank() == kCulprit; }
+  bool errs() const { return rank() == kFailedRank; }
 
   void SetUp() override { start_ = std::chrono::steady_clock::now(); }
 
@@ -39,10 +39,11 @@ class MistakesTest : public sherd::testing::DistributedTest {
   // the group's timeout.
   void ExpectNamed(const absl::Status& status, absl::StatusCode code,
                    const std::string& operation) {
-    EXPECT_THAT(status,
-                StatusIs(code, AllOf(HasSubstr(absl::StrCat("rank ", kCulprit)),
-                                     HasSubstr(operation))));
-    EXPECT_EQ(ErrorRank(status), kCulprit);
+    EXPECT_THAT(
+        status,
+        StatusIs(code, AllOf(HasSubstr(absl::StrCat("rank ", kFailedRank)),
+                             HasSubstr(operation))));
+    EXPECT_EQ(ErrorRank(status), kFailedRank);
     EXPECT_EQ(GetErrorInfo(status).group, group().name());
     EXPECT_LT(absl::FromChrono(std::chrono::steady_clock::now() - start_),
               group().timeout() / 2);
@@ -103,7 +104,7 @@ SHERD_DIST_TEST_F(MistakesTest, AnotherOperationIsNamedAtOnce) {
 }
 
 SHERD_DIST_TEST_F(MistakesTest, ADeadRankIsARankAndNoAddress) {
-  ExpectRankDies(kCulprit, SIGKILL);
+  ExpectRankDies(kFailedRank, SIGKILL);
   ASSERT_THAT(group().Barrier(), IsOk());
   if (errs()) raise(SIGKILL);
   std::vector<float> values(12, 1.5f);

@@ -169,7 +169,7 @@ TEST(NewGroupTest, RefusesBadListsAndStaysUsable) {
       {{0, 2}, "rank 2 is out of range, expected 0 to 1"},
       {{-1, 0}, "rank -1 is out of range"},
       {{0, 0}, "rank 0 is named twice"},
-      {{1, 0}, "rank 0 stands after rank 1, expected ascending order"},
+      {{1, 0}, "rank 0 comes after rank 1, expected ascending order"},
   };
   RunLocalRanks(2, [&](ProcessGroup& world) {
     for (const Case& bad : cases) {

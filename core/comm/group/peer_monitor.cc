@@ -18,7 +18,7 @@ PeerMonitor::PeerMonitor(std::shared_ptr<Store> store,
                : nullptr),
       meeting_(membership.is_member()
                    ? std::make_unique<WatchedStore>(
-                         *store, [this] { return log_->FindLost(); })
+                         *store, [this] { return log_->FindFailedRank(); })
                    : nullptr) {}
 
 absl::Status PeerMonitor::cause() const {
@@ -77,10 +77,10 @@ absl::Status PeerMonitor::Fail(absl::string_view operation, uint64_t sequence,
 }
 
 absl::Status PeerMonitor::FailToConnect(absl::Status symptom) {
-  // Whom the backend waited for then may itself have waited.
-  const std::optional<int> lost = meeting_->lost();
+  // The rank that the backend waited for may itself have waited.
+  const std::optional<int> failed = meeting_->failed_rank();
   const std::optional<int> peer =
-      lost && absl::IsUnavailable(symptom) ? lost : ErrorRank(symptom);
+      failed && absl::IsUnavailable(symptom) ? failed : ErrorRank(symptom);
   log_->Report(symptom, peer);
   return FindCause(peer, std::move(symptom));
 }
@@ -159,7 +159,7 @@ absl::Status PeerMonitor::FindDeadPeer(bool ask_others) const {
   for (int r = 0; r < membership_.size(); ++r) {
     if (r == membership_.rank()) continue;
     if (StateOf(membership_.process(r)) == ProcessState::kEnded) {
-      return WithFailedRank(absl::UnavailableError("its process is gone"), r);
+      return WithFailedRank(absl::UnavailableError("its process has ended"), r);
     }
   }
   if (!ask_others) return absl::OkStatus();

@@ -96,12 +96,12 @@ class PeerMonitor {
   // Ranks that failed, as far as this rank knows, ascending.
   std::vector<int> FailedRanks() const;
 
-  // For ranks that wait for all others; as FailureLog::FindLost.
-  std::optional<int> FindLost() const { return log_->FindLost(); }
+  // For ranks that wait for all others; as FailureLog::FindFailedRank.
+  std::optional<int> FindFailedRank() const { return log_->FindFailedRank(); }
   // Returns an error with a rank of this host whose process ended, otherwise
   // OK; if `ask_others`, also one with the rank that others report.
   absl::Status FindDeadPeer(bool ask_others) const;
-  bool IsGone(int rank) const { return log_->IsGone(rank); }
+  bool HasExited(int rank) const { return log_->HasExited(rank); }
   bool IsStopped(int rank) const { return log_->IsStopped(rank); }
 
  private:

@@ -201,7 +201,7 @@ class DevicePartTest : public ::testing::Test {
   std::shared_ptr<ProcessGroup> group_;
 };
 
-TEST_F(DevicePartTest, SaysWhatItIs) {
+TEST_F(DevicePartTest, DescribesItself) {
   EXPECT_EQ(group_->device(), (Device{DeviceType::kCuda, 0}));
   ASSERT_NE(group_->device_backend(), nullptr);
   EXPECT_EQ(group_->device_backend()->name, "one");

@@ -170,8 +170,8 @@ absl::Status ProcessGroup::Impl::CheckBuffers(const Collective& call,
         call, absl::InvalidArgumentError(
                   absl::StrCat("a buffer is in the memory of ", at.ToString(),
                                ", expected ", place.ToString(),
-                               ": CollectiveOptions::device says where all "
-                               "buffers of a call are")));
+                               ": CollectiveOptions::device must name the "
+                               "memory of all buffers of a call")));
   };
   SHERD_RETURN_IF_ERROR(check(call.in, call.bytes));
   SHERD_RETURN_IF_ERROR(check(call.out, call.bytes));

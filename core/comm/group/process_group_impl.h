@@ -145,11 +145,11 @@ class ProcessGroup::Impl final : private internal::PeerMonitor::Owner {
       const ChildPlan& plan, const NewGroupOptions& options);
   void SplitDevice(const ProcessGroupOptions& child, const SplitChoice& split,
                    internal::DeviceOrigin& origin);
-  // One round of Shrink: null if a member failed meanwhile; `accused` is then
+  // One round of Shrink: null if a member failed meanwhile; `suspect` is then
   // that member, if known.
   absl::StatusOr<std::shared_ptr<ProcessGroup>> ShrinkOnce(
       const NewGroupOptions& options, Deadline deadline,
-      std::optional<int>& accused)
+      std::optional<int>& suspect)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(children_.shrink_mutex);
   // Records the ranks that Shrink excludes, and poisons this group.
   void LeaveOut(absl::Span<const int> members);

@@ -284,7 +284,7 @@ TEST_F(ProcessGroupTest, PostsCallsOfNoBytesToABackendThatComparesCalls) {
                          CollectiveOp::kSend, CollectiveOp::kRecv));
 }
 
-TEST_F(ProcessGroupTest, TellsTheTypeOfWhatACallMoves) {
+TEST_F(ProcessGroupTest, PassesTheTypeOfMovedElements) {
   std::vector<std::pair<bool, DType>> types;
   script_.post = [&](const Collective& desc) {
     types.emplace_back(desc.typed, desc.dtype);

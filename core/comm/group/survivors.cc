@@ -23,15 +23,15 @@ constexpr int kNobody = -1;
 constexpr absl::Duration kShortestPause = absl::Milliseconds(2);
 constexpr absl::Duration kLongestPause = absl::Milliseconds(50);
 
-// The ranks that more than half of the other ranks that came accuse.
-std::vector<int> AccusedByMost(const std::map<int, int>& came) {
-  std::map<int, size_t> accusers;
-  for (const auto& [rank, accused] : came) {
-    if (accused != kNobody && accused != rank) ++accusers[accused];
+// The ranks that more than half of the other ranks that came suspect.
+std::vector<int> SuspectsOfMost(const std::map<int, int>& came) {
+  std::map<int, size_t> votes;
+  for (const auto& [rank, suspect] : came) {
+    if (suspect != kNobody && suspect != rank) ++votes[suspect];
   }
   std::vector<int> most;
-  for (const auto& [accused, count] : accusers) {
-    if (2 * count > came.size() - came.count(accused)) most.push_back(accused);
+  for (const auto& [suspect, count] : votes) {
+    if (2 * count > came.size() - came.count(suspect)) most.push_back(suspect);
   }
   return most;
 }
@@ -66,9 +66,9 @@ absl::StatusOr<std::optional<std::string>> SurvivorAgreement::Look(
   return value;
 }
 
-absl::StatusOr<bool> SurvivorAgreement::IsGone(int rank) const {
-  if (!sight_.is_gone(rank)) return store_.Contains(Key("gone", rank));
-  SHERD_RETURN_IF_ERROR(store_.Set(Key("gone", rank), ""));
+absl::StatusOr<bool> SurvivorAgreement::HasExited(int rank) const {
+  if (!sight_.has_exited(rank)) return store_.Contains(Key("exited", rank));
+  SHERD_RETURN_IF_ERROR(store_.Set(Key("exited", rank), ""));
   return true;
 }
 
@@ -85,13 +85,13 @@ absl::StatusOr<bool> SurvivorAgreement::AreSettled(bool is_patient,
       came[rank] = kNobody;
     }
   }
-  const std::vector<int> accused = AccusedByMost(came);
+  const std::vector<int> suspects = SuspectsOfMost(came);
   for (const int rank : missing) {
-    if (!is_patient && (Has(accused, rank) || sight_.is_stopped(rank))) {
+    if (!is_patient && (Has(suspects, rank) || sight_.is_stopped(rank))) {
       continue;
     }
-    SHERD_ASSIGN_OR_RETURN(const bool gone, IsGone(rank));
-    if (!gone) return false;
+    SHERD_ASSIGN_OR_RETURN(const bool exited, HasExited(rank));
+    if (!exited) return false;
   }
   return true;
 }
@@ -99,13 +99,13 @@ absl::StatusOr<bool> SurvivorAgreement::AreSettled(bool is_patient,
 absl::StatusOr<std::vector<int>> SurvivorAgreement::Survivors(Came came) const {
   for (const int rank : candidates_) {
     if (came.count(rank) == 0) continue;
-    SHERD_ASSIGN_OR_RETURN(const bool gone, IsGone(rank));
-    if (gone) came.erase(rank);
+    SHERD_ASSIGN_OR_RETURN(const bool exited, HasExited(rank));
+    if (exited) came.erase(rank);
   }
-  const std::vector<int> accused = AccusedByMost(came);
-  if (accused.size() == 1) came.erase(accused.front());
+  const std::vector<int> suspects = SuspectsOfMost(came);
+  if (suspects.size() == 1) came.erase(suspects.front());
   std::vector<int> survivors;
-  for (const auto& [rank, accuses] : came) survivors.push_back(rank);
+  for (const auto& [rank, suspect] : came) survivors.push_back(rank);
   return survivors;
 }
 
@@ -126,8 +126,8 @@ absl::StatusOr<std::vector<int>> SurvivorAgreement::Accept(
 }
 
 absl::StatusOr<std::vector<int>> SurvivorAgreement::AgreeOnMembers(
-    std::optional<int> accused, Deadline deadline) {
-  Came came = {{rank_, accused.value_or(kNobody)}};
+    std::optional<int> suspect, Deadline deadline) {
+  Came came = {{rank_, suspect.value_or(kNobody)}};
   SHERD_RETURN_IF_ERROR(
       store_.Set(Key("came", rank_), absl::StrCat(came[rank_])));
   const std::string key = Key("members");
@@ -171,12 +171,12 @@ absl::StatusOr<bool> SurvivorAgreement::AgreeOnOutcome(bool made,
     std::vector<int> still_missing;
     for (const int rank : missing) {
       // Asked for first: a rank writes before its process ends.
-      SHERD_ASSIGN_OR_RETURN(const bool gone, IsGone(rank));
+      SHERD_ASSIGN_OR_RETURN(const bool exited, HasExited(rank));
       SHERD_ASSIGN_OR_RETURN(const bool has_made,
                              store_.Contains(Key("made", rank)));
       if (has_made) continue;
       still_missing.push_back(rank);
-      failed |= gone;
+      failed |= exited;
     }
     if (still_missing.empty()) return Decide(kMade);
     if (failed) return Decide(kFailed);

@@ -25,7 +25,7 @@ namespace sherd::internal {
 //
 // Keys, below the group's prefix; K is the number of the round:
 //   shrink/K/came/R    rank R takes part; the failed rank of its last error
-//   shrink/K/gone/R    a rank has seen that rank R ended
+//   shrink/K/exited/R  a rank has seen that rank R ended
 //   shrink/K/members   the survivors, ascending
 //   shrink/K/made/R    rank R has created the new group
 //   shrink/K/outcome   kMade or kFailed
@@ -36,7 +36,7 @@ class SurvivorAgreement {
   // This rank's own view of the others.
   struct Sight {
     // The rank's process has ended, or it has left the group: it never arrives.
-    std::function<bool(int rank)> is_gone;
+    std::function<bool(int rank)> has_exited;
     // The rank's process is stopped.
     std::function<bool(int rank)> is_stopped;
   };
@@ -46,7 +46,7 @@ class SurvivorAgreement {
 
   // Begins a round, or resumes the one that an error of the store interrupted,
   // and returns its members, ascending; the same on all ranks, and possibly
-  // without this one, for which there is then no further round. `accused` is
+  // without this one, for which there is then no further round. `suspect` is
   // the failed rank of this rank's last error.
   //
   // Excluded are ranks that former rounds excluded, ranks that ended, ranks
@@ -56,7 +56,7 @@ class SurvivorAgreement {
   // many, or is stopped, is waited for only kPatience.
   //
   // Errors. Those of the store.
-  absl::StatusOr<std::vector<int>> AgreeOnMembers(std::optional<int> accused,
+  absl::StatusOr<std::vector<int>> AgreeOnMembers(std::optional<int> suspect,
                                                   Deadline deadline);
 
   // Ends the round: true if all of its members have created the new group,
@@ -81,7 +81,7 @@ class SurvivorAgreement {
   absl::StatusOr<std::optional<std::string>> Look(const std::string& key) const;
   // Whether `rank` ended or left. Records this rank's own observation for ranks
   // on other hosts.
-  absl::StatusOr<bool> IsGone(int rank) const;
+  absl::StatusOr<bool> HasExited(int rank) const;
   // Adds the ranks that arrived meanwhile. True if every candidate has either
   // arrived or is no longer waited for.
   absl::StatusOr<bool> AreSettled(bool is_patient, Came& came) const;

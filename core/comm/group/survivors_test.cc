@@ -41,7 +41,7 @@ class SurvivorsTest : public ::testing::Test {
     return std::make_unique<SurvivorAgreement>(
         store_, rank, size,
         SurvivorAgreement::Sight{
-            .is_gone = [this](int r) { return gone_[r].load(); },
+            .has_exited = [this](int r) { return exited_[r].load(); },
             .is_stopped = [this](int r) { return stopped_[r].load(); }});
   }
 
@@ -49,12 +49,12 @@ class SurvivorsTest : public ::testing::Test {
   static Deadline Late() { return Deadline::After(absl::Minutes(5)); }
 
   HashStore store_;
-  std::array<std::atomic<bool>, kMostRanks> gone_ = {};
+  std::array<std::atomic<bool>, kMostRanks> exited_ = {};
   std::array<std::atomic<bool>, kMostRanks> stopped_ = {};
 };
 
-TEST_F(SurvivorsTest, WhoIsGoneIsNotWaitedFor) {
-  gone_[0] = gone_[2] = true;
+TEST_F(SurvivorsTest, ARankThatExitedIsNotWaitedFor) {
+  exited_[0] = exited_[2] = true;
   std::thread other([&] {
     const auto rank = Rank(1, 4);
     EXPECT_THAT(rank->AgreeOnMembers(0, Late()),
@@ -100,7 +100,7 @@ TEST_F(SurvivorsTest, WhoIsStoppedOrAccusedIsWaitedForOnlyAWhile) {
 }
 
 TEST_F(SurvivorsTest, ARoundThatFailedIsFollowedByOneOfItsMembers) {
-  gone_[3] = true;
+  exited_[3] = true;
   std::thread other([this] {
     const auto rank = Rank(1, 4);
     EXPECT_THAT(rank->AgreeOnMembers(3, Late()),
@@ -114,7 +114,7 @@ TEST_F(SurvivorsTest, ARoundThatFailedIsFollowedByOneOfItsMembers) {
   std::thread dying([this] {
     EXPECT_THAT(Rank(2, 4)->AgreeOnMembers(3, Late()),
                 IsOkAndHolds(ElementsAre(0, 1, 2)));
-    gone_[2] = true;
+    exited_[2] = true;
   });
   const auto rank = Rank(0, 4);
   EXPECT_THAT(rank->AgreeOnMembers(3, Late()),
@@ -137,7 +137,7 @@ TEST_F(SurvivorsTest, AMemberThatDoesNotConcludeInTimeEndsTheRound) {
   other.join();
 }
 
-TEST_F(SurvivorsTest, AListThatNobodyCanHaveWrittenIsAnError) {
+TEST_F(SurvivorsTest, AnInvalidListIsAnError) {
   ASSERT_THAT(store_.Set("shrink/1/members", "0,7"), IsOk());
   EXPECT_THAT(Rank(0, 2)->AgreeOnMembers(std::nullopt, Late()),
               StatusIs(absl::StatusCode::kInternal, "\"0,7\""));
@@ -155,10 +155,10 @@ absl::Status CountOperation(const FaultPassage&) {
 // The final members of a rank that continued; unset if it ended or was
 // excluded.
 std::optional<std::vector<int>> Shrink(SurvivorAgreement& rank, int own,
-                                       std::optional<int> accused) {
+                                       std::optional<int> suspect) {
   const Deadline deadline = Deadline::After(absl::Minutes(5));
   for (;;) {
-    const auto members = rank.AgreeOnMembers(accused, deadline);
+    const auto members = rank.AgreeOnMembers(suspect, deadline);
     if (!members.ok() || std::count(members->begin(), members->end(), own) == 0)
       return std::nullopt;
     const auto outcome = rank.AgreeOnOutcome(true, deadline);
@@ -181,18 +181,18 @@ TEST_F(SurvivorsTest, AnyRankMayEndAtAnyPointAndTheRestAgree) {
     const int size = 2 + static_cast<int>(random() % (kMostRanks - 1));
     std::vector<int> lives(size, -1);
     for (int r = 0; r + 1 < size; ++r) {
-      gone_[r] = false;
+      exited_[r] = false;
       if (random() % 2 == 0) lives[r] = static_cast<int>(random() % 60);
     }
     std::shuffle(lives.begin(), lives.end(), random);
     // Errors name only ranks that end.
     std::vector<int> ends;
     for (int r = 0; r < size; ++r) {
-      gone_[r] = false;
+      exited_[r] = false;
       if (lives[r] >= 0) ends.push_back(r);
     }
-    std::vector<std::optional<int>> accused(size);
-    for (auto& one : accused) {
+    std::vector<std::optional<int>> suspect(size);
+    for (auto& one : suspect) {
       if (!ends.empty() && random() % 2 == 0) {
         one = ends[random() % ends.size()];
       }
@@ -201,8 +201,8 @@ TEST_F(SurvivorsTest, AnyRankMayEndAtAnyPointAndTheRestAgree) {
     testing::RunRankThreads(size, [&](int r) {
       operations_left = lives[r];
       const auto rank = Rank(r, size);
-      results[r] = Shrink(*rank, r, accused[r]);
-      if (!results[r]) gone_[r] = true;
+      results[r] = Shrink(*rank, r, suspect[r]);
+      if (!results[r]) exited_[r] = true;
     });
     std::set<std::vector<int>> different;
     for (int r = 0; r < size; ++r) {

@@ -259,7 +259,7 @@ TEST_P(StoreConformanceTest, OneOfManyWinsACompareSet) {
   EXPECT_THAT(seen, ::testing::Each(*leader));
 }
 
-TEST_P(StoreConformanceTest, DeleteSaysWhetherTheKeyWasThere) {
+TEST_P(StoreConformanceTest, DeleteReturnsWhetherTheKeyExisted) {
   ASSERT_THAT(store_->Set("k", "v"), IsOk());
   EXPECT_THAT(store_->Contains("k"), IsOkAndHolds(true));
   EXPECT_THAT(store_->Delete("k"), IsOkAndHolds(true));

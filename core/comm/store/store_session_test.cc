@@ -125,7 +125,7 @@ TEST(SessionInStoreTest, TheLastRankRemovesTheKeysOfItsSession) {
   EXPECT_THAT((*b)->store()->Contains("k"), IsOkAndHolds(false));
 }
 
-TEST(SessionInFileTest, AFileOfAnotherRunIsAnErrorThatSaysSo) {
+TEST(SessionInFileTest, AFileOfAnotherRunIsAnErrorThatNamesIt) {
   const std::string path = FreshPath();
   // State left by a killed run: its rank 0 entered the first session.
   ASSERT_THAT(FileStore(path).Add("group/g/1/holder/0", 1), IsOk());

@@ -182,8 +182,7 @@ class TcpStore::Impl {
 
   absl::Status Lost(const absl::Status& why) const {
     return absl::UnavailableError(absl::StrCat(
-        "the server is gone, its process has ended or cannot be reached (",
-        why.message(), ")"));
+        "the server has ended or cannot be reached (", why.message(), ")"));
   }
 
   void OnFrame(absl::string_view payload) ABSL_LOCKS_EXCLUDED(mutex_) {

@@ -19,12 +19,12 @@ const absl::Status& StatusOf(const absl::StatusOr<T>& answer) {
 }  // namespace
 
 WatchedStore::WatchedStore(Store& base,
-                           std::function<std::optional<int>()> find_lost)
-    : base_(base), find_lost_(std::move(find_lost)) {}
+                           std::function<std::optional<int>()> find_failed_rank)
+    : base_(base), find_failed_rank_(std::move(find_failed_rank)) {}
 
-std::optional<int> WatchedStore::lost() const {
-  const int lost = lost_.load(std::memory_order_relaxed);
-  return lost < 0 ? std::nullopt : std::optional<int>(lost);
+std::optional<int> WatchedStore::failed_rank() const {
+  const int failed_rank = failed_rank_.load(std::memory_order_relaxed);
+  return failed_rank < 0 ? std::nullopt : std::optional<int>(failed_rank);
 }
 
 template <typename Answer>
@@ -36,16 +36,16 @@ Answer WatchedStore::Watch(Deadline deadline,
     if (!absl::IsDeadlineExceeded(StatusOf(answer)) || deadline.HasPassed()) {
       return answer;
     }
-    const std::optional<int> lost = find_lost_();
-    if (!lost) continue;
+    const std::optional<int> failed_rank = find_failed_rank_();
+    if (!failed_rank) continue;
     // A value that the rank wrote before its end is read once more.
     answer = ask(Deadline::After(absl::ZeroDuration()));
     if (!absl::IsDeadlineExceeded(StatusOf(answer))) return answer;
-    lost_.store(*lost, std::memory_order_relaxed);
+    failed_rank_.store(*failed_rank, std::memory_order_relaxed);
     return WithFailedRank(
         absl::UnavailableError(absl::StrCat(
-            "rank ", *lost, " is lost: ", StatusOf(answer).message())),
-        *lost);
+            "rank ", *failed_rank, " failed: ", StatusOf(answer).message())),
+        *failed_rank);
   }
 }
 

@@ -28,14 +28,15 @@ namespace sherd::internal {
 // All other behavior is that of `base`. A wait checks for a failed rank after
 // kFirstLook, then with growing intervals of up to kLastLook.
 //
-// Threads. As `base`; `find_lost` is called from any thread.
+// Threads. As `base`; `find_failed_rank` is called from any thread.
 class WatchedStore final : public Store {
  public:
   // `base` outlives this view.
-  WatchedStore(Store& base, std::function<std::optional<int>()> find_lost);
+  WatchedStore(Store& base,
+               std::function<std::optional<int>()> find_failed_rank);
 
   // The rank for which a wait was ended, if one was.
-  std::optional<int> lost() const;
+  std::optional<int> failed_rank() const;
 
   absl::Status Set(absl::string_view key, absl::string_view value) override;
   absl::StatusOr<std::string> Get(absl::string_view key,
@@ -62,9 +63,9 @@ class WatchedStore final : public Store {
   Answer Watch(Deadline deadline, const std::function<Answer(Deadline)>& ask);
 
   Store& base_;
-  const std::function<std::optional<int>()> find_lost_;
+  const std::function<std::optional<int>()> find_failed_rank_;
   // -1: none.
-  std::atomic<int> lost_{-1};
+  std::atomic<int> failed_rank_{-1};
 };
 
 }  // namespace sherd::internal

@@ -26,13 +26,15 @@ class WatchedStoreTest : public ::testing::Test {
  protected:
   HashStore base_;
   // Results of the checks for a failed rank, by check.
-  std::function<std::optional<int>()> find_lost_ = [] { return std::nullopt; };
-  WatchedStore store_{base_, [this] { return find_lost_(); }};
+  std::function<std::optional<int>()> find_failed_rank_ = [] {
+    return std::nullopt;
+  };
+  WatchedStore store_{base_, [this] { return find_failed_rank_(); }};
 };
 
-TEST_F(WatchedStoreTest, WaitsAsTheBaseDoesWhileNobodyIsLost) {
+TEST_F(WatchedStoreTest, WaitsAsTheBaseDoesWhileNoRankHasFailed) {
   std::atomic<int> looks = 0;
-  find_lost_ = [&]() -> std::optional<int> {
+  find_failed_rank_ = [&]() -> std::optional<int> {
     if (++looks == 2) {
       EXPECT_THAT(base_.Set("key", "value"), IsOk());
     }
@@ -40,34 +42,34 @@ TEST_F(WatchedStoreTest, WaitsAsTheBaseDoesWhileNobodyIsLost) {
   };
   EXPECT_THAT(store_.Get("key", Deadline::Infinite()), IsOkAndHolds("value"));
   EXPECT_EQ(looks, 2);
-  EXPECT_EQ(store_.lost(), std::nullopt);
+  EXPECT_EQ(store_.failed_rank(), std::nullopt);
 }
 
-TEST_F(WatchedStoreTest, EndsEveryWaitOnceARankIsLost) {
-  find_lost_ = [] { return 3; };
-  const auto lost =
-      StatusIs(absl::StatusCode::kUnavailable, HasSubstr("rank 3 is lost"));
-  EXPECT_THAT(store_.Get("key", Deadline::Infinite()), lost);
-  EXPECT_THAT(store_.Wait({"key"}, Deadline::Infinite()), lost);
+TEST_F(WatchedStoreTest, EndsEveryWaitOnceARankHasFailed) {
+  find_failed_rank_ = [] { return 3; };
+  const auto failure =
+      StatusIs(absl::StatusCode::kUnavailable, HasSubstr("rank 3 failed"));
+  EXPECT_THAT(store_.Get("key", Deadline::Infinite()), failure);
+  EXPECT_THAT(store_.Wait({"key"}, Deadline::Infinite()), failure);
   const auto values =
       store_.MultiGet(std::vector<std::string>{"key"}, Deadline::Infinite());
-  EXPECT_THAT(values, lost);
+  EXPECT_THAT(values, failure);
   EXPECT_EQ(ErrorRank(values.status()), 3);
-  EXPECT_EQ(store_.lost(), 3);
+  EXPECT_EQ(store_.failed_rank(), 3);
 }
 
-TEST_F(WatchedStoreTest, TakesWhatWasWrittenBeforeTheRankWasLost) {
-  find_lost_ = [&] {
+TEST_F(WatchedStoreTest, ReturnsAValueWrittenBeforeTheRankFailed) {
+  find_failed_rank_ = [&] {
     EXPECT_THAT(base_.Set("key", "value"), IsOk());
     return 3;
   };
   EXPECT_THAT(store_.Get("key", Deadline::Infinite()), IsOkAndHolds("value"));
   EXPECT_THAT(store_.Wait({"key"}, Deadline::Infinite()), IsOk());
-  EXPECT_EQ(store_.lost(), std::nullopt);
+  EXPECT_EQ(store_.failed_rank(), std::nullopt);
 }
 
-TEST_F(WatchedStoreTest, APlainLookAsksNobody) {
-  find_lost_ = [] {
+TEST_F(WatchedStoreTest, AReadWithoutWaitingMakesNoCheck) {
+  find_failed_rank_ = [] {
     ADD_FAILURE() << "asked";
     return 3;
   };

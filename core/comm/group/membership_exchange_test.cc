@@ -1,4 +1,4 @@
-#include "sherd/core/comm/group/roll_call.h"
+#include "sherd/core/comm/group/membership_exchange.h"
 
 #include <functional>
 #include <memory>
@@ -23,26 +23,27 @@ using ::sherd::testing::IsOk;
 using ::sherd::testing::StatusIs;
 using ::testing::HasSubstr;
 
-using Results = std::vector<absl::StatusOr<RollCall>>;
+using Results = std::vector<absl::StatusOr<MembershipSummary>>;
 
-RollEntry Entry(int rank, int size) {
+MemberRecord Record(int rank, int size) {
   return {.rank = rank,
           .world_size = size,
           .backend = "gloo",
           .host = {"network 1", "machine 1"}};
 }
 
-// One thread per rank; `change` makes a rank's entry different.
-Results Call(int size, const std::function<void(RollEntry&)>& change,
-             absl::Duration timeout = absl::Seconds(60)) {
+// One thread per rank; `change` makes a rank's record different.
+Results Exchange(int size, const std::function<void(MemberRecord&)>& change,
+                 absl::Duration timeout = absl::Seconds(60)) {
   HashStore store;
   Results results(size, absl::UnknownError("no result"));
   std::vector<std::thread> ranks;
   for (int rank = 0; rank < size; ++rank) {
     ranks.emplace_back([&, rank] {
-      RollEntry entry = Entry(rank, size);
-      change(entry);
-      results[rank] = CallRoll(store, entry, Deadline::After(timeout));
+      MemberRecord record = Record(rank, size);
+      change(record);
+      results[rank] =
+          ExchangeMemberRecords(store, record, Deadline::After(timeout));
     });
   }
   for (std::thread& rank : ranks) rank.join();
@@ -50,17 +51,17 @@ Results Call(int size, const std::function<void(RollEntry&)>& change,
 }
 
 void ExpectOnAll(const Results& results, absl::StatusCode code,
-                 const std::string& words, int blamed) {
+                 const std::string& words, int failed_rank) {
   for (size_t rank = 0; rank < results.size(); ++rank) {
     SCOPED_TRACE(rank);
     EXPECT_THAT(results[rank], StatusIs(code, HasSubstr(words)));
-    EXPECT_EQ(ErrorRank(results[rank].status()), blamed);
+    EXPECT_EQ(ErrorRank(results[rank].status()), failed_rank);
   }
 }
 
-TEST(RollCallTest, EqualRanksGoOnWithTheirBackend) {
+TEST(MembershipExchangeTest, EqualRanksGoOnWithTheirBackend) {
   for (int size : {1, 2, 5}) {
-    for (const auto& result : Call(size, [](RollEntry&) {})) {
+    for (const auto& result : Exchange(size, [](MemberRecord&) {})) {
       ASSERT_THAT(result, IsOk());
       EXPECT_EQ(result->backend, "gloo");
       EXPECT_TRUE(result->one_network);
@@ -71,9 +72,9 @@ TEST(RollCallTest, EqualRanksGoOnWithTheirBackend) {
   }
 }
 
-TEST(RollCallTest, HostsAreToldApart) {
-  for (const auto& result : Call(4, [](RollEntry& entry) {
-         if (entry.rank >= 2) entry.host = {"network 2", "machine 2"};
+TEST(MembershipExchangeTest, DistinguishesHosts) {
+  for (const auto& result : Exchange(4, [](MemberRecord& record) {
+         if (record.rank >= 2) record.host = {"network 2", "machine 2"};
        })) {
     ASSERT_THAT(result, IsOk());
     EXPECT_FALSE(result->one_network);
@@ -82,9 +83,9 @@ TEST(RollCallTest, HostsAreToldApart) {
   }
 }
 
-TEST(RollCallTest, ContainersThatShareANetworkAreNotOneHost) {
-  for (const auto& result : Call(3, [](RollEntry& entry) {
-         if (entry.rank == 1) entry.host.machine = "another container";
+TEST(MembershipExchangeTest, ContainersThatShareANetworkAreNotOneHost) {
+  for (const auto& result : Exchange(3, [](MemberRecord& record) {
+         if (record.rank == 1) record.host.machine = "another container";
        })) {
     ASSERT_THAT(result, IsOk());
     EXPECT_TRUE(result->one_network);
@@ -93,19 +94,20 @@ TEST(RollCallTest, ContainersThatShareANetworkAreNotOneHost) {
   }
 }
 
-TEST(RollCallTest, AutoIsSharedMemoryWhereAllRanksCan) {
+TEST(MembershipExchangeTest, AutoIsSharedMemoryWhereAllRanksCan) {
   for (const auto& result :
-       Call(3, [](RollEntry& entry) { entry.backend = "auto"; })) {
+       Exchange(3, [](MemberRecord& record) { record.backend = "auto"; })) {
     ASSERT_THAT(result, IsOk());
     EXPECT_EQ(result->backend, "shm");
     EXPECT_EQ(result->reason, "");
   }
 }
 
-TEST(RollCallTest, AutoIsGlooWhereOneRankCannotAndSaysWhy) {
-  for (const auto& result : Call(3, [](RollEntry& entry) {
-         entry.backend = "auto";
-         if (entry.rank == 1) entry.shm_obstacle = "memfd_create\nis not there";
+TEST(MembershipExchangeTest, AutoIsGlooWhereOneRankCannotWithTheReason) {
+  for (const auto& result : Exchange(3, [](MemberRecord& record) {
+         record.backend = "auto";
+         if (record.rank == 1)
+           record.shm_obstacle = "memfd_create\nis not there";
        })) {
     ASSERT_THAT(result, IsOk());
     EXPECT_EQ(result->backend, "gloo");
@@ -113,10 +115,10 @@ TEST(RollCallTest, AutoIsGlooWhereOneRankCannotAndSaysWhy) {
   }
 }
 
-TEST(RollCallTest, AutoIsGlooAcrossHostsAndSaysWhy) {
-  for (const auto& result : Call(3, [](RollEntry& entry) {
-         entry.backend = "auto";
-         if (entry.rank == 2) entry.host.network = "network 2";
+TEST(MembershipExchangeTest, AutoIsGlooAcrossHostsWithTheReason) {
+  for (const auto& result : Exchange(3, [](MemberRecord& record) {
+         record.backend = "auto";
+         if (record.rank == 2) record.host.network = "network 2";
        })) {
     ASSERT_THAT(result, IsOk());
     EXPECT_EQ(result->backend, "gloo");
@@ -124,12 +126,12 @@ TEST(RollCallTest, AutoIsGlooAcrossHostsAndSaysWhy) {
   }
 }
 
-TEST(RollCallTest, ABackendForOneHostIsAnErrorAcrossHosts) {
+TEST(MembershipExchangeTest, ABackendForOneHostIsAnErrorAcrossHosts) {
   const auto with_hosts = [](int first_elsewhere) {
-    return Call(4, [first_elsewhere](RollEntry& entry) {
-      entry.backend = "shm";
-      entry.one_host_only = true;
-      if (entry.rank >= first_elsewhere) entry.host.network = "network 2";
+    return Exchange(4, [first_elsewhere](MemberRecord& record) {
+      record.backend = "shm";
+      record.one_host_only = true;
+      if (record.rank >= first_elsewhere) record.host.network = "network 2";
     });
   };
   ExpectOnAll(with_hosts(2), absl::StatusCode::kFailedPrecondition,
@@ -137,10 +139,10 @@ TEST(RollCallTest, ABackendForOneHostIsAnErrorAcrossHosts) {
   for (const auto& result : with_hosts(4)) EXPECT_THAT(result, IsOk());
 }
 
-TEST(RollCallTest, AnotherBackendIsTheSameErrorOnAllRanks) {
+TEST(MembershipExchangeTest, AnotherBackendIsTheSameErrorOnAllRanks) {
   for (int odd : {0, 1, 3}) {
-    const Results results = Call(4, [odd](RollEntry& entry) {
-      if (entry.rank == odd) entry.backend = "mpi";
+    const Results results = Exchange(4, [odd](MemberRecord& record) {
+      if (record.rank == odd) record.backend = "mpi";
     });
     ExpectOnAll(results, absl::StatusCode::kInvalidArgument,
                 absl::StrCat("backends differ: rank ", odd,
@@ -152,10 +154,10 @@ TEST(RollCallTest, AnotherBackendIsTheSameErrorOnAllRanks) {
   }
 }
 
-TEST(RollCallTest, AnotherBackendForDevicesIsTheSameErrorOnAllRanks) {
+TEST(MembershipExchangeTest, AnotherBackendForDevicesIsTheSameErrorOnAllRanks) {
   for (const char* other : {"", "rccl"}) {
-    const Results results = Call(3, [other](RollEntry& entry) {
-      entry.device_backend = entry.rank == 1 ? other : "nccl";
+    const Results results = Exchange(3, [other](MemberRecord& record) {
+      record.device_backend = record.rank == 1 ? other : "nccl";
     });
     ExpectOnAll(results, absl::StatusCode::kInvalidArgument,
                 "ranks 0, 2 asked for \"cpu:gloo,cuda:nccl\"", 1);
@@ -166,12 +168,12 @@ TEST(RollCallTest, AnotherBackendForDevicesIsTheSameErrorOnAllRanks) {
   }
 }
 
-TEST(RollCallTest, AnotherWorldSizeIsTheSameErrorOnAllRanks) {
+TEST(MembershipExchangeTest, AnotherWorldSizeIsTheSameErrorOnAllRanks) {
   for (const int odd : {0, 2, 3}) {
     for (const int size : {3, 5}) {
-      SCOPED_TRACE(absl::StrCat("rank ", odd, " says ", size));
-      const Results results = Call(4, [odd, size](RollEntry& entry) {
-        if (entry.rank == odd) entry.world_size = size;
+      SCOPED_TRACE(absl::StrCat("rank ", odd, " has world size ", size));
+      const Results results = Exchange(4, [odd, size](MemberRecord& record) {
+        if (record.rank == odd) record.world_size = size;
       });
       for (int rank = 0; rank < 4; ++rank) {
         SCOPED_TRACE(rank);
@@ -188,9 +190,9 @@ TEST(RollCallTest, AnotherWorldSizeIsTheSameErrorOnAllRanks) {
   }
 }
 
-TEST(RollCallTest, WorldSizesInADrawSingleNobodyOut) {
-  for (const auto& result : Call(2, [](RollEntry& entry) {
-         if (entry.rank == 1) entry.world_size = 1;
+TEST(MembershipExchangeTest, WorldSizesInADrawNameNoRank) {
+  for (const auto& result : Exchange(2, [](MemberRecord& record) {
+         if (record.rank == 1) record.world_size = 1;
        })) {
     EXPECT_THAT(result, StatusIs(absl::StatusCode::kInvalidArgument,
                                  HasSubstr("rank 1 asked for 1; rank 0 asked "
@@ -199,9 +201,9 @@ TEST(RollCallTest, WorldSizesInADrawSingleNobodyOut) {
   }
 }
 
-TEST(RollCallTest, ARankTooManyHearsOfItAndTheOthersGoOn) {
-  const Results results = Call(4, [](RollEntry& entry) {
-    if (entry.rank < 3) entry.world_size = 3;
+TEST(MembershipExchangeTest, ASurplusRankGetsAnErrorAndTheOthersContinue) {
+  const Results results = Exchange(4, [](MemberRecord& record) {
+    if (record.rank < 3) record.world_size = 3;
   });
   for (int rank = 0; rank < 3; ++rank) EXPECT_THAT(results[rank], IsOk());
   EXPECT_THAT(results[3],
@@ -211,18 +213,19 @@ TEST(RollCallTest, ARankTooManyHearsOfItAndTheOthersGoOn) {
   EXPECT_EQ(FailedRank(results[3].status()), 3);
 }
 
-TEST(RollCallTest, ALateRankGetsTheVerdictOnWorldSizes) {
+TEST(MembershipExchangeTest, ALateRankGetsTheErrorOfWorldSizes) {
   HashStore store;
   const auto call = [&](int rank, int world_size) {
-    return CallRoll(store, Entry(rank, world_size),
-                    Deadline::After(absl::Seconds(60)))
+    return ExchangeMemberRecords(store, Record(rank, world_size),
+                                 Deadline::After(absl::Seconds(60)))
         .status();
   };
   std::vector<absl::Status> results(3);
   std::thread zero([&] { results[0] = call(0, 3); });
   std::thread one([&] { results[1] = call(1, 2); });
   // Rank 2 comes when rank 0 can see that sizes differ.
-  ASSERT_THAT(store.Get("roll/1", Deadline::After(absl::Seconds(60))), IsOk());
+  ASSERT_THAT(store.Get("records/1", Deadline::After(absl::Seconds(60))),
+              IsOk());
   results[2] = call(2, 3);
   zero.join();
   one.join();
@@ -235,40 +238,43 @@ TEST(RollCallTest, ALateRankGetsTheVerdictOnWorldSizes) {
   }
 }
 
-TEST(RollCallTest, AnErrorOfOneRankReachesAll) {
+TEST(MembershipExchangeTest, AnErrorOfOneRankReachesAll) {
   for (int unable : {0, 2}) {
-    ExpectOnAll(Call(3,
-                     [unable](RollEntry& entry) {
-                       if (entry.rank == unable) {
-                         entry.error = absl::NotFoundError("no such backend");
-                       }
-                     }),
+    ExpectOnAll(Exchange(3,
+                         [unable](MemberRecord& record) {
+                           if (record.rank == unable) {
+                             record.error =
+                                 absl::NotFoundError("no such backend");
+                           }
+                         }),
                 absl::StatusCode::kNotFound, "no such backend", unable);
   }
 }
 
-TEST(RollCallTest, ARankThatCannotTakePartGivesRankZeroTimeToCome) {
+TEST(MembershipExchangeTest, ARankThatCannotTakePartGivesRankZeroTimeToCome) {
   constexpr absl::Duration kTime = absl::Milliseconds(50);
   HashStore store;
-  RollEntry entry = Entry(1, 2);
-  entry.error = absl::NotFoundError("no such backend");
+  MemberRecord record = Record(1, 2);
+  record.error = absl::NotFoundError("no such backend");
   const absl::Time start = absl::Now();
-  EXPECT_THAT(CallRoll(store, entry, Deadline::After(kTime)),
+  EXPECT_THAT(ExchangeMemberRecords(store, record, Deadline::After(kTime)),
               StatusIs(absl::StatusCode::kNotFound, "no such backend"));
   EXPECT_GE(absl::Now() - start, kTime);
-  EXPECT_THAT(CallRoll(store, Entry(0, 2), Deadline::After(absl::Seconds(60))),
+  EXPECT_THAT(ExchangeMemberRecords(store, Record(0, 2),
+                                    Deadline::After(absl::Seconds(60))),
               StatusIs(absl::StatusCode::kNotFound, "rank 1: no such backend"));
 }
 
-TEST(RollCallTest, MissingRanksAreNamedByAllThatCame) {
+TEST(MembershipExchangeTest, MissingRanksAreNamedByAllThatCame) {
   HashStore store;
   std::vector<absl::Status> results(4);
   std::vector<std::thread> ranks;
   for (int rank : {0, 2}) {
     ranks.emplace_back([&, rank] {
-      results[rank] = CallRoll(store, Entry(rank, 4),
-                               Deadline::After(absl::Milliseconds(200)))
-                          .status();
+      results[rank] =
+          ExchangeMemberRecords(store, Record(rank, 4),
+                                Deadline::After(absl::Milliseconds(200)))
+              .status();
     });
   }
   for (std::thread& rank : ranks) rank.join();
@@ -280,25 +286,26 @@ TEST(RollCallTest, MissingRanksAreNamedByAllThatCame) {
   }
 }
 
-TEST(RollCallTest, EntriesOfSomethingElseAreErrors) {
+TEST(MembershipExchangeTest, EntriesOfSomethingElseAreErrors) {
   for (const char* garbage :
        {"", "\n\n\n\n\n\n\n", "2", "2\nx\n\na\nb\nfive\n\n",
         "GET / HTTP/1.0\r\n\r\n"}) {
     HashStore store;
-    ASSERT_THAT(store.Set("roll/1", garbage), IsOk());
+    ASSERT_THAT(store.Set("records/1", garbage), IsOk());
     // So that rank 0 does not wait for it to read the error.
-    ASSERT_THAT(store.Set("roll/read/1", ""), IsOk());
-    const absl::StatusOr<RollCall> result =
-        CallRoll(store, Entry(0, 2), Deadline::After(absl::Milliseconds(100)));
+    ASSERT_THAT(store.Set("records/read/1", ""), IsOk());
+    const absl::StatusOr<MembershipSummary> result = ExchangeMemberRecords(
+        store, Record(0, 2), Deadline::After(absl::Milliseconds(100)));
     EXPECT_THAT(result, StatusIs(absl::StatusCode::kInvalidArgument,
-                                 HasSubstr("the entry of rank 1")));
+                                 HasSubstr("the record of rank 1")));
     EXPECT_EQ(ErrorRank(result.status()), 1);
   }
   HashStore store;
-  ASSERT_THAT(store.Set("roll/verdict", "all is well"), IsOk());
-  EXPECT_THAT(CallRoll(store, Entry(1, 2), Deadline::After(absl::Seconds(60))),
+  ASSERT_THAT(store.Set("records/summary", "all is well"), IsOk());
+  EXPECT_THAT(ExchangeMemberRecords(store, Record(1, 2),
+                                    Deadline::After(absl::Seconds(60))),
               StatusIs(absl::StatusCode::kInvalidArgument,
-                       HasSubstr("the verdict of rank 0")));
+                       HasSubstr("the summary of rank 0")));
 }
 
 }  // namespace

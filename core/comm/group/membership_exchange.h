@@ -1,5 +1,5 @@
-#ifndef SHERD_CORE_COMM_GROUP_ROLL_CALL_H_
-#define SHERD_CORE_COMM_GROUP_ROLL_CALL_H_
+#ifndef SHERD_CORE_COMM_GROUP_MEMBERSHIP_EXCHANGE_H_
+#define SHERD_CORE_COMM_GROUP_MEMBERSHIP_EXCHANGE_H_
 
 #include <string>
 
@@ -13,7 +13,7 @@
 namespace sherd::internal {
 
 // A rank's description of itself before any connection is made.
-struct RollEntry {
+struct MemberRecord {
   int rank = 0;
   int world_size = 1;
   // As in BackendChoice::cpu and BackendChoice::cuda.
@@ -30,7 +30,7 @@ struct RollEntry {
 };
 
 // The result, the same on all ranks.
-struct RollCall {
+struct MembershipSummary {
   // As requested; "auto" is replaced by "shm" or "gloo".
   std::string backend;
   // The reason why "auto" is not shared memory; empty otherwise.
@@ -48,7 +48,8 @@ struct RollCall {
 // Rank 0 reads the records and writes the summary, which costs a store with P
 // ranks O(P) operations and not O(P^2).
 //
-// Keys: roll/R, roll/verdict, and roll/read/R once rank R has read an error.
+// Keys: records/R, records/summary, and records/read/R once rank R has read an
+// error.
 //
 // Collective. Every rank calls it with the same deadline.
 //
@@ -63,10 +64,11 @@ struct RollCall {
 // rank 0, if it joins a little later, finds the record and not an abandoned
 // session. Rank 0 waits as long for the other ranks to read any error, since
 // its process may run the store and may be about to end.
-absl::StatusOr<RollCall> CallRoll(Store& store, const RollEntry& own,
-                                  Deadline deadline);
+absl::StatusOr<MembershipSummary> ExchangeMemberRecords(Store& store,
+                                                        const MemberRecord& own,
+                                                        Deadline deadline);
 inline constexpr absl::Duration kReadGrace = absl::Seconds(1);
 
 }  // namespace sherd::internal
 
-#endif  // SHERD_CORE_COMM_GROUP_ROLL_CALL_H_
+#endif  // SHERD_CORE_COMM_GROUP_MEMBERSHIP_EXCHANGE_H_
