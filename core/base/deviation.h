@@ -10,8 +10,9 @@
 #include <utility>
 #include <vector>
 
-// Who deviates where all ranks should have brought the same value: the one rule
-// of the host and of the plugins, hence of the standard library alone.
+// Finds the ranks that deviate where all ranks should have passed the same
+// value: the one rule of the host and of the plugins, hence based on the
+// standard library alone.
 
 namespace sherd::internal {
 
@@ -26,16 +27,16 @@ inline std::string RankList(const std::vector<int>& ranks) {
 }
 
 struct Deviation {
-  // Ranks, ascending, by the value that they brought: the largest party first,
-  // of equally large ones that of the lowest rank. Ranks whose value is unknown
-  // are in none.
+  // Ranks, ascending, grouped by the value that they passed: the largest party
+  // first, of equally large ones that of the lowest rank. Ranks whose value is
+  // unknown are in no party.
   std::vector<std::vector<int>> parties;
 
   bool Exists() const { return parties.size() > 1; }
 
   // The minority: the ranks outside of the largest party, ascending. Empty if
-  // nobody deviates, and in a draw: if no party is larger than every other,
-  // then none is in the right.
+  // no rank deviates, and in a draw: if no party is larger than every other, no
+  // value counts as right.
   std::vector<int> Ranks() const {
     std::vector<int> ranks;
     if (!Exists() || parties[0].size() == parties[1].size()) return ranks;
@@ -53,7 +54,7 @@ struct Deviation {
   }
 
   // "rank 1 called barrier; ranks 0, 2 called broadcast": the smallest party
-  // first, with `verb` and the value_of(rank) that its ranks have in common.
+  // first, with `verb` and the value_of(rank) common to its ranks.
   template <typename ValueOf>
   std::string ToText(std::string_view verb, ValueOf value_of) const {
     std::string text;
@@ -69,8 +70,7 @@ struct Deviation {
   }
 };
 
-// values[r] is what rank r brought, or unset if that is unknown; T has ==
-// and <.
+// values[r] is the value that rank r passed, unset if unknown; T has == and <.
 //
 // Cost. O(P log D) for P ranks and D different values.
 template <typename T>

@@ -13,7 +13,7 @@ namespace {
 using Values = std::vector<std::optional<uint64_t>>;
 using Ranks = std::vector<int>;
 
-TEST(DeviationTest, NobodyDeviatesWhereAllAgree) {
+TEST(DeviationTest, NoRankDeviatesWhereAllAgree) {
   EXPECT_FALSE(FindDeviation(Values{}).Exists());
   EXPECT_FALSE(FindDeviation(Values{7}).Exists());
   EXPECT_FALSE(FindDeviation(Values{7, 7, std::nullopt, 7}).Exists());
@@ -26,7 +26,7 @@ TEST(DeviationTest, TheMinorityDeviatesWhereverItsRanksAre) {
   EXPECT_EQ(FindDeviation(Values{7, 9, 7, 1, 7}).Rank(), 1);
 }
 
-TEST(DeviationTest, NobodyIsSingledOutInADraw) {
+TEST(DeviationTest, NoRankDeviatesInADraw) {
   const Deviation two = FindDeviation(Values{1, 2});
   EXPECT_TRUE(two.Exists());
   EXPECT_TRUE(two.Ranks().empty());

@@ -10,8 +10,8 @@
 
 namespace sherd {
 
-// What a program can learn about a failed operation without reading the
-// message. Every error of a collective carries one.
+// Machine-readable information about a failed operation. Every error of a
+// collective carries one.
 struct ErrorInfo {
   // Name of the process group, empty if none was involved.
   std::string group;
@@ -20,13 +20,14 @@ struct ErrorInfo {
   // Position of the call among the collectives of the group, from 1; 0 if the
   // operation is not one.
   uint64_t sequence = 0;
-  // Rank (in the group) where it happened: the one that died, timed out,
-  // brought the bad input or met the full disk. Unset if unknown, and where
-  // several ranks contradict each other with equal right.
+  // Rank (in the group) where the error occurred: the one that died, timed out,
+  // passed the bad input or had the full disk. Unset if unknown, and where
+  // several ranks contradict each other without a majority.
   std::optional<int> rank;
   // `rank`, if it failed as a member of the group: it died, was stopped, timed
-  // out, left, or called something else than the others. Those who go on go on
-  // without it. Unset if every rank can go on, whatever went wrong on one.
+  // out, exited, or made a different call than the others. The others can
+  // continue only without it. Unset if every rank can continue, even if one had
+  // an error.
   std::optional<int> failed_rank;
 
   friend bool operator==(const ErrorInfo&, const ErrorInfo&) = default;
@@ -37,23 +38,26 @@ struct ErrorInfo {
 [[nodiscard]] absl::Status WithErrorInfo(absl::Status status,
                                          const ErrorInfo& info);
 
-// Shorthand for a WithErrorInfo that sets only `rank`: where it happened.
+// Shorthand for a WithErrorInfo that sets only `rank`: where the error
+// occurred.
 [[nodiscard]] absl::Status WithRank(absl::Status status, int rank);
 
-// The same for a rank that failed: sets `rank` and `failed_rank`.
+// As WithRank, for a failed rank: sets `rank` and `failed_rank`.
 [[nodiscard]] absl::Status WithFailedRank(absl::Status status, int rank);
 
-// What was attached to `status`; all fields empty if nothing was.
+// The information attached to `status`; all fields are empty if none is
+// attached.
 [[nodiscard]] ErrorInfo GetErrorInfo(const absl::Status& status);
 
-// The rank where it happened, if known.
+// The rank where the error occurred, if known.
 [[nodiscard]] std::optional<int> ErrorRank(const absl::Status& status);
 
-// The rank without which the others can go on, if the error is one's failure.
+// The failed rank, without which the others can continue; unset if the error is
+// not the failure of a rank.
 [[nodiscard]] std::optional<int> FailedRank(const absl::Status& status);
 
-// Whether the error is the failure of a rank, which FailedRank names: what a
-// program answers with a smaller group, and other errors with something else.
+// Whether the error is the failure of a rank, so that the program can continue
+// with a smaller group. FailedRank names the rank.
 [[nodiscard]] bool IsRankFailure(const absl::Status& status);
 
 // Returns `status` with "`context`: " before its message. Code and attached

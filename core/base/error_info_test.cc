@@ -28,7 +28,7 @@ TEST(ErrorInfoTest, OkCarriesNothing) {
   EXPECT_EQ(ErrorRank(absl::InternalError("x")), std::nullopt);
 }
 
-TEST(ErrorInfoTest, TellsWhereItHappenedFromWhoFailed) {
+TEST(ErrorInfoTest, DistinguishesTheReportingRankFromTheFailedOne) {
   const absl::Status full_disk = WithRank(absl::ResourceExhaustedError("x"), 1);
   EXPECT_EQ(ErrorRank(full_disk), 1);
   EXPECT_EQ(FailedRank(full_disk), std::nullopt);

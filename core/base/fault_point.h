@@ -11,8 +11,8 @@
 
 namespace sherd {
 
-// Places in this library at which a test can make something go wrong; tests use
-// sherd/testing/faults.h. Nothing outside the process can arm one.
+// Points in this library at which a test can inject a fault; tests use
+// sherd/testing/faults.h. Only the process itself can arm one.
 //
 // Cost. While no handler is set, passing a point is a load and a branch.
 //
@@ -65,10 +65,10 @@ struct FaultPointInfo {
   // "comm/after_post"
   absl::string_view name;
   absl::string_view where;
-  // The operation can be made to fail; otherwise it can only take its time, or
-  // the process end.
+  // A fault can fail the operation; otherwise it can only delay the operation
+  // or end the process.
   bool can_fail;
-  // The operation can be left out, as if it had been done.
+  // A fault can drop the operation, as if it had been done.
   bool can_be_lost;
 };
 
@@ -79,22 +79,22 @@ const FaultPointInfo& GetFaultPointInfo(FaultPoint point);
 // One passage of a point.
 struct FaultPassage {
   FaultPoint point;
-  // Among all ranks of the job; -1 where the library does not know it.
+  // The job rank; -1 where the library does not know it.
   int rank = -1;
-  // The collective, the key, the path or the group that it is about.
+  // The collective, key, path or group that the operation concerns.
   absl::string_view subject = {};
   // How much is allocated, read or written.
   uint64_t bytes = 0;
-  // Where the operation can be lost: to be set to true for that.
+  // Not null where the operation can be dropped: set it to true to drop it.
   bool* lost = nullptr;
 };
 
-// What happens at a passage, on the thread that passes. An error that it
-// returns is the operation's, where the point can fail.
+// Called at a passage, on the thread that passes. Where the point can fail, an
+// error that it returns becomes the operation's error.
 using FaultHandler = std::function<absl::Status(const FaultPassage&)>;
 
-// Replaces the handler; null takes it away. Threads that are in the former one
-// stay there: what it needs must live as long as its copies.
+// Replaces the handler; null removes it. Threads may still run the former one:
+// its data must live as long as its copies.
 void SetFaultHandler(FaultHandler handler);
 
 namespace internal {

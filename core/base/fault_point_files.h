@@ -11,12 +11,12 @@
 
 namespace sherd {
 
-// Files of another file system, every operation of which passes its fault point
-// first: "file/…" of fault_point.h. FileSystem::Posix() is one; an
-// implementation of FileSystem gets faults by being wrapped.
+// Wraps another file system; every operation passes its fault point first:
+// "file/…" of fault_point.h. FileSystem::Posix() is wrapped; wrap another
+// implementation of FileSystem to inject faults into it.
 //
-// Of a write, half is written before the point is passed, so that a fault
-// leaves it torn. Exists() and IsDirectory() pass none: they cannot fail.
+// Half of a write is done before the point is passed, so that a fault leaves it
+// torn. Exists() and IsDirectory() pass no point: they cannot fail.
 //
 // Lifetime. `files` outlives this and every File from it.
 //

@@ -22,13 +22,13 @@ class FaultPointTest : public ::testing::Test {
   void TearDown() override { SetFaultHandler(nullptr); }
 };
 
-TEST_F(FaultPointTest, EveryPointHasANameOfItsOwnAndSaysWhereItIs) {
+TEST_F(FaultPointTest, EveryPointHasANameOfItsOwnAndADescription) {
   std::set<absl::string_view> names;
   for (const FaultPointInfo& info : AllFaultPoints()) {
     EXPECT_TRUE(names.insert(info.name).second) << info.name;
     EXPECT_FALSE(info.where.empty()) << info.name;
     EXPECT_EQ(&GetFaultPointInfo(info.point), &info);
-    // What is lost might as well have failed.
+    // An operation that can be dropped can also fail.
     EXPECT_TRUE(info.can_fail || !info.can_be_lost) << info.name;
   }
 }
@@ -72,7 +72,7 @@ TEST_F(FaultPointTest, TheHandlerSeesThePassageAndDecidesWhatComesOfIt) {
 
 TEST_F(FaultPointTest, AThreadInTheHandlerOutlivesIt) {
   absl::Notification entered, replaced;
-  // What the handler holds must still be there when the thread goes on.
+  // The handler's captures must still exist when the thread continues.
   SetFaultHandler([&, text = std::string(100, 'x')](const FaultPassage&) {
     entered.Notify();
     replaced.WaitForNotification();

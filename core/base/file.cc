@@ -107,8 +107,8 @@ class PosixFileSystem final : public FileSystem {
  public:
   absl::StatusOr<std::unique_ptr<File>> OpenForRead(
       const std::string& path) override {
-    // A directory opens without an error and fails at the first read, with a
-    // message that helps nobody.
+    // A directory opens without an error and fails at the first read, with an
+    // unhelpful message.
     if (IsDirectory(path)) {
       return absl::InvalidArgumentError(
           absl::StrCat(path, " is a directory, expected a file"));
@@ -132,7 +132,7 @@ class PosixFileSystem final : public FileSystem {
     if (stat(to.c_str(), &target) == 0 && !S_ISREG(target.st_mode) &&
         !S_ISDIR(target.st_mode)) {
       return absl::InvalidArgumentError(absl::StrCat(
-          to, " is no regular file: a device or pipe would be replaced"));
+          to, " is not a regular file: a device or pipe would be replaced"));
     }
     if (rename(from.c_str(), to.c_str()) != 0) {
       return ErrnoStatus(errno, "renaming", absl::StrCat(from, " to ", to));

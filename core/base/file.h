@@ -24,7 +24,8 @@ class File {
   virtual absl::Status ReadAt(int64_t offset, absl::Span<std::byte> buffer) = 0;
 
   // Writes all of `data` at `offset`, beyond the end too.
-  //   kResourceExhausted  No space, or over a quota. Part may be written.
+  //   kResourceExhausted  There is no space, or a quota is exceeded. Part may
+  //                       be written.
   virtual absl::Status WriteAt(int64_t offset,
                                absl::Span<const std::byte> data) = 0;
 
@@ -62,22 +63,24 @@ class FileSystem {
   virtual absl::StatusOr<std::unique_ptr<File>> OpenForRead(
       const std::string& path) = 0;
 
-  // Creates the file, or empties the one that is there.
+  // Creates the file, or truncates an existing one.
   virtual absl::StatusOr<std::unique_ptr<File>> Create(
       const std::string& path) = 0;
 
-  // Creates the directory and its parents. One that is there is not an error.
+  // Creates the directory and its parents. An existing directory is not an
+  // error.
   virtual absl::Status CreateDirectories(const std::string& path) = 0;
 
-  // Replaces `to` in one step: a reader finds the old file or the new one.
-  //   kInvalidArgument  `to` is a device, pipe or socket, which would be gone.
+  // Replaces `to` atomically: a reader finds the old file or the new one.
+  //   kInvalidArgument  `to` is a device, pipe or socket, which would be
+  //                     replaced.
   virtual absl::Status Rename(const std::string& from,
                               const std::string& to) = 0;
 
   //   kNotFound  There is no such file.
   virtual absl::Status Remove(const std::string& path) = 0;
 
-  // Removes a directory and all that is in it; what is not there is no error.
+  // Removes a directory and its contents; a missing directory is not an error.
   virtual absl::Status RemoveAll(const std::string& path) = 0;
 
   // Names in the directory without "." and "..", sorted.
@@ -100,7 +103,8 @@ class FileSystem {
 std::string JoinPath(const std::string& directory, const std::string& name);
 
 // The whole file as bytes.
-//   kResourceExhausted  It is larger than `max_bytes`; nothing was allocated.
+//   kResourceExhausted  The file is larger than `max_bytes`; nothing was
+//                       allocated.
 absl::StatusOr<std::string> ReadFile(FileSystem& files, const std::string& path,
                                      int64_t max_bytes);
 

@@ -60,7 +60,7 @@ TEST_F(FileTest, ReadingPastTheEndNamesFileAndOffset) {
                        AllOf(HasSubstr(Path("f")), HasSubstr("offset 3"))));
 }
 
-TEST_F(FileTest, MissingFilesAndDirectoriesAreToldApart) {
+TEST_F(FileTest, DistinguishesMissingFilesFromDirectories) {
   EXPECT_THAT(files_.OpenForRead(Path("no")),
               StatusIs(absl::StatusCode::kNotFound, HasSubstr(Path("no"))));
   EXPECT_THAT(files_.OpenForRead(directory_),
@@ -90,7 +90,7 @@ TEST_F(FileTest, ADeviceOrPipeIsNotReplaced) {
   ASSERT_EQ(mkfifo(Path("pipe").c_str(), 0600), 0);
   EXPECT_THAT(WriteFileAtomically(files_, Path("pipe"), AsBytes("text")),
               StatusIs(absl::StatusCode::kInvalidArgument,
-                       HasSubstr("pipe is no regular file")));
+                       HasSubstr("pipe is not a regular file")));
   struct stat status;
   ASSERT_EQ(stat(Path("pipe").c_str(), &status), 0);
   EXPECT_TRUE(S_ISFIFO(status.st_mode));

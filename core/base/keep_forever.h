@@ -5,10 +5,10 @@
 
 namespace sherd::internal {
 
-// Keeps what `owner` owns until the process ends, for memory that a stream or
-// another rank may still use and that nobody gives back: it was asked to stop
-// and cannot say when it did. Never destroyed, not even at exit, and no leak to
-// a leak checker. Null is ignored.
+// Keeps the objects of `owner` until the process ends, for memory that a stream
+// or another rank may still use: it was requested to stop, but its end cannot
+// be observed. Never destroyed, not even at exit, and not reported by a leak
+// checker. Null is ignored.
 //
 // Threads. Safe from any thread.
 // Cost. A lock and an entry of a list, which only grows: for failures.

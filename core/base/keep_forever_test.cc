@@ -7,7 +7,7 @@
 namespace sherd::internal {
 namespace {
 
-TEST(KeepForeverTest, WhatIsKeptOutlivesItsOwner) {
+TEST(KeepForeverTest, AKeptObjectOutlivesItsOwner) {
   std::weak_ptr<int> kept;
   std::weak_ptr<int> dropped;
   {

@@ -78,7 +78,7 @@ const std::vector<KnobInfo>& Table() {
       {Knob::kLocalWorldSize, "LOCAL_WORLD_SIZE", "integer", "(none)", kStable,
        "Number of ranks on this host. Set by torchrun."},
       {Knob::kTorchRunId, "TORCHELASTIC_RUN_ID", "name", "(none)", kStable,
-       "Says that RANK and WORLD_SIZE are torchrun's. Set by torchrun."},
+       "Marks RANK and WORLD_SIZE as torchrun's. Set by torchrun."},
       {Knob::kTorchAgentStore, "TORCHELASTIC_USE_AGENT_STORE", "True|False",
        "False", kStable,
        "True: torchrun itself listens on MASTER_PORT, and ranks meet on the "

@@ -12,8 +12,8 @@
 
 namespace sherd {
 
-// Every environment variable that Sherd reads stands in the table of knobs.cc,
-// and nothing else calls getenv.
+// Every environment variable that Sherd reads is listed in the table of
+// knobs.cc, and no other code calls getenv.
 //
 // A knob is set if its variable is present, even if empty. A malformed value
 // is an error that names variable, value and expected form; it never falls

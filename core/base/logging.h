@@ -47,13 +47,13 @@ struct LogEntry {
   absl::string_view message;
 };
 
-// Where lines go that SHERD_LOG_LEVEL lets pass: to `sink` in place of standard
-// error; an empty one brings standard error back. The message of a failed
+// Sends the lines that SHERD_LOG_LEVEL lets pass to `sink` instead of standard
+// error; an empty sink restores standard error. The message of a failed
 // SHERD_CHECK goes to both.
 //
 // Threads. May be called any time, and returns once no thread is within the
 // former sink; not from a sink. The sink is called by any thread, by one at a
-// time; what it logs itself goes to standard error.
+// time; lines that the sink itself logs go to standard error.
 void SetLogSink(std::function<void(const LogEntry&)> sink);
 
 // The rank that the log lines of this process carry; -1 (the start value)

@@ -11,8 +11,8 @@
 namespace sherd {
 namespace {
 
-// The length of the sequence ESC [ … at the start of `text`; 0 if there is
-// none.
+// The length of the sequence ESC [ … at the start of `text`; 0 if it does not
+// start with one.
 size_t TerminalSequence(absl::string_view text) {
   if (!absl::StartsWith(text, "\x1b[")) return 0;
   for (size_t i = 2; i < text.size(); ++i) {
@@ -23,8 +23,8 @@ size_t TerminalSequence(absl::string_view text) {
   return 0;
 }
 
-// The length of the character at the start of `text`; 0 if it is none of
-// UTF-8, or none of XML.
+// The length of the character at the start of `text`; 0 if it is not valid in
+// UTF-8 or in XML.
 size_t Character(absl::string_view text) {
   const auto first = static_cast<uint8_t>(text[0]);
   if (first < 0x80) {

@@ -7,13 +7,14 @@
 
 namespace sherd {
 
-// `text`, which a program may have filled with anything, as UTF-8 that XML can
-// hold and a terminal shows: sequences that colour a terminal are left out, and
-// each other byte that is no such text is written as "\x1b". Tabs and newlines
+// Returns `text`, which may contain any bytes, as UTF-8 that XML can hold and a
+// terminal can show: sequences that colour a terminal are left out, and each
+// other byte that is not printable is written as "\x1b". Tabs and newlines
 // stay.
 std::string PrintableText(absl::string_view text);
 
-// The same as one line: tabs and newlines are written as "\t" and "\n".
+// As PrintableText, as one line: tabs and newlines are written as "\t" and
+// "\n".
 std::string PrintableLine(absl::string_view text);
 
 // A name that may come from a file or another program, for messages: as one

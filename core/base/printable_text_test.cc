@@ -28,7 +28,7 @@ TEST(PrintableTextTest, WhatXmlCannotHoldIsWrittenInHex) {
   EXPECT_EQ(PrintableText("line\r\n"), "line\n");
 }
 
-TEST(PrintableTextTest, WhatIsNotUtf8IsWrittenInHex) {
+TEST(PrintableTextTest, BytesThatAreNotUtf8AreWrittenInHex) {
   struct Case {
     const char* bytes;
     const char* printable;

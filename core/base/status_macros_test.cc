@@ -36,7 +36,7 @@ TEST(StatusMacrosTest, AssignsToATypeWithCommas) {
   EXPECT_EQ(Find(3, false).status(), absl::NotFoundError("no map"));
 }
 
-TEST(StatusMacrosTest, AssignsToSeveralNamesAndToWhatIsThere) {
+TEST(StatusMacrosTest, AssignsToSeveralNamesAndToExistingVariables) {
   EXPECT_EQ(*AddUp(), 6);
 }
 

@@ -8,7 +8,7 @@
 namespace sherd {
 
 struct SvgStyle {
-  // Colours as in CSS; empty is none.
+  // Colours as in CSS; empty: no colour.
   std::string fill;
   std::string stroke;
   double stroke_width = 1;

@@ -22,8 +22,8 @@ class TextTable {
   explicit TextTable(std::vector<Column> columns)
       : columns_(std::move(columns)) {}
 
-  // Missing cells are empty; there are not more than columns. What is not
-  // printable in a cell is escaped (see printable_text.h).
+  // Missing cells are empty; there are at most as many cells as columns.
+  // Unprintable bytes of a cell are escaped (see printable_text.h).
   void AddRow(std::vector<std::string> cells);
 
   bool empty() const { return rows_.empty(); }

@@ -7,7 +7,7 @@
 
 namespace sherd {
 
-// Owns a file descriptor; -1 is none.
+// Owns a file descriptor; -1: empty.
 class UniqueFd {
  public:
   UniqueFd() = default;

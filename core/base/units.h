@@ -21,8 +21,8 @@ std::string FormatCount(int64_t count);
 // "0.8 ms", "12.3 ms", "4.56 s".
 std::string FormatSeconds(double seconds);
 
-// What a user writes for a duration: "30" and "0.5" are seconds, "8s", "1m30s",
-// "250ms" say their units. Nothing if it is neither.
+// Parses a duration as a user writes it: "30" and "0.5" are seconds, "8s",
+// "1m30s", "250ms" have units. Nullopt if it is neither.
 std::optional<absl::Duration> ParseDuration(absl::string_view text);
 
 // Numbers of ranks in ascending order: "0-3, 7".

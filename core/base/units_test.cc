@@ -33,7 +33,7 @@ TEST(UnitsTest, TimesAreInMillisecondsBelowOneSecond) {
   EXPECT_EQ(FormatSeconds(4.556), "4.56 s");
 }
 
-TEST(UnitsTest, ADurationIsSecondsOrSaysItsUnits) {
+TEST(UnitsTest, ADurationIsInSecondsOrHasUnits) {
   EXPECT_EQ(ParseDuration("30"), absl::Seconds(30));
   EXPECT_EQ(ParseDuration("0.5"), absl::Milliseconds(500));
   EXPECT_EQ(ParseDuration("8s"), absl::Seconds(8));

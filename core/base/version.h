@@ -3,8 +3,8 @@
 
 namespace sherd {
 
-// "0.1.0": the contents of the file VERSION. What it promises stands in
-// README.md.
+// "0.1.0": the contents of the file VERSION. README.md describes what it
+// guarantees.
 extern const char kVersion[];
 
 }  // namespace sherd
