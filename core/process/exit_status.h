@@ -12,7 +12,7 @@ class ExitStatus {
   // From the status word of waitpid().
   explicit ExitStatus(int wait_status) : wait_status_(wait_status) {}
 
-  // As if it had returned, or been killed.
+  // As if the process had returned, or been killed.
   static ExitStatus OfCode(int code);
   static ExitStatus OfSignal(int signal);
 
@@ -21,7 +21,7 @@ class ExitStatus {
   bool ok() const { return ExitedWith(0); }
   bool ExitedWith(int code) const;
   bool KilledBy(int signal) const;
-  // Nothing if the other one holds.
+  // Exactly one of code() and the signal is set.
   std::optional<int> code() const;
   std::optional<int> signal() const;
   // As shells have it: 128 plus the signal where there is no code.
@@ -29,8 +29,8 @@ class ExitStatus {
 
   // "exited with code 3", "was killed by signal 11 (Segmentation fault)".
   std::string ToString() const;
-  // The same as a noun: "exit code 3", "killed by signal 11 (Segmentation
-  // fault, core dumped)".
+  // As ToString, as a noun phrase: "exit code 3", "killed by signal 11
+  // (Segmentation fault, core dumped)".
   std::string ToPhrase() const;
 
  private:

@@ -18,7 +18,7 @@
 namespace sherd {
 namespace {
 
-// Says that all is well; no process group has this number.
+// Message for a regular end; no process group has this number.
 constexpr pid_t kDone = 0;
 
 bool ReadMessage(int fd, pid_t& message) {
@@ -38,7 +38,8 @@ bool ReadMessage(int fd, pid_t& message) {
   sigprocmask(SIG_SETMASK, &all, nullptr);
   setpgid(0, 0);
   prctl(PR_SET_NAME, "sherd-guardian");
-  // Whoever reads the run's output waits for its end, not for the guardian's.
+  // A reader of the run's output waits for the run's end, not for the
+  // guardian's.
   const int null = open("/dev/null", O_RDWR);
   for (int i = 0; i < 3; ++i) dup2(null, i);
   // The same holds for whoever waits for the end of another pipe.
@@ -77,18 +78,17 @@ absl::StatusOr<std::unique_ptr<Guardian>> Guardian::Start(
 }
 
 Guardian::~Guardian() {
-  Tell(kDone);
+  Send(kDone);
   socket_.Reset();
   while (waitpid(pid_, nullptr, 0) < 0 && errno == EINTR) {
   }
 }
 
-void Guardian::Watch(pid_t group) { Tell(group); }
-void Guardian::Forget(pid_t group) { Tell(-group); }
+void Guardian::Watch(pid_t group) { Send(group); }
+void Guardian::Forget(pid_t group) { Send(-group); }
 
-// A guardian that was killed is no reason to fail: what remains is a run
-// without one.
-void Guardian::Tell(pid_t message) {
+// A killed guardian is not a reason to fail: what remains is a run without one.
+void Guardian::Send(pid_t message) {
   ssize_t n;
   do {
     n = send(socket_.get(), &message, sizeof(message), MSG_NOSIGNAL);

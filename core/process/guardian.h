@@ -12,9 +12,9 @@
 namespace sherd {
 
 // A process that outlives this one for a moment when this one is killed
-// (SIGKILL, out of memory): it then kills the process groups it was told of and
-// what descends from them, and removes a directory, so that neither orphans nor
-// files stay behind.
+// (SIGKILL, out of memory): it then kills the registered process groups and
+// their descendants, and removes a directory, so that neither orphans nor files
+// stay behind.
 //
 // Threads. It forks: create it while no other thread may hold a lock that is
 // not one of the C library.
@@ -25,7 +25,7 @@ class Guardian {
   static absl::StatusOr<std::unique_ptr<Guardian>> Start(
       const std::string& directory, const std::string& mark);
 
-  // Ends it without harm to anybody.
+  // Ends it; it then kills and removes nothing.
   ~Guardian();
   Guardian(const Guardian&) = delete;
   Guardian& operator=(const Guardian&) = delete;
@@ -33,13 +33,13 @@ class Guardian {
   pid_t pid() const { return pid_; }
 
   void Watch(pid_t group);
-  // The group has ended: its number may mean somebody else from now on.
+  // The group has ended: its number may be reused from now on.
   void Forget(pid_t group);
 
  private:
   Guardian(pid_t pid, UniqueFd socket)
       : pid_(pid), socket_(std::move(socket)) {}
-  void Tell(pid_t message);
+  void Send(pid_t message);
 
   const pid_t pid_;
   UniqueFd socket_;

@@ -9,11 +9,11 @@
 namespace sherd {
 
 // Processes of this user, other than this one, whose environment at their start
-// had the entry `entry` ("NAME=value"): they descend from whoever set it, in
-// whatever session or process group they are now. Empty where /proc is missing.
+// had the entry `entry` ("NAME=value"): they descend from the process that set
+// it, in any session or process group. Empty where /proc is missing.
 std::vector<pid_t> FindMarkedProcesses(const std::string& entry);
 
-// Kills them, and what they start meanwhile.
+// Kills them, and processes that they start meanwhile.
 void KillMarkedProcesses(const std::string& entry);
 
 }  // namespace sherd

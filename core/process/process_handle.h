@@ -8,12 +8,13 @@
 
 namespace sherd {
 
-// A descriptor that is readable once the process has ended. None, with errno,
-// where there is no such process or the kernel has no such descriptors.
+// Returns a descriptor that is readable once the process has ended. Empty, with
+// errno set, if the process does not exist or the kernel has no such
+// descriptors.
 UniqueFd OpenPidFd(int64_t pid);
 
-// Watches whether another process lives, by a descriptor that all handles of
-// this process share; where the kernel gives none, by its number.
+// Watches whether another process is alive, by a descriptor that all handles of
+// this process share; if the kernel provides none, by its number.
 //
 // Threads. HasEnded from any thread.
 class ProcessHandle {
@@ -23,10 +24,11 @@ class ProcessHandle {
   ProcessHandle& operator=(const ProcessHandle&) = delete;
   ~ProcessHandle();
 
-  // Once, before the rest.
+  // Called once, before the other methods.
   void Watch(const ProcessIdentity& identity);
 
-  // True once the process exited or was killed, also if nobody waited for it.
+  // True once the process has exited or was killed, even if it was not waited
+  // for.
   // Cost. One system call.
   bool HasEnded() const;
 

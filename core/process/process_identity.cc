@@ -41,9 +41,9 @@ ProcessIdentity ProcessIdentity::Of(int64_t pid) {
 ProcessState StateOf(const ProcessIdentity& process) {
   const std::optional<ProcessStat> stat = ReadProcessStat(process.pid);
   if (!stat) {
-    const bool is_gone =
+    const bool has_ended =
         kill(static_cast<pid_t>(process.pid), 0) != 0 && errno == ESRCH;
-    return is_gone ? ProcessState::kEnded : ProcessState::kUnknown;
+    return has_ended ? ProcessState::kEnded : ProcessState::kUnknown;
   }
   // Another start time is another process with a reused number.
   const bool is_another =

@@ -14,29 +14,30 @@ namespace sherd {
 //
 // Threads. All functions may be called from any thread.
 
-// Of the kernel that runs here: equal in all its containers, another one after
-// the next boot. Empty if unknown.
+// The boot id of the running kernel: equal in all its containers, different
+// after the next boot. Empty if unknown.
 std::string BootId();
 
 // The namespace of this process of a kind ("pid", "net", "user"), as in
 // "pid:[4026531836]". Empty if unknown.
 std::string OwnNamespace(const char* kind);
 
-// A process of this host and PID namespace, told from a later one with the same
-// number. A start time of 0 is unknown.
+// Identifies a process of this host and PID namespace, and distinguishes it
+// from a later one with the same number. A start time of 0 is unknown.
 struct ProcessIdentity {
   int64_t pid = 0;
   uint64_t start_time = 0;
 
   static ProcessIdentity Own();
-  // Of the process that has the number now.
+  // The identity of the process that has the number now.
   static ProcessIdentity Of(int64_t pid);
 
   friend bool operator==(const ProcessIdentity&,
                          const ProcessIdentity&) = default;
 };
 
-// kEnded if another process has its number by now. kUnknown if it is hidden.
+// kEnded if another process has its number by now. kUnknown if the process is
+// hidden.
 ProcessState StateOf(const ProcessIdentity& process);
 
 // A process among all that can share a store. Its text, without newlines,
@@ -46,14 +47,14 @@ struct ProcessDescription {
   std::string pid_namespace;
   ProcessIdentity process;
 
-  // Nothing if the text is not one of ToText.
+  // Nullopt if the text is not a result of ToText.
   static std::optional<ProcessDescription> Parse(std::string_view text);
   std::string ToText() const;
 
   friend bool operator==(const ProcessDescription&,
                          const ProcessDescription&) = default;
 
-  // Whether the one sees the other's process number and may look at it.
+  // Whether this process can see the other's process number and may inspect it.
   bool IsBeside(const ProcessDescription& other) const {
     return boot_id == other.boot_id && pid_namespace == other.pid_namespace;
   }
@@ -63,7 +64,7 @@ struct ProcessDescription {
 std::string DescribeProcess(const ProcessIdentity& process);
 std::string DescribeOwnProcess();
 
-// How the process that the text describes is doing; kUnknown if it belongs to
+// The state of the process that the text describes; kUnknown if it belongs to
 // another host or namespace, or its start time is unknown.
 ProcessState StateOf(std::string_view description);
 

@@ -24,9 +24,9 @@
 namespace sherd {
 
 // Processes that work together, the ranks of a program: starts them, takes
-// their output, notices their ends, and ends those that do not end by
-// themselves. What an end means, and so when the others are to end too, is for
-// the caller to decide, who goes round a loop:
+// their output, detects their ends, and ends those that do not end by
+// themselves. The caller interprets each end, decides when the others must end
+// too, and runs a loop:
 //
 //   set.BeginRun(limits);
 //   while (set.AnyRuns()) {
@@ -34,19 +34,19 @@ namespace sherd {
 //     set.Advance();
 //   }
 //
-// The end. A run has stages, and each stage a time; when it is over, the next
-// one begins (Advance), and the caller may Enter any stage sooner:
+// The end. A run has stages with a duration each; when a stage is over, the
+// next one begins (Advance), and the caller may Enter any stage sooner:
 //   kRunning    until the run's deadline;
 //   kGrace      the caller saw a failure: the others may end by themselves, or
 //               report what they see;
-//   kDump       those that still run write down what they know;
+//   kDump       processes that still run write dumps;
 //   kTerminate  they got SIGTERM, and SIGCONT in case they were stopped;
 //   kKill       they got SIGKILL.
 //
 // Orphans. What holds for Subprocess holds for each child: it dies with the
-// thread that started it, and, while this process is there, what is left of its
-// process group with it. Of a process that left the group the mark tells: the
-// caller ends it (KillMarkedProcesses), or, once this process was killed, the
+// thread that started it, and, while this process exists, so does the rest of
+// its process group. A process that left the group is identified by the mark:
+// the caller ends it (KillMarkedProcesses), or, if this process was killed, the
 // guardian does.
 //
 // Ownership. The set owns its processes and the ends that it reads from.
@@ -59,17 +59,17 @@ namespace sherd {
 // set: the kernel takes its end for that of the parent.
 class ProcessSet {
  public:
-  // A process of the set: a child of this one, or one that somebody else
+  // A process of the set: a child of this one, or one that another program
   // started and reports on.
   class Process {
    public:
     virtual ~Process() = default;
-    // -1 if it is not known yet.
+    // -1 if not known yet.
     virtual pid_t pid() const = 0;
     // Readable once the process may have ended; -1 if there is no such
     // descriptor.
     virtual int exit_fd() const = 0;
-    // How it ended, or nothing while it runs. Never blocks.
+    // How it ended; nullopt while it runs. Never blocks.
     virtual const std::optional<ExitStatus>& Poll() = 0;
     // Both do nothing once Poll has seen the end.
     virtual void Signal(int signal) = 0;
@@ -77,18 +77,18 @@ class ProcessSet {
   };
 
   struct Options {
-    // Is told of the start and the end of each child. Borrowed.
+    // Is notified of the start and the end of each child. Borrowed.
     Guardian* guardian = nullptr;
     // The caller receives SIGCHLD and then calls CollectEnds. Otherwise each
     // process that runs takes a descriptor here, too many for thousands.
     bool caller_receives_sigchld = false;
   };
 
-  // Takes what comes through a pipe.
+  // Takes the data that arrives through a pipe.
   struct Reader {
     // Gets the next piece; an empty one is the end of the pipe.
     std::function<void(absl::string_view piece)> take;
-    // While it says false the pipe is not read, and its writer may have to
+    // While it returns false the pipe is not read, and its writer may have to
     // wait. Unset: there is always room.
     std::function<bool()> has_room;
   };
@@ -102,12 +102,12 @@ class ProcessSet {
   struct Launch {
     // Without output_fd and error_fd where the set is to make a pipe.
     SubprocessOptions process;
-    // Gets standard output, and standard error unless there is `errors`. Unset:
-    // they go where `process` says.
+    // Gets standard output, and standard error unless `errors` is set. Unset:
+    // they go to the descriptors of `process`.
     std::optional<Reader> output;
     std::optional<Reader> errors;
-    // Other pipes that the process writes into. They are read first: what it
-    // wrote to its output before it wrote to them has come by then.
+    // Other pipes that the process writes into. They are read first: output
+    // that it wrote before it wrote to them has then arrived.
     std::vector<Stream> streams;
   };
 
@@ -119,9 +119,9 @@ class ProcessSet {
     absl::Duration grace = absl::ZeroDuration();
     absl::Duration dump = absl::ZeroDuration();
     absl::Duration terminate = absl::ZeroDuration();
-    // Begins kDump; unset: there is nothing to write down.
+    // Begins kDump; unset: there are no dumps to write.
     std::function<void()> ask_for_dumps;
-    // Asked every few milliseconds; ends kDump before its time.
+    // Polled every few milliseconds; true ends kDump early.
     std::function<bool()> have_dumped;
   };
 
@@ -133,7 +133,7 @@ class ProcessSet {
   ProcessSet& operator=(const ProcessSet&) = delete;
 
   // Starts a process, which becomes the set's next rank, counted from 0. If
-  // that fails the others are killed: there is no set with a part of its ranks.
+  // that fails the others are killed: a set never has only a part of its ranks.
   //   as Subprocess::Start  The program cannot be executed.
   //   other                 There is no descriptor for a pipe.
   absl::Status Start(Launch launch);
@@ -141,7 +141,7 @@ class ProcessSet {
   // The same with a copy of this process; see Subprocess::Fork.
   absl::Status Fork(absl::FunctionRef<int()> body);
 
-  // Adds a process that somebody else started.
+  // Adds a process that another program started.
   absl::Status Add(std::unique_ptr<Process> process,
                    std::vector<Stream> streams);
 
@@ -185,18 +185,18 @@ class ProcessSet {
   // process whether it has ended.
   absl::Span<const int> CollectEnds();
 
-  // Reads what the rank's streams hold now. It is bounded, since somebody else
-  // may hold the other end, and write for ever.
+  // Reads the data that the rank's streams hold now. Bounded, since another
+  // process may hold the other end and write forever.
   void ReadRest(int rank);
 
-  // Whether the other end of any stream may still be held by somebody.
+  // Whether another process may still hold the other end of any stream.
   bool HasOpenStreams() const;
   bool HasOpenStreams(int rank) const;
   void CloseStreams();
 
   Stage stage() const { return stage_; }
-  // As of the last Await, if that was in this stage: all that is asked between
-  // two of them, Advance too, hears the same.
+  // As of the last Await, if that was in this stage: all calls between two
+  // Awaits, Advance included, see the same value.
   bool StageIsOver() const { return stage_is_over_; }
   void Enter(Stage stage);
   // Enters the next stage if this one is over.
@@ -206,7 +206,7 @@ class ProcessSet {
   void SignalAll(int signal);
 
   // Kills all, also those that were released, and waits for the ends of
-  // children: of one from Add that never starts there is none.
+  // children; a process from Add that never starts has no end.
   void KillAll();
 
  private:

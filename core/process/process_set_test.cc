@@ -69,7 +69,7 @@ void AwaitReadable(int fd) {
   }
 }
 
-TEST(ProcessSetTest, TellsHowEachRankEnded) {
+TEST(ProcessSetTest, ReportsHowEachRankEnded) {
   ProcessSet set;
   for (int rank = 0; rank < 3; ++rank) {
     SubprocessOptions process = Shell("exit $WHICH");
@@ -240,7 +240,7 @@ TEST(ProcessSetTest, WhoIgnoresTheSignalIsKilled) {
   EXPECT_TRUE(set.status(0)->KilledBy(SIGKILL));
 }
 
-TEST(ProcessSetTest, WhoIsStoppedIsContinuedToEnd) {
+TEST(ProcessSetTest, AStoppedProcessIsContinuedToEnd) {
   ProcessSet set;
   std::string text;
   ASSERT_THAT(set.Start({.process = Shell("trap 'exit 5' TERM; echo ready; "

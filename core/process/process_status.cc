@@ -33,7 +33,7 @@ ProcessState StateOfLetter(char letter) {
   }
 }
 
-// The value of a line of /proc/PID/status; empty if there is none.
+// The value of a line of /proc/PID/status; empty if the line is missing.
 std::string_view ValueOf(std::string_view status, std::string_view name) {
   while (!status.empty()) {
     const std::string_view line = status.substr(0, status.find('\n'));

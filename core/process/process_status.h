@@ -8,14 +8,14 @@
 
 namespace sherd {
 
-// What the kernel reports in /proc about the processes of this PID namespace.
+// Information of the kernel in /proc about the processes of this PID namespace.
 //
 // Threads. All functions may be called from any thread.
 // Cost. A few system calls for each file.
 
 // kTraced: held by a debugger, or for a moment by a leak checker or a program
 // that dumps its core. kStopped: by a signal such as SIGSTOP; none of its
-// threads runs. kEnded: also if nobody has waited for it yet.
+// threads runs. kEnded: even if it has not been waited for yet.
 enum class ProcessState { kUnknown, kRunning, kStopped, kTraced, kEnded };
 
 struct ProcessStat {
@@ -25,7 +25,7 @@ struct ProcessStat {
   uint64_t start_time = 0;
 };
 
-// Nothing if there is no such process, it is hidden, or there is no /proc.
+// Nullopt if the process does not exist, is hidden, or there is no /proc.
 std::optional<ProcessStat> ReadProcessStat(int64_t pid);
 
 // The same from the text of /proc/PID/stat.

@@ -48,7 +48,7 @@ TEST(ProcessStatusTest, KnowsAStoppedProcess) {
   EXPECT_FALSE(HasThread(child, "anything"));
 }
 
-TEST(ProcessStatusTest, WhatIsNoStatusIsNothing) {
+TEST(ProcessStatusTest, MalformedStatusIsNullopt) {
   EXPECT_FALSE(ParseProcessStatus("").has_value());
   EXPECT_FALSE(ParseProcessStatus("State:\tR (running)\n").has_value());
   EXPECT_FALSE(ParseProcessStatus("SigCgt:\t0000000000000000\n").has_value());
@@ -82,7 +82,7 @@ TEST(ProcessStatusTest, FindsTheFieldsOfStatBehindAnyName) {
   EXPECT_FALSE(ParseProcessStat(stat("a", "R", "soon")).has_value());
 }
 
-TEST(ProcessStatusTest, TellsAStopFromTheHoldOfATracer) {
+TEST(ProcessStatusTest, DistinguishesAStopFromTheHoldOfATracer) {
   const auto state = [](const std::string& text) {
     const auto found = ParseProcessStatus(
         absl::StrCat("Name:\ta\nState:\t", text, "\nSigCgt:\t0\n"));

@@ -14,15 +14,16 @@ namespace sherd {
 // stays behind after a kill.
 //
 // The size of the file is sealed: no process can change it, and so no access
-// within the mapping can fail. What other processes write is theirs to check.
+// within the mapping can fail. Users must validate data that other processes
+// write.
 //
-// Others get at it by the descriptor: a child that inherits it, or any process
-// that may look at this one, by PathOf(), while it is open.
+// Others access it by the descriptor: a child that inherits it, or any process
+// that may inspect this one, by PathOf(), while it is open.
 //
-// Threads. Not thread-safe; the memory is what its users make of it.
+// Threads. Not thread-safe; users order accesses to the memory.
 class SharedSegment {
  public:
-  // The step that failed; errno says why, but for kForeign.
+  // The step that failed; errno has the reason, except for kForeign.
   enum class Failure {
     kNone,
     kMake,     // There is no descriptor or file.
@@ -47,8 +48,8 @@ class SharedSegment {
       UniqueFd fd, uint64_t least_bytes,
       uint64_t most_bytes = std::numeric_limits<uint64_t>::max());
 
-  // The name under which other processes find what process `pid` has open as
-  // `fd`.
+  // The path by which other processes open the file that process `pid` has open
+  // as `fd`.
   static std::string PathOf(int64_t pid, int fd);
 
   // Opens such a path for Adopt; none, with errno, if that cannot be done.
@@ -56,10 +57,10 @@ class SharedSegment {
   // become that of something that is not a file, which is not opened.
   static UniqueFd Open(const std::string& path);
 
-  // Others can open it no more. Memory stays.
+  // Others can no longer open the segment. The memory stays.
   void CloseDescriptor() { fd_.Reset(); }
 
-  // -1 if there is none.
+  // -1 in an empty object.
   int fd() const { return fd_.get(); }
   // Page-aligned; null in an empty object.
   unsigned char* memory() const { return memory_; }

@@ -29,7 +29,7 @@ UniqueFd Opened(const SharedSegment& segment) {
   return SharedSegment::Open(SharedSegment::PathOf(getpid(), segment.fd()));
 }
 
-TEST(SharedSegmentTest, IsZeroAndSharedWithWhoeverOpensIt) {
+TEST(SharedSegmentTest, IsZeroAndSharedWithEveryProcessThatOpensIt) {
   const SharedSegment made = Made(3 * 4096);
   EXPECT_EQ(made.bytes(), 3u * 4096);
   EXPECT_EQ(made.memory()[4096], 0);
@@ -68,7 +68,7 @@ TEST(SharedSegmentTest, IsMovedWithItsMemory) {
   memory[0] = 1;
 }
 
-TEST(SharedSegmentTest, NobodyCanChangeItsSize) {
+TEST(SharedSegmentTest, NoProcessCanChangeItsSize) {
   const SharedSegment made = Made(4096);
   const UniqueFd other = Opened(made);
   EXPECT_NE(ftruncate(other.get(), 0), 0);
@@ -90,7 +90,7 @@ TEST(SharedSegmentTest, OnlyASegmentOfTheSizeIsAdopted) {
   EXPECT_EQ(adopted.Adopt(Opened(made), 8192, 8192), Failure::kNone);
 }
 
-TEST(SharedSegmentTest, WhatIsNotAFileIsNotOpened) {
+TEST(SharedSegmentTest, OnlyFilesAreOpened) {
   int sockets[2];
   ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, sockets), 0);
   const UniqueFd first(sockets[0]);

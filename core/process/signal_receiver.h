@@ -12,8 +12,8 @@
 namespace sherd {
 
 // Receives signals of this process as readable events, in place of their
-// handlers and defaults, so that a program can wait for them and for what its
-// ranks do at the same time.
+// handlers and defaults, so that a program can wait for signals and for its
+// ranks at the same time.
 //
 // Threads. For a program's main thread while it is the only one: threads that
 // it starts later block the same signals, others would still get them.
@@ -22,7 +22,7 @@ class SignalReceiver {
   // Blocks the signals. One that is ignored is still ignored.
   static absl::StatusOr<std::unique_ptr<SignalReceiver>> Create(
       absl::Span<const int> signals);
-  // Restores the former mask. Drops signals that nobody took with Next.
+  // Restores the former mask. Drops signals that were not taken with Next.
   ~SignalReceiver();
   SignalReceiver(const SignalReceiver&) = delete;
   SignalReceiver& operator=(const SignalReceiver&) = delete;
@@ -33,7 +33,8 @@ class SignalReceiver {
   // The next signal, 0 if none waits. Never blocks.
   int Next();
 
-  // What was blocked before: for programs that are started meanwhile.
+  // The signals that were blocked before: for programs that are started
+  // meanwhile.
   const sigset_t& former_mask() const { return former_mask_; }
 
  private:

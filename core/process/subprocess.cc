@@ -32,8 +32,8 @@ std::vector<char*> NullTerminated(const std::vector<std::string>& strings) {
   return pointers;
 }
 
-// What the child needs, prepared before the fork: afterwards nothing may be
-// allocated.
+// The data that the child needs, prepared before the fork: afterwards nothing
+// may be allocated.
 struct Launch {
   const char* program;
   char* const* arguments;
@@ -116,8 +116,8 @@ absl::Status CannotStart(int error, const std::string& program) {
   return ErrnoStatus(error, "cannot start", program);
 }
 
-// As waitpid() has it, of a process that nobody could wait for: the system has
-// reaped it, and its number may be another one's.
+// The waitpid() status of a process that could not be waited for: the system
+// has reaped it, and its number may have been reused.
 constexpr int kUnknownEnd = 255 << 8;
 
 absl::string_view NameOf(absl::string_view variable) {
@@ -169,7 +169,7 @@ absl::StatusOr<Subprocess> Subprocess::Start(const SubprocessOptions& options) {
 }
 
 absl::StatusOr<Subprocess> Subprocess::Fork(absl::FunctionRef<int()> body) {
-  // What is buffered would be written once per process.
+  // Buffered output would be written once per process.
   std::fflush(nullptr);
   const pid_t parent = getpid();
   const pid_t pid = ForkChild(/*own_group=*/true, [&] {

@@ -20,24 +20,24 @@ namespace sherd {
 // started it, however that ends:
 //
 // - Each child asks the kernel for SIGKILL at the end of the thread that
-//   started it, before it does anything else (DieWithParent). Of the means
-//   there are this one alone works when the parent is killed by SIGKILL and
-//   needs nothing of the program that runs: a pipe of whose end the child takes
-//   note needs a thread there, and a control group or a PID namespace needs
-//   rights that a user lacks. It outlives exec(), but for programs that gain
-//   privileges; it does not pass on to children of the child.
+//   started it, before it does anything else (DieWithParent). Only this method
+//   works when the parent is killed by SIGKILL and needs no support of the
+//   program that runs: detecting the end of a pipe needs a thread in the child,
+//   and a control group or a PID namespace needs privileges that a user lacks.
+//   The setting survives exec(), except for programs that gain privileges;
+//   children of the child do not inherit it.
 // - So each child leads a process group of its own, which its parent kills once
-//   it has ended, while its number cannot mean anybody else yet.
-// - What left the group is found by an entry of its environment, and in the
-//   case that the parent is killed by a process that watches it: see
+//   the child has ended, before its number can be reused.
+// - Processes that left the group are found by an entry of their environment;
+//   if the parent is killed, by a process that watches it: see
 //   FindMarkedProcesses and Guardian.
 //
 // A process between a launcher that is not ours and a rank (a launch shim) does
 // the same on both sides: it dies with its launcher, and the rank with it.
 
 // Asks the kernel to kill this process at the end of the thread of `parent`
-// that started it. False if that is over already (errno is ESRCH), or cannot be
-// asked for. Async-signal-safe.
+// that started it. False if that thread has already ended (errno is ESRCH), or
+// the kernel refuses. Async-signal-safe.
 bool DieWithParent(pid_t parent);
 
 struct SubprocessOptions {
@@ -71,7 +71,7 @@ class Subprocess {
  public:
   // Starts the program, and returns once it runs. Only async-signal-safe calls
   // come between fork and exec.
-  //   kNotFound, kPermissionDenied, ...  It cannot be executed.
+  //   kNotFound, kPermissionDenied, ...  The program cannot be executed.
   static absl::StatusOr<Subprocess> Start(const SubprocessOptions& options);
 
   // Runs `body` in a copy of this process, which exits with what it returns;
@@ -93,14 +93,14 @@ class Subprocess {
   // descriptors. The first call opens it.
   int exit_fd() const;
 
-  // How the process ended, or nothing while it runs. Never blocks.
+  // How the process ended; nullopt while it runs. Never blocks.
   const std::optional<ExitStatus>& Poll();
 
   // The same, once it ended. 255 if that is not known, since this process
   // ignores SIGCHLD.
   const ExitStatus& Wait();
 
-  // What Poll or Wait saw; nothing before.
+  // The result of Poll or Wait; nullopt before.
   const std::optional<ExitStatus>& status() const { return status_; }
 
   // Sends a signal to the process; does nothing once Poll has seen its end.

@@ -45,7 +45,7 @@ std::string ReadAll(const UniqueFd& fd) {
   }
 }
 
-// What the program and its group wrote on standard output, which a pipe holds.
+// The output of the program and its group, which fits in a pipe.
 std::string OutputOf(SubprocessOptions options) {
   Pipe pipe = MakePipe().value();
   options.output_fd = pipe.write.get();
@@ -66,7 +66,7 @@ void AwaitEndOf(const ProcessIdentity& process) {
   while (StateOf(process) != ProcessState::kEnded) usleep(1000);
 }
 
-TEST(SubprocessTest, TellsHowTheProgramEnded) {
+TEST(SubprocessTest, ReportsHowTheProgramEnded) {
   auto returned = Subprocess::Start(Shell("exit 7"));
   ASSERT_THAT(returned, IsOk());
   EXPECT_TRUE(returned->Wait().ExitedWith(7));
@@ -171,7 +171,7 @@ TEST(SubprocessTest, SignalsAreAsAProgramExpectsThem) {
   sigprocmask(SIG_SETMASK, &before, nullptr);
 }
 
-TEST(SubprocessTest, WhatIsLeftOfTheGroupEndsWithTheProcess) {
+TEST(SubprocessTest, TheRestOfTheGroupEndsWithTheProcess) {
   // The child of the shell holds the pipe for ever.
   EXPECT_EQ(OutputOf(Shell("sleep 1000 & echo done")), "done\n");
 }
@@ -234,7 +234,7 @@ TEST(SubprocessTest, NothingOutlivesAParentThatIsKilled) {
   AwaitEndOf(copy);
 }
 
-TEST(SubprocessTest, AChildOfAParentThatHasEndedIsToldSo) {
+TEST(SubprocessTest, AChildOfAParentThatHasEndedIsNotified) {
   auto child = Subprocess::Fork([] { return DieWithParent(1) ? 0 : 5; });
   ASSERT_THAT(child, IsOk());
   EXPECT_TRUE(child->Wait().ExitedWith(5));
