@@ -84,7 +84,7 @@ absl::Status CheckSecured(bool ours, bool theirs, absl::string_view them) {
                           "give all ranks the same"));
 }
 
-// OK if `payload`, whose tag it takes away, is of the kind `tag`.
+// OK if `payload` begins with `tag`, which is removed.
 absl::Status ExpectFromServer(absl::string_view& payload,
                               absl::string_view tag) {
   if (absl::ConsumePrefix(&payload, tag)) return absl::OkStatus();
@@ -94,7 +94,7 @@ absl::Status ExpectFromServer(absl::string_view& payload,
   }
   const int code = static_cast<uint8_t>(payload[0]);
   std::string text(payload.substr(1, kMaxReasonBytes));
-  // It goes to logs and terminals, and who sent it is not known yet.
+  // The text goes to logs and terminals, and its sender is not verified yet.
   for (char& c : text) {
     if (!absl::ascii_isprint(static_cast<unsigned char>(c))) c = '?';
   }

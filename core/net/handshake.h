@@ -10,9 +10,9 @@
 
 namespace sherd {
 
-// How two ends of a new connection find out that both speak the same protocol
-// and know the same secret, before anything else is said. Four frames of at
-// most kMaxHandshakeBytes, numbers little-endian:
+// The handshake by which both ends of a new connection verify that they speak
+// the same protocol and know the same secret, before any other data. Four
+// frames of at most kMaxHandshakeBytes, numbers little-endian:
 //
 //   client  hello      "SHERDNET" u16 version, u8 secured, 32 bytes nonce C,
 //                      protocol (1 to 32 bytes, the rest of the frame)
@@ -22,16 +22,16 @@ namespace sherd {
 //
 // HMAC is HMAC-SHA256 over: label, 0, protocol, 0, nonce C, nonce S, with the
 // label "sherd client 1" or "sherd server 1", so that neither proof can be
-// played back, to the same or to the other end. "secured" is 1 if that end has
-// a secret; without one the empty secret is used, which proves nothing. Instead
+// replayed, to the same or to the other end. "secured" is 1 if that end has a
+// secret; without one the empty secret is used, which proves nothing. Instead
 // of its frames the server may send, and then closes,
 //
 //   server  refusal    "SHERDNO!" u8 absl::StatusCode, text
 //
-// What it is good for: nobody who does not know the secret gets in, and no
-// impostor passes for the server. The secret never travels, but an impostor can
-// try guesses at the proof at home, so it has to be long and random. What
-// follows the handshake is neither encrypted nor signed.
+// Guarantees. A client without the secret is not accepted, and a server without
+// the secret is detected. The secret is never sent, but a false server can test
+// guesses against the proof offline, so the secret has to be long and random.
+// Data after the handshake is neither encrypted nor signed.
 //
 // The classes hold one side's state and do no I/O. One handshake each.
 
@@ -41,7 +41,7 @@ inline constexpr size_t kNonceBytes = 32;
 // Random bytes of the system, for one handshake.
 std::string NewNonce();
 
-// A frame's payload that tells the client why it is not let in.
+// The payload of a frame that gives the client the reason of a refusal.
 std::string EncodeRefusal(const absl::Status& why);
 
 class ClientHandshake {
@@ -51,14 +51,14 @@ class ClientHandshake {
 
   std::string Hello() const;
 
-  // The proof, in answer to the challenge.
+  // Returns the proof, in answer to the challenge.
   //   kPermissionDenied    One side has a secret, the other has none.
-  //   kFailedPrecondition  The other end is no server of ours, or of another
+  //   kFailedPrecondition  The other end is not a Sherd server, or has another
   //                        version.
-  //   other                What the server refused with.
+  //   other                The error with which the server refused.
   absl::StatusOr<std::string> AnswerChallenge(absl::string_view payload);
 
-  // OK if the server let us in and knows the secret. Errors as above.
+  // OK if the server accepted the client and knows the secret. Errors as above.
   absl::Status CheckWelcome(absl::string_view payload) const;
 
  private:
@@ -73,14 +73,15 @@ class ServerHandshake {
   ServerHandshake(absl::string_view protocol, absl::string_view secret,
                   absl::string_view nonce);
 
-  // The challenge, in answer to a hello.
-  //   kFailedPrecondition  No hello of ours, or of another version or protocol.
+  // Returns the challenge, in answer to a hello.
+  //   kFailedPrecondition  The payload is not a hello, or is of another version
+  //                        or protocol.
   //   kPermissionDenied    One side has a secret, the other has none.
   absl::StatusOr<std::string> AnswerHello(absl::string_view payload);
 
-  // The welcome, in answer to a proof.
-  //   kPermissionDenied    The client's secret is another.
-  //   kFailedPrecondition  No proof.
+  // Returns the welcome, in answer to a proof.
+  //   kPermissionDenied    The client has another secret.
+  //   kFailedPrecondition  The payload is not a proof.
   absl::StatusOr<std::string> AnswerProof(absl::string_view payload) const;
 
  private:

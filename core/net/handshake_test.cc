@@ -22,7 +22,7 @@ const char kProtocol[] = "test 1";
 const std::string kClientNonce(32, 'C');
 const std::string kServerNonce(32, 'S');
 
-// The whole conversation; the client's verdict, or the server's if it refuses.
+// The whole handshake; the client's result, or the server's if it refuses.
 absl::Status Meet(absl::string_view client_secret,
                   absl::string_view server_secret) {
   ClientHandshake client(kProtocol, client_secret, NewNonce());
@@ -92,7 +92,7 @@ TEST(HandshakeTest, TheSecretNeverTravels) {
               Not(HasSubstr("tell nobody")));
 }
 
-// Who listened in to one conversation gains nothing for the next.
+// A proof observed in one handshake is useless in the next.
 TEST(HandshakeTest, AProofIsGoodForOneConversation) {
   ClientHandshake client(kProtocol, "key", kClientNonce);
   ServerHandshake server(kProtocol, "key", kServerNonce);
@@ -143,7 +143,7 @@ TEST(HandshakeTest, RefusesOtherProtocolsVersionsAndNoise) {
               StatusIs(absl::StatusCode::kFailedPrecondition));
 }
 
-TEST(HandshakeTest, TheClientHearsWhyItIsRefused) {
+TEST(HandshakeTest, TheClientGetsTheReasonOfARefusal) {
   ClientHandshake client(kProtocol, "", kClientNonce);
   EXPECT_THAT(client.AnswerChallenge(
                   EncodeRefusal(absl::ResourceExhaustedError("full\x1b[31m"))),
@@ -155,7 +155,7 @@ TEST(HandshakeTest, TheClientHearsWhyItIsRefused) {
     EXPECT_THAT(client.AnswerChallenge(noise),
                 StatusIs(absl::StatusCode::kFailedPrecondition));
   }
-  // A code that is none must not become OK.
+  // An invalid code must not become OK.
   for (const char code : {'\0', '\x11', '\xff'}) {
     EXPECT_THAT(
         client.AnswerChallenge(absl::StrCat("SHERDNO!", std::string(1, code))),

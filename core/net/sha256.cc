@@ -78,7 +78,8 @@ Sha256Digest Sha256(absl::string_view data) {
     AddBlock(state, reinterpret_cast<const uint8_t*>(data.data()));
     data.remove_prefix(kBlockBytes);
   }
-  // What is left, a one bit, zeros, and the length in the last eight bytes.
+  // The remaining bytes, a one bit, zeros, and the length in the last eight
+  // bytes.
   uint8_t tail[2 * kBlockBytes] = {};
   if (!data.empty()) std::memcpy(tail, data.data(), data.size());
   tail[data.size()] = 0x80;

@@ -17,7 +17,7 @@ Sha256Digest Sha256(absl::string_view data);
 Sha256Digest HmacSha256(absl::string_view key, absl::string_view message);
 
 // True if equal. The time it takes depends on the sizes only, not on where two
-// strings differ, so that nobody can guess a secret byte by byte.
+// strings differ, so that a secret cannot be guessed byte by byte.
 bool EqualInConstantTime(absl::string_view a, absl::string_view b);
 
 }  // namespace sherd
