@@ -16,9 +16,9 @@ namespace sherd {
 // sizes[d] in every dimension d. A box with a size of 0 is empty. A tensor
 // without dimensions has one element, and its box no offsets and no sizes.
 //
-// What is a box and more (who has it, where it is stored) derives from Box, and
-// then defines its own operator==: that of Box compares the boxes only, as its
-// hash does.
+// A type that extends a box (by its owner or location) derives from Box and
+// defines its own operator==: that of Box, like its hash, compares the boxes
+// only.
 struct Box {
   Dims offsets;
   Dims sizes;
@@ -31,8 +31,8 @@ struct Box {
   }
 };
 
-// A box whose numbers belong to somebody else. All functions on boxes take it,
-// by reference, since it is more than registers hold.
+// A box whose numbers are owned elsewhere. All functions on boxes take it by
+// reference, since it does not fit in registers.
 //
 // Owner. Borrows: valid as long as the numbers stay where they are. A view of a
 // temporary Box lives until the end of the full expression.
@@ -69,7 +69,8 @@ struct BoxView {
   }
 };
 
-// What keeps two lists of numbers, from wherever they come, from being a box.
+// The defect because of which two lists of numbers from any source are not a
+// box.
 enum class BoxDefect {
   kNone,
   // As many offsets as sizes are expected.
@@ -82,8 +83,9 @@ enum class BoxDefect {
   kTooLarge,
 };
 
-// The first defect of `box`, which may be anything. `dim`, unless null, gets
-// the dimension that has it, and stays as it is where all of them do.
+// The first defect of `box`, which may hold any numbers. `dim`, unless null,
+// receives the dimension with the defect, and is unchanged if the defect
+// concerns all of them.
 BoxDefect FindBoxDefect(const BoxView& box, size_t* dim = nullptr);
 inline bool IsValid(const BoxView& box) {
   return FindBoxDefect(box) == BoxDefect::kNone;
@@ -107,11 +109,11 @@ bool Contains(const BoxView& box, absl::Span<const int64_t> index);
 
 // Whether a box may lie past the end of a tensor in a dimension in which its
 // size is 0, as that of an empty trailing chunk does. (An empty shard of a
-// layout holds nothing, and may lie anywhere.)
+// layout holds nothing, and may have any offsets.)
 enum class TrailingBoxes { kRefused, kAllowed };
 
 // The first dimension in which the box is not inside a tensor of these sizes,
-// of which there are as many; nothing if it is inside. In each dimension offset
+// of which there are as many; nullopt if it is inside. In each dimension offset
 // and end are in [0, size], also of an empty box, unless it may trail there.
 // The box may be anything that has as many offsets as sizes.
 std::optional<size_t> FindDimOutside(
@@ -126,8 +128,8 @@ bool IsInside(const BoxView& box, absl::Span<const int64_t> tensor_sizes,
 // The elements that two boxes with equally many dimensions have in common.
 //
 // The first form writes them to `offsets` and `sizes`, which have an entry per
-// dimension, and allocates nothing; false, and what is written there means
-// nothing, if there are none.
+// dimension, and allocates nothing; returns false, with unspecified contents
+// there, if there are no common elements.
 bool Intersect(const BoxView& a, const BoxView& b, absl::Span<int64_t> offsets,
                absl::Span<int64_t> sizes);
 std::optional<Box> Intersect(const BoxView& a, const BoxView& b);

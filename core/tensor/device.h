@@ -26,14 +26,15 @@ enum class DeviceType : int32_t {
 // "cpu", "cuda", "meta", "invalid".
 absl::string_view Name(DeviceType type);
 
-// Where a tensor's data lives.
+// The device that holds a tensor's data.
 //
-// Value. Where a Device is expected, text may stand: "cuda:0". Text that is
-// malformed makes a device that is not valid; whatever takes devices checks
-// status() and passes the error on. Parse reports it at once.
+// Value. Text converts to a Device: "cuda:0". Malformed text makes an invalid
+// device; functions that take devices check status() and return its error.
+// Parse returns the error at once.
 struct Device {
   DeviceType type = DeviceType::kCpu;
-  // Which one of that type; -1 if unsaid ("cuda" means the current one).
+  // Number among the devices of that type; -1 if not given ("cuda" means the
+  // current one).
   int index = -1;
 
   // The CPU.
@@ -55,10 +56,10 @@ struct Device {
   //                        does but the type is unknown.
   static absl::StatusOr<Device> Parse(absl::string_view text);
 
-  // OK, or what Parse says of the text that this was made from.
+  // OK, or the error of Parse for the text that this was made from.
   absl::Status status() const;
 
-  // What Parse reads, or the malformed text.
+  // The text that Parse reads, or the malformed text.
   std::string ToString() const;
 
   bool is_cpu() const { return type == DeviceType::kCpu; }
@@ -76,12 +77,12 @@ struct Device {
   static Device FromText(absl::string_view text);
 };
 
-// Whether both are the same device, as far as their indices say.
+// Whether both are the same device, as far as indices are given.
 bool SameDevice(const Device& a, const Device& b);
 
 std::ostream& operator<<(std::ostream& out, const Device& device);
 
-// A queue of work on a device. A value; whoever created it destroys it.
+// A queue of work on a device. A value type; its creator destroys it.
 struct DeviceStream {
   // With an index.
   Device device;

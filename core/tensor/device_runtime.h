@@ -25,10 +25,11 @@ class DeviceAllocator;
 class LingeringAllocator;
 }  // namespace internal
 
-// The seam between the host and whatever drives devices. Users create tensors
-// on a device and call what takes tensors; what moves tensors between devices
-// calls this. Implementers write a device plugin (backends/device_abi.h), which
-// the loader adapts to this. Tests implement it directly.
+// The interface between the host and the drivers of devices. Users create
+// tensors on a device and call functions that take tensors; code that moves
+// tensors between devices calls this. Implementers write a device plugin
+// (backends/device_abi.h), which the loader adapts to this. Tests implement it
+// directly.
 
 // Marks a place in a stream.
 using DeviceEvent = void*;
@@ -89,42 +90,45 @@ struct DeviceMemoryStatistics {
   uint64_t cached_bytes = 0;
 };
 
-// Names memory of this process to other processes of this host. Plain bytes.
+// Identifies memory of this process to other processes of this host. Trivially
+// copyable.
 struct DeviceMemoryHandle {
   std::array<uint64_t, 12> words = {};
 };
 
 // The devices of one type that this process may use, numbered from 0.
 //
-// Completion. What takes a stream is queued there and returns: OK says that it
-// is queued. Memory that it uses stays valid until it has run. Nothing waits
-// for a device unless its card says so.
+// Completion. A function that takes a stream queues its work there and returns:
+// OK means that it is queued. Memory that it uses must stay valid until it has
+// run. A function waits for a device only where documented.
 //
 // Errors. Of all functions:
-//   kUnavailable         There is no driver, no device, or one that is broken;
-//                        the message says what was looked for.
-//   kOutOfRange          There is no device of that number.
-//   kResourceExhausted   No memory of that device.
-//   kFailedPrecondition  Something that ran on the device before failed, after
-//                        which the vendor's library refuses everything.
+//   kUnavailable         There is no driver, no device, or a broken one; the
+//                        message lists what was searched.
+//   kOutOfRange          The device does not exist.
+//   kResourceExhausted   The device has no memory left.
+//   kFailedPrecondition  Earlier work on the device failed, after which the
+//                        vendor's library refuses all calls.
 //
 // Threads. Safe; none changes the calling thread's current device, but for
 // SetCurrentDevice.
 class DeviceRuntime {
  public:
   // The runtime for a type of device, which the loader finds and whose Probe
-  // says OK. Lives forever; the same one, or the same error, each time.
+  // returns OK. Lives forever; the same one, or the same error, each time.
   //   kInvalidArgument     The CPU and meta need none; kInvalid has none.
-  //   kFailedPrecondition  No loader is linked: names the missing dependency.
-  //   kNotFound            No plugin, and what was searched.
-  //   other                As Probe says.
+  //   kFailedPrecondition  No loader is linked; the message names the missing
+  //                        dependency.
+  //   kNotFound            There is no plugin; the message lists what was
+  //                        searched.
+  //   other                Errors of Probe.
   //
   // Cost. No lock and no allocation once it was found.
   static absl::StatusOr<DeviceRuntime*> For(DeviceType type);
-  // The same if For has found it before, and null otherwise. Loads nothing.
+  // As For, if it has found the runtime before, otherwise null. Loads nothing.
   static DeviceRuntime* FindLoaded(DeviceType type);
 
-  // Turns a type into a runtime, or says everything that was tried.
+  // Turns a type into a runtime, or returns an error that lists what was tried.
   using Loader =
       std::function<absl::StatusOr<std::unique_ptr<DeviceRuntime>>(DeviceType)>;
   // Installs the loader; the last one wins, and is asked anew for every type.
@@ -132,14 +136,15 @@ class DeviceRuntime {
 
   // `device` with an index, which is there: without one it means the calling
   // thread's current device. The CPU and meta stay as they are.
-  //   kOutOfRange          There is no such device; says which there are.
+  //   kOutOfRange          The device does not exist; the message lists those
+  //                        that do.
   //   kFailedPrecondition  The device was made from malformed text.
-  //   other                As For says.
+  //   other                Errors of For.
   static absl::StatusOr<Device> Resolve(const Device& device);
 
   // MemoryOf a resolved device; HeapAllocator() for the CPU.
   //   kInvalidArgument  meta has no memory.
-  //   other             As Resolve says.
+  //   other             Errors of Resolve.
   static absl::StatusOr<Allocator*> AllocatorFor(const Device& device);
 
   DeviceRuntime();
@@ -161,45 +166,47 @@ class DeviceRuntime {
   virtual absl::StatusOr<int> CurrentDevice() = 0;
   virtual absl::Status SetCurrentDevice(int device) = 0;
 
-  // Memory of a device, aligned to 256 bytes. What Allocate returns may be used
-  // by what is queued on the calling thread's current stream (device_stream.h)
-  // from then on, and on streams that wait for it. Deallocate never waits: what
-  // was queued before on that stream, and on those that UsedOn named, may still
-  // use it. The allocator lives forever.
-  //   kOutOfRange  There is no such device; says which there are.
+  // Memory of a device, aligned to 256 bytes. Work queued later on the calling
+  // thread's current stream (device_stream.h), and on streams that wait for it,
+  // may use the result of Allocate. Deallocate never waits: work queued before
+  // on that stream, and on those that UsedOn named, may still use the memory.
+  // The allocator lives forever.
+  //   kOutOfRange  The device does not exist; the message lists those that do.
   // Its Allocate:
-  //   kResourceExhausted   Not that much, nor after what the pools keep was
-  //                        given back: says how much is in use and free.
+  //   kResourceExhausted   There is not that much memory, even after the pools
+  //                        gave back theirs; the message has the amounts in use
+  //                        and free.
   //   kFailedPrecondition  The current stream is being captured.
   //
-  // Graphs. What a captured graph uses has to live as long as the graph does:
+  // Graphs. Memory that a captured graph uses must live as long as the graph:
   // UsedOn a stream that is being captured does nothing. Memory that is freed
-  // meanwhile is taken back when the capture has ended.
+  // meanwhile is reclaimed when the capture has ended.
   absl::StatusOr<Allocator*> MemoryOf(int device);
   // Host memory that the devices reach, and copy from and to without waiting,
   // aligned to 4096 bytes. Pooled; lives forever. Its device() is the CPU.
-  // Memory that is freed is handed out again once what UsedOn named has run.
+  // Freed memory is reused once the work that UsedOn named has run.
   Allocator* PinnedMemory();
   // Memory of a device that Export can hand to other processes of this host,
-  // aligned to 256 bytes, for whatever stream. Pooled; lives forever. Memory
-  // that is freed is handed out again once what UsedOn named has run; what
-  // other processes do with it is for the caller to wait for.
-  //   kOutOfRange  There is no such device.
+  // aligned to 256 bytes, for any stream. Pooled; lives forever. Freed memory
+  // is reused once the work that UsedOn named has run; the caller must wait for
+  // accesses of other processes.
+  //   kOutOfRange  The device does not exist.
   // Its Allocate:
-  //   kUnimplemented  There is none.
+  //   kUnimplemented  The device has no such memory.
   absl::StatusOr<Allocator*> SharedMemoryOf(int device);
   virtual absl::StatusOr<DeviceMemoryStatistics> MemoryStatistics(
       int device) = 0;
-  // Gives what the pools keep unused back to the system.
+  // Returns unused memory of the pools to the system.
   virtual absl::Status Trim() = 0;
-  // Whose memory an address is: a device; the CPU for pinned memory; nothing
-  // for any other.
+  // The owner of the memory at an address: a device; the CPU for pinned memory;
+  // nullopt for any other.
   virtual absl::StatusOr<std::optional<Device>> Locate(const void* data) = 0;
 
   // A stream that does not wait for the default stream.
   virtual absl::StatusOr<DeviceStream> CreateStream(
       int device, bool high_priority = false) = 0;
-  // What is queued still runs, and tensors that were created on it stay.
+  // Queued work still runs, and tensors that were created on the stream stay
+  // valid.
   void DestroyStream(const DeviceStream& stream);
   virtual absl::StatusOr<bool> IsCapturing(const DeviceStream& stream) = 0;
 
@@ -208,14 +215,15 @@ class DeviceRuntime {
   virtual void ReturnEvent(int device, DeviceEvent event) = 0;
   virtual absl::Status RecordEvent(DeviceEvent event,
                                    const DeviceStream& stream) = 0;
-  // What is queued on `stream` after this runs after the place in `event`.
+  // Work queued on `stream` after this runs after the point recorded in
+  // `event`.
   virtual absl::Status WaitEvent(const DeviceStream& stream,
                                  DeviceEvent event) = 0;
-  // Whether everything before that place has run. Never waits.
+  // Whether all work before that point has run. Never waits.
   virtual absl::StatusOr<bool> QueryEvent(DeviceEvent event) = 0;
 
-  // Waits until all that was queued on `stream` has run.
-  //   kDeadlineExceeded    It has not, in time.
+  // Waits until all work queued on `stream` has run.
+  //   kDeadlineExceeded    The work did not end in time.
   //   kFailedPrecondition  The stream is being captured: nothing runs.
   absl::Status Synchronize(const DeviceStream& stream,
                            Deadline deadline = Deadline::Infinite());
@@ -233,8 +241,8 @@ class DeviceRuntime {
                             const DeviceFill& fill) = 0;
   virtual absl::Status FillRandom(const DeviceStream& stream,
                                   const DeviceRandom& random) = 0;
-  // out[i] = reduction of ins[0][i] …, as core/comm/reduction.h does it.
-  // `reduction` is the number of a ReduceOp.
+  // out[i] = reduction of ins[0][i] …, as in core/comm/reduction.h. `reduction`
+  // is the number of a ReduceOp.
   virtual absl::Status Reduce(const DeviceStream& stream, DType dtype,
                               int reduction, void* out,
                               absl::Span<const void* const> ins, uint64_t count,
@@ -245,31 +253,32 @@ class DeviceRuntime {
   virtual absl::StatusOr<DeviceMemoryHandle> Export(int device,
                                                     const void* data,
                                                     size_t bytes) = 0;
-  // Where it lies in this process, until as many calls of Close.
+  // Maps the memory and returns its address in this process, valid until as
+  // many calls of Close.
   //   kInvalidArgument  Nothing can be opened with the handle.
   virtual absl::StatusOr<void*> Import(int device,
                                        const DeviceMemoryHandle& handle) = 0;
   virtual void Close(int device, void* data) = 0;
-  // Lets what is queued on `device` use the memory of `owner`, too; false if it
-  // never can.
+  // Lets work queued on `device` use the memory of `owner`, too; false if that
+  // is not possible.
   virtual absl::StatusOr<bool> Reach(int device, int owner) = 0;
 
-  // Names what the calling thread does until PopRange, for profilers.
+  // Names the calling thread's activity until PopRange, for profilers.
   virtual void PushRange(const char* name) = 0;
   virtual void PopRange() = 0;
 
  protected:
-  // What the allocators are made of, as backends/device_abi.h says.
+  // The primitives of the allocators, as in backends/device_abi.h.
   friend class internal::DeviceAllocator;
   friend class internal::LingeringAllocator;
 
-  // Memory for what is queued on `stream` from now on; aligned to 256 bytes.
+  // Memory for work queued on `stream` from now on; aligned to 256 bytes.
   virtual absl::StatusOr<void*> AllocateOn(const DeviceStream& stream,
                                            size_t bytes) = 0;
-  // What was queued on `stream` before may still use it.
+  // Work queued on `stream` before may still use it.
   virtual absl::Status DeallocateOn(const DeviceStream& stream, void* data,
                                     size_t bytes) = 0;
-  // Aligned to 4096 bytes. Nothing that is queued uses what is given back.
+  // Aligned to 4096 bytes. No queued work uses memory that is given back.
   virtual absl::StatusOr<void*> AllocatePinned(size_t bytes) = 0;
   virtual absl::Status DeallocatePinned(void* data, size_t bytes) = 0;
   // Aligned to 256 bytes; as for pinned memory.

@@ -16,8 +16,8 @@
 
 namespace sherd {
 
-// Element types. The numbers cross the plugin ABI and stand in files: they
-// never change, new ones are appended.
+// Element types. The numbers are part of the plugin ABI and of file formats:
+// they never change, new ones are appended.
 enum class DType : int32_t {
   kBool = 0,
   kUInt8 = 1,
@@ -76,7 +76,7 @@ size_t AlignmentOf(DType dtype);
 absl::string_view Name(DType dtype);
 
 // The inverse of Name; exact spelling.
-//   kInvalidArgument  No such name; the message lists all of them.
+//   kInvalidArgument  There is no such name; the message lists all names.
 absl::StatusOr<DType> ParseDType(absl::string_view name);
 
 bool IsFloatingPoint(DType dtype);  // The 8-, 16-, 32- and 64-bit floats.

@@ -60,7 +60,7 @@ constexpr float IntegerToOdd(T value) {
   const bool negative = value < T{0};
   uint64_t magnitude = static_cast<uint64_t>(value);
   if (negative) magnitude = ~magnitude + 1;
-  // A double holds 53 bits; what falls off the end is kept as a sticky bit.
+  // A double holds 53 bits; the truncated bits are kept as a sticky bit.
   constexpr uint64_t kExact = uint64_t{1} << 52;
   double scale = 1;
   while (magnitude >= kExact) {
@@ -82,7 +82,7 @@ constexpr typename Format::Bits EncodeSmallFloat(float value) {
   uint32_t result = 0;
   if (magnitude > 0x7f800000) {
     if constexpr (Format::kHasInfinity) {
-      // Keeps what fits of the payload and sets the quiet bit.
+      // Keeps the part of the payload that fits and sets the quiet bit.
       result = (kMaxFinite + 1) | (uint32_t{1} << (kMantissaBits - 1)) |
                ((magnitude & 0x7fffff) >> kDropped);
     } else {

@@ -50,7 +50,7 @@ class Generator {
 
   // Takes `blocks` blocks from the stream and returns the state before.
   State Take(uint64_t blocks);
-  // Undoes what Take returned if nobody has drawn since.
+  // Undoes Take, if no blocks were taken since.
   void Untake(const State& before, uint64_t blocks);
 
  private:
@@ -78,7 +78,7 @@ class ScopedDefaultGenerator {
 // DefaultGenerator().Seed(seed).
 void ManualSeed(uint64_t seed);
 
-// Where a shard lies in a larger tensor.
+// The position of a shard in a larger tensor.
 struct RandomRegion {
   absl::Span<const int64_t> global_sizes;
   absl::Span<const int64_t> offsets;
@@ -86,13 +86,12 @@ struct RandomRegion {
 
 // Fills with independent numbers that are uniform in [low, high).
 //
-// Layout. The element at row-major position i of the tensor gets draw i,
-// whatever the strides. Given a `region`, the position is that in the global
-// tensor, and `generator` moves on by all of it: ranks with equal generators
-// that each fill their shards once together hold the tensor that one rank
-// alone would have drawn, in every layout. (A rank with several shards passes
-// each a generator in the same state; a rank without shards calls
-// SkipRegion.)
+// Layout. The element at row-major position i of the tensor gets draw i, for
+// any strides. Given a `region`, the position is that in the global tensor, and
+// `generator` advances by all of it: ranks with equal generators that each fill
+// their shards once together hold the tensor that one rank alone would have
+// drawn, in every layout. (A rank with several shards passes each a generator
+// in the same state; a rank without shards calls SkipRegion.)
 //
 // Values. Multiples of 2^-digits of the dtype, scaled; the bounds are rounded
 // to the dtype before. Real and imaginary part of complex numbers are drawn one
@@ -104,7 +103,7 @@ struct RandomRegion {
 //   kInvalidArgument  low > high, a bound or high - low is not a finite number
 //                     of the dtype, or the region does not hold the tensor.
 //   kUnimplemented    The dtype is neither floating-point nor complex.
-//   Otherwise as Tensor::Fill. The generator moves on only on success.
+//   Otherwise as Tensor::Fill. The generator advances only on success.
 absl::Status FillUniform(Tensor& tensor, double low, double high,
                          Generator& generator = DefaultGenerator(),
                          const RandomRegion* region = nullptr);
@@ -118,7 +117,7 @@ absl::Status FillNormal(Tensor& tensor, double mean, double stddev,
                         Generator& generator = DefaultGenerator(),
                         const RandomRegion* region = nullptr);
 
-// Moves `generator` on as filling a tensor of these sizes and dtype would.
+// Advances `generator` as filling a tensor of these sizes and dtype would.
 absl::Status SkipRegion(absl::Span<const int64_t> global_sizes, DType dtype,
                         Generator& generator = DefaultGenerator());
 

@@ -27,8 +27,8 @@ inline constexpr int kMaxRank = 64;
 //                     NumPy, which also refuses [0, 2^40, 2^40].)
 absl::StatusOr<int64_t> NumElements(absl::Span<const int64_t> sizes);
 
-// The same without a message: nothing where NumElements is an error. Inline,
-// since it is asked of each of a million shards.
+// As NumElements, without a message: nullopt where NumElements is an error.
+// Inline, since it is called for each of a million shards.
 inline std::optional<int64_t> CheckedVolume(absl::Span<const int64_t> sizes) {
   if (sizes.size() > kMaxRank) return std::nullopt;
   int64_t volume = 1;
@@ -46,7 +46,7 @@ inline std::optional<int64_t> CheckedVolume(absl::Span<const int64_t> sizes) {
   return empty ? 0 : volume;
 }
 
-// The same of sizes that have passed NumElements, without a check.
+// As NumElements, for sizes that have passed it, without a check.
 int64_t Volume(absl::Span<const int64_t> sizes);
 
 // NumElements times SizeOf(dtype), with the same errors.
@@ -57,10 +57,10 @@ absl::StatusOr<int64_t> NumBytes(absl::Span<const int64_t> sizes, DType dtype);
 // NumElements.
 Dims ContiguousStrides(absl::Span<const int64_t> sizes);
 
-// How many elements lie from that at `origin` to that at `index`, in memory of
-// these strides: the sum of (index[d] - origin[d]) * strides[d]. Both are
-// indices of one tensor, or of the global tensor of which the memory has a box;
-// without `origin`, index 0. Nothing is checked.
+// The distance in elements from `origin` to `index`, in memory of these
+// strides: the sum of (index[d] - origin[d]) * strides[d]. Both are indices of
+// one tensor, or of the global tensor of which the memory has a box; without
+// `origin`, index 0. Nothing is checked.
 inline int64_t ElementOffset(absl::Span<const int64_t> index,
                              absl::Span<const int64_t> strides) {
   int64_t offset = 0;
@@ -82,8 +82,8 @@ inline int64_t ElementOffset(absl::Span<const int64_t> index,
 bool IsContiguous(absl::Span<const int64_t> sizes,
                   absl::Span<const int64_t> strides);
 
-// Whether no two indices can meet in one element. May say false for exotic
-// layouts that do not overlap; never says true for one that does.
+// Whether no two indices refer to the same element. May return false for exotic
+// layouts that do not overlap; never returns true for one that does.
 bool IsNonOverlapping(absl::Span<const int64_t> sizes,
                       absl::Span<const int64_t> strides);
 

@@ -31,8 +31,8 @@ class Allocator {
   // Where the memory is.
   virtual Device device() const { return Device(); }
 
-  // What was queued on `stream` so far uses `data`, which Allocate returned:
-  // Deallocate lets it run first. Nothing for memory that devices do not use.
+  // Work queued on `stream` so far uses `data`, which Allocate returned:
+  // Deallocate lets it run first. No effect for memory that devices do not use.
   virtual void UsedOn(void* data, const DeviceStream& stream) {
     (void)data;
     (void)stream;
@@ -42,11 +42,11 @@ class Allocator {
 // Ordinary memory. Lives forever.
 //
 // Cost. Blocks of 1 MiB and more are whole 2 MiB pages that ask for huge pages
-// and, once freed, wait in a pool for the next request of about their size:
-// touching a fresh 4 KiB page costs as much as copying five. A block taken
-// from the pool is at most a quarter larger than asked, after rounding. When
-// the pool would grow beyond its capacity, the blocks that waited longest go
-// back to the system; all of them do before an allocation fails.
+// and, once freed, are kept in a pool for the next request of about their size:
+// touching a fresh 4 KiB page costs as much as copying five. A block taken from
+// the pool is at most a quarter larger than asked, after rounding. When the
+// pool would grow beyond its capacity, the blocks that waited longest go back
+// to the system; all of them do before an allocation fails.
 Allocator& HeapAllocator();
 
 struct HeapStatistics {
@@ -83,11 +83,10 @@ class Storage {
   static absl::StatusOr<std::shared_ptr<Storage>> Allocate(
       size_t bytes, Allocator& allocator = HeapAllocator());
 
-  // Memory that somebody else owns. It must stay valid while the storage
-  // lives; `keep_alive` is released when the storage is. Memory of a device
-  // must stay valid, too, until what was queued has run: the owner frees it in
-  // the order of the stream, or after a wait. `device` has an index, and is
-  // believed.
+  // Memory that is owned elsewhere. It must stay valid while the storage lives;
+  // `keep_alive` is released when the storage is. Memory of a device must also
+  // stay valid until queued work has run: the owner frees it in the order of
+  // the stream, or after a wait. `device` has an index, and is not verified.
   //   kInvalidArgument  `data` is null and `bytes` is not 0, or `device` has no
   //                     memory or no index.
   static absl::StatusOr<std::shared_ptr<Storage>> Borrow(
@@ -95,7 +94,7 @@ class Storage {
       std::shared_ptr<const void> keep_alive = nullptr,
       const Device& device = {});
 
-  // The same, but tensors on it refuse to be written to.
+  // As Borrow, but tensors on it are read-only.
   static absl::StatusOr<std::shared_ptr<Storage>> BorrowReadOnly(
       const void* data, size_t bytes,
       std::shared_ptr<const void> keep_alive = nullptr,
@@ -106,15 +105,15 @@ class Storage {
   // `read_only`, writes go to the file.
   //
   // Lifetime. The file may be renamed or removed while mapped. If somebody
-  // truncates it, touching what is gone raises SIGBUS: read files that others
-  // may shorten instead of mapping them.
+  // truncates it, an access past the new end raises SIGBUS: read files that
+  // others may shorten instead of mapping them.
   //
   // Errors. All name the path.
   //   kNotFound           There is no such file.
-  //   kPermissionDenied   It may not be opened so.
-  //   kDataLoss           It ends before offset + length.
-  //   kInvalidArgument    offset + length overflows, or it is not a file.
-  //   kResourceExhausted  No address space.
+  //   kPermissionDenied   The file may not be opened in this mode.
+  //   kDataLoss           The file ends before offset + length.
+  //   kInvalidArgument    offset + length overflows, or `path` is not a file.
+  //   kResourceExhausted  There is not enough address space.
   static absl::StatusOr<std::shared_ptr<Storage>> MapFile(
       const std::string& path, uint64_t offset, uint64_t length,
       bool read_only = true);
@@ -129,9 +128,9 @@ class Storage {
   bool writable() const { return writable_; }
   Device device() const { return device_; }
 
-  // Allocator::UsedOn: whoever queues work on the memory on another stream than
-  // the one that was current when it was allocated calls this afterwards, or
-  // keeps the storage until the work has run. Tensor's functions do it.
+  // Allocator::UsedOn: code that queues work on the memory on another stream
+  // than the one that was current when it was allocated calls this afterwards,
+  // or keeps the storage until the work has run. Tensor's functions do it.
   void UsedOn(const DeviceStream& stream) const {
     if (allocator_ != nullptr && data_ != nullptr) {
       allocator_->UsedOn(data_, stream);

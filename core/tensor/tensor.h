@@ -24,8 +24,8 @@ namespace sherd {
 
 struct TensorOptions {
   DType dtype = kFloat32;
-  // Where the data lie; meta for a tensor without data. "cuda" without an index
-  // is the calling thread's current device.
+  // The device of the data; meta for a tensor without data. "cuda" without an
+  // index is the calling thread's current device.
   Device device = {};
   // Null means HeapAllocator(), or DeviceRuntime::MemoryOf of another device.
   // For `device`; must outlive the tensors.
@@ -34,8 +34,8 @@ struct TensorOptions {
 
 namespace internal {
 
-// What a C++ value is before it is converted to a tensor's dtype. Integers of
-// one width and sign are one type here, whatever they are called in C++.
+// The type of a C++ value before it is converted to a tensor's dtype. Integers
+// of one width and sign are one type here, independent of their C++ name.
 template <typename T>
 constexpr DType ValueDType() {
   if constexpr (std::is_integral_v<T> && !std::is_same_v<T, bool>) {
@@ -64,25 +64,25 @@ constexpr DType ValueDType() {
 // A default-constructed tensor is undefined: it has rank 0, no elements and no
 // data. A tensor on the device "meta" has sizes and dtype but no data.
 //
-// Errors. Functions report what a caller can get wrong by absl::Status:
+// Errors. Functions report errors of the caller by absl::Status:
 //   kInvalidArgument     Sizes, dtype or shape do not fit.
 //   kOutOfRange          A dimension, index or range is outside the tensor.
 //   kFailedPrecondition  The tensor is undefined or meta where data is needed,
 //                        is not in host memory where it has to be, or may not
 //                        be written to.
 //   kResourceExhausted   No memory.
-//   other                Of devices: as device_runtime.h says.
+//   other                Of devices: see device_runtime.h.
 // After an error nothing has changed. Only typed access to the wrong type
 // (data_as, mutable_data_as) ends the process, as a bug in the caller.
 //
-// Devices. What creates, fills or copies tensors on a device queues that on the
-// calling thread's current stream of the device (device_stream.h) and returns.
-// What hands elements to the host waits for that stream: a copy into host
-// memory, At, comparisons and ToString. Nothing else waits. Between two
-// devices, the current stream of each waits for the other's. A pinned source
-// (DeviceRuntime::PinnedMemory) is read when the copy runs, any other host
-// memory before the call returns. Memory stays until what was queued here has
-// run, whenever the last handle goes.
+// Devices. Functions that create, fill or copy tensors on a device queue that
+// work on the calling thread's current stream of the device (device_stream.h)
+// and return. Functions that pass elements to the host wait for that stream: a
+// copy into host memory, At, comparisons and ToString. No other function waits.
+// Between two devices, the current stream of each waits for the other's. A
+// pinned source (DeviceRuntime::PinnedMemory) is read when the copy runs, any
+// other host memory before the call returns. Memory stays until the work queued
+// here has run, even if the last handle is destroyed before.
 //
 // Threads. Like a standard container: const calls may run concurrently, and
 // the caller orders accesses to shared data; on devices, streams too.
@@ -141,9 +141,10 @@ class Tensor {
       DType dtype);
 
   // A contiguous tensor over memory that the caller owns and keeps alive; see
-  // Storage::Borrow. Memory of a device may come from anybody (cudaMalloc,
-  // another library); "cuda" without an index is the one where it lies.
-  //   kInvalidArgument  `data` is not memory of `device`: says where it lies.
+  // Storage::Borrow. Memory of a device may come from any source (cudaMalloc,
+  // another library); "cuda" without an index is the device that holds it.
+  //   kInvalidArgument  `data` is not memory of `device`; the message names its
+  //                     device.
   static absl::StatusOr<Tensor> FromBorrowed(
       void* data, absl::Span<const int64_t> sizes, DType dtype,
       std::shared_ptr<const void> keep_alive = nullptr,
@@ -174,9 +175,9 @@ class Tensor {
   // Null for undefined and meta tensors.
   const std::shared_ptr<Storage>& storage() const { return storage_; }
 
-  // Address of the element with index 0, …, 0; null without data. What lies
-  // there is writable only if writable(), and for the host to touch only if
-  // device() is the CPU.
+  // Address of the element with index 0, …, 0; null without data. The memory is
+  // writable only if writable(), and the host may access it only if device() is
+  // the CPU.
   void* data() { return data_; }
   const void* data() const { return data_; }
 
@@ -218,7 +219,7 @@ class Tensor {
   // Dimension d of the result is dims[d] of this one.
   absl::StatusOr<Tensor> Permute(absl::Span<const int64_t> dims) const;
   // The same elements in row-major order with other sizes. One size may be -1:
-  // whatever is left.
+  // it is computed from the others.
   //   kInvalidArgument  The number of elements differs, or no strides can
   //                     express the result: use ReshapeOrCopy.
   absl::StatusOr<Tensor> Reshape(absl::Span<const int64_t> sizes) const;
@@ -240,8 +241,8 @@ class Tensor {
   // A contiguous copy in new memory of the same device; of HeapAllocator() on
   // the CPU.
   absl::StatusOr<Tensor> Clone() const;
-  // A contiguous copy on another device; this tensor if it lies there already.
-  // Of the CPU: waits until the elements are there.
+  // A contiguous copy on another device; this tensor if it is there already.
+  // For the CPU: waits until the elements have arrived.
   //   kInvalidArgument  `device` is meta.
   absl::StatusOr<Tensor> To(const Device& device) const;
   // A contiguous copy with another dtype; this tensor if it has it already. In
@@ -255,8 +256,8 @@ class Tensor {
 
   // Writing.
 
-  // Copies the elements of `src` into this tensor's, whatever the strides and
-  // the devices. The two may overlap: the result is as if `src` had been copied
+  // Copies the elements of `src` into this tensor's, for any strides and
+  // devices. The two may overlap: the result is as if `src` had been copied
   // before.
   //   kInvalidArgument  Sizes or dtypes differ, or elements of this tensor
   //                     coincide.
@@ -274,8 +275,8 @@ class Tensor {
 
   // Comparison.
   // False if dtypes or sizes differ, for tensors without data, and if a device
-  // fails. Tensors may be on different devices: what is on another one than the
-  // CPU is copied there, so that this is for tests.
+  // fails. Tensors may be on different devices: elements on a device other than
+  // the CPU are copied to the CPU, so this is for tests.
 
   // Every element equals its counterpart as a number: NaN equals nothing, 0
   // equals -0.
@@ -300,22 +301,23 @@ class Tensor {
   absl::Status ReadElement(absl::Span<const int64_t> index, DType dtype,
                            void* value) const;
   absl::Status FillFrom(const void* value, DType value_dtype);
-  // Has data, on whatever device.
+  // Checks that the tensor has data, on any device.
   absl::Status CheckHasData() const;
   // Has data in host memory.
   absl::Status CheckReadable() const;
   absl::Status CheckWritable() const;
-  // CopyFrom what has the same sizes and dtype and does not overlap.
+  // As CopyFrom, for a source of the same sizes and dtype that does not
+  // overlap.
   absl::Status CopyElements(const Tensor& src);
   // Whether both have data of the same dtype and sizes.
   bool IsComparable(const Tensor& other) const;
-  // Whether copies of both in host memory compare so.
+  // Applies `compare` to copies of both in host memory.
   template <typename Compare>
   bool OnHost(const Tensor& other, Compare compare) const;
   // A box whose elements in row-major order begin with those that ToString
   // prints.
   Tensor FirstElements() const;
-  // This tensor at another place with other sizes and strides.
+  // A view of this tensor at another offset with other sizes and strides.
   Tensor View(int64_t element_offset, Dims sizes, Dims strides) const;
 
   bool defined_ = false;

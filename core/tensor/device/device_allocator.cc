@@ -22,8 +22,8 @@ absl::Status CheckAlignment(size_t alignment, size_t most,
                    " bytes, asked for was ", alignment));
 }
 
-// For functions that cannot report. A device that failed says so to whoever
-// uses it next.
+// For functions that cannot report. A failed device reports its error to the
+// next caller.
 void LogFailure(const absl::Status& status, absl::string_view what) {
   if (status.ok()) return;
   SHERD_LOG(kDebug) << what << ": " << status.ToString();

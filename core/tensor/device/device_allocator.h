@@ -19,21 +19,21 @@
 
 namespace sherd::internal {
 
-// Places in streams behind which a block of memory is not used any more.
+// Points in streams after which a block of memory is no longer used.
 class StreamUses {
  public:
-  // Notes what was queued on `stream` so far; nothing on one that is being
-  // captured.
+  // Records the work queued on `stream` so far; nothing on a stream that is
+  // being captured.
   void Add(DeviceRuntime& runtime, const DeviceStream& stream);
-  // `stream` waits for all of them; none is left.
+  // Makes `stream` wait for all points, and clears them.
   void OrderBefore(DeviceRuntime& runtime, const DeviceStream& stream);
-  // Whether all have been passed, or the device failed, after which nothing
-  // runs any more.
+  // Whether all points have been passed, or the device failed, after which
+  // nothing runs any more.
   bool HavePassed(DeviceRuntime& runtime) const;
-  // Forgets them.
+  // Clears the points.
   void Clear(DeviceRuntime& runtime);
-  // `stream` is destroyed: its places stay, and are not those of another stream
-  // that has its handle one day.
+  // `stream` is destroyed: its points stay, and are not confused with those of
+  // a later stream with the same handle.
   void Leave(const DeviceStream& stream);
   bool empty() const { return uses_.empty(); }
 
@@ -57,8 +57,8 @@ class DeviceAllocator final : public Allocator {
   Device device() const override { return device_; }
   void UsedOn(void* data, const DeviceStream& stream) override;
 
-  // Before `stream`, of any device, is destroyed: binds what was allocated on
-  // it to the default stream.
+  // Called before `stream`, of any device, is destroyed: binds memory allocated
+  // on it to the default stream.
   void Leave(const DeviceStream& stream);
 
  private:
@@ -76,7 +76,7 @@ class DeviceAllocator final : public Allocator {
   absl::StatusOr<void*> AllocateOn(const DeviceStream& stream, size_t bytes);
   absl::Status OutOfMemory(const absl::Status& status, size_t bytes);
   void GiveBack(Freed freed);
-  // What was freed on streams that are not being captured any more.
+  // Gives back memory freed on streams that are no longer being captured.
   void GiveBackDeferred();
 
   DeviceRuntime& runtime_;
@@ -88,8 +88,8 @@ class DeviceAllocator final : public Allocator {
   std::atomic<bool> has_deferred_ = false;
 };
 
-// DeviceRuntime::PinnedMemory and SharedMemoryOf: memory of no stream. What is
-// freed while it is used lingers.
+// DeviceRuntime::PinnedMemory and SharedMemoryOf: memory of no stream. Memory
+// that is freed while it is used lingers.
 class LingeringAllocator final : public Allocator {
  public:
   // Pinned memory for the CPU, otherwise shared memory of the device.
@@ -101,7 +101,7 @@ class LingeringAllocator final : public Allocator {
   Device device() const override { return device_; }
   void UsedOn(void* data, const DeviceStream& stream) override;
 
-  // Before `stream` is destroyed.
+  // Called before `stream` is destroyed.
   void Leave(const DeviceStream& stream);
 
  private:
@@ -112,7 +112,7 @@ class LingeringAllocator final : public Allocator {
   };
 
   void GiveBack(void* data, size_t bytes);
-  // What was freed and is not used any more.
+  // Gives back memory that was freed and is no longer used.
   void GiveBackPassed();
 
   DeviceRuntime& runtime_;

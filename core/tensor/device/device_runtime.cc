@@ -29,7 +29,7 @@ constexpr int kNapPart = 16;
 constexpr absl::Duration kShortestNap = absl::Microseconds(20);
 constexpr absl::Duration kLongestNap = absl::Milliseconds(1);
 
-// What was found of each type of device. Never destroyed: storage may outlive
+// The runtimes found, by type of device. Never destroyed: storage may outlive
 // static destructors.
 class Registry {
  public:
@@ -171,7 +171,7 @@ absl::StatusOr<Device> DeviceRuntime::Resolve(const Device& device) {
   if (device.index < 0) {
     SHERD_ASSIGN_OR_RETURN(resolved.index, runtime->CurrentDevice());
   }
-  // Also says whether it is there.
+  // Also checks that the device exists.
   SHERD_RETURN_IF_ERROR(runtime->MemoryOf(resolved.index).status());
   return resolved;
 }

@@ -27,7 +27,7 @@ using ::testing::HasSubstr;
 constexpr DeviceType kCuda = DeviceType::kCuda;
 constexpr Device kFirst = {kCuda, 0};
 
-TEST(DeviceRuntimeTest, WithoutALoaderSaysWhatToLink) {
+TEST(DeviceRuntimeTest, WithoutALoaderNamesTheMissingDependency) {
   DeviceRuntime::SetLoader(nullptr);
   EXPECT_THAT(DeviceRuntime::For(kCuda),
               StatusIs(absl::StatusCode::kFailedPrecondition,
@@ -65,7 +65,7 @@ TEST(DeviceRuntimeTest, AnErrorIsTheSameEachTimeAndNotSearchedAgain) {
   EXPECT_EQ(DeviceRuntime::For(kCuda).value(), &fake);
 }
 
-TEST(DeviceRuntimeTest, WithoutAWorkingDeviceSaysWhatProbeSaid) {
+TEST(DeviceRuntimeTest, WithoutAWorkingDeviceReturnsTheErrorOfProbe) {
   DeviceRuntime::SetLoader(
       [](DeviceType) -> absl::StatusOr<std::unique_ptr<DeviceRuntime>> {
         auto fake = std::make_unique<FakeDevice>(1);
@@ -163,7 +163,7 @@ TEST_F(DeviceMemoryTest, WorkOnAnotherStreamRunsBeforeMemoryIsFreed) {
               IsOk());
   storage->UsedOn(other);
   storage.reset();
-  // What runs behind the free runs behind the copy.
+  // Work that runs after the free runs after the copy.
   ASSERT_THAT(fake_.Synchronize(default_), IsOk());
   EXPECT_EQ(fake_.ReadNow(copy->data(), 2), "\x07\x07");
   copy->UsedOn(other);
@@ -247,7 +247,7 @@ TEST_F(DeviceMemoryTest, WorkOfADestroyedStreamRunsBeforeMemoryIsFreed) {
   }
 }
 
-TEST_F(DeviceMemoryTest, OutOfMemorySaysHowMuchThereIs) {
+TEST_F(DeviceMemoryTest, OutOfMemoryReportsTheAvailableMemory) {
   const std::shared_ptr<Storage> storage = Make(1 << 19);
   EXPECT_THAT(
       Storage::Allocate(1 << 20, *fake_.MemoryOf(0).value()),
@@ -255,7 +255,7 @@ TEST_F(DeviceMemoryTest, OutOfMemorySaysHowMuchThereIs) {
                "out of memory: cuda:0 cannot provide 1048576 bytes; 524288 of "
                "1048576 are free, this process uses 524288 and keeps 0 for "
                "reuse; use smaller shards or more devices (fake out of"));
-  // What the pools kept was given back before.
+  // The memory of the pools was given back before.
   EXPECT_THAT(fake_.TakeQueued(), Contains("trim"));
   EXPECT_THAT(Storage::Allocate(1 << 20, *fake_.MemoryOf(1).value()), IsOk());
 }
@@ -268,7 +268,7 @@ TEST_F(DeviceMemoryTest, CannotBeAllocatedDuringACapture) {
   EXPECT_THAT(Storage::Allocate(64, *fake_.MemoryOf(0).value()),
               StatusIs(absl::StatusCode::kFailedPrecondition,
                        "create tensors before the capture"));
-  // What goes meanwhile is taken back later.
+  // Memory freed meanwhile is reclaimed later.
   before.reset();
   EXPECT_EQ(fake_.live_blocks(), 1);
   fake_.SetCapturing(stream, false);
@@ -276,7 +276,7 @@ TEST_F(DeviceMemoryTest, CannotBeAllocatedDuringACapture) {
   EXPECT_EQ(fake_.live_blocks(), 0);
 }
 
-TEST_F(DeviceMemoryTest, AlignsToWhatItSays) {
+TEST_F(DeviceMemoryTest, AlignsAsDocumented) {
   EXPECT_THAT((*fake_.MemoryOf(0))->Allocate(8, 512),
               StatusIs(absl::StatusCode::kInvalidArgument,
                        "memory of cuda:0 is aligned to 256 bytes"));
@@ -356,7 +356,7 @@ TEST_F(DeviceMemoryTest, SharedMemoryCanBeExported) {
 
 class SynchronizeTest : public DeviceMemoryTest {};
 
-TEST_F(SynchronizeTest, RunsWhatIsQueuedOnTheStreamAndReturnsItsEvent) {
+TEST_F(SynchronizeTest, RunsTheQueuedWorkOfTheStreamAndReturnsItsEvent) {
   const std::shared_ptr<Storage> storage = Make(64);
   ASSERT_THAT(Fill(*storage, default_, 7), IsOk());
   EXPECT_EQ(fake_.ReadNow(storage->data(), 1), "\xCD");

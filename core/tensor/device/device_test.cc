@@ -64,7 +64,7 @@ TEST(DeviceTest, MalformedTextIsRefusedAndQuoted) {
   }
 }
 
-TEST(DeviceTest, TextStandsForDevices) {
+TEST(DeviceTest, TextConvertsToDevices) {
   const auto name = [](Device device) { return device.ToString(); };
   EXPECT_EQ(name("cuda:3"), "cuda:3");
   EXPECT_EQ(name(std::string("cpu")), "cpu");
@@ -76,7 +76,7 @@ TEST(DeviceTest, TextStandsForDevices) {
   EXPECT_TRUE(optional->is_meta());
 }
 
-TEST(DeviceTest, MalformedTextIsKeptForWhoeverTakesTheDevice) {
+TEST(DeviceTest, MalformedTextIsKeptUntilTheDeviceIsUsed) {
   std::vector<std::string> texts = {"", "cuda:foo", "gpu:0", "cuda:0 "};
   // Also more of them than are kept.
   for (int i = 0; i < 200; ++i) texts.push_back(absl::StrCat("gpu:", i));

@@ -96,7 +96,7 @@ absl::Status NotInAGraph(const Device& device, absl::string_view what) {
                    " is being captured into a graph, which cannot ", what));
 }
 
-// What is queued now can be launched again and again.
+// Work queued now can be launched repeatedly.
 absl::Status CheckHostSource(DeviceRuntime& runtime, const DeviceStream& stream,
                              const TransferSide& src) {
   SHERD_ASSIGN_OR_RETURN(const bool capturing, IsCapturing(runtime, stream));

@@ -22,8 +22,8 @@ struct TransferSide {
 // device and the host's: at least one side is on a device. The box has
 // elements; the two sides do not overlap.
 //
-// Completion. As core/tensor/tensor.h says of devices: queued on the current
-// stream of dst's device, or of src's where dst is the host's, for which it
+// Completion. As for devices in core/tensor/tensor.h: queued on the current
+// stream of dst's device, or of src's if dst is host memory; then the call
 // waits.
 //
 // Cost. Contiguous sides: one copy. On a device a box with other strides is

@@ -33,7 +33,7 @@ using internal::MemoryAccess;
 using internal::RunElementwise;
 using internal::RunOperand;
 
-// What can be an operand, or the result.
+// Checks for an operand or the result.
 
 absl::Status CheckReadable(const Tensor& tensor) {
   if (!tensor.defined()) {
@@ -110,7 +110,7 @@ absl::Status CheckWhole(const Scalar& scalar, DType dtype) {
     return absl::OkStatus();
   }
   return absl::InvalidArgumentError(absl::StrCat(
-      scalar.ToString(), " is no whole number, as an operation on ",
+      scalar.ToString(), " is not a whole number, as an operation on ",
       Name(dtype), " expects; convert the tensor with To() first"));
 }
 

@@ -9,9 +9,9 @@
 
 namespace sherd {
 
-// Operations on each element; see elementwise_op.h for what is defined for
-// which dtype. Computes a new contiguous tensor, or, with …InPlace, replaces
-// the elements of `a`.
+// Operations on each element; elementwise_op.h lists the dtypes for which each
+// is defined. Computes a new contiguous tensor, or, with …InPlace, replaces the
+// elements of `a`.
 //
 // Types. Tensors of one call have one dtype, and so has the result: nothing is
 // promoted. A Scalar becomes a number of that dtype, or of float32 if it is a
@@ -24,21 +24,21 @@ namespace sherd {
 //   floats    float64 and float32 in their own precision, the smaller ones in
 //             float32 and rounded once. min, max and relu: NaN if an operand is
 //             NaN; of zeros with different signs, b. The basic four, square,
-//             sqrt and what needs no rounding have the same bits on every
-//             machine; the rest is as good as the C++ library.
+//             sqrt and operations without rounding have the same bits on every
+//             machine; the others are as accurate as the C++ library.
 //   complex   mul and div as std::complex does, infinities included.
 //
 // On the device meta nothing is computed.
 //
 // Errors. Nothing has changed.
 //   kInvalidArgument     CheckElementwise; dtypes or sizes differ; the dtype
-//                        cannot hold the Scalar (see Tensor::Fill; of integers,
-//                        also a Scalar that is no whole number); an integer is
-//                        divided by 0 or raised to a negative power; elements
-//                        of `a` coincide.
+//                        cannot hold the Scalar (see Tensor::Fill; for
+//                        integers, also a Scalar that is not an integer); an
+//                        integer is divided by 0 or raised to a negative power;
+//                        elements of `a` coincide.
 //   kFailedPrecondition  A tensor is undefined, not in host memory, meta where
 //                        the other has data, or may not be written to.
-//   kResourceExhausted   No memory.
+//   kResourceExhausted   There is no memory.
 //
 // Buffers. Any strides. In place, `b` may be `a` or share memory with it in any
 // way: the result is as if `b` had been copied before.
@@ -57,8 +57,8 @@ absl::Status ApplyInPlace(UnaryOp op, Tensor& a);
 absl::Status ApplyInPlace(BinaryOp op, Tensor& a, const Tensor& b);
 absl::Status ApplyInPlace(BinaryOp op, Tensor& a, const Scalar& b);
 
-// The same, written into `out`, which has the sizes and dtype of the operands
-// and obeys what is said of `a` in place. It may be an operand.
+// As Apply, but writes to `out`, which has the sizes and dtype of the operands
+// and obeys the rules for `a` in place. It may be an operand.
 absl::Status ApplyInto(UnaryOp op, const Tensor& a, Tensor& out);
 absl::Status ApplyInto(BinaryOp op, const Tensor& a, const Tensor& b,
                        Tensor& out);

@@ -88,7 +88,8 @@ absl::Status CheckElementwise(UnaryOp op, DType dtype) {
     case UnaryOp::kNeg:
     case UnaryOp::kSquare:
       if (dtype != kBool) return absl::OkStatus();
-      return Undefined(Name(op), dtype, "it is no number; convert with To()");
+      return Undefined(Name(op), dtype,
+                       "it is not a number; convert with To()");
     case UnaryOp::kAbs:
     case UnaryOp::kSign:
     case UnaryOp::kRelu:
@@ -96,7 +97,8 @@ absl::Status CheckElementwise(UnaryOp op, DType dtype) {
     case UnaryOp::kCeil:
     case UnaryOp::kRound:
       if (dtype == kBool) {
-        return Undefined(Name(op), dtype, "it is no number; convert with To()");
+        return Undefined(Name(op), dtype,
+                         "it is not a number; convert with To()");
       }
       if (!IsComplex(dtype)) return absl::OkStatus();
       return Undefined(Name(op), dtype,
@@ -104,7 +106,7 @@ absl::Status CheckElementwise(UnaryOp op, DType dtype) {
     default:
       if (IsFloatingPoint(dtype) || IsComplex(dtype)) return absl::OkStatus();
       return Undefined(Name(op), dtype,
-                       "the result is no whole number; convert with To()");
+                       "the result is not a whole number; convert with To()");
   }
 }
 
@@ -117,7 +119,8 @@ absl::Status CheckElementwise(BinaryOp op, DType dtype) {
     case BinaryOp::kDiv:
     case BinaryOp::kPow:
       if (dtype != kBool) return absl::OkStatus();
-      return Undefined(Name(op), dtype, "it is no number; convert with To()");
+      return Undefined(Name(op), dtype,
+                       "it is not a number; convert with To()");
     case BinaryOp::kMin:
     case BinaryOp::kMax:
       if (!IsComplex(dtype)) return absl::OkStatus();

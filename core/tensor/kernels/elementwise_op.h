@@ -50,7 +50,7 @@ std::ostream& operator<<(std::ostream& out, UnaryOp op);
 std::ostream& operator<<(std::ostream& out, BinaryOp op);
 
 // OK if the table above has an x.
-//   kInvalidArgument  Says why, and what to do instead.
+//   kInvalidArgument  The message has the reason and the alternative.
 absl::Status CheckElementwise(UnaryOp op, DType dtype);
 absl::Status CheckElementwise(BinaryOp op, DType dtype);
 

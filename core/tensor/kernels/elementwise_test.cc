@@ -93,7 +93,7 @@ bool IsDefined(Op op, DType dtype) {
   return false;
 }
 
-TEST(ElementwiseTest, IsDefinedWhereTheTableSaysAndRefusedByNameElsewhere) {
+TEST(ElementwiseTest, IsDefinedAsInTheTableAndRefusedByNameElsewhere) {
   for (int32_t number = 0; number < kNumDTypes; ++number) {
     const DType dtype = static_cast<DType>(number);
     const Tensor ones = Tensor::Ones({3}, {.dtype = dtype}).value();
@@ -119,7 +119,7 @@ TEST(ElementwiseTest, IsDefinedWhereTheTableSaysAndRefusedByNameElsewhere) {
   }
 }
 
-// What the operation gives for numbers that every float can hold, in double.
+// The operation's result for numbers that every float can hold, in double.
 double Model(UnaryOp op, double x) {
   switch (op) {
     case UnaryOp::kNot:
@@ -571,14 +571,14 @@ TEST(ElementwiseTest, RefusesScalarsThatTheDTypeCannotHold) {
     Scalar scalar;
     const char* phrase;
   } cases[] = {
-      {kInt32, 2.5, "2.5 is no whole number"},
+      {kInt32, 2.5, "2.5 is not a whole number"},
       {kInt8, 128, "128"},
       {kUInt64, -1, "-1"},
-      {kInt64, kNan, "no whole number"},
+      {kInt64, kNan, "not a whole number"},
       {kBool, 2, "2"},
       {kFloat64, std::complex<double>(1, 2), "imaginary"},
       {kFloat32, 1e300, "1e+300"},
-      {kInt32, std::complex<float>(1, 2), "no whole number"},
+      {kInt32, std::complex<float>(1, 2), "not a whole number"},
   };
   for (const auto& c : cases) {
     Tensor a = Tensor::Ones({2}, {.dtype = c.dtype}).value();

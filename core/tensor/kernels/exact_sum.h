@@ -10,9 +10,9 @@
 
 namespace sherd {
 
-// A sum of numbers without any rounding: whatever the order, and however the
-// numbers are spread over accumulators that are added up at the end, the result
-// is the true sum, rounded once.
+// A sum of numbers without intermediate rounding: for any order, and any
+// distribution of the numbers over accumulators that are added up at the end,
+// the result is the true sum, rounded once.
 //
 // Value. At most 2^63 numbers.
 //
@@ -36,12 +36,13 @@ class ExactSum {
   // of zeros, is 0.
   double Round() const;
 
-  // Whether the sum is a whole number that fits in 128 bits, and if so which.
+  // Whether the sum is an integer that fits in 128 bits; if so, stores it in
+  // `value`.
   bool ToInteger(absl::int128& value) const;
 
-  // For adding up accumulators of many ranks: Words of all of them, added
-  // element by element as 64-bit integers, are what FromWords takes. For at
-  // most 2^30 accumulators.
+  // For adding up accumulators of many ranks: FromWords takes the Words of all
+  // of them, added element by element as 64-bit integers. For at most 2^30
+  // accumulators.
   static constexpr size_t kWords = 72;
   std::array<int64_t, kWords> ToWords() const;
   static ExactSum FromWords(const std::array<int64_t, kWords>& words);

@@ -25,12 +25,12 @@ namespace sherd {
 // Threads. Safe for disjoint destinations.
 //
 // Cost. No allocation. Dimensions of size 1 are dropped, the others sorted by
-// destination stride and merged where both sides allow; what is left runs as
-// memcpy of the longest common runs, or, when the two sides disagree on the
-// innermost dimension, as transposition in tiles of one cache line each way.
-// Large copies bypass the cache: from 32 MiB on, or 4 MiB for transpositions
-// and if the destination is not one contiguous run. Of a larger copy that is
-// made in parts, each part is told the bytes of all, `whole_bytes`.
+// destination stride and merged where both sides allow; the rest runs as memcpy
+// of the longest common runs, or, when the two sides disagree on the innermost
+// dimension, as transposition in tiles of one cache line each way. Large copies
+// bypass the cache: from 32 MiB on, or 4 MiB for transpositions and if the
+// destination is not one contiguous run. If a larger copy is made in parts,
+// pass the bytes of all parts as `whole_bytes`.
 void StridedCopy(void* dst, absl::Span<const int64_t> dst_strides,
                  const void* src, absl::Span<const int64_t> src_strides,
                  absl::Span<const int64_t> sizes, size_t element_size,

@@ -24,8 +24,8 @@ struct LoopOperand {
 //
 //     body(addresses, steps, count)
 //
-// where the k-th element of operand i lies at addresses[i] + k * steps[i]
-// bytes, until it returns false. Returns whether it never did.
+// where the k-th element of operand i is at addresses[i] + k * steps[i] bytes,
+// until it returns false. Returns whether it always returned true.
 //
 // Cost. No allocation; the body is inlined and called once per run.
 template <size_t kOperands, typename Body>

@@ -99,7 +99,7 @@ TEST(ForEachRunTest, RunsEndWhereOneOfTheOperandsJumps) {
                                   ElementsAre(8, 14)));
 }
 
-TEST(ForEachRunTest, StopsWhenTheBodySaysSo) {
+TEST(ForEachRunTest, StopsWhenTheBodyReturnsFalse) {
   const Dims sizes = {5, 2};
   const Dims strides = {3, 1};
   std::array<std::byte, 64> memory;

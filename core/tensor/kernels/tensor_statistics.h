@@ -9,8 +9,8 @@
 
 namespace sherd {
 
-// Numbers that describe all elements of a tensor, in a form in which those of
-// its parts can be put together; see sharded_statistics.h for whole numbers.
+// Statistics of all elements of a tensor, in a form in which those of its parts
+// can be combined; see sharded_statistics.h for final results.
 //
 // Errors of all of them.
 //   kInvalidArgument     The dtype has no such number.
@@ -22,7 +22,8 @@ absl::Status AddElements(const Tensor& tensor, ExactSum& real,
                          ExactSum& imaginary);
 
 // Adds (|x| / divisor)^p of every element x to `sum`; each is rounded to
-// double. 0^0 is 0, so that p == 0 counts what is not zero. `divisor` is not 0.
+// double. 0^0 is 0, so that p == 0 counts the nonzero elements. `divisor` is
+// not 0.
 //   kInvalidArgument  The dtype is neither floating-point nor complex.
 absl::Status AddPowers(const Tensor& tensor, double p, double divisor,
                        ExactSum& sum);
@@ -33,8 +34,8 @@ absl::StatusOr<double> LargestMagnitude(const Tensor& tensor);
 
 // The smallest and the largest element, as positions in the order of all
 // numbers of the dtype: unsigned, equal on every machine, NaN above all others
-// in `largest` and below them in `smallest`. Of nothing: the whole range, the
-// wrong way round.
+// in `largest` and below them in `smallest`. Without elements: the whole range,
+// inverted.
 struct OrderedRange {
   uint64_t smallest = UINT64_MAX;
   uint64_t largest = 0;

@@ -152,7 +152,7 @@ absl::Status DrawOnDevice(Tensor& tensor, const RandomRegion& region,
   return absl::OkStatus();
 }
 
-// `make` is as for DrawAll; `parameters` says the same to devices.
+// `make` is as for DrawAll; `parameters` are the same for devices.
 template <typename Make>
 absl::Status FillRandom(Tensor& tensor, Generator& generator,
                         const RandomRegion* region,
@@ -169,7 +169,7 @@ absl::Status FillRandom(Tensor& tensor, Generator& generator,
   SHERD_ASSIGN_OR_RETURN(const int64_t elements,
                          NumElements(region->global_sizes));
   const uint64_t blocks = BlocksFor(elements, tensor.dtype());
-  // Says whether the tensor can be written to before the generator moves.
+  // Checks that the tensor is writable before the generator advances.
   SHERD_RETURN_IF_ERROR(tensor.CopyFrom(tensor));
   if (!tensor.device().is_cpu()) {
     const Generator::State start = generator.Take(blocks);

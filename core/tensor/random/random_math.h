@@ -7,7 +7,7 @@
 
 #include "sherd/core/tensor/device/host_device.h"
 
-// The numbers of random.h, for the host and for GPUs: what is uniform is the
+// The numbers of random.h, for the host and for GPUs: uniform numbers are the
 // same bit by bit, as long as the compiler fuses no multiplication with an
 // addition (-ffp-contract=off, --fmad=false).
 namespace sherd::internal {

@@ -8,7 +8,8 @@
 namespace sherd {
 namespace {
 
-// What two boxes have in common in one dimension: not positive if nothing.
+// The intersection of two boxes in one dimension: its size is not positive if
+// it is empty.
 struct CommonRange {
   int64_t offset;
   int64_t size;

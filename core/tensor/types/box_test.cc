@@ -23,7 +23,7 @@ using ::testing::ElementsAre;
 
 constexpr int64_t kMax = std::numeric_limits<int64_t>::max();
 
-// What a box and more looks like.
+// A type that extends a box.
 struct Named : Box {
   int name = 0;
 
@@ -45,7 +45,7 @@ TEST(BoxTest, EqualBoxesHaveEqualHashes) {
   EXPECT_EQ(views.size(), 1u);
 }
 
-TEST(BoxTest, WhatIsABoxAndMoreIsViewedAsTheBox) {
+TEST(BoxTest, ADerivedBoxIsViewedAsTheBox) {
   const Named one = {{{1}, {2}}, 1};
   const Named other = {{{1}, {2}}, 2};
   EXPECT_NE(one, other);

@@ -1,5 +1,5 @@
-// Tensors in the memory of devices. What every tensor does stands in
-// tensor_test.cc.
+// Tensors in the memory of devices. tensor_test.cc tests the functions of all
+// tensors.
 
 #include <cstdint>
 #include <memory>
@@ -98,7 +98,7 @@ TEST_F(DeviceTensorTest, FillsEveryWidthOfElements) {
   }
 }
 
-TEST_F(DeviceTensorTest, ChecksWhatIsFilledAsOnTheHost) {
+TEST_F(DeviceTensorTest, ChecksFillValuesAsOnTheHost) {
   Tensor tensor = Tensor::Zeros({2}, {.dtype = kInt8, .device = kGpu}).value();
   fake_.TakeQueued();
   EXPECT_THAT(tensor.Fill(200), StatusIs(kInvalid, ""));
@@ -225,7 +225,7 @@ TEST_F(DeviceTensorTest, CopiesBetweenDevicesAreInTheOrderOfBothStreams) {
       << dst;
 }
 
-// A tensor that goes while another stream works on it.
+// A tensor that is destroyed while another stream works on it.
 TEST_F(DeviceTensorTest, MayGoWhileAnotherStreamReadsIt) {
   const DeviceStream stream = fake_.CreateStream(0, false).value();
   Tensor src = Iota({4}).To(kGpu).value();
@@ -349,7 +349,7 @@ TEST_F(DeviceTensorTest, RefusesToBorrowWhatLiesElsewhere) {
               StatusIs(kInvalid, "a device with its index"));
 }
 
-TEST_F(DeviceTensorTest, WhatNeedsHostMemorySaysHowToGetIt) {
+TEST_F(DeviceTensorTest, FunctionsThatNeedHostMemoryExplainHowToGetIt) {
   const Tensor device = Tensor::Ones({2}, {.device = kGpu}).value();
   const Tensor host = Tensor::Ones({2}).value();
   constexpr char kRemedy[] = "move it there with To(Device())";
@@ -388,7 +388,7 @@ TEST_F(DeviceTensorTest, ErrorsOfDevicesAreReportedAndChangeNothing) {
   EXPECT_TRUE(device.Equal(host));
 }
 
-TEST_F(DeviceTensorTest, WithoutADriverSaysWhatWasLookedFor) {
+TEST_F(DeviceTensorTest, WithoutADriverListsWhatWasSearched) {
   FakeDevice::InstallError(
       absl::UnavailableError("no cuda device can be used: no libcuda.so.1"));
   EXPECT_THAT(Tensor::Zeros({2}, {.device = kGpu}),

@@ -18,7 +18,7 @@ namespace sherd {
 void CastElements(DType src_dtype, const void* src, int64_t src_step,
                   DType dst_dtype, void* dst, int64_t count);
 
-// Converts one element and refuses what the destination cannot hold.
+// Converts one element and refuses a value that the destination cannot hold.
 //   kInvalidArgument  A number outside the range of an integer dtype (a
 //                     fraction is dropped, but NaN is refused) or other than 0
 //                     and 1 for bool; a finite number that overflows a

@@ -13,8 +13,8 @@ namespace {
 static_assert(!std::is_convertible_v<float, Float16>, "only explicitly");
 static_assert(!std::is_convertible_v<Float16, float>, "only explicitly");
 
-// What the bits mean by the definition of the format, computed another way
-// than the code under test. NaN for codes that are no number.
+// The value of the bits by the definition of the format, computed by another
+// method than the code under test. NaN for codes that are not a number.
 template <typename T>
 double Reference(uint32_t bits, int mantissa_bits, int bias, bool infinity) {
   const int total = 8 * sizeof(T);
@@ -101,8 +101,8 @@ TYPED_TEST(SmallFloatTest, EveryGapRoundsToNearestAndTiesToEven) {
       const uint32_t even = sign | (code % 2 == 0 ? code : code + 1);
       ASSERT_EQ(T(middle).bits(), even) << code;
       ASSERT_EQ(T(static_cast<float>(middle)).bits(), even) << code;
-      // One step of double from the tie: rounding by way of float would land
-      // on the tie first.
+      // One step of double from the tie: rounding through float would land on
+      // the tie first.
       ASSERT_EQ(T(std::nextafter(middle, near_zero)).bits(), sign | code);
       ASSERT_EQ(T(std::nextafter(middle, away)).bits(), sign | (code + 1));
       const float tie = static_cast<float>(middle);

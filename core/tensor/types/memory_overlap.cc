@@ -60,7 +60,7 @@ class BoundedSum {
     int64_t most = 0;
     // Of this and all smaller coefficients.
     int64_t divisor = 0;
-    // What all smaller terms and the rest are at most.
+    // The maximum of all smaller terms and the rest.
     int64_t reach_of_smaller = 0;
   };
 

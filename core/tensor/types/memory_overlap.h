@@ -8,8 +8,8 @@
 
 #include "absl/types/span.h"
 
-// Whether what an operation reads and writes shares memory: the one place that
-// decides it, for tensors, shards and the buffers of collectives.
+// Decides whether the operands and results of an operation share memory, for
+// tensors, shards and the buffers of collectives.
 namespace sherd::internal {
 
 enum class Access { kRead, kWrite };
@@ -47,9 +47,9 @@ bool IsSameMemory(const MemoryAccess& a, const MemoryAccess& b);
 
 // Whether a byte of an element of `a` is one of an element of `b` too. Exact
 // where of any two strides of both, in bytes, one divides the other, as it is
-// with views of one tensor. Elsewhere may return true for boxes that lie apart,
-// if telling takes more than some 10 us; never returns false for boxes that
-// share a byte.
+// with views of one tensor. Elsewhere may return true for disjoint boxes, if
+// the exact answer takes more than some 10 us; never returns false for boxes
+// that share a byte.
 //
 // Cost. A comparison of addresses, unless the ranges from first to last byte
 // overlap; then O(dimensions) where the strides divide one another.

@@ -151,7 +151,7 @@ TEST(MayShareMemoryTest, NeverCallsApartWhatSharesMemory) {
   EXPECT_GT(found_apart, 300);
 }
 
-TEST(MayShareMemoryTest, TellsLargeViewsApartByTheirElements) {
+TEST(MayShareMemoryTest, DistinguishesLargeViewsByTheirElements) {
   constexpr int64_t kPitch = int64_t{1} << 20;
   const Box left = {.sizes = {kPitch, 1000}, .strides = {kPitch, 1}};
   Box right = left;

@@ -18,13 +18,13 @@ concept ScalarType = std::integral<T> || requires {
   internal::DTypeOfImpl<T>::value;
 };
 
-// One number of any type that a tensor can hold, as it was given: nothing is
-// rounded before it meets a tensor. C++ numbers convert to it:
+// One number of any type that a tensor can hold, as given: it is rounded only
+// when it is converted to a tensor's dtype. C++ numbers convert to it:
 //
 //     Apply(BinaryOp::kMul, tensor, 0.5)
 //
-// Value. Integers of one width and sign are one type, whatever they are called
-// in C++.
+// Value. Integers of one width and sign are one type, independent of their C++
+// name.
 class Scalar {
  public:
   template <ScalarType T>

@@ -828,7 +828,7 @@ std::string Tensor::ToString() const {
   std::string text = absl::StrCat("Tensor(", Name(dtype_), ", ",
                                   FormatDims(sizes_), ", ", device_.ToString());
   if (storage_ == nullptr || numel_ == 0) return absl::StrCat(text, ")");
-  // What a device cannot give now is not worth an error here.
+  // A failure of the device is not an error here.
   const absl::StatusOr<Tensor> first = FirstElements().To(Device());
   if (!first.ok()) return absl::StrCat(text, ")");
   int printed = 0;

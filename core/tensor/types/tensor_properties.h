@@ -12,7 +12,7 @@ namespace sherd {
 
 enum class Layout : int32_t { kStrided = 0, kSparseCoo = 1, kSparseCsr = 2 };
 
-// The numbers stand in saved files.
+// The numbers are part of file formats.
 enum class MemoryFormat : int32_t {
   kContiguous = 0,
   kChannelsLast = 1,
@@ -22,9 +22,9 @@ enum class MemoryFormat : int32_t {
 absl::string_view Name(Layout layout);
 absl::string_view Name(MemoryFormat format);
 
-// What all shards of a tensor have in common besides the global size. Sharded
-// tensors accept only the layout kStrided and the memory format kContiguous;
-// the other values exist so that they can be refused by name.
+// The properties that all shards of a tensor share besides the global size.
+// Sharded tensors accept only the layout kStrided and the memory format
+// kContiguous; the other values exist so that they can be refused by name.
 struct TensorProperties {
   DType dtype = kFloat32;
   Layout layout = Layout::kStrided;
