@@ -42,12 +42,12 @@ struct DeviceMesh {
   friend bool operator==(const DeviceMesh&, const DeviceMesh&) = default;
 };
 
-// What one dimension of a mesh does to a tensor, in the words of DTensor.
+// The effect of one dimension of a mesh on a tensor, in the terms of DTensor.
 class MeshPlacement {
  public:
   // Cuts dimension `dim` of the tensor; negative ones count from the end.
   static MeshPlacement Shard(int dim) { return MeshPlacement(true, dim); }
-  // Every place along it has the same.
+  // Every place along the dimension has the same elements.
   static MeshPlacement Replicate() { return MeshPlacement(false, 0); }
 
   bool is_shard() const { return is_shard_; }
@@ -76,11 +76,12 @@ class MeshPlacement {
 //     cuts {{0, 1}}   [0, 2) [2, 3)      cuts {{1, 0}}   [0, 2) [3, 4)
 //                     [3, 4) [4, 5)                      [2, 3) [4, 5)
 //
-// Derived classes are made as those of ChunkShardingSpec.
+// Derived classes are written as those of ChunkShardingSpec.
 class MeshShardingSpec : public ShardingSpec {
  public:
   // cuts[d] lists the mesh dimensions that cut dimension d of the tensor, in
-  // order; none for one that stays whole, as those past the end of the list do.
+  // order; empty for a dimension that stays whole, as do dimensions past the
+  // end of the list.
   //
   //     // Rows over the mesh's rows, replicas along its columns.
   //     MeshShardingSpec::Create(mesh, {{0}})
@@ -94,7 +95,7 @@ class MeshShardingSpec : public ShardingSpec {
 
   // One placement per dimension of the mesh, as in DTensor: dimensions of the
   // mesh that cut the same dimension of the tensor do so from left to right.
-  // Equal to what Create makes of the same cuts, if no `dim` is negative.
+  // Equal to the result of Create for the same cuts, if no `dim` is negative.
   static absl::StatusOr<std::shared_ptr<const MeshShardingSpec>> FromPlacements(
       DeviceMesh mesh, absl::Span<const MeshPlacement> placements);
 
@@ -117,7 +118,7 @@ class MeshShardingSpec : public ShardingSpec {
   // Whether any dimension of the mesh, of more than one place, cuts nothing.
   bool has_replicas() const;
 
-  //   kInvalidArgument  "Invalid sharding dim": a cut is of a dimension that
+  //   kInvalidArgument  "Invalid sharding dim": a cut names a dimension that
   //                     the tensor does not have; an offset does not fit in 64
   //                     bits.
   //

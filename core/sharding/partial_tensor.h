@@ -19,14 +19,15 @@
 
 namespace sherd {
 
-// What one rank did to reduce; AllReduce counts each byte of the tensor once.
+// One rank's work for a reduction; AllReduce counts each byte of the tensor
+// once.
 struct PartialStats {
-  // Own summands for other ranks, and those of others for this one.
+  // This rank's summands sent to others, and the others' summands received.
   int64_t bytes_sent = 0;
   int64_t bytes_received = 0;
   // Copied to or from staging memory: 0 where runs were contiguous.
   int64_t bytes_staged = 0;
-  // Staging memory in use at once, at most.
+  // The most staging memory in use at once.
   int64_t staging_bytes = 0;
   int64_t rounds = 0;
 };
@@ -41,22 +42,22 @@ struct PartialOptions {
 };
 
 // A tensor of which every rank of a group holds a summand (or factor, …) of the
-// size of the whole: what a product of matrices leaves that are sharded along
-// the dimension which is summed over. The tensor itself is the reduction of all
-// of them, and is computed when it moves.
+// size of the whole, such as the product of matrices that are sharded along the
+// dimension which is summed over. The tensor itself is the reduction of all
+// summands, and is computed when it moves.
 //
 // Value. A handle: copying it shares the local summand.
 //
 // Shards as summands. Where summands are themselves shards of something larger,
-// as on one row of a mesh, a PartialTensor over that row's group stands for the
+// as on one row of a mesh, a PartialTensor over that row's group represents the
 // shard.
 class PartialTensor {
  public:
-  // Undefined; nothing but assignment and defined() is of use.
+  // Undefined; only assignment and defined() are allowed.
   PartialTensor() = default;
 
   // `local` is shared, not copied; any strides. Not collective: whether all
-  // ranks have the same size, dtype and `op` shows when data moves. A null
+  // ranks have the same size, dtype and `op` is checked when data moves. A null
   // `group` is the default group.
   //   kInvalidArgument     `op` is not defined for the dtype (CheckReduction),
   //                        or `local` is undefined.
@@ -74,7 +75,7 @@ class PartialTensor {
   absl::Span<const int64_t> size() const { return local_.sizes(); }
   DType dtype() const { return local_.dtype(); }
 
-  // Reduces and leaves each rank its shards under `spec`, which may be any:
+  // Reduces and gives each rank its shards under `spec`, which may be any:
   // uneven, with empty shards, several per rank or none, replicas, boxes in any
   // number of dimensions.
   //
@@ -85,31 +86,32 @@ class PartialTensor {
   //
   // Errors. Before any data moved, and then the same on every rank; the local
   // summands are never written to.
-  //   kInvalidArgument     Size, dtype, op, spec or options of ranks differ:
-  //                        says which; `spec` does not fit the size; the
-  //                        staging bound does not hold four elements for each
-  //                        other rank, and one.
+  //   kInvalidArgument     Size, dtype, op, spec or options differ between
+  //                        ranks; the message names which. `spec` does not fit
+  //                        the size; or the staging bound does not hold four
+  //                        elements for each other rank, and one.
   //   kFailedPrecondition  Not created, or a placement has no memory.
-  //   kResourceExhausted   No memory for the shards or for staging.
+  //   kResourceExhausted   There is no memory for the shards or for staging.
   // Afterwards those of ProcessGroup::AllToAllV; the group is poisoned.
   //
-  // Devices. Reduced by the host: a summand on a device is copied to host
-  // memory first, and shards on devices get theirs from there.
+  // Devices. The host reduces: a summand on a device is copied to host memory
+  // first, and shards on devices are filled from there.
   //
   // Memory. The new shards, and options.max_staging_bytes; with replicas or
-  // devices, also what this rank reduces of them. What is one run of memory in
-  // `local` is sent from there.
+  // devices, also the part of them that this rank reduces. A contiguous run of
+  // `local` is sent without staging.
   //
   // Cost. With P ranks and n bytes of shards of its own, a rank receives
   // (P - 1) n bytes: each of the P - 1 foreign summands of each element moves
-  // once. Over all ranks that is the lower bound of any way that does not add
-  // up in the network. A box with h replicas is reduced in h parts, one by each
-  // of its holders, who then exchange them: (P - 1) n / h + (h - 1) n / h.
+  // once. Over all ranks that is the lower bound of any algorithm that does not
+  // reduce in the network. A box with h replicas is reduced in h parts, one by
+  // each of its holders, which then exchange them: (P - 1) n / h + (h - 1) n /
+  // h.
   absl::StatusOr<ShardedTensor> Reshard(
       const ShardingSpecPtr& spec, const PartialOptions& options = {}) const;
 
-  // Reduces and leaves every rank the whole, as a new contiguous tensor with
-  // the same bits everywhere, on the device of the local summand. Where the
+  // Reduces and gives every rank the whole, as a new contiguous tensor with the
+  // same bits on all ranks, on the device of the local summand. Where the
   // summands are on the group's devices, the device part reduces them and the
   // result is queued; otherwise the host does it.
   //

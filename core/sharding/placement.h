@@ -18,7 +18,7 @@
 
 namespace sherd {
 
-// Who owns a shard, and on which of its devices the shard lives.
+// The owner of a shard, and the owner's device that holds it.
 //
 // Grammar.
 //
@@ -28,9 +28,9 @@ namespace sherd {
 // A missing device is the CPU. Text without "/" is a device if it reads as one
 // ("cuda:0": no owner), otherwise an owner. Ranks are global ranks.
 //
-// Value. Where a Placement is expected, text may stand: "rank:0/cpu". Text that
-// is malformed makes a placement that is not valid; whatever takes placements
-// checks status() and passes the error on. Parse reports it at once.
+// Value. Text converts to a Placement: "rank:0/cpu". Malformed text makes an
+// invalid placement; functions that take placements check status() and return
+// its error. Parse returns the error at once.
 class Placement {
  public:
   // No owner, on the CPU.
@@ -54,10 +54,11 @@ class Placement {
   static Placement OnWorker(std::string name, Device device = {});
   static Placement OnDevice(Device device);
 
-  // OK, or what is wrong with the text that this, or its device, was made from.
+  // OK, or the error of the text that this, or its device, was made from.
   absl::Status status() const;
 
-  // The owner, if it is given by rank, and if it is given by name.
+  // The owner's rank, and the owner's name; one of them is set if there is an
+  // owner.
   std::optional<int> rank() const;
   std::optional<std::string> worker_name() const;
   Device device() const { return device_; }
@@ -65,8 +66,8 @@ class Placement {
   // The same owner on another device.
   Placement OnSameOwner(Device device) const;
 
-  // What Parse reads, always with the device: "rank:0/cpu", "trainer/cuda:1",
-  // "cuda:0".
+  // The text that Parse reads, always with the device: "rank:0/cpu",
+  // "trainer/cuda:1", "cuda:0".
   std::string ToString() const;
 
   friend bool operator==(const Placement&, const Placement&) = default;
@@ -91,7 +92,8 @@ class Placement {
 
 std::ostream& operator<<(std::ostream& out, const Placement& placement);
 
-// Whether both have one owner and, as far as indices say, one device.
+// Whether both have the same owner and, as far as indices are given, the same
+// device.
 bool SamePlace(const Placement& a, const Placement& b);
 
 // "rank:0/…" to "rank:`count - 1`/…". If `devices_per_host` is not 0, each rank
@@ -101,7 +103,7 @@ bool SamePlace(const Placement& a, const Placement& b);
 std::vector<Placement> PlacementsOnRanks(int count, Device device = {},
                                          int devices_per_host = 0);
 
-// The same for every N of `ranks`, none of which is negative.
+// As PlacementsOnRanks, for every N of `ranks`, none of which is negative.
 std::vector<Placement> PlacementsOn(absl::Span<const int> ranks,
                                     Device device = {},
                                     int devices_per_host = 0);
@@ -116,7 +118,7 @@ std::vector<int> AllRanks(int world_size);
 class RankResolver {
  public:
   struct Options {
-    // Whether the process that asks is in the group: ProcessGroup::is_member().
+    // Whether the calling process is in the group: ProcessGroup::is_member().
     bool is_member = true;
     // Names of workers by global rank: RemoteAccess::workers(). Null if there
     // is no RPC. Must outlive the resolver.
@@ -130,15 +132,17 @@ class RankResolver {
   explicit RankResolver(absl::Span<const int> world_ranks);
   RankResolver(absl::Span<const int> world_ranks, const Options& options);
 
-  // The owner's rank in the group. To a process that is no member, which runs
-  // nothing on the group, an owner outside of it is no error but -1.
+  // Returns the owner's rank in the group. For a process that is not a member,
+  // which runs nothing on the group, an owner outside of it is not an error:
+  // returns -1.
   //   kInvalidArgument     "remote device is None" for no placement; "Global
   //                        rank N does not exist in input process group", with
   //                        the ranks of the group; "Invalid worker name"; a
   //                        device without an owner; Placement::Parse.
-  //   kFailedPrecondition  A worker's name, and no workers are given: "RPC
-  //                        framework needs to be initialized for using worker
-  //                        names". Or the device is malformed or unknown.
+  //   kFailedPrecondition  The owner is a worker's name, and no workers are
+  //                        given: "RPC framework needs to be initialized for
+  //                        using worker names". Or the device is malformed or
+  //                        unknown.
   absl::StatusOr<int> Resolve(const std::optional<Placement>& placement) const;
 
  private:
@@ -147,8 +151,8 @@ class RankResolver {
 
   const absl::Span<const int> world_ranks_;
   const Options options_;
-  // Of the ranks that do not stand at their own number, and the numbers of
-  // workers.
+  // Ranks whose rank in the group differs from their global rank, and the
+  // numbers of workers.
   absl::flat_hash_map<int, int> rank_in_group_;
   absl::flat_hash_map<absl::string_view, int> rank_of_worker_;
 };

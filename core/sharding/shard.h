@@ -34,7 +34,7 @@ struct Shard {
   absl::Status Validate() const;
 };
 
-// What shards of any sharded tensor must have.
+// Checks the properties that shards of any sharded tensor must have.
 //   kInvalidArgument  "Only torch.strided layout is currently supported", "Only
 //                     torch.contiguous_format memory_format is currently
 //                     supported".
@@ -45,9 +45,10 @@ absl::Status CheckShardedProperties(const TensorProperties& properties);
 absl::Status CheckPinnable(const TensorProperties& properties,
                            const Device& device);
 
-// Whether `tensor` is where pin_memory says: in pinned memory if it is set, and
-// in other memory if it is not. True for what is not in host memory or has no
-// elements, and where nothing can be pinned, as there is no device.
+// Whether the memory of `tensor` matches pin_memory: pinned memory if it is
+// set, other memory if it is not. True for a tensor that is not in host memory
+// or has no elements, and where nothing can be pinned because there is no
+// device.
 absl::StatusOr<bool> IsPinnedAsSaid(const TensorProperties& properties,
                                     const Tensor& tensor);
 
@@ -56,17 +57,17 @@ absl::StatusOr<bool> IsPinnedAsSaid(const TensorProperties& properties,
 Allocator* PinnedMemory();
 
 // A contiguous tensor of these sizes and properties on `device`, contents
-// unspecified: what a rank holds of a sharded tensor. A null `allocator` is
+// unspecified: a rank's part of a sharded tensor. A null `allocator` is
 // HeapAllocator(), with pin_memory PinnedMemory() if there is one, or the
 // memory of the device. Sizes may be 0.
 //   kInvalidArgument     From CheckShardedProperties; the sizes are negative or
 //                        overflow.
 //   kFailedPrecondition  From CheckPinnable; the device was made from malformed
 //                        text.
-//   kUnimplemented       Nothing drives such devices, and no allocator for them
-//                        was given: says what was tried.
-//   kOutOfRange          There is no device of that number.
-//   kResourceExhausted   No memory.
+//   kUnimplemented       No driver for such devices was found, and no allocator
+//                        for them was given; the message lists what was tried.
+//   kOutOfRange          The device does not exist.
+//   kResourceExhausted   There is no memory.
 absl::StatusOr<Tensor> MakeLocalTensor(absl::Span<const int64_t> sizes,
                                        const TensorProperties& properties,
                                        const Device& device = {},

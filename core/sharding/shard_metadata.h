@@ -15,9 +15,9 @@
 
 namespace sherd {
 
-// Whether a box may stand several times in the shards of a tensor, each time
+// Whether a box may occur several times in the shards of a tensor, each time
 // with another placement: as replicas, which hold the same elements. Any other
-// overlap is an error always.
+// overlap is always an error.
 enum class Replicas { kRefused, kAllowed };
 
 // One box of a global tensor and its place:
@@ -27,8 +27,8 @@ enum class Replicas { kRefused, kAllowed };
 //
 // Layout. As Box. The offsets of an empty box may lie past the end of the
 // tensor, as those of trailing chunks do. Offsets and sizes are members of
-// their own so that designators may name them; whatever takes a BoxView takes
-// the shard as it is.
+// their own so that designators may name them; functions that take a BoxView
+// accept the shard itself.
 struct ShardMetadata {
   Dims offsets;
   Dims sizes;

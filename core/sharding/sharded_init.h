@@ -13,16 +13,16 @@
 
 namespace sherd {
 
-// Fills a sharded tensor with what the weights of a network begin with. Not
-// collective; shards without data ("meta") are skipped.
+// Fills a sharded tensor with the initial weights of a network. Not collective;
+// shards without data ("meta") are skipped.
 //
 // Random numbers. By default each element is drawn by its index in the global
 // tensor, so that ranks with equal generators get the same tensor in every
 // layout and on every number of ranks; RandomOptions chooses another stream.
 //
 // Errors. All arguments are checked before anything is written.
-//   kFailedPrecondition  The ShardedTensor was not created; a shard may not be
-//                        written to.
+//   kFailedPrecondition  The ShardedTensor was not created, or a shard is
+//                        read-only.
 //   kInvalidArgument     Parameters are out of range; see FillUniform and
 //                        FillNormal. Shards share memory.
 //   kUnimplemented       Random numbers of an integer dtype or bool.
@@ -38,8 +38,8 @@ absl::Status InitNormal(ShardedTensor& tensor, double mean = 0,
 // Every element is `value`, converted as by Tensor::Fill.
 absl::Status InitConstant(ShardedTensor& tensor, const Scalar& value);
 
-// What follows a layer, for the factor that keeps the variance of what flows
-// through.
+// The function after a layer, which determines the gain that keeps the variance
+// of activations or gradients.
 enum class Nonlinearity : int32_t {
   kLinear,  // also of convolutions
   kSigmoid,
@@ -87,7 +87,7 @@ struct KaimingOptions {
 
 // Uniform in [-b, b) with b = gain * sqrt(3 / fan), and normal with deviation
 // gain / sqrt(fan), for the fans of the global size. A tensor without elements
-// stays as it is.
+// is unchanged.
 //   kInvalidArgument  FansOf, or negative_slope is not finite.
 //
 // Source. He, Zhang, Ren, Sun, "Delving deep into rectifiers", ICCV 2015.

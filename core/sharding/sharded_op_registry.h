@@ -22,9 +22,8 @@ namespace sherd {
 
 // Operations of users, with an implementation for each type of sharding spec.
 //
-// An operation is a type of its own: its name for messages, and the signature
-// of a call, which takes sharded tensors and returns absl::Status or an
-// absl::StatusOr.
+// An operation is a type: its name for messages, and the signature of a call,
+// which takes sharded tensors and returns absl::Status or an absl::StatusOr.
 //
 //     struct ScaleRows {
 //       static constexpr absl::string_view kName = "scale_rows";
@@ -38,7 +37,7 @@ namespace sherd {
 //
 //     absl::StatusOr<ShardedTensor> y = CallShardedOp<ScaleRows>(x, 0.5);
 //
-// What does not compile: an implementation that cannot be called with `const
+// These do not compile: an implementation that cannot be called with `const
 // Spec&` and the arguments of the signature, or returns something else; a call
 // with other arguments; an operation without a sharded tensor among its
 // arguments.
@@ -153,7 +152,7 @@ class OpArguments {
     }
   }
 
-  // The spec of the first sharded tensor, or what is wrong with the call.
+  // Returns the spec of the first sharded tensor, or the error of the call.
   absl::StatusOr<ShardingSpecPtr> Check(absl::string_view op) const;
 
  private:
@@ -168,8 +167,8 @@ class OpArguments {
   bool several_groups_ = false;
 };
 
-// Implementations are stored by the types of operation and spec; their own type
-// is known to those who store and find them.
+// Implementations are stored by the types of operation and spec; the callers of
+// store and find know their type.
 using ErasedImplementation = std::shared_ptr<const void>;
 // Whether a spec is of the type for which an implementation is.
 using SpecTest = bool (*)(const ShardingSpec& spec);
@@ -184,13 +183,13 @@ std::vector<std::string> SpecsOfShardedOp(const std::type_info& op);
 
 }  // namespace internal
 
-// Makes `implementation` what CallShardedOp<Op> runs for tensors with a Spec,
-// in place of what was registered for it before. A class derived from Spec
-// without an implementation of its own inherits this one; with ShardingSpec, it
-// is the one for all specs that have none.
+// Registers `implementation` for CallShardedOp<Op> on tensors with a Spec,
+// replacing an earlier one. A class derived from Spec without an implementation
+// of its own inherits this one; an implementation for ShardingSpec serves all
+// specs that have none.
 //
-// Threads. Safe, also while calls run: these finish with what they began with.
-// `implementation` is called by many threads at once if calls are.
+// Threads. Safe, even while calls run: they finish with the implementation they
+// began with. Concurrent calls call `implementation` concurrently.
 template <typename Op, typename Spec, typename F>
 requires ShardedOpImplementation<F, Op, Spec>
 void RegisterShardedOp(F implementation) {
@@ -210,7 +209,8 @@ void RegisterShardedOp(F implementation) {
           }));
 }
 
-// Takes back what was registered for exactly Spec. Whether there was one.
+// Removes the implementation registered for exactly Spec. Returns whether there
+// was one.
 template <ShardedOp Op, std::derived_from<ShardingSpec> Spec>
 bool UnregisterShardedOp() {
   return internal::RemoveShardedOp(typeid(Op), typeid(Spec));
@@ -223,13 +223,14 @@ bool UnregisterShardedOp() {
 //
 // Checks first that the tensors can be used together. Nothing is sent: an error
 // may come on one rank alone.
-//   kFailedPrecondition  "… not supported for ShardedTensor!": nothing is
-//                        registered for the spec; says what is. A tensor was
-//                        not created. "All distributed tensors should use the
-//                        same ProcessGroup".
+//   kFailedPrecondition  "… not supported for ShardedTensor!": no
+//                        implementation is registered for the spec; the message
+//                        lists the registered ones. A tensor was not created.
+//                        "All distributed tensors should use the same
+//                        ProcessGroup".
 //   kInvalidArgument     "called without any distributed tensor": all spans are
 //                        empty.
-// and what the implementation returns.
+// and the errors of the implementation.
 template <ShardedOp Op, typename... Args>
 requires(internal::OpSignature<typename Op::Signature>::template kCallableWith<
          Args...>)

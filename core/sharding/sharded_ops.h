@@ -20,21 +20,22 @@ namespace sherd {
 // Result. Apply makes a tensor like the (first) operand, in memory of its own;
 // ApplyInPlace writes to the shards of `a`, which all its handles share. `b`
 // may share memory with `a` in any way: the result is as if `b` had been copied
-// before, which it is unless each shard is `a`'s own or apart from all of `a`.
-// Replicas are computed by each rank that holds one.
+// before. It is copied unless each shard is the corresponding shard of `a` or
+// shares no memory with `a`. Each rank that holds a replica computes it.
 //
-// Not collective: no rank waits for another, and an error may come on one rank
-// alone (a rank's own shards may hold the 0 by which an integer is divided).
+// Not collective: no rank waits for another, and an error may occur on one rank
+// only (its shards may hold the 0 by which an integer is divided).
 //
-// Errors. Nothing has changed on this rank, unless a shard in the middle of
-// several was refused for its memory or an integer division.
+// Errors. Nothing has changed on this rank, unless a later one of several
+// shards was refused for its memory or an integer division.
 //   kInvalidArgument     As for tensors; layouts differ: Reshard one; or, in
 //                        place, shards of `a` share memory.
 //   kFailedPrecondition  An operand was not created; "All distributed tensors
 //                        should use the same ProcessGroup"; "not supported for
 //                        ShardedTensor!": the other operand is a plain tensor.
 //                        Or as for tensors.
-//   kResourceExhausted   No memory for the result, or for a copy of `b`.
+//   kResourceExhausted   There is no memory for the result, or for a copy of
+//                        `b`.
 absl::StatusOr<ShardedTensor> Apply(UnaryOp op, const ShardedTensor& a);
 absl::StatusOr<ShardedTensor> Apply(BinaryOp op, const ShardedTensor& a,
                                     const ShardedTensor& b);
@@ -48,8 +49,8 @@ absl::Status ApplyInPlace(BinaryOp op, ShardedTensor& a,
                           const ShardedTensor& b);
 absl::Status ApplyInPlace(BinaryOp op, ShardedTensor& a, const Scalar& b);
 
-// Always the error "… not supported for ShardedTensor!": shard the plain tensor
-// alike first (ShardTensor).
+// Always returns the error "… not supported for ShardedTensor!": first shard
+// the plain tensor with the same layout (ShardTensor).
 absl::StatusOr<ShardedTensor> Apply(BinaryOp op, const ShardedTensor& a,
                                     const Tensor& b);
 absl::StatusOr<ShardedTensor> Apply(BinaryOp op, const Tensor& a,

@@ -7,8 +7,8 @@
 
 namespace sherd {
 
-// Numbers that describe all elements of a sharded tensor. Of replicas each
-// element counts once, from one of its holders.
+// Statistics of all elements of a sharded tensor. An element with replicas
+// counts once, from one of its holders.
 //
 // Collective over the group of the tensor: every rank gets the same bits.
 // Without a group nothing is sent.
@@ -16,17 +16,17 @@ namespace sherd {
 // Result. Depends on the elements alone: not on layout, number of ranks, order
 // or backend. Sums are exact and rounded once, at the end.
 //
-// Errors. The same on every rank, but that a tensor which was not created does
-// not know its group: then this rank fails and the others wait for it.
+// Errors. The same on every rank, except that a tensor which was not created
+// has no group: then this rank fails and the others wait for it.
 //   kFailedPrecondition  The tensor was not created, or a shard has no data;
 //                        this rank is not in the group; without a group, shards
 //                        are missing here.
 //   kInvalidArgument     The dtype has no such number; ranks pass different
 //                        tensors or arguments.
 //
-// Cost. Each rank reads its shards once (ExactSum says how fast); one
-// round of agreement, and for sums an all_reduce of about 600 bytes. Shards on
-// a device are copied to host memory, and the host waits for them.
+// Cost. Each rank reads its shards once (see ExactSum for the speed); one round
+// of agreement, and for sums an all_reduce of about 600 bytes. Shards on a
+// device are copied to host memory, and the host waits for them.
 
 // The sum, as a tensor of rank 0 of dtype
 //
@@ -52,7 +52,7 @@ absl::StatusOr<Tensor> Max(const ShardedTensor& tensor);
 // The p-norm, (sum of |x|^p)^(1/p); for p = infinity the largest |x|, for p = 0
 // the number of elements that are not 0. NaN if an element is
 // NaN, which for p = 0 counts as not 0; 0 of no elements. Does not overflow or
-// underflow on the way: a norm that is a finite number comes out as one.
+// underflow in between: a norm that is a finite number is returned as one.
 //   kInvalidArgument  p is negative or NaN; the dtype is neither floating-point
 //                     nor complex.
 //

@@ -38,7 +38,7 @@ struct ShardedTensorState;
 }  // namespace internal
 
 struct ShardedTensorOptions {
-  // Of the elements, whatever the type of a value to fill with.
+  // Type of the elements, independent of the type of a fill value.
   DType dtype = kFloat32;
   // Null: DefaultGroup().
   std::shared_ptr<ProcessGroup> group = nullptr;
@@ -47,15 +47,15 @@ struct ShardedTensorOptions {
   // would use it: faster to and from devices, but out of reach for peers, so
   // that shards move between ranks by messages.
   bool pin_memory = false;
-  // Anything else than the values given here is refused.
+  // Values other than the defaults are refused.
   Layout layout = Layout::kStrided;
   MemoryFormat memory_format = MemoryFormat::kContiguous;
   // For local shards on its device. Null, and for shards on other devices: the
   // group's shard_allocator(), from which peers can copy without messages, or
   // the memory of the device. Must outlive them.
   Allocator* allocator = nullptr;
-  // Knows the ranks of workers that placements name, here and in what the
-  // tensor is moved to later, and lets them read the shards. Null:
+  // Provides the ranks of workers that placements name, in this and in later
+  // layouts of the tensor, and lets them read the shards. Null:
   // DefaultRemoteAccess(), if there is one.
   std::shared_ptr<RemoteAccess> workers = nullptr;
   // Whether the other workers may read the shards: see remote_shards().
@@ -63,10 +63,10 @@ struct ShardedTensorOptions {
   bool init_rrefs = false;
 };
 
-// Stands for a size that follows from the shards; see FromLocalShards.
+// Marks a size that is determined by the shards; see FromLocalShards.
 inline constexpr int64_t kUnknownSize = -1;
 
-// What To changes; what is not said stays.
+// The properties that To changes; unset properties stay.
 struct ToOptions {
   std::optional<DType> dtype = std::nullopt;
   // Of this rank's shards. Ranks pass one type, and each an index of its own;
@@ -77,7 +77,7 @@ struct ToOptions {
   std::shared_ptr<ProcessGroup> group = nullptr;
   // Whether shards are copied even if nothing changes.
   bool copy = false;
-  // For new shards, as in ShardedTensorOptions.
+  // Allocates new shards, as in ShardedTensorOptions.
   Allocator* allocator = nullptr;
 };
 
@@ -89,67 +89,69 @@ struct ToOptions {
 // on a copy gives that copy new shards and leaves the others as they were.
 //
 // Memory. Shards may share memory with those of other tensors, as views do, and
-// with one another. Then they can be read; what writes to a tensor whose own
-// shards share memory, or have elements that coincide, is kInvalidArgument, but
-// for Fill. What is said of shared memory holds for that of one rank: ranks do
-// not compare their memory.
+// with one another. Such tensors can be read; an operation other than Fill that
+// writes to a tensor whose own shards share memory, or have elements that
+// coincide, returns kInvalidArgument. Rules about shared memory apply to the
+// memory of one rank: ranks do not compare their memory.
 //
 // Ranks. Placements name global ranks, entries of group()->world_ranks();
 // arguments like `dst_rank` are ranks of the group.
 //
 // Collectives are called by every rank of the group, in the same order as its
-// other collectives and with equal arguments; ranks without shards too. Before
-// data moves the ranks agree that all of them can go on. Therefore, in one of
-// them:
+// other collectives and with equal arguments, even by ranks without shards.
+// Before data moves the ranks agree that all of them can continue. Therefore,
+// in a collective:
 //
 //   - An argument that is wrong on one rank, or memory that one rank does not
 //     have, is the same error on all, with the rank in message and ErrorInfo.
 //     Nothing has changed and the group stays usable.
-//   - A rank that dies or does not come in time is kUnavailable or
-//     kDeadlineExceeded, naming it, and the group is poisoned. What a call
-//     creates or replaces is untouched, what it fills is unspecified. Ranks
+//   - A rank that dies or times out leads to kUnavailable or kDeadlineExceeded,
+//     which names it, and the group is poisoned. A tensor that the call creates
+//     or replaces is unchanged; a tensor that it fills is unspecified. Ranks
 //     that had finished may have returned OK.
 //
 // Without a group. A tensor that WithoutGroup made has all its metadata and the
-// shards that are in this process, on whatever ranks. What needs no other rank
-// works; Gather and what else moves data between ranks is kFailedPrecondition.
+// shards that are in this process, of any ranks. Operations that need no other
+// rank work; Gather and other moves of data between ranks return
+// kFailedPrecondition.
 //
-// On a process that is no member of the group a tensor has metadata and no
-// local shards; collectives are kFailedPrecondition, as the group's are.
+// On a process that is not a member of the group a tensor has metadata and no
+// local shards; collectives return kFailedPrecondition, as those of the group
+// do.
 //
 // Devices. Shards may be in host memory and on devices, also of one tensor; a
 // rank may use several. "cuda" without an index is the owner's device in the
 // group (ProcessGroup::devices) and is stored with its index. In a group
 // without a device part it is the current device of the thread that creates the
-// shard: To and FromLocalShards, where the ranks tell each other, store its
-// index; what is not collective leaves it out, and then it counts as that of
-// any device that it is compared with, but for the tensors themselves. Without
-// a device plugin, or an allocator for the device, they are kUnimplemented;
+// shard: To and FromLocalShards, which exchange it between ranks, store its
+// index; functions that are not collective leave it out. A missing index then
+// matches any index, except that of the tensors themselves. Without a device
+// plugin, or an allocator for the device, device shards are kUnimplemented;
 // shards on `meta` have no data.
 //
-// Completion. What creates, fills or moves shards on a device queues that on
-// the calling thread's current stream of the device (device_stream.h) and
-// returns: later work on that stream finds the result, the host waits for it by
-// DeviceRuntime::Synchronize or ProcessGroup::Synchronize. Elements that go
-// between devices and host memory, and what ranks send each other by way of
-// host memory (see ReshardExecutor), are complete when the call returns. An
-// error of what was queued comes with the next call, and the group is poisoned.
-// Nothing that moves data between ranks can be captured into a graph.
+// Completion. An operation that creates, fills or moves shards on a device
+// queues that work on the calling thread's current stream of the device
+// (device_stream.h) and returns: later work on that stream sees the result, the
+// host waits for it by DeviceRuntime::Synchronize or ProcessGroup::Synchronize.
+// Copies between devices and host memory, and messages through host memory (see
+// ReshardExecutor), are complete when the call returns. The next call returns
+// an error of queued work, and the group is poisoned. Operations that move data
+// between ranks cannot be captured into a graph.
 //
 // Threads. Like a standard container: const calls may run concurrently, but
 // collectives need an order that all ranks share.
 class ShardedTensor {
  public:
-  // Not a tensor yet: defined() is false and nothing else may be called, but
-  // for assignment and what says that it fails.
+  // Not a tensor yet: defined() is false. Only assignment, and functions that
+  // document an error for this case, may be called.
   ShardedTensor() = default;
 
-  // Creation. Not collective: no rank waits for another, and an error on one
-  // rank is unknown to the others until a collective finds a rank missing. With
+  // Creation. Not collective: no rank waits for another, and the others do not
+  // know of an error on one rank until a collective misses that rank. With
   // init_rrefs it is collective, and an error of one rank is that of all.
   //
   // `spec`, `size` and options are the same on every rank; the first collective
-  // finds out if they are not.
+  // detects a difference.
   //   kInvalidArgument     "Expecting ShardingSpec", "Only torch.strided layout
   //                        is currently supported", "Only
   //                        torch.contiguous_format memory_format is currently
@@ -157,11 +159,11 @@ class ShardedTensor {
   //                        BuildValidatedMetadata or RankResolver::Resolve.
   //   kFailedPrecondition  There is no default group; "Only dense CPU tensors
   //                        can be pinned"; a worker's name without `workers`.
-  //   kUnimplemented       A shard is on a device that nothing drives, and
-  //                        without an allocator for it.
-  //   kOutOfRange          There is no device of that number.
-  //   kResourceExhausted   No memory for a shard.
-  // and what Tensor reports for the value. With init_rrefs also
+  //   kUnimplemented       A shard is on a device without a driver and without
+  //                        an allocator for it.
+  //   kOutOfRange          The device does not exist.
+  //   kResourceExhausted   There is no memory for a shard.
+  // and the errors of Tensor for the value. With init_rrefs also
   //   kFailedPrecondition  "RPC Framework needs to be initialized".
   //   kInvalidArgument     "Default ProcessGroup and RPC ranks must be the
   //                        same": a worker's rank is the global rank.
@@ -193,7 +195,7 @@ class ShardedTensor {
   // Uniform in [0, 1), or normal with mean 0 and deviation 1; dtype is a
   // floating-point or complex one. By default each element is drawn by its
   // index in the global tensor, from generators that are equal on all ranks:
-  // see RandomStream, also for what else there is.
+  // see RandomStream, also for the alternative.
   static absl::StatusOr<ShardedTensor> Rand(
       const ShardingSpecPtr& spec, absl::Span<const int64_t> size,
       const ShardedTensorOptions& options = {},
@@ -203,10 +205,10 @@ class ShardedTensor {
       const ShardedTensorOptions& options = {},
       const RandomOptions& random = {});
 
-  // Creation from shards that exist. They are shared, not copied. The dtype is
-  // theirs; that of the options counts on ranks without shards.
+  // Creation from existing shards. They are shared, not copied. The dtype is
+  // theirs; that of the options is used on ranks without shards.
 
-  // Puts together the shards that the ranks have. The spec is inferred
+  // Assembles a tensor from the ranks' shards. The spec is inferred
   // (InferShardingSpec). Collective.
   //
   // Unknown sizes. Where `size` has entries kUnknownSize, the shards follow
@@ -230,19 +232,19 @@ class ShardedTensor {
   //                     local shards on all ranks"; shards overlap or leave a
   //                     gap.
   //   kFailedPrecondition
-  //                     There is no default group, or this process is no member
-  //                     of the group; a placement is a worker's name without
-  //                     `workers`, or its device is malformed; "Only dense CPU
-  //                     tensors can be pinned".
+  //                     There is no default group, or this process is not a
+  //                     member of the group; a placement is a worker's name
+  //                     without `workers`, or its device is malformed; "Only
+  //                     dense CPU tensors can be pinned".
   //
   // Cost. Every rank receives the metadata of all shards.
   static absl::StatusOr<ShardedTensor> FromLocalShards(
       std::vector<Shard> local_shards, absl::Span<const int64_t> size,
       const ShardedTensorOptions& options = {});
 
-  // Each rank has the tensor of its only shard; a rank without shards passes an
-  // undefined one, and sets options.dtype. Not collective: that the ranks have
-  // what `spec` says is not checked before the first collective.
+  // Each rank passes the tensor of its only shard; a rank without shards passes
+  // an undefined one, and sets options.dtype. Not collective: the first
+  // collective checks that the ranks' tensors match `spec`.
   //   kInvalidArgument  "local_tensor is not a contiguous Tensor."; "Shard
   //                     tensor size does not match" the shard that `spec` gives
   //                     to this rank; or it gives several, or none.
@@ -253,11 +255,12 @@ class ShardedTensor {
       Tensor local_tensor, const ShardingSpecPtr& spec,
       absl::Span<const int64_t> size, const ShardedTensorOptions& options = {});
 
-  // Each rank has its shards and the metadata of all. Of the options only
-  // group and workers count. `spec` null: inferred. Not collective: as before.
+  // Each rank passes its shards and the metadata of all. Of the options only
+  // group and workers are used. `spec` null: inferred. Not collective, as
+  // FromLocalTensor.
   //
-  // Layout. The i-th of `local_shards` stands for the i-th entry of this rank
-  // in `metadata`; the result's metadata is what the spec builds.
+  // Layout. The i-th of `local_shards` corresponds to the i-th entry of this
+  // rank in `metadata`; the spec builds the result's metadata.
   //
   // Errors. In this order:
   //   kFailedPrecondition  There is no default group.
@@ -278,7 +281,7 @@ class ShardedTensor {
       const ShardingSpecPtr& spec = nullptr);
 
   // "All shards here": no group is needed, before Init or in a tool. `shards`
-  // are those of `metadata` that this process has, on whatever ranks and
+  // are those of `metadata` that this process has, of any ranks and on any
   // devices, with any strides. `spec` null: inferred.
   //   kInvalidArgument  "shards_metadata must not be empty!"; "Only
   //                     torch.strided layout is currently supported"; from
@@ -291,14 +294,15 @@ class ShardedTensor {
       std::vector<Shard> shards, const ShardedTensorMetadata& metadata,
       const ShardingSpecPtr& spec = nullptr);
 
-  // Properties. Nothing but SetRequiresGrad and moves changes them.
+  // Properties. Only SetRequiresGrad and moves change them.
 
   bool defined() const { return state_ != nullptr; }
   const ShardedTensorMetadata& metadata() const;
   const ShardingSpecPtr& spec() const;
-  // Null if there is none.
+  // Null without a group.
   const std::shared_ptr<ProcessGroup>& group() const;
-  // This rank's place in the group: -1 if it is no member, 0 without a group.
+  // This process's rank in the group: -1 if it is not a member, 0 without a
+  // group.
   int rank() const;
 
   // Of the global tensor.
@@ -343,9 +347,9 @@ class ShardedTensor {
   absl::Span<const Shard> local_shards() const;
   // Position of local_shards()[i] in metadata().shards.
   absl::Span<const int> local_shard_indices() const;
-  // The shards of metadata() with the ranks in the group that own them; -1 to a
-  // process that is no member, for a rank that is not in the group either.
-  // Empty without a group.
+  // The shards of metadata() with the ranks in the group that own them; for a
+  // process that is not a member, -1 for owners outside the group. Empty
+  // without a group.
   absl::Span<const PlacedBox> placed_boxes() const;
 
   // The tensor of the only local shard.
@@ -364,16 +368,16 @@ class ShardedTensor {
     return absl::OkStatus();
   }
 
-  // Of size, properties and layout, and of a view's place: what ranks compare
-  // to know that they mean the same tensor.
+  // A fingerprint of size, properties and layout, and of a view's offsets;
+  // ranks compare it to verify that they pass the same tensor.
   uint64_t fingerprint() const;
 
   // "ShardedTensor(ShardedTensorMetadata(…))".
   std::string ToString() const;
 
-  // The box of `sizes` at `offsets`, as a view: it shares the elements, and
-  // whatever moves it moves no more than the box. Not collective, but arguments
-  // are the same on all ranks.
+  // Returns the box of `sizes` at `offsets` as a view: it shares the elements,
+  // and moving it moves only the box. Not collective, but arguments are the
+  // same on all ranks.
   //
   // Layout. The shards are those of this tensor that meet the box, cut to it,
   // in the same order; offsets count from the corner of the box. A box without
@@ -389,16 +393,16 @@ class ShardedTensor {
 
   // Moving data. Collective.
 
-  // Leaves the whole tensor on the rank `dst_rank`, as a tensor of the same
-  // dtype, and an undefined tensor on the others. Pieces go straight to their
-  // place in the result.
+  // Returns the whole tensor on the rank `dst_rank`, as a tensor of the same
+  // dtype, and an undefined tensor on the others. Pieces are received directly
+  // into the result.
   //
   // Buffers. `out`, if defined on the destination, is filled and returned; its
-  // strides may be any, and it may be in host memory or on a device, whatever
-  // the shards are on. It shares no memory with the shards. Without `out` the
-  // result is where the first shard of the destination is; if that has none, on
-  // the group's device() if the first shard of all is on one of that type, and
-  // otherwise in host memory.
+  // strides may be any, and it may be in host memory or on a device,
+  // independent of the shards. It shares no memory with the shards. Without
+  // `out` the result is on the device of the destination's first shard; if the
+  // destination has none, on the group's device() if the first shard of all is
+  // on one of that type, and otherwise in host memory.
   //   kInvalidArgument     `dst_rank` is not in the group or differs between
   //                        ranks; `out` "must NOT be specified on
   //                        non-destination ranks"; its size "… but should be …"
@@ -406,41 +410,41 @@ class ShardedTensor {
   //                        overlaps that of the shards, or its elements
   //                        coincide.
   //   kFailedPrecondition  A shard or `out` has no data.
-  //   kResourceExhausted   No memory for the result.
+  //   kResourceExhausted   There is no memory for the result.
   absl::StatusOr<Tensor> Gather(int dst_rank = 0, Tensor out = Tensor(),
                                 const ReshardOptions& options = {}) const;
 
-  // The same for every rank: each gets the whole tensor, in its `out` if it
+  // As Gather, on every rank: each gets the whole tensor, in its `out` if it
   // passes one.
   absl::StatusOr<Tensor> AllGather(Tensor out = Tensor(),
                                    const ReshardOptions& options = {}) const;
 
-  // Gives this tensor the layout `target`: any layout to any other. Contents,
-  // size and dtype stay.
+  // Changes the layout of this tensor to `target`, from any layout to any
+  // other. Contents, size and dtype stay.
   //
-  // Errors. Whatever the error, this rank's tensor is unchanged; after the loss
+  // Errors. After any error this rank's tensor is unchanged; after the failure
   // of a peer, other ranks may have the new layout.
   //   kInvalidArgument     `target` does not fit the size, or differs between
   //                        ranks.
   //   kFailedPrecondition  A shard has no data: it is on `meta`.
-  //   kResourceExhausted   No memory for the new shards.
+  //   kResourceExhausted   There is no memory for the new shards.
   //
   // Memory. The new shards beside the old ones, and options.max_staging_bytes.
-  // A box that stays on its rank stays where it is in memory, unless another
-  // handle shares it or options.allocator is given. Copies of this object keep
-  // the old shards alive.
+  // A box that stays on its rank keeps its memory, unless another handle shares
+  // it or options.allocator is given. Copies of this object keep the old shards
+  // alive.
   //
   // Cost. Only elements that change rank are sent, each once. One small round
   // of agreement; no data moves if the layout is the same already.
   absl::Status Reshard(const ShardingSpecPtr& target,
                        const ReshardOptions& options = {});
 
-  // The same as a new tensor, whose elements are always its own.
+  // As Reshard, but returns a new tensor, whose elements are always its own.
   absl::StatusOr<ShardedTensor> Resharded(
       const ShardingSpecPtr& target, const ReshardOptions& options = {}) const;
 
-  // Copies the contents into the shards of `dst`, whatever its layout: Reshard
-  // without new memory, for repeated use. `dst` may be a view.
+  // Copies the contents into the shards of `dst`, which may have any layout:
+  // Reshard without new memory, for repeated use. `dst` may be a view.
   //   kInvalidArgument     Size, dtype or group differ; a shard of `dst` shares
   //                        memory with another one or, on the same rank, with
   //                        one of this tensor.
@@ -448,8 +452,8 @@ class ShardedTensor {
   absl::Status ReshardInto(ShardedTensor& dst,
                            const ReshardOptions& options = {}) const;
 
-  // Copies on each rank. Collective: the ranks agree that they all succeed or
-  // that none does. Without a group: on this process alone.
+  // Local copies on each rank. Collective: the ranks agree that all of them
+  // succeed or none does. Without a group: in this process only.
 
   // Fills the shards from those of `src`, which has the same layout. The two
   // may share memory in any way: the result is as if `src` had been copied
@@ -460,35 +464,36 @@ class ShardedTensor {
   //                        shard has no data, or is not writable.
   //   kInvalidArgument     The dtype or group differs; shards of this tensor
   //                        share memory.
-  //   kResourceExhausted   No memory for a copy of the source.
+  //   kResourceExhausted   There is no memory for a copy of the source.
   //
   // Cost. Where a shard of this rank shares memory with one of `src` that is
   // not its own counterpart, element by element, a copy of the shards of `src`.
   absl::Status CopyFrom(const ShardedTensor& src);
 
-  // The same in memory of its own, contiguous, on the same devices.
+  // Returns a copy in memory of its own, contiguous, on the same devices.
   absl::StatusOr<ShardedTensor> Clone(Allocator* allocator = nullptr) const;
 
-  // With another dtype (values as by Tensor::To), on another device, in another
-  // group. Shards that stay as they are, are shared; see ToOptions::copy.
+  // Returns the tensor with another dtype (values as by Tensor::To), on another
+  // device, or in another group. Unchanged shards are shared; see
+  // ToOptions::copy.
   //   kInvalidArgument     "Global rank N does not exist in input process
   //                        group"; without a group, the shards here are not
   //                        those of this rank in the new one; ranks pass
   //                        different types of devices, dtypes or groups.
   //   kFailedPrecondition  The device was made from malformed text.
-  //   kUnimplemented       "Cannot copy out of meta tensor; no data!"; nothing
-  //                        drives that device.
-  //   kOutOfRange          There is no device of that number.
+  //   kUnimplemented       "Cannot copy out of meta tensor; no data!"; or that
+  //                        device has no driver.
+  //   kOutOfRange          The device does not exist.
   //   kResourceExhausted   No memory.
   // Dtypes are converted in host memory.
   //
   // The ranks of this tensor's group agree, also where options.group is
   // another; after a failure that poisoned it, FromLocalShardsAndMetadata puts
-  // the shards that are left into a new group.
+  // the remaining shards into a new group.
   //
   // Layout. Boxes and their order stay; placements get the device that their
-  // owner chose, with its index, and the spec too (WithPlacements). What leaves
-  // the CPU is not pinned.
+  // owner chose, with its index, and so does the spec (WithPlacements). Shards
+  // that leave the CPU are not pinned.
   absl::StatusOr<ShardedTensor> To(const ToOptions& options) const;
   absl::StatusOr<ShardedTensor> To(DType dtype) const {
     return To(ToOptions{.dtype = dtype});
@@ -500,7 +505,7 @@ class ShardedTensor {
     return To(ToOptions{.group = std::move(group)});
   }
   absl::StatusOr<ShardedTensor> Cpu() const { return To(Device()); }
-  // On each rank's device: see ToOptions::device.
+  // As To, onto each rank's device: see ToOptions::device.
   absl::StatusOr<ShardedTensor> Cuda(Allocator* allocator = nullptr) const {
     return To(ToOptions{.device = DeviceType::kCuda, .allocator = allocator});
   }
@@ -530,8 +535,8 @@ class ShardedTensor {
 
   const State& state() const;
 
-  // What all copies share and nobody changes. As many shards as the state has
-  // local indices.
+  // Shared by all copies and immutable. As many shards as the state has local
+  // indices.
   std::shared_ptr<const State> state_;
   std::shared_ptr<const std::vector<Shard>> local_shards_;
 };
@@ -539,7 +544,7 @@ class ShardedTensor {
 std::ostream& operator<<(std::ostream& out, const ShardedTensor& tensor);
 
 // Cuts a tensor that one rank has and gives each rank its shards, as copies.
-// Works for any spec; one that is a TensorScatterer does it its own way.
+// Works for any spec; a spec that is a TensorScatterer uses its own method.
 //
 // Collective. All ranks pass equal `spec` and `src_rank`. `tensor` is read on
 // `src_rank`; others may pass an undefined one and learn size and dtype. A null
@@ -549,13 +554,13 @@ std::ostream& operator<<(std::ostream& out, const ShardedTensor& tensor);
 //                        "does not match with sharding_spec"; the spec does not
 //                        fit the size.
 //   kFailedPrecondition  The tensor has no data.
-//   kResourceExhausted   No memory for a shard.
+//   kResourceExhausted   There is no memory for a shard.
 //
-// Devices. The tensor may be in host memory or on a device, whatever the shards
-// are placed on.
+// Devices. The tensor may be in host memory or on a device, independent of the
+// placement of the shards.
 //
-// Cost. Each element is sent at most once, straight to its place; two small
-// rounds before.
+// Cost. Each element is sent at most once, directly to its destination; two
+// small rounds before.
 absl::StatusOr<ShardedTensor> ShardTensor(
     const Tensor& tensor, const ShardingSpecPtr& spec, int src_rank = 0,
     std::shared_ptr<ProcessGroup> group = nullptr,

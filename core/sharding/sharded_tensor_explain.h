@@ -9,11 +9,11 @@
 
 namespace sherd {
 
-// What tensor.Reshard(target, options) would do on all ranks: bytes, messages,
-// memory, and how far that is from the least possible. Not collective, and
-// nothing moves.
+// Predicts the work of tensor.Reshard(target, options) on all ranks: bytes,
+// messages, memory, and the ratio to the minimum. Not collective; no data
+// moves.
 //   kFailedPrecondition  The tensor was not created or has no group.
-// and what Reshard reports about `target`.
+// and the errors of Reshard about `target`.
 absl::StatusOr<PlanReport> ExplainReshard(const ShardedTensor& tensor,
                                           const ShardingSpecPtr& target,
                                           const ReshardOptions& options = {});

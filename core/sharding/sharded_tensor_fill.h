@@ -9,7 +9,7 @@
 
 namespace sherd {
 
-// The one way to write to every local shard, for whatever fills.
+// The common loop of all functions that fill local shards.
 
 // Calls `fill` for the tensor of each local shard in turn, but for those that
 // have no data ("meta"), until one call fails; returns its status. Not
@@ -17,16 +17,15 @@ namespace sherd {
 absl::Status FillLocalShards(ShardedTensor& tensor,
                              absl::FunctionRef<absl::Status(Tensor&)> fill);
 
-// Lets `draw` fill every local shard, with the stream that `options` say. Not
-// collective.
+// Fills every local shard with `draw`, with the stream that `options` select.
+// Not collective.
 //
 // Layout. kGlobal: each element is drawn by its index in the global tensor, and
-// the generator moves on by all of the tensor on every rank; see FillUniform. A
-// rank without shards moves on too, and so do ranks whose shards have no data.
-// kPerRank: each shard in turn from the rank's generator, as if it were a
-// tensor of its own.
+// the generator advances by the whole tensor on every rank, even on ranks
+// without shards or with shards without data; see FillUniform. kPerRank: each
+// shard in turn from the rank's generator, as if it were a tensor of its own.
 //
-// Errors. What `draw` reports; with kGlobal the generator then is as it was.
+// Errors. Those of `draw`; with kGlobal the generator is then unchanged.
 //   kInvalidArgument     kPerRank, and the tensor has replicas.
 //   kUnimplemented       The dtype is neither floating-point nor complex.
 //   kFailedPrecondition  The tensor was not created.

@@ -13,7 +13,7 @@
 
 namespace sherd {
 
-// What is not to be taken from the source.
+// Properties that are not taken from the source.
 struct LikeOptions {
   std::optional<DType> dtype = std::nullopt;
   std::optional<bool> requires_grad = std::nullopt;

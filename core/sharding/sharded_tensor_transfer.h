@@ -15,18 +15,18 @@ namespace sherd {
 // layout: a trainer's weights to the ranks that serve them. Both groups lie
 // inside `parent`; they may be disjoint, overlap or be the same.
 //
-// Collective over `parent`, with what each rank knows:
+// Collective over `parent`; each rank passes what it has:
 //   - A rank of the source's group passes its tensor as `source`; it may be a
 //     view (Narrow). Others pass an undefined one.
 //   - A rank of the target group passes that group and `spec`, the layout
-//     there. Others pass a null group, or one that they are no member of; what
-//     they pass as `spec` is ignored.
-//   - A rank outside both takes part in the agreement, and nothing is sent to
-//     it but metadata.
+//     there. Others pass a null group, or one of which they are not a member;
+//     their `spec` is ignored.
+//   - A rank outside both takes part in the agreement and receives only
+//     metadata.
 //
 // Result. The tensor on the ranks of the target group, with the source's size,
 // dtype, requires_grad and pin_memory; an undefined one on others. The source
-// stays as it is.
+// is unchanged.
 //
 // Errors. The same on every rank of `parent`; nothing has changed.
 //   kInvalidArgument     No rank has a source, or no rank has a target group; a
@@ -36,11 +36,11 @@ namespace sherd {
 //   kFailedPrecondition  The source has no group, or a shard is not in host
 //                        memory.
 //   kResourceExhausted   No memory for a shard.
-// and those of RunReshard.
+// and the errors of RunReshard.
 //
-// Cost. Each element goes straight from a rank that has it to each that wants
-// it. Six small rounds before that of RunReshard, in which the metadata of both
-// layouts reaches every rank.
+// Cost. Each element is sent directly from a rank that has it to each that
+// needs it. Six small rounds before that of RunReshard, in which the metadata
+// of both layouts reaches every rank.
 absl::StatusOr<ShardedTensor> TransferBetweenGroups(
     ProcessGroup& parent, const ShardedTensor& source,
     const std::shared_ptr<ProcessGroup>& target_group,

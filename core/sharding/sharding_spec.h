@@ -28,10 +28,10 @@ using ShardingSpecPtr = std::shared_ptr<const ShardingSpec>;
 // A rule that turns the size of a tensor into boxes with places.
 //
 // Users add their own by deriving from this class, or from one of those below:
-// then what is done for the class below is done for theirs too, unless they ask
-// for something else. What a spec of theirs builds is checked wherever it is
-// used (BuildValidatedMetadata). One that also is a TensorScatterer decides how
-// ShardTensor hands out the elements.
+// a derived class inherits the registered operations of its base unless it
+// registers its own. The metadata that a user's spec builds is checked on every
+// use (BuildValidatedMetadata). A spec that is also a TensorScatterer decides
+// how ShardTensor distributes the elements.
 //
 // Threads. Safe.
 class ShardingSpec {
@@ -51,8 +51,8 @@ class ShardingSpec {
   virtual std::string ToString() const = 0;
 
   // The same rule with `replace(p)` in place of every placement p, for a tensor
-  // that goes to other devices or ranks. Null if the spec has no answer: the
-  // tensor then gets a spec inferred from its metadata.
+  // that moves to other devices or ranks. Null if the spec cannot express it:
+  // the tensor then gets a spec inferred from its metadata.
   virtual ShardingSpecPtr WithPlacements(
       absl::FunctionRef<Placement(const Placement&)> /*replace*/) const {
     return nullptr;
@@ -81,8 +81,8 @@ std::ostream& operator<<(std::ostream& out, const ShardingSpec& spec);
 // Metadata has one entry per placement, in their order; the offset of an empty
 // chunk is s * i all the same. A rank may have several chunks, or none.
 //
-// Derived classes are made from a spec that Create has checked, keep its rule,
-// and give Equals, ToString and WithPlacements for what they add:
+// Derived classes are constructed from a spec that Create has checked, keep its
+// rule, and override Equals, ToString and WithPlacements for their own state:
 //
 //     class MyChunks : public ChunkShardingSpec {
 //      public:
@@ -96,14 +96,15 @@ class ChunkShardingSpec : public ShardingSpec {
   //
   //     ChunkShardingSpec::Create(0, {"rank:0/cpu", "rank:1/cpu"})
   //
-  //   kInvalidArgument     No placements, or "Could not parse remote_device".
+  //   kInvalidArgument     There are no placements, or "Could not parse
+  //                        remote_device".
   //   kFailedPrecondition  A placement's device is malformed or unknown, as in
   //                        "rank:0/foo": see Placement::Parse.
   static absl::StatusOr<std::shared_ptr<const ChunkShardingSpec>> Create(
       int dim, std::vector<Placement> placements);
 
-  // The same for a list of strings. A template so that it never competes for a
-  // braced list.
+  // As Create, for a list of strings. A template so that it never competes for
+  // a braced list.
   template <std::same_as<std::string> S>
   static absl::StatusOr<std::shared_ptr<const ChunkShardingSpec>> Create(
       int dim, const std::vector<S>& placements) {
@@ -111,7 +112,7 @@ class ChunkShardingSpec : public ShardingSpec {
                   std::vector<Placement>(placements.begin(), placements.end()));
   }
 
-  // A dimension is a whole number.
+  // Deleted: a dimension is an integer.
   template <std::floating_point F>
   static absl::StatusOr<std::shared_ptr<const ChunkShardingSpec>> Create(
       F dim, std::vector<Placement> placements) = delete;
@@ -130,7 +131,7 @@ class ChunkShardingSpec : public ShardingSpec {
 
  protected:
   ChunkShardingSpec(const ChunkShardingSpec&) = default;
-  // Compares `dim` as it was given: -1 is not the last dimension's number.
+  // Compares `dim` as given: -1 does not equal the last dimension's number.
   bool Equals(const ShardingSpec& other) const override;
 
  private:
@@ -155,8 +156,8 @@ class EnumerableShardingSpec : public ShardingSpec {
   static absl::StatusOr<std::shared_ptr<const EnumerableShardingSpec>> Create(
       std::vector<ShardMetadata> shards);
 
-  // The same, and equal boxes with different placements are replicas. Without
-  // any it is the spec that Create makes.
+  // As Create, but equal boxes with different placements are replicas. Without
+  // replicas it returns the spec that Create returns.
   static absl::StatusOr<std::shared_ptr<const EnumerableShardingSpec>>
   CreateWithReplicas(std::vector<ShardMetadata> shards);
 
@@ -189,10 +190,10 @@ class EnumerableShardingSpec : public ShardingSpec {
 };
 
 // A spec whose BuildMetadata gives these shards: ChunkShardingSpec if they are
-// chunks of one dimension, which may stand in any order and are then put into
-// that of their offsets, and otherwise, or if all begin at 0,
-// EnumerableShardingSpec with the shards as they are. Never MeshShardingSpec:
-// several meshes have the same shards, and none moves other bytes.
+// chunks of one dimension, which may be in any order and are then sorted by
+// their offsets; otherwise, or if all begin at 0, EnumerableShardingSpec with
+// the shards as given. Never MeshShardingSpec: several meshes have the same
+// shards, and all of them move the same bytes.
 //   kInvalidArgument, kFailedPrecondition
 //                     As EnumerableShardingSpec::Create, or, if replicas are
 //                     allowed, CreateWithReplicas.

@@ -20,18 +20,19 @@ struct ScatterCall {
   // In the group.
   int src_rank = 0;
   ProcessGroup& group;
-  // What the spec has built for this tensor, the same on all ranks.
+  // The metadata that the spec has built for this tensor, the same on all
+  // ranks.
   const ShardedTensorMetadata& metadata;
-  // This rank's shards, allocated where they are placed: shards[i] is to hold
-  // the elements of metadata.shards[shard_indices[i]].
+  // This rank's shards, allocated on their placements: shards[i] receives the
+  // elements of metadata.shards[shard_indices[i]].
   absl::Span<const int> shard_indices;
   absl::Span<Tensor> shards;
   // For each collective, as in ReshardOptions.
   std::optional<absl::Duration> timeout;
 };
 
-// A spec that hands out the elements of a whole tensor in its own way, instead
-// of by ReshardPlan, because it has a faster one or changes them on the way:
+// A spec that distributes the elements of a whole tensor by its own method,
+// instead of by ReshardPlan, because it is faster or transforms the elements:
 //
 //     class MySpec : public ShardingSpec, public TensorScatterer { … };
 class TensorScatterer {
@@ -43,8 +44,8 @@ class TensorScatterer {
   // memory for their shards; it compares the results afterwards, so that an
   // error on one rank is the error of all.
   //
-  // Collective. May use the group: what it sends on one rank it receives on
-  // others, also if it fails on one of them.
+  // Collective. May use the group: each message sent on one rank is received on
+  // others, even if Scatter fails on one of them.
   virtual absl::Status Scatter(const ScatterCall& call) const = 0;
 };
 

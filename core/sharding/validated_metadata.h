@@ -11,9 +11,9 @@
 
 namespace sherd {
 
-// spec->BuildMetadata, and what a user's spec has built is checked: that it is
-// about a tensor of this size and these properties, and that its shards are
-// valid, cover the tensor and do not overlap, but for replicas.
+// Returns spec->BuildMetadata; checks the result of a user's spec: it must be
+// for a tensor of this size and these properties, and its shards must be valid,
+// cover the tensor and not overlap, except for replicas.
 //   kInvalidArgument  "Expecting ShardingSpec" for null, from BuildMetadata,
 //                     ValidateNonOverlapping or ValidateCover, or what the spec
 //                     has got wrong, with its ToString.

@@ -18,11 +18,12 @@ namespace sherd::internal {
 // have the same interval or disjoint ones. A million boxes of 100 x 100 x 100
 // cells are described by 300 intervals.
 //
-// Boxes may be missing, but not most of them: looking at all cells of a region
-// is cheap. Several boxes may fill the same cell.
+// Boxes may be missing, but not most of them: visiting all cells of a region is
+// cheap. Several boxes may fill the same cell.
 class BoxGrid {
  public:
-  // Nothing if the boxes are not cells of such a grid. `boxes` is borrowed.
+  // Returns nullopt if the boxes are not cells of such a grid. `boxes` is
+  // borrowed.
   //
   // Cost. O(n * d) and a sort of the intervals.
   static std::optional<BoxGrid> Detect(const BoxSet& boxes);

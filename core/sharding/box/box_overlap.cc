@@ -123,7 +123,7 @@ class OverlapFinder {
       (spans ? spanning : rest).push_back(i);
     }
     if (!Both(set, spanning, points, level + 1)) return false;
-    // With a single point nothing is left: an interval holds it or does not.
+    // A single point needs no further test: an interval holds it or does not.
     if (rest.empty() || first == last) return true;
     spanning = Positions();
 
@@ -216,9 +216,9 @@ std::optional<Pair> Sweep(const BoxSet& boxes, int x, int y) {
 }
 
 // Finds an overlap by cutting the set where a plane touches no box, in one
-// dimension after the other, until nothing is left to compare: all the way for
-// grids, bricks and whatever else was made by cutting. Only groups that no
-// plane cuts, or that would take too many cuts, are searched otherwise.
+// dimension after the other, until nothing is left to compare: completely for
+// grids, bricks and any other result of cutting. Only groups that no plane
+// cuts, or that would take too many cuts, are searched otherwise.
 class Separation {
  public:
   explicit Separation(const BoxSet& boxes) : boxes_(boxes) {}

@@ -10,8 +10,8 @@
 
 namespace sherd::internal {
 
-// Two boxes of the set that have an element in common, by their position in
-// the set, the smaller first; nothing if there are none.
+// Returns two boxes of the set that have an element in common, by their
+// position in the set, the smaller first; nullopt if no two do.
 //
 // Cost. With n boxes in d dimensions, O(n * d) where planes cut the set into
 // single boxes, as grids and rows of bricks, in the order of their rows or of
@@ -26,8 +26,8 @@ std::optional<std::pair<size_t, size_t>> FindOverlap(const BoxSet& boxes);
 //
 // Cost. With k pairs, O(n * d + k) if the boxes of `b` form a grid, with
 // replicas and a few holes perhaps; otherwise O(n log^d n + k). Where one set
-// has far fewer boxes than the other, n counts only those of the other which
-// are near them, and the rest O(d log n).
+// has far fewer boxes than the other, n counts only the near boxes of the
+// other, and each of the rest costs O(d log n).
 void ForEachOverlap(const BoxSet& a, const BoxSet& b,
                     absl::FunctionRef<bool(size_t, size_t)> visit);
 

@@ -117,13 +117,13 @@ TEST(BoxOverlapTest, FindsAnOverlapIfThereIsOne) {
     EXPECT_LT(found->first, found->second);
     EXPECT_TRUE(Overlap(boxes, found->first, boxes, found->second));
   }
-  // Otherwise the test says nothing.
+  // Otherwise the test proves nothing.
   EXPECT_GT(with, 50);
   EXPECT_GT(without, 50);
 }
 
-// A thousand disjoint boxes that are no grid, in two and in three dimensions,
-// then one more that touches only the last of them.
+// A thousand disjoint boxes that are not a grid, in two and in three
+// dimensions, then one more that overlaps only the last of them.
 TEST(BoxOverlapTest, FindsTheOnlyOverlapAmongManyIrregularBoxes) {
   for (const int dims : {2, 3}) {
     BoxSet boxes(dims);
@@ -165,7 +165,7 @@ TEST(BoxOverlapTest, BoxesWithoutDimensionsAllOverlap) {
   EXPECT_EQ(AllOverlaps(boxes, boxes).size(), 4u);
 }
 
-TEST(BoxOverlapTest, StopsWhenTold) {
+TEST(BoxOverlapTest, StopsWhenTheVisitorReturnsFalse) {
   std::mt19937_64 random(1);
   const BoxSet grid = [] {
     BoxSet boxes(1);

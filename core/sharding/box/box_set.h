@@ -48,7 +48,7 @@ class BoxSet {
     return {{offsets, dims}, {offsets + dims, dims}};
   }
 
-  // In the dimension d, box i holds what is in [lo, hi).
+  // In dimension d, box i holds the indices [lo, hi).
   int64_t lo(size_t i, int d) const {
     return numbers_[stride() * i + static_cast<size_t>(d)];
   }

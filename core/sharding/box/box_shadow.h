@@ -9,8 +9,8 @@
 
 namespace sherd::internal {
 
-// The intervals that some boxes cover in each dimension: tells quickly of most
-// boxes that they have nothing in common with any of them.
+// The intervals that some boxes cover in each dimension: quickly excludes most
+// boxes that overlap none of them.
 class BoxShadow {
  public:
   explicit BoxShadow(const BoxSet& boxes);

@@ -12,7 +12,7 @@
 
 namespace sherd::internal {
 
-// Boxes of which no two are equal, and who has them.
+// Boxes of which no two are equal, and their holders.
 struct DistinctBoxes {
   // With the smallest of the ids of those that were equal.
   BoxSet boxes;
@@ -20,8 +20,8 @@ struct DistinctBoxes {
   std::vector<absl::InlinedVector<int, 2>> holders;
   // By position in the set that they come from; -1 for those left out.
   std::vector<int> position;
-  // Two of `boxes` that overlap all the same, by their position; nothing if
-  // there are none.
+  // Two of `boxes` that overlap nevertheless, by their position; nullopt if no
+  // two do.
   std::optional<std::pair<size_t, size_t>> overlap;
 };
 

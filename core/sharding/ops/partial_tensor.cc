@@ -31,8 +31,9 @@ constexpr int64_t kMinPart = 4096;
 constexpr char kReshard[] = "partial_reshard";
 constexpr char kAllReduce[] = "partial_all_reduce";
 
-// What has to be the same on all ranks: of AllReduce, `on_device` says whether
-// the device part of the group adds up; of Reshard, `target` is the result.
+// Arguments that must be the same on all ranks: for AllReduce, `on_device` is
+// whether the device part of the group reduces; for Reshard, `target` is the
+// result.
 struct PartialCall {
   const PartialTensor& tensor;
   const ShardedTensor* target = nullptr;
@@ -93,8 +94,8 @@ absl::StatusOr<ShardedTensor> WithoutReplicas(const ShardedTensor& target) {
       spec, target.size(), {.dtype = target.dtype(), .group = target.group()});
 }
 
-// What moves the summands of `partial` into the shards of `result`, which lie
-// in host memory.
+// Prepares the move of the summands of `partial` into the shards of `result`,
+// which are in host memory.
 absl::StatusOr<ReshardExecutor> PrepareReduction(
     const PartialTensor& partial, const ShardedTensor& result,
     const ReshardOptions& options) {

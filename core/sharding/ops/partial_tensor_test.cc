@@ -68,7 +68,7 @@ Tensor Summand(absl::Span<const int64_t> size, DType dtype, int rank,
   return tensor.To(dtype).value();
 }
 
-// What the ranks have together, computed by one.
+// The combined tensor of all ranks, computed by one.
 Tensor Model(absl::Span<const int64_t> size, DType dtype, int ranks,
              ReduceOp op) {
   Tensor total = Summand(size, dtype, 0, op).To(kFloat64).value();

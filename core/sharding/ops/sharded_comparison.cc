@@ -34,7 +34,7 @@ struct Call {
   Fingerprint fingerprint;
   // The same as text.
   std::function<std::string()> describe;
-  // What is wrong with them.
+  // Why they cannot be compared.
   absl::Status status;
 };
 
@@ -160,7 +160,7 @@ absl::StatusOr<bool> CompareInGroup(const ShardedTensor& a,
       uint64_t differences,
       AgreeOnMaximum(group, call.name, status, {fingerprint.value(), describe},
                      equal || moves ? 0 : 1, call.options));
-  // What follows depends on the metadata, on which the ranks have agreed.
+  // The following depends on the metadata, on which the ranks have agreed.
   if (!moves) return differences == 0;
   SHERD_ASSIGN_OR_RETURN(const ShardedTensor aligned,
                          Aligned(a, b, group, call));

@@ -83,7 +83,7 @@ TEST(ShardedComparisonTest, EveryRankGetsTheSameAnswer) {
   }
 }
 
-TEST(ShardedComparisonTest, ComparesMetadataUnlessToldOtherwise) {
+TEST(ShardedComparisonTest, ComparesMetadataByDefault) {
   RunLocalRanks(3, [](ProcessGroup&) {
     const ShardedTensor a = Numbers(Chunks(0, 3));
     const ShardingSpecPtr replicas =
@@ -155,7 +155,7 @@ TEST(ShardedComparisonTest, HasTheRulesOfTensorsForNan) {
   });
 }
 
-TEST(ShardedComparisonTest, WhatIsWrongOnOneRankIsTheSameErrorOnAll) {
+TEST(ShardedComparisonTest, AnErrorOnOneRankIsTheSameErrorOnAll) {
   RunLocalRanks(3, [](ProcessGroup& group) {
     const std::vector<int> all = {0, 1, 2};
     SHERD_ASSERT_OK_AND_ASSIGN(const std::shared_ptr<ProcessGroup> other,
@@ -206,7 +206,7 @@ TEST(ShardedComparisonTest, KeepsToTheRanksOfASubgroup) {
     const ShardedTensor a = Numbers(spec, {7, 5}, {.group = pair});
     const ShardedTensor b = Numbers(spec, {7, 5}, {.group = pair});
     if (pair->rank() == 0) Disturb(b, 0, 1);
-    // Who has no part in the tensors knows nothing against it.
+    // A rank that holds no part of the tensors returns true.
     EXPECT_THAT(Equal(a, b), IsOkAndHolds(!pair->is_member()));
     EXPECT_THAT(Equal(a, a), IsOkAndHolds(true));
   });

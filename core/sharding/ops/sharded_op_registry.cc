@@ -64,7 +64,7 @@ class Registry {
     ops_[op].insert_or_assign(spec, Entry{test, std::move(implementation)});
   }
 
-  // Null if there is none.
+  // Null if no implementation is registered.
   ErasedImplementation Find(std::type_index op,
                             const ShardingSpec& spec) const {
     absl::ReaderMutexLock lock(&mutex_);
@@ -72,7 +72,7 @@ class Registry {
     if (entries == ops_.end()) return nullptr;
     for (const std::type_info* type : Ancestry(typeid(spec))) {
       const auto entry = entries->second.find(*type);
-      // A class that is a base twice over is the spec in no one way.
+      // A class that is a base more than once is an ambiguous base.
       if (entry != entries->second.end() && entry->second.test(spec)) {
         return entry->second.implementation;
       }

@@ -79,7 +79,7 @@ void Register(const std::string& answer) {
                double) -> absl::StatusOr<std::string> { return answer; });
 }
 
-TEST(ShardedOpRegistryTest, RunsWhatIsRegisteredForTheTypeOfTheSpec) {
+TEST(ShardedOpRegistryTest, RunsTheImplementationForTheTypeOfTheSpec) {
   using Op = Which<0>;
   RegisterShardedOp<Op, ChunkShardingSpec>(
       [](const ChunkShardingSpec& spec, const ShardedTensor& tensor,
@@ -284,7 +284,8 @@ TEST(ShardedOpRegistryTest, MayBeUsedByManyThreads) {
   });
 }
 
-// What the reference finds out when it registers or calls, the compiler finds.
+// The compiler finds errors that the reference reports when it registers or
+// calls.
 
 template <typename F>
 concept IsImplementation =

@@ -14,8 +14,8 @@
 #include "sherd/testing/persistent_test.h"
 #include "sherd/testing/tensor_matchers.h"
 
-// What the operations do over processes and real backends; their values are
-// those of the tests with threads.
+// The operations over processes and real backends; their values are those of
+// the tests with threads.
 
 namespace sherd {
 namespace {

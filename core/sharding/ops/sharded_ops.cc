@@ -56,7 +56,7 @@ absl::Status PlainOperand(BinaryOp op) {
 }
 
 // Calls `apply(a, out)` for each local shard of `a` and the one of `out` that
-// stands beside it. A shard may be refused for what its elements are.
+// corresponds to it. A shard may be refused for the values of its elements.
 template <typename Op, typename Apply>
 absl::Status ForEachShard(Op op, const ShardedTensor& a,
                           const ShardedTensor& out, const Apply& apply) {

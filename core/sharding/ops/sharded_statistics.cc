@@ -95,7 +95,7 @@ absl::StatusOr<std::vector<Tensor>> OwnParts(const ShardedTensor& tensor,
   return parts;
 }
 
-// What a call does on each rank before the ranks meet.
+// A call's local result on each rank, before the ranks exchange results.
 struct Local {
   absl::Status status;
   ProcessGroup* group = nullptr;

@@ -69,7 +69,7 @@ ShardedTensor Sharded(const ShardingSpecPtr& spec, const Tensor& whole,
 }
 
 // Numbers of very different magnitude, whose sum depends on the order if it is
-// rounded on the way.
+// rounded in between.
 Tensor Uneven(const Dims& size, DType dtype) {
   std::mt19937_64 random(3);
   Tensor tensor = Tensor::Empty(size, {.dtype = kFloat64}).value();
@@ -272,7 +272,7 @@ TEST(ShardedStatisticsTest, NormsStayInRange) {
   });
 }
 
-TEST(ShardedStatisticsTest, WhatIsWrongOnOneRankIsTheSameErrorOnAll) {
+TEST(ShardedStatisticsTest, AnErrorOnOneRankIsTheSameErrorOnAll) {
   RunLocalRanks(3, [](ProcessGroup& group) {
     const bool here = group.rank() == 1;
     const Tensor whole = Uneven({6, 4}, kFloat32);

@@ -9,7 +9,7 @@
 namespace sherd::internal {
 namespace {
 
-// What a rank sends in one round, at most: packed, sent, received and unpacked
+// The most that a rank sends in one round: packed, sent, received and unpacked
 // while it is in the cache. Larger rounds go to memory and back once more on
 // each side, smaller ones wait for each other more often.
 constexpr int64_t kRoundBytes = int64_t{8} << 20;

@@ -15,27 +15,28 @@ namespace sherd::internal {
 // Rounds of messages that are under way at once, each with messages out and in.
 inline constexpr int kRoundsInFlight = 2;
 
-// Bytes of a message at most, where any rank has at most `max_peers` peers in
-// either direction: what all messages under way take of the staging memory is
-// within `max_staging_bytes`. The same at both ends of a message, since the
-// arguments are.
+// The largest size of a message in bytes, if every rank has at most `max_peers`
+// peers in either direction: all messages under way together fit in
+// `max_staging_bytes` of staging memory. The same at both ends of a message,
+// since the arguments are.
 //   kInvalidArgument  "max_staging_bytes is …, expected … at least".
 absl::StatusOr<int64_t> MaxMessageBytes(int64_t max_staging_bytes,
                                         int max_peers, size_t element_size);
 
-// The same for messages on a device, where more in a round is better.
+// As MaxMessageBytes, for messages on a device, where larger rounds are better.
 absl::StatusOr<int64_t> MaxDeviceMessageBytes(int64_t max_staging_bytes,
                                               int max_peers,
                                               size_t element_size);
 
-// The same for a reduction in a group of `ranks`, in which one round is under
-// way at a time: a message to each other rank, one from each, and the result.
+// As MaxMessageBytes, for a reduction in a group of `ranks`, in which one round
+// is under way at a time: a message to each other rank, one from each, and the
+// result.
 //   kInvalidArgument  "max_staging_bytes is …, expected at least …".
 absl::StatusOr<int64_t> MaxReductionMessageBytes(int64_t max_staging_bytes,
                                                  int ranks,
                                                  size_t element_size);
 
-// A part of one copy that travels whole.
+// A part of one copy that is sent in one piece.
 struct BoxPiece : Box {
   int src_shard = 0;
   int dst_shard = 0;

@@ -64,7 +64,7 @@ class Simulation {
   absl::StatusOr<PlanReport> Run();
 
  private:
-  // What two ranks exchange, if not too much to be remembered.
+  // The data that two ranks exchange, unless it is too much to be kept.
   struct Read {
     int src_rank;
     int dst_rank;

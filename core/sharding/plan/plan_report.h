@@ -15,20 +15,20 @@ namespace sherd {
 struct PlanReportOptions {
   // Bytes of an element.
   size_t element_size = 4;
-  // Ranks of the group. 0: those that the lists name.
+  // Number of ranks of the group. 0: determined from the lists.
   int world_size = 0;
   // As in ReshardOptions.
   int64_t max_staging_bytes = int64_t{64} << 20;
   // As for ReshardPlan::Create.
   absl::Span<const int> host_of_rank = {};
-  // Shards are reached across processes: data is copied straight from source
+  // Shards are accessible across processes: data is copied directly from source
   // to destination, without messages and staging.
   bool direct = false;
   // Rows and columns of the heat map at most; more ranks share them.
   int max_heat_map = 64;
 };
 
-// What one rank does.
+// The work of one rank.
 struct RankReport {
   int64_t bytes_sent = 0;
   int64_t bytes_received = 0;
@@ -36,7 +36,7 @@ struct RankReport {
   int64_t bytes_local = 0;
   // As ReshardPlan::in_place().
   int64_t bytes_in_place = 0;
-  // What it must receive under any plan.
+  // The bytes that the rank must receive under any plan.
   int64_t lower_bound_bytes = 0;
   // Its destination shards.
   int64_t result_bytes = 0;
@@ -45,14 +45,14 @@ struct RankReport {
   // Ranks that it sends to, and receives from.
   int64_t sends = 0;
   int64_t receives = 0;
-  // Rounds of messages that it needs: 0 if it has none.
+  // Rounds of messages that the rank needs; 0 without messages.
   int64_t rounds = 0;
 
   // Memory beside the source, at most.
   int64_t peak_extra_bytes() const { return result_bytes + staging_bytes; }
 };
 
-// What all ranks do when boxes change hands, foreseen from the two lists: no
+// The work of all ranks in a redistribution, predicted from the two lists: no
 // rank has to take part.
 struct PlanReport {
   // Ranks [first, last] that share a row and a column of the heat map.
@@ -83,7 +83,7 @@ struct PlanReport {
   int64_t bytes_between_hosts = 0;
   std::vector<RankRange> heat_ranges;
   // Bytes from the ranks of range r to those of range c at [r * heat_ranges
-  // .size() + c]. What stays on its rank is not counted.
+  // .size() + c]. Data that stays on its rank is not counted.
   std::vector<int64_t> heat_map;
 
   int world_size() const { return static_cast<int>(ranks.size()); }
@@ -105,11 +105,11 @@ struct PlanReport {
   std::string ToJson() const;
 };
 
-// Foresees the plans of all ranks.
-//   kInvalidArgument  As ReshardPlan::Create for any rank, source boxes that
-//                     overlap anywhere included; what all ranks together get
-//                     does not fit in 64 bits; a rank in the lists is not below
-//                     world_size; element_size is not that of a dtype;
+// Predicts the plans of all ranks.
+//   kInvalidArgument  As ReshardPlan::Create for any rank, including source
+//                     boxes that overlap anywhere; the total received by all
+//                     ranks does not fit in 64 bits; a rank in the lists is not
+//                     below world_size; element_size is not that of a dtype;
 //                     max_staging_bytes is too small for the peers of a rank.
 //
 // Cost. With n boxes, k overlaps of a source and a destination box and w ranks,

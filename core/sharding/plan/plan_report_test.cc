@@ -176,7 +176,7 @@ TEST(PlanReportTest, ManyRanksShareRowsOfTheHeatMap) {
   EXPECT_EQ(nlohmann::json::parse(report.ToJson())["ranks"].size(), 150u);
 }
 
-TEST(PlanReportTest, EstimatesRoundsOfWhatIsTooMuchToCut) {
+TEST(PlanReportTest, EstimatesRoundsOfPlansTooLargeToCut) {
   // 2^40 bytes in messages of 32 KiB.
   const Boxes from = {{{{0}, {int64_t{1} << 40}}, 0}};
   const Boxes to = {{{{0}, {int64_t{1} << 40}}, 1}};
@@ -258,17 +258,18 @@ void CheckAgainstPlans(const Boxes& from, const Boxes& to, int ranks,
     SHERD_ASSERT_OK_AND_ASSIGN(
         const ReshardPlan plan,
         ReshardPlan::Create(from, to, rank, options.host_of_rank));
-    const RankReport& told = report.ranks[rank];
+    const RankReport& predicted = report.ranks[rank];
     const size_t element = options.element_size;
-    EXPECT_EQ(told.bytes_sent, plan.bytes_sent(element));
-    EXPECT_EQ(told.bytes_received, plan.bytes_received(element));
-    EXPECT_EQ(told.bytes_local, plan.bytes_local(element));
-    EXPECT_EQ(told.bytes_in_place, plan.bytes_in_place(element));
-    EXPECT_EQ(told.lower_bound_bytes, plan.lower_bound_bytes(element));
-    EXPECT_EQ(told.result_bytes, told.bytes_received + told.bytes_local);
-    EXPECT_EQ(told.sends, static_cast<int64_t>(plan.sends().size()));
-    EXPECT_EQ(told.receives, static_cast<int64_t>(plan.receives().size()));
-    EXPECT_LE(told.staging_bytes, options.max_staging_bytes);
+    EXPECT_EQ(predicted.bytes_sent, plan.bytes_sent(element));
+    EXPECT_EQ(predicted.bytes_received, plan.bytes_received(element));
+    EXPECT_EQ(predicted.bytes_local, plan.bytes_local(element));
+    EXPECT_EQ(predicted.bytes_in_place, plan.bytes_in_place(element));
+    EXPECT_EQ(predicted.lower_bound_bytes, plan.lower_bound_bytes(element));
+    EXPECT_EQ(predicted.result_bytes,
+              predicted.bytes_received + predicted.bytes_local);
+    EXPECT_EQ(predicted.sends, static_cast<int64_t>(plan.sends().size()));
+    EXPECT_EQ(predicted.receives, static_cast<int64_t>(plan.receives().size()));
+    EXPECT_LE(predicted.staging_bytes, options.max_staging_bytes);
     SHERD_ASSERT_OK_AND_ASSIGN(
         const int64_t limit,
         internal::MaxMessageBytes(options.max_staging_bytes, plan.max_peers(),
@@ -286,7 +287,7 @@ void CheckAgainstPlans(const Boxes& from, const Boxes& to, int ranks,
                   peer.elements * static_cast<int64_t>(element));
       }
     }
-    EXPECT_EQ(told.rounds, rounds);
+    EXPECT_EQ(predicted.rounds, rounds);
   }
   EXPECT_EQ(report.messages, messages);
   EXPECT_EQ(report.pairs, pairs);

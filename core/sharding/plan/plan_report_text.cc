@@ -1,4 +1,4 @@
-// What PlanReport says in words and as JSON.
+// PlanReport as text and as JSON.
 
 #include <algorithm>
 #include <nlohmann/json.hpp>

@@ -13,7 +13,7 @@ namespace sherd::internal {
 
 // Decides which of several equal source boxes a destination box reads. A
 // function of the two lists and the hosts: all ranks decide alike, each for the
-// boxes that it has to do with.
+// boxes that it reads or holds.
 //
 //     ReplicaChoice choice(from, to, host_of_rank);
 //     const int box = choice.Add(holders);      // for each box that is needed
@@ -55,13 +55,13 @@ class ReplicaChoice {
   struct Group {
     // One for each rank, in the order of `from`.
     std::vector<int> holders;
-    // The same by rank and, where hosts are known, by host.
+    // The holders by rank and, where hosts are known, by host.
     absl::flat_hash_map<int, int> by_rank;
     absl::flat_hash_map<int, std::vector<int>> by_host;
     // Where turns begin.
     size_t start = 0;
     // With counted turns: the destinations that overlap the box and read from
-    // another rank, ascending, and what they read.
+    // another rank, ascending, and the replicas that they read.
     std::vector<int> targets;
     std::vector<int> chosen;
   };

@@ -22,10 +22,9 @@ struct DividedBox {
 // are saved or loaded.
 inline constexpr int64_t kMinReplicaPartBytes = int64_t{4} << 20;
 
-// Divides boxes so that every element is owned by one rank, although
-// several hold it: for whatever is to happen once per element, like saving it
-// or adding it up. `boxes` have been checked: equal ones are replicas, others
-// do not overlap.
+// Divides boxes so that every element is owned by one rank, although several
+// hold it: for work that is done once per element, such as saving or summing.
+// `boxes` have been checked: equal ones are replicas, others do not overlap.
 //
 // Result. A box that one rank holds is a part by itself, also if it is empty. A
 // box with replicas is one part owned by the rank that has least to do so
@@ -34,8 +33,9 @@ inline constexpr int64_t kMinReplicaPartBytes = int64_t{4} << 20;
 // for as many of the holders; empty ones are left out. Ordered by `box`, then
 // by offset. The same on every rank that has the same arguments.
 //
-// `load` counts the elements owned by each rank; it is added to, and may
-// go from tensor to tensor. It has an entry for every rank of `boxes`.
+// `load` counts the elements owned by each rank; the function adds to it, and
+// callers may reuse it from tensor to tensor. It has an entry for every rank of
+// `boxes`.
 //
 // Cost. O(n * d) for n boxes in d dimensions, besides sorting the holders of
 // boxes with replicas by load.

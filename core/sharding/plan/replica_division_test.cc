@@ -39,7 +39,7 @@ TEST(ReplicaDivisionTest, LeavesBoxesOfOneHolderAsTheyAre) {
   EXPECT_THAT(load, ElementsAre(0, 9));
 }
 
-TEST(ReplicaDivisionTest, GivesSmallReplicasToWhoeverHasLeastToDo) {
+TEST(ReplicaDivisionTest, GivesSmallReplicasToTheRankWithTheLeastLoad) {
   // A scalar on all ranks, time and again.
   const std::vector<PlacedBox> scalar = {
       {{{}, {}}, 2}, {{{}, {}}, 0}, {{{}, {}}, 1}};
@@ -74,7 +74,7 @@ TEST(ReplicaDivisionTest, CutsLargeReplicasAmongTheirHolders) {
   EXPECT_EQ(Divide(boxes, 31, load).size(), 1u);
 }
 
-// Whatever the layout: the parts are inside the boxes of their ranks, and every
+// For any layout: the parts are inside the boxes of their ranks, and every
 // element is in exactly one.
 TEST(ReplicaDivisionTest, PutsEveryElementIntoTheCareOfOneRank) {
   const uint64_t seed = testing::RandomSeed();

@@ -70,14 +70,15 @@ class Planner {
 
   absl::Status Run();
 
-  // What this rank reads, from itself too, and what others read from it.
+  // The pairs that this rank reads, its own included, and those that others
+  // read from it.
   const std::vector<ShardPair>& reads() const { return reads_; }
   const std::vector<ShardPair>& sends() const { return sends_; }
   int64_t lower_bound() const { return lower_bound_; }
 
  private:
-  // What a destination box of this rank reads: positions in to_mine_ and in the
-  // distinct sources.
+  // The sources that a destination box of this rank reads: positions in
+  // to_mine_ and in the distinct sources.
   using Reads = std::vector<std::pair<size_t, int>>;
 
   absl::Status ComputeLowerBound(const BoxSet& mine);
@@ -161,13 +162,13 @@ absl::StatusOr<DistinctBoxes> Planner::FindSources(Reads& reads) const {
       internal::FindDistinct(near_from, [&](size_t i) { return is_read[i]; });
   for (const auto& [target, i] : pairs) {
     const int source = sources.position[i];
-    // One of those that are equal stands for all.
+    // One of several equal boxes represents all.
     if (sources.boxes.id(source) == near_from.id(i)) {
       reads.emplace_back(target, source);
     }
   }
   // Of the source boxes that this rank could read, no two that differ may
-  // overlap: then volumes tell whether a destination is covered.
+  // overlap: then volumes show whether a destination is covered.
   if (const auto& overlap = sources.overlap) {
     return absl::InvalidArgumentError(absl::StrCat(
         "source ", FormatPlacedBox(from_[sources.boxes.id(overlap->first)]),

@@ -35,10 +35,11 @@ struct PeerCopies {
   std::vector<BoxCopy> copies;
 };
 
-// What one rank sends, receives and copies when boxes change hands. A pure
-// function of the two lists: ranks that have the same lists need not talk to
-// know what the others do. What all ranks do together, and how it compares with
-// the least that any plan must do, is told by ExplainPlan in plan_report.h.
+// The data that one rank sends, receives and copies in a redistribution. A pure
+// function of the two lists: ranks that have the same lists need no
+// communication to know the plans of the others. ExplainPlan in plan_report.h
+// reports the work of all ranks together, and compares it with the minimum of
+// any plan.
 //
 // Every destination box gets each of its elements exactly once: from the same
 // rank if it has it, otherwise by one message from a rank that has it.
@@ -56,10 +57,10 @@ class ReshardPlan {
   //   kInvalidArgument  A box is malformed or has another number of dimensions;
   //                     source boxes overlap without being equal, or do not
   //                     hold all elements of a destination box of `rank`; a
-  //                     rank has no entry in `host_of_rank`; what `rank` sends
-  //                     or receives in all, counted in bytes of the largest
-  //                     dtype, does not fit in 64 bits. The message has the
-  //                     box.
+  //                     rank has no entry in `host_of_rank`; the total that
+  //                     `rank` sends or receives, counted in bytes of the
+  //                     largest dtype, does not fit in 64 bits. The message has
+  //                     the box.
   //
   // Cost. With n boxes in all, k copies of this rank and d dimensions, time
   // O(n * d + k log k) where `from` and `to` are grids, however uneven and in
@@ -72,13 +73,13 @@ class ReshardPlan {
 
   // The plan of a reduction: every rank of `world_size` holds a summand of the
   // whole tensor, source shard 0, and each element of a box in `to` comes once
-  // from each of them. local() is what `rank` adds to its own boxes itself; it
+  // from each of them. local() is this rank's own contribution to its boxes; it
   // has the same boxes in the same order as each of receives().
   //
   // `to` is the same list on every rank; no two of its boxes overlap.
   //   kInvalidArgument  A box is malformed, has another number of dimensions or
-  //                     a rank that is not in [0, world_size); what `rank`
-  //                     sends or receives in all, counted in bytes of the
+  //                     a rank that is not in [0, world_size); the total that
+  //                     `rank` sends or receives, counted in bytes of the
   //                     largest dtype, does not fit in 64 bits.
   //
   // Cost. O((n + k) * d) for n boxes of d dimensions and k copies of this rank.
@@ -93,9 +94,9 @@ class ReshardPlan {
   const std::vector<PeerCopies>& receives() const { return receives_; }
   // Ordered like a message.
   const std::vector<BoxCopy>& local() const { return local_; }
-  // Copies between equal boxes: where the destination may take the place of the
-  // source they need not be made. Positions in local(), ascending; every source
-  // shard and every destination shard occurs once at most.
+  // Copies between equal boxes: they are unnecessary where the destination may
+  // reuse the memory of the source. Positions in local(), ascending; every
+  // source shard and every destination shard occurs once at most.
   const std::vector<int>& in_place() const { return in_place_; }
 
   int64_t elements_sent() const { return elements_sent_; }
@@ -103,9 +104,9 @@ class ReshardPlan {
   // Those of in_place() included.
   int64_t elements_local() const { return elements_local_; }
   int64_t elements_in_place() const { return elements_in_place_; }
-  // What this rank must receive under any plan: elements of its destination
-  // boxes that none of its source boxes holds. Counted from the volumes of the
-  // boxes, not from the copies.
+  // The elements that this rank must receive under any plan: those of its
+  // destination boxes that none of its source boxes holds. Counted from the
+  // volumes of the boxes, not from the copies.
   int64_t lower_bound_elements() const { return lower_bound_elements_; }
 
   // `element_size` is at most that of the largest dtype: then nothing wraps.
@@ -155,7 +156,7 @@ class ReshardPlan {
 
 namespace internal {
 
-// What two boxes that overlap have in common, as a copy.
+// The intersection of two boxes that overlap, as a copy.
 BoxCopy CopyBetween(absl::Span<const PlacedBox> from, int src_shard,
                     absl::Span<const PlacedBox> to, int dst_shard);
 

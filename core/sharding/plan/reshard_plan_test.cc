@@ -191,7 +191,7 @@ TEST(ReshardPlanTest, ReadsOneReplicaOfARankThatHasSeveral) {
   EXPECT_THAT(Sent(from, to, 3), ElementsAre(8, 8, 0));
 }
 
-TEST(ReshardPlanTest, SaysWhichBoxesStayWhereTheyAre) {
+TEST(ReshardPlanTest, ListsTheBoxesThatStayInPlace) {
   const Boxes from = {{{{0, 0}, {2, 4}}, 0},
                       {{{2, 0}, {2, 4}}, 1},
                       {{{4, 0}, {2, 4}}, 0},
@@ -481,7 +481,8 @@ std::string Describe(const Boxes& boxes) {
 // Plans of all ranks, each by itself and all together.
 void CheckPlans(const Boxes& from, const Boxes& to, int ranks,
                 const std::vector<int>& host_of_rank) {
-  // What one end sends is what the other one receives, in the same order.
+  // One end sends exactly the data that the other one receives, in the same
+  // order.
   std::map<std::pair<int, int>, std::vector<BoxCopy>> sent, received;
   int64_t moved = 0, bound = 0;
   for (int rank = 0; rank < ranks; ++rank) {

@@ -11,15 +11,15 @@
 #include "sherd/core/sharding/sharding_spec.h"
 #include "sherd/core/sharding/spec/shard_validation.h"
 
-// What does not move data: validation and planning. Compare validation with
-// BM_PlainSweep, which does only the overlap check, in two dimensions, on plain
-// numbers.
+// Code that does not move data: validation and planning. Compare validation
+// with BM_PlainSweep, which does only the overlap check, in two dimensions, on
+// plain numbers.
 
 namespace sherd {
 namespace {
 
 // Boxes of 4 x 4 in rows of the power of two at or above sqrt(count); with
-// `bricks`, every second row is shifted by half a box, so that they are no
+// `bricks`, every second row is shifted by half a box, so that they are not a
 // grid.
 std::vector<ShardMetadata> SquareBoxes(int64_t count, bool bricks) {
   int64_t side = 1;

@@ -52,8 +52,8 @@ absl::Status CheckCuts(const DeviceMesh& mesh, absl::Span<const Cut> cuts) {
   return absl::OkStatus();
 }
 
-// Places with the same box, those that differ only where nothing is cut, need
-// different placements: two copies in one place are no replicas.
+// Places with the same box, which differ only in dimensions that cut nothing,
+// need different placements: two copies in one place are not replicas.
 absl::Status CheckReplicas(const DeviceMesh& mesh, absl::Span<const Cut> cuts) {
   const std::vector<bool> cutting = CuttingDims(mesh, cuts);
   if (std::find(cutting.begin(), cutting.end(), false) == cutting.end()) {

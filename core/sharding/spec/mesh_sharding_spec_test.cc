@@ -86,7 +86,7 @@ TEST(MeshShardingSpecTest, CutsOneDimensionByTwoOfTheMeshInTheOrderGiven) {
   EXPECT_THAT(Parts(*left_to_right, 5),
               ElementsAre(ElementsAre(0, 2, 0), ElementsAre(2, 1, 1),
                           ElementsAre(3, 1, 2), ElementsAre(4, 1, 3)));
-  // What DTensor calls a strided shard and refuses for 5 elements.
+  // DTensor calls this a strided shard and refuses it for 5 elements.
   SHERD_ASSERT_OK_AND_ASSIGN(const auto right_to_left,
                              MeshShardingSpec::Create(mesh, {{1, 0}}));
   EXPECT_THAT(Parts(*right_to_left, 5),
@@ -316,7 +316,8 @@ TEST(MeshShardingSpecTest, RefusesReplicasInOnePlace) {
                        "places 0 and 2 of the mesh DeviceMesh([2, 2], "
                        "[rank:0/cpu, rank:1/cpu, rank:0/cpu, rank:2/cpu]) "
                        "would hold replicas on the same rank:0/cpu"));
-  // Several shards of one rank are no replicas, and two devices are two places.
+  // Several shards of one rank are not replicas, and two devices are two
+  // places.
   EXPECT_THAT(MeshShardingSpec::Create(Mesh({2, 2}, {0, 0, 1, 2}), {{1}}),
               IsOk());
   EXPECT_THAT(

@@ -9,13 +9,13 @@
 
 namespace sherd::internal {
 
-// Metadata as bytes, for the other ranks of this run; nothing that is kept. The
-// text of a placement has at most 1024 bytes.
+// Metadata as bytes, for the other ranks of this run; not a format for storage.
+// The text of a placement has at most 1024 bytes.
 std::string EncodeMetadata(const ShardedTensorMetadata& metadata);
 
-// The inverse. Takes any bytes: allocates no more than O(bytes), with the
-// longest placement once per shard.
-//   kDataLoss  Not what EncodeMetadata makes.
+// The inverse. Accepts any bytes: allocates at most O(bytes), plus the longest
+// placement once per shard.
+//   kDataLoss  The bytes are not a result of EncodeMetadata.
 absl::StatusOr<ShardedTensorMetadata> DecodeMetadata(absl::string_view bytes);
 
 }  // namespace sherd::internal

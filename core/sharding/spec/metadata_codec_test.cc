@@ -107,7 +107,7 @@ TEST(MetadataCodecTest, SurvivesAnyNumberAnywhere) {
       std::string changed = bytes;
       std::memcpy(changed.data() + at, &number, sizeof(number));
       const auto decoded = DecodeMetadata(changed);
-      // An error, or a value that survives the way back.
+      // An error, or a value that survives a round trip.
       if (decoded.ok()) {
         EXPECT_THAT(DecodeMetadata(EncodeMetadata(*decoded)),
                     IsOkAndHolds(*decoded));

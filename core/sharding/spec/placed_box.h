@@ -16,7 +16,7 @@
 
 namespace sherd {
 
-// A box of the global tensor and the rank that has it, or is to have it.
+// A box of the global tensor and the rank that holds it, or will hold it.
 struct PlacedBox : Box {
   int rank = 0;
 

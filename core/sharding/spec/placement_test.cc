@@ -96,7 +96,7 @@ const Rejected kRejected[] = {
     {"rank:0/random:0", kRuntime, "Expected one of"},
 };
 
-TEST(PlacementTest, SaysWhatIsWrongWithOtherText) {
+TEST(PlacementTest, ReportsTheDefectOfOtherText) {
   for (const Rejected& c : kRejected) {
     SCOPED_TRACE(c.text);
     EXPECT_THAT(Placement::Parse(c.text), StatusIs(c.code, c.phrase));
@@ -231,7 +231,7 @@ TEST(RankResolverTest, NamesNoMoreThanTheFirstRanksOfALargeGroup) {
                        "11, 12, 13, 14, 15, … (5000 in all)"));
 }
 
-TEST(RankResolverTest, WhoeverIsNoMemberNeedNotKnowTheOwner) {
+TEST(RankResolverTest, AProcessThatIsNotAMemberNeedNotKnowTheOwner) {
   const std::vector<int> group = {1, 3};
   const RankResolver resolver(group, {.is_member = false});
   EXPECT_THAT(resolver.Resolve(Placement("rank:3")), IsOkAndHolds(1));

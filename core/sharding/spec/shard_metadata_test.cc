@@ -28,7 +28,7 @@ TEST(ShardMetadataTest, AcceptsBoxesEmptyOrNotWithOrWithoutPlacement) {
     EXPECT_THAT(shard.Validate(), IsOk());
 }
 
-TEST(ShardMetadataTest, SaysWhatIsWrong) {
+TEST(ShardMetadataTest, ReportsTheDefect) {
   struct Case {
     ShardMetadata shard;
     const char* phrase;

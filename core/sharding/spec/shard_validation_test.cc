@@ -107,7 +107,7 @@ TEST(ShardValidationTest, AllowsReplicasWhereAsked) {
       StatusIs(kInvalid, "the volume of the shards, 6, does not match"));
 }
 
-TEST(ShardValidationTest, RefusesWhatIsNoReplica) {
+TEST(ShardValidationTest, RefusesBoxesThatAreNotReplicas) {
   const Shards cases[] = {
       // The same box at the same place.
       {{{0}, {4}, Placement("rank:0")}, {{0}, {4}, Placement("rank:0")}},
@@ -148,7 +148,7 @@ TEST(ShardValidationTest, RefusesWhatIsNoReplica) {
               IsOk());
 }
 
-TEST(ShardValidationTest, FindsWhatIsWrongWithOneShardOrTheirRanks) {
+TEST(ShardValidationTest, FindsDefectsOfOneShardOrOfTheirDimensions) {
   EXPECT_THAT(
       ValidateNonOverlapping(Shards{{{0}, {1}, {}}, {{0, 1}, {1, 1}, {}}}),
       StatusIs(kInvalid, "Found inconsistent ranks for shards"));
@@ -179,7 +179,7 @@ TEST(ShardValidationTest, AcceptsShardsThatCoverTheTensor) {
   EXPECT_THAT(ValidateCover(Shards{}, {0}), IsOk());
 }
 
-TEST(ShardValidationTest, SaysHowShardsFailToCoverTheTensor) {
+TEST(ShardValidationTest, ReportsHowShardsFailToCoverTheTensor) {
   struct Case {
     Shards shards;
     Dims size;

@@ -12,8 +12,8 @@
 #include "sherd/testing/random_layouts.h"
 
 // Random layouts over devices and host memory, in groups without a device part,
-// where what ranks send each other goes by way of host memory, and with one.
-// Work on the devices does not run before somebody waits for it.
+// where messages between ranks go through host memory, and with one. Work on
+// the devices does not run before somebody waits for it.
 
 namespace sherd {
 namespace {

@@ -28,7 +28,7 @@ SHERD_DIST_TEST_F(AnyLayoutProcessTest, HoldsTheSameElementsAfterEveryMove) {
   Run(/*messages_only=*/false);
 }
 
-// Where ranks reach each other's memory, that was the other way.
+// Where ranks reach each other's memory, that was the other strategy.
 SHERD_DIST_TEST_F(AnyLayoutProcessTest, HoldsTheSameElementsAfterMessages) {
   Run(/*messages_only=*/true);
 }

@@ -10,7 +10,7 @@
 #include "sherd/testing/random_layouts.h"
 
 // Random layouts on ranks that are threads: 2,400 cases, or as many as
-// SHERD_TEST_CASES says for each number of ranks and way.
+// SHERD_TEST_CASES sets, for each number of ranks and strategy.
 
 namespace sherd {
 namespace {

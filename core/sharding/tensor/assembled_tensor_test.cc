@@ -131,7 +131,7 @@ SHERD_DIST_TEST_F(AssembledTensorTest, InASmallerGroupToo) {
 SHERD_DIST_TEST_F(AssembledTensorTest, FromTheLocalTensorOfEachRank) {
   for (const int dim : {0, 1, -1}) {
     const ShardingSpecPtr spec = Chunks(dim, {2, 1, 3, 0});
-    // What the spec gives to this rank.
+    // The part that the spec gives to this rank.
     SHERD_ASSERT_OK_AND_ASSIGN(const ShardedTensor model,
                                ShardedTensor::Empty(spec, {10, 7}));
     const ShardMetadata& box = model.local_shards()[0].metadata;

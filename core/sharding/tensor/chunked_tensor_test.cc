@@ -341,7 +341,7 @@ SHERD_DIST_TEST_F(ChunkedTensorTest, IsGatheredFromSeveralShardsOrNone) {
   }
 }
 
-// What is refused
+// Refused calls
 
 SHERD_DIST_TEST_F(ChunkedTensorTest, AnInvalidLayoutIsRefused) {
   for (const int dim : {2, 3, 4, -3, -4, -5}) {

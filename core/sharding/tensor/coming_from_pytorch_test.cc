@@ -1,5 +1,5 @@
-// COMING_FROM_PYTORCH.md tells no stories: what it shows as code is code of
-// this file, which runs, and every name that it gives for Sherd's side exists.
+// Checks COMING_FROM_PYTORCH.md: its code examples are code of this file, which
+// runs, and every name that it gives for Sherd's side exists.
 
 #include <algorithm>
 #include <cstddef>
@@ -97,7 +97,7 @@ std::set<std::string> Words(absl::string_view text) {
   return words;
 }
 
-// What stands between backticks.
+// The text between backticks.
 std::vector<std::string> Code(absl::string_view text) {
   const std::vector<std::string> parts = absl::StrSplit(text, '`');
   std::vector<std::string> code;

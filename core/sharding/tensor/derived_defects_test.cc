@@ -27,9 +27,9 @@
 #include "sherd/testing/placed_fixture.h"
 #include "sherd/testing/tensor_pattern.h"
 
-// What reading the reference's source finds wrong there, beside what
-// known_defects_test.cc has: one test for each defect. The comment says what
-// happens there.
+// Defects found by reading the reference's source, beside those of
+// known_defects_test.cc: one test for each defect. The comment describes the
+// behavior of the reference.
 
 namespace sherd {
 namespace {
@@ -259,7 +259,8 @@ SHERD_DIST_TEST_F(DerivedDefectsTest, EmptyPlacementsAndNegativeSizes) {
   }
 }
 
-// Custom operations and specs are told apart by the name of their class.
+// The reference distinguishes custom operations and specs by the name of their
+// class.
 class FirstRow final : public ShardingSpec {
  public:
   explicit FirstRow(Placement placement) : placement_(std::move(placement)) {}
@@ -308,7 +309,7 @@ SHERD_DIST_TEST_F(DerivedDefectsTest, ASpecOfTheSameNameIsAnotherSpec) {
 // with these that would be minutes. No clock: the test's own limit is enough.
 SHERD_DIST_TEST_F(DerivedDefectsTest, ValidationOfManyBoxesIsNotQuadratic) {
   if (rank() != 0) return;
-  // Bricks: rows of different heights in each column, so that it is no grid;
+  // Bricks: rows of different heights in each column, so that it is not a grid;
   // all of a dimension are open at once.
   std::vector<ShardMetadata> shards;
   constexpr int64_t kColumns = 120;

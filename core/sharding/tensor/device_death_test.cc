@@ -24,7 +24,7 @@ using ::sherd::testing::HasPattern;
 using ::sherd::testing::IsOk;
 using ::sherd::testing::KillRankAt;
 
-constexpr int kCulprit = 1;
+constexpr int kFailedRank = 1;
 
 class DeviceDeathTest
     : public sherd::testing::PlacedFixture<sherd::testing::DistributedTest> {
@@ -41,14 +41,14 @@ SHERD_DIST_TEST_F(DeviceDeathTest, IsNamedAndTheSourceStays) {
   SHERD_ASSERT_OK_AND_ASSIGN(ShardedTensor into,
                              ShardedTensor::Zeros(Chunks(1), {64, 60}));
   ASSERT_THAT(group().Barrier(), IsOk());
-  ExpectRankDies(kCulprit, SIGKILL);
-  KillRankAt fault("comm/before_post", kCulprit, {.nth = 2});
+  ExpectRankDies(kFailedRank, SIGKILL);
+  KillRankAt fault("comm/before_post", kFailedRank, {.nth = 2});
   absl::Status status = source.ReshardInto(
       into, {.max_staging_bytes = 4096, .timeout = absl::Seconds(20)});
-  // What was queued says so later.
+  // Queued work reports the error later.
   if (status.ok()) status = group().Synchronize();
   EXPECT_FALSE(status.ok());
-  EXPECT_THAT(status, BlamesRank(kCulprit));
+  EXPECT_THAT(status, BlamesRank(kFailedRank));
   EXPECT_FALSE(group().health().ok());
   EXPECT_TRUE(HasPattern(source));
   // The survivors go on with what they have.

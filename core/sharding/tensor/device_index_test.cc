@@ -76,7 +76,7 @@ ShardedTensor Pattern(const ShardingSpecPtr& spec) {
   return tensor;
 }
 
-// Expects `tensor` to be laid out by `spec` in all that it says.
+// Expects all layout information of `tensor` to match `spec`.
 void ExpectLaidOut(const ShardedTensor& tensor, const ShardingSpecPtr& spec) {
   EXPECT_EQ(*tensor.spec(), *spec);
   EXPECT_EQ(
@@ -154,7 +154,7 @@ TEST_P(DeviceIndexTest, WithoutAnIndexThePlacementsGetIt) {
     SHERD_ASSERT_OK_AND_ASSIGN(const ShardedTensor on_gpus, tensor.Cuda());
     ExpectLaidOut(on_gpus, OnOwnGpus());
     EXPECT_THAT(Equal(on_gpus, Pattern(OnOwnGpus())), IsOkAndHolds(true));
-    // Whatever device of the type: it stays.
+    // On any device of the type, it stays.
     const ShardedTensor next = Pattern(OnNextGpus());
     SHERD_ASSERT_OK_AND_ASSIGN(const ShardedTensor same, next.Cuda());
     ExpectLaidOut(same, OnNextGpus());
@@ -226,7 +226,7 @@ TEST_P(DeviceIndexTest, WhatHasNoIndexIsWhereItsTensorsAre) {
     EXPECT_THAT(Equal(any, Pattern(OnNextGpus()),
                       {.layouts = CompareLayouts::kNotAtAll}),
                 IsOkAndHolds(true));
-    // What stays where it is, moves nothing.
+    // A shard that stays in place moves nothing.
     ShardedTensor moved = own;
     const void* const data = moved.local_shards()[0].tensor.data();
     ASSERT_THAT(moved.Reshard(OnAnyGpu()), IsOk());
@@ -260,7 +260,7 @@ TEST_P(DeviceIndexTest, LocalShardsSayWhereTheyAre) {
         const ShardedTensor of_tensor,
         ShardedTensor::FromLocalTensor(mine.tensor, OnAnyGpu(), {9, 4}));
     EXPECT_THAT(Equal(together, of_tensor), IsOkAndHolds(true));
-    // The list says no index, the spec does; and the reverse.
+    // The list has no index, the spec does; and the reverse.
     const ShardedTensorMetadata no_index =
         OnAnyGpu()->BuildMetadata({9, 4}, {}).value();
     SHERD_ASSERT_OK_AND_ASSIGN(const ShardedTensor by_spec,
@@ -317,7 +317,7 @@ TEST(DevicesOfRanksTest, AreStoredInPlaceOfNone) {
 
 // Pinned memory
 
-TEST(PinnedShardsTest, AreWhatTheMetadataSays) {
+TEST(PinnedShardsTest, MatchTheMetadata) {
   FakeDevice& devices = FakeDevice::Install(1);
   RunLocalRanks(2, [&](ProcessGroup& group) {
     const auto shards = [&](bool pinned) {

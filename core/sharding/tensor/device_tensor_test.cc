@@ -280,7 +280,7 @@ SHERD_DIST_TEST_F(DeviceTensorTest, RandomNumbersAreThoseOfTheHost) {
               IsOkAndHolds(true));
 }
 
-// What is computed of them
+// Computations
 
 SHERD_DIST_TEST_F(DeviceTensorTest, AreComparedAndMeasured) {
   SHERD_ASSERT_OK_AND_ASSIGN(const ShardedTensor sevens,
@@ -339,7 +339,7 @@ SHERD_DIST_TEST_F(DeviceTensorTest, SummandsAreAddedUp) {
   }
 }
 
-// What is refused
+// Refused calls
 
 // Memory of a device that has none left.
 class NoMemory final : public Allocator {

@@ -272,7 +272,7 @@ TEST(FactoryErrorsTest, OfShards) {
               [=] { return make({}, {}, nullptr, {-1}); }),
         Error("pinned", kPrecondition,
               [=] { return make({.pin_memory = true}, "meta"); }),
-        Error("text that is no device", kPrecondition,
+        Error("text that is not a device", kPrecondition,
               [=] { return make({}, "foo"); }),
         Error("no plugin", kMissing, [=] { return make({}, "cuda"); }),
         Error("a device that there is not", kRange,
@@ -281,7 +281,7 @@ TEST(FactoryErrorsTest, OfShards) {
   });
 }
 
-// What the cards of all creators document, shown on one.
+// The documented errors of all creators, tested on one.
 using Creator = std::function<absl::StatusOr<ShardedTensor>(
     const ShardingSpecPtr& spec, absl::Span<const int64_t> size,
     const ShardedTensorOptions& options)>;

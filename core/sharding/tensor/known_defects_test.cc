@@ -31,9 +31,10 @@
 #include "sherd/testing/tensor_matchers.h"
 #include "sherd/testing/tensor_pattern.h"
 
-// What PyTorch 2.15 does wrong by default, reproduced there on four ranks with
-// Gloo: one test for each defect of ShardedTensor and DTensor that is about
-// layout, dtype or agreement. The comment says what happens there.
+// Defects of PyTorch 2.15 in its default configuration, reproduced there on
+// four ranks with Gloo: one test for each defect of ShardedTensor and DTensor
+// that concerns layout, dtype or agreement. The comment describes the behavior
+// of PyTorch.
 
 namespace sherd {
 namespace {
@@ -247,8 +248,8 @@ SHERD_DIST_TEST_F(KnownDefectsTest, RandomNumbersNeedNotDependOnTheLayout) {
 
 // DTensor
 
-// Shards land at wrong positions, rows of uneven tensors are lost, without an
-// error.
+// Shards are placed at wrong positions, rows of uneven tensors are dropped,
+// without an error.
 SHERD_DIST_TEST_F(KnownDefectsTest, AMeshMayHaveItsRanksInAnyOrder) {
   for (const std::vector<int>& order :
        std::vector<std::vector<int>>{{3, 2, 1, 0}, {1, 3, 0, 2}}) {
@@ -260,7 +261,7 @@ SHERD_DIST_TEST_F(KnownDefectsTest, AMeshMayHaveItsRanksInAnyOrder) {
     SHERD_ASSERT_OK_AND_ASSIGN(
         const ShardedTensor tensor,
         ShardTensor(PatternTensor({13, 3}, kFloat32), line));
-    // Part i is on the rank that stands at i.
+    // Part i is on the rank at position i.
     for (int i = 0; i < 4; ++i) {
       EXPECT_EQ(tensor.metadata().shards[i].placement, At(order[i]));
       EXPECT_EQ(tensor.metadata().shards[i].offsets[0], 4 * i);
@@ -455,8 +456,8 @@ SHERD_DIST_TEST_F(KnownDefectsTest, UnevenRowsAreFlattenedInPlace) {
   EXPECT_TRUE(HasPattern(line));
 }
 
-// What DTensor does right, is right here too: all pairs of placements on a
-// mesh of 2 × 2, uneven and empty shards among them.
+// Cases that DTensor handles correctly: all pairs of placements on a mesh of 2
+// × 2, uneven and empty shards among them.
 SHERD_DIST_TEST_F(KnownDefectsTest, AllPairsOfPlacementsOnASquareMesh) {
   std::vector<ShardingSpecPtr> specs;
   std::vector<MeshPlacement> placements = {MeshPlacement::Replicate()};

@@ -57,7 +57,7 @@ absl::StatusOr<Tensor> AllocateShard(const ProcessGroup* group,
   const Device device = shard.placement ? shard.placement->device() : Device();
   Allocator* memory = AllocatorFor(group, device, allocator);
   if (properties.pin_memory && device.is_cpu() && memory != allocator) {
-    // What devices reach, rather than what peers reach.
+    // Memory that devices can access, rather than peers.
     Allocator* const pinned = PinnedMemory();
     if (pinned != nullptr) memory = pinned;
   }

@@ -19,13 +19,13 @@
 #include "sherd/core/tensor/tensor.h"
 #include "sherd/core/tensor/types/tensor_properties.h"
 
-// The shards of this rank as memory: what creation and moves have in common.
+// The shards of this rank as memory: the common part of creation and moves.
 namespace sherd::internal {
 
 using LocalShards = std::shared_ptr<const std::vector<Shard>>;
 
-// `given`, if it is for `device`, or where shards of `group` are allocated
-// there; null for the default of the device.
+// Returns `given` if it is for `device`, otherwise the allocator of `group` for
+// shards there; null for the default of the device.
 Allocator* AllocatorFor(const ProcessGroup* group, const Device& device,
                         Allocator* given);
 
@@ -48,8 +48,8 @@ LocalShards Relabel(const ShardedTensorState& state, const LocalShards& shards);
 absl::Status CheckHasData(const Tensor& tensor, absl::string_view what);
 absl::Status CheckHasData(absl::Span<const Shard> shards);
 
-// The tensor if it is in host memory, otherwise a copy there, which is waited
-// for.
+// Returns the tensor if it is in host memory, otherwise a copy there, for which
+// it waits.
 absl::StatusOr<Tensor> OnHost(const Tensor& tensor);
 
 // Checks that an operation may write to `destinations`, and read `sources`
@@ -61,11 +61,11 @@ absl::StatusOr<Tensor> OnHost(const Tensor& tensor);
 absl::Status CheckDestinations(absl::Span<const Shard> destinations,
                                absl::Span<const Shard> sources = {});
 
-// What to read instead of `sources` where destination i is made from source i
-// and others, one after the other: they themselves, or if writing one would
-// change another that is still to be read, `copies`, which are made of those
-// that are not their own destination.
-//   kResourceExhausted  No memory for the copies.
+// Returns the shards to read instead of `sources` where destination i is
+// computed from source i and others, one after the other: `sources` itself, or
+// if writing one would change another that is still to be read, `copies`, which
+// hold copies of the shards that are not their own destination.
+//   kResourceExhausted  There is no memory for the copies.
 absl::StatusOr<absl::Span<const Shard>> ApartFrom(
     absl::Span<const Shard> destinations, absl::Span<const Shard> sources,
     std::vector<Shard>& copies);

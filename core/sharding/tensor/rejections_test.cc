@@ -41,7 +41,7 @@ using ::sherd::testing::IsOk;
 using ::sherd::testing::RunLocalRanks;
 using ::sherd::testing::StatusIs;
 
-// What the reference raises.
+// The exceptions that the reference raises.
 constexpr absl::StatusCode kValueError = absl::StatusCode::kInvalidArgument;
 constexpr absl::StatusCode kRuntimeError =
     absl::StatusCode::kFailedPrecondition;
@@ -106,7 +106,7 @@ TEST(RejectionsTest, OfSpecs) {
       {"no text", chunks({""}), kValueError, "Could not parse remote_device"},
       {"three parts", chunks({"rank:0/cpu/0"}), kValueError,
        "Could not parse remote_device"},
-      {"a rank that is no number", chunks({"rank:foo/cpu"}), kValueError,
+      {"a rank that is not a number", chunks({"rank:foo/cpu"}), kValueError,
        "Could not parse remote_device"},
       {"another key", chunks({"random:0/cpu"}), kValueError,
        "Could not parse remote_device"},
@@ -360,8 +360,9 @@ TEST(RejectionsTest, OfMoves) {
              .status();
        },
        kNotImplemented, "Cannot copy out of meta tensor"},
-      {"text that is no device", [] { return Rows().To("cuda:foo").status(); },
-       kRuntimeError, "Invalid device string: 'cuda:foo'"},
+      {"text that is not a device",
+       [] { return Rows().To("cuda:foo").status(); }, kRuntimeError,
+       "Invalid device string: 'cuda:foo'"},
       {"the name of a device that there is not",
        [] { return Rows().To("gpu:0").status(); }, kRuntimeError,
        "Expected one of"},
@@ -561,7 +562,7 @@ TEST(RejectionsTest, OfLocalTensors) {
   });
 }
 
-// What a rank says of all shards, and harm that is done to it.
+// A rank's metadata of all shards, and a defect applied to it.
 struct LocalView {
   std::vector<Shard> shards = {Local({2, 4}, {2 * Rank(), 0})};
   ShardedTensorMetadata metadata = {
@@ -650,7 +651,7 @@ TEST(RejectionsTest, WithoutAGroup) {
   EXPECT_THAT(tensor.Reshard(Chunks(0)), StatusIs(kRuntimeError));
 }
 
-// What the reference rejects when it runs does not compile here.
+// Code that the reference rejects at run time does not compile here.
 
 template <typename Dim>
 concept IsDim = requires(Dim dim) {
@@ -712,7 +713,7 @@ concept ConvertsTo = requires(ShardedTensor tensor, Target target) {
 static_assert(ConvertsTo<DType>);
 static_assert(ConvertsTo<Device>);
 static_assert(!ConvertsTo<int>);
-static_assert(ConvertsTo<const char*>, "text stands for a device");
+static_assert(ConvertsTo<const char*>, "text converts to a device");
 static_assert(!ConvertsTo<Tensor>);
 
 }  // namespace

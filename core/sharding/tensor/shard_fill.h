@@ -14,18 +14,18 @@
 
 namespace sherd {
 
-// Which numbers a random fill draws.
+// The random numbers that a fill draws.
 enum class RandomStream {
   // Each element by its index in the global tensor: ranks with equal generators
   // together hold the same tensor in every layout and world size, and replicas
   // are alike. Default generators are equal unless a rank was seeded in another
-  // way or drew more numbers. If they are not, every element is random all the
-  // same, but replicas differ: the next collective that takes such a tensor is
+  // way or drew more numbers. If they are not, every element is still random,
+  // but replicas differ: the next collective that takes such a tensor returns
   // kInvalidArgument on all ranks.
   kGlobal,
   // Each local shard in turn from this rank's generator, as if it were a tensor
-  // of its own: ranks whose generators are equal draw alike. Refused where a
-  // box has replicas, which each of their ranks would draw anew.
+  // of its own: ranks whose generators are equal draw the same numbers. Refused
+  // for a tensor with replicas, which each of their ranks would draw anew.
   kPerRank,
 };
 
@@ -42,11 +42,11 @@ using DrawShard = absl::FunctionRef<absl::Status(
 
 namespace internal {
 
-// What sharded_tensor_fill.h says, for the local shards of a tensor.
+// As in sharded_tensor_fill.h, for the local shards of a tensor.
 absl::Status FillShards(absl::Span<const Shard> shards,
                         absl::FunctionRef<absl::Status(Tensor&)> fill);
-// Returns where the generator stood, for a tensor with replicas, whose ranks
-// have to have that in common.
+// Returns the state of the generator before the fill for a tensor with
+// replicas, whose ranks must have the same state.
 absl::StatusOr<std::optional<Generator::State>> FillShardsRandomly(
     absl::Span<const Shard> shards, const ShardedTensorMetadata& metadata,
     const RandomOptions& options, DrawShard draw);

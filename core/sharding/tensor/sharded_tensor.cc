@@ -33,7 +33,7 @@ uint64_t FingerprintOfCall(uint64_t source, uint64_t target) {
 
 std::string DescribeForAgreement(absl::string_view name,
                                  const ShardedTensor& tensor) {
-  // Errors show no more of it.
+  // Errors show at most so many shards.
   constexpr size_t kMaxShards = 1000;
   if (!tensor.defined()) return absl::StrCat("no ", name, "\n");
   const ShardedTensorMetadata& metadata = tensor.metadata();

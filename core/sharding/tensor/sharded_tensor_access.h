@@ -20,7 +20,7 @@
 
 namespace sherd::internal {
 
-// What the parts of ShardedTensor know of it and its users do not.
+// Internals of ShardedTensor for its implementation, hidden from users.
 class ShardedTensorAccess {
  public:
   // `shards` are those of the state's local indices.
@@ -45,14 +45,16 @@ class ShardedTensorAccess {
                                                 Allocator* allocator);
 };
 
-// What ranks compare before they move data, of what the plan is made from.
+// The fingerprint of the plan's inputs, which ranks compare before they move
+// data.
 uint64_t FingerprintOfCall(uint64_t source, uint64_t target);
 
-// The tensor as AgreedValue::describe has it; `name`: what it is to the call.
+// Describes the tensor for AgreedValue::describe; `name`: its role in the call.
 std::string DescribeForAgreement(absl::string_view name,
                                  const ShardedTensor& tensor);
 
-//   kInvalidArgument  `rank` is none of the group's; `name`: of the argument.
+//   kInvalidArgument  `rank` is not a rank of the group; `name`: of the
+//                     argument.
 absl::Status CheckRank(const ProcessGroup& group, int rank,
                        absl::string_view name);
 
@@ -66,7 +68,7 @@ std::shared_ptr<RemoteAccess> WorkersOrDefault(
 
 // The group on which the collective `operation` of `tensor` runs.
 //   kFailedPrecondition  The tensor was not created, has no group, or this
-//                        process is no member of it.
+//                        process is not a member of it.
 absl::StatusOr<ProcessGroup*> GroupFor(const ShardedTensor& tensor,
                                        absl::string_view operation);
 absl::Status NotCreated(absl::string_view operation);

@@ -59,8 +59,8 @@ absl::Status Convert(const Tensor& src, Tensor& dst) {
   return absl::OkStatus();
 }
 
-// A copy of `src` as the shard that `target` says, where it is unless `target`
-// says another device.
+// A copy of `src` as the shard that `target` describes, on the same device
+// unless `target` names another.
 absl::StatusOr<Tensor> ConvertShard(const ShardedTensorState& state,
                                     const Shard& src, ShardMetadata target,
                                     Allocator* allocator) {
@@ -113,17 +113,17 @@ bool IsOn(const Placement& placement, const Device& device) {
          (device.index < 0 || own.index >= 0 || own.is_cpu() || own.is_meta());
 }
 
-// The index of the device that one rank's shards go to, as ranks tell it.
+// The index of the device that one rank's shards move to, as ranks exchange it.
 struct DeviceChoice {
-  // As the caller says; -1: shards on devices of that type stay.
+  // As requested by the caller; -1: shards on devices of that type stay.
   int32_t asked = -1;
-  // Of all others; -1 if there is none.
+  // Of all others; -1: not set.
   int32_t own = -1;
 
   friend bool operator==(const DeviceChoice&, const DeviceChoice&) = default;
 };
 
-// This rank's. What is wrong with the device is found where memory is needed.
+// This rank's choice. An invalid device is detected where memory is needed.
 DeviceChoice ChooseDevice(const ProcessGroup* group, const ToOptions& options) {
   const Device device = options.device.value_or(Device());
   if (device.is_cpu() || device.is_meta()) return {};
@@ -203,7 +203,7 @@ absl::StatusOr<internal::ShardedTensorStatePtr> ConvertState(
                                state.workers, state.view_offsets);
 }
 
-// The result of To for this rank, whose shards are all that it has to know.
+// The result of To for this rank, which depends only on its own shards.
 absl::StatusOr<ShardedTensor> ConvertHere(const ShardedTensor& tensor,
                                           const ToOptions& options,
                                           const Destinations& destinations) {
@@ -230,7 +230,7 @@ absl::StatusOr<ShardedTensor> ConvertHere(const ShardedTensor& tensor,
                                              std::move(shards));
 }
 
-// What all ranks pass alike: each has a device of its own.
+// The arguments that all ranks pass alike; each has a device of its own.
 uint64_t FingerprintOfCall(const ShardedTensor& tensor,
                            const ToOptions& options) {
   const bool other_group =

@@ -312,8 +312,8 @@ bool ElementsCoincide(absl::Span<const int64_t> rows,
   return false;
 }
 
-// What the memory holds if each shard of `to` becomes `make(to, from)` of the
-// elements that were there before.
+// The expected memory if each shard of `to` becomes `make(to, from)` of the
+// former elements.
 using Write = std::function<absl::Status(ShardedTensor&, const ShardedTensor&)>;
 using Make = std::function<int32_t(int32_t, int32_t)>;
 

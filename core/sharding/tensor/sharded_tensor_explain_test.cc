@@ -28,7 +28,7 @@ TEST(ExplainReshardTest, ForeseesWhatReshardDoes) {
     EXPECT_EQ(report.world_size(), 2);
     EXPECT_EQ(report.bytes_moved(), 6 * 4 * 8 / 2);
     EXPECT_EQ(report.bytes_moved(), report.lower_bound_bytes());
-    // It says what happens here.
+    // The prediction matches the actual move.
     ReshardStats stats;
     ASSERT_TRUE(tensor.Reshard(Chunks(1, 2), {.stats = &stats}).ok());
     EXPECT_EQ(stats.bytes_sent, report.ranks[group.rank()].bytes_sent);

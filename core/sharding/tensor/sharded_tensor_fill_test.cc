@@ -138,7 +138,7 @@ TEST(FillRandomlyTest, ReplicasOfUnequalGeneratorsAreFoundByTheNextCollective) {
     SHERD_ASSERT_OK_AND_ASSIGN(const ShardedTensor chunks,
                                ShardedTensor::Randn(rows, {3, 2}, {}, random));
     EXPECT_THAT(chunks.AllGather(), IsOk());
-    // What holds other elements is another tensor.
+    // A tensor with other elements is another tensor.
     SHERD_ASSERT_OK_AND_ASSIGN(const ShardedTensor zeros, ZerosLike(replicas));
     EXPECT_THAT(zeros.AllGather(), IsOk());
     Generator equal(7);

@@ -138,7 +138,7 @@ std::array<Property, 4> PropertiesOf(const ShardedTensorMetadata& metadata) {
            {"pin_memory", p.pin_memory ? "true" : "false"}}};
 }
 
-// parts[r] is what rank r said; without shards it only knows the size.
+// parts[r] is the metadata of rank r; without shards it has only the size.
 absl::Status CompareProperties(absl::Span<const ShardedTensorMetadata> parts) {
   for (size_t i = 0; i < std::tuple_size_v<decltype(PropertiesOf({}))>; ++i) {
     std::vector<std::optional<std::string>> values;
@@ -168,8 +168,8 @@ struct MergedMetadata {
   size_t own_begin = 0;
 };
 
-// What all ranks said, as one tensor, shards by rank. Ranks without shards have
-// no say in its properties.
+// The metadata of all ranks merged into one tensor, shards by rank. Ranks
+// without shards do not determine its properties.
 absl::StatusOr<MergedMetadata> MergeMetadata(
     absl::Span<const std::string> encoded, size_t own_rank) {
   std::vector<ShardedTensorMetadata> parts;
@@ -290,7 +290,7 @@ absl::StatusOr<LocalShards> Attach(const internal::ShardedTensorState& state,
     if (!place) {
       return absl::InvalidArgumentError(absl::StrCat(
           "this rank should have ", wanted.ToString(), " by ",
-          state.spec->ToString(), ", which is none of its local shards"));
+          state.spec->ToString(), ", which is not one of its local shards"));
     }
     Shard shard = {std::move(given[*place].tensor), wanted};
     SHERD_RETURN_IF_ERROR(shard.Validate());
@@ -304,7 +304,8 @@ absl::StatusOr<LocalShards> Attach(const internal::ShardedTensorState& state,
   return std::make_shared<const std::vector<Shard>>(std::move(shards));
 }
 
-// One of the shards that stand for the metadata of all; `wanted` is its entry.
+// Checks one of the shards given for the metadata of all; `wanted` is its
+// entry.
 absl::Status CheckAgainst(const ShardMetadata& wanted, const Shard& shard,
                           const TensorProperties& properties, int rank) {
   SHERD_RETURN_IF_ERROR(CheckDefined(shard));
@@ -349,9 +350,9 @@ absl::StatusOr<ShardingSpecPtr> SpecFor(const ShardedTensorMetadata& metadata,
   return InferShardingSpec(metadata.shards);
 }
 
-// Ranks that all say the same keep their words, in which the rank where it
-// happened is not the one that speaks.
-absl::Status AgreeOnVerdict(ProcessGroup& group, const absl::Status& own) {
+// Ranks that all have the same error keep its text, which may name another rank
+// than the one that returns it.
+absl::Status AgreeOnOutcome(ProcessGroup& group, const absl::Status& own) {
   const std::string text = own.ToString();
   if (Agree(group, kOperation, absl::OkStatus(),
             {Fingerprint().Add(text).value(), [&text] { return text; }})
@@ -390,9 +391,8 @@ absl::StatusOr<ShardedTensor> MakeFromLocalShards(
       InOperation(kOperation,
                   AllGatherStrings(*group, internal::EncodeMetadata(own))));
 
-  // Nearly always every rank comes to the same verdict by itself; but what is
-  // in the way of one, like a worker that it does not know, is in the way of
-  // all.
+  // Nearly always every rank computes the same result by itself; but an error
+  // on one rank, such as an unknown worker, must be an error on all.
   const auto build = [&]() -> absl::StatusOr<ShardedTensor> {
     SHERD_ASSIGN_OR_RETURN(
         MergedMetadata all,
@@ -417,7 +417,7 @@ absl::StatusOr<ShardedTensor> MakeFromLocalShards(
                                                std::move(shards));
   };
   absl::StatusOr<ShardedTensor> result = build();
-  SHERD_RETURN_IF_ERROR(AgreeOnVerdict(*group, result.status()));
+  SHERD_RETURN_IF_ERROR(AgreeOnOutcome(*group, result.status()));
   return result;
 }
 

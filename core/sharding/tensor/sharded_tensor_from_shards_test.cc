@@ -87,7 +87,7 @@ Tensor Zeros(absl::Span<const int64_t> size, DType dtype = kFloat32) {
 // Rank 1 of 2 does something else than it should.
 void ExpectLocalShardsError(const std::function<void(LocalShardsCall&)>& harm,
                             const std::string& phrase,
-                            std::optional<int> blamed) {
+                            std::optional<int> error_rank) {
   SCOPED_TRACE(phrase);
   std::vector<absl::Status> statuses(2);
   RunLocalRanks(2, [&](ProcessGroup& group) {
@@ -103,7 +103,7 @@ void ExpectLocalShardsError(const std::function<void(LocalShardsCall&)>& harm,
   });
   EXPECT_EQ(statuses[0], statuses[1]);
   EXPECT_THAT(statuses[0], StatusIs(kInvalid, phrase));
-  EXPECT_EQ(ErrorRank(statuses[0]), blamed);
+  EXPECT_EQ(ErrorRank(statuses[0]), error_rank);
 }
 
 TEST(FromLocalShardsTest, AWrongPlaceOnOneRankIsTheSameErrorOnAll) {
@@ -321,7 +321,7 @@ TEST(FromLocalShardsTest, ShardsOfUnknownOffsetsMustFitTogether) {
       if (!shards.empty()) call.shards = shards;
     };
   };
-  // One rank knows the size, the other does not.
+  // One rank has the size, the other does not.
   ExpectLocalShardsError(with_unknown({}),
                          "ShardedTensor global_size property does not match",
                          std::nullopt);
@@ -442,7 +442,8 @@ TEST(FromLocalShardsAndMetadataTest, RefusesInTheOrderOfTheReference) {
       absl::StatusCode code;
       const char* phrase;
     };
-    // Each also does the harm of the cases after it that it can be told from.
+    // Each also has the errors of those later cases from which it is
+    // distinguishable.
     const Case cases[] = {
         {[](Call& c) {
            c.metadata.shards[1].placement.reset();
@@ -537,7 +538,7 @@ TEST(FromLocalShardsAndMetadataTest, AGivenSpecHasToFitTheShards) {
         {Zeros({2, 4}), metadata.shards[group.rank()]}};
     EXPECT_THAT(ShardedTensor::FromLocalShardsAndMetadata(shards, metadata, {},
                                                           Chunks(1, 2)),
-                StatusIs(kInvalid, "none of its local shards"));
+                StatusIs(kInvalid, "not one of its local shards"));
   });
 }
 
@@ -560,7 +561,7 @@ TEST(WithoutGroupTest, HoldsAllShardsInOneProcess) {
   EXPECT_TRUE(HasPattern(tensor));
   EXPECT_THAT(tensor.placed_boxes(), IsEmpty());
 
-  // What needs no other rank works,
+  // Operations that need no other rank work,
   SHERD_ASSERT_OK_AND_ASSIGN(const ShardedTensor copy, tensor.Clone());
   EXPECT_TRUE(HasPattern(copy));
   SHERD_ASSERT_OK_AND_ASSIGN(const ShardedTensor row, tensor.Narrow(0, 1, 1));
@@ -571,7 +572,7 @@ TEST(WithoutGroupTest, HoldsAllShardsInOneProcess) {
   EXPECT_THAT(tensor.Fill(0), IsOk());
   EXPECT_THAT(tensor.CopyFrom(copy), IsOk());
   EXPECT_TRUE(HasPattern(tensor));
-  // and what needs one says so.
+  // and the others return an error.
   constexpr absl::StatusCode kRuntime = absl::StatusCode::kFailedPrecondition;
   EXPECT_THAT(tensor.Gather(),
               StatusIs(kRuntime,
@@ -604,7 +605,7 @@ TEST(WithoutGroupTest, TakesStridedShardsAndAnyDevice) {
   EXPECT_THAT(part.local_shard_indices(), ElementsAre(1));
 }
 
-TEST(WithoutGroupTest, RefusesWhatIsNoTensor) {
+TEST(WithoutGroupTest, RefusesShardsThatDoNotFormATensor) {
   const auto status = [](std::vector<Shard> shards,
                          const ShardedTensorMetadata& metadata,
                          const ShardingSpecPtr& spec = nullptr) {

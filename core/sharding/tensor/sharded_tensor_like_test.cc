@@ -64,7 +64,7 @@ TEST(LikeTest, TakesEverythingFromTheSource) {
   });
 }
 
-TEST(LikeTest, OverridesWhatIsAskedFor) {
+TEST(LikeTest, OverridesTheGivenProperties) {
   RunLocalRanks(3, [](ProcessGroup& all) {
     SHERD_ASSERT_OK_AND_ASSIGN(
         const ShardedTensor source,

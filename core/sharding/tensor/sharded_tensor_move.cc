@@ -154,8 +154,8 @@ absl::StatusOr<ReshardExecutor> PrepareNothing(const ShardedTensor& tensor,
                                  tensor.group()->size(), {}, {}, options);
 }
 
-// Whether nobody but `shards` holds the memory of the tensor, so that it may
-// become a shard of another layout.
+// Whether only `shards` holds the memory of the tensor, so that it may become a
+// shard of another layout.
 bool MayBeKept(const LocalShards& shards, const Tensor& tensor) {
   return shards.use_count() == 1 && tensor.is_contiguous() &&
          tensor.storage() != nullptr && tensor.storage().use_count() == 1 &&

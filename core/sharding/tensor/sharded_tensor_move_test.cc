@@ -540,7 +540,7 @@ TEST(SubGroupTest, AGroupOfOneRankMovesWithinItself) {
   });
 }
 
-TEST(SubGroupTest, AProcessOutsideIsToldSo) {
+TEST(SubGroupTest, AProcessOutsideGetsAnError) {
   RunLocalRanks(3, [](ProcessGroup& all) {
     SHERD_ASSERT_OK_AND_ASSIGN(const auto group, all.NewGroup({0, 1}));
     if (group->is_member()) return;

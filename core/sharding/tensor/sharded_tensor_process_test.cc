@@ -144,14 +144,14 @@ SHERD_DIST_TEST_F(ShardedTensorProcessTest, AnErrorOnOneRankIsTheSameOnAll) {
   SHERD_ASSERT_OK_AND_ASSIGN(ShardedTensor tensor,
                              ShardedTensor::Empty(Chunks(0), {9, 4}));
   FillPattern(tensor);
-  const int culprit = world_size() - 1;
+  const int failing_rank = world_size() - 1;
   const absl::Status status =
-      tensor.Reshard(rank() == culprit ? Chunks(5) : Chunks(1));
+      tensor.Reshard(rank() == failing_rank ? Chunks(5) : Chunks(1));
   EXPECT_THAT(status,
               StatusIs(absl::StatusCode::kInvalidArgument,
-                       HasSubstr(absl::StrCat("reshard: rank ", culprit,
+                       HasSubstr(absl::StrCat("reshard: rank ", failing_rank,
                                               ": Invalid sharding dim"))));
-  EXPECT_EQ(ErrorRank(status), culprit);
+  EXPECT_EQ(ErrorRank(status), failing_rank);
   EXPECT_FALSE(IsRankFailure(status)) << "it was an argument of its own";
   ASSERT_THAT(tensor.Reshard(Chunks(1)), IsOk());
   EXPECT_TRUE(HasPattern(tensor));

@@ -25,8 +25,8 @@ namespace {
 
 constexpr char kOperation[] = "shard_tensor";
 
-// What each rank tells the others when a tensor is scattered. All ranks run the
-// same build, so the struct travels as it lies in memory.
+// A rank's message to the others when a tensor is scattered. All ranks run the
+// same build, so the struct is sent as it is in memory.
 struct ShardCall {
   int64_t src_rank = 0;
   uint64_t spec = 0;
@@ -168,7 +168,7 @@ absl::StatusOr<ShardedTensor> Scatter(const Scattering& call) {
   return result;
 }
 
-// The spec knows how.
+// The spec scatters by itself.
 absl::StatusOr<ShardedTensor> ScatterBy(const TensorScatterer& scatterer,
                                         const Scattering& call) {
   const CollectiveOptions collective = {.timeout = call.options.timeout};

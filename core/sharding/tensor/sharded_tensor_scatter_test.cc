@@ -117,7 +117,7 @@ struct ShardTensorCall {
 // All three ranks pass what fits, but for what `harm` does.
 void ExpectScatterError(
     const std::function<void(ShardTensorCall&, int rank)>& harm,
-    absl::StatusCode code, const std::string& phrase, int blamed) {
+    absl::StatusCode code, const std::string& phrase, int error_rank) {
   SCOPED_TRACE(phrase);
   std::vector<absl::Status> statuses(3);
   RunLocalRanks(3, [&](ProcessGroup& group) {
@@ -135,7 +135,7 @@ void ExpectScatterError(
   for (const absl::Status& status : statuses) {
     EXPECT_EQ(status, statuses[0]);
     EXPECT_THAT(status, StatusIs(code, phrase));
-    EXPECT_EQ(ErrorRank(status), blamed) << status;
+    EXPECT_EQ(ErrorRank(status), error_rank) << status;
   }
 }
 
@@ -224,7 +224,7 @@ TEST(ShardTensorTest, SourceIsARankOfTheGroup) {
   });
 }
 
-// Hands out ones instead of the elements; fails on one rank if told so.
+// Distributes ones instead of the elements; fails on one rank on request.
 class ScatteringSpec final : public ChunkShardingSpec, public TensorScatterer {
  public:
   ScatteringSpec(const ChunkShardingSpec& chunks, int fails_on)

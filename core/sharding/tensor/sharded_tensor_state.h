@@ -22,7 +22,7 @@ namespace sherd::internal {
 
 class ShardPublication;
 
-// What all handles of a ShardedTensor share, and nobody changes.
+// The immutable state that all handles of a ShardedTensor share.
 struct ShardedTensorState {
   // Null: all shards are here.
   std::shared_ptr<ProcessGroup> group;
@@ -38,19 +38,19 @@ struct ShardedTensorState {
   std::vector<int> local_indices;
   // Of size and shards: the same on all ranks.
   uint64_t layout_fingerprint = 0;
-  // Where a view begins in the tensor that it was cut from; empty for a tensor
-  // that is none.
+  // The offsets of a view in the tensor that it was cut from; empty for a
+  // tensor that is not a view.
   Dims view_offsets;
-  // Where the generator stood that drew the elements of a tensor with replicas,
-  // which have to be alike.
+  // The state of the generator that drew the elements of a tensor with
+  // replicas; it must be the same on all their ranks.
   std::optional<Generator::State> drawn;
   // Of all of the above but the group.
   uint64_t fingerprint = 0;
 };
 using ShardedTensorStatePtr = std::shared_ptr<const ShardedTensorState>;
 
-// Finds the owners of placements in `group`, which it refers to, as it does to
-// `workers`; null knows no names.
+// Returns a resolver for the owners of placements in `group`. It refers to
+// `group` and `workers`; null: no worker names.
 RankResolver ResolverFor(const ProcessGroup& group,
                          const RemoteAccess* workers);
 
@@ -59,8 +59,7 @@ RankResolver ResolverFor(const ProcessGroup& group,
 Device ResolveDevice(const ProcessGroup& group, int rank, const Device& device);
 
 // The state of a tensor that `spec` lays out.
-//   Errors. As ShardedTensor::Empty says of spec, size, properties and
-//   placements.
+//   Errors. As ShardedTensor::Empty for spec, size, properties and placements.
 absl::StatusOr<ShardedTensorStatePtr> MakeState(
     std::shared_ptr<ProcessGroup> group, const ShardingSpecPtr& spec,
     absl::Span<const int64_t> size, const TensorProperties& properties,
@@ -76,7 +75,8 @@ absl::StatusOr<ShardedTensorStatePtr> MakeStateOf(
     std::shared_ptr<const std::vector<PlacedBox>> boxes = nullptr,
     std::shared_ptr<RemoteAccess> workers = nullptr, Dims view_offsets = {});
 
-// The same without a group; `local_indices` are the shards that are here.
+// As MakeStateOf, without a group; `local_indices` are the shards that are
+// here.
 ShardedTensorStatePtr MakeStateWithoutGroup(ShardingSpecPtr spec,
                                             ShardedTensorMetadata metadata,
                                             std::vector<int> local_indices);
@@ -85,7 +85,7 @@ ShardedTensorStatePtr MakeStateWithoutGroup(ShardingSpecPtr spec,
 ShardedTensorStatePtr WithProperties(const ShardedTensorState& state,
                                      const TensorProperties& properties);
 
-// The same layout and properties with elements that were drawn so. Cost: as
+// The same layout and properties with elements drawn from that state. Cost: as
 // WithProperties.
 ShardedTensorStatePtr WithDrawn(const ShardedTensorState& state,
                                 const std::optional<Generator::State>& drawn);
@@ -95,8 +95,9 @@ ShardedTensorStatePtr WithPublication(
     const ShardedTensorState& state,
     std::shared_ptr<const ShardPublication> publication);
 
-// Whether size, boxes and places are the same, in the same order; devices as
-// far as their indices say: what is on this rank, its tensors know.
+// Whether size, boxes and places are the same, in the same order; devices are
+// compared as far as indices are given: the tensors of this rank have the
+// actual device.
 bool SameLayout(const ShardedTensorMetadata& a, const ShardedTensorMetadata& b);
 
 }  // namespace sherd::internal

@@ -45,8 +45,8 @@ using ::testing::SizeIs;
 
 constexpr absl::StatusCode kInvalid = absl::StatusCode::kInvalidArgument;
 
-// What the reference rejects when it runs does not compile: a size that is no
-// list of whole numbers, an assignment to a property.
+// Code that the reference rejects at run time does not compile: a size that is
+// not a list of integers, an assignment to a property.
 template <typename Size>
 concept IsSize = requires(ShardingSpecPtr spec, Size size) {
   ShardedTensor::Zeros(spec, size);
@@ -112,7 +112,7 @@ TEST(ShardedTensorTest, AllocatesTheShardsOfItsRank) {
   });
 }
 
-TEST(ShardedTensorTest, FillsAsTheNameSays) {
+TEST(ShardedTensorTest, FillsAsNamed) {
   RunLocalRanks(2, [](ProcessGroup& group) {
     const ShardingSpecPtr spec = Chunks(0, 2);
     const auto local = [](const absl::StatusOr<ShardedTensor>& tensor) {
@@ -356,7 +356,7 @@ class CountingAllocator final : public Allocator {
   int allocated_ = 0;
 };
 
-TEST(ShardedTensorTest, TakesMemoryWhereItIsTold) {
+TEST(ShardedTensorTest, AllocatesFromTheGivenAllocator) {
   RunLocalRanks(2, [](ProcessGroup& group) {
     CountingAllocator allocator(2);
     const auto spec =
@@ -473,7 +473,7 @@ TEST(ShardedTensorTest, ADefaultConstructedOneIsNoTensor) {
 
 // Properties
 
-TEST(ShardedTensorTest, TellsItsProperties) {
+TEST(ShardedTensorTest, ReportsItsProperties) {
   RunLocalRanks(2, [](ProcessGroup&) {
     SHERD_ASSERT_OK_AND_ASSIGN(const ShardedTensor plain,
                                ShardedTensor::Empty(Chunks(0, 2), {10, 20}));
@@ -496,7 +496,7 @@ TEST(ShardedTensorTest, TellsItsProperties) {
     EXPECT_TRUE(special.is_pinned());
     EXPECT_TRUE(special.requires_grad());
     EXPECT_NE(special.fingerprint(), plain.fingerprint());
-    // The second rank has no shard, and says the same.
+    // The second rank has no shard, and returns the same error.
     SHERD_ASSERT_OK_AND_ASSIGN(const auto on_meta,
                                ChunkShardingSpec::Create(0, {"rank:0/meta"}));
     SHERD_ASSERT_OK_AND_ASSIGN(const ShardedTensor meta,

@@ -29,8 +29,9 @@ using internal::ShardedTensorStatePtr;
 
 constexpr char kOperation[] = "transfer";
 
-// One side of the transfer, as a rank knows it. Zeros if it has no part in it.
-// All ranks run the same build, so structs travel as they lie in memory.
+// One side of the transfer, as a rank knows it. Zeros if the rank has no part
+// in it. All ranks run the same build, so structs are sent as they are in
+// memory.
 struct Side {
   int64_t takes_part = 0;
   // Of the group: how many ranks, and which.
@@ -66,7 +67,7 @@ absl::Status CheckInside(const ProcessGroup& group, const ProcessGroup& parent,
   return absl::OkStatus();
 }
 
-// What this rank has to say, and what is wrong with it.
+// Describes this rank's arguments, and returns their error.
 absl::Status Describe(const ProcessGroup& parent, const ShardedTensor& source,
                       const std::shared_ptr<ProcessGroup>& target_group,
                       const ShardingSpecPtr& spec, TransferCall& call) {
@@ -134,7 +135,7 @@ absl::StatusOr<int> FirstOf(absl::Span<const TransferCall> calls,
       (calls[static_cast<size_t>(present.front())].*which).ranks;
   const auto count = static_cast<int64_t>(present.size());
   if (count == ranks) return present.front();
-  // Which of these are in the group only they know.
+  // Only these ranks know which of them are in the group.
   const absl::Status status = absl::InvalidArgumentError(
       absl::StrCat(count, " of the ", ranks, " ranks of the ", side,
                    " group came with it, all of them have to; without it came ",

@@ -56,7 +56,7 @@ void ExpectTransfer(int world, const std::vector<int>& from,
               .value();
       FillPattern(source);
     }
-    // Who is not in the group need not know the layout.
+    // A rank outside the group need not know the layout.
     const ShardingSpecPtr spec =
         target_group->is_member() ? ChunksOn(1, to) : nullptr;
     ReshardStats stats;
@@ -124,7 +124,7 @@ TEST(TransferTest, TakesAViewAndANullGroupAndASubGroupAsParent) {
   });
 }
 
-// What a rank passes: tensors on ranks 0 and 1 of 4, to ranks 2 and 3.
+// A rank's arguments: tensors on ranks 0 and 1 of 4, to ranks 2 and 3.
 struct Call {
   ShardedTensor source;
   GroupPtr target_group;
@@ -135,7 +135,7 @@ struct Call {
 void ExpectTransferError(
     const std::function<void(Call&, ProcessGroup& all)>& harm,
     absl::StatusCode code, const std::string& phrase,
-    std::optional<int> blamed) {
+    std::optional<int> error_rank) {
   SCOPED_TRACE(phrase);
   std::vector<absl::Status> statuses(4);
   RunLocalRanks(4, [&](ProcessGroup& all) {
@@ -169,7 +169,7 @@ void ExpectTransferError(
   for (const absl::Status& status : statuses) {
     EXPECT_EQ(status, statuses[0]);
     EXPECT_THAT(status, StatusIs(code, phrase));
-    EXPECT_EQ(ErrorRank(status), blamed) << status;
+    EXPECT_EQ(ErrorRank(status), error_rank) << status;
   }
 }
 

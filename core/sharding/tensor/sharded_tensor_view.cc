@@ -29,8 +29,8 @@ absl::Status CheckInside(const BoxView& box, absl::Span<const int64_t> size) {
                    "], dimension ", *d, " of size ", FormatDims(size)));
 }
 
-// What an empty view keeps of its first shard: there is no tensor without
-// shards.
+// The part of the first shard that an empty view keeps: every tensor has at
+// least one shard.
 Box EmptyPart(const BoxView& shard, const BoxView& view) {
   Box part(view);
   for (size_t d = 0; d < part.sizes.size(); ++d) {
@@ -55,7 +55,7 @@ Dims ViewOffsets(Dims base, absl::Span<const int64_t> offsets) {
   return base;
 }
 
-// What is left of a tensor in a box.
+// The part of a tensor inside a box.
 struct Cut {
   ShardedTensorMetadata metadata;
   std::vector<PlacedBox> boxes;

@@ -166,7 +166,7 @@ TEST(NarrowTest, KeepsReplicas) {
   });
 }
 
-TEST(NarrowTest, RefusesWhatIsNotInside) {
+TEST(NarrowTest, RefusesBoxesThatAreNotInside) {
   RunLocalRanks(1, [](ProcessGroup&) {
     SHERD_ASSERT_OK_AND_ASSIGN(const ShardedTensor tensor,
                                ShardedTensor::Zeros(Chunks(0, 1), {6, 4}));

@@ -94,7 +94,7 @@ class TensorScattererTest : public sherd::testing::ThreadedDistributedTest {
     return std::make_shared<UpsideDownRows>(**rows, std::move(hook));
   }
 
-  // What only the source has to pass.
+  // The argument that only the source has to pass.
   Tensor Source(int src_rank) {
     return rank() == src_rank ? Counting({7, 2}) : Tensor();
   }

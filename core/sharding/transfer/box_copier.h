@@ -16,7 +16,7 @@
 namespace sherd::internal {
 
 // Boxes to copy on devices, gathered so that each device gets one launch for
-// all of them. What the CPU copies needs none of this.
+// all of them. Copies by the CPU do not use this.
 //
 // Threads. Not safe: queues on the current streams of the thread that calls it.
 class BoxCopier {
@@ -32,7 +32,7 @@ class BoxCopier {
            absl::Span<const int64_t> from_strides,
            absl::Span<const int64_t> sizes);
 
-  // The same between a box and its elements in row-major order.
+  // As Add, between a box and its elements in row-major order.
   void Pack(const Device& device, std::byte* to, const std::byte* from,
             absl::Span<const int64_t> from_strides,
             absl::Span<const int64_t> sizes);
@@ -40,20 +40,20 @@ class BoxCopier {
               absl::Span<const int64_t> to_strides, const std::byte* from,
               absl::Span<const int64_t> sizes);
 
-  // Queues what was added on the current stream of each device.
-  //   others  Of DeviceRuntime. What was added is forgotten.
+  // Queues the added copies on the current stream of each device.
+  //   others  Errors of DeviceRuntime. The added copies are dropped.
   absl::Status Launch();
 
-  // Waits until all that this object has launched has run.
-  //   kDeadlineExceeded  It has not, in time.
+  // Waits until all copies that this object has launched have run.
+  //   kDeadlineExceeded  The copies did not end in time.
   absl::Status Wait(Deadline deadline);
 
-  // After a Launch or Wait that failed: memory that what was launched may still
-  // use.
+  // Called after a Launch or Wait that failed: marks memory that launched
+  // copies may still use.
   void UsesStill(const Storage& memory) const;
 
  private:
-  // One device, with what is to be launched on it.
+  // One device, with the copies to be launched on it.
   struct Queue {
     Device device;
     DeviceRuntime* runtime = nullptr;

@@ -39,7 +39,7 @@ using ::sherd::testing::RunLocalRanks;
 using ::sherd::testing::StatusIs;
 
 constexpr int kRanks = 3;
-constexpr int kCulprit = 1;
+constexpr int kFailedRank = 1;
 
 ShardingSpecPtr Chunks(int dim) {
   std::vector<Placement> placements;
@@ -77,15 +77,15 @@ TEST_P(DeviceMoveFailuresTest, AFullDeviceIsTheSameErrorOnAllRanks) {
           absl::Status status;
           {
             std::optional<FailAllocationAt> fault;
-            if (group.rank() == kCulprit) {
+            if (group.rank() == kFailedRank) {
               fault.emplace(FaultOptions{.nth = nth, .this_thread = true});
             }
             status = tensor.Reshard(Chunks(1));
           }
           EXPECT_THAT(status, ::testing::AllOf(
                                   StatusIs(absl::StatusCode::kResourceExhausted,
-                                           absl::StrCat("rank ", kCulprit)),
-                                  BlamesRank(kCulprit)));
+                                           absl::StrCat("rank ", kFailedRank)),
+                                  BlamesRank(kFailedRank)));
           EXPECT_EQ(tensor.local_shards()[0].tensor.data(), data);
           EXPECT_TRUE(HasPattern(tensor));
           EXPECT_THAT(tensor.Reshard(Chunks(1)), IsOk());
@@ -106,14 +106,14 @@ TEST_P(DeviceMoveFailuresTest, DevicesThatFailMidwayEndTheMove) {
           ShardedTensor tensor = Source();
           ASSERT_THAT(group.Barrier(), IsOk());
           std::optional<CallAt> fault;
-          if (group.rank() == kCulprit) {
+          if (group.rank() == kFailedRank) {
             fault.emplace(
                 "comm/after_completion",
                 [&] {
                   devices_.FailWith(absl::FailedPreconditionError("planted"));
                 },
                 FaultOptions{
-                    .nth = nth, .rank = kCulprit, .optional = nth > 1});
+                    .nth = nth, .rank = kFailedRank, .optional = nth > 1});
           }
           const absl::Status status = tensor.Reshard(
               Chunks(1),
@@ -155,8 +155,8 @@ TEST(DeviceStagingTest, IsKeptWhileADeviceUsesItAfterAnotherFailed) {
   devices.RunAll();
 }
 
-// Where the host waits for devices. What a device part has queued has deadlines
-// of its own.
+// Failures where the host waits for devices. Work queued by a device part has
+// deadlines of its own.
 class HostMoveFailuresTest : public DeviceMoveFailuresTest {};
 
 TEST_P(HostMoveFailuresTest, ADeviceThatHangsEndsInTheDeadline) {
@@ -164,8 +164,8 @@ TEST_P(HostMoveFailuresTest, ADeviceThatHangsEndsInTheDeadline) {
                 [&](ProcessGroup& group) {
                   ShardedTensor tensor = Source();
                   ASSERT_THAT(group.Barrier(), IsOk());
-                  if (group.rank() == kCulprit) {
-                    devices_.Stop({{DeviceType::kCuda, kCulprit}, nullptr});
+                  if (group.rank() == kFailedRank) {
+                    devices_.Stop({{DeviceType::kCuda, kFailedRank}, nullptr});
                   }
                   const absl::Status status = tensor.Reshard(
                       Chunks(1), {.max_staging_bytes = 512,

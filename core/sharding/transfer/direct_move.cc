@@ -89,8 +89,8 @@ bool Describe(const BasicShardMemory<Pointer>& shard, const Window& window,
   return true;
 }
 
-// The words of all shards of one side; false, and none of them, if peers cannot
-// reach one of them.
+// Appends the words of all shards of one side; false, and appends nothing, if
+// peers cannot reach one of them.
 template <typename Pointer>
 bool DescribeSide(absl::Span<const PeerCopies> peers, int BoxCopy::*shard_of,
                   const ShardTable<Pointer>& shards, size_t element_size,

@@ -18,8 +18,9 @@
 
 namespace sherd::internal {
 
-// The offer of a rank on one host: with it, how others reach the memory of its
-// shards. All ranks run the same build, so it travels as it lies in memory.
+// The offer of a rank on one host, with handles by which others reach the
+// memory of its shards. All ranks run the same build, so the struct is sent as
+// it is in memory.
 struct DirectOffer : TransferOffer {
   // Handles of a few shards of two or three dimensions.
   static constexpr size_t kRoom = 53;
@@ -33,11 +34,12 @@ struct DirectOffer : TransferOffer {
 // element is copied once, straight from the source shard to the destination
 // shard, by one of their two ranks.
 //
-// Everything that a rank must know of another one's shards is in its offer, or
-// follows it if they are many. The plan and the memory outlive this object.
+// The offer of a rank contains all that others must know about its shards; if
+// they are many, the rest follows the offer. The plan and the memory outlive
+// this object.
 class DirectMove {
  public:
-  // `sources` and `destinations` have all that the plan needs.
+  // `sources` and `destinations` contain all shards that the plan needs.
   DirectMove(const ReshardPlan& plan, size_t element_size,
              const ShardTable<const void*>& sources,
              const ShardTable<void*>& destinations)
@@ -51,26 +53,26 @@ class DirectMove {
   void Describe(PeerMemory* memory, DirectOffer& offer);
 
   // Collective if the offer of any rank had no room for all its handles;
-  // otherwise nothing happens. The offers are kept.
+  // otherwise makes no call. Keeps the offers.
   //
   // Errors. Those of ProcessGroup::AllGatherV, and kInternal if an offer is
   // malformed, on all ranks.
   absl::Status Complete(ProcessGroup& group, std::vector<DirectOffer> offers,
                         const CollectiveOptions& options);
 
-  // Makes this rank's copies that go between ranks, beginning with the next
-  // rank: so all ranks begin with another one. `local_bytes`: what this rank
-  // copies beside them. Not collective: no rank may change what is read, or
-  // read what is written, before all have finished.
+  // Makes this rank's copies between ranks, beginning with the next rank, so
+  // that all ranks begin with a different one. `local_bytes`: the bytes that
+  // this rank copies beside them. Not collective: no rank may change the
+  // sources, or read the destinations, before all have finished.
   //   kInvalidArgument, kUnavailable, kResourceExhausted
   //                     From PeerMemory::Import. Part of the copies is made.
   absl::Status Copy(ProcessGroup& group, PeerMemory* memory,
                     TransferStrategy strategy, int64_t local_bytes);
 
  private:
-  // A shard of a peer, as the peer says.
+  // A shard of a peer, as the peer describes it.
   struct RemoteShard {
-    // What was imported of it.
+    // The imported memory of the shard.
     absl::Span<std::byte> bytes;
     // Where element 0 of the global tensor would be, in bytes from there.
     int64_t origin = 0;

@@ -133,7 +133,7 @@ INSTANTIATE_TEST_SUITE_P(Points, DyingCopierTest,
                          });
 
 // The others give up waiting for a rank that is stopped before it copies. When
-// it goes on it must not take for good what it reads by then.
+// it continues, it must not accept the data that it reads then.
 SHERD_DIST_TEST_F(DirectMoveProcessTest, AStoppedRankIsNamedAndComesTooLate) {
   const ShardedTensor source = Source();
   if (rank() == 1) {
@@ -151,7 +151,7 @@ SHERD_DIST_TEST_F(DirectMoveProcessTest, AStoppedRankIsNamedAndComesTooLate) {
     ASSERT_THAT(store().Set("rank 2 has named it", ""), IsOk());
     return;
   }
-  // A rank that goes on is none to blame any more.
+  // A rank that continues is no longer the failed rank.
   ASSERT_THAT(
       store().Wait({"rank 2 has named it"}, Deadline::After(absl::Seconds(30))),
       IsOk());

@@ -40,7 +40,7 @@ using Boxes = std::vector<PlacedBox>;
 
 enum class Reach { kAll, kSourcesOnly, kDestinationsOnly, kNothing };
 
-// Memory of ranks that are threads, as far as a test wants it to be reached.
+// Memory of ranks that are threads, accessible as far as a test allows it.
 class ThreadMemory final : public PeerMemory {
  public:
   // Whether peers may reach what begins there.
@@ -212,7 +212,7 @@ class MatrixMove {
     }
     return wrong;
   }
-  // What nobody writes to stays as it is.
+  // Counts the elements that were written.
   int64_t CountWritten() const {
     int64_t written = 0;
     for (const auto& [index, shard] : destinations_) {
@@ -437,7 +437,7 @@ TEST(DirectMoveTest, TakesOneRoundBeforeAndOneAfter) {
   });
 }
 
-TEST(DirectMoveTest, WhatIsInPlaceIsNotCopied) {
+TEST(DirectMoveTest, ShardsInPlaceAreNotCopied) {
   RunLocalRanks(1, [&](ProcessGroup& group) {
     std::vector<int32_t> data = {1, 2, 3, 4, 5, 6};
     std::vector<int32_t> other(3);
@@ -574,8 +574,8 @@ TEST(DirectMoveTest, NothingIsWrittenBeforeAllHaveAgreed) {
   }
 }
 
-// A rank that leaves the group at a point, as if it had died there, is to blame
-// on the others, whose sources are as they were.
+// If a rank leaves the group at a point, as if it had died there, the others
+// report it as the failed rank, and their sources are unchanged.
 TEST(DirectMoveTest, ARankThatLeavesIsNamedByTheOthers) {
   const Dims size = {16, 16};
   for (const char* point : {"comm/before_post", "sharding/before_copy",
@@ -635,7 +635,7 @@ TEST(DirectMoveTest, TheTimeoutCoversTheAgreement) {
   const Dims size = {16, 16};
   RunLocalRanks(2, [&](ProcessGroup& group) {
     if (group.rank() == 1) return;
-    // Long enough that rank 1 has gone, if it is not waited for.
+    // Long enough for rank 1 to exit, if it is not waited for.
     MatrixMove move(group.rank(), size, {Strips(size, 0, 2, 2)},
                     {Strips(size, 1, 2, 2)});
     EXPECT_EQ(ErrorRank(move.Run(group, Reach::kAll)), 1);

@@ -33,7 +33,7 @@ std::byte* MessageMove::FindRun(const std::vector<PlacedPiece>& pieces) const {
 }
 
 // The messages of one peer at this rank's end. `shard_of` is the member of a
-// piece that says which of this rank's shards it is in.
+// piece that holds its shard on this rank.
 template <typename Pointer>
 MessageMove::Channel MessageMove::BuildChannel(
     int peer, const std::vector<BoxCopy>& copies,
@@ -150,14 +150,14 @@ absl::Status MessageMove::AllocateStaging() {
       bytes += static_cast<int64_t>(flights()) * channel.staged_bytes_per_round;
     }
   }
-  // What goes across is done before messages need the memory.
+  // Copies across memories are done before messages need the staging memory.
   if (across_out_) {
     for (const Message& message : across_out_->messages) {
       bytes = std::max(bytes, message.bytes);
     }
   }
   staging_bytes_ = bytes;
-  // That of an earlier Prepare goes before new memory comes.
+  // Release the memory of an earlier Prepare before allocating.
   staging_ = nullptr;
   if (bytes == 0) return absl::OkStatus();
   SHERD_ASSIGN_OR_RETURN(Allocator* const memory, StagingMemory());
@@ -223,7 +223,8 @@ void MessageMove::UnpackMessage(const Message& message, const std::byte* from) {
   bytes_staged_ += message.bytes;
 }
 
-// What all ranks have for this one in a round, into its shards.
+// Reduces the contributions of all ranks for this one in a round into its
+// shards.
 void MessageMove::ReduceRound(size_t index) {
   if (index >= own_->result.messages.size()) return;
   const Message& result = own_->result.messages[index];
@@ -232,7 +233,7 @@ void MessageMove::ReduceRound(size_t index) {
       result.direct != nullptr ? result.direct : own_->result.staging[0];
   const std::byte* own = summand.direct;
   if (own == nullptr) {
-    // The result may stand where an input stood.
+    // The result may overwrite an input.
     PackMessage(summand, to);
     own = to;
   }
@@ -325,7 +326,7 @@ absl::Status MessageMove::Run(ProcessGroup& group, int64_t rounds,
     return Launch(deadline);
   };
   absl::Status status = run();
-  // The other ranks have agreed that this one goes on.
+  // The other ranks rely on this one to continue, as agreed.
   if (!status.ok() && group.health().ok()) group.Abort(status);
   return status;
 }
@@ -350,8 +351,8 @@ absl::Status MessageMove::RunInTurn(ProcessGroup& group, int64_t rounds,
   return absl::OkStatus();
 }
 
-// Waits for the messages of a round and unpacks them, unless something has gone
-// wrong already.
+// Waits for the messages of a round and unpacks them, unless an error has
+// occurred already.
 absl::Status MessageMove::EndRound(Flight& flight, int64_t round,
                                    const absl::Status& sofar,
                                    Deadline deadline) {
@@ -364,7 +365,8 @@ absl::Status MessageMove::EndRound(Flight& flight, int64_t round,
   flight.work.reset();
   if (!sofar.ok() || !status.ok()) return status;
   Unpack(round);
-  // In host memory the next messages may come to the same place at once.
+  // In host memory the next messages may be received into the same memory at
+  // once.
   return Launch(deadline);
 }
 
@@ -391,7 +393,7 @@ absl::Status MessageMove::RunPipelined(ProcessGroup& group, int64_t rounds,
   for (int64_t round = 0; round < rounds; ++round) {
     if (status.ok() && round + 1 < rounds) status = start(round + 1);
     if (status.ok() && !on_device) local(round, rounds, copier_);
-    // So that messages that are on their way do not wait for this rank.
+    // Aborts, so that messages in transit do not wait for this rank.
     if (!status.ok() && group.health().ok()) group.Abort(status);
     Flight& flight = flights[static_cast<size_t>(round % kRoundsInFlight)];
     if (!flight.work) break;

@@ -26,7 +26,7 @@
 
 namespace sherd::internal {
 
-// What becomes of the elements that several ranks have for one destination.
+// How the elements that several ranks have for one destination are combined.
 struct Reduction {
   ReduceOp op = ReduceOp::kSum;
   DType dtype = DType::kFloat32;
@@ -36,10 +36,10 @@ struct Reduction {
 // where the pieces of a message are not one run of a shard, and pipelined.
 //
 // Messages lie either in host memory or in that of one device. In host memory,
-// shards may be on any devices: a piece of one is packed and unpacked by its
-// device, by way of pinned memory, and the host waits for it before it sends
-// and before it returns. On a device, all shards are there, and what is done is
-// queued on the current stream, in one launch for each side of a round.
+// shards may be on any devices: a device packs and unpacks the pieces of its
+// shards, through pinned memory, and the host waits for it before it sends and
+// before it returns. On a device, all shards are there, and the work is queued
+// on the current stream, in one launch for each side of a round.
 class MessageMove {
  public:
   // Adds part `part` of `parts` of the copies that need no message.
@@ -50,11 +50,11 @@ class MessageMove {
       : element_size_(element_size), copier_(element_size) {}
 
   // Cuts the plan into messages and allocates the memory to pack them in.
-  // `sources` and `destinations` have all that the plan needs, and outlive this
-  // object; messages have at most `message_bytes`. `place`: where messages lie,
-  // the CPU or a device. `across`: copies between shards of this rank that are
-  // in different memory; they go by way of staging memory, in pieces of at most
-  // `across_bytes`, which is an element at least.
+  // `sources` and `destinations` contain all shards that the plan needs, and
+  // outlive this object; messages have at most `message_bytes`. `place`: the
+  // memory of messages, the CPU or a device. `across`: copies between shards of
+  // this rank that are in different memory; they go through staging memory, in
+  // pieces of at most `across_bytes`, which is an element at least.
   //   kResourceExhausted  No staging memory.
   //   others              Of DeviceRuntime.
   absl::Status Prepare(const ReshardPlan& plan,
@@ -64,8 +64,8 @@ class MessageMove {
                        const std::vector<BoxCopy>& across = {},
                        int64_t across_bytes = 0);
 
-  // The same for a plan of ReshardPlan::CreateReduction, with all shards in
-  // host memory: what arrives is not unpacked but reduced, in the order of
+  // As Prepare, for a plan of ReshardPlan::CreateReduction, with all shards in
+  // host memory: received data is not unpacked but reduced, in the order of
   // ranks and together with this rank's own summand, into the destination. One
   // round at a time is under way.
   //   kResourceExhausted  No staging memory.
@@ -80,19 +80,20 @@ class MessageMove {
   const Device& place() const { return place_; }
 
   // Collective. All ranks pass the largest rounds() of any rank, and prepared
-  // with places of one type. `local` is called for parts that together are all,
-  // while messages are on their way where there are several rounds.
+  // with places of one type. `local` is called for parts that together cover
+  // all local copies, while messages are in transit if there are several
+  // rounds.
   //
-  // Completion. With messages in host memory, or none, those copies are made;
-  // what only devices of this rank copied, and all with messages on a device,
-  // is queued.
+  // Completion. With messages in host memory, or none, the copies are complete;
+  // copies within devices of this rank, and all copies with messages on a
+  // device, are queued.
   //
   // Errors. Those of ProcessGroup::AllToAllV, and of DeviceRuntime: after one
   // of those the group is poisoned.
   absl::Status Run(ProcessGroup& group, int64_t rounds,
                    const CollectiveOptions& options, LocalCopies local);
 
-  // Copied to and from staging memory, and how much of that there is.
+  // Bytes copied to and from staging memory, and the size of that memory.
   int64_t bytes_staged() const { return bytes_staged_; }
   int64_t staging_bytes() const { return staging_bytes_; }
 
@@ -110,7 +111,7 @@ class MessageMove {
   // A message at one of its ends.
   struct Message {
     int64_t bytes = 0;
-    // Where the message lies in a shard as it is; null if it has to be packed.
+    // The message's address in a shard; null if it has to be packed.
     std::byte* direct = nullptr;
     std::vector<PlacedPiece> pieces;
   };
@@ -159,7 +160,7 @@ class MessageMove {
   void ReduceRound(size_t index);
   void PackMessage(const Message& message, std::byte* to);
   void UnpackMessage(const Message& message, const std::byte* from);
-  // Makes what was packed ready to be sent.
+  // Makes the packed data ready to be sent.
   absl::Status Launch(Deadline deadline);
   // Row-major bytes of a piece, of which the message has them at `bytes`.
   void CopyOut(const PlacedPiece& piece, std::byte* bytes);

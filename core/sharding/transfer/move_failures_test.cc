@@ -50,12 +50,12 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 constexpr absl::StatusCode kInvalid = absl::StatusCode::kInvalidArgument;
-constexpr int kCulprit = 1;
+constexpr int kFailedRank = 1;
 
 class MoveFailuresTest : public sherd::testing::DistributedTest {
  protected:
   int world_size() const override { return 3; }
-  bool errs() const { return rank() == kCulprit; }
+  bool errs() const { return rank() == kFailedRank; }
 
   // A vendor's library that ends all ranks with the first leaves nothing to
   // look at.
@@ -86,7 +86,7 @@ class MoveFailuresTest : public sherd::testing::DistributedTest {
     EXPECT_TRUE(HasPattern(now));
   }
 
-  // Every way of moving `tensor` that has memory to ask for.
+  // Every move of `tensor` that allocates memory.
   using Move =
       std::function<absl::Status(ShardedTensor&, const ReshardOptions&)>;
   struct NamedMove {
@@ -101,7 +101,7 @@ class MoveFailuresTest : public sherd::testing::DistributedTest {
          }},
         {"gather",
          [](ShardedTensor& tensor, const ReshardOptions& options) {
-           return tensor.Gather(kCulprit, Tensor(), options).status();
+           return tensor.Gather(kFailedRank, Tensor(), options).status();
          }},
         {"all_gather",
          [](ShardedTensor& tensor, const ReshardOptions& options) {
@@ -139,13 +139,13 @@ SHERD_DIST_TEST_F(MoveFailuresTest, ARankOutOfMemoryIsTheSameErrorOnAll) {
       {
         // The first is that of the tensor to cut.
         FailAllocationAt fault({.nth = move.name == "shard" ? 2 : 1,
-                                .rank = kCulprit,
+                                .rank = kFailedRank,
                                 .subject = "*"});
         status = move.run(tensor, {.direct = direct});
       }
       EXPECT_THAT(status, AllOf(StatusIs(absl::StatusCode::kResourceExhausted,
-                                         absl::StrCat("rank ", kCulprit)),
-                                BlamesRank(kCulprit)));
+                                         absl::StrCat("rank ", kFailedRank)),
+                                BlamesRank(kFailedRank)));
       ExpectUnchanged(tensor, before);
       // The group is usable.
       EXPECT_THAT(move.run(tensor, {.direct = direct}), IsOk());
@@ -237,8 +237,8 @@ SHERD_DIST_TEST_F(MoveFailuresTest,
     const ShardedTensor before = tensor;
     const absl::Status status = move.run(tensor, {});
     EXPECT_THAT(status,
-                AllOf(StatusIs(kInvalid, absl::StrCat("rank ", kCulprit)),
-                      BlamesRank(kCulprit)));
+                AllOf(StatusIs(kInvalid, absl::StrCat("rank ", kFailedRank)),
+                      BlamesRank(kFailedRank)));
     ExpectUnchanged(tensor, before);
     EXPECT_THAT(tensor.Reshard(Chunks(1)), IsOk());
     EXPECT_TRUE(HasPattern(tensor));
@@ -260,12 +260,12 @@ SHERD_DIST_TEST_F(MoveFailuresTest, ARankThatDoesNotCallIsNamedAtTheDeadline) {
       const absl::Status status =
           move.run(tensor, {.timeout = absl::Seconds(1)});
       EXPECT_THAT(status, AllOf(StatusIs(absl::StatusCode::kDeadlineExceeded,
-                                         absl::StrCat("rank ", kCulprit)),
-                                BlamesRank(kCulprit)));
+                                         absl::StrCat("rank ", kFailedRank)),
+                                BlamesRank(kFailedRank)));
       EXPECT_THAT(mine->Barrier(),
                   StatusIs(absl::StatusCode::kFailedPrecondition));
     }
-    // It waits here, in the world, and hears of it in its next call.
+    // It waits here, in the world group, and gets the error in its next call.
     ASSERT_THAT(group().Barrier(), IsOk());
     if (errs()) {
       EXPECT_FALSE(move.run(tensor, {}).ok());
@@ -301,17 +301,17 @@ SHERD_DIST_TEST_P(DyingMemberTest, IsNamedAndTheSourceStays) {
   ShardedTensor tensor = Source();
   const ShardedTensor before = tensor;
   ASSERT_THAT(group().Barrier(), IsOk());
-  ExpectRankDies(kCulprit, SIGKILL);
-  KillRankAt fault(death.point, kCulprit, {.nth = death.nth});
+  ExpectRankDies(kFailedRank, SIGKILL);
+  KillRankAt fault(death.point, kFailedRank, {.nth = death.nth});
   const absl::Status status = tensor.Reshard(
       Chunks(1), {.max_staging_bytes = 4096, .direct = death.direct});
   EXPECT_THAT(status, AllOf(StatusIs(absl::StatusCode::kUnavailable,
-                                     absl::StrCat("rank ", kCulprit)),
-                            BlamesRank(kCulprit)));
+                                     absl::StrCat("rank ", kFailedRank)),
+                            BlamesRank(kFailedRank)));
   ExpectUnchanged(tensor, before);
   EXPECT_THAT(group().Barrier(),
               AllOf(StatusIs(absl::StatusCode::kFailedPrecondition),
-                    BlamesRank(kCulprit)));
+                    BlamesRank(kFailedRank)));
   // The survivors go on with what they have.
   SHERD_ASSERT_OK_AND_ASSIGN(const auto rest, group().NewGroup({0, 2}));
   SHERD_ASSERT_OK_AND_ASSIGN(
@@ -350,12 +350,12 @@ SHERD_DIST_TEST_F(MoveFailuresTest, AFailedCopyOnOneRankIsTheSameErrorOnAll) {
   absl::Status status;
   {
     FailAt fault("sharding/before_copy", absl::InternalError("planted"),
-                 {.rank = kCulprit});
+                 {.rank = kFailedRank});
     status = tensor.Reshard(Chunks(1));
   }
   EXPECT_FALSE(status.ok());
   EXPECT_THAT(std::string(status.message()), HasSubstr("planted"));
-  EXPECT_THAT(status, BlamesRank(kCulprit));
+  EXPECT_THAT(status, BlamesRank(kFailedRank));
   ExpectUnchanged(tensor, before);
 }
 

@@ -79,7 +79,8 @@ class Places {
   bool devices_ = false;
 };
 
-// That every copy has its memory, so that nobody needs to ask again.
+// Checks that every copy has its memory, so that later code need not check
+// again.
 template <typename Pointer>
 absl::Status CheckMemory(absl::Span<const BoxCopy> copies,
                          int BoxCopy::*shard_of,
@@ -92,7 +93,7 @@ absl::Status CheckMemory(absl::Span<const BoxCopy> copies,
   return absl::OkStatus();
 }
 
-// What was queued uses the memory.
+// Marks the memory as used by queued work.
 template <typename Memory>
 void MarkUsed(const std::vector<Memory>& shards) {
   for (const Memory& shard : shards) {
@@ -119,7 +120,7 @@ class ReshardExecutor::Impl {
 
   const ReshardOptions& options() const { return options_; }
 
-  // Says what this rank can do. `memory` may be null.
+  // Fills in this rank's offer. `memory` may be null.
   absl::Status Describe(const ProcessGroup& group, PeerMemory* memory,
                         DirectOffer& offer);
 
@@ -131,7 +132,7 @@ class ReshardExecutor::Impl {
   absl::Status MoveByMessages(ProcessGroup& group, const OperationLabel& what,
                               const TransferDecision& decision);
 
-  // What this rank knows of the move that the others know alike.
+  // The facts about the move that all ranks share.
   TransferSituation SituationIn(const ProcessGroup& group) const {
     return {.reduces = reduction_.has_value(),
             .direct = options_.direct,
@@ -322,7 +323,8 @@ absl::Status ReshardExecutor::Impl::PrepareMessages(const Device& place) {
     return messages_.PrepareReduction(plan_, *from_, *to_, message_bytes_,
                                       *reduction_);
   }
-  // What crosses on this rank may take what messages may, but not much at once.
+  // Copies across memories on this rank may use as much as messages, but not
+  // much at once.
   constexpr int64_t kMaxAcrossBytes = int64_t{16} << 20;
   const int64_t element = static_cast<int64_t>(element_size_);
   const int64_t across_bytes =
@@ -412,7 +414,7 @@ absl::Status ReshardExecutor::Impl::MoveDirectly(ProcessGroup& group,
       direct_->Complete(group, std::move(offers), collective()));
   internal::BoxCopier copier(element_size_);
   CopyLocal(0, 1, copier);
-  // What fails on one rank fails on all, and after this nobody reads or writes
+  // A failure on one rank is a failure on all, and after this no rank accesses
   // another rank's shards.
   return Agree(group, what,
                direct_->Copy(group, memory, strategy, local_bytes()), {},
@@ -429,7 +431,7 @@ void ReshardExecutor::Impl::GiveUp(const ProcessGroup& group,
     for (const SourceMemory& shard : sources_)
       internal::KeepForever(shard.owner);
   }
-  // Where a rank died before it agreed, no other one goes on either.
+  // If a rank died before it agreed, no other rank continues either.
   if (offer_.can(TransferOffer::kDestinationsReachable) &&
       strategy != TransferStrategy::kPulled &&
       (strategy || threads || !absl::IsUnavailable(status))) {
@@ -550,8 +552,8 @@ absl::Status internal::RunReshardOver(ProcessGroup& group,
   };
   const AgreedValue arguments = {fingerprint.value(), describe};
   const CollectiveOptions collective = {.timeout = timeout};
-  // The form of the agreement depends on what all ranks know alike, which a
-  // rank's own `memory` is not.
+  // The form of the agreement depends only on facts that all ranks share; a
+  // rank's own `memory` is not one of them.
   if (!group.one_host()) {
     SHERD_ASSIGN_OR_RETURN(
         const std::vector<ShortOffer> offers,

@@ -36,26 +36,27 @@ absl::Status RunReshardOver(ProcessGroup& group,
                             std::optional<absl::Duration> timeout);
 }  // namespace internal
 
-// What one rank did. Add up over the ranks for totals.
+// The work of one rank. Sum over the ranks for totals.
 struct ReshardStats {
   // The same on all ranks.
   TransferStrategy strategy = TransferStrategy::kNone;
   TransferReason reason = TransferReason::kNothingMoves;
-  // What left this rank's shards for other ranks and came into them, whoever
-  // made the copy. A box that several ranks get counts once for each.
+  // Bytes that left this rank's shards for other ranks and that arrived in
+  // them, independent of which rank made the copy. A box that several ranks get
+  // counts once for each.
   int64_t bytes_sent = 0;
   int64_t bytes_received = 0;
   // Between shards of this rank,
   int64_t bytes_local = 0;
-  // and what of that needed no copy, since source and destination are the same
-  // memory.
+  // and the part of them that needed no copy, since source and destination are
+  // the same memory.
   int64_t bytes_in_place = 0;
   // Copied to or from staging memory: 0 where runs were contiguous.
   int64_t bytes_staged = 0;
-  // What this rank must receive under any plan; see ReshardPlan.
+  // The bytes that this rank must receive under any plan; see ReshardPlan.
   int64_t lower_bound_bytes = 0;
-  // Staging memory that was in use at once, at most. It is all the memory that
-  // a move takes beside the shards, but for lists of their pieces.
+  // The most staging memory in use at once. A move uses no other memory beside
+  // the shards, except for lists of their pieces.
   int64_t staging_bytes = 0;
   // Of messages.
   int64_t rounds = 0;
@@ -71,50 +72,50 @@ struct ReshardOptions {
   // For each collective: the agreement and each exchange of data, or wait for
   // the other ranks' copies. Unset: the group's timeout.
   std::optional<absl::Duration> timeout = std::nullopt;
-  // For what the call creates on its device, not for staging. Null, and for
-  // other devices: as in ShardedTensorOptions. Need not be the same on all
-  // ranks.
+  // Allocates the result on its device, not staging memory. Null, and for other
+  // devices: as in ShardedTensorOptions. Need not be the same on all ranks.
   Allocator* allocator = nullptr;
   // Set on success, if given.
   ReshardStats* stats = nullptr;
 };
 
-// Moves the elements that a plan says, over any group and between any memory.
-// One use: Create on each rank, then RunReshard on all.
+// Moves the elements of a plan, over any group and between any memory. For one
+// use: Create on each rank, then RunReshard on all.
 //
 // Direct moves. Where ranks reach each other's shards (ProcessGroup's
-// peer_memory and shard_allocator) each element is copied once, straight from
-// the source shard to the destination shard: every rank reads what it gets, or
-// writes what it has. Which strategy a move takes is chosen by TransferChooser
-// (transfer_strategy.h); ReshardStats has it and the reason.
+// peer_memory and shard_allocator) each element is copied once, directly from
+// the source shard to the destination shard: every rank reads its destination
+// elements, or writes its source elements. TransferChooser
+// (transfer_strategy.h) selects the strategy of a move; ReshardStats has it and
+// the reason.
 //
 // Messages, otherwise. The copies of a pair of ranks are cut, by sizes that
 // both ends know, into pieces that fill rounds of one all_to_all_v each; there
 // is no more than one message per pair and round. Where the pieces of a round
 // are one contiguous run of a shard they are sent or received in place;
 // otherwise they are packed, row-major, one after the other. Packing of one
-// round runs while the previous one is on its way, and so do local copies and
+// round runs while the previous one is in transit, and so do local copies and
 // unpacking. A box that several ranks get is sent to each of them: no backend
 // offers a multicast of pieces.
 //
 // Devices. Where the shards of every rank in the move are on that rank's device
-// of the group (ProcessGroup::device), the messages are too: what is packed
-// for a round is one launch on the device, local copies among it, what is
-// unpacked another, staging is memory of the device, and all of it is queued.
-// Otherwise, where any shard is on a device, messages are in host memory:
-// pieces of shards on devices are packed and unpacked through pinned memory by
-// the devices, for which the host waits. So it is with devices and host memory
-// mixed, with groups that have no device part and with devices that are not the
-// group's. The ranks agree on the way in the round that they need anyway.
+// of the group (ProcessGroup::device), the messages are too: packing a round,
+// local copies included, is one launch on the device, unpacking it another,
+// staging memory is on the device, and all of it is queued. Otherwise, where
+// any shard is on a device, messages are in host memory: pieces of shards on
+// devices are packed and unpacked through pinned memory by the devices, for
+// which the host waits. This applies to devices and host memory mixed, to
+// groups that have no device part and to devices that are not the group's. The
+// ranks agree on the strategy in the round that they need anyway.
 class ReshardExecutor {
  public:
   // Elements have `element_size` bytes; `world_size` is the group's. The
   // memory of every shard in a copy of this rank is listed; others may be.
-  // Sources and destinations must not overlap, but that a destination may be
-  // the very memory of a source where it gets the same elements of it: there
-  // nothing is copied. Memory is borrowed until RunReshard returns.
-  // Memory of a device may be used by what is queued when RunReshard returns:
-  // it is freed in the order of the current stream.
+  // Sources and destinations must not overlap, except that a destination may be
+  // the memory of a source from which it gets the same elements: there nothing
+  // is copied. Memory is borrowed until RunReshard returns. Queued work may use
+  // memory of a device after RunReshard returns: free that memory in the order
+  // of the current stream.
   //   kInvalidArgument    Memory of a shard is missing or given twice, or
   //                       options.max_staging_bytes does not hold four elements
   //                       for each of plan.max_peers().
@@ -124,10 +125,10 @@ class ReshardExecutor {
       absl::Span<const DestinationMemory> destinations,
       const ReshardOptions& options = {});
 
-  // The same for a reduction, with a plan of ReshardPlan::CreateReduction: the
-  // destinations get what Reduce (reduction.h) makes of the summands in the
-  // order of ranks, with the same bits over every backend. Sources are only
-  // read. Always by messages; options.direct does not matter.
+  // As Create, for a reduction with a plan of ReshardPlan::CreateReduction: the
+  // destinations get the result of Reduce (reduction.h) over the summands in
+  // the order of ranks, with the same bits over every backend. Sources are only
+  // read. Always by messages; options.direct is ignored.
   //   kInvalidArgument    As Create, but options.max_staging_bytes holds four
   //                       elements for each other rank, and one. Or memory is
   //                       not of the host, or CheckReduction refuses.
@@ -156,31 +157,31 @@ class ReshardExecutor {
 // Lets the ranks agree that each of them has an executor, then runs it.
 //
 // Collective. `what` and `value` are the same on all ranks; the latter covers
-// whatever the plan was made from (see Agree), apart from the options.
-// `timeout` is that of a rank that has no executor, whose options would say it.
+// all inputs of the plan (see Agree), apart from the options. `timeout` is used
+// by a rank that has no executor, and so no options.
 //
 // Completion. Returns when this rank's destinations are complete and its
-// sources are free to change. After a direct move all ranks have come that far;
-// otherwise others may still be at it. With messages on devices, and for copies
-// within one device, all that is queued on the calling thread's current streams
-// when it returns: then both hold for what is queued there later.
+// sources are free to change. After a direct move this holds on all ranks;
+// otherwise others may still be moving data. With messages on devices, and for
+// copies within one device, the work is queued on the calling thread's current
+// streams when the call returns: then both hold for work queued there later.
 //
-// Errors. Sources are unchanged, whatever happens.
+// Errors. Sources are unchanged in all cases.
 //   Before any data moved, the same on all ranks, and the group stays usable:
 //     the lowest failed rank's `executor` status
 //     kInvalidArgument    Arguments or options differ between ranks.
-//     kResourceExhausted  No staging memory.
+//     kResourceExhausted  There is no staging memory.
 //   Afterwards, and then destinations are unspecified:
 //     those of ProcessGroup's collectives and of devices, and the group is
 //     poisoned; of what was queued, a later call has the error
 //     kInternal           A rank could not copy, which is a defect; the same on
 //                         all ranks, and the group stays usable.
-// Where a rank only fails to map another one's memory, messages do it.
+// If a rank only fails to map another one's memory, messages are used.
 //
 // Cost. One all_gather of 504 bytes per rank on one host, of 48 across hosts;
 // then either the messages, or the copies and another one of 32. A second one
-// comes before if a rank has more shards than fit, or if there turns out to be
-// no way but messages in host memory.
+// precedes them if a rank has more shards than fit, or if only messages in host
+// memory remain possible.
 absl::Status RunReshard(ProcessGroup& group, const OperationLabel& what,
                         absl::StatusOr<ReshardExecutor> executor,
                         const AgreedValue& value,

@@ -43,7 +43,7 @@ Dims StridesOf(const Tensor& tensor) {
   return Dims(tensor.strides().begin(), tensor.strides().end());
 }
 
-// What one rank has of a list of boxes: int32 tensors, if `transposed` with the
+// One rank's part of a list of boxes: int32 tensors, if `transposed` with the
 // last two dimensions swapped in memory.
 struct Side {
   Side(const Boxes& boxes, int rank, bool transposed) {
@@ -111,8 +111,8 @@ struct Outcome {
   ReshardStats stats;
 };
 
-// Moves the pattern from one layout to another, by messages unless told
-// otherwise, and checks every element.
+// Moves the pattern from one layout to another, by messages by default, and
+// checks every element.
 Outcome Move(ProcessGroup& group, const Boxes& from, const Boxes& to,
              const Dims& size, bool transposed_from, bool transposed_to,
              int64_t max_staging_bytes, bool direct = false) {

@@ -18,7 +18,7 @@
 
 namespace sherd {
 
-// Where a source or destination shard of this rank lies in memory.
+// The memory of a source or destination shard of this rank.
 template <typename Pointer>
 struct BasicShardMemory {
   // Position in the list `from` or `to` of the plan.
@@ -28,15 +28,15 @@ struct BasicShardMemory {
   Dims offsets;
   Dims strides;
   Pointer data = nullptr;
-  // Keeps the memory, if given. Where another rank copies from it or into it
-  // and this one has to give up, it is kept for the rest of the process: there
-  // is nobody left to say when the other is done. Without, the caller has to
-  // keep it after such an error.
+  // Keeps the memory, if given. If this rank gives up while another rank copies
+  // from it or into it, the memory is kept for the rest of the process, since
+  // the end of the other rank's copy cannot be observed. If null, the caller
+  // has to keep the memory after such an error.
   std::shared_ptr<const void> owner = nullptr;
-  // Where it is, with an index if that is not the CPU.
+  // Device of the memory, with an index if it is not the CPU.
   Device device = {};
-  // Of memory of a device, if given: is told of the stream that uses it. Lives
-  // as long as the memory.
+  // Of memory of a device, if given: records the stream that uses it. Lives as
+  // long as the memory.
   const Storage* storage = nullptr;
 };
 using SourceMemory = BasicShardMemory<const void*>;
@@ -91,7 +91,7 @@ class ShardTable {
   absl::flat_hash_map<int, const Memory*> shards_;
 };
 
-// Where a shard is: the CPU is one place, whatever its index.
+// The place of a shard: the CPU is one place, for any index.
 template <typename Pointer>
 Device PlaceOf(const BasicShardMemory<Pointer>& shard) {
   return shard.device.is_cpu() ? Device() : shard.device;

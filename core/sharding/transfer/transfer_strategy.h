@@ -8,7 +8,7 @@
 
 namespace sherd {
 
-// How elements get from one rank to another.
+// How elements move from one rank to another.
 enum class TransferStrategy {
   // No element changes rank.
   kNone,
@@ -52,11 +52,12 @@ std::ostream& operator<<(std::ostream& out, TransferReason reason);
 
 namespace internal {
 
-// What a rank reports of its part in a move before it begins. The ranks gather
-// the offers of all of them, and each decides from those alone.
+// A rank's report of its part in a move before it begins. The ranks gather all
+// offers, and each decides from those alone.
 struct TransferOffer {
   enum Ability : uint64_t {
-    // Peers can reach all that they would read of this rank, or write to it.
+    // Peers can reach all memory that they would read from this rank, or write
+    // to it.
     kSourcesReachable = 1,
     kDestinationsReachable = 2,
     // It is ready for messages in host memory, in so many rounds.
@@ -72,14 +73,14 @@ struct TransferOffer {
 
   uint64_t abilities = 0;
   int64_t rounds = 0;
-  // What it sends to others, receives and copies itself. 0 across hosts, where
-  // `rounds` shows whether anything moves.
+  // Bytes that the rank sends to others, receives and copies itself. 0 across
+  // hosts, where `rounds` shows whether anything moves.
   int64_t bytes_sent = 0;
   int64_t bytes_received = 0;
   int64_t bytes_local = 0;
 };
 
-// What all ranks know alike without asking.
+// Facts that all ranks share without communication.
 struct TransferSituation {
   // The move reduces (MessageMove::PrepareReduction).
   bool reduces = false;
@@ -92,8 +93,8 @@ struct TransferSituation {
 struct TransferDecision {
   TransferStrategy strategy = TransferStrategy::kNone;
   TransferReason reason = TransferReason::kNothingMoves;
-  // Where messages lie, if there are any: on the group's devices or in host
-  // memory; and whether every rank has prepared its own there already, in at
+  // The memory of messages, if there are any: on the group's devices or in host
+  // memory; and whether every rank has already prepared its own there, in at
   // most so many rounds.
   bool on_devices = false;
   bool prepared = false;
@@ -105,8 +106,7 @@ struct TransferDecision {
   }
 };
 
-// The one place that chooses a strategy: add the offer of every rank, then
-// decide.
+// Selects the strategy: add the offer of every rank, then decide.
 //
 // Shards that are all on the group's devices go by device messages. Otherwise
 // ranks pull if all sources can be reached, push if all destinations can, and
@@ -131,8 +131,8 @@ class TransferChooser {
   int64_t pushed_ = 0;
 };
 
-// The decision after one that was direct, where a rank could not map another
-// one's memory: by messages, which nobody may have prepared.
+// The decision after a direct one if a rank could not map another one's memory:
+// by messages, which possibly no rank has prepared.
 TransferDecision FallBackToMessages(const TransferDecision& decision);
 
 }  // namespace internal

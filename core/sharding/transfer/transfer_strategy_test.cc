@@ -62,7 +62,7 @@ TEST(TransferStrategyTest, TheBusiestRankDecidesWhoCopies) {
   ExpectChoice(
       Decide({Bytes(kBoth, 0, 10), Bytes(kBoth, 5, 0), Bytes(kBoth, 5, 0)}),
       TransferStrategy::kPushed, TransferReason::kWritingIsBalanced);
-  // What stays on a rank is work as well.
+  // Local copies are work as well.
   ExpectChoice(
       Decide({Bytes(kBoth, 0, 10), Bytes(kBoth, 5, 0, 6), Bytes(kBoth, 5, 0)}),
       TransferStrategy::kPulled, TransferReason::kReadingIsBalanced);
@@ -120,7 +120,7 @@ TEST(TransferStrategyTest, PreparedMessagesTakeTheRoundsOfTheBusiestRank) {
   EXPECT_EQ(decision.rounds, 4);
 }
 
-TEST(TransferStrategyTest, FallsBackToMessagesThatNobodyPrepared) {
+TEST(TransferStrategyTest, FallsBackToMessagesThatNoRankPrepared) {
   const TransferDecision fallback = FallBackToMessages(
       Decide({Bytes(kBoth | kReady, 5, 0), Bytes(kBoth | kReady, 0, 5)}));
   ExpectChoice(fallback, TransferStrategy::kMessages,
