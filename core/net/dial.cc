@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/clock.h"
@@ -68,7 +69,7 @@ absl::StatusOr<UniqueFd> DialOnce(const SocketAddress& address,
 }  // namespace
 
 absl::StatusOr<UniqueFd> Dial(const DialOptions& options) {
-  if (options.port < 1) {
+  if (options.port < 1 && !absl::StartsWith(options.host, "@")) {
     return absl::InvalidArgumentError(
         absl::StrCat("port ", options.port, ", expected 1 to 65535"));
   }

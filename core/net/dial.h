@@ -10,7 +10,8 @@
 namespace sherd {
 
 struct DialOptions {
-  // Numeric, or a name for the system's resolver.
+  // Numeric, a name for the system's resolver, or a Unix socket's "@name",
+  // which has no port.
   std::string host;
   int port = 0;
   // See handshake.h.
@@ -27,7 +28,7 @@ struct DialOptions {
 //   kUnavailable         Nobody listens there until the deadline.
 //   kDeadlineExceeded    Somebody listens, but does not answer in time.
 //   kPermissionDenied    The other end has another secret, or one of the two
-//                        has none.
+//                        has none, or a Unix socket is another user's.
 //   kFailedPrecondition  It speaks something else, or another version.
 //   kResourceExhausted   It is full, or this process has no descriptors left.
 absl::StatusOr<UniqueFd> Dial(const DialOptions& options);

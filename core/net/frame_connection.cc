@@ -4,6 +4,7 @@
 #include <sys/socket.h>
 #include <sys/uio.h>
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
 
@@ -18,13 +19,107 @@ namespace {
 constexpr size_t kHighWater = size_t{1} << 20;
 constexpr size_t kMaxPayload = 0xffffffff;
 constexpr absl::Duration kGentleClose = absl::Seconds(1);
+// Pieces of memory in one call of the system, which takes up to 1024 of them.
+constexpr size_t kPieces = 256;
+// Other connections get their turn when so much has been sent.
+constexpr size_t kSentAtOnce = size_t{1} << 20;
+// Small payloads that wait are put together up to about this size.
+constexpr size_t kJoinedBytes = size_t{64} << 10;
 
 absl::Status Broken(int error) {
   return absl::UnavailableError(
       absl::StrCat("the connection broke: ", strerror(error)));
 }
 
+// As sendmsg.
+ssize_t SendPieces(int fd, iovec* pieces, size_t count) {
+  msghdr message = {};
+  message.msg_iov = pieces;
+  message.msg_iovlen = count;
+  ssize_t n;
+  do {
+    n = sendmsg(fd, &message, MSG_NOSIGNAL);
+  } while (n < 0 && errno == EINTR);
+  return n;
+}
+
+template <typename Byte>
+uint64_t TotalBytes(const std::vector<absl::Span<Byte>>& spans) {
+  uint64_t total = 0;
+  for (const absl::Span<Byte>& span : spans) total += span.size();
+  return total;
+}
+
 }  // namespace
+
+// A frame that is not sent yet, or several without tails. Its parts are
+// the header, the head and the spans of the tail.
+struct FrameConnection::Outgoing {
+  std::string header;
+  // Without a header: payloads with theirs, the first perhaps in part.
+  std::string head;
+  std::vector<absl::Span<const std::byte>> tail;
+  std::function<void(const absl::Status&)> on_sent;
+  // What is next: a byte of the header, of the head, or of a span of the tail.
+  size_t part = 0;
+  size_t offset = 0;
+
+  size_t num_parts() const { return 2 + tail.size(); }
+  bool is_sent() const { return part == num_parts(); }
+  iovec Part(size_t i) const {
+    const void* data = i == 0   ? header.data()
+                       : i == 1 ? head.data()
+                                : static_cast<const void*>(tail[i - 2].data());
+    const size_t size = i == 0   ? header.size()
+                        : i == 1 ? head.size()
+                                 : tail[i - 2].size();
+    return {const_cast<void*>(data), size};
+  }
+  bool is_untouched() const { return part == 0 && offset == 0; }
+  // Payloads that wait are put together.
+  bool TakesPayloads() const {
+    return header.empty() && head.size() < kJoinedBytes;
+  }
+  // Adds what is not sent to `pieces`, of which `count` are in use. Returns how
+  // many bytes it added.
+  size_t Gather(iovec* pieces, size_t* count) const {
+    size_t added = 0;
+    for (size_t i = part; i < num_parts() && *count < kPieces; ++i) {
+      iovec piece = Part(i);
+      const size_t skipped = i == part ? offset : 0;
+      piece.iov_base = static_cast<char*>(piece.iov_base) + skipped;
+      piece.iov_len -= skipped;
+      if (piece.iov_len > 0) pieces[(*count)++] = piece;
+      added += piece.iov_len;
+    }
+    return added;
+  }
+  // Adds how much of it is not sent, but for the tail, and of the tail.
+  void CountLeft(uint64_t* own, uint64_t* of_tail) const {
+    for (size_t i = part; i < num_parts(); ++i) {
+      const size_t left = Part(i).iov_len - (i == part ? offset : 0);
+      *(i < 2 ? own : of_tail) += left;
+    }
+  }
+  // `*size` bytes have been sent; leaves those that are not of this frame.
+  // Returns how many were of the tail.
+  uint64_t Advance(size_t* size) {
+    uint64_t of_tail = 0;
+    while (!is_sent()) {
+      const size_t left = Part(part).iov_len - offset;
+      const size_t step = std::min(left, *size);
+      *size -= step;
+      if (part >= 2) of_tail += step;
+      if (step < left) {
+        offset += step;
+        break;
+      }
+      ++part;
+      offset = 0;
+    }
+    return of_tail;
+  }
+};
 
 std::shared_ptr<FrameConnection> FrameConnection::Create(
     EventLoop* loop, UniqueFd socket, const Options& options) {
@@ -37,7 +132,18 @@ FrameConnection::FrameConnection(EventLoop* loop, UniqueFd socket,
     : loop_(loop),
       options_(options),
       socket_(std::move(socket)),
-      decoder_(options.max_frame_bytes) {}
+      has_tails_(options.has_tails),
+      decoder_(options.max_frame_bytes) {
+  if (options.has_tails) decoder_.set_has_tails(options.max_tail_bytes);
+}
+
+FrameConnection::~FrameConnection() {
+  for (const Outgoing& frame : queue_) {
+    if (frame.on_sent) {
+      frame.on_sent(absl::CancelledError("the connection's loop has ended"));
+    }
+  }
+}
 
 absl::Status FrameConnection::Start(Events events) {
   absl::MutexLock lock(&mutex_);
@@ -53,38 +159,96 @@ absl::Status FrameConnection::Start(Events events) {
   return absl::OkStatus();
 }
 
+void FrameConnection::set_has_tails(uint64_t max_tail_bytes) {
+  decoder_.set_has_tails(max_tail_bytes);
+  absl::MutexLock lock(&mutex_);
+  has_tails_ = true;
+}
+
+absl::Status FrameConnection::CheckOpen() const {
+  if (socket_.is_open() && !end_after_sending_) return absl::OkStatus();
+  return absl::UnavailableError("the connection is closed");
+}
+
 absl::Status FrameConnection::Send(absl::string_view payload) {
   if (payload.size() > kMaxPayload) {
     return absl::InvalidArgumentError(
         absl::StrCat("a frame of ", payload.size(), " bytes"));
   }
-  const std::string header = FrameHeader(payload.size());
   absl::MutexLock lock(&mutex_);
-  if (!socket_.is_open() || end_after_sending_) {
-    return absl::UnavailableError("the connection is closed");
-  }
+  SHERD_RETURN_IF_ERROR(CheckOpen());
+  const std::string header = has_tails_ ? TailFrameHeader(payload.size(), 0)
+                                        : FrameHeader(payload.size());
   size_t sent = 0;
-  if (queued_bytes() == 0) {
-    iovec parts[2] = {{const_cast<char*>(header.data()), header.size()},
-                      {const_cast<char*>(payload.data()), payload.size()}};
-    msghdr message = {};
-    message.msg_iov = parts;
-    message.msg_iovlen = 2;
-    ssize_t n;
-    do {
-      n = sendmsg(socket_.get(), &message, MSG_NOSIGNAL);
-    } while (n < 0 && errno == EINTR);
+  if (queue_.empty()) {
+    iovec pieces[2] = {{const_cast<char*>(header.data()), header.size()},
+                       {const_cast<char*>(payload.data()), payload.size()}};
+    const ssize_t n = SendPieces(socket_.get(), pieces, 2);
     // The loop finds out what is wrong with a broken connection, and says so.
     if (n < 0 && errno != EAGAIN) return Broken(errno);
     if (n > 0) sent = static_cast<size_t>(n);
+    if (sent == header.size() + payload.size()) return absl::OkStatus();
   }
-  if (sent < header.size()) {
-    out_.append(header, sent, std::string::npos);
-    sent = header.size();
+  if (queue_.empty() || !queue_.back().TakesPayloads()) queue_.emplace_back();
+  std::string& waiting = queue_.back().head;
+  if (sent < header.size()) waiting.append(header, sent, std::string::npos);
+  payload.remove_prefix(sent - std::min(sent, header.size()));
+  waiting.append(payload.data(), payload.size());
+  queued_bytes_ += header.size() - std::min(sent, header.size());
+  queued_bytes_ += payload.size();
+  AfterQueueing();
+  return absl::OkStatus();
+}
+
+absl::Status FrameConnection::Send(OutgoingFrame frame) {
+  if (frame.head.size() > kMaxPayload) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a frame with a head of ", frame.head.size(), " bytes"));
   }
-  out_.append(payload.data() + sent - header.size(),
-              payload.size() - (sent - header.size()));
-  if (queued_bytes() > options_.max_queued_bytes && !overflowed_) {
+  Outgoing out;
+  out.header = TailFrameHeader(frame.head.size(), TotalBytes(frame.tail));
+  out.head = std::move(frame.head);
+  out.tail = std::move(frame.tail);
+  {
+    absl::MutexLock lock(&mutex_);
+    SHERD_RETURN_IF_ERROR(CheckOpen());
+    if (!has_tails_) {
+      return absl::FailedPreconditionError("the connection has no tails");
+    }
+    if (queue_.empty()) SHERD_RETURN_IF_ERROR(SendNow(&out));
+    if (!out.is_sent()) {
+      out.on_sent = std::move(frame.on_sent);
+      out.CountLeft(&queued_bytes_, &queued_tail_bytes_);
+      queue_.push_back(std::move(out));
+      AfterQueueing();
+      return absl::OkStatus();
+    }
+  }
+  if (frame.on_sent) frame.on_sent(absl::OkStatus());
+  return absl::OkStatus();
+}
+
+absl::Status FrameConnection::SendNow(Outgoing* frame) {
+  bool is_full = false;
+  while (!frame->is_sent() && !is_full) {
+    iovec pieces[kPieces];
+    size_t count = 0;
+    const size_t offered = frame->Gather(pieces, &count);
+    const ssize_t n = SendPieces(socket_.get(), pieces, count);
+    if (n < 0 && errno != EAGAIN && frame->is_untouched()) {
+      return Broken(errno);
+    }
+    // Half of it has left: the loop finds out what is wrong, and says so.
+    if (n < 0) break;
+    size_t size = static_cast<size_t>(n);
+    is_full = size < offered;
+    frame->Advance(&size);
+  }
+  return absl::OkStatus();
+}
+
+void FrameConnection::AfterQueueing() {
+  if (queued_bytes_ > options_.max_queued_bytes && !overflowed_) {
     overflowed_ = true;
     loop_->Post([self = shared_from_this()] {
       self->Close(absl::ResourceExhaustedError(
@@ -92,14 +256,18 @@ absl::Status FrameConnection::Send(absl::string_view payload) {
     });
   }
   UpdateInterest();
-  return absl::OkStatus();
+}
+
+bool FrameConnection::HasTooMuchQueued() const {
+  return options_.pauses_reading &&
+         queued_bytes_ + queued_tail_bytes_ > kHighWater;
 }
 
 void FrameConnection::UpdateInterest() {
   if (token_ == 0) return;
   uint32_t interest = 0;
-  if (queued_bytes() > 0) interest |= EPOLLOUT;
-  if (queued_bytes() <= kHighWater) interest |= EPOLLIN;
+  if (!queue_.empty()) interest |= EPOLLOUT;
+  if (!HasTooMuchQueued()) interest |= EPOLLIN;
   if (interest == interest_) return;
   interest_ = interest;
   loop_->Modify(socket_.get(), token_, interest);
@@ -107,38 +275,57 @@ void FrameConnection::UpdateInterest() {
 
 bool FrameConnection::IsPaused() {
   absl::MutexLock lock(&mutex_);
-  return queued_bytes() > kHighWater;
+  return HasTooMuchQueued();
+}
+
+absl::Status FrameConnection::SendQueued(std::list<Outgoing>* sent) {
+  size_t total = 0;
+  while (!queue_.empty() && total < kSentAtOnce) {
+    iovec pieces[kPieces];
+    size_t count = 0;
+    for (const Outgoing& frame : queue_) {
+      if (count == kPieces) break;
+      frame.Gather(pieces, &count);
+    }
+    const ssize_t n = SendPieces(socket_.get(), pieces, count);
+    if (n < 0 && errno == EAGAIN) break;
+    if (n < 0) return Broken(errno);
+    size_t left = static_cast<size_t>(n);
+    total += left;
+    while (!queue_.empty()) {
+      const size_t before = left;
+      const uint64_t of_tail = queue_.front().Advance(&left);
+      queued_tail_bytes_ -= of_tail;
+      queued_bytes_ -= before - left - of_tail;
+      if (!queue_.front().is_sent()) break;
+      sent->splice(sent->end(), queue_, queue_.begin());
+    }
+  }
+  return absl::OkStatus();
 }
 
 absl::Status FrameConnection::Flush() {
-  while (queued_bytes() > 0) {
-    const ssize_t n = send(socket_.get(), out_.data() + out_position_,
-                           queued_bytes(), MSG_NOSIGNAL);
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0 && errno == EAGAIN) break;
-    if (n < 0) return Broken(errno);
-    out_position_ += static_cast<size_t>(n);
+  std::list<Outgoing> sent;
+  absl::Status status;
+  {
+    absl::MutexLock lock(&mutex_);
+    status = SendQueued(&sent);
+    if (status.ok() && queue_.empty() && end_after_sending_) {
+      shutdown(socket_.get(), SHUT_WR);
+    }
+    UpdateInterest();
   }
-  if (queued_bytes() == 0) {
-    std::string().swap(out_);
-    out_position_ = 0;
-    if (end_after_sending_) shutdown(socket_.get(), SHUT_WR);
-  } else if (out_position_ > out_.size() / 2) {
-    out_.erase(0, out_position_);
-    out_position_ = 0;
+  for (const Outgoing& frame : sent) {
+    if (frame.on_sent) frame.on_sent(absl::OkStatus());
   }
-  UpdateInterest();
-  return absl::OkStatus();
+  return status;
 }
 
 void FrameConnection::HandleEvents(uint32_t events) {
   if ((events & EPOLLOUT) != 0) {
-    absl::Status status;
-    {
-      absl::MutexLock lock(&mutex_);
-      status = Flush();
-    }
-    if (!status.ok()) return Close(status);
+    const absl::Status status = Flush();
+    // One that has left may have said something before.
+    if (!status.ok() && (events & EPOLLIN) == 0) return Close(status);
     DispatchFrames();
     if (closed_) return;
   }
@@ -146,10 +333,17 @@ void FrameConnection::HandleEvents(uint32_t events) {
 }
 
 void FrameConnection::Receive() {
-  std::vector<char>& buffer = loop_->scratch();
+  std::vector<char>& scratch = loop_->scratch();
+  iovec pieces[kPieces];
+  size_t count = 0;
+  for (size_t i = tail_at_; i < tail_.size() && count < kPieces; ++i) {
+    if (!tail_[i].empty()) pieces[count++] = {tail_[i].data(), tail_[i].size()};
+  }
+  // What follows the tail, or all that comes where there is none.
+  if (count < kPieces) pieces[count++] = {scratch.data(), scratch.size()};
   ssize_t n;
   do {
-    n = recv(fd_, buffer.data(), buffer.size(), 0);
+    n = readv(fd_, pieces, static_cast<int>(count));
   } while (n < 0 && errno == EINTR);
   if (n < 0 && errno == EAGAIN) return;
   if (n < 0) return Close(Broken(errno));
@@ -157,25 +351,80 @@ void FrameConnection::Receive() {
     return Close(absl::UnavailableError("the other end closed the connection"));
   }
   if (closing_) return;
-  decoder_.Append({buffer.data(), static_cast<size_t>(n)});
+  const uint64_t of_tail =
+      std::min(static_cast<uint64_t>(n), decoder_.tail_bytes_left());
+  decoder_.SkipTail(of_tail);
+  if (of_tail > 0) ++progress_;
+  const size_t dropped = tail_.empty() ? of_tail : 0;
+  AdvanceTail(of_tail);
+  decoder_.Lend({scratch.data() + dropped, static_cast<size_t>(n) - of_tail});
   DispatchFrames();
+  decoder_.Keep();
 }
 
 void FrameConnection::DispatchFrames() {
   // Not destroyed while it runs, though it may close the connection.
   const std::shared_ptr<const Events> events = events_;
   while (!closed_ && !closing_ && !IsPaused()) {
+    if (in_tail_) {
+      if (decoder_.tail_bytes_left() > 0) break;
+      in_tail_ = false;
+      events->on_tail();
+      continue;
+    }
     absl::StatusOr<std::optional<absl::string_view>> payload = decoder_.Next();
     if (!payload.ok()) return Close(payload.status());
     if (!*payload) break;
-    ++frames_;
-    events->on_frame(**payload);
+    ++progress_;
+    if (!decoder_.has_tails()) {
+      events->on_frame(**payload);
+    } else if (absl::Status status = BeginTail(*events, **payload);
+               !status.ok()) {
+      return Close(status);
+    }
   }
   if (!closed_ && !closing_) WatchHalfFrame();
 }
 
+absl::Status FrameConnection::BeginTail(const Events& events,
+                                        absl::string_view head) {
+  const uint64_t bytes = decoder_.tail_bytes_left();
+  SHERD_ASSIGN_OR_RETURN(std::vector<absl::Span<std::byte>> tail,
+                         events.on_head(head, bytes));
+  if (closed_ || closing_ || bytes == 0) return absl::OkStatus();
+  if (!tail.empty() && TotalBytes(tail) != bytes) {
+    return absl::InternalError(absl::StrCat("memory of ", TotalBytes(tail),
+                                            " bytes for a tail of ", bytes));
+  }
+  in_tail_ = true;
+  tail_ = std::move(tail);
+  if (tail_.empty()) decoder_.TakeTail(bytes);
+  // What has come together with the head.
+  for (AdvanceTail(0); !tail_.empty();) {
+    const absl::Span<std::byte> to = tail_[tail_at_];
+    const absl::string_view from = decoder_.TakeTail(to.size());
+    if (from.empty()) break;
+    std::memcpy(to.data(), from.data(), from.size());
+    AdvanceTail(from.size());
+  }
+  return absl::OkStatus();
+}
+
+// `size` bytes have been written to where the tail goes.
+void FrameConnection::AdvanceTail(size_t size) {
+  while (tail_at_ < tail_.size() && size >= tail_[tail_at_].size()) {
+    size -= tail_[tail_at_++].size();
+  }
+  if (tail_at_ < tail_.size()) {
+    tail_[tail_at_].remove_prefix(size);
+  } else {
+    tail_.clear();
+    tail_at_ = 0;
+  }
+}
+
 void FrameConnection::WatchHalfFrame() {
-  if (decoder_.buffered_bytes() == 0) {
+  if (decoder_.buffered_bytes() == 0 && decoder_.tail_bytes_left() == 0) {
     if (half_frame_timer_) loop_->Cancel(*half_frame_timer_);
     half_frame_timer_.reset();
     return;
@@ -185,9 +434,9 @@ void FrameConnection::WatchHalfFrame() {
   }
   half_frame_timer_ =
       loop_->RunAt(Deadline::After(options_.frame_timeout).when(),
-                   [self = shared_from_this(), before = frames_] {
+                   [self = shared_from_this(), before = progress_] {
                      self->half_frame_timer_.reset();
-                     if (self->frames_ != before || self->IsPaused()) {
+                     if (self->progress_ != before || self->IsPaused()) {
                        return self->WatchHalfFrame();
                      }
                      self->Close(absl::DeadlineExceededError(absl::StrCat(
@@ -204,32 +453,39 @@ void FrameConnection::Close(const absl::Status& why) {
   loop_->Unwatch(fd_);
   if (half_frame_timer_) loop_->Cancel(*half_frame_timer_);
   if (close_timer_) loop_->Cancel(*close_timer_);
+  tail_.clear();
+  std::list<Outgoing> unsent;
   {
     absl::MutexLock lock(&mutex_);
     token_ = 0;
-    std::string().swap(out_);
-    out_position_ = 0;
+    unsent.swap(queue_);
+    queued_bytes_ = 0;
+    queued_tail_bytes_ = 0;
     socket_.Reset();
   }
+  const absl::Status& reason = closing_ ? *closing_ : why;
+  for (const Outgoing& frame : unsent) {
+    if (frame.on_sent) frame.on_sent(reason);
+  }
   const std::shared_ptr<const Events> events = std::move(events_);
-  if (events != nullptr) events->on_closed(closing_.value_or(why));
+  if (events != nullptr) events->on_closed(reason);
 }
 
 void FrameConnection::CloseGently(const absl::Status& why) {
   if (closed_ || closing_) return;
   closing_ = why;
+  tail_.clear();
+  tail_at_ = 0;
   if (half_frame_timer_) loop_->Cancel(*half_frame_timer_);
   half_frame_timer_.reset();
   close_timer_ =
       loop_->RunAt(Deadline::After(kGentleClose).when(),
                    [self = shared_from_this(), why] { self->Close(why); });
-  absl::Status status;
   {
     absl::MutexLock lock(&mutex_);
     end_after_sending_ = true;
-    status = Flush();
   }
-  if (!status.ok()) Close(status);
+  if (absl::Status status = Flush(); !status.ok()) Close(status);
 }
 
 }  // namespace sherd

@@ -4,42 +4,85 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <list>
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "absl/types/span.h"
 #include "sherd/core/base/unique_fd.h"
 #include "sherd/core/net/event_loop.h"
 #include "sherd/core/net/frame.h"
 
 namespace sherd {
 
+// What is sent as one frame with a tail.
+struct OutgoingFrame {
+  std::string head;
+  // Sent from where they lie, one after another: valid until on_sent.
+  std::vector<absl::Span<const std::byte>> tail;
+  // Exactly once for a frame that Send took: OK when the system has the last
+  // byte, or why the connection was closed before; then part of the frame may
+  // have left. It runs on the thread that sends, before Send returns, or on the
+  // loop thread, without a lock. May be null.
+  std::function<void(const absl::Status&)> on_sent;
+};
+
 // A connected socket on a loop that sends and receives frames. While the other
 // end does not read what is sent to it, no more is read from it, so that a peer
 // cannot make this process hold more than it asked for.
 //
+// Frames are payloads or, if both ends set `has_tails`, heads with tails. A
+// tail is not copied on its way: the system takes it from the sender's memory
+// and puts it where on_head says, but for what arrives together with its head,
+// at most 64 KiB.
+//
 // Threads. Send from any thread, the rest on the loop thread.
+// Cost. A frame that finds nothing queued is one sendmsg on the caller's
+// thread; one that has arrived whole, with a tail or without, is one recv.
 class FrameConnection : public std::enable_shared_from_this<FrameConnection> {
  public:
   struct Options {
+    // Of a payload or a head.
     size_t max_frame_bytes = size_t{1} << 20;
-    // A peer that leaves more unread than this is cut off.
+    // A peer that leaves more unread than this is cut off. Tails, which lie in
+    // the sender's memory, do not count: who sends them bounds them.
     size_t max_queued_bytes = size_t{256} << 20;
-    // A frame that has begun must be whole by then.
+    // A frame that has begun must be whole by then; a tail must get on.
     absl::Duration frame_timeout = absl::InfiniteDuration();
+    // Frames have tails; see frame.h.
+    bool has_tails = false;
+    uint64_t max_tail_bytes = uint64_t{1} << 40;
+    // False: reads on while the other end leaves things unread. For two ends
+    // that both send unasked: if both paused, they would wait for each other.
+    bool pauses_reading = true;
   };
   struct Events {
-    // The payload is valid during the call.
+    // A frame without tails has come. The payload is valid during the call.
     std::function<void(absl::string_view payload)> on_frame;
+    // The head of a frame has come, valid during the call; `tail_bytes`, at
+    // most the maximum, follow. Returns where they go: memory that is the
+    // caller's and that the connection writes to until on_tail or on_closed,
+    // together `tail_bytes` long, or nothing: then they are dropped. An error
+    // closes the connection with it.
+    std::function<absl::StatusOr<std::vector<absl::Span<std::byte>>>(
+        absl::string_view head, uint64_t tail_bytes)>
+        on_head;
+    // The tail of the last on_head has come, or was dropped. Not called for one
+    // of 0 bytes.
+    std::function<void()> on_tail;
     // Once, the last call of all. Why: kUnavailable if the other end closed the
     // connection or it broke, kInvalidArgument for a frame over the maximum,
     // kDeadlineExceeded for half of one, kResourceExhausted for one that does
-    // not read, otherwise what Close was given.
+    // not read, kInternal for memory of another size than the tail, otherwise
+    // what on_head or Close returned or was given.
     std::function<void(const absl::Status& why)> on_closed;
   };
 
@@ -47,6 +90,7 @@ class FrameConnection : public std::enable_shared_from_this<FrameConnection> {
   static std::shared_ptr<FrameConnection> Create(EventLoop* loop,
                                                  UniqueFd socket,
                                                  const Options& options);
+  ~FrameConnection();
 
   // Begins to receive. Keeps the connection alive until it closes.
   //   kResourceExhausted  The loop cannot watch it; on_closed is not called.
@@ -56,11 +100,22 @@ class FrameConnection : public std::enable_shared_from_this<FrameConnection> {
   void set_max_frame_bytes(size_t bytes) {
     decoder_.set_max_payload_bytes(bytes);
   }
+  // Frames have tails from now on: both those that come after the one that is
+  // being handled, and those that are sent.
+  void set_has_tails(uint64_t max_tail_bytes) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Sends, or keeps a copy of what does not go out at once.
-  //   kUnavailable        The connection is closed.
+  // Sends, or keeps a copy of what does not go out at once. With tails, a frame
+  // whose tail is empty. Frames of one thread arrive in the order of sending.
+  //   kUnavailable        The connection is closed or broken.
   //   kInvalidArgument    The payload has 4 GiB or more.
   absl::Status Send(absl::string_view payload) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // The same of a frame with a tail, of which nothing is copied. After an error
+  // nothing has been sent, and on_sent is not called.
+  //   kUnavailable         The connection is closed or broken.
+  //   kInvalidArgument     The head has 4 GiB or more.
+  //   kFailedPrecondition  The connection has no tails.
+  absl::Status Send(OutgoingFrame frame) ABSL_LOCKS_EXCLUDED(mutex_);
 
   void Close(const absl::Status& why) ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -70,26 +125,36 @@ class FrameConnection : public std::enable_shared_from_this<FrameConnection> {
   void CloseGently(const absl::Status& why) ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
+  struct Outgoing;
+
   FrameConnection(EventLoop* loop, UniqueFd socket, const Options& options);
 
   void HandleEvents(uint32_t events) ABSL_LOCKS_EXCLUDED(mutex_);
   void Receive() ABSL_LOCKS_EXCLUDED(mutex_);
   void DispatchFrames();
+  absl::Status BeginTail(const Events& events, absl::string_view head);
+  void AdvanceTail(size_t size);
   void WatchHalfFrame();
   bool IsPaused() ABSL_LOCKS_EXCLUDED(mutex_);
-  absl::Status Flush() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status CheckOpen() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status SendNow(Outgoing* frame) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void AfterQueueing() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status Flush() ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::Status SendQueued(std::list<Outgoing>* sent)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void UpdateInterest() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  size_t queued_bytes() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    return out_.size() - out_position_;
-  }
+  bool HasTooMuchQueued() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   EventLoop* const loop_;
   const Options options_;
 
   absl::Mutex mutex_;
   UniqueFd socket_ ABSL_GUARDED_BY(mutex_);
-  std::string out_ ABSL_GUARDED_BY(mutex_);
-  size_t out_position_ ABSL_GUARDED_BY(mutex_) = 0;
+  bool has_tails_ ABSL_GUARDED_BY(mutex_);
+  std::list<Outgoing> queue_ ABSL_GUARDED_BY(mutex_);
+  // Of queue_: what the connection holds itself, and tails.
+  uint64_t queued_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
+  uint64_t queued_tail_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   uint32_t interest_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t token_ ABSL_GUARDED_BY(mutex_) = 0;
   bool end_after_sending_ ABSL_GUARDED_BY(mutex_) = false;
@@ -101,7 +166,13 @@ class FrameConnection : public std::enable_shared_from_this<FrameConnection> {
   std::optional<absl::Status> closing_;
   std::shared_ptr<const Events> events_;
   FrameDecoder decoder_;
-  uint64_t frames_ = 0;
+  // A tail is awaited; where its rest goes, from tail_at_ on. Without memory it
+  // is dropped.
+  bool in_tail_ = false;
+  std::vector<absl::Span<std::byte>> tail_;
+  size_t tail_at_ = 0;
+  // Whole frames and pieces of tails, so far.
+  uint64_t progress_ = 0;
   std::optional<EventLoop::TimerId> half_frame_timer_;
   std::optional<EventLoop::TimerId> close_timer_;
 };

@@ -5,6 +5,7 @@
 
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "sherd/core/base/status_macros.h"
 
@@ -21,11 +22,18 @@ constexpr size_t kSpareConnections = 256;
 
 }  // namespace
 
+absl::StatusOr<std::vector<absl::Span<std::byte>>> FrameServer::Handler::OnHead(
+    ConnectionId, absl::string_view, uint64_t) {
+  return absl::UnimplementedError("frames with tails are not expected here");
+}
+
 absl::StatusOr<std::unique_ptr<FrameServer>> FrameServer::Create(
     EventLoop* loop, const Options& options, Handler* handler) {
   SHERD_ASSIGN_OR_RETURN(
       const SocketAddress wanted,
-      SocketAddress::FromNumeric(options.address, options.port));
+      absl::StartsWith(options.address, "@")
+          ? SocketAddress::FromUnixName(options.address)
+          : SocketAddress::FromNumeric(options.address, options.port));
   SHERD_ASSIGN_OR_RETURN(UniqueFd listener, Listen(wanted));
   SHERD_ASSIGN_OR_RETURN(const SocketAddress address,
                          SocketAddress::Local(listener.get()));
@@ -93,24 +101,29 @@ void FrameServer::MakeRoom() {
   connection->Close(absl::ResourceExhaustedError("the server is full"));
 }
 
+FrameConnection::Events FrameServer::EventsOf(ConnectionId id) {
+  return {
+      .on_frame = [this,
+                   id](absl::string_view payload) { OnFrame(id, payload); },
+      .on_head =
+          [this, id](absl::string_view head, uint64_t tail_bytes) {
+            return handler_->OnHead(id, head, tail_bytes);
+          },
+      .on_tail = [this, id] { handler_->OnTail(id); },
+      .on_closed = [this, id](const absl::Status& why) { OnClosed(id, why); }};
+}
+
 void FrameServer::Admit(UniqueFd socket) {
   ConfigureConnection(socket.get());
+  const absl::Status same_user = CheckSameUser(socket.get());
   const ConnectionId id = next_id_++;
   auto connection =
       FrameConnection::Create(loop_, std::move(socket),
                               {.max_frame_bytes = kMaxHandshakeBytes,
-                               .frame_timeout = options_.frame_timeout});
-  if (!connection
-           ->Start(
-               {.on_frame =
-                    [this, id](absl::string_view payload) {
-                      OnFrame(id, payload);
-                    },
-                .on_closed =
-                    [this, id](const absl::Status& why) { OnClosed(id, why); }})
-           .ok()) {
-    return;
-  }
+                               .max_queued_bytes = options_.max_queued_bytes,
+                               .frame_timeout = options_.frame_timeout,
+                               .pauses_reading = options_.pauses_reading});
+  if (!connection->Start(EventsOf(id)).ok()) return;
   const bool full = num_connections_ >= options_.max_connections;
   MakeRoom();
   Peer& peer =
@@ -129,6 +142,7 @@ void FrameServer::Admit(UniqueFd socket) {
                    "no handshake within ",
                    absl::FormatDuration(options_.handshake_timeout))));
       });
+  if (!same_user.ok()) return Refuse(peer, same_user);
   if (full) {
     Refuse(peer, absl::ResourceExhaustedError(
                      absl::StrCat("it has ", options_.max_connections,
@@ -168,8 +182,11 @@ void FrameServer::OnHandshakeFrame(ConnectionId id, Peer& peer,
   peer.connection->set_max_frame_bytes(options_.max_frame_bytes);
   strangers_.erase(id);
   ++num_connections_;
+  // The handler may close it.
+  const std::shared_ptr<FrameConnection> connection = peer.connection;
   handler_->OnOpened(id);
-  (void)peer.connection->Send(*answer);
+  (void)connection->Send(*answer);
+  if (options_.has_tails) connection->set_has_tails(options_.max_tail_bytes);
 }
 
 void FrameServer::OnClosed(ConnectionId id, const absl::Status& why) {
@@ -190,6 +207,13 @@ void FrameServer::Refuse(Peer& peer, const absl::Status& why) {
   const std::shared_ptr<FrameConnection> connection = peer.connection;
   (void)connection->Send(EncodeRefusal(why));
   connection->CloseGently(why);
+}
+
+std::shared_ptr<FrameConnection> FrameServer::connection(
+    ConnectionId connection) const {
+  const auto it = peers_.find(connection);
+  const bool is_open = it != peers_.end() && it->second.stage == Stage::kOpen;
+  return is_open ? it->second.connection : nullptr;
 }
 
 void FrameServer::Send(ConnectionId connection, absl::string_view payload) {

@@ -10,11 +10,13 @@
 #include <set>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "absl/types/span.h"
 #include "sherd/core/base/unique_fd.h"
 #include "sherd/core/net/event_loop.h"
 #include "sherd/core/net/frame_connection.h"
@@ -33,7 +35,9 @@ class FrameServer {
   using ConnectionId = uint64_t;
 
   struct Options {
-    // Numeric. Port 0: the system chooses.
+    // Numeric; port 0: the system chooses. Or the abstract name of a Unix
+    // socket, "@name": then there is no port, and users other than this
+    // process's are refused.
     std::string address;
     int port = 0;
     // What is spoken, 1 to 32 characters, and who may; see handshake.h.
@@ -42,18 +46,27 @@ class FrameServer {
     int max_connections = 65536;
     size_t max_frame_bytes = size_t{1} << 20;
     absl::Duration handshake_timeout = absl::Seconds(10);
-    // A frame that has begun must be whole by then.
+    // As in FrameConnection::Options. The handshake's frames have no tails.
     absl::Duration frame_timeout = absl::Seconds(60);
+    bool has_tails = false;
+    uint64_t max_tail_bytes = uint64_t{1} << 40;
+    bool pauses_reading = true;
+    size_t max_queued_bytes = size_t{256} << 20;
   };
 
   // What happens to connections that passed the handshake; on the loop thread.
   class Handler {
    public:
     virtual ~Handler() = default;
-    // `payload` is valid during the call.
-    virtual void OnFrame(ConnectionId connection,
-                         absl::string_view payload) = 0;
+    // The other end hears of it after this call: what is sent from within
+    // would come too early.
     virtual void OnOpened(ConnectionId connection) = 0;
+    // A frame without a tail. Its payload is valid during the call.
+    virtual void OnFrame(ConnectionId, absl::string_view) {}
+    // A frame with a tail: as FrameConnection's on_head and on_tail.
+    virtual absl::StatusOr<std::vector<absl::Span<std::byte>>> OnHead(
+        ConnectionId connection, absl::string_view head, uint64_t tail_bytes);
+    virtual void OnTail(ConnectionId) {}
     // The last call for it.
     virtual void OnClosed(ConnectionId connection, const absl::Status& why) = 0;
   };
@@ -71,6 +84,9 @@ class FrameServer {
   // Those that passed the handshake and are open.
   int num_connections() const { return num_connections_; }
 
+  // Loop thread. One that passed the handshake, to send on it from any thread;
+  // null if it is gone.
+  std::shared_ptr<FrameConnection> connection(ConnectionId connection) const;
   // Loop thread. Queues a frame; a connection that is gone is no error.
   void Send(ConnectionId connection, absl::string_view payload);
   // Loop thread.
@@ -97,6 +113,7 @@ class FrameServer {
   void WatchListener();
   void AcceptAll();
   void Admit(UniqueFd socket);
+  FrameConnection::Events EventsOf(ConnectionId id);
   void MakeRoom();
   void OnFrame(ConnectionId id, absl::string_view payload);
   void OnHandshakeFrame(ConnectionId id, Peer& peer, absl::string_view payload);

@@ -6,12 +6,17 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
+#include <sys/un.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <memory>
 
+#include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
@@ -28,6 +33,9 @@ constexpr int kIdleSeconds = 15;
 constexpr int kProbeSeconds = 5;
 constexpr int kProbes = 3;
 constexpr int kUnackedMillis = 30000;
+// Before the bytes of an abstract name: its family, and the zero that makes it
+// one.
+constexpr size_t kBeforeUnixName = offsetof(sockaddr_un, sun_path) + 1;
 
 absl::Status SocketError(int error, absl::string_view what,
                          const SocketAddress& address) {
@@ -125,7 +133,7 @@ absl::StatusOr<HostPort> ParseHostPort(absl::string_view text) {
   } else if (host.find(':') != absl::string_view::npos) {
     return bad("has an IPv6 address without brackets");
   }
-  if (host.empty() ||
+  if (host.empty() || host.front() == '@' ||
       host.find_first_of("[] \t\n") != absl::string_view::npos) {
     return bad("has no valid host");
   }
@@ -163,8 +171,34 @@ absl::StatusOr<SocketAddress> SocketAddress::FromNumeric(
   return address;
 }
 
+absl::StatusOr<SocketAddress> SocketAddress::FromUnixName(
+    absl::string_view name) {
+  constexpr size_t kMaxName = sizeof(sockaddr_un) - kBeforeUnixName;
+  const bool is_visible = std::all_of(name.begin(), name.end(), [](char c) {
+    return absl::ascii_isgraph(static_cast<unsigned char>(c));
+  });
+  if (name.size() < 2 || name[0] != '@' || name.size() - 1 > kMaxName ||
+      !is_visible) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("\"", absl::CHexEscape(name),
+                     "\" is no Unix socket's name, expected @ and 1 to ",
+                     kMaxName, " visible characters"));
+  }
+  SocketAddress address;
+  sockaddr_un unix_address = {};
+  unix_address.sun_family = AF_UNIX;
+  std::memcpy(unix_address.sun_path + 1, name.data() + 1, name.size() - 1);
+  std::memcpy(&address.storage_, &unix_address, sizeof(unix_address));
+  address.size_ = static_cast<socklen_t>(kBeforeUnixName + name.size() - 1);
+  return address;
+}
+
 absl::StatusOr<std::vector<SocketAddress>> SocketAddress::Resolve(
     const std::string& host, int port) {
+  if (!host.empty() && host[0] == '@') {
+    SHERD_ASSIGN_OR_RETURN(const SocketAddress address, FromUnixName(host));
+    return std::vector<SocketAddress>{address};
+  }
   SHERD_RETURN_IF_ERROR(CheckPort(port));
   absl::StatusOr<SocketAddress> numeric = FromNumeric(host, port);
   if (numeric.ok()) return std::vector<SocketAddress>{*numeric};
@@ -220,6 +254,13 @@ absl::StatusOr<SocketAddress> SocketAddress::Remote(int fd) {
 }
 
 std::string SocketAddress::ToString() const {
+  if (is_unix()) {
+    if (size_ <= kBeforeUnixName) return "(unnamed socket)";
+    return absl::StrCat(
+        "@", absl::string_view(
+                 reinterpret_cast<const char*>(&storage_) + kBeforeUnixName,
+                 size_ - kBeforeUnixName));
+  }
   char host[NI_MAXHOST];
   if (getnameinfo(data(), size_, host, sizeof(host), nullptr, 0,
                   NI_NUMERICHOST) != 0) {
@@ -229,6 +270,7 @@ std::string SocketAddress::ToString() const {
 }
 
 int SocketAddress::port() const {
+  if (is_unix()) return 0;
   if (family() == AF_INET6) {
     return ntohs(reinterpret_cast<const sockaddr_in6*>(&storage_)->sin6_port);
   }
@@ -268,6 +310,14 @@ absl::StatusOr<UniqueFd> ConnectSocket(const SocketAddress& address,
     }
     if (error != 0) return SocketError(error, "cannot connect to", address);
   }
+  if (address.is_unix()) {
+    if (absl::Status status = CheckSameUser(fd.get()); !status.ok()) {
+      return absl::Status(status.code(),
+                          absl::StrCat("cannot connect to ", address.ToString(),
+                                       ": ", status.message()));
+    }
+    return fd;
+  }
   // Where nobody listens on a port that the system gives to clients, a client
   // may be given that very port, and TCP connects it with itself.
   const absl::StatusOr<SocketAddress> local = SocketAddress::Local(fd.get());
@@ -285,6 +335,24 @@ void ConfigureConnection(int fd) {
   SetOption(fd, IPPROTO_TCP, TCP_KEEPINTVL, kProbeSeconds);
   SetOption(fd, IPPROTO_TCP, TCP_KEEPCNT, kProbes);
   SetOption(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, kUnackedMillis);
+}
+
+absl::Status CheckSameUser(int fd) {
+  int family = 0;
+  socklen_t size = sizeof(family);
+  if (getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &family, &size) != 0) {
+    return BrokenConnection(errno);
+  }
+  if (family != AF_UNIX) return absl::OkStatus();
+  ucred peer = {};
+  size = sizeof(peer);
+  if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0) {
+    return BrokenConnection(errno);
+  }
+  if (peer.uid == geteuid()) return absl::OkStatus();
+  return absl::PermissionDeniedError(
+      absl::StrCat("process ", peer.pid, " at the other end is of user ",
+                   peer.uid, ", expected ", geteuid()));
 }
 
 absl::Status SendFully(int fd, absl::string_view data, Deadline deadline) {

@@ -27,7 +27,9 @@ absl::StatusOr<HostPort> ParseHostPort(absl::string_view text);
 // The inverse: brackets around an IPv6 address.
 std::string FormatHostPort(absl::string_view host, int port);
 
-// The address of a TCP socket, IPv4 or IPv6. A value.
+// The address of a TCP socket, IPv4 or IPv6, or of a Unix socket with an
+// abstract name: one that only processes of the same network namespace see, and
+// that goes with its last user. A value.
 class SocketAddress {
  public:
   // Numeric hosts only, e.g. "127.0.0.1", "::1", "fe80::1%eth0".
@@ -35,8 +37,13 @@ class SocketAddress {
   static absl::StatusOr<SocketAddress> FromNumeric(const std::string& host,
                                                    int port);
 
+  // "@name", up to 107 visible characters after the "@".
+  //   kInvalidArgument  It is none.
+  static absl::StatusOr<SocketAddress> FromUnixName(absl::string_view name);
+
   // What `host` stands for, a name or a number, in the order of preference of
-  // the system's resolver, for which there is no deadline.
+  // the system's resolver, for which there is no deadline. Also FromUnixName,
+  // whatever the port.
   //   kInvalidArgument  It stands for nothing, or the port is wrong.
   //   kUnavailable      The resolver has no answer now.
   static absl::StatusOr<std::vector<SocketAddress>> Resolve(
@@ -46,10 +53,12 @@ class SocketAddress {
   static absl::StatusOr<SocketAddress> Local(int fd);
   static absl::StatusOr<SocketAddress> Remote(int fd);
 
-  // "127.0.0.1:80", "[::1]:80"
+  // "127.0.0.1:80", "[::1]:80", "@name"
   std::string ToString() const;
+  // 0 for a Unix socket.
   int port() const;
   int family() const { return storage_.ss_family; }
+  bool is_unix() const { return family() == AF_UNIX; }
 
   const sockaddr* data() const {
     return reinterpret_cast<const sockaddr*>(&storage_);
@@ -74,7 +83,9 @@ absl::StatusOr<UniqueFd> Listen(const SocketAddress& address);
 
 // A connection to `address`, without delay of small messages, and with probes
 // that end it when the other host is gone.
-//   kUnavailable        Nobody listens, or the host cannot be reached.
+//   kUnavailable        Nobody listens, or the host cannot be reached, or too
+//                       many wait to be let in.
+//   kPermissionDenied   Another user listens at the Unix socket.
 //   kDeadlineExceeded   No answer by the deadline.
 //   kResourceExhausted  No descriptors or ports left.
 absl::StatusOr<UniqueFd> ConnectSocket(const SocketAddress& address,
@@ -82,6 +93,11 @@ absl::StatusOr<UniqueFd> ConnectSocket(const SocketAddress& address,
 
 // What ConnectSocket sets, for a socket from accept().
 void ConfigureConnection(int fd);
+
+// OK unless `fd` is a Unix socket whose other end is, or was when it began to
+// listen or connect, of another user than this process.
+//   kPermissionDenied  It is.
+absl::Status CheckSameUser(int fd);
 
 // For a socket that no loop watches: all of `data` out, or `size` bytes in.
 //   kUnavailable       The other end closed the connection, or it broke.
