@@ -432,18 +432,22 @@ void FrameConnection::WatchHalfFrame() {
   if (half_frame_timer_ || options_.frame_timeout == absl::InfiniteDuration()) {
     return;
   }
-  half_frame_timer_ =
-      loop_->RunAt(Deadline::After(options_.frame_timeout).when(),
-                   [self = shared_from_this(), before = progress_] {
-                     self->half_frame_timer_.reset();
-                     if (self->progress_ != before || self->IsPaused()) {
-                       return self->WatchHalfFrame();
-                     }
-                     self->Close(absl::DeadlineExceededError(absl::StrCat(
-                         "half a frame, ", self->decoder_.buffered_bytes(),
-                         " bytes, and no more for ",
-                         absl::FormatDuration(self->options_.frame_timeout))));
-                   });
+  half_frame_timer_ = loop_->RunAt(
+      Deadline::After(options_.frame_timeout).when(),
+      [self = shared_from_this(), before = progress_] {
+        self->half_frame_timer_.reset();
+        if (self->progress_ != before || self->IsPaused()) {
+          return self->WatchHalfFrame();
+        }
+        self->Close(absl::DeadlineExceededError(absl::StrCat(
+            "half a frame, ", self->decoder_.buffered_bytes(),
+            " bytes, and no more for ",
+            absl::FormatDuration(self->options_.frame_timeout),
+            self->in_tail_
+                ? absl::StrCat("; expected ", self->decoder_.tail_bytes_left(),
+                               " bytes of its tail")
+                : "")));
+      });
 }
 
 void FrameConnection::Close(const absl::Status& why) {

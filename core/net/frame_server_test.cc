@@ -1,10 +1,16 @@
 #include "sherd/core/net/frame_server.h"
 
 #include <sys/socket.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
+#include <cstddef>
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <string>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -13,6 +19,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "absl/types/span.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "sherd/core/base/unique_fd.h"
@@ -26,15 +33,24 @@ namespace {
 
 using ::sherd::testing::IsOk;
 using ::sherd::testing::StatusIs;
-using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 
 Deadline Late() { return Deadline::After(absl::Seconds(60)); }
+
+// A Unix socket's name that no other test has.
+std::string UnixName(absl::string_view name) {
+  return absl::StrCat("@sherd-server-test-", getpid(), "-", name);
+}
+
+std::string EncodeTailFrame(absl::string_view head, absl::string_view tail) {
+  return absl::StrCat(TailFrameHeader(head.size(), tail.size()), head, tail);
+}
 
 // A server that sends back what it gets, and remembers who left and why.
 class EchoServer final : private FrameServer::Handler {
  public:
   explicit EchoServer(FrameServer::Options options) {
-    options.address = "127.0.0.1";
+    if (options.address.empty()) options.address = "127.0.0.1";
     options.protocol = "echo 1";
     absl::StatusOr<std::unique_ptr<EventLoop>> loop = EventLoop::Start("echo");
     EXPECT_THAT(loop, IsOk());
@@ -52,11 +68,13 @@ class EchoServer final : private FrameServer::Handler {
   }
 
   UniqueFd Connect(const std::string& secret = "") {
-    absl::StatusOr<UniqueFd> fd = Dial({.host = "127.0.0.1",
-                                        .port = server_->address().port(),
-                                        .protocol = "echo 1",
-                                        .secret = secret,
-                                        .deadline = Late()});
+    const SocketAddress& address = server_->address();
+    absl::StatusOr<UniqueFd> fd =
+        Dial({.host = address.is_unix() ? address.ToString() : "127.0.0.1",
+              .port = address.port(),
+              .protocol = "echo 1",
+              .secret = secret,
+              .deadline = Late()});
     EXPECT_THAT(fd, IsOk());
     return *std::move(fd);
   }
@@ -79,14 +97,48 @@ class EchoServer final : private FrameServer::Handler {
     }
     server_->Send(id, payload);
   }
-  void OnClosed(FrameServer::ConnectionId, const absl::Status& why) override {
+  absl::StatusOr<std::vector<absl::Span<std::byte>>> OnHead(
+      FrameServer::ConnectionId id, absl::string_view head,
+      uint64_t tail_bytes) override {
+    if (head == "refuse") return absl::AbortedError("as you wish");
+    Echo& echo = echoes_[id];
+    echo.head = std::string(head);
+    echo.tail = std::make_shared<std::string>(tail_bytes, '\0');
+    if (tail_bytes == 0) OnTail(id);
+    return std::vector<absl::Span<std::byte>>{
+        {reinterpret_cast<std::byte*>(echo.tail->data()), tail_bytes}};
+  }
+  void OnTail(FrameServer::ConnectionId id) override {
+    const Echo& echo = echoes_[id];
+    // From another thread, as those who work on answers do.
+    std::thread([&, connection = server_->connection(id)] {
+      ASSERT_NE(connection, nullptr);
+      EXPECT_THAT(
+          connection->Send(
+              {.head = echo.head,
+               .tail = {{reinterpret_cast<const std::byte*>(echo.tail->data()),
+                         echo.tail->size()}},
+               .on_sent = [keep = echo.tail](const absl::Status&) {}}),
+          IsOk());
+    }).join();
+  }
+  void OnClosed(FrameServer::ConnectionId id,
+                const absl::Status& why) override {
+    EXPECT_EQ(server_->connection(id), nullptr);
     absl::MutexLock lock(&mutex_);
     closed_.push_back(why);
     changed_.SignalAll();
   }
 
+  struct Echo {
+    std::string head;
+    std::shared_ptr<std::string> tail;
+  };
+
   std::unique_ptr<EventLoop> loop_;
   std::unique_ptr<FrameServer> server_;
+  // Of the loop thread only: the last frame with a tail.
+  std::map<FrameServer::ConnectionId, Echo> echoes_;
   absl::Mutex mutex_;
   absl::CondVar changed_;
   std::vector<absl::Status> closed_ ABSL_GUARDED_BY(mutex_);
@@ -155,6 +207,79 @@ TEST(FrameServerTest, StrangersDoNotKeepOutThoseWhoBelongHere) {
   const UniqueFd a = server.Connect(), b = server.Connect();
   ASSERT_THAT(SendFully(b.get(), EncodeFrame("in"), Late()), IsOk());
   EXPECT_EQ(Receive(b, 6), EncodeFrame("in"));
+}
+
+TEST(FrameServerTest, FramesWithTailsGoThereAndBack) {
+  for (const std::string& address : {std::string(), UnixName("tails")}) {
+    SCOPED_TRACE(address);
+    EchoServer server({.address = address,
+                       .secret = "s",
+                       .has_tails = true,
+                       .max_tail_bytes = 1 << 20});
+    const UniqueFd a = server.Connect("s"), b = server.Connect("s");
+    const std::string large =
+        EncodeTailFrame("large", std::string(1 << 20, 'x'));
+    const std::string small = EncodeTailFrame("small", "tail");
+    const std::string none = EncodeTailFrame("none", "");
+    std::thread sender([&] {
+      EXPECT_THAT(SendFully(a.get(), large + small + none, Late()), IsOk());
+    });
+    ASSERT_THAT(SendFully(b.get(), none + small, Late()), IsOk());
+    // Not by a matcher, which would print it.
+    EXPECT_TRUE(Receive(a, large.size()) == large);
+    sender.join();
+    EXPECT_EQ(Receive(a, small.size() + none.size()), small + none);
+    EXPECT_EQ(Receive(b, none.size() + small.size()), none + small);
+    ASSERT_THAT(SendFully(a.get(), TailFrameHeader(1, (1 << 20) + 1), Late()),
+                IsOk());
+    EXPECT_THAT(server.WaitForClosed(1)[0],
+                StatusIs(absl::StatusCode::kInvalidArgument, "1048577"));
+    ASSERT_THAT(SendFully(b.get(), EncodeTailFrame("refuse", "t"), Late()),
+                IsOk());
+    EXPECT_THAT(server.WaitForClosed(2)[1],
+                StatusIs(absl::StatusCode::kAborted, "as you wish"));
+  }
+}
+
+TEST(FrameServerTest, AUnixSocketsServerRefusesAnotherUser) {
+  if (geteuid() != 0) GTEST_SKIP() << "only root can act as another user";
+  const std::string name = UnixName("users");
+  EchoServer server({.address = name});
+  SHERD_ASSERT_OK_AND_ASSIGN(const SocketAddress address,
+                             SocketAddress::FromUnixName(name));
+  absl::StatusOr<UniqueFd> dialled;
+  std::string answer;
+  std::thread([&] {
+    // The call of the system changes this thread only, the library's all.
+    ASSERT_EQ(syscall(SYS_setresuid, -1, 65534, -1), 0);
+    dialled = Dial({.host = name, .protocol = "echo 1", .deadline = Late()});
+    // One that does not look who listens.
+    const UniqueFd raw(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    ASSERT_EQ(connect(raw.get(), address.data(), address.size()), 0);
+    char byte;
+    while (recv(raw.get(), &byte, 1, 0) == 1) answer += byte;
+  }).join();
+  EXPECT_THAT(dialled, StatusIs(absl::StatusCode::kPermissionDenied, name));
+  EXPECT_THAT(answer, HasSubstr("SHERDNO!"));
+  EXPECT_THAT(answer, HasSubstr("of user 65534, expected 0"));
+  // Those who belong here come in as before.
+  const UniqueFd own = server.Connect();
+  ASSERT_THAT(SendFully(own.get(), EncodeFrame("in"), Late()), IsOk());
+  EXPECT_EQ(Receive(own, 6), EncodeFrame("in"));
+}
+
+TEST(FrameServerTest, AUnixSocketsNameIsTakenOnce) {
+  const std::string name = UnixName("once");
+  EXPECT_THAT(Dial({.host = name,
+                    .protocol = "echo 1",
+                    .deadline = Deadline::After(absl::Milliseconds(20))}),
+              StatusIs(absl::StatusCode::kUnavailable, name));
+  EchoServer server({.address = name});
+  FrameServer::Handler* const none = nullptr;
+  EXPECT_THAT(FrameServer::Create(nullptr, {.address = name}, none),
+              StatusIs(absl::StatusCode::kUnavailable, name));
+  EXPECT_THAT(FrameServer::Create(nullptr, {.address = "@"}, none),
+              StatusIs(absl::StatusCode::kInvalidArgument));
 }
 
 TEST(FrameServerTest, AnotherProtocolIsRefusedByName) {

@@ -1,9 +1,15 @@
 #include "sherd/core/net/socket.h"
 
 #include <sys/socket.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
+#include <functional>
 #include <string>
+#include <thread>
+#include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -17,6 +23,25 @@ using ::sherd::testing::IsOk;
 using ::sherd::testing::StatusIs;
 
 Deadline Late() { return Deadline::After(absl::Seconds(60)); }
+
+// An abstract name that no other test has.
+SocketAddress UnixAddress(absl::string_view name) {
+  absl::StatusOr<SocketAddress> address = SocketAddress::FromUnixName(
+      absl::StrCat("@sherd-socket-test-", getpid(), "-", name));
+  EXPECT_THAT(address, IsOk());
+  return *address;
+}
+
+// Runs `body` on a thread of the user "nobody", if this process may.
+bool RunAsAnotherUser(const std::function<void()>& body) {
+  if (geteuid() != 0) return false;
+  std::thread([&] {
+    // The call of the system changes this thread only, the library's all.
+    ASSERT_EQ(syscall(SYS_setresuid, -1, 65534, -1), 0);
+    body();
+  }).join();
+  return true;
+}
 
 TEST(ParseHostPortTest, ReadsNamesAndBothKindsOfAddress) {
   struct Case {
@@ -37,9 +62,11 @@ TEST(ParseHostPortTest, ReadsNamesAndBothKindsOfAddress) {
 
 TEST(ParseHostPortTest, RefusesEverythingElse) {
   for (const char* text :
-       {"", ":", "host", "host:", ":80", "host:x", "host:-1", "host:+1",
-        "host: 1", "host:65536", "host:999999", "::1:80", "[::1]", "[]:80",
-        "[::1:80", "::1]:80", "[host]:80", "a b:80", "[[::1]]:80"}) {
+       {"",          ":",          "host",        "host:",
+        ":80",       "host:x",     "host:-1",     "host:+1",
+        "host: 1",   "host:65536", "host:999999", "::1:80",
+        "[::1]",     "[]:80",      "[::1:80",     "::1]:80",
+        "[host]:80", "@name:80",   "a b:80",      "[[::1]]:80"}) {
     EXPECT_THAT(ParseHostPort(text),
                 StatusIs(absl::StatusCode::kInvalidArgument, text))
         << text;
@@ -64,6 +91,101 @@ TEST(SocketAddressTest, KnowsNumericAddressesOnly) {
               StatusIs(absl::StatusCode::kInvalidArgument, "65536"));
   EXPECT_THAT(SocketAddress::FromNumeric("::1", -1),
               StatusIs(absl::StatusCode::kInvalidArgument));
+}
+
+TEST(SocketAddressTest, KnowsAbstractUnixNames) {
+  SHERD_ASSERT_OK_AND_ASSIGN(const SocketAddress address,
+                             SocketAddress::FromUnixName("@sherd-1"));
+  EXPECT_TRUE(address.is_unix());
+  EXPECT_EQ(address.ToString(), "@sherd-1");
+  EXPECT_EQ(address.port(), 0);
+  SHERD_ASSERT_OK_AND_ASSIGN(const std::vector<SocketAddress> resolved,
+                             SocketAddress::Resolve("@sherd-1", -1));
+  ASSERT_EQ(resolved.size(), 1u);
+  EXPECT_EQ(resolved[0], address);
+  const std::string longest = absl::StrCat("@", std::string(107, 'n'));
+  SHERD_ASSERT_OK_AND_ASSIGN(const SocketAddress long_address,
+                             SocketAddress::FromUnixName(longest));
+  SHERD_ASSERT_OK_AND_ASSIGN(const UniqueFd listener, Listen(long_address));
+  SHERD_ASSERT_OK_AND_ASSIGN(const SocketAddress bound,
+                             SocketAddress::Local(listener.get()));
+  EXPECT_EQ(bound.ToString(), longest);
+  for (const std::string& name :
+       {std::string(), std::string("@"), std::string("sherd"), longest + "n",
+        std::string("@a b"), std::string("@a\0b", 4), std::string("@\n")}) {
+    EXPECT_THAT(SocketAddress::FromUnixName(name),
+                StatusIs(absl::StatusCode::kInvalidArgument,
+                         "expected @ and 1 to 107 visible characters"))
+        << name;
+  }
+}
+
+TEST(SocketTest, AnAbstractNameHasOneListenerAndGoesWithIt) {
+  const SocketAddress address = UnixAddress("one");
+  EXPECT_THAT(ConnectSocket(address, Late()),
+              StatusIs(absl::StatusCode::kUnavailable, address.ToString()));
+  for (int life = 0; life < 2; ++life) {
+    SHERD_ASSERT_OK_AND_ASSIGN(const UniqueFd listener, Listen(address));
+    EXPECT_THAT(Listen(address),
+                StatusIs(absl::StatusCode::kUnavailable, address.ToString()));
+    SHERD_ASSERT_OK_AND_ASSIGN(UniqueFd client, ConnectSocket(address, Late()));
+    const UniqueFd server(accept(listener.get(), nullptr, nullptr));
+    ASSERT_TRUE(server.is_open());
+    EXPECT_THAT(CheckSameUser(server.get()), IsOk());
+    ASSERT_THAT(SendFully(client.get(), "ping", Late()), IsOk());
+    char data[4];
+    ASSERT_THAT(ReceiveFully(server.get(), data, 4, Late()), IsOk());
+    EXPECT_EQ(std::string(data, 4), "ping");
+    client.Reset();
+    EXPECT_THAT(ReceiveFully(server.get(), data, 1, Late()),
+                StatusIs(absl::StatusCode::kUnavailable, "closed"));
+  }
+}
+
+TEST(SocketTest, AFullQueueOfAUnixSocketIsUnavailable) {
+  const SocketAddress address = UnixAddress("full");
+  const UniqueFd listener(
+      socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  ASSERT_EQ(bind(listener.get(), address.data(), address.size()), 0);
+  ASSERT_EQ(listen(listener.get(), 1), 0);
+  std::vector<UniqueFd> waiting;
+  absl::Status status;
+  while (status.ok() && waiting.size() < 10) {
+    absl::StatusOr<UniqueFd> client = ConnectSocket(address, Late());
+    status = client.status();
+    if (status.ok()) waiting.push_back(*std::move(client));
+  }
+  EXPECT_THAT(status,
+              StatusIs(absl::StatusCode::kUnavailable, address.ToString()));
+}
+
+TEST(SocketTest, AUnixSocketIsForOneUser) {
+  const SocketAddress own = UnixAddress("own"),
+                      foreign = UnixAddress("foreign");
+  SHERD_ASSERT_OK_AND_ASSIGN(const UniqueFd listener, Listen(own));
+  UniqueFd client;
+  absl::StatusOr<UniqueFd> other_listener, other_client;
+  if (!RunAsAnotherUser([&] {
+        other_client = ConnectSocket(own, Late());
+        client.Reset(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+        ASSERT_EQ(connect(client.get(), own.data(), own.size()), 0);
+        other_listener = Listen(foreign);
+      })) {
+    GTEST_SKIP() << "only root can act as another user";
+  }
+  EXPECT_THAT(other_client, StatusIs(absl::StatusCode::kPermissionDenied,
+                                     "is of user 0, expected 65534"));
+  for (int i = 0; i < 2; ++i) {
+    const UniqueFd server(accept(listener.get(), nullptr, nullptr));
+    ASSERT_TRUE(server.is_open());
+    EXPECT_THAT(CheckSameUser(server.get()),
+                StatusIs(absl::StatusCode::kPermissionDenied,
+                         "is of user 65534, expected 0"));
+  }
+  ASSERT_THAT(other_listener, IsOk());
+  EXPECT_THAT(
+      ConnectSocket(foreign, Late()),
+      StatusIs(absl::StatusCode::kPermissionDenied, foreign.ToString()));
 }
 
 TEST(SocketTest, BytesTravelBothWaysAndTheEndIsSeen) {
