@@ -1,0 +1,30 @@
+#ifndef SHERD_RPC_CALL_PAYLOAD_H_
+#define SHERD_RPC_CALL_PAYLOAD_H_
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "sherd/core/tensor/tensor.h"
+#include "sherd/rpc/ownership/reference_id.h"
+
+namespace sherd::internal {
+
+// The arguments of a call, or its result, between the typed functions and the
+// engine that moves them. Copies share tensors and references.
+struct Payload {
+  // Everything but tensors and references, as ARGUMENTS.md describes.
+  std::string values;
+  // In order of appearance. Strides, devices and undefined tensors are as the
+  // caller has them: what they become on the way is the engine's business.
+  // `values` says how many there are, and not what they are.
+  std::vector<Tensor> tensors;
+  // In order of appearance. `references_keep` holds the handles of a sender, so
+  // that its references exist until the reply.
+  std::vector<ReferenceId> references;
+  std::vector<std::shared_ptr<void>> references_keep;
+};
+
+}  // namespace sherd::internal
+
+#endif  // SHERD_RPC_CALL_PAYLOAD_H_
