@@ -275,22 +275,4 @@ absl::StatusOr<std::vector<std::string>> AllGatherStrings(
   return strings;
 }
 
-Fingerprint& Fingerprint::Add(absl::string_view bytes) {
-  constexpr uint64_t kPrime = 0x100000001b3;
-  // The length keeps "ab","c" apart from "a","bc".
-  Add(static_cast<int64_t>(bytes.size()));
-  for (const char c : bytes) {
-    value_ = (value_ ^ static_cast<unsigned char>(c)) * kPrime;
-  }
-  return *this;
-}
-
-Fingerprint& Fingerprint::Add(int64_t number) {
-  constexpr uint64_t kPrime = 0x100000001b3;
-  for (int shift = 0; shift < 64; shift += 8) {
-    value_ = (value_ ^ ((number >> shift) & 0xff)) * kPrime;
-  }
-  return *this;
-}
-
 }  // namespace sherd

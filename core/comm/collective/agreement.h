@@ -13,6 +13,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "sherd/core/base/fingerprint.h"
 #include "sherd/core/comm/collective/operation_label.h"
 #include "sherd/core/comm/process_group.h"
 
@@ -109,19 +110,6 @@ absl::Status CompareValues(ProcessGroup& group, const OperationLabel& what,
 absl::StatusOr<std::vector<std::string>> AllGatherStrings(
     ProcessGroup& group, absl::string_view local,
     int64_t max_total_bytes = int64_t{1} << 30);
-
-// A 64-bit FNV-1a hash: the same for equal bytes on every rank and in every
-// build, unlike absl::Hash. For fingerprints; not secure against malicious
-// input.
-class Fingerprint {
- public:
-  Fingerprint& Add(absl::string_view bytes);
-  Fingerprint& Add(int64_t number);
-  uint64_t value() const { return value_; }
-
- private:
-  uint64_t value_ = 0xcbf29ce484222325;
-};
 
 }  // namespace sherd
 

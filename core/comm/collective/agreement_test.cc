@@ -13,6 +13,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "sherd/core/base/error_info.h"
+#include "sherd/core/base/fingerprint.h"
 #include "sherd/core/comm/process_group.h"
 #include "sherd/testing/local_ranks.h"
 #include "sherd/testing/matchers.h"
@@ -271,17 +272,6 @@ TEST_P(AgreementTest, RefusesToGatherMoreThanTheLimitOnAllRanks) {
 
 INSTANTIATE_TEST_SUITE_P(WorldSizes, AgreementTest,
                          ::testing::Values(1, 2, 3, 5));
-
-TEST(FingerprintTest, IsTheSameInEveryBuild) {
-  EXPECT_EQ(Fingerprint().value(), 0xcbf29ce484222325u);
-  // FNV-1a of eight zero bytes.
-  EXPECT_EQ(Fingerprint().Add(int64_t{0}).value(), 0xa8c7f832281a39c5u);
-}
-
-TEST(FingerprintTest, KeepsNeighbouringStringsApart) {
-  EXPECT_NE(Fingerprint().Add("ab").Add("c").value(),
-            Fingerprint().Add("a").Add("bc").value());
-}
 
 }  // namespace
 }  // namespace sherd

@@ -8,6 +8,7 @@
 #include "absl/strings/str_join.h"
 #include "sherd/core/base/deviation.h"
 #include "sherd/core/base/error_info.h"
+#include "sherd/core/base/fingerprint.h"
 #include "sherd/core/base/logging.h"
 #include "sherd/core/base/status_macros.h"
 #include "sherd/core/comm/group/process_group_impl.h"
@@ -49,12 +50,8 @@ absl::Status CheckRanks(absl::Span<const int> ranks, int size) {
 std::string Label(absl::Span<const int> ranks) {
   std::string list = absl::StrJoin(ranks, ",");
   if (list.size() <= 32) return list;
-  // FNV-1a: the same in every process.
-  uint64_t hash = 0xcbf29ce484222325;
-  for (const char c : list) {
-    hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3;
-  }
-  return absl::StrCat(ranks.size(), "ranks-", absl::Hex(hash));
+  return absl::StrCat(ranks.size(), "ranks-",
+                      absl::Hex(Fingerprint().Add(list).value()));
 }
 
 }  // namespace

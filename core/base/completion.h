@@ -1,0 +1,101 @@
+#ifndef SHERD_CORE_BASE_COMPLETION_H_
+#define SHERD_CORE_BASE_COMPLETION_H_
+
+#include <functional>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/synchronization/notification.h"
+#include "absl/time/time.h"
+#include "sherd/core/base/logging.h"
+
+namespace sherd::internal {
+
+// Shared between whoever runs an operation and those who wait for it. The
+// outcome is written once and published by the notification.
+//
+// Threads. Safe from any thread.
+template <typename Outcome>
+class Completion {
+ public:
+  Completion() = default;
+  Completion(const Completion&) = delete;
+  Completion& operator=(const Completion&) = delete;
+  virtual ~Completion() = default;
+
+  using Continuation = std::function<void(const Outcome&)>;
+  using Continuations = std::vector<Continuation>;
+
+  // Publishes the outcome. What is returned has to be called with it next, on
+  // a thread on which the program's functions may run. Only where nobody else
+  // completes it.
+  [[nodiscard]] Continuations Complete(Outcome outcome) {
+    std::optional<Continuations> all = Publish(std::move(outcome));
+    SHERD_CHECK(all.has_value()) << "an operation ended twice";
+    return *std::move(all);
+  }
+
+  // Both, on the calling thread.
+  void Finish(Outcome outcome) {
+    for (const Continuation& next : Complete(std::move(outcome))) {
+      next(outcome_);
+    }
+  }
+
+  // Finish where several compete: the first outcome stays. Whether it is this
+  // one.
+  bool TryFinish(Outcome outcome) {
+    const std::optional<Continuations> all = Publish(std::move(outcome));
+    if (!all.has_value()) return false;
+    for (const Continuation& next : *all) next(outcome_);
+    return true;
+  }
+
+  // Calls `continuation` once the outcome is published, or at once if it is.
+  void OnFinish(Continuation continuation) {
+    {
+      absl::MutexLock lock(&mutex_);
+      if (!done_.HasBeenNotified()) {
+        continuations_.push_back(std::move(continuation));
+        return;
+      }
+    }
+    continuation(outcome_);
+  }
+
+  virtual bool IsDone() { return done_.HasBeenNotified(); }
+  virtual const Outcome& Await() {
+    done_.WaitForNotification();
+    return outcome_;
+  }
+  // Null if it has not ended in time.
+  const Outcome* AwaitFor(absl::Duration timeout) {
+    return done_.WaitForNotificationWithTimeout(timeout) ? &outcome_ : nullptr;
+  }
+
+ protected:
+  const absl::Notification& done() const { return done_; }
+  // After it.
+  const Outcome& outcome() const { return outcome_; }
+
+ private:
+  std::optional<Continuations> Publish(Outcome outcome) {
+    absl::MutexLock lock(&mutex_);
+    if (done_.HasBeenNotified()) return std::nullopt;
+    outcome_ = std::move(outcome);
+    done_.Notify();
+    return std::exchange(continuations_, {});
+  }
+
+  absl::Notification done_;
+  Outcome outcome_;
+  absl::Mutex mutex_;
+  Continuations continuations_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace sherd::internal
+
+#endif  // SHERD_CORE_BASE_COMPLETION_H_
