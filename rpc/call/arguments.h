@@ -1,0 +1,639 @@
+#ifndef SHERD_RPC_CALL_ARGUMENTS_H_
+#define SHERD_RPC_CALL_ARGUMENTS_H_
+
+#include <array>
+#include <bit>
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "sherd/core/tensor/tensor.h"
+#include "sherd/rpc/call/encoding.h"
+#include "sherd/rpc/call/payload.h"
+
+namespace sherd {
+
+struct Shard;
+
+// Arguments and results of calls as bytes. ARGUMENTS.md describes these: each
+// value has one form, and a form that is not one is an error.
+//
+// Types. Integers of fixed width, bool, float, double, enums that name their
+// underlying type, std::string, absl::Duration, absl::Time, Tensor, Shard,
+// std::vector, std::array, maps (std and absl; keys without floats), optional,
+// pair, tuple, Protobuf messages, references, and structs that list their
+// fields:
+//
+//     struct Range {
+//       static auto Fields(auto& self) {
+//         return std::tie(self.begin, self.end);
+//       }
+//       int64_t begin = 0;
+//       int64_t end = 0;
+//     };
+//
+// A struct may contain vectors of itself. An enum that arrives may hold any
+// number of its underlying type, since the peer may know more enumerators.
+namespace internal {
+
+// How a T becomes bytes:
+//
+//     static constexpr bool kIsKey;      // Equal values have equal bytes.
+//     static constexpr size_t MinBytes();
+//     static void Describe(TypeText& type);
+//     static void Encode(const T& value, Encoder& encoder);
+//     static bool Decode(Decoder& decoder, T& value);
+template <typename T>
+struct ValueCodec;
+
+// Values that can be arguments and results.
+template <typename T>
+concept Codable = std::default_initializable<T> &&
+    requires(TypeText& type, const T& value, Encoder& encoder) {
+  ValueCodec<T>::Describe(type);
+  ValueCodec<T>::Encode(value, encoder);
+};
+
+// A handle of something that stays where it is. remote_ref.h specialises this
+// for its references:
+//
+//     using Value = …;  // What is referred to; may be void.
+//     static bool IsEmpty(const T&);
+//     static absl::StatusOr<HeldReference> Export(const T&);  // Not empty.
+//     static absl::StatusOr<T> Import(HeldReference);
+template <typename T>
+struct ReferenceCodec;
+
+// The text of a type in signatures; "none" for void.
+template <typename T>
+void DescribeType(TypeText& type) {
+  if constexpr (std::is_void_v<T>) {
+    type.Append("none");
+  } else {
+    ValueCodec<T>::Describe(type);
+  }
+}
+template <typename... Ts>
+void DescribeTypes(TypeText& type) {
+  [[maybe_unused]] absl::string_view separator;
+  ((type.Append(separator), DescribeType<Ts>(type), separator = ","), ...);
+}
+
+// Numbers.
+
+template <typename T, typename... Others>
+concept OneOf = (std::same_as<T, Others> || ...);
+
+// The sign of char and the size of the others are not everywhere the same.
+template <typename T>
+concept WireInteger =
+    std::integral<T> &&
+    !OneOf<T, bool, char, wchar_t, char8_t, char16_t, char32_t> &&
+    sizeof(T) <= 8;
+template <typename T>
+concept WireFloat = OneOf<T, float, double>;
+
+template <typename T>
+requires(WireInteger<T> || WireFloat<T>) struct ValueCodec<T> {
+  static_assert(!WireFloat<T> || std::numeric_limits<T>::is_iec559);
+  static constexpr bool kIsKey = WireInteger<T>;
+  static constexpr size_t MinBytes() { return sizeof(T); }
+  static void Describe(TypeText& type) {
+    type.Append(WireFloat<T> ? "f" : std::is_signed_v<T> ? "i" : "u");
+    type.Append(8 * sizeof(T));
+  }
+  static void Encode(T value, Encoder& encoder) { encoder.PutNumber(value); }
+  static bool Decode(Decoder& decoder, T& value) {
+    return decoder.TakeNumber(&value);
+  }
+};
+
+template <>
+struct ValueCodec<bool> {
+  static constexpr bool kIsKey = true;
+  static constexpr size_t MinBytes() { return 1; }
+  static void Describe(TypeText& type) { type.Append("bool"); }
+  static void Encode(bool value, Encoder& encoder) { encoder.PutFlag(value); }
+  static bool Decode(Decoder& decoder, bool& value) {
+    return decoder.TakeFlag(&value);
+  }
+};
+
+// An enum that may hold each number of its underlying type: others than those
+// of a plain `enum` without one are undefined behaviour.
+template <typename T>
+concept WireEnum = std::is_enum_v<T> && requires {
+  T{std::underlying_type_t<T>{}};
+};
+
+template <WireEnum T>
+requires(WireInteger<std::underlying_type_t<T>>) struct ValueCodec<T> {
+  using Number = std::underlying_type_t<T>;
+  static constexpr bool kIsKey = true;
+  static constexpr size_t MinBytes() { return sizeof(Number); }
+  static void Describe(TypeText& type) {
+    type.Append("enum(");
+    DescribeType<Number>(type);
+    type.Append(")");
+  }
+  static void Encode(T value, Encoder& encoder) {
+    encoder.PutNumber(static_cast<Number>(value));
+  }
+  static bool Decode(Decoder& decoder, T& value) {
+    Number number{};
+    if (!decoder.TakeNumber(&number)) return false;
+    value = static_cast<T>(number);
+    return true;
+  }
+};
+
+// Those whose lists are copied as a whole.
+template <typename T>
+concept BulkNumber = (WireInteger<T> || WireFloat<T>)&&std::endian::native
+                     == std::endian::little;
+
+template <>
+struct ValueCodec<absl::Duration> {
+  static constexpr bool kIsKey = true;
+  static constexpr size_t MinBytes() { return 12; }
+  static void Describe(TypeText& type) { type.Append("duration"); }
+  static void Encode(absl::Duration value, Encoder& encoder);
+  static bool Decode(Decoder& decoder, absl::Duration& value);
+};
+
+template <>
+struct ValueCodec<absl::Time> {
+  static constexpr bool kIsKey = true;
+  static constexpr size_t MinBytes() { return 12; }
+  static void Describe(TypeText& type) { type.Append("time"); }
+  static void Encode(absl::Time value, Encoder& encoder);
+  static bool Decode(Decoder& decoder, absl::Time& value);
+};
+
+// Tensors and references.
+
+template <>
+struct ValueCodec<Tensor> {
+  static constexpr bool kIsKey = false;
+  static constexpr size_t MinBytes() { return 1; }
+  static void Describe(TypeText& type) { type.Append("tensor"); }
+  static void Encode(const Tensor& value, Encoder& encoder) {
+    encoder.PutTensor(value);
+  }
+  static bool Decode(Decoder& decoder, Tensor& value) {
+    return decoder.TakeTensor(&value);
+  }
+};
+
+// Its metadata are valid and have the sizes of the tensor, whose device may be
+// another one than theirs: it is where the receiver has it.
+template <>
+struct ValueCodec<Shard> {
+  static constexpr bool kIsKey = false;
+  static constexpr size_t MinBytes() { return 3; }
+  static void Describe(TypeText& type) { type.Append("shard"); }
+  static void Encode(const Shard& value, Encoder& encoder);
+  static bool Decode(Decoder& decoder, Shard& value);
+};
+
+template <typename T>
+concept WireReference = requires {
+  typename ReferenceCodec<T>::Value;
+};
+
+template <WireReference T>
+struct ValueCodec<T> {
+  using Reference = ReferenceCodec<T>;
+  static constexpr bool kIsKey = false;
+  static constexpr size_t MinBytes() { return 1; }
+  static void Describe(TypeText& type) {
+    type.Append("ref(");
+    DescribeType<typename Reference::Value>(type);
+    type.Append(")");
+  }
+  static void Encode(const T& value, Encoder& encoder) {
+    if (Reference::IsEmpty(value)) return encoder.PutNoReference();
+    absl::StatusOr<HeldReference> held = Reference::Export(value);
+    if (!held.ok()) return encoder.Fail(held.status());
+    encoder.PutReference(*std::move(held));
+  }
+  static bool Decode(Decoder& decoder, T& value) {
+    HeldReference held;
+    bool there = false;
+    if (!decoder.TakeReference(&held, &there)) return false;
+    value = T();
+    if (!there) return true;
+    absl::StatusOr<T> reference = Reference::Import(std::move(held));
+    if (!reference.ok()) return decoder.Fail(reference.status());
+    value = *std::move(reference);
+    return true;
+  }
+};
+
+// Text and lists.
+
+template <>
+struct ValueCodec<std::string> {
+  static constexpr bool kIsKey = true;
+  static constexpr size_t MinBytes() { return 4; }
+  static void Describe(TypeText& type) { type.Append("string"); }
+  static void Encode(absl::string_view value, Encoder& encoder) {
+    encoder.PutText(value);
+  }
+  static bool Decode(Decoder& decoder, std::string& value) {
+    absl::string_view text;
+    if (!decoder.TakeText(&text)) return false;
+    value.assign(text.data(), text.size());
+    return true;
+  }
+};
+
+template <Codable T, typename Allocator>
+struct ValueCodec<std::vector<T, Allocator>> {
+  static constexpr bool kIsKey = false;
+  static constexpr size_t MinBytes() { return 4; }
+  static void Describe(TypeText& type) {
+    type.Append("list(");
+    DescribeType<T>(type);
+    type.Append(")");
+  }
+  // Of whatever has the elements one after another.
+  template <typename List>
+  static void Encode(const List& value, Encoder& encoder) {
+    encoder.PutCount(value.size());
+    if constexpr (BulkNumber<T>) {
+      encoder.PutBytes(value.data(), value.size() * sizeof(T));
+    } else {
+      for (const auto& element : value) {
+        ValueCodec<T>::Encode(element, encoder);
+        if (!encoder.ok()) return;
+      }
+    }
+  }
+  static bool Decode(Decoder& decoder, std::vector<T, Allocator>& value) {
+    static_assert(ValueCodec<T>::MinBytes() > 0,
+                  "a list of values without bytes could have any length");
+    size_t count = 0;
+    if (!decoder.TakeCount(ValueCodec<T>::MinBytes(), &count)) return false;
+    value.clear();
+    if constexpr (BulkNumber<T>) {
+      const char* const bytes = decoder.Take(count * sizeof(T));
+      if (bytes == nullptr) return false;
+      value.resize(count);
+      if (count > 0) std::memcpy(value.data(), bytes, count * sizeof(T));
+    } else {
+      for (size_t i = 0; i < count; ++i) {
+        T element{};
+        if (!ValueCodec<T>::Decode(decoder, element)) return false;
+        value.push_back(std::move(element));
+      }
+    }
+    return true;
+  }
+};
+
+template <Codable T, size_t kSize>
+struct ValueCodec<std::array<T, kSize>> {
+  static constexpr bool kIsKey = ValueCodec<T>::kIsKey;
+  static constexpr size_t MinBytes() {
+    return kSize * ValueCodec<T>::MinBytes();
+  }
+  static void Describe(TypeText& type) {
+    type.Append("array(");
+    DescribeType<T>(type);
+    type.Append(",");
+    type.Append(kSize);
+    type.Append(")");
+  }
+  static void Encode(const std::array<T, kSize>& value, Encoder& encoder) {
+    for (const T& element : value) ValueCodec<T>::Encode(element, encoder);
+  }
+  static bool Decode(Decoder& decoder, std::array<T, kSize>& value) {
+    for (T& element : value) {
+      if (!ValueCodec<T>::Decode(decoder, element)) return false;
+    }
+    return true;
+  }
+};
+
+// Maps, whichever: in the order of the keys' bytes.
+
+template <typename M>
+concept MapLike = requires(M map, typename M::key_type key,
+                           typename M::mapped_type value) {
+  map.try_emplace(std::move(key), std::move(value)).second;
+  map.begin()->first;
+  map.size();
+};
+
+// The places of `keys` in the order of their bytes. Shorter ones come before
+// those that begin with them.
+std::vector<size_t> SortedKeys(const std::vector<std::string>& keys);
+
+template <MapLike M>
+requires(Codable<typename M::key_type>&& Codable<typename M::mapped_type>&&
+             ValueCodec<typename M::key_type>::kIsKey) struct ValueCodec<M> {
+  using Key = typename M::key_type;
+  using Value = typename M::mapped_type;
+  static constexpr bool kIsKey = false;
+  static constexpr size_t MinBytes() { return 4; }
+  static void Describe(TypeText& type) {
+    type.Append("map(");
+    DescribeTypes<Key, Value>(type);
+    type.Append(")");
+  }
+  static void Encode(const M& value, Encoder& encoder) {
+    std::vector<std::string> keys;
+    std::vector<const Value*> values;
+    for (const auto& entry : value) {
+      Encoder key;
+      ValueCodec<Key>::Encode(entry.first, key);
+      absl::StatusOr<Payload> bytes = std::move(key).Finish();
+      if (!bytes.ok()) return encoder.Fail(bytes.status());
+      keys.push_back(std::move(bytes->values));
+      values.push_back(&entry.second);
+    }
+    encoder.PutCount(keys.size());
+    for (const size_t i : SortedKeys(keys)) {
+      encoder.PutBytes(keys[i].data(), keys[i].size());
+      ValueCodec<Value>::Encode(*values[i], encoder);
+      if (!encoder.ok()) return;
+    }
+  }
+  static bool Decode(Decoder& decoder, M& value) {
+    size_t count = 0;
+    if (!decoder.TakeCount(
+            ValueCodec<Key>::MinBytes() + ValueCodec<Value>::MinBytes(),
+            &count)) {
+      return false;
+    }
+    value.clear();
+    absl::string_view last;
+    for (size_t i = 0; i < count; ++i) {
+      const absl::string_view before = decoder.left();
+      Key key{};
+      if (!ValueCodec<Key>::Decode(decoder, key)) return false;
+      const absl::string_view bytes =
+          before.substr(0, before.size() - decoder.left().size());
+      if (i > 0 && bytes <= last) {
+        return decoder.Fail("expected the keys of a map in ascending order");
+      }
+      last = bytes;
+      Value mapped{};
+      if (!ValueCodec<Value>::Decode(decoder, mapped)) return false;
+      if (!value.try_emplace(std::move(key), std::move(mapped)).second) {
+        return decoder.Fail(
+            "expected different keys in a map, found two alike");
+      }
+    }
+    return true;
+  }
+};
+
+// Products.
+
+template <Codable T>
+struct ValueCodec<std::optional<T>> {
+  static constexpr bool kIsKey = ValueCodec<T>::kIsKey;
+  static constexpr size_t MinBytes() { return 1; }
+  static void Describe(TypeText& type) {
+    type.Append("optional(");
+    DescribeType<T>(type);
+    type.Append(")");
+  }
+  static void Encode(const std::optional<T>& value, Encoder& encoder) {
+    encoder.PutFlag(value.has_value());
+    if (value.has_value()) ValueCodec<T>::Encode(*value, encoder);
+  }
+  static bool Decode(Decoder& decoder, std::optional<T>& value) {
+    value.reset();
+    bool there = false;
+    if (!decoder.TakeFlag(&there)) return false;
+    return !there || ValueCodec<T>::Decode(decoder, value.emplace());
+  }
+};
+
+template <Codable... Ts>
+struct ValueCodec<std::tuple<Ts...>> {
+  static constexpr bool kIsKey = (ValueCodec<Ts>::kIsKey && ...);
+  static constexpr size_t MinBytes() {
+    return (size_t{0} + ... + ValueCodec<Ts>::MinBytes());
+  }
+  static void Describe(TypeText& type) {
+    type.Append("tuple(");
+    DescribeTypes<Ts...>(type);
+    type.Append(")");
+  }
+  static void Encode(const std::tuple<Ts...>& value, Encoder& encoder) {
+    std::apply(
+        [&](const Ts&... parts) {
+          (ValueCodec<Ts>::Encode(parts, encoder), ...);
+        },
+        value);
+  }
+  static bool Decode(Decoder& decoder, std::tuple<Ts...>& value) {
+    return std::apply(
+        [&](Ts&... parts) {
+          return (ValueCodec<Ts>::Decode(decoder, parts) && ...);
+        },
+        value);
+  }
+};
+
+template <Codable A, Codable B>
+struct ValueCodec<std::pair<A, B>> {
+  static constexpr bool kIsKey = ValueCodec<A>::kIsKey && ValueCodec<B>::kIsKey;
+  static constexpr size_t MinBytes() {
+    return ValueCodec<A>::MinBytes() + ValueCodec<B>::MinBytes();
+  }
+  static void Describe(TypeText& type) {
+    ValueCodec<std::tuple<A, B>>::Describe(type);
+  }
+  static void Encode(const std::pair<A, B>& value, Encoder& encoder) {
+    ValueCodec<A>::Encode(value.first, encoder);
+    ValueCodec<B>::Encode(value.second, encoder);
+  }
+  static bool Decode(Decoder& decoder, std::pair<A, B>& value) {
+    return ValueCodec<A>::Decode(decoder, value.first) &&
+           ValueCodec<B>::Decode(decoder, value.second);
+  }
+};
+
+template <typename T>
+concept HasFields = requires(T& value, const T& constant) {
+  T::Fields(value);
+  T::Fields(constant);
+};
+
+// The codec of what T::Fields ties together.
+template <typename Tied>
+struct FieldsCodec;
+template <typename... Refs>
+struct FieldsCodec<std::tuple<Refs...>> {
+  static constexpr size_t MinBytes() {
+    return (size_t{0} + ... +
+            ValueCodec<std::remove_cvref_t<Refs>>::MinBytes());
+  }
+  static void Describe(TypeText& type) {
+    DescribeTypes<std::remove_cvref_t<Refs>...>(type);
+  }
+};
+
+template <HasFields T>
+struct ValueCodec<T> {
+  using Fields = FieldsCodec<decltype(T::Fields(std::declval<T&>()))>;
+  // Stands for T in TypeText.
+  static constexpr char kTag = 0;
+
+  static constexpr bool kIsKey = false;
+  static constexpr size_t MinBytes() { return Fields::MinBytes(); }
+  static void Describe(TypeText& type) {
+    if (!type.OpenStruct(&kTag)) return;
+    Fields::Describe(type);
+    type.CloseStruct();
+  }
+  static void Encode(const T& value, Encoder& encoder) {
+    if (!encoder.Enter()) return;
+    std::apply(
+        [&](const auto&... fields) {
+          (ValueCodec<std::remove_cvref_t<decltype(fields)>>::Encode(fields,
+                                                                     encoder),
+           ...);
+        },
+        T::Fields(value));
+    encoder.Leave();
+  }
+  static bool Decode(Decoder& decoder, T& value) {
+    if (!decoder.Enter()) return false;
+    const bool ok = std::apply(
+        [&](auto&... fields) {
+          return (ValueCodec<std::remove_cvref_t<decltype(fields)>>::Decode(
+                      decoder, fields) &&
+                  ...);
+        },
+        T::Fields(value));
+    decoder.Leave();
+    return ok;
+  }
+};
+
+// Protobuf messages, known by what they can do: this header needs none of
+// Protobuf's.
+
+template <typename T>
+concept WireMessage = requires(const T& constant, T& message,
+                               std::string* bytes) {
+  { constant.SerializeToString(bytes) } -> std::same_as<bool>;
+  { message.ParseFromArray(bytes->data(), 0) } -> std::same_as<bool>;
+  constant.GetTypeName();
+};
+
+template <WireMessage T>
+struct ValueCodec<T> {
+  static constexpr bool kIsKey = false;
+  static constexpr size_t MinBytes() { return 4; }
+  static void Describe(TypeText& type) {
+    type.Append("proto(");
+    type.Append(absl::string_view(T().GetTypeName()));
+    type.Append(")");
+  }
+  static void Encode(const T& value, Encoder& encoder) {
+    std::string bytes;
+    if (!value.SerializeToString(&bytes)) {
+      return encoder.Fail(absl::InvalidArgumentError(
+          "a Protobuf message is too large or lacks required fields"));
+    }
+    encoder.PutText(bytes);
+  }
+  static bool Decode(Decoder& decoder, T& value) {
+    absl::string_view bytes;
+    if (!decoder.TakeText(&bytes)) return false;
+    // Fits: bounded by the payload.
+    return value.ParseFromArray(bytes.data(), static_cast<int>(bytes.size())) ||
+           decoder.Fail("expected a Protobuf message, found other bytes");
+  }
+};
+
+// The arguments of a call.
+//   kInvalidArgument  They take more than one message may hold, or a value is
+//                     not valid: names the argument.
+//   other             From a reference.
+template <Codable... Ts, typename... Args>
+absl::StatusOr<Payload> EncodeArguments(
+    [[maybe_unused]] absl::string_view method, const Args&... args) {
+  static_assert(sizeof...(Ts) == sizeof...(Args));
+  Encoder encoder;
+  [[maybe_unused]] size_t index = 0;
+  ((encoder.Begin(method, ++index), ValueCodec<Ts>::Encode(args, encoder)),
+   ...);
+  return std::move(encoder).Finish();
+}
+
+// The inverse.
+//   kDataLoss  The payload is not what EncodeArguments makes of these types:
+//              names the argument.
+//   other      From a reference.
+template <Codable... Ts>
+absl::StatusOr<std::tuple<Ts...>> DecodeArguments(
+    [[maybe_unused]] absl::string_view method, Payload payload) {
+  absl::StatusOr<std::tuple<Ts...>> values(std::in_place);
+  Decoder decoder(std::move(payload));
+  [[maybe_unused]] size_t index = 0;
+  std::apply(
+      [&](Ts&... parts) {
+        ((decoder.Begin(method, ++index),
+          ValueCodec<Ts>::Decode(decoder, parts)) &&
+         ...);
+      },
+      *values);
+  if (absl::Status status = decoder.Finish(); !status.ok()) return status;
+  return values;
+}
+
+// The result of a call; of one that returns absl::Status, nothing. Errors as
+// above.
+template <typename T>
+absl::StatusOr<Payload> EncodeResult(absl::string_view method,
+                                     const absl::StatusOr<T>& result) {
+  if (!result.ok()) return result.status();
+  Encoder encoder;
+  encoder.Begin(method, 0);
+  ValueCodec<T>::Encode(*result, encoder);
+  return std::move(encoder).Finish();
+}
+absl::StatusOr<Payload> EncodeResult(absl::string_view method,
+                                     const absl::Status& result);
+
+template <typename T>
+absl::StatusOr<T> DecodeResult(absl::string_view method,
+                               absl::StatusOr<Payload> result) {
+  if (!result.ok()) return result.status();
+  absl::StatusOr<T> value(std::in_place);
+  Decoder decoder(*std::move(result));
+  decoder.Begin(method, 0);
+  ValueCodec<T>::Decode(decoder, *value);
+  if (absl::Status status = decoder.Finish(); !status.ok()) return status;
+  return value;
+}
+template <std::same_as<void> T>
+absl::Status DecodeResult(absl::string_view method,
+                          absl::StatusOr<Payload> result) {
+  return DecodeResult<std::tuple<>>(method, std::move(result)).status();
+}
+
+}  // namespace internal
+}  // namespace sherd
+
+#endif  // SHERD_RPC_CALL_ARGUMENTS_H_

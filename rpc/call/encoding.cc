@@ -1,0 +1,221 @@
+#include "sherd/rpc/call/encoding.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace sherd::internal {
+namespace {
+
+std::string Text(const ValuePlace& place) {
+  return place.argument == 0
+             ? absl::StrCat(place.method, ": result")
+             : absl::StrCat(place.method, ": argument ", place.argument);
+}
+
+std::string TooMany(absl::string_view what, size_t limit) {
+  return absl::StrCat("more than ", limit, " ", what, " in one message");
+}
+
+absl::Status TooDeep() {
+  return absl::InvalidArgumentError(
+      absl::StrCat("structs are nested deeper than ", kMaxNesting,
+                   "; send a list with indices instead"));
+}
+
+}  // namespace
+
+void Encoder::PutBytes(const void* bytes, size_t size) {
+  if (!ok()) return;
+  if (size > kMaxValueBytes - payload_.values.size()) {
+    return Fail(absl::InvalidArgumentError(absl::StrCat(
+        "values other than tensors take more than the ", kMaxValueBytes,
+        " bytes that one message may hold; send large data as tensors")));
+  }
+  payload_.values.append(static_cast<const char*>(bytes), size);
+}
+
+void Encoder::PutCount(size_t count) {
+  // A larger one has more elements than there is room for bytes.
+  PutNumber(static_cast<uint32_t>(std::min<size_t>(count, UINT32_MAX)));
+}
+
+void Encoder::PutText(absl::string_view text) {
+  PutCount(text.size());
+  PutBytes(text.data(), text.size());
+}
+
+void Encoder::PutTensor(const Tensor& tensor) {
+  if (++tensors_ > kMaxTensors) {
+    return Fail(absl::InvalidArgumentError(TooMany("tensors", kMaxTensors)));
+  }
+  PutFlag(tensor.defined());
+  if (tensor.defined() && ok()) payload_.tensors.push_back(tensor);
+}
+
+void Encoder::PutReference(HeldReference reference) {
+  if (++references_ > kMaxReferences) {
+    return Fail(
+        absl::InvalidArgumentError(TooMany("references", kMaxReferences)));
+  }
+  PutFlag(true);
+  if (!ok()) return;
+  payload_.references.push_back(reference.id);
+  payload_.references_keep.push_back(std::move(reference.keep));
+}
+
+void Encoder::PutNoReference() {
+  if (++references_ > kMaxReferences) {
+    return Fail(
+        absl::InvalidArgumentError(TooMany("references", kMaxReferences)));
+  }
+  PutFlag(false);
+}
+
+bool Encoder::Enter() {
+  if (++depth_ <= kMaxNesting) return true;
+  Fail(TooDeep());
+  return false;
+}
+
+void Encoder::Fail(const absl::Status& status) {
+  if (!ok()) return;
+  status_ = absl::Status(status.code(),
+                         absl::StrCat(Text(place_), ": ", status.message()));
+}
+
+absl::StatusOr<Payload> Encoder::Finish() && {
+  if (!ok()) return status_;
+  return std::move(payload_);
+}
+
+const char* Decoder::Take(size_t size) {
+  if (!status_.ok()) return nullptr;
+  if (size > left_.size()) {
+    Fail(absl::StrCat("expected ", size, " bytes, found ", left_.size()));
+    return nullptr;
+  }
+  const char* const taken = left_.data();
+  left_.remove_prefix(size);
+  return taken;
+}
+
+bool Decoder::TakeFlag(bool* flag) {
+  uint8_t byte = 0;
+  if (!TakeNumber(&byte)) return false;
+  if (byte > 1) {
+    return Fail(absl::StrCat("expected a byte 0 or 1, found ", byte));
+  }
+  *flag = byte == 1;
+  return true;
+}
+
+bool Decoder::TakeCount(size_t min_bytes, size_t* count) {
+  uint32_t announced = 0;
+  if (!TakeNumber(&announced)) return false;
+  if (announced > left_.size() / min_bytes) {
+    return Fail(absl::StrCat("expected ", announced, " elements of at least ",
+                             min_bytes, " bytes, found ", left_.size(),
+                             " bytes"));
+  }
+  *count = announced;
+  return true;
+}
+
+bool Decoder::TakeText(absl::string_view* text) {
+  size_t size = 0;
+  if (!TakeCount(1, &size)) return false;
+  *text = absl::string_view(Take(size), size);
+  return true;
+}
+
+bool Decoder::TakeTensor(Tensor* tensor) {
+  bool defined = false;
+  if (!TakeFlag(&defined)) return false;
+  if (++tensors_ > kMaxTensors) return Fail(TooMany("tensors", kMaxTensors));
+  if (!defined) {
+    *tensor = Tensor();
+    return true;
+  }
+  if (next_tensor_ == payload_.tensors.size()) {
+    return Fail(absl::StrCat("expected more than the ", next_tensor_,
+                             " tensors of the message"));
+  }
+  if (!payload_.tensors[next_tensor_].defined()) {
+    return Fail("expected a defined tensor, found an undefined one");
+  }
+  *tensor = std::move(payload_.tensors[next_tensor_++]);
+  return true;
+}
+
+bool Decoder::TakeReference(HeldReference* reference, bool* there) {
+  if (!TakeFlag(there)) return false;
+  if (++references_ > kMaxReferences) {
+    return Fail(TooMany("references", kMaxReferences));
+  }
+  if (!*there) return true;
+  const size_t i = next_reference_;
+  if (i == payload_.references.size()) {
+    return Fail(absl::StrCat("expected more than the ", i,
+                             " references of the message"));
+  }
+  reference->id = payload_.references[i];
+  if (i < payload_.references_keep.size()) {
+    reference->keep = std::move(payload_.references_keep[i]);
+  }
+  ++next_reference_;
+  return true;
+}
+
+bool Decoder::Enter() {
+  return ++depth_ <= kMaxNesting || Fail(TooDeep().message());
+}
+
+bool Decoder::Fail(absl::string_view problem) {
+  return Fail(absl::DataLossError(problem));
+}
+
+bool Decoder::Fail(const absl::Status& status) {
+  if (!status_.ok()) return false;
+  status_ = absl::Status(
+      status.code(),
+      absl::StrCat(Text(place_), ": ", status.message(), " at byte ",
+                   payload_.values.size() - left_.size(), " of ",
+                   payload_.values.size(), " from another worker"));
+  return false;
+}
+
+absl::Status Decoder::Finish() {
+  if (!left_.empty()) {
+    Fail(absl::StrCat("expected no more bytes, found ", left_.size()));
+  }
+  if (next_tensor_ != payload_.tensors.size()) {
+    Fail(absl::StrCat("expected ", next_tensor_, " tensors, found ",
+                      payload_.tensors.size()));
+  }
+  if (next_reference_ != payload_.references.size()) {
+    Fail(absl::StrCat("expected ", next_reference_, " references, found ",
+                      payload_.references.size()));
+  }
+  return status_;
+}
+
+void TypeText::Append(size_t number) { absl::StrAppend(&text_, number); }
+
+bool TypeText::OpenStruct(const void* tag) {
+  const auto found = std::find(open_.begin(), open_.end(), tag);
+  if (found != open_.end()) {
+    absl::StrAppend(&text_, "^", open_.end() - found);
+    return false;
+  }
+  open_.push_back(tag);
+  Append("struct(");
+  return true;
+}
+
+void TypeText::CloseStruct() {
+  open_.pop_back();
+  Append(")");
+}
+
+}  // namespace sherd::internal

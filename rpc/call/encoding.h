@@ -1,0 +1,191 @@
+#ifndef SHERD_RPC_CALL_ENCODING_H_
+#define SHERD_RPC_CALL_ENCODING_H_
+
+#include <algorithm>
+#include <bit>
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "sherd/core/tensor/tensor.h"
+#include "sherd/rpc/call/payload.h"
+#include "sherd/rpc/ownership/reference_id.h"
+
+namespace sherd::internal {
+
+// What one payload may hold, so that its message stays below 4 MiB: larger data
+// are tensors, whose elements travel beside the message.
+inline constexpr size_t kMaxValueBytes = size_t{2} << 20;
+inline constexpr size_t kMaxTensors = 1024;
+inline constexpr size_t kMaxReferences = 16384;
+// Of structs within structs: one that contains vectors of itself could
+// otherwise end the stack.
+inline constexpr int kMaxNesting = 100;
+
+// A reference with what keeps it: at the sender, its handle; at the receiver,
+// what the engine made of the confirmed reference, or null.
+struct HeldReference {
+  ReferenceId id;
+  std::shared_ptr<void> keep;
+};
+
+template <typename T>
+concept WireNumber = (std::integral<T> || std::floating_point<T>)&&sizeof(T) <=
+                     8;
+
+// "scale: argument 2", or "scale: result" for number 0.
+struct ValuePlace {
+  absl::string_view method;
+  size_t argument = 0;
+};
+
+// Writes a payload. After the first error nothing is written any more, and
+// Finish returns it.
+class Encoder {
+ public:
+  // Whose value is written next, for errors: of `method` the argument of this
+  // number, counted from 1, or the result.
+  void Begin(absl::string_view method, size_t argument) {
+    place_ = {method, argument};
+  }
+
+  void PutBytes(const void* bytes, size_t size);
+  template <WireNumber T>
+  void PutNumber(T value) {
+    char bytes[sizeof(T)];
+    std::memcpy(bytes, &value, sizeof(T));
+    if constexpr (std::endian::native == std::endian::big) {
+      std::reverse(bytes, bytes + sizeof(T));
+    }
+    PutBytes(bytes, sizeof(T));
+  }
+  void PutFlag(bool flag) { PutNumber(static_cast<uint8_t>(flag ? 1 : 0)); }
+  void PutCount(size_t count);
+  void PutText(absl::string_view text);
+  // An undefined tensor takes no place in Payload::tensors.
+  void PutTensor(const Tensor& tensor);
+  void PutReference(HeldReference reference);
+  // One that is empty.
+  void PutNoReference();
+
+  // Around the fields of a struct. False: too deep, and an error.
+  bool Enter();
+  void Leave() { --depth_; }
+
+  // Makes `status` the outcome unless there is one.
+  void Fail(const absl::Status& status);
+  bool ok() const { return status_.ok(); }
+
+  //   kInvalidArgument  What is too large, too deep or malformed.
+  //   other             From a reference.
+  absl::StatusOr<Payload> Finish() &&;
+
+ private:
+  Payload payload_;
+  ValuePlace place_;
+  size_t tensors_ = 0;
+  size_t references_ = 0;
+  int depth_ = 0;
+  absl::Status status_;
+};
+
+// Reads a payload that may hold anything. Functions return false after the
+// first error, which Finish returns.
+//
+// Cost. Takes memory for what is there, never for what is announced: each
+// element of a list has taken bytes of `values` before there is room for the
+// next.
+class Decoder {
+ public:
+  explicit Decoder(Payload payload)
+      : payload_(std::move(payload)), left_(payload_.values) {}
+  // `left_` refers to `payload_`.
+  Decoder(const Decoder&) = delete;
+  Decoder& operator=(const Decoder&) = delete;
+
+  // As Encoder::Begin.
+  void Begin(absl::string_view method, size_t argument) {
+    place_ = {method, argument};
+  }
+
+  // The next `size` bytes, valid as long as this is; or null.
+  const char* Take(size_t size);
+  template <WireNumber T>
+  bool TakeNumber(T* value) {
+    const char* const from = Take(sizeof(T));
+    if (from == nullptr) return false;
+    char bytes[sizeof(T)];
+    std::memcpy(bytes, from, sizeof(T));
+    if constexpr (std::endian::native == std::endian::big) {
+      std::reverse(bytes, bytes + sizeof(T));
+    }
+    std::memcpy(value, bytes, sizeof(T));
+    return true;
+  }
+  bool TakeFlag(bool* flag);
+  // How many elements follow, of at least `min_bytes` > 0 each, which are
+  // there.
+  bool TakeCount(size_t min_bytes, size_t* count);
+  bool TakeText(absl::string_view* text);
+  bool TakeTensor(Tensor* tensor);
+  // `there` is false for an empty reference.
+  bool TakeReference(HeldReference* reference, bool* there);
+
+  bool Enter();
+  void Leave() { --depth_; }
+
+  // What has not been read.
+  absl::string_view left() const { return left_; }
+
+  // Always false: for `return decoder.Fail(…)`.
+  bool Fail(absl::string_view problem);
+  // The same with the code of another error.
+  bool Fail(const absl::Status& status);
+
+  //   kDataLoss  Something was malformed, or is left over.
+  //   other      From a reference.
+  absl::Status Finish();
+
+ private:
+  Payload payload_;
+  absl::string_view left_;
+  ValuePlace place_;
+  size_t tensors_ = 0;
+  size_t next_tensor_ = 0;
+  size_t references_ = 0;
+  size_t next_reference_ = 0;
+  int depth_ = 0;
+  absl::Status status_;
+};
+
+// Writes the canonical text of a type.
+class TypeText {
+ public:
+  void Append(absl::string_view text) {
+    text_.append(text.data(), text.size());
+  }
+  void Append(size_t number);
+
+  // Around the fields of the struct that `tag` stands for. False: it is within
+  // itself, and written as "^n", the n-th struct around.
+  bool OpenStruct(const void* tag);
+  void CloseStruct();
+
+  std::string Take() && { return std::move(text_); }
+
+ private:
+  std::string text_;
+  std::vector<const void*> open_;
+};
+
+}  // namespace sherd::internal
+
+#endif  // SHERD_RPC_CALL_ENCODING_H_

@@ -1,0 +1,141 @@
+#include "sherd/rpc/call/handler_registry.h"
+
+#include <algorithm>
+#include <map>
+#include <typeindex>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/synchronization/mutex.h"
+#include "sherd/core/base/logging.h"
+#include "sherd/core/base/printable_text.h"
+
+namespace sherd::internal {
+namespace {
+
+// Of names in an error.
+constexpr size_t kNamesShown = 8;
+
+using HandlerPtr = std::shared_ptr<const RawHandler>;
+
+class Registry {
+ public:
+  void Store(std::type_index method, HandlerPtr handler) {
+    const std::string name = handler->name;
+    absl::MutexLock lock(&mutex_);
+    const auto found = handlers_.find(name);
+    SHERD_CHECK(found == handlers_.end() || found->second.method == method)
+        << "RegisterHandler: two methods are named " << Quoted(name)
+        << ": give one of them another kName";
+    // What it replaces is released without the lock.
+    if (found != handlers_.end()) {
+      found->second.handler.swap(handler);
+    } else {
+      handlers_.emplace(name, Entry{method, std::move(handler)});
+    }
+  }
+
+  HandlerPtr Find(absl::string_view name) const {
+    absl::ReaderMutexLock lock(&mutex_);
+    const auto found = handlers_.find(name);
+    return found == handlers_.end() ? nullptr : found->second.handler;
+  }
+
+  // What was removed.
+  HandlerPtr Remove(std::type_index method, absl::string_view name) {
+    absl::MutexLock lock(&mutex_);
+    const auto found = handlers_.find(name);
+    if (found == handlers_.end() || found->second.method != method) {
+      return nullptr;
+    }
+    HandlerPtr removed = std::move(found->second.handler);
+    handlers_.erase(found);
+    return removed;
+  }
+
+  // "ping, scale and 3 more".
+  std::string Names() const {
+    absl::ReaderMutexLock lock(&mutex_);
+    if (handlers_.empty()) return "none";
+    std::vector<absl::string_view> names;
+    for (const auto& [name, entry] : handlers_) {
+      if (names.size() == kNamesShown) break;
+      names.push_back(name);
+    }
+    const size_t more = handlers_.size() - names.size();
+    return absl::StrCat(absl::StrJoin(names, ", "),
+                        more > 0 ? absl::StrCat(" and ", more, " more") : "");
+  }
+
+ private:
+  struct Entry {
+    std::type_index method;
+    HandlerPtr handler;
+  };
+
+  mutable absl::Mutex mutex_;
+  std::map<std::string, Entry, std::less<>> handlers_ ABSL_GUARDED_BY(mutex_);
+};
+
+// Lives forever: handlers are registered and called while the program starts
+// and ends.
+Registry& TheRegistry() {
+  static Registry& registry = *new Registry();
+  return registry;
+}
+
+}  // namespace
+
+void StoreHandler(const std::type_info& method,
+                  std::shared_ptr<const RawHandler> handler) {
+  SHERD_CHECK(!handler->name.empty() && handler->name.size() <= kMaxMethodName)
+      << "RegisterHandler: kName has " << handler->name.size()
+      << " bytes, expected 1 to " << kMaxMethodName;
+  TheRegistry().Store(method, std::move(handler));
+}
+
+std::shared_ptr<const RawHandler> FindHandler(absl::string_view name) {
+  return TheRegistry().Find(name);
+}
+
+absl::StatusOr<std::shared_ptr<const RawHandler>> FindHandlerFor(
+    absl::string_view name, uint64_t signature, absl::string_view worker) {
+  HandlerPtr handler = FindHandler(name);
+  if (handler == nullptr) {
+    return absl::NotFoundError(absl::StrCat(
+        Quoted(name), ": expected a handler on ", worker,
+        ", found none of that name; call RegisterHandler there (it has: ",
+        TheRegistry().Names(), ")"));
+  }
+  if (handler->signature.hash != signature) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        Quoted(name), ": expected the signature ", handler->signature.text,
+        " (", absl::Hex(handler->signature.hash, absl::kZeroPad16),
+        "), which the handler on ", worker,
+        " has, found another one from the caller (",
+        absl::Hex(signature, absl::kZeroPad16),
+        "); build both from the same declaration"));
+  }
+  return handler;
+}
+
+bool RemoveHandler(const std::type_info& method, absl::string_view name) {
+  return TheRegistry().Remove(method, name) != nullptr;
+}
+
+absl::Status HandlerThrew(absl::string_view name, const char* what) {
+  if (what == nullptr) {
+    return absl::InternalError(absl::StrCat(
+        name,
+        ": the handler has thrown what is not a std::exception; return "
+        "an absl::Status"));
+  }
+  return absl::InternalError(absl::StrCat(name, ": the handler has thrown ",
+                                          Quoted(what),
+                                          "; return an absl::Status"));
+}
+
+}  // namespace sherd::internal

@@ -1,0 +1,65 @@
+#ifndef SHERD_RPC_CALL_HANDLER_REGISTRY_H_
+#define SHERD_RPC_CALL_HANDLER_REGISTRY_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <typeinfo>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "sherd/rpc/call/payload.h"
+#include "sherd/rpc/call/signature.h"
+
+namespace sherd::internal {
+
+// Takes the outcome of a call: exactly once, on any thread.
+using ReplyFunction = std::function<void(absl::StatusOr<Payload>)>;
+
+// Of the name of a method, which travels with each call.
+inline constexpr size_t kMaxMethodName = 128;
+
+// A handler whose types are known to itself alone.
+struct RawHandler {
+  std::string name;
+  // What a caller's signature has to be.
+  CallSignature signature;
+  // Runs the user's function on the calling thread. Replies once, perhaps on
+  // another thread after it has returned, with its result or the error of
+  // whatever failed: never throws.
+  std::function<void(Payload request, ReplyFunction reply)> run;
+};
+
+// Makes `handler` what calls of its name run, in place of an earlier one of the
+// same type `method`: calls that run finish with what they began with.
+//
+// The process ends if another type has the name: two libraries would answer one
+// another's calls. Likewise for a name that is empty or too long.
+//
+// Threads. All functions here are safe from any thread.
+void StoreHandler(const std::type_info& method,
+                  std::shared_ptr<const RawHandler> handler);
+
+// Null if there is none.
+std::shared_ptr<const RawHandler> FindHandler(absl::string_view name);
+
+// The handler of a call that came to `worker`, whose caller has compiled the
+// method with a signature of this hash. `name` may be anything.
+//   kNotFound            `worker` has no such handler: says which it has.
+//   kFailedPrecondition  The signature is another one.
+absl::StatusOr<std::shared_ptr<const RawHandler>> FindHandlerFor(
+    absl::string_view name, uint64_t signature, absl::string_view worker);
+
+// Whether there was one, of that type.
+bool RemoveHandler(const std::type_info& method, absl::string_view name);
+
+// The error of a handler that has thrown; null for something else than a
+// std::exception.
+absl::Status HandlerThrew(absl::string_view name, const char* what);
+
+}  // namespace sherd::internal
+
+#endif  // SHERD_RPC_CALL_HANDLER_REGISTRY_H_

@@ -1,0 +1,153 @@
+#ifndef SHERD_RPC_CALL_SIGNATURE_H_
+#define SHERD_RPC_CALL_SIGNATURE_H_
+
+#include <concepts>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "sherd/core/base/callable.h"
+#include "sherd/rpc/call/arguments.h"
+#include "sherd/rpc/call/encoding.h"
+#include "sherd/rpc/call/payload.h"
+
+namespace sherd::internal {
+
+// What a parameter's argument is while it is stored or under way: without
+// references, and an owner in place of a view.
+template <typename Param>
+struct StoredAs {
+  using Type = Param;
+};
+template <OneOf<absl::string_view, std::string_view> Param>
+struct StoredAs<Param> {
+  using Type = std::string;
+};
+template <typename T>
+requires(!std::same_as<T, const bool>) struct StoredAs<absl::Span<T>> {
+  using Type = std::vector<std::remove_const_t<T>>;
+};
+template <typename Param>
+using Stored = typename StoredAs<std::remove_cvref_t<Param>>::Type;
+
+// Parameters of methods: values, const references to them, and read-only views
+// of text and lists. What a handler could write to would not travel back.
+template <typename Param>
+concept MethodParam =
+    Codable<Stored<Param>> &&
+    (!std::is_reference_v<Param> ||
+     std::is_const_v<
+         std::remove_reference_t<Param>>)&&!std::is_rvalue_reference_v<Param> &&
+    std::convertible_to<const Stored<Param>&, std::remove_cvref_t<Param>>;
+
+template <typename R>
+struct MethodResult {
+  static constexpr bool kValid = false;
+};
+template <>
+struct MethodResult<absl::Status> {
+  static constexpr bool kValid = true;
+  using Value = void;
+};
+template <typename T>
+struct MethodResult<absl::StatusOr<T>> {
+  static constexpr bool kValid = Codable<T>;
+  using Value = T;
+};
+
+template <typename Signature>
+struct MethodSignature {
+  static constexpr bool kValid = false;
+};
+template <typename R, typename... Params>
+struct MethodSignature<R(Params...)> {
+  static constexpr bool kValid =
+      MethodResult<R>::kValid && (MethodParam<Params> && ...);
+};
+// The types of a valid signature.
+template <typename Signature>
+struct MethodCodec;
+template <typename R, typename... Params>
+struct MethodCodec<R(Params...)> {
+  using Result = R;
+  using Value = typename MethodResult<R>::Value;
+  using Arguments = std::tuple<Stored<Params>...>;
+
+  template <typename... Args>
+  static constexpr bool kCallableWith =
+      std::is_invocable_v<R (*)(Params...), Args...>;
+
+  // Called with anything that the parameters can be made of.
+  static absl::StatusOr<Payload> Encode(absl::string_view method,
+                                        Params... args) {
+    return EncodeArguments<Stored<Params>...>(method, args...);
+  }
+  static absl::StatusOr<Arguments> Decode(absl::string_view method,
+                                          Payload request) {
+    return DecodeArguments<Stored<Params>...>(method, std::move(request));
+  }
+  // Calls `f` with what Decode returned, which is used up.
+  template <typename F>
+  static auto Invoke(const F& f, Arguments& arguments) {
+    return std::apply(
+        [&](Stored<Params>&... stored) { return f(Pass<Params>(stored)...); },
+        arguments);
+  }
+  static void Describe(TypeText& type) {
+    type.Append("(");
+    DescribeTypes<Stored<Params>...>(type);
+    type.Append(")->");
+    DescribeType<Value>(type);
+  }
+
+ private:
+  // A parameter by value takes what was stored.
+  template <typename Param>
+  static decltype(auto) Pass(Stored<Param>& stored) {
+    if constexpr (std::is_reference_v<Param> ||
+                  !std::same_as<std::remove_cv_t<Param>, Stored<Param>>) {
+      return std::as_const(stored);
+    } else {
+      return std::move(stored);
+    }
+  }
+};
+
+// What caller and handler compare: the name and the canonical types, which no
+// compiler or platform changes. "scale(tensor,f64)->tensor".
+struct CallSignature {
+  std::string text;
+  // Of kArgumentsFormat and `text`.
+  uint64_t hash = 0;
+};
+
+// Changes with the bytes of any value.
+inline constexpr int64_t kArgumentsFormat = 1;
+
+uint64_t HashSignature(absl::string_view text);
+
+template <typename M>
+const CallSignature& SignatureOf() {
+  static const CallSignature& signature = *new CallSignature([] {
+    TypeText type;
+    type.Append(absl::string_view(M::kName));
+    MethodCodec<typename M::Signature>::Describe(type);
+    CallSignature made;
+    made.text = std::move(type).Take();
+    made.hash = HashSignature(made.text);
+    return made;
+  }());
+  return signature;
+}
+
+}  // namespace sherd::internal
+
+#endif  // SHERD_RPC_CALL_SIGNATURE_H_

@@ -1,0 +1,168 @@
+#ifndef SHERD_RPC_FUTURE_H_
+#define SHERD_RPC_FUTURE_H_
+
+#include <concepts>
+#include <functional>
+#include <memory>
+#include <type_traits>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "sherd/core/base/completion.h"
+
+namespace sherd {
+
+// What a Future<T> ends with: an absl::StatusOr<T>, or absl::Status for void.
+template <typename T>
+struct FutureTypes {
+  static_assert(std::copy_constructible<T>,
+                "all handles of a Future read one result: T is copied");
+  using Result = absl::StatusOr<T>;
+};
+template <>
+struct FutureTypes<void> {
+  using Result = absl::Status;
+};
+template <typename T>
+using FutureResult = typename FutureTypes<T>::Result;
+
+template <typename T>
+class Promise;
+
+namespace internal {
+
+template <typename T>
+struct FutureOutcome {
+  FutureResult<T> result;
+  // By Future::Cancel.
+  bool cancelled = false;
+};
+template <typename T>
+using FutureState = Completion<FutureOutcome<T>>;
+
+absl::Status FutureTimedOut(absl::Duration timeout);
+absl::Status FutureCancelled();
+absl::Status PromiseBroken();
+
+}  // namespace internal
+
+// A result that may not be there yet.
+//
+// Value. A handle: copies wait for the same result, also after one of them was
+// moved from. Dropping all does not end the operation, which only Cancel()
+// asks for.
+//
+// Threads. Safe from any thread.
+template <typename T>
+class Future {
+ public:
+  using Result = FutureResult<T>;
+
+  // One that has ended: a function that returns a Future can `return status;`.
+  Future(Result result)  // NOLINT(google-explicit-constructor)
+      : state_(std::make_shared<internal::FutureState<T>>()) {
+    state_->Finish({std::move(result)});
+  }
+  Future(absl::Status status)  // NOLINT(google-explicit-constructor)
+      requires(!std::is_void_v<T>)
+      : Future(Result(std::move(status))) {}
+
+  // No moves: a moved-from handle would be none.
+  Future(const Future&) = default;
+  Future& operator=(const Future&) = default;
+
+  // Blocks until there is a result, and returns it; again at once if called
+  // again. Bounded by the deadline of the operation; a call has one always.
+  //   kCancelled  Cancel() ended it.
+  //   kInternal   The operation was dropped without a result: a bug in what
+  //               held the Promise.
+  //   other       Of the operation.
+  Result Wait() const { return state_->Await().result; }
+
+  // The same for at most `timeout`.
+  //   kDeadlineExceeded  There is none yet; the operation continues, and this
+  //                      can be called again. Of the operation itself as well:
+  //                      Ready() tells them apart.
+  Result Wait(absl::Duration timeout) const {
+    const internal::FutureOutcome<T>* const outcome = state_->AwaitFor(timeout);
+    if (outcome == nullptr) return internal::FutureTimedOut(timeout);
+    return outcome->result;
+  }
+
+  // Whether Wait() would return at once. Never blocks.
+  bool Ready() const { return state_->IsDone(); }
+
+  // Makes kCancelled the result, at once, unless there is one, and asks the
+  // operation to end, whose own result is dropped then. Returns whether it did.
+  // Runs what waits for the result on the calling thread.
+  bool Cancel() const {
+    return state_->TryFinish({internal::FutureCancelled(), true});
+  }
+
+  // Calls `f` with the result, exactly once: on the thread that completes it,
+  // which may be one of RPC's, or here if there is a result. `f` must not throw
+  // nor wait for other calls; it is released after it ran. Several run in the
+  // order in which they were added; a thread in Wait() may return before.
+  void OnReady(std::function<void(const Result&)> f) const {
+    state_->OnFinish(
+        [f = std::move(f)](const internal::FutureOutcome<T>& outcome) {
+          f(outcome.result);
+        });
+  }
+
+ private:
+  friend class Promise<T>;
+  explicit Future(std::shared_ptr<internal::FutureState<T>> state)
+      : state_(std::move(state)) {}
+
+  std::shared_ptr<internal::FutureState<T>> state_;
+};
+
+// What completes a Future: for handlers whose result comes later.
+//
+// Value. A handle: copies complete the same Future, and the first result stays.
+// When the last is gone without one, the Future ends with kInternal, so that
+// nobody waits for ever. A moved-from Promise can only be assigned or
+// destroyed.
+//
+// Threads. Safe from any thread.
+template <typename T>
+class Promise {
+ public:
+  using Result = FutureResult<T>;
+
+  Promise() : share_(std::make_shared<Share>()) {}
+
+  Future<T> future() const { return Future<T>(share_->state); }
+
+  // Completes the Future and runs what waits for it on the calling thread.
+  // False if it has a result already, as after Cancel(); `result` is dropped.
+  bool Set(Result result) const {
+    return share_->state->TryFinish({std::move(result)});
+  }
+
+  // Calls `f` if the Future is cancelled, once and on the thread that does, or
+  // here if it was. Released when there is a result. `f` may hold this Promise
+  // only if that is set in the end: otherwise both stay.
+  void OnCancel(std::function<void()> f) const {
+    share_->state->OnFinish(
+        [f = std::move(f)](const internal::FutureOutcome<T>& outcome) {
+          if (outcome.cancelled) f();
+        });
+  }
+
+ private:
+  struct Share {
+    ~Share() { state->TryFinish({internal::PromiseBroken()}); }
+    const std::shared_ptr<internal::FutureState<T>> state =
+        std::make_shared<internal::FutureState<T>>();
+  };
+
+  std::shared_ptr<const Share> share_;
+};
+
+}  // namespace sherd
+
+#endif  // SHERD_RPC_FUTURE_H_

@@ -1,0 +1,142 @@
+#ifndef SHERD_RPC_HANDLER_H_
+#define SHERD_RPC_HANDLER_H_
+
+#include <concepts>
+#include <exception>
+#include <memory>
+#include <string>
+#include <type_traits>
+#include <typeinfo>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "sherd/core/base/callable.h"
+#include "sherd/rpc/call/arguments.h"
+#include "sherd/rpc/call/handler_registry.h"
+#include "sherd/rpc/call/payload.h"
+#include "sherd/rpc/call/signature.h"
+#include "sherd/rpc/future.h"
+
+namespace sherd {
+
+// Functions that other workers call.
+//
+// A method is a type of its own: the name under which it travels, and the
+// signature of a call. rpc/call/arguments.h lists what may be passed and
+// returned; parameters are values, const references, absl::string_view or
+// absl::Span<const T>.
+//
+//     struct Scale {
+//       static constexpr absl::string_view kName = "scale";
+//       using Signature = absl::StatusOr<Tensor>(const Tensor&, double);
+//     };
+//
+//     RegisterHandler<Scale>(
+//         [](const Tensor& x, double factor) -> absl::StatusOr<Tensor> { … });
+//
+// A handler returns the result of the signature, or the Future of its value, if
+// it has to wait for something: a thread is then free for another call.
+//
+// What does not compile: a handler that cannot be called with exactly the
+// arguments of the signature, or returns something else; a method with
+// parameters that cannot travel, as pointers; a result without a status.
+template <typename M>
+concept RpcMethod = internal::MethodSignature<typename M::Signature>::kValid &&
+    std::convertible_to<decltype(M::kName), absl::string_view>;
+
+namespace internal {
+
+template <typename F, typename Signature>
+struct HandlerOf {
+  static constexpr bool kValid = false;
+};
+template <typename F, typename R, typename... Params>
+requires(std::is_invocable_v<const F&, Params...>&&
+             TakesExactly<F, Params...>()) struct HandlerOf<F, R(Params...)> {
+  using Returned = std::invoke_result_t<const F&, Params...>;
+  using Later = Future<typename MethodResult<R>::Value>;
+  static constexpr bool kReturnsFuture = std::same_as<Returned, Later>;
+  static constexpr bool kValid = std::same_as<Returned, R> || kReturnsFuture;
+};
+
+}  // namespace internal
+
+// F can be a handler of M.
+template <typename F, typename M>
+concept RpcHandler =
+    RpcMethod<M> && internal::HandlerOf<F, typename M::Signature>::kValid;
+
+namespace internal {
+
+// Calls `f` with `arguments`; what it throws becomes an error.
+template <typename M, typename F>
+auto RunGuarded(
+    const F& f,
+    typename MethodCodec<typename M::Signature>::Arguments& arguments) {
+  using Codec = MethodCodec<typename M::Signature>;
+  using Returned = decltype(Codec::Invoke(f, arguments));
+  try {
+    return Codec::Invoke(f, arguments);
+  } catch (const std::exception& thrown) {
+    return Returned(HandlerThrew(M::kName, thrown.what()));
+  } catch (...) {
+    return Returned(HandlerThrew(M::kName, nullptr));
+  }
+}
+
+template <typename M, typename F>
+void RunHandler(const F& f, Payload request, const ReplyFunction& reply) {
+  using Codec = MethodCodec<typename M::Signature>;
+  auto arguments = Codec::Decode(M::kName, std::move(request));
+  if (!arguments.ok()) return reply(arguments.status());
+  if constexpr (HandlerOf<F, typename M::Signature>::kReturnsFuture) {
+    // References to arguments stay valid until there is a result.
+    auto kept =
+        std::make_shared<typename Codec::Arguments>(*std::move(arguments));
+    RunGuarded<M>(f, *kept).OnReady(
+        [kept, reply](const typename Codec::Result& result) {
+          reply(EncodeResult(M::kName, result));
+        });
+  } else {
+    reply(EncodeResult(M::kName, RunGuarded<M>(f, *arguments)));
+  }
+}
+
+}  // namespace internal
+
+// Makes `handler` what calls of M run on this process's workers, in place of
+// what was registered for M before; before or after InitRpc. To callers,
+// absl::Status that it returns is the outcome of the call, and an exception
+// that it throws is kInternal with its what().
+//
+// The process ends if another method has the same kName, or if that is empty or
+// longer than 128 bytes: bugs in the program.
+//
+// Threads. Safe, also while calls run: these finish with what they began with.
+// `handler` is called by many threads at once if calls are. It may block and
+// make calls. Of a handler that returns a Future the arguments live until that
+// is ready.
+template <RpcMethod M, RpcHandler<M> F>
+void RegisterHandler(F handler) {
+  internal::RawHandler raw;
+  raw.name = std::string(absl::string_view(M::kName));
+  raw.signature = internal::SignatureOf<M>();
+  raw.run = [f = std::make_shared<const F>(std::move(handler))](
+                internal::Payload request, internal::ReplyFunction reply) {
+    internal::RunHandler<M>(*f, std::move(request), reply);
+  };
+  internal::StoreHandler(
+      typeid(M), std::make_shared<const internal::RawHandler>(std::move(raw)));
+}
+
+// Takes back what was registered for M. Whether there was something.
+template <RpcMethod M>
+bool UnregisterHandler() {
+  return internal::RemoveHandler(typeid(M), M::kName);
+}
+
+}  // namespace sherd
+
+#endif  // SHERD_RPC_HANDLER_H_
