@@ -34,7 +34,6 @@ absl::Status CheckShard(const Shard& shard) {
 }
 
 bool DecodeDims(Decoder& decoder, uint8_t count, Dims& dims) {
-  dims.clear();
   for (int i = 0; i < count; ++i) {
     int64_t number = 0;
     if (!decoder.TakeNumber(&number)) return false;
@@ -144,7 +143,6 @@ bool ValueCodec<Shard>::Decode(Decoder& decoder, Shard& value) {
       !decoder.TakeFlag(&placed)) {
     return false;
   }
-  value.metadata.placement.reset();
   if (placed && !DecodePlacement(decoder, value.metadata.placement.emplace())) {
     return false;
   }

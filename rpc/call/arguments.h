@@ -54,7 +54,7 @@ namespace internal {
 //     static constexpr size_t MinBytes();
 //     static void Describe(TypeText& type);
 //     static void Encode(const T& value, Encoder& encoder);
-//     static bool Decode(Decoder& decoder, T& value);
+//     static bool Decode(Decoder& decoder, T& value);  // Into a new one.
 template <typename T>
 struct ValueCodec;
 
@@ -233,7 +233,6 @@ struct ValueCodec<T> {
     HeldReference held;
     bool there = false;
     if (!decoder.TakeReference(&held, &there)) return false;
-    value = T();
     if (!there) return true;
     absl::StatusOr<T> reference = Reference::Import(std::move(held));
     if (!reference.ok()) return decoder.Fail(reference.status());
@@ -287,7 +286,6 @@ struct ValueCodec<std::vector<T, Allocator>> {
                   "a list of values without bytes could have any length");
     size_t count = 0;
     if (!decoder.TakeCount(ValueCodec<T>::MinBytes(), &count)) return false;
-    value.clear();
     if constexpr (BulkNumber<T>) {
       const char* const bytes = decoder.Take(count * sizeof(T));
       if (bytes == nullptr) return false;
@@ -379,7 +377,6 @@ requires(Codable<typename M::key_type>&& Codable<typename M::mapped_type>&&
             &count)) {
       return false;
     }
-    value.clear();
     absl::string_view last;
     for (size_t i = 0; i < count; ++i) {
       const absl::string_view before = decoder.left();
@@ -418,7 +415,6 @@ struct ValueCodec<std::optional<T>> {
     if (value.has_value()) ValueCodec<T>::Encode(*value, encoder);
   }
   static bool Decode(Decoder& decoder, std::optional<T>& value) {
-    value.reset();
     bool there = false;
     if (!decoder.TakeFlag(&there)) return false;
     return !there || ValueCodec<T>::Decode(decoder, value.emplace());
@@ -588,7 +584,7 @@ absl::StatusOr<Payload> EncodeArguments(
 template <Codable... Ts>
 absl::StatusOr<std::tuple<Ts...>> DecodeArguments(
     [[maybe_unused]] absl::string_view method, Payload payload) {
-  absl::StatusOr<std::tuple<Ts...>> values(std::in_place);
+  std::tuple<Ts...> values;
   Decoder decoder(std::move(payload));
   [[maybe_unused]] size_t index = 0;
   std::apply(
@@ -597,7 +593,7 @@ absl::StatusOr<std::tuple<Ts...>> DecodeArguments(
           ValueCodec<Ts>::Decode(decoder, parts)) &&
          ...);
       },
-      *values);
+      values);
   if (absl::Status status = decoder.Finish(); !status.ok()) return status;
   return values;
 }
@@ -620,10 +616,10 @@ template <typename T>
 absl::StatusOr<T> DecodeResult(absl::string_view method,
                                absl::StatusOr<Payload> result) {
   if (!result.ok()) return result.status();
-  absl::StatusOr<T> value(std::in_place);
+  T value{};
   Decoder decoder(*std::move(result));
   decoder.Begin(method, 0);
-  ValueCodec<T>::Decode(decoder, *value);
+  ValueCodec<T>::Decode(decoder, value);
   if (absl::Status status = decoder.Finish(); !status.ok()) return status;
   return value;
 }

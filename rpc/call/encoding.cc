@@ -133,10 +133,7 @@ bool Decoder::TakeTensor(Tensor* tensor) {
   bool defined = false;
   if (!TakeFlag(&defined)) return false;
   if (++tensors_ > kMaxTensors) return Fail(TooMany("tensors", kMaxTensors));
-  if (!defined) {
-    *tensor = Tensor();
-    return true;
-  }
+  if (!defined) return true;
   if (next_tensor_ == payload_.tensors.size()) {
     return Fail(absl::StrCat("expected more than the ", next_tensor_,
                              " tensors of the message"));

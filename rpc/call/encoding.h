@@ -135,6 +135,7 @@ class Decoder {
   // there.
   bool TakeCount(size_t min_bytes, size_t* count);
   bool TakeText(absl::string_view* text);
+  // Leaves `tensor` alone where it was undefined.
   bool TakeTensor(Tensor* tensor);
   // `there` is false for an empty reference.
   bool TakeReference(HeldReference* reference, bool* there);
