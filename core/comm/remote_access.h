@@ -116,8 +116,9 @@ class RemoteAccess {
   //   kNotFound  It has not published that.
   virtual absl::Status Withdraw(const PublicationId& id) = 0;
 
-  // A box of a shard of worker `rank`, which may be this one. A publication
-  // with a number that the worker has not reached yet is waited for.
+  // A copy of a box of a shard of worker `rank`, which may be this one. A
+  // publication with a number that the worker has not reached yet is waited
+  // for.
   //   kInvalidArgument     There is no such rank; the publication has no such
   //                        shard, or the shard no such box; `out` has other
   //                        sizes or another dtype.
@@ -167,7 +168,8 @@ absl::StatusOr<std::shared_ptr<RemoteAccess>> StartRemoteAccess(
     const RemoteAccessOptions& options);
 
 // The one that was started by this thread or, if there is none, by this
-// process, and still runs; null if there is none. Whoever started it owns it.
+// process, and still runs; null if there is none. Whoever started it owns it,
+// and ends it by Shutdown.
 std::shared_ptr<RemoteAccess> DefaultRemoteAccess();
 
 // Makes `access` the default, for an implementation that is started otherwise.
@@ -175,6 +177,9 @@ void SetDefaultRemoteAccess(const std::shared_ptr<RemoteAccess>& access,
                             bool workers_are_threads);
 
 namespace internal {
+
+//   kFailedPrecondition  "RPC is already initialized".
+absl::Status CheckNoDefaultRemoteAccess(bool workers_are_threads);
 
 // For implementations: the elements that `request` asks for, as a view of the
 // shard.

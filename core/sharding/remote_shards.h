@@ -55,7 +55,7 @@ class RemoteShard {
   // The elements are those of the moment. Ordering them with what the owner
   // writes to the tensor is the callers' task, by a barrier for instance.
   //
-  // Errors. Those of RemoteAccess::Fetch: kInvalidArgument for a box outside
+  // Errors are those of RemoteAccess::Fetch: kInvalidArgument for a box outside
   // the shard or another `out`, kNotFound once the owner's tensor is gone,
   // kUnavailable with the owner's rank if it died or has shut down,
   // kDeadlineExceeded, kFailedPrecondition after this worker's own shutdown.
@@ -64,10 +64,11 @@ class RemoteShard {
  private:
   friend class ShardedTensor;
 
-  RemoteShard(std::shared_ptr<RemoteAccess> access, FetchRequest request,
+  RemoteShard(const std::shared_ptr<RemoteAccess>& access, FetchRequest request,
               int owner, ShardMetadata metadata);
 
-  std::shared_ptr<RemoteAccess> access_;
+  // Whoever started it keeps it alive.
+  std::weak_ptr<RemoteAccess> access_;
   // Of the whole shard.
   FetchRequest request_;
   WorkerInfo owner_;

@@ -56,10 +56,13 @@ struct ShardedTensorOptions {
   Allocator* allocator = nullptr;
   // Provides the ranks of workers that placements name, in this and in later
   // layouts of the tensor, and lets them read the shards. Null:
-  // DefaultRemoteAccess(), if there is one.
+  // DefaultRemoteAccess(), if there is one. The tensor does not keep it alive.
   std::shared_ptr<RemoteAccess> workers = nullptr;
   // Whether the other workers may read the shards: see remote_shards().
-  // Creation is then collective over the group.
+  // Creation is then collective over the group. A worker outside the group
+  // reads them if it creates the same tensors with init_rrefs over the group,
+  // all of them and in the same order: workers count them. Otherwise it gets an
+  // error or, for one of the same size, boxes and dtype, another tensor.
   bool init_rrefs = false;
 };
 
@@ -148,7 +151,7 @@ class ShardedTensor {
 
   // Creation. Not collective: no rank waits for another, and the others do not
   // know of an error on one rank until a collective misses that rank. With
-  // init_rrefs it is collective, and an error of one rank is that of all.
+  // init_rrefs it is collective, and an error of one member is that of all.
   //
   // `spec`, `size` and options are the same on every rank; the first collective
   // detects a difference.
@@ -243,8 +246,9 @@ class ShardedTensor {
       const ShardedTensorOptions& options = {});
 
   // Each rank passes the tensor of its only shard; a rank without shards passes
-  // an undefined one, and sets options.dtype. Not collective: the first
-  // collective checks that the ranks' tensors match `spec`.
+  // an undefined one, and sets options.dtype. Not collective, but for
+  // init_rrefs: the first collective checks that the ranks' tensors match
+  // `spec`.
   //   kInvalidArgument  "local_tensor is not a contiguous Tensor."; "Shard
   //                     tensor size does not match" the shard that `spec` gives
   //                     to this rank; or it gives several, or none.
@@ -256,8 +260,8 @@ class ShardedTensor {
       absl::Span<const int64_t> size, const ShardedTensorOptions& options = {});
 
   // Each rank passes its shards and the metadata of all. Of the options only
-  // group and workers are used. `spec` null: inferred. Not collective, as
-  // FromLocalTensor.
+  // group, workers and init_rrefs are used. `spec` null: inferred. Not
+  // collective, as FromLocalTensor.
   //
   // Layout. The i-th of `local_shards` corresponds to the i-th entry of this
   // rank in `metadata`; the spec builds the result's metadata.
@@ -336,10 +340,16 @@ class ShardedTensor {
   ShardedTensor Detach() const;
 
   // The shards of other workers, by global rank: of every rank but this one
-  // that has shards, also on a worker that is no member of the group, if it
-  // created the tensor too. Moves and copies of the tensor are published anew;
-  // views are not. See remote_shards.h.
-  //   kFailedPrecondition  "ShardedTensor created with init_rrefs=False".
+  // that has shards, also on a worker that is not a member of the group, which
+  // waits in ToHere for what the members are yet to create. See
+  // remote_shards.h.
+  //
+  // Reshard, Resharded, To, Clone and what is made of them publish their
+  // results anew, in one more round of agreement over this tensor's group, and
+  // fail like creation where there is no RPC; the shards of before are
+  // withdrawn with the last handle that has them. Views are not published.
+  //   kFailedPrecondition  "ShardedTensor created with init_rrefs=False"; the
+  //                        tensor was not created; RPC has been shut down.
   absl::StatusOr<std::map<int, std::vector<RemoteShard>>> remote_shards() const;
 
   // This rank's shards, in the order of the metadata. A Tensor is a handle:

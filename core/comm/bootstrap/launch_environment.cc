@@ -64,7 +64,12 @@ std::string VariableOf(Knob knob) { return GetKnobInfo(knob).variable; }
 // One reading of the environment.
 class Reader {
  public:
-  explicit Reader(LookUp look_up) : look_up_(look_up) {}
+  // `given`: for the names in errors; outlives it.
+  Reader(LookUp look_up, const GivenPlace& given)
+      : look_up_(look_up), given_(given) {}
+
+  absl::string_view function() const { return given_.function; }
+  absl::string_view options_type() const { return given_.options_type; }
 
   // The text, empty if the variable is absent.
   std::string Text(Knob knob) const { return look_up_(knob).value_or(""); }
@@ -115,6 +120,7 @@ class Reader {
 
  private:
   const LookUp look_up_;
+  const GivenPlace& given_;
 };
 
 std::string Reader::Report() const {
@@ -142,19 +148,19 @@ std::string Reader::Report() const {
 absl::Status Missing(const Reader& reader, Knob knob,
                      absl::string_view option) {
   return absl::InvalidArgumentError(absl::StrCat(
-      "Init: environment variable ", VariableOf(knob),
+      reader.function(), ": environment variable ", VariableOf(knob),
       " expected, but not set: start the program with \"sherd run -n N "
-      "PROGRAM\" or another launcher, or set InitOptions::",
-      option, ". ", reader.Report()));
+      "PROGRAM\" or another launcher, or set ",
+      reader.options_type(), "::", option, ". ", reader.Report()));
 }
 
 absl::Status Contradiction(const Reader& reader, const std::string& what,
                            const LaunchEnvironment& launched) {
   return absl::InvalidArgumentError(absl::StrCat(
-      "Init: the environment contradicts itself: ", what, ", but ",
-      launched.launcher, " started this process as rank ", launched.rank,
-      " of ", launched.world_size, ". Unset the variables that are left over. ",
-      reader.Report()));
+      reader.function(), ": the environment contradicts itself: ", what,
+      ", but ", launched.launcher, " started this process as rank ",
+      launched.rank, " of ", launched.world_size,
+      ". Unset the variables that are left over. ", reader.Report()));
 }
 
 // The first of Open MPI, MPICH and Slurm that started this process. Malformed
@@ -279,8 +285,8 @@ absl::StatusOr<LaunchEnvironment> FindPlace(const Reader& reader,
   place.world_size = given.world_size.value_or(*value);
   if (place.rank >= place.world_size) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "Init: rank ", place.rank, " of world size ", place.world_size,
-        ": expected rank < world size. ", reader.Report()));
+        reader.function(), ": rank ", place.rank, " of world size ",
+        place.world_size, ": expected rank < world size. ", reader.Report()));
   }
   return place;
 }
@@ -432,17 +438,18 @@ absl::StatusOr<std::string> FirstHost(absl::string_view host_list) {
 
 absl::StatusOr<LaunchEnvironment> ReadLaunchEnvironment(const GivenPlace& given,
                                                         LookUp look_up) {
-  const Reader reader(look_up);
+  const Reader reader(look_up, given);
   if (given.world_size &&
       (*given.world_size < 1 || *given.world_size > kMaxWorldSize)) {
     return absl::InvalidArgumentError(
-        absl::StrCat("Init: world_size is ", *given.world_size,
+        absl::StrCat(given.function, ": world_size is ", *given.world_size,
                      ", expected 1 to ", kMaxWorldSize));
   }
   const int last_rank = given.world_size.value_or(kMaxWorldSize) - 1;
   if (given.rank && (*given.rank < 0 || *given.rank > last_rank)) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "Init: rank is ", *given.rank, ", expected 0 to ", last_rank));
+    return absl::InvalidArgumentError(
+        absl::StrCat(given.function, ": rank is ", *given.rank,
+                     ", expected 0 to ", last_rank));
   }
   SHERD_ASSIGN_OR_RETURN(LaunchEnvironment place, FindPlace(reader, given));
   SHERD_ASSIGN_OR_RETURN(place.one_host, OneHost(reader, place));

@@ -20,6 +20,10 @@ struct GivenPlace {
   std::optional<int> world_size;
   // The program gave a meeting place, so there are other ranks.
   bool meeting_place = false;
+  // The function that the program called, and the type of its options: for
+  // errors.
+  absl::string_view function = "Init";
+  absl::string_view options_type = "InitOptions";
 };
 
 // This process's place among the ranks, as its launcher describes it.

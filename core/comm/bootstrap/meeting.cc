@@ -48,7 +48,10 @@ absl::StatusOr<Meeting> FindMeeting(const MeetingOptions& options,
   Meeting meeting;
   SHERD_ASSIGN_OR_RETURN(meeting.method,
                          FindMethod(options, function, options_type));
-  GivenPlace given = {options.rank, options.world_size};
+  GivenPlace given = {.rank = options.rank,
+                      .world_size = options.world_size,
+                      .function = function,
+                      .options_type = options_type};
   if (meeting.method) {
     if (meeting.method->rank) given.rank = meeting.method->rank;
     if (meeting.method->world_size) {

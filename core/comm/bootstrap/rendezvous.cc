@@ -261,7 +261,8 @@ absl::StatusOr<Rendezvous> MeetByBootstrap(const RendezvousOptions& options) {
   return MeetAtServer(options, fields.first, port, secret);
 }
 
-absl::Status NowhereToMeet(const LaunchEnvironment& place) {
+absl::Status NowhereToMeet(const RendezvousOptions& options) {
+  const LaunchEnvironment& place = options.place;
   const char* missing = "";
   if (!place.master_addr.empty()) {
     missing = ". MASTER_PORT expected, but not set";
@@ -269,7 +270,8 @@ absl::Status NowhereToMeet(const LaunchEnvironment& place) {
     missing = ". MASTER_ADDR expected, but not set";
   }
   return absl::InvalidArgumentError(absl::StrCat(
-      "Init: no place is given where the ranks meet: start the program with "
+      options.function,
+      ": no place is given where the ranks meet: start the program with "
       "\"sherd run -n N PROGRAM\", or set MASTER_ADDR and MASTER_PORT, or "
       "init_method or SHERD_INIT_METHOD to tcp://HOST:PORT or to a file that "
       "does not exist yet, file:///PATH (rank and size came from ",
@@ -314,7 +316,7 @@ absl::StatusOr<Rendezvous> MeetWhereTheLauncherSays(
   if (options.backend != nullptr && options.backend->info().needs_launcher) {
     return MeetByBootstrap(options);
   }
-  return NowhereToMeet(place);
+  return NowhereToMeet(options);
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "sherd/core/base/deadline.h"
 #include "sherd/core/comm/bootstrap/init_method.h"
 #include "sherd/core/comm/bootstrap/launch_environment.h"
@@ -25,6 +26,8 @@ struct RendezvousOptions {
   // For its Bootstrap, if no other meeting place is given.
   const Backend* backend = nullptr;
   Deadline deadline = Deadline::Infinite();
+  // The function that the program called: for errors.
+  absl::string_view function = "Init";
 };
 
 struct Rendezvous {

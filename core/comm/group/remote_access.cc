@@ -80,11 +80,8 @@ bool HasRemoteAccess() { return GetStarter() != nullptr; }
 absl::StatusOr<std::shared_ptr<RemoteAccess>> StartRemoteAccess(
     const RemoteAccessOptions& options) {
   SHERD_RETURN_IF_ERROR(Check(options));
-  if (IsRunning(options.workers_are_threads ? ThreadDefault().lock()
-                                            : ProcessDefault())) {
-    return absl::FailedPreconditionError(
-        "RPC is already initialized: shut it down before it is started again");
-  }
+  SHERD_RETURN_IF_ERROR(
+      internal::CheckNoDefaultRemoteAccess(options.workers_are_threads));
   const RemoteAccessStarter starter = GetStarter();
   if (starter == nullptr) {
     return absl::UnimplementedError(
@@ -133,6 +130,15 @@ void RemoteAccess::SkipNumbers(absl::string_view scope, uint64_t number) {
 }
 
 namespace internal {
+
+absl::Status CheckNoDefaultRemoteAccess(bool workers_are_threads) {
+  if (!IsRunning(workers_are_threads ? ThreadDefault().lock()
+                                     : ProcessDefault())) {
+    return absl::OkStatus();
+  }
+  return absl::FailedPreconditionError(
+      "RPC is already initialized: shut it down before it is started again");
+}
 
 absl::StatusOr<Tensor> SelectPublished(const Publication& publication,
                                        const FetchRequest& request) {

@@ -20,11 +20,14 @@
 namespace sherd {
 namespace {
 
-// Lines with the number of the dtype and the sizes, then the elements.
+// Lines with the number of the dtype and the sizes, then the elements; those of
+// devices as host memory has them, and none of what has no data.
 absl::StatusOr<std::string> Pack(const Tensor& shard) {
-  SHERD_ASSIGN_OR_RETURN(const Tensor dense, shard.Contiguous());
-  std::string packed = absl::StrCat(static_cast<int>(dense.dtype()), "\n",
-                                    absl::StrJoin(dense.sizes(), ","), "\n");
+  std::string packed = absl::StrCat(static_cast<int>(shard.dtype()), "\n",
+                                    absl::StrJoin(shard.sizes(), ","), "\n");
+  if (shard.device().is_meta()) return packed;
+  SHERD_ASSIGN_OR_RETURN(const Tensor here, shard.To(Device()));
+  SHERD_ASSIGN_OR_RETURN(const Tensor dense, here.Contiguous());
   packed.append(static_cast<const char*>(dense.data()), dense.nbytes());
   return packed;
 }
@@ -44,8 +47,14 @@ absl::StatusOr<Tensor> Unpack(absl::string_view packed) {
        absl::StrSplit(parts[1], ',', absl::SkipEmpty())) {
     if (!absl::SimpleAtoi(text, &sizes.emplace_back())) return malformed;
   }
+  const Device device = parts[2].empty() ? Device(DeviceType::kMeta) : Device();
   SHERD_ASSIGN_OR_RETURN(
-      Tensor shard, Tensor::Empty(sizes, {.dtype = static_cast<DType>(dtype)}));
+      Tensor shard, Tensor::Empty(sizes, {.dtype = static_cast<DType>(dtype),
+                                          .device = device}));
+  if (shard.numel() == 0) {
+    return Tensor::Empty(sizes, {.dtype = static_cast<DType>(dtype)});
+  }
+  if (device.is_meta()) return shard;
   if (static_cast<size_t>(shard.nbytes()) != parts[2].size()) return malformed;
   if (!parts[2].empty()) {
     std::memcpy(shard.data(), parts[2].data(), parts[2].size());

@@ -7,9 +7,12 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "sherd/core/comm/collective_options.h"
 #include "sherd/core/comm/process_group.h"
 #include "sherd/core/comm/remote_access.h"
 #include "sherd/core/sharding/sharded_tensor.h"
+#include "sherd/core/sharding/tensor/sharded_tensor_state.h"
 
 namespace sherd::internal {
 
@@ -18,13 +21,15 @@ namespace sherd::internal {
 class ShardPublication {
  public:
   // Nothing is published yet.
-  ShardPublication(std::shared_ptr<RemoteAccess> access, PublicationId id)
-      : access_(std::move(access)), id_(std::move(id)) {}
+  ShardPublication(const std::shared_ptr<RemoteAccess>& access,
+                   PublicationId id)
+      : access_(access), id_(std::move(id)) {}
   ShardPublication(const ShardPublication&) = delete;
   ShardPublication& operator=(const ShardPublication&) = delete;
   ~ShardPublication();
 
-  const std::shared_ptr<RemoteAccess>& access() const { return access_; }
+  // Null once it is gone.
+  std::shared_ptr<RemoteAccess> access() const { return access_.lock(); }
   const PublicationId& id() const { return id_; }
 
   // Waits for what is queued for shards on devices.
@@ -33,16 +38,22 @@ class ShardPublication {
   absl::Status Renumber(uint64_t number, const ShardedTensor& tensor);
 
  private:
-  const std::shared_ptr<RemoteAccess> access_;
+  // Whoever started it keeps it alive.
+  const std::weak_ptr<RemoteAccess> access_;
   PublicationId id_;
   bool is_published_ = false;
 };
 
+// Of what a reader has to know: the same on workers outside the group, which do
+// not know the indices of its devices.
+uint64_t FingerprintForReaders(const ShardedTensorState& state);
+
 // Publishes the shards of `created`, a tensor over `group` or the reason why
-// this rank has none, for the workers of `access`. Of the elements those that
-// they have when every rank has called it are seen by whoever reads.
+// this rank has none, for the workers of `access`: with the elements that they
+// have now.
 //
-// Collective over `group`; on what is no member it returns at once.
+// Collective over `group`. What is not a member takes a number and returns at
+// once: with `created`, or an error of its own.
 //
 // Errors, the same on all members: that of `created`, and
 //   kFailedPrecondition  "RPC Framework needs to be initialized": `access` is
@@ -52,12 +63,15 @@ class ShardPublication {
 absl::StatusOr<ShardedTensor> PublishShards(
     absl::StatusOr<ShardedTensor> created,
     const std::shared_ptr<ProcessGroup>& group,
-    std::shared_ptr<RemoteAccess> access);
+    const std::shared_ptr<RemoteAccess>& access);
 
-// `result`, which a move or copy of `source` made, published anew if `source`
-// is published. Collective then, as PublishShards.
-absl::StatusOr<ShardedTensor> PublishAs(const ShardedTensor& source,
-                                        ShardedTensor result);
+// `result`, which `operation` made of `source`, published anew if `source` is
+// published and `result` is not. Collective then over the group of `source`,
+// whose ranks made the result; errors as PublishShards, as one of `operation`.
+absl::StatusOr<ShardedTensor> PublishAs(absl::string_view operation,
+                                        const ShardedTensor& source,
+                                        ShardedTensor result,
+                                        const CollectiveOptions& options = {});
 
 }  // namespace sherd::internal
 

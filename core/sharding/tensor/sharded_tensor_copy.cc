@@ -145,11 +145,14 @@ DeviceChoice ChooseDevice(const ProcessGroup* group, const ToOptions& options) {
 // if it is null, by that of this process, which is the only one.
 class Destinations {
  public:
-  Destinations(const ProcessGroup* group, const RemoteAccess* workers,
-               DeviceType type, std::vector<DeviceChoice> choices)
-      : type_(type), choices_(std::move(choices)) {
+  Destinations(const ProcessGroup* group,
+               std::shared_ptr<const RemoteAccess> workers, DeviceType type,
+               std::vector<DeviceChoice> choices)
+      : type_(type),
+        choices_(std::move(choices)),
+        workers_(std::move(workers)) {
     if (group != nullptr)
-      resolver_.emplace(internal::ResolverFor(*group, workers));
+      resolver_.emplace(internal::ResolverFor(*group, workers_.get()));
   }
 
   Placement Of(const Placement& placement) const {
@@ -163,6 +166,8 @@ class Destinations {
  private:
   const DeviceType type_;
   const std::vector<DeviceChoice> choices_;
+  // Has the names that the resolver refers to.
+  const std::shared_ptr<const RemoteAccess> workers_;
   std::optional<RankResolver> resolver_;
 };
 
@@ -200,7 +205,7 @@ absl::StatusOr<internal::ShardedTensorStatePtr> ConvertState(
   return internal::MakeStateOf(same_group ? state.group : options.group,
                                std::move(spec), std::move(metadata),
                                same_group ? state.boxes : nullptr,
-                               state.workers, state.view_offsets);
+                               state.workers.lock(), state.view_offsets);
 }
 
 // The result of To for this rank, which depends only on its own shards.
@@ -267,7 +272,7 @@ absl::StatusOr<ShardedTensor> ShardedTensor::To(
   const DeviceChoice own = ChooseDevice(
       options.group == nullptr ? group().get() : options.group.get(), options);
   const auto destinations = [&](std::vector<DeviceChoice> choices) {
-    return Destinations(runs_on.get(), state().workers.get(),
+    return Destinations(runs_on.get(), state().workers.lock(),
                         options.device.value_or(Device()).type,
                         std::move(choices));
   };
@@ -284,13 +289,14 @@ absl::StatusOr<ShardedTensor> ShardedTensor::To(
                      {FingerprintOfCall(*this, options),
                       [&] { return DescribeCall(*this, options); }},
                      own));
-  if (choices == alike) return internal::PublishAs(*this, *std::move(result));
+  if (choices == alike)
+    return internal::PublishAs("to", *this, *std::move(result));
   SHERD_ASSIGN_OR_RETURN(
       std::shared_ptr<const State> state,
       ConvertState(this->state(), options, destinations(std::move(choices))));
   LocalShards shards = internal::Relabel(*state, result->local_shards_);
   return internal::PublishAs(
-      *this, ShardedTensor(std::move(state), std::move(shards)));
+      "to", *this, ShardedTensor(std::move(state), std::move(shards)));
 }
 
 absl::StatusOr<ShardedTensor> ShardedTensor::Clone(Allocator* allocator) const {
@@ -303,7 +309,12 @@ absl::StatusOr<ShardedTensor> ShardedTensor::Clone(Allocator* allocator) const {
                                    return internal::DescribeForAgreement(
                                        "tensor", *this);
                                  }}));
-  return internal::PublishAs(*this, ShardedTensor(state_, *std::move(shards)));
+  return internal::PublishAs(
+      "clone", *this,
+      ShardedTensor(state_->publication == nullptr
+                        ? state_
+                        : internal::WithPublication(*state_, nullptr),
+                    *std::move(shards)));
 }
 
 absl::Status ShardedTensor::CopyFrom(const ShardedTensor& src) {

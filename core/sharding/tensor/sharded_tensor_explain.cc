@@ -20,7 +20,7 @@ absl::StatusOr<PlanReport> ExplainReshard(const ShardedTensor& tensor,
   SHERD_ASSIGN_OR_RETURN(
       const internal::ShardedTensorStatePtr to,
       internal::MakeState(state->group, target, state->metadata.size,
-                          state->metadata.properties, state->workers));
+                          state->metadata.properties, state->workers.lock()));
   PlanReportOptions report;
   report.element_size = SizeOf(tensor.dtype());
   report.world_size = state->group->size();

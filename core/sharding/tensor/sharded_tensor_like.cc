@@ -29,7 +29,7 @@ absl::StatusOr<ShardedTensorStatePtr> StateLike(
         internal::GroupOrDefault(other_group ? options.group : source->group));
     return internal::MakeState(
         std::move(group), options.spec != nullptr ? options.spec : source->spec,
-        source->metadata.size, properties, source->workers);
+        source->metadata.size, properties, source->workers.lock());
   }
   if (properties == source->metadata.properties) {
     if (!source->drawn) return source;

@@ -223,8 +223,11 @@ absl::Status ShardedTensor::Reshard(const ShardingSpecPtr& target,
     SHERD_ASSIGN_OR_RETURN(
         std::shared_ptr<const State> state,
         internal::MakeState(state_->group, target, size(),
-                            metadata().properties, state_->workers));
+                            metadata().properties, state_->workers.lock()));
     if (internal::SameLayout(state->metadata, metadata())) {
+      if (state_->publication != nullptr) {
+        state = internal::WithPublication(*state, state_->publication);
+      }
       LocalShards same = internal::Relabel(*state, local_shards_);
       result = ShardedTensor(std::move(state), std::move(same));
       return PrepareNothing(*this, options);
@@ -245,7 +248,9 @@ absl::Status ShardedTensor::Reshard(const ShardingSpecPtr& target,
                  {internal::FingerprintOfCall(fingerprint(), to),
                   [&] { return DescribeMove(*this, result); }},
                  options.timeout));
-  SHERD_ASSIGN_OR_RETURN(*this, internal::PublishAs(*this, std::move(result)));
+  SHERD_ASSIGN_OR_RETURN(
+      *this, internal::PublishAs("reshard", *this, std::move(result),
+                                 {.timeout = options.timeout}));
   return absl::OkStatus();
 }
 
@@ -259,7 +264,7 @@ absl::StatusOr<ShardedTensor> ShardedTensor::Resharded(
     SHERD_ASSIGN_OR_RETURN(
         std::shared_ptr<const State> state,
         internal::MakeState(state_->group, target, size(),
-                            metadata().properties, state_->workers));
+                            metadata().properties, state_->workers.lock()));
     SHERD_ASSIGN_OR_RETURN(result, ShardedTensorAccess::Allocate(
                                        std::move(state), options.allocator));
     SHERD_RETURN_IF_ERROR(internal::CheckHasData(result.local_shards()));
@@ -272,7 +277,8 @@ absl::StatusOr<ShardedTensor> ShardedTensor::Resharded(
                  {internal::FingerprintOfCall(fingerprint(), to),
                   [&] { return DescribeMove(*this, result); }},
                  options.timeout));
-  return internal::PublishAs(*this, std::move(result));
+  return internal::PublishAs("resharded", *this, std::move(result),
+                             {.timeout = options.timeout});
 }
 
 absl::Status ShardedTensor::ReshardInto(ShardedTensor& dst,

@@ -26,8 +26,8 @@ class ShardPublication;
 struct ShardedTensorState {
   // Null: all shards are here.
   std::shared_ptr<ProcessGroup> group;
-  // Null: placements are by rank.
-  std::shared_ptr<RemoteAccess> workers;
+  // For placements by worker name. Whoever started it keeps it alive.
+  std::weak_ptr<RemoteAccess> workers;
   // Null for a tensor that was created without init_rrefs.
   std::shared_ptr<const ShardPublication> publication;
   ShardingSpecPtr spec;

@@ -123,7 +123,7 @@ absl::StatusOr<ShardedTensor> ShardedTensor::Narrow(
       internal::MakeStateOf(
           group(), std::move(spec), std::move(cut.metadata),
           std::make_shared<const std::vector<PlacedBox>>(std::move(cut.boxes)),
-          state().workers, ViewOffsets(state().view_offsets, offsets)));
+          state().workers.lock(), ViewOffsets(state().view_offsets, offsets)));
   return ShardedTensor(std::move(narrowed), std::move(shards));
 }
 
