@@ -14,6 +14,7 @@
 #include "sherd/core/base/error_info.h"
 #include "sherd/core/comm/process_group.h"
 #include "sherd/core/comm/remote_access.h"
+#include "sherd/core/comm/store.h"
 #include "sherd/core/comm/store/hash_store.h"
 #include "sherd/core/comm/store/store_remote_access.h"
 #include "sherd/core/sharding/shard.h"
@@ -48,10 +49,12 @@ class RemoteShardsTest : public ::testing::Test {
   RemoteShardsTest() { RegisterRemoteAccess(StartStoreRemoteAccess); }
   ~RemoteShardsTest() override { RegisterRemoteAccess(nullptr); }
 
-  std::shared_ptr<RemoteAccess> Start(int rank, int size) {
+  // `store`: of one more session; its workers share it.
+  std::shared_ptr<RemoteAccess> Start(int rank, int size,
+                                      std::shared_ptr<Store> store = nullptr) {
     auto access = StartRemoteAccess({.rank = rank,
                                      .world_size = size,
-                                     .store = store_,
+                                     .store = store == nullptr ? store_ : store,
                                      .timeout = absl::Seconds(60),
                                      .workers_are_threads = true});
     EXPECT_THAT(access, IsOk());
@@ -185,9 +188,14 @@ TEST_F(RemoteShardsTest, MovesAndCopiesArePublishedAnew) {
     holds(copy, whole);
     SHERD_ASSERT_OK_AND_ASSIGN(const ShardedTensor wide, tensor.To(kFloat64));
     holds(wide, *whole.To(kFloat64));
-    // Nothing changed, nothing is published.
+    // Nothing changed, nothing is published: readers keep what they have.
+    const RemoteShard columns = first(tensor);
     SHERD_ASSERT_OK_AND_ASSIGN(const ShardedTensor same, tensor.To(kFloat32));
+    ASSERT_THAT(tensor.Reshard(Chunks(1, 2)), IsOk());
+    ASSERT_THAT(group.Barrier(), IsOk());
+    EXPECT_THAT(columns.ToHere(), IsOk());
     holds(same, whole);
+    holds(tensor, whole);
     ASSERT_THAT(group.Barrier(), IsOk());
 
     constexpr char kNone[] = "ShardedTensor created with init_rrefs=False";
@@ -196,6 +204,172 @@ TEST_F(RemoteShardsTest, MovesAndCopiesArePublishedAnew) {
     EXPECT_THAT(tensor.Narrow(1, 0, 3).value().remote_shards(),
                 StatusIs(kFailed, kNone));
     ASSERT_THAT(group.Barrier(), IsOk());
+  });
+}
+
+// A worker outside the group counts its tensors, and not what members make of
+// them.
+TEST_F(RemoteShardsTest, WhatMembersMoveDoesNotCountForWorkersOutside) {
+  RunWorkers(3, [](ProcessGroup& all) {
+    SHERD_ASSERT_OK_AND_ASSIGN(const auto group, all.NewGroup({1, 2}));
+    const auto spec =
+        ChunkShardingSpec::Create(0, {"rank:1", "rank:2"}).value();
+    const auto full = [&](double value) {
+      return ShardedTensor::Full(spec, {4, 2}, value,
+                                 {.group = group, .init_rrefs = true});
+    };
+    SHERD_ASSERT_OK_AND_ASSIGN(const ShardedTensor first, full(1));
+    std::vector<ShardedTensor> made;
+    if (group->is_member()) {
+      SHERD_ASSERT_OK_AND_ASSIGN(made.emplace_back(), first.Clone());
+      SHERD_ASSERT_OK_AND_ASSIGN(made.emplace_back(), first.To(kFloat64));
+    }
+    SHERD_ASSERT_OK_AND_ASSIGN(const ShardedTensor second, full(2));
+    for (const auto& [tensor, value] :
+         {std::pair(&first, 1.0), std::pair(&second, 2.0)}) {
+      for (const auto& [rank, shards] : tensor->remote_shards().value()) {
+        SHERD_ASSERT_OK_AND_ASSIGN(const Shard shard, shards[0].ToHere());
+        EXPECT_THAT(shard.tensor, TensorEq(Tensor::Full({2, 2}, value, {})));
+      }
+    }
+    ASSERT_THAT(all.Barrier(), IsOk());
+  });
+}
+
+TEST_F(RemoteShardsTest, AnotherTensorThanTheOwnersIsAnError) {
+  RunWorkers(3, [](ProcessGroup& all) {
+    SHERD_ASSERT_OK_AND_ASSIGN(const auto group, all.NewGroup({1, 2}));
+    const auto create = [&](absl::Span<const int64_t> size, DType dtype,
+                            const char* a, const char* b) {
+      return ShardedTensor::Empty(
+                 ChunkShardingSpec::Create(0, {a, b}).value(), size,
+                 {.dtype = dtype, .group = group, .init_rrefs = true})
+          .value();
+    };
+    const bool member = group->is_member();
+    // Worker 0 creates another one each time.
+    const std::vector<ShardedTensor> tensors = {
+        create({4, 2}, member ? kFloat32 : kInt32, "rank:1", "rank:2"),
+        create({4, member ? 2 : 3}, kInt32, "rank:1", "rank:2"),
+        member ? create({4, 2}, kInt32, "rank:1", "rank:2")
+               : create({4, 2}, kInt32, "rank:2", "rank:1")};
+    if (!member) {
+      for (const ShardedTensor& tensor : tensors) {
+        for (const auto& [rank, shards] : tensor.remote_shards().value()) {
+          EXPECT_THAT(shards[0].ToHere(),
+                      StatusIs(kFailed, "is another tensor on its owner"));
+        }
+      }
+    }
+    ASSERT_THAT(all.Barrier(), IsOk());
+  });
+}
+
+// The ranks that made the result agree; those that only the new group has are
+// not asked.
+TEST_F(RemoteShardsTest, ATensorMovesToALargerGroup) {
+  RunWorkers(3, [](ProcessGroup& all) {
+    SHERD_ASSERT_OK_AND_ASSIGN(const auto group, all.NewGroup({1, 2}));
+    SHERD_ASSERT_OK_AND_ASSIGN(const auto larger, all.NewGroup({0, 1, 2}));
+    if (!group->is_member()) {
+      ASSERT_THAT(all.Barrier(), IsOk());
+      return;
+    }
+    const auto spec =
+        ChunkShardingSpec::Create(0, {"rank:1", "rank:2"}).value();
+    SHERD_ASSERT_OK_AND_ASSIGN(
+        const ShardedTensor tensor,
+        ShardedTensor::Full(spec, {4}, 3,
+                            {.group = group, .init_rrefs = true}));
+    SHERD_ASSERT_OK_AND_ASSIGN(const ShardedTensor moved, tensor.To(larger));
+    SHERD_ASSERT_OK_AND_ASSIGN(const RemoteShards remote,
+                               moved.remote_shards());
+    const int other = 3 - all.rank();
+    EXPECT_THAT(remote, ElementsAre(Key(other)));
+    SHERD_ASSERT_OK_AND_ASSIGN(const Shard shard, remote.at(other)[0].ToHere());
+    EXPECT_THAT(shard.tensor, TensorEq(Tensor::Full({2}, 3, {})));
+    ASSERT_THAT(all.Barrier(), IsOk());
+  });
+}
+
+TEST_F(RemoteShardsTest, RpcMayEndBeforeTheTensorAndBeginAgain) {
+  RunLocalRanks(2, [this](ProcessGroup& group) {
+    std::shared_ptr<RemoteAccess> access = Start(group.rank(), 2);
+    SHERD_ASSERT_OK_AND_ASSIGN(
+        ShardedTensor tensor,
+        ShardedTensor::Ones(Chunks(0, 2), {4, 2}, {.init_rrefs = true}));
+    const RemoteShard shard =
+        tensor.remote_shards().value().at(1 - group.rank())[0];
+    ASSERT_THAT(access->Shutdown(), IsOk());
+    EXPECT_THAT(shard.ToHere(), StatusIs(kFailed, "shut down"));
+    EXPECT_THAT(tensor.Clone(),
+                StatusIs(kFailed, "RPC Framework needs to be initialized"));
+    EXPECT_THAT(tensor.Reshard(Chunks(1, 2)),
+                StatusIs(kFailed, "RPC Framework needs to be initialized"));
+    EXPECT_EQ(*tensor.spec(), *Chunks(0, 2));
+    // Nobody else keeps it.
+    access.reset();
+    EXPECT_THAT(shard.ToHere(), StatusIs(kFailed, "shut down"));
+    EXPECT_THAT(tensor.remote_shards(), StatusIs(kFailed, "shut down"));
+
+    access =
+        Start(group.rank(), 2, std::make_shared<PrefixStore>("again", store_));
+    SHERD_ASSERT_OK_AND_ASSIGN(const ShardedTensor copy, tensor.Clone());
+    EXPECT_THAT(copy.remote_shards().value().at(1 - group.rank())[0].ToHere(),
+                IsOk());
+    EXPECT_THAT(access->Shutdown(), IsOk());
+  });
+}
+
+TEST_F(RemoteShardsTest, TheGroupMayEndBeforeTheTensor) {
+  RunWorkers(2, [](ProcessGroup& all) {
+    SHERD_ASSERT_OK_AND_ASSIGN(const auto group, all.NewGroup({0, 1}));
+    SHERD_ASSERT_OK_AND_ASSIGN(
+        const ShardedTensor tensor,
+        ShardedTensor::Full(Chunks(0, 2), {4}, 5,
+                            {.group = group, .init_rrefs = true}));
+    ASSERT_THAT(group->Destroy(), IsOk());
+    SHERD_ASSERT_OK_AND_ASSIGN(const RemoteShards remote,
+                               tensor.remote_shards());
+    SHERD_ASSERT_OK_AND_ASSIGN(const Shard shard,
+                               remote.at(1 - all.rank())[0].ToHere());
+    EXPECT_THAT(shard.tensor, TensorEq(Tensor::Full({2}, 5, {})));
+    ASSERT_THAT(all.Barrier(), IsOk());
+  });
+}
+
+TEST_F(RemoteShardsTest, AnOwnerThatHasEndedIsNamed) {
+  RunLocalRanks(2, [this](ProcessGroup& group) {
+    const std::shared_ptr<RemoteAccess> access = Start(group.rank(), 2);
+    SHERD_ASSERT_OK_AND_ASSIGN(
+        const ShardedTensor tensor,
+        ShardedTensor::Ones(Chunks(0, 2), {4}, {.init_rrefs = true}));
+    if (group.rank() == 1) {
+      ASSERT_THAT(access->Shutdown({.graceful = false}), IsOk());
+    }
+    ASSERT_THAT(group.Barrier(), IsOk());
+    if (group.rank() == 0) {
+      const absl::Status status =
+          tensor.remote_shards().value().at(1)[0].ToHere().status();
+      EXPECT_THAT(status, StatusIs(absl::StatusCode::kUnavailable, "worker1"));
+      EXPECT_EQ(FailedRank(status), 1);
+      EXPECT_THAT(access->Shutdown({.timeout = absl::Milliseconds(1)}),
+                  StatusIs(absl::StatusCode::kDeadlineExceeded, "done/1"));
+    }
+  });
+}
+
+TEST_F(RemoteShardsTest, WhatHasNoDataSaysSo) {
+  RunWorkers(2, [](ProcessGroup& group) {
+    const auto meta =
+        ChunkShardingSpec::Create(0, {"rank:0/meta", "rank:1/meta"}).value();
+    SHERD_ASSERT_OK_AND_ASSIGN(
+        const ShardedTensor tensor,
+        ShardedTensor::Empty(meta, {4}, {.init_rrefs = true}));
+    EXPECT_THAT(tensor.remote_shards().value().at(1 - group.rank())[0].ToHere(),
+                StatusIs(kFailed, "is on the meta device and has no data"));
+    ASSERT_THAT(group.Barrier(), IsOk());
+    EXPECT_THAT(ShardedTensor().remote_shards(), StatusIs(kFailed));
   });
 }
 
@@ -313,6 +487,10 @@ TEST_F(RemoteShardsTest, AnErrorOnOneRankIsThatOfAllAndTheNextTensorIsRight) {
     }
     // Rank 1 has counted two tensors less than the others.
     SHERD_ASSERT_OK_AND_ASSIGN(const ShardedTensor tensor, create(access));
+    EXPECT_THAT(access->Fetch(1, {.publication = {group.name(), 0}}),
+                StatusIs(absl::StatusCode::kNotFound));
+    SHERD_ASSERT_OK_AND_ASSIGN(const ShardedTensor next, create(access));
+    EXPECT_EQ(access->TakeNumber(group.name()), 4);
     for (const auto& [rank, shards] : tensor.remote_shards().value()) {
       SHERD_ASSERT_OK_AND_ASSIGN(const Shard shard, shards[0].ToHere());
       EXPECT_THAT(shard.tensor, TensorEq(Tensor::Ones({2}, {})));
