@@ -81,10 +81,7 @@ EventLoop::EventLoop(UniqueFd epoll, UniqueFd wakeup)
 
 EventLoop::~EventLoop() {
   if (!thread_.joinable()) return;
-  Post([this] {
-    absl::MutexLock lock(&mutex_);
-    stopping_ = true;
-  });
+  Post([this] { stopping_ = true; });
   thread_.join();
 }
 
@@ -138,16 +135,12 @@ void EventLoop::Cancel(const TimerId& timer) { timers_.erase(timer); }
 
 void EventLoop::Run() {
   epoll_event events[kEventsAtOnce];
-  for (;;) {
-    {
-      absl::MutexLock lock(&mutex_);
-      if (stopping_) break;
-    }
+  while (!stopping_) {
     const int n =
         epoll_wait(epoll_.get(), events, kEventsAtOnce, MillisToNextTimer());
     for (int i = 0; i < n; ++i) Dispatch(events[i]);
-    RunTimers();
-    RunTasks();
+    if (!timers_.empty()) RunTimers();
+    if (has_tasks_) RunTasks();
   }
   // What they hold was used on this thread only, and goes on it.
   timers_.clear();
@@ -159,6 +152,7 @@ void EventLoop::Dispatch(const epoll_event& event) {
   if (fd == wakeup_.get()) {
     uint64_t count;
     (void)!read(fd, &count, sizeof(count));
+    has_tasks_ = true;
     return;
   }
   const auto it = watched_.find(fd);
@@ -172,6 +166,7 @@ void EventLoop::Dispatch(const epoll_event& event) {
 }
 
 void EventLoop::RunTasks() {
+  has_tasks_ = false;
   std::vector<std::function<void()>> tasks;
   {
     absl::MutexLock lock(&mutex_);

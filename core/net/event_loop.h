@@ -88,9 +88,10 @@ class EventLoop {
   const UniqueFd wakeup_;
   absl::Mutex mutex_;
   std::vector<std::function<void()>> tasks_ ABSL_GUARDED_BY(mutex_);
-  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
 
   // Of the loop thread only.
+  bool stopping_ = false;
+  bool has_tasks_ = false;
   std::unordered_map<int, Watched> watched_;
   std::map<TimerId, std::function<void()>> timers_;
   uint64_t next_number_ = 1;

@@ -274,6 +274,7 @@ void FrameConnection::UpdateInterest() {
 }
 
 bool FrameConnection::IsPaused() {
+  if (!options_.pauses_reading) return false;
   absl::MutexLock lock(&mutex_);
   return HasTooMuchQueued();
 }
@@ -343,7 +344,9 @@ void FrameConnection::Receive() {
   if (count < kPieces) pieces[count++] = {scratch.data(), scratch.size()};
   ssize_t n;
   do {
-    n = readv(fd_, pieces, static_cast<int>(count));
+    // The plain call costs less.
+    n = count == 1 ? recv(fd_, pieces[0].iov_base, pieces[0].iov_len, 0)
+                   : readv(fd_, pieces, static_cast<int>(count));
   } while (n < 0 && errno == EINTR);
   if (n < 0 && errno == EAGAIN) return;
   if (n < 0) return Close(Broken(errno));
