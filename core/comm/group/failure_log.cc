@@ -80,6 +80,18 @@ bool StandsStill(const std::string& process) {
 
 }  // namespace
 
+std::optional<std::string> DescribeEnd(const std::string& process,
+                                       ProcessState state) {
+  const std::string number = ProcessNumber(process);
+  if (state == ProcessState::kEnded) {
+    return absl::StrCat("died (process ", number, " has ended)");
+  }
+  if (state == ProcessState::kStopped || state == ProcessState::kTraced) {
+    return absl::StrCat("is stopped (process ", number, ")");
+  }
+  return std::nullopt;
+}
+
 struct FailureLog::Evidence {
   enum class Kind {
     kNothing,
@@ -193,15 +205,12 @@ FailureLog::Evidence FailureLog::LookInto(int rank, Deadline deadline) const {
     const ProcessState state = StateOf(membership_.process(rank));
     Evidence written = WrittenBy(rank);
     if (written.kind != Evidence::Kind::kNothing) return written;
-    const std::string number = ProcessNumber(membership_.process(rank));
-    if (state == ProcessState::kStopped ||
-        (state == ProcessState::kTraced && deadline.HasPassed())) {
-      return {Evidence::Kind::kStopped, -1,
-              absl::StrCat("is stopped (process ", number, ")")};
-    }
-    if (state == ProcessState::kEnded) {
-      return {Evidence::Kind::kDied, -1,
-              absl::StrCat("died (process ", number, " has ended)")};
+    const bool is_stopped =
+        state == ProcessState::kStopped ||
+        (state == ProcessState::kTraced && deadline.HasPassed());
+    if (is_stopped || state == ProcessState::kEnded) {
+      return {is_stopped ? Evidence::Kind::kStopped : Evidence::Kind::kDied, -1,
+              *DescribeEnd(membership_.process(rank), state)};
     }
     if (deadline.HasPassed()) return {};
     absl::SleepFor(absl::Milliseconds(2));

@@ -14,8 +14,14 @@
 #include "sherd/core/base/deadline.h"
 #include "sherd/core/comm/group/membership.h"
 #include "sherd/core/comm/store.h"
+#include "sherd/core/process/process_status.h"
 
 namespace sherd::internal {
+
+// "died (process 1234 has ended)" or "is stopped (process 1234)", if the
+// process that the text describes is in that state; otherwise nothing.
+std::optional<std::string> DescribeEnd(const std::string& process,
+                                       ProcessState state);
 
 // The failure records that the ranks of a group write into its store: each
 // names the rank that the writer holds responsible.
@@ -92,6 +98,8 @@ class FailureLog {
   bool HasExited(int rank) const;
   // Whether the process of `rank` is stopped, as far as this host can see.
   bool IsStopped(int rank) const;
+  // Whether it has written that it left.
+  bool HasLeft(int rank) const;
 
   // How long a surviving rank may take to write its record after its
   // connections broke.
@@ -103,9 +111,6 @@ class FailureLog {
   // Rank 0 may run the store's server: a store operation would then wait for
   // it.
   bool RankZeroIsStopped() const;
-
-  // Whether `rank` has recorded that it left.
-  bool HasLeft(int rank) const;
 
   // Whether other ranks wait for `rank`, whose process has ended.
   bool IsWaitedFor(int rank) const;

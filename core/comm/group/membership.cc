@@ -152,7 +152,9 @@ absl::Status Membership::MaybeInjectFault(FaultPoint point,
 
 absl::Status ExchangeMembership(Store& store,
                                 absl::Span<const std::string> expected,
-                                Deadline deadline, Membership& membership) {
+                                Deadline deadline, Membership& membership,
+                                absl::string_view note,
+                                std::vector<std::string>* notes) {
   const int own = membership.rank();
   const int size = membership.size();
   SHERD_ASSIGN_OR_RETURN(const int64_t joined, store.Add(JoinedKey(own), 1));
@@ -163,8 +165,10 @@ absl::Status ExchangeMembership(Store& store,
         "rendezvous is left over from another run and must be removed"));
   }
   SHERD_RETURN_IF_ERROR(
-      store.Set(MemberKey(own), absl::StrCat(size, " ", DescribeOwnProcess())));
+      store.Set(MemberKey(own),
+                absl::StrCat(size, " ", DescribeOwnProcess(), "\n", note)));
   std::vector<std::string> processes;
+  if (notes != nullptr) notes->clear();
   for (int rank = 0; rank < size; ++rank) {
     const absl::StatusOr<std::string> member = AwaitMember(
         store, rank, expected.empty() ? "" : expected[rank], deadline);
@@ -180,7 +184,13 @@ absl::Status ExchangeMembership(Store& store,
           absl::StrCat("rank ", rank, " has world size ", fields.first,
                        ", rank ", own, " has ", size));
     }
-    processes.push_back(std::move(fields.second));
+    // A process is described in one line.
+    const size_t line = fields.second.find('\n');
+    if (notes != nullptr) {
+      notes->push_back(
+          line == std::string::npos ? "" : fields.second.substr(line + 1));
+    }
+    processes.push_back(fields.second.substr(0, line));
   }
   membership.SetProcesses(std::move(processes));
   return absl::OkStatus();

@@ -88,7 +88,10 @@ std::string ProcessNumber(const std::string& description);
 //
 // Keys, below the group's prefix:
 //   joined/R   taken by the first process that joins as rank R
-//   member/R   world size and process of rank R
+//   member/R   world size, process and note of rank R
+//
+// `note`: what else this rank publishes. `notes`, if not null, gets those of
+// all, by rank.
 //
 //   kInvalidArgument   The rank is taken, or world sizes differ.
 //   kDeadlineExceeded  Some ranks did not join; the message names them.
@@ -97,7 +100,9 @@ std::string ProcessNumber(const std::string& description);
 // Cost. P + 2 operations of the store.
 absl::Status ExchangeMembership(Store& store,
                                 absl::Span<const std::string> expected,
-                                Deadline deadline, Membership& membership);
+                                Deadline deadline, Membership& membership,
+                                absl::string_view note = {},
+                                std::vector<std::string>* notes = nullptr);
 
 }  // namespace sherd::internal
 

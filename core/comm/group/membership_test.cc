@@ -75,6 +75,21 @@ TEST_F(MembershipTest, JoiningTakesAMemberThatEndedAfterItHadJoined) {
   EXPECT_EQ(joined->process(1), ended);
 }
 
+TEST_F(MembershipTest, JoiningBringsTheNotesOfAll) {
+  ASSERT_THAT(store_->Set("member/1", absl::StrCat("3 ", DescribeOwnProcess(),
+                                                   "\nred\ngreen")),
+              IsOk());
+  ASSERT_THAT(store_->Set("member/2", absl::StrCat("3 ", EndedProcess())),
+              IsOk());
+  Membership membership("test", 0, 3, {}, 0);
+  std::vector<std::string> notes;
+  ASSERT_THAT(ExchangeMembership(*store_, {}, Deadline::Infinite(), membership,
+                                 "blue", &notes),
+              IsOk());
+  EXPECT_THAT(notes, ElementsAre("blue", "red\ngreen", ""));
+  EXPECT_EQ(membership.process(1), DescribeOwnProcess());
+}
+
 TEST_F(MembershipTest, RanksAreNumberedByTheirMachine) {
   ASSERT_THAT(store_->Set("member/0", "4 boot-a ns1 10 100"), IsOk());
   ASSERT_THAT(store_->Set("member/1", "4 boot-b ns1 10 100"), IsOk());
