@@ -64,20 +64,6 @@ class SessionOnOwnServer final : public StoreSession {
   const std::unique_ptr<StoreSession> session_;
 };
 
-void WarnOfOpenDoor(const std::string& address, int port,
-                    const std::string& secret) {
-  if (!secret.empty() || IsLoopback(address)) return;
-  static const bool warned = [&] {
-    SHERD_LOG(kWarning)
-        << "rank 0 listens on " << HostAndPort(address, port)
-        << " without a shared secret: whoever reaches it can join or disturb "
-           "the run. Name a file with a secret, the same on all hosts, in "
-           "SHERD_SECRET_FILE";
-    return true;
-  }();
-  (void)warned;
-}
-
 // Where rank 0 is, as this rank sees it.
 struct Master {
   std::string address;
@@ -159,7 +145,7 @@ absl::StatusOr<Rendezvous> MeetAtAddress(const RendezvousOptions& options,
       const Master master,
       LocateMaster(host, rank, on_this_host, options.deadline));
   if (rank == 0) {
-    WarnOfOpenDoor(master.bind_address, port, secret);
+    WarnOfMissingSecret(0, master.bind_address, port, secret);
     const std::string where = HostAndPort(master.bind_address, port);
     const absl::StatusOr<int> listening = StoreServers::Global().FindOrStart(
         where,
@@ -234,7 +220,7 @@ absl::StatusOr<Rendezvous> MeetByBootstrap(const RendezvousOptions& options) {
           StoreServers::Global().FindOrStart(
               absl::StrCat("bootstrap ", address),
               {.address = address, .port = 0, .secret = secret}));
-      WarnOfOpenDoor(address, port, secret);
+      WarnOfMissingSecret(0, address, port, secret);
       return absl::StrCat(address, " ", port);
     };
     absl::StatusOr<std::string> listening = listen();
@@ -340,6 +326,20 @@ absl::StatusOr<Rendezvous> Meet(const RendezvousOptions& options) {
       return MeetAtMaster(options);
   }
   return absl::InternalError("an init method of unknown kind");
+}
+
+void WarnOfMissingSecret(int rank, const std::string& address, int port,
+                    const std::string& secret) {
+  if (!secret.empty() || IsLoopback(address)) return;
+  static const bool warned = [&] {
+    SHERD_LOG(kWarning)
+        << "rank " << rank << " listens on " << HostAndPort(address, port)
+        << " without a shared secret: whoever reaches it can join or disturb "
+           "the run. Name a file with a secret, the same on all hosts, in "
+           "SHERD_SECRET_FILE";
+    return true;
+  }();
+  (void)warned;
 }
 
 absl::StatusOr<std::string> AddressForOthers(const std::string& master) {

@@ -68,6 +68,11 @@ absl::StatusOr<Rendezvous> Meet(const RendezvousOptions& options);
 //   kUnavailable      There is only the loopback.
 absl::StatusOr<std::string> AddressForOthers(const std::string& master);
 
+// Warns, once per process, if `rank` listens beyond the loopback without a
+// secret.
+void WarnOfMissingSecret(int rank, const std::string& address, int port,
+                         const std::string& secret);
+
 // The contents of SHERD_SECRET_FILE without the trailing newline; empty if the
 // variable is not set.
 //   kInvalidArgument  The file is empty, longer than 4 KiB, or other users may
