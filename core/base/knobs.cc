@@ -133,6 +133,10 @@ const std::vector<KnobInfo>& Table() {
       {Knob::kSecretFile, "SHERD_SECRET_FILE", "path", "(none)", kStable,
        "File with the secret that all ranks share; connections from others "
        "are refused. Other users must not be able to read it."},
+      {Knob::kRpcTransports, "SHERD_RPC_TRANSPORTS", "names, ',' between",
+       "unix,tcp", kStable,
+       "By which sockets RPC workers reach each other: unix on one host, tcp "
+       "on one and across hosts."},
       {Knob::kFlightEntries, "SHERD_FLIGHT_ENTRIES", "integer", "2048", kDebug,
        "How many operations the flight recorder of a process remembers."},
       {Knob::kFlightDir, "SHERD_FLIGHT_DIR", "directory", "(below TMPDIR)",

@@ -70,6 +70,7 @@ enum class Knob {
   kSlurmStepId,
   kSocketIfname,
   kSecretFile,
+  kRpcTransports,
   kFlightEntries,
   kFlightDir,
   kTestGpus,
