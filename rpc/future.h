@@ -11,6 +11,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "sherd/core/base/completion.h"
+#include "sherd/core/base/scoped_blocked.h"
 
 namespace sherd {
 
@@ -79,13 +80,17 @@ class Future {
   //   kInternal   The operation was dropped without a result: a bug in what
   //               held the Promise.
   //   other       Of the operation.
-  Result Wait() const { return state_->Await().result; }
+  Result Wait() const {
+    const internal::ScopedBlocked blocked;
+    return state_->Await().result;
+  }
 
   // The same for at most `timeout`.
   //   kDeadlineExceeded  There is none yet; the operation continues, and this
   //                      can be called again. Of the operation itself as well:
   //                      Ready() tells them apart.
   Result Wait(absl::Duration timeout) const {
+    const internal::ScopedBlocked blocked;
     const internal::FutureOutcome<T>* const outcome = state_->AwaitFor(timeout);
     if (outcome == nullptr) return internal::FutureTimedOut(timeout);
     return outcome->result;

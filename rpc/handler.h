@@ -89,18 +89,20 @@ auto RunGuarded(
 template <typename M, typename F>
 void RunHandler(const F& f, Payload request, const ReplyFunction& reply) {
   using Codec = MethodCodec<typename M::Signature>;
-  auto arguments = Codec::Decode(M::kName, std::move(request));
-  if (!arguments.ok()) return reply(arguments.status());
+  // Shared: references to arguments stay valid until a Future is ready.
+  const auto arguments = std::make_shared<typename Codec::Arguments>();
+  if (absl::Status status =
+          Codec::Decode(M::kName, std::move(request), *arguments);
+      !status.ok()) {
+    return reply(std::move(status));
+  }
+  auto result = RunGuarded<M>(f, *arguments);
   if constexpr (HandlerOf<F, typename M::Signature>::kReturnsFuture) {
-    // References to arguments stay valid until there is a result.
-    auto kept =
-        std::make_shared<typename Codec::Arguments>(*std::move(arguments));
-    RunGuarded<M>(f, *kept).OnReady(
-        [kept, reply](const typename Codec::Result& result) {
-          reply(EncodeResult(M::kName, result));
-        });
+    result.OnReady([arguments, reply](const typename Codec::Result& ready) {
+      reply(EncodeResult(M::kName, ready));
+    });
   } else {
-    reply(EncodeResult(M::kName, RunGuarded<M>(f, *arguments)));
+    reply(EncodeResult(M::kName, result));
   }
 }
 

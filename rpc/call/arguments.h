@@ -248,8 +248,10 @@ struct ValueCodec<std::string> {
   static constexpr bool kIsKey = true;
   static constexpr size_t MinBytes() { return 4; }
   static void Describe(TypeText& type) { type.Append("string"); }
-  static void Encode(absl::string_view value, Encoder& encoder) {
-    encoder.PutText(value);
+  // Of any view of text.
+  template <typename Text>
+  static void Encode(const Text& value, Encoder& encoder) {
+    encoder.PutText(absl::string_view(value.data(), value.size()));
   }
   static bool Decode(Decoder& decoder, std::string& value) {
     absl::string_view text;
@@ -421,12 +423,23 @@ struct ValueCodec<std::optional<T>> {
   }
 };
 
-template <Codable... Ts>
-struct ValueCodec<std::tuple<Ts...>> {
-  static constexpr bool kIsKey = (ValueCodec<Ts>::kIsKey && ...);
+// One value after the other.
+template <typename... Ts>
+struct PartsCodec {
   static constexpr size_t MinBytes() {
     return (size_t{0} + ... + ValueCodec<Ts>::MinBytes());
   }
+  static void Encode(Encoder& encoder, const Ts&... parts) {
+    (ValueCodec<Ts>::Encode(parts, encoder), ...);
+  }
+  static bool Decode(Decoder& decoder, Ts&... parts) {
+    return (ValueCodec<Ts>::Decode(decoder, parts) && ...);
+  }
+};
+
+template <Codable... Ts>
+struct ValueCodec<std::tuple<Ts...>> : PartsCodec<Ts...> {
+  static constexpr bool kIsKey = (ValueCodec<Ts>::kIsKey && ...);
   static void Describe(TypeText& type) {
     type.Append("tuple(");
     DescribeTypes<Ts...>(type);
@@ -435,35 +448,26 @@ struct ValueCodec<std::tuple<Ts...>> {
   static void Encode(const std::tuple<Ts...>& value, Encoder& encoder) {
     std::apply(
         [&](const Ts&... parts) {
-          (ValueCodec<Ts>::Encode(parts, encoder), ...);
+          PartsCodec<Ts...>::Encode(encoder, parts...);
         },
         value);
   }
   static bool Decode(Decoder& decoder, std::tuple<Ts...>& value) {
     return std::apply(
         [&](Ts&... parts) {
-          return (ValueCodec<Ts>::Decode(decoder, parts) && ...);
+          return PartsCodec<Ts...>::Decode(decoder, parts...);
         },
         value);
   }
 };
 
 template <Codable A, Codable B>
-struct ValueCodec<std::pair<A, B>> {
-  static constexpr bool kIsKey = ValueCodec<A>::kIsKey && ValueCodec<B>::kIsKey;
-  static constexpr size_t MinBytes() {
-    return ValueCodec<A>::MinBytes() + ValueCodec<B>::MinBytes();
-  }
-  static void Describe(TypeText& type) {
-    ValueCodec<std::tuple<A, B>>::Describe(type);
-  }
+struct ValueCodec<std::pair<A, B>> : ValueCodec<std::tuple<A, B>> {
   static void Encode(const std::pair<A, B>& value, Encoder& encoder) {
-    ValueCodec<A>::Encode(value.first, encoder);
-    ValueCodec<B>::Encode(value.second, encoder);
+    PartsCodec<A, B>::Encode(encoder, value.first, value.second);
   }
   static bool Decode(Decoder& decoder, std::pair<A, B>& value) {
-    return ValueCodec<A>::Decode(decoder, value.first) &&
-           ValueCodec<B>::Decode(decoder, value.second);
+    return PartsCodec<A, B>::Decode(decoder, value.first, value.second);
   }
 };
 
@@ -473,40 +477,30 @@ concept HasFields = requires(T& value, const T& constant) {
   T::Fields(constant);
 };
 
-// The codec of what T::Fields ties together.
-template <typename Tied>
-struct FieldsCodec;
-template <typename... Refs>
-struct FieldsCodec<std::tuple<Refs...>> {
-  static constexpr size_t MinBytes() {
-    return (size_t{0} + ... +
-            ValueCodec<std::remove_cvref_t<Refs>>::MinBytes());
-  }
-  static void Describe(TypeText& type) {
-    DescribeTypes<std::remove_cvref_t<Refs>...>(type);
-  }
-};
-
 template <HasFields T>
 struct ValueCodec<T> {
-  using Fields = FieldsCodec<decltype(T::Fields(std::declval<T&>()))>;
   // Stands for T in TypeText.
   static constexpr char kTag = 0;
 
   static constexpr bool kIsKey = false;
-  static constexpr size_t MinBytes() { return Fields::MinBytes(); }
+  static constexpr size_t MinBytes() {
+    return []<typename... Fs>(std::type_identity<std::tuple<Fs&...>>) {
+      return PartsCodec<Fs...>::MinBytes();
+    }(std::type_identity<decltype(T::Fields(std::declval<T&>()))>());
+  }
   static void Describe(TypeText& type) {
     if (!type.OpenStruct(&kTag)) return;
-    Fields::Describe(type);
+    []<typename... Fs>(TypeText& inner,
+                       std::type_identity<std::tuple<Fs&...>>) {
+      DescribeTypes<Fs...>(inner);
+    }(type, std::type_identity<decltype(T::Fields(std::declval<T&>()))>());
     type.CloseStruct();
   }
   static void Encode(const T& value, Encoder& encoder) {
     if (!encoder.Enter()) return;
     std::apply(
-        [&](const auto&... fields) {
-          (ValueCodec<std::remove_cvref_t<decltype(fields)>>::Encode(fields,
-                                                                     encoder),
-           ...);
+        [&]<typename... Fs>(const Fs&... fields) {
+          PartsCodec<Fs...>::Encode(encoder, fields...);
         },
         T::Fields(value));
     encoder.Leave();
@@ -514,10 +508,8 @@ struct ValueCodec<T> {
   static bool Decode(Decoder& decoder, T& value) {
     if (!decoder.Enter()) return false;
     const bool ok = std::apply(
-        [&](auto&... fields) {
-          return (ValueCodec<std::remove_cvref_t<decltype(fields)>>::Decode(
-                      decoder, fields) &&
-                  ...);
+        [&]<typename... Fs>(Fs&... fields) {
+          return PartsCodec<Fs...>::Decode(decoder, fields...);
         },
         T::Fields(value));
     decoder.Leave();
@@ -529,14 +521,14 @@ struct ValueCodec<T> {
 // Protobuf's.
 
 template <typename T>
-concept WireMessage = requires(const T& constant, T& message,
-                               std::string* bytes) {
+concept MessageValue = requires(const T& constant, T& message,
+                                std::string* bytes) {
   { constant.SerializeToString(bytes) } -> std::same_as<bool>;
   { message.ParseFromArray(bytes->data(), 0) } -> std::same_as<bool>;
   constant.GetTypeName();
 };
 
-template <WireMessage T>
+template <MessageValue T>
 struct ValueCodec<T> {
   static constexpr bool kIsKey = false;
   static constexpr size_t MinBytes() { return 4; }
@@ -567,35 +559,35 @@ struct ValueCodec<T> {
 //                     not valid: names the argument.
 //   other             From a reference.
 template <Codable... Ts, typename... Args>
-absl::StatusOr<Payload> EncodeArguments(
-    [[maybe_unused]] absl::string_view method, const Args&... args) {
+absl::StatusOr<Payload> EncodeArguments(absl::string_view method,
+                                        const Args&... args) {
   static_assert(sizeof...(Ts) == sizeof...(Args));
   Encoder encoder;
-  [[maybe_unused]] size_t index = 0;
+  size_t index = 0;
+  encoder.Begin(method, index);
   ((encoder.Begin(method, ++index), ValueCodec<Ts>::Encode(args, encoder)),
    ...);
   return std::move(encoder).Finish();
 }
 
-// The inverse.
+// The inverse, into new `values`.
 //   kDataLoss  The payload is not what EncodeArguments makes of these types:
 //              names the argument.
 //   other      From a reference.
 template <Codable... Ts>
-absl::StatusOr<std::tuple<Ts...>> DecodeArguments(
-    [[maybe_unused]] absl::string_view method, Payload payload) {
-  std::tuple<Ts...> values;
+absl::Status DecodeArguments(absl::string_view method, Payload payload,
+                             std::tuple<Ts...>& values) {
   Decoder decoder(std::move(payload));
-  [[maybe_unused]] size_t index = 0;
+  size_t index = 0;
+  decoder.Begin(method, index);
   std::apply(
       [&](Ts&... parts) {
-        ((decoder.Begin(method, ++index),
-          ValueCodec<Ts>::Decode(decoder, parts)) &&
-         ...);
+        static_cast<void>(((decoder.Begin(method, ++index),
+                            ValueCodec<Ts>::Decode(decoder, parts)) &&
+                           ...));
       },
       values);
-  if (absl::Status status = decoder.Finish(); !status.ok()) return status;
-  return values;
+  return decoder.Finish();
 }
 
 // The result of a call; of one that returns absl::Status, nothing. Errors as
@@ -605,7 +597,7 @@ absl::StatusOr<Payload> EncodeResult(absl::string_view method,
                                      const absl::StatusOr<T>& result) {
   if (!result.ok()) return result.status();
   Encoder encoder;
-  encoder.Begin(method, 0);
+  encoder.Begin(method, kResult);
   ValueCodec<T>::Encode(*result, encoder);
   return std::move(encoder).Finish();
 }
@@ -618,7 +610,7 @@ absl::StatusOr<T> DecodeResult(absl::string_view method,
   if (!result.ok()) return result.status();
   T value{};
   Decoder decoder(*std::move(result));
-  decoder.Begin(method, 0);
+  decoder.Begin(method, kResult);
   ValueCodec<T>::Decode(decoder, value);
   if (absl::Status status = decoder.Finish(); !status.ok()) return status;
   return value;

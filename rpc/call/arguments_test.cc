@@ -37,6 +37,7 @@ namespace sherd::internal {
 namespace {
 
 using ::sherd::testing::CaseCount;
+using ::sherd::testing::IsOk;
 using ::sherd::testing::RandomSeed;
 using ::sherd::testing::StatusIs;
 using ::testing::AllOf;
@@ -51,10 +52,10 @@ absl::StatusOr<Payload> Encoded(const T& value) {
 }
 template <typename T>
 absl::StatusOr<T> Decoded(Payload payload) {
-  absl::StatusOr<std::tuple<T>> value =
-      DecodeArguments<T>("m", std::move(payload));
-  if (!value.ok()) return value.status();
-  return std::get<0>(*std::move(value));
+  std::tuple<T> value;
+  absl::Status status = DecodeArguments("m", std::move(payload), value);
+  if (!status.ok()) return status;
+  return std::get<0>(std::move(value));
 }
 template <typename T>
 absl::StatusOr<T> DecodedBytes(absl::string_view hex) {
@@ -195,10 +196,8 @@ TEST(ArgumentsTest, TensorsTravelBesideTheValues) {
           "m", first, std::vector<Tensor>{second, Tensor(), first})));
   EXPECT_EQ(absl::BytesToHexString(payload.values), "0103000000010001");
   ASSERT_EQ(payload.tensors.size(), 3);
-  using Both = std::tuple<Tensor, std::vector<Tensor>>;
-  SHERD_ASSERT_OK_AND_ASSIGN(
-      const Both both,
-      (DecodeArguments<Tensor, std::vector<Tensor>>("m", payload)));
+  std::tuple<Tensor, std::vector<Tensor>> both;
+  ASSERT_THAT(DecodeArguments("m", payload, both), IsOk());
   const auto& [one, others] = both;
   EXPECT_EQ(one.data(), first.data());
   ASSERT_EQ(others.size(), 3);
@@ -311,16 +310,21 @@ TEST(ArgumentsTest, ProtobufMessagesAreTheirBytes) {
 }
 
 TEST(ArgumentsTest, NamesTheArgumentThatIsWrong) {
-  Payload payload =
-      EncodeArguments<bool, int32_t, std::string>("scale", true, 1, "text")
-          .value();
+  Payload payload = EncodeArguments<bool, int32_t, std::string>(
+                        "scale", true, 1, std::string("text"))
+                        .value();
   payload.values.pop_back();
-  EXPECT_THAT((DecodeArguments<bool, int32_t, std::string>("scale", payload)),
+  std::tuple<bool, int32_t, std::string> three;
+  EXPECT_THAT(DecodeArguments("scale", payload, three),
               StatusIs(kLoss,
                        "scale: argument 3: expected 4 elements of at least 1 "
                        "bytes, found 3 bytes at byte 9 of 12"));
-  EXPECT_THAT((DecodeArguments<bool, int32_t>("scale", payload)),
+  std::tuple<bool, int32_t> two;
+  EXPECT_THAT(DecodeArguments("scale", payload, two),
               StatusIs(kLoss, "scale: argument 2: expected no more bytes"));
+  std::tuple<> none;
+  EXPECT_THAT(DecodeArguments("scale", payload, none),
+              StatusIs(kLoss, "scale: arguments: expected no more bytes"));
   EXPECT_THAT(DecodeResult<int64_t>("scale", Payload{.values = "abc"}),
               StatusIs(kLoss, "scale: result: expected 8 bytes, found 3"));
 }
@@ -438,6 +442,12 @@ TEST(ArgumentsTest, BoundsWhatOneMessageHolds) {
                                         HasSubstr("send large data as"))));
   EXPECT_THAT(Encoded(std::vector<double>(kMaxValueBytes / 8)),
               StatusIs(kArgument));
+  std::string bytes(kMaxValueBytes + 1, '\0');
+  bytes[0] = '\xfd';
+  bytes[1] = '\xff';
+  bytes[2] = '\x1f';
+  EXPECT_THAT(Decoded<std::string>(Payload{.values = bytes}),
+              StatusIs(kLoss, "expected at most 2097152 bytes"));
   const Tensor tensor = Tensor::Ones({1}).value();
   std::vector<Tensor> tensors(kMaxTensors, tensor);
   Payload payload = Encoded(tensors).value();

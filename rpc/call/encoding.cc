@@ -8,9 +8,9 @@ namespace sherd::internal {
 namespace {
 
 std::string Text(const ValuePlace& place) {
-  return place.argument == 0
-             ? absl::StrCat(place.method, ": result")
-             : absl::StrCat(place.method, ": argument ", place.argument);
+  if (place.argument == kResult) return absl::StrCat(place.method, ": result");
+  if (place.argument == 0) return absl::StrCat(place.method, ": arguments");
+  return absl::StrCat(place.method, ": argument ", place.argument);
 }
 
 std::string TooMany(absl::string_view what, size_t limit) {
@@ -91,6 +91,10 @@ absl::StatusOr<Payload> Encoder::Finish() && {
 
 const char* Decoder::Take(size_t size) {
   if (!status_.ok()) return nullptr;
+  if (payload_.values.size() > kMaxValueBytes) {
+    Fail(absl::StrCat("expected at most ", kMaxValueBytes, " bytes"));
+    return nullptr;
+  }
   if (size > left_.size()) {
     Fail(absl::StrCat("expected ", size, " bytes, found ", left_.size()));
     return nullptr;

@@ -41,7 +41,9 @@ template <typename T>
 concept WireNumber = (std::integral<T> || std::floating_point<T>)&&sizeof(T) <=
                      8;
 
-// "scale: argument 2", or "scale: result" for number 0.
+// "scale: argument 2", counted from 1, "scale: result", or "scale: arguments"
+// for number 0.
+inline constexpr size_t kResult = SIZE_MAX;
 struct ValuePlace {
   absl::string_view method;
   size_t argument = 0;
@@ -51,8 +53,7 @@ struct ValuePlace {
 // Finish returns it.
 class Encoder {
  public:
-  // Whose value is written next, for errors: of `method` the argument of this
-  // number, counted from 1, or the result.
+  // Whose value is written next, for errors.
   void Begin(absl::string_view method, size_t argument) {
     place_ = {method, argument};
   }

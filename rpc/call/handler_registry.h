@@ -26,7 +26,7 @@ inline constexpr size_t kMaxMethodName = 128;
 struct RawHandler {
   std::string name;
   // What a caller's signature has to be.
-  CallSignature signature;
+  MethodSignatureText signature;
   // Runs the user's function on the calling thread. Replies once, perhaps on
   // another thread after it has returned, with its result or the error of
   // whatever failed: never throws.

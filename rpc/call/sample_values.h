@@ -83,16 +83,31 @@ struct ReferenceCodec<TestRef<T>> {
   }
 };
 
-using Everything = std::tuple<
-    std::tuple<bool, int8_t, uint16_t, int32_t, uint64_t, float, double>,
-    Colour, std::string, absl::Duration, absl::Time, Tensor,
-    std::optional<Shard>, std::vector<TestRef<Tensor>>,
-    std::vector<std::vector<int16_t>>, std::vector<bool>,
-    std::array<std::optional<std::string>, 2>,
-    std::map<std::string, std::vector<Tensor>>,
-    absl::flat_hash_map<std::pair<int32_t, bool>,
-                        std::map<Colour, std::string>>,
-    Tree, Nothing>;
+struct Everything {
+  static auto Fields(auto& self) {
+    return std::tie(self.numbers, self.colour, self.text, self.duration,
+                    self.time, self.tensor, self.shard, self.references,
+                    self.lists, self.flags, self.array, self.tensors, self.maps,
+                    self.tree, self.nothing);
+  }
+
+  std::tuple<bool, int8_t, uint16_t, int32_t, uint64_t, float, double> numbers;
+  Colour colour = Colour::kRed;
+  std::string text;
+  absl::Duration duration;
+  absl::Time time;
+  Tensor tensor;
+  std::optional<Shard> shard;
+  std::vector<TestRef<Tensor>> references;
+  std::vector<std::vector<int16_t>> lists;
+  std::vector<bool> flags;
+  std::array<std::optional<std::string>, 2> array;
+  std::map<std::string, std::vector<Tensor>> tensors;
+  absl::flat_hash_map<std::pair<int32_t, bool>, std::map<Colour, std::string>>
+      maps;
+  Tree tree;
+  Nothing nothing;
+};
 
 // A value of T, small enough that tests can look at each of its bits.
 template <typename T>
@@ -226,6 +241,18 @@ struct RandomOf<std::tuple<Ts...>> {
   }
 };
 template <>
+struct RandomOf<Everything> {
+  static Everything Make(std::mt19937_64& random) {
+    Everything value;
+    std::apply(
+        [&]<typename... Ts>(Ts&... fields) {
+          ((fields = RandomValue<Ts>(random)), ...);
+        },
+        Everything::Fields(value));
+    return value;
+  }
+};
+template <>
 struct RandomOf<Nothing> {
   static Nothing Make(std::mt19937_64&) { return {}; }
 };
@@ -271,12 +298,16 @@ inline bool SameValue(const std::map<std::string, std::vector<Tensor>>& a,
   }
   return true;
 }
-template <typename... Ts>
-bool SameValue(const std::tuple<Ts...>& a, const std::tuple<Ts...>& b) {
-  return [&]<size_t... I>(std::index_sequence<I...>) {
-    return (SameValue(std::get<I>(a), std::get<I>(b)) && ...);
-  }
-  (std::index_sequence_for<Ts...>());
+inline bool SameValue(const Everything& a, const Everything& b) {
+  return std::apply(
+      [&](const auto&... left) {
+        return std::apply(
+            [&](const auto&... right) {
+              return (SameValue(left, right) && ...);
+            },
+            Everything::Fields(b));
+      },
+      Everything::Fields(a));
 }
 
 }  // namespace sherd::internal

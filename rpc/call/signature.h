@@ -90,11 +90,11 @@ struct MethodCodec<R(Params...)> {
                                         Params... args) {
     return EncodeArguments<Stored<Params>...>(method, args...);
   }
-  static absl::StatusOr<Arguments> Decode(absl::string_view method,
-                                          Payload request) {
-    return DecodeArguments<Stored<Params>...>(method, std::move(request));
+  static absl::Status Decode(absl::string_view method, Payload request,
+                             Arguments& arguments) {
+    return DecodeArguments(method, std::move(request), arguments);
   }
-  // Calls `f` with what Decode returned, which is used up.
+  // Calls `f` with what Decode has read, which is used up.
   template <typename F>
   static auto Invoke(const F& f, Arguments& arguments) {
     return std::apply(
@@ -123,7 +123,7 @@ struct MethodCodec<R(Params...)> {
 
 // What caller and handler compare: the name and the canonical types, which no
 // compiler or platform changes. "scale(tensor,f64)->tensor".
-struct CallSignature {
+struct MethodSignatureText {
   std::string text;
   // Of kArgumentsFormat and `text`.
   uint64_t hash = 0;
@@ -135,12 +135,12 @@ inline constexpr int64_t kArgumentsFormat = 1;
 uint64_t HashSignature(absl::string_view text);
 
 template <typename M>
-const CallSignature& SignatureOf() {
-  static const CallSignature& signature = *new CallSignature([] {
+const MethodSignatureText& SignatureOf() {
+  static const MethodSignatureText& signature = *new MethodSignatureText([] {
     TypeText type;
     type.Append(absl::string_view(M::kName));
     MethodCodec<typename M::Signature>::Describe(type);
-    CallSignature made;
+    MethodSignatureText made;
     made.text = std::move(type).Take();
     made.hash = HashSignature(made.text);
     return made;
