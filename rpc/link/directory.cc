@@ -1,0 +1,211 @@
+#include "sherd/rpc/link/directory.h"
+
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "sherd/core/base/error_info.h"
+#include "sherd/core/base/printable_text.h"
+#include "sherd/core/base/status_macros.h"
+#include "sherd/core/process/process_identity.h"
+
+namespace sherd::internal {
+namespace {
+
+constexpr size_t kMaxNameBytes = 127;
+constexpr char kUnixName[] = "unix";
+constexpr char kTcpName[] = "tcp";
+// Lines of a note: name, nonce, network, transports.
+constexpr size_t kNoteFields = 4;
+// Lines of an address: Unix name, TCP host and port.
+constexpr size_t kAddressFields = 2;
+
+bool IsNameCharacter(char c) {
+  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') ||
+         (c >= '0' && c <= '9') || c == '_' || c == ':' || c == '-';
+}
+
+std::string Note(const Directory::Worker& worker) {
+  return absl::StrJoin({worker.name, absl::BytesToHexString(worker.nonce),
+                        worker.network, worker.transports.ToText()},
+                       "\n");
+}
+
+absl::Status Malformed(int rank) {
+  return WithRank(
+      absl::InvalidArgumentError(absl::StrCat(
+          "what rank ", rank,
+          " wrote at the rendezvous is not of this version of Sherd, or the "
+          "store serves something else too")),
+      rank);
+}
+
+}  // namespace
+
+absl::StatusOr<Transports> Transports::Parse(
+    const std::vector<std::string>& names) {
+  if (names.empty()) return Transports();
+  Transports result = {.unix_sockets = false, .tcp = false};
+  for (const std::string& name : names) {
+    bool& chosen = name == kUnixName ? result.unix_sockets : result.tcp;
+    if ((name != kUnixName && name != kTcpName) || chosen) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("RPC transports are \"", absl::StrJoin(names, ","),
+                       "\", expected unix, tcp or both"));
+    }
+    chosen = true;
+  }
+  return result;
+}
+
+std::string Transports::ToText() const {
+  std::vector<std::string> names;
+  if (unix_sockets) names.push_back(kUnixName);
+  if (tcp) names.push_back(kTcpName);
+  return absl::StrJoin(names, ", ");
+}
+
+absl::Status CheckWorkerName(absl::string_view name) {
+  if (!name.empty() && name.size() <= kMaxNameBytes &&
+      std::all_of(name.begin(), name.end(), IsNameCharacter)) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      "RPC worker name \"", PrintableText(name), "\": expected 1 to ",
+      kMaxNameBytes, " letters, digits, \"_\", \":\" or \"-\""));
+}
+
+Directory::Directory(std::shared_ptr<Store> store, int rank, int world_size)
+    : store_(std::move(store)),
+      membership_("rpc", rank, world_size, {}, world_size),
+      log_(store_, membership_),
+      workers_(world_size) {}
+
+absl::StatusOr<std::unique_ptr<Directory>> Directory::Meet(
+    std::shared_ptr<Store> store, int rank, int world_size, Worker self,
+    Deadline deadline) {
+  SHERD_RETURN_IF_ERROR(CheckWorkerName(self.name));
+  auto directory = std::unique_ptr<Directory>(
+      new Directory(std::move(store), rank, world_size));
+  std::vector<std::string> notes;
+  SHERD_RETURN_IF_ERROR(ExchangeMembership(*directory->store_, {}, deadline,
+                                           directory->membership_, Note(self),
+                                           &notes));
+  SHERD_RETURN_IF_ERROR(directory->ReadNotes(notes));
+  SHERD_RETURN_IF_ERROR(directory->CheckNames());
+  SHERD_RETURN_IF_ERROR(directory->CheckRoutes());
+  return directory;
+}
+
+absl::Status Directory::ReadNotes(const std::vector<std::string>& notes) {
+  for (int rank = 0; rank < size(); ++rank) {
+    const std::vector<std::string> fields = absl::StrSplit(notes[rank], '\n');
+    if (fields.size() != kNoteFields || !CheckWorkerName(fields[0]).ok()) {
+      return Malformed(rank);
+    }
+    const absl::StatusOr<Transports> transports =
+        Transports::Parse(absl::StrSplit(fields[3], ", "));
+    if (!transports.ok()) return Malformed(rank);
+    workers_[rank] = {.name = fields[0],
+                      .nonce = absl::HexStringToBytes(fields[1]),
+                      .network = fields[2],
+                      .transports = *transports};
+    names_.push_back(fields[0]);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Directory::CheckNames() const {
+  std::map<absl::string_view, int> ranks;
+  for (int rank = 0; rank < size(); ++rank) {
+    const auto [it, is_new] = ranks.emplace(names_[rank], rank);
+    if (is_new) continue;
+    return WithRank(absl::AlreadyExistsError(absl::StrCat(
+                        "RPC worker name ", names_[rank],
+                        " is not unique: ranks ", it->second, " and ", rank,
+                        " have it; give each worker one of its own")),
+                    rank);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Directory::CheckRoutes() const {
+  for (int from = 0; from < size(); ++from) {
+    for (int to = from + 1; to < size(); ++to) {
+      if (RouteBetween(from, to) != Route::kNone) continue;
+      const bool near = workers_[from].network == workers_[to].network;
+      return WithRank(
+          absl::FailedPreconditionError(absl::StrCat(
+              Label(from), " and ", Label(to), " cannot reach each other: on ",
+              near ? "one host" : "two hosts", " with the RPC transports ",
+              workers_[from].transports.ToText(), " and ",
+              workers_[to].transports.ToText(),
+              near ? "; name one that both have" : "; both need tcp")),
+          to);
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Directory::ExchangeAddresses(const HostPort& unix_address,
+                                          const HostPort& tcp_address,
+                                          Deadline deadline) {
+  const std::string own =
+      absl::StrCat(unix_address.host, "\n",
+                   tcp_address.host.empty()
+                       ? ""
+                       : FormatHostPort(tcp_address.host, tcp_address.port));
+  SHERD_ASSIGN_OR_RETURN(const std::vector<std::string> addresses,
+                         log_.Exchange("addresses", own, deadline));
+  for (int rank = 0; rank < size(); ++rank) {
+    const std::vector<std::string> fields =
+        absl::StrSplit(addresses[rank], '\n');
+    if (fields.size() != kAddressFields) return Malformed(rank);
+    workers_[rank].unix_address.host = fields[0];
+    if (fields[1].empty()) continue;
+    const absl::StatusOr<HostPort> tcp = ParseHostPort(fields[1]);
+    if (!tcp.ok()) return Malformed(rank);
+    workers_[rank].tcp_address = *tcp;
+  }
+  return absl::OkStatus();
+}
+
+Directory::Route Directory::RouteBetween(int from, int to) const {
+  const Worker& a = workers_[from];
+  const Worker& b = workers_[to];
+  if (a.network == b.network && a.transports.unix_sockets &&
+      b.transports.unix_sockets) {
+    return Route::kUnix;
+  }
+  return a.transports.tcp && b.transports.tcp ? Route::kTcp : Route::kNone;
+}
+
+bool Directory::one_network() const {
+  return std::all_of(workers_.begin(), workers_.end(), [&](const Worker& w) {
+    return w.network == workers_[0].network;
+  });
+}
+
+std::string Directory::Label(int rank) const {
+  return absl::StrCat(workers_[rank].name, " (rank ", rank, ")");
+}
+
+ProcessState Directory::StateOfWorker(int rank) const {
+  return StateOf(membership_.process(rank));
+}
+
+std::string Directory::EndOfWorker(int rank) const {
+  return DescribeEnd(membership_.process(rank), StateOfWorker(rank))
+      .value_or("");
+}
+
+bool Directory::SharesProcess(int rank) const {
+  return membership_.process(rank) == membership_.process(this->rank());
+}
+
+}  // namespace sherd::internal

@@ -1,0 +1,102 @@
+#ifndef SHERD_RPC_LINK_PEER_LINK_H_
+#define SHERD_RPC_LINK_PEER_LINK_H_
+
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "sherd/core/base/deadline.h"
+#include "sherd/rpc/link/link_channel.h"
+#include "sherd/rpc/link/wire.h"
+#include "sherd/rpc/rpc.pb.h"
+
+namespace sherd::internal {
+
+// This worker's link with one other: its connections, and whether the other is
+// alive, lost or gone in good order. Once it is lost or gone, it stays so.
+//
+// Threads. Send and Connect from any thread, the rest on the loop thread.
+class PeerLink final : private LinkChannel::Link {
+ public:
+  // The worker's own links; on the loop thread.
+  class Owner {
+   public:
+    virtual ~Owner() = default;
+    virtual void OnLinked(int rank) = 0;
+    // `cause` is what `why` says, with the code that it had.
+    virtual void OnLost(int rank, const absl::Status& why,
+                        const absl::Status& cause) = 0;
+    virtual void OnLeft(int rank, const absl::Status& why) = 0;
+    // It is not reached now, for a reason of this process.
+    virtual void OnNotReached(int rank, const absl::Status& why) = 0;
+    virtual void OnLostNotice(int from,
+                              const rpc::LinkMessage::LostNotice& notice) = 0;
+    // It is closed, if it was asked to say goodbye.
+    virtual void OnParted(int rank) = 0;
+  };
+
+  PeerLink(const LinkContext& context, Owner& owner, int rank);
+
+  // As Wire::Send.
+  absl::Status Send(WireMessage message);
+  // Connects, if it is not connected.
+  void Connect() { control_.Connect(); }
+
+  // Answers a hello that names this worker: the channel that takes the
+  // connection, or null.
+  LinkChannel* OnHello(const rpc::LinkMessage::Hello& hello,
+                       rpc::LinkMessage::HelloReply* reply);
+
+  // Once per heartbeat. `was_asleep`: this process has not run for a while, and
+  // cannot tell who was silent.
+  void Beat(Deadline::Clock::time_point now, bool was_asleep);
+
+  // What others say, or what was seen otherwise: it is lost. Ignored while
+  // there is a connection, whose own end is a better witness.
+  void OnReportedLost(absl::string_view cause);
+  void SendLostNotice(int rank, absl::string_view cause);
+
+  void SayGoodbye();
+  // Lost, left, or closed after the goodbye.
+  bool HasEnded() const { return state_ == State::kEnded; }
+  // Closes at once, and calls nobody any more.
+  void Abandon();
+
+ private:
+  enum class State { kAlive, kLooking, kEnded };
+
+  void OnHeard() override { was_heard_ = true; }
+  void OnOpen(LinkChannel& channel) override;
+  absl::Status OnMessage(const rpc::LinkMessage& message) override;
+  void OnBroken(LinkChannel& channel, const absl::Status& why) override;
+  void OnNoMeans(LinkChannel& channel, const absl::Status& why) override;
+  void OnGoodbye(LinkChannel& channel) override;
+  void OnClosed(LinkChannel& channel) override;
+
+  absl::Status Lost(absl::string_view cause) const;
+  std::string label() const { return context_.directory->Label(rank_); }
+  // Looks for the end of the process until `deadline`.
+  void LookForEnd(const absl::Status& why, Deadline deadline);
+  void Lose(const absl::Status& cause);
+  void Leave();
+  void CloseBoth(const absl::Status& why);
+  void SendHeartbeat();
+
+  const LinkContext& context_;
+  Owner& owner_;
+  const int rank_;
+  const bool has_bulk_;
+  LinkChannel control_;
+  LinkChannel bulk_;
+
+  State state_ = State::kAlive;
+  bool says_goodbye_ = false;
+  bool heard_goodbye_ = false;
+  // Since the last beat.
+  bool was_heard_ = false;
+  Deadline::Clock::time_point last_heard_;
+};
+
+}  // namespace sherd::internal
+
+#endif  // SHERD_RPC_LINK_PEER_LINK_H_
