@@ -1,0 +1,71 @@
+#ifndef SHERD_RPC_CALL_CONTEXT_H_
+#define SHERD_RPC_CALL_CONTEXT_H_
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/strings/string_view.h"
+#include "sherd/core/base/deadline.h"
+
+namespace sherd {
+
+// The call that a handler works on: who called, until when the caller waits,
+// and whether it still does.
+//
+// Inheritance. Calls that a handler makes end at its own deadline at the
+// latest, and are cancelled with it. Both hold for the thread on which the
+// handler was started; a handler that goes on elsewhere takes Current() along
+// and makes it that thread's with a ScopedCallContext.
+//
+// Threads. Safe from any thread.
+class CallContext {
+ public:
+  CallContext(int caller, uint64_t call, std::string method, Deadline deadline)
+      : caller_(caller),
+        call_(call),
+        method_(std::move(method)),
+        deadline_(deadline) {}
+
+  // Of the call that this thread handles, or null.
+  static const std::shared_ptr<CallContext>& Current();
+
+  // Rank of the worker that called, and its number of the call.
+  int caller() const { return caller_; }
+  uint64_t call() const { return call_; }
+  absl::string_view method() const { return method_; }
+  Deadline deadline() const { return deadline_; }
+
+  // Whether nobody waits for the result any more: the caller cancelled, its
+  // deadline passed, or it is lost. A handler that takes long asks now and
+  // then, and returns anything.
+  bool cancelled() const {
+    return cancelled_.load(std::memory_order_relaxed) || deadline_.HasPassed();
+  }
+  void Cancel() { cancelled_.store(true, std::memory_order_relaxed); }
+
+ private:
+  const int caller_;
+  const uint64_t call_;
+  const std::string method_;
+  const Deadline deadline_;
+  std::atomic<bool> cancelled_{false};
+};
+
+// Makes `context` the calling thread's until the end of the scope.
+class ScopedCallContext {
+ public:
+  explicit ScopedCallContext(std::shared_ptr<CallContext> context);
+  ~ScopedCallContext();
+  ScopedCallContext(const ScopedCallContext&) = delete;
+  ScopedCallContext& operator=(const ScopedCallContext&) = delete;
+
+ private:
+  std::shared_ptr<CallContext> before_;
+};
+
+}  // namespace sherd
+
+#endif  // SHERD_RPC_CALL_CONTEXT_H_

@@ -1,0 +1,411 @@
+#include "sherd/rpc/engine/call_codec.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/cord.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "google/protobuf/arena.h"
+#include "sherd/core/base/checked_math.h"
+#include "sherd/core/base/status_macros.h"
+#include "sherd/core/tensor/device.h"
+#include "sherd/core/tensor/dtype.h"
+#include "sherd/core/tensor/shape.h"
+#include "sherd/core/tensor/tensor.h"
+#include "sherd/rpc/rpc.pb.h"
+
+namespace sherd::internal {
+namespace {
+
+// Stands for the dtype of an undefined tensor.
+constexpr uint32_t kUndefinedDType = 255;
+constexpr size_t kMaxErrorText = size_t{64} << 10;
+constexpr int kMaxAttachments = 16;
+constexpr size_t kMaxMethodBytes = 1024;
+
+// A message whose parts lie on the stack unless they are many.
+class ScratchMessage {
+ public:
+  ScratchMessage() : arena_(Options(block_)) {}
+  rpc::Message& operator*() { return *message_; }
+  rpc::Message* operator->() { return message_; }
+
+ private:
+  static google::protobuf::ArenaOptions Options(char (&block)[2048]) {
+    google::protobuf::ArenaOptions options;
+    options.initial_block = block;
+    options.initial_block_size = sizeof(block);
+    return options;
+  }
+
+  alignas(8) char block_[2048];
+  google::protobuf::Arena arena_;
+  rpc::Message* const message_ =
+      google::protobuf::Arena::CreateMessage<rpc::Message>(&arena_);
+};
+
+absl::Status Malformed(absl::string_view what) {
+  return absl::InvalidArgumentError(absl::StrCat("call message: ", what));
+}
+
+absl::Status DecodeTensors(const rpc::CallPayload& from, uint64_t tail_bytes,
+                           const CallLimits& limits,
+                           std::vector<TensorLayout>& to) {
+  const auto count = static_cast<size_t>(from.tensor_dtype_size());
+  if (count > limits.max_tensors) {
+    return Malformed(absl::StrCat(count, " tensors, at most ",
+                                  limits.max_tensors, " are allowed"));
+  }
+  if (static_cast<size_t>(from.tensor_rank_size()) != count) {
+    return Malformed(absl::StrCat(count, " dtypes of tensors, but ",
+                                  from.tensor_rank_size(), " ranks"));
+  }
+  to.resize(count);
+  uint64_t total = 0;
+  int next_size = 0;
+  for (size_t i = 0; i < count; ++i) {
+    TensorLayout& tensor = to[i];
+    const uint32_t dtype = from.tensor_dtype(static_cast<int>(i));
+    const uint32_t rank = from.tensor_rank(static_cast<int>(i));
+    tensor.defined = dtype != kUndefinedDType;
+    if (tensor.defined && dtype >= kNumDTypes) {
+      return Malformed(absl::StrCat("tensor ", i, " has dtype ", dtype));
+    }
+    const int sizes_left = from.tensor_size_size() - next_size;
+    if (rank > kMaxRank || static_cast<int>(rank) > sizes_left ||
+        (!tensor.defined && rank > 0)) {
+      return Malformed(absl::StrCat("tensor ", i, " has rank ", rank, ", and ",
+                                    sizes_left, " sizes follow"));
+    }
+    if (!tensor.defined) continue;
+    tensor.dtype = static_cast<DType>(dtype);
+    for (uint32_t d = 0; d < rank; ++d) {
+      const uint64_t size = from.tensor_size(next_size++);
+      // A size beyond int64_t becomes negative, which NumBytes refuses.
+      tensor.sizes.push_back(static_cast<int64_t>(size));
+    }
+    const absl::StatusOr<int64_t> bytes = NumBytes(tensor.sizes, tensor.dtype);
+    if (!bytes.ok()) {
+      return Malformed(
+          absl::StrCat("tensor ", i, ": ", bytes.status().message()));
+    }
+    tensor.bytes = static_cast<uint64_t>(*bytes);
+    const std::optional<uint64_t> sum = CheckedAdd(total, tensor.bytes);
+    if (!sum || *sum > limits.max_tensor_bytes) {
+      return Malformed(absl::StrCat("its tensors have more than ",
+                                    limits.max_tensor_bytes,
+                                    " bytes, the maximum"));
+    }
+    total = *sum;
+  }
+  if (next_size != from.tensor_size_size()) {
+    return Malformed(absl::StrCat(from.tensor_size_size(),
+                                  " sizes of tensors, of which ", next_size,
+                                  " belong to one"));
+  }
+  if (total != tail_bytes) {
+    return Malformed(absl::StrCat("its tensors have ", total, " bytes, but ",
+                                  tail_bytes, " follow"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status DecodePayload(rpc::CallPayload& from, uint64_t tail_bytes,
+                           const CallLimits& limits, PayloadHeader& to) {
+  SHERD_RETURN_IF_ERROR(DecodeTensors(from, tail_bytes, limits, to.tensors));
+  const int references = from.reference_owner_size();
+  if (from.reference_creator_size() != references ||
+      from.reference_number_size() != references ||
+      static_cast<size_t>(references) > limits.max_references) {
+    return Malformed(absl::StrCat(
+        references, " owners of references, ", from.reference_creator_size(),
+        " creators and ", from.reference_number_size(), " numbers; at most ",
+        limits.max_references, " of each are allowed"));
+  }
+  to.references.reserve(static_cast<size_t>(references));
+  for (int i = 0; i < references; ++i) {
+    to.references.push_back({.owner = from.reference_owner(i),
+                             .creator = from.reference_creator(i),
+                             .number = from.reference_number(i)});
+  }
+  to.values = std::move(*from.mutable_values());
+  return absl::OkStatus();
+}
+
+absl::StatusOr<CallHeader> DecodeRequest(rpc::CallRequest& from,
+                                         uint64_t tail_bytes,
+                                         const CallLimits& limits) {
+  RequestHeader to;
+  to.call = from.call();
+  if (to.call == 0) return Malformed("a request has call 0");
+  if (from.method().empty() || from.method().size() > kMaxMethodBytes) {
+    return Malformed(absl::StrCat("the name of a method has ",
+                                  from.method().size(), " bytes"));
+  }
+  to.method = std::move(*from.mutable_method());
+  to.signature = from.signature();
+  if (from.timeout_us() != 0) {
+    to.timeout = absl::Microseconds(std::min<uint64_t>(
+        from.timeout_us(), std::numeric_limits<int64_t>::max()));
+  }
+  SHERD_RETURN_IF_ERROR(
+      DecodePayload(*from.mutable_payload(), tail_bytes, limits, to.payload));
+  return CallHeader(std::move(to));
+}
+
+absl::StatusOr<CallHeader> DecodeReply(rpc::CallReply& from,
+                                       uint64_t tail_bytes,
+                                       const CallLimits& limits) {
+  ReplyHeader to;
+  to.call = from.call();
+  if (from.code() != 0) {
+    if (from.has_payload() || tail_bytes != 0) {
+      return Malformed("a reply has both an error and a payload");
+    }
+    if (from.attachment_size() != from.attachment_type_size() ||
+        from.attachment_size() > kMaxAttachments) {
+      return Malformed(absl::StrCat("an error has ", from.attachment_size(),
+                                    " attachments and ",
+                                    from.attachment_type_size(), " types"));
+    }
+    // A code of a later version becomes kUnknown.
+    const bool known = from.code() > 0 && from.code() <= 16;
+    to.status = absl::Status(known ? static_cast<absl::StatusCode>(from.code())
+                                   : absl::StatusCode::kUnknown,
+                             from.message());
+    for (int i = 0; i < from.attachment_size(); ++i) {
+      to.status.SetPayload(from.attachment_type(i),
+                           absl::Cord(from.attachment(i)));
+    }
+    return CallHeader(std::move(to));
+  }
+  SHERD_RETURN_IF_ERROR(
+      DecodePayload(*from.mutable_payload(), tail_bytes, limits, to.payload));
+  return CallHeader(std::move(to));
+}
+
+absl::StatusOr<CallHeader> DecodeDrain(const rpc::DrainMessage& from,
+                                       const CallLimits& limits) {
+  if (from.kind() < rpc::DrainMessage::WAVE ||
+      from.kind() > rpc::DrainMessage::GIVE_UP) {
+    return Malformed(absl::StrCat("a drain message has kind ",
+                                  static_cast<int>(from.kind())));
+  }
+  DrainHeader to;
+  to.kind = static_cast<DrainKind>(from.kind() - rpc::DrainMessage::WAVE);
+  to.wave = from.wave();
+  to.sent = from.sent();
+  to.received = from.received();
+  if (static_cast<size_t>(from.excluded_size()) > limits.max_references) {
+    return Malformed(absl::StrCat("a drain message leaves out ",
+                                  from.excluded_size(), " workers"));
+  }
+  for (const uint32_t rank : from.excluded()) {
+    if (rank > std::numeric_limits<int32_t>::max()) {
+      return Malformed(absl::StrCat("a drain message leaves out rank ", rank));
+    }
+    to.excluded.push_back(static_cast<int>(rank));
+  }
+  return CallHeader(std::move(to));
+}
+
+void EncodePayload(Payload& from, rpc::CallPayload& to) {
+  to.set_values(std::move(from.values));
+  for (const Tensor& tensor : from.tensors) {
+    to.add_tensor_dtype(tensor.defined() ? static_cast<uint32_t>(tensor.dtype())
+                                         : kUndefinedDType);
+    to.add_tensor_rank(static_cast<uint32_t>(tensor.dim()));
+    for (const int64_t size : tensor.sizes()) {
+      to.add_tensor_size(static_cast<uint64_t>(size));
+    }
+  }
+  for (const ReferenceId& reference : from.references) {
+    to.add_reference_owner(reference.owner);
+    to.add_reference_creator(reference.creator);
+    to.add_reference_number(reference.number);
+  }
+}
+
+absl::StatusOr<std::string> Finish(const rpc::Message& message,
+                                   const CallLimits& limits) {
+  const size_t bytes = message.ByteSizeLong();
+  if (bytes > limits.max_control_bytes) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "values of ", bytes, " bytes, at most ", limits.max_control_bytes,
+        " are allowed; pass what is large as a Tensor"));
+  }
+  std::string control(bytes, '\0');
+  message.SerializeWithCachedSizesToArray(
+      reinterpret_cast<uint8_t*>(control.data()));
+  return control;
+}
+
+}  // namespace
+
+absl::StatusOr<CallHeader> DecodeCallMessage(absl::string_view control,
+                                             uint64_t tail_bytes,
+                                             const CallLimits& limits) {
+  if (control.size() > limits.max_control_bytes) {
+    return Malformed(absl::StrCat(control.size(), " bytes, at most ",
+                                  limits.max_control_bytes, " are allowed"));
+  }
+  ScratchMessage message;
+  if (!message->ParseFromArray(control.data(),
+                               static_cast<int>(control.size()))) {
+    return Malformed("it is not a message");
+  }
+  if (message->kind_case() != rpc::Message::kCall) return ForeignHeader();
+  rpc::CallMessage& call = *message->mutable_call();
+  switch (call.kind_case()) {
+    case rpc::CallMessage::kRequest:
+      return DecodeRequest(*call.mutable_request(), tail_bytes, limits);
+    case rpc::CallMessage::kReply:
+      return DecodeReply(*call.mutable_reply(), tail_bytes, limits);
+    default:
+      break;
+  }
+  if (tail_bytes != 0) {
+    return Malformed(absl::StrCat(tail_bytes,
+                                  " bytes follow one without "
+                                  "tensors"));
+  }
+  switch (call.kind_case()) {
+    case rpc::CallMessage::kCancel:
+      return CallHeader(CancelHeader{call.cancel().call()});
+    case rpc::CallMessage::kReceived:
+      return CallHeader(ReceivedHeader{call.received().call()});
+    case rpc::CallMessage::kDrain:
+      return DecodeDrain(call.drain(), limits);
+    default:
+      return Malformed("it is of no known kind");
+  }
+}
+
+absl::Status PackTensors(Payload& payload, const CallLimits& limits) {
+  if (payload.tensors.size() > limits.max_tensors ||
+      payload.references.size() > limits.max_references) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        payload.tensors.size(), " tensors and ", payload.references.size(),
+        " references in one message, at most ", limits.max_tensors, " and ",
+        limits.max_references, " are allowed"));
+  }
+  uint64_t total = 0;
+  for (size_t i = 0; i < payload.tensors.size(); ++i) {
+    Tensor& tensor = payload.tensors[i];
+    if (!tensor.defined()) continue;
+    if (tensor.device() != Device()) {
+      return absl::UnimplementedError(absl::StrCat(
+          "tensor ", i, " of the message is on ", tensor.device().ToString(),
+          "; only tensors on the CPU travel: use To(\"cpu\")"));
+    }
+    const std::optional<uint64_t> sum =
+        CheckedAdd(total, static_cast<uint64_t>(tensor.nbytes()));
+    if (!sum || *sum > limits.max_tensor_bytes) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("tensors of more than ", limits.max_tensor_bytes,
+                       " bytes in one message, the maximum"));
+    }
+    total = *sum;
+    SHERD_ASSIGN_OR_RETURN(tensor, tensor.Contiguous());
+  }
+  return absl::OkStatus();
+}
+
+std::vector<absl::Span<const std::byte>> TailOf(
+    const std::vector<Tensor>& tensors) {
+  std::vector<absl::Span<const std::byte>> tail;
+  for (const Tensor& tensor : tensors) {
+    if (!tensor.defined() || tensor.nbytes() == 0) continue;
+    tail.emplace_back(static_cast<const std::byte*>(tensor.data()),
+                      static_cast<size_t>(tensor.nbytes()));
+  }
+  return tail;
+}
+
+absl::StatusOr<std::string> EncodeRequest(
+    uint64_t call, absl::string_view method, uint64_t signature,
+    absl::Duration timeout, Payload& payload, const CallLimits& limits) {
+  if (method.empty() || method.size() > kMaxMethodBytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the name of a method has 1 to ", kMaxMethodBytes,
+                     " bytes, not ", method.size()));
+  }
+  ScratchMessage message;
+  rpc::CallRequest& request = *message->mutable_call()->mutable_request();
+  request.set_call(call);
+  request.set_method(method.data(), method.size());
+  request.set_signature(signature);
+  if (timeout != absl::InfiniteDuration()) {
+    // 0 would say that there is no deadline.
+    request.set_timeout_us(static_cast<uint64_t>(
+        std::max<int64_t>(1, absl::ToInt64Microseconds(timeout))));
+  }
+  EncodePayload(payload, *request.mutable_payload());
+  return Finish(*message, limits);
+}
+
+absl::StatusOr<std::string> EncodeReply(uint64_t call, Payload& payload,
+                                        const CallLimits& limits) {
+  ScratchMessage message;
+  rpc::CallReply& reply = *message->mutable_call()->mutable_reply();
+  reply.set_call(call);
+  EncodePayload(payload, *reply.mutable_payload());
+  return Finish(*message, limits);
+}
+
+std::string EncodeErrorReply(uint64_t call, const absl::Status& error) {
+  ScratchMessage message;
+  rpc::CallReply& reply = *message->mutable_call()->mutable_reply();
+  reply.set_call(call);
+  reply.set_code(static_cast<int32_t>(error.code()));
+  const absl::string_view text = error.message().substr(0, kMaxErrorText);
+  reply.set_message(text.data(), text.size());
+  error.ForEachPayload([&](absl::string_view type, const absl::Cord& value) {
+    if (reply.attachment_size() == kMaxAttachments ||
+        type.size() + value.size() > kMaxErrorText) {
+      return;
+    }
+    reply.add_attachment_type(type.data(), type.size());
+    reply.add_attachment(std::string(value));
+  });
+  return message->SerializeAsString();
+}
+
+std::string EncodeCancel(uint64_t call) {
+  ScratchMessage message;
+  message->mutable_call()->mutable_cancel()->set_call(call);
+  return message->SerializeAsString();
+}
+
+std::string EncodeReceived(uint64_t call) {
+  ScratchMessage message;
+  message->mutable_call()->mutable_received()->set_call(call);
+  return message->SerializeAsString();
+}
+
+std::string EncodeDrain(const DrainHeader& drain) {
+  ScratchMessage message;
+  rpc::DrainMessage& to = *message->mutable_call()->mutable_drain();
+  to.set_kind(static_cast<rpc::DrainMessage::Kind>(
+      static_cast<int>(drain.kind) + rpc::DrainMessage::WAVE));
+  to.set_wave(drain.wave);
+  to.set_sent(drain.sent);
+  to.set_received(drain.received);
+  for (const int rank : drain.excluded) {
+    to.add_excluded(static_cast<uint32_t>(rank));
+  }
+  return message->SerializeAsString();
+}
+
+}  // namespace sherd::internal

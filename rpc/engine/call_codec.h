@@ -1,0 +1,116 @@
+#ifndef SHERD_RPC_ENGINE_CALL_CODEC_H_
+#define SHERD_RPC_ENGINE_CALL_CODEC_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "sherd/core/tensor/dtype.h"
+#include "sherd/core/tensor/shape.h"
+#include "sherd/rpc/call/payload.h"
+#include "sherd/rpc/ownership/reference_id.h"
+
+namespace sherd::internal {
+
+// What is checked of a message before memory is taken for it.
+struct CallLimits {
+  size_t max_control_bytes = size_t{4} << 20;
+  size_t max_tensors = 1024;
+  size_t max_references = size_t{1} << 16;
+  // All tensors of a message.
+  uint64_t max_tensor_bytes = uint64_t{16} << 30;
+};
+
+// A tensor that is on its way.
+struct TensorLayout {
+  bool defined = true;
+  DType dtype = kFloat32;
+  Dims sizes;
+  uint64_t bytes = 0;
+};
+
+struct PayloadHeader {
+  std::string values;
+  std::vector<TensorLayout> tensors;
+  std::vector<ReferenceId> references;
+};
+
+// The messages of calls; rpc.proto says what the fields mean.
+struct RequestHeader {
+  uint64_t call = 0;
+  std::string method;
+  uint64_t signature = 0;
+  // Until the caller's deadline.
+  absl::Duration timeout = absl::InfiniteDuration();
+  PayloadHeader payload;
+};
+struct ReplyHeader {
+  uint64_t call = 0;
+  absl::Status status;
+  // Empty unless `status` is OK.
+  PayloadHeader payload;
+};
+struct CancelHeader {
+  uint64_t call = 0;
+};
+struct ReceivedHeader {
+  uint64_t call = 0;
+};
+enum class DrainKind {
+  kWave,
+  kReport,
+  kAgreed,
+  kAcknowledged,
+  kLeave,
+  kGiveUp
+};
+struct DrainHeader {
+  DrainKind kind = DrainKind::kWave;
+  uint64_t wave = 0;
+  uint64_t sent = 0;
+  uint64_t received = 0;
+  std::vector<int> excluded = {};
+};
+// The last one is of another layer: a reference message.
+struct ForeignHeader {};
+using CallHeader = std::variant<ForeignHeader, RequestHeader, ReplyHeader,
+                                CancelHeader, ReceivedHeader, DrainHeader>;
+
+// Reads the control part of a message that `tail_bytes` follow. The bytes of
+// the tensors add up to tail_bytes, and are within the limits.
+//   kInvalidArgument  It is not a call message, or breaks a limit; says which.
+absl::StatusOr<CallHeader> DecodeCallMessage(absl::string_view control,
+                                             uint64_t tail_bytes,
+                                             const CallLimits& limits);
+
+// Makes the tensors of `payload` ready for a tail: contiguous, in host memory.
+//   kInvalidArgument  There are too many, or too many bytes.
+//   kUnimplemented    One is on another device; named.
+absl::Status PackTensors(Payload& payload, const CallLimits& limits);
+
+// The tail of packed tensors, by reference.
+std::vector<absl::Span<const std::byte>> TailOf(
+    const std::vector<Tensor>& tensors);
+
+// Control parts. `payload`: packed; its values are moved out.
+//   kInvalidArgument  The message would break a limit.
+absl::StatusOr<std::string> EncodeRequest(
+    uint64_t call, absl::string_view method, uint64_t signature,
+    absl::Duration timeout, Payload& payload, const CallLimits& limits);
+absl::StatusOr<std::string> EncodeReply(uint64_t call, Payload& payload,
+                                        const CallLimits& limits);
+// The text is cut to 64 KiB.
+std::string EncodeErrorReply(uint64_t call, const absl::Status& error);
+std::string EncodeCancel(uint64_t call);
+std::string EncodeReceived(uint64_t call);
+std::string EncodeDrain(const DrainHeader& drain);
+
+}  // namespace sherd::internal
+
+#endif  // SHERD_RPC_ENGINE_CALL_CODEC_H_

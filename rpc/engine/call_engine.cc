@@ -1,0 +1,155 @@
+#include "sherd/rpc/engine/call_engine.h"
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "sherd/core/base/deadline.h"
+#include "sherd/core/base/error_info.h"
+#include "sherd/core/base/status_macros.h"
+#include "sherd/rpc/engine/call_codec.h"
+#include "sherd/rpc/engine/call_statistics.h"
+#include "sherd/rpc/link/wire.h"
+
+namespace sherd::internal {
+
+CallEngine::CallEngine(CallEngineOptions options)
+    : core_(std::make_shared<EngineCore>(
+          std::move(options),
+          [this](Deadline::Clock::time_point now) { return Expire(now); })),
+      callee_(std::make_shared<Callee>(core_)),
+      caller_(std::make_shared<Caller>(core_, callee_)) {
+  callee_->SetCaller(caller_);
+}
+
+CallEngine::~CallEngine() {
+  Close(Deadline::After(absl::ZeroDuration())).IgnoreError();
+}
+
+void CallEngine::Attach(std::shared_ptr<Wire> wire) {
+  core_->outbox.Attach(std::move(wire));
+}
+
+uint64_t CallEngine::Start(int to, absl::string_view method, uint64_t signature,
+                           Payload request, const CallOptions& options,
+                           ReplyFunction done) {
+  return caller_->Start(to, method, signature, std::move(request), options,
+                        std::move(done));
+}
+
+void CallEngine::Cancel(uint64_t call) { caller_->Cancel(call); }
+
+absl::Status CallEngine::Drain(Deadline deadline) {
+  return core_->drain.Wait(deadline);
+}
+
+void CallEngine::FailAll(const absl::Status& why) {
+  caller_->FailAll(why);
+  // The calls that those handlers made are among the ones that have failed.
+  callee_->CancelAll();
+}
+
+absl::Status CallEngine::Close(Deadline deadline) {
+  const absl::Status why = absl::CancelledError("RPC was shut down");
+  // Nothing lands any more once the wire is closed.
+  core_->landings.Fail(-1, why);
+  caller_->Close(why);
+  callee_->CancelAll();
+  core_->deadlines.Stop();
+  return core_->pool.Stop(deadline);
+}
+
+std::vector<WorkerStatistics> CallEngine::Statistics() const {
+  const Wire* const wire = core_->outbox.wire();
+  std::vector<WorkerStatistics> all(
+      static_cast<size_t>(core_->options.world_size));
+  for (size_t r = 0; r < all.size(); ++r) {
+    const WorkerCounters& counters = core_->counters.Of(static_cast<int>(r));
+    WorkerStatistics& to = all[r];
+    to.rank = static_cast<int>(r);
+    if (wire != nullptr) to.name = wire->names()[r];
+    to.calls = counters.calls.load(std::memory_order_relaxed);
+    to.errors = counters.errors.load(std::memory_order_relaxed);
+    to.outstanding = counters.outstanding.load(std::memory_order_relaxed);
+    to.served = counters.requests_received.load(std::memory_order_relaxed);
+    to.bytes_sent = counters.bytes_sent.load(std::memory_order_relaxed);
+    to.bytes_received = counters.bytes_received.load(std::memory_order_relaxed);
+    to.p50 = counters.latency.Quantile(0.5);
+    to.p99 = counters.latency.Quantile(0.99);
+  }
+  return all;
+}
+
+absl::StatusOr<std::vector<absl::Span<std::byte>>> CallEngine::OnControl(
+    int from, absl::string_view control, uint64_t tail_bytes,
+    uint64_t* ticket) {
+  using Destinations = std::vector<absl::Span<std::byte>>;
+  *ticket = 0;
+  core_->counters.Of(from).bytes_received.fetch_add(control.size() + tail_bytes,
+                                                    std::memory_order_relaxed);
+  SHERD_ASSIGN_OR_RETURN(
+      CallHeader header,
+      DecodeCallMessage(control, tail_bytes, core_->options.limits));
+  if (auto* const request = std::get_if<RequestHeader>(&header)) {
+    return callee_->OnRequest(from, std::move(*request), tail_bytes, ticket);
+  }
+  if (auto* const reply = std::get_if<ReplyHeader>(&header)) {
+    return caller_->OnReply(from, std::move(*reply), tail_bytes, ticket);
+  }
+  if (const auto* const cancel = std::get_if<CancelHeader>(&header)) {
+    caller_->CancelChildren(callee_->OnCancel(from, cancel->call));
+    return Destinations();
+  }
+  if (const auto* const received = std::get_if<ReceivedHeader>(&header)) {
+    callee_->OnReceived(from, received->call);
+    return Destinations();
+  }
+  if (const auto* const drain = std::get_if<DrainHeader>(&header)) {
+    core_->drain.OnMessage(from, *drain);
+    return Destinations();
+  }
+  if (tail_bytes != 0 || core_->options.on_foreign == nullptr) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("call message: one of another layer came, with ",
+                     tail_bytes, " bytes behind it"));
+  }
+  SHERD_RETURN_IF_ERROR(core_->options.on_foreign(from, control));
+  return Destinations();
+}
+
+void CallEngine::OnTail(int from, uint64_t ticket) {
+  core_->landings.Land(from, ticket);
+}
+
+void CallEngine::OnLost(int worker, const absl::Status& why) {
+  OnGone(worker, WithFailedRank(why, worker));
+  core_->drain.OnGone(worker, why.message());
+}
+
+void CallEngine::OnLeft(int worker, const absl::Status& why) {
+  OnGone(worker, WithRank(why, worker));
+  core_->drain.OnGone(worker, "");
+}
+
+void CallEngine::OnGone(int worker, const absl::Status& why) {
+  core_->outbox.Drop(worker, why);
+  core_->landings.Fail(worker, why);
+  caller_->CancelChildren(callee_->OnGone(worker));
+  caller_->OnGone(worker, why);
+}
+
+Deadline CallEngine::Expire(Deadline::Clock::time_point now) {
+  // Their children have no later deadlines.
+  callee_->Expire(now);
+  return Deadline::Earlier(caller_->Expire(now), callee_->EarliestDeadline());
+}
+
+}  // namespace sherd::internal

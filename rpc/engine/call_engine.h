@@ -1,0 +1,121 @@
+#ifndef SHERD_RPC_ENGINE_CALL_ENGINE_H_
+#define SHERD_RPC_ENGINE_CALL_ENGINE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "sherd/core/base/deadline.h"
+#include "sherd/rpc/call/handler_registry.h"
+#include "sherd/rpc/call/payload.h"
+#include "sherd/rpc/engine/call_statistics.h"
+#include "sherd/rpc/engine/callee.h"
+#include "sherd/rpc/engine/caller.h"
+#include "sherd/rpc/engine/engine_core.h"
+#include "sherd/rpc/link/wire.h"
+
+namespace sherd::internal {
+
+// The calls under way between this worker and the others, itself included.
+//
+// A call ends once: with its result, an error of the handler, its deadline, a
+// Cancel, or the loss of the worker. Every error begins with "call 17 of scale
+// on worker1 (rank 1): " and carries the rank; of a worker that is lost, as the
+// failed one. Nothing is sent twice. When a call ends before its reply, the
+// callee is told, frees what the call holds unless its handler has it, and
+// cancels the handler's CallContext and the calls that the handler made; a late
+// reply is dropped.
+//
+// Tensors. What is sent is read from the sender's storage, which is kept until
+// the system has it: a caller whose call ended with an error may find it still
+// being read. A call with `out` does not end while its reply is being written
+// there, even if its deadline passes: it ends when the bytes have landed or the
+// worker is lost. A call to this worker itself shares storage with it.
+//
+// Handlers run on a pool that grows while they wait, with the CallContext of
+// their call; one that throws, or destroys its ReplyFunction unused, ends its
+// call with kInternal.
+//
+// Life. Make the engine, start the wire with it as handler, Attach the wire;
+// from then on all is possible. Messages that come before wait. At the end
+// close the wire, then Close the engine.
+//
+// Threads. Safe from any thread.
+// Cost of a call: a header is encoded and decoded once each way, and what has
+// to outlive a function is allocated; locks are those of tables, none is held
+// while a message is sent or foreign code runs.
+class CallEngine : public Wire::Handler {
+ public:
+  explicit CallEngine(CallEngineOptions options);
+  // Closes it without waiting. Not on a thread of its own.
+  ~CallEngine() override;
+  CallEngine(const CallEngine&) = delete;
+  CallEngine& operator=(const CallEngine&) = delete;
+
+  // Once; the wire lives as long as anything of the engine.
+  void Attach(std::shared_ptr<Wire> wire);
+
+  // Calls `method` on worker `to` and returns the call's number. `done` is
+  // called once, maybe before this returns, or on a thread of the wire, the
+  // pool or the deadlines, which it must not block. The deadline is the earlier
+  // one of options.timeout from now and that of the handler that makes the call
+  // (CallContext::Current).
+  //   kInvalidArgument     No such worker; the request is too large; `out` does
+  //                        not fit the result; names both.
+  //   kFailedPrecondition  No wire is attached, the engine is closed, or the
+  //                        worker's handler has another signature.
+  //   kNotFound            The worker has no handler of that name.
+  //   kUnimplemented       A tensor is not in host memory; names its device.
+  //   kDeadlineExceeded    The deadline passed.
+  //   kCancelled           Cancel, also of the call that this one is part of.
+  //   kUnavailable         The worker is lost, or left.
+  //   kResourceExhausted   It has no memory or thread for the call.
+  //   kInternal            Its handler threw or never answered.
+  //   other                As the handler returns.
+  uint64_t Start(int to, absl::string_view method, uint64_t signature,
+                 Payload request, const CallOptions& options,
+                 ReplyFunction done);
+
+  // Ends a call with kCancelled; one that has ended is not an error.
+  void Cancel(uint64_t call);
+
+  // See Drain::Wait.
+  absl::Status Drain(Deadline deadline);
+
+  // Ends all calls of this worker with `why`, and cancels the handlers that run
+  // here.
+  void FailAll(const absl::Status& why);
+
+  // FailAll, refuses calls from now on, and waits for handlers. Idempotent.
+  //   kDeadlineExceeded  Some have not returned: how many. They may go on; what
+  //                      they answer is dropped.
+  absl::Status Close(Deadline deadline);
+
+  // Of all workers, by rank.
+  std::vector<WorkerStatistics> Statistics() const;
+
+  // Wire::Handler.
+  absl::StatusOr<std::vector<absl::Span<std::byte>>> OnControl(
+      int from, absl::string_view control, uint64_t tail_bytes,
+      uint64_t* ticket) override;
+  void OnTail(int from, uint64_t ticket) override;
+  void OnLost(int worker, const absl::Status& why) override;
+  void OnLeft(int worker, const absl::Status& why) override;
+
+ private:
+  Deadline Expire(Deadline::Clock::time_point now);
+  void OnGone(int worker, const absl::Status& why);
+
+  const std::shared_ptr<EngineCore> core_;
+  const std::shared_ptr<Callee> callee_;
+  const std::shared_ptr<Caller> caller_;
+};
+
+}  // namespace sherd::internal
+
+#endif  // SHERD_RPC_ENGINE_CALL_ENGINE_H_

@@ -1,0 +1,730 @@
+#include "sherd/rpc/engine/call_engine.h"
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <iostream>
+#include <map>
+#include <memory>
+#include <numeric>
+#include <random>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/synchronization/notification.h"
+#include "absl/time/time.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "sherd/core/base/deadline.h"
+#include "sherd/core/base/error_info.h"
+#include "sherd/core/base/knobs.h"
+#include "sherd/core/base/scoped_blocked.h"
+#include "sherd/core/base/status_macros.h"
+#include "sherd/core/tensor/tensor.h"
+#include "sherd/rpc/call_context.h"
+#include "sherd/rpc/engine/call_codec.h"
+#include "sherd/rpc/engine/wire_double.h"
+#include "sherd/testing/matchers.h"
+
+namespace sherd::internal {
+namespace {
+
+using ::sherd::testing::IsOk;
+using ::sherd::testing::StatusIs;
+using ::testing::AllOf;
+using ::testing::AnyOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+constexpr uint64_t kSignature = 7;
+constexpr absl::Duration kSoon = absl::Milliseconds(30);
+
+Deadline InTime() { return Deadline::After(absl::Minutes(2)); }
+
+Tensor Sequence(int64_t count, float first = 0) {
+  std::vector<float> values(static_cast<size_t>(count));
+  std::iota(values.begin(), values.end(), first);
+  return *Tensor::FromSpan<float>(values, {count});
+}
+
+Payload Values(absl::string_view text, std::vector<Tensor> tensors = {}) {
+  Payload payload;
+  payload.values = std::string(text);
+  payload.tensors = std::move(tensors);
+  return payload;
+}
+
+struct Result {
+  absl::Mutex mutex;
+  bool done ABSL_GUARDED_BY(mutex) = false;
+  int times ABSL_GUARDED_BY(mutex) = 0;
+  absl::StatusOr<Payload> value ABSL_GUARDED_BY(mutex);
+};
+
+// What a caller waits for, as a Future does.
+class Pending {
+ public:
+  ReplyFunction function() const {
+    return [result = result_](absl::StatusOr<Payload> value) {
+      absl::MutexLock lock(&result->mutex);
+      if (result->times++ == 0) result->value = std::move(value);
+      result->done = true;
+    };
+  }
+  absl::StatusOr<Payload> Wait() const {
+    const ScopedBlocked blocked;
+    absl::MutexLock lock(&result_->mutex);
+    result_->mutex.Await(absl::Condition(&result_->done));
+    EXPECT_EQ(result_->times, 1);
+    return result_->value;
+  }
+  bool done() const {
+    absl::MutexLock lock(&result_->mutex);
+    return result_->done;
+  }
+
+ private:
+  std::shared_ptr<Result> result_ = std::make_shared<Result>();
+};
+
+class CallEngineTest : public ::testing::Test {
+ protected:
+  using Handler = std::function<void(int self, Payload, ReplyFunction)>;
+
+  CallEngineTest()
+      : seed_(static_cast<uint64_t>(
+            GetIntKnob(Knob::kTestSeed, 0, INT64_MAX)
+                .value()
+                .value_or(static_cast<int64_t>(std::random_device()())))) {
+    std::cout << "SHERD_TEST_SEED=" << seed_ << "\n";
+    Handle("echo", [](int, Payload request, ReplyFunction reply) {
+      reply(std::move(request));
+    });
+    Handle("wait", [this](int, Payload request, ReplyFunction reply) {
+      ++waiting_;
+      const auto context = CallContext::Current();
+      const ScopedBlocked blocked;
+      while (!go_.WaitForNotificationWithTimeout(absl::Milliseconds(1))) {
+        if (context->cancelled()) {
+          ++saw_cancel_;
+          return reply(absl::CancelledError("nobody waits"));
+        }
+      }
+      reply(std::move(request));
+    });
+  }
+
+  ~CallEngineTest() override {
+    if (!go_.HasBeenNotified()) go_.Notify();
+    if (network_ != nullptr) network_->Stop();
+    for (const auto& engine : engines_) {
+      EXPECT_THAT(engine->Close(InTime()), IsOk());
+    }
+  }
+
+  void Handle(const std::string& name, Handler handler) {
+    handlers_[name] = std::move(handler);
+  }
+
+  void StartWorkers(int size, CallEngineOptions options = {}) {
+    network_ = std::make_unique<FakeNetwork>(size, seed_);
+    for (int r = 0; r < size; ++r) {
+      options.rank = r;
+      options.world_size = size;
+      options.find_handler = [this, r](absl::string_view name,
+                                       uint64_t signature, absl::string_view)
+          -> absl::StatusOr<std::shared_ptr<const RawHandler>> {
+        const auto it = handlers_.find(std::string(name));
+        if (it == handlers_.end()) return absl::NotFoundError("no handler");
+        if (signature != kSignature) {
+          return absl::FailedPreconditionError("another signature");
+        }
+        auto found = std::make_shared<RawHandler>();
+        found->run = [handler = it->second, r](Payload request,
+                                               ReplyFunction reply) {
+          handler(r, std::move(request), std::move(reply));
+        };
+        return found;
+      };
+      engines_.push_back(std::make_unique<CallEngine>(options));
+      network_->Connect(r, engines_.back().get());
+      engines_.back()->Attach(network_->wire(r));
+    }
+  }
+
+  Pending Start(int from, int to, absl::string_view method, Payload request,
+                CallOptions options = {}) {
+    Pending pending;
+    last_call_ =
+        engines_[from]->Start(to, method, kSignature, std::move(request),
+                              options, pending.function());
+    return pending;
+  }
+  absl::StatusOr<Payload> Call(int from, int to, absl::string_view method,
+                               Payload request, CallOptions options = {}) {
+    return Start(from, to, method, std::move(request), options).Wait();
+  }
+  void AwaitWaiting(int count) {
+    while (waiting_ < count) std::this_thread::yield();
+  }
+  void ExpectWorks(int from, int to) {
+    const absl::StatusOr<Payload> result = Call(from, to, "echo", Values("y"));
+    ASSERT_THAT(result, IsOk());
+    EXPECT_EQ(result->values, "y");
+  }
+  // Drain on all of `ranks` at once.
+  std::map<int, absl::Status> DrainAll(const std::vector<int>& ranks,
+                                       Deadline deadline) {
+    std::map<int, absl::Status> outcomes;
+    absl::Mutex mutex;
+    std::vector<std::thread> threads;
+    for (const int r : ranks) {
+      threads.emplace_back([&, r] {
+        const absl::Status status = engines_[r]->Drain(deadline);
+        absl::MutexLock lock(&mutex);
+        outcomes[r] = status;
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    return outcomes;
+  }
+
+  const uint64_t seed_;
+  std::map<std::string, Handler> handlers_;
+  std::unique_ptr<FakeNetwork> network_;
+  std::vector<std::unique_ptr<CallEngine>> engines_;
+  std::atomic<uint64_t> last_call_{0};
+  absl::Notification go_;
+  std::atomic<int> waiting_{0};
+  std::atomic<int> saw_cancel_{0};
+};
+
+TEST_F(CallEngineTest, ValuesAndTensorsOfAnyLayoutArrive) {
+  StartWorkers(2);
+  const Tensor strided = *Sequence(24).Reshape({4, 6})->Transpose(0, 1);
+  const Tensor scalar = *Tensor::Scalar<int64_t>(42);
+  const Tensor empty = *Tensor::Zeros({3, 0, 2});
+  for (const int to : {1, 0}) {
+    const absl::StatusOr<Payload> result =
+        Call(0, to, "echo",
+             Values("v", {strided, Tensor(), scalar, empty, Sequence(70000)}));
+    ASSERT_THAT(result, IsOk());
+    EXPECT_EQ(result->values, "v");
+    ASSERT_EQ(result->tensors.size(), 5);
+    EXPECT_TRUE(result->tensors[0].BitwiseEqual(strided));
+    EXPECT_FALSE(result->tensors[1].defined());
+    EXPECT_TRUE(result->tensors[2].BitwiseEqual(scalar));
+    EXPECT_EQ(result->tensors[3].sizes(), empty.sizes());
+    EXPECT_TRUE(result->tensors[4].BitwiseEqual(Sequence(70000)));
+    // Only a worker's calls to itself share memory.
+    EXPECT_EQ(result->tensors[2].storage() == scalar.storage(), to == 0);
+  }
+}
+
+TEST_F(CallEngineTest, ErrorsNameCallAndWorker) {
+  Handle("fail", [](int, Payload, ReplyFunction reply) {
+    reply(WithFailedRank(absl::DataLossError("disk is gone"), 3));
+  });
+  Handle("throw", [](int, Payload, ReplyFunction) {
+    throw std::runtime_error("thrown");
+  });
+  Handle("drop", [](int, Payload, ReplyFunction) {});
+  StartWorkers(2);
+  for (const int to : {0, 1}) {
+    const std::string worker = absl::StrCat(" on worker", to, " (rank ", to);
+    const absl::Status failed = Call(0, to, "fail", Values("")).status();
+    EXPECT_THAT(
+        failed,
+        StatusIs(absl::StatusCode::kDataLoss,
+                 AllOf(HasSubstr(absl::StrCat("call ", last_call_.load(),
+                                              " of fail", worker)),
+                       HasSubstr("disk is gone"))));
+    EXPECT_EQ(FailedRank(failed), 3);
+    EXPECT_EQ(GetErrorInfo(failed).operation, "fail");
+    const absl::Status thrown = Call(0, to, "throw", Values("")).status();
+    EXPECT_THAT(thrown,
+                StatusIs(absl::StatusCode::kInternal,
+                         AllOf(HasSubstr("thrown"), HasSubstr(worker))));
+    EXPECT_EQ(ErrorRank(thrown), to);
+    EXPECT_THAT(
+        Call(0, to, "drop", Values("")),
+        StatusIs(absl::StatusCode::kInternal, HasSubstr("without a reply")));
+    EXPECT_THAT(Call(0, to, "none", Values("")),
+                StatusIs(absl::StatusCode::kNotFound, HasSubstr(worker)));
+    Pending other;
+    engines_[0]->Start(to, "echo", kSignature + 1, {}, {}, other.function());
+    EXPECT_THAT(other.Wait(), StatusIs(absl::StatusCode::kFailedPrecondition,
+                                       HasSubstr("signature")));
+    ExpectWorks(0, to);
+  }
+  EXPECT_THAT(Call(0, 2, "echo", Values("")),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("ranks are 0 to 1")));
+  EXPECT_THAT(Call(0, -1, "echo", Values("")),
+              StatusIs(absl::StatusCode::kInvalidArgument));
+  const Tensor meta = *Tensor::Empty({2}, {.device = "meta"});
+  EXPECT_THAT(Call(0, 1, "echo", Values("", {meta})),
+              StatusIs(absl::StatusCode::kUnimplemented, HasSubstr("meta")));
+  EXPECT_THAT(
+      Call(0, 1, "echo", Values(std::string(5 << 20, 'x'))),
+      StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("4194304")));
+}
+
+TEST_F(CallEngineTest, HandlersMayAnswerLaterAndOnlyTheFirstAnswerCounts) {
+  ReplyFunction kept;
+  absl::Notification here;
+  Handle("later", [&](int, Payload, ReplyFunction reply) {
+    kept = std::move(reply);
+    here.Notify();
+  });
+  StartWorkers(2);
+  const Pending pending = Start(0, 1, "later", Values(""));
+  here.WaitForNotification();
+  EXPECT_FALSE(pending.done());
+  kept(Values("first"));
+  kept(Values("second"));
+  const absl::StatusOr<Payload> result = pending.Wait();
+  ASSERT_THAT(result, IsOk());
+  EXPECT_EQ(result->values, "first");
+  ExpectWorks(0, 1);
+}
+
+TEST_F(CallEngineTest, AHundredCallsNest) {
+  Handle("nest", [this](int self, Payload request, ReplyFunction reply) {
+    int depth = 0;
+    ASSERT_TRUE(absl::SimpleAtoi(request.values, &depth));
+    if (depth == 0) return reply(Values("bottom"));
+    reply(Call(self, 1 - self, "nest", Values(absl::StrCat(depth - 1))));
+  });
+  StartWorkers(2, {.pool = {.concurrency = 1}});
+  const absl::StatusOr<Payload> result = Call(0, 1, "nest", Values("100"));
+  ASSERT_THAT(result, IsOk());
+  EXPECT_EQ(result->values, "bottom");
+}
+
+TEST_F(CallEngineTest, CallsThatNestTooDeeplyForThePoolFailAndDoNotHang) {
+  Handle("nest", [this](int self, Payload, ReplyFunction reply) {
+    reply(Call(self, self, "nest", Values("")));
+  });
+  StartWorkers(1, {.pool = {.concurrency = 1, .max_threads = 5}});
+  EXPECT_THAT(Call(0, 0, "nest", Values("")),
+              StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("5")));
+  ExpectWorks(0, 0);
+}
+
+TEST_F(CallEngineTest, ManyThreadsCallAtOnce) {
+  constexpr int kWorkers = 4, kThreads = 6, kCalls = 60;
+  // Small enough that calls wait for one another's bytes.
+  StartWorkers(kWorkers, {.max_unsent_bytes = 4096});
+  std::vector<std::thread> threads;
+  for (int t = 0; t < kThreads; ++t) {
+    threads.emplace_back([&, t] {
+      std::mt19937_64 random(seed_ + static_cast<uint64_t>(t));
+      for (int c = 0; c < kCalls; ++c) {
+        const int from = static_cast<int>(random() % kWorkers);
+        const int to = static_cast<int>(random() % kWorkers);
+        const int64_t count = static_cast<int64_t>(random() % 2000);
+        const auto first = static_cast<float>(random() % 1000);
+        const std::string text = absl::StrCat(t, ":", c);
+        const absl::StatusOr<Payload> result =
+            Call(from, to, "echo",
+                 Values(text, {Sequence(count, first), Sequence(3, first)}));
+        ASSERT_THAT(result, IsOk());
+        ASSERT_EQ(result->values, text);
+        ASSERT_TRUE(result->tensors[0].BitwiseEqual(Sequence(count, first)));
+        ASSERT_TRUE(result->tensors[1].BitwiseEqual(Sequence(3, first)));
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  uint64_t calls = 0, served = 0, sent = 0, received = 0;
+  for (const auto& engine : engines_) {
+    for (const WorkerStatistics& each : engine->Statistics()) {
+      calls += each.calls;
+      served += each.served;
+      sent += each.bytes_sent;
+      received += each.bytes_received;
+      EXPECT_EQ(each.errors, 0);
+      EXPECT_EQ(each.outstanding, 0);
+      EXPECT_LE(each.p50, each.p99);
+    }
+  }
+  EXPECT_EQ(calls, kThreads * kCalls);
+  EXPECT_LE(served, calls);
+  EXPECT_EQ(sent, received);
+}
+
+TEST_F(CallEngineTest, NestedCallsInheritTheDeadline) {
+  std::atomic<bool> earlier{false};
+  absl::Notification ended;
+  absl::StatusOr<Payload> inner;
+  Handle("outer", [&](int self, Payload, ReplyFunction reply) {
+    earlier = CallContext::Current()->deadline().Remaining() < absl::Hours(1);
+    inner = Call(self, 0, "wait", Values(""), {.timeout = absl::Hours(2)});
+    reply(Values(""));
+    ended.Notify();
+  });
+  StartWorkers(2);
+  EXPECT_THAT(Call(0, 1, "outer", Values(""), {.timeout = kSoon}),
+              StatusIs(absl::StatusCode::kDeadlineExceeded,
+                       AllOf(HasSubstr("of outer on worker1 (rank 1)"),
+                             HasSubstr("30ms"))));
+  ended.WaitForNotification();
+  EXPECT_TRUE(earlier);
+  // Its own deadline ends it, or the news that nobody waits for "outer".
+  EXPECT_THAT(inner.status().code(), AnyOf(absl::StatusCode::kDeadlineExceeded,
+                                           absl::StatusCode::kCancelled));
+  EXPECT_THAT(inner.status().message(),
+              HasSubstr("of wait on worker0 (rank 0)"));
+  // A context that has expired starts nothing.
+  const ScopedCallContext expired(std::make_shared<CallContext>(
+      0, 1, "gone", Deadline::After(absl::ZeroDuration())));
+  EXPECT_THAT(Call(0, 1, "echo", Values("")),
+              StatusIs(absl::StatusCode::kDeadlineExceeded));
+}
+
+TEST_F(CallEngineTest, ALostRequestOrReplyEndsAtTheDeadlineAndFreesItsTensors) {
+  StartWorkers(2);
+  for (const int loser : {0, 1}) {
+    SCOPED_TRACE(loser == 0 ? "request" : "reply");
+    network_->SetFilter([loser](int from, int, absl::string_view control) {
+      const absl::StatusOr<CallHeader> header =
+          DecodeCallMessage(control, 40, {});
+      return from == loser && header.ok() ? FakeNetwork::Fate::kLose
+                                          : FakeNetwork::Fate::kDeliver;
+    });
+    std::weak_ptr<Storage> storage;
+    {
+      const Tensor tensor = Sequence(10);
+      storage = tensor.storage();
+      EXPECT_THAT(Call(0, 1, "echo", Values("", {tensor}), {.timeout = kSoon}),
+                  StatusIs(absl::StatusCode::kDeadlineExceeded,
+                           HasSubstr("of echo on worker1 (rank 1)")));
+    }
+    network_->SetFilter(nullptr);
+    EXPECT_TRUE(storage.expired());
+    ExpectWorks(0, 1);
+  }
+  EXPECT_EQ(engines_[0]->Statistics()[1].errors, 2);
+  EXPECT_EQ(engines_[0]->Statistics()[1].outstanding, 0);
+}
+
+TEST_F(CallEngineTest, ARequestThatComesAfterItsDeadlineDoesNotRun) {
+  std::atomic<int> runs{0};
+  Handle("count", [&](int, Payload, ReplyFunction reply) {
+    ++runs;
+    reply(Values(""));
+  });
+  StartWorkers(2);
+  network_->SetFilter(
+      [](int, int, absl::string_view) { return FakeNetwork::Fate::kHold; });
+  EXPECT_THAT(Call(0, 1, "count", Values(""), {.timeout = kSoon}),
+              StatusIs(absl::StatusCode::kDeadlineExceeded));
+  network_->SetFilter(nullptr);
+  // Request and cancellation, one right behind the other: either the handler
+  // had begun by then, or it never does.
+  network_->ReleaseHeld();
+  ExpectWorks(0, 1);
+  EXPECT_THAT(DrainAll({0, 1}, InTime())[0], IsOk());
+  EXPECT_LE(runs, 1);
+}
+
+TEST_F(CallEngineTest, LateAndUnknownRepliesAreDropped) {
+  StartWorkers(2);
+  network_->SetFilter([](int from, int, absl::string_view) {
+    return from == 1 ? FakeNetwork::Fate::kHold : FakeNetwork::Fate::kDeliver;
+  });
+  Tensor out = Sequence(5, 100);
+  const Pending late = Start(0, 1, "echo", Values("", {Sequence(5)}),
+                             {.timeout = kSoon, .out = {out}});
+  EXPECT_THAT(late.Wait(), StatusIs(absl::StatusCode::kDeadlineExceeded));
+  network_->SetFilter(nullptr);
+  network_->ReleaseHeld();
+  ExpectWorks(0, 1);
+  // Its caller may use `out` for something else by now.
+  EXPECT_TRUE(out.BitwiseEqual(Sequence(5, 100)));
+  EXPECT_THAT(late.Wait(), StatusIs(absl::StatusCode::kDeadlineExceeded));
+  Payload payload = Values("x");
+  EXPECT_THAT(network_->Inject(1, 0, *EncodeReply(999, payload, {}), 0),
+              IsOk());
+  EXPECT_THAT(network_->Inject(1, 0, EncodeCancel(999), 0), IsOk());
+  EXPECT_THAT(network_->Inject(1, 0, EncodeReceived(999), 0), IsOk());
+  ExpectWorks(0, 1);
+}
+
+TEST_F(CallEngineTest, CancelReachesTheHandlerAndWhatItCalled) {
+  absl::Notification ended;
+  absl::StatusOr<Payload> inner;
+  Handle("outer", [&](int self, Payload, ReplyFunction reply) {
+    inner = Call(self, 2, "wait", Values(""));
+    reply(Values(""));
+    ended.Notify();
+  });
+  StartWorkers(3);
+  const Pending pending = Start(0, 1, "outer", Values(""));
+  const uint64_t call = last_call_;
+  AwaitWaiting(1);
+  // The inner call set last_call_, on worker1.
+  engines_[0]->Cancel(1);
+  EXPECT_THAT(pending.Wait(), StatusIs(absl::StatusCode::kCancelled,
+                                       HasSubstr("of outer on worker1")));
+  ended.WaitForNotification();
+  EXPECT_THAT(inner, StatusIs(absl::StatusCode::kCancelled));
+  while (saw_cancel_ == 0) std::this_thread::yield();
+  engines_[0]->Cancel(call);
+  // To itself too.
+  const Pending own = Start(0, 0, "wait", Values(""));
+  AwaitWaiting(2);
+  engines_[0]->Cancel(last_call_);
+  EXPECT_THAT(own.Wait(), StatusIs(absl::StatusCode::kCancelled));
+  while (saw_cancel_ < 2) std::this_thread::yield();
+}
+
+TEST_F(CallEngineTest, AKilledWorkerIsNamedInEachPhase) {
+  Handle("big", [](int, Payload, ReplyFunction reply) {
+    reply(Values("", {Sequence(9)}));
+  });
+  StartWorkers(5);
+  const auto expect_lost = [&](const absl::StatusOr<Payload>& result,
+                               int worker) {
+    EXPECT_THAT(result, StatusIs(absl::StatusCode::kUnavailable,
+                                 HasSubstr(absl::StrCat(" on worker", worker,
+                                                        " (rank ", worker))));
+    EXPECT_EQ(FailedRank(result.status()), worker);
+    ExpectWorks(0, (worker + 1) % 5);
+  };
+  network_->SetTailHook([&](int from, int to) {
+    // In the tail of a request to 1, and of a reply of 2.
+    if (to == 1 || from == 2) network_->Kill(to == 1 ? 1 : 2);
+  });
+  expect_lost(Call(0, 1, "echo", Values("", {Sequence(9)})), 1);
+  // `out` is at rest by then.
+  expect_lost(Call(0, 2, "big", Values(""), {.out = {Sequence(9)}}), 2);
+  network_->SetTailHook(nullptr);
+  const Pending running = Start(0, 3, "wait", Values(""));
+  AwaitWaiting(1);
+  network_->Kill(3);
+  expect_lost(running.Wait(), 3);
+  // Before it is sent.
+  expect_lost(Call(0, 3, "echo", Values("")), 3);
+  // A caller that is lost cancels what it called.
+  const Pending lost_caller = Start(4, 0, "wait", Values(""));
+  AwaitWaiting(2);
+  const int before = saw_cancel_;
+  network_->Kill(4);
+  while (saw_cancel_ == before) std::this_thread::yield();
+  engines_[4]->FailAll(absl::CancelledError("killed"));
+  EXPECT_THAT(lost_caller.Wait(), Not(IsOk()));
+}
+
+TEST_F(CallEngineTest, ResultsLandInOut) {
+  StartWorkers(2);
+  for (const int to : {1, 0}) {
+    Tensor dense = Sequence(6, 50);
+    Tensor around = Sequence(12, 50);
+    const Tensor strided =
+        *around.Reshape({6, 2})->Select(/*dim=*/1, /*index=*/1);
+    const absl::StatusOr<Payload> result = Call(
+        0, to, "echo", Values("", {Sequence(6), Sequence(6, 10), Sequence(2)}),
+        {.out = {dense, strided, Tensor()}});
+    ASSERT_THAT(result, IsOk());
+    EXPECT_EQ(result->tensors[0].data(), dense.data());
+    EXPECT_EQ(result->tensors[1].data(), strided.data());
+    EXPECT_TRUE(dense.BitwiseEqual(Sequence(6)));
+    EXPECT_TRUE(strided.BitwiseEqual(Sequence(6, 10)));
+    EXPECT_EQ(around.data_as<float>()[2], 52);
+    EXPECT_TRUE(result->tensors[2].BitwiseEqual(Sequence(2)));
+
+    const Tensor other = *Tensor::Zeros({6}, {.dtype = kInt32});
+    EXPECT_THAT(
+        Call(0, to, "echo", Values("", {Sequence(6)}), {.out = {other}}),
+        StatusIs(absl::StatusCode::kInvalidArgument,
+                 AllOf(HasSubstr("float32 [6]"), HasSubstr("int32 [6]"))));
+    EXPECT_THAT(Call(0, to, "echo", Values("", {Sequence(6)}),
+                     {.out = {Sequence(7, 1)}}),
+                StatusIs(absl::StatusCode::kInvalidArgument,
+                         AllOf(HasSubstr("[6]"), HasSubstr("[7]"))));
+    EXPECT_THAT(Call(0, to, "echo", Values("", {Sequence(6)}),
+                     {.out = {Sequence(6), Sequence(6)}}),
+                StatusIs(absl::StatusCode::kInvalidArgument,
+                         AllOf(HasSubstr("1 tensors"), HasSubstr("2"))));
+  }
+}
+
+TEST_F(CallEngineTest, ACallDoesNotEndWhileItsReplyIsWrittenToOut) {
+  StartWorkers(2);
+  Pending pending;
+  absl::Notification in_tail, proceed;
+  network_->SetTailHook([&](int from, int) {
+    if (from != 1) return;
+    in_tail.Notify();
+    proceed.WaitForNotification();
+  });
+  Tensor out = Sequence(8, 100);
+  pending = Start(0, 1, "echo", Values("", {Sequence(8)}),
+                  {.timeout = absl::Hours(1), .out = {out}});
+  in_tail.WaitForNotification();
+  engines_[0]->Cancel(last_call_);
+  EXPECT_FALSE(pending.done());
+  proceed.Notify();
+  EXPECT_THAT(pending.Wait(), StatusIs(absl::StatusCode::kCancelled));
+  EXPECT_TRUE(out.BitwiseEqual(Sequence(8)));
+}
+
+TEST_F(CallEngineTest, HostileMessagesCloseTheirConnectionOnly) {
+  StartWorkers(6);
+  Payload payload = Values("", {Sequence(4)});
+  const std::string request =
+      *EncodeRequest(5, "echo", kSignature, absl::Hours(1), payload, {});
+  EXPECT_THAT(network_->Inject(1, 0, request, uint64_t{1} << 60),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("1152921504606846976")));
+  EXPECT_THAT(network_->Inject(2, 0, "\x12\xff\xff", 0),
+              StatusIs(absl::StatusCode::kInvalidArgument));
+  EXPECT_THAT(network_->Inject(3, 0, EncodeCancel(1), 8),
+              StatusIs(absl::StatusCode::kInvalidArgument));
+  Payload plain = Values("");
+  const std::string wait =
+      *EncodeRequest(5, "wait", kSignature, absl::Hours(1), plain, {});
+  EXPECT_THAT(network_->Inject(4, 0, wait, 0), IsOk());
+  EXPECT_THAT(network_->Inject(4, 0, wait, 0),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("began call 5 again")));
+  for (const int r : {1, 2, 3, 4}) {
+    EXPECT_THAT(Call(0, r, "echo", Values("")),
+                StatusIs(absl::StatusCode::kUnavailable));
+  }
+  ExpectWorks(0, 5);
+  ExpectWorks(5, 0);
+}
+
+TEST_F(CallEngineTest, TensorsOfRunningCallsAreBounded) {
+  StartWorkers(2, {.max_held_bytes = 4000});
+  const Pending first = Start(0, 1, "wait", Values("", {Sequence(600)}));
+  AwaitWaiting(1);
+  EXPECT_THAT(
+      Call(0, 1, "echo", Values("", {Sequence(600)})),
+      StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("4800")));
+  ExpectWorks(0, 1);
+  go_.Notify();
+  EXPECT_THAT(first.Wait(), IsOk());
+}
+
+TEST_F(CallEngineTest, ReferencesAreAdmittedFirstAndKeptUntilTheyAre) {
+  auto kept = std::make_shared<int>(1);
+  std::weak_ptr<int> watched = kept;
+  std::atomic<int> admitted{0};
+  Handle("give", [&](int, Payload request, ReplyFunction reply) {
+    EXPECT_EQ(request.references.size(), 1);
+    EXPECT_EQ(request.references_keep.size(), 1);
+    request.references_keep = {std::move(kept)};
+    reply(std::move(request));
+  });
+  CallEngineOptions options;
+  options.admit_references =
+      [&](int, Payload& payload,
+          const std::function<void(const absl::Status&)>& then) {
+        ++admitted;
+        if (payload.references[0].number == 99) {
+          return then(absl::NotFoundError("no such value"));
+        }
+        if (admitted == 2) {
+          EXPECT_FALSE(watched.expired());
+        }
+        payload.references_keep = {std::make_shared<int>(2)};
+        then(absl::OkStatus());
+      };
+  StartWorkers(2, options);
+  Payload request = Values("");
+  request.references = {{.owner = 1, .creator = 0, .number = 5}};
+  const absl::StatusOr<Payload> result = Call(0, 1, "give", request);
+  ASSERT_THAT(result, IsOk());
+  EXPECT_EQ(result->references, request.references);
+  EXPECT_EQ(result->references_keep.size(), 1);
+  EXPECT_EQ(admitted, 2);
+  while (!watched.expired()) std::this_thread::yield();
+  request.references[0].number = 99;
+  EXPECT_THAT(Call(0, 1, "give", request),
+              StatusIs(absl::StatusCode::kNotFound));
+}
+
+TEST_F(CallEngineTest, DrainWaitsForNestedCallsThatBeginMeanwhile) {
+  std::atomic<int> steps{0};
+  Handle("chain", [&](int self, Payload request, ReplyFunction reply) {
+    int depth = 0;
+    ASSERT_TRUE(absl::SimpleAtoi(request.values, &depth));
+    go_.WaitForNotification();
+    ++steps;
+    if (depth > 0) {
+      // Nobody waits for it but the drain.
+      engines_[self]->Start((self + 1) % 3, "chain", kSignature,
+                            Values(absl::StrCat(depth - 1)), {},
+                            [](const absl::StatusOr<Payload>&) {});
+    }
+    reply(Values(""));
+  });
+  StartWorkers(3);
+  const Pending first = Start(0, 1, "chain", Values("40"));
+  std::thread release([&] { go_.Notify(); });
+  const std::map<int, absl::Status> outcomes = DrainAll({0, 1, 2}, InTime());
+  EXPECT_EQ(steps, 41);
+  for (const auto& [rank, status] : outcomes) EXPECT_THAT(status, IsOk());
+  release.join();
+  EXPECT_THAT(first.Wait(), IsOk());
+  EXPECT_THAT(engines_[2]->Drain(InTime()), IsOk());
+}
+
+TEST_F(CallEngineTest, DrainNamesTheDeadAndItsDeadlineTheMissing) {
+  StartWorkers(4);
+  ExpectWorks(0, 2);
+  const std::map<int, absl::Status> late =
+      DrainAll({0, 1, 2}, Deadline::After(kSoon));
+  EXPECT_THAT(late.at(0), StatusIs(absl::StatusCode::kDeadlineExceeded,
+                                   HasSubstr("worker3 (rank 3)")));
+  for (const int r : {1, 2}) EXPECT_THAT(late.at(r), Not(IsOk()));
+}
+
+TEST_F(CallEngineTest, DrainEndsWithoutTheDead) {
+  StartWorkers(4);
+  const Pending running = Start(3, 0, "wait", Values(""));
+  const Pending other = Start(1, 3, "wait", Values(""));
+  AwaitWaiting(2);
+  std::thread killer([&] { network_->Kill(0); });
+  std::thread second([&] { network_->Kill(3); });
+  const std::map<int, absl::Status> outcomes = DrainAll({1, 2}, InTime());
+  killer.join();
+  second.join();
+  for (const auto& [rank, status] : outcomes) {
+    EXPECT_THAT(status, StatusIs(absl::StatusCode::kUnavailable,
+                                 AllOf(HasSubstr("worker0 (rank 0)"),
+                                       HasSubstr("worker3 (rank 3)"))));
+  }
+  EXPECT_THAT(other.Wait(), Not(IsOk()));
+  go_.Notify();
+  engines_[3]->FailAll(absl::CancelledError("killed"));
+  EXPECT_THAT(running.Wait(), Not(IsOk()));
+}
+
+TEST_F(CallEngineTest, CloseFailsWhatIsUnderWayAndRefusesMore) {
+  StartWorkers(2);
+  const Pending pending = Start(0, 1, "wait", Values(""));
+  const Pending own = Start(0, 0, "wait", Values(""));
+  AwaitWaiting(2);
+  EXPECT_THAT(engines_[0]->Close(InTime()), IsOk());
+  EXPECT_THAT(pending.Wait(), StatusIs(absl::StatusCode::kCancelled));
+  EXPECT_THAT(own.Wait(), StatusIs(absl::StatusCode::kCancelled));
+  EXPECT_THAT(Call(0, 1, "echo", Values("")),
+              StatusIs(absl::StatusCode::kFailedPrecondition));
+}
+
+}  // namespace
+}  // namespace sherd::internal

@@ -1,0 +1,58 @@
+#ifndef SHERD_RPC_ENGINE_CALL_STATISTICS_H_
+#define SHERD_RPC_ENGINE_CALL_STATISTICS_H_
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "sherd/rpc/worker_statistics.h"
+
+namespace sherd::internal {
+
+// A histogram of durations with a fixed relative width of its buckets.
+//
+// Threads. Safe from any thread. Cost. Add: one atomic addition.
+class LatencyHistogram {
+ public:
+  void Add(absl::Duration duration) {
+    counts_[BucketOf(absl::ToInt64Nanoseconds(duration))].fetch_add(
+        1, std::memory_order_relaxed);
+  }
+  // What a part of `quantile` of the durations do not exceed: the middle of
+  // the bucket. Zero if there are none.
+  absl::Duration Quantile(double quantile) const;
+
+ private:
+  // Eight buckets for each power of two, from a microsecond to an hour.
+  static constexpr int kSubBuckets = 8;
+  static constexpr int kFirstPower = 10;
+  static constexpr int kPowers = 32;
+  static constexpr size_t kBuckets = kPowers * kSubBuckets;
+
+  static size_t BucketOf(int64_t nanoseconds);
+  static double MiddleOf(size_t bucket);
+
+  std::array<std::atomic<uint32_t>, kBuckets> counts_{};
+};
+
+// The counters of one worker; see WorkerStatistics.
+struct alignas(64) WorkerCounters {
+  std::atomic<uint64_t> calls{0};
+  std::atomic<uint64_t> errors{0};
+  std::atomic<uint64_t> outstanding{0};
+  std::atomic<uint64_t> bytes_sent{0};
+  std::atomic<uint64_t> bytes_received{0};
+  // Requests that travelled; the agreement of a drain rests on them.
+  std::atomic<uint64_t> requests_sent{0};
+  std::atomic<uint64_t> requests_received{0};
+  LatencyHistogram latency;
+};
+
+}  // namespace sherd::internal
+
+#endif  // SHERD_RPC_ENGINE_CALL_STATISTICS_H_

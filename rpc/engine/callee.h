@@ -1,0 +1,76 @@
+#ifndef SHERD_RPC_ENGINE_CALLEE_H_
+#define SHERD_RPC_ENGINE_CALLEE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "sherd/core/base/deadline.h"
+#include "sherd/rpc/call/payload.h"
+#include "sherd/rpc/call_context.h"
+#include "sherd/rpc/engine/call_codec.h"
+#include "sherd/rpc/engine/engine_core.h"
+#include "sherd/rpc/engine/incoming_calls.h"
+
+namespace sherd::internal {
+
+class Caller;
+
+// The calls that workers, this one included, make here; see CallEngine.
+class Callee : public std::enable_shared_from_this<Callee> {
+ public:
+  using Destinations = std::vector<absl::Span<std::byte>>;
+  // Those whose handlers nobody waits for any more.
+  using Contexts = std::vector<std::shared_ptr<CallContext>>;
+
+  explicit Callee(std::shared_ptr<EngineCore> core) : core_(std::move(core)) {}
+
+  // Who takes the results of calls to this worker itself; before the first.
+  void SetCaller(std::weak_ptr<Caller> caller) { caller_ = std::move(caller); }
+
+  // As Wire::Handler::OnControl.
+  absl::StatusOr<Destinations> OnRequest(int from, RequestHeader request,
+                                         uint64_t tail_bytes, uint64_t* ticket);
+  // A call of this worker to itself: nothing is copied.
+  void AcceptLocal(uint64_t id, const std::string& method, uint64_t signature,
+                   Deadline deadline, Payload payload);
+
+  Contexts OnCancel(int from, uint64_t id);
+  void OnReceived(int from, uint64_t id) { calls_.ReleaseReferences(from, id); }
+  Contexts OnGone(int worker);
+  // Of all workers.
+  Contexts CancelAll();
+  Contexts Expire(Deadline::Clock::time_point now);
+  Deadline EarliestDeadline() const { return calls_.EarliestDeadline(); }
+
+ private:
+  class ReplyOnce;
+  using Call = std::shared_ptr<IncomingCall>;
+
+  absl::Status FindHandler(absl::string_view method, uint64_t signature,
+                           IncomingCall& call) const;
+  // Counts the call as running, and its bytes as held, until the last handle
+  // of the result goes.
+  std::shared_ptr<void> MarkRunning(uint64_t bytes);
+  absl::Status MakeRoom(RequestHeader& request, IncomingCall& call) const;
+  void Admit(Call call);
+  void Enqueue(Call call);
+  void Run(const Call& call);
+  void Reply(const Call& call, absl::StatusOr<Payload> result);
+  void SendReply(int to, uint64_t id, Payload result);
+
+  const std::shared_ptr<EngineCore> core_;
+  std::weak_ptr<Caller> caller_;
+  IncomingCalls calls_;
+};
+
+}  // namespace sherd::internal
+
+#endif  // SHERD_RPC_ENGINE_CALLEE_H_

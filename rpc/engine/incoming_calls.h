@@ -1,0 +1,87 @@
+#ifndef SHERD_RPC_ENGINE_INCOMING_CALLS_H_
+#define SHERD_RPC_ENGINE_INCOMING_CALLS_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
+#include "absl/synchronization/mutex.h"
+#include "sherd/core/base/deadline.h"
+#include "sherd/rpc/call/handler_registry.h"
+#include "sherd/rpc/call/payload.h"
+#include "sherd/rpc/call_context.h"
+
+namespace sherd::internal {
+
+// A call that another worker, or this one, made here.
+struct IncomingCall {
+  int from = 0;
+  uint64_t id = 0;
+  std::shared_ptr<CallContext> context;
+  std::shared_ptr<const RawHandler> handler;
+  bool has_references = false;
+  // Guarded by the table; see Begin.
+  Payload payload;
+  // Released with the call: while it exists, the call is running.
+  std::shared_ptr<void> running;
+};
+
+// The calls that were made here and have not been answered. Whoever removes one
+// answers it; one whose caller no longer waits is removed by that, and then no
+// answer is sent.
+//
+// Threads. Safe from any thread.
+class IncomingCalls {
+ public:
+  // False if there is such a call.
+  bool Add(std::shared_ptr<IncomingCall> call) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // The payload, for the handler; nothing if the call is no longer here.
+  std::optional<Payload> Begin(const IncomingCall& call)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // Returns a payload for another Begin; false if the call is no longer here.
+  bool PutBack(const IncomingCall& call, Payload payload)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // Null if there is no such call.
+  std::shared_ptr<IncomingCall> Remove(int from, uint64_t id)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // Removes and cancels one; its context, or null.
+  std::shared_ptr<CallContext> Cancel(int from, uint64_t id)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  // Removes and cancels all that `chosen` accepts, and frees their payloads.
+  std::vector<std::shared_ptr<CallContext>> CancelIf(
+      const std::function<bool(const IncomingCall&)>& chosen)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // The earliest deadline of all calls.
+  Deadline EarliestDeadline() const ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // References that a reply named, kept until its receiver has them: Release,
+  // or ReleaseAll if the worker is lost.
+  void KeepReferences(int from, uint64_t id,
+                      std::vector<std::shared_ptr<void>> references)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  void ReleaseReferences(int from, uint64_t id) ABSL_LOCKS_EXCLUDED(mutex_);
+  void ReleaseAllReferences(int from) ABSL_LOCKS_EXCLUDED(mutex_);
+
+ private:
+  using Key = std::pair<int, uint64_t>;
+  using References = std::vector<std::shared_ptr<void>>;
+
+  mutable absl::Mutex mutex_;
+  absl::flat_hash_map<Key, std::shared_ptr<IncomingCall>> calls_
+      ABSL_GUARDED_BY(mutex_);
+  absl::flat_hash_map<Key, References> references_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace sherd::internal
+
+#endif  // SHERD_RPC_ENGINE_INCOMING_CALLS_H_

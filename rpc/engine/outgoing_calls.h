@@ -1,0 +1,102 @@
+#ifndef SHERD_RPC_ENGINE_OUTGOING_CALLS_H_
+#define SHERD_RPC_ENGINE_OUTGOING_CALLS_H_
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "sherd/core/base/deadline.h"
+#include "sherd/core/tensor/tensor.h"
+#include "sherd/rpc/call/payload.h"
+#include "sherd/rpc/call_context.h"
+
+namespace sherd::internal {
+
+// A call that this worker made.
+struct OutgoingCall {
+  uint64_t id = 0;
+  int to = 0;
+  std::string method;
+  Deadline deadline = Deadline::Infinite();
+  Deadline::Clock::time_point started;
+  // Called once, by whoever took the call from the table.
+  std::function<void(absl::StatusOr<Payload>)> done;
+  // Where the tensors of the result go; may be empty.
+  std::vector<Tensor> out;
+  // Kept until the call ends.
+  std::vector<std::shared_ptr<void>> references_keep;
+  // The request is bulk, so that what follows it has to be.
+  bool bulk = false;
+  // Of the handler that made the call, or null.
+  std::shared_ptr<CallContext> parent;
+};
+
+// The calls that this worker made and that have not ended. Whoever takes one
+// from it ends it: so each ends once, and a late reply finds nothing.
+//
+// While a reply lands in a call's `out`, the call cannot end, since the caller
+// may do with that memory what it likes once it has: an end that is asked for
+// is kept until the bytes have landed or their worker is lost.
+//
+// Threads. Safe from any thread.
+// Cost. A lock that calls of other numbers hardly ever share.
+class OutgoingCalls {
+ public:
+  // Makes `call` known under its id, a number of NextId.
+  void Add(std::unique_ptr<OutgoingCall> call);
+  uint64_t NextId() { return next_id_.fetch_add(1, std::memory_order_relaxed); }
+
+  // Null if there is no such call (to worker `to`, if that is not -1) any more,
+  // or an end is kept; then it is `status` unless there was one before.
+  std::unique_ptr<OutgoingCall> Take(uint64_t id, const absl::Status& status,
+                                     int to = -1);
+
+  // Takes all that `chosen` accepts, under the lock of the call.
+  std::vector<std::unique_ptr<OutgoingCall>> TakeIf(
+      const std::function<bool(const OutgoingCall&)>& chosen,
+      const absl::Status& status);
+
+  // A reply from `from` is about to land. Nothing if there is no such call,
+  // otherwise its `out`; if there is one, the call does not end before Release.
+  std::optional<std::vector<Tensor>> Claim(uint64_t id, int from);
+
+  // Takes a call that was claimed, or that has no `out` and may have ended:
+  // then null. `end`: what was kept, or OK.
+  std::unique_ptr<OutgoingCall> Release(uint64_t id, absl::Status& end);
+
+  // The earliest deadline of all calls whose end is not kept.
+  Deadline EarliestDeadline() const;
+
+ private:
+  struct Entry {
+    std::unique_ptr<OutgoingCall> call;
+    bool claimed = false;
+    absl::Status end;
+  };
+  struct Shard {
+    mutable absl::Mutex mutex;
+    absl::flat_hash_map<uint64_t, Entry> calls ABSL_GUARDED_BY(mutex);
+  };
+  static constexpr size_t kShards = 16;
+
+  Shard& ShardOf(uint64_t id) { return shards_[id % kShards]; }
+
+  std::atomic<uint64_t> next_id_{1};
+  std::array<Shard, kShards> shards_;
+};
+
+}  // namespace sherd::internal
+
+#endif  // SHERD_RPC_ENGINE_OUTGOING_CALLS_H_

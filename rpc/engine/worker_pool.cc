@@ -1,0 +1,288 @@
+#include "sherd/rpc/engine/worker_pool.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <deque>
+#include <list>
+#include <memory>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "sherd/core/base/deadline.h"
+#include "sherd/core/base/logging.h"
+#include "sherd/core/base/named_thread.h"
+#include "sherd/core/base/scoped_blocked.h"
+
+namespace sherd::internal {
+
+// Invariant. While a task is queued, a thread is on its way to it, or one
+// watches whether tasks go on beginning, or there are max_threads.
+class WorkerPool::State : public std::enable_shared_from_this<State> {
+ public:
+  explicit State(WorkerPoolOptions options) : options_(std::move(options)) {
+    if (options_.concurrency <= 0) {
+      options_.concurrency =
+          std::max(4, static_cast<int>(std::thread::hardware_concurrency()));
+    }
+  }
+
+  void Submit(Task task) ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::Status Stop(Deadline deadline) ABSL_LOCKS_EXCLUDED(mutex_);
+  Counts counts() const ABSL_LOCKS_EXCLUDED(mutex_);
+
+ private:
+  struct Thread final : BlockingObserver {
+    explicit Thread(State* pool) : state(pool) {}
+    void BeginBlocked() override { state->BeginBlocked(); }
+    void EndBlocked() override { state->EndBlocked(); }
+
+    State* const state;
+    std::thread thread;
+    absl::CondVar wake;
+    // Taken from idle_ to look for a task.
+    bool woken = true;
+  };
+  using Refused = std::deque<Task>;
+
+  void Main(Thread* self) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Waits to be woken. False: it was not, for as long as it may be idle; or
+  // none of the queued tasks began in that time.
+  bool Sleep(Thread* self) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Restores the invariant. Returns tasks that can never run.
+  Refused Serve() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool WakeOrStart() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void JoinEnded() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void BeginBlocked() ABSL_LOCKS_EXCLUDED(mutex_);
+  void EndBlocked() ABSL_LOCKS_EXCLUDED(mutex_);
+  static void Refuse(Refused tasks, const absl::Status& why);
+  absl::Status AllWait() const {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "the pool of handlers has no thread left: all ", options_.max_threads,
+        " that it may have wait; nest calls less deeply"));
+  }
+
+  WorkerPoolOptions options_;
+  mutable absl::Mutex mutex_;
+  std::deque<Task> queue_ ABSL_GUARDED_BY(mutex_);
+  std::list<Thread> threads_ ABSL_GUARDED_BY(mutex_);
+  std::list<Thread> ended_ ABSL_GUARDED_BY(mutex_);
+  // The one that worked last is at the back.
+  std::vector<Thread*> idle_ ABSL_GUARDED_BY(mutex_);
+  // Threads that run a task and do not wait; that wait; that were woken or
+  // started and have not looked yet; that watch the queue.
+  int active_ ABSL_GUARDED_BY(mutex_) = 0;
+  int blocked_ ABSL_GUARDED_BY(mutex_) = 0;
+  int waking_ ABSL_GUARDED_BY(mutex_) = 0;
+  int watching_ ABSL_GUARDED_BY(mutex_) = 0;
+  uint64_t begun_ ABSL_GUARDED_BY(mutex_) = 0;
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+};
+
+void WorkerPool::State::Refuse(Refused tasks, const absl::Status& why) {
+  for (Task& task : tasks) task(why);
+}
+
+void WorkerPool::State::Submit(Task task) {
+  Refused refused;
+  absl::Status why;
+  {
+    absl::MutexLock lock(&mutex_);
+    if (stopping_) {
+      why = absl::CancelledError("the pool of handlers was stopped");
+    } else if (queue_.size() >= options_.max_queued) {
+      why = absl::ResourceExhaustedError(
+          absl::StrCat("the pool of handlers has ", queue_.size(),
+                       " calls waiting for a thread, its maximum"));
+    }
+    if (!why.ok()) {
+      refused.push_back(std::move(task));
+    } else {
+      queue_.push_back(std::move(task));
+      refused = Serve();
+      why = AllWait();
+    }
+  }
+  Refuse(std::move(refused), why);
+}
+
+WorkerPool::State::Refused WorkerPool::State::Serve() {
+  if (queue_.empty()) return {};
+  const bool may_run = active_ + waking_ < options_.concurrency;
+  if (!may_run && (waking_ > 0 || watching_ > 0)) return {};
+  if (WakeOrStart() || active_ + waking_ + watching_ > 0) return {};
+  return std::exchange(queue_, {});
+}
+
+bool WorkerPool::State::WakeOrStart() {
+  if (!idle_.empty()) {
+    Thread* const thread = idle_.back();
+    idle_.pop_back();
+    thread->woken = true;
+    thread->wake.Signal();
+    ++waking_;
+    return true;
+  }
+  JoinEnded();
+  if (static_cast<int>(threads_.size()) >= options_.max_threads) return false;
+  Thread& thread = threads_.emplace_back(this);
+  absl::StatusOr<std::thread> started = StartNamedThread(
+      absl::StrCat(options_.name, "-", threads_.size()),
+      [state = shared_from_this(), self = &thread] { state->Main(self); });
+  if (!started.ok()) {
+    threads_.pop_back();
+    SHERD_LOG(kWarning) << "handlers: " << started.status();
+    return false;
+  }
+  // It looks at the field only to end, and for that it needs the lock.
+  thread.thread = *std::move(started);
+  ++waking_;
+  return true;
+}
+
+void WorkerPool::State::Main(Thread* self) {
+  BlockingObserver::OfThread() = self;
+  mutex_.Lock();
+  --waking_;
+  bool stalled = false;
+  for (;;) {
+    if (!queue_.empty() && (stalled || active_ < options_.concurrency)) {
+      Task task = std::move(queue_.front());
+      queue_.pop_front();
+      ++begun_;
+      ++active_;
+      Refused refused = Serve();
+      mutex_.Unlock();
+      Refuse(std::move(refused), AllWait());
+      task(absl::OkStatus());
+      task = nullptr;
+      mutex_.Lock();
+      --active_;
+      stalled = false;
+      continue;
+    }
+    if (stopping_) break;
+    if (Sleep(self)) {
+      stalled = false;
+    } else if (!queue_.empty()) {
+      stalled = true;
+    } else if (threads_.size() > 1) {
+      break;
+    }
+  }
+  BlockingObserver::OfThread() = nullptr;
+  for (auto it = threads_.begin(); it != threads_.end(); ++it) {
+    if (&*it != self) continue;
+    ended_.splice(ended_.end(), threads_, it);
+    break;
+  }
+  mutex_.Unlock();
+}
+
+bool WorkerPool::State::Sleep(Thread* self) {
+  const bool watches = !queue_.empty();
+  const uint64_t begun_before = begun_;
+  if (watches) ++watching_;
+  self->woken = false;
+  idle_.push_back(self);
+  const absl::Duration patience = watches ? options_.stall
+                                  : threads_.size() == 1
+                                      ? absl::InfiniteDuration()
+                                      : options_.idle;
+  bool late = false;
+  while (!self->woken && !late) {
+    late = self->wake.WaitWithTimeout(&mutex_, patience);
+  }
+  if (watches) --watching_;
+  if (self->woken) {
+    --waking_;
+    return true;
+  }
+  idle_.erase(std::find(idle_.begin(), idle_.end(), self));
+  // A thread that is idle leaves; one that watches and saw tasks begin looks
+  // again.
+  return watches && (queue_.empty() || begun_ != begun_before);
+}
+
+void WorkerPool::State::JoinEnded() {
+  // They take no lock any more.
+  for (Thread& thread : ended_) {
+    if (thread.thread.joinable()) thread.thread.join();
+  }
+  ended_.clear();
+}
+
+void WorkerPool::State::BeginBlocked() {
+  Refused refused;
+  {
+    absl::MutexLock lock(&mutex_);
+    --active_;
+    ++blocked_;
+    refused = Serve();
+  }
+  Refuse(std::move(refused), AllWait());
+}
+
+void WorkerPool::State::EndBlocked() {
+  absl::MutexLock lock(&mutex_);
+  ++active_;
+  --blocked_;
+}
+
+absl::Status WorkerPool::State::Stop(Deadline deadline) {
+  Refused refused;
+  size_t left = 0;
+  {
+    absl::MutexLock lock(&mutex_);
+    stopping_ = true;
+    refused = std::exchange(queue_, {});
+    while (!idle_.empty()) WakeOrStart();
+  }
+  Refuse(std::move(refused),
+         absl::CancelledError("the pool of handlers was stopped"));
+  {
+    absl::MutexLock lock(&mutex_);
+    const auto none_left = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
+      return threads_.empty();
+    };
+    mutex_.AwaitWithTimeout(absl::Condition(&none_left), deadline.Remaining());
+    JoinEnded();
+    left = threads_.size();
+    for (Thread& thread : threads_) {
+      if (thread.thread.joinable()) thread.thread.detach();
+    }
+  }
+  if (left == 0) return absl::OkStatus();
+  return absl::DeadlineExceededError(
+      absl::StrCat(left, " handlers have not returned"));
+}
+
+WorkerPool::Counts WorkerPool::State::counts() const {
+  absl::MutexLock lock(&mutex_);
+  return {.threads = static_cast<int>(threads_.size()),
+          .blocked = blocked_,
+          .queued = queue_.size()};
+}
+
+WorkerPool::WorkerPool(WorkerPoolOptions options)
+    : state_(std::make_shared<State>(std::move(options))) {}
+
+WorkerPool::~WorkerPool() {
+  (void)state_->Stop(Deadline::After(absl::ZeroDuration()));
+}
+
+void WorkerPool::Submit(Task task) { state_->Submit(std::move(task)); }
+
+absl::Status WorkerPool::Stop(Deadline deadline) {
+  return state_->Stop(deadline);
+}
+
+WorkerPool::Counts WorkerPool::counts() const { return state_->counts(); }
+
+}  // namespace sherd::internal

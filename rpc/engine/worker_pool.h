@@ -1,0 +1,76 @@
+#ifndef SHERD_RPC_ENGINE_WORKER_POOL_H_
+#define SHERD_RPC_ENGINE_WORKER_POOL_H_
+
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "sherd/core/base/deadline.h"
+
+namespace sherd::internal {
+
+struct WorkerPoolOptions {
+  // Of the threads, with a number behind it.
+  std::string name = "sherd-rpc";
+  // Tasks that run at a time, apart from those that wait. 0: as many as the
+  // machine has cores, but at least four.
+  int concurrency = 0;
+  int max_threads = 1024;
+  size_t max_queued = size_t{1} << 16;
+  // A task that waits so long while none begins gets a thread beyond
+  // `concurrency`: others may wait without a ScopedBlocked.
+  absl::Duration stall = absl::Milliseconds(10);
+  // A thread without work ends after this long; one stays.
+  absl::Duration idle = absl::Seconds(10);
+};
+
+// Threads for handlers, which may wait for one another: a task that waits
+// (ScopedBlocked, which Future::Wait uses) leaves its place to another thread.
+// Those that have worked last work next.
+//
+// Threads. Safe from any thread.
+// Cost. Submit: a lock, and a wake-up where a thread may run. No thread exists
+// before the first task.
+class WorkerPool {
+ public:
+  // Called once: with OK on a thread of the pool; otherwise with the reason why
+  // it does not run, on any thread, which it must not block:
+  //   kResourceExhausted  All threads that there may be wait, or too many tasks
+  //                       are queued: says how many.
+  //   kCancelled          The pool was stopped.
+  using Task = std::function<void(const absl::Status& status)>;
+
+  explicit WorkerPool(WorkerPoolOptions options);
+  // Does not wait for tasks that run: see Stop.
+  ~WorkerPool();
+  WorkerPool(const WorkerPool&) = delete;
+  WorkerPool& operator=(const WorkerPool&) = delete;
+
+  void Submit(Task task);
+
+  // Refuses tasks that have not begun and waits for the others. Idempotent.
+  //   kDeadlineExceeded  Some still run; how many. They keep their threads,
+  //                      which end with them.
+  absl::Status Stop(Deadline deadline);
+
+  struct Counts {
+    int threads = 0;
+    // Of them, those whose task waits.
+    int blocked = 0;
+    size_t queued = 0;
+  };
+  Counts counts() const;
+
+ private:
+  class State;
+
+  // Shared with the threads, which may outlive the pool.
+  const std::shared_ptr<State> state_;
+};
+
+}  // namespace sherd::internal
+
+#endif  // SHERD_RPC_ENGINE_WORKER_POOL_H_

@@ -1,0 +1,169 @@
+#include "sherd/rpc/engine/worker_pool.h"
+
+#include <atomic>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/synchronization/blocking_counter.h"
+#include "absl/synchronization/notification.h"
+#include "absl/time/time.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "sherd/core/base/deadline.h"
+#include "sherd/core/base/scoped_blocked.h"
+#include "sherd/testing/matchers.h"
+
+namespace sherd::internal {
+namespace {
+
+using ::sherd::testing::IsOk;
+using ::sherd::testing::StatusIs;
+using ::testing::HasSubstr;
+
+Deadline InTime() { return Deadline::After(absl::Minutes(2)); }
+
+TEST(WorkerPoolTest, RunsEveryTaskOnceAndReusesThreads) {
+  WorkerPool pool({.concurrency = 2});
+  constexpr int kTasks = 500;
+  std::vector<std::atomic<int>> runs(kTasks);
+  absl::BlockingCounter left(kTasks);
+  for (int i = 0; i < kTasks; ++i) {
+    pool.Submit([&, i](const absl::Status& status) {
+      EXPECT_THAT(status, IsOk());
+      ++runs[i];
+      left.DecrementCount();
+    });
+  }
+  left.Wait();
+  for (const std::atomic<int>& count : runs) EXPECT_EQ(count, 1);
+  EXPECT_THAT(pool.Stop(InTime()), IsOk());
+  EXPECT_EQ(pool.counts().threads, 0);
+}
+
+TEST(WorkerPoolTest, ATaskThatWaitsLeavesItsPlace) {
+  // A stall would never pass in this test.
+  WorkerPool pool({.concurrency = 1, .stall = absl::Hours(1)});
+  absl::Notification second, first;
+  pool.Submit([&](const absl::Status&) {
+    {
+      const ScopedBlocked blocked;
+      const ScopedBlocked counts_once;
+      second.WaitForNotification();
+      EXPECT_EQ(pool.counts().blocked, 1);
+    }
+    EXPECT_EQ(pool.counts().blocked, 0);
+    first.Notify();
+  });
+  pool.Submit([&](const absl::Status&) { second.Notify(); });
+  first.WaitForNotification();
+  EXPECT_THAT(pool.Stop(InTime()), IsOk());
+}
+
+TEST(WorkerPoolTest, AStallGetsAThreadEvenIfNobodySaysThatItWaits) {
+  WorkerPool pool({.concurrency = 1, .stall = absl::Milliseconds(1)});
+  absl::Notification last;
+  absl::BlockingCounter waiting(5);
+  for (int i = 0; i < 5; ++i) {
+    pool.Submit([&](const absl::Status&) {
+      waiting.DecrementCount();
+      last.WaitForNotification();
+    });
+  }
+  waiting.Wait();
+  last.Notify();
+  EXPECT_THAT(pool.Stop(InTime()), IsOk());
+}
+
+TEST(WorkerPoolTest, RefusesWhatCanNeverRun) {
+  WorkerPool pool({.concurrency = 4, .max_threads = 2, .max_queued = 3});
+  absl::Notification go, refused;
+  absl::BlockingCounter waiting(2);
+  for (int i = 0; i < 2; ++i) {
+    pool.Submit([&](const absl::Status& status) {
+      EXPECT_THAT(status, IsOk());
+      const ScopedBlocked blocked;
+      waiting.DecrementCount();
+      go.WaitForNotification();
+    });
+  }
+  waiting.Wait();
+  pool.Submit([&](const absl::Status& status) {
+    EXPECT_THAT(status, StatusIs(absl::StatusCode::kResourceExhausted,
+                                 HasSubstr("all 2")));
+    refused.Notify();
+  });
+  refused.WaitForNotification();
+  go.Notify();
+  EXPECT_THAT(pool.Stop(InTime()), IsOk());
+  bool told = false;
+  pool.Submit([&](const absl::Status& status) {
+    EXPECT_THAT(status, StatusIs(absl::StatusCode::kCancelled));
+    told = true;
+  });
+  EXPECT_TRUE(told);
+}
+
+TEST(WorkerPoolTest, RefusesMoreThanItMayQueue) {
+  WorkerPool pool({.concurrency = 1, .max_queued = 2, .stall = absl::Hours(1)});
+  absl::Notification go, began;
+  pool.Submit([&](const absl::Status&) {
+    began.Notify();
+    go.WaitForNotification();
+  });
+  began.WaitForNotification();
+  std::atomic<int> ran{0}, refused{0};
+  for (int i = 0; i < 5; ++i) {
+    pool.Submit(
+        [&](const absl::Status& status) { ++(status.ok() ? ran : refused); });
+  }
+  EXPECT_EQ(refused, 3);
+  EXPECT_EQ(pool.counts().queued, 2);
+  go.Notify();
+  while (ran < 2) std::this_thread::yield();
+  EXPECT_THAT(pool.Stop(InTime()), IsOk());
+}
+
+TEST(WorkerPoolTest, StopCountsTasksThatDoNotReturnAndLeavesThemAlone) {
+  auto go = std::make_shared<absl::Notification>();
+  auto ended = std::make_shared<absl::Notification>();
+  {
+    WorkerPool pool({.concurrency = 1});
+    absl::Notification began;
+    pool.Submit([&began, go, ended](const absl::Status&) {
+      began.Notify();
+      go->WaitForNotification();
+      ended->Notify();
+    });
+    began.WaitForNotification();
+    EXPECT_THAT(
+        pool.Stop(Deadline::After(absl::ZeroDuration())),
+        StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("1 handlers")));
+  }
+  go->Notify();
+  ended->WaitForNotification();
+}
+
+TEST(WorkerPoolTest, IdleThreadsEndButOne) {
+  WorkerPool pool({.concurrency = 8, .idle = absl::Milliseconds(1)});
+  absl::Notification go;
+  absl::BlockingCounter running(8);
+  for (int i = 0; i < 8; ++i) {
+    pool.Submit([&](const absl::Status&) {
+      running.DecrementCount();
+      go.WaitForNotification();
+    });
+  }
+  running.Wait();
+  EXPECT_GE(pool.counts().threads, 8);
+  go.Notify();
+  while (pool.counts().threads > 1) std::this_thread::yield();
+  absl::Notification again;
+  pool.Submit([&](const absl::Status&) { again.Notify(); });
+  again.WaitForNotification();
+  EXPECT_THAT(pool.Stop(InTime()), IsOk());
+}
+
+}  // namespace
+}  // namespace sherd::internal

@@ -1,0 +1,32 @@
+#ifndef SHERD_RPC_WORKER_STATISTICS_H_
+#define SHERD_RPC_WORKER_STATISTICS_H_
+
+#include <cstdint>
+#include <string>
+
+#include "absl/time/time.h"
+
+namespace sherd {
+
+// What the calls between this worker and another came to.
+struct WorkerStatistics {
+  int rank = 0;
+  std::string name;
+  // Calls that this worker made to it and that ended, those with an error among
+  // them, and those under way.
+  uint64_t calls = 0;
+  uint64_t errors = 0;
+  uint64_t outstanding = 0;
+  // Calls that it made to this worker.
+  uint64_t served = 0;
+  // Of calls in both directions: headers and tensors, as they travel.
+  uint64_t bytes_sent = 0;
+  uint64_t bytes_received = 0;
+  // Of the calls that ended without an error; to about 6 %.
+  absl::Duration p50;
+  absl::Duration p99;
+};
+
+}  // namespace sherd
+
+#endif  // SHERD_RPC_WORKER_STATISTICS_H_
