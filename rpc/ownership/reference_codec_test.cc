@@ -1,0 +1,62 @@
+#include "sherd/rpc/ownership/reference_codec.h"
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "sherd/rpc/rpc.pb.h"
+
+namespace sherd::internal {
+namespace {
+
+using ::testing::HasSubstr;
+
+TEST(ReferenceCodecTest, WhatIsDecodedIsWhatWasEncoded) {
+  rpc::ReferenceMessage encoded;
+  for (uint64_t kind = 1; kind <= 6; ++kind) {
+    AppendReferenceMessage({static_cast<ReferenceMessage::Kind>(kind),
+                            {static_cast<int32_t>(kind), 20, kind << 40},
+                            ~kind},
+                           &encoded);
+  }
+  rpc::ReferenceMessage arrived;
+  ASSERT_TRUE(arrived.ParseFromString(encoded.SerializeAsString()));
+  const auto messages = DecodeReferenceMessages(arrived);
+  ASSERT_TRUE(messages.ok()) << messages.status();
+  ASSERT_EQ(messages->size(), 6);
+  for (uint64_t kind = 1; kind <= 6; ++kind) {
+    const ReferenceMessage& message = (*messages)[kind - 1];
+    EXPECT_EQ(static_cast<uint64_t>(message.kind), kind);
+    EXPECT_EQ(message.id,
+              (ReferenceId{static_cast<int32_t>(kind), 20, kind << 40}));
+    EXPECT_EQ(message.sequence, ~kind);
+  }
+}
+
+TEST(ReferenceCodecTest, RefusesWhatNobodySays) {
+  for (const uint32_t kind : {0u, 7u, 1u << 31}) {
+    rpc::ReferenceMessage encoded;
+    AppendReferenceMessage({}, &encoded);
+    encoded.set_kind(0, kind);
+    const auto messages = DecodeReferenceMessages(encoded);
+    EXPECT_EQ(messages.status().code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_THAT(messages.status().message(), HasSubstr("unknown kind"));
+  }
+  for (int column = 0; column < 5; ++column) {
+    rpc::ReferenceMessage encoded;
+    AppendReferenceMessage({}, &encoded);
+    AppendReferenceMessage({}, &encoded);
+    if (column == 0) encoded.mutable_kind()->RemoveLast();
+    if (column == 1) encoded.mutable_owner()->RemoveLast();
+    if (column == 2) encoded.mutable_creator()->RemoveLast();
+    if (column == 3) encoded.mutable_number()->RemoveLast();
+    if (column == 4) encoded.mutable_sequence()->RemoveLast();
+    const auto messages = DecodeReferenceMessages(encoded);
+    EXPECT_EQ(messages.status().code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_THAT(messages.status().message(), HasSubstr("equal length"));
+  }
+}
+
+}  // namespace
+}  // namespace sherd::internal
