@@ -21,6 +21,7 @@
 #include "sherd/core/sharding/mesh_sharding_spec.h"
 #include "sherd/core/sharding/partial_tensor.h"
 #include "sherd/core/sharding/placement.h"
+#include "sherd/core/sharding/remote_shards.h"
 #include "sherd/core/sharding/shard.h"
 #include "sherd/core/sharding/shard_metadata.h"
 #include "sherd/core/sharding/sharded_comparison.h"

@@ -164,6 +164,7 @@ DRAWINGS = {
                  " <- group <- group_collectives",
     "core/sharding": "box <- spec <- plan <- transfer <- tensor <- ops",
     "core/tensor": "values <- strides <- device <- types <- {kernels, random}",
+    "rpc": "{ids, wire} <- call <- {engine, link, ownership} <- agent",
     "serialization": "safetensors <- manifest <- checkpoint <- kits",
     "testing": "{harness, matchers} <- fixtures <- {conformance, kits} <- faults <- programs",
 }
@@ -195,6 +196,14 @@ PLACES = {
         "values": ["device/device", "device/host_device", "float_types", "types/dtype",
                    "types/dtype_names", "types/shape", "types/storage"],
         "strides": ["kernels/strided_copy", "kernels/strided_loop"],
+    },
+    "rpc": {
+        "ids": ["ownership/reference_id"],
+        # Messages to other workers, whatever carries them.
+        "wire": ["link/wire"],
+        "call": ["future", "handler"],
+        "engine": ["call_context", "worker_statistics"],
+        "agent": ["rpc"],
     },
     "serialization": {"checkpoint": ["checkpoint"]},
     "testing": {

@@ -1,0 +1,344 @@
+#include <algorithm>
+#include <atomic>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/synchronization/mutex.h"
+#include "sherd/core/base/deadline.h"
+#include "sherd/core/base/error_info.h"
+#include "sherd/core/base/scoped_blocked.h"
+#include "sherd/core/base/status_macros.h"
+#include "sherd/core/comm/bootstrap/meeting.h"
+#include "sherd/core/comm/bootstrap/rendezvous.h"
+#include "sherd/core/comm/remote_access.h"
+#include "sherd/core/comm/store/store_session.h"
+#include "sherd/rpc/agent/loss_reporter.h"
+#include "sherd/rpc/agent/publications.h"
+#include "sherd/rpc/call_context.h"
+#include "sherd/rpc/engine/call_engine.h"
+#include "sherd/rpc/link/links.h"
+#include "sherd/rpc/rpc.h"
+
+namespace sherd {
+namespace internal {
+namespace {
+
+constexpr char kGroup[] = "rpc";
+// For what a shutdown says to the others when it does not wait for them.
+constexpr absl::Duration kParting = absl::Seconds(1);
+
+// Reads a box of a published shard; see FetchRequest.
+struct FetchShard {
+  using Numbers = std::vector<int64_t>;
+
+  static constexpr absl::string_view kName = "sherd.fetch";
+  using Signature = absl::StatusOr<Tensor>(
+      const std::string& scope, uint64_t number, uint64_t fingerprint,
+      int32_t shard, const std::optional<std::pair<Numbers, Numbers>>& box);
+};
+
+// Host memory: that of devices does not travel.
+absl::StatusOr<Tensor> InHostMemory(const Tensor& tensor) {
+  return tensor.device().is_cpu() ? tensor : tensor.To(Device());
+}
+
+absl::StatusOr<Tensor> ReadPublished(Publications& publications,
+                                     const FetchRequest& request,
+                                     Deadline deadline) {
+  SHERD_ASSIGN_OR_RETURN(const std::shared_ptr<const Publication> publication,
+                         publications.Await(request.publication, deadline));
+  SHERD_ASSIGN_OR_RETURN(const Tensor elements,
+                         SelectPublished(*publication, request));
+  return InHostMemory(elements);
+}
+
+std::shared_ptr<const RawHandler> FetchHandler(
+    std::shared_ptr<Publications> publications) {
+  const auto fetch =
+      [publications = std::move(publications)](
+          const std::string& scope, uint64_t number, uint64_t fingerprint,
+          int32_t shard,
+          const std::optional<
+              std::pair<FetchShard::Numbers, FetchShard::Numbers>>& box)
+      -> absl::StatusOr<Tensor> {
+    FetchRequest request = {.publication = {scope, number},
+                            .fingerprint = fingerprint,
+                            .shard = shard};
+    if (box) {
+      request.box = Box{Dims(box->first.begin(), box->first.end()),
+                        Dims(box->second.begin(), box->second.end())};
+    }
+    // Others may have to be served first.
+    ScopedBlocked blocked;
+    return ReadPublished(*publications, request,
+                         CallContext::Current()->deadline());
+  };
+  RawHandler handler;
+  handler.name = std::string(FetchShard::kName);
+  handler.signature = SignatureOf<FetchShard>();
+  handler.run = [fetch](Payload request, ReplyFunction reply) {
+    RunHandler<FetchShard>(fetch, std::move(request), reply);
+  };
+  return std::make_shared<const RawHandler>(std::move(handler));
+}
+
+class Agent final : public RpcAgent {
+ public:
+  explicit Agent(const RpcOptions& options) : options_(options) {}
+  ~Agent() override { Shutdown({.graceful = false}).IgnoreError(); }
+
+  absl::Status Join(int rank, int world_size,
+                    std::shared_ptr<StoreSession> session,
+                    const std::string& master, Deadline deadline);
+
+  int rank() const override { return links_->rank(); }
+  const std::vector<std::string>& workers() const override {
+    return links_->names();
+  }
+  bool is_running() const override {
+    return running_.load(std::memory_order_acquire);
+  }
+  std::vector<std::string> Addresses() const override {
+    return links_->Addresses();
+  }
+  std::vector<WorkerStatistics> Statistics() const override {
+    return engine_->Statistics();
+  }
+  void OnWorkerLost(
+      std::function<void(int, const absl::Status&)> notify) override {
+    losses_->Add(std::move(notify));
+  }
+
+  absl::Status Publish(Publication publication) override {
+    return publications_->Publish(std::move(publication));
+  }
+  absl::Status Withdraw(const PublicationId& id) override {
+    return publications_->Withdraw(id);
+  }
+  absl::StatusOr<Tensor> Fetch(int rank, const FetchRequest& request) override;
+  absl::Status Shutdown(const ShutdownOptions& options) override;
+
+ private:
+  uint64_t Start(const To& to, absl::string_view method, uint64_t signature,
+                 absl::StatusOr<Payload> request, ReplyFunction done) override;
+  std::function<void()> Canceller(uint64_t call) override;
+  //   kInvalidArgument  "Invalid worker name", or there is no such rank.
+  absl::StatusOr<int> RankOf(const WorkerRef& worker) const;
+
+  const RpcOptions options_;
+  std::atomic<bool> running_{false};
+  absl::Mutex shutdown_mutex_;
+  absl::flat_hash_map<std::string, int> rank_of_;
+  std::shared_ptr<Publications> publications_;
+  // In the order of their making; null until Join.
+  std::shared_ptr<CallEngine> engine_;
+  std::unique_ptr<LossReporter> losses_;
+  std::shared_ptr<Links> links_;
+};
+
+absl::Status Agent::Join(int rank, int world_size,
+                         std::shared_ptr<StoreSession> session,
+                         const std::string& master, Deadline deadline) {
+  SHERD_ASSIGN_OR_RETURN(std::string secret, ReadSecret());
+  const std::string name =
+      options_.name.empty() ? absl::StrCat("worker", rank) : options_.name;
+  publications_ = std::make_shared<Publications>(name);
+  CallEngineOptions calls = {.rank = rank, .world_size = world_size};
+  calls.limits.max_tensor_bytes = options_.max_message_bytes;
+  calls.find_handler = [own = FetchHandler(publications_)](
+                           absl::string_view method, uint64_t signature,
+                           absl::string_view worker) {
+    if (method == own->name && signature == own->signature.hash) {
+      return absl::StatusOr<std::shared_ptr<const RawHandler>>(own);
+    }
+    return FindHandlerFor(method, signature, worker);
+  };
+  engine_ = std::make_shared<CallEngine>(std::move(calls));
+  losses_ = std::make_unique<LossReporter>(engine_.get());
+  SHERD_ASSIGN_OR_RETURN(
+      links_, Links::Start({.rank = rank,
+                            .world_size = world_size,
+                            .name = options_.name,
+                            .session = std::move(session),
+                            .master = master,
+                            .secret = std::move(secret),
+                            .transports = options_.transports,
+                            .deadline = deadline,
+                            .heartbeat = options_.heartbeat_interval,
+                            .patience = options_.heartbeat_timeout,
+                            .max_tail_bytes = options_.max_message_bytes},
+                           losses_.get()));
+  for (int r = 0; r < world_size; ++r) rank_of_[workers()[r]] = r;
+  engine_->Attach(links_);
+  running_.store(true, std::memory_order_release);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<int> Agent::RankOf(const WorkerRef& worker) const {
+  if (const int* const rank = worker.rank()) {
+    if (*rank >= 0 && static_cast<size_t>(*rank) < workers().size()) {
+      return *rank;
+    }
+    return absl::InvalidArgumentError(absl::StrCat(
+        "worker ", *rank, " does not exist, expected a rank from 0 to ",
+        workers().size() - 1));
+  }
+  const auto found = rank_of_.find(*worker.name());
+  if (found != rank_of_.end()) return found->second;
+  constexpr size_t kShown = 8;
+  const size_t shown = std::min(kShown, workers().size());
+  return absl::InvalidArgumentError(absl::StrCat(
+      "Invalid worker name '", *worker.name(), "': the workers are ",
+      absl::StrJoin(workers().begin(), workers().begin() + shown, ", "),
+      shown < workers().size() ? ", …" : ""));
+}
+
+uint64_t Agent::Start(const To& to, absl::string_view method,
+                      uint64_t signature, absl::StatusOr<Payload> request,
+                      ReplyFunction done) {
+  const absl::StatusOr<int> rank = RankOf(to.worker);
+  absl::Status status = request.status();
+  status.Update(rank.status());
+  if (!status.ok()) {
+    done(Annotate(std::move(status), absl::StrCat("call of ", method)));
+    return 0;
+  }
+  return engine_->Start(
+      *rank, method, signature, *std::move(request),
+      {.timeout = to.timeout.value_or(options_.timeout), .out = to.out},
+      std::move(done));
+}
+
+std::function<void()> Agent::Canceller(uint64_t call) {
+  return [engine = std::weak_ptr<CallEngine>(engine_), call] {
+    if (const auto alive = engine.lock()) alive->Cancel(call);
+  };
+}
+
+absl::StatusOr<Tensor> Agent::Fetch(int rank, const FetchRequest& request) {
+  const absl::Duration timeout = request.timeout.value_or(options_.timeout);
+  if (rank == this->rank()) {
+    SHERD_ASSIGN_OR_RETURN(
+        const Tensor elements,
+        ReadPublished(*publications_, request, Deadline::After(timeout)));
+    if (request.out.defined()) return DeliverFetched(elements, request);
+    return elements.Clone();
+  }
+  std::optional<std::pair<FetchShard::Numbers, FetchShard::Numbers>> box;
+  if (request.box) {
+    box.emplace(FetchShard::Numbers(request.box->offsets.begin(),
+                                    request.box->offsets.end()),
+                FetchShard::Numbers(request.box->sizes.begin(),
+                                    request.box->sizes.end()));
+  }
+  To to = {.worker = rank, .timeout = timeout};
+  const bool lands = request.out.defined() && request.out.is_contiguous() &&
+                     request.out.device().is_cpu();
+  if (lands) to.out = {request.out};
+  SHERD_ASSIGN_OR_RETURN(
+      Tensor elements,
+      Call<FetchShard>(to, request.publication.scope,
+                       request.publication.number, request.fingerprint,
+                       request.shard, box));
+  if (lands) return elements;
+  return DeliverFetched(std::move(elements), request);
+}
+
+absl::Status Agent::Shutdown(const ShutdownOptions& options) {
+  absl::MutexLock lock(&shutdown_mutex_);
+  if (!is_running()) return absl::OkStatus();
+  const absl::Duration timeout = options.timeout.value_or(options_.timeout);
+  const Deadline deadline =
+      Deadline::After(options.graceful ? timeout : kParting);
+  absl::Status status;
+  if (options.graceful) status = engine_->Drain(deadline);
+  running_.store(false, std::memory_order_release);
+  publications_->Close();
+  engine_->FailAll(
+      absl::FailedPreconditionError("RPC has been shut down on this worker"));
+  // Also where the others are not waited for: an end that is meant is no loss.
+  const absl::Status parted =
+      links_->Goodbye(Deadline::Earlier(deadline, Deadline::After(kParting)));
+  const absl::Status closed = engine_->Close(deadline);
+  if (options.graceful) {
+    status.Update(parted);
+    status.Update(closed);
+  }
+  return Annotate(std::move(status), "RPC shutdown");
+}
+
+absl::StatusOr<std::shared_ptr<RpcAgent>> Launch(
+    const RpcOptions& options, int rank, int world_size,
+    std::shared_ptr<StoreSession> session, const std::string& master,
+    Deadline deadline) {
+  auto agent = std::make_shared<Agent>(options);
+  SHERD_RETURN_IF_ERROR(
+      agent->Join(rank, world_size, std::move(session), master, deadline));
+  return std::shared_ptr<RpcAgent>(std::move(agent));
+}
+
+absl::StatusOr<std::shared_ptr<RemoteAccess>> StartAgent(
+    const RemoteAccessOptions& options) {
+  RpcOptions rpc;
+  rpc.name = options.name;
+  rpc.timeout = options.timeout;
+  SHERD_ASSIGN_OR_RETURN(std::shared_ptr<StoreSession> session,
+                         EnterStoreSession(options.store, kGroup, options.rank,
+                                           options.world_size));
+  return Launch(rpc, options.rank, options.world_size, std::move(session),
+                /*master=*/"", Deadline::After(options.timeout));
+}
+
+[[maybe_unused]] const bool registered = [] {
+  RegisterRemoteAccess(StartAgent);
+  return true;
+}();
+
+}  // namespace
+}  // namespace internal
+
+absl::StatusOr<std::shared_ptr<RpcAgent>> InitRpc(const RpcOptions& options) {
+  if (options.timeout <= absl::ZeroDuration()) {
+    return absl::InvalidArgumentError("InitRpc: timeout must be above zero");
+  }
+  SHERD_RETURN_IF_ERROR(
+      internal::CheckNoDefaultRemoteAccess(options.workers_are_threads));
+  const Deadline deadline = Deadline::After(options.timeout);
+  SHERD_ASSIGN_OR_RETURN(
+      const internal::Meeting meeting,
+      internal::FindMeeting({.rank = options.rank,
+                             .world_size = options.world_size,
+                             .init_method = options.init_method,
+                             .store = options.store},
+                            "InitRpc", "RpcOptions"));
+  SHERD_ASSIGN_OR_RETURN(const internal::Rendezvous rendezvous,
+                         internal::Meet({.group = internal::kGroup,
+                                         .place = meeting.place,
+                                         .method = meeting.method,
+                                         .store = options.store,
+                                         .deadline = deadline,
+                                         .function = "InitRpc"}));
+  SHERD_ASSIGN_OR_RETURN(
+      std::shared_ptr<RpcAgent> agent,
+      internal::Launch(options, meeting.place.rank, meeting.place.world_size,
+                       rendezvous.session, rendezvous.master, deadline));
+  SetDefaultRemoteAccess(agent, options.workers_are_threads);
+  return agent;
+}
+
+absl::StatusOr<std::shared_ptr<RpcAgent>> DefaultRpcAgent() {
+  auto agent = std::dynamic_pointer_cast<RpcAgent>(DefaultRemoteAccess());
+  if (agent != nullptr) return agent;
+  return absl::FailedPreconditionError(
+      "RPC has not been initialized: call InitRpc first");
+}
+
+}  // namespace sherd

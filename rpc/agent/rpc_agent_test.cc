@@ -1,0 +1,290 @@
+#include <array>
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "sherd/core/base/error_info.h"
+#include "sherd/core/comm/process_group.h"
+#include "sherd/core/comm/remote_access.h"
+#include "sherd/core/comm/store/hash_store.h"
+#include "sherd/core/sharding/remote_shards.h"
+#include "sherd/core/sharding/sharded_tensor.h"
+#include "sherd/core/sharding/sharding_spec.h"
+#include "sherd/core/tensor/tensor.h"
+#include "sherd/rpc/call_context.h"
+#include "sherd/rpc/rpc.h"
+#include "sherd/testing/kits/rank_threads.h"
+#include "sherd/testing/local_ranks.h"
+#include "sherd/testing/matchers.h"
+#include "sherd/testing/tensor_matchers.h"
+
+namespace sherd {
+namespace {
+
+using ::sherd::testing::IsOk;
+using ::sherd::testing::IsOkAndHolds;
+using ::sherd::testing::RunLocalRanks;
+using ::sherd::testing::RunRankThreads;
+using ::sherd::testing::StatusIs;
+using ::sherd::testing::TensorEq;
+using ::testing::ElementsAre;
+using ::testing::SizeIs;
+
+struct Scale {
+  static constexpr absl::string_view kName = "scale";
+  using Signature = absl::StatusOr<Tensor>(const Tensor&, double);
+};
+struct Fail {
+  static constexpr absl::string_view kName = "fail";
+  using Signature = absl::Status(const std::string&);
+};
+struct Nobodys {
+  static constexpr absl::string_view kName = "nobodys";
+  using Signature = absl::Status();
+};
+struct AskNext {
+  static constexpr absl::string_view kName = "ask_next";
+  using Signature = absl::StatusOr<int64_t>(int64_t depth);
+};
+
+class RpcAgentTest : public ::testing::Test {
+ protected:
+  RpcAgentTest() {
+    RegisterHandler<Scale>([](const Tensor& x, double factor) {
+      absl::StatusOr<Tensor> result = x.Clone();
+      if (!result.ok()) return result;
+      for (int64_t i = 0; i < result->numel(); ++i) {
+        result->mutable_data_as<double>()[i] *= factor;
+      }
+      return result;
+    });
+    RegisterHandler<Fail>([](const std::string& why) {
+      return absl::Status(absl::DataLossError(why));
+    });
+  }
+
+  RpcOptions Options(int rank, int size) {
+    RpcOptions options;
+    options.rank = rank;
+    options.world_size = size;
+    options.store = store_;
+    options.workers_are_threads = true;
+    return options;
+  }
+
+  // Each of `n` workers on a thread of its own; all shut down at the end.
+  void RunWorkers(int n, const std::function<void(RpcAgent&)>& body) {
+    RunRankThreads(n, [&](int rank) {
+      const auto agent = InitRpc(Options(rank, n));
+      ASSERT_THAT(agent, IsOk());
+      body(**agent);
+      EXPECT_THAT((*agent)->Shutdown(), IsOk());
+    });
+  }
+
+  const std::shared_ptr<Store> store_ = std::make_shared<HashStore>();
+};
+
+TEST_F(RpcAgentTest, WorkersCallEachOtherByRankAndByName) {
+  RunWorkers(3, [](RpcAgent& agent) {
+    EXPECT_EQ(agent.name(), absl::StrCat("worker", agent.rank()));
+    EXPECT_EQ(DefaultRpcAgent()->get(), &agent);
+    const Tensor x = *Tensor::FromSpan<double>({1, 2, 3}, {3});
+    const Tensor twice = *Tensor::FromSpan<double>({2, 4, 6}, {3});
+    for (int rank = 0; rank < 3; ++rank) {
+      EXPECT_THAT(agent.Call<Scale>(rank, x, 2.0),
+                  IsOkAndHolds(TensorEq(twice)));
+      EXPECT_THAT(agent.Call<Scale>(absl::StrCat("worker", rank), x, 2.0),
+                  IsOkAndHolds(TensorEq(twice)));
+      const Future<Tensor> later = agent.CallAsync<Scale>(rank, x, 2.0);
+      EXPECT_THAT(later.Wait(), IsOkAndHolds(TensorEq(twice)));
+    }
+    Tensor out = *Tensor::Zeros({3}, {.dtype = kFloat64});
+    const int next = (agent.rank() + 1) % 3;
+    EXPECT_THAT(agent.Call<Scale>(To{.worker = next, .out = {out}}, x, 2.0),
+                IsOk());
+    EXPECT_THAT(out, TensorEq(twice));
+  });
+}
+
+TEST_F(RpcAgentTest, ErrorsNameCallAndWorker) {
+  RunWorkers(2, [](RpcAgent& agent) {
+    const int other = 1 - agent.rank();
+    const absl::Status failed = agent.Call<Fail>(other, "broken disk");
+    EXPECT_THAT(failed, StatusIs(absl::StatusCode::kDataLoss,
+                                 absl::StrCat("call .* of fail on worker",
+                                              other, ".*broken disk")));
+    EXPECT_EQ(ErrorRank(failed), other);
+    EXPECT_THAT(agent.Call<Nobodys>(other),
+                StatusIs(absl::StatusCode::kNotFound, "nobodys"));
+    EXPECT_THAT(agent.Call<Fail>("workerfoo", "x"),
+                StatusIs(absl::StatusCode::kInvalidArgument,
+                         "call of fail: Invalid worker name 'workerfoo': the "
+                         "workers are worker0, worker1"));
+    EXPECT_THAT(agent.Call<Fail>(2, "x"),
+                StatusIs(absl::StatusCode::kInvalidArgument,
+                         "worker 2 does not exist"));
+  });
+}
+
+// Worker 0 calls worker 1, whose handler calls worker 0, and so on.
+TEST_F(RpcAgentTest, NestedCallsDoNotUseUpTheThreads) {
+  std::array<std::atomic<RpcAgent*>, 2> agents = {};
+  RegisterHandler<AskNext>([&](int64_t depth) -> absl::StatusOr<int64_t> {
+    if (depth == 0) return 0;
+    const int caller = CallContext::Current()->caller();
+    const absl::StatusOr<int64_t> below =
+        agents[1 - caller].load()->Call<AskNext>(caller, depth - 1);
+    if (!below.ok()) return below;
+    return *below + 1;
+  });
+  RunWorkers(2, [&](RpcAgent& agent) {
+    agents[agent.rank()] = &agent;
+    const int other = 1 - agent.rank();
+    while (agents[other] == nullptr) std::this_thread::yield();
+    EXPECT_THAT(agent.Call<AskNext>(other, 100), IsOkAndHolds(100));
+  });
+  UnregisterHandler<AskNext>();
+}
+
+TEST_F(RpcAgentTest, StatisticsCountCallsAndErrors) {
+  RunWorkers(2, [](RpcAgent& agent) {
+    const int other = 1 - agent.rank();
+    EXPECT_THAT(agent.Call<Fail>(other, "x"),
+                StatusIs(absl::StatusCode::kDataLoss));
+    EXPECT_THAT(
+        agent.Call<Scale>(other, *Tensor::Ones({2}, {.dtype = kFloat64}), 1.0),
+        IsOk());
+    const std::vector<WorkerStatistics> statistics = agent.Statistics();
+    ASSERT_THAT(statistics, SizeIs(2));
+    EXPECT_EQ(statistics[other].calls, 2);
+    EXPECT_EQ(statistics[other].errors, 1);
+    EXPECT_EQ(statistics[other].outstanding, 0);
+    EXPECT_GT(statistics[other].bytes_sent, 0);
+  });
+}
+
+TEST_F(RpcAgentTest, InitAfterShutdownWorksOnTheSameStore) {
+  RunRankThreads(2, [&](int rank) {
+    for (int life = 0; life < 3; ++life) {
+      const auto agent = InitRpc(Options(rank, 2));
+      ASSERT_THAT(agent, IsOk());
+      EXPECT_THAT(InitRpc(Options(rank, 2)),
+                  StatusIs(absl::StatusCode::kFailedPrecondition,
+                           "RPC is already initialized"));
+      EXPECT_THAT((*agent)->Call<Fail>(1 - rank, "x"),
+                  StatusIs(absl::StatusCode::kDataLoss));
+      ASSERT_THAT((*agent)->Shutdown(), IsOk());
+      EXPECT_THAT((*agent)->Shutdown(), IsOk());
+      EXPECT_THAT((*agent)->Call<Fail>(1 - rank, "x"),
+                  StatusIs(absl::StatusCode::kFailedPrecondition));
+      EXPECT_THAT(DefaultRpcAgent(),
+                  StatusIs(absl::StatusCode::kFailedPrecondition,
+                           "RPC has not been initialized"));
+    }
+  });
+}
+
+// Whoever is ready first waits for the others' calls.
+TEST_F(RpcAgentTest, AGracefulShutdownServesTheOthersUntilTheyAreDone) {
+  RunRankThreads(3, [&](int rank) {
+    const auto agent = InitRpc(Options(rank, 3));
+    ASSERT_THAT(agent, IsOk());
+    if (rank == 2) {
+      for (int i = 0; i < 200; ++i) {
+        ASSERT_THAT((*agent)->Call<Fail>(i % 2, "x"),
+                    StatusIs(absl::StatusCode::kDataLoss));
+      }
+    }
+    EXPECT_THAT((*agent)->Shutdown(), IsOk());
+  });
+}
+
+TEST_F(RpcAgentTest, ShardsOfOtherWorkersAreReadInPlace) {
+  RunLocalRanks(3, [&](ProcessGroup& group) {
+    const auto agent = InitRpc(Options(group.rank(), 3));
+    ASSERT_THAT(agent, IsOk());
+    const auto rows =
+        ChunkShardingSpec::Create(0, {"rank:0", "rank:1", "rank:2"}).value();
+    SHERD_ASSERT_OK_AND_ASSIGN(
+        ShardedTensor tensor,
+        ShardedTensor::Full(rows, {6, 40000}, 2.5, {.init_rrefs = true}));
+    SHERD_ASSERT_OK_AND_ASSIGN(const RemoteShards remote,
+                               tensor.remote_shards());
+    for (const auto& [rank, shards] : remote) {
+      SHERD_ASSERT_OK_AND_ASSIGN(const Shard shard, shards[0].ToHere());
+      EXPECT_THAT(shard.tensor, TensorEq(Tensor::Full({2, 40000}, 2.5, {})));
+      const Tensor out = *Tensor::Zeros({2, 7}, {});
+      SHERD_ASSERT_OK_AND_ASSIGN(
+          const Shard box,
+          shards[0].ToHere({.box = Box{{0, 39990}, {2, 7}}, .out = out}));
+      EXPECT_EQ(box.tensor.data(), out.data());
+      EXPECT_THAT(out, TensorEq(Tensor::Full({2, 7}, 2.5, {})));
+      EXPECT_THAT(shards[0].ToHere({.box = Box{{0, 39990}, {2, 17}}}),
+                  StatusIs(absl::StatusCode::kInvalidArgument, "a box at"));
+    }
+    ASSERT_THAT(group.Barrier(), IsOk());
+    // What the owner writes is seen.
+    ASSERT_THAT(tensor.Fill(-1), IsOk());
+    ASSERT_THAT(group.Barrier(), IsOk());
+    for (const auto& [rank, shards] : remote) {
+      SHERD_ASSERT_OK_AND_ASSIGN(const Shard shard, shards[0].ToHere());
+      EXPECT_THAT(shard.tensor, TensorEq(Tensor::Full({2, 40000}, -1, {})));
+    }
+    ASSERT_THAT(group.Barrier(), IsOk());
+    tensor = ShardedTensor();
+    ASSERT_THAT(group.Barrier(), IsOk());
+    for (const auto& [rank, shards] : remote) {
+      const absl::Status gone = shards[0].ToHere().status();
+      EXPECT_THAT(gone, StatusIs(absl::StatusCode::kNotFound, "withdrawn"));
+      EXPECT_EQ(ErrorRank(gone), rank);
+    }
+    EXPECT_THAT((*agent)->Shutdown(), IsOk());
+    for (const auto& [rank, shards] : remote) {
+      EXPECT_THAT(shards[0].ToHere(),
+                  StatusIs(absl::StatusCode::kFailedPrecondition));
+    }
+  });
+}
+
+TEST_F(RpcAgentTest, WhatCannotStartSaysWhy) {
+  RpcOptions options = Options(0, 1);
+  options.timeout = absl::ZeroDuration();
+  EXPECT_THAT(InitRpc(options), StatusIs(absl::StatusCode::kInvalidArgument,
+                                         "timeout must be above zero"));
+  options = Options(0, 2);
+  options.timeout = absl::Milliseconds(50);
+  EXPECT_THAT(InitRpc(options),
+              StatusIs(absl::StatusCode::kDeadlineExceeded, "rank 1"));
+  options = Options(0, 1);
+  options.name = "two words";
+  EXPECT_THAT(InitRpc(options),
+              StatusIs(absl::StatusCode::kInvalidArgument, "two words"));
+  options = Options(0, 1);
+  options.transports = {"pigeon"};
+  EXPECT_THAT(InitRpc(options),
+              StatusIs(absl::StatusCode::kInvalidArgument, "pigeon"));
+}
+
+TEST_F(RpcAgentTest, TwoWorkersOfOneNameAreRefusedOnAll) {
+  RunRankThreads(2, [&](int rank) {
+    RpcOptions options = Options(rank, 2);
+    options.name = "same";
+    EXPECT_THAT(InitRpc(options),
+                StatusIs(absl::StatusCode::kAlreadyExists, "same"));
+  });
+}
+
+}  // namespace
+}  // namespace sherd

@@ -1,0 +1,211 @@
+#ifndef SHERD_RPC_RPC_H_
+#define SHERD_RPC_RPC_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "sherd/core/comm/remote_access.h"
+#include "sherd/core/comm/store.h"
+#include "sherd/core/tensor/tensor.h"
+#include "sherd/rpc/call/payload.h"
+#include "sherd/rpc/call/signature.h"
+#include "sherd/rpc/future.h"
+#include "sherd/rpc/handler.h"
+#include "sherd/rpc/worker_statistics.h"
+
+namespace sherd {
+
+struct RpcOptions {
+  // Unique among the workers: letters, digits, '_', ':' and '-', fewer than
+  // 128. Empty: "worker<rank>".
+  std::string name;
+  // As InitOptions has them: from init_method or the launcher if unset. The
+  // workers may share file, address or store with a group.
+  std::optional<int> rank;
+  std::optional<int> world_size;
+  std::string init_method;
+  std::shared_ptr<Store> store;
+  // For the start, for each call that is not given another one, and for the
+  // shutdown.
+  absl::Duration timeout = absl::Seconds(60);
+  // How messages may travel: "unix", "tcp". Empty: SHERD_RPC_TRANSPORTS, or all
+  // that work here.
+  std::vector<std::string> transports;
+  // A worker shows every so often that it is alive, and is lost if it is silent
+  // for longer than heartbeat_timeout.
+  absl::Duration heartbeat_interval = absl::Seconds(10);
+  absl::Duration heartbeat_timeout = absl::Seconds(30);
+  // Tensors of one call, or of one result.
+  uint64_t max_message_bytes = uint64_t{16} << 30;
+  // The workers are threads of this process: each thread has a default agent of
+  // its own.
+  bool workers_are_threads = false;
+};
+
+// A worker, by rank or by name.
+class WorkerRef {
+ public:
+  WorkerRef(int rank) : worker_(rank) {}  // NOLINT(google-explicit-constructor)
+  WorkerRef(const char* name)             // NOLINT(google-explicit-constructor)
+      : worker_(std::string(name)) {}
+  WorkerRef(std::string name)  // NOLINT(google-explicit-constructor)
+      : worker_(std::move(name)) {}
+
+  // The one that was given; null for the other.
+  const int* rank() const { return std::get_if<int>(&worker_); }
+  const std::string* name() const { return std::get_if<std::string>(&worker_); }
+
+ private:
+  std::variant<int, std::string> worker_;
+};
+
+// Where a call goes, and how.
+struct To {
+  WorkerRef worker;
+  // Unset: RpcOptions::timeout. A call that a handler makes ends with that
+  // handler's deadline in any case.
+  std::optional<absl::Duration> timeout = std::nullopt;
+  // Where the tensors of the result land, in their order: contiguous, in host
+  // memory, with the sizes and dtype of what comes. They are written to until
+  // the call has ended. Empty: new tensors.
+  std::vector<Tensor> out = {};
+};
+
+// A worker of a job, which calls methods of the others by name, answers their
+// calls, and lets them read shards.
+//
+//     SHERD_ASSIGN_OR_RETURN(auto agent, InitRpc({}));
+//     absl::StatusOr<Tensor> y = agent->Call<Scale>("worker1", x, 0.5);
+//     Future<Tensor> later = agent->CallAsync<Scale>(1, x, 0.5);
+//     SHERD_RETURN_IF_ERROR(agent->Shutdown());
+//
+// Methods are registered by RegisterHandler (handler.h), on the worker that is
+// called, before or after InitRpc.
+//
+// Order. Calls of one thread to one worker start in the order of calling and
+// may end in any. A call to oneself runs like any other, without a message.
+//
+// Errors of a call name it and the worker; the worker's rank is that of the
+// ErrorInfo.
+//   kInvalidArgument     There is no such worker; the call is too large; a
+//                        tensor of the result does not fit `out`.
+//   kNotFound            The worker has no such method; which it has.
+//   kFailedPrecondition  The worker's build has another signature for it; or
+//                        this agent was shut down.
+//   kUnavailable         The worker is lost, which it then stays: it died, was
+//                        silent for too long, or left. The call may have run.
+//   kDeadlineExceeded    There was no reply in time. The handler is told
+//                        (CallContext::cancelled) and its result dropped.
+//   kResourceExhausted   Too many handlers wait at the worker.
+//   kUnimplemented       A tensor is on a device.
+//   other                What the handler returned.
+// No call is ever repeated: what has an error may have run or not.
+//
+// Memory. Arguments are shared until the call has ended: what the caller writes
+// to a tensor meanwhile may travel or not. Tensors that are not contiguous are
+// copied first.
+//
+// Threads. Safe from any thread.
+// Cost. Over a Unix socket about 1.5 times a bare round trip; tensors are not
+// copied in this process.
+class RpcAgent : public RemoteAccess {
+ public:
+  // Runs method M of a worker and waits for its result.
+  template <RpcMethod M, typename... Args>
+  typename internal::MethodCodec<typename M::Signature>::Result Call(
+      const To& to, Args&&... args) {
+    return CallAsync<M>(to, std::forward<Args>(args)...).Wait();
+  }
+  template <RpcMethod M, typename... Args>
+  typename internal::MethodCodec<typename M::Signature>::Result Call(
+      WorkerRef worker, Args&&... args) {
+    return Call<M>(To{std::move(worker)}, std::forward<Args>(args)...);
+  }
+
+  // The same without waiting. Cancelling the Future cancels the call.
+  template <RpcMethod M, typename... Args>
+  Future<typename internal::MethodCodec<typename M::Signature>::Value>
+  CallAsync(const To& to, Args&&... args);
+  template <RpcMethod M, typename... Args>
+  Future<typename internal::MethodCodec<typename M::Signature>::Value>
+  CallAsync(WorkerRef worker, Args&&... args) {
+    return CallAsync<M>(To{std::move(worker)}, std::forward<Args>(args)...);
+  }
+
+  // This worker's name.
+  const std::string& name() const {
+    return workers()[static_cast<size_t>(rank())];
+  }
+  // Where this worker listens: "@name" for a Unix socket, "127.0.0.1:80".
+  virtual std::vector<std::string> Addresses() const = 0;
+  // Of the calls to and from each worker, by rank.
+  virtual std::vector<WorkerStatistics> Statistics() const = 0;
+  // Runs `notify` when a worker is lost, with its rank and why; also for those
+  // that are lost already. On a thread of the agent: it must not block.
+  virtual void OnWorkerLost(
+      std::function<void(int rank, const absl::Status& why)> notify) = 0;
+
+ private:
+  // `done` exactly once, with the result or why there is none. Returns what
+  // Cancel takes.
+  virtual uint64_t Start(const To& to, absl::string_view method,
+                         uint64_t signature,
+                         absl::StatusOr<internal::Payload> request,
+                         internal::ReplyFunction done) = 0;
+  virtual std::function<void()> Canceller(uint64_t call) = 0;
+};
+
+// Joins the other workers, and makes the agent the default of this process or,
+// where workers are threads, of this thread. Collective: returns once all have
+// started. InitRpc, Shutdown, InitRpc works on one file, address or store, and
+// so do a group and RPC, in any order.
+//
+// Without Shutdown the others see this worker lost when the agent is destroyed.
+//
+//   kInvalidArgument     An option or variable is malformed or missing.
+//   kFailedPrecondition  "RPC is already initialized"; or two workers have no
+//                        transport in common.
+//   kAlreadyExists       Two workers have one name; on all workers.
+//   kPermissionDenied    Workers have different secrets, or are different
+//                        users'.
+//   kDeadlineExceeded    Names the workers that did not come.
+//   kUnavailable         Names a worker that failed.
+//   kResourceExhausted   No descriptors or threads left.
+absl::StatusOr<std::shared_ptr<RpcAgent>> InitRpc(
+    const RpcOptions& options = {});
+
+// The agent that InitRpc or a test's fixture started and nobody shut down.
+//   kFailedPrecondition  "RPC has not been initialized": call InitRpc first.
+absl::StatusOr<std::shared_ptr<RpcAgent>> DefaultRpcAgent();
+
+template <RpcMethod M, typename... Args>
+Future<typename internal::MethodCodec<typename M::Signature>::Value>
+RpcAgent::CallAsync(const To& to, Args&&... args) {
+  using Codec = internal::MethodCodec<typename M::Signature>;
+  static_assert(Codec::template kCallableWith<Args...>,
+                "the method cannot be called with these arguments");
+  const Promise<typename Codec::Value> promise;
+  const uint64_t call =
+      Start(to, M::kName, internal::SignatureOf<M>().hash,
+            Codec::Encode(M::kName, std::forward<Args>(args)...),
+            [promise](absl::StatusOr<internal::Payload> reply) {
+              promise.Set(internal::DecodeResult<typename Codec::Value>(
+                  M::kName, std::move(reply)));
+            });
+  promise.OnCancel(Canceller(call));
+  return promise.future();
+}
+
+}  // namespace sherd
+
+#endif  // SHERD_RPC_RPC_H_
