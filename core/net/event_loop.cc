@@ -142,9 +142,15 @@ void EventLoop::Run() {
     if (!timers_.empty()) RunTimers();
     if (has_tasks_) RunTasks();
   }
-  // What they hold was used on this thread only, and goes on it.
-  timers_.clear();
-  watched_.clear();
+  // What they hold was used on this thread only, and goes on it. It may still
+  // call this loop.
+  {
+    const auto timers = std::exchange(timers_, {});
+    const auto watched = std::exchange(watched_, {});
+  }
+  std::vector<std::function<void()>> tasks;
+  absl::MutexLock lock(&mutex_);
+  tasks.swap(tasks_);
 }
 
 void EventLoop::Dispatch(const epoll_event& event) {

@@ -38,8 +38,9 @@ class EventLoop {
   static absl::StatusOr<std::unique_ptr<EventLoop>> Start(
       const std::string& name);
 
-  // Runs the tasks that were posted before, ends the thread and drops handlers
-  // and timers. Not on the loop thread.
+  // Runs the tasks that were posted before, drops handlers, timers and later
+  // tasks, what they hold on the loop thread, and ends it. Not on the loop
+  // thread.
   ~EventLoop();
 
   EventLoop(const EventLoop&) = delete;

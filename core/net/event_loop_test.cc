@@ -3,6 +3,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <chrono>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <thread>
@@ -83,7 +85,7 @@ TEST(EventLoopTest, TimersRunInTheOrderOfTheirTimeAndNotEarly) {
   EXPECT_THAT(order, ElementsAre(10, 15, 40));
 }
 
-TEST(EventLoopTest, AHandlerHearsOfItsDescriptorUntilItIsUnwatched) {
+TEST(EventLoopTest, AHandlerIsToldOfItsDescriptorUntilItIsUnwatched) {
   auto loop = StartLoop();
   auto [mine, theirs] = SocketPair();
   const int fd = mine.get();
@@ -105,6 +107,40 @@ TEST(EventLoopTest, AHandlerHearsOfItsDescriptorUntilItIsUnwatched) {
   done.WaitForNotification();
   loop.reset();
   EXPECT_EQ(received, "abc");
+}
+
+TEST(EventLoopTest, WhatItsEndDropsMayStillCallIt) {
+  constexpr int kSockets = 20;
+  auto owned = StartLoop();
+  EventLoop* const loop = owned.get();
+  std::vector<std::pair<UniqueFd, UniqueFd>> sockets;
+  for (int i = 0; i < kSockets; ++i) sockets.push_back(SocketPair());
+  int dropped = 0;
+  // Calls the loop for all that the others have when the last of it goes.
+  const auto owner = [&](std::vector<EventLoop::TimerId>* timers) {
+    return std::shared_ptr<void>(nullptr, [&, timers](void*) {
+      for (const auto& [mine, theirs] : sockets) loop->Unwatch(mine.get());
+      for (const EventLoop::TimerId& timer : *timers) loop->Cancel(timer);
+      loop->Post([] {});
+      ++dropped;
+    });
+  };
+  std::vector<EventLoop::TimerId> timers;
+  absl::Notification done;
+  loop->Post([&] {
+    for (const auto& [mine, theirs] : sockets) {
+      EXPECT_THAT(
+          loop->Watch(mine.get(), EPOLLIN, [own = owner(&timers)](uint32_t) {}),
+          IsOk());
+      timers.push_back(
+          loop->RunAt(Deadline::Clock::now() + std::chrono::hours(1),
+                      [own = owner(&timers)] {}));
+    }
+    done.Notify();
+  });
+  done.WaitForNotification();
+  owned.reset();
+  EXPECT_EQ(dropped, 2 * kSockets);
 }
 
 // Two are ready in one round, and the first to run closes the other, whose

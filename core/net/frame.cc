@@ -5,6 +5,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "sherd/core/base/logging.h"
 
 namespace sherd {
 namespace {
@@ -95,6 +96,11 @@ absl::StatusOr<std::optional<absl::string_view>> FrameDecoder::Next() {
   input_.remove_prefix(header + length);
   tail_bytes_left_ = tail;
   return payload;
+}
+
+void FrameDecoder::SkipTail(uint64_t size) {
+  SHERD_CHECK(input_.empty() && size <= tail_bytes_left_);
+  tail_bytes_left_ -= size;
 }
 
 absl::string_view FrameDecoder::TakeTail(uint64_t size) {

@@ -38,6 +38,9 @@ class FrameDecoder {
  public:
   explicit FrameDecoder(size_t max_payload_bytes)
       : max_payload_bytes_(max_payload_bytes) {}
+  // It points into itself.
+  FrameDecoder(const FrameDecoder&) = delete;
+  FrameDecoder& operator=(const FrameDecoder&) = delete;
 
   // For frames that Next has not returned yet; with tails, of their heads.
   void set_max_payload_bytes(size_t bytes) { max_payload_bytes_ = bytes; }
@@ -73,7 +76,7 @@ class FrameDecoder {
   absl::string_view TakeTail(uint64_t size);
   // `size` bytes of it, at most what is left, were received past the decoder.
   // All that was appended has been taken.
-  void SkipTail(uint64_t size) { tail_bytes_left_ -= size; }
+  void SkipTail(uint64_t size);
 
   // Bytes of a frame that has begun and is not whole, but for a tail's.
   size_t buffered_bytes() const { return input_.size(); }

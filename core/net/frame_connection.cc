@@ -1,6 +1,7 @@
 #include "sherd/core/net/frame_connection.h"
 
 #include <errno.h>
+#include <poll.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
 
@@ -9,6 +10,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "sherd/core/base/logging.h"
 #include "sherd/core/base/status_macros.h"
 
 namespace sherd {
@@ -18,11 +20,15 @@ namespace {
 // was received already.
 constexpr size_t kHighWater = size_t{1} << 20;
 constexpr size_t kMaxPayload = 0xffffffff;
+// How long the other end of one that closes gently, or is broken, is listened
+// to.
 constexpr absl::Duration kGentleClose = absl::Seconds(1);
 // Pieces of memory in one call of the system, which takes up to 1024 of them.
 constexpr size_t kPieces = 256;
-// Other connections get their turn when so much has been sent.
+// Other connections, and others who send on this one, get their turn when so
+// much has been sent, or received of a tail.
 constexpr size_t kSentAtOnce = size_t{1} << 20;
+constexpr size_t kReceivedAtOnce = size_t{2} << 20;
 // Small payloads that wait are put together up to about this size.
 constexpr size_t kJoinedBytes = size_t{64} << 10;
 
@@ -41,6 +47,12 @@ ssize_t SendPieces(int fd, iovec* pieces, size_t count) {
     n = sendmsg(fd, &message, MSG_NOSIGNAL);
   } while (n < 0 && errno == EINTR);
   return n;
+}
+
+// Whether there is something to receive: bytes or the other end's end.
+bool HasInput(int fd) {
+  pollfd entry = {fd, POLLIN, 0};
+  return poll(&entry, 1, 0) == 1 && (entry.revents & POLLIN) != 0;
 }
 
 template <typename Byte>
@@ -80,15 +92,20 @@ struct FrameConnection::Outgoing {
   bool TakesPayloads() const {
     return header.empty() && head.size() < kJoinedBytes;
   }
-  // Adds what is not sent to `pieces`, of which `count` are in use. Returns how
-  // many bytes it added.
-  size_t Gather(iovec* pieces, size_t* count) const {
+  // What it costs while it waits, besides its bytes.
+  uint64_t Overhead() const {
+    return sizeof(Outgoing) + tail.capacity() * sizeof(tail[0]);
+  }
+  // Adds what is not sent, up to `limit` bytes, to `pieces`, of which `count`
+  // are in use. Returns how many bytes it added.
+  size_t Gather(size_t limit, iovec* pieces, size_t* count) const {
     size_t added = 0;
-    for (size_t i = part; i < num_parts() && *count < kPieces; ++i) {
+    for (size_t i = part; i < num_parts() && *count < kPieces && added < limit;
+         ++i) {
       iovec piece = Part(i);
       const size_t skipped = i == part ? offset : 0;
       piece.iov_base = static_cast<char*>(piece.iov_base) + skipped;
-      piece.iov_len -= skipped;
+      piece.iov_len = std::min(piece.iov_len - skipped, limit - added);
       if (piece.iov_len > 0) pieces[(*count)++] = piece;
       added += piece.iov_len;
     }
@@ -138,7 +155,14 @@ FrameConnection::FrameConnection(EventLoop* loop, UniqueFd socket,
 }
 
 FrameConnection::~FrameConnection() {
-  for (const Outgoing& frame : queue_) {
+  std::list<Outgoing> unsent;
+  {
+    absl::MutexLock lock(&mutex_);
+    unsent = DropQueue();
+    token_ = 0;
+    socket_.Reset();
+  }
+  for (const Outgoing& frame : unsent) {
     if (frame.on_sent) {
       frame.on_sent(absl::CancelledError("the connection's loop has ended"));
     }
@@ -147,6 +171,10 @@ FrameConnection::~FrameConnection() {
 
 absl::Status FrameConnection::Start(Events events) {
   absl::MutexLock lock(&mutex_);
+  if (has_tails_ && (!events.on_head || !events.on_tail)) {
+    return absl::InvalidArgumentError(
+        "a connection with tails: expected on_head and on_tail");
+  }
   fd_ = socket_.get();
   interest_ = EPOLLIN;
   SHERD_ASSIGN_OR_RETURN(
@@ -160,13 +188,14 @@ absl::Status FrameConnection::Start(Events events) {
 }
 
 void FrameConnection::set_has_tails(uint64_t max_tail_bytes) {
+  SHERD_CHECK(events_ == nullptr || (events_->on_head && events_->on_tail));
   decoder_.set_has_tails(max_tail_bytes);
   absl::MutexLock lock(&mutex_);
   has_tails_ = true;
 }
 
 absl::Status FrameConnection::CheckOpen() const {
-  if (socket_.is_open() && !end_after_sending_) return absl::OkStatus();
+  if (socket_.is_open() && !end_after_sending_) return failure_;
   return absl::UnavailableError("the connection is closed");
 }
 
@@ -182,14 +211,17 @@ absl::Status FrameConnection::Send(absl::string_view payload) {
   size_t sent = 0;
   if (queue_.empty()) {
     iovec pieces[2] = {{const_cast<char*>(header.data()), header.size()},
-                       {const_cast<char*>(payload.data()), payload.size()}};
+                       {const_cast<char*>(payload.data()),
+                        std::min(payload.size(), kSentAtOnce)}};
     const ssize_t n = SendPieces(socket_.get(), pieces, 2);
-    // The loop finds out what is wrong with a broken connection, and says so.
-    if (n < 0 && errno != EAGAIN) return Broken(errno);
+    if (n < 0 && errno != EAGAIN) return Fail(errno);
     if (n > 0) sent = static_cast<size_t>(n);
     if (sent == header.size() + payload.size()) return absl::OkStatus();
   }
-  if (queue_.empty() || !queue_.back().TakesPayloads()) queue_.emplace_back();
+  if (queue_.empty() || !queue_.back().TakesPayloads()) {
+    queue_.emplace_back();
+    queued_bytes_ += queue_.back().Overhead();
+  }
   std::string& waiting = queue_.back().head;
   if (sent < header.size()) waiting.append(header, sent, std::string::npos);
   payload.remove_prefix(sent - std::min(sent, header.size()));
@@ -218,6 +250,7 @@ absl::Status FrameConnection::Send(OutgoingFrame frame) {
     if (queue_.empty()) SHERD_RETURN_IF_ERROR(SendNow(&out));
     if (!out.is_sent()) {
       out.on_sent = std::move(frame.on_sent);
+      queued_bytes_ += out.Overhead();
       out.CountLeft(&queued_bytes_, &queued_tail_bytes_);
       queue_.push_back(std::move(out));
       AfterQueueing();
@@ -230,21 +263,32 @@ absl::Status FrameConnection::Send(OutgoingFrame frame) {
 
 absl::Status FrameConnection::SendNow(Outgoing* frame) {
   bool is_full = false;
-  while (!frame->is_sent() && !is_full) {
+  size_t total = 0;
+  while (!frame->is_sent() && !is_full && total < kSentAtOnce) {
     iovec pieces[kPieces];
     size_t count = 0;
-    const size_t offered = frame->Gather(pieces, &count);
+    const size_t offered = frame->Gather(kSentAtOnce - total, pieces, &count);
     const ssize_t n = SendPieces(socket_.get(), pieces, count);
-    if (n < 0 && errno != EAGAIN && frame->is_untouched()) {
-      return Broken(errno);
+    if (n < 0 && errno != EAGAIN) {
+      absl::Status status = Fail(errno);
+      // If half of it has left, it is told as one that waits.
+      return frame->is_untouched() ? status : absl::OkStatus();
     }
-    // Half of it has left: the loop finds out what is wrong, and says so.
     if (n < 0) break;
     size_t size = static_cast<size_t>(n);
+    total += size;
     is_full = size < offered;
     frame->Advance(&size);
   }
   return absl::OkStatus();
+}
+
+// Nothing can be sent any more. Returns why.
+absl::Status FrameConnection::Fail(int error) {
+  failure_ = Broken(error);
+  loop_->Post(
+      [self = shared_from_this(), why = failure_] { self->Break(why); });
+  return failure_;
 }
 
 void FrameConnection::AfterQueueing() {
@@ -284,9 +328,10 @@ absl::Status FrameConnection::SendQueued(std::list<Outgoing>* sent) {
   while (!queue_.empty() && total < kSentAtOnce) {
     iovec pieces[kPieces];
     size_t count = 0;
+    size_t room = kSentAtOnce - total;
     for (const Outgoing& frame : queue_) {
-      if (count == kPieces) break;
-      frame.Gather(pieces, &count);
+      if (count == kPieces || room == 0) break;
+      room -= frame.Gather(room, pieces, &count);
     }
     const ssize_t n = SendPieces(socket_.get(), pieces, count);
     if (n < 0 && errno == EAGAIN) break;
@@ -299,6 +344,7 @@ absl::Status FrameConnection::SendQueued(std::list<Outgoing>* sent) {
       queued_tail_bytes_ -= of_tail;
       queued_bytes_ -= before - left - of_tail;
       if (!queue_.front().is_sent()) break;
+      queued_bytes_ -= queue_.front().Overhead();
       sent->splice(sent->end(), queue_, queue_.begin());
     }
   }
@@ -324,24 +370,63 @@ absl::Status FrameConnection::Flush() {
 
 void FrameConnection::HandleEvents(uint32_t events) {
   if ((events & EPOLLOUT) != 0) {
-    const absl::Status status = Flush();
-    // One that has left may have said something before.
-    if (!status.ok() && (events & EPOLLIN) == 0) return Close(status);
+    if (const absl::Status status = Flush(); !status.ok()) Break(status);
     DispatchFrames();
     if (closed_) return;
   }
   if ((events & (EPOLLIN | EPOLLHUP | EPOLLERR)) != 0) Receive();
+  if (broken_ && !closed_ && !HasInput(fd_)) Close(*broken_);
+}
+
+std::list<FrameConnection::Outgoing> FrameConnection::DropQueue() {
+  queued_bytes_ = 0;
+  queued_tail_bytes_ = 0;
+  return std::exchange(queue_, {});
+}
+
+// Nothing can be sent any more. One that has left may have said something
+// before.
+void FrameConnection::Break(const absl::Status& why) {
+  if (closed_ || broken_) return;
+  const std::shared_ptr<FrameConnection> self = shared_from_this();
+  if (closing_ || !HasInput(fd_)) return Close(why);
+  broken_ = why;
+  close_timer_ = loop_->RunAt(Deadline::After(kGentleClose).when(),
+                              [self, why] { self->Close(why); });
+  std::list<Outgoing> unsent;
+  {
+    absl::MutexLock lock(&mutex_);
+    failure_ = why;
+    unsent = DropQueue();
+    UpdateInterest();
+  }
+  for (const Outgoing& frame : unsent) {
+    if (frame.on_sent) frame.on_sent(why);
+  }
+}
+
+// Where the rest of the tail goes, up to a limit. Returns how many bytes.
+size_t FrameConnection::GatherTail(iovec* pieces, size_t* count) const {
+  size_t added = 0;
+  for (size_t i = tail_at_;
+       i < tail_.size() && *count < kPieces && added < kReceivedAtOnce; ++i) {
+    const size_t size = std::min(tail_[i].size(), kReceivedAtOnce - added);
+    if (size > 0) pieces[(*count)++] = {tail_[i].data(), size};
+    added += size;
+  }
+  return added;
 }
 
 void FrameConnection::Receive() {
   std::vector<char>& scratch = loop_->scratch();
   iovec pieces[kPieces];
   size_t count = 0;
-  for (size_t i = tail_at_; i < tail_.size() && count < kPieces; ++i) {
-    if (!tail_[i].empty()) pieces[count++] = {tail_[i].data(), tail_[i].size()};
+  const size_t of_rest = GatherTail(pieces, &count);
+  // What follows the tail, or all that comes where it has no memory.
+  if (count < kPieces &&
+      (tail_.empty() || of_rest == decoder_.tail_bytes_left())) {
+    pieces[count++] = {scratch.data(), scratch.size()};
   }
-  // What follows the tail, or all that comes where there is none.
-  if (count < kPieces) pieces[count++] = {scratch.data(), scratch.size()};
   ssize_t n;
   do {
     // The plain call costs less.
@@ -356,8 +441,10 @@ void FrameConnection::Receive() {
   if (closing_) return;
   const uint64_t of_tail =
       std::min(static_cast<uint64_t>(n), decoder_.tail_bytes_left());
-  decoder_.SkipTail(of_tail);
-  if (of_tail > 0) ++progress_;
+  if (of_tail > 0) {
+    decoder_.SkipTail(of_tail);
+    ++progress_;
+  }
   const size_t dropped = tail_.empty() ? of_tail : 0;
   AdvanceTail(of_tail);
   decoder_.Lend({scratch.data() + dropped, static_cast<size_t>(n) - of_tail});
@@ -396,8 +483,9 @@ absl::Status FrameConnection::BeginTail(const Events& events,
                          events.on_head(head, bytes));
   if (closed_ || closing_ || bytes == 0) return absl::OkStatus();
   if (!tail.empty() && TotalBytes(tail) != bytes) {
-    return absl::InternalError(absl::StrCat("memory of ", TotalBytes(tail),
-                                            " bytes for a tail of ", bytes));
+    return absl::InternalError(absl::StrCat("on_head: expected ", bytes,
+                                            " bytes of memory, got ",
+                                            TotalBytes(tail)));
   }
   in_tail_ = true;
   tail_ = std::move(tail);
@@ -465,14 +553,16 @@ void FrameConnection::Close(const absl::Status& why) {
   {
     absl::MutexLock lock(&mutex_);
     token_ = 0;
-    unsent.swap(queue_);
-    queued_bytes_ = 0;
-    queued_tail_bytes_ = 0;
+    unsent = DropQueue();
     socket_.Reset();
   }
-  const absl::Status& reason = closing_ ? *closing_ : why;
+  // `why` may be a member of what ends here.
+  const absl::Status reason = closing_ ? *closing_ : why;
+  const absl::Status not_sent =
+      reason.ok() ? absl::CancelledError("closed before the frame left")
+                  : reason;
   for (const Outgoing& frame : unsent) {
-    if (frame.on_sent) frame.on_sent(reason);
+    if (frame.on_sent) frame.on_sent(not_sent);
   }
   const std::shared_ptr<const Events> events = std::move(events_);
   if (events != nullptr) events->on_closed(reason);
@@ -480,14 +570,15 @@ void FrameConnection::Close(const absl::Status& why) {
 
 void FrameConnection::CloseGently(const absl::Status& why) {
   if (closed_ || closing_) return;
+  const std::shared_ptr<FrameConnection> self = shared_from_this();
+  if (broken_) return Close(why);
   closing_ = why;
   tail_.clear();
   tail_at_ = 0;
   if (half_frame_timer_) loop_->Cancel(*half_frame_timer_);
   half_frame_timer_.reset();
-  close_timer_ =
-      loop_->RunAt(Deadline::After(kGentleClose).when(),
-                   [self = shared_from_this(), why] { self->Close(why); });
+  close_timer_ = loop_->RunAt(Deadline::After(kGentleClose).when(),
+                              [self, why] { self->Close(why); });
   {
     absl::MutexLock lock(&mutex_);
     end_after_sending_ = true;

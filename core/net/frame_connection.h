@@ -1,6 +1,8 @@
 #ifndef SHERD_CORE_NET_FRAME_CONNECTION_H_
 #define SHERD_CORE_NET_FRAME_CONNECTION_H_
 
+#include <sys/uio.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -29,9 +31,12 @@ struct OutgoingFrame {
   // Sent from where they lie, one after another: valid until on_sent.
   std::vector<absl::Span<const std::byte>> tail;
   // Exactly once for a frame that Send took: OK when the system has the last
-  // byte, or why the connection was closed before; then part of the frame may
-  // have left. It runs on the thread that sends, before Send returns, or on the
-  // loop thread, without a lock. May be null.
+  // byte, or why the connection was closed or broke before, kCancelled if it
+  // was closed without an error; then part of the frame may have left. It runs
+  // on the thread that sends, before Send returns, or on the loop thread,
+  // without a lock; an OK on the thread that sends may come after on_closed.
+  // May be null. One that holds the connection keeps it until the frame has
+  // left or the connection is closed.
   std::function<void(const absl::Status&)> on_sent;
 };
 
@@ -52,16 +57,17 @@ class FrameConnection : public std::enable_shared_from_this<FrameConnection> {
   struct Options {
     // Of a payload or a head.
     size_t max_frame_bytes = size_t{1} << 20;
-    // A peer that leaves more unread than this is cut off. Tails, which lie in
-    // the sender's memory, do not count: who sends them bounds them.
+    // A peer that leaves more unread than this is cut off. What each frame
+    // costs here counts too, but not tails, which lie in the sender's memory:
+    // who sends them bounds them.
     size_t max_queued_bytes = size_t{256} << 20;
     // A frame that has begun must be whole by then; a tail must get on.
     absl::Duration frame_timeout = absl::InfiniteDuration();
     // Frames have tails; see frame.h.
     bool has_tails = false;
     uint64_t max_tail_bytes = uint64_t{1} << 40;
-    // False: reads on while the other end leaves things unread. For two ends
-    // that both send unasked: if both paused, they would wait for each other.
+    // False: reads on while the other end does not read. For two ends that both
+    // send unasked: if both paused, they would wait for each other.
     bool pauses_reading = true;
   };
   struct Events {
@@ -78,7 +84,8 @@ class FrameConnection : public std::enable_shared_from_this<FrameConnection> {
     // The tail of the last on_head has come, or was dropped. Not called for one
     // of 0 bytes.
     std::function<void()> on_tail;
-    // Once, the last call of all. Why: kUnavailable if the other end closed the
+    // Once, the last call of these; only on_sent of a frame that another thread
+    // has just sent may follow. Why: kUnavailable if the other end closed the
     // connection or it broke, kInvalidArgument for a frame over the maximum,
     // kDeadlineExceeded for half of one, kResourceExhausted for one that does
     // not read, kInternal for memory of another size than the tail, otherwise
@@ -86,14 +93,17 @@ class FrameConnection : public std::enable_shared_from_this<FrameConnection> {
     std::function<void(const absl::Status& why)> on_closed;
   };
 
-  // The loop must outlive the connection's use of it: until on_closed.
+  // Close it before the loop ends: the loop's end drops the connection without
+  // on_closed, and on_sent is given kCancelled. Sending needs the loop too.
   static std::shared_ptr<FrameConnection> Create(EventLoop* loop,
                                                  UniqueFd socket,
                                                  const Options& options);
   ~FrameConnection();
 
   // Begins to receive. Keeps the connection alive until it closes.
-  //   kResourceExhausted  The loop cannot watch it; on_closed is not called.
+  // After an error nothing of `events` is called.
+  //   kResourceExhausted  The loop cannot watch it.
+  //   kInvalidArgument    With tails, on_head or on_tail is missing.
   absl::Status Start(Events events) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // For frames after the one that is being handled.
@@ -101,12 +111,13 @@ class FrameConnection : public std::enable_shared_from_this<FrameConnection> {
     decoder_.set_max_payload_bytes(bytes);
   }
   // Frames have tails from now on: both those that come after the one that is
-  // being handled, and those that are sent.
+  // being handled, and those that are sent. It has on_head and on_tail.
   void set_has_tails(uint64_t max_tail_bytes) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Sends, or keeps a copy of what does not go out at once. With tails, a frame
   // whose tail is empty. Frames of one thread arrive in the order of sending.
-  //   kUnavailable        The connection is closed or broken.
+  //   kUnavailable        The connection is closed or broken. One that broke
+  //                       closes by itself, after what has come by then.
   //   kInvalidArgument    The payload has 4 GiB or more.
   absl::Status Send(absl::string_view payload) ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -130,6 +141,7 @@ class FrameConnection : public std::enable_shared_from_this<FrameConnection> {
   FrameConnection(EventLoop* loop, UniqueFd socket, const Options& options);
 
   void HandleEvents(uint32_t events) ABSL_LOCKS_EXCLUDED(mutex_);
+  size_t GatherTail(iovec* pieces, size_t* count) const;
   void Receive() ABSL_LOCKS_EXCLUDED(mutex_);
   void DispatchFrames();
   absl::Status BeginTail(const Events& events, absl::string_view head);
@@ -138,6 +150,9 @@ class FrameConnection : public std::enable_shared_from_this<FrameConnection> {
   bool IsPaused() ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status CheckOpen() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status SendNow(Outgoing* frame) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status Fail(int error) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Break(const absl::Status& why) ABSL_LOCKS_EXCLUDED(mutex_);
+  std::list<Outgoing> DropQueue() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void AfterQueueing() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status Flush() ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status SendQueued(std::list<Outgoing>* sent)
@@ -152,18 +167,22 @@ class FrameConnection : public std::enable_shared_from_this<FrameConnection> {
   UniqueFd socket_ ABSL_GUARDED_BY(mutex_);
   bool has_tails_ ABSL_GUARDED_BY(mutex_);
   std::list<Outgoing> queue_ ABSL_GUARDED_BY(mutex_);
-  // Of queue_: what the connection holds itself, and tails.
+  // Of queue_: what it costs here, and tails.
   uint64_t queued_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t queued_tail_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   uint32_t interest_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t token_ ABSL_GUARDED_BY(mutex_) = 0;
   bool end_after_sending_ ABSL_GUARDED_BY(mutex_) = false;
   bool overflowed_ ABSL_GUARDED_BY(mutex_) = false;
+  // Why nothing can be sent any more.
+  absl::Status failure_ ABSL_GUARDED_BY(mutex_);
 
   // Of the loop thread only.
   int fd_ = -1;
   bool closed_ = false;
   std::optional<absl::Status> closing_;
+  // Nothing can be sent any more; what has come is handled.
+  std::optional<absl::Status> broken_;
   std::shared_ptr<const Events> events_;
   FrameDecoder decoder_;
   // A tail is awaited; where its rest goes, from tail_at_ on. Without memory it

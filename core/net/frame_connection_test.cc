@@ -1,6 +1,7 @@
 #include "sherd/core/net/frame_connection.h"
 
 #include <errno.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -478,7 +479,7 @@ TEST(FrameConnectionTest, MemoryMustBeAsLargeAsTheTail) {
     EXPECT_THAT(
         end.WaitForClosed(),
         StatusIs(absl::StatusCode::kInternal,
-                 absl::StrCat("memory of ", size, " bytes for a tail of 5")));
+                 absl::StrCat("expected 5 bytes of memory, got ", size)));
     EXPECT_EQ(memory, std::string(size, '?'));
   }
 }
@@ -606,7 +607,7 @@ TEST(FrameConnectionTest, FramesThatDoNotLeaveHearWhyBeforeTheEndIsReported) {
   log.ExpectEach(absl::AbortedError("enough"));
 }
 
-TEST(FrameConnectionTest, FramesHearOfTheEndOfOneThatWasNeverStarted) {
+TEST(FrameConnectionTest, FramesAreToldOfTheEndOfOneThatWasNeverStarted) {
   const std::unique_ptr<EventLoop> loop = NewLoop();
   auto [own, other] = SocketPair();
   const std::string tail(1 << 20, 'x');
@@ -743,6 +744,320 @@ TEST(FrameConnectionTest, BothEndsMaySendAtOnceWhatNoSocketHolds) {
   EXPECT_TRUE(at_one[0] == (End::Frame{"other", tails[1], true}));
   for (const auto& loop : loops) Settle(*loop);
   log.ExpectEach(absl::OkStatus());
+}
+
+// Room for so many bytes, more than a program may ask for unless it is root's.
+bool HasRoomFor(const UniqueFd& fd, int bytes) {
+  return setsockopt(fd.get(), SOL_SOCKET, SO_SNDBUFFORCE, &bytes,
+                    sizeof(bytes)) == 0;
+}
+
+size_t BytesToRead(int fd) {
+  int bytes = -1;
+  EXPECT_EQ(ioctl(fd, FIONREAD, &bytes), 0);
+  return static_cast<size_t>(bytes);
+}
+
+TEST(FrameConnectionTest, ALargeFrameLetsOthersTakeTheirTurn) {
+  constexpr size_t kMiB = size_t{1} << 20;
+  const std::unique_ptr<EventLoop> loop = NewLoop();
+  const std::string large = Pattern(8 * kMiB, 1);
+  for (const bool is_payload : {false, true}) {
+    SCOPED_TRACE(is_payload);
+    auto [own, other] = SocketPair();
+    if (!HasRoomFor(own, 64 << 20)) GTEST_SKIP() << "only for root";
+    End end(loop.get(), std::move(own), WithTails());
+    SentLog log;
+    RunOn(*loop, [&, &other = other] {
+      ASSERT_THAT(is_payload ? end.connection().Send(large)
+                             : end.connection().Send({.tail = {BytesOf(large)},
+                                                      .on_sent = log.For(0)}),
+                  IsOk());
+      // One call, though the socket has room for all, and the loop the rest.
+      EXPECT_THAT(log.sent()[0], IsEmpty());
+      EXPECT_LE(BytesToRead(other.get()), 2 * kMiB);
+    });
+    const std::string expected =
+        is_payload ? EncodeTailFrame(large, "") : EncodeTailFrame("", large);
+    EXPECT_TRUE(Receive(other, expected.size()) == expected);
+  }
+}
+
+TEST(FrameConnectionTest, ALargeTailIsReceivedInTurns) {
+  constexpr size_t kMiB = size_t{1} << 20;
+  const std::unique_ptr<EventLoop> loop = NewLoop();
+  auto [own, other] = SocketPair();
+  if (!HasRoomFor(other, 128 << 20)) GTEST_SKIP() << "only for root";
+  const int fd = own.get();
+  End end(loop.get(), std::move(own), WithTails(), 3 * kMiB);
+  const std::string tail = Pattern(16 * kMiB, 1);
+  const std::string after = EncodeTailFrame("after", "x");
+  absl::Notification looked;
+  RunOn(*loop, [&, &other = other] {
+    ASSERT_THAT(
+        SendFully(other.get(), EncodeTailFrame("h", tail) + after, Late()),
+        IsOk());
+    // After a round of the loop with the head, and one with more of the tail.
+    loop->Post([&] {
+      loop->Post([&] {
+        EXPECT_GE(BytesToRead(fd), 12 * kMiB);
+        looked.Notify();
+      });
+    });
+  });
+  looked.WaitForNotification();
+  EXPECT_EQ(end.WaitForFrames(2),
+            (std::vector<End::Frame>{{"h", tail, true}, {"after", "x", true}}));
+}
+
+TEST(FrameConnectionTest, AFrameThatDidNotLeaveIsNotReportedAsSent) {
+  const std::unique_ptr<EventLoop> loop = NewLoop();
+  const std::string tail(1 << 20, 'x');
+  for (const bool gently : {false, true}) {
+    SCOPED_TRACE(gently);
+    auto [own, other] = SocketPair();
+    End end(loop.get(), std::move(own), WithTails());
+    SentLog log;
+    ASSERT_THAT(
+        end.connection().Send({.tail = {BytesOf(tail)}, .on_sent = log.For(0)}),
+        IsOk());
+    if (gently) {
+      RunOn(*loop, [&] { end.connection().CloseGently(absl::OkStatus()); });
+      EXPECT_THAT(log.sent()[0], IsEmpty());
+    }
+    end.Close(absl::OkStatus());
+    EXPECT_THAT(end.closed(), ElementsAre(IsOk()));
+    log.ExpectEach(
+        StatusIs(absl::StatusCode::kCancelled, "closed before the frame left"));
+  }
+}
+
+TEST(FrameConnectionTest, AGentleCloseSendsTailsThatWait) {
+  const std::unique_ptr<EventLoop> loop = NewLoop();
+  auto [own, other] = SocketPair();
+  End end(loop.get(), std::move(own), WithTails());
+  const std::string tail = Pattern(1 << 20, 1);
+  SentLog log;
+  for (int i = 0; i < 2; ++i) {
+    ASSERT_THAT(
+        end.connection().Send(
+            {.head = "h", .tail = {BytesOf(tail)}, .on_sent = log.For(i)}),
+        IsOk());
+  }
+  RunOn(*loop,
+        [&] { end.connection().CloseGently(absl::AbortedError("enough")); });
+  EXPECT_THAT(end.connection().Send("late"),
+              StatusIs(absl::StatusCode::kUnavailable, "closed"));
+  const std::string one = EncodeTailFrame("h", tail);
+  EXPECT_TRUE(Receive(other, 2 * one.size()) == one + one);
+  char byte;
+  EXPECT_THAT(ReceiveFully(other.get(), &byte, 1, Late()),
+              StatusIs(absl::StatusCode::kUnavailable, "closed"));
+  other.Reset();
+  EXPECT_THAT(end.WaitForClosed(), StatusIs(absl::StatusCode::kAborted));
+  log.ExpectEach(absl::OkStatus());
+}
+
+TEST(FrameConnectionTest, SendingToOneThatHasGoneIsAnErrorAndNoSignal) {
+  const std::unique_ptr<EventLoop> loop = NewLoop();
+  auto [own, other] = SocketPair();
+  SentLog log;
+  const auto connection =
+      FrameConnection::Create(loop.get(), std::move(own), WithTails());
+  other.Reset();
+  EXPECT_THAT(connection->Send({.head = "h", .on_sent = log.For(0)}),
+              StatusIs(absl::StatusCode::kUnavailable, "broke"));
+  EXPECT_THAT(connection->Send("more"),
+              StatusIs(absl::StatusCode::kUnavailable, "broke"));
+  EXPECT_THAT(log.sent()[0], IsEmpty());
+  RunOn(*loop, [&] { connection->Close(absl::OkStatus()); });
+}
+
+// The end of the other's reading is nothing that the loop is told of.
+TEST(FrameConnectionTest, OneThatCannotBeSentToCloses) {
+  const std::unique_ptr<EventLoop> loop = NewLoop();
+  auto [own, other] = SocketPair();
+  End end(loop.get(), std::move(own), WithTails());
+  ASSERT_EQ(shutdown(other.get(), SHUT_RD), 0);
+  EXPECT_THAT(end.connection().Send("payload"),
+              StatusIs(absl::StatusCode::kUnavailable));
+  EXPECT_THAT(end.WaitForClosed(),
+              StatusIs(absl::StatusCode::kUnavailable, "broke"));
+}
+
+TEST(FrameConnectionTest, OneThatBrokeSaysSoWhileLastWordsAreHandled) {
+  const std::unique_ptr<EventLoop> loop = NewLoop();
+  auto [own, other] = SocketPair();
+  End end(loop.get(), std::move(own),
+          {.has_tails = true, .pauses_reading = false});
+  SentLog log;
+  const std::string tail(4 << 20, 'x');
+  ASSERT_THAT(
+      end.connection().Send({.tail = {BytesOf(tail)}, .on_sent = log.For(0)}),
+      IsOk());
+  std::vector<std::string> words;
+  RunOn(*loop, [&, &other = other] {
+    end.on_head = [&](absl::string_view head, uint64_t) {
+      words.emplace_back(head);
+      log.ExpectEach(StatusIs(absl::StatusCode::kUnavailable, "broke"));
+      EXPECT_THAT(end.connection().Send("answer"),
+                  StatusIs(absl::StatusCode::kUnavailable, "broke"));
+      return Spans();
+    };
+    ASSERT_THAT(SendFully(other.get(), EncodeTailFrame("bye", ""), Late()),
+                IsOk());
+    ASSERT_EQ(shutdown(other.get(), SHUT_RD), 0);
+    // So that there is room to send.
+    std::string rest(1 << 20, '\0');
+    while (recv(other.get(), rest.data(), rest.size(), 0) > 0) {
+    }
+  });
+  EXPECT_THAT(end.WaitForClosed(),
+              StatusIs(absl::StatusCode::kUnavailable, "broke"));
+  RunOn(*loop, [&] { EXPECT_THAT(words, ElementsAre("bye")); });
+}
+
+TEST(FrameConnectionTest, OnSentOfOneThatWaitedMaySendAndClose) {
+  const std::unique_ptr<EventLoop> loop = NewLoop();
+  auto [own, other] = SocketPair();
+  End end(loop.get(), std::move(own), WithTails());
+  const std::string tail(1 << 20, 'x');
+  absl::Notification done;
+  ASSERT_THAT(end.connection().Send(
+                  {.tail = {BytesOf(tail)},
+                   .on_sent =
+                       [&](const absl::Status& status) {
+                         EXPECT_THAT(status, IsOk());
+                         EXPECT_THAT(end.connection().Send("last"), IsOk());
+                         end.connection().Close(absl::AbortedError("enough"));
+                         done.Notify();
+                       }}),
+              IsOk());
+  EXPECT_FALSE(done.HasBeenNotified());
+  const std::string expected =
+      EncodeTailFrame("", tail) + EncodeTailFrame("last", "");
+  EXPECT_TRUE(Receive(other, expected.size()) == expected);
+  EXPECT_THAT(end.WaitForClosed(), StatusIs(absl::StatusCode::kAborted));
+  done.WaitForNotification();
+}
+
+TEST(FrameConnectionTest, WhatHasLeftCountsNoMore) {
+  const std::unique_ptr<EventLoop> loop = NewLoop();
+  auto [own, other] = SocketPair();
+  End end(loop.get(), std::move(own),
+          {.max_queued_bytes = 1 << 20, .has_tails = true});
+  const std::string tail = Pattern(400000, 1), payload = Pattern(100000, 2);
+  const std::string round =
+      EncodeTailFrame("h", tail) + EncodeTailFrame(payload, "") +
+      EncodeTailFrame(payload, "") + EncodeTailFrame("", "");
+  for (int i = 0; i < 50; ++i) {
+    ASSERT_THAT(end.connection().Send({.head = "h", .tail = {BytesOf(tail)}}),
+                IsOk());
+    ASSERT_THAT(end.connection().Send(payload), IsOk());
+    ASSERT_THAT(end.connection().Send(OutgoingFrame{.head = payload}), IsOk());
+    ASSERT_THAT(end.connection().Send(OutgoingFrame{}), IsOk());
+    ASSERT_TRUE(Receive(other, round.size()) == round);
+    // A request is read: nothing that waits keeps the connection from it.
+    ASSERT_THAT(SendFully(other.get(), EncodeTailFrame("?", ""), Late()),
+                IsOk());
+    ASSERT_EQ(end.WaitForFrames(static_cast<size_t>(i) + 1).size(),
+              static_cast<size_t>(i) + 1);
+  }
+  EXPECT_THAT(end.closed(), IsEmpty());
+}
+
+TEST(FrameConnectionTest, TinyFramesThatWaitCountWithWhatTheyCost) {
+  const std::unique_ptr<EventLoop> loop = NewLoop();
+  auto [own, other] = SocketPair();
+  End end(loop.get(), std::move(own),
+          {.max_queued_bytes = 1 << 20, .has_tails = true});
+  const std::string tail(1 << 20, 'x');
+  ASSERT_THAT(end.connection().Send({.tail = {BytesOf(tail)}}), IsOk());
+  // Of 12 bytes each.
+  absl::Status status;
+  for (int i = 0; i < 20000 && status.ok(); ++i) {
+    status = end.connection().Send(OutgoingFrame{});
+  }
+  EXPECT_THAT(end.WaitForClosed(),
+              StatusIs(absl::StatusCode::kResourceExhausted, "does not read"));
+}
+
+// Between any two looks at its timer, a byte of the tail comes.
+TEST(FrameConnectionTest, ASlowTailThatMakesProgressIsNotCutOff) {
+  const std::unique_ptr<EventLoop> loop = NewLoop();
+  auto [own, other] = SocketPair();
+  const absl::Duration timeout = absl::Milliseconds(30);
+  End end(loop.get(), std::move(own),
+          {.frame_timeout = timeout, .has_tails = true});
+  absl::Notification done;
+  const Deadline until = Deadline::After(4 * timeout);
+  std::function<void()> send_byte = [&, &other = other] {
+    EXPECT_THAT(end.closed(), IsEmpty());
+    if (!end.closed().empty() || until.HasPassed()) return done.Notify();
+    EXPECT_THAT(SendFully(other.get(), "x", Late()), IsOk());
+    loop->Post(send_byte);
+  };
+  loop->Post([&, &other = other] {
+    end.on_head = [](absl::string_view, uint64_t) { return Spans(); };
+    EXPECT_THAT(
+        SendFully(other.get(), TailFrameHeader(1, 1 << 30) + "h", Late()),
+        IsOk());
+    loop->Post(send_byte);
+  });
+  done.WaitForNotification();
+  EXPECT_THAT(end.WaitForClosed(),
+              StatusIs(absl::StatusCode::kDeadlineExceeded, "of its tail"));
+}
+
+TEST(FrameConnectionTest, TheEndOfTheLoopDropsAConnectionThatWasNotClosed) {
+  std::unique_ptr<EventLoop> loop = NewLoop();
+  auto [own, other] = SocketPair();
+  const std::string tail(1 << 20, 'x');
+  SentLog log;
+  auto connection =
+      FrameConnection::Create(loop.get(), std::move(own), WithTails());
+  RunOn(*loop, [&] {
+    EXPECT_THAT(
+        connection->Start(
+            {.on_head = [](absl::string_view, uint64_t) { return Spans(); },
+             .on_tail = [] {},
+             .on_closed = [](const absl::Status&) { ADD_FAILURE(); }}),
+        IsOk());
+  });
+  FrameConnection* const raw = connection.get();
+  for (int i = 0; i < 2; ++i) {
+    ASSERT_THAT(
+        connection->Send(
+            {.tail = {BytesOf(tail)},
+             .on_sent =
+                 [raw, record = log.For(i)](const absl::Status& status) {
+                   record(status);
+                   EXPECT_THAT(raw->Send("more"),
+                               StatusIs(absl::StatusCode::kUnavailable));
+                 }}),
+        IsOk());
+  }
+  connection.reset();
+  EXPECT_THAT(log.sent()[0], IsEmpty());
+  loop.reset();
+  log.ExpectEach(StatusIs(absl::StatusCode::kCancelled));
+  std::string rest(2 << 20, '\0');
+  EXPECT_THAT(ReceiveFully(other.get(), rest.data(), rest.size(), Late()),
+              StatusIs(absl::StatusCode::kUnavailable, "closed"));
+}
+
+TEST(FrameConnectionTest, AConnectionWithTailsNeedsToBeToldWhereTheyGo) {
+  const std::unique_ptr<EventLoop> loop = NewLoop();
+  auto [own, other] = SocketPair();
+  const auto connection =
+      FrameConnection::Create(loop.get(), std::move(own), WithTails());
+  RunOn(*loop, [&] {
+    EXPECT_THAT(
+        connection->Start(
+            {.on_head = [](absl::string_view, uint64_t) { return Spans(); },
+             .on_closed = [](const absl::Status&) { ADD_FAILURE(); }}),
+        StatusIs(absl::StatusCode::kInvalidArgument, "on_tail"));
+  });
 }
 
 TEST(FrameConnectionTest, ManyThreadsSendWholeFramesEachInItsOrder) {

@@ -7,6 +7,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "sherd/core/base/logging.h"
 #include "sherd/core/base/status_macros.h"
 
 namespace sherd {
@@ -21,6 +22,10 @@ constexpr absl::Duration kAcceptPause = absl::Milliseconds(100);
 constexpr size_t kSpareConnections = 256;
 
 }  // namespace
+
+void FrameServer::Handler::OnFrame(ConnectionId, absl::string_view) {
+  SHERD_CHECK(false) << "a handler of frames without tails needs OnFrame";
+}
 
 absl::StatusOr<std::vector<absl::Span<std::byte>>> FrameServer::Handler::OnHead(
     ConnectionId, absl::string_view, uint64_t) {
@@ -178,15 +183,16 @@ void FrameServer::OnHandshakeFrame(ConnectionId id, Peer& peer,
                                          " connections, as many as it may")));
   }
   loop_->Cancel(peer.timer);
-  peer.stage = Stage::kOpen;
   peer.connection->set_max_frame_bytes(options_.max_frame_bytes);
   strangers_.erase(id);
   ++num_connections_;
-  // The handler may close it.
-  const std::shared_ptr<FrameConnection> connection = peer.connection;
+  // Nobody can send on it before the welcome: that would be taken for it.
+  (void)peer.connection->Send(*answer);
+  if (options_.has_tails) {
+    peer.connection->set_has_tails(options_.max_tail_bytes);
+  }
+  peer.stage = Stage::kOpen;
   handler_->OnOpened(id);
-  (void)connection->Send(*answer);
-  if (options_.has_tails) connection->set_has_tails(options_.max_tail_bytes);
 }
 
 void FrameServer::OnClosed(ConnectionId id, const absl::Status& why) {
@@ -218,7 +224,7 @@ std::shared_ptr<FrameConnection> FrameServer::connection(
 
 void FrameServer::Send(ConnectionId connection, absl::string_view payload) {
   const auto it = peers_.find(connection);
-  if (it == peers_.end()) return;
+  if (it == peers_.end() || it->second.stage != Stage::kOpen) return;
   // If it broke, the loop will see that and report it.
   (void)it->second.connection->Send(payload);
 }

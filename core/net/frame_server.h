@@ -58,12 +58,12 @@ class FrameServer {
   class Handler {
    public:
     virtual ~Handler() = default;
-    // The other end hears of it after this call: what is sent from within
-    // would come too early.
+    // It can be sent on from here on. The other end may know of it before.
     virtual void OnOpened(ConnectionId connection) = 0;
-    // A frame without a tail. Its payload is valid during the call.
-    virtual void OnFrame(ConnectionId, absl::string_view) {}
-    // A frame with a tail: as FrameConnection's on_head and on_tail.
+    // Without tails, where it must be overridden: a frame. Its payload is valid
+    // during the call.
+    virtual void OnFrame(ConnectionId connection, absl::string_view payload);
+    // With tails: as FrameConnection's on_head and on_tail.
     virtual absl::StatusOr<std::vector<absl::Span<std::byte>>> OnHead(
         ConnectionId connection, absl::string_view head, uint64_t tail_bytes);
     virtual void OnTail(ConnectionId) {}
@@ -81,13 +81,14 @@ class FrameServer {
   void Open();
 
   const SocketAddress& address() const { return address_; }
-  // Those that passed the handshake and are open.
+  // Those that passed the handshake and are open, before the other end knows.
   int num_connections() const { return num_connections_; }
 
   // Loop thread. One that passed the handshake, to send on it from any thread;
-  // null if it is gone.
+  // null before OnOpened, and if it is gone.
   std::shared_ptr<FrameConnection> connection(ConnectionId connection) const;
-  // Loop thread. Queues a frame; a connection that is gone is no error.
+  // Loop thread. Queues a frame on one of connection(); one that is gone is no
+  // error.
   void Send(ConnectionId connection, absl::string_view payload);
   // Loop thread.
   void Close(ConnectionId connection, const absl::Status& why);

@@ -49,7 +49,9 @@ std::string EncodeTailFrame(absl::string_view head, absl::string_view tail) {
 // A server that sends back what it gets, and remembers who left and why.
 class EchoServer final : private FrameServer::Handler {
  public:
-  explicit EchoServer(FrameServer::Options options) {
+  // Says `greeting`, unless empty, twice to those it lets in.
+  explicit EchoServer(FrameServer::Options options, std::string greeting = "")
+      : greeting_(std::move(greeting)) {
     if (options.address.empty()) options.address = "127.0.0.1";
     options.protocol = "echo 1";
     absl::StatusOr<std::unique_ptr<EventLoop>> loop = EventLoop::Start("echo");
@@ -89,7 +91,15 @@ class EchoServer final : private FrameServer::Handler {
   }
 
  private:
-  void OnOpened(FrameServer::ConnectionId) override {}
+  void OnOpened(FrameServer::ConnectionId id) override {
+    if (greeting_.empty()) return;
+    // From another thread, as soon as it can.
+    std::thread([&, connection = server_->connection(id)] {
+      ASSERT_NE(connection, nullptr);
+      EXPECT_THAT(connection->Send(greeting_), IsOk());
+    }).join();
+    server_->Send(id, greeting_);
+  }
   void OnFrame(FrameServer::ConnectionId id,
                absl::string_view payload) override {
     if (payload == "close me") {
@@ -135,6 +145,7 @@ class EchoServer final : private FrameServer::Handler {
     std::shared_ptr<std::string> tail;
   };
 
+  const std::string greeting_;
   std::unique_ptr<EventLoop> loop_;
   std::unique_ptr<FrameServer> server_;
   // Of the loop thread only: the last frame with a tail.
@@ -239,6 +250,32 @@ TEST(FrameServerTest, FramesWithTailsGoThereAndBack) {
     EXPECT_THAT(server.WaitForClosed(2)[1],
                 StatusIs(absl::StatusCode::kAborted, "as you wish"));
   }
+}
+
+TEST(FrameServerTest, WhatIsSentOnceItIsOpenFollowsTheWelcome) {
+  for (const bool has_tails : {false, true}) {
+    SCOPED_TRACE(has_tails);
+    EchoServer server({.secret = "s", .has_tails = has_tails}, "hello");
+    const UniqueFd fd = server.Connect("s");
+    const std::string hello =
+        has_tails ? EncodeTailFrame("hello", "") : EncodeFrame("hello");
+    EXPECT_EQ(Receive(fd, 2 * hello.size()), hello + hello);
+  }
+}
+
+TEST(FrameServerTest, OptionsOfConnectionsArePassedOn) {
+  EchoServer server({.address = UnixName("options"),
+                     .pauses_reading = false,
+                     .max_queued_bytes = 2 << 20});
+  const UniqueFd fd = server.Connect();
+  // One that pauses would leave most of it unread, one with more room keep it.
+  const std::string frame = EncodeFrame(std::string(100000, 'x'));
+  absl::Status status;
+  for (int i = 0; i < 100 && status.ok(); ++i) {
+    status = SendFully(fd.get(), frame, Late());
+  }
+  EXPECT_THAT(server.WaitForClosed(1)[0],
+              StatusIs(absl::StatusCode::kResourceExhausted, "does not read"));
 }
 
 TEST(FrameServerTest, AUnixSocketsServerRefusesAnotherUser) {

@@ -13,6 +13,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <fstream>
+#include <limits>
 #include <memory>
 
 #include "absl/strings/ascii.h"
@@ -102,6 +104,17 @@ absl::Status BrokenConnection(int error) {
       absl::StrCat("the connection broke: ", strerror(error)));
 }
 
+// The user that a user namespace shows for those that it has no number for.
+constexpr uid_t kOverflowUser = 65534;
+
+bool AllUsersHaveNumbers() {
+  std::ifstream map("/proc/self/uid_map");
+  uint64_t first = 0, outside = 0, count = 0, total = 0;
+  while (map >> first >> outside >> count) total += count;
+  // The last one stands for none.
+  return total >= std::numeric_limits<uint32_t>::max();
+}
+
 }  // namespace
 
 absl::StatusOr<HostPort> ParseHostPort(absl::string_view text) {
@@ -179,10 +192,10 @@ absl::StatusOr<SocketAddress> SocketAddress::FromUnixName(
   });
   if (name.size() < 2 || name[0] != '@' || name.size() - 1 > kMaxName ||
       !is_visible) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("\"", absl::CHexEscape(name),
-                     "\" is no Unix socket's name, expected @ and 1 to ",
-                     kMaxName, " visible characters"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "\"", absl::CHexEscape(name),
+        "\" is not the name of a Unix socket, expected @ and 1 to ", kMaxName,
+        " visible characters"));
   }
   SocketAddress address;
   sockaddr_un unix_address = {};
@@ -348,6 +361,14 @@ absl::Status CheckSameUser(int fd) {
   size = sizeof(peer);
   if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0) {
     return BrokenConnection(errno);
+  }
+  if (peer.uid == kOverflowUser && geteuid() == kOverflowUser &&
+      !AllUsersHaveNumbers()) {
+    return absl::PermissionDeniedError(
+        absl::StrCat("process ", peer.pid,
+                     " at the other end and this one are of user ", peer.uid,
+                     ", which stands for several in this user namespace; give "
+                     "the user of this process a number there"));
   }
   if (peer.uid == geteuid()) return absl::OkStatus();
   return absl::PermissionDeniedError(

@@ -33,12 +33,12 @@ std::string FormatHostPort(absl::string_view host, int port);
 class SocketAddress {
  public:
   // Numeric hosts only, e.g. "127.0.0.1", "::1", "fe80::1%eth0".
-  //   kInvalidArgument  It is none, or the port is not 0 to 65535.
+  //   kInvalidArgument  The host is not numeric, or the port not 0 to 65535.
   static absl::StatusOr<SocketAddress> FromNumeric(const std::string& host,
                                                    int port);
 
   // "@name", up to 107 visible characters after the "@".
-  //   kInvalidArgument  It is none.
+  //   kInvalidArgument  It is not such a name.
   static absl::StatusOr<SocketAddress> FromUnixName(absl::string_view name);
 
   // What `host` stands for, a name or a number, in the order of preference of
@@ -96,7 +96,9 @@ void ConfigureConnection(int fd);
 
 // OK unless `fd` is a Unix socket whose other end is, or was when it began to
 // listen or connect, of another user than this process.
-//   kPermissionDenied  It is.
+//   kPermissionDenied  It is, or that cannot be told: both are user 65534,
+//   which
+//                      in this user namespace stands for users without number.
 absl::Status CheckSameUser(int fd);
 
 // For a socket that no loop watches: all of `data` out, or `size` bytes in.

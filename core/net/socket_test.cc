@@ -1,7 +1,10 @@
 #include "sherd/core/net/socket.h"
 
+#include <sched.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
+#include <sys/types.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <functional>
@@ -186,6 +189,30 @@ TEST(SocketTest, AUnixSocketIsForOneUser) {
   EXPECT_THAT(
       ConnectSocket(foreign, Late()),
       StatusIs(absl::StatusCode::kPermissionDenied, foreign.ToString()));
+}
+
+// In a user namespace without a map, all users have one number.
+TEST(SocketTest, AUserWithoutNumberIsNotTakenForAnother) {
+  int fds[2];
+  ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds), 0);
+  const UniqueFd own(fds[0]), other(fds[1]);
+  EXPECT_THAT(CheckSameUser(own.get()), IsOk());
+  constexpr int kRefused = 0, kTaken = 1, kNoNamespaces = 2;
+  const pid_t child = fork();
+  if (child == 0) {
+    if (unshare(CLONE_NEWUSER) != 0 || geteuid() != 65534) {
+      _exit(kNoNamespaces);
+    }
+    const absl::Status status = CheckSameUser(own.get());
+    _exit(absl::IsPermissionDenied(status) ? kRefused : kTaken);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  ASSERT_TRUE(WIFEXITED(status)) << status;
+  if (WEXITSTATUS(status) == kNoNamespaces) {
+    GTEST_SKIP() << "the system makes no user namespace";
+  }
+  EXPECT_EQ(WEXITSTATUS(status), kRefused);
 }
 
 TEST(SocketTest, BytesTravelBothWaysAndTheEndIsSeen) {

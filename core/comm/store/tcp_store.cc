@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/synchronization/mutex.h"
@@ -220,6 +221,11 @@ class TcpStore::Impl {
 
 absl::StatusOr<std::shared_ptr<TcpStore>> TcpStore::Connect(
     const Options& options) {
+  // To Dial it would be a Unix socket.
+  if (absl::StartsWith(options.host, "@")) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the store: expected a host, found \"", options.host, "\""));
+  }
   SHERD_ASSIGN_OR_RETURN(
       UniqueFd socket, Dial({.host = options.host,
                              .port = options.port,

@@ -4,7 +4,7 @@
 #include <string>
 #include <utility>
 
-#include "absl/base/thread_annotations.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "sherd/core/base/status_macros.h"
@@ -27,6 +27,12 @@ class TcpStoreServer::Impl final : private FrameServer::Handler {
             }) {}
 
   absl::Status Start(const Options& options) {
+    // To FrameServer it would be a Unix socket.
+    if (absl::StartsWith(options.address, "@")) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("the store server: expected a numeric address, found \"",
+                       options.address, "\""));
+    }
     SHERD_ASSIGN_OR_RETURN(loop_, EventLoop::Start("sherd-store"));
     absl::StatusOr<std::unique_ptr<FrameServer>> server =
         FrameServer::Create(loop_.get(),
@@ -75,23 +81,19 @@ class TcpStoreServer::Impl final : private FrameServer::Handler {
   // Waits, and returns how many clients are left.
   int AwaitGoodbyes(Deadline deadline) {
     absl::MutexLock lock(&mutex_);
-    while (num_clients_ > 0 && !deadline.HasPassed()) {
+    while (num_clients() > 0 && !deadline.HasPassed()) {
       changed_.WaitWithTimeout(
           &mutex_, std::min(deadline.Remaining(), absl::Seconds(1)));
     }
-    return num_clients_;
+    return num_clients();
   }
 
-  void OnOpened(FrameServer::ConnectionId) override {
-    absl::MutexLock lock(&mutex_);
-    ++num_clients_;
-  }
+  void OnOpened(FrameServer::ConnectionId) override {}
 
   void OnClosed(FrameServer::ConnectionId client,
                 const absl::Status&) override {
     engine_.Disconnect(client);
     absl::MutexLock lock(&mutex_);
-    --num_clients_;
     changed_.SignalAll();
   }
 
@@ -125,9 +127,9 @@ class TcpStoreServer::Impl final : private FrameServer::Handler {
   std::unique_ptr<EventLoop> loop_;
   std::unique_ptr<FrameServer> server_;
 
+  // For waiting until a client has left.
   absl::Mutex mutex_;
   absl::CondVar changed_;
-  int num_clients_ ABSL_GUARDED_BY(mutex_) = 0;
 
   // Of the loop's thread only.
   internal::StoreEngine engine_;

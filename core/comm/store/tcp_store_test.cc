@@ -179,7 +179,7 @@ TEST(TcpStoreTest, APortInUseIsAnErrorThatNamesIt) {
 }
 
 TEST(TcpStoreTest, RefusesAddressesAndPortsThatAreNone) {
-  for (const char* address : {"", "localhost", "1.2.3", "[::1]"}) {
+  for (const char* address : {"", "localhost", "1.2.3", "[::1]", "@name"}) {
     EXPECT_THAT(TcpStoreServer::Start({.address = address}),
                 StatusIs(absl::StatusCode::kInvalidArgument));
   }
@@ -191,6 +191,8 @@ TEST(TcpStoreTest, RefusesAddressesAndPortsThatAreNone) {
     EXPECT_THAT(TcpStore::Connect({.host = "127.0.0.1", .port = port}),
                 StatusIs(absl::StatusCode::kInvalidArgument));
   }
+  EXPECT_THAT(TcpStore::Connect({.host = "@name", .port = 1}),
+              StatusIs(absl::StatusCode::kInvalidArgument, "@name"));
 }
 
 TEST(TcpStoreTest, NoListenerIsUnavailableAtTheDeadline) {
