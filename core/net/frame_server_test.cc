@@ -279,16 +279,18 @@ TEST(FrameServerTest, OptionsOfConnectionsArePassedOn) {
 }
 
 TEST(FrameServerTest, AUnixSocketsServerRefusesAnotherUser) {
-  if (geteuid() != 0) GTEST_SKIP() << "only root can act as another user";
   const std::string name = UnixName("users");
   EchoServer server({.address = name});
   SHERD_ASSERT_OK_AND_ASSIGN(const SocketAddress address,
                              SocketAddress::FromUnixName(name));
   absl::StatusOr<UniqueFd> dialled;
   std::string answer;
+  bool may = false;
   std::thread([&] {
-    // The call of the system changes this thread only, the library's all.
-    ASSERT_EQ(syscall(SYS_setresuid, -1, 65534, -1), 0);
+    // The system call changes this thread only, the library's function all.
+    // Where root has no other users, as in most sandboxes, it fails.
+    may = geteuid() == 0 && syscall(SYS_setresuid, -1, 65534, -1) == 0;
+    if (!may) return;
     dialled = Dial({.host = name, .protocol = "echo 1", .deadline = Late()});
     // One that does not look who listens.
     const UniqueFd raw(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
@@ -296,6 +298,7 @@ TEST(FrameServerTest, AUnixSocketsServerRefusesAnotherUser) {
     char byte;
     while (recv(raw.get(), &byte, 1, 0) == 1) answer += byte;
   }).join();
+  if (!may) GTEST_SKIP() << "only root of all users can act as another user";
   EXPECT_THAT(dialled, StatusIs(absl::StatusCode::kPermissionDenied, name));
   EXPECT_THAT(answer, HasSubstr("SHERDNO!"));
   EXPECT_THAT(answer, HasSubstr("of user 65534, expected 0"));

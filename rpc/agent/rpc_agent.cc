@@ -313,7 +313,7 @@ absl::StatusOr<std::shared_ptr<RpcAgent>> InitRpc(const RpcOptions& options) {
       internal::CheckNoDefaultRemoteAccess(options.workers_are_threads));
   const Deadline deadline = Deadline::After(options.timeout);
   SHERD_ASSIGN_OR_RETURN(
-      const internal::Meeting meeting,
+      const internal::MeetingPlace meeting,
       internal::FindMeeting({.rank = options.rank,
                              .world_size = options.world_size,
                              .init_method = options.init_method,

@@ -122,9 +122,10 @@ TEST_F(RpcAgentTest, ErrorsNameCallAndWorker) {
   RunWorkers(2, [](RpcAgent& agent) {
     const int other = 1 - agent.rank();
     const absl::Status failed = agent.Call<Fail>(other, "broken disk");
-    EXPECT_THAT(failed, StatusIs(absl::StatusCode::kDataLoss,
-                                 absl::StrCat("call .* of fail on worker",
-                                              other, ".*broken disk")));
+    EXPECT_THAT(failed,
+                StatusIs(absl::StatusCode::kDataLoss,
+                         absl::StrCat("of fail on worker", other, " (rank ",
+                                      other, "): broken disk")));
     EXPECT_EQ(ErrorRank(failed), other);
     EXPECT_THAT(agent.Call<Nobodys>(other),
                 StatusIs(absl::StatusCode::kNotFound, "nobodys"));

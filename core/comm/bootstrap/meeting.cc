@@ -42,10 +42,10 @@ absl::StatusOr<std::optional<InitMethod>> FindMethod(
 
 }  // namespace
 
-absl::StatusOr<Meeting> FindMeeting(const MeetingOptions& options,
-                                    absl::string_view function,
-                                    absl::string_view options_type) {
-  Meeting meeting;
+absl::StatusOr<MeetingPlace> FindMeeting(const MeetingOptions& options,
+                                         absl::string_view function,
+                                         absl::string_view options_type) {
+  MeetingPlace meeting;
   SHERD_ASSIGN_OR_RETURN(meeting.method,
                          FindMethod(options, function, options_type));
   GivenPlace given = {.rank = options.rank,

@@ -23,7 +23,7 @@ struct MeetingOptions {
 };
 
 // This process's place among the ranks, and where these meet: for Meet().
-struct Meeting {
+struct MeetingPlace {
   // Unset: at the store, or wherever the launcher offers.
   std::optional<InitMethod> method;
   LaunchEnvironment place;
@@ -34,9 +34,9 @@ struct Meeting {
 // the log reports. `function`, whose options are `options_type`: for errors.
 //   kInvalidArgument  Options, method and variables are malformed, incomplete,
 //                     or contradict each other.
-absl::StatusOr<Meeting> FindMeeting(const MeetingOptions& options,
-                                    absl::string_view function,
-                                    absl::string_view options_type);
+absl::StatusOr<MeetingPlace> FindMeeting(const MeetingOptions& options,
+                                         absl::string_view function,
+                                         absl::string_view options_type);
 
 }  // namespace sherd::internal
 

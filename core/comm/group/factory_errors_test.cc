@@ -85,7 +85,7 @@ TEST(FactoryErrorsTest, OfInit) {
         {"a device that there is not: see process_group_device_test", kRange,
          nullptr}}},
       {"DefaultGroup",
-       {In("init.h", "The group that Init made and nobody has destroyed")},
+       {In("init.h", "The group that Init created, until it is destroyed")},
        {{"none", kPrecondition, [] { return DefaultGroup().status(); }}}},
   });
 }

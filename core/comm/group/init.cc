@@ -25,7 +25,7 @@
 namespace sherd {
 namespace {
 
-using internal::Meeting;
+using internal::MeetingPlace;
 using internal::MemberRecord;
 using internal::MembershipSummary;
 using internal::Rendezvous;
@@ -356,7 +356,7 @@ absl::StatusOr<std::shared_ptr<ProcessGroup>> Init(const InitOptions& options) {
                                ? GetKnobOr(Knob::kBackend, kAuto)
                                : options.backend));
   SHERD_ASSIGN_OR_RETURN(
-      const Meeting meeting,
+      const MeetingPlace meeting,
       internal::FindMeeting({.rank = options.rank,
                              .world_size = options.world_size,
                              .init_method = options.init_method,

@@ -255,7 +255,7 @@ TEST(FactoryErrorsTest, OfShards) {
         Error("a device that there is not", kPrecondition,
               [=] { return shard("rank:0/foo"); })}},
       {"CheckShardedProperties",
-       {In("shard.h", "What shards of any sharded tensor must have")},
+       {In("shard.h", "that shards of any sharded tensor must have")},
        {Error("layout", kInvalid,
               [] {
                 return CheckShardedProperties({.layout = Layout::kSparseCoo});
@@ -375,7 +375,7 @@ TEST(FactoryErrorsTest, OfShardsThatExist) {
   };
   const std::vector<CardOfErrors> cards = {
       {"FromLocalShards",
-       {In("sharded_tensor.h", "Puts together the shards that the ranks have")},
+       {In("sharded_tensor.h", "Assembles a tensor from the ranks' shards")},
        {Error("another rank", kInvalid, [] { return FromShard("rank:5"); }),
         Error("another device", kInvalid,
               [] { return FromShard("rank:0/cuda:0"); }),
@@ -398,7 +398,8 @@ TEST(FactoryErrorsTest, OfShardsThatExist) {
                     [] { return ShardedTensor::FromLocalShards({}, {4}); });
               })}},
       {"FromLocalTensor",
-       {In("sharded_tensor.h", "Each rank has the tensor of its only shard")},
+       {In("sharded_tensor.h",
+           "Each rank passes the tensor of its only shard")},
        {Error("not contiguous", kInvalid,
               [=] {
                 return of_tensor(Zeros({4, 2}).Select(1, 0).value());
@@ -410,7 +411,7 @@ TEST(FactoryErrorsTest, OfShardsThatExist) {
                 return WithoutDefaultGroup([=] { return of_tensor({}); });
               })}},
       {"FromLocalShardsAndMetadata",
-       {In("sharded_tensor.h", "Each rank has its shards and the metadata")},
+       {In("sharded_tensor.h", "Each rank passes its shards and the metadata")},
        {Error("another rank", kInvalid, [] { return FromMetadata("rank:5"); }),
         Error("a worker", kPrecondition,
               [] { return FromMetadata("trainer0"); }),

@@ -96,6 +96,7 @@ TEST_F(RemoteShardsTest, AreThoseOfAllOtherRanksWithTheirElements) {
       EXPECT_THAT(shard.tensor, TensorEq(Tensor::Full({rank == 3 ? 1 : 3, 20},
                                                       4, {.dtype = kInt32})));
     }
+    ASSERT_THAT(group.Barrier(), IsOk());
   });
 }
 
@@ -120,8 +121,9 @@ TEST_F(RemoteShardsTest, AreReadInPartIntoMemoryOfTheCaller) {
     EXPECT_THAT(
         out, TensorEq(whole.Narrow(box.metadata.offsets, box.metadata.sizes)));
     EXPECT_THAT(shard.ToHere({.box = Box{{1, 2}, {2, 2}}}),
-                StatusIs(kInvalid, "a box at .* which has size"));
+                StatusIs(kInvalid, "a box at "));
     EXPECT_THAT(shard.ToHere({.out = out}), StatusIs(kInvalid, "`out`"));
+    ASSERT_THAT(group.Barrier(), IsOk());
   });
 }
 
@@ -227,7 +229,8 @@ TEST_F(RemoteShardsTest, WhatMembersMoveDoesNotCountForWorkersOutside) {
     SHERD_ASSERT_OK_AND_ASSIGN(const ShardedTensor second, full(2));
     for (const auto& [tensor, value] :
          {std::pair(&first, 1.0), std::pair(&second, 2.0)}) {
-      for (const auto& [rank, shards] : tensor->remote_shards().value()) {
+      const RemoteShards remote = tensor->remote_shards().value();
+      for (const auto& [rank, shards] : remote) {
         SHERD_ASSERT_OK_AND_ASSIGN(const Shard shard, shards[0].ToHere());
         EXPECT_THAT(shard.tensor, TensorEq(Tensor::Full({2, 2}, value, {})));
       }
@@ -255,7 +258,8 @@ TEST_F(RemoteShardsTest, AnotherTensorThanTheOwnersIsAnError) {
                : create({4, 2}, kInt32, "rank:2", "rank:1")};
     if (!member) {
       for (const ShardedTensor& tensor : tensors) {
-        for (const auto& [rank, shards] : tensor.remote_shards().value()) {
+        const RemoteShards remote = tensor.remote_shards().value();
+        for (const auto& [rank, shards] : remote) {
           EXPECT_THAT(shards[0].ToHere(),
                       StatusIs(kFailed, "is another tensor on its owner"));
         }
@@ -491,7 +495,8 @@ TEST_F(RemoteShardsTest, AnErrorOnOneRankIsThatOfAllAndTheNextTensorIsRight) {
                 StatusIs(absl::StatusCode::kNotFound));
     SHERD_ASSERT_OK_AND_ASSIGN(const ShardedTensor next, create(access));
     EXPECT_EQ(access->TakeNumber(group.name()), 4);
-    for (const auto& [rank, shards] : tensor.remote_shards().value()) {
+    const RemoteShards remote = tensor.remote_shards().value();
+    for (const auto& [rank, shards] : remote) {
       SHERD_ASSERT_OK_AND_ASSIGN(const Shard shard, shards[0].ToHere());
       EXPECT_THAT(shard.tensor, TensorEq(Tensor::Ones({2}, {})));
     }

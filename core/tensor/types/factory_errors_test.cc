@@ -111,7 +111,7 @@ TEST(FactoryErrorsTest, OfTensors) {
        {{"no memory", kMemory,
          [] { return Storage::Allocate(8, empty).status(); }}}},
       {"Storage::Borrow",
-       {In("storage.h", "Memory that somebody else owns. It must stay")},
+       {In("storage.h", "Memory that is owned elsewhere. It must stay")},
        {{"a null pointer", kInvalid,
          [] { return Storage::Borrow(nullptr, 8).status(); }},
         {"a device without an index", kInvalid,
