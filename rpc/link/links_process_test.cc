@@ -102,7 +102,7 @@ TEST(LinksProcessTest, AKilledProcessIsLostByNameForAll) {
   std::vector<Process> workers = StartProcesses(4, 30);
   const std::string died =
       absl::StrCat("worker2 (rank 2) is lost: died (process ",
-                   workers[2].process.pid(), " is gone)");
+                   workers[2].process.pid(), " has ended)");
   workers[2].process.Signal(SIGKILL);
   for (const int rank : {0, 1, 3}) {
     EXPECT_EQ(workers[rank].ReadLine(), died) << rank;
@@ -112,13 +112,13 @@ TEST(LinksProcessTest, AKilledProcessIsLostByNameForAll) {
   for (const int rank : {1, 3}) {
     EXPECT_EQ(workers[rank].ReadLine(),
               absl::StrCat("worker0 (rank 0) is lost: died (process ",
-                           workers[0].process.pid(), " is gone)"))
+                           workers[0].process.pid(), " has ended)"))
         << rank;
   }
   workers[1].process.Signal(SIGKILL);
   EXPECT_EQ(workers[3].ReadLine(),
             absl::StrCat("worker1 (rank 1) is lost: died (process ",
-                         workers[1].process.pid(), " is gone)"));
+                         workers[1].process.pid(), " has ended)"));
 }
 
 TEST(LinksProcessTest, AStoppedProcessIsLostByNameForAll) {
