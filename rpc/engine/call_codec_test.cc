@@ -65,8 +65,7 @@ TEST(CallCodecTest, AnErrorKeepsCodeTextAndAttachments) {
 
 TEST(CallCodecTest, AMessageOfAnotherLayerIsForeign) {
   rpc::Message message;
-  message.GetReflection()->MutableUnknownFields(&message)->AddLengthDelimited(
-      3, "reference");
+  message.mutable_reference()->add_kind(1);
   const absl::StatusOr<CallHeader> header =
       DecodeCallMessage(message.SerializeAsString(), 0, {});
   ASSERT_THAT(header, IsOk());
