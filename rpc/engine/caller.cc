@@ -32,10 +32,10 @@ using Clock = Deadline::Clock;
 
 absl::Status LateError(const OutgoingCall& call) {
   // To a millisecond: the clock was read some time after the timeout began.
-  const absl::Duration given = absl::Trunc(
-      absl::FromChrono(call.deadline.when() - call.started) +
-          absl::Microseconds(500),
-      absl::Milliseconds(1));
+  const absl::Duration given =
+      absl::Trunc(absl::FromChrono(call.deadline.when() - call.started) +
+                      absl::Microseconds(500),
+                  absl::Milliseconds(1));
   return absl::DeadlineExceededError(
       absl::StrCat("no reply within ", absl::FormatDuration(given)));
 }

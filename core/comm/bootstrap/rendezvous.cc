@@ -329,7 +329,7 @@ absl::StatusOr<Rendezvous> Meet(const RendezvousOptions& options) {
 }
 
 void WarnOfMissingSecret(int rank, const std::string& address, int port,
-                    const std::string& secret) {
+                         const std::string& secret) {
   if (!secret.empty() || IsLoopback(address)) return;
   static const bool warned = [&] {
     SHERD_LOG(kWarning)
