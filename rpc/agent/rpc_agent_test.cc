@@ -197,7 +197,7 @@ TEST_F(RpcAgentTest, InitAfterShutdownWorksOnTheSameStore) {
   });
 }
 
-// Whoever is ready first waits for the others' calls.
+// A worker that is ready early waits for the others' calls.
 TEST_F(RpcAgentTest, AGracefulShutdownServesTheOthersUntilTheyAreDone) {
   RunRankThreads(3, [&](int rank) {
     const auto agent = InitRpc(Options(rank, 3));

@@ -24,7 +24,7 @@ constexpr Clock::duration kGranularity = std::chrono::milliseconds(1);
 }  // namespace
 
 absl::Status CallDeadlines::Watch(Deadline deadline) {
-  // Whoever publishes a call and then loads this, and the thread, which
+  // A thread that publishes a call and then loads this, and the thread, which
   // announces its next look and then searches the calls, cannot miss one
   // another.
   const Ticks when = deadline.when().time_since_epoch().count();

@@ -212,7 +212,7 @@ void Callee::Run(const Call& call) {
 }
 
 void Callee::Reply(const Call& call, absl::StatusOr<Payload> result) {
-  // Whoever removed it before had no more use for an answer.
+  // It was removed before: nobody waits for an answer.
   if (calls_.Remove(call->from, call->id) == nullptr) return;
   if (call->from == core_->options.rank) {
     if (const auto caller = caller_.lock()) {

@@ -63,7 +63,7 @@ DrainAgreement::Messages DrainAgreement::OnMessage(int from,
 }
 
 void DrainAgreement::OnGone(int worker, absl::string_view why) {
-  // Whoever goes once there is agreement misses nothing.
+  // A worker that goes once there is agreement misses nothing.
   if (agreed()) why = "";
   if (!gone_.emplace(worker, why).second) return;
   asked_.erase(worker);

@@ -195,7 +195,37 @@ TEST(DrainAgreementTest, NoneAgreesWhileACallIsLeftAndAllGoInTheEnd) {
   }
 }
 
-TEST(DrainAgreementTest, WhoeverGivesUpIsNamedAndTheNextRankTakesOver) {
+// The counts of one wave are of different moments: a request that was counted
+// as sent, and another one as received, can add up while a handler runs.
+TEST(DrainAgreementTest, OneBalancedWaveIsNotEnough) {
+  DrainAgreement agreement(0, 3);
+  agreement.Join();
+  DrainCounts own;
+  const auto look = [&](const std::set<int>&) { return own; };
+  const auto report = [&](int from, uint64_t wave, DrainCounts counts) {
+    agreement.OnMessage(from, {.kind = DrainKind::kReport,
+                               .wave = wave,
+                               .sent = counts.sent,
+                               .received = counts.received});
+    agreement.Advance(look, true);
+  };
+  agreement.Advance(look, true);
+  // Worker 1 reports, and then receives a request of worker 2, whose handler
+  // calls worker 0 and goes on after the answer.
+  report(1, 1, {.idle = true});
+  report(2, 1, {.idle = true, .sent = 1});
+  own = {.idle = true, .received = 1};
+  agreement.Advance(look, true);
+  EXPECT_FALSE(agreement.agreed());
+  for (uint64_t wave = 2; wave <= 3; ++wave) {
+    EXPECT_FALSE(agreement.agreed());
+    report(1, wave, {.idle = true, .sent = 1, .received = 1});
+    report(2, wave, {.idle = true, .sent = 1});
+  }
+  EXPECT_TRUE(agreement.agreed());
+}
+
+TEST(DrainAgreementTest, AWorkerThatGivesUpIsNamedAndTheNextRankTakesOver) {
   DrainAgreement agreement(1, 2);
   agreement.Join();
   const auto idle = [](const std::set<int>&) {

@@ -95,7 +95,7 @@ struct EngineCore {
   // system has the tail.
   absl::Status Send(int to, uint64_t call, std::string control,
                     std::vector<Tensor> tensors, bool bulk);
-  // The same for what is small; whoever is lost need not hear it.
+  // The same for what is small; a lost worker does not need it.
   void SendSmall(int to, std::string control, bool bulk = false);
   // Whether a message with that tail is bulk.
   static bool IsBulk(const std::vector<Tensor>& tensors);

@@ -31,9 +31,9 @@ struct IncomingCall {
   std::shared_ptr<void> running;
 };
 
-// The calls that were made here and have not been answered. Whoever removes one
-// answers it; one whose caller no longer waits is removed by that, and then no
-// answer is sent.
+// The calls that were made here and have not been answered. The thread that
+// removes one answers it; one whose caller no longer waits is removed by that,
+// and then no answer is sent.
 //
 // Threads. Safe from any thread.
 class IncomingCalls {

@@ -31,7 +31,7 @@ struct OutgoingCall {
   std::string method;
   Deadline deadline = Deadline::Infinite();
   Deadline::Clock::time_point started;
-  // Called once, by whoever took the call from the table.
+  // Called once, by the thread that took the call from the table.
   std::function<void(absl::StatusOr<Payload>)> done;
   // Where the tensors of the result go; may be empty.
   std::vector<Tensor> out;
@@ -43,8 +43,8 @@ struct OutgoingCall {
   std::shared_ptr<CallContext> parent;
 };
 
-// The calls that this worker made and that have not ended. Whoever takes one
-// from it ends it: so each ends once, and a late reply finds nothing.
+// The calls that this worker made and that have not ended. The thread that
+// takes one from it ends it: so each ends once, and a late reply finds nothing.
 //
 // While a reply lands in a call's `out`, the call cannot end, since the caller
 // may do with that memory what it likes once it has: an end that is asked for

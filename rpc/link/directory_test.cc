@@ -210,14 +210,14 @@ TEST_F(DirectoryTest, AStartThatFailsFailsForAll) {
 TEST_F(DirectoryTest, AStartWithoutAllWorkersNamesTheMissing) {
   LinkOptions options = OptionsOn(store_, 1, 3);
   options.deadline = Deadline::After(absl::Milliseconds(50));
-  Mailbox mailbox;
+  LinkMailbox mailbox;
   EXPECT_THAT(Links::Start(options, &mailbox),
               StatusIs(absl::StatusCode::kDeadlineExceeded,
                        HasSubstr("ranks 0, 2 of 3 did not join in time")));
 }
 
 TEST_F(DirectoryTest, BadOptionsAreRefused) {
-  Mailbox mailbox;
+  LinkMailbox mailbox;
   const std::vector<std::function<void(LinkOptions&)>> edits = {
       [](LinkOptions& o) { o.rank = 2; },
       [](LinkOptions& o) { o.rank = -1; },
@@ -244,7 +244,7 @@ TEST_F(DirectoryTest, TheKnobChoosesTransports) {
               ElementsAre(::testing::StartsWith("127.0.0.1:")));
   GoodbyeToAll(workers, absl::Seconds(60));
   ASSERT_EQ(setenv("SHERD_RPC_TRANSPORTS", "tcp,", 1), 0);
-  Mailbox mailbox;
+  LinkMailbox mailbox;
   EXPECT_THAT(
       Links::Start(OptionsOn(std::make_shared<HashStore>(), 0, 1), &mailbox),
       StatusIs(absl::StatusCode::kInvalidArgument,

@@ -27,7 +27,7 @@ using ::sherd::testing::IsOk;
 constexpr char kWorker[] = "links_process_test worker";
 
 // Prints each loss on a line.
-class Printer final : public Mailbox {
+class Printer final : public LinkMailbox {
  public:
   void OnLost(int, const absl::Status& why) override {
     printf("%s\n", std::string(why.message()).c_str());

@@ -42,7 +42,7 @@ TEST(LinksScaleTest, ManyWorkersStartCallInARingAndStop) {
                 IsOk());
   }
   for (int rank = 0; rank < kWorkers; ++rank) {
-    const std::vector<Mailbox::Mail> mails =
+    const std::vector<LinkMailbox::Mail> mails =
         workers[rank].mailbox->WaitForMail(1);
     ASSERT_EQ(mails.size(), 1u) << rank;
     EXPECT_EQ(mails[0].control, absl::StrCat((rank + kWorkers - 1) % kWorkers));

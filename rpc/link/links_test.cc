@@ -107,11 +107,11 @@ TEST_P(LinksOverTest, AllPairsExchangeMessagesInOrder) {
   }
   for (std::thread& thread : threads) thread.join();
   for (int to = 0; to < kWorkers; ++to) {
-    const std::vector<Mailbox::Mail> mails =
+    const std::vector<LinkMailbox::Mail> mails =
         workers[to].mailbox->WaitForMail((kWorkers - 1) * kMessages);
     EXPECT_THAT(mails, SizeIs((kWorkers - 1) * kMessages));
     std::map<std::pair<int, bool>, int> next;
-    for (const Mailbox::Mail& mail : mails) {
+    for (const LinkMailbox::Mail& mail : mails) {
       const bool bulk = absl::StrContains(mail.control, "bulk");
       EXPECT_EQ(mail.control, Numbered(mail.from, to, bulk,
                                        next[std::pair(mail.from, bulk)]++));
@@ -174,11 +174,11 @@ TEST_F(LinksTest, ConnectsFromBothSidesAtOnceLeaveOne) {
     }
     for (std::thread& thread : threads) thread.join();
     for (int to = 0; to < kWorkers; ++to) {
-      const std::vector<Mailbox::Mail> mails =
+      const std::vector<LinkMailbox::Mail> mails =
           workers[to].mailbox->WaitForMail(3 * (kWorkers - 1));
       ASSERT_THAT(mails, SizeIs(3 * (kWorkers - 1)));
       std::map<int, int> next;
-      for (const Mailbox::Mail& mail : mails) {
+      for (const LinkMailbox::Mail& mail : mails) {
         EXPECT_EQ(mail.control,
                   Numbered(mail.from, to, false, next[mail.from]++));
       }
@@ -278,7 +278,7 @@ TEST_F(LinksTest, GoodbyesOfAllAtOnceLoseNothing) {
 }
 
 // A handler that keeps its loop from running.
-class Stuck final : public Mailbox {
+class Stuck final : public LinkMailbox {
  public:
   absl::StatusOr<std::vector<absl::Span<std::byte>>> OnControl(
       int, absl::string_view, uint64_t, uint64_t*) override {
@@ -299,7 +299,7 @@ TEST_F(LinksTest, OneThatIsSilentIsLost) {
     options.patience = absl::Milliseconds(600);
     return options;
   };
-  Mailbox mailboxes[2];
+  LinkMailbox mailboxes[2];
   absl::StatusOr<std::unique_ptr<Links>> links[3];
   std::vector<std::thread> threads;
   for (int rank = 0; rank < 3; ++rank) {
@@ -541,7 +541,7 @@ TEST_F(LinksTest, AWorkerWithAnotherSecretIsNotLetIn) {
 }
 
 TEST_F(LinksTest, AnErrorOfTheHandlerEndsTheConnection) {
-  class Picky final : public Mailbox {
+  class Picky final : public LinkMailbox {
     absl::StatusOr<std::vector<absl::Span<std::byte>>> OnControl(
         int, absl::string_view, uint64_t, uint64_t*) override {
       return absl::InvalidArgumentError("not like this");

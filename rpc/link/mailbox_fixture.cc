@@ -20,7 +20,7 @@ absl::Status WaitForEntry(absl::Mutex& mutex,
 
 }  // namespace
 
-absl::StatusOr<std::vector<absl::Span<std::byte>>> Mailbox::OnControl(
+absl::StatusOr<std::vector<absl::Span<std::byte>>> LinkMailbox::OnControl(
     int from, absl::string_view control, uint64_t tail_bytes,
     uint64_t* ticket) {
   absl::MutexLock lock(&mutex_);
@@ -43,47 +43,47 @@ absl::StatusOr<std::vector<absl::Span<std::byte>>> Mailbox::OnControl(
   return memory;
 }
 
-void Mailbox::OnTail(int from, uint64_t ticket) {
+void LinkMailbox::OnTail(int from, uint64_t ticket) {
   absl::MutexLock lock(&mutex_);
   const auto it = awaited_.find({from, ticket});
   mails_.push_back(std::move(it->second));
   awaited_.erase(it);
 }
 
-void Mailbox::OnLost(int worker, const absl::Status& why) {
+void LinkMailbox::OnLost(int worker, const absl::Status& why) {
   absl::MutexLock lock(&mutex_);
   lost_[worker] = why;
   ++losses_[worker];
 }
 
-void Mailbox::OnLeft(int worker, const absl::Status& why) {
+void LinkMailbox::OnLeft(int worker, const absl::Status& why) {
   absl::MutexLock lock(&mutex_);
   left_[worker] = why;
 }
 
-std::vector<Mailbox::Mail> Mailbox::WaitForMail(size_t count) {
+std::vector<LinkMailbox::Mail> LinkMailbox::WaitForMail(size_t count) {
   absl::MutexLock lock(&mutex_);
   const auto has = [&] { return mails_.size() >= count; };
   mutex_.AwaitWithTimeout(absl::Condition(&has), kLong);
   return mails_;
 }
 
-absl::Status Mailbox::WaitForLoss(int worker) {
+absl::Status LinkMailbox::WaitForLoss(int worker) {
   absl::MutexLock lock(&mutex_);
   return WaitForEntry(mutex_, lost_, worker);
 }
 
-absl::Status Mailbox::WaitForGoodbye(int worker) {
+absl::Status LinkMailbox::WaitForGoodbye(int worker) {
   absl::MutexLock lock(&mutex_);
   return WaitForEntry(mutex_, left_, worker);
 }
 
-std::map<int, int> Mailbox::losses() const {
+std::map<int, int> LinkMailbox::losses() const {
   absl::MutexLock lock(&mutex_);
   return losses_;
 }
 
-size_t Mailbox::num_mails() const {
+size_t LinkMailbox::num_mails() const {
   absl::MutexLock lock(&mutex_);
   return mails_.size();
 }

@@ -22,7 +22,7 @@
 namespace sherd::internal {
 
 // Keeps what comes over a wire, for tests.
-class Mailbox : public Wire::Handler {
+class LinkMailbox : public Wire::Handler {
  public:
   struct Mail {
     int from = 0;
@@ -63,7 +63,7 @@ LinkOptions OptionsOn(const std::shared_ptr<Store>& store, int rank,
                       int world_size);
 
 struct TestWorker {
-  std::unique_ptr<Mailbox> mailbox = std::make_unique<Mailbox>();
+  std::unique_ptr<LinkMailbox> mailbox = std::make_unique<LinkMailbox>();
   absl::StatusOr<std::unique_ptr<Links>> links = absl::UnknownError("");
 
   Links* operator->() { return links->get(); }

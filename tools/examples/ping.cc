@@ -174,7 +174,7 @@ int main(int argc, char** argv) {
   Options options;
   CLI::App app("Workers that call each other and read each other's shards.");
   app.add_option("--seconds", options.seconds, "how long")
-      ->check(CLI::PositiveNumber);
+      ->check(CLI::Range(0.1, 86400.0));
   app.add_flag("--idle", options.idle, "stay connected without calls");
   CLI11_PARSE(app, argc, argv);
   const absl::StatusOr<bool> all_stayed = Run(options);
