@@ -49,6 +49,7 @@ SHERD_DIST_TEST_F(GlooBackendTest, EveryRankNamesTheOneThatWasKilled) {
   if (world_size() == 1) return;
   ExpectRankDies(failed_rank(), SIGKILL);
   ASSERT_THAT(group().Barrier(), IsOk());
+  ASSERT_THAT(WaitForRanks("ready"), IsOk());
   if (rank() == failed_rank()) raise(SIGKILL);
   std::vector<std::byte> all(1024 * world_size());
   const absl::Status status =
@@ -139,6 +140,7 @@ SHERD_DIST_TEST_F(GlooBackendTest, WhateverRunsEndsWhenARankIsKilled) {
 SHERD_DIST_TEST_F(GlooBackendTest, RanksThatWaitForOthersNameTheFirstCause) {
   if (world_size() == 1) return;
   ExpectRankDies(failed_rank(), SIGKILL);
+  ASSERT_THAT(WaitForRanks("ready"), IsOk());
   // In the tree of a broadcast most ranks wait for a rank in between.
   if (rank() == failed_rank()) raise(SIGKILL);
   std::byte token[1] = {};
@@ -153,6 +155,7 @@ SHERD_DIST_TEST_F(GlooBackendTest, EveryRankNamesTheOneThatIsStopped,
       group().store().Set(absl::StrCat("pid", rank()), absl::StrCat(getpid())),
       IsOk());
   ASSERT_THAT(group().Barrier(), IsOk());
+  ASSERT_THAT(WaitForRanks("ready"), IsOk());
   if (rank() == failed_rank()) raise(SIGSTOP);
   const absl::Status status = group().Barrier();
   EXPECT_THAT(status, StatusIs(absl::StatusCode::kDeadlineExceeded,
@@ -177,6 +180,7 @@ SHERD_DIST_TEST_F(GlooBackendTest, EveryRankNamesTheOneThatLeft) {
   if (world_size() == 1) return;
   SkipFinalBarrier();
   ASSERT_THAT(group().Barrier(), IsOk());
+  ASSERT_THAT(WaitForRanks("ready"), IsOk());
   if (rank() == failed_rank()) {
     EXPECT_THAT(group().Destroy(), IsOk());
     return;

@@ -122,6 +122,7 @@ SHERD_DIST_TEST_F(MpiBackendTest, AStoppedRankDoesNotKeepTheOthersAtTheirEnd) {
   ExpectRankDies(failed_rank(), SIGKILL);
   for (int r = 0; r < failed_rank(); ++r) ExpectRankDies(r, SIGTERM);
   ASSERT_THAT(group().Barrier(), IsOk());
+  ASSERT_THAT(WaitForRanks("ready"), IsOk());
   if (rank() == failed_rank()) {
     Note("stops");
     raise(SIGSTOP);
@@ -143,6 +144,7 @@ SHERD_DIST_TEST_F(MpiBackendTest, OneKilledRankEndsAll) {
   ExpectRankDies(failed_rank(), SIGKILL);
   for (int r = 0; r < failed_rank(); ++r) ExpectRankDies(r, SIGTERM);
   ASSERT_THAT(group().Barrier(), IsOk());
+  ASSERT_THAT(WaitForRanks("ready"), IsOk());
   if (rank() == failed_rank()) raise(SIGKILL);
   for (;;) pause();
 }

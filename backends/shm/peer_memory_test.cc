@@ -119,6 +119,7 @@ SHERD_DIST_TEST_F(ShmPeerMemoryTest, ARankThatIsKilledTakesItsMemoryAlong) {
     imported = *range;
   }
   ASSERT_THAT(group().Barrier(), IsOk());
+  ASSERT_THAT(WaitForRanks("ready"), IsOk());
   if (rank() == failed_rank) raise(SIGKILL);
   EXPECT_THAT(group().Barrier(), StatusIs(absl::StatusCode::kUnavailable));
   if (rank() == 0) {

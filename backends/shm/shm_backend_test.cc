@@ -62,6 +62,7 @@ class ShmBackendTest : public sherd::testing::DistributedTest {
 SHERD_DIST_TEST_F(ShmBackendTest, EveryRankNamesTheOneThatWasKilled) {
   ExpectRankDies(failed_rank(), SIGKILL);
   ASSERT_THAT(group().Barrier(), IsOk());
+  ASSERT_THAT(WaitForRanks("ready"), IsOk());
   if (rank() == failed_rank()) raise(SIGKILL);
   const absl::Time start = absl::Now();
   ExpectLost(group().Barrier());
@@ -74,6 +75,7 @@ SHERD_DIST_TEST_F(ShmBackendTest, ARankKilledWhileDataMoves) {
   ExpectRankDies(failed_rank(), SIGKILL);
   std::vector<float> values(kLarge / sizeof(float), 1);
   ASSERT_THAT(group().Barrier(), IsOk());
+  ASSERT_THAT(WaitForRanks("ready"), IsOk());
   if (rank() == failed_rank()) {
     // At another point of the work in each process and run.
     std::thread killer([] {
@@ -96,6 +98,7 @@ SHERD_DIST_TEST_F(ShmBackendTest, ARankKilledBetweenTheEndsOfAMessage) {
   ExpectRankDies(failed_rank(), SIGKILL);
   std::vector<std::byte> data(kLarge);
   ASSERT_THAT(group().Barrier(), IsOk());
+  ASSERT_THAT(WaitForRanks("ready"), IsOk());
   if (rank() == failed_rank()) {
     Work work = group().SendAsync(data, 0);
     ASSERT_THAT(
@@ -120,6 +123,7 @@ SHERD_DIST_TEST_F(ShmBackendTest, EveryRankNamesTheOneThatIsStopped,
       group().store().Set(absl::StrCat("pid", rank()), absl::StrCat(getpid())),
       IsOk());
   ASSERT_THAT(group().Barrier(), IsOk());
+  ASSERT_THAT(WaitForRanks("ready"), IsOk());
   if (rank() == failed_rank()) raise(SIGSTOP);
   const absl::Status status = group().Barrier();
   EXPECT_THAT(status, StatusIs(absl::StatusCode::kDeadlineExceeded));
@@ -141,6 +145,7 @@ SHERD_DIST_TEST_F(ShmBackendTest, EveryRankNamesTheOneThatIsStopped,
 SHERD_DIST_TEST_F(ShmBackendTest, EveryRankNamesTheOneThatLeft) {
   SkipFinalBarrier();
   ASSERT_THAT(group().Barrier(), IsOk());
+  ASSERT_THAT(WaitForRanks("ready"), IsOk());
   if (rank() == failed_rank()) {
     EXPECT_THAT(group().Destroy(), IsOk());
     return;
@@ -154,6 +159,7 @@ SHERD_DIST_TEST_F(ShmBackendTest, AbortEndsALongOperationEverywhere) {
   SkipFinalBarrier();
   std::vector<std::byte> data(kLarge);
   ASSERT_THAT(group().Barrier(), IsOk());
+  ASSERT_THAT(WaitForRanks("ready"), IsOk());
   if (rank() == failed_rank()) {
     Work work = group().RecvAsync(absl::MakeSpan(data), 0);
     group().Abort(absl::CancelledError("stop"));

@@ -46,6 +46,7 @@ class CheckpointKillTest : public sherd::testing::DistributedTest {
 
   void SaveFirst() {
     ASSERT_THAT(SaveCheckpoint(path(), {{"t", MakeTensor(1)}}), IsOk());
+    ASSERT_THAT(WaitForRanks("saved"), IsOk());
   }
 
   // Which of the two tensors the checkpoint holds, whole.

@@ -377,10 +377,7 @@ SHERD_DIST_TEST_F(DeviceRanksTest, ARankThatDoesNotComeIsNamedAtTheDeadline) {
   }
   SkipFinalBarrier();
   // Rank 1 keeps its process, and the store, until all have their error.
-  store().Add("done", 1).IgnoreError();
-  while (store().Add("done", 0).value() < world_size()) {
-    absl::SleepFor(absl::Milliseconds(5));
-  }
+  ASSERT_THAT(WaitForRanks("done"), IsOk());
 }
 
 SHERD_DIST_TEST_F(DeviceRanksTest, SurvivorsOfAKilledRankGoOn) {
@@ -390,6 +387,7 @@ SHERD_DIST_TEST_F(DeviceRanksTest, SurvivorsOfAKilledRankGoOn) {
   Tensor tensor = DeviceTensor(12);
   ASSERT_THAT(AllReduce(group(), tensor, ReduceOp::kSum), IsOk());
   ASSERT_THAT(group().Synchronize(), IsOk());
+  ASSERT_THAT(WaitForRanks("synchronized"), IsOk());
   if (rank() == kFailedRank) raise(SIGKILL);
   Work work = AllReduceAsync(group(), tensor, ReduceOp::kSum);
   const absl::Status status = work.Wait();
@@ -416,6 +414,7 @@ SHERD_DIST_TEST_F(DeviceRanksTest, AFailureOfTheVendorsLibraryIsReported) {
   Tensor tensor = DeviceTensor(12);
   ASSERT_THAT(AllReduce(group(), tensor, ReduceOp::kSum), IsOk());
   ASSERT_THAT(group().Synchronize(), IsOk());
+  ASSERT_THAT(WaitForRanks("synchronized"), IsOk());
   // ncclUnhandledCudaError, as where there is no memory.
   if (rank() == kFailedRank) driver_.set_faults("ncclAllReduce:1+:1");
   absl::Status status = AllReduce(group(), tensor, ReduceOp::kSum);
@@ -435,6 +434,7 @@ SHERD_DIST_TEST_F(DeviceRanksTest, AStoppedRankIsNamedAtTheDeadline) {
   Tensor tensor = DeviceTensor(12);
   ASSERT_THAT(AllReduce(group(), tensor, ReduceOp::kSum), IsOk());
   ASSERT_THAT(group().Synchronize(), IsOk());
+  ASSERT_THAT(WaitForRanks("synchronized"), IsOk());
   if (rank() == kFailedRank) {
     ASSERT_THAT(store().Set("pid", absl::StrCat(getpid())), IsOk());
     raise(SIGSTOP);
@@ -445,11 +445,8 @@ SHERD_DIST_TEST_F(DeviceRanksTest, AStoppedRankIsNamedAtTheDeadline) {
   EXPECT_THAT(status, StatusIs(absl::StatusCode::kDeadlineExceeded,
                                HasSubstr(absl::StrCat("rank ", kFailedRank))));
   EXPECT_EQ(ErrorRank(status), kFailedRank);
-  store().Add("done", 1).IgnoreError();
+  ASSERT_THAT(WaitForRanks("done", world_size() - 1), IsOk());
   if (rank() != 0) return;
-  while (store().Add("done", 0).value() < world_size() - 1) {
-    absl::SleepFor(absl::Milliseconds(5));
-  }
   kill(std::stoi(store().Get("pid", Deadline::Infinite()).value()), SIGKILL);
 }
 
@@ -462,10 +459,7 @@ SHERD_DIST_TEST_F(DeviceRanksTest,
            /*overwrite=*/1);
   }
   // A rank that arrives much later finds no other rank: all others have left.
-  store().Add("here", 1).IgnoreError();
-  while (store().Add("here", 0).value() < world_size()) {
-    absl::SleepFor(absl::Milliseconds(5));
-  }
+  ASSERT_THAT(WaitForRanks("here"), IsOk());
   const auto group = Init({.timeout = absl::Seconds(30)});
   EXPECT_THAT(
       group.status(),
@@ -491,8 +485,9 @@ void LateErrorTest::ExpectTold(bool connected) {
   if (connected) {
     ASSERT_THAT(AllReduce(group(), tensor, ReduceOp::kSum), IsOk());
   }
+  ASSERT_THAT(group().Synchronize(), IsOk());
+  ASSERT_THAT(WaitForRanks("synchronized"), IsOk());
   if (rank() != kAbsent) {
-    ASSERT_THAT(group().Synchronize(), IsOk());
     if (rank() == kFailedRank)
       driver_.set_faults("ncclCommGetAsyncError:*:async=6");
     Work work = AllReduceAsync(group(), tensor, ReduceOp::kSum);
@@ -503,10 +498,7 @@ void LateErrorTest::ExpectTold(bool connected) {
     }
     EXPECT_LT(Elapsed(), group().timeout() / 2);
   }
-  store().Add("done", 1).IgnoreError();
-  while (store().Add("done", 0).value() < world_size()) {
-    absl::SleepFor(absl::Milliseconds(5));
-  }
+  ASSERT_THAT(WaitForRanks("done"), IsOk());
 }
 
 SHERD_DIST_TEST_F(LateErrorTest, ALaterErrorIsReported) {

@@ -106,6 +106,7 @@ SHERD_DIST_TEST_F(MistakesTest, AnotherOperationIsNamedAtOnce) {
 SHERD_DIST_TEST_F(MistakesTest, ADeadRankIsARankAndNoAddress) {
   ExpectRankDies(kFailedRank, SIGKILL);
   ASSERT_THAT(group().Barrier(), IsOk());
+  ASSERT_THAT(WaitForRanks("ready"), IsOk());
   if (errs()) raise(SIGKILL);
   std::vector<float> values(12, 1.5f);
   const absl::Status status =

@@ -74,6 +74,7 @@ SHERD_DIST_TEST_F(ShrinkProcessTest, TheOthersOfAKilledRankGoOn) {
 
 SHERD_DIST_TEST_F(ShrinkProcessTest, OneIsLeftOfMany) {
   for (const int dying : {0, 1, 3}) ExpectRankDies(dying, SIGKILL);
+  ASSERT_THAT(WaitForRanks("ready"), IsOk());
   if (rank() != 2) raise(SIGKILL);
   EXPECT_TRUE(IsRankFailure(group().Barrier()));
   ExpectWorks(group().Shrink(), {2});
@@ -109,6 +110,7 @@ class DyingMeanwhileTest : public ShrinkProcessTest,
 SHERD_DIST_TEST_P(DyingMeanwhileTest, IsLeftOutToo) {
   ExpectRankDies(3, SIGKILL);
   ExpectRankDies(1, SIGKILL);
+  ASSERT_THAT(WaitForRanks("ready"), IsOk());
   if (rank() == 3) raise(SIGKILL);
   EXPECT_TRUE(IsRankFailure(group().Barrier()));
   const KillRankAt fault(GetParam().point, 1, {.subject = GetParam().subject});
@@ -130,6 +132,7 @@ INSTANTIATE_TEST_SUITE_P(
 SHERD_DIST_TEST_F(ShrinkProcessTest, WhoDiesAfterwardsFailsTheNewGroup) {
   ExpectRankDies(3, SIGKILL);
   ExpectRankDies(1, SIGKILL);
+  ASSERT_THAT(WaitForRanks("ready"), IsOk());
   if (rank() == 3) raise(SIGKILL);
   EXPECT_TRUE(IsRankFailure(group().Barrier()));
   const KillRankAt fault("store/compare_set", 1,

@@ -40,7 +40,7 @@ SHERD_DIST_TEST_F(DeviceDeathTest, IsNamedAndTheSourceStays) {
   FillPattern(source);
   SHERD_ASSERT_OK_AND_ASSIGN(ShardedTensor into,
                              ShardedTensor::Zeros(Chunks(1), {64, 60}));
-  ASSERT_THAT(group().Barrier(), IsOk());
+  ASSERT_THAT(WaitForRanks("ready"), IsOk());
   ExpectRankDies(kFailedRank, SIGKILL);
   KillRankAt fault("comm/before_post", kFailedRank, {.nth = 2});
   absl::Status status = source.ReshardInto(

@@ -231,7 +231,7 @@ class DyingRankTest : public ShardedTensorProcessTest {
         Init({.backend = "lethal", .timeout = absl::Seconds(30)});
     if (!group.ok()) return group;
     // Nobody dies while others are still connecting.
-    const absl::Status all_here = (*group)->Barrier();
+    const absl::Status all_here = WaitForRanks("ready");
     if (!all_here.ok()) return all_here;
     return group;
   }

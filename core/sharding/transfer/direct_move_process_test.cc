@@ -112,7 +112,7 @@ class DyingCopierTest : public DirectMoveProcessTest,
 
 SHERD_DIST_TEST_P(DyingCopierTest, IsNamedAndTheSourceStays) {
   const ShardedTensor source = Source();
-  ASSERT_THAT(group().Barrier(), IsOk());
+  ASSERT_THAT(WaitForRanks("ready"), IsOk());
   ExpectRankDies(1, SIGKILL);
   KillRankAt fault(GetParam().point, 1);
   const absl::Status status = Move(source, GetParam().push, {});

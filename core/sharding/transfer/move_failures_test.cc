@@ -300,7 +300,7 @@ SHERD_DIST_TEST_P(DyingMemberTest, IsNamedAndTheSourceStays) {
   }
   ShardedTensor tensor = Source();
   const ShardedTensor before = tensor;
-  ASSERT_THAT(group().Barrier(), IsOk());
+  ASSERT_THAT(WaitForRanks("ready"), IsOk());
   ExpectRankDies(kFailedRank, SIGKILL);
   KillRankAt fault(death.point, kFailedRank, {.nth = death.nth});
   const absl::Status status = tensor.Reshard(
