@@ -338,13 +338,25 @@ concept MapLike = requires(M map, typename M::key_type key,
   map.size();
 };
 
-// The places of `keys` in the order of their bytes. Shorter ones come before
-// those that begin with them.
-std::vector<size_t> SortedKeys(const std::vector<std::string>& keys);
+// Keys that have bytes: of those without any, a count says nothing.
+template <typename K>
+concept WireKey = Codable<K> && ValueCodec<K>::kIsKey &&
+    (ValueCodec<K>::MinBytes() > 0);
+
+struct MapEntry {
+  // Of the bytes of all keys.
+  size_t begin = 0;
+  size_t end = 0;
+  const void* value = nullptr;
+};
+// Brings `entries` into the order of their keys, whose bytes it returns.
+// Shorter ones come before those that begin with them.
+absl::StatusOr<std::string> SortEntries(Encoder keys,
+                                        std::vector<MapEntry>& entries);
 
 template <MapLike M>
-requires(Codable<typename M::key_type>&& Codable<typename M::mapped_type>&&
-             ValueCodec<typename M::key_type>::kIsKey) struct ValueCodec<M> {
+requires(WireKey<typename M::key_type>&&
+             Codable<typename M::mapped_type>) struct ValueCodec<M> {
   using Key = typename M::key_type;
   using Value = typename M::mapped_type;
   static constexpr bool kIsKey = false;
@@ -355,20 +367,22 @@ requires(Codable<typename M::key_type>&& Codable<typename M::mapped_type>&&
     type.Append(")");
   }
   static void Encode(const M& value, Encoder& encoder) {
-    std::vector<std::string> keys;
-    std::vector<const Value*> values;
-    for (const auto& entry : value) {
-      Encoder key;
-      ValueCodec<Key>::Encode(entry.first, key);
-      absl::StatusOr<Payload> bytes = std::move(key).Finish();
-      if (!bytes.ok()) return encoder.Fail(bytes.status());
-      keys.push_back(std::move(bytes->values));
-      values.push_back(&entry.second);
+    Encoder keys;
+    std::vector<MapEntry> entries;
+    for (const auto& [key, mapped] : value) {
+      const size_t begin = keys.size();
+      ValueCodec<Key>::Encode(key, keys);
+      if (!keys.ok()) break;
+      entries.push_back({begin, keys.size(), &mapped});
     }
-    encoder.PutCount(keys.size());
-    for (const size_t i : SortedKeys(keys)) {
-      encoder.PutBytes(keys[i].data(), keys[i].size());
-      ValueCodec<Value>::Encode(*values[i], encoder);
+    const absl::StatusOr<std::string> bytes =
+        SortEntries(std::move(keys), entries);
+    if (!bytes.ok()) return encoder.Fail(bytes.status());
+    encoder.PutCount(entries.size());
+    for (const MapEntry& entry : entries) {
+      encoder.PutBytes(bytes->data() + entry.begin, entry.end - entry.begin);
+      ValueCodec<Value>::Encode(*static_cast<const Value*>(entry.value),
+                                encoder);
       if (!encoder.ok()) return;
     }
   }

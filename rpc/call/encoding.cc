@@ -3,14 +3,17 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "sherd/core/base/printable_text.h"
 
 namespace sherd::internal {
 namespace {
 
 std::string Text(const ValuePlace& place) {
-  if (place.argument == kResult) return absl::StrCat(place.method, ": result");
-  if (place.argument == 0) return absl::StrCat(place.method, ": arguments");
-  return absl::StrCat(place.method, ": argument ", place.argument);
+  if (place.method.empty()) return "";
+  if (place.argument == kResult)
+    return absl::StrCat(place.method, ": result: ");
+  if (place.argument == 0) return absl::StrCat(place.method, ": arguments: ");
+  return absl::StrCat(place.method, ": argument ", place.argument, ": ");
 }
 
 std::string TooMany(absl::string_view what, size_t limit) {
@@ -80,8 +83,8 @@ bool Encoder::Enter() {
 
 void Encoder::Fail(const absl::Status& status) {
   if (!ok()) return;
-  status_ = absl::Status(status.code(),
-                         absl::StrCat(Text(place_), ": ", status.message()));
+  status_ =
+      absl::Status(status.code(), absl::StrCat(Text(place_), status.message()));
 }
 
 absl::StatusOr<Payload> Encoder::Finish() && {
@@ -180,7 +183,7 @@ bool Decoder::Fail(const absl::Status& status) {
   if (!status_.ok()) return false;
   status_ = absl::Status(
       status.code(),
-      absl::StrCat(Text(place_), ": ", status.message(), " at byte ",
+      absl::StrCat(Text(place_), PrintableLine(status.message()), " at byte ",
                    payload_.values.size() - left_.size(), " of ",
                    payload_.values.size(), " from another worker"));
   return false;

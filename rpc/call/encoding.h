@@ -50,7 +50,7 @@ struct ValuePlace {
 };
 
 // Writes a payload. After the first error nothing is written any more, and
-// Finish returns it.
+// Finish returns it; of a part of another payload, without a place.
 class Encoder {
  public:
   // Whose value is written next, for errors.
@@ -84,6 +84,8 @@ class Encoder {
   // Makes `status` the outcome unless there is one.
   void Fail(const absl::Status& status);
   bool ok() const { return status_.ok(); }
+  // Bytes of values so far.
+  size_t size() const { return payload_.values.size(); }
 
   //   kInvalidArgument  What is too large, too deep or malformed.
   //   other             From a reference.
