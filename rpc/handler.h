@@ -2,7 +2,6 @@
 #define SHERD_RPC_HANDLER_H_
 
 #include <concepts>
-#include <exception>
 #include <memory>
 #include <string>
 #include <type_traits>
@@ -11,9 +10,11 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "sherd/core/base/callable.h"
 #include "sherd/rpc/call/arguments.h"
+#include "sherd/rpc/call/encoding.h"
 #include "sherd/rpc/call/handler_registry.h"
 #include "sherd/rpc/call/payload.h"
 #include "sherd/rpc/call/signature.h"
@@ -79,10 +80,8 @@ auto RunGuarded(
   using Returned = decltype(Codec::Invoke(f, arguments));
   try {
     return Codec::Invoke(f, arguments);
-  } catch (const std::exception& thrown) {
-    return Returned(HandlerThrew(M::kName, thrown.what()));
   } catch (...) {
-    return Returned(HandlerThrew(M::kName, nullptr));
+    return Returned(ThrownError(absl::StrCat(M::kName, ": the handler")));
   }
 }
 

@@ -571,6 +571,7 @@ struct ValueCodec<T> {
 // The arguments of a call.
 //   kInvalidArgument  They take more than one message may hold, or a value is
 //                     not valid: names the argument.
+//   kInternal         An argument's type has thrown.
 //   other             From a reference.
 template <Codable... Ts, typename... Args>
 absl::StatusOr<Payload> EncodeArguments(absl::string_view method,
@@ -579,14 +580,16 @@ absl::StatusOr<Payload> EncodeArguments(absl::string_view method,
   Encoder encoder;
   size_t index = 0;
   encoder.Begin(method, index);
-  ((encoder.Begin(method, ++index), ValueCodec<Ts>::Encode(args, encoder)),
-   ...);
-  return std::move(encoder).Finish();
+  return encoder.Run([&] {
+    ((encoder.Begin(method, ++index), ValueCodec<Ts>::Encode(args, encoder)),
+     ...);
+  });
 }
 
 // The inverse, into new `values`.
 //   kDataLoss  The payload is not what EncodeArguments makes of these types:
 //              names the argument.
+//   kInternal  An argument's type has thrown, or there is no memory for it.
 //   other      From a reference.
 template <Codable... Ts>
 absl::Status DecodeArguments(absl::string_view method, Payload payload,
@@ -594,14 +597,15 @@ absl::Status DecodeArguments(absl::string_view method, Payload payload,
   Decoder decoder(std::move(payload));
   size_t index = 0;
   decoder.Begin(method, index);
-  std::apply(
-      [&](Ts&... parts) {
-        static_cast<void>(((decoder.Begin(method, ++index),
-                            ValueCodec<Ts>::Decode(decoder, parts)) &&
-                           ...));
-      },
-      values);
-  return decoder.Finish();
+  return decoder.Run([&] {
+    std::apply(
+        [&](Ts&... parts) {
+          static_cast<void>(((decoder.Begin(method, ++index),
+                              ValueCodec<Ts>::Decode(decoder, parts)) &&
+                             ...));
+        },
+        values);
+  });
 }
 
 // The result of a call; of one that returns absl::Status, nothing. Errors as
@@ -612,8 +616,7 @@ absl::StatusOr<Payload> EncodeResult(absl::string_view method,
   if (!result.ok()) return result.status();
   Encoder encoder;
   encoder.Begin(method, kResult);
-  ValueCodec<T>::Encode(*result, encoder);
-  return std::move(encoder).Finish();
+  return encoder.Run([&] { ValueCodec<T>::Encode(*result, encoder); });
 }
 absl::StatusOr<Payload> EncodeResult(absl::string_view method,
                                      const absl::Status& result);
@@ -622,12 +625,13 @@ template <typename T>
 absl::StatusOr<T> DecodeResult(absl::string_view method,
                                absl::StatusOr<Payload> result) {
   if (!result.ok()) return result.status();
-  T value{};
+  std::optional<T> value;
   Decoder decoder(*std::move(result));
   decoder.Begin(method, kResult);
-  ValueCodec<T>::Decode(decoder, value);
-  if (absl::Status status = decoder.Finish(); !status.ok()) return status;
-  return value;
+  absl::Status status =
+      decoder.Run([&] { ValueCodec<T>::Decode(decoder, value.emplace()); });
+  if (!status.ok()) return status;
+  return *std::move(value);
 }
 template <std::same_as<void> T>
 absl::Status DecodeResult(absl::string_view method,

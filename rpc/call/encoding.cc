@@ -1,5 +1,6 @@
 #include "sherd/rpc/call/encoding.h"
 
+#include <exception>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -26,7 +27,30 @@ absl::Status TooDeep() {
                    "; send a list with indices instead"));
 }
 
+constexpr absl::string_view kItsType = "its type";
+
 }  // namespace
+
+absl::Status ThrownError(absl::string_view who) {
+  try {
+    throw;
+  } catch (const std::exception& thrown) {
+    return absl::InternalError(
+        absl::StrCat(who, " has thrown ", Quoted(thrown.what())));
+  } catch (...) {
+    return absl::InternalError(
+        absl::StrCat(who, " has thrown what is not a std::exception"));
+  }
+}
+
+absl::StatusOr<Payload> Encoder::Run(absl::FunctionRef<void()> write) {
+  try {
+    write();
+  } catch (...) {
+    Fail(ThrownError(kItsType));
+  }
+  return std::move(*this).Finish();
+}
 
 void Encoder::PutBytes(const void* bytes, size_t size) {
   if (!ok()) return;
@@ -187,6 +211,15 @@ bool Decoder::Fail(const absl::Status& status) {
                    payload_.values.size() - left_.size(), " of ",
                    payload_.values.size(), " from another worker"));
   return false;
+}
+
+absl::Status Decoder::Run(absl::FunctionRef<void()> read) {
+  try {
+    read();
+  } catch (...) {
+    Fail(ThrownError(kItsType));
+  }
+  return Finish();
 }
 
 absl::Status Decoder::Finish() {

@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -48,6 +49,9 @@ struct ValuePlace {
   absl::string_view method;
   size_t argument = 0;
 };
+
+// kInternal for the exception that is being handled, which `who` has thrown.
+absl::Status ThrownError(absl::string_view who);
 
 // Writes a payload. After the first error nothing is written any more, and
 // Finish returns it; of a part of another payload, without a place.
@@ -86,6 +90,9 @@ class Encoder {
   bool ok() const { return status_.ok(); }
   // Bytes of values so far.
   size_t size() const { return payload_.values.size(); }
+
+  // `write` with this, then Finish; what it throws becomes kInternal.
+  absl::StatusOr<Payload> Run(absl::FunctionRef<void()> write);
 
   //   kInvalidArgument  What is too large, too deep or malformed.
   //   other             From a reference.
@@ -153,6 +160,9 @@ class Decoder {
   bool Fail(absl::string_view problem);
   // The same with the code of another error.
   bool Fail(const absl::Status& status);
+
+  // `read` with this, then Finish; what it throws becomes kInternal.
+  absl::Status Run(absl::FunctionRef<void()> read);
 
   //   kDataLoss  Something was malformed, or is left over.
   //   other      From a reference.

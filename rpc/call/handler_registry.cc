@@ -126,16 +126,4 @@ bool RemoveHandler(const std::type_info& method, absl::string_view name) {
   return TheRegistry().Remove(method, name) != nullptr;
 }
 
-absl::Status HandlerThrew(absl::string_view name, const char* what) {
-  if (what == nullptr) {
-    return absl::InternalError(absl::StrCat(
-        name,
-        ": the handler has thrown what is not a std::exception; return "
-        "an absl::Status"));
-  }
-  return absl::InternalError(absl::StrCat(name, ": the handler has thrown ",
-                                          Quoted(what),
-                                          "; return an absl::Status"));
-}
-
 }  // namespace sherd::internal

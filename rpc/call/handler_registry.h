@@ -56,10 +56,6 @@ absl::StatusOr<std::shared_ptr<const RawHandler>> FindHandlerFor(
 // Whether there was one, of that type.
 bool RemoveHandler(const std::type_info& method, absl::string_view name);
 
-// The error of a handler that has thrown; null for something else than a
-// std::exception.
-absl::Status HandlerThrew(absl::string_view name, const char* what);
-
 }  // namespace sherd::internal
 
 #endif  // SHERD_RPC_CALL_HANDLER_REGISTRY_H_

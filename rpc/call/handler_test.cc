@@ -166,6 +166,66 @@ TEST(HandlerTest, WhatAHandlerThrowsIsAnError) {
   EXPECT_THAT(Call<Repeat<3>>("fine", 2), IsOkAndHolds("fine"));
 }
 
+// Which of its functions throws.
+enum class Throws { kNone, kMaking, kWriting, kReading };
+struct Thrower {
+  static Throws& when() {
+    static Throws when = Throws::kNone;
+    return when;
+  }
+  static auto Fields(const Thrower& self) {
+    if (when() == Throws::kWriting) throw std::runtime_error("writing");
+    return std::tie(self.number);
+  }
+  static auto Fields(Thrower& self) {
+    if (when() == Throws::kReading) throw std::runtime_error("reading");
+    return std::tie(self.number);
+  }
+  Thrower() {
+    if (when() == Throws::kMaking) throw std::runtime_error("making");
+  }
+  int number = 0;
+};
+struct Pass {
+  static constexpr absl::string_view kName = "pass";
+  using Signature = absl::StatusOr<Thrower>(const Thrower&);
+};
+
+TEST(HandlerTest, WhatATypeThrowsIsAnErrorOfItsPlace) {
+  using Codec = MethodCodec<Pass::Signature>;
+  Throws then = Throws::kNone;
+  RegisterHandler<Pass>([&](const Thrower& thrower) {
+    Thrower result = thrower;
+    Thrower::when() = then;
+    return Future<Thrower>(result);
+  });
+  const auto handler = FindHandler("pass");
+  const Payload good = Codec::Encode("pass", Thrower()).value();
+  Thrower::when() = Throws::kReading;
+  EXPECT_THAT(*Ask(*handler, good)->outcome,
+              StatusIs(kInternal,
+                       "pass: argument 1: its type has thrown "
+                       "\"reading\""));
+  Thrower::when() = Throws::kNone;
+  then = Throws::kWriting;
+  EXPECT_THAT(*Ask(*handler, good)->outcome,
+              StatusIs(kInternal,
+                       "pass: result: its type has thrown "
+                       "\"writing\""));
+  Thrower::when() = Throws::kNone;
+  const Thrower argument;
+  Thrower::when() = Throws::kWriting;
+  EXPECT_THAT(Codec::Encode("pass", argument),
+              StatusIs(kInternal, "pass: argument 1: its type has thrown"));
+  for (const Throws when : {Throws::kMaking, Throws::kReading}) {
+    Thrower::when() = when;
+    EXPECT_THAT(internal::DecodeResult<Thrower>("pass", good),
+                StatusIs(kInternal, "pass: result: its type has thrown"));
+  }
+  Thrower::when() = Throws::kNone;
+  UnregisterHandler<Pass>();
+}
+
 TEST(HandlerTest, AFutureRepliesWhenItIsReady) {
   Promise<std::string> promise;
   const std::string* seen = nullptr;
