@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "sherd/core/base/fingerprint.h"
 #include "sherd/core/base/printable_text.h"
 
 namespace sherd::internal {
@@ -80,23 +81,15 @@ void Encoder::PutTensor(const Tensor& tensor) {
   if (tensor.defined() && ok()) payload_.tensors.push_back(tensor);
 }
 
-void Encoder::PutReference(HeldReference reference) {
+void Encoder::PutReference(std::optional<HeldReference> reference) {
   if (++references_ > kMaxReferences) {
     return Fail(
         absl::InvalidArgumentError(TooMany("references", kMaxReferences)));
   }
-  PutFlag(true);
-  if (!ok()) return;
-  payload_.references.push_back(reference.id);
-  payload_.references_keep.push_back(std::move(reference.keep));
-}
-
-void Encoder::PutNoReference() {
-  if (++references_ > kMaxReferences) {
-    return Fail(
-        absl::InvalidArgumentError(TooMany("references", kMaxReferences)));
-  }
-  PutFlag(false);
+  PutFlag(reference.has_value());
+  if (!reference.has_value() || !ok()) return;
+  payload_.references.push_back(reference->id);
+  payload_.references_keep.push_back(std::move(reference->keep));
 }
 
 bool Encoder::Enter() {
@@ -176,20 +169,21 @@ bool Decoder::TakeTensor(Tensor* tensor) {
   return true;
 }
 
-bool Decoder::TakeReference(HeldReference* reference, bool* there) {
-  if (!TakeFlag(there)) return false;
+bool Decoder::TakeReference(std::optional<HeldReference>* reference) {
+  bool there = false;
+  if (!TakeFlag(&there)) return false;
   if (++references_ > kMaxReferences) {
     return Fail(TooMany("references", kMaxReferences));
   }
-  if (!*there) return true;
+  if (!there) return true;
   const size_t i = next_reference_;
   if (i == payload_.references.size()) {
     return Fail(absl::StrCat("expected more than the ", i,
                              " references of the message"));
   }
-  reference->id = payload_.references[i];
+  reference->emplace().id = payload_.references[i];
   if (i < payload_.references_keep.size()) {
-    reference->keep = std::move(payload_.references_keep[i]);
+    (*reference)->keep = std::move(payload_.references_keep[i]);
   }
   ++next_reference_;
   return true;
@@ -239,20 +233,29 @@ absl::Status Decoder::Finish() {
 
 void TypeText::Append(size_t number) { absl::StrAppend(&text_, number); }
 
-bool TypeText::OpenStruct(const void* tag) {
-  const auto found = std::find(open_.begin(), open_.end(), tag);
-  if (found != open_.end()) {
-    absl::StrAppend(&text_, "^", open_.end() - found);
-    return false;
+bool TypeText::OpenStruct(const std::type_info& type) {
+  const auto found = std::find(open_.begin(), open_.end(), type);
+  if (found == open_.end()) {
+    open_.emplace_back(type);
+    return true;
   }
-  open_.push_back(tag);
-  Append("struct(");
-  return true;
+  absl::StrAppend(&text_, "^", open_.end() - found);
+  return false;
 }
 
-void TypeText::CloseStruct() {
-  open_.pop_back();
-  Append(")");
+uint64_t HashSignature(absl::string_view text) {
+  return Fingerprint().Add(kArgumentsFormat).Add(text).value();
+}
+
+MethodSignatureText MakeSignature(absl::string_view method,
+                                  void (*describe)(TypeText& type)) {
+  TypeText type;
+  type.Append(method);
+  describe(type);
+  MethodSignatureText made;
+  made.text = std::move(type).Take();
+  made.hash = HashSignature(made.text);
+  return made;
 }
 
 }  // namespace sherd::internal

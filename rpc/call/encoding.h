@@ -3,12 +3,15 @@
 
 #include <algorithm>
 #include <bit>
-#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <memory>
+#include <optional>
 #include <string>
+#include <type_traits>
+#include <typeindex>
+#include <typeinfo>
 #include <utility>
 #include <vector>
 
@@ -39,8 +42,8 @@ struct HeldReference {
 };
 
 template <typename T>
-concept WireNumber = (std::integral<T> || std::floating_point<T>)&&sizeof(T) <=
-                     8;
+concept WireNumber = (std::is_arithmetic_v<T> ||
+                      std::is_enum_v<T>)&&sizeof(T) <= 8;
 
 // "scale: argument 2", counted from 1, "scale: result", or "scale: arguments"
 // for number 0.
@@ -77,9 +80,8 @@ class Encoder {
   void PutText(absl::string_view text);
   // An undefined tensor takes no place in Payload::tensors.
   void PutTensor(const Tensor& tensor);
-  void PutReference(HeldReference reference);
-  // One that is empty.
-  void PutNoReference();
+  // None: one that is empty.
+  void PutReference(std::optional<HeldReference> reference);
 
   // Around the fields of a struct. False: too deep, and an error.
   bool Enter();
@@ -147,8 +149,8 @@ class Decoder {
   bool TakeText(absl::string_view* text);
   // Leaves `tensor` alone where it was undefined.
   bool TakeTensor(Tensor* tensor);
-  // `there` is false for an empty reference.
-  bool TakeReference(HeldReference* reference, bool* there);
+  // None: one that is empty.
+  bool TakeReference(std::optional<HeldReference>* reference);
 
   bool Enter();
   void Leave() { --depth_; }
@@ -188,17 +190,33 @@ class TypeText {
   }
   void Append(size_t number);
 
-  // Around the fields of the struct that `tag` stands for. False: it is within
-  // itself, and written as "^n", the n-th struct around.
-  bool OpenStruct(const void* tag);
-  void CloseStruct();
+  // Around the text of the struct `type`. False: it is within itself, and
+  // written as "^n", the n-th struct around.
+  bool OpenStruct(const std::type_info& type);
+  void CloseStruct() { open_.pop_back(); }
 
   std::string Take() && { return std::move(text_); }
 
  private:
   std::string text_;
-  std::vector<const void*> open_;
+  std::vector<std::type_index> open_;
 };
+
+// What caller and handler compare: the name and the canonical types, which no
+// compiler or platform changes. "scale(tensor,f64)->tensor".
+struct MethodSignatureText {
+  std::string text;
+  // Of kArgumentsFormat and `text`.
+  uint64_t hash = 0;
+};
+
+// Changes with the bytes of any value.
+inline constexpr int64_t kArgumentsFormat = 1;
+
+uint64_t HashSignature(absl::string_view text);
+
+MethodSignatureText MakeSignature(absl::string_view method,
+                                  void (*describe)(TypeText& type));
 
 }  // namespace sherd::internal
 
