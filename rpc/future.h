@@ -4,6 +4,7 @@
 #include <concepts>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <type_traits>
 #include <utility>
 
@@ -81,7 +82,8 @@ class Future {
   //               held the Promise.
   //   other       Of the operation.
   Result Wait() const {
-    const internal::ScopedBlocked blocked;
+    std::optional<internal::ScopedBlocked> blocked;
+    if (!Ready()) blocked.emplace();
     return state_->Await().result;
   }
 
@@ -90,7 +92,8 @@ class Future {
   //                      can be called again. Of the operation itself as well:
   //                      Ready() tells them apart.
   Result Wait(absl::Duration timeout) const {
-    const internal::ScopedBlocked blocked;
+    std::optional<internal::ScopedBlocked> blocked;
+    if (!Ready()) blocked.emplace();
     const internal::FutureOutcome<T>* const outcome = state_->AwaitFor(timeout);
     if (outcome == nullptr) return internal::FutureTimedOut(timeout);
     return outcome->result;
@@ -103,16 +106,21 @@ class Future {
   // operation to end, whose own result is dropped then. Returns whether it did.
   // Runs what waits for the result on the calling thread.
   bool Cancel() const {
-    return state_->TryFinish({internal::FutureCancelled(), true});
+    // What runs may drop this handle, here and below.
+    const auto state = state_;
+    return state->TryFinish({internal::FutureCancelled(), true});
   }
 
   // Calls `f` with the result, exactly once: on the thread that completes it,
-  // which may be one of RPC's, or here if there is a result. `f` must not throw
-  // nor wait for other calls; it is released after it ran. Several run in the
-  // order in which they were added; a thread in Wait() may return before.
+  // which may be one of RPC's, or here if there is a result, which then need
+  // not have reached those before. Until then several run in the order in which
+  // they were added; a thread in Wait() may return before. `f` must not wait
+  // for other calls; if it throws, the process ends. It is released after it
+  // ran.
   void OnReady(std::function<void(const Result&)> f) const {
-    state_->OnFinish(
-        [f = std::move(f)](const internal::FutureOutcome<T>& outcome) {
+    const auto state = state_;
+    state->OnFinish(
+        [f = std::move(f)](const internal::FutureOutcome<T>& outcome) noexcept {
           f(outcome.result);
         });
   }
@@ -145,15 +153,18 @@ class Promise {
   // Completes the Future and runs what waits for it on the calling thread.
   // False if it has a result already, as after Cancel(); `result` is dropped.
   bool Set(Result result) const {
-    return share_->state->TryFinish({std::move(result)});
+    const auto state = share_->state;
+    return state->TryFinish({std::move(result)});
   }
 
   // Calls `f` if the Future is cancelled, once and on the thread that does, or
-  // here if it was. Released when there is a result. `f` may hold this Promise
-  // only if that is set in the end: otherwise both stay.
+  // here if it was. Released when there is a result. If it throws, the process
+  // ends. `f` may hold this Promise only if that is set in the end: otherwise
+  // both stay.
   void OnCancel(std::function<void()> f) const {
-    share_->state->OnFinish(
-        [f = std::move(f)](const internal::FutureOutcome<T>& outcome) {
+    const auto state = share_->state;
+    state->OnFinish(
+        [f = std::move(f)](const internal::FutureOutcome<T>& outcome) noexcept {
           if (outcome.cancelled) f();
         });
   }

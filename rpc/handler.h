@@ -2,18 +2,18 @@
 #define SHERD_RPC_HANDLER_H_
 
 #include <concepts>
-#include <exception>
 #include <memory>
-#include <string>
 #include <type_traits>
 #include <typeinfo>
 #include <utility>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "sherd/core/base/callable.h"
 #include "sherd/rpc/call/arguments.h"
+#include "sherd/rpc/call/encoding.h"
 #include "sherd/rpc/call/handler_registry.h"
 #include "sherd/rpc/call/payload.h"
 #include "sherd/rpc/call/signature.h"
@@ -41,10 +41,13 @@ namespace sherd {
 //
 // What does not compile: a handler that cannot be called with exactly the
 // arguments of the signature, or returns something else; a method with
-// parameters that cannot travel, as pointers; a result without a status.
+// parameters that cannot travel, as pointers; a result without a status; a name
+// that is no constant of 1 to 128 bytes.
 template <typename M>
-concept RpcMethod = internal::MethodSignature<typename M::Signature>::kValid &&
-    std::convertible_to<decltype(M::kName), absl::string_view>;
+concept RpcMethod =
+    internal::MethodSignature<typename M::Signature>::kValid && requires {
+  typename std::enable_if_t<internal::IsMethodName(M::kName)>;
+};
 
 namespace internal {
 
@@ -79,10 +82,8 @@ auto RunGuarded(
   using Returned = decltype(Codec::Invoke(f, arguments));
   try {
     return Codec::Invoke(f, arguments);
-  } catch (const std::exception& thrown) {
-    return Returned(HandlerThrew(M::kName, thrown.what()));
   } catch (...) {
-    return Returned(HandlerThrew(M::kName, nullptr));
+    return Returned(ThrownError(absl::StrCat(M::kName, ": the handler")));
   }
 }
 
@@ -113,8 +114,7 @@ void RunHandler(const F& f, Payload request, const ReplyFunction& reply) {
 // absl::Status that it returns is the outcome of the call, and an exception
 // that it throws is kInternal with its what().
 //
-// The process ends if another method has the same kName, or if that is empty or
-// longer than 128 bytes: bugs in the program.
+// The process ends if another method has the same kName: a bug in the program.
 //
 // Threads. Safe, also while calls run: these finish with what they began with.
 // `handler` is called by many threads at once if calls are. It may block and
@@ -122,15 +122,12 @@ void RunHandler(const F& f, Payload request, const ReplyFunction& reply) {
 // is ready.
 template <RpcMethod M, RpcHandler<M> F>
 void RegisterHandler(F handler) {
-  internal::RawHandler raw;
-  raw.name = std::string(absl::string_view(M::kName));
-  raw.signature = internal::SignatureOf<M>();
-  raw.run = [f = std::make_shared<const F>(std::move(handler))](
-                internal::Payload request, internal::ReplyFunction reply) {
-    internal::RunHandler<M>(*f, std::move(request), reply);
-  };
   internal::StoreHandler(
-      typeid(M), std::make_shared<const internal::RawHandler>(std::move(raw)));
+      typeid(M), M::kName, internal::SignatureOf<M>(),
+      [f = std::make_shared<const F>(std::move(handler))](
+          internal::Payload request, const internal::ReplyFunction& reply) {
+        internal::RunHandler<M>(*f, std::move(request), reply);
+      });
 }
 
 // Takes back what was registered for M. Whether there was something.

@@ -1,7 +1,6 @@
 #include "sherd/rpc/call/arguments.h"
 
 #include <algorithm>
-#include <numeric>
 
 #include "absl/strings/str_cat.h"
 #include "sherd/core/sharding/placement.h"
@@ -20,17 +19,17 @@ constexpr uint32_t kInfiniteTicks = 0xffffffff;
 
 absl::Duration Ticks(int64_t ticks) { return ticks * absl::Nanoseconds(1) / 4; }
 
-// What is wrong with a shard, in the words of Shard::Validate; but the tensor
-// is on whatever device it came to.
+// Shard::Validate, but the tensor is on whatever device it came to.
 absl::Status CheckShard(const Shard& shard) {
-  if (absl::Status status = shard.metadata.Validate(); !status.ok()) {
-    return status;
+  const ShardMetadata& metadata = shard.metadata;
+  absl::Status status = Shard{
+      shard.tensor,
+      {metadata.offsets, metadata.sizes,
+       std::nullopt}}.Validate();
+  if (status.ok() && metadata.placement.has_value()) {
+    status = metadata.placement->status();
   }
-  if (shard.tensor.sizes() != absl::MakeConstSpan(shard.metadata.sizes)) {
-    return absl::InvalidArgumentError(
-        "Shard tensor size does not match with metadata.shard_lengths");
-  }
-  return absl::OkStatus();
+  return status;
 }
 
 bool DecodeDims(Decoder& decoder, uint8_t count, Dims& dims) {
@@ -150,12 +149,18 @@ bool ValueCodec<Shard>::Decode(Decoder& decoder, Shard& value) {
   return status.ok() || decoder.Fail(status.message());
 }
 
-std::vector<size_t> SortedKeys(const std::vector<std::string>& keys) {
-  std::vector<size_t> places(keys.size());
-  std::iota(places.begin(), places.end(), size_t{0});
-  std::sort(places.begin(), places.end(),
-            [&](size_t a, size_t b) { return keys[a] < keys[b]; });
-  return places;
+absl::StatusOr<std::string> SortEntries(Encoder keys,
+                                        std::vector<MapEntry>& entries) {
+  absl::StatusOr<Payload> written = std::move(keys).Finish();
+  if (!written.ok()) return written.status();
+  const absl::string_view bytes = written->values;
+  const auto key = [&](const MapEntry& entry) {
+    return bytes.substr(entry.begin, entry.end - entry.begin);
+  };
+  std::sort(
+      entries.begin(), entries.end(),
+      [&](const MapEntry& a, const MapEntry& b) { return key(a) < key(b); });
+  return std::move(written->values);
 }
 
 absl::StatusOr<Payload> EncodeResult(absl::string_view method,

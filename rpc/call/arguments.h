@@ -12,6 +12,7 @@
 #include <string>
 #include <tuple>
 #include <type_traits>
+#include <typeinfo>
 #include <utility>
 #include <vector>
 
@@ -58,6 +59,13 @@ namespace internal {
 template <typename T>
 struct ValueCodec;
 
+// The first two, of most types.
+template <size_t kBytes, bool kKey = false>
+struct CodecBase {
+  static constexpr bool kIsKey = kKey;
+  static constexpr size_t MinBytes() { return kBytes; }
+};
+
 // Values that can be arguments and results.
 template <typename T>
 concept Codable = std::default_initializable<T> &&
@@ -85,10 +93,14 @@ void DescribeType(TypeText& type) {
     ValueCodec<T>::Describe(type);
   }
 }
+// "name(A,B)".
 template <typename... Ts>
-void DescribeTypes(TypeText& type) {
-  [[maybe_unused]] absl::string_view separator;
+void DescribeTypes(TypeText& type, absl::string_view name) {
+  type.Append(name);
+  [[maybe_unused]] absl::string_view separator = "(";
+  if (sizeof...(Ts) == 0) type.Append(separator);
   ((type.Append(separator), DescribeType<Ts>(type), separator = ","), ...);
+  type.Append(")");
 }
 
 // Numbers.
@@ -104,15 +116,25 @@ concept WireInteger =
     sizeof(T) <= 8;
 template <typename T>
 concept WireFloat = OneOf<T, float, double>;
-
+// An enum that may hold each number of its underlying type: others than those
+// of a plain `enum` without one are undefined behaviour.
 template <typename T>
-requires(WireInteger<T> || WireFloat<T>) struct ValueCodec<T> {
+concept WireEnum = std::is_enum_v<T> && requires {
+  T{std::underlying_type_t<T>{}};
+} && WireInteger<std::underlying_type_t<T>>;
+template <typename T>
+concept WireScalar = WireInteger<T> || WireFloat<T> || WireEnum<T>;
+
+template <WireScalar T>
+struct ValueCodec<T> : CodecBase<sizeof(T), !WireFloat<T>> {
   static_assert(!WireFloat<T> || std::numeric_limits<T>::is_iec559);
-  static constexpr bool kIsKey = WireInteger<T>;
-  static constexpr size_t MinBytes() { return sizeof(T); }
   static void Describe(TypeText& type) {
-    type.Append(WireFloat<T> ? "f" : std::is_signed_v<T> ? "i" : "u");
-    type.Append(8 * sizeof(T));
+    if constexpr (WireEnum<T>) {
+      DescribeTypes<std::underlying_type_t<T>>(type, "enum");
+    } else {
+      type.Append(WireFloat<T> ? "f" : std::is_signed_v<T> ? "i" : "u");
+      type.Append(8 * sizeof(T));
+    }
   }
   static void Encode(T value, Encoder& encoder) { encoder.PutNumber(value); }
   static bool Decode(Decoder& decoder, T& value) {
@@ -121,9 +143,7 @@ requires(WireInteger<T> || WireFloat<T>) struct ValueCodec<T> {
 };
 
 template <>
-struct ValueCodec<bool> {
-  static constexpr bool kIsKey = true;
-  static constexpr size_t MinBytes() { return 1; }
+struct ValueCodec<bool> : CodecBase<1, true> {
   static void Describe(TypeText& type) { type.Append("bool"); }
   static void Encode(bool value, Encoder& encoder) { encoder.PutFlag(value); }
   static bool Decode(Decoder& decoder, bool& value) {
@@ -131,52 +151,15 @@ struct ValueCodec<bool> {
   }
 };
 
-// An enum that may hold each number of its underlying type: others than those
-// of a plain `enum` without one are undefined behaviour.
-template <typename T>
-concept WireEnum = std::is_enum_v<T> && requires {
-  T{std::underlying_type_t<T>{}};
-};
-
-template <WireEnum T>
-requires(WireInteger<std::underlying_type_t<T>>) struct ValueCodec<T> {
-  using Number = std::underlying_type_t<T>;
-  static constexpr bool kIsKey = true;
-  static constexpr size_t MinBytes() { return sizeof(Number); }
-  static void Describe(TypeText& type) {
-    type.Append("enum(");
-    DescribeType<Number>(type);
-    type.Append(")");
-  }
-  static void Encode(T value, Encoder& encoder) {
-    encoder.PutNumber(static_cast<Number>(value));
-  }
-  static bool Decode(Decoder& decoder, T& value) {
-    Number number{};
-    if (!decoder.TakeNumber(&number)) return false;
-    value = static_cast<T>(number);
-    return true;
-  }
-};
-
-// Those whose lists are copied as a whole.
-template <typename T>
-concept BulkNumber = (WireInteger<T> || WireFloat<T>)&&std::endian::native
-                     == std::endian::little;
-
 template <>
-struct ValueCodec<absl::Duration> {
-  static constexpr bool kIsKey = true;
-  static constexpr size_t MinBytes() { return 12; }
+struct ValueCodec<absl::Duration> : CodecBase<12, true> {
   static void Describe(TypeText& type) { type.Append("duration"); }
   static void Encode(absl::Duration value, Encoder& encoder);
   static bool Decode(Decoder& decoder, absl::Duration& value);
 };
 
 template <>
-struct ValueCodec<absl::Time> {
-  static constexpr bool kIsKey = true;
-  static constexpr size_t MinBytes() { return 12; }
+struct ValueCodec<absl::Time> : CodecBase<12, true> {
   static void Describe(TypeText& type) { type.Append("time"); }
   static void Encode(absl::Time value, Encoder& encoder);
   static bool Decode(Decoder& decoder, absl::Time& value);
@@ -185,9 +168,7 @@ struct ValueCodec<absl::Time> {
 // Tensors and references.
 
 template <>
-struct ValueCodec<Tensor> {
-  static constexpr bool kIsKey = false;
-  static constexpr size_t MinBytes() { return 1; }
+struct ValueCodec<Tensor> : CodecBase<1> {
   static void Describe(TypeText& type) { type.Append("tensor"); }
   static void Encode(const Tensor& value, Encoder& encoder) {
     encoder.PutTensor(value);
@@ -200,9 +181,7 @@ struct ValueCodec<Tensor> {
 // Its metadata are valid and have the sizes of the tensor, whose device may be
 // another one than theirs: it is where the receiver has it.
 template <>
-struct ValueCodec<Shard> {
-  static constexpr bool kIsKey = false;
-  static constexpr size_t MinBytes() { return 3; }
+struct ValueCodec<Shard> : CodecBase<3> {
   static void Describe(TypeText& type) { type.Append("shard"); }
   static void Encode(const Shard& value, Encoder& encoder);
   static bool Decode(Decoder& decoder, Shard& value);
@@ -214,27 +193,22 @@ concept WireReference = requires {
 };
 
 template <WireReference T>
-struct ValueCodec<T> {
+struct ValueCodec<T> : CodecBase<1> {
   using Reference = ReferenceCodec<T>;
-  static constexpr bool kIsKey = false;
-  static constexpr size_t MinBytes() { return 1; }
   static void Describe(TypeText& type) {
-    type.Append("ref(");
-    DescribeType<typename Reference::Value>(type);
-    type.Append(")");
+    DescribeTypes<typename Reference::Value>(type, "ref");
   }
   static void Encode(const T& value, Encoder& encoder) {
-    if (Reference::IsEmpty(value)) return encoder.PutNoReference();
+    if (Reference::IsEmpty(value)) return encoder.PutReference(std::nullopt);
     absl::StatusOr<HeldReference> held = Reference::Export(value);
     if (!held.ok()) return encoder.Fail(held.status());
     encoder.PutReference(*std::move(held));
   }
   static bool Decode(Decoder& decoder, T& value) {
-    HeldReference held;
-    bool there = false;
-    if (!decoder.TakeReference(&held, &there)) return false;
-    if (!there) return true;
-    absl::StatusOr<T> reference = Reference::Import(std::move(held));
+    std::optional<HeldReference> held;
+    if (!decoder.TakeReference(&held)) return false;
+    if (!held.has_value()) return true;
+    absl::StatusOr<T> reference = Reference::Import(*std::move(held));
     if (!reference.ok()) return decoder.Fail(reference.status());
     value = *std::move(reference);
     return true;
@@ -243,10 +217,12 @@ struct ValueCodec<T> {
 
 // Text and lists.
 
+template <typename T>
+concept CopiedAsAWhole =
+    WireScalar<T> && std::endian::native == std::endian::little;
+
 template <>
-struct ValueCodec<std::string> {
-  static constexpr bool kIsKey = true;
-  static constexpr size_t MinBytes() { return 4; }
+struct ValueCodec<std::string> : CodecBase<4, true> {
   static void Describe(TypeText& type) { type.Append("string"); }
   // Of any view of text.
   template <typename Text>
@@ -262,19 +238,13 @@ struct ValueCodec<std::string> {
 };
 
 template <Codable T, typename Allocator>
-struct ValueCodec<std::vector<T, Allocator>> {
-  static constexpr bool kIsKey = false;
-  static constexpr size_t MinBytes() { return 4; }
-  static void Describe(TypeText& type) {
-    type.Append("list(");
-    DescribeType<T>(type);
-    type.Append(")");
-  }
+struct ValueCodec<std::vector<T, Allocator>> : CodecBase<4> {
+  static void Describe(TypeText& type) { DescribeTypes<T>(type, "list"); }
   // Of whatever has the elements one after another.
   template <typename List>
   static void Encode(const List& value, Encoder& encoder) {
     encoder.PutCount(value.size());
-    if constexpr (BulkNumber<T>) {
+    if constexpr (CopiedAsAWhole<T>) {
       encoder.PutBytes(value.data(), value.size() * sizeof(T));
     } else {
       for (const auto& element : value) {
@@ -288,7 +258,7 @@ struct ValueCodec<std::vector<T, Allocator>> {
                   "a list of values without bytes could have any length");
     size_t count = 0;
     if (!decoder.TakeCount(ValueCodec<T>::MinBytes(), &count)) return false;
-    if constexpr (BulkNumber<T>) {
+    if constexpr (CopiedAsAWhole<T>) {
       const char* const bytes = decoder.Take(count * sizeof(T));
       if (bytes == nullptr) return false;
       value.resize(count);
@@ -338,37 +308,48 @@ concept MapLike = requires(M map, typename M::key_type key,
   map.size();
 };
 
-// The places of `keys` in the order of their bytes. Shorter ones come before
-// those that begin with them.
-std::vector<size_t> SortedKeys(const std::vector<std::string>& keys);
+// Keys that have bytes: of those without any, a count says nothing.
+template <typename K>
+concept WireKey = Codable<K> && ValueCodec<K>::kIsKey &&
+    (ValueCodec<K>::MinBytes() > 0);
+
+struct MapEntry {
+  // Of the bytes of all keys.
+  size_t begin = 0;
+  size_t end = 0;
+  const void* value = nullptr;
+};
+// Brings `entries` into the order of their keys, whose bytes it returns.
+// Shorter ones come before those that begin with them.
+absl::StatusOr<std::string> SortEntries(Encoder keys,
+                                        std::vector<MapEntry>& entries);
 
 template <MapLike M>
-requires(Codable<typename M::key_type>&& Codable<typename M::mapped_type>&&
-             ValueCodec<typename M::key_type>::kIsKey) struct ValueCodec<M> {
+requires(WireKey<typename M::key_type>&&
+             Codable<typename M::mapped_type>) struct ValueCodec<M>
+    : CodecBase<4> {
   using Key = typename M::key_type;
   using Value = typename M::mapped_type;
-  static constexpr bool kIsKey = false;
-  static constexpr size_t MinBytes() { return 4; }
   static void Describe(TypeText& type) {
-    type.Append("map(");
-    DescribeTypes<Key, Value>(type);
-    type.Append(")");
+    DescribeTypes<Key, Value>(type, "map");
   }
   static void Encode(const M& value, Encoder& encoder) {
-    std::vector<std::string> keys;
-    std::vector<const Value*> values;
-    for (const auto& entry : value) {
-      Encoder key;
-      ValueCodec<Key>::Encode(entry.first, key);
-      absl::StatusOr<Payload> bytes = std::move(key).Finish();
-      if (!bytes.ok()) return encoder.Fail(bytes.status());
-      keys.push_back(std::move(bytes->values));
-      values.push_back(&entry.second);
+    Encoder keys;
+    std::vector<MapEntry> entries;
+    for (const auto& [key, mapped] : value) {
+      const size_t begin = keys.size();
+      ValueCodec<Key>::Encode(key, keys);
+      if (!keys.ok()) break;
+      entries.push_back({begin, keys.size(), &mapped});
     }
-    encoder.PutCount(keys.size());
-    for (const size_t i : SortedKeys(keys)) {
-      encoder.PutBytes(keys[i].data(), keys[i].size());
-      ValueCodec<Value>::Encode(*values[i], encoder);
+    const absl::StatusOr<std::string> bytes =
+        SortEntries(std::move(keys), entries);
+    if (!bytes.ok()) return encoder.Fail(bytes.status());
+    encoder.PutCount(entries.size());
+    for (const MapEntry& entry : entries) {
+      encoder.PutBytes(bytes->data() + entry.begin, entry.end - entry.begin);
+      ValueCodec<Value>::Encode(*static_cast<const Value*>(entry.value),
+                                encoder);
       if (!encoder.ok()) return;
     }
   }
@@ -407,11 +388,7 @@ template <Codable T>
 struct ValueCodec<std::optional<T>> {
   static constexpr bool kIsKey = ValueCodec<T>::kIsKey;
   static constexpr size_t MinBytes() { return 1; }
-  static void Describe(TypeText& type) {
-    type.Append("optional(");
-    DescribeType<T>(type);
-    type.Append(")");
-  }
+  static void Describe(TypeText& type) { DescribeTypes<T>(type, "optional"); }
   static void Encode(const std::optional<T>& value, Encoder& encoder) {
     encoder.PutFlag(value.has_value());
     if (value.has_value()) ValueCodec<T>::Encode(*value, encoder);
@@ -423,53 +400,37 @@ struct ValueCodec<std::optional<T>> {
   }
 };
 
-// One value after the other.
+// One value after the other; `parts` is what std::apply takes.
 template <typename... Ts>
 struct PartsCodec {
   static constexpr size_t MinBytes() {
     return (size_t{0} + ... + ValueCodec<Ts>::MinBytes());
   }
-  static void Encode(Encoder& encoder, const Ts&... parts) {
-    (ValueCodec<Ts>::Encode(parts, encoder), ...);
+  template <typename Parts>
+  static void Encode(const Parts& parts, Encoder& encoder) {
+    std::apply(
+        [&](const Ts&... part) {
+          (ValueCodec<Ts>::Encode(part, encoder), ...);
+        },
+        parts);
   }
-  static bool Decode(Decoder& decoder, Ts&... parts) {
-    return (ValueCodec<Ts>::Decode(decoder, parts) && ...);
+  template <typename Parts>
+  static bool Decode(Decoder& decoder, Parts&& parts) {
+    return std::apply(
+        [&](Ts&... part) {
+          return (ValueCodec<Ts>::Decode(decoder, part) && ...);
+        },
+        parts);
   }
 };
 
 template <Codable... Ts>
 struct ValueCodec<std::tuple<Ts...>> : PartsCodec<Ts...> {
   static constexpr bool kIsKey = (ValueCodec<Ts>::kIsKey && ...);
-  static void Describe(TypeText& type) {
-    type.Append("tuple(");
-    DescribeTypes<Ts...>(type);
-    type.Append(")");
-  }
-  static void Encode(const std::tuple<Ts...>& value, Encoder& encoder) {
-    std::apply(
-        [&](const Ts&... parts) {
-          PartsCodec<Ts...>::Encode(encoder, parts...);
-        },
-        value);
-  }
-  static bool Decode(Decoder& decoder, std::tuple<Ts...>& value) {
-    return std::apply(
-        [&](Ts&... parts) {
-          return PartsCodec<Ts...>::Decode(decoder, parts...);
-        },
-        value);
-  }
+  static void Describe(TypeText& type) { DescribeTypes<Ts...>(type, "tuple"); }
 };
-
 template <Codable A, Codable B>
-struct ValueCodec<std::pair<A, B>> : ValueCodec<std::tuple<A, B>> {
-  static void Encode(const std::pair<A, B>& value, Encoder& encoder) {
-    PartsCodec<A, B>::Encode(encoder, value.first, value.second);
-  }
-  static bool Decode(Decoder& decoder, std::pair<A, B>& value) {
-    return PartsCodec<A, B>::Decode(decoder, value.first, value.second);
-  }
-};
+struct ValueCodec<std::pair<A, B>> : ValueCodec<std::tuple<A, B>> {};
 
 template <typename T>
 concept HasFields = requires(T& value, const T& constant) {
@@ -477,41 +438,31 @@ concept HasFields = requires(T& value, const T& constant) {
   T::Fields(constant);
 };
 
+template <typename Tie>
+struct FieldsCodec;
+template <typename... Fs>
+struct FieldsCodec<std::tuple<Fs&...>> : PartsCodec<Fs...> {
+  static void Describe(TypeText& type) { DescribeTypes<Fs...>(type, "struct"); }
+};
+
 template <HasFields T>
 struct ValueCodec<T> {
-  // Stands for T in TypeText.
-  static constexpr char kTag = 0;
-
+  using Parts = FieldsCodec<decltype(T::Fields(std::declval<T&>()))>;
   static constexpr bool kIsKey = false;
-  static constexpr size_t MinBytes() {
-    return []<typename... Fs>(std::type_identity<std::tuple<Fs&...>>) {
-      return PartsCodec<Fs...>::MinBytes();
-    }(std::type_identity<decltype(T::Fields(std::declval<T&>()))>());
-  }
+  static constexpr size_t MinBytes() { return Parts::MinBytes(); }
   static void Describe(TypeText& type) {
-    if (!type.OpenStruct(&kTag)) return;
-    []<typename... Fs>(TypeText& inner,
-                       std::type_identity<std::tuple<Fs&...>>) {
-      DescribeTypes<Fs...>(inner);
-    }(type, std::type_identity<decltype(T::Fields(std::declval<T&>()))>());
+    if (!type.OpenStruct(typeid(T))) return;
+    Parts::Describe(type);
     type.CloseStruct();
   }
   static void Encode(const T& value, Encoder& encoder) {
     if (!encoder.Enter()) return;
-    std::apply(
-        [&]<typename... Fs>(const Fs&... fields) {
-          PartsCodec<Fs...>::Encode(encoder, fields...);
-        },
-        T::Fields(value));
+    Parts::Encode(T::Fields(value), encoder);
     encoder.Leave();
   }
   static bool Decode(Decoder& decoder, T& value) {
     if (!decoder.Enter()) return false;
-    const bool ok = std::apply(
-        [&]<typename... Fs>(Fs&... fields) {
-          return PartsCodec<Fs...>::Decode(decoder, fields...);
-        },
-        T::Fields(value));
+    const bool ok = Parts::Decode(decoder, T::Fields(value));
     decoder.Leave();
     return ok;
   }
@@ -529,9 +480,7 @@ concept MessageValue = requires(const T& constant, T& message,
 };
 
 template <MessageValue T>
-struct ValueCodec<T> {
-  static constexpr bool kIsKey = false;
-  static constexpr size_t MinBytes() { return 4; }
+struct ValueCodec<T> : CodecBase<4> {
   static void Describe(TypeText& type) {
     type.Append("proto(");
     type.Append(absl::string_view(T().GetTypeName()));
@@ -557,6 +506,7 @@ struct ValueCodec<T> {
 // The arguments of a call.
 //   kInvalidArgument  They take more than one message may hold, or a value is
 //                     not valid: names the argument.
+//   kInternal         An argument's type has thrown.
 //   other             From a reference.
 template <Codable... Ts, typename... Args>
 absl::StatusOr<Payload> EncodeArguments(absl::string_view method,
@@ -565,14 +515,16 @@ absl::StatusOr<Payload> EncodeArguments(absl::string_view method,
   Encoder encoder;
   size_t index = 0;
   encoder.Begin(method, index);
-  ((encoder.Begin(method, ++index), ValueCodec<Ts>::Encode(args, encoder)),
-   ...);
-  return std::move(encoder).Finish();
+  return encoder.Run([&] {
+    ((encoder.Begin(method, ++index), ValueCodec<Ts>::Encode(args, encoder)),
+     ...);
+  });
 }
 
 // The inverse, into new `values`.
 //   kDataLoss  The payload is not what EncodeArguments makes of these types:
 //              names the argument.
+//   kInternal  An argument's type has thrown, or there is no memory for it.
 //   other      From a reference.
 template <Codable... Ts>
 absl::Status DecodeArguments(absl::string_view method, Payload payload,
@@ -580,14 +532,15 @@ absl::Status DecodeArguments(absl::string_view method, Payload payload,
   Decoder decoder(std::move(payload));
   size_t index = 0;
   decoder.Begin(method, index);
-  std::apply(
-      [&](Ts&... parts) {
-        static_cast<void>(((decoder.Begin(method, ++index),
-                            ValueCodec<Ts>::Decode(decoder, parts)) &&
-                           ...));
-      },
-      values);
-  return decoder.Finish();
+  return decoder.Run([&] {
+    std::apply(
+        [&](Ts&... parts) {
+          static_cast<void>(((decoder.Begin(method, ++index),
+                              ValueCodec<Ts>::Decode(decoder, parts)) &&
+                             ...));
+        },
+        values);
+  });
 }
 
 // The result of a call; of one that returns absl::Status, nothing. Errors as
@@ -598,8 +551,7 @@ absl::StatusOr<Payload> EncodeResult(absl::string_view method,
   if (!result.ok()) return result.status();
   Encoder encoder;
   encoder.Begin(method, kResult);
-  ValueCodec<T>::Encode(*result, encoder);
-  return std::move(encoder).Finish();
+  return encoder.Run([&] { ValueCodec<T>::Encode(*result, encoder); });
 }
 absl::StatusOr<Payload> EncodeResult(absl::string_view method,
                                      const absl::Status& result);
@@ -608,12 +560,13 @@ template <typename T>
 absl::StatusOr<T> DecodeResult(absl::string_view method,
                                absl::StatusOr<Payload> result) {
   if (!result.ok()) return result.status();
-  T value{};
+  std::optional<T> value;
   Decoder decoder(*std::move(result));
   decoder.Begin(method, kResult);
-  ValueCodec<T>::Decode(decoder, value);
-  if (absl::Status status = decoder.Finish(); !status.ok()) return status;
-  return value;
+  absl::Status status =
+      decoder.Run([&] { ValueCodec<T>::Decode(decoder, value.emplace()); });
+  if (!status.ok()) return status;
+  return *std::move(value);
 }
 template <std::same_as<void> T>
 absl::Status DecodeResult(absl::string_view method,

@@ -245,7 +245,9 @@ TEST(ArgumentsTest, RefusesShardsThatAreNotValid) {
   EXPECT_THAT(
       outcome({{0, 0}, {2, 3}, Placement::OnWorker(std::string(2000, 'w'))}),
       StatusIs(kArgument, "a placement of 2004 bytes"));
+  EXPECT_THAT(Encoded(Shard()), StatusIs(kArgument, "is undefined"));
   // The same from a peer.
+  EXPECT_THAT(DecodedBytes<Shard>("000000"), StatusIs(kLoss, "is undefined"));
   Payload payload = outcome({{0, 0}, {2, 3}, "rank:1/cpu"}).value();
   const Payload good = payload;
   payload.values[2] = '\xff';
@@ -263,6 +265,13 @@ TEST(ArgumentsTest, RefusesShardsThatAreNotValid) {
   payload.values.resize(payload.values.size() - 4);
   payload.values[payload.values.size() - 10] = 6;
   EXPECT_THAT(Decoded<Shard>(payload), StatusIs(kLoss, "with its device"));
+  // Text of a peer that a terminal would obey.
+  payload = good;
+  payload.values.replace(payload.values.size() - 10, 10, "rank:\x1b[7m\n");
+  EXPECT_THAT(Decoded<Shard>(payload),
+              StatusIs(kLoss, AllOf(HasSubstr("Could not parse"),
+                                    ::testing::Not(HasSubstr("\x1b")),
+                                    ::testing::Not(HasSubstr("\n")))));
 }
 
 TEST(ArgumentsTest, ReferencesTravelBesideTheValues) {
@@ -442,6 +451,14 @@ TEST(ArgumentsTest, BoundsWhatOneMessageHolds) {
                                         HasSubstr("send large data as"))));
   EXPECT_THAT(Encoded(std::vector<double>(kMaxValueBytes / 8)),
               StatusIs(kArgument));
+  // Keys: also those that together are too large.
+  std::map<std::string, bool> keys;
+  for (const char* first : {"a", "b", "c"}) {
+    keys[first + std::string(kMaxValueBytes / 2, 'x')] = true;
+  }
+  EXPECT_THAT(
+      Encoded(keys),
+      StatusIs(kArgument, ::testing::StartsWith("m: argument 1: values")));
   std::string bytes(kMaxValueBytes + 1, '\0');
   bytes[0] = '\xfd';
   bytes[1] = '\xff';
@@ -561,6 +578,8 @@ static_assert(!Codable<std::map<double, int>>, "NaN, and 0 equals -0");
 static_assert(!Codable<std::map<Tensor, int>>);
 static_assert(!Codable<std::map<std::vector<int>, int>>);
 static_assert(!Codable<std::map<int, char>>);
+static_assert(!Codable<std::map<std::tuple<>, Nothing>>, "no bytes to count");
+static_assert(!Codable<std::map<std::array<int, 0>, int>>);
 static_assert(!Codable<std::multimap<int, int>>);
 static_assert(Codable<std::map<std::pair<int, std::string>, Tensor>>);
 static_assert(!Codable<std::shared_ptr<int>> && !Codable<std::unique_ptr<int>>);

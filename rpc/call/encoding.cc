@@ -1,16 +1,21 @@
 #include "sherd/rpc/call/encoding.h"
 
+#include <exception>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "sherd/core/base/fingerprint.h"
+#include "sherd/core/base/printable_text.h"
 
 namespace sherd::internal {
 namespace {
 
 std::string Text(const ValuePlace& place) {
-  if (place.argument == kResult) return absl::StrCat(place.method, ": result");
-  if (place.argument == 0) return absl::StrCat(place.method, ": arguments");
-  return absl::StrCat(place.method, ": argument ", place.argument);
+  if (place.method.empty()) return "";
+  if (place.argument == kResult)
+    return absl::StrCat(place.method, ": result: ");
+  if (place.argument == 0) return absl::StrCat(place.method, ": arguments: ");
+  return absl::StrCat(place.method, ": argument ", place.argument, ": ");
 }
 
 std::string TooMany(absl::string_view what, size_t limit) {
@@ -23,7 +28,30 @@ absl::Status TooDeep() {
                    "; send a list with indices instead"));
 }
 
+constexpr absl::string_view kItsType = "its type";
+
 }  // namespace
+
+absl::Status ThrownError(absl::string_view who) {
+  try {
+    throw;
+  } catch (const std::exception& thrown) {
+    return absl::InternalError(
+        absl::StrCat(who, " has thrown ", Quoted(thrown.what())));
+  } catch (...) {
+    return absl::InternalError(
+        absl::StrCat(who, " has thrown what is not a std::exception"));
+  }
+}
+
+absl::StatusOr<Payload> Encoder::Run(absl::FunctionRef<void()> write) {
+  try {
+    write();
+  } catch (...) {
+    Fail(ThrownError(kItsType));
+  }
+  return std::move(*this).Finish();
+}
 
 void Encoder::PutBytes(const void* bytes, size_t size) {
   if (!ok()) return;
@@ -53,23 +81,15 @@ void Encoder::PutTensor(const Tensor& tensor) {
   if (tensor.defined() && ok()) payload_.tensors.push_back(tensor);
 }
 
-void Encoder::PutReference(HeldReference reference) {
+void Encoder::PutReference(std::optional<HeldReference> reference) {
   if (++references_ > kMaxReferences) {
     return Fail(
         absl::InvalidArgumentError(TooMany("references", kMaxReferences)));
   }
-  PutFlag(true);
-  if (!ok()) return;
-  payload_.references.push_back(reference.id);
-  payload_.references_keep.push_back(std::move(reference.keep));
-}
-
-void Encoder::PutNoReference() {
-  if (++references_ > kMaxReferences) {
-    return Fail(
-        absl::InvalidArgumentError(TooMany("references", kMaxReferences)));
-  }
-  PutFlag(false);
+  PutFlag(reference.has_value());
+  if (!reference.has_value() || !ok()) return;
+  payload_.references.push_back(reference->id);
+  payload_.references_keep.push_back(std::move(reference->keep));
 }
 
 bool Encoder::Enter() {
@@ -80,8 +100,8 @@ bool Encoder::Enter() {
 
 void Encoder::Fail(const absl::Status& status) {
   if (!ok()) return;
-  status_ = absl::Status(status.code(),
-                         absl::StrCat(Text(place_), ": ", status.message()));
+  status_ =
+      absl::Status(status.code(), absl::StrCat(Text(place_), status.message()));
 }
 
 absl::StatusOr<Payload> Encoder::Finish() && {
@@ -149,20 +169,21 @@ bool Decoder::TakeTensor(Tensor* tensor) {
   return true;
 }
 
-bool Decoder::TakeReference(HeldReference* reference, bool* there) {
-  if (!TakeFlag(there)) return false;
+bool Decoder::TakeReference(std::optional<HeldReference>* reference) {
+  bool there = false;
+  if (!TakeFlag(&there)) return false;
   if (++references_ > kMaxReferences) {
     return Fail(TooMany("references", kMaxReferences));
   }
-  if (!*there) return true;
+  if (!there) return true;
   const size_t i = next_reference_;
   if (i == payload_.references.size()) {
     return Fail(absl::StrCat("expected more than the ", i,
                              " references of the message"));
   }
-  reference->id = payload_.references[i];
+  reference->emplace().id = payload_.references[i];
   if (i < payload_.references_keep.size()) {
-    reference->keep = std::move(payload_.references_keep[i]);
+    (*reference)->keep = std::move(payload_.references_keep[i]);
   }
   ++next_reference_;
   return true;
@@ -180,10 +201,19 @@ bool Decoder::Fail(const absl::Status& status) {
   if (!status_.ok()) return false;
   status_ = absl::Status(
       status.code(),
-      absl::StrCat(Text(place_), ": ", status.message(), " at byte ",
+      absl::StrCat(Text(place_), PrintableLine(status.message()), " at byte ",
                    payload_.values.size() - left_.size(), " of ",
                    payload_.values.size(), " from another worker"));
   return false;
+}
+
+absl::Status Decoder::Run(absl::FunctionRef<void()> read) {
+  try {
+    read();
+  } catch (...) {
+    Fail(ThrownError(kItsType));
+  }
+  return Finish();
 }
 
 absl::Status Decoder::Finish() {
@@ -203,20 +233,29 @@ absl::Status Decoder::Finish() {
 
 void TypeText::Append(size_t number) { absl::StrAppend(&text_, number); }
 
-bool TypeText::OpenStruct(const void* tag) {
-  const auto found = std::find(open_.begin(), open_.end(), tag);
-  if (found != open_.end()) {
-    absl::StrAppend(&text_, "^", open_.end() - found);
-    return false;
+bool TypeText::OpenStruct(const std::type_info& type) {
+  const auto found = std::find(open_.begin(), open_.end(), type);
+  if (found == open_.end()) {
+    open_.emplace_back(type);
+    return true;
   }
-  open_.push_back(tag);
-  Append("struct(");
-  return true;
+  absl::StrAppend(&text_, "^", open_.end() - found);
+  return false;
 }
 
-void TypeText::CloseStruct() {
-  open_.pop_back();
-  Append(")");
+uint64_t HashSignature(absl::string_view text) {
+  return Fingerprint().Add(kArgumentsFormat).Add(text).value();
+}
+
+MethodSignatureText MakeSignature(absl::string_view method,
+                                  void (*describe)(TypeText& type)) {
+  TypeText type;
+  type.Append(method);
+  describe(type);
+  MethodSignatureText made;
+  made.text = std::move(type).Take();
+  made.hash = HashSignature(made.text);
+  return made;
 }
 
 }  // namespace sherd::internal

@@ -3,15 +3,19 @@
 
 #include <algorithm>
 #include <bit>
-#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <memory>
+#include <optional>
 #include <string>
+#include <type_traits>
+#include <typeindex>
+#include <typeinfo>
 #include <utility>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -38,8 +42,8 @@ struct HeldReference {
 };
 
 template <typename T>
-concept WireNumber = (std::integral<T> || std::floating_point<T>)&&sizeof(T) <=
-                     8;
+concept WireNumber = (std::is_arithmetic_v<T> ||
+                      std::is_enum_v<T>)&&sizeof(T) <= 8;
 
 // "scale: argument 2", counted from 1, "scale: result", or "scale: arguments"
 // for number 0.
@@ -49,8 +53,11 @@ struct ValuePlace {
   size_t argument = 0;
 };
 
+// kInternal for the exception that is being handled, which `who` has thrown.
+absl::Status ThrownError(absl::string_view who);
+
 // Writes a payload. After the first error nothing is written any more, and
-// Finish returns it.
+// Finish returns it; of a part of another payload, without a place.
 class Encoder {
  public:
   // Whose value is written next, for errors.
@@ -73,9 +80,8 @@ class Encoder {
   void PutText(absl::string_view text);
   // An undefined tensor takes no place in Payload::tensors.
   void PutTensor(const Tensor& tensor);
-  void PutReference(HeldReference reference);
-  // One that is empty.
-  void PutNoReference();
+  // None: one that is empty.
+  void PutReference(std::optional<HeldReference> reference);
 
   // Around the fields of a struct. False: too deep, and an error.
   bool Enter();
@@ -84,6 +90,11 @@ class Encoder {
   // Makes `status` the outcome unless there is one.
   void Fail(const absl::Status& status);
   bool ok() const { return status_.ok(); }
+  // Bytes of values so far.
+  size_t size() const { return payload_.values.size(); }
+
+  // `write` with this, then Finish; what it throws becomes kInternal.
+  absl::StatusOr<Payload> Run(absl::FunctionRef<void()> write);
 
   //   kInvalidArgument  What is too large, too deep or malformed.
   //   other             From a reference.
@@ -138,8 +149,8 @@ class Decoder {
   bool TakeText(absl::string_view* text);
   // Leaves `tensor` alone where it was undefined.
   bool TakeTensor(Tensor* tensor);
-  // `there` is false for an empty reference.
-  bool TakeReference(HeldReference* reference, bool* there);
+  // None: one that is empty.
+  bool TakeReference(std::optional<HeldReference>* reference);
 
   bool Enter();
   void Leave() { --depth_; }
@@ -151,6 +162,9 @@ class Decoder {
   bool Fail(absl::string_view problem);
   // The same with the code of another error.
   bool Fail(const absl::Status& status);
+
+  // `read` with this, then Finish; what it throws becomes kInternal.
+  absl::Status Run(absl::FunctionRef<void()> read);
 
   //   kDataLoss  Something was malformed, or is left over.
   //   other      From a reference.
@@ -176,17 +190,33 @@ class TypeText {
   }
   void Append(size_t number);
 
-  // Around the fields of the struct that `tag` stands for. False: it is within
-  // itself, and written as "^n", the n-th struct around.
-  bool OpenStruct(const void* tag);
-  void CloseStruct();
+  // Around the text of the struct `type`. False: it is within itself, and
+  // written as "^n", the n-th struct around.
+  bool OpenStruct(const std::type_info& type);
+  void CloseStruct() { open_.pop_back(); }
 
   std::string Take() && { return std::move(text_); }
 
  private:
   std::string text_;
-  std::vector<const void*> open_;
+  std::vector<std::type_index> open_;
 };
+
+// What caller and handler compare: the name and the canonical types, which no
+// compiler or platform changes. "scale(tensor,f64)->tensor".
+struct MethodSignatureText {
+  std::string text;
+  // Of kArgumentsFormat and `text`.
+  uint64_t hash = 0;
+};
+
+// Changes with the bytes of any value.
+inline constexpr int64_t kArgumentsFormat = 1;
+
+uint64_t HashSignature(absl::string_view text);
+
+MethodSignatureText MakeSignature(absl::string_view method,
+                                  void (*describe)(TypeText& type));
 
 }  // namespace sherd::internal
 

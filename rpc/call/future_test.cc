@@ -1,8 +1,11 @@
 #include "sherd/rpc/future.h"
 
 #include <atomic>
+#include <exception>
+#include <functional>
 #include <memory>
 #include <optional>
+#include <stdexcept>
 #include <string>
 #include <thread>
 #include <utility>
@@ -15,6 +18,7 @@
 #include "absl/time/time.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "sherd/core/base/scoped_blocked.h"
 #include "sherd/testing/matchers.h"
 
 namespace sherd {
@@ -192,12 +196,110 @@ TEST(FutureTest, ACallbackMayUseTheFuture) {
   EXPECT_EQ(inner, 4);
 }
 
+// Handles that live in a place which a callback ends.
+TEST(FutureTest, ACallbackMayDropTheHandlesThatRunIt) {
+  using Value = std::shared_ptr<int>;
+  // Whether the result is there after `drop`, and the next callback has it.
+  const auto outlives = [](Future<Value>& future,
+                           const std::function<void()>& drop) {
+    bool alive = false;
+    future.OnReady([&, drop](const absl::StatusOr<Value>& result) {
+      const std::weak_ptr<int> value = result.value_or(nullptr);
+      drop();
+      alive = !result.ok() || !value.expired();
+    });
+    return alive;
+  };
+  const auto made = [] {
+    return absl::StatusOr<Value>(std::make_shared<int>(1));
+  };
+
+  auto ready = std::make_unique<Future<Value>>(made());
+  EXPECT_TRUE(outlives(*ready, [&] { ready.reset(); }));
+
+  auto promise = std::make_unique<Promise<Value>>();
+  std::weak_ptr<int> during;
+  bool seen = false;
+  promise->future().OnReady([&](const absl::StatusOr<Value>& result) {
+    during = *result;
+    promise.reset();
+  });
+  promise->future().OnReady(
+      [&](const absl::StatusOr<Value>&) { seen = !during.expired(); });
+  promise->Set(made());
+  EXPECT_TRUE(seen);
+  EXPECT_TRUE(during.expired());
+
+  auto operation = std::make_unique<Promise<Value>>();
+  auto cancelled = std::make_unique<Future<Value>>(operation->future());
+  absl::StatusCode code = absl::StatusCode::kOk;
+  cancelled->OnReady([&](const absl::StatusOr<Value>& result) {
+    cancelled.reset();
+    operation.reset();
+    code = result.status().code();
+  });
+  EXPECT_TRUE(cancelled->Cancel());
+  EXPECT_EQ(code, kCancelled);
+}
+
+// Those that wait would otherwise depend on which callback throws.
+TEST(FutureDeathTest, ACallbackThatThrowsEndsTheProcess) {
+  EXPECT_DEATH(
+      {
+        const Promise<int> promise;
+        promise.future().OnReady(
+            [](const absl::StatusOr<int>&) { throw std::runtime_error("x"); });
+        try {
+          promise.Set(1);
+        } catch (const std::exception&) {
+        }
+      },
+      "terminate");
+}
+
+class CountingObserver final : public internal::BlockingObserver {
+ public:
+  void BeginBlocked() override { ++begun; }
+  void EndBlocked() override { ++ended; }
+  int begun = 0;
+  int ended = 0;
+};
+
+TEST(FutureTest, OnlyAWaitThatBlocksIsReported) {
+  CountingObserver observer;
+  internal::BlockingObserver::OfThread() = &observer;
+  const Promise<int> promise;
+  const Future<int> future = promise.future();
+  EXPECT_FALSE(future.Wait(absl::ZeroDuration()).ok());
+  EXPECT_EQ(observer.begun, 1);
+  EXPECT_EQ(observer.ended, 1);
+  promise.Set(1);
+  EXPECT_TRUE(future.Wait().ok() && future.Wait(absl::Hours(1)).ok());
+  EXPECT_EQ(observer.begun, 1) << "another thread would start for nothing";
+  internal::BlockingObserver::OfThread() = nullptr;
+}
+
+// One that comes when there is a result does not queue behind the others.
+TEST(FutureTest, CallbacksRunInOrderUntilThereIsAResult) {
+  const Promise<int> promise;
+  const Future<int> future = promise.future();
+  std::vector<std::string> seen;
+  future.OnReady([&](const absl::StatusOr<int>&) {
+    seen.push_back("first");
+    future.OnReady(
+        [&](const absl::StatusOr<int>&) { seen.push_back("within"); });
+  });
+  future.OnReady([&](const absl::StatusOr<int>&) { seen.push_back("second"); });
+  promise.Set(1);
+  EXPECT_THAT(seen, ElementsAre("first", "within", "second"));
+}
+
 TEST(FutureTest, WakesThreadsThatWait) {
   const Promise<int> promise;
   std::atomic<int> sum = 0;
   std::vector<std::thread> threads;
   for (int t = 0; t < 8; ++t) {
-    threads.emplace_back([&, future = promise.future()] {
+    threads.emplace_back([&, t, future = promise.future()] {
       sum += t % 2 == 0 ? *future.Wait() : *future.Wait(absl::Hours(1));
     });
   }

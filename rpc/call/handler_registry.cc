@@ -24,18 +24,13 @@ using HandlerPtr = std::shared_ptr<const RawHandler>;
 class Registry {
  public:
   void Store(std::type_index method, HandlerPtr handler) {
-    const std::string name = handler->name;
     absl::MutexLock lock(&mutex_);
-    const auto found = handlers_.find(name);
-    SHERD_CHECK(found == handlers_.end() || found->second.method == method)
-        << "RegisterHandler: two methods are named " << Quoted(name)
+    Entry& entry = handlers_.try_emplace(handler->name, method).first->second;
+    SHERD_CHECK(entry.method == method)
+        << "RegisterHandler: two methods are named " << Quoted(handler->name)
         << ": give one of them another kName";
     // What it replaces is released without the lock.
-    if (found != handlers_.end()) {
-      found->second.handler.swap(handler);
-    } else {
-      handlers_.emplace(name, Entry{method, std::move(handler)});
-    }
+    entry.handler.swap(handler);
   }
 
   HandlerPtr Find(absl::string_view name) const {
@@ -44,16 +39,17 @@ class Registry {
     return found == handlers_.end() ? nullptr : found->second.handler;
   }
 
-  // What was removed.
-  HandlerPtr Remove(std::type_index method, absl::string_view name) {
+  bool Remove(std::type_index method, absl::string_view name) {
+    // Released without the lock.
+    HandlerPtr removed;
     absl::MutexLock lock(&mutex_);
     const auto found = handlers_.find(name);
     if (found == handlers_.end() || found->second.method != method) {
-      return nullptr;
+      return false;
     }
-    HandlerPtr removed = std::move(found->second.handler);
+    removed = std::move(found->second.handler);
     handlers_.erase(found);
-    return removed;
+    return true;
   }
 
   // "ping, scale and 3 more".
@@ -72,6 +68,7 @@ class Registry {
 
  private:
   struct Entry {
+    explicit Entry(std::type_index m) : method(m) {}
     std::type_index method;
     HandlerPtr handler;
   };
@@ -89,12 +86,13 @@ Registry& TheRegistry() {
 
 }  // namespace
 
-void StoreHandler(const std::type_info& method,
-                  std::shared_ptr<const RawHandler> handler) {
-  SHERD_CHECK(!handler->name.empty() && handler->name.size() <= kMaxMethodName)
-      << "RegisterHandler: kName has " << handler->name.size()
-      << " bytes, expected 1 to " << kMaxMethodName;
-  TheRegistry().Store(method, std::move(handler));
+void StoreHandler(
+    const std::type_info& method, absl::string_view name,
+    const MethodSignatureText& signature,
+    std::function<void(Payload request, ReplyFunction reply)> run) {
+  TheRegistry().Store(
+      method, std::make_shared<const RawHandler>(
+                  RawHandler{std::string(name), signature, std::move(run)}));
 }
 
 std::shared_ptr<const RawHandler> FindHandler(absl::string_view name) {
@@ -123,19 +121,7 @@ absl::StatusOr<std::shared_ptr<const RawHandler>> FindHandlerFor(
 }
 
 bool RemoveHandler(const std::type_info& method, absl::string_view name) {
-  return TheRegistry().Remove(method, name) != nullptr;
-}
-
-absl::Status HandlerThrew(absl::string_view name, const char* what) {
-  if (what == nullptr) {
-    return absl::InternalError(absl::StrCat(
-        name,
-        ": the handler has thrown what is not a std::exception; return "
-        "an absl::Status"));
-  }
-  return absl::InternalError(absl::StrCat(name, ": the handler has thrown ",
-                                          Quoted(what),
-                                          "; return an absl::Status"));
+  return TheRegistry().Remove(method, name);
 }
 
 }  // namespace sherd::internal

@@ -11,16 +11,19 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "sherd/rpc/call/encoding.h"
 #include "sherd/rpc/call/payload.h"
-#include "sherd/rpc/call/signature.h"
 
 namespace sherd::internal {
 
 // Takes the outcome of a call: exactly once, on any thread.
 using ReplyFunction = std::function<void(absl::StatusOr<Payload>)>;
 
-// Of the name of a method, which travels with each call.
+// Of the name of a method, which travels with each call: 1 to 128 bytes.
 inline constexpr size_t kMaxMethodName = 128;
+constexpr bool IsMethodName(absl::string_view name) {
+  return !name.empty() && name.size() <= kMaxMethodName;
+}
 
 // A handler whose types are known to itself alone.
 struct RawHandler {
@@ -29,19 +32,21 @@ struct RawHandler {
   MethodSignatureText signature;
   // Runs the user's function on the calling thread. Replies once, perhaps on
   // another thread after it has returned, with its result or the error of
-  // whatever failed: never throws.
+  // whatever failed. Throws only before it replies, if there is no memory.
   std::function<void(Payload request, ReplyFunction reply)> run;
 };
 
-// Makes `handler` what calls of its name run, in place of an earlier one of the
+// Makes `run` what calls of `name` run, in place of an earlier handler of the
 // same type `method`: calls that run finish with what they began with.
 //
 // The process ends if another type has the name: two libraries would answer one
-// another's calls. Likewise for a name that is empty or too long.
+// another's calls.
 //
 // Threads. All functions here are safe from any thread.
-void StoreHandler(const std::type_info& method,
-                  std::shared_ptr<const RawHandler> handler);
+void StoreHandler(
+    const std::type_info& method, absl::string_view name,
+    const MethodSignatureText& signature,
+    std::function<void(Payload request, ReplyFunction reply)> run);
 
 // Null if there is none.
 std::shared_ptr<const RawHandler> FindHandler(absl::string_view name);
@@ -55,10 +60,6 @@ absl::StatusOr<std::shared_ptr<const RawHandler>> FindHandlerFor(
 
 // Whether there was one, of that type.
 bool RemoveHandler(const std::type_info& method, absl::string_view name);
-
-// The error of a handler that has thrown; null for something else than a
-// std::exception.
-absl::Status HandlerThrew(absl::string_view name, const char* what);
 
 }  // namespace sherd::internal
 

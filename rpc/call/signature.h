@@ -102,9 +102,8 @@ struct MethodCodec<R(Params...)> {
         arguments);
   }
   static void Describe(TypeText& type) {
-    type.Append("(");
-    DescribeTypes<Stored<Params>...>(type);
-    type.Append(")->");
+    DescribeTypes<Stored<Params>...>(type, "");
+    type.Append("->");
     DescribeType<Value>(type);
   }
 
@@ -121,30 +120,10 @@ struct MethodCodec<R(Params...)> {
   }
 };
 
-// What caller and handler compare: the name and the canonical types, which no
-// compiler or platform changes. "scale(tensor,f64)->tensor".
-struct MethodSignatureText {
-  std::string text;
-  // Of kArgumentsFormat and `text`.
-  uint64_t hash = 0;
-};
-
-// Changes with the bytes of any value.
-inline constexpr int64_t kArgumentsFormat = 1;
-
-uint64_t HashSignature(absl::string_view text);
-
 template <typename M>
 const MethodSignatureText& SignatureOf() {
-  static const MethodSignatureText& signature = *new MethodSignatureText([] {
-    TypeText type;
-    type.Append(absl::string_view(M::kName));
-    MethodCodec<typename M::Signature>::Describe(type);
-    MethodSignatureText made;
-    made.text = std::move(type).Take();
-    made.hash = HashSignature(made.text);
-    return made;
-  }());
+  static const MethodSignatureText& signature = *new MethodSignatureText(
+      MakeSignature(M::kName, MethodCodec<typename M::Signature>::Describe));
   return signature;
 }
 
