@@ -46,6 +46,8 @@ _HOST_PARTS = ["gloo", "shm"]
 # The plugin for the devices of such a backend.
 _DEVICE_PLUGIN = Label("//backends/cuda:libsherd_device_cuda.so")
 
+_RPC = Label("//rpc")
+
 # More are not asked for: a machine with fewer cores runs such a test alone.
 _MAX_CPUS = 4
 
@@ -164,7 +166,7 @@ def _tags(backend, ranks, gpus):
         tags.append("multi-gpu")
     return tags
 
-def _env(backend, ranks, gpus, launcher, directories):
+def _env(backend, ranks, gpus, launcher, rpc, directories):
     env = {
         "SHERD_TEST_BACKEND": _EMULATED.get(backend, backend),
         "SHERD_TEST_WORLD_SIZE": str(ranks),
@@ -177,6 +179,8 @@ def _env(backend, ranks, gpus, launcher, directories):
             "SHERD_EMULATED_GPUS": str(max(gpus, _LEAST_EMULATED)),
             "SHERD_NCCL_LIBRARY": emulator,
         })
+    if rpc:
+        env["SHERD_TEST_RPC"] = "1"
     if directories:
         env["SHERD_PLUGIN_PATH"] = ":".join(directories)
     if gpus:
@@ -198,6 +202,7 @@ def sherd_distributed_test(
         env = {},
         launcher = None,
         plugins = {},
+        rpc = False,
         size = "medium",
         tags = [],
         visibility = None,
@@ -237,6 +242,8 @@ def sherd_distributed_test(
         with backends that need their launcher (mpi).
       plugins: {backend: label of libsherd_backend_<backend>.so}, for backends
         that are not Sherd's. All tests can load all of them.
+      rpc: links @sherd//rpc, which WithComms{.init_rpc = true} starts; tests fail
+        if it is missing all the same, instead of being skipped.
       size: as for cc_test.
       tags: further tags of the tests.
       visibility: of the tests and the suite.
@@ -245,6 +252,8 @@ def sherd_distributed_test(
     world_sizes = _world_sizes(name, world_size, world_sizes)
     _check_backends(name, backends, plugins)
     _check_launcher(name, launcher, backends)
+    if type(rpc) != "bool":
+        fail("%s: rpc %r, expected True or False" % (name, rpc))
 
     sherd_cc_library(
         name = name + "_cases",
@@ -253,7 +262,8 @@ def sherd_distributed_test(
         copts = copts,
         tags = ["manual"],
         visibility = ["//visibility:private"],
-        deps = deps + [Label("//testing:distributed_test_main")],
+        deps = deps + [Label("//testing:distributed_test_main")] +
+               ([_RPC] if rpc else []),
         alwayslink = True,
     )
     tests = []
@@ -271,7 +281,7 @@ def sherd_distributed_test(
         for ranks in world_sizes:
             tests.append("%s_%s_%dranks" % (name, backend, ranks))
             needed = _gpus(name, gpus, backend, ranks)
-            test_env = _env(backend, ranks, needed, launcher, directories)
+            test_env = _env(backend, ranks, needed, launcher, rpc, directories)
             test_env.update(env)
             sherd_cc_test(
                 name = tests[-1],

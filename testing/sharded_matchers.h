@@ -10,7 +10,8 @@ namespace sherd::testing {
 
 // Matchers of sharded tensors, as assert_sharded_tensor_equal of PyTorch: equal
 // size and properties, sharding spec, metadata of all shards, number of local
-// shards, and for each of these the metadata and the elements.
+// shards, and for each of these the metadata and the elements; and the number
+// of remote shards, if both tensors have them.
 //
 //   EXPECT_THAT(loaded, ShardedTensorEq(saved));
 //   ASSERT_THAT(loaded, OnAllRanks(group(), ShardedTensorEq(saved)));

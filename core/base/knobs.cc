@@ -173,6 +173,9 @@ const std::vector<KnobInfo>& Table() {
       {Knob::kNcclHostId, "NCCL_HOSTID", "name", "(NCCL's own)", kDebug,
        "Lets NCCL take the ranks of one host for those of several. Set by the "
        "test harness for ranks that share a GPU."},
+      {Knob::kTestRpc, "SHERD_TEST_RPC", "0|1", "0", kStable,
+       "Whether a distributed test fails, and is not skipped, if no RPC is "
+       "linked. Set by sherd_distributed_test."},
   };
   return *table;
 }

@@ -84,6 +84,7 @@ enum class Knob {
   kEmulatedGpuFaults,
   kTestShareGpus,
   kNcclHostId,
+  kTestRpc,
 };
 
 enum class KnobStability { kStable, kDebug };

@@ -490,6 +490,13 @@ TEST_F(HarnessTest, RpcIsSkippedSinceNoneIsLinked) {
                                                HasSubstr("no RPC is linked")));
 }
 
+TEST_F(HarnessTest, RpcThatTheTargetHasMustBeThere) {
+  further_variables_ = {"SHERD_TEST_RPC=1"};
+  EXPECT_THAT(Failure("AsksForRpc"),
+              AllOf(HasSubstr("[  FAILED  ] 1 test"),
+                    HasSubstr("the target has rpc = True, and no RPC is")));
+}
+
 TEST_F(HarnessTest, ImpossibleWorldSizesAreRefused) {
   const std::string output = Failure("IsRefused");
   for (const char* size : {"0", "-3", "1000"}) {

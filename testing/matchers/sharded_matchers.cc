@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "gtest/gtest.h"
+#include "sherd/core/sharding/remote_shards.h"
 #include "sherd/core/sharding/shard_metadata.h"
 #include "sherd/core/sharding/sharding_spec.h"
 #include "sherd/core/tensor/dtype.h"
@@ -90,9 +91,24 @@ std::string CheckLocalShards(const ShardedTensor& actual,
   return "";
 }
 
+std::string CheckRemoteShards(const ShardedTensor& actual,
+                              const ShardedTensor& expected) {
+  const absl::StatusOr<RemoteShards> a = actual.remote_shards();
+  const absl::StatusOr<RemoteShards> e = expected.remote_shards();
+  if (!a.ok() || !e.ok()) return "";
+  const auto count = [](const RemoteShards& remote) {
+    size_t shards = 0;
+    for (const auto& [rank, theirs] : remote) shards += theirs.size();
+    return shards;
+  };
+  if (count(*a) == count(*e)) return "";
+  return absl::StrCat("has ", count(*a), " remote shards, expected ",
+                      count(*e));
+}
+
 // First the properties that all others depend on.
-constexpr Check kChecks[] = {CheckSize, CheckProperties, CheckSpec, CheckShards,
-                             CheckLocalShards};
+constexpr Check kChecks[] = {CheckSize,   CheckProperties,  CheckSpec,
+                             CheckShards, CheckLocalShards, CheckRemoteShards};
 
 std::string CheckElements(const ShardedTensor& actual,
                           const ShardedTensor& expected,

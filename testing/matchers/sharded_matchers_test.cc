@@ -12,6 +12,7 @@
 #include "gtest/gtest-spi.h"
 #include "gtest/gtest.h"
 #include "sherd/core/comm/process_group.h"
+#include "sherd/core/comm/remote_access.h"
 #include "sherd/core/sharding/placement.h"
 #include "sherd/core/sharding/sharded_tensor.h"
 #include "sherd/core/sharding/sharding_spec.h"
@@ -40,6 +41,31 @@ std::string Explain(const Matcher<const ShardedTensor&>& matcher,
   EXPECT_EQ(matches, listener.str().empty());
   return listener.str();
 }
+
+// Publishes, and then may say that it is another worker.
+class Impostor final : public RemoteAccess {
+ public:
+  Impostor(int rank, int size) : rank_(rank), names_(size, "worker") {}
+
+  void set_rank(int rank) { rank_ = rank; }
+  int rank() const override { return rank_; }
+  const std::vector<std::string>& workers() const override { return names_; }
+  bool is_running() const override { return true; }
+  absl::Status Publish(Publication) override { return absl::OkStatus(); }
+  absl::Status Withdraw(const PublicationId&) override {
+    return absl::OkStatus();
+  }
+  absl::StatusOr<Tensor> Fetch(int, const FetchRequest&) override {
+    return absl::UnimplementedError("no shards");
+  }
+  absl::Status Shutdown(const ShutdownOptions&) override {
+    return absl::OkStatus();
+  }
+
+ private:
+  int rank_;
+  const std::vector<std::string> names_;
+};
 
 class ShardedMatchersTest : public DistributedTest {
  protected:
@@ -251,6 +277,24 @@ SHERD_DIST_TEST_F(ShardedMatchersTest, AnErrorInPlaceOfATensorFailsTheTest) {
       "ShardedTensorEq expects a sharded tensor, got INTERNAL: no tensor");
   EXPECT_NONFATAL_FAILURE(ShardedTensorNear(ShardedTensor(), {.rtol = -1}),
                           "ShardedTensorNear expects tolerances that are not");
+}
+
+SHERD_DIST_TEST_F(ShardedMatchersTest,
+                  RemoteShardsAreCountedWhereBothHaveSome) {
+  const auto worker = std::make_shared<Impostor>(rank(), world_size());
+  const auto other = std::make_shared<Impostor>(rank(), world_size());
+  const ShardedTensor actual = Rows(1, {.workers = worker, .init_rrefs = true});
+  const ShardedTensor expected =
+      Rows(1, {.workers = other, .init_rrefs = true});
+  EXPECT_THAT(actual, ShardedTensorEq(expected));
+  EXPECT_THAT(actual, ShardedTensorEq(Rows(1)));
+  EXPECT_THAT(Rows(1), ShardedTensorEq(actual));
+  // To a worker that has none, all are remote.
+  worker->set_rank(world_size());
+  EXPECT_EQ(Explain(ShardedTensorEq(expected), actual),
+            absl::StrCat(Here(), world_size(), " remote shards, expected ",
+                         world_size() - 1));
+  EXPECT_THAT(actual, ShardedTensorEq(Rows(1)));
 }
 
 }  // namespace

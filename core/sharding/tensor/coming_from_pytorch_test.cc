@@ -64,7 +64,12 @@ constexpr char kThisFile[] = "core/sharding/tensor/coming_from_pytorch_test.cc";
 [[maybe_unused]] constexpr auto kTrim = &DeviceRuntime::Trim;
 [[maybe_unused]] constexpr size_t kScope = sizeof(ScopedStream);
 // core does not see serialization/checkpoint.h: SaveCheckpoint, LoadCheckpoint,
-// LoadCheckpointInto.
+// LoadCheckpointInto. Nor rpc/rpc.h and the headers beside it:
+// InitRpc, RpcOptions: init_method, store, timeout, transports, device_maps.
+// DefaultRpcAgent, RpcAgent: Call, CallAsync, Remote, rank, name, workers,
+// Shutdown, ShutdownOptions, OnWorkerLost, Statistics. To. RegisterHandler,
+// UnregisterHandler. Future: Wait, Ready, OnReady. RemoteRef: ToHere,
+// LocalValue, owner.
 
 std::string Read(const std::string& path) {
   std::ifstream file(path, std::ios::binary);

@@ -172,6 +172,16 @@ class TargetsTest(unittest.TestCase):
         self.assertEqual(one(backends=["shm"], launcher="mpirun")["env"]["SHERD_TEST_LAUNCHER"],
                          "mpirun")
 
+    def test_rpc_is_linked_on_request_and_then_must_be_there(self):
+        for rpc, linked in [(True, ["@sherd//rpc:rpc"]), (False, [])]:
+            libraries = {}
+            tests, _ = call("sherd_distributed_test", Native, "", libraries,
+                            name="t", srcs=["t.cc"], deps=[":d"], rpc=rpc)
+            self.assertEqual([str(d) for d in libraries["t_cases"]["deps"]],
+                             [":d", "@sherd//testing:distributed_test_main"] + linked)
+            self.assertEqual(tests["t_gloo_4ranks"]["env"].get("SHERD_TEST_RPC"),
+                             "1" if rpc else None)
+
 
 class GpuTest(unittest.TestCase):
     GPU = {"exclusive", "gpu", "requires-gpu-nvidia"}
@@ -284,6 +294,7 @@ class BadArgumentsTest(unittest.TestCase):
                                         " nccl, nccl_emulated, shm; name the plugin"),
                 ({"launcher": "srun"}, "launcher srun, expected \"mpirun\" or None"),
                 ({"launcher": "mpirun", "backends": ["local"]}, "ranks of the backend local are"),
+                ({"rpc": "yes"}, "rpc yes, expected True or False"),
                 ({"gpus": -1}, "gpus -1, expected 0 to 64"),
                 ({"gpus": "all"}, "gpus all, expected a number"),
                 ({"gpus": 1, "backends": ["nccl"], "world_size": 2},
