@@ -14,6 +14,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "sherd/core/base/deadline.h"
+#include "sherd/core/base/error_info.h"
+#include "sherd/core/base/fault_point.h"
 #include "sherd/core/base/status_macros.h"
 #include "sherd/core/tensor/tensor.h"
 #include "sherd/rpc/call/payload.h"
@@ -198,6 +200,10 @@ void Callee::Run(const Call& call) {
   if (!payload.has_value()) return;
   const ScopedCallContext context(call->context);
   const auto reply = std::make_shared<ReplyOnce>(weak_from_this(), call);
+  if (absl::Status status = InjectAt(FaultPoint::kRpcBeforeHandler, *call);
+      !status.ok()) {
+    return reply->Send(std::move(status));
+  }
   try {
     call->handler->run(*std::move(payload),
                        [reply](absl::StatusOr<Payload> result) {
@@ -214,6 +220,12 @@ void Callee::Run(const Call& call) {
 void Callee::Reply(const Call& call, absl::StatusOr<Payload> result) {
   // It was removed before: nobody waits for an answer.
   if (calls_.Remove(call->from, call->id) == nullptr) return;
+  bool lost = false;
+  if (absl::Status status = InjectAt(FaultPoint::kRpcBeforeReply, *call, &lost);
+      !status.ok()) {
+    result = std::move(status);
+  }
+  if (lost) return;
   if (call->from == core_->options.rank) {
     if (const auto caller = caller_.lock()) {
       caller->OnLocalReply(call->id, std::move(result));
@@ -225,6 +237,15 @@ void Callee::Reply(const Call& call, absl::StatusOr<Payload> result) {
   } else {
     core_->SendSmall(call->from, EncodeErrorReply(call->id, result.status()));
   }
+  InjectAt(FaultPoint::kRpcAfterReply, *call).IgnoreError();
+}
+
+absl::Status Callee::InjectAt(FaultPoint point, const IncomingCall& call,
+                              bool* lost) const {
+  return MaybeInjectFault({.point = point,
+                           .rank = core_->options.rank,
+                           .subject = call.context->method(),
+                           .lost = lost});
 }
 
 void Callee::SendReply(int to, uint64_t id, Payload result) {
