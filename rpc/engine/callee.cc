@@ -3,6 +3,7 @@
 #include <atomic>
 #include <cstdint>
 #include <exception>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -262,8 +263,18 @@ void Callee::SendReply(int to, uint64_t id, Payload result) {
     calls_.KeepReferences(to, id, std::move(result.references_keep));
   }
   const bool bulk = EngineCore::IsBulk(result.tensors);
-  status =
-      core_->Send(to, 0, *std::move(control), std::move(result.tensors), bulk);
+  std::function<void(const absl::Status&)> on_unsent;
+  if (bulk) {
+    on_unsent = [self = weak_from_this(), to, id](const absl::Status& why) {
+      const auto callee = self.lock();
+      if (callee == nullptr) return;
+      callee->calls_.ReleaseReferences(to, id);
+      callee->core_->SendSmall(
+          to, EncodeErrorReply(id, Annotate(why, "its reply was not sent")));
+    };
+  }
+  status = core_->Send(to, 0, *std::move(control), std::move(result.tensors),
+                       bulk, std::move(on_unsent));
   // The caller is lost, or this worker has said goodbye.
   if (!status.ok()) calls_.ReleaseReferences(to, id);
 }

@@ -153,14 +153,23 @@ absl::Status Caller::Launch(Call call, uint64_t signature, Payload request) {
   }
   WorkerCounters& counters = core_->counters.Of(to);
   counters.requests_sent.fetch_add(1);
-  status = core_->Send(to, id, *std::move(control), std::move(request.tensors),
-                       bulk);
+  status =
+      core_->Send(to, id, *std::move(control), std::move(request.tensors), bulk,
+                  [self = weak_from_this(), to, id](const absl::Status& why) {
+                    if (const auto caller = self.lock())
+                      caller->OnUnsent(to, id, why);
+                  });
   if (!status.ok()) counters.requests_sent.fetch_sub(1);
   MaybeInjectFault({.point = FaultPoint::kRpcAfterRequest,
                     .rank = core_->options.rank,
                     .subject = core_->outbox.wire()->names()[to]})
       .IgnoreError();
   return status;
+}
+
+void Caller::OnUnsent(int to, uint64_t id, const absl::Status& why) {
+  core_->counters.Of(to).requests_sent.fetch_sub(1);
+  if (Call call = calls_.Take(id, why)) Finish(std::move(call), why);
 }
 
 void Caller::Cancel(uint64_t id) {
