@@ -187,7 +187,6 @@ def public_labels(build_files=None, listed=None):
 _NOT_CODE = re.compile(
     r'''"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])+'|^[ \t]*#(?:\\\n|[^\n])*''', re.MULTILINE)
 _SCOPES = re.compile(r"[{};]")
-_TEMPLATE = re.compile(r"\btemplate\s*<[^<>]*(?:<[^<>]*(?:<[^<>]*>[^<>]*)*>[^<>]*)*>")
 _NAMESPACE = re.compile(r"\bnamespace\b\s*([\w:]*)\s*$")
 _TYPE = re.compile(r"\b(?:class|struct|union|enum(?:\s+(?:class|struct))?)\s+"
                    r"(?:(?:alignas|ABSL_\w+)\s*\([^()]*\)\s*|\[\[[^]]*\]\]\s*|ABSL_\w+\s+)*"
@@ -200,13 +199,12 @@ def _types(text):
     scopes = []  # A namespace's name, or None: nothing in there counts.
     start = 0
     for match in _SCOPES.finditer(text):
-        head = _TEMPLATE.sub(" ", text[start:match.start()])
+        head = text[start:match.start()].rstrip()
         if match.group(0) == "{":
             namespace = _NAMESPACE.search(head)
             defined = _TYPE.search(head)
             if defined and None not in scopes:
-                yield "::".join(filter(None, scopes + [defined.group(1)])), start + len(
-                    text[start:match.start()].rstrip())
+                yield "::".join(filter(None, scopes + [defined.group(1)])), start + len(head)
             inside = namespace.group(1) if namespace else None
             scopes.append("" if head.strip() == "extern" else inside or None)
         elif match.group(0) == "}" and scopes:
