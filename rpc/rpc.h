@@ -106,7 +106,9 @@ struct To {
 //                        silent for too long, or left. The call may have run.
 //   kDeadlineExceeded    There was no reply in time. The handler is told
 //                        (CallContext::cancelled) and its result dropped.
-//   kResourceExhausted   Too many handlers wait at the worker.
+//   kResourceExhausted   Too many handlers wait at the worker; or one of the
+//                        two has no descriptors or threads left to connect
+//                        with the other, which is not lost.
 //   kUnimplemented       A tensor is on a device.
 //   other                What the handler returned.
 // No call is ever repeated: what has an error may have run or not.

@@ -127,6 +127,13 @@ class FailAt final : public Fault {
          Location location = Location::Here());
 };
 
+// Drops what is to be sent: the operation returns OK and does nothing.
+class DropAt final : public Fault {
+ public:
+  explicit DropAt(absl::string_view point, FaultOptions options = {},
+                  Location location = Location::Here());
+};
+
 // Drops a value that is to be set in a store: Set returns OK and does nothing.
 // `key` is the whole key, with '*'; groups and generations have prefixes of
 // their own.

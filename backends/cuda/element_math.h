@@ -74,7 +74,7 @@ SHERD_HD void PutLane(const T& value, uint32_t lane, Unit& unit) {
 }
 
 // Reductions, with the values of ReduceOp in core/comm/reduction.h.
-enum Reduction : int32_t {
+enum ElementReduction : int32_t {
   kReduceSum = 0,
   kReduceAvg = 1,
   kReduceProduct = 2,

@@ -84,6 +84,29 @@ constexpr FaultPointInfo kPoints[] = {
      true, true},
     {P::kFileFreeBytes, "file/free_bytes", "FileSystem::FreeBytes", true,
      false},
+    {P::kFramePartSent, "net/part_sent",
+     "a frame of which the system has taken a part", false, false},
+    {P::kRpcBeforeConnecting, "rpc/before_connecting",
+     "a connection with a worker, before it is dialed", true, false},
+    {P::kRpcBeforeHello, "rpc/before_hello",
+     "the same, connected, before this worker says who it is", true, false},
+    {P::kRpcBeforeHelloReply, "rpc/before_hello_reply",
+     "the same on the other worker, before it answers", true, false},
+    {P::kRpcBeforeRequest, "rpc/before_request",
+     "a call, before its request is sent", true, true},
+    {P::kRpcAfterRequest, "rpc/after_request",
+     "a call whose request is sent or queued", false, false},
+    {P::kRpcBeforeHandler, "rpc/before_handler",
+     "a call on the worker that is called, before its handler runs", true,
+     false},
+    {P::kRpcBeforeReply, "rpc/before_reply",
+     "the same, before the reply is sent", true, true},
+    {P::kRpcAfterReply, "rpc/after_reply",
+     "the same, with the reply sent or queued", false, false},
+    {P::kRpcBeforeDrain, "rpc/before_drain",
+     "RpcAgent::Shutdown, before it waits for the others", false, false},
+    {P::kRpcAfterDrain, "rpc/after_drain",
+     "RpcAgent::Shutdown, no call left, before the goodbye", false, false},
 };
 
 constexpr bool IsInOrder() {
@@ -91,7 +114,7 @@ constexpr bool IsInOrder() {
   for (const FaultPointInfo& info : kPoints) {
     if (static_cast<int>(info.point) != index++) return false;
   }
-  return index == static_cast<int>(P::kFileFreeBytes) + 1;
+  return index == static_cast<int>(P::kRpcAfterDrain) + 1;
 }
 static_assert(IsInOrder());
 

@@ -58,6 +58,17 @@ enum class FaultPoint : int {
   kFileList,
   kFileSyncDirectory,
   kFileFreeBytes,
+  kFramePartSent,
+  kRpcBeforeConnecting,
+  kRpcBeforeHello,
+  kRpcBeforeHelloReply,
+  kRpcBeforeRequest,
+  kRpcAfterRequest,
+  kRpcBeforeHandler,
+  kRpcBeforeReply,
+  kRpcAfterReply,
+  kRpcBeforeDrain,
+  kRpcAfterDrain,
 };
 
 struct FaultPointInfo {
@@ -81,7 +92,8 @@ struct FaultPassage {
   FaultPoint point;
   // The job rank; -1 where the library does not know it.
   int rank = -1;
-  // The collective, key, path or group that the operation concerns.
+  // The collective, key, path, group, worker or method that the operation
+  // concerns.
   absl::string_view subject = {};
   // How much is allocated, read or written.
   uint64_t bytes = 0;

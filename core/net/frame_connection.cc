@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "sherd/core/base/fault_point.h"
 #include "sherd/core/base/logging.h"
 #include "sherd/core/base/status_macros.h"
 
@@ -279,6 +280,10 @@ absl::Status FrameConnection::SendNow(Outgoing* frame) {
     total += size;
     is_full = size < offered;
     frame->Advance(&size);
+  }
+  if (total > 0 && !frame->is_sent()) {
+    MaybeInjectFault({.point = FaultPoint::kFramePartSent, .bytes = total})
+        .IgnoreError();
   }
   return absl::OkStatus();
 }

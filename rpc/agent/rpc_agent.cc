@@ -14,6 +14,7 @@
 #include "absl/synchronization/mutex.h"
 #include "sherd/core/base/deadline.h"
 #include "sherd/core/base/error_info.h"
+#include "sherd/core/base/fault_point.h"
 #include "sherd/core/base/scoped_blocked.h"
 #include "sherd/core/base/status_macros.h"
 #include "sherd/core/comm/bootstrap/meeting.h"
@@ -259,7 +260,13 @@ absl::Status Agent::Shutdown(const ShutdownOptions& options) {
   const Deadline deadline =
       Deadline::After(options.graceful ? timeout : kParting);
   absl::Status status;
+  const auto pass = [this](FaultPoint point) {
+    MaybeInjectFault({.point = point, .rank = rank(), .subject = name()})
+        .IgnoreError();
+  };
+  pass(FaultPoint::kRpcBeforeDrain);
   if (options.graceful) status = engine_->Drain(deadline);
+  pass(FaultPoint::kRpcAfterDrain);
   running_.store(false, std::memory_order_release);
   publications_->Close();
   engine_->FailAll(

@@ -74,7 +74,8 @@ class CallEngine : public Wire::Handler {
   //   kDeadlineExceeded    The deadline passed.
   //   kCancelled           Cancel, also of the call that this one is part of.
   //   kUnavailable         The worker is lost, or left.
-  //   kResourceExhausted   It has no memory or thread for the call.
+  //   kResourceExhausted   It has no memory or thread for the call, or nothing
+  //                        is left to connect with.
   //   kInternal            Its handler threw or never answered.
   //   other                As the handler returns.
   uint64_t Start(int to, absl::string_view method, uint64_t signature,

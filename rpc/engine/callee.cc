@@ -3,6 +3,7 @@
 #include <atomic>
 #include <cstdint>
 #include <exception>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -14,6 +15,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "sherd/core/base/deadline.h"
+#include "sherd/core/base/error_info.h"
+#include "sherd/core/base/fault_point.h"
 #include "sherd/core/base/status_macros.h"
 #include "sherd/core/tensor/tensor.h"
 #include "sherd/rpc/call/payload.h"
@@ -198,6 +201,10 @@ void Callee::Run(const Call& call) {
   if (!payload.has_value()) return;
   const ScopedCallContext context(call->context);
   const auto reply = std::make_shared<ReplyOnce>(weak_from_this(), call);
+  if (absl::Status status = InjectAt(FaultPoint::kRpcBeforeHandler, *call);
+      !status.ok()) {
+    return reply->Send(std::move(status));
+  }
   try {
     call->handler->run(*std::move(payload),
                        [reply](absl::StatusOr<Payload> result) {
@@ -214,6 +221,12 @@ void Callee::Run(const Call& call) {
 void Callee::Reply(const Call& call, absl::StatusOr<Payload> result) {
   // It was removed before: nobody waits for an answer.
   if (calls_.Remove(call->from, call->id) == nullptr) return;
+  bool lost = false;
+  if (absl::Status status = InjectAt(FaultPoint::kRpcBeforeReply, *call, &lost);
+      !status.ok()) {
+    result = std::move(status);
+  }
+  if (lost) return;
   if (call->from == core_->options.rank) {
     if (const auto caller = caller_.lock()) {
       caller->OnLocalReply(call->id, std::move(result));
@@ -225,6 +238,15 @@ void Callee::Reply(const Call& call, absl::StatusOr<Payload> result) {
   } else {
     core_->SendSmall(call->from, EncodeErrorReply(call->id, result.status()));
   }
+  InjectAt(FaultPoint::kRpcAfterReply, *call).IgnoreError();
+}
+
+absl::Status Callee::InjectAt(FaultPoint point, const IncomingCall& call,
+                              bool* lost) const {
+  return MaybeInjectFault({.point = point,
+                           .rank = core_->options.rank,
+                           .subject = call.context->method(),
+                           .lost = lost});
 }
 
 void Callee::SendReply(int to, uint64_t id, Payload result) {
@@ -241,8 +263,18 @@ void Callee::SendReply(int to, uint64_t id, Payload result) {
     calls_.KeepReferences(to, id, std::move(result.references_keep));
   }
   const bool bulk = EngineCore::IsBulk(result.tensors);
-  status =
-      core_->Send(to, 0, *std::move(control), std::move(result.tensors), bulk);
+  std::function<void(const absl::Status&)> on_unsent;
+  if (bulk) {
+    on_unsent = [self = weak_from_this(), to, id](const absl::Status& why) {
+      const auto callee = self.lock();
+      if (callee == nullptr) return;
+      callee->calls_.ReleaseReferences(to, id);
+      callee->core_->SendSmall(
+          to, EncodeErrorReply(id, Annotate(why, "its reply was not sent")));
+    };
+  }
+  status = core_->Send(to, 0, *std::move(control), std::move(result.tensors),
+                       bulk, std::move(on_unsent));
   // The caller is lost, or this worker has said goodbye.
   if (!status.ok()) calls_.ReleaseReferences(to, id);
 }

@@ -13,6 +13,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "sherd/core/base/deadline.h"
+#include "sherd/core/base/fault_point.h"
 #include "sherd/rpc/call/payload.h"
 #include "sherd/rpc/call_context.h"
 #include "sherd/rpc/engine/call_codec.h"
@@ -65,6 +66,8 @@ class Callee : public std::enable_shared_from_this<Callee> {
   void Run(const Call& call);
   void Reply(const Call& call, absl::StatusOr<Payload> result);
   void SendReply(int to, uint64_t id, Payload result);
+  absl::Status InjectAt(FaultPoint point, const IncomingCall& call,
+                        bool* lost = nullptr) const;
 
   const std::shared_ptr<EngineCore> core_;
   std::weak_ptr<Caller> caller_;

@@ -15,6 +15,7 @@
 #include "absl/time/time.h"
 #include "sherd/core/base/deadline.h"
 #include "sherd/core/base/error_info.h"
+#include "sherd/core/base/fault_point.h"
 #include "sherd/core/base/status_macros.h"
 #include "sherd/core/tensor/tensor.h"
 #include "sherd/rpc/call/payload.h"
@@ -131,6 +132,13 @@ absl::Status Caller::Launch(Call call, uint64_t signature, Payload request) {
                             request, core_->options.limits);
     status = control.status();
   }
+  bool lost = false;
+  if (status.ok()) {
+    status = MaybeInjectFault({.point = FaultPoint::kRpcBeforeRequest,
+                               .rank = core_->options.rank,
+                               .subject = call->method,
+                               .lost = &lost});
+  }
   const std::string method = local ? call->method : std::string();
   const bool bulk = launched.bulk;
   calls_.Add(std::move(call));
@@ -138,16 +146,30 @@ absl::Status Caller::Launch(Call call, uint64_t signature, Payload request) {
   SHERD_RETURN_IF_ERROR(core_->deadlines.Watch(deadline));
   // After Close has searched the calls, this is true.
   if (closed_.load()) return ClosedError();
+  if (lost) return absl::OkStatus();
   if (local) {
     callee_->AcceptLocal(id, method, signature, deadline, std::move(request));
     return absl::OkStatus();
   }
   WorkerCounters& counters = core_->counters.Of(to);
   counters.requests_sent.fetch_add(1);
-  status = core_->Send(to, id, *std::move(control), std::move(request.tensors),
-                       bulk);
+  status =
+      core_->Send(to, id, *std::move(control), std::move(request.tensors), bulk,
+                  [self = weak_from_this(), to, id](const absl::Status& why) {
+                    if (const auto caller = self.lock())
+                      caller->OnUnsent(to, id, why);
+                  });
   if (!status.ok()) counters.requests_sent.fetch_sub(1);
+  MaybeInjectFault({.point = FaultPoint::kRpcAfterRequest,
+                    .rank = core_->options.rank,
+                    .subject = core_->outbox.wire()->names()[to]})
+      .IgnoreError();
   return status;
+}
+
+void Caller::OnUnsent(int to, uint64_t id, const absl::Status& why) {
+  core_->counters.Of(to).requests_sent.fetch_sub(1);
+  if (Call call = calls_.Take(id, why)) Finish(std::move(call), why);
 }
 
 void Caller::Cancel(uint64_t id) {

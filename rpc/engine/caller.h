@@ -71,6 +71,8 @@ class Caller : public std::enable_shared_from_this<Caller> {
   absl::Status Launch(Call call, uint64_t signature, Payload request);
   absl::Status SendRequest(const OutgoingCall& call, uint64_t signature,
                            absl::Duration timeout, Payload request);
+  // The request of this call did not leave this worker.
+  void OnUnsent(int to, uint64_t id, const absl::Status& why);
   // The tail of a reply is here, or never will be.
   void OnLanded(std::shared_ptr<Landed> landed, const absl::Status& status);
   void Settle(std::shared_ptr<Landed> landed);

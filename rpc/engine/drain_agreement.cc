@@ -36,7 +36,7 @@ DrainAgreement::Messages DrainAgreement::OnMessage(int from,
   if (gone_.contains(from)) return {};
   switch (header.kind) {
     case DrainKind::kWave:
-      if (agreed()) return {{from, {.kind = DrainKind::kAgreed}}};
+      if (agreed()) return {{from, Agreed()}};
       asked_[from] = {header.wave,
                       {header.excluded.begin(), header.excluded.end()}};
       return {};
@@ -47,7 +47,7 @@ DrainAgreement::Messages DrainAgreement::OnMessage(int from,
       return {};
     case DrainKind::kAgreed:
       if (!joined_) return {};
-      if (!agreed()) Agree();
+      if (!agreed()) Agree(header.excluded);
       return {{from, {.kind = DrainKind::kAcknowledged}}};
     case DrainKind::kAcknowledged:
       acknowledged_.insert(from);
@@ -85,7 +85,17 @@ std::map<int, std::string> DrainAgreement::lost() const {
   return lost;
 }
 
-void DrainAgreement::Agree() {
+DrainHeader DrainAgreement::Agreed() const {
+  DrainHeader header{.kind = DrainKind::kAgreed};
+  for (const auto& [worker, why] : lost()) header.excluded.push_back(worker);
+  return header;
+}
+
+void DrainAgreement::Agree(const std::vector<int>& lost) {
+  for (const int worker : lost) {
+    if (worker >= size_ || worker == rank_) continue;
+    gone_.try_emplace(worker, "others have lost it");
+  }
   phase_ = Phase::kAgreed;
   asked_.clear();
   reports_.reset();
@@ -114,7 +124,7 @@ DrainAgreement::Messages DrainAgreement::Advance(const Look& look,
   if (Coordinator() != rank_) return messages;
   if (!agreed()) AdvanceCount(look, new_wave, messages);
   if (!agreed()) return messages;
-  if (!std::exchange(told_, true)) tell_others({.kind = DrainKind::kAgreed});
+  if (!std::exchange(told_, true)) tell_others(Agreed());
   if (!Missing().empty()) return messages;
   tell_others({.kind = DrainKind::kLeave});
   phase_ = Phase::kOver;
@@ -150,7 +160,7 @@ void DrainAgreement::AdvanceCount(const Look& look, bool new_wave,
     reports_.reset();
     const bool balanced = sent == received;
     if (balanced && balance_ == sent) {
-      Agree();
+      Agree({});
       return;
     }
     balance_.reset();

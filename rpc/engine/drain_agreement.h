@@ -69,7 +69,8 @@ class DrainAgreement {
   // wait a little.
   bool wave_is_due() const { return wave_is_due_; }
 
-  // Those that died or gave up before there was agreement, and why.
+  // Those that died or gave up before there was agreement, as this worker or
+  // the coordinator saw it, and why.
   std::map<int, std::string> lost() const;
   // Those that this worker waits for.
   std::vector<int> Missing() const;
@@ -83,7 +84,10 @@ class DrainAgreement {
 
   int Coordinator() const;
   Messages ToOthers(const DrainHeader& header) const;
-  void Agree();
+  // What this worker says once there is agreement.
+  DrainHeader Agreed() const;
+  // `lost`: by others; this worker may not know yet.
+  void Agree(const std::vector<int>& lost);
   std::set<int> Gone() const;
   void AdvanceCount(const Look& look, bool new_wave, Messages& messages);
 

@@ -239,5 +239,32 @@ TEST(DrainAgreementTest, AWorkerThatGivesUpIsNamedAndTheNextRankTakesOver) {
   EXPECT_EQ(agreement.lost().at(0), "it gave up");
 }
 
+TEST(DrainAgreementTest, AllLearnWhomTheCoordinatorLost) {
+  DrainAgreement zero(0, 3);
+  DrainAgreement one(1, 3);
+  const auto idle = [](const std::set<int>&) {
+    return DrainCounts{.idle = true};
+  };
+  zero.OnGone(2, "died");
+  zero.Join();
+  one.Join();
+  for (int round = 0; round < 10 && !one.over(); ++round) {
+    for (const auto& [to, header] : zero.Advance(idle, true)) {
+      ASSERT_EQ(to, 1);
+      for (const auto& answer : one.OnMessage(0, header)) {
+        zero.OnMessage(1, answer.header);
+      }
+    }
+    for (const auto& [to, header] : one.Advance(idle, true)) {
+      ASSERT_EQ(to, 0);
+      zero.OnMessage(1, header);
+    }
+  }
+  EXPECT_TRUE(zero.over() && one.over());
+  EXPECT_THAT(zero.lost(), ::testing::ElementsAre(::testing::Pair(2, "died")));
+  EXPECT_THAT(one.lost(), ::testing::ElementsAre(
+                              ::testing::Pair(2, "others have lost it")));
+}
+
 }  // namespace
 }  // namespace sherd::internal

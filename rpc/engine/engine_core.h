@@ -92,9 +92,12 @@ struct EngineCore {
   std::string Describe(int worker) const;
 
   // Counts and sends. `call`: as of CallOutbox::Send. `keep` lives until the
-  // system has the tail.
-  absl::Status Send(int to, uint64_t call, std::string control,
-                    std::vector<Tensor> tensors, bool bulk);
+  // system has the tail. `on_unsent`: a message that was taken is dropped for
+  // lack of what a connection needs; the worker is not lost. May be null.
+  absl::Status Send(
+      int to, uint64_t call, std::string control, std::vector<Tensor> tensors,
+      bool bulk,
+      std::function<void(const absl::Status& why)> on_unsent = nullptr);
   // The same for what is small; a lost worker does not need it.
   void SendSmall(int to, std::string control, bool bulk = false);
   // Whether a message with that tail is bulk.

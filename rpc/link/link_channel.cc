@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "sherd/core/base/fault_point.h"
 #include "sherd/core/base/status_macros.h"
 
 namespace sherd::internal {
@@ -69,6 +70,13 @@ void LinkChannel::Dial() {
   const bool is_unix = directory.RouteBetween(directory.rank(), rank_) ==
                        Directory::Route::kUnix;
   const Directory::Worker& worker = directory.worker(rank_);
+  if (const absl::Status status =
+          MaybeInjectFault({.point = FaultPoint::kRpcBeforeConnecting,
+                            .rank = directory.rank(),
+                            .subject = worker.name});
+      !status.ok()) {
+    return Fail(status);
+  }
   const HostPort& where = is_unix ? worker.unix_address : worker.tcp_address;
   const auto check = [directory = context_.directory, rank = rank_] {
     if (directory->HasLeft(rank)) {
@@ -128,6 +136,10 @@ absl::Status LinkChannel::Introduce(UniqueFd socket) {
     return status;
   }
   const Directory& directory = *context_.directory;
+  SHERD_RETURN_IF_ERROR(
+      MaybeInjectFault({.point = FaultPoint::kRpcBeforeHello,
+                        .rank = directory.rank(),
+                        .subject = directory.worker(rank_).name}));
   LinkMessage message;
   LinkMessage::Hello& hello = *message.mutable_hello();
   hello.set_rank(directory.rank());

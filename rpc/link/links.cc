@@ -326,12 +326,14 @@ void Links::OnLinked(int rank) {
 void Links::OnLost(int rank, const absl::Status& why,
                    const absl::Status& cause) {
   Settle(rank, WithFailedRank(absl::Status(cause.code(), why.message()), rank));
-  context_.handler->OnLost(rank, why);
+  // Before the handler acts on it: what that says to others presumes that they
+  // know.
   if (this->rank() == 0) {
     for (int peer = 1; peer < directory_->size(); ++peer) {
       if (peer != rank) peers_[peer]->SendLostNotice(rank, cause.message());
     }
   }
+  context_.handler->OnLost(rank, why);
   CheckEnded();
 }
 

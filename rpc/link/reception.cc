@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "sherd/core/base/fault_point.h"
 #include "sherd/core/base/status_macros.h"
 
 namespace sherd::internal {
@@ -53,6 +54,9 @@ absl::Status Reception::Receive(Guest& guest, absl::string_view head,
   if (!message.has_hello()) {
     return absl::InvalidArgumentError("it says something before its hello");
   }
+  SHERD_RETURN_IF_ERROR(
+      MaybeInjectFault({.point = FaultPoint::kRpcBeforeHelloReply,
+                        .subject = message.hello().name()}));
   loop_->Cancel(guest.timer);
   LinkMessage answer;
   LinkChannel* const channel =

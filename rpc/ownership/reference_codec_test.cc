@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "absl/status/status.h"
+#include "absl/strings/escaping.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "sherd/rpc/rpc.pb.h"
@@ -32,6 +33,20 @@ TEST(ReferenceCodecTest, WhatIsDecodedIsWhatWasEncoded) {
               (ReferenceId{static_cast<int32_t>(kind), 20, kind << 40}));
     EXPECT_EQ(message.sequence, ~kind);
   }
+}
+
+TEST(ReferenceCodecTest, TheBytesAreThoseOfTheSpecification) {
+  rpc::ReferenceMessage encoded;
+  AppendReferenceMessage({ReferenceMessage::Kind::kRegister, {1, 0, 300}, 7},
+                         &encoded);
+  AppendReferenceMessage({ReferenceMessage::Kind::kAccepted, {0, 0, 0}, 8},
+                         &encoded);
+  EXPECT_EQ(absl::BytesToHexString(encoded.SerializeAsString()),
+            "0a020206"    // kind: 2, 6
+            "12020100"    // owner: 1, 0
+            "1a020000"    // creator: 0, 0
+            "2203ac0200"  // number: 300, 0
+            "2a020708");  // sequence: 7, 8
 }
 
 TEST(ReferenceCodecTest, RefusesWhatNobodySays) {

@@ -187,6 +187,11 @@ using internal::FaultNeeds;
 using internal::Faults;
 using internal::FaultState;
 
+absl::Status Lose(const FaultPassage& passage) {
+  *passage.lost = true;
+  return absl::OkStatus();
+}
+
 FaultOptions For(int rank, FaultOptions options) {
   options.rank = rank;
   return options;
@@ -326,13 +331,14 @@ FailAt::FailAt(absl::string_view point, absl::Status error,
             [error = std::move(error)](const FaultPassage&) { return error; }) {
 }
 
+DropAt::DropAt(absl::string_view point, FaultOptions options, Location location)
+    : Fault("losing a message", point, options, location, FaultNeeds::kLosses,
+            Lose) {}
+
 DropStoreMessage::DropStoreMessage(absl::string_view key, FaultOptions options,
                                    Location location)
     : Fault("losing a message", "store/set", About(key, std::move(options)),
-            location, FaultNeeds::kLosses, [](const FaultPassage& passage) {
-              *passage.lost = true;
-              return absl::OkStatus();
-            }) {}
+            location, FaultNeeds::kLosses, Lose) {}
 
 DelayStoreMessage::DelayStoreMessage(absl::string_view key,
                                      absl::Duration duration,
@@ -362,10 +368,7 @@ FailFileOperation::FailFileOperation(absl::string_view operation,
 LeaveOutSyncs::LeaveOutSyncs(Location location)
     : Fault("leaving out syncs", "file/sync*",
             {.times = std::numeric_limits<int64_t>::max(), .optional = true},
-            location, FaultNeeds::kLosses, [](const FaultPassage& passage) {
-              *passage.lost = true;
-              return absl::OkStatus();
-            }) {}
+            location, FaultNeeds::kLosses, Lose) {}
 
 CallAt::CallAt(absl::string_view point, std::function<void()> call,
                FaultOptions options, Location location)

@@ -440,9 +440,9 @@ std::function<void()> Driver::Runner(const OperationRef& operation, int device,
 }
 
 int Driver::Queue(Stream& stream, StreamTask task, const Clock* order) {
-  if (std::optional<Fault> fault =
+  if (std::optional<GpuFault> fault =
           std::exchange(ThisThread().fault, std::nullopt)) {
-    if (fault->kind == Fault::Kind::kBreak) {
+    if (fault->kind == GpuFault::Kind::kBreak) {
       task.run = [code = fault->code] { return code; };
     } else {
       task.run = []() -> int { HangForever(); };
@@ -563,10 +563,10 @@ int Enter(const GpuCall& call, Needs needs, const std::function<int()>& body) {
   ThreadState& thread = ThisThread();
   thread.fault = TakeFault(call);
   thread.answer.clear();
-  if (thread.fault && thread.fault->kind == Fault::Kind::kReturn) {
+  if (thread.fault && thread.fault->kind == GpuFault::Kind::kReturn) {
     return std::exchange(thread.fault, std::nullopt)->code;
   }
-  if (thread.fault && thread.fault->kind == Fault::Kind::kOther) {
+  if (thread.fault && thread.fault->kind == GpuFault::Kind::kOther) {
     thread.answer = std::exchange(thread.fault, std::nullopt)->word;
   }
   if (thread.answer == "needs_context") needs = Needs::kContext;
@@ -580,10 +580,10 @@ int Enter(const GpuCall& call, Needs needs, const std::function<int()>& body) {
     if (const int broken = device->broken; broken != 0) return broken;
   }
   const int result = body();
-  if (const std::optional<Fault> fault =
+  if (const std::optional<GpuFault> fault =
           std::exchange(thread.fault, std::nullopt)) {
     // The call queued nothing.
-    if (fault->kind == Fault::Kind::kHang) HangForever();
+    if (fault->kind == GpuFault::Kind::kHang) HangForever();
     if (device != nullptr) device->broken = fault->code;
     return fault->code;
   }

@@ -302,7 +302,7 @@ struct ThreadState {
   int capture_mode = 0;
   std::vector<std::pair<int, StreamRef>> own_streams;
   // Applied to the work that the call queues.
-  std::optional<Fault> fault;
+  std::optional<GpuFault> fault;
   // The word of a fault that the function implements.
   std::string answer;
 };

@@ -102,7 +102,7 @@ class Ranges {
   }
 
   // Calls visit for each run of memory.
-  void Visit(bool is_write, MemoryAccessVisitor visit, void* context) {
+  void Visit(bool is_write, KernelAccessVisitor visit, void* context) {
     std::sort(dims_.begin(), dims_.end());
     size_t first = 0;
     for (; first < dims_.size() && dims_[first].first <= run_; ++first) {
@@ -208,7 +208,7 @@ void RunCopies(const void* params, uint32_t grid, AddressTranslator translate,
 
 template <typename Params, bool kIsFill>
 void VisitCopies(const void* params, uint32_t /*grid*/,
-                 AddressTranslator translate, MemoryAccessVisitor visit,
+                 AddressTranslator translate, KernelAccessVisitor visit,
                  void* context) {
   Params copy;
   std::memcpy(&copy, params, sizeof(copy));
@@ -290,7 +290,7 @@ struct SizeOfReal {
 };
 
 void VisitRandom(const void* params, uint32_t /*grid*/,
-                 AddressTranslator translate, MemoryAccessVisitor visit,
+                 AddressTranslator translate, KernelAccessVisitor visit,
                  void* context) {
   RandomParams random;
   std::memcpy(&random, params, sizeof(random));
@@ -337,7 +337,7 @@ void RunReduce(const void* params, uint32_t grid, AddressTranslator translate,
 
 template <typename T>
 void VisitReduce(const void* params, uint32_t /*grid*/,
-                 AddressTranslator translate, MemoryAccessVisitor visit,
+                 AddressTranslator translate, KernelAccessVisitor visit,
                  void* context) {
   ReduceParams reduce;
   std::memcpy(&reduce, params, sizeof(reduce));

@@ -14,12 +14,12 @@ namespace sherd::internal {
 // An access of a launch to a range of memory, by the addresses in its
 // parameters. Ranges of one launch may repeat; bytes outside of all ranges are
 // not accessed.
-struct MemoryAccess {
+struct KernelAccess {
   uint64_t address = 0;
   uint64_t bytes = 0;
   bool is_write = false;
 };
-using MemoryAccessVisitor = void (*)(void* context, const MemoryAccess& access);
+using KernelAccessVisitor = void (*)(void* context, const KernelAccess& access);
 
 // Translates an address in parameters, of any byte of some memory, to this
 // process's address. The neighbours of the byte in that memory are its
@@ -40,7 +40,7 @@ struct HostKernel {
   // the launch is about to run and not when it is queued. `context` is that of
   // both functions.
   void (*visit_accesses)(const void* params, uint32_t grid,
-                         AddressTranslator translate, MemoryAccessVisitor visit,
+                         AddressTranslator translate, KernelAccessVisitor visit,
                          void* context);
 };
 

@@ -26,7 +26,7 @@ struct Collector {
   std::vector<MemoryAccess> reads;
   std::vector<MemoryAccess> writes;
 
-  void Add(const internal::MemoryAccess& range) {
+  void Add(const internal::KernelAccess& range) {
     std::vector<MemoryAccess>& list = range.is_write ? writes : reads;
     if (list.empty() || !Extend(list.back(), range)) {
       list.push_back({reinterpret_cast<const void*>(range.address),
@@ -36,7 +36,7 @@ struct Collector {
     }
   }
 
-  static bool Extend(MemoryAccess& last, const internal::MemoryAccess& range) {
+  static bool Extend(MemoryAccess& last, const internal::KernelAccess& range) {
     const auto begin = reinterpret_cast<uint64_t>(last.address);
     if (last.repeats.empty()) {
       if (range.address == begin + last.bytes) {
@@ -62,7 +62,7 @@ std::vector<MemoryAccess> AccessesOf(const internal::HostKernel& kernel,
   Collector collector;
   kernel.visit_accesses(
       params, grid, Translate,
-      [](void* context, const internal::MemoryAccess& range) {
+      [](void* context, const internal::KernelAccess& range) {
         static_cast<Collector*>(context)->Add(range);
       },
       &collector);

@@ -94,9 +94,9 @@ NcclResult ReadConfig(const NcclConfig* config, NcclSettings* settings) {
 }
 
 int NcclPretendedVersion() {
-  const std::optional<Fault> fault = TakeFault("ncclGetVersion");
+  const std::optional<GpuFault> fault = TakeFault("ncclGetVersion");
   constexpr char kWord[] = "version=";
-  if (fault && fault->kind == Fault::Kind::kOther &&
+  if (fault && fault->kind == GpuFault::Kind::kOther &&
       fault->word.rfind(kWord, 0) == 0) {
     return std::atoi(fault->word.c_str() + sizeof(kWord) - 1);
   }

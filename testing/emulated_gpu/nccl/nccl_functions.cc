@@ -40,9 +40,9 @@ NcclResult NullArgument(const char* function, const char* argument) {
 // The result that a fault makes a call return at once, if any; *fault is any
 // other fault, or null if a call that is to hang never returns.
 std::optional<NcclResult> Injected(const GpuCall& call,
-                                   std::optional<Fault>* fault) {
-  std::optional<Fault> found = TakeFault(call);
-  if (found && found->kind == Fault::Kind::kReturn) {
+                                   std::optional<GpuFault>* fault) {
+  std::optional<GpuFault> found = TakeFault(call);
+  if (found && found->kind == GpuFault::Kind::kReturn) {
     const auto result = static_cast<NcclResult>(found->code);
     if (result == kNcclSuccess || result == kNcclInProgress) return result;
     return NcclFail(result, std::string(call.function) + " : injected fault");
@@ -50,7 +50,7 @@ std::optional<NcclResult> Injected(const GpuCall& call,
   if (fault != nullptr) {
     *fault = std::move(found);
   } else {
-    while (found && found->kind == Fault::Kind::kHang) pause();
+    while (found && found->kind == GpuFault::Kind::kHang) pause();
   }
   return std::nullopt;
 }
@@ -80,7 +80,7 @@ NcclResult Find(NcclComm handle, const char* function,
 std::optional<NcclResult> EnterOn(const char* function, NcclComm handle,
                                   const std::function<std::string()>& rest,
                                   NcclCommunicatorPtr* own,
-                                  std::optional<Fault>* fault = nullptr) {
+                                  std::optional<GpuFault>* fault = nullptr) {
   const NcclResult found = Find(handle, function, own);
   const GpuCall call(function, [&] {
     return (*own == nullptr ? AddressText(handle) : (*own)->label()) +
@@ -99,8 +99,8 @@ NcclResult AsGroup(const Call& call) {
   return result != kNcclSuccess ? result : end;
 }
 
-void ReadModes(const std::optional<Fault>& fault, NcclSettings* settings) {
-  if (!fault || fault->kind != Fault::Kind::kOther) return;
+void ReadModes(const std::optional<GpuFault>& fault, NcclSettings* settings) {
+  if (!fault || fault->kind != GpuFault::Kind::kOther) return;
   const std::string words = "+" + fault->word + "+";
   const auto has = [&](const char* word) {
     return words.find(std::string("+") + word + "+") != std::string::npos;
@@ -130,7 +130,7 @@ NcclResult Init(const char* function, NcclComm* made, int size,
   const GpuCall call(function,
                      [=] { return InitText(rank, size, ids, config); });
   return AsGroup([&]() -> NcclResult {
-    std::optional<Fault> fault;
+    std::optional<GpuFault> fault;
     const std::optional<NcclResult> injected = Injected(call, &fault);
     if (injected) return *injected;
     if (made == nullptr) return NullArgument("CommInitRank", "newcomm");
@@ -156,7 +156,7 @@ NcclResult Init(const char* function, NcclComm* made, int size,
         device, settings, std::make_shared<NcclFamily>());
     communicator->SetPlace(rank, size);
     *made = AddCommunicator(communicator);
-    const bool hangs = fault && fault->kind == Fault::Kind::kHang;
+    const bool hangs = fault && fault->kind == GpuFault::Kind::kHang;
     NcclGroup::AddJob(communicator, [communicator, id = ids[0], hangs] {
       return communicator->Join(id, hangs);
     });
@@ -237,7 +237,7 @@ std::string ArgumentText(const NcclTask& task) {
 }
 
 NcclResult AddOperation(const char* function, NcclComm handle, NcclTask task) {
-  std::optional<Fault> fault;
+  std::optional<GpuFault> fault;
   NcclCommunicatorPtr own;
   const std::optional<NcclResult> at_once = EnterOn(
       function, handle, [&task] { return ArgumentText(task); }, &own, &fault);
@@ -257,8 +257,8 @@ NcclResult AddOperation(const char* function, NcclComm handle, NcclTask task) {
   const std::string overlap = BadOverlap(task, own->rank(), own->size());
   if (!overlap.empty()) ReportFinding(overlap);
   if (fault) {
-    task.hangs = fault->kind == Fault::Kind::kHang;
-    if (fault->kind == Fault::Kind::kBreak) task.breaks = fault->code;
+    task.hangs = fault->kind == GpuFault::Kind::kHang;
+    if (fault->kind == GpuFault::Kind::kBreak) task.breaks = fault->code;
     task.dies = fault->word == "die_running";
   }
   // A lone rank's collectives are copies, queued at once even in a group.
@@ -428,9 +428,9 @@ const char* ncclGetErrorString(NcclResult result) {
 }
 
 const char* ncclGetLastError(NcclComm) {
-  const std::optional<emulated::Fault> fault =
+  const std::optional<emulated::GpuFault> fault =
       emulated::TakeFault("ncclGetLastError");
-  if (!fault || fault->kind != emulated::Fault::Kind::kOther) {
+  if (!fault || fault->kind != emulated::GpuFault::Kind::kOther) {
     return emulated::NcclLastError();
   }
   thread_local std::string planned;
@@ -525,7 +525,7 @@ NcclResult ncclCommRevoke(NcclComm comm, int flags) {
 }
 
 NcclResult ncclCommGetAsyncError(NcclComm comm, NcclResult* error) {
-  std::optional<emulated::Fault> fault;
+  std::optional<emulated::GpuFault> fault;
   emulated::NcclCommunicatorPtr own;
   const std::optional<NcclResult> at_once =
       emulated::EnterOn("ncclCommGetAsyncError", comm, nullptr, &own, &fault);

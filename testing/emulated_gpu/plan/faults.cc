@@ -22,7 +22,7 @@ struct Plan {
   std::string function;
   int64_t first = 1;
   int64_t last = 1;
-  Fault fault;
+  GpuFault fault;
   // Calls since it was made.
   int64_t calls = 0;
 };
@@ -47,17 +47,17 @@ bool ParseCall(absl::string_view text, Plan* plan) {
   return true;
 }
 
-bool ParseFault(absl::string_view text, Fault* fault) {
+bool ParseFault(absl::string_view text, GpuFault* fault) {
   fault->word = std::string(text);
   if (absl::SimpleAtoi(text, &fault->code)) {
-    fault->kind = Fault::Kind::kReturn;
+    fault->kind = GpuFault::Kind::kReturn;
   } else if (absl::ConsumePrefix(&text, "break=")) {
-    fault->kind = Fault::Kind::kBreak;
+    fault->kind = GpuFault::Kind::kBreak;
     return absl::SimpleAtoi(text, &fault->code) && fault->code != 0;
   } else if (text == "hang") {
-    fault->kind = Fault::Kind::kHang;
+    fault->kind = GpuFault::Kind::kHang;
   } else if (text == "die") {
-    fault->kind = Fault::Kind::kDie;
+    fault->kind = GpuFault::Kind::kDie;
   }
   return !text.empty();
 }
@@ -99,8 +99,8 @@ Plans& AllPlans() {
 }
 
 // Counts the call for all plans; the fault of the first that fits.
-std::optional<Fault> Count(Plans& plans, const std::string& call) {
-  std::optional<Fault> found;
+std::optional<GpuFault> Count(Plans& plans, const std::string& call) {
+  std::optional<GpuFault> found;
   for (Plan& plan : plans.plans) {
     if (!IsCallOf(plan.function, call)) continue;
     ++plan.calls;
@@ -124,7 +124,7 @@ bool IsCallOf(absl::string_view function, absl::string_view call) {
          call[function.size()] == '(';
 }
 
-std::optional<Fault> TakeFault(const GpuCall& call) {
+std::optional<GpuFault> TakeFault(const GpuCall& call) {
   Plans& plans = AllPlans();
   std::unique_lock<std::mutex> lock(plans.mutex);
   if (plans.plans.empty() && !plans.records && !plans.hook) return std::nullopt;
@@ -134,11 +134,11 @@ std::optional<Fault> TakeFault(const GpuCall& call) {
       call.function, "(", call.arguments ? call.arguments() : "", ")");
   lock.lock();
   if (plans.records) plans.calls.push_back(text);
-  const std::optional<Fault> fault = Count(plans, text);
+  const std::optional<GpuFault> fault = Count(plans, text);
   const std::function<void(const std::string&)> hook = plans.hook;
   lock.unlock();
   if (hook) hook(text);
-  if (fault && fault->kind == Fault::Kind::kDie) kill(getpid(), SIGKILL);
+  if (fault && fault->kind == GpuFault::Kind::kDie) kill(getpid(), SIGKILL);
   return fault;
 }
 
@@ -152,7 +152,7 @@ bool SetFaults(const std::string& text, std::string* problem) {
 }
 
 void AddFault(const std::string& function, int64_t first, int64_t last,
-              Fault fault) {
+              GpuFault fault) {
   Plans& plans = AllPlans();
   const std::lock_guard<std::mutex> lock(plans.mutex);
   plans.plans.insert(

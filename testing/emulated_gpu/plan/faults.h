@@ -36,7 +36,7 @@ namespace sherd::testing {
 //                  own            cuIpcOpenMemHandle also opens what this very
 //                                 process exports
 //                Of NCCL: see nccl/nccl_functions.h.
-struct Fault {
+struct GpuFault {
   enum class Kind { kReturn, kBreak, kHang, kDie, kOther };
 
   Kind kind = Kind::kOther;
@@ -62,7 +62,7 @@ std::string AddressText(const void* address);
 
 // Counts a call and returns its fault, if any; kDie does not return. Safe from
 // any thread.
-std::optional<Fault> TakeFault(const GpuCall& call);
+std::optional<GpuFault> TakeFault(const GpuCall& call);
 
 // Replaces all faults and starts counting again. Returns false, with `problem`,
 // and changes nothing if the text is invalid.
@@ -75,7 +75,7 @@ bool SetFaults(const std::string& text, std::string* problem);
 // next, of `function`; takes precedence over earlier plans. The word of a fault
 // may be any text.
 void AddFault(const std::string& function, int64_t first, int64_t last,
-              Fault fault);
+              GpuFault fault);
 // Drops the plans for exactly these calls.
 void DropFaults(const std::string& function);
 

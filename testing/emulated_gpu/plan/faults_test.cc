@@ -22,9 +22,9 @@ TEST(FaultsTest, GoWrongAtTheCallThatIsNamed) {
   EXPECT_FALSE(TakeFault("cuMemAlloc"));
   EXPECT_FALSE(TakeFault("ncclSend"));
   EXPECT_FALSE(TakeFault("ncclSend"));
-  EXPECT_EQ(TakeFault("ncclSend")->kind, Fault::Kind::kHang);
-  EXPECT_EQ(TakeFault("ncclSend")->kind, Fault::Kind::kHang);
-  EXPECT_EQ(TakeFault("cuInit")->kind, Fault::Kind::kBreak);
+  EXPECT_EQ(TakeFault("ncclSend")->kind, GpuFault::Kind::kHang);
+  EXPECT_EQ(TakeFault("ncclSend")->kind, GpuFault::Kind::kHang);
+  EXPECT_EQ(TakeFault("cuInit")->kind, GpuFault::Kind::kBreak);
   EXPECT_EQ(TakeFault("cuInit")->code, 719);
   EXPECT_EQ(TakeFault("x")->word, "remote");
   EXPECT_FALSE(TakeFault("cuMemFree"));
@@ -65,7 +65,7 @@ TEST(FaultsTest, PlansCanLookAtArguments) {
 TEST(FaultsTest, WhatIsAddedCountsFromNowOnAndGoesFirst) {
   Set("f:*:1");
   EXPECT_EQ(TakeFault("f")->code, 1);
-  AddFault("f", 2, 2, {Fault::Kind::kReturn, 2, ""});
+  AddFault("f", 2, 2, {GpuFault::Kind::kReturn, 2, ""});
   EXPECT_EQ(TakeFault("f")->code, 1);
   EXPECT_EQ(TakeFault("f")->code, 2);
   EXPECT_EQ(TakeFault("f")->code, 1);

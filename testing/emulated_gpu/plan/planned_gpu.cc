@@ -69,17 +69,17 @@ void PlannedGpu::Restart() {
 
 void PlannedGpu::Return(const std::string& calls, int code, int call) {
   CheckFunction(calls);
-  AddFault(calls, call + 1, call + 1, {Fault::Kind::kReturn, code, ""});
+  AddFault(calls, call + 1, call + 1, {GpuFault::Kind::kReturn, code, ""});
 }
 
 void PlannedGpu::Fail(const std::string& calls, int code, int call) {
   Pass(calls);
-  AddFault(calls, call + 1, INT64_MAX, {Fault::Kind::kReturn, code, ""});
+  AddFault(calls, call + 1, INT64_MAX, {GpuFault::Kind::kReturn, code, ""});
 }
 
 void PlannedGpu::Answer(const std::string& calls, const std::string& word) {
   Pass(calls);
-  AddFault(calls, 1, INT64_MAX, {Fault::Kind::kOther, 0, word});
+  AddFault(calls, 1, INT64_MAX, {GpuFault::Kind::kOther, 0, word});
 }
 
 void PlannedGpu::Pass(const std::string& calls) {

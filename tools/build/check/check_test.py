@@ -338,6 +338,33 @@ class LintsTest(unittest.TestCase):
                     found = lints.quotes("G.md", ["x.cc"])
             self.assertEqual(found, ["G.md:3: not literally in x.cc"] if wrong else [], block)
 
+    def test_a_type_is_defined_once(self):
+        one = "namespace a::b {\nstruct X {\n  struct Y {};\n};\n}  // namespace a::b\n"
+        for other, wrong in [
+                (one, True),
+                ("namespace a { namespace b { enum class X : int { kOne }; } }", True),
+                ("namespace a::b { template <typename T> class alignas(8) X final : Z<T> {}; }",
+                 True),
+                ("namespace a::b { struct X; }", False),
+                ("namespace a::b { template <> struct X<int> {}; }", False),
+                ("namespace a::b { struct X f(); class W { struct X {}; }; }", False),
+                ("namespace a::b { namespace { struct X {}; } }", False),
+                ("namespace a { struct X {}; }", False),
+                ("namespace a::b {\n#define P struct X {\nchar c = '{'; }\nstruct X {};", False),
+                ("namespace a::b { void f() { struct X {}; } }", False),
+                ("// namespace a::b { struct X {}; }", False),
+                ("namespace a::b { const char* s = \"}\"; struct X {}; }", True),
+        ]:
+            with tempfile.TemporaryDirectory() as root:
+                with unittest.mock.patch.object(tree, "ROOT", root):
+                    for name, text in [("x.h", one), ("y.h", other)]:
+                        with open(os.path.join(root, name), "w", encoding="utf-8") as file:
+                            file.write(text)
+                    found = lints.one_definition(["x.h", "y.h"])
+            self.assertEqual(len(found), int(wrong), other)
+            if wrong:
+                self.assertIn("x.h:2: a::b::X: y.h:", found[0])
+
     def test_protobuf_stays_out_of_headers(self):
         self.assertTrue(self.lint(lints.protobuf, '#include "sherd/a/b.pb.h"\n'))
         self.assertTrue(self.lint(lints.protobuf, "google::protobuf::Message* m;"))

@@ -184,6 +184,47 @@ def public_labels(build_files=None, listed=None):
             for label in sorted(set(found) ^ set(listed))]
 
 
+_NOT_CODE = re.compile(
+    r'''"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])+'|^[ \t]*#(?:\\\n|[^\n])*''', re.MULTILINE)
+_SCOPES = re.compile(r"[{};]")
+_NAMESPACE = re.compile(r"\bnamespace\b\s*([\w:]*)\s*$")
+_TYPE = re.compile(r"\b(?:class|struct|union|enum(?:\s+(?:class|struct))?)\s+"
+                   r"(?:(?:alignas|ABSL_\w+)\s*\([^()]*\)\s*|\[\[[^]]*\]\]\s*|ABSL_\w+\s+)*"
+                   r"(\w+)\s*(?:final\s*)?(?::(?!:).*)?$", re.DOTALL)
+
+
+def _types(text):
+    """Qualified names of the types that C++ text defines in named namespaces, with positions."""
+    text = _NOT_CODE.sub(lambda m: re.sub(r"[^\n]", " ", m.group(0)), tree.code_only(text))
+    scopes = []  # A namespace's name, or None: nothing in there counts.
+    start = 0
+    for match in _SCOPES.finditer(text):
+        head = text[start:match.start()].rstrip()
+        if match.group(0) == "{":
+            namespace = _NAMESPACE.search(head)
+            defined = _TYPE.search(head)
+            if defined and None not in scopes:
+                yield "::".join(filter(None, scopes + [defined.group(1)])), start + len(head)
+            inside = namespace.group(1) if namespace else None
+            scopes.append("" if head.strip() == "extern" else inside or None)
+        elif match.group(0) == "}" and scopes:
+            scopes.pop()
+        start = match.end()
+
+
+def one_definition(paths=None):
+    """No two files define types of one name in one namespace: linked together they are one."""
+    defined = {}
+    for path in paths or _cc_files():
+        text = tree.read(path)
+        for name, position in _types(text):
+            defined.setdefault(name, {}).setdefault(path, _line(text, position))
+    return ["%s: %s: %s defines one too; rename one of them, or put it into an unnamed namespace" %
+            ("%s:%d" % places[0], name, "%s:%d" % places[1])
+            for name, files in sorted(defined.items()) if len(files) > 1
+            for places in [sorted(files.items())]]
+
+
 # Name, function: each is a step of tools/check.
 ALL = [
     ("environment", environment),
@@ -196,4 +237,5 @@ ALL = [
     ("rooms", rooms),
     ("links of documents", links),
     ("public labels", public_labels),
+    ("types of one name", one_definition),
 ]
