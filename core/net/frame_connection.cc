@@ -21,9 +21,8 @@ namespace {
 // was received already.
 constexpr size_t kHighWater = size_t{1} << 20;
 constexpr size_t kMaxPayload = 0xffffffff;
-// How long the other end of one that closes gently, or is broken, is listened
-// to.
-constexpr absl::Duration kGentleClose = absl::Seconds(1);
+// How long the other end of one that is broken is listened to.
+constexpr absl::Duration kListenAfterBreak = absl::Seconds(1);
 // Pieces of memory in one call of the system, which takes up to 1024 of them.
 constexpr size_t kPieces = 256;
 // Other connections, and others who send on this one, get their turn when so
@@ -342,7 +341,9 @@ absl::Status FrameConnection::SendQueued(std::list<Outgoing>* sent) {
     if (n < 0 && errno == EAGAIN) break;
     if (n < 0) return Broken(errno);
     size_t left = static_cast<size_t>(n);
+    const bool is_full = left < kSentAtOnce - total - room;
     total += left;
+    ++taken_;
     while (!queue_.empty()) {
       const size_t before = left;
       const uint64_t of_tail = queue_.front().Advance(&left);
@@ -352,6 +353,7 @@ absl::Status FrameConnection::SendQueued(std::list<Outgoing>* sent) {
       queued_bytes_ -= queue_.front().Overhead();
       sent->splice(sent->end(), queue_, queue_.begin());
     }
+    if (is_full) break;
   }
   return absl::OkStatus();
 }
@@ -396,7 +398,7 @@ void FrameConnection::Break(const absl::Status& why) {
   const std::shared_ptr<FrameConnection> self = shared_from_this();
   if (closing_ || !HasInput(fd_)) return Close(why);
   broken_ = why;
-  close_timer_ = loop_->RunAt(Deadline::After(kGentleClose).when(),
+  close_timer_ = loop_->RunAt(Deadline::After(kListenAfterBreak).when(),
                               [self, why] { self->Close(why); });
   std::list<Outgoing> unsent;
   {
@@ -573,7 +575,8 @@ void FrameConnection::Close(const absl::Status& why) {
   if (events != nullptr) events->on_closed(reason);
 }
 
-void FrameConnection::CloseGently(const absl::Status& why) {
+void FrameConnection::CloseGently(const absl::Status& why,
+                                  absl::Duration limit) {
   if (closed_ || closing_) return;
   const std::shared_ptr<FrameConnection> self = shared_from_this();
   if (broken_) return Close(why);
@@ -582,8 +585,10 @@ void FrameConnection::CloseGently(const absl::Status& why) {
   tail_at_ = 0;
   if (half_frame_timer_) loop_->Cancel(*half_frame_timer_);
   half_frame_timer_.reset();
-  close_timer_ = loop_->RunAt(Deadline::After(kGentleClose).when(),
-                              [self, why] { self->Close(why); });
+  if (limit != absl::InfiniteDuration()) {
+    close_timer_ = loop_->RunAt(Deadline::After(limit).when(),
+                                [self, why] { self->Close(why); });
+  }
   {
     absl::MutexLock lock(&mutex_);
     end_after_sending_ = true;

@@ -131,9 +131,15 @@ class FrameConnection : public std::enable_shared_from_this<FrameConnection> {
   void Close(const absl::Status& why) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Sends what is queued, tells the other end that no more follows, and closes
-  // when that one does, after a second at the latest. Nothing is received any
-  // more. A plain Close could throw away what the other end has not read.
-  void CloseGently(const absl::Status& why) ABSL_LOCKS_EXCLUDED(mutex_);
+  // when that one does, or after `limit`. Nothing is received any more. A plain
+  // Close could throw away what the other end has not read.
+  void CloseGently(const absl::Status& why,
+                   absl::Duration limit = absl::Seconds(1))
+      ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // Grows with what comes, and with what the other end takes of what waited for
+  // it: while it does, that end is alive.
+  uint64_t progress() const { return progress_ + taken_; }
 
  private:
   struct Outgoing;
@@ -192,6 +198,8 @@ class FrameConnection : public std::enable_shared_from_this<FrameConnection> {
   size_t tail_at_ = 0;
   // Whole frames and pieces of tails, so far.
   uint64_t progress_ = 0;
+  // How often the other end has made room for what waited.
+  uint64_t taken_ = 0;
   std::optional<EventLoop::TimerId> half_frame_timer_;
   std::optional<EventLoop::TimerId> close_timer_;
 };

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "sherd/core/base/error_info.h"
 #include "sherd/core/base/fault_point.h"
 #include "sherd/core/base/status_macros.h"
 
@@ -20,6 +21,10 @@ constexpr absl::Duration kPauseForTheOther = absl::Seconds(1);
 absl::Status Malformed(absl::string_view what) {
   return absl::InvalidArgumentError(
       absl::StrCat("what came is not a message of this version: ", what));
+}
+
+absl::Status ThisOneLeaves() {
+  return absl::FailedPreconditionError("this worker has said goodbye");
 }
 
 }  // namespace
@@ -47,22 +52,48 @@ LinkChannel::LinkChannel(const LinkContext& context, Link& link, int rank,
     : context_(context), link_(link), rank_(rank), bulk_(bulk) {}
 
 absl::Status LinkChannel::Send(OutgoingFrame frame) {
-  bool must_connect = false;
-  absl::Status status = outbox_.Send(std::move(frame), &must_connect);
-  if (must_connect) context_.loop->Post([this] { Dial(); });
-  return status;
+  std::shared_ptr<FrameConnection> connection;
+  {
+    absl::MutexLock lock(&mutex_);
+    if (!why_.ok()) return why_;
+    if (state_ != State::kOpen) {
+      waiting_.push_back(std::move(frame));
+    } else {
+      connection = connection_;
+    }
+  }
+  if (connection == nullptr) {
+    Connect();
+    return absl::OkStatus();
+  }
+  is_active_.store(true, std::memory_order_relaxed);
+  return connection->Send(std::move(frame));
 }
 
 void LinkChannel::Connect() {
-  if (outbox_.Await()) context_.loop->Post([this] { Dial(); });
+  {
+    absl::MutexLock lock(&mutex_);
+    if (state_ != State::kIdle) return;
+    state_ = State::kConnecting;
+  }
+  context_.loop->Post([this] { Dial(); });
+}
+
+bool LinkChannel::TakeProgress() {
+  if (connection_ == nullptr) return false;
+  const uint64_t progress = connection_->progress();
+  return std::exchange(progress_, progress) != progress;
 }
 
 void LinkChannel::SendLinkMessage(const LinkMessage& message) {
-  outbox_.SendIfOpen({.head = LinkHead(message)});
+  // If that fails, the end of the connection follows.
+  if (connection_ != nullptr) {
+    connection_->Send({.head = LinkHead(message)}).IgnoreError();
+  }
 }
 
 void LinkChannel::Dial() {
-  if (!IsConnecting() || candidate_ != nullptr) return;
+  if (state() != State::kConnecting || candidate_ != nullptr) return;
   if (dial_deadline_.IsInfinite()) {
     dial_deadline_ = Deadline::After(context_.patience);
   }
@@ -104,7 +135,7 @@ void LinkChannel::Dial() {
 
 void LinkChannel::OnDialed(absl::StatusOr<UniqueFd> socket) {
   // The other one came first, or it is closed.
-  if (!IsConnecting()) return;
+  if (state() != State::kConnecting) return;
   absl::Status status = socket.status();
   if (status.ok()) status = Introduce(*std::move(socket));
   if (!status.ok()) Fail(status);
@@ -113,11 +144,15 @@ void LinkChannel::OnDialed(absl::StatusOr<UniqueFd> socket) {
 void LinkChannel::Fail(const absl::Status& why) {
   StopConnecting();
   dial_deadline_ = Deadline::Infinite();
-  if (absl::IsCancelled(why)) return link_.OnGoodbye(*this);
-  if (!absl::IsResourceExhausted(why)) return link_.OnBroken(*this, why);
-  outbox_.StopWaiting(why);
-  link_.OnNoMeans(*this, why);
-  if (parting_ != Parting::kNo) Part();
+  if (absl::IsCancelled(why)) return link_.OnEnd(*this, End::kGoodbye, why);
+  if (!absl::IsResourceExhausted(why)) {
+    return link_.OnEnd(*this, End::kBroken, why);
+  }
+  const absl::Status named =
+      WithRank(Annotate(why, context_.directory->Label(rank_)), rank_);
+  Drop(State::kIdle, named);
+  link_.OnEnd(*this, End::kNoMeans, named);
+  if (says_goodbye_) Part();
 }
 
 absl::Status LinkChannel::Introduce(UniqueFd socket) {
@@ -130,7 +165,8 @@ absl::Status LinkChannel::Introduce(UniqueFd socket) {
              return OnHead(raw, head, tail_bytes);
            },
        .on_tail = [this, raw] { OnTail(raw); },
-       .on_closed = [this, raw](const absl::Status& why) { OnEnd(raw, why); }});
+       .on_closed = [this,
+                     raw](const absl::Status& why) { OnClosed(raw, why); }});
   if (!status.ok()) {
     candidate_ = nullptr;
     return status;
@@ -148,13 +184,13 @@ absl::Status LinkChannel::Introduce(UniqueFd socket) {
   hello.set_to_rank(rank_);
   hello.set_to_nonce(directory.worker(rank_).nonce);
   hello.set_bulk(bulk_);
-  timer_ = context_.loop->RunAt(
-      Deadline::Earlier(dial_deadline_, Deadline::After(kHelloTimeout)).when(),
-      [this] {
-        timer_.reset();
-        if (candidate_ == nullptr) return;
-        candidate_->Close(absl::DeadlineExceededError("it does not answer"));
-      });
+  // Not given up before: the other end may accept it late, and would take its
+  // end for that of this worker.
+  timer_ = context_.loop->RunAt(dial_deadline_.when(), [this] {
+    timer_.reset();
+    if (candidate_ == nullptr) return;
+    candidate_->Close(absl::DeadlineExceededError("it does not answer"));
+  });
   // If that fails, the end of the connection follows.
   raw->Send({.head = LinkHead(message)}).IgnoreError();
   return absl::OkStatus();
@@ -192,6 +228,7 @@ absl::Status LinkChannel::OnReply(const LinkMessage& message) {
 void LinkChannel::DialAgainAfter(absl::Duration pause,
                                  const absl::Status& why) {
   StopConnecting();
+  if (says_goodbye_ && !HasWaiting()) return Part();
   if (dial_deadline_.HasPassed()) return Fail(why);
   timer_ = context_.loop->RunAt(Deadline::After(pause).when(), [this] {
     timer_.reset();
@@ -210,10 +247,10 @@ void LinkChannel::StopConnecting() {
 }
 
 bool LinkChannel::Wants(const LinkMessage::Hello& hello) const {
-  switch (outbox_.state()) {
-    case ChannelQueue::State::kIdle:
+  switch (state()) {
+    case State::kIdle:
       return true;
-    case ChannelQueue::State::kAwaiting:
+    case State::kConnecting:
       return candidate_ == nullptr || hello.rank() < context_.directory->rank();
     default:
       return false;
@@ -224,56 +261,87 @@ void LinkChannel::Open(std::shared_ptr<FrameConnection> connection) {
   if (candidate_ == connection) candidate_ = nullptr;
   StopConnecting();
   dial_deadline_ = Deadline::Infinite();
-  connection_ = connection;
-  outbox_.Open(std::move(connection));
+  // Not under the lock, since on_sent may send. What comes meanwhile waits, so
+  // that it does not overtake.
+  for (bool is_open = false; !is_open;) {
+    std::vector<OutgoingFrame> frames;
+    {
+      absl::MutexLock lock(&mutex_);
+      frames.swap(waiting_);
+      is_open = frames.empty();
+      state_ = is_open ? State::kOpen : State::kConnecting;
+      if (is_open) connection_ = connection;
+    }
+    for (OutgoingFrame& frame : frames) {
+      const auto on_sent = frame.on_sent;
+      const absl::Status status = connection->Send(std::move(frame));
+      if (!status.ok() && on_sent) on_sent(status);
+    }
+  }
   link_.OnOpen(*this);
-  if (parting_ == Parting::kWanted) SayGoodbye();
+  if (says_goodbye_) SayGoodbye();
 }
 
 void LinkChannel::SayGoodbye() {
-  parting_ = Parting::kWanted;
+  says_goodbye_ = true;
+  {
+    absl::MutexLock lock(&mutex_);
+    why_ = ThisOneLeaves();
+  }
   if (connection_ == nullptr) {
-    // Until it is open, if something is to be sent.
-    if (!IsConnecting() || outbox_.IsEmpty()) Part();
+    // Until it is open, if something is to be sent, or the other end may have
+    // accepted it: that waits for a goodbye.
+    if (!HasWaiting() && candidate_ == nullptr) Part();
     return;
   }
   LinkMessage message;
   message.mutable_goodbye();
   // On the loop thread too, which sends.
-  const auto on_sent = [this,
-                        connection = connection_](const absl::Status& status) {
-    // Otherwise it is closed.
-    if (!status.ok()) return;
-    parting_ = Parting::kSaid;
-    context_.loop->Post([connection] {
-      connection->CloseGently(absl::CancelledError("goodbye"));
-    });
+  const auto on_sent = [connection = connection_](const absl::Status& status) {
+    // Until the other end has it; who says goodbye has a deadline.
+    if (status.ok()) {
+      connection->CloseGently(absl::CancelledError("goodbye"),
+                              absl::InfiniteDuration());
+    }
   };
-  outbox_.SendIfOpen({.head = LinkHead(message), .on_sent = on_sent});
+  // If that fails, the end of the connection follows.
+  const std::shared_ptr<FrameConnection> connection = connection_;
+  connection->Send({.head = LinkHead(message), .on_sent = on_sent})
+      .IgnoreError();
 }
 
 void LinkChannel::Part() {
-  Close(absl::FailedPreconditionError("this worker has said goodbye"));
-  link_.OnClosed(*this);
+  Close(ThisOneLeaves());
+  link_.OnEnd(*this, End::kParted, absl::OkStatus());
+}
+
+void LinkChannel::Drop(State state, const absl::Status& why) {
+  std::vector<OutgoingFrame> frames;
+  std::shared_ptr<FrameConnection> connection;
+  {
+    absl::MutexLock lock(&mutex_);
+    state_ = state;
+    if (state == State::kClosed && !says_goodbye_) why_ = why;
+    frames.swap(waiting_);
+    connection.swap(connection_);
+  }
+  for (OutgoingFrame& frame : frames) {
+    if (frame.on_sent) frame.on_sent(why);
+  }
+  if (connection != nullptr) connection->Close(why);
 }
 
 void LinkChannel::Close(const absl::Status& why) {
   StopConnecting();
-  outbox_.Close(why);
-  const std::shared_ptr<FrameConnection> connection = std::move(connection_);
-  connection_ = nullptr;
-  in_tail_ = false;
-  if (connection != nullptr) connection->Close(why);
+  Drop(State::kClosed, why);
 }
 
 absl::StatusOr<Memory> LinkChannel::OnHead(FrameConnection* from,
                                            absl::string_view head,
                                            uint64_t tail_bytes) {
   if (from != candidate_.get() && from != connection_.get()) return Memory();
-  link_.OnHeard();
   if (from == connection_.get() && !head.empty() &&
       head[0] == static_cast<char>(Addressee::kHandler)) {
-    in_tail_ = tail_bytes > 0;
     return context_.handler->OnControl(rank_, head.substr(1), tail_bytes,
                                        &ticket_);
   }
@@ -282,7 +350,7 @@ absl::StatusOr<Memory> LinkChannel::OnHead(FrameConnection* from,
   if (from == candidate_.get()) {
     SHERD_RETURN_IF_ERROR(OnReply(message));
   } else if (message.has_goodbye()) {
-    link_.OnGoodbye(*this);
+    link_.OnEnd(*this, End::kGoodbye, absl::OkStatus());
   } else {
     SHERD_RETURN_IF_ERROR(link_.OnMessage(message));
   }
@@ -290,13 +358,10 @@ absl::StatusOr<Memory> LinkChannel::OnHead(FrameConnection* from,
 }
 
 void LinkChannel::OnTail(FrameConnection* from) {
-  if (from != connection_.get()) return;
-  in_tail_ = false;
-  link_.OnHeard();
-  context_.handler->OnTail(rank_, ticket_);
+  if (from == connection_.get()) context_.handler->OnTail(rank_, ticket_);
 }
 
-void LinkChannel::OnEnd(FrameConnection* from, const absl::Status& why) {
+void LinkChannel::OnClosed(FrameConnection* from, const absl::Status& why) {
   if (from == candidate_.get()) {
     candidate_ = nullptr;
     // One that sends nonsense will not do better.
@@ -306,13 +371,12 @@ void LinkChannel::OnEnd(FrameConnection* from, const absl::Status& why) {
     return DialAgainAfter(kPause, why);
   }
   if (from != connection_.get()) return;
-  connection_ = nullptr;
-  in_tail_ = false;
-  if (parting_ == Parting::kSaid) return Part();
-  link_.OnBroken(*this, absl::IsUnavailable(why)
-                            ? absl::UnavailableError(absl::StrCat(
-                                  why.message(), " without a goodbye"))
-                            : why);
+  if (says_goodbye_ && absl::IsCancelled(why)) return Part();
+  link_.OnEnd(*this, End::kBroken,
+              absl::IsUnavailable(why)
+                  ? absl::UnavailableError(
+                        absl::StrCat(why.message(), " without a goodbye"))
+                  : why);
 }
 
 }  // namespace sherd::internal

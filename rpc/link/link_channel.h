@@ -1,21 +1,23 @@
 #ifndef SHERD_RPC_LINK_LINK_CHANNEL_H_
 #define SHERD_RPC_LINK_LINK_CHANNEL_H_
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "sherd/core/base/deadline.h"
 #include "sherd/core/net/event_loop.h"
 #include "sherd/core/net/frame_connection.h"
-#include "sherd/rpc/link/channel_queue.h"
 #include "sherd/rpc/link/dialer.h"
 #include "sherd/rpc/link/directory.h"
 #include "sherd/rpc/link/wire.h"
@@ -52,8 +54,8 @@ struct LinkContext {
   absl::Duration patience;
 };
 
-// One connection with a worker, from the wish for it to its end: who makes it,
-// how both ends find out who the other is, and what comes on it.
+// One connection with a worker, from the wish for it to its end: what waits for
+// it, who makes it, how both ends find out who the other is, and what comes.
 //
 // Either end may make it. If both do at once, the one made by the lower rank
 // stays: a worker turns down the hello of a higher rank while that one has to
@@ -63,68 +65,88 @@ struct LinkContext {
 // Threads. "Loop thread" as in EventLoop; the rest from any thread.
 class LinkChannel {
  public:
+  enum class End {
+    // Without a goodbye, or the worker cannot be reached.
+    kBroken,
+    // The worker said goodbye.
+    kGoodbye,
+    // This worker said goodbye, or had nothing to say it to.
+    kParted,
+    // None: this process lacks what a connection needs, and may have it later.
+    kNoMeans,
+  };
+
   // The link that has this channel; on the loop thread.
   class Link {
    public:
     virtual ~Link() = default;
-    // Something came.
-    virtual void OnHeard() = 0;
     virtual void OnOpen(LinkChannel& channel) = 0;
     virtual absl::Status OnMessage(const rpc::LinkMessage& message) = 0;
-    // It ended without a goodbye, or the worker cannot be reached.
-    virtual void OnBroken(LinkChannel& channel, const absl::Status& why) = 0;
-    // This process lacks what a connection needs, and may have it later.
-    virtual void OnNoMeans(LinkChannel& channel, const absl::Status& why) = 0;
-    // The worker said goodbye.
-    virtual void OnGoodbye(LinkChannel& channel) = 0;
-    // It is closed in good order.
-    virtual void OnClosed(LinkChannel& channel) = 0;
+    virtual void OnEnd(LinkChannel& channel, End end,
+                       const absl::Status& why) = 0;
   };
 
   LinkChannel(const LinkContext& context, Link& link, int rank, bool bulk);
   LinkChannel(const LinkChannel&) = delete;
   LinkChannel& operator=(const LinkChannel&) = delete;
 
-  // As ChannelQueue::Send, and connects if need be.
-  absl::Status Send(OutgoingFrame frame);
+  // Sends or keeps `frame`, and connects if need be; or returns why the channel
+  // is closed or its connection broken, without on_sent.
+  absl::Status Send(OutgoingFrame frame) ABSL_LOCKS_EXCLUDED(mutex_);
   // Connects if need be.
-  void Connect();
+  void Connect() ABSL_LOCKS_EXCLUDED(mutex_);
+  // Whether something was sent since the last call.
+  bool TakeActivity() { return is_active_.exchange(false); }
 
   // Of the loop thread, all that follow.
-  bool IsOpen() const { return outbox_.state() == ChannelQueue::State::kOpen; }
-  bool IsClosed() const {
-    return outbox_.state() == ChannelQueue::State::kClosed;
+  bool IsOpen() const { return connection_ != nullptr; }
+  bool IsClosed() const ABSL_LOCKS_EXCLUDED(mutex_) {
+    return state() == State::kClosed;
   }
-  bool IsConnecting() const {
-    return outbox_.state() == ChannelQueue::State::kAwaiting;
-  }
-  // In the middle of a tail, whose progress the connection watches.
-  bool IsReceiving() const { return in_tail_; }
-  bool TakeActivity() { return outbox_.TakeActivity(); }
+  // Whether something came since the last call, or the worker took some of what
+  // waited for it.
+  bool TakeProgress();
   // Drops it unless the channel is open.
   void SendLinkMessage(const rpc::LinkMessage& message);
 
   // Whether a connection that the worker made is taken; then Open follows.
   bool Wants(const rpc::LinkMessage::Hello& hello) const;
   // Takes over a connection; its events come here, see the On... below.
-  void Open(std::shared_ptr<FrameConnection> connection);
+  void Open(std::shared_ptr<FrameConnection> connection)
+      ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Sends what waits, says goodbye, and closes.
-  void SayGoodbye();
+  // Takes nothing more, sends what waits, says goodbye, and closes once the
+  // worker has it.
+  void SayGoodbye() ABSL_LOCKS_EXCLUDED(mutex_);
   // Closes at once, if it is not closed: what waits has failed with `why`, and
   // so does what comes.
-  void Close(const absl::Status& why);
+  void Close(const absl::Status& why) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Events of connections of this channel.
   absl::StatusOr<std::vector<absl::Span<std::byte>>> OnHead(
       FrameConnection* from, absl::string_view head, uint64_t tail_bytes);
   void OnTail(FrameConnection* from);
-  void OnEnd(FrameConnection* from, const absl::Status& why);
+  void OnClosed(FrameConnection* from, const absl::Status& why);
 
  private:
-  // Whether this worker is to say goodbye once nothing waits, and has said it.
-  enum class Parting { kNo, kWanted, kSaid };
+  enum class State {
+    // There is no connection, and nobody has asked for one.
+    kIdle,
+    // Frames wait for one.
+    kConnecting,
+    kOpen,
+    // There will be none any more.
+    kClosed,
+  };
 
+  State state() const ABSL_LOCKS_EXCLUDED(mutex_) {
+    absl::MutexLock lock(&mutex_);
+    return state_;
+  }
+  bool HasWaiting() const ABSL_LOCKS_EXCLUDED(mutex_) {
+    absl::MutexLock lock(&mutex_);
+    return !waiting_.empty();
+  }
   void Dial();
   void OnDialed(absl::StatusOr<UniqueFd> socket);
   absl::Status Introduce(UniqueFd socket);
@@ -132,25 +154,36 @@ class LinkChannel {
   void DialAgainAfter(absl::Duration pause, const absl::Status& why);
   void Fail(const absl::Status& why);
   void StopConnecting();
+  // There is no connection any more, and frames that wait have failed with
+  // `why`.
+  void Drop(State state, const absl::Status& why) ABSL_LOCKS_EXCLUDED(mutex_);
   void Part();
 
   const LinkContext& context_;
   Link& link_;
   const int rank_;
   const bool bulk_;
-  ChannelQueue outbox_;
+  std::atomic<bool> is_active_{false};
+
+  mutable absl::Mutex mutex_;
+  State state_ ABSL_GUARDED_BY(mutex_) = State::kIdle;
+  std::vector<OutgoingFrame> waiting_ ABSL_GUARDED_BY(mutex_);
+  // Why nothing is taken any more.
+  absl::Status why_ ABSL_GUARDED_BY(mutex_);
+  // While it is open. Changes on the loop thread, under mutex_.
+  std::shared_ptr<FrameConnection> connection_;
 
   // Of the loop thread.
-  std::shared_ptr<FrameConnection> connection_;
   // One that this worker made, whose hello is not answered yet.
   std::shared_ptr<FrameConnection> candidate_;
   // For the answer, or until the next attempt.
   std::optional<EventLoop::TimerId> timer_;
   Deadline dial_deadline_ = Deadline::Infinite();
+  // Of connection_, when it was last asked for.
+  uint64_t progress_ = 0;
   // Of the tail that comes.
   uint64_t ticket_ = 0;
-  bool in_tail_ = false;
-  Parting parting_ = Parting::kNo;
+  bool says_goodbye_ = false;
 };
 
 }  // namespace sherd::internal

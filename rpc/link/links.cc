@@ -320,31 +320,35 @@ void Links::Settle(int rank, const absl::Status& status) {
 
 void Links::OnLinked(int rank) {
   linked_.push_back(rank);
+  for (const auto& [lost, cause] : losses_) {
+    peers_[rank]->SendLostNotice(lost, cause);
+  }
   Settle(rank, absl::OkStatus());
 }
 
-void Links::OnLost(int rank, const absl::Status& why,
-                   const absl::Status& cause) {
-  Settle(rank, WithFailedRank(absl::Status(cause.code(), why.message()), rank));
-  // Before the handler acts on it: what that says to others presumes that they
-  // know.
-  if (this->rank() == 0) {
-    for (int peer = 1; peer < directory_->size(); ++peer) {
-      if (peer != rank) peers_[peer]->SendLostNotice(rank, cause.message());
+void Links::OnEnded(int rank, PeerLink::End end, const absl::Status& why,
+                    const absl::Status& cause) {
+  if (end == PeerLink::End::kLost) {
+    Settle(rank,
+           WithFailedRank(absl::Status(cause.code(), why.message()), rank));
+    // Before the handler acts on it: what that says to others presumes that
+    // they know.
+    if (this->rank() == 0) {
+      losses_[rank] = std::string(cause.message());
+      for (int peer = 1; peer < directory_->size(); ++peer) {
+        if (peer != rank) peers_[peer]->SendLostNotice(rank, cause.message());
+      }
     }
+    context_.handler->OnLost(rank, why);
+  } else if (end == PeerLink::End::kLeft) {
+    Settle(rank, why);
+    context_.handler->OnLeft(rank, why);
   }
-  context_.handler->OnLost(rank, why);
-  CheckEnded();
-}
-
-void Links::OnLeft(int rank, const absl::Status& why) {
-  Settle(rank, why);
-  context_.handler->OnLeft(rank, why);
   CheckEnded();
 }
 
 void Links::OnNotReached(int rank, const absl::Status& why) {
-  Settle(rank, WithRank(why, rank));
+  Settle(rank, why);
 }
 
 void Links::OnLostNotice(int from, const rpc::LinkMessage::LostNotice& notice) {
@@ -354,8 +358,6 @@ void Links::OnLostNotice(int from, const rpc::LinkMessage::LostNotice& notice) {
   }
   peers_[lost]->OnReportedLost(notice.why());
 }
-
-void Links::OnParted(int) { CheckEnded(); }
 
 LinkChannel* Links::OnHello(const rpc::LinkMessage::Hello& hello,
                             rpc::LinkMessage::HelloReply* reply) {

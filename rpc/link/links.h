@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <set>
@@ -125,13 +126,11 @@ class Links final : public Wire,
   void CloseAll();
 
   void OnLinked(int rank) override;
-  void OnLost(int rank, const absl::Status& why,
-              const absl::Status& cause) override;
-  void OnLeft(int rank, const absl::Status& why) override;
+  void OnEnded(int rank, PeerLink::End end, const absl::Status& why,
+               const absl::Status& cause) override;
   void OnNotReached(int rank, const absl::Status& why) override;
   void OnLostNotice(int from,
                     const rpc::LinkMessage::LostNotice& notice) override;
-  void OnParted(int rank) override;
   LinkChannel* OnHello(const rpc::LinkMessage::Hello& hello,
                        rpc::LinkMessage::HelloReply* reply) override;
 
@@ -151,6 +150,8 @@ class Links final : public Wire,
   // Those with a connection: looking at all others at each beat would cost more
   // than the beat.
   std::vector<int> linked_;
+  // On rank 0: who is lost, and why.
+  std::map<int, std::string> losses_;
   // Its thread uses all of the above.
   std::unique_ptr<EventLoop> loop_;
 };

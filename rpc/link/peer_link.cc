@@ -44,13 +44,16 @@ absl::Status PeerLink::Send(WireMessage message) {
   if (bulk) control_.Connect();
   absl::Status status = (bulk ? bulk_ : control_).Send(std::move(frame));
   if (status.ok() || ErrorRank(status)) return status;
+  // This worker leaves.
+  if (absl::IsFailedPrecondition(status)) return WithRank(status, rank_);
   // It broke, and the loop has not looked into it yet.
   return Lost(status.message());
 }
 
 LinkChannel* PeerLink::OnHello(const LinkMessage::Hello& hello,
                                LinkMessage::HelloReply* reply) {
-  if (state_ == State::kAlive && says_goodbye_) {
+  LinkChannel& channel = hello.bulk() ? bulk_ : control_;
+  if (says_goodbye_ && channel.IsClosed()) {
     reply->set_outcome(LinkMessage::HelloReply::LEAVING);
     return nullptr;
   }
@@ -59,7 +62,6 @@ LinkChannel* PeerLink::OnHello(const LinkMessage::Hello& hello,
     reply->set_why(absl::StrCat(label(), " is lost there, and stays so"));
     return nullptr;
   }
-  LinkChannel& channel = hello.bulk() ? bulk_ : control_;
   if (!channel.Wants(hello)) {
     reply->set_outcome(LinkMessage::HelloReply::REDUNDANT);
     return nullptr;
@@ -71,22 +73,22 @@ LinkChannel* PeerLink::OnHello(const LinkMessage::Hello& hello,
 
 void PeerLink::Beat(Deadline::Clock::time_point now, bool was_asleep) {
   if (state_ != State::kAlive) return;
-  const bool was_heard = std::exchange(was_heard_, false);
+  const bool was_heard = control_.TakeProgress();
   const bool was_active = control_.TakeActivity();
-  if (was_heard || was_asleep || control_.IsReceiving() || !control_.IsOpen()) {
+  // Half a goodbye ends the heartbeats.
+  const bool may_be_silent = !control_.IsOpen() && !heard_goodbye_;
+  if (was_heard || bulk_.TakeProgress() || was_asleep || may_be_silent) {
     last_heard_ = now;
   }
-  if (!control_.IsOpen()) return;
   const absl::Duration silence = absl::FromChrono(now - last_heard_);
   if (silence >= context_.patience) {
-    return OnBroken(control_, absl::DeadlineExceededError(absl::StrCat(
-                                  "it sent nothing for ",
-                                  absl::FormatDuration(context_.patience))));
+    return OnBroken(absl::DeadlineExceededError(absl::StrCat(
+        "it sent nothing for ", absl::FormatDuration(context_.patience))));
   }
   // What it had open may be held open by a child of it.
   if (silence > context_.heartbeat &&
       context_.directory->StateOfWorker(rank_) == ProcessState::kEnded) {
-    return OnBroken(control_, absl::UnavailableError(""));
+    return OnBroken(absl::UnavailableError(""));
   }
   // The lower rank asks, and the higher one answers: then the answers to a
   // worker with many links come together, and wake it once.
@@ -146,9 +148,20 @@ absl::Status PeerLink::OnMessage(const LinkMessage& message) {
       "a message between links that is not of this version");
 }
 
-void PeerLink::OnBroken(LinkChannel&, const absl::Status& why) {
+void PeerLink::OnEnd(LinkChannel& channel, LinkChannel::End end,
+                     const absl::Status& why) {
+  if (end == LinkChannel::End::kNoMeans) owner_.OnNotReached(rank_, why);
   if (state_ != State::kAlive) return;
-  if (heard_goodbye_) return Leave();
+  if (end == LinkChannel::End::kBroken) OnBroken(why);
+  if (end == LinkChannel::End::kGoodbye) OnGoodbye(channel);
+  if (end != LinkChannel::End::kParted) return;
+  if (!control_.IsClosed() || !bulk_.IsClosed()) return;
+  state_ = State::kEnded;
+  owner_.OnEnded(rank_, End::kParted, absl::OkStatus(), absl::OkStatus());
+}
+
+void PeerLink::OnBroken(const absl::Status& why) {
+  if (heard_goodbye_) return Finish(HasLeft(), absl::OkStatus());
   state_ = State::kLooking;
   CloseBoth(Lost(why.message()));
   LookForEnd(why, Deadline::After(kEndOfProcess));
@@ -172,49 +185,31 @@ void PeerLink::LookForEnd(const absl::Status& why, Deadline deadline) {
                                                            why.message())));
 }
 
-void PeerLink::OnNoMeans(LinkChannel&, const absl::Status& why) {
-  owner_.OnNotReached(rank_, Annotate(why, label()));
-}
-
 void PeerLink::OnGoodbye(LinkChannel& channel) {
-  if (state_ != State::kAlive) return;
   heard_goodbye_ = true;
-  channel.Close(WithFailedRank(
-      absl::UnavailableError(absl::StrCat(label(), " has said goodbye")),
-      rank_));
+  channel.Close(HasLeft());
   const LinkChannel& other = &channel == &control_ ? bulk_ : control_;
   // Its own goodbye follows.
-  if (!other.IsOpen()) Leave();
+  if (!other.IsOpen()) Finish(HasLeft(), absl::OkStatus());
 }
 
-void PeerLink::OnClosed(LinkChannel&) {
-  if (state_ != State::kAlive || !control_.IsClosed() || !bulk_.IsClosed()) {
-    return;
-  }
-  state_ = State::kEnded;
-  owner_.OnParted(rank_);
+absl::Status PeerLink::Unavailable(absl::string_view what) const {
+  return WithFailedRank(absl::UnavailableError(absl::StrCat(label(), what)),
+                        rank_);
+}
+
+absl::Status PeerLink::HasLeft() const {
+  return Unavailable(" has said goodbye");
 }
 
 absl::Status PeerLink::Lost(absl::string_view cause) const {
-  return WithFailedRank(
-      absl::UnavailableError(absl::StrCat(label(), " is lost: ", cause)),
-      rank_);
+  return Unavailable(absl::StrCat(" is lost: ", cause));
 }
 
-void PeerLink::Lose(const absl::Status& cause) {
+void PeerLink::Finish(const absl::Status& why, const absl::Status& cause) {
   state_ = State::kEnded;
-  const absl::Status why = Lost(cause.message());
   CloseBoth(why);
-  owner_.OnLost(rank_, why, cause);
-}
-
-void PeerLink::Leave() {
-  state_ = State::kEnded;
-  const absl::Status why = WithFailedRank(
-      absl::UnavailableError(absl::StrCat(label(), " has said goodbye")),
-      rank_);
-  CloseBoth(why);
-  owner_.OnLeft(rank_, why);
+  owner_.OnEnded(rank_, cause.ok() ? End::kLeft : End::kLost, why, cause);
 }
 
 void PeerLink::CloseBoth(const absl::Status& why) {

@@ -18,21 +18,21 @@ namespace sherd::internal {
 // Threads. Send and Connect from any thread, the rest on the loop thread.
 class PeerLink final : private LinkChannel::Link {
  public:
+  enum class End { kLost, kLeft, kParted };
+
   // The worker's own links; on the loop thread.
   class Owner {
    public:
     virtual ~Owner() = default;
     virtual void OnLinked(int rank) = 0;
-    // `cause` is what `why` says, with the code that it had.
-    virtual void OnLost(int rank, const absl::Status& why,
-                        const absl::Status& cause) = 0;
-    virtual void OnLeft(int rank, const absl::Status& why) = 0;
+    // Once: it is lost, has left, or all is closed after the own goodbye.
+    // `cause` is what `why` says of a loss, with the code that it had.
+    virtual void OnEnded(int rank, End end, const absl::Status& why,
+                         const absl::Status& cause) = 0;
     // It is not reached now, for a reason of this process.
     virtual void OnNotReached(int rank, const absl::Status& why) = 0;
     virtual void OnLostNotice(int from,
                               const rpc::LinkMessage::LostNotice& notice) = 0;
-    // It is closed, if it was asked to say goodbye.
-    virtual void OnParted(int rank) = 0;
   };
 
   PeerLink(const LinkContext& context, Owner& owner, int rank);
@@ -57,7 +57,6 @@ class PeerLink final : private LinkChannel::Link {
   void SendLostNotice(int rank, absl::string_view cause);
 
   void SayGoodbye();
-  // Lost, left, or closed after the goodbye.
   bool HasEnded() const { return state_ == State::kEnded; }
   // Closes at once, and calls nobody any more.
   void Abandon();
@@ -65,20 +64,22 @@ class PeerLink final : private LinkChannel::Link {
  private:
   enum class State { kAlive, kLooking, kEnded };
 
-  void OnHeard() override { was_heard_ = true; }
   void OnOpen(LinkChannel& channel) override;
   absl::Status OnMessage(const rpc::LinkMessage& message) override;
-  void OnBroken(LinkChannel& channel, const absl::Status& why) override;
-  void OnNoMeans(LinkChannel& channel, const absl::Status& why) override;
-  void OnGoodbye(LinkChannel& channel) override;
-  void OnClosed(LinkChannel& channel) override;
+  void OnEnd(LinkChannel& channel, LinkChannel::End end,
+             const absl::Status& why) override;
 
-  absl::Status Lost(absl::string_view cause) const;
   std::string label() const { return context_.directory->Label(rank_); }
+  absl::Status Unavailable(absl::string_view what) const;
+  absl::Status HasLeft() const;
+  absl::Status Lost(absl::string_view cause) const;
+  void OnBroken(const absl::Status& why);
+  void OnGoodbye(LinkChannel& channel);
   // Looks for the end of the process until `deadline`.
   void LookForEnd(const absl::Status& why, Deadline deadline);
-  void Lose(const absl::Status& cause);
-  void Leave();
+  // No `cause`: it left.
+  void Finish(const absl::Status& why, const absl::Status& cause);
+  void Lose(const absl::Status& cause) { Finish(Lost(cause.message()), cause); }
   void CloseBoth(const absl::Status& why);
   void SendHeartbeat();
 
@@ -92,8 +93,7 @@ class PeerLink final : private LinkChannel::Link {
   State state_ = State::kAlive;
   bool says_goodbye_ = false;
   bool heard_goodbye_ = false;
-  // Since the last beat.
-  bool was_heard_ = false;
+  // When it last showed that it is alive, as far as beats see.
   Deadline::Clock::time_point last_heard_;
 };
 

@@ -86,7 +86,7 @@ void Reception::OnClosed(FrameServer::ConnectionId id,
   const Guest guest = std::move(it->second);
   guests_.erase(it);
   if (guest.channel == nullptr) return loop_->Cancel(guest.timer);
-  guest.channel->OnEnd(guest.connection.get(), why);
+  guest.channel->OnClosed(guest.connection.get(), why);
 }
 
 }  // namespace sherd::internal
