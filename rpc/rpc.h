@@ -47,6 +47,9 @@ struct RpcOptions {
   absl::Duration heartbeat_timeout = absl::Seconds(30);
   // Tensors of one call, or of one result.
   uint64_t max_message_bytes = uint64_t{16} << 30;
+  // Where tensors on devices go at other workers; AddDeviceMap puts it
+  // together.
+  DeviceMaps device_maps = {};
   // The workers are threads of this process: each thread has a default agent of
   // its own.
   bool workers_are_threads = false;
@@ -75,9 +78,10 @@ struct To {
   // Unset: RpcOptions::timeout. A call that a handler makes ends with that
   // handler's deadline in any case.
   std::optional<absl::Duration> timeout = std::nullopt;
-  // Where the tensors of the result land, in their order: contiguous, in host
-  // memory, with the sizes and dtype of what comes. They are written to until
-  // the call has ended. Empty: new tensors.
+  // Where the tensors of the result land, in their order: on any device, with
+  // the sizes and dtype of what comes. They are written to until the call has
+  // ended; on a device nothing that is queued may use them. Empty, or
+  // undefined: new tensors.
   std::vector<Tensor> out = {};
 };
 
@@ -100,8 +104,9 @@ struct To {
 //   kInvalidArgument     There is no such worker; the call is too large; a
 //                        tensor of the result does not fit `out`.
 //   kNotFound            The worker has no such method; which it has.
-//   kFailedPrecondition  The worker's build has another signature for it; or
-//                        this agent was shut down.
+//   kFailedPrecondition  The worker's build has another signature for it; a
+//                        tensor is on a device without a device map, or goes to
+//                        one that is not there; or this agent was shut down.
 //   kUnavailable         The worker is lost, which it then stays: it died, was
 //                        silent for too long, or left. The call may have run.
 //   kDeadlineExceeded    There was no reply in time. The handler is told
@@ -109,17 +114,26 @@ struct To {
 //   kResourceExhausted   Too many handlers wait at the worker; or one of the
 //                        two has no descriptors or threads left to connect
 //                        with the other, which is not lost.
-//   kUnimplemented       A tensor is on a device.
+//   kUnimplemented       A tensor is on meta: it has no data.
 //   other                What the handler returned.
 // No call is ever repeated: what has an error may have run or not.
+//
+// Devices. A tensor on a device arrives on the one that the caller's device
+// maps have for it, and a result on the one from which they lead to it; tensors
+// on the CPU need no map. Without a map the call fails and says what to set. A
+// call waits until the device has run what this thread has queued on its
+// current stream; a handler's work with its arguments goes to its current
+// streams, where it leaves its result; what a caller receives is complete.
+// Calls to oneself share tensors, wherever they are.
 //
 // Memory. Arguments are shared until the call has ended: what the caller writes
 // to a tensor meanwhile may travel or not. Tensors that are not contiguous are
 // copied first.
 //
 // Threads. Safe from any thread.
-// Cost. Over a Unix socket about 1.5 times a bare round trip; tensors are not
-// copied in this process.
+// Cost. Over a Unix socket about 1.5 times a bare round trip; tensors in host
+// memory are not copied in this process, those on devices once to or from
+// pinned memory.
 class RpcAgent : public RemoteAccess {
  public:
   // Runs method M of a worker and waits for its result.
@@ -174,7 +188,9 @@ class RpcAgent : public RemoteAccess {
 //
 // Without Shutdown the others see this worker lost when the agent is destroyed.
 //
-//   kInvalidArgument     An option or variable is malformed or missing.
+//   kInvalidArgument     An option or variable is malformed or missing; device
+//                        maps of a worker name an unknown worker, or map two
+//                        devices to one; then on all workers.
 //   kFailedPrecondition  "RPC is already initialized"; or two workers have no
 //                        transport in common.
 //   kAlreadyExists       Two workers have one name; on all workers.

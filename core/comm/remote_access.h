@@ -17,9 +17,23 @@
 #include "absl/time/time.h"
 #include "sherd/core/comm/store.h"
 #include "sherd/core/tensor/box.h"
+#include "sherd/core/tensor/device.h"
 #include "sherd/core/tensor/tensor.h"
 
 namespace sherd {
+
+// By name of a worker: devices of this one, each with the device of that worker
+// to which tensors in calls go from it; results come back the opposite way. One
+// to one. Devices have an index ("cuda:0"). Entries for devices that a worker
+// does not have harm nobody: only the tensor that is to go there fails.
+using DeviceMaps = std::map<std::string, std::map<Device, Device>>;
+
+// Adds entries to maps[worker], beside those that it has.
+//   kInvalidArgument  Two devices would go to one, or one to two: "only
+//   supports
+//                     1-to-1 mapping". Then nothing was added.
+absl::Status AddDeviceMap(DeviceMaps& maps, const std::string& worker,
+                          const std::map<Device, Device>& devices);
 
 struct RemoteAccessOptions {
   int rank = 0;
@@ -34,6 +48,8 @@ struct RemoteAccessOptions {
   // The workers are threads of one process: each thread has a default of its
   // own.
   bool workers_are_threads = false;
+  // As AddDeviceMap makes them.
+  DeviceMaps device_maps = {};
 };
 
 // Identifies a tensor whose shards are published: the same on all workers.
@@ -70,7 +86,7 @@ struct FetchRequest {
   // Of the shard: offsets count from its first element. Unset: all of it.
   std::optional<Box> box = std::nullopt;
   // Where the elements go: a tensor of the box's sizes and the shard's dtype,
-  // which the caller owns. Undefined: into a new one.
+  // on any device, which the caller owns. Undefined: into a new one.
   Tensor out = {};
   // Unset: RemoteAccessOptions::timeout.
   std::optional<absl::Duration> timeout = std::nullopt;
@@ -118,13 +134,15 @@ class RemoteAccess {
 
   // A copy of a box of a shard of worker `rank`, which may be this one. A
   // publication with a number that the worker has not reached yet is waited
-  // for.
+  // for. From a device of another worker it comes to the device that
+  // device_maps has for it, unless it has a place in `out`.
   //   kInvalidArgument     There is no such rank; the publication has no such
   //                        shard, or the shard no such box; `out` has other
   //                        sizes or another dtype.
   //   kNotFound            The worker has withdrawn it.
   //   kFailedPrecondition  The publication has another fingerprint; the shard
-  //                        has no data; or this worker has shut down.
+  //                        has no data, or is on a device that no device map
+  //                        names; or this worker has shut down.
   //   kUnavailable         The worker has shut down, or died; named.
   //   kDeadlineExceeded    It did not answer, or has not published that, by
   //                        the end of the timeout.

@@ -58,7 +58,8 @@ class RemoteShard {
   // Errors are those of RemoteAccess::Fetch: kInvalidArgument for a box outside
   // the shard or another `out`, kNotFound once the owner's tensor is gone,
   // kUnavailable with the owner's rank if it died or has shut down,
-  // kDeadlineExceeded, kFailedPrecondition after this worker's own shutdown.
+  // kDeadlineExceeded, kFailedPrecondition after this worker's own shutdown or
+  // without `out` if no device map names the shard's device.
   absl::StatusOr<Shard> ToHere(const ToHereOptions& options = {}) const;
 
  private:

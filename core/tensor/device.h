@@ -1,6 +1,7 @@
 #ifndef SHERD_CORE_TENSOR_DEVICE_H_
 #define SHERD_CORE_TENSOR_DEVICE_H_
 
+#include <compare>
 #include <cstdint>
 #include <ostream>
 #include <string>
@@ -67,6 +68,8 @@ struct Device {
   bool is_meta() const { return type == DeviceType::kMeta; }
 
   friend bool operator==(const Device&, const Device&) = default;
+  // For ordered containers.
+  friend auto operator<=>(const Device&, const Device&) = default;
 
   template <typename H>
   friend H AbslHashValue(H state, const Device& device) {

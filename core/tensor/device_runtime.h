@@ -222,6 +222,11 @@ class DeviceRuntime {
   // Whether all work before that point has run. Never waits.
   virtual absl::StatusOr<bool> QueryEvent(DeviceEvent event) = 0;
 
+  // Waits until all work before the point recorded in `event`, of `device`, has
+  // run.
+  //   kDeadlineExceeded  The work did not end in time.
+  absl::Status AwaitEvent(int device, DeviceEvent event,
+                          Deadline deadline = Deadline::Infinite());
   // Waits until all work queued on `stream` has run.
   //   kDeadlineExceeded    The work did not end in time.
   //   kFailedPrecondition  The stream is being captured: nothing runs.

@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/types/span.h"
 #include "sherd/core/base/deadline.h"
 #include "sherd/core/base/error_info.h"
 #include "sherd/core/base/fault_point.h"
@@ -21,10 +22,15 @@
 #include "sherd/core/comm/bootstrap/rendezvous.h"
 #include "sherd/core/comm/remote_access.h"
 #include "sherd/core/comm/store/store_session.h"
+#include "sherd/core/tensor/device_runtime.h"
+#include "sherd/core/tensor/tensor.h"
 #include "sherd/rpc/agent/loss_reporter.h"
 #include "sherd/rpc/agent/publications.h"
 #include "sherd/rpc/call_context.h"
+#include "sherd/rpc/devices/device_routes.h"
+#include "sherd/rpc/devices/device_staging.h"
 #include "sherd/rpc/engine/call_engine.h"
+#include "sherd/rpc/link/directory.h"
 #include "sherd/rpc/link/links.h"
 #include "sherd/rpc/rpc.h"
 
@@ -43,22 +49,16 @@ struct FetchShard {
   static constexpr absl::string_view kName = "sherd.fetch";
   using Signature = absl::StatusOr<Tensor>(
       const std::string& scope, uint64_t number, uint64_t fingerprint,
-      int32_t shard, const std::optional<std::pair<Numbers, Numbers>>& box);
+      int32_t shard, const std::optional<std::pair<Numbers, Numbers>>& box,
+      bool on_host);
 };
-
-// Host memory: that of devices does not travel.
-absl::StatusOr<Tensor> InHostMemory(const Tensor& tensor) {
-  return tensor.device().is_cpu() ? tensor : tensor.To(Device());
-}
 
 absl::StatusOr<Tensor> ReadPublished(Publications& publications,
                                      const FetchRequest& request,
                                      Deadline deadline) {
   SHERD_ASSIGN_OR_RETURN(const std::shared_ptr<const Publication> publication,
                          publications.Await(request.publication, deadline));
-  SHERD_ASSIGN_OR_RETURN(const Tensor elements,
-                         SelectPublished(*publication, request));
-  return InHostMemory(elements);
+  return SelectPublished(*publication, request);
 }
 
 std::shared_ptr<const RawHandler> FetchHandler(
@@ -68,8 +68,8 @@ std::shared_ptr<const RawHandler> FetchHandler(
           const std::string& scope, uint64_t number, uint64_t fingerprint,
           int32_t shard,
           const std::optional<
-              std::pair<FetchShard::Numbers, FetchShard::Numbers>>& box)
-      -> absl::StatusOr<Tensor> {
+              std::pair<FetchShard::Numbers, FetchShard::Numbers>>& box,
+          bool on_host) -> absl::StatusOr<Tensor> {
     FetchRequest request = {.publication = {scope, number},
                             .fingerprint = fingerprint,
                             .shard = shard};
@@ -79,8 +79,14 @@ std::shared_ptr<const RawHandler> FetchHandler(
     }
     // Others may have to be served first.
     ScopedBlocked blocked;
-    return ReadPublished(*publications, request,
-                         CallContext::Current()->deadline());
+    const Deadline deadline = CallContext::Current()->deadline();
+    SHERD_ASSIGN_OR_RETURN(Tensor elements,
+                           ReadPublished(*publications, request, deadline));
+    // The reader has a place for it on a device of its own choice.
+    if (on_host) {
+      SHERD_RETURN_IF_ERROR(CopyToHost(absl::MakeSpan(&elements, 1), deadline));
+    }
+    return elements;
   };
   RawHandler handler;
   handler.name = std::string(FetchShard::kName);
@@ -89,6 +95,23 @@ std::shared_ptr<const RawHandler> FetchHandler(
     RunHandler<FetchShard>(fetch, std::move(request), reply);
   };
   return std::make_shared<const RawHandler>(std::move(handler));
+}
+
+absl::Status SetDeviceRoutes(const Directory& directory, CallEngine& engine) {
+  std::vector<std::string> maps;
+  for (int r = 0; r < directory.size(); ++r) {
+    maps.push_back(directory.worker(r).note);
+  }
+  SHERD_ASSIGN_OR_RETURN(
+      DeviceRoutes routes,
+      DeviceRoutes::Create(directory.rank(), directory.names(), maps));
+  // Now, and not when a message comes: loading may take long. A worker without
+  // devices refuses what goes there.
+  if (routes.uses_devices()) {
+    DeviceRuntime::For(DeviceType::kCuda).IgnoreError();
+  }
+  engine.SetDeviceRoutes(std::move(routes));
+  return absl::OkStatus();
 }
 
 class Agent final : public RpcAgent {
@@ -163,6 +186,9 @@ absl::Status Agent::Join(int rank, int world_size,
     return FindHandlerFor(method, signature, worker);
   };
   engine_ = std::make_shared<CallEngine>(std::move(calls));
+  const auto on_met = [engine = engine_.get()](const Directory& directory) {
+    return SetDeviceRoutes(directory, *engine);
+  };
   losses_ = std::make_unique<LossReporter>(engine_.get());
   SHERD_ASSIGN_OR_RETURN(
       links_, Links::Start({.rank = rank,
@@ -175,7 +201,9 @@ absl::Status Agent::Join(int rank, int world_size,
                             .deadline = deadline,
                             .heartbeat = options_.heartbeat_interval,
                             .patience = options_.heartbeat_timeout,
-                            .max_tail_bytes = options_.max_message_bytes},
+                            .max_tail_bytes = options_.max_message_bytes,
+                            .note = EncodeDeviceMaps(options_.device_maps),
+                            .on_met = on_met},
                            losses_.get()));
   for (int r = 0; r < world_size; ++r) rank_of_[workers()[r]] = r;
   engine_->Attach(links_);
@@ -241,16 +269,11 @@ absl::StatusOr<Tensor> Agent::Fetch(int rank, const FetchRequest& request) {
                                     request.box->sizes.end()));
   }
   To to = {.worker = rank, .timeout = timeout};
-  const bool lands = request.out.defined() && request.out.is_contiguous() &&
-                     request.out.device().is_cpu();
-  if (lands) to.out = {request.out};
-  SHERD_ASSIGN_OR_RETURN(
-      Tensor elements,
-      Call<FetchShard>(to, request.publication.scope,
-                       request.publication.number, request.fingerprint,
-                       request.shard, box));
-  if (lands) return elements;
-  return DeliverFetched(std::move(elements), request);
+  const bool has_out = request.out.defined();
+  if (has_out) to.out = {request.out};
+  return Call<FetchShard>(to, request.publication.scope,
+                          request.publication.number, request.fingerprint,
+                          request.shard, box, has_out);
 }
 
 absl::Status Agent::Shutdown(const ShutdownOptions& options) {
@@ -297,6 +320,7 @@ absl::StatusOr<std::shared_ptr<RemoteAccess>> StartAgent(
   RpcOptions rpc;
   rpc.name = options.name;
   rpc.timeout = options.timeout;
+  rpc.device_maps = options.device_maps;
   SHERD_ASSIGN_OR_RETURN(std::shared_ptr<StoreSession> session,
                          EnterStoreSession(options.store, kGroup, options.rank,
                                            options.world_size));

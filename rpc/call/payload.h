@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "sherd/core/tensor/device.h"
 #include "sherd/core/tensor/tensor.h"
 #include "sherd/rpc/ownership/reference_id.h"
 
@@ -19,6 +20,9 @@ struct Payload {
   // caller has them: what they become on the way is the engine's business.
   // `values` says how many there are, and not what they are.
   std::vector<Tensor> tensors;
+  // Where they go at the receiver, an entry each, or none: host memory. The
+  // engine's, while they travel.
+  std::vector<Device> devices;
   // In order of appearance. `references_keep` holds the handles of a sender, so
   // that its references exist until the reply.
   std::vector<ReferenceId> references;

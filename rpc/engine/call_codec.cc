@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/cord.h"
@@ -18,11 +19,14 @@
 #include "absl/types/span.h"
 #include "google/protobuf/arena.h"
 #include "sherd/core/base/checked_math.h"
+#include "sherd/core/base/deadline.h"
+#include "sherd/core/base/error_info.h"
 #include "sherd/core/base/status_macros.h"
 #include "sherd/core/tensor/device.h"
 #include "sherd/core/tensor/dtype.h"
 #include "sherd/core/tensor/shape.h"
 #include "sherd/core/tensor/tensor.h"
+#include "sherd/rpc/devices/device_staging.h"
 #include "sherd/rpc/rpc.pb.h"
 
 namespace sherd::internal {
@@ -59,6 +63,23 @@ absl::Status Malformed(absl::string_view what) {
   return absl::InvalidArgumentError(absl::StrCat("call message: ", what));
 }
 
+// Type above, number below.
+constexpr int kDeviceTypeShift = 16;
+
+absl::StatusOr<Device> DecodeDevice(uint32_t number) {
+  if (number == 0) return Device();
+  const Device device(static_cast<DeviceType>(number >> kDeviceTypeShift),
+                      static_cast<int>(number & 0xffff));
+  if (device.is_cuda()) return device;
+  return Malformed(absl::StrCat("a tensor goes to device ", number));
+}
+
+uint32_t EncodeDevice(const Device& device) {
+  if (device.is_cpu()) return 0;
+  return static_cast<uint32_t>(device.type) << kDeviceTypeShift |
+         static_cast<uint32_t>(device.index);
+}
+
 absl::Status DecodeTensors(const rpc::CallPayload& from, uint64_t tail_bytes,
                            const CallLimits& limits,
                            std::vector<TensorLayout>& to) {
@@ -70,6 +91,11 @@ absl::Status DecodeTensors(const rpc::CallPayload& from, uint64_t tail_bytes,
   if (static_cast<size_t>(from.tensor_rank_size()) != count) {
     return Malformed(absl::StrCat(count, " dtypes of tensors, but ",
                                   from.tensor_rank_size(), " ranks"));
+  }
+  const int devices = from.tensor_device_size();
+  if (devices != 0 && static_cast<size_t>(devices) != count) {
+    return Malformed(
+        absl::StrCat(count, " dtypes of tensors, but ", devices, " devices"));
   }
   to.resize(count);
   uint64_t total = 0;
@@ -89,6 +115,10 @@ absl::Status DecodeTensors(const rpc::CallPayload& from, uint64_t tail_bytes,
                                     sizes_left, " sizes follow"));
     }
     if (!tensor.defined) continue;
+    if (devices != 0) {
+      SHERD_ASSIGN_OR_RETURN(
+          tensor.device, DecodeDevice(from.tensor_device(static_cast<int>(i))));
+    }
     tensor.dtype = static_cast<DType>(dtype);
     for (uint32_t d = 0; d < rank; ++d) {
       const uint64_t size = from.tensor_size(next_size++);
@@ -230,6 +260,9 @@ void EncodePayload(Payload& from, rpc::CallPayload& to) {
       to.add_tensor_size(static_cast<uint64_t>(size));
     }
   }
+  for (const Device& device : from.devices) {
+    to.add_tensor_device(EncodeDevice(device));
+  }
   for (const ReferenceId& reference : from.references) {
     to.add_reference_owner(reference.owner);
     to.add_reference_creator(reference.creator);
@@ -292,7 +325,10 @@ absl::StatusOr<CallHeader> DecodeCallMessage(absl::string_view control,
   }
 }
 
-absl::Status PackTensors(Payload& payload, const CallLimits& limits) {
+absl::Status PackTensors(
+    Payload& payload, const CallLimits& limits,
+    absl::FunctionRef<absl::StatusOr<Device>(const Device&)> route,
+    Deadline deadline) {
   if (payload.tensors.size() > limits.max_tensors ||
       payload.references.size() > limits.max_references) {
     return absl::InvalidArgumentError(absl::StrCat(
@@ -301,13 +337,19 @@ absl::Status PackTensors(Payload& payload, const CallLimits& limits) {
         limits.max_references, " are allowed"));
   }
   uint64_t total = 0;
+  payload.devices.clear();
   for (size_t i = 0; i < payload.tensors.size(); ++i) {
-    Tensor& tensor = payload.tensors[i];
+    const Tensor& tensor = payload.tensors[i];
     if (!tensor.defined()) continue;
-    if (tensor.device() != Device()) {
-      return absl::UnimplementedError(absl::StrCat(
-          "tensor ", i, " of the message is on ", tensor.device().ToString(),
-          "; only tensors on the CPU travel: use To(\"cpu\")"));
+    const absl::StatusOr<Device> device = route(tensor.device());
+    if (!device.ok()) {
+      return Annotate(device.status(),
+                      absl::StrCat("tensor ", i, " of the message, on ",
+                                   tensor.device().ToString()));
+    }
+    if (!device->is_cpu()) {
+      payload.devices.resize(payload.tensors.size());
+      payload.devices[i] = *device;
     }
     const std::optional<uint64_t> sum =
         CheckedAdd(total, static_cast<uint64_t>(tensor.nbytes()));
@@ -317,6 +359,10 @@ absl::Status PackTensors(Payload& payload, const CallLimits& limits) {
                        " bytes in one message, the maximum"));
     }
     total = *sum;
+  }
+  SHERD_RETURN_IF_ERROR(CopyToHost(absl::MakeSpan(payload.tensors), deadline));
+  for (Tensor& tensor : payload.tensors) {
+    if (!tensor.defined()) continue;
     SHERD_ASSIGN_OR_RETURN(tensor, tensor.Contiguous());
   }
   return absl::OkStatus();

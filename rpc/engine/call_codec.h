@@ -7,10 +7,13 @@
 #include <variant>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "sherd/core/base/deadline.h"
+#include "sherd/core/tensor/device.h"
 #include "sherd/core/tensor/dtype.h"
 #include "sherd/core/tensor/shape.h"
 #include "sherd/rpc/call/payload.h"
@@ -33,6 +36,8 @@ struct TensorLayout {
   DType dtype = kFloat32;
   Dims sizes;
   uint64_t bytes = 0;
+  // Where it goes.
+  Device device = {};
 };
 
 struct PayloadHeader {
@@ -89,10 +94,16 @@ absl::StatusOr<CallHeader> DecodeCallMessage(absl::string_view control,
                                              uint64_t tail_bytes,
                                              const CallLimits& limits);
 
-// Makes the tensors of `payload` ready for a tail: contiguous, in host memory.
-//   kInvalidArgument  There are too many, or too many bytes.
-//   kUnimplemented    One is on another device; named.
-absl::Status PackTensors(Payload& payload, const CallLimits& limits);
+// Makes the tensors of `payload` ready for a tail: contiguous, in host memory,
+// as the calling thread's current streams will have left them. `route` gives
+// the device of the receiver for one of this worker.
+//   kInvalidArgument   There are too many, or too many bytes.
+//   kDeadlineExceeded  A device has not run by then what is queued for a
+//   tensor. other              Errors of `route` and of devices.
+absl::Status PackTensors(
+    Payload& payload, const CallLimits& limits,
+    absl::FunctionRef<absl::StatusOr<Device>(const Device&)> route,
+    Deadline deadline);
 
 // The tail of packed tensors, by reference.
 std::vector<absl::Span<const std::byte>> TailOf(

@@ -8,11 +8,13 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/escaping.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "sherd/core/base/error_info.h"
+#include "sherd/core/tensor/device.h"
 #include "sherd/core/tensor/tensor.h"
 #include "sherd/rpc/rpc.pb.h"
 #include "sherd/testing/matchers.h"
@@ -48,6 +50,26 @@ TEST(CallCodecTest, ARequestIsReadAsItWasWritten) {
   EXPECT_EQ(request.payload.tensors[0].bytes, 12);
   EXPECT_FALSE(request.payload.tensors[1].defined);
   EXPECT_EQ(request.payload.tensors[2].bytes, 0);
+}
+
+// Golden: workers of other builds read these bytes.
+TEST(CallCodecTest, DevicesKeepTheirBytes) {
+  Payload payload;
+  payload.tensors = {*Tensor::Zeros({1}), *Tensor::Zeros({2})};
+  payload.devices = {Device(), Device("cuda:1")};
+  const absl::StatusOr<std::string> control = EncodeReply(7, payload, {});
+  ASSERT_THAT(control, IsOk());
+  EXPECT_EQ(absl::BytesToHexString(*control),
+            "1218121608073212"
+            "12020d0d"
+            "1a020101"
+            "22020102"
+            "420400818004");
+  const absl::StatusOr<CallHeader> header = DecodeCallMessage(*control, 12, {});
+  ASSERT_THAT(header, IsOk());
+  const auto& reply = std::get<ReplyHeader>(*header);
+  EXPECT_EQ(reply.payload.tensors[0].device, Device());
+  EXPECT_EQ(reply.payload.tensors[1].device, Device("cuda:1"));
 }
 
 TEST(CallCodecTest, AnErrorKeepsCodeTextAndAttachments) {
@@ -128,6 +150,24 @@ TEST(CallCodecTest, WhatIsMalformedOrTooLargeIsRefused) {
       {"1025 tensors", 0,
        [&](auto& call) {
          for (int i = 0; i < 1025; ++i) tensor(call, 255, {});
+       }},
+      {"1 dtypes of tensors, but 2 devices", 0,
+       [&](auto& call) {
+         tensor(call, 13, {0});
+         for (int i = 0; i < 2; ++i) {
+           call.mutable_request()->mutable_payload()->add_tensor_device(0);
+         }
+       }},
+      {"goes to device 131072", 0,
+       [&](auto& call) {
+         tensor(call, 13, {0});
+         call.mutable_request()->mutable_payload()->add_tensor_device(2 << 16);
+       }},
+      {"goes to device 4294901760", 0,
+       [&](auto& call) {
+         tensor(call, 13, {0});
+         call.mutable_request()->mutable_payload()->add_tensor_device(
+             0xffff0000);
        }},
       {"owners of references", 0,
        [&](auto& call) {

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -13,6 +14,7 @@
 #include "sherd/core/base/deadline.h"
 #include "sherd/rpc/call/handler_registry.h"
 #include "sherd/rpc/call/payload.h"
+#include "sherd/rpc/devices/device_routes.h"
 #include "sherd/rpc/engine/call_statistics.h"
 #include "sherd/rpc/engine/callee.h"
 #include "sherd/rpc/engine/caller.h"
@@ -37,6 +39,12 @@ namespace sherd::internal {
 // there, even if its deadline passes: it ends when the bytes have landed or the
 // worker is lost. A call to this worker itself shares storage with it.
 //
+// Devices. Tensors on devices travel through host memory, to where the device
+// routes lead; Start waits until the devices have run what the calling thread
+// has queued for an argument. What a handler gets is queued on its thread's
+// current streams, and so must be what it returns; the result of a call is
+// complete. An `out` is where it is, without a route.
+//
 // Handlers run on a pool that grows while they wait, with the CallContext of
 // their call; one that throws, or destroys its ReplyFunction unused, ends its
 // call with kInternal.
@@ -57,6 +65,11 @@ class CallEngine : public Wire::Handler {
   CallEngine(const CallEngine&) = delete;
   CallEngine& operator=(const CallEngine&) = delete;
 
+  // Before the wire is started, if at all.
+  void SetDeviceRoutes(DeviceRoutes routes) {
+    core_->routes = std::move(routes);
+  }
+
   // Once; the wire lives as long as anything of the engine.
   void Attach(std::shared_ptr<Wire> wire);
 
@@ -67,10 +80,12 @@ class CallEngine : public Wire::Handler {
   // (CallContext::Current).
   //   kInvalidArgument     No such worker; the request is too large; `out` does
   //                        not fit the result; names both.
-  //   kFailedPrecondition  No wire is attached, the engine is closed, or the
-  //                        worker's handler has another signature.
+  //   kFailedPrecondition  No wire is attached, the engine is closed, the
+  //                        worker's handler has another signature, or a tensor
+  //                        is on a device without a device map, or goes to one
+  //                        that is not there.
   //   kNotFound            The worker has no handler of that name.
-  //   kUnimplemented       A tensor is not in host memory; names its device.
+  //   kUnimplemented       A tensor has no data; names its device.
   //   kDeadlineExceeded    The deadline passed.
   //   kCancelled           Cancel, also of the call that this one is part of.
   //   kUnavailable         The worker is lost, or left.

@@ -23,7 +23,10 @@ void CheckPayload(const PayloadHeader& payload, uint64_t tail_bytes,
   SHERD_CHECK(payload.tensors.size() <= limits.max_tensors);
   SHERD_CHECK(payload.references.size() <= limits.max_references);
   uint64_t total = 0;
-  for (const auto& tensor : payload.tensors) total += tensor.bytes;
+  for (const auto& tensor : payload.tensors) {
+    total += tensor.bytes;
+    SHERD_CHECK(tensor.device.is_cpu() || tensor.device.is_cuda());
+  }
   SHERD_CHECK(total == tail_bytes && total <= limits.max_tensor_bytes);
 }
 

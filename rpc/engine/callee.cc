@@ -18,9 +18,11 @@
 #include "sherd/core/base/error_info.h"
 #include "sherd/core/base/fault_point.h"
 #include "sherd/core/base/status_macros.h"
+#include "sherd/core/tensor/device.h"
 #include "sherd/core/tensor/tensor.h"
 #include "sherd/rpc/call/payload.h"
 #include "sherd/rpc/call_context.h"
+#include "sherd/rpc/devices/device_staging.h"
 #include "sherd/rpc/engine/call_codec.h"
 #include "sherd/rpc/engine/caller.h"
 #include "sherd/rpc/engine/engine_core.h"
@@ -155,6 +157,7 @@ absl::Status Callee::MakeRoom(RequestHeader& request,
   }
   SHERD_ASSIGN_OR_RETURN(call.payload.tensors,
                          TensorsToLandIn(request.payload.tensors, {}));
+  call.payload.devices = DevicesAfterLanding(request.payload.tensors, {});
   call.payload.values = std::move(request.payload.values);
   call.payload.references = std::move(request.payload.references);
   call.has_references = !call.payload.references.empty();
@@ -199,6 +202,9 @@ void Callee::Enqueue(Call call) {
 void Callee::Run(const Call& call) {
   std::optional<Payload> payload = calls_.Begin(*call);
   if (!payload.has_value()) return;
+  if (const absl::Status status = CopyToDevices(*payload); !status.ok()) {
+    return Reply(call, status);
+  }
   const ScopedCallContext context(call->context);
   const auto reply = std::make_shared<ReplyOnce>(weak_from_this(), call);
   if (absl::Status status = InjectAt(FaultPoint::kRpcBeforeHandler, *call);
@@ -227,18 +233,35 @@ void Callee::Reply(const Call& call, absl::StatusOr<Payload> result) {
     result = std::move(status);
   }
   if (lost) return;
-  if (call->from == core_->options.rank) {
+  if (!result.ok() || !AnyOnDevice(result->tensors)) {
+    return Deliver(*call, std::move(result));
+  }
+  absl::StatusOr<QueuedWork> queued = QueuedWork::For(result->tensors);
+  if (!queued.ok()) return Deliver(*call, queued.status());
+  // Not on this thread, which may be one that must not wait.
+  core_->pool.Submit(
+      [self = shared_from_this(), call, result = std::move(result),
+       queued = std::make_shared<QueuedWork>(*std::move(queued))](
+          absl::Status status) mutable {
+        status.Update(queued->Await(call->context->deadline()));
+        if (status.ok()) return self->Deliver(*call, std::move(result));
+        self->Deliver(*call, std::move(status));
+      });
+}
+
+void Callee::Deliver(const IncomingCall& call, absl::StatusOr<Payload> result) {
+  if (call.from == core_->options.rank) {
     if (const auto caller = caller_.lock()) {
-      caller->OnLocalReply(call->id, std::move(result));
+      caller->OnLocalReply(call.id, std::move(result));
     }
     return;
   }
   if (result.ok()) {
-    SendReply(call->from, call->id, *std::move(result));
+    SendReply(call, *std::move(result));
   } else {
-    core_->SendSmall(call->from, EncodeErrorReply(call->id, result.status()));
+    core_->SendSmall(call.from, EncodeErrorReply(call.id, result.status()));
   }
-  InjectAt(FaultPoint::kRpcAfterReply, *call).IgnoreError();
+  InjectAt(FaultPoint::kRpcAfterReply, call).IgnoreError();
 }
 
 absl::Status Callee::InjectAt(FaultPoint point, const IncomingCall& call,
@@ -249,9 +272,14 @@ absl::Status Callee::InjectAt(FaultPoint point, const IncomingCall& call,
                            .lost = lost});
 }
 
-void Callee::SendReply(int to, uint64_t id, Payload result) {
+void Callee::SendReply(const IncomingCall& call, Payload result) {
+  const int to = call.from;
+  const uint64_t id = call.id;
   absl::StatusOr<std::string> control;
-  absl::Status status = PackTensors(result, core_->options.limits);
+  absl::Status status = PackTensors(
+      result, core_->options.limits,
+      [&](const Device& device) { return core_->routes.OfResult(to, device); },
+      call.context->deadline());
   if (status.ok()) {
     control = EncodeReply(id, result, core_->options.limits);
     status = control.status();

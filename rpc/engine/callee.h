@@ -65,7 +65,9 @@ class Callee : public std::enable_shared_from_this<Callee> {
   void Enqueue(Call call);
   void Run(const Call& call);
   void Reply(const Call& call, absl::StatusOr<Payload> result);
-  void SendReply(int to, uint64_t id, Payload result);
+  // The call was removed, and the result is complete.
+  void Deliver(const IncomingCall& call, absl::StatusOr<Payload> result);
+  void SendReply(const IncomingCall& call, Payload result);
   absl::Status InjectAt(FaultPoint point, const IncomingCall& call,
                         bool* lost = nullptr) const;
 

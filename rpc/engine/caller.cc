@@ -17,9 +17,11 @@
 #include "sherd/core/base/error_info.h"
 #include "sherd/core/base/fault_point.h"
 #include "sherd/core/base/status_macros.h"
+#include "sherd/core/tensor/device.h"
 #include "sherd/core/tensor/tensor.h"
 #include "sherd/rpc/call/payload.h"
 #include "sherd/rpc/call_context.h"
+#include "sherd/rpc/devices/device_staging.h"
 #include "sherd/rpc/engine/call_codec.h"
 #include "sherd/rpc/engine/callee.h"
 #include "sherd/rpc/engine/engine_core.h"
@@ -120,13 +122,20 @@ absl::Status Caller::Launch(Call call, uint64_t signature, Payload request) {
   const uint64_t id = call->id;
   const int to = call->to;
   const bool local = to == core_->options.rank;
+  const Deadline deadline = call->deadline;
   absl::Status status;
-  if (!local) {
-    status = PackTensors(request, core_->options.limits);
+  if (local) {
+    status = AwaitQueued(request.tensors, deadline);
+  } else {
+    status = PackTensors(
+        request, core_->options.limits,
+        [&](const Device& device) {
+          return core_->routes.OfArgument(to, device);
+        },
+        deadline);
     call->bulk = EngineCore::IsBulk(request.tensors);
   }
   absl::StatusOr<std::string> control;
-  const Deadline deadline = call->deadline;
   if (status.ok() && !local) {
     control = EncodeRequest(id, call->method, signature, deadline.Remaining(),
                             request, core_->options.limits);
@@ -210,7 +219,11 @@ absl::StatusOr<Caller::Destinations> Caller::OnReply(int from,
     absl::StatusOr<std::vector<Tensor>> tensors =
         TensorsToLandIn(reply.payload.tensors, landed->out);
     status = tensors.status();
-    if (tensors.ok()) landed->payload.tensors = *std::move(tensors);
+    if (tensors.ok()) {
+      landed->payload.tensors = *std::move(tensors);
+      landed->payload.devices =
+          DevicesAfterLanding(reply.payload.tensors, landed->out);
+    }
   }
   if (!status.ok()) {
     // Not wanted, or no place to put it: its bytes are dropped.
@@ -253,15 +266,23 @@ void Caller::OnLanded(std::shared_ptr<Landed> landed,
 }
 
 void Caller::Settle(std::shared_ptr<Landed> landed) {
-  if (!NeedsCopyIntoOut(landed->out, landed->payload.tensors)) {
+  if (landed->payload.devices.empty() &&
+      !NeedsCopyIntoOut(landed->out, landed->payload.tensors)) {
     return Deliver(*landed, absl::OkStatus());
   }
-  core_->pool.Submit([self = shared_from_this(),
-                      landed](const absl::Status& status) {
-    self->Deliver(
-        *landed, status.ok() ? CopyIntoOut(landed->out, landed->payload.tensors)
-                             : status);
+  core_->pool.Submit([self = shared_from_this(), landed](absl::Status status) {
+    if (status.ok()) status = self->Place(*landed);
+    self->Deliver(*landed, status);
   });
+}
+
+absl::Status Caller::Place(Landed& landed) const {
+  Payload& payload = landed.payload;
+  SHERD_RETURN_IF_ERROR(CopyIntoOut(landed.out, payload.tensors));
+  SHERD_RETURN_IF_ERROR(CopyToDevices(payload));
+  // Whatever streams the caller uses. The copies cannot be taken back, so that
+  // no deadline helps.
+  return AwaitQueued(payload.tensors, Deadline::Infinite());
 }
 
 void Caller::Deliver(Landed& landed, const absl::Status& status) {

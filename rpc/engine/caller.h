@@ -76,6 +76,8 @@ class Caller : public std::enable_shared_from_this<Caller> {
   // The tail of a reply is here, or never will be.
   void OnLanded(std::shared_ptr<Landed> landed, const absl::Status& status);
   void Settle(std::shared_ptr<Landed> landed);
+  // Puts the tensors where the caller wants them.
+  absl::Status Place(Landed& landed) const;
   // Ends the call with its result.
   void Deliver(Landed& landed, const absl::Status& status);
   // Ends a call that was taken, and if `tell`, lets the callee know.

@@ -16,6 +16,7 @@
 #include "absl/time/time.h"
 #include "sherd/rpc/call/handler_registry.h"
 #include "sherd/rpc/call/payload.h"
+#include "sherd/rpc/devices/device_routes.h"
 #include "sherd/rpc/engine/call_codec.h"
 #include "sherd/rpc/engine/call_deadlines.h"
 #include "sherd/rpc/engine/call_outbox.h"
@@ -104,6 +105,8 @@ struct EngineCore {
   static bool IsBulk(const std::vector<Tensor>& tensors);
 
   const CallEngineOptions options;
+  // Set before the first message.
+  DeviceRoutes routes;
   CallCounters counters;
   CallOutbox outbox;
   Landings landings;

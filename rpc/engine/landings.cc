@@ -15,6 +15,7 @@
 #include "sherd/core/tensor/dtype.h"
 #include "sherd/core/tensor/shape.h"
 #include "sherd/core/tensor/tensor.h"
+#include "sherd/rpc/devices/device_staging.h"
 #include "sherd/rpc/engine/call_codec.h"
 
 namespace sherd::internal {
@@ -24,7 +25,7 @@ namespace {
 absl::Status CheckFits(size_t i, bool defined, DType dtype,
                        absl::Span<const int64_t> sizes, const Tensor& out) {
   if (defined && out.dtype() == dtype && out.sizes() == sizes &&
-      out.writable() && out.device().is_cpu()) {
+      out.writable() && !out.device().is_meta()) {
     return absl::OkStatus();
   }
   const std::string found =
@@ -94,15 +95,30 @@ absl::StatusOr<std::vector<Tensor>> TensorsToLandIn(
   std::vector<Tensor> tensors(layouts.size());
   for (size_t i = 0; i < layouts.size(); ++i) {
     if (!layouts[i].defined) continue;
-    if (!out.empty() && out[i].defined() && out[i].is_contiguous()) {
+    if (!out.empty() && out[i].defined() && out[i].is_contiguous() &&
+        out[i].device().is_cpu()) {
       tensors[i] = out[i];
       continue;
     }
+    const bool has_out = !out.empty() && out[i].defined();
     SHERD_ASSIGN_OR_RETURN(
         tensors[i],
-        Tensor::Empty(layouts[i].sizes, {.dtype = layouts[i].dtype}));
+        EmptyForCopyTo(has_out ? out[i].device() : layouts[i].device,
+                       layouts[i].sizes, layouts[i].dtype));
   }
   return tensors;
+}
+
+std::vector<Device> DevicesAfterLanding(
+    const std::vector<TensorLayout>& layouts, const std::vector<Tensor>& out) {
+  std::vector<Device> devices;
+  for (size_t i = 0; i < layouts.size(); ++i) {
+    if (layouts[i].device.is_cpu()) continue;
+    if (!out.empty() && out[i].defined()) continue;
+    devices.resize(layouts.size());
+    devices[i] = layouts[i].device;
+  }
+  return devices;
 }
 
 std::vector<absl::Span<std::byte>> DestinationsOf(

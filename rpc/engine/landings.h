@@ -12,6 +12,7 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/types/span.h"
+#include "sherd/core/tensor/device.h"
 #include "sherd/core/tensor/tensor.h"
 #include "sherd/rpc/engine/call_codec.h"
 
@@ -44,13 +45,20 @@ class Landings {
   absl::flat_hash_map<uint64_t, Landing> landings_ ABSL_GUARDED_BY(mutex_);
 };
 
-// Tensors of these layouts. Those of `out` are taken where they are defined and
-// contiguous; the others are new, in host memory.
-//   kInvalidArgument    `out` is not empty and has another number of tensors,
-//                       or one of other sizes, dtype or device, or one that may
-//                       not be written to; names both.
-//   kResourceExhausted  There is not that much memory.
+// Tensors of these layouts, in host memory. Those of `out` are taken where they
+// are defined, contiguous and there; the others are new.
+//   kInvalidArgument     `out` is not empty and has another number of tensors,
+//                        or one of other sizes or dtype, without data, or that
+//                        may not be written to; names both.
+//   kFailedPrecondition  A tensor goes to a device that this worker does not
+//                        have.
+//   kResourceExhausted   There is not that much memory.
 absl::StatusOr<std::vector<Tensor>> TensorsToLandIn(
+    const std::vector<TensorLayout>& layouts, const std::vector<Tensor>& out);
+
+// Where they go once they have landed, as Payload::devices: a tensor with a
+// place in `out` goes nowhere else.
+std::vector<Device> DevicesAfterLanding(
     const std::vector<TensorLayout>& layouts, const std::vector<Tensor>& out);
 
 // Where the tail of these tensors goes.

@@ -20,8 +20,8 @@ namespace {
 constexpr size_t kMaxNameBytes = 127;
 constexpr char kUnixName[] = "unix";
 constexpr char kTcpName[] = "tcp";
-// Lines of a note: name, nonce, network, transports.
-constexpr size_t kNoteFields = 4;
+// Lines of a member record: name, nonce, network, transports, note.
+constexpr size_t kRecordFields = 5;
 // Lines of an address: Unix name, TCP host and port.
 constexpr size_t kAddressFields = 2;
 
@@ -30,10 +30,11 @@ bool IsNameCharacter(char c) {
          (c >= '0' && c <= '9') || c == '_' || c == ':' || c == '-';
 }
 
-std::string Note(const Directory::Worker& worker) {
-  return absl::StrJoin({worker.name, absl::BytesToHexString(worker.nonce),
-                        worker.network, worker.transports.ToText()},
-                       "\n");
+std::string Record(const Directory::Worker& worker) {
+  return absl::StrJoin(
+      {worker.name, absl::BytesToHexString(worker.nonce), worker.network,
+       worker.transports.ToText(), absl::BytesToHexString(worker.note)},
+      "\n");
 }
 
 absl::Status Malformed(int rank) {
@@ -92,20 +93,20 @@ absl::StatusOr<std::unique_ptr<Directory>> Directory::Meet(
   SHERD_RETURN_IF_ERROR(CheckWorkerName(self.name));
   auto directory = std::unique_ptr<Directory>(
       new Directory(std::move(store), rank, world_size));
-  std::vector<std::string> notes;
+  std::vector<std::string> records;
   SHERD_RETURN_IF_ERROR(ExchangeMembership(*directory->store_, {}, deadline,
-                                           directory->membership_, Note(self),
-                                           &notes));
-  SHERD_RETURN_IF_ERROR(directory->ReadNotes(notes));
+                                           directory->membership_, Record(self),
+                                           &records));
+  SHERD_RETURN_IF_ERROR(directory->ReadRecords(records));
   SHERD_RETURN_IF_ERROR(directory->CheckNames());
   SHERD_RETURN_IF_ERROR(directory->CheckRoutes());
   return directory;
 }
 
-absl::Status Directory::ReadNotes(const std::vector<std::string>& notes) {
+absl::Status Directory::ReadRecords(const std::vector<std::string>& records) {
   for (int rank = 0; rank < size(); ++rank) {
-    const std::vector<std::string> fields = absl::StrSplit(notes[rank], '\n');
-    if (fields.size() != kNoteFields || !CheckWorkerName(fields[0]).ok()) {
+    const std::vector<std::string> fields = absl::StrSplit(records[rank], '\n');
+    if (fields.size() != kRecordFields || !CheckWorkerName(fields[0]).ok()) {
       return Malformed(rank);
     }
     const absl::StatusOr<Transports> transports =
@@ -114,7 +115,8 @@ absl::Status Directory::ReadNotes(const std::vector<std::string>& notes) {
     workers_[rank] = {.name = fields[0],
                       .nonce = absl::HexStringToBytes(fields[1]),
                       .network = fields[2],
-                      .transports = *transports};
+                      .transports = *transports,
+                      .note = absl::HexStringToBytes(fields[4])};
     names_.push_back(fields[0]);
   }
   return absl::OkStatus();

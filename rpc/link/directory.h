@@ -47,6 +47,8 @@ class Directory {
     // HostIdentity::network.
     std::string network;
     Transports transports;
+    // What the layers above say of it to the others: any bytes.
+    std::string note = {};
     // Where it listens, as FrameServer and Dial have it; without a host it does
     // not.
     HostPort unix_address;
@@ -106,7 +108,7 @@ class Directory {
  private:
   Directory(std::shared_ptr<Store> store, int rank, int world_size);
 
-  absl::Status ReadNotes(const std::vector<std::string>& notes);
+  absl::Status ReadRecords(const std::vector<std::string>& records);
   absl::Status CheckNames() const;
   absl::Status CheckRoutes() const;
 

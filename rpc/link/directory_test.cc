@@ -69,7 +69,10 @@ class DirectoryTest : public ::testing::Test {
   }
 
   static Directory::Worker Named(const std::string& name) {
-    return {.name = name, .nonce = "nonce of " + name, .network = "here"};
+    return {.name = name,
+            .nonce = "nonce of " + name,
+            .network = "here",
+            .note = "note\nof " + name};
   }
   static Deadline Late() { return Deadline::After(absl::Seconds(60)); }
 
@@ -83,6 +86,7 @@ TEST_F(DirectoryTest, EveryWorkerLearnsOfAll) {
     EXPECT_THAT((*directory)->names(),
                 ElementsAre("ps", "trainer:0", "trainer:1"));
     EXPECT_EQ((*directory)->worker(1).nonce, "nonce of trainer:0");
+    EXPECT_EQ((*directory)->worker(2).note, "note\nof trainer:1");
     EXPECT_EQ((*directory)->Label(2), "trainer:1 (rank 2)");
     EXPECT_TRUE((*directory)->one_network());
     EXPECT_TRUE((*directory)->SharesProcess(1));
@@ -181,8 +185,9 @@ TEST_F(DirectoryTest, AWorkerSaysThatItLeaves) {
 TEST_F(DirectoryTest, WhatSomebodyElseWroteIsNoWorker) {
   for (const std::string& note :
        {std::string(""), std::string("\nname"),
-        std::string("\nname\n00\nhere\ncarrier pigeons"),
-        std::string("\nna me\n00\nhere\nunix")}) {
+        std::string("\nname\n00\nhere\nunix"),
+        std::string("\nname\n00\nhere\ncarrier pigeons\n"),
+        std::string("\nna me\n00\nhere\nunix\n")}) {
     const std::shared_ptr<Store> store = std::make_shared<HashStore>();
     ASSERT_THAT(store->Set("member/0", "2 boot pid:[1] 1 1" + note), IsOk());
     EXPECT_THAT(Directory::Meet(store, 1, 2, Named("w"), Late()),

@@ -82,15 +82,20 @@ absl::Status Links::Join() {
   SHERD_ASSIGN_OR_RETURN(const Transports transports,
                          ChooseTransports(options_.transports));
   SHERD_ASSIGN_OR_RETURN(
-      directory_,
+      std::unique_ptr<Directory> directory,
       Directory::Meet(
           options_.session->store(), options_.rank, options_.world_size,
           {.name = options_.name.empty() ? absl::StrCat("worker", options_.rank)
                                          : options_.name,
            .nonce = NewNonce(),
            .network = OwnHostIdentity().network,
-           .transports = transports},
+           .transports = transports,
+           .note = options_.note},
           options_.deadline));
+  if (options_.on_met != nullptr) {
+    SHERD_RETURN_IF_ERROR(options_.on_met(*directory));
+  }
+  directory_ = std::move(directory);
   SHERD_ASSIGN_OR_RETURN(loop_, EventLoop::Start("sherd-rpc"));
   dialer_ = std::make_unique<Dialer>();
   context_.loop = loop_.get();

@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -48,6 +49,11 @@ struct LinkOptions {
   absl::Duration heartbeat = absl::Seconds(10);
   absl::Duration patience = absl::Seconds(30);
   uint64_t max_tail_bytes = uint64_t{1} << 40;
+  // For on_met of the other workers.
+  std::string note = {};
+  // Once all have met, before any message comes or goes; an error, which should
+  // be the same on all workers, ends the start. May be null.
+  std::function<absl::Status(const Directory&)> on_met = nullptr;
 };
 
 // The connections between the workers of a job.

@@ -75,6 +75,36 @@ void RegisterRemoteAccess(RemoteAccessStarter starter) {
   registry.starter = std::move(starter);
 }
 
+absl::Status AddDeviceMap(DeviceMaps& maps, const std::string& worker,
+                          const std::map<Device, Device>& devices) {
+  const auto before = maps.find(worker);
+  std::map<Device, Device> merged;
+  if (before != maps.end()) merged = before->second;
+  std::map<Device, Device> sources;
+  for (const auto& [from, to] : merged) sources.emplace(to, from);
+  const auto conflict = [&](const Device& from, const Device& to,
+                            absl::string_view other) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "device_maps only supports 1-to-1 mapping, trying to map ",
+        from.ToString(), " to ", to.ToString(), " of ", worker, ": ", other));
+  };
+  for (const auto& [from, to] : devices) {
+    const auto [target, is_new] = merged.emplace(from, to);
+    if (target->second != to) {
+      return conflict(from, to,
+                      absl::StrCat("it goes to ", target->second.ToString()));
+    }
+    const auto source = sources.emplace(to, from).first;
+    if (source->second != from) {
+      return conflict(
+          from, to,
+          absl::StrCat(source->second.ToString(), " goes there already"));
+    }
+  }
+  maps[worker] = std::move(merged);
+  return absl::OkStatus();
+}
+
 bool HasRemoteAccess() { return GetStarter() != nullptr; }
 
 absl::StatusOr<std::shared_ptr<RemoteAccess>> StartRemoteAccess(

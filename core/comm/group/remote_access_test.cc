@@ -310,5 +310,31 @@ TEST_F(RemoteAccessTest, AWorkerThatDoesNotComeIsNamed) {
               StatusIs(absl::StatusCode::kDeadlineExceeded, "worker/1"));
 }
 
+TEST(AddDeviceMapTest, MergesAndRefusesConflicts) {
+  DeviceMaps maps;
+  // As a fixture does for each worker, itself included.
+  ASSERT_THAT(AddDeviceMap(maps, "w", {{"cuda:1", "cuda:0"}}), IsOk());
+  ASSERT_THAT(
+      AddDeviceMap(maps, "w", {{"cuda:0", "cuda:1"}, {"cuda:1", "cuda:0"}}),
+      IsOk());
+  ASSERT_THAT(AddDeviceMap(maps, "v", {{"cuda:3", "cuda:0"}}), IsOk());
+  const DeviceMaps merged = {
+      {"w", {{"cuda:0", "cuda:1"}, {"cuda:1", "cuda:0"}}},
+      {"v", {{"cuda:3", "cuda:0"}}}};
+  EXPECT_EQ(maps, merged);
+  EXPECT_THAT(
+      AddDeviceMap(maps, "w", {{"cuda:2", "cuda:2"}, {"cuda:1", "cuda:3"}}),
+      StatusIs(absl::StatusCode::kInvalidArgument,
+               "device_maps only supports 1-to-1 mapping, trying to "
+               "map cuda:1 to cuda:3 of w: it goes to cuda:0"));
+  EXPECT_THAT(AddDeviceMap(maps, "w", {{"cuda:3", "cuda:0"}}),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       "cuda:1 goes there already"));
+  EXPECT_THAT(
+      AddDeviceMap(maps, "u", {{"cuda:0", "cuda:0"}, {"cuda:1", "cuda:0"}}),
+      StatusIs(absl::StatusCode::kInvalidArgument, "1-to-1"));
+  EXPECT_EQ(maps, merged);
+}
+
 }  // namespace
 }  // namespace sherd

@@ -222,6 +222,29 @@ void DeviceRuntime::DestroyStream(const DeviceStream& stream) {
   EndStream(stream);
 }
 
+absl::Status DeviceRuntime::AwaitEvent(int device, DeviceEvent event,
+                                       Deadline deadline) {
+  const auto begin = Deadline::Clock::now();
+  while (true) {
+    SHERD_ASSIGN_OR_RETURN(const bool passed, QueryEvent(event));
+    if (passed) return absl::OkStatus();
+    if (deadline.HasPassed()) {
+      return absl::DeadlineExceededError(absl::StrCat(
+          "what is queued on a stream of ", Device(type(), device).ToString(),
+          " has not run in time"));
+    }
+    const absl::Duration taken =
+        absl::FromChrono(Deadline::Clock::now() - begin);
+    if (taken < kAwake) {
+      sched_yield();
+      continue;
+    }
+    const absl::Duration nap =
+        std::clamp(taken / kNapPart, kShortestNap, kLongestNap);
+    absl::SleepFor(std::min(nap, deadline.Remaining()));
+  }
+}
+
 absl::Status DeviceRuntime::Synchronize(const DeviceStream& stream,
                                         Deadline deadline) {
   if (stream.handle != nullptr) {
@@ -237,25 +260,7 @@ absl::Status DeviceRuntime::Synchronize(const DeviceStream& stream,
   SHERD_ASSIGN_OR_RETURN(const DeviceEvent event, TakeEvent(device));
   const absl::Cleanup return_event = [&] { ReturnEvent(device, event); };
   SHERD_RETURN_IF_ERROR(RecordEvent(event, stream));
-  const auto begin = Deadline::Clock::now();
-  while (true) {
-    SHERD_ASSIGN_OR_RETURN(const bool passed, QueryEvent(event));
-    if (passed) return absl::OkStatus();
-    if (deadline.HasPassed()) {
-      return absl::DeadlineExceededError(
-          absl::StrCat("what is queued on a stream of ",
-                       stream.device.ToString(), " has not run in time"));
-    }
-    const absl::Duration taken =
-        absl::FromChrono(Deadline::Clock::now() - begin);
-    if (taken < kAwake) {
-      sched_yield();
-      continue;
-    }
-    const absl::Duration nap =
-        std::clamp(taken / kNapPart, kShortestNap, kLongestNap);
-    absl::SleepFor(std::min(nap, deadline.Remaining()));
-  }
+  return AwaitEvent(device, event, deadline);
 }
 
 }  // namespace sherd

@@ -164,7 +164,7 @@ DRAWINGS = {
                  " <- group <- group_collectives",
     "core/sharding": "box <- spec <- plan <- transfer <- tensor <- ops",
     "core/tensor": "values <- strides <- device <- types <- {kernels, random}",
-    "rpc": "{ids, wire} <- call <- {engine, link, ownership} <- agent",
+    "rpc": "{ids, wire} <- call <- devices <- {engine, link, ownership} <- agent",
     "serialization": "safetensors <- manifest <- checkpoint <- kits",
     "testing": "{harness, matchers} <- fixtures <- {conformance, kits} <- faults <- programs",
 }
