@@ -24,6 +24,7 @@
 #include "sherd/rpc/agent/publications.h"
 #include "sherd/rpc/call_context.h"
 #include "sherd/rpc/engine/call_engine.h"
+#include "sherd/rpc/link/directory.h"
 #include "sherd/rpc/link/links.h"
 #include "sherd/rpc/rpc.h"
 
@@ -151,7 +152,11 @@ absl::Status Agent::Join(int rank, int world_size,
   const std::string name =
       options_.name.empty() ? absl::StrCat("worker", rank) : options_.name;
   publications_ = std::make_shared<Publications>(name);
-  CallEngineOptions calls = {.rank = rank, .world_size = world_size};
+  SHERD_ASSIGN_OR_RETURN(const Transports transports,
+                         Transports::Choose(options_.transports));
+  CallEngineOptions calls = {.rank = rank,
+                             .world_size = world_size,
+                             .memory_paths = transports.memory};
   calls.limits.max_tensor_bytes = options_.max_message_bytes;
   calls.find_handler = [own = FetchHandler(publications_)](
                            absl::string_view method, uint64_t signature,
@@ -240,8 +245,7 @@ absl::StatusOr<Tensor> Agent::Fetch(int rank, const FetchRequest& request) {
                                     request.box->sizes.end()));
   }
   To to = {.worker = rank, .timeout = timeout};
-  const bool lands = request.out.defined() && request.out.is_contiguous() &&
-                     request.out.device().is_cpu();
+  const bool lands = request.out.defined() && request.out.device().is_cpu();
   if (lands) to.out = {request.out};
   SHERD_ASSIGN_OR_RETURN(
       Tensor elements,

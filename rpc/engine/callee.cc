@@ -60,6 +60,10 @@ absl::StatusOr<Callee::Destinations> Callee::OnRequest(int from,
                                                        RequestHeader request,
                                                        uint64_t tail_bytes,
                                                        uint64_t* ticket) {
+  std::shared_ptr<Transfer> transfer;
+  if (request.payload.transfer != 0) {
+    transfer = std::make_shared<Transfer>(core_, from, request.payload);
+  }
   auto call = std::make_shared<IncomingCall>();
   call->from = from;
   call->id = request.call;
@@ -67,14 +71,13 @@ absl::StatusOr<Callee::Destinations> Callee::OnRequest(int from,
   call->context = std::make_shared<CallContext>(from, request.call,
                                                 request.method, deadline);
   // First the activity, then the count: see CallCounters::Look.
-  call->running = MarkRunning(tail_bytes);
+  call->running = MarkRunning(request.payload.tensor_bytes);
   core_->counters.Of(from).requests_received.fetch_add(1);
   absl::Status status = FindHandler(request.method, request.signature, *call);
   if (status.ok()) status = MakeRoom(request, *call);
   // From Add on, the payload is the table's; the memory is that of these
   // handles, also if the call ends meanwhile.
   std::vector<Tensor> landing = call->payload.tensors;
-  Destinations destinations = DestinationsOf(landing);
   if (!calls_.Add(call)) {
     return absl::InvalidArgumentError(
         absl::StrCat("call message: ", core_->Describe(from), " began call ",
@@ -85,17 +88,13 @@ absl::StatusOr<Callee::Destinations> Callee::OnRequest(int from,
     Reply(call, status);
     return Destinations();
   }
-  if (tail_bytes == 0) {
-    Admit(std::move(call));
-    return Destinations();
-  }
-  *ticket = core_->landings.Add(
-      from, [self = shared_from_this(), call = std::move(call),
-             landing = std::move(landing)](const absl::Status& end) {
-        // Otherwise the caller is lost, and so the call is gone.
-        if (end.ok()) self->Admit(call);
+  return core_->Land(
+      from, std::move(transfer), tail_bytes, std::move(landing), ticket,
+      [self = shared_from_this(), call](const absl::Status& end) {
+        if (end.ok()) return self->Admit(call);
+        // Nobody hears it if the caller is lost.
+        self->Reply(call, end);
       });
-  return destinations;
 }
 
 void Callee::AcceptLocal(uint64_t id, const std::string& method,
@@ -151,7 +150,8 @@ absl::Status Callee::MakeRoom(RequestHeader& request,
                      core_->options.max_held_bytes));
   }
   SHERD_ASSIGN_OR_RETURN(call.payload.tensors,
-                         TensorsToLandIn(request.payload.tensors, {}));
+                         TensorsToLandIn(request.payload.tensors, {},
+                                         /*any_strides=*/false));
   call.payload.values = std::move(request.payload.values);
   call.payload.references = std::move(request.payload.references);
   call.has_references = !call.payload.references.empty();
@@ -228,10 +228,12 @@ void Callee::Reply(const Call& call, absl::StatusOr<Payload> result) {
 }
 
 void Callee::SendReply(int to, uint64_t id, Payload result) {
+  absl::StatusOr<PackedTensors> packed = core_->Pack(to, result);
   absl::StatusOr<std::string> control;
-  absl::Status status = PackTensors(result, core_->options.limits);
+  absl::Status status = packed.status();
   if (status.ok()) {
-    control = EncodeReply(id, result, core_->options.limits);
+    control =
+        EncodeReply(id, result, packed->exposure.get(), core_->options.limits);
     status = control.status();
   }
   if (!status.ok()) {
@@ -240,9 +242,7 @@ void Callee::SendReply(int to, uint64_t id, Payload result) {
   if (!result.references.empty()) {
     calls_.KeepReferences(to, id, std::move(result.references_keep));
   }
-  const bool bulk = EngineCore::IsBulk(result.tensors);
-  status =
-      core_->Send(to, 0, *std::move(control), std::move(result.tensors), bulk);
+  status = core_->Send(to, 0, *std::move(control), *std::move(packed));
   // The caller is lost, or this worker has said goodbye.
   if (!status.ok()) calls_.ReleaseReferences(to, id);
 }

@@ -44,14 +44,16 @@ class Landings {
   absl::flat_hash_map<uint64_t, Landing> landings_ ABSL_GUARDED_BY(mutex_);
 };
 
-// Tensors of these layouts. Those of `out` are taken where they are defined and
-// contiguous; the others are new, in host memory.
+// Tensors of these layouts. Those of `out` are taken where they are defined
+// and, unless any strides will do, contiguous; the others are new, in host
+// memory.
 //   kInvalidArgument    `out` is not empty and has another number of tensors,
 //                       or one of other sizes, dtype or device, or one that may
 //                       not be written to; names both.
 //   kResourceExhausted  There is not that much memory.
 absl::StatusOr<std::vector<Tensor>> TensorsToLandIn(
-    const std::vector<TensorLayout>& layouts, const std::vector<Tensor>& out);
+    const std::vector<TensorLayout>& layouts, const std::vector<Tensor>& out,
+    bool any_strides);
 
 // Where the tail of these tensors goes.
 std::vector<absl::Span<std::byte>> DestinationsOf(std::vector<Tensor>& tensors);
