@@ -29,7 +29,7 @@ extern "C" {
 #endif
 
 #define SHERD_ABI_MAJOR 0
-#define SHERD_ABI_MINOR 6
+#define SHERD_ABI_MINOR 7
 
 #define SHERD_NO_DEADLINE INT64_MAX
 
@@ -270,6 +270,13 @@ typedef struct sherd_memory_handle_v0 {
  */
 typedef struct sherd_peers_v0 sherd_peers_v0;
 
+/* A process of this PID namespace, and when it started, as /proc/PID/stat has
+ * it: another process of the same number started at another time. */
+typedef struct sherd_process_v0 {
+  int64_t pid;
+  uint64_t start_time;
+} sherd_process_v0;
+
 /* Memory that ranks access in each other's processes. Any thread. The host
  * orders writes and reads of different ranks, by operations or otherwise. A
  * plugin with this table lets an ALL_GATHER end in SHERD_PEER_LOST only if it
@@ -314,6 +321,14 @@ typedef struct sherd_memory_v0 {
   sherd_code (*import_memory)(sherd_peers_v0* peers, int32_t peer,
                               const sherd_memory_handle_v0* handle,
                               sherd_bytes_v0* range, sherd_error_v0* error);
+
+  /* As open_peers, but of processes that need not be in a group: "rank" r of
+   * the view is processes[r], and this process may be one of them. Handles that
+   * they make by a view of their own are valid in this one. Null: memory is
+   * reached within a communicator only. */
+  sherd_code (*open_processes)(const sherd_process_v0* processes,
+                               int32_t num_processes, sherd_peers_v0** peers,
+                               sherd_error_v0* error);
 } sherd_memory_v0;
 
 /* Operations on the memory of devices.

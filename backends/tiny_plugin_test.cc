@@ -8,6 +8,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "sherd/core/base/error_info.h"
+#include "sherd/core/comm/bootstrap/backend_registry.h"
 #include "sherd/core/comm/channel/peer_memory.h"
 #include "sherd/core/comm/process_group.h"
 #include "sherd/core/tensor/storage.h"
@@ -97,6 +98,13 @@ TEST(TinyPluginTest, HasMemoryOfPeers) {
         allocator.Deallocate(*data, 8);
       },
       {.backend = kName});
+}
+
+TEST(TinyPluginTest, HasNoMemoryOfProcesses) {
+  const auto backend = BackendRegistry::Global().Find(kName);
+  ASSERT_THAT(backend, IsOk());
+  EXPECT_THAT((*backend)->OpenPeerMemory({}),
+              StatusIs(absl::StatusCode::kUnimplemented));
 }
 
 }  // namespace

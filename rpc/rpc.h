@@ -38,8 +38,12 @@ struct RpcOptions {
   // For the start, for each call that is not given another one, and for the
   // shutdown.
   absl::Duration timeout = absl::Seconds(60);
-  // How messages may travel: "unix", "tcp". Empty: SHERD_RPC_TRANSPORTS, or all
-  // that work here.
+  // How messages may travel: "unix", "tcp"; and how tensors of more than 64 KiB
+  // may be read in the memory of the worker that sends them, instead of
+  // travelling along: "thread" (both are threads of a process), "shm" (storage
+  // of backend shm's allocator), "cma" (all other, by cross-memory attach; what
+  // the system may not permit). Empty: SHERD_RPC_TRANSPORTS, or all that work
+  // here.
   std::vector<std::string> transports;
   // A worker shows every so often that it is alive, and is lost if it is silent
   // for longer than heartbeat_timeout.
@@ -79,9 +83,9 @@ struct To {
   // handler's deadline in any case.
   std::optional<absl::Duration> timeout = std::nullopt;
   // Where the tensors of the result land, in their order: on any device, with
-  // the sizes and dtype of what comes. They are written to until the call has
-  // ended; on a device nothing that is queued may use them. Empty, or
-  // undefined: new tensors.
+  // the sizes and dtype of what comes and any strides. They are written to
+  // until the call has ended; on a device nothing that is queued may use them.
+  // Empty, or undefined: new tensors.
   std::vector<Tensor> out = {};
 };
 
@@ -127,8 +131,11 @@ struct To {
 // Calls to oneself share tensors, wherever they are.
 //
 // Memory. Arguments are shared until the call has ended: what the caller writes
-// to a tensor meanwhile may travel or not. Tensors that are not contiguous are
-// copied first.
+// to a tensor meanwhile may travel or not; so it is with a result that a
+// handler keeps, until the caller has it. Storage is kept until the receiver
+// has read it, or is lost, also where the call ends before. Workers of one host
+// copy large tensors once, with any strides at both ends, and others those
+// first that are not contiguous.
 //
 // Threads. Safe from any thread.
 // Cost. Over a Unix socket about 1.5 times a bare round trip; tensors in host

@@ -22,6 +22,12 @@ struct WorkerStatistics {
   // Of calls in both directions: headers and tensors, as they travel.
   uint64_t bytes_sent = 0;
   uint64_t bytes_received = 0;
+  // Of those received, tensors that this worker read in the other one's memory:
+  // of a thread of this process, in shared memory, by cross-memory attach. The
+  // rest came through sockets. See RpcOptions::transports.
+  uint64_t bytes_by_thread = 0;
+  uint64_t bytes_by_shm = 0;
+  uint64_t bytes_by_cma = 0;
   // Of the calls that ended without an error; to about 6 %.
   absl::Duration p50;
   absl::Duration p99;

@@ -419,6 +419,12 @@ class PluginBackend final : public Backend {
 
   Allocator* peer_memory_allocator() const override { return allocator_; }
 
+  absl::StatusOr<std::shared_ptr<PeerMemory>> OpenPeerMemory(
+      absl::Span<const ProcessIdentity> processes) const override {
+    if (plugin_.memory == nullptr) return Backend::OpenPeerMemory(processes);
+    return PluginPeerMemory::OpenProcesses(*plugin_.memory, processes);
+  }
+
   Allocator* device_allocator(int device) const override {
     const sherd_on_device_v0* const on_device = plugin_.on_device;
     return on_device == nullptr || on_device->allocate == nullptr

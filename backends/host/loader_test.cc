@@ -148,16 +148,16 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Values(
         BadPlugin{
             1,
-            "libbad_plugin_1.so: built for plugin ABI 1.6, expected "
-            "0.6, that of this program; rebuild the plugin against this Sherd"},
+            "libbad_plugin_1.so: built for plugin ABI 1.7, expected "
+            "0.7, that of this program; rebuild the plugin against this Sherd"},
         BadPlugin{2, "table has 32 bytes"},
-        BadPlugin{3, "reports that it cannot work with plugin ABI 0.6"},
+        BadPlugin{3, "reports that it cannot work with plugin ABI 0.7"},
         BadPlugin{4, "does not export sherd_get_plugin_v0"},
         BadPlugin{5, "lacks its name or a function"},
         BadPlugin{6, "threw an exception across the plugin ABI: no licence"},
         BadPlugin{7, "undefined symbol: sherd_a_function_that_nobody_has"},
-        BadPlugin{8, "built for plugin ABI 0.5, expected 0.6"},
-        BadPlugin{9, "built for plugin ABI 0.7, expected 0.6"}),
+        BadPlugin{8, "built for plugin ABI 0.6, expected 0.7"},
+        BadPlugin{9, "built for plugin ABI 0.8, expected 0.7"}),
     [](const auto& info) { return absl::StrCat(info.param.number); });
 
 TEST_F(LoaderTest, PluginsWithAClashingSymbolEachSeeTheirOwn) {
@@ -217,11 +217,11 @@ INSTANTIATE_TEST_SUITE_P(
         Lack{"AByteShort", [](auto& t) { --t.struct_size; }, kLacks},
         Lack{"AByteTooMany", [](auto& t) { ++t.struct_size; }, kLacks},
         Lack{"AnotherMajorVersion", [](auto& t) { t.major = 7; },
-             "built for plugin ABI 7.6, expected 0.6"},
+             "built for plugin ABI 7.7, expected 0.7"},
         Lack{"AnOlderMinorVersion", [](auto& t) { --t.minor; },
-             "built for plugin ABI 0.5, expected 0.6"},
+             "built for plugin ABI 0.6, expected 0.7"},
         Lack{"ANewerMinorVersion", [](auto& t) { ++t.minor; },
-             "built for plugin ABI 0.7, expected 0.6"},
+             "built for plugin ABI 0.8, expected 0.7"},
         Lack{"NoName", [](auto& t) { t.name = nullptr; }, kLacks},
         Lack{"AnEmptyName", [](auto& t) { t.name = ""; }, kLacks},
         Lack{"APathAsName", [](auto& t) { t.name = "../x"; }, kLacks},
@@ -324,6 +324,14 @@ TEST(MemoryTableTest, MemoryThatIsNotThereIsAnError) {
   EXPECT_THAT(peers->Import(2, {}),
               StatusIs(absl::StatusCode::kInvalidArgument,
                        "rank 2 is out of range, expected 0 to 1"));
+  EXPECT_THAT((*backend)->OpenPeerMemory({}),
+              StatusIs(absl::StatusCode::kUnimplemented, "within a group"));
+  memory.open_processes = [](const sherd_process_v0*, int32_t, sherd_peers_v0**,
+                             sherd_error_v0*) -> sherd_code {
+    return SHERD_OK;
+  };
+  EXPECT_THAT((*backend)->OpenPeerMemory({}),
+              StatusIs(absl::StatusCode::kInternal, "opened nothing"));
   // A group works without it.
   memory.open_peers = [](sherd_comm_v0*, sherd_peers_v0**,
                          sherd_error_v0*) -> sherd_code { throw 7; };

@@ -2,6 +2,7 @@
 
 #include <bit>
 #include <utility>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
@@ -147,6 +148,33 @@ std::shared_ptr<PeerMemory> PluginPeerMemory::Open(
     SHERD_LOG(kDebug) << "no memory of peers: "
                       << ToStatus(code, error, size).ToString();
     return nullptr;
+  }
+  return std::shared_ptr<PeerMemory>(new PluginPeerMemory(memory, peers, size));
+}
+
+absl::StatusOr<std::shared_ptr<PeerMemory>> PluginPeerMemory::OpenProcesses(
+    const sherd_memory_v0& memory,
+    absl::Span<const ProcessIdentity> processes) {
+  if (memory.open_processes == nullptr) {
+    return absl::UnimplementedError(
+        "the plugin reaches the memory of processes within a group only");
+  }
+  std::vector<sherd_process_v0> given;
+  for (const ProcessIdentity& process : processes) {
+    given.push_back({process.pid, process.start_time});
+  }
+  const int size = static_cast<int>(given.size());
+  sherd_peers_v0* peers = nullptr;
+  sherd_error_v0 error = NoError();
+  SHERD_RETURN_IF_ERROR(ToStatus(Guarded(&error,
+                                         [&] {
+                                           return memory.open_processes(
+                                               given.data(), size, &peers,
+                                               &error);
+                                         }),
+                                 error, size));
+  if (peers == nullptr) {
+    return absl::InternalError("the plugin opened nothing and returned OK");
   }
   return std::shared_ptr<PeerMemory>(new PluginPeerMemory(memory, peers, size));
 }

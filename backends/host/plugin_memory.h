@@ -14,6 +14,7 @@
 #include "absl/types/span.h"
 #include "sherd/backends/backend_abi.h"
 #include "sherd/core/comm/channel/peer_memory.h"
+#include "sherd/core/process/process_identity.h"
 #include "sherd/core/tensor/device.h"
 #include "sherd/core/tensor/storage.h"
 
@@ -21,7 +22,7 @@ namespace sherd::internal {
 
 // A plugin's memory table as the allocators and PeerMemory of core/comm.
 
-// Returns whether the table has every function, or all but those that allocate.
+// Returns whether the table has every function that is not optional.
 bool IsComplete(const sherd_memory_v0& memory);
 
 class PluginAllocator final : public Allocator {
@@ -77,6 +78,11 @@ class PluginPeerMemory final : public PeerMemory {
   // Null if the plugin does not support it here.
   static std::shared_ptr<PeerMemory> Open(const sherd_memory_v0& memory,
                                           sherd_comm_v0* comm, int size);
+
+  // The memory of processes, without a group; errors as Backend has them.
+  static absl::StatusOr<std::shared_ptr<PeerMemory>> OpenProcesses(
+      const sherd_memory_v0& memory,
+      absl::Span<const ProcessIdentity> processes);
 
   ~PluginPeerMemory() override;
   PluginPeerMemory(const PluginPeerMemory&) = delete;

@@ -7,6 +7,7 @@
 #include "sherd/backends/shm/call.h"
 #include "sherd/backends/shm/copy.h"
 #include "sherd/backends/shm/direct_read.h"
+#include "sherd/core/process/process_memory.h"
 
 namespace sherd::internal {
 namespace {

@@ -10,6 +10,7 @@
 
 #include "sherd/backends/plugin.h"
 #include "sherd/backends/shm/direct_read.h"
+#include "sherd/core/process/process_memory.h"
 
 namespace sherd::internal {
 namespace {

@@ -8,12 +8,6 @@
 
 namespace sherd::internal {
 
-// Copies bytes [from, from + bytes) of another process's memory to `to`, in one
-// copy. Returns 0, or an errno: ESRCH if the process has ended, EFAULT if it
-// does not have that memory (any more), EPERM or ENOSYS if the system does not
-// permit it.
-int ReadProcessMemory(int64_t pid, uint64_t from, void* to, uint64_t bytes);
-
 // Reports that memory of `peer` could not be read, with the errno `number`.
 sherd_code FailToRead(sherd_error_v0* error, int peer, int number);
 

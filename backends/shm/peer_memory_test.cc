@@ -18,6 +18,7 @@
 #include "gtest/gtest.h"
 #include "sherd/core/base/error_info.h"
 #include "sherd/core/comm/process_group.h"
+#include "sherd/core/process/process_identity.h"
 #include "sherd/core/tensor/storage.h"
 #include "sherd/testing/distributed_test.h"
 #include "sherd/testing/kits/sanitized.h"
@@ -152,6 +153,33 @@ SHERD_DIST_TEST_F(ShmPeerMemoryTest, OnlyGroupsThatHavePeersHaveTheirMemory) {
   EXPECT_EQ(&group().shard_allocator(), &HeapAllocator());
   EXPECT_EQ(static_cast<const std::byte*>(block->data())[kBytes - 1],
             static_cast<std::byte>(10 + rank()));
+}
+
+SHERD_DIST_TEST_F(ShmPeerMemoryTest, ProcessesReachEachOtherWithoutAGroup) {
+  const ProcessIdentity own = ProcessIdentity::Own();
+  std::vector<ProcessIdentity> processes(world_size());
+  ASSERT_THAT(
+      group().AllGather(
+          ConstBytes(reinterpret_cast<const std::byte*>(&own), sizeof(own)),
+          MutableBytes(reinterpret_cast<std::byte*>(processes.data()),
+                       processes.size() * sizeof(own))),
+      IsOk());
+  const auto memory = OpenPeerMemory(processes);
+  ASSERT_THAT(memory, IsOk());
+  const std::shared_ptr<Storage> block = Allocate(group());
+  const auto handles = Exchange(group(), **memory, *block);
+  for (int r = 0; r < world_size(); ++r) {
+    const auto range = (*memory)->Import(r, handles[r]);
+    ASSERT_THAT(range, IsOk());
+    EXPECT_EQ(range->back(), static_cast<std::byte>(10 + r));
+  }
+  EXPECT_THAT((*memory)->Import((rank() + 1) % world_size(), handles[rank()]),
+              StatusIs(absl::StatusCode::kInvalidArgument));
+  ASSERT_THAT(group().Barrier(), IsOk());
+  // A process that there is not.
+  const ProcessIdentity nobody = {.pid = int64_t{1} << 30};
+  EXPECT_THAT(OpenPeerMemory({nobody}),
+              StatusIs(absl::StatusCode::kUnimplemented));
 }
 
 SHERD_DIST_TEST_F(ShmPeerMemoryTest, MemoryOfTheHeapCannotBeExported) {

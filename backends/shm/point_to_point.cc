@@ -7,6 +7,7 @@
 
 #include "sherd/backends/plugin.h"
 #include "sherd/backends/shm/copy.h"
+#include "sherd/core/process/process_memory.h"
 
 namespace sherd::internal {
 namespace {

@@ -8,11 +8,13 @@
 #include <cstdio>
 #include <cstring>
 #include <memory>
+#include <vector>
 
 #include "sherd/backends/backend_abi.h"
 #include "sherd/backends/plugin.h"
 #include "sherd/backends/shm/communicator.h"
 #include "sherd/backends/shm/slab_memory.h"
+#include "sherd/core/process/process_identity.h"
 #include "sherd/core/process/shared_segment.h"
 
 namespace {
@@ -60,6 +62,19 @@ sherd_code OpenPeers(sherd_comm_v0* comm, sherd_peers_v0** peers,
       });
 }
 
+sherd_code OpenProcesses(const sherd_process_v0* processes,
+                         int32_t num_processes, sherd_peers_v0** peers,
+                         sherd_error_v0* error) {
+  return sherd::plugin::MakeHandle<SlabPeers>(
+      peers, error, [&](std::unique_ptr<SlabPeers>* made) {
+        std::vector<sherd::ProcessIdentity> given;
+        for (int32_t p = 0; p < num_processes; ++p) {
+          given.push_back({processes[p].pid, processes[p].start_time});
+        }
+        return SlabPeers::Open(given, made, error);
+      });
+}
+
 sherd_code Export(sherd_peers_v0*, const void* data, uint64_t bytes,
                   sherd_memory_handle_v0* handle, sherd_error_v0* error) {
   return Guard(error, [&] {
@@ -81,7 +96,8 @@ constexpr sherd_memory_v0 kMemory = sherd::plugin::WithHeader(sherd_memory_v0{
     .open_peers = OpenPeers,
     .close_peers = sherd::plugin::DeleteHandle<SlabPeers, sherd_peers_v0>,
     .export_memory = Export,
-    .import_memory = Import});
+    .import_memory = Import,
+    .open_processes = OpenProcesses});
 
 constexpr sherd_plugin_v0 kPlugin = sherd::plugin::WithHostReductions(
     sherd::plugin::BackendTable<ShmCommunicator>(

@@ -134,9 +134,11 @@ const std::vector<KnobInfo>& Table() {
        "File with the secret that all ranks share; connections from others "
        "are refused. Other users must not be able to read it."},
       {Knob::kRpcTransports, "SHERD_RPC_TRANSPORTS", "names, ',' between",
-       "unix,tcp", kStable,
+       "unix,tcp,thread,shm,cma", kStable,
        "By which sockets RPC workers reach each other: unix on one host, tcp "
-       "on one and across hosts."},
+       "on one and across hosts; and how large tensors are copied within a "
+       "host in place: between threads, out of shared memory, by cross-memory "
+       "attach."},
       {Knob::kFlightEntries, "SHERD_FLIGHT_ENTRIES", "integer", "2048", kDebug,
        "How many operations the flight recorder of a process remembers."},
       {Knob::kFlightDir, "SHERD_FLIGHT_DIR", "directory", "(below TMPDIR)",

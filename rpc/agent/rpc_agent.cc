@@ -175,7 +175,11 @@ absl::Status Agent::Join(int rank, int world_size,
   const std::string name =
       options_.name.empty() ? absl::StrCat("worker", rank) : options_.name;
   publications_ = std::make_shared<Publications>(name);
-  CallEngineOptions calls = {.rank = rank, .world_size = world_size};
+  SHERD_ASSIGN_OR_RETURN(const Transports transports,
+                         Transports::Choose(options_.transports));
+  CallEngineOptions calls = {.rank = rank,
+                             .world_size = world_size,
+                             .memory_paths = transports.memory};
   calls.limits.max_tensor_bytes = options_.max_message_bytes;
   calls.find_handler = [own = FetchHandler(publications_)](
                            absl::string_view method, uint64_t signature,

@@ -80,9 +80,9 @@ uint32_t EncodeDevice(const Device& device) {
          static_cast<uint32_t>(device.index);
 }
 
-absl::Status DecodeTensors(const rpc::CallPayload& from, uint64_t tail_bytes,
+absl::Status DecodeTensors(const rpc::CallPayload& from,
                            const CallLimits& limits,
-                           std::vector<TensorLayout>& to) {
+                           std::vector<TensorLayout>& to, uint64_t& total) {
   const auto count = static_cast<size_t>(from.tensor_dtype_size());
   if (count > limits.max_tensors) {
     return Malformed(absl::StrCat(count, " tensors, at most ",
@@ -98,7 +98,6 @@ absl::Status DecodeTensors(const rpc::CallPayload& from, uint64_t tail_bytes,
         absl::StrCat(count, " dtypes of tensors, but ", devices, " devices"));
   }
   to.resize(count);
-  uint64_t total = 0;
   int next_size = 0;
   for (size_t i = 0; i < count; ++i) {
     TensorLayout& tensor = to[i];
@@ -144,16 +143,74 @@ absl::Status DecodeTensors(const rpc::CallPayload& from, uint64_t tail_bytes,
                                   " sizes of tensors, of which ", next_size,
                                   " belong to one"));
   }
-  if (total != tail_bytes) {
-    return Malformed(absl::StrCat("its tensors have ", total, " bytes, but ",
-                                  tail_bytes, " follow"));
-  }
   return absl::OkStatus();
+}
+
+// How many numbers say where a tensor lies.
+int PlacesOf(MemoryPath path) {
+  if (path == MemoryPath::kShm) return 6;
+  return path == MemoryPath::kCma ? 1 : 0;
+}
+
+// Where the tensors lie; they were decoded before.
+absl::Status DecodeSources(const rpc::CallPayload& from,
+                           const std::vector<TensorLayout>& tensors,
+                           std::vector<TensorSource>& to) {
+  const int count = static_cast<int>(tensors.size());
+  const bool elsewhere = from.transfer() != 0;
+  if (from.source_path_size() != (elsewhere ? count : 0) ||
+      from.source_stride_size() != (elsewhere ? from.tensor_size_size() : 0)) {
+    return Malformed(absl::StrCat(
+        "transfer ", from.transfer(), " of ", count, " tensors has ",
+        from.source_path_size(), " paths, and ", from.source_stride_size(),
+        " strides for ", from.tensor_size_size(), " sizes"));
+  }
+  to.resize(static_cast<size_t>(elsewhere ? count : 0));
+  int next_place = 0;
+  int next_stride = 0;
+  for (int i = 0; i < static_cast<int>(to.size()); ++i) {
+    TensorSource& source = to[static_cast<size_t>(i)];
+    const TensorLayout& tensor = tensors[static_cast<size_t>(i)];
+    const uint32_t path = from.source_path(i);
+    if (path >= kNumMemoryPaths || (path == 0) != (tensor.bytes == 0)) {
+      return Malformed(absl::StrCat("tensor ", i, " of ", tensor.bytes,
+                                    " bytes has path ", path));
+    }
+    source.path = static_cast<MemoryPath>(path);
+    for (size_t d = 0; d < tensor.sizes.size(); ++d) {
+      const uint64_t stride = from.source_stride(next_stride++);
+      if (stride > std::numeric_limits<int64_t>::max()) {
+        return Malformed(absl::StrCat("tensor ", i, " has stride ", stride));
+      }
+      source.strides.push_back(static_cast<int64_t>(stride));
+    }
+    const int places = PlacesOf(source.path);
+    if (places > from.source_place_size() - next_place) {
+      return Malformed(absl::StrCat("tensor ", i, " has path ", path, ", and ",
+                                    from.source_place_size() - next_place,
+                                    " places follow"));
+    }
+    for (int p = 0; p < places; ++p) {
+      source.place[static_cast<size_t>(p)] = from.source_place(next_place++);
+    }
+  }
+  if (next_place == from.source_place_size()) return absl::OkStatus();
+  return Malformed(absl::StrCat(from.source_place_size(),
+                                " places of tensors, of which ", next_place,
+                                " belong to one"));
 }
 
 absl::Status DecodePayload(rpc::CallPayload& from, uint64_t tail_bytes,
                            const CallLimits& limits, PayloadHeader& to) {
-  SHERD_RETURN_IF_ERROR(DecodeTensors(from, tail_bytes, limits, to.tensors));
+  SHERD_RETURN_IF_ERROR(
+      DecodeTensors(from, limits, to.tensors, to.tensor_bytes));
+  SHERD_RETURN_IF_ERROR(DecodeSources(from, to.tensors, to.sources));
+  to.transfer = from.transfer();
+  const uint64_t expected = to.transfer == 0 ? to.tensor_bytes : 0;
+  if (tail_bytes != expected) {
+    return Malformed(absl::StrCat("its tensors have ", expected, " bytes, but ",
+                                  tail_bytes, " follow"));
+  }
   const int references = from.reference_owner_size();
   if (from.reference_creator_size() != references ||
       from.reference_number_size() != references ||
@@ -250,7 +307,22 @@ absl::StatusOr<CallHeader> DecodeDrain(const rpc::DrainMessage& from,
   return CallHeader(std::move(to));
 }
 
-void EncodePayload(Payload& from, rpc::CallPayload& to) {
+void EncodeSources(const Exposure& from, rpc::CallPayload& to) {
+  to.set_transfer(from.transfer);
+  for (const TensorSource& source : from.sources) {
+    to.add_source_path(static_cast<uint32_t>(source.path));
+    for (int p = 0; p < PlacesOf(source.path); ++p) {
+      to.add_source_place(source.place[static_cast<size_t>(p)]);
+    }
+    for (const int64_t stride : source.strides) {
+      to.add_source_stride(static_cast<uint64_t>(stride));
+    }
+  }
+}
+
+void EncodePayload(Payload& from, const Exposure* exposure,
+                   rpc::CallPayload& to) {
+  if (exposure != nullptr) EncodeSources(*exposure, to);
   to.set_values(std::move(from.values));
   for (const Tensor& tensor : from.tensors) {
     to.add_tensor_dtype(tensor.defined() ? static_cast<uint32_t>(tensor.dtype())
@@ -320,15 +392,25 @@ absl::StatusOr<CallHeader> DecodeCallMessage(absl::string_view control,
       return CallHeader(ReceivedHeader{call.received().call()});
     case rpc::CallMessage::kDrain:
       return DecodeDrain(call.drain(), limits);
+    case rpc::CallMessage::kTransferRead:
+      return CallHeader(TransferReadHeader{call.transfer_read().transfer()});
+    case rpc::CallMessage::kMemoryProbe:
+      return CallHeader(
+          MemoryProbe{.process = call.memory_probe().process(),
+                      .nonce = call.memory_probe().nonce(),
+                      .nonce_address = call.memory_probe().nonce_address()});
+    case rpc::CallMessage::kMemoryPaths:
+      return CallHeader(MemoryPathSet{.thread = call.memory_paths().thread(),
+                                      .shm = call.memory_paths().shm(),
+                                      .cma = call.memory_paths().cma()});
     default:
       return Malformed("it is of no known kind");
   }
 }
 
-absl::Status PackTensors(
+absl::Status CheckTensors(
     Payload& payload, const CallLimits& limits,
-    absl::FunctionRef<absl::StatusOr<Device>(const Device&)> route,
-    Deadline deadline) {
+    absl::FunctionRef<absl::StatusOr<Device>(const Device&)> route) {
   if (payload.tensors.size() > limits.max_tensors ||
       payload.references.size() > limits.max_references) {
     return absl::InvalidArgumentError(absl::StrCat(
@@ -360,8 +442,11 @@ absl::Status PackTensors(
     }
     total = *sum;
   }
-  SHERD_RETURN_IF_ERROR(CopyToHost(absl::MakeSpan(payload.tensors), deadline));
-  for (Tensor& tensor : payload.tensors) {
+  return absl::OkStatus();
+}
+
+absl::Status PackTensors(std::vector<Tensor>& tensors) {
+  for (Tensor& tensor : tensors) {
     if (!tensor.defined()) continue;
     SHERD_ASSIGN_OR_RETURN(tensor, tensor.Contiguous());
   }
@@ -381,7 +466,8 @@ std::vector<absl::Span<const std::byte>> TailOf(
 
 absl::StatusOr<std::string> EncodeRequest(
     uint64_t call, absl::string_view method, uint64_t signature,
-    absl::Duration timeout, Payload& payload, const CallLimits& limits) {
+    absl::Duration timeout, Payload& payload, const Exposure* exposure,
+    const CallLimits& limits) {
   if (method.empty() || method.size() > kMaxMethodBytes) {
     return absl::InvalidArgumentError(
         absl::StrCat("the name of a method has 1 to ", kMaxMethodBytes,
@@ -397,16 +483,17 @@ absl::StatusOr<std::string> EncodeRequest(
     request.set_timeout_us(static_cast<uint64_t>(
         std::max<int64_t>(1, absl::ToInt64Microseconds(timeout))));
   }
-  EncodePayload(payload, *request.mutable_payload());
+  EncodePayload(payload, exposure, *request.mutable_payload());
   return Finish(*message, limits);
 }
 
 absl::StatusOr<std::string> EncodeReply(uint64_t call, Payload& payload,
+                                        const Exposure* exposure,
                                         const CallLimits& limits) {
   ScratchMessage message;
   rpc::CallReply& reply = *message->mutable_call()->mutable_reply();
   reply.set_call(call);
-  EncodePayload(payload, *reply.mutable_payload());
+  EncodePayload(payload, exposure, *reply.mutable_payload());
   return Finish(*message, limits);
 }
 
@@ -451,6 +538,30 @@ std::string EncodeDrain(const DrainHeader& drain) {
   for (const int rank : drain.excluded) {
     to.add_excluded(static_cast<uint32_t>(rank));
   }
+  return message->SerializeAsString();
+}
+
+std::string EncodeTransferRead(uint64_t transfer) {
+  ScratchMessage message;
+  message->mutable_call()->mutable_transfer_read()->set_transfer(transfer);
+  return message->SerializeAsString();
+}
+
+std::string EncodeMemoryProbe(const MemoryProbe& probe) {
+  ScratchMessage message;
+  rpc::MemoryProbe& to = *message->mutable_call()->mutable_memory_probe();
+  to.set_process(probe.process);
+  to.set_nonce(probe.nonce);
+  to.set_nonce_address(probe.nonce_address);
+  return message->SerializeAsString();
+}
+
+std::string EncodeMemoryPaths(const MemoryPathSet& paths) {
+  ScratchMessage message;
+  rpc::MemoryPaths& to = *message->mutable_call()->mutable_memory_paths();
+  to.set_thread(paths.thread);
+  to.set_shm(paths.shm);
+  to.set_cma(paths.cma);
   return message->SerializeAsString();
 }
 

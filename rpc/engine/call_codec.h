@@ -18,6 +18,8 @@
 #include "sherd/core/tensor/shape.h"
 #include "sherd/rpc/call/payload.h"
 #include "sherd/rpc/ownership/reference_id.h"
+#include "sherd/rpc/transfer/exposures.h"
+#include "sherd/rpc/transfer/tensor_source.h"
 
 namespace sherd::internal {
 
@@ -43,7 +45,13 @@ struct TensorLayout {
 struct PayloadHeader {
   std::string values;
   std::vector<TensorLayout> tensors;
+  // Of all tensors.
+  uint64_t tensor_bytes = 0;
   std::vector<ReferenceId> references;
+  // 0: the tensors are in the tail. Otherwise there is none, and each has an
+  // entry in `sources`.
+  uint64_t transfer = 0;
+  std::vector<TensorSource> sources;
 };
 
 // The messages of calls; rpc.proto says what the fields mean.
@@ -82,45 +90,57 @@ struct DrainHeader {
   uint64_t received = 0;
   std::vector<int> excluded = {};
 };
+struct TransferReadHeader {
+  uint64_t transfer = 0;
+};
 // The last one is of another layer: a reference message.
 struct ForeignHeader {};
 using CallHeader = std::variant<ForeignHeader, RequestHeader, ReplyHeader,
-                                CancelHeader, ReceivedHeader, DrainHeader>;
+                                CancelHeader, ReceivedHeader, DrainHeader,
+                                TransferReadHeader, MemoryProbe, MemoryPathSet>;
 
 // Reads the control part of a message that `tail_bytes` follow. The bytes of
-// the tensors add up to tail_bytes, and are within the limits.
+// the tensors are within the limits, and add up to tail_bytes unless they are
+// elsewhere.
 //   kInvalidArgument  It is not a call message, or breaks a limit; says which.
 absl::StatusOr<CallHeader> DecodeCallMessage(absl::string_view control,
                                              uint64_t tail_bytes,
                                              const CallLimits& limits);
 
-// Makes the tensors of `payload` ready for a tail: contiguous, in host memory,
-// as the calling thread's current streams will have left them. `route` gives
-// the device of the receiver for one of this worker.
-//   kInvalidArgument   There are too many, or too many bytes.
-//   kDeadlineExceeded  A device has not run by then what is queued for a
-//   tensor. other              Errors of `route` and of devices.
-absl::Status PackTensors(
+// Whether the tensors of `payload` can travel, and to which devices: sets
+// payload.devices. `route` gives the device of the receiver for one of this
+// worker.
+//   kInvalidArgument  There are too many, or too many bytes.
+//   other             Errors of `route`.
+absl::Status CheckTensors(
     Payload& payload, const CallLimits& limits,
-    absl::FunctionRef<absl::StatusOr<Device>(const Device&)> route,
-    Deadline deadline);
+    absl::FunctionRef<absl::StatusOr<Device>(const Device&)> route);
+
+// Makes tensors in host memory ready for a tail: contiguous.
+absl::Status PackTensors(std::vector<Tensor>& tensors);
 
 // The tail of packed tensors, by reference.
 std::vector<absl::Span<const std::byte>> TailOf(
     const std::vector<Tensor>& tensors);
 
-// Control parts. `payload`: packed; its values are moved out.
+// Control parts. `payload`: its values are moved out; its tensors are packed,
+// or those of `exposure`, which may be null.
 //   kInvalidArgument  The message would break a limit.
 absl::StatusOr<std::string> EncodeRequest(
     uint64_t call, absl::string_view method, uint64_t signature,
-    absl::Duration timeout, Payload& payload, const CallLimits& limits);
+    absl::Duration timeout, Payload& payload, const Exposure* exposure,
+    const CallLimits& limits);
 absl::StatusOr<std::string> EncodeReply(uint64_t call, Payload& payload,
+                                        const Exposure* exposure,
                                         const CallLimits& limits);
 // The text is cut to 64 KiB.
 std::string EncodeErrorReply(uint64_t call, const absl::Status& error);
 std::string EncodeCancel(uint64_t call);
 std::string EncodeReceived(uint64_t call);
 std::string EncodeDrain(const DrainHeader& drain);
+std::string EncodeTransferRead(uint64_t transfer);
+std::string EncodeMemoryProbe(const MemoryProbe& probe);
+std::string EncodeMemoryPaths(const MemoryPathSet& paths);
 
 }  // namespace sherd::internal
 

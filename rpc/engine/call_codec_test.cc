@@ -17,6 +17,8 @@
 #include "sherd/core/tensor/device.h"
 #include "sherd/core/tensor/tensor.h"
 #include "sherd/rpc/rpc.pb.h"
+#include "sherd/rpc/transfer/exposures.h"
+#include "sherd/rpc/transfer/tensor_source.h"
 #include "sherd/testing/matchers.h"
 
 namespace sherd::internal {
@@ -33,7 +35,7 @@ TEST(CallCodecTest, ARequestIsReadAsItWasWritten) {
                      *Tensor::Zeros({0})};
   payload.references = {{.owner = 3, .creator = 1, .number = 1ull << 60}};
   const absl::StatusOr<std::string> control = EncodeRequest(
-      12, "scale", 0xfedcba9876543210, absl::Seconds(5), payload, {});
+      12, "scale", 0xfedcba9876543210, absl::Seconds(5), payload, nullptr, {});
   ASSERT_THAT(control, IsOk());
   const absl::StatusOr<CallHeader> header = DecodeCallMessage(*control, 12, {});
   ASSERT_THAT(header, IsOk());
@@ -64,12 +66,72 @@ TEST(CallCodecTest, DevicesKeepTheirBytes) {
             "12020d0d"
             "1a020101"
             "22020102"
-            "420400818004");
+            "620400818004");
   const absl::StatusOr<CallHeader> header = DecodeCallMessage(*control, 12, {});
   ASSERT_THAT(header, IsOk());
   const auto& reply = std::get<ReplyHeader>(*header);
   EXPECT_EQ(reply.payload.tensors[0].device, Device());
   EXPECT_EQ(reply.payload.tensors[1].device, Device("cuda:1"));
+}
+
+TEST(CallCodecTest, WhereTensorsLieIsReadAsItWasWritten) {
+  Payload payload;
+  payload.tensors = {*Tensor::Zeros({2, 3}, {.dtype = kInt16}), Tensor(),
+                     *Tensor::Zeros({0}), *Tensor::Zeros({2})};
+  Exposure exposure;
+  exposure.transfer = 5;
+  exposure.sources = {
+      {.path = MemoryPath::kShm,
+       .place = {1, 2, 3, 4, 5, 6},
+       .strides = {9, 1}},
+      {},
+      {.strides = {1}},
+      {.path = MemoryPath::kCma, .place = {0x7fff00001000}, .strides = {4}}};
+  const absl::StatusOr<std::string> control =
+      EncodeReply(3, payload, &exposure, {});
+  ASSERT_THAT(control, IsOk());
+  EXPECT_EQ(absl::BytesToHexString(*control),
+            "1261125f0803325b120504ff010d0d1a0402000101220402030002"
+            "40054a0402000003"
+            "52380100000000000000020000000000000003000000000000000400000000"
+            "0000000500000000000000060000000000000000100000ff7f0000"
+            "5a0409010104");
+  const absl::StatusOr<CallHeader> header = DecodeCallMessage(*control, 0, {});
+  ASSERT_THAT(header, IsOk());
+  const PayloadHeader& read = std::get<ReplyHeader>(*header).payload;
+  EXPECT_EQ(read.transfer, 5);
+  EXPECT_EQ(read.tensor_bytes, 20);
+  ASSERT_EQ(read.sources.size(), 4);
+  for (size_t i = 0; i < 4; ++i) {
+    EXPECT_EQ(read.sources[i].path, exposure.sources[i].path);
+    EXPECT_EQ(read.sources[i].place, exposure.sources[i].place);
+    EXPECT_EQ(read.sources[i].strides, exposure.sources[i].strides);
+  }
+}
+
+TEST(CallCodecTest, MessagesAboutMemoryAreReadAsTheyWereWritten) {
+  const MemoryProbe probe = {
+      .process = "boot ns 3 4", .nonce = "nonce", .nonce_address = 0x1000};
+  const std::string encoded = EncodeMemoryProbe(probe);
+  EXPECT_EQ(
+      absl::BytesToHexString(encoded),
+      "121f3a1d0a0b626f6f74206e732033203412056e6f6e6365190010000000000000");
+  const auto header = DecodeCallMessage(encoded, 0, {});
+  ASSERT_THAT(header, IsOk());
+  EXPECT_EQ(std::get<MemoryProbe>(*header).process, probe.process);
+  EXPECT_EQ(std::get<MemoryProbe>(*header).nonce, probe.nonce);
+  EXPECT_EQ(std::get<MemoryProbe>(*header).nonce_address, 0x1000);
+  const MemoryPathSet paths = {.thread = true, .cma = true};
+  EXPECT_EQ(absl::BytesToHexString(EncodeMemoryPaths(paths)),
+            "1206420408011801");
+  EXPECT_EQ(std::get<MemoryPathSet>(
+                *DecodeCallMessage(EncodeMemoryPaths(paths), 0, {})),
+            paths);
+  EXPECT_EQ(absl::BytesToHexString(EncodeTransferRead(300)), "1205320308ac02");
+  EXPECT_EQ(std::get<TransferReadHeader>(
+                *DecodeCallMessage(EncodeTransferRead(300), 0, {}))
+                .transfer,
+            300);
 }
 
 TEST(CallCodecTest, AnErrorKeepsCodeTextAndAttachments) {
@@ -111,7 +173,39 @@ TEST(CallCodecTest, WhatIsMalformedOrTooLargeIsRefused) {
     payload.add_tensor_rank(static_cast<uint32_t>(sizes.size()));
     for (const uint64_t size : sizes) payload.add_tensor_size(size);
   };
+  // A tensor of 16 bytes at one place.
+  const auto elsewhere = [&](rpc::CallMessage& call) -> rpc::CallPayload& {
+    tensor(call, 13, {4});
+    rpc::CallPayload& payload = *call.mutable_request()->mutable_payload();
+    payload.set_transfer(1);
+    payload.add_source_path(3);
+    payload.add_source_place(4096);
+    payload.add_source_stride(1);
+    return payload;
+  };
   const Rejection rejections[] = {
+      {"have 0 bytes, but 16 follow", 16, [&](auto& call) { elsewhere(call); }},
+      {"0 paths", 0, [&](auto& call) { elsewhere(call).clear_source_path(); }},
+      {"1 paths", 16, [&](auto& call) { elsewhere(call).set_transfer(0); }},
+      {"has path 4", 0,
+       [&](auto& call) { elsewhere(call).set_source_path(0, 4); }},
+      {"of 16 bytes has path 0", 0,
+       [&](auto& call) { elsewhere(call).set_source_path(0, 0); }},
+      {"of 0 bytes has path 3", 0,
+       [&](auto& call) { elsewhere(call).set_tensor_size(0, 0); }},
+      {"2 strides for 1 sizes", 0,
+       [&](auto& call) { elsewhere(call).add_source_stride(1); }},
+      {"stride 18446744073709551615", 0,
+       [&](auto& call) {
+         elsewhere(call).set_source_stride(
+             0, std::numeric_limits<uint64_t>::max());
+       }},
+      {"1 places follow", 0,
+       [&](auto& call) { elsewhere(call).set_source_path(0, 2); }},
+      {"2 places of tensors, of which 1", 0,
+       [&](auto& call) { elsewhere(call).add_source_place(1); }},
+      {"more than 17179869184 bytes", 0,
+       [&](auto& call) { elsewhere(call).set_tensor_size(0, kHuge); }},
       {"of no known kind", 0, [](auto&) {}},
       {"call 0", 0, [](auto& call) { call.mutable_request(); }},
       {"0 bytes", 0, [](auto& call) { call.mutable_request()->set_call(1); }},

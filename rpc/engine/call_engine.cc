@@ -61,6 +61,10 @@ absl::Status CallEngine::Close(Deadline deadline) {
   const absl::Status why = absl::CancelledError("RPC was shut down");
   // Nothing lands any more once the wire is closed.
   core_->landings.Fail(-1, why);
+  for (int worker = 0; worker < core_->options.world_size; ++worker) {
+    core_->memory.Forget(worker);
+    core_->outbox.Drop(worker, why);
+  }
   caller_->Close(why);
   callee_->CancelAll();
   core_->deadlines.Stop();
@@ -82,6 +86,13 @@ std::vector<WorkerStatistics> CallEngine::Statistics() const {
     to.served = counters.requests_received.load(std::memory_order_relaxed);
     to.bytes_sent = counters.bytes_sent.load(std::memory_order_relaxed);
     to.bytes_received = counters.bytes_received.load(std::memory_order_relaxed);
+    const auto read = [&](MemoryPath path) {
+      return counters.bytes_read[static_cast<size_t>(path)].load(
+          std::memory_order_relaxed);
+    };
+    to.bytes_by_thread = read(MemoryPath::kThread);
+    to.bytes_by_shm = read(MemoryPath::kShm);
+    to.bytes_by_cma = read(MemoryPath::kCma);
     to.p50 = counters.latency.Quantile(0.5);
     to.p99 = counters.latency.Quantile(0.99);
   }
@@ -116,6 +127,18 @@ absl::StatusOr<std::vector<absl::Span<std::byte>>> CallEngine::OnControl(
     core_->drain.OnMessage(from, *drain);
     return Destinations();
   }
+  if (const auto* const read = std::get_if<TransferReadHeader>(&header)) {
+    core_->outbox.OnRead(from, read->transfer);
+    return Destinations();
+  }
+  if (const auto* const probe = std::get_if<MemoryProbe>(&header)) {
+    SHERD_RETURN_IF_ERROR(core_->OnMemoryProbe(from, *probe));
+    return Destinations();
+  }
+  if (const auto* const paths = std::get_if<MemoryPathSet>(&header)) {
+    core_->memory.SetReadable(from, *paths);
+    return Destinations();
+  }
   if (tail_bytes != 0 || core_->options.on_foreign == nullptr) {
     return absl::InvalidArgumentError(
         absl::StrCat("call message: one of another layer came, with ",
@@ -140,6 +163,8 @@ void CallEngine::OnLeft(int worker, const absl::Status& why) {
 }
 
 void CallEngine::OnGone(int worker, const absl::Status& why) {
+  // First: what it reads from then on may be something else.
+  core_->memory.Forget(worker);
   core_->outbox.Drop(worker, why);
   core_->landings.Fail(worker, why);
   caller_->CancelChildren(callee_->OnGone(worker));

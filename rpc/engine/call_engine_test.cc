@@ -454,8 +454,9 @@ TEST_F(CallEngineTest, LateAndUnknownRepliesAreDropped) {
   EXPECT_TRUE(out.BitwiseEqual(Sequence(5, 100)));
   EXPECT_THAT(late.Wait(), StatusIs(absl::StatusCode::kDeadlineExceeded));
   Payload payload = Values("x");
-  EXPECT_THAT(network_->Inject(1, 0, *EncodeReply(999, payload, {}), 0),
-              IsOk());
+  EXPECT_THAT(
+      network_->Inject(1, 0, *EncodeReply(999, payload, nullptr, {}), 0),
+      IsOk());
   EXPECT_THAT(network_->Inject(1, 0, EncodeCancel(999), 0), IsOk());
   EXPECT_THAT(network_->Inject(1, 0, EncodeReceived(999), 0), IsOk());
   ExpectWorks(0, 1);
@@ -583,8 +584,8 @@ TEST_F(CallEngineTest, ACallDoesNotEndWhileItsReplyIsWrittenToOut) {
 TEST_F(CallEngineTest, HostileMessagesCloseTheirConnectionOnly) {
   StartWorkers(6);
   Payload payload = Values("", {Sequence(4)});
-  const std::string request =
-      *EncodeRequest(5, "echo", kSignature, absl::Hours(1), payload, {});
+  const std::string request = *EncodeRequest(
+      5, "echo", kSignature, absl::Hours(1), payload, nullptr, {});
   EXPECT_THAT(network_->Inject(1, 0, request, uint64_t{1} << 60),
               StatusIs(absl::StatusCode::kInvalidArgument,
                        HasSubstr("1152921504606846976")));
@@ -594,7 +595,7 @@ TEST_F(CallEngineTest, HostileMessagesCloseTheirConnectionOnly) {
               StatusIs(absl::StatusCode::kInvalidArgument));
   Payload plain = Values("");
   const std::string wait =
-      *EncodeRequest(5, "wait", kSignature, absl::Hours(1), plain, {});
+      *EncodeRequest(5, "wait", kSignature, absl::Hours(1), plain, nullptr, {});
   EXPECT_THAT(network_->Inject(4, 0, wait, 0), IsOk());
   EXPECT_THAT(network_->Inject(4, 0, wait, 0),
               StatusIs(absl::StatusCode::kInvalidArgument,

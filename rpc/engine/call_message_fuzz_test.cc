@@ -12,10 +12,12 @@
 #include "absl/strings/string_view.h"
 #include "sherd/core/base/logging.h"
 #include "sherd/rpc/engine/call_codec.h"
+#include "sherd/rpc/transfer/tensor_source.h"
 
 namespace {
 
 using sherd::internal::CallLimits;
+using sherd::internal::MemoryPath;
 using sherd::internal::PayloadHeader;
 
 void CheckPayload(const PayloadHeader& payload, uint64_t tail_bytes,
@@ -27,7 +29,18 @@ void CheckPayload(const PayloadHeader& payload, uint64_t tail_bytes,
     total += tensor.bytes;
     SHERD_CHECK(tensor.device.is_cpu() || tensor.device.is_cuda());
   }
-  SHERD_CHECK(total == tail_bytes && total <= limits.max_tensor_bytes);
+  SHERD_CHECK(total == payload.tensor_bytes &&
+              total <= limits.max_tensor_bytes);
+  SHERD_CHECK(tail_bytes == (payload.transfer == 0 ? total : 0));
+  SHERD_CHECK(payload.sources.size() ==
+              (payload.transfer == 0 ? 0 : payload.tensors.size()));
+  for (size_t i = 0; i < payload.sources.size(); ++i) {
+    const auto& tensor = payload.tensors[i];
+    const auto& source = payload.sources[i];
+    SHERD_CHECK((source.path == MemoryPath::kNone) == (tensor.bytes == 0));
+    SHERD_CHECK(source.strides.size() == tensor.sizes.size());
+    for (const int64_t stride : source.strides) SHERD_CHECK(stride >= 0);
+  }
 }
 
 }  // namespace
@@ -62,6 +75,12 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     again = EncodeReceived(received->call);
   } else if (const auto* drain = std::get_if<DrainHeader>(&*header)) {
     again = EncodeDrain(*drain);
+  } else if (const auto* read = std::get_if<TransferReadHeader>(&*header)) {
+    again = EncodeTransferRead(read->transfer);
+  } else if (const auto* probe = std::get_if<MemoryProbe>(&*header)) {
+    again = EncodeMemoryProbe(*probe);
+  } else if (const auto* paths = std::get_if<MemoryPathSet>(&*header)) {
+    again = EncodeMemoryPaths(*paths);
   }
   if (again.empty()) return 0;
   const absl::StatusOr<CallHeader> reread = DecodeCallMessage(again, 0, {});

@@ -12,6 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
 #include "sherd/rpc/link/wire.h"
+#include "sherd/rpc/transfer/exposures.h"
 
 namespace sherd::internal {
 namespace {
@@ -35,24 +36,35 @@ bool IsSmall(const WireMessage& message) {
 // What waits and what is on its way, by worker.
 class CallOutbox::Lanes : public std::enable_shared_from_this<Lanes> {
  public:
+  using ExposurePtr = std::shared_ptr<const Exposure>;
+  struct Waiting {
+    uint64_t call;
+    // Of the message alone.
+    uint64_t bytes;
+    WireMessage message;
+    ExposurePtr exposure;
+
+    uint64_t all_bytes() const {
+      return bytes + (exposure == nullptr ? 0 : exposure->bytes);
+    }
+  };
+
   explicit Lanes(uint64_t max_unsent_bytes)
       : max_unsent_bytes_(max_unsent_bytes) {}
 
   void Open(Wire* wire) ABSL_LOCKS_EXCLUDED(mutex_);
-  absl::Status Send(int to, uint64_t call, WireMessage message)
-      ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::Status Send(int to, Waiting message) ABSL_LOCKS_EXCLUDED(mutex_);
+  void OnRead(int worker, uint64_t transfer) ABSL_LOCKS_EXCLUDED(mutex_);
   bool Withdraw(int to, uint64_t call) ABSL_LOCKS_EXCLUDED(mutex_);
   void Drop(int worker, const absl::Status& why) ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
-  struct Waiting {
-    uint64_t call;
-    uint64_t bytes;
-    WireMessage message;
-  };
   struct Lane {
+    // With those that the worker has not read.
     uint64_t unsent_bytes = 0;
     std::deque<Waiting> waiting;
+    // What was sent and is not read, by transfer.
+    absl::flat_hash_map<uint64_t, ExposurePtr> exposed;
     // Somebody sends what waits; a wire that reports at once that it sent would
     // begin again within.
     bool pumping = false;
@@ -66,8 +78,8 @@ class CallOutbox::Lanes : public std::enable_shared_from_this<Lanes> {
             (bytes <= max_unsent_bytes_ &&
              lane.unsent_bytes <= max_unsent_bytes_ - bytes));
   }
-  absl::Status SendCounted(int to, uint64_t bytes, WireMessage message)
-      ABSL_LOCKS_EXCLUDED(mutex_);
+  static void Count(Lane& lane, const Waiting& message);
+  absl::Status SendCounted(int to, Waiting message) ABSL_LOCKS_EXCLUDED(mutex_);
   void OnSent(int to, uint64_t bytes) ABSL_LOCKS_EXCLUDED(mutex_);
   // Sends what may go by now.
   void Pump(int to) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -88,41 +100,70 @@ void CallOutbox::Lanes::Open(Wire* wire) {
   for (const int worker : workers) Pump(worker);
 }
 
-absl::Status CallOutbox::Lanes::Send(int to, uint64_t call,
-                                     WireMessage message) {
-  const uint64_t bytes = BytesOf(message);
+void CallOutbox::Lanes::Count(Lane& lane, const Waiting& message) {
+  lane.unsent_bytes += message.all_bytes();
+  if (message.exposure != nullptr) {
+    lane.exposed.emplace(message.exposure->transfer, message.exposure);
+  }
+}
+
+absl::Status CallOutbox::Lanes::Send(int to, Waiting message) {
   {
     absl::MutexLock lock(&mutex_);
     Lane& lane = lanes_[to];
     if (!lane.lost.ok()) return lane.lost;
-    if (!lane.waiting.empty() || !MaySend(lane, bytes)) {
-      lane.waiting.push_back({call, bytes, std::move(message)});
+    if (!lane.waiting.empty() || !MaySend(lane, message.all_bytes())) {
+      lane.waiting.push_back(std::move(message));
       return absl::OkStatus();
     }
-    lane.unsent_bytes += bytes;
+    Count(lane, message);
   }
-  return SendCounted(to, bytes, std::move(message));
+  return SendCounted(to, std::move(message));
 }
 
-absl::Status CallOutbox::Lanes::SendCounted(int to, uint64_t bytes,
-                                            WireMessage message) {
+absl::Status CallOutbox::Lanes::SendCounted(int to, Waiting message) {
   Wire* wire;
   {
     absl::MutexLock lock(&mutex_);
     wire = wire_;
   }
-  message.on_sent =
-      [lanes = shared_from_this(), to, bytes,
-       on_sent = std::move(message.on_sent)](const absl::Status& status) {
+  message.message.on_sent =
+      [lanes = shared_from_this(), to, bytes = message.bytes,
+       transfer = message.exposure == nullptr ? 0 : message.exposure->transfer,
+       on_sent =
+           std::move(message.message.on_sent)](const absl::Status& status) {
         if (on_sent != nullptr) on_sent(status);
+        // It did not leave, and the worker, which is not lost, reads nothing.
+        if (absl::IsResourceExhausted(status)) lanes->OnRead(to, transfer);
         lanes->OnSent(to, bytes);
       };
-  const absl::Status status = wire->Send(to, std::move(message));
+  const absl::Status status = wire->Send(to, std::move(message.message));
   if (!status.ok()) {
     absl::MutexLock lock(&mutex_);
-    lanes_[to].unsent_bytes -= bytes;
+    Lane& lane = lanes_[to];
+    lane.unsent_bytes -= message.bytes;
+    if (message.exposure != nullptr &&
+        lane.exposed.erase(message.exposure->transfer) > 0) {
+      lane.unsent_bytes -= message.exposure->bytes;
+    }
   }
   return status;
+}
+
+void CallOutbox::Lanes::OnRead(int worker, uint64_t transfer) {
+  // Destroyed without the lock, as in Withdraw.
+  ExposurePtr read;
+  {
+    absl::MutexLock lock(&mutex_);
+    const auto lane = lanes_.find(worker);
+    if (lane == lanes_.end()) return;
+    const auto it = lane->second.exposed.find(transfer);
+    if (it == lane->second.exposed.end()) return;
+    read = std::move(it->second);
+    lane->second.exposed.erase(it);
+    lane->second.unsent_bytes -= read->bytes;
+  }
+  Pump(worker);
 }
 
 void CallOutbox::Lanes::OnSent(int to, uint64_t bytes) {
@@ -142,15 +183,15 @@ void CallOutbox::Lanes::Pump(int to) {
       absl::MutexLock lock(&mutex_);
       Lane& lane = lanes_[to];
       if (first && lane.pumping) return;
-      lane.pumping =
-          !lane.waiting.empty() && MaySend(lane, lane.waiting.front().bytes);
+      lane.pumping = !lane.waiting.empty() &&
+                     MaySend(lane, lane.waiting.front().all_bytes());
       if (!lane.pumping) return;
       next = std::move(lane.waiting.front());
       lane.waiting.pop_front();
-      lane.unsent_bytes += next.bytes;
+      Count(lane, next);
     }
     // If the worker is lost, its calls hear of that from the wire.
-    SendCounted(to, next.bytes, std::move(next.message)).IgnoreError();
+    SendCounted(to, std::move(next)).IgnoreError();
   }
 }
 
@@ -172,10 +213,15 @@ bool CallOutbox::Lanes::Withdraw(int to, uint64_t call) {
 
 void CallOutbox::Lanes::Drop(int worker, const absl::Status& why) {
   std::deque<Waiting> dropped;
+  absl::flat_hash_map<uint64_t, ExposurePtr> unread;
   absl::MutexLock lock(&mutex_);
   Lane& lane = lanes_[worker];
   lane.lost = why;
   dropped.swap(lane.waiting);
+  unread.swap(lane.exposed);
+  for (const auto& [transfer, exposure] : unread) {
+    lane.unsent_bytes -= exposure->bytes;
+  }
 }
 
 CallOutbox::CallOutbox(uint64_t max_unsent_bytes)
@@ -190,12 +236,19 @@ void CallOutbox::Attach(std::shared_ptr<Wire> wire) {
   wire_.store(owned_wire_.get(), std::memory_order_release);
 }
 
-absl::Status CallOutbox::Send(int to, uint64_t call, WireMessage message) {
+absl::Status CallOutbox::Send(int to, uint64_t call, WireMessage message,
+                              std::shared_ptr<const Exposure> exposure) {
   Wire* const wire = this->wire();
-  if (wire != nullptr && IsSmall(message)) {
+  if (wire != nullptr && exposure == nullptr && IsSmall(message)) {
     return wire->Send(to, std::move(message));
   }
-  return lanes_->Send(to, call, std::move(message));
+  const uint64_t bytes = BytesOf(message);
+  return lanes_->Send(to,
+                      {call, bytes, std::move(message), std::move(exposure)});
+}
+
+void CallOutbox::OnRead(int worker, uint64_t transfer) {
+  lanes_->OnRead(worker, transfer);
 }
 
 bool CallOutbox::Withdraw(int to, uint64_t call) {

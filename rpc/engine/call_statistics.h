@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/time/time.h"
+#include "sherd/rpc/transfer/tensor_source.h"
 #include "sherd/rpc/worker_statistics.h"
 
 namespace sherd::internal {
@@ -47,6 +48,8 @@ struct alignas(64) WorkerCounters {
   std::atomic<uint64_t> outstanding{0};
   std::atomic<uint64_t> bytes_sent{0};
   std::atomic<uint64_t> bytes_received{0};
+  // Of them, those that were read in its memory, by MemoryPath.
+  std::array<std::atomic<uint64_t>, kNumMemoryPaths> bytes_read{};
   // Requests that travelled; the agreement of a drain rests on them.
   std::atomic<uint64_t> requests_sent{0};
   std::atomic<uint64_t> requests_received{0};

@@ -65,6 +65,10 @@ absl::StatusOr<Callee::Destinations> Callee::OnRequest(int from,
                                                        RequestHeader request,
                                                        uint64_t tail_bytes,
                                                        uint64_t* ticket) {
+  std::shared_ptr<Transfer> transfer;
+  if (request.payload.transfer != 0) {
+    transfer = std::make_shared<Transfer>(core_, from, request.payload);
+  }
   auto call = std::make_shared<IncomingCall>();
   call->from = from;
   call->id = request.call;
@@ -72,14 +76,13 @@ absl::StatusOr<Callee::Destinations> Callee::OnRequest(int from,
   call->context = std::make_shared<CallContext>(from, request.call,
                                                 request.method, deadline);
   // First the activity, then the count: see CallCounters::Look.
-  call->running = MarkRunning(tail_bytes);
+  call->running = MarkRunning(request.payload.tensor_bytes);
   core_->counters.Of(from).requests_received.fetch_add(1);
   absl::Status status = FindHandler(request.method, request.signature, *call);
   if (status.ok()) status = MakeRoom(request, *call);
   // From Add on, the payload is the table's; the memory is that of these
   // handles, also if the call ends meanwhile.
   std::vector<Tensor> landing = call->payload.tensors;
-  Destinations destinations = DestinationsOf(landing);
   if (!calls_.Add(call)) {
     return absl::InvalidArgumentError(
         absl::StrCat("call message: ", core_->Describe(from), " began call ",
@@ -90,17 +93,13 @@ absl::StatusOr<Callee::Destinations> Callee::OnRequest(int from,
     Reply(call, status);
     return Destinations();
   }
-  if (tail_bytes == 0) {
-    Admit(std::move(call));
-    return Destinations();
-  }
-  *ticket = core_->landings.Add(
-      from, [self = shared_from_this(), call = std::move(call),
-             landing = std::move(landing)](const absl::Status& end) {
-        // Otherwise the caller is lost, and so the call is gone.
-        if (end.ok()) self->Admit(call);
+  return core_->Land(
+      from, std::move(transfer), tail_bytes, std::move(landing), ticket,
+      [self = shared_from_this(), call](const absl::Status& end) {
+        if (end.ok()) return self->Admit(call);
+        // Nobody hears it if the caller is lost.
+        self->Reply(call, end);
       });
-  return destinations;
 }
 
 void Callee::AcceptLocal(uint64_t id, const std::string& method,
@@ -156,7 +155,8 @@ absl::Status Callee::MakeRoom(RequestHeader& request,
                      core_->options.max_held_bytes));
   }
   SHERD_ASSIGN_OR_RETURN(call.payload.tensors,
-                         TensorsToLandIn(request.payload.tensors, {}));
+                         TensorsToLandIn(request.payload.tensors, {},
+                                         /*any_strides=*/false));
   call.payload.devices = DevicesAfterLanding(request.payload.tensors, {});
   call.payload.values = std::move(request.payload.values);
   call.payload.references = std::move(request.payload.references);
@@ -275,13 +275,15 @@ absl::Status Callee::InjectAt(FaultPoint point, const IncomingCall& call,
 void Callee::SendReply(const IncomingCall& call, Payload result) {
   const int to = call.from;
   const uint64_t id = call.id;
-  absl::StatusOr<std::string> control;
-  absl::Status status = PackTensors(
-      result, core_->options.limits,
+  absl::StatusOr<PackedTensors> packed = core_->Pack(
+      to, result,
       [&](const Device& device) { return core_->routes.OfResult(to, device); },
       call.context->deadline());
+  absl::StatusOr<std::string> control;
+  absl::Status status = packed.status();
   if (status.ok()) {
-    control = EncodeReply(id, result, core_->options.limits);
+    control =
+        EncodeReply(id, result, packed->exposure.get(), core_->options.limits);
     status = control.status();
   }
   if (!status.ok()) {
@@ -290,9 +292,8 @@ void Callee::SendReply(const IncomingCall& call, Payload result) {
   if (!result.references.empty()) {
     calls_.KeepReferences(to, id, std::move(result.references_keep));
   }
-  const bool bulk = EngineCore::IsBulk(result.tensors);
   std::function<void(const absl::Status&)> on_unsent;
-  if (bulk) {
+  if (packed->bulk()) {
     on_unsent = [self = weak_from_this(), to, id](const absl::Status& why) {
       const auto callee = self.lock();
       if (callee == nullptr) return;
@@ -301,8 +302,8 @@ void Callee::SendReply(const IncomingCall& call, Payload result) {
           to, EncodeErrorReply(id, Annotate(why, "its reply was not sent")));
     };
   }
-  status = core_->Send(to, 0, *std::move(control), std::move(result.tensors),
-                       bulk, std::move(on_unsent));
+  status = core_->Send(to, 0, *std::move(control), *std::move(packed),
+                       std::move(on_unsent));
   // The caller is lost, or this worker has said goodbye.
   if (!status.ok()) calls_.ReleaseReferences(to, id);
 }

@@ -118,27 +118,29 @@ absl::Status Caller::CheckStart(int to, const OutgoingCall& call) const {
 }
 
 absl::Status Caller::Launch(Call call, uint64_t signature, Payload request) {
-  OutgoingCall& launched = *call;
   const uint64_t id = call->id;
   const int to = call->to;
   const bool local = to == core_->options.rank;
+  absl::StatusOr<PackedTensors> packed;
+  absl::StatusOr<std::string> control;
   const Deadline deadline = call->deadline;
   absl::Status status;
   if (local) {
     status = AwaitQueued(request.tensors, deadline);
   } else {
-    status = PackTensors(
-        request, core_->options.limits,
+    packed = core_->Pack(
+        to, request,
         [&](const Device& device) {
           return core_->routes.OfArgument(to, device);
         },
         deadline);
-    call->bulk = EngineCore::IsBulk(request.tensors);
+    status = packed.status();
   }
-  absl::StatusOr<std::string> control;
   if (status.ok() && !local) {
-    control = EncodeRequest(id, call->method, signature, deadline.Remaining(),
-                            request, core_->options.limits);
+    call->bulk = packed->bulk();
+    control =
+        EncodeRequest(id, call->method, signature, deadline.Remaining(),
+                      request, packed->exposure.get(), core_->options.limits);
     status = control.status();
   }
   bool lost = false;
@@ -149,7 +151,6 @@ absl::Status Caller::Launch(Call call, uint64_t signature, Payload request) {
                                .lost = &lost});
   }
   const std::string method = local ? call->method : std::string();
-  const bool bulk = launched.bulk;
   calls_.Add(std::move(call));
   SHERD_RETURN_IF_ERROR(status);
   SHERD_RETURN_IF_ERROR(core_->deadlines.Watch(deadline));
@@ -162,8 +163,9 @@ absl::Status Caller::Launch(Call call, uint64_t signature, Payload request) {
   }
   WorkerCounters& counters = core_->counters.Of(to);
   counters.requests_sent.fetch_add(1);
+  core_->IntroduceMemory(to);
   status =
-      core_->Send(to, id, *std::move(control), std::move(request.tensors), bulk,
+      core_->Send(to, id, *std::move(control), *std::move(packed),
                   [self = weak_from_this(), to, id](const absl::Status& why) {
                     if (const auto caller = self.lock())
                       caller->OnUnsent(to, id, why);
@@ -208,6 +210,10 @@ absl::StatusOr<Caller::Destinations> Caller::OnReply(int from,
     }
     return Destinations();
   }
+  std::shared_ptr<Transfer> transfer;
+  if (reply.payload.transfer != 0) {
+    transfer = std::make_shared<Transfer>(core_, from, reply.payload);
+  }
   std::optional<std::vector<Tensor>> out = calls_.Claim(reply.call, from);
   auto landed = std::make_shared<Landed>();
   landed->from = from;
@@ -217,7 +223,8 @@ absl::StatusOr<Caller::Destinations> Caller::OnReply(int from,
   if (out.has_value()) {
     landed->out = *std::move(out);
     absl::StatusOr<std::vector<Tensor>> tensors =
-        TensorsToLandIn(reply.payload.tensors, landed->out);
+        TensorsToLandIn(reply.payload.tensors, landed->out,
+                        /*any_strides=*/transfer != nullptr);
     status = tensors.status();
     if (tensors.ok()) {
       landed->payload.tensors = *std::move(tensors);
@@ -235,16 +242,11 @@ absl::StatusOr<Caller::Destinations> Caller::OnReply(int from,
     return Destinations();
   }
   landed->payload.values = std::move(reply.payload.values);
-  if (tail_bytes == 0) {
-    OnLanded(std::move(landed), absl::OkStatus());
-    return Destinations();
-  }
-  Destinations destinations = DestinationsOf(landed->payload.tensors);
-  *ticket = core_->landings.Add(
-      from, [self = shared_from_this(), landed](const absl::Status& end) {
+  return core_->Land(
+      from, std::move(transfer), tail_bytes, landed->payload.tensors, ticket,
+      [self = shared_from_this(), landed](const absl::Status& end) {
         self->OnLanded(landed, end);
       });
-  return destinations;
 }
 
 void Caller::OnLanded(std::shared_ptr<Landed> landed,

@@ -2,14 +2,24 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
+#include "sherd/core/base/deadline.h"
+#include "sherd/core/base/status_macros.h"
+#include "sherd/core/tensor/device.h"
 #include "sherd/core/tensor/tensor.h"
+#include "sherd/rpc/devices/device_staging.h"
 #include "sherd/rpc/engine/call_codec.h"
 #include "sherd/rpc/engine/drain_agreement.h"
 #include "sherd/rpc/link/wire.h"
@@ -17,7 +27,8 @@
 namespace sherd::internal {
 namespace {
 
-// Tensors of more bytes delay what comes behind them noticeably.
+// Tensors of more bytes delay what comes behind them noticeably, and are read
+// in the sender's memory where that can be.
 constexpr uint64_t kBulkBytes = uint64_t{64} << 10;
 
 uint64_t BytesOf(const std::vector<Tensor>& tensors) {
@@ -55,6 +66,7 @@ EngineCore::EngineCore(CallEngineOptions engine_options,
                        CallDeadlines::Look look)
     : options(std::move(engine_options)),
       counters(options.world_size),
+      memory(options.world_size, options.memory_paths),
       outbox(options.max_unsent_bytes),
       drain(
           options.rank, options.world_size,
@@ -75,33 +87,113 @@ std::string EngineCore::Describe(int worker) const {
                       worker, ")");
 }
 
-bool EngineCore::IsBulk(const std::vector<Tensor>& tensors) {
-  return !tensors.empty() && BytesOf(tensors) > kBulkBytes;
-}
-
 absl::Status EngineCore::Send(
-    int to, uint64_t call, std::string control, std::vector<Tensor> tensors,
-    bool bulk, std::function<void(const absl::Status&)> on_unsent) {
-  counters.Of(to).bytes_sent.fetch_add(control.size() + BytesOf(tensors),
+    int to, uint64_t call, std::string control, PackedTensors tensors,
+    std::function<void(const absl::Status&)> on_unsent) {
+  counters.Of(to).bytes_sent.fetch_add(control.size() + tensors.bytes,
                                        std::memory_order_relaxed);
   WireMessage message{.control = std::move(control),
-                      .tail = TailOf(tensors),
+                      .tail = TailOf(tensors.tail),
                       .on_sent = nullptr,
-                      .bulk = bulk};
+                      .bulk = tensors.bulk()};
   if (!message.tail.empty() || on_unsent != nullptr) {
     // The sender's storage, until the system has taken it.
-    message.on_sent = [keep = std::move(tensors),
+    message.on_sent = [keep = std::move(tensors.tail),
                        on_unsent =
                            std::move(on_unsent)](const absl::Status& status) {
       // With any other error the worker is lost.
       if (absl::IsResourceExhausted(status) && on_unsent) on_unsent(status);
     };
   }
-  return outbox.Send(to, call, std::move(message));
+  return outbox.Send(to, call, std::move(message), std::move(tensors.exposure));
 }
 
 void EngineCore::SendSmall(int to, std::string control, bool bulk) {
-  Send(to, 0, std::move(control), {}, bulk).IgnoreError();
+  counters.Of(to).bytes_sent.fetch_add(control.size(),
+                                       std::memory_order_relaxed);
+  outbox.Send(to, 0, {.control = std::move(control), .bulk = bulk})
+      .IgnoreError();
+}
+
+absl::StatusOr<PackedTensors> EngineCore::Pack(
+    int to, Payload& payload,
+    absl::FunctionRef<absl::StatusOr<Device>(const Device&)> route,
+    Deadline deadline) {
+  SHERD_RETURN_IF_ERROR(CheckTensors(payload, options.limits, route));
+  SHERD_RETURN_IF_ERROR(CopyToHost(absl::MakeSpan(payload.tensors), deadline));
+  PackedTensors packed;
+  packed.bytes = BytesOf(payload.tensors);
+  if (packed.bytes > kBulkBytes) {
+    packed.exposure = memory.Expose(to, payload.tensors);
+  }
+  if (packed.exposure == nullptr) {
+    SHERD_RETURN_IF_ERROR(PackTensors(payload.tensors));
+    packed.tail = payload.tensors;
+  }
+  return packed;
+}
+
+std::vector<absl::Span<std::byte>> EngineCore::Land(
+    int from, std::shared_ptr<Transfer> transfer, uint64_t tail_bytes,
+    std::vector<Tensor> tensors, uint64_t* ticket, Landings::End end) {
+  if (transfer != nullptr) {
+    pool.Submit([transfer = std::move(transfer), tensors = std::move(tensors),
+                 end = std::move(end)](const absl::Status& status) mutable {
+      const absl::Status read = status.ok() ? transfer->Read(tensors) : status;
+      transfer.reset();
+      end(read);
+    });
+    return {};
+  }
+  if (tail_bytes == 0) {
+    end(absl::OkStatus());
+    return {};
+  }
+  std::vector<absl::Span<std::byte>> destinations = DestinationsOf(tensors);
+  // What landed is kept until the end of it, whoever else lets go before.
+  *ticket =
+      landings.Add(from, [tensors = std::move(tensors), end = std::move(end)](
+                             const absl::Status& status) { end(status); });
+  return destinations;
+}
+
+void EngineCore::IntroduceMemory(int to) {
+  if (const std::optional<MemoryProbe> probe = memory.IntroduceTo(to)) {
+    SendSmall(to, EncodeMemoryProbe(*probe));
+  }
+}
+
+absl::Status EngineCore::OnMemoryProbe(int from, const MemoryProbe& probe) {
+  SHERD_ASSIGN_OR_RETURN(const MemoryPathSet paths,
+                         memory.Examine(from, probe));
+  IntroduceMemory(from);
+  SendSmall(from, EncodeMemoryPaths(paths));
+  return absl::OkStatus();
+}
+
+bool PackedTensors::bulk() const {
+  return exposure == nullptr && bytes > kBulkBytes;
+}
+
+Transfer::Transfer(std::shared_ptr<EngineCore> engine, int sender,
+                   PayloadHeader& payload)
+    : core(std::move(engine)),
+      from(sender),
+      number(payload.transfer),
+      sources(std::move(payload.sources)) {}
+
+Transfer::~Transfer() { core->SendSmall(from, EncodeTransferRead(number)); }
+
+absl::Status Transfer::Read(std::vector<Tensor>& tensors) const {
+  SHERD_RETURN_IF_ERROR(core->memory.Read(from, number, sources, tensors));
+  WorkerCounters& counters = core->counters.Of(from);
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    const auto path = static_cast<size_t>(sources[i].path);
+    const auto bytes = static_cast<uint64_t>(tensors[i].nbytes());
+    counters.bytes_read[path].fetch_add(bytes, std::memory_order_relaxed);
+    counters.bytes_received.fetch_add(bytes, std::memory_order_relaxed);
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace sherd::internal

@@ -10,10 +10,15 @@
 #include <string>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "sherd/core/base/deadline.h"
+#include "sherd/core/tensor/device.h"
+#include "sherd/core/tensor/tensor.h"
 #include "sherd/rpc/call/handler_registry.h"
 #include "sherd/rpc/call/payload.h"
 #include "sherd/rpc/devices/device_routes.h"
@@ -24,6 +29,8 @@
 #include "sherd/rpc/engine/drain.h"
 #include "sherd/rpc/engine/landings.h"
 #include "sherd/rpc/engine/worker_pool.h"
+#include "sherd/rpc/transfer/memory_transfer.h"
+#include "sherd/rpc/transfer/tensor_source.h"
 
 namespace sherd::internal {
 
@@ -36,6 +43,8 @@ struct CallEngineOptions {
   // On their way to one worker; a message that is larger goes alone.
   uint64_t max_unsent_bytes = uint64_t{256} << 20;
   WorkerPoolOptions pool = {};
+  // How tensors may be read in the memory of the worker that sends them.
+  MemoryPathSet memory_paths = {};
   // The handler of a call to `worker`, which is this one.
   std::function<absl::StatusOr<std::shared_ptr<const RawHandler>>(
       absl::string_view name, uint64_t signature, absl::string_view worker)>
@@ -85,29 +94,83 @@ class CallCounters {
   std::atomic<uint64_t> held_bytes_{0};
 };
 
+struct EngineCore;
+
+// The tensors of a message that has come, which are read in its sender's
+// memory. The sender keeps them until this object is destroyed, which tells it.
+struct Transfer {
+  Transfer(std::shared_ptr<EngineCore> engine, int sender,
+           PayloadHeader& payload);
+  ~Transfer();
+
+  absl::Status Read(std::vector<Tensor>& tensors) const;
+
+  const std::shared_ptr<EngineCore> core;
+  const int from;
+  const uint64_t number;
+  const std::vector<TensorSource> sources;
+};
+
+// Tensors that are ready to travel.
+struct PackedTensors {
+  // Those of the tail.
+  std::vector<Tensor> tail;
+  // Or null.
+  std::shared_ptr<const Exposure> exposure;
+  uint64_t bytes = 0;
+
+  bool bulk() const;
+};
+
 // What both directions of calls share.
-struct EngineCore {
+struct EngineCore : std::enable_shared_from_this<EngineCore> {
   EngineCore(CallEngineOptions engine_options, CallDeadlines::Look look);
 
   // "worker1 (rank 1)".
   std::string Describe(int worker) const;
 
-  // Counts and sends. `call`: as of CallOutbox::Send. `keep` lives until the
-  // system has the tail. `on_unsent`: a message that was taken is dropped for
-  // lack of what a connection needs; the worker is not lost. May be null.
+  // Counts and sends. `call`: as of CallOutbox::Send. The tensors are those of
+  // Pack, and live until the system has them as the tail, or until they are
+  // read. `on_unsent`: a message that was taken is dropped for lack of what a
+  // connection needs; the worker is not lost. May be null.
   absl::Status Send(
-      int to, uint64_t call, std::string control, std::vector<Tensor> tensors,
-      bool bulk,
+      int to, uint64_t call, std::string control, PackedTensors tensors,
       std::function<void(const absl::Status& why)> on_unsent = nullptr);
   // The same for what is small; a lost worker does not need it.
   void SendSmall(int to, std::string control, bool bulk = false);
-  // Whether a message with that tail is bulk.
-  static bool IsBulk(const std::vector<Tensor>& tensors);
+
+  // Makes tensors ready for a message to `to`: those on devices are copied to
+  // the host, as the calling thread's current streams will have left them; then
+  // they are exposed, if that worker can read all of them in this one's memory
+  // and it pays, or made contiguous. `route`: as of CheckTensors.
+  //   kDeadlineExceeded  A device has not run by then what is queued for one.
+  //   other              As CheckTensors; kResourceExhausted.
+  absl::StatusOr<PackedTensors> Pack(
+      int to, Payload& payload,
+      absl::FunctionRef<absl::StatusOr<Device>(const Device&)> route,
+      Deadline deadline);
+
+  // Brings the tensors of a message of `from` to `tensors`, which have its
+  // sizes and dtypes, and calls `end` then: here, if there are none; on the
+  // loop's thread, if they come as a tail; otherwise on one of the pool, which
+  // reads them in the sender's memory, and also after an error of that.
+  // Returns what Wire::Handler::OnControl does.
+  std::vector<absl::Span<std::byte>> Land(int from,
+                                          std::shared_ptr<Transfer> transfer,
+                                          uint64_t tail_bytes,
+                                          std::vector<Tensor> tensors,
+                                          uint64_t* ticket, Landings::End end);
+
+  // Tells `to` about this worker's memory, once.
+  void IntroduceMemory(int to);
+  // `from` has told about its own.
+  absl::Status OnMemoryProbe(int from, const MemoryProbe& probe);
 
   const CallEngineOptions options;
   // Set before the first message.
   DeviceRoutes routes;
   CallCounters counters;
+  MemoryTransfer memory;
   CallOutbox outbox;
   Landings landings;
   Drain drain;

@@ -85,7 +85,8 @@ void Landings::Fail(int worker, const absl::Status& why) {
 }
 
 absl::StatusOr<std::vector<Tensor>> TensorsToLandIn(
-    const std::vector<TensorLayout>& layouts, const std::vector<Tensor>& out) {
+    const std::vector<TensorLayout>& layouts, const std::vector<Tensor>& out,
+    bool any_strides) {
   SHERD_RETURN_IF_ERROR(CheckCount(layouts.size(), out));
   for (size_t i = 0; i < out.size(); ++i) {
     if (!out[i].defined()) continue;
@@ -95,8 +96,8 @@ absl::StatusOr<std::vector<Tensor>> TensorsToLandIn(
   std::vector<Tensor> tensors(layouts.size());
   for (size_t i = 0; i < layouts.size(); ++i) {
     if (!layouts[i].defined) continue;
-    if (!out.empty() && out[i].defined() && out[i].is_contiguous() &&
-        out[i].device().is_cpu()) {
+    if (!out.empty() && out[i].defined() && out[i].device().is_cpu() &&
+        (any_strides || out[i].is_contiguous())) {
       tensors[i] = out[i];
       continue;
     }

@@ -46,7 +46,8 @@ class Landings {
 };
 
 // Tensors of these layouts, in host memory. Those of `out` are taken where they
-// are defined, contiguous and there; the others are new.
+// are defined, there and, unless any strides will do, contiguous; the others
+// are new.
 //   kInvalidArgument     `out` is not empty and has another number of tensors,
 //                        or one of other sizes or dtype, without data, or that
 //                        may not be written to; names both.
@@ -54,7 +55,8 @@ class Landings {
 //                        have.
 //   kResourceExhausted   There is not that much memory.
 absl::StatusOr<std::vector<Tensor>> TensorsToLandIn(
-    const std::vector<TensorLayout>& layouts, const std::vector<Tensor>& out);
+    const std::vector<TensorLayout>& layouts, const std::vector<Tensor>& out,
+    bool any_strides);
 
 // Where they go once they have landed, as Payload::devices: a tensor with a
 // place in `out` goes nowhere else.

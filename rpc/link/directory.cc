@@ -10,6 +10,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "sherd/core/base/error_info.h"
+#include "sherd/core/base/knobs.h"
 #include "sherd/core/base/printable_text.h"
 #include "sherd/core/base/status_macros.h"
 #include "sherd/core/process/process_identity.h"
@@ -51,17 +52,37 @@ absl::Status Malformed(int rank) {
 absl::StatusOr<Transports> Transports::Parse(
     const std::vector<std::string>& names) {
   if (names.empty()) return Transports();
-  Transports result = {.unix_sockets = false, .tcp = false};
+  Transports result = {.unix_sockets = false, .tcp = false, .memory = {}};
+  const std::map<absl::string_view, bool*> known = {
+      {kUnixName, &result.unix_sockets},
+      {kTcpName, &result.tcp},
+      {"thread", &result.memory.thread},
+      {"shm", &result.memory.shm},
+      {"cma", &result.memory.cma}};
+  bool is_valid = true;
   for (const std::string& name : names) {
-    bool& chosen = name == kUnixName ? result.unix_sockets : result.tcp;
-    if ((name != kUnixName && name != kTcpName) || chosen) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("RPC transports are \"", absl::StrJoin(names, ","),
-                       "\", expected unix, tcp or both"));
-    }
-    chosen = true;
+    const auto found = known.find(name);
+    is_valid = is_valid && found != known.end() && !*found->second;
+    if (found != known.end()) *found->second = true;
   }
-  return result;
+  if (is_valid && (result.unix_sockets || result.tcp)) return result;
+  return absl::InvalidArgumentError(
+      absl::StrCat("RPC transports are \"", absl::StrJoin(names, ","),
+                   "\", expected unix, tcp or both, for messages, and any of "
+                   "thread, shm and "
+                   "cma, for large tensors"));
+}
+
+absl::StatusOr<Transports> Transports::Choose(
+    const std::vector<std::string>& asked) {
+  if (!asked.empty()) return Parse(asked);
+  const std::string knob = GetKnobOr(Knob::kRpcTransports, "");
+  if (knob.empty()) return Transports();
+  absl::StatusOr<Transports> chosen = Parse(absl::StrSplit(knob, ','));
+  if (chosen.ok()) return chosen;
+  return Annotate(chosen.status(),
+                  absl::StrCat("environment variable ",
+                               GetKnobInfo(Knob::kRpcTransports).variable));
 }
 
 std::string Transports::ToText() const {

@@ -14,19 +14,26 @@
 #include "sherd/core/comm/store.h"
 #include "sherd/core/net/socket.h"
 #include "sherd/core/process/process_status.h"
+#include "sherd/rpc/transfer/tensor_source.h"
 
 namespace sherd::internal {
 
-// The kinds of sockets that a worker may use.
+// By which sockets a worker exchanges messages, and how tensors may be read in
+// the memory of the worker that sends them.
 struct Transports {
   bool unix_sockets = true;
   bool tcp = true;
+  MemoryPathSet memory = {.thread = true, .shm = true, .cma = true};
 
-  // Of "unix" and "tcp"; an empty list names both.
-  //   kInvalidArgument  Another name, or a name twice.
+  // Of "unix", "tcp", "thread", "shm" and "cma", one of the first two among
+  // them; an empty list names all.
+  //   kInvalidArgument  Another name, a name twice, or no socket.
   static absl::StatusOr<Transports> Parse(
       const std::vector<std::string>& names);
-  // "unix, tcp"
+  // Parse of what was asked for or, if that is empty, of SHERD_RPC_TRANSPORTS.
+  static absl::StatusOr<Transports> Choose(
+      const std::vector<std::string>& asked);
+  // The sockets: "unix, tcp".
   std::string ToText() const;
 };
 

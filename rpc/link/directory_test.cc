@@ -241,6 +241,24 @@ TEST_F(DirectoryTest, BadOptionsAreRefused) {
   }
 }
 
+TEST_F(DirectoryTest, TransportsAreSocketsAndPathsOfMemory) {
+  const auto all = Transports::Parse({});
+  ASSERT_THAT(all, IsOk());
+  EXPECT_TRUE(all->unix_sockets && all->tcp && all->memory.thread &&
+              all->memory.shm && all->memory.cma);
+  const auto some = Transports::Parse({"cma", "tcp"});
+  ASSERT_THAT(some, IsOk());
+  EXPECT_EQ(some->ToText(), "tcp");
+  EXPECT_EQ(some->memory, MemoryPathSet{.cma = true});
+  const std::vector<std::string> wrong[] = {
+      {"shm"}, {"unix", "unix"}, {"unix", "Shm"}, {""}};
+  for (const std::vector<std::string>& names : wrong) {
+    EXPECT_THAT(Transports::Parse(names),
+                StatusIs(absl::StatusCode::kInvalidArgument,
+                         HasSubstr("expected unix, tcp or both")));
+  }
+}
+
 TEST_F(DirectoryTest, TheKnobChoosesTransports) {
   ASSERT_EQ(setenv("SHERD_RPC_TRANSPORTS", "tcp", 1), 0);
   std::vector<TestWorker> workers = StartWorkers(store_, 2);

@@ -5,10 +5,8 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "absl/strings/str_split.h"
 #include "absl/synchronization/notification.h"
 #include "sherd/core/base/error_info.h"
-#include "sherd/core/base/knobs.h"
 #include "sherd/core/base/status_macros.h"
 #include "sherd/core/comm/bootstrap/host_address.h"
 #include "sherd/core/comm/bootstrap/rendezvous.h"
@@ -36,18 +34,6 @@ absl::Status CheckOptions(const LinkOptions& options) {
         "workers wait for it");
   }
   return absl::OkStatus();
-}
-
-absl::StatusOr<Transports> ChooseTransports(
-    const std::vector<std::string>& asked) {
-  if (!asked.empty()) return Transports::Parse(asked);
-  const std::string knob = GetKnobOr(Knob::kRpcTransports, "unix,tcp");
-  absl::StatusOr<Transports> chosen =
-      Transports::Parse(absl::StrSplit(knob, ','));
-  if (chosen.ok()) return chosen;
-  return Annotate(chosen.status(),
-                  absl::StrCat("environment variable ",
-                               GetKnobInfo(Knob::kRpcTransports).variable));
 }
 
 }  // namespace
@@ -80,7 +66,7 @@ Links::Links(const LinkOptions& options, Handler* handler)
 
 absl::Status Links::Join() {
   SHERD_ASSIGN_OR_RETURN(const Transports transports,
-                         ChooseTransports(options_.transports));
+                         Transports::Choose(options_.transports));
   SHERD_ASSIGN_OR_RETURN(
       std::unique_ptr<Directory> directory,
       Directory::Meet(

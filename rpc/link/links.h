@@ -40,7 +40,7 @@ struct LinkOptions {
   std::string master;
   // As SHERD_SECRET_FILE has it, equal on all workers. Empty: none.
   std::string secret;
-  // "unix", "tcp". Empty: SHERD_RPC_TRANSPORTS.
+  // As Transports::Choose.
   std::vector<std::string> transports;
   // For the start.
   Deadline deadline = Deadline::Infinite();

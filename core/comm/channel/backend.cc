@@ -40,6 +40,12 @@ absl::StatusOr<void*> Communicator::Register(MutableBytes) { return nullptr; }
 
 void Communicator::Deregister(void*) {}
 
+absl::StatusOr<std::shared_ptr<PeerMemory>> Backend::OpenPeerMemory(
+    absl::Span<const ProcessIdentity>) const {
+  return absl::UnimplementedError(
+      absl::StrCat("backend ", info().name, " has no memory of processes"));
+}
+
 Allocator* Backend::device_allocator(int) const { return nullptr; }
 
 absl::StatusOr<LaunchedWorld> Backend::FindLaunchedWorld() const {

@@ -17,6 +17,7 @@
 #include "sherd/core/comm/collective/operations.h"
 #include "sherd/core/comm/reduction.h"
 #include "sherd/core/comm/store.h"
+#include "sherd/core/process/process_identity.h"
 #include "sherd/core/tensor/device.h"
 #include "sherd/core/tensor/dtype.h"
 #include "sherd/core/tensor/storage.h"
@@ -208,6 +209,11 @@ class Backend {
   // null if the backend has no such allocator. The allocator and its memory
   // live as long as the process, even if this object does not.
   virtual Allocator* peer_memory_allocator() const { return nullptr; }
+
+  // As sherd::OpenPeerMemory.
+  //   kUnimplemented  The backend has nothing like it.
+  virtual absl::StatusOr<std::shared_ptr<PeerMemory>> OpenPeerMemory(
+      absl::Span<const ProcessIdentity> processes) const;
 
   // Of a backend on devices: allocates device memory that is best for Register;
   // null if any memory is. Lifetime as above.
