@@ -27,7 +27,9 @@ struct WithComms {
   // one name per device, as for Init. Empty: the backend of the Bazel target
   // (SHERD_TEST_BACKEND), or "gloo" without one; "local" if ranks are threads.
   std::string backend;
-  // Starts remote access too; if none is linked, the test is skipped.
+  // Starts remote access too; if none is linked, the test is skipped. With the
+  // device cuda, device maps put the GPUs of two ranks in place of each other:
+  // what one fetches from the other's comes to its own.
   bool init_rpc = false;
   // Timeout of the group and its collectives; at most three quarters of the
   // test's, so that the ranks still report which rank timed out.

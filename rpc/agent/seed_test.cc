@@ -96,6 +96,8 @@ class SeedTest : public sherd::testing::PlacedFixture<
         SHERD_ASSERT_OK_AND_ASSIGN(const Shard here, shards[i].ToHere());
         EXPECT_EQ(here.metadata, metadata[i]);
         EXPECT_EQ(here.tensor.sizes(), metadata[i].sizes);
+        const bool on_host = metadata[i].placement->device().is_cpu();
+        EXPECT_EQ(here.tensor.device(), on_host ? Device() : DeviceOf(rank()));
         EXPECT_TRUE(HasPattern(here.tensor, here.metadata.offsets,
                                tensor.metadata().size));
       }
