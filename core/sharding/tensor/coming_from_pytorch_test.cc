@@ -20,6 +20,7 @@
 #include "sherd/core/base/status_macros.h"
 #include "sherd/core/comm/init.h"
 #include "sherd/core/comm/process_group.h"
+#include "sherd/core/comm/remote_access.h"
 #include "sherd/core/comm/work.h"
 #include "sherd/core/sharding/mesh_sharding_spec.h"
 #include "sherd/core/sharding/partial_tensor.h"
@@ -62,6 +63,7 @@ constexpr char kThisFile[] = "core/sharding/tensor/coming_from_pytorch_test.cc";
 [[maybe_unused]] constexpr auto kPinned = &DeviceRuntime::PinnedMemory;
 [[maybe_unused]] constexpr auto kStatistics = &DeviceRuntime::MemoryStatistics;
 [[maybe_unused]] constexpr auto kTrim = &DeviceRuntime::Trim;
+[[maybe_unused]] constexpr auto kAddDeviceMap = &AddDeviceMap;
 [[maybe_unused]] constexpr size_t kScope = sizeof(ScopedStream);
 // core does not see serialization/checkpoint.h: SaveCheckpoint, LoadCheckpoint,
 // LoadCheckpointInto. Nor rpc/rpc.h and the headers beside it:
