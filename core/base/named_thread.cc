@@ -19,6 +19,9 @@ absl::StatusOr<std::thread> StartNamedThread(const std::string& name,
                                              std::function<void()> body) {
   sigset_t all, before;
   sigfillset(&all);
+  for (const int own : {SIGABRT, SIGBUS, SIGFPE, SIGILL, SIGSEGV, SIGTRAP}) {
+    sigdelset(&all, own);
+  }
   // A thread begins with the mask of the one that makes it.
   pthread_sigmask(SIG_SETMASK, &all, &before);
   absl::StatusOr<std::thread> thread;

@@ -10,8 +10,8 @@
 namespace sherd {
 
 // Starts a thread of the library's own: tools show it as `name`, of which 15
-// characters count, and all signals are blocked in it, since they are for
-// threads of the program.
+// characters count, and signals are blocked in it, since they are for threads
+// of the program, but for those that it causes itself.
 //   kResourceExhausted  No thread is left; says why.
 absl::StatusOr<std::thread> StartNamedThread(const std::string& name,
                                              std::function<void()> body);

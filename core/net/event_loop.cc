@@ -1,16 +1,15 @@
 #include "sherd/core/net/event_loop.h"
 
 #include <errno.h>
-#include <pthread.h>
-#include <signal.h>
 #include <sys/eventfd.h>
 
 #include <algorithm>
 #include <cstring>
-#include <system_error>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "sherd/core/base/named_thread.h"
+#include "sherd/core/base/status_macros.h"
 
 namespace sherd {
 namespace {
@@ -23,24 +22,6 @@ constexpr uint64_t kDescriptorMask = 0xffffffff;
 uint64_t DataOf(int fd, uint64_t token) {
   return token << 32 | static_cast<uint32_t>(fd);
 }
-
-// Signals are the program's business: no thread of ours takes them, but for
-// those that it causes itself.
-class BlockSignals {
- public:
-  BlockSignals() {
-    sigset_t all;
-    sigfillset(&all);
-    for (const int own : {SIGABRT, SIGBUS, SIGFPE, SIGILL, SIGSEGV, SIGTRAP}) {
-      sigdelset(&all, own);
-    }
-    pthread_sigmask(SIG_SETMASK, &all, &before_);
-  }
-  ~BlockSignals() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
-
- private:
-  sigset_t before_;
-};
 
 }  // namespace
 
@@ -61,16 +42,9 @@ absl::StatusOr<std::unique_ptr<EventLoop>> EventLoop::Start(
   }
   auto loop = std::unique_ptr<EventLoop>(
       new EventLoop(std::move(epoll), std::move(wakeup)));
-  const BlockSignals block;
-  try {
-    loop->thread_ = std::thread([raw = loop.get(), name] {
-      pthread_setname_np(pthread_self(), name.substr(0, 15).c_str());
-      raw->Run();
-    });
-  } catch (const std::system_error& error) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("an event loop has no thread: ", error.what()));
-  }
+  SHERD_ASSIGN_OR_RETURN(
+      loop->thread_,
+      StartNamedThread(name, [raw = loop.get()] { raw->Run(); }));
   return loop;
 }
 

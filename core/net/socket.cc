@@ -35,6 +35,9 @@ constexpr int kIdleSeconds = 15;
 constexpr int kProbeSeconds = 5;
 constexpr int kProbes = 3;
 constexpr int kUnackedMillis = 30000;
+// With what the system gives, both ends of a large transfer wait for each other
+// after every 200 KiB. It takes the smaller of this and its own maximum.
+constexpr int kUnixSendBuffer = 1 << 20;
 // Before the bytes of an abstract name: its family, and the zero that makes it
 // one.
 constexpr size_t kBeforeUnixName = offsetof(sockaddr_un, sun_path) + 1;
@@ -70,6 +73,14 @@ absl::StatusOr<UniqueFd> NewSocket(const SocketAddress& address) {
 void SetOption(int fd, int level, int name, int value) {
   // Each is a refinement that some kernels or kinds of sockets do not know.
   (void)setsockopt(fd, level, name, &value, sizeof(value));
+}
+
+// -1: no socket, with errno.
+int FamilyOf(int fd) {
+  int family = 0;
+  socklen_t size = sizeof(family);
+  return getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &family, &size) == 0 ? family
+                                                                    : -1;
 }
 
 // Until `events` can be served.
@@ -323,6 +334,7 @@ absl::StatusOr<UniqueFd> ConnectSocket(const SocketAddress& address,
     }
     if (error != 0) return SocketError(error, "cannot connect to", address);
   }
+  ConfigureConnection(fd.get());
   if (address.is_unix()) {
     if (absl::Status status = CheckSameUser(fd.get()); !status.ok()) {
       return absl::Status(status.code(),
@@ -337,11 +349,14 @@ absl::StatusOr<UniqueFd> ConnectSocket(const SocketAddress& address,
   if (local.ok() && *local == address) {
     return SocketError(ECONNREFUSED, "cannot connect to", address);
   }
-  ConfigureConnection(fd.get());
   return fd;
 }
 
 void ConfigureConnection(int fd) {
+  if (FamilyOf(fd) == AF_UNIX) {
+    // Not for TCP, which finds its own size.
+    return SetOption(fd, SOL_SOCKET, SO_SNDBUF, kUnixSendBuffer);
+  }
   SetOption(fd, IPPROTO_TCP, TCP_NODELAY, 1);
   SetOption(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
   SetOption(fd, IPPROTO_TCP, TCP_KEEPIDLE, kIdleSeconds);
@@ -351,14 +366,11 @@ void ConfigureConnection(int fd) {
 }
 
 absl::Status CheckSameUser(int fd) {
-  int family = 0;
-  socklen_t size = sizeof(family);
-  if (getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &family, &size) != 0) {
-    return BrokenConnection(errno);
-  }
+  const int family = FamilyOf(fd);
+  if (family < 0) return BrokenConnection(errno);
   if (family != AF_UNIX) return absl::OkStatus();
   ucred peer = {};
-  size = sizeof(peer);
+  socklen_t size = sizeof(peer);
   if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0) {
     return BrokenConnection(errno);
   }

@@ -82,7 +82,8 @@ class SocketAddress {
 absl::StatusOr<UniqueFd> Listen(const SocketAddress& address);
 
 // A connection to `address`, without delay of small messages, and with probes
-// that end it when the other host is gone.
+// that end it when the other host is gone; over a Unix socket, with room for
+// large ones.
 //   kUnavailable        Nobody listens, or the host cannot be reached, or too
 //                       many wait to be let in.
 //   kPermissionDenied   Another user listens at the Unix socket.
@@ -97,8 +98,8 @@ void ConfigureConnection(int fd);
 // OK unless `fd` is a Unix socket whose other end is, or was when it began to
 // listen or connect, of another user than this process.
 //   kPermissionDenied  It is, or that cannot be told: both are user 65534,
-//   which
-//                      in this user namespace stands for users without number.
+//                      which in this user namespace stands for users without
+//                      number.
 absl::Status CheckSameUser(int fd);
 
 // For a socket that no loop watches: all of `data` out, or `size` bytes in.

@@ -146,6 +146,26 @@ TEST(SocketTest, AnAbstractNameHasOneListenerAndGoesWithIt) {
   }
 }
 
+int SendBufferOf(int fd) {
+  int bytes = 0;
+  socklen_t size = sizeof(bytes);
+  EXPECT_EQ(getsockopt(fd, SOL_SOCKET, SO_SNDBUF, &bytes, &size), 0);
+  return bytes;
+}
+
+TEST(SocketTest, BothEndsOfAUnixSocketHaveRoomForLargeMessages) {
+  const SocketAddress address = UnixAddress("large");
+  SHERD_ASSERT_OK_AND_ASSIGN(const UniqueFd listener, Listen(address));
+  SHERD_ASSERT_OK_AND_ASSIGN(const UniqueFd client,
+                             ConnectSocket(address, Late()));
+  const UniqueFd server(accept(listener.get(), nullptr, nullptr));
+  ASSERT_TRUE(server.is_open());
+  const int by_default = SendBufferOf(server.get());
+  ConfigureConnection(server.get());
+  EXPECT_GT(SendBufferOf(server.get()), by_default);
+  EXPECT_EQ(SendBufferOf(client.get()), SendBufferOf(server.get()));
+}
+
 TEST(SocketTest, AFullQueueOfAUnixSocketIsUnavailable) {
   const SocketAddress address = UnixAddress("full");
   const UniqueFd listener(

@@ -3,15 +3,14 @@
 #include <algorithm>
 #include <deque>
 #include <optional>
-#include <system_error>
 #include <thread>
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "sherd/core/base/deadline.h"
+#include "sherd/core/base/named_thread.h"
 
 namespace sherd::internal {
 namespace {
@@ -103,22 +102,23 @@ void Dialer::Start(Request request) {
   absl::MutexLock lock(&shared_->mutex);
   shared_->waiting.push_back({.request = std::move(request)});
   if (shared_->threads >= kThreads) return;
-  try {
-    std::thread([shared = shared_] {
-      while (std::optional<Dialing> dialing = shared->Next()) {
-        absl::StatusOr<UniqueFd> socket = Attempt(*dialing);
-        shared->Take(std::move(socket), *std::move(dialing));
-      }
-    }).detach();
+  absl::StatusOr<std::thread> thread =
+      StartNamedThread("sherd-rpc-dial", [shared = shared_] {
+        while (std::optional<Dialing> dialing = shared->Next()) {
+          absl::StatusOr<UniqueFd> socket = Attempt(*dialing);
+          shared->Take(std::move(socket), *std::move(dialing));
+        }
+      });
+  if (thread.ok()) {
+    thread->detach();
     ++shared_->threads;
-  } catch (const std::system_error& error) {
-    if (shared_->threads > 0) return;
-    // Nobody else dials, so it is the only one.
-    const Dialing dialing = std::move(shared_->waiting.back());
-    shared_->waiting.pop_back();
-    dialing.request.done(absl::ResourceExhaustedError(
-        absl::StrCat("no thread to connect with: ", error.what())));
+    return;
   }
+  if (shared_->threads > 0) return;
+  // Nobody else dials, so it is the only one.
+  const Dialing dialing = std::move(shared_->waiting.back());
+  shared_->waiting.pop_back();
+  dialing.request.done(thread.status());
 }
 
 }  // namespace sherd::internal

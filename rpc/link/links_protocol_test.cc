@@ -268,6 +268,19 @@ TEST_F(LinksProtocolTest, AGoodbyeGoesOnAConnectionThatIsBeingMadeToo) {
   EXPECT_THAT(real_[1].mailbox->losses(), IsEmpty());
 }
 
+TEST_F(LinksProtocolTest, TheHelloOfAHigherRankGivesWayToTheOwn) {
+  Start(3, /*uses_unix=*/true);
+  ASSERT_THAT(real_[1]->Send(2, {.control = "x"}), IsOk());
+  LinkMessage hello;
+  Line line = made_->Accept(&hello);
+  Line other = made_->DialTo(1);
+  other.Send(made_->HelloTo(1));
+  EXPECT_EQ(other.Receive().hello_reply().outcome(),
+            LinkMessage::HelloReply::REDUNDANT);
+  line.Send(made_->Accepted());
+  EXPECT_EQ(line.ReceiveHead(), "Hx");
+}
+
 TEST_F(LinksProtocolTest, WhatWaitsLeavesBeforeTheGoodbyeWhoeverConnects) {
   Start(3, /*uses_unix=*/true);
   Line line = made_->DialTo(1);
@@ -299,7 +312,7 @@ TEST_F(LinksProtocolTest, OneThatTakesALargeTailSlowlyIsAlive) {
     options.heartbeat = absl::Milliseconds(20);
     options.patience = kPatience;
   });
-  const std::string tail(size_t{16} << 20, 'x');
+  const std::string tail(size_t{64} << 20, 'x');
   absl::Notification done;
   absl::Status sent;
   ASSERT_THAT(real_[0]->Send(
@@ -318,7 +331,7 @@ TEST_F(LinksProtocolTest, OneThatTakesALargeTailSlowlyIsAlive) {
   ASSERT_EQ(left, tail.size());
   const absl::Time end = absl::Now() + 2 * kPatience;
   while (left > 0) {
-    const size_t size = std::min<size_t>(left, 64 << 10);
+    const size_t size = std::min<size_t>(left, 256 << 10);
     ASSERT_THAT(to_zero_.ReceiveBytes(size), SizeIs(size));
     left -= size;
     if (absl::Now() < end) absl::SleepFor(absl::Milliseconds(20));
@@ -367,6 +380,33 @@ TEST_F(LinksProtocolTest, OneThatComesLateLearnsOfEarlierLosses) {
   EXPECT_EQ(notice.lost_notice().rank(), 2);
   EXPECT_THAT(notice.lost_notice().why(), HasSubstr("without a goodbye"));
   EXPECT_TRUE(!notice.has_lost_notice() || line.Receive().has_goodbye());
+  line.Close();
+  goodbye.join();
+}
+
+TEST_F(LinksProtocolTest, WhoConnectsToOneThatLeavesIsTold) {
+  TestWorker real;
+  std::thread start([&] {
+    real.links = Links::Start(OptionsOn(store_, 1, 3), real.mailbox.get());
+  });
+  std::unique_ptr<HandMadeWorker> zero;
+  std::thread other(
+      [&] { zero = std::make_unique<HandMadeWorker>(store_, 0, 3, true); });
+  const HandMadeWorker two(store_, 2, 3, true);
+  other.join();
+  LinkMessage hello;
+  Line line = zero->Accept(&hello);
+  line.Send(zero->Accepted());
+  start.join();
+  ASSERT_THAT(real.links, IsOk());
+  Line late = two.DialTo(1);
+  // Its goodbye is not taken yet, so that it is still there.
+  std::thread goodbye(
+      [&] { EXPECT_THAT(real->Goodbye(Deadline::After(kLong)), IsOk()); });
+  EXPECT_TRUE(line.Receive().has_goodbye());
+  late.Send(two.HelloTo(1));
+  EXPECT_EQ(late.Receive().hello_reply().outcome(),
+            LinkMessage::HelloReply::LEAVING);
   line.Close();
   goodbye.join();
 }

@@ -615,7 +615,9 @@ TEST_F(LinksTest, WithoutDescriptorsOthersGoOnAndItRecovers) {
   EXPECT_THAT(workers[2].mailbox->WaitForMail(1), SizeIs(1));
   failed.WaitForNotification();
   ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
-  EXPECT_THAT(why, StatusIs(absl::StatusCode::kResourceExhausted));
+  EXPECT_THAT(why, StatusIs(absl::StatusCode::kResourceExhausted,
+                            HasSubstr("worker2 (rank 2)")));
+  EXPECT_EQ(ErrorRank(why), 2);
   EXPECT_THAT(workers[1]->Send(2, {.control = "later"}), IsOk());
   EXPECT_EQ(workers[2].mailbox->WaitForMail(2).back().control, "later");
   for (TestWorker& worker : workers) {

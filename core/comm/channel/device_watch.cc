@@ -1,16 +1,14 @@
 #include "sherd/core/comm/channel/device_watch.h"
 
-#include <pthread.h>
-#include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cstdlib>
-#include <system_error>
 #include <utility>
 
 #include "absl/time/clock.h"
 #include "sherd/core/base/logging.h"
+#include "sherd/core/base/named_thread.h"
 
 namespace sherd::internal {
 namespace {
@@ -22,22 +20,6 @@ constexpr absl::Duration kLongest = absl::Milliseconds(8);
 // How long nothing has to be in flight before it sleeps: programs that call
 // again and again never have to wake it.
 constexpr absl::Duration kLinger = absl::Seconds(1);
-
-// Signals go to the threads of the program.
-class AllSignalsBlocked {
- public:
-  AllSignalsBlocked() {
-    sigset_t all;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before_);
-  }
-  ~AllSignalsBlocked() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
-  AllSignalsBlocked(const AllSignalsBlocked&) = delete;
-  AllSignalsBlocked& operator=(const AllSignalsBlocked&) = delete;
-
- private:
-  sigset_t before_;
-};
 
 }  // namespace
 
@@ -72,13 +54,13 @@ void DeviceWatch::StartThread() {
   pid_ = getpid();
   asleep_ = false;
   run_ = std::make_shared<Run>();
-  const AllSignalsBlocked blocked;
-  try {
-    thread_ = std::make_unique<std::thread>([this, run = run_] { Main(*run); });
-    pthread_setname_np(thread_->native_handle(), kDeviceWatchThread);
-  } catch (const std::system_error& error) {
+  absl::StatusOr<std::thread> started =
+      StartNamedThread(kDeviceWatchThread, [this, run = run_] { Main(*run); });
+  if (started.ok()) {
+    thread_ = std::make_unique<std::thread>(*std::move(started));
+  } else {
     run_.reset();
-    SHERD_LOG(kError) << "no thread to watch devices: " << error.what()
+    SHERD_LOG(kError) << started.status().message()
                       << "; operations on devices end only if all goes well";
   }
 }

@@ -1,17 +1,16 @@
 #include "sherd/core/comm/flight/watchdog.h"
 
-#include <pthread.h>
 #include <signal.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <cerrno>
-#include <system_error>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "sherd/core/base/error_info.h"
 #include "sherd/core/base/logging.h"
+#include "sherd/core/base/named_thread.h"
 
 namespace sherd::internal {
 namespace {
@@ -51,22 +50,6 @@ void InstallHandlerOnce() {
   }();
   (void)installed;
 }
-
-// Signals go to the threads of the program.
-class AllSignalsBlocked {
- public:
-  AllSignalsBlocked() {
-    sigset_t all;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before_);
-  }
-  ~AllSignalsBlocked() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
-  AllSignalsBlocked(const AllSignalsBlocked&) = delete;
-  AllSignalsBlocked& operator=(const AllSignalsBlocked&) = delete;
-
- private:
-  sigset_t before_;
-};
 
 std::string Seconds(int64_t nanoseconds) {
   return absl::StrCat(nanoseconds / 1'000'000'000, ".",
@@ -150,13 +133,13 @@ void Watchdog::StartThread() {
     InstallHandlerOnce();
   }
   run_ = std::make_shared<Run>();
-  const AllSignalsBlocked blocked;
-  try {
-    thread_ = std::make_unique<std::thread>([this, run = run_] { Main(*run); });
-    pthread_setname_np(thread_->native_handle(), kWatchdogThread);
-  } catch (const std::system_error& error) {
+  absl::StatusOr<std::thread> started =
+      StartNamedThread(kWatchdogThread, [this, run = run_] { Main(*run); });
+  if (started.ok()) {
+    thread_ = std::make_unique<std::thread>(*std::move(started));
+  } else {
     run_.reset();
-    SHERD_LOG(kError) << "no thread for the watchdog: " << error.what()
+    SHERD_LOG(kError) << started.status().message()
                       << "; operations end only where the backend keeps their "
                          "deadline";
   }
