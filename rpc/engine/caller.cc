@@ -148,6 +148,7 @@ absl::Status Caller::Launch(Call call, uint64_t signature, Payload request) {
   if (closed_.load()) return ClosedError();
   if (lost) return absl::OkStatus();
   if (local) {
+    calls_.MarkSent(id);
     callee_->AcceptLocal(id, method, signature, deadline, std::move(request));
     return absl::OkStatus();
   }
@@ -155,9 +156,9 @@ absl::Status Caller::Launch(Call call, uint64_t signature, Payload request) {
   counters.requests_sent.fetch_add(1);
   status =
       core_->Send(to, id, *std::move(control), std::move(request.tensors), bulk,
-                  [self = weak_from_this(), to, id](const absl::Status& why) {
+                  [self = weak_from_this(), to, id](const absl::Status& end) {
                     if (const auto caller = self.lock())
-                      caller->OnUnsent(to, id, why);
+                      caller->OnSent(to, id, end);
                   });
   if (!status.ok()) counters.requests_sent.fetch_sub(1);
   MaybeInjectFault({.point = FaultPoint::kRpcAfterRequest,
@@ -167,9 +168,11 @@ absl::Status Caller::Launch(Call call, uint64_t signature, Payload request) {
   return status;
 }
 
-void Caller::OnUnsent(int to, uint64_t id, const absl::Status& why) {
+void Caller::OnSent(int to, uint64_t id, const absl::Status& end) {
+  if (end.ok()) return calls_.MarkSent(id);
+  if (!EngineCore::IsUnsent(end)) return;
   core_->counters.Of(to).requests_sent.fetch_sub(1);
-  if (Call call = calls_.Take(id, why)) Finish(std::move(call), why);
+  if (Call call = calls_.Take(id, end)) Finish(std::move(call), end);
 }
 
 void Caller::Cancel(uint64_t id) {

@@ -81,21 +81,21 @@ bool EngineCore::IsBulk(const std::vector<Tensor>& tensors) {
 
 absl::Status EngineCore::Send(
     int to, uint64_t call, std::string control, std::vector<Tensor> tensors,
-    bool bulk, std::function<void(const absl::Status&)> on_unsent) {
+    bool bulk, std::function<void(const absl::Status&)> on_sent) {
   counters.Of(to).bytes_sent.fetch_add(control.size() + BytesOf(tensors),
                                        std::memory_order_relaxed);
   WireMessage message{.control = std::move(control),
                       .tail = TailOf(tensors),
                       .on_sent = nullptr,
                       .bulk = bulk};
-  if (!message.tail.empty() || on_unsent != nullptr) {
+  message.on_sent = std::move(on_sent);
+  if (!message.tail.empty()) {
     // The sender's storage, until the system has taken it.
-    message.on_sent = [keep = std::move(tensors),
-                       on_unsent =
-                           std::move(on_unsent)](const absl::Status& status) {
-      // With any other error the worker is lost.
-      if (absl::IsResourceExhausted(status) && on_unsent) on_unsent(status);
-    };
+    message.on_sent =
+        [keep = std::move(tensors),
+         on_sent = std::move(message.on_sent)](const absl::Status& end) {
+          if (on_sent) on_sent(end);
+        };
   }
   return outbox.Send(to, call, std::move(message));
 }
