@@ -20,6 +20,8 @@
 #include "sherd/core/base/status_macros.h"
 #include "sherd/core/comm/bootstrap/meeting.h"
 #include "sherd/core/comm/bootstrap/rendezvous.h"
+#include "sherd/core/comm/flight/flight_recorder.h"
+#include "sherd/core/comm/flight/watchdog.h"
 #include "sherd/core/comm/remote_access.h"
 #include "sherd/core/comm/store/store_session.h"
 #include "sherd/core/tensor/device_runtime.h"
@@ -114,6 +116,30 @@ absl::Status SetDeviceRoutes(const Directory& directory, CallEngine& engine) {
   return absl::OkStatus();
 }
 
+int64_t ToNanoseconds(Deadline::Clock::time_point time) {
+  return absl::ToInt64Nanoseconds(absl::FromChrono(time.time_since_epoch()));
+}
+
+// As the flight recorder has them.
+std::vector<FlightCall> FlightCallsOf(const CallEngine& engine,
+                                      const std::vector<std::string>& names) {
+  std::vector<FlightCall> calls;
+  for (CallUnderWay& call : engine.CallsUnderWay()) {
+    FlightCall& to = calls.emplace_back();
+    to.incoming = call.incoming;
+    to.peer = call.peer;
+    to.peer_name = names[static_cast<size_t>(call.peer)];
+    to.number = call.id;
+    to.method = std::move(call.method);
+    to.state = call.state;
+    to.started = ToNanoseconds(call.started);
+    if (!call.deadline.IsInfinite()) {
+      to.deadline = ToNanoseconds(call.deadline.when());
+    }
+  }
+  return calls;
+}
+
 class Agent final : public RpcAgent {
  public:
   explicit Agent(const RpcOptions& options) : options_(options) {}
@@ -134,7 +160,9 @@ class Agent final : public RpcAgent {
     return links_->Addresses();
   }
   std::vector<WorkerStatistics> Statistics() const override {
-    return engine_->Statistics();
+    std::vector<WorkerStatistics> all = engine_->Statistics();
+    all[static_cast<size_t>(rank())].publications = publications_->size();
+    return all;
   }
   void OnWorkerLost(
       std::function<void(int, const absl::Status&)> notify) override {
@@ -154,6 +182,8 @@ class Agent final : public RpcAgent {
   uint64_t Start(const To& to, absl::string_view method, uint64_t signature,
                  absl::StatusOr<Payload> request, ReplyFunction done) override;
   std::function<void()> Canceller(uint64_t call) override;
+  // Shows the calls of this worker in dumps of the flight recorder.
+  void RecordCalls();
   //   kInvalidArgument  "Invalid worker name", or there is no such rank.
   absl::StatusOr<int> RankOf(const WorkerRef& worker) const;
 
@@ -166,6 +196,9 @@ class Agent final : public RpcAgent {
   std::shared_ptr<CallEngine> engine_;
   std::unique_ptr<LossReporter> losses_;
   std::shared_ptr<Links> links_;
+  std::unique_ptr<GroupTag> flight_;
+  // For its dumps upon a signal: calls have deadlines of their own.
+  Watchdog::Watch watch_;
 };
 
 absl::Status Agent::Join(int rank, int world_size,
@@ -211,8 +244,23 @@ absl::Status Agent::Join(int rank, int world_size,
                            losses_.get()));
   for (int r = 0; r < world_size; ++r) rank_of_[workers()[r]] = r;
   engine_->Attach(links_);
+  RecordCalls();
   running_.store(true, std::memory_order_release);
   return absl::OkStatus();
+}
+
+void Agent::RecordCalls() {
+  flight_ = std::make_unique<GroupTag>(
+      FlightGroupInfo{.name = kGroup,
+                      .backend = kGroup,
+                      .rank = rank(),
+                      .size = static_cast<int>(workers().size())});
+  flight_->SetCalls(
+      [this] { return FlightCallsOf(*engine_, links_->names()); });
+  losses_->Add([tag = flight_.get()](int rank, const absl::Status&) {
+    tag->SetFailedRank(rank);
+  });
+  watch_ = Watchdog::Global().Add(*flight_, [](const absl::Status&) {});
 }
 
 absl::StatusOr<int> Agent::RankOf(const WorkerRef& worker) const {
@@ -301,6 +349,9 @@ absl::Status Agent::Shutdown(const ShutdownOptions& options) {
   // Also where the others are not waited for: an end that is meant is no loss.
   const absl::Status parted =
       links_->Goodbye(Deadline::Earlier(deadline, Deadline::After(kParting)));
+  // Nothing is lost any more.
+  watch_.Stop();
+  flight_ = nullptr;
   const absl::Status closed = engine_->Close(deadline);
   if (options.graceful) {
     status.Update(parted);

@@ -246,11 +246,16 @@ class OneWorkerFails : public RpcFaultsTest,
     }
     const absl::Status status = agent.Shutdown();
     // It agreed that no call is left, and may be gone unnoticed.
-    if (status.ok() && GetParam().point == "rpc/after_drain") return;
+    const bool drained = GetParam().point == "rpc/after_drain";
+    if (status.ok() && drained) return;
     EXPECT_FALSE(status.ok());
     EXPECT_THAT(std::string(status.message()),
                 ::testing::HasSubstr(NameOfWorker(GetParam().rank)));
     EXPECT_EQ(FailedRank(status), GetParam().rank) << status;
+    // Worker 0 knows why, and tells the others before the drain goes on.
+    if (GetParam().rank == 0 || GetParam().stops || drained) return;
+    EXPECT_THAT(std::string(status.message()),
+                ::testing::HasSubstr("has ended"));
   }
 
   // Ends a stopped worker once all have seen what they had to.

@@ -99,6 +99,14 @@ std::vector<WorkerStatistics> CallEngine::Statistics() const {
   return all;
 }
 
+std::vector<CallUnderWay> CallEngine::CallsUnderWay() const {
+  std::vector<CallUnderWay> calls = caller_->UnderWay();
+  for (CallUnderWay& call : callee_->UnderWay()) {
+    calls.push_back(std::move(call));
+  }
+  return calls;
+}
+
 absl::StatusOr<std::vector<absl::Span<std::byte>>> CallEngine::OnControl(
     int from, absl::string_view control, uint64_t tail_bytes,
     uint64_t* ticket) {

@@ -115,6 +115,10 @@ class CallEngine : public Wire::Handler {
   // Of all workers, by rank.
   std::vector<WorkerStatistics> Statistics() const;
 
+  // The calls that have not ended, of both directions, for a person to see.
+  // Holds a lock of each table for as long as it copies.
+  std::vector<CallUnderWay> CallsUnderWay() const;
+
   // Wire::Handler.
   absl::StatusOr<std::vector<absl::Span<std::byte>>> OnControl(
       int from, absl::string_view control, uint64_t tail_bytes,

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/time/time.h"
+#include "sherd/core/base/deadline.h"
 #include "sherd/rpc/transfer/tensor_source.h"
 #include "sherd/rpc/worker_statistics.h"
 
@@ -54,6 +55,20 @@ struct alignas(64) WorkerCounters {
   std::atomic<uint64_t> requests_sent{0};
   std::atomic<uint64_t> requests_received{0};
   LatencyHistogram latency;
+};
+
+// A call that has not ended, on one of its two workers.
+struct CallUnderWay {
+  // The other worker made it; otherwise this one.
+  bool incoming = false;
+  int peer = 0;
+  uint64_t id = 0;
+  std::string method;
+  // "queued", "sent" and "landing" for the caller; "arriving", "waiting" for a
+  // thread and "running" for the callee.
+  const char* state = "";
+  Deadline::Clock::time_point started;
+  Deadline deadline = Deadline::Infinite();
 };
 
 }  // namespace sherd::internal

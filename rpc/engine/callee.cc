@@ -189,6 +189,7 @@ void Callee::Admit(Call call) {
 }
 
 void Callee::Enqueue(Call call) {
+  call->state.store("waiting", std::memory_order_relaxed);
   core_->pool.Submit([self = shared_from_this(),
                       call = std::move(call)](const absl::Status& status) {
     if (status.ok()) {
@@ -202,6 +203,7 @@ void Callee::Enqueue(Call call) {
 void Callee::Run(const Call& call) {
   std::optional<Payload> payload = calls_.Begin(*call);
   if (!payload.has_value()) return;
+  call->state.store("running", std::memory_order_relaxed);
   if (const absl::Status status = CopyToDevices(*payload); !status.ok()) {
     return Reply(call, status);
   }
@@ -292,18 +294,19 @@ void Callee::SendReply(const IncomingCall& call, Payload result) {
   if (!result.references.empty()) {
     calls_.KeepReferences(to, id, std::move(result.references_keep));
   }
-  std::function<void(const absl::Status&)> on_unsent;
+  // Others go out on the connection on which the call came.
+  std::function<void(const absl::Status&)> on_sent;
   if (packed->bulk()) {
-    on_unsent = [self = weak_from_this(), to, id](const absl::Status& why) {
-      const auto callee = self.lock();
+    on_sent = [self = weak_from_this(), to, id](const absl::Status& end) {
+      const auto callee = EngineCore::IsUnsent(end) ? self.lock() : nullptr;
       if (callee == nullptr) return;
       callee->calls_.ReleaseReferences(to, id);
       callee->core_->SendSmall(
-          to, EncodeErrorReply(id, Annotate(why, "its reply was not sent")));
+          to, EncodeErrorReply(id, Annotate(end, "its reply was not sent")));
     };
   }
   status = core_->Send(to, 0, *std::move(control), *std::move(packed),
-                       std::move(on_unsent));
+                       std::move(on_sent));
   // The caller is lost, or this worker has said goodbye.
   if (!status.ok()) calls_.ReleaseReferences(to, id);
 }

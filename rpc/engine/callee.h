@@ -50,6 +50,7 @@ class Callee : public std::enable_shared_from_this<Callee> {
   Contexts CancelAll();
   Contexts Expire(Deadline::Clock::time_point now);
   Deadline EarliestDeadline() const { return calls_.EarliestDeadline(); }
+  std::vector<CallUnderWay> UnderWay() const { return calls_.UnderWay(); }
 
  private:
   class ReplyOnce;

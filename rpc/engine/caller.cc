@@ -158,6 +158,7 @@ absl::Status Caller::Launch(Call call, uint64_t signature, Payload request) {
   if (closed_.load()) return ClosedError();
   if (lost) return absl::OkStatus();
   if (local) {
+    calls_.MarkSent(id);
     callee_->AcceptLocal(id, method, signature, deadline, std::move(request));
     return absl::OkStatus();
   }
@@ -166,9 +167,9 @@ absl::Status Caller::Launch(Call call, uint64_t signature, Payload request) {
   core_->IntroduceMemory(to);
   status =
       core_->Send(to, id, *std::move(control), *std::move(packed),
-                  [self = weak_from_this(), to, id](const absl::Status& why) {
+                  [self = weak_from_this(), to, id](const absl::Status& end) {
                     if (const auto caller = self.lock())
-                      caller->OnUnsent(to, id, why);
+                      caller->OnSent(to, id, end);
                   });
   if (!status.ok()) counters.requests_sent.fetch_sub(1);
   MaybeInjectFault({.point = FaultPoint::kRpcAfterRequest,
@@ -178,9 +179,11 @@ absl::Status Caller::Launch(Call call, uint64_t signature, Payload request) {
   return status;
 }
 
-void Caller::OnUnsent(int to, uint64_t id, const absl::Status& why) {
+void Caller::OnSent(int to, uint64_t id, const absl::Status& end) {
+  if (end.ok()) return calls_.MarkSent(id);
+  if (!EngineCore::IsUnsent(end)) return;
   core_->counters.Of(to).requests_sent.fetch_sub(1);
-  if (Call call = calls_.Take(id, why)) Finish(std::move(call), why);
+  if (Call call = calls_.Take(id, end)) Finish(std::move(call), end);
 }
 
 void Caller::Cancel(uint64_t id) {

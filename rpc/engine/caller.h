@@ -62,6 +62,7 @@ class Caller : public std::enable_shared_from_this<Caller> {
       const std::vector<std::shared_ptr<CallContext>>& contexts);
   // Ends what has expired; the earliest deadline of the rest.
   Deadline Expire(Deadline::Clock::time_point now);
+  std::vector<CallUnderWay> UnderWay() const { return calls_.UnderWay(); }
 
  private:
   struct Landed;
@@ -71,8 +72,8 @@ class Caller : public std::enable_shared_from_this<Caller> {
   absl::Status Launch(Call call, uint64_t signature, Payload request);
   absl::Status SendRequest(const OutgoingCall& call, uint64_t signature,
                            absl::Duration timeout, Payload request);
-  // The request of this call did not leave this worker.
-  void OnUnsent(int to, uint64_t id, const absl::Status& why);
+  // The request of this call left this worker, or never will.
+  void OnSent(int to, uint64_t id, const absl::Status& end);
   // The tail of a reply is here, or never will be.
   void OnLanded(std::shared_ptr<Landed> landed, const absl::Status& status);
   void Settle(std::shared_ptr<Landed> landed);

@@ -89,21 +89,21 @@ std::string EngineCore::Describe(int worker) const {
 
 absl::Status EngineCore::Send(
     int to, uint64_t call, std::string control, PackedTensors tensors,
-    std::function<void(const absl::Status&)> on_unsent) {
+    std::function<void(const absl::Status&)> on_sent) {
   counters.Of(to).bytes_sent.fetch_add(control.size() + tensors.bytes,
                                        std::memory_order_relaxed);
   WireMessage message{.control = std::move(control),
                       .tail = TailOf(tensors.tail),
                       .on_sent = nullptr,
                       .bulk = tensors.bulk()};
-  if (!message.tail.empty() || on_unsent != nullptr) {
+  message.on_sent = std::move(on_sent);
+  if (!message.tail.empty()) {
     // The sender's storage, until the system has taken it.
-    message.on_sent = [keep = std::move(tensors.tail),
-                       on_unsent =
-                           std::move(on_unsent)](const absl::Status& status) {
-      // With any other error the worker is lost.
-      if (absl::IsResourceExhausted(status) && on_unsent) on_unsent(status);
-    };
+    message.on_sent =
+        [keep = std::move(tensors.tail),
+         on_sent = std::move(message.on_sent)](const absl::Status& end) {
+          if (on_sent) on_sent(end);
+        };
   }
   return outbox.Send(to, call, std::move(message), std::move(tensors.exposure));
 }

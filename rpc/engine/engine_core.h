@@ -130,12 +130,17 @@ struct EngineCore : std::enable_shared_from_this<EngineCore> {
   std::string Describe(int worker) const;
 
   // Counts and sends. `call`: as of CallOutbox::Send. The tensors are those of
-  // Pack, and live until the system has them as the tail, or until they are
-  // read. `on_unsent`: a message that was taken is dropped for lack of what a
-  // connection needs; the worker is not lost. May be null.
+  // Pack, and are kept until the system has them as the tail, or until they are
+  // read. `on_sent`: as WireMessage has it, but it is not called for what is
+  // dropped before; may be null.
   absl::Status Send(
       int to, uint64_t call, std::string control, PackedTensors tensors,
-      std::function<void(const absl::Status& why)> on_unsent = nullptr);
+      std::function<void(const absl::Status& end)> on_sent = nullptr);
+  // Whether a message was dropped for lack of what a connection needs, so that
+  // the worker is not lost; any other error of on_sent is followed by its loss.
+  static bool IsUnsent(const absl::Status& end) {
+    return absl::IsResourceExhausted(end);
+  }
   // The same for what is small; a lost worker does not need it.
   void SendSmall(int to, std::string control, bool bulk = false);
 

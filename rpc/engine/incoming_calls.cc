@@ -80,6 +80,21 @@ std::vector<std::shared_ptr<CallContext>> IncomingCalls::CancelIf(
   return cancelled;
 }
 
+std::vector<CallUnderWay> IncomingCalls::UnderWay() const {
+  std::vector<CallUnderWay> calls;
+  absl::MutexLock lock(&mutex_);
+  for (const auto& [key, call] : calls_) {
+    calls.push_back({.incoming = true,
+                     .peer = call->from,
+                     .id = call->id,
+                     .method = std::string(call->context->method()),
+                     .state = call->state.load(std::memory_order_relaxed),
+                     .started = call->started,
+                     .deadline = call->context->deadline()});
+  }
+  return calls;
+}
+
 Deadline IncomingCalls::EarliestDeadline() const {
   Deadline earliest = Deadline::Infinite();
   absl::MutexLock lock(&mutex_);

@@ -1,6 +1,7 @@
 #ifndef SHERD_RPC_ENGINE_INCOMING_CALLS_H_
 #define SHERD_RPC_ENGINE_INCOMING_CALLS_H_
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -15,6 +16,7 @@
 #include "sherd/rpc/call/handler_registry.h"
 #include "sherd/rpc/call/payload.h"
 #include "sherd/rpc/call_context.h"
+#include "sherd/rpc/engine/call_statistics.h"
 
 namespace sherd::internal {
 
@@ -25,6 +27,9 @@ struct IncomingCall {
   std::shared_ptr<CallContext> context;
   std::shared_ptr<const RawHandler> handler;
   bool has_references = false;
+  const Deadline::Clock::time_point started = Deadline::Clock::now();
+  // As CallUnderWay has it.
+  std::atomic<const char*> state{"arriving"};
   // Guarded by the table; see Begin.
   Payload payload;
   // Released with the call: while it exists, the call is running.
@@ -60,6 +65,9 @@ class IncomingCalls {
   std::vector<std::shared_ptr<CallContext>> CancelIf(
       const std::function<bool(const IncomingCall&)>& chosen)
       ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // All that are here, for a person to see.
+  std::vector<CallUnderWay> UnderWay() const ABSL_LOCKS_EXCLUDED(mutex_);
 
   // The earliest deadline of all calls.
   Deadline EarliestDeadline() const ABSL_LOCKS_EXCLUDED(mutex_);

@@ -81,6 +81,32 @@ std::unique_ptr<OutgoingCall> OutgoingCalls::Release(uint64_t id,
   return call;
 }
 
+void OutgoingCalls::MarkSent(uint64_t id) {
+  Shard& shard = ShardOf(id);
+  absl::MutexLock lock(&shard.mutex);
+  const auto it = shard.calls.find(id);
+  if (it != shard.calls.end()) it->second.sent = true;
+}
+
+std::vector<CallUnderWay> OutgoingCalls::UnderWay() const {
+  std::vector<CallUnderWay> calls;
+  for (const Shard& shard : shards_) {
+    absl::MutexLock lock(&shard.mutex);
+    for (const auto& [id, entry] : shard.calls) {
+      const OutgoingCall& call = *entry.call;
+      calls.push_back({.peer = call.to,
+                       .id = id,
+                       .method = call.method,
+                       .state = entry.claimed ? "landing"
+                                : entry.sent  ? "sent"
+                                              : "queued",
+                       .started = call.started,
+                       .deadline = call.deadline});
+    }
+  }
+  return calls;
+}
+
 Deadline OutgoingCalls::EarliestDeadline() const {
   Deadline earliest = Deadline::Infinite();
   for (const Shard& shard : shards_) {

@@ -21,6 +21,7 @@
 #include "sherd/core/tensor/tensor.h"
 #include "sherd/rpc/call/payload.h"
 #include "sherd/rpc/call_context.h"
+#include "sherd/rpc/engine/call_statistics.h"
 
 namespace sherd::internal {
 
@@ -76,12 +77,19 @@ class OutgoingCalls {
   // then null. `end`: what was kept, or OK.
   std::unique_ptr<OutgoingCall> Release(uint64_t id, absl::Status& end);
 
+  // The system has the request of this call, if it has not ended.
+  void MarkSent(uint64_t id);
+
+  // All that have not ended, for a person to see.
+  std::vector<CallUnderWay> UnderWay() const;
+
   // The earliest deadline of all calls whose end is not kept.
   Deadline EarliestDeadline() const;
 
  private:
   struct Entry {
     std::unique_ptr<OutgoingCall> call;
+    bool sent = false;
     bool claimed = false;
     absl::Status end;
   };

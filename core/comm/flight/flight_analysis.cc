@@ -470,6 +470,81 @@ FlightRankState StateOf(const Member& member, int group_rank,
   return state;
 }
 
+// "worker1 (rank 1)".
+std::string WorkerName(const FlightFileCall& call) {
+  return absl::StrCat(call.peer_name, " (rank ", call.peer, ")");
+}
+
+std::string CallText(const FlightFileCall& call, int64_t now) {
+  std::string text = absl::StrCat(
+      call.state, " for ", FormatSeconds(SecondsBetween(call.started_ns, now)));
+  if (!call.deadline_ns) return text;
+  const double left = SecondsBetween(now, *call.deadline_ns);
+  return left < 0 ? absl::StrCat(text, ", deadline passed ",
+                                 FormatSeconds(-left), " ago")
+                  : absl::StrCat(text, ", deadline in ", FormatSeconds(left));
+}
+
+// Calls by the rank whose dump has them, direction, peer and number.
+using CallKey = std::tuple<int, bool, int, uint64_t>;
+using Calls = std::map<CallKey, const FlightFileCall*>;
+
+// The same call as the worker has it that was called, or that called.
+const FlightFileCall* OtherEnd(const Calls& calls, int rank,
+                               const FlightFileCall& call) {
+  const auto it = calls.find({call.peer, !call.incoming, rank, call.number});
+  return it == calls.end() ? nullptr : it->second;
+}
+
+std::string DescribeCall(const Group& group, const Calls& calls, int rank,
+                         const FlightFileCall& call) {
+  const Member& member = group.members[static_cast<size_t>(rank)];
+  const Member& peer = group.members[static_cast<size_t>(call.peer)];
+  const std::string text = absl::StrCat(
+      "rank ", rank, call.incoming ? " has" : " waits in", " call ",
+      call.number, " of ", call.method, call.incoming ? " from " : " for ",
+      WorkerName(call), ", ", CallText(call, member.file->monotonic_ns));
+  if (peer.file == nullptr) {
+    return absl::StrCat(text, "; that worker left no dump");
+  }
+  const FlightFileCall* const other = OtherEnd(calls, rank, call);
+  if (other == nullptr) {
+    return absl::StrCat(text, "; that worker does not have it");
+  }
+  return absl::StrCat(text, "; ", CallText(*other, peer.file->monotonic_ns),
+                      " there");
+}
+
+std::optional<std::vector<std::string>> DescribeCalls(const Group& group) {
+  Calls calls;
+  bool has_calls = false;
+  for (size_t r = 0; r < group.members.size(); ++r) {
+    const Member& member = group.members[r];
+    if (member.group == nullptr || !member.group->calls) continue;
+    has_calls = true;
+    for (const FlightFileCall& call : *member.group->calls) {
+      calls[{static_cast<int>(r), call.incoming, call.peer, call.number}] =
+          &call;
+    }
+  }
+  if (!has_calls) return std::nullopt;
+  std::vector<std::pair<int64_t, std::string>> by_age;
+  for (const auto& [key, call] : calls) {
+    const int rank = std::get<0>(key);
+    // The caller's line speaks of both.
+    if (call->incoming && OtherEnd(calls, rank, *call) != nullptr) continue;
+    const Member& member = group.members[static_cast<size_t>(rank)];
+    by_age.emplace_back(call->started_ns - member.file->monotonic_ns,
+                        DescribeCall(group, calls, rank, *call));
+  }
+  std::stable_sort(
+      by_age.begin(), by_age.end(),
+      [](const auto& a, const auto& b) { return a.first < b.first; });
+  std::vector<std::string> texts;
+  for (auto& [age, text] : by_age) texts.push_back(std::move(text));
+  return texts;
+}
+
 FlightGroupReport Analyze(Group& group) {
   FlightGroupReport report = {.name = group.name,
                               .instance = group.instance,
@@ -508,6 +583,7 @@ FlightGroupReport Analyze(Group& group) {
     }
   }
   FindNoDump(group, trouble, report.findings);
+  report.calls = DescribeCalls(group);
   return report;
 }
 

@@ -65,6 +65,10 @@ struct FlightGroupReport {
   int size = 0;
   std::vector<FlightRankState> ranks;
   std::vector<FlightFinding> findings;
+  // Of RPC's workers: the calls that they wait for, the longest first, and what
+  // has become of them, and those that run for a worker that left no dump.
+  // Unset of other groups.
+  std::optional<std::vector<std::string>> calls;
 };
 
 // A rank that errors name as the failed rank, or if none names a rank, the one

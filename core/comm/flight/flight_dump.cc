@@ -71,6 +71,18 @@ Json GroupToJson(const FlightGroup& group) {
     json["device_backend"] = group.info.device_backend;
   }
   if (group.failed_rank) json["failed_rank"] = *group.failed_rank;
+  if (!group.calls) return json;
+  json["calls"] = Json::array();
+  for (const FlightCall& call : *group.calls) {
+    json["calls"].push_back({{"direction", call.incoming ? "in" : "out"},
+                             {"number", call.number},
+                             {"method", call.method},
+                             {"peer", call.peer},
+                             {"peer_name", call.peer_name},
+                             {"state", call.state},
+                             {"started_ns", call.started},
+                             {"deadline_ns", OrNull(call.deadline)}});
+  }
   return json;
 }
 

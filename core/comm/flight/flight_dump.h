@@ -60,7 +60,10 @@ FlightDump TakeFlightDump(const FlightRecorder& recorder, FlightReason reason,
 //                        devices also `device`, that of this rank ("cuda:0"),
 //                        and `device_backend`. A failed group also has
 //                        `failed_rank`, the job rank of the failed rank, where
-//                        this rank knows it.
+//                        this rank knows it. The group of RPC's workers has
+//                        `calls`, those under way: [{direction, number, method,
+//                        peer, peer_name, state, started_ns, deadline_ns}];
+//                        "out" waits for worker `peer`, "in" is from it.
 //   entries              [{id, group, sequence, op, dtype, reduction, root,
 //                        tag, bytes, path, state, status, enqueued_ns,
 //                        started_ns, ended_ns, deadline_ns}], by id; null for

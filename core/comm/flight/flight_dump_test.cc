@@ -132,6 +132,59 @@ TEST(FlightDumpTest, JsonOfADeviceIsThatOfTheGoldenFile) {
             Contents("core/comm/testdata/flight_dump_device.json"));
 }
 
+// The same of RPC's workers.
+FlightDump ExampleWithCalls() {
+  constexpr int64_t kSecond = 1'000'000'000;
+  FlightDump dump = Example();
+  FlightGroup workers = {.id = 3, .alive = true};
+  workers.info = {.name = "rpc", .backend = "rpc", .rank = 5, .size = 8};
+  workers.calls = {{.peer = 1,
+                    .peer_name = "worker1",
+                    .number = 17,
+                    .method = "scale",
+                    .state = "sent",
+                    .started = 98 * kSecond,
+                    .deadline = 158 * kSecond},
+                   {.incoming = true,
+                    .peer = 7,
+                    .peer_name = "worker7",
+                    .number = 3,
+                    .method = "echo",
+                    .state = "running",
+                    .started = 99 * kSecond}};
+  dump.snapshot.groups = {workers};
+  dump.snapshot.entries = {};
+  return dump;
+}
+
+TEST(FlightDumpTest, JsonOfCallsIsThatOfTheGoldenFile) {
+  EXPECT_EQ(FlightDumpToJson(ExampleWithCalls()),
+            Contents("core/comm/testdata/flight_dump_calls.json"));
+}
+
+TEST(FlightDumpTest, CallsAreAskedForWhileTheirGroupLives) {
+  FlightRecorder recorder(16);
+  int asked = 0;
+  const auto calls_in_a_dump = [&] {
+    const FlightDump dump =
+        TakeFlightDump(recorder, FlightReason::kRequest, "", 1);
+    return dump.snapshot.groups.empty() || !dump.snapshot.groups[0].calls
+               ? size_t{0}
+               : dump.snapshot.groups[0].calls->size();
+  };
+  {
+    GroupTag tag(recorder, {.name = "rpc", .rank = 1, .size = 2});
+    EXPECT_EQ(calls_in_a_dump(), 0);
+    tag.SetCalls(
+        [&] { return std::vector<FlightCall>(static_cast<size_t>(++asked)); });
+    EXPECT_EQ(calls_in_a_dump(), 1);
+    EXPECT_EQ(calls_in_a_dump(), 2);
+    tag.SetFailedRank(0);
+  }
+  EXPECT_EQ(calls_in_a_dump(), 0);
+  EXPECT_EQ(asked, 2);
+}
+
 TEST(FlightDumpTest, StuckOperationsOnADeviceSaySo) {
   EXPECT_EQ(DescribeStuck(ExampleOnADevice())[1],
             "group \"default\", rank 1: all_reduce #3, on cuda:1, 4096 bytes, "

@@ -140,6 +140,26 @@ std::optional<uint64_t> EndedCollectives(const Json* counters) {
   return total;
 }
 
+absl::StatusOr<FlightFileCall> ParseCall(const Json& json,
+                                         const std::string& where, int size) {
+  Fields fields(json, where);
+  FlightFileCall call;
+  const std::string direction = fields.Text("direction");
+  call.incoming = direction == "in";
+  if (!call.incoming && direction != "out") {
+    fields.Fail("direction", "in or out");
+  }
+  call.number = static_cast<uint64_t>(fields.Number("number"));
+  call.method = fields.Text("method");
+  call.peer = static_cast<int>(fields.Number("peer", 0, size - 1));
+  call.peer_name = fields.Text("peer_name");
+  call.state = fields.Text("state");
+  call.started_ns = fields.Time("started_ns");
+  call.deadline_ns = fields.TimeOrNull("deadline_ns");
+  SHERD_RETURN_IF_ERROR(fields.status());
+  return call;
+}
+
 absl::StatusOr<FlightFileGroup> ParseGroup(const Json& json,
                                            const std::string& where) {
   Fields fields(json, where);
@@ -170,6 +190,17 @@ absl::StatusOr<FlightFileGroup> ParseGroup(const Json& json,
     }
     group.world_ranks.push_back(rank.get<int>());
   }
+  if (fields.IsNull("calls")) return group;
+  group.calls.emplace();
+  const Json& calls = fields.Array("calls");
+  for (size_t i = 0; i < calls.size(); ++i) {
+    SHERD_ASSIGN_OR_RETURN(
+        FlightFileCall call,
+        ParseCall(calls[i], absl::StrCat(where, ".calls[", i, "]"),
+                  group.size));
+    group.calls->push_back(std::move(call));
+  }
+  SHERD_RETURN_IF_ERROR(fields.status());
   return group;
 }
 

@@ -15,6 +15,19 @@ namespace sherd {
 // fields are those of core/comm/flight/flight_dump.h; texts have no control
 // characters.
 
+// A call of RPC that has not ended, on one of its two workers.
+struct FlightFileCall {
+  // The other worker called this one.
+  bool incoming = false;
+  uint64_t number = 0;
+  std::string method;
+  int peer = 0;
+  std::string peer_name;
+  std::string state;
+  int64_t started_ns = 0;
+  std::optional<int64_t> deadline_ns;
+};
+
 struct FlightFileGroup {
   int64_t id = 0;
   int64_t instance = 0;
@@ -33,6 +46,8 @@ struct FlightFileGroup {
   std::string device_backend;
   // The job rank of the failed rank, as recorded by the file's rank.
   std::optional<int> failed_rank;
+  // Those of RPC's workers; unset of other groups.
+  std::optional<std::vector<FlightFileCall>> calls;
 
   int world_rank(int r) const {
     return world_ranks.empty() ? r : world_ranks[static_cast<size_t>(r)];

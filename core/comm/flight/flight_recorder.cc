@@ -145,6 +145,11 @@ void GroupTag::SetFailedRank(int world_rank) {
   if (!failed) failed = world_rank;
 }
 
+void GroupTag::SetCalls(std::function<std::vector<FlightCall>()> calls) {
+  absl::MutexLock lock(&recorder_.groups_mutex_);
+  recorder_.groups_.at(id_).calls = std::move(calls);
+}
+
 GroupCounters GroupTag::counters() const {
   return counters_.Read(recorder_.clock().Measure());
 }
@@ -296,6 +301,7 @@ FlightSnapshot FlightRecorder::Snapshot() const {
     record.alive = group.tag != nullptr;
     record.failed_rank = group.failed_rank;
     if (record.alive) record.counters = group.tag->counters_.Read(scale);
+    if (group.calls) record.calls = group.calls();
   }
   return snapshot;
 }
@@ -349,6 +355,7 @@ void FlightRecorder::Retire(const GroupTag& tag) {
   }
   absl::MutexLock lock(&groups_mutex_);
   groups_.at(tag.id()).tag = nullptr;
+  groups_.at(tag.id()).calls = nullptr;
   retired_.push_back(tag.id());
   if (retired_.size() <= capacity()) return;
   const auto oldest = groups_.find(retired_.front());

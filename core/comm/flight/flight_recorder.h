@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -26,6 +27,24 @@
 namespace sherd::internal {
 
 class FlightRecorder;
+
+// A call between two workers that has not ended, as one of them has it: RPC's,
+// of which the recorder keeps no entries.
+struct FlightCall {
+  // The other worker calls, and this one runs it; otherwise this one waits.
+  bool incoming = false;
+  // Of the other worker in its group, with its name.
+  int peer = 0;
+  std::string peer_name;
+  // The caller's number of the call.
+  uint64_t number = 0;
+  std::string method;
+  // Where it is: "queued", "sent", "landing"; "arriving", "waiting", "running".
+  std::string state;
+  // When it began here. Nanoseconds of the monotonic clock.
+  int64_t started = 0;
+  std::optional<int64_t> deadline;
+};
 
 // Identifies a rank of a group.
 struct FlightGroupInfo {
@@ -64,6 +83,11 @@ class GroupTag {
 
   // Records the job rank of the failed rank. Only the first call counts.
   void SetFailedRank(int world_rank);
+
+  // Whoever takes a snapshot while the tag lives asks `calls` for those under
+  // way, on its thread, under a lock: it must neither wait nor call the
+  // recorder.
+  void SetCalls(std::function<std::vector<FlightCall>()> calls);
 
  private:
   friend class FlightRecorder;
@@ -131,6 +155,8 @@ struct FlightGroup {
   GroupCounters counters;
   // Job rank of the failed rank, if it is known.
   std::optional<int> failed_rank;
+  // Set of one that has calls.
+  std::optional<std::vector<FlightCall>> calls;
 };
 
 struct FlightSnapshot {
@@ -196,6 +222,7 @@ class FlightRecorder {
     FlightGroupInfo info;
     uint32_t instance;
     std::optional<int> failed_rank = {};
+    std::function<std::vector<FlightCall>()> calls = {};
   };
 
   Slot* Claim(uint64_t& id);

@@ -33,6 +33,27 @@ std::string StateText(const FlightRankState& state) {
                       FormatSeconds(state.seconds), ended ? " ago" : "");
 }
 
+std::string FormatFindings(const FlightGroupReport& group) {
+  std::string text;
+  for (const FlightFinding& finding : group.findings) {
+    absl::StrAppend(&text, "  ! ", PrintableLine(finding.text), "\n");
+  }
+  return text;
+}
+
+std::string FormatCalls(const FlightGroupReport& group) {
+  std::string text;
+  for (size_t i = 0; i < group.calls->size() && i < kMostRows; ++i) {
+    absl::StrAppend(&text, "  ", PrintableLine((*group.calls)[i]), "\n");
+  }
+  if (group.calls->empty()) text = "  no call is under way\n";
+  if (group.calls->size() > kMostRows) {
+    absl::StrAppend(&text, "  and ", group.calls->size() - kMostRows,
+                    " calls that began later\n");
+  }
+  return text + FormatFindings(group);
+}
+
 std::string FormatGroup(const FlightGroupReport& group) {
   std::string text = absl::StrCat(
       "\nGroup ", Quoted(group.name),
@@ -41,6 +62,7 @@ std::string FormatGroup(const FlightGroupReport& group) {
           : absl::StrCat(", number ", group.instance + 1, " of this name"),
       ", ", group.size, group.size == 1 ? " rank" : " ranks", ", backend ",
       PrintableLine(group.backend), "\n");
+  if (group.calls) return text + FormatCalls(group);
   TextTable table({{"  rank"},
                    {"last call"},
                    {"state"},
@@ -64,10 +86,7 @@ std::string FormatGroup(const FlightGroupReport& group) {
   if (hidden > 0) {
     absl::StrAppend(&text, "  and ", hidden, " ranks that are not behind\n");
   }
-  for (const FlightFinding& finding : group.findings) {
-    absl::StrAppend(&text, "  ! ", PrintableLine(finding.text), "\n");
-  }
-  return text;
+  return text + FormatFindings(group);
 }
 
 nlohmann::json FindingToJson(const FlightFinding& finding) {
@@ -146,12 +165,15 @@ std::string FlightReportToJson(const FlightReport& report) {
     for (const FlightFinding& finding : group.findings) {
       findings.push_back(FindingToJson(finding));
     }
+    nlohmann::json calls;
+    if (group.calls) calls = *group.calls;
     json["groups"].push_back({{"name", group.name},
                               {"instance", group.instance},
                               {"backend", group.backend},
                               {"size", group.size},
                               {"ranks", ranks},
-                              {"findings", findings}});
+                              {"findings", findings},
+                              {"calls", calls}});
   }
   return json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace);
 }

@@ -655,6 +655,94 @@ TEST(FlightFileTest, ReadsTheGoldenFileOfADevice) {
   EXPECT_TRUE(file->entries[1].on_device);
 }
 
+TEST(FlightFileTest, ReadsTheGoldenFileOfCalls) {
+  const std::string path = "core/comm/testdata/flight_dump_calls.json";
+  const absl::StatusOr<std::string> text =
+      ReadFile(FileSystem::Posix(), path, 1 << 20);
+  ASSERT_THAT(text, IsOk());
+  const absl::StatusOr<FlightFile> file = ParseFlightFile(path, *text);
+  ASSERT_THAT(file, IsOk());
+  ASSERT_TRUE(file->groups.at(0).calls.has_value());
+  const std::vector<FlightFileCall>& calls = *file->groups[0].calls;
+  ASSERT_EQ(calls.size(), 2u);
+  EXPECT_FALSE(calls[0].incoming);
+  EXPECT_EQ(calls[0].number, 17u);
+  EXPECT_EQ(calls[0].method, "scale");
+  EXPECT_EQ(calls[0].peer, 1);
+  EXPECT_EQ(calls[0].peer_name, "worker1");
+  EXPECT_EQ(calls[0].state, "sent");
+  EXPECT_EQ(calls[0].deadline_ns, 158 * kSecond);
+  EXPECT_TRUE(calls[1].incoming);
+  EXPECT_EQ(calls[1].started_ns, 99 * kSecond);
+  EXPECT_FALSE(calls[1].deadline_ns.has_value());
+}
+
+// The dumps of two of three workers; the third left none.
+std::vector<FlightDump> Workers() {
+  std::vector<FlightDump> dumps = Job(2, 0);
+  for (FlightDump& dump : dumps) {
+    FlightGroup& workers = dump.snapshot.groups[0];
+    workers.info.name = workers.info.backend = "rpc";
+    workers.info.size = 3;
+    workers.calls.emplace();
+  }
+  const auto call = [](int peer, uint64_t number, const char* method,
+                       const char* state, int64_t started) {
+    return internal::FlightCall{.peer = peer,
+                                .peer_name = absl::StrCat("worker", peer),
+                                .number = number,
+                                .method = method,
+                                .state = state,
+                                .started = started,
+                                .deadline = 60 * kSecond};
+  };
+  const auto incoming = [&](int peer, uint64_t number, const char* method,
+                            const char* state, int64_t started) {
+    internal::FlightCall made = call(peer, number, method, state, started);
+    made.incoming = true;
+    made.deadline = std::nullopt;
+    return made;
+  };
+  dumps[0].snapshot.groups[0].calls = {
+      call(1, 19, "scale", "queued", 39 * kSecond),
+      call(1, 17, "scale", "sent", 37 * kSecond),
+      call(2, 18, "sherd.fetch", "sent", 38 * kSecond)};
+  dumps[1].snapshot.groups[0].calls = {
+      incoming(0, 17, "scale", "running", 37 * kSecond + 500 * kMillisecond),
+      incoming(2, 19, "echo", "waiting", 39 * kSecond + 500 * kMillisecond)};
+  return dumps;
+}
+
+TEST_F(FlightTest, CallsSayForWhomTheyWaitAndWhatBecameOfThem) {
+  EXPECT_EQ(
+      FormatFlightReport(Analyze(Workers())),
+      "2 dumps, of ranks 0, 1 (signal: 2)\n"
+      "  rank 0, signal: SIGUSR1\n"
+      "  rank 1, signal: SIGUSR1\n"
+      "\n"
+      "Group \"rpc\", 3 ranks, backend rpc\n"
+      "  rank 0 waits in call 17 of scale for worker1 (rank 1), sent for 3.00 "
+      "s, "
+      "deadline in 20.00 s; running for 2.50 s there\n"
+      "  rank 0 waits in call 18 of sherd.fetch for worker2 (rank 2), sent for "
+      "2.00 s, deadline in 20.00 s; that worker left no dump\n"
+      "  rank 0 waits in call 19 of scale for worker1 (rank 1), queued for "
+      "1.00 "
+      "s, deadline in 20.00 s; that worker does not have it\n"
+      "  rank 1 has call 19 of echo from worker2 (rank 2), waiting for 500.0 "
+      "ms; "
+      "that worker left no dump\n"
+      "  ! rank 2 left no dump: dead, stopped, on another host, or not "
+      "asked\n");
+}
+
+TEST_F(FlightTest, WithoutCallsAnRpcGroupSaysSo) {
+  std::vector<FlightDump> dumps = Workers();
+  for (FlightDump& dump : dumps) dump.snapshot.groups[0].calls.emplace();
+  EXPECT_THAT(FormatFlightReport(Analyze(dumps)),
+              HasSubstr("backend rpc\n  no call is under way\n"));
+}
+
 TEST_F(FlightTest, TheBackendOfAGroupWithDevicesIsThatOfInit) {
   std::vector<FlightDump> dumps = Job(2, 1);
   for (FlightDump& dump : dumps) {
@@ -711,6 +799,18 @@ INSTANTIATE_TEST_SUITE_P(
                   "\"world_ranks\":[1,-1]", "groups[0].world_ranks"},
         Rejection{"FailedRankNegative", "\"alive\":true",
                   "\"alive\":true,\"failed_rank\":-1", "groups[0].failed_rank"},
+        Rejection{"CallIsNoObject", "\"alive\":true",
+                  "\"alive\":true,\"calls\":[7]",
+                  "groups[0].calls[0]: expected an object"},
+        Rejection{"CallsAreNoList", "\"alive\":true",
+                  "\"alive\":true,\"calls\":7", "groups[0].calls"},
+        Rejection{"CallDirection", "\"alive\":true",
+                  "\"alive\":true,\"calls\":[{\"direction\":\"up\"}]",
+                  "groups[0].calls[0].direction: expected in or out"},
+        Rejection{"CallPeer", "\"alive\":true",
+                  "\"alive\":true,\"calls\":[{\"direction\":\"in\","
+                  "\"number\":1,\"method\":\"m\",\"peer\":2}]",
+                  "groups[0].calls[0].peer: expected a number from 0 to 1"},
         Rejection{"UnknownGroup", "\"group\":1", "\"group\":9",
                   "entries[0].group"},
         Rejection{"RootOutsideGroup", "\"root\":null", "\"root\":2",
