@@ -190,8 +190,9 @@ TEST_P(FetchByPathTest, AnOwnerThatIsKilledIsNamed) {
   Introduce();
   const Tensor grid = Grid("");
   Tensor out = *Tensor::Zeros({kRows, kColumns});
+  absl::Status status = agent_->Fetch(1, Request(std::nullopt, out)).status();
+  ASSERT_THAT(status, IsOk());
   std::thread killer([&] { process_->Signal(SIGKILL); });
-  absl::Status status;
   while (status.ok()) {
     status = agent_->Fetch(1, Request(std::nullopt, out)).status();
     if (status.ok()) {

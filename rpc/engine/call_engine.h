@@ -34,10 +34,12 @@ namespace sherd::internal {
 // reply is dropped.
 //
 // Tensors. What is sent is read from the sender's storage, which is kept until
-// the system has it: a caller whose call ended with an error may find it still
-// being read. A call with `out` does not end while its reply is being written
-// there, even if its deadline passes: it ends when the bytes have landed or the
-// worker is lost. A call to this worker itself shares storage with it.
+// the system has it, or the receiver has read it in place or is lost: a caller
+// whose call ended with an error may find it still being read. A call with
+// `out` does not end while its reply is being written there, even if its
+// deadline passes: it ends when the bytes have landed, or no more of them come
+// because the worker is lost. A call to this worker itself shares storage with
+// it.
 //
 // Devices. Tensors on devices travel through host memory, to where the device
 // routes lead; Start waits until the devices have run what the calling thread
@@ -92,6 +94,8 @@ class CallEngine : public Wire::Handler {
   //   kResourceExhausted   It has no memory or thread for the call, or nothing
   //                        is left to connect with.
   //   kInternal            Its handler threw or never answered.
+  //   kInvalidArgument, kPermissionDenied  Tensors could not be read in the
+  //                        sender's memory: see MemoryTransfer::Read.
   //   other                As the handler returns.
   uint64_t Start(int to, absl::string_view method, uint64_t signature,
                  Payload request, const CallOptions& options,

@@ -388,7 +388,9 @@ TEST_P(UnreadTest, ACallWithoutOutEndsAtItsDeadlineAndItsResultIsReleased) {
 TEST_P(UnreadTest, WhatALostWorkerExposedIsNotTakenForAResult) {
   const Tensor out = *Tensor::Zeros({kLarge});
   const auto call = StartUnread({.timeout = absl::Hours(1), .out = {out}});
+  const auto other = Start(0, 1, "later", {}, {.timeout = absl::Hours(1)});
   network_->Kill(1);
+  other->ended.WaitForNotification();
   // The dead are silent, but as a worker of this process it lives on.
   EXPECT_THAT(engines_[1]->Close(InTime()), IsOk());
   while (!storage_.expired()) std::this_thread::yield();

@@ -109,9 +109,14 @@ absl::Status ReadByCma(int64_t pid, const TensorSource& source, Tensor& to) {
 
 absl::Status ReadByShm(const std::shared_ptr<PeerMemory>& memory,
                        const TensorSource& source, Tensor& to) {
-  const MemoryHandle handle = {.words = source.place};
-  SHERD_ASSIGN_OR_RETURN(const absl::Span<std::byte> range,
-                         memory->Import(0, handle));
+  // Its errors speak of the ranks of a view of one process.
+  const auto map = [&]() -> absl::StatusOr<absl::Span<std::byte>> {
+    auto range = memory->Import(0, {.words = source.place});
+    if (range.ok()) return range;
+    if (absl::IsInvalidArgument(range.status())) return NotExposed();
+    return absl::Status(range.status().code(), range.status().message());
+  };
+  SHERD_ASSIGN_OR_RETURN(const absl::Span<std::byte> range, map());
   SHERD_ASSIGN_OR_RETURN(
       std::shared_ptr<Storage> storage,
       Storage::BorrowReadOnly(range.data(), range.size(), memory));
@@ -121,7 +126,7 @@ absl::Status ReadByShm(const std::shared_ptr<PeerMemory>& memory,
                                  source.strides, to.dtype()));
   SHERD_RETURN_IF_ERROR(to.CopyFrom(from));
   // Whether it was there all the time.
-  return memory->Import(0, handle).status();
+  return map().status();
 }
 
 }  // namespace
@@ -276,7 +281,6 @@ absl::Status MemoryTransfer::Read(int from, uint64_t transfer,
       status = tensors[i].CopyFrom(exposure->tensors[i]);
     }
     if (status.ok()) continue;
-    // Without the rank that the worker has in a view of one process.
     status = absl::Status(status.code(),
                           absl::StrCat("reading tensor ", i,
                                        " in its memory: ", status.message()));
