@@ -15,6 +15,7 @@
 #include "sherd/core/tensor/shape.h"
 #include "sherd/rpc/call/payload.h"
 #include "sherd/rpc/ownership/reference_id.h"
+#include "sherd/rpc/ownership/reference_message.h"
 
 namespace sherd::internal {
 
@@ -39,6 +40,8 @@ struct PayloadHeader {
   std::string values;
   std::vector<TensorLayout> tensors;
   std::vector<ReferenceId> references;
+  // The sender's number of their transfer.
+  uint64_t transfer = 0;
 };
 
 // The messages of calls; rpc.proto says what the fields mean.
@@ -49,6 +52,10 @@ struct RequestHeader {
   // Until the caller's deadline.
   absl::Duration timeout = absl::InfiniteDuration();
   PayloadHeader payload;
+  // The result stays, as the value of a reference: its number and that of its
+  // creation; 0: it does not.
+  uint64_t creation_number = 0;
+  uint64_t creation_sequence = 0;
 };
 struct ReplyHeader {
   uint64_t call = 0;
@@ -57,9 +64,6 @@ struct ReplyHeader {
   PayloadHeader payload;
 };
 struct CancelHeader {
-  uint64_t call = 0;
-};
-struct ReceivedHeader {
   uint64_t call = 0;
 };
 enum class DrainKind {
@@ -77,14 +81,13 @@ struct DrainHeader {
   uint64_t received = 0;
   std::vector<int> excluded = {};
 };
-// The last one is of another layer: a reference message.
-struct ForeignHeader {};
-using CallHeader = std::variant<ForeignHeader, RequestHeader, ReplyHeader,
-                                CancelHeader, ReceivedHeader, DrainHeader>;
+using ReferenceMessages = std::vector<ReferenceMessage>;
+using CallHeader = std::variant<RequestHeader, ReplyHeader, CancelHeader,
+                                DrainHeader, ReferenceMessages>;
 
 // Reads the control part of a message that `tail_bytes` follow. The bytes of
 // the tensors add up to tail_bytes, and are within the limits.
-//   kInvalidArgument  It is not a call message, or breaks a limit; says which.
+//   kInvalidArgument  It is not a message, or breaks a limit; says which.
 absl::StatusOr<CallHeader> DecodeCallMessage(absl::string_view control,
                                              uint64_t tail_bytes,
                                              const CallLimits& limits);
@@ -98,17 +101,18 @@ absl::Status PackTensors(Payload& payload, const CallLimits& limits);
 std::vector<absl::Span<const std::byte>> TailOf(
     const std::vector<Tensor>& tensors);
 
-// Control parts. `payload`: packed; its values are moved out.
+// Control parts. `payload`: packed; its values are moved out. `transfer`: of
+// its references. `request`: all but the payload.
 //   kInvalidArgument  The message would break a limit.
-absl::StatusOr<std::string> EncodeRequest(
-    uint64_t call, absl::string_view method, uint64_t signature,
-    absl::Duration timeout, Payload& payload, const CallLimits& limits);
+absl::StatusOr<std::string> EncodeRequest(const RequestHeader& request,
+                                          Payload& payload, uint64_t transfer,
+                                          const CallLimits& limits);
 absl::StatusOr<std::string> EncodeReply(uint64_t call, Payload& payload,
+                                        uint64_t transfer,
                                         const CallLimits& limits);
 // The text is cut to 64 KiB.
 std::string EncodeErrorReply(uint64_t call, const absl::Status& error);
 std::string EncodeCancel(uint64_t call);
-std::string EncodeReceived(uint64_t call);
 std::string EncodeDrain(const DrainHeader& drain);
 
 }  // namespace sherd::internal

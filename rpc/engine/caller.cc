@@ -51,13 +51,15 @@ struct Caller::Landed {
   int from = 0;
   uint64_t call = 0;
   Payload payload;
+  // Of its references; 0: none.
+  uint64_t transfer = 0;
   std::vector<Tensor> out;
 };
 
 uint64_t Caller::Start(int to, absl::string_view method, uint64_t signature,
                        Payload request, const CallOptions& options,
                        ReplyFunction done) {
-  auto call = std::make_unique<OutgoingCall>();
+  auto call = std::make_shared<OutgoingCall>();
   const uint64_t id = calls_.NextId();
   call->id = id;
   call->to = to;
@@ -66,7 +68,13 @@ uint64_t Caller::Start(int to, absl::string_view method, uint64_t signature,
   call->deadline = Deadline::After(options.timeout);
   call->done = std::move(done);
   call->out = options.out;
-  call->references_keep = std::move(request.references_keep);
+  RequestHeader header = {
+      .call = id, .method = call->method, .signature = signature};
+  if (options.creation.has_value()) {
+    call->creation = options.creation->id;
+    header.creation_number = options.creation->id.number;
+    header.creation_sequence = options.creation->sequence;
+  }
   call->parent = CallContext::Current();
   if (call->parent != nullptr) {
     call->deadline =
@@ -74,6 +82,7 @@ uint64_t Caller::Start(int to, absl::string_view method, uint64_t signature,
   }
   if (const absl::Status status = CheckStart(to, *call); !status.ok()) {
     const bool known = to >= 0 && to < core_->options.world_size;
+    NotSent(*call, status);
     call->done(Annotate(
         status, known ? Describe(*call)
                       : absl::StrCat("call ", id, " of ", call->method)));
@@ -81,12 +90,7 @@ uint64_t Caller::Start(int to, absl::string_view method, uint64_t signature,
   }
   core_->counters.outstanding().fetch_add(1);
   core_->counters.Of(to).outstanding.fetch_add(1, std::memory_order_relaxed);
-  const absl::Status status =
-      Launch(std::move(call), signature, std::move(request));
-  if (!status.ok()) {
-    if (Call failed = calls_.Take(id, status))
-      Finish(std::move(failed), status);
-  }
+  Launch(call, std::move(header), std::move(request));
   return id;
 }
 
@@ -114,40 +118,81 @@ absl::Status Caller::CheckStart(int to, const OutgoingCall& call) const {
   return absl::OkStatus();
 }
 
-absl::Status Caller::Launch(Call call, uint64_t signature, Payload request) {
-  OutgoingCall& launched = *call;
-  const uint64_t id = call->id;
-  const int to = call->to;
-  const bool local = to == core_->options.rank;
+void Caller::Launch(const Call& call, RequestHeader header, Payload request) {
   absl::Status status;
-  if (!local) {
+  if (call->to != core_->options.rank) {
     status = PackTensors(request, core_->options.limits);
     call->bulk = EngineCore::IsBulk(request.tensors);
+    if (status.ok() && !request.references.empty()) {
+      absl::StatusOr<uint64_t> transfer =
+          core_->references->Pass(call->to, request);
+      status = transfer.status();
+      if (transfer.ok()) call->transfer = *transfer;
+    }
   }
-  absl::StatusOr<std::string> control;
-  const Deadline deadline = call->deadline;
-  if (status.ok() && !local) {
-    control = EncodeRequest(id, call->method, signature, deadline.Remaining(),
-                            request, core_->options.limits);
-    status = control.status();
-  }
-  const std::string method = local ? call->method : std::string();
-  const bool bulk = launched.bulk;
-  calls_.Add(std::move(call));
-  SHERD_RETURN_IF_ERROR(status);
-  SHERD_RETURN_IF_ERROR(core_->deadlines.Watch(deadline));
+  calls_.Add(call);
+  if (status.ok()) status = core_->deadlines.Watch(call->deadline);
   // After Close has searched the calls, this is true.
-  if (closed_.load()) return ClosedError();
-  if (local) {
-    callee_->AcceptLocal(id, method, signature, deadline, std::move(request));
+  if (status.ok() && closed_.load()) status = ClosedError();
+  if (!status.ok() || call->transfer == 0) {
+    return SendRequest(call, std::move(header), std::move(request), status);
+  }
+  core_->references->WhenReady(
+      call->transfer,
+      [self = shared_from_this(), call, header = std::move(header),
+       request = std::move(request)](const absl::Status& ready,
+                                     const auto& /*handles*/) mutable {
+        self->SendRequest(call, std::move(header), std::move(request), ready);
+      });
+}
+
+void Caller::SendRequest(const Call& call, RequestHeader header,
+                         Payload request, const absl::Status& ready) {
+  using Departure = OutgoingCall::Departure;
+  absl::Status status = ready;
+  if (call->departure.load() == Departure::kUnwanted) {
+    status = absl::CancelledError("nobody waits for it any more");
+  }
+  if (status.ok()) {
+    status = TrySend(*call, std::move(header), std::move(request));
+  }
+  const Departure before = call->departure.exchange(Departure::kLeft);
+  if (!status.ok()) {
+    NotSent(*call, status);
+    if (Call failed = calls_.Take(call->id, status)) {
+      Finish(std::move(failed), status);
+    }
+  } else if (before == Departure::kUnwanted) {
+    Recall(*call, absl::CancelledError("nobody waits for it any more"));
+  }
+}
+
+absl::Status Caller::TrySend(const OutgoingCall& call, RequestHeader header,
+                             Payload request) {
+  if (call.to == core_->options.rank) {
+    callee_->AcceptLocal(header, call.deadline, std::move(request));
     return absl::OkStatus();
   }
-  WorkerCounters& counters = core_->counters.Of(to);
+  header.timeout = call.deadline.Remaining();
+  SHERD_ASSIGN_OR_RETURN(
+      std::string control,
+      EncodeRequest(header, request, call.transfer, core_->options.limits));
+  WorkerCounters& counters = core_->counters.Of(call.to);
   counters.requests_sent.fetch_add(1);
-  status = core_->Send(to, id, *std::move(control), std::move(request.tensors),
-                       bulk);
+  absl::Status status = core_->Send(call.to, call.id, std::move(control),
+                                    std::move(request.tensors), call.bulk);
   if (!status.ok()) counters.requests_sent.fetch_sub(1);
   return status;
+}
+
+void Caller::NotSent(const OutgoingCall& call, const absl::Status& why) {
+  // One that waits, or one that is ready.
+  if (call.transfer != 0 && !core_->references->Abandon(call.transfer)) {
+    core_->references->Unsent(call.transfer);
+  }
+  if (call.creation.has_value()) {
+    core_->references->CreationNotSent(*call.creation, why);
+  }
 }
 
 void Caller::Cancel(uint64_t id) {
@@ -178,28 +223,34 @@ absl::StatusOr<Caller::Destinations> Caller::OnReply(int from,
     return Destinations();
   }
   std::optional<std::vector<Tensor>> out = calls_.Claim(reply.call, from);
+  const uint64_t transfer = reply.payload.transfer;
+  if (!out.has_value()) {
+    // Late. Its bytes are dropped.
+    if (transfer != 0) core_->references->Decline(from, transfer);
+    return Destinations();
+  }
   auto landed = std::make_shared<Landed>();
   landed->from = from;
   landed->call = reply.call;
-  landed->payload.references = std::move(reply.payload.references);
-  absl::Status status = absl::CancelledError("the reply came late");
-  if (out.has_value()) {
-    landed->out = *std::move(out);
-    absl::StatusOr<std::vector<Tensor>> tensors =
-        TensorsToLandIn(reply.payload.tensors, landed->out);
-    status = tensors.status();
-    if (tensors.ok()) landed->payload.tensors = *std::move(tensors);
-  }
-  if (!status.ok()) {
-    // Not wanted, or no place to put it: its bytes are dropped.
-    if (out.has_value()) {
-      Deliver(*landed, status);
-    } else if (!landed->payload.references.empty()) {
-      core_->SendSmall(from, EncodeReceived(reply.call));
+  landed->out = *std::move(out);
+  if (transfer != 0) {
+    const absl::StatusOr<uint64_t> received =
+        core_->references->Receive(from, transfer, reply.payload.references);
+    if (!received.ok()) {
+      Deliver(*landed, received.status());
+      return received.status();
     }
+    landed->transfer = *received;
+  }
+  absl::StatusOr<std::vector<Tensor>> tensors =
+      TensorsToLandIn(reply.payload.tensors, landed->out);
+  if (!tensors.ok()) {
+    Deliver(*landed, tensors.status());
     return Destinations();
   }
+  landed->payload.tensors = *std::move(tensors);
   landed->payload.values = std::move(reply.payload.values);
+  landed->payload.references = std::move(reply.payload.references);
   if (tail_bytes == 0) {
     OnLanded(std::move(landed), absl::OkStatus());
     return Destinations();
@@ -215,17 +266,13 @@ absl::StatusOr<Caller::Destinations> Caller::OnReply(int from,
 void Caller::OnLanded(std::shared_ptr<Landed> landed,
                       const absl::Status& status) {
   if (!status.ok()) return Deliver(*landed, status);
-  if (landed->payload.references.empty()) return Settle(std::move(landed));
-  if (core_->options.admit_references == nullptr) {
-    return Deliver(*landed, absl::UnimplementedError(
-                                "the result has references, which this "
-                                "worker does not take"));
-  }
-  Landed& admitted = *landed;
-  core_->options.admit_references(
-      admitted.from, admitted.payload,
-      [self = shared_from_this(), landed](const absl::Status& confirmed) {
-        if (!confirmed.ok()) return self->Deliver(*landed, confirmed);
+  if (landed->transfer == 0) return Settle(std::move(landed));
+  core_->references->WhenReady(
+      landed->transfer, [self = shared_from_this(), landed](
+                            const absl::Status& ready,
+                            std::vector<std::shared_ptr<void>> handles) {
+        if (!ready.ok()) return self->Deliver(*landed, ready);
+        landed->payload.references_keep = std::move(handles);
         self->Settle(landed);
       });
 }
@@ -245,10 +292,7 @@ void Caller::Settle(std::shared_ptr<Landed> landed) {
 void Caller::Deliver(Landed& landed, const absl::Status& status) {
   absl::Status end;
   Call call = calls_.Release(landed.call, end);
-  if (!landed.payload.references.empty() &&
-      landed.from != core_->options.rank) {
-    core_->SendSmall(landed.from, EncodeReceived(landed.call));
-  }
+  if (landed.transfer != 0) core_->references->Abandon(landed.transfer);
   if (call == nullptr) return;
   if (end.ok()) end = status;
   if (end.ok()) {
@@ -294,14 +338,26 @@ void Caller::Finish(Call call, absl::StatusOr<Payload> result) {
 }
 
 void Caller::Abandon(Call call, const absl::Status& why) {
-  if (call->to == core_->options.rank) {
-    callee_->OnCancel(call->to, call->id);
-  } else if (core_->outbox.Withdraw(call->to, call->id)) {
-    core_->counters.Of(call->to).requests_sent.fetch_sub(1);
-  } else {
-    core_->SendSmall(call->to, EncodeCancel(call->id), call->bulk);
+  using Departure = OutgoingCall::Departure;
+  if (call->transfer != 0 && core_->references->Abandon(call->transfer)) {
+    NotSent(*call, why);
+  } else if (call->departure.exchange(Departure::kUnwanted) ==
+             Departure::kLeft) {
+    Recall(*call, why);
   }
   Finish(std::move(call), why);
+}
+
+void Caller::Recall(const OutgoingCall& call, const absl::Status& why) {
+  if (call.to == core_->options.rank) {
+    CancelChildren(callee_->OnCancel(call.to, call.id));
+  } else if (core_->outbox.Withdraw(call.to, call.id)) {
+    core_->counters.Of(call.to).requests_sent.fetch_sub(1);
+    NotSent(call, why);
+  } else if (!call.creation.has_value() || !absl::IsDeadlineExceeded(why)) {
+    // A value is to say that its deadline passed, which the owner watches too.
+    core_->SendSmall(call.to, EncodeCancel(call.id), call.bulk);
+  }
 }
 
 void Caller::OnGone(int worker, const absl::Status& why) {
