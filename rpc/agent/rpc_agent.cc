@@ -148,6 +148,8 @@ class Agent final : public RpcAgent {
   absl::Status Join(int rank, int world_size,
                     std::shared_ptr<StoreSession> session,
                     const std::string& master, Deadline deadline);
+  // After Join. Handlers run from here on.
+  void Open() { engine_->Attach(links_); }
 
   int rank() const override { return links_->rank(); }
   const std::vector<std::string>& workers() const override {
@@ -169,6 +171,10 @@ class Agent final : public RpcAgent {
     losses_->Add(std::move(notify));
   }
 
+  std::string DescribeReferences() const override {
+    return engine_->references().ToString();
+  }
+
   absl::Status Publish(Publication publication) override {
     return publications_->Publish(std::move(publication));
   }
@@ -182,6 +188,11 @@ class Agent final : public RpcAgent {
   uint64_t Start(const To& to, absl::string_view method, uint64_t signature,
                  absl::StatusOr<Payload> request, ReplyFunction done) override;
   std::function<void()> Canceller(uint64_t call) override;
+  absl::StatusOr<ReferenceService::Handle> StartRemote(
+      const To& to, absl::string_view method, uint64_t signature,
+      absl::StatusOr<Payload> request) override;
+  absl::StatusOr<ReferenceService::Handle> ShareValue(
+      absl::StatusOr<Payload> value) override;
   // Shows the calls of this worker in dumps of the flight recorder.
   void RecordCalls();
   //   kInvalidArgument  "Invalid worker name", or there is no such rank.
@@ -212,7 +223,8 @@ absl::Status Agent::Join(int rank, int world_size,
                          Transports::Choose(options_.transports));
   CallEngineOptions calls = {.rank = rank,
                              .world_size = world_size,
-                             .memory_paths = transports.memory};
+                             .memory_paths = transports.memory,
+                             .timeout = options_.timeout};
   calls.limits.max_tensor_bytes = options_.max_message_bytes;
   calls.find_handler = [own = FetchHandler(publications_)](
                            absl::string_view method, uint64_t signature,
@@ -243,7 +255,6 @@ absl::Status Agent::Join(int rank, int world_size,
                             .on_met = on_met},
                            losses_.get()));
   for (int r = 0; r < world_size; ++r) rank_of_[workers()[r]] = r;
-  engine_->Attach(links_);
   RecordCalls();
   running_.store(true, std::memory_order_release);
   return absl::OkStatus();
@@ -304,6 +315,39 @@ std::function<void()> Agent::Canceller(uint64_t call) {
   };
 }
 
+absl::StatusOr<ReferenceService::Handle> Agent::StartRemote(
+    const To& to, absl::string_view method, uint64_t signature,
+    absl::StatusOr<Payload> request) {
+  const auto create = [&]() -> absl::StatusOr<ReferenceService::Created> {
+    SHERD_RETURN_IF_ERROR(request.status());
+    SHERD_ASSIGN_OR_RETURN(const int rank, RankOf(to.worker));
+    if (to.out.empty()) return engine_->references().Create(rank);
+    return absl::InvalidArgumentError(
+        "To::out is for results that come here; this one stays there");
+  };
+  absl::StatusOr<ReferenceService::Created> created = create();
+  if (!created.ok()) {
+    return Annotate(created.status(), absl::StrCat("remote ", method));
+  }
+  engine_->Start(created->message.id.owner, method, signature,
+                 *std::move(request),
+                 {.timeout = to.timeout.value_or(options_.timeout),
+                  .creation = created->message},
+                 [](const absl::StatusOr<Payload>& /*in the value*/) {});
+  return std::move(created->handle);
+}
+
+absl::StatusOr<ReferenceService::Handle> Agent::ShareValue(
+    absl::StatusOr<Payload> value) {
+  SHERD_RETURN_IF_ERROR(value.status());
+  SHERD_ASSIGN_OR_RETURN(ReferenceService::Created created,
+                         engine_->references().Create(rank()));
+  if (const auto shared = engine_->references().ValueOf(created.message.id)) {
+    shared->Set(*std::move(value));
+  }
+  return std::move(created.handle);
+}
+
 absl::StatusOr<Tensor> Agent::Fetch(int rank, const FetchRequest& request) {
   const absl::Duration timeout = request.timeout.value_or(options_.timeout);
   if (rank == this->rank()) {
@@ -346,6 +390,7 @@ absl::Status Agent::Shutdown(const ShutdownOptions& options) {
   publications_->Close();
   engine_->FailAll(
       absl::FailedPreconditionError("RPC has been shut down on this worker"));
+  engine_->references().ReleaseAll();
   // Also where the others are not waited for: an end that is meant is no loss.
   const absl::Status parted =
       links_->Goodbye(Deadline::Earlier(deadline, Deadline::After(kParting)));
@@ -363,10 +408,13 @@ absl::Status Agent::Shutdown(const ShutdownOptions& options) {
 absl::StatusOr<std::shared_ptr<RpcAgent>> Launch(
     const RpcOptions& options, int rank, int world_size,
     std::shared_ptr<StoreSession> session, const std::string& master,
-    Deadline deadline) {
+    Deadline deadline, bool make_default) {
   auto agent = std::make_shared<Agent>(options);
   SHERD_RETURN_IF_ERROR(
       agent->Join(rank, world_size, std::move(session), master, deadline));
+  // Handlers may ask for it.
+  if (make_default) SetDefaultRemoteAccess(agent, options.workers_are_threads);
+  agent->Open();
   return std::shared_ptr<RpcAgent>(std::move(agent));
 }
 
@@ -380,7 +428,8 @@ absl::StatusOr<std::shared_ptr<RemoteAccess>> StartAgent(
                          EnterStoreSession(options.store, kGroup, options.rank,
                                            options.world_size));
   return Launch(rpc, options.rank, options.world_size, std::move(session),
-                /*master=*/"", Deadline::After(options.timeout));
+                /*master=*/"", Deadline::After(options.timeout),
+                /*make_default=*/false);
 }
 
 [[maybe_unused]] const bool registered = [] {
@@ -412,12 +461,9 @@ absl::StatusOr<std::shared_ptr<RpcAgent>> InitRpc(const RpcOptions& options) {
                                          .store = options.store,
                                          .deadline = deadline,
                                          .function = "InitRpc"}));
-  SHERD_ASSIGN_OR_RETURN(
-      std::shared_ptr<RpcAgent> agent,
-      internal::Launch(options, meeting.place.rank, meeting.place.world_size,
-                       rendezvous.session, rendezvous.master, deadline));
-  SetDefaultRemoteAccess(agent, options.workers_are_threads);
-  return agent;
+  return internal::Launch(options, meeting.place.rank, meeting.place.world_size,
+                          rendezvous.session, rendezvous.master, deadline,
+                          /*make_default=*/true);
 }
 
 absl::StatusOr<std::shared_ptr<RpcAgent>> DefaultRpcAgent() {

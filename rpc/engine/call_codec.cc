@@ -27,6 +27,7 @@
 #include "sherd/core/tensor/shape.h"
 #include "sherd/core/tensor/tensor.h"
 #include "sherd/rpc/devices/device_staging.h"
+#include "sherd/rpc/ownership/reference_codec.h"
 #include "sherd/rpc/rpc.pb.h"
 
 namespace sherd::internal {
@@ -226,6 +227,11 @@ absl::Status DecodePayload(rpc::CallPayload& from, uint64_t tail_bytes,
                              .creator = from.reference_creator(i),
                              .number = from.reference_number(i)});
   }
+  to.reference_transfer = from.reference_transfer();
+  if ((to.reference_transfer == 0) != to.references.empty()) {
+    return Malformed(absl::StrCat(references, " references in transfer ",
+                                  to.reference_transfer));
+  }
   to.values = std::move(*from.mutable_values());
   return absl::OkStatus();
 }
@@ -246,6 +252,8 @@ absl::StatusOr<CallHeader> DecodeRequest(rpc::CallRequest& from,
     to.timeout = absl::Microseconds(std::min<uint64_t>(
         from.timeout_us(), std::numeric_limits<int64_t>::max()));
   }
+  to.creation_number = from.creation_number();
+  to.creation_sequence = from.creation_sequence();
   SHERD_RETURN_IF_ERROR(
       DecodePayload(*from.mutable_payload(), tail_bytes, limits, to.payload));
   return CallHeader(std::move(to));
@@ -320,8 +328,8 @@ void EncodeSources(const Exposure& from, rpc::CallPayload& to) {
   }
 }
 
-void EncodePayload(Payload& from, const Exposure* exposure,
-                   rpc::CallPayload& to) {
+void EncodePayload(Payload& from, uint64_t reference_transfer,
+                   const Exposure* exposure, rpc::CallPayload& to) {
   if (exposure != nullptr) EncodeSources(*exposure, to);
   to.set_values(std::move(from.values));
   for (const Tensor& tensor : from.tensors) {
@@ -340,6 +348,7 @@ void EncodePayload(Payload& from, const Exposure* exposure,
     to.add_reference_creator(reference.creator);
     to.add_reference_number(reference.number);
   }
+  to.set_reference_transfer(reference_transfer);
 }
 
 absl::StatusOr<std::string> Finish(const rpc::Message& message,
@@ -370,26 +379,27 @@ absl::StatusOr<CallHeader> DecodeCallMessage(absl::string_view control,
                                static_cast<int>(control.size()))) {
     return Malformed("it is not a message");
   }
-  if (message->kind_case() != rpc::Message::kCall) return ForeignHeader();
-  rpc::CallMessage& call = *message->mutable_call();
-  switch (call.kind_case()) {
-    case rpc::CallMessage::kRequest:
-      return DecodeRequest(*call.mutable_request(), tail_bytes, limits);
-    case rpc::CallMessage::kReply:
-      return DecodeReply(*call.mutable_reply(), tail_bytes, limits);
-    default:
-      break;
+  const bool is_call = message->has_call();
+  if (is_call && message->call().has_request()) {
+    return DecodeRequest(*message->mutable_call()->mutable_request(),
+                         tail_bytes, limits);
+  }
+  if (is_call && message->call().has_reply()) {
+    return DecodeReply(*message->mutable_call()->mutable_reply(), tail_bytes,
+                       limits);
   }
   if (tail_bytes != 0) {
     return Malformed(absl::StrCat(tail_bytes,
                                   " bytes follow one without "
                                   "tensors"));
   }
+  if (message->has_reference()) {
+    return DecodeReferenceMessages(message->reference());
+  }
+  const rpc::CallMessage& call = message->call();
   switch (call.kind_case()) {
     case rpc::CallMessage::kCancel:
       return CallHeader(CancelHeader{call.cancel().call()});
-    case rpc::CallMessage::kReceived:
-      return CallHeader(ReceivedHeader{call.received().call()});
     case rpc::CallMessage::kDrain:
       return DecodeDrain(call.drain(), limits);
     case rpc::CallMessage::kTransferRead:
@@ -464,36 +474,41 @@ std::vector<absl::Span<const std::byte>> TailOf(
   return tail;
 }
 
-absl::StatusOr<std::string> EncodeRequest(
-    uint64_t call, absl::string_view method, uint64_t signature,
-    absl::Duration timeout, Payload& payload, const Exposure* exposure,
-    const CallLimits& limits) {
-  if (method.empty() || method.size() > kMaxMethodBytes) {
+absl::StatusOr<std::string> EncodeRequest(const RequestHeader& request,
+                                          Payload& payload,
+                                          uint64_t reference_transfer,
+                                          const Exposure* exposure,
+                                          const CallLimits& limits) {
+  if (request.method.empty() || request.method.size() > kMaxMethodBytes) {
     return absl::InvalidArgumentError(
         absl::StrCat("the name of a method has 1 to ", kMaxMethodBytes,
-                     " bytes, not ", method.size()));
+                     " bytes, not ", request.method.size()));
   }
   ScratchMessage message;
-  rpc::CallRequest& request = *message->mutable_call()->mutable_request();
-  request.set_call(call);
-  request.set_method(method.data(), method.size());
-  request.set_signature(signature);
-  if (timeout != absl::InfiniteDuration()) {
+  rpc::CallRequest& to = *message->mutable_call()->mutable_request();
+  to.set_call(request.call);
+  to.set_method(request.method);
+  to.set_signature(request.signature);
+  if (request.timeout != absl::InfiniteDuration()) {
     // 0 would say that there is no deadline.
-    request.set_timeout_us(static_cast<uint64_t>(
-        std::max<int64_t>(1, absl::ToInt64Microseconds(timeout))));
+    to.set_timeout_us(static_cast<uint64_t>(
+        std::max<int64_t>(1, absl::ToInt64Microseconds(request.timeout))));
   }
-  EncodePayload(payload, exposure, *request.mutable_payload());
+  to.set_creation_number(request.creation_number);
+  to.set_creation_sequence(request.creation_sequence);
+  EncodePayload(payload, reference_transfer, exposure, *to.mutable_payload());
   return Finish(*message, limits);
 }
 
 absl::StatusOr<std::string> EncodeReply(uint64_t call, Payload& payload,
+                                        uint64_t reference_transfer,
                                         const Exposure* exposure,
                                         const CallLimits& limits) {
   ScratchMessage message;
   rpc::CallReply& reply = *message->mutable_call()->mutable_reply();
   reply.set_call(call);
-  EncodePayload(payload, exposure, *reply.mutable_payload());
+  EncodePayload(payload, reference_transfer, exposure,
+                *reply.mutable_payload());
   return Finish(*message, limits);
 }
 
@@ -518,12 +533,6 @@ std::string EncodeErrorReply(uint64_t call, const absl::Status& error) {
 std::string EncodeCancel(uint64_t call) {
   ScratchMessage message;
   message->mutable_call()->mutable_cancel()->set_call(call);
-  return message->SerializeAsString();
-}
-
-std::string EncodeReceived(uint64_t call) {
-  ScratchMessage message;
-  message->mutable_call()->mutable_received()->set_call(call);
   return message->SerializeAsString();
 }
 

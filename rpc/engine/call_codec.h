@@ -18,6 +18,7 @@
 #include "sherd/core/tensor/shape.h"
 #include "sherd/rpc/call/payload.h"
 #include "sherd/rpc/ownership/reference_id.h"
+#include "sherd/rpc/ownership/reference_message.h"
 #include "sherd/rpc/transfer/exposures.h"
 #include "sherd/rpc/transfer/tensor_source.h"
 
@@ -48,6 +49,8 @@ struct PayloadHeader {
   // Of all tensors.
   uint64_t tensor_bytes = 0;
   std::vector<ReferenceId> references;
+  // The sender's number of their transfer; 0 without references.
+  uint64_t reference_transfer = 0;
   // 0: the tensors are in the tail. Otherwise there is none, and each has an
   // entry in `sources`.
   uint64_t transfer = 0;
@@ -62,6 +65,10 @@ struct RequestHeader {
   // Until the caller's deadline.
   absl::Duration timeout = absl::InfiniteDuration();
   PayloadHeader payload;
+  // The result stays, as the value of a reference: its number and that of its
+  // creation; 0: it does not.
+  uint64_t creation_number = 0;
+  uint64_t creation_sequence = 0;
 };
 struct ReplyHeader {
   uint64_t call = 0;
@@ -70,9 +77,6 @@ struct ReplyHeader {
   PayloadHeader payload;
 };
 struct CancelHeader {
-  uint64_t call = 0;
-};
-struct ReceivedHeader {
   uint64_t call = 0;
 };
 enum class DrainKind {
@@ -93,16 +97,15 @@ struct DrainHeader {
 struct TransferReadHeader {
   uint64_t transfer = 0;
 };
-// The last one is of another layer: a reference message.
-struct ForeignHeader {};
-using CallHeader = std::variant<ForeignHeader, RequestHeader, ReplyHeader,
-                                CancelHeader, ReceivedHeader, DrainHeader,
+using ReferenceMessages = std::vector<ReferenceMessage>;
+using CallHeader = std::variant<RequestHeader, ReplyHeader, CancelHeader,
+                                DrainHeader, ReferenceMessages,
                                 TransferReadHeader, MemoryProbe, MemoryPathSet>;
 
 // Reads the control part of a message that `tail_bytes` follow. The bytes of
 // the tensors are within the limits, and add up to tail_bytes unless they are
 // elsewhere.
-//   kInvalidArgument  It is not a call message, or breaks a limit; says which.
+//   kInvalidArgument  It is not a message, or breaks a limit; says which.
 absl::StatusOr<CallHeader> DecodeCallMessage(absl::string_view control,
                                              uint64_t tail_bytes,
                                              const CallLimits& limits);
@@ -124,19 +127,21 @@ std::vector<absl::Span<const std::byte>> TailOf(
     const std::vector<Tensor>& tensors);
 
 // Control parts. `payload`: its values are moved out; its tensors are packed,
-// or those of `exposure`, which may be null.
+// or those of `exposure`, which may be null. `reference_transfer`: of its
+// references. `request`: all but the payload.
 //   kInvalidArgument  The message would break a limit.
-absl::StatusOr<std::string> EncodeRequest(
-    uint64_t call, absl::string_view method, uint64_t signature,
-    absl::Duration timeout, Payload& payload, const Exposure* exposure,
-    const CallLimits& limits);
+absl::StatusOr<std::string> EncodeRequest(const RequestHeader& request,
+                                          Payload& payload,
+                                          uint64_t reference_transfer,
+                                          const Exposure* exposure,
+                                          const CallLimits& limits);
 absl::StatusOr<std::string> EncodeReply(uint64_t call, Payload& payload,
+                                        uint64_t reference_transfer,
                                         const Exposure* exposure,
                                         const CallLimits& limits);
 // The text is cut to 64 KiB.
 std::string EncodeErrorReply(uint64_t call, const absl::Status& error);
 std::string EncodeCancel(uint64_t call);
-std::string EncodeReceived(uint64_t call);
 std::string EncodeDrain(const DrainHeader& drain);
 std::string EncodeTransferRead(uint64_t transfer);
 std::string EncodeMemoryProbe(const MemoryProbe& probe);

@@ -16,6 +16,7 @@
 #include "sherd/core/base/error_info.h"
 #include "sherd/core/tensor/device.h"
 #include "sherd/core/tensor/tensor.h"
+#include "sherd/rpc/ownership/reference_codec.h"
 #include "sherd/rpc/rpc.pb.h"
 #include "sherd/rpc/transfer/exposures.h"
 #include "sherd/rpc/transfer/tensor_source.h"
@@ -34,8 +35,14 @@ TEST(CallCodecTest, ARequestIsReadAsItWasWritten) {
   payload.tensors = {*Tensor::Zeros({2, 3}, {.dtype = kInt16}), Tensor(),
                      *Tensor::Zeros({0})};
   payload.references = {{.owner = 3, .creator = 1, .number = 1ull << 60}};
-  const absl::StatusOr<std::string> control = EncodeRequest(
-      12, "scale", 0xfedcba9876543210, absl::Seconds(5), payload, nullptr, {});
+  const absl::StatusOr<std::string> control =
+      EncodeRequest({.call = 12,
+                     .method = "scale",
+                     .signature = 0xfedcba9876543210,
+                     .timeout = absl::Seconds(5),
+                     .creation_number = 70,
+                     .creation_sequence = 71},
+                    payload, 1ull << 40, nullptr, {});
   ASSERT_THAT(control, IsOk());
   const absl::StatusOr<CallHeader> header = DecodeCallMessage(*control, 12, {});
   ASSERT_THAT(header, IsOk());
@@ -46,6 +53,9 @@ TEST(CallCodecTest, ARequestIsReadAsItWasWritten) {
   EXPECT_EQ(request.timeout, absl::Seconds(5));
   EXPECT_EQ(request.payload.values, "values");
   EXPECT_EQ(request.payload.references, payload.references);
+  EXPECT_EQ(request.payload.reference_transfer, 1ull << 40);
+  EXPECT_EQ(request.creation_number, 70);
+  EXPECT_EQ(request.creation_sequence, 71);
   ASSERT_EQ(request.payload.tensors.size(), 3);
   EXPECT_EQ(request.payload.tensors[0].dtype, kInt16);
   EXPECT_EQ(request.payload.tensors[0].sizes, Dims({2, 3}));
@@ -59,7 +69,8 @@ TEST(CallCodecTest, DevicesKeepTheirBytes) {
   Payload payload;
   payload.tensors = {*Tensor::Zeros({1}), *Tensor::Zeros({2})};
   payload.devices = {Device(), Device("cuda:1")};
-  const absl::StatusOr<std::string> control = EncodeReply(7, payload, {});
+  const absl::StatusOr<std::string> control =
+      EncodeReply(7, payload, 0, nullptr, {});
   ASSERT_THAT(control, IsOk());
   EXPECT_EQ(absl::BytesToHexString(*control),
             "1218121608073212"
@@ -88,7 +99,7 @@ TEST(CallCodecTest, WhereTensorsLieIsReadAsItWasWritten) {
       {.strides = {1}},
       {.path = MemoryPath::kCma, .place = {0x7fff00001000}, .strides = {4}}};
   const absl::StatusOr<std::string> control =
-      EncodeReply(3, payload, &exposure, {});
+      EncodeReply(3, payload, 0, &exposure, {});
   ASSERT_THAT(control, IsOk());
   EXPECT_EQ(absl::BytesToHexString(*control),
             "1261125f0803325b120504ff010d0d1a0402000101220402030002"
@@ -147,13 +158,19 @@ TEST(CallCodecTest, AnErrorKeepsCodeTextAndAttachments) {
   EXPECT_EQ(std::get<ReplyHeader>(*cut).status.message().size(), 64 << 10);
 }
 
-TEST(CallCodecTest, AMessageOfAnotherLayerIsForeign) {
-  rpc::Message message;
-  message.mutable_reference()->add_kind(1);
-  const absl::StatusOr<CallHeader> header =
-      DecodeCallMessage(message.SerializeAsString(), 0, {});
+TEST(CallCodecTest, WordsAboutReferencesHaveNoTail) {
+  const std::string control = EncodeReferenceMessages(
+      {{ReferenceMessage::Kind::kRelease, {1, 2, 3}, 4}});
+  EXPECT_EQ(absl::BytesToHexString(control),
+            "1a0f0a01051201011a01022201032a0104");
+  const absl::StatusOr<CallHeader> header = DecodeCallMessage(control, 0, {});
   ASSERT_THAT(header, IsOk());
-  EXPECT_TRUE(std::holds_alternative<ForeignHeader>(*header));
+  const auto& messages = std::get<ReferenceMessages>(*header);
+  ASSERT_EQ(messages.size(), 1);
+  EXPECT_EQ(messages[0].id, (ReferenceId{1, 2, 3}));
+  EXPECT_EQ(messages[0].sequence, 4);
+  EXPECT_THAT(DecodeCallMessage(control, 1, {}),
+              StatusIs(absl::StatusCode::kInvalidArgument, "without tensors"));
 }
 
 struct Rejection {
@@ -267,6 +284,19 @@ TEST(CallCodecTest, WhatIsMalformedOrTooLargeIsRefused) {
        [&](auto& call) {
          tensor(call, 255, {});
          call.mutable_request()->mutable_payload()->add_reference_owner(1);
+       }},
+      {"1 references in transfer 0", 0,
+       [&](auto& call) {
+         tensor(call, 255, {});
+         rpc::CallPayload& payload = *call.mutable_request()->mutable_payload();
+         payload.add_reference_owner(1);
+         payload.add_reference_creator(1);
+         payload.add_reference_number(1);
+       }},
+      {"0 references in transfer 5", 0,
+       [&](auto& call) {
+         tensor(call, 255, {});
+         call.mutable_request()->mutable_payload()->set_reference_transfer(5);
        }},
       {"both an error and a payload", 0,
        [](auto& call) {

@@ -18,8 +18,37 @@
 #include "sherd/rpc/engine/call_codec.h"
 #include "sherd/rpc/engine/call_statistics.h"
 #include "sherd/rpc/link/wire.h"
+#include "sherd/rpc/ownership/reference_service.h"
 
 namespace sherd::internal {
+namespace {
+
+// Handles of references may outlive the engine, which they then find gone.
+std::shared_ptr<ReferenceService> MakeReferences(
+    const std::shared_ptr<EngineCore>& core,
+    const std::shared_ptr<Caller>& caller) {
+  ReferenceService::Hooks hooks;
+  hooks.send = [weak = std::weak_ptr(core)](int to, std::string control) {
+    if (const auto alive = weak.lock()) {
+      alive->SendSmall(to, std::move(control));
+    }
+  };
+  hooks.fetch = [weak = std::weak_ptr(caller)](int to, Payload request,
+                                               absl::Duration timeout,
+                                               ReplyFunction done) {
+    const auto alive = weak.lock();
+    if (alive == nullptr) {
+      return done(absl::FailedPreconditionError("RPC was shut down"));
+    }
+    alive->Start(to, kFetchMethod, kFetchSignature, std::move(request),
+                 {.timeout = timeout}, std::move(done));
+  };
+  return std::make_shared<ReferenceService>(
+      core->options.rank, core->options.world_size, core->options.timeout,
+      std::move(hooks));
+}
+
+}  // namespace
 
 CallEngine::CallEngine(CallEngineOptions options)
     : core_(std::make_shared<EngineCore>(
@@ -28,6 +57,7 @@ CallEngine::CallEngine(CallEngineOptions options)
       callee_(std::make_shared<Callee>(core_)),
       caller_(std::make_shared<Caller>(core_, callee_)) {
   callee_->SetCaller(caller_);
+  core_->references = MakeReferences(core_, caller_);
 }
 
 CallEngine::~CallEngine() {
@@ -35,7 +65,9 @@ CallEngine::~CallEngine() {
 }
 
 void CallEngine::Attach(std::shared_ptr<Wire> wire) {
+  core_->references->SetNames(wire->names());
   core_->outbox.Attach(std::move(wire));
+  callee_->Open();
 }
 
 uint64_t CallEngine::Start(int to, absl::string_view method, uint64_t signature,
@@ -67,6 +99,7 @@ absl::Status CallEngine::Close(Deadline deadline) {
   }
   caller_->Close(why);
   callee_->CancelAll();
+  core_->references->Close();
   core_->deadlines.Stop();
   return core_->pool.Stop(deadline);
 }
@@ -127,10 +160,6 @@ absl::StatusOr<std::vector<absl::Span<std::byte>>> CallEngine::OnControl(
     caller_->CancelChildren(callee_->OnCancel(from, cancel->call));
     return Destinations();
   }
-  if (const auto* const received = std::get_if<ReceivedHeader>(&header)) {
-    callee_->OnReceived(from, received->call);
-    return Destinations();
-  }
   if (const auto* const drain = std::get_if<DrainHeader>(&header)) {
     core_->drain.OnMessage(from, *drain);
     return Destinations();
@@ -147,12 +176,8 @@ absl::StatusOr<std::vector<absl::Span<std::byte>>> CallEngine::OnControl(
     core_->memory.SetReadable(from, *paths);
     return Destinations();
   }
-  if (tail_bytes != 0 || core_->options.on_foreign == nullptr) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("call message: one of another layer came, with ",
-                     tail_bytes, " bytes behind it"));
-  }
-  SHERD_RETURN_IF_ERROR(core_->options.on_foreign(from, control));
+  SHERD_RETURN_IF_ERROR(
+      core_->references->OnMessages(from, std::get<ReferenceMessages>(header)));
   return Destinations();
 }
 
@@ -175,6 +200,8 @@ void CallEngine::OnGone(int worker, const absl::Status& why) {
   core_->memory.Forget(worker);
   core_->outbox.Drop(worker, why);
   core_->landings.Fail(worker, why);
+  // Before the calls: who hears of the loss by one finds references dead.
+  core_->references->WorkerLost(worker, why);
   caller_->CancelChildren(callee_->OnGone(worker));
   caller_->OnGone(worker, why);
 }

@@ -20,6 +20,7 @@
 #include "sherd/rpc/engine/caller.h"
 #include "sherd/rpc/engine/engine_core.h"
 #include "sherd/rpc/link/wire.h"
+#include "sherd/rpc/ownership/reference_service.h"
 
 namespace sherd::internal {
 
@@ -52,7 +53,8 @@ namespace sherd::internal {
 // call with kInternal.
 //
 // Life. Make the engine, start the wire with it as handler, Attach the wire;
-// from then on all is possible. Messages that come before wait. At the end
+// from then on all is possible. Messages that come before wait, and handlers
+// with them, so that a handler can always call. At the end
 // close the wire, then Close the engine.
 //
 // Threads. Safe from any thread.
@@ -115,6 +117,9 @@ class CallEngine : public Wire::Handler {
   //   kDeadlineExceeded  Some have not returned: how many. They may go on; what
   //                      they answer is dropped.
   absl::Status Close(Deadline deadline);
+
+  // The values that this worker owns or holds.
+  ReferenceService& references() { return *core_->references; }
 
   // Of all workers, by rank.
   std::vector<WorkerStatistics> Statistics() const;

@@ -33,12 +33,15 @@
 #include "sherd/rpc/call_context.h"
 #include "sherd/rpc/engine/call_codec.h"
 #include "sherd/rpc/engine/wire_double.h"
+#include "sherd/rpc/ownership/reference_codec.h"
+#include "sherd/rpc/ownership/reference_service.h"
 #include "sherd/testing/matchers.h"
 
 namespace sherd::internal {
 namespace {
 
 using ::sherd::testing::IsOk;
+using ::sherd::testing::IsOkAndHolds;
 using ::sherd::testing::StatusIs;
 using ::testing::AllOf;
 using ::testing::AnyOf;
@@ -455,10 +458,9 @@ TEST_F(CallEngineTest, LateAndUnknownRepliesAreDropped) {
   EXPECT_THAT(late.Wait(), StatusIs(absl::StatusCode::kDeadlineExceeded));
   Payload payload = Values("x");
   EXPECT_THAT(
-      network_->Inject(1, 0, *EncodeReply(999, payload, nullptr, {}), 0),
+      network_->Inject(1, 0, *EncodeReply(999, payload, 0, nullptr, {}), 0),
       IsOk());
   EXPECT_THAT(network_->Inject(1, 0, EncodeCancel(999), 0), IsOk());
-  EXPECT_THAT(network_->Inject(1, 0, EncodeReceived(999), 0), IsOk());
   ExpectWorks(0, 1);
 }
 
@@ -488,6 +490,30 @@ TEST_F(CallEngineTest, CancelReachesTheHandlerAndWhatItCalled) {
   engines_[0]->Cancel(last_call_);
   EXPECT_THAT(own.Wait(), StatusIs(absl::StatusCode::kCancelled));
   while (saw_cancel_ < 2) std::this_thread::yield();
+  Handle("outer", [&](int self, Payload, ReplyFunction reply) {
+    Call(self, 2, "wait", Values("")).IgnoreError();
+    reply(Values(""));
+  });
+  const Pending nested = Start(0, 0, "outer", Values(""));
+  const uint64_t outer = last_call_;
+  AwaitWaiting(3);
+  engines_[0]->Cancel(outer);
+  while (saw_cancel_ < 3) std::this_thread::yield();
+}
+
+TEST_F(CallEngineTest, ACancellationComesAfterItsRequest) {
+  StartWorkers(2);
+  // The call ends while its request is being sent.
+  std::atomic<bool> first{true};
+  network_->SetFilter([&](int from, int, absl::string_view) {
+    if (from == 0 && first.exchange(false)) engines_[0]->Cancel(1);
+    return FakeNetwork::Fate::kDeliver;
+  });
+  EXPECT_THAT(Call(0, 1, "wait", Values("")),
+              StatusIs(absl::StatusCode::kCancelled));
+  for (const auto& [rank, status] : DrainAll({0, 1}, InTime())) {
+    EXPECT_THAT(status, IsOk());
+  }
 }
 
 TEST_F(CallEngineTest, AKilledWorkerIsNamedInEachPhase) {
@@ -584,8 +610,9 @@ TEST_F(CallEngineTest, ACallDoesNotEndWhileItsReplyIsWrittenToOut) {
 TEST_F(CallEngineTest, HostileMessagesCloseTheirConnectionOnly) {
   StartWorkers(6);
   Payload payload = Values("", {Sequence(4)});
-  const std::string request = *EncodeRequest(
-      5, "echo", kSignature, absl::Hours(1), payload, nullptr, {});
+  const std::string request =
+      *EncodeRequest({.call = 5, .method = "echo", .signature = kSignature},
+                     payload, 0, nullptr, {});
   EXPECT_THAT(network_->Inject(1, 0, request, uint64_t{1} << 60),
               StatusIs(absl::StatusCode::kInvalidArgument,
                        HasSubstr("1152921504606846976")));
@@ -595,7 +622,8 @@ TEST_F(CallEngineTest, HostileMessagesCloseTheirConnectionOnly) {
               StatusIs(absl::StatusCode::kInvalidArgument));
   Payload plain = Values("");
   const std::string wait =
-      *EncodeRequest(5, "wait", kSignature, absl::Hours(1), plain, nullptr, {});
+      *EncodeRequest({.call = 5, .method = "wait", .signature = kSignature},
+                     plain, 0, nullptr, {});
   EXPECT_THAT(network_->Inject(4, 0, wait, 0), IsOk());
   EXPECT_THAT(network_->Inject(4, 0, wait, 0),
               StatusIs(absl::StatusCode::kInvalidArgument,
@@ -620,42 +648,211 @@ TEST_F(CallEngineTest, TensorsOfRunningCallsAreBounded) {
   EXPECT_THAT(first.Wait(), IsOk());
 }
 
-TEST_F(CallEngineTest, ReferencesAreAdmittedFirstAndKeptUntilTheyAre) {
-  auto kept = std::make_shared<int>(1);
-  std::weak_ptr<int> watched = kept;
-  std::atomic<int> admitted{0};
+class ReferenceCallTest : public CallEngineTest {
+ protected:
+  using Service = ReferenceService;
+  using Kind = ReferenceMessage::Kind;
+
+  // To what `method` returns on `owner`.
+  Service::Handle Remote(int from, int owner, absl::string_view method,
+                         CallOptions options = {}) {
+    absl::StatusOr<Service::Created> created =
+        engines_[from]->references().Create(owner);
+    EXPECT_THAT(created, IsOk());
+    options.creation = created->message;
+    engines_[from]->Start(owner, method, kSignature, Values("made"), options,
+                          [](const absl::StatusOr<Payload>&) {});
+    return std::move(created->handle);
+  }
+  static Payload With(const Service::Handle& handle) {
+    Payload payload = Values("");
+    payload.references = {handle->id()};
+    payload.references_keep = {handle};
+    return payload;
+  }
+  // Holds messages about references of this kind.
+  void HoldBack(Kind kind, int from) {
+    network_->SetFilter([=](int sender, int, absl::string_view control) {
+      const auto header = DecodeCallMessage(control, 0, {});
+      const auto* words =
+          header.ok() ? std::get_if<ReferenceMessages>(&*header) : nullptr;
+      const bool held =
+          sender == from && words != nullptr && words->front().kind == kind;
+      return held ? FakeNetwork::Fate::kHold : FakeNetwork::Fate::kDeliver;
+    });
+  }
+  void LetGo() {
+    network_->SetFilter(nullptr);
+    network_->ReleaseHeld();
+  }
+  absl::StatusOr<std::string> Value(const Service::Handle& handle) {
+    const absl::StatusOr<Payload> value =
+        handle->service().Fetch(handle, absl::Seconds(60));
+    if (!value.ok()) return value.status();
+    return value->values;
+  }
+  void ExpectNothingLeft(const std::vector<int>& ranks) {
+    for (const int r : ranks) {
+      const Deadline deadline = InTime();
+      while (!engines_[r]->references().ToString().empty() &&
+             !deadline.HasPassed()) {
+        std::this_thread::yield();
+      }
+      EXPECT_EQ(engines_[r]->references().ToString(), "") << r;
+    }
+  }
+};
+
+TEST_F(ReferenceCallTest, HandlersAndCallersSeeConfirmedReferencesOnly) {
+  std::atomic<bool> seen{false};
   Handle("give", [&](int, Payload request, ReplyFunction reply) {
-    EXPECT_EQ(request.references.size(), 1);
+    seen = true;
     EXPECT_EQ(request.references_keep.size(), 1);
-    request.references_keep = {std::move(kept)};
     reply(std::move(request));
   });
-  CallEngineOptions options;
-  options.admit_references =
-      [&](int, Payload& payload,
-          const std::function<void(const absl::Status&)>& then) {
-        ++admitted;
-        if (payload.references[0].number == 99) {
-          return then(absl::NotFoundError("no such value"));
-        }
-        if (admitted == 2) {
-          EXPECT_FALSE(watched.expired());
-        }
-        payload.references_keep = {std::make_shared<int>(2)};
-        then(absl::OkStatus());
-      };
-  StartWorkers(2, options);
-  Payload request = Values("");
-  request.references = {{.owner = 1, .creator = 0, .number = 5}};
-  const absl::StatusOr<Payload> result = Call(0, 1, "give", request);
+  StartWorkers(3);
+  Service::Handle handle = Remote(0, 1, "echo");
+  HoldBack(Kind::kRegister, 2);
+  const Pending call = Start(0, 2, "give", With(handle));
+  handle.reset();
+  ExpectWorks(0, 2);
+  EXPECT_FALSE(seen);
+  LetGo();
+  const absl::StatusOr<Payload> result = call.Wait();
   ASSERT_THAT(result, IsOk());
-  EXPECT_EQ(result->references, request.references);
-  EXPECT_EQ(result->references_keep.size(), 1);
-  EXPECT_EQ(admitted, 2);
-  while (!watched.expired()) std::this_thread::yield();
-  request.references[0].number = 99;
-  EXPECT_THAT(Call(0, 1, "give", request),
-              StatusIs(absl::StatusCode::kNotFound));
+  ASSERT_EQ(result->references_keep.size(), 1);
+  EXPECT_THAT(Value(std::static_pointer_cast<ReferenceHandle>(
+                  result->references_keep[0])),
+              IsOkAndHolds("made"));
+}
+
+TEST_F(ReferenceCallTest, ACallThatWaitsToPassThemOnIsNeverSent) {
+  StartWorkers(3);
+  HoldBack(Kind::kRegistered, 1);
+  Service::Handle handle = Remote(0, 1, "echo");
+  const Pending call = Start(0, 2, "echo", With(handle));
+  engines_[0]->Cancel(last_call_);
+  EXPECT_THAT(call.Wait(), StatusIs(absl::StatusCode::kCancelled));
+  Service::Handle made = Remote(0, 2, "echo", {.timeout = kSoon});
+  const Pending late = Start(0, 2, "echo", With(handle), {.timeout = kSoon});
+  EXPECT_THAT(late.Wait(), StatusIs(absl::StatusCode::kDeadlineExceeded));
+  LetGo();
+  handle.reset();
+  made.reset();
+  ExpectNothingLeft({0, 1, 2});
+  EXPECT_EQ(engines_[2]->Statistics()[0].served, 1);
+  for (const auto& [rank, status] : DrainAll({0, 1, 2}, InTime())) {
+    EXPECT_THAT(status, IsOk());
+  }
+}
+
+TEST_F(ReferenceCallTest, LateRepliesAndCancelledRequestsAreDeclined) {
+  Handle("make", [&](int self, Payload, ReplyFunction reply) {
+    reply(With(Remote(self, 2, "echo")));
+  });
+  StartWorkers(3);
+  HoldBack(Kind::kRegistered, 2);
+  // The reply waits for the confirmation of its reference.
+  const Pending late = Start(0, 1, "make", Values(""), {.timeout = kSoon});
+  EXPECT_THAT(late.Wait(), StatusIs(absl::StatusCode::kDeadlineExceeded));
+  // The request waits at its receiver.
+  Service::Handle handle = Remote(0, 0, "echo");
+  LetGo();
+  HoldBack(Kind::kRegistered, 0);
+  const Pending call = Start(0, 1, "echo", With(handle), {.timeout = kSoon});
+  EXPECT_THAT(call.Wait(), StatusIs(absl::StatusCode::kDeadlineExceeded));
+  handle.reset();
+  LetGo();
+  ExpectNothingLeft({0, 1, 2});
+}
+
+TEST_F(ReferenceCallTest, ASenderThatDiesBeforeTheReceiverIsListed) {
+  StartWorkers(3);
+  Service::Handle handle = Remote(0, 1, "echo");
+  HoldBack(Kind::kRegister, 2);
+  std::atomic<int> runs{0};
+  Handle("give", [&](int, Payload, ReplyFunction reply) {
+    ++runs;
+    reply(Values(""));
+  });
+  const Pending call = Start(0, 2, "give", With(handle));
+  ExpectWorks(0, 2);
+  network_->Kill(0);
+  // The owner has let go of it when the receiver asks.
+  ExpectNothingLeft({1});
+  LetGo();
+  ExpectNothingLeft({2});
+  EXPECT_EQ(runs, 0);
+  engines_[0]->FailAll(absl::CancelledError("killed"));
+  EXPECT_THAT(call.Wait(), Not(IsOk()));
+}
+
+TEST_F(ReferenceCallTest, ACreationOutlivesItsCreatorAndFailsWithItsOwner) {
+  ReplyFunction later;
+  absl::Notification begun;
+  Handle("later", [&](int, Payload, ReplyFunction reply) {
+    later = std::move(reply);
+    begun.Notify();
+  });
+  StartWorkers(4);
+  Service::Handle handle = Remote(0, 1, "later");
+  Handle("give",
+         [&](int, Payload, ReplyFunction reply) { reply(With(handle)); });
+  const absl::StatusOr<Payload> given = Call(2, 0, "give", Values(""));
+  ASSERT_THAT(given, IsOk());
+  const auto held =
+      std::static_pointer_cast<ReferenceHandle>(given->references_keep[0]);
+  begun.WaitForNotification();
+  network_->Kill(0);
+  later(Values("still here"));
+  EXPECT_THAT(Value(held), IsOkAndHolds("still here"));
+  network_->Kill(1);
+  absl::Status gone = absl::OkStatus();
+  while (gone.ok()) gone = Value(held).status();
+  EXPECT_THAT(gone, StatusIs(absl::StatusCode::kUnavailable));
+  EXPECT_EQ(FailedRank(gone), 1);
+  absl::Status lost = absl::OkStatus();
+  while (lost.ok()) lost = engines_[2]->references().Create(1).status();
+  EXPECT_THAT(lost, StatusIs(absl::StatusCode::kUnavailable));
+  EXPECT_EQ(FailedRank(lost), 1);
+}
+
+TEST_F(ReferenceCallTest, WhatNobodySaysClosesItsConnectionOnly) {
+  StartWorkers(5);
+  Payload payload = Values("");
+  payload.references = {{.owner = 77, .creator = 1, .number = 1}};
+  const RequestHeader header = {
+      .call = 5, .method = "echo", .signature = kSignature};
+  EXPECT_THAT(network_->Inject(
+                  1, 0, *EncodeRequest(header, payload, 1, nullptr, {}), 0),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("expected workers from 0 to 4")));
+  const auto say = [&](int from, const ReferenceMessage& message) {
+    return network_->Inject(from, 0, EncodeReferenceMessages({message}), 0);
+  };
+  EXPECT_THAT(say(2, {Kind::kCreate, {0, 2, 1}, 1}),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("created without a call")));
+  EXPECT_THAT(say(3, {Kind::kRegister, {1, 2, 1}, 1}),
+              StatusIs(absl::StatusCode::kInvalidArgument));
+  EXPECT_THAT(say(4, {Kind::kAccepted, {}, 12}), IsOk());
+  ExpectWorks(0, 4);
+  ExpectNothingLeft({0});
+}
+
+TEST_F(ReferenceCallTest, AfterReleaseAllEachUseIsAnErrorThatNamesIt) {
+  StartWorkers(2);
+  const Service::Handle handle = Remote(0, 1, "echo");
+  EXPECT_THAT(Value(handle), IsOkAndHolds("made"));
+  engines_[0]->references().ReleaseAll();
+  EXPECT_THAT(Value(handle), StatusIs(absl::StatusCode::kFailedPrecondition,
+                                      HasSubstr("reference 1:0:1")));
+  EXPECT_THAT(Call(0, 1, "echo", With(handle)),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       HasSubstr("reference 1:0:1")));
+  EXPECT_THAT(engines_[0]->references().Create(1),
+              StatusIs(absl::StatusCode::kFailedPrecondition));
+  ExpectNothingLeft({0, 1});
 }
 
 TEST_F(CallEngineTest, DrainWaitsForNestedCallsThatBeginMeanwhile) {

@@ -12,6 +12,7 @@
 #include "absl/strings/string_view.h"
 #include "sherd/core/base/logging.h"
 #include "sherd/rpc/engine/call_codec.h"
+#include "sherd/rpc/ownership/reference_codec.h"
 #include "sherd/rpc/transfer/tensor_source.h"
 
 namespace {
@@ -71,8 +72,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     }
   } else if (const auto* cancel = std::get_if<CancelHeader>(&*header)) {
     again = EncodeCancel(cancel->call);
-  } else if (const auto* received = std::get_if<ReceivedHeader>(&*header)) {
-    again = EncodeReceived(received->call);
+  } else if (const auto* words = std::get_if<ReferenceMessages>(&*header)) {
+    again = EncodeReferenceMessages(*words);
   } else if (const auto* drain = std::get_if<DrainHeader>(&*header)) {
     again = EncodeDrain(*drain);
   } else if (const auto* read = std::get_if<TransferReadHeader>(&*header)) {

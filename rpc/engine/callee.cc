@@ -3,7 +3,6 @@
 #include <atomic>
 #include <cstdint>
 #include <exception>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -78,12 +77,17 @@ absl::StatusOr<Callee::Destinations> Callee::OnRequest(int from,
   // First the activity, then the count: see CallCounters::Look.
   call->running = MarkRunning(request.payload.tensor_bytes);
   core_->counters.Of(from).requests_received.fetch_add(1);
-  absl::Status status = FindHandler(request.method, request.signature, *call);
+  absl::Status status = TakeReferences(request, *call);
+  if (absl::IsInvalidArgument(status)) return status;
+  if (status.ok()) {
+    status = FindHandler(request.method, request.signature, *call);
+  }
   if (status.ok()) status = MakeRoom(request, *call);
   // From Add on, the payload is the table's; the memory is that of these
   // handles, also if the call ends meanwhile.
   std::vector<Tensor> landing = call->payload.tensors;
   if (!calls_.Add(call)) {
+    core_->references->Abandon(call->reference_transfer);
     return absl::InvalidArgumentError(
         absl::StrCat("call message: ", core_->Describe(from), " began call ",
                      request.call, " again, which has not ended"));
@@ -102,17 +106,22 @@ absl::StatusOr<Callee::Destinations> Callee::OnRequest(int from,
       });
 }
 
-void Callee::AcceptLocal(uint64_t id, const std::string& method,
-                         uint64_t signature, Deadline deadline,
+void Callee::AcceptLocal(const RequestHeader& request, Deadline deadline,
                          Payload payload) {
   auto call = std::make_shared<IncomingCall>();
-  call->from = core_->options.rank;
-  call->id = id;
-  call->context =
-      std::make_shared<CallContext>(call->from, id, method, deadline);
+  const int self = core_->options.rank;
+  call->from = self;
+  call->id = request.call;
+  call->context = std::make_shared<CallContext>(self, request.call,
+                                                request.method, deadline);
   call->running = MarkRunning(0);
+  if (request.creation_number != 0) {
+    call->value = core_->references->ValueOf(
+        {.owner = self, .creator = self, .number = request.creation_number});
+  }
   call->payload = std::move(payload);
-  const absl::Status status = FindHandler(method, signature, *call);
+  const absl::Status status =
+      FindHandler(request.method, request.signature, *call);
   calls_.Add(call);
   if (status.ok()) {
     Enqueue(std::move(call));
@@ -121,8 +130,37 @@ void Callee::AcceptLocal(uint64_t id, const std::string& method,
   }
 }
 
+absl::Status Callee::TakeReferences(const RequestHeader& request,
+                                    IncomingCall& call) {
+  ReferenceService& references = *core_->references;
+  const PayloadHeader& payload = request.payload;
+  absl::Status status;
+  if (request.creation_number != 0) {
+    absl::StatusOr<ReferenceService::Value> value = references.OnCreation(
+        call.from, {ReferenceMessage::Kind::kCreate,
+                    {core_->options.rank, call.from, request.creation_number},
+                    request.creation_sequence});
+    status = value.status();
+    if (value.ok()) call.value = *std::move(value);
+  }
+  if (payload.references.empty()) return status;
+  if (!status.ok()) {
+    references.Decline(call.from, payload.reference_transfer);
+    return status;
+  }
+  SHERD_ASSIGN_OR_RETURN(
+      call.reference_transfer,
+      references.Receive(call.from, payload.reference_transfer,
+                         payload.references));
+  return absl::OkStatus();
+}
+
 absl::Status Callee::FindHandler(absl::string_view method, uint64_t signature,
                                  IncomingCall& call) const {
+  if (method == kFetchMethod && signature == kFetchSignature) {
+    call.handler = FetchValueHandler();
+    return absl::OkStatus();
+  }
   const Wire* const wire = core_->outbox.wire();
   SHERD_ASSIGN_OR_RETURN(
       call.handler,
@@ -160,36 +198,38 @@ absl::Status Callee::MakeRoom(RequestHeader& request,
   call.payload.devices = DevicesAfterLanding(request.payload.tensors, {});
   call.payload.values = std::move(request.payload.values);
   call.payload.references = std::move(request.payload.references);
-  call.has_references = !call.payload.references.empty();
   return absl::OkStatus();
 }
 
 void Callee::Admit(Call call) {
-  if (!call->has_references) return Enqueue(std::move(call));
-  if (core_->options.admit_references == nullptr) {
-    return Reply(call, absl::UnimplementedError(
-                           "its arguments have references, which that worker "
-                           "does not take"));
+  if (call->reference_transfer == 0) return Enqueue(std::move(call));
+  core_->references->WhenReady(call->reference_transfer,
+                               [self = shared_from_this(), call](
+                                   const absl::Status& status,
+                                   std::vector<std::shared_ptr<void>> handles) {
+                                 if (!status.ok())
+                                   return self->Reply(call, status);
+                                 if (self->calls_.Admit(*call, handles))
+                                   self->Enqueue(call);
+                               });
+}
+
+void Callee::Open() {
+  std::vector<Call> early;
+  {
+    absl::MutexLock lock(&mutex_);
+    open_ = true;
+    early.swap(early_);
   }
-  // The payload leaves the table meanwhile, so that nobody else touches it.
-  std::optional<Payload> payload = calls_.Begin(*call);
-  if (!payload.has_value()) return;
-  auto admitted = std::make_shared<Payload>(*std::move(payload));
-  Payload& to_admit = *admitted;
-  const int from = call->from;
-  core_->options.admit_references(
-      from, to_admit,
-      [self = shared_from_this(), call = std::move(call),
-       admitted](const absl::Status& confirmed) {
-        if (!confirmed.ok()) return self->Reply(call, confirmed);
-        if (self->calls_.PutBack(*call, std::move(*admitted))) {
-          self->Enqueue(call);
-        }
-      });
+  for (Call& call : early) Enqueue(std::move(call));
 }
 
 void Callee::Enqueue(Call call) {
   call->state.store("waiting", std::memory_order_relaxed);
+  if (!open_.load(std::memory_order_acquire)) {
+    absl::MutexLock lock(&mutex_);
+    if (!open_) return early_.push_back(std::move(call));
+  }
   core_->pool.Submit([self = shared_from_this(),
                       call = std::move(call)](const absl::Status& status) {
     if (status.ok()) {
@@ -227,43 +267,49 @@ void Callee::Run(const Call& call) {
 }
 
 void Callee::Reply(const Call& call, absl::StatusOr<Payload> result) {
-  // It was removed before: nobody waits for an answer.
-  if (calls_.Remove(call->from, call->id) == nullptr) return;
-  bool lost = false;
-  if (absl::Status status = InjectAt(FaultPoint::kRpcBeforeReply, *call, &lost);
-      !status.ok()) {
-    result = std::move(status);
+  // It was taken before: nobody waits for an answer.
+  if (calls_.Take(call->from, call->id) == nullptr) return;
+  if (call->reference_transfer != 0) {
+    core_->references->Abandon(call->reference_transfer);
   }
-  if (lost) return;
   if (!result.ok() || !AnyOnDevice(result->tensors)) {
-    return Deliver(*call, std::move(result));
+    return Deliver(call, std::move(result));
   }
   absl::StatusOr<QueuedWork> queued = QueuedWork::For(result->tensors);
-  if (!queued.ok()) return Deliver(*call, queued.status());
+  if (!queued.ok()) return Deliver(call, queued.status());
   // Not on this thread, which may be one that must not wait.
   core_->pool.Submit(
       [self = shared_from_this(), call, result = std::move(result),
        queued = std::make_shared<QueuedWork>(*std::move(queued))](
           absl::Status status) mutable {
         status.Update(queued->Await(call->context->deadline()));
-        if (status.ok()) return self->Deliver(*call, std::move(result));
-        self->Deliver(*call, std::move(status));
+        if (status.ok()) return self->Deliver(call, std::move(result));
+        self->Deliver(call, std::move(status));
       });
 }
 
-void Callee::Deliver(const IncomingCall& call, absl::StatusOr<Payload> result) {
-  if (call.from == core_->options.rank) {
+void Callee::Deliver(const Call& call, absl::StatusOr<Payload> result) {
+  bool lost = false;
+  if (absl::Status status = InjectAt(FaultPoint::kRpcBeforeReply, *call, &lost);
+      !status.ok()) {
+    result = std::move(status);
+  }
+  if (call->value.has_value()) {
+    call->value->Set(std::exchange(result, Payload()));
+  }
+  if (lost) return;
+  if (call->from == core_->options.rank) {
     if (const auto caller = caller_.lock()) {
-      caller->OnLocalReply(call.id, std::move(result));
+      caller->OnLocalReply(call->id, std::move(result));
     }
     return;
   }
   if (result.ok()) {
     SendReply(call, *std::move(result));
   } else {
-    core_->SendSmall(call.from, EncodeErrorReply(call.id, result.status()));
+    core_->SendSmall(call->from, EncodeErrorReply(call->id, result.status()));
   }
-  InjectAt(FaultPoint::kRpcAfterReply, call).IgnoreError();
+  InjectAt(FaultPoint::kRpcAfterReply, *call).IgnoreError();
 }
 
 absl::Status Callee::InjectAt(FaultPoint point, const IncomingCall& call,
@@ -274,63 +320,111 @@ absl::Status Callee::InjectAt(FaultPoint point, const IncomingCall& call,
                            .lost = lost});
 }
 
-void Callee::SendReply(const IncomingCall& call, Payload result) {
-  const int to = call.from;
-  const uint64_t id = call.id;
+void Callee::SendReply(const Call& call, Payload result) {
+  const int to = call->from;
   absl::StatusOr<PackedTensors> packed = core_->Pack(
       to, result,
       [&](const Device& device) { return core_->routes.OfResult(to, device); },
-      call.context->deadline());
-  absl::StatusOr<std::string> control;
+      call->context->deadline());
   absl::Status status = packed.status();
+  if (!status.ok()) packed = PackedTensors();
+  uint64_t transfer = 0;
+  if (status.ok() && !result.references.empty()) {
+    const auto passed = core_->references->Pass(to, result);
+    status = passed.status();
+    if (passed.ok()) transfer = *passed;
+  }
+  if (transfer == 0) {
+    return WriteReply(*call, std::move(result), *std::move(packed), 0, status);
+  }
+  core_->references->WhenReady(
+      transfer,
+      [self = shared_from_this(), call, transfer, result = std::move(result),
+       packed = *std::move(packed)](const absl::Status& ready,
+                                    const auto& /*handles*/) mutable {
+        self->WriteReply(*call, std::move(result), std::move(packed), transfer,
+                         ready);
+      });
+}
+
+void Callee::WriteReply(const IncomingCall& call, Payload result,
+                        PackedTensors packed, uint64_t transfer,
+                        absl::Status status) {
+  const int to = call.from;
+  const uint64_t id = call.id;
+  absl::StatusOr<std::string> control;
   if (status.ok()) {
-    control =
-        EncodeReply(id, result, packed->exposure.get(), core_->options.limits);
+    control = EncodeReply(id, result, transfer, packed.exposure.get(),
+                          core_->options.limits);
     status = control.status();
   }
-  if (!status.ok()) {
-    return core_->SendSmall(to, EncodeErrorReply(id, status));
+  if (status.ok()) {
+    // Others go out on the connection on which the call came.
+    std::function<void(const absl::Status&)> on_sent;
+    if (packed.bulk()) {
+      on_sent = [self = weak_from_this(), to, id,
+                 transfer](const absl::Status& end) {
+        const auto callee = EngineCore::IsUnsent(end) ? self.lock() : nullptr;
+        if (callee == nullptr) return;
+        if (transfer != 0) callee->core_->references->Unsent(transfer);
+        callee->core_->SendSmall(
+            to, EncodeErrorReply(id, Annotate(end, "its reply was not sent")));
+      };
+    }
+    status = core_->Send(to, 0, *std::move(control), std::move(packed),
+                         std::move(on_sent));
+  } else {
+    core_->SendSmall(to, EncodeErrorReply(id, status));
   }
-  if (!result.references.empty()) {
-    calls_.KeepReferences(to, id, std::move(result.references_keep));
-  }
-  // Others go out on the connection on which the call came.
-  std::function<void(const absl::Status&)> on_sent;
-  if (packed->bulk()) {
-    on_sent = [self = weak_from_this(), to, id](const absl::Status& end) {
-      const auto callee = EngineCore::IsUnsent(end) ? self.lock() : nullptr;
-      if (callee == nullptr) return;
-      callee->calls_.ReleaseReferences(to, id);
-      callee->core_->SendSmall(
-          to, EncodeErrorReply(id, Annotate(end, "its reply was not sent")));
-    };
-  }
-  status = core_->Send(to, 0, *std::move(control), *std::move(packed),
-                       std::move(on_sent));
   // The caller is lost, or this worker has said goodbye.
-  if (!status.ok()) calls_.ReleaseReferences(to, id);
+  if (!status.ok() && transfer != 0) core_->references->Unsent(transfer);
 }
 
-Callee::Contexts Callee::OnCancel(int from, uint64_t id) {
-  if (auto context = calls_.Cancel(from, id)) return {std::move(context)};
-  return {};
-}
-
-Callee::Contexts Callee::OnGone(int worker) {
-  Contexts contexts = calls_.CancelIf(
-      [&](const IncomingCall& call) { return call.from == worker; });
-  calls_.ReleaseAllReferences(worker);
+Callee::Contexts Callee::Cancel(const std::vector<Call>& calls,
+                                const absl::Status& why) {
+  Contexts contexts;
+  for (const Call& call : calls) {
+    call->context->Cancel();
+    contexts.push_back(call->context);
+    // The pool may hold the call for longer, but not what it brought.
+    call->payload = {};
+    if (call->reference_transfer != 0) {
+      core_->references->Abandon(call->reference_transfer);
+    }
+    if (call->value.has_value()) {
+      call->value->Set(
+          Annotate(why, absl::StrCat(call->context->method(), " on ",
+                                     core_->Describe(core_->options.rank))));
+    }
+  }
   return contexts;
 }
 
+Callee::Contexts Callee::OnCancel(int from, uint64_t id) {
+  const Call call = calls_.Take(from, id);
+  if (call == nullptr) return {};
+  return Cancel({call}, absl::CancelledError("the worker that created it does "
+                                             "not wait any more"));
+}
+
+Callee::Contexts Callee::OnGone(int worker) {
+  return Cancel(calls_.TakeIf([&](const IncomingCall& call) {
+    return call.from == worker && !call.value.has_value();
+  }),
+                absl::CancelledError("its caller is gone"));
+}
+
 Callee::Contexts Callee::CancelAll() {
-  return calls_.CancelIf([](const IncomingCall&) { return true; });
+  return Cancel(calls_.TakeIf([](const IncomingCall&) { return true; }),
+                absl::CancelledError("RPC was shut down"));
 }
 
 Callee::Contexts Callee::Expire(Deadline::Clock::time_point now) {
-  return calls_.CancelIf([&](const IncomingCall& call) {
-    return call.context->deadline().when() <= now;
-  });
+  return Cancel(
+      calls_.TakeIf([&](const IncomingCall& call) {
+        return call.context->deadline().when() <= now;
+      }),
+      absl::DeadlineExceededError("it did not return before its deadline"));
 }
 
 }  // namespace sherd::internal

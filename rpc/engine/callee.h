@@ -1,6 +1,7 @@
 #ifndef SHERD_RPC_ENGINE_CALLEE_H_
 #define SHERD_RPC_ENGINE_CALLEE_H_
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -8,9 +9,11 @@
 #include <utility>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/synchronization/mutex.h"
 #include "absl/types/span.h"
 #include "sherd/core/base/deadline.h"
 #include "sherd/core/base/fault_point.h"
@@ -36,15 +39,18 @@ class Callee : public std::enable_shared_from_this<Callee> {
   // Who takes the results of calls to this worker itself; before the first.
   void SetCaller(std::weak_ptr<Caller> caller) { caller_ = std::move(caller); }
 
+  // Handlers run from here on; calls that came before have waited.
+  void Open() ABSL_LOCKS_EXCLUDED(mutex_);
+
   // As Wire::Handler::OnControl.
   absl::StatusOr<Destinations> OnRequest(int from, RequestHeader request,
                                          uint64_t tail_bytes, uint64_t* ticket);
   // A call of this worker to itself: nothing is copied.
-  void AcceptLocal(uint64_t id, const std::string& method, uint64_t signature,
-                   Deadline deadline, Payload payload);
+  void AcceptLocal(const RequestHeader& request, Deadline deadline,
+                   Payload payload);
 
   Contexts OnCancel(int from, uint64_t id);
-  void OnReceived(int from, uint64_t id) { calls_.ReleaseReferences(from, id); }
+  // What it creates here goes on, for whoever holds it.
   Contexts OnGone(int worker);
   // Of all workers.
   Contexts CancelAll();
@@ -56,6 +62,8 @@ class Callee : public std::enable_shared_from_this<Callee> {
   class ReplyOnce;
   using Call = std::shared_ptr<IncomingCall>;
 
+  // kInvalidArgument: nobody says this.
+  absl::Status TakeReferences(const RequestHeader& request, IncomingCall& call);
   absl::Status FindHandler(absl::string_view method, uint64_t signature,
                            IncomingCall& call) const;
   // Counts the call as running, and its bytes as held, until the last handle
@@ -63,18 +71,26 @@ class Callee : public std::enable_shared_from_this<Callee> {
   std::shared_ptr<void> MarkRunning(uint64_t bytes);
   absl::Status MakeRoom(RequestHeader& request, IncomingCall& call) const;
   void Admit(Call call);
-  void Enqueue(Call call);
+  void Enqueue(Call call) ABSL_LOCKS_EXCLUDED(mutex_);
   void Run(const Call& call);
   void Reply(const Call& call, absl::StatusOr<Payload> result);
-  // The call was removed, and the result is complete.
-  void Deliver(const IncomingCall& call, absl::StatusOr<Payload> result);
-  void SendReply(const IncomingCall& call, Payload result);
+  // The call was taken, and the result is complete.
+  void Deliver(const Call& call, absl::StatusOr<Payload> result);
+  void SendReply(const Call& call, Payload result);
+  // With `status` instead of the result, unless it is OK.
+  void WriteReply(const IncomingCall& call, Payload result,
+                  PackedTensors packed, uint64_t transfer, absl::Status status);
   absl::Status InjectAt(FaultPoint point, const IncomingCall& call,
                         bool* lost = nullptr) const;
+  // Of calls that were taken; nobody waits for an answer.
+  Contexts Cancel(const std::vector<Call>& calls, const absl::Status& why);
 
   const std::shared_ptr<EngineCore> core_;
   std::weak_ptr<Caller> caller_;
   IncomingCalls calls_;
+  std::atomic<bool> open_{false};
+  absl::Mutex mutex_;
+  std::vector<Call> early_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace sherd::internal

@@ -54,13 +54,15 @@ struct Caller::Landed {
   int from = 0;
   uint64_t call = 0;
   Payload payload;
+  // Of its references; 0: none.
+  uint64_t reference_transfer = 0;
   std::vector<Tensor> out;
 };
 
 uint64_t Caller::Start(int to, absl::string_view method, uint64_t signature,
                        Payload request, const CallOptions& options,
                        ReplyFunction done) {
-  auto call = std::make_unique<OutgoingCall>();
+  auto call = std::make_shared<OutgoingCall>();
   const uint64_t id = calls_.NextId();
   call->id = id;
   call->to = to;
@@ -69,7 +71,13 @@ uint64_t Caller::Start(int to, absl::string_view method, uint64_t signature,
   call->deadline = Deadline::After(options.timeout);
   call->done = std::move(done);
   call->out = options.out;
-  call->references_keep = std::move(request.references_keep);
+  RequestHeader header = {
+      .call = id, .method = call->method, .signature = signature};
+  if (options.creation.has_value()) {
+    call->creation = options.creation->id;
+    header.creation_number = options.creation->id.number;
+    header.creation_sequence = options.creation->sequence;
+  }
   call->parent = CallContext::Current();
   if (call->parent != nullptr) {
     call->deadline =
@@ -77,6 +85,7 @@ uint64_t Caller::Start(int to, absl::string_view method, uint64_t signature,
   }
   if (const absl::Status status = CheckStart(to, *call); !status.ok()) {
     const bool known = to >= 0 && to < core_->options.world_size;
+    NotSent(*call, status);
     call->done(Annotate(
         status, known ? Describe(*call)
                       : absl::StrCat("call ", id, " of ", call->method)));
@@ -84,12 +93,7 @@ uint64_t Caller::Start(int to, absl::string_view method, uint64_t signature,
   }
   core_->counters.outstanding().fetch_add(1);
   core_->counters.Of(to).outstanding.fetch_add(1, std::memory_order_relaxed);
-  const absl::Status status =
-      Launch(std::move(call), signature, std::move(request));
-  if (!status.ok()) {
-    if (Call failed = calls_.Take(id, status))
-      Finish(std::move(failed), status);
-  }
+  Launch(call, std::move(header), std::move(request));
   return id;
 }
 
@@ -117,59 +121,97 @@ absl::Status Caller::CheckStart(int to, const OutgoingCall& call) const {
   return absl::OkStatus();
 }
 
-absl::Status Caller::Launch(Call call, uint64_t signature, Payload request) {
-  const uint64_t id = call->id;
+void Caller::Launch(const Call& call, RequestHeader header, Payload request) {
   const int to = call->to;
-  const bool local = to == core_->options.rank;
-  absl::StatusOr<PackedTensors> packed;
-  absl::StatusOr<std::string> control;
-  const Deadline deadline = call->deadline;
+  PackedTensors packed;
   absl::Status status;
-  if (local) {
-    status = AwaitQueued(request.tensors, deadline);
+  if (to == core_->options.rank) {
+    status = AwaitQueued(request.tensors, call->deadline);
   } else {
-    packed = core_->Pack(
+    absl::StatusOr<PackedTensors> made = core_->Pack(
         to, request,
         [&](const Device& device) {
           return core_->routes.OfArgument(to, device);
         },
-        deadline);
-    status = packed.status();
+        call->deadline);
+    status = made.status();
+    if (made.ok()) packed = *std::move(made);
+    call->bulk = packed.bulk();
+    if (status.ok() && !request.references.empty()) {
+      absl::StatusOr<uint64_t> transfer = core_->references->Pass(to, request);
+      status = transfer.status();
+      if (transfer.ok()) call->reference_transfer = *transfer;
+    }
   }
-  if (status.ok() && !local) {
-    call->bulk = packed->bulk();
-    control =
-        EncodeRequest(id, call->method, signature, deadline.Remaining(),
-                      request, packed->exposure.get(), core_->options.limits);
-    status = control.status();
-  }
-  bool lost = false;
-  if (status.ok()) {
-    status = MaybeInjectFault({.point = FaultPoint::kRpcBeforeRequest,
-                               .rank = core_->options.rank,
-                               .subject = call->method,
-                               .lost = &lost});
-  }
-  const std::string method = local ? call->method : std::string();
-  calls_.Add(std::move(call));
-  SHERD_RETURN_IF_ERROR(status);
-  SHERD_RETURN_IF_ERROR(core_->deadlines.Watch(deadline));
+  calls_.Add(call);
+  if (status.ok()) status = core_->deadlines.Watch(call->deadline);
   // After Close has searched the calls, this is true.
-  if (closed_.load()) return ClosedError();
+  if (status.ok() && closed_.load()) status = ClosedError();
+  if (!status.ok() || call->reference_transfer == 0) {
+    return SendRequest(call, std::move(header), std::move(request),
+                       std::move(packed), status);
+  }
+  core_->references->WhenReady(
+      call->reference_transfer,
+      [self = shared_from_this(), call, header = std::move(header),
+       request = std::move(request), packed = std::move(packed)](
+          const absl::Status& ready, const auto& /*handles*/) mutable {
+        self->SendRequest(call, std::move(header), std::move(request),
+                          std::move(packed), ready);
+      });
+}
+
+void Caller::SendRequest(const Call& call, RequestHeader header,
+                         Payload request, PackedTensors packed,
+                         const absl::Status& ready) {
+  using Departure = OutgoingCall::Departure;
+  absl::Status status = ready;
+  if (call->departure.load() == Departure::kUnwanted) {
+    status = absl::CancelledError("nobody waits for it any more");
+  }
+  if (status.ok()) {
+    status =
+        TrySend(call, std::move(header), std::move(request), std::move(packed));
+  }
+  const Departure before = call->departure.exchange(Departure::kLeft);
+  if (!status.ok()) {
+    NotSent(*call, status);
+    if (Call failed = calls_.Take(call->id, status)) {
+      Finish(std::move(failed), status);
+    }
+  } else if (before == Departure::kUnwanted) {
+    Recall(*call, absl::CancelledError("nobody waits for it any more"));
+  }
+}
+
+absl::Status Caller::TrySend(const Call& call, RequestHeader header,
+                             Payload request, PackedTensors packed) {
+  bool lost = false;
+  SHERD_RETURN_IF_ERROR(
+      MaybeInjectFault({.point = FaultPoint::kRpcBeforeRequest,
+                        .rank = core_->options.rank,
+                        .subject = call->method,
+                        .lost = &lost}));
   if (lost) return absl::OkStatus();
-  if (local) {
-    calls_.MarkSent(id);
-    callee_->AcceptLocal(id, method, signature, deadline, std::move(request));
+  const int to = call->to;
+  if (to == core_->options.rank) {
+    calls_.MarkSent(call->id);
+    callee_->AcceptLocal(header, call->deadline, std::move(request));
     return absl::OkStatus();
   }
+  header.timeout = call->deadline.Remaining();
+  SHERD_ASSIGN_OR_RETURN(
+      std::string control,
+      EncodeRequest(header, request, call->reference_transfer,
+                    packed.exposure.get(), core_->options.limits));
   WorkerCounters& counters = core_->counters.Of(to);
   counters.requests_sent.fetch_add(1);
   core_->IntroduceMemory(to);
-  status =
-      core_->Send(to, id, *std::move(control), *std::move(packed),
-                  [self = weak_from_this(), to, id](const absl::Status& end) {
+  const absl::Status status =
+      core_->Send(to, call->id, std::move(control), std::move(packed),
+                  [self = weak_from_this(), call](const absl::Status& end) {
                     if (const auto caller = self.lock())
-                      caller->OnSent(to, id, end);
+                      caller->OnSent(call, end);
                   });
   if (!status.ok()) counters.requests_sent.fetch_sub(1);
   MaybeInjectFault({.point = FaultPoint::kRpcAfterRequest,
@@ -179,11 +221,25 @@ absl::Status Caller::Launch(Call call, uint64_t signature, Payload request) {
   return status;
 }
 
-void Caller::OnSent(int to, uint64_t id, const absl::Status& end) {
-  if (end.ok()) return calls_.MarkSent(id);
+void Caller::OnSent(const Call& call, const absl::Status& end) {
+  if (end.ok()) return calls_.MarkSent(call->id);
   if (!EngineCore::IsUnsent(end)) return;
-  core_->counters.Of(to).requests_sent.fetch_sub(1);
-  if (Call call = calls_.Take(id, end)) Finish(std::move(call), end);
+  core_->counters.Of(call->to).requests_sent.fetch_sub(1);
+  NotSent(*call, end);
+  if (Call unsent = calls_.Take(call->id, end)) {
+    Finish(std::move(unsent), end);
+  }
+}
+
+void Caller::NotSent(const OutgoingCall& call, const absl::Status& why) {
+  // One that waits, or one that is ready.
+  const uint64_t transfer = call.reference_transfer;
+  if (transfer != 0 && !core_->references->Abandon(transfer)) {
+    core_->references->Unsent(transfer);
+  }
+  if (call.creation.has_value()) {
+    core_->references->CreationNotSent(*call.creation, why);
+  }
 }
 
 void Caller::Cancel(uint64_t id) {
@@ -218,33 +274,39 @@ absl::StatusOr<Caller::Destinations> Caller::OnReply(int from,
     transfer = std::make_shared<Transfer>(core_, from, reply.payload);
   }
   std::optional<std::vector<Tensor>> out = calls_.Claim(reply.call, from);
-  auto landed = std::make_shared<Landed>();
-  landed->from = from;
-  landed->call = reply.call;
-  landed->payload.references = std::move(reply.payload.references);
-  absl::Status status = absl::CancelledError("the reply came late");
-  if (out.has_value()) {
-    landed->out = *std::move(out);
-    absl::StatusOr<std::vector<Tensor>> tensors =
-        TensorsToLandIn(reply.payload.tensors, landed->out,
-                        /*any_strides=*/transfer != nullptr);
-    status = tensors.status();
-    if (tensors.ok()) {
-      landed->payload.tensors = *std::move(tensors);
-      landed->payload.devices =
-          DevicesAfterLanding(reply.payload.tensors, landed->out);
-    }
-  }
-  if (!status.ok()) {
-    // Not wanted, or no place to put it: its bytes are dropped.
-    if (out.has_value()) {
-      Deliver(*landed, status);
-    } else if (!landed->payload.references.empty()) {
-      core_->SendSmall(from, EncodeReceived(reply.call));
+  const uint64_t reference_transfer = reply.payload.reference_transfer;
+  if (!out.has_value()) {
+    // Late. Its bytes are dropped.
+    if (reference_transfer != 0) {
+      core_->references->Decline(from, reference_transfer);
     }
     return Destinations();
   }
+  auto landed = std::make_shared<Landed>();
+  landed->from = from;
+  landed->call = reply.call;
+  landed->out = *std::move(out);
+  if (reference_transfer != 0) {
+    const absl::StatusOr<uint64_t> received = core_->references->Receive(
+        from, reference_transfer, reply.payload.references);
+    if (!received.ok()) {
+      Deliver(*landed, received.status());
+      return received.status();
+    }
+    landed->reference_transfer = *received;
+  }
+  absl::StatusOr<std::vector<Tensor>> tensors =
+      TensorsToLandIn(reply.payload.tensors, landed->out,
+                      /*any_strides=*/transfer != nullptr);
+  if (!tensors.ok()) {
+    Deliver(*landed, tensors.status());
+    return Destinations();
+  }
+  landed->payload.tensors = *std::move(tensors);
+  landed->payload.devices =
+      DevicesAfterLanding(reply.payload.tensors, landed->out);
   landed->payload.values = std::move(reply.payload.values);
+  landed->payload.references = std::move(reply.payload.references);
   return core_->Land(
       from, std::move(transfer), tail_bytes, landed->payload.tensors, ticket,
       [self = shared_from_this(), landed](const absl::Status& end) {
@@ -255,19 +317,17 @@ absl::StatusOr<Caller::Destinations> Caller::OnReply(int from,
 void Caller::OnLanded(std::shared_ptr<Landed> landed,
                       const absl::Status& status) {
   if (!status.ok()) return Deliver(*landed, status);
-  if (landed->payload.references.empty()) return Settle(std::move(landed));
-  if (core_->options.admit_references == nullptr) {
-    return Deliver(*landed, absl::UnimplementedError(
-                                "the result has references, which this "
-                                "worker does not take"));
-  }
-  Landed& admitted = *landed;
-  core_->options.admit_references(
-      admitted.from, admitted.payload,
-      [self = shared_from_this(), landed](const absl::Status& confirmed) {
-        if (!confirmed.ok()) return self->Deliver(*landed, confirmed);
-        self->Settle(landed);
-      });
+  if (landed->reference_transfer == 0) return Settle(std::move(landed));
+  core_->references->WhenReady(landed->reference_transfer,
+                               [self = shared_from_this(), landed](
+                                   const absl::Status& ready,
+                                   std::vector<std::shared_ptr<void>> handles) {
+                                 if (!ready.ok())
+                                   return self->Deliver(*landed, ready);
+                                 landed->payload.references_keep =
+                                     std::move(handles);
+                                 self->Settle(landed);
+                               });
 }
 
 void Caller::Settle(std::shared_ptr<Landed> landed) {
@@ -293,10 +353,8 @@ absl::Status Caller::Place(Landed& landed) const {
 void Caller::Deliver(Landed& landed, const absl::Status& status) {
   absl::Status end;
   Call call = calls_.Release(landed.call, end);
-  if (!landed.payload.references.empty() &&
-      landed.from != core_->options.rank) {
-    core_->SendSmall(landed.from, EncodeReceived(landed.call));
-  }
+  if (landed.reference_transfer != 0)
+    core_->references->Abandon(landed.reference_transfer);
   if (call == nullptr) return;
   if (end.ok()) end = status;
   if (end.ok()) {
@@ -342,14 +400,27 @@ void Caller::Finish(Call call, absl::StatusOr<Payload> result) {
 }
 
 void Caller::Abandon(Call call, const absl::Status& why) {
-  if (call->to == core_->options.rank) {
-    callee_->OnCancel(call->to, call->id);
-  } else if (core_->outbox.Withdraw(call->to, call->id)) {
-    core_->counters.Of(call->to).requests_sent.fetch_sub(1);
-  } else {
-    core_->SendSmall(call->to, EncodeCancel(call->id), call->bulk);
+  using Departure = OutgoingCall::Departure;
+  if (call->reference_transfer != 0 &&
+      core_->references->Abandon(call->reference_transfer)) {
+    NotSent(*call, why);
+  } else if (call->departure.exchange(Departure::kUnwanted) ==
+             Departure::kLeft) {
+    Recall(*call, why);
   }
   Finish(std::move(call), why);
+}
+
+void Caller::Recall(const OutgoingCall& call, const absl::Status& why) {
+  if (call.to == core_->options.rank) {
+    CancelChildren(callee_->OnCancel(call.to, call.id));
+  } else if (core_->outbox.Withdraw(call.to, call.id)) {
+    core_->counters.Of(call.to).requests_sent.fetch_sub(1);
+    NotSent(call, why);
+  } else if (!call.creation.has_value() || !absl::IsDeadlineExceeded(why)) {
+    // A value is to say that its deadline passed, which the owner watches too.
+    core_->SendSmall(call.to, EncodeCancel(call.id), call.bulk);
+  }
 }
 
 void Caller::OnGone(int worker, const absl::Status& why) {

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -21,6 +22,7 @@
 #include "sherd/rpc/engine/call_codec.h"
 #include "sherd/rpc/engine/engine_core.h"
 #include "sherd/rpc/engine/outgoing_calls.h"
+#include "sherd/rpc/ownership/reference_message.h"
 
 namespace sherd::internal {
 
@@ -31,6 +33,9 @@ struct CallOptions {
   // Where the tensors of the result go, in their order; undefined ones are
   // allocated, and all are if it is empty.
   std::vector<Tensor> out = {};
+  // The kCreate of the reference whose value the result becomes, at the callee;
+  // `done` then gets an empty one.
+  std::optional<ReferenceMessage> creation = std::nullopt;
 };
 
 // The calls that this worker makes; see CallEngine.
@@ -66,14 +71,17 @@ class Caller : public std::enable_shared_from_this<Caller> {
 
  private:
   struct Landed;
-  using Call = std::unique_ptr<OutgoingCall>;
+  using Call = std::shared_ptr<OutgoingCall>;
 
   absl::Status CheckStart(int to, const OutgoingCall& call) const;
-  absl::Status Launch(Call call, uint64_t signature, Payload request);
-  absl::Status SendRequest(const OutgoingCall& call, uint64_t signature,
-                           absl::Duration timeout, Payload request);
+  // These end the call if it cannot begin.
+  void Launch(const Call& call, RequestHeader header, Payload request);
+  void SendRequest(const Call& call, RequestHeader header, Payload request,
+                   PackedTensors packed, const absl::Status& ready);
+  absl::Status TrySend(const Call& call, RequestHeader header, Payload request,
+                       PackedTensors packed);
   // The request of this call left this worker, or never will.
-  void OnSent(int to, uint64_t id, const absl::Status& end);
+  void OnSent(const Call& call, const absl::Status& end);
   // The tail of a reply is here, or never will be.
   void OnLanded(std::shared_ptr<Landed> landed, const absl::Status& status);
   void Settle(std::shared_ptr<Landed> landed);
@@ -81,9 +89,12 @@ class Caller : public std::enable_shared_from_this<Caller> {
   absl::Status Place(Landed& landed) const;
   // Ends the call with its result.
   void Deliver(Landed& landed, const absl::Status& status);
-  // Ends a call that was taken, and if `tell`, lets the callee know.
+  // Both end a call that was taken; Abandon lets the callee know.
   void Finish(Call call, absl::StatusOr<Payload> result);
   void Abandon(Call call, const absl::Status& why);
+  // The request has left, and nobody waits for the reply.
+  void Recall(const OutgoingCall& call, const absl::Status& why);
+  void NotSent(const OutgoingCall& call, const absl::Status& why);
   std::string Describe(const OutgoingCall& call) const;
 
   const std::shared_ptr<EngineCore> core_;

@@ -29,6 +29,7 @@
 #include "sherd/rpc/engine/drain.h"
 #include "sherd/rpc/engine/landings.h"
 #include "sherd/rpc/engine/worker_pool.h"
+#include "sherd/rpc/ownership/reference_service.h"
 #include "sherd/rpc/transfer/memory_transfer.h"
 #include "sherd/rpc/transfer/tensor_source.h"
 
@@ -49,18 +50,8 @@ struct CallEngineOptions {
   std::function<absl::StatusOr<std::shared_ptr<const RawHandler>>(
       absl::string_view name, uint64_t signature, absl::string_view worker)>
       find_handler = FindHandlerFor;
-
-  // A message of `from` brought references: makes them this worker's, sets
-  // payload.references_keep, and calls `then`, on any thread, once their owners
-  // have confirmed them, or with an error, which ends the call. Until then
-  // `payload` lives and nobody else touches it. Runs on the loop's thread.
-  // Null: messages with references are refused.
-  std::function<void(int from, Payload& payload,
-                     std::function<void(const absl::Status&)> then)>
-      admit_references = nullptr;
-  // A message of another layer; an error ends the connection. Null: refused.
-  std::function<absl::Status(int from, absl::string_view control)> on_foreign =
-      nullptr;
+  // Of a fetch of a reference's value that is not given another one.
+  absl::Duration timeout = absl::Seconds(60);
 };
 
 // What this worker counts, of each other worker and in all.
@@ -181,6 +172,8 @@ struct EngineCore : std::enable_shared_from_this<EngineCore> {
   Drain drain;
   WorkerPool pool;
   CallDeadlines deadlines;
+  // Set once, before the wire is there.
+  std::shared_ptr<ReferenceService> references;
 };
 
 }  // namespace sherd::internal

@@ -17,6 +17,7 @@
 #include "sherd/rpc/call/payload.h"
 #include "sherd/rpc/call_context.h"
 #include "sherd/rpc/engine/call_statistics.h"
+#include "sherd/rpc/ownership/reference_service.h"
 
 namespace sherd::internal {
 
@@ -26,11 +27,14 @@ struct IncomingCall {
   uint64_t id = 0;
   std::shared_ptr<CallContext> context;
   std::shared_ptr<const RawHandler> handler;
-  bool has_references = false;
+  // Of the references that it brought; 0: none.
+  uint64_t reference_transfer = 0;
+  // What its result becomes, if it stays here.
+  std::optional<ReferenceService::Value> value;
   const Deadline::Clock::time_point started = Deadline::Clock::now();
   // As CallUnderWay has it.
   std::atomic<const char*> state{"arriving"};
-  // Guarded by the table; see Begin.
+  // Guarded by the table, and then of the thread that took the call.
   Payload payload;
   // Released with the call: while it exists, the call is running.
   std::shared_ptr<void> running;
@@ -50,19 +54,17 @@ class IncomingCalls {
   std::optional<Payload> Begin(const IncomingCall& call)
       ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Returns a payload for another Begin; false if the call is no longer here.
-  bool PutBack(const IncomingCall& call, Payload payload)
+  // Gives its payload the handles of its references, which Begin then returns;
+  // false if the call is no longer here.
+  bool Admit(const IncomingCall& call,
+             std::vector<std::shared_ptr<void>>& handles)
       ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Null if there is no such call.
-  std::shared_ptr<IncomingCall> Remove(int from, uint64_t id)
+  std::shared_ptr<IncomingCall> Take(int from, uint64_t id)
       ABSL_LOCKS_EXCLUDED(mutex_);
-
-  // Removes and cancels one; its context, or null.
-  std::shared_ptr<CallContext> Cancel(int from, uint64_t id)
-      ABSL_LOCKS_EXCLUDED(mutex_);
-  // Removes and cancels all that `chosen` accepts, and frees their payloads.
-  std::vector<std::shared_ptr<CallContext>> CancelIf(
+  // Takes all that `chosen` accepts.
+  std::vector<std::shared_ptr<IncomingCall>> TakeIf(
       const std::function<bool(const IncomingCall&)>& chosen)
       ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -72,22 +74,12 @@ class IncomingCalls {
   // The earliest deadline of all calls.
   Deadline EarliestDeadline() const ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // References that a reply named, kept until its receiver has them: Release,
-  // or ReleaseAll if the worker is lost.
-  void KeepReferences(int from, uint64_t id,
-                      std::vector<std::shared_ptr<void>> references)
-      ABSL_LOCKS_EXCLUDED(mutex_);
-  void ReleaseReferences(int from, uint64_t id) ABSL_LOCKS_EXCLUDED(mutex_);
-  void ReleaseAllReferences(int from) ABSL_LOCKS_EXCLUDED(mutex_);
-
  private:
   using Key = std::pair<int, uint64_t>;
-  using References = std::vector<std::shared_ptr<void>>;
 
   mutable absl::Mutex mutex_;
   absl::flat_hash_map<Key, std::shared_ptr<IncomingCall>> calls_
       ABSL_GUARDED_BY(mutex_);
-  absl::flat_hash_map<Key, References> references_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace sherd::internal

@@ -14,14 +14,14 @@
 
 namespace sherd::internal {
 
-void OutgoingCalls::Add(std::unique_ptr<OutgoingCall> call) {
+void OutgoingCalls::Add(std::shared_ptr<OutgoingCall> call) {
   Shard& shard = ShardOf(call->id);
   absl::MutexLock lock(&shard.mutex);
   const uint64_t id = call->id;
   shard.calls[id].call = std::move(call);
 }
 
-std::unique_ptr<OutgoingCall> OutgoingCalls::Take(uint64_t id,
+std::shared_ptr<OutgoingCall> OutgoingCalls::Take(uint64_t id,
                                                   const absl::Status& status,
                                                   int to) {
   Shard& shard = ShardOf(id);
@@ -33,15 +33,15 @@ std::unique_ptr<OutgoingCall> OutgoingCalls::Take(uint64_t id,
     it->second.end.Update(status);
     return nullptr;
   }
-  std::unique_ptr<OutgoingCall> call = std::move(it->second.call);
+  std::shared_ptr<OutgoingCall> call = std::move(it->second.call);
   shard.calls.erase(it);
   return call;
 }
 
-std::vector<std::unique_ptr<OutgoingCall>> OutgoingCalls::TakeIf(
+std::vector<std::shared_ptr<OutgoingCall>> OutgoingCalls::TakeIf(
     const std::function<bool(const OutgoingCall&)>& chosen,
     const absl::Status& status) {
-  std::vector<std::unique_ptr<OutgoingCall>> taken;
+  std::vector<std::shared_ptr<OutgoingCall>> taken;
   for (Shard& shard : shards_) {
     absl::MutexLock lock(&shard.mutex);
     absl::erase_if(shard.calls, [&](auto& entry) {
@@ -69,13 +69,13 @@ std::optional<std::vector<Tensor>> OutgoingCalls::Claim(uint64_t id, int from) {
   return it->second.call->out;
 }
 
-std::unique_ptr<OutgoingCall> OutgoingCalls::Release(uint64_t id,
+std::shared_ptr<OutgoingCall> OutgoingCalls::Release(uint64_t id,
                                                      absl::Status& end) {
   Shard& shard = ShardOf(id);
   absl::MutexLock lock(&shard.mutex);
   const auto it = shard.calls.find(id);
   if (it == shard.calls.end()) return nullptr;
-  std::unique_ptr<OutgoingCall> call = std::move(it->second.call);
+  std::shared_ptr<OutgoingCall> call = std::move(it->second.call);
   end = std::move(it->second.end);
   shard.calls.erase(it);
   return call;

@@ -22,6 +22,7 @@
 #include "sherd/rpc/call/payload.h"
 #include "sherd/rpc/call_context.h"
 #include "sherd/rpc/engine/call_statistics.h"
+#include "sherd/rpc/ownership/reference_id.h"
 
 namespace sherd::internal {
 
@@ -36,12 +37,19 @@ struct OutgoingCall {
   std::function<void(absl::StatusOr<Payload>)> done;
   // Where the tensors of the result go; may be empty.
   std::vector<Tensor> out;
-  // Kept until the call ends.
-  std::vector<std::shared_ptr<void>> references_keep;
   // The request is bulk, so that what follows it has to be.
   bool bulk = false;
+  // Of the references that the request carries; 0: none.
+  uint64_t reference_transfer = 0;
+  // Of the reference whose value the call makes.
+  std::optional<ReferenceId> creation;
   // Of the handler that made the call, or null.
   std::shared_ptr<CallContext> parent;
+
+  // Who ends a call while its request is on the way out leaves it to the thread
+  // that sends it to call it back, so that a cancellation never overtakes it.
+  enum class Departure { kAhead, kLeft, kUnwanted };
+  std::atomic<Departure> departure{Departure::kAhead};
 };
 
 // The calls that this worker made and that have not ended. The thread that
@@ -56,16 +64,16 @@ struct OutgoingCall {
 class OutgoingCalls {
  public:
   // Makes `call` known under its id, a number of NextId.
-  void Add(std::unique_ptr<OutgoingCall> call);
+  void Add(std::shared_ptr<OutgoingCall> call);
   uint64_t NextId() { return next_id_.fetch_add(1, std::memory_order_relaxed); }
 
   // Null if there is no such call (to worker `to`, if that is not -1) any more,
   // or an end is kept; then it is `status` unless there was one before.
-  std::unique_ptr<OutgoingCall> Take(uint64_t id, const absl::Status& status,
+  std::shared_ptr<OutgoingCall> Take(uint64_t id, const absl::Status& status,
                                      int to = -1);
 
   // Takes all that `chosen` accepts, under the lock of the call.
-  std::vector<std::unique_ptr<OutgoingCall>> TakeIf(
+  std::vector<std::shared_ptr<OutgoingCall>> TakeIf(
       const std::function<bool(const OutgoingCall&)>& chosen,
       const absl::Status& status);
 
@@ -75,7 +83,7 @@ class OutgoingCalls {
 
   // Takes a call that was claimed, or that has no `out` and may have ended:
   // then null. `end`: what was kept, or OK.
-  std::unique_ptr<OutgoingCall> Release(uint64_t id, absl::Status& end);
+  std::shared_ptr<OutgoingCall> Release(uint64_t id, absl::Status& end);
 
   // The system has the request of this call, if it has not ended.
   void MarkSent(uint64_t id);
@@ -88,7 +96,7 @@ class OutgoingCalls {
 
  private:
   struct Entry {
-    std::unique_ptr<OutgoingCall> call;
+    std::shared_ptr<OutgoingCall> call;
     bool sent = false;
     bool claimed = false;
     absl::Status end;

@@ -1,24 +1,31 @@
 #include "sherd/rpc/ownership/reference_codec.h"
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
 #include "sherd/rpc/rpc.pb.h"
 
 namespace sherd::internal {
 
 using Kind = ReferenceMessage::Kind;
 
-void AppendReferenceMessage(const ReferenceMessage& message,
-                            rpc::ReferenceMessage* encoded) {
-  encoded->add_kind(static_cast<uint32_t>(message.kind));
-  encoded->add_owner(message.id.owner);
-  encoded->add_creator(message.id.creator);
-  encoded->add_number(message.id.number);
-  encoded->add_sequence(message.sequence);
+std::string EncodeReferenceMessages(
+    absl::Span<const ReferenceMessage> messages) {
+  rpc::Message all;
+  rpc::ReferenceMessage& encoded = *all.mutable_reference();
+  for (const ReferenceMessage& message : messages) {
+    encoded.add_kind(static_cast<uint32_t>(message.kind));
+    encoded.add_owner(message.id.owner);
+    encoded.add_creator(message.id.creator);
+    encoded.add_number(message.id.number);
+    encoded.add_sequence(message.sequence);
+  }
+  return all.SerializeAsString();
 }
 
 absl::StatusOr<std::vector<ReferenceMessage>> DecodeReferenceMessages(

@@ -1,9 +1,12 @@
 #ifndef SHERD_RPC_OWNERSHIP_REFERENCE_CODEC_H_
 #define SHERD_RPC_OWNERSHIP_REFERENCE_CODEC_H_
 
+#include <cstddef>
+#include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "sherd/rpc/ownership/reference_message.h"
 
 namespace sherd::rpc {
@@ -12,8 +15,12 @@ class ReferenceMessage;  // Of rpc.proto.
 
 namespace sherd::internal {
 
-void AppendReferenceMessage(const ReferenceMessage& message,
-                            rpc::ReferenceMessage* encoded);
+// So many are below Wire::kMaxControlBytes.
+inline constexpr size_t kMaxReferenceMessages = size_t{1} << 16;
+
+// The control part that says all of these.
+std::string EncodeReferenceMessages(
+    absl::Span<const ReferenceMessage> messages);
 
 //   kInvalidArgument  The columns differ in length, or a kind is unknown.
 absl::StatusOr<std::vector<ReferenceMessage>> DecodeReferenceMessages(

@@ -1,6 +1,7 @@
 #include "sherd/rpc/ownership/reference_codec.h"
 
 #include <cstdint>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/escaping.h"
@@ -14,16 +15,15 @@ namespace {
 using ::testing::HasSubstr;
 
 TEST(ReferenceCodecTest, WhatIsDecodedIsWhatWasEncoded) {
-  rpc::ReferenceMessage encoded;
+  std::vector<ReferenceMessage> sent;
   for (uint64_t kind = 1; kind <= 6; ++kind) {
-    AppendReferenceMessage({static_cast<ReferenceMessage::Kind>(kind),
-                            {static_cast<int32_t>(kind), 20, kind << 40},
-                            ~kind},
-                           &encoded);
+    sent.push_back({static_cast<ReferenceMessage::Kind>(kind),
+                    {static_cast<int32_t>(kind), 20, kind << 40},
+                    ~kind});
   }
-  rpc::ReferenceMessage arrived;
-  ASSERT_TRUE(arrived.ParseFromString(encoded.SerializeAsString()));
-  const auto messages = DecodeReferenceMessages(arrived);
+  rpc::Message arrived;
+  ASSERT_TRUE(arrived.ParseFromString(EncodeReferenceMessages(sent)));
+  const auto messages = DecodeReferenceMessages(arrived.reference());
   ASSERT_TRUE(messages.ok()) << messages.status();
   ASSERT_EQ(messages->size(), 6);
   for (uint64_t kind = 1; kind <= 6; ++kind) {
@@ -33,6 +33,13 @@ TEST(ReferenceCodecTest, WhatIsDecodedIsWhatWasEncoded) {
               (ReferenceId{static_cast<int32_t>(kind), 20, kind << 40}));
     EXPECT_EQ(message.sequence, ~kind);
   }
+}
+
+rpc::ReferenceMessage Words(int count) {
+  rpc::Message words;
+  const std::vector<ReferenceMessage> all(static_cast<size_t>(count));
+  EXPECT_TRUE(words.ParseFromString(EncodeReferenceMessages(all)));
+  return words.reference();
 }
 
 TEST(ReferenceCodecTest, TheBytesAreThoseOfTheSpecification) {
@@ -51,17 +58,14 @@ TEST(ReferenceCodecTest, TheBytesAreThoseOfTheSpecification) {
 
 TEST(ReferenceCodecTest, RefusesWhatNobodySays) {
   for (const uint32_t kind : {0u, 7u, 1u << 31}) {
-    rpc::ReferenceMessage encoded;
-    AppendReferenceMessage({}, &encoded);
+    rpc::ReferenceMessage encoded = Words(1);
     encoded.set_kind(0, kind);
     const auto messages = DecodeReferenceMessages(encoded);
     EXPECT_EQ(messages.status().code(), absl::StatusCode::kInvalidArgument);
     EXPECT_THAT(messages.status().message(), HasSubstr("unknown kind"));
   }
   for (int column = 0; column < 5; ++column) {
-    rpc::ReferenceMessage encoded;
-    AppendReferenceMessage({}, &encoded);
-    AppendReferenceMessage({}, &encoded);
+    rpc::ReferenceMessage encoded = Words(2);
     if (column == 0) encoded.mutable_kind()->RemoveLast();
     if (column == 1) encoded.mutable_owner()->RemoveLast();
     if (column == 2) encoded.mutable_creator()->RemoveLast();

@@ -80,7 +80,7 @@ void ReferenceTable::DropHandle(const ReferenceId& id,
 }
 
 absl::Status ReferenceTable::Check(const ReferenceId& id) const {
-  if (released_all_) return AfterReleaseAll();
+  if (released_all_) return Annotate(AfterReleaseAll(), NameOf(id));
   const auto held = held_.find(id);
   if (held == held_.end()) {
     return absl::FailedPreconditionError(

@@ -1,0 +1,193 @@
+#ifndef SHERD_RPC_OWNERSHIP_REFERENCE_SERVICE_H_
+#define SHERD_RPC_OWNERSHIP_REFERENCE_SERVICE_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "sherd/rpc/call/handler_registry.h"
+#include "sherd/rpc/call/payload.h"
+#include "sherd/rpc/future.h"
+#include "sherd/rpc/ownership/reference_id.h"
+#include "sherd/rpc/ownership/reference_message.h"
+#include "sherd/rpc/ownership/reference_table.h"
+
+namespace sherd::internal {
+
+class ReferenceService;
+
+// A hold on a value: one handle in the table, until this is destroyed, on any
+// thread, also after the worker's shutdown.
+class ReferenceHandle {
+ public:
+  ReferenceHandle(std::shared_ptr<ReferenceService> service,
+                  const ReferenceId& id)
+      : service_(std::move(service)), id_(id) {}
+  ~ReferenceHandle();
+  ReferenceHandle(const ReferenceHandle&) = delete;
+  ReferenceHandle& operator=(const ReferenceHandle&) = delete;
+
+  const ReferenceId& id() const { return id_; }
+  ReferenceService& service() const { return *service_; }
+
+ private:
+  const std::shared_ptr<ReferenceService> service_;
+  const ReferenceId id_;
+};
+
+// "… is on worker1 (rank 1), not on worker0".
+absl::Status NotTheOwner(const ReferenceHandle& handle);
+
+// What reads a value for those who hold it: a call of this method of the owner,
+// whose request is nothing but the reference. The reply is the value.
+inline constexpr absl::string_view kFetchMethod = "sherd.value";
+// Of the form of both; compared as other methods' is.
+inline constexpr uint64_t kFetchSignature = 1;
+std::shared_ptr<const RawHandler> FetchValueHandler();
+
+// A worker's ReferenceTable, and what it lacks: a lock, its messages sent, and
+// somebody told when a transfer is ready.
+//
+// A value is what a call returned, or the error with which it failed, and may
+// come later than the references to it.
+//
+// A message with references: the sender calls Pass, then WhenReady, and sends
+// from there; the receiver calls Receive as soon as it knows the message, or
+// Decline, and goes on in WhenReady. Abandon ends either before that.
+//
+// Threads. Safe from any thread. No lock is held while anything is sent, called
+// back or destroyed.
+class ReferenceService : public std::enable_shared_from_this<ReferenceService> {
+ public:
+  using Handle = std::shared_ptr<ReferenceHandle>;
+  using Value = Promise<Payload>;
+  // With OK: the message may leave, or has come; then `handles` are those of
+  // its references, as Payload::references_keep.
+  using Then = std::function<void(const absl::Status& status,
+                                  std::vector<std::shared_ptr<void>> handles)>;
+  struct Hooks {
+    // A control part, to another worker; one that is lost does not need it.
+    std::function<void(int to, std::string control)> send;
+    // Calls kFetchMethod on a worker, maybe this one.
+    std::function<void(int to, Payload request, absl::Duration timeout,
+                       ReplyFunction done)>
+        fetch;
+  };
+
+  // `timeout`: of a fetch that is not given another one.
+  ReferenceService(int rank, int world_size, absl::Duration timeout,
+                   Hooks hooks);
+
+  // ---- Values
+
+  struct Created {
+    Handle handle;
+    // What the call that makes the value takes along.
+    ReferenceMessage message;
+  };
+  // As ReferenceTable::Create. Of a value of this worker ValueOf is there.
+  absl::StatusOr<Created> Create(int owner) ABSL_LOCKS_EXCLUDED(mutex_);
+  // The call never left, because of `why`: what every fetch finds.
+  void CreationNotSent(const ReferenceId& id, const absl::Status& why)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  // `from` makes a value here: what its call has to set. Errors as
+  // ReferenceTable::OnMessage.
+  absl::StatusOr<Value> OnCreation(int from, const ReferenceMessage& message)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  // Nothing if nobody holds it.
+  std::optional<Value> ValueOf(const ReferenceId& id) const
+      ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // What the value is, once it is there; errors as RemoteRef::ToHere.
+  absl::StatusOr<Payload> Fetch(const Handle& handle,
+                                std::optional<absl::Duration> timeout)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // ---- Transfers
+
+  // The references of a payload are to go to worker `to`.
+  //   kFailedPrecondition  One is not of this life of this worker; named.
+  absl::StatusOr<uint64_t> Pass(int to, const Payload& payload)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  // `number`: the sender's. Not to be declined if it is refused.
+  //   kInvalidArgument  One names a worker that there is not.
+  absl::StatusOr<uint64_t> Receive(int from, uint64_t number,
+                                   absl::Span<const ReferenceId> ids)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  void Decline(int from, uint64_t number) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Calls `then` once the transfer is ready, maybe here, and never if it was
+  // abandoned.
+  void WhenReady(uint64_t transfer, Then then) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Ends a transfer whose `then` has not been called. False if it has.
+  bool Abandon(uint64_t transfer) ABSL_LOCKS_EXCLUDED(mutex_);
+  // `then` was called with OK, but the message did not leave.
+  void Unsent(uint64_t transfer) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // ---- Events
+
+  // An error is the sender's, and ends its connection.
+  absl::Status OnMessages(int from, absl::Span<const ReferenceMessage> messages)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  // It died or left.
+  void WorkerLost(int worker, const absl::Status& why)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  // As ReferenceTable::ReleaseAll; writes to the log what others still hold.
+  void ReleaseAll() ABSL_LOCKS_EXCLUDED(mutex_);
+  // Lets go of all values too. Idempotent.
+  void Close() ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // Before the first reference.
+  void SetNames(const std::vector<std::string>& names)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  std::string NameOfWorker(int rank) const ABSL_LOCKS_EXCLUDED(mutex_);
+  int rank() const { return rank_; }
+  // ReferenceTable::ToString.
+  std::string ToString() const ABSL_LOCKS_EXCLUDED(mutex_);
+
+ private:
+  friend class ReferenceHandle;
+  class Turn;
+  // A transfer whose `then` has not been called.
+  struct Waiting {
+    std::vector<ReferenceId> ids;  // Of one that came.
+    Then then;
+    std::optional<absl::Status> ready;
+    std::vector<std::shared_ptr<void>> handles;
+  };
+
+  void Drop(const ReferenceId& id) ABSL_LOCKS_EXCLUDED(mutex_);
+  void MarkReady(const ReferenceEffects::Ready& ready,
+                 std::vector<Waiting>& due)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Send(const std::vector<ReferenceEffects::Outgoing>& messages);
+  void DestroyReleased() ABSL_LOCKS_EXCLUDED(mutex_);
+
+  const int rank_;
+  const int world_size_;
+  const absl::Duration timeout_;
+  const Hooks hooks_;
+  mutable absl::Mutex mutex_;
+  std::vector<std::string> names_ ABSL_GUARDED_BY(mutex_);
+  ReferenceTable table_ ABSL_GUARDED_BY(mutex_);
+  absl::flat_hash_map<uint64_t, Waiting> waiting_ ABSL_GUARDED_BY(mutex_);
+  // Values that nobody holds. One thread at a time destroys them, in a loop:
+  // a long chain of values would otherwise end the stack.
+  std::vector<std::shared_ptr<void>> released_ ABSL_GUARDED_BY(mutex_);
+  bool destroying_ ABSL_GUARDED_BY(mutex_) = false;
+};
+
+}  // namespace sherd::internal
+
+#endif  // SHERD_RPC_OWNERSHIP_REFERENCE_SERVICE_H_

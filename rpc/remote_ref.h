@@ -1,0 +1,130 @@
+#ifndef SHERD_RPC_REMOTE_REF_H_
+#define SHERD_RPC_REMOTE_REF_H_
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <type_traits>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "sherd/rpc/call/arguments.h"
+#include "sherd/rpc/call/encoding.h"
+#include "sherd/rpc/ownership/reference_service.h"
+
+namespace sherd {
+
+// A value of another worker, or of this one, that stays where it is until
+// somebody asks for it. T is what a method returns; void is a method without
+// result, of which the reference says how it ended.
+//
+//     SHERD_ASSIGN_OR_RETURN(RemoteRef<Tensor> y,
+//                            agent->Remote<Scale>("worker1", x, 0.5));
+//     agent->Call<Sum>("worker2", y);       // worker2 fetches it, or passes it
+//     absl::StatusOr<Tensor> here = y.ToHere();
+//
+// The value is the outcome of a call, an error too, and never changes; but a
+// tensor of it shares its storage with what the owner's LocalValue() returns.
+// It lives as long as any worker holds a reference to it, in whatever
+// container, argument or other value, and goes with the last one, or with the
+// worker that holds that: dropped, dead, or shut down. Values that refer to
+// each other in a circle stay until their owners shut down.
+//
+// Value. A handle; copies are the same reference. One that was made by the
+// default constructor, or moved from, is empty: it travels, and its functions
+// fail with kFailedPrecondition.
+//
+// Errors name the reference as owner:creator:number, or the call, and carry the
+// owner's rank.
+//   kUnavailable         The owner is lost, for good.
+//   kNotFound            The owner has no such value any more: whoever passed
+//                        the reference on died before this worker held it.
+//   kFailedPrecondition  The reference is empty, or its agent was shut down.
+//   kDeadlineExceeded    The value was not there, or not here, in time; or its
+//                        call did not return in time. Only the former may be
+//                        another one later.
+//   other                Of the call that made it.
+//
+// Threads. Safe from any thread. Handles may go on any thread, also after the
+// agent. Not on one of RPC's (Future::OnReady): ToHere and LocalValue wait.
+template <typename T>
+class RemoteRef {
+ public:
+  // T may contain references to itself, so it need not be complete here.
+  using Result =
+      std::conditional_t<std::is_void_v<T>, absl::Status, absl::StatusOr<T>>;
+
+  RemoteRef() = default;
+
+  // The value: waits until it is there, for at most `timeout`
+  // (RpcOptions::timeout if unset) and the deadline of the handler that calls.
+  // Cost. A round trip, and the way of the tensors; on the owner nothing, and
+  // tensors share the value's storage. Right after Remote() one round trip
+  // more.
+  Result ToHere(std::optional<absl::Duration> timeout = std::nullopt) const {
+    if (empty()) return Empty();
+    return internal::DecodeResult<T>(
+        "reference", handle_->service().Fetch(handle_, timeout));
+  }
+
+  // ToHere on the owner.
+  //   kFailedPrecondition  This worker is not the owner.
+  Result LocalValue() const {
+    if (empty()) return Empty();
+    if (!is_owner()) return internal::NotTheOwner(*handle_);
+    return ToHere();
+  }
+
+  bool empty() const { return handle_ == nullptr; }
+  // Rank and name of the worker that has the value; -1 and "" if empty.
+  int owner() const { return empty() ? -1 : handle_->id().owner; }
+  std::string owner_name() const {
+    return empty() ? "" : handle_->service().NameOfWorker(owner());
+  }
+  // Whether that is the worker that holds this handle.
+  bool is_owner() const {
+    return !empty() && owner() == handle_->service().rank();
+  }
+
+  // Whether both are the same reference.
+  friend bool operator==(const RemoteRef& a, const RemoteRef& b) {
+    return a.empty() || b.empty() ? a.empty() == b.empty()
+                                  : a.handle_->id() == b.handle_->id();
+  }
+
+ private:
+  friend struct internal::ReferenceCodec<RemoteRef>;
+
+  static absl::Status Empty() {
+    return absl::FailedPreconditionError("the reference is empty");
+  }
+
+  internal::ReferenceService::Handle handle_;
+};
+
+namespace internal {
+
+template <typename T>
+struct ReferenceCodec<RemoteRef<T>> {
+  using Value = T;
+
+  static RemoteRef<T> Of(ReferenceService::Handle handle) {
+    RemoteRef<T> reference;
+    reference.handle_ = std::move(handle);
+    return reference;
+  }
+  static bool IsEmpty(const RemoteRef<T>& ref) { return ref.empty(); }
+  static absl::StatusOr<HeldReference> Export(const RemoteRef<T>& ref) {
+    return HeldReference{ref.handle_->id(), ref.handle_};
+  }
+  static absl::StatusOr<RemoteRef<T>> Import(HeldReference held) {
+    return Of(std::static_pointer_cast<ReferenceHandle>(std::move(held.keep)));
+  }
+};
+
+}  // namespace internal
+}  // namespace sherd
+
+#endif  // SHERD_RPC_REMOTE_REF_H_
