@@ -64,7 +64,7 @@ TEST(CallCodecTest, DevicesKeepTheirBytes) {
             "12020d0d"
             "1a020101"
             "22020102"
-            "420400818004");
+            "620400818004");
   const absl::StatusOr<CallHeader> header = DecodeCallMessage(*control, 12, {});
   ASSERT_THAT(header, IsOk());
   const auto& reply = std::get<ReplyHeader>(*header);
