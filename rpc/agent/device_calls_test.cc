@@ -234,7 +234,8 @@ TEST_F(DeviceCallsTest, OutIsOnAnyDevice) {
                 StatusIs(absl::StatusCode::kInvalidArgument, "on cuda:2"));
     const Tensor meta = *Tensor::Empty({3}, {.device = "meta"});
     EXPECT_THAT(agent.Call<Make>(To{.worker = 1, .out = {meta}}, "cpu", 3),
-                StatusIs(absl::StatusCode::kInvalidArgument, "on meta"));
+                StatusIs(absl::StatusCode::kInvalidArgument,
+                         "on meta, which may not be written to"));
     const Nested two = {{"a", {host, there.To("cuda:0").value()}}};
     EXPECT_THAT(agent.Call<Reverse>(To{.worker = 1, .out = {host}}, two),
                 StatusIs(absl::StatusCode::kInvalidArgument, "as many, or"));

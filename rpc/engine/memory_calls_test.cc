@@ -418,8 +418,9 @@ class HostileMemoryTest : public MemoryCallsTest {
     const uint64_t id = call_;
     holding_.WaitForNotification();
     Payload reply = Tensors({*Tensor::Empty(sizes, {.device = "meta"})});
-    injected_ = network_->Inject(1, 0, *EncodeReply(id, reply, &exposure, {}),
-                                 /*tail_bytes=*/0);
+    injected_ =
+        network_->Inject(1, 0, *EncodeReply(id, reply, 0, &exposure, {}),
+                         /*tail_bytes=*/0);
     call->ended.WaitForNotification();
     return call->result;
   }
