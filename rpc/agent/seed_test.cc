@@ -175,6 +175,17 @@ SHERD_DIST_TEST_F(SeedTest, AnEmptyShardIsReadLikeAnyOther,
   ExpectRemoteShards(tensor, {0, 1, 2, 3});
 }
 
+// Large enough for each way that tensors may take.
+SHERD_DIST_TEST_F(SeedTest, LargeShardsAreReadToo,
+                  WithComms{.init_rpc = true}) {
+  for (const int dim : {0, 1}) {
+    SHERD_ASSERT_OK_AND_ASSIGN(
+        const ShardedTensor tensor,
+        ShardedTensor::Empty(Chunks(dim), {512, 512}, Published()));
+    ExpectRemoteShards(tensor, {0, 1, 2, 3});
+  }
+}
+
 // test_partial_world_size.
 SHERD_DIST_TEST_F(SeedTest, RanksWithoutShardsReadAndAreNotRead,
                   WithComms{.init_rpc = true}) {
