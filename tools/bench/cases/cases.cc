@@ -8,6 +8,8 @@
 #include "sherd/tools/bench/cases/move_cases.h"
 #include "sherd/tools/bench/cases/overhead_cases.h"
 #include "sherd/tools/bench/cases/plan_cases.h"
+#include "sherd/tools/bench/cases/rpc_cases.h"
+#include "sherd/tools/bench/cases/rpc_life_cases.h"
 #include "sherd/tools/bench/cases/start_cases.h"
 
 namespace sherd {
@@ -38,7 +40,8 @@ const std::vector<BenchCase>& AllBenchCases() {
     auto* const all = new std::vector<BenchCase>;
     for (const auto& family :
          {CollectiveCases(), OverheadCases(), MoveCases(), PlanCases(),
-          CheckpointCases(), StartCases(), GpuMoveCases(), GpuCallCases()}) {
+          CheckpointCases(), RpcCases(), RpcLifeCases(), StartCases(),
+          GpuMoveCases(), GpuCallCases()}) {
       all->insert(all->end(), family.begin(), family.end());
     }
     return all;
