@@ -187,7 +187,7 @@ TEST(BenchSmokeTest, ListNamesCasesAndPeersAndRunsNothing) {
 TEST(BenchSmokeTest, BadOptionsAreSaidPlainlyAndExitWithTwo) {
   const std::map<std::string, std::string> messages = {
       {"--wrold=2", "--wrold=2"},
-      {"--world=0", "expected numbers from 1 to 16"},
+      {"--world=0", "expected numbers from 1 to 256"},
       {"--bytes=few", "--bytes: \"few\""},
       {"'--cases=('", "not a regular expression"},
       {"--cases=shard_it", "no case has such a name"},

@@ -126,6 +126,14 @@ def system_library_repositories():
         optional = True,
     )
     _maybe_library(
+        name = "grpc",
+        apt = "libgrpc++-dev",
+        headers = ["grpcpp/grpcpp.h"],
+        libraries = ["libgrpc++.so"],
+        optional = True,
+        pkg_config = ["grpc++"],
+    )
+    _maybe_library(
         name = "liburing",
         apt = "liburing-dev",
         headers = ["liburing.h"],

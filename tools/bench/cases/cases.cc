@@ -8,6 +8,8 @@
 #include "sherd/tools/bench/cases/move_cases.h"
 #include "sherd/tools/bench/cases/overhead_cases.h"
 #include "sherd/tools/bench/cases/plan_cases.h"
+#include "sherd/tools/bench/cases/rpc_cases.h"
+#include "sherd/tools/bench/cases/rpc_life_cases.h"
 #include "sherd/tools/bench/cases/start_cases.h"
 
 namespace sherd {
@@ -25,6 +27,12 @@ std::vector<int> SelectPeers(const BenchCase& bench_case,
   return peers;
 }
 
+std::vector<int64_t> SizesOf(const BenchCase& bench_case,
+                             const BenchOptions& options) {
+  if (!bench_case.IsSized()) return {0};
+  return options.bytes.empty() ? bench_case.bytes : options.bytes;
+}
+
 }  // namespace
 
 const std::vector<BenchCase>& AllBenchCases() {
@@ -32,7 +40,8 @@ const std::vector<BenchCase>& AllBenchCases() {
     auto* const all = new std::vector<BenchCase>;
     for (const auto& family :
          {CollectiveCases(), OverheadCases(), MoveCases(), PlanCases(),
-          CheckpointCases(), StartCases(), GpuMoveCases(), GpuCallCases()}) {
+          CheckpointCases(), RpcCases(), RpcLifeCases(), StartCases(),
+          GpuMoveCases(), GpuCallCases()}) {
       all->insert(all->end(), family.begin(), family.end());
     }
     return all;
@@ -64,9 +73,7 @@ std::vector<Measurement> SelectMeasurements(const BenchOptions& options) {
     const std::vector<int> peers = SelectPeers(bench_case, options);
     if (peers.empty()) continue;
     for (const int world : options.worlds) {
-      const std::vector<int64_t> sizes =
-          bench_case.starts_ranks ? std::vector<int64_t>{0} : options.bytes;
-      for (const int64_t bytes : sizes) {
+      for (const int64_t bytes : SizesOf(bench_case, options)) {
         list.push_back({&bench_case, peers, world, bytes, options.calls});
       }
     }

@@ -59,6 +59,16 @@ TEST(SelectMeasurementsTest, ACaseWithoutASizeIsMeasuredOncePerWorld) {
       ElementsAre("test_start, 2 ranks", "test_start, 4 ranks"));
 }
 
+TEST(SelectMeasurementsTest, ACaseHasSizesOfItsOwnUnlessTheUserNamesOthers) {
+  EXPECT_THAT(Descriptions(Options({"--cases=^gather$", "--world=2"})),
+              ElementsAre("gather, 2 ranks, 1 MiB", "gather, 2 ranks, 64 MiB"));
+  EXPECT_THAT(Descriptions(Options({"--cases=^rpc_calls$", "--world=2"})),
+              ElementsAre("rpc_calls, 2 ranks, 64 B"));
+  EXPECT_THAT(
+      Descriptions(Options({"--cases=^rpc_calls$", "--world=2", "--bytes=8"})),
+      ElementsAre("rpc_calls, 2 ranks, 8 B"));
+}
+
 TEST(SelectMeasurementsTest, LeavesOutCasesWithoutSuchAPeer) {
   EXPECT_THAT(
       Descriptions(Options({"--cases=checkpoint|gather", "--peers=^sherd$",

@@ -88,6 +88,9 @@ struct BenchCase {
   std::string name;
   std::string help;
   std::vector<BenchPeer> peers;
+  // The sizes to measure unless the user names others; empty: the work has no
+  // size.
+  std::vector<int64_t> bytes = {int64_t{1} << 20, int64_t{64} << 20};
   // The time is that of starting the ranks, from before the first start to
   // after the last end. Such ranks create their work and run it once. Not
   // sized.
@@ -105,6 +108,8 @@ struct BenchCase {
   // How many times Run() is called for one time, which is divided by it. May be
   // null: once.
   std::function<int(int64_t bytes)> repeats = nullptr;
+
+  bool IsSized() const { return !starts_ranks && !bytes.empty(); }
 
   int RepeatsOf(int64_t bytes) const {
     return repeats == nullptr ? 1 : repeats(bytes);

@@ -312,9 +312,9 @@ BenchResult ResultOf(const Measurement& measurement, const BenchPeer& peer,
 std::string Describe(const Measurement& measurement) {
   return absl::StrCat(measurement.bench_case->name, ", ", measurement.world,
                       " ranks",
-                      measurement.bench_case->starts_ranks
-                          ? ""
-                          : absl::StrCat(", ", FormatSize(measurement.bytes)));
+                      measurement.bench_case->IsSized()
+                          ? absl::StrCat(", ", FormatSize(measurement.bytes))
+                          : "");
 }
 
 absl::Status CanMeasure(const Measurement& measurement) {

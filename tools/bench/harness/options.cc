@@ -44,8 +44,8 @@ void Declare(CLI::App& app, RawOptions& raw) {
   app.add_option("--world", raw.worlds, "Numbers of ranks, 2,4 by default")
       ->type_name("N,...");
   app.add_option("--bytes", raw.bytes,
-                 "Sizes of the whole tensor, 1MiB,64MiB by default; also KiB "
-                 "and GiB")
+                 "Sizes of the whole tensor or of a message; also KiB and GiB; "
+                 "by default those of each case, 1MiB,64MiB for most")
       ->type_name("N,...");
   app.add_option("--calls", raw.calls,
                  "Calls of each peer that count, 51 up to 1MiB, 15 up to "

@@ -11,7 +11,7 @@
 
 namespace sherd {
 
-inline constexpr int kMaxBenchWorld = 16;
+inline constexpr int kMaxBenchWorld = 256;
 // Per peer, including the first call.
 inline constexpr int kMaxBenchSamples = 64;
 
@@ -23,8 +23,8 @@ struct BenchOptions {
   std::regex cases{""};
   std::regex peers{""};
   std::vector<int> worlds = {2, 4};
-  // Of the whole tensor.
-  std::vector<int64_t> bytes = {int64_t{1} << 20, int64_t{64} << 20};
+  // Of the whole tensor or of a message; empty: those of each case.
+  std::vector<int64_t> bytes;
   // Calls of each peer that count; 0: a number that suits the size.
   int calls = 0;
   // If it has no PyTorch, its peers are skipped.

@@ -25,6 +25,7 @@ constexpr char kLookForTorch[] =
 
 constexpr char kMoves[] = "torch_moves_beside_bench";
 constexpr char kGpu[] = "torch_gpu_beside_bench";
+constexpr char kRpc[] = "torch_rpc_beside_bench";
 
 // A script, which the build puts beside bench.
 std::string Script(const char* name) {
@@ -76,6 +77,16 @@ BenchProgram TorchGpuProgram(const std::string& work, const BenchTask& task,
           .arguments = {Python(), Script(kGpu), absl::StrCat("--work=", work),
                         absl::StrCat("--bytes=", task.bytes),
                         absl::StrCat("--repeats=", repeats),
+                        absl::StrCat("--calls=", task.calls),
+                        absl::StrCat("--report=", report)}};
+}
+
+BenchProgram TorchRpcProgram(const std::string& work, const BenchTask& task,
+                             const std::string& report) {
+  return {.name = "/usr/bin/env",
+          .arguments = {Python(), Script(kRpc), absl::StrCat("--work=", work),
+                        absl::StrCat("--bytes=", task.bytes),
+                        absl::StrCat("--world=", task.world),
                         absl::StrCat("--calls=", task.calls),
                         absl::StrCat("--report=", report)}};
 }

@@ -28,6 +28,10 @@ BenchProgram TorchProgram(const std::string& work, const BenchTask& task,
 BenchProgram TorchGpuProgram(const std::string& work, const BenchTask& task,
                              int repeats, const std::string& report);
 
+// Has PyTorch's RPC do `work` ("round_trip", see torch_rpc.py).
+BenchProgram TorchRpcProgram(const std::string& work, const BenchTask& task,
+                             const std::string& report);
+
 }  // namespace sherd
 
 #endif  // SHERD_TOOLS_BENCH_PEERS_TORCH_PROGRAM_H_

@@ -61,6 +61,7 @@ _VENDORS = {
     "com_google_protobuf": ["rpc", "serialization", "tools"],
     "spdlog": ["core/base"],
     "gloo": ["backends/*", "tools"],
+    "grpc": ["tools"],
     "openmpi": ["backends/*", "tools"],
 }
 # Targets of tools/build that macros add.

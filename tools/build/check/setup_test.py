@@ -56,7 +56,7 @@ class SetupTest(unittest.TestCase):
 
     def test_a_check_brings_mpi(self):
         line = self.setup("--dry-run").stdout
-        for package in ("libopenmpi-dev", "openmpi-bin", "g++", "clang-format"):
+        for package in ("libgrpc++-dev", "libopenmpi-dev", "openmpi-bin", "g++", "clang-format"):
             self.assertIn(" " + package, line)
         self.assertNotIn(" clang-tidy", line)
         self.assertNotIn("openmpi", self.setup("--dry-run", "--for=build").stdout)
