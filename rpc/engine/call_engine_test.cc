@@ -94,6 +94,12 @@ class Pending {
     absl::MutexLock lock(&result_->mutex);
     return result_->done;
   }
+  // Lets go of what came.
+  void Forget() const {
+    absl::StatusOr<Payload> value;
+    absl::MutexLock lock(&result_->mutex);
+    std::swap(value, result_->value);
+  }
 
  private:
   std::shared_ptr<Result> result_ = std::make_shared<Result>();
@@ -691,6 +697,15 @@ class ReferenceCallTest : public CallEngineTest {
     if (!value.ok()) return value.status();
     return value->values;
   }
+  void ExpectNoTransfer(int rank) {
+    const Deadline deadline = InTime();
+    const ReferenceService& references = engines_[rank]->references();
+    while (references.ToString().find("transfer") != std::string::npos &&
+           !deadline.HasPassed()) {
+      std::this_thread::yield();
+    }
+    EXPECT_THAT(references.ToString(), Not(HasSubstr("transfer")));
+  }
   void ExpectNothingLeft(const std::vector<int>& ranks) {
     for (const int r : ranks) {
       const Deadline deadline = InTime();
@@ -736,6 +751,7 @@ TEST_F(ReferenceCallTest, ACallThatWaitsToPassThemOnIsNeverSent) {
   Service::Handle made = Remote(0, 2, "echo", {.timeout = kSoon});
   const Pending late = Start(0, 2, "echo", With(handle), {.timeout = kSoon});
   EXPECT_THAT(late.Wait(), StatusIs(absl::StatusCode::kDeadlineExceeded));
+  ExpectNoTransfer(0);
   LetGo();
   handle.reset();
   made.reset();
@@ -747,12 +763,18 @@ TEST_F(ReferenceCallTest, ACallThatWaitsToPassThemOnIsNeverSent) {
 }
 
 TEST_F(ReferenceCallTest, LateRepliesAndCancelledRequestsAreDeclined) {
+  std::atomic<int> made{0};
   Handle("make", [&](int self, Payload, ReplyFunction reply) {
     reply(With(Remote(self, 2, "echo")));
+    ++made;
   });
   StartWorkers(3);
   HoldBack(Kind::kRegistered, 2);
   // The reply waits for the confirmation of its reference.
+  const Pending reply = Start(0, 1, "make", Values(""));
+  while (made == 0) std::this_thread::yield();
+  ExpectWorks(0, 1);
+  EXPECT_EQ(engines_[0]->references().ToString(), "");
   const Pending late = Start(0, 1, "make", Values(""), {.timeout = kSoon});
   EXPECT_THAT(late.Wait(), StatusIs(absl::StatusCode::kDeadlineExceeded));
   // The request waits at its receiver.
@@ -761,8 +783,11 @@ TEST_F(ReferenceCallTest, LateRepliesAndCancelledRequestsAreDeclined) {
   HoldBack(Kind::kRegistered, 0);
   const Pending call = Start(0, 1, "echo", With(handle), {.timeout = kSoon});
   EXPECT_THAT(call.Wait(), StatusIs(absl::StatusCode::kDeadlineExceeded));
+  ExpectNoTransfer(0);
   handle.reset();
   LetGo();
+  EXPECT_THAT(reply.Wait(), IsOk());
+  reply.Forget();
   ExpectNothingLeft({0, 1, 2});
 }
 
@@ -804,6 +829,7 @@ TEST_F(ReferenceCallTest, ACreationOutlivesItsCreatorAndFailsWithItsOwner) {
       std::static_pointer_cast<ReferenceHandle>(given->references_keep[0]);
   begun.WaitForNotification();
   network_->Kill(0);
+  while (engines_[1]->references().Create(0).ok()) std::this_thread::yield();
   later(Values("still here"));
   EXPECT_THAT(Value(held), IsOkAndHolds("still here"));
   network_->Kill(1);
@@ -838,6 +864,15 @@ TEST_F(ReferenceCallTest, WhatNobodySaysClosesItsConnectionOnly) {
   EXPECT_THAT(say(4, {Kind::kAccepted, {}, 12}), IsOk());
   ExpectWorks(0, 4);
   ExpectNothingLeft({0});
+}
+
+TEST_F(ReferenceCallTest, CloseLetsGoOfWhatOthersHold) {
+  StartWorkers(2);
+  const Service::Handle handle = Remote(0, 1, "echo");
+  EXPECT_THAT(Value(handle), IsOkAndHolds("made"));
+  EXPECT_NE(engines_[1]->references().ToString(), "");
+  EXPECT_THAT(engines_[1]->Close(InTime()), IsOk());
+  EXPECT_EQ(engines_[1]->references().ToString(), "");
 }
 
 TEST_F(ReferenceCallTest, AfterReleaseAllEachUseIsAnErrorThatNamesIt) {
