@@ -118,7 +118,9 @@ absl::Status FakeNetwork::Send(int from, int to, WireMessage message) {
     return absl::OkStatus();
   }
   absl::MutexLock lock(&mutex_);
-  if (fate == Fate::kHold) {
+  // A filter that was taken away meanwhile holds nothing: who took it releases
+  // what was held once.
+  if (fate == Fate::kHold && filter_ != nullptr) {
     held_.push_back([this, from, to, message = std::move(message)]() mutable {
       Event event;
       event.message = std::move(message);
