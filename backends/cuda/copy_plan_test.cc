@@ -214,7 +214,7 @@ std::vector<int> WritesOf(LaunchPlan& plan, uint64_t first, size_t size) {
     FindHostKernel(launch.kernel)
         ->visit_accesses(
             plan.params(launch), launch.grid, nullptr,
-            [](void* opaque, const MemoryAccess& access) {
+            [](void* opaque, const KernelAccess& access) {
               Context& to = *static_cast<Context*>(opaque);
               if (!access.is_write) return;
               for (uint64_t i = 0; i < access.bytes; ++i) {

@@ -52,7 +52,7 @@ std::vector<bool> Writes(LaunchPlan& plan, const std::vector<uint8_t>& memory) {
     FindHostKernel(launch.kernel)
         ->visit_accesses(
             plan.params(launch), launch.grid, nullptr,
-            [](void* opaque, const MemoryAccess& access) {
+            [](void* opaque, const KernelAccess& access) {
               Context& to = *static_cast<Context*>(opaque);
               if (!access.is_write) return;
               for (uint64_t i = 0; i < access.bytes; ++i) {
