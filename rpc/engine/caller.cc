@@ -43,6 +43,18 @@ absl::Status LateError(const OutgoingCall& call) {
       absl::StrCat("no reply within ", absl::FormatDuration(given)));
 }
 
+// Whether somebody waits for the handler that makes the call. Not of one whose
+// deadline has passed, which is another error.
+absl::Status CheckParent(const OutgoingCall& call) {
+  if (call.parent == nullptr || !call.parent->cancelled() ||
+      call.deadline.HasPassed()) {
+    return absl::OkStatus();
+  }
+  return absl::CancelledError(
+      absl::StrCat("nobody waits any more for the handler of ",
+                   call.parent->method(), " that makes it"));
+}
+
 absl::Status ClosedError() {
   return absl::FailedPreconditionError("RPC was shut down");
 }
@@ -108,12 +120,7 @@ absl::Status Caller::CheckStart(int to, const OutgoingCall& call) const {
                      core_->options.world_size - 1));
   }
   if (closed_.load()) return ClosedError();
-  if (call.parent != nullptr && call.parent->cancelled() &&
-      !call.deadline.HasPassed()) {
-    return absl::CancelledError("nobody waits any more for the handler of " +
-                                std::string(call.parent->method()) +
-                                " that makes it");
-  }
+  SHERD_RETURN_IF_ERROR(CheckParent(call));
   if (call.deadline.HasPassed()) {
     return absl::DeadlineExceededError(
         "its deadline had passed before it began");
@@ -145,8 +152,9 @@ void Caller::Launch(const Call& call, RequestHeader header, Payload request) {
   }
   calls_.Add(call);
   if (status.ok()) status = core_->deadlines.Watch(call->deadline);
-  // After Close has searched the calls, this is true.
+  // After Close or CancelChildren has searched the calls, these see it.
   if (status.ok() && closed_.load()) status = ClosedError();
+  if (status.ok()) status = CheckParent(*call);
   if (!status.ok() || call->reference_transfer == 0) {
     return SendRequest(call, std::move(header), std::move(request),
                        std::move(packed), status);
