@@ -522,6 +522,29 @@ TEST_F(CallEngineTest, ACancellationComesAfterItsRequest) {
   }
 }
 
+TEST_F(CallEngineTest, ACancellationComesAfterARequestThatHasWaited) {
+  StartWorkers(2, {.max_unsent_bytes = 64});
+  std::atomic<int> requests{0};
+  network_->SetFilter([&](int from, int, absl::string_view control) {
+    if (from != 0 || control.size() < 64) return FakeNetwork::Fate::kDeliver;
+    if (++requests == 1) return FakeNetwork::Fate::kHold;
+    engines_[0]->Cancel(2);
+    return FakeNetwork::Fate::kDeliver;
+  });
+  const std::string text(64, 'x');
+  const Pending first = Start(0, 1, "echo", Values(text, {Sequence(9)}));
+  const Pending second = Start(0, 1, "wait", Values(text, {Sequence(9)}),
+                               {.timeout = absl::InfiniteDuration()});
+  EXPECT_EQ(requests, 1);
+  network_->ReleaseHeld();
+  EXPECT_THAT(first.Wait(), IsOk());
+  EXPECT_THAT(second.Wait(), StatusIs(absl::StatusCode::kCancelled));
+  for (const auto& [rank, status] : DrainAll({0, 1}, InTime())) {
+    EXPECT_THAT(status, IsOk());
+  }
+  EXPECT_EQ(requests, 2);
+}
+
 TEST_F(CallEngineTest, AKilledWorkerIsNamedInEachPhase) {
   Handle("big", [](int, Payload, ReplyFunction reply) {
     reply(Values("", {Sequence(9)}));

@@ -421,13 +421,21 @@ void Caller::Abandon(Call call, const absl::Status& why) {
 
 void Caller::Recall(const OutgoingCall& call, const absl::Status& why) {
   if (call.to == core_->options.rank) {
-    CancelChildren(callee_->OnCancel(call.to, call.id));
-  } else if (core_->outbox.Withdraw(call.to, call.id)) {
-    core_->counters.Of(call.to).requests_sent.fetch_sub(1);
+    return CancelChildren(callee_->OnCancel(call.to, call.id));
+  }
+  WorkerCounters& counters = core_->counters.Of(call.to);
+  std::optional<WireMessage> cancel;
+  size_t bytes = 0;
+  // A value is to say that its deadline passed, which the owner watches too.
+  if (!call.creation.has_value() || !absl::IsDeadlineExceeded(why)) {
+    cancel = WireMessage{.control = EncodeCancel(call.id), .bulk = call.bulk};
+    bytes = cancel->control.size();
+  }
+  if (core_->outbox.Withdraw(call.to, call.id, std::move(cancel))) {
+    counters.requests_sent.fetch_sub(1);
     NotSent(call, why);
-  } else if (!call.creation.has_value() || !absl::IsDeadlineExceeded(why)) {
-    // A value is to say that its deadline passed, which the owner watches too.
-    core_->SendSmall(call.to, EncodeCancel(call.id), call.bulk);
+  } else {
+    counters.bytes_sent.fetch_add(bytes, std::memory_order_relaxed);
   }
 }
 

@@ -108,11 +108,10 @@ absl::Status EngineCore::Send(
   return outbox.Send(to, call, std::move(message), std::move(tensors.exposure));
 }
 
-void EngineCore::SendSmall(int to, std::string control, bool bulk) {
+void EngineCore::SendSmall(int to, std::string control) {
   counters.Of(to).bytes_sent.fetch_add(control.size(),
                                        std::memory_order_relaxed);
-  outbox.Send(to, 0, {.control = std::move(control), .bulk = bulk})
-      .IgnoreError();
+  outbox.Send(to, 0, {.control = std::move(control)}).IgnoreError();
 }
 
 absl::StatusOr<PackedTensors> EngineCore::Pack(

@@ -133,7 +133,7 @@ struct EngineCore : std::enable_shared_from_this<EngineCore> {
     return absl::IsResourceExhausted(end);
   }
   // The same for what is small; a lost worker does not need it.
-  void SendSmall(int to, std::string control, bool bulk = false);
+  void SendSmall(int to, std::string control);
 
   // Makes tensors ready for a message to `to`: those on devices are copied to
   // the host, as the calling thread's current streams will have left them; then
