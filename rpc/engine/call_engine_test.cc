@@ -700,14 +700,15 @@ class ReferenceCallTest : public CallEngineTest {
     return payload;
   }
   // Holds messages about references of this kind.
-  void HoldBack(Kind kind, int from) {
+  void HoldBack(Kind kind, int from,
+                FakeNetwork::Fate fate = FakeNetwork::Fate::kHold) {
     network_->SetFilter([=](int sender, int, absl::string_view control) {
       const auto header = DecodeCallMessage(control, 0, {});
       const auto* words =
           header.ok() ? std::get_if<ReferenceMessages>(&*header) : nullptr;
       const bool held =
           sender == from && words != nullptr && words->front().kind == kind;
-      return held ? FakeNetwork::Fate::kHold : FakeNetwork::Fate::kDeliver;
+      return held ? fate : FakeNetwork::Fate::kDeliver;
     });
   }
   void LetGo() {
@@ -887,6 +888,35 @@ TEST_F(ReferenceCallTest, WhatNobodySaysClosesItsConnectionOnly) {
   EXPECT_THAT(say(4, {Kind::kAccepted, {}, 12}), IsOk());
   ExpectWorks(0, 4);
   ExpectNothingLeft({0});
+}
+
+TEST_F(ReferenceCallTest, WhatDoesNotLeaveIsAnErrorAndTheNextCallTriesAgain) {
+  StartWorkers(3);
+  Service::Handle handle = Remote(0, 1, "echo");
+  EXPECT_THAT(Value(handle), IsOkAndHolds("made"));
+  const auto unsent = StatusIs(absl::StatusCode::kResourceExhausted,
+                               HasSubstr("no descriptors"));
+  // The receiver cannot ask the owner.
+  HoldBack(Kind::kRegister, 2, FakeNetwork::Fate::kUnsent);
+  EXPECT_THAT(Call(0, 2, "echo", With(handle)), unsent);
+  LetGo();
+  EXPECT_THAT(Call(0, 2, "echo", With(handle)), IsOk());
+  // The call itself, and a creation.
+  network_->SetFilter([](int from, int to, absl::string_view) {
+    return from == 0 && to == 2 ? FakeNetwork::Fate::kUnsent
+                                : FakeNetwork::Fate::kDeliver;
+  });
+  EXPECT_THAT(Call(0, 2, "echo", With(handle)), unsent);
+  EXPECT_THAT(Call(0, 2, "echo", Values("", {Sequence(9)})), unsent);
+  Service::Handle made = Remote(0, 2, "echo");
+  EXPECT_THAT(Value(made), unsent);
+  network_->SetFilter(nullptr);
+  made.reset();
+  handle.reset();
+  ExpectNothingLeft({0, 1, 2});
+  for (const auto& [rank, status] : DrainAll({0, 1, 2}, InTime())) {
+    EXPECT_THAT(status, IsOk());
+  }
 }
 
 TEST_F(ReferenceCallTest, CloseLetsGoOfWhatOthersHold) {

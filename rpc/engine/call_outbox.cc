@@ -139,7 +139,7 @@ absl::Status CallOutbox::Lanes::SendCounted(int to, Waiting message) {
            std::move(message.message.on_sent)](const absl::Status& status) {
         if (on_sent != nullptr) on_sent(status);
         // It did not leave, and the worker, which is not lost, reads nothing.
-        if (absl::IsResourceExhausted(status)) lanes->OnRead(to, transfer);
+        if (WireMessage::IsUnsent(status)) lanes->OnRead(to, transfer);
         lanes->OnSent(to, bytes);
       };
   const absl::Status status = wire->Send(to, std::move(message.message));

@@ -365,7 +365,7 @@ void Callee::WriteReply(const IncomingCall& call, Payload result,
     if (packed.bulk()) {
       on_sent = [self = weak_from_this(), to, id,
                  transfer](const absl::Status& end) {
-        const auto callee = EngineCore::IsUnsent(end) ? self.lock() : nullptr;
+        const auto callee = WireMessage::IsUnsent(end) ? self.lock() : nullptr;
         if (callee == nullptr) return;
         if (transfer != 0) callee->core_->references->Unsent(transfer);
         callee->core_->SendSmall(

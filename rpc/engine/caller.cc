@@ -231,7 +231,7 @@ absl::Status Caller::TrySend(const Call& call, RequestHeader header,
 
 void Caller::OnSent(const Call& call, const absl::Status& end) {
   if (end.ok()) return calls_.MarkSent(call->id);
-  if (!EngineCore::IsUnsent(end)) return;
+  if (!WireMessage::IsUnsent(end)) return;
   core_->counters.Of(call->to).requests_sent.fetch_sub(1);
   NotSent(*call, end);
   if (Call unsent = calls_.Take(call->id, end)) {
@@ -246,7 +246,7 @@ void Caller::NotSent(const OutgoingCall& call, const absl::Status& why) {
     core_->references->Unsent(transfer);
   }
   if (call.creation.has_value()) {
-    core_->references->CreationNotSent(*call.creation, why);
+    core_->references->RequestNotSent(*call.creation, why);
   }
 }
 
