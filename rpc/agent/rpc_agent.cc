@@ -392,8 +392,7 @@ absl::Status Agent::Shutdown(const ShutdownOptions& options) {
       absl::FailedPreconditionError("RPC has been shut down on this worker"));
   engine_->references().ReleaseAll();
   // Also where the others are not waited for: an end that is meant is no loss.
-  const absl::Status parted =
-      links_->Goodbye(Deadline::Earlier(deadline, Deadline::After(kParting)));
+  const absl::Status parted = links_->Goodbye(deadline);
   // Nothing is lost any more.
   watch_.Stop();
   flight_ = nullptr;

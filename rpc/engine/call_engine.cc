@@ -28,9 +28,10 @@ std::shared_ptr<ReferenceService> MakeReferences(
     const std::shared_ptr<EngineCore>& core,
     const std::shared_ptr<Caller>& caller) {
   ReferenceService::Hooks hooks;
-  hooks.send = [weak = std::weak_ptr(core)](int to, std::string control) {
+  hooks.send = [weak = std::weak_ptr(core)](int to, std::string control,
+                                            auto unsent) {
     if (const auto alive = weak.lock()) {
-      alive->SendSmall(to, std::move(control));
+      alive->SendSmall(to, std::move(control), std::move(unsent));
     }
   };
   hooks.fetch = [weak = std::weak_ptr(caller)](int to, Payload request,

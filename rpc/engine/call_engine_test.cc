@@ -522,6 +522,29 @@ TEST_F(CallEngineTest, ACancellationComesAfterItsRequest) {
   }
 }
 
+TEST_F(CallEngineTest, ACancellationComesAfterARequestThatHasWaited) {
+  StartWorkers(2, {.max_unsent_bytes = 64});
+  std::atomic<int> requests{0};
+  network_->SetFilter([&](int from, int, absl::string_view control) {
+    if (from != 0 || control.size() < 64) return FakeNetwork::Fate::kDeliver;
+    if (++requests == 1) return FakeNetwork::Fate::kHold;
+    engines_[0]->Cancel(2);
+    return FakeNetwork::Fate::kDeliver;
+  });
+  const std::string text(64, 'x');
+  const Pending first = Start(0, 1, "echo", Values(text, {Sequence(9)}));
+  const Pending second = Start(0, 1, "wait", Values(text, {Sequence(9)}),
+                               {.timeout = absl::InfiniteDuration()});
+  EXPECT_EQ(requests, 1);
+  network_->ReleaseHeld();
+  EXPECT_THAT(first.Wait(), IsOk());
+  EXPECT_THAT(second.Wait(), StatusIs(absl::StatusCode::kCancelled));
+  for (const auto& [rank, status] : DrainAll({0, 1}, InTime())) {
+    EXPECT_THAT(status, IsOk());
+  }
+  EXPECT_EQ(requests, 2);
+}
+
 TEST_F(CallEngineTest, AKilledWorkerIsNamedInEachPhase) {
   Handle("big", [](int, Payload, ReplyFunction reply) {
     reply(Values("", {Sequence(9)}));
@@ -677,14 +700,15 @@ class ReferenceCallTest : public CallEngineTest {
     return payload;
   }
   // Holds messages about references of this kind.
-  void HoldBack(Kind kind, int from) {
+  void HoldBack(Kind kind, int from,
+                FakeNetwork::Fate fate = FakeNetwork::Fate::kHold) {
     network_->SetFilter([=](int sender, int, absl::string_view control) {
       const auto header = DecodeCallMessage(control, 0, {});
       const auto* words =
           header.ok() ? std::get_if<ReferenceMessages>(&*header) : nullptr;
       const bool held =
           sender == from && words != nullptr && words->front().kind == kind;
-      return held ? FakeNetwork::Fate::kHold : FakeNetwork::Fate::kDeliver;
+      return held ? fate : FakeNetwork::Fate::kDeliver;
     });
   }
   void LetGo() {
@@ -864,6 +888,35 @@ TEST_F(ReferenceCallTest, WhatNobodySaysClosesItsConnectionOnly) {
   EXPECT_THAT(say(4, {Kind::kAccepted, {}, 12}), IsOk());
   ExpectWorks(0, 4);
   ExpectNothingLeft({0});
+}
+
+TEST_F(ReferenceCallTest, WhatDoesNotLeaveIsAnErrorAndTheNextCallTriesAgain) {
+  StartWorkers(3);
+  Service::Handle handle = Remote(0, 1, "echo");
+  EXPECT_THAT(Value(handle), IsOkAndHolds("made"));
+  const auto unsent = StatusIs(absl::StatusCode::kResourceExhausted,
+                               HasSubstr("no descriptors"));
+  // The receiver cannot ask the owner.
+  HoldBack(Kind::kRegister, 2, FakeNetwork::Fate::kUnsent);
+  EXPECT_THAT(Call(0, 2, "echo", With(handle)), unsent);
+  LetGo();
+  EXPECT_THAT(Call(0, 2, "echo", With(handle)), IsOk());
+  // The call itself, and a creation.
+  network_->SetFilter([](int from, int to, absl::string_view) {
+    return from == 0 && to == 2 ? FakeNetwork::Fate::kUnsent
+                                : FakeNetwork::Fate::kDeliver;
+  });
+  EXPECT_THAT(Call(0, 2, "echo", With(handle)), unsent);
+  EXPECT_THAT(Call(0, 2, "echo", Values("", {Sequence(9)})), unsent);
+  Service::Handle made = Remote(0, 2, "echo");
+  EXPECT_THAT(Value(made), unsent);
+  network_->SetFilter(nullptr);
+  made.reset();
+  handle.reset();
+  ExpectNothingLeft({0, 1, 2});
+  for (const auto& [rank, status] : DrainAll({0, 1, 2}, InTime())) {
+    EXPECT_THAT(status, IsOk());
+  }
 }
 
 TEST_F(ReferenceCallTest, CloseLetsGoOfWhatOthersHold) {

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -55,7 +56,8 @@ class CallOutbox::Lanes : public std::enable_shared_from_this<Lanes> {
   void Open(Wire* wire) ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status Send(int to, Waiting message) ABSL_LOCKS_EXCLUDED(mutex_);
   void OnRead(int worker, uint64_t transfer) ABSL_LOCKS_EXCLUDED(mutex_);
-  bool Withdraw(int to, uint64_t call) ABSL_LOCKS_EXCLUDED(mutex_);
+  bool Withdraw(int to, uint64_t call, std::optional<WireMessage> recall)
+      ABSL_LOCKS_EXCLUDED(mutex_);
   void Drop(int worker, const absl::Status& why) ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
@@ -68,6 +70,9 @@ class CallOutbox::Lanes : public std::enable_shared_from_this<Lanes> {
     // Somebody sends what waits; a wire that reports at once that it sent would
     // begin again within.
     bool pumping = false;
+    // Of the message that it hands to the wire, and what is to follow that.
+    uint64_t leaving = 0;
+    std::optional<WireMessage> recall;
     absl::Status lost;
   };
 
@@ -134,7 +139,7 @@ absl::Status CallOutbox::Lanes::SendCounted(int to, Waiting message) {
            std::move(message.message.on_sent)](const absl::Status& status) {
         if (on_sent != nullptr) on_sent(status);
         // It did not leave, and the worker, which is not lost, reads nothing.
-        if (absl::IsResourceExhausted(status)) lanes->OnRead(to, transfer);
+        if (WireMessage::IsUnsent(status)) lanes->OnRead(to, transfer);
         lanes->OnSent(to, bytes);
       };
   const absl::Status status = wire->Send(to, std::move(message.message));
@@ -188,26 +193,44 @@ void CallOutbox::Lanes::Pump(int to) {
       if (!lane.pumping) return;
       next = std::move(lane.waiting.front());
       lane.waiting.pop_front();
+      lane.leaving = next.call;
       Count(lane, next);
     }
     // If the worker is lost, its calls hear of that from the wire.
     SendCounted(to, std::move(next)).IgnoreError();
+    std::optional<WireMessage> recall;
+    Wire* wire;
+    {
+      absl::MutexLock lock(&mutex_);
+      lanes_[to].leaving = 0;
+      recall.swap(lanes_[to].recall);
+      wire = wire_;
+    }
+    if (recall.has_value()) wire->Send(to, *std::move(recall)).IgnoreError();
   }
 }
 
-bool CallOutbox::Lanes::Withdraw(int to, uint64_t call) {
+bool CallOutbox::Lanes::Withdraw(int to, uint64_t call,
+                                 std::optional<WireMessage> recall) {
   // Destroyed without the lock: it may hold the last handle of a tensor.
   Waiting withdrawn;
-  absl::MutexLock lock(&mutex_);
-  const auto lane = lanes_.find(to);
-  if (lane == lanes_.end()) return false;
-  std::deque<Waiting>& waiting = lane->second.waiting;
-  for (auto it = waiting.begin(); it != waiting.end(); ++it) {
-    if (it->call != call) continue;
-    withdrawn = std::move(*it);
-    waiting.erase(it);
-    return true;
+  Wire* wire;
+  {
+    absl::MutexLock lock(&mutex_);
+    Lane& lane = lanes_[to];
+    for (auto it = lane.waiting.begin(); it != lane.waiting.end(); ++it) {
+      if (it->call != call) continue;
+      withdrawn = std::move(*it);
+      lane.waiting.erase(it);
+      return true;
+    }
+    if (lane.leaving == call) {
+      lane.recall = std::move(recall);
+      return false;
+    }
+    wire = wire_;
   }
+  if (recall.has_value()) wire->Send(to, *std::move(recall)).IgnoreError();
   return false;
 }
 
@@ -251,8 +274,9 @@ void CallOutbox::OnRead(int worker, uint64_t transfer) {
   lanes_->OnRead(worker, transfer);
 }
 
-bool CallOutbox::Withdraw(int to, uint64_t call) {
-  return lanes_->Withdraw(to, call);
+bool CallOutbox::Withdraw(int to, uint64_t call,
+                          std::optional<WireMessage> recall) {
+  return lanes_->Withdraw(to, call, std::move(recall));
 }
 
 void CallOutbox::Drop(int worker, const absl::Status& why) {

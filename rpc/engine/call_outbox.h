@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <optional>
 
 #include "absl/status/status.h"
 #include "sherd/rpc/link/wire.h"
@@ -42,8 +43,9 @@ class CallOutbox {
   void OnRead(int worker, uint64_t transfer);
 
   // Drops what still waits here to be sent to `to` for `call`; true if there
-  // was something.
-  bool Withdraw(int to, uint64_t call);
+  // was something. Otherwise sends `recall`, if there is one, which does not
+  // overtake what is just leaving for that call.
+  bool Withdraw(int to, uint64_t call, std::optional<WireMessage> recall);
 
   // The worker is lost: drops what waits for it or is exposed to it, and
   // refuses more.

@@ -282,7 +282,8 @@ void Callee::Reply(const Call& call, absl::StatusOr<Payload> result) {
       [self = shared_from_this(), call, result = std::move(result),
        queued = std::make_shared<QueuedWork>(*std::move(queued))](
           absl::Status status) mutable {
-        status.Update(queued->Await(call->context->deadline()));
+        // Refused, it is on a thread that must not wait.
+        if (status.ok()) status = queued->Await(call->context->deadline());
         if (status.ok()) return self->Deliver(call, std::move(result));
         self->Deliver(call, std::move(status));
       });
@@ -364,7 +365,7 @@ void Callee::WriteReply(const IncomingCall& call, Payload result,
     if (packed.bulk()) {
       on_sent = [self = weak_from_this(), to, id,
                  transfer](const absl::Status& end) {
-        const auto callee = EngineCore::IsUnsent(end) ? self.lock() : nullptr;
+        const auto callee = WireMessage::IsUnsent(end) ? self.lock() : nullptr;
         if (callee == nullptr) return;
         if (transfer != 0) callee->core_->references->Unsent(transfer);
         callee->core_->SendSmall(

@@ -43,6 +43,18 @@ absl::Status LateError(const OutgoingCall& call) {
       absl::StrCat("no reply within ", absl::FormatDuration(given)));
 }
 
+// Whether somebody waits for the handler that makes the call. Not of one whose
+// deadline has passed, which is another error.
+absl::Status CheckParent(const OutgoingCall& call) {
+  if (call.parent == nullptr || !call.parent->cancelled() ||
+      call.deadline.HasPassed()) {
+    return absl::OkStatus();
+  }
+  return absl::CancelledError(
+      absl::StrCat("nobody waits any more for the handler of ",
+                   call.parent->method(), " that makes it"));
+}
+
 absl::Status ClosedError() {
   return absl::FailedPreconditionError("RPC was shut down");
 }
@@ -108,12 +120,7 @@ absl::Status Caller::CheckStart(int to, const OutgoingCall& call) const {
                      core_->options.world_size - 1));
   }
   if (closed_.load()) return ClosedError();
-  if (call.parent != nullptr && call.parent->cancelled() &&
-      !call.deadline.HasPassed()) {
-    return absl::CancelledError("nobody waits any more for the handler of " +
-                                std::string(call.parent->method()) +
-                                " that makes it");
-  }
+  SHERD_RETURN_IF_ERROR(CheckParent(call));
   if (call.deadline.HasPassed()) {
     return absl::DeadlineExceededError(
         "its deadline had passed before it began");
@@ -145,8 +152,9 @@ void Caller::Launch(const Call& call, RequestHeader header, Payload request) {
   }
   calls_.Add(call);
   if (status.ok()) status = core_->deadlines.Watch(call->deadline);
-  // After Close has searched the calls, this is true.
+  // After Close or CancelChildren has searched the calls, these see it.
   if (status.ok() && closed_.load()) status = ClosedError();
+  if (status.ok()) status = CheckParent(*call);
   if (!status.ok() || call->reference_transfer == 0) {
     return SendRequest(call, std::move(header), std::move(request),
                        std::move(packed), status);
@@ -223,7 +231,7 @@ absl::Status Caller::TrySend(const Call& call, RequestHeader header,
 
 void Caller::OnSent(const Call& call, const absl::Status& end) {
   if (end.ok()) return calls_.MarkSent(call->id);
-  if (!EngineCore::IsUnsent(end)) return;
+  if (!WireMessage::IsUnsent(end)) return;
   core_->counters.Of(call->to).requests_sent.fetch_sub(1);
   NotSent(*call, end);
   if (Call unsent = calls_.Take(call->id, end)) {
@@ -238,7 +246,7 @@ void Caller::NotSent(const OutgoingCall& call, const absl::Status& why) {
     core_->references->Unsent(transfer);
   }
   if (call.creation.has_value()) {
-    core_->references->CreationNotSent(*call.creation, why);
+    core_->references->RequestNotSent(*call.creation, why);
   }
 }
 
@@ -413,13 +421,21 @@ void Caller::Abandon(Call call, const absl::Status& why) {
 
 void Caller::Recall(const OutgoingCall& call, const absl::Status& why) {
   if (call.to == core_->options.rank) {
-    CancelChildren(callee_->OnCancel(call.to, call.id));
-  } else if (core_->outbox.Withdraw(call.to, call.id)) {
-    core_->counters.Of(call.to).requests_sent.fetch_sub(1);
+    return CancelChildren(callee_->OnCancel(call.to, call.id));
+  }
+  WorkerCounters& counters = core_->counters.Of(call.to);
+  std::optional<WireMessage> cancel;
+  size_t bytes = 0;
+  // A value is to say that its deadline passed, which the owner watches too.
+  if (!call.creation.has_value() || !absl::IsDeadlineExceeded(why)) {
+    cancel = WireMessage{.control = EncodeCancel(call.id), .bulk = call.bulk};
+    bytes = cancel->control.size();
+  }
+  if (core_->outbox.Withdraw(call.to, call.id, std::move(cancel))) {
+    counters.requests_sent.fetch_sub(1);
     NotSent(call, why);
-  } else if (!call.creation.has_value() || !absl::IsDeadlineExceeded(why)) {
-    // A value is to say that its deadline passed, which the owner watches too.
-    core_->SendSmall(call.to, EncodeCancel(call.id), call.bulk);
+  } else {
+    counters.bytes_sent.fetch_add(bytes, std::memory_order_relaxed);
   }
 }
 

@@ -108,11 +108,17 @@ absl::Status EngineCore::Send(
   return outbox.Send(to, call, std::move(message), std::move(tensors.exposure));
 }
 
-void EngineCore::SendSmall(int to, std::string control, bool bulk) {
+void EngineCore::SendSmall(int to, std::string control,
+                           std::function<void(const absl::Status&)> unsent) {
   counters.Of(to).bytes_sent.fetch_add(control.size(),
                                        std::memory_order_relaxed);
-  outbox.Send(to, 0, {.control = std::move(control), .bulk = bulk})
-      .IgnoreError();
+  WireMessage message{.control = std::move(control)};
+  if (unsent != nullptr) {
+    message.on_sent = [unsent = std::move(unsent)](const absl::Status& end) {
+      if (WireMessage::IsUnsent(end)) unsent(end);
+    };
+  }
+  outbox.Send(to, 0, std::move(message)).IgnoreError();
 }
 
 absl::StatusOr<PackedTensors> EngineCore::Pack(

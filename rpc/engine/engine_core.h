@@ -127,13 +127,10 @@ struct EngineCore : std::enable_shared_from_this<EngineCore> {
   absl::Status Send(
       int to, uint64_t call, std::string control, PackedTensors tensors,
       std::function<void(const absl::Status& end)> on_sent = nullptr);
-  // Whether a message was dropped for lack of what a connection needs, so that
-  // the worker is not lost; any other error of on_sent is followed by its loss.
-  static bool IsUnsent(const absl::Status& end) {
-    return absl::IsResourceExhausted(end);
-  }
-  // The same for what is small; a lost worker does not need it.
-  void SendSmall(int to, std::string control, bool bulk = false);
+  // The same for what is small; a lost worker does not need it. `unsent`:
+  // called if WireMessage::IsUnsent; may be null.
+  void SendSmall(int to, std::string control,
+                 std::function<void(const absl::Status& why)> unsent = nullptr);
 
   // Makes tensors ready for a message to `to`: those on devices are copied to
   // the host, as the calling thread's current streams will have left them; then

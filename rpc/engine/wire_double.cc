@@ -117,6 +117,13 @@ absl::Status FakeNetwork::Send(int from, int to, WireMessage message) {
     if (message.on_sent != nullptr) message.on_sent(absl::OkStatus());
     return absl::OkStatus();
   }
+  if (fate == Fate::kUnsent) {
+    if (message.on_sent != nullptr) {
+      message.on_sent(
+          WithRank(absl::ResourceExhaustedError("no descriptors"), to));
+    }
+    return absl::OkStatus();
+  }
   absl::MutexLock lock(&mutex_);
   // A filter that was taken away meanwhile holds nothing: who took it releases
   // what was held once.

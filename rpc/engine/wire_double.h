@@ -30,6 +30,8 @@ class FakeNetwork {
     kLose,
     // Arrives after ReleaseHeld.
     kHold,
+    // Never leaves: WireMessage::IsUnsent.
+    kUnsent,
   };
   // Asked of every message; any thread, under no lock.
   using Filter =

@@ -12,6 +12,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "sherd/core/base/deadline.h"
+#include "sherd/core/base/error_info.h"
 
 namespace sherd::internal {
 
@@ -25,13 +26,20 @@ struct WireMessage {
   std::vector<absl::Span<const std::byte>> tail;
   // Exactly once for a message that Send took: OK when the system has the last
   // byte of it, or why the connection ended before; then the other worker may
-  // have received it, a part of it, or nothing. It runs on the sending thread,
-  // before Send returns, or on a thread of the wire, without a lock; it must
-  // not block. May be null.
+  // have received it, a part of it, or nothing; or IsUnsent. It runs on the
+  // sending thread, before Send returns, or on a thread of the wire, without a
+  // lock; it must not block. May be null.
   std::function<void(const absl::Status&)> on_sent;
   // It is large, and others need not wait for it: between hosts it takes a
   // connection of its own, and is not in order with those that are not bulk.
   bool bulk = false;
+
+  // Whether on_sent says that it was dropped for lack of what a connection
+  // needs, so that the worker is not lost: kResourceExhausted with its rank.
+  // What breaks a connection has none, and is followed by the loss.
+  static bool IsUnsent(const absl::Status& end) {
+    return absl::IsResourceExhausted(end) && ErrorRank(end).has_value();
+  }
 };
 
 // Messages to the other workers of a job, whose ranks are 0 to W-1, and word of

@@ -218,8 +218,8 @@ void OwnershipWorld::Create(int value, bool sent) {
     Post(creator, owner, {.message = *creation});
   } else {
     values_[value].not_sent = true;
-    worker.table.CreationNotSent(creation->id, absl::CancelledError("no"),
-                                 &effects);
+    worker.table.RequestNotSent(creation->id, absl::CancelledError("no"),
+                                &effects);
   }
   Apply(creator, effects);
 }

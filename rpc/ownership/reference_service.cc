@@ -110,11 +110,11 @@ absl::StatusOr<ReferenceService::Created> ReferenceService::Create(int owner) {
       message};
 }
 
-void ReferenceService::CreationNotSent(const ReferenceId& id,
-                                       const absl::Status& why) {
+void ReferenceService::RequestNotSent(const ReferenceId& id,
+                                      const absl::Status& why) {
   {
     Turn turn(this);
-    table_.CreationNotSent(id, why, turn.effects());
+    table_.RequestNotSent(id, why, turn.effects());
   }
   if (const auto value = ValueOf(id)) value->Set(why);
 }
@@ -312,10 +312,29 @@ void ReferenceService::Send(
   for (const auto& [to, message] : messages) by_worker[to].push_back(message);
   for (const auto& [to, all] : by_worker) {
     for (size_t at = 0; at < all.size(); at += kMaxReferenceMessages) {
-      hooks_.send(to, EncodeReferenceMessages(absl::MakeSpan(all).subspan(
-                          at, kMaxReferenceMessages)));
+      const auto part =
+          absl::MakeConstSpan(all).subspan(at, kMaxReferenceMessages);
+      hooks_.send(to, EncodeReferenceMessages(part), UnsentOf(part));
     }
   }
+}
+
+// All but a registration goes to a worker that is connected already.
+ReferenceService::NotSent ReferenceService::UnsentOf(
+    absl::Span<const ReferenceMessage> messages) {
+  std::vector<ReferenceId> asked;
+  for (const ReferenceMessage& message : messages) {
+    if (message.kind == ReferenceMessage::Kind::kRegister) {
+      asked.push_back(message.id);
+    }
+  }
+  if (asked.empty()) return nullptr;
+  return [weak = weak_from_this(),
+          asked = std::move(asked)](const absl::Status& why) {
+    const auto alive = weak.lock();
+    if (alive == nullptr) return;
+    for (const ReferenceId& id : asked) alive->RequestNotSent(id, why);
+  };
 }
 
 void ReferenceService::DestroyReleased() {

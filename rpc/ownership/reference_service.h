@@ -77,9 +77,12 @@ class ReferenceService : public std::enable_shared_from_this<ReferenceService> {
   // its references, as Payload::references_keep.
   using Then = std::function<void(const absl::Status& status,
                                   std::vector<std::shared_ptr<void>> handles)>;
+  using NotSent = std::function<void(const absl::Status& why)>;
   struct Hooks {
     // A control part, to another worker; one that is lost does not need it.
-    std::function<void(int to, std::string control)> send;
+    // `unsent`, unless it is null, is told if it does not leave, although the
+    // worker is not lost.
+    std::function<void(int to, std::string control, NotSent unsent)> send;
     // Calls kFetchMethod on a worker, maybe this one.
     std::function<void(int to, Payload request, absl::Duration timeout,
                        ReplyFunction done)>
@@ -99,8 +102,9 @@ class ReferenceService : public std::enable_shared_from_this<ReferenceService> {
   };
   // As ReferenceTable::Create. Of a value of this worker ValueOf is there.
   absl::StatusOr<Created> Create(int owner) ABSL_LOCKS_EXCLUDED(mutex_);
-  // The call never left, because of `why`: what every fetch finds.
-  void CreationNotSent(const ReferenceId& id, const absl::Status& why)
+  // The creation, or the request to be listed, never left, because of `why`:
+  // what every fetch finds.
+  void RequestNotSent(const ReferenceId& id, const absl::Status& why)
       ABSL_LOCKS_EXCLUDED(mutex_);
   // `from` makes a value here: what its call has to set. Errors as
   // ReferenceTable::OnMessage.
@@ -172,6 +176,7 @@ class ReferenceService : public std::enable_shared_from_this<ReferenceService> {
                  std::vector<Waiting>& due)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Send(const std::vector<ReferenceEffects::Outgoing>& messages);
+  NotSent UnsentOf(absl::Span<const ReferenceMessage> messages);
   void DestroyReleased() ABSL_LOCKS_EXCLUDED(mutex_);
 
   const int rank_;

@@ -63,9 +63,9 @@ absl::StatusOr<ReferenceMessage> ReferenceTable::Create(int owner) {
   return creation;
 }
 
-void ReferenceTable::CreationNotSent(const ReferenceId& id,
-                                     const absl::Status& why,
-                                     ReferenceEffects* effects) {
+void ReferenceTable::RequestNotSent(const ReferenceId& id,
+                                    const absl::Status& why,
+                                    ReferenceEffects* effects) {
   const auto held = held_.find(id);
   if (held != held_.end() && !held->second.confirmed) Settle(id, why, effects);
 }

@@ -53,9 +53,10 @@ class ReferenceTable {
   //   kFailedPrecondition  After ReleaseAll.
   absl::StatusOr<ReferenceMessage> Create(int owner);
 
-  // That call never left: the reference is dead, with `why`.
-  void CreationNotSent(const ReferenceId& id, const absl::Status& why,
-                       ReferenceEffects* effects);
+  // That call, or this worker's kRegister, never left: the reference is dead,
+  // with `why`.
+  void RequestNotSent(const ReferenceId& id, const absl::Status& why,
+                      ReferenceEffects* effects);
 
   void DropHandle(const ReferenceId& id, ReferenceEffects* effects);
 

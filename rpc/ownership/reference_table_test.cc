@@ -139,8 +139,8 @@ TEST_F(ReferenceTableTest, NothingGoesToALostWorker) {
 
 TEST_F(ReferenceTableTest, ACreationThatWasNotSentIsDeadWithItsReason) {
   const ReferenceMessage creation = *creator_.Create(kOwner);
-  creator_.CreationNotSent(
-      creation.id, absl::ResourceExhaustedError("too large"), &effects_);
+  creator_.RequestNotSent(creation.id,
+                          absl::ResourceExhaustedError("too large"), &effects_);
   EXPECT_EQ(creator_.Check(creation.id),
             absl::ResourceExhaustedError("too large"));
   // Nobody else can know it; if somebody claims to, that ends too.
