@@ -30,8 +30,7 @@ using DeviceMaps = std::map<std::string, std::map<Device, Device>>;
 
 // Adds entries to maps[worker], beside those that it has.
 //   kInvalidArgument  Two devices would go to one, or one to two: "only
-//   supports
-//                     1-to-1 mapping". Then nothing was added.
+//                     supports 1-to-1 mapping". Then nothing was added.
 absl::Status AddDeviceMap(DeviceMaps& maps, const std::string& worker,
                           const std::map<Device, Device>& devices);
 
