@@ -282,7 +282,8 @@ void Callee::Reply(const Call& call, absl::StatusOr<Payload> result) {
       [self = shared_from_this(), call, result = std::move(result),
        queued = std::make_shared<QueuedWork>(*std::move(queued))](
           absl::Status status) mutable {
-        status.Update(queued->Await(call->context->deadline()));
+        // One that is refused may be on any thread, which does not wait.
+        if (status.ok()) status = queued->Await(call->context->deadline());
         if (status.ok()) return self->Deliver(call, std::move(result));
         self->Deliver(call, std::move(status));
       });
