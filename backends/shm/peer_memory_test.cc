@@ -17,6 +17,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "sherd/core/base/error_info.h"
+#include "sherd/core/comm/bootstrap/backend_registry.h"
 #include "sherd/core/comm/process_group.h"
 #include "sherd/core/process/process_identity.h"
 #include "sherd/core/tensor/storage.h"

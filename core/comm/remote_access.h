@@ -30,8 +30,7 @@ using DeviceMaps = std::map<std::string, std::map<Device, Device>>;
 
 // Adds entries to maps[worker], beside those that it has.
 //   kInvalidArgument  Two devices would go to one, or one to two: "only
-//   supports
-//                     1-to-1 mapping". Then nothing was added.
+//                     supports 1-to-1 mapping". Then nothing was added.
 absl::Status AddDeviceMap(DeviceMaps& maps, const std::string& worker,
                           const std::map<Device, Device>& devices);
 
@@ -88,7 +87,7 @@ struct FetchRequest {
   // Where the elements go: a tensor of the box's sizes and the shard's dtype,
   // on any device, which the caller owns. Undefined: into a new one.
   Tensor out = {};
-  // Unset: RemoteAccessOptions::timeout.
+  // Unset: the timeout of RemoteAccessOptions or RpcOptions.
   std::optional<absl::Duration> timeout = std::nullopt;
 };
 
@@ -96,7 +95,8 @@ struct ShutdownOptions {
   // Returns once every worker has called it, so that nobody's fetch fails.
   // Otherwise at once.
   bool graceful = true;
-  // Of a graceful shutdown. Unset: RemoteAccessOptions::timeout.
+  // Of a graceful shutdown. Unset: the timeout of RemoteAccessOptions or
+  // RpcOptions.
   std::optional<absl::Duration> timeout = std::nullopt;
 };
 

@@ -67,7 +67,11 @@ absl::Status LinkChannel::Send(OutgoingFrame frame) {
     return absl::OkStatus();
   }
   is_active_.store(true, std::memory_order_relaxed);
-  return connection->Send(std::move(frame));
+  const absl::Status status = connection->Send(std::move(frame));
+  if (status.ok()) return status;
+  // What closed the channel meanwhile says more than that it is closed.
+  absl::MutexLock lock(&mutex_);
+  return why_.ok() ? status : why_;
 }
 
 void LinkChannel::Connect() {

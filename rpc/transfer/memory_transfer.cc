@@ -22,6 +22,7 @@
 #include "sherd/core/base/error_info.h"
 #include "sherd/core/base/logging.h"
 #include "sherd/core/base/status_macros.h"
+#include "sherd/core/comm/bootstrap/backend_registry.h"
 #include "sherd/core/comm/channel/peer_memory.h"
 #include "sherd/core/net/handshake.h"
 #include "sherd/core/process/process_identity.h"

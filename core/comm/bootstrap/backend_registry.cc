@@ -5,6 +5,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "sherd/core/base/status_macros.h"
 
 namespace sherd {
 namespace {
@@ -81,6 +82,13 @@ std::vector<std::string> BackendRegistry::Names() {
   for (const auto& [name, backend] : backends_) names.push_back(name);
   std::sort(names.begin(), names.end());
   return names;
+}
+
+absl::StatusOr<std::shared_ptr<PeerMemory>> OpenPeerMemory(
+    absl::Span<const ProcessIdentity> processes) {
+  SHERD_ASSIGN_OR_RETURN(const Backend* const backend,
+                         BackendRegistry::Global().Find("shm"));
+  return backend->OpenPeerMemory(processes);
 }
 
 }  // namespace sherd

@@ -11,7 +11,10 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/types/span.h"
 #include "sherd/core/comm/channel/backend.h"
+#include "sherd/core/comm/channel/peer_memory.h"
+#include "sherd/core/process/process_identity.h"
 
 namespace sherd {
 
@@ -51,6 +54,17 @@ class BackendRegistry {
       ABSL_GUARDED_BY(mutex_);
   Loader loader_ ABSL_GUARDED_BY(mutex_);
 };
+
+// The memory of processes of this PID namespace that need not be in a group:
+// what the allocator of backend shm holds there (Backend::
+// peer_memory_allocator). Peer r is processes[r], which may be this process;
+// a process exports by an object of its own.
+//
+//   kUnimplemented      The system does not let one of the processes be
+//                       inspected; its place is the error's rank.
+//   kNotFound, kFailedPrecondition  As BackendRegistry::Find("shm").
+absl::StatusOr<std::shared_ptr<PeerMemory>> OpenPeerMemory(
+    absl::Span<const ProcessIdentity> processes);
 
 }  // namespace sherd
 

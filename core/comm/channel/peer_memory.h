@@ -4,12 +4,10 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <optional>
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "sherd/core/process/process_identity.h"
 
 namespace sherd {
 
@@ -66,17 +64,6 @@ class PeerMemory {
   virtual absl::StatusOr<absl::Span<std::byte>> Import(
       int peer, const MemoryHandle& handle) = 0;
 };
-
-// The memory of processes of this PID namespace that need not be in a group:
-// what the allocator of backend shm holds there (Backend::
-// peer_memory_allocator). Peer r is processes[r], which may be this process;
-// a process exports by an object of its own.
-//
-//   kUnimplemented      The system does not let one of the processes be
-//                       inspected; its place is the error's rank.
-//   kNotFound, kFailedPrecondition  As BackendRegistry::Find("shm").
-absl::StatusOr<std::shared_ptr<PeerMemory>> OpenPeerMemory(
-    absl::Span<const ProcessIdentity> processes);
 
 }  // namespace sherd
 

@@ -165,7 +165,7 @@ DRAWINGS = {
                  " <- group <- group_collectives",
     "core/sharding": "box <- spec <- plan <- transfer <- tensor <- ops",
     "core/tensor": "values <- strides <- device <- types <- {kernels, random}",
-    "rpc": "{ids, wire} <- call <- devices <- {engine, link, ownership} <- agent",
+    "rpc": "{ids, wire} <- call <- {devices, ownership, transfer} <- {engine, link} <- agent",
     "serialization": "safetensors <- manifest <- checkpoint <- kits",
     "testing": "{harness, matchers} <- fixtures <- {conformance, kits} <- faults <- programs",
 }
@@ -204,6 +204,8 @@ PLACES = {
         "wire": ["link/wire"],
         "call": ["future", "handler"],
         "engine": ["call_context", "worker_statistics"],
+        # The user's side of references.
+        "ownership": ["remote_ref"],
         "agent": ["rpc"],
     },
     "serialization": {"checkpoint": ["checkpoint"]},
