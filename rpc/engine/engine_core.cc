@@ -16,6 +16,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
 #include "sherd/core/base/deadline.h"
+#include "sherd/core/base/error_info.h"
 #include "sherd/core/base/status_macros.h"
 #include "sherd/core/tensor/device.h"
 #include "sherd/core/tensor/tensor.h"
@@ -191,7 +192,9 @@ Transfer::Transfer(std::shared_ptr<EngineCore> engine, int sender,
 Transfer::~Transfer() { core->SendSmall(from, EncodeTransferRead(number)); }
 
 absl::Status Transfer::Read(std::vector<Tensor>& tensors) const {
-  SHERD_RETURN_IF_ERROR(core->memory.Read(from, number, sources, tensors));
+  SHERD_RETURN_IF_ERROR(Annotate(
+      core->memory.Read(from, number, sources, tensors),
+      absl::StrCat("reading in the memory of ", core->Describe(from))));
   WorkerCounters& counters = core->counters.Of(from);
   for (size_t i = 0; i < tensors.size(); ++i) {
     const auto path = static_cast<size_t>(sources[i].path);

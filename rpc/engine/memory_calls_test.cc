@@ -440,6 +440,7 @@ TEST_F(HostileMemoryTest, AnAddressThatIsNotThereIsAnErrorOfTheCall) {
   EXPECT_THAT(Answer(At(MemoryPath::kCma, 8), {kLarge}),
               StatusIs(absl::StatusCode::kInvalidArgument,
                        AllOf(HasSubstr("of later on worker1 (rank 1)"),
+                             HasSubstr("in the memory of worker1 (rank 1)"),
                              HasSubstr("not in its memory"))));
   EXPECT_THAT(injected_, IsOk());
   EXPECT_THAT(Call(0, 1, "echo", {}), IsOk());

@@ -283,8 +283,7 @@ absl::Status MemoryTransfer::Read(int from, uint64_t transfer,
     }
     if (status.ok()) continue;
     status = absl::Status(status.code(),
-                          absl::StrCat("reading tensor ", i,
-                                       " in its memory: ", status.message()));
+                          absl::StrCat("tensor ", i, ": ", status.message()));
     return absl::IsUnavailable(status) ? WithFailedRank(status, from) : status;
   }
   return absl::OkStatus();
