@@ -3,10 +3,18 @@
 
 namespace sherd::internal {
 
+// What a thread waits for.
+enum class WaitFor {
+  // Something that other calls may have to do first.
+  kCalls,
+  // Something that ends whatever others do: a large copy, a device.
+  kWork,
+};
+
 // Who wants to know that a thread waits: the pool whose thread it is.
 class BlockingObserver {
  public:
-  virtual void BeginBlocked() = 0;
+  virtual void BeginBlocked(WaitFor what) = 0;
   virtual void EndBlocked() = 0;
 
   // Of the calling thread; null: nobody.
@@ -21,15 +29,17 @@ class BlockingObserver {
 
 // Put around a wait for something that other calls may have to do first
 // (Future::Wait): in a handler, the pool starts another thread meanwhile, so
-// that handlers which wait for one another never use up the threads.
+// that handlers which wait for one another never use up the threads. And around
+// work on large memory: then small calls need not wait for it.
 //
 // Cost. A load on a thread that no pool observes; on a pool's, two locks.
 class ScopedBlocked {
  public:
-  ScopedBlocked() : observer_(BlockingObserver::OfThread()) {
+  explicit ScopedBlocked(WaitFor what = WaitFor::kCalls)
+      : observer_(BlockingObserver::OfThread()) {
     // Within the scope, another one does not count again.
     BlockingObserver::OfThread() = nullptr;
-    if (observer_ != nullptr) observer_->BeginBlocked();
+    if (observer_ != nullptr) observer_->BeginBlocked(what);
   }
   ~ScopedBlocked() {
     if (observer_ != nullptr) observer_->EndBlocked();

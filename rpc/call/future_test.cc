@@ -259,7 +259,10 @@ TEST(FutureDeathTest, ACallbackThatThrowsEndsTheProcess) {
 
 class CountingObserver final : public internal::BlockingObserver {
  public:
-  void BeginBlocked() override { ++begun; }
+  void BeginBlocked(internal::WaitFor what) override {
+    EXPECT_EQ(what, internal::WaitFor::kCalls);
+    ++begun;
+  }
   void EndBlocked() override { ++ended; }
   int begun = 0;
   int ended = 0;

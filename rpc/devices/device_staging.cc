@@ -84,7 +84,7 @@ QueuedWork::~QueuedWork() {
 }
 
 absl::Status QueuedWork::Await(Deadline deadline) const {
-  const ScopedBlocked blocked;
+  const ScopedBlocked blocked(WaitFor::kWork);
   for (const Mark& mark : marks_) {
     SHERD_RETURN_IF_ERROR(
         mark.runtime->AwaitEvent(mark.device, mark.event, deadline));
@@ -99,6 +99,9 @@ absl::Status AwaitQueued(absl::Span<const Tensor> tensors, Deadline deadline) {
 }
 
 absl::Status CopyToHost(absl::Span<Tensor> tensors, Deadline deadline) {
+  if (!AnyOnDevice(tensors)) return absl::OkStatus();
+  // The copies are waited for too.
+  const ScopedBlocked blocked(WaitFor::kWork);
   SHERD_RETURN_IF_ERROR(AwaitQueued(tensors, deadline));
   for (Tensor& tensor : tensors) {
     if (!IsOnDevice(tensor)) continue;

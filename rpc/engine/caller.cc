@@ -16,6 +16,7 @@
 #include "sherd/core/base/deadline.h"
 #include "sherd/core/base/error_info.h"
 #include "sherd/core/base/fault_point.h"
+#include "sherd/core/base/scoped_blocked.h"
 #include "sherd/core/base/status_macros.h"
 #include "sherd/core/tensor/device.h"
 #include "sherd/core/tensor/tensor.h"
@@ -350,6 +351,7 @@ void Caller::Settle(std::shared_ptr<Landed> landed) {
 }
 
 absl::Status Caller::Place(Landed& landed) const {
+  const ScopedBlocked blocked(WaitFor::kWork);
   Payload& payload = landed.payload;
   SHERD_RETURN_IF_ERROR(CopyIntoOut(landed.out, payload.tensors));
   SHERD_RETURN_IF_ERROR(CopyToDevices(payload));

@@ -17,6 +17,7 @@
 #include "absl/types/span.h"
 #include "sherd/core/base/deadline.h"
 #include "sherd/core/base/error_info.h"
+#include "sherd/core/base/scoped_blocked.h"
 #include "sherd/core/base/status_macros.h"
 #include "sherd/core/tensor/device.h"
 #include "sherd/core/tensor/tensor.h"
@@ -191,9 +192,14 @@ Transfer::Transfer(std::shared_ptr<EngineCore> engine, int sender,
 
 Transfer::~Transfer() { core->SendSmall(from, EncodeTransferRead(number)); }
 
+absl::Status Transfer::ReadMemory(std::vector<Tensor>& tensors) const {
+  const ScopedBlocked blocked(WaitFor::kWork);
+  return core->memory.Read(from, number, sources, tensors);
+}
+
 absl::Status Transfer::Read(std::vector<Tensor>& tensors) const {
   SHERD_RETURN_IF_ERROR(Annotate(
-      core->memory.Read(from, number, sources, tensors),
+      ReadMemory(tensors),
       absl::StrCat("reading in the memory of ", core->Describe(from))));
   WorkerCounters& counters = core->counters.Of(from);
   for (size_t i = 0; i < tensors.size(); ++i) {

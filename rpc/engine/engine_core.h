@@ -100,6 +100,9 @@ struct Transfer {
   const int from;
   const uint64_t number;
   const std::vector<TensorSource> sources;
+
+ private:
+  absl::Status ReadMemory(std::vector<Tensor>& tensors) const;
 };
 
 // Tensors that are ready to travel.

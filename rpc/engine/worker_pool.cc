@@ -40,10 +40,14 @@ class WorkerPool::State : public std::enable_shared_from_this<State> {
  private:
   struct Thread final : BlockingObserver {
     explicit Thread(State* pool) : state(pool) {}
-    void BeginBlocked() override { state->BeginBlocked(); }
-    void EndBlocked() override { state->EndBlocked(); }
+    void BeginBlocked(WaitFor what) override {
+      state->BeginBlocked(what, &place);
+    }
+    void EndBlocked() override { state->EndBlocked(place); }
 
     State* const state;
+    // While its task waits: where that is counted.
+    int* place = nullptr;
     std::thread thread;
     absl::CondVar wake;
     // Taken from idle_ to look for a task.
@@ -59,8 +63,8 @@ class WorkerPool::State : public std::enable_shared_from_this<State> {
   Refused Serve() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool WakeOrStart() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void JoinEnded() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void BeginBlocked() ABSL_LOCKS_EXCLUDED(mutex_);
-  void EndBlocked() ABSL_LOCKS_EXCLUDED(mutex_);
+  void BeginBlocked(WaitFor what, int** place) ABSL_LOCKS_EXCLUDED(mutex_);
+  void EndBlocked(int* place) ABSL_LOCKS_EXCLUDED(mutex_);
   static void Refuse(Refused tasks, const absl::Status& why);
   absl::Status AllWait() const {
     return absl::ResourceExhaustedError(absl::StrCat(
@@ -75,10 +79,12 @@ class WorkerPool::State : public std::enable_shared_from_this<State> {
   std::list<Thread> ended_ ABSL_GUARDED_BY(mutex_);
   // The one that worked last is at the back.
   std::vector<Thread*> idle_ ABSL_GUARDED_BY(mutex_);
-  // Threads that run a task and do not wait; that wait; that were woken or
-  // started and have not looked yet; that watch the queue.
+  // Threads that run a task and do not wait; that wait for calls; that wait for
+  // work, of which no more than `concurrency` leave their places; that were
+  // woken or started and have not looked yet; that watch the queue.
   int active_ ABSL_GUARDED_BY(mutex_) = 0;
   int blocked_ ABSL_GUARDED_BY(mutex_) = 0;
+  int working_ ABSL_GUARDED_BY(mutex_) = 0;
   int waking_ ABSL_GUARDED_BY(mutex_) = 0;
   int watching_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t begun_ ABSL_GUARDED_BY(mutex_) = 0;
@@ -116,7 +122,7 @@ WorkerPool::State::Refused WorkerPool::State::Serve() {
   if (queue_.empty()) return {};
   const bool may_run = active_ + waking_ < options_.concurrency;
   if (!may_run && (waking_ > 0 || watching_ > 0)) return {};
-  if (WakeOrStart() || active_ + waking_ + watching_ > 0) return {};
+  if (WakeOrStart() || active_ + working_ + waking_ + watching_ > 0) return {};
   return std::exchange(queue_, {});
 }
 
@@ -218,21 +224,24 @@ void WorkerPool::State::JoinEnded() {
   ended_.clear();
 }
 
-void WorkerPool::State::BeginBlocked() {
+void WorkerPool::State::BeginBlocked(WaitFor what, int** place) {
   Refused refused;
   {
     absl::MutexLock lock(&mutex_);
+    *place = what == WaitFor::kCalls           ? &blocked_
+             : working_ < options_.concurrency ? &working_
+                                               : &active_;
     --active_;
-    ++blocked_;
+    ++**place;
     refused = Serve();
   }
   Refuse(std::move(refused), AllWait());
 }
 
-void WorkerPool::State::EndBlocked() {
+void WorkerPool::State::EndBlocked(int* place) {
   absl::MutexLock lock(&mutex_);
   ++active_;
-  --blocked_;
+  --*place;
 }
 
 absl::Status WorkerPool::State::Stop(Deadline deadline) {
@@ -266,7 +275,7 @@ absl::Status WorkerPool::State::Stop(Deadline deadline) {
 WorkerPool::Counts WorkerPool::State::counts() const {
   absl::MutexLock lock(&mutex_);
   return {.threads = static_cast<int>(threads_.size()),
-          .blocked = blocked_,
+          .blocked = blocked_ + working_,
           .queued = queue_.size()};
 }
 

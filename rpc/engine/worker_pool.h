@@ -28,8 +28,9 @@ struct WorkerPoolOptions {
 };
 
 // Threads for handlers, which may wait for one another: a task that waits
-// (ScopedBlocked, which Future::Wait uses) leaves its place to another thread.
-// Those that have worked last work next.
+// (ScopedBlocked, which Future::Wait uses) leaves its place to another thread;
+// of those that wait for work, as many as run besides. Those that have worked
+// last work next.
 //
 // Threads. Safe from any thread.
 // Cost. Submit: a lock, and a wake-up where a thread may run. No thread exists

@@ -61,6 +61,62 @@ TEST(WorkerPoolTest, ATaskThatWaitsLeavesItsPlace) {
   EXPECT_THAT(pool.Stop(InTime()), IsOk());
 }
 
+TEST(WorkerPoolTest, ATaskThatWorksLeavesItsPlaceAndRefusesNobody) {
+  for (const int max_threads : {1, 2, 3}) {
+    WorkerPool pool({.concurrency = 1,
+                     .max_threads = max_threads,
+                     .stall = absl::Hours(1)});
+    absl::Notification working, go;
+    absl::BlockingCounter left(2);
+    pool.Submit([&](const absl::Status&) {
+      const ScopedBlocked works(WaitFor::kWork);
+      working.Notify();
+      go.WaitForNotification();
+    });
+    working.WaitForNotification();
+    std::atomic<int> ran{0};
+    for (int i = 0; i < 2; ++i) {
+      pool.Submit([&](const absl::Status& status) {
+        EXPECT_THAT(status, IsOk());
+        ++ran;
+        left.DecrementCount();
+      });
+    }
+    // With a thread to spare they need not wait for it.
+    while (max_threads > 1 && ran < 2) std::this_thread::yield();
+    EXPECT_EQ(ran, max_threads > 1 ? 2 : 0);
+    go.Notify();
+    left.Wait();
+    EXPECT_THAT(pool.Stop(InTime()), IsOk());
+  }
+}
+
+// As many again as may run, not as many as there are threads.
+TEST(WorkerPoolTest, FewWorkAtATime) {
+  WorkerPool pool({.concurrency = 2, .stall = absl::Hours(1)});
+  absl::Notification go;
+  std::atomic<int> working{0};
+  absl::BlockingCounter left(10);
+  for (int i = 0; i < 10; ++i) {
+    pool.Submit([&](const absl::Status& status) {
+      EXPECT_THAT(status, IsOk());
+      {
+        const ScopedBlocked works(WaitFor::kWork);
+        ++working;
+        go.WaitForNotification();
+      }
+      left.DecrementCount();
+    });
+  }
+  while (working < 4) std::this_thread::yield();
+  EXPECT_EQ(pool.counts().blocked, 2);
+  EXPECT_EQ(pool.counts().queued, 6);
+  EXPECT_EQ(working, 4);
+  go.Notify();
+  left.Wait();
+  EXPECT_THAT(pool.Stop(InTime()), IsOk());
+}
+
 TEST(WorkerPoolTest, AStallGetsAThreadEvenIfNobodySaysThatItWaits) {
   WorkerPool pool({.concurrency = 1, .stall = absl::Milliseconds(1)});
   absl::Notification last;
