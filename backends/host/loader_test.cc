@@ -8,9 +8,11 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "sherd/core/base/error_info.h"
 #include "sherd/core/base/file.h"
 #include "sherd/core/base/status_macros.h"
 #include "sherd/core/comm/bootstrap/backend_registry.h"
+#include "sherd/core/process/process_identity.h"
 #include "sherd/testing/matchers.h"
 
 namespace sherd {
@@ -332,6 +334,19 @@ TEST(MemoryTableTest, MemoryThatIsNotThereIsAnError) {
   };
   EXPECT_THAT((*backend)->OpenPeerMemory({}),
               StatusIs(absl::StatusCode::kInternal, "opened nothing"));
+  memory.open_processes = [](const sherd_process_v0* processes, int32_t count,
+                             sherd_peers_v0**,
+                             sherd_error_v0* error) -> sherd_code {
+    error->peer =
+        count == 2 && processes[1].pid == 7 && processes[1].start_time == 8
+            ? 1
+            : -1;
+    return SHERD_UNSUPPORTED;
+  };
+  const auto hidden = (*backend)->OpenPeerMemory(
+      {ProcessIdentity(), ProcessIdentity{.pid = 7, .start_time = 8}});
+  EXPECT_THAT(hidden, StatusIs(absl::StatusCode::kUnimplemented));
+  EXPECT_EQ(ErrorRank(hidden.status()), 1);
   // A group works without it.
   memory.open_peers = [](sherd_comm_v0*, sherd_peers_v0**,
                          sherd_error_v0*) -> sherd_code { throw 7; };
