@@ -27,6 +27,7 @@
 #include "sherd/rpc/engine/engine_core.h"
 #include "sherd/rpc/engine/incoming_calls.h"
 #include "sherd/rpc/engine/landings.h"
+#include "sherd/rpc/link/wire.h"
 
 namespace sherd::internal {
 

@@ -1,6 +1,7 @@
 #include "sherd/rpc/engine/caller.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -28,6 +29,7 @@
 #include "sherd/rpc/engine/engine_core.h"
 #include "sherd/rpc/engine/landings.h"
 #include "sherd/rpc/engine/outgoing_calls.h"
+#include "sherd/rpc/link/wire.h"
 
 namespace sherd::internal {
 namespace {
