@@ -188,9 +188,11 @@ class RpcAgent : public RemoteAccess {
   }
 
   // A reference to `value`, which this worker then owns. Tensors share their
-  // storage with it.
+  // storage with it. Waits until devices have run what this thread has queued
+  // on its current stream.
   //   kInvalidArgument     It cannot travel.
   //   kFailedPrecondition  This agent was shut down.
+  //   kDeadlineExceeded    They have not within RpcOptions::timeout.
   template <internal::Codable T>
   absl::StatusOr<RemoteRef<T>> Share(const T& value);
 

@@ -340,6 +340,9 @@ absl::StatusOr<ReferenceService::Handle> Agent::StartRemote(
 absl::StatusOr<ReferenceService::Handle> Agent::ShareValue(
     absl::StatusOr<Payload> value) {
   SHERD_RETURN_IF_ERROR(value.status());
+  // Whoever fetches it does so on other threads.
+  SHERD_RETURN_IF_ERROR(Annotate(
+      AwaitQueued(value->tensors, Deadline::After(options_.timeout)), "share"));
   SHERD_ASSIGN_OR_RETURN(ReferenceService::Created created,
                          engine_->references().Create(rank()));
   if (const auto shared = engine_->references().ValueOf(created.message.id)) {
