@@ -1,6 +1,8 @@
 #ifndef SHERD_RPC_RPC_H_
 #define SHERD_RPC_RPC_H_
 
+#include <concepts>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -64,18 +66,25 @@ struct RpcOptions {
 // A worker, by rank or by name.
 class WorkerRef {
  public:
-  WorkerRef(int rank) : worker_(rank) {}  // NOLINT(google-explicit-constructor)
-  WorkerRef(const char* name)             // NOLINT(google-explicit-constructor)
-      : worker_(std::string(name)) {}
+  // Of any size: calls of one that does not exist fail.
+  template <std::integral Rank>
+  requires(!std::same_as<Rank, bool>)
+      WorkerRef(Rank rank)  // NOLINT(google-explicit-constructor)
+      : worker_(static_cast<int64_t>(rank)) {}
+  WorkerRef(const char* name)  // NOLINT(google-explicit-constructor)
+      : worker_(std::string(absl::NullSafeStringView(name))) {}
   WorkerRef(std::string name)  // NOLINT(google-explicit-constructor)
       : worker_(std::move(name)) {}
+  WorkerRef(absl::string_view name)  // NOLINT(google-explicit-constructor)
+      : worker_(std::string(name)) {}
+  WorkerRef(std::nullptr_t) = delete;
 
   // The one that was given; null for the other.
-  const int* rank() const { return std::get_if<int>(&worker_); }
+  const int64_t* rank() const { return std::get_if<int64_t>(&worker_); }
   const std::string* name() const { return std::get_if<std::string>(&worker_); }
 
  private:
-  std::variant<int, std::string> worker_;
+  std::variant<int64_t, std::string> worker_;
 };
 
 // Where a call goes, and how.

@@ -275,9 +275,9 @@ void Agent::RecordCalls() {
 }
 
 absl::StatusOr<int> Agent::RankOf(const WorkerRef& worker) const {
-  if (const int* const rank = worker.rank()) {
+  if (const int64_t* const rank = worker.rank()) {
     if (*rank >= 0 && static_cast<size_t>(*rank) < workers().size()) {
-      return *rank;
+      return static_cast<int>(*rank);
     }
     return absl::InvalidArgumentError(absl::StrCat(
         "worker ", *rank, " does not exist, expected a rank from 0 to ",
