@@ -164,6 +164,9 @@ class Agent final : public RpcAgent {
   std::vector<WorkerStatistics> Statistics() const override {
     std::vector<WorkerStatistics> all = engine_->Statistics();
     all[static_cast<size_t>(rank())].publications = publications_->size();
+    for (const auto& [lost, why] : losses_->lost()) {
+      all[static_cast<size_t>(lost)].lost = true;
+    }
     return all;
   }
   void OnWorkerLost(
@@ -398,6 +401,7 @@ absl::Status Agent::Shutdown(const ShutdownOptions& options) {
   const absl::Status parted =
       links_->Goodbye(Deadline::Earlier(deadline, Deadline::After(kParting)));
   // Nothing is lost any more.
+  losses_->Close();
   watch_.Stop();
   flight_ = nullptr;
   const absl::Status closed = engine_->Close(deadline);
