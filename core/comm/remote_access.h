@@ -88,7 +88,7 @@ struct FetchRequest {
   // Where the elements go: a tensor of the box's sizes and the shard's dtype,
   // on any device, which the caller owns. Undefined: into a new one.
   Tensor out = {};
-  // Unset: RemoteAccessOptions::timeout.
+  // Unset: the timeout of RemoteAccessOptions or RpcOptions.
   std::optional<absl::Duration> timeout = std::nullopt;
 };
 
@@ -96,7 +96,8 @@ struct ShutdownOptions {
   // Returns once every worker has called it, so that nobody's fetch fails.
   // Otherwise at once.
   bool graceful = true;
-  // Of a graceful shutdown. Unset: RemoteAccessOptions::timeout.
+  // Of a graceful shutdown. Unset: the timeout of RemoteAccessOptions or
+  // RpcOptions.
   std::optional<absl::Duration> timeout = std::nullopt;
 };
 
