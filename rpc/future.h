@@ -115,8 +115,8 @@ class Future {
   // which may be one of RPC's, or here if there is a result, which then need
   // not have reached those before. Until then several run in the order in which
   // they were added; a thread in Wait() may return before. `f` must not wait
-  // for other calls; if it throws, the process ends. It is released after it
-  // ran.
+  // for other calls, nor take long: other messages may wait meanwhile. If it
+  // throws, the process ends. It is released after it ran.
   void OnReady(std::function<void(const Result&)> f) const {
     const auto state = state_;
     state->OnFinish(

@@ -119,7 +119,8 @@ void RunHandler(const F& f, Payload request, const ReplyFunction& reply) {
 // Threads. Safe, also while calls run: these finish with what they began with.
 // `handler` is called by many threads at once if calls are. It may block and
 // make calls. Of a handler that returns a Future the arguments live until that
-// is ready.
+// is ready, also where nobody waits for the call any more
+// (CallContext::cancelled).
 template <RpcMethod M, RpcHandler<M> F>
 void RegisterHandler(F handler) {
   internal::StoreHandler(

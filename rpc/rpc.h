@@ -1,6 +1,8 @@
 #ifndef SHERD_RPC_RPC_H_
 #define SHERD_RPC_RPC_H_
 
+#include <concepts>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -45,37 +47,45 @@ struct RpcOptions {
   // travelling along: "thread" (both are threads of a process), "shm" (storage
   // of backend shm's allocator), "cma" (all other, by cross-memory attach; what
   // the system may not permit). Empty: SHERD_RPC_TRANSPORTS, or all that work
-  // here.
+  // here. Any other name is kInvalidArgument.
   std::vector<std::string> transports;
   // A worker shows every so often that it is alive, and is lost if it is silent
   // for longer than heartbeat_timeout.
   absl::Duration heartbeat_interval = absl::Seconds(10);
   absl::Duration heartbeat_timeout = absl::Seconds(30);
-  // Tensors of one call, or of one result.
+  // Tensors of one call, or of one result. All else that a message has is
+  // bounded by the limits in call/ARGUMENTS.md.
   uint64_t max_message_bytes = uint64_t{16} << 30;
   // Where tensors on devices go at other workers; AddDeviceMap puts it
   // together.
   DeviceMaps device_maps = {};
-  // The workers are threads of this process: each thread has a default agent of
-  // its own.
+  // For tests. The workers are threads of this process: each thread has a
+  // default agent of its own.
   bool workers_are_threads = false;
 };
 
 // A worker, by rank or by name.
 class WorkerRef {
  public:
-  WorkerRef(int rank) : worker_(rank) {}  // NOLINT(google-explicit-constructor)
-  WorkerRef(const char* name)             // NOLINT(google-explicit-constructor)
-      : worker_(std::string(name)) {}
+  // Of any size: calls of one that does not exist fail.
+  template <std::integral Rank>
+  requires(!std::same_as<Rank, bool>)
+      WorkerRef(Rank rank)  // NOLINT(google-explicit-constructor)
+      : worker_(static_cast<int64_t>(rank)) {}
+  WorkerRef(const char* name)  // NOLINT(google-explicit-constructor)
+      : worker_(std::string(absl::NullSafeStringView(name))) {}
   WorkerRef(std::string name)  // NOLINT(google-explicit-constructor)
       : worker_(std::move(name)) {}
+  WorkerRef(absl::string_view name)  // NOLINT(google-explicit-constructor)
+      : worker_(std::string(name)) {}
+  WorkerRef(std::nullptr_t) = delete;
 
   // The one that was given; null for the other.
-  const int* rank() const { return std::get_if<int>(&worker_); }
+  const int64_t* rank() const { return std::get_if<int64_t>(&worker_); }
   const std::string* name() const { return std::get_if<std::string>(&worker_); }
 
  private:
-  std::variant<int, std::string> worker_;
+  std::variant<int64_t, std::string> worker_;
 };
 
 // Where a call goes, and how.
@@ -100,29 +110,42 @@ struct To {
 //     SHERD_RETURN_IF_ERROR(agent->Shutdown());
 //
 // Methods are registered by RegisterHandler (handler.h), on the worker that is
-// called, before or after InitRpc.
+// called: before InitRpc, unless calls may find it without them.
 //
 // Order. Calls of one thread to one worker start in the order of calling and
 // may end in any. A call to oneself runs like any other, without a message.
 //
 // Errors of a call name it and the worker; the worker's rank is that of the
-// ErrorInfo.
+// ErrorInfo, unless the handler's error has another. A handler may return any
+// of these codes.
 //   kInvalidArgument     There is no such worker; the call is too large; a
 //                        tensor of the result does not fit `out`.
-//   kNotFound            The worker has no such method; which it has.
+//   kNotFound            The worker has no such method; which it has. Or a
+//                        reference in the call: as RemoteRef.
 //   kFailedPrecondition  The worker's build has another signature for it; a
 //                        tensor is on a device without a device map, or goes to
 //                        one that is not there; or this agent was shut down.
 //   kUnavailable         The worker is lost, which it then stays: it died, was
-//                        silent for too long, or left. The call may have run.
+//                        silent for too long, or left. It is FailedRank(status)
+//                        then, which a handler's own kUnavailable does not
+//                        have. Or a reference in the call: as RemoteRef.
 //   kDeadlineExceeded    There was no reply in time. The handler is told
 //                        (CallContext::cancelled) and its result dropped.
+//   kCancelled           Future::Cancel; or nobody waits any more for the
+//                        handler that makes the call.
 //   kResourceExhausted   Too many handlers wait at the worker; or one of the
 //                        two has no descriptors or threads left to connect
 //                        with the other, which is not lost.
 //   kUnimplemented       A tensor is on meta: it has no data.
+//   kPermissionDenied    The system does not let one of the two read tensors in
+//                        the other's memory any more.
+//   kDataLoss            What came is no value of its type: a fault of the
+//                        worker that sent it.
+//   kInternal            The handler has thrown or dropped its Promise, or the
+//                        type of a value has thrown.
 //   other                What the handler returned.
-// No call is ever repeated: what has an error may have run or not.
+// No call is ever repeated: what has an error may have run or not. It did not
+// where the worker, the method or its signature was unknown.
 //
 // Devices. A tensor on a device arrives on the one that the caller's device
 // maps have for it, and a result on the one from which they lead to it; tensors
@@ -139,10 +162,12 @@ struct To {
 // copy large tensors once, with any strides at both ends, and others those
 // first that are not contiguous.
 //
-// Threads. Safe from any thread.
-// Cost. Over a Unix socket about 1.5 times a bare round trip; tensors in host
-// memory are not copied in this process, those on devices once to or from
-// pinned memory.
+// Threads. Safe from any thread; but Shutdown, and the end of the last handle
+// of the agent, not on one of its own (OnWorkerLost, Future::OnReady), where
+// they would wait for themselves. Results are decoded there, while the agent's
+// other messages wait.
+// Cost. A message each way. Tensors in host memory are not copied in this
+// process, those on devices once to or from pinned memory.
 class RpcAgent : public RemoteAccess {
  public:
   // Runs method M of a worker and waits for its result.
@@ -188,9 +213,11 @@ class RpcAgent : public RemoteAccess {
   }
 
   // A reference to `value`, which this worker then owns. Tensors share their
-  // storage with it.
+  // storage with it. Waits until devices have run what this thread has queued
+  // on its current stream.
   //   kInvalidArgument     It cannot travel.
   //   kFailedPrecondition  This agent was shut down.
+  //   kDeadlineExceeded    They have not within RpcOptions::timeout.
   template <internal::Codable T>
   absl::StatusOr<RemoteRef<T>> Share(const T& value);
 
@@ -207,8 +234,10 @@ class RpcAgent : public RemoteAccess {
   virtual std::vector<std::string> Addresses() const = 0;
   // Of the calls to and from each worker, by rank.
   virtual std::vector<WorkerStatistics> Statistics() const = 0;
-  // Runs `notify` when a worker is lost, with its rank and why; also for those
-  // that are lost already. On a thread of the agent: it must not block.
+  // Runs `notify` once for each worker that dies or is silent for too long, not
+  // for one that left, with its rank and why: at once for those that have, for
+  // others on a thread of the agent, whose messages wait meanwhile: it must not
+  // block. Shutdown releases it; then it has run for the last time.
   virtual void OnWorkerLost(
       std::function<void(int rank, const absl::Status& why)> notify) = 0;
 

@@ -8,10 +8,13 @@
 
 namespace sherd {
 
-// What the calls between this worker and another came to.
+// What the calls between this worker and another came to. Those to oneself are
+// no `served` ones, and have no bytes.
 struct WorkerStatistics {
   int rank = 0;
   std::string name;
+  // It died, or was silent for too long: see RpcAgent::OnWorkerLost.
+  bool lost = false;
   // Calls that this worker made to it and that ended, those with an error among
   // them, and those under way.
   uint64_t calls = 0;

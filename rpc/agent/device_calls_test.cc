@@ -190,6 +190,19 @@ TEST_F(DeviceCallsTest, AResultIsWhatItsHandlerQueued) {
   });
 }
 
+TEST_F(DeviceCallsTest, ASharedValueIsWhatItsThreadQueued) {
+  RunWorkers(Maps(), [&](RpcAgent& agent) {
+    const DeviceStream stream = fake_.CreateStream(0, false).value();
+    absl::StatusOr<RemoteRef<Tensor>> shared;
+    {
+      const ScopedStream scope(stream);
+      shared = agent.Share(*Tensor::Full({4}, 7, {.device = "cuda:0"}));
+    }
+    ASSERT_THAT(shared, IsOk());
+    EXPECT_THAT(Now(*shared->LocalValue()), ElementsAre(7, 7, 7, 7));
+  });
+}
+
 TEST_F(DeviceCallsTest, ContainersMixDevicesAndTheCpu) {
   RunWorkers(Maps(), [&](RpcAgent& agent) {
     const Nested nested = {

@@ -33,9 +33,23 @@ class LossReporter final : public Wire::Handler {
     {
       absl::MutexLock lock(&mutex_);
       known = lost_;
-      notify_.push_back(notify);
+      if (!closed_) notify_.push_back(notify);
     }
     for (const auto& [rank, why] : known) notify(rank, why);
+  }
+
+  // Lets go of all that was added. After the wire has ended.
+  void Close() ABSL_LOCKS_EXCLUDED(mutex_) {
+    // Destroyed without the lock.
+    std::vector<Notify> released;
+    absl::MutexLock lock(&mutex_);
+    closed_ = true;
+    released.swap(notify_);
+  }
+
+  std::map<int, absl::Status> lost() const ABSL_LOCKS_EXCLUDED(mutex_) {
+    absl::MutexLock lock(&mutex_);
+    return lost_;
   }
 
   absl::StatusOr<std::vector<absl::Span<std::byte>>> OnControl(
@@ -62,7 +76,8 @@ class LossReporter final : public Wire::Handler {
 
  private:
   Wire::Handler* const next_;
-  absl::Mutex mutex_;
+  mutable absl::Mutex mutex_;
+  bool closed_ ABSL_GUARDED_BY(mutex_) = false;
   std::map<int, absl::Status> lost_ ABSL_GUARDED_BY(mutex_);
   std::vector<Notify> notify_ ABSL_GUARDED_BY(mutex_);
 };

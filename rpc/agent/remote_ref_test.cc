@@ -47,6 +47,7 @@ using ::sherd::testing::StatusIs;
 using ::sherd::testing::TensorEq;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::StartsWith;
 
 constexpr absl::Duration kLong = absl::Seconds(60);
 
@@ -240,6 +241,13 @@ TEST_F(RemoteRefTest, WhatFailsIsWhatEverybodyFetches) {
       for (int i = 0; i < 2; ++i) {
         const absl::Status error = lost.ToHere();
         EXPECT_THAT(error, StatusIs(absl::StatusCode::kDataLoss, "no disk"));
+        EXPECT_EQ(ErrorRank(error), owner);
+        // The first may have waited for the call.
+        if (i == 1 && owner == agent.rank()) {
+          EXPECT_THAT(
+              std::string(error.message()),
+              StartsWith(absl::StrCat("reference ", owner, ":", owner, ":")));
+        }
       }
       SHERD_ASSERT_OK_AND_ASSIGN(const RemoteRef<void> fine,
                                  agent.Remote<KeepNothing>(owner, ""));
@@ -267,7 +275,11 @@ TEST_F(RemoteRefTest, ACreationThatDoesNotLeaveIsAnErrorToo) {
           const Ref late,
           agent.Remote<Keep>(To{.worker = owner, .timeout = -absl::Seconds(1)},
                              1));
-      EXPECT_THAT(late.ToHere(), StatusIs(absl::StatusCode::kDeadlineExceeded));
+      const absl::Status error = late.ToHere().status();
+      EXPECT_THAT(error, StatusIs(absl::StatusCode::kDeadlineExceeded,
+                                  absl::StrCat("reference ", owner, ":",
+                                               agent.rank(), ":")));
+      EXPECT_EQ(ErrorRank(error), owner);
     }
   });
 }

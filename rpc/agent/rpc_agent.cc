@@ -164,6 +164,9 @@ class Agent final : public RpcAgent {
   std::vector<WorkerStatistics> Statistics() const override {
     std::vector<WorkerStatistics> all = engine_->Statistics();
     all[static_cast<size_t>(rank())].publications = publications_->size();
+    for (const auto& [lost, why] : losses_->lost()) {
+      all[static_cast<size_t>(lost)].lost = true;
+    }
     return all;
   }
   void OnWorkerLost(
@@ -275,9 +278,9 @@ void Agent::RecordCalls() {
 }
 
 absl::StatusOr<int> Agent::RankOf(const WorkerRef& worker) const {
-  if (const int* const rank = worker.rank()) {
+  if (const int64_t* const rank = worker.rank()) {
     if (*rank >= 0 && static_cast<size_t>(*rank) < workers().size()) {
-      return *rank;
+      return static_cast<int>(*rank);
     }
     return absl::InvalidArgumentError(absl::StrCat(
         "worker ", *rank, " does not exist, expected a rank from 0 to ",
@@ -340,6 +343,9 @@ absl::StatusOr<ReferenceService::Handle> Agent::StartRemote(
 absl::StatusOr<ReferenceService::Handle> Agent::ShareValue(
     absl::StatusOr<Payload> value) {
   SHERD_RETURN_IF_ERROR(value.status());
+  // Whoever fetches it does so on other threads.
+  SHERD_RETURN_IF_ERROR(Annotate(
+      AwaitQueued(value->tensors, Deadline::After(options_.timeout)), "share"));
   SHERD_ASSIGN_OR_RETURN(ReferenceService::Created created,
                          engine_->references().Create(rank()));
   if (const auto shared = engine_->references().ValueOf(created.message.id)) {
@@ -394,6 +400,7 @@ absl::Status Agent::Shutdown(const ShutdownOptions& options) {
   // Also where the others are not waited for: an end that is meant is no loss.
   const absl::Status parted = links_->Goodbye(deadline);
   // Nothing is lost any more.
+  losses_->Close();
   watch_.Stop();
   flight_ = nullptr;
   const absl::Status closed = engine_->Close(deadline);

@@ -1,9 +1,13 @@
 #include <array>
 #include <atomic>
+#include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -51,6 +55,10 @@ struct Fail {
 };
 struct Nobodys {
   static constexpr absl::string_view kName = "nobodys";
+  using Signature = absl::Status();
+};
+struct Busy {
+  static constexpr absl::string_view kName = "busy";
   using Signature = absl::Status();
 };
 struct AskNext {
@@ -116,6 +124,63 @@ TEST_F(RpcAgentTest, WorkersCallEachOtherByRankAndByName) {
                 IsOk());
     EXPECT_THAT(out, TensorEq(twice));
   });
+}
+
+static_assert(!std::is_convertible_v<bool, WorkerRef>);
+static_assert(!std::is_convertible_v<double, WorkerRef>);
+static_assert(!std::is_convertible_v<std::nullptr_t, WorkerRef>);
+
+TEST_F(RpcAgentTest, RanksAreOfAnyIntegerAndNamesOfAnyText) {
+  RunWorkers(1, [](RpcAgent& agent) {
+    const absl::string_view name = agent.name();
+    const char* const none = nullptr;
+    for (const WorkerRef& worker :
+         {WorkerRef(0), WorkerRef(size_t{0}), WorkerRef(int64_t{0}),
+          WorkerRef(name), WorkerRef("worker0")}) {
+      EXPECT_THAT(agent.Call<Fail>(worker, "x"),
+                  StatusIs(absl::StatusCode::kDataLoss));
+    }
+    // Would be 0 as an int.
+    EXPECT_THAT(agent.Call<Fail>(int64_t{1} << 32, "x"),
+                StatusIs(absl::StatusCode::kInvalidArgument,
+                         "worker 4294967296 does not exist"));
+    EXPECT_THAT(agent.Call<Fail>(SIZE_MAX, "x"),
+                StatusIs(absl::StatusCode::kInvalidArgument));
+    EXPECT_THAT(
+        agent.Call<Fail>(none, "x"),
+        StatusIs(absl::StatusCode::kInvalidArgument, "Invalid worker name ''"));
+  });
+}
+
+// What a program that goes on without lost workers has to tell apart.
+TEST_F(RpcAgentTest, AWorkerThatIsUnavailableIsNotALostOne) {
+  RegisterHandler<Busy>([] { return absl::UnavailableError("come later"); });
+  RunRankThreads(2, [&](int rank) {
+    const auto agent = InitRpc(Options(rank, 2));
+    ASSERT_THAT(agent, IsOk());
+    const auto token = std::make_shared<int>(0);
+    (*agent)->OnWorkerLost(
+        [token](int, const absl::Status&) { ADD_FAILURE() << "none is lost"; });
+    if (rank == 1) {
+      while ((*agent)->Statistics()[0].served < 2) std::this_thread::yield();
+    } else {
+      const absl::Status busy = (*agent)->Call<Busy>(1);
+      EXPECT_THAT(busy, StatusIs(absl::StatusCode::kUnavailable, "come later"));
+      EXPECT_EQ(ErrorRank(busy), 1);
+      EXPECT_EQ(FailedRank(busy), std::nullopt);
+      absl::Status left = busy;
+      while (!FailedRank(left)) left = (*agent)->Call<Busy>(1);
+      EXPECT_THAT(left, StatusIs(absl::StatusCode::kUnavailable, "worker1"));
+      EXPECT_EQ(FailedRank(left), 1);
+      EXPECT_FALSE((*agent)->Statistics()[1].lost);
+    }
+    EXPECT_GT(token.use_count(), 1);
+    EXPECT_THAT((*agent)->Shutdown({.graceful = false}), IsOk());
+    EXPECT_EQ(token.use_count(), 1);
+    (*agent)->OnWorkerLost([token](int, const absl::Status&) {});
+    EXPECT_EQ(token.use_count(), 1);
+  });
+  UnregisterHandler<Busy>();
 }
 
 TEST_F(RpcAgentTest, ErrorsNameCallAndWorker) {

@@ -228,6 +228,10 @@ class OneWorkerFails : public RpcFaultsTest,
               .status();
       if (!status.ok()) {
         ExpectLoss(status, failing);
+        EXPECT_TRUE(HoldsSoon([&] {
+          return agent.Statistics()[static_cast<size_t>(failing)].lost;
+        }));
+        EXPECT_FALSE(agent.Statistics()[static_cast<size_t>(rank())].lost);
         return;
       }
       if (deadline.HasPassed()) break;

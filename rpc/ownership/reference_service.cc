@@ -114,7 +114,7 @@ void ReferenceService::RequestNotSent(const ReferenceId& id,
                                       const absl::Status& why) {
   {
     Turn turn(this);
-    table_.RequestNotSent(id, why, turn.effects());
+    table_.RequestNotSent(id, Annotate(why, NameOf(id)), turn.effects());
   }
   if (const auto value = ValueOf(id)) value->Set(why);
 }
@@ -141,11 +141,16 @@ absl::StatusOr<Payload> ReferenceService::Fetch(
   const ReferenceId& id = handle->id();
   {
     absl::MutexLock lock(&mutex_);
-    SHERD_RETURN_IF_ERROR(table_.Check(id));
+    SHERD_RETURN_IF_ERROR(WithRank(table_.Check(id), id.owner));
   }
   if (const auto value = ValueOf(id)) {
     const Future<Payload> here = value->future();
-    if (here.Ready()) return here.Wait();
+    if (here.Ready()) {
+      absl::StatusOr<Payload> ready = here.Wait();
+      if (ready.ok()) return ready;
+      const int rank = ErrorRank(ready.status()).value_or(rank_);
+      return WithRank(Annotate(ready.status(), NameOf(id)), rank);
+    }
   }
   Payload request;
   request.references = {id};

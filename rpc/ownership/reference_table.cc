@@ -214,8 +214,10 @@ absl::Status ReferenceTable::OnMessage(int from,
     case Kind::kRegistered:
     case Kind::kUnknown: {
       const auto held = held_.find(id);
-      // Else to an earlier request, perhaps of a reference that is gone.
-      if (held != held_.end() && held->second.sequence == sequence) {
+      // Else to an earlier request, perhaps of a reference that is gone, or
+      // one more to the same.
+      if (held != held_.end() && held->second.sequence == sequence &&
+          !held->second.confirmed && held->second.dead.ok()) {
         held->second.confirmed = kind == Kind::kRegistered;
         Settle(id, held->second.confirmed ? absl::OkStatus() : Unknown(id),
                effects);

@@ -154,6 +154,23 @@ TEST_F(ReferenceTableTest, ACreationThatWasNotSentIsDeadWithItsReason) {
   EXPECT_TRUE(creator_.empty());
 }
 
+// Not what an owner says; but the dead stay dead, and the listed listed.
+TEST_F(ReferenceTableTest, ARequestHasOneAnswer) {
+  for (const Kind first : {Kind::kRegistered, Kind::kUnknown}) {
+    const Kind second =
+        first == Kind::kUnknown ? Kind::kRegistered : Kind::kUnknown;
+    const ReferenceMessage creation = *creator_.Create(kOwner);
+    for (const Kind answer : {first, second}) {
+      ASSERT_TRUE(creator_
+                      .OnMessage(kOwner,
+                                 {answer, creation.id, creation.sequence},
+                                 &effects_)
+                      .ok());
+      EXPECT_EQ(creator_.Check(creation.id).ok(), first == Kind::kRegistered);
+    }
+  }
+}
+
 TEST_F(ReferenceTableTest, AfterReleaseAllNothingBegins) {
   const ReferenceId id = MakeValue();
   const uint64_t waiting =

@@ -11,9 +11,6 @@
 #include <cstdint>
 #include <cstdio>
 #include <iostream>
-#include <map>
-#include <memory>
-#include <set>
 #include <string>
 #include <vector>
 
@@ -21,9 +18,9 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "sherd/core/base/error_info.h"
 #include "sherd/core/base/status_macros.h"
 #include "sherd/core/comm/init.h"
 #include "sherd/core/sharding/remote_shards.h"
@@ -50,52 +47,25 @@ void Print(const sherd::RpcAgent& agent, absl::string_view text) {
   std::cout << absl::StrCat(agent.name(), ": ", text, "\n") << std::flush;
 }
 
-// Workers that are lost, each of which is reported once.
-class Losses {
- public:
-  // Outlives the agent's threads.
-  static std::shared_ptr<Losses> Watch(sherd::RpcAgent& agent) {
-    auto losses = std::make_shared<Losses>();
-    const std::string self = agent.name();
-    const std::vector<std::string> names = agent.workers();
-    agent.OnWorkerLost(
-        [losses, self, names](int rank, const absl::Status& why) {
-          absl::MutexLock lock(&losses->mutex_);
-          if (!losses->lost_.insert(rank).second) return;
-          std::cout << absl::StrCat(self, ": lost ", names[rank], ": ",
-                                    why.message(), "\n")
-                    << std::flush;
-        });
-    return losses;
-  }
+void PrintLosses(sherd::RpcAgent& agent) {
+  agent.OnWorkerLost([&agent](int rank, const absl::Status& why) {
+    Print(agent,
+          absl::StrCat("lost ", agent.workers()[rank], ": ", why.message()));
+  });
+}
 
-  bool Contains(int rank) {
-    absl::MutexLock lock(&mutex_);
-    return lost_.count(rank) > 0;
-  }
-  bool Any() {
-    absl::MutexLock lock(&mutex_);
-    return !lost_.empty();
-  }
-
- private:
-  absl::Mutex mutex_;
-  std::set<int> lost_;
-};
-
-// One call and one shard of each other worker that is left; returns how many
-// calls that were.
+// One call and one shard of each other worker that is not lost; returns how
+// many calls that were.
 absl::StatusOr<int64_t> Round(sherd::RpcAgent& agent,
-                              const sherd::RemoteShards& shards, Losses& losses,
+                              const sherd::RemoteShards& shards,
                               int64_t number) {
   int64_t calls = 0;
   for (const auto& [rank, theirs] : shards) {
-    if (losses.Contains(rank)) continue;
     const absl::StatusOr<int64_t> answer = agent.Call<Ping>(rank, number);
     const absl::StatusOr<sherd::Shard> shard =
         answer.ok() ? theirs[0].ToHere() : answer.status();
-    // Reported by OnWorkerLost.
-    if (absl::IsUnavailable(shard.status())) continue;
+    // PrintLosses says so.
+    if (sherd::FailedRank(shard.status()) == rank) continue;
     SHERD_RETURN_IF_ERROR(shard.status());
     if (*answer != number + 1 ||
         *shard->tensor.data_as<int64_t>() != int64_t{rank} * kRowsPerWorker) {
@@ -137,7 +107,7 @@ absl::StatusOr<bool> Run(const Options& options) {
   for (const std::string& address : agent->Addresses()) {
     Print(*agent, absl::StrCat("listening on ", address));
   }
-  const std::shared_ptr<Losses> losses = Losses::Watch(*agent);
+  PrintLosses(*agent);
   SHERD_ASSIGN_OR_RETURN(const sherd::ShardedTensor tensor,
                          MakeTensor(group->size()));
   // All have written their rows.
@@ -152,8 +122,7 @@ absl::StatusOr<bool> Run(const Options& options) {
     if (options.idle && number > 0) {
       absl::SleepFor(std::min(next_report, end) - absl::Now());
     } else {
-      SHERD_ASSIGN_OR_RETURN(const int64_t more,
-                             Round(*agent, shards, *losses, number));
+      SHERD_ASSIGN_OR_RETURN(const int64_t more, Round(*agent, shards, number));
       calls += more;
     }
     if (absl::Now() < next_report) continue;
@@ -163,9 +132,12 @@ absl::StatusOr<bool> Run(const Options& options) {
   const absl::Status status = agent->Shutdown();
   if (!status.ok() && !absl::IsUnavailable(status)) return status;
   Print(*agent, "shut down");
-  const bool all_stayed = status.ok() && !losses->Any();
-  if (all_stayed) SHERD_RETURN_IF_ERROR(group->Destroy());
-  return all_stayed;
+  if (!status.ok()) return false;
+  for (const sherd::WorkerStatistics& worker : agent->Statistics()) {
+    if (worker.lost) return false;
+  }
+  SHERD_RETURN_IF_ERROR(group->Destroy());
+  return true;
 }
 
 }  // namespace
