@@ -43,12 +43,10 @@ rpc::ReferenceMessage Words(int count) {
 }
 
 TEST(ReferenceCodecTest, TheBytesAreThoseOfTheSpecification) {
-  rpc::ReferenceMessage encoded;
-  AppendReferenceMessage({ReferenceMessage::Kind::kRegister, {1, 0, 300}, 7},
-                         &encoded);
-  AppendReferenceMessage({ReferenceMessage::Kind::kAccepted, {0, 0, 0}, 8},
-                         &encoded);
-  EXPECT_EQ(absl::BytesToHexString(encoded.SerializeAsString()),
+  EXPECT_EQ(absl::BytesToHexString(EncodeReferenceMessages(
+                {{ReferenceMessage::Kind::kRegister, {1, 0, 300}, 7},
+                 {ReferenceMessage::Kind::kAccepted, {0, 0, 0}, 8}})),
+            "1a15"        // Message.reference, 21 bytes
             "0a020206"    // kind: 2, 6
             "12020100"    // owner: 1, 0
             "1a020000"    // creator: 0, 0

@@ -24,14 +24,14 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       DecodeReferenceMessages(encoded);
   if (!messages.ok()) return 0;
   SHERD_CHECK(messages->size() == static_cast<size_t>(encoded.kind_size()));
-  sherd::rpc::ReferenceMessage again;
   for (const ReferenceMessage& message : *messages) {
     SHERD_CHECK(message.kind >= ReferenceMessage::Kind::kCreate);
     SHERD_CHECK(message.kind <= ReferenceMessage::Kind::kAccepted);
-    AppendReferenceMessage(message, &again);
   }
+  sherd::rpc::Message again;
+  SHERD_CHECK(again.ParseFromString(EncodeReferenceMessages(*messages)));
   const absl::StatusOr<std::vector<ReferenceMessage>> reread =
-      DecodeReferenceMessages(again);
+      DecodeReferenceMessages(again.reference());
   SHERD_CHECK(reread.ok() && reread->size() == messages->size());
   for (size_t i = 0; i < reread->size(); ++i) {
     const ReferenceMessage& a = (*messages)[i];
