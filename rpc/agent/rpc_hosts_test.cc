@@ -44,7 +44,7 @@ class RpcHostsTest : public testing::SeveralHosts {
       } else {
         EXPECT_THAT(text, Not(HasSubstr("listening on @")));
       }
-      EXPECT_THAT(text, HasSubstr("the small call passed the large ones\n"));
+      EXPECT_THAT(text, HasSubstr("a small call among 8 large ones\n"));
       EXPECT_THAT(text, HasSubstr("shut down\n"));
     }
   }
