@@ -478,7 +478,8 @@ SHERD_DIST_TEST_F(RpcFaultsTest, WithoutMeansToConnectTheNextCallTriesAgain,
     const absl::Status status = (*agent)->Call<Echo>(2, x).status();
     EXPECT_THAT(status,
                 StatusIs(absl::StatusCode::kResourceExhausted,
-                         "of echo on worker2 (rank 2): no descriptors"));
+                         "of echo on worker2 (rank 2): worker2 (rank 2): "
+                         "no descriptors"));
     EXPECT_EQ(ErrorRank(status), 2);
   }
   for (int r = 0; r < kWorkers; ++r) {
