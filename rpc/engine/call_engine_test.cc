@@ -765,6 +765,15 @@ TEST_F(ReferenceCallTest, HandlersAndCallersSeeConfirmedReferencesOnly) {
               IsOkAndHolds("made"));
 }
 
+// It is on its way out, which to others is its end.
+TEST_F(ReferenceCallTest, AWorkerThatHasEndedItsReferencesIsUnavailable) {
+  StartWorkers(2);
+  const Service::Handle handle = Remote(0, 0, "echo");
+  engines_[1]->references().ReleaseAll();
+  EXPECT_THAT(Start(0, 1, "echo", With(handle)).Wait(),
+              StatusIs(absl::StatusCode::kUnavailable, "on worker1 (rank 1)"));
+}
+
 TEST_F(ReferenceCallTest, ACallThatWaitsToPassThemOnIsNeverSent) {
   StartWorkers(3);
   HoldBack(Kind::kRegistered, 1);

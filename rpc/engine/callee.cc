@@ -31,6 +31,17 @@
 
 namespace sherd::internal {
 
+namespace {
+
+// What a caller hears of this worker's references: one that has ended them is
+// about to leave, and so is not there any more for others.
+absl::Status AsCallersSee(const absl::Status& status) {
+  if (!absl::IsFailedPrecondition(status)) return status;
+  return absl::UnavailableError(status.message());
+}
+
+}  // namespace
+
 // Answers a call once: with what it is given first, or if nobody has it any
 // more, with an error.
 class Callee::ReplyOnce {
@@ -78,7 +89,7 @@ absl::StatusOr<Callee::Destinations> Callee::OnRequest(int from,
   // First the activity, then the count: see CallCounters::Look.
   call->running = MarkRunning(request.payload.tensor_bytes);
   core_->counters.Of(from).requests_received.fetch_add(1);
-  absl::Status status = TakeReferences(request, *call);
+  absl::Status status = AsCallersSee(TakeReferences(request, *call));
   if (absl::IsInvalidArgument(status)) return status;
   if (status.ok()) {
     status = FindHandler(request.method, request.signature, *call);
@@ -209,7 +220,8 @@ void Callee::Admit(Call call) {
                                    const absl::Status& status,
                                    std::vector<std::shared_ptr<void>> handles) {
                                  if (!status.ok())
-                                   return self->Reply(call, status);
+                                   return self->Reply(call,
+                                                      AsCallersSee(status));
                                  if (self->calls_.Admit(*call, handles))
                                    self->Enqueue(call);
                                });
