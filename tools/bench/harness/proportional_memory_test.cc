@@ -13,7 +13,8 @@ TEST(ProportionalMemoryTest, GrowsByWhatIsTouched) {
   const int64_t before = ProportionalMemory();
   ASSERT_GT(before, 0);
   const std::vector<char> touched(kBytes, 'x');
-  EXPECT_GE(ProportionalMemory() - before, kBytes);
+  // Meanwhile other processes may have come to share pages with this one.
+  EXPECT_GE(ProportionalMemory() - before, kBytes / 2);
   EXPECT_EQ(touched.back(), 'x');
 }
 
