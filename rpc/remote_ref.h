@@ -39,8 +39,9 @@ namespace sherd {
 // Errors name the reference as owner:creator:number, or the call, and carry the
 // owner's rank.
 //   kUnavailable         The owner is lost, for good.
-//   kNotFound            The owner has no such value any more: whoever passed
-//                        the reference on died before this worker held it.
+//   kNotFound            The owner has no such value any more: the worker that
+//                        passed the reference on died before this one held
+//                        it.
 //   kFailedPrecondition  The reference is empty, or its agent was shut down.
 //   kDeadlineExceeded    The value was not there, or not here, in time; or its
 //                        call did not return in time. Only the former may be

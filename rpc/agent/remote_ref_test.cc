@@ -468,7 +468,7 @@ TEST_F(RemoteRefTest, OfAnOwnerThatLeftAndAfterTheShutdown) {
   });
 }
 
-// Whoever is first, with references in all hands.
+// Each worker is once the first, while all hold references.
 TEST_F(RemoteRefTest, AGracefulShutdownDoesNotWaitForReferences) {
   for (int first = 0; first < 3; ++first) {
     std::vector<Ref> held(9);

@@ -343,7 +343,7 @@ absl::StatusOr<ReferenceService::Handle> Agent::StartRemote(
 absl::StatusOr<ReferenceService::Handle> Agent::ShareValue(
     absl::StatusOr<Payload> value) {
   SHERD_RETURN_IF_ERROR(value.status());
-  // Whoever fetches it does so on other threads.
+  // It is fetched on other threads.
   SHERD_RETURN_IF_ERROR(Annotate(
       AwaitQueued(value->tensors, Deadline::After(options_.timeout)), "share"));
   SHERD_ASSIGN_OR_RETURN(ReferenceService::Created created,

@@ -50,7 +50,7 @@ class Callee : public std::enable_shared_from_this<Callee> {
                    Payload payload);
 
   Contexts OnCancel(int from, uint64_t id);
-  // What it creates here goes on, for whoever holds it.
+  // What it creates here goes on, for the workers that hold it.
   Contexts OnGone(int worker);
   // Of all workers.
   Contexts CancelAll();

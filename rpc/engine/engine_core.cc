@@ -158,7 +158,7 @@ std::vector<absl::Span<std::byte>> EngineCore::Land(
     return {};
   }
   std::vector<absl::Span<std::byte>> destinations = DestinationsOf(tensors);
-  // What landed is kept until the end of it, whoever else lets go before.
+  // What landed is kept until the end of it, even if the call lets go before.
   *ticket =
       landings.Add(from, [tensors = std::move(tensors), end = std::move(end)](
                              const absl::Status& status) { end(status); });

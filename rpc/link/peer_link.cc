@@ -118,7 +118,7 @@ void PeerLink::SendLostNotice(int rank, absl::string_view cause) {
 
 void PeerLink::SayGoodbye() {
   says_goodbye_ = true;
-  // Whoever looks for its end finds it.
+  // Others find its end in the store.
   if (state_ != State::kAlive) return;
   control_.SayGoodbye();
   bulk_.SayGoodbye();

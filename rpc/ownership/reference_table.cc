@@ -17,7 +17,7 @@
 namespace sherd::internal {
 namespace {
 
-// Whoever passed it on was lost, or let go of it, before this worker was
+// The worker that passed it on was lost, or let go of it, before this one was
 // listed.
 absl::Status Unknown(const ReferenceId& id) {
   return absl::NotFoundError(absl::StrCat(NameOf(id), ": worker ", id.owner,
