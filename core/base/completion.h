@@ -1,6 +1,7 @@
 #ifndef SHERD_CORE_BASE_COMPLETION_H_
 #define SHERD_CORE_BASE_COMPLETION_H_
 
+#include <algorithm>
 #include <functional>
 #include <optional>
 #include <utility>
@@ -10,7 +11,9 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/synchronization/notification.h"
 #include "absl/time/time.h"
+#include "sherd/core/base/deadline.h"
 #include "sherd/core/base/logging.h"
+#include "sherd/core/base/shared_work.h"
 
 namespace sherd::internal {
 
@@ -75,6 +78,23 @@ class Completion {
   const Outcome* AwaitFor(absl::Duration timeout) {
     return done_.WaitForNotificationWithTimeout(timeout) ? &outcome_ : nullptr;
   }
+  // The same for a thread that takes part in what may bring the outcome.
+  const Outcome* AwaitWith(SharedWork& work, Deadline deadline) {
+    SharedWork::Wait wait(work);
+    {
+      absl::MutexLock lock(&mutex_);
+      if (done_.HasBeenNotified()) return &outcome_;
+      waits_.push_back(&wait);
+    }
+    work.WorkUntil(wait, deadline);
+    {
+      // Also so that nobody ends the wait any more.
+      absl::MutexLock lock(&mutex_);
+      waits_.erase(std::find(waits_.begin(), waits_.end(), &wait));
+      if (done_.HasBeenNotified()) return &outcome_;
+    }
+    return AwaitFor(deadline.Remaining());
+  }
 
  protected:
   const absl::Notification& done() const { return done_; }
@@ -87,6 +107,7 @@ class Completion {
     if (done_.HasBeenNotified()) return std::nullopt;
     outcome_ = std::move(outcome);
     done_.Notify();
+    for (SharedWork::Wait* wait : waits_) wait->End();
     return std::exchange(continuations_, {});
   }
 
@@ -94,6 +115,7 @@ class Completion {
   Outcome outcome_;
   absl::Mutex mutex_;
   Continuations continuations_ ABSL_GUARDED_BY(mutex_);
+  std::vector<SharedWork::Wait*> waits_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace sherd::internal

@@ -1,12 +1,16 @@
 #include "sherd/core/base/completion.h"
 
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/time/time.h"
 #include "gtest/gtest.h"
+#include "sherd/core/base/deadline.h"
+#include "sherd/core/base/shared_work.h"
 
 namespace sherd::internal {
 namespace {
@@ -60,6 +64,74 @@ TEST(CompletionTest, OneOfManyThreadsCompletesItAndAllSeeThat) {
     ASSERT_EQ(winners, 1);
     ASSERT_EQ(sum, 0);
   }
+}
+
+// Work that one thread at a time takes part in, by `turn`.
+class TurnWork final : public SharedWork {
+ public:
+  explicit TurnWork(std::function<bool(Wait&)> turn) : turn_(std::move(turn)) {}
+  bool WorkUntil(Wait& wait, Deadline) override { return turn_(wait); }
+  void Wake() override { ++wakes; }
+
+  std::atomic<int> wakes{0};
+
+ private:
+  const std::function<bool(Wait&)> turn_;
+};
+
+TEST(CompletionTest, WhoWaitsMayBringTheOutcomeItself) {
+  Completion<int> completion;
+  bool worked = false;
+  TurnWork work([&](SharedWork::Wait& wait) {
+    EXPECT_FALSE(wait.has_ended());
+    completion.Finish(3);
+    EXPECT_TRUE(wait.has_ended());
+    return worked = true;
+  });
+  const int* const got = completion.AwaitWith(work, Deadline::Infinite());
+  ASSERT_NE(got, nullptr);
+  EXPECT_EQ(*got, 3);
+  EXPECT_TRUE(worked);
+  EXPECT_EQ(work.wakes, 0);
+  worked = false;
+  EXPECT_EQ(completion.AwaitWith(work, Deadline::Infinite()), got);
+  EXPECT_FALSE(worked);
+}
+
+TEST(CompletionTest, AnotherThreadEndsTheWaitOfOneThatSleepsInItsWork) {
+  Completion<int> completion;
+  std::thread other;
+  TurnWork work([&](SharedWork::Wait& wait) {
+    EXPECT_TRUE(wait.BeginSleep());
+    other = std::thread([&] { completion.Finish(4); });
+    while (!wait.has_ended()) std::this_thread::yield();
+    other.join();
+    wait.EndSleep();
+    EXPECT_FALSE(wait.BeginSleep());
+    return true;
+  });
+  const int* const got = completion.AwaitWith(work, Deadline::Infinite());
+  ASSERT_NE(got, nullptr);
+  EXPECT_EQ(*got, 4);
+  EXPECT_EQ(work.wakes, 1);
+}
+
+TEST(CompletionTest, WithoutAPlaceAtTheWorkItWaitsAsOthersDo) {
+  Completion<int> completion;
+  std::thread other;
+  TurnWork work([&](SharedWork::Wait&) {
+    other = std::thread([&] { completion.Finish(5); });
+    return false;
+  });
+  const int* const got = completion.AwaitWith(work, Deadline::Infinite());
+  other.join();
+  ASSERT_NE(got, nullptr);
+  EXPECT_EQ(*got, 5);
+
+  Completion<int> never;
+  TurnWork nothing([](SharedWork::Wait&) { return false; });
+  EXPECT_EQ(never.AwaitWith(nothing, Deadline::After(absl::Milliseconds(1))),
+            nullptr);
 }
 
 }  // namespace

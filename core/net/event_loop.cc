@@ -1,9 +1,11 @@
 #include "sherd/core/net/event_loop.h"
 
 #include <errno.h>
+#include <sched.h>
 #include <sys/eventfd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
@@ -16,6 +18,11 @@ namespace {
 
 constexpr size_t kScratchBytes = size_t{64} << 10;
 constexpr int kEventsAtOnce = 256;
+// One that waits for something does not look after everybody.
+constexpr int kEventsOfVisitor = 16;
+// A thread that has nothing to do, and one that waits: with more, the system
+// would too often wake another one than it is for.
+constexpr size_t kVisitors = 2;
 // Descriptors fit into the lower half of epoll's data, tokens into the upper.
 constexpr uint64_t kDescriptorMask = 0xffffffff;
 
@@ -34,7 +41,8 @@ absl::StatusOr<std::unique_ptr<EventLoop>> EventLoop::Start(
         absl::StrCat("an event loop cannot be made: ", strerror(errno)));
   }
   epoll_event event = {};
-  event.events = EPOLLIN;
+  // One thread for each time that it is written to.
+  event.events = EPOLLIN | EPOLLET;
   event.data.u64 = DataOf(wakeup.get(), 0);
   if (epoll_ctl(epoll.get(), EPOLL_CTL_ADD, wakeup.get(), &event) != 0) {
     return absl::ResourceExhaustedError(
@@ -48,15 +56,78 @@ absl::StatusOr<std::unique_ptr<EventLoop>> EventLoop::Start(
   return loop;
 }
 
+// The loop as others see it. It may end while they look.
+class EventLoop::Work final : public internal::SharedWork {
+ public:
+  explicit Work(EventLoop* loop) : loop_(loop) {}
+
+  bool WorkUntil(Wait& wait, Deadline deadline) override {
+    EventLoop* loop;
+    {
+      absl::MutexLock lock(&mutex_);
+      if (visits_.size() == kVisitors || is_ending_) return false;
+      visits_.push_back(&wait);
+      loop = loop_;
+    }
+    const bool stayed = loop->Visit(wait, deadline);
+    absl::MutexLock lock(&mutex_);
+    visits_.erase(std::find(visits_.begin(), visits_.end(), &wait));
+    return stayed;
+  }
+
+  void Wake() override {
+    absl::MutexLock lock(&mutex_);
+    if (!visits_.empty()) loop_->Wake();
+  }
+
+  bool is_ending() const { return is_ending_; }
+
+  // Whether one sleeps that was to wake: the system woke another thread.
+  bool OneOversleeps() {
+    absl::MutexLock lock(&mutex_);
+    return std::any_of(visits_.begin(), visits_.end(), [this](Wait* wait) {
+      return wait->sleeps() && (wait->has_ended() || is_ending_);
+    });
+  }
+
+  // Nobody works any more, nor will.
+  void End() {
+    is_ending_ = true;
+    Wake();
+    absl::MutexLock lock(&mutex_);
+    const auto all_left = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
+      return visits_.empty();
+    };
+    mutex_.Await(absl::Condition(&all_left));
+    loop_ = nullptr;
+  }
+
+ private:
+  absl::Mutex mutex_;
+  EventLoop* loop_ ABSL_GUARDED_BY(mutex_);
+  std::vector<Wait*> visits_ ABSL_GUARDED_BY(mutex_);
+  std::atomic<bool> is_ending_{false};
+};
+
 EventLoop::EventLoop(UniqueFd epoll, UniqueFd wakeup)
     : epoll_(std::move(epoll)),
       wakeup_(std::move(wakeup)),
+      work_(std::make_shared<Work>(this)),
       scratch_(kScratchBytes) {}
 
 EventLoop::~EventLoop() {
   if (!thread_.joinable()) return;
+  work_->End();
   Post([this] { stopping_ = true; });
   thread_.join();
+}
+
+std::shared_ptr<internal::SharedWork> EventLoop::work() const { return work_; }
+
+void EventLoop::Wake() {
+  const uint64_t one = 1;
+  // Never read, and never full.
+  (void)!write(wakeup_.get(), &one, sizeof(one));
 }
 
 void EventLoop::Post(std::function<void()> task) {
@@ -66,10 +137,7 @@ void EventLoop::Post(std::function<void()> task) {
     first = tasks_.empty();
     tasks_.push_back(std::move(task));
   }
-  if (!first) return;
-  const uint64_t one = 1;
-  // Full only if the loop has been woken already.
-  (void)!write(wakeup_.get(), &one, sizeof(one));
+  if (first) Wake();
 }
 
 absl::StatusOr<uint64_t> EventLoop::Watch(int fd, uint32_t events,
@@ -109,15 +177,20 @@ void EventLoop::Cancel(const TimerId& timer) { timers_.erase(timer); }
 
 void EventLoop::Run() {
   epoll_event events[kEventsAtOnce];
-  while (!stopping_) {
-    const int n =
-        epoll_wait(epoll_.get(), events, kEventsAtOnce, MillisToNextTimer());
-    for (int i = 0; i < n; ++i) Dispatch(events[i]);
-    if (!timers_.empty()) RunTimers();
-    if (has_tasks_) RunTasks();
+  for (;;) {
+    int timeout;
+    {
+      absl::MutexLock lock(&running_);
+      if (stopping_) break;
+      timeout = MillisToNextTimer(Deadline::Infinite());
+      next_look_ = timers_.empty() ? Deadline::Clock::time_point::max()
+                                   : timers_.begin()->first.first;
+    }
+    const int n = epoll_wait(epoll_.get(), events, kEventsAtOnce, timeout);
+    Handle(events, n);
   }
-  // What they hold was used on this thread only, and goes on it. It may still
-  // call this loop.
+  // What they hold was used by functions of this loop only, and goes as if in
+  // one. It may still call this loop.
   {
     const auto timers = std::exchange(timers_, {});
     const auto watched = std::exchange(watched_, {});
@@ -127,12 +200,51 @@ void EventLoop::Run() {
   tasks.swap(tasks_);
 }
 
+bool EventLoop::Visit(internal::SharedWork::Wait& wait, Deadline deadline) {
+  epoll_event events[kEventsOfVisitor];
+  for (bool late = false; !late && !wait.has_ended();) {
+    if (work_->is_ending()) return false;
+    int timeout;
+    {
+      absl::MutexLock lock(&running_);
+      timeout = MillisToNextTimer(deadline);
+    }
+    if (!wait.BeginSleep()) break;
+    int n = 0;
+    if (!work_->is_ending()) {
+      n = epoll_wait(epoll_.get(), events, kEventsOfVisitor, timeout);
+    }
+    wait.EndSleep();
+    late = n <= 0 && deadline.HasPassed();
+    Handle(events, n);
+  }
+  absl::MutexLock lock(&running_);
+  // The loop's own thread does not know of a timer that was set meanwhile.
+  if (!timers_.empty() && timers_.begin()->first.first < next_look_) Wake();
+  return true;
+}
+
+void EventLoop::Handle(const epoll_event* events, int n) {
+  {
+    absl::MutexLock lock(&running_);
+    for (int i = 0; i < n; ++i) Dispatch(events[i]);
+    if (!timers_.empty()) RunTimers();
+    if (!was_woken_) return;
+    was_woken_ = false;
+    RunTasks();
+  }
+  // It was another one's, who needs a core for it. If it comes back, so will
+  // this.
+  if (work_->OneOversleeps()) {
+    Wake();
+    sched_yield();
+  }
+}
+
 void EventLoop::Dispatch(const epoll_event& event) {
   const int fd = static_cast<int>(event.data.u64 & kDescriptorMask);
   if (fd == wakeup_.get()) {
-    uint64_t count;
-    (void)!read(fd, &count, sizeof(count));
-    has_tasks_ = true;
+    was_woken_ = true;
     return;
   }
   const auto it = watched_.find(fd);
@@ -146,7 +258,6 @@ void EventLoop::Dispatch(const epoll_event& event) {
 }
 
 void EventLoop::RunTasks() {
-  has_tasks_ = false;
   std::vector<std::function<void()>> tasks;
   {
     absl::MutexLock lock(&mutex_);
@@ -164,9 +275,11 @@ void EventLoop::RunTimers() {
   }
 }
 
-int EventLoop::MillisToNextTimer() const {
-  if (timers_.empty()) return -1;
-  const auto left = timers_.begin()->first.first - Deadline::Clock::now();
+int EventLoop::MillisToNextTimer(Deadline deadline) const {
+  Deadline::Clock::time_point next = deadline.when();
+  if (!timers_.empty()) next = std::min(next, timers_.begin()->first.first);
+  if (next == Deadline::Clock::time_point::max()) return -1;
+  const auto left = next - Deadline::Clock::now();
   if (left.count() <= 0) return 0;
   // Up, or the loop would spin through the last millisecond.
   return static_cast<int>(std::min<int64_t>(

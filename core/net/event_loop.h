@@ -18,15 +18,21 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "sherd/core/base/deadline.h"
+#include "sherd/core/base/shared_work.h"
 #include "sherd/core/base/unique_fd.h"
 
 namespace sherd {
 
-// One thread that waits for descriptors (epoll), timers and tasks, and runs
-// what was registered for each, one after another. Functions must not block.
+// Waits for descriptors (epoll), timers and tasks, and runs what was registered
+// for each, one after another. Functions must not block.
+//
+// A thread of its own does that, and besides it those that take part in work():
+// they wait for the same events, and the system wakes who came last. So a
+// thread that waits for an answer, or for something to do, receives it itself,
+// and the loop's own thread sleeps until that one is busy with something else.
 //
 // Threads. "Loop thread" methods may be called only by functions that the loop
-// runs; the others by any thread.
+// runs, on any of these threads; the others by any thread.
 class EventLoop {
  public:
   using TimerId = std::pair<Deadline::Clock::time_point, uint64_t>;
@@ -39,8 +45,8 @@ class EventLoop {
       const std::string& name);
 
   // Runs the tasks that were posted before, drops handlers, timers and later
-  // tasks, what they hold on the loop thread, and ends it. Not on the loop
-  // thread.
+  // tasks, what they hold on the loop thread, and ends it. Not in a function
+  // that the loop runs.
   ~EventLoop();
 
   EventLoop(const EventLoop&) = delete;
@@ -49,9 +55,15 @@ class EventLoop {
   // Runs `task` on the loop thread, in the order of posting.
   void Post(std::function<void()> task) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Loop thread. Calls `handler` whenever `events` are there, until Unwatch.
-  // The descriptor stays the caller's, and open until Unwatch. Returns a token
-  // for Modify.
+  // Outlives the loop, and then has nothing to do. Two threads at a time may
+  // take part, which must hold no lock that what the loop runs may need.
+  std::shared_ptr<internal::SharedWork> work() const;
+
+  // Loop thread. Calls `handler` whenever `events` are there, until Unwatch;
+  // with EPOLLET once for each change, and once for what is there at Watch and
+  // Modify, which costs fewer wake-ups. It may be called though nothing is
+  // there any more. The descriptor stays the caller's, and open until Unwatch.
+  // Returns a token for Modify.
   absl::StatusOr<uint64_t> Watch(int fd, uint32_t events, Handler handler);
 
   // Any thread, as long as `fd` is watched.
@@ -72,6 +84,7 @@ class EventLoop {
   std::vector<char>& scratch() { return scratch_; }
 
  private:
+  class Work;
   struct Watched {
     uint64_t token;
     std::shared_ptr<Handler> handler;
@@ -80,19 +93,26 @@ class EventLoop {
   EventLoop(UniqueFd epoll, UniqueFd wakeup);
 
   void Run();
+  bool Visit(internal::SharedWork::Wait& wait, Deadline deadline);
+  void Wake();
+  void Handle(const epoll_event* events, int n);
   void RunTasks();
   void RunTimers();
-  int MillisToNextTimer() const;
+  int MillisToNextTimer(Deadline deadline) const;
   void Dispatch(const epoll_event& event);
 
   const UniqueFd epoll_;
   const UniqueFd wakeup_;
   absl::Mutex mutex_;
   std::vector<std::function<void()>> tasks_ ABSL_GUARDED_BY(mutex_);
+  const std::shared_ptr<Work> work_;
 
-  // Of the loop thread only.
+  // Of who runs the loop, which holds the lock meanwhile.
+  absl::Mutex running_;
   bool stopping_ = false;
-  bool has_tasks_ = false;
+  bool was_woken_ = false;
+  // When the loop's own thread looks for timers next.
+  Deadline::Clock::time_point next_look_ = Deadline::Clock::time_point::min();
   std::unordered_map<int, Watched> watched_;
   std::map<TimerId, std::function<void()>> timers_;
   uint64_t next_number_ = 1;

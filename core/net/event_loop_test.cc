@@ -1,11 +1,13 @@
 #include "sherd/core/net/event_loop.h"
 
+#include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <set>
 #include <string>
 #include <thread>
 #include <utility>
@@ -15,6 +17,8 @@
 #include "absl/time/time.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "sherd/core/base/deadline.h"
+#include "sherd/core/base/shared_work.h"
 #include "sherd/core/base/unique_fd.h"
 #include "sherd/testing/matchers.h"
 
@@ -179,6 +183,154 @@ TEST(EventLoopTest, AnEventForAClosedDescriptorReachesNobody) {
   loop.reset();
   EXPECT_EQ(runs, 1);
   EXPECT_EQ(strays, 0);
+}
+
+using internal::SharedWork;
+
+// Until the thread that waits sleeps.
+void AwaitSleep(const SharedWork::Wait& wait) {
+  while (!wait.sleeps()) std::this_thread::yield();
+}
+
+TEST(EventLoopWorkTest, WhoTakesPartMayRunWhatComes) {
+  auto loop = StartLoop();
+  const std::shared_ptr<SharedWork> work = loop->work();
+  auto [near, far] = SocketPair();
+  absl::Notification watched;
+  std::set<std::thread::id> ran_on;
+  SharedWork::Wait wait(*work);
+  int frames = 0;
+  loop->Post([&, fd = near.get()] {
+    EXPECT_THAT(loop->Watch(fd, EPOLLIN | EPOLLET,
+                            [&, fd](uint32_t) {
+                              char byte;
+                              if (read(fd, &byte, 1) != 1) return;
+                              ran_on.insert(std::this_thread::get_id());
+                              if (++frames == 100) wait.End();
+                              EXPECT_EQ(write(fd, &byte, 1), 1);
+                            }),
+                IsOk());
+    watched.Notify();
+  });
+  watched.WaitForNotification();
+  std::thread peer([far = far.get()] {
+    pollfd entry = {far, POLLIN, 0};
+    for (char byte = 0; byte < 100; ++byte) {
+      EXPECT_EQ(write(far, &byte, 1), 1);
+      EXPECT_EQ(poll(&entry, 1, -1), 1);
+      char back;
+      EXPECT_EQ(read(far, &back, 1), 1);
+      EXPECT_EQ(back, byte);
+    }
+  });
+  EXPECT_TRUE(work->WorkUntil(wait, Deadline::Infinite()));
+  peer.join();
+  EXPECT_EQ(frames, 100);
+  // The system wakes who came last.
+  EXPECT_TRUE(ran_on.contains(std::this_thread::get_id()));
+}
+
+TEST(EventLoopWorkTest, AWaitEndsWhoeverIsWoken) {
+  auto loop = StartLoop();
+  const std::shared_ptr<SharedWork> work = loop->work();
+  for (int round = 0; round < 200; ++round) {
+    SharedWork::Wait waits[2] = {SharedWork::Wait(*work),
+                                 SharedWork::Wait(*work)};
+    std::vector<std::thread> threads;
+    for (SharedWork::Wait& wait : waits) {
+      threads.emplace_back([&] {
+        EXPECT_TRUE(work->WorkUntil(wait, Deadline::Infinite()));
+        EXPECT_TRUE(wait.has_ended());
+      });
+      AwaitSleep(wait);
+    }
+    // The system would wake the other one first, in half of the rounds.
+    const int first = round % 2;
+    waits[first].End();
+    threads[static_cast<size_t>(first)].join();
+    EXPECT_FALSE(waits[1 - first].has_ended());
+    waits[1 - first].End();
+    threads[static_cast<size_t>(1 - first)].join();
+  }
+}
+
+TEST(EventLoopWorkTest, TasksRunAlthoughTheirWakeUpReachesAnother) {
+  auto loop = StartLoop();
+  const std::shared_ptr<SharedWork> work = loop->work();
+  SharedWork::Wait wait(*work);
+  std::thread visitor(
+      [&] { EXPECT_TRUE(work->WorkUntil(wait, Deadline::Infinite())); });
+  AwaitSleep(wait);
+  std::vector<int> order;
+  for (int i = 0; i < 1000; ++i) {
+    absl::Notification ran;
+    loop->Post([&, i] {
+      order.push_back(i);
+      ran.Notify();
+    });
+    ran.WaitForNotification();
+  }
+  wait.End();
+  visitor.join();
+  ASSERT_EQ(order.size(), 1000u);
+}
+
+TEST(EventLoopWorkTest, TimersThatAVisitorSetRunAfterItLeft) {
+  auto loop = StartLoop();
+  const std::shared_ptr<SharedWork> work = loop->work();
+  const std::thread::id visitor = std::this_thread::get_id();
+  int set_by_visitor = 0;
+  for (int attempt = 0; attempt < 1000 && set_by_visitor < 20; ++attempt) {
+    SharedWork::Wait wait(*work);
+    absl::Notification ran;
+    std::thread poster([&] {
+      AwaitSleep(wait);
+      loop->Post([&] {
+        set_by_visitor += std::this_thread::get_id() == visitor ? 1 : 0;
+        loop->RunAt(Deadline::Clock::now() + std::chrono::milliseconds(2),
+                    [&] { ran.Notify(); });
+        wait.End();
+      });
+    });
+    EXPECT_TRUE(work->WorkUntil(wait, Deadline::Infinite()));
+    poster.join();
+    ran.WaitForNotification();
+  }
+  EXPECT_EQ(set_by_visitor, 20);
+}
+
+TEST(EventLoopWorkTest, ADeadlineEndsAVisitAndMoreThanTwoAreRefused) {
+  auto loop = StartLoop();
+  const std::shared_ptr<SharedWork> work = loop->work();
+  const Deadline deadline = Deadline::After(absl::Milliseconds(20));
+  SharedWork::Wait late(*work);
+  EXPECT_TRUE(work->WorkUntil(late, deadline));
+  EXPECT_TRUE(deadline.HasPassed());
+  EXPECT_FALSE(late.has_ended());
+
+  SharedWork::Wait a(*work), b(*work), c(*work);
+  std::thread first([&] { work->WorkUntil(a, Deadline::Infinite()); });
+  std::thread second([&] { work->WorkUntil(b, Deadline::Infinite()); });
+  AwaitSleep(a);
+  AwaitSleep(b);
+  EXPECT_FALSE(work->WorkUntil(c, Deadline::Infinite()));
+  a.End();
+  b.End();
+  first.join();
+  second.join();
+}
+
+TEST(EventLoopWorkTest, TheLoopsEndEndsVisits) {
+  auto loop = StartLoop();
+  const std::shared_ptr<SharedWork> work = loop->work();
+  SharedWork::Wait wait(*work);
+  std::thread visitor(
+      [&] { EXPECT_FALSE(work->WorkUntil(wait, Deadline::Infinite())); });
+  AwaitSleep(wait);
+  loop.reset();
+  visitor.join();
+  EXPECT_FALSE(work->WorkUntil(wait, Deadline::Infinite()));
+  wait.End();
 }
 
 }  // namespace

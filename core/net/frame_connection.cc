@@ -32,6 +32,11 @@ constexpr size_t kReceivedAtOnce = size_t{2} << 20;
 // Small payloads that wait are put together up to about this size.
 constexpr size_t kJoinedBytes = size_t{64} << 10;
 
+// A change is told once. The end of the other end is one of its own, so that it
+// is seen where it came behind bytes that were read.
+constexpr uint32_t kEdges = EPOLLET | EPOLLRDHUP;
+constexpr uint32_t kEnds = EPOLLRDHUP | EPOLLHUP | EPOLLERR;
+
 absl::Status Broken(int error) {
   return absl::UnavailableError(
       absl::StrCat("the connection broke: ", strerror(error)));
@@ -176,7 +181,7 @@ absl::Status FrameConnection::Start(Events events) {
         "a connection with tails: expected on_head and on_tail");
   }
   fd_ = socket_.get();
-  interest_ = EPOLLIN;
+  interest_ = EPOLLIN | kEdges;
   SHERD_ASSIGN_OR_RETURN(
       token_,
       loop_->Watch(fd_, interest_, [self = shared_from_this()](uint32_t ready) {
@@ -313,12 +318,17 @@ bool FrameConnection::HasTooMuchQueued() const {
 
 void FrameConnection::UpdateInterest() {
   if (token_ == 0) return;
-  uint32_t interest = 0;
+  uint32_t interest = kEdges;
   if (!queue_.empty()) interest |= EPOLLOUT;
   if (!HasTooMuchQueued()) interest |= EPOLLIN;
   if (interest == interest_) return;
   interest_ = interest;
-  loop_->Modify(socket_.get(), token_, interest);
+  LookAgain();
+}
+
+// What is there by now is told again.
+void FrameConnection::LookAgain() {
+  if (token_ != 0) loop_->Modify(socket_.get(), token_, interest_);
 }
 
 bool FrameConnection::IsPaused() {
@@ -368,6 +378,8 @@ absl::Status FrameConnection::Flush() {
       shutdown(socket_.get(), SHUT_WR);
     }
     UpdateInterest();
+    // It may have stopped before the system had enough.
+    if (!queue_.empty()) LookAgain();
   }
   for (const Outgoing& frame : sent) {
     if (frame.on_sent) frame.on_sent(absl::OkStatus());
@@ -381,8 +393,14 @@ void FrameConnection::HandleEvents(uint32_t events) {
     DispatchFrames();
     if (closed_) return;
   }
-  if ((events & (EPOLLIN | EPOLLHUP | EPOLLERR)) != 0) Receive();
-  if (broken_ && !closed_ && !HasInput(fd_)) Close(*broken_);
+  if ((events & (EPOLLIN | EPOLLHUP | EPOLLERR)) != 0) {
+    const bool may_have_more = Receive() || (events & kEnds) != 0;
+    if (closed_) return;
+    if (broken_ && !HasInput(fd_)) return Close(*broken_);
+    if (!may_have_more && !broken_) return;
+    absl::MutexLock lock(&mutex_);
+    LookAgain();
+  }
 }
 
 std::list<FrameConnection::Outgoing> FrameConnection::DropQueue() {
@@ -406,6 +424,7 @@ void FrameConnection::Break(const absl::Status& why) {
     failure_ = why;
     unsent = DropQueue();
     UpdateInterest();
+    LookAgain();
   }
   for (const Outgoing& frame : unsent) {
     if (frame.on_sent) frame.on_sent(why);
@@ -424,15 +443,18 @@ size_t FrameConnection::GatherTail(iovec* pieces, size_t* count) const {
   return added;
 }
 
-void FrameConnection::Receive() {
+// One read. Whether it may have left something.
+bool FrameConnection::Receive() {
   std::vector<char>& scratch = loop_->scratch();
   iovec pieces[kPieces];
   size_t count = 0;
   const size_t of_rest = GatherTail(pieces, &count);
+  size_t room = of_rest;
   // What follows the tail, or all that comes where it has no memory.
   if (count < kPieces &&
       (tail_.empty() || of_rest == decoder_.tail_bytes_left())) {
     pieces[count++] = {scratch.data(), scratch.size()};
+    room += scratch.size();
   }
   ssize_t n;
   do {
@@ -440,12 +462,15 @@ void FrameConnection::Receive() {
     n = count == 1 ? recv(fd_, pieces[0].iov_base, pieces[0].iov_len, 0)
                    : readv(fd_, pieces, static_cast<int>(count));
   } while (n < 0 && errno == EINTR);
-  if (n < 0 && errno == EAGAIN) return;
-  if (n < 0) return Close(Broken(errno));
-  if (n == 0) {
-    return Close(absl::UnavailableError("the other end closed the connection"));
+  if (n < 0 && errno == EAGAIN) return false;
+  if (n <= 0) {
+    Close(n < 0
+              ? Broken(errno)
+              : absl::UnavailableError("the other end closed the connection"));
+    return false;
   }
-  if (closing_) return;
+  const bool is_full = static_cast<size_t>(n) == room;
+  if (closing_) return is_full;
   const uint64_t of_tail =
       std::min(static_cast<uint64_t>(n), decoder_.tail_bytes_left());
   if (of_tail > 0) {
@@ -457,6 +482,7 @@ void FrameConnection::Receive() {
   decoder_.Lend({scratch.data() + dropped, static_cast<size_t>(n) - of_tail});
   DispatchFrames();
   decoder_.Keep();
+  return is_full;
 }
 
 void FrameConnection::DispatchFrames() {

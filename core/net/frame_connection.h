@@ -148,7 +148,7 @@ class FrameConnection : public std::enable_shared_from_this<FrameConnection> {
 
   void HandleEvents(uint32_t events) ABSL_LOCKS_EXCLUDED(mutex_);
   size_t GatherTail(iovec* pieces, size_t* count) const;
-  void Receive() ABSL_LOCKS_EXCLUDED(mutex_);
+  bool Receive() ABSL_LOCKS_EXCLUDED(mutex_);
   void DispatchFrames();
   absl::Status BeginTail(const Events& events, absl::string_view head);
   void AdvanceTail(size_t size);
@@ -164,6 +164,7 @@ class FrameConnection : public std::enable_shared_from_this<FrameConnection> {
   absl::Status SendQueued(std::list<Outgoing>* sent)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void UpdateInterest() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void LookAgain() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool HasTooMuchQueued() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   EventLoop* const loop_;
