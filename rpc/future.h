@@ -12,7 +12,9 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "sherd/core/base/completion.h"
+#include "sherd/core/base/deadline.h"
 #include "sherd/core/base/scoped_blocked.h"
+#include "sherd/core/base/shared_work.h"
 
 namespace sherd {
 
@@ -42,7 +44,10 @@ struct FutureOutcome {
   bool cancelled = false;
 };
 template <typename T>
-using FutureState = Completion<FutureOutcome<T>>;
+struct FutureState : Completion<FutureOutcome<T>> {
+  // What may bring the result; or null.
+  std::shared_ptr<SharedWork> work;
+};
 
 absl::Status FutureTimedOut(absl::Duration timeout);
 absl::Status FutureCancelled();
@@ -81,10 +86,13 @@ class Future {
   //   kInternal   The operation was dropped without a result: a bug in what
   //               held the Promise.
   //   other       Of the operation.
+  // A thread that waits for a call receives messages of RPC meanwhile, and may
+  // run what waits for other results (OnReady): it must hold no lock that such
+  // a function takes.
   Result Wait() const {
-    std::optional<internal::ScopedBlocked> blocked;
-    if (!Ready()) blocked.emplace();
-    return state_->Await().result;
+    // What runs meanwhile may drop this handle.
+    const auto state = state_;
+    return Await(*state, absl::InfiniteDuration())->result;
   }
 
   // The same for at most `timeout`.
@@ -92,9 +100,8 @@ class Future {
   //                      can be called again. Of the operation itself as well:
   //                      Ready() tells them apart.
   Result Wait(absl::Duration timeout) const {
-    std::optional<internal::ScopedBlocked> blocked;
-    if (!Ready()) blocked.emplace();
-    const internal::FutureOutcome<T>* const outcome = state_->AwaitFor(timeout);
+    const auto state = state_;
+    const internal::FutureOutcome<T>* const outcome = Await(*state, timeout);
     if (outcome == nullptr) return internal::FutureTimedOut(timeout);
     return outcome->result;
   }
@@ -130,6 +137,14 @@ class Future {
   explicit Future(std::shared_ptr<internal::FutureState<T>> state)
       : state_(std::move(state)) {}
 
+  static const internal::FutureOutcome<T>* Await(
+      internal::FutureState<T>& state, absl::Duration timeout) {
+    std::optional<internal::ScopedBlocked> blocked;
+    if (!state.IsDone()) blocked.emplace();
+    if (state.work == nullptr) return state.AwaitFor(timeout);
+    return state.AwaitWith(*state.work, Deadline::After(timeout));
+  }
+
   std::shared_ptr<internal::FutureState<T>> state_;
 };
 
@@ -147,6 +162,10 @@ class Promise {
   using Result = FutureResult<T>;
 
   Promise() : share_(std::make_shared<Share>()) {}
+  // `work` may bring the result: who waits for it takes part.
+  explicit Promise(std::shared_ptr<internal::SharedWork> work) : Promise() {
+    share_->state->work = std::move(work);
+  }
 
   Future<T> future() const { return Future<T>(share_->state); }
 

@@ -249,6 +249,8 @@ class RpcAgent : public RemoteAccess {
                          absl::StatusOr<internal::Payload> request,
                          internal::ReplyFunction done) = 0;
   virtual std::function<void()> Canceller(uint64_t call) = 0;
+  // What brings replies.
+  virtual std::shared_ptr<internal::SharedWork> work() const = 0;
   virtual absl::StatusOr<internal::ReferenceService::Handle> StartRemote(
       const To& to, absl::string_view method, uint64_t signature,
       absl::StatusOr<internal::Payload> request) = 0;
@@ -287,7 +289,7 @@ RpcAgent::CallAsync(const To& to, Args&&... args) {
   using Codec = internal::MethodCodec<typename M::Signature>;
   static_assert(Codec::template kCallableWith<Args...>,
                 "the method cannot be called with these arguments");
-  const Promise<typename Codec::Value> promise;
+  const Promise<typename Codec::Value> promise(work());
   const uint64_t call =
       Start(to, M::kName, internal::SignatureOf<M>().hash,
             Codec::Encode(M::kName, std::forward<Args>(args)...),

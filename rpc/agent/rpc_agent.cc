@@ -191,6 +191,7 @@ class Agent final : public RpcAgent {
   uint64_t Start(const To& to, absl::string_view method, uint64_t signature,
                  absl::StatusOr<Payload> request, ReplyFunction done) override;
   std::function<void()> Canceller(uint64_t call) override;
+  std::shared_ptr<SharedWork> work() const override { return engine_->work(); }
   absl::StatusOr<ReferenceService::Handle> StartRemote(
       const To& to, absl::string_view method, uint64_t signature,
       absl::StatusOr<Payload> request) override;

@@ -14,7 +14,9 @@
 #include "absl/time/time.h"
 #include "sherd/core/base/deadline.h"
 #include "sherd/core/base/error_info.h"
+#include "sherd/core/base/shared_work.h"
 #include "sherd/core/base/status_macros.h"
+#include "sherd/rpc/call_context.h"
 #include "sherd/rpc/engine/call_codec.h"
 #include "sherd/rpc/engine/call_statistics.h"
 #include "sherd/rpc/link/wire.h"
@@ -49,6 +51,22 @@ std::shared_ptr<ReferenceService> MakeReferences(
       std::move(hooks));
 }
 
+// A handler that waits takes part in what is not of its call.
+class WorkOfNoCall final : public SharedWork {
+ public:
+  explicit WorkOfNoCall(std::shared_ptr<SharedWork> work)
+      : work_(std::move(work)) {}
+
+  bool WorkUntil(Wait& wait, Deadline deadline) override {
+    const ScopedCallContext none(nullptr);
+    return work_->WorkUntil(wait, deadline);
+  }
+  void Wake() override { work_->Wake(); }
+
+ private:
+  const std::shared_ptr<SharedWork> work_;
+};
+
 }  // namespace
 
 CallEngine::CallEngine(CallEngineOptions options)
@@ -67,6 +85,11 @@ CallEngine::~CallEngine() {
 
 void CallEngine::Attach(std::shared_ptr<Wire> wire) {
   core_->references->SetNames(wire->names());
+  if (std::shared_ptr<SharedWork> work = wire->work()) {
+    core_->work = std::make_shared<WorkOfNoCall>(std::move(work));
+    core_->references->SetWork(core_->work);
+    core_->pool.Share(core_->work);
+  }
   core_->outbox.Attach(std::move(wire));
   callee_->Open();
 }

@@ -103,6 +103,9 @@ class CallEngine : public Wire::Handler {
                  Payload request, const CallOptions& options,
                  ReplyFunction done);
 
+  // What brings replies, for threads that wait for one; null before Attach.
+  std::shared_ptr<SharedWork> work() const { return core_->work; }
+
   // Ends a call with kCancelled; one that has ended is not an error.
   void Cancel(uint64_t call);
 

@@ -174,6 +174,8 @@ struct EngineCore : std::enable_shared_from_this<EngineCore> {
   CallDeadlines deadlines;
   // Set once, before the wire is there.
   std::shared_ptr<ReferenceService> references;
+  // Of the wire. Set once, before any call.
+  std::shared_ptr<SharedWork> work;
 };
 
 }  // namespace sherd::internal

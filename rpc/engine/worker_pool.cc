@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <deque>
+#include <iterator>
 #include <list>
 #include <memory>
 #include <thread>
@@ -19,6 +20,7 @@
 #include "sherd/core/base/logging.h"
 #include "sherd/core/base/named_thread.h"
 #include "sherd/core/base/scoped_blocked.h"
+#include "sherd/core/base/shared_work.h"
 
 namespace sherd::internal {
 
@@ -33,6 +35,10 @@ class WorkerPool::State : public std::enable_shared_from_this<State> {
     }
   }
 
+  void Share(std::shared_ptr<SharedWork> work) ABSL_LOCKS_EXCLUDED(mutex_) {
+    absl::MutexLock lock(&mutex_);
+    work_ = std::move(work);
+  }
   void Submit(Task task) ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status Stop(Deadline deadline) ABSL_LOCKS_EXCLUDED(mutex_);
   Counts counts() const ABSL_LOCKS_EXCLUDED(mutex_);
@@ -44,23 +50,39 @@ class WorkerPool::State : public std::enable_shared_from_this<State> {
       state->BeginBlocked(what, &place);
     }
     void EndBlocked() override { state->EndBlocked(place); }
+    void Wake() {
+      woken = true;
+      wake.Signal();
+      if (visit != nullptr) visit->End();
+    }
 
     State* const state;
     // While its task waits: where that is counted.
     int* place = nullptr;
     std::thread thread;
     absl::CondVar wake;
+    // While it takes part in the work that brings tasks.
+    SharedWork::Wait* visit = nullptr;
     // Taken from idle_ to look for a task.
     bool woken = true;
   };
-  using Refused = std::deque<Task>;
+  using Refused = std::vector<Task>;
 
+  // The calling thread, while it takes part in the work that brings tasks.
+  static Thread*& Visitor() {
+    static thread_local Thread* thread = nullptr;
+    return thread;
+  }
   void Main(Thread* self) ABSL_LOCKS_EXCLUDED(mutex_);
   // Waits to be woken. False: it was not, for as long as it may be idle; or
   // none of the queued tasks began in that time.
   bool Sleep(Thread* self) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // The same meanwhile, if there is something to take part in.
+  void Visit(Thread* self, Deadline deadline)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Restores the invariant. Returns tasks that can never run.
   Refused Serve() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  Refused TakeQueue() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool WakeOrStart() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void JoinEnded() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void BeginBlocked(WaitFor what, int** place) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -74,6 +96,7 @@ class WorkerPool::State : public std::enable_shared_from_this<State> {
 
   WorkerPoolOptions options_;
   mutable absl::Mutex mutex_;
+  std::shared_ptr<SharedWork> work_ ABSL_GUARDED_BY(mutex_);
   std::deque<Task> queue_ ABSL_GUARDED_BY(mutex_);
   std::list<Thread> threads_ ABSL_GUARDED_BY(mutex_);
   std::list<Thread> ended_ ABSL_GUARDED_BY(mutex_);
@@ -120,18 +143,29 @@ void WorkerPool::State::Submit(Task task) {
 
 WorkerPool::State::Refused WorkerPool::State::Serve() {
   if (queue_.empty()) return {};
-  const bool may_run = active_ + waking_ < options_.concurrency;
-  if (!may_run && (waking_ > 0 || watching_ > 0)) return {};
+  // One that wakes serves the others.
+  if (waking_ > 0) return {};
+  const bool may_run = active_ < options_.concurrency;
+  if (!may_run && watching_ > 0) return {};
   if (WakeOrStart() || active_ + working_ + waking_ + watching_ > 0) return {};
-  return std::exchange(queue_, {});
+  return TakeQueue();
+}
+
+WorkerPool::State::Refused WorkerPool::State::TakeQueue() {
+  Refused tasks(std::make_move_iterator(queue_.begin()),
+                std::make_move_iterator(queue_.end()));
+  queue_.clear();
+  return tasks;
 }
 
 bool WorkerPool::State::WakeOrStart() {
   if (!idle_.empty()) {
-    Thread* const thread = idle_.back();
-    idle_.pop_back();
-    thread->woken = true;
-    thread->wake.Signal();
+    // The one that submits, or the one that worked last.
+    auto chosen = std::find(idle_.begin(), idle_.end(), Visitor());
+    if (chosen == idle_.end()) --chosen;
+    Thread* const thread = *chosen;
+    idle_.erase(chosen);
+    thread->Wake();
     ++waking_;
     return true;
   }
@@ -201,9 +235,11 @@ bool WorkerPool::State::Sleep(Thread* self) {
                                   : threads_.size() == 1
                                       ? absl::InfiniteDuration()
                                       : options_.idle;
+  const Deadline deadline = Deadline::After(patience);
   bool late = false;
+  if (!watches) Visit(self, deadline);
   while (!self->woken && !late) {
-    late = self->wake.WaitWithTimeout(&mutex_, patience);
+    late = self->wake.WaitWithTimeout(&mutex_, deadline.Remaining());
   }
   if (watches) --watching_;
   if (self->woken) {
@@ -214,6 +250,22 @@ bool WorkerPool::State::Sleep(Thread* self) {
   // A thread that is idle leaves; one that watches and saw tasks begin looks
   // again.
   return watches && (queue_.empty() || begun_ != begun_before);
+}
+
+void WorkerPool::State::Visit(Thread* self, Deadline deadline) {
+  const std::shared_ptr<SharedWork> work = work_;
+  if (work == nullptr) return;
+  SharedWork::Wait wait(*work);
+  self->visit = &wait;
+  mutex_.Unlock();
+  // What it does meanwhile is no task.
+  BlockingObserver::OfThread() = nullptr;
+  Visitor() = self;
+  work->WorkUntil(wait, deadline);
+  Visitor() = nullptr;
+  BlockingObserver::OfThread() = self;
+  mutex_.Lock();
+  self->visit = nullptr;
 }
 
 void WorkerPool::State::JoinEnded() {
@@ -250,7 +302,7 @@ absl::Status WorkerPool::State::Stop(Deadline deadline) {
   {
     absl::MutexLock lock(&mutex_);
     stopping_ = true;
-    refused = std::exchange(queue_, {});
+    refused = TakeQueue();
     while (!idle_.empty()) WakeOrStart();
   }
   Refuse(std::move(refused),
@@ -284,6 +336,10 @@ WorkerPool::WorkerPool(WorkerPoolOptions options)
 
 WorkerPool::~WorkerPool() {
   (void)state_->Stop(Deadline::After(absl::ZeroDuration()));
+}
+
+void WorkerPool::Share(std::shared_ptr<SharedWork> work) {
+  state_->Share(std::move(work));
 }
 
 void WorkerPool::Submit(Task task) { state_->Submit(std::move(task)); }

@@ -9,6 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "sherd/core/base/deadline.h"
+#include "sherd/core/base/shared_work.h"
 
 namespace sherd::internal {
 
@@ -33,8 +34,8 @@ struct WorkerPoolOptions {
 // last work next.
 //
 // Threads. Safe from any thread.
-// Cost. Submit: a lock, and a wake-up where a thread may run. No thread exists
-// before the first task.
+// Cost. Submit: a lock, and a wake-up if a thread may run and none wakes yet,
+// which wakes the next. No thread exists before the first task.
 class WorkerPool {
  public:
   // Called once: with OK on a thread of the pool; otherwise with the reason why
@@ -49,6 +50,10 @@ class WorkerPool {
   ~WorkerPool();
   WorkerPool(const WorkerPool&) = delete;
   WorkerPool& operator=(const WorkerPool&) = delete;
+
+  // What brings tasks. From now on a thread without one takes part in it, and
+  // runs a task that it submits meanwhile itself.
+  void Share(std::shared_ptr<SharedWork> work);
 
   void Submit(Task task);
 

@@ -1,18 +1,23 @@
 #include "sherd/rpc/engine/worker_pool.h"
 
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <thread>
+#include <utility>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/synchronization/blocking_counter.h"
+#include "absl/synchronization/mutex.h"
 #include "absl/synchronization/notification.h"
 #include "absl/time/time.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "sherd/core/base/deadline.h"
 #include "sherd/core/base/scoped_blocked.h"
+#include "sherd/core/base/shared_work.h"
 #include "sherd/testing/matchers.h"
 
 namespace sherd::internal {
@@ -218,6 +223,82 @@ TEST(WorkerPoolTest, IdleThreadsEndButOne) {
   absl::Notification again;
   pool.Submit([&](const absl::Status&) { again.Notify(); });
   again.WaitForNotification();
+  EXPECT_THAT(pool.Stop(InTime()), IsOk());
+}
+
+// Work whose turns are given to it; one thread at a time takes part.
+class FedWork final : public SharedWork {
+ public:
+  using Turn = std::function<void()>;
+
+  bool WorkUntil(Wait& wait, Deadline) override {
+    absl::MutexLock lock(&mutex_);
+    if (visited_) return false;
+    visited_ = true;
+    while (wait.BeginSleep()) {
+      changed_.WaitWithTimeout(&mutex_, absl::Milliseconds(1));
+      wait.EndSleep();
+      std::vector<Turn> turns = std::exchange(turns_, {});
+      mutex_.Unlock();
+      for (const Turn& turn : turns) turn();
+      mutex_.Lock();
+    }
+    visited_ = false;
+    return true;
+  }
+  void Wake() override { changed_.SignalAll(); }
+  void Feed(Turn turn) {
+    absl::MutexLock lock(&mutex_);
+    turns_.push_back(std::move(turn));
+    changed_.SignalAll();
+  }
+
+ private:
+  absl::Mutex mutex_;
+  absl::CondVar changed_;
+  bool visited_ ABSL_GUARDED_BY(mutex_) = false;
+  std::vector<Turn> turns_ ABSL_GUARDED_BY(mutex_);
+};
+
+TEST(WorkerPoolTest, AThreadWithoutATaskTakesPartInWhatBringsThem) {
+  const auto work = std::make_shared<FedWork>();
+  WorkerPool pool({.concurrency = 2});
+  pool.Share(work);
+  // The first thread, which then has nothing to do.
+  pool.Submit([](const absl::Status&) {});
+  for (int round = 0; round < 50; ++round) {
+    std::thread::id brought_by, ran_by;
+    const BlockingObserver* observer = nullptr;
+    absl::Notification done;
+    work->Feed([&] {
+      brought_by = std::this_thread::get_id();
+      observer = BlockingObserver::OfThread();
+      pool.Submit([&](const absl::Status& status) {
+        EXPECT_THAT(status, IsOk());
+        ran_by = std::this_thread::get_id();
+        EXPECT_NE(BlockingObserver::OfThread(), nullptr);
+        done.Notify();
+      });
+    });
+    done.WaitForNotification();
+    EXPECT_EQ(ran_by, brought_by);
+    // What brings tasks is none.
+    EXPECT_EQ(observer, nullptr);
+  }
+  EXPECT_THAT(pool.Stop(InTime()), IsOk());
+}
+
+TEST(WorkerPoolTest, TasksOfOthersReachAThreadThatTakesPart) {
+  const auto work = std::make_shared<FedWork>();
+  WorkerPool pool({.concurrency = 2});
+  pool.Share(work);
+  for (int round = 0; round < 200; ++round) {
+    absl::BlockingCounter left(3);
+    for (int i = 0; i < 3; ++i) {
+      pool.Submit([&](const absl::Status&) { left.DecrementCount(); });
+    }
+    left.Wait();
+  }
   EXPECT_THAT(pool.Stop(InTime()), IsOk());
 }
 

@@ -103,6 +103,7 @@ class Links final : public Wire,
   }
   absl::Status Send(int to, WireMessage message) override;
   absl::Status Goodbye(Deadline deadline) override;
+  std::shared_ptr<SharedWork> work() const override { return loop_->work(); }
 
   // Where this worker listens: "@name" for a Unix socket, "127.0.0.1:80".
   std::vector<std::string> Addresses() const;

@@ -13,6 +13,7 @@
 #include "absl/types/span.h"
 #include "sherd/core/base/deadline.h"
 #include "sherd/core/base/error_info.h"
+#include "sherd/core/base/shared_work.h"
 
 namespace sherd::internal {
 
@@ -48,9 +49,9 @@ class Wire {
  public:
   static constexpr size_t kMaxControlBytes = size_t{4} << 20;
 
-  // What comes from the others. One thread, the loop's, makes all calls, also
-  // while the wire is being started; none of them may block. All of them may
-  // call Send.
+  // What comes from the others. One thread at a time, which runs the loop,
+  // makes the calls, also while the wire is being started; none of them may
+  // block. All of them may call Send.
   class Handler {
    public:
     virtual ~Handler() = default;
@@ -108,6 +109,10 @@ class Wire {
   //                      they are cut off.
   // Threads. Any but the loop's.
   virtual absl::Status Goodbye(Deadline deadline) = 0;
+
+  // What brings the messages of others, for threads that wait for one; null:
+  // nobody can take part. Outlives the wire.
+  virtual std::shared_ptr<SharedWork> work() const { return nullptr; }
 };
 
 }  // namespace sherd::internal

@@ -155,7 +155,7 @@ absl::StatusOr<Payload> ReferenceService::Fetch(
   Payload request;
   request.references = {id};
   request.references_keep = {handle};
-  const Promise<Payload> fetched;
+  const Promise<Payload> fetched(work_);
   hooks_.fetch(id.owner, std::move(request), timeout.value_or(timeout_),
                [fetched](absl::StatusOr<Payload> value) {
                  fetched.Set(std::move(value));

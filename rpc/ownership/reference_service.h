@@ -17,6 +17,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
+#include "sherd/core/base/shared_work.h"
 #include "sherd/rpc/call/handler_registry.h"
 #include "sherd/rpc/call/payload.h"
 #include "sherd/rpc/future.h"
@@ -155,6 +156,8 @@ class ReferenceService : public std::enable_shared_from_this<ReferenceService> {
   // Before the first reference.
   void SetNames(const std::vector<std::string>& names)
       ABSL_LOCKS_EXCLUDED(mutex_);
+  // What brings values, for threads that wait for one; before the first.
+  void SetWork(std::shared_ptr<SharedWork> work) { work_ = std::move(work); }
   std::string NameOfWorker(int rank) const ABSL_LOCKS_EXCLUDED(mutex_);
   int rank() const { return rank_; }
   // ReferenceTable::ToString.
@@ -183,6 +186,7 @@ class ReferenceService : public std::enable_shared_from_this<ReferenceService> {
   const int world_size_;
   const absl::Duration timeout_;
   const Hooks hooks_;
+  std::shared_ptr<SharedWork> work_;
   mutable absl::Mutex mutex_;
   std::vector<std::string> names_ ABSL_GUARDED_BY(mutex_);
   ReferenceTable table_ ABSL_GUARDED_BY(mutex_);
