@@ -18,6 +18,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
 #include "absl/types/span.h"
 #include "sherd/core/base/file.h"
 #include "sherd/core/base/knobs.h"
@@ -157,5 +158,8 @@ int Main(absl::Span<char* const> arguments) {
 }  // namespace sherd
 
 int main(int argc, char** argv) {
+  // A distribution's Abseil looks for circles of locks, which one built with
+  // optimisation does not.
+  absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
   return sherd::Main(absl::MakeSpan(argv + 1, argc > 0 ? argc - 1 : 0));
 }
