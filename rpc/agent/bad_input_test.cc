@@ -20,6 +20,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "absl/synchronization/blocking_counter.h"
 #include "absl/synchronization/notification.h"
 #include "absl/time/time.h"
 #include "gmock/gmock.h"
@@ -248,14 +249,18 @@ TEST_F(BadInputTest, WithoutDescriptorsCallsFailByNameAndRecover) {
   ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
   const rlimit none = {.rlim_cur = 0, .rlim_max = before.rlim_max};
   absl::Notification called;
+  // The limit is the process's.
+  absl::BlockingCounter starting(3);
   RunRankThreads(3, [&](int rank) {
     RpcOptions options = Options(rank, 3);
     // For so long it is tried again.
     options.heartbeat_interval = absl::Milliseconds(100);
     options.heartbeat_timeout = absl::Seconds(2);
     const auto agent = InitRpc(options);
+    starting.DecrementCount();
     ASSERT_THAT(agent, IsOk());
     if (rank == 1) {
+      starting.Wait();
       ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
       const absl::Status status = (*agent)->Call<Echo>(2, x_).status();
       // Over a connection that is there.
