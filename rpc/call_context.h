@@ -3,11 +3,13 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
 
 #include "absl/strings/string_view.h"
+#include "sherd/core/base/completion.h"
 #include "sherd/core/base/deadline.h"
 
 namespace sherd {
@@ -39,19 +41,38 @@ class CallContext {
   Deadline deadline() const { return deadline_; }
 
   // Whether nobody waits for the result any more: the caller cancelled, its
-  // deadline passed, or it is lost. A handler that takes long asks now and
-  // then, and returns anything.
+  // deadline passed, or it is lost; or this worker shuts down. A handler that
+  // takes long asks now and then, and returns anything.
   bool cancelled() const {
     return cancelled_.load(std::memory_order_relaxed) || deadline_.HasPassed();
   }
-  void Cancel() { cancelled_.store(true, std::memory_order_relaxed); }
+
+  // Calls `f` when that happens, once: on the thread that finds it, which may
+  // be one of RPC's, or here if it has. Several run in the order in which they
+  // were added. Released uncalled when the call is answered. `f` must not wait
+  // for other calls, nor take long; if it throws, the process ends.
+  void OnCancelled(std::function<void()> f) {
+    end_.OnFinish([f = std::move(f)](const End& end) noexcept {
+      if (end == End::kCancelled) f();
+    });
+  }
+
+  // The engine's, all that follow: the first one of these two counts.
+  void Cancel() {
+    cancelled_.store(true, std::memory_order_relaxed);
+    end_.TryFinish(End::kCancelled);
+  }
+  void MarkAnswered() { end_.TryFinish(End::kAnswered); }
 
  private:
+  enum class End { kAnswered, kCancelled };
+
   const int caller_;
   const uint64_t call_;
   const std::string method_;
   const Deadline deadline_;
   std::atomic<bool> cancelled_{false};
+  internal::Completion<End> end_;
 };
 
 // Makes `context` the calling thread's until the end of the scope.

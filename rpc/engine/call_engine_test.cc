@@ -507,6 +507,62 @@ TEST_F(CallEngineTest, CancelReachesTheHandlerAndWhatItCalled) {
   while (saw_cancel_ < 3) std::this_thread::yield();
 }
 
+TEST_F(CallEngineTest, HandlersAreToldOnceThatNobodyWaits) {
+  struct Told {
+    std::shared_ptr<CallContext> context;
+    ReplyFunction reply;
+    std::atomic<int> times{0};
+    absl::Notification begun;
+    absl::Notification told;
+  };
+  // By what the caller asks for. Others answer.
+  std::map<std::string, Told> all;
+  for (const char* text : {"cancel", "late", "dies", "answered"}) all[text];
+  Handle("told", [&](int, Payload request, ReplyFunction reply) {
+    Told& told = all.at(request.values);
+    told.context = CallContext::Current();
+    told.reply = std::move(reply);
+    told.context->OnCancelled([&told] {
+      if (++told.times == 1) told.told.Notify();
+    });
+    told.begun.Notify();
+  });
+  StartWorkers(3);
+  const auto begin = [&](int from, const std::string& text,
+                         CallOptions options = {}) {
+    const Pending pending = Start(from, 1, "told", Values(text), options);
+    all.at(text).begun.WaitForNotification();
+    return pending;
+  };
+  const Pending cancelled = begin(0, "cancel");
+  EXPECT_EQ(all.at("cancel").times, 0);
+  engines_[0]->Cancel(last_call_);
+  all.at("cancel").told.WaitForNotification();
+  EXPECT_TRUE(all.at("cancel").context->cancelled());
+  begin(1, "late", {.timeout = kSoon});
+  all.at("late").told.WaitForNotification();
+  begin(2, "dies");
+  network_->Kill(2);
+  all.at("dies").told.WaitForNotification();
+  // Who asks later is told at once.
+  all.at("dies").context->OnCancelled([&] { ++all.at("dies").times; });
+  EXPECT_EQ(all.at("dies").times, 2);
+  // What is answered is over; what waits for it goes.
+  const auto held = std::make_shared<int>(0);
+  const Pending answered = begin(0, "answered");
+  Told& last = all.at("answered");
+  last.context->OnCancelled([held] {});
+  last.reply(Values("done"));
+  EXPECT_THAT(answered.Wait(), IsOk());
+  EXPECT_EQ(held.use_count(), 1);
+  last.context->OnCancelled([held] {});
+  EXPECT_EQ(held.use_count(), 1);
+  EXPECT_THAT(engines_[1]->Close(InTime()), IsOk());
+  EXPECT_EQ(last.times, 0);
+  EXPECT_EQ(all.at("cancel").times, 1);
+  EXPECT_EQ(all.at("late").times, 1);
+}
+
 TEST_F(CallEngineTest, ACancellationComesAfterItsRequest) {
   StartWorkers(2);
   // The call ends while its request is being sent.

@@ -282,6 +282,7 @@ void Callee::Run(const Call& call) {
 void Callee::Reply(const Call& call, absl::StatusOr<Payload> result) {
   // It was taken before: nobody waits for an answer.
   if (calls_.Take(call->from, call->id) == nullptr) return;
+  call->context->MarkAnswered();
   if (call->reference_transfer != 0) {
     core_->references->Abandon(call->reference_transfer);
   }

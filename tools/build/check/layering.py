@@ -202,8 +202,8 @@ PLACES = {
         "ids": ["ownership/reference_id"],
         # Messages to other workers, whatever carries them.
         "wire": ["link/wire"],
-        "call": ["future", "handler"],
-        "engine": ["call_context", "worker_statistics"],
+        "call": ["call_context", "future", "handler"],
+        "engine": ["worker_statistics"],
         # The user's side of references.
         "ownership": ["remote_ref"],
         "agent": ["rpc"],
