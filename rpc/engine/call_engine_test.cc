@@ -16,6 +16,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
@@ -982,6 +983,52 @@ TEST_F(ReferenceCallTest, WhatDoesNotLeaveIsAnErrorAndTheNextCallTriesAgain) {
   for (const auto& [rank, status] : DrainAll({0, 1, 2}, InTime())) {
     EXPECT_THAT(status, IsOk());
   }
+}
+
+TEST_F(ReferenceCallTest, WhoGivesUpLeavesNothingAtAValueThatNobodySets) {
+  ReplyFunction later;
+  absl::Notification begun;
+  Handle("later", [&](int, Payload, ReplyFunction reply) {
+    later = std::move(reply);
+    begun.Notify();
+  });
+  StartWorkers(2);
+  Service::Handle handle = Remote(0, 1, "later");
+  begun.WaitForNotification();
+  const auto fetch = [&](CallOptions options = {}) {
+    Pending pending;
+    last_call_ = engines_[0]->Start(1, kFetchMethod, kFetchSignature,
+                                    With(handle), options, pending.function());
+    return pending;
+  };
+  // As the owner has it: each reader is a handle there.
+  const ReferenceService& owner = engines_[1]->references();
+  const auto await_readers = [&](int count) {
+    const std::string text = absl::StrCat("held by ", count, " handles");
+    const Deadline deadline = InTime();
+    const auto there = [&] {
+      const std::string all = owner.ToString();
+      return absl::StrContains(all, text) ||
+             (count == 0 && !absl::StrContains(all, " held by "));
+    };
+    while (!there() && !deadline.HasPassed()) std::this_thread::yield();
+    EXPECT_TRUE(there()) << owner.ToString();
+  };
+  const Pending first = fetch();
+  await_readers(1);
+  const Pending cancelled = fetch();
+  await_readers(2);
+  engines_[0]->Cancel(last_call_);
+  await_readers(1);
+  EXPECT_THAT(fetch({.timeout = kSoon}).Wait(),
+              StatusIs(absl::StatusCode::kDeadlineExceeded));
+  await_readers(1);
+  EXPECT_FALSE(first.done());
+  later(Values("made"));
+  EXPECT_THAT(first.Wait(), IsOk());
+  await_readers(0);
+  handle.reset();
+  ExpectNothingLeft({0, 1});
 }
 
 TEST_F(ReferenceCallTest, CloseLetsGoOfWhatOthersHold) {

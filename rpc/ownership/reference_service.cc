@@ -17,6 +17,7 @@
 #include "sherd/core/base/error_info.h"
 #include "sherd/core/base/logging.h"
 #include "sherd/core/base/status_macros.h"
+#include "sherd/rpc/call_context.h"
 #include "sherd/rpc/ownership/reference_codec.h"
 
 namespace sherd::internal {
@@ -30,18 +31,10 @@ std::shared_ptr<const RawHandler> FetchValueHandler() {
         return reply(absl::InvalidArgumentError(absl::StrCat(
             "expected one reference, found ", request.references_keep.size())));
       }
-      const auto handle = std::static_pointer_cast<ReferenceHandle>(
+      auto handle = std::static_pointer_cast<ReferenceHandle>(
           request.references_keep.front());
-      const auto value = handle->service().ValueOf(handle->id());
-      if (!value.has_value()) {
-        return reply(absl::NotFoundError(absl::StrCat(
-            NameOf(handle->id()), ": the value is not on this worker")));
-      }
-      // The handle keeps the value until it has been sent.
-      value->future().OnReady(
-          [handle, reply](const absl::StatusOr<Payload>& result) {
-            reply(result);
-          });
+      ReferenceService& service = handle->service();
+      service.Read(std::move(handle), std::move(reply));
     };
     return std::make_shared<const RawHandler>(std::move(fetch));
   }());
@@ -59,6 +52,60 @@ absl::Status NotTheOwner(const ReferenceHandle& handle) {
           service.NameOfWorker(owner), " (rank ", owner, "), not on ",
           service.NameOfWorker(service.rank()), ": use ToHere()")),
       owner);
+}
+
+// Those who wait for one value.
+//
+// Threads. Safe from any thread.
+class ReferenceService::Readers {
+ public:
+  // The reader's number, or 0: the value is there.
+  uint64_t Add(const Handle& keep, const ReplyFunction& reply)
+      ABSL_LOCKS_EXCLUDED(mutex_) {
+    absl::MutexLock lock(&mutex_);
+    if (closed_) return 0;
+    readers_[++last_] = {keep, reply};
+    return last_;
+  }
+
+  void Remove(uint64_t number) ABSL_LOCKS_EXCLUDED(mutex_) {
+    // Destroyed without the lock.
+    std::map<uint64_t, Reader>::node_type removed;
+    absl::MutexLock lock(&mutex_);
+    removed = readers_.extract(number);
+  }
+
+  // Once.
+  void OnValue(const absl::StatusOr<Payload>& value)
+      ABSL_LOCKS_EXCLUDED(mutex_) {
+    std::map<uint64_t, Reader> readers;
+    {
+      absl::MutexLock lock(&mutex_);
+      closed_ = true;
+      readers.swap(readers_);
+    }
+    for (const auto& [number, reader] : readers) reader.reply(value);
+  }
+
+ private:
+  struct Reader {
+    // Keeps the value until it has been sent.
+    Handle keep;
+    ReplyFunction reply;
+  };
+
+  absl::Mutex mutex_;
+  bool closed_ ABSL_GUARDED_BY(mutex_) = false;
+  uint64_t last_ ABSL_GUARDED_BY(mutex_) = 0;
+  // In the order in which they came.
+  std::map<uint64_t, Reader> readers_ ABSL_GUARDED_BY(mutex_);
+};
+
+ReferenceService::Owned::Owned() : readers(std::make_shared<Readers>()) {
+  value.future().OnReady(
+      [readers = readers](const absl::StatusOr<Payload>& result) {
+        readers->OnValue(result);
+      });
 }
 
 // Holds the lock, lets go of it, and then does what the table wants done.
@@ -103,7 +150,7 @@ absl::StatusOr<ReferenceService::Created> ReferenceService::Create(int owner) {
   Turn turn(this);
   SHERD_ASSIGN_OR_RETURN(const ReferenceMessage message, table_.Create(owner));
   if (owner == rank_) {
-    table_.SetValue(message.id, std::make_shared<Value>(), turn.effects());
+    table_.SetValue(message.id, std::make_shared<Owned>(), turn.effects());
   }
   return Created{
       std::make_shared<ReferenceHandle>(shared_from_this(), message.id),
@@ -121,19 +168,39 @@ void ReferenceService::RequestNotSent(const ReferenceId& id,
 
 absl::StatusOr<ReferenceService::Value> ReferenceService::OnCreation(
     int from, const ReferenceMessage& message) {
-  const auto value = std::make_shared<Value>();
+  const auto owned = std::make_shared<Owned>();
   Turn turn(this);
   SHERD_RETURN_IF_ERROR(table_.OnMessage(from, message, turn.effects()));
-  table_.SetValue(message.id, value, turn.effects());
-  return *value;
+  table_.SetValue(message.id, owned, turn.effects());
+  return owned->value;
 }
 
 std::optional<ReferenceService::Value> ReferenceService::ValueOf(
     const ReferenceId& id) const {
+  const std::shared_ptr<const Owned> owned = Find(id);
+  if (owned == nullptr) return std::nullopt;
+  return owned->value;
+}
+
+std::shared_ptr<const ReferenceService::Owned> ReferenceService::Find(
+    const ReferenceId& id) const {
   absl::MutexLock lock(&mutex_);
-  const auto value = std::static_pointer_cast<Value>(table_.Find(id));
-  if (value == nullptr) return std::nullopt;
-  return *value;
+  return std::static_pointer_cast<const Owned>(table_.Find(id));
+}
+
+void ReferenceService::Read(Handle handle, ReplyFunction reply) {
+  const std::shared_ptr<const Owned> owned = Find(handle->id());
+  if (owned == nullptr) {
+    return reply(absl::NotFoundError(absl::StrCat(
+        NameOf(handle->id()), ": the value is not on this worker")));
+  }
+  const uint64_t reader = owned->readers->Add(handle, reply);
+  if (reader == 0) return reply(owned->value.future().Wait());
+  if (const auto& context = CallContext::Current(); context != nullptr) {
+    context->OnCancelled([weak = std::weak_ptr(owned->readers), reader] {
+      if (const auto readers = weak.lock()) readers->Remove(reader);
+    });
+  }
 }
 
 absl::StatusOr<Payload> ReferenceService::Fetch(

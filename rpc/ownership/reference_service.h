@@ -120,6 +120,11 @@ class ReferenceService : public std::enable_shared_from_this<ReferenceService> {
                                 std::optional<absl::Duration> timeout)
       ABSL_LOCKS_EXCLUDED(mutex_);
 
+  // Calls `reply` with a value of this worker once it is there, maybe here, and
+  // keeps `handle` until then; or with kNotFound. Released uncalled if the call
+  // that this thread handles is cancelled before.
+  void Read(Handle handle, ReplyFunction reply) ABSL_LOCKS_EXCLUDED(mutex_);
+
   // ---- Transfers
 
   // The references of a payload are to go to worker `to`.
@@ -166,6 +171,15 @@ class ReferenceService : public std::enable_shared_from_this<ReferenceService> {
  private:
   friend class ReferenceHandle;
   class Turn;
+  class Readers;
+  // What the table has of a value. Many may ask for one that never comes, and
+  // give up: so each has an entry of its own, which goes with it.
+  struct Owned {
+    Owned();
+
+    const Value value;
+    const std::shared_ptr<Readers> readers;
+  };
   // A transfer whose `then` has not been called.
   struct Waiting {
     std::vector<ReferenceId> ids;  // Of one that came.
@@ -174,6 +188,8 @@ class ReferenceService : public std::enable_shared_from_this<ReferenceService> {
     std::vector<std::shared_ptr<void>> handles;
   };
 
+  std::shared_ptr<const Owned> Find(const ReferenceId& id) const
+      ABSL_LOCKS_EXCLUDED(mutex_);
   void Drop(const ReferenceId& id) ABSL_LOCKS_EXCLUDED(mutex_);
   void MarkReady(const ReferenceEffects::Ready& ready,
                  std::vector<Waiting>& due)
