@@ -22,6 +22,9 @@ namespace sherd {
 // handler was started; a handler that goes on elsewhere takes Current() along
 // and makes it that thread's with a ScopedCallContext.
 //
+// Value. While it is held, so are the arguments of its call if the handler
+// returned a Future; see RegisterHandler.
+//
 // Threads. Safe from any thread.
 class CallContext {
  public:
@@ -63,6 +66,10 @@ class CallContext {
     end_.TryFinish(End::kCancelled);
   }
   void MarkAnswered() { end_.TryFinish(End::kAnswered); }
+  // Until the context goes. By the thread that begins the handler.
+  void KeepArguments(std::shared_ptr<void> arguments) {
+    arguments_ = std::move(arguments);
+  }
 
  private:
   enum class End { kAnswered, kCancelled };
@@ -72,6 +79,7 @@ class CallContext {
   const std::string method_;
   const Deadline deadline_;
   std::atomic<bool> cancelled_{false};
+  std::shared_ptr<void> arguments_;
   internal::Completion<End> end_;
 };
 

@@ -16,6 +16,7 @@
 #include "sherd/rpc/call/encoding.h"
 #include "sherd/rpc/call/handler_registry.h"
 #include "sherd/rpc/call/payload.h"
+#include "sherd/rpc/call/pending_reply.h"
 #include "sherd/rpc/call/signature.h"
 #include "sherd/rpc/future.h"
 
@@ -99,8 +100,10 @@ void RunHandler(const F& f, Payload request, const ReplyFunction& reply) {
   }
   auto result = RunGuarded<M>(f, *arguments);
   if constexpr (HandlerOf<F, typename M::Signature>::kReturnsFuture) {
-    result.OnReady([arguments, reply](const typename Codec::Result& ready) {
-      reply(EncodeResult(M::kName, ready));
+    const auto pending = PendingReply::Create({reply, arguments});
+    result.OnReady([pending](const typename Codec::Result& ready) {
+      const PendingReply::Parts parts = pending->Take();
+      if (parts.reply != nullptr) parts.reply(EncodeResult(M::kName, ready));
     });
   } else {
     reply(EncodeResult(M::kName, result));
@@ -118,9 +121,10 @@ void RunHandler(const F& f, Payload request, const ReplyFunction& reply) {
 //
 // Threads. Safe, also while calls run: these finish with what they began with.
 // `handler` is called by many threads at once if calls are. It may block and
-// make calls. Of a handler that returns a Future the arguments live until that
-// is ready, also where nobody waits for the call any more
-// (CallContext::cancelled).
+// make calls. References to the arguments of one that returns a Future are good
+// until that is ready. Once nobody waits for the call any more, which may be at
+// any time, they are good only while somebody holds its CallContext: what goes
+// on elsewhere with them takes CallContext::Current() along, or copies them.
 template <RpcMethod M, RpcHandler<M> F>
 void RegisterHandler(F handler) {
   internal::StoreHandler(

@@ -19,9 +19,11 @@
 #include "absl/types/span.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "sherd/core/base/deadline.h"
 #include "sherd/core/tensor/tensor.h"
 #include "sherd/rpc/call/handler_registry.h"
 #include "sherd/rpc/call/sample_values.h"
+#include "sherd/rpc/call_context.h"
 #include "sherd/rpc/future.h"
 #include "sherd/testing/matchers.h"
 
@@ -275,6 +277,47 @@ TEST(HandlerTest, AFutureReleasesItsArgumentsInTheEnd) {
   promise.Set(absl::OkStatus());
   EXPECT_EQ(reply->count, 1);
   EXPECT_EQ(handle.use_count(), 1);
+  UnregisterHandler<Hold>();
+}
+
+TEST(HandlerTest, ACallThatNobodyWaitsForIsDroppedThoughItsFutureStays) {
+  // Others wait for it too.
+  Promise<void> promise;
+  const TestRef<int>* seen = nullptr;
+  RegisterHandler<Hold>([&](const TestRef<int>& ref) {
+    seen = &ref;
+    return promise.future();
+  });
+  auto handle = std::make_shared<int>(0);
+  const auto ask = [&](std::shared_ptr<CallContext> context) {
+    const ScopedCallContext scope(std::move(context));
+    return Ask(*FindHandler("hold"),
+               MethodCodec<Hold::Signature>::Encode(
+                   "hold", TestRef<int>{{1, 1, 1}, handle})
+                   .value());
+  };
+  const auto context = [] {
+    return std::make_shared<CallContext>(0, 1, "hold", Deadline::Infinite());
+  };
+  std::shared_ptr<CallContext> cancelled = context();
+  const std::shared_ptr<Reply> first = ask(cancelled);
+  EXPECT_EQ(handle.use_count(), 2);
+  cancelled->Cancel();
+  // Who goes on elsewhere holds the context.
+  EXPECT_EQ(handle.use_count(), 2);
+  EXPECT_EQ(seen->keep, handle);
+  cancelled.reset();
+  EXPECT_EQ(handle.use_count(), 1);
+  const std::shared_ptr<Reply> second = ask(context());
+  EXPECT_EQ(handle.use_count(), 2);
+  const std::shared_ptr<CallContext> before = context();
+  before->Cancel();
+  const std::shared_ptr<Reply> third = ask(before);
+  EXPECT_FALSE(promise.future().Ready());
+  promise.Set(absl::OkStatus());
+  EXPECT_EQ(first->count, 0);
+  EXPECT_EQ(second->count, 1);
+  EXPECT_EQ(third->count, 0);
   UnregisterHandler<Hold>();
 }
 
