@@ -985,6 +985,24 @@ TEST_F(ReferenceCallTest, WhatDoesNotLeaveIsAnErrorAndTheNextCallTriesAgain) {
   }
 }
 
+TEST_F(ReferenceCallTest, ACreationWhoseDeadlinePassesOnItsWayOutIsLate) {
+  ReplyFunction later;
+  Handle("later",
+         [&](int, Payload, ReplyFunction reply) { later = std::move(reply); });
+  StartWorkers(2);
+  network_->SetFilter([&](int from, int, absl::string_view) {
+    while (from == 0 && !engines_[0]->CallsUnderWay().empty()) {
+      std::this_thread::yield();
+    }
+    return FakeNetwork::Fate::kDeliver;
+  });
+  const Service::Handle handle = Remote(0, 1, "later", {.timeout = kSoon});
+  network_->SetFilter(nullptr);
+  EXPECT_THAT(Value(handle),
+              StatusIs(absl::StatusCode::kDeadlineExceeded,
+                       HasSubstr("it did not return before its deadline")));
+}
+
 TEST_F(ReferenceCallTest, WhoGivesUpLeavesNothingAtAValueThatNobodySets) {
   ReplyFunction later;
   absl::Notification begun;

@@ -178,7 +178,7 @@ void Caller::SendRequest(const Call& call, RequestHeader header,
   using Departure = OutgoingCall::Departure;
   absl::Status status = ready;
   if (call->departure.load() == Departure::kUnwanted) {
-    status = absl::CancelledError("nobody waits for it any more");
+    status = call->unwanted;
   }
   if (status.ok()) {
     status =
@@ -191,7 +191,7 @@ void Caller::SendRequest(const Call& call, RequestHeader header,
       Finish(std::move(failed), status);
     }
   } else if (before == Departure::kUnwanted) {
-    Recall(*call, absl::CancelledError("nobody waits for it any more"));
+    Recall(*call, call->unwanted);
   }
 }
 
@@ -416,9 +416,12 @@ void Caller::Abandon(Call call, const absl::Status& why) {
   if (call->reference_transfer != 0 &&
       core_->references->Abandon(call->reference_transfer)) {
     NotSent(*call, why);
-  } else if (call->departure.exchange(Departure::kUnwanted) ==
-             Departure::kLeft) {
-    Recall(*call, why);
+  } else {
+    // Only the thread that took the call from the table is here.
+    call->unwanted = why;
+    if (call->departure.exchange(Departure::kUnwanted) == Departure::kLeft) {
+      Recall(*call, why);
+    }
   }
   Finish(std::move(call), why);
 }

@@ -50,6 +50,8 @@ struct OutgoingCall {
   // that sends it to call it back, so that a cancellation never overtakes it.
   enum class Departure { kAhead, kLeft, kUnwanted };
   std::atomic<Departure> departure{Departure::kAhead};
+  // Why, once it is kUnwanted.
+  absl::Status unwanted;
 };
 
 // The calls that this worker made and that have not ended. The thread that
