@@ -5,6 +5,7 @@
 #include <optional>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -38,13 +39,27 @@ std::string Record(const Directory::Worker& worker) {
       "\n");
 }
 
-absl::Status Malformed(int rank) {
+absl::Status Malformed(int rank, absl::string_view detail = "") {
   return WithRank(
       absl::InvalidArgumentError(absl::StrCat(
           "what rank ", rank,
           " wrote at the rendezvous is not of this version of Sherd, or the "
-          "store serves something else too")),
+          "store serves something else too",
+          detail.empty() ? "" : ": ", detail)),
       rank);
+}
+
+// The inverse of BytesToHexString; nothing if it is something else, which
+// HexStringToBytes makes bytes of.
+std::optional<std::string> FromHex(absl::string_view text) {
+  const auto is_digit = [](char c) {
+    return absl::ascii_isxdigit(static_cast<unsigned char>(c));
+  };
+  if (text.size() % 2 != 0 ||
+      !std::all_of(text.begin(), text.end(), is_digit)) {
+    return std::nullopt;
+  }
+  return absl::HexStringToBytes(text);
 }
 
 }  // namespace
@@ -133,11 +148,18 @@ absl::Status Directory::ReadRecords(const std::vector<std::string>& records) {
     const absl::StatusOr<Transports> transports =
         Transports::Parse(absl::StrSplit(fields[3], ", "));
     if (!transports.ok()) return Malformed(rank);
+    std::optional<std::string> nonce = FromHex(fields[1]);
+    std::optional<std::string> note = FromHex(fields[4]);
+    if (!nonce || !note) {
+      return Malformed(
+          rank, absl::StrCat("worker ", fields[0], ": expected its ",
+                             nonce ? "note" : "nonce", " in hexadecimal"));
+    }
     workers_[rank] = {.name = fields[0],
-                      .nonce = absl::HexStringToBytes(fields[1]),
+                      .nonce = *std::move(nonce),
                       .network = fields[2],
                       .transports = *transports,
-                      .note = absl::HexStringToBytes(fields[4])};
+                      .note = *std::move(note)};
     names_.push_back(fields[0]);
   }
   return absl::OkStatus();

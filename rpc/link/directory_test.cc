@@ -197,6 +197,27 @@ TEST_F(DirectoryTest, WhatSomebodyElseWroteIsNoWorker) {
   }
 }
 
+TEST_F(DirectoryTest, WhatIsNotHexadecimalIsAnErrorThatNamesTheWorker) {
+  const auto meet = [](const std::string& record) {
+    const std::shared_ptr<Store> store = std::make_shared<HashStore>();
+    EXPECT_THAT(store->Set("member/0", "2 boot pid:[1] 1 1\n" + record),
+                IsOk());
+    return Directory::Meet(store, 1, 2, Named("w"), Late());
+  };
+  EXPECT_THAT(meet("ps\n0aF9\nhere\nunix\n"), IsOk());
+  for (const std::string text : {"0", "0g", "no", "0 ", "\xff\xff"}) {
+    EXPECT_THAT(meet("ps\n" + text + "\nhere\nunix\n"),
+                StatusIs(absl::StatusCode::kInvalidArgument,
+                         AllOf(HasSubstr("what rank 0 wrote"),
+                               HasSubstr("worker ps: expected its nonce"))))
+        << text;
+    EXPECT_THAT(meet("ps\n00\nhere\nunix\n" + text),
+                StatusIs(absl::StatusCode::kInvalidArgument,
+                         HasSubstr("worker ps: expected its note")))
+        << text;
+  }
+}
+
 TEST_F(DirectoryTest, AStartThatFailsFailsForAll) {
   std::vector<TestWorker> workers =
       StartWorkers(store_, 3, [](LinkOptions& options) {
