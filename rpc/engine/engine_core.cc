@@ -167,7 +167,10 @@ std::vector<absl::Span<std::byte>> EngineCore::Land(
 
 void EngineCore::IntroduceMemory(int to) {
   if (const std::optional<MemoryProbe> probe = memory.IntroduceTo(to)) {
-    SendSmall(to, EncodeMemoryProbe(*probe));
+    SendSmall(to, EncodeMemoryProbe(*probe),
+              [weak = weak_from_this(), to](const absl::Status& /*why*/) {
+                if (const auto core = weak.lock()) core->memory.ProbeUnsent(to);
+              });
   }
 }
 

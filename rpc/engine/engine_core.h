@@ -157,7 +157,7 @@ struct EngineCore : std::enable_shared_from_this<EngineCore> {
                                           std::vector<Tensor> tensors,
                                           uint64_t* ticket, Landings::End end);
 
-  // Tells `to` about this worker's memory, once.
+  // Tells `to` about this worker's memory, once; again if that did not leave.
   void IntroduceMemory(int to);
   // `from` has told about its own.
   absl::Status OnMemoryProbe(int from, const MemoryProbe& probe);

@@ -222,6 +222,22 @@ TEST_P(EachPathTest, TensorsOfAnyLayoutArriveBothWays) {
   EXPECT_EQ(ReadByPath(0), is_read && path() != MemoryPath::kShm ? bytes : 0);
 }
 
+TEST_F(MemoryCallsTest, AnIntroductionThatDoesNotLeaveIsMadeAgain) {
+  StartWorkers({.thread = true});
+  network_->SetFilter([](int from, int to, absl::string_view) {
+    return from == 1 && to == 2 ? FakeNetwork::Fate::kUnsent
+                                : FakeNetwork::Fate::kDeliver;
+  });
+  EXPECT_THAT(Call(1, 2, "echo", {}),
+              StatusIs(absl::StatusCode::kResourceExhausted));
+  network_->SetFilter(nullptr);
+  EXPECT_THAT(Call(1, 2, "echo", {}), IsOk());
+  const Tensor tensor = Sequence({300, 200}, MemoryPath::kThread);
+  EXPECT_THAT(Call(1, 2, "echo", Tensors({tensor})), IsOk());
+  EXPECT_EQ(engines_[2]->Statistics()[1].bytes_by_thread,
+            static_cast<uint64_t>(tensor.nbytes()));
+}
+
 TEST_P(EachPathTest, SmallTensorsComeInTheMessage) {
   StartWorkers(GetParam().paths);
   given_ = {Sequence({100}, path()), Sequence({16000}, path())};

@@ -136,13 +136,14 @@ MemoryTransfer::MemoryTransfer(int world_size, MemoryPathSet paths)
     : paths_(paths),
       peers_(std::make_unique<Peer[]>(static_cast<size_t>(world_size))) {
   if (!paths_.shm) return;
-  absl::StatusOr<std::shared_ptr<PeerMemory>> own =
-      OpenPeerMemory({ProcessIdentity::Own()});
-  if (own.ok()) {
-    own_memory_ = *std::move(own);
-  } else {
-    SHERD_LOG(kDebug) << "RPC without shared memory: "
-                      << own.status().ToString();
+  const auto open = [&]() -> absl::Status {
+    SHERD_ASSIGN_OR_RETURN(shm_, BackendRegistry::Global().Find("shm"));
+    SHERD_ASSIGN_OR_RETURN(own_memory_,
+                           shm_->OpenPeerMemory({ProcessIdentity::Own()}));
+    return absl::OkStatus();
+  };
+  if (const absl::Status status = open(); !status.ok()) {
+    SHERD_LOG(kDebug) << "RPC without shared memory: " << status.ToString();
     paths_.shm = false;
   }
 }
@@ -154,8 +155,10 @@ std::optional<MemoryProbe> MemoryTransfer::IntroduceTo(int to) {
     return std::nullopt;
   }
   absl::MutexLock lock(&mutex_);
-  peer.nonce = NewNonce();
-  if (paths_.thread) peer.exposures = Exposures::Announce(peer.nonce);
+  if (peer.nonce.empty()) {
+    peer.nonce = NewNonce();
+    if (paths_.thread) peer.exposures = Exposures::Announce(peer.nonce);
+  }
   return MemoryProbe{
       .process = DescribeOwnProcess(),
       .nonce = peer.nonce,
@@ -176,7 +179,7 @@ absl::StatusOr<MemoryPathSet> MemoryTransfer::Examine(
     reach.process = process->process;
     reach.paths.cma = paths_.cma && HasNonce(reach).ok();
     absl::StatusOr<std::shared_ptr<PeerMemory>> memory = nullptr;
-    if (paths_.shm) memory = OpenPeerMemory({reach.process});
+    if (paths_.shm) memory = shm_->OpenPeerMemory({reach.process});
     if (memory.ok()) reach.memory = *std::move(memory);
     reach.paths.shm = reach.memory != nullptr;
   }

@@ -12,6 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
+#include "sherd/core/comm/channel/backend.h"
 #include "sherd/core/comm/channel/peer_memory.h"
 #include "sherd/core/process/process_identity.h"
 #include "sherd/core/tensor/tensor.h"
@@ -47,6 +48,8 @@ class MemoryTransfer {
   // What `peer` needs to read this worker's memory; once for each peer, and
   // nothing if there is no path.
   std::optional<MemoryProbe> IntroduceTo(int peer) ABSL_LOCKS_EXCLUDED(mutex_);
+  // The last one did not leave: IntroduceTo returns it again.
+  void ProbeUnsent(int peer) { peers_[peer].is_introduced = false; }
 
   // Tries the probe of `peer`, of which there is one: the paths by which this
   // worker reads its memory.
@@ -103,6 +106,9 @@ class MemoryTransfer {
   bool Locate(MemoryPathSet paths, Tensor& tensor, TensorSource& source) const;
 
   MemoryPathSet paths_;
+  // Found once: to look for it may mean to wait until others are loaded. Null
+  // without shm.
+  const Backend* shm_ = nullptr;
   // For Export. Null without shm.
   std::shared_ptr<PeerMemory> own_memory_;
   std::atomic<uint64_t> next_transfer_{1};

@@ -7,11 +7,17 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <thread>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/synchronization/notification.h"
+#include "absl/time/time.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "sherd/core/comm/bootstrap/backend_registry.h"
 #include "sherd/core/tensor/tensor.h"
 #include "sherd/testing/matchers.h"
 
@@ -75,6 +81,44 @@ TEST(MemoryTransferTest, WorkersAreIntroducedOnce) {
   EXPECT_THAT(reader.Examine(0, *probe),
               StatusIs(absl::StatusCode::kInvalidArgument));
   EXPECT_FALSE(MemoryTransfer(2, {}).IntroduceTo(1).has_value());
+}
+
+TEST(MemoryTransferTest, AProbeThatDidNotLeaveIsTheNextOneToo) {
+  MemoryTransfer owner(2, kAll);
+  MemoryTransfer reader(2, kAll);
+  const std::optional<MemoryProbe> lost = owner.IntroduceTo(1);
+  ASSERT_TRUE(lost.has_value());
+  owner.ProbeUnsent(1);
+  const std::optional<MemoryProbe> probe = owner.IntroduceTo(1);
+  ASSERT_TRUE(probe.has_value());
+  EXPECT_EQ(probe->nonce, lost->nonce);
+  EXPECT_EQ(probe->nonce_address, lost->nonce_address);
+  EXPECT_FALSE(owner.IntroduceTo(1).has_value());
+  EXPECT_THAT(reader.Examine(0, *probe), IsOkAndHolds(kAll));
+}
+
+// Loading may take long, and a probe is examined where messages come.
+TEST(MemoryTransferTest, AProbeIsExaminedWhileABackendIsBeingLoaded) {
+  MemoryTransfer owner(2, kAll);
+  MemoryTransfer reader(2, kAll);
+  const std::optional<MemoryProbe> probe = owner.IntroduceTo(1);
+  ASSERT_TRUE(probe.has_value());
+  absl::Notification loading;
+  absl::Notification examined;
+  BackendRegistry::Global().SetLoader(
+      [&](absl::string_view) -> absl::StatusOr<std::unique_ptr<Backend>> {
+        loading.Notify();
+        // Or else the test would hang.
+        EXPECT_TRUE(examined.WaitForNotificationWithTimeout(absl::Seconds(60)));
+        return absl::NotFoundError("it is not there");
+      });
+  std::thread loader(
+      [] { BackendRegistry::Global().Find("slow").IgnoreError(); });
+  loading.WaitForNotification();
+  EXPECT_THAT(reader.Examine(0, *probe), IsOkAndHolds(kAll));
+  examined.Notify();
+  loader.join();
+  BackendRegistry::Global().SetLoader(nullptr);
 }
 
 TEST(MemoryTransferTest, NothingIsExposedToWhoDidNotAnswer) {
