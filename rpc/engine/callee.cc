@@ -374,7 +374,7 @@ void Callee::WriteReply(const IncomingCall& call, Payload result,
     status = control.status();
   }
   if (status.ok()) {
-    // Others go out on the connection on which the call came.
+    // Others have at least the connection on which the call came.
     std::function<void(const absl::Status&)> on_sent;
     if (packed.bulk()) {
       on_sent = [self = weak_from_this(), to, id,

@@ -27,6 +27,15 @@ absl::Status ThisOneLeaves() {
   return absl::FailedPreconditionError("this worker has said goodbye");
 }
 
+template <typename Sender>
+void SendAll(std::vector<OutgoingFrame> frames, Sender& sender) {
+  for (OutgoingFrame& frame : frames) {
+    const auto on_sent = frame.on_sent;
+    const absl::Status status = sender.Send(std::move(frame));
+    if (!status.ok() && on_sent) on_sent(status);
+  }
+}
+
 }  // namespace
 
 std::string LinkHead(const LinkMessage& message) {
@@ -154,7 +163,7 @@ void LinkChannel::Fail(const absl::Status& why) {
   }
   const absl::Status named =
       WithRank(Annotate(why, context_.directory->Label(rank_)), rank_);
-  Drop(State::kIdle, named);
+  Drop(State::kIdle, named, link_.OpenBeside(*this));
   link_.OnEnd(*this, End::kNoMeans, named);
   if (says_goodbye_) Part();
 }
@@ -276,11 +285,7 @@ void LinkChannel::Open(std::shared_ptr<FrameConnection> connection) {
       state_ = is_open ? State::kOpen : State::kConnecting;
       if (is_open) connection_ = connection;
     }
-    for (OutgoingFrame& frame : frames) {
-      const auto on_sent = frame.on_sent;
-      const absl::Status status = connection->Send(std::move(frame));
-      if (!status.ok() && on_sent) on_sent(status);
-    }
+    SendAll(std::move(frames), *connection);
   }
   link_.OnOpen(*this);
   if (says_goodbye_) SayGoodbye();
@@ -319,7 +324,8 @@ void LinkChannel::Part() {
   link_.OnEnd(*this, End::kParted, absl::OkStatus());
 }
 
-void LinkChannel::Drop(State state, const absl::Status& why) {
+void LinkChannel::Drop(State state, const absl::Status& why,
+                       LinkChannel* other) {
   std::vector<OutgoingFrame> frames;
   std::shared_ptr<FrameConnection> connection;
   {
@@ -329,6 +335,7 @@ void LinkChannel::Drop(State state, const absl::Status& why) {
     frames.swap(waiting_);
     connection.swap(connection_);
   }
+  if (other != nullptr) SendAll(std::exchange(frames, {}), *other);
   for (OutgoingFrame& frame : frames) {
     if (frame.on_sent) frame.on_sent(why);
   }

@@ -84,6 +84,9 @@ class LinkChannel {
     virtual absl::Status OnMessage(const rpc::LinkMessage& message) = 0;
     virtual void OnEnd(LinkChannel& channel, End end,
                        const absl::Status& why) = 0;
+    // Another channel that is open and takes what waits for this one, if this
+    // one cannot be now; or null.
+    virtual LinkChannel* OpenBeside(const LinkChannel& channel) = 0;
   };
 
   LinkChannel(const LinkContext& context, Link& link, int rank, bool bulk);
@@ -155,8 +158,9 @@ class LinkChannel {
   void Fail(const absl::Status& why);
   void StopConnecting();
   // There is no connection any more, and frames that wait have failed with
-  // `why`.
-  void Drop(State state, const absl::Status& why) ABSL_LOCKS_EXCLUDED(mutex_);
+  // `why` or, if there is `other`, leave by that one.
+  void Drop(State state, const absl::Status& why, LinkChannel* other = nullptr)
+      ABSL_LOCKS_EXCLUDED(mutex_);
   void Part();
 
   const LinkContext& context_;

@@ -1,5 +1,6 @@
 // A worker whose every step the test takes, and what real ones make of it.
 
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -268,6 +269,44 @@ TEST_F(LinksProtocolTest, AGoodbyeGoesOnAConnectionThatIsBeingMadeToo) {
   EXPECT_THAT(real_[1].mailbox->losses(), IsEmpty());
 }
 
+TEST_F(LinksProtocolTest, WhatCannotHaveItsConnectionLeavesByTheBulkOne) {
+  Start(3, /*uses_unix=*/false, [](LinkOptions& options) {
+    if (options.rank == 0) return;
+    options.heartbeat = absl::Milliseconds(100);
+    options.patience = absl::Seconds(2);
+  });
+  Line bulk = made_->LinkTo(1, /*bulk=*/true);
+  rlimit before;
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  const rlimit none = {.rlim_cur = 0, .rlim_max = before.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
+  std::atomic<int> sent{0};
+  for (const char* const text : {"an answer", "another"}) {
+    EXPECT_THAT(real_[1]->Send(2, {.control = text,
+                                   .on_sent =
+                                       [&](const absl::Status& status) {
+                                         EXPECT_THAT(status, IsOk());
+                                         ++sent;
+                                       }}),
+                IsOk());
+  }
+  const Deadline deadline = Deadline::After(kLong);
+  while (sent < 2 && !deadline.HasPassed()) {
+    absl::SleepFor(absl::Milliseconds(1));
+  }
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+  ASSERT_EQ(sent, 2);
+  EXPECT_EQ(bulk.ReceiveHead(), "Han answer");
+  EXPECT_EQ(bulk.ReceiveHead(), "Hanother");
+  // Later ones have their own.
+  EXPECT_THAT(real_[1]->Send(2, {.control = "later"}), IsOk());
+  LinkMessage hello;
+  Line own = made_->Accept(&hello);
+  EXPECT_FALSE(hello.hello().bulk());
+  own.Send(made_->Accepted());
+  EXPECT_EQ(own.ReceiveHead(), "Hlater");
+}
+
 TEST_F(LinksProtocolTest, TheHelloOfAHigherRankGivesWayToTheOwn) {
   Start(3, /*uses_unix=*/true);
   ASSERT_THAT(real_[1]->Send(2, {.control = "x"}), IsOk());
@@ -342,6 +381,34 @@ TEST_F(LinksProtocolTest, OneThatTakesALargeTailSlowlyIsAlive) {
   EXPECT_THAT(real_[0].mailbox->WaitForLoss(1),
               StatusIs(absl::StatusCode::kUnavailable,
                        HasSubstr("it sent nothing for 1.5s")));
+}
+
+TEST_F(LinksProtocolTest, OneThatDoesNotReadIsLostByName) {
+  Start(2, /*uses_unix=*/true);
+  absl::Mutex mutex;
+  std::vector<absl::Status> ends;
+  absl::Status refused;
+  // All but what its socket holds stays here.
+  for (int i = 0; refused.ok(); ++i) {
+    refused = real_[0]->Send(1, {.control = std::string(size_t{4} << 20, 'x'),
+                                 .on_sent = [&](const absl::Status& end) {
+                                   absl::MutexLock lock(&mutex);
+                                   ends.push_back(end);
+                                 }});
+  }
+  const auto is_named =
+      StatusIs(absl::StatusCode::kUnavailable,
+               HasSubstr("worker1 (rank 1) is lost: it does not read what is "
+                         "sent to it"));
+  EXPECT_THAT(real_[0].mailbox->WaitForLoss(1), is_named);
+  EXPECT_THAT(refused, is_named);
+  EXPECT_EQ(FailedRank(refused), 1);
+  absl::MutexLock lock(&mutex);
+  EXPECT_FALSE(ends.empty());
+  for (const absl::Status& end : ends) {
+    EXPECT_THAT(end, is_named);
+    EXPECT_EQ(FailedRank(end), 1);
+  }
 }
 
 TEST_F(LinksProtocolTest, HalfAGoodbyeIsWaitedForNoLongerThanForAHeartbeat) {

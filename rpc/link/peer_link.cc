@@ -160,6 +160,13 @@ void PeerLink::OnEnd(LinkChannel& channel, LinkChannel::End end,
   owner_.OnEnded(rank_, End::kParted, absl::OkStatus(), absl::OkStatus());
 }
 
+// An answer to what came by the bulk connection may be the first message that
+// takes the other, and nobody would send it again. A bulk message is a request
+// or the reply to one, and whose they are hears of it.
+LinkChannel* PeerLink::OpenBeside(const LinkChannel& channel) {
+  return &channel == &control_ && bulk_.IsOpen() ? &bulk_ : nullptr;
+}
+
 void PeerLink::OnBroken(const absl::Status& why) {
   if (heard_goodbye_) return Finish(HasLeft(), absl::OkStatus());
   state_ = State::kLooking;

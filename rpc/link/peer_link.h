@@ -68,6 +68,7 @@ class PeerLink final : private LinkChannel::Link {
   absl::Status OnMessage(const rpc::LinkMessage& message) override;
   void OnEnd(LinkChannel& channel, LinkChannel::End end,
              const absl::Status& why) override;
+  LinkChannel* OpenBeside(const LinkChannel& channel) override;
 
   std::string label() const { return context_.directory->Label(rank_); }
   absl::Status Unavailable(absl::string_view what) const;

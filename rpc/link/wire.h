@@ -33,6 +33,7 @@ struct WireMessage {
   std::function<void(const absl::Status&)> on_sent;
   // It is large, and others need not wait for it: between hosts it takes a
   // connection of its own, and is not in order with those that are not bulk.
+  // These take that one too while theirs cannot be made.
   bool bulk = false;
 
   // Whether on_sent says that it was dropped for lack of what a connection
