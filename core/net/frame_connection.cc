@@ -305,7 +305,7 @@ void FrameConnection::AfterQueueing() {
     overflowed_ = true;
     loop_->Post([self = shared_from_this()] {
       self->Close(absl::ResourceExhaustedError(
-          "the other end does not read what is sent to it"));
+          "it does not read what is sent to it"));
     });
   }
   UpdateInterest();

@@ -383,11 +383,15 @@ void LinkChannel::OnClosed(FrameConnection* from, const absl::Status& why) {
   }
   if (from != connection_.get()) return;
   if (says_goodbye_ && absl::IsCancelled(why)) return Part();
-  link_.OnEnd(*this, End::kBroken,
-              absl::IsUnavailable(why)
-                  ? absl::UnavailableError(
-                        absl::StrCat(why.message(), " without a goodbye"))
-                  : why);
+  absl::Status cause = why;
+  if (absl::IsUnavailable(why)) {
+    cause = absl::UnavailableError(
+        absl::StrCat(why.message(), " without a goodbye"));
+  } else if (absl::IsResourceExhausted(why)) {
+    // Of the other end: this one lacks nothing.
+    cause = absl::UnavailableError(why.message());
+  }
+  link_.OnEnd(*this, End::kBroken, cause);
 }
 
 }  // namespace sherd::internal
