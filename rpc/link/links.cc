@@ -251,6 +251,11 @@ absl::Status Links::Goodbye(Deadline deadline) {
     closed.Notify();
   });
   closed.WaitForNotification();
+  {
+    // For other threads that are here, too.
+    absl::MutexLock lock(&mutex_);
+    progress_.has_ended = true;
+  }
   if (is_first) options_.session->Leave();
   if (unfinished.empty()) return absl::OkStatus();
   std::vector<std::string> labels;

@@ -345,6 +345,16 @@ TEST_F(LinksProtocolTest, OneThatDoesNotTakeTheGoodbyeIsNamed) {
   EXPECT_TRUE(to_zero_.Receive().has_goodbye());
 }
 
+TEST_F(LinksProtocolTest, TwoGoodbyesEndByTheEarlierDeadline) {
+  Start(2, /*uses_unix=*/true);
+  SayGoodbye(0, absl::Hours(1));
+  EXPECT_TRUE(to_zero_.Receive().has_goodbye());
+  EXPECT_THAT(real_[0]->Goodbye(Deadline::After(absl::Milliseconds(20))),
+              StatusIs(absl::StatusCode::kDeadlineExceeded,
+                       HasSubstr("worker1 (rank 1)")));
+  EXPECT_THAT(GoodbyeStatus(), IsOk());
+}
+
 TEST_F(LinksProtocolTest, OneThatTakesALargeTailSlowlyIsAlive) {
   constexpr absl::Duration kPatience = absl::Milliseconds(1500);
   Start(2, /*uses_unix=*/true, [&](LinkOptions& options) {
