@@ -95,8 +95,9 @@ struct ShutdownOptions {
   // Returns once every worker has called it, so that nobody's fetch fails.
   // Otherwise at once.
   bool graceful = true;
-  // Of a graceful shutdown. Unset: the timeout of RemoteAccessOptions or
-  // RpcOptions.
+  // Of a graceful shutdown; if it passes, up to a second more goes by until the
+  // others have heard that this worker leaves. Unset: the timeout of
+  // RemoteAccessOptions or RpcOptions.
   std::optional<absl::Duration> timeout = std::nullopt;
 };
 
@@ -150,7 +151,9 @@ class RemoteAccess {
   virtual absl::StatusOr<Tensor> Fetch(int rank,
                                        const FetchRequest& request) = 0;
 
-  // Ends the service, also after an error. Idempotent.
+  // Ends the service, also after an error. Idempotent; while another thread is
+  // in it, this one cuts it short if it has less time, or waits for its
+  // outcome.
   //   kDeadlineExceeded  A worker has not called it by then; named.
   //   kUnavailable       A worker died; named.
   virtual absl::Status Shutdown(const ShutdownOptions& options = {}) = 0;

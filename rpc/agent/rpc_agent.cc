@@ -41,8 +41,15 @@ namespace internal {
 namespace {
 
 constexpr char kGroup[] = "rpc";
-// For what a shutdown says to the others when it does not wait for them.
+// For what a shutdown says to the others when it does not wait for them, or has
+// waited in vain.
 constexpr absl::Duration kParting = absl::Seconds(1);
+
+// For what a shutdown still says after `deadline`.
+Deadline PartingBy(Deadline deadline) {
+  const Deadline reserve = Deadline::After(kParting);
+  return deadline.when() < reserve.when() ? reserve : deadline;
+}
 
 // Reads a box of a published shard; see FetchRequest.
 struct FetchShard {
@@ -202,9 +209,21 @@ class Agent final : public RpcAgent {
   //   kInvalidArgument  "Invalid worker name", or there is no such rank.
   absl::StatusOr<int> RankOf(const WorkerRef& worker) const;
 
+  // The first thread that shuts down ends all; others wait for it, and may want
+  // it to take less time.
+  enum class Phase { kRunning, kDraining, kParting, kOver };
+  absl::Status End(bool graceful, Deadline deadline)
+      ABSL_LOCKS_EXCLUDED(shutdown_mutex_);
+  absl::Status JoinEnd(bool graceful, Deadline deadline)
+      ABSL_LOCKS_EXCLUDED(shutdown_mutex_);
+
   const RpcOptions options_;
   std::atomic<bool> running_{false};
   absl::Mutex shutdown_mutex_;
+  Phase phase_ ABSL_GUARDED_BY(shutdown_mutex_) = Phase::kRunning;
+  // The earliest deadline of those threads.
+  Deadline end_by_ ABSL_GUARDED_BY(shutdown_mutex_) = Deadline::Infinite();
+  absl::Status outcome_ ABSL_GUARDED_BY(shutdown_mutex_);
   absl::flat_hash_map<std::string, int> rank_of_;
   std::shared_ptr<Publications> publications_;
   // In the order of their making; null until Join.
@@ -380,24 +399,47 @@ absl::StatusOr<Tensor> Agent::Fetch(int rank, const FetchRequest& request) {
 }
 
 absl::Status Agent::Shutdown(const ShutdownOptions& options) {
+  const Deadline deadline = Deadline::After(
+      options.graceful ? options.timeout.value_or(options_.timeout)
+                       : absl::ZeroDuration());
+  bool is_first = false;
+  {
+    absl::MutexLock lock(&shutdown_mutex_);
+    is_first = phase_ == Phase::kRunning;
+    if (phase_ == Phase::kOver || (is_first && !is_running())) {
+      return absl::OkStatus();
+    }
+    if (is_first) phase_ = Phase::kDraining;
+    end_by_ = Deadline::Earlier(end_by_, deadline);
+  }
+  if (!is_first) return JoinEnd(options.graceful, deadline);
+  absl::Status status =
+      Annotate(End(options.graceful, deadline), "RPC shutdown");
   absl::MutexLock lock(&shutdown_mutex_);
-  if (!is_running()) return absl::OkStatus();
-  const absl::Duration timeout = options.timeout.value_or(options_.timeout);
-  const Deadline deadline =
-      Deadline::After(options.graceful ? timeout : kParting);
+  phase_ = Phase::kOver;
+  outcome_ = status;
+  return status;
+}
+
+absl::Status Agent::End(bool graceful, Deadline deadline) {
   absl::Status status;
   const auto pass = [this](FaultPoint point) {
     MaybeInjectFault({.point = point, .rank = rank(), .subject = name()})
         .IgnoreError();
   };
   pass(FaultPoint::kRpcBeforeDrain);
-  if (options.graceful) status = engine_->Drain(deadline);
+  if (graceful) status = engine_->Drain(deadline);
   pass(FaultPoint::kRpcAfterDrain);
   running_.store(false, std::memory_order_release);
   publications_->Close();
   engine_->FailAll(
       absl::FailedPreconditionError("RPC has been shut down on this worker"));
   engine_->references().ReleaseAll();
+  {
+    absl::MutexLock lock(&shutdown_mutex_);
+    phase_ = Phase::kParting;
+    deadline = PartingBy(end_by_);
+  }
   // Also where the others are not waited for: an end that is meant is no loss.
   const absl::Status parted = links_->Goodbye(deadline);
   // Nothing is lost any more.
@@ -405,11 +447,33 @@ absl::Status Agent::Shutdown(const ShutdownOptions& options) {
   watch_.Stop();
   flight_ = nullptr;
   const absl::Status closed = engine_->Close(deadline);
-  if (options.graceful) {
-    status.Update(parted);
-    status.Update(closed);
+  if (!graceful) return absl::OkStatus();
+  status.Update(parted);
+  status.Update(closed);
+  return status;
+}
+
+absl::Status Agent::JoinEnd(bool graceful, Deadline deadline) {
+  engine_->EndDrainBy(deadline);
+  const Deadline parting = PartingBy(deadline);
+  const auto has_reached = [&](Phase phase) {
+    const auto reached = [&]() ABSL_SHARED_LOCKS_REQUIRED(shutdown_mutex_) {
+      return phase_ >= phase;
+    };
+    absl::MutexLock lock(&shutdown_mutex_);
+    return shutdown_mutex_.AwaitWithTimeout(absl::Condition(&reached),
+                                            parting.Remaining());
+  };
+  // It ends by the earlier deadline.
+  if (has_reached(Phase::kParting)) links_->Goodbye(parting).IgnoreError();
+  const bool is_over = has_reached(Phase::kOver);
+  if (!graceful) return absl::OkStatus();
+  if (!is_over) {
+    return absl::DeadlineExceededError(
+        "RPC shutdown: that of another thread has not ended");
   }
-  return Annotate(std::move(status), "RPC shutdown");
+  absl::MutexLock lock(&shutdown_mutex_);
+  return outcome_;
 }
 
 absl::StatusOr<std::shared_ptr<RpcAgent>> Launch(

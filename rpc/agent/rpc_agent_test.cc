@@ -15,6 +15,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "absl/synchronization/notification.h"
 #include "absl/time/time.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -28,6 +29,7 @@
 #include "sherd/core/tensor/tensor.h"
 #include "sherd/rpc/call_context.h"
 #include "sherd/rpc/rpc.h"
+#include "sherd/testing/faults.h"
 #include "sherd/testing/kits/rank_threads.h"
 #include "sherd/testing/local_ranks.h"
 #include "sherd/testing/matchers.h"
@@ -275,6 +277,106 @@ TEST_F(RpcAgentTest, AGracefulShutdownServesTheOthersUntilTheyAreDone) {
     }
     EXPECT_THAT((*agent)->Shutdown(), IsOk());
   });
+}
+
+TEST_F(RpcAgentTest, AShutdownIsCutShortByThatOfAnotherThread) {
+  absl::Notification done;
+  RunRankThreads(2, [&](int rank) {
+    const auto agent = InitRpc(Options(rank, 2));
+    ASSERT_THAT(agent, IsOk());
+    if (rank == 1) {
+      done.WaitForNotification();
+      EXPECT_THAT((*agent)->Shutdown({.graceful = false}), IsOk());
+      return;
+    }
+    absl::Notification waits;
+    testing::CallAt at("rpc/before_drain", [&] { waits.Notify(); },
+                       {.rank = 0});
+    std::thread first([&] {
+      EXPECT_THAT((*agent)->Shutdown({.timeout = absl::Hours(1)}),
+                  StatusIs(absl::StatusCode::kDeadlineExceeded,
+                           "another thread's shutdown ended it while it waited "
+                           "for worker1 (rank 1)"));
+    });
+    waits.WaitForNotification();
+    // One waits less, and one not at all.
+    EXPECT_THAT(
+        (*agent)->Shutdown({.timeout = absl::Milliseconds(20)}),
+        StatusIs(absl::StatusCode::kDeadlineExceeded, "worker1 (rank 1)"));
+    EXPECT_FALSE((*agent)->is_running());
+    EXPECT_THAT((*agent)->Shutdown({.graceful = false}), IsOk());
+    first.join();
+    done.Notify();
+  });
+}
+
+TEST_F(RpcAgentTest, OneThatDoesNotWaitCutsShortWhatWaits) {
+  absl::Notification done;
+  RunRankThreads(2, [&](int rank) {
+    const auto agent = InitRpc(Options(rank, 2));
+    ASSERT_THAT(agent, IsOk());
+    if (rank == 0) {
+      absl::Notification waits;
+      testing::CallAt at("rpc/before_drain", [&] { waits.Notify(); },
+                         {.rank = 0});
+      std::thread first([&] {
+        EXPECT_THAT((*agent)->Shutdown({.timeout = absl::Hours(1)}),
+                    StatusIs(absl::StatusCode::kDeadlineExceeded));
+      });
+      waits.WaitForNotification();
+      EXPECT_THAT((*agent)->Shutdown({.graceful = false}), IsOk());
+      first.join();
+      done.Notify();
+    } else {
+      done.WaitForNotification();
+      EXPECT_THAT((*agent)->Shutdown({.graceful = false}), IsOk());
+    }
+  });
+}
+
+// Its deadline has passed, and what it has sent is still on its way.
+TEST_F(RpcAgentTest, AShutdownThatIsLateSaysGoodbyeAnyhow) {
+  RegisterHandler<Busy>([] { return absl::OkStatus(); });
+  absl::Notification is_blocked;
+  absl::Notification is_late;
+  absl::Notification over;
+  RunRankThreads(2, [&](int rank) {
+    RpcOptions options = Options(rank, 2);
+    options.transports = {"unix"};
+    const auto agent = InitRpc(options);
+    ASSERT_THAT(agent, IsOk());
+    if (rank == 0) {
+      std::atomic<int> losses{0};
+      (*agent)->OnWorkerLost([&](int, const absl::Status&) { ++losses; });
+      // What comes has to wait.
+      (*agent)->CallAsync<Busy>(1).OnReady([&](const absl::Status&) {
+        is_blocked.Notify();
+        is_late.WaitForNotification();
+      });
+      over.WaitForNotification();
+      absl::Status status;
+      while (status.ok()) status = (*agent)->Call<Busy>(1);
+      EXPECT_THAT(status,
+                  StatusIs(absl::StatusCode::kUnavailable, "has said goodbye"));
+      EXPECT_EQ(losses, 0);
+      EXPECT_THAT((*agent)->Shutdown({.graceful = false}), IsOk());
+      return;
+    }
+    is_blocked.WaitForNotification();
+    const Tensor large = *Tensor::Ones({1 << 17}, {.dtype = kFloat64});
+    const Future<Tensor> sent = (*agent)->CallAsync<Scale>(0, large, 2.0);
+    std::thread waker([&] {
+      while ((*agent)->is_running()) std::this_thread::yield();
+      is_late.Notify();
+    });
+    EXPECT_THAT((*agent)->Shutdown({.timeout = absl::Milliseconds(20)}),
+                StatusIs(absl::StatusCode::kDeadlineExceeded,
+                         "waited for worker0 (rank 0)"));
+    waker.join();
+    over.Notify();
+    EXPECT_THAT(sent.Wait(), StatusIs(absl::StatusCode::kFailedPrecondition));
+  });
+  UnregisterHandler<Busy>();
 }
 
 TEST_F(RpcAgentTest, ShardsOfOtherWorkersAreReadInPlace) {

@@ -111,6 +111,8 @@ class CallEngine : public Wire::Handler {
 
   // See Drain::Wait.
   absl::Status Drain(Deadline deadline);
+  // See Drain::EndBy.
+  void EndDrainBy(Deadline deadline) { core_->drain.EndBy(deadline); }
 
   // Ends all calls of this worker with `why`, and cancels the handlers that run
   // here.

@@ -53,9 +53,10 @@ absl::Status Drain::Wait(Deadline deadline) {
     SendAll(messages);
     mutex_.Lock();
     if (news_ || agreement_.over()) continue;
-    if (deadline.HasPassed()) break;
+    const Deadline end = Deadline::Earlier(deadline, limit_);
+    if (end.HasPassed()) break;
     const bool due = agreement_.wave_is_due();
-    const absl::Duration remaining = deadline.Remaining();
+    const absl::Duration remaining = end.Remaining();
     new_wave = changed_.WaitWithTimeout(
         &mutex_, due ? std::min(pause, remaining) : remaining);
     if (due && new_wave) pause = std::min(2 * pause, kLongestPause);
@@ -64,7 +65,7 @@ absl::Status Drain::Wait(Deadline deadline) {
   if (agreement_.agreed()) {
     outcome = Outcome();
   } else {
-    outcome = Late();
+    outcome = Late(deadline);
     messages = agreement_.GiveUp();
   }
   mutex_.Unlock();
@@ -87,6 +88,13 @@ void Drain::OnMessage(int from, const DrainHeader& header) {
 void Drain::OnGone(int worker, absl::string_view why) {
   absl::MutexLock lock(&mutex_);
   agreement_.OnGone(worker, why);
+  news_ = true;
+  changed_.Signal();
+}
+
+void Drain::EndBy(Deadline deadline) {
+  absl::MutexLock lock(&mutex_);
+  limit_ = Deadline::Earlier(limit_, deadline);
   news_ = true;
   changed_.Signal();
 }
@@ -119,12 +127,14 @@ absl::Status Drain::Outcome() const {
       lost.begin()->first);
 }
 
-absl::Status Drain::Late() const {
+absl::Status Drain::Late(Deadline deadline) const {
   const DrainCounts own = look_({});
-  return absl::DeadlineExceededError(
-      absl::StrCat("drain: its deadline passed while it waited for ",
-                   DescribeAll(agreement_.Missing()),
-                   own.idle ? "" : "; this worker itself has calls under way"));
+  return absl::DeadlineExceededError(absl::StrCat(
+      "drain: ",
+      limit_.when() < deadline.when() ? "another thread's shutdown ended it"
+                                      : "its deadline passed",
+      " while it waited for ", DescribeAll(agreement_.Missing()),
+      own.idle ? "" : "; this worker itself has calls under way"));
 }
 
 std::string Drain::DescribeAll(const std::vector<int>& workers) const {

@@ -35,6 +35,10 @@ class Drain {
   //   kFailedPrecondition  Another thread is in it.
   absl::Status Wait(Deadline deadline) ABSL_LOCKS_EXCLUDED(mutex_);
 
+  // From another thread: no Wait takes longer than until `deadline`, nor does
+  // one that begins later.
+  void EndBy(Deadline deadline) ABSL_LOCKS_EXCLUDED(mutex_);
+
   void OnMessage(int from, const DrainHeader& header)
       ABSL_LOCKS_EXCLUDED(mutex_);
   // Empty `why`: it left.
@@ -49,7 +53,8 @@ class Drain {
   void Wake() ABSL_LOCKS_EXCLUDED(mutex_);
   void SendAll(const DrainAgreement::Messages& messages);
   absl::Status Outcome() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::Status Late() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status Late(Deadline deadline) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::string DescribeAll(const std::vector<int>& workers) const;
 
   const DrainAgreement::Look look_;
@@ -60,6 +65,8 @@ class Drain {
   absl::CondVar changed_;
   // Something happened since the waiting thread looked.
   bool news_ ABSL_GUARDED_BY(mutex_) = false;
+  // Of EndBy.
+  Deadline limit_ ABSL_GUARDED_BY(mutex_) = Deadline::Infinite();
   DrainAgreement agreement_ ABSL_GUARDED_BY(mutex_);
 };
 
