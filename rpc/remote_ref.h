@@ -63,7 +63,7 @@ class RemoteRef {
   // (RpcOptions::timeout if unset) and the deadline of the handler that calls.
   // Cost. A round trip, and the way of the tensors; on the owner nothing, and
   // tensors share the value's storage. Right after Remote() one round trip
-  // more.
+  // more. One that ends without the value leaves nothing at the owner.
   Result ToHere(std::optional<absl::Duration> timeout = std::nullopt) const {
     if (empty()) return Empty();
     return internal::DecodeResult<T>(

@@ -130,7 +130,7 @@ struct To {
 //                        then, which a handler's own kUnavailable does not
 //                        have. Or a reference in the call: as RemoteRef.
 //   kDeadlineExceeded    There was no reply in time. The handler is told
-//                        (CallContext::cancelled) and its result dropped.
+//                        (CallContext::OnCancelled) and its result dropped.
 //   kCancelled           Future::Cancel; or nobody waits any more for the
 //                        handler that makes the call.
 //   kResourceExhausted   Too many handlers wait at the worker; or one of the
