@@ -379,6 +379,39 @@ TEST_F(RpcAgentTest, AShutdownThatIsLateSaysGoodbyeAnyhow) {
   UnregisterHandler<Busy>();
 }
 
+TEST_F(RpcAgentTest, CallsToOneThatDoesNotReadEndWithItsName) {
+  RegisterHandler<Busy>([] { return absl::OkStatus(); });
+  absl::Notification is_blocked;
+  absl::Notification go;
+  RunRankThreads(2, [&](int rank) {
+    const auto agent = InitRpc(Options(rank, 2));
+    ASSERT_THAT(agent, IsOk());
+    if (rank == 0) {
+      (*agent)->CallAsync<Busy>(1).OnReady([&](const absl::Status&) {
+        is_blocked.Notify();
+        go.WaitForNotification();
+      });
+      go.WaitForNotification();
+    } else {
+      is_blocked.WaitForNotification();
+      const std::string large(60000, 'x');
+      std::vector<Future<void>> calls;
+      do {
+        calls.push_back((*agent)->CallAsync<Fail>(0, large));
+      } while (!calls.back().Ready());
+      for (const Future<void>& call : calls) {
+        const absl::Status status = call.Wait();
+        EXPECT_THAT(status, StatusIs(absl::StatusCode::kUnavailable,
+                                     "it does not read what is sent to it"));
+        EXPECT_EQ(FailedRank(status), 0);
+      }
+      go.Notify();
+    }
+    EXPECT_THAT((*agent)->Shutdown({.graceful = false}), IsOk());
+  });
+  UnregisterHandler<Busy>();
+}
+
 TEST_F(RpcAgentTest, ShardsOfOtherWorkersAreReadInPlace) {
   RunLocalRanks(3, [&](ProcessGroup& group) {
     const auto agent = InitRpc(Options(group.rank(), 3));
