@@ -37,6 +37,8 @@ constexpr size_t kJoinedBytes = size_t{64} << 10;
 constexpr uint32_t kEdges = EPOLLET | EPOLLRDHUP;
 constexpr uint32_t kEnds = EPOLLRDHUP | EPOLLHUP | EPOLLERR;
 
+constexpr char kUnread[] = "it does not read what is sent to it";
+
 absl::Status Broken(int error) {
   return absl::UnavailableError(
       absl::StrCat("the connection broke: ", strerror(error)));
@@ -200,7 +202,8 @@ void FrameConnection::set_has_tails(uint64_t max_tail_bytes) {
 }
 
 absl::Status FrameConnection::CheckOpen() const {
-  if (socket_.is_open() && !end_after_sending_) return failure_;
+  if (!failure_.ok()) return failure_;
+  if (socket_.is_open() && !end_after_sending_) return absl::OkStatus();
   return absl::UnavailableError("the connection is closed");
 }
 
@@ -301,11 +304,11 @@ absl::Status FrameConnection::Fail(int error) {
 }
 
 void FrameConnection::AfterQueueing() {
-  if (queued_bytes_ > options_.max_queued_bytes && !overflowed_) {
-    overflowed_ = true;
+  if (queued_bytes_ > options_.max_queued_bytes) {
+    // It takes no more, so that this is seen once.
+    failure_ = absl::UnavailableError(kUnread);
     loop_->Post([self = shared_from_this()] {
-      self->Close(absl::ResourceExhaustedError(
-          "it does not read what is sent to it"));
+      self->Close(absl::ResourceExhaustedError(kUnread));
     });
   }
   UpdateInterest();

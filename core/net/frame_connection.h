@@ -116,8 +116,9 @@ class FrameConnection : public std::enable_shared_from_this<FrameConnection> {
 
   // Sends, or keeps a copy of what does not go out at once. With tails, a frame
   // whose tail is empty. Frames of one thread arrive in the order of sending.
-  //   kUnavailable        The connection is closed or broken. One that broke
-  //                       closes by itself, after what has come by then.
+  //   kUnavailable        The connection is closed or broken, or the other end
+  //                       has left too much unread. One that broke closes by
+  //                       itself, after what has come by then.
   //   kInvalidArgument    The payload has 4 GiB or more.
   absl::Status Send(absl::string_view payload) ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -180,7 +181,6 @@ class FrameConnection : public std::enable_shared_from_this<FrameConnection> {
   uint32_t interest_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t token_ ABSL_GUARDED_BY(mutex_) = 0;
   bool end_after_sending_ ABSL_GUARDED_BY(mutex_) = false;
-  bool overflowed_ ABSL_GUARDED_BY(mutex_) = false;
   // Why nothing can be sent any more.
   absl::Status failure_ ABSL_GUARDED_BY(mutex_);
 

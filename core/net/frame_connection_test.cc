@@ -695,6 +695,8 @@ TEST(FrameConnectionTest, OneThatReadsNothingIsCutOff) {
   for (int i = 0; i < 1000 && status.ok(); ++i) {
     status = end.connection().Send(std::string(10000, 'y'));
   }
+  EXPECT_THAT(status,
+              StatusIs(absl::StatusCode::kUnavailable, "does not read"));
   EXPECT_THAT(end.WaitForClosed(),
               StatusIs(absl::StatusCode::kResourceExhausted, "does not read"));
 }
