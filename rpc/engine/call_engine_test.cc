@@ -1047,6 +1047,11 @@ TEST_F(ReferenceCallTest, WhoGivesUpLeavesNothingAtAValueThatNobodySets) {
   await_readers(0);
   handle.reset();
   ExpectNothingLeft({0, 1});
+  // The owner itself, which keeps the handle of its own.
+  handle = Remote(1, 1, "wait");
+  EXPECT_THAT(handle->service().Fetch(handle, kSoon),
+              StatusIs(absl::StatusCode::kDeadlineExceeded));
+  await_readers(1);
 }
 
 TEST_F(ReferenceCallTest, CloseLetsGoOfWhatOthersHold) {
