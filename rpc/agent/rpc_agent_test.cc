@@ -16,6 +16,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/notification.h"
+#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -26,6 +27,7 @@
 #include "sherd/core/sharding/remote_shards.h"
 #include "sherd/core/sharding/sharded_tensor.h"
 #include "sherd/core/sharding/sharding_spec.h"
+#include "sherd/core/tensor/storage.h"
 #include "sherd/core/tensor/tensor.h"
 #include "sherd/rpc/call_context.h"
 #include "sherd/rpc/rpc.h"
@@ -62,6 +64,10 @@ struct Nobodys {
 struct Busy {
   static constexpr absl::string_view kName = "busy";
   using Signature = absl::Status();
+};
+struct Park {
+  static constexpr absl::string_view kName = "park";
+  using Signature = absl::Status(const Tensor&);
 };
 struct AskNext {
   static constexpr absl::string_view kName = "ask_next";
@@ -277,6 +283,31 @@ TEST_F(RpcAgentTest, AGracefulShutdownServesTheOthersUntilTheyAreDone) {
     }
     EXPECT_THAT((*agent)->Shutdown(), IsOk());
   });
+}
+
+TEST_F(RpcAgentTest, ACallThatIsCancelledLeavesNothingWithItsHandler) {
+  // Never set.
+  const Promise<void> promise;
+  std::weak_ptr<const Storage> seen;
+  absl::Notification parked;
+  RegisterHandler<Park>([&](const Tensor& x) {
+    seen = x.storage();
+    parked.Notify();
+    return promise.future();
+  });
+  RunWorkers(2, [&](RpcAgent& agent) {
+    if (agent.rank() != 0) return;
+    const Tensor x = *Tensor::Ones({1000}, {});
+    const Future<void> call = agent.CallAsync<Park>(1, x);
+    parked.WaitForNotification();
+    EXPECT_FALSE(seen.expired());
+    call.Cancel();
+    const absl::Time end = absl::Now() + absl::Seconds(60);
+    while (!seen.expired() && absl::Now() < end) std::this_thread::yield();
+    EXPECT_TRUE(seen.expired());
+  });
+  EXPECT_FALSE(promise.future().Ready());
+  UnregisterHandler<Park>();
 }
 
 TEST_F(RpcAgentTest, AShutdownIsCutShortByThatOfAnotherThread) {
