@@ -160,7 +160,7 @@ class FailAllocationAt final : public Fault {
 
 // Makes an operation of FileSystem::Posix() or one of its files fail:
 // "open_for_read", "create", "read", "write", "size", "reserve", "sync",
-// "create_directories", "rename", "remove", "remove_all", "list",
+// "close", "create_directories", "rename", "remove", "remove_all", "list",
 // "sync_directory", "free_bytes", or several with '*'. A failing write writes
 // half of its data.
 class FailFileOperation final : public Fault {

@@ -72,6 +72,7 @@ constexpr FaultPointInfo kPoints[] = {
     {P::kFileSize, "file/size", "File::Size", true, false},
     {P::kFileReserve, "file/reserve", "File::Reserve", true, false},
     {P::kFileSync, "file/sync", "File::Sync", true, true},
+    {P::kFileClose, "file/close", "File::Close", true, false},
     {P::kFileCreateDirectories, "file/create_directories",
      "FileSystem::CreateDirectories", true, false},
     {P::kFileRename, "file/rename", "FileSystem::Rename, for the new name",

@@ -51,6 +51,7 @@ enum class FaultPoint : int {
   kFileSize,
   kFileReserve,
   kFileSync,
+  kFileClose,
   kFileCreateDirectories,
   kFileRename,
   kFileRemove,

@@ -62,6 +62,11 @@ class FaultPointFile final : public File {
                     [this] { return file_->Sync(); });
   }
 
+  absl::Status Close() override {
+    SHERD_RETURN_IF_ERROR(Pass(FaultPoint::kFileClose, path()));
+    return file_->Close();
+  }
+
  private:
   const std::unique_ptr<File> file_;
 };

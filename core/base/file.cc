@@ -17,6 +17,7 @@
 #include "sherd/core/base/error_info.h"
 #include "sherd/core/base/fault_point_files.h"
 #include "sherd/core/base/status_macros.h"
+#include "sherd/core/base/unique_fd.h"
 
 namespace sherd {
 namespace {
@@ -27,16 +28,14 @@ constexpr size_t kMaxTransfer = size_t{1} << 30;
 
 class PosixFile final : public File {
  public:
-  PosixFile(std::string path, int fd) : File(std::move(path)), fd_(fd) {}
-  PosixFile(const PosixFile&) = delete;
-  PosixFile& operator=(const PosixFile&) = delete;
-  ~PosixFile() override { close(fd_); }
+  PosixFile(std::string path, UniqueFd fd)
+      : File(std::move(path)), fd_(std::move(fd)) {}
 
   absl::Status ReadAt(int64_t offset, absl::Span<std::byte> buffer) override {
     size_t done = 0;
     while (done < buffer.size()) {
       const ssize_t n =
-          pread(fd_, buffer.data() + done,
+          pread(fd_.get(), buffer.data() + done,
                 std::min(buffer.size() - done, kMaxTransfer), offset + done);
       if (n < 0 && errno == EINTR) continue;
       if (n < 0) return Failed("reading", offset + done);
@@ -55,7 +54,7 @@ class PosixFile final : public File {
     size_t done = 0;
     while (done < data.size()) {
       const ssize_t n =
-          pwrite(fd_, data.data() + done,
+          pwrite(fd_.get(), data.data() + done,
                  std::min(data.size() - done, kMaxTransfer), offset + done);
       if (n < 0 && errno == EINTR) continue;
       if (n < 0) return Failed("writing", offset + done);
@@ -66,7 +65,9 @@ class PosixFile final : public File {
 
   absl::StatusOr<int64_t> Size() override {
     struct stat info;
-    if (fstat(fd_, &info) != 0) return Failed("asking for the size of", 0);
+    if (fstat(fd_.get(), &info) != 0) {
+      return Failed("asking for the size of", 0);
+    }
     return info.st_size;
   }
 
@@ -74,7 +75,7 @@ class PosixFile final : public File {
     if (size <= 0) return absl::OkStatus();
     int result;
     do {
-      result = fallocate(fd_, FALLOC_FL_KEEP_SIZE, 0, size);
+      result = fallocate(fd_.get(), FALLOC_FL_KEEP_SIZE, 0, size);
     } while (result != 0 && errno == EINTR);
     if (result == 0 || errno == EOPNOTSUPP || errno == ENOSYS) {
       return absl::OkStatus();
@@ -84,7 +85,13 @@ class PosixFile final : public File {
   }
 
   absl::Status Sync() override {
-    if (fsync(fd_) != 0) return ErrnoStatus(errno, "syncing", path());
+    if (fsync(fd_.get()) != 0) return ErrnoStatus(errno, "syncing", path());
+    return absl::OkStatus();
+  }
+
+  absl::Status Close() override {
+    const int fd = fd_.Release();
+    if (fd >= 0 && close(fd) != 0) return ErrnoStatus(errno, "closing", path());
     return absl::OkStatus();
   }
 
@@ -95,7 +102,7 @@ class PosixFile final : public File {
                     absl::StrCat("at offset ", offset));
   }
 
-  const int fd_;
+  UniqueFd fd_;
 };
 
 absl::Status FromErrorCode(const std::error_code& error, const char* what,
@@ -203,7 +210,7 @@ class PosixFileSystem final : public FileSystem {
       fd = open(path.c_str(), flags | O_CLOEXEC, 0644);
     } while (fd < 0 && errno == EINTR);
     if (fd < 0) return ErrnoStatus(errno, what, path);
-    return std::unique_ptr<File>(std::make_unique<PosixFile>(path, fd));
+    return std::make_unique<PosixFile>(path, UniqueFd(fd));
   }
 };
 
@@ -268,6 +275,7 @@ absl::Status WriteFileAtomically(FileSystem& files, const std::string& path,
     SHERD_ASSIGN_OR_RETURN(std::unique_ptr<File> file, files.Create(temporary));
     SHERD_RETURN_IF_ERROR(file->WriteAt(0, data));
     SHERD_RETURN_IF_ERROR(file->Sync());
+    SHERD_RETURN_IF_ERROR(file->Close());
     return files.Rename(temporary, path);
   };
   if (absl::Status status = write(); !status.ok()) {

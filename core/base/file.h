@@ -39,6 +39,11 @@ class File {
   // Returns once contents and size would survive a loss of power.
   virtual absl::Status Sync() = 0;
 
+  // Closes the file, after which it is only destroyed. A file system may report
+  // here, and not before, that it could not keep what was written. The
+  // destructor closes a file that is open, and drops that error.
+  virtual absl::Status Close() = 0;
+
   const std::string& path() const { return path_; }
 
  protected:

@@ -9,6 +9,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "sherd/core/base/fault_point.h"
 #include "sherd/testing/matchers.h"
 
 namespace sherd {
@@ -26,12 +27,21 @@ absl::Span<const std::byte> AsBytes(const std::string& text) {
 
 class FileTest : public ::testing::Test {
  protected:
+  void TearDown() override { SetFaultHandler(nullptr); }
   void SetUp() override {
     ASSERT_THAT(files_.RemoveAll(directory_), IsOk());
     ASSERT_THAT(files_.CreateDirectories(directory_), IsOk());
   }
   std::string Path(const std::string& name) const {
     return JoinPath(directory_, name);
+  }
+
+  // Lets every passage of `point` fail until the end of the test.
+  static void FailAt(FaultPoint point) {
+    SetFaultHandler([point](const FaultPassage& passage) {
+      return passage.point == point ? absl::InternalError("injected fault")
+                                    : absl::OkStatus();
+    });
   }
 
   FileSystem& files_ = FileSystem::Posix();
@@ -84,6 +94,26 @@ TEST_F(FileTest, AtomicWriteReplacesAndLeavesNoTemporaryFile) {
   const auto names = files_.List(directory_);
   ASSERT_THAT(names, IsOk());
   EXPECT_THAT(*names, ElementsAre("f"));
+}
+
+TEST_F(FileTest, AFileThatWasNotClosedDoesNotReplaceAnother) {
+  ASSERT_THAT(WriteFileAtomically(files_, Path("f"), AsBytes("old")), IsOk());
+  FailAt(FaultPoint::kFileClose);
+  EXPECT_THAT(WriteFileAtomically(files_, Path("f"), AsBytes("new")),
+              StatusIs(absl::StatusCode::kInternal, "injected fault"));
+  SetFaultHandler(nullptr);
+  EXPECT_THAT(ReadFile(files_, Path("f"), 100), IsOkAndHolds("old"));
+  EXPECT_THAT(files_.List(directory_), IsOkAndHolds(ElementsAre("f")));
+}
+
+TEST_F(FileTest, ClosingReportsErrorsOnceAndAgainDoesNothing) {
+  auto file = files_.Create(Path("f"));
+  ASSERT_THAT(file, IsOk());
+  ASSERT_THAT((*file)->WriteAt(0, AsBytes("abc")), IsOk());
+  EXPECT_THAT((*file)->Close(), IsOk());
+  EXPECT_THAT((*file)->Close(), IsOk());
+  EXPECT_THAT((*file)->WriteAt(0, AsBytes("abc")),
+              StatusIs(absl::StatusCode::kInternal, "Bad file descriptor"));
 }
 
 TEST_F(FileTest, ADeviceOrPipeIsNotReplaced) {

@@ -22,6 +22,9 @@ class UniqueFd {
   int get() const { return fd_; }
   bool is_open() const { return fd_ >= 0; }
 
+  // Gives the descriptor up to the caller.
+  int Release() { return std::exchange(fd_, -1); }
+
   void Reset(int fd = -1) {
     if (fd_ >= 0) close(fd_);
     fd_ = fd;

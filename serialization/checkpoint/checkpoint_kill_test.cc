@@ -111,6 +111,9 @@ SHERD_DIST_TEST_F(CheckpointKillTest, HalfWayThroughAWrite) {
 SHERD_DIST_TEST_F(CheckpointKillTest, BeforeSyncingItsFile) {
   DieWhileSaving(2, "sync", 1);
 }
+SHERD_DIST_TEST_F(CheckpointKillTest, BeforeClosingItsFile) {
+  DieWhileSaving(1, "close", 1);
+}
 SHERD_DIST_TEST_F(CheckpointKillTest, RankZeroBeforeWritingAnything) {
   DieWhileSaving(0, "free_bytes", 1);
 }

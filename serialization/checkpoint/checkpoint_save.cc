@@ -192,7 +192,8 @@ class Saver {
           absl::StrCat("tensor ", Quoted(layouts_[place.index.tensor].name))));
     }
     SHERD_RETURN_IF_ERROR(writer.Flush());
-    return sync_ ? file->Sync() : absl::OkStatus();
+    if (sync_) SHERD_RETURN_IF_ERROR(file->Sync());
+    return file->Close();
   }
 
   static int64_t NumChunks(const TensorToSave& tensor, ShardIndex index) {
@@ -283,6 +284,7 @@ class Saver {
       // The names of the data files must be durable before the manifest is.
       SHERD_RETURN_IF_ERROR(files_.SyncDirectory(path_));
     }
+    SHERD_RETURN_IF_ERROR(file->Close());
     SHERD_RETURN_IF_ERROR(files_.Rename(temporary, target));
     return sync_ ? files_.SyncDirectory(path_) : absl::OkStatus();
   }

@@ -776,6 +776,19 @@ TEST_F(CheckpointTest, WhicheverOperationFailsTheOldOrTheNewOneIsWhole) {
   EXPECT_EQ(Files().size(), kRanks + 1u);
 }
 
+TEST_F(CheckpointTest, AnErrorAtClosingIsAnErrorOfTheSave) {
+  Save(2, 0, 1);
+  for (const char* file : {"*/shard-00001*", "*/manifest.sherd*"}) {
+    const FailFileOperation fault("close", file,
+                                  absl::ResourceExhaustedError("quota"));
+    RunLocalRanks(2, [&](ProcessGroup&) {
+      EXPECT_THAT(SaveCheckpoint(path_, MakeTensors(1, 2, 2)),
+                  StatusIs(absl::StatusCode::kResourceExhausted, "quota"));
+    });
+    ExpectHolds(1);
+  }
+}
+
 TEST_F(CheckpointTest, WhicheverOperationOfALoadFailsAllRanksSayWhichRank) {
   const int kRanks = 3;
   Save(2, 0, 1);

@@ -346,6 +346,7 @@ absl::Status SafetensorsWriter::Finish(bool sync) {
         " bytes of tensors were written, expected ", header_.data_bytes()));
   }
   if (sync) SHERD_RETURN_IF_ERROR(state_->file->Sync());
+  SHERD_RETURN_IF_ERROR(state_->file->Close());
   SHERD_RETURN_IF_ERROR(state_->files.Rename(state_->temporary, state_->path));
   state_->finished = true;
   if (sync) return state_->files.SyncDirectory(ParentOf(state_->path));

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <fstream>
 #include <limits>
+#include <memory>
 #include <numeric>
 #include <string>
 #include <thread>
@@ -12,6 +13,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "sherd/core/base/fault_point.h"
 #include "sherd/core/base/file.h"
 #include "sherd/core/tensor/tensor.h"
 #include "sherd/serialization/kits/rewrite_safetensors.h"
@@ -303,6 +305,23 @@ TEST_F(SafetensorsTest, WritingChecksNamesShapesAndRanges) {
               StatusIs(absl::StatusCode::kOutOfRange, "past tensor"));
   EXPECT_THAT(writer->WriteAt("a", -1, bytes),
               StatusIs(absl::StatusCode::kOutOfRange));
+}
+
+TEST_F(SafetensorsTest, AFileAppearsOnlyIfItWasClosed) {
+  const std::string path = Path("f");
+  SHERD_ASSERT_OK_AND_ASSIGN(
+      const std::unique_ptr<SafetensorsWriter> writer,
+      SafetensorsWriter::Create(files_, path, {{"a", kUInt8, {1}}}));
+  ASSERT_THAT(writer->WriteAt("a", 0, std::vector<std::byte>(1)), IsOk());
+  SetFaultHandler([](const FaultPassage& passage) {
+    return passage.point == FaultPoint::kFileClose
+               ? absl::ResourceExhaustedError("quota")
+               : absl::OkStatus();
+  });
+  EXPECT_THAT(writer->Finish(),
+              StatusIs(absl::StatusCode::kResourceExhausted, "quota"));
+  SetFaultHandler(nullptr);
+  EXPECT_FALSE(files_.Exists(path));
 }
 
 TEST_F(SafetensorsTest, MoreThanTheDiskHoldsIsRefusedWithBothNumbers) {

@@ -124,11 +124,11 @@ TEST_F(FaultyFilesTest, EachOperationCanFail) {
   SHERD_ASSERT_OK_AND_ASSIGN(const std::unique_ptr<File> file,
                              files_.Create(path));
   std::byte byte{};
-  FailFileOperation fault("*", "*", absl::InternalError("no"), {.times = 14});
+  FailFileOperation fault("*", "*", absl::InternalError("no"), {.times = 15});
   for (const absl::Status& status : std::vector<absl::Status>{
            files_.OpenForRead(path).status(), files_.Create(path).status(),
            file->ReadAt(0, {&byte, 0}), file->WriteAt(0, {&byte, 1}),
-           file->Size().status(), file->Reserve(1), file->Sync(),
+           file->Size().status(), file->Reserve(1), file->Sync(), file->Close(),
            files_.CreateDirectories(path_), files_.Rename(path, path_),
            files_.Remove(path), files_.RemoveAll(path_),
            files_.List(path_).status(), files_.SyncDirectory(path_),
@@ -139,15 +139,17 @@ TEST_F(FaultyFilesTest, EachOperationCanFail) {
 }
 
 TEST_F(FaultyFilesTest, SyncsCanBeLeftOut) {
-  // A file that cannot be synced shows whether a sync was tried.
+  // A file that cannot be synced, since it is closed, shows whether a sync was
+  // tried.
   const std::string nowhere = path_ + "/missing";
-  SHERD_ASSERT_OK_AND_ASSIGN(const std::unique_ptr<File> device,
-                             files_.Create("/dev/null"));
-  EXPECT_THAT(device->Sync(), Not(IsOk()));
+  SHERD_ASSERT_OK_AND_ASSIGN(const std::unique_ptr<File> closed,
+                             files_.Create(path_));
+  ASSERT_THAT(closed->Close(), IsOk());
+  EXPECT_THAT(closed->Sync(), Not(IsOk()));
   EXPECT_THAT(files_.SyncDirectory(nowhere),
               StatusIs(absl::StatusCode::kNotFound));
   LeaveOutSyncs no_syncs;
-  EXPECT_THAT(device->Sync(), IsOk());
+  EXPECT_THAT(closed->Sync(), IsOk());
   EXPECT_THAT(files_.SyncDirectory(nowhere), IsOk());
   EXPECT_EQ(no_syncs.count(), 2);
 }

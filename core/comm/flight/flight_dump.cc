@@ -316,9 +316,10 @@ absl::StatusOr<std::string> FlightWriter::Write(const FlightDump& dump) {
   const auto write = [&]() -> absl::Status {
     SHERD_ASSIGN_OR_RETURN(const std::unique_ptr<File> file,
                            files_.Create(temporary));
-    return file->WriteAt(
+    SHERD_RETURN_IF_ERROR(file->WriteAt(
         0, absl::MakeConstSpan(reinterpret_cast<const std::byte*>(json.data()),
-                               json.size()));
+                               json.size())));
+    return file->Close();
   };
   absl::Status status = write();
   if (status.ok()) status = files_.Rename(temporary, path);
