@@ -17,7 +17,6 @@
 #include "sherd/core/base/error_info.h"
 #include "sherd/core/base/fault_point_files.h"
 #include "sherd/core/base/status_macros.h"
-#include "sherd/core/base/unique_fd.h"
 
 namespace sherd {
 namespace {
@@ -110,16 +109,20 @@ absl::Status FromErrorCode(const std::error_code& error, const char* what,
   return error ? ErrnoStatus(error.value(), what, path) : absl::OkStatus();
 }
 
+absl::Status NotARegularFile(const std::string& path, mode_t mode,
+                             const char* what) {
+  const char* kind = S_ISDIR(mode)    ? "a directory"
+                     : S_ISFIFO(mode) ? "a pipe"
+                     : S_ISSOCK(mode) ? "a socket"
+                                      : "a device";
+  return absl::InvalidArgumentError(absl::StrCat(
+      what, " ", path, ": it is ", kind, ", expected a regular file"));
+}
+
 class PosixFileSystem final : public FileSystem {
  public:
   absl::StatusOr<std::unique_ptr<File>> OpenForRead(
       const std::string& path) override {
-    // A directory opens without an error and fails at the first read, with an
-    // unhelpful message.
-    if (IsDirectory(path)) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(path, " is a directory, expected a file"));
-    }
     return Open(path, O_RDONLY, "opening");
   }
 
@@ -205,12 +208,9 @@ class PosixFileSystem final : public FileSystem {
   static absl::StatusOr<std::unique_ptr<File>> Open(const std::string& path,
                                                     int flags,
                                                     const char* what) {
-    int fd;
-    do {
-      fd = open(path.c_str(), flags | O_CLOEXEC, 0644);
-    } while (fd < 0 && errno == EINTR);
-    if (fd < 0) return ErrnoStatus(errno, what, path);
-    return std::make_unique<PosixFile>(path, UniqueFd(fd));
+    SHERD_ASSIGN_OR_RETURN(UniqueFd fd,
+                           OpenRegularFile(path, flags, 0644, what));
+    return std::make_unique<PosixFile>(path, std::move(fd));
   }
 };
 
@@ -283,6 +283,30 @@ absl::Status WriteFileAtomically(FileSystem& files, const std::string& path,
     return status;
   }
   return files.SyncDirectory(ParentOf(path));
+}
+
+absl::StatusOr<UniqueFd> OpenRegularFile(const std::string& path, int flags,
+                                         mode_t mode, const char* what) {
+  int fd;
+  do {
+    // A pipe opens without its other end, and a terminal does not become the
+    // controlling one.
+    fd = open(path.c_str(), flags | O_CLOEXEC | O_NONBLOCK | O_NOCTTY, mode);
+  } while (fd < 0 && errno == EINTR);
+  const int error = errno;
+  UniqueFd file(fd);
+  struct stat info;
+  if (file.is_open()) {
+    if (fstat(fd, &info) != 0) return ErrnoStatus(errno, what, path);
+    if (S_ISREG(info.st_mode)) return file;
+    return NotARegularFile(path, info.st_mode, what);
+  }
+  // A socket, the unread end of a pipe and a directory may not even open.
+  if (stat(path.c_str(), &info) == 0 && !S_ISREG(info.st_mode) &&
+      (error == ENXIO || error == ENODEV || error == EISDIR)) {
+    return NotARegularFile(path, info.st_mode, what);
+  }
+  return ErrnoStatus(error, what, path);
 }
 
 absl::Status ErrnoStatus(int error, const char* what, const std::string& path) {

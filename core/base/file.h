@@ -1,6 +1,8 @@
 #ifndef SHERD_CORE_BASE_FILE_H_
 #define SHERD_CORE_BASE_FILE_H_
 
+#include <sys/types.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -10,6 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "sherd/core/base/unique_fd.h"
 
 namespace sherd {
 
@@ -63,12 +66,15 @@ class FileSystem {
   // forever.
   static FileSystem& Posix();
 
+  // Opens a regular file. Never waits for the writer of a pipe.
   //   kNotFound          There is no such file.
+  //   kInvalidArgument   It is a directory, device, pipe or socket.
   //   kPermissionDenied  It may not be read.
   virtual absl::StatusOr<std::unique_ptr<File>> OpenForRead(
       const std::string& path) = 0;
 
   // Creates the file, or truncates an existing one.
+  //   kInvalidArgument  There is a directory, device, pipe or socket.
   virtual absl::StatusOr<std::unique_ptr<File>> Create(
       const std::string& path) = 0;
 
@@ -118,6 +124,14 @@ absl::StatusOr<std::string> ReadFile(FileSystem& files, const std::string& path,
 // directory, sync, rename, sync of the directory.
 absl::Status WriteFileAtomically(FileSystem& files, const std::string& path,
                                  absl::Span<const std::byte> data);
+
+// Opens a regular file by open(2), with `flags` and O_CLOEXEC, and `mode` if it
+// is created. Anything else is refused at once, where open() or a later read
+// would wait for the other end of a pipe.
+//   kInvalidArgument  `path` is a directory, device, pipe or socket.
+//   others            ErrnoStatus, with `what`.
+absl::StatusOr<UniqueFd> OpenRegularFile(const std::string& path, int flags,
+                                         mode_t mode, const char* what);
 
 // A status from errno: "`what` `path`: No such file or directory", with the
 // code that callers act on (kNotFound, kPermissionDenied, kResourceExhausted,

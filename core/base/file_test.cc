@@ -1,12 +1,17 @@
 #include "sherd/core/base/file.h"
 
+#include <fcntl.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstring>
 #include <memory>
 #include <string>
 
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "sherd/core/base/fault_point.h"
@@ -20,6 +25,7 @@ using ::sherd::testing::IsOkAndHolds;
 using ::sherd::testing::StatusIs;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 absl::Span<const std::byte> AsBytes(const std::string& text) {
   return {reinterpret_cast<const std::byte*>(text.data()), text.size()};
@@ -42,6 +48,24 @@ class FileTest : public ::testing::Test {
       return passage.point == point ? absl::InternalError("injected fault")
                                     : absl::OkStatus();
     });
+  }
+
+  // A name in the file system for a socket.
+  void MakeSocket(const std::string& path) {
+    const UniqueFd socket(::socket(AF_UNIX, SOCK_STREAM, 0));
+    ASSERT_TRUE(socket.is_open());
+    const UniqueFd directory(open(directory_.c_str(), O_PATH | O_CLOEXEC));
+    // The path itself may be too long for an address.
+    const std::string name =
+        absl::StrCat("/proc/self/fd/", directory.get(), "/",
+                     path.substr(directory_.size() + 1));
+    sockaddr_un address = {};
+    address.sun_family = AF_UNIX;
+    ASSERT_LT(name.size(), sizeof(address.sun_path));
+    std::memcpy(address.sun_path, name.data(), name.size());
+    ASSERT_EQ(bind(socket.get(), reinterpret_cast<const sockaddr*>(&address),
+                   sizeof(address)),
+              0);
   }
 
   FileSystem& files_ = FileSystem::Posix();
@@ -77,6 +101,29 @@ TEST_F(FileTest, DistinguishesMissingFilesFromDirectories) {
               StatusIs(absl::StatusCode::kInvalidArgument,
                        HasSubstr("is a directory")));
   EXPECT_THAT(files_.Remove(Path("no")), StatusIs(absl::StatusCode::kNotFound));
+}
+
+TEST_F(FileTest, PipesSocketsAndDevicesAreRefusedWithoutWaiting) {
+  ASSERT_EQ(mkfifo(Path("pipe").c_str(), 0600), 0);
+  ASSERT_EQ(symlink("pipe", Path("link").c_str()), 0);
+  ASSERT_NO_FATAL_FAILURE(MakeSocket(Path("socket")));
+  const std::pair<std::string, const char*> cases[] = {
+      {Path("pipe"), "it is a pipe"},
+      {Path("link"), "it is a pipe"},
+      {Path("socket"), "it is a socket"},
+      {"/dev/null", "it is a device"},
+      {directory_, "it is a directory"}};
+  for (const auto& [path, text] : cases) {
+    const auto refused = StatusIs(absl::StatusCode::kInvalidArgument,
+                                  AllOf(HasSubstr(path), HasSubstr(text)));
+    EXPECT_THAT(files_.OpenForRead(path), refused);
+    EXPECT_THAT(files_.Create(path), refused);
+    EXPECT_THAT(ReadFile(files_, path, 100), refused);
+    for (const int flags : {O_RDONLY, O_WRONLY, O_RDWR | O_CREAT}) {
+      EXPECT_THAT(OpenRegularFile(path, flags, 0600, "trying"), refused)
+          << flags;
+    }
+  }
 }
 
 TEST_F(FileTest, AnUnreadableFileIsPermissionDenied) {

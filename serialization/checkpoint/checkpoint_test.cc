@@ -1,5 +1,8 @@
 #include "sherd/serialization/checkpoint.h"
 
+#include <sys/stat.h>
+
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -787,6 +790,34 @@ TEST_F(CheckpointTest, AnErrorAtClosingIsAnErrorOfTheSave) {
     });
     ExpectHolds(1);
   }
+}
+
+TEST_F(CheckpointTest, APipeInPlaceOfAFileIsRefusedOnAllRanks) {
+  Save(2, 0, 30);
+  const std::set<std::string> before = Files();
+  for (const std::string& name : before) {
+    SCOPED_TRACE(name);
+    const std::string file = JoinPath(path_, name);
+    std::filesystem::rename(file, path_ + ".aside");
+    ASSERT_EQ(mkfifo(file.c_str(), 0600), 0);
+    const auto refused = StatusIs(
+        absl::StatusCode::kInvalidArgument,
+        AllOf(HasSubstr(name), HasSubstr("pipe"), HasSubstr("regular file")));
+    EXPECT_THAT(VerifyCheckpoint(path_), refused);
+    RunLocalRanks(2, [&](ProcessGroup& group) {
+      EXPECT_THAT(LoadCheckpoint(path_, MakeSpecs(1, 2)), refused);
+      if (name == kManifestFileName) {
+        EXPECT_THAT(SaveCheckpoint(path_, MakeTensors(0, 2, 1)), refused);
+      }
+      EXPECT_THAT(group.Barrier(), IsOk());
+    });
+    std::filesystem::remove(file);
+    std::filesystem::rename(path_ + ".aside", file);
+  }
+  const std::set<std::string> after = Files();
+  EXPECT_TRUE(
+      std::includes(after.begin(), after.end(), before.begin(), before.end()));
+  ExpectHolds(30);
 }
 
 TEST_F(CheckpointTest, WhicheverOperationOfALoadFailsAllRanksSayWhichRank) {

@@ -1,5 +1,7 @@
 #include "sherd/serialization/safetensors.h"
 
+#include <sys/stat.h>
+
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
@@ -341,6 +343,9 @@ TEST_F(SafetensorsTest, BadFilesAreRefusedByNameAndOffset) {
               StatusIs(absl::StatusCode::kNotFound, "none"));
   EXPECT_THAT(SafetensorsFile::Open(files_, directory_),
               StatusIs(absl::StatusCode::kInvalidArgument, "directory"));
+  ASSERT_EQ(mkfifo(Path("pipe").c_str(), 0600), 0);
+  EXPECT_THAT(SafetensorsFile::Open(files_, Path("pipe")),
+              StatusIs(absl::StatusCode::kInvalidArgument, "pipe"));
   EXPECT_THAT(SafetensorsFile::Open(files_, WriteBytes("empty", "")),
               StatusIs(kLoss, "has 0 bytes"));
   EXPECT_THAT(SafetensorsFile::Open(files_, WriteBytes("short", "1234567")),

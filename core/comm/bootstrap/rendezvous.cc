@@ -359,9 +359,11 @@ absl::StatusOr<std::string> AddressForOthers(const std::string& master) {
 absl::StatusOr<std::string> ReadSecret() {
   const std::string path = GetKnobOr(Knob::kSecretFile, "");
   if (path.empty()) return "";
-  const UniqueFd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  SHERD_ASSIGN_OR_RETURN(
+      const UniqueFd fd,
+      OpenRegularFile(path, O_RDONLY, 0, "SHERD_SECRET_FILE: opening"));
   struct stat info;
-  if (!fd.is_open() || fstat(fd.get(), &info) != 0) {
+  if (fstat(fd.get(), &info) != 0) {
     return ErrnoStatus(errno, "SHERD_SECRET_FILE: opening", path);
   }
   if ((info.st_mode & 0007) != 0) {

@@ -678,6 +678,12 @@ TEST_F(InitTest, ASecretThatOthersCanReadIsRefused) {
   EXPECT_THAT(
       init(WriteSecret(path, "\n", 0600)),
       StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("is empty")));
+  const std::string pipe = path + ".pipe";
+  std::remove(pipe.c_str());
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+  EXPECT_THAT(init(pipe), StatusIs(absl::StatusCode::kInvalidArgument,
+                                   AllOf(HasSubstr("SHERD_SECRET_FILE"),
+                                         HasSubstr("it is a pipe"))));
   EXPECT_THAT(
       init("/no/such/secret"),
       StatusIs(absl::StatusCode::kNotFound, HasSubstr("SHERD_SECRET_FILE")));

@@ -267,34 +267,30 @@ absl::StatusOr<bool> FileStore::LookFor(absl::Span<const std::string> keys) {
 
 absl::Status FileStore::Locked(Access access,
                                absl::FunctionRef<absl::Status(int fd)> body) {
-  SHERD_ASSIGN_OR_RETURN(const int fd, OpenAndLock(access));
-  absl::Status status = ReadNewRecords(fd);
-  if (status.ok()) status = body(fd);
-  if (status.ok() && access == Access::kWrite) CompactIfWorthIt();
-  close(fd);
-  return status;
+  SHERD_ASSIGN_OR_RETURN(const UniqueFd file, OpenAndLock(access));
+  SHERD_RETURN_IF_ERROR(ReadNewRecords(file.get()));
+  SHERD_RETURN_IF_ERROR(body(file.get()));
+  if (access == Access::kWrite) CompactIfWorthIt();
+  return absl::OkStatus();
 }
 
-absl::StatusOr<int> FileStore::OpenAndLock(Access access) {
+absl::StatusOr<UniqueFd> FileStore::OpenAndLock(Access access) {
   for (;;) {
-    const int fd = open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-    if (fd < 0) return ErrnoStatus(errno, "opening store", path_);
+    SHERD_ASSIGN_OR_RETURN(
+        UniqueFd file,
+        OpenRegularFile(path_, O_RDWR | O_CREAT, 0600, "opening store"));
+    const int fd = file.get();
     int locked;
     do {
       locked = flock(fd, access == Access::kWrite ? LOCK_EX : LOCK_SH);
     } while (locked != 0 && errno == EINTR);
     struct stat info;
     if (locked != 0 || fstat(fd, &info) != 0) {
-      const absl::Status status = ErrnoStatus(errno, "locking store", path_);
-      close(fd);
-      return status;
+      return ErrnoStatus(errno, "locking store", path_);
     }
-    if (info.st_nlink == 0) {
-      // The last member of an earlier group removed it while we waited.
-      close(fd);
-      continue;
-    }
-    return fd;
+    // If the last member of an earlier group removed it while we waited, there
+    // is a new one to open.
+    if (info.st_nlink != 0) return file;
   }
 }
 
@@ -425,10 +421,10 @@ absl::Status FileStore::Compact() {
   std::string data = NewHeader(file_id);
   for (const auto& [key, value] : entries_) AppendRecord(data, key, &value);
   const std::string next = NextPath(path_);
-  const UniqueFd fd(open(next.c_str(),
-                         O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW,
-                         0600));
-  if (!fd.is_open()) return ErrnoStatus(errno, "compacting store", next);
+  SHERD_ASSIGN_OR_RETURN(
+      const UniqueFd fd,
+      OpenRegularFile(next, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW, 0600,
+                      "compacting store"));
   SHERD_RETURN_IF_ERROR(WriteFully(fd.get(), 0, data, next));
   // Others wait for the lock on the old file, find it without a name once they
   // have it, and open this one.

@@ -8,6 +8,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/functional/function_ref.h"
 #include "absl/synchronization/mutex.h"
+#include "sherd/core/base/unique_fd.h"
 #include "sherd/core/comm/store/base_store.h"
 #include "sherd/core/comm/store/store_entries.h"
 
@@ -67,7 +68,7 @@ class FileStore final : public internal::BaseStore {
   absl::Status Locked(Access access,
                       absl::FunctionRef<absl::Status(int fd)> body)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::StatusOr<int> OpenAndLock(Access access)
+  absl::StatusOr<UniqueFd> OpenAndLock(Access access)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status ReadNewRecords(int fd) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status ReadHeader(int fd) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

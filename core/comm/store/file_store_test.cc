@@ -228,6 +228,22 @@ TEST_F(FileStoreTest, WithoutRoomForACompactionTheFileGrows) {
   EXPECT_THAT(FileStore(path_).Get("n", Soon()), IsOkAndHolds("16000"));
 }
 
+TEST_F(FileStoreTest, APipeAtThePathIsRefused) {
+  ASSERT_EQ(mkfifo(path_.c_str(), 0600), 0);
+  FileStore store(path_);
+  const auto refused = StatusIs(absl::StatusCode::kInvalidArgument, "a pipe");
+  EXPECT_THAT(store.Set("k", "v"), refused);
+  EXPECT_THAT(store.Contains("k"), refused);
+}
+
+// Opened to be written, a pipe would wait for a reader, with the store locked.
+TEST_F(FileStoreTest, APipeInTheWayOfACompactionIsNotWaitedFor) {
+  ASSERT_EQ(mkfifo((path_ + ".new").c_str(), 0600), 0);
+  FileStore store(path_);
+  for (int i = 0; i < 6000; ++i) ASSERT_THAT(store.Add("n", 1), IsOk());
+  EXPECT_THAT(FileStore(path_).Get("n", Soon()), IsOkAndHolds("6000"));
+}
+
 // Writers die at any moment, many of them while they compact.
 TEST_F(FileStoreTest, SurvivesWritersThatAreKilled) {
   constexpr int kRounds = 25;

@@ -17,7 +17,6 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/cleanup/cleanup.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -27,6 +26,7 @@
 #include "sherd/core/base/file.h"
 #include "sherd/core/base/logging.h"
 #include "sherd/core/base/status_macros.h"
+#include "sherd/core/base/unique_fd.h"
 
 namespace sherd {
 namespace {
@@ -236,10 +236,6 @@ absl::Status CheckFile(int fd, const std::string& path, uint64_t offset,
                        uint64_t length) {
   struct stat info;
   if (fstat(fd, &info) != 0) return ErrnoStatus(errno, "stat", path);
-  if (!S_ISREG(info.st_mode)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("cannot map '", path, "': it is not a regular file"));
-  }
   const std::optional<uint64_t> end = CheckedAdd(offset, length);
   if (!end.has_value() || *end > static_cast<uint64_t>(INT64_MAX)) {
     return absl::InvalidArgumentError(
@@ -319,13 +315,11 @@ absl::StatusOr<std::shared_ptr<Storage>> Storage::BorrowReadOnly(
 
 absl::StatusOr<std::shared_ptr<Storage>> Storage::MapFile(
     const std::string& path, uint64_t offset, uint64_t length, bool read_only) {
-  const int fd =
-      open(path.c_str(), O_CLOEXEC | (read_only ? O_RDONLY : O_RDWR));
-  if (fd < 0) return ErrnoStatus(errno, "open", path);
-  const absl::Cleanup close_file = [fd] { close(fd); };
-  if (absl::Status status = CheckFile(fd, path, offset, length); !status.ok()) {
-    return status;
-  }
+  SHERD_ASSIGN_OR_RETURN(
+      const UniqueFd file,
+      OpenRegularFile(path, read_only ? O_RDONLY : O_RDWR, 0, "mapping"));
+  const int fd = file.get();
+  SHERD_RETURN_IF_ERROR(CheckFile(fd, path, offset, length));
   void* mapping = nullptr;
   uint64_t lead = 0;
   if (length > 0) {

@@ -301,6 +301,9 @@ TEST_F(MapFileTest, NoBytesAreMappedButCheckedAllTheSame) {
 
 TEST_F(MapFileTest, EveryRefusalNamesTheFile) {
   const std::string directory = ::testing::TempDir();
+  const std::string pipe = path_ + ".pipe";
+  unlink(pipe.c_str());
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
   const struct {
     std::string path;
     uint64_t offset;
@@ -309,6 +312,7 @@ TEST_F(MapFileTest, EveryRefusalNamesTheFile) {
   } kCases[] = {
       {path_ + ".missing", 0, 1, absl::StatusCode::kNotFound},
       {directory, 0, 1, absl::StatusCode::kInvalidArgument},
+      {pipe, 0, 1, absl::StatusCode::kInvalidArgument},
       {path_, 0, 10001, absl::StatusCode::kDataLoss},
       {path_, 9999, 2, absl::StatusCode::kDataLoss},
       {path_, UINT64_MAX, 2, absl::StatusCode::kInvalidArgument},

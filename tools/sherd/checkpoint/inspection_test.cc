@@ -1,5 +1,7 @@
 #include "sherd/tools/sherd/checkpoint/inspection.h"
 
+#include <sys/stat.h>
+
 #include <cstddef>
 #include <map>
 #include <memory>
@@ -207,6 +209,18 @@ TEST(InspectionTest, AMissingFileReportsWhatWasExpected) {
               StatusIs(absl::StatusCode::kNotFound, "but notes.txt"));
   EXPECT_THAT(Inspect(Files(), folder + "/notes.txt"),
               StatusIs(absl::StatusCode::kDataLoss, "notes.txt"));
+}
+
+TEST(InspectionTest, APipeIsRefused) {
+  const std::string folder = TestFolder();
+  for (const std::string& path :
+       {folder + "/model.safetensors", folder + "/manifest.sherd"}) {
+    ASSERT_EQ(mkfifo(path.c_str(), 0600), 0);
+    const auto refused =
+        StatusIs(absl::StatusCode::kInvalidArgument, "it is a pipe");
+    EXPECT_THAT(Inspect(Files(), path), refused);
+    EXPECT_THAT(Verify(Files(), path), refused);
+  }
 }
 
 TEST(VerificationTest, SoundFilesSayWhatWasChecked) {

@@ -1,3 +1,4 @@
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <functional>
@@ -616,6 +617,9 @@ TEST_F(FlightTest, NothingToReadIsAnError) {
   WriteText(PathOf(0), "nonsense");
   EXPECT_THAT(ReadFlightDirectory(FileSystem::Posix(), folder_),
               StatusIs(absl::StatusCode::kDataLoss, PathOf(0)));
+  ASSERT_EQ(mkfifo(PathOf(1).c_str(), 0600), 0);
+  EXPECT_THAT(ReadFlightDirectory(FileSystem::Posix(), folder_),
+              StatusIs(absl::StatusCode::kDataLoss, "it is a pipe"));
 }
 
 TEST(FlightFileTest, ReadsTheGoldenFile) {
