@@ -66,7 +66,8 @@ struct SaveOptions {
 // copies.
 //
 // Errors. All ranks return the same error; it names the rank where it happened,
-// and the old checkpoint remains. Messages begin with `save "path": `.
+// and the old checkpoint remains, except after kUnknown and perhaps
+// kUnavailable. Messages begin with `save "path": `.
 // FailedRank is set for a rank that died, timed out or deviated, not for one
 // with a full disk.
 //   kInvalidArgument     Names, layouts or path differ between ranks (the
@@ -77,11 +78,15 @@ struct SaveOptions {
 //   kUnavailable         A rank died; the message names it. If it died in the
 //                        last step, the new checkpoint may have replaced the
 //                        old one.
+//   kUnknown             The new checkpoint has replaced the old one, and a
+//                        load finds it, but the directory could not be synced:
+//                        after a loss of power a load finds the old one or the
+//                        new one, whole. Save again.
 //   others               From the file system.
 //
 // Cost. One pass over the data, whose CRC is computed while a block is in the
 // cache for writing; three small collectives; per rank one file and, with
-// `sync`, one fsync.
+// `sync`, an fsync of the file and one of the directory.
 absl::Status SaveCheckpoint(const std::string& path,
                             const std::map<std::string, ShardedTensor>& tensors,
                             std::shared_ptr<ProcessGroup> group = nullptr,

@@ -124,6 +124,8 @@ class SafetensorsWriter {
   // `sync`.
   //   kFailedPrecondition  Fewer or more bytes were written than the tensors
   //                        have. The file does not appear.
+  //   kUnknown             The file appeared, but could not be made durable
+  //                        (SyncRenamed of file.h).
   absl::Status Finish(bool sync = true);
 
  private:

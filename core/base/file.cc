@@ -181,8 +181,10 @@ class PosixFileSystem final : public FileSystem {
     const int result = fsync(fd);
     const int error = errno;
     close(fd);
-    if (result != 0) return ErrnoStatus(error, "syncing directory", path);
-    return absl::OkStatus();
+    if (result == 0) return absl::OkStatus();
+    absl::Status status = ErrnoStatus(error, "syncing directory", path);
+    if (error != EINVAL) return status;
+    return absl::UnimplementedError(status.message());
   }
 
   bool Exists(const std::string& path) override {
@@ -237,11 +239,6 @@ absl::StatusCode CodeOf(int error) {
   }
 }
 
-std::string ParentOf(const std::string& path) {
-  const std::string parent = std::filesystem::path(path).parent_path().string();
-  return parent.empty() ? "." : parent;
-}
-
 }  // namespace
 
 FileSystem& FileSystem::Posix() {
@@ -252,6 +249,42 @@ FileSystem& FileSystem::Posix() {
 
 std::string JoinPath(const std::string& directory, const std::string& name) {
   return (std::filesystem::path(directory) / name).string();
+}
+
+std::string ParentDirectory(const std::string& path) {
+  std::string name = path;
+  while (name.size() > 1 && name.back() == '/') name.pop_back();
+  const std::string parent = std::filesystem::path(name).parent_path().string();
+  return parent.empty() ? "." : parent;
+}
+
+absl::Status CreateDurableDirectories(FileSystem& files,
+                                      const std::string& path) {
+  // ".." and not the parent by name: where `path` is a link, the name to keep
+  // is that of the directory it leads to.
+  const auto sync_name = [&files](const std::string& directory) {
+    return files.SyncDirectory(JoinPath(directory, ".."));
+  };
+  std::vector<std::string> missing;
+  for (std::string at = path; missing.empty() || at != missing.back();
+       at = ParentDirectory(at)) {
+    if (files.Exists(at)) break;
+    missing.push_back(at);
+  }
+  if (missing.empty()) {
+    SHERD_RETURN_IF_ERROR(files.CreateDirectories(path));
+    const absl::Status synced = sync_name(path);
+    const bool impossible =
+        absl::IsPermissionDenied(synced) || absl::IsUnimplemented(synced);
+    return impossible ? absl::OkStatus() : synced;
+  }
+  // From the top, and each name is durable before anything is created below it:
+  // the parents of a directory that exists need no sync.
+  for (auto it = missing.rbegin(); it != missing.rend(); ++it) {
+    SHERD_RETURN_IF_ERROR(files.CreateDirectories(*it));
+    SHERD_RETURN_IF_ERROR(sync_name(*it));
+  }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<std::string> ReadFile(FileSystem& files, const std::string& path,
@@ -282,7 +315,17 @@ absl::Status WriteFileAtomically(FileSystem& files, const std::string& path,
     files.Remove(temporary).IgnoreError();
     return status;
   }
-  return files.SyncDirectory(ParentOf(path));
+  return SyncRenamed(files, path);
+}
+
+absl::Status SyncRenamed(FileSystem& files, const std::string& path) {
+  const absl::Status status = files.SyncDirectory(ParentDirectory(path));
+  if (status.ok()) return status;
+  return absl::UnknownError(absl::StrCat(
+      path,
+      " has its new contents, but after a loss of power it may have the "
+      "former ones: ",
+      status.message()));
 }
 
 absl::StatusOr<UniqueFd> OpenRegularFile(const std::string& path, int flags,

@@ -100,6 +100,7 @@ class FileSystem {
 
   // Makes creations, renames and removals in the directory survive a loss of
   // power.
+  //   kUnimplemented  The file system has no sync of directories.
   virtual absl::Status SyncDirectory(const std::string& path) = 0;
 
   virtual bool Exists(const std::string& path) = 0;
@@ -110,6 +111,14 @@ class FileSystem {
   virtual absl::StatusOr<int64_t> FreeBytes(const std::string& path) = 0;
 };
 
+// Creates the directory and its parents, and makes their names survive a loss
+// of power. An existing directory is not an error; its name is made durable
+// too, since its creator may have been interrupted, unless this process may not
+// read the directory around it, or that cannot be synced, as at the mount point
+// of another file system.
+absl::Status CreateDurableDirectories(FileSystem& files,
+                                      const std::string& path);
+
 // "a/b" from "a" and "b"; an absolute `name` is returned as it is.
 std::string JoinPath(const std::string& directory, const std::string& name);
 
@@ -119,11 +128,20 @@ std::string JoinPath(const std::string& directory, const std::string& name);
 absl::StatusOr<std::string> ReadFile(FileSystem& files, const std::string& path,
                                      int64_t max_bytes);
 
+// "a" from "a/b" or "a/b/", "." from "b".
+std::string ParentDirectory(const std::string& path);
+
 // Writes `data` to `path` so that after a crash at any moment the file holds
 // either its former contents or all of `data`: temporary name in the same
 // directory, sync, rename, sync of the directory.
+// Errors. The former contents remain, except after an error of SyncRenamed.
 absl::Status WriteFileAtomically(FileSystem& files, const std::string& path,
                                  absl::Span<const std::byte> data);
+
+// Makes a rename to `path` survive a loss of power.
+//   kUnknown  The directory could not be synced. `path` has its new contents,
+//             but after a loss of power it may have the former ones.
+absl::Status SyncRenamed(FileSystem& files, const std::string& path);
 
 // Opens a regular file by open(2), with `flags` and O_CLOEXEC, and `mode` if it
 // is created. Anything else is refused at once, where open() or a later read

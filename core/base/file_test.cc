@@ -6,10 +6,12 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
@@ -153,6 +155,18 @@ TEST_F(FileTest, AFileThatWasNotClosedDoesNotReplaceAnother) {
   EXPECT_THAT(files_.List(directory_), IsOkAndHolds(ElementsAre("f")));
 }
 
+TEST_F(FileTest, ARenameThatMayNotLastIsToldFromOneThatFailed) {
+  ASSERT_THAT(WriteFileAtomically(files_, Path("f"), AsBytes("old")), IsOk());
+  FailAt(FaultPoint::kFileSyncDirectory);
+  EXPECT_THAT(
+      WriteFileAtomically(files_, Path("f"), AsBytes("new")),
+      StatusIs(absl::StatusCode::kUnknown,
+               AllOf(HasSubstr(Path("f") + " has its new contents"),
+                     HasSubstr("a loss of power"), HasSubstr("injected"))));
+  SetFaultHandler(nullptr);
+  EXPECT_THAT(ReadFile(files_, Path("f"), 100), IsOkAndHolds("new"));
+}
+
 TEST_F(FileTest, ClosingReportsErrorsOnceAndAgainDoesNothing) {
   auto file = files_.Create(Path("f"));
   ASSERT_THAT(file, IsOk());
@@ -161,6 +175,80 @@ TEST_F(FileTest, ClosingReportsErrorsOnceAndAgainDoesNothing) {
   EXPECT_THAT((*file)->Close(), IsOk());
   EXPECT_THAT((*file)->WriteAt(0, AsBytes("abc")),
               StatusIs(absl::StatusCode::kInternal, "Bad file descriptor"));
+}
+
+class DurableDirectoriesTest : public FileTest {
+ protected:
+  // Creates `path` durably; returns what was created and synced, by name below
+  // the test's directory.
+  std::vector<std::string> Create(const std::string& path) {
+    std::vector<std::string> calls;
+    SetFaultHandler([&](const FaultPassage& passage) {
+      std::string name(passage.subject.substr(
+          std::min(passage.subject.size(), directory_.size())));
+      if (passage.point == FaultPoint::kFileCreateDirectories) {
+        calls.push_back("create " + name);
+      }
+      if (passage.point == FaultPoint::kFileSyncDirectory) {
+        calls.push_back("sync " + name);
+      }
+      return absl::OkStatus();
+    });
+    EXPECT_THAT(CreateDurableDirectories(files_, path), IsOk());
+    SetFaultHandler(nullptr);
+    EXPECT_TRUE(files_.IsDirectory(path));
+    return calls;
+  }
+};
+
+TEST_F(DurableDirectoriesTest, EachNameIsSyncedBeforeAnythingIsCreatedBelow) {
+  EXPECT_THAT(Create(Path("a/b/c")),
+              ElementsAre("create /a", "sync /a/..", "create /a/b",
+                          "sync /a/b/..", "create /a/b/c", "sync /a/b/c/.."));
+  EXPECT_THAT(Create(Path("a/d/")),
+              ElementsAre("create /a/d/", "sync /a/d/.."));
+}
+
+// The process that created it may have been killed before its sync.
+TEST_F(DurableDirectoriesTest, TheNameOfAnExistingDirectoryIsSyncedToo) {
+  ASSERT_THAT(files_.CreateDirectories(Path("a")), IsOk());
+  EXPECT_THAT(Create(Path("a")), ElementsAre("create /a", "sync /a/.."));
+}
+
+TEST_F(DurableDirectoriesTest, FailIfANameCannotBeSynced) {
+  FailAt(FaultPoint::kFileSyncDirectory);
+  EXPECT_THAT(CreateDurableDirectories(files_, Path("a")),
+              StatusIs(absl::StatusCode::kInternal, "injected fault"));
+  EXPECT_THAT(CreateDurableDirectories(files_, Path("a")),
+              StatusIs(absl::StatusCode::kInternal, "injected fault"));
+}
+
+// A directory that an administrator made for this user, in one of his own.
+TEST_F(DurableDirectoriesTest, AnExistingOneMayBeInADirectoryThatIsClosed) {
+  ASSERT_THAT(files_.CreateDirectories(Path("a")), IsOk());
+  SetFaultHandler([](const FaultPassage& passage) {
+    return passage.point == FaultPoint::kFileSyncDirectory
+               ? absl::PermissionDeniedError("injected fault")
+               : absl::OkStatus();
+  });
+  EXPECT_THAT(CreateDurableDirectories(files_, Path("a")), IsOk());
+  EXPECT_THAT(CreateDurableDirectories(files_, Path("b")),
+              StatusIs(absl::StatusCode::kPermissionDenied));
+}
+
+// "/proc" stands for a file system that has no sync of directories, as the one
+// around a mount point may not.
+TEST_F(DurableDirectoriesTest, AnExistingOneMayBeWhereNothingCanBeSynced) {
+  ASSERT_THAT(files_.SyncDirectory("/proc"),
+              StatusIs(absl::StatusCode::kUnimplemented, "/proc"));
+  EXPECT_THAT(CreateDurableDirectories(files_, "/proc/self"), IsOk());
+}
+
+TEST_F(DurableDirectoriesTest, AreNotCreatedInPlaceOfAFile) {
+  ASSERT_THAT(WriteFileAtomically(files_, Path("f"), AsBytes("abc")), IsOk());
+  EXPECT_THAT(CreateDurableDirectories(files_, Path("f")), Not(IsOk()));
+  EXPECT_THAT(CreateDurableDirectories(files_, Path("f/g")), Not(IsOk()));
+  EXPECT_THAT(CreateDurableDirectories(files_, ""), Not(IsOk()));
 }
 
 TEST_F(FileTest, ADeviceOrPipeIsNotReplaced) {
@@ -209,6 +297,14 @@ TEST_F(FileTest, FreeBytesOfAMissingPathFails) {
   const auto free = files_.FreeBytes(directory_);
   ASSERT_THAT(free, IsOk());
   EXPECT_GT(*free, 0);
+}
+
+TEST(ParentDirectoryTest, IsTheDirectoryOfTheName) {
+  EXPECT_EQ(ParentDirectory("a/b"), "a");
+  EXPECT_EQ(ParentDirectory("a/b//"), "a");
+  EXPECT_EQ(ParentDirectory("/a"), "/");
+  EXPECT_EQ(ParentDirectory("/"), "/");
+  EXPECT_EQ(ParentDirectory("b"), ".");
 }
 
 TEST(JoinPathTest, KeepsAbsoluteNames) {

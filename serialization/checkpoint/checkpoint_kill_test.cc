@@ -114,6 +114,12 @@ SHERD_DIST_TEST_F(CheckpointKillTest, BeforeSyncingItsFile) {
 SHERD_DIST_TEST_F(CheckpointKillTest, BeforeClosingItsFile) {
   DieWhileSaving(1, "close", 1);
 }
+SHERD_DIST_TEST_F(CheckpointKillTest, BeforeMakingTheNameOfItsFileDurable) {
+  DieWhileSaving(2, "sync_directory", 1);
+}
+SHERD_DIST_TEST_F(CheckpointKillTest, RankZeroBeforeMakingTheDirectoryDurable) {
+  DieWhileSaving(0, "sync_directory", 1);
+}
 SHERD_DIST_TEST_F(CheckpointKillTest, RankZeroBeforeWritingAnything) {
   DieWhileSaving(0, "free_bytes", 1);
 }
@@ -127,7 +133,8 @@ SHERD_DIST_TEST_F(CheckpointKillTest, RankZeroBeforeTheSwitch) {
   DieWhileSaving(0, "rename", 1);
 }
 SHERD_DIST_TEST_F(CheckpointKillTest, RankZeroJustAfterTheSwitch) {
-  DieWhileSaving(0, "sync_directory", 2, /*replaced=*/true);
+  // After those for the parent and for the data file.
+  DieWhileSaving(0, "sync_directory", 3, /*replaced=*/true);
 }
 
 SHERD_DIST_TEST_F(CheckpointKillTest, BeforeReadingTheManifest) {

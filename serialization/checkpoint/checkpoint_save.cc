@@ -66,8 +66,10 @@ class Saver {
     status = Agree(group_, operation(), status);
     if (status.ok()) {
       RemoveReplaced();
-    } else if (group_.rank() == 0 && group_.health().ok()) {
-      // All ranks are here, so none is writing any more.
+    } else if (group_.rank() == 0 && group_.health().ok() &&
+               !absl::IsUnknown(status)) {
+      // All ranks are here, so none is writing any more. After a switch that
+      // may not be durable both checkpoints remain.
       RemoveLeftovers();
     }
     return status;
@@ -99,7 +101,8 @@ class Saver {
   }
 
   absl::Status PrepareDirectory() {
-    SHERD_RETURN_IF_ERROR(files_.CreateDirectories(path_));
+    SHERD_RETURN_IF_ERROR(sync_ ? CreateDurableDirectories(files_, path_)
+                                : files_.CreateDirectories(path_));
     RemoveLeftovers();
     SHERD_ASSIGN_OR_RETURN(const int64_t free_bytes, files_.FreeBytes(path_));
     if (tensor_bytes_ > free_bytes) {
@@ -193,7 +196,10 @@ class Saver {
     }
     SHERD_RETURN_IF_ERROR(writer.Flush());
     if (sync_) SHERD_RETURN_IF_ERROR(file->Sync());
-    return file->Close();
+    SHERD_RETURN_IF_ERROR(file->Close());
+    // Its name must be durable before the manifest is, and the host of another
+    // rank may know nothing of it yet.
+    return sync_ ? files_.SyncDirectory(path_) : absl::OkStatus();
   }
 
   static int64_t NumChunks(const TensorToSave& tensor, ShardIndex index) {
@@ -279,14 +285,12 @@ class Saver {
     SHERD_RETURN_IF_ERROR(file->WriteAt(
         0, absl::MakeSpan(reinterpret_cast<const std::byte*>(bytes.data()),
                           bytes.size())));
-    if (sync_) {
-      SHERD_RETURN_IF_ERROR(file->Sync());
-      // The names of the data files must be durable before the manifest is.
-      SHERD_RETURN_IF_ERROR(files_.SyncDirectory(path_));
-    }
+    if (sync_) SHERD_RETURN_IF_ERROR(file->Sync());
     SHERD_RETURN_IF_ERROR(file->Close());
     SHERD_RETURN_IF_ERROR(files_.Rename(temporary, target));
-    return sync_ ? files_.SyncDirectory(path_) : absl::OkStatus();
+    if (!sync_) return absl::OkStatus();
+    return Annotate(SyncRenamed(files_, target),
+                    "the new checkpoint has replaced the old one");
   }
 
   const std::string& path_;

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <filesystem>
 #include <optional>
 #include <utility>
 
@@ -24,11 +23,6 @@ namespace {
 // Buffer for data that is not contiguous in memory: small enough to stay in
 // the cache between the copy and the system call.
 constexpr int64_t kStagingBytes = 256 << 10;
-
-std::string ParentOf(const std::string& path) {
-  const std::string parent = std::filesystem::path(path).parent_path().string();
-  return parent.empty() ? "." : parent;
-}
 
 absl::StatusOr<int64_t> ReadHeaderLength(File& file, int64_t file_size) {
   std::byte bytes[8];
@@ -274,7 +268,7 @@ absl::StatusOr<std::unique_ptr<SafetensorsWriter>> SafetensorsWriter::Create(
   const std::optional<int64_t> size =
       CheckedAdd(data_begin, header->data_bytes());
   SHERD_ASSIGN_OR_RETURN(const int64_t free_bytes,
-                         files.FreeBytes(ParentOf(path)));
+                         files.FreeBytes(ParentDirectory(path)));
   if (!size.has_value() || *size > free_bytes) {
     return absl::ResourceExhaustedError(
         absl::StrCat(path, " needs ", header->data_bytes(), " + ", data_begin,
@@ -349,8 +343,7 @@ absl::Status SafetensorsWriter::Finish(bool sync) {
   SHERD_RETURN_IF_ERROR(state_->file->Close());
   SHERD_RETURN_IF_ERROR(state_->files.Rename(state_->temporary, state_->path));
   state_->finished = true;
-  if (sync) return state_->files.SyncDirectory(ParentOf(state_->path));
-  return absl::OkStatus();
+  return sync ? SyncRenamed(state_->files, state_->path) : absl::OkStatus();
 }
 
 }  // namespace sherd

@@ -326,6 +326,22 @@ TEST_F(SafetensorsTest, AFileAppearsOnlyIfItWasClosed) {
   EXPECT_FALSE(files_.Exists(path));
 }
 
+TEST_F(SafetensorsTest, AFileThatMayNotLastIsToldFromOneThatFailed) {
+  const std::string path = Path("f");
+  SHERD_ASSERT_OK_AND_ASSIGN(
+      const std::unique_ptr<SafetensorsWriter> writer,
+      SafetensorsWriter::Create(files_, path, {{"a", kUInt8, {1}}}));
+  ASSERT_THAT(writer->WriteAt("a", 0, std::vector<std::byte>(1)), IsOk());
+  SetFaultHandler([](const FaultPassage& passage) {
+    return passage.point == FaultPoint::kFileSyncDirectory
+               ? absl::InternalError("Input/output error")
+               : absl::OkStatus();
+  });
+  EXPECT_THAT(writer->Finish(), StatusIs(absl::StatusCode::kUnknown, path));
+  SetFaultHandler(nullptr);
+  EXPECT_THAT(SafetensorsFile::Open(files_, path), IsOk());
+}
+
 TEST_F(SafetensorsTest, MoreThanTheDiskHoldsIsRefusedWithBothNumbers) {
   EXPECT_THAT(
       SafetensorsWriter::Create(files_, Path("huge"),
