@@ -42,6 +42,17 @@ struct SaveOptions {
   CheckpointStats* stats = nullptr;
 };
 
+// Whether there is a checkpoint at `path`, for a program that begins afresh if
+// there is none. A damaged one exists, and so does one that lacks a data file.
+//
+// Not collective. Several ranks that ask may get different answers, if a save
+// ends meanwhile: one of them asks and tells the others, or all of them load,
+// and kNotFound is the answer that they have in common.
+//
+// Errors. From the file system, if it does not answer (FileSystem::KindOf).
+absl::StatusOr<bool> CheckpointExists(const std::string& path,
+                                      FileSystem& files = FileSystem::Posix());
+
 // Saves tensors as the checkpoint `path`, a directory that is created if
 // necessary and that all ranks see. An existing checkpoint is replaced
 // atomically: at every instant a reader finds the complete old one or the

@@ -17,8 +17,8 @@
 namespace sherd {
 
 // Reads and checks the manifest of the checkpoint `path`.
-//   kNotFound  `path` is not a checkpoint, or not a directory.
-//   others     As DecodeManifest.
+//   kNotFound  There is no checkpoint at `path`.
+//   others     From the file system, and as DecodeManifest.
 absl::StatusOr<Manifest> ReadManifest(FileSystem& files,
                                       const std::string& path);
 

@@ -52,8 +52,10 @@ absl::StatusOr<std::string> FindPluginFile(
   std::vector<std::string> tried;
   for (const std::string& directory : directories) {
     const std::string path = JoinPath(directory, std::string(file));
-    if (FileSystem::Posix().Exists(path)) return path;
-    tried.push_back(path);
+    const absl::StatusOr<bool> exists = FileSystem::Posix().Exists(path);
+    if (exists.ok() && *exists) return path;
+    tried.push_back(exists.ok() ? path
+                                : std::string(exists.status().message()));
   }
   return absl::NotFoundError(
       absl::StrCat("It is not linked statically, and these do not exist: ",

@@ -58,7 +58,7 @@ class MpiBackendTest : public sherd::testing::DistributedTest {
   pid_t Await(const std::string& step, int other) {
     const Deadline deadline = Deadline::After(absl::Seconds(30));
     while (!deadline.HasPassed()) {
-      if (FileSystem::Posix().Exists(Path(step, other))) {
+      if (FileSystem::Posix().Exists(Path(step, other)).value_or(false)) {
         const auto text = ReadFile(FileSystem::Posix(), Path(step, other), 32);
         int pid = -1;
         EXPECT_TRUE(text.ok() && absl::SimpleAtoi(*text, &pid));

@@ -83,6 +83,8 @@ constexpr FaultPointInfo kPoints[] = {
     {P::kFileList, "file/list", "FileSystem::List", true, false},
     {P::kFileSyncDirectory, "file/sync_directory", "FileSystem::SyncDirectory",
      true, true},
+    {P::kFileKind, "file/kind",
+     "FileSystem::KindOf, also for Exists and IsDirectory", true, false},
     {P::kFileFreeBytes, "file/free_bytes", "FileSystem::FreeBytes", true,
      false},
     {P::kFramePartSent, "net/part_sent",

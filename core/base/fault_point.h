@@ -58,6 +58,7 @@ enum class FaultPoint : int {
   kFileRemoveAll,
   kFileList,
   kFileSyncDirectory,
+  kFileKind,
   kFileFreeBytes,
   kFramePartSent,
   kRpcBeforeConnecting,

@@ -123,12 +123,9 @@ absl::Status FaultPointFiles::SyncDirectory(const std::string& path) {
                   [&] { return files_.SyncDirectory(path); });
 }
 
-bool FaultPointFiles::Exists(const std::string& path) {
-  return files_.Exists(path);
-}
-
-bool FaultPointFiles::IsDirectory(const std::string& path) {
-  return files_.IsDirectory(path);
+absl::StatusOr<FileKind> FaultPointFiles::KindOf(const std::string& path) {
+  SHERD_RETURN_IF_ERROR(Pass(FaultPoint::kFileKind, path));
+  return files_.KindOf(path);
 }
 
 absl::StatusOr<int64_t> FaultPointFiles::FreeBytes(const std::string& path) {

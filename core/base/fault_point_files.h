@@ -16,7 +16,7 @@ namespace sherd {
 // implementation of FileSystem to inject faults into it.
 //
 // Half of a write is done before the point is passed, so that a fault leaves it
-// torn. Exists() and IsDirectory() pass no point: they cannot fail.
+// torn. A file that is only destroyed passes no point when it is closed.
 //
 // Lifetime. `files` outlives this and every File from it.
 //
@@ -37,8 +37,7 @@ class FaultPointFiles final : public FileSystem {
   absl::StatusOr<std::vector<std::string>> List(
       const std::string& path) override;
   absl::Status SyncDirectory(const std::string& path) override;
-  bool Exists(const std::string& path) override;
-  bool IsDirectory(const std::string& path) override;
+  absl::StatusOr<FileKind> KindOf(const std::string& path) override;
   absl::StatusOr<int64_t> FreeBytes(const std::string& path) override;
 
  private:

@@ -109,6 +109,11 @@ absl::Status FromErrorCode(const std::error_code& error, const char* what,
   return error ? ErrnoStatus(error.value(), what, path) : absl::OkStatus();
 }
 
+FileKind KindOfMode(mode_t mode) {
+  if (S_ISREG(mode)) return FileKind::kRegular;
+  return S_ISDIR(mode) ? FileKind::kDirectory : FileKind::kOther;
+}
+
 absl::Status NotARegularFile(const std::string& path, mode_t mode,
                              const char* what) {
   const char* kind = S_ISDIR(mode)    ? "a directory"
@@ -187,14 +192,11 @@ class PosixFileSystem final : public FileSystem {
     return absl::UnimplementedError(status.message());
   }
 
-  bool Exists(const std::string& path) override {
-    std::error_code error;
-    return std::filesystem::exists(path, error);
-  }
-
-  bool IsDirectory(const std::string& path) override {
-    std::error_code error;
-    return std::filesystem::is_directory(path, error);
+  absl::StatusOr<FileKind> KindOf(const std::string& path) override {
+    struct stat info;
+    if (stat(path.c_str(), &info) == 0) return KindOfMode(info.st_mode);
+    if (errno == ENOENT || errno == ENOTDIR) return FileKind::kNone;
+    return ErrnoStatus(errno, "looking for", path);
   }
 
   absl::StatusOr<int64_t> FreeBytes(const std::string& path) override {
@@ -247,6 +249,16 @@ FileSystem& FileSystem::Posix() {
   return *files;
 }
 
+absl::StatusOr<bool> FileSystem::Exists(const std::string& path) {
+  SHERD_ASSIGN_OR_RETURN(const FileKind kind, KindOf(path));
+  return kind != FileKind::kNone;
+}
+
+absl::StatusOr<bool> FileSystem::IsDirectory(const std::string& path) {
+  SHERD_ASSIGN_OR_RETURN(const FileKind kind, KindOf(path));
+  return kind == FileKind::kDirectory;
+}
+
 std::string JoinPath(const std::string& directory, const std::string& name) {
   return (std::filesystem::path(directory) / name).string();
 }
@@ -268,7 +280,8 @@ absl::Status CreateDurableDirectories(FileSystem& files,
   std::vector<std::string> missing;
   for (std::string at = path; missing.empty() || at != missing.back();
        at = ParentDirectory(at)) {
-    if (files.Exists(at)) break;
+    SHERD_ASSIGN_OR_RETURN(const bool exists, files.Exists(at));
+    if (exists) break;
     missing.push_back(at);
   }
   if (missing.empty()) {

@@ -56,6 +56,15 @@ class File {
   const std::string path_;
 };
 
+// What a path names.
+enum class FileKind {
+  kNone,
+  kRegular,
+  kDirectory,
+  // A device, pipe or socket.
+  kOther,
+};
+
 // The file operations that Sherd uses, as an interface, so that tests can fail
 // or kill at a counted call. Thread-safe.
 class FileSystem {
@@ -103,8 +112,15 @@ class FileSystem {
   //   kUnimplemented  The file system has no sync of directories.
   virtual absl::Status SyncDirectory(const std::string& path) = 0;
 
-  virtual bool Exists(const std::string& path) = 0;
-  virtual bool IsDirectory(const std::string& path) = 0;
+  // What `path` names; links are followed. kNone is an answer of the file
+  // system: no such name, or a part of the path that is not a directory. If it
+  // gives none, because of an input/output error, a stale handle or missing
+  // permission, the result is that error: the file may well exist.
+  virtual absl::StatusOr<FileKind> KindOf(const std::string& path) = 0;
+
+  // By KindOf: whether it is not kNone, and whether it is kDirectory.
+  absl::StatusOr<bool> Exists(const std::string& path);
+  absl::StatusOr<bool> IsDirectory(const std::string& path);
 
   // Bytes that an unprivileged process may still write below `path`, which
   // must exist.

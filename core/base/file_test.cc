@@ -105,6 +105,44 @@ TEST_F(FileTest, DistinguishesMissingFilesFromDirectories) {
   EXPECT_THAT(files_.Remove(Path("no")), StatusIs(absl::StatusCode::kNotFound));
 }
 
+TEST_F(FileTest, KindsAreTold) {
+  ASSERT_THAT(WriteFileAtomically(files_, Path("f"), AsBytes("abc")), IsOk());
+  ASSERT_EQ(mkfifo(Path("pipe").c_str(), 0600), 0);
+  ASSERT_EQ(symlink("f", Path("link").c_str()), 0);
+  ASSERT_EQ(symlink("no", Path("dangling").c_str()), 0);
+  const std::pair<std::string, FileKind> cases[] = {
+      {Path("f"), FileKind::kRegular},     {Path("link"), FileKind::kRegular},
+      {directory_, FileKind::kDirectory},  {Path("pipe"), FileKind::kOther},
+      {"/dev/null", FileKind::kOther},     {Path("no"), FileKind::kNone},
+      {Path("dangling"), FileKind::kNone}, {Path("no/f"), FileKind::kNone},
+      {Path("f/g"), FileKind::kNone}};
+  for (const auto& [path, kind] : cases) {
+    EXPECT_THAT(files_.KindOf(path), IsOkAndHolds(kind)) << path;
+    EXPECT_THAT(files_.Exists(path), IsOkAndHolds(kind != FileKind::kNone));
+    EXPECT_THAT(files_.IsDirectory(path),
+                IsOkAndHolds(kind == FileKind::kDirectory));
+  }
+}
+
+// Otherwise a disk with a transient error would look empty.
+TEST_F(FileTest, WhatCannotBeLookedAtIsNotTakenForMissing) {
+  ASSERT_EQ(symlink("loop", Path("loop").c_str()), 0);
+  for (const std::string& path :
+       {Path("loop"), Path("loop/f"), Path(std::string(300, 'n'))}) {
+    EXPECT_THAT(files_.KindOf(path), StatusIs(absl::StatusCode::kInternal))
+        << path;
+    EXPECT_THAT(files_.Exists(path), StatusIs(absl::StatusCode::kInternal));
+    EXPECT_THAT(files_.IsDirectory(path),
+                StatusIs(absl::StatusCode::kInternal));
+  }
+  FailAt(FaultPoint::kFileKind);
+  EXPECT_THAT(files_.KindOf(directory_),
+              StatusIs(absl::StatusCode::kInternal, "injected fault"));
+  EXPECT_THAT(files_.Exists(Path("no")), StatusIs(absl::StatusCode::kInternal));
+  EXPECT_THAT(files_.IsDirectory(Path("no")),
+              StatusIs(absl::StatusCode::kInternal));
+}
+
 TEST_F(FileTest, PipesSocketsAndDevicesAreRefusedWithoutWaiting) {
   ASSERT_EQ(mkfifo(Path("pipe").c_str(), 0600), 0);
   ASSERT_EQ(symlink("pipe", Path("link").c_str()), 0);
@@ -196,7 +234,7 @@ class DurableDirectoriesTest : public FileTest {
     });
     EXPECT_THAT(CreateDurableDirectories(files_, path), IsOk());
     SetFaultHandler(nullptr);
-    EXPECT_TRUE(files_.IsDirectory(path));
+    EXPECT_THAT(files_.IsDirectory(path), IsOkAndHolds(true));
     return calls;
   }
 };
@@ -220,6 +258,9 @@ TEST_F(DurableDirectoriesTest, FailIfANameCannotBeSynced) {
   EXPECT_THAT(CreateDurableDirectories(files_, Path("a")),
               StatusIs(absl::StatusCode::kInternal, "injected fault"));
   EXPECT_THAT(CreateDurableDirectories(files_, Path("a")),
+              StatusIs(absl::StatusCode::kInternal, "injected fault"));
+  FailAt(FaultPoint::kFileKind);
+  EXPECT_THAT(CreateDurableDirectories(files_, Path("b")),
               StatusIs(absl::StatusCode::kInternal, "injected fault"));
 }
 

@@ -9,6 +9,7 @@
 #include "sherd/core/base/status_macros.h"
 #include "sherd/core/tensor/box.h"
 #include "sherd/core/tensor/shape.h"
+#include "sherd/serialization/checkpoint.h"
 #include "sherd/serialization/checkpoint/shard_reader.h"
 #include "sherd/serialization/manifest/manifest_codec.h"
 #include "sherd/serialization/safetensors/box_pieces.h"
@@ -27,13 +28,19 @@ struct SlicedShard {
 absl::StatusOr<Manifest> ReadManifest(FileSystem& files,
                                       const std::string& path) {
   const std::string manifest_path = JoinPath(path, kManifestFileName);
-  if (!files.IsDirectory(path) || !files.Exists(manifest_path)) {
+  const absl::StatusOr<std::string> bytes =
+      ReadFile(files, manifest_path, kMaxManifestBytes);
+  if (absl::IsNotFound(bytes.status())) {
     return absl::NotFoundError(absl::StrCat(
         path, " is not a checkpoint: there is no file ", manifest_path));
   }
-  SHERD_ASSIGN_OR_RETURN(const std::string bytes,
-                         ReadFile(files, manifest_path, kMaxManifestBytes));
-  return DecodeManifest(bytes, manifest_path);
+  SHERD_RETURN_IF_ERROR(bytes.status());
+  return DecodeManifest(*bytes, manifest_path);
+}
+
+absl::StatusOr<bool> CheckpointExists(const std::string& path,
+                                      FileSystem& files) {
+  return files.Exists(JoinPath(path, kManifestFileName));
 }
 
 absl::StatusOr<CheckpointReader> CheckpointReader::Open(const std::string& path,

@@ -23,6 +23,7 @@
 #include "sherd/serialization/checkpoint/save_plan.h"
 #include "sherd/serialization/checkpoint/shard_writer.h"
 #include "sherd/serialization/checkpoint/sharded_layout.h"
+#include "sherd/serialization/checkpoint_reader.h"
 #include "sherd/serialization/manifest/manifest_codec.h"
 
 namespace sherd {
@@ -118,19 +119,21 @@ class Saver {
   // files and that the manifest, if there is one, does not name. Files that
   // cannot be removed now are left to the next save.
   void RemoveLeftovers() {
+    auto names = files_.List(path_);
+    if (!names.ok()) return;
     absl::flat_hash_set<std::string> in_use;
-    const std::string manifest_path = JoinPath(path_, kManifestFileName);
-    if (files_.Exists(manifest_path)) {
-      const auto bytes = ReadFile(files_, manifest_path, kMaxManifestBytes);
-      if (!bytes.ok()) return;
-      const auto manifest = DecodeManifest(*bytes, manifest_path);
-      // One that this build cannot read may still be of use to another.
-      if (!manifest.ok()) return;
+    const auto manifest = ReadManifest(files_, path_);
+    if (manifest.ok()) {
       for (const ManifestFile& file : manifest->files) in_use.insert(file.name);
+    } else if (!absl::IsNotFound(manifest.status()) ||
+               std::find(names->begin(), names->end(), kManifestFileName) !=
+                   names->end()) {
+      // There is one: it cannot be read now, or leads to a file that is away,
+      // or only another build reads it.
+      return;
     }
     std::vector<std::string> unused;
-    for (std::string& name :
-         files_.List(path_).value_or(std::vector<std::string>())) {
+    for (std::string& name : *names) {
       if (IsSaveFileName(name) && !in_use.contains(name)) {
         unused.push_back(std::move(name));
       }

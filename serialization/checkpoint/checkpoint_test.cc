@@ -37,6 +37,7 @@ namespace {
 using sherd::testing::CountPassages;
 using sherd::testing::FailFileOperation;
 using sherd::testing::IsOk;
+using sherd::testing::IsOkAndHolds;
 using sherd::testing::LeaveOutSyncs;
 using sherd::testing::RunLocalRanks;
 using sherd::testing::StatusIs;
@@ -872,6 +873,112 @@ TEST_F(CheckpointTest, EachRankMakesDurableWhatItCreates) {
   }
 }
 
+TEST_F(CheckpointTest, ExistenceIsThatOfTheManifest) {
+  EXPECT_THAT(CheckpointExists(path_), IsOkAndHolds(false));
+  ASSERT_THAT(files_.CreateDirectories(path_), IsOk());
+  EXPECT_THAT(CheckpointExists(path_), IsOkAndHolds(false));
+  Save(1, 0, 1);
+  EXPECT_THAT(CheckpointExists(path_), IsOkAndHolds(true));
+  EXPECT_THAT(CheckpointExists(JoinPath(path_, kManifestFileName)),
+              IsOkAndHolds(false));
+  const std::string manifest = JoinPath(path_, kManifestFileName);
+  {
+    const FailFileOperation fault("kind", manifest,
+                                  absl::InternalError("injected fault"));
+    EXPECT_THAT(CheckpointExists(path_),
+                StatusIs(absl::StatusCode::kInternal, "injected fault"));
+  }
+  std::filesystem::resize_file(manifest, 3);
+  EXPECT_THAT(CheckpointExists(path_), IsOkAndHolds(true));
+}
+
+TEST_F(CheckpointTest, WhicheverOperationOfAFirstSaveFailsTheNextOneWorks) {
+  const std::string nested = JoinPath(path_, "new/checkpoint");
+  bool hit = true;
+  for (int64_t call = 1; hit; ++call) {
+    SCOPED_TRACE(absl::StrCat("call ", call));
+    std::filesystem::remove_all(path_);
+    RunLocalRanks(1, [&](ProcessGroup&) {
+      SHERD_ASSERT_OK_AND_ASSIGN(
+          ShardedTensor tensor,
+          ShardedTensor::Zeros(*ChunkShardingSpec::Create(0, {"rank:0/cpu"}),
+                               {100}));
+      FillSample(tensor, 3);
+      absl::Status status;
+      {
+        const FailFileOperation fault(
+            "*", "*", absl::InternalError("injected fault"),
+            {.nth = call, .rank = 0, .optional = true});
+        status = SaveCheckpoint(nested, {{"t", tensor}});
+        hit = fault.happened();
+      }
+      EXPECT_TRUE(status.ok() || hit) << status;
+      EXPECT_THAT(CheckpointExists(nested),
+                  IsOkAndHolds(status.ok() || absl::IsUnknown(status)));
+      ASSERT_THAT(SaveCheckpoint(nested, {{"t", tensor}}), IsOk());
+      EXPECT_THAT(VerifyCheckpoint(nested), IsOk());
+    });
+  }
+}
+
+TEST_F(CheckpointTest, AManifestThatCannotBeReadNowKeepsItsDataFiles) {
+  Save(2, 0, 1);
+  const std::set<std::string> before = Files();
+  const std::string manifest = JoinPath(path_, kManifestFileName);
+  const auto fail_to_save = [&] {
+    const FailFileOperation full(
+        "reserve", "*", absl::ResourceExhaustedError("disk full"), {.rank = 1});
+    RunLocalRanks(2, [&](ProcessGroup&) {
+      EXPECT_THAT(SaveCheckpoint(path_, MakeTensors(1, 2, 2)),
+                  StatusIs(absl::StatusCode::kResourceExhausted));
+    });
+  };
+  for (const char* operation : {"open_for_read", "size", "read", "kind"}) {
+    SCOPED_TRACE(operation);
+    {
+      const FailFileOperation fault(operation, manifest,
+                                    absl::InternalError("Stale file handle"),
+                                    {.times = 1000, .optional = true});
+      fail_to_save();
+    }
+    ExpectHolds(1);
+  }
+  // It may also be a link, to a disk that is away.
+  const std::string away = path_ + "_away";
+  std::filesystem::rename(manifest, away + ".gone");
+  std::filesystem::create_symlink(away, manifest);
+  fail_to_save();
+  std::filesystem::rename(away + ".gone", away);
+  ExpectHolds(1);
+  std::filesystem::remove(manifest);
+  std::filesystem::rename(away, manifest);
+  // Remains of the failed ones are removed by the next that sees the manifest.
+  fail_to_save();
+  EXPECT_EQ(Files(), before);
+}
+
+// A directory may be listed without a file that another host has just renamed.
+TEST_F(CheckpointTest, LeftoversStayIfItIsUnknownWhetherThereIsAManifest) {
+  ASSERT_THAT(files_.CreateDirectories(path_), IsOk());
+  const std::string leftover =
+      "shard-00000-of-00004.0123456789abcdef.safetensors";
+  std::ofstream(JoinPath(path_, leftover)) << "x";
+  {
+    const FailFileOperation unknown(
+        "open_for_read", JoinPath(path_, kManifestFileName),
+        absl::InternalError("Input/output error"), {.times = 2});
+    const FailFileOperation full("create", "*",
+                                 absl::ResourceExhaustedError("disk full"));
+    RunLocalRanks(1, [&](ProcessGroup&) {
+      EXPECT_THAT(SaveCheckpoint(path_, MakeTensors(0, 1, 1)),
+                  StatusIs(absl::StatusCode::kResourceExhausted));
+    });
+  }
+  EXPECT_TRUE(Files().contains(leftover));
+  Save(1, 0, 1);
+  EXPECT_FALSE(Files().contains(leftover));
+}
+
 TEST_F(CheckpointTest, WhicheverOperationOfALoadFailsAllRanksSayWhichRank) {
   const int kRanks = 3;
   Save(2, 0, 1);
@@ -937,11 +1044,8 @@ TEST_F(CheckpointTest, AFullDiskIsReportedWithBothNumbersBeforeWriting) {
     absl::Status SyncDirectory(const std::string&) override {
       return absl::OkStatus();
     }
-    bool Exists(const std::string& path) override {
-      return Posix().Exists(path);
-    }
-    bool IsDirectory(const std::string& path) override {
-      return Posix().IsDirectory(path);
+    absl::StatusOr<FileKind> KindOf(const std::string& path) override {
+      return Posix().KindOf(path);
     }
     absl::StatusOr<int64_t> FreeBytes(const std::string&) override {
       return 1000;

@@ -26,6 +26,7 @@ namespace sherd {
 namespace {
 
 using sherd::testing::IsOk;
+using sherd::testing::IsOkAndHolds;
 using sherd::testing::StatusIs;
 using sherd::testing::TensorBitwiseEq;
 using ::testing::HasSubstr;
@@ -193,7 +194,8 @@ TEST_F(SafetensorsTest, WritesWhatItReadsBackAndMaps) {
   for (const auto& [name, tensor] : tensors) {
     ASSERT_THAT(writer->Write(name, tensor), IsOk());
   }
-  EXPECT_FALSE(files_.Exists(path)) << "appeared before Finish";
+  EXPECT_THAT(files_.Exists(path), IsOkAndHolds(false))
+      << "appeared before Finish";
   ASSERT_THAT(writer->Finish(), IsOk());
 
   SHERD_ASSERT_OK_AND_ASSIGN(const SafetensorsFile file,
@@ -323,7 +325,7 @@ TEST_F(SafetensorsTest, AFileAppearsOnlyIfItWasClosed) {
   EXPECT_THAT(writer->Finish(),
               StatusIs(absl::StatusCode::kResourceExhausted, "quota"));
   SetFaultHandler(nullptr);
-  EXPECT_FALSE(files_.Exists(path));
+  EXPECT_THAT(files_.Exists(path), IsOkAndHolds(false));
 }
 
 TEST_F(SafetensorsTest, AFileThatMayNotLastIsToldFromOneThatFailed) {

@@ -115,7 +115,7 @@ TEST_F(FaultyFilesTest, OnlyThePathsThatAreMeantFail) {
   EXPECT_THAT(files_.Rename(path_, path_ + "2"), IsOk());
   EXPECT_THAT(files_.Rename(path_ + "2", "/tmp/new"),
               StatusIs(absl::StatusCode::kInternal, "no"));
-  EXPECT_TRUE(files_.Exists(path_ + "2"));
+  EXPECT_THAT(files_.Exists(path_ + "2"), IsOkAndHolds(true));
 }
 
 TEST_F(FaultyFilesTest, EachOperationCanFail) {
@@ -124,18 +124,18 @@ TEST_F(FaultyFilesTest, EachOperationCanFail) {
   SHERD_ASSERT_OK_AND_ASSIGN(const std::unique_ptr<File> file,
                              files_.Create(path));
   std::byte byte{};
-  FailFileOperation fault("*", "*", absl::InternalError("no"), {.times = 15});
+  FailFileOperation fault("*", "*", absl::InternalError("no"), {.times = 16});
   for (const absl::Status& status : std::vector<absl::Status>{
            files_.OpenForRead(path).status(), files_.Create(path).status(),
            file->ReadAt(0, {&byte, 0}), file->WriteAt(0, {&byte, 1}),
            file->Size().status(), file->Reserve(1), file->Sync(), file->Close(),
-           files_.CreateDirectories(path_), files_.Rename(path, path_),
-           files_.Remove(path), files_.RemoveAll(path_),
-           files_.List(path_).status(), files_.SyncDirectory(path_),
-           files_.FreeBytes(path_).status()}) {
+           files_.KindOf(path).status(), files_.CreateDirectories(path_),
+           files_.Rename(path, path_), files_.Remove(path),
+           files_.RemoveAll(path_), files_.List(path_).status(),
+           files_.SyncDirectory(path_), files_.FreeBytes(path_).status()}) {
     EXPECT_THAT(status, StatusIs(absl::StatusCode::kInternal, "no"));
   }
-  EXPECT_TRUE(files_.Exists(path));
+  EXPECT_THAT(files_.Exists(path), IsOkAndHolds(true));
 }
 
 TEST_F(FaultyFilesTest, SyncsCanBeLeftOut) {

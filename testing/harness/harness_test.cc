@@ -165,7 +165,7 @@ class HarnessTest : public ::testing::Test {
     const Deadline deadline = Deadline::After(kPatience);
     const std::string path = JoinPath(directory_, name);
     while (!deadline.HasPassed()) {
-      if (FileSystem::Posix().Exists(path)) {
+      if (FileSystem::Posix().Exists(path).value_or(false)) {
         const auto text = ReadFile(FileSystem::Posix(), path, 32);
         int pid = -1;
         EXPECT_TRUE(text.ok() && absl::SimpleAtoi(*text, &pid));

@@ -70,7 +70,7 @@ TEST(RankOutputTest, WithoutOutputThereIsNoFile) {
   const std::string path = FileFor("none");
   RankOutput output(path);
   output.Append("");
-  EXPECT_FALSE(FileSystem::Posix().Exists(path));
+  EXPECT_THAT(FileSystem::Posix().Exists(path), IsOkAndHolds(false));
 }
 
 TEST(RankOutputTest, AFileThatCannotBeWrittenHarmsNothing) {

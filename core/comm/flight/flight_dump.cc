@@ -288,7 +288,8 @@ std::string FlightWriter::PathFor(const FlightDump& dump) {
   if (!path.empty()) return path;
   const std::string stem = absl::StrCat("flight.rank-", dump.rank);
   path = JoinPath(directory_.path, stem + ".json");
-  if (files_.Exists(path)) {
+  // What cannot be looked at is not replaced either.
+  if (files_.Exists(path).value_or(true)) {
     path = JoinPath(directory_.path,
                     absl::StrCat(stem, ".pid-", dump.pid, ".json"));
   }

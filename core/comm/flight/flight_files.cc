@@ -364,7 +364,8 @@ absl::StatusOr<FlightFile> ParseFlightFile(const std::string& path,
 
 absl::StatusOr<FlightDirectoryFiles> ReadFlightDirectory(
     FileSystem& files, const std::string& directory) {
-  if (!files.IsDirectory(directory)) {
+  SHERD_ASSIGN_OR_RETURN(const bool exists, files.IsDirectory(directory));
+  if (!exists) {
     return absl::NotFoundError(absl::StrCat(
         directory,
         ": no such directory, expected one with flight recorder dumps"));

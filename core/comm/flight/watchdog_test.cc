@@ -278,7 +278,8 @@ class WatchdogSignalTest : public ::testing::Test {
 
   static void WaitFor(const std::string& path) {
     const Deadline deadline = Deadline::After(kLong);
-    while (!FileSystem::Posix().Exists(path) && !deadline.HasPassed()) {
+    while (!FileSystem::Posix().Exists(path).value_or(false) &&
+           !deadline.HasPassed()) {
       std::this_thread::yield();
     }
   }

@@ -37,6 +37,7 @@ namespace sherd {
 namespace {
 
 using ::sherd::testing::IsOk;
+using ::sherd::testing::IsOkAndHolds;
 using ::sherd::testing::StatusIs;
 using ::testing::Contains;
 using ::testing::HasSubstr;
@@ -427,7 +428,7 @@ TEST_F(InitTest, OneFileServesManyLivesAndIsRemovedAtTheEnd) {
       EXPECT_THAT((*group)->Destroy(), IsOk());
     }
   });
-  EXPECT_FALSE(FileSystem::Posix().Exists(path));
+  EXPECT_THAT(FileSystem::Posix().Exists(path), IsOkAndHolds(false));
 }
 
 TEST_F(InitTest, OneStoreServesManyLives) {

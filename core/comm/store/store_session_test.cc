@@ -148,9 +148,9 @@ TEST(SessionInFileTest, TheLastRankRemovesTheFile) {
   ASSERT_THAT(a, IsOk());
   ASSERT_THAT(b, IsOk());
   (*b)->Leave();
-  EXPECT_TRUE(FileSystem::Posix().Exists(path));
+  EXPECT_THAT(FileSystem::Posix().Exists(path), IsOkAndHolds(true));
   (*a)->Leave();
-  EXPECT_FALSE(FileSystem::Posix().Exists(path));
+  EXPECT_THAT(FileSystem::Posix().Exists(path), IsOkAndHolds(false));
 }
 
 TEST(SessionInFileTest, AMissingDirectoryIsSaidAtOnce) {

@@ -66,7 +66,8 @@ constexpr char kThisFile[] = "core/sharding/tensor/coming_from_pytorch_test.cc";
 [[maybe_unused]] constexpr auto kAddDeviceMap = &AddDeviceMap;
 [[maybe_unused]] constexpr size_t kScope = sizeof(ScopedStream);
 // core does not see serialization/checkpoint.h: SaveCheckpoint, LoadCheckpoint,
-// LoadCheckpointInto. Nor rpc/rpc.h and the headers beside it:
+// LoadCheckpointInto, CheckpointExists. Nor rpc/rpc.h and the headers beside
+// it:
 // InitRpc, RpcOptions: init_method, store, timeout, transports, device_maps.
 // DefaultRpcAgent, RpcAgent: Call, CallAsync, Remote, Share, rank, name,
 // workers, Shutdown, ShutdownOptions, OnWorkerLost, Statistics. To.

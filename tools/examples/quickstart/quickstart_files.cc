@@ -13,7 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "sherd/core/base/status_macros.h"
 #include "sherd/core/base/units.h"
-#include "sherd/serialization/manifest/manifest.h"
+#include "sherd/serialization/checkpoint.h"
 #include "sherd/serialization/safetensors.h"
 #include "sherd/tools/examples/quickstart/model_preset.h"
 #include "sherd/tools/examples/quickstart/model_writer.h"
@@ -42,7 +42,8 @@ bool IsPreset(FileSystem& files, const std::string& path,
 }
 
 absl::Status RemoveIfThere(FileSystem& files, const std::string& path) {
-  return files.Exists(path) ? files.Remove(path) : absl::OkStatus();
+  const absl::Status status = files.Remove(path);
+  return absl::IsNotFound(status) ? absl::OkStatus() : status;
 }
 
 absl::Status RemoveOldResults(FileSystem& files, const QuickstartFiles& paths,
@@ -91,7 +92,8 @@ absl::Status WritePreset(FileSystem& files, const std::string& path,
 }
 
 absl::StatusOr<int64_t> CheckModel(FileSystem& files, const std::string& path) {
-  if (!files.Exists(path)) {
+  SHERD_ASSIGN_OR_RETURN(const bool exists, files.Exists(path));
+  if (!exists) {
     return absl::NotFoundError(
         absl::StrCat(path, ": no such file, expected a safetensors model"));
   }
@@ -106,8 +108,9 @@ absl::StatusOr<std::string> PrepareQuickstart(FileSystem& files,
                                               const PrepareOptions& options) {
   const QuickstartFiles paths(
       std::filesystem::absolute(options.directory).lexically_normal().string());
-  const std::string manifest = JoinPath(paths.checkpoint(), kManifestFileName);
-  if (options.load_only && !files.Exists(manifest)) {
+  SHERD_ASSIGN_OR_RETURN(const bool saved,
+                         CheckpointExists(paths.checkpoint(), files));
+  if (options.load_only && !saved) {
     return absl::NotFoundError(absl::StrCat(
         paths.checkpoint(),
         ": no checkpoint here to load, run without --load-only first"));

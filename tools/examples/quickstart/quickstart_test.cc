@@ -191,10 +191,10 @@ TEST_F(QuickstartTest, PreparingRemovesOldResults) {
     Overwrite(path, "old");
   }
   ASSERT_THAT(Prepare(), IsOk());
-  EXPECT_FALSE(Files().Exists(paths_.gathered()));
-  EXPECT_FALSE(Files().Exists(paths_.picture()));
-  EXPECT_FALSE(Files().Exists(paths_.failure()));
-  EXPECT_TRUE(Files().Exists(paths_.model()));
+  EXPECT_THAT(Files().Exists(paths_.gathered()), IsOkAndHolds(false));
+  EXPECT_THAT(Files().Exists(paths_.picture()), IsOkAndHolds(false));
+  EXPECT_THAT(Files().Exists(paths_.failure()), IsOkAndHolds(false));
+  EXPECT_THAT(Files().Exists(paths_.model()), IsOkAndHolds(true));
 }
 
 TEST_F(QuickstartTest, LoadingAloneFindsTheModelThatWasSaved) {

@@ -15,6 +15,7 @@
 #include "sherd/core/base/status_macros.h"
 #include "sherd/core/base/text_table.h"
 #include "sherd/core/base/units.h"
+#include "sherd/serialization/checkpoint.h"
 #include "sherd/serialization/checkpoint_reader.h"
 #include "sherd/serialization/manifest/manifest.h"
 #include "sherd/serialization/safetensors.h"
@@ -102,19 +103,13 @@ absl::StatusOr<Inspection> FromCheckpoint(const CheckpointReader& reader) {
   return inspection;
 }
 
-absl::Status NothingThere(FileSystem& files, const std::string& path) {
-  if (!files.Exists(path)) {
-    return absl::NotFoundError(absl::StrCat(
-        path,
-        ": no such file or directory, expected a safetensors file or a "
-        "checkpoint directory"));
-  }
+absl::Status NotACheckpoint(FileSystem& files, const std::string& directory) {
   std::vector<std::string> names =
-      files.List(path).value_or(std::vector<std::string>());
+      files.List(directory).value_or(std::vector<std::string>());
   const size_t count = names.size();
   names.resize(std::min<size_t>(count, 5));
   return absl::NotFoundError(absl::StrCat(
-      path, ": this directory is not a checkpoint: it has no ",
+      directory, ": this directory is not a checkpoint: it has no ",
       kManifestFileName,
       count == 0 ? std::string(", it is empty")
                  : absl::StrCat(", but ", absl::StrJoin(names, ", "),
@@ -188,28 +183,24 @@ int64_t Inspection::tensor_bytes() const {
   return total;
 }
 
-bool IsCheckpointPath(FileSystem& files, const std::string& path) {
-  return files.IsDirectory(path) ||
-         std::filesystem::path(path).filename() == kManifestFileName;
-}
-
-std::string CheckpointDirectory(FileSystem& files, const std::string& path) {
-  if (files.IsDirectory(path)) return path;
-  const std::string parent = std::filesystem::path(path).parent_path().string();
-  return parent.empty() ? "." : parent;
-}
-
 absl::StatusOr<Inspection> Inspect(FileSystem& files, const std::string& path) {
-  if (!files.Exists(path)) return NothingThere(files, path);
-  if (!IsCheckpointPath(files, path)) {
+  SHERD_ASSIGN_OR_RETURN(const FileKind kind, files.KindOf(path));
+  if (kind == FileKind::kNone) {
+    return absl::NotFoundError(absl::StrCat(
+        path,
+        ": no such file or directory, expected a safetensors file or a "
+        "checkpoint directory"));
+  }
+  const bool is_directory = kind == FileKind::kDirectory;
+  if (!is_directory &&
+      std::filesystem::path(path).filename() != kManifestFileName) {
     SHERD_ASSIGN_OR_RETURN(const SafetensorsFile file,
                            SafetensorsFile::Open(files, path));
     return FromSafetensors(file);
   }
-  const std::string directory = CheckpointDirectory(files, path);
-  if (!files.Exists(JoinPath(directory, kManifestFileName))) {
-    return NothingThere(files, directory);
-  }
+  const std::string directory = is_directory ? path : ParentDirectory(path);
+  SHERD_ASSIGN_OR_RETURN(const bool exists, CheckpointExists(directory, files));
+  if (!exists) return NotACheckpoint(files, directory);
   SHERD_ASSIGN_OR_RETURN(const CheckpointReader reader,
                          CheckpointReader::Open(directory, files));
   return FromCheckpoint(reader);

@@ -59,13 +59,8 @@ struct Inspection {
   int64_t tensor_bytes() const;
 };
 
-// Whether `path` is read as a checkpoint: a directory, or its manifest.
-bool IsCheckpointPath(FileSystem& files, const std::string& path);
-
-// The directory of a checkpoint path.
-std::string CheckpointDirectory(FileSystem& files, const std::string& path);
-
-// Reads headers only.
+// Reads headers only: of the checkpoint of which `path` is the directory or the
+// manifest, otherwise of a safetensors file.
 //   kNotFound  There is nothing at `path`, or a directory without a manifest;
 //              the message states what was expected.
 //   Otherwise as SafetensorsFile::Open and CheckpointReader::Open.

@@ -1,6 +1,7 @@
 #include "sherd/tools/sherd/checkpoint/inspection.h"
 
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <cstddef>
 #include <map>
@@ -209,6 +210,9 @@ TEST(InspectionTest, AMissingFileReportsWhatWasExpected) {
               StatusIs(absl::StatusCode::kNotFound, "but notes.txt"));
   EXPECT_THAT(Inspect(Files(), folder + "/notes.txt"),
               StatusIs(absl::StatusCode::kDataLoss, "notes.txt"));
+  ASSERT_EQ(symlink("loop", (folder + "/loop").c_str()), 0);
+  EXPECT_THAT(Inspect(Files(), folder + "/loop"),
+              StatusIs(absl::StatusCode::kInternal, "loop"));
 }
 
 TEST(InspectionTest, APipeIsRefused) {
