@@ -130,17 +130,20 @@ struct LoadOptions {
 // on one; FailedRank as for SaveCheckpoint. Messages begin with `load "path":
 // `. After kDataLoss and kUnavailable the contents of the destinations are
 // unspecified, otherwise unchanged.
-//   kNotFound            There is no checkpoint, or it has no tensor of that
-//                        name.
-//   kInvalidArgument     dtype or sizes differ from those that were saved;
-//                        names or layouts differ between ranks; two
-//                        destinations, or shards of one, share memory on a
-//                        rank.
+//   kNotFound            There is no checkpoint, and nothing else is meant.
+//   kInvalidArgument     The checkpoint has no tensor of that name; dtype or
+//                        sizes differ from those that were saved; names or
+//                        layouts differ between ranks; two destinations, or
+//                        shards of one, share memory on a rank.
 //   kFailedPrecondition  A destination is not initialised, not writable or
-//                        without data.
+//                        without data; or some ranks find a checkpoint and
+//                        others none.
 //   kUnimplemented       A later version wrote the checkpoint.
-//   kDataLoss            Manifest or data are damaged or incomplete; the
-//                        message names file, tensor and offset.
+//   kDataLoss            Manifest or data are damaged or incomplete, or a data
+//                        file is missing; the message names file, tensor and
+//                        offset.
+//   kResourceExhausted   The manifest exceeds a limit of manifest_codec.h, or
+//                        memory is short.
 //   kUnavailable         A rank died; the message names it.
 //
 // Cost. Each byte that is needed is read once over all ranks, directly into the

@@ -40,6 +40,10 @@ using DestinationFn = std::function<absl::StatusOr<ShardedTensor>(
 // One rank's part of one load.
 class Loader {
  public:
+  // The checkpoint when a load has failed, as seen by the rank that sees most:
+  // that which it read before, or one that a save has put in its place.
+  enum Found : uint64_t { kNothing, kTheSame, kAnother };
+
   Loader(const std::string& path, std::vector<std::string> names,
          DestinationFn destination, ProcessGroup& group,
          const LoadOptions& options)
@@ -67,6 +71,19 @@ class Loader {
     std::vector<ShardedTensor> tensors;
     for (Item& item : items_) tensors.push_back(std::move(item.tensor));
     return tensors;
+  }
+
+  // After an error, which all ranks have alike: what the ranks find when they
+  // look again. Collective.
+  absl::StatusOr<Found> LookAgain() {
+    const absl::StatusOr<Manifest> current = ReadManifest(files_, path_);
+    const Found found = !current.ok()                           ? kNothing
+                        : current->save_id == manifest_.save_id ? kTheSame
+                                                                : kAnother;
+    SHERD_ASSIGN_OR_RETURN(
+        const uint64_t most,
+        AgreeOnMaximum(group_, operation(), absl::OkStatus(), {}, found));
+    return static_cast<Found>(most);
   }
 
   const CheckpointStats& stats() const { return stats_; }
@@ -506,7 +523,7 @@ absl::StatusOr<std::vector<ShardedTensor>> Load(
     const LoadOptions& options) {
   // A save may replace the checkpoint after one rank has read it and before
   // another does: the latter finds a file missing, or another manifest than the
-  // others. All ranks see the same error, so all start over, once.
+  // others. All ranks see the same error, so all look, and start over, once.
   for (int attempt = 0;; ++attempt) {
     Loader loader(path, names, destination, *group, options);
     const absl::Status status =
@@ -515,9 +532,21 @@ absl::StatusOr<std::vector<ShardedTensor>> Load(
       if (options.stats != nullptr) *options.stats = loader.stats();
       return loader.TakeTensors();
     }
-    const bool may_be_replaced =
-        absl::IsNotFound(status) || absl::IsInvalidArgument(status);
-    if (attempt > 0 || !may_be_replaced) return status;
+    const bool may_be_replaced = absl::IsNotFound(status) ||
+                                 absl::IsDataLoss(status) ||
+                                 absl::IsInvalidArgument(status);
+    if (!may_be_replaced || !group->health().ok()) return status;
+    const absl::StatusOr<Loader::Found> found = loader.LookAgain();
+    if (!found.ok()) return status;
+    if (*found == Loader::kAnother && attempt == 0) continue;
+    // A program begins afresh at kNotFound, and would replace what others see.
+    if (!absl::IsNotFound(status) || *found == Loader::kNothing) return status;
+    return WithErrorInfo(
+        absl::FailedPreconditionError(absl::StrCat(
+            status.message(),
+            "; but another rank finds it: expected a directory that all ranks "
+            "see alike")),
+        GetErrorInfo(status));
   }
 }
 

@@ -34,6 +34,7 @@
 namespace sherd {
 namespace {
 
+using sherd::testing::CallAt;
 using sherd::testing::CountPassages;
 using sherd::testing::FailFileOperation;
 using sherd::testing::IsOk;
@@ -456,7 +457,7 @@ TEST_F(CheckpointTest, AReaderReadsTensorsAndSlices) {
   EXPECT_THAT(reader.ReadSlice("large", {0}, {1}),
               StatusIs(absl::StatusCode::kInvalidArgument, "2 dimensions"));
   EXPECT_THAT(reader.ReadTensor("absent"),
-              StatusIs(absl::StatusCode::kNotFound, "\"absent\""));
+              StatusIs(absl::StatusCode::kInvalidArgument, "\"absent\""));
 }
 
 TEST_F(CheckpointTest, ASliceReadsOnlyTheChunksItNeeds) {
@@ -506,7 +507,7 @@ TEST_F(CheckpointTest, LoadingWhatDoesNotFitIsRefusedByName) {
   RunLocalRanks(2, [&](ProcessGroup& group) {
     const auto rows = *ChunkShardingSpec::Create(0, PlacementsOnRanks(2));
     EXPECT_THAT(LoadCheckpoint(path_, {{"absent", rows}}),
-                StatusIs(absl::StatusCode::kNotFound, "\"absent\""));
+                StatusIs(absl::StatusCode::kInvalidArgument, "\"absent\""));
     EXPECT_THAT(LoadCheckpoint(path_ + ".none", {{"weight", rows}}),
                 StatusIs(absl::StatusCode::kNotFound, "is not a checkpoint"));
     EXPECT_THAT(LoadCheckpoint(path_, {{"scalar", rows}}),
@@ -733,7 +734,129 @@ TEST_F(CheckpointTest, ShortenedLengthenedAndMissingFilesAreNamed) {
   std::filesystem::resize_file(file, 0);
   expect(absl::StatusCode::kDataLoss, absl::StrCat(name, " has 0"));
   std::filesystem::remove(file);
-  expect(absl::StatusCode::kNotFound, name);
+  // Not kNotFound, at which a program would begin afresh and replace it.
+  expect(absl::StatusCode::kDataLoss, absl::StrCat(name, " is missing"));
+  EXPECT_THAT(reader.ReadTensor("large"),
+              StatusIs(absl::StatusCode::kDataLoss, name));
+  EXPECT_THAT(CheckpointExists(path_), IsOkAndHolds(true));
+}
+
+TEST_F(CheckpointTest, ExistenceIsThatOfTheManifest) {
+  EXPECT_THAT(CheckpointExists(path_), IsOkAndHolds(false));
+  ASSERT_THAT(files_.CreateDirectories(path_), IsOk());
+  EXPECT_THAT(CheckpointExists(path_), IsOkAndHolds(false));
+  Save(1, 0, 1);
+  EXPECT_THAT(CheckpointExists(path_), IsOkAndHolds(true));
+  EXPECT_THAT(CheckpointExists(JoinPath(path_, kManifestFileName)),
+              IsOkAndHolds(false));
+  const std::string manifest = JoinPath(path_, kManifestFileName);
+  {
+    const FailFileOperation fault("kind", manifest,
+                                  absl::InternalError("injected fault"));
+    EXPECT_THAT(CheckpointExists(path_),
+                StatusIs(absl::StatusCode::kInternal, "injected fault"));
+  }
+  std::filesystem::resize_file(manifest, 3);
+  EXPECT_THAT(CheckpointExists(path_), IsOkAndHolds(true));
+}
+
+// As where one host has not mounted the disk.
+TEST_F(CheckpointTest, OneThatOnlySomeRanksFindIsNotTakenForMissing) {
+  Save(3, 0, 1);
+  for (const int blind : {0, 2}) {
+    const FailFileOperation fault(
+        "open_for_read", JoinPath(path_, kManifestFileName),
+        absl::NotFoundError("No such file"), {.times = 1000, .rank = blind});
+    RunLocalRanks(3, [&](ProcessGroup&) {
+      const auto loaded = LoadCheckpoint(path_, MakeSpecs(1, 3));
+      EXPECT_THAT(loaded, StatusIs(absl::StatusCode::kFailedPrecondition,
+                                   "another rank finds it"));
+      EXPECT_EQ(ErrorRank(loaded.status()), blind);
+    });
+  }
+}
+
+TEST_F(CheckpointTest, APipeInPlaceOfAFileIsRefusedOnAllRanks) {
+  Save(2, 0, 30);
+  const std::set<std::string> before = Files();
+  for (const std::string& name : before) {
+    SCOPED_TRACE(name);
+    const std::string file = JoinPath(path_, name);
+    std::filesystem::rename(file, path_ + ".aside");
+    ASSERT_EQ(mkfifo(file.c_str(), 0600), 0);
+    const auto refused = StatusIs(
+        absl::StatusCode::kInvalidArgument,
+        AllOf(HasSubstr(name), HasSubstr("pipe"), HasSubstr("regular file")));
+    EXPECT_THAT(VerifyCheckpoint(path_), refused);
+    RunLocalRanks(2, [&](ProcessGroup& group) {
+      EXPECT_THAT(LoadCheckpoint(path_, MakeSpecs(1, 2)), refused);
+      if (name == kManifestFileName) {
+        EXPECT_THAT(SaveCheckpoint(path_, MakeTensors(0, 2, 1)), refused);
+      }
+      EXPECT_THAT(group.Barrier(), IsOk());
+    });
+    std::filesystem::remove(file);
+    std::filesystem::rename(path_ + ".aside", file);
+  }
+  const std::set<std::string> after = Files();
+  EXPECT_TRUE(
+      std::includes(after.begin(), after.end(), before.begin(), before.end()));
+  ExpectHolds(30);
+}
+
+// A second checkpoint in another directory, which a test puts in the place of
+// the first one.
+class ReplacedCheckpointTest : public CheckpointTest {
+ protected:
+  ReplacedCheckpointTest() {
+    std::filesystem::remove_all(other_);
+    Save(2, 0, 1);
+    std::swap(path_, other_);
+    Save(2, 1, 2);
+    std::swap(path_, other_);
+  }
+
+  // As a save does: first the data files, and those of the former one last.
+  void Replace() {
+    std::set<std::string> former = Files();
+    for (const auto& entry : std::filesystem::directory_iterator(other_)) {
+      if (entry.path().filename() != kManifestFileName) {
+        std::filesystem::copy(entry.path(), path_);
+      }
+    }
+    std::filesystem::rename(JoinPath(other_, kManifestFileName),
+                            JoinPath(path_, kManifestFileName));
+    former.erase(kManifestFileName);
+    for (const std::string& name : former) {
+      std::filesystem::remove(JoinPath(path_, name));
+    }
+  }
+
+  std::string other_ = path_ + "_other";
+};
+
+TEST_F(ReplacedCheckpointTest, ALoadStartsOver) {
+  const CallAt replace("file/open_for_read", [this] { Replace(); },
+                       {.subject = "*/shard-*"});
+  RunLocalRanks(2, [&](ProcessGroup&) {
+    SHERD_ASSERT_OK_AND_ASSIGN(const Tensors loaded,
+                               LoadCheckpoint(path_, MakeSpecs(0, 2)));
+    ExpectSamples(loaded, 2);
+  });
+}
+
+TEST_F(ReplacedCheckpointTest, AVerificationStartsOver) {
+  const CallAt replace("file/open_for_read", [this] { Replace(); },
+                       {.subject = "*/shard-*"});
+  EXPECT_THAT(VerifyCheckpoint(path_), IsOk());
+}
+
+TEST_F(ReplacedCheckpointTest, AReaderThatIsOpenSaysSo) {
+  SHERD_ASSERT_OK_AND_ASSIGN(const CheckpointReader reader,
+                             CheckpointReader::Open(path_));
+  Replace();
+  EXPECT_THAT(reader.ReadTensor("large"),
+              StatusIs(absl::StatusCode::kDataLoss, "open it again"));
 }
 
 // Failing file operations
@@ -783,113 +906,6 @@ TEST_F(CheckpointTest, WhicheverOperationFailsTheOldOrTheNewOneIsWhole) {
   // A save that succeeds removes the remains of the failures.
   Save(kRanks, 0, 1);
   EXPECT_EQ(Files().size(), kRanks + 1u);
-}
-
-TEST_F(CheckpointTest, AnErrorAtClosingIsAnErrorOfTheSave) {
-  Save(2, 0, 1);
-  for (const char* file : {"*/shard-00001*", "*/manifest.sherd*"}) {
-    const FailFileOperation fault("close", file,
-                                  absl::ResourceExhaustedError("quota"));
-    RunLocalRanks(2, [&](ProcessGroup&) {
-      EXPECT_THAT(SaveCheckpoint(path_, MakeTensors(1, 2, 2)),
-                  StatusIs(absl::StatusCode::kResourceExhausted, "quota"));
-    });
-    ExpectHolds(1);
-  }
-}
-
-TEST_F(CheckpointTest, APipeInPlaceOfAFileIsRefusedOnAllRanks) {
-  Save(2, 0, 30);
-  const std::set<std::string> before = Files();
-  for (const std::string& name : before) {
-    SCOPED_TRACE(name);
-    const std::string file = JoinPath(path_, name);
-    std::filesystem::rename(file, path_ + ".aside");
-    ASSERT_EQ(mkfifo(file.c_str(), 0600), 0);
-    const auto refused = StatusIs(
-        absl::StatusCode::kInvalidArgument,
-        AllOf(HasSubstr(name), HasSubstr("pipe"), HasSubstr("regular file")));
-    EXPECT_THAT(VerifyCheckpoint(path_), refused);
-    RunLocalRanks(2, [&](ProcessGroup& group) {
-      EXPECT_THAT(LoadCheckpoint(path_, MakeSpecs(1, 2)), refused);
-      if (name == kManifestFileName) {
-        EXPECT_THAT(SaveCheckpoint(path_, MakeTensors(0, 2, 1)), refused);
-      }
-      EXPECT_THAT(group.Barrier(), IsOk());
-    });
-    std::filesystem::remove(file);
-    std::filesystem::rename(path_ + ".aside", file);
-  }
-  const std::set<std::string> after = Files();
-  EXPECT_TRUE(
-      std::includes(after.begin(), after.end(), before.begin(), before.end()));
-  ExpectHolds(30);
-}
-
-TEST_F(CheckpointTest, ASwitchThatMayNotLastIsToldAndKeepsBothCheckpoints) {
-  Save(2, 0, 1);
-  const std::set<std::string> before = Files();
-  {
-    // The first is for the data file.
-    const FailFileOperation fault("sync_directory", path_,
-                                  absl::InternalError("Input/output error"),
-                                  {.nth = 2, .rank = 0});
-    RunLocalRanks(2, [&](ProcessGroup&) {
-      EXPECT_THAT(
-          SaveCheckpoint(path_, MakeTensors(1, 2, 2)),
-          StatusIs(absl::StatusCode::kUnknown,
-                   AllOf(HasSubstr("the new checkpoint has replaced the old"),
-                         HasSubstr("loss of power"),
-                         HasSubstr("Input/output error"))));
-    });
-  }
-  ExpectHolds(2);
-  const std::set<std::string> after = Files();
-  EXPECT_TRUE(
-      std::includes(after.begin(), after.end(), before.begin(), before.end()))
-      << "files of the former one, which may come back";
-  Save(2, 2, 3);
-  EXPECT_EQ(Files().size(), 3u);
-}
-
-TEST_F(CheckpointTest, EachRankMakesDurableWhatItCreates) {
-  const int kRanks = 3;
-  const std::string nested = JoinPath(path_, "a/b");
-  for (int rank = 0; rank < kRanks; ++rank) {
-    std::filesystem::remove_all(path_);
-    // Each rank its data file; rank 0 also the directories and the manifest.
-    const CountPassages files("file/sync",
-                              {.rank = rank, .subject = nested + "/*"});
-    const CountPassages names("file/sync_directory",
-                              {.rank = rank, .subject = nested});
-    const CountPassages parents("file/sync_directory",
-                                {.rank = rank, .subject = path_ + "*/.."});
-    RunLocalRanks(kRanks, [&](ProcessGroup&) {
-      EXPECT_THAT(SaveCheckpoint(nested, MakeTensors(1, kRanks, 1)), IsOk());
-    });
-    EXPECT_EQ(files.count(), rank == 0 ? 2 : 1);
-    EXPECT_EQ(names.count(), rank == 0 ? 2 : 1);
-    EXPECT_EQ(parents.count(), rank == 0 ? 3 : 0);
-  }
-}
-
-TEST_F(CheckpointTest, ExistenceIsThatOfTheManifest) {
-  EXPECT_THAT(CheckpointExists(path_), IsOkAndHolds(false));
-  ASSERT_THAT(files_.CreateDirectories(path_), IsOk());
-  EXPECT_THAT(CheckpointExists(path_), IsOkAndHolds(false));
-  Save(1, 0, 1);
-  EXPECT_THAT(CheckpointExists(path_), IsOkAndHolds(true));
-  EXPECT_THAT(CheckpointExists(JoinPath(path_, kManifestFileName)),
-              IsOkAndHolds(false));
-  const std::string manifest = JoinPath(path_, kManifestFileName);
-  {
-    const FailFileOperation fault("kind", manifest,
-                                  absl::InternalError("injected fault"));
-    EXPECT_THAT(CheckpointExists(path_),
-                StatusIs(absl::StatusCode::kInternal, "injected fault"));
-  }
-  std::filesystem::resize_file(manifest, 3);
-  EXPECT_THAT(CheckpointExists(path_), IsOkAndHolds(true));
 }
 
 TEST_F(CheckpointTest, WhicheverOperationOfAFirstSaveFailsTheNextOneWorks) {
@@ -977,6 +993,66 @@ TEST_F(CheckpointTest, LeftoversStayIfItIsUnknownWhetherThereIsAManifest) {
   EXPECT_TRUE(Files().contains(leftover));
   Save(1, 0, 1);
   EXPECT_FALSE(Files().contains(leftover));
+}
+
+TEST_F(CheckpointTest, ASwitchThatMayNotLastIsToldAndKeepsBothCheckpoints) {
+  Save(2, 0, 1);
+  const std::set<std::string> before = Files();
+  {
+    // The first is for the data file.
+    const FailFileOperation fault("sync_directory", path_,
+                                  absl::InternalError("Input/output error"),
+                                  {.nth = 2, .rank = 0});
+    RunLocalRanks(2, [&](ProcessGroup&) {
+      EXPECT_THAT(
+          SaveCheckpoint(path_, MakeTensors(1, 2, 2)),
+          StatusIs(absl::StatusCode::kUnknown,
+                   AllOf(HasSubstr("the new checkpoint has replaced the old"),
+                         HasSubstr("loss of power"),
+                         HasSubstr("Input/output error"))));
+    });
+  }
+  ExpectHolds(2);
+  const std::set<std::string> after = Files();
+  EXPECT_TRUE(
+      std::includes(after.begin(), after.end(), before.begin(), before.end()))
+      << "files of the former one, which may come back";
+  Save(2, 2, 3);
+  EXPECT_EQ(Files().size(), 3u);
+}
+
+TEST_F(CheckpointTest, EachRankMakesDurableWhatItCreates) {
+  const int kRanks = 3;
+  const std::string nested = JoinPath(path_, "a/b");
+  for (int rank = 0; rank < kRanks; ++rank) {
+    std::filesystem::remove_all(path_);
+    // Each rank its data file; rank 0 also the directories and the manifest.
+    const CountPassages files("file/sync",
+                              {.rank = rank, .subject = nested + "/*"});
+    const CountPassages names("file/sync_directory",
+                              {.rank = rank, .subject = nested});
+    const CountPassages parents("file/sync_directory",
+                                {.rank = rank, .subject = path_ + "*/.."});
+    RunLocalRanks(kRanks, [&](ProcessGroup&) {
+      EXPECT_THAT(SaveCheckpoint(nested, MakeTensors(1, kRanks, 1)), IsOk());
+    });
+    EXPECT_EQ(files.count(), rank == 0 ? 2 : 1);
+    EXPECT_EQ(names.count(), rank == 0 ? 2 : 1);
+    EXPECT_EQ(parents.count(), rank == 0 ? 3 : 0);
+  }
+}
+
+TEST_F(CheckpointTest, AnErrorAtClosingIsAnErrorOfTheSave) {
+  Save(2, 0, 1);
+  for (const char* file : {"*/shard-00001*", "*/manifest.sherd*"}) {
+    const FailFileOperation fault("close", file,
+                                  absl::ResourceExhaustedError("quota"));
+    RunLocalRanks(2, [&](ProcessGroup&) {
+      EXPECT_THAT(SaveCheckpoint(path_, MakeTensors(1, 2, 2)),
+                  StatusIs(absl::StatusCode::kResourceExhausted, "quota"));
+    });
+    ExpectHolds(1);
+  }
 }
 
 TEST_F(CheckpointTest, WhicheverOperationOfALoadFailsAllRanksSayWhichRank) {

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <atomic>
 #include <cstddef>
-#include <memory>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -95,11 +94,10 @@ class Verifier {
   // Checks that the header is intact and agrees with the manifest.
   absl::Status CheckHeader(int32_t index) {
     const ManifestFile& expected = manifest_.files[index];
-    // First the size, which bounds that of the header.
-    SHERD_RETURN_IF_ERROR(ShardReader(path_, manifest_, files_).Open(index));
+    // Checks the size, which bounds that of the header.
+    ShardReader reader(path_, manifest_, files_);
+    SHERD_ASSIGN_OR_RETURN(File * file, reader.FileAt(index));
     const std::string path = JoinPath(path_, expected.name);
-    SHERD_ASSIGN_OR_RETURN(std::unique_ptr<File> file,
-                           files_.OpenForRead(path));
     if (expected.data_begin < 8 ||
         expected.data_begin > 8 + kMaxSafetensorsHeaderBytes) {
       return absl::DataLossError(
@@ -206,8 +204,8 @@ absl::StatusOr<VerifyReport> VerifyCheckpoint(const std::string& path,
   while (true) {
     absl::StatusOr<VerifyReport> report =
         VerifyOnce(path, manifest, files, options.threads);
-    if (!absl::IsNotFound(report.status())) return report;
-    // A file is missing: was the checkpoint replaced meanwhile?
+    if (!absl::IsDataLoss(report.status())) return report;
+    // Perhaps a file is missing because the checkpoint was replaced meanwhile.
     SHERD_ASSIGN_OR_RETURN(Manifest current, ReadManifest(files, path));
     if (current.save_id == manifest.save_id) return report;
     manifest = std::move(current);

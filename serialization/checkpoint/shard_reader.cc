@@ -40,16 +40,32 @@ absl::StatusOr<File*> ShardReader::FileAt(int32_t index) {
   const auto it = open_.find(index);
   if (it != open_.end()) return it->second.get();
   const ManifestFile& expected = manifest_.files[index];
-  SHERD_ASSIGN_OR_RETURN(
-      std::unique_ptr<File> file,
-      files_.OpenForRead(JoinPath(directory_, expected.name)));
-  SHERD_ASSIGN_OR_RETURN(const int64_t size, file->Size());
+  absl::StatusOr<std::unique_ptr<File>> file =
+      files_.OpenForRead(JoinPath(directory_, expected.name));
+  if (absl::IsNotFound(file.status())) return Missing(index);
+  SHERD_RETURN_IF_ERROR(file.status());
+  SHERD_ASSIGN_OR_RETURN(const int64_t size, (*file)->Size());
   if (size != expected.size) return WrongSize(index, size);
   if (open_.size() >= kMaxOpenFiles) open_.erase(open_.begin());
-  return open_.emplace(index, std::move(file)).first->second.get();
+  return open_.emplace(index, *std::move(file)).first->second.get();
+}
+
+absl::Status ShardReader::Missing(int32_t file) const {
+  return absl::DataLossError(absl::StrCat(
+      JoinPath(directory_, manifest_.files[file].name), " is missing",
+      FirstLost(file, 0),
+      "; the checkpoint is incomplete, or a save has replaced it since its "
+      "manifest was read: open it again to see"));
 }
 
 absl::Status ShardReader::WrongSize(int32_t file, int64_t size) const {
+  const ManifestFile& expected = manifest_.files[file];
+  return absl::DataLossError(
+      absl::StrCat(JoinPath(directory_, expected.name), " has ", size,
+                   " bytes, expected ", expected.size, FirstLost(file, size)));
+}
+
+std::string ShardReader::FirstLost(int32_t file, int64_t size) const {
   // The tensor that the file ends in, or would begin with.
   SavedShard first;
   for (const ManifestTensor& tensor : manifest_.tensors) {
@@ -66,14 +82,9 @@ absl::Status ShardReader::WrongSize(int32_t file, int64_t size) const {
       }
     }
   }
-  const ManifestFile& expected = manifest_.files[file];
-  return absl::DataLossError(absl::StrCat(
-      JoinPath(directory_, expected.name), " has ", size, " bytes, expected ",
-      expected.size,
-      first.tensor == nullptr
-          ? ""
-          : absl::StrCat("; it has tensor ", Quoted(first.tensor->name),
-                         " at offset ", first.shard->file_offset)));
+  if (first.tensor == nullptr) return "";
+  return absl::StrCat("; it has tensor ", Quoted(first.tensor->name),
+                      " at offset ", first.shard->file_offset);
 }
 
 absl::Status ShardReader::Open(int32_t file) { return FileAt(file).status(); }

@@ -33,10 +33,14 @@ class ShardReader {
 
   // Opens a file by its index in the manifest, unless it is open, and checks
   // its size.
-  //   kNotFound  The file does not exist.
-  //   kDataLoss  Its size differs from that in the manifest; the message names
-  //              a tensor that is cut off, or the first.
+  //   kDataLoss  The file is missing, or its size differs from that in the
+  //              manifest; the message names a tensor that is cut off, or the
+  //              first. If the manifest was replaced since it was read, the
+  //              checkpoint is not damaged.
   absl::Status Open(int32_t file);
+
+  // The open file, valid until the next call.
+  absl::StatusOr<File*> FileAt(int32_t index);
 
   // Reads the box at `offsets` in a shard, of the sizes of `destination`, into
   // `destination`, in host memory or on a device, and exactly its bytes. `sums`
@@ -66,8 +70,11 @@ class ShardReader {
   int64_t bytes_read() const { return bytes_read_; }
 
  private:
-  absl::StatusOr<File*> FileAt(int32_t index);
+  absl::Status Missing(int32_t file) const;
   absl::Status WrongSize(int32_t file, int64_t size) const;
+  // "; it has tensor … at offset …": the tensor that a file of `size` bytes
+  // lacks.
+  std::string FirstLost(int32_t file, int64_t size) const;
   absl::Status Read(File& file, int64_t offset, absl::Span<std::byte> buffer);
   // Reads chunk number `chunk` into `buffer`, of its length, and checks it.
   absl::Status ReadChunk(const SavedShard& saved, int64_t chunk,

@@ -235,9 +235,9 @@ absl::StatusOr<const ManifestTensor*> Manifest::Find(
     absl::StrAppend(&known, i == 0 ? ", among them " : ", ",
                     tensors[i].name.substr(0, 200));
   }
-  return absl::NotFoundError(absl::StrCat("the checkpoint has no tensor ",
-                                          Quoted(name), "; it has ",
-                                          tensors.size(), known));
+  return absl::InvalidArgumentError(
+      absl::StrCat("the checkpoint has no tensor ", Quoted(name), "; it has ",
+                   tensors.size(), known));
 }
 
 std::string ShardKey(absl::string_view tensor_name,

@@ -94,7 +94,8 @@ struct Manifest {
                     const ManifestShard& shard) const;
 
   // The tensor of that name.
-  //   kNotFound  No tensor has that name; the message lists some that exist.
+  //   kInvalidArgument  No tensor has that name; the message lists some that
+  //                     exist.
   absl::StatusOr<const ManifestTensor*> Find(absl::string_view name) const;
 
   friend bool operator==(const Manifest&, const Manifest&) = default;

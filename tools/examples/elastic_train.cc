@@ -138,6 +138,8 @@ absl::StatusOr<State> Load(const std::string& checkpoint, const Group& group) {
       sherd::LoadCheckpoint(checkpoint, {{"step", first}, {"weights", all}},
                             group);
   if (saved.ok()) return State{saved->at("weights"), saved->at("step")};
+  // Only if there is none: a damaged one, which is another error, is not to be
+  // replaced.
   if (!absl::IsNotFound(saved.status())) return saved.status();
   State state;
   SHERD_ASSIGN_OR_RETURN(
