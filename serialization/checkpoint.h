@@ -24,7 +24,8 @@ namespace sherd {
 struct CheckpointStats {
   // Bytes of the elements saved or loaded.
   int64_t tensor_bytes = 0;
-  // Bytes written to or read from data files.
+  // Bytes written to data files, of which a small part are headers, or read
+  // from them.
   int64_t file_bytes = 0;
   // Bytes that ranks sent to one another.
   int64_t exchanged_bytes = 0;

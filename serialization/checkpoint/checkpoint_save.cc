@@ -64,19 +64,24 @@ class Saver {
     absl::Status status = WriteFile();
     SHERD_ASSIGN_OR_RETURN(const bool all_written, ReportToRank0(status));
     if (all_written && group_.rank() == 0) status = Commit();
-    status = Agree(group_, operation(), status);
-    if (status.ok()) {
+    // Rank 0 brings the bytes of all files.
+    const auto file_bytes = AgreeOnMaximum(group_, operation(), status, {},
+                                           static_cast<uint64_t>(file_bytes_));
+    if (file_bytes.ok()) {
+      file_bytes_ = static_cast<int64_t>(*file_bytes);
       RemoveReplaced();
     } else if (group_.rank() == 0 && group_.health().ok() &&
-               !absl::IsUnknown(status)) {
+               !absl::IsUnknown(file_bytes.status())) {
       // All ranks are here, so none is writing any more. After a switch that
       // may not be durable both checkpoints remain.
       RemoveLeftovers();
     }
-    return status;
+    return file_bytes.status();
   }
 
   int64_t tensor_bytes() const { return tensor_bytes_; }
+  // After Run() returned OK.
+  int64_t file_bytes() const { return file_bytes_; }
   OperationLabel operation() const { return {kOperation, label_}; }
 
  private:
@@ -276,6 +281,7 @@ class Saver {
         next += n;
       }
     }
+    for (const ManifestFile& file : manifest.files) file_bytes_ += file.size;
     SHERD_ASSIGN_OR_RETURN(const std::string bytes, EncodeManifest(manifest));
     return Switch(bytes);
   }
@@ -309,6 +315,7 @@ class Saver {
   std::vector<int64_t> bytes_of_rank_;
   Fingerprint fingerprint_;
   int64_t tensor_bytes_ = 0;
+  int64_t file_bytes_ = 0;
   std::string save_id_;
   std::vector<std::vector<ShardIndex>> by_rank_;
   // Whether this rank's file is written, then the CRCs of its chunks; and where
@@ -334,7 +341,7 @@ absl::Status SaveCheckpoint(const std::string& path,
       InOperation(saver.operation(), saver.Run(), group->name()));
   if (options.stats != nullptr) {
     *options.stats = {.tensor_bytes = saver.tensor_bytes(),
-                      .file_bytes = saver.tensor_bytes()};
+                      .file_bytes = saver.file_bytes()};
   }
   return absl::OkStatus();
 }
