@@ -11,6 +11,7 @@
 #include "sherd/core/base/checked_math.h"
 #include "sherd/core/base/error_info.h"
 #include "sherd/core/base/status_macros.h"
+#include "sherd/serialization/manifest/manifest_memory.h"
 #include "sherd/serialization/proto/checkpoint.pb.h"
 #include "sherd/serialization/safetensors/crc32c.h"
 
@@ -106,6 +107,7 @@ class Column {
       return Expect(name_, values_.size(), position_ + count);
     }
     out.clear();
+    out.reserve(static_cast<size_t>(count));
     for (int64_t i = 0; i < count; ++i) {
       SHERD_ASSIGN_OR_RETURN(const int64_t value,
                              Signed(values_.Get(position_++), name_));
@@ -153,6 +155,7 @@ absl::Status CheckColumns(const Proto& proto) {
 }
 
 absl::Status ReadFiles(const Proto& proto, Manifest& manifest) {
+  manifest.files.reserve(static_cast<size_t>(proto.file_name_size()));
   for (int i = 0; i < proto.file_name_size(); ++i) {
     ManifestFile file;
     file.name = proto.file_name(i);
@@ -251,9 +254,12 @@ absl::StatusOr<Manifest> FromProto(const Proto& proto) {
   Column offsets(proto.shard_offset(), "shard_offset");
   Column sizes(proto.shard_size(), "shard_size");
   int next_shard = 0;
+  manifest.tensors.reserve(static_cast<size_t>(proto.tensor_name_size()));
   for (int i = 0; i < proto.tensor_name_size(); ++i) {
     ManifestTensor tensor;
     SHERD_RETURN_IF_ERROR(ReadTensor(proto, i, tensor_sizes, tensor));
+    // CheckColumns has compared the number with the columns of shards.
+    tensor.shards.reserve(proto.tensor_shards(i));
     for (uint32_t k = 0; k < proto.tensor_shards(i); ++k) {
       ManifestShard shard;
       SHERD_RETURN_IF_ERROR(ReadShard(proto, next_shard++,
@@ -269,6 +275,15 @@ absl::StatusOr<Manifest> FromProto(const Proto& proto) {
   SHERD_RETURN_IF_ERROR(PlaceChunks(manifest));
   SHERD_RETURN_IF_ERROR(ValidateManifest(manifest));
   return manifest;
+}
+
+absl::Status CheckMemory(absl::string_view message, int64_t max_memory) {
+  SHERD_ASSIGN_OR_RETURN(const int64_t memory, ManifestMemory(message));
+  if (memory <= max_memory) return absl::OkStatus();
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "the manifest has ", message.size(), " bytes and would take ", memory,
+      " in memory, expected at most ", max_memory,
+      "; spread the tensors over several checkpoints, or save fewer shards"));
 }
 
 Proto ToProto(const Manifest& manifest) {
@@ -329,14 +344,20 @@ absl::StatusOr<std::string> EncodeManifest(const Manifest& manifest) {
     return absl::InvalidArgumentError(
         "the manifest has text that is not UTF-8");
   }
+  SHERD_RETURN_IF_ERROR(CheckMemory(absl::string_view(text).substr(kFrontBytes),
+                                    kMaxManifestMemory));
   AppendNumber<uint32_t>(Crc32c(AsBytes(text)), text);
   return text;
 }
 
 absl::StatusOr<Manifest> DecodeManifest(absl::string_view bytes,
-                                        absl::string_view what) {
+                                        absl::string_view what,
+                                        int64_t max_memory) {
   const absl::StatusOr<absl::string_view> message = OpenFrame(bytes);
   if (!message.ok()) return Annotate(message.status(), what);
+  if (absl::Status status = CheckMemory(*message, max_memory); !status.ok()) {
+    return Annotate(std::move(status), what);
+  }
   Proto proto;
   if (message->size() > static_cast<size_t>(kMaxManifestBytes) ||
       !proto.ParseFromArray(message->data(),
