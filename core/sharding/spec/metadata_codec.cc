@@ -6,9 +6,9 @@
 #include <utility>
 #include <vector>
 
-#include "absl/container/node_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
+#include "sherd/core/sharding/spec/placement_table.h"
 #include "sherd/core/tensor/dtype.h"
 #include "sherd/core/tensor/shape.h"
 #include "sherd/core/tensor/types/tensor_properties.h"
@@ -127,28 +127,6 @@ TensorProperties ReadProperties(Reader& reader) {
   return properties;
 }
 
-// The different placements in the order in which they come, and their numbers.
-class Placements {
- public:
-  explicit Placements(absl::Span<const ShardMetadata> shards) {
-    for (const ShardMetadata& shard : shards) {
-      if (!shard.placement) continue;
-      const auto [it, added] = numbers_.try_emplace(
-          *shard.placement, static_cast<int64_t>(list_.size()));
-      if (added) list_.push_back(&it->first);
-    }
-  }
-
-  const std::vector<const Placement*>& list() const { return list_; }
-  int64_t NumberOf(const ShardMetadata& shard) const {
-    return shard.placement ? numbers_.at(*shard.placement) : -1;
-  }
-
- private:
-  absl::node_hash_map<Placement, int64_t> numbers_;
-  std::vector<const Placement*> list_;
-};
-
 }  // namespace
 
 std::string EncodeMetadata(const ShardedTensorMetadata& metadata) {
@@ -161,7 +139,7 @@ std::string EncodeMetadata(const ShardedTensorMetadata& metadata) {
   writer.Put(metadata.properties.pin_memory ? 1 : 0);
   writer.Put(static_cast<int64_t>(metadata.size.size()));
   writer.PutAll(metadata.size);
-  const Placements placements(metadata.shards);
+  const PlacementTable placements(metadata.shards);
   writer.Put(static_cast<int64_t>(placements.list().size()));
   for (const Placement* placement : placements.list()) {
     writer.PutText(placement->ToString());
