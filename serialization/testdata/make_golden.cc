@@ -1,7 +1,9 @@
 // Writes the files of this build's format version: DIR/manifest.sherd, the
 // encoding of SampleManifest(), DIR/rewritten_….safetensors, DIR/../interop_…
-// as we write them, and DIR/checkpoint, GoldenTensors() saved by two ranks. For
-// a new version only: files of a version are never edited.
+// as we write them, DIR/sharded_tensor_metadata.binpb and
+// DIR/sharding_spec_….binpb, those of sample_metadata.h, and DIR/checkpoint,
+// GoldenTensors() saved by two ranks. For a new version only: files of a
+// version are never edited.
 //
 //     tools/bazel run //serialization:make_golden --
 //     $PWD/serialization/testdata/vN
@@ -12,6 +14,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "sherd/core/base/file.h"
 #include "sherd/core/base/status_macros.h"
@@ -20,7 +23,9 @@
 #include "sherd/serialization/kits/golden_tensors.h"
 #include "sherd/serialization/kits/rewrite_safetensors.h"
 #include "sherd/serialization/kits/sample_manifest.h"
+#include "sherd/serialization/kits/sample_metadata.h"
 #include "sherd/serialization/manifest/manifest_codec.h"
+#include "sherd/serialization/metadata.h"
 #include "sherd/testing/local_ranks.h"
 
 namespace sherd {
@@ -41,15 +46,35 @@ absl::Status SaveGolden(const std::string& path) {
   return SaveCheckpoint(path, tensors);
 }
 
+absl::Status Write(const std::string& path, absl::string_view bytes) {
+  return WriteFileAtomically(
+      FileSystem::Posix(), path,
+      absl::MakeSpan(reinterpret_cast<const std::byte*>(bytes.data()),
+                     bytes.size()));
+}
+
+absl::Status WriteMetadata(const std::string& directory) {
+  SHERD_ASSIGN_OR_RETURN(std::string bytes,
+                         SerializeMetadata(SampleMetadata()));
+  SHERD_RETURN_IF_ERROR(
+      Write(JoinPath(directory, "sharded_tensor_metadata.binpb"), bytes));
+  int i = 0;
+  for (const ShardingSpecPtr& spec : SampleSpecs()) {
+    SHERD_ASSIGN_OR_RETURN(bytes, SerializeSpec(spec));
+    SHERD_RETURN_IF_ERROR(Write(
+        JoinPath(directory, absl::StrCat("sharding_spec_", i++, ".binpb")),
+        bytes));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status Main(const std::string& directory) {
-  FileSystem& files = FileSystem::Posix();
-  SHERD_RETURN_IF_ERROR(files.CreateDirectories(directory));
+  SHERD_RETURN_IF_ERROR(FileSystem::Posix().CreateDirectories(directory));
   SHERD_ASSIGN_OR_RETURN(const std::string manifest,
                          EncodeManifest(SampleManifest()));
-  SHERD_RETURN_IF_ERROR(WriteFileAtomically(
-      files, JoinPath(directory, kManifestFileName),
-      absl::MakeSpan(reinterpret_cast<const std::byte*>(manifest.data()),
-                     manifest.size())));
+  SHERD_RETURN_IF_ERROR(
+      Write(JoinPath(directory, kManifestFileName), manifest));
+  SHERD_RETURN_IF_ERROR(WriteMetadata(directory));
   for (const char* name : {"dtypes", "shapes", "special"}) {
     SHERD_RETURN_IF_ERROR(RewriteSafetensors(
         JoinPath(directory, absl::StrCat("../interop_", name, ".safetensors")),

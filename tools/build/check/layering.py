@@ -166,7 +166,7 @@ DRAWINGS = {
     "core/sharding": "box <- spec <- plan <- transfer <- tensor <- ops",
     "core/tensor": "values <- strides <- device <- types <- {kernels, random}",
     "rpc": "{ids, wire} <- call <- {devices, ownership, transfer} <- {engine, link} <- agent",
-    "serialization": "safetensors <- manifest <- checkpoint <- kits",
+    "serialization": "{metadata, safetensors} <- manifest <- checkpoint <- kits",
     "testing": "{harness, matchers} <- fixtures <- {conformance, kits} <- faults <- programs",
 }
 
