@@ -35,6 +35,7 @@
 #include "sherd/core/sharding/sharded_tensor_like.h"
 #include "sherd/core/sharding/sharded_tensor_transfer.h"
 #include "sherd/core/sharding/sharding_spec.h"
+#include "sherd/core/sharding/state_dict.h"
 #include "sherd/core/sharding/tensor_scatterer.h"
 #include "sherd/core/sharding/validated_metadata.h"
 #include "sherd/core/tensor/box.h"

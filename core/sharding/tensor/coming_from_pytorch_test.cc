@@ -66,11 +66,11 @@ constexpr char kThisFile[] = "core/sharding/tensor/coming_from_pytorch_test.cc";
 [[maybe_unused]] constexpr auto kAddDeviceMap = &AddDeviceMap;
 [[maybe_unused]] constexpr size_t kScope = sizeof(ScopedStream);
 // core does not see serialization/checkpoint.h: SaveCheckpoint, LoadCheckpoint,
-// LoadCheckpointInto, CheckpointExists. Nor rpc/rpc.h and the headers beside
-// it:
-// InitRpc, RpcOptions: init_method, store, timeout, transports, device_maps.
-// DefaultRpcAgent, RpcAgent: Call, CallAsync, Remote, Share, rank, name,
-// workers, Shutdown, ShutdownOptions, OnWorkerLost, Statistics. To.
+// LoadCheckpointInto, CheckpointExists. Nor serialization/metadata.h:
+// SerializeMetadata, ParseMetadata, SerializeSpec, ParseSpec. Nor rpc/rpc.h and
+// the headers beside it: InitRpc, RpcOptions: init_method, store, timeout, transports,
+// device_maps. DefaultRpcAgent, RpcAgent: Call, CallAsync, Remote, Share, rank,
+// name, workers, Shutdown, ShutdownOptions, OnWorkerLost, Statistics. To.
 // RegisterHandler, UnregisterHandler. Future: Wait, Ready, OnReady. RemoteRef:
 // ToHere, LocalValue, owner.
 
