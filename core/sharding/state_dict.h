@@ -38,7 +38,7 @@ struct StateBytes {
   friend bool operator==(const StateBytes&, const StateBytes&) = default;
 };
 
-// In the order of the types that hold them: see StateType.
+// What a value may be.
 enum class StateKind : int32_t {
   kNone,
   kBool,
@@ -92,6 +92,7 @@ absl::string_view Name(StateKind kind);
 // Threads. Like a standard container.
 class StateDict {
  public:
+  // Keys and positions in a name, at most.
   static constexpr int kMaxDepth = 100;
 
   StateDict();
@@ -117,8 +118,7 @@ class StateDict {
   //                     value that is not a map or list, or not the one of
   //                     both that the name expects; the value is nested too
   //                     deep.
-  //   kOutOfRange       A position is past the end of its list by more than
-  //                     one.
+  //   kOutOfRange       A position is greater than the length of its list.
   absl::Status Set(absl::string_view name, StateValue value);
 
   // Removes a value; later items of its list move up.
@@ -147,14 +147,15 @@ class StateDict {
   std::vector<StateEntry> Flatten() const;
 
   // The inverse, for names from any source, as those of a file: the state that
-  // results from setting each value in turn. Entries of a map may be apart; the
-  // items of a list come in their order.
+  // results from setting each value in turn, which may be maps and lists
+  // themselves. Entries of a map may be apart; the items of a list come in
+  // their order.
   //   kInvalidArgument  As Set; or a name occurs twice, or leads through
   //                     another one's value.
   //   kOutOfRange       As Set.
   //
-  // Cost. Time and memory are linear in the bytes of the names: a position
-  // allocates nothing that no entry is for.
+  // Cost. Time and memory are linear in the bytes of the names, whatever the
+  // positions in them.
   static absl::StatusOr<StateDict> Unflatten(std::vector<StateEntry> entries);
 
   // The sharded tensors with their names: the argument of SaveCheckpoint.

@@ -168,9 +168,11 @@ absl::Status Lacks(absl::string_view field) {
 
 template <typename Message>
 absl::Status FromBytes(absl::string_view bytes, Message& message) {
-  // Protobuf counts bytes by an int.
-  if (bytes.size() > kMaxBytes ||
-      !message.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) {
+  if (bytes.size() > kMaxBytes) {
+    return absl::DataLossError(absl::StrCat(
+        "there are ", bytes.size(), " bytes, expected at most ", kMaxBytes));
+  }
+  if (!message.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) {
     return absl::DataLossError(
         absl::StrCat(bytes.size(), " bytes are not a message ",
                      Message::descriptor()->full_name()));

@@ -321,7 +321,7 @@ TEST(MetadataTest, RefusesEveryTruncationAndOtherBytes) {
   // More than any message has; not read.
   EXPECT_THAT(
       ParseMetadata(absl::string_view(bytes.data(), (size_t{1} << 30) + 1)),
-      StatusIs(kLoss, "are not a message"));
+      StatusIs(kLoss, "there are 1073741825 bytes, expected at most"));
 }
 
 TEST(MetadataTest, FieldsOfALaterReleaseAreIgnored) {

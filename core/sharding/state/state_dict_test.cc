@@ -410,6 +410,11 @@ TEST(StateDictTest, EqualityIsByBitsAndByOrder) {
   EXPECT_FALSE(
       state("a", nan, "b", 0.0).BitwiseEqual(state("a", nan, "b", -0.0)));
   EXPECT_FALSE(state("a", 1, "b", 2).BitwiseEqual(state("b", 2, "a", 1)));
+  EXPECT_FALSE(state("a", 1, "b", 1).BitwiseEqual(state("b", 1, "a", 1)));
+  ShardedTensor with_grad = Sharded(1);
+  with_grad.SetRequiresGrad(true);
+  EXPECT_FALSE(state("a", Sharded(1), "b", 1)
+                   .BitwiseEqual(state("a", with_grad, "b", 1)));
   const Tensor meta = Tensor::Empty({2}, {.device = "meta"}).value();
   const Tensor other_meta = Tensor::Empty({3}, {.device = "meta"}).value();
   const Tensor empty = Tensor::Empty({0, 3}).value();
