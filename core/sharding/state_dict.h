@@ -220,6 +220,24 @@ concept StateType = std::same_as<T, bool> || std::same_as<T, int64_t> ||
     std::same_as<T, ShardedTensor> || std::same_as<T, StateList> ||
     std::same_as<T, StateDict>;
 
+namespace internal {
+
+// What may be written for a value: integers of types whose values all fit in
+// int64_t, floats likewise, text, and the types that are none of these.
+template <typename T>
+concept StateInteger =
+    std::integral<T> && !std::same_as<T, bool> && !std::same_as<T, char> &&
+    (sizeof(T) < sizeof(int64_t) || std::signed_integral<T>);
+template <typename T>
+concept StateFloat = std::floating_point<T> && sizeof(T) <= sizeof(double);
+template <typename T>
+concept StateText = std::is_convertible_v<const T&, absl::string_view>;
+template <typename T>
+concept StateObject =
+    StateType<T> && !std::is_scalar_v<T> && !std::same_as<T, std::string>;
+
+}  // namespace internal
+
 // A value of one of these types, or none.
 class StateValue {
  public:
@@ -227,28 +245,24 @@ class StateValue {
   StateValue() = default;
 
   // Implicit, so that a value may be written as what it holds: 3, 0.01, "adam".
-  // Integers are of types whose values all fit in int64_t.
+  // Does not compile for uint64_t, whose values may not fit, and for
+  // characters.
   template <std::same_as<bool> T>
   StateValue(T value)  // NOLINT(google-explicit-constructor)
       : value_(value) {}
-  template <std::integral T>
-  requires(!std::same_as<T, bool> && !std::same_as<T, char> &&
-           (sizeof(T) < sizeof(int64_t) || std::signed_integral<T>))
-      StateValue(T value)  // NOLINT(google-explicit-constructor)
+  template <internal::StateInteger T>
+  StateValue(T value)  // NOLINT(google-explicit-constructor)
       : value_(static_cast<int64_t>(value)) {}
-  template <std::floating_point T>
-  requires(sizeof(T) <= sizeof(double))
-      StateValue(T value)  // NOLINT(google-explicit-constructor)
+  template <internal::StateFloat T>
+  StateValue(T value)  // NOLINT(google-explicit-constructor)
       : value_(static_cast<double>(value)) {}
-  template <typename Text>
-  requires std::is_convertible_v<const Text&, absl::string_view> StateValue(
-      const Text& value)  // NOLINT(google-explicit-constructor)
+  template <internal::StateText T>
+  StateValue(const T& value)  // NOLINT(google-explicit-constructor)
       : value_(std::string(absl::string_view(value))) {}
-  StateValue(std::nullptr_t) = delete;
-  template <StateType T>
-  requires(!std::is_scalar_v<T> && !std::same_as<T, std::string>)
-      StateValue(T value)  // NOLINT(google-explicit-constructor)
+  template <internal::StateObject T>
+  StateValue(T value)  // NOLINT(google-explicit-constructor)
       : value_(std::move(value)) {}
+  StateValue(std::nullptr_t) = delete;
 
   StateKind kind() const { return static_cast<StateKind>(value_.index()); }
   bool is_none() const { return kind() == StateKind::kNone; }

@@ -7,6 +7,7 @@
 #include "absl/types/span.h"
 #include "sherd/core/base/printable_text.h"
 #include "sherd/core/base/status_macros.h"
+#include "sherd/core/sharding/shard.h"
 #include "sherd/core/sharding/state/state_name.h"
 
 namespace sherd {
