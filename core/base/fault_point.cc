@@ -77,6 +77,8 @@ constexpr FaultPointInfo kPoints[] = {
      "FileSystem::CreateDirectories", true, false},
     {P::kFileRename, "file/rename", "FileSystem::Rename, for the new name",
      true, false},
+    {P::kFileRenameNew, "file/rename_new",
+     "FileSystem::RenameNew, for the new name", true, false},
     {P::kFileRemove, "file/remove", "FileSystem::Remove", true, false},
     {P::kFileRemoveAll, "file/remove_all", "FileSystem::RemoveAll", true,
      false},

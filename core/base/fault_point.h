@@ -54,6 +54,7 @@ enum class FaultPoint : int {
   kFileClose,
   kFileCreateDirectories,
   kFileRename,
+  kFileRenameNew,
   kFileRemove,
   kFileRemoveAll,
   kFileList,

@@ -102,6 +102,12 @@ absl::Status FaultPointFiles::Rename(const std::string& from,
   return files_.Rename(from, to);
 }
 
+absl::Status FaultPointFiles::RenameNew(const std::string& from,
+                                        const std::string& to) {
+  SHERD_RETURN_IF_ERROR(Pass(FaultPoint::kFileRenameNew, to));
+  return files_.RenameNew(from, to);
+}
+
 absl::Status FaultPointFiles::Remove(const std::string& path) {
   SHERD_RETURN_IF_ERROR(Pass(FaultPoint::kFileRemove, path));
   return files_.Remove(path);

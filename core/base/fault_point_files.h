@@ -32,6 +32,8 @@ class FaultPointFiles final : public FileSystem {
       const std::string& path) override;
   absl::Status CreateDirectories(const std::string& path) override;
   absl::Status Rename(const std::string& from, const std::string& to) override;
+  absl::Status RenameNew(const std::string& from,
+                         const std::string& to) override;
   absl::Status Remove(const std::string& path) override;
   absl::Status RemoveAll(const std::string& path) override;
   absl::StatusOr<std::vector<std::string>> List(

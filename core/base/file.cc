@@ -1,6 +1,7 @@
 #include "sherd/core/base/file.h"
 
 #include <fcntl.h>
+#include <stdio.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
@@ -153,6 +154,29 @@ class PosixFileSystem final : public FileSystem {
       return ErrnoStatus(errno, "renaming", absl::StrCat(from, " to ", to));
     }
     return absl::OkStatus();
+  }
+
+  absl::Status RenameNew(const std::string& from,
+                         const std::string& to) override {
+    const std::string both = absl::StrCat(from, " to ", to);
+    if (renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(),
+                  RENAME_NOREPLACE) == 0) {
+      return absl::OkStatus();
+    }
+    if (errno != EINVAL && errno != ENOSYS) {
+      return ErrnoStatus(errno, "renaming", both);
+    }
+    // NFS has no such rename, but links that replace nothing.
+    if (link(from.c_str(), to.c_str()) != 0) {
+      if (errno != EPERM && errno != EOPNOTSUPP) {
+        return ErrnoStatus(errno, "linking", both);
+      }
+      return absl::FailedPreconditionError(absl::StrCat(
+          "renaming ", both,
+          ": the file system has no hard links, so files cannot be created "
+          "exclusively; use a directory of another one"));
+    }
+    return Remove(from);
   }
 
   absl::Status Remove(const std::string& path) override {

@@ -97,6 +97,15 @@ class FileSystem {
   virtual absl::Status Rename(const std::string& from,
                               const std::string& to) = 0;
 
+  // Gives `from` the name `to` unless a file has it, in one step: of all that
+  // try at the same time one succeeds, and a reader finds the whole file or
+  // none. Both are in one directory.
+  //   kAlreadyExists      `to` exists; nothing was changed.
+  //   kFailedPrecondition  The file system cannot do this (it has neither
+  //                        renames that replace nothing nor hard links).
+  virtual absl::Status RenameNew(const std::string& from,
+                                 const std::string& to) = 0;
+
   //   kNotFound  There is no such file.
   virtual absl::Status Remove(const std::string& path) = 0;
 

@@ -292,6 +292,19 @@ TEST_F(DurableDirectoriesTest, AreNotCreatedInPlaceOfAFile) {
   EXPECT_THAT(CreateDurableDirectories(files_, ""), Not(IsOk()));
 }
 
+TEST_F(FileTest, ANewNameIsGivenOnceAndReplacesNothing) {
+  ASSERT_THAT(WriteFileAtomically(files_, Path("a"), AsBytes("a")), IsOk());
+  ASSERT_THAT(WriteFileAtomically(files_, Path("b"), AsBytes("b")), IsOk());
+  EXPECT_THAT(files_.RenameNew(Path("a"), Path("to")), IsOk());
+  EXPECT_THAT(
+      files_.RenameNew(Path("b"), Path("to")),
+      StatusIs(absl::StatusCode::kAlreadyExists, HasSubstr(Path("to"))));
+  EXPECT_THAT(ReadFile(files_, Path("to"), 9), IsOkAndHolds("a"));
+  EXPECT_THAT(files_.List(directory_), IsOkAndHolds(ElementsAre("b", "to")));
+  EXPECT_THAT(files_.RenameNew(Path("absent"), Path("new")),
+              StatusIs(absl::StatusCode::kNotFound, HasSubstr("absent")));
+}
+
 TEST_F(FileTest, ADeviceOrPipeIsNotReplaced) {
   ASSERT_EQ(mkfifo(Path("pipe").c_str(), 0600), 0);
   EXPECT_THAT(WriteFileAtomically(files_, Path("pipe"), AsBytes("text")),
