@@ -24,7 +24,9 @@ struct Vote {
   // As in ErrorInfo; kNobody if unset.
   int32_t rank;
   int32_t failed_rank;
-  int32_t unused;
+  // Not 0: the rank is still in a long step; the vote counts only as a sign of
+  // life.
+  int32_t in_step;
   uint64_t fingerprint;
   uint64_t number;
 };
@@ -64,7 +66,7 @@ Vote VoteOf(const ProcessGroup& group, const absl::Status& local,
   Vote vote = {.code = static_cast<int32_t>(local.code()),
                .rank = group.rank(),
                .failed_rank = kNobody,
-               .unused = 0,
+               .in_step = 0,
                .fingerprint = fingerprint,
                .number = number};
   if (local.ok()) return vote;
@@ -127,6 +129,22 @@ absl::Status ShareFailure(ProcessGroup& group, const OperationLabel& what,
       absl::Status(static_cast<absl::StatusCode>(failed.code),
                    absl::StrCat(what.text, ": rank ", rank, ": ", cause)),
       info);
+}
+
+using Votes = absl::InlinedVector<Vote, kInlineVotes>;
+
+// Makes room for a vote of each rank.
+MutableBytes SpaceForVotes(const ProcessGroup& group, Votes& votes) {
+  votes.resize(static_cast<size_t>(group.size()));
+  return MutableBytes(reinterpret_cast<std::byte*>(votes.data()),
+                      votes.size() * sizeof(Vote));
+}
+
+uint64_t Maximum(const Votes& votes) {
+  return std::max_element(
+             votes.begin(), votes.end(),
+             [](const Vote& a, const Vote& b) { return a.number < b.number; })
+      ->number;
 }
 
 // Evaluates the votes of all ranks. `local` and `value` are this rank's vote.
@@ -203,19 +221,80 @@ absl::StatusOr<uint64_t> AgreeOnMaximum(ProcessGroup& group,
                                         uint64_t number,
                                         const CollectiveOptions& options) {
   const Vote mine = VoteOf(group, local, value.fingerprint, number);
-  absl::InlinedVector<Vote, kInlineVotes> votes(
-      static_cast<size_t>(group.size()));
+  Votes votes;
   SHERD_RETURN_IF_ERROR(InOperation(
       what,
-      group.AllGather(BytesOf(mine),
-                      MutableBytes(reinterpret_cast<std::byte*>(votes.data()),
-                                   votes.size() * sizeof(Vote)),
-                      options)));
+      group.AllGather(BytesOf(mine), SpaceForVotes(group, votes), options)));
   SHERD_RETURN_IF_ERROR(Judge(group, what, local, value, votes, options));
-  return std::max_element(
-             votes.begin(), votes.end(),
-             [](const Vote& a, const Vote& b) { return a.number < b.number; })
-      ->number;
+  return Maximum(votes);
+}
+
+// The buffers outlive the LongStep if it ends before the round does.
+struct LongStep::Round {
+  struct Buffers {
+    Vote mine;
+    Votes votes;
+  };
+
+  std::shared_ptr<Buffers> buffers = std::make_shared<Buffers>();
+  Work work{absl::OkStatus()};
+};
+
+LongStep::LongStep(ProcessGroup& group, const OperationLabel& what,
+                   const LongStepOptions& options)
+    : group_(group), what_(what), next_round_(Deadline::Infinite()) {
+  const absl::Duration timeout = options.timeout.value_or(group.timeout());
+  interval_ = options.interval.value_or(
+      std::min(timeout / 8,
+               std::max(absl::Seconds(1), absl::Milliseconds(group.size()))));
+  // A rank that makes progress in time votes up to one interval after that.
+  options_.timeout = timeout + interval_;
+  if (group.size() > 1) next_round_ = Deadline::After(interval_);
+}
+
+LongStep::~LongStep() = default;
+
+absl::Status LongStep::MadeProgress() {
+  if (round_ != nullptr && round_->work.Test()) failure_.Update(EndRound());
+  if (round_ != nullptr || !failure_.ok() || !next_round_.HasPassed()) {
+    return failure_;
+  }
+  next_round_ = Deadline::After(interval_);
+  round_ = std::make_unique<Round>();
+  Round::Buffers& buffers = *round_->buffers;
+  buffers.mine = VoteOf(group_, absl::OkStatus(), 0, 0);
+  buffers.mine.in_step = 1;
+  round_->work = group_.AllGatherAsync(
+      BytesOf(buffers.mine), SpaceForVotes(group_, buffers.votes), options_);
+  round_->work.Keep(round_->buffers);
+  return absl::OkStatus();
+}
+
+absl::Status LongStep::EndRound() {
+  const std::unique_ptr<Round> round = std::move(round_);
+  return InOperation(what_, round->work.Wait());
+}
+
+absl::StatusOr<uint64_t> LongStep::AgreeOnMaximum(const absl::Status& local,
+                                                  const AgreedValue& value,
+                                                  uint64_t number) {
+  if (round_ != nullptr) failure_.Update(EndRound());
+  SHERD_RETURN_IF_ERROR(failure_);
+  const Vote mine = VoteOf(group_, local, value.fingerprint, number);
+  Votes votes;
+  do {
+    SHERD_RETURN_IF_ERROR(InOperation(
+        what_, group_.AllGather(BytesOf(mine), SpaceForVotes(group_, votes),
+                                options_)));
+  } while (std::any_of(votes.begin(), votes.end(),
+                       [](const Vote& vote) { return vote.in_step != 0; }));
+  SHERD_RETURN_IF_ERROR(Judge(group_, what_, local, value, votes, options_));
+  return Maximum(votes);
+}
+
+absl::Status LongStep::Agree(const absl::Status& local,
+                             const AgreedValue& value) {
+  return AgreeOnMaximum(local, value, 0).status();
 }
 
 absl::Status AgreeAndGather(ProcessGroup& group, const OperationLabel& what,
@@ -236,7 +315,7 @@ absl::Status AgreeAndGather(ProcessGroup& group, const OperationLabel& what,
   SHERD_RETURN_IF_ERROR(
       InOperation(what, group.AllGather(ConstBytes(&all[own], block),
                                         absl::MakeSpan(all), options)));
-  absl::InlinedVector<Vote, kInlineVotes> votes(ranks);
+  Votes votes(ranks);
   for (size_t r = 0; r < ranks; ++r) {
     const std::byte* const from = &all[r * block];
     std::memcpy(&votes[r], from, sizeof(Vote));

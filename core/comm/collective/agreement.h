@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <type_traits>
@@ -12,9 +13,12 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/time/time.h"
 #include "absl/types/span.h"
+#include "sherd/core/base/deadline.h"
 #include "sherd/core/base/fingerprint.h"
 #include "sherd/core/comm/collective/operation_label.h"
+#include "sherd/core/comm/collective_options.h"
 #include "sherd/core/comm/process_group.h"
 
 namespace sherd {
@@ -58,6 +62,78 @@ absl::StatusOr<uint64_t> AgreeOnMaximum(ProcessGroup& group,
                                         const AgreedValue& value,
                                         uint64_t number,
                                         const CollectiveOptions& options = {});
+
+struct LongStepOptions {
+  // How long a rank may make no progress. Unset: the group's timeout.
+  std::optional<absl::Duration> timeout;
+  // A rank reports its progress at most this often. Unset: every second, in
+  // groups above 1000 ranks after a millisecond per rank, but at least eight
+  // times per timeout. The same on all ranks.
+  std::optional<absl::Duration> interval;
+};
+
+// A step of a collective operation that may take some ranks longer than the
+// timeout of a collective, such as writing a file: its end is an agreement, for
+// which ranks wait as long as those that are not there yet make progress.
+//
+//   LongStep step(group, what);
+//   absl::Status status;
+//   while (status.ok() && …) status = WriteBlock(…),
+//   status.Update(step.MadeProgress()); status = step.Agree(status);  // of all
+//   ranks
+//
+// Collective. All ranks create one, call MadeProgress any number of times, then
+// one Agree, and no other collective of the group in between.
+//
+// How. The agreement is repeated until no rank's vote says that it is still in
+// the step. A rank in the step votes without waiting for the others, when
+// MadeProgress finds that the interval is over; so each vote that all ranks
+// wait for renews their deadline.
+//
+// Errors. kDeadlineExceeded if a rank makes no progress for the timeout; the
+// message names the rank. A rank that dies is named as soon as the backend
+// notices, also by ranks in the step.
+//
+// Cost. Steps shorter than the interval: that of Agree alone. MadeProgress
+// reads the clock; once per interval it starts an all_gather of 32 bytes per
+// rank.
+//
+// Threads. Not thread-safe.
+class LongStep {
+ public:
+  // `group` and `what` outlive it.
+  LongStep(ProcessGroup& group, const OperationLabel& what,
+           const LongStepOptions& options = {});
+  LongStep(const LongStep&) = delete;
+  LongStep& operator=(const LongStep&) = delete;
+  ~LongStep();
+
+  // Called after every part of the step that takes a while; never blocks.
+  // Returns an error once the group has failed: the rest of the step is in
+  // vain, and Agree returns the same error.
+  absl::Status MadeProgress();
+
+  // As the functions of these names.
+  absl::Status Agree(const absl::Status& local, const AgreedValue& value = {});
+  absl::StatusOr<uint64_t> AgreeOnMaximum(const absl::Status& local,
+                                          const AgreedValue& value,
+                                          uint64_t number);
+
+ private:
+  struct Round;
+
+  absl::Status EndRound();
+
+  ProcessGroup& group_;
+  const OperationLabel what_;
+  // Of each round.
+  CollectiveOptions options_;
+  absl::Duration interval_;
+  Deadline next_round_;
+  // Null, or the round that was begun in the step and may still run.
+  std::unique_ptr<Round> round_;
+  absl::Status failure_;
+};
 
 // As Agree; on success every rank has the notes of all ranks.
 //

@@ -9,6 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
+#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -237,6 +238,80 @@ TEST_P(AgreementTest, WaitsNoLongerThanTheTimeout) {
     EXPECT_THAT(status, StatusIs(absl::StatusCode::kDeadlineExceeded));
     EXPECT_EQ(ErrorRank(status), 1);
     gave_up.Notify();
+  });
+}
+
+// The last rank makes progress `votes` times, and each time waits until the
+// vote is over: then the others have begun to wait anew.
+void StepOfTheLast(ProcessGroup& group, LongStep& step, uint64_t votes) {
+  if (group.rank() != group.size() - 1) return;
+  const auto rounds = [&] {
+    return group.counters().Of(CollectiveOp::kAllGather).calls;
+  };
+  const uint64_t before = rounds();
+  for (uint64_t i = 1; i <= votes; ++i) {
+    EXPECT_THAT(step.MadeProgress(), IsOk());
+    while (rounds() < before + i) absl::SleepFor(absl::Milliseconds(1));
+  }
+}
+
+TEST_P(AgreementTest, ALongStepRenewsTheDeadlineOfThoseWhoWait) {
+  RunLocalRanks(GetParam(), [](ProcessGroup& group) {
+    const uint64_t votes = group.size() == 1 ? 0 : 5;
+    LongStep step(group, "work", {.interval = absl::ZeroDuration()});
+    StepOfTheLast(group, step, votes);
+    EXPECT_THAT(step.AgreeOnMaximum(absl::OkStatus(), {7}, group.rank() + 1),
+                IsOkAndHolds(group.size()));
+    EXPECT_EQ(group.counters().Of(CollectiveOp::kAllGather).calls, votes + 1);
+    EXPECT_THAT(group.Barrier(), IsOk());
+  });
+}
+
+TEST_P(AgreementTest, AShortStepIsOneAgreement) {
+  RunLocalRanks(GetParam(), [](ProcessGroup& group) {
+    LongStep step(group, "work", {.interval = absl::Hours(1)});
+    EXPECT_THAT(step.MadeProgress(), IsOk());
+    const absl::Status status = step.Agree(
+        group.rank() == 0 ? absl::InternalError("bad") : absl::OkStatus());
+    EXPECT_THAT(status,
+                StatusIs(absl::StatusCode::kInternal, "work: rank 0: bad"));
+    EXPECT_EQ(group.counters().Of(CollectiveOp::kAllGather).calls, 1u);
+    EXPECT_THAT(group.Barrier(), IsOk());
+  });
+}
+
+TEST(AgreementFailureTest, ARankWithoutProgressInALongStepIsNamed) {
+  absl::Notification gave_up;
+  RunLocalRanks(2, [&](ProcessGroup& group) {
+    LongStep step(
+        group, "work",
+        {.timeout = absl::Milliseconds(100), .interval = absl::ZeroDuration()});
+    if (group.rank() == 1) {
+      gave_up.WaitForNotification();
+      EXPECT_THAT(step.Agree(absl::OkStatus()), ::testing::Not(IsOk()));
+      return;
+    }
+    const absl::Status status = step.Agree(absl::OkStatus());
+    EXPECT_THAT(status, StatusIs(absl::StatusCode::kDeadlineExceeded));
+    EXPECT_EQ(FailedRank(status), 1) << status;
+    EXPECT_EQ(GetErrorInfo(status).operation, "work");
+    gave_up.Notify();
+  });
+}
+
+TEST_P(AgreementTest, ARankInALongStepLearnsThatTheGroupFailed) {
+  if (GetParam() == 1) return;
+  RunLocalRanks(GetParam(), [&](ProcessGroup& group) {
+    // Leaves.
+    if (group.rank() == 0) return;
+    LongStep step(group, "work", {.interval = absl::ZeroDuration()});
+    absl::Status status;
+    while (status.ok()) {
+      status = step.MadeProgress();
+      absl::SleepFor(absl::Milliseconds(1));
+    }
+    EXPECT_EQ(FailedRank(status), 0) << status;
+    EXPECT_EQ(FailedRank(step.Agree(absl::OkStatus())), 0);
   });
 }
 
