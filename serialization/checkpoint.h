@@ -4,10 +4,12 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "sherd/core/base/file.h"
 #include "sherd/core/comm/process_group.h"
 #include "sherd/core/sharding/sharded_tensor.h"
@@ -111,6 +113,9 @@ struct LoadOptions {
   // long pieces instead and exchange what they need. Raise it where small reads
   // are expensive, as on a network.
   int64_t min_read_bytes = 1024;
+  // How long a rank may make no progress. Unset: the group's timeout. The same
+  // on all ranks.
+  std::optional<absl::Duration> timeout = std::nullopt;
   // For tensors that are created. Null: the group's shard_allocator().
   Allocator* allocator = nullptr;
   // Set on success, if given.
@@ -129,8 +134,8 @@ struct LoadOptions {
 //
 // Errors. All ranks return the same error, which names the rank if it happened
 // on one; FailedRank as for SaveCheckpoint. Messages begin with `load "path":
-// `. After kDataLoss and kUnavailable the contents of the destinations are
-// unspecified, otherwise unchanged.
+// `. After kDataLoss, kUnavailable and kDeadlineExceeded the contents of the
+// destinations are unspecified, otherwise unchanged.
 //   kNotFound            There is no checkpoint, and nothing else is meant.
 //   kInvalidArgument     The checkpoint has no tensor of that name; dtype or
 //                        sizes differ from those that were saved; names or
@@ -146,12 +151,15 @@ struct LoadOptions {
 //   kResourceExhausted   The manifest exceeds a limit of manifest_codec.h, or
 //                        memory is short.
 //   kUnavailable         A rank died; the message names it.
+//   kDeadlineExceeded    A rank made no progress for the timeout, that is, read
+//                        nothing; the message names it.
 //
 // Cost. Each byte that is needed is read once over all ranks, directly into the
 // destination if the bytes are contiguous there, otherwise through at most 256
 // KiB, and for a device through 8 MiB of pinned memory, after which it is
-// complete. Two small collectives; for tensors whose pieces are short (see
-// min_read_bytes) also one exchange each, with staging of the tensor's bytes /
+// complete. Three small collectives, and one per second that a rank waits for
+// another; for tensors whose pieces are short (see min_read_bytes) also one
+// exchange each, with staging of the tensor's bytes /
 // ranks. If several ranks hold a shard, one of them reads it, and one exchange
 // for the tensor distributes it.
 absl::Status LoadCheckpointInto(

@@ -49,19 +49,22 @@ class Loader {
          const LoadOptions& options)
       : path_(path),
         label_(absl::StrCat("load \"", PrintableLine(path), "\"")),
+        operation_(kOperation, label_),
         names_(std::move(names)),
         destination_(std::move(destination)),
         group_(group),
         files_(options.files != nullptr ? *options.files : FileSystem::Posix()),
         min_read_bytes_(options.min_read_bytes),
+        timeout_(options.timeout),
         elements_of_rank_(static_cast<size_t>(group.size())) {}
 
   absl::Status Run() {
+    BeginStep();
     // First this, since it fills the fingerprint.
     const absl::Status prepared = Prepare();
-    SHERD_RETURN_IF_ERROR(
-        Agree(group_, operation(), prepared,
-              {fingerprint_.value(), [this] { return DescribeCall(); }}));
+    SHERD_RETURN_IF_ERROR(step_->Agree(
+        prepared, {fingerprint_.value(), [this] { return DescribeCall(); }}));
+    BeginStep();
     SHERD_RETURN_IF_ERROR(ReadAll());
     return Finish();
   }
@@ -87,7 +90,7 @@ class Loader {
   }
 
   const CheckpointStats& stats() const { return stats_; }
-  OperationLabel operation() const { return {kOperation, label_}; }
+  const OperationLabel& operation() const { return operation_; }
 
  private:
   struct Item {
@@ -108,10 +111,14 @@ class Loader {
 
   // The end of a load, from each rank to all.
   struct Report {
-    int64_t failed = 0;
     int64_t bytes_read = 0;
     int64_t bytes_exchanged = 0;
   };
+
+  // Ranks wait in the agreement that ends the step as long as the others read.
+  void BeginStep() {
+    step_.emplace(group_, operation_, LongStepOptions{.timeout = timeout_});
+  }
 
   // As AgreedValue::describe has it.
   std::string DescribeCall() const {
@@ -123,15 +130,19 @@ class Loader {
     return absl::StrCat(text, DescribeForAgreement(layouts));
   }
 
-  // Moves what this rank read of a tensor to the ranks that hold it.
+  // Moves what this rank read of a tensor to the ranks that hold it, once all
+  // have read.
   absl::Status RunMove(const Item& item,
                        absl::StatusOr<ReshardExecutor> executor) {
     const std::string label =
         absl::StrCat(label_, ": tensor ", Quoted(item.saved->name));
+    // RunReshard compares how the ranks fared.
+    SHERD_RETURN_IF_ERROR(step_->Agree(absl::OkStatus()));
     SHERD_RETURN_IF_ERROR(
         RunReshard(group_, {kOperation, label}, std::move(executor),
                    {fingerprint_.value(), [this] { return DescribeCall(); }}));
     stats_.exchanged_bytes += exchange_.bytes_sent;
+    BeginStep();
     return absl::OkStatus();
   }
 
@@ -140,7 +151,8 @@ class Loader {
     fingerprint_.Add(path_).Add(min_read_bytes_);
     SHERD_ASSIGN_OR_RETURN(manifest_, ReadManifest(files_, path_));
     fingerprint_.Add(manifest_.save_id);
-    reader_.emplace(path_, manifest_, files_);
+    reader_.emplace(path_, manifest_, files_,
+                    [this] { return step_->MadeProgress(); });
     SHERD_RETURN_IF_ERROR(CheckFileSizes());
     size_t sums = 0;
     for (const std::string& name : names_) {
@@ -397,6 +409,7 @@ class Loader {
   // Tells the ranks how each of them fared, and checks the CRCs of what several
   // of them read.
   absl::Status Finish() {
+    SHERD_RETURN_IF_ERROR(step_->Agree(failure_));
     const int64_t sum_bytes =
         static_cast<int64_t>(sums_.size() * sizeof(uint32_t));
     const bool gather_sums =
@@ -404,14 +417,13 @@ class Loader {
     const size_t block =
         sizeof(Report) + (gather_sums ? static_cast<size_t>(sum_bytes) : 0);
     std::vector<std::byte> mine(block), all(block * group_.size());
-    const Report report = {failure_.ok() ? 0 : 1, reader_->bytes_read(),
-                           stats_.exchanged_bytes};
+    const Report report = {reader_->bytes_read(), stats_.exchanged_bytes};
     std::memcpy(mine.data(), &report, sizeof(report));
     if (gather_sums && sum_bytes > 0) {
       std::memcpy(mine.data() + sizeof(report), sums_.data(), sum_bytes);
     }
     SHERD_RETURN_IF_ERROR(group_.AllGather(mine, absl::MakeSpan(all)));
-    if (AddUpReports(all, block)) return Agree(group_, operation(), failure_);
+    AddUpReports(all, block);
     if (!gather_sums) return CheckShares();
     std::fill(sums_.begin(), sums_.end(), 0);
     for (int rank = 0; rank < group_.size(); ++rank) {
@@ -421,21 +433,17 @@ class Loader {
     return CheckSums(0, sums_.size());
   }
 
-  // Whether a rank failed.
-  bool AddUpReports(absl::Span<const std::byte> all, size_t block) {
-    bool failed = false;
+  void AddUpReports(absl::Span<const std::byte> all, size_t block) {
     stats_ = {};
     for (int rank = 0; rank < group_.size(); ++rank) {
       Report report;
       std::memcpy(&report, all.data() + rank * block, sizeof(report));
-      failed |= report.failed != 0;
       stats_.file_bytes += report.bytes_read;
       stats_.exchanged_bytes += report.bytes_exchanged;
     }
     for (const Item& item : items_) {
       stats_.tensor_bytes += *NumBytes(item.saved->sizes, item.saved->dtype);
     }
-    return failed;
   }
 
   // sums_[begin, end) gets the XOR of itself and `bytes`, which hold as many
@@ -496,11 +504,16 @@ class Loader {
   const std::string& path_;
   // The beginning of error messages.
   const std::string label_;
+  const OperationLabel operation_;
   const std::vector<std::string> names_;
   const DestinationFn destination_;
   ProcessGroup& group_;
   FileSystem& files_;
   const int64_t min_read_bytes_;
+  const std::optional<absl::Duration> timeout_;
+
+  // The step that this rank is in.
+  std::optional<LongStep> step_;
 
   // To be read, so that all ranks read about as much.
   std::vector<int64_t> elements_of_rank_;

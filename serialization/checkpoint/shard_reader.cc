@@ -46,6 +46,7 @@ absl::StatusOr<File*> ShardReader::FileAt(int32_t index) {
   SHERD_RETURN_IF_ERROR(file.status());
   SHERD_ASSIGN_OR_RETURN(const int64_t size, (*file)->Size());
   if (size != expected.size) return WrongSize(index, size);
+  if (after_read_ != nullptr) SHERD_RETURN_IF_ERROR(after_read_());
   if (open_.size() >= kMaxOpenFiles) open_.erase(open_.begin());
   return open_.emplace(index, *std::move(file)).first->second.get();
 }
@@ -92,7 +93,8 @@ absl::Status ShardReader::Open(int32_t file) { return FileAt(file).status(); }
 absl::Status ShardReader::Read(File& file, int64_t offset,
                                absl::Span<std::byte> buffer) {
   bytes_read_ += static_cast<int64_t>(buffer.size());
-  return file.ReadAt(offset, buffer);
+  SHERD_RETURN_IF_ERROR(file.ReadAt(offset, buffer));
+  return after_read_ == nullptr ? absl::OkStatus() : after_read_();
 }
 
 int64_t ShardReader::ChunkLength(const SavedShard& saved, int64_t chunk) const {

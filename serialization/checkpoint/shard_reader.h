@@ -3,9 +3,11 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -26,10 +28,16 @@ struct SavedShard {
 // Reads shards of one checkpoint. Not thread-safe.
 class ShardReader {
  public:
+  // Called after each operation on a file; its error is that of the call.
+  using AfterRead = std::function<absl::Status()>;
+
   // `manifest` and `files` are borrowed.
   ShardReader(std::string directory, const Manifest& manifest,
-              FileSystem& files)
-      : directory_(std::move(directory)), manifest_(manifest), files_(files) {}
+              FileSystem& files, AfterRead after_read = nullptr)
+      : directory_(std::move(directory)),
+        manifest_(manifest),
+        files_(files),
+        after_read_(std::move(after_read)) {}
 
   // Opens a file by its index in the manifest, unless it is open, and checks
   // its size.
@@ -89,6 +97,7 @@ class ShardReader {
   const std::string directory_;
   const Manifest& manifest_;
   FileSystem& files_;
+  const AfterRead after_read_;
   // Open files by index in the manifest.
   std::map<int32_t, std::unique_ptr<File>> open_;
   std::vector<std::byte> staging_;
