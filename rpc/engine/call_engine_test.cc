@@ -142,6 +142,7 @@ class CallEngineTest : public ::testing::Test {
   }
 
   void Handle(const std::string& name, Handler handler) {
+    absl::MutexLock lock(&handlers_mutex_);
     handlers_[name] = std::move(handler);
   }
 
@@ -153,6 +154,7 @@ class CallEngineTest : public ::testing::Test {
       options.find_handler = [this, r](absl::string_view name,
                                        uint64_t signature, absl::string_view)
           -> absl::StatusOr<std::shared_ptr<const RawHandler>> {
+        absl::MutexLock lock(&handlers_mutex_);
         const auto it = handlers_.find(std::string(name));
         if (it == handlers_.end()) return absl::NotFoundError("no handler");
         if (signature != kSignature) {
@@ -209,7 +211,8 @@ class CallEngineTest : public ::testing::Test {
   }
 
   const uint64_t seed_;
-  std::map<std::string, Handler> handlers_;
+  absl::Mutex handlers_mutex_;
+  std::map<std::string, Handler> handlers_ ABSL_GUARDED_BY(handlers_mutex_);
   std::unique_ptr<FakeNetwork> network_;
   std::vector<std::unique_ptr<CallEngine>> engines_;
   std::atomic<uint64_t> last_call_{0};
