@@ -251,7 +251,9 @@ void StepOfTheLast(ProcessGroup& group, LongStep& step, uint64_t votes) {
   const uint64_t before = rounds();
   for (uint64_t i = 1; i <= votes; ++i) {
     EXPECT_THAT(step.MadeProgress(), IsOk());
-    while (rounds() < before + i) absl::SleepFor(absl::Milliseconds(1));
+    while (rounds() < before + i && group.health().ok()) {
+      absl::SleepFor(absl::Milliseconds(1));
+    }
   }
 }
 
