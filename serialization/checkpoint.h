@@ -41,6 +41,16 @@ struct SaveOptions {
   // are incomplete (which a load detects); the end of a process is harmless
   // either way.
   bool sync = true;
+  // With `sync`, a data file is synced each time that so many bytes were
+  // written, so that no sync takes a slow disk longer than `timeout`.
+  int64_t max_unsynced_bytes = int64_t{256} << 20;
+  // How long a rank may make no progress. Unset: the group's timeout. The same
+  // on all ranks.
+  std::optional<absl::Duration> timeout = std::nullopt;
+  // How long a save whose process cannot be seen, as on another host, keeps
+  // others from saving after the last sign of life; see "One at a time". A
+  // quarter of it passes between two signs. 1 ms to a year.
+  absl::Duration lease_duration = absl::Minutes(2);
   // Set on success, if given.
   CheckpointStats* stats = nullptr;
 };
@@ -68,10 +78,23 @@ absl::StatusOr<bool> CheckpointExists(const std::string& path,
 // with the least to write saves it, and from 8 MiB on several of them save
 // parts. Replicas are not checked for equality.
 //
-// Files. In the directory, only files of older or unfinished saves (named
-// shard-….safetensors and manifest.sherd…) are removed, after the manifest is
-// replaced or when no manifest names them. Two saves must not write one
-// directory at the same time.
+// One at a time. While it saves, rank 0 holds the file lease.sherd. Of several
+// jobs that save to one directory, such as a job that lives on beside its
+// restart, one goes on, and the others get kAborted with its host and process.
+// The lease of a process that has ended is taken over at once if it ran on this
+// host, and otherwise once it was not renewed for its duration. A save that was
+// frozen and lost its lease fails when it wakes. Whatever the clocks, a
+// checkpoint that exists stays loadable and is replaced by a complete one only;
+// if the clocks of two hosts differ by more than the lease's duration, a live
+// save may lose its lease and fail. The file system must order the operations
+// on a directory for all hosts, as local ones and NFS do.
+//
+// Files. In the directory, only files of saves that are over are removed (named
+// shard-….safetensors, manifest.sherd… and lease.sherd…), after the manifest is
+// replaced or when no manifest names them.
+//
+// Slow disks. Ranks wait for one another as long as the slowest makes progress:
+// a write, sync or removal ends.
 //
 // Buffers. Read until the call returns. Contiguous shards in host memory are
 // written directly, others through at most 1 MiB, and shards on a device
@@ -96,11 +119,16 @@ absl::StatusOr<bool> CheckpointExists(const std::string& path,
 //                        load finds it, but the directory could not be synced:
 //                        after a loss of power a load finds the old one or the
 //                        new one, whole. Save again.
+//   kDeadlineExceeded    A rank made no progress for the timeout; the message
+//                        names it.
+//   kAborted             Another save holds the lease, or has taken it over;
+//                        the message names its process.
 //   others               From the file system.
 //
 // Cost. One pass over the data, whose CRC is computed while a block is in the
-// cache for writing; three small collectives; per rank one file and, with
-// `sync`, an fsync of the file and one of the directory.
+// cache for writing; four small collectives, and one per second that a rank
+// waits for another; per rank one file and, with `sync`, an fsync per
+// max_unsynced_bytes and one of the directory; on rank 0 the lease.
 absl::Status SaveCheckpoint(const std::string& path,
                             const std::map<std::string, ShardedTensor>& tensors,
                             std::shared_ptr<ProcessGroup> group = nullptr,

@@ -62,13 +62,15 @@ class CheckpointKillTest : public sherd::testing::DistributedTest {
     return 0;
   }
 
-  // The second save, in which `victim` dies at its `nth` `operation`;
-  // `replaced` selects which of the two checkpoints must exist afterwards.
+  // The second save, in which `victim` dies at its `nth` `operation` on files
+  // that match `subject`; `replaced` selects which of the two checkpoints must
+  // exist afterwards.
   void DieWhileSaving(int victim, const std::string& operation, int64_t nth,
-                      bool replaced = false) {
+                      const std::string& subject = "*", bool replaced = false) {
     SaveFirst();
     ExpectRankDies(victim, SIGKILL);
-    const KillRankAt death("file/" + operation, victim, {.nth = nth});
+    const KillRankAt death("file/" + operation, victim,
+                           {.nth = nth, .subject = subject});
     const absl::Status status = SaveCheckpoint(path(), {{"t", MakeTensor(2)}});
     EXPECT_NE(rank(), victim) << "survived";
     EXPECT_THAT(status, StatusIs(absl::StatusCode::kUnavailable));
@@ -123,18 +125,21 @@ SHERD_DIST_TEST_F(CheckpointKillTest, RankZeroBeforeMakingTheDirectoryDurable) {
 SHERD_DIST_TEST_F(CheckpointKillTest, RankZeroBeforeWritingAnything) {
   DieWhileSaving(0, "free_bytes", 1);
 }
+SHERD_DIST_TEST_F(CheckpointKillTest, RankZeroBeforeTakingTheLease) {
+  DieWhileSaving(0, "rename_new", 1);
+}
 SHERD_DIST_TEST_F(CheckpointKillTest, RankZeroBeforeWritingTheManifest) {
-  DieWhileSaving(0, "create", 2);
+  DieWhileSaving(0, "create", 1, "*/manifest.sherd.*");
 }
 SHERD_DIST_TEST_F(CheckpointKillTest, RankZeroBeforeSyncingTheManifest) {
-  DieWhileSaving(0, "sync", 2);
+  DieWhileSaving(0, "sync", 1, "*/manifest.sherd.*");
 }
 SHERD_DIST_TEST_F(CheckpointKillTest, RankZeroBeforeTheSwitch) {
   DieWhileSaving(0, "rename", 1);
 }
 SHERD_DIST_TEST_F(CheckpointKillTest, RankZeroJustAfterTheSwitch) {
   // After those for the parent and for the data file.
-  DieWhileSaving(0, "sync_directory", 3, /*replaced=*/true);
+  DieWhileSaving(0, "sync_directory", 3, "*", /*replaced=*/true);
 }
 
 SHERD_DIST_TEST_F(CheckpointKillTest, BeforeReadingTheManifest) {

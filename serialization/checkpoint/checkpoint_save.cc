@@ -1,8 +1,10 @@
-#include <unistd.h>
-
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
 #include <random>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -20,6 +22,7 @@
 #include "sherd/core/comm/init.h"
 #include "sherd/core/tensor/box.h"
 #include "sherd/serialization/checkpoint.h"
+#include "sherd/serialization/checkpoint/lease.h"
 #include "sherd/serialization/checkpoint/save_plan.h"
 #include "sherd/serialization/checkpoint/shard_writer.h"
 #include "sherd/serialization/checkpoint/sharded_layout.h"
@@ -30,6 +33,8 @@ namespace sherd {
 namespace {
 
 constexpr char kOperation[] = "save_checkpoint";
+// A manifest is written in blocks of this size.
+constexpr size_t kStageBytes = size_t{1} << 20;
 
 // One rank's part of one save.
 class Saver {
@@ -39,52 +44,75 @@ class Saver {
         ProcessGroup& group, const SaveOptions& options)
       : path_(path),
         label_(absl::StrCat("save \"", PrintableLine(path), "\"")),
+        operation_(kOperation, label_),
         tensors_(tensors),
         group_(group),
         files_(options.files != nullptr ? *options.files : FileSystem::Posix()),
         sync_(options.sync),
+        max_unsynced_bytes_(options.max_unsynced_bytes),
+        timeout_(options.timeout),
+        lease_duration_(options.lease_duration),
         bytes_of_rank_(static_cast<size_t>(group.size())) {}
 
   absl::Status Run() {
+    BeginStep();
     // First this, since it fills the fingerprint.
     const absl::Status prepared = Prepare();
     // Rank 0 brings the number of the save, the others nothing.
     SHERD_ASSIGN_OR_RETURN(
         const uint64_t id,
-        AgreeOnMaximum(group_, operation(), prepared,
-                       {fingerprint_.value(),
-                        [&] {
-                          return absl::StrCat("path ", PrintableLine(path_),
-                                              "\n",
-                                              DescribeForAgreement(layouts_));
-                        }},
-                       group_.rank() == 0 ? RandomId() : 0));
-    save_id_ = absl::StrFormat("%016x", id);
+        step_->AgreeOnMaximum(prepared,
+                              {fingerprint_.value(),
+                               [&] {
+                                 return absl::StrCat(
+                                     "path ", PrintableLine(path_), "\n",
+                                     DescribeForAgreement(layouts_));
+                               }},
+                              group_.rank() == 0 ? own_id_ : 0));
+    save_id_ = SaveIdText(id);
     by_rank_ = ShardsByRank(layouts_, group_.size());
-    absl::Status status = WriteFile();
-    SHERD_ASSIGN_OR_RETURN(const bool all_written, ReportToRank0(status));
-    if (all_written && group_.rank() == 0) status = Commit();
-    // Rank 0 brings the bytes of all files.
-    const auto file_bytes = AgreeOnMaximum(group_, operation(), status, {},
-                                           static_cast<uint64_t>(file_bytes_));
-    if (file_bytes.ok()) {
-      file_bytes_ = static_cast<int64_t>(*file_bytes);
-      RemoveReplaced();
-    } else if (group_.rank() == 0 && group_.health().ok() &&
-               !absl::IsUnknown(file_bytes.status())) {
-      // All ranks are here, so none is writing any more. After a switch that
-      // may not be durable both checkpoints remain.
-      RemoveLeftovers();
+    const absl::Status status = WriteAndCommit();
+    // All ranks are here, so none is writing any more.
+    if (!status.ok() && group_.rank() == 0 && group_.health().ok()) {
+      RemoveOwnFiles();
     }
-    return file_bytes.status();
+    return status;
   }
 
   int64_t tensor_bytes() const { return tensor_bytes_; }
   // After Run() returned OK.
   int64_t file_bytes() const { return file_bytes_; }
-  OperationLabel operation() const { return {kOperation, label_}; }
+  const OperationLabel& operation() const { return operation_; }
 
  private:
+  // Ranks wait in the agreement that ends the step as long as the others make
+  // progress.
+  void BeginStep() {
+    step_.emplace(group_, operation_, LongStepOptions{.timeout = timeout_});
+  }
+
+  absl::Status WriteAndCommit() {
+    BeginStep();
+    ListReplaced();
+    SHERD_RETURN_IF_ERROR(step_->Agree(WriteFile()));
+    SHERD_RETURN_IF_ERROR(ReportToRank0());
+    BeginStep();
+    absl::Status committed;
+    if (group_.rank() == 0) {
+      committed = Commit();
+      // Before any rank returns: it may be the first of the next save.
+      lease_.reset();
+    }
+    // Rank 0 brings the bytes of all files.
+    SHERD_ASSIGN_OR_RETURN(
+        const uint64_t file_bytes,
+        step_->AgreeOnMaximum(committed, {},
+                              static_cast<uint64_t>(file_bytes_)));
+    file_bytes_ = static_cast<int64_t>(file_bytes);
+    RemoveReplaced();
+    return absl::OkStatus();
+  }
+
   // Everything that can go wrong before anything is written.
   absl::Status Prepare() {
     fingerprint_.Add(path_);
@@ -109,7 +137,11 @@ class Saver {
   absl::Status PrepareDirectory() {
     SHERD_RETURN_IF_ERROR(sync_ ? CreateDurableDirectories(files_, path_)
                                 : files_.CreateDirectories(path_));
-    RemoveLeftovers();
+    own_id_ = RandomId();
+    SHERD_ASSIGN_OR_RETURN(
+        lease_, CheckpointLease::Take(files_, path_, SaveIdText(own_id_),
+                                      {lease_duration_, sync_}));
+    SHERD_RETURN_IF_ERROR(RemoveLeftovers());
     SHERD_ASSIGN_OR_RETURN(const int64_t free_bytes, files_.FreeBytes(path_));
     if (tensor_bytes_ > free_bytes) {
       return absl::ResourceExhaustedError(
@@ -120,47 +152,82 @@ class Saver {
     return absl::OkStatus();
   }
 
-  // Removes files of unfinished saves: all that have the names of a save's
-  // files and that the manifest, if there is one, does not name. Files that
-  // cannot be removed now are left to the next save.
-  void RemoveLeftovers() {
-    auto names = files_.List(path_);
-    if (!names.ok()) return;
-    absl::flat_hash_set<std::string> in_use;
+  // Removes files of saves that are over: all that have the names of a save's
+  // files and that the manifest, if there is one, does not name. Data files
+  // that cannot be removed now are left to the next save.
+  absl::Status RemoveLeftovers() {
+    SHERD_ASSIGN_OR_RETURN(const std::vector<std::string> names,
+                           files_.List(path_));
+    // First of all: without them a save that has lost its lease cannot switch
+    // any more, and the manifest that is read below remains.
+    for (const std::string& name : names) {
+      if (!IsStagedManifestName(name)) continue;
+      const absl::Status status = files_.Remove(JoinPath(path_, name));
+      if (!status.ok() && !absl::IsNotFound(status)) return status;
+    }
+    absl::flat_hash_set<absl::string_view> in_use;
     const auto manifest = ReadManifest(files_, path_);
     if (manifest.ok()) {
       for (const ManifestFile& file : manifest->files) in_use.insert(file.name);
     } else if (!absl::IsNotFound(manifest.status()) ||
-               std::find(names->begin(), names->end(), kManifestFileName) !=
-                   names->end()) {
+               std::find(names.begin(), names.end(), kManifestFileName) !=
+                   names.end()) {
       // There is one: it cannot be read now, or leads to a file that is away,
       // or only another build reads it.
-      return;
+      return absl::OkStatus();
     }
     std::vector<std::string> unused;
-    for (std::string& name : *names) {
-      if (IsSaveFileName(name) && !in_use.contains(name)) {
-        unused.push_back(std::move(name));
+    for (const std::string& name : names) {
+      if (IsSaveFileName(name) && !IsStagedManifestName(name) &&
+          !in_use.contains(name)) {
+        unused.push_back(name);
       }
     }
     // The manifest that was read must be the one that a loss of power leaves.
-    if (unused.empty() || !files_.SyncDirectory(path_).ok()) return;
-    for (const std::string& name : unused) RemoveOldFile(name);
+    if (unused.empty() || !files_.SyncDirectory(path_).ok()) {
+      return absl::OkStatus();
+    }
+    for (const std::string& name : unused) {
+      RemoveOldFile(name);
+      SHERD_RETURN_IF_ERROR(step_->MadeProgress());
+    }
+    return absl::OkStatus();
   }
 
-  // Removes this rank's share of the files that the switch left without use.
-  // No rank can have begun another save here before this one took part in it.
-  void RemoveReplaced() {
-    if (!sync_ && !files_.SyncDirectory(path_).ok()) return;
-    const auto names = files_.List(path_);
-    if (!names.ok()) return;
-    for (const std::string& name : *names) {
-      if (!IsSaveFileName(name) || absl::StrContains(name, save_id_)) continue;
-      if (Fingerprint().Add(name).value() % group_.size() ==
-          static_cast<uint64_t>(group_.rank())) {
+  // After an error, with or without the lease: removes what this save has
+  // written, unless the manifest names it.
+  void RemoveOwnFiles() {
+    const auto manifest = ReadManifest(files_, path_);
+    if (manifest.ok() ? manifest->save_id == save_id_
+                      : !absl::IsNotFound(manifest.status())) {
+      return;
+    }
+    for (const std::string& name :
+         files_.List(path_).value_or(std::vector<std::string>())) {
+      if (IsSaveFileName(name) && absl::StrContains(name, save_id_)) {
         RemoveOldFile(name);
       }
     }
+  }
+
+  // Notes this rank's share of the files that the switch will leave without
+  // use. Before the switch: then none is of a save that takes the lease over
+  // once this one has switched.
+  void ListReplaced() {
+    for (std::string& name :
+         files_.List(path_).value_or(std::vector<std::string>())) {
+      if (!IsSaveFileName(name) || absl::StrContains(name, save_id_)) continue;
+      if (Fingerprint().Add(name).value() % group_.size() ==
+          static_cast<uint64_t>(group_.rank())) {
+        replaced_.push_back(std::move(name));
+      }
+    }
+  }
+
+  void RemoveReplaced() {
+    if (replaced_.empty()) return;
+    if (!sync_ && !files_.SyncDirectory(path_).ok()) return;
+    for (const std::string& name : replaced_) RemoveOldFile(name);
   }
 
   void RemoveOldFile(const std::string& name) {
@@ -175,6 +242,10 @@ class Saver {
     return uint64_t{random()} << 32 | random();
   }
 
+  static std::string SaveIdText(uint64_t id) {
+    return absl::StrFormat("%016x", id);
+  }
+
   absl::Status WriteFile() {
     const std::vector<ShardIndex>& own = by_rank_[group_.rank()];
     SHERD_ASSIGN_OR_RETURN(
@@ -184,7 +255,14 @@ class Saver {
     SHERD_ASSIGN_OR_RETURN(std::unique_ptr<File> file,
                            files_.Create(JoinPath(path_, plan.name)));
     SHERD_RETURN_IF_ERROR(file->Reserve(plan.size));
-    SequentialWriter writer(*file);
+    int64_t synced = 0;
+    SequentialWriter writer(*file, [&](int64_t written) -> absl::Status {
+      if (sync_ && written - synced >= max_unsynced_bytes_) {
+        SHERD_RETURN_IF_ERROR(file->Sync());
+        synced = written;
+      }
+      return step_->MadeProgress();
+    });
     SHERD_RETURN_IF_ERROR(writer.Append(
         absl::MakeSpan(reinterpret_cast<const std::byte*>(plan.header.data()),
                        plan.header.size())));
@@ -225,10 +303,10 @@ class Saver {
     return chunks;
   }
 
-  // Makes room in report_ for a mark and the CRCs of this rank's shards, in the
-  // order of by_rank_, which is the order in which rank 0 expects them.
+  // Makes room in report_ for the CRCs of this rank's shards, in the order of
+  // by_rank_, which is the order in which rank 0 expects them.
   void PlaceCrcs(const std::vector<ShardIndex>& own) {
-    size_t next = 1;
+    size_t next = 0;
     for (const ShardIndex& index : own) {
       const size_t n = NumChunks(layouts_[index.tensor], index);
       crc_places_[{index.tensor, index.shard}] = {next, n};
@@ -242,11 +320,8 @@ class Saver {
     return absl::MakeSpan(report_).subspan(begin, n);
   }
 
-  // Brings all CRCs to rank 0, and whether their files are written; returns
-  // there whether all are.
-  absl::StatusOr<bool> ReportToRank0(const absl::Status& written) {
-    report_.resize(1 + NumChunks(by_rank_[group_.rank()]));
-    report_[0] = written.ok() ? 1 : 0;
+  // Brings all CRCs to rank 0.
+  absl::Status ReportToRank0() {
     std::vector<ConstBytes> sends(group_.size());
     std::vector<MutableBytes> recvs(group_.size());
     sends[0] = ConstBytes(reinterpret_cast<const std::byte*>(report_.data()),
@@ -255,15 +330,12 @@ class Saver {
       reports_.resize(group_.size());
       for (int rank = 0; rank < group_.size(); ++rank) {
         std::vector<uint32_t>& report = reports_[rank];
-        report.resize(1 + NumChunks(by_rank_[rank]));
+        report.resize(NumChunks(by_rank_[rank]));
         recvs[rank] = MutableBytes(reinterpret_cast<std::byte*>(report.data()),
                                    report.size() * sizeof(uint32_t));
       }
     }
-    SHERD_RETURN_IF_ERROR(group_.AllToAllV(sends, recvs));
-    return std::all_of(
-        reports_.begin(), reports_.end(),
-        [](const std::vector<uint32_t>& report) { return report[0] == 1; });
+    return group_.AllToAllV(sends, recvs);
   }
 
   // Makes the new files the checkpoint. Rank 0 only.
@@ -271,7 +343,7 @@ class Saver {
     SHERD_ASSIGN_OR_RETURN(Manifest manifest,
                            PlanManifest(layouts_, group_.size(), save_id_));
     for (int rank = 0; rank < group_.size(); ++rank) {
-      size_t next = 1;
+      size_t next = 0;
       for (const ShardIndex& index : by_rank_[rank]) {
         const ManifestTensor& tensor = manifest.tensors[index.tensor];
         const ManifestShard& shard = tensor.shards[index.shard];
@@ -286,30 +358,64 @@ class Saver {
     return Switch(bytes);
   }
 
+  // The steps of CheckpointLease: the manifest is staged under a name of its
+  // own, the lease is checked, and then the name given.
   absl::Status Switch(const std::string& bytes) {
     const std::string target = JoinPath(path_, kManifestFileName);
-    const std::string temporary = absl::StrCat(target, ".", getpid(), ".tmp");
-    SHERD_ASSIGN_OR_RETURN(std::unique_ptr<File> file,
-                           files_.Create(temporary));
-    SHERD_RETURN_IF_ERROR(file->WriteAt(
-        0, absl::MakeSpan(reinterpret_cast<const std::byte*>(bytes.data()),
-                          bytes.size())));
-    if (sync_) SHERD_RETURN_IF_ERROR(file->Sync());
-    SHERD_RETURN_IF_ERROR(file->Close());
-    SHERD_RETURN_IF_ERROR(files_.Rename(temporary, target));
+    const std::string staged = JoinPath(path_, StagedManifestName(save_id_));
+    SHERD_RETURN_IF_ERROR(Stage(staged, bytes));
+    SHERD_RETURN_IF_ERROR(lease_->Check());
+    absl::Status renamed = files_.Rename(staged, target);
+    if (absl::IsNotFound(renamed)) {
+      // Another save has taken the lease over and removed the staged manifest;
+      // or a server that was asked twice has renamed it the first time.
+      const auto manifest = ReadManifest(files_, path_);
+      if (manifest.ok() && manifest->save_id == save_id_) {
+        renamed = absl::OkStatus();
+      } else {
+        SHERD_RETURN_IF_ERROR(lease_->Check());
+      }
+    }
+    SHERD_RETURN_IF_ERROR(renamed);
     if (!sync_) return absl::OkStatus();
     return Annotate(SyncRenamed(files_, target),
                     "the new checkpoint has replaced the old one");
   }
 
+  absl::Status Stage(const std::string& staged, const std::string& bytes) {
+    SHERD_ASSIGN_OR_RETURN(std::unique_ptr<File> file, files_.Create(staged));
+    SequentialWriter writer(*file,
+                            [this](int64_t) { return step_->MadeProgress(); });
+    auto rest = absl::MakeSpan(reinterpret_cast<const std::byte*>(bytes.data()),
+                               bytes.size());
+    while (!rest.empty()) {
+      const auto block = rest.first(std::min(rest.size(), kStageBytes));
+      SHERD_RETURN_IF_ERROR(writer.Append(block));
+      rest.remove_prefix(block.size());
+    }
+    SHERD_RETURN_IF_ERROR(writer.Flush());
+    if (sync_) SHERD_RETURN_IF_ERROR(file->Sync());
+    SHERD_RETURN_IF_ERROR(file->Close());
+    return step_->MadeProgress();
+  }
+
   const std::string& path_;
   // The beginning of error messages.
   const std::string label_;
+  const OperationLabel operation_;
   const std::map<std::string, ShardedTensor>& tensors_;
   ProcessGroup& group_;
   FileSystem& files_;
   const bool sync_;
+  const int64_t max_unsynced_bytes_;
+  const std::optional<absl::Duration> timeout_;
+  const absl::Duration lease_duration_;
 
+  // The step that this rank is in.
+  std::optional<LongStep> step_;
+  // On rank 0: the number of the save, and the right to it.
+  uint64_t own_id_ = 0;
+  std::unique_ptr<CheckpointLease> lease_;
   // By name, as in tensors_, with each element once.
   std::vector<TensorToSave> layouts_;
   std::vector<int64_t> bytes_of_rank_;
@@ -317,9 +423,9 @@ class Saver {
   int64_t tensor_bytes_ = 0;
   int64_t file_bytes_ = 0;
   std::string save_id_;
+  std::vector<std::string> replaced_;
   std::vector<std::vector<ShardIndex>> by_rank_;
-  // Whether this rank's file is written, then the CRCs of its chunks; and where
-  // those of a shard are.
+  // The CRCs of the chunks of this rank's file; and where those of a shard are.
   std::vector<uint32_t> report_;
   absl::flat_hash_map<std::pair<size_t, size_t>, std::pair<size_t, size_t>>
       crc_places_;

@@ -16,6 +16,9 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/synchronization/notification.h"
+#include "absl/time/time.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "sherd/core/base/error_info.h"
@@ -23,8 +26,10 @@
 #include "sherd/core/comm/init.h"
 #include "sherd/core/sharding/mesh_sharding_spec.h"
 #include "sherd/core/sharding/sharding_spec.h"
+#include "sherd/serialization/checkpoint/lease.h"
 #include "sherd/serialization/checkpoint_reader.h"
 #include "sherd/serialization/checkpoint_verify.h"
+#include "sherd/serialization/kits/sample_lease.h"
 #include "sherd/serialization/kits/sample_tensors.h"
 #include "sherd/serialization/safetensors.h"
 #include "sherd/testing/faults.h"
@@ -41,6 +46,7 @@ using sherd::testing::IsOk;
 using sherd::testing::IsOkAndHolds;
 using sherd::testing::LeaveOutSyncs;
 using sherd::testing::RunLocalRanks;
+using sherd::testing::SlowRankAt;
 using sherd::testing::StatusIs;
 using ::testing::AllOf;
 using ::testing::AnyOf;
@@ -1103,7 +1109,9 @@ TEST_F(CheckpointTest, AFullDiskIsReportedWithBothNumbersBeforeWriting) {
         const std::string& path) override {
       return Posix().OpenForRead(path);
     }
-    absl::StatusOr<std::unique_ptr<File>> Create(const std::string&) override {
+    absl::StatusOr<std::unique_ptr<File>> Create(
+        const std::string& path) override {
+      if (absl::StrContains(path, kLeaseFileName)) return Posix().Create(path);
       ADD_FAILURE() << "created a file";
       return absl::InternalError("created a file");
     }
@@ -1113,8 +1121,13 @@ TEST_F(CheckpointTest, AFullDiskIsReportedWithBothNumbersBeforeWriting) {
     absl::Status Rename(const std::string&, const std::string&) override {
       return absl::InternalError("renamed a file");
     }
-    absl::Status Remove(const std::string&) override {
-      return absl::InternalError("removed a file");
+    absl::Status RenameNew(const std::string& from,
+                           const std::string& to) override {
+      return Posix().RenameNew(from, to);
+    }
+    absl::Status Remove(const std::string& path) override {
+      EXPECT_TRUE(absl::StrContains(path, kLeaseFileName)) << path;
+      return Posix().Remove(path);
     }
     absl::Status RemoveAll(const std::string&) override {
       return absl::InternalError("removed files");
@@ -1146,6 +1159,272 @@ TEST_F(CheckpointTest, AFullDiskIsReportedWithBothNumbersBeforeWriting) {
                  AllOf(HasSubstr("needs 1001 bytes"),
                        HasSubstr("only 1000 are free"))));
   });
+}
+
+// A tensor of 4 MiB per rank: 16 writes or reads.
+absl::StatusOr<ShardedTensor> LargeTensor(int ranks, int seed) {
+  SHERD_ASSIGN_OR_RETURN(
+      const ShardingSpecPtr spec,
+      ChunkShardingSpec::Create(0, PlacementsOnRanks(ranks)));
+  SHERD_ASSIGN_OR_RETURN(ShardedTensor tensor,
+                         ShardedTensor::Zeros(spec, {ranks * 1024, 1024}));
+  FillSample(tensor, seed);
+  return tensor;
+}
+
+TEST_F(CheckpointTest, LargeFilesAreSyncedInBetween) {
+  const CountPassages syncs("file/sync", {.subject = "*shard*"});
+  RunLocalRanks(1, [&](ProcessGroup&) {
+    SHERD_ASSERT_OK_AND_ASSIGN(const ShardedTensor tensor, LargeTensor(1, 1));
+    EXPECT_THAT(SaveCheckpoint(path_, {{"t", tensor}}, nullptr,
+                               {.max_unsynced_bytes = 1 << 20}),
+                IsOk());
+  });
+  // The header is a write of its own.
+  EXPECT_EQ(syncs.count(), 4 + 1);
+}
+
+// Rank 1 of two is slow, in all longer than the timeout.
+class SlowDiskTest : public CheckpointTest {
+ protected:
+  static constexpr absl::Duration kTimeout = absl::Seconds(3);
+  static constexpr absl::Duration kSlowCall = absl::Milliseconds(450);
+  static constexpr int kSlowCalls = 8;
+
+  void SaveLarge() {
+    RunLocalRanks(2, [&](ProcessGroup&) {
+      SHERD_ASSERT_OK_AND_ASSIGN(const ShardedTensor tensor, LargeTensor(2, 1));
+      EXPECT_THAT(SaveCheckpoint(path_, {{"t", tensor}}, nullptr,
+                                 {.timeout = kTimeout}),
+                  IsOk());
+    });
+  }
+
+  // Loads it cut along `dim`.
+  void LoadLarge(int dim, int64_t min_read_bytes) {
+    const SlowRankAt slow(
+        "file/read", 1, kSlowCall,
+        {.nth = 2, .times = kSlowCalls, .subject = "*shard*"});
+    RunLocalRanks(2, [&](ProcessGroup&) {
+      SHERD_ASSERT_OK_AND_ASSIGN(
+          const Tensors loaded,
+          LoadCheckpoint(
+              path_,
+              {{"t", *ChunkShardingSpec::Create(dim, PlacementsOnRanks(2))}},
+              nullptr,
+              {.min_read_bytes = min_read_bytes, .timeout = kTimeout}));
+      EXPECT_EQ(CountWrong(loaded.at("t"), 1), 0);
+    });
+  }
+};
+
+TEST_F(SlowDiskTest, RanksWaitForAWriterAsLongAsItMakesProgress) {
+  const SlowRankAt slow("file/write", 1, kSlowCall,
+                        {.nth = 2, .times = kSlowCalls, .subject = "*shard*"});
+  SaveLarge();
+  EXPECT_THAT(VerifyCheckpoint(path_), IsOk());
+}
+
+TEST_F(SlowDiskTest, RanksWaitForAReaderAsLongAsItMakesProgress) {
+  SaveLarge();
+  LoadLarge(/*dim=*/0, /*min_read_bytes=*/1);
+}
+
+TEST_F(SlowDiskTest, RanksWaitForAnExchangeAsLongAsAllRead) {
+  SaveLarge();
+  LoadLarge(/*dim=*/1, /*min_read_bytes=*/1 << 30);
+}
+
+TEST_F(SlowDiskTest, ARankThatMakesNoProgressIsNamed) {
+  for (const bool saves : {true, false}) {
+    SCOPED_TRACE(saves);
+    SaveLarge();
+    absl::Notification gave_up;
+    const CallAt stuck(saves ? "file/write" : "file/read",
+                       [&] { gave_up.WaitForNotification(); },
+                       {.nth = 3, .rank = 1, .subject = "*shard*"});
+    RunLocalRanks(2, [&](ProcessGroup& group) {
+      SHERD_ASSERT_OK_AND_ASSIGN(ShardedTensor tensor, LargeTensor(2, 1));
+      ASSERT_THAT(group.Barrier(), IsOk());
+      constexpr absl::Duration kShort = absl::Milliseconds(300);
+      const absl::Status status =
+          saves ? SaveCheckpoint(path_, {{"t", tensor}}, nullptr,
+                                 {.timeout = kShort})
+                : LoadCheckpointInto(path_, {{"t", &tensor}}, nullptr,
+                                     {.timeout = kShort});
+      EXPECT_FALSE(status.ok());
+      if (group.rank() == 1) return;
+      EXPECT_THAT(status, StatusIs(absl::StatusCode::kDeadlineExceeded));
+      EXPECT_EQ(FailedRank(status), 1) << status;
+      EXPECT_THAT(std::string(status.message()),
+                  StartsWith(saves ? "save \"" : "load \""));
+      gave_up.Notify();
+    });
+  }
+}
+
+// Of ranks 0 and 1, and of 2 and 3, as two jobs.
+class TwoJobsTest : public CheckpointTest {
+ protected:
+  // Job `first` begins, and while it writes, the other one tries to save.
+  void SaveAtOnce(int first) {
+    absl::Notification holds, refused;
+    RunLocalRanks(4, [&](ProcessGroup& world) {
+      const int job = world.rank() / 2;
+      SHERD_ASSERT_OK_AND_ASSIGN(const auto group,
+                                 world.Split(job, world.rank()));
+      SHERD_ASSERT_OK_AND_ASSIGN(const ShardedTensor tensor,
+                                 MakeTensor(group, job));
+      const CallAt at("file/reserve",
+                      [&] {
+                        if (!holds.HasBeenNotified()) holds.Notify();
+                        refused.WaitForNotification();
+                      },
+                      {.rank = 2 * first, .optional = true});
+      ASSERT_THAT(world.Barrier(), IsOk());
+      if (job == first) {
+        EXPECT_THAT(SaveCheckpoint(path_, {{"t", tensor}}, group), IsOk());
+        return;
+      }
+      holds.WaitForNotification();
+      const absl::Status status = SaveCheckpoint(path_, {{"t", tensor}}, group);
+      EXPECT_THAT(status,
+                  StatusIs(absl::StatusCode::kAborted,
+                           AllOf(HasSubstr("rank 0: "),
+                                 HasSubstr("lease.sherd is held by process "),
+                                 HasSubstr("wait until it is done"))));
+      EXPECT_FALSE(IsRankFailure(status)) << status;
+      EXPECT_THAT(group->Barrier(), IsOk()) << "the group stays usable";
+      if (group->rank() == 0) refused.Notify();
+    });
+    EXPECT_THAT(VerifyCheckpoint(path_), IsOk());
+    ExpectSavedBy(first);
+    EXPECT_EQ(Files().size(), 3u);
+  }
+
+  absl::StatusOr<ShardedTensor> MakeTensor(
+      const std::shared_ptr<ProcessGroup>& group, int job) {
+    SHERD_ASSIGN_OR_RETURN(const ShardingSpecPtr spec,
+                           MeshShardingSpec::FromPlacements(
+                               {{2}, PlacementsOn({2 * job, 2 * job + 1})},
+                               {MeshPlacement::Shard(0)}));
+    SHERD_ASSIGN_OR_RETURN(ShardedTensor tensor,
+                           ShardedTensor::Zeros(spec, kSize, {.group = group}));
+    FillSample(tensor, 10 + job);
+    return tensor;
+  }
+
+  void ExpectSavedBy(int job) {
+    SHERD_ASSERT_OK_AND_ASSIGN(const CheckpointReader reader,
+                               CheckpointReader::Open(path_));
+    SHERD_ASSERT_OK_AND_ASSIGN(const Tensor tensor, reader.ReadTensor("t"));
+    EXPECT_EQ(CountWrong(tensor, {0, 0}, kSize, 10 + job), 0);
+  }
+
+  const Dims kSize = {100, 33};
+};
+
+TEST_F(TwoJobsTest, TheFirstOfTwoSavesGoesOnAndTheOtherIsRefused) {
+  SaveAtOnce(0);
+  SaveAtOnce(1);
+  // The lease is released: each may save again.
+  SaveAtOnce(1);
+  SaveAtOnce(0);
+}
+
+// What another job does at `point` of a save once it has taken the lease over,
+// at the beginning of its own save: see CheckpointLease.
+void TakeOver(FileSystem& files, const std::string& path) {
+  const std::string text = EncodeLease(SampleLease());
+  EXPECT_THAT(
+      WriteFileAtomically(
+          files, JoinPath(path, kLeaseFileName),
+          absl::MakeSpan(reinterpret_cast<const std::byte*>(text.data()),
+                         text.size())),
+      IsOk());
+  SHERD_ASSERT_OK_AND_ASSIGN(const std::vector<std::string> names,
+                             files.List(path));
+  for (const std::string& name : names) {
+    if (absl::StartsWith(name, "manifest.sherd.")) {
+      EXPECT_THAT(files.Remove(JoinPath(path, name)), IsOk());
+    }
+  }
+}
+
+TEST_F(CheckpointTest, ASaveThatLostItsLeaseDoesNotSwitch) {
+  struct Row {
+    const char* point;
+    const char* subject;
+  };
+  for (const Row& row : {
+           Row{"file/reserve", "*"},
+           Row{"file/create", "*manifest.sherd.*"},
+           Row{"file/write", "*manifest.sherd.*"},
+           // After the check.
+           Row{"file/rename", "*manifest.sherd"},
+       }) {
+    SCOPED_TRACE(row.point);
+    std::filesystem::remove_all(path_);
+    Save(2, 0, 1);
+    const std::set<std::string> before = Files();
+    const CallAt at(row.point, [&] { TakeOver(files_, path_); },
+                    {.rank = 0, .subject = row.subject});
+    RunLocalRanks(2, [&](ProcessGroup& group) {
+      EXPECT_THAT(SaveCheckpoint(path_, MakeTensors(1, 2, 2)),
+                  StatusIs(absl::StatusCode::kAborted,
+                           AllOf(HasSubstr("this save has lost"),
+                                 HasSubstr("node-7.cluster"))));
+      EXPECT_THAT(group.Barrier(), IsOk());
+    });
+    ExpectHolds(1);
+    EXPECT_THAT(VerifyCheckpoint(path_), IsOk());
+    // The other's lease stays, and nothing of this save.
+    std::set<std::string> after = Files();
+    EXPECT_EQ(after.erase(kLeaseFileName), 1u);
+    EXPECT_EQ(after, before);
+  }
+}
+
+// It takes the lease over between the switch and the removal of the old files.
+TEST_F(CheckpointTest, AfterItsSwitchASaveRemovesNothingOfTheNextOne) {
+  Save(2, 0, 1);
+  const std::string other = "shard-00000-of-00001.00112233445566ff.safetensors";
+  const CallAt at("file/remove",
+                  [&] {
+                    TakeOver(files_, path_);
+                    std::ofstream(JoinPath(path_, other)) << "x";
+                  },
+                  {.subject = "*shard*"});
+  Save(2, 1, 2);
+  ExpectHolds(2);
+  EXPECT_TRUE(Files().contains(other));
+  EXPECT_TRUE(Files().contains(kLeaseFileName)) << "it is the next one's";
+  EXPECT_EQ(Files().size(), 5u);
+}
+
+TEST_F(CheckpointTest, AStagedManifestThatCannotBeRemovedIsAnError) {
+  Save(1, 0, 1);
+  std::ofstream(JoinPath(path_, "manifest.sherd.0123456789abcdef.tmp")) << "x";
+  const FailFileOperation fault("remove", "*manifest.sherd.*",
+                                absl::InternalError("injected fault"));
+  RunLocalRanks(1, [&](ProcessGroup&) {
+    EXPECT_THAT(SaveCheckpoint(path_, MakeTensors(0, 1, 2)),
+                StatusIs(absl::StatusCode::kInternal, "injected fault"));
+  });
+  ExpectHolds(1);
+}
+
+TEST_F(CheckpointTest, ReadersIgnoreTheLease) {
+  Save(2, 0, 1);
+  std::ofstream(JoinPath(path_, kLeaseFileName)) << "damaged";
+  EXPECT_THAT(VerifyCheckpoint(path_), IsOk());
+  ExpectHolds(1);
+  RunLocalRanks(2, [&](ProcessGroup&) {
+    SHERD_ASSERT_OK_AND_ASSIGN(const Tensors loaded,
+                               LoadCheckpoint(path_, MakeSpecs(1, 2)));
+    ExpectSamples(loaded, 1);
+  });
+  EXPECT_TRUE(Files().contains(kLeaseFileName));
 }
 
 TEST_F(CheckpointTest, SavingWithoutSyncMakesNoSyncs) {

@@ -12,6 +12,7 @@
 #include "sherd/core/base/status_macros.h"
 #include "sherd/core/base/version.h"
 #include "sherd/core/sharding/plan/replica_division.h"
+#include "sherd/serialization/checkpoint/lease.h"
 #include "sherd/serialization/safetensors/crc32c.h"
 #include "sherd/serialization/safetensors/safetensors_header.h"
 
@@ -153,10 +154,12 @@ absl::StatusOr<Manifest> PlanManifest(const std::vector<TensorToSave>& tensors,
 }
 
 bool IsSaveFileName(absl::string_view name) {
-  // manifest.sherd.<process>.tmp
+  if (IsStagedManifestName(name)) return true;
   absl::string_view rest = name;
-  if (absl::ConsumePrefix(&rest, absl::StrCat(kManifestFileName, "."))) {
-    return ConsumeDigits(rest) && rest == ".tmp";
+  // lease.sherd.<16 hex digits>.tmp
+  if (absl::ConsumePrefix(&rest, absl::StrCat(kLeaseFileName, ".")) &&
+      absl::ConsumeSuffix(&rest, ".tmp")) {
+    return IsSaveId(rest);
   }
   // shard-<rank>-of-<ranks>.<16 hex digits>.safetensors
   if (!absl::ConsumePrefix(&rest, kShardPrefix) || !ConsumeDigits(rest) ||
@@ -165,9 +168,20 @@ bool IsSaveFileName(absl::string_view name) {
       !absl::ConsumeSuffix(&rest, kShardSuffix)) {
     return false;
   }
-  return rest.size() == 16 && std::all_of(rest.begin(), rest.end(), [](char c) {
-           return absl::ascii_isxdigit(static_cast<unsigned char>(c));
-         });
+  return IsSaveId(rest);
+}
+
+bool IsStagedManifestName(absl::string_view name) {
+  // manifest.sherd.<16 hex digits>.tmp, and of earlier builds, which wrote
+  // digits of any number.
+  absl::string_view id = name;
+  return absl::ConsumePrefix(&id, absl::StrCat(kManifestFileName, ".")) &&
+         absl::ConsumeSuffix(&id, ".tmp") &&
+         (IsSaveId(id) || (ConsumeDigits(id) && id.empty()));
+}
+
+std::string StagedManifestName(absl::string_view save_id) {
+  return absl::StrCat(kManifestFileName, ".", save_id, ".tmp");
 }
 
 }  // namespace sherd

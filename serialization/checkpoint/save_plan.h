@@ -92,6 +92,10 @@ absl::StatusOr<Manifest> PlanManifest(const std::vector<TensorToSave>& tensors,
 // data files and temporary files, and may therefore remove.
 bool IsSaveFileName(absl::string_view name);
 
+// The temporary name of a manifest that is not committed, of any save.
+bool IsStagedManifestName(absl::string_view name);
+std::string StagedManifestName(absl::string_view save_id);
+
 }  // namespace sherd
 
 #endif  // SHERD_SERIALIZATION_CHECKPOINT_SAVE_PLAN_H_

@@ -163,6 +163,7 @@ TEST(SavePlanTest, OnlyNamesOfSavesAreOurs) {
   }
   for (const char* other :
        {"", "manifest.sherd", "manifest.sherd.tmp", "manifest.sherd.x.tmp",
+        "lease.sherd", "lease.sherd.1.tmp", "lease.sherd.0123456789abcdef",
         "shard-00000-of-00004.safetensors",
         "shard-00000-of-00004.0123456789abcde.safetensors",
         "shard-00000-of-00004.0123456789abcdeg.safetensors",

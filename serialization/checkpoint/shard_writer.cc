@@ -55,9 +55,7 @@ absl::Status AppendBytes(SequentialWriter& writer, int64_t offset,
 absl::Status SequentialWriter::Append(absl::Span<const std::byte> data) {
   if (data.size() >= kLongBytes) {
     SHERD_RETURN_IF_ERROR(Flush());
-    SHERD_RETURN_IF_ERROR(file_.WriteAt(written_, data));
-    written_ += static_cast<int64_t>(data.size());
-    return absl::OkStatus();
+    return Write(data);
   }
   if (buffer_.size() + data.size() > static_cast<size_t>(kBlockBytes)) {
     SHERD_RETURN_IF_ERROR(Flush());
@@ -68,10 +66,15 @@ absl::Status SequentialWriter::Append(absl::Span<const std::byte> data) {
 
 absl::Status SequentialWriter::Flush() {
   if (buffer_.empty()) return absl::OkStatus();
-  SHERD_RETURN_IF_ERROR(file_.WriteAt(written_, buffer_));
-  written_ += static_cast<int64_t>(buffer_.size());
+  SHERD_RETURN_IF_ERROR(Write(buffer_));
   buffer_.clear();
   return absl::OkStatus();
+}
+
+absl::Status SequentialWriter::Write(absl::Span<const std::byte> data) {
+  SHERD_RETURN_IF_ERROR(file_.WriteAt(written_, data));
+  written_ += static_cast<int64_t>(data.size());
+  return after_write_ == nullptr ? absl::OkStatus() : after_write_(written_);
 }
 
 absl::Status AppendTensor(SequentialWriter& writer, const Tensor& tensor,

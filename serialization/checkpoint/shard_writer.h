@@ -3,6 +3,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -16,8 +18,13 @@ namespace sherd {
 // into longer writes. Not thread-safe.
 class SequentialWriter {
  public:
+  // Called after each write with all bytes written so far; its error ends the
+  // writing.
+  using AfterWrite = std::function<absl::Status(int64_t)>;
+
   // `file` is borrowed.
-  explicit SequentialWriter(File& file) : file_(file) {}
+  explicit SequentialWriter(File& file, AfterWrite after_write = nullptr)
+      : file_(file), after_write_(std::move(after_write)) {}
 
   absl::Status Append(absl::Span<const std::byte> data);
 
@@ -30,7 +37,10 @@ class SequentialWriter {
   }
 
  private:
+  absl::Status Write(absl::Span<const std::byte> data);
+
   File& file_;
+  const AfterWrite after_write_;
   int64_t written_ = 0;
   std::vector<std::byte> buffer_;
 };

@@ -1,9 +1,9 @@
 // Writes the files of this build's format version: DIR/manifest.sherd, the
-// encoding of SampleManifest(), DIR/rewritten_….safetensors, DIR/../interop_…
-// as we write them, DIR/sharded_tensor_metadata.binpb and
-// DIR/sharding_spec_….binpb, those of sample_metadata.h, and DIR/checkpoint,
-// GoldenTensors() saved by two ranks. For a new version only: files of a
-// version are never edited.
+// encoding of SampleManifest(), DIR/lease.sherd, that of SampleLease(),
+// DIR/rewritten_….safetensors, DIR/../interop_… as we write them,
+// DIR/sharded_tensor_metadata.binpb and DIR/sharding_spec_….binpb, those of
+// sample_metadata.h, and DIR/checkpoint, GoldenTensors() saved by two ranks.
+// For a new version only: files of a version are never edited.
 //
 //     tools/bazel run //serialization:make_golden --
 //     $PWD/serialization/testdata/vN
@@ -20,8 +20,10 @@
 #include "sherd/core/base/status_macros.h"
 #include "sherd/core/sharding/sharded_tensor.h"
 #include "sherd/serialization/checkpoint.h"
+#include "sherd/serialization/checkpoint/lease.h"
 #include "sherd/serialization/kits/golden_tensors.h"
 #include "sherd/serialization/kits/rewrite_safetensors.h"
+#include "sherd/serialization/kits/sample_lease.h"
 #include "sherd/serialization/kits/sample_manifest.h"
 #include "sherd/serialization/kits/sample_metadata.h"
 #include "sherd/serialization/manifest/manifest_codec.h"
@@ -74,6 +76,8 @@ absl::Status Main(const std::string& directory) {
                          EncodeManifest(SampleManifest()));
   SHERD_RETURN_IF_ERROR(
       Write(JoinPath(directory, kManifestFileName), manifest));
+  SHERD_RETURN_IF_ERROR(
+      Write(JoinPath(directory, kLeaseFileName), EncodeLease(SampleLease())));
   SHERD_RETURN_IF_ERROR(WriteMetadata(directory));
   for (const char* name : {"dtypes", "shapes", "special"}) {
     SHERD_RETURN_IF_ERROR(RewriteSafetensors(
