@@ -80,9 +80,14 @@ class Loader {
   // look again. Collective.
   absl::StatusOr<Found> LookAgain() {
     const absl::StatusOr<Manifest> current = ReadManifest(files_, path_);
-    const Found found = !current.ok()                           ? kNothing
-                        : current->save_id == manifest_.save_id ? kTheSame
-                                                                : kAnother;
+    Found found = kTheSame;
+    if (current.ok()) {
+      found = current->save_id == manifest_.save_id ? kTheSame : kAnother;
+    } else if (absl::IsNotFound(current.status()) &&
+               manifest_.save_id.empty()) {
+      // One that cannot be read now, or that was read before, is something.
+      found = kNothing;
+    }
     SHERD_ASSIGN_OR_RETURN(
         const uint64_t most,
         AgreeOnMaximum(group_, operation(), absl::OkStatus(), {}, found));
@@ -548,11 +553,18 @@ absl::StatusOr<std::vector<ShardedTensor>> Load(
     const bool may_be_replaced = absl::IsNotFound(status) ||
                                  absl::IsDataLoss(status) ||
                                  absl::IsInvalidArgument(status);
-    if (!may_be_replaced || !group->health().ok()) return status;
-    const absl::StatusOr<Loader::Found> found = loader.LookAgain();
-    if (!found.ok()) return status;
-    if (*found == Loader::kAnother && attempt == 0) continue;
+    if (!may_be_replaced) return status;
+    const absl::Status health = group->health();
+    const absl::StatusOr<Loader::Found> found =
+        health.ok() ? loader.LookAgain() : health;
     // A program begins afresh at kNotFound, and would replace what others see.
+    if (!found.ok()) {
+      return absl::IsNotFound(status)
+                 ? InOperation(loader.operation(), found.status(),
+                               group->name())
+                 : status;
+    }
+    if (*found == Loader::kAnother && attempt == 0) continue;
     if (!absl::IsNotFound(status) || *found == Loader::kNothing) return status;
     return WithErrorInfo(
         absl::FailedPreconditionError(absl::StrCat(

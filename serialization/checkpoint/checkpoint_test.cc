@@ -9,6 +9,7 @@
 #include <functional>
 #include <iterator>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
@@ -42,6 +43,7 @@ namespace {
 using sherd::testing::CallAt;
 using sherd::testing::CountPassages;
 using sherd::testing::FailFileOperation;
+using sherd::testing::FaultOptions;
 using sherd::testing::IsOk;
 using sherd::testing::IsOkAndHolds;
 using sherd::testing::LeaveOutSyncs;
@@ -775,7 +777,7 @@ TEST_F(CheckpointTest, ExistenceIsThatOfTheManifest) {
 // As where one host has not mounted the disk.
 TEST_F(CheckpointTest, OneThatOnlySomeRanksFindIsNotTakenForMissing) {
   Save(3, 0, 1);
-  for (const int blind : {0, 2}) {
+  const auto expect_refused = [&](int blind) {
     const FailFileOperation fault(
         "open_for_read", JoinPath(path_, kManifestFileName),
         absl::NotFoundError("No such file"), {.times = 1000, .rank = blind});
@@ -785,7 +787,30 @@ TEST_F(CheckpointTest, OneThatOnlySomeRanksFindIsNotTakenForMissing) {
                                    "another rank finds it"));
       EXPECT_EQ(ErrorRank(loaded.status()), blind);
     });
-  }
+  };
+  expect_refused(0);
+  expect_refused(2);
+  // Nor is one that the others find damaged.
+  std::filesystem::resize_file(JoinPath(path_, kManifestFileName), 3);
+  expect_refused(0);
+}
+
+TEST_F(CheckpointTest, ItIsNotMissingIfARankFailsBeforeItCanSayWhatItFinds) {
+  RunLocalRanks(2, [&](ProcessGroup& group) {
+    std::optional<CallAt> at;
+    if (group.rank() == 1) {
+      // When the ranks look again.
+      at.emplace(
+          "file/open_for_read",
+          [&] { group.Abort(absl::CancelledError("stopped")); },
+          FaultOptions{.nth = 2, .rank = 1});
+    }
+    const auto loaded = LoadCheckpoint(path_, MakeSpecs(1, 2));
+    ASSERT_FALSE(loaded.ok());
+    EXPECT_FALSE(absl::IsNotFound(loaded.status())) << loaded.status();
+    EXPECT_THAT(std::string(loaded.status().message()),
+                AllOf(StartsWith("load \""), HasSubstr("stopped")));
+  });
 }
 
 TEST_F(CheckpointTest, APipeInPlaceOfAFileIsRefusedOnAllRanks) {
