@@ -39,7 +39,7 @@ struct SaveOptions {
   // Makes files and directory durable before and after the manifest is
   // replaced. Without it a power failure may leave a manifest whose data files
   // are incomplete (which a load detects); the end of a process is harmless
-  // either way.
+  // either way. The same on all ranks.
   bool sync = true;
   // With `sync`, a data file is synced each time that so many bytes were
   // written, so that no sync takes a slow disk longer than `timeout`.
@@ -107,9 +107,10 @@ absl::StatusOr<bool> CheckpointExists(const std::string& path,
 // kUnavailable. Messages begin with `save "path": `.
 // FailedRank is set for a rank that died, timed out or deviated, not for one
 // with a full disk.
-//   kInvalidArgument     Names, layouts or path differ between ranks (the
-//                        message contains each rank's); a name is empty, not
-//                        UTF-8 or too long; a tensor belongs to another group.
+//   kInvalidArgument     Names, layouts, path or `sync` differ between ranks
+//                        (the message contains each rank's); a name is empty,
+//                        not UTF-8 or too long; a tensor belongs to another
+//                        group.
 //   kFailedPrecondition  A tensor is not initialised or has no data.
 //   kResourceExhausted   Not enough space; the message has both numbers.
 //   kUnavailable         A rank died; the message names it. If it died in the

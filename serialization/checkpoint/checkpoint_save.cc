@@ -65,7 +65,8 @@ class Saver {
                               {fingerprint_.value(),
                                [&] {
                                  return absl::StrCat(
-                                     "path ", PrintableLine(path_), "\n",
+                                     "path ", PrintableLine(path_), "\nsync ",
+                                     sync_ ? "true" : "false", "\n",
                                      DescribeForAgreement(layouts_));
                                }},
                               group_.rank() == 0 ? own_id_ : 0));
@@ -115,7 +116,9 @@ class Saver {
 
   // Everything that can go wrong before anything is written.
   absl::Status Prepare() {
-    fingerprint_.Add(path_);
+    // Of `sync` too: with it, ranks remove files of the old checkpoint without
+    // a sync of their own, since rank 0 has made the switch durable.
+    fingerprint_.Add(path_).Add(sync_);
     for (const auto& [name, tensor] : tensors_) {
       SHERD_ASSIGN_OR_RETURN(TensorToSave layout,
                              DescribeTensor(name, tensor, group_));

@@ -629,6 +629,8 @@ TEST_F(CheckpointTest, RanksThatDisagreeGetTheSameErrorWithTheRank) {
       expect(SaveCheckpoint(is_odd ? path_ + "2" : path_, {{"a", tensor}}),
              "save", absl::StrCat("path ", path_, "2; rank"),
              absl::StrCat("path ", path_, ";"));
+      expect(SaveCheckpoint(path_, {{"a", tensor}}, nullptr, {.sync = is_odd}),
+             "save", "sync true", "sync false");
       const std::string bad_name = is_odd ? "\xff" : "a";
       const absl::Status refused = SaveCheckpoint(path_, {{bad_name, tensor}});
       EXPECT_THAT(refused,
