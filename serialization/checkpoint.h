@@ -124,6 +124,8 @@ absl::StatusOr<bool> CheckpointExists(const std::string& path,
 //                        names it.
 //   kAborted             Another save holds the lease, or has taken it over;
 //                        the message names its process.
+//   kUnimplemented       With `sync`: the file system has no sync of
+//                        directories.
 //   others               From the file system.
 //
 // Cost. One pass over the data, whose CRC is computed while a block is in the

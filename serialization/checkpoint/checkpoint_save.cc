@@ -138,8 +138,9 @@ class Saver {
   }
 
   absl::Status PrepareDirectory() {
-    SHERD_RETURN_IF_ERROR(sync_ ? CreateDurableDirectories(files_, path_)
-                                : files_.CreateDirectories(path_));
+    SHERD_RETURN_IF_ERROR(
+        sync_ ? WithAdvice(CreateDurableDirectories(files_, path_))
+              : files_.CreateDirectories(path_));
     own_id_ = RandomId();
     SHERD_ASSIGN_OR_RETURN(
         lease_, CheckpointLease::Take(files_, path_, SaveIdText(own_id_),
@@ -186,10 +187,7 @@ class Saver {
         unused.push_back(name);
       }
     }
-    // The manifest that was read must be the one that a loss of power leaves.
-    if (unused.empty() || !files_.SyncDirectory(path_).ok()) {
-      return absl::OkStatus();
-    }
+    if (unused.empty() || !ManifestWillLast()) return absl::OkStatus();
     for (const std::string& name : unused) {
       RemoveOldFile(name);
       SHERD_RETURN_IF_ERROR(step_->MadeProgress());
@@ -229,8 +227,27 @@ class Saver {
 
   void RemoveReplaced() {
     if (replaced_.empty()) return;
-    if (!sync_ && !files_.SyncDirectory(path_).ok()) return;
+    if (!sync_ && !ManifestWillLast()) return;
     for (const std::string& name : replaced_) RemoveOldFile(name);
+  }
+
+  // Makes the manifest that is there the one that a loss of power leaves: only
+  // then may files that it does not name be removed. A file system without such
+  // a sync keeps no promise that a save without `sync` could wait for.
+  bool ManifestWillLast() {
+    const absl::Status synced = files_.SyncDirectory(path_);
+    if (synced.ok() || (!sync_ && absl::IsUnimplemented(synced))) return true;
+    SHERD_LOG(kWarning) << "old files stay: " << synced.ToString();
+    return false;
+  }
+
+  // The result of a sync of directories, with what to do where there is none.
+  static absl::Status WithAdvice(const absl::Status& synced) {
+    if (!absl::IsUnimplemented(synced)) return synced;
+    return absl::UnimplementedError(absl::StrCat(
+        synced.message(),
+        ": expected a file system that syncs directories; use another one, or "
+        "sync=false, with which a loss of power may damage the checkpoint"));
   }
 
   void RemoveOldFile(const std::string& name) {
@@ -288,7 +305,7 @@ class Saver {
     SHERD_RETURN_IF_ERROR(file->Close());
     // Its name must be durable before the manifest is, and the host of another
     // rank may know nothing of it yet.
-    return sync_ ? files_.SyncDirectory(path_) : absl::OkStatus();
+    return sync_ ? WithAdvice(files_.SyncDirectory(path_)) : absl::OkStatus();
   }
 
   static int64_t NumChunks(const TensorToSave& tensor, ShardIndex index) {

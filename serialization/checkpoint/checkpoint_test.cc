@@ -1454,6 +1454,59 @@ TEST_F(CheckpointTest, ReadersIgnoreTheLease) {
   EXPECT_TRUE(Files().contains(kLeaseFileName));
 }
 
+// As on some network file systems.
+TEST_F(CheckpointTest, WhereDirectoriesHaveNoSyncASaveWithoutItLeavesNoFiles) {
+  const FailFileOperation no_sync(
+      "sync_directory", path_,
+      absl::UnimplementedError("syncing directory: Invalid argument"),
+      {.times = 1000});
+  const auto save = [&](int seed) {
+    return SaveCheckpoint(path_, MakeTensors(0, 2, seed), nullptr,
+                          {.sync = false});
+  };
+  for (const int seed : {1, 2}) {
+    RunLocalRanks(2, [&](ProcessGroup&) { EXPECT_THAT(save(seed), IsOk()); });
+    EXPECT_EQ(Files().size(), 3u);
+    ExpectHolds(seed);
+  }
+  const std::set<std::string> before = Files();
+  std::ofstream(
+      JoinPath(path_, "shard-00000-of-00004.0123456789abcdef.safetensors"))
+      << "x";
+  {
+    const FailFileOperation full(
+        "reserve", "*", absl::ResourceExhaustedError("disk full"), {.rank = 1});
+    RunLocalRanks(2, [&](ProcessGroup&) {
+      EXPECT_THAT(save(3), StatusIs(absl::StatusCode::kResourceExhausted));
+    });
+  }
+  EXPECT_EQ(Files(), before) << "the leftover is gone too";
+  RunLocalRanks(2, [&](ProcessGroup&) {
+    EXPECT_THAT(SaveCheckpoint(path_, MakeTensors(0, 2, 3)),
+                StatusIs(absl::StatusCode::kUnimplemented,
+                         AllOf(HasSubstr("Invalid argument"),
+                               HasSubstr("sync=false"))));
+  });
+  EXPECT_EQ(Files(), before);
+}
+
+// Another error may pass, and the directory be synced later.
+TEST_F(CheckpointTest, OldFilesStayWhereTheSyncOfTheirDirectoryFails) {
+  Save(2, 0, 1);
+  {
+    const FailFileOperation fault("sync_directory", path_,
+                                  absl::InternalError("Input/output error"),
+                                  {.times = 1000});
+    RunLocalRanks(2, [&](ProcessGroup&) {
+      EXPECT_THAT(
+          SaveCheckpoint(path_, MakeTensors(0, 2, 2), nullptr, {.sync = false}),
+          IsOk());
+    });
+  }
+  ExpectHolds(2);
+  EXPECT_EQ(Files().size(), 5u);
+}
+
 TEST_F(CheckpointTest, SavingWithoutSyncMakesNoSyncs) {
   const CountPassages syncs("file/sync");
   const CountPassages parents("file/sync_directory", {.subject = "*/.."});
