@@ -62,7 +62,10 @@ struct SaveOptions {
 // ends meanwhile: one of them asks and tells the others, or all of them load,
 // and kNotFound is the answer that they have in common.
 //
-// Errors. From the file system, if it does not answer (FileSystem::KindOf).
+//   kFailedPrecondition  The manifest is a link that leads nowhere, as to a
+//                        disk that is not mounted.
+//   others               From the file system, if it does not answer (see
+//                        FileSystem::KindOf).
 absl::StatusOr<bool> CheckpointExists(const std::string& path,
                                       FileSystem& files = FileSystem::Posix());
 

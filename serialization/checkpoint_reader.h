@@ -17,8 +17,9 @@
 namespace sherd {
 
 // Reads and checks the manifest of the checkpoint `path`.
-//   kNotFound  There is no checkpoint at `path`.
-//   others     From the file system, and as DecodeManifest.
+//   kNotFound            There is no checkpoint at `path`.
+//   kFailedPrecondition  The manifest is a link that leads nowhere.
+//   others               From the file system, and as DecodeManifest.
 absl::StatusOr<Manifest> ReadManifest(FileSystem& files,
                                       const std::string& path);
 

@@ -1,5 +1,6 @@
 #include "sherd/serialization/checkpoint_reader.h"
 
+#include <algorithm>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -23,16 +24,40 @@ struct SlicedShard {
   Box common;
 };
 
+// Whether the directory has a manifest, or a link in its place, wherever that
+// leads.
+absl::StatusOr<bool> HasManifestName(FileSystem& files,
+                                     const std::string& path) {
+  const absl::StatusOr<std::vector<std::string>> names = files.List(path);
+  if (absl::IsNotFound(names.status())) return false;
+  SHERD_RETURN_IF_ERROR(names.status());
+  return std::binary_search(names->begin(), names->end(), kManifestFileName);
+}
+
+// A disk that is away, and comes back, is not a checkpoint that is missing.
+absl::Status LeadsNowhere(const std::string& manifest_path) {
+  return absl::FailedPreconditionError(absl::StrCat(
+      manifest_path,
+      " is the name of a file that is not there: expected a file, or a link to "
+      "one; mount the disk to which the link leads, or remove the link"));
+}
+
 }  // namespace
 
 absl::StatusOr<Manifest> ReadManifest(FileSystem& files,
                                       const std::string& path) {
   const std::string manifest_path = JoinPath(path, kManifestFileName);
-  const absl::StatusOr<std::string> bytes =
+  absl::StatusOr<std::string> bytes =
       ReadFile(files, manifest_path, kMaxManifestBytes);
   if (absl::IsNotFound(bytes.status())) {
-    return absl::NotFoundError(absl::StrCat(
-        path, " is not a checkpoint: there is no file ", manifest_path));
+    SHERD_ASSIGN_OR_RETURN(const bool is_named, HasManifestName(files, path));
+    if (!is_named) {
+      return absl::NotFoundError(absl::StrCat(
+          path, " is not a checkpoint: there is no file ", manifest_path));
+    }
+    // A first save may have given the name since.
+    bytes = ReadFile(files, manifest_path, kMaxManifestBytes);
+    if (absl::IsNotFound(bytes.status())) return LeadsNowhere(manifest_path);
   }
   SHERD_RETURN_IF_ERROR(bytes.status());
   return DecodeManifest(*bytes, manifest_path);
@@ -40,7 +65,15 @@ absl::StatusOr<Manifest> ReadManifest(FileSystem& files,
 
 absl::StatusOr<bool> CheckpointExists(const std::string& path,
                                       FileSystem& files) {
-  return files.Exists(JoinPath(path, kManifestFileName));
+  const std::string manifest_path = JoinPath(path, kManifestFileName);
+  SHERD_ASSIGN_OR_RETURN(bool exists, files.Exists(manifest_path));
+  if (exists) return true;
+  SHERD_ASSIGN_OR_RETURN(const bool is_named, HasManifestName(files, path));
+  if (!is_named) return false;
+  // As in ReadManifest.
+  SHERD_ASSIGN_OR_RETURN(exists, files.Exists(manifest_path));
+  if (exists) return true;
+  return LeadsNowhere(manifest_path);
 }
 
 absl::StatusOr<CheckpointReader> CheckpointReader::Open(const std::string& path,

@@ -173,9 +173,7 @@ class Saver {
     const auto manifest = ReadManifest(files_, path_);
     if (manifest.ok()) {
       for (const ManifestFile& file : manifest->files) in_use.insert(file.name);
-    } else if (!absl::IsNotFound(manifest.status()) ||
-               std::find(names.begin(), names.end(), kManifestFileName) !=
-                   names.end()) {
+    } else if (!absl::IsNotFound(manifest.status())) {
       // There is one: it cannot be read now, or leads to a file that is away,
       // or only another build reads it.
       return absl::OkStatus();

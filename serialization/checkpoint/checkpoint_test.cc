@@ -776,13 +776,53 @@ TEST_F(CheckpointTest, ExistenceIsThatOfTheManifest) {
   EXPECT_THAT(CheckpointExists(path_), IsOkAndHolds(true));
 }
 
+// As to a disk that is not mounted.
+TEST_F(CheckpointTest, ALinkThatLeadsNowhereIsNotTakenForAMissingManifest) {
+  Save(2, 0, 1);
+  const std::string manifest = JoinPath(path_, kManifestFileName);
+  const std::string away = path_ + "_away";
+  std::filesystem::remove(away);
+  std::filesystem::rename(manifest, away + ".gone");
+  std::filesystem::create_symlink(away, manifest);
+  const auto refused =
+      StatusIs(absl::StatusCode::kFailedPrecondition,
+               AllOf(HasSubstr(manifest), HasSubstr("remove the link")));
+  EXPECT_THAT(CheckpointExists(path_), refused);
+  EXPECT_THAT(CheckpointReader::Open(path_), refused);
+  RunLocalRanks(2, [&](ProcessGroup&) {
+    EXPECT_THAT(LoadCheckpoint(path_, MakeSpecs(1, 2)), refused);
+  });
+  std::filesystem::rename(away + ".gone", away);
+  EXPECT_THAT(CheckpointExists(path_), IsOkAndHolds(true));
+  ExpectHolds(1);
+}
+
+// The first save of a job ends between the two looks.
+TEST_F(CheckpointTest, AManifestThatAppearsMeanwhileIsFound) {
+  Save(1, 0, 1);
+  const std::string manifest = JoinPath(path_, kManifestFileName);
+  const std::string aside = path_ + "_aside";
+  const auto appear = [&] { std::filesystem::rename(aside, manifest); };
+  std::filesystem::rename(manifest, aside);
+  {
+    const CallAt at("file/list", appear, {.subject = path_});
+    EXPECT_THAT(CheckpointExists(path_), IsOkAndHolds(true));
+  }
+  std::filesystem::rename(manifest, aside);
+  const CallAt at("file/list", appear, {.subject = path_});
+  ExpectHolds(1);
+}
+
 // As where one host has not mounted the disk.
 TEST_F(CheckpointTest, OneThatOnlySomeRanksFindIsNotTakenForMissing) {
   Save(3, 0, 1);
   const auto expect_refused = [&](int blind) {
-    const FailFileOperation fault(
-        "open_for_read", JoinPath(path_, kManifestFileName),
-        absl::NotFoundError("No such file"), {.times = 1000, .rank = blind});
+    const absl::Status missing = absl::NotFoundError("No such file");
+    const FailFileOperation no_file("open_for_read",
+                                    JoinPath(path_, kManifestFileName), missing,
+                                    {.times = 1000, .rank = blind});
+    const FailFileOperation no_directory("list", path_, missing,
+                                         {.times = 1000, .rank = blind});
     RunLocalRanks(3, [&](ProcessGroup&) {
       const auto loaded = LoadCheckpoint(path_, MakeSpecs(1, 3));
       EXPECT_THAT(loaded, StatusIs(absl::StatusCode::kFailedPrecondition,
