@@ -86,7 +86,8 @@ class Counter {
     while (!wire.done()) {
       uint64_t tag, number;
       absl::string_view bytes;
-      if (!wire.ReadVarint(tag)) return false;
+      // Protobuf drops the higher bits of a tag, and would see another field.
+      if (!wire.ReadVarint(tag) || tag >> 32 != 0) return false;
       switch (tag & 7) {
         case kVarint:
           if (!wire.ReadVarint(number)) return false;

@@ -267,6 +267,8 @@ TEST(ManifestMemoryTest, MalformedMessagesAreRefused) {
            std::string("\x0d\x01\x02\x03"),  // 4 bytes
            std::string("\x09\x01\x02\x03"),  // 8 bytes
            std::string("\x0b\x0c"),          // a group
+           // Field 40 and a tag of more than 32 bits, which hides it.
+           std::string("\xc0\x82\x80\x80\x10\x00", 6),
        }) {
     EXPECT_THAT(ManifestMemory(message), damaged);
     EXPECT_THAT(DecodeManifest(Framed(message), "m"), damaged);
