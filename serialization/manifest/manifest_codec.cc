@@ -282,8 +282,7 @@ absl::Status CheckMemory(absl::string_view message, int64_t max_memory) {
   if (memory <= max_memory) return absl::OkStatus();
   return absl::ResourceExhaustedError(absl::StrCat(
       "the manifest has ", message.size(), " bytes and would take ", memory,
-      " in memory, expected at most ", max_memory,
-      "; spread the tensors over several checkpoints, or save fewer shards"));
+      " in memory, expected at most ", max_memory));
 }
 
 Proto ToProto(const Manifest& manifest) {
@@ -344,8 +343,15 @@ absl::StatusOr<std::string> EncodeManifest(const Manifest& manifest) {
     return absl::InvalidArgumentError(
         "the manifest has text that is not UTF-8");
   }
-  SHERD_RETURN_IF_ERROR(CheckMemory(absl::string_view(text).substr(kFrontBytes),
-                                    kMaxManifestMemory));
+  if (absl::Status status = CheckMemory(
+          absl::string_view(text).substr(kFrontBytes), kMaxManifestMemory);
+      !status.ok()) {
+    return absl::Status(
+        status.code(),
+        absl::StrCat(status.message(),
+                     "; spread the tensors over several checkpoints, or save "
+                     "fewer shards"));
+  }
   AppendNumber<uint32_t>(Crc32c(AsBytes(text)), text);
   return text;
 }
