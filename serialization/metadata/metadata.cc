@@ -200,6 +200,8 @@ absl::StatusOr<std::vector<Placement>> ReadPlacements(
       return Annotate(placement.status(),
                       absl::StrCat("placement ", placements.size()));
     }
+    // Written, it also has the device, which the text may lack.
+    SHERD_RETURN_IF_ERROR(CheckTextLength(placement->ToString()));
     placements.push_back(*std::move(placement));
   }
   return placements;

@@ -286,6 +286,11 @@ TEST(MetadataTest, RefusesToParse) {
        [](Message& m) {
          m.mutable_shards()->set_placement(0, std::string(1025, 'w'));
        }},
+      // With its device, "/cpu".
+      {"has 1028 bytes, expected at most 1024",
+       [](Message& m) {
+         m.mutable_shards()->set_placement(0, std::string(1024, 'w'));
+       }},
       {"shard_offsets should be >=0",
        [](Message& m) { m.mutable_shards()->set_shard_offset(0, -1); }},
       {"shard_sizes should be >= 0",
