@@ -29,7 +29,9 @@ inline constexpr int kShardingFormatVersion = 1;
 //                        or its text exceeds 1024 bytes; a property is not one
 //                        of its enumeration.
 //   kFailedPrecondition  A placement's device is malformed.
-//   kResourceExhausted   There would be more than 2^30 bytes.
+//   kResourceExhausted   There would be more than 2^30 bytes; or the names of
+//                        workers, counted once per shard, have more than 2^26
+//                        bytes and more than 64 per shard.
 absl::StatusOr<std::string> SerializeMetadata(
     const ShardedTensorMetadata& metadata);
 
@@ -37,11 +39,12 @@ absl::StatusOr<std::string> SerializeMetadata(
 // accepts, and equal to what it was given.
 //   kDataLoss       Not such a message, truncated, or with columns of different
 //                   lengths; a number that is no dtype, layout or memory
-//                   format; a placement that does not parse; shards that
-//                   overlap, leave a gap or have negative sizes.
+//                   format; a placement that does not parse; names of workers
+//                   or shards that SerializeMetadata refuses.
 //   kUnimplemented  A later version wrote it; the message has both versions.
 //
-// Memory. O(bytes), plus the longest placement once per shard.
+// Memory. O(bytes), and at most 2^26 bytes for names of workers, which the
+// message has once and the result once per shard.
 absl::StatusOr<ShardedTensorMetadata> ParseMetadata(absl::string_view bytes);
 
 // A ChunkShardingSpec, EnumerableShardingSpec or MeshShardingSpec. Equal specs
@@ -52,7 +55,7 @@ absl::StatusOr<ShardedTensorMetadata> ParseMetadata(absl::string_view bytes);
 //                       no tensor has.
 //   kUnimplemented      A class of your own: serialize the metadata that it
 //                       builds.
-//   kResourceExhausted  There would be more than 2^30 bytes.
+//   kResourceExhausted  As SerializeMetadata.
 absl::StatusOr<std::string> SerializeSpec(const ShardingSpecPtr& spec);
 
 // The inverse, for bytes from any source: the result equals the spec that was

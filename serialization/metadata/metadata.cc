@@ -30,6 +30,10 @@ using google::protobuf::RepeatedPtrField;
 constexpr size_t kMaxBytes = size_t{1} << 30;
 // Many shards may have one placement: long ones would take much memory.
 constexpr size_t kMaxTextBytes = 1024;
+// Names of workers, counted once per shard, as shards in memory have them: up
+// to this many bytes per shard, or in all, whichever is more.
+constexpr int64_t kNameBytesPerShard = 64;
+constexpr int64_t kMaxSmallNameBytes = int64_t{64} << 20;
 
 constexpr absl::string_view kMetadata = "sharded tensor metadata";
 constexpr absl::string_view kSpec = "sharding spec";
@@ -86,6 +90,25 @@ absl::Status CheckTextLength(absl::string_view text) {
                    ": shorten the worker's name"));
 }
 
+// `numbers`: of each shard, 1 + its index in `placements`, or 0.
+absl::Status CheckNames(absl::Span<const Placement* const> placements,
+                        const RepeatedField<uint32_t>& numbers) {
+  std::vector<int64_t> lengths = {0};
+  for (const Placement* placement : placements) {
+    lengths.push_back(
+        static_cast<int64_t>(placement->worker_name().value_or("").size()));
+  }
+  int64_t bytes = 0;
+  for (const uint32_t number : numbers) bytes += lengths[number];
+  const int64_t limit =
+      std::max(kMaxSmallNameBytes, kNameBytesPerShard * numbers.size());
+  if (bytes <= limit) return absl::OkStatus();
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "the names of the workers of ", numbers.size(), " shards would take ",
+      bytes, " bytes in memory, expected at most ", limit,
+      ": shorten the names"));
+}
+
 // Writing.
 
 absl::Status WritePlacement(const Placement& placement,
@@ -119,7 +142,7 @@ absl::Status WriteShards(absl::Span<const ShardMetadata> shards, size_t dims,
                                      shard.offsets.end());
     list.mutable_shard_size()->Add(shard.sizes.begin(), shard.sizes.end());
   }
-  return absl::OkStatus();
+  return CheckNames(table.list(), list.shard_placement());
 }
 
 void WriteProperties(const TensorProperties& properties,
@@ -216,6 +239,24 @@ absl::Status CheckColumn(absl::string_view name,
       shards * dims, " for ", shards, " shards in ", dims, " dimensions"));
 }
 
+absl::Status CheckPlacementNumbers(const RepeatedField<uint32_t>& numbers,
+                                   size_t placements) {
+  for (int i = 0; i < numbers.size(); ++i) {
+    if (numbers[i] > placements) {
+      return absl::DataLossError(absl::StrCat("shard ", i, " has placement ",
+                                              numbers[i], " of ", placements));
+    }
+  }
+  return absl::OkStatus();
+}
+
+std::vector<const Placement*> PointersTo(
+    const std::vector<Placement>& placements) {
+  std::vector<const Placement*> pointers;
+  for (const Placement& placement : placements) pointers.push_back(&placement);
+  return pointers;
+}
+
 absl::StatusOr<std::vector<ShardMetadata>> ReadShards(
     const proto::ShardList& list) {
   if (!list.has_dims()) return Lacks("shards.dims");
@@ -232,16 +273,15 @@ absl::StatusOr<std::vector<ShardMetadata>> ReadShards(
       CheckColumn("shard_size", list.shard_size(), count, dims));
   SHERD_ASSIGN_OR_RETURN(const std::vector<Placement> placements,
                          ReadPlacements(list.placement()));
+  SHERD_RETURN_IF_ERROR(
+      CheckPlacementNumbers(list.shard_placement(), placements.size()));
+  SHERD_RETURN_IF_ERROR(
+      CheckNames(PointersTo(placements), list.shard_placement()));
   std::vector<ShardMetadata> shards;
   shards.reserve(static_cast<size_t>(count));
   const int64_t* offsets = list.shard_offset().data();
   const int64_t* sizes = list.shard_size().data();
   for (const uint32_t placement : list.shard_placement()) {
-    if (placement > placements.size()) {
-      return absl::DataLossError(absl::StrCat("shard ", shards.size(),
-                                              " has placement ", placement,
-                                              " of ", placements.size()));
-    }
     ShardMetadata& shard = shards.emplace_back();
     shard.offsets.assign(offsets, offsets + dims);
     shard.sizes.assign(sizes, sizes + dims);

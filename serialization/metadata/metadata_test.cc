@@ -164,6 +164,44 @@ TEST(MetadataTest, RandomLayoutsSurvive) {
   }
 }
 
+// They are in the message once, and in memory once per shard.
+TEST(MetadataTest, LongNamesOfManyShardsAreRefusedInBothDirections) {
+  constexpr int kMostShards = (64 << 20) / 1020;
+  ShardedTensorMetadata metadata = {.size = {0}};
+  metadata.shards.assign(
+      kMostShards, {{0}, {0}, Placement::OnWorker(std::string(1020, 'w'))});
+  SHERD_ASSERT_OK_AND_ASSIGN(std::string bytes, SerializeMetadata(metadata));
+  EXPECT_LT(bytes.size(), 4 * kMostShards);
+  EXPECT_EQ(ParseMetadata(bytes).value().shards.size(), metadata.shards.size());
+  metadata.shards.push_back(metadata.shards.back());
+  constexpr char kMessage[] = "of 65794 shards would take 67109880 bytes";
+  EXPECT_THAT(SerializeMetadata(metadata).status(),
+              StatusIs(absl::StatusCode::kResourceExhausted, kMessage));
+  proto::ShardedTensorMetadata message;
+  ASSERT_TRUE(message.ParseFromString(bytes));
+  message.mutable_shards()->add_shard_placement(1);
+  message.mutable_shards()->add_shard_offset(0);
+  message.mutable_shards()->add_shard_size(0);
+  EXPECT_THAT(ParseMetadata(message.SerializeAsString()).status(),
+              StatusIs(kLoss, kMessage));
+}
+
+TEST(MetadataTest, NamesMayHave64BytesPerShard) {
+  // One more than there may be in all.
+  constexpr int kShards = (1 << 20) + 1;
+  proto::ShardedTensorMetadata message = SampleMessage();
+  proto::ShardList& list = *message.mutable_shards();
+  list.Clear();
+  list.set_dims(0);
+  list.add_placement(std::string(65, 'w'));
+  list.mutable_shard_placement()->Resize(kShards, 1);
+  EXPECT_THAT(
+      ParseMetadata(message.SerializeAsString()).status(),
+      StatusIs(
+          kLoss,
+          "would take 68157505 bytes in memory, expected at most 67108928"));
+}
+
 TEST(MetadataTest, RefusesToSerialize) {
   struct Row {
     const char* message;
