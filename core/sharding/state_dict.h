@@ -148,10 +148,10 @@ class StateDict {
 
   // The inverse, for names from any source, as those of a file: the state that
   // results from setting each value in turn, which may be maps and lists
-  // themselves. Entries of a map may be apart; the items of a list come in
-  // their order.
-  //   kInvalidArgument  As Set; or a name occurs twice, or leads through
-  //                     another one's value.
+  // themselves and get further entries. Entries of a map may be apart; the
+  // items of a list come in their order.
+  //   kInvalidArgument  As Set, for a name that leads through another one's
+  //                     value too; or a name occurs twice.
   //   kOutOfRange       As Set.
   //
   // Cost. Time and memory are linear in the bytes of the names, whatever the
@@ -222,11 +222,16 @@ concept StateType = std::same_as<T, bool> || std::same_as<T, int64_t> ||
 
 namespace internal {
 
+template <typename T>
+concept StateCharacter = std::same_as<T, char> || std::same_as<T, wchar_t> ||
+    std::same_as<T, char8_t> || std::same_as<T, char16_t> ||
+    std::same_as<T, char32_t>;
+
 // What may be written for a value: integers of types whose values all fit in
 // int64_t, floats likewise, text, and the types that are none of these.
 template <typename T>
 concept StateInteger =
-    std::integral<T> && !std::same_as<T, bool> && !std::same_as<T, char> &&
+    std::integral<T> && !std::same_as<T, bool> && !StateCharacter<T> &&
     (sizeof(T) < sizeof(int64_t) || std::signed_integral<T>);
 template <typename T>
 concept StateFloat = std::floating_point<T> && sizeof(T) <= sizeof(double);

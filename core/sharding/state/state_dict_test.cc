@@ -85,6 +85,12 @@ static_assert(std::is_convertible_v<const char*, StateValue>);
 static_assert(std::is_convertible_v<absl::string_view, StateValue>);
 static_assert(!std::is_constructible_v<StateValue, uint64_t>);
 static_assert(!std::is_constructible_v<StateValue, char>);
+static_assert(!std::is_constructible_v<StateValue, wchar_t>);
+static_assert(!std::is_constructible_v<StateValue, char8_t>);
+static_assert(!std::is_constructible_v<StateValue, char16_t>);
+static_assert(!std::is_constructible_v<StateValue, char32_t>);
+static_assert(std::is_convertible_v<int8_t, StateValue>);
+static_assert(std::is_convertible_v<unsigned char, StateValue>);
 static_assert(!std::is_constructible_v<StateValue, long double>);
 static_assert(!std::is_constructible_v<StateValue, void*>);
 static_assert(!std::is_constructible_v<StateValue, std::nullptr_t>);
@@ -299,6 +305,19 @@ TEST(StateDictTest, EntriesOfAMapMayBeApart) {
           {{"a.x", 1}, {"l[0].x", 2}, {"b", 3}, {"a.y", 4}, {"l[0].y", 5}}));
   EXPECT_THAT(Names(state.Flatten()),
               ElementsAre("a.x", "a.y", "l[0].x", "l[0].y", "b"));
+}
+
+TEST(StateDictTest, UnflattenAddsToMapsAndListsAmongItsValues) {
+  StateDict map;
+  ASSERT_THAT(map.Set("b", 1), IsOk());
+  SHERD_ASSERT_OK_AND_ASSIGN(
+      const StateDict state,
+      StateDict::Unflatten(
+          {{"a", map}, {"l", StateList{2}}, {"a.c", 3}, {"l[1]", 4}}));
+  EXPECT_THAT(Names(state.Flatten()),
+              ElementsAre("a.b", "a.c", "l[0]", "l[1]"));
+  EXPECT_THAT(StateDict::Unflatten({{"a", map}, {"a.b", 1}}).status(),
+              StatusIs(kInvalid, R"("a.b": expected each name once)"));
 }
 
 // "a.a.a" and "a[0][0]", of `parts` parts.
