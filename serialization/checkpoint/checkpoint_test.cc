@@ -1062,7 +1062,7 @@ TEST_F(CheckpointTest, LeftoversStayIfItIsUnknownWhetherThereIsAManifest) {
     const FailFileOperation unknown(
         "open_for_read", JoinPath(path_, kManifestFileName),
         absl::InternalError("Input/output error"), {.times = 2});
-    const FailFileOperation full("create", "*",
+    const FailFileOperation full("create", "*.safetensors",
                                  absl::ResourceExhaustedError("disk full"));
     RunLocalRanks(1, [&](ProcessGroup&) {
       EXPECT_THAT(SaveCheckpoint(path_, MakeTensors(0, 1, 1)),
@@ -1106,8 +1106,10 @@ TEST_F(CheckpointTest, EachRankMakesDurableWhatItCreates) {
   for (int rank = 0; rank < kRanks; ++rank) {
     std::filesystem::remove_all(path_);
     // Each rank its data file; rank 0 also the directories and the manifest.
-    const CountPassages files("file/sync",
-                              {.rank = rank, .subject = nested + "/*"});
+    const CountPassages data(
+        "file/sync", {.rank = rank, .subject = nested + "/*.safetensors"});
+    const CountPassages manifest(
+        "file/sync", {.rank = rank, .subject = nested + "/manifest.sherd*"});
     const CountPassages names("file/sync_directory",
                               {.rank = rank, .subject = nested});
     const CountPassages parents("file/sync_directory",
@@ -1115,7 +1117,8 @@ TEST_F(CheckpointTest, EachRankMakesDurableWhatItCreates) {
     RunLocalRanks(kRanks, [&](ProcessGroup&) {
       EXPECT_THAT(SaveCheckpoint(nested, MakeTensors(1, kRanks, 1)), IsOk());
     });
-    EXPECT_EQ(files.count(), rank == 0 ? 2 : 1);
+    EXPECT_EQ(data.count(), 1);
+    EXPECT_EQ(manifest.count(), rank == 0 ? 1 : 0);
     EXPECT_EQ(names.count(), rank == 0 ? 2 : 1);
     EXPECT_EQ(parents.count(), rank == 0 ? 3 : 0);
   }
