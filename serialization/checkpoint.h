@@ -147,8 +147,8 @@ struct LoadOptions {
   // long pieces instead and exchange what they need. Raise it where small reads
   // are expensive, as on a network.
   int64_t min_read_bytes = 1024;
-  // How long a rank may make no progress. Unset: the group's timeout. The same
-  // on all ranks.
+  // How long a rank may read nothing. Unset: the group's timeout, which applies
+  // to the exchange of data between ranks in any case. The same on all ranks.
   std::optional<absl::Duration> timeout = std::nullopt;
   // For tensors that are created. Null: the group's shard_allocator().
   Allocator* allocator = nullptr;
@@ -167,17 +167,20 @@ struct LoadOptions {
 // several ranks read parts of it.
 //
 // Errors. All ranks return the same error, which names the rank if it happened
-// on one; FailedRank as for SaveCheckpoint. Messages begin with `load "path":
-// `. After kDataLoss, kUnavailable and kDeadlineExceeded the contents of the
-// destinations are unspecified, otherwise unchanged.
+// on one; FailedRank as for SaveCheckpoint. Messages begin with
+// `load "path": `. After kNotFound, kInvalidArgument, kFailedPrecondition and
+// kUnimplemented the destinations are as before, unless a save replaced the
+// checkpoint meanwhile. After any other error their contents are unspecified:
+// it may have happened while data moved.
 //   kNotFound            There is no checkpoint, and nothing else is meant.
 //   kInvalidArgument     The checkpoint has no tensor of that name; dtype or
 //                        sizes differ from those that were saved; names or
 //                        layouts differ between ranks; two destinations, or
 //                        shards of one, share memory on a rank.
 //   kFailedPrecondition  A destination is not initialised, not writable or
-//                        without data; or some ranks find a checkpoint and
-//                        others none.
+//                        without data; some ranks find a checkpoint and
+//                        others none; or the manifest is a link that leads
+//                        nowhere.
 //   kUnimplemented       A later version wrote the checkpoint.
 //   kDataLoss            Manifest or data are damaged or incomplete, or a data
 //                        file is missing; the message names file, tensor and
@@ -187,15 +190,16 @@ struct LoadOptions {
 //   kUnavailable         A rank died; the message names it.
 //   kDeadlineExceeded    A rank made no progress for the timeout, that is, read
 //                        nothing; the message names it.
+//   others               From the file system.
 //
 // Cost. Each byte that is needed is read once over all ranks, directly into the
 // destination if the bytes are contiguous there, otherwise through at most 256
 // KiB, and for a device through 8 MiB of pinned memory, after which it is
 // complete. Three small collectives, and one per second that a rank waits for
 // another; for tensors whose pieces are short (see min_read_bytes) also one
-// exchange each, with staging of the tensor's bytes /
-// ranks. If several ranks hold a shard, one of them reads it, and one exchange
-// for the tensor distributes it.
+// exchange each, with staging of the tensor's bytes / ranks. If several ranks
+// hold a shard, one of them reads it, and one exchange for the tensor
+// distributes it.
 absl::Status LoadCheckpointInto(
     const std::string& path,
     const std::map<std::string, ShardedTensor*>& destinations,

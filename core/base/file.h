@@ -100,7 +100,7 @@ class FileSystem {
   // Gives `from` the name `to` unless a file has it, in one step: of all that
   // try at the same time one succeeds, and a reader finds the whole file or
   // none. Both are in one directory.
-  //   kAlreadyExists      `to` exists; nothing was changed.
+  //   kAlreadyExists       `to` exists; nothing was changed.
   //   kFailedPrecondition  The file system cannot do this (it has neither
   //                        renames that replace nothing nor hard links).
   virtual absl::Status RenameNew(const std::string& from,

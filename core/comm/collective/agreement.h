@@ -78,9 +78,11 @@ struct LongStepOptions {
 //
 //   LongStep step(group, what);
 //   absl::Status status;
-//   while (status.ok() && …) status = WriteBlock(…),
-//   status.Update(step.MadeProgress()); status = step.Agree(status);  // of all
-//   ranks
+//   while (status.ok() && …) {
+//     status = WriteBlock(…);
+//     status.Update(step.MadeProgress());
+//   }
+//   status = step.Agree(status);  // That of all ranks.
 //
 // Collective. All ranks create one, call MadeProgress any number of times, then
 // one Agree, and no other collective of the group in between.
