@@ -124,7 +124,8 @@ class FrameConnection : public std::enable_shared_from_this<FrameConnection> {
 
   // The same of a frame with a tail, of which nothing is copied. After an error
   // nothing has been sent, and on_sent is not called.
-  //   kUnavailable         The connection is closed or broken.
+  //   kUnavailable         The connection is closed or broken, or the other end
+  //                        has left too much unread.
   //   kInvalidArgument     The head has 4 GiB or more.
   //   kFailedPrecondition  The connection has no tails.
   absl::Status Send(OutgoingFrame frame) ABSL_LOCKS_EXCLUDED(mutex_);
