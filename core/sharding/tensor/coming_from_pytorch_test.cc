@@ -68,11 +68,11 @@ constexpr char kThisFile[] = "core/sharding/tensor/coming_from_pytorch_test.cc";
 // core does not see serialization/checkpoint.h: SaveCheckpoint, LoadCheckpoint,
 // LoadCheckpointInto, CheckpointExists. Nor serialization/metadata.h:
 // SerializeMetadata, ParseMetadata, SerializeSpec, ParseSpec. Nor rpc/rpc.h and
-// the headers beside it: InitRpc, RpcOptions: init_method, store, timeout, transports,
-// device_maps. DefaultRpcAgent, RpcAgent: Call, CallAsync, Remote, Share, rank,
-// name, workers, Shutdown, ShutdownOptions, OnWorkerLost, Statistics. To.
-// RegisterHandler, UnregisterHandler. Future: Wait, Ready, OnReady. RemoteRef:
-// ToHere, LocalValue, owner.
+// the headers beside it: InitRpc, RpcOptions: init_method, store, timeout,
+// transports, device_maps. DefaultRpcAgent, RpcAgent: Call, CallAsync, Remote,
+// Share, rank, name, workers, Shutdown, ShutdownOptions, OnWorkerLost,
+// Statistics. To. RegisterHandler, UnregisterHandler. Future: Wait, Ready,
+// OnReady. RemoteRef: ToHere, LocalValue, owner.
 
 std::string Read(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
