@@ -242,11 +242,9 @@ absl::Status Links::Goodbye(Deadline deadline) {
   std::vector<int> unfinished;
   absl::Notification closed;
   loop_->Post([&] {
-    for (int peer = 0; peer < directory_->size(); ++peer) {
-      if (peer != rank() && !peers_[peer]->HasEnded()) {
-        unfinished.push_back(peer);
-      }
-    }
+    // Those that another thread cut off have ended.
+    if (!unfinished_.has_value()) unfinished_ = Unfinished();
+    unfinished = *unfinished_;
     CloseAll();
     closed.Notify();
   });
@@ -273,6 +271,14 @@ void Links::CheckEnded() {
   }
   absl::MutexLock lock(&mutex_);
   progress_.has_ended = true;
+}
+
+std::vector<int> Links::Unfinished() const {
+  std::vector<int> unfinished;
+  for (int peer = 0; peer < directory_->size(); ++peer) {
+    if (peer != rank() && !peers_[peer]->HasEnded()) unfinished.push_back(peer);
+  }
+  return unfinished;
 }
 
 void Links::CloseAll() {

@@ -130,6 +130,7 @@ class Links final : public Wire,
   void Beat();
   void Settle(int rank, const absl::Status& status) ABSL_LOCKS_EXCLUDED(mutex_);
   void CheckEnded() ABSL_LOCKS_EXCLUDED(mutex_);
+  std::vector<int> Unfinished() const;
   void CloseAll();
 
   void OnLinked(int rank) override;
@@ -159,6 +160,8 @@ class Links final : public Wire,
   std::vector<int> linked_;
   // On rank 0: who is lost, and why.
   std::map<int, std::string> losses_;
+  // Once it closed: who had not taken all that was sent.
+  std::optional<std::vector<int>> unfinished_;
   // Its thread uses all of the above.
   std::unique_ptr<EventLoop> loop_;
 };

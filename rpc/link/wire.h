@@ -106,7 +106,7 @@ class Wire {
   // Ends the life of this worker in good order: sends what is queued, tells all
   // connected workers, and closes. Returns once they know. The handler hears of
   // no loss that follows from it. Idempotent; where several threads call it, it
-  // ends by the earliest of their deadlines.
+  // ends by the earliest of their deadlines, with one outcome for all.
   //   kDeadlineExceeded  Names the workers that did not take all of it by then;
   //                      they are cut off.
   // Threads. Any but the loop's.
