@@ -13,6 +13,9 @@
 #include "sherd/core/base/deadline.h"
 
 namespace sherd {
+namespace internal {
+class CallContextControl;
+}  // namespace internal
 
 // The call that a handler works on: who called, until when the caller waits,
 // and whether it still does.
@@ -23,7 +26,7 @@ namespace sherd {
 // and makes it that thread's with a ScopedCallContext.
 //
 // Value. While it is held, so are the arguments of its call if the handler
-// returned a Future; see RegisterHandler.
+// returned a Future, until the call is answered; see RegisterHandler.
 //
 // Threads. Safe from any thread.
 class CallContext {
@@ -60,18 +63,9 @@ class CallContext {
     });
   }
 
-  // The engine's, all that follow: the first one of these two counts.
-  void Cancel() {
-    cancelled_.store(true, std::memory_order_relaxed);
-    end_.TryFinish(End::kCancelled);
-  }
-  void MarkAnswered() { end_.TryFinish(End::kAnswered); }
-  // Until the context goes. By the thread that begins the handler.
-  void KeepArguments(std::shared_ptr<void> arguments) {
-    arguments_ = std::move(arguments);
-  }
-
  private:
+  friend class internal::CallContextControl;
+
   enum class End { kAnswered, kCancelled };
 
   const int caller_;

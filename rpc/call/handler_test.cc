@@ -21,6 +21,7 @@
 #include "gtest/gtest.h"
 #include "sherd/core/base/deadline.h"
 #include "sherd/core/tensor/tensor.h"
+#include "sherd/rpc/call/call_context_control.h"
 #include "sherd/rpc/call/handler_registry.h"
 #include "sherd/rpc/call/sample_values.h"
 #include "sherd/rpc/call_context.h"
@@ -30,6 +31,7 @@
 namespace sherd {
 namespace {
 
+using ::sherd::internal::CallContextControl;
 using ::sherd::internal::FindHandler;
 using ::sherd::internal::FindHandlerFor;
 using ::sherd::internal::MethodCodec;
@@ -302,7 +304,7 @@ TEST(HandlerTest, ACallThatNobodyWaitsForIsDroppedThoughItsFutureStays) {
   std::shared_ptr<CallContext> cancelled = context();
   const std::shared_ptr<Reply> first = ask(cancelled);
   EXPECT_EQ(handle.use_count(), 2);
-  cancelled->Cancel();
+  CallContextControl::Cancel(*cancelled);
   // Who goes on elsewhere holds the context.
   EXPECT_EQ(handle.use_count(), 2);
   EXPECT_EQ(seen->keep, handle);
@@ -311,13 +313,26 @@ TEST(HandlerTest, ACallThatNobodyWaitsForIsDroppedThoughItsFutureStays) {
   const std::shared_ptr<Reply> second = ask(context());
   EXPECT_EQ(handle.use_count(), 2);
   const std::shared_ptr<CallContext> before = context();
-  before->Cancel();
+  CallContextControl::Cancel(*before);
   const std::shared_ptr<Reply> third = ask(before);
+  // Once there is an answer, who goes on elsewhere has nothing of them.
+  const std::shared_ptr<CallContext> answered = context();
+  const std::weak_ptr<int> held = [&] {
+    auto own = std::make_shared<int>(0);
+    const ScopedCallContext scope(answered);
+    Ask(*FindHandler("hold"), MethodCodec<Hold::Signature>::Encode(
+                                  "hold", TestRef<int>{{1, 1, 1}, own})
+                                  .value());
+    return std::weak_ptr<int>(own);
+  }();
   EXPECT_FALSE(promise.future().Ready());
   promise.Set(absl::OkStatus());
   EXPECT_EQ(first->count, 0);
   EXPECT_EQ(second->count, 1);
   EXPECT_EQ(third->count, 0);
+  EXPECT_FALSE(held.expired());
+  CallContextControl::MarkAnswered(*answered);
+  EXPECT_TRUE(held.expired());
   UnregisterHandler<Hold>();
 }
 

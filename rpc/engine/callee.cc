@@ -19,6 +19,7 @@
 #include "sherd/core/base/status_macros.h"
 #include "sherd/core/tensor/device.h"
 #include "sherd/core/tensor/tensor.h"
+#include "sherd/rpc/call/call_context_control.h"
 #include "sherd/rpc/call/payload.h"
 #include "sherd/rpc/call_context.h"
 #include "sherd/rpc/devices/device_staging.h"
@@ -282,7 +283,7 @@ void Callee::Run(const Call& call) {
 void Callee::Reply(const Call& call, absl::StatusOr<Payload> result) {
   // It was taken before: nobody waits for an answer.
   if (calls_.Take(call->from, call->id) == nullptr) return;
-  call->context->MarkAnswered();
+  CallContextControl::MarkAnswered(*call->context);
   if (call->reference_transfer != 0) {
     core_->references->Abandon(call->reference_transfer);
   }
@@ -399,7 +400,7 @@ Callee::Contexts Callee::Cancel(const std::vector<Call>& calls,
                                 const absl::Status& why) {
   Contexts contexts;
   for (const Call& call : calls) {
-    call->context->Cancel();
+    CallContextControl::Cancel(*call->context);
     contexts.push_back(call->context);
     // The pool may hold the call for longer, but not what it brought.
     call->payload = {};
