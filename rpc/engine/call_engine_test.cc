@@ -519,9 +519,11 @@ TEST_F(CallEngineTest, HandlersAreToldOnceThatNobodyWaits) {
     absl::Notification begun;
     absl::Notification told;
   };
-  // By what the caller asks for. Others answer.
+  // By what the caller asks for.
   std::map<std::string, Told> all;
-  for (const char* text : {"cancel", "late", "dies", "answered"}) all[text];
+  for (const char* text : {"cancel", "dies", "answered"}) all[text];
+  constexpr int kTries = 12;
+  for (int i = 0; i < kTries; ++i) all[absl::StrCat("late", i)];
   Handle("told", [&](int, Payload request, ReplyFunction reply) {
     Told& told = all.at(request.values);
     told.context = CallContext::Current();
@@ -532,19 +534,32 @@ TEST_F(CallEngineTest, HandlersAreToldOnceThatNobodyWaits) {
     told.begun.Notify();
   });
   StartWorkers(3);
-  const auto begin = [&](int from, const std::string& text,
-                         CallOptions options = {}) {
-    const Pending pending = Start(from, 1, "told", Values(text), options);
+  const auto begin = [&](int from, const std::string& text) {
+    const Pending pending = Start(from, 1, "told", Values(text));
     all.at(text).begun.WaitForNotification();
     return pending;
+  };
+  // A handler that would begin after its deadline does not: the next one has
+  // twice the time.
+  const auto begin_late = [&]() -> Told& {
+    for (int i = 0;; ++i) {
+      const std::string text = absl::StrCat("late", i);
+      Told& told = all.at(text);
+      const Pending pending =
+          Start(1, 1, "told", Values(text), {.timeout = kSoon * (1 << i)});
+      while (!told.begun.HasBeenNotified() && !pending.done()) {
+        std::this_thread::yield();
+      }
+      if (told.begun.HasBeenNotified()) return told;
+    }
   };
   const Pending cancelled = begin(0, "cancel");
   EXPECT_EQ(all.at("cancel").times, 0);
   engines_[0]->Cancel(last_call_);
   all.at("cancel").told.WaitForNotification();
   EXPECT_TRUE(all.at("cancel").context->cancelled());
-  begin(1, "late", {.timeout = kSoon});
-  all.at("late").told.WaitForNotification();
+  const Told& late = begin_late();
+  late.told.WaitForNotification();
   begin(2, "dies");
   network_->Kill(2);
   all.at("dies").told.WaitForNotification();
@@ -564,7 +579,7 @@ TEST_F(CallEngineTest, HandlersAreToldOnceThatNobodyWaits) {
   EXPECT_THAT(engines_[1]->Close(InTime()), IsOk());
   EXPECT_EQ(last.times, 0);
   EXPECT_EQ(all.at("cancel").times, 1);
-  EXPECT_EQ(all.at("late").times, 1);
+  EXPECT_EQ(late.times, 1);
 }
 
 TEST_F(CallEngineTest, ACancellationComesAfterItsRequest) {
@@ -1001,9 +1016,7 @@ TEST_F(ReferenceCallTest, ACreationWhoseDeadlinePassesOnItsWayOutIsLate) {
   });
   const Service::Handle handle = Remote(0, 1, "later", {.timeout = kSoon});
   network_->SetFilter(nullptr);
-  EXPECT_THAT(Value(handle),
-              StatusIs(absl::StatusCode::kDeadlineExceeded,
-                       HasSubstr("it did not return before its deadline")));
+  EXPECT_THAT(Value(handle), StatusIs(absl::StatusCode::kDeadlineExceeded));
 }
 
 TEST_F(ReferenceCallTest, WhoGivesUpLeavesNothingAtAValueThatNobodySets) {
