@@ -65,6 +65,10 @@ struct Busy {
   static constexpr absl::string_view kName = "busy";
   using Signature = absl::Status();
 };
+struct Pause {
+  static constexpr absl::string_view kName = "pause";
+  using Signature = absl::Status();
+};
 struct Park {
   static constexpr absl::string_view kName = "park";
   using Signature = absl::Status(const Tensor&);
@@ -107,6 +111,24 @@ class RpcAgentTest : public ::testing::Test {
       body(**agent);
       EXPECT_THAT((*agent)->Shutdown(), IsOk());
     });
+  }
+
+  // From `stopped` until `go`, worker 0, whose agent this is, reads nothing
+  // that worker 1 sends.
+  static void StopReading(RpcAgent& agent, absl::Notification& stopped,
+                          absl::Notification& go) {
+    const auto attached = std::make_shared<absl::Notification>();
+    RegisterHandler<Pause>([attached] {
+      // What is attached to a result that has come runs on another thread than
+      // the one that reads.
+      attached->WaitForNotification();
+      return absl::OkStatus();
+    });
+    agent.CallAsync<Pause>(1).OnReady([&](const absl::Status&) {
+      stopped.Notify();
+      go.WaitForNotification();
+    });
+    attached->Notify();
   }
 
   const std::shared_ptr<Store> store_ = std::make_shared<HashStore>();
@@ -379,11 +401,7 @@ TEST_F(RpcAgentTest, AShutdownThatIsLateSaysGoodbyeAnyhow) {
     if (rank == 0) {
       std::atomic<int> losses{0};
       (*agent)->OnWorkerLost([&](int, const absl::Status&) { ++losses; });
-      // What comes has to wait.
-      (*agent)->CallAsync<Busy>(1).OnReady([&](const absl::Status&) {
-        is_blocked.Notify();
-        is_late.WaitForNotification();
-      });
+      StopReading(**agent, is_blocked, is_late);
       over.WaitForNotification();
       absl::Status status;
       while (status.ok()) status = (*agent)->Call<Busy>(1);
@@ -411,17 +429,13 @@ TEST_F(RpcAgentTest, AShutdownThatIsLateSaysGoodbyeAnyhow) {
 }
 
 TEST_F(RpcAgentTest, CallsToOneThatDoesNotReadEndWithItsName) {
-  RegisterHandler<Busy>([] { return absl::OkStatus(); });
   absl::Notification is_blocked;
   absl::Notification go;
   RunRankThreads(2, [&](int rank) {
     const auto agent = InitRpc(Options(rank, 2));
     ASSERT_THAT(agent, IsOk());
     if (rank == 0) {
-      (*agent)->CallAsync<Busy>(1).OnReady([&](const absl::Status&) {
-        is_blocked.Notify();
-        go.WaitForNotification();
-      });
+      StopReading(**agent, is_blocked, go);
       go.WaitForNotification();
     } else {
       is_blocked.WaitForNotification();
@@ -440,7 +454,6 @@ TEST_F(RpcAgentTest, CallsToOneThatDoesNotReadEndWithItsName) {
     }
     EXPECT_THAT((*agent)->Shutdown({.graceful = false}), IsOk());
   });
-  UnregisterHandler<Busy>();
 }
 
 TEST_F(RpcAgentTest, ShardsOfOtherWorkersAreReadInPlace) {
