@@ -53,6 +53,10 @@ struct RpcOptions {
   // for longer than heartbeat_timeout.
   absl::Duration heartbeat_interval = absl::Seconds(10);
   absl::Duration heartbeat_timeout = absl::Seconds(30);
+  // A shutdown that does not wait for the others, or has waited in vain, takes
+  // up to this long to tell them that this worker leaves. Those that do not
+  // take it by then see this worker lost.
+  absl::Duration parting_timeout = absl::Seconds(1);
   // Tensors of one call, or of one result. All else that a message has is
   // bounded by the limits in call/ARGUMENTS.md.
   uint64_t max_message_bytes = uint64_t{16} << 30;

@@ -95,9 +95,9 @@ struct ShutdownOptions {
   // Returns once every worker has called it, so that nobody's fetch fails.
   // Otherwise at once.
   bool graceful = true;
-  // Of a graceful shutdown; if it passes, up to a second more goes by until the
-  // others have heard that this worker leaves. Unset: the timeout of
-  // RemoteAccessOptions or RpcOptions.
+  // Of a graceful shutdown; if it passes, up to a second more, or what RPC was
+  // given as its parting_timeout, goes by until the others have heard that this
+  // worker leaves. Unset: the timeout of RemoteAccessOptions or RpcOptions.
   std::optional<absl::Duration> timeout = std::nullopt;
 };
 

@@ -41,14 +41,13 @@ namespace internal {
 namespace {
 
 constexpr char kGroup[] = "rpc";
-// For what a shutdown says to the others when it does not wait for them, or has
-// waited in vain.
-constexpr absl::Duration kParting = absl::Seconds(1);
+// For the end of a shutdown that nothing holds up any more, on a machine that
+// has much else to do.
+constexpr absl::Duration kEnding = absl::Seconds(30);
 
-// For what a shutdown still says after `deadline`.
-Deadline PartingBy(Deadline deadline) {
-  const Deadline reserve = Deadline::After(kParting);
-  return deadline.when() < reserve.when() ? reserve : deadline;
+Deadline NotBefore(absl::Duration reserve, Deadline deadline) {
+  const Deadline earliest = Deadline::After(reserve);
+  return deadline.when() < earliest.when() ? earliest : deadline;
 }
 
 // Reads a box of a published shard; see FetchRequest.
@@ -211,11 +210,18 @@ class Agent final : public RpcAgent {
 
   // The first thread that shuts down ends all; others wait for it, and may want
   // it to take less time.
-  enum class Phase { kRunning, kDraining, kParting, kOver };
+  enum class Phase { kRunning, kDraining, kParting, kClosing, kOver };
   absl::Status End(bool graceful, Deadline deadline)
       ABSL_LOCKS_EXCLUDED(shutdown_mutex_);
-  absl::Status JoinEnd(bool graceful, Deadline deadline)
+  // `found`: the phase when this thread came.
+  absl::Status JoinEnd(bool graceful, Deadline deadline, Phase found)
       ABSL_LOCKS_EXCLUDED(shutdown_mutex_);
+  // Until when a shutdown that should end by `deadline` talks to the others.
+  Deadline PartingBy(Deadline deadline) const {
+    return NotBefore(options_.parting_timeout, deadline);
+  }
+  // Begins `phase`, and returns until when it may last.
+  Deadline EnterPhase(Phase phase) ABSL_LOCKS_EXCLUDED(shutdown_mutex_);
 
   const RpcOptions options_;
   std::atomic<bool> running_{false};
@@ -402,17 +408,20 @@ absl::Status Agent::Shutdown(const ShutdownOptions& options) {
   const Deadline deadline = Deadline::After(
       options.graceful ? options.timeout.value_or(options_.timeout)
                        : absl::ZeroDuration());
-  bool is_first = false;
+  Phase found;
   {
     absl::MutexLock lock(&shutdown_mutex_);
-    is_first = phase_ == Phase::kRunning;
-    if (phase_ == Phase::kOver || (is_first && !is_running())) {
+    found = phase_;
+    const bool is_first = found == Phase::kRunning;
+    if (found == Phase::kOver || (is_first && !is_running())) {
       return absl::OkStatus();
     }
     if (is_first) phase_ = Phase::kDraining;
     end_by_ = Deadline::Earlier(end_by_, deadline);
   }
-  if (!is_first) return JoinEnd(options.graceful, deadline);
+  if (found != Phase::kRunning) {
+    return JoinEnd(options.graceful, deadline, found);
+  }
   absl::Status status =
       Annotate(End(options.graceful, deadline), "RPC shutdown");
   absl::MutexLock lock(&shutdown_mutex_);
@@ -435,38 +444,48 @@ absl::Status Agent::End(bool graceful, Deadline deadline) {
   engine_->FailAll(
       absl::FailedPreconditionError("RPC has been shut down on this worker"));
   engine_->references().ReleaseAll();
-  {
-    absl::MutexLock lock(&shutdown_mutex_);
-    phase_ = Phase::kParting;
-    deadline = PartingBy(end_by_);
-  }
+  const Deadline parting = EnterPhase(Phase::kParting);
   // Also where the others are not waited for: an end that is meant is no loss.
-  const absl::Status parted = links_->Goodbye(deadline);
+  const absl::Status parted = links_->Goodbye(parting);
   // Nothing is lost any more.
   losses_->Close();
   watch_.Stop();
   flight_ = nullptr;
-  const absl::Status closed = engine_->Close(deadline);
+  // For handlers that still run; threads that came meanwhile may want less.
+  const absl::Status closed =
+      engine_->Close(Deadline::Earlier(parting, EnterPhase(Phase::kClosing)));
   if (!graceful) return absl::OkStatus();
   status.Update(parted);
   status.Update(closed);
   return status;
 }
 
-absl::Status Agent::JoinEnd(bool graceful, Deadline deadline) {
+Deadline Agent::EnterPhase(Phase phase) {
+  absl::MutexLock lock(&shutdown_mutex_);
+  phase_ = phase;
+  return PartingBy(end_by_);
+}
+
+absl::Status Agent::JoinEnd(bool graceful, Deadline deadline, Phase found) {
   engine_->EndDrainBy(deadline);
-  const Deadline parting = PartingBy(deadline);
-  const auto has_reached = [&](Phase phase) {
+  const auto has_reached = [this](Phase phase, Deadline by) {
     const auto reached = [&]() ABSL_SHARED_LOCKS_REQUIRED(shutdown_mutex_) {
       return phase_ >= phase;
     };
     absl::MutexLock lock(&shutdown_mutex_);
     return shutdown_mutex_.AwaitWithTimeout(absl::Condition(&reached),
-                                            parting.Remaining());
+                                            by.Remaining());
   };
+  const Deadline parting = PartingBy(deadline);
   // It ends by the earlier deadline.
-  if (has_reached(Phase::kParting)) links_->Goodbye(parting).IgnoreError();
-  const bool is_over = has_reached(Phase::kOver);
+  if (has_reached(Phase::kParting, parting)) {
+    links_->Goodbye(parting).IgnoreError();
+  }
+  // That may have taken until then. What is left takes no longer either, but
+  // for handlers that the first thread waited for before this one came.
+  const bool is_over = has_reached(
+      Phase::kOver,
+      found < Phase::kClosing ? NotBefore(kEnding, parting) : parting);
   if (!graceful) return absl::OkStatus();
   if (!is_over) {
     return absl::DeadlineExceededError(

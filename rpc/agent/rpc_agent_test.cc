@@ -387,6 +387,51 @@ TEST_F(RpcAgentTest, OneThatDoesNotWaitCutsShortWhatWaits) {
   });
 }
 
+// Also where telling the others took all the time that it had.
+TEST_F(RpcAgentTest, AShutdownThatJoinsAnotherHasItsOutcome) {
+  for (const bool is_graceful : {true, false}) {
+    absl::Notification is_blocked;
+    absl::Notification over;
+    RunRankThreads(2, [&](int rank) {
+      RpcOptions options = Options(rank, 2);
+      options.transports = {"unix"};
+      options.parting_timeout = absl::Milliseconds(20);
+      const auto agent = InitRpc(options);
+      ASSERT_THAT(agent, IsOk());
+      if (rank == 0) {
+        StopReading(**agent, is_blocked, over);
+        over.WaitForNotification();
+        EXPECT_THAT((*agent)->Shutdown({.graceful = false}), IsOk());
+        return;
+      }
+      is_blocked.WaitForNotification();
+      const Tensor large = *Tensor::Ones({1 << 17}, {.dtype = kFloat64});
+      const Future<Tensor> sent = (*agent)->CallAsync<Scale>(0, large, 2.0);
+      absl::Notification waits;
+      testing::CallAt at("rpc/before_drain", [&] { waits.Notify(); },
+                         {.rank = 1});
+      const auto is_late = StatusIs(absl::StatusCode::kDeadlineExceeded,
+                                    "waited for worker0 (rank 0)");
+      std::thread first([&] {
+        EXPECT_THAT((*agent)->Shutdown({.timeout = absl::Hours(1)}), is_late);
+      });
+      waits.WaitForNotification();
+      const absl::Status joined = (*agent)->Shutdown(
+          {.graceful = is_graceful, .timeout = absl::Milliseconds(20)});
+      if (is_graceful) {
+        EXPECT_THAT(joined, is_late);
+      } else {
+        EXPECT_THAT(joined, IsOk());
+      }
+      // Nothing is left to wait for.
+      EXPECT_THAT((*agent)->Shutdown({.timeout = absl::ZeroDuration()}),
+                  IsOk());
+      first.join();
+      over.Notify();
+    });
+  }
+}
+
 // Its deadline has passed, and what it has sent is still on its way.
 TEST_F(RpcAgentTest, AShutdownThatIsLateSaysGoodbyeAnyhow) {
   RegisterHandler<Busy>([] { return absl::OkStatus(); });
@@ -396,6 +441,7 @@ TEST_F(RpcAgentTest, AShutdownThatIsLateSaysGoodbyeAnyhow) {
   RunRankThreads(2, [&](int rank) {
     RpcOptions options = Options(rank, 2);
     options.transports = {"unix"};
+    options.parting_timeout = absl::Seconds(60);
     const auto agent = InitRpc(options);
     ASSERT_THAT(agent, IsOk());
     if (rank == 0) {
