@@ -1,6 +1,7 @@
 #ifndef SHERD_RPC_FUTURE_H_
 #define SHERD_RPC_FUTURE_H_
 
+#include <algorithm>
 #include <concepts>
 #include <functional>
 #include <memory>
@@ -142,7 +143,8 @@ class Future {
     std::optional<internal::ScopedBlocked> blocked;
     if (!state.IsDone()) blocked.emplace();
     if (state.work == nullptr) return state.AwaitFor(timeout);
-    return state.AwaitWith(*state.work, Deadline::After(timeout));
+    return state.AwaitWith(
+        *state.work, Deadline::After(std::max(timeout, absl::ZeroDuration())));
   }
 
   std::shared_ptr<internal::FutureState<T>> state_;

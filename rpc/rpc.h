@@ -166,7 +166,12 @@ struct To {
 // copy large tensors once, with any strides at both ends, and others those
 // first that are not contiguous.
 //
-// Threads. Safe from any thread; but Shutdown, and the end of the last handle
+// Threads. A thread that waits, in Call, Future::Wait, ToHere or a fetch of
+// shards, receives messages of RPC meanwhile and may run what others gave to
+// OnReady, OnWorkerLost and the like: it must hold no lock that such a function
+// takes. "A thread of the agent" may be one that waits.
+//
+// Safe from any thread; but Shutdown, and the end of the last handle
 // of the agent, not on one of its own (OnWorkerLost, Future::OnReady), where
 // they would wait for themselves. Results are decoded there, while the agent's
 // other messages wait.

@@ -16,15 +16,33 @@
 namespace sherd {
 namespace {
 
+using Time = Deadline::Clock::time_point;
+constexpr Time kNever = Time::max();
+
 constexpr size_t kScratchBytes = size_t{64} << 10;
-constexpr int kEventsAtOnce = 256;
-// One that waits for something does not look after everybody.
-constexpr int kEventsOfVisitor = 16;
+// Others who handle events, and who want to leave, get their turn then.
+constexpr int kEventsAtOnce = 16;
 // A thread that has nothing to do, and one that waits: with more, the system
 // would too often wake another one than it is for.
 constexpr size_t kVisitors = 2;
 // Descriptors fit into the lower half of epoll's data, tokens into the upper.
 constexpr uint64_t kDescriptorMask = 0xffffffff;
+
+// Whether the calling thread runs functions of a loop.
+bool& RunsHere() {
+  static thread_local bool runs = false;
+  return runs;
+}
+
+// For epoll_wait; up, or the loop would spin through the last millisecond.
+int MillisUntil(Time time) {
+  if (time == kNever) return -1;
+  const auto left = time - Deadline::Clock::now();
+  if (left.count() <= 0) return 0;
+  return static_cast<int>(std::min<int64_t>(
+      1000000, absl::ToInt64Milliseconds(
+                   absl::Ceil(absl::FromChrono(left), absl::Milliseconds(1)))));
+}
 
 uint64_t DataOf(int fd, uint64_t token) {
   return token << 32 | static_cast<uint32_t>(fd);
@@ -62,6 +80,8 @@ class EventLoop::Work final : public internal::SharedWork {
   explicit Work(EventLoop* loop) : loop_(loop) {}
 
   bool WorkUntil(Wait& wait, Deadline deadline) override {
+    // What it waits for would have to wait for itself.
+    if (RunsHere()) return false;
     EventLoop* loop;
     {
       absl::MutexLock lock(&mutex_);
@@ -178,15 +198,14 @@ void EventLoop::Cancel(const TimerId& timer) { timers_.erase(timer); }
 void EventLoop::Run() {
   epoll_event events[kEventsAtOnce];
   for (;;) {
-    int timeout;
+    Time look;
     {
       absl::MutexLock lock(&running_);
       if (stopping_) break;
-      timeout = MillisToNextTimer(Deadline::Infinite());
-      next_look_ = timers_.empty() ? Deadline::Clock::time_point::max()
-                                   : timers_.begin()->first.first;
+      look = next_look_ = NextTimer();
     }
-    const int n = epoll_wait(epoll_.get(), events, kEventsAtOnce, timeout);
+    const int n =
+        epoll_wait(epoll_.get(), events, kEventsAtOnce, MillisUntil(look));
     Handle(events, n);
   }
   // What they hold was used by functions of this loop only, and goes as if in
@@ -200,45 +219,48 @@ void EventLoop::Run() {
   tasks.swap(tasks_);
 }
 
-bool EventLoop::Visit(internal::SharedWork::Wait& wait, Deadline deadline) {
-  epoll_event events[kEventsOfVisitor];
-  for (bool late = false; !late && !wait.has_ended();) {
-    if (work_->is_ending()) return false;
-    int timeout;
-    {
-      absl::MutexLock lock(&running_);
-      timeout = MillisToNextTimer(deadline);
-    }
-    if (!wait.BeginSleep()) break;
-    int n = 0;
-    if (!work_->is_ending()) {
-      n = epoll_wait(epoll_.get(), events, kEventsOfVisitor, timeout);
-    }
+bool EventLoop::Visit(internal::SharedWork::Wait& wait,
+                      Deadline deadline) noexcept {
+  epoll_event events[kEventsAtOnce];
+  Time timer = kNever;
+  while (!wait.has_ended() && !deadline.HasPassed() && wait.BeginSleep()) {
+    const bool is_ending = work_->is_ending();
+    const int n =
+        is_ending ? 0
+                  : epoll_wait(epoll_.get(), events, kEventsAtOnce,
+                               MillisUntil(std::min(deadline.when(), timer)));
     wait.EndSleep();
-    late = n <= 0 && deadline.HasPassed();
-    Handle(events, n);
+    if (is_ending) break;
+    // Nothing to do: then it need not wait until others let it.
+    if (n > 0 || (timer != kNever && timer <= Deadline::Clock::now())) {
+      timer = Handle(events, n);
+    }
   }
-  absl::MutexLock lock(&running_);
-  // The loop's own thread does not know of a timer that was set meanwhile.
-  if (!timers_.empty() && timers_.begin()->first.first < next_look_) Wake();
-  return true;
+  // Nobody else looks by then.
+  if (timer != kNever) Wake();
+  return !work_->is_ending();
 }
 
-void EventLoop::Handle(const epoll_event* events, int n) {
+Time EventLoop::Handle(const epoll_event* events, int n) {
+  Time timer = kNever;
+  bool was_woken = false;
   {
     absl::MutexLock lock(&running_);
+    RunsHere() = true;
     for (int i = 0; i < n; ++i) Dispatch(events[i]);
     if (!timers_.empty()) RunTimers();
-    if (!was_woken_) return;
-    was_woken_ = false;
-    RunTasks();
+    was_woken = std::exchange(was_woken_, false);
+    if (was_woken) RunTasks();
+    RunsHere() = false;
+    if (NextTimer() < next_look_) timer = NextTimer();
   }
-  // It was another one's, who needs a core for it. If it comes back, so will
-  // this.
-  if (work_->OneOversleeps()) {
+  // The wake-up may have been another one's, who needs a core for it. If it
+  // comes back, so will this.
+  if (was_woken && work_->OneOversleeps()) {
     Wake();
     sched_yield();
   }
+  return timer;
 }
 
 void EventLoop::Dispatch(const epoll_event& event) {
@@ -275,16 +297,8 @@ void EventLoop::RunTimers() {
   }
 }
 
-int EventLoop::MillisToNextTimer(Deadline deadline) const {
-  Deadline::Clock::time_point next = deadline.when();
-  if (!timers_.empty()) next = std::min(next, timers_.begin()->first.first);
-  if (next == Deadline::Clock::time_point::max()) return -1;
-  const auto left = next - Deadline::Clock::now();
-  if (left.count() <= 0) return 0;
-  // Up, or the loop would spin through the last millisecond.
-  return static_cast<int>(std::min<int64_t>(
-      1000000, absl::ToInt64Milliseconds(
-                   absl::Ceil(absl::FromChrono(left), absl::Milliseconds(1)))));
+Time EventLoop::NextTimer() const {
+  return timers_.empty() ? kNever : timers_.begin()->first.first;
 }
 
 }  // namespace sherd

@@ -32,7 +32,8 @@ namespace sherd {
 // and the loop's own thread sleeps until that one is busy with something else.
 //
 // Threads. "Loop thread" methods may be called only by functions that the loop
-// runs, on any of these threads; the others by any thread.
+// runs, on any of these threads, and "on the loop thread" is in such a
+// function; the others by any thread.
 class EventLoop {
  public:
   using TimerId = std::pair<Deadline::Clock::time_point, uint64_t>;
@@ -56,7 +57,8 @@ class EventLoop {
   void Post(std::function<void()> task) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Outlives the loop, and then has nothing to do. Two threads at a time may
-  // take part, which must hold no lock that what the loop runs may need.
+  // take part, but none that runs a function of a loop; they must hold no lock
+  // that what the loop runs may need.
   std::shared_ptr<internal::SharedWork> work() const;
 
   // Loop thread. Calls `handler` whenever `events` are there, until Unwatch;
@@ -93,12 +95,15 @@ class EventLoop {
   EventLoop(UniqueFd epoll, UniqueFd wakeup);
 
   void Run();
-  bool Visit(internal::SharedWork::Wait& wait, Deadline deadline);
+  // An exception of a function ends the process here too.
+  bool Visit(internal::SharedWork::Wait& wait, Deadline deadline) noexcept;
   void Wake();
-  void Handle(const epoll_event* events, int n);
+  // Returns when the next timer is due, if the loop's own thread will not look
+  // by then.
+  Deadline::Clock::time_point Handle(const epoll_event* events, int n);
   void RunTasks();
   void RunTimers();
-  int MillisToNextTimer(Deadline deadline) const;
+  Deadline::Clock::time_point NextTimer() const;
   void Dispatch(const epoll_event& event);
 
   const UniqueFd epoll_;
@@ -112,7 +117,7 @@ class EventLoop {
   bool stopping_ = false;
   bool was_woken_ = false;
   // When the loop's own thread looks for timers next.
-  Deadline::Clock::time_point next_look_ = Deadline::Clock::time_point::min();
+  Deadline::Clock::time_point next_look_ = Deadline::Clock::time_point::max();
   std::unordered_map<int, Watched> watched_;
   std::map<TimerId, std::function<void()>> timers_;
   uint64_t next_number_ = 1;

@@ -333,5 +333,31 @@ TEST(EventLoopWorkTest, TheLoopsEndEndsVisits) {
   wait.End();
 }
 
+TEST(EventLoopWorkTest, ADeadlineEndsAVisitThatAlwaysFindsWork) {
+  auto loop = StartLoop();
+  const std::shared_ptr<SharedWork> work = loop->work();
+  auto [near, far] = SocketPair();
+  ASSERT_EQ(write(far.get(), "x", 1), 1);
+  loop->Post([&, fd = near.get()] {
+    EXPECT_THAT(loop->Watch(fd, EPOLLIN, [](uint32_t) {}), IsOk());
+  });
+  for (int round = 0; round < 5; ++round) {
+    SharedWork::Wait wait(*work);
+    EXPECT_TRUE(work->WorkUntil(wait, Deadline::After(absl::Milliseconds(2))));
+  }
+}
+
+TEST(EventLoopWorkTest, WhatALoopRunsDoesNotTakePart) {
+  auto loop = StartLoop();
+  const std::shared_ptr<SharedWork> work = loop->work();
+  absl::Notification ran;
+  loop->Post([&] {
+    SharedWork::Wait wait(*work);
+    EXPECT_FALSE(work->WorkUntil(wait, Deadline::Infinite()));
+    ran.Notify();
+  });
+  ran.WaitForNotification();
+}
+
 }  // namespace
 }  // namespace sherd

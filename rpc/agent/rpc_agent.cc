@@ -285,6 +285,7 @@ absl::Status Agent::Join(int rank, int world_size,
                            losses_.get()));
   for (int r = 0; r < world_size; ++r) rank_of_[workers()[r]] = r;
   RecordCalls();
+  engine_->Share(links_->work());
   running_.store(true, std::memory_order_release);
   return absl::OkStatus();
 }

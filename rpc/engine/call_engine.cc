@@ -85,13 +85,14 @@ CallEngine::~CallEngine() {
 
 void CallEngine::Attach(std::shared_ptr<Wire> wire) {
   core_->references->SetNames(wire->names());
-  if (std::shared_ptr<SharedWork> work = wire->work()) {
-    core_->work = std::make_shared<WorkOfNoCall>(std::move(work));
-    core_->references->SetWork(core_->work);
-    core_->pool.Share(core_->work);
-  }
   core_->outbox.Attach(std::move(wire));
   callee_->Open();
+}
+
+void CallEngine::Share(std::shared_ptr<SharedWork> work) {
+  core_->work = std::make_shared<WorkOfNoCall>(std::move(work));
+  core_->references->SetWork(core_->work);
+  core_->pool.Share(core_->work);
 }
 
 uint64_t CallEngine::Start(int to, absl::string_view method, uint64_t signature,

@@ -103,7 +103,10 @@ class CallEngine : public Wire::Handler {
                  Payload request, const CallOptions& options,
                  ReplyFunction done);
 
-  // What brings replies, for threads that wait for one; null before Attach.
+  // What brings calls and replies. From now on who waits for one takes part.
+  // Once, before the first call.
+  void Share(std::shared_ptr<SharedWork> work);
+  // That, for who waits for a reply, or null.
   std::shared_ptr<SharedWork> work() const { return core_->work; }
 
   // Ends a call with kCancelled; one that has ended is not an error.

@@ -97,6 +97,8 @@ class WorkerPool::State : public std::enable_shared_from_this<State> {
   WorkerPoolOptions options_;
   mutable absl::Mutex mutex_;
   std::shared_ptr<SharedWork> work_ ABSL_GUARDED_BY(mutex_);
+  // One thread at a time takes part in it.
+  bool visited_ ABSL_GUARDED_BY(mutex_) = false;
   std::deque<Task> queue_ ABSL_GUARDED_BY(mutex_);
   std::list<Thread> threads_ ABSL_GUARDED_BY(mutex_);
   std::list<Thread> ended_ ABSL_GUARDED_BY(mutex_);
@@ -143,8 +145,9 @@ void WorkerPool::State::Submit(Task task) {
 
 WorkerPool::State::Refused WorkerPool::State::Serve() {
   if (queue_.empty()) return {};
-  // One that wakes serves the others.
-  if (waking_ > 0) return {};
+  // One that wakes serves the others; but this one may have more to do first.
+  const bool this_one = Visitor() != nullptr && Visitor()->woken;
+  if (waking_ > (this_one ? 1 : 0)) return {};
   const bool may_run = active_ < options_.concurrency;
   if (!may_run && watching_ > 0) return {};
   if (WakeOrStart() || active_ + working_ + waking_ + watching_ > 0) return {};
@@ -160,9 +163,13 @@ WorkerPool::State::Refused WorkerPool::State::TakeQueue() {
 
 bool WorkerPool::State::WakeOrStart() {
   if (!idle_.empty()) {
-    // The one that submits, or the one that worked last.
+    // The one that submits; or the one that worked last, if possible one that
+    // does not take part in something: it might have to wait there.
     auto chosen = std::find(idle_.begin(), idle_.end(), Visitor());
-    if (chosen == idle_.end()) --chosen;
+    if (chosen == idle_.end()) {
+      --chosen;
+      if ((*chosen)->visit != nullptr && chosen != idle_.begin()) --chosen;
+    }
     Thread* const thread = *chosen;
     idle_.erase(chosen);
     thread->Wake();
@@ -237,7 +244,7 @@ bool WorkerPool::State::Sleep(Thread* self) {
                                       : options_.idle;
   const Deadline deadline = Deadline::After(patience);
   bool late = false;
-  if (!watches) Visit(self, deadline);
+  if (!watches && !visited_) Visit(self, deadline);
   while (!self->woken && !late) {
     late = self->wake.WaitWithTimeout(&mutex_, deadline.Remaining());
   }
@@ -257,6 +264,7 @@ void WorkerPool::State::Visit(Thread* self, Deadline deadline) {
   if (work == nullptr) return;
   SharedWork::Wait wait(*work);
   self->visit = &wait;
+  visited_ = true;
   mutex_.Unlock();
   // What it does meanwhile is no task.
   BlockingObserver::OfThread() = nullptr;
@@ -266,6 +274,7 @@ void WorkerPool::State::Visit(Thread* self, Deadline deadline) {
   BlockingObserver::OfThread() = self;
   mutex_.Lock();
   self->visit = nullptr;
+  visited_ = false;
 }
 
 void WorkerPool::State::JoinEnded() {

@@ -51,8 +51,8 @@ class WorkerPool {
   WorkerPool(const WorkerPool&) = delete;
   WorkerPool& operator=(const WorkerPool&) = delete;
 
-  // What brings tasks. From now on a thread without one takes part in it, and
-  // runs a task that it submits meanwhile itself.
+  // What brings tasks. From now on one thread without a task takes part in it,
+  // and runs a task that it submits meanwhile itself.
   void Share(std::shared_ptr<SharedWork> work);
 
   void Submit(Task task);

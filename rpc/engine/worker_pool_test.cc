@@ -288,6 +288,21 @@ TEST(WorkerPoolTest, AThreadWithoutATaskTakesPartInWhatBringsThem) {
   EXPECT_THAT(pool.Stop(InTime()), IsOk());
 }
 
+TEST(WorkerPoolTest, WhoBringsTasksAndGoesOnLeavesTheSecondToAnother) {
+  const auto work = std::make_shared<FedWork>();
+  WorkerPool pool({.concurrency = 2});
+  pool.Share(work);
+  pool.Submit([](const absl::Status&) {});
+  absl::Notification first, second;
+  work->Feed([&] {
+    pool.Submit([&](const absl::Status&) { first.Notify(); });
+    pool.Submit([&](const absl::Status&) { second.Notify(); });
+    second.WaitForNotification();
+  });
+  first.WaitForNotification();
+  EXPECT_THAT(pool.Stop(InTime()), IsOk());
+}
+
 TEST(WorkerPoolTest, TasksOfOthersReachAThreadThatTakesPart) {
   const auto work = std::make_shared<FedWork>();
   WorkerPool pool({.concurrency = 2});

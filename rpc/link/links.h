@@ -71,9 +71,9 @@ struct LinkOptions {
 // notice when they send to it.
 //
 // Threads. Safe from any thread.
-// Cost. One thread for all connections, and up to Dialer::kThreads while
-// connections are made; per heartbeat one small message each way on a
-// connection that is idle.
+// Cost. One thread for all connections, besides those that take part in work(),
+// and up to Dialer::kThreads while connections are made; per heartbeat one
+// small message each way on a connection that is idle.
 class Links final : public Wire,
                     private PeerLink::Owner,
                     private Reception::Host {
@@ -103,7 +103,9 @@ class Links final : public Wire,
   }
   absl::Status Send(int to, WireMessage message) override;
   absl::Status Goodbye(Deadline deadline) override;
-  std::shared_ptr<SharedWork> work() const override { return loop_->work(); }
+  // What brings the messages of others, for threads that wait for one. Outlives
+  // the links.
+  std::shared_ptr<SharedWork> work() const { return loop_->work(); }
 
   // Where this worker listens: "@name" for a Unix socket, "127.0.0.1:80".
   std::vector<std::string> Addresses() const;

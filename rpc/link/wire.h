@@ -13,7 +13,6 @@
 #include "absl/types/span.h"
 #include "sherd/core/base/deadline.h"
 #include "sherd/core/base/error_info.h"
-#include "sherd/core/base/shared_work.h"
 
 namespace sherd::internal {
 
@@ -111,10 +110,6 @@ class Wire {
   //                      they are cut off.
   // Threads. Any but the loop's.
   virtual absl::Status Goodbye(Deadline deadline) = 0;
-
-  // What brings the messages of others, for threads that wait for one; null:
-  // nobody can take part. Outlives the wire.
-  virtual std::shared_ptr<SharedWork> work() const { return nullptr; }
 };
 
 }  // namespace sherd::internal
