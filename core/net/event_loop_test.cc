@@ -191,7 +191,7 @@ void AwaitSleep(const SharedWork::Wait& wait) {
   while (!wait.sleeps()) std::this_thread::yield();
 }
 
-TEST(EventLoopWorkTest, WhatComesRunsOnceWhoeverIsWoken) {
+TEST(EventLoopWorkTest, WhatComesRunsOnceOnAnyThread) {
   auto loop = StartLoop();
   const std::shared_ptr<SharedWork> work = loop->work();
   auto [near, far] = SocketPair();
@@ -225,7 +225,7 @@ TEST(EventLoopWorkTest, WhatComesRunsOnceWhoeverIsWoken) {
   EXPECT_EQ(frames, 100);
 }
 
-TEST(EventLoopWorkTest, AWaitEndsWhoeverIsWoken) {
+TEST(EventLoopWorkTest, AWaitEndsThoughAnotherThreadIsWoken) {
   auto loop = StartLoop();
   const std::shared_ptr<SharedWork> work = loop->work();
   for (int round = 0; round < 200; ++round) {

@@ -11,8 +11,8 @@
 namespace sherd::internal {
 
 // The reply that a handler's Future is to give. The Future may never be ready,
-// and belongs to whoever made it: so what the call needs is dropped once nobody
-// waits for it.
+// and belongs to the code that made it: so what the call needs is dropped once
+// nobody waits for it.
 //
 // Threads. Safe from any thread.
 class PendingReply {

@@ -85,8 +85,8 @@ struct LeaseOptions {
 //   1. write the new manifest under a name of its own,
 //   2. Check(),
 //   3. rename it to its final name,
-// and whoever takes a lease over removes, before all else, all such names, and
-// only then reads the manifest. So if the former holder's Check() came before
+// and a save that takes a lease over first removes all such names, and only
+// then reads the manifest. So if the former holder's Check() came before
 // the takeover, either its rename did too, and the new holder finds its
 // checkpoint, or the rename fails because the name is gone; and a Check() that
 // comes later fails. Files of a checkpoint that may still be switched to are
