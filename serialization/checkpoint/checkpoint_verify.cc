@@ -62,9 +62,10 @@ class Verifier {
         problems_.begin(), problems_.end(),
         [](const auto& a, const auto& b) { return a.first < b.first; });
     if (num_problems_ == 1) return first->second;
-    return absl::Status(first->second.code(),
-                        absl::StrCat(first->second.message(), "; and ",
-                                     num_problems_ - 1, " more problems"));
+    return absl::Status(
+        first->second.code(),
+        absl::StrCat(first->second.message(), "; and ", num_problems_ - 1,
+                     " more problem", num_problems_ == 2 ? "" : "s"));
   }
 
  private:
