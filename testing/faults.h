@@ -159,10 +159,11 @@ class FailAllocationAt final : public Fault {
 };
 
 // Makes an operation of FileSystem::Posix() or one of its files fail:
-// "open_for_read", "create", "read", "write", "size", "reserve", "sync",
-// "close", "create_directories", "rename", "rename_new", "remove",
-// "remove_all", "list", "sync_directory", "kind" (also Exists and IsDirectory),
-// "free_bytes", or several with '*'. A failing write writes half of its data.
+// "open_for_read", "create", "read", "write", "size", "reserve",
+// "start_writeback", "sync", "close", "create_directories", "rename",
+// "rename_new", "remove", "remove_all", "list", "sync_directory", "kind" (also
+// Exists and IsDirectory), "free_bytes", or several with '*'. A failing write
+// writes half of its data.
 class FailFileOperation final : public Fault {
  public:
   FailFileOperation(absl::string_view operation, absl::string_view path,

@@ -71,6 +71,8 @@ constexpr FaultPointInfo kPoints[] = {
      false},
     {P::kFileSize, "file/size", "File::Size", true, false},
     {P::kFileReserve, "file/reserve", "File::Reserve", true, false},
+    {P::kFileStartWriteback, "file/start_writeback", "File::StartWriteback",
+     true, false},
     {P::kFileSync, "file/sync", "File::Sync", true, true},
     {P::kFileClose, "file/close", "File::Close", true, false},
     {P::kFileCreateDirectories, "file/create_directories",

@@ -50,6 +50,7 @@ enum class FaultPoint : int {
   kFileWrite,
   kFileSize,
   kFileReserve,
+  kFileStartWriteback,
   kFileSync,
   kFileClose,
   kFileCreateDirectories,

@@ -36,6 +36,14 @@ class FaultPointFile final : public File {
     return file_->ReadAt(offset, buffer);
   }
 
+  absl::Status ReadMany(absl::Span<const FileRead> reads,
+                        absl::FunctionRef<absl::Status(size_t)> done) override {
+    // One by one while a fault is armed, so that each read passes its point in
+    // an order that tests can count.
+    return FaultPointsAreArmed() ? File::ReadMany(reads, done)
+                                 : file_->ReadMany(reads, done);
+  }
+
   absl::Status WriteAt(int64_t offset,
                        absl::Span<const std::byte> data) override {
     if (!FaultPointsAreArmed()) [[likely]] {
@@ -55,6 +63,12 @@ class FaultPointFile final : public File {
   absl::Status Reserve(int64_t size) override {
     SHERD_RETURN_IF_ERROR(Pass(FaultPoint::kFileReserve, path()));
     return file_->Reserve(size);
+  }
+
+  absl::Status StartWriteback(int64_t offset, int64_t bytes) override {
+    SHERD_RETURN_IF_ERROR(Pass(FaultPoint::kFileStartWriteback, path(),
+                               static_cast<uint64_t>(bytes)));
+    return file_->StartWriteback(offset, bytes);
   }
 
   absl::Status Sync() override {

@@ -84,6 +84,16 @@ class PosixFile final : public File {
         errno, absl::StrCat("reserving ", size, " bytes for").c_str(), path());
   }
 
+  absl::Status StartWriteback(int64_t offset, int64_t bytes) override {
+    if (bytes <= 0) return absl::OkStatus();
+    // 0 bytes would be the rest of the file.
+    if (sync_file_range(fd_.get(), offset, bytes, SYNC_FILE_RANGE_WRITE) == 0 ||
+        errno == ENOSYS || errno == EINVAL || errno == ESPIPE) {
+      return absl::OkStatus();
+    }
+    return Failed("starting to write back", offset);
+  }
+
   absl::Status Sync() override {
     if (fsync(fd_.get()) != 0) return ErrnoStatus(errno, "syncing", path());
     return absl::OkStatus();
@@ -266,6 +276,19 @@ absl::StatusCode CodeOf(int error) {
 }
 
 }  // namespace
+
+absl::Status File::ReadMany(absl::Span<const FileRead> reads,
+                            absl::FunctionRef<absl::Status(size_t)> done) {
+  for (size_t i = 0; i < reads.size(); ++i) {
+    SHERD_RETURN_IF_ERROR(ReadAt(reads[i].offset, reads[i].buffer));
+    SHERD_RETURN_IF_ERROR(done(i));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status File::StartWriteback(int64_t /*offset*/, int64_t /*bytes*/) {
+  return absl::OkStatus();
+}
 
 FileSystem& FileSystem::Posix() {
   static FaultPointFiles* const files =

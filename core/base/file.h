@@ -9,12 +9,19 @@
 #include <string>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "sherd/core/base/unique_fd.h"
 
 namespace sherd {
+
+// One of several reads; see File::ReadMany.
+struct FileRead {
+  int64_t offset = 0;
+  absl::Span<std::byte> buffer;
+};
 
 // An open file. Reads and writes name their position, so one File may be used
 // by several threads. Every error names the path, the call and the offset.
@@ -25,6 +32,20 @@ class File {
   // Fills all of `buffer` from `offset` on.
   //   kDataLoss  The file ends before that.
   virtual absl::Status ReadAt(int64_t offset, absl::Span<std::byte> buffer) = 0;
+
+  // Fills all buffers, each from its offset on, and calls `done` with the index
+  // of each read that has ended well, in any order, on the calling thread. Data
+  // is taken from the page cache where it is there; several of the other reads
+  // are in flight at once, where the system can, while `done`
+  // runs. Reads of a MiB or so are long enough. They may overlap in the file,
+  // the buffers may not.
+  //
+  // Completion. No read is in flight once it returns, after an error too.
+  // Errors. As ReadAt, or the error of `done`: the first of them. No read
+  // begins
+  //   after it, and buffers for which `done` was not called are unspecified.
+  virtual absl::Status ReadMany(absl::Span<const FileRead> reads,
+                                absl::FunctionRef<absl::Status(size_t)> done);
 
   // Writes all of `data` at `offset`, beyond the end too.
   //   kResourceExhausted  There is no space, or a quota is exceeded. Part may
@@ -38,6 +59,13 @@ class File {
   // file system can; otherwise does nothing.
   //   kResourceExhausted  There is not that much space.
   virtual absl::Status Reserve(int64_t size) = 0;
+
+  // Begins to write [offset, offset + bytes), which was written before, to the
+  // medium, and returns without waiting for it, unless the medium has more to
+  // do than it takes: then a later Sync finds little left. A hint: does nothing
+  // where the system has no such call, and makes nothing durable.
+  // Errors. An error of the medium, which Sync reports as well.
+  virtual absl::Status StartWriteback(int64_t offset, int64_t bytes);
 
   // Returns once contents and size would survive a loss of power.
   virtual absl::Status Sync() = 0;

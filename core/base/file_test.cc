@@ -332,6 +332,44 @@ TEST_F(FileTest, ReserveDoesNotChangeTheSize) {
               StatusIs(absl::StatusCode::kResourceExhausted));
 }
 
+TEST_F(FileTest, WritebackChangesNothingAndItsErrorsAreReported) {
+  SHERD_ASSERT_OK_AND_ASSIGN(const std::unique_ptr<File> file,
+                             files_.Create(Path("file")));
+  ASSERT_THAT(file->WriteAt(0, AsBytes("abc")), IsOk());
+  EXPECT_THAT(file->StartWriteback(1, 1), IsOk());
+  EXPECT_THAT(file->StartWriteback(0, 0), IsOk());
+  EXPECT_THAT(file->StartWriteback(100, 5), IsOk());
+  EXPECT_THAT(ReadFile(files_, Path("file"), 10), IsOkAndHolds("abc"));
+  ASSERT_THAT(file->Close(), IsOk());
+  EXPECT_THAT(file->StartWriteback(2, 1),
+              StatusIs(absl::StatusCode::kInternal,
+                       absl::StrCat("starting to write back ", Path("file"))));
+}
+
+TEST_F(FileTest, ManyReadsFillTheirBuffersAndEndOnceEach) {
+  SHERD_ASSERT_OK_AND_ASSIGN(const std::unique_ptr<File> file,
+                             files_.Create(Path("file")));
+  ASSERT_THAT(file->WriteAt(0, AsBytes("0123456789")), IsOk());
+  std::string first(3, '.'), second(4, '.');
+  const auto span = [](std::string& text) {
+    return absl::MakeSpan(reinterpret_cast<std::byte*>(text.data()),
+                          text.size());
+  };
+  std::vector<int> ended(3);
+  EXPECT_THAT(file->ReadMany({{5, span(first)}, {10, {}}, {2, span(second)}},
+                             [&](size_t i) {
+                               ++ended[i];
+                               return absl::OkStatus();
+                             }),
+              IsOk());
+  EXPECT_EQ(first, "567");
+  EXPECT_EQ(second, "2345");
+  EXPECT_THAT(ended, ElementsAre(1, 1, 1));
+  EXPECT_THAT(file->ReadMany({{8, span(first)}},
+                             [](size_t) { return absl::OkStatus(); }),
+              StatusIs(absl::StatusCode::kDataLoss, "ends at offset 10"));
+}
+
 TEST_F(FileTest, ErrnoDecidesTheCode) {
   const std::pair<int, absl::StatusCode> cases[] = {
       {ENOENT, absl::StatusCode::kNotFound},

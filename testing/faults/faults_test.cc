@@ -108,6 +108,25 @@ TEST_F(FaultyFilesTest, AFailingWriteIsTorn) {
   EXPECT_THAT(ReadFile(files_, path_, 100), IsOkAndHolds("abcdefghabcd"));
 }
 
+TEST_F(FaultyFilesTest, EachOfManyReadsIsCounted) {
+  SHERD_ASSERT_OK_AND_ASSIGN(const std::unique_ptr<File> file,
+                             files_.Create(path_));
+  std::byte bytes[3] = {};
+  ASSERT_THAT(file->WriteAt(0, bytes), IsOk());
+  std::vector<FileRead> reads;
+  for (int64_t i = 0; i < 3; ++i) reads.push_back({i, {&bytes[i], 1}});
+  FailFileOperation fault("read", path_, absl::InternalError("no"), {.nth = 2});
+  std::vector<size_t> ended;
+  const auto done = [&](size_t i) {
+    ended.push_back(i);
+    return absl::OkStatus();
+  };
+  EXPECT_THAT(file->ReadMany(reads, done),
+              StatusIs(absl::StatusCode::kInternal, "no"));
+  EXPECT_THAT(ended, ::testing::ElementsAre(0u));
+  EXPECT_EQ(fault.count(), 2);
+}
+
 TEST_F(FaultyFilesTest, OnlyThePathsThatAreMeantFail) {
   FailFileOperation fault("rename", "*/new", absl::InternalError("no"),
                           {.times = 9});
@@ -124,15 +143,16 @@ TEST_F(FaultyFilesTest, EachOperationCanFail) {
   SHERD_ASSERT_OK_AND_ASSIGN(const std::unique_ptr<File> file,
                              files_.Create(path));
   std::byte byte{};
-  FailFileOperation fault("*", "*", absl::InternalError("no"), {.times = 16});
+  FailFileOperation fault("*", "*", absl::InternalError("no"), {.times = 17});
   for (const absl::Status& status : std::vector<absl::Status>{
            files_.OpenForRead(path).status(), files_.Create(path).status(),
            file->ReadAt(0, {&byte, 0}), file->WriteAt(0, {&byte, 1}),
-           file->Size().status(), file->Reserve(1), file->Sync(), file->Close(),
-           files_.KindOf(path).status(), files_.CreateDirectories(path_),
-           files_.Rename(path, path_), files_.Remove(path),
-           files_.RemoveAll(path_), files_.List(path_).status(),
-           files_.SyncDirectory(path_), files_.FreeBytes(path_).status()}) {
+           file->Size().status(), file->Reserve(1), file->StartWriteback(0, 1),
+           file->Sync(), file->Close(), files_.KindOf(path).status(),
+           files_.CreateDirectories(path_), files_.Rename(path, path_),
+           files_.Remove(path), files_.RemoveAll(path_),
+           files_.List(path_).status(), files_.SyncDirectory(path_),
+           files_.FreeBytes(path_).status()}) {
     EXPECT_THAT(status, StatusIs(absl::StatusCode::kInternal, "no"));
   }
   EXPECT_THAT(files_.Exists(path), IsOkAndHolds(true));
