@@ -34,16 +34,14 @@ class File {
   virtual absl::Status ReadAt(int64_t offset, absl::Span<std::byte> buffer) = 0;
 
   // Fills all buffers, each from its offset on, and calls `done` with the index
-  // of each read that has ended well, in any order, on the calling thread. Data
-  // is taken from the page cache where it is there; several of the other reads
-  // are in flight at once, where the system can, while `done`
-  // runs. Reads of a MiB or so are long enough. They may overlap in the file,
-  // the buffers may not.
+  // of each read that has ended well, in any order, on the calling thread. What
+  // the page cache has is copied from there; of the rest several parts are in
+  // flight at once, where the system can (io_engine.h), also while `done` runs.
+  // Reads may overlap in the file, their buffers may not.
   //
   // Completion. No read is in flight once it returns, after an error too.
-  // Errors. As ReadAt, or the error of `done`: the first of them. No read
-  // begins
-  //   after it, and buffers for which `done` was not called are unspecified.
+  // Errors. As ReadAt, or the error of `done`: the first of them. After it no
+  //   read begins. A buffer for which `done` was not called is unspecified.
   virtual absl::Status ReadMany(absl::Span<const FileRead> reads,
                                 absl::FunctionRef<absl::Status(size_t)> done);
 
