@@ -17,6 +17,7 @@
 #include "absl/strings/string_view.h"
 #include "sherd/core/base/error_info.h"
 #include "sherd/core/base/fault_point_files.h"
+#include "sherd/core/base/io_engine.h"
 #include "sherd/core/base/status_macros.h"
 
 namespace sherd {
@@ -47,6 +48,11 @@ class PosixFile final : public File {
       done += n;
     }
     return absl::OkStatus();
+  }
+
+  absl::Status ReadMany(absl::Span<const FileRead> reads,
+                        absl::FunctionRef<absl::Status(size_t)> done) override {
+    return IoEngine::Global().ReadMany(path(), fd_.get(), reads, done);
   }
 
   absl::Status WriteAt(int64_t offset,

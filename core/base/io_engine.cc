@@ -1,0 +1,277 @@
+#include "sherd/core/base/io_engine.h"
+
+#include <fcntl.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "sherd/core/base/error_info.h"
+#include "sherd/core/base/unique_fd.h"
+
+namespace sherd {
+namespace {
+
+// Long enough for the full rate of one request; some in flight hide the time of
+// each.
+constexpr int64_t kPieceBytes = int64_t{1} << 20;
+// What O_DIRECT asks at most, of offsets and lengths, and of memory. A device
+// that asks more answers EINVAL.
+constexpr uintptr_t kFileAlignment = 4096;
+constexpr uintptr_t kMemoryAlignment = 512;
+
+// Part of a read that is still to be filled.
+struct Piece {
+  size_t read = 0;
+  int64_t offset = 0;
+  absl::Span<std::byte> buffer;
+
+  void Advance(int64_t bytes) {
+    offset += bytes;
+    buffer.remove_prefix(static_cast<size_t>(bytes));
+  }
+  bool IsAligned() const {
+    return (static_cast<uintptr_t>(offset) | buffer.size()) % kFileAlignment ==
+               0 &&
+           reinterpret_cast<uintptr_t>(buffer.data()) % kMemoryAlignment == 0;
+  }
+};
+
+// One call of ReadMany.
+class ManyReads {
+ public:
+  // `borrow` is called once, when something is not in the page cache.
+  ManyReads(const std::string& path, int fd, bool ask_cache,
+            absl::Span<const FileRead> reads,
+            absl::FunctionRef<absl::Status(size_t)> done,
+            absl::FunctionRef<std::unique_ptr<IoQueue>()> borrow)
+      : path_(path),
+        fd_(fd),
+        ask_cache_(ask_cache),
+        reads_(reads),
+        done_(done),
+        borrow_(borrow),
+        missing_(reads.size()) {}
+
+  absl::Status Run() {
+    for (size_t i = 0; i < reads_.size() && status_.ok(); ++i) {
+      Piece rest{i, reads_[i].offset, reads_[i].buffer};
+      missing_[i] = rest.buffer.size();
+      if (missing_[i] == 0) status_ = done_(i);
+      while (!rest.buffer.empty() && status_.ok()) {
+        // Pieces end at multiples of their length: all but the first and the
+        // last are aligned.
+        const int64_t length = kPieceBytes - rest.offset % kPieceBytes;
+        Piece piece = rest;
+        piece.buffer = rest.buffer.first(
+            std::min(rest.buffer.size(), static_cast<size_t>(length)));
+        rest.Advance(static_cast<int64_t>(piece.buffer.size()));
+        Read(piece);
+      }
+    }
+    while (in_flight_ > 0) Reap();
+    return status_;
+  }
+
+  // After Run().
+  std::unique_ptr<IoQueue> TakeQueue() { return std::move(queue_); }
+
+ private:
+  void Read(Piece piece) {
+    if (ask_cache_) CopyFromCache(piece);
+    if (piece.buffer.empty()) return;
+    PrepareQueue();
+    if (queue_ == nullptr) return ReadNow(piece);
+    while (free_.empty()) Reap();
+    if (status_.ok()) Start(piece);
+  }
+
+  void CopyFromCache(Piece& piece) {
+    while (!piece.buffer.empty()) {
+      iovec part{piece.buffer.data(), piece.buffer.size()};
+      const ssize_t n = preadv2(fd_, &part, 1, piece.offset, RWF_NOWAIT);
+      // Whatever it is, a read that may wait reports it.
+      if (n <= 0) return;
+      Filled(piece, n);
+    }
+  }
+
+  // Reads and waits.
+  void ReadNow(Piece piece) {
+    while (!piece.buffer.empty() && status_.ok()) {
+      const ssize_t n =
+          pread(fd_, piece.buffer.data(), piece.buffer.size(), piece.offset);
+      if (n < 0 && errno == EINTR) continue;
+      if (n > 0) {
+        Filled(piece, n);
+      } else {
+        Fail(piece, n < 0 ? errno : 0);
+      }
+    }
+  }
+
+  void PrepareQueue() {
+    if (prepared_) return;
+    prepared_ = true;
+    queue_ = borrow_();
+    if (queue_ == nullptr) return;
+    slots_.resize(queue_->depth());
+    for (size_t slot = 0; slot < slots_.size(); ++slot) free_.push_back(slot);
+    // Opened anew, since the flag would be that of all who use the other.
+    direct_fd_ = UniqueFd(open(absl::StrCat("/proc/self/fd/", fd_).c_str(),
+                               O_RDONLY | O_DIRECT | O_CLOEXEC));
+  }
+
+  void Start(const Piece& piece) {
+    const bool direct = direct_fd_.is_open() && piece.IsAligned();
+    const size_t slot = free_.back();
+    const absl::Status started =
+        queue_->Start({.fd = direct ? direct_fd_.get() : fd_,
+                       .offset = piece.offset,
+                       .buffer = piece.buffer,
+                       .tag = slot});
+    if (!started.ok()) return ReadNow(piece);
+    free_.pop_back();
+    slots_[slot] = {piece, direct};
+    ++in_flight_;
+  }
+
+  // Waits for the end of one piece.
+  void Reap() {
+    const IoQueue::Ended ended = queue_->Wait();
+    auto [piece, direct] = slots_[ended.tag];
+    free_.push_back(ended.tag);
+    --in_flight_;
+    if (!status_.ok()) return;
+    if (ended.result > 0) {
+      Filled(piece, ended.result);
+      if (!piece.buffer.empty() && status_.ok()) Start(piece);
+      return;
+    }
+    switch (-ended.result) {
+      case EINVAL:
+        if (!direct) break;
+        // The alignment was not enough; through the page cache from here on.
+        direct_fd_.Reset();
+        return Start(piece);
+      case EAGAIN:
+      case EINTR:
+        // The file is not one that a queue can wait for.
+        return ReadNow(piece);
+      default:
+        break;
+    }
+    Fail(piece, static_cast<int>(-ended.result));
+  }
+
+  void Filled(Piece& piece, int64_t bytes) {
+    piece.Advance(bytes);
+    size_t& missing = missing_[piece.read];
+    missing -= static_cast<size_t>(bytes);
+    if (missing == 0) status_ = done_(piece.read);
+  }
+
+  // `error` 0: the end of the file.
+  void Fail(const Piece& piece, int error) {
+    if (error == 0) {
+      status_ = absl::DataLossError(
+          absl::StrCat(path_, " ends at offset ", piece.offset, ", expected ",
+                       piece.buffer.size(), " more bytes"));
+      return;
+    }
+    status_ = Annotate(ErrnoStatus(error, "reading", path_),
+                       absl::StrCat("at offset ", piece.offset));
+  }
+
+  struct Slot {
+    Piece piece;
+    bool direct = false;
+  };
+
+  const std::string& path_;
+  const int fd_;
+  const bool ask_cache_;
+  const absl::Span<const FileRead> reads_;
+  const absl::FunctionRef<absl::Status(size_t)> done_;
+  const absl::FunctionRef<std::unique_ptr<IoQueue>()> borrow_;
+  // Bytes of each read that are not filled.
+  std::vector<size_t> missing_;
+  // The first error.
+  absl::Status status_;
+  bool prepared_ = false;
+  std::unique_ptr<IoQueue> queue_;
+  UniqueFd direct_fd_;
+  std::vector<Slot> slots_;
+  std::vector<size_t> free_;
+  int in_flight_ = 0;
+};
+
+}  // namespace
+
+IoEngine& IoEngine::Global() {
+  static IoEngine* const engine = new IoEngine;
+  return *engine;
+}
+
+IoEngine::IoEngine(IoEngineOptions options) : options_(std::move(options)) {}
+
+IoEngine::~IoEngine() = default;
+
+std::unique_ptr<IoQueue> IoEngine::Borrow() {
+  absl::MutexLock lock(&mutex_);
+  if (process_ != getpid()) {
+    // A child shares its parent's rings, and must not touch them.
+    for (auto& queue : queues_) (void)queue.release();
+    queues_.clear();
+    process_ = getpid();
+  }
+  if (!queues_.empty()) {
+    std::unique_ptr<IoQueue> queue = std::move(queues_.back());
+    queues_.pop_back();
+    return queue;
+  }
+  if (absl::IsUnimplemented(no_queue_)) return nullptr;
+  absl::StatusOr<std::unique_ptr<IoQueue>> queue = options_.make_queue();
+  no_queue_ = queue.status();
+  return queue.ok() ? *std::move(queue) : nullptr;
+}
+
+void IoEngine::Return(std::unique_ptr<IoQueue> queue) {
+  absl::MutexLock lock(&mutex_);
+  queues_.push_back(std::move(queue));
+}
+
+absl::Status IoEngine::ReadMany(const std::string& path, int fd,
+                                absl::Span<const FileRead> reads,
+                                absl::FunctionRef<absl::Status(size_t)> done) {
+  const auto borrow = [this] { return Borrow(); };
+  ManyReads many(path, fd, options_.ask_cache, reads, done, borrow);
+  const absl::Status status = many.Run();
+  if (auto queue = many.TakeQueue(); queue != nullptr) Return(std::move(queue));
+  return status;
+}
+
+std::string IoEngine::Describe() {
+  std::unique_ptr<IoQueue> queue = Borrow();
+  if (queue == nullptr) {
+    absl::MutexLock lock(&mutex_);
+    return absl::StrCat("pread: ", no_queue_.message());
+  }
+  const int depth = queue->depth();
+  Return(std::move(queue));
+  return absl::StrCat("io_uring, ", depth, " reads in flight");
+}
+
+std::string DescribeDirectReads(const std::string& directory) {
+  const UniqueFd file(
+      open(directory.c_str(), O_TMPFILE | O_RDWR | O_DIRECT | O_CLOEXEC, 0600));
+  if (file.is_open()) return "direct";
+  return absl::StrCat("through the page cache: opening a file with O_DIRECT: ",
+                      std::strerror(errno));
+}
+
+}  // namespace sherd

@@ -1,0 +1,403 @@
+#include "sherd/core/base/io_engine.h"
+
+#include <fcntl.h>
+#include <sys/uio.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <deque>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "sherd/core/base/unique_fd.h"
+#include "sherd/testing/matchers.h"
+
+namespace sherd {
+namespace {
+
+using ::sherd::testing::IsOk;
+using ::sherd::testing::StatusIs;
+using ::testing::AnyOf;
+using ::testing::Each;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+constexpr int64_t kMiB = int64_t{1} << 20;
+constexpr int kDepth = 3;
+
+// Ends reads out of order, and as it is told; reads by pread.
+struct FakeSystem {
+  // How the reads that are started end, in order; then all well. A positive
+  // number: so many bytes at most.
+  std::deque<int64_t> results;
+  // Starts, counted from 1, from which on none is taken.
+  int refuse_from = 1 << 30;
+  int started = 0;
+  int in_flight = 0;
+  int most_in_flight = 0;
+  std::vector<IoQueue::Read> reads;
+};
+
+class FakeQueue final : public IoQueue {
+ public:
+  explicit FakeQueue(FakeSystem& system) : system_(system) {}
+  ~FakeQueue() override { EXPECT_TRUE(reads_.empty()); }
+
+  int depth() const override { return kDepth; }
+
+  absl::Status Start(const Read& read) override {
+    if (++system_.started >= system_.refuse_from) {
+      return absl::ResourceExhaustedError("refused");
+    }
+    EXPECT_LT(reads_.size(), size_t{kDepth});
+    int64_t result = 1 << 30;
+    if (!system_.results.empty()) {
+      result = system_.results.front();
+      system_.results.pop_front();
+    }
+    reads_.push_back({read, result});
+    system_.reads.push_back(read);
+    system_.in_flight = static_cast<int>(reads_.size());
+    system_.most_in_flight =
+        std::max(system_.most_in_flight, system_.in_flight);
+    return absl::OkStatus();
+  }
+
+  Ended Wait() override {
+    EXPECT_FALSE(reads_.empty());
+    newest_first_ = !newest_first_;
+    const auto it = newest_first_ ? reads_.end() - 1 : reads_.begin();
+    const auto [read, result] = *it;
+    reads_.erase(it);
+    system_.in_flight = static_cast<int>(reads_.size());
+    if (result <= 0) return {read.tag, result};
+    const size_t bytes =
+        std::min(read.buffer.size(), static_cast<size_t>(result));
+    // Through the page cache: a file system of memory has no direct reads.
+    return {read.tag, pread(system_fd, read.buffer.data(), bytes, read.offset)};
+  }
+
+  static int system_fd;
+
+ private:
+  FakeSystem& system_;
+  bool newest_first_ = false;
+  std::vector<std::pair<Read, int64_t>> reads_;
+};
+
+int FakeQueue::system_fd = -1;
+
+class IoEngineTest : public ::testing::Test {
+ protected:
+  IoEngineTest() {
+    uint64_t x = 1;
+    for (std::byte& byte : contents_) {
+      x = x * 6364136223846793005u + 1442695040888963407u;
+      byte = static_cast<std::byte>(x >> 56);
+    }
+    fd_ = UniqueFd(
+        open(path_.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
+    EXPECT_EQ(pwrite(fd_.get(), contents_.data(), contents_.size(), 0),
+              static_cast<ssize_t>(contents_.size()));
+    FakeQueue::system_fd = fd_.get();
+  }
+  ~IoEngineTest() override { unlink(path_.c_str()); }
+
+  // An engine for which nothing is in the page cache.
+  IoEngine MakeFake() {
+    return IoEngine(
+        {.make_queue = [this] { return std::make_unique<FakeQueue>(fake_); },
+         .ask_cache = false});
+  }
+
+  // Ranges of all kinds: aligned, across pieces, empty, short, the tail.
+  std::vector<std::pair<int64_t, int64_t>> Ranges() const {
+    const auto size = static_cast<int64_t>(contents_.size());
+    return {{0, kMiB},          {4096, 3 * kMiB},
+            {kMiB - 1, 2},      {17, 0},
+            {5 * kMiB + 1, 9},  {3 * kMiB + 7, kMiB + 4099},
+            {size - 5001, 5001}};
+  }
+
+  // Reads them, and checks each when it has ended, once.
+  absl::Status ReadRanges(IoEngine& engine) {
+    const auto ranges = Ranges();
+    ended_.assign(ranges.size(), 0);
+    std::vector<std::vector<std::byte>> buffers;
+    std::vector<FileRead> reads;
+    for (const auto& [offset, bytes] : ranges) {
+      // Its memory is aligned as its place in the file is.
+      auto& buffer = buffers.emplace_back(bytes + 8192);
+      const size_t skip = (static_cast<size_t>(offset) + 4096 -
+                           reinterpret_cast<uintptr_t>(buffer.data()) % 4096) %
+                          4096;
+      reads.push_back({offset, absl::MakeSpan(buffer).subspan(skip, bytes)});
+    }
+    return engine.ReadMany(path_, fd_.get(), reads, [&](size_t i) {
+      ++ended_[i];
+      EXPECT_TRUE(std::equal(reads[i].buffer.begin(), reads[i].buffer.end(),
+                             contents_.begin() + reads[i].offset))
+          << i;
+      return done_error_;
+    });
+  }
+
+  const std::string path_ = absl::StrCat(::testing::TempDir(), "/io_engine");
+  std::vector<std::byte> contents_ =
+      std::vector<std::byte>(6 * kMiB + 5000 + 4096);
+  UniqueFd fd_;
+  FakeSystem fake_;
+  std::vector<int> ended_;
+  absl::Status done_error_;
+};
+
+TEST_F(IoEngineTest, ReadsWhatIsCachedAndWhatIsNot) {
+  for (const bool ask_cache : {true, false}) {
+    IoEngine engine({.ask_cache = ask_cache});
+    EXPECT_THAT(ReadRanges(engine), IsOk());
+    EXPECT_THAT(ended_, Each(1));
+  }
+}
+
+TEST_F(IoEngineTest, ReadsWhatTheMediumAloneHas) {
+  ASSERT_EQ(fsync(fd_.get()), 0);
+  ASSERT_EQ(posix_fadvise(fd_.get(), 0, 0, POSIX_FADV_DONTNEED), 0);
+  IoEngine engine;
+  EXPECT_THAT(ReadRanges(engine), IsOk());
+  EXPECT_THAT(ended_, Each(1));
+}
+
+TEST_F(IoEngineTest, WhatIsCachedNeedsNoQueue) {
+  IoEngine engine(
+      {.make_queue = [this] { return std::make_unique<FakeQueue>(fake_); }});
+  char byte;
+  iovec part{&byte, 1};
+  if (preadv2(fd_.get(), &part, 1, 0, RWF_NOWAIT) != 1) {
+    GTEST_SKIP() << "this file system cannot be asked what is cached";
+  }
+  EXPECT_THAT(ReadRanges(engine), IsOk());
+  EXPECT_THAT(ended_, Each(1));
+  EXPECT_EQ(fake_.started, 0);
+}
+
+TEST_F(IoEngineTest, SeveralPiecesAreInFlightAndEndInAnyOrder) {
+  IoEngine engine = MakeFake();
+  EXPECT_THAT(ReadRanges(engine), IsOk());
+  EXPECT_THAT(ended_, Each(1));
+  EXPECT_EQ(fake_.most_in_flight, kDepth);
+  EXPECT_EQ(fake_.in_flight, 0);
+  for (const IoQueue::Read& read : fake_.reads) {
+    EXPECT_LE(read.buffer.size(), size_t{kMiB});
+  }
+}
+
+TEST_F(IoEngineTest, AlignedPiecesAloneGoPastThePageCache) {
+  IoEngine engine = MakeFake();
+  EXPECT_THAT(ReadRanges(engine), IsOk());
+  int direct = 0;
+  for (const IoQueue::Read& read : fake_.reads) {
+    if (read.fd == fd_.get()) continue;
+    ++direct;
+    EXPECT_EQ(read.offset % 4096, 0);
+    EXPECT_EQ(read.buffer.size() % 4096, 0u);
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(read.buffer.data()) % 512, 0u);
+  }
+  // {0, 1 MiB} whole; {4096, 3 MiB} in four; the page of the last tensor.
+  if (DescribeDirectReads(::testing::TempDir()) == "direct") {
+    EXPECT_GE(direct, 5);
+  }
+}
+
+TEST_F(IoEngineTest, ShortReadsGoOn) {
+  IoEngine engine = MakeFake();
+  fake_.results = {1, 4096, 4095, 1 << 19, 3, 5000};
+  EXPECT_THAT(ReadRanges(engine), IsOk());
+  EXPECT_THAT(ended_, Each(1));
+}
+
+TEST_F(IoEngineTest, InterruptedAndRefusedReadsAreDoneInAnotherWay) {
+  for (const int64_t result : {-EINTR, -EAGAIN}) {
+    IoEngine engine = MakeFake();
+    fake_.results = {result, 1 << 30, result};
+    EXPECT_THAT(ReadRanges(engine), IsOk());
+    EXPECT_THAT(ended_, Each(1));
+  }
+  IoEngine engine = MakeFake();
+  fake_.started = 0;
+  fake_.refuse_from = 4;
+  EXPECT_THAT(ReadRanges(engine), IsOk());
+  EXPECT_THAT(ended_, Each(1));
+}
+
+TEST_F(IoEngineTest, ADeviceThatAsksForMoreAlignmentIsReadThroughTheCache) {
+  if (DescribeDirectReads(::testing::TempDir()) != "direct") {
+    GTEST_SKIP() << "no direct reads in " << ::testing::TempDir();
+  }
+  IoEngine engine = MakeFake();
+  fake_.results = {-EINVAL};
+  EXPECT_THAT(ReadRanges(engine), IsOk());
+  EXPECT_THAT(ended_, Each(1));
+  ASSERT_NE(fake_.reads[0].fd, fd_.get());
+  // Those in flight with it were direct too.
+  for (size_t i = 2 * kDepth; i < fake_.reads.size(); ++i) {
+    EXPECT_EQ(fake_.reads[i].fd, fd_.get()) << i;
+  }
+}
+
+TEST_F(IoEngineTest, AnErrorAmongManyIsNamedAndNothingStaysInFlight) {
+  for (int nth = 0; nth < 8; ++nth) {
+    SCOPED_TRACE(nth);
+    fake_ = FakeSystem();
+    IoEngine engine = MakeFake();
+    fake_.results.assign(nth, 1 << 30);
+    fake_.results.push_back(-EIO);
+    EXPECT_THAT(
+        ReadRanges(engine),
+        StatusIs(absl::StatusCode::kInternal,
+                 absl::StrCat("reading ", path_, ": Input/output error")));
+    EXPECT_EQ(fake_.in_flight, 0);
+    EXPECT_LE(fake_.started, nth + 2 * kDepth) << "read on after the error";
+    EXPECT_THAT(ReadRanges(engine), IsOk()) << "the queue is usable";
+  }
+}
+
+TEST_F(IoEngineTest, TheOffsetOfAnErrorIsThatOfItsPiece) {
+  IoEngine engine = MakeFake();
+  std::vector<std::byte> buffer(2 * kMiB);
+  fake_.results = {-EIO};
+  EXPECT_THAT(
+      engine.ReadMany(path_, fd_.get(), {{kMiB + 5, absl::MakeSpan(buffer)}},
+                      [](size_t) { return absl::OkStatus(); }),
+      StatusIs(absl::StatusCode::kInternal,
+               absl::StrCat("at offset ", kMiB + 5)));
+}
+
+TEST_F(IoEngineTest, TheEndOfTheFileIsDataLossOnEveryPath) {
+  std::vector<std::byte> buffer(kMiB);
+  const auto read_past = [&](IoEngine& engine) {
+    return engine.ReadMany(path_, fd_.get(),
+                           {{6 * kMiB, absl::MakeSpan(buffer)}},
+                           [](size_t) { return absl::OkStatus(); });
+  };
+  const auto none = []() -> absl::StatusOr<std::unique_ptr<IoQueue>> {
+    return absl::UnimplementedError("none");
+  };
+  IoEngine real, cold({.ask_cache = false}),
+      fake = MakeFake(), plain({.make_queue = none, .ask_cache = false});
+  for (IoEngine* engine : {&real, &cold, &fake, &plain}) {
+    EXPECT_THAT(
+        read_past(*engine),
+        StatusIs(absl::StatusCode::kDataLoss,
+                 absl::StrCat(path_, " ends at offset ", contents_.size())));
+  }
+}
+
+TEST_F(IoEngineTest, AnErrorOfTheCallerEndsIt) {
+  IoEngine engine = MakeFake();
+  done_error_ = absl::AbortedError("enough");
+  EXPECT_THAT(ReadRanges(engine),
+              StatusIs(absl::StatusCode::kAborted, "enough"));
+  EXPECT_EQ(std::count(ended_.begin(), ended_.end(), 1), 1);
+  EXPECT_EQ(fake_.in_flight, 0);
+}
+
+TEST_F(IoEngineTest, WithoutAQueueItReadsOneByOneAndSaysWhy) {
+  int asked = 0;
+  IoEngine engine(
+      {.make_queue = [&]() -> absl::StatusOr<std::unique_ptr<IoQueue>> {
+         ++asked;
+         return absl::UnimplementedError(
+             "io_uring_setup: Operation not permitted");
+       },
+       .ask_cache = false});
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_THAT(ReadRanges(engine), IsOk());
+    EXPECT_THAT(ended_, Each(1));
+  }
+  EXPECT_EQ(asked, 1) << "a kernel does not change its mind";
+  EXPECT_EQ(engine.Describe(),
+            "pread: io_uring_setup: Operation not permitted");
+}
+
+TEST_F(IoEngineTest, AQueueThatCouldNotBeMadeNowIsTriedAgain) {
+  int asked = 0;
+  IoEngine engine(
+      {.make_queue = [&]() -> absl::StatusOr<std::unique_ptr<IoQueue>> {
+         if (++asked == 1) {
+           return absl::ResourceExhaustedError("descriptors");
+         }
+         return std::make_unique<FakeQueue>(fake_);
+       },
+       .ask_cache = false});
+  EXPECT_THAT(ReadRanges(engine), IsOk());
+  EXPECT_EQ(fake_.started, 0);
+  EXPECT_THAT(ReadRanges(engine), IsOk());
+  EXPECT_GT(fake_.started, 0);
+  EXPECT_THAT(ReadRanges(engine), IsOk());
+  EXPECT_EQ(asked, 2) << "a queue is used again";
+  EXPECT_EQ(engine.Describe(), "io_uring, 3 reads in flight");
+}
+
+TEST_F(IoEngineTest, AChildMakesAQueueOfItsOwn) {
+  IoEngine engine({.ask_cache = false});
+  ASSERT_THAT(ReadRanges(engine), IsOk());
+  const pid_t child = fork();
+  if (child == 0) _exit(ReadRanges(engine).ok() ? 0 : 1);
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  EXPECT_THAT(ReadRanges(engine), IsOk());
+}
+
+TEST(IoUringTest, EndsWhatIsInFlightBeforeItIsDestroyed) {
+  auto queue = CreateIoUring(4);
+  if (absl::IsUnimplemented(queue.status())) {
+    GTEST_SKIP() << queue.status().message();
+  }
+  ASSERT_THAT(queue, IsOk());
+  const UniqueFd zero(open("/dev/zero", O_RDONLY | O_CLOEXEC));
+  std::vector<std::byte> buffer(4 * kMiB, std::byte{1});
+  for (uint64_t i = 0; i < 4; ++i) {
+    ASSERT_THAT((*queue)->Start(
+                    {.fd = zero.get(),
+                     .buffer = absl::MakeSpan(buffer).subspan(i * kMiB, kMiB),
+                     .tag = i}),
+                IsOk());
+  }
+  queue->reset();
+  EXPECT_EQ(std::count(buffer.begin(), buffer.end(), std::byte{0}), 4 * kMiB);
+}
+
+TEST(IoUringTest, AnErrorOfAReadIsItsResult) {
+  auto queue = CreateIoUring(1);
+  if (!queue.ok()) GTEST_SKIP() << queue.status().message();
+  std::byte byte;
+  ASSERT_THAT((*queue)->Start({.fd = -1, .buffer = {&byte, 1}, .tag = 7}),
+              IsOk());
+  const IoQueue::Ended ended = (*queue)->Wait();
+  EXPECT_EQ(ended.tag, 7u);
+  EXPECT_EQ(ended.result, -EBADF);
+}
+
+TEST(IoUringTest, WhatCannotBeMadeIsSaid) {
+  const auto queue = CreateIoUring(0);
+  EXPECT_THAT(queue.status(), StatusIs(absl::StatusCode::kUnimplemented,
+                                       StartsWith("io_uring_setup: ")));
+}
+
+TEST(DirectReadsTest, AreDescribedWithTheReason) {
+  EXPECT_THAT(DescribeDirectReads(::testing::TempDir()),
+              AnyOf("direct", StartsWith("through the page cache: ")));
+  EXPECT_THAT(DescribeDirectReads("/nowhere"),
+              HasSubstr("No such file or directory"));
+}
+
+}  // namespace
+}  // namespace sherd
