@@ -48,6 +48,7 @@ using sherd::testing::LeaveOutSyncs;
 using sherd::testing::PowerLossFiles;
 using sherd::testing::RandomSeed;
 using sherd::testing::RunLocalRanks;
+using sherd::testing::StatusIs;
 using ::testing::SizeIs;
 
 using Tensors = std::map<std::string, ShardedTensor>;
@@ -182,7 +183,8 @@ class PowerLossTest : public ::testing::TestWithParam<Scenario> {
   template <typename SaveAt>
   void ForEachOperation(SaveAt save) {
     const int64_t operations = CountOperations() + 1;
-    const int64_t cases = CaseCount(GetParam().ranks == 1 ? 60 : 20);
+    const int64_t cases =
+        CaseCount(GetParam().ranks == 1 && GetParam().replaces ? 50 : 10);
     for (int64_t i = 0; i < cases; ++i) {
       int64_t operation = 1 + i % operations;
       if (cases < operations) {
@@ -260,6 +262,24 @@ TEST_P(PowerLossTest, AfterAFailedSaveItLeavesWhatTheErrorSays) {
     ExpectSurvivors(files, saved.ok()               ? std::set<int>{kNew}
                            : absl::IsUnknown(saved) ? std::set<int>{old(), kNew}
                                                     : std::set<int>{old()});
+  });
+}
+
+TEST_P(PowerLossTest, ASaveThatFollowsAnUncertainSwitchKeepsWhatMayBeLoaded) {
+  ForEachOperation([&](int64_t operation) {
+    PowerLossFiles files(FileSystem::Posix(), root_);
+    {
+      // Each rank syncs the directory once before the switch.
+      const FailFileOperation fault("sync_directory", "*/checkpoint",
+                                    absl::InternalError("injected"),
+                                    {.nth = GetParam().ranks + 1});
+      EXPECT_THAT(Save(files, root_, kNew),
+                  StatusIs(absl::StatusCode::kUnknown));
+    }
+    files.CutPowerAt(files.operations() + operation);
+    const absl::Status saved = Save(files, root_, kNext);
+    ExpectSurvivors(files, saved.ok() ? std::set<int>{kNext}
+                                      : std::set<int>{old(), kNew, kNext});
   });
 }
 
