@@ -17,16 +17,16 @@ namespace internal {
 class CallContextControl;
 }  // namespace internal
 
-// The call that a handler works on: who called, until when the caller waits,
-// and whether it still does.
+// The call that a handler works on: its caller, its deadline, and whether the
+// caller still waits.
 //
 // Inheritance. Calls that a handler makes end at its own deadline at the
 // latest, and are cancelled with it. Both hold for the thread on which the
-// handler was started; a handler that goes on elsewhere takes Current() along
-// and makes it that thread's with a ScopedCallContext.
+// handler was started; a handler that continues on another thread takes
+// Current() along and installs it there with a ScopedCallContext.
 //
-// Value. While it is held, so are the arguments of its call if the handler
-// returned a Future, until the call is answered; see RegisterHandler.
+// Value. If the handler returned a Future, a context keeps the arguments of its
+// call alive until the call is answered; see RegisterHandler.
 //
 // Threads. Safe from any thread.
 class CallContext {
@@ -37,26 +37,27 @@ class CallContext {
         method_(std::move(method)),
         deadline_(deadline) {}
 
-  // Of the call that this thread handles, or null.
+  // The context of the call that this thread handles, or null.
   static const std::shared_ptr<CallContext>& Current();
 
-  // Rank of the worker that called, and its number of the call.
+  // Rank of the caller, and the number that it gave the call.
   int caller() const { return caller_; }
   uint64_t call() const { return call_; }
   absl::string_view method() const { return method_; }
   Deadline deadline() const { return deadline_; }
 
-  // Whether nobody waits for the result any more: the caller cancelled, its
-  // deadline passed, or it is lost; or this worker shuts down. A handler that
-  // takes long asks now and then, and returns anything.
+  // Whether the result is no longer needed: the caller cancelled, its deadline
+  // passed, or it is lost; or this worker shuts down. A handler that takes long
+  // checks it now and then, and may return anything.
   bool cancelled() const {
     return cancelled_.load(std::memory_order_relaxed) || deadline_.HasPassed();
   }
 
-  // Calls `f` when that happens, once: on the thread that finds it, which may
-  // be one of RPC's, or here if it has. Several run in the order in which they
-  // were added. Released uncalled when the call is answered. `f` must not wait
-  // for other calls, nor take long; if it throws, the process ends.
+  // Calls `f` once the call is cancelled: on the thread that notices it, which
+  // may be one of RPC's, or here if it is cancelled already. Several run in the
+  // order in which they were added. Released uncalled when the call is
+  // answered. `f` must not wait for other calls, nor take long; if it throws,
+  // the process ends.
   void OnCancelled(std::function<void()> f) {
     end_.OnFinish([f = std::move(f)](const End& end) noexcept {
       if (end == End::kCancelled) f();
@@ -77,7 +78,7 @@ class CallContext {
   internal::Completion<End> end_;
 };
 
-// Makes `context` the calling thread's until the end of the scope.
+// Makes `context` the calling thread's context until the end of the scope.
 class ScopedCallContext {
  public:
   explicit ScopedCallContext(std::shared_ptr<CallContext> context);

@@ -19,7 +19,7 @@
 
 namespace sherd {
 
-// What a Future<T> ends with: an absl::StatusOr<T>, or absl::Status for void.
+// The result of a Future<T>: an absl::StatusOr<T>, or absl::Status for void.
 template <typename T>
 struct FutureTypes {
   static_assert(std::copy_constructible<T>,
@@ -46,7 +46,7 @@ struct FutureOutcome {
 };
 template <typename T>
 struct FutureState : Completion<FutureOutcome<T>> {
-  // What may bring the result; or null.
+  // The work that may bring the result; or null.
   std::shared_ptr<SharedWork> work;
 };
 
@@ -56,11 +56,11 @@ absl::Status PromiseBroken();
 
 }  // namespace internal
 
-// A result that may not be there yet.
+// A result that may not be available yet.
 //
 // Value. A handle: copies wait for the same result, also after one of them was
-// moved from. Dropping all does not end the operation, which only Cancel()
-// asks for.
+// moved from. Dropping all of them does not end the operation; only Cancel()
+// requests that.
 //
 // Threads. Safe from any thread.
 template <typename T>
@@ -68,7 +68,8 @@ class Future {
  public:
   using Result = FutureResult<T>;
 
-  // One that has ended: a function that returns a Future can `return status;`.
+  // A Future that is ready: a function that returns a Future can
+  // `return status;`.
   Future(Result result)  // NOLINT(google-explicit-constructor)
       : state_(std::make_shared<internal::FutureState<T>>()) {
     state_->Finish({std::move(result)});
@@ -77,29 +78,29 @@ class Future {
       requires(!std::is_void_v<T>)
       : Future(Result(std::move(status))) {}
 
-  // No moves: a moved-from handle would be none.
+  // Not movable: a moved-from handle would have no result.
   Future(const Future&) = default;
   Future& operator=(const Future&) = default;
 
-  // Blocks until there is a result, and returns it; again at once if called
-  // again. Bounded by the deadline of the operation; a call has one always.
+  // Blocks until there is a result, and returns it; further calls return it at
+  // once. The deadline of the operation, which every call has, bounds the wait.
   //   kCancelled  Cancel() ended it.
-  //   kInternal   The operation was dropped without a result: a bug in what
-  //               held the Promise.
-  //   other       Of the operation.
+  //   kInternal   The operation was dropped without a result: a bug in the
+  //               holder of the Promise.
+  //   other       The operation's error.
   // A thread that waits for a call receives messages of RPC meanwhile, and may
-  // run what waits for other results (OnReady): it must hold no lock that such
-  // a function takes.
+  // run functions that wait for other results (OnReady): it must hold no lock
+  // that such a function takes.
   Result Wait() const {
-    // What runs meanwhile may drop this handle.
+    // A function that runs meanwhile may drop this handle.
     const auto state = state_;
     return Await(*state, absl::InfiniteDuration())->result;
   }
 
-  // The same for at most `timeout`.
-  //   kDeadlineExceeded  There is none yet; the operation continues, and this
-  //                      can be called again. Of the operation itself as well:
-  //                      Ready() tells them apart.
+  // The same, for at most `timeout`.
+  //   kDeadlineExceeded  There is no result yet; the operation continues, and
+  //                      this can be called again. The operation may also end
+  //                      with this code: then Ready() is true.
   Result Wait(absl::Duration timeout) const {
     const auto state = state_;
     const internal::FutureOutcome<T>* const outcome = Await(*state, timeout);
@@ -111,20 +112,20 @@ class Future {
   bool Ready() const { return state_->IsDone(); }
 
   // Makes kCancelled the result, at once, unless there is one, and asks the
-  // operation to end, whose own result is dropped then. Returns whether it did.
-  // Runs what waits for the result on the calling thread.
+  // operation to end; its own result is then dropped. Returns whether it did.
+  // Functions that wait for the result (OnReady) run on the calling thread.
   bool Cancel() const {
-    // What runs may drop this handle, here and below.
+    // A function that runs may drop this handle, here and below.
     const auto state = state_;
     return state->TryFinish({internal::FutureCancelled(), true});
   }
 
   // Calls `f` with the result, exactly once: on the thread that completes it,
-  // which may be one of RPC's, or here if there is a result, which then need
-  // not have reached those before. Until then several run in the order in which
-  // they were added; a thread in Wait() may return before. `f` must not wait
-  // for other calls, nor take long: other messages may wait meanwhile. If it
-  // throws, the process ends. It is released after it ran.
+  // which may be one of RPC's, or here if there is a result already, perhaps
+  // before functions that were added earlier. Until then functions run in the
+  // order in which they were added; a thread in Wait() may return before. `f`
+  // must not wait for other calls, nor take long: other messages may wait
+  // meanwhile. If it throws, the process ends. It is released after it ran.
   void OnReady(std::function<void(const Result&)> f) const {
     const auto state = state_;
     state->OnFinish(
@@ -150,12 +151,12 @@ class Future {
   std::shared_ptr<internal::FutureState<T>> state_;
 };
 
-// What completes a Future: for handlers whose result comes later.
+// Completes a Future: for handlers whose result comes later.
 //
-// Value. A handle: copies complete the same Future, and the first result stays.
-// When the last is gone without one, the Future ends with kInternal, so that
-// nobody waits for ever. A moved-from Promise can only be assigned or
-// destroyed.
+// Value. A handle: copies complete the same Future, and the first result
+// counts. When the last is destroyed without one, the Future ends with
+// kInternal, so that no thread waits for ever. A moved-from Promise can only be
+// assigned or destroyed.
 //
 // Threads. Safe from any thread.
 template <typename T>
@@ -164,24 +165,25 @@ class Promise {
   using Result = FutureResult<T>;
 
   Promise() : share_(std::make_shared<Share>()) {}
-  // `work` may bring the result: who waits for it takes part.
+  // `work` may bring the result: a thread that waits for it takes part.
   explicit Promise(std::shared_ptr<internal::SharedWork> work) : Promise() {
     share_->state->work = std::move(work);
   }
 
   Future<T> future() const { return Future<T>(share_->state); }
 
-  // Completes the Future and runs what waits for it on the calling thread.
-  // False if it has a result already, as after Cancel(); `result` is dropped.
+  // Completes the Future and runs the functions that wait for it on the calling
+  // thread. Returns false if it has a result already, as after Cancel(), and
+  // drops `result`.
   bool Set(Result result) const {
     const auto state = share_->state;
     return state->TryFinish({std::move(result)});
   }
 
-  // Calls `f` if the Future is cancelled, once and on the thread that does, or
-  // here if it was. Released when there is a result. If it throws, the process
-  // ends. `f` may hold this Promise only if that is set in the end: otherwise
-  // both stay.
+  // Calls `f` if the Future is cancelled, once and on the thread that cancels
+  // it, or here if it was. Released when there is a result. If it throws, the
+  // process ends. `f` may hold this Promise only if that is set eventually:
+  // otherwise the two keep each other alive.
   void OnCancel(std::function<void()> f) const {
     const auto state = share_->state;
     state->OnFinish(

@@ -37,13 +37,13 @@ namespace sherd {
 //     RegisterHandler<Scale>(
 //         [](const Tensor& x, double factor) -> absl::StatusOr<Tensor> { … });
 //
-// A handler returns the result of the signature, or the Future of its value, if
-// it has to wait for something: a thread is then free for another call.
+// A handler returns the result of the signature or, if it has to wait for
+// something, a Future of its value: a thread is then free for another call.
 //
-// What does not compile: a handler that cannot be called with exactly the
+// These do not compile: a handler that cannot be called with exactly the
 // arguments of the signature, or returns something else; a method with
-// parameters that cannot travel, as pointers; a result without a status; a name
-// that is no constant of 1 to 128 bytes.
+// parameters that cannot travel, such as pointers; a result without a status; a
+// name that is not a constant of 1 to 128 bytes.
 template <typename M>
 concept RpcMethod =
     internal::MethodSignature<typename M::Signature>::kValid && requires {
@@ -74,7 +74,7 @@ concept RpcHandler =
 
 namespace internal {
 
-// Calls `f` with `arguments`; what it throws becomes an error.
+// Calls `f` with `arguments`; an exception becomes an error.
 template <typename M, typename F>
 auto RunGuarded(
     const F& f,
@@ -112,19 +112,19 @@ void RunHandler(const F& f, Payload request, const ReplyFunction& reply) {
 
 }  // namespace internal
 
-// Makes `handler` what calls of M run on this process's workers, in place of
-// what was registered for M before; before or after InitRpc. To callers,
-// absl::Status that it returns is the outcome of the call, and an exception
-// that it throws is kInternal with its what().
+// Registers `handler` for calls of M on this process's workers, before or after
+// InitRpc, in place of an earlier handler of M. A caller receives the
+// absl::Status that it returns as the outcome of the call, and an exception
+// that it throws as kInternal with its what().
 //
 // The process ends if another method has the same kName: a bug in the program.
 //
-// Threads. Safe, also while calls run: these finish with what they began with.
-// `handler` is called by many threads at once if calls are. It may block and
-// make calls. References to the arguments of one that returns a Future are good
-// until that is ready. Once nobody waits for the call any more, which may be at
-// any time, they are good only while somebody holds its CallContext: what goes
-// on elsewhere with them takes CallContext::Current() along, or copies them.
+// Threads. Safe, also while calls run: these finish with the handler with which
+// they began. Several threads may run `handler` at once. It may block and make
+// calls. If it returns a Future, references to its arguments are valid until
+// that is ready. Once the call is cancelled, which may be at any time, they are
+// valid only while somebody holds its CallContext: code that continues on
+// another thread takes CallContext::Current() along, or copies the arguments.
 template <RpcMethod M, RpcHandler<M> F>
 void RegisterHandler(F handler) {
   internal::StoreHandler(
@@ -135,7 +135,7 @@ void RegisterHandler(F handler) {
       });
 }
 
-// Takes back what was registered for M. Whether there was something.
+// Removes the handler of M. Returns whether there was one.
 template <RpcMethod M>
 bool UnregisterHandler() {
   return internal::RemoveHandler(typeid(M), M::kName);

@@ -16,40 +16,40 @@
 
 namespace sherd {
 
-// A value of another worker, or of this one, that stays where it is until
-// somebody asks for it. T is what a method returns; void is a method without
-// result, of which the reference says how it ended.
+// A value that stays on its owner, another worker or this one, until it is
+// fetched. T is what a method returns; for a method without result it is void,
+// and the value is the method's status.
 //
 //     SHERD_ASSIGN_OR_RETURN(RemoteRef<Tensor> y,
 //                            agent->Remote<Scale>("worker1", x, 0.5));
 //     agent->Call<Sum>("worker2", y);       // worker2 fetches it, or passes it
 //     absl::StatusOr<Tensor> here = y.ToHere();
 //
-// The value is the outcome of a call, an error too, and never changes; but a
-// tensor of it shares its storage with what the owner's LocalValue() returns.
-// It lives as long as any worker holds a reference to it, in whatever
-// container, argument or other value, and goes with the last one, or with the
-// worker that holds that: dropped, dead, or shut down. Values that refer to
-// each other in a circle stay until their owners shut down.
+// The value is the outcome of a call, possibly an error, and never changes; but
+// a tensor in it shares its storage with what the owner's LocalValue() returns.
+// It lives as long as any worker holds a reference to it, in any container,
+// argument or other value, and is freed with the last one: when that is
+// dropped, or the worker that holds it dies or shuts down. Values that refer to
+// each other in a cycle live until their owners shut down.
 //
-// Value. A handle; copies are the same reference. One that was made by the
-// default constructor, or moved from, is empty: it travels, and its functions
-// fail with kFailedPrecondition.
+// Value. A handle; copies are the same reference. A handle that was made by the
+// default constructor, or moved from, is empty: it can be an argument, and its
+// functions fail with kFailedPrecondition.
 //
 // Errors name the reference as owner:creator:number, or the call, and carry the
 // owner's rank.
 //   kUnavailable         The owner is lost, for good.
-//   kNotFound            The owner has no such value any more: the worker that
-//                        passed the reference on died before this one held
-//                        it.
+//   kNotFound            The owner no longer has the value: the worker that
+//                        passed the reference on died before this one held it.
 //   kFailedPrecondition  The reference is empty, or its agent was shut down.
-//   kDeadlineExceeded    The value was not there, or not here, in time; or its
-//                        call did not return in time. Only the former may be
-//                        another one later.
-//   other                Of the call that made it.
+//   kDeadlineExceeded    The value was not there, or not fetched, in time; or
+//                        its call did not return in time. Only in the former
+//                        case may a later call succeed.
+//   other                The error of the call that made it.
 //
-// Threads. Safe from any thread. Handles may go on any thread, also after the
-// agent. Not on one of RPC's (Future::OnReady): ToHere and LocalValue wait.
+// Threads. Safe from any thread. Handles may be destroyed on any thread, also
+// after the agent. ToHere and LocalValue wait: not on one of RPC's threads
+// (Future::OnReady).
 template <typename T>
 class RemoteRef {
  public:
@@ -59,18 +59,18 @@ class RemoteRef {
 
   RemoteRef() = default;
 
-  // The value: waits until it is there, for at most `timeout`
-  // (RpcOptions::timeout if unset) and the deadline of the handler that calls.
-  // Cost. A round trip, and the way of the tensors; on the owner nothing, and
-  // tensors share the value's storage. Right after Remote() one round trip
-  // more. One that ends without the value leaves nothing at the owner.
+  // Returns the value: waits until it is there, for at most `timeout`
+  // (RpcOptions::timeout if unset), bounded by the deadline of the handler that
+  // calls. Cost. A round trip and the transfer of the tensors; on the owner
+  // nothing, and tensors share the value's storage. Right after Remote() one
+  // more round trip. A call that fails leaves nothing at the owner.
   Result ToHere(std::optional<absl::Duration> timeout = std::nullopt) const {
     if (empty()) return Empty();
     return internal::DecodeResult<T>(
         "reference", handle_->service().Fetch(handle_, timeout));
   }
 
-  // ToHere on the owner.
+  // As ToHere, on the owner.
   //   kFailedPrecondition  This worker is not the owner.
   Result LocalValue() const {
     if (empty()) return Empty();
@@ -79,12 +79,12 @@ class RemoteRef {
   }
 
   bool empty() const { return handle_ == nullptr; }
-  // Rank and name of the worker that has the value; -1 and "" if empty.
+  // Rank and name of the owner; -1 and "" if empty.
   int owner() const { return empty() ? -1 : handle_->id().owner; }
   std::string owner_name() const {
     return empty() ? "" : handle_->service().NameOfWorker(owner());
   }
-  // Whether that is the worker that holds this handle.
+  // Whether the worker that holds this handle is the owner.
   bool is_owner() const {
     return !empty() && owner() == handle_->service().rank();
   }

@@ -39,29 +39,28 @@ struct RpcOptions {
   std::optional<int> world_size;
   std::string init_method;
   std::shared_ptr<Store> store;
-  // For the start, for each call that is not given another one, and for the
-  // shutdown.
+  // Of InitRpc, of the shutdown, and of each call without a timeout of its own.
   absl::Duration timeout = absl::Seconds(60);
-  // How messages may travel: "unix", "tcp"; and how tensors of more than 64 KiB
-  // may be read in the memory of the worker that sends them, instead of
-  // travelling along: "thread" (both are threads of a process), "shm" (storage
-  // of backend shm's allocator), "cma" (all other, by cross-memory attach; what
-  // the system may not permit). Empty: SHERD_RPC_TRANSPORTS, or all that work
-  // here. Any other name is kInvalidArgument.
+  // Paths of messages: "unix", "tcp"; and paths by which a worker may read
+  // tensors of more than 64 KiB in the sender's memory: "thread" (both are
+  // threads of a process), "shm" (storage of backend shm's allocator), "cma"
+  // (all other storage, by cross-memory attach, which the system may not
+  // permit). Empty: SHERD_RPC_TRANSPORTS, or all that work here. Any other name
+  // is kInvalidArgument.
   std::vector<std::string> transports;
-  // A worker shows every so often that it is alive, and is lost if it is silent
-  // for longer than heartbeat_timeout.
+  // Each worker shows at this interval that it is alive. A worker that is
+  // silent for longer than heartbeat_timeout is lost.
   absl::Duration heartbeat_interval = absl::Seconds(10);
   absl::Duration heartbeat_timeout = absl::Seconds(30);
-  // A shutdown that does not wait for the others, or has waited in vain, takes
-  // up to this long to tell them that this worker leaves. Those that do not
-  // take it by then see this worker lost.
+  // A shutdown that does not wait for the others, or whose wait failed, takes
+  // up to this long to notify them that this worker leaves. Workers that do not
+  // receive the notice by then see this worker lost.
   absl::Duration parting_timeout = absl::Seconds(1);
-  // Tensors of one call, or of one result. All else that a message has is
-  // bounded by the limits in call/ARGUMENTS.md.
+  // Bounds the tensors of one call, or of one result. The limits in
+  // call/ARGUMENTS.md bound the rest of a message.
   uint64_t max_message_bytes = uint64_t{16} << 30;
-  // Where tensors on devices go at other workers; AddDeviceMap puts it
-  // together.
+  // To which devices of other workers tensors on devices go; AddDeviceMap
+  // builds it.
   DeviceMaps device_maps = {};
   // For tests. The workers are threads of this process: each thread has a
   // default agent of its own.
@@ -71,7 +70,7 @@ struct RpcOptions {
 // A worker, by rank or by name.
 class WorkerRef {
  public:
-  // Of any size: calls of one that does not exist fail.
+  // Any integer; calls to a rank that does not exist fail.
   template <std::integral Rank>
   requires(!std::same_as<Rank, bool>)
       WorkerRef(Rank rank)  // NOLINT(google-explicit-constructor)
@@ -84,7 +83,7 @@ class WorkerRef {
       : worker_(std::string(name)) {}
   WorkerRef(std::nullptr_t) = delete;
 
-  // The one that was given; null for the other.
+  // Whichever was given; the other is null.
   const int64_t* rank() const { return std::get_if<int64_t>(&worker_); }
   const std::string* name() const { return std::get_if<std::string>(&worker_); }
 
@@ -92,16 +91,16 @@ class WorkerRef {
   std::variant<int64_t, std::string> worker_;
 };
 
-// Where a call goes, and how.
+// The destination of a call, and its options.
 struct To {
   WorkerRef worker;
-  // Unset: RpcOptions::timeout. A call that a handler makes ends with that
-  // handler's deadline in any case.
+  // Unset: RpcOptions::timeout. A call that a handler makes ends at that
+  // handler's deadline at the latest.
   std::optional<absl::Duration> timeout = std::nullopt;
-  // Where the tensors of the result land, in their order: on any device, with
-  // the sizes and dtype of what comes and any strides. They are written to
-  // until the call has ended; on a device nothing that is queued may use them.
-  // Empty, or undefined: new tensors.
+  // Receive the tensors of the result, in their order: on any device, with the
+  // sizes and dtype of the result and any strides. Written to until the call
+  // has ended; work queued on a device must not use them. Empty, or undefined:
+  // new tensors.
   std::vector<Tensor> out = {};
 };
 
@@ -113,68 +112,70 @@ struct To {
 //     Future<Tensor> later = agent->CallAsync<Scale>(1, x, 0.5);
 //     SHERD_RETURN_IF_ERROR(agent->Shutdown());
 //
-// Methods are registered by RegisterHandler (handler.h), on the worker that is
-// called: before InitRpc, unless calls may find it without them.
+// Methods are registered by RegisterHandler (handler.h) on the worker that is
+// called: before InitRpc, or calls may arrive before them.
 //
 // Order. Calls of one thread to one worker start in the order of calling and
-// may end in any. A call to oneself runs like any other, without a message.
+// may end in any order. A call to oneself runs like any other, without a
+// message.
 //
-// Errors of a call name it and the worker; the worker's rank is that of the
-// ErrorInfo, unless the handler's error has another. A handler may return any
-// of these codes.
+// Errors of a call name the call and the worker; ErrorInfo has the worker's
+// rank, unless the handler's error has another. A handler may return any of
+// these codes.
 //   kInvalidArgument     There is no such worker; the call is too large; a
 //                        tensor of the result does not fit `out`.
-//   kNotFound            The worker has no such method; which it has. Or a
-//                        reference in the call: as RemoteRef.
+//   kNotFound            The worker has no such method; the message lists those
+//                        it has. Or a reference in the call: as RemoteRef.
 //   kFailedPrecondition  The worker's build has another signature for it; a
-//                        tensor is on a device without a device map, or goes to
-//                        one that is not there; or this agent was shut down.
-//   kUnavailable         The worker is lost, which it then stays: it died, was
-//                        silent for too long, or left. It is FailedRank(status)
-//                        then, which a handler's own kUnavailable does not
-//                        have. Or a reference in the call: as RemoteRef.
-//   kDeadlineExceeded    There was no reply in time. The handler is told
+//                        tensor is on a device without a device map, or the map
+//                        names a device that does not exist; or this agent was
+//                        shut down.
+//   kUnavailable         The worker is lost, for good: it died, was silent for
+//                        too long, or left. FailedRank(status) is its rank, and
+//                        unset for a handler's own kUnavailable. Or a
+//                        reference in the call: as RemoteRef.
+//   kDeadlineExceeded    There was no reply in time. The handler is notified
 //                        (CallContext::OnCancelled) and its result dropped.
-//   kCancelled           Future::Cancel; or nobody waits any more for the
-//                        handler that makes the call.
-//   kResourceExhausted   Too many handlers wait at the worker; or one of the
-//                        two has no descriptors or threads left to connect
-//                        with the other, which is not lost.
+//   kCancelled           Future::Cancel; or the handler that makes the call was
+//                        cancelled.
+//   kResourceExhausted   Too many calls wait for a thread of the worker; or one
+//                        of the two has no descriptors or threads left to
+//                        connect with the other, which is not lost.
 //   kUnimplemented       A tensor is on meta: it has no data.
-//   kPermissionDenied    The system does not let one of the two read tensors in
-//                        the other's memory any more.
-//   kDataLoss            What came is no value of its type: a fault of the
+//   kPermissionDenied    The system no longer lets one of the two read tensors
+//                        in the other's memory.
+//   kDataLoss            What arrived is not a value of its type: a bug of the
 //                        worker that sent it.
-//   kInternal            The handler has thrown or dropped its Promise, or the
-//                        type of a value has thrown.
-//   other                What the handler returned.
-// No call is ever repeated: what has an error may have run or not. It did not
-// where the worker, the method or its signature was unknown.
+//   kInternal            The handler threw or dropped its Promise, or the type
+//                        of a value threw.
+//   other                The handler's error.
+// No call is ever repeated: a call that failed may have run or not. It did not
+// run if the worker, the method or its signature was unknown.
 //
-// Devices. A tensor on a device arrives on the one that the caller's device
-// maps have for it, and a result on the one from which they lead to it; tensors
-// on the CPU need no map. Without a map the call fails and says what to set. A
-// call waits until the device has run what this thread has queued on its
+// Devices. The caller's device maps define on which device of the callee a
+// tensor on a device arrives; a result goes the same path back. Tensors on the
+// CPU need no map. Without a map the call fails, and the error says what to
+// set. A call waits until the device has run what this thread has queued on its
 // current stream; a handler's work with its arguments goes to its current
-// streams, where it leaves its result; what a caller receives is complete.
+// streams, where it leaves its result; a caller receives complete tensors.
 // Calls to oneself share tensors, wherever they are.
 //
-// Memory. Arguments are shared until the call has ended: what the caller writes
-// to a tensor meanwhile may travel or not; so it is with a result that a
-// handler keeps, until the caller has it. Storage is kept until the receiver
-// has read it, or is lost, also where the call ends before. Workers of one host
-// copy large tensors once, with any strides at both ends, and others those
-// first that are not contiguous.
+// Memory. Arguments are shared until the call has ended: data that the caller
+// writes to a tensor meanwhile may travel or not; the same holds for a result
+// that a handler keeps, until the caller has it. Storage is kept until the
+// receiver has read it or is lost, even if the call ends before. Workers of one
+// host copy large tensors once, with any strides at both ends; workers of
+// several hosts first copy tensors that are not contiguous.
 //
 // Threads. A thread that waits, in Call, Future::Wait, ToHere or a fetch of
-// shards, receives messages of RPC meanwhile and may run what others gave to
+// shards, receives messages of RPC meanwhile and may run functions given to
 // OnReady, OnWorkerLost and the like: it must hold no lock that such a function
-// takes. "A thread of the agent" may be one that waits.
+// takes. "A thread of the agent" may be such a thread.
 //
-// Safe from any thread; but Shutdown, and the end of the last handle
-// of the agent, not on one of its own (OnWorkerLost, Future::OnReady), where
-// they would wait for themselves. Results are decoded there, while the agent's
-// other messages wait.
+// Safe from any thread; but Shutdown, and the destruction of the last handle
+// of the agent, not on one of the agent's threads (OnWorkerLost,
+// Future::OnReady), where they would wait for themselves. Results are decoded
+// on these threads, while the agent's other messages wait.
 // Cost. A message each way. Tensors in host memory are not copied in this
 // process, those on devices once to or from pinned memory.
 class RpcAgent : public RemoteAccess {
@@ -202,14 +203,14 @@ class RpcAgent : public RemoteAccess {
   }
 
   // Runs method M of a worker, maybe this one, which keeps the result; returns
-  // a reference to it without waiting. What goes wrong later, in sending the
-  // call or in running it, is what everybody finds who fetches the value.
-  // `timeout` bounds the call, and not the life of the value.
+  // a reference to it without waiting. An error that occurs later, in sending
+  // the call or in running it, is returned to all who fetch the value.
+  // `timeout` bounds the call, not the lifetime of the value.
   //   kInvalidArgument     There is no such worker; an argument cannot travel;
   //                        `out` is not empty.
   //   kUnavailable         The worker is lost.
   //   kFailedPrecondition  This agent was shut down.
-  // Cost. Two small messages more than a call, for which nobody waits.
+  // Cost. A call and two small messages, for which no thread waits.
   template <RpcMethod M, typename... Args>
   absl::StatusOr<
       RemoteRef<typename internal::MethodCodec<typename M::Signature>::Value>>
@@ -226,13 +227,13 @@ class RpcAgent : public RemoteAccess {
   // on its current stream.
   //   kInvalidArgument     It cannot travel.
   //   kFailedPrecondition  This agent was shut down.
-  //   kDeadlineExceeded    They have not within RpcOptions::timeout.
+  //   kDeadlineExceeded    The devices did not within RpcOptions::timeout.
   template <internal::Codable T>
   absl::StatusOr<RemoteRef<T>> Share(const T& value);
 
-  // A line for each value that this worker owns, with its holders, for each
-  // reference that it holds, and for each message that is on its way with some.
-  // Empty if there is nothing.
+  // One line for each value that this worker owns, with its holders, for each
+  // reference that it holds, and for each message under way that carries
+  // references. Empty if there are none.
   virtual std::string DescribeReferences() const = 0;
 
   // This worker's name.
@@ -243,22 +244,23 @@ class RpcAgent : public RemoteAccess {
   virtual std::vector<std::string> Addresses() const = 0;
   // Of the calls to and from each worker, by rank.
   virtual std::vector<WorkerStatistics> Statistics() const = 0;
-  // Runs `notify` once for each worker that dies or is silent for too long, not
-  // for one that left, with its rank and why: at once for those that have, for
-  // others on a thread of the agent, whose messages wait meanwhile: it must not
-  // block. Shutdown releases it; then it has run for the last time.
+  // Calls `notify` once for each worker that dies or is silent for too long,
+  // but not for one that left, with its rank and the reason: at once for
+  // workers that are lost already, for others on a thread of the agent, whose
+  // messages wait meanwhile: `notify` must not block. Shutdown releases it; it
+  // does not run afterwards.
   virtual void OnWorkerLost(
       std::function<void(int rank, const absl::Status& why)> notify) = 0;
 
  private:
-  // `done` exactly once, with the result or why there is none. Returns what
-  // Cancel takes.
+  // Calls `done` exactly once, with the result or the error. Returns the
+  // argument of Canceller.
   virtual uint64_t Start(const To& to, absl::string_view method,
                          uint64_t signature,
                          absl::StatusOr<internal::Payload> request,
                          internal::ReplyFunction done) = 0;
   virtual std::function<void()> Canceller(uint64_t call) = 0;
-  // What brings replies.
+  // The work that receives replies.
   virtual std::shared_ptr<internal::SharedWork> work() const = 0;
   virtual absl::StatusOr<internal::ReferenceService::Handle> StartRemote(
       const To& to, absl::string_view method, uint64_t signature,
@@ -269,8 +271,8 @@ class RpcAgent : public RemoteAccess {
 
 // Joins the other workers, and makes the agent the default of this process or,
 // where workers are threads, of this thread. Collective: returns once all have
-// started. InitRpc, Shutdown, InitRpc works on one file, address or store, and
-// so do a group and RPC, in any order.
+// started. InitRpc, Shutdown, InitRpc may use one file, address or store, and
+// so may a group and RPC, in any order.
 //
 // Without Shutdown the others see this worker lost when the agent is destroyed.
 //
@@ -280,15 +282,15 @@ class RpcAgent : public RemoteAccess {
 //   kFailedPrecondition  "RPC is already initialized"; or two workers have no
 //                        transport in common.
 //   kAlreadyExists       Two workers have one name; on all workers.
-//   kPermissionDenied    Workers have different secrets, or are different
-//                        users'.
-//   kDeadlineExceeded    Names the workers that did not come.
+//   kPermissionDenied    Workers have different secrets, or belong to different
+//                        users.
+//   kDeadlineExceeded    Names the workers that did not arrive.
 //   kUnavailable         Names a worker that failed.
 //   kResourceExhausted   No descriptors or threads left.
 absl::StatusOr<std::shared_ptr<RpcAgent>> InitRpc(
     const RpcOptions& options = {});
 
-// The agent that InitRpc or a test's fixture started and nobody shut down.
+// The agent that InitRpc or a test's fixture started, until it is shut down.
 //   kFailedPrecondition  "RPC has not been initialized": call InitRpc first.
 absl::StatusOr<std::shared_ptr<RpcAgent>> DefaultRpcAgent();
 

@@ -8,34 +8,34 @@
 
 namespace sherd {
 
-// What the calls between this worker and another came to. Those to oneself are
-// no `served` ones, and have no bytes.
+// Statistics of the calls between this worker and another. Calls to oneself do
+// not count as `served`, and have no bytes.
 struct WorkerStatistics {
   int rank = 0;
   std::string name;
-  // It died, or was silent for too long: see RpcAgent::OnWorkerLost.
+  // The worker died, or was silent for too long: see RpcAgent::OnWorkerLost.
   bool lost = false;
-  // Calls that this worker made to it and that ended, those with an error among
-  // them, and those under way.
+  // Calls from this worker to it: those that ended, those of them with an
+  // error, and those under way.
   uint64_t calls = 0;
   uint64_t errors = 0;
   uint64_t outstanding = 0;
-  // Calls that it made to this worker.
+  // Calls from it to this worker.
   uint64_t served = 0;
-  // Of calls in both directions: headers and tensors, as they travel.
+  // Of calls in both directions: headers and tensors, as sent.
   uint64_t bytes_sent = 0;
   uint64_t bytes_received = 0;
-  // Of those received, tensors that this worker read in the other one's memory:
-  // of a thread of this process, in shared memory, by cross-memory attach. The
-  // rest came through sockets. See RpcOptions::transports.
+  // Of bytes_received, tensors that this worker read from the other one's
+  // memory: of a thread of this process, in shared memory, by cross-memory
+  // attach. The rest came through sockets. See RpcOptions::transports.
   uint64_t bytes_by_thread = 0;
   uint64_t bytes_by_shm = 0;
   uint64_t bytes_by_cma = 0;
-  // Of the calls that ended without an error; to about 6 %.
+  // Latency of the calls that ended without an error; to about 6 %.
   absl::Duration p50;
   absl::Duration p99;
-  // Tensors whose shards this worker lets others read now; of another worker 0,
-  // which knows its own.
+  // Tensors whose shards this worker lets others read now; 0 for another
+  // worker, which counts its own.
   uint64_t publications = 0;
 };
 
