@@ -67,7 +67,7 @@ struct CoalescerOptions {
 //   kUnimplemented       From Launch: the options name a device, and only host
 //                        memory can be packed. Nothing is sent, and the batch
 //                        can still be launched.
-// Otherwise those of the operations.
+// Otherwise the errors of the operations.
 //
 // Threads. Not thread-safe. Different batches of one group are ordered by the
 // caller, like other collectives.

@@ -22,13 +22,13 @@
 
 namespace sherd {
 
-// By name of a worker: devices of this one, each with the device of that worker
-// to which tensors in calls go from it; results come back the opposite way. One
-// to one. Devices have an index ("cuda:0"). Entries for devices that a worker
-// does not have harm nobody: only the tensor that is to go there fails.
+// For each worker by name: on which of its devices a tensor in a call from a
+// device of this worker arrives; results come back the opposite way. One to
+// one. Devices have an index ("cuda:0"). An entry for a device that the worker
+// does not have fails only transfers to that device.
 using DeviceMaps = std::map<std::string, std::map<Device, Device>>;
 
-// Adds entries to maps[worker], beside those that it has.
+// Adds entries to maps[worker].
 //   kInvalidArgument  Two devices would go to one, or one to two: "only
 //                     supports 1-to-1 mapping". Then nothing was added.
 absl::Status AddDeviceMap(DeviceMaps& maps, const std::string& worker,
@@ -37,23 +37,23 @@ absl::Status AddDeviceMap(DeviceMaps& maps, const std::string& worker,
 struct RemoteAccessOptions {
   int rank = 0;
   int world_size = 1;
-  // Where workers find each other; a part of its own of what the ranks share,
-  // so that a process group on the same file or address is not disturbed.
+  // Where workers find each other: a separate part of what the ranks share, so
+  // that a process group on the same file or address is not disturbed.
   std::shared_ptr<Store> store;
   // This worker's name, unique among them. Empty: "worker<rank>".
   std::string name;
-  // For the start, and for each call that is not given another one.
+  // Of the start, and of each call without a timeout of its own.
   absl::Duration timeout = absl::Seconds(60);
-  // The workers are threads of one process: each thread has a default of its
-  // own.
+  // The workers are threads of one process: each thread has a default agent of
+  // its own.
   bool workers_are_threads = false;
-  // As AddDeviceMap makes them.
+  // Built by AddDeviceMap.
   DeviceMaps device_maps = {};
 };
 
 // Identifies a tensor whose shards are published: the same on all workers.
 struct PublicationId {
-  // Of the group over which the tensor is spread.
+  // The group over which the tensor is spread.
   std::string scope;
   // Counts the published tensors of the scope, from 0.
   uint64_t number = 0;
@@ -68,42 +68,42 @@ struct PublicationId {
 // The shards of one tensor that one worker lets the others read.
 struct Publication {
   PublicationId id;
-  // Of the tensor's size, boxes and dtype.
+  // A fingerprint of the tensor's size, boxes and dtype.
   uint64_t fingerprint = 0;
-  // They share the storage of the tensor's shards, and keep it.
+  // They share and keep the storage of the tensor's shards.
   std::vector<Tensor> shards;
 };
 
-// What a worker reads of another worker's publication.
+// What a worker reads from another worker's publication.
 struct FetchRequest {
   PublicationId publication;
-  // Must be the publication's: a reader that takes it for another tensor gets
-  // an error.
+  // Must be the publication's: a reader that expects another tensor gets an
+  // error.
   uint64_t fingerprint = 0;
-  // Position in Publication::shards.
+  // Index in Publication::shards.
   int shard = 0;
-  // Of the shard: offsets count from its first element. Unset: all of it.
+  // A box of the shard: offsets count from its first element. Unset: all of it.
   std::optional<Box> box = std::nullopt;
-  // Where the elements go: a tensor of the box's sizes and the shard's dtype,
-  // on any device, which the caller owns. Undefined: into a new one.
+  // Receives the elements: a tensor of the box's sizes and the shard's dtype,
+  // on any device, which the caller owns. Undefined: a new tensor.
   Tensor out = {};
   // Unset: the timeout of RemoteAccessOptions or RpcOptions.
   std::optional<absl::Duration> timeout = std::nullopt;
 };
 
 struct ShutdownOptions {
-  // Returns once every worker has called it, so that nobody's fetch fails.
+  // Returns once every worker has called it, so that no worker's fetch fails.
   // Otherwise at once.
   bool graceful = true;
-  // Of a graceful shutdown; if it passes, up to a second more, or what RPC was
-  // given as its parting_timeout, goes by until the others have heard that this
-  // worker leaves. Unset: the timeout of RemoteAccessOptions or RpcOptions.
+  // Of a graceful shutdown; if it passes, the call takes up to a second more,
+  // or RpcOptions::parting_timeout, to notify the others that this worker
+  // leaves. Unset: the timeout of RemoteAccessOptions or RpcOptions.
   std::optional<absl::Duration> timeout = std::nullopt;
 };
 
-// Shards of other processes, by name: what ShardedTensor::remote_shards() and
-// test fixtures need of RPC, so that neither has to link it. rpc/ implements
-// it.
+// Access to shards of other processes by worker name: the part of RPC that
+// ShardedTensor::remote_shards() and test fixtures need, so that they need not
+// link it. rpc/ implements it.
 //
 // Threads. Safe from any thread.
 class RemoteAccess {
@@ -117,9 +117,9 @@ class RemoteAccess {
   virtual bool is_running() const = 0;
 
   // The number of this worker's next publication in `scope`. Workers that
-  // publish or read a tensor take one for it, in the same order.
+  // publish or read a tensor each take one for it, in the same order.
   uint64_t TakeNumber(absl::string_view scope) ABSL_LOCKS_EXCLUDED(mutex_);
-  // The numbers that follow are above `number`.
+  // Later numbers are above `number`.
   void SkipNumbers(absl::string_view scope, uint64_t number)
       ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -128,15 +128,15 @@ class RemoteAccess {
   //   kAlreadyExists       The id is taken.
   //   kFailedPrecondition  It has been shut down.
   virtual absl::Status Publish(Publication publication) = 0;
-  // Fetches that read the shards may still end well; the storage is released
-  // once they have.
-  //   kNotFound  It has not published that.
+  // A fetch that is reading the shards may still succeed; the storage is
+  // released once it has ended.
+  //   kNotFound  This worker has not published that.
   virtual absl::Status Withdraw(const PublicationId& id) = 0;
 
-  // A copy of a box of a shard of worker `rank`, which may be this one. A
-  // publication with a number that the worker has not reached yet is waited
-  // for. From a device of another worker it comes to the device that
-  // device_maps has for it, unless it has a place in `out`.
+  // Returns a copy of a box of a shard of worker `rank`, which may be this one.
+  // Waits for a publication whose number the worker has not reached yet. A
+  // tensor from a device of another worker goes to the device that device_maps
+  // has for it, unless `out` is set.
   //   kInvalidArgument     There is no such rank; the publication has no such
   //                        shard, or the shard no such box; `out` has other
   //                        sizes or another dtype.

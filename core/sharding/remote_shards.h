@@ -21,7 +21,7 @@ namespace sherd {
 // A worker of remote access.
 struct WorkerInfo {
   std::string name;
-  // Its global rank.
+  // The worker's global rank.
   int rank = 0;
 
   friend bool operator==(const WorkerInfo&, const WorkerInfo&) = default;
@@ -31,14 +31,14 @@ struct ToHereOptions {
   // A box of the shard, whose first element has the offsets 0. Unset: all of
   // it. Nothing else is transferred.
   std::optional<Box> box = std::nullopt;
-  // Where the elements go: a tensor of the box's sizes and the shard's dtype.
-  // Undefined: into a new one.
+  // Receives the elements: a tensor of the box's sizes and the shard's dtype.
+  // Undefined: a new tensor.
   Tensor out = {};
   // Unset: the timeout of remote access.
   std::optional<absl::Duration> timeout = std::nullopt;
 };
 
-// A shard that another worker has, of a tensor that was created with
+// A shard on another worker, of a tensor that was created with
 // ShardedTensorOptions::init_rrefs. A value; it keeps neither the shard nor the
 // tensor: the owner withdraws the shard with the last handle of its tensor.
 //
@@ -52,8 +52,8 @@ class RemoteShard {
   // A copy of the shard, or of a box of it; the metadata have the box's place
   // in the tensor. Not collective: no other worker has to call anything.
   //
-  // The elements are those of the moment. Ordering them with what the owner
-  // writes to the tensor is the callers' task, by a barrier for instance.
+  // Returns the elements of that moment. The callers order this with what the
+  // owner writes to the tensor, with a barrier for instance.
   //
   // Errors are those of RemoteAccess::Fetch: kInvalidArgument for a box outside
   // the shard or another `out`, kNotFound once the owner's tensor is gone,
@@ -68,7 +68,7 @@ class RemoteShard {
   RemoteShard(const std::shared_ptr<RemoteAccess>& access, FetchRequest request,
               int owner, ShardMetadata metadata);
 
-  // Whoever started it keeps it alive.
+  // Kept alive by whoever started it.
   std::weak_ptr<RemoteAccess> access_;
   // Of the whole shard.
   FetchRequest request_;

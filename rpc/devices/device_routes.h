@@ -13,12 +13,12 @@
 
 namespace sherd::internal {
 
-// The device maps of a worker, for the others: DeviceMapRecord of rpc.proto.
+// Encodes a worker's device maps for the others: DeviceMapRecord of rpc.proto.
 std::string EncodeDeviceMaps(const DeviceMaps& maps);
 
 // The device of another worker to which a tensor on a device of this one goes.
-// Arguments of a call follow the caller's map, and its result goes the same way
-// back, whichever map the callee has. The CPU goes to the CPU unless a map has
+// Arguments of a call follow the caller's map, and its result goes back by the
+// same map, whichever the callee has. The CPU maps to the CPU unless a map has
 // it.
 //
 // Threads. Immutable.
@@ -30,9 +30,9 @@ class DeviceRoutes {
   // `records`: by rank, as EncodeDeviceMaps returned them there. All of them
   // are checked, so that the outcome is the same on all workers.
   //   kInvalidArgument  A record is malformed, or names an unknown worker, a
-  //                     malformed device, one without an index or without
-  //                     memory, or a device twice on one side; names the worker
-  //                     whose maps these are, with its rank.
+  //                     malformed device, a device without an index or without
+  //                     memory, or a device twice on one side; the error names
+  //                     the worker whose maps these are, with its rank.
   static absl::StatusOr<DeviceRoutes> Create(
       int rank, const std::vector<std::string>& names,
       const std::vector<std::string>& records);
@@ -41,7 +41,7 @@ class DeviceRoutes {
   bool uses_devices() const { return uses_devices_; }
 
   // For an argument of a call to `callee`, or the result of a call of `caller`.
-  //   kFailedPrecondition  No map has the device; says what to set and where.
+  //   kFailedPrecondition  No map has the device; the message says what to set.
   //   kUnimplemented       The device is meta, which has no data.
   absl::StatusOr<Device> OfArgument(int callee, const Device& device) const;
   absl::StatusOr<Device> OfResult(int caller, const Device& device) const;

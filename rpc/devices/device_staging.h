@@ -13,12 +13,12 @@
 #include "sherd/core/tensor/tensor.h"
 #include "sherd/rpc/call/payload.h"
 
-// Between devices and the host memory in which tensors travel. Errors of
-// devices are those of core/tensor/device_runtime.h.
+// Copies between devices and the host memory in which tensors travel. Device
+// errors are those of core/tensor/device_runtime.h.
 
 namespace sherd::internal {
 
-// Whether it has data on a device other than the CPU.
+// Whether the tensor has data on a device other than the CPU.
 bool IsOnDevice(const Tensor& tensor);
 bool AnyOnDevice(absl::Span<const Tensor> tensors);
 
@@ -29,8 +29,8 @@ absl::StatusOr<Tensor> EmptyForCopyTo(const Device& device,
                                       absl::Span<const int64_t> sizes,
                                       DType dtype);
 
-// What a thread has queued for tensors on devices: on its current stream of
-// each of these devices, up to now.
+// The work that a thread has queued for tensors on devices: on its current
+// stream of each of these devices, up to now.
 //
 // Threads. Movable to another thread, which may wait.
 class QueuedWork {
@@ -43,7 +43,7 @@ class QueuedWork {
   ~QueuedWork();
 
   // Waits until it has run.
-  //   kDeadlineExceeded  It has not by the deadline.
+  //   kDeadlineExceeded  It has not run by the deadline.
   absl::Status Await(Deadline deadline) const;
 
  private:
@@ -62,14 +62,14 @@ class QueuedWork {
 // QueuedWork.
 absl::Status AwaitQueued(absl::Span<const Tensor> tensors, Deadline deadline);
 
-// Puts contiguous copies in pinned memory in place of tensors on devices, which
-// have what the calling thread has queued for them so far.
-//   kDeadlineExceeded    The devices have not run that by the deadline.
+// Replaces tensors on devices by contiguous copies in pinned memory, which
+// reflect the work that the calling thread has queued for them so far.
+//   kDeadlineExceeded    The devices have not run it by the deadline.
 //   kFailedPrecondition  As QueuedWork.
 absl::Status CopyToHost(absl::Span<Tensor> tensors, Deadline deadline);
 
-// Puts copies on payload.devices in place of tensors in host memory, queued on
-// the calling thread's current streams, and clears that list.
+// Replaces tensors in host memory by copies on payload.devices, queued on the
+// calling thread's current streams, and clears that list.
 absl::Status CopyToDevices(Payload& payload);
 
 }  // namespace sherd::internal

@@ -11,9 +11,9 @@
 
 namespace sherd::internal {
 
-// Makes connections in the background, on at most kThreads threads, which are
-// there only while something is dialed. An attempt that gets no answer makes
-// way for others: the next one comes later, and may take longer.
+// Makes connections in the background, on at most kThreads threads, which exist
+// only while a connection is made. An attempt without an answer yields to the
+// others: its next attempt comes later, and may take longer.
 //
 // Threads. Safe from any thread.
 class Dialer {
@@ -21,18 +21,19 @@ class Dialer {
   static constexpr int kThreads = 8;
 
   struct Request {
-    // The deadline is that of all attempts together.
+    // The deadline bounds all attempts together.
     DialOptions where;
-    // Asked after each attempt that failed; an error ends the dialing with it.
+    // Called after each attempt that failed; an error ends the dialing with it.
     // On a thread of the dialer, maybe after the dialer's end; it may block.
     std::function<absl::Status()> check;
-    // The end, once, unless the dialer's comes first. On any thread. Must not
-    // block, nor call the dialer. Errors: those of Dial and of `check`.
+    // Called once with the outcome, unless the dialer is destroyed before. On
+    // any thread. Must not block, nor call the dialer. Errors: those of Dial
+    // and of `check`.
     std::function<void(absl::StatusOr<UniqueFd>)> done;
   };
 
   Dialer();
-  // Does not wait for attempts, which end by themselves.
+  // Does not wait for running attempts, which end by themselves.
   ~Dialer();
   Dialer(const Dialer&) = delete;
   Dialer& operator=(const Dialer&) = delete;

@@ -18,46 +18,46 @@
 
 namespace sherd::internal {
 
-// By which sockets a worker exchanges messages, and how tensors may be read in
-// the memory of the worker that sends them.
+// The sockets by which a worker exchanges messages, and the paths by which
+// tensors may be read in the sender's memory.
 struct Transports {
   bool unix_sockets = true;
   bool tcp = true;
   MemoryPathSet memory = {.thread = true, .shm = true, .cma = true};
 
-  // Of "unix", "tcp", "thread", "shm" and "cma", one of the first two among
-  // them; an empty list names all.
+  // Names of "unix", "tcp", "thread", "shm" and "cma", with at least one of the
+  // first two; an empty list means all.
   //   kInvalidArgument  Another name, a name twice, or no socket.
   static absl::StatusOr<Transports> Parse(
       const std::vector<std::string>& names);
-  // Parse of what was asked for or, if that is empty, of SHERD_RPC_TRANSPORTS.
+  // Parse of the given list or, if that is empty, of SHERD_RPC_TRANSPORTS.
   static absl::StatusOr<Transports> Choose(
       const std::vector<std::string>& asked);
   // The sockets: "unix, tcp".
   std::string ToText() const;
 };
 
-// Letters, digits, "_", ":" and "-", 1 to 127 of them.
-//   kInvalidArgument  It is something else.
+// 1 to 127 letters, digits, "_", ":" and "-".
+//   kInvalidArgument  The name is something else.
 absl::Status CheckWorkerName(absl::string_view name);
 
-// Who the workers of a job are: what each of them has said of itself in the
-// store of their session, and how it is doing.
+// The workers of a job: the record that each has written about itself to the
+// store of their session, and the state of its process.
 //
 // Threads. Changed while the workers meet; afterwards safe from any thread.
 class Directory {
  public:
   struct Worker {
     std::string name;
-    // Of this life of it: random bytes.
+    // Random bytes that identify this run of it.
     std::string nonce;
     // HostIdentity::network.
     std::string network;
     Transports transports;
-    // What the layers above say of it to the others: any bytes.
+    // Data of the layers above for the other workers: any bytes.
     std::string note = {};
-    // Where it listens, as FrameServer and Dial have it; without a host it does
-    // not.
+    // Where it listens, in the form of FrameServer and Dial; without a host it
+    // does not.
     HostPort unix_address;
     HostPort tcp_address;
   };
@@ -71,13 +71,13 @@ class Directory {
   //                        sizes differ.
   //   kAlreadyExists       Two workers have one name. On all workers.
   //   kFailedPrecondition  Two workers have no transport in common. On all.
-  //   kDeadlineExceeded    Names the ranks that did not come.
+  //   kDeadlineExceeded    Names the ranks that did not arrive.
   static absl::StatusOr<std::unique_ptr<Directory>> Meet(
       std::shared_ptr<Store> store, int rank, int world_size, Worker self,
       Deadline deadline);
 
-  // Says where this worker listens and learns where the others do. Collective,
-  // once.
+  // Publishes where this worker listens and learns where the others do.
+  // Collective, once.
   //   kDeadlineExceeded, kUnavailable  As FailureLog::Exchange.
   absl::Status ExchangeAddresses(const HostPort& unix_address,
                                  const HostPort& tcp_address,
@@ -96,18 +96,18 @@ class Directory {
   // "worker2 (rank 2)", for messages.
   std::string Label(int rank) const;
 
-  // How the process of `rank` is doing, as far as this host sees.
+  // The state of the process of `rank`, as far as this host sees it.
   ProcessState StateOfWorker(int rank) const;
-  // What that means for whoever needs it, as DescribeEnd; empty: nothing.
+  // Describes how it ended, as DescribeEnd; empty if it has not.
   std::string EndOfWorker(int rank) const;
   // Whether it is a thread of this process.
   bool SharesProcess(int rank) const;
 
-  // Asks the store.
+  // Queries the store.
   bool HasLeft(int rank) const { return log_.HasLeft(rank); }
-  // Tells the store: for those who look for this worker.
+  // Records in the store that this worker leaves.
   void ReportLeaving() { log_.ReportLeaving(); }
-  // The same of an error of this worker while the workers meet.
+  // Records an error of this worker while the workers meet.
   void ReportFailure(const absl::Status& why) {
     log_.Report(why, std::nullopt);
   }

@@ -25,23 +25,24 @@
 
 namespace sherd::internal {
 
-// What both ends of a handshake name; see core/net/handshake.h.
+// The name of the protocol at both ends of a handshake; see
+// core/net/handshake.h.
 inline constexpr char kLinkProtocol[] = "sherd-rpc 1";
-// Who has shaken hands must say hello by then.
+// A hello must follow the handshake within this time.
 inline constexpr absl::Duration kHelloTimeout = absl::Seconds(10);
 
-// Heads of frames begin with one byte that says whose message follows.
+// The first byte of a frame's head is the addressee of its message.
 enum class Addressee : char { kLink = 'L', kHandler = 'H' };
 
-// The head of a frame with a message of the links themselves.
+// The head of a frame with a message between the links themselves.
 std::string LinkHead(const rpc::LinkMessage& message);
 // The message of such a frame.
-//   kInvalidArgument  It is none, or has a tail.
+//   kInvalidArgument  It is not such a message, or has a tail.
 absl::StatusOr<rpc::LinkMessage> ParseLinkHead(absl::string_view head,
                                                uint64_t tail_bytes);
 
-// What the connections of one worker share. All of it outlives them, but for
-// the directory, which is held.
+// The objects that the connections of one worker share. All of them outlive the
+// connections, but for the directory, which is held.
 struct LinkContext {
   EventLoop* loop;
   std::shared_ptr<const Directory> directory;
@@ -54,29 +55,29 @@ struct LinkContext {
   absl::Duration patience;
 };
 
-// One connection with a worker, from the wish for it to its end: what waits for
-// it, who makes it, how both ends find out who the other is, and what comes.
+// One connection with a worker, from the request for it to its end: queues
+// frames until it is made, makes it, exchanges hellos, and receives.
 //
 // Either end may make it. If both do at once, the one made by the lower rank
-// stays: a worker turns down the hello of a higher rank while that one has to
-// answer its own. One that was turned down tries again after a while, in case
-// the other does not come.
+// stays: a worker rejects the hello of a higher rank while its own is
+// unanswered. A worker that was rejected tries again after a while, in case the
+// other does not connect.
 //
 // Threads. "Loop thread" as in EventLoop; the rest from any thread.
 class LinkChannel {
  public:
   enum class End {
-    // Without a goodbye, or the worker cannot be reached.
+    // It broke without a goodbye, or the worker cannot be reached.
     kBroken,
     // The worker said goodbye.
     kGoodbye,
-    // This worker said goodbye, or had nothing to say it to.
+    // This worker said goodbye, or was not connected.
     kParted,
-    // None: this process lacks what a connection needs, and may have it later.
+    // This process lacks the resources for a connection, for now.
     kNoMeans,
   };
 
-  // The link that has this channel; on the loop thread.
+  // The link that owns this channel; called on the loop thread.
   class Link {
    public:
     virtual ~Link() = default;
@@ -84,8 +85,8 @@ class LinkChannel {
     virtual absl::Status OnMessage(const rpc::LinkMessage& message) = 0;
     virtual void OnEnd(LinkChannel& channel, End end,
                        const absl::Status& why) = 0;
-    // Another channel that is open and takes what waits for this one, if this
-    // one cannot be now; or null.
+    // Returns another, open channel, which takes the frames that wait for
+    // this one, if this one cannot be opened now; or null.
     virtual LinkChannel* OpenBeside(const LinkChannel& channel) = 0;
   };
 
@@ -93,32 +94,32 @@ class LinkChannel {
   LinkChannel(const LinkChannel&) = delete;
   LinkChannel& operator=(const LinkChannel&) = delete;
 
-  // Sends or keeps `frame`, and connects if need be; or returns why the channel
-  // is closed or its connection broken, without on_sent.
+  // Sends or queues `frame`, and connects if necessary; or returns why the
+  // channel is closed or its connection broken, without calling on_sent.
   absl::Status Send(OutgoingFrame frame) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Connects if need be.
+  // Connects if necessary.
   void Connect() ABSL_LOCKS_EXCLUDED(mutex_);
   // Whether something was sent since the last call.
   bool TakeActivity() { return is_active_.exchange(false); }
 
-  // Of the loop thread, all that follow.
+  // All that follow: on the loop thread.
   bool IsOpen() const { return connection_ != nullptr; }
   bool IsClosed() const ABSL_LOCKS_EXCLUDED(mutex_) {
     return state() == State::kClosed;
   }
-  // Whether something came since the last call, or the worker took some of what
-  // waited for it.
+  // Whether something arrived since the last call, or the worker received some
+  // of the data that is queued for it.
   bool TakeProgress();
   // Drops it unless the channel is open.
   void SendLinkMessage(const rpc::LinkMessage& message);
 
-  // Whether a connection that the worker made is taken; then Open follows.
+  // Whether to accept a connection that the worker made; then Open follows.
   bool Wants(const rpc::LinkMessage::Hello& hello) const;
-  // Takes over a connection; its events come here, see the On... below.
+  // Takes over a connection; its events arrive at the On... below.
   void Open(std::shared_ptr<FrameConnection> connection)
       ABSL_LOCKS_EXCLUDED(mutex_);
-
-  // Takes nothing more, sends what waits, says goodbye, and closes once the
+  // Accepts no more frames, sends what is queued, says goodbye, and closes once
+  // the worker has it.
   // worker has it.
   void SayGoodbye() ABSL_LOCKS_EXCLUDED(mutex_);
   // Closes at once, if it is not closed: what waits has failed with `why`, and
@@ -133,12 +134,12 @@ class LinkChannel {
 
  private:
   enum class State {
-    // There is no connection, and nobody has asked for one.
+    // There is no connection, and none was requested.
     kIdle,
-    // Frames wait for one.
+    // Frames wait for a connection.
     kConnecting,
     kOpen,
-    // There will be none any more.
+    // There will be no connection any more.
     kClosed,
   };
 
@@ -157,8 +158,8 @@ class LinkChannel {
   void DialAgainAfter(absl::Duration pause, const absl::Status& why);
   void Fail(const absl::Status& why);
   void StopConnecting();
-  // There is no connection any more, and frames that wait have failed with
-  // `why` or, if there is `other`, leave by that one.
+  // The connection has ended, or none could be made: queued frames fail with
+  // `why` or, if there is `other`, are sent on that one.
   void Drop(State state, const absl::Status& why, LinkChannel* other = nullptr)
       ABSL_LOCKS_EXCLUDED(mutex_);
   void Part();
@@ -172,20 +173,20 @@ class LinkChannel {
   mutable absl::Mutex mutex_;
   State state_ ABSL_GUARDED_BY(mutex_) = State::kIdle;
   std::vector<OutgoingFrame> waiting_ ABSL_GUARDED_BY(mutex_);
-  // Why nothing is taken any more.
+  // Why no more frames are accepted.
   absl::Status why_ ABSL_GUARDED_BY(mutex_);
   // While it is open. Changes on the loop thread, under mutex_.
   std::shared_ptr<FrameConnection> connection_;
 
   // Of the loop thread.
-  // One that this worker made, whose hello is not answered yet.
+  // A connection that this worker made, whose hello is not answered yet.
   std::shared_ptr<FrameConnection> candidate_;
-  // For the answer, or until the next attempt.
+  // For the answer, or for the next attempt.
   std::optional<EventLoop::TimerId> timer_;
   Deadline dial_deadline_ = Deadline::Infinite();
-  // Of connection_, when it was last asked for.
+  // Of connection_, at the last TakeProgress.
   uint64_t progress_ = 0;
-  // Of the tail that comes.
+  // Of the tail that is being received.
   uint64_t ticket_ = 0;
   bool says_goodbye_ = false;
 };

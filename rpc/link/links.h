@@ -33,26 +33,26 @@ struct LinkOptions {
   int world_size = 1;
   // Unique among the workers, see CheckWorkerName. Empty: "worker<rank>".
   std::string name;
-  // Where the workers meet, as Meet() of core/comm/bootstrap/rendezvous.h has
-  // it. Links leaves it.
+  // Where the workers meet, from Meet() of core/comm/bootstrap/rendezvous.h.
+  // Links leaves it.
   std::shared_ptr<StoreSession> session;
   // Rendezvous::master, to find out on which address others reach this host.
   std::string master;
-  // As SHERD_SECRET_FILE has it, equal on all workers. Empty: none.
+  // The secret of SHERD_SECRET_FILE, equal on all workers. Empty: none.
   std::string secret;
   // As Transports::Choose.
   std::vector<std::string> transports;
-  // For the start.
+  // Of the start.
   Deadline deadline = Deadline::Infinite();
-  // Every so often a worker shows that it is alive; one that is silent for
+  // Each worker shows at this interval that it is alive; one that is silent for
   // `patience`, or cannot be connected to within it, is lost.
   absl::Duration heartbeat = absl::Seconds(10);
   absl::Duration patience = absl::Seconds(30);
   uint64_t max_tail_bytes = uint64_t{1} << 40;
-  // For on_met of the other workers.
+  // Passed to on_met of the other workers.
   std::string note = {};
-  // Once all have met, before any message comes or goes; an error, which should
-  // be the same on all workers, ends the start. May be null.
+  // Called once all have met, before any message is sent or received; an error,
+  // which should be the same on all workers, ends the start. May be null.
   std::function<absl::Status(const Directory&)> on_met = nullptr;
 };
 
@@ -66,9 +66,9 @@ struct LinkOptions {
 // otherwise.
 //
 // Every worker is connected to rank 0 from the start, and to another one from
-// the first message between them. So rank 0 notices each loss, and tells those
-// who are not connected with the lost one; once rank 0 itself is gone they
-// notice when they send to it.
+// the first message between them. So rank 0 notices each loss, and reports it
+// to the workers that are not connected with the lost one; once rank 0 itself
+// is lost they notice a loss when they send to that worker.
 //
 // Threads. Safe from any thread.
 // Cost. One thread for all connections, besides those that take part in work(),
@@ -78,9 +78,9 @@ class Links final : public Wire,
                     private PeerLink::Owner,
                     private Reception::Host {
  public:
-  // Joins the other workers. Collective: returns once all have come, and this
-  // one is connected with rank 0; rank 0, with all. The handler outlives the
-  // links, and may be called before this returns.
+  // Joins the other workers. Collective: returns once all have arrived, and
+  // this one is connected with rank 0; rank 0, with all. The handler outlives
+  // the links, and may be called before this returns.
   //
   // After an error this worker has left, and the others fail or see it lost.
   //   kInvalidArgument     An option is out of range, the rank is taken, or
@@ -88,7 +88,7 @@ class Links final : public Wire,
   //   kAlreadyExists       Two workers have one name; on all workers.
   //   kFailedPrecondition  Two workers have no transport in common; on all.
   //   kPermissionDenied    Rank 0 has another secret, or is another user's.
-  //   kDeadlineExceeded    Names the ranks or workers that did not come.
+  //   kDeadlineExceeded    Names the ranks or workers that did not arrive.
   //   kUnavailable         Names a worker that failed.
   //   kResourceExhausted   No descriptors or threads left.
   static absl::StatusOr<std::unique_ptr<Links>> Start(
@@ -103,7 +103,7 @@ class Links final : public Wire,
   }
   absl::Status Send(int to, WireMessage message) override;
   absl::Status Goodbye(Deadline deadline) override;
-  // What brings the messages of others, for threads that wait for one. Outlives
+  // The work that receives messages, for threads that wait for one. Outlives
   // the links.
   std::shared_ptr<SharedWork> work() const { return loop_->work(); }
 
@@ -112,7 +112,7 @@ class Links final : public Wire,
   const Directory& directory() const { return *directory_; }
 
  private:
-  // What other threads wait for.
+  // The events for which other threads wait.
   struct Progress {
     // At the start: workers that are neither linked nor gone.
     std::set<int> awaited;
@@ -157,12 +157,12 @@ class Links final : public Wire,
   Progress progress_ ABSL_GUARDED_BY(mutex_);
   // Of the loop thread.
   Deadline::Clock::time_point next_beat_;
-  // Those with a connection: looking at all others at each beat would cost more
+  // Peers with a connection: looking at all others at each beat would cost more
   // than the beat.
   std::vector<int> linked_;
-  // On rank 0: who is lost, and why.
+  // On rank 0: the lost workers, and why.
   std::map<int, std::string> losses_;
-  // Once it closed: who had not taken all that was sent.
+  // Set once it closed: the workers that had not taken all that was sent.
   std::optional<std::vector<int>> unfinished_;
   // Its thread uses all of the above.
   std::unique_ptr<EventLoop> loop_;

@@ -21,7 +21,7 @@
 
 namespace sherd::internal {
 
-// Keeps what comes over a wire, for tests.
+// Keeps what arrives over a wire, for tests.
 class LinkMailbox : public Wire::Handler {
  public:
   struct Mail {
@@ -37,8 +37,8 @@ class LinkMailbox : public Wire::Handler {
   void OnLost(int worker, const absl::Status& why) override;
   void OnLeft(int worker, const absl::Status& why) override;
 
-  // The first `count` messages, in the order in which they came; fewer if they
-  // did not come within a minute.
+  // The first `count` messages, in the order of arrival; fewer if they did not
+  // arrive within a minute.
   std::vector<Mail> WaitForMail(size_t count);
   // Why `worker` was lost; OK if it was not within a minute.
   absl::Status WaitForLoss(int worker);
@@ -75,7 +75,7 @@ std::vector<TestWorker> StartWorkers(
     const std::shared_ptr<Store>& store, int world_size,
     const std::function<void(LinkOptions&)>& edit = nullptr);
 
-// The same at once for the goodbye of all.
+// Goodbye of all workers at the same time.
 std::vector<absl::Status> GoodbyeToAll(std::vector<TestWorker>& workers,
                                        absl::Duration timeout);
 

@@ -13,23 +13,23 @@
 namespace sherd::internal {
 
 // This worker's link with one other: its connections, and whether the other is
-// alive, lost or gone in good order. Once it is lost or gone, it stays so.
+// alive, lost or has left. Once it is lost or has left, it stays so.
 //
 // Threads. Send and Connect from any thread, the rest on the loop thread.
 class PeerLink final : private LinkChannel::Link {
  public:
   enum class End { kLost, kLeft, kParted };
 
-  // The worker's own links; on the loop thread.
+  // The worker's set of links; called on the loop thread.
   class Owner {
    public:
     virtual ~Owner() = default;
     virtual void OnLinked(int rank) = 0;
-    // Once: it is lost, has left, or all is closed after the own goodbye.
-    // `cause` is what `why` says of a loss, with the code that it had.
+    // Called once: it is lost, has left, or all is closed after this worker's
+    // goodbye. `cause`: the part of `why` that describes a loss, with its code.
     virtual void OnEnded(int rank, End end, const absl::Status& why,
                          const absl::Status& cause) = 0;
-    // It is not reached now, for a reason of this process.
+    // It cannot be reached now, for a reason of this process.
     virtual void OnNotReached(int rank, const absl::Status& why) = 0;
     virtual void OnLostNotice(int from,
                               const rpc::LinkMessage::LostNotice& notice) = 0;
@@ -42,23 +42,23 @@ class PeerLink final : private LinkChannel::Link {
   // Connects, if it is not connected.
   void Connect() { control_.Connect(); }
 
-  // Answers a hello that names this worker: the channel that takes the
+  // Answers a hello that names this worker: returns the channel that takes the
   // connection, or null.
   LinkChannel* OnHello(const rpc::LinkMessage::Hello& hello,
                        rpc::LinkMessage::HelloReply* reply);
 
-  // Once per heartbeat. `was_asleep`: this process has not run for a while, and
-  // cannot tell who was silent.
+  // Called once per heartbeat. `was_asleep`: this process has not run for a
+  // while, and cannot know who was silent.
   void Beat(Deadline::Clock::time_point now, bool was_asleep);
 
-  // What others say, or what was seen otherwise: it is lost. Ignored while
-  // there is a connection, whose own end is a better witness.
+  // Others reported it lost, or this worker saw it otherwise. Ignored while
+  // there is a connection, whose own end is better evidence.
   void OnReportedLost(absl::string_view cause);
   void SendLostNotice(int rank, absl::string_view cause);
 
   void SayGoodbye();
   bool HasEnded() const { return state_ == State::kEnded; }
-  // Closes at once, and calls nobody any more.
+  // Closes at once, and makes no more calls.
   void Abandon();
 
  private:
@@ -76,9 +76,9 @@ class PeerLink final : private LinkChannel::Link {
   absl::Status Lost(absl::string_view cause) const;
   void OnBroken(const absl::Status& why);
   void OnGoodbye(LinkChannel& channel);
-  // Looks for the end of the process until `deadline`.
+  // Checks until `deadline` whether the process has ended.
   void LookForEnd(const absl::Status& why, Deadline deadline);
-  // No `cause`: it left.
+  // Without `cause`: it left.
   void Finish(const absl::Status& why, const absl::Status& cause);
   void Lose(const absl::Status& cause) { Finish(Lost(cause.message()), cause); }
   void CloseBoth(const absl::Status& why);
@@ -94,7 +94,7 @@ class PeerLink final : private LinkChannel::Link {
   State state_ = State::kAlive;
   bool says_goodbye_ = false;
   bool heard_goodbye_ = false;
-  // When it last showed that it is alive, as far as beats see.
+  // When it last showed that it is alive, to the precision of beats.
   Deadline::Clock::time_point last_heard_;
 };
 

@@ -17,9 +17,9 @@
 
 namespace sherd::internal {
 
-// A socket at which other workers connect. Who has shaken hands says hello, and
-// is passed on to the channel that wants the connection; others are told why
-// not. None of them harms the rest.
+// A socket to which other workers connect. After the handshake a worker says
+// hello, and its connection goes to the channel that wants it; others are
+// rejected with the reason. No guest harms the rest.
 //
 // Threads. As FrameServer.
 class Reception final : private FrameServer::Handler {
@@ -27,14 +27,14 @@ class Reception final : private FrameServer::Handler {
   class Host {
    public:
     virtual ~Host() = default;
-    // Answers a hello: the channel that takes the connection, or null. On the
-    // loop thread.
+    // Answers a hello: returns the channel that takes the connection, or null.
+    // On the loop thread.
     virtual LinkChannel* OnHello(const rpc::LinkMessage::Hello& hello,
                                  rpc::LinkMessage::HelloReply* reply) = 0;
   };
 
-  // Listens, but lets nobody in before Open. Errors as FrameServer::Create.
-  // Loop and host outlive it; it is destroyed when the loop is no more.
+  // Listens, but accepts no connection before Open. Errors as
+  // FrameServer::Create. Loop and host outlive it; destroyed after the loop.
   static absl::StatusOr<std::unique_ptr<Reception>> Create(
       EventLoop* loop, const FrameServer::Options& options, Host* host);
 
@@ -43,7 +43,7 @@ class Reception final : private FrameServer::Handler {
 
   // Loop thread.
   void StopAccepting() { server_->StopAccepting(); }
-  // Loop thread. Calls nobody any more.
+  // Loop thread. Makes no more calls.
   void CloseAll(const absl::Status& why);
 
  private:

@@ -16,68 +16,68 @@
 
 namespace sherd::internal {
 
-// What one worker sends to another.
+// A message from one worker to another.
 struct WireMessage {
-  // What the message is; the receiver reads it as a whole. At most
-  // Wire::kMaxControlBytes.
+  // Read by the receiver as a whole. At most Wire::kMaxControlBytes.
   std::string control;
-  // Goes along without being copied, and to where the receiver wants it. Valid
+  // Sent along without a copy, and received where the receiver wants it. Valid
   // until on_sent.
   std::vector<absl::Span<const std::byte>> tail;
-  // Exactly once for a message that Send took: OK when the system has the last
-  // byte of it, or why the connection ended before; then the other worker may
-  // have received it, a part of it, or nothing; or IsUnsent. It runs on the
-  // sending thread, before Send returns, or on a thread of the wire, without a
-  // lock; it must not block. May be null.
+  // Called exactly once for a message that Send took: with OK when the system
+  // has its last byte, or with why the connection ended before; then the other
+  // worker may have received it, a part of it, or nothing; or with IsUnsent. It
+  // runs on the sending thread, before Send returns, or on a thread of the
+  // wire, without a lock; it must not block. May be null.
   std::function<void(const absl::Status&)> on_sent;
-  // It is large, and others need not wait for it: between hosts it takes a
-  // connection of its own, and is not in order with those that are not bulk.
-  // These take that one too while theirs cannot be made.
+  // The message is large, and others need not wait for it: between hosts it
+  // goes by a second connection, and is not ordered with messages that are not
+  // bulk. These use the second one too while theirs cannot be made.
   bool bulk = false;
 
-  // Whether on_sent says that it was dropped for lack of what a connection
-  // needs, so that the worker is not lost: kResourceExhausted with its rank.
-  // What breaks a connection has none, and is followed by the loss.
+  // Whether on_sent reports that the message was dropped because this process
+  // lacks the resources for a connection, so that the worker is not lost:
+  // kResourceExhausted with its rank. An error that breaks a connection has no
+  // rank, and the loss follows.
   static bool IsUnsent(const absl::Status& end) {
     return absl::IsResourceExhausted(end) && ErrorRank(end).has_value();
   }
 };
 
-// Messages to the other workers of a job, whose ranks are 0 to W-1, and word of
-// those that are lost.
+// Messages to the other workers of a job, whose ranks are 0 to W-1, and reports
+// of workers that are lost.
 class Wire {
  public:
   static constexpr size_t kMaxControlBytes = size_t{4} << 20;
 
-  // What comes from the others. One thread at a time, which runs the loop,
-  // makes the calls, also while the wire is being started; none of them may
-  // block. All of them may call Send.
+  // Receives messages and losses. One thread at a time, which runs the loop,
+  // calls it, also while the wire is being started; no method may block. All of
+  // them may call Send.
   class Handler {
    public:
     virtual ~Handler() = default;
 
-    // A message of worker `from`, `control` valid during the call, of whose
-    // tail `tail_bytes`, maybe 0, follow. Returns where they go: memory that is
+    // A message of worker `from`, `control` valid during the call, followed by
+    // `tail_bytes`, maybe 0, of tail. Returns where these go: memory that is
     // written to until OnTail, or until OnLost or OnLeft for that worker,
     // together `tail_bytes` long, or nothing: then they are dropped. `ticket`
-    // is what OnTail is to be given. An error ends the connection: the worker
-    // is lost with it.
+    // is passed to OnTail. An error ends the connection, and the worker is
+    // lost.
     virtual absl::StatusOr<std::vector<absl::Span<std::byte>>> OnControl(
         int from, absl::string_view control, uint64_t tail_bytes,
         uint64_t* ticket) = 0;
 
-    // The tail of the message with that ticket has come, or was dropped. Not
-    // called for one of 0 bytes.
+    // The tail of the message with that ticket has arrived, or was dropped. Not
+    // called for a tail of 0 bytes.
     virtual void OnTail(int from, uint64_t ticket) = 0;
 
-    // Worker `worker` is lost: its process ended, its connection broke off
-    // without a goodbye, it is silent for too long, or it cannot be reached.
-    // At most once for each, and the last call about it. It stays lost.
+    // Worker `worker` is lost, for good: its process ended, its connection
+    // broke without a goodbye, it is silent for too long, or it cannot be
+    // reached. At most once for each, and the last call about it.
     virtual void OnLost(int worker, const absl::Status& why) = 0;
 
-    // It said goodbye, which is no loss: nothing more comes from it, and what
-    // it has not answered it never will. In place of OnLost. Of a worker
-    // without a connection this is found when something is sent to it.
+    // The worker said goodbye, which is not a loss: it sends nothing more, and
+    // will not answer. In place of OnLost. For a worker without a connection
+    // this is found when something is sent to it.
     virtual void OnLeft(int /*worker*/, const absl::Status& /*why*/) {}
   };
 
@@ -87,13 +87,13 @@ class Wire {
   // By rank.
   virtual const std::vector<std::string>& names() const = 0;
 
-  // Sends `message` to another worker, or queues it: while the worker is
-  // connected to for the first time, or what was sent before has not gone out.
+  // Sends `message` to another worker, or queues it: while the first connection
+  // to it is made, or earlier messages have not gone out.
   // Messages of one thread to one worker arrive in the order of sending, each
   // once, unless the worker is lost; see WireMessage::bulk.
   //
   // Errors name the worker and carry its rank. on_sent is not called.
-  //   kUnavailable         The worker is lost or said goodbye; why.
+  //   kUnavailable         The worker is lost or said goodbye; with the reason.
   //   kFailedPrecondition  This worker has said goodbye.
   //   kInvalidArgument     `to` is not another worker, or `control` is too
   //                        long.
@@ -102,12 +102,12 @@ class Wire {
   // Cost. With nothing queued, one sendmsg on the caller's thread.
   virtual absl::Status Send(int to, WireMessage message) = 0;
 
-  // Ends the life of this worker in good order: sends what is queued, tells all
-  // connected workers, and closes. Returns once they know. The handler hears of
-  // no loss that follows from it. Idempotent; where several threads call it, it
+  // Ends this worker's part: sends what is queued, notifies all connected
+  // workers, and closes. Returns once they know. The handler is not notified of
+  // losses that follow from it. Idempotent; where several threads call it, it
   // ends by the earliest of their deadlines, with one outcome for all.
-  //   kDeadlineExceeded  Names the workers that did not take all of it by then;
-  //                      they are cut off.
+  //   kDeadlineExceeded  Names the workers that did not receive all of it by
+  //                      then; their connections are cut.
   // Threads. Any but the loop's.
   virtual absl::Status Goodbye(Deadline deadline) = 0;
 };
