@@ -7,7 +7,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 
-// What functions that users register look like, for checks by the compiler.
+// Properties of functions that users register, for checks by the compiler.
 namespace sherd::internal {
 
 template <typename T>
@@ -20,8 +20,8 @@ struct IsStatus<absl::StatusOr<T>> : std::true_type {};
 template <typename...>
 struct Types {};
 
-// The parameters of something callable that has one form only; a generic lambda
-// has none.
+// The parameters of a callable with a single signature; a generic lambda has
+// none.
 template <typename F>
 struct CallableParams {};
 template <typename R, typename... Params>
@@ -41,8 +41,8 @@ template <typename F>
 requires requires { &F::operator(); }
 struct CallableParams<F> : CallableParams<decltype(&F::operator())> {};
 
-// Whether nothing is converted, as from double to int, when F is called with
-// values of Params.
+// Whether calling F with values of Params converts nothing, as double to int
+// would.
 template <typename F, typename... Params>
 constexpr bool TakesExactly() {
   if constexpr (requires { typename CallableParams<F>::Plain; }) {

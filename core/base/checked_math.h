@@ -7,8 +7,8 @@
 namespace sherd {
 
 // Sum, difference or product of two integers; nullopt if the exact result does
-// not fit in T. Sizes and offsets that come from a file, a peer or a user go
-// through these before anything is allocated or addressed with them.
+// not fit in T. Sizes and offsets from a file, a peer or a user go through
+// these before they are used to allocate or address anything.
 template <std::integral T>
 [[nodiscard]] constexpr std::optional<T> CheckedAdd(T a, T b) {
   T result;

@@ -17,7 +17,7 @@
 
 namespace sherd::internal {
 
-// Shared between whoever runs an operation and those who wait for it. The
+// The state that one operation shares with the threads that wait for it. The
 // outcome is written once and published by the notification.
 //
 // Threads. Safe from any thread.
@@ -32,8 +32,8 @@ class Completion {
   using Continuation = std::function<void(const Outcome&)>;
   using Continuations = std::vector<Continuation>;
 
-  // Publishes the outcome. What is returned has to be called with it next, on
-  // a thread on which the program's functions may run. Only where nobody else
+  // Publishes the outcome. The result has to be called with it next, on a
+  // thread on which the program's functions may run. Only where no other thread
   // completes it.
   [[nodiscard]] Continuations Complete(Outcome outcome) {
     std::optional<Continuations> all = Publish(std::move(outcome));
@@ -41,15 +41,15 @@ class Completion {
     return *std::move(all);
   }
 
-  // Both, on the calling thread.
+  // Complete, and then the continuations on the calling thread.
   void Finish(Outcome outcome) {
     for (const Continuation& next : Complete(std::move(outcome))) {
       next(outcome_);
     }
   }
 
-  // Finish where several compete: the first outcome stays. Whether it is this
-  // one.
+  // Finish where several threads compete: the first outcome counts. Returns
+  // whether it is this one.
   bool TryFinish(Outcome outcome) {
     const std::optional<Continuations> all = Publish(std::move(outcome));
     if (!all.has_value()) return false;
@@ -74,11 +74,11 @@ class Completion {
     done_.WaitForNotification();
     return outcome_;
   }
-  // Null if it has not ended in time.
+  // Returns null if it has not ended in time.
   const Outcome* AwaitFor(absl::Duration timeout) {
     return done_.WaitForNotificationWithTimeout(timeout) ? &outcome_ : nullptr;
   }
-  // The same for a thread that takes part in what may bring the outcome.
+  // The same for a thread that takes part in the work that brings the outcome.
   const Outcome* AwaitWith(SharedWork& work, Deadline deadline) {
     SharedWork::Wait wait(work);
     {
@@ -88,7 +88,7 @@ class Completion {
     }
     work.WorkUntil(wait, deadline);
     {
-      // Also so that nobody ends the wait any more.
+      // Also, so that no thread ends the wait any more.
       absl::MutexLock lock(&mutex_);
       waits_.erase(std::find(waits_.begin(), waits_.end(), &wait));
       if (done_.HasBeenNotified()) return &outcome_;
@@ -98,7 +98,7 @@ class Completion {
 
  protected:
   const absl::Notification& done() const { return done_; }
-  // After it.
+  // After the notification.
   const Outcome& outcome() const { return outcome_; }
 
  private:

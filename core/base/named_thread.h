@@ -9,10 +9,10 @@
 
 namespace sherd {
 
-// Starts a thread of the library's own: tools show it as `name`, of which 15
-// characters count, and signals are blocked in it, since they are for threads
-// of the program, but for those that it causes itself.
-//   kResourceExhausted  No thread is left; says why.
+// Starts a thread of the library: tools show it as `name`, up to 15 characters,
+// and signals are blocked in it, since they are for threads of the program,
+// except those that the thread itself causes.
+//   kResourceExhausted  No thread is left; the message has the reason.
 absl::StatusOr<std::thread> StartNamedThread(const std::string& name,
                                              std::function<void()> body);
 

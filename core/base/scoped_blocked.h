@@ -3,21 +3,21 @@
 
 namespace sherd::internal {
 
-// What a thread waits for.
+// The kind of a wait.
 enum class WaitFor {
-  // Something that other calls may have to do first.
+  // For something that other calls may have to do first.
   kCalls,
-  // Something that ends whatever others do: a large copy, a device.
+  // For something that ends without others: a large copy, a device.
   kWork,
 };
 
-// Who wants to know that a thread waits: the pool whose thread it is.
+// Is notified when a thread waits: the pool to which the thread belongs.
 class BlockingObserver {
  public:
   virtual void BeginBlocked(WaitFor what) = 0;
   virtual void EndBlocked() = 0;
 
-  // Of the calling thread; null: nobody.
+  // The observer of the calling thread, or null.
   static BlockingObserver*& OfThread() {
     static thread_local BlockingObserver* observer = nullptr;
     return observer;
@@ -29,15 +29,15 @@ class BlockingObserver {
 
 // Put around a wait for something that other calls may have to do first
 // (Future::Wait): in a handler, the pool starts another thread meanwhile, so
-// that handlers which wait for one another never use up the threads. And around
-// work on large memory: then small calls need not wait for it.
+// that handlers which wait for one another never use up the threads. Also put
+// around work on large memory, so that small calls need not wait for it.
 //
 // Cost. A load on a thread that no pool observes; on a pool's, two locks.
 class ScopedBlocked {
  public:
   explicit ScopedBlocked(WaitFor what = WaitFor::kCalls)
       : observer_(BlockingObserver::OfThread()) {
-    // Within the scope, another one does not count again.
+    // Nested scopes do not count again.
     BlockingObserver::OfThread() = nullptr;
     if (observer_ != nullptr) observer_->BeginBlocked(what);
   }

@@ -7,15 +7,15 @@
 
 namespace sherd::internal {
 
-// Work that comes from outside, such as a loop's, and that any thread may take
-// part in while it waits: what it waits for then reaches it without a second
-// thread, which would have to wake it.
+// Work such as running a loop, in which any thread may take part while it waits
+// for a result of that work: the result then reaches it without a second thread
+// that would have to wake it.
 //
 // Threads. Safe from any thread.
 class SharedWork {
  public:
-  // A thread's wait, which others may end. Lives until nobody ends it any more,
-  // no longer than the work.
+  // A thread's wait, which other threads may end. Lives until none of them can
+  // end it any more, no longer than the work.
   class Wait {
    public:
     explicit Wait(SharedWork& work) : work_(work) {}
@@ -28,7 +28,8 @@ class SharedWork {
     }
     bool has_ended() const { return ended_.load(std::memory_order_seq_cst); }
 
-    // Of the work: around what Wake ends. False: it has ended, sleep not.
+    // Called by the work before it sleeps; Wake ends the sleep. False: the wait
+    // has ended, do not sleep.
     bool BeginSleep() {
       sleeps_.store(true, std::memory_order_seq_cst);
       if (!has_ended()) return true;
@@ -47,11 +48,11 @@ class SharedWork {
   virtual ~SharedWork() = default;
 
   // Works on the calling thread until `wait` has ended or the deadline has
-  // passed, about a millisecond late. False: there is nothing to take part in,
-  // since another thread does, or it is over; maybe not at once.
+  // passed, about a millisecond late. False: this thread cannot take part,
+  // since another one does, or the work is over; maybe not at once.
   virtual bool WorkUntil(Wait& wait, Deadline deadline) = 0;
 
-  // Of Wait: ends the sleep of the thread that takes part.
+  // Called by Wait: ends the sleep of the thread that takes part.
   virtual void Wake() = 0;
 };
 

@@ -11,7 +11,7 @@ namespace sherd {
 
 struct DialOptions {
   // Numeric, a name for the system's resolver, or a Unix socket's "@name",
-  // which has no port.
+  // without a port.
   std::string host;
   int port = 0;
   // See handshake.h.
@@ -20,17 +20,17 @@ struct DialOptions {
   Deadline deadline = Deadline::Infinite();
 };
 
-// A connection to a FrameServer that both sides have let pass, for a
-// FrameConnection. Blocks. While nobody listens there, or the connection breaks
-// off in the middle, it is tried again until the deadline: the server may be
-// just about to start.
-//   kInvalidArgument     The port is none or the host has no address.
-//   kUnavailable         Nobody listens there until the deadline.
-//   kDeadlineExceeded    Somebody listens, but does not answer in time.
+// Connects to a FrameServer and completes the handshake; the result is for a
+// FrameConnection. Blocks. While there is no server at the address, or the
+// connection breaks in the middle, tries again until the deadline: the server
+// may be about to start.
+//   kInvalidArgument     The port is out of range or the host has no address.
+//   kUnavailable         There was no server until the deadline.
+//   kDeadlineExceeded    A server listens, but does not answer in time.
 //   kPermissionDenied    The other end has another secret, or one of the two
 //                        has none, or a Unix socket is another user's.
-//   kFailedPrecondition  It speaks something else, or another version.
-//   kResourceExhausted   It is full, or this process has no descriptors left.
+//   kFailedPrecondition  The other end uses another protocol or version.
+//   kResourceExhausted   The server is full, or no descriptors are left here.
 absl::StatusOr<UniqueFd> Dial(const DialOptions& options);
 
 }  // namespace sherd

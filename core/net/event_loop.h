@@ -23,13 +23,13 @@
 
 namespace sherd {
 
-// Waits for descriptors (epoll), timers and tasks, and runs what was registered
-// for each, one after another. Functions must not block.
+// Waits for descriptors (epoll), timers and tasks, and runs the function that
+// was registered for each, one after another. Functions must not block.
 //
-// A thread of its own does that, and besides it those that take part in work():
-// they wait for the same events, and the system wakes who came last. So a
-// thread that waits for an answer, or for something to do, receives it itself,
-// and the loop's own thread sleeps until that one is busy with something else.
+// The loop has its own thread; threads that take part in work() also run it:
+// they wait for the same events, and the system wakes the one that came last.
+// So a thread that waits for a reply, or for work, receives it itself, and the
+// loop's own thread sleeps until that one is busy otherwise.
 //
 // Threads. "Loop thread" methods may be called only by functions that the loop
 // runs, on any of these threads, and "on the loop thread" is in such a
@@ -40,14 +40,14 @@ class EventLoop {
   // What epoll reported: EPOLLIN, EPOLLOUT, EPOLLERR, EPOLLHUP.
   using Handler = std::function<void(uint32_t events)>;
 
-  // Starts the thread. `name`, at most 15 characters, is what tools show.
+  // Starts the thread. Tools show it as `name`, at most 15 characters.
   //   kResourceExhausted  No descriptors or threads left.
   static absl::StatusOr<std::unique_ptr<EventLoop>> Start(
       const std::string& name);
 
   // Runs the tasks that were posted before, drops handlers, timers and later
-  // tasks, what they hold on the loop thread, and ends it. Not in a function
-  // that the loop runs.
+  // tasks (with their captures, on the loop thread), and ends the thread. Not
+  // in a function that the loop runs.
   ~EventLoop();
 
   EventLoop(const EventLoop&) = delete;
@@ -56,33 +56,32 @@ class EventLoop {
   // Runs `task` on the loop thread, in the order of posting.
   void Post(std::function<void()> task) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Outlives the loop, and then has nothing to do. Two threads at a time may
-  // take part, but none that runs a function of a loop; they must hold no lock
-  // that what the loop runs may need.
+  // Outlives the loop; afterwards no thread can take part. Two threads at a
+  // time may take part, but none that runs a function of a loop; they must hold
+  // no lock that a function of the loop may need.
   std::shared_ptr<internal::SharedWork> work() const;
 
-  // Loop thread. Calls `handler` whenever `events` are there, until Unwatch;
-  // with EPOLLET once for each change, and once for what is there at Watch and
-  // Modify, which costs fewer wake-ups. It may be called though nothing is
-  // there any more. The descriptor stays the caller's, and open until Unwatch.
-  // Returns a token for Modify.
+  // Loop thread. Calls `handler` whenever `events` are pending, until Unwatch;
+  // with EPOLLET once for each change, and once for those pending at Watch and
+  // Modify, which costs fewer wake-ups. Calls may be spurious. The caller owns
+  // the descriptor and keeps it open until Unwatch. Returns a token for Modify.
   absl::StatusOr<uint64_t> Watch(int fd, uint32_t events, Handler handler);
 
   // Any thread, as long as `fd` is watched.
   void Modify(int fd, uint64_t token, uint32_t events);
 
-  // Loop thread. The handler is not called again, and destroyed once it does
-  // not run.
+  // Loop thread. The handler is not called again, and is destroyed once it is
+  // not running.
   void Unwatch(int fd);
 
   // Loop thread. Runs `task` once, at `when` or up to about a millisecond
   // later.
   TimerId RunAt(Deadline::Clock::time_point when, std::function<void()> task);
 
-  // Loop thread. One that ran already is not an error.
+  // Loop thread. A timer that has run already is not an error.
   void Cancel(const TimerId& timer);
 
-  // Loop thread. For bytes that a handler receives and passes on.
+  // Loop thread. A buffer for bytes that a handler receives and passes on.
   std::vector<char>& scratch() { return scratch_; }
 
  private:
@@ -98,7 +97,7 @@ class EventLoop {
   // An exception of a function ends the process here too.
   bool Visit(internal::SharedWork::Wait& wait, Deadline deadline) noexcept;
   void Wake();
-  // Returns when the next timer is due, if the loop's own thread will not look
+  // Returns when the next timer is due, if the loop's own thread will not check
   // by then.
   Deadline::Clock::time_point Handle(const epoll_event* events, int n);
   void RunTasks();
@@ -112,11 +111,11 @@ class EventLoop {
   std::vector<std::function<void()>> tasks_ ABSL_GUARDED_BY(mutex_);
   const std::shared_ptr<Work> work_;
 
-  // Of who runs the loop, which holds the lock meanwhile.
+  // Held by the thread that runs the loop.
   absl::Mutex running_;
   bool stopping_ = false;
   bool was_woken_ = false;
-  // When the loop's own thread looks for timers next.
+  // When the loop's own thread checks the timers next.
   Deadline::Clock::time_point next_look_ = Deadline::Clock::time_point::max();
   std::unordered_map<int, Watched> watched_;
   std::map<TimerId, std::function<void()>> timers_;

@@ -25,9 +25,9 @@
 
 namespace sherd {
 
-// Listens at an address, lets in those who pass the handshake, and hands over
-// their frames. Those who do not pass, or come when it is full, are told why
-// and closed; nothing that one connection sends harms another.
+// Listens at an address, accepts connections that pass the handshake, and hands
+// over their frames. Others, and those beyond the limit, receive the reason and
+// are closed; nothing that one connection sends harms another.
 //
 // Threads. "Loop thread" as in EventLoop; the others from any thread.
 class FrameServer {
@@ -36,11 +36,11 @@ class FrameServer {
 
   struct Options {
     // Numeric; port 0: the system chooses. Or the abstract name of a Unix
-    // socket, "@name": then there is no port, and users other than this
-    // process's are refused.
+    // socket, "@name", without a port: then users other than this process's are
+    // refused.
     std::string address;
     int port = 0;
-    // What is spoken, 1 to 32 characters, and who may; see handshake.h.
+    // The protocol, 1 to 32 characters, and the secret; see handshake.h.
     std::string protocol;
     std::string secret;
     int max_connections = 65536;
@@ -54,11 +54,12 @@ class FrameServer {
     size_t max_queued_bytes = size_t{256} << 20;
   };
 
-  // What happens to connections that passed the handshake; on the loop thread.
+  // Receives the events of connections that passed the handshake, on the loop
+  // thread.
   class Handler {
    public:
     virtual ~Handler() = default;
-    // It can be sent on from here on. The other end may know of it before.
+    // Frames can be sent from here on. The other end may know of it before.
     virtual void OnOpened(ConnectionId connection) = 0;
     // Without tails, where it must be overridden: a frame. Its payload is valid
     // during the call.
@@ -71,9 +72,9 @@ class FrameServer {
     virtual void OnClosed(ConnectionId connection, const absl::Status& why) = 0;
   };
 
-  // Binds and listens, but lets nobody in before Open. Errors as Listen(). The
-  // handler and the loop outlive the server; the server is destroyed on the
-  // loop thread, or when the loop is no more.
+  // Binds and listens, but accepts no connection before Open. Errors as
+  // Listen(). The handler and the loop outlive the server; it is destroyed on
+  // the loop thread, or when that no longer runs.
   static absl::StatusOr<std::unique_ptr<FrameServer>> Create(
       EventLoop* loop, const Options& options, Handler* handler);
 
@@ -81,11 +82,12 @@ class FrameServer {
   void Open();
 
   const SocketAddress& address() const { return address_; }
-  // Those that passed the handshake and are open, before the other end knows.
+  // Open connections that passed the handshake; counted before the other end
+  // knows.
   int num_connections() const { return num_connections_; }
 
-  // Loop thread. One that passed the handshake, to send on it from any thread;
-  // null before OnOpened, and if it is gone.
+  // Loop thread. A connection that passed the handshake, to send on it from any
+  // thread; null before OnOpened, and after it closed.
   std::shared_ptr<FrameConnection> connection(ConnectionId connection) const;
   // Loop thread. Queues a frame on one of connection(); one that is gone is no
   // error.

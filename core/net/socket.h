@@ -28,8 +28,8 @@ absl::StatusOr<HostPort> ParseHostPort(absl::string_view text);
 std::string FormatHostPort(absl::string_view host, int port);
 
 // The address of a TCP socket, IPv4 or IPv6, or of a Unix socket with an
-// abstract name: one that only processes of the same network namespace see, and
-// that goes with its last user. A value.
+// abstract name, which only processes of the same network namespace see, and
+// which disappears with its last user. A value.
 class SocketAddress {
  public:
   // Numeric hosts only, e.g. "127.0.0.1", "::1", "fe80::1%eth0".
@@ -41,15 +41,15 @@ class SocketAddress {
   //   kInvalidArgument  It is not such a name.
   static absl::StatusOr<SocketAddress> FromUnixName(absl::string_view name);
 
-  // What `host` stands for, a name or a number, in the order of preference of
-  // the system's resolver, for which there is no deadline. Also FromUnixName,
-  // whatever the port.
-  //   kInvalidArgument  It stands for nothing, or the port is wrong.
+  // The addresses of `host`, a name or a number, in the order of preference of
+  // the system's resolver, which has no deadline. Also FromUnixName, whatever
+  // the port.
+  //   kInvalidArgument  The host has no address, or the port is wrong.
   //   kUnavailable      The resolver has no answer now.
   static absl::StatusOr<std::vector<SocketAddress>> Resolve(
       const std::string& host, int port);
 
-  // Where a socket is bound.
+  // The address to which a socket is bound.
   static absl::StatusOr<SocketAddress> Local(int fd);
   static absl::StatusOr<SocketAddress> Remote(int fd);
 
@@ -74,35 +74,37 @@ class SocketAddress {
   socklen_t size_ = 0;
 };
 
-// A socket that listens at `address`. All sockets here do not block, and are
-// not passed to programs that this one starts. An IPv6 socket takes IPv6 only.
+// A socket that listens at `address`. Sockets made here are non-blocking, and
+// are not passed to programs that this one starts. An IPv6 socket takes IPv6
+// only.
 //   kUnavailable        The address is in use, or not of this host.
-//   kPermissionDenied   The port is the system's.
+//   kPermissionDenied   The port is reserved for the system.
 //   kResourceExhausted  No descriptors left.
 absl::StatusOr<UniqueFd> Listen(const SocketAddress& address);
 
 // A connection to `address`, without delay of small messages, and with probes
-// that end it when the other host is gone; over a Unix socket, with room for
-// large ones.
-//   kUnavailable        Nobody listens, or the host cannot be reached, or too
-//                       many wait to be let in.
+// that end it when the other host is unreachable; over a Unix socket, with room
+// for large messages.
+//   kUnavailable        There is no server, the host cannot be reached, or too
+//                       many connections wait to be accepted.
 //   kPermissionDenied   Another user listens at the Unix socket.
 //   kDeadlineExceeded   No answer by the deadline.
 //   kResourceExhausted  No descriptors or ports left.
 absl::StatusOr<UniqueFd> ConnectSocket(const SocketAddress& address,
                                        Deadline deadline);
 
-// What ConnectSocket sets, for a socket from accept().
+// Sets the options that ConnectSocket sets, for a socket from accept().
 void ConfigureConnection(int fd);
 
-// OK unless `fd` is a Unix socket whose other end is, or was when it began to
-// listen or connect, of another user than this process.
-//   kPermissionDenied  It is, or that cannot be told: both are user 65534,
-//                      which in this user namespace stands for users without
-//                      number.
+// OK unless the other end of the Unix socket `fd` belongs to another user than
+// this process, or did when it began to listen or connect.
+//   kPermissionDenied  It does, or this cannot be determined: both are user
+//                      65534, which in this user namespace stands for all users
+//                      that it does not map.
 absl::Status CheckSameUser(int fd);
 
-// For a socket that no loop watches: all of `data` out, or `size` bytes in.
+// For a socket that no loop watches: sends all of `data`, or receives `size`
+// bytes.
 //   kUnavailable       The other end closed the connection, or it broke.
 //   kDeadlineExceeded  Not all by the deadline.
 absl::Status SendFully(int fd, absl::string_view data, Deadline deadline);

@@ -122,8 +122,8 @@ class LinkChannel {
   // the worker has it.
   // worker has it.
   void SayGoodbye() ABSL_LOCKS_EXCLUDED(mutex_);
-  // Closes at once, if it is not closed: what waits has failed with `why`, and
-  // so does what comes.
+  // Closes at once, if it is not closed: queued frames fail with `why`, and so
+  // do later ones.
   void Close(const absl::Status& why) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Events of connections of this channel.
