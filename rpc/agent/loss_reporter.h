@@ -17,7 +17,7 @@
 
 namespace sherd::internal {
 
-// Passes everything on to a handler, and reports lost workers to the program.
+// Passes all events on to a handler, and reports lost workers to the program.
 //
 // Threads. Safe from any thread.
 class LossReporter final : public Wire::Handler {
@@ -38,7 +38,7 @@ class LossReporter final : public Wire::Handler {
     for (const auto& [rank, why] : known) notify(rank, why);
   }
 
-  // Lets go of all that was added. After the wire has ended.
+  // Releases all that were added. After the wire has ended.
   void Close() ABSL_LOCKS_EXCLUDED(mutex_) {
     // Destroyed without the lock.
     std::vector<Notify> released;

@@ -15,7 +15,7 @@
 
 namespace sherd::internal {
 
-// What a worker has published.
+// The publications of a worker.
 //
 // Threads. Safe from any thread.
 class Publications {
@@ -23,19 +23,19 @@ class Publications {
   // `worker`: its name, for errors.
   explicit Publications(std::string worker) : worker_(std::move(worker)) {}
 
-  // As RemoteAccess has it.
+  // As RemoteAccess::Publish.
   absl::Status Publish(Publication publication) ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status Withdraw(const PublicationId& id) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // The publication, once it is there.
+  // Returns the publication, once it exists.
   //   kNotFound            It has been withdrawn, or was never made although a
   //                        later one of its scope was.
-  //   kDeadlineExceeded    It is not there by the deadline.
+  //   kDeadlineExceeded    It does not exist at the deadline.
   //   kFailedPrecondition  Close() was called.
   absl::StatusOr<std::shared_ptr<const Publication>> Await(
       const PublicationId& id, Deadline deadline) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Withdraws all, and fails who waits. Idempotent.
+  // Withdraws all, and fails the threads that wait. Idempotent.
   void Close() ABSL_LOCKS_EXCLUDED(mutex_);
 
   size_t size() const ABSL_LOCKS_EXCLUDED(mutex_);
@@ -47,7 +47,7 @@ class Publications {
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
   std::map<PublicationId, std::shared_ptr<const Publication>> published_
       ABSL_GUARDED_BY(mutex_);
-  // By scope: one more than the highest number that was ever published.
+  // By scope: one more than the highest number published so far.
   std::map<std::string, uint64_t> reached_ ABSL_GUARDED_BY(mutex_);
 };
 

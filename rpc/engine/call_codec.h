@@ -24,7 +24,7 @@
 
 namespace sherd::internal {
 
-// What is checked of a message before memory is taken for it.
+// Limits of a message, checked before memory is allocated for it.
 struct CallLimits {
   size_t max_control_bytes = size_t{4} << 20;
   size_t max_tensors = 1024;
@@ -33,13 +33,13 @@ struct CallLimits {
   uint64_t max_tensor_bytes = uint64_t{16} << 30;
 };
 
-// A tensor that is on its way.
+// A tensor in a message.
 struct TensorLayout {
   bool defined = true;
   DType dtype = kFloat32;
   Dims sizes;
   uint64_t bytes = 0;
-  // Where it goes.
+  // The receiver's device to which it goes.
   Device device = {};
 };
 
@@ -49,24 +49,24 @@ struct PayloadHeader {
   // Of all tensors.
   uint64_t tensor_bytes = 0;
   std::vector<ReferenceId> references;
-  // The sender's number of their transfer; 0 without references.
+  // The number that the sender gave their transfer; 0 without references.
   uint64_t reference_transfer = 0;
-  // 0: the tensors are in the tail. Otherwise there is none, and each has an
-  // entry in `sources`.
+  // 0: the tensors are in the tail. Otherwise there is no tail, and each tensor
+  // has an entry in `sources`.
   uint64_t transfer = 0;
   std::vector<TensorSource> sources;
 };
 
-// The messages of calls; rpc.proto says what the fields mean.
+// The messages of calls; rpc.proto defines the fields.
 struct RequestHeader {
   uint64_t call = 0;
   std::string method;
   uint64_t signature = 0;
-  // Until the caller's deadline.
+  // Time left until the caller's deadline.
   absl::Duration timeout = absl::InfiniteDuration();
   PayloadHeader payload;
-  // The result stays, as the value of a reference: its number and that of its
-  // creation; 0: it does not.
+  // The result stays on the callee, as the value of a reference: the numbers of
+  // the reference and of its creation; 0: it does not stay.
   uint64_t creation_number = 0;
   uint64_t creation_sequence = 0;
 };
@@ -102,16 +102,16 @@ using CallHeader = std::variant<RequestHeader, ReplyHeader, CancelHeader,
                                 DrainHeader, ReferenceMessages,
                                 TransferReadHeader, MemoryProbe, MemoryPathSet>;
 
-// Reads the control part of a message that `tail_bytes` follow. The bytes of
-// the tensors are within the limits, and add up to tail_bytes unless they are
-// elsewhere.
-//   kInvalidArgument  It is not a message, or breaks a limit; says which.
+// Reads the control part of a message that `tail_bytes` follow. Checks that the
+// bytes of the tensors are within the limits and, unless they are elsewhere,
+// add up to tail_bytes.
+//   kInvalidArgument  It is not a message, or breaks a limit, which is named.
 absl::StatusOr<CallHeader> DecodeCallMessage(absl::string_view control,
                                              uint64_t tail_bytes,
                                              const CallLimits& limits);
 
-// Whether the tensors of `payload` can travel, and to which devices: sets
-// payload.devices. `route` gives the device of the receiver for one of this
+// Checks whether the tensors of `payload` can travel, and sets payload.devices
+// to where they go. `route` returns the receiver's device for a device of this
 // worker.
 //   kInvalidArgument  There are too many, or too many bytes.
 //   other             Errors of `route`.
@@ -119,16 +119,16 @@ absl::Status CheckTensors(
     Payload& payload, const CallLimits& limits,
     absl::FunctionRef<absl::StatusOr<Device>(const Device&)> route);
 
-// Makes tensors in host memory ready for a tail: contiguous.
+// Makes tensors in host memory contiguous, ready for a tail.
 absl::Status PackTensors(std::vector<Tensor>& tensors);
 
 // The tail of packed tensors, by reference.
 std::vector<absl::Span<const std::byte>> TailOf(
     const std::vector<Tensor>& tensors);
 
-// Control parts. `payload`: its values are moved out; its tensors are packed,
-// or those of `exposure`, which may be null. `reference_transfer`: of its
-// references. `request`: all but the payload.
+// Encode the control parts. `payload`: its values are moved out; its tensors
+// are packed, or those of `exposure`, which may be null. `reference_transfer`:
+// that of its references. `request`: all but the payload.
 //   kInvalidArgument  The message would break a limit.
 absl::StatusOr<std::string> EncodeRequest(const RequestHeader& request,
                                           Payload& payload,

@@ -13,18 +13,18 @@
 
 namespace sherd::internal {
 
-// A thread that looks through the calls under way when the earliest deadline
-// passes. Deadlines are not kept here, since nearly all calls end long before:
-// a look finds what has expired and says when the next one is worth it.
+// A thread that checks the calls under way when the earliest deadline passes.
+// Deadlines are not stored here, since nearly all calls end long before: a look
+// ends the calls that have expired and returns when the next look is due.
 //
 // Threads. Safe from any thread.
 // Cost. Watch: a load, unless the deadline is earlier than all others. The
-// thread sleeps while no call with a deadline is under way, but for one look
-// after the last one.
+// thread sleeps while no call with a deadline is under way, except for one look
+// after the last call.
 class CallDeadlines {
  public:
-  // Ends what has expired by `now`, and returns the earliest deadline of the
-  // rest. Runs on the thread of this object, one at a time.
+  // Ends the calls that have expired by `now`, and returns the earliest
+  // deadline of the rest. Runs on the thread of this object, one at a time.
   using Look = std::function<Deadline(Deadline::Clock::time_point now)>;
 
   explicit CallDeadlines(Look look) : look_(std::move(look)) {}
@@ -33,10 +33,10 @@ class CallDeadlines {
   CallDeadlines& operator=(const CallDeadlines&) = delete;
 
   // The first call starts the thread.
-  //   kResourceExhausted  There is no thread: the deadline is not watched.
+  //   kResourceExhausted  No thread could start: the deadline is not watched.
   absl::Status Watch(Deadline deadline) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Ends the thread, on which it is not called; nothing is watched any more.
+  // Ends the thread; not to be called on it. Nothing is watched any more.
   void Stop() ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:

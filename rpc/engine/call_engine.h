@@ -28,39 +28,38 @@ namespace sherd::internal {
 //
 // A call ends once: with its result, an error of the handler, its deadline, a
 // Cancel, or the loss of the worker. Every error begins with "call 17 of scale
-// on worker1 (rank 1): " and carries the rank; of a worker that is lost, as the
-// failed one. Nothing is sent twice. When a call ends before its reply, the
-// callee is told, frees what the call holds unless its handler has it, and
+// on worker1 (rank 1): " and carries the rank; that of a lost worker as the
+// failed rank. Nothing is sent twice. When a call ends before its reply, the
+// callee is notified, frees what the call holds unless its handler has it, and
 // cancels the handler's CallContext and the calls that the handler made; a late
 // reply is dropped.
 //
-// Tensors. What is sent is read from the sender's storage, which is kept until
-// the system has it, or the receiver has read it in place or is lost: a caller
-// whose call ended with an error may find it still being read. A call with
-// `out` does not end while its reply is being written there, even if its
-// deadline passes: it ends when the bytes have landed, or no more of them come
-// because the worker is lost. A call to this worker itself shares storage with
-// it.
+// Tensors. They are read from the sender's storage, which is kept until the
+// system has the data, or the receiver has read it in place or is lost: it may
+// still be read after a call has ended with an error. A call with `out` does
+// not end while its reply is being written there, even if its deadline passes:
+// it ends when all bytes have arrived, or when no more can arrive because the
+// worker is lost. A call to this worker itself shares storage with it.
 //
 // Devices. Tensors on devices travel through host memory, to where the device
-// routes lead; Start waits until the devices have run what the calling thread
-// has queued for an argument. What a handler gets is queued on its thread's
-// current streams, and so must be what it returns; the result of a call is
-// complete. An `out` is where it is, without a route.
+// routes lead; Start waits until the devices have run the work that the calling
+// thread has queued for an argument. A handler's arguments are queued on its
+// thread's current streams, and so must be its result; the result of a call is
+// complete. An `out` may be on any device, without a route.
 //
 // Handlers run on a pool that grows while they wait, with the CallContext of
 // their call; one that throws, or destroys its ReplyFunction unused, ends its
 // call with kInternal.
 //
-// Life. Make the engine, start the wire with it as handler, Attach the wire;
-// from then on all is possible. Messages that come before wait, and handlers
-// with them, so that a handler can always call. At the end
-// close the wire, then Close the engine.
+// Life. Create the engine, start the wire with it as handler, Attach the wire;
+// from then on all methods can be called. Messages that arrive before are kept,
+// so that a handler can always make calls. At the end close the wire, then
+// Close the engine.
 //
 // Threads. Safe from any thread.
-// Cost of a call: a header is encoded and decoded once each way, and what has
-// to outlive a function is allocated; locks are those of tables, none is held
-// while a message is sent or foreign code runs.
+// Cost of a call: a header is encoded and decoded once each way, and what
+// outlives a function is allocated; the locks are those of tables, and none is
+// held while a message is sent or a user's code runs.
 class CallEngine : public Wire::Handler {
  public:
   explicit CallEngine(CallEngineOptions options);
@@ -69,12 +68,12 @@ class CallEngine : public Wire::Handler {
   CallEngine(const CallEngine&) = delete;
   CallEngine& operator=(const CallEngine&) = delete;
 
-  // Before the wire is started, if at all.
+  // If called at all, before the wire is started.
   void SetDeviceRoutes(DeviceRoutes routes) {
     core_->routes = std::move(routes);
   }
 
-  // Once; the wire lives as long as anything of the engine.
+  // Once; the wire must live as long as any part of the engine.
   void Attach(std::shared_ptr<Wire> wire);
 
   // Calls `method` on worker `to` and returns the call's number. `done` is
@@ -86,27 +85,27 @@ class CallEngine : public Wire::Handler {
   //                        not fit the result; names both.
   //   kFailedPrecondition  No wire is attached, the engine is closed, the
   //                        worker's handler has another signature, or a tensor
-  //                        is on a device without a device map, or goes to one
-  //                        that is not there.
+  //                        is on a device without a device map, or the map
+  //                        leads to a device that does not exist.
   //   kNotFound            The worker has no handler of that name.
   //   kUnimplemented       A tensor has no data; names its device.
   //   kDeadlineExceeded    The deadline passed.
   //   kCancelled           Cancel, also of the call that this one is part of.
   //   kUnavailable         The worker is lost, or left.
-  //   kResourceExhausted   It has no memory or thread for the call, or nothing
-  //                        is left to connect with.
+  //   kResourceExhausted   It has no memory or thread for the call, or no
+  //                        resources are left to connect with it.
   //   kInternal            Its handler threw or never answered.
   //   kInvalidArgument, kPermissionDenied  Tensors could not be read in the
   //                        sender's memory: see MemoryTransfer::Read.
-  //   other                As the handler returns.
+  //   other                The handler's error.
   uint64_t Start(int to, absl::string_view method, uint64_t signature,
                  Payload request, const CallOptions& options,
                  ReplyFunction done);
 
-  // What brings calls and replies. From now on who waits for one takes part.
-  // Once, before the first call.
+  // Sets the work that receives calls and replies; from now on threads that
+  // wait for one take part. Once, before the first call.
   void Share(std::shared_ptr<SharedWork> work);
-  // That, for who waits for a reply, or null.
+  // That work, for threads that wait for a reply, or null.
   std::shared_ptr<SharedWork> work() const { return core_->work; }
 
   // Ends a call with kCancelled; one that has ended is not an error.
@@ -122,8 +121,8 @@ class CallEngine : public Wire::Handler {
   void FailAll(const absl::Status& why);
 
   // FailAll, refuses calls from now on, and waits for handlers. Idempotent.
-  //   kDeadlineExceeded  Some have not returned: how many. They may go on; what
-  //                      they answer is dropped.
+  //   kDeadlineExceeded  Some have not returned; the message has their number.
+  //                      They continue, and their replies are dropped.
   absl::Status Close(Deadline deadline);
 
   // The values that this worker owns or holds.
@@ -132,8 +131,8 @@ class CallEngine : public Wire::Handler {
   // Of all workers, by rank.
   std::vector<WorkerStatistics> Statistics() const;
 
-  // The calls that have not ended, of both directions, for a person to see.
-  // Holds a lock of each table for as long as it copies.
+  // The calls that have not ended, in both directions, for diagnosis. Holds a
+  // lock of each table for as long as it copies.
   std::vector<CallUnderWay> CallsUnderWay() const;
 
   // Wire::Handler.

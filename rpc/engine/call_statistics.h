@@ -25,8 +25,8 @@ class LatencyHistogram {
     counts_[BucketOf(absl::ToInt64Nanoseconds(duration))].fetch_add(
         1, std::memory_order_relaxed);
   }
-  // What a part of `quantile` of the durations do not exceed: the middle of
-  // the bucket. Zero if there are none.
+  // The duration that a part of `quantile` of all do not exceed: the middle of
+  // its bucket. Zero if there are none.
   absl::Duration Quantile(double quantile) const;
 
  private:
@@ -49,9 +49,9 @@ struct alignas(64) WorkerCounters {
   std::atomic<uint64_t> outstanding{0};
   std::atomic<uint64_t> bytes_sent{0};
   std::atomic<uint64_t> bytes_received{0};
-  // Of them, those that were read in its memory, by MemoryPath.
+  // Of bytes received, those read in its memory, by MemoryPath.
   std::array<std::atomic<uint64_t>, kNumMemoryPaths> bytes_read{};
-  // Requests that travelled; the agreement of a drain rests on them.
+  // Requests sent to it; the agreement of a drain relies on them.
   std::atomic<uint64_t> requests_sent{0};
   std::atomic<uint64_t> requests_received{0};
   LatencyHistogram latency;
@@ -59,7 +59,7 @@ struct alignas(64) WorkerCounters {
 
 // A call that has not ended, on one of its two workers.
 struct CallUnderWay {
-  // The other worker made it; otherwise this one.
+  // Made by the other worker; otherwise by this one.
   bool incoming = false;
   int peer = 0;
   uint64_t id = 0;

@@ -31,15 +31,15 @@ class Caller;
 class Callee : public std::enable_shared_from_this<Callee> {
  public:
   using Destinations = std::vector<absl::Span<std::byte>>;
-  // Those whose handlers nobody waits for any more.
+  // Contexts of handlers whose results are no longer needed.
   using Contexts = std::vector<std::shared_ptr<CallContext>>;
 
   explicit Callee(std::shared_ptr<EngineCore> core) : core_(std::move(core)) {}
 
-  // Who takes the results of calls to this worker itself; before the first.
+  // Takes the results of calls to this worker itself; set before the first.
   void SetCaller(std::weak_ptr<Caller> caller) { caller_ = std::move(caller); }
 
-  // Handlers run from here on; calls that came before have waited.
+  // Handlers run from here on; earlier calls have waited.
   void Open() ABSL_LOCKS_EXCLUDED(mutex_);
 
   // As Wire::Handler::OnControl.
@@ -50,7 +50,7 @@ class Callee : public std::enable_shared_from_this<Callee> {
                    Payload payload);
 
   Contexts OnCancel(int from, uint64_t id);
-  // What it creates here goes on, for the workers that hold it.
+  // Calls that create values here continue, for the workers that hold these.
   Contexts OnGone(int worker);
   // Of all workers.
   Contexts CancelAll();
@@ -61,13 +61,13 @@ class Callee : public std::enable_shared_from_this<Callee> {
  private:
   class ReplyOnce;
   using Call = std::shared_ptr<IncomingCall>;
-
-  // kInvalidArgument: nobody says this.
+  // kInvalidArgument: the message is malformed.
+  // kInvalidArgument: such a message is never sent.
   absl::Status TakeReferences(const RequestHeader& request, IncomingCall& call);
   absl::Status FindHandler(absl::string_view method, uint64_t signature,
                            IncomingCall& call) const;
   // Counts the call as running, and its bytes as held, until the last handle
-  // of the result goes.
+  // of the result is destroyed.
   std::shared_ptr<void> MarkRunning(uint64_t bytes);
   absl::Status MakeRoom(RequestHeader& request, IncomingCall& call) const;
   void Admit(Call call);
@@ -77,12 +77,12 @@ class Callee : public std::enable_shared_from_this<Callee> {
   // The call was taken, and the result is complete.
   void Deliver(const Call& call, absl::StatusOr<Payload> result);
   void SendReply(const Call& call, Payload result);
-  // With `status` instead of the result, unless it is OK.
+  // Writes `status` instead of the result, unless it is OK.
   void WriteReply(const IncomingCall& call, Payload result,
                   PackedTensors packed, uint64_t transfer, absl::Status status);
   absl::Status InjectAt(FaultPoint point, const IncomingCall& call,
                         bool* lost = nullptr) const;
-  // Of calls that were taken; nobody waits for an answer.
+  // Cancels calls that were taken from the table; no reply is sent.
   Contexts Cancel(const std::vector<Call>& calls, const absl::Status& why);
 
   const std::shared_ptr<EngineCore> core_;

@@ -30,11 +30,11 @@ class Callee;
 
 struct CallOptions {
   absl::Duration timeout = absl::Seconds(60);
-  // Where the tensors of the result go, in their order; undefined ones are
-  // allocated, and all are if it is empty.
+  // Receive the tensors of the result, in their order; undefined ones are
+  // allocated, and all of them are if it is empty.
   std::vector<Tensor> out = {};
-  // The kCreate of the reference whose value the result becomes, at the callee;
-  // `done` then gets an empty one.
+  // The kCreate of the reference whose value the result becomes, at the
+  // callee; `done` then gets an empty result.
   std::optional<ReferenceMessage> creation = std::nullopt;
 };
 
@@ -62,10 +62,12 @@ class Caller : public std::enable_shared_from_this<Caller> {
   void OnLocalReply(uint64_t id, absl::StatusOr<Payload> result);
 
   void OnGone(int worker, const absl::Status& why);
-  // Nobody waits any more for the handlers of these calls, so nor do they.
+  // The handlers of these calls are cancelled: cancels the calls that they
+  // made.
   void CancelChildren(
       const std::vector<std::shared_ptr<CallContext>>& contexts);
-  // Ends what has expired; the earliest deadline of the rest.
+  // Ends the calls that have expired; returns the earliest deadline of the
+  // rest.
   Deadline Expire(Deadline::Clock::time_point now);
   std::vector<CallUnderWay> UnderWay() const { return calls_.UnderWay(); }
 
@@ -74,25 +76,25 @@ class Caller : public std::enable_shared_from_this<Caller> {
   using Call = std::shared_ptr<OutgoingCall>;
 
   absl::Status CheckStart(int to, const OutgoingCall& call) const;
-  // These end the call if it cannot begin.
+  // End the call if it cannot begin.
   void Launch(const Call& call, RequestHeader header, Payload request);
   void SendRequest(const Call& call, RequestHeader header, Payload request,
                    PackedTensors packed, const absl::Status& ready);
   absl::Status TrySend(const Call& call, RequestHeader header, Payload request,
                        PackedTensors packed);
-  // The request of this call left this worker, or never will.
+  // The request of this call was sent, or never will be.
   void OnSent(const Call& call, const absl::Status& end);
-  // The tail of a reply is here, or never will be.
+  // The tail of a reply has arrived, or never will.
   void OnLanded(std::shared_ptr<Landed> landed, const absl::Status& status);
   void Settle(std::shared_ptr<Landed> landed);
-  // Puts the tensors where the caller wants them.
+  // Moves the tensors to where the caller wants them.
   absl::Status Place(Landed& landed) const;
   // Ends the call with its result.
   void Deliver(Landed& landed, const absl::Status& status);
-  // Both end a call that was taken; Abandon lets the callee know.
+  // Both end a call that was taken; Abandon also notifies the callee.
   void Finish(Call call, absl::StatusOr<Payload> result);
   void Abandon(Call call, const absl::Status& why);
-  // The request has left, and nobody waits for the reply.
+  // The request was sent, and its reply is no longer needed.
   void Recall(const OutgoingCall& call, const absl::Status& why);
   void NotSent(const OutgoingCall& call, const absl::Status& why);
   std::string Describe(const OutgoingCall& call) const;

@@ -28,15 +28,16 @@ class Drain {
   Drain(int rank, int world_size, DrainAgreement::Look look, Send send,
         Describe describe);
 
-  // Returns once all workers that are left called it and none has a call
-  // outstanding or running. Again after that, at once and the same.
-  //   kUnavailable         As above, but some died or gave up first; named.
-  //   kDeadlineExceeded    Names those that it waited for, or the coordinator.
-  //   kFailedPrecondition  Another thread is in it.
+  // Returns once all remaining workers called it and none has a call
+  // outstanding or running. Later calls return the same at once.
+  //   kUnavailable         The same, but some died or gave up first; named.
+  //   kDeadlineExceeded    Names the workers that it waited for, or the
+  //                        coordinator.
+  //   kFailedPrecondition  Another thread is waiting already.
   absl::Status Wait(Deadline deadline) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // From another thread: no Wait takes longer than until `deadline`, nor does
-  // one that begins later.
+  // From another thread: no Wait, running or later, takes longer than until
+  // `deadline`.
   void EndBy(Deadline deadline) ABSL_LOCKS_EXCLUDED(mutex_);
 
   void OnMessage(int from, const DrainHeader& header)
@@ -44,7 +45,7 @@ class Drain {
   // Empty `why`: it left.
   void OnGone(int worker, absl::string_view why) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // This worker may have become idle. Cost. A load while nobody waits.
+  // This worker may have become idle. Cost. A load while no thread waits.
   void OnIdle() {
     if (waiting_.load(std::memory_order_seq_cst)) Wake();
   }
@@ -63,7 +64,7 @@ class Drain {
   std::atomic<bool> waiting_{false};
   absl::Mutex mutex_;
   absl::CondVar changed_;
-  // Something happened since the waiting thread looked.
+  // Something happened since the waiting thread last checked.
   bool news_ ABSL_GUARDED_BY(mutex_) = false;
   // Of EndBy.
   Deadline limit_ ABSL_GUARDED_BY(mutex_) = Deadline::Infinite();

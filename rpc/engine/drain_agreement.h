@@ -14,25 +14,25 @@
 
 namespace sherd::internal {
 
-// What a worker does at a moment.
+// The activity of a worker at one moment.
 struct DrainCounts {
-  // It has no call outstanding and runs none.
+  // No call is outstanding or running here.
   bool idle = false;
-  // Requests that it ever sent to and received from those that count.
+  // All requests that it sent to and received from the workers that count.
   uint64_t sent = 0;
   uint64_t received = 0;
 };
 
-// How workers find out that no call is outstanding or running on any of them:
-// Mattern's four-counter method. The coordinator, the lowest rank that is left,
+// How workers determine that no call is outstanding or running on any of them:
+// Mattern's four-counter method. The coordinator, the lowest remaining rank,
 // asks all in waves. A worker answers once it has joined and is idle. Two
 // successive waves in which as many requests were received as sent, the same
-// number in both, prove that nothing was on its way between them. Then the
-// coordinator tells all (AGREED), and when each has acknowledged it, that they
-// may go (LEAVE): so if a coordinator is lost, either all that are left answer
-// the next one's waves, or one of them knows that there is agreement.
+// number in both, prove that nothing was under way between them. Then the
+// coordinator notifies all (AGREED), and when each has acknowledged it, that
+// they may leave (LEAVE): so if a coordinator is lost, either all remaining
+// workers answer the next one's waves, or one of them knows of the agreement.
 //
-// A worker that is lost is left out, and so are requests to and from it.
+// A lost worker is excluded, and so are requests to and from it.
 //
 // A pure state machine: no threads, no clock. Calls one at a time.
 class DrainAgreement {
@@ -47,11 +47,10 @@ class DrainAgreement {
 
   DrainAgreement(int rank, int world_size);
 
-  // Each returns what is to be sent.
+  // Each returns the messages to send.
 
   Messages OnMessage(int from, const DrainHeader& header);
-  // `worker` takes no part any more. `why`: it died, or gave up; empty: it
-  // left.
+  // `worker` no longer takes part. `why`: it died, or gave up; empty: it left.
   void OnGone(int worker, absl::string_view why);
   // This worker waits for the agreement from now on.
   void Join() { joined_ = true; }
@@ -61,18 +60,18 @@ class DrainAgreement {
   // This worker no longer waits. Not after agreed().
   Messages GiveUp();
 
-  // No call is left: what follows only lets the others know.
+  // No call is left: further messages only notify the others.
   bool agreed() const { return phase_ != Phase::kCounting; }
-  // This worker may go.
+  // This worker may leave.
   bool over() const { return phase_ == Phase::kOver; }
-  // The last wave found requests on their way; another one is due, which should
-  // wait a little.
+  // The last wave found requests under way; another wave is due, after a short
+  // wait.
   bool wave_is_due() const { return wave_is_due_; }
 
-  // Those that died or gave up before there was agreement, as this worker or
-  // the coordinator saw it, and why.
+  // Workers that died or gave up before the agreement, as seen by this worker
+  // or the coordinator, and why.
   std::map<int, std::string> lost() const;
-  // Those that this worker waits for.
+  // The workers that this one waits for.
   std::vector<int> Missing() const;
 
  private:
@@ -84,9 +83,9 @@ class DrainAgreement {
 
   int Coordinator() const;
   Messages ToOthers(const DrainHeader& header) const;
-  // What this worker says once there is agreement.
+  // This worker's message after the agreement.
   DrainHeader Agreed() const;
-  // `lost`: by others; this worker may not know yet.
+  // `lost`: reported by others; this worker may not know yet.
   void Agree(const std::vector<int>& lost);
   std::set<int> Gone() const;
   void AdvanceCount(const Look& look, bool new_wave, Messages& messages);
@@ -96,19 +95,19 @@ class DrainAgreement {
   bool joined_ = false;
   bool wave_is_due_ = false;
   Phase phase_ = Phase::kCounting;
-  // Those that take no part any more, and why.
+  // Workers that no longer take part, and why.
   std::map<int, std::string> gone_;
-  // Asked of this worker and not answered, by coordinator: a late wave of one
-  // that is gone must not replace that of the next one.
+  // Waves that this worker has not answered, by coordinator: a late wave of a
+  // lost coordinator must not replace that of the next one.
   std::map<int, Wave> asked_;
 
   // Of the coordinator.
   uint64_t wave_ = 0;
-  // Reports of the wave under way; none are expected where it is empty.
+  // Reports of the wave under way; unset: none is.
   std::optional<std::map<int, DrainCounts>> reports_;
   // How many requests the last wave saw both sent and received.
   std::optional<uint64_t> balance_;
-  // It has told the others that there is agreement.
+  // The others were notified of the agreement.
   bool told_ = false;
   std::set<int> acknowledged_;
 };

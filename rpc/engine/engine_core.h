@@ -41,20 +41,20 @@ struct CallEngineOptions {
   CallLimits limits = {};
   // Tensors of requests that were received and whose handlers have not ended.
   uint64_t max_held_bytes = uint64_t{64} << 30;
-  // On their way to one worker; a message that is larger goes alone.
+  // Bytes under way to one worker; a larger message is sent alone.
   uint64_t max_unsent_bytes = uint64_t{256} << 20;
   WorkerPoolOptions pool = {};
-  // How tensors may be read in the memory of the worker that sends them.
+  // How tensors may be read in the memory of their sender.
   MemoryPathSet memory_paths = {};
   // The handler of a call to `worker`, which is this one.
   std::function<absl::StatusOr<std::shared_ptr<const RawHandler>>(
       absl::string_view name, uint64_t signature, absl::string_view worker)>
       find_handler = FindHandlerFor;
-  // Of a fetch of a reference's value that is not given another one.
+  // For a fetch of a reference's value without a timeout of its own.
   absl::Duration timeout = absl::Seconds(60);
 };
 
-// What this worker counts, of each other worker and in all.
+// The counters of this worker, per other worker and in total.
 //
 // Threads. Safe from any thread, without locks.
 class CallCounters {
@@ -67,10 +67,11 @@ class CallCounters {
   WorkerCounters& Of(int worker) { return workers_[worker]; }
   const WorkerCounters& Of(int worker) const { return workers_[worker]; }
 
-  // Calls of this worker that have not ended, and of others that run here.
+  // Calls of this worker that have not ended, and calls of others that run
+  // here.
   std::atomic<int64_t>& outstanding() { return outstanding_; }
   std::atomic<int64_t>& running() { return running_; }
-  // Bytes of tensors of those that run here.
+  // Bytes of tensors of calls that run here.
   std::atomic<uint64_t>& held_bytes() { return held_bytes_; }
 
   // A consistent view: activity begins before its request is counted, so that
@@ -87,8 +88,8 @@ class CallCounters {
 
 struct EngineCore;
 
-// The tensors of a message that has come, which are read in its sender's
-// memory. The sender keeps them until this object is destroyed, which tells it.
+// The tensors of a received message that are read in the sender's memory. The
+// sender keeps them until it is notified that this object was destroyed.
 struct Transfer {
   Transfer(std::shared_ptr<EngineCore> engine, int sender,
            PayloadHeader& payload);
@@ -107,7 +108,7 @@ struct Transfer {
 
 // Tensors that are ready to travel.
 struct PackedTensors {
-  // Those of the tail.
+  // Tensors of the tail.
   std::vector<Tensor> tail;
   // Or null.
   std::shared_ptr<const Exposure> exposure;
@@ -116,7 +117,7 @@ struct PackedTensors {
   bool bulk() const;
 };
 
-// What both directions of calls share.
+// The part that both directions of calls share.
 struct EngineCore : std::enable_shared_from_this<EngineCore> {
   EngineCore(CallEngineOptions engine_options, CallDeadlines::Look look);
 
@@ -125,41 +126,41 @@ struct EngineCore : std::enable_shared_from_this<EngineCore> {
 
   // Counts and sends. `call`: as of CallOutbox::Send. The tensors are those of
   // Pack, and are kept until the system has them as the tail, or until they are
-  // read. `on_sent`: as WireMessage has it, but it is not called for what is
+  // read. `on_sent`: as of WireMessage, but not called for a message that is
   // dropped before; may be null.
   absl::Status Send(
       int to, uint64_t call, std::string control, PackedTensors tensors,
       std::function<void(const absl::Status& end)> on_sent = nullptr);
-  // The same for what is small; a lost worker does not need it. `unsent`:
+  // The same for a small message, which a lost worker does not need. `unsent`:
   // called if WireMessage::IsUnsent; may be null.
   void SendSmall(int to, std::string control,
                  std::function<void(const absl::Status& why)> unsent = nullptr);
 
-  // Makes tensors ready for a message to `to`: those on devices are copied to
-  // the host, as the calling thread's current streams will have left them; then
-  // they are exposed, if that worker can read all of them in this one's memory
-  // and it pays, or made contiguous. `route`: as of CheckTensors.
-  //   kDeadlineExceeded  A device has not run by then what is queued for one.
+  // Makes tensors ready for a message to `to`: copies those on devices to the
+  // host, in the order of the calling thread's current streams; then exposes
+  // them, if that worker can read all of them in this one's memory and it pays,
+  // or makes them contiguous. `route`: as of CheckTensors.
+  //   kDeadlineExceeded  A device has not run the work queued for one by then.
   //   other              As CheckTensors; kResourceExhausted.
   absl::StatusOr<PackedTensors> Pack(
       int to, Payload& payload,
       absl::FunctionRef<absl::StatusOr<Device>(const Device&)> route,
       Deadline deadline);
 
-  // Brings the tensors of a message of `from` to `tensors`, which have its
-  // sizes and dtypes, and calls `end` then: here, if there are none; on the
-  // loop's thread, if they come as a tail; otherwise on one of the pool, which
-  // reads them in the sender's memory, and also after an error of that.
-  // Returns what Wire::Handler::OnControl does.
+  // Receives the tensors of a message of `from` into `tensors`, which have its
+  // sizes and dtypes, and then calls `end`: here, if there are none; on the
+  // loop's thread, if they arrive as a tail; otherwise on a thread of the pool,
+  // which reads them in the sender's memory, and also after an error of that.
+  // Returns the result of Wire::Handler::OnControl.
   std::vector<absl::Span<std::byte>> Land(int from,
                                           std::shared_ptr<Transfer> transfer,
                                           uint64_t tail_bytes,
                                           std::vector<Tensor> tensors,
                                           uint64_t* ticket, Landings::End end);
 
-  // Tells `to` about this worker's memory, once; again if that did not leave.
+  // Sends `to` a probe of this worker's memory, once; again if it was not sent.
   void IntroduceMemory(int to);
-  // `from` has told about its own.
+  // `from` has sent a probe of its own memory.
   absl::Status OnMemoryProbe(int from, const MemoryProbe& probe);
 
   const CallEngineOptions options;
@@ -172,7 +173,7 @@ struct EngineCore : std::enable_shared_from_this<EngineCore> {
   Drain drain;
   WorkerPool pool;
   CallDeadlines deadlines;
-  // Set once, before the wire is there.
+  // Set once, before the wire is attached.
   std::shared_ptr<ReferenceService> references;
   // Of the wire. Set once, before any call.
   std::shared_ptr<SharedWork> work;

@@ -27,35 +27,35 @@ struct IncomingCall {
   uint64_t id = 0;
   std::shared_ptr<CallContext> context;
   std::shared_ptr<const RawHandler> handler;
-  // Of the references that it brought; 0: none.
+  // The transfer of the references that it brought; 0: none.
   uint64_t reference_transfer = 0;
-  // What its result becomes, if it stays here.
+  // The value that its result becomes, if it stays here.
   std::optional<ReferenceService::Value> value;
   const Deadline::Clock::time_point started = Deadline::Clock::now();
   // As CallUnderWay has it.
   std::atomic<const char*> state{"arriving"};
-  // Guarded by the table, and then of the thread that took the call.
+  // Guarded by the table, then owned by the thread that took the call.
   Payload payload;
   // Released with the call: while it exists, the call is running.
   std::shared_ptr<void> running;
 };
 
 // The calls that were made here and have not been answered. The thread that
-// removes one answers it; one whose caller no longer waits is removed by that,
-// and then no answer is sent.
+// removes one answers it; a call whose caller no longer waits is removed when
+// that is noticed, and no reply is sent.
 //
 // Threads. Safe from any thread.
 class IncomingCalls {
  public:
-  // False if there is such a call.
+  // Returns false if there is such a call.
   bool Add(std::shared_ptr<IncomingCall> call) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // The payload, for the handler; nothing if the call is no longer here.
+  // The payload, for the handler; nothing if the call has been removed.
   std::optional<Payload> Begin(const IncomingCall& call)
       ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Gives its payload the handles of its references, which Begin then returns;
-  // false if the call is no longer here.
+  // Sets the handles of its payload's references, which Begin then returns;
+  // false if the call has been removed.
   bool Admit(const IncomingCall& call,
              std::vector<std::shared_ptr<void>>& handles)
       ABSL_LOCKS_EXCLUDED(mutex_);
@@ -68,7 +68,7 @@ class IncomingCalls {
       const std::function<bool(const IncomingCall&)>& chosen)
       ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // All that are here, for a person to see.
+  // All calls, for diagnosis.
   std::vector<CallUnderWay> UnderWay() const ABSL_LOCKS_EXCLUDED(mutex_);
 
   // The earliest deadline of all calls.

@@ -18,20 +18,20 @@
 
 namespace sherd::internal {
 
-// Messages whose tails are on their way into this process's memory.
+// Messages whose tails are being received into this process's memory.
 //
 // Threads. Safe from any thread.
 class Landings {
  public:
-  // Called once, without a lock: OK when all bytes have landed, otherwise why
-  // no more will come. What it captured keeps the memory until then.
+  // Called once, without a lock: with OK when all bytes have arrived, otherwise
+  // with why no more will. Its captures keep the memory until then.
   using End = std::function<void(const absl::Status& status)>;
 
   // Returns the ticket.
   uint64_t Add(int from, End end) ABSL_LOCKS_EXCLUDED(mutex_);
-  // All bytes of that ticket have landed. One that is unknown is ignored.
+  // All bytes of that ticket have arrived. An unknown ticket is ignored.
   void Land(int from, uint64_t ticket) ABSL_LOCKS_EXCLUDED(mutex_);
-  // No more bytes come from `worker`; -1: from any.
+  // No more bytes arrive from `worker`; -1: from any.
   void Fail(int worker, const absl::Status& why) ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
@@ -45,9 +45,9 @@ class Landings {
   absl::flat_hash_map<uint64_t, Landing> landings_ ABSL_GUARDED_BY(mutex_);
 };
 
-// Tensors of these layouts, in host memory. Those of `out` are taken where they
-// are defined, there and, unless any strides will do, contiguous; the others
-// are new.
+// Tensors of these layouts, in host memory. Defined tensors of `out` are used
+// if they are in host memory and, unless any strides will do, contiguous; the
+// others are new.
 //   kInvalidArgument     `out` is not empty and has another number of tensors,
 //                        or one of other sizes or dtype, without data, or that
 //                        may not be written to; names both.
@@ -58,15 +58,15 @@ absl::StatusOr<std::vector<Tensor>> TensorsToLandIn(
     const std::vector<TensorLayout>& layouts, const std::vector<Tensor>& out,
     bool any_strides);
 
-// Where they go once they have landed, as Payload::devices: a tensor with a
-// place in `out` goes nowhere else.
+// Their devices after they have arrived, as Payload::devices: a tensor with a
+// place in `out` goes to no other.
 std::vector<Device> DevicesAfterLanding(
     const std::vector<TensorLayout>& layouts, const std::vector<Tensor>& out);
 
-// Where the tail of these tensors goes.
+// The destinations of the tail of these tensors.
 std::vector<absl::Span<std::byte>> DestinationsOf(std::vector<Tensor>& tensors);
 
-// Copies what landed elsewhere into the defined tensors of `out`, which the
+// Copies what arrived elsewhere into the defined tensors of `out`, which the
 // result then has; not on a thread that must not block.
 absl::Status CopyIntoOut(const std::vector<Tensor>& out,
                          std::vector<Tensor>& landed);

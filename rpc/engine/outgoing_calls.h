@@ -35,19 +35,19 @@ struct OutgoingCall {
   Deadline::Clock::time_point started;
   // Called once, by the thread that took the call from the table.
   std::function<void(absl::StatusOr<Payload>)> done;
-  // Where the tensors of the result go; may be empty.
+  // Receive the tensors of the result; may be empty.
   std::vector<Tensor> out;
-  // The request is bulk, so that what follows it has to be.
+  // The request is bulk, so that later messages of the call must be, too.
   bool bulk = false;
-  // Of the references that the request carries; 0: none.
+  // The transfer of the references that the request carries; 0: none.
   uint64_t reference_transfer = 0;
-  // Of the reference whose value the call makes.
+  // The reference whose value the call creates.
   std::optional<ReferenceId> creation;
-  // Of the handler that made the call, or null.
+  // The handler that made the call, or null.
   std::shared_ptr<CallContext> parent;
 
-  // Who ends a call while its request is on the way out leaves it to the thread
-  // that sends it to call it back, so that a cancellation never overtakes it.
+  // A thread that ends a call while its request is being sent leaves the recall
+  // to the sending thread, so that a cancellation never overtakes the request.
   enum class Departure { kAhead, kLeft, kUnwanted };
   std::atomic<Departure> departure{Departure::kAhead};
   // Why, once it is kUnwanted.
@@ -57,20 +57,20 @@ struct OutgoingCall {
 // The calls that this worker made and that have not ended. The thread that
 // takes one from it ends it: so each ends once, and a late reply finds nothing.
 //
-// While a reply lands in a call's `out`, the call cannot end, since the caller
-// may do with that memory what it likes once it has: an end that is asked for
-// is kept until the bytes have landed or their worker is lost.
+// While a reply is received into a call's `out`, the call cannot end, since the
+// caller may reuse that memory once it has: the end is deferred until all bytes
+// have arrived or their worker is lost.
 //
 // Threads. Safe from any thread.
 // Cost. A lock that calls of other numbers hardly ever share.
 class OutgoingCalls {
  public:
-  // Makes `call` known under its id, a number of NextId.
+  // Adds `call` under its id, a number of NextId.
   void Add(std::shared_ptr<OutgoingCall> call);
   uint64_t NextId() { return next_id_.fetch_add(1, std::memory_order_relaxed); }
 
-  // Null if there is no such call (to worker `to`, if that is not -1) any more,
-  // or an end is kept; then it is `status` unless there was one before.
+  // Null if there is no such call (to worker `to`, if that is not -1), or its
+  // end is deferred; then the end is `status` unless there was one before.
   std::shared_ptr<OutgoingCall> Take(uint64_t id, const absl::Status& status,
                                      int to = -1);
 
@@ -79,21 +79,22 @@ class OutgoingCalls {
       const std::function<bool(const OutgoingCall&)>& chosen,
       const absl::Status& status);
 
-  // A reply from `from` is about to land. Nothing if there is no such call,
-  // otherwise its `out`; if there is one, the call does not end before Release.
+  // A reply from `from` is about to arrive. Returns nothing if there is no such
+  // call, otherwise its `out`; with an `out`, the call does not end before
+  // Release.
   std::optional<std::vector<Tensor>> Claim(uint64_t id, int from);
 
   // Takes a call that was claimed, or that has no `out` and may have ended:
-  // then null. `end`: what was kept, or OK.
+  // then null. `end`: the deferred end, or OK.
   std::shared_ptr<OutgoingCall> Release(uint64_t id, absl::Status& end);
 
-  // The system has the request of this call, if it has not ended.
+  // The system has the request of this call, if the call has not ended.
   void MarkSent(uint64_t id);
 
-  // All that have not ended, for a person to see.
+  // All calls that have not ended, for diagnosis.
   std::vector<CallUnderWay> UnderWay() const;
 
-  // The earliest deadline of all calls whose end is not kept.
+  // The earliest deadline of all calls whose end is not deferred.
   Deadline EarliestDeadline() const;
 
  private:

@@ -19,9 +19,9 @@
 
 namespace sherd::internal {
 
-// Workers of one process that exchange messages as a Wire has them, for tests
-// of what stands on one: in order per pair, in any order between pairs, with a
-// thread per worker. Messages can be lost, kept back, or end in the middle.
+// Workers of one process that exchange messages as over a Wire, for tests of
+// the layers above: in order per pair, in any order between pairs, with a
+// thread per worker. Messages can be lost, delayed, or end in the middle.
 class FakeNetwork {
  public:
   enum class Fate {
@@ -33,13 +33,13 @@ class FakeNetwork {
     // Never leaves: WireMessage::IsUnsent.
     kUnsent,
   };
-  // Asked of every message; any thread, under no lock.
+  // Called for every message; any thread, under no lock.
   using Filter =
       std::function<Fate(int from, int to, absl::string_view control)>;
 
-  // `seed`: of the order in which workers' messages arrive.
+  // `seed`: determines the order in which workers' messages arrive.
   FakeNetwork(int size, uint64_t seed);
-  // Waits for the threads; the handlers may be gone already after Stop.
+  // Waits for the threads; handlers may be destroyed before it, after Stop.
   ~FakeNetwork();
   FakeNetwork(const FakeNetwork&) = delete;
   FakeNetwork& operator=(const FakeNetwork&) = delete;
@@ -51,23 +51,23 @@ class FakeNetwork {
 
   void SetFilter(Filter filter) ABSL_LOCKS_EXCLUDED(mutex_);
   void ReleaseHeld() ABSL_LOCKS_EXCLUDED(mutex_);
-  // Called on the receiver's thread when half of a tail is there.
+  // Called on the receiver's thread when half of a tail has arrived.
   void SetTailHook(std::function<void(int from, int to)> hook)
       ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // The process of `rank` ends: what is on its way from it is lost, and all
-  // others hear of it.
+  // The process of `rank` ends: its messages under way are lost, and all others
+  // are notified.
   void Kill(int rank) ABSL_LOCKS_EXCLUDED(mutex_);
-  // It says goodbye.
+  // The worker says goodbye.
   void Leave(int rank) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Delivers `control` with that many bytes announced (none follow), as if
-  // `from` had sent it, and returns what the handler says. An error ends the
-  // connection, as ever.
+  // `from` had sent it, and returns the handler's result. An error ends the
+  // connection, as always.
   absl::Status Inject(int from, int to, std::string control,
                       uint64_t tail_bytes) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Delivers nothing any more and calls no handler.
+  // Delivers nothing more and calls no handler.
   void Stop() ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
@@ -77,7 +77,7 @@ class FakeNetwork {
     // Of Inject.
     std::function<void(const absl::Status&)> injected;
     uint64_t announced_bytes = 0;
-    // In place of a message: the sender is gone.
+    // In place of a message: the sender has died or left.
     absl::Status gone;
     bool left = false;
   };
@@ -86,7 +86,7 @@ class FakeNetwork {
     Wire::Handler* handler = nullptr;
     // By sender.
     std::vector<std::deque<Event>> inbox;
-    // To whom nothing can be sent, and why.
+    // The workers to which nothing can be sent, and why.
     std::vector<absl::Status> gone;
     bool dead = false;
     std::thread thread;

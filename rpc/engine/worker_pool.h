@@ -14,24 +14,24 @@
 namespace sherd::internal {
 
 struct WorkerPoolOptions {
-  // Of the threads, with a number behind it.
+  // Of the threads, followed by a number.
   std::string name = "sherd-rpc";
-  // Tasks that run at a time, apart from those that wait. 0: as many as the
+  // Tasks that run at a time, not counting those that wait. 0: as many as the
   // machine has cores, but at least four.
   int concurrency = 0;
   int max_threads = 1024;
   size_t max_queued = size_t{1} << 16;
-  // A task that waits so long while none begins gets a thread beyond
-  // `concurrency`: others may wait without a ScopedBlocked.
+  // If no task begins for this long while one is queued, it gets a thread
+  // beyond `concurrency`: others may wait without a ScopedBlocked.
   absl::Duration stall = absl::Milliseconds(10);
-  // A thread without work ends after this long; one stays.
+  // A thread without work ends after this long; one remains.
   absl::Duration idle = absl::Seconds(10);
 };
 
 // Threads for handlers, which may wait for one another: a task that waits
-// (ScopedBlocked, which Future::Wait uses) leaves its place to another thread;
-// of those that wait for work, as many as run besides. Those that have worked
-// last work next.
+// (ScopedBlocked, which Future::Wait uses) yields its place to another thread;
+// tasks in a wait for kWork yield at most `concurrency` places. Threads that
+// worked last work next.
 //
 // Threads. Safe from any thread.
 // Cost. Submit: a lock, and a wake-up if a thread may run and none wakes yet,
@@ -40,8 +40,8 @@ class WorkerPool {
  public:
   // Called once: with OK on a thread of the pool; otherwise with the reason why
   // it does not run, on any thread, which it must not block:
-  //   kResourceExhausted  All threads that there may be wait, or too many tasks
-  //                       are queued: says how many.
+  //   kResourceExhausted  All possible threads wait, or too many tasks are
+  //                       queued; the message has the number.
   //   kCancelled          The pool was stopped.
   using Task = std::function<void(const absl::Status& status)>;
 
@@ -51,20 +51,21 @@ class WorkerPool {
   WorkerPool(const WorkerPool&) = delete;
   WorkerPool& operator=(const WorkerPool&) = delete;
 
-  // What brings tasks. From now on one thread without a task takes part in it,
-  // and runs a task that it submits meanwhile itself.
+  // Sets the work that receives tasks. From now on one thread without a task
+  // takes part in it, and runs tasks that it submits meanwhile itself.
   void Share(std::shared_ptr<SharedWork> work);
 
   void Submit(Task task);
 
   // Refuses tasks that have not begun and waits for the others. Idempotent.
-  //   kDeadlineExceeded  Some still run; how many. They keep their threads,
-  //                      which end with them.
+  //   kDeadlineExceeded  Some still run; the message has their number. They
+  //   keep
+  //                      their threads, which end with them.
   absl::Status Stop(Deadline deadline);
 
   struct Counts {
     int threads = 0;
-    // Of them, those whose task waits.
+    // Threads whose task waits.
     int blocked = 0;
     size_t queued = 0;
   };

@@ -14,12 +14,12 @@
 
 namespace sherd::internal {
 
-// Workers with their tables, the messages between them, and handles in the
-// hands of users: everything that ownership depends on, as a value that can be
-// copied, so that a test can try whatever may happen next.
+// Workers with their tables, the messages between them, and the handles of
+// users: the whole state on which ownership depends, as a value that can be
+// copied, so that a test can try each possible next action.
 class OwnershipWorld {
  public:
-  // What may happen, and how often.
+  // The actions that may occur, and how often.
   struct Limits {
     int workers = 2;
     // (creator, owner) of each value, in any order.
@@ -27,14 +27,14 @@ class OwnershipWorld {
     int passes = 0;
     // A pass may carry two references.
     bool pairs = false;
-    // Messages of a pair overtake one another.
+    // Messages of a pair may overtake one another.
     bool reorders = false;
-    // Messages about references come twice.
+    // Messages about references may arrive twice.
     int duplicates = 0;
     int deaths = 0;
-    // Two workers lose each other and live on.
+    // Two workers may lose each other and continue.
     int cuts = 0;
-    // Transfers given up while they wait, and creations that are not sent.
+    // Transfers abandoned while they wait, and creations that are not sent.
     int abandons = 0;
     int releases_of_all = 0;
   };
@@ -60,15 +60,14 @@ class OwnershipWorld {
 
   explicit OwnershipWorld(const Limits& limits);
 
-  // All that may happen now. Those that must happen some day, if nothing else
-  // does, come first: there are `due` of them.
+  // All possible next actions. The first `due` of them must occur eventually.
   std::vector<Action> Actions(size_t* due) const;
   void Do(const Action& action);
 
-  // What is wrong: a value released early or raised from the dead, a transfer
-  // that failed without a reason, a refused message. Empty if nothing.
+  // Describes a violation: a value released early or found after its release,
+  // a transfer that failed without a reason, a refused message. Empty if none.
   std::string Violation() const;
-  // What is left though nothing is due. Empty if nothing.
+  // Describes entries that are left though nothing is due. Empty if none.
   std::string Leftovers() const;
 
   // Equal for worlds with equal futures.
@@ -128,18 +127,18 @@ class OwnershipWorld {
   std::string violation_;
 };
 
-// What came of many worlds. `wrong` is empty, or what went wrong first, after
-// which actions.
+// The outcome of many worlds. `wrong`: the first violation, with the actions
+// that led to it; empty if there is none.
 struct Exploration {
   size_t worlds = 0;
   size_t at_rest = 0;  // Of them, where nothing is due.
   std::string wrong;
 };
 
-// Looks at every world that can come of these limits, each once.
+// Visits each world that is reachable within these limits once.
 Exploration ExploreAll(const OwnershipWorld::Limits& limits);
 
-// Follows one story at random, to its end.
+// Takes random actions until none is left.
 Exploration ExploreAtRandom(const OwnershipWorld::Limits& limits,
                             uint64_t seed);
 

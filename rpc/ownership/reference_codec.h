@@ -15,10 +15,10 @@ class ReferenceMessage;  // Of rpc.proto.
 
 namespace sherd::internal {
 
-// So many are below Wire::kMaxControlBytes.
+// A message with as many is shorter than Wire::kMaxControlBytes.
 inline constexpr size_t kMaxReferenceMessages = size_t{1} << 16;
 
-// The control part that says all of these.
+// Encodes all of these as one control part.
 std::string EncodeReferenceMessages(
     absl::Span<const ReferenceMessage> messages);
 

@@ -9,10 +9,10 @@ namespace sherd::internal {
 
 // A value that one worker owns and others may refer to. The creator numbers the
 // references that it creates, so that an identifier is unique among the workers
-// of a session without a message: whoever calls Remote() names the value before
+// of a session without a message: the caller of Remote() names the value before
 // the owner has it.
 struct ReferenceId {
-  // Ranks of the worker that holds the value and of the one that named it.
+  // Rank of the worker that owns the value, and of the one that named it.
   int32_t owner = 0;
   int32_t creator = 0;
   uint64_t number = 0;

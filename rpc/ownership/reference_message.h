@@ -17,7 +17,7 @@ inline std::string NameOf(const ReferenceId& id) {
   return absl::StrCat("reference ", id.owner, ":", id.creator, ":", id.number);
 }
 
-// What two workers say about a reference; rpc/OWNERSHIP.md says when.
+// A message between two workers about a reference; see rpc/OWNERSHIP.md.
 struct ReferenceMessage {
   enum class Kind {
     kCreate = 1,      // Holder to owner, in a call: make it, and list me.
@@ -31,13 +31,13 @@ struct ReferenceMessage {
 
   Kind kind = Kind::kRegister;
   ReferenceId id;
-  // kCreate, kRegister, kRelease: rises from request to request of a worker.
+  // kCreate, kRegister, kRelease: increases with each request of a worker.
   // kRegistered, kUnknown: that of the request. kAccepted: the number of the
   // transfer at its sender.
   uint64_t sequence = 0;
 };
 
-// What a table wants done, by a caller that has let go of the lock around the
+// What the caller of a table has to do once it has released the lock of the
 // table. No order matters, neither of messages nor between two calls.
 struct ReferenceEffects {
   struct Outgoing {
@@ -51,7 +51,7 @@ struct ReferenceEffects {
 
   std::vector<Outgoing> messages;
   std::vector<Ready> ready;  // Transfers that wait no longer.
-  // Values that nobody holds, to be destroyed.
+  // Values without holders, to be destroyed.
   std::vector<std::shared_ptr<void>> released;
 };
 

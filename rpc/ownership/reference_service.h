@@ -51,22 +51,22 @@ class ReferenceHandle {
 // "… is on worker1 (rank 1), not on worker0".
 absl::Status NotTheOwner(const ReferenceHandle& handle);
 
-// What reads a value for those who hold it: a call of this method of the owner,
-// whose request is nothing but the reference. The reply is the value.
+// The method by which holders read a value: a call of it on the owner, whose
+// request consists of the reference alone. The reply is the value.
 inline constexpr absl::string_view kFetchMethod = "sherd.value";
-// Of the form of both; compared as other methods' is.
+// Covers request and reply; compared like that of any method.
 inline constexpr uint64_t kFetchSignature = 1;
 std::shared_ptr<const RawHandler> FetchValueHandler();
 
-// A worker's ReferenceTable, and what it lacks: a lock, its messages sent, and
-// somebody told when a transfer is ready.
+// A worker's ReferenceTable, together with its lock, the sending of its
+// messages, and the notification when a transfer is ready.
 //
-// A value is what a call returned, or the error with which it failed, and may
-// come later than the references to it.
+// A value is the result of a call, or its error, and may be available later
+// than the references to it.
 //
-// A message with references: the sender calls Pass, then WhenReady, and sends
-// from there; the receiver calls Receive as soon as it knows the message, or
-// Decline, and goes on in WhenReady. Abandon ends either before that.
+// A message with references: the sender calls Pass, then WhenReady, which sends
+// it; the receiver calls Receive as soon as it has the message, or Decline, and
+// continues in WhenReady. Abandon ends either before that.
 //
 // Threads. Safe from any thread. No lock is held while anything is sent, called
 // back or destroyed.
@@ -74,14 +74,14 @@ class ReferenceService : public std::enable_shared_from_this<ReferenceService> {
  public:
   using Handle = std::shared_ptr<ReferenceHandle>;
   using Value = Promise<Payload>;
-  // With OK: the message may leave, or has come; then `handles` are those of
-  // its references, as Payload::references_keep.
+  // With OK: the message may be sent, or may be delivered; then `handles` are
+  // those of its references, as Payload::references_keep.
   using Then = std::function<void(const absl::Status& status,
                                   std::vector<std::shared_ptr<void>> handles)>;
   using NotSent = std::function<void(const absl::Status& why)>;
   struct Hooks {
-    // A control part, to another worker; one that is lost does not need it.
-    // `unsent`, unless it is null, is told if it does not leave, although the
+    // Sends a control part to another worker; a lost worker does not need it.
+    // `unsent`, unless it is null, is called if it cannot be sent, although the
     // worker is not lost.
     std::function<void(int to, std::string control, NotSent unsent)> send;
     // Calls kFetchMethod on a worker, maybe this one.
@@ -90,7 +90,7 @@ class ReferenceService : public std::enable_shared_from_this<ReferenceService> {
         fetch;
   };
 
-  // `timeout`: of a fetch that is not given another one.
+  // `timeout`: of a fetch without a timeout of its own.
   ReferenceService(int rank, int world_size, absl::Duration timeout,
                    Hooks hooks);
 
@@ -98,24 +98,24 @@ class ReferenceService : public std::enable_shared_from_this<ReferenceService> {
 
   struct Created {
     Handle handle;
-    // What the call that makes the value takes along.
+    // The message that the call which makes the value carries.
     ReferenceMessage message;
   };
-  // As ReferenceTable::Create. Of a value of this worker ValueOf is there.
+  // As ReferenceTable::Create. If this worker owns the value, see ValueOf.
   absl::StatusOr<Created> Create(int owner) ABSL_LOCKS_EXCLUDED(mutex_);
-  // The creation, or the request to be listed, never left, because of `why`:
-  // what every fetch finds.
+  // The creation, or the request to be listed, was never sent, because of
+  // `why`: every fetch fails with it.
   void RequestNotSent(const ReferenceId& id, const absl::Status& why)
       ABSL_LOCKS_EXCLUDED(mutex_);
-  // `from` makes a value here: what its call has to set. Errors as
+  // `from` makes a value here: returns what its call has to set. Errors as
   // ReferenceTable::OnMessage.
   absl::StatusOr<Value> OnCreation(int from, const ReferenceMessage& message)
       ABSL_LOCKS_EXCLUDED(mutex_);
-  // Nothing if nobody holds it.
+  // Nothing if no worker holds it.
   std::optional<Value> ValueOf(const ReferenceId& id) const
       ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // What the value is, once it is there; errors as RemoteRef::ToHere.
+  // Returns the value, once it is there; errors as RemoteRef::ToHere.
   absl::StatusOr<Payload> Fetch(const Handle& handle,
                                 std::optional<absl::Duration> timeout)
       ABSL_LOCKS_EXCLUDED(mutex_);
@@ -127,12 +127,12 @@ class ReferenceService : public std::enable_shared_from_this<ReferenceService> {
 
   // ---- Transfers
 
-  // The references of a payload are to go to worker `to`.
-  //   kFailedPrecondition  One is not of this life of this worker; named.
+  // The references of a payload are to be sent to worker `to`.
+  //   kFailedPrecondition  One belongs to another or an earlier agent; named.
   absl::StatusOr<uint64_t> Pass(int to, const Payload& payload)
       ABSL_LOCKS_EXCLUDED(mutex_);
-  // `number`: the sender's. Not to be declined if it is refused.
-  //   kInvalidArgument  One names a worker that there is not.
+  // `number`: the sender's. If this fails, do not call Decline.
+  //   kInvalidArgument  One names a worker that does not exist.
   absl::StatusOr<uint64_t> Receive(int from, uint64_t number,
                                    absl::Span<const ReferenceId> ids)
       ABSL_LOCKS_EXCLUDED(mutex_);
@@ -142,26 +142,26 @@ class ReferenceService : public std::enable_shared_from_this<ReferenceService> {
   void WhenReady(uint64_t transfer, Then then) ABSL_LOCKS_EXCLUDED(mutex_);
   // Ends a transfer whose `then` has not been called. False if it has.
   bool Abandon(uint64_t transfer) ABSL_LOCKS_EXCLUDED(mutex_);
-  // `then` was called with OK, but the message did not leave.
+  // `then` was called with OK, but the message was not sent.
   void Unsent(uint64_t transfer) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // ---- Events
 
-  // An error is the sender's, and ends its connection.
+  // An error is a bug of the sender, and ends its connection.
   absl::Status OnMessages(int from, absl::Span<const ReferenceMessage> messages)
       ABSL_LOCKS_EXCLUDED(mutex_);
-  // It died or left.
+  // The worker died or left.
   void WorkerLost(int worker, const absl::Status& why)
       ABSL_LOCKS_EXCLUDED(mutex_);
-  // As ReferenceTable::ReleaseAll; writes to the log what others still hold.
+  // As ReferenceTable::ReleaseAll; logs the values that others still hold.
   void ReleaseAll() ABSL_LOCKS_EXCLUDED(mutex_);
-  // Lets go of all values too. Idempotent.
+  // Releases all values too. Idempotent.
   void Close() ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Before the first reference.
   void SetNames(const std::vector<std::string>& names)
       ABSL_LOCKS_EXCLUDED(mutex_);
-  // What brings values, for threads that wait for one; before the first.
+  // The work that receives values, for threads that wait; set before the first.
   void SetWork(std::shared_ptr<SharedWork> work) { work_ = std::move(work); }
   std::string NameOfWorker(int rank) const ABSL_LOCKS_EXCLUDED(mutex_);
   int rank() const { return rank_; }
@@ -172,8 +172,8 @@ class ReferenceService : public std::enable_shared_from_this<ReferenceService> {
   friend class ReferenceHandle;
   class Turn;
   class Readers;
-  // What the table has of a value. Many may ask for one that never comes, and
-  // give up: so each has an entry of its own, which goes with it.
+  // The table's entry for a value. Many threads may wait for one that never
+  // arrives, and give up: so each has an entry of its own, which it removes.
   struct Owned {
     Owned();
 
@@ -207,8 +207,8 @@ class ReferenceService : public std::enable_shared_from_this<ReferenceService> {
   std::vector<std::string> names_ ABSL_GUARDED_BY(mutex_);
   ReferenceTable table_ ABSL_GUARDED_BY(mutex_);
   absl::flat_hash_map<uint64_t, Waiting> waiting_ ABSL_GUARDED_BY(mutex_);
-  // Values that nobody holds. One thread at a time destroys them, in a loop:
-  // a long chain of values would otherwise end the stack.
+  // Values without holders. One thread at a time destroys them, in a loop: a
+  // long chain of values would otherwise overflow the stack.
   std::vector<std::shared_ptr<void>> released_ ABSL_GUARDED_BY(mutex_);
   bool destroying_ ABSL_GUARDED_BY(mutex_) = false;
 };

@@ -18,26 +18,26 @@
 namespace sherd::internal {
 
 // The remote references of one worker: the values that it owns, the references
-// that it holds, its own ones too, and the transfers of references that are
-// under way. States, messages, and why they are right: rpc/OWNERSHIP.md.
+// that it holds, those to its own values included, and the transfers of
+// references under way. rpc/OWNERSHIP.md has states, messages, and the proof.
 //
 // Handles. A worker counts its handles of a reference here; the owner knows
-// only whether there are any. Create and a transfer that came give handles,
+// only whether there are any. Create and a received transfer give handles,
 // each of which DropHandle ends.
 //
 // Transfers. A message with references, a call or a reply, is a transfer at
-// both ends. The sender asks with Pass, and sends the message with the number
-// of the transfer in it once effects->ready has it. The receiver calls Receive
-// (or Decline, if it drops the message unread) exactly once for each such
-// message, and runs the handler or completes the call once effects->ready has
-// the number that Receive returned. The sender's handles last until then, so
-// that no value is released while a message with its name is under way.
+// both ends. The sender calls Pass, and sends the message with the number of
+// the transfer in it once effects->ready has it. The receiver calls Receive (or
+// Decline, if it drops the message unread) exactly once for each such message,
+// and runs the handler or completes the call once effects->ready has the number
+// that Receive returned. The sender's handles last until then, so that no value
+// is released while a message with its name is under way.
 //
 // Time. Nothing here has a deadline: a message is answered, or its other end is
 // lost. A call whose deadline passes calls Abandon and drops its handles.
 //
-// Threads. None of its own; one at a time. Copyable, for tests that try all
-// that may happen next.
+// Threads. None of its own; one call at a time. Copyable, for tests that try
+// each possible next action.
 class ReferenceTable {
   using Kind = ReferenceMessage::Kind;
 
@@ -47,44 +47,45 @@ class ReferenceTable {
   // ---- Handles
 
   // Names a value that `owner`, which may be this worker, is to make, with one
-  // handle. Returns the kCreate for the owner, which travels in the call that
-  // makes the value; to oneself, it has been handled.
+  // handle. Returns the kCreate for the owner, to be sent in the call that
+  // makes the value; if this worker is the owner, it has been handled.
   //   kUnavailable         The owner is lost; names it.
   //   kFailedPrecondition  After ReleaseAll.
   absl::StatusOr<ReferenceMessage> Create(int owner);
 
-  // That call, or this worker's kRegister, never left: the reference is dead,
-  // with `why`.
+  // That call, or this worker's kRegister, was never sent: the reference is
+  // dead, with `why`.
   void RequestNotSent(const ReferenceId& id, const absl::Status& why,
                       ReferenceEffects* effects);
 
   void DropHandle(const ReferenceId& id, ReferenceEffects* effects);
 
-  // Whether handles of it are good for anything. OK too while the owner has yet
-  // to confirm a creation.
+  // Whether handles of it are valid. Also OK while the owner has not confirmed
+  // the creation yet.
   //   kUnavailable         The owner is lost; names it.
   //   kNotFound            The owner has no such value.
-  //   kFailedPrecondition  There is no handle (any more, after ReleaseAll).
+  //   kFailedPrecondition  There is no handle, as after ReleaseAll.
   absl::Status Check(const ReferenceId& id) const;
 
   // ---- Values that this worker owns
 
-  // What Find returns from now on; released at once if nobody holds it.
+  // Sets what Find returns; released at once if no worker holds it.
   void SetValue(const ReferenceId& id, std::shared_ptr<void> value,
                 ReferenceEffects* effects);
 
-  // Null if nobody holds it, or SetValue was not called. Whoever asks holds it.
+  // Null if no worker holds it, or SetValue was not called. Call it for a
+  // holder.
   std::shared_ptr<void> Find(const ReferenceId& id) const;
 
   // ---- Transfers
 
-  // References that this worker holds are to go to worker `to`, which may be
-  // itself. The table has a handle of each until the transfer ends. Ready with
-  // an error, as Check or that `to` is lost: it has ended, do not send.
+  // References that this worker holds are to be sent to worker `to`, which may
+  // be itself. The table has a handle of each until the transfer ends. Ready
+  // with an error, as Check or that `to` is lost: it has ended, do not send.
   uint64_t Pass(int to, absl::Span<const ReferenceId> ids,
                 ReferenceEffects* effects);
 
-  // A message with references has come; `number` is the sender's. Ready with
+  // A message with references has arrived; `number` is the sender's. Ready with
   // OK: the caller has a handle for each of `ids`. Ready with an error, as
   // Check: it has none, and must not deliver the message.
   uint64_t Receive(int from, uint64_t number, absl::Span<const ReferenceId> ids,
@@ -93,23 +94,23 @@ class ReferenceTable {
     Send(from, {.kind = Kind::kAccepted, .sequence = number}, effects);
   }
 
-  // Ends a transfer that has not become ready, because nobody waits for it any
-  // more, or one of Pass that has but whose message did not leave. It does not
-  // become ready. No effect on one that has ended.
+  // Ends a transfer that is not ready, because it is no longer needed, or one
+  // of Pass that is, but whose message was not sent. It does not become ready.
+  // No effect on a transfer that has ended.
   void Abandon(uint64_t transfer, ReferenceEffects* effects);
 
   // ---- Events
 
-  // After kCreate with OK, the caller calls SetValue with what its function is
-  // to fill or to fail.
-  //   kInvalidArgument     Not what `from` may say; nothing has changed.
+  // After kCreate with OK, the caller calls SetValue with the object that its
+  // function is to fill or to fail.
+  //   kInvalidArgument     `from` may not send this; nothing has changed.
   //   kUnavailable         kCreate of a worker that is lost.
   //   kFailedPrecondition  kCreate after ReleaseAll.
   absl::Status OnMessage(int from, const ReferenceMessage& message,
                          ReferenceEffects* effects);
 
-  // `worker` is lost, and stays so. What it held is released; references to
-  // its values are dead, with `why` and its rank; transfers to it end.
+  // `worker` is lost, for good. What it held is released; references to its
+  // values are dead, with `why` and its rank; transfers to it end.
   void WorkerLost(int worker, const absl::Status& why,
                   ReferenceEffects* effects);
 
@@ -122,16 +123,16 @@ class ReferenceTable {
   bool empty() const {
     return owned_.empty() && held_.empty() && transfers_.empty();
   }
-  // What is left: a line for each value, reference and transfer.
+  // A line for each remaining value, reference and transfer.
   std::string ToString() const;
 
  private:
-  // A value of this worker, held by those workers of which one entry says so;
-  // this one may be among them.
+  // A value of this worker, held by the workers whose entry says so; this one
+  // may be among them.
   struct Owned {
     struct Holder {
       // Of the last request. Stays after a release, so that an older request
-      // that comes late is known to be one.
+      // which arrives late is recognised.
       uint64_t sequence = 0;
       bool holds = false;
     };

@@ -12,7 +12,7 @@
 namespace sherd::internal {
 
 // The bytes of a strided box of elements in row-major order, as runs of
-// adjacent ones, for system calls that take lists of these. Addresses are
+// adjacent bytes, for system calls that take lists of runs. Addresses are
 // numbers: they may be another process's.
 class ByteRuns {
  public:
@@ -24,8 +24,8 @@ class ByteRuns {
   // All runs have the same length.
   uint64_t run_bytes() const { return run_bytes_; }
 
-  // Writes the next runs to `parts`, as many as there is place for, and returns
-  // their number: 0 at the end.
+  // Writes the next runs to `parts`, as many as fit, and returns their number:
+  // 0 at the end.
   size_t Peek(absl::Span<iovec> parts) const;
   void Advance(uint64_t bytes) { done_ += bytes; }
 

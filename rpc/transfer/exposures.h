@@ -17,7 +17,7 @@ namespace sherd::internal {
 class Exposures;
 
 // The tensors of one message, which its receiver reads in this worker's memory.
-// They are kept while this object is.
+// Kept while this object exists.
 struct Exposure {
   ~Exposure();
 
@@ -25,18 +25,18 @@ struct Exposure {
   uint64_t bytes = 0;
   std::vector<Tensor> tensors;
   std::vector<TensorSource> sources;
-  // Has it, if the receiver is a worker of this process.
+  // The table that lists it, if the receiver is a worker of this process.
   std::shared_ptr<Exposures> listed;
 };
 
-// What a worker exposes to another one of its process, who finds it by the
-// nonce that the first one sent it, and trusts no addresses that came in a
-// message.
+// The memory that a worker exposes to another worker of its process. The other
+// finds it by the nonce that it was sent, and does not trust addresses in
+// messages.
 //
 // Threads. Safe from any thread.
 class Exposures {
  public:
-  // Makes those of `nonce`, which others find while the result exists.
+  // Creates the table of `nonce`, which others find while the result exists.
   static std::shared_ptr<Exposures> Announce(const std::string& nonce);
   // Null if there are none in this process.
   static std::shared_ptr<Exposures> Of(const std::string& nonce);

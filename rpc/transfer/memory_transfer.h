@@ -21,39 +21,39 @@
 
 namespace sherd::internal {
 
-// Tensors that go from worker to worker within one host, with one copy, which
-// the receiver makes: out of the sender's memory, to where it wants them.
+// Tensors that move between workers of one host with one copy, which the
+// receiver makes: from the sender's memory to their destination.
 //
-// Two workers find out first who can read whose memory: each sends its Probe to
-// the other, who tries what it says (Examine) and answers with the paths that
-// work (SetReadable). Until then, and wherever none works, Expose returns null,
-// and the tensors travel in the message.
+// Two workers first determine who can read whose memory: each sends its Probe
+// to the other, which tries it (Examine) and answers with the paths that work
+// (SetReadable). Until then, and where no path works, Expose returns null, and
+// the tensors travel in the message.
 //
-// Life. What is exposed is kept until its receiver has read it or is lost. The
-// owner wipes the nonce before (Forget), and a reader looks at it behind its
-// copies: so it takes nothing for a tensor that was something else already.
+// Life. An exposed tensor is kept until its receiver has read it or is lost.
+// The owner wipes the nonce before that (Forget), and a reader checks it after
+// its copies: so it never takes reused memory for a tensor.
 //
-// Trust. What a worker announces is wrong or hostile until it was tried: reads
-// write to their destination alone, and fail with an error.
+// Trust. Addresses that a worker announces may be wrong or hostile: a read
+// writes to its destination alone, and fails with an error.
 //
-// Threads. Safe from any thread. Nothing waits, but Read for its copies.
+// Threads. Safe from any thread. Only Read waits, for its copies.
 class MemoryTransfer {
  public:
-  // `paths`: those that this worker may use, for reading and for being read.
-  // With shm, backend shm is loaded; where that fails, it does without.
+  // `paths`: those that this worker may use, as reader and as owner. With shm,
+  // loads backend shm; if that fails, works without.
   MemoryTransfer(int world_size, MemoryPathSet paths);
   MemoryTransfer(const MemoryTransfer&) = delete;
   MemoryTransfer& operator=(const MemoryTransfer&) = delete;
 
-  // What `peer` needs to read this worker's memory; once for each peer, and
-  // nothing if there is no path.
+  // Returns what `peer` needs to read this worker's memory; once for each peer,
+  // and nothing if there is no path.
   std::optional<MemoryProbe> IntroduceTo(int peer) ABSL_LOCKS_EXCLUDED(mutex_);
-  // The last one did not leave: IntroduceTo returns it again.
+  // The last probe was not sent: IntroduceTo returns it again.
   void ProbeUnsent(int peer) { peers_[peer].is_introduced = false; }
 
-  // Tries the probe of `peer`, of which there is one: the paths by which this
-  // worker reads its memory.
-  //   kInvalidArgument  There was one before.
+  // Tries the probe of `peer`, which sends one only: returns the paths by which
+  // this worker can read its memory.
+  //   kInvalidArgument  There was a probe before.
   // Cost. A few system calls.
   absl::StatusOr<MemoryPathSet> Examine(int peer, const MemoryProbe& probe)
       ABSL_LOCKS_EXCLUDED(mutex_);
@@ -61,13 +61,13 @@ class MemoryTransfer {
   // `peer` reads this worker's memory by these paths.
   void SetReadable(int peer, MemoryPathSet paths) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // What `peer` reads from now on does not count: it is lost, or this worker
-  // ends. Before anything that is exposed to it is released.
+  // Invalidates later reads by `peer`: it is lost, or this worker ends. Called
+  // before anything that is exposed to it is released.
   void Forget(int peer) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Makes tensors in host memory, of any strides, readable for `peer` while the
-  // result exists. Null if the peer does not reach all of them: then they are
-  // to be sent.
+  // result exists. Null if the peer cannot read all of them: then they have to
+  // be sent.
   std::shared_ptr<const Exposure> Expose(int peer,
                                          const std::vector<Tensor>& tensors)
       ABSL_LOCKS_EXCLUDED(mutex_);
@@ -75,9 +75,9 @@ class MemoryTransfer {
   // Copies what `peer` exposed to `tensors`, which have the announced sizes and
   // dtypes and any strides.
   //   kUnavailable      Its process has ended; it is the failed rank.
-  //   kInvalidArgument  It did not expose what it announced, or has taken it
-  //                     back.
-  //   other             The system does not let its memory be read.
+  //   kInvalidArgument  It did not expose what it announced, or has withdrawn
+  //                     it.
+  //   other             The system does not let this process read its memory.
   // After an error the contents of `tensors` are unspecified.
   absl::Status Read(int peer, uint64_t transfer,
                     const std::vector<TensorSource>& sources,
@@ -95,10 +95,10 @@ class MemoryTransfer {
   };
   struct Peer {
     std::atomic<bool> is_introduced{false};
-    // For it alone; empty before it is introduced.
+    // For this peer alone; empty before it is introduced.
     std::string nonce;
     std::shared_ptr<Exposures> exposures;
-    // How it reads this worker's memory.
+    // The paths by which it reads this worker's memory.
     MemoryPathSet readable_by;
     std::shared_ptr<const Reach> reach;
   };
@@ -106,14 +106,14 @@ class MemoryTransfer {
   bool Locate(MemoryPathSet paths, Tensor& tensor, TensorSource& source) const;
 
   MemoryPathSet paths_;
-  // Found once: to look for it may mean to wait until others are loaded. Null
+  // Looked up once: a look-up may wait until other backends are loaded. Null
   // without shm.
   const Backend* shm_ = nullptr;
   // For Export. Null without shm.
   std::shared_ptr<PeerMemory> own_memory_;
   std::atomic<uint64_t> next_transfer_{1};
   absl::Mutex mutex_;
-  // By rank; guarded, but for what is atomic.
+  // By rank; guarded, but for atomic members.
   const std::unique_ptr<Peer[]> peers_;
 };
 

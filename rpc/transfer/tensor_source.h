@@ -9,8 +9,8 @@
 
 namespace sherd::internal {
 
-// How a worker reads a tensor in another worker's memory, best first. The
-// numbers travel.
+// The paths by which a worker reads a tensor in another worker's memory, best
+// first. The numbers are part of messages.
 enum class MemoryPath : uint8_t {
   kNone = 0,
   // Both are threads of one process.
@@ -37,23 +37,23 @@ struct MemoryPathSet {
   friend bool operator==(const MemoryPathSet&, const MemoryPathSet&) = default;
 };
 
-// Where a tensor lies in its sender's memory.
+// The place of a tensor in its sender's memory.
 struct TensorSource {
   // kNone: it has no elements.
   MemoryPath path = MemoryPath::kNone;
-  // kShm: a MemoryHandle, which begins with the first element; kCma: the
-  // address of that.
+  // kShm: a MemoryHandle that begins with the first element; kCma: the address
+  // of the first element.
   std::array<uint64_t, 6> place = {};
   // In elements; none negative.
   Dims strides;
 };
 
-// What a worker needs to find out by which paths it can read another one's
-// memory.
+// The data from which a worker determines by which paths it can read another
+// one's memory.
 struct MemoryProbe {
   // As DescribeOwnProcess.
   std::string process;
-  // Random bytes, and where they lie.
+  // Random bytes, and their place.
   std::string nonce;
   uint64_t nonce_address = 0;
 };
