@@ -28,8 +28,8 @@ namespace sherd {
 
 struct Shard;
 
-// Arguments and results of calls as bytes. ARGUMENTS.md describes these: each
-// value has one form, and a form that is not one is an error.
+// Arguments and results of calls as bytes, as ARGUMENTS.md describes: each
+// value has one form, and any other form is an error.
 //
 // Types. Integers of fixed width, bool, float, double, enums that name their
 // underlying type, std::string, absl::Duration, absl::Time, Tensor, Shard,
@@ -45,11 +45,11 @@ struct Shard;
 //       int64_t end = 0;
 //     };
 //
-// A struct may contain vectors of itself. An enum that arrives may hold any
-// number of its underlying type, since the peer may know more enumerators.
+// A struct may contain vectors of itself. A received enum may hold any number
+// of its underlying type, since the peer may know more enumerators.
 namespace internal {
 
-// How a T becomes bytes:
+// The encoding of a T:
 //
 //     static constexpr bool kIsKey;      // Equal values have equal bytes.
 //     static constexpr size_t MinBytes();
@@ -59,14 +59,14 @@ namespace internal {
 template <typename T>
 struct ValueCodec;
 
-// The first two, of most types.
+// The first two members, for most types.
 template <size_t kBytes, bool kKey = false>
 struct CodecBase {
   static constexpr bool kIsKey = kKey;
   static constexpr size_t MinBytes() { return kBytes; }
 };
 
-// Values that can be arguments and results.
+// Types that can be arguments and results.
 template <typename T>
 concept Codable = std::default_initializable<T> &&
     requires(TypeText& type, const T& value, Encoder& encoder) {
@@ -108,7 +108,7 @@ void DescribeTypes(TypeText& type, absl::string_view name) {
 template <typename T, typename... Others>
 concept OneOf = (std::same_as<T, Others> || ...);
 
-// The sign of char and the size of the others are not everywhere the same.
+// The sign of char and the sizes of the others depend on the platform.
 template <typename T>
 concept WireInteger =
     std::integral<T> &&
@@ -116,8 +116,8 @@ concept WireInteger =
     sizeof(T) <= 8;
 template <typename T>
 concept WireFloat = OneOf<T, float, double>;
-// An enum that may hold each number of its underlying type: others than those
-// of a plain `enum` without one are undefined behaviour.
+// An enum that may hold each number of its underlying type: for a plain `enum`
+// without one, numbers outside of its enumerators are undefined behaviour.
 template <typename T>
 concept WireEnum = std::is_enum_v<T> && requires {
   T{std::underlying_type_t<T>{}};
@@ -178,8 +178,8 @@ struct ValueCodec<Tensor> : CodecBase<1> {
   }
 };
 
-// Its metadata are valid and have the sizes of the tensor, whose device may be
-// another one than theirs: it is where the receiver has it.
+// Its metadata are valid and have the sizes of the tensor. The tensor may be on
+// another device than they name: the receiver's.
 template <>
 struct ValueCodec<Shard> : CodecBase<3> {
   static void Describe(TypeText& type) { type.Append("shard"); }
@@ -224,7 +224,7 @@ concept CopiedAsAWhole =
 template <>
 struct ValueCodec<std::string> : CodecBase<4, true> {
   static void Describe(TypeText& type) { type.Append("string"); }
-  // Of any view of text.
+  // From any view of text.
   template <typename Text>
   static void Encode(const Text& value, Encoder& encoder) {
     encoder.PutText(absl::string_view(value.data(), value.size()));
@@ -240,7 +240,7 @@ struct ValueCodec<std::string> : CodecBase<4, true> {
 template <Codable T, typename Allocator>
 struct ValueCodec<std::vector<T, Allocator>> : CodecBase<4> {
   static void Describe(TypeText& type) { DescribeTypes<T>(type, "list"); }
-  // Of whatever has the elements one after another.
+  // From any type that has the elements one after another.
   template <typename List>
   static void Encode(const List& value, Encoder& encoder) {
     encoder.PutCount(value.size());
@@ -298,7 +298,7 @@ struct ValueCodec<std::array<T, kSize>> {
   }
 };
 
-// Maps, whichever: in the order of the keys' bytes.
+// Maps of any type: in the order of the keys' bytes.
 
 template <typename M>
 concept MapLike = requires(M map, typename M::key_type key,
@@ -308,7 +308,7 @@ concept MapLike = requires(M map, typename M::key_type key,
   map.size();
 };
 
-// Keys that have bytes: of those without any, a count says nothing.
+// Keys that have bytes: without any, a count could not be checked.
 template <typename K>
 concept WireKey = Codable<K> && ValueCodec<K>::kIsKey &&
     (ValueCodec<K>::MinBytes() > 0);
@@ -319,8 +319,8 @@ struct MapEntry {
   size_t end = 0;
   const void* value = nullptr;
 };
-// Brings `entries` into the order of their keys, whose bytes it returns.
-// Shorter ones come before those that begin with them.
+// Sorts `entries` by their keys, and returns the bytes of the keys. A key comes
+// before those that begin with it.
 absl::StatusOr<std::string> SortEntries(Encoder keys,
                                         std::vector<MapEntry>& entries);
 
@@ -468,8 +468,8 @@ struct ValueCodec<T> {
   }
 };
 
-// Protobuf messages, known by what they can do: this header needs none of
-// Protobuf's.
+// Protobuf messages, recognised by their member functions: this header includes
+// no header of Protobuf.
 
 template <typename T>
 concept MessageValue = requires(const T& constant, T& message,
@@ -504,9 +504,9 @@ struct ValueCodec<T> : CodecBase<4> {
 };
 
 // The arguments of a call.
-//   kInvalidArgument  They take more than one message may hold, or a value is
-//                     not valid: names the argument.
-//   kInternal         An argument's type has thrown.
+//   kInvalidArgument  They exceed the limits of a message, or a value is not
+//                     valid: names the argument.
+//   kInternal         An argument's type threw.
 //   other             From a reference.
 template <Codable... Ts, typename... Args>
 absl::StatusOr<Payload> EncodeArguments(absl::string_view method,
@@ -524,7 +524,7 @@ absl::StatusOr<Payload> EncodeArguments(absl::string_view method,
 // The inverse, into new `values`.
 //   kDataLoss  The payload is not what EncodeArguments makes of these types:
 //              names the argument.
-//   kInternal  An argument's type has thrown, or there is no memory for it.
+//   kInternal  An argument's type threw, or there is no memory for it.
 //   other      From a reference.
 template <Codable... Ts>
 absl::Status DecodeArguments(absl::string_view method, Payload payload,
@@ -543,8 +543,8 @@ absl::Status DecodeArguments(absl::string_view method, Payload payload,
   });
 }
 
-// The result of a call; of one that returns absl::Status, nothing. Errors as
-// above.
+// The result of a call; nothing for a method that returns absl::Status. Errors
+// as above.
 template <typename T>
 absl::StatusOr<Payload> EncodeResult(absl::string_view method,
                                      const absl::StatusOr<T>& result) {

@@ -25,17 +25,17 @@
 
 namespace sherd::internal {
 
-// What one payload may hold, so that its message stays below 4 MiB: larger data
-// are tensors, whose elements travel beside the message.
+// Limit of one payload's values, so that its message stays below 4 MiB: larger
+// data are tensors, whose elements are sent beside the message.
 inline constexpr size_t kMaxValueBytes = size_t{2} << 20;
 inline constexpr size_t kMaxTensors = 1024;
 inline constexpr size_t kMaxReferences = 16384;
-// Of structs within structs: one that contains vectors of itself could
-// otherwise end the stack.
+// Limit of structs within structs: one that contains vectors of itself could
+// otherwise overflow the stack.
 inline constexpr int kMaxNesting = 100;
 
-// A reference with what keeps it: at the sender, its handle; at the receiver,
-// what the engine made of the confirmed reference, or null.
+// A reference with the object that keeps it: at the sender, its handle; at the
+// receiver, the engine's handle of the confirmed reference, or null.
 struct HeldReference {
   ReferenceId id;
   std::shared_ptr<void> keep;
@@ -53,14 +53,14 @@ struct ValuePlace {
   size_t argument = 0;
 };
 
-// kInternal for the exception that is being handled, which `who` has thrown.
+// kInternal for the exception that is being handled, thrown by `who`.
 absl::Status ThrownError(absl::string_view who);
 
-// Writes a payload. After the first error nothing is written any more, and
-// Finish returns it; of a part of another payload, without a place.
+// Writes a payload. After the first error nothing more is written, and Finish
+// returns it; without a place if this writes a part of another payload.
 class Encoder {
  public:
-  // Whose value is written next, for errors.
+  // The argument that is written next, for errors.
   void Begin(absl::string_view method, size_t argument) {
     place_ = {method, argument};
   }
@@ -78,12 +78,12 @@ class Encoder {
   void PutFlag(bool flag) { PutNumber(static_cast<uint8_t>(flag ? 1 : 0)); }
   void PutCount(size_t count);
   void PutText(absl::string_view text);
-  // An undefined tensor takes no place in Payload::tensors.
+  // An undefined tensor is not added to Payload::tensors.
   void PutTensor(const Tensor& tensor);
-  // None: one that is empty.
+  // Nullopt: an empty reference.
   void PutReference(std::optional<HeldReference> reference);
 
-  // Around the fields of a struct. False: too deep, and an error.
+  // Around the fields of a struct. Returns false, with an error, if too deep.
   bool Enter();
   void Leave() { --depth_; }
 
@@ -93,10 +93,10 @@ class Encoder {
   // Bytes of values so far.
   size_t size() const { return payload_.values.size(); }
 
-  // `write` with this, then Finish; what it throws becomes kInternal.
+  // Calls `write`, then Finish; an exception becomes kInternal.
   absl::StatusOr<Payload> Run(absl::FunctionRef<void()> write);
 
-  //   kInvalidArgument  What is too large, too deep or malformed.
+  //   kInvalidArgument  A value is too large, too deep or malformed.
   //   other             From a reference.
   absl::StatusOr<Payload> Finish() &&;
 
@@ -109,12 +109,12 @@ class Encoder {
   absl::Status status_;
 };
 
-// Reads a payload that may hold anything. Functions return false after the
-// first error, which Finish returns.
+// Reads an untrusted payload. Functions return false after the first error,
+// which Finish returns.
 //
-// Cost. Takes memory for what is there, never for what is announced: each
-// element of a list has taken bytes of `values` before there is room for the
-// next.
+// Cost. Allocates for the bytes that are there, never for an announced number:
+// each element of a list has consumed bytes of `values` before memory for the
+// next is allocated.
 class Decoder {
  public:
   explicit Decoder(Payload payload)
@@ -143,30 +143,30 @@ class Decoder {
     return true;
   }
   bool TakeFlag(bool* flag);
-  // How many elements follow, of at least `min_bytes` > 0 each, which are
-  // there.
+  // The number of elements that follow, of at least `min_bytes` > 0 each, whose
+  // bytes are there.
   bool TakeCount(size_t min_bytes, size_t* count);
   bool TakeText(absl::string_view* text);
-  // Leaves `tensor` alone where it was undefined.
+  // Does not change `tensor` if it was undefined at the sender.
   bool TakeTensor(Tensor* tensor);
-  // None: one that is empty.
+  // Nullopt: an empty reference.
   bool TakeReference(std::optional<HeldReference>* reference);
 
   bool Enter();
   void Leave() { --depth_; }
 
-  // What has not been read.
+  // The unread bytes.
   absl::string_view left() const { return left_; }
 
   // Always false: for `return decoder.Fail(…)`.
   bool Fail(absl::string_view problem);
-  // The same with the code of another error.
+  // The same with the code of `status`.
   bool Fail(const absl::Status& status);
 
-  // `read` with this, then Finish; what it throws becomes kInternal.
+  // Calls `read`, then Finish; an exception becomes kInternal.
   absl::Status Run(absl::FunctionRef<void()> read);
 
-  //   kDataLoss  Something was malformed, or is left over.
+  //   kDataLoss  The payload is malformed, or data is left over.
   //   other      From a reference.
   absl::Status Finish();
 
@@ -190,8 +190,8 @@ class TypeText {
   }
   void Append(size_t number);
 
-  // Around the text of the struct `type`. False: it is within itself, and
-  // written as "^n", the n-th struct around.
+  // Around the text of the struct `type`. Returns false if it is within itself;
+  // then it is written as "^n", the n-th enclosing struct.
   bool OpenStruct(const std::type_info& type);
   void CloseStruct() { open_.pop_back(); }
 
@@ -202,15 +202,15 @@ class TypeText {
   std::vector<std::type_index> open_;
 };
 
-// What caller and handler compare: the name and the canonical types, which no
-// compiler or platform changes. "scale(tensor,f64)->tensor".
+// What caller and handler compare: the name and the canonical types, which do
+// not depend on compiler or platform. "scale(tensor,f64)->tensor".
 struct MethodSignatureText {
   std::string text;
   // Of kArgumentsFormat and `text`.
   uint64_t hash = 0;
 };
 
-// Changes with the bytes of any value.
+// Changes if the encoding of any value changes.
 inline constexpr int64_t kArgumentsFormat = 1;
 
 uint64_t HashSignature(absl::string_view text);

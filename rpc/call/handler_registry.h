@@ -19,28 +19,28 @@ namespace sherd::internal {
 // Takes the outcome of a call: exactly once, on any thread.
 using ReplyFunction = std::function<void(absl::StatusOr<Payload>)>;
 
-// Of the name of a method, which travels with each call: 1 to 128 bytes.
+// Of the name of a method, which is part of each call: 1 to 128 bytes.
 inline constexpr size_t kMaxMethodName = 128;
 constexpr bool IsMethodName(absl::string_view name) {
   return !name.empty() && name.size() <= kMaxMethodName;
 }
 
-// A handler whose types are known to itself alone.
+// A handler that hides its types.
 struct RawHandler {
   std::string name;
-  // What a caller's signature has to be.
+  // The signature that a caller must have.
   MethodSignatureText signature;
   // Runs the user's function on the calling thread. Replies once, perhaps on
-  // another thread after it has returned, with its result or the error of
-  // whatever failed. Throws only before it replies, if there is no memory.
+  // another thread after it has returned, with its result or the error that
+  // occurred. Throws only before it replies, if there is no memory.
   std::function<void(Payload request, ReplyFunction reply)> run;
 };
 
-// Makes `run` what calls of `name` run, in place of an earlier handler of the
-// same type `method`: calls that run finish with what they began with.
+// Registers `run` for calls of `name`, in place of an earlier handler of the
+// same type `method`: running calls finish with the handler they began with.
 //
-// The process ends if another type has the name: two libraries would answer one
-// another's calls.
+// The process ends if another type has the name: two libraries would answer
+// each other's calls.
 //
 // Threads. All functions here are safe from any thread.
 void StoreHandler(
@@ -51,14 +51,14 @@ void StoreHandler(
 // Null if there is none.
 std::shared_ptr<const RawHandler> FindHandler(absl::string_view name);
 
-// The handler of a call that came to `worker`, whose caller has compiled the
-// method with a signature of this hash. `name` may be anything.
-//   kNotFound            `worker` has no such handler: says which it has.
-//   kFailedPrecondition  The signature is another one.
+// The handler for a call to `worker`, whose caller has compiled the method with
+// a signature of this hash. `name` may be any bytes.
+//   kNotFound            `worker` has no such handler; lists those it has.
+//   kFailedPrecondition  The signatures differ.
 absl::StatusOr<std::shared_ptr<const RawHandler>> FindHandlerFor(
     absl::string_view name, uint64_t signature, absl::string_view worker);
 
-// Whether there was one, of that type.
+// Returns whether there was one, of that type.
 bool RemoveHandler(const std::type_info& method, absl::string_view name);
 
 }  // namespace sherd::internal

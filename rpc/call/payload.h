@@ -12,16 +12,16 @@
 namespace sherd::internal {
 
 // The arguments of a call, or its result, between the typed functions and the
-// engine that moves them. Copies share tensors and references.
+// engine that sends them. Copies share tensors and references.
 struct Payload {
-  // Everything but tensors and references, as ARGUMENTS.md describes.
+  // All but tensors and references, as ARGUMENTS.md describes.
   std::string values;
-  // In order of appearance. Strides, devices and undefined tensors are as the
-  // caller has them: what they become on the way is the engine's business.
-  // `values` says how many there are, and not what they are.
+  // In order of appearance. Strides, devices and undefined tensors are those of
+  // the caller; the engine converts them for the transfer. `values` has their
+  // number, but does not describe them.
   std::vector<Tensor> tensors;
-  // Where they go at the receiver, an entry each, or none: host memory. The
-  // engine's, while they travel.
+  // Their devices at the receiver, an entry each, or none: host memory. Used by
+  // the engine, during the transfer.
   std::vector<Device> devices;
   // In order of appearance. `references_keep` holds the handles of a sender, so
   // that its references exist until the reply.

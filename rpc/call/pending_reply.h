@@ -10,9 +10,9 @@
 
 namespace sherd::internal {
 
-// The reply that a handler's Future is to give. The Future may never be ready,
-// and belongs to the code that made it: so what the call needs is dropped once
-// nobody waits for it.
+// The reply that a handler's Future will give. The Future may never be ready,
+// and belongs to the code that made it: so the data that the call needs is
+// dropped once its result is no longer needed.
 //
 // Threads. Safe from any thread.
 class PendingReply {
@@ -29,7 +29,7 @@ class PendingReply {
 
   explicit PendingReply(Parts parts) : parts_(std::move(parts)) {}
 
-  // Once; empty later, and after a cancellation.
+  // Returns the parts once; empty later, and after a cancellation.
   Parts Take() ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:

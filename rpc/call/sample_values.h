@@ -23,7 +23,7 @@
 #include "sherd/core/tensor/tensor.h"
 #include "sherd/rpc/call/arguments.h"
 
-// Values for tests of the codec, with nearly everything that can travel.
+// Values for tests of the codec, covering nearly all types that can travel.
 namespace sherd::internal {
 
 enum class Colour : uint16_t { kRed = 1, kBlue = 7 };
@@ -57,8 +57,8 @@ struct NoCase {
   }
 };
 
-// As a reference to a value of another worker, but to none. An owner -1 is one
-// that let go of it.
+// Looks like a reference to a value of another worker, but is none. An owner of
+// -1 stands for a released reference.
 template <typename T>
 struct TestRef {
   friend bool operator==(const TestRef&, const TestRef&) = default;
@@ -109,7 +109,7 @@ struct Everything {
   Nothing nothing;
 };
 
-// A value of T, small enough that tests can look at each of its bits.
+// A value of T, small enough that tests can change each of its bits.
 template <typename T>
 struct RandomOf;
 template <typename T>
@@ -262,13 +262,13 @@ struct RandomOf<Tree> {
     Tree tree;
     tree.label = RandomValue<std::string>(random);
     tree.weight = RandomValue<double>(random);
-    // Fewer than one on average: it ends.
+    // Fewer than one child on average: the recursion ends.
     while (random() % 3 == 0) tree.children.push_back(Make(random));
     return tree;
   }
 };
 
-// Equality that takes tensors for equal if they are the same.
+// Equality that considers tensors equal if they are the same.
 template <typename T>
 bool SameValue(const T& a, const T& b) {
   return a == b;

@@ -21,7 +21,7 @@
 
 namespace sherd::internal {
 
-// What a parameter's argument is while it is stored or under way: without
+// The type of a parameter's argument while it is stored or under way: without
 // references, and an owner in place of a view.
 template <typename Param>
 struct StoredAs {
@@ -39,7 +39,7 @@ template <typename Param>
 using Stored = typename StoredAs<std::remove_cvref_t<Param>>::Type;
 
 // Parameters of methods: values, const references to them, and read-only views
-// of text and lists. What a handler could write to would not travel back.
+// of text and lists. Data that a handler writes would not be sent back.
 template <typename Param>
 concept MethodParam =
     Codable<Stored<Param>> &&
@@ -85,7 +85,7 @@ struct MethodCodec<R(Params...)> {
   static constexpr bool kCallableWith =
       std::is_invocable_v<R (*)(Params...), Args...>;
 
-  // Called with anything that the parameters can be made of.
+  // Accepts all arguments from which the parameters can be made.
   static absl::StatusOr<Payload> Encode(absl::string_view method,
                                         Params... args) {
     return EncodeArguments<Stored<Params>...>(method, args...);
@@ -94,7 +94,7 @@ struct MethodCodec<R(Params...)> {
                              Arguments& arguments) {
     return DecodeArguments(method, std::move(request), arguments);
   }
-  // Calls `f` with what Decode has read, which is used up.
+  // Calls `f` with the values that Decode has read, and moves from them.
   template <typename F>
   static auto Invoke(const F& f, Arguments& arguments) {
     return std::apply(
@@ -108,7 +108,7 @@ struct MethodCodec<R(Params...)> {
   }
 
  private:
-  // A parameter by value takes what was stored.
+  // A parameter by value takes the stored value.
   template <typename Param>
   static decltype(auto) Pass(Stored<Param>& stored) {
     if constexpr (std::is_reference_v<Param> ||
