@@ -32,7 +32,7 @@ absl::Status Publications::Publish(Publication publication) {
 }
 
 absl::Status Publications::Withdraw(const PublicationId& id) {
-  // Its storage goes without the lock.
+  // Its storage is released without the lock.
   std::shared_ptr<const Publication> withdrawn;
   absl::MutexLock lock(&mutex_);
   if (closed_) return ShutDown();

@@ -41,8 +41,8 @@ namespace internal {
 namespace {
 
 constexpr char kGroup[] = "rpc";
-// For the end of a shutdown that nothing holds up any more, on a machine that
-// has much else to do.
+// For the end of a shutdown that no longer waits for others, on a busy
+// machine.
 constexpr absl::Duration kEnding = absl::Seconds(30);
 
 Deadline NotBefore(absl::Duration reserve, Deadline deadline) {
@@ -85,12 +85,12 @@ std::shared_ptr<const RawHandler> FetchHandler(
       request.box = Box{Dims(box->first.begin(), box->first.end()),
                         Dims(box->second.begin(), box->second.end())};
     }
-    // Others may have to be served first.
+    // Other calls may have to be served first.
     ScopedBlocked blocked;
     const Deadline deadline = CallContext::Current()->deadline();
     SHERD_ASSIGN_OR_RETURN(Tensor elements,
                            ReadPublished(*publications, request, deadline));
-    // The reader has a place for it on a device of its own choice.
+    // The reader has memory for it on a device of its own choice.
     if (on_host) {
       SHERD_RETURN_IF_ERROR(CopyToHost(absl::MakeSpan(&elements, 1), deadline));
     }
@@ -113,8 +113,8 @@ absl::Status SetDeviceRoutes(const Directory& directory, CallEngine& engine) {
   SHERD_ASSIGN_OR_RETURN(
       DeviceRoutes routes,
       DeviceRoutes::Create(directory.rank(), directory.names(), maps));
-  // Now, and not when a message comes: loading may take long. A worker without
-  // devices refuses what goes there.
+  // Loaded now, not when a message arrives, since loading may take long. A
+  // worker without devices refuses tensors for them.
   if (routes.uses_devices()) {
     DeviceRuntime::For(DeviceType::kCuda).IgnoreError();
   }
@@ -126,7 +126,7 @@ int64_t ToNanoseconds(Deadline::Clock::time_point time) {
   return absl::ToInt64Nanoseconds(absl::FromChrono(time.time_since_epoch()));
 }
 
-// As the flight recorder has them.
+// In the form of the flight recorder.
 std::vector<FlightCall> FlightCallsOf(const CallEngine& engine,
                                       const std::vector<std::string>& names) {
   std::vector<FlightCall> calls;
@@ -205,18 +205,18 @@ class Agent final : public RpcAgent {
       absl::StatusOr<Payload> value) override;
   // Shows the calls of this worker in dumps of the flight recorder.
   void RecordCalls();
-  //   kInvalidArgument  "Invalid worker name", or there is no such rank.
+  //   kInvalidArgument  "Invalid worker name", or the rank does not exist.
   absl::StatusOr<int> RankOf(const WorkerRef& worker) const;
 
-  // The first thread that shuts down ends all; others wait for it, and may want
-  // it to take less time.
+  // The first thread that shuts down does the work; others wait for it, and may
+  // have less time.
   enum class Phase { kRunning, kDraining, kParting, kClosing, kOver };
   absl::Status End(bool graceful, Deadline deadline)
       ABSL_LOCKS_EXCLUDED(shutdown_mutex_);
-  // `found`: the phase when this thread came.
+  // `found`: the phase at which this thread arrived.
   absl::Status JoinEnd(bool graceful, Deadline deadline, Phase found)
       ABSL_LOCKS_EXCLUDED(shutdown_mutex_);
-  // Until when a shutdown that should end by `deadline` talks to the others.
+  // Until when a shutdown that should end by `deadline` notifies the others.
   Deadline PartingBy(Deadline deadline) const {
     return NotBefore(options_.parting_timeout, deadline);
   }
@@ -237,7 +237,7 @@ class Agent final : public RpcAgent {
   std::unique_ptr<LossReporter> losses_;
   std::shared_ptr<Links> links_;
   std::unique_ptr<GroupTag> flight_;
-  // For its dumps upon a signal: calls have deadlines of their own.
+  // For dumps upon a signal: calls have deadlines of their own.
   Watchdog::Watch watch_;
 };
 
@@ -446,13 +446,14 @@ absl::Status Agent::End(bool graceful, Deadline deadline) {
       absl::FailedPreconditionError("RPC has been shut down on this worker"));
   engine_->references().ReleaseAll();
   const Deadline parting = EnterPhase(Phase::kParting);
-  // Also where the others are not waited for: an end that is meant is no loss.
+  // Also if the others are not waited for: an intended end is not a loss.
   const absl::Status parted = links_->Goodbye(parting);
-  // Nothing is lost any more.
+  // No loss is reported from here on.
   losses_->Close();
   watch_.Stop();
   flight_ = nullptr;
-  // For handlers that still run; threads that came meanwhile may want less.
+  // For handlers that still run; threads that arrived meanwhile may have less
+  // time.
   const absl::Status closed =
       engine_->Close(Deadline::Earlier(parting, EnterPhase(Phase::kClosing)));
   if (!graceful) return absl::OkStatus();
@@ -482,8 +483,9 @@ absl::Status Agent::JoinEnd(bool graceful, Deadline deadline, Phase found) {
   if (has_reached(Phase::kParting, parting)) {
     links_->Goodbye(parting).IgnoreError();
   }
-  // That may have taken until then. What is left takes no longer either, but
-  // for handlers that the first thread waited for before this one came.
+  // The wait may have lasted until then. The rest lasts no longer either,
+  // except for handlers that the first thread waited for before this one
+  // arrived.
   const bool is_over = has_reached(
       Phase::kOver,
       found < Phase::kClosing ? NotBefore(kEnding, parting) : parting);
@@ -503,7 +505,7 @@ absl::StatusOr<std::shared_ptr<RpcAgent>> Launch(
   auto agent = std::make_shared<Agent>(options);
   SHERD_RETURN_IF_ERROR(
       agent->Join(rank, world_size, std::move(session), master, deadline));
-  // Handlers may ask for it.
+  // Before Open: handlers may use the default.
   if (make_default) SetDefaultRemoteAccess(agent, options.workers_are_threads);
   agent->Open();
   return std::shared_ptr<RpcAgent>(std::move(agent));

@@ -13,13 +13,13 @@ namespace {
 // Of the text of a placement, as in the metadata of sharded tensors.
 constexpr size_t kMaxPlacementBytes = 1024;
 
-// A quarter of a nanosecond is what absl::Duration counts in.
+// absl::Duration counts in quarters of a nanosecond.
 constexpr int64_t kTicksPerSecond = int64_t{4} * 1000 * 1000 * 1000;
 constexpr uint32_t kInfiniteTicks = 0xffffffff;
 
 absl::Duration Ticks(int64_t ticks) { return ticks * absl::Nanoseconds(1) / 4; }
 
-// Shard::Validate, but the tensor is on whatever device it came to.
+// As Shard::Validate, but the tensor may be on any device.
 absl::Status CheckShard(const Shard& shard) {
   const ShardMetadata& metadata = shard.metadata;
   absl::Status status = Shard{
@@ -112,7 +112,7 @@ void ValueCodec<Shard>::Encode(const Shard& value, Encoder& encoder) {
   }
   const ShardMetadata& metadata = value.metadata;
   encoder.PutTensor(value.tensor);
-  // Not more than kMaxRank: so many has a tensor.
+  // At most kMaxRank, the limit of a tensor's dimensions.
   encoder.PutNumber(static_cast<uint8_t>(metadata.sizes.size()));
   for (const int64_t offset : metadata.offsets) encoder.PutNumber(offset);
   for (const int64_t size : metadata.sizes) encoder.PutNumber(size);

@@ -64,7 +64,7 @@ void Encoder::PutBytes(const void* bytes, size_t size) {
 }
 
 void Encoder::PutCount(size_t count) {
-  // A larger one has more elements than there is room for bytes.
+  // A larger count is refused: its elements exceed the limit of bytes.
   PutNumber(static_cast<uint32_t>(std::min<size_t>(count, UINT32_MAX)));
 }
 

@@ -29,7 +29,7 @@ class Registry {
     SHERD_CHECK(entry.method == method)
         << "RegisterHandler: two methods are named " << Quoted(handler->name)
         << ": give one of them another kName";
-    // What it replaces is released without the lock.
+    // The replaced handler is released without the lock.
     entry.handler.swap(handler);
   }
 

@@ -39,7 +39,7 @@ constexpr size_t kMaxErrorText = size_t{64} << 10;
 constexpr int kMaxAttachments = 16;
 constexpr size_t kMaxMethodBytes = 1024;
 
-// A message whose parts lie on the stack unless they are many.
+// A message whose parts are on the stack unless they are many.
 class ScratchMessage {
  public:
   ScratchMessage() : arena_(Options(block_)) {}
@@ -64,7 +64,7 @@ absl::Status Malformed(absl::string_view what) {
   return absl::InvalidArgumentError(absl::StrCat("call message: ", what));
 }
 
-// Type above, number below.
+// The type in the upper bits, the number in the lower ones.
 constexpr int kDeviceTypeShift = 16;
 
 absl::StatusOr<Device> DecodeDevice(uint32_t number) {
@@ -147,13 +147,13 @@ absl::Status DecodeTensors(const rpc::CallPayload& from,
   return absl::OkStatus();
 }
 
-// How many numbers say where a tensor lies.
+// The number of entries of a tensor's place.
 int PlacesOf(MemoryPath path) {
   if (path == MemoryPath::kShm) return 6;
   return path == MemoryPath::kCma ? 1 : 0;
 }
 
-// Where the tensors lie; they were decoded before.
+// Decodes the places of the tensors, which were decoded before.
 absl::Status DecodeSources(const rpc::CallPayload& from,
                            const std::vector<TensorLayout>& tensors,
                            std::vector<TensorSource>& to) {
@@ -490,7 +490,7 @@ absl::StatusOr<std::string> EncodeRequest(const RequestHeader& request,
   to.set_method(request.method);
   to.set_signature(request.signature);
   if (request.timeout != absl::InfiniteDuration()) {
-    // 0 would say that there is no deadline.
+    // 0 would mean that there is no deadline.
     to.set_timeout_us(static_cast<uint64_t>(
         std::max<int64_t>(1, absl::ToInt64Microseconds(request.timeout))));
   }

@@ -24,9 +24,8 @@ constexpr Clock::duration kGranularity = std::chrono::milliseconds(1);
 }  // namespace
 
 absl::Status CallDeadlines::Watch(Deadline deadline) {
-  // A thread that publishes a call and then loads this, and the thread, which
-  // announces its next look and then searches the calls, cannot miss one
-  // another.
+  // The caller publishes a call and then loads this; the thread announces its
+  // next look and then searches the calls: so one of the two notices the other.
   const Ticks when = deadline.when().time_since_epoch().count();
   if (when >= next_.load(std::memory_order_seq_cst)) return absl::OkStatus();
   return WatchEarlier(deadline);

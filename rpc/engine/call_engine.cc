@@ -25,7 +25,7 @@
 namespace sherd::internal {
 namespace {
 
-// Handles of references may outlive the engine, which they then find gone.
+// Handles of references may outlive the engine: this pointer then expires.
 std::shared_ptr<ReferenceService> MakeReferences(
     const std::shared_ptr<EngineCore>& core,
     const std::shared_ptr<Caller>& caller) {
@@ -51,7 +51,7 @@ std::shared_ptr<ReferenceService> MakeReferences(
       std::move(hooks));
 }
 
-// A handler that waits takes part in what is not of its call.
+// A handler that waits runs work that is not of its call.
 class WorkOfNoCall final : public SharedWork {
  public:
   explicit WorkOfNoCall(std::shared_ptr<SharedWork> work)
@@ -116,7 +116,7 @@ void CallEngine::FailAll(const absl::Status& why) {
 
 absl::Status CallEngine::Close(Deadline deadline) {
   const absl::Status why = absl::CancelledError("RPC was shut down");
-  // Nothing lands any more once the wire is closed.
+  // Nothing arrives any more once the wire is closed.
   core_->landings.Fail(-1, why);
   for (int worker = 0; worker < core_->options.world_size; ++worker) {
     core_->memory.Forget(worker);
@@ -221,11 +221,11 @@ void CallEngine::OnLeft(int worker, const absl::Status& why) {
 }
 
 void CallEngine::OnGone(int worker, const absl::Status& why) {
-  // First: what it reads from then on may be something else.
+  // First: from then on it may read memory that was reused.
   core_->memory.Forget(worker);
   core_->outbox.Drop(worker, why);
   core_->landings.Fail(worker, why);
-  // Before the calls: who hears of the loss by one finds references dead.
+  // Before the calls: code that a failed call runs finds references dead.
   core_->references->WorkerLost(worker, why);
   caller_->CancelChildren(callee_->OnGone(worker));
   caller_->OnGone(worker, why);

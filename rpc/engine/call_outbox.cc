@@ -18,8 +18,8 @@
 namespace sherd::internal {
 namespace {
 
-// What is no larger and has no tail passes by the bound: it is copied, and as
-// cheap to send as to keep.
+// A message that is no larger and has no tail is exempt from the bound: it is
+// copied, and as cheap to send as to keep.
 constexpr size_t kSmallControl = size_t{64} << 10;
 
 uint64_t BytesOf(const WireMessage& message) {
@@ -34,13 +34,13 @@ bool IsSmall(const WireMessage& message) {
 
 }  // namespace
 
-// What waits and what is on its way, by worker.
+// The messages that wait and those under way, by worker.
 class CallOutbox::Lanes : public std::enable_shared_from_this<Lanes> {
  public:
   using ExposurePtr = std::shared_ptr<const Exposure>;
   struct Waiting {
     uint64_t call;
-    // Of the message alone.
+    // Of the message without what it exposes.
     uint64_t bytes;
     WireMessage message;
     ExposurePtr exposure;
@@ -62,15 +62,15 @@ class CallOutbox::Lanes : public std::enable_shared_from_this<Lanes> {
 
  private:
   struct Lane {
-    // With those that the worker has not read.
+    // Including those that the worker has not read.
     uint64_t unsent_bytes = 0;
     std::deque<Waiting> waiting;
-    // What was sent and is not read, by transfer.
+    // The exposures that were sent and not read yet, by transfer.
     absl::flat_hash_map<uint64_t, ExposurePtr> exposed;
-    // Somebody sends what waits; a wire that reports at once that it sent would
-    // begin again within.
+    // A thread sends the queue; without this, a wire that reports at once that
+    // a message was sent would start over within that call.
     bool pumping = false;
-    // Of the message that it hands to the wire, and what is to follow that.
+    // The call whose message is being sent, and the message that follows it.
     uint64_t leaving = 0;
     std::optional<WireMessage> recall;
     absl::Status lost;
@@ -86,7 +86,7 @@ class CallOutbox::Lanes : public std::enable_shared_from_this<Lanes> {
   static void Count(Lane& lane, const Waiting& message);
   absl::Status SendCounted(int to, Waiting message) ABSL_LOCKS_EXCLUDED(mutex_);
   void OnSent(int to, uint64_t bytes) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Sends what may go by now.
+  // Sends the messages that the bound allows now.
   void Pump(int to) ABSL_LOCKS_EXCLUDED(mutex_);
 
   const uint64_t max_unsent_bytes_;
@@ -138,7 +138,7 @@ absl::Status CallOutbox::Lanes::SendCounted(int to, Waiting message) {
        on_sent =
            std::move(message.message.on_sent)](const absl::Status& status) {
         if (on_sent != nullptr) on_sent(status);
-        // It did not leave, and the worker, which is not lost, reads nothing.
+        // It was not sent, and the worker, which is not lost, will not read it.
         if (WireMessage::IsUnsent(status)) lanes->OnRead(to, transfer);
         lanes->OnSent(to, bytes);
       };
@@ -196,7 +196,7 @@ void CallOutbox::Lanes::Pump(int to) {
       lane.leaving = next.call;
       Count(lane, next);
     }
-    // If the worker is lost, its calls hear of that from the wire.
+    // If the worker is lost, the wire notifies its calls.
     SendCounted(to, std::move(next)).IgnoreError();
     std::optional<WireMessage> recall;
     Wire* wire;
@@ -254,7 +254,7 @@ CallOutbox::~CallOutbox() = default;
 
 void CallOutbox::Attach(std::shared_ptr<Wire> wire) {
   owned_wire_ = std::move(wire);
-  // First what was kept: a later message overtakes none of it that matters.
+  // First the queued messages: none of them is overtaken by a later one.
   lanes_->Open(owned_wire_.get());
   wire_.store(owned_wire_.get(), std::memory_order_release);
 }

@@ -34,8 +34,8 @@ namespace sherd::internal {
 
 namespace {
 
-// What a caller hears of this worker's references: one that has ended them is
-// about to leave, and so is not there any more for others.
+// The error of this worker's references, for a caller: a worker that has ended
+// them is about to leave, and is unavailable to others.
 absl::Status AsCallersSee(const absl::Status& status) {
   if (!absl::IsFailedPrecondition(status)) return status;
   return absl::UnavailableError(status.message());
@@ -43,8 +43,8 @@ absl::Status AsCallersSee(const absl::Status& status) {
 
 }  // namespace
 
-// Answers a call once: with what it is given first, or if nobody has it any
-// more, with an error.
+// Answers a call once: with the first result, or with an error when the last
+// handle is destroyed.
 class Callee::ReplyOnce {
  public:
   ReplyOnce(std::weak_ptr<Callee> callee, Call call)
@@ -59,7 +59,7 @@ class Callee::ReplyOnce {
 
   void Send(absl::StatusOr<Payload> result) {
     if (sent_.exchange(true)) return;
-    // Not running any more once it is answered, however long the function
+    // Once answered the call no longer runs, however long the function
     // lives.
     const Call call = std::move(call_);
     if (const auto callee = callee_.lock()) {
@@ -96,8 +96,8 @@ absl::StatusOr<Callee::Destinations> Callee::OnRequest(int from,
     status = FindHandler(request.method, request.signature, *call);
   }
   if (status.ok()) status = MakeRoom(request, *call);
-  // From Add on, the payload is the table's; the memory is that of these
-  // handles, also if the call ends meanwhile.
+  // From Add on, the table owns the payload; these handles own the memory,
+  // even if the call ends meanwhile.
   std::vector<Tensor> landing = call->payload.tensors;
   if (!calls_.Add(call)) {
     core_->references->Abandon(call->reference_transfer);
@@ -114,7 +114,7 @@ absl::StatusOr<Callee::Destinations> Callee::OnRequest(int from,
       from, std::move(transfer), tail_bytes, std::move(landing), ticket,
       [self = shared_from_this(), call](const absl::Status& end) {
         if (end.ok()) return self->Admit(call);
-        // Nobody hears it if the caller is lost.
+        // Not sent if the caller is lost.
         self->Reply(call, end);
       });
 }
@@ -281,7 +281,7 @@ void Callee::Run(const Call& call) {
 }
 
 void Callee::Reply(const Call& call, absl::StatusOr<Payload> result) {
-  // It was taken before: nobody waits for an answer.
+  // If it was taken before, no reply is needed.
   if (calls_.Take(call->from, call->id) == nullptr) return;
   CallContextControl::MarkAnswered(*call->context);
   if (call->reference_transfer != 0) {
@@ -292,12 +292,12 @@ void Callee::Reply(const Call& call, absl::StatusOr<Payload> result) {
   }
   absl::StatusOr<QueuedWork> queued = QueuedWork::For(result->tensors);
   if (!queued.ok()) return Deliver(call, queued.status());
-  // Not on this thread, which may be one that must not wait.
+  // Not on this thread, which may have to keep from waiting.
   core_->pool.Submit(
       [self = shared_from_this(), call, result = std::move(result),
        queued = std::make_shared<QueuedWork>(*std::move(queued))](
           absl::Status status) mutable {
-        // Refused, it is on a thread that must not wait.
+        // A refused task runs on a thread that must not wait.
         if (status.ok()) status = queued->Await(call->context->deadline());
         if (status.ok()) return self->Deliver(call, std::move(result));
         self->Deliver(call, std::move(status));
@@ -375,7 +375,7 @@ void Callee::WriteReply(const IncomingCall& call, Payload result,
     status = control.status();
   }
   if (status.ok()) {
-    // Others have at least the connection on which the call came.
+    // The connection on which the call arrived exists for the other messages.
     std::function<void(const absl::Status&)> on_sent;
     if (packed.bulk()) {
       on_sent = [self = weak_from_this(), to, id,
@@ -402,7 +402,7 @@ Callee::Contexts Callee::Cancel(const std::vector<Call>& calls,
   for (const Call& call : calls) {
     CallContextControl::Cancel(*call->context);
     contexts.push_back(call->context);
-    // The pool may hold the call for longer, but not what it brought.
+    // The pool may hold the call longer, but not its payload.
     call->payload = {};
     if (call->reference_transfer != 0) {
       core_->references->Abandon(call->reference_transfer);

@@ -37,7 +37,7 @@ namespace {
 using Clock = Deadline::Clock;
 
 absl::Status LateError(const OutgoingCall& call) {
-  // To a millisecond: the clock was read some time after the timeout began.
+  // Rounded to a millisecond: the clock was read after the timeout began.
   const absl::Duration given =
       absl::Trunc(absl::FromChrono(call.deadline.when() - call.started) +
                       absl::Microseconds(500),
@@ -46,7 +46,7 @@ absl::Status LateError(const OutgoingCall& call) {
       absl::StrCat("no reply within ", absl::FormatDuration(given)));
 }
 
-// Whether somebody waits for the handler that makes the call. Not of one whose
+// kCancelled if the handler that makes the call was cancelled. OK if only its
 // deadline has passed, which is another error.
 absl::Status CheckParent(const OutgoingCall& call) {
   if (call.parent == nullptr || !call.parent->cancelled() ||
@@ -64,7 +64,7 @@ absl::Status ClosedError() {
 
 }  // namespace
 
-// A reply on its way from the wire to the caller.
+// A reply between the wire and the caller.
 struct Caller::Landed {
   int from = 0;
   uint64_t call = 0;
@@ -155,7 +155,7 @@ void Caller::Launch(const Call& call, RequestHeader header, Payload request) {
   }
   calls_.Add(call);
   if (status.ok()) status = core_->deadlines.Watch(call->deadline);
-  // After Close or CancelChildren has searched the calls, these see it.
+  // Close and CancelChildren set this before they search the calls.
   if (status.ok() && closed_.load()) status = ClosedError();
   if (status.ok()) status = CheckParent(*call);
   if (!status.ok() || call->reference_transfer == 0) {
@@ -243,7 +243,7 @@ void Caller::OnSent(const Call& call, const absl::Status& end) {
 }
 
 void Caller::NotSent(const OutgoingCall& call, const absl::Status& why) {
-  // One that waits, or one that is ready.
+  // A transfer that waits, or that is ready.
   const uint64_t transfer = call.reference_transfer;
   if (transfer != 0 && !core_->references->Abandon(transfer)) {
     core_->references->Unsent(transfer);
@@ -287,7 +287,7 @@ absl::StatusOr<Caller::Destinations> Caller::OnReply(int from,
   std::optional<std::vector<Tensor>> out = calls_.Claim(reply.call, from);
   const uint64_t reference_transfer = reply.payload.reference_transfer;
   if (!out.has_value()) {
-    // Late. Its bytes are dropped.
+    // A late reply: its bytes are dropped.
     if (reference_transfer != 0) {
       core_->references->Decline(from, reference_transfer);
     }
@@ -357,8 +357,8 @@ absl::Status Caller::Place(Landed& landed) const {
   Payload& payload = landed.payload;
   SHERD_RETURN_IF_ERROR(CopyIntoOut(landed.out, payload.tensors));
   SHERD_RETURN_IF_ERROR(CopyToDevices(payload));
-  // Whatever streams the caller uses. The copies cannot be taken back, so that
-  // no deadline helps.
+  // The caller may use any streams. The copies cannot be undone, so a
+  // deadline would not help.
   return AwaitQueued(payload.tensors, Deadline::Infinite());
 }
 
@@ -407,7 +407,7 @@ void Caller::Finish(Call call, absl::StatusOr<Payload> result) {
   counters.outstanding.fetch_sub(1, std::memory_order_relaxed);
   call->done(std::move(result));
   call.reset();
-  // Only now: `done` may have started another call.
+  // Only now, since `done` may have started another call.
   if (core_->counters.outstanding().fetch_sub(1) == 1) core_->drain.OnIdle();
 }
 
@@ -417,7 +417,7 @@ void Caller::Abandon(Call call, const absl::Status& why) {
       core_->references->Abandon(call->reference_transfer)) {
     NotSent(*call, why);
   } else {
-    // Only the thread that took the call from the table is here.
+    // Only the thread that took the call from the table runs this.
     call->unwanted = why;
     if (call->departure.exchange(Departure::kUnwanted) == Departure::kLeft) {
       Recall(*call, why);
@@ -433,7 +433,7 @@ void Caller::Recall(const OutgoingCall& call, const absl::Status& why) {
   WorkerCounters& counters = core_->counters.Of(call.to);
   std::optional<WireMessage> cancel;
   size_t bytes = 0;
-  // A value is to say that its deadline passed, which the owner watches too.
+  // The value has to report its deadline, which the owner watches too.
   if (!call.creation.has_value() || !absl::IsDeadlineExceeded(why)) {
     cancel = WireMessage{.control = EncodeCancel(call.id), .bulk = call.bulk};
     bytes = cancel->control.size();

@@ -20,7 +20,7 @@
 namespace sherd::internal {
 namespace {
 
-// Between waves while requests are on their way.
+// Pause between waves while requests are under way.
 constexpr absl::Duration kFirstPause = absl::Milliseconds(1);
 constexpr absl::Duration kLongestPause = absl::Milliseconds(20);
 // Names in one error.

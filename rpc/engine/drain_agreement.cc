@@ -32,7 +32,7 @@ DrainAgreement::Messages DrainAgreement::ToOthers(
 
 DrainAgreement::Messages DrainAgreement::OnMessage(int from,
                                                    const DrainHeader& header) {
-  // One that gave up may still be here, but is not counted on.
+  // A worker that gave up may still run, but is excluded.
   if (gone_.contains(from)) return {};
   switch (header.kind) {
     case DrainKind::kWave:
@@ -63,11 +63,11 @@ DrainAgreement::Messages DrainAgreement::OnMessage(int from,
 }
 
 void DrainAgreement::OnGone(int worker, absl::string_view why) {
-  // A worker that goes once there is agreement misses nothing.
+  // A worker that leaves after the agreement is not missed.
   if (agreed()) why = "";
   if (!gone_.emplace(worker, why).second) return;
   asked_.erase(worker);
-  // What was counted so far includes requests to and from it.
+  // The counts so far include requests to and from it.
   reports_.reset();
   balance_.reset();
   wave_is_due_ = false;

@@ -29,8 +29,8 @@
 namespace sherd::internal {
 namespace {
 
-// Tensors of more bytes delay what comes behind them noticeably, and are read
-// in the sender's memory where that can be.
+// Larger tensors delay later messages noticeably, and are read in the sender's
+// memory if possible.
 constexpr uint64_t kBulkBytes = uint64_t{64} << 10;
 
 uint64_t BytesOf(const std::vector<Tensor>& tensors) {
@@ -158,7 +158,7 @@ std::vector<absl::Span<std::byte>> EngineCore::Land(
     return {};
   }
   std::vector<absl::Span<std::byte>> destinations = DestinationsOf(tensors);
-  // What landed is kept until the end of it, even if the call lets go before.
+  // The memory is kept until all has arrived, even if the call ends before.
   *ticket =
       landings.Add(from, [tensors = std::move(tensors), end = std::move(end)](
                              const absl::Status& status) { end(status); });

@@ -21,7 +21,7 @@
 namespace sherd::internal {
 namespace {
 
-// `wanted` is what the result has at place `i`.
+// `wanted`: the properties of the result's tensor `i`.
 absl::Status CheckFits(size_t i, bool defined, DType dtype,
                        absl::Span<const int64_t> sizes, const Tensor& out) {
   if (defined && out.dtype() == dtype && out.sizes() == sizes &&

@@ -125,8 +125,8 @@ absl::Status FakeNetwork::Send(int from, int to, WireMessage message) {
     return absl::OkStatus();
   }
   absl::MutexLock lock(&mutex_);
-  // A filter that was taken away meanwhile holds nothing: who took it releases
-  // what was held once.
+  // A filter that was removed meanwhile holds nothing: the thread that removed
+  // it has released the held messages already.
   if (fate == Fate::kHold && filter_ != nullptr) {
     held_.push_back([this, from, to, message = std::move(message)]() mutable {
       Event event;
@@ -186,7 +186,7 @@ void FakeNetwork::Deliver(int from, int to, Event event) {
   const absl::Status status =
       DeliverMessage(from, to, event.message, tail_bytes);
   if (event.message.on_sent != nullptr) event.message.on_sent(status);
-  // The memory of the tail may go before the function that was told.
+  // The memory of the tail may be freed before this function is.
   event.message.on_sent = nullptr;
   if (!status.ok() && !IsDead(from) && !IsDead(to)) {
     absl::MutexLock lock(&mutex_);
@@ -266,7 +266,7 @@ void FakeNetwork::End(int rank, const absl::Status& why, bool left) {
     nodes_[rank].dead = !left;
     for (int r = 0; r < size_; ++r) {
       if (r == rank) continue;
-      // What it sent before a goodbye arrives.
+      // Messages that it sent before a goodbye arrive.
       for (auto* queue :
            {&nodes_[rank].inbox[r], left ? nullptr : &nodes_[r].inbox[rank]}) {
         if (queue == nullptr) continue;

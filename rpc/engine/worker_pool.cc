@@ -24,8 +24,8 @@
 
 namespace sherd::internal {
 
-// Invariant. While a task is queued, a thread is on its way to it, or one
-// watches whether tasks go on beginning, or there are max_threads.
+// Invariant. While a task is queued, a thread is being woken for it, or one
+// watches whether tasks keep beginning, or there are max_threads.
 class WorkerPool::State : public std::enable_shared_from_this<State> {
  public:
   explicit State(WorkerPoolOptions options) : options_(std::move(options)) {
@@ -57,27 +57,27 @@ class WorkerPool::State : public std::enable_shared_from_this<State> {
     }
 
     State* const state;
-    // While its task waits: where that is counted.
+    // While its task waits: the counter that includes it.
     int* place = nullptr;
     std::thread thread;
     absl::CondVar wake;
-    // While it takes part in the work that brings tasks.
+    // While it takes part in the work that receives tasks.
     SharedWork::Wait* visit = nullptr;
-    // Taken from idle_ to look for a task.
+    // Removed from idle_ to look for a task.
     bool woken = true;
   };
   using Refused = std::vector<Task>;
 
-  // The calling thread, while it takes part in the work that brings tasks.
+  // The calling thread, while it takes part in the work that receives tasks.
   static Thread*& Visitor() {
     static thread_local Thread* thread = nullptr;
     return thread;
   }
   void Main(Thread* self) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Waits to be woken. False: it was not, for as long as it may be idle; or
-  // none of the queued tasks began in that time.
+  // Waits to be woken. False: it was idle for the limit, or none of the queued
+  // tasks began in that time.
   bool Sleep(Thread* self) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // The same meanwhile, if there is something to take part in.
+  // Waits like Sleep, but takes part in the work if there is any.
   void Visit(Thread* self, Deadline deadline)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Restores the invariant. Returns tasks that can never run.
@@ -97,15 +97,15 @@ class WorkerPool::State : public std::enable_shared_from_this<State> {
   WorkerPoolOptions options_;
   mutable absl::Mutex mutex_;
   std::shared_ptr<SharedWork> work_ ABSL_GUARDED_BY(mutex_);
-  // One thread at a time takes part in it.
+  // One thread at a time takes part in work_.
   bool visited_ ABSL_GUARDED_BY(mutex_) = false;
   std::deque<Task> queue_ ABSL_GUARDED_BY(mutex_);
   std::list<Thread> threads_ ABSL_GUARDED_BY(mutex_);
   std::list<Thread> ended_ ABSL_GUARDED_BY(mutex_);
-  // The one that worked last is at the back.
+  // The thread that worked last is at the back.
   std::vector<Thread*> idle_ ABSL_GUARDED_BY(mutex_);
   // Threads that run a task and do not wait; that wait for calls; that wait for
-  // work, of which no more than `concurrency` leave their places; that were
+  // work, of which at most `concurrency` yield their places; that were
   // woken or started and have not looked yet; that watch the queue.
   int active_ ABSL_GUARDED_BY(mutex_) = 0;
   int blocked_ ABSL_GUARDED_BY(mutex_) = 0;
@@ -145,7 +145,7 @@ void WorkerPool::State::Submit(Task task) {
 
 WorkerPool::State::Refused WorkerPool::State::Serve() {
   if (queue_.empty()) return {};
-  // One that wakes serves the others; but this one may have more to do first.
+  // A woken thread wakes the next; but this one may have more to do first.
   const bool this_one = Visitor() != nullptr && Visitor()->woken;
   if (waking_ > (this_one ? 1 : 0)) return {};
   const bool may_run = active_ < options_.concurrency;
@@ -163,8 +163,8 @@ WorkerPool::State::Refused WorkerPool::State::TakeQueue() {
 
 bool WorkerPool::State::WakeOrStart() {
   if (!idle_.empty()) {
-    // The one that submits; or the one that worked last, if possible one that
-    // does not take part in something: it might have to wait there.
+    // The submitting thread; or the one that worked last, if possible one that
+    // does not take part in the work: the task might wait there.
     auto chosen = std::find(idle_.begin(), idle_.end(), Visitor());
     if (chosen == idle_.end()) {
       --chosen;
@@ -187,7 +187,7 @@ bool WorkerPool::State::WakeOrStart() {
     SHERD_LOG(kWarning) << "handlers: " << started.status();
     return false;
   }
-  // It looks at the field only to end, and for that it needs the lock.
+  // The thread uses this field only to end, and for that it needs the lock.
   thread.thread = *std::move(started);
   ++waking_;
   return true;
@@ -254,8 +254,7 @@ bool WorkerPool::State::Sleep(Thread* self) {
     return true;
   }
   idle_.erase(std::find(idle_.begin(), idle_.end(), self));
-  // A thread that is idle leaves; one that watches and saw tasks begin looks
-  // again.
+  // An idle thread ends; one that watches and saw tasks begin watches on.
   return watches && (queue_.empty() || begun_ != begun_before);
 }
 
@@ -266,7 +265,7 @@ void WorkerPool::State::Visit(Thread* self, Deadline deadline) {
   self->visit = &wait;
   visited_ = true;
   mutex_.Unlock();
-  // What it does meanwhile is no task.
+  // What it runs meanwhile is not a task.
   BlockingObserver::OfThread() = nullptr;
   Visitor() = self;
   work->WorkUntil(wait, deadline);
@@ -278,7 +277,7 @@ void WorkerPool::State::Visit(Thread* self, Deadline deadline) {
 }
 
 void WorkerPool::State::JoinEnded() {
-  // They take no lock any more.
+  // They do not take the lock any more.
   for (Thread& thread : ended_) {
     if (thread.thread.joinable()) thread.thread.join();
   }

@@ -15,8 +15,8 @@
 namespace sherd::internal {
 namespace {
 
-// How long the first attempt waits for an answer, and any other at most. On a
-// host where hundreds of workers start an answer may take seconds.
+// How long the first attempt waits for an answer, and the limit of any other.
+// On a host where hundreds of workers start, an answer may take seconds.
 constexpr absl::Duration kFirstAttempt = absl::Milliseconds(500);
 constexpr absl::Duration kLongestAttempt = absl::Seconds(8);
 // Between two attempts.
@@ -33,8 +33,8 @@ bool IsWorthAnotherAttempt(const absl::Status& status) {
          absl::IsResourceExhausted(status);
 }
 
-// The connection, or why there will be none; kDeadlineExceeded, kUnavailable or
-// kResourceExhausted: not yet, if there is time left.
+// Returns the connection, or the error; kDeadlineExceeded, kUnavailable and
+// kResourceExhausted: try again, if there is time left.
 absl::StatusOr<UniqueFd> Attempt(const Dialing& dialing) {
   DialOptions where = dialing.request.where;
   where.deadline =
@@ -49,17 +49,17 @@ absl::StatusOr<UniqueFd> Attempt(const Dialing& dialing) {
 
 }  // namespace
 
-// Threads are not waited for, and hold it.
+// Held by the threads, which are not waited for.
 struct Dialer::Shared {
   absl::Mutex mutex;
   std::deque<Dialing> waiting ABSL_GUARDED_BY(mutex);
   int threads ABSL_GUARDED_BY(mutex) = 0;
   bool has_ended ABSL_GUARDED_BY(mutex) = false;
 
-  // The next to dial, once it is time; nothing, and one thread less, if there
-  // is none.
+  // The next connection to try, once it is due; nothing, and one thread less,
+  // if there is none.
   std::optional<Dialing> Next() ABSL_LOCKS_EXCLUDED(mutex);
-  // Ends the dialing, or puts it back for another attempt.
+  // Ends the dialing, or queues it for another attempt.
   void Take(absl::StatusOr<UniqueFd> socket, Dialing dialing)
       ABSL_LOCKS_EXCLUDED(mutex);
 };
@@ -115,7 +115,7 @@ void Dialer::Start(Request request) {
     return;
   }
   if (shared_->threads > 0) return;
-  // Nobody else dials, so it is the only one.
+  // No other thread dials, so it is the only one.
   const Dialing dialing = std::move(shared_->waiting.back());
   shared_->waiting.pop_back();
   dialing.request.done(thread.status());

@@ -49,8 +49,8 @@ absl::Status Malformed(int rank, absl::string_view detail = "") {
       rank);
 }
 
-// The inverse of BytesToHexString; nothing if it is something else, which
-// HexStringToBytes makes bytes of.
+// The inverse of BytesToHexString; nothing for other text, which
+// HexStringToBytes would accept.
 std::optional<std::string> FromHex(absl::string_view text) {
   const auto is_digit = [](char c) {
     return absl::ascii_isxdigit(static_cast<unsigned char>(c));

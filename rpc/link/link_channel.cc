@@ -13,8 +13,8 @@ namespace {
 using Memory = std::vector<absl::Span<std::byte>>;
 using rpc::LinkMessage;
 
-// Until the next attempt, if the other end closed before it answered, and if it
-// wants to make the connection itself.
+// Pause before the next attempt, if the other end closed before it answered,
+// and if it makes the connection itself.
 constexpr absl::Duration kPause = absl::Milliseconds(50);
 constexpr absl::Duration kPauseForTheOther = absl::Seconds(1);
 
@@ -78,7 +78,7 @@ absl::Status LinkChannel::Send(OutgoingFrame frame) {
   is_active_.store(true, std::memory_order_relaxed);
   const absl::Status status = connection->Send(std::move(frame));
   if (status.ok()) return status;
-  // What closed the channel meanwhile says more than that it is closed.
+  // The reason of a close meanwhile is more precise.
   absl::MutexLock lock(&mutex_);
   return why_.ok() ? status : why_;
 }
@@ -147,7 +147,7 @@ void LinkChannel::Dial() {
 }
 
 void LinkChannel::OnDialed(absl::StatusOr<UniqueFd> socket) {
-  // The other one came first, or it is closed.
+  // The other's connection came first, or the channel is closed.
   if (state() != State::kConnecting) return;
   absl::Status status = socket.status();
   if (status.ok()) status = Introduce(*std::move(socket));
@@ -198,7 +198,7 @@ absl::Status LinkChannel::Introduce(UniqueFd socket) {
   hello.set_to_nonce(directory.worker(rank_).nonce);
   hello.set_bulk(bulk_);
   // Not given up before: the other end may accept it late, and would take its
-  // end for that of this worker.
+  // end for the loss of this worker.
   timer_ = context_.loop->RunAt(dial_deadline_.when(), [this] {
     timer_.reset();
     if (candidate_ == nullptr) return;
@@ -252,7 +252,7 @@ void LinkChannel::DialAgainAfter(absl::Duration pause,
 void LinkChannel::StopConnecting() {
   if (timer_) context_.loop->Cancel(*timer_);
   timer_.reset();
-  // So that its end is nobody's.
+  // Its end no longer concerns this channel.
   const std::shared_ptr<FrameConnection> candidate = std::move(candidate_);
   candidate_ = nullptr;
   if (candidate != nullptr)
@@ -274,8 +274,8 @@ void LinkChannel::Open(std::shared_ptr<FrameConnection> connection) {
   if (candidate_ == connection) candidate_ = nullptr;
   StopConnecting();
   dial_deadline_ = Deadline::Infinite();
-  // Not under the lock, since on_sent may send. What comes meanwhile waits, so
-  // that it does not overtake.
+  // Not under the lock, since on_sent may send. Messages sent meanwhile are
+  // queued, so that they do not overtake.
   for (bool is_open = false; !is_open;) {
     std::vector<OutgoingFrame> frames;
     {
@@ -298,16 +298,16 @@ void LinkChannel::SayGoodbye() {
     why_ = ThisOneLeaves();
   }
   if (connection_ == nullptr) {
-    // Until it is open, if something is to be sent, or the other end may have
-    // accepted it: that waits for a goodbye.
+    // Wait until it is open, if messages are queued, or if the other end may
+    // have accepted it: that end waits for a goodbye.
     if (!HasWaiting() && candidate_ == nullptr) Part();
     return;
   }
   LinkMessage message;
   message.mutable_goodbye();
-  // On the loop thread too, which sends.
+  // Runs on the loop thread too, if that sends.
   const auto on_sent = [connection = connection_](const absl::Status& status) {
-    // Until the other end has it; who says goodbye has a deadline.
+    // Until the other end has it; Goodbye has a deadline.
     if (status.ok()) {
       connection->CloseGently(absl::CancelledError("goodbye"),
                               absl::InfiniteDuration());
@@ -375,7 +375,7 @@ void LinkChannel::OnTail(FrameConnection* from) {
 void LinkChannel::OnClosed(FrameConnection* from, const absl::Status& why) {
   if (from == candidate_.get()) {
     candidate_ = nullptr;
-    // One that sends nonsense will not do better.
+    // A peer that sent malformed data is not tried again.
     if (!absl::IsUnavailable(why) && !absl::IsDeadlineExceeded(why)) {
       return Fail(why);
     }
@@ -388,7 +388,7 @@ void LinkChannel::OnClosed(FrameConnection* from, const absl::Status& why) {
     cause = absl::UnavailableError(
         absl::StrCat(why.message(), " without a goodbye"));
   } else if (absl::IsResourceExhausted(why)) {
-    // Of the other end: this one lacks nothing.
+    // The resources that the other end lacks: this process lacks none.
     cause = absl::UnavailableError(why.message());
   }
   link_.OnEnd(*this, End::kBroken, cause);

@@ -15,9 +15,10 @@
 namespace sherd::internal {
 namespace {
 
-// How often rank 0 looks for processes that ended before they connected.
+// Interval at which rank 0 checks for processes that ended before they
+// connected.
 constexpr absl::Duration kLook = absl::Milliseconds(100);
-// Of a Unix socket's name: as good as nobody else's.
+// Random bytes of a Unix socket's name: enough to make it unique.
 constexpr size_t kNameBytes = 12;
 
 absl::Status CheckOptions(const LinkOptions& options) {
@@ -44,7 +45,7 @@ absl::StatusOr<std::unique_ptr<Links>> Links::Start(const LinkOptions& options,
   auto links = std::unique_ptr<Links>(new Links(options, handler));
   const absl::Status status = links->Join();
   if (status.ok()) return links;
-  // It never was a member, and so does not leave.
+  // It never was a member, and so does not report that it leaves.
   links->has_left_ = true;
   if (links->directory_ != nullptr) links->directory_->ReportFailure(status);
   links.reset();
@@ -242,7 +243,7 @@ absl::Status Links::Goodbye(Deadline deadline) {
   std::vector<int> unfinished;
   absl::Notification closed;
   loop_->Post([&] {
-    // Those that another thread cut off have ended.
+    // Links that another thread cut have ended.
     if (!unfinished_.has_value()) unfinished_ = Unfinished();
     unfinished = *unfinished_;
     CloseAll();
@@ -250,7 +251,7 @@ absl::Status Links::Goodbye(Deadline deadline) {
   });
   closed.WaitForNotification();
   {
-    // For other threads that are here, too.
+    // For other threads in this function.
     absl::MutexLock lock(&mutex_);
     progress_.has_ended = true;
   }
@@ -299,7 +300,7 @@ Links::~Links() {
     });
     closed.WaitForNotification();
   }
-  // Nothing is dialed any more, and then nothing posted but by the loop.
+  // No connection is dialed any more; then only the loop posts tasks.
   dialer_.reset();
   loop_.reset();
   if (!has_left_) options_.session->Leave();
@@ -316,7 +317,7 @@ std::vector<std::string> Links::Addresses() const {
 void Links::Settle(int rank, const absl::Status& status) {
   absl::MutexLock lock(&mutex_);
   if (progress_.awaited.erase(rank) == 0) return;
-  // Rank 0 goes on without those that are lost.
+  // Rank 0 continues without lost workers.
   if (this->rank() != 0) progress_.failure = status;
 }
 
@@ -333,8 +334,8 @@ void Links::OnEnded(int rank, PeerLink::End end, const absl::Status& why,
   if (end == PeerLink::End::kLost) {
     Settle(rank,
            WithFailedRank(absl::Status(cause.code(), why.message()), rank));
-    // Before the handler acts on it: what that says to others presumes that
-    // they know.
+    // Before the handler acts on it: its messages to others presume that they
+    // know.
     if (this->rank() == 0) {
       losses_[rank] = std::string(cause.message());
       for (int peer = 1; peer < directory_->size(); ++peer) {

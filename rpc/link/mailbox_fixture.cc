@@ -34,7 +34,7 @@ absl::StatusOr<std::vector<absl::Span<std::byte>>> LinkMailbox::OnControl(
   mail.tail.resize(tail_bytes);
   Mail& kept = awaited_[{from, *ticket}];
   kept = std::move(mail);
-  // In two pieces, so that messages meet borders.
+  // In two pieces, so that messages cross a border.
   const absl::Span<std::byte> whole(
       reinterpret_cast<std::byte*>(kept.tail.data()), tail_bytes);
   const size_t middle = tail_bytes / 3;

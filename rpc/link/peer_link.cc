@@ -46,7 +46,7 @@ absl::Status PeerLink::Send(WireMessage message) {
   if (status.ok() || ErrorRank(status)) return status;
   // This worker leaves.
   if (absl::IsFailedPrecondition(status)) return WithRank(status, rank_);
-  // It broke, and the loop has not looked into it yet.
+  // It broke, and the loop has not noticed yet.
   return Lost(status.message());
 }
 
@@ -75,7 +75,7 @@ void PeerLink::Beat(Deadline::Clock::time_point now, bool was_asleep) {
   if (state_ != State::kAlive) return;
   const bool was_heard = control_.TakeProgress();
   const bool was_active = control_.TakeActivity();
-  // Half a goodbye ends the heartbeats.
+  // Heartbeats end with the first half of a goodbye.
   const bool may_be_silent = !control_.IsOpen() && !heard_goodbye_;
   if (was_heard || bulk_.TakeProgress() || was_asleep || may_be_silent) {
     last_heard_ = now;
@@ -85,13 +85,13 @@ void PeerLink::Beat(Deadline::Clock::time_point now, bool was_asleep) {
     return OnBroken(absl::DeadlineExceededError(absl::StrCat(
         "it sent nothing for ", absl::FormatDuration(context_.patience))));
   }
-  // What it had open may be held open by a child of it.
+  // A child of it may keep its sockets open.
   if (silence > context_.heartbeat &&
       context_.directory->StateOfWorker(rank_) == ProcessState::kEnded) {
     return OnBroken(absl::UnavailableError(""));
   }
-  // The lower rank asks, and the higher one answers: then the answers to a
-  // worker with many links come together, and wake it once.
+  // The lower rank sends, and the higher one answers: then the answers to a
+  // worker with many links arrive together, and wake it once.
   if (context_.directory->rank() < rank_ && !(was_heard && was_active)) {
     SendHeartbeat();
   }
@@ -118,7 +118,7 @@ void PeerLink::SendLostNotice(int rank, absl::string_view cause) {
 
 void PeerLink::SayGoodbye() {
   says_goodbye_ = true;
-  // Others find its end in the store.
+  // Others learn of its end from the store.
   if (state_ != State::kAlive) return;
   control_.SayGoodbye();
   bulk_.SayGoodbye();
@@ -160,9 +160,9 @@ void PeerLink::OnEnd(LinkChannel& channel, LinkChannel::End end,
   owner_.OnEnded(rank_, End::kParted, absl::OkStatus(), absl::OkStatus());
 }
 
-// An answer to what came by the bulk connection may be the first message that
-// takes the other, and nobody would send it again. A bulk message is a request
-// or the reply to one, and whose they are hears of it.
+// An answer to a message on the bulk connection may be the first message on
+// the other one, and would not be sent again. A bulk message is a request or
+// its reply, and its call is notified if it fails.
 LinkChannel* PeerLink::OpenBeside(const LinkChannel& channel) {
   return &channel == &control_ && bulk_.IsOpen() ? &bulk_ : nullptr;
 }

@@ -39,7 +39,7 @@ absl::StatusOr<std::vector<absl::Span<std::byte>>> Reception::OnHead(
   if (it == guests_.end()) return std::vector<absl::Span<std::byte>>();
   Guest& guest = it->second;
   if (guest.channel != nullptr) {
-    // It may close, and the guest go.
+    // The call may close it, and remove the guest.
     const std::shared_ptr<FrameConnection> connection = guest.connection;
     return guest.channel->OnHead(connection.get(), head, tail_bytes);
   }

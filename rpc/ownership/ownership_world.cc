@@ -43,7 +43,7 @@ OwnershipWorld::OwnershipWorld(const Limits& limits) : left_(limits) {
   values_.resize(limits.creations.size());
 }
 
-// ---- What may happen
+// ---- Possible actions
 
 std::vector<OwnershipWorld::Action> OwnershipWorld::Actions(size_t* due) const {
   std::vector<Action> actions;
@@ -130,7 +130,7 @@ void OwnershipWorld::AddDuplicates(std::vector<Action>& actions) const {
   }
 }
 
-// ---- What happens
+// ---- Their effects
 
 void OwnershipWorld::Do(const Action& action) {
   ReferenceEffects effects;
@@ -297,15 +297,15 @@ void OwnershipWorld::Break(int a, int b) {
   notices_.insert({b, a});
 }
 
-// ---- What must hold
+// ---- Properties that must hold
 
 bool OwnershipWorld::Intact(int a, int b) const {
   return workers_[a].alive && workers_[b].alive &&
          !broken_.contains({std::min(a, b), std::max(a, b)});
 }
 
-// Whether a transfer of `value` may fail: somebody who matters was lost, let go
-// of everything, or never made it.
+// Whether a transfer of `value` may fail: a worker on which it depends was
+// lost, released everything, or never made it.
 bool OwnershipWorld::Excused(int value, int from, int to) const {
   const int owner = left_.creations[value].second;
   const bool all_here = Intact(from, to) && Intact(from, owner) &&
@@ -401,7 +401,7 @@ void OwnershipWorld::Blame(std::string what) {
   if (violation_.empty()) violation_ = std::move(what);
 }
 
-// ---- Exploring
+// ---- Exploration
 
 namespace {
 
@@ -413,7 +413,7 @@ std::string Story(const std::vector<OwnershipWorld::Action>& path) {
   return story;
 }
 
-// What is wrong with `world`, in which so much is due.
+// Describes what is wrong with `world`, in which `due` actions are due.
 std::string Judge(const OwnershipWorld& world, size_t due) {
   std::string wrong = world.Violation();
   if (wrong.empty() && due == 0) wrong = world.Leftovers();
@@ -424,7 +424,7 @@ class Explorer {
  public:
   void Explore(const OwnershipWorld& world) {
     const std::string key = world.Key();
-    // Two hashes in place of the text: the memory is that of millions.
+    // Two hashes instead of the text: there are millions.
     if (!seen_.insert({absl::HashOf(key), std::hash<std::string>()(key)})
              .second) {
       return;
@@ -455,7 +455,7 @@ class Explorer {
   Exploration found_;
 };
 
-// How often one of several actions is the next one.
+// The relative frequency of a kind of action.
 double Rate(OwnershipWorld::Action::Kind kind) {
   switch (kind) {
     case Kind::kDeliver:

@@ -54,12 +54,12 @@ absl::Status NotTheOwner(const ReferenceHandle& handle) {
       owner);
 }
 
-// Those who wait for one value.
+// The readers that wait for one value.
 //
 // Threads. Safe from any thread.
 class ReferenceService::Readers {
  public:
-  // The reader's number, or 0: the value is there.
+  // Returns the reader's number, or 0: the value is there.
   uint64_t Add(const Handle& keep, const ReplyFunction& reply)
       ABSL_LOCKS_EXCLUDED(mutex_) {
     absl::MutexLock lock(&mutex_);
@@ -75,7 +75,7 @@ class ReferenceService::Readers {
     removed = readers_.extract(number);
   }
 
-  // Once.
+  // Called once.
   void OnValue(const absl::StatusOr<Payload>& value)
       ABSL_LOCKS_EXCLUDED(mutex_) {
     std::map<uint64_t, Reader> readers;
@@ -97,7 +97,7 @@ class ReferenceService::Readers {
   absl::Mutex mutex_;
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
   uint64_t last_ ABSL_GUARDED_BY(mutex_) = 0;
-  // In the order in which they came.
+  // In the order of arrival.
   std::map<uint64_t, Reader> readers_ ABSL_GUARDED_BY(mutex_);
 };
 
@@ -108,7 +108,7 @@ ReferenceService::Owned::Owned() : readers(std::make_shared<Readers>()) {
       });
 }
 
-// Holds the lock, lets go of it, and then does what the table wants done.
+// Holds the lock, releases it, and then carries out the effects of the table.
 class ABSL_SCOPED_LOCKABLE ReferenceService::Turn {
  public:
   explicit Turn(ReferenceService* service)
@@ -319,7 +319,7 @@ absl::Status ReferenceService::OnMessages(
     int from, absl::Span<const ReferenceMessage> messages) {
   Turn turn(this);
   for (const ReferenceMessage& message : messages) {
-    // A value that no call sets would be waited for.
+    // If no call sets the value, fetches would wait for ever.
     if (message.kind == ReferenceMessage::Kind::kCreate) {
       return absl::InvalidArgumentError(
           absl::StrCat(NameOf(message.id), ": created without a call"));
@@ -348,7 +348,7 @@ void ReferenceService::ReleaseAll() {
 
 void ReferenceService::Close() {
   ReleaseAll();
-  // Destroyed without the lock, as what waits.
+  // Destroyed without the lock, like the waiting calls.
   ReferenceTable ended(rank_);
   absl::flat_hash_map<uint64_t, Waiting> waiting;
   Turn turn(this);
@@ -391,7 +391,7 @@ void ReferenceService::Send(
   }
 }
 
-// All but a registration goes to a worker that is connected already.
+// All messages but a registration go to a worker that is connected already.
 ReferenceService::NotSent ReferenceService::UnsentOf(
     absl::Span<const ReferenceMessage> messages) {
   std::vector<ReferenceId> asked;

@@ -17,8 +17,8 @@
 namespace sherd::internal {
 namespace {
 
-// The worker that passed it on was lost, or let go of it, before this one was
-// listed.
+// The worker that passed the reference on was lost, or released it, before this
+// one was listed.
 absl::Status Unknown(const ReferenceId& id) {
   return absl::NotFoundError(absl::StrCat(NameOf(id), ": worker ", id.owner,
                                           " has no such value any more"));
@@ -73,7 +73,7 @@ void ReferenceTable::RequestNotSent(const ReferenceId& id,
 void ReferenceTable::DropHandle(const ReferenceId& id,
                                 ReferenceEffects* effects) {
   const auto held = held_.find(id);
-  // After ReleaseAll there may be none left to drop.
+  // After ReleaseAll there may be no handle left to drop.
   if (held == held_.end() || held->second.handles == 0) return;
   --held->second.handles;
   ForgetIfUnused(id, effects);
@@ -135,7 +135,7 @@ uint64_t ReferenceTable::Begin(Transfer transfer,
                                absl::Span<const ReferenceId> ids,
                                ReferenceEffects* effects) {
   const uint64_t number = ++last_number_;
-  // Also waits for this function, since a worker answers itself at once.
+  // Counts this function too, since a worker answers itself at once.
   transfer.unanswered = 1;
   absl::Status status = transfer.status;
   transfers_[number] = std::move(transfer);
@@ -202,7 +202,7 @@ absl::Status ReferenceTable::OnMessage(int from,
       (kind == Kind::kCreate && id.creator != from)) {
     return Misplaced(from, message);
   }
-  // What a lost worker said before must not list it again.
+  // An old message of a lost worker must not list it again.
   if (const auto lost = lost_.find(from); lost != lost_.end()) {
     return kind == Kind::kCreate ? lost->second : absl::OkStatus();
   }
@@ -214,8 +214,8 @@ absl::Status ReferenceTable::OnMessage(int from,
     case Kind::kRegistered:
     case Kind::kUnknown: {
       const auto held = held_.find(id);
-      // Else to an earlier request, perhaps of a reference that is gone, or
-      // one more to the same.
+      // Otherwise it answers an earlier request, perhaps for a reference that
+      // no longer exists, or is a second answer to the same one.
       if (held != held_.end() && held->second.sequence == sequence &&
           !held->second.confirmed && held->second.dead.ok()) {
         held->second.confirmed = kind == Kind::kRegistered;
@@ -275,7 +275,7 @@ void ReferenceTable::ForgetIfUnused(const ReferenceId& id,
   if (found == held_.end() || found->second.handles > 0) return;
   const bool dead = !found->second.dead.ok();
   // While its request is under way, nothing is released: a release that
-  // overtakes a creation would find nothing. The answer brings us here again.
+  // overtakes a creation would find nothing. The answer calls this again.
   if (!dead && !found->second.confirmed) return;
   held_.erase(found);
   if (!dead) Send(id.owner, {Kind::kRelease, id, ++last_sequence_}, effects);
@@ -322,7 +322,7 @@ void ReferenceTable::ReleaseAll(ReferenceEffects* effects) {
 void ReferenceTable::Send(int to, const ReferenceMessage& message,
                           ReferenceEffects* effects) {
   if (to == self_) {
-    // A worker holds its own values as others do. It understands itself.
+    // A worker holds its own values as others do; its messages are valid.
     OnMessage(self_, message, effects).IgnoreError();
   } else if (!lost_.contains(to)) {
     effects->messages.push_back({to, message});

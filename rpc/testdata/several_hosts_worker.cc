@@ -1,5 +1,5 @@
 // One worker: InitRpc from the environment, calls to all workers, and small
-// ones beside large ones. Prints where it listens and what came of it.
+// calls beside large ones. Prints its addresses and the outcome.
 
 #include <cstdint>
 #include <iostream>
@@ -18,7 +18,7 @@
 namespace sherd {
 namespace {
 
-// 32 MiB each, together as much as may be on its way to one worker.
+// 32 MiB each, together the limit of bytes under way to one worker.
 constexpr int64_t kLarge = int64_t{8} << 20;
 constexpr int kLargeCalls = 8;
 
@@ -38,7 +38,7 @@ absl::Status CallAll(RpcAgent& agent) {
   return absl::OkStatus();
 }
 
-// Between hosts, what is large takes a connection of its own, beside the one of
+// Between hosts, large messages use a second connection, beside the one of
 // small calls.
 absl::Status CallBesideLargeOnes(RpcAgent& agent, int to) {
   SHERD_ASSIGN_OR_RETURN(const Tensor large, Tensor::Ones({kLarge}, {}));

@@ -25,7 +25,7 @@ ByteRuns::ByteRuns(uint64_t address, absl::Span<const int64_t> sizes,
 }
 
 uint64_t ByteRuns::AddressOf(uint64_t run) const {
-  // Unsigned: what another process announced may wrap around.
+  // Unsigned: addresses of another process may wrap around.
   uint64_t address = address_;
   for (size_t d = sizes_.size(); d-- > 0;) {
     const auto size = static_cast<uint64_t>(sizes_[d]);

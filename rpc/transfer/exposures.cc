@@ -11,7 +11,7 @@ namespace {
 
 struct Announced {
   absl::Mutex mutex;
-  // By nonce; those that have ended until the next one comes.
+  // By nonce; those that have ended are removed by the next Announce.
   absl::flat_hash_map<std::string, std::weak_ptr<Exposures>> all
       ABSL_GUARDED_BY(mutex);
 

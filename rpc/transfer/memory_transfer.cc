@@ -36,7 +36,7 @@ namespace sherd::internal {
 namespace {
 
 // Shorter runs are not worth an entry in a list for the system: such tensors
-// are made contiguous first, or last.
+// are copied to contiguous memory at one end.
 constexpr uint64_t kMinRunBytes = 256;
 
 ByteRuns RunsOf(const Tensor& tensor) {
@@ -48,7 +48,7 @@ bool HasLongRuns(const ByteRuns& runs) {
   return runs.run_bytes() >= kMinRunBytes || runs.run_bytes() == runs.bytes();
 }
 
-// From the first byte of the first element to the last one of the last.
+// Bytes from the first byte of the first element to the last of the last one.
 size_t SpanOf(const Tensor& tensor) {
   int64_t last = 0;
   for (size_t d = 0; d < tensor.sizes().size(); ++d) {
@@ -73,7 +73,7 @@ absl::Status ReadError(int number) {
       "the system does not let its memory be read: ", std::strerror(number)));
 }
 
-// OK if the peer's nonce is where it says.
+// OK if the peer's nonce is at its announced address.
 template <typename Reach>
 absl::Status HasNonce(const Reach& reach) {
   std::string found(reach.nonce.size(), '\0');
@@ -110,7 +110,7 @@ absl::Status ReadByCma(int64_t pid, const TensorSource& source, Tensor& to) {
 
 absl::Status ReadByShm(const std::shared_ptr<PeerMemory>& memory,
                        const TensorSource& source, Tensor& to) {
-  // Its errors speak of the ranks of a view of one process.
+  // Errors of shm name the ranks of its view of one process.
   const auto map = [&]() -> absl::StatusOr<absl::Span<std::byte>> {
     auto range = memory->Import(0, {.words = source.place});
     if (range.ok()) return range;
@@ -126,7 +126,7 @@ absl::Status ReadByShm(const std::shared_ptr<PeerMemory>& memory,
       Tensor::FromStorageStrided(std::move(storage), 0, to.sizes(),
                                  source.strides, to.dtype()));
   SHERD_RETURN_IF_ERROR(to.CopyFrom(from));
-  // Whether it was there all the time.
+  // Whether it remained valid during the copy.
   return map().status();
 }
 
