@@ -96,7 +96,7 @@ constexpr FaultPointInfo kPoints[] = {
     {P::kRpcBeforeConnecting, "rpc/before_connecting",
      "a connection with a worker, before it is dialed", true, false},
     {P::kRpcBeforeHello, "rpc/before_hello",
-     "the same, connected, before this worker says who it is", true, false},
+     "the same, connected, before this worker identifies itself", true, false},
     {P::kRpcBeforeHelloReply, "rpc/before_hello_reply",
      "the same on the other worker, before it answers", true, false},
     {P::kRpcBeforeRequest, "rpc/before_request",

@@ -67,7 +67,7 @@ const std::vector<KnobInfo>& Table() {
        "and "
        "names the pipes of the run. Set by the test harness."},
       {Knob::kTestExternal, "SHERD_TEST_EXTERNAL", "0|1",
-       "(whether a launcher says that there are several ranks)", kStable,
+       "(whether a launcher's variables name several ranks)", kStable,
        "Whether a program of distributed tests is itself one of their ranks, "
        "started by mpirun or its kin."},
       {Knob::kMasterAddr, "MASTER_ADDR", "host name or address", "(none)",

@@ -483,7 +483,7 @@ class ProcessGroup : public internal::TypedCollectives<ProcessGroup> {
   // Leaves the group: waits for this rank's own pending operations, closes its
   // connections and forgets the default group if it is this one. Later calls
   // return kFailedPrecondition. Not collective: call Barrier() first unless it
-  // is known that no rank needs this one any more. Called again: OK. A device
+  // is known that no rank still needs this one. Called again: OK. A device
   // part waits a second for the other ranks to leave as well. Without Destroy
   // the resources of the device part leak when the group is destroyed: a
   // destructor makes no call to a vendor's library.

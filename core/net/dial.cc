@@ -32,7 +32,7 @@ absl::StatusOr<std::string> ReceiveFrame(int fd, Deadline deadline) {
   }
   if (length > kMaxHandshakeBytes) {
     return absl::FailedPreconditionError(
-        "what listens there does not answer as a sherd server");
+        "the other end does not answer as a sherd server");
   }
   std::string payload(length, '\0');
   SHERD_RETURN_IF_ERROR(

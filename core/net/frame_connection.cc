@@ -17,8 +17,8 @@
 namespace sherd {
 namespace {
 
-// While so much waits to be sent, nothing more is received, nor handled of what
-// was received already.
+// While more than this is queued, nothing is received, and data that was
+// received already is not handled.
 constexpr size_t kHighWater = size_t{1} << 20;
 constexpr size_t kMaxPayload = 0xffffffff;
 // How long the other end of one that is broken is listened to.
@@ -32,8 +32,8 @@ constexpr size_t kReceivedAtOnce = size_t{2} << 20;
 // Small payloads that wait are put together up to about this size.
 constexpr size_t kJoinedBytes = size_t{64} << 10;
 
-// A change is told once. The end of the other end is one of its own, so that it
-// is seen where it came behind bytes that were read.
+// A change is reported once. The end of the stream is a change of its own, so
+// that it is seen even if it arrives behind bytes that were read.
 constexpr uint32_t kEdges = EPOLLET | EPOLLRDHUP;
 constexpr uint32_t kEnds = EPOLLRDHUP | EPOLLHUP | EPOLLERR;
 
@@ -79,7 +79,8 @@ struct FrameConnection::Outgoing {
   std::string head;
   std::vector<absl::Span<const std::byte>> tail;
   std::function<void(const absl::Status&)> on_sent;
-  // What is next: a byte of the header, of the head, or of a span of the tail.
+  // The part that is read next: a byte of the header, of the head, or of a
+  // span of the tail.
   size_t part = 0;
   size_t offset = 0;
 
@@ -99,7 +100,7 @@ struct FrameConnection::Outgoing {
   bool TakesPayloads() const {
     return header.empty() && head.size() < kJoinedBytes;
   }
-  // What it costs while it waits, besides its bytes.
+  // Its cost while it waits, besides its bytes.
   uint64_t Overhead() const {
     return sizeof(Outgoing) + tail.capacity() * sizeof(tail[0]);
   }
@@ -279,7 +280,8 @@ absl::Status FrameConnection::SendNow(Outgoing* frame) {
     const ssize_t n = SendPieces(socket_.get(), pieces, count);
     if (n < 0 && errno != EAGAIN) {
       absl::Status status = Fail(errno);
-      // If half of it has left, it is told as one that waits.
+      // If a part of it was sent, on_sent gets the error, as for a queued
+      // frame.
       return frame->is_untouched() ? status : absl::OkStatus();
     }
     if (n < 0) break;
@@ -295,7 +297,7 @@ absl::Status FrameConnection::SendNow(Outgoing* frame) {
   return absl::OkStatus();
 }
 
-// Nothing can be sent any more. Returns why.
+// Sending fails from now on. Returns why.
 absl::Status FrameConnection::Fail(int error) {
   failure_ = Broken(error);
   loop_->Post(
@@ -329,7 +331,7 @@ void FrameConnection::UpdateInterest() {
   LookAgain();
 }
 
-// What is there by now is told again.
+// Has the loop report pending events again.
 void FrameConnection::LookAgain() {
   if (token_ != 0) loop_->Modify(socket_.get(), token_, interest_);
 }
@@ -412,8 +414,8 @@ std::list<FrameConnection::Outgoing> FrameConnection::DropQueue() {
   return std::exchange(queue_, {});
 }
 
-// Nothing can be sent any more. One that has left may have said something
-// before.
+// Sending fails from now on. The other end may have sent something before it
+// closed.
 void FrameConnection::Break(const absl::Status& why) {
   if (closed_ || broken_) return;
   const std::shared_ptr<FrameConnection> self = shared_from_this();
@@ -434,7 +436,7 @@ void FrameConnection::Break(const absl::Status& why) {
   }
 }
 
-// Where the rest of the tail goes, up to a limit. Returns how many bytes.
+// Collects the rest of the tail's memory, up to a limit. Returns its bytes.
 size_t FrameConnection::GatherTail(iovec* pieces, size_t* count) const {
   size_t added = 0;
   for (size_t i = tail_at_;
@@ -453,7 +455,7 @@ bool FrameConnection::Receive() {
   size_t count = 0;
   const size_t of_rest = GatherTail(pieces, &count);
   size_t room = of_rest;
-  // What follows the tail, or all that comes where it has no memory.
+  // Bytes behind the tail, or all bytes if it has no memory.
   if (count < kPieces &&
       (tail_.empty() || of_rest == decoder_.tail_bytes_left())) {
     pieces[count++] = {scratch.data(), scratch.size()};
@@ -526,7 +528,7 @@ absl::Status FrameConnection::BeginTail(const Events& events,
   in_tail_ = true;
   tail_ = std::move(tail);
   if (tail_.empty()) decoder_.TakeTail(bytes);
-  // What has come together with the head.
+  // Bytes that arrived together with the head.
   for (AdvanceTail(0); !tail_.empty();) {
     const absl::Span<std::byte> to = tail_[tail_at_];
     const absl::string_view from = decoder_.TakeTail(to.size());
@@ -537,7 +539,7 @@ absl::Status FrameConnection::BeginTail(const Events& events,
   return absl::OkStatus();
 }
 
-// `size` bytes have been written to where the tail goes.
+// `size` bytes have been written to the tail's memory.
 void FrameConnection::AdvanceTail(size_t size) {
   while (tail_at_ < tail_.size() && size >= tail_[tail_at_].size()) {
     size -= tail_[tail_at_++].size();
@@ -592,7 +594,7 @@ void FrameConnection::Close(const absl::Status& why) {
     unsent = DropQueue();
     socket_.Reset();
   }
-  // `why` may be a member of what ends here.
+  // `why` may be a member of the object that ends here.
   const absl::Status reason = closing_ ? *closing_ : why;
   const absl::Status not_sent =
       reason.ok() ? absl::CancelledError("closed before the frame left")

@@ -90,7 +90,7 @@ absl::Status ExpectFromServer(absl::string_view& payload,
   if (absl::ConsumePrefix(&payload, tag)) return absl::OkStatus();
   if (!absl::ConsumePrefix(&payload, kRefusal) || payload.empty()) {
     return absl::FailedPreconditionError(
-        "what listens there does not answer as a sherd server");
+        "the other end does not answer as a sherd server");
   }
   const int code = static_cast<uint8_t>(payload[0]);
   std::string text(payload.substr(1, kMaxReasonBytes));
@@ -149,7 +149,7 @@ absl::Status ClientHandshake::CheckWelcome(absl::string_view payload) const {
   if (!EqualInConstantTime(payload, Proof(secret_, kServerLabel, protocol_,
                                           nonce_, server_nonce_))) {
     return absl::PermissionDeniedError(
-        "what listens there does not know the shared secret");
+        "the other end does not know the shared secret");
   }
   return absl::OkStatus();
 }

@@ -185,7 +185,7 @@ absl::StatusOr<SocketAddress> SocketAddress::FromNumeric(
       getaddrinfo(host.c_str(), absl::StrCat(port).c_str(), &hints, &found) !=
           0) {
     return absl::InvalidArgumentError(
-        absl::StrCat("\"", host, "\" is no numeric address"));
+        absl::StrCat("\"", host, "\" is not a numeric address"));
   }
   const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> owned(found,
                                                                  freeaddrinfo);

@@ -24,7 +24,7 @@ class ExitStatus {
   // Exactly one of code() and the signal is set.
   std::optional<int> code() const;
   std::optional<int> signal() const;
-  // As shells have it: 128 plus the signal where there is no code.
+  // In the shells' convention: 128 plus the signal where there is no code.
   int ShellCode() const;
 
   // "exited with code 3", "was killed by signal 11 (Segmentation fault)".

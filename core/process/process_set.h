@@ -30,7 +30,7 @@ namespace sherd {
 //
 //   set.BeginRun(limits);
 //   while (set.AnyRuns()) {
-//     for (const int rank : set.Await()) ...   // Who ended: set.status(rank).
+//     for (const int rank : set.Await()) ...   // It ended: set.status(rank).
 //     set.Advance();
 //   }
 //
@@ -148,15 +148,15 @@ class ProcessSet {
   int size() const { return static_cast<int>(ranks_.size()); }
   Process& process(int rank) { return *ranks_[rank].process; }
 
-  // How the rank ended, as far as Await or CollectEnds saw it.
+  // How the rank ended, as seen by Await or CollectEnds.
   const std::optional<ExitStatus>& status(int rank) const {
     return ranks_[rank].status;
   }
   // The set sent it SIGTERM or SIGKILL before its end was seen.
   bool was_signalled(int rank) const { return ranks_[rank].was_signalled; }
-  // All that ended, in the order in which that was seen. Of those that are
-  // found at once, one that a signal killed comes first: it is more likely the
-  // cause of the others' ends than one that gave up in order.
+  // The ranks that ended, in the order in which that was seen. Of several found
+  // at once, one that a signal killed comes first: it is more likely the cause
+  // of the others' ends than one that exited.
   const std::vector<int>& ended() const { return ended_; }
 
   // Begins stage kRunning of a run, in which all ranks take part.
@@ -172,17 +172,17 @@ class ProcessSet {
   }
   bool AnyRuns() const;
 
-  // Waits until a process ended, a stream had something, the stage may be over,
-  // or one of `others` is ready, whose revents are set; at most that long.
-  // Reads what has come, also of ranks that have ended. Returns those that
-  // ended meanwhile, whose streams have been read as ReadRest does; the span is
-  // valid until the next call.
+  // Waits until a process ended, a stream has data, the stage may be over, or
+  // one of `others` is ready, whose revents are set; at most that long. Reads
+  // the data that has arrived, also of ranks that have ended. Returns the ranks
+  // that ended meanwhile, whose streams have been read as by ReadRest; the span
+  // is valid until the next call.
   absl::Span<const int> Await(
       absl::Span<pollfd> others = {},
       absl::Duration at_most = absl::InfiniteDuration());
 
-  // The same without waiting or reading streams of those that run: asks each
-  // process whether it has ended.
+  // The same without waiting or reading streams of running processes: checks
+  // for each process whether it has ended.
   absl::Span<const int> CollectEnds();
 
   // Reads the data that the rank's streams hold now. Bounded, since another
@@ -202,10 +202,10 @@ class ProcessSet {
   // Enters the next stage if this one is over.
   void Advance();
 
-  // To all ranks that run, and to their process groups.
+  // Sends the signal to all ranks that run, and to their process groups.
   void SignalAll(int signal);
 
-  // Kills all, also those that were released, and waits for the ends of
+  // Kills all processes, also the released ones, and waits for the ends of
   // children; a process from Add that never starts has no end.
   void KillAll();
 
@@ -227,13 +227,13 @@ class ProcessSet {
   bool CanRead(const Rank& rank, const Stream& stream) const;
   bool IsWatched(const Rank& rank) const;
   absl::Duration LongestWait(absl::Duration at_most) const;
-  // Takes note of its end if it has ended.
+  // Records its end if it has ended.
   void Ask(int rank);
   // True if there may be more.
   bool Read(const Rank& rank, Stream& stream);
   // The same for all streams of the rank, in their order.
   bool ReadStreams(Rank& rank);
-  // Those that ended since ended_ had that size; puts them in order.
+  // The ranks that ended since ended_ had that size; puts them in order.
   absl::Span<const int> TakeEnds(size_t begin);
 
   const Options options_;

@@ -136,7 +136,7 @@ std::vector<std::string> OwnEnvironment(
     const std::vector<std::string>& replacements = {});
 
 // Adds `options` to those of AddressSanitizer in an environment: "a=1:b=2",
-// which come after those that there are, and so win.
+// after the existing ones, so that they take precedence.
 void AddSanitizerOptions(std::vector<std::string>& environment,
                          absl::string_view options);
 

@@ -119,8 +119,8 @@ struct ToOptions {
 // kFailedPrecondition.
 //
 // On a process that is not a member of the group a tensor has metadata and no
-// local shards; collectives return kFailedPrecondition, as those of the group
-// do.
+// local shards; collectives return kFailedPrecondition, like those of the
+// group.
 //
 // Devices. Shards may be in host memory and on devices, also of one tensor; a
 // rank may use several. "cuda" without an index is the owner's device in the
@@ -340,8 +340,8 @@ class ShardedTensor {
   ShardedTensor Detach() const;
 
   // The shards of other workers, by global rank: of every rank but this one
-  // that has shards, also on a worker that is not a member of the group, which
-  // waits in ToHere for what the members are yet to create. See
+  // that has shards, also on a worker that is not a member of the group; its
+  // ToHere waits for publications that the members have not made yet. See
   // remote_shards.h.
   //
   // Reshard, Resharded, To, Clone and what is made of them publish their

@@ -240,9 +240,9 @@ absl::StatusOr<Rendezvous> MeetByBootstrap(const RendezvousOptions& options) {
       absl::StrSplit(text, absl::MaxSplits(' ', 1));
   int port;
   if (!absl::SimpleAtoi(fields.second, &port)) {
-    return absl::InternalError(absl::StrCat("the bootstrap of the backend ",
-                                            options.backend->info().name,
-                                            " did not bring what rank 0 sent"));
+    return absl::InternalError(absl::StrCat(
+        "the bootstrap of the backend ", options.backend->info().name,
+        " returned other data than rank 0 sent"));
   }
   return MeetAtServer(options, fields.first, port, secret);
 }
@@ -334,8 +334,9 @@ void WarnOfMissingSecret(int rank, const std::string& address, int port,
   static const bool warned = [&] {
     SHERD_LOG(kWarning)
         << "rank " << rank << " listens on " << HostAndPort(address, port)
-        << " without a shared secret: whoever reaches it can join or disturb "
-           "the run. Name a file with a secret, the same on all hosts, in "
+        << " without a shared secret: any program that reaches it can join or "
+           "disturb the run. Name a file with a secret, the same on all hosts, "
+           "in "
            "SHERD_SECRET_FILE";
     return true;
   }();

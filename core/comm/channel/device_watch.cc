@@ -61,7 +61,7 @@ void DeviceWatch::StartThread() {
   } else {
     run_.reset();
     SHERD_LOG(kError) << started.status().message()
-                      << "; operations on devices end only if all goes well";
+                      << "; operations on devices end only if no rank fails";
   }
 }
 

@@ -336,8 +336,8 @@ absl::StatusOr<std::vector<std::string>> AllGatherStrings(
   }
   if (total > static_cast<uint64_t>(max_total_bytes)) {
     return absl::ResourceExhaustedError(
-        absl::StrCat("the ranks want to gather ", total,
-                     " bytes, expected at most ", max_total_bytes));
+        absl::StrCat("the ranks gather ", total, " bytes, expected at most ",
+                     max_total_bytes));
   }
   std::vector<std::string> strings;
   std::vector<ConstBytes> sends;

@@ -271,8 +271,8 @@ absl::StatusOr<std::shared_ptr<ProcessGroup>> ProcessGroup::Impl::ShrinkOnce(
         kShrink,
         WithFailedRank(
             absl::FailedPreconditionError(absl::StrCat(
-                "this rank was left out: it came too late, or most of the "
-                "others' errors call it failed; ",
+                "this rank was left out: it called too late, or most of the "
+                "others' errors name it as failed; ",
                 internal::RankList(*members), " of the group ",
                 members->size() == 1 ? "goes" : "go",
                 " on without it: end this process, or start it as a rank of "
@@ -298,7 +298,7 @@ absl::StatusOr<std::shared_ptr<ProcessGroup>> ProcessGroup::Impl::ShrinkOnce(
   const std::optional<int> failed = FailedRank(made.status());
   if (!failed || (*members)[*failed] == membership_.rank()) return made;
   suspect = (*members)[*failed];
-  SHERD_LOG(kInfo) << "shrink goes on without a further rank: "
+  SHERD_LOG(kInfo) << "shrink continues without a further rank: "
                    << made.status().message();
   return nullptr;
 }

@@ -27,7 +27,7 @@ std::optional<std::string> DescribeEnd(const std::string& process,
 // names the rank that the writer holds responsible.
 //
 // A closed connection does not show whether the peer died, gave up because of a
-// third rank, or left in good order. The log does: a rank that fails records
+// third rank, or left normally. The log does: a rank that fails records
 // the rank it waited for before it closes its connections, so that the others
 // can follow the chain to the root cause.
 //
@@ -37,7 +37,7 @@ std::optional<std::string> DescribeEnd(const std::string& process,
 //              conclusive, possibly that no rank failed
 //   failed     the first rank that wrote failure/R with an error other than its
 //              own timeout; a timeout is a symptom
-//   left/R     rank R left in good order
+//   left/R     rank R left normally
 //
 // Threads. Safe from any thread, once the ranks know each other's processes.
 class FailureLog {

@@ -130,7 +130,7 @@ absl::Status Absent(Store& store, int size) {
   if (missing.empty()) {
     return WithFailedRank(
         absl::DeadlineExceededError(
-            "all ranks came, but rank 0 did not compare them in time"),
+            "all ranks arrived, but rank 0 did not compare them in time"),
         0);
   }
   return WithFailedRank(

@@ -61,8 +61,8 @@ ProcessGroup::Impl::~Impl() { End(); }
 void ProcessGroup::Impl::End() {
   if (device_ != nullptr && !peers_.has_left()) {
     SHERD_LOG(kWarning) << "group \"" << membership_.name()
-                        << "\" was not destroyed: what it has on "
-                        << options_.device.ToString() << " stays behind";
+                        << "\" was not destroyed: its resources on "
+                        << options_.device.ToString() << " leak";
     device_->Abandon();
   }
   Destroy().IgnoreError();

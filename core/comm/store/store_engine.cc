@@ -247,7 +247,7 @@ absl::Status StoreEngine::Put(absl::string_view key, std::string value) {
   if (growth > max_bytes_ - bytes_) {
     return absl::ResourceExhaustedError(
         absl::StrCat("the store holds ", bytes_, " bytes and may hold ",
-                     max_bytes_, ": store less, or delete what is done with"));
+                     max_bytes_, ": store less, or delete unused keys"));
   }
   bytes_ += growth;
   if (it != entries_.end()) {

@@ -142,7 +142,7 @@ absl::Status StoreTimeout(absl::string_view operation,
       absl::FormatDuration(
           absl::Trunc(absl::FromChrono(Deadline::Clock::now() - started),
                       absl::Milliseconds(1))),
-      " for store keys that nobody set: ", absl::StrJoin(missing, ", "), more,
+      " for store keys that no rank set: ", absl::StrJoin(missing, ", "), more,
       " (", where, ")"));
 }
 

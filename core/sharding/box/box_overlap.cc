@@ -23,8 +23,8 @@ Positions AllPositions(const BoxSet& boxes) {
   return all;
 }
 
-// The dimensions in which not all boxes have the same interval; the others say
-// nothing about who overlaps whom.
+// The dimensions in which not all boxes have the same interval; in the others
+// all boxes overlap.
 std::vector<int> VaryingDims(const BoxSet& a, const BoxSet& b) {
   std::vector<int> varying;
   const BoxSet& any = a.size() > 0 ? a : b;
@@ -48,9 +48,9 @@ std::vector<int> VaryingDims(const BoxSet& a, const BoxSet& b) {
 // Source. Zomorodian and Edelsbrunner, "Fast software for box intersections",
 // 2002: a segment tree over the points of one set, walked without being built.
 // Two intervals overlap if and only if one holds the begin of the other, so
-// each dimension asks, in both roles, which intervals hold which points. Those
-// that hold all points at hand go on to the next dimension; the rest is split
-// at the median point.
+// each dimension determines, in both roles, which intervals hold which points.
+// Intervals that hold all current points go on to the next dimension; the rest
+// is split at the median point.
 class OverlapFinder {
  public:
   OverlapFinder(const BoxSet& a, const BoxSet& b,

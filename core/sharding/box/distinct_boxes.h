@@ -18,7 +18,7 @@ struct DistinctBoxes {
   BoxSet boxes;
   // By position in `boxes`: the ids of all that were equal, ascending.
   std::vector<absl::InlinedVector<int, 2>> holders;
-  // By position in the set that they come from; -1 for those left out.
+  // By position in the set that they come from; -1 for excluded boxes.
   std::vector<int> position;
   // Two of `boxes` that overlap nevertheless, by their position; nullopt if no
   // two do.

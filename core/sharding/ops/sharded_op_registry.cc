@@ -155,7 +155,7 @@ absl::StatusOr<ShardingSpecPtr> OpArguments::Check(absl::string_view op) const {
     return absl::InvalidArgumentError(
         absl::StrCat(op,
                      " was called without any distributed tensor: no "
-                     "ShardedTensor, whose spec would say what to do"));
+                     "ShardedTensor whose spec selects the implementation"));
   }
   return spec_;
 }

@@ -43,8 +43,8 @@ TEST(MetadataCodecTest, RestoresWhatItEncoded) {
   }
 }
 
-// All ranks of a run have the same build, but what a build writes should not
-// change by accident: tests of several builds on one group would not say why.
+// All ranks of a run have the same build, but its encoding should not change by
+// accident: tests of several builds in one group would not show the cause.
 TEST(MetadataCodecTest, WritesTheseBytes) {
   const int64_t numbers[] = {
       0x73687264'6d657462,

@@ -339,7 +339,7 @@ TEST(InferShardingSpecTest, FindsChunksInAnyOrderOfShards) {
 
 TEST(InferShardingSpecTest, KeepsOtherShardsAsTheyAre) {
   const std::vector<std::vector<ShardMetadata>> cases = {
-      // One shard, or all at 0, tell nothing about a dimension.
+      // One shard, or all at 0, do not determine a dimension.
       {{{0, 0}, {4, 4}, Placement("rank:0")}},
       {{{0}, {4}, Placement("rank:0")}, {{0}, {0}, Placement("rank:1")}},
       // Not the rule of chunks: 1 + 3, cut-off offset, gap, other sizes.

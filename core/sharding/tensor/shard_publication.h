@@ -16,8 +16,8 @@
 
 namespace sherd::internal {
 
-// What the handles of a tensor created with init_rrefs share: its shards on
-// this rank are published until the last handle goes.
+// Shared by the handles of a tensor created with init_rrefs: its shards on this
+// rank are published until the last handle is destroyed.
 class ShardPublication {
  public:
   // Nothing is published yet.
@@ -28,32 +28,32 @@ class ShardPublication {
   ShardPublication& operator=(const ShardPublication&) = delete;
   ~ShardPublication();
 
-  // Null once it is gone.
+  // Null once it is destroyed.
   std::shared_ptr<RemoteAccess> access() const { return access_.lock(); }
   const PublicationId& id() const { return id_; }
 
-  // Waits for what is queued for shards on devices.
+  // Waits for work queued for shards on devices.
   absl::Status Publish(const ShardedTensor& tensor);
-  // Of what was published, under the number that the group has agreed on.
+  // Changes the number of the publication to the one that the group agreed on.
   absl::Status Renumber(uint64_t number, const ShardedTensor& tensor);
 
  private:
-  // Whoever started it keeps it alive.
+  // Kept alive by whoever started it.
   const std::weak_ptr<RemoteAccess> access_;
   PublicationId id_;
   bool is_published_ = false;
 };
 
-// Of what a reader has to know: the same on workers outside the group, which do
-// not know the indices of its devices.
+// Of the properties that a reader must know: the same on workers outside the
+// group, which do not know the indices of its devices.
 uint64_t FingerprintForReaders(const ShardedTensorState& state);
 
 // Publishes the shards of `created`, a tensor over `group` or the reason why
-// this rank has none, for the workers of `access`: with the elements that they
-// have now.
+// this rank has none, for the workers of `access`: with their present
+// elements.
 //
-// Collective over `group`. What is not a member takes a number and returns at
-// once: with `created`, or an error of its own.
+// Collective over `group`. A process that is not a member takes a number and
+// returns at once: with `created`, or an error of its own.
 //
 // Errors, the same on all members: that of `created`, and
 //   kFailedPrecondition  "RPC Framework needs to be initialized": `access` is
@@ -65,9 +65,10 @@ absl::StatusOr<ShardedTensor> PublishShards(
     const std::shared_ptr<ProcessGroup>& group,
     const std::shared_ptr<RemoteAccess>& access);
 
-// `result`, which `operation` made of `source`, published anew if `source` is
+// Publishes `result`, which `operation` made of `source`, if `source` is
 // published and `result` is not. Collective then over the group of `source`,
-// whose ranks made the result; errors as PublishShards, as one of `operation`.
+// whose ranks made the result; errors as PublishShards, as those of
+// `operation`.
 absl::StatusOr<ShardedTensor> PublishAs(absl::string_view operation,
                                         const ShardedTensor& source,
                                         ShardedTensor result,

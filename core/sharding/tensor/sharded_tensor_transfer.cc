@@ -117,7 +117,7 @@ absl::Status CompareSide(ProcessGroup& parent,
                        describe, collective);
 }
 
-// The first rank of one side, whose ranks say the same.
+// The first rank of one side, whose ranks passed the same.
 absl::StatusOr<int> FirstOf(absl::Span<const TransferCall> calls,
                             Side TransferCall::*which, absl::string_view side,
                             absl::string_view what) {
@@ -136,10 +136,9 @@ absl::StatusOr<int> FirstOf(absl::Span<const TransferCall> calls,
   const auto count = static_cast<int64_t>(present.size());
   if (count == ranks) return present.front();
   // Only these ranks know which of them are in the group.
-  const absl::Status status = absl::InvalidArgumentError(
-      absl::StrCat(count, " of the ", ranks, " ranks of the ", side,
-                   " group came with it, all of them have to; without it came ",
-                   internal::RankList(absent)));
+  const absl::Status status = absl::InvalidArgumentError(absl::StrCat(
+      count, " of the ", ranks, " ranks of the ", side, " group passed a ",
+      what, ", expected all of them; missing on ", internal::RankList(absent)));
   // If there are no others, the first of them deviates.
   if (count + static_cast<int64_t>(absent.size()) != ranks) return status;
   return WithFailedRank(status, absent[0]);

@@ -190,7 +190,7 @@ TEST(TransferTest, AWrongSourceIsTheSameErrorOnAllRanks) {
       [](Call& call, ProcessGroup& all) {
         if (all.rank() == 1) call.source = {};
       },
-      kInvalid, "1 of the 2 ranks of the source group came with it",
+      kInvalid, "1 of the 2 ranks of the source group passed a tensor",
       std::nullopt);
   ExpectTransferError(
       [](Call& call, ProcessGroup& all) {
@@ -231,7 +231,7 @@ TEST(TransferTest, AWrongTargetIsTheSameErrorOnAllRanks) {
       [](Call& call, ProcessGroup& all) {
         if (all.rank() == 3) call.target_group = nullptr;
       },
-      kInvalid, "1 of the 2 ranks of the target group came with it",
+      kInvalid, "1 of the 2 ranks of the target group passed a layout",
       std::nullopt);
   ExpectTransferError(
       [](Call& call, ProcessGroup& all) {

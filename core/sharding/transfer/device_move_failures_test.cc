@@ -95,8 +95,7 @@ TEST_P(DeviceMoveFailuresTest, AFullDeviceIsTheSameErrorOnAllRanks) {
       {.backend = GetParam()});
 }
 
-// From the `nth` collective of one rank on, whatever devices are asked for
-// fails.
+// From the `nth` collective of one rank on, each use of its devices fails.
 TEST_P(DeviceMoveFailuresTest, DevicesThatFailMidwayEndTheMove) {
   for (const int64_t nth : {1, 2, 3}) {
     SCOPED_TRACE(absl::StrCat("after collective ", nth));
@@ -118,11 +117,12 @@ TEST_P(DeviceMoveFailuresTest, DevicesThatFailMidwayEndTheMove) {
           const absl::Status status = tensor.Reshard(
               Chunks(1),
               {.max_staging_bytes = 512, .timeout = absl::Seconds(20)});
-          // The source stays; of what others had queued they may not know.
+          // The source stays; this rank may not know of work that others
+          // queued.
           if (!status.ok()) {
             EXPECT_EQ(*tensor.spec(), *Chunks(0));
           }
-          // Of a device part, completions come when they come.
+          // Completions of a device part arrive at any time.
           if (fault && fault->happened() &&
               (nth == 1 || GetParam() == "local")) {
             EXPECT_FALSE(status.ok());

@@ -29,7 +29,7 @@ constexpr uint64_t kDestinationBit = uint64_t{1} << 63;
 constexpr size_t kHandleWords =
     std::tuple_size_v<decltype(MemoryHandle::words)>;
 constexpr size_t kWordsBeforeStrides = 1 + kHandleWords + 1;
-// Of all ranks together; beyond, something is wrong.
+// Limit for all ranks together; more is a defect.
 constexpr uint64_t kMaxWords = uint64_t{1} << 27;
 
 // The part of a shard that takes part in copies between ranks.

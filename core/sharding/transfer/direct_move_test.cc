@@ -69,7 +69,7 @@ class ThreadMemory final : public PeerMemory {
   const Filter filter_;
 };
 
-// Of what peers say that they export, the last byte is missing.
+// Lacks the last byte of the memory that peers claim to export.
 class ShortMemory final : public PeerMemory {
  public:
   explicit ShortMemory(int rank) : memory_(rank, nullptr) {}
@@ -267,7 +267,7 @@ Boxes Strips(const Dims& size, int dim, int count, int ranks) {
 
 Boxes AllOn(const Dims& size, int rank) { return {{WholeBox(size), rank}}; }
 
-// Of a move of as much from as to each rank.
+// Of a move of equal amounts from and to each rank.
 ::testing::Matcher<TransferStrategy> StrategyOf(int ranks, Reach reach) {
   if (ranks == 1) return TransferStrategy::kNone;
   switch (reach) {

@@ -292,8 +292,8 @@ void MessageMove::Unpack(int64_t round) {
 
 absl::Status MessageMove::Launch(Deadline deadline) {
   absl::Status status = copier_.Launch();
-  // On a device what follows is queued behind it. Otherwise the host sends what
-  // was packed, and overwrites what was unpacked.
+  // On a device the next step is queued behind this one. Otherwise the host
+  // sends what was packed, and overwrites what was unpacked.
   if (!place_.is_cpu() || staging_ == nullptr) return status;
   if (status.ok()) status = copier_.Wait(deadline);
   if (!status.ok()) copier_.UsesStill(*staging_);
@@ -382,7 +382,7 @@ absl::Status MessageMove::RunPipelined(ProcessGroup& group, int64_t rounds,
   const auto start = [&](int64_t round) -> absl::Status {
     Flight& flight = flights[static_cast<size_t>(round % kRoundsInFlight)];
     ListBuffers(static_cast<size_t>(round), flight);
-    // Those of a device come with what is packed while messages travel.
+    // Local copies on a device are queued with the packing, during a transfer.
     if (on_device && round > 0) local(round - 1, rounds - 1, copier_);
     PackRound(round);
     SHERD_RETURN_IF_ERROR(Launch(DeadlineOf(group, options)));

@@ -29,9 +29,9 @@
 #include "sherd/testing/matchers.h"
 #include "sherd/testing/tensor_pattern.h"
 
-// One rank of three is wrong about an argument, has no memory, does not come or
+// One rank of three passes a wrong argument, has no memory, does not call or
 // dies while a sharded tensor moves: one clear error on every rank, and the
-// source as it was.
+// source is unchanged.
 
 namespace sherd {
 namespace {
@@ -312,7 +312,7 @@ SHERD_DIST_TEST_P(DyingMemberTest, IsNamedAndTheSourceStays) {
   EXPECT_THAT(group().Barrier(),
               AllOf(StatusIs(absl::StatusCode::kFailedPrecondition),
                     BlamesRank(kFailedRank)));
-  // The survivors go on with what they have.
+  // The survivors continue with their shards.
   SHERD_ASSERT_OK_AND_ASSIGN(const auto rest, group().NewGroup({0, 2}));
   SHERD_ASSERT_OK_AND_ASSIGN(
       ShardedTensor next,

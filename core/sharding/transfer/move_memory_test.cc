@@ -88,8 +88,8 @@ SHERD_DIST_TEST_F(MoveMemoryTest, IsTheResultAndTheStagingBound) {
   }
 }
 
-// As the system counts it, whoever allocates. PyTorch's DTensor takes the whole
-// tensor and twice its cut.
+// As measured by the system, whoever allocates. PyTorch's DTensor needs the
+// whole tensor and twice its cut.
 SHERD_DIST_TEST_F(MoveMemoryTest, IsNoMoreInTheEyesOfTheSystem) {
   constexpr int64_t kMiB = 1 << 20;
   constexpr int64_t kShard = 16 * kMiB;

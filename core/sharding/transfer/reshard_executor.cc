@@ -140,8 +140,8 @@ class ReshardExecutor::Impl {
   }
 
   // After an error that broke the group: keeps memory that another rank may be
-  // reading or writing, since it believes that the move goes on. `strategy`:
-  // unset if this rank does not know what was agreed.
+  // reading or writing, since it may still continue the move. `strategy`: unset
+  // if this rank does not know the agreed one.
   void GiveUp(const ProcessGroup& group,
               std::optional<TransferStrategy> strategy,
               const absl::Status& status);
@@ -168,9 +168,9 @@ class ReshardExecutor::Impl {
   absl::Status MoveDirectly(ProcessGroup& group, PeerMemory* memory,
                             const OperationLabel& what,
                             TransferStrategy strategy, Offers offers);
-  // Part `part` of so many of the local copies. They are not cut: large ones go
-  // past the cache, which the messages are in. Those of devices are added to
-  // `copier`.
+  // Copies part `part` of `parts` of the local copies, which are not cut: large
+  // ones bypass the cache, which holds the messages. Copies on devices are
+  // added to `copier`.
   void CopyLocal(int64_t part, int64_t parts,
                  internal::BoxCopier& copier) const;
   absl::Status RunMessages(ProcessGroup& group,
@@ -425,7 +425,7 @@ void ReshardExecutor::Impl::GiveUp(const ProcessGroup& group,
                                    std::optional<TransferStrategy> strategy,
                                    const absl::Status& status) {
   const bool threads = group.backend().ranks_are_threads;
-  // Of another process what is mapped stays mapped, so reading is harmless.
+  // Memory of another process stays mapped, so reading is harmless.
   if (threads && offer_.can(TransferOffer::kSourcesReachable) &&
       strategy != TransferStrategy::kPushed) {
     for (const SourceMemory& shard : sources_)
@@ -532,7 +532,7 @@ absl::Status internal::RunReshardOver(ProcessGroup& group,
   ReshardExecutor::Impl* const impl =
       executor.ok() ? executor->impl_.get() : nullptr;
   absl::Status status = executor.status();
-  // Then all ranks go on by messages, whatever a backend reaches elsewhere.
+  // Then all ranks use messages, whatever memory a backend reaches elsewhere.
   if (!group.one_host()) memory = nullptr;
   DirectOffer offer;
   Fingerprint fingerprint;

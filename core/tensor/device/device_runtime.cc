@@ -230,7 +230,7 @@ absl::Status DeviceRuntime::AwaitEvent(int device, DeviceEvent event,
     if (passed) return absl::OkStatus();
     if (deadline.HasPassed()) {
       return absl::DeadlineExceededError(absl::StrCat(
-          "what is queued on a stream of ", Device(type(), device).ToString(),
+          "the work queued on a stream of ", Device(type(), device).ToString(),
           " has not run in time"));
     }
     const absl::Duration taken =
@@ -252,8 +252,8 @@ absl::Status DeviceRuntime::Synchronize(const DeviceStream& stream,
     if (capturing) {
       return absl::FailedPreconditionError(absl::StrCat(
           "a stream of ", stream.device.ToString(),
-          " is being captured into a graph and runs nothing: what hands "
-          "elements to the host cannot be part of a graph"));
+          " is being captured into a graph and runs nothing: a call that "
+          "copies elements to the host cannot be part of a graph"));
     }
   }
   const int device = stream.device.index;
