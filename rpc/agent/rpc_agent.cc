@@ -353,7 +353,7 @@ absl::StatusOr<ReferenceService::Handle> Agent::StartRemote(
     SHERD_ASSIGN_OR_RETURN(const int rank, RankOf(to.worker));
     if (to.out.empty()) return engine_->references().Create(rank);
     return absl::InvalidArgumentError(
-        "To::out is for results that come here; this one stays there");
+        "To::out is for results that are returned; this one stays there");
   };
   absl::StatusOr<ReferenceService::Created> created = create();
   if (!created.ok()) {

@@ -37,10 +37,10 @@ absl::Status ThrownError(absl::string_view who) {
     throw;
   } catch (const std::exception& thrown) {
     return absl::InternalError(
-        absl::StrCat(who, " has thrown ", Quoted(thrown.what())));
+        absl::StrCat(who, " threw ", Quoted(thrown.what())));
   } catch (...) {
     return absl::InternalError(
-        absl::StrCat(who, " has thrown what is not a std::exception"));
+        absl::StrCat(who, " threw an object that is not a std::exception"));
   }
 }
 

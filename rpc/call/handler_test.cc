@@ -166,7 +166,7 @@ TEST(HandlerTest, WhatAHandlerThrowsIsAnError) {
               StatusIs(kInternal, AllOf(HasSubstr("repeatd: "),
                                         HasSubstr("\"broken\\n\""))));
   EXPECT_THAT(Call<Repeat<3>>("", 1),
-              StatusIs(kInternal, "repeatd: the handler has thrown what is"));
+              StatusIs(kInternal, "repeatd: the handler threw an object"));
   EXPECT_THAT(Call<Repeat<3>>("fine", 2), IsOkAndHolds("fine"));
 }
 
@@ -208,23 +208,23 @@ TEST(HandlerTest, WhatATypeThrowsIsAnErrorOfItsPlace) {
   Thrower::when() = Throws::kReading;
   EXPECT_THAT(*Ask(*handler, good)->outcome,
               StatusIs(kInternal,
-                       "pass: argument 1: its type has thrown "
+                       "pass: argument 1: its type threw "
                        "\"reading\""));
   Thrower::when() = Throws::kNone;
   then = Throws::kWriting;
   EXPECT_THAT(*Ask(*handler, good)->outcome,
               StatusIs(kInternal,
-                       "pass: result: its type has thrown "
+                       "pass: result: its type threw "
                        "\"writing\""));
   Thrower::when() = Throws::kNone;
   const Thrower argument;
   Thrower::when() = Throws::kWriting;
   EXPECT_THAT(Codec::Encode("pass", argument),
-              StatusIs(kInternal, "pass: argument 1: its type has thrown"));
+              StatusIs(kInternal, "pass: argument 1: its type threw"));
   for (const Throws when : {Throws::kMaking, Throws::kReading}) {
     Thrower::when() = when;
     EXPECT_THAT(internal::DecodeResult<Thrower>("pass", good),
-                StatusIs(kInternal, "pass: result: its type has thrown"));
+                StatusIs(kInternal, "pass: result: its type threw"));
   }
   Thrower::when() = Throws::kNone;
   UnregisterHandler<Pass>();

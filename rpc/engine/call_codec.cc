@@ -357,7 +357,7 @@ absl::StatusOr<std::string> Finish(const rpc::Message& message,
   if (bytes > limits.max_control_bytes) {
     return absl::InvalidArgumentError(absl::StrCat(
         "values of ", bytes, " bytes, at most ", limits.max_control_bytes,
-        " are allowed; pass what is large as a Tensor"));
+        " are allowed; pass large data as a Tensor"));
   }
   std::string control(bytes, '\0');
   message.SerializeWithCachedSizesToArray(

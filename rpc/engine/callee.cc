@@ -419,15 +419,15 @@ Callee::Contexts Callee::Cancel(const std::vector<Call>& calls,
 Callee::Contexts Callee::OnCancel(int from, uint64_t id) {
   const Call call = calls_.Take(from, id);
   if (call == nullptr) return {};
-  return Cancel({call}, absl::CancelledError("the worker that created it does "
-                                             "not wait any more"));
+  return Cancel({call}, absl::CancelledError("the worker that created it no "
+                                             "longer waits"));
 }
 
 Callee::Contexts Callee::OnGone(int worker) {
   return Cancel(calls_.TakeIf([&](const IncomingCall& call) {
     return call.from == worker && !call.value.has_value();
   }),
-                absl::CancelledError("its caller is gone"));
+                absl::CancelledError("its caller was lost or left"));
 }
 
 Callee::Contexts Callee::CancelAll() {

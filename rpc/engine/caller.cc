@@ -53,9 +53,9 @@ absl::Status CheckParent(const OutgoingCall& call) {
       call.deadline.HasPassed()) {
     return absl::OkStatus();
   }
-  return absl::CancelledError(
-      absl::StrCat("nobody waits any more for the handler of ",
-                   call.parent->method(), " that makes it"));
+  return absl::CancelledError(absl::StrCat("the handler of ",
+                                           call.parent->method(),
+                                           " that makes it was cancelled"));
 }
 
 absl::Status ClosedError() {
@@ -456,8 +456,8 @@ void Caller::OnGone(int worker, const absl::Status& why) {
 void Caller::CancelChildren(
     const std::vector<std::shared_ptr<CallContext>>& contexts) {
   if (contexts.empty()) return;
-  const absl::Status why = absl::CancelledError(
-      "nobody waits any more for the handler that made it");
+  const absl::Status why =
+      absl::CancelledError("the handler that made it was cancelled");
   for (Call& call : calls_.TakeIf(
            [&](const OutgoingCall& each) {
              return each.parent != nullptr &&

@@ -20,7 +20,7 @@ constexpr absl::Duration kPauseForTheOther = absl::Seconds(1);
 
 absl::Status Malformed(absl::string_view what) {
   return absl::InvalidArgumentError(
-      absl::StrCat("what came is not a message of this version: ", what));
+      absl::StrCat("malformed message of a link: ", what));
 }
 
 absl::Status ThisOneLeaves() {
@@ -217,7 +217,7 @@ absl::Status LinkChannel::OnReply(const LinkMessage& message) {
     case LinkMessage::HelloReply::ACCEPTED:
       if (reply.nonce() != context_.directory->worker(rank_).nonce) {
         Fail(absl::FailedPreconditionError(
-            "what answers at its address is not this worker"));
+            "another worker answers at its address"));
         return absl::OkStatus();
       }
       Open(candidate);

@@ -261,7 +261,7 @@ absl::Status Links::Goodbye(Deadline deadline) {
   for (const int peer : unfinished) labels.push_back(directory_->Label(peer));
   return WithFailedRank(absl::DeadlineExceededError(absl::StrCat(
                             "goodbye: ", absl::StrJoin(labels, ", "),
-                            " did not take in time what was sent")),
+                            " did not receive all messages in time")),
                         unfinished.front());
 }
 

@@ -28,7 +28,8 @@ void Reception::CloseAll(const absl::Status& why) {
 void Reception::OnOpened(FrameServer::ConnectionId id) {
   const EventLoop::TimerId timer =
       loop_->RunAt(Deadline::After(kHelloTimeout).when(), [this, id] {
-        server_->Close(id, absl::DeadlineExceededError("it says no hello"));
+        server_->Close(id,
+                       absl::DeadlineExceededError("no hello arrived in time"));
       });
   guests_[id] = {.connection = server_->connection(id), .timer = timer};
 }
@@ -52,7 +53,8 @@ absl::Status Reception::Receive(Guest& guest, absl::string_view head,
   SHERD_ASSIGN_OR_RETURN(const LinkMessage message,
                          ParseLinkHead(head, tail_bytes));
   if (!message.has_hello()) {
-    return absl::InvalidArgumentError("it says something before its hello");
+    return absl::InvalidArgumentError(
+        "expected a hello, found another message");
   }
   SHERD_RETURN_IF_ERROR(
       MaybeInjectFault({.point = FaultPoint::kRpcBeforeHelloReply,
@@ -68,7 +70,7 @@ absl::Status Reception::Receive(Guest& guest, absl::string_view head,
   if (channel != nullptr) {
     channel->Open(connection);
   } else {
-    connection->CloseGently(absl::CancelledError("turned down"));
+    connection->CloseGently(absl::CancelledError("rejected"));
   }
   return absl::OkStatus();
 }

@@ -237,7 +237,7 @@ absl::StatusOr<uint64_t> ReferenceService::Pass(int to,
     if (&handle->service() == this) continue;
     return absl::FailedPreconditionError(absl::StrCat(
         NameOf(handle->id()),
-        ": it came to another agent, or to this one before a shutdown"));
+        ": it belongs to another agent, or to this one before a shutdown"));
   }
   Turn turn(this);
   const uint64_t transfer = table_.Pass(to, payload.references, turn.effects());

@@ -21,7 +21,7 @@ namespace {
 // one was listed.
 absl::Status Unknown(const ReferenceId& id) {
   return absl::NotFoundError(absl::StrCat(NameOf(id), ": worker ", id.owner,
-                                          " has no such value any more"));
+                                          " no longer has this value"));
 }
 
 void AppendName(std::string* text, const ReferenceId& id) {

@@ -103,9 +103,8 @@ TEST_F(ReferenceTableTest, AReceiverOfWhatIsGoneLearnsThat) {
   ASSERT_THAT(effects_.ready, SizeIs(1));
   EXPECT_EQ(effects_.ready[0].transfer, transfer);
   EXPECT_EQ(effects_.ready[0].status.code(), absl::StatusCode::kNotFound);
-  EXPECT_THAT(
-      effects_.ready[0].status.message(),
-      HasSubstr("reference 1:0:1: worker 1 has no such value any more"));
+  EXPECT_THAT(effects_.ready[0].status.message(),
+              HasSubstr("reference 1:0:1: worker 1 no longer has this value"));
   EXPECT_TRUE(third_.empty());
 }
 

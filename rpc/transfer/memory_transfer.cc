@@ -63,7 +63,7 @@ bool HasElements(const Tensor& tensor) {
 
 absl::Status NotExposed() {
   return absl::InvalidArgumentError(
-      "it announced tensors that are not in its memory (any more)");
+      "it announced tensors that are not in its memory, or no longer");
 }
 
 absl::Status ReadError(int number) {
