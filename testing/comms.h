@@ -28,8 +28,8 @@ struct WithComms {
   // (SHERD_TEST_BACKEND), or "gloo" without one; "local" if ranks are threads.
   std::string backend;
   // Starts remote access too; if none is linked, the test is skipped. With the
-  // device cuda, device maps put the GPUs of two ranks in place of each other:
-  // what one fetches from the other's comes to its own.
+  // device cuda, device maps exchange the GPUs of two ranks: a tensor fetched
+  // from the other's GPU arrives on this rank's.
   bool init_rpc = false;
   // Timeout of the group and its collectives; at most three quarters of the
   // test's, so that the ranks still report which rank timed out.
@@ -103,7 +103,7 @@ struct CommsPlace {
 enum class Leaving {
   // All ranks leave, having passed Barrier().
   kTogether,
-  // In good order, but no rank waits for another.
+  // Without a failure, but no rank waits for another.
   kAlone,
   // Its body failed or was skipped: operations in flight are given up, since
   // others may never join them.
@@ -151,7 +151,7 @@ class Comms {
   absl::Status EndRemoteAccess(bool graceful);
   void Phase(absl::string_view phase) const;
 
-  // With all fields filled in.
+  // With all fields set.
   const WithComms wanted_;
   const CommsPlace place_;
   const absl::Duration timeout_;

@@ -270,7 +270,7 @@ class DroppedGroup {
     const Deadline deadline = Deadline::After(ConformanceTimeout());
     while (!dropped_.expired()) {
       if (deadline.HasPassed()) {
-        return Fault("a group is still there, though nobody has a handle");
+        return Fault("a group still exists, though no handle is left");
       }
       sched_yield();
     }
@@ -344,7 +344,7 @@ absl::Status LastHandleInMessages(ConformanceRank& rank, int late,
   SHERD_RETURN_IF_ERROR(group.Drop());
   SHERD_RETURN_IF_ERROR(ExpectOk(recv, "a receive that has the last handle"));
   SHERD_RETURN_IF_ERROR(ExpectOk(send, "a send that has the last handle"));
-  if (received != sent) return Fault("a message did not come");
+  if (received != sent) return Fault("a message did not arrive");
   return group.ExpectGone();
 }
 

@@ -341,7 +341,7 @@ absl::Status CheckMessage(uint64_t key, ConstBytes bytes) {
   const bool missing = *at.first == GuardedBuffer::kUntouched;
   return absl::InternalError(absl::StrCat(
       "wrong result: byte ", at.first - bytes.begin(), " of ", bytes.size(),
-      missing ? " was not written" : " is not what was sent"));
+      missing ? " was not written" : " differs from what was sent"));
 }
 
 bool HasReduction(DType dtype, ReduceOp op) {

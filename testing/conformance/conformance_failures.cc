@@ -263,7 +263,7 @@ absl::Status CheckContradiction(ConformanceRank& rank, ProcessGroup& group,
   const Stopwatch watch;
   absl::Status status = call.Run(group);
   if (status.ok() && spec.op == CollectiveOp::kBroadcast) {
-    // Ranks that do not need the deviating one may be done before it comes.
+    // Ranks that do not need the deviating one may finish before it calls.
     // Their next call returns the error.
     SHERD_RETURN_IF_ERROR(call.Check(Rounding::kOnce));
     status = group.Barrier({.timeout = LongTimeout()});
@@ -423,7 +423,7 @@ absl::Status DestroyWithCallsInFlight(ConformanceRank& rank) {
     SHERD_RETURN_IF_ERROR(
         watch.Expect(kPatience, "leaving a group with a call in flight"));
     if (work.Wait().ok()) {
-      return Fault("barrier was OK, although nobody else called it");
+      return Fault("barrier was OK, although no other rank called it");
     }
   }
   return CheckCall(rank, {.op = CollectiveOp::kBarrier});

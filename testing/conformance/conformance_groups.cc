@@ -109,7 +109,7 @@ absl::Status NonMembers(ConformanceRank& rank) {
   if (group == nullptr)
     return Fault("a rank that is not a member gets no handle");
   if (group->is_member() || group->rank() != -1) {
-    return Fault("rank ", rank.rank(), " is said to be rank ", group->rank(),
+    return Fault("rank ", rank.rank(), " is reported as rank ", group->rank(),
                  " of a group of rank ", last);
   }
   const absl::Status barrier = group->Barrier();

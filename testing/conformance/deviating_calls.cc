@@ -256,7 +256,7 @@ absl::Status RunSequence(const ConformanceRank& parent, ProcessGroup& group,
   }
   const absl::Status status = group.Barrier({.timeout = LongTimeout()});
   if (!status.ok()) return CheckError(sequence, on_devices, status);
-  return sequence.deviating ? Fault("nobody said that a rank deviates")
+  return sequence.deviating ? Fault("no error reported that a rank deviates")
                             : absl::OkStatus();
 }
 

@@ -183,8 +183,8 @@ absl::Status ExpectInjected(const absl::Status& status) {
 }
 
 absl::Status FaultInACollective(ConformanceRank& rank, const FaultCase& fault) {
-  // A rank that has all it needs may be done before the failed rank fails, but
-  // never with what comes next.
+  // A rank that has all its data may finish before the failed rank fails, but
+  // never its next call.
   const CallSpec specs[] = {{.op = CollectiveOp::kAllReduce,
                              .count = 1'003,
                              .dtype = kFloat32,

@@ -171,7 +171,7 @@ SHERD_DIST_TEST_F(StoreMessages, ATimedOutRankIsNotNamedForOneThatFailed) {
   }
 }
 
-// Init, and what comes of it.
+// Init, and its outcome.
 class Inits : public FaultMatrix {
  protected:
   void ExpectOutcome(const absl::Status& status, int failed_rank) {

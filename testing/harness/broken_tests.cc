@@ -235,7 +235,7 @@ SHERD_DIST_TEST_F(ShortTest, HangsInAStaticDestructor, WithoutComms{}) {
   }
 }
 
-// Rank 1 does not come to the third barrier.
+// Rank 1 does not call the third barrier.
 SHERD_DIST_TEST_F(ShortTest, OneRankStaysAwayFromABarrier) {
   EXPECT_THAT(group().Barrier(), IsOk());
   if (rank() == 1) WaitForever();
@@ -342,7 +342,7 @@ SHERD_DIST_TEST_F(BrokenTest, DiesOfAnotherSignal, WithoutComms{}) {
   if (rank() == 1) raise(SIGINT);
 }
 
-// Tells harness_test the number of a process, all at once.
+// Writes the number of a process for harness_test, in one step.
 void WritePid(const std::string& path, pid_t pid) {
   const std::string unfinished = path + ".new";
   std::FILE* file = std::fopen(unfinished.c_str(), "w");
@@ -379,7 +379,7 @@ SHERD_DIST_TEST_F(ProcessTest, LeavesAProcessBehind, WithoutComms{}) {
   StartChild("left", /*in_session_of_its_own=*/false);
 }
 
-// With its output and its result pipe.
+// The daemon keeps the test's output and its result pipe open.
 SHERD_DIST_TEST_F(ProcessTest, LeavesADaemonBehind, WithoutComms{}) {
   StartChild("left", /*in_session_of_its_own=*/true);
 }

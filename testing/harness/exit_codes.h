@@ -15,7 +15,7 @@ inline constexpr int kRankPassed = 0;
 inline constexpr int kRankFailed = 10;
 
 // Why a rank skipped its test; the value is its exit code. An exit code alone
-// never makes a skip: the rank must have said so through its result pipe.
+// is never a skip: the rank must have reported it through its result pipe.
 enum class SkipReason : int {
   kBackendUnavailable = 72,
   kSmallWorldSize = 73,

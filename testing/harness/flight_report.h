@@ -15,7 +15,7 @@ namespace sherd::testing::internal {
 
 // Summary of the flight recorders of a run's ranks.
 struct FlightSummary {
-  // A line each: who has not come to which call, who called something else.
+  // A line each: which rank has not made a call, or made a different one.
   std::vector<std::string> findings;
   // The ranks that others wait for, or that deviate from the others.
   std::set<int> named;
@@ -27,7 +27,7 @@ struct FlightSummary {
 // nothing if none can be read.
 std::optional<FlightSummary> SummarizeFlights(const std::string& directory);
 
-// Asks ranks for dumps of what they remember, and sees when they have come.
+// Asks ranks for dumps of their flight recorders, and detects when they exist.
 class FlightRequests {
  public:
   // `directory` is where only the ranks write; it may not exist yet.
@@ -37,7 +37,7 @@ class FlightRequests {
   // Asks the process of `rank`, unless it has no group and so nothing to
   // report. A stopped process will answer when it continues.
   void Ask(int rank, pid_t process);
-  // Does not wait for this rank any more.
+  // No longer waits for this rank.
   void Forget(int rank) { asked_.erase(rank); }
 
   // True once all that were asked have written.
@@ -55,7 +55,7 @@ class FlightRequests {
   Versions VersionsOf(int rank) const;
 
   std::string directory_;
-  // By rank, what there was when it was asked.
+  // By rank, the dumps that existed when it was asked.
   std::map<int, Versions> asked_;
 };
 

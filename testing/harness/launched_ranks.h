@@ -68,7 +68,7 @@ class LaunchedRank {
 
   UniqueFd results_, output_, control_;
   // Ends to write to: without them the pipes would be at their end before the
-  // rank has come.
+  // rank has opened them.
   std::vector<UniqueFd> writers_;
   std::string pending_;
   pid_t process_ = -1;

@@ -53,9 +53,9 @@ std::string StoreFile(const std::string& files);
 // How the own program is started.
 struct RankProgram {
   int world_size = 1;
-  // By GoogleTest's full names; the only ones that the ranks see.
+  // GoogleTest's full names of the only tests that the ranks see.
   std::vector<std::string> tests;
-  // The ranks run the tests that they are told to; see RankSupervisor.
+  // The ranks run the tests that RankSupervisor selects.
   bool persistent = false;
   // The last test is followed by the first.
   bool again = false;

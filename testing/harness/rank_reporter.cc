@@ -174,7 +174,7 @@ class RankListener : public ::testing::EmptyTestEventListener {
   }
 
   void OnTestIterationEnd(const ::testing::UnitTest& unit_test, int) override {
-    // Of endless iterations this is the last one.
+    // The last one of endless iterations.
     if (reporter_.IsPersistent() && reporter_.commands_->leaving() &&
         GTEST_FLAG_GET(repeat) < 0) {
       EndProgram(unit_test);

@@ -55,7 +55,7 @@ class RankReporter {
 
   // The rest is for persistent ranks, on the thread that runs the tests.
 
-  // GoogleTest has reached a test that this rank was not told to run.
+  // GoogleTest has reached a test that this rank was not asked to run.
   bool IsPassingBy() const;
   // The rank is replaced after the running test.
   void CannotGoOn();

@@ -80,7 +80,7 @@ class RunningRank {
     waits_ = false;
   }
 
-  // A rank that does not read it any more is found to have ended.
+  // If a rank no longer reads it, its end is detected elsewhere.
   void Command(const std::string& test) {
     const std::string line = test + "\n";
     while (send(commands_.get(), line.data(), line.size(), MSG_NOSIGNAL) < 0 &&
@@ -89,7 +89,7 @@ class RunningRank {
   }
   void NoMoreCommands() { commands_.Reset(); }
 
-  // It has come to the end of the run's test.
+  // It has reached the end of the run's test.
   bool waits() const { return waits_; }
   // And may run another one.
   bool is_fit() const { return waits_ && is_fit_; }
@@ -148,7 +148,7 @@ class RunningRank {
                                 .second = frame.second};
         return;
       case ResultFrame::Type::kDone:
-        // Without having come to the test that it was asked for.
+        // It did not reach the test that it was asked to run.
         if (commands_.is_open() && frame.second == 0) return;
         rank.done = std::move(frame);
         return;
@@ -281,7 +281,7 @@ class RankSupervisor::Impl {
   }
 
   RunOutcome Run() {
-    // Those that ended before the run.
+    // Processes that ended before the run.
     processes_.CollectEnds();
     for (int r = 0; r < options_.world_size; ++r) Look(r);
     while (processes_.AnyRuns()) {
@@ -352,7 +352,7 @@ class RankSupervisor::Impl {
     pollfd others[] = {{launcher_->output_fd(), POLLIN, 0},
                        {launcher_->exit_fd(), POLLIN, 0}};
     processes_.Await(absl::MakeSpan(others), kLauncherPeriod);
-    // With the launcher all ranks have ended.
+    // When the launcher has ended, all ranks have.
     processes_.CollectEnds();
   }
 
@@ -376,7 +376,7 @@ class RankSupervisor::Impl {
                              launched_[r]->ended_by_launcher();
   }
 
-  // With the end of the test the rank's part of this run is over.
+  // The end of the test ends the rank's part of this run.
   bool EndsRun(int r) const { return !is_last_run_ && ranks_[r].waits(); }
 
   bool SomebodyEndedAbnormally() {
@@ -398,7 +398,7 @@ class RankSupervisor::Impl {
       }
       run_.timed_out = processes_.StageIsOver() && processes_.AnyRuns();
     } else if (processes_.stage() == Stage::kGrace) {
-      // The rank's death may have been announced by another rank meanwhile.
+      // Another rank may have reported this rank's death meanwhile.
       if (!SomebodyEndedAbnormally()) {
         return processes_.Enter(Stage::kRunning);
       }

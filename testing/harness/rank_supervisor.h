@@ -29,8 +29,8 @@ struct SupervisorOptions {
   // The environment of `rank`; with a launcher, of all ranks: it is -1 then,
   // and the rank's own variables are left out.
   std::function<std::vector<std::string>(int rank, RankFds fds)> environment;
-  // The ranks run the tests that they are told to, one after the other, not the
-  // one in their arguments.
+  // The ranks run the tests that they are asked to run, one after the other,
+  // not the one in their arguments.
   bool persistent = false;
   // Starts the ranks, in place of the harness itself. A launcher ends all of
   // them when one is killed. Not with `persistent`.

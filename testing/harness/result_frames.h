@@ -20,8 +20,8 @@ struct ResultFrame {
     kPhase = 4,        // text = what the rank does from now on
     kExpectDeath = 5,  // number = rank, second = signal
     kDone = 6,  // last frame; number = tests that ran, second = failed ones
-    // A rank that goes on has come to the end of a test; number = 0 if it must
-    // be replaced, second = 1 if it failed.
+    // A rank that continues has reached the end of a test; number = 0 if it
+    // must be replaced, second = 1 if it failed.
     kTestEnd = 7,
   };
 

@@ -101,7 +101,7 @@ std::string CutPhase(const RankOutcome& rank) {
                               : absl::StrCat(" in phase ", rank.phase);
 }
 
-// Functions on a stack that do not show where a crash comes from.
+// Functions on a stack that do not show the cause of a crash.
 bool IsMachinery(absl::string_view function) {
   for (absl::string_view name : {"?", "raise", "gsignal", "abort", "pthread_",
                                  "__", "std::terminate", "std::rethrow"}) {
@@ -194,7 +194,7 @@ void DropEchoes(const RunOutcome& run, std::vector<Event>& events) {
   }
 }
 
-// Without differences that come from a clock.
+// Without differences that depend on a clock.
 std::string TimeoutText(const RunOutcome& run) {
   const absl::Duration unit = absl::Milliseconds(10);
   return absl::FormatDuration(absl::Trunc(run.timeout + unit / 2, unit));

@@ -40,7 +40,7 @@ namespace {
 // Ranks of the world, in an order of their own.
 struct Team {
   std::vector<int> ranks;
-  // On ranks that are not in it, a handle that is not a member.
+  // A handle that is not a member, on ranks outside of it.
   std::shared_ptr<ProcessGroup> group;
 };
 

@@ -16,7 +16,7 @@ class SeveralHosts : public ::testing::Test {
  protected:
   static constexpr int kRanks = 4;
 
-  // What each rank runs; relative to the test's working directory.
+  // The program of each rank; relative to the test's working directory.
   explicit SeveralHosts(std::string program);
 
   void SetUp() override;

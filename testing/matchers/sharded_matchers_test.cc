@@ -42,7 +42,7 @@ std::string Explain(const Matcher<const ShardedTensor&>& matcher,
   return listener.str();
 }
 
-// Publishes, and then may say that it is another worker.
+// Publishes, and can then report the rank of another worker.
 class Impostor final : public RemoteAccess {
  public:
   Impostor(int rank, int size) : rank_(rank), names_(size, "worker") {}

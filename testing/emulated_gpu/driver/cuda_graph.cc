@@ -106,7 +106,7 @@ int Launch(Driver& driver, GraphExec& exec, Stream& stream,
     runs.push_back(
         driver.Runner(operation, stream.device, std::move(task), &others));
   }
-  // Those of the same launch run one after the other as it is.
+  // Nodes of the same launch are ordered already.
   std::erase(others, start->runs_at);
   after.insert(after.end(), others.begin(), others.end());
   exec.clock = stream.clock;

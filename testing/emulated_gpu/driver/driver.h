@@ -125,7 +125,8 @@ constexpr uint64_t kDeviceBytes = uint64_t{1} << 30;
 
 struct Device {
   int number = 0;
-  // The vendor's number of the device on the machine, whatever is visible.
+  // The vendor's number of the device on the machine, whatever devices are
+  // visible.
   int machine_number = 0;
   int retained = 0;
   std::atomic<int> broken{0};

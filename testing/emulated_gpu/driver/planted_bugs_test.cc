@@ -208,7 +208,7 @@ TEST_F(PlantedBugTest, PeersPoolWithoutAccessIsFound) {
   CUstream stream = NewStream();
   cu().MemsetD8Async(block, 1, 16, stream);
   EXPECT_THAT(TakeFinding(), HasSubstr("memory of device 0 without access"));
-  // Also for what is allocated already.
+  // Also for memory that is allocated already.
   const internal::CUmemAccessDesc access = {{1, 1}, 3};
   ASSERT_EQ(cu().MemPoolSetAccess(pool, &access, 1), 0);
   cu().MemsetD8Async(block, 1, 16, stream);

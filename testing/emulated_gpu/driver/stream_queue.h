@@ -101,7 +101,7 @@ struct MemoryLocation {
   enum class Kind { kDevice, kImported, kPinned };
 
   Kind kind = Kind::kDevice;
-  // Of pinned memory: the device that was current.
+  // The device that was current when pinned memory was allocated.
   int device = 0;
   // The allocation around the address.
   const void* base = nullptr;

@@ -157,7 +157,7 @@ TEST_F(StreamQueueTest, QueuesOnBehalfOfAnotherThread) {
   Queue(stream_, Filling(1, 64));
   const HostOrder before = OrderOfThisThread();
   std::promise<void> end;
-  // One that was there before, and knows nothing of what others wait for.
+  // It existed before, and does not know for what the others wait.
   std::promise<HostOrder> orders;
   std::promise<void> queued;
   std::thread helper([&] {
@@ -176,7 +176,7 @@ TEST_F(StreamQueueTest, QueuesOnBehalfOfAnotherThread) {
 }
 
 TEST_F(StreamQueueTest, OperationThatFailsBreaksTheDevice) {
-  // Of a device of its own: it stays broken.
+  // On a device of its own, which stays broken.
   CUcontext last = nullptr;
   ASSERT_EQ(cuDevicePrimaryCtxRetain(&last, 3), 0);
   ASSERT_EQ(cuCtxSetCurrent(last), 0);

@@ -28,7 +28,7 @@ class StreamWorker : public std::enable_shared_from_this<StreamWorker> {
   // Queues; `run` begins once all of `after` have run.
   void Push(std::vector<Place> after, std::function<void()> run);
 
-  // The thread ends when all work has run; nothing may be pushed any more.
+  // The thread ends when all work has run; nothing may be pushed afterwards.
   void Close();
 
   bool HasRun(uint64_t place);

@@ -52,7 +52,7 @@ class AddressSpace {
   void Discard(int device, uint64_t address, uint64_t bytes) const;
 
   // Lets other processes open [address, address + bytes), until Withdraw with
-  // the ticket; both are multiples of a page. Nothing if there is no ticket
+  // the ticket; both are multiples of a page. Returns nothing if no ticket is
   // left.
   std::optional<uint32_t> Offer(int device, uint64_t address, uint64_t bytes,
                                 Handle* handle);

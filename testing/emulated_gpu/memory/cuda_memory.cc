@@ -38,7 +38,7 @@ bool IsDevice(const internal::CUmemLocation& location) {
          location.id < DeviceCount();
 }
 
-// As cuPointerGetAttribute; nothing for what it does not know.
+// As cuPointerGetAttribute; does nothing for unknown attributes.
 void SetAttribute(int attribute, const Allocation* allocation, void* value) {
   const bool is_known = allocation != nullptr;
   const bool is_pinned = is_known && allocation->kind == Kind::kPinned;

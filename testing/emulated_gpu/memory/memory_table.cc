@@ -31,8 +31,8 @@ bool IsAll(const void* data, unsigned char value, uint64_t bytes) {
                      [value](unsigned char x) { return x == value; });
 }
 
-// Of pinned memory, which may begin within a page: where its pages begin, and
-// how long they are.
+// For pinned memory, which may begin within a page: where its pages begin, and
+// their length.
 uint64_t FirstPage(const Allocation& allocation) {
   return allocation.base / kPage * kPage;
 }

@@ -28,7 +28,7 @@ struct Allocation {
   AccessHistory history;
   // The operation that freed it; the entry stays so that later uses are found.
   OperationRef freed;
-  // Nothing accesses its bytes any more.
+  // No access to its bytes is allowed any more.
   std::atomic<bool> is_released{false};
   // The bytes around it were overwritten, and this was reported.
   std::atomic<bool> is_damaged{false};
@@ -76,7 +76,7 @@ class MemoryTable {
 
   // Whether the bytes next to the allocation are unchanged.
   bool IsIntact(const Allocation& allocation) const;
-  // Called when nothing may use it any more: overwrites the bytes.
+  // Called when no work may use it any more: overwrites the bytes.
   void Release(Allocation& allocation);
   void Fill(const Allocation& allocation) const;
 

@@ -145,7 +145,7 @@ class Collective {
     });
     return scaled.data();
   }
-  // Room for what `count` elements of another rank will be.
+  // Memory for the `count` elements of another rank.
   char* Room(uint64_t count) {
     return parts_.emplace_back(std::max<uint64_t>(1, count * element_)).data();
   }

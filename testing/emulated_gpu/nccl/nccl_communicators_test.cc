@@ -60,7 +60,7 @@ int32_t SumOf(NcclRank& self, NcclComm comm, int32_t own) {
   return self.Download(data, 1)[0];
 }
 
-// Queues a sum that peers do not come to; returns its stream.
+// Queues a sum that peers do not call; returns its stream.
 void* StartSum(NcclRank& self, NcclComm comm) {
   void* const stream = self.NewStream();
   int32_t* const data = self.Upload(std::vector<int32_t>{1});

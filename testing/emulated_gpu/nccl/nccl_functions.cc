@@ -164,8 +164,8 @@ NcclResult Init(const char* function, NcclComm* made, int size,
   });
 }
 
-// A child is handed over once it is whole: when the call that makes it ends, or
-// when NCCL has said so of a parent that does not block.
+// A child is handed over once it is complete: when the call that makes it ends,
+// or when NCCL has reported so for a parent that does not block.
 NcclResult HandOver(NcclResult result, NcclCommunicator& parent,
                     const NcclCommunicatorPtr& child, NcclComm* made) {
   if (result != kNcclSuccess || child == nullptr) return result;
@@ -366,7 +366,7 @@ NcclResult Finalize(const NcclCommunicatorPtr& own) {
   return kNcclSuccess;
 }
 
-// Waits for what runs, or leaves that to a thread.
+// Waits for running operations, or leaves that to a thread.
 NcclResult DrainAsConfigured(const NcclCommunicatorPtr& own) {
   if (!own->settings().blocking) {
     own->StartJob([own] {

@@ -14,7 +14,7 @@ using internal::kNcclSuccess;
 using internal::kNcclUnhandledCudaError;
 
 // A launch's place among those of its communicator. It is given up at the end,
-// however that comes.
+// whatever the outcome.
 class NcclCommunicator::Turn {
  public:
   Turn(NcclCommunicatorPtr communicator, uint64_t number)

@@ -88,7 +88,7 @@ class NcclSegment {
 
   // kNcclInvalidArgument  Not an id of MakeUniqueId.
   // kNcclRemoteError      Its process ended, or it was used before.
-  // kNcclInvalidUsage     Other ranks came with another number of ranks.
+  // kNcclInvalidUsage     Other ranks called it with another number of ranks.
   static NcclResult Open(const NcclUniqueId& id, int num_ranks,
                          std::shared_ptr<NcclSegment>* segment);
 
