@@ -50,7 +50,7 @@ class Mailbox {
     std::string text;
     std::condition_variable changed;
   };
-  // Of one kind: all are sends that wait for a receive, or all are receives.
+  // All entries are sends that wait for a receive, or all are receives.
   using Queue = std::deque<Half*>;
 
   sherd_code Wait(std::unique_lock<std::mutex>& lock, const Key& key, Half& own,

@@ -58,7 +58,7 @@ void ExpectOk(const PluginOutcome& outcome) {
       << "peer " << outcome.peer << ": " << outcome.text;
 }
 
-// The length of what `from` sends to `to` where lengths may differ.
+// The length of the message from `from` to `to` where lengths may differ.
 uint64_t Length(int from, int to) {
   return (from + to) % 3 == 0 ? 0 : 1000 * from + 37 * to + 5;
 }

@@ -12,7 +12,7 @@ namespace sherd::internal {
 // meanwhile.
 struct ThreadPeers {
   int32_t rank;
-  // Of the group; no other group of this process ever has it.
+  // Of the group; unique in this process.
   uint64_t group;
 
   sherd_memory_handle_v0 Export(const void* data, uint64_t bytes) const;

@@ -265,7 +265,7 @@ sherd_code Communicator::Create(const sherd_comm_config_v0& config,
   if (code != SHERD_OK) return code;
   MpiLibrary::Scope scope(library);
   if (!scope.ok()) {
-    return Fail(error, SHERD_SYSTEM, -1, "MPI is not usable any more");
+    return Fail(error, SHERD_SYSTEM, -1, "MPI is no longer usable");
   }
   *made = std::make_unique<Communicator>(config);
   code = (*made)->Connect(config, error);
@@ -356,7 +356,7 @@ sherd_code Communicator::Run(const sherd_op_v0& op, sherd_error_v0* error) {
   MpiLibrary::Scope scope(MpiLibrary::Get());
   if (!scope.ok()) {
     return Fail(error, SHERD_SYSTEM, -1,
-                "MPI is not usable any more in this process");
+                "MPI is no longer usable in this process");
   }
   if (aborted_.load()) return Fail(error, SHERD_ABORTED, -1, "aborted");
   sherd_code code = LookForNotices(error);

@@ -44,7 +44,7 @@ class MpiBackendTest : public sherd::testing::DistributedTest {
   // The rank that misbehaves: the last one.
   int failed_rank() const { return world_size() - 1; }
 
-  // Notes that this rank has come to `step`.
+  // Records that this rank has reached `step`.
   void Note(const std::string& step) {
     const std::string text = absl::StrCat(getpid());
     const absl::Span<const std::byte> bytes(
@@ -54,7 +54,7 @@ class MpiBackendTest : public sherd::testing::DistributedTest {
         IsOk());
   }
 
-  // Waits until `other` has come to `step`; returns its process.
+  // Waits until `other` has reached `step`; returns its process.
   pid_t Await(const std::string& step, int other) {
     const Deadline deadline = Deadline::After(absl::Seconds(30));
     while (!deadline.HasPassed()) {

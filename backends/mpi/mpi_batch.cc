@@ -124,7 +124,7 @@ sherd_code MpiBatch::Watch(const MpiWait& wait, int64_t now,
   }
   if (!MpiLibrary::Get().usable()) {
     return Fail(error, SHERD_SYSTEM, -1,
-                "MPI is not usable any more: an operation of another group was "
+                "MPI is no longer usable: an operation of another group was "
                 "given up");
   }
   if (now >= wait.deadline) {

@@ -56,7 +56,7 @@ bool WaitUntil(std::condition_variable& changed,
   return changed.wait_until(lock, ToTimePoint(deadline), done);
 }
 
-// On which this process may run; 1 if that is not known.
+// The cores on which this process may run; 1 if their number is not known.
 int CountCores() {
   cpu_set_t cores;
   if (sched_getaffinity(0, sizeof(cores), &cores) != 0) return 1;
@@ -141,7 +141,7 @@ sherd_code MpiLibrary::Start(int64_t deadline, sherd_error_v0* error) {
   if (code != SHERD_OK) return code;
   if (usable()) return SHERD_OK;
   return Fail(error, SHERD_SYSTEM, -1,
-              "MPI is not usable any more in this process: it was finalized, "
+              "MPI is no longer usable in this process: it was finalized, "
               "or an earlier operation was given up");
 }
 

@@ -215,7 +215,7 @@ TEST_F(NcclCommunicatorTest, NamesTheRankThatDoesNotCome) {
   EXPECT_EQ(error.peer, 1);
   EXPECT_EQ(TextOf(error), "did not come");
 
-  // A rank that comes afterwards receives the error.
+  // A rank that arrives later receives the error.
   config = ConfigOf(kv_, 2, 3);
   EXPECT_EQ(NcclCommunicator::Create(library_, kHost, config, &comm, &error),
             SHERD_TIMEOUT);
@@ -696,7 +696,7 @@ TEST_F(NcclCommunicatorTest, AHardAbortWaitsForTheEndOfABatch) {
   Error error;
   ASSERT_EQ(comm->BeginBatch(&error), SHERD_OK);
   comm->Abort();
-  // Time for what must not happen.
+  // Time for an event that must not occur.
   std::this_thread::sleep_for(std::chrono::milliseconds(20));
   EXPECT_EQ(comm->Post(kBroadcast, &error), SHERD_ABORTED);
   EXPECT_EQ(comm->EndBatch(&error), SHERD_ABORTED);

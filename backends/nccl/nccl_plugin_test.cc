@@ -197,7 +197,7 @@ class NcclPluginTest : public testing::DistributedTest {
     return values;
   }
 
-  // Waits for what is queued; with a communicator, as long as that is well.
+  // Waits for the queued work; with a communicator, as long as that is well.
   void Drain(sherd_comm_v0* comm) {
     Error error;
     void* event = nullptr;
@@ -507,7 +507,7 @@ SHERD_DIST_TEST_F(NcclPluginTest, AbortFreesAStreamAndTheRestGoOn,
   sherd_comm_v0* const comm = Create();
   ASSERT_NE(comm, nullptr);
   ExpectWorks(comm, rank(), world_size());
-  // The last rank does not come to it.
+  // The last rank does not call it.
   const int last = world_size() - 1;
   int32_t* const data = Upload<int32_t>({1});
   if (rank() != last) {
@@ -539,8 +539,8 @@ SHERD_DIST_TEST_F(NcclPluginTest, AbortFreesAStreamAndTheRestGoOn,
   Plugin().destroy(comm);
 }
 
-// Ranks connect in their first operation: a rank that does not come keeps the
-// others in post.
+// Ranks connect in their first operation: a rank that does not call it keeps
+// the others in post.
 SHERD_DIST_TEST_F(NcclPluginTest, AbortFreesAThreadThatWaitsInPost,
                   WithoutComms{}) {
   if (world_size() == 1) GTEST_SKIP() << "needs somebody to wait for";

@@ -56,7 +56,7 @@ uint64_t PieceLength(uint64_t total, uint64_t chunk, uint64_t index) {
   return offset < total ? std::min(chunk, total - offset) : 0;
 }
 
-// That piece of what lies at `data`; null beyond its end, where `data` may be
+// That piece of the memory at `data`; null beyond its end, where `data` may be
 // null as well.
 unsigned char* PieceOf(void* data, uint64_t total, uint64_t chunk,
                        uint64_t index) {

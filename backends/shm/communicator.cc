@@ -23,7 +23,7 @@ constexpr char kOutcomeKey[] = "shm/outcome";
 // A deadline that has passed: only a check.
 constexpr int64_t kAtOnce = 0;
 
-// Records in the store. `code` is SHERD_OK or why there is no group.
+// Records in the store. `code` is SHERD_OK or the reason why there is no group.
 struct Notice {
   sherd_code code = SHERD_OK;
   int32_t peer = -1;
@@ -59,7 +59,7 @@ sherd_code Get(const sherd_comm_config_v0& config, const char* key, int peer,
   uint64_t size = 0;
   const sherd_code code =
       kv.get(kv.context, key, deadline, notice, sizeof(*notice), &size);
-  // The lost rank may be another one than `peer`, which may still come.
+  // The failed rank may not be `peer`, which may still arrive.
   if (code == SHERD_PEER_LOST) return Fail(error, code, -1, "a rank is lost");
   if (code != SHERD_OK) {
     return Fail(error, code, peer, "did not set up shared memory");

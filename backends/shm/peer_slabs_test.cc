@@ -259,7 +259,7 @@ TEST_F(PeerSlabsTest, AHandleOfAFreedBlockIsStale) {
   ExpectPattern(2);
 }
 
-// The pages that were given back and came again are those that are read.
+// The reader sees the new pages, not those that were returned.
 TEST_F(PeerSlabsTest, PagesThatCameAnewAreSeen) {
   Peer peer;
   PeerSlabs slabs(peer.identity());

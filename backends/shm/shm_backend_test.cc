@@ -77,7 +77,7 @@ SHERD_DIST_TEST_F(ShmBackendTest, ARankKilledWhileDataMoves) {
   ASSERT_THAT(group().Barrier(), IsOk());
   ASSERT_THAT(WaitForRanks("ready"), IsOk());
   if (rank() == failed_rank()) {
-    // At another point of the work in each process and run.
+    // Kills at a different point of the work in each process and run.
     std::thread killer([] {
       absl::SleepFor(absl::Microseconds(1000 + getpid() % 7 * 3000));
       raise(SIGKILL);

@@ -21,7 +21,7 @@ using plugin::Fail;
 constexpr uint64_t kSmallUnit = 64;
 constexpr uint64_t kSmallBytes = 16 << 10;
 constexpr uint64_t kChunkBytes = 256 << 10;
-// From here on it is worth a look whether there is so much memory.
+// From this size on it pays to check whether the memory exists.
 constexpr uint64_t kCheckedBytes = 4 << 20;
 // How much is fetched between two looks.
 constexpr uint64_t kStepBytes = 64 << 20;
@@ -86,8 +86,8 @@ void SlabAllocator::RegisterForkHandlers() {
                  });
 }
 
-// The parent goes on with its arenas: here they are neither handed out nor
-// given back any more.
+// The parent continues to use its arenas: the child neither allocates from them
+// nor returns them.
 void SlabAllocator::BecomeChild() {
   for (auto& [begin, arena] : arenas_) {
     inherited_.push_back(arena->memory->view());
@@ -288,7 +288,7 @@ void SlabAllocator::Trim(Lock& lock, uint64_t keep) {
       range = {range.end() - excess, excess};
     }
     pooled_bytes_ -= range.size;
-    // In no list meanwhile, so that the arena stays.
+    // The range is in no list meanwhile, so that the arena stays.
     lock.unlock();
     oldest->memory->GiveBack(range);
     lock.lock();

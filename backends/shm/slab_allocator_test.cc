@@ -333,7 +333,8 @@ TEST_F(HandleTest, WhenAllSlotsAreTakenABlockCannotBeExported) {
   EXPECT_EQ(Export(blocks.back(), 64), SHERD_OK);
 }
 
-// Blocks of all sizes, each full of its own number, come and go.
+// Blocks of all sizes, each filled with its own number, are allocated and
+// freed.
 void LiveARandomLife(SlabAllocator& allocator, uint32_t seed, int steps) {
   std::mt19937 random(seed);
   struct Held {

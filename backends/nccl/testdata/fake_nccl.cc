@@ -6,7 +6,7 @@ extern "C" {
 
 __attribute__((visibility("default"))) int ncclGetVersion(int* version) {
 #if FAKE_NCCL == 1
-  // Of the time before release 2.9, with another encoding.
+  // A version before 2.9, with the former encoding.
   *version = 2708;
 #elif FAKE_NCCL == 2
   *version = 21705;
