@@ -123,7 +123,7 @@ TEST(BenchSmokeTest, ASkipGoesToStandardErrorAndIsNotAResult) {
 }
 
 // Writes a program that stands in for a Python with PyTorch: it claims to be
-// one, and to measure it runs `body`, which can use $report.
+// one, and its measurement runs `body`, which can use $report.
 std::string FakePython(const std::string& body) {
   const std::string path = ::testing::TempDir() + "/python";
   std::ofstream(path) << "#!/bin/sh\n"

@@ -4,8 +4,8 @@
 //       [--peers=REGEX] [--world=N,...] [--bytes=N,...] [--calls=N]
 //       [--python=PROGRAM] [--json=FILE]
 //
-// Exit code 0: everything that was asked for was measured or skipped with a
-// reason. 1: a result was wrong or something failed. 2: bad options.
+// Exit code 0: all requested cases were measured or skipped with a reason. 1: a
+// result was wrong or something failed. 2: bad options.
 
 #include <signal.h>
 
@@ -50,7 +50,7 @@ std::string FromCaller(const std::string& path) {
   return JoinPath(GetKnobOr(Knob::kBuildWorkingDirectory, "."), path);
 }
 
-// Writes results as they come. False if the file cannot be written.
+// Writes each result at once. False if the file cannot be written.
 bool Print(absl::Span<const BenchResult> results, std::FILE* json) {
   std::fputs(TableRows(results).c_str(), stdout);
   std::fflush(stdout);

@@ -1,5 +1,5 @@
-// Trains a linear model on any number of ranks, goes on when ranks fail, and
-// from the last checkpoint when it is started again:
+// Trains a linear model on any number of ranks, continues when ranks fail, and
+// resumes from the last checkpoint when it is started again:
 //
 //   sherd run -n 4 --on-failure=continue elastic_train --dir=D --kill=2:33
 //   sherd run -n 4 --max-restarts=1 --min-ranks=3 elastic_train --dir=E
@@ -70,7 +70,7 @@ double Feature(int64_t sample, int feature) {
   return std::sin(static_cast<double>(sample * 31 + feature * 17 + 1));
 }
 
-// Of the model that is to be found.
+// Of the model that training is to find.
 double Target(int64_t sample) {
   double target = 0;
   for (int f = 0; f < kFeatures; ++f) {
@@ -106,7 +106,7 @@ absl::StatusOr<double> Step(sherd::ProcessGroup& group,
                             sherd::ShardedTensor& weights) {
   SHERD_ASSIGN_OR_RETURN(const sherd::Tensor whole, weights.AllGather());
   std::vector<double> gradients = GradientsOf(group, whole.data_as<double>());
-  // Of each entry all ranks but one have a zero: the sum is exact.
+  // For each entry all ranks but one have a zero: the sum is exact.
   SHERD_RETURN_IF_ERROR(group.AllReduce<double>(absl::MakeSpan(gradients),
                                                 sherd::ReduceOp::kSum));
   constexpr double kSamples = kBatches * kSamplesPerBatch;

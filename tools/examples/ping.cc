@@ -3,8 +3,8 @@
 //
 //   sherd run -n 4 --on-failure=continue ping --seconds=5
 //
-// Kill one of them, and the others say who is lost, go on with the rest, and
-// end with 1.
+// Kill one of them, and the others report the lost worker, continue with the
+// rest, and end with 1.
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -64,7 +64,7 @@ absl::StatusOr<int64_t> Round(sherd::RpcAgent& agent,
     const absl::StatusOr<int64_t> answer = agent.Call<Ping>(rank, number);
     const absl::StatusOr<sherd::Shard> shard =
         answer.ok() ? theirs[0].ToHere() : answer.status();
-    // PrintLosses says so.
+    // PrintLosses reports it.
     if (sherd::FailedRank(shard.status()) == rank) continue;
     SHERD_RETURN_IF_ERROR(shard.status());
     if (*answer != number + 1 ||

@@ -136,8 +136,8 @@ absl::Status WriteBlocks(File& file, int64_t offset, ConstByteSpan from) {
   return absl::OkStatus();
 }
 
-// Lets writes of earlier calls, and of what was removed, reach the disk now
-// instead of during the next call.
+// Waits until writes and removals of earlier calls reach the disk, so that they
+// do not do so during the next call.
 absl::Status Settle(const std::string& directory) {
   const int fd = open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (fd < 0) return ErrnoStatus(errno, "opening", directory);

@@ -97,7 +97,8 @@ class IdleWorker final : public Idle {
  public:
   IdleWorker(RankContext& context, RpcOptions options)
       : Idle(context), context_(context), options_(std::move(options)) {
-    // So that there are some meanwhile: twenty times as many as by default.
+    // So that the measurement contains some: twenty times as many as by
+    // default.
     options_.heartbeat_interval = kIdleTime;
   }
 
@@ -157,7 +158,7 @@ class IdleWorker final : public Idle {
   std::string connection_memory_;
 };
 
-// What an agent reported of a worker; its threads may outlive the agent.
+// An agent's report of a lost worker; its threads may outlive the agent.
 class LossRecord {
  public:
   void Set(const absl::Status& why) {
@@ -177,9 +178,9 @@ class LossRecord {
   std::optional<absl::Status> why_ ABSL_GUARDED_BY(mutex_);
 };
 
-// The last rank is no worker, but starts one in a process of its own and kills
-// it. The time ends when the other ranks, who are not connected to it except
-// for rank 0, have its name.
+// The last rank is not a worker, but starts one in a process of its own and
+// kills it. The time ends when the other ranks, which are not connected to it
+// except for rank 0, have its name.
 class Loss final : public RankWork {
  public:
   Loss(RankContext& context, RpcOptions options)
@@ -288,12 +289,12 @@ std::vector<BenchCase> RpcLifeCases() {
                      .help = "start workers, each calls the next, stop them",
                      .peers = SherdPeers<WorkerStart>(),
                      .starts_ranks = true};
-  start.peers.push_back(LimitOf<Start>("processes that are no workers"));
+  start.peers.push_back(LimitOf<Start>("processes that are not workers"));
   BenchCase idle = {.name = "rpc_idle",
                     .help = "CPU time of a worker in a second without calls",
                     .peers = SherdPeers<IdleWorker>(),
                     .bytes = {}};
-  idle.peers.push_back(LimitOf<Idle>("a process that is no worker"));
+  idle.peers.push_back(LimitOf<Idle>("a process that is not a worker"));
   return {start,
           idle,
           {.name = "rpc_loss",

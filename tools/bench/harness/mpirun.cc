@@ -38,7 +38,8 @@ std::vector<std::string> MpirunCommand(
   set("plm", "isolated");
   if (transport == MpiTransport::kUcx) {
     set("pml", "ucx");
-    // Not only what goes through network cards, which Open MPI asks for.
+    // For all transfers, not only those through network cards, Open MPI's
+    // default.
     set("opal_common_ucx_tls", "any");
     set("opal_common_ucx_devices", "any");
   } else {

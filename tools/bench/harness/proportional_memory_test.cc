@@ -13,7 +13,7 @@ TEST(ProportionalMemoryTest, GrowsByWhatIsTouched) {
   const int64_t before = ProportionalMemory();
   ASSERT_GT(before, 0);
   const std::vector<char> touched(kBytes, 'x');
-  // Meanwhile other processes may have come to share pages with this one.
+  // Other processes may share pages with this one by now.
   EXPECT_GE(ProportionalMemory() - before, kBytes / 2);
   EXPECT_EQ(touched.back(), 'x');
 }

@@ -29,7 +29,7 @@ namespace sherd {
 namespace {
 
 constexpr absl::Duration kTimeout = absl::Minutes(2);
-// What a server reads at once.
+// Bytes that a server reads at once.
 constexpr size_t kServedBytes = size_t{64} << 10;
 
 void LetItBlock(int fd) {
@@ -70,7 +70,7 @@ absl::Status ReceiveAll(int fd, void* data, size_t size) {
   return absl::OkStatus();
 }
 
-// Sends back what comes or, if it serves a tensor, that for each byte.
+// Sends back the received bytes or, if it serves a tensor, that for each byte.
 class SocketRpc final : public RpcWorker {
  public:
   explicit SocketRpc(Tensor served) : served_(std::move(served)) {}
@@ -188,10 +188,10 @@ class MemcpyRpc final : public RpcWorker {
   explicit MemcpyRpc(const std::byte* shared) : shared_(shared) {}
 
   absl::StatusOr<std::string> Echo(int, const std::string&) override {
-    return absl::UnimplementedError("a memcpy is no call");
+    return absl::UnimplementedError("a memcpy is not a call");
   }
   absl::Status EchoMany(int, const std::string&, int, int) override {
-    return absl::UnimplementedError("a memcpy is no call");
+    return absl::UnimplementedError("a memcpy is not a call");
   }
   absl::Status Fetch(int rank, Tensor& out) override {
     const size_t size = static_cast<size_t>(out.nbytes());

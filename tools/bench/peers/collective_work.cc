@@ -28,7 +28,7 @@ struct Buffers {
   std::shared_ptr<Storage> recv;
 };
 
-// Compares `bytes` at `found` with what rank `from` has at `offset`.
+// Compares `bytes` at `found` with those of rank `from` at `offset`.
 bool Holds(int from, int64_t offset, const std::byte* found, int64_t bytes) {
   constexpr int64_t kFloat = sizeof(float);
   for (int64_t at = 0; at < bytes;) {

@@ -64,7 +64,7 @@ class ServedCall {
     service_.RequestCall(&context_, &stream_, &queue_, &queue_, this);
   }
 
-  // What it waited for happened, or did not. The call deletes itself.
+  // The awaited event happened, or will not. The call deletes itself.
   void Proceed(bool happened) {
     if (!happened || answered_) {
       delete this;

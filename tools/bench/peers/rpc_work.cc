@@ -113,7 +113,7 @@ class OutstandingCalls final : public RpcWork {
   const std::string message_;
 };
 
-// What the peers of a case fetch, and where to.
+// The tensors that the peers of a case fetch, and their destinations.
 struct FetchTensors {
   Tensor served;
   Tensor out;

@@ -9,8 +9,8 @@
 
 namespace sherd {
 
-// What RPC is measured by; N is the size of the measurement. All are collective
-// and made with the worker of any peer.
+// Measurements of RPC; N is the size of the measurement. All are collective and
+// made with the worker of any peer.
 using RpcWorkMaker = absl::StatusOr<std::unique_ptr<RankWork>> (*)(
     RankContext& context, RpcWorkerMaker make_worker);
 

@@ -38,7 +38,7 @@ class RpcWorker {
 using RpcWorkerMaker = absl::StatusOr<std::unique_ptr<RpcWorker>> (*)(
     RankContext& context, const Tensor& served);
 
-// Sherd's RPC over whatever transports work here, and over TCP alone.
+// Sherd's RPC over all transports that work here, and over TCP alone.
 absl::StatusOr<std::unique_ptr<RpcWorker>> MakeSherdRpc(RankContext& context,
                                                         const Tensor& served);
 absl::StatusOr<std::unique_ptr<RpcWorker>> MakeSherdTcpRpc(

@@ -112,7 +112,7 @@ class LocalMatrix {
   }
 
  private:
-  // How many of `size` come to place `at` of `places`.
+  // How many of `size` belong to place `at` of `places`.
   static int64_t Share(int64_t size, int64_t block, int places, int at) {
     int64_t share = 0;
     for (int64_t start = at * block; start < size; start += places * block) {

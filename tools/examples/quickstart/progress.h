@@ -10,8 +10,8 @@
 
 namespace sherd {
 
-// Tells a person how far a long task has come: one line that is rewritten on a
-// terminal, otherwise a line every few seconds. Not thread-safe.
+// Shows the progress of a long task: one line that is rewritten on a terminal,
+// otherwise a line every few seconds. Not thread-safe.
 class Progress {
  public:
   // Writes to `out`, or nothing if it is null. `task` begins every line.
@@ -20,11 +20,11 @@ class Progress {
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
 
-  // `bytes` more are done; `detail` says which, for example a tensor.
+  // `bytes` more are done; `detail` names them, for example a tensor.
   void Add(int64_t bytes, absl::string_view detail);
 
-  // Ends with a line that says how long everything took. A Progress that is
-  // destroyed before stops where it was, on a line of its own.
+  // Ends with a line that shows the total time. A Progress that is destroyed
+  // before stops where it was, on a line of its own.
   void Finish();
 
  private:

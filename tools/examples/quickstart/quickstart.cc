@@ -1,4 +1,4 @@
-// The steps of tools/quickstart, which see.
+// The steps of tools/quickstart.
 
 #include <CLI/CLI.hpp>
 #include <cstdio>
@@ -84,7 +84,7 @@ CLI::App* AddStep(CLI::App& app, const char* name, const char* text,
 }
 
 int Main(std::vector<std::string> arguments) {
-  CLI::App app("The steps of tools/quickstart, which see.", "quickstart");
+  CLI::App app("The steps of tools/quickstart.", "quickstart");
   app.require_subcommand(1);
   QuickstartOptions options;
   int exit_code = 0;

@@ -19,7 +19,7 @@ struct QuickstartFiles {
   std::string model() const { return In("model.safetensors"); }
   std::string checkpoint() const { return In("checkpoint"); }
   std::string gathered() const { return In("gathered.safetensors"); }
-  // What the saving half tells the loading half.
+  // Data of the saving half for the loading half.
   std::string save_report() const { return In("save.json"); }
   std::string report_text() const { return In("report.txt"); }
   std::string report_json() const { return In("report.json"); }
@@ -37,15 +37,15 @@ struct PrepareOptions {
   std::optional<std::string> model;
   // Whether only the loading half follows.
   bool load_only = false;
-  // What is made when there is no model.
+  // The model that is made if there is none.
   std::string preset = "gpt2";
 };
 
 // Makes the folder ready and returns the path of the model: the user's; for the
 // loading half the one that was saved; otherwise that of the preset, which is
-// written unless it is there already. Removes what a former run left, except
+// written unless it exists already. Removes the files of a former run, except
 // model and checkpoint.
-//   kResourceExhausted  There is not enough space; says how much is needed.
+//   kResourceExhausted  There is not enough space; names the space needed.
 //   kNotFound           There is no such model, or no checkpoint to load.
 //   Otherwise as SafetensorsFile::Open.
 absl::StatusOr<std::string> PrepareQuickstart(FileSystem& files,

@@ -32,7 +32,7 @@ namespace sherd {
 namespace {
 
 constexpr int64_t kMaxReportBytes = int64_t{256} << 20;
-// What a screen shows; the file has all tensors.
+// Tensors that the screen shows; the file has all of them.
 constexpr size_t kShownTensors = 16;
 
 double SecondsSince(absl::Time start) {

@@ -9,9 +9,9 @@
 
 namespace sherd {
 
-// Who holds what of a model at the three stages of the quickstart: scattered
-// and saved by `save_ranks` ranks, loaded by `load_ranks`. Shows a tensor
-// for each way in which the quickstart cuts.
+// Which rank holds which part of a model at the three stages of the quickstart:
+// scattered and saved by `save_ranks` ranks, loaded by `load_ranks`. Shows a
+// tensor for each strategy by which the quickstart cuts.
 LayoutPicture MakeQuickstartPicture(const std::string& model_name,
                                     const std::vector<SafetensorsEntry>& model,
                                     int save_ranks, int load_ranks);

@@ -14,8 +14,8 @@
 
 namespace sherd {
 
-// How the quickstart cuts tensors: one after the other, so that every way is
-// tried on a model of any kind.
+// How the quickstart cuts tensors: the kinds take turns, so that each is tried
+// on a model of any kind.
 enum class LayoutKind {
   // Equal pieces of the first dimension, trailing ones smaller or empty.
   kRows,

@@ -10,7 +10,7 @@
 
 namespace sherd {
 
-// What the quickstart did with one tensor.
+// The result of the quickstart for one tensor.
 struct TensorResult {
   std::string name;
   // "float32 [768, 2304]".
@@ -21,7 +21,7 @@ struct TensorResult {
   std::string saved;
   std::string loaded;
   // Of the reshard from `scattered` to `saved`: bytes that ranks sent to one
-  // another, the fewest that any way of doing it sends, and its time.
+  // another, the fewest that any strategy sends, and its time.
   int64_t moved_bytes = 0;
   int64_t least_bytes = 0;
   double seconds = 0;

@@ -320,7 +320,7 @@ double DrawTotals(Svg& svg, const LayoutPicture& picture, double y) {
   if (picture.stages.size() < 2) return bars;
   DrawRule(svg, top - 18,
            ColumnX(picture.stages.size() - 1) + kPanelWidth + kMargin);
-  svg.Text(kMargin, top + 16, "who hands what to whom",
+  svg.Text(kMargin, top + 16, "transfers between ranks",
            {.size = 14, .bold = true});
   svg.Text(kMargin, top + 35, "grey stays where it is",
            {.size = 11, .fill = kMuted});

@@ -89,7 +89,7 @@ absl::Status RunExplain(const ExplainOptions& options) {
 
 void AddExplainCommand(CLI::App& app, int& exit_code) {
   CLI::App* const explain = app.add_subcommand(
-      "explain", "Say what moving data will cost, without moving it");
+      "explain", "Report the cost of moving data, without moving it");
   explain->require_subcommand(1);
   CLI::App* const reshard = explain->add_subcommand(
       "reshard", "Bytes, messages, passes and memory of a change of layout");

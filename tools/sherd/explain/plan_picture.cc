@@ -159,7 +159,7 @@ void DrawTotals(Svg& svg, const PlanReport& report, double y) {
 }  // namespace
 
 std::string PlanToSvg(const PlanReport& report) {
-  constexpr char kTitle[] = "Who hands what to whom";
+  constexpr char kTitle[] = "Transfers between ranks";
   Svg svg;
   svg.Text(kMargin, 44, kTitle, {.size = 20, .bold = true});
   svg.Text(kMargin, 66,

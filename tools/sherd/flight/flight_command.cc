@@ -55,7 +55,7 @@ void AddFlightCommand(CLI::App& app, int& exit_code) {
       "flight",
       "Compare the ranks' flight recorder dumps: who deviated, at which call");
   flight->footer(
-      "Exit code: 0 all ranks agree, 1 somebody deviated, is missing or is "
+      "Exit code: 0 all ranks agree, 1 a rank deviated, is missing or is "
       "stuck.");
   auto options = std::make_shared<FlightOptions>();
   flight

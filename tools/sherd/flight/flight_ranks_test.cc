@@ -45,7 +45,7 @@ class FlightRanksTest : public ::testing::Test {
 
   static std::string Folder() { return ::testing::TempDir() + "/flight-ranks"; }
 
-  // Of the group that was made last; dumps remember those of former tests.
+  // Of the latest group; dumps also contain those of former tests.
   static std::vector<FlightFinding> Findings() {
     const absl::StatusOr<FlightDirectoryFiles> files =
         ReadFlightDirectory(FileSystem::Posix(), Folder());

@@ -18,7 +18,7 @@
 namespace sherd {
 namespace {
 
-// Names that people ask for; any other name is found as a plugin, too.
+// Well-known names; any other name is found as a plugin, too.
 constexpr const char* kWellKnown[] = {"gloo", "local", "mpi", "nccl", "shm"};
 constexpr const char* kWellKnownDevices[] = {"cuda"};
 

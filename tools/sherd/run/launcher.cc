@@ -44,7 +44,7 @@ namespace {
 
 // How long ranks that got SIGUSR1 have to write a dump.
 constexpr absl::Duration kDumpTime = absl::Seconds(2);
-// How long output may still come from a process that escaped.
+// How long output of an escaped process is still accepted.
 constexpr absl::Duration kDrainTime = absl::Seconds(1);
 
 absl::StatusOr<std::unique_ptr<SignalReceiver>> ReceiveSignals() {
@@ -57,7 +57,7 @@ absl::StatusOr<std::unique_ptr<SignalReceiver>> ReceiveSignals() {
       {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGTSTP, SIGCHLD});
 }
 
-// Where what a rank writes to one of its streams goes.
+// The destinations of one output stream of a rank.
 struct Copy {
   LinePrefixer prefixer;
   OutputQueue& output;
@@ -93,7 +93,7 @@ class Run {
 
   absl::Status StartRanks();
   RunEnd Wait();
-  // Somebody asked for the end.
+  // The end was requested.
   bool WasStopped() const { return ending_signals_ > 0; }
 
  private:
@@ -125,7 +125,7 @@ class Run {
   // Ranks that got SIGUSR1, and when.
   std::vector<int> asked_;
   absl::Time asked_at_;
-  // Of each rank, output and errors.
+  // Of each rank: output and errors.
   std::vector<std::unique_ptr<Copy>> copies_;
   std::array<OutputQueue, 2> outputs_ = {OutputQueue(STDOUT_FILENO),
                                          OutputQueue(STDERR_FILENO)};
@@ -133,7 +133,7 @@ class Run {
   absl::Duration failed_after_;
   bool timed_out_ = false;
   std::vector<int> late_ranks_;
-  // The first signal that was passed on to end the ranks, and how many came.
+  // The first signal that was passed on to end the ranks, and their number.
   int passed_on_ = 0;
   int ending_signals_ = 0;
   // After all that its readers use.
@@ -470,7 +470,7 @@ class FlightPlace {
   std::optional<TemporaryDirectory> made_;
 };
 
-// With how many ranks the run begins again; 0 if it does not.
+// The number of ranks of the next run; 0 if there is none.
 int RanksOfRestart(const LaunchOptions& options, const RunEnd& end,
                    const RunOutcome& outcome) {
   if (outcome.exit_code == 0 || end.timeout || end.output_broken) return 0;
