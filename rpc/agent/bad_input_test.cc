@@ -153,7 +153,7 @@ class BadInputTest : public ::testing::Test {
   std::atomic<bool> saw_cancellation_{false};
 };
 
-TEST_F(BadInputTest, ErrorsOfCallsSayWhichAndWhose) {
+TEST_F(BadInputTest, ErrorsNameTheCallAndTheWorker) {
   Run([&](RpcAgent& agent) {
     const absl::string_view on1 = "on worker1 (rank 1): ";
     const auto ends = [&](const absl::Status& status, absl::StatusCode code,
@@ -193,7 +193,7 @@ TEST_F(BadInputTest, ErrorsOfCallsSayWhichAndWhose) {
   });
 }
 
-TEST_F(BadInputTest, WhatIsTooLargeIsRefusedAtBothEnds) {
+TEST_F(BadInputTest, OversizedValuesAreRefusedAtBothEnds) {
   Run(
       [&](RpcAgent& agent) {
         const Tensor large = *Tensor::Zeros({1025}, {});
@@ -282,7 +282,7 @@ TEST_F(BadInputTest, WithoutDescriptorsCallsFailByNameAndRecover) {
                               "RPC worker of rank 0: "));
 }
 
-TEST_F(BadInputTest, WhoDoesNotComeAndWhoHasANameTwiceAreNamed) {
+TEST_F(BadInputTest, MissingWorkersAndDuplicateNamesAreNamed) {
   RpcOptions alone = Options(0, 3);
   alone.timeout = absl::Milliseconds(50);
   EXPECT_THAT(InitRpc(alone), StatusIs(absl::StatusCode::kDeadlineExceeded,
@@ -351,7 +351,7 @@ class StrangersTest : public BadInputTest,
   }
 };
 
-TEST_P(StrangersTest, AnAnnouncementOfFarTooMuchIsCutOff) {
+TEST_P(StrangersTest, AnAnnouncementOverTheLimitClosesTheConnection) {
   RunOver([](RpcAgent& agent) {
     const Deadline deadline = Deadline::After(absl::Seconds(60));
     constexpr uint64_t kHuge = uint64_t{1} << 60;
@@ -372,7 +372,7 @@ TEST_P(StrangersTest, AnAnnouncementOfFarTooMuchIsCutOff) {
   });
 }
 
-TEST_P(StrangersTest, NoiseAndSilenceDisturbNobody) {
+TEST_P(StrangersTest, NoiseAndSilenceDisturbNoWorker) {
   const unsigned seed = std::random_device()();
   SCOPED_TRACE(absl::StrCat("seed ", seed));
   RunOver([&](RpcAgent& agent) {
@@ -391,7 +391,7 @@ TEST_P(StrangersTest, NoiseAndSilenceDisturbNobody) {
   });
 }
 
-TEST_P(StrangersTest, AnotherSecretIsRefusedAndSaysSo) {
+TEST_P(StrangersTest, AnotherSecretIsRefusedWithTheReason) {
   RunOver([](RpcAgent& agent) {
     const absl::Status status = Dial(Address(agent, "a guess")).status();
     EXPECT_THAT(status,

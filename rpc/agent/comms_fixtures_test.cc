@@ -65,7 +65,7 @@ SHERD_DIST_TEST_F(ProcessesTest, TheFixturesAgentIsTheDefault,
   ExpectDefaultAgent(remote_access(), rank(), world_size());
 }
 
-SHERD_DIST_TEST_F(ProcessesTest, AfterAFailedCallTheTestEndsInGoodOrder,
+SHERD_DIST_TEST_F(ProcessesTest, AfterAFailedCallTheTestEndsNormally,
                   WithComms{.init_rpc = true}) {
   EXPECT_THAT(
       (*DefaultRpcAgent())->Call<AddOne>("nobody", 1),

@@ -102,7 +102,7 @@ SHERD_DIST_TEST_F(DeviceCallsProcessTest, TensorsGoFromGpuToGpu) {
   EXPECT_THAT((*agent)->Shutdown(), IsOk());
 }
 
-SHERD_DIST_TEST_F(DeviceCallsProcessTest, RemoteShardsComeToTheOwnGpu) {
+SHERD_DIST_TEST_F(DeviceCallsProcessTest, RemoteShardsArriveOnTheReadersGpu) {
   const auto agent = Start();
   ASSERT_THAT(agent, IsOk());
   const auto rows = ChunkShardingSpec::Create(0, {Placement::OnRank(0, Gpu(0)),

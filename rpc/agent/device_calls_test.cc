@@ -181,7 +181,7 @@ TEST_F(DeviceCallsTest, ATensorGoesToTheMappedDeviceAndComesBack) {
   });
 }
 
-TEST_F(DeviceCallsTest, AResultIsWhatItsHandlerQueued) {
+TEST_F(DeviceCallsTest, AResultIncludesTheWorkThatItsHandlerQueued) {
   RunWorkers(Maps(), [&](RpcAgent& agent) {
     const absl::StatusOr<Tensor> made = agent.Call<Make>(1, "cuda:1", 3);
     ASSERT_THAT(made, IsOk());
@@ -190,7 +190,7 @@ TEST_F(DeviceCallsTest, AResultIsWhatItsHandlerQueued) {
   });
 }
 
-TEST_F(DeviceCallsTest, ASharedValueIsWhatItsThreadQueued) {
+TEST_F(DeviceCallsTest, ASharedValueIncludesTheWorkThatItsThreadQueued) {
   RunWorkers(Maps(), [&](RpcAgent& agent) {
     const DeviceStream stream = fake_.CreateStream(0, false).value();
     absl::StatusOr<RemoteRef<Tensor>> shared;
@@ -279,7 +279,7 @@ TEST_F(DeviceCallsTest, WithoutAMapTheCallFailsAndSaysWhatToSet) {
   });
 }
 
-TEST_F(DeviceCallsTest, AMapToADeviceThatIsNotThereHarmsOnlyWhatGoesThere) {
+TEST_F(DeviceCallsTest, AMapToAMissingDeviceFailsOnlyTransfersToIt) {
   const DeviceMaps maps = {
       {"worker1", {{"cuda:0", "cuda:3"}, {"cuda:3", "cuda:0"}}}};
   RunWorkers(maps, [&](RpcAgent& agent) {
@@ -364,7 +364,7 @@ TEST_F(DeviceCallsTest, WorkThatNeverRunsEndsWithTheDeadline) {
   });
 }
 
-TEST_F(DeviceCallsTest, GraphsHaveNoPartInCalls) {
+TEST_F(DeviceCallsTest, CallsAreRefusedWhileAStreamIsCaptured) {
   RunWorkers(Maps(), [&](RpcAgent& agent) {
     const DeviceStream stream = fake_.CreateStream(0, false).value();
     const Tensor x = *Tensor::Full({4}, 7, {.device = "cuda:0"});

@@ -41,7 +41,7 @@ TEST(PublicationsTest, AreThereUntilTheyAreWithdrawn) {
               StatusIs(absl::StatusCode::kNotFound, "g #0"));
 }
 
-TEST(PublicationsTest, ThoseToComeAreWaitedForAndSkippedOnesAreNot) {
+TEST(PublicationsTest, FutureNumbersAreAwaitedAndSkippedOnesAreNot) {
   Publications publications("worker1");
   EXPECT_THAT(publications.Await({"g", 0}, Now()),
               StatusIs(absl::StatusCode::kDeadlineExceeded,
@@ -60,7 +60,7 @@ TEST(PublicationsTest, ThoseToComeAreWaitedForAndSkippedOnesAreNot) {
   });
 }
 
-TEST(PublicationsTest, AfterTheEndNothingIsThere) {
+TEST(PublicationsTest, NothingIsFoundAfterClose) {
   Publications publications("worker1");
   ASSERT_THAT(publications.Publish({{"g", 0}, 0, {}}), IsOk());
   EXPECT_EQ(publications.size(), 1);

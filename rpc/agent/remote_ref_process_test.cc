@@ -135,7 +135,7 @@ class RemoteRefProcessTest : public ::testing::Test {
   std::shared_ptr<RpcAgent> agent_;
 };
 
-TEST_F(RemoteRefProcessTest, AValueGoesWithItsLastHolderAlsoIfThatDies) {
+TEST_F(RemoteRefProcessTest, AValueIsReleasedWithItsLastHolderEvenIfThatDies) {
   Tensor value = *Tensor::Ones({100}, {});
   const std::weak_ptr<Storage> watched = value.storage();
   {
@@ -154,7 +154,7 @@ TEST_F(RemoteRefProcessTest, AValueGoesWithItsLastHolderAlsoIfThatDies) {
   EXPECT_TRUE(watched.expired());
 }
 
-TEST_F(RemoteRefProcessTest, WithItsOwnerForAllWhoHoldIt) {
+TEST_F(RemoteRefProcessTest, AValueIsLostWithItsOwnerForAllHolders) {
   const absl::StatusOr<Ref> ref = agent_->Call<Make>(2, 1);
   ASSERT_THAT(ref, IsOk());
   ASSERT_THAT(agent_->Call<Hold>(2, *ref), IsOk());
@@ -175,7 +175,7 @@ TEST_F(RemoteRefProcessTest, WithItsOwnerForAllWhoHoldIt) {
               StatusIs(absl::StatusCode::kUnavailable, "worker1"));
 }
 
-TEST_F(RemoteRefProcessTest, OutlivesItsCreator) {
+TEST_F(RemoteRefProcessTest, AValueOutlivesItsCreator) {
   const absl::StatusOr<Ref> ref = agent_->Call<Make>(1, 2);
   ASSERT_THAT(ref, IsOk());
   EXPECT_EQ(ref->owner_name(), "worker2");

@@ -233,7 +233,7 @@ TEST_F(RemoteRefTest, TheOwnerSharesStorageWithItsValue) {
   });
 }
 
-TEST_F(RemoteRefTest, WhatFailsIsWhatEverybodyFetches) {
+TEST_F(RemoteRefTest, AFailureIsReturnedToEveryFetch) {
   RunWorkers(2, [](RpcAgent& agent) {
     for (const int owner : {0, 1}) {
       SHERD_ASSERT_OK_AND_ASSIGN(const RemoteRef<void> lost,
@@ -268,7 +268,7 @@ TEST_F(RemoteRefTest, WhatFailsIsWhatEverybodyFetches) {
 }
 
 // A call that cannot be sent makes a value that nobody has.
-TEST_F(RemoteRefTest, ACreationThatDoesNotLeaveIsAnErrorToo) {
+TEST_F(RemoteRefTest, ACreationThatCannotBeSentIsAnError) {
   RunWorkers(2, [](RpcAgent& agent) {
     for (const int owner : {0, 1}) {
       SHERD_ASSERT_OK_AND_ASSIGN(
@@ -284,7 +284,7 @@ TEST_F(RemoteRefTest, ACreationThatDoesNotLeaveIsAnErrorToo) {
   });
 }
 
-TEST_F(RemoteRefTest, AValueThatIsNotThereYetIsWaitedFor) {
+TEST_F(RemoteRefTest, AFetchWaitsForAValueThatIsNotReady) {
   RunWorkers(2, [&](RpcAgent& agent) {
     if (agent.rank() != 0) return;
     for (const int owner : {0, 1}) {
@@ -326,7 +326,7 @@ TEST_F(RemoteRefTest, ACreationEndsAtItsDeadline) {
   });
 }
 
-TEST_F(RemoteRefTest, PassedOnFromWorkerToWorkerWhileEachLetsGo) {
+TEST_F(RemoteRefTest, ReferencesArePassedOnWhileEachSenderDropsThem) {
   RegisterHandler<ReadAfter>([&](const std::vector<int32_t>& route,
                                  const Ref& ref) -> absl::StatusOr<int64_t> {
     if (route.size() == 1) return ref.ToHere(kLong);
@@ -357,7 +357,7 @@ TEST_F(RemoteRefTest, PassedOnFromWorkerToWorkerWhileEachLetsGo) {
   UnregisterHandler<ReadAfter>();
 }
 
-TEST_F(RemoteRefTest, TravelInContainersThereAndBack) {
+TEST_F(RemoteRefTest, ReferencesTravelInContainersBothWays) {
   RegisterHandler<Turn>([](const Bundle& bundle) -> absl::StatusOr<Bundle> {
     Bundle back = bundle;
     back.list.push_back(back.map.at("b"));
@@ -425,7 +425,7 @@ TEST_F(RemoteRefTest, CancelledCallsLeaveNothing) {
   });
 }
 
-TEST_F(RemoteRefTest, OfAnOwnerThatLeftAndAfterTheShutdown) {
+TEST_F(RemoteRefTest, ReferencesFailAfterTheirOwnerLeftOrTheShutdown) {
   std::vector<Ref> after(2);
   absl::Barrier* const passed = new absl::Barrier(2);
   RunRankThreads(2, [&](int rank) {

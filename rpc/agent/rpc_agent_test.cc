@@ -332,7 +332,7 @@ TEST_F(RpcAgentTest, ACallThatIsCancelledLeavesNothingWithItsHandler) {
   UnregisterHandler<Park>();
 }
 
-TEST_F(RpcAgentTest, AShutdownIsCutShortByThatOfAnotherThread) {
+TEST_F(RpcAgentTest, AShutdownIsShortenedByOneOfAnotherThread) {
   absl::Notification done;
   RunRankThreads(2, [&](int rank) {
     const auto agent = InitRpc(Options(rank, 2));
@@ -363,7 +363,7 @@ TEST_F(RpcAgentTest, AShutdownIsCutShortByThatOfAnotherThread) {
   });
 }
 
-TEST_F(RpcAgentTest, OneThatDoesNotWaitCutsShortWhatWaits) {
+TEST_F(RpcAgentTest, AShutdownThatDoesNotWaitEndsOneThatDoes) {
   absl::Notification done;
   RunRankThreads(2, [&](int rank) {
     const auto agent = InitRpc(Options(rank, 2));
@@ -474,7 +474,7 @@ TEST_F(RpcAgentTest, AShutdownThatIsLateSaysGoodbyeAnyhow) {
   UnregisterHandler<Busy>();
 }
 
-TEST_F(RpcAgentTest, CallsToOneThatDoesNotReadEndWithItsName) {
+TEST_F(RpcAgentTest, CallsToAWorkerThatDoesNotReadFailWithItsName) {
   absl::Notification is_blocked;
   absl::Notification go;
   RunRankThreads(2, [&](int rank) {
@@ -549,7 +549,7 @@ TEST_F(RpcAgentTest, ShardsOfOtherWorkersAreReadInPlace) {
   });
 }
 
-TEST_F(RpcAgentTest, WhatCannotStartSaysWhy) {
+TEST_F(RpcAgentTest, AFailedStartNamesTheReason) {
   RpcOptions options = Options(0, 1);
   options.timeout = absl::ZeroDuration();
   EXPECT_THAT(InitRpc(options), StatusIs(absl::StatusCode::kInvalidArgument,

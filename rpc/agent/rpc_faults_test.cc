@@ -283,7 +283,8 @@ class OneWorkerFails : public RpcFaultsTest,
   std::optional<StopRankAt> stop_;
 };
 
-SHERD_DIST_TEST_P(OneWorkerFails, TheOthersLearnWhoAndGoOn, WithoutComms{}) {
+SHERD_DIST_TEST_P(OneWorkerFails, TheOthersLearnTheFailedWorkerAndContinue,
+                  WithoutComms{}) {
   const RpcFault& fault = GetParam();
   RegisterEcho();
   ExpectRankDies(fault.rank, SIGKILL);
@@ -317,7 +318,8 @@ INSTANTIATE_TEST_SUITE_P(Shutdown, OneWorkerFails,
 
 class OneWorkerNeverStarts : public OneWorkerFails {};
 
-SHERD_DIST_TEST_P(OneWorkerNeverStarts, TheOthersLearnWho, WithoutComms{}) {
+SHERD_DIST_TEST_P(OneWorkerNeverStarts, TheOthersLearnTheFailedWorker,
+                  WithoutComms{}) {
   const RpcFault& fault = GetParam();
   RegisterEcho();
   ExpectRankDies(fault.rank, SIGKILL);
@@ -430,7 +432,7 @@ class OneMessageFails : public RpcFaultsTest,
   }
 };
 
-SHERD_DIST_TEST_P(OneMessageFails, ItsCallDoesAndNothingElse, WithoutComms{}) {
+SHERD_DIST_TEST_P(OneMessageFails, OnlyItsCallFails, WithoutComms{}) {
   RegisterEcho();
   const auto agent = InitRpc(Options());
   ASSERT_THAT(agent, IsOk());

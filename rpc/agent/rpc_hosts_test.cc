@@ -58,7 +58,7 @@ TEST_F(RpcHostsTest, WorkersListenOnTheRouteToTheOthersAndWarn) {
   }
 }
 
-TEST_F(RpcHostsTest, ASecretLetsThemInWithoutAWarning) {
+TEST_F(RpcHostsTest, WithASecretTheyConnectWithoutAWarning) {
   const auto printed =
       RunRanks(absl::StrCat("MASTER_ADDR=fd77::1 SHERD_RPC_TRANSPORTS=tcp",
                             Secret("secret", "correct horse\n")));
@@ -75,7 +75,7 @@ TEST_F(RpcHostsTest, ASharedFileServesTooAndTheInterfaceIsChosen) {
       "10.77.0.1", "10.77.0.2");
 }
 
-TEST_F(RpcHostsTest, AnotherSecretIsAnErrorThatSaysWhose) {
+TEST_F(RpcHostsTest, AnotherSecretIsAnErrorThatNamesTheWorker) {
   // The file does not ask for it; the workers do.
   const auto printed =
       RunRanks(absl::StrCat("SHERD_INIT_METHOD=file://", out(), "/meet",

@@ -127,7 +127,7 @@ SHERD_DIST_TEST_F(SeedTest, EqualTensorsHaveAsManyRemoteShards,
 }
 
 // TestShardedTensorChunked.test_sharded_tensor_metadata.
-SHERD_DIST_TEST_F(SeedTest, PropertiesAreThoseThatWereAskedFor,
+SHERD_DIST_TEST_F(SeedTest, PropertiesAreThoseRequested,
                   WithComms{.init_rpc = true}) {
   ShardedTensorOptions options = Published();
   const auto make = [&](const ShardingSpecPtr& spec) {

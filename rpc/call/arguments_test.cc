@@ -367,7 +367,7 @@ BadBytes Bad(const char* hex, const char* message) {
   return {hex, [hex] { return DecodedBytes<T>(hex).status(); }, message};
 }
 
-TEST(ArgumentsTest, RefusesBytesThatAreNoValue) {
+TEST(ArgumentsTest, RefusesMalformedValues) {
   using Numbers = std::map<int16_t, int8_t>;
   const BadBytes rows[] = {
       Bad<bool>("02", "expected a byte 0 or 1, found 2"),
@@ -396,7 +396,7 @@ TEST(ArgumentsTest, RefusesBytesThatAreNoValue) {
   }
 }
 
-TEST(ArgumentsTest, RefusesPayloadsWithMoreThanIsNamed) {
+TEST(ArgumentsTest, RefusesPayloadsWithUnusedParts) {
   const Tensor tensor = Tensor::Ones({1}).value();
   Payload payload = Encoded(tensor).value();
   payload.tensors.push_back(tensor);
@@ -425,7 +425,7 @@ struct MeasuringAllocator : std::allocator<T> {
   }
 };
 
-TEST(ArgumentsTest, TakesNoMemoryForWhatIsOnlyAnnounced) {
+TEST(ArgumentsTest, AllocatesNothingForAnnouncedElements) {
   // As many lists as there are bytes for, of which the second is malformed.
   std::string bytes(4 + 4 * 100000, '\0');
   bytes[0] = '\xa0';
@@ -444,7 +444,7 @@ TEST(ArgumentsTest, TakesNoMemoryForWhatIsOnlyAnnounced) {
   EXPECT_EQ(largest_room, 0);
 }
 
-TEST(ArgumentsTest, BoundsWhatOneMessageHolds) {
+TEST(ArgumentsTest, BoundsTheSizeOfAMessage) {
   EXPECT_TRUE(Encoded(std::string(kMaxValueBytes - 4, 'x')).ok());
   EXPECT_THAT(Encoded(std::string(kMaxValueBytes - 3, 'x')),
               StatusIs(kArgument, AllOf(HasSubstr("m: argument 1: "),

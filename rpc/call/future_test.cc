@@ -44,7 +44,7 @@ TEST(FutureTest, AllHandlesGetTheResult) {
   EXPECT_THAT(promise.future().Wait(), IsOkAndHolds("text"));
 }
 
-TEST(FutureTest, AMovedFromFutureStaysOne) {
+TEST(FutureTest, AMovedFromFutureStaysValid) {
   const Promise<int> promise;
   Future<int> future = promise.future();
   const Future<int> other = std::move(future);

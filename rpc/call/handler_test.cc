@@ -109,7 +109,7 @@ TEST(HandlerTest, RunsWhatIsRegistered) {
   EXPECT_THAT(Call<Check>(1), StatusIs(absl::StatusCode::kAborted, "as asked"));
 }
 
-TEST(HandlerTest, SaysWhichHandlerIsMissingAndWhose) {
+TEST(HandlerTest, NamesTheMissingHandlerAndItsWorker) {
   RegisterHandler<Repeat<0>>(Repeated);
   EXPECT_EQ(FindHandler("nobody"), nullptr);
   EXPECT_THAT(FindHandlerFor("nobody", 1, "worker7"),
@@ -124,7 +124,7 @@ TEST(HandlerTest, SaysWhichHandlerIsMissingAndWhose) {
                              ::testing::SizeIs(::testing::Lt(1500)))));
 }
 
-TEST(HandlerTest, SaysWhichSignatureIsAnotherAndWhose) {
+TEST(HandlerTest, NamesTheOtherSignatureAndItsWorker) {
   RegisterHandler<Repeat<0>>(Repeated);
   EXPECT_THAT(
       FindHandlerFor("repeata", 0x123, "worker7"),
@@ -155,7 +155,7 @@ TEST(HandlerTest, ResultsThatCannotTravelAreErrors) {
       StatusIs(absl::StatusCode::kInvalidArgument, "repeatc: result: "));
 }
 
-TEST(HandlerTest, WhatAHandlerThrowsIsAnError) {
+TEST(HandlerTest, AnExceptionOfAHandlerIsAnError) {
   RegisterHandler<Repeat<3>>(
       [](const std::string& text, int what) -> absl::StatusOr<std::string> {
         if (what == 0) throw std::runtime_error(text);
@@ -195,7 +195,7 @@ struct Pass {
   using Signature = absl::StatusOr<Thrower>(const Thrower&);
 };
 
-TEST(HandlerTest, WhatATypeThrowsIsAnErrorOfItsPlace) {
+TEST(HandlerTest, AnExceptionOfATypeNamesItsArgument) {
   using Codec = MethodCodec<Pass::Signature>;
   Throws then = Throws::kNone;
   RegisterHandler<Pass>([&](const Thrower& thrower) {
@@ -282,7 +282,7 @@ TEST(HandlerTest, AFutureReleasesItsArgumentsInTheEnd) {
   UnregisterHandler<Hold>();
 }
 
-TEST(HandlerTest, ACallThatNobodyWaitsForIsDroppedThoughItsFutureStays) {
+TEST(HandlerTest, ACancelledCallIsDroppedThoughItsFutureStays) {
   // Others wait for it too.
   Promise<void> promise;
   const TestRef<int>* seen = nullptr;
@@ -375,7 +375,7 @@ struct Method {
   using Signature = absl::Status();
 };
 }  // namespace two
-TEST(HandlerDeathTest, NamesAreOneMethodsAlone) {
+TEST(HandlerDeathTest, ANameBelongsToOneMethod) {
   const auto ok = [] { return absl::OkStatus(); };
   RegisterHandler<one::Method>(ok);
   EXPECT_FALSE(UnregisterHandler<two::Method>());

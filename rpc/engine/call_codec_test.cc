@@ -85,7 +85,7 @@ TEST(CallCodecTest, DevicesKeepTheirBytes) {
   EXPECT_EQ(reply.payload.tensors[1].device, Device("cuda:1"));
 }
 
-TEST(CallCodecTest, WhereTensorsLieIsReadAsItWasWritten) {
+TEST(CallCodecTest, PlacesOfTensorsAreReadAsTheyWereWritten) {
   Payload payload;
   payload.tensors = {*Tensor::Zeros({2, 3}, {.dtype = kInt16}), Tensor(),
                      *Tensor::Zeros({0}), *Tensor::Zeros({2})};
@@ -158,7 +158,7 @@ TEST(CallCodecTest, AnErrorKeepsCodeTextAndAttachments) {
   EXPECT_EQ(std::get<ReplyHeader>(*cut).status.message().size(), 64 << 10);
 }
 
-TEST(CallCodecTest, WordsAboutReferencesHaveNoTail) {
+TEST(CallCodecTest, MessagesAboutReferencesHaveNoTail) {
   const std::string control = EncodeReferenceMessages(
       {{ReferenceMessage::Kind::kRelease, {1, 2, 3}, 4}});
   EXPECT_EQ(absl::BytesToHexString(control),
@@ -179,7 +179,7 @@ struct Rejection {
   std::function<void(rpc::CallMessage&)> make;
 };
 
-TEST(CallCodecTest, WhatIsMalformedOrTooLargeIsRefused) {
+TEST(CallCodecTest, MalformedOrOversizedMessagesAreRefused) {
   constexpr uint64_t kHuge = uint64_t{1} << 60;
   const auto tensor = [](rpc::CallMessage& call, uint32_t dtype,
                          std::initializer_list<uint64_t> sizes) {

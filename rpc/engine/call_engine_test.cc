@@ -431,7 +431,7 @@ TEST_F(CallEngineTest, ALostRequestOrReplyEndsAtTheDeadlineAndFreesItsTensors) {
   EXPECT_EQ(engines_[0]->Statistics()[1].outstanding, 0);
 }
 
-TEST_F(CallEngineTest, ARequestThatComesAfterItsDeadlineDoesNotRun) {
+TEST_F(CallEngineTest, ARequestThatArrivesAfterItsDeadlineDoesNotRun) {
   std::atomic<int> runs{0};
   Handle("count", [&](int, Payload, ReplyFunction reply) {
     ++runs;
@@ -511,7 +511,7 @@ TEST_F(CallEngineTest, CancelReachesTheHandlerAndWhatItCalled) {
   while (saw_cancel_ < 3) std::this_thread::yield();
 }
 
-TEST_F(CallEngineTest, HandlersAreToldOnceThatNobodyWaits) {
+TEST_F(CallEngineTest, HandlersAreNotifiedOnceOfACancellation) {
   struct Told {
     std::shared_ptr<CallContext> context;
     ReplyFunction reply;
@@ -951,7 +951,7 @@ TEST_F(ReferenceCallTest, ACreationOutlivesItsCreatorAndFailsWithItsOwner) {
   EXPECT_EQ(FailedRank(lost), 1);
 }
 
-TEST_F(ReferenceCallTest, WhatNobodySaysClosesItsConnectionOnly) {
+TEST_F(ReferenceCallTest, AnInvalidMessageClosesItsConnectionOnly) {
   StartWorkers(5);
   Payload payload = Values("");
   payload.references = {{.owner = 77, .creator = 1, .number = 1}};
@@ -974,7 +974,7 @@ TEST_F(ReferenceCallTest, WhatNobodySaysClosesItsConnectionOnly) {
   ExpectNothingLeft({0});
 }
 
-TEST_F(ReferenceCallTest, WhatDoesNotLeaveIsAnErrorAndTheNextCallTriesAgain) {
+TEST_F(ReferenceCallTest, AnUnsentMessageIsAnErrorAndTheNextCallRetries) {
   StartWorkers(3);
   Service::Handle handle = Remote(0, 1, "echo");
   EXPECT_THAT(Value(handle), IsOkAndHolds("made"));
@@ -1003,7 +1003,7 @@ TEST_F(ReferenceCallTest, WhatDoesNotLeaveIsAnErrorAndTheNextCallTriesAgain) {
   }
 }
 
-TEST_F(ReferenceCallTest, ACreationWhoseDeadlinePassesOnItsWayOutIsLate) {
+TEST_F(ReferenceCallTest, ACreationWhoseDeadlinePassesWhileItIsSentIsLate) {
   ReplyFunction later;
   Handle("later",
          [&](int, Payload, ReplyFunction reply) { later = std::move(reply); });
@@ -1019,7 +1019,7 @@ TEST_F(ReferenceCallTest, ACreationWhoseDeadlinePassesOnItsWayOutIsLate) {
   EXPECT_THAT(Value(handle), StatusIs(absl::StatusCode::kDeadlineExceeded));
 }
 
-TEST_F(ReferenceCallTest, WhoGivesUpLeavesNothingAtAValueThatNobodySets) {
+TEST_F(ReferenceCallTest, AnAbandonedFetchOfAValueNeverSetLeavesNothing) {
   ReplyFunction later;
   absl::Notification begun;
   Handle("later", [&](int, Payload, ReplyFunction reply) {
@@ -1070,7 +1070,7 @@ TEST_F(ReferenceCallTest, WhoGivesUpLeavesNothingAtAValueThatNobodySets) {
   await_readers(1);
 }
 
-TEST_F(ReferenceCallTest, CloseLetsGoOfWhatOthersHold) {
+TEST_F(ReferenceCallTest, CloseReleasesValuesThatOthersHold) {
   StartWorkers(2);
   const Service::Handle handle = Remote(0, 1, "echo");
   EXPECT_THAT(Value(handle), IsOkAndHolds("made"));

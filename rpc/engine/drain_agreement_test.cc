@@ -174,7 +174,7 @@ class Simulation {
   std::map<std::pair<int, int>, std::deque<DrainHeader>> drains_;
 };
 
-TEST(DrainAgreementTest, NoneAgreesWhileACallIsLeftAndAllGoInTheEnd) {
+TEST(DrainAgreementTest, NoWorkerAgreesWhileACallIsLeftAndAllLeaveEventually) {
   const auto seed = static_cast<uint64_t>(
       GetIntKnob(Knob::kTestSeed, 0, INT64_MAX)
           .value()
@@ -239,7 +239,7 @@ TEST(DrainAgreementTest, AWorkerThatGivesUpIsNamedAndTheNextRankTakesOver) {
   EXPECT_EQ(agreement.lost().at(0), "it gave up");
 }
 
-TEST(DrainAgreementTest, AllLearnWhomTheCoordinatorLost) {
+TEST(DrainAgreementTest, AllLearnWhichWorkersTheCoordinatorLost) {
   DrainAgreement zero(0, 3);
   DrainAgreement one(1, 3);
   const auto idle = [](const std::set<int>&) {

@@ -222,7 +222,7 @@ TEST_P(EachPathTest, TensorsOfAnyLayoutArriveBothWays) {
   EXPECT_EQ(ReadByPath(0), is_read && path() != MemoryPath::kShm ? bytes : 0);
 }
 
-TEST_F(MemoryCallsTest, AnIntroductionThatDoesNotLeaveIsMadeAgain) {
+TEST_F(MemoryCallsTest, AProbeThatCannotBeSentIsSentAgain) {
   StartWorkers({.thread = true});
   network_->SetFilter([](int from, int to, absl::string_view) {
     return from == 1 && to == 2 ? FakeNetwork::Fate::kUnsent
@@ -238,7 +238,7 @@ TEST_F(MemoryCallsTest, AnIntroductionThatDoesNotLeaveIsMadeAgain) {
             static_cast<uint64_t>(tensor.nbytes()));
 }
 
-TEST_P(EachPathTest, SmallTensorsComeInTheMessage) {
+TEST_P(EachPathTest, SmallTensorsAreInTheMessage) {
   StartWorkers(GetParam().paths);
   given_ = {Sequence({100}, path()), Sequence({16000}, path())};
   const Result result = Call(0, 1, "give", {});
@@ -350,7 +350,7 @@ INSTANTIATE_TEST_SUITE_P(
     NameOf);
 
 // What a worker reads counts until it has said that it did.
-TEST_P(UnreadTest, WhatIsNotReadHoldsUpWhatFollows) {
+TEST_P(UnreadTest, UnreadTensorsDelayLaterMessages) {
   StartWorkers(GetParam().paths, {.max_unsent_bytes = 200000});
   std::atomic<int> requests{0};
   network_->SetFilter([&](int from, int, absl::string_view control) {
@@ -403,7 +403,7 @@ TEST_P(UnreadTest, ACallWithoutOutEndsAtItsDeadlineAndItsResultIsReleased) {
   while (!storage_.expired()) std::this_thread::yield();
 }
 
-TEST_P(UnreadTest, WhatALostWorkerExposedIsNotTakenForAResult) {
+TEST_P(UnreadTest, TensorsOfALostWorkerAreNotTakenForAResult) {
   const Tensor out = *Tensor::Zeros({kLarge});
   const auto call = StartUnread({.timeout = absl::Hours(1), .out = {out}});
   const auto other = Start(0, 1, "later", {}, {.timeout = absl::Hours(1)});
@@ -418,7 +418,7 @@ TEST_P(UnreadTest, WhatALostWorkerExposedIsNotTakenForAResult) {
                                      HasSubstr("worker1 (rank 1)")));
 }
 
-TEST_P(UnreadTest, WhatWasTakenBackIsAnError) {
+TEST_P(UnreadTest, AWithdrawnTensorIsAnError) {
   const auto call = StartUnread({.timeout = absl::Hours(1)});
   // Nobody tells worker 0.
   EXPECT_THAT(engines_[1]->Close(InTime()), IsOk());
@@ -453,7 +453,7 @@ class HostileMemoryTest : public MemoryCallsTest {
   absl::Status injected_;
 };
 
-TEST_F(HostileMemoryTest, AnAddressThatIsNotThereIsAnErrorOfTheCall) {
+TEST_F(HostileMemoryTest, AnUnmappedAddressIsAnErrorOfTheCall) {
   StartWorkers({.cma = true});
   EXPECT_THAT(Answer(At(MemoryPath::kCma, 8), {kLarge}),
               StatusIs(absl::StatusCode::kInvalidArgument,
@@ -485,19 +485,19 @@ TEST_F(HostileMemoryTest, ScatteredElementsAreRefused) {
       StatusIs(absl::StatusCode::kInvalidArgument));
 }
 
-TEST_F(HostileMemoryTest, AHandleThatNobodyMadeIsAnErrorOfTheCall) {
+TEST_F(HostileMemoryTest, AnInventedHandleIsAnErrorOfTheCall) {
   StartWorkers({.shm = true});
   EXPECT_THAT(Answer(At(MemoryPath::kShm, 8), {kLarge}),
               StatusIs(absl::StatusCode::kInvalidArgument));
 }
 
-TEST_F(HostileMemoryTest, ATransferThatIsNotThereIsAnErrorOfTheCall) {
+TEST_F(HostileMemoryTest, AnUnknownTransferIsAnErrorOfTheCall) {
   StartWorkers({.thread = true});
   EXPECT_THAT(Answer(At(MemoryPath::kThread, 0), {kLarge}),
               StatusIs(absl::StatusCode::kInvalidArgument));
 }
 
-TEST_F(HostileMemoryTest, APathThatIsNotAgreedOnIsAnErrorOfTheCall) {
+TEST_F(HostileMemoryTest, APathThatWasNotAgreedOnIsAnErrorOfTheCall) {
   StartWorkers({.shm = true});
   const Tensor tensor = Sequence({kLarge});
   EXPECT_THAT(Answer(At(MemoryPath::kCma, reinterpret_cast<uintptr_t>(
@@ -523,7 +523,7 @@ TEST_F(HostileMemoryTest, ASecondIntroductionClosesTheConnection) {
 }
 
 // An end of a transfer that nobody began, or that is another worker's.
-TEST_F(HostileMemoryTest, WhatIsNotExposedCannotBeReleased) {
+TEST_F(HostileMemoryTest, ATransferOfAnotherWorkerCannotBeReleased) {
   StartWorkers({.cma = true});
   network_->SetFilter([](int, int to, absl::string_view) {
     return to == 2 ? FakeNetwork::Fate::kHold : FakeNetwork::Fate::kDeliver;

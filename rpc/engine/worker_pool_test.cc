@@ -47,7 +47,7 @@ TEST(WorkerPoolTest, RunsEveryTaskOnceAndReusesThreads) {
   EXPECT_EQ(pool.counts().threads, 0);
 }
 
-TEST(WorkerPoolTest, ATaskThatWaitsLeavesItsPlace) {
+TEST(WorkerPoolTest, ATaskThatWaitsYieldsItsPlace) {
   // A stall would never pass in this test.
   WorkerPool pool({.concurrency = 1, .stall = absl::Hours(1)});
   absl::Notification second, first;
@@ -66,7 +66,7 @@ TEST(WorkerPoolTest, ATaskThatWaitsLeavesItsPlace) {
   EXPECT_THAT(pool.Stop(InTime()), IsOk());
 }
 
-TEST(WorkerPoolTest, ATaskThatWorksLeavesItsPlaceAndRefusesNobody) {
+TEST(WorkerPoolTest, ATaskThatWorksYieldsItsPlaceAndCausesNoRefusal) {
   for (const int max_threads : {1, 2, 3}) {
     WorkerPool pool({.concurrency = 1,
                      .max_threads = max_threads,
@@ -97,7 +97,7 @@ TEST(WorkerPoolTest, ATaskThatWorksLeavesItsPlaceAndRefusesNobody) {
 }
 
 // As many again as may run, not as many as there are threads.
-TEST(WorkerPoolTest, FewWorkAtATime) {
+TEST(WorkerPoolTest, FewThreadsWorkAtATime) {
   WorkerPool pool({.concurrency = 2, .stall = absl::Hours(1)});
   absl::Notification go;
   std::atomic<int> working{0};
@@ -122,7 +122,7 @@ TEST(WorkerPoolTest, FewWorkAtATime) {
   EXPECT_THAT(pool.Stop(InTime()), IsOk());
 }
 
-TEST(WorkerPoolTest, AStallGetsAThreadEvenIfNobodySaysThatItWaits) {
+TEST(WorkerPoolTest, AStallGetsAThreadWithoutAScopedBlocked) {
   WorkerPool pool({.concurrency = 1, .stall = absl::Milliseconds(1)});
   absl::Notification last;
   absl::BlockingCounter waiting(5);
@@ -137,7 +137,7 @@ TEST(WorkerPoolTest, AStallGetsAThreadEvenIfNobodySaysThatItWaits) {
   EXPECT_THAT(pool.Stop(InTime()), IsOk());
 }
 
-TEST(WorkerPoolTest, RefusesWhatCanNeverRun) {
+TEST(WorkerPoolTest, RefusesTasksThatCanNeverRun) {
   WorkerPool pool({.concurrency = 4, .max_threads = 2, .max_queued = 3});
   absl::Notification go, refused;
   absl::BlockingCounter waiting(2);
@@ -260,7 +260,7 @@ class FedWork final : public SharedWork {
   std::vector<Turn> turns_ ABSL_GUARDED_BY(mutex_);
 };
 
-TEST(WorkerPoolTest, AThreadWithoutATaskTakesPartInWhatBringsThem) {
+TEST(WorkerPoolTest, AThreadWithoutATaskTakesPartInTheWork) {
   const auto work = std::make_shared<FedWork>();
   WorkerPool pool({.concurrency = 2});
   pool.Share(work);
@@ -288,7 +288,7 @@ TEST(WorkerPoolTest, AThreadWithoutATaskTakesPartInWhatBringsThem) {
   EXPECT_THAT(pool.Stop(InTime()), IsOk());
 }
 
-TEST(WorkerPoolTest, WhoBringsTasksAndGoesOnLeavesTheSecondToAnother) {
+TEST(WorkerPoolTest, AThreadThatContinuesLeavesTheSecondTaskToAnother) {
   const auto work = std::make_shared<FedWork>();
   WorkerPool pool({.concurrency = 2});
   pool.Share(work);

@@ -20,7 +20,7 @@ using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-TEST(WorkerNameTest, IsOfAFewCharactersAndNotTooLong) {
+TEST(WorkerNameTest, NamesHaveFewCharactersAndABoundedLength) {
   for (const std::string& name :
        {std::string("w"), std::string("Trainer-1"), std::string("ps:0_a"),
         std::string(127, 'x')}) {
@@ -37,7 +37,7 @@ TEST(WorkerNameTest, IsOfAFewCharactersAndNotTooLong) {
   }
 }
 
-TEST(TransportsTest, AreUnixAndTcp) {
+TEST(TransportsTest, SocketsAreUnixAndTcp) {
   EXPECT_EQ(Transports::Parse({})->ToText(), "unix, tcp");
   EXPECT_EQ(Transports::Parse({"tcp", "unix"})->ToText(), "unix, tcp");
   EXPECT_EQ(Transports::Parse({"tcp"})->ToText(), "tcp");
@@ -155,7 +155,7 @@ TEST_F(DirectoryTest, UnixSocketsAloneDoNotReachAnotherHost) {
   }
 }
 
-TEST_F(DirectoryTest, NamesTheRanksThatDoNotCome) {
+TEST_F(DirectoryTest, NamesTheMissingRanks) {
   const auto met = Directory::Meet(store_, 1, 4, Named("w"),
                                    Deadline::After(absl::Milliseconds(20)));
   EXPECT_THAT(met, StatusIs(absl::StatusCode::kDeadlineExceeded,
@@ -163,7 +163,7 @@ TEST_F(DirectoryTest, NamesTheRanksThatDoNotCome) {
   EXPECT_EQ(FailedRank(met.status()), 0);
 }
 
-TEST_F(DirectoryTest, OneThatFailsWhileTheyMeetIsNamedAtOnce) {
+TEST_F(DirectoryTest, AWorkerThatFailsDuringTheStartIsNamedAtOnce) {
   const auto met = Meet({Named("a"), Named("b")});
   ASSERT_THAT(met[0], IsOk());
   ASSERT_THAT(met[1], IsOk());
@@ -174,7 +174,7 @@ TEST_F(DirectoryTest, OneThatFailsWhileTheyMeetIsNamedAtOnce) {
                AllOf(HasSubstr("rank 1"), HasSubstr("no descriptors"))));
 }
 
-TEST_F(DirectoryTest, AWorkerSaysThatItLeaves) {
+TEST_F(DirectoryTest, AWorkerRecordsThatItLeaves) {
   const auto met = Meet({Named("a"), Named("b")});
   ASSERT_THAT(met[0], IsOk());
   EXPECT_FALSE((*met[0])->HasLeft(1));
@@ -182,7 +182,7 @@ TEST_F(DirectoryTest, AWorkerSaysThatItLeaves) {
   EXPECT_TRUE((*met[0])->HasLeft(1));
 }
 
-TEST_F(DirectoryTest, WhatSomebodyElseWroteIsNoWorker) {
+TEST_F(DirectoryTest, ARecordOfAnotherProgramIsRefused) {
   for (const std::string& note :
        {std::string(""), std::string("\nname"),
         std::string("\nname\n00\nhere\nunix"),
@@ -197,7 +197,7 @@ TEST_F(DirectoryTest, WhatSomebodyElseWroteIsNoWorker) {
   }
 }
 
-TEST_F(DirectoryTest, WhatIsNotHexadecimalIsAnErrorThatNamesTheWorker) {
+TEST_F(DirectoryTest, ARecordThatIsNotHexadecimalNamesTheWorker) {
   const auto meet = [](const std::string& record) {
     const std::shared_ptr<Store> store = std::make_shared<HashStore>();
     EXPECT_THAT(store->Set("member/0", "2 boot pid:[1] 1 1\n" + record),

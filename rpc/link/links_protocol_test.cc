@@ -269,7 +269,7 @@ TEST_F(LinksProtocolTest, AGoodbyeGoesOnAConnectionThatIsBeingMadeToo) {
   EXPECT_THAT(real_[1].mailbox->losses(), IsEmpty());
 }
 
-TEST_F(LinksProtocolTest, WhatCannotHaveItsConnectionLeavesByTheBulkOne) {
+TEST_F(LinksProtocolTest, AMessageWithoutItsConnectionUsesTheBulkOne) {
   Start(3, /*uses_unix=*/false, [](LinkOptions& options) {
     if (options.rank == 0) return;
     options.heartbeat = absl::Milliseconds(100);
@@ -307,7 +307,7 @@ TEST_F(LinksProtocolTest, WhatCannotHaveItsConnectionLeavesByTheBulkOne) {
   EXPECT_EQ(own.ReceiveHead(), "Hlater");
 }
 
-TEST_F(LinksProtocolTest, TheHelloOfAHigherRankGivesWayToTheOwn) {
+TEST_F(LinksProtocolTest, TheHelloOfAHigherRankIsRejected) {
   Start(3, /*uses_unix=*/true);
   ASSERT_THAT(real_[1]->Send(2, {.control = "x"}), IsOk());
   LinkMessage hello;
@@ -320,7 +320,7 @@ TEST_F(LinksProtocolTest, TheHelloOfAHigherRankGivesWayToTheOwn) {
   EXPECT_EQ(line.ReceiveHead(), "Hx");
 }
 
-TEST_F(LinksProtocolTest, WhatWaitsLeavesBeforeTheGoodbyeWhoeverConnects) {
+TEST_F(LinksProtocolTest, QueuedMessagesPrecedeTheGoodbyeWhicheverEndConnects) {
   Start(3, /*uses_unix=*/true);
   Line line = made_->DialTo(1);
   // It connects, and its handshake is not answered.
@@ -337,7 +337,7 @@ TEST_F(LinksProtocolTest, WhatWaitsLeavesBeforeTheGoodbyeWhoeverConnects) {
   EXPECT_THAT(real_[1].mailbox->losses(), IsEmpty());
 }
 
-TEST_F(LinksProtocolTest, OneThatDoesNotTakeTheGoodbyeIsNamed) {
+TEST_F(LinksProtocolTest, AWorkerThatDoesNotReceiveTheGoodbyeIsNamed) {
   Start(2, /*uses_unix=*/true);
   EXPECT_THAT(real_[0]->Goodbye(Deadline::After(absl::Milliseconds(1500))),
               StatusIs(absl::StatusCode::kDeadlineExceeded,
@@ -359,7 +359,7 @@ TEST_F(LinksProtocolTest, TwoGoodbyesEndByTheEarlierDeadline) {
   EXPECT_EQ(real_[0]->Goodbye(Deadline::Infinite()), other);
 }
 
-TEST_F(LinksProtocolTest, OneThatTakesALargeTailSlowlyIsAlive) {
+TEST_F(LinksProtocolTest, AWorkerThatReadsALargeTailSlowlyIsAlive) {
   constexpr absl::Duration kPatience = absl::Milliseconds(1500);
   Start(2, /*uses_unix=*/true, [&](LinkOptions& options) {
     options.heartbeat = absl::Milliseconds(20);
@@ -397,7 +397,7 @@ TEST_F(LinksProtocolTest, OneThatTakesALargeTailSlowlyIsAlive) {
                        HasSubstr("it sent nothing for 1.5s")));
 }
 
-TEST_F(LinksProtocolTest, OneThatDoesNotReadIsLostByName) {
+TEST_F(LinksProtocolTest, AWorkerThatDoesNotReadIsLostByName) {
   Start(2, /*uses_unix=*/true);
   std::atomic<int> waiting{0};
   const auto on_sent = [&](const absl::Status& end) {
@@ -422,7 +422,7 @@ TEST_F(LinksProtocolTest, OneThatDoesNotReadIsLostByName) {
   EXPECT_EQ(waiting, 1);
 }
 
-TEST_F(LinksProtocolTest, HalfAGoodbyeIsWaitedForNoLongerThanForAHeartbeat) {
+TEST_F(LinksProtocolTest, HalfAGoodbyeIsAwaitedNoLongerThanAHeartbeat) {
   Start(2, /*uses_unix=*/false, [](LinkOptions& options) {
     options.heartbeat = absl::Milliseconds(20);
     options.patience = absl::Milliseconds(200);
@@ -435,7 +435,7 @@ TEST_F(LinksProtocolTest, HalfAGoodbyeIsWaitedForNoLongerThanForAHeartbeat) {
   EXPECT_THAT(real_[0].mailbox->losses(), IsEmpty());
 }
 
-TEST_F(LinksProtocolTest, OneThatComesLateLearnsOfEarlierLosses) {
+TEST_F(LinksProtocolTest, AWorkerThatConnectsLateLearnsOfEarlierLosses) {
   TestWorker zero;
   std::thread start([&] {
     zero.links = Links::Start(OptionsOn(store_, 0, 3), zero.mailbox.get());
@@ -462,7 +462,7 @@ TEST_F(LinksProtocolTest, OneThatComesLateLearnsOfEarlierLosses) {
   goodbye.join();
 }
 
-TEST_F(LinksProtocolTest, WhoConnectsToOneThatLeavesIsTold) {
+TEST_F(LinksProtocolTest, AWorkerThatConnectsToALeavingOneIsNotified) {
   TestWorker real;
   std::thread start([&] {
     real.links = Links::Start(OptionsOn(store_, 1, 3), real.mailbox.get());

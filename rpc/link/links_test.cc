@@ -134,7 +134,7 @@ INSTANTIATE_TEST_SUITE_P(Transports, LinksOverTest,
                                                      : info.param.front();
                          });
 
-TEST_F(LinksTest, ListensWhereItIsNeeded) {
+TEST_F(LinksTest, ListensOnlyWhereConnectionsAreExpected) {
   std::vector<TestWorker> both = Start(2);
   EXPECT_THAT(both[0]->Addresses(), ElementsAre(StartsWith("@sherd-rpc-")));
   EXPECT_NE(both[0]->Addresses(), both[1]->Addresses());
@@ -191,7 +191,7 @@ TEST_F(LinksTest, ConnectsFromBothSidesAtOnceLeaveOne) {
   }
 }
 
-TEST_F(LinksTest, OneThatEndsWithoutAGoodbyeIsLostOnceAndByName) {
+TEST_F(LinksTest, AWorkerThatEndsWithoutAGoodbyeIsLostOnceAndByName) {
   std::vector<TestWorker> workers = Start(4);
   // Worker 1 is connected with the one that is lost, worker 3 is not.
   ASSERT_THAT(workers[1]->Send(2, {.control = "hello"}), IsOk());
@@ -220,7 +220,7 @@ TEST_F(LinksTest, OneThatEndsWithoutAGoodbyeIsLostOnceAndByName) {
   }
 }
 
-TEST_F(LinksTest, AGoodbyeFlushesAndIsNoLoss) {
+TEST_F(LinksTest, AGoodbyeFlushesAndIsNotALoss) {
   std::vector<TestWorker> workers = Start(4);
   const std::string large(size_t{48} << 20, 'x');
   for (int i = 0; i < 2; ++i) {
@@ -291,7 +291,7 @@ class Stuck final : public LinkMailbox {
   absl::Notification go_on_;
 };
 
-TEST_F(LinksTest, OneThatIsSilentIsLost) {
+TEST_F(LinksTest, ASilentWorkerIsLost) {
   Stuck stuck;
   const auto options = [&](int rank) {
     LinkOptions options = OptionsOn(store_, rank, 3);
@@ -324,7 +324,7 @@ TEST_F(LinksTest, OneThatIsSilentIsLost) {
   stuck.go_on_.Notify();
 }
 
-TEST_F(LinksTest, OneThatDoesNotAnswerIsLost) {
+TEST_F(LinksTest, AWorkerThatDoesNotAnswerIsLost) {
   Stuck stuck;
   std::vector<TestWorker> workers(3);
   std::vector<std::thread> threads;
@@ -492,7 +492,7 @@ TEST_P(StrangerTest, NonsenseInPlaceOfAHelloClosesThatConnection) {
   }
 }
 
-TEST_P(StrangerTest, SilenceAndRandomBytesHarmNobody) {
+TEST_P(StrangerTest, SilenceAndRandomBytesHarmNoWorker) {
   const unsigned seed = std::random_device()();
   SCOPED_TRACE(absl::StrCat("seed ", seed));
   std::mt19937 random(seed);
@@ -526,7 +526,7 @@ INSTANTIATE_TEST_SUITE_P(Transports, StrangerTest,
                                            std::vector<std::string>{"tcp"}),
                          [](const auto& info) { return info.param.front(); });
 
-TEST_F(LinksTest, AWorkerWithAnotherSecretIsNotLetIn) {
+TEST_F(LinksTest, AWorkerWithAnotherSecretIsRefused) {
   std::vector<TestWorker> workers =
       StartWorkers(store_, 2, [](LinkOptions& options) {
         options.secret = options.rank == 0 ? "one" : "another";
@@ -564,7 +564,7 @@ TEST_F(LinksTest, AnErrorOfTheHandlerEndsTheConnection) {
               StatusIs(absl::StatusCode::kUnavailable));
 }
 
-TEST_F(LinksTest, WhatIsNoMessageIsRefused) {
+TEST_F(LinksTest, AMalformedMessageIsRefused) {
   std::vector<TestWorker> workers = Start(2);
   for (const int to : {-1, 0, 2}) {
     EXPECT_THAT(workers[0]->Send(to, {.control = "x"}),
@@ -580,7 +580,7 @@ TEST_F(LinksTest, WhatIsNoMessageIsRefused) {
   EXPECT_THAT(workers[1].mailbox->WaitForMail(1), SizeIs(1));
 }
 
-TEST_F(LinksTest, AStoreServesOneLifeAfterAnother) {
+TEST_F(LinksTest, AStoreServesSeveralGenerations) {
   for (int life = 0; life < 12; ++life) {
     SCOPED_TRACE(life);
     std::vector<TestWorker> workers = Start(3);
@@ -592,7 +592,7 @@ TEST_F(LinksTest, AStoreServesOneLifeAfterAnother) {
   }
 }
 
-TEST_F(LinksTest, WithoutDescriptorsOthersGoOnAndItRecovers) {
+TEST_F(LinksTest, WithoutDescriptorsTheOthersContinueAndItRecovers) {
   std::vector<TestWorker> workers = Start(3, [](LinkOptions& o) {
     o.transports = {"unix"};
     o.heartbeat = absl::Milliseconds(100);

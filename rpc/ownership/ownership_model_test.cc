@@ -44,7 +44,7 @@ TEST(OwnershipModelTest, AMessageWithTwoReferencesWaitsForBoth) {
                   .reorders = true});
 }
 
-TEST(OwnershipModelTest, MessagesThatComeTwiceAndLateDoNoHarm) {
+TEST(OwnershipModelTest, DuplicateAndLateMessagesDoNoHarm) {
   ExpectAllRight({.workers = 3,
                   .creations = {{0, 1}},
                   .passes = 2,
@@ -73,7 +73,7 @@ TEST(OwnershipModelTest, WorkersLoseEachOtherAtAnyPoint) {
                   .cuts = 1});
 }
 
-TEST(OwnershipModelTest, TransfersAreGivenUpAtAnyPoint) {
+TEST(OwnershipModelTest, TransfersAreAbandonedAtAnyPoint) {
   ExpectAllRight({.workers = 3,
                   .creations = {{0, 1}},
                   .passes = 2,

@@ -14,7 +14,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-TEST(ReferenceCodecTest, WhatIsDecodedIsWhatWasEncoded) {
+TEST(ReferenceCodecTest, DecodingReturnsTheEncodedMessages) {
   std::vector<ReferenceMessage> sent;
   for (uint64_t kind = 1; kind <= 6; ++kind) {
     sent.push_back({static_cast<ReferenceMessage::Kind>(kind),
@@ -54,7 +54,7 @@ TEST(ReferenceCodecTest, TheBytesAreThoseOfTheSpecification) {
             "2a020708");  // sequence: 7, 8
 }
 
-TEST(ReferenceCodecTest, RefusesWhatNobodySays) {
+TEST(ReferenceCodecTest, RefusesMalformedMessages) {
   for (const uint32_t kind : {0u, 7u, 1u << 31}) {
     rpc::ReferenceMessage encoded = Words(1);
     encoded.set_kind(0, kind);

@@ -75,7 +75,7 @@ TEST_F(ReferenceTableTest, TheLastHandleReleasesTheValue) {
   EXPECT_TRUE(creator_.empty());
 }
 
-TEST_F(ReferenceTableTest, AValueThatComesAfterItsHoldersIsReleased) {
+TEST_F(ReferenceTableTest, AValueThatArrivesAfterItsHoldersIsReleased) {
   const ReferenceMessage creation = *creator_.Create(kOwner);
   ASSERT_TRUE(owner_.OnMessage(kCreator, creation, &effects_).ok());
   EXPECT_EQ(owner_.Find(creation.id), nullptr);
@@ -85,7 +85,7 @@ TEST_F(ReferenceTableTest, AValueThatComesAfterItsHoldersIsReleased) {
   EXPECT_TRUE(owner_.empty());
 }
 
-TEST_F(ReferenceTableTest, AReceiverOfWhatIsGoneLearnsThat) {
+TEST_F(ReferenceTableTest, AReceiverOfAReleasedValueGetsAnError) {
   const ReferenceId id = MakeValue();
   const uint64_t transfer = third_.Receive(kCreator, 5, {id}, &effects_);
   ASSERT_THAT(effects_.messages, SizeIs(1));
@@ -127,7 +127,7 @@ TEST_F(ReferenceTableTest, ReferencesToALostOwnerNameIt) {
   EXPECT_TRUE(creator_.empty());
 }
 
-TEST_F(ReferenceTableTest, NothingGoesToALostWorker) {
+TEST_F(ReferenceTableTest, NothingIsSentToALostWorker) {
   const ReferenceId id = MakeValue();
   const absl::Status why = absl::UnavailableError("no heartbeat");
   creator_.WorkerLost(kThird, why, &effects_);
@@ -195,7 +195,7 @@ TEST_F(ReferenceTableTest, AfterReleaseAllNothingBegins) {
   EXPECT_THAT(effects_.messages, SizeIs(0));
 }
 
-TEST_F(ReferenceTableTest, WhatIsLeftIsNamedWithItsHolders) {
+TEST_F(ReferenceTableTest, RemainingValuesAreListedWithTheirHolders) {
   const ReferenceId id = MakeValue();
   const ReferenceMessage request = {Kind::kRegister, id, 1};
   EXPECT_EQ(Answer(owner_, kThird, request), Kind::kRegistered);
@@ -204,7 +204,7 @@ TEST_F(ReferenceTableTest, WhatIsLeftIsNamedWithItsHolders) {
   EXPECT_EQ(owner_.ToString(), "reference 1:0:1 owned, holders 2@1\n");
 }
 
-TEST_F(ReferenceTableTest, RefusesWhatTheSenderMayNotSay) {
+TEST_F(ReferenceTableTest, RefusesMessagesThatTheSenderMayNotSend) {
   const ReferenceId id = MakeValue();
   struct {
     int from;

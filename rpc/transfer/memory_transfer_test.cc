@@ -41,7 +41,7 @@ absl::StatusOr<MemoryPathSet> Examined(
   return reader.Examine(1, *probe);
 }
 
-TEST(MemoryTransferTest, OnlyPathsThatWorkAndAreAllowedAreUsed) {
+TEST(MemoryTransferTest, OnlyWorkingAndAllowedPathsAreUsed) {
   const auto as_it_is = [](MemoryProbe&) {};
   EXPECT_THAT(Examined(as_it_is), IsOkAndHolds(kAll));
   for (const MemoryPathSet& paths :
@@ -51,7 +51,7 @@ TEST(MemoryTransferTest, OnlyPathsThatWorkAndAreAllowedAreUsed) {
   }
 }
 
-TEST(MemoryTransferTest, AProbeThatIsNotTrueMeansTheSocket) {
+TEST(MemoryTransferTest, AFalseProbeMeansTheSocket) {
   EXPECT_THAT(Examined([](MemoryProbe& probe) { probe.nonce[5] ^= 1; }),
               IsOkAndHolds(MemoryPathSet{.shm = true}));
   EXPECT_THAT(Examined([](MemoryProbe& probe) { ++probe.nonce_address; }),
@@ -83,7 +83,7 @@ TEST(MemoryTransferTest, WorkersAreIntroducedOnce) {
   EXPECT_FALSE(MemoryTransfer(2, {}).IntroduceTo(1).has_value());
 }
 
-TEST(MemoryTransferTest, AProbeThatDidNotLeaveIsTheNextOneToo) {
+TEST(MemoryTransferTest, AnUnsentProbeIsReturnedAgain) {
   MemoryTransfer owner(2, kAll);
   MemoryTransfer reader(2, kAll);
   const std::optional<MemoryProbe> lost = owner.IntroduceTo(1);
@@ -121,7 +121,7 @@ TEST(MemoryTransferTest, AProbeIsExaminedWhileABackendIsBeingLoaded) {
   BackendRegistry::Global().SetLoader(nullptr);
 }
 
-TEST(MemoryTransferTest, NothingIsExposedToWhoDidNotAnswer) {
+TEST(MemoryTransferTest, NothingIsExposedBeforeTheAnswer) {
   MemoryTransfer owner(2, {.cma = true});
   const std::vector<Tensor> tensors = {*Tensor::Ones({1000})};
   owner.SetReadable(1, kAll);

@@ -498,7 +498,7 @@ TEST_F(InitTest, MeetsWhereMasterAddrAndPortSay) {
   }
 }
 
-TEST_F(InitTest, NamesTheRanksThatDoNotCome) {
+TEST_F(InitTest, NamesTheMissingRanks) {
   const auto alone = Init({.backend = "local",
                            .rank = 1,
                            .world_size = 3,
