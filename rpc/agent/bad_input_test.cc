@@ -1,5 +1,5 @@
-// What callers, handlers and strangers do wrong: an error that says which and
-// whose, and the other workers go on.
+// Mistakes of callers, handlers and strangers: an error names the call and the
+// worker, and the other workers continue.
 
 #include <sys/resource.h>
 #include <sys/syscall.h>
@@ -57,7 +57,7 @@ struct Echo {
   static constexpr absl::string_view kName = "echo";
   using Signature = absl::StatusOr<Tensor>(const Tensor&);
 };
-// As an older build has it.
+// The signature in an older build.
 struct OldEcho {
   static constexpr absl::string_view kName = "echo";
   using Signature = absl::StatusOr<Tensor>(const Tensor&, int64_t);
@@ -116,8 +116,8 @@ class BadInputTest : public ::testing::Test {
     return options;
   }
 
-  // Workers on threads; `body` is worker 0's. Whatever it does, all workers
-  // reach one another afterwards, and nobody is lost.
+  // Workers on threads; `body` is worker 0's. Afterwards all workers still
+  // reach one another, and none is lost.
   void Run(const std::function<void(RpcAgent&)>& body,
            const std::function<void(RpcOptions&)>& edit = nullptr) {
     constexpr int kWorkers = 3;
@@ -253,7 +253,7 @@ TEST_F(BadInputTest, WithoutDescriptorsCallsFailByNameAndRecover) {
   absl::BlockingCounter starting(3);
   RunRankThreads(3, [&](int rank) {
     RpcOptions options = Options(rank, 3);
-    // For so long it is tried again.
+    // Connecting is tried again for so long.
     options.heartbeat_interval = absl::Milliseconds(100);
     options.heartbeat_timeout = absl::Seconds(2);
     const auto agent = InitRpc(options);
@@ -263,7 +263,7 @@ TEST_F(BadInputTest, WithoutDescriptorsCallsFailByNameAndRecover) {
       starting.Wait();
       ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
       const absl::Status status = (*agent)->Call<Echo>(2, x_).status();
-      // Over a connection that is there.
+      // Over an existing connection.
       EXPECT_THAT((*agent)->Call<Echo>(0, x_), IsOk());
       ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
       EXPECT_THAT(status, StatusIs(absl::StatusCode::kResourceExhausted,
@@ -299,7 +299,7 @@ TEST_F(BadInputTest, MissingWorkersAndDuplicateNamesAreNamed) {
   });
 }
 
-// Somebody who found an address.
+// A program that found an address.
 class StrangersTest : public BadInputTest,
                       public ::testing::WithParamInterface<std::string> {
  protected:
@@ -317,14 +317,14 @@ class StrangersTest : public BadInputTest,
     return where;
   }
 
-  // Behind the handshake.
+  // After the handshake.
   static UniqueFd Connect(const RpcAgent& agent) {
     absl::StatusOr<UniqueFd> socket = Dial(Address(agent, ""));
     EXPECT_THAT(socket, IsOk());
     return socket.ok() ? *std::move(socket) : UniqueFd();
   }
 
-  // Before it.
+  // Before the handshake.
   static UniqueFd ConnectRaw(const RpcAgent& agent) {
     const DialOptions where = Address(agent, "");
     const auto addresses = SocketAddress::Resolve(where.host, where.port);
@@ -335,7 +335,7 @@ class StrangersTest : public BadInputTest,
     return socket.ok() ? *std::move(socket) : UniqueFd();
   }
 
-  // The other end closes, whatever it says before.
+  // The other end closes, whatever it sends before.
   static bool IsClosed(const UniqueFd& socket) {
     char byte;
     absl::Status status;
@@ -362,7 +362,7 @@ TEST_P(StrangersTest, AnAnnouncementOverTheLimitClosesTheConnection) {
       EXPECT_THAT(SendFully(behind.get(), header, deadline), IsOk());
       EXPECT_TRUE(IsClosed(behind));
       const UniqueFd before = ConnectRaw(agent);
-      // As long as what is expected there.
+      // As long as the expected frame.
       EXPECT_THAT(
           SendFully(before.get(), absl::StrCat(header, std::string(500, '\0')),
                     deadline),
@@ -384,7 +384,7 @@ TEST_P(StrangersTest, NoiseAndSilenceDisturbNoWorker) {
       for (char& c : noise) c = static_cast<char>(random());
       SendFully(socket.get(), noise, Deadline::After(absl::Seconds(60)))
           .IgnoreError();
-      // Some stay, and some go in the middle of a word.
+      // Some stay, and some close in the middle of a frame.
       if (i % 3 != 0) kept.push_back(std::move(socket));
     }
     EXPECT_THAT(agent.Call<Echo>(1, *Tensor::Zeros({3})), IsOk());

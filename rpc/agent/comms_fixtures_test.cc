@@ -18,7 +18,7 @@
 #include "sherd/testing/requirements.h"
 #include "sherd/testing/threaded_test.h"
 
-// The agents of fixtures, and of bodies that start their own.
+// The agents of fixtures, and agents that test bodies start.
 
 namespace sherd {
 namespace {

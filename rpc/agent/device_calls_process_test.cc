@@ -37,7 +37,7 @@ struct Echo {
   using Signature =
       absl::StatusOr<std::pair<Tensor, std::string>>(const Tensor&);
 };
-// The argument, and as many fives behind it.
+// Returns the argument followed by as many fives.
 struct Extend {
   static constexpr absl::string_view kName = "extend";
   using Signature = absl::StatusOr<Tensor>(const Tensor&);
@@ -53,7 +53,7 @@ absl::StatusOr<Tensor> ExtendHere(const Tensor& x) {
 
 class DeviceCallsProcessTest : public sherd::testing::DistributedTest {
  protected:
-  // With the maps that put each rank's GPU in place of the other's.
+  // With the maps that exchange each rank's GPU for the other's.
   absl::StatusOr<std::shared_ptr<RpcAgent>> Start() {
     RegisterHandler<Echo>(
         [](const Tensor& x) -> absl::StatusOr<std::pair<Tensor, std::string>> {

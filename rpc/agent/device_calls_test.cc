@@ -29,8 +29,8 @@
 #include "sherd/testing/matchers.h"
 #include "sherd/testing/tensor_matchers.h"
 
-// Tensors on devices that run work only when something waits for it: what was
-// not waited for has not arrived.
+// Tensors on devices that run work only when something waits for it: data whose
+// work was not waited for has not arrived.
 
 namespace sherd {
 namespace {
@@ -46,7 +46,7 @@ using ::testing::HasSubstr;
 
 constexpr absl::StatusCode kNoMap = absl::StatusCode::kFailedPrecondition;
 
-// Returns its argument, and where the handler found it.
+// Returns its argument, and the device on which the handler received it.
 struct Echo {
   static constexpr absl::string_view kName = "echo";
   using Signature =
@@ -104,7 +104,7 @@ class DeviceCallsTest : public ::testing::Test {
     });
   }
 
-  // What is in a device's memory now, without any wait.
+  // The present contents of a device's memory, without any wait.
   std::vector<float> Now(const Tensor& tensor) {
     std::vector<float> values(static_cast<size_t>(tensor.numel()));
     const std::string bytes =
@@ -113,7 +113,8 @@ class DeviceCallsTest : public ::testing::Test {
     return values;
   }
 
-  // What somebody finds who waits for another stream than any that was used.
+  // The contents that a program sees which waits for a stream that was not
+  // used.
   std::vector<float> Values(const Tensor& tensor) {
     const Device device = tensor.device();
     std::optional<ScopedStream> scope;
@@ -146,7 +147,7 @@ TEST_F(DeviceCallsTest, ATensorGoesToTheMappedDeviceAndComesBack) {
     Tensor x;
     absl::StatusOr<std::pair<Tensor, std::string>> back;
     {
-      // The default stream knows nothing of this work.
+      // The default stream is not ordered with this work.
       const ScopedStream scope(stream);
       x = *Tensor::Full({4}, 7, {.device = "cuda:0"});
       back = agent.Call<Echo>(1, x);
@@ -172,7 +173,7 @@ TEST_F(DeviceCallsTest, ATensorGoesToTheMappedDeviceAndComesBack) {
     ASSERT_THAT(back, IsOk());
     EXPECT_EQ(back->second, "cpu");
     EXPECT_THAT(back->first, TensorEq(Host({1, 2})));
-    // Calls take no events along.
+    // Calls use no events of the caller.
     const int events = fake_.live_events();
     for (int i = 0; i < 20; ++i) {
       ASSERT_THAT(agent.Call<Echo>(1, x), IsOk());
@@ -318,7 +319,7 @@ TEST_F(DeviceCallsTest, BadMapsFailTheStartOfAll) {
                          "its device maps: \"worker7\""));
     EXPECT_EQ(ErrorRank(status), 1);
   });
-  // Nothing is left of it.
+  // The failed call leaves nothing behind.
   RunWorkers(Maps(), [](RpcAgent& agent) {
     EXPECT_THAT(agent.Call<Make>(1, "cuda:0", 2), IsOk());
   });

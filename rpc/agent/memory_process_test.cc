@@ -78,7 +78,7 @@ absl::StatusOr<std::shared_ptr<RpcAgent>> Join(int rank,
   return agent;
 }
 
-// Publishes a grid, reads that of rank 0 if asked to, and lives on until it is
+// Publishes a grid, reads that of rank 0 if asked to, and runs until it is
 // killed.
 int RunWorker(char** arguments) {
   const auto agent = Join(1, arguments[1], arguments[2], Grid(arguments[2]));
@@ -101,7 +101,8 @@ class MemoryProcessTest : public ::testing::Test {
     }
   }
 
-  // In another process and here; the other one `does` "waits" or "reads".
+  // In another process and here; the other one "waits" or "reads", as `does`
+  // says.
   void StartWorkers(const std::string& transports, const std::string& does) {
     static int next_file = 0;
     const std::string file = absl::StrCat(::testing::TempDir(), "/memory-",
@@ -132,7 +133,7 @@ class MemoryProcessTest : public ::testing::Test {
     return line;
   }
 
-  // The workers introduce themselves with the first call.
+  // The workers exchange probes with the first call.
   void Introduce() {
     ASSERT_THAT(agent_->Fetch(1, Request(Box{{0, 0}, {1, 1}})), IsOk());
   }
@@ -140,7 +141,7 @@ class MemoryProcessTest : public ::testing::Test {
   std::unique_ptr<Subprocess> process_;
   UniqueFd output_;
   std::shared_ptr<RpcAgent> agent_;
-  // What this worker publishes.
+  // The storage of this worker's publication.
   std::weak_ptr<Storage> published_;
 };
 
@@ -183,7 +184,7 @@ TEST_P(FetchByPathTest, BoxesLandWhereTheyAreWanted) {
   EXPECT_GE(statistics.bytes_received, bytes);
 }
 
-// At whichever point it dies: the fetch is over, with the right elements or an
+// At whichever point it dies, the fetch ends with the right elements or with an
 // error that names it.
 TEST_P(FetchByPathTest, AnOwnerThatIsKilledIsNamed) {
   ASSERT_NO_FATAL_FAILURE(StartWorkers(GetParam(), "waits"));

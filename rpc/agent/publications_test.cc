@@ -32,7 +32,7 @@ TEST(PublicationsTest, AreThereUntilTheyAreWithdrawn) {
   EXPECT_EQ(found->fingerprint, 7);
   EXPECT_EQ(found->shards[0].data(), shard.data());
   ASSERT_THAT(publications.Withdraw({"g", 0}), IsOk());
-  // Who has it keeps it.
+  // A holder keeps it.
   EXPECT_EQ(found->shards[0].data(), shard.data());
   EXPECT_THAT(publications.Await({"g", 0}, Now()),
               StatusIs(absl::StatusCode::kNotFound,
@@ -49,7 +49,7 @@ TEST(PublicationsTest, FutureNumbersAreAwaitedAndSkippedOnesAreNot) {
   RunRankThreads(2, [&](int rank) {
     if (rank == 0) {
       EXPECT_THAT(publications.Await({"g", 3}, Deadline::Infinite()), IsOk());
-      // Numbers of other scopes are their own.
+      // Each scope has numbers of its own.
       EXPECT_THAT(publications.Await({"h", 0}, Now()),
                   StatusIs(absl::StatusCode::kDeadlineExceeded));
       EXPECT_THAT(publications.Await({"g", 2}, Deadline::Infinite()),

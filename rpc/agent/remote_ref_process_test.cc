@@ -40,7 +40,7 @@ constexpr absl::Duration kLong = absl::Seconds(60);
 
 using Ref = RemoteRef<Tensor>;
 
-// The callee keeps the reference, or lets go of it.
+// The callee keeps the reference, or releases it.
 struct Hold {
   static constexpr absl::string_view kName = "hold";
   using Signature = absl::Status(const Ref&);
@@ -63,7 +63,7 @@ void RegisterHandlers() {
   static absl::Mutex& mutex = *new absl::Mutex();
   static Ref& held = *new Ref();
   RegisterHandler<Hold>([](const Ref& ref) {
-    // The one before goes without the lock.
+    // The previous one is released without the lock.
     const Ref before = [&] {
       absl::MutexLock lock(&mutex);
       return std::exchange(held, ref);
@@ -95,7 +95,7 @@ absl::StatusOr<std::shared_ptr<RpcAgent>> Start(int rank,
   return InitRpc(options);
 }
 
-// This process is worker 0, the others have one of their own each.
+// This process is worker 0, the others run in processes of their own.
 class RemoteRefProcessTest : public ::testing::Test {
  protected:
   void SetUp() override {

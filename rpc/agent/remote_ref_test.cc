@@ -136,8 +136,8 @@ class RemoteRefTest : public ::testing::Test {
     return options;
   }
 
-  // Each of `n` workers on a thread of its own; at the end nothing is left on
-  // any, and all shut down.
+  // Runs each of `n` workers on a thread of its own; at the end no reference is
+  // left on any, and all shut down.
   void RunWorkers(int n, const std::function<void(RpcAgent&)>& body) {
     agents_.resize(static_cast<size_t>(n));
     absl::Barrier* const started = new absl::Barrier(n);
@@ -160,7 +160,7 @@ class RemoteRefTest : public ::testing::Test {
     EXPECT_EQ(agent.DescribeReferences(), "");
   }
 
-  // What KeepLater returns.
+  // The promise of the Future that KeepLater returns.
   Promise<int64_t> Later() ABSL_LOCKS_EXCLUDED(mutex_) {
     absl::MutexLock lock(&mutex_);
     return later_;
@@ -222,7 +222,7 @@ TEST_F(RemoteRefTest, TheOwnerSharesStorageWithItsValue) {
                                agent.Remote<KeepTensor>(agent.name(), x));
     EXPECT_THAT(own.ToHere(), IsOkAndHolds(TensorEq(x)));
     EXPECT_EQ(own.LocalValue()->data(), own.ToHere()->data());
-    // The owner gets its own value, and sees what it is.
+    // The owner gets its own value, and recognises it.
     SHERD_ASSERT_OK_AND_ASSIGN(const RemoteRef<Tensor> theirs,
                                agent.Remote<KeepTensor>(other, x));
     const absl::StatusOr<uint64_t> at = agent.Call<Owns>(other, theirs);
@@ -267,7 +267,7 @@ TEST_F(RemoteRefTest, AFailureIsReturnedToEveryFetch) {
   });
 }
 
-// A call that cannot be sent makes a value that nobody has.
+// A call that cannot be sent makes a value without holders.
 TEST_F(RemoteRefTest, ACreationThatCannotBeSentIsAnError) {
   RunWorkers(2, [](RpcAgent& agent) {
     for (const int owner : {0, 1}) {
@@ -319,7 +319,7 @@ TEST_F(RemoteRefTest, ACreationEndsAtItsDeadline) {
           StatusIs(absl::StatusCode::kDeadlineExceeded,
                    absl::StrCat("keep_later on worker", owner, " (rank ", owner,
                                 "): it did not return before its deadline")));
-      // What comes late is dropped.
+      // A late result is dropped.
       Later().Set(8);
       EXPECT_THAT(ref.ToHere(), StatusIs(absl::StatusCode::kDeadlineExceeded));
     }
@@ -347,7 +347,7 @@ TEST_F(RemoteRefTest, ReferencesArePassedOnWhileEachSenderDropsThem) {
           first,
           std::vector<int32_t>{first, (first + 1) % 4, (first + 3) % 4, first},
           *ref));
-      // `ref` goes before the others have it.
+      // `ref` is destroyed before the others have it.
     }
     for (int i = 0; i < 100; ++i) {
       EXPECT_THAT(reads[static_cast<size_t>(i)].Wait(),
@@ -387,7 +387,7 @@ TEST_F(RemoteRefTest, ReferencesTravelInContainersBothWays) {
     EXPECT_THAT(back.maybe->ToHere(), IsOkAndHolds(18));
     EXPECT_THAT(back.pair.second.ToHere(),
                 IsOkAndHolds(TensorEq(Tensor::Ones({3}, {}))));
-    // As a value, which keeps what it refers to.
+    // As a value, which keeps its references alive.
     SHERD_ASSERT_OK_AND_ASSIGN(const RemoteRef<Bundle> kept,
                                agent.Remote<Turn>(next, bundle));
     bundle = {};
@@ -452,12 +452,12 @@ TEST_F(RemoteRefTest, ReferencesFailAfterTheirOwnerLeftOrTheShutdown) {
                 StatusIs(absl::StatusCode::kFailedPrecondition));
     after[static_cast<size_t>(rank)] = ref;
   });
-  // The agents are gone.
+  // The agents are destroyed.
   for (const Ref& ref : after) {
     EXPECT_THAT(ref.ToHere(), StatusIs(absl::StatusCode::kFailedPrecondition));
     EXPECT_EQ(ref.owner_name(), absl::StrCat("worker", ref.owner()));
   }
-  // A later life has references of the same numbers.
+  // A later agent has references of the same numbers.
   RunWorkers(2, [&](RpcAgent& agent) {
     const int other = 1 - agent.rank();
     SHERD_ASSERT_OK_AND_ASSIGN(const Ref ref, agent.Remote<Keep>(other, 6));
@@ -468,7 +468,7 @@ TEST_F(RemoteRefTest, ReferencesFailAfterTheirOwnerLeftOrTheShutdown) {
   });
 }
 
-// Each worker is once the first, while all hold references.
+// Each worker is the first to shut down once, while all hold references.
 TEST_F(RemoteRefTest, AGracefulShutdownDoesNotWaitForReferences) {
   for (int first = 0; first < 3; ++first) {
     std::vector<Ref> held(9);

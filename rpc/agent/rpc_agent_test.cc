@@ -103,7 +103,7 @@ class RpcAgentTest : public ::testing::Test {
     return options;
   }
 
-  // Each of `n` workers on a thread of its own; all shut down at the end.
+  // Runs each of `n` workers on a thread of its own; all shut down at the end.
   void RunWorkers(int n, const std::function<void(RpcAgent&)>& body) {
     RunRankThreads(n, [&](int rank) {
       const auto agent = InitRpc(Options(rank, n));
@@ -182,7 +182,7 @@ TEST_F(RpcAgentTest, RanksAreOfAnyIntegerAndNamesOfAnyText) {
   });
 }
 
-// What a program that goes on without lost workers has to tell apart.
+// The errors that a program must distinguish to continue without lost workers.
 TEST_F(RpcAgentTest, AWorkerThatIsUnavailableIsNotALostOne) {
   RegisterHandler<Busy>([] { return absl::UnavailableError("come later"); });
   RunRankThreads(2, [&](int rank) {
@@ -387,7 +387,7 @@ TEST_F(RpcAgentTest, AShutdownThatDoesNotWaitEndsOneThatDoes) {
   });
 }
 
-// Also where telling the others took all the time that it had.
+// Also if notifying the others took all of its time.
 TEST_F(RpcAgentTest, AShutdownThatJoinsAnotherHasItsOutcome) {
   for (const bool is_graceful : {true, false}) {
     absl::Notification is_blocked;
@@ -423,7 +423,7 @@ TEST_F(RpcAgentTest, AShutdownThatJoinsAnotherHasItsOutcome) {
       } else {
         EXPECT_THAT(joined, IsOk());
       }
-      // Nothing is left to wait for.
+      // There is nothing left to wait for.
       EXPECT_THAT((*agent)->Shutdown({.timeout = absl::ZeroDuration()}),
                   IsOk());
       first.join();
@@ -432,7 +432,7 @@ TEST_F(RpcAgentTest, AShutdownThatJoinsAnotherHasItsOutcome) {
   }
 }
 
-// Its deadline has passed, and what it has sent is still on its way.
+// Its deadline has passed, and its messages are still under way.
 TEST_F(RpcAgentTest, AShutdownThatIsLateSaysGoodbyeAnyhow) {
   RegisterHandler<Busy>([] { return absl::OkStatus(); });
   absl::Notification is_blocked;

@@ -1,5 +1,5 @@
 // One worker of three fails at a named point: the others get errors that name
-// it and the call, in time, and go on without it; nothing of it stays.
+// it and the call, in time, and continue without it; nothing of it is left.
 
 #include <signal.h>
 #include <unistd.h>
@@ -47,7 +47,7 @@ using ::sherd::testing::StopRankAt;
 using ::sherd::testing::TensorEq;
 
 constexpr int kWorkers = 3;
-// Half of it leaves before the system has no room for more.
+// Half of it is sent before the system's buffer is full.
 constexpr int64_t kElements = int64_t{1} << 21;
 // A worker that is silent for so long is lost.
 constexpr absl::Duration kPatience = absl::Seconds(3);
@@ -67,7 +67,7 @@ void RegisterEcho() {
 // The phase in which the worker fails.
 enum class Phase { kStart, kCalls, kShutdown };
 
-// Of the start, if a worker never comes.
+// Of the start, if a worker never arrives.
 constexpr absl::Duration kStart = absl::Seconds(5);
 
 struct RpcFault {
@@ -130,7 +130,7 @@ class RpcFaultsTest : public testing::DistributedTest {
   static RpcOptions Options(absl::Duration timeout = absl::Seconds(60)) {
     RpcOptions options;
     options.timeout = timeout;
-    // Tensors take the way on which they can be halved.
+    // Tensors take the path on which they can be cut in half.
     options.transports = {"unix"};
     options.heartbeat_interval = absl::Milliseconds(100);
     options.heartbeat_timeout = kPatience;
@@ -141,7 +141,7 @@ class RpcFaultsTest : public testing::DistributedTest {
     return absl::StrCat("worker", rank, " (rank ", rank, ")");
   }
 
-  // Returns once all but `missing` have said `what`.
+  // Returns once all but `missing` have recorded `what`.
   void Meet(absl::string_view what, int missing = -1) {
     ASSERT_THAT(store().Set(absl::StrCat(what, rank()), absl::StrCat(getpid())),
                 IsOk());
@@ -212,7 +212,7 @@ class OneWorkerFails : public RpcFaultsTest,
   // Calls the failing worker until that one fails.
   void ExpectCallsToFail(RpcAgent& agent, int failing) {
     if (GetParam().connects == RpcFault::Connects::kIt && rank() == 2) {
-      // Told by worker 0.
+      // Reported by worker 0.
       const auto lost = std::make_shared<absl::Notification>();
       agent.OnWorkerLost([lost, failing](int rank, const absl::Status&) {
         if (rank == failing) lost->Notify();
@@ -249,14 +249,15 @@ class OneWorkerFails : public RpcFaultsTest,
       EXPECT_EQ(worker.outstanding, 0) << worker.name;
     }
     const absl::Status status = agent.Shutdown();
-    // It agreed that no call is left, and may be gone unnoticed.
+    // It agreed that no call is left, so its death may go unnoticed.
     const bool drained = GetParam().point == "rpc/after_drain";
     if (status.ok() && drained) return;
     EXPECT_FALSE(status.ok());
     EXPECT_THAT(std::string(status.message()),
                 ::testing::HasSubstr(NameOfWorker(GetParam().rank)));
     EXPECT_EQ(FailedRank(status), GetParam().rank) << status;
-    // Worker 0 knows why, and tells the others before the drain goes on.
+    // Worker 0 knows the reason, and reports it to the others before the drain
+    // continues.
     if (GetParam().rank == 0 || GetParam().stops || drained) return;
     EXPECT_THAT(std::string(status.message()),
                 ::testing::HasSubstr("has ended"));
@@ -334,8 +335,8 @@ SHERD_DIST_TEST_P(OneWorkerNeverStarts, TheOthersLearnTheFailedWorker,
                 ::testing::HasSubstr(NameOfWorker(fault.rank)));
     EXPECT_EQ(FailedRank(agent.status()), fault.rank) << agent.status();
   } else {
-    // Worker 0 goes on without one that died, and gives up with one that does
-    // not come.
+    // Worker 0 continues without one that died, and gives up with one that does
+    // not arrive.
     ASSERT_THAT(agent, IsOk());
     ExpectCallsToFail(**agent, fault.stops ? 0 : fault.rank);
     EXPECT_THAT((*agent)->Shutdown(), ::testing::Not(IsOk()));
@@ -347,7 +348,7 @@ INSTANTIATE_TEST_SUITE_P(Start, OneWorkerNeverStarts,
                          ::testing::ValuesIn(FaultsOf(Phase::kStart)),
                          [](const auto& info) { return NameOf(info.param); });
 
-// One message, and what comes of the call that it is part of.
+// One message, and the outcome of its call.
 enum class Mishap { kLost, kLate, kError, kNoMemory };
 
 struct MessageFault {
@@ -373,7 +374,7 @@ class OneMessageFails : public RpcFaultsTest,
  protected:
   static constexpr absl::Duration kTimeout = absl::Milliseconds(500);
 
-  // What worker 0 is given.
+  // The error that worker 0 gets.
   absl::StatusCode code() const {
     switch (GetParam().mishap) {
       case Mishap::kLost:
@@ -466,7 +467,7 @@ INSTANTIATE_TEST_SUITE_P(
                       MessageFault{"rpc/before_reply", Mishap::kError, 1}),
     [](const auto& info) { return NameOf(info.param); });
 
-// For lack of means a worker is not lost: the next call connects.
+// A worker is not lost for lack of resources: the next call connects.
 SHERD_DIST_TEST_F(RpcFaultsTest, WithoutMeansToConnectTheNextCallTriesAgain,
                   WithoutComms{}) {
   RegisterEcho();

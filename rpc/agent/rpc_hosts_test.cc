@@ -1,4 +1,4 @@
-// Workers on two hosts: where they listen, and how they reach each other.
+// Workers on two hosts: their addresses, and how they reach each other.
 
 #include <string>
 #include <vector>

@@ -1,4 +1,4 @@
-// What a worker shows of itself: calls under way, in dumps of the flight
+// A worker's reports about itself: calls under way, in dumps of the flight
 // recorder, and statistics.
 
 #include <signal.h>

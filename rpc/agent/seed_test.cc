@@ -26,7 +26,7 @@
 #include "sherd/testing/tensor_matchers.h"
 #include "sherd/testing/tensor_pattern.h"
 
-// What PyTorch's tests of ShardedTensor say of RPC, with four workers on every
+// The RPC part of PyTorch's tests of ShardedTensor, with four workers on every
 // backend. The comment of a test has the name of theirs.
 
 namespace sherd {
@@ -56,7 +56,7 @@ class SeedTest : public sherd::testing::PlacedFixture<
   }
 
   // Placements and devices of all shards are those of their owners, and shard i
-  // is where `offsets` says.
+  // is at its entry of `offsets`.
   void ExpectMetadata(const ShardedTensor& tensor,
                       const std::vector<int>& owners,
                       const std::vector<Dims>& offsets) {
@@ -102,7 +102,7 @@ class SeedTest : public sherd::testing::PlacedFixture<
                                tensor.metadata().size));
       }
     }
-    // Nobody changes or drops its shards meanwhile.
+    // No worker changes or drops its shards meanwhile.
     ASSERT_THAT(group().Barrier(), IsOk());
   }
 };
@@ -175,7 +175,7 @@ SHERD_DIST_TEST_F(SeedTest, AnEmptyShardIsReadLikeAnyOther,
   ExpectRemoteShards(tensor, {0, 1, 2, 3});
 }
 
-// Large enough for each way that tensors may take.
+// Large enough for each path that tensors may take.
 SHERD_DIST_TEST_F(SeedTest, LargeShardsAreReadToo,
                   WithComms{.init_rpc = true}) {
   for (const int dim : {0, 1}) {

@@ -1,5 +1,5 @@
 // Any bytes as arguments: an error, or values that have these bytes and no
-// others. The first byte says how many tensors and references come with them.
+// others. The first byte is the number of tensors and references with them.
 
 #include <cstddef>
 #include <cstdint>

@@ -265,7 +265,7 @@ TEST(ArgumentsTest, RefusesShardsThatAreNotValid) {
   payload.values.resize(payload.values.size() - 4);
   payload.values[payload.values.size() - 10] = 6;
   EXPECT_THAT(Decoded<Shard>(payload), StatusIs(kLoss, "with its device"));
-  // Text of a peer that a terminal would obey.
+  // Text of a peer that would control a terminal.
   payload = good;
   payload.values.replace(payload.values.size() - 10, 10, "rank:\x1b[7m\n");
   EXPECT_THAT(Decoded<Shard>(payload),
@@ -291,7 +291,7 @@ TEST(ArgumentsTest, ReferencesTravelBesideTheValues) {
   SHERD_ASSERT_OK_AND_ASSIGN(const Refs bare, Decoded<Refs>(payload));
   EXPECT_EQ(bare[0].id, refs[0].id);
   EXPECT_EQ(bare[0].keep, nullptr);
-  // What the trait says becomes the outcome.
+  // The status of the trait becomes the outcome.
   constexpr absl::StatusCode kState = absl::StatusCode::kFailedPrecondition;
   EXPECT_THAT(Encoded(TestRef<Tensor>{{-1, 0, 0}, nullptr}),
               StatusIs(kState, "m: argument 1: let go"));
@@ -355,7 +355,7 @@ TEST(ArgumentsTest, ResultsAreErrorsOrValues) {
   EXPECT_EQ(DecodeResult<int32_t>("m", seven).value(), 7);
 }
 
-// Bytes that are no value, of a type each.
+// Malformed bytes, for a type each.
 struct BadBytes {
   const char* what;
   std::function<absl::Status()> decode;
@@ -411,7 +411,7 @@ TEST(ArgumentsTest, RefusesPayloadsWithUnusedParts) {
               StatusIs(kLoss, "expected 0 references, found 1"));
 }
 
-// The largest room that a vector asked for.
+// The largest capacity that a vector requested.
 size_t largest_room = 0;
 template <typename T>
 struct MeasuringAllocator : std::allocator<T> {
@@ -426,7 +426,7 @@ struct MeasuringAllocator : std::allocator<T> {
 };
 
 TEST(ArgumentsTest, AllocatesNothingForAnnouncedElements) {
-  // As many lists as there are bytes for, of which the second is malformed.
+  // As many lists as the bytes allow, of which the second is malformed.
   std::string bytes(4 + 4 * 100000, '\0');
   bytes[0] = '\xa0';
   bytes[1] = '\x86';
@@ -559,7 +559,7 @@ TEST(ArgumentsTest, EachBitAndEachLengthMatters) {
   }
 }
 
-// What cannot travel.
+// Types that cannot travel.
 enum Plain { kPlain };
 struct NotCodable {
   int x;

@@ -127,7 +127,7 @@ TEST(FutureTest, CancelIsTheResultAtOnce) {
   EXPECT_FALSE(future.Cancel());
   EXPECT_FALSE(promise.Set(5)) << "comes too late";
   EXPECT_THAT(future.Wait(), StatusIs(kCancelled));
-  // Who asks later hears of it as well.
+  // A function that is added later is called as well.
   promise.OnCancel([&] { ++asked; });
   EXPECT_EQ(asked, 2);
 }
@@ -142,7 +142,7 @@ TEST(FutureTest, CancelAfterTheResultChangesNothing) {
   EXPECT_FALSE(promise.future().Cancel());
   EXPECT_FALSE(promise.Set(2));
   EXPECT_THAT(promise.future().Wait(), IsOkAndHolds(1));
-  // An operation that ends as cancelled was not asked to.
+  // An operation that ends as cancelled was not asked to end.
   const Promise<int> other;
   other.OnCancel([&] { ++asked; });
   other.Set(absl::CancelledError("on its own"));
@@ -196,10 +196,10 @@ TEST(FutureTest, ACallbackMayUseTheFuture) {
   EXPECT_EQ(inner, 4);
 }
 
-// Handles that live in a place which a callback ends.
+// A callback destroys the object that holds the handles.
 TEST(FutureTest, ACallbackMayDropTheHandlesThatRunIt) {
   using Value = std::shared_ptr<int>;
-  // Whether the result is there after `drop`, and the next callback has it.
+  // Whether the result exists after `drop`, and the next callback gets it.
   const auto outlives = [](Future<Value>& future,
                            const std::function<void()>& drop) {
     bool alive = false;
@@ -242,7 +242,7 @@ TEST(FutureTest, ACallbackMayDropTheHandlesThatRunIt) {
   EXPECT_EQ(code, kCancelled);
 }
 
-// Those that wait would otherwise depend on which callback throws.
+// Otherwise it would depend on the callback which threads are woken.
 TEST(FutureDeathTest, ACallbackThatThrowsEndsTheProcess) {
   EXPECT_DEATH(
       {
@@ -282,7 +282,7 @@ TEST(FutureTest, OnlyAWaitThatBlocksIsReported) {
   internal::BlockingObserver::OfThread() = nullptr;
 }
 
-// One that comes when there is a result does not queue behind the others.
+// A callback that is added when there is a result is not queued.
 TEST(FutureTest, CallbacksRunInOrderUntilThereIsAResult) {
   const Promise<int> promise;
   const Future<int> future = promise.future();

@@ -48,7 +48,7 @@ using ::testing::Not;
 
 constexpr absl::StatusCode kInternal = absl::StatusCode::kInternal;
 
-// As many methods as there are tests: one for each, as
+// Methods of one signature, one for each test:
 // StatusOr<std::string>(const std::string&, int).
 template <int kNumber>
 struct Repeat {
@@ -77,7 +77,7 @@ std::shared_ptr<Reply> Ask(const RawHandler& handler, Payload request) {
   return reply;
 }
 
-// Calls M as a worker would that has the same build.
+// Calls M as a worker of the same build would.
 template <typename M, typename... Args>
 typename MethodCodec<typename M::Signature>::Result Call(Args&&... args) {
   using Codec = MethodCodec<typename M::Signature>;
@@ -170,7 +170,7 @@ TEST(HandlerTest, AnExceptionOfAHandlerIsAnError) {
   EXPECT_THAT(Call<Repeat<3>>("fine", 2), IsOkAndHolds("fine"));
 }
 
-// Which of its functions throws.
+// Which function of the type throws.
 enum class Throws { kNone, kMaking, kWriting, kReading };
 struct Thrower {
   static Throws& when() {
@@ -252,7 +252,7 @@ TEST(HandlerTest, AFutureRepliesWhenItIsReady) {
   EXPECT_THAT(internal::DecodeResult<std::string>("repeate", *reply->outcome),
               IsOkAndHolds(text + "y"));
   EXPECT_THAT(Call<Repeat<4>>("", 1), StatusIs(kInternal, "before there is"));
-  // One that nobody completes.
+  // A promise that is never set.
   promise = Promise<std::string>();
   const std::shared_ptr<Reply> broken =
       Ask(*handler, Codec::Encode("repeate", text, 0).value());
@@ -305,7 +305,7 @@ TEST(HandlerTest, ACancelledCallIsDroppedThoughItsFutureStays) {
   const std::shared_ptr<Reply> first = ask(cancelled);
   EXPECT_EQ(handle.use_count(), 2);
   CallContextControl::Cancel(*cancelled);
-  // Who goes on elsewhere holds the context.
+  // Code that continues elsewhere holds the context.
   EXPECT_EQ(handle.use_count(), 2);
   EXPECT_EQ(seen->keep, handle);
   cancelled.reset();
@@ -315,7 +315,7 @@ TEST(HandlerTest, ACancelledCallIsDroppedThoughItsFutureStays) {
   const std::shared_ptr<CallContext> before = context();
   CallContextControl::Cancel(*before);
   const std::shared_ptr<Reply> third = ask(before);
-  // Once there is an answer, who goes on elsewhere has nothing of them.
+  // Once there is an answer, the context keeps no arguments.
   const std::shared_ptr<CallContext> answered = context();
   const std::weak_ptr<int> held = [&] {
     auto own = std::make_shared<int>(0);
@@ -411,7 +411,7 @@ TEST(HandlerTest, MayBeUsedByManyThreads) {
   EXPECT_EQ(wrong, 0);
 }
 
-// What the reference finds out when it calls, the compiler finds.
+// Errors that the reference finds when it calls, the compiler finds here.
 using Text = absl::StatusOr<std::string>;
 template <typename F>
 concept IsHandler = RpcHandler<F, Repeat<0>>;

@@ -55,7 +55,7 @@ struct Views {
                                  absl::Span<const int64_t>);
 };
 
-// Two that contain one another.
+// Two structs that contain one another.
 struct Left;
 struct Right {
   static auto Fields(auto& self) { return std::tie(self.lefts, self.rights); }
@@ -154,7 +154,7 @@ TEST(MethodCodecTest, ParametersByValueTakeTheArguments) {
             absl::OkStatus());
 }
 
-// What the compiler refuses.
+// Signatures that the compiler refuses.
 template <typename Signature>
 constexpr bool kValid = MethodSignature<Signature>::kValid;
 static_assert(kValid<absl::Status()>);

@@ -1,5 +1,5 @@
-// Any bytes as a worker's device maps: they are refused, or what is read is one
-// to one.
+// Any bytes as a worker's device maps: they are refused, or the decoded maps
+// are one to one.
 
 #include <cstddef>
 #include <cstdint>

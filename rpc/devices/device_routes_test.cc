@@ -55,7 +55,7 @@ TEST(DeviceRoutesTest, ArgumentsFollowTheCallersMapAndResultsComeBackOnIt) {
   EXPECT_THAT(trainer->OfResult(0, "cpu"), IsOkAndHolds(Device()));
   EXPECT_THAT(trainer->OfArgument(2, "cuda:0"),
               StatusIs(absl::StatusCode::kFailedPrecondition));
-  // The CPU has a place in the map, and so its results go to a device.
+  // The CPU has an entry in the map, and so its results go to a device.
   EXPECT_THAT(RoutesOf(2, maps)->OfResult(0, "cpu:0"),
               IsOkAndHolds(Device("cuda:0")));
 }

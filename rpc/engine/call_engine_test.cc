@@ -74,7 +74,7 @@ struct Result {
   absl::StatusOr<Payload> value ABSL_GUARDED_BY(mutex);
 };
 
-// What a caller waits for, as a Future does.
+// The pending result of a call, as a Future has it.
 class Pending {
  public:
   ReplyFunction function() const {
@@ -95,7 +95,7 @@ class Pending {
     absl::MutexLock lock(&result_->mutex);
     return result_->done;
   }
-  // Lets go of what came.
+  // Releases the result.
   void Forget() const {
     absl::StatusOr<Payload> value;
     absl::MutexLock lock(&result_->mutex);
@@ -393,7 +393,7 @@ TEST_F(CallEngineTest, NestedCallsInheritTheDeadline) {
                              HasSubstr("30ms"))));
   ended.WaitForNotification();
   EXPECT_TRUE(earlier);
-  // Its own deadline ends it, or the news that nobody waits for "outer".
+  // It ends by its own deadline, or by the cancellation of "outer".
   EXPECT_THAT(inner.status().code(), AnyOf(absl::StatusCode::kDeadlineExceeded,
                                            absl::StatusCode::kCancelled));
   EXPECT_THAT(inner.status().message(),
@@ -463,7 +463,7 @@ TEST_F(CallEngineTest, LateAndUnknownRepliesAreDropped) {
   network_->SetFilter(nullptr);
   network_->ReleaseHeld();
   ExpectWorks(0, 1);
-  // Its caller may use `out` for something else by now.
+  // Its caller may have reused `out` by now.
   EXPECT_TRUE(out.BitwiseEqual(Sequence(5, 100)));
   EXPECT_THAT(late.Wait(), StatusIs(absl::StatusCode::kDeadlineExceeded));
   Payload payload = Values("x");
@@ -519,7 +519,7 @@ TEST_F(CallEngineTest, HandlersAreNotifiedOnceOfACancellation) {
     absl::Notification begun;
     absl::Notification told;
   };
-  // By what the caller asks for.
+  // By the text of the request.
   std::map<std::string, Told> all;
   for (const char* text : {"cancel", "dies", "answered"}) all[text];
   constexpr int kTries = 12;
@@ -539,7 +539,7 @@ TEST_F(CallEngineTest, HandlersAreNotifiedOnceOfACancellation) {
     all.at(text).begun.WaitForNotification();
     return pending;
   };
-  // A handler that would begin after its deadline does not: the next one has
+  // A handler that would begin after its deadline does not: the next call has
   // twice the time.
   const auto begin_late = [&]() -> Told& {
     for (int i = 0;; ++i) {
@@ -563,10 +563,10 @@ TEST_F(CallEngineTest, HandlersAreNotifiedOnceOfACancellation) {
   begin(2, "dies");
   network_->Kill(2);
   all.at("dies").told.WaitForNotification();
-  // Who asks later is told at once.
+  // A function that is added later is called at once.
   all.at("dies").context->OnCancelled([&] { ++all.at("dies").times; });
   EXPECT_EQ(all.at("dies").times, 2);
-  // What is answered is over; what waits for it goes.
+  // An answered call is over; its functions are released.
   const auto held = std::make_shared<int>(0);
   const Pending answered = begin(0, "answered");
   Told& last = all.at("answered");
@@ -638,7 +638,7 @@ TEST_F(CallEngineTest, AKilledWorkerIsNamedInEachPhase) {
     if (to == 1 || from == 2) network_->Kill(to == 1 ? 1 : 2);
   });
   expect_lost(Call(0, 1, "echo", Values("", {Sequence(9)})), 1);
-  // `out` is at rest by then.
+  // `out` is no longer written to by then.
   expect_lost(Call(0, 2, "big", Values(""), {.out = {Sequence(9)}}), 2);
   network_->SetTailHook(nullptr);
   const Pending running = Start(0, 3, "wait", Values(""));
@@ -647,7 +647,7 @@ TEST_F(CallEngineTest, AKilledWorkerIsNamedInEachPhase) {
   expect_lost(running.Wait(), 3);
   // Before it is sent.
   expect_lost(Call(0, 3, "echo", Values("")), 3);
-  // A caller that is lost cancels what it called.
+  // The calls of a lost caller are cancelled.
   const Pending lost_caller = Start(4, 0, "wait", Values(""));
   AwaitWaiting(2);
   const int before = saw_cancel_;
@@ -757,7 +757,7 @@ class ReferenceCallTest : public CallEngineTest {
   using Service = ReferenceService;
   using Kind = ReferenceMessage::Kind;
 
-  // To what `method` returns on `owner`.
+  // A reference to the result of `method` on `owner`.
   Service::Handle Remote(int from, int owner, absl::string_view method,
                          CallOptions options = {}) {
     absl::StatusOr<Service::Created> created =
@@ -840,7 +840,7 @@ TEST_F(ReferenceCallTest, HandlersAndCallersSeeConfirmedReferencesOnly) {
               IsOkAndHolds("made"));
 }
 
-// It is on its way out, which to others is its end.
+// It is about to leave, which to others is its end.
 TEST_F(ReferenceCallTest, AWorkerThatHasEndedItsReferencesIsUnavailable) {
   StartWorkers(2);
   const Service::Handle handle = Remote(0, 0, "echo");
@@ -911,7 +911,7 @@ TEST_F(ReferenceCallTest, ASenderThatDiesBeforeTheReceiverIsListed) {
   const Pending call = Start(0, 2, "give", With(handle));
   ExpectWorks(0, 2);
   network_->Kill(0);
-  // The owner has let go of it when the receiver asks.
+  // The owner has released it when the receiver asks.
   ExpectNothingLeft({1});
   LetGo();
   ExpectNothingLeft({2});
@@ -1035,7 +1035,7 @@ TEST_F(ReferenceCallTest, AnAbandonedFetchOfAValueNeverSetLeavesNothing) {
                                     With(handle), options, pending.function());
     return pending;
   };
-  // As the owner has it: each reader is a handle there.
+  // As the owner counts: each reader is a handle there.
   const ReferenceService& owner = engines_[1]->references();
   const auto await_readers = [&](int count) {
     const std::string text = absl::StrCat("held by ", count, " handles");
@@ -1063,7 +1063,7 @@ TEST_F(ReferenceCallTest, AnAbandonedFetchOfAValueNeverSetLeavesNothing) {
   await_readers(0);
   handle.reset();
   ExpectNothingLeft({0, 1});
-  // The owner itself, which keeps the handle of its own.
+  // The owner itself, which keeps a handle of its own.
   handle = Remote(1, 1, "wait");
   EXPECT_THAT(handle->service().Fetch(handle, kSoon),
               StatusIs(absl::StatusCode::kDeadlineExceeded));
@@ -1102,7 +1102,7 @@ TEST_F(CallEngineTest, DrainWaitsForNestedCallsThatBeginMeanwhile) {
     go_.WaitForNotification();
     ++steps;
     if (depth > 0) {
-      // Nobody waits for it but the drain.
+      // Only the drain waits for it.
       engines_[self]->Start((self + 1) % 3, "chain", kSignature,
                             Values(absl::StrCat(depth - 1)), {},
                             [](const absl::StatusOr<Payload>&) {});

@@ -1,5 +1,5 @@
-// Any bytes as the control part of a message: it is refused, or what is read
-// fits the tail that was announced, is within the limits and survives being
+// Any bytes as the control part of a message: it is refused, or the decoded
+// message fits the announced tail, is within the limits and survives being
 // written again.
 
 #include <cstddef>

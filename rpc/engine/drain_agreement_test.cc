@@ -145,7 +145,7 @@ class Simulation {
     for (int w = 0; w < size_; ++w) {
       requests_[{r, w}] = 0;
       if (w == r) continue;
-      // Some of what it sent still arrives.
+      // A part of its messages still arrives.
       auto& queue = drains_[{r, w}];
       queue.resize(random_() % (queue.size() + 1));
       queue.push_back({.kind = DrainKind::kGiveUp});

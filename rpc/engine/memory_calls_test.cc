@@ -40,7 +40,7 @@ using ::testing::HasSubstr;
 
 constexpr uint64_t kSignature = 7;
 constexpr absl::Duration kSoon = absl::Milliseconds(30);
-// Of float: more than travels in a message.
+// Floats, more than fit in a message.
 constexpr int64_t kLarge = 40000;
 
 Deadline InTime() { return Deadline::After(absl::Minutes(2)); }
@@ -84,7 +84,7 @@ class MemoryCallsTest : public ::testing::Test {
     }
   }
 
-  // Three workers; the handlers: "echo"; "give" answers with what `given_` is;
+  // Starts three workers; the handlers: "echo"; "give" answers with `given_`;
   // "hold" keeps its thread, and "later" its call, until go_.
   void StartWorkers(MemoryPathSet paths, CallEngineOptions options = {}) {
     options.world_size = 3;
@@ -101,7 +101,7 @@ class MemoryCallsTest : public ::testing::Test {
         }
         if (method == "later") {
           later_ = std::move(reply);
-          // One that held its thread may have been there before.
+          // An earlier call may have held its thread.
           if (!holding_.HasBeenNotified()) holding_.Notify();
           return;
         }
@@ -115,7 +115,7 @@ class MemoryCallsTest : public ::testing::Test {
       network_->Connect(options.rank, engines_.back().get());
       engines_.back()->Attach(network_->wire(options.rank));
     }
-    // They introduce themselves with their first call.
+    // They exchange probes with their first call.
     for (const int to : {1, 2}) ASSERT_THAT(Call(0, to, "echo", {}), IsOk());
     for (const int from : {1, 2}) {
       ASSERT_THAT(Call(from, 0, "echo", {}), IsOk());
@@ -138,7 +138,7 @@ class MemoryCallsTest : public ::testing::Test {
     pending->ended.WaitForNotification();
     return pending->result;
   }
-  // What worker `at` read of worker 1 or 0.
+  // Statistics of worker `at` about worker 1 or 0.
   WorkerStatistics Read(int at) const {
     return engines_[at]->Statistics()[at == 0 ? 1 : 0];
   }
@@ -218,7 +218,8 @@ TEST_P(EachPathTest, TensorsOfAnyLayoutArriveBothWays) {
     EXPECT_NE(result->tensors[i].storage(), sent[i].storage());
   }
   EXPECT_EQ(ReadByPath(1), is_read ? bytes : 0);
-  // What the callee received is in its heap, which shm does not reach.
+  // The tensor that the callee received is in its heap, which shm does not
+  // reach.
   EXPECT_EQ(ReadByPath(0), is_read && path() != MemoryPath::kShm ? bytes : 0);
 }
 
@@ -266,7 +267,7 @@ TEST_P(EachPathTest, ResultsLandInOut) {
   EXPECT_EQ(result->tensors[0].data(), dense.data());
   EXPECT_TRUE(every_second.BitwiseEqual(given_[1]));
   EXPECT_TRUE(two_columns.BitwiseEqual(given_[2]));
-  // Around what was asked for nothing is written.
+  // Nothing is written around the requested elements.
   EXPECT_TRUE(rows.Reshape({100, 2, 400})
                   ->Select(1, 0)
                   ->BitwiseEqual(*Tensor::Zeros({100, 400})));
@@ -320,8 +321,8 @@ TEST_P(EachPathTest, ALostReceiverReadsNoMore) {
 // Of the paths of memory alone.
 class UnreadTest : public EachPathTest {
  protected:
-  // A call to worker 1 whose result is there, and not read: worker 0 has no
-  // thread to read with until go_.
+  // A call to worker 1 whose result has arrived, but is not read: worker 0 has
+  // no thread to read with until go_.
   std::shared_ptr<Pending> StartUnread(CallOptions options) {
     StartWorkers(GetParam().paths, {.pool = {.concurrency = 1,
                                              .max_threads = 1,
@@ -332,7 +333,7 @@ class UnreadTest : public EachPathTest {
     storage_ = given_[0].storage();
     auto call = Start(0, 1, "give", {}, std::move(options));
     const uint64_t id = call_;
-    // Its reply comes behind the other one.
+    // Its reply arrives after the other one.
     EXPECT_THAT(Call(0, 1, "echo", {}), IsOk());
     given_.clear();
     call_ = id;
@@ -349,7 +350,7 @@ INSTANTIATE_TEST_SUITE_P(
                       PathCase{MemoryPath::kCma, {.cma = true}}),
     NameOf);
 
-// What a worker reads counts until it has said that it did.
+// Tensors count until their reader has reported that it read them.
 TEST_P(UnreadTest, UnreadTensorsDelayLaterMessages) {
   StartWorkers(GetParam().paths, {.max_unsent_bytes = 200000});
   std::atomic<int> requests{0};
@@ -409,7 +410,7 @@ TEST_P(UnreadTest, TensorsOfALostWorkerAreNotTakenForAResult) {
   const auto other = Start(0, 1, "later", {}, {.timeout = absl::Hours(1)});
   network_->Kill(1);
   other->ended.WaitForNotification();
-  // The dead are silent, but as a worker of this process it lives on.
+  // A dead worker sends nothing, but as a worker of this process it still runs.
   EXPECT_THAT(engines_[1]->Close(InTime()), IsOk());
   while (!storage_.expired()) std::this_thread::yield();
   go_.Notify();
@@ -420,7 +421,7 @@ TEST_P(UnreadTest, TensorsOfALostWorkerAreNotTakenForAResult) {
 
 TEST_P(UnreadTest, AWithdrawnTensorIsAnError) {
   const auto call = StartUnread({.timeout = absl::Hours(1)});
-  // Nobody tells worker 0.
+  // Worker 0 is not notified.
   EXPECT_THAT(engines_[1]->Close(InTime()), IsOk());
   while (!storage_.expired()) std::this_thread::yield();
   go_.Notify();
@@ -428,7 +429,7 @@ TEST_P(UnreadTest, AWithdrawnTensorIsAnError) {
   EXPECT_THAT(call->result, StatusIs(absl::StatusCode::kInvalidArgument));
 }
 
-// Replies of worker 1 that it does not mean.
+// Falsified replies of worker 1.
 class HostileMemoryTest : public MemoryCallsTest {
  protected:
   Result Answer(const Exposure& exposure, absl::Span<const int64_t> sizes) {
@@ -522,7 +523,7 @@ TEST_F(HostileMemoryTest, ASecondIntroductionClosesTheConnection) {
                        HasSubstr("for a second time")));
 }
 
-// An end of a transfer that nobody began, or that is another worker's.
+// The end of a transfer that never began, or that is another worker's.
 TEST_F(HostileMemoryTest, ATransferOfAnotherWorkerCannotBeReleased) {
   StartWorkers({.cma = true});
   network_->SetFilter([](int, int to, absl::string_view) {

@@ -87,7 +87,7 @@ TEST(WorkerPoolTest, ATaskThatWorksYieldsItsPlaceAndCausesNoRefusal) {
         left.DecrementCount();
       });
     }
-    // With a thread to spare they need not wait for it.
+    // With a spare thread they need not wait for it.
     while (max_threads > 1 && ran < 2) std::this_thread::yield();
     EXPECT_EQ(ran, max_threads > 1 ? 2 : 0);
     go.Notify();
@@ -226,7 +226,7 @@ TEST(WorkerPoolTest, IdleThreadsEndButOne) {
   EXPECT_THAT(pool.Stop(InTime()), IsOk());
 }
 
-// Work whose turns are given to it; one thread at a time takes part.
+// Work whose events the test supplies; one thread at a time takes part.
 class FedWork final : public SharedWork {
  public:
   using Turn = std::function<void()>;
@@ -282,7 +282,7 @@ TEST(WorkerPoolTest, AThreadWithoutATaskTakesPartInTheWork) {
     });
     done.WaitForNotification();
     EXPECT_EQ(ran_by, brought_by);
-    // What brings tasks is none.
+    // Taking part in the work is not a task.
     EXPECT_EQ(observer, nullptr);
   }
   EXPECT_THAT(pool.Stop(InTime()), IsOk());

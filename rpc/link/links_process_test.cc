@@ -1,4 +1,4 @@
-// Workers that are processes, and what the others see of their end.
+// Workers that are processes, and how the others see their end.
 
 #include <signal.h>
 #include <stdio.h>
@@ -107,7 +107,7 @@ TEST(LinksProcessTest, AKilledProcessIsLostByNameForAll) {
   for (const int rank : {0, 1, 3}) {
     EXPECT_EQ(workers[rank].ReadLine(), died) << rank;
   }
-  // Who is connected with the next one goes by its own connection.
+  // A worker that is connected with the next one relies on its own connection.
   workers[0].process.Signal(SIGKILL);
   for (const int rank : {1, 3}) {
     EXPECT_EQ(workers[rank].ReadLine(),

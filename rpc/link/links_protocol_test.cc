@@ -1,4 +1,4 @@
-// A worker whose every step the test takes, and what real ones make of it.
+// A worker whose every step the test takes, and how real ones react to it.
 
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -54,8 +54,7 @@ class Line {
                           Deadline::After(kLong)),
                 IsOk());
   }
-  // The head of the next frame, and how much of its tail follows; "" at the
-  // end.
+  // The head of the next frame, and the length of its tail; "" at the end.
   std::string ReceiveHead(uint64_t* tail_bytes = nullptr) {
     const std::string header = ReceiveBytes(kTailFrameHeaderBytes);
     if (header.empty()) return "";
@@ -90,7 +89,7 @@ class Line {
   UniqueFd socket_;
 };
 
-// What a worker is that a test makes by hand.
+// The identity of a worker that a test makes by hand.
 class HandMadeWorker {
  public:
   // Meets the others.
@@ -151,7 +150,7 @@ class HandMadeWorker {
     return line;
   }
 
-  // A connection that another worker makes, hands shaken, and its hello.
+  // A connection that another worker makes, after the handshake, and its hello.
   Line Accept(LinkMessage* hello) const {
     UniqueFd socket(accept(listener_.get(), nullptr, nullptr));
     while (!socket.is_open()) {
@@ -183,7 +182,7 @@ class HandMadeWorker {
     message.mutable_hello_reply()->set_nonce(directory_->self().nonce);
     return message;
   }
-  // Returns once nobody listens at worker `to`.
+  // Returns once worker `to` no longer listens.
   void WaitUntilItListensNoMore(int to) const {
     const SocketAddress address =
         *SocketAddress::FromUnixName(directory_->worker(to).unix_address.host);
@@ -206,7 +205,7 @@ LinkMessage AGoodbye() {
   return message;
 }
 
-// Real workers of the ranks below, and one made by hand.
+// Real workers of the lower ranks, and one made by hand.
 class LinksProtocolTest : public ::testing::Test {
  protected:
   // The last rank is made by hand, and linked with rank 0.
@@ -229,7 +228,7 @@ class LinksProtocolTest : public ::testing::Test {
     for (TestWorker& worker : real_) ASSERT_THAT(worker.links, IsOk());
   }
 
-  // What Goodbye of a worker returned, once it is asked for.
+  // Starts Goodbye of a worker, whose result can be read later.
   void SayGoodbye(int rank, absl::Duration timeout) {
     goodbye_ = std::thread([this, rank, timeout] {
       goodbye_status_ = real_[rank]->Goodbye(Deadline::After(timeout));
@@ -261,7 +260,7 @@ TEST_F(LinksProtocolTest, AGoodbyeGoesOnAConnectionThatIsBeingMadeToo) {
   EXPECT_EQ(lines[bulk].ReceiveHead(), "Hx");
   SayGoodbye(1, kLong);
   EXPECT_TRUE(lines[bulk].Receive().has_goodbye());
-  // Who accepts it takes an end without a goodbye for a loss.
+  // A worker that accepts it takes an end without a goodbye for a loss.
   lines[1 - bulk].Send(made_->Accepted());
   EXPECT_TRUE(lines[1 - bulk].Receive().has_goodbye());
   for (Line& line : lines) line.Close();
@@ -355,7 +354,7 @@ TEST_F(LinksProtocolTest, TwoGoodbyesEndByTheEarlierDeadline) {
   const absl::Status other = GoodbyeStatus();
   EXPECT_THAT(other, StatusIs(absl::StatusCode::kDeadlineExceeded,
                               HasSubstr("worker1 (rank 1)")));
-  // Nothing is left that a later one could change.
+  // There is nothing left that a later one could change.
   EXPECT_EQ(real_[0]->Goodbye(Deadline::Infinite()), other);
 }
 
@@ -418,7 +417,7 @@ TEST_F(LinksProtocolTest, AWorkerThatDoesNotReadIsLostByName) {
   EXPECT_THAT(real_[0].mailbox->WaitForLoss(1), is_named);
   EXPECT_THAT(refused, is_named);
   EXPECT_EQ(FailedRank(refused), 1);
-  // But for the refused one, which is not told.
+  // Without the refused one, which is not reported.
   EXPECT_EQ(waiting, 1);
 }
 

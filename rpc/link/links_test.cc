@@ -42,7 +42,7 @@ absl::Span<const std::byte> Bytes(const std::string& text) {
   return {reinterpret_cast<const std::byte*>(text.data()), text.size()};
 }
 
-// Which message this is among those from one worker to another.
+// Text that identifies a message among those from one worker to another.
 std::string Numbered(int from, int to, bool bulk, int number) {
   return absl::StrCat(from, ">", to, bulk ? " bulk " : " ", number);
 }
@@ -193,7 +193,7 @@ TEST_F(LinksTest, ConnectsFromBothSidesAtOnceLeaveOne) {
 
 TEST_F(LinksTest, AWorkerThatEndsWithoutAGoodbyeIsLostOnceAndByName) {
   std::vector<TestWorker> workers = Start(4);
-  // Worker 1 is connected with the one that is lost, worker 3 is not.
+  // Worker 1 is connected with the lost one, worker 3 is not.
   ASSERT_THAT(workers[1]->Send(2, {.control = "hello"}), IsOk());
   ASSERT_THAT(workers[2].mailbox->WaitForMail(1), SizeIs(1));
   workers[2].links = absl::UnknownError("gone");
@@ -331,7 +331,7 @@ TEST_F(LinksTest, AWorkerThatDoesNotAnswerIsLost) {
   for (int rank = 0; rank < 3; ++rank) {
     threads.emplace_back([&, rank] {
       LinkOptions options = OptionsOn(store_, rank, 3);
-      // Only worker 1 is in a hurry.
+      // Only worker 1 has little patience.
       if (rank == 1) options.patience = options.heartbeat = absl::Seconds(1);
       workers[rank].links =
           Links::Start(options, rank == 2 ? static_cast<Wire::Handler*>(&stuck)
@@ -381,7 +381,7 @@ class Stranger {
     Send(absl::StrCat(TailFrameHeader(head.size(), tail_bytes), head));
   }
 
-  // The answer to a hello, or why there is none.
+  // The answer to a hello, or the error.
   absl::StatusOr<rpc::LinkMessage> Receive() {
     const Deadline deadline = Deadline::After(absl::Seconds(60));
     char header[kTailFrameHeaderBytes];
@@ -409,7 +409,7 @@ class StrangerTest : public LinksOverTest {
     });
   }
 
-  // All workers still reach one another, and nobody is lost.
+  // All workers still reach one another, and none is lost.
   void TearDown() override {
     ASSERT_THAT(workers_[2]->Send(1, {.control = "still open"}), IsOk());
     EXPECT_THAT(workers_[1].mailbox->WaitForMail(1), SizeIs(1));
@@ -419,7 +419,7 @@ class StrangerTest : public LinksOverTest {
     }
   }
 
-  // What worker 2 would say to worker 1.
+  // The hello that worker 2 would send to worker 1.
   rpc::LinkMessage Hello() {
     const Directory& directory = workers_[2]->directory();
     rpc::LinkMessage message;
@@ -516,7 +516,7 @@ TEST_P(StrangerTest, SilenceAndRandomBytesHarmNoWorker) {
       stranger.Send(noise);
     }
   }
-  // Those that stay silent are there while the workers go on.
+  // Silent strangers stay connected while the workers continue.
   ASSERT_THAT(workers_[0]->Send(2, {.control = "meanwhile"}), IsOk());
   EXPECT_THAT(workers_[2].mailbox->WaitForMail(1), SizeIs(1));
 }
@@ -587,7 +587,7 @@ TEST_F(LinksTest, AStoreServesSeveralGenerations) {
     ASSERT_THAT(workers[1]->Send(2, {.control = absl::StrCat(life)}), IsOk());
     EXPECT_EQ(workers[2].mailbox->WaitForMail(1).front().control,
               absl::StrCat(life));
-    // Some end in good order, and some do not.
+    // Some end with a goodbye, and some without.
     if (life % 3 != 2) GoodbyeToAll(workers, absl::Seconds(60));
   }
 }

@@ -1,4 +1,4 @@
-// All that may happen in small worlds, and much that may happen in larger ones.
+// All possible sequences of events in small worlds, and many in larger ones.
 // Messages overtake one another throughout: worlds in which they do not are
 // among these.
 
@@ -18,7 +18,7 @@ using Limits = OwnershipWorld::Limits;
 void ExpectAllRight(const Limits& limits) {
   const Exploration found = ExploreAll(limits);
   EXPECT_EQ(found.wrong, "");
-  // At rest before anything has happened, and when it is over.
+  // At rest before the first event, and after the last.
   EXPECT_GE(found.at_rest, 2);
   std::cout << found.worlds << " worlds, " << found.at_rest << " at rest\n";
 }

@@ -1,5 +1,5 @@
-// Any bytes as messages about references: they are refused, or what is read is
-// of a known kind, and written again it is read as the same.
+// Any bytes as messages about references: they are refused, or the decoded
+// messages are of a known kind and survive being written and read again.
 
 #include <cstddef>
 #include <cstdint>

@@ -1,5 +1,5 @@
-// What each call returns and says. That values live exactly as long as their
-// handles, whatever happens: ownership_model_test.cc.
+// What each call returns and sends. ownership_model_test.cc checks that values
+// live exactly as long as their handles, whatever happens.
 
 #include "sherd/rpc/ownership/reference_table.h"
 
@@ -42,7 +42,7 @@ class ReferenceTableTest : public ::testing::Test {
     return creation.id;
   }
 
-  // The kind of the one message with which `table` reacts.
+  // The kind of the one message with which `table` answers.
   Kind Answer(ReferenceTable& table, int from,
               const ReferenceMessage& message) {
     ReferenceEffects effects;
@@ -142,7 +142,7 @@ TEST_F(ReferenceTableTest, ACreationThatWasNotSentIsDeadWithItsReason) {
                           absl::ResourceExhaustedError("too large"), &effects_);
   EXPECT_EQ(creator_.Check(creation.id),
             absl::ResourceExhaustedError("too large"));
-  // Nobody else can know it; if somebody claims to, that ends too.
+  // No other worker can know it; a worker that claims to is refused, too.
   creator_.Receive(kThird, 5, {creation.id}, &effects_);
   ASSERT_THAT(effects_.ready, SizeIs(1));
   EXPECT_EQ(effects_.ready[0].status,
@@ -153,7 +153,7 @@ TEST_F(ReferenceTableTest, ACreationThatWasNotSentIsDeadWithItsReason) {
   EXPECT_TRUE(creator_.empty());
 }
 
-// Not what an owner says; but the dead stay dead, and the listed listed.
+// An owner does not send this; dead references stay dead, listed ones listed.
 TEST_F(ReferenceTableTest, ARequestHasOneAnswer) {
   for (const Kind first : {Kind::kRegistered, Kind::kUnknown}) {
     const Kind second =

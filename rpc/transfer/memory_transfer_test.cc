@@ -30,7 +30,7 @@ using ::sherd::testing::StatusIs;
 
 constexpr MemoryPathSet kAll = {.thread = true, .shm = true, .cma = true};
 
-// What worker 0 finds about worker 1, whose probe `edit` has changed.
+// The paths that worker 0 finds to worker 1, whose probe `edit` has changed.
 absl::StatusOr<MemoryPathSet> Examined(
     const std::function<void(MemoryProbe&)>& edit, MemoryPathSet paths = kAll) {
   MemoryTransfer reader(2, paths);
@@ -97,7 +97,7 @@ TEST(MemoryTransferTest, AnUnsentProbeIsReturnedAgain) {
   EXPECT_THAT(reader.Examine(0, *probe), IsOkAndHolds(kAll));
 }
 
-// Loading may take long, and a probe is examined where messages come.
+// Loading may take long, and probes are examined on the thread that receives.
 TEST(MemoryTransferTest, AProbeIsExaminedWhileABackendIsBeingLoaded) {
   MemoryTransfer owner(2, kAll);
   MemoryTransfer reader(2, kAll);
