@@ -20,10 +20,10 @@ using Time = Deadline::Clock::time_point;
 constexpr Time kNever = Time::max();
 
 constexpr size_t kScratchBytes = size_t{64} << 10;
-// Others who handle events, and who want to leave, get their turn then.
+// Other threads that handle events, or want to leave, get their turn then.
 constexpr int kEventsAtOnce = 16;
-// A thread that has nothing to do, and one that waits: with more, the system
-// would too often wake another one than it is for.
+// A thread without a task, and one that waits: with more, the system would too
+// often wake the wrong one.
 constexpr size_t kVisitors = 2;
 // Descriptors fit into the lower half of epoll's data, tokens into the upper.
 constexpr uint64_t kDescriptorMask = 0xffffffff;
@@ -34,7 +34,7 @@ bool& RunsHere() {
   return runs;
 }
 
-// For epoll_wait; up, or the loop would spin through the last millisecond.
+// For epoll_wait; rounded up, or the loop would spin in the last millisecond.
 int MillisUntil(Time time) {
   if (time == kNever) return -1;
   const auto left = time - Deadline::Clock::now();
@@ -59,7 +59,7 @@ absl::StatusOr<std::unique_ptr<EventLoop>> EventLoop::Start(
         absl::StrCat("an event loop cannot be made: ", strerror(errno)));
   }
   epoll_event event = {};
-  // One thread for each time that it is written to.
+  // Wakes one thread each time it is written to.
   event.events = EPOLLIN | EPOLLET;
   event.data.u64 = DataOf(wakeup.get(), 0);
   if (epoll_ctl(epoll.get(), EPOLL_CTL_ADD, wakeup.get(), &event) != 0) {
@@ -74,13 +74,13 @@ absl::StatusOr<std::unique_ptr<EventLoop>> EventLoop::Start(
   return loop;
 }
 
-// The loop as others see it. It may end while they look.
+// The loop as seen by other threads. It may end during a call.
 class EventLoop::Work final : public internal::SharedWork {
  public:
   explicit Work(EventLoop* loop) : loop_(loop) {}
 
   bool WorkUntil(Wait& wait, Deadline deadline) override {
-    // What it waits for would have to wait for itself.
+    // It would wait for itself.
     if (RunsHere()) return false;
     EventLoop* loop;
     {
@@ -102,7 +102,7 @@ class EventLoop::Work final : public internal::SharedWork {
 
   bool is_ending() const { return is_ending_; }
 
-  // Whether one sleeps that was to wake: the system woke another thread.
+  // Whether a thread sleeps that was to wake: the system woke another one.
   bool OneOversleeps() {
     absl::MutexLock lock(&mutex_);
     return std::any_of(visits_.begin(), visits_.end(), [this](Wait* wait) {
@@ -110,7 +110,7 @@ class EventLoop::Work final : public internal::SharedWork {
     });
   }
 
-  // Nobody works any more, nor will.
+  // No thread works any more, nor will.
   void End() {
     is_ending_ = true;
     Wake();
@@ -208,8 +208,8 @@ void EventLoop::Run() {
         epoll_wait(epoll_.get(), events, kEventsAtOnce, MillisUntil(look));
     Handle(events, n);
   }
-  // What they hold was used by functions of this loop only, and goes as if in
-  // one. It may still call this loop.
+  // Their captures were used by functions of this loop only, and are destroyed
+  // as if in one. They may still call this loop.
   {
     const auto timers = std::exchange(timers_, {});
     const auto watched = std::exchange(watched_, {});
@@ -231,12 +231,12 @@ bool EventLoop::Visit(internal::SharedWork::Wait& wait,
                                MillisUntil(std::min(deadline.when(), timer)));
     wait.EndSleep();
     if (is_ending) break;
-    // Nothing to do: then it need not wait until others let it.
+    // Without events it need not wait until others let it.
     if (n > 0 || (timer != kNever && timer <= Deadline::Clock::now())) {
       timer = Handle(events, n);
     }
   }
-  // Nobody else looks by then.
+  // No other thread checks by then.
   if (timer != kNever) Wake();
   return !work_->is_ending();
 }
@@ -254,8 +254,8 @@ Time EventLoop::Handle(const epoll_event* events, int n) {
     RunsHere() = false;
     if (NextTimer() < next_look_) timer = NextTimer();
   }
-  // The wake-up may have been another one's, who needs a core for it. If it
-  // comes back, so will this.
+  // The wake-up may have been for another thread, which needs a core. If that
+  // one returns, so will this one.
   if (was_woken && work_->OneOversleeps()) {
     Wake();
     sched_yield();

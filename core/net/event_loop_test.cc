@@ -119,7 +119,7 @@ TEST(EventLoopTest, WhatItsEndDropsMayStillCallIt) {
   std::vector<std::pair<UniqueFd, UniqueFd>> sockets;
   for (int i = 0; i < kSockets; ++i) sockets.push_back(SocketPair());
   int dropped = 0;
-  // Calls the loop for all that the others have when the last of it goes.
+  // Calls the loop when the last reference of it is released.
   const auto owner = [&](std::vector<EventLoop::TimerId>* timers) {
     return std::shared_ptr<void>(nullptr, [&, timers](void*) {
       for (const auto& [mine, theirs] : sockets) loop->Unwatch(mine.get());

@@ -10,7 +10,7 @@
 namespace sherd {
 namespace {
 
-// An empty buffer larger than this is given back.
+// An empty buffer larger than this is freed.
 constexpr size_t kKeptBytes = size_t{16} << 10;
 
 void PutNumber(std::string* to, size_t at, size_t bytes, uint64_t value) {

@@ -21,15 +21,15 @@ namespace {
 // received already is not handled.
 constexpr size_t kHighWater = size_t{1} << 20;
 constexpr size_t kMaxPayload = 0xffffffff;
-// How long the other end of one that is broken is listened to.
+// How long a broken connection still receives.
 constexpr absl::Duration kListenAfterBreak = absl::Seconds(1);
 // Pieces of memory in one call of the system, which takes up to 1024 of them.
 constexpr size_t kPieces = 256;
-// Other connections, and others who send on this one, get their turn when so
-// much has been sent, or received of a tail.
+// Other connections, and other threads that send on this one, get their turn
+// when this much has been sent, or received of a tail.
 constexpr size_t kSentAtOnce = size_t{1} << 20;
 constexpr size_t kReceivedAtOnce = size_t{2} << 20;
-// Small payloads that wait are put together up to about this size.
+// Small queued payloads are joined up to about this size.
 constexpr size_t kJoinedBytes = size_t{64} << 10;
 
 // A change is reported once. The end of the stream is a change of its own, so
@@ -56,7 +56,7 @@ ssize_t SendPieces(int fd, iovec* pieces, size_t count) {
   return n;
 }
 
-// Whether there is something to receive: bytes or the other end's end.
+// Whether there is something to receive: bytes or the end of the stream.
 bool HasInput(int fd) {
   pollfd entry = {fd, POLLIN, 0};
   return poll(&entry, 1, 0) == 1 && (entry.revents & POLLIN) != 0;
@@ -71,8 +71,8 @@ uint64_t TotalBytes(const std::vector<absl::Span<Byte>>& spans) {
 
 }  // namespace
 
-// A frame that is not sent yet, or several without tails. Its parts are
-// the header, the head and the spans of the tail.
+// A frame that is not sent yet, or several without tails. Its parts are the
+// header, the head and the spans of the tail.
 struct FrameConnection::Outgoing {
   std::string header;
   // Without a header: payloads with theirs, the first perhaps in part.
@@ -96,7 +96,7 @@ struct FrameConnection::Outgoing {
     return {const_cast<void*>(data), size};
   }
   bool is_untouched() const { return part == 0 && offset == 0; }
-  // Payloads that wait are put together.
+  // Queued payloads are joined.
   bool TakesPayloads() const {
     return header.empty() && head.size() < kJoinedBytes;
   }
@@ -307,7 +307,7 @@ absl::Status FrameConnection::Fail(int error) {
 
 void FrameConnection::AfterQueueing() {
   if (queued_bytes_ > options_.max_queued_bytes) {
-    // It takes no more, so that this is seen once.
+    // It accepts no more, so that this is reported once.
     failure_ = absl::UnavailableError(kUnread);
     loop_->Post([self = shared_from_this()] {
       self->Close(absl::ResourceExhaustedError(kUnread));
@@ -383,7 +383,7 @@ absl::Status FrameConnection::Flush() {
       shutdown(socket_.get(), SHUT_WR);
     }
     UpdateInterest();
-    // It may have stopped before the system had enough.
+    // It may have stopped before the system's buffer was full.
     if (!queue_.empty()) LookAgain();
   }
   for (const Outgoing& frame : sent) {
@@ -448,7 +448,7 @@ size_t FrameConnection::GatherTail(iovec* pieces, size_t* count) const {
   return added;
 }
 
-// One read. Whether it may have left something.
+// Reads once. Returns whether there may be more.
 bool FrameConnection::Receive() {
   std::vector<char>& scratch = loop_->scratch();
   iovec pieces[kPieces];

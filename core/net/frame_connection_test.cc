@@ -121,7 +121,7 @@ Spans Cut(absl::Span<std::byte> memory, size_t cut) {
   return pieces;
 }
 
-// A connection on a loop, and all that has happened to it.
+// A connection on a loop, with a record of its events.
 class End {
  public:
   struct Frame {
@@ -701,8 +701,8 @@ TEST(FrameConnectionTest, OneThatReadsNothingIsCutOff) {
               StatusIs(absl::StatusCode::kResourceExhausted, "does not read"));
 }
 
-// What the other end said before it left is heard, though it cannot be
-// answered any more.
+// Data that the other end sent before it closed is received, though it cannot
+// be answered any more.
 TEST(FrameConnectionTest, LastWordsAreHeard) {
   const std::unique_ptr<EventLoop> loop = NewLoop();
   auto [own, other] = SocketPair();
@@ -710,7 +710,7 @@ TEST(FrameConnectionTest, LastWordsAreHeard) {
           {.has_tails = true, .pauses_reading = false});
   const std::string tail(4 << 20, 'x');
   ASSERT_THAT(end.connection().Send({.tail = {BytesOf(tail)}}), IsOk());
-  // The loop finds the words and the end at once.
+  // The loop finds the data and the end at once.
   RunOn(*loop, [&, &other = other] {
     ASSERT_THAT(SendFully(other.get(), EncodeTailFrame("bye", ""), Late()),
                 IsOk());
@@ -748,7 +748,8 @@ TEST(FrameConnectionTest, BothEndsMaySendAtOnceWhatNoSocketHolds) {
   log.ExpectEach(absl::OkStatus());
 }
 
-// Room for so many bytes, more than a program may ask for unless it is root's.
+// A buffer of so many bytes, more than a program may request unless it is
+// root's.
 bool HasRoomFor(const UniqueFd& fd, int bytes) {
   return setsockopt(fd.get(), SOL_SOCKET, SO_SNDBUFFORCE, &bytes,
                     sizeof(bytes)) == 0;
@@ -875,7 +876,7 @@ TEST(FrameConnectionTest, SendingToOneThatHasGoneIsAnErrorAndNoSignal) {
   RunOn(*loop, [&] { connection->Close(absl::OkStatus()); });
 }
 
-// The end of the other's reading is nothing that the loop is told of.
+// The loop is not notified when the other end stops reading.
 TEST(FrameConnectionTest, OneThatCannotBeSentToCloses) {
   const std::unique_ptr<EventLoop> loop = NewLoop();
   auto [own, other] = SocketPair();
@@ -909,7 +910,7 @@ TEST(FrameConnectionTest, OneThatBrokeSaysSoWhileLastWordsAreHandled) {
     ASSERT_THAT(SendFully(other.get(), EncodeTailFrame("bye", ""), Late()),
                 IsOk());
     ASSERT_EQ(shutdown(other.get(), SHUT_RD), 0);
-    // So that there is room to send.
+    // So that the socket has room to send.
     std::string rest(1 << 20, '\0');
     while (recv(other.get(), rest.data(), rest.size(), 0) > 0) {
     }
@@ -984,7 +985,7 @@ TEST(FrameConnectionTest, TinyFramesThatWaitCountWithWhatTheyCost) {
               StatusIs(absl::StatusCode::kResourceExhausted, "does not read"));
 }
 
-// Between any two looks at its timer, a byte of the tail comes.
+// Between any two checks of its timer, a byte of the tail arrives.
 TEST(FrameConnectionTest, ASlowTailThatMakesProgressIsNotCutOff) {
   const std::unique_ptr<EventLoop> loop = NewLoop();
   auto [own, other] = SocketPair();

@@ -17,8 +17,8 @@ namespace {
 constexpr int kAcceptAtOnce = 64;
 // Without descriptors, accepting is tried again after this.
 constexpr absl::Duration kAcceptPause = absl::Milliseconds(100);
-// Beyond its connections a full server keeps so many for a moment, to tell
-// them.
+// Beyond its limit a full server keeps so many connections for a moment, to
+// send them the reason.
 constexpr size_t kSpareConnections = 256;
 
 }  // namespace
@@ -94,8 +94,8 @@ void FrameServer::AcceptAll() {
 }
 
 void FrameServer::MakeRoom() {
-  // Who has not said anything useful for longest leaves first, so that silent
-  // strangers cannot keep out those who belong here.
+  // The stranger that has sent nothing valid for longest is closed first, so
+  // that silent strangers cannot keep out members.
   const size_t room =
       static_cast<size_t>(options_.max_connections) + kSpareConnections;
   if (peers_.size() < room || strangers_.empty()) {
@@ -186,7 +186,7 @@ void FrameServer::OnHandshakeFrame(ConnectionId id, Peer& peer,
   peer.connection->set_max_frame_bytes(options_.max_frame_bytes);
   strangers_.erase(id);
   ++num_connections_;
-  // Nobody can send on it before the welcome: that would be taken for it.
+  // No other thread can send on it before the welcome, which would be misread.
   (void)peer.connection->Send(*answer);
   if (options_.has_tails) {
     peer.connection->set_has_tails(options_.max_tail_bytes);
@@ -225,7 +225,7 @@ std::shared_ptr<FrameConnection> FrameServer::connection(
 void FrameServer::Send(ConnectionId connection, absl::string_view payload) {
   const auto it = peers_.find(connection);
   if (it == peers_.end() || it->second.stage != Stage::kOpen) return;
-  // If it broke, the loop will see that and report it.
+  // If it broke, the loop will notice and report it.
   (void)it->second.connection->Send(payload);
 }
 

@@ -37,7 +37,7 @@ using ::testing::HasSubstr;
 
 Deadline Late() { return Deadline::After(absl::Seconds(60)); }
 
-// A Unix socket's name that no other test has.
+// A Unix socket's name that no other test uses.
 std::string UnixName(absl::string_view name) {
   return absl::StrCat("@sherd-server-test-", getpid(), "-", name);
 }
@@ -46,10 +46,10 @@ std::string EncodeTailFrame(absl::string_view head, absl::string_view tail) {
   return absl::StrCat(TailFrameHeader(head.size(), tail.size()), head, tail);
 }
 
-// A server that sends back what it gets, and remembers who left and why.
+// A server that echoes its input, and records which connections ended and why.
 class EchoServer final : private FrameServer::Handler {
  public:
-  // Says `greeting`, unless empty, twice to those it lets in.
+  // Sends `greeting`, unless empty, twice to each accepted connection.
   explicit EchoServer(FrameServer::Options options, std::string greeting = "")
       : greeting_(std::move(greeting)) {
     if (options.address.empty()) options.address = "127.0.0.1";
@@ -120,7 +120,7 @@ class EchoServer final : private FrameServer::Handler {
   }
   void OnTail(FrameServer::ConnectionId id) override {
     const Echo& echo = echoes_[id];
-    // From another thread, as those who work on answers do.
+    // From another thread, as handlers of requests do.
     std::thread([&, connection = server_->connection(id)] {
       ASSERT_NE(connection, nullptr);
       EXPECT_THAT(
@@ -292,7 +292,7 @@ TEST(FrameServerTest, AUnixSocketsServerRefusesAnotherUser) {
     may = geteuid() == 0 && syscall(SYS_setresuid, -1, 65534, -1) == 0;
     if (!may) return;
     dialled = Dial({.host = name, .protocol = "echo 1", .deadline = Late()});
-    // One that does not look who listens.
+    // A client that does not check who listens.
     const UniqueFd raw(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
     ASSERT_EQ(connect(raw.get(), address.data(), address.size()), 0);
     char byte;
@@ -302,7 +302,7 @@ TEST(FrameServerTest, AUnixSocketsServerRefusesAnotherUser) {
   EXPECT_THAT(dialled, StatusIs(absl::StatusCode::kPermissionDenied, name));
   EXPECT_THAT(answer, HasSubstr("SHERDNO!"));
   EXPECT_THAT(answer, HasSubstr("of user 65534, expected 0"));
-  // Those who belong here come in as before.
+  // Members connect as before.
   const UniqueFd own = server.Connect();
   ASSERT_THAT(SendFully(own.get(), EncodeFrame("in"), Late()), IsOk());
   EXPECT_EQ(Receive(own, 6), EncodeFrame("in"));

@@ -51,7 +51,7 @@ TEST(HandshakeTest, OnlyTheSameSecretPasses) {
                                            "the server has none"));
 }
 
-// Other releases talk to this one: these bytes are the protocol.
+// Other releases connect with this one: these bytes are the protocol.
 TEST(HandshakeTest, FramesHaveTheDocumentedBytes) {
   ClientHandshake client(kProtocol, "key", kClientNonce);
   ServerHandshake server(kProtocol, "key", kServerNonce);

@@ -42,7 +42,7 @@ bool ReadMessage(int fd, pid_t& message) {
   // guardian's.
   const int null = open("/dev/null", O_RDWR);
   for (int i = 0; i < 3; ++i) dup2(null, i);
-  // The same holds for whoever waits for the end of another pipe.
+  // The same holds for a reader that waits for the end of another pipe.
   fd = dup2(fd, 3);
   closefrom(4);
   std::set<pid_t> groups;

@@ -18,7 +18,7 @@ std::string PathOf(int64_t pid, const char* file) {
   return "/proc/" + std::to_string(pid) + "/" + file;
 }
 
-// By the letter that both files have.
+// From the letter that both files have.
 ProcessState StateOfLetter(char letter) {
   switch (letter) {
     case 'Z':

@@ -258,7 +258,7 @@ absl::StatusOr<Pipe> MakePipe() {
 }
 
 std::vector<std::string> OwnArguments() {
-  // Of such a file the size is not known before it has been read.
+  // The size of such a file is not known before it has been read.
   std::ifstream file("/proc/self/cmdline");
   std::vector<std::string> arguments;
   for (std::string argument; std::getline(file, argument, '\0');) {

@@ -56,9 +56,9 @@ absl::StatusOr<Tensor> Max(const ShardedTensor& tensor);
 //   kInvalidArgument  p is negative or NaN; the dtype is neither floating-point
 //                     nor complex.
 //
-// Cost. For p other than 0, 1, 2 and infinity each shard is read twice, and
-// another round of agreement comes before; with p = 2 only if the squares are
-// out of the range of double.
+// Cost. For p other than 0, 1, 2 and infinity each shard is read twice, after
+// another round of agreement; with p = 2 only if the squares are out of the
+// range of double.
 absl::StatusOr<double> Norm(const ShardedTensor& tensor, double p = 2);
 
 }  // namespace sherd

@@ -38,7 +38,7 @@ struct StateBytes {
   friend bool operator==(const StateBytes&, const StateBytes&) = default;
 };
 
-// What a value may be.
+// The kinds of values.
 enum class StateKind : int32_t {
   kNone,
   kBool,
@@ -102,7 +102,7 @@ class StateDict {
   StateDict& operator=(StateDict&&) noexcept;
   ~StateDict();
 
-  // Of the map at the top: how many keys it has, and the keys, as they are,
+  // Of the map at the top: the number of its keys, and the keys, unescaped,
   // with their values.
   int64_t size() const;
   bool empty() const { return size() == 0; }
@@ -146,10 +146,10 @@ class StateDict {
   // their names, in the order of the tree.
   std::vector<StateEntry> Flatten() const;
 
-  // The inverse, for names from any source, as those of a file: the state that
+  // The inverse, for names from any source, such as a file: the state that
   // results from setting each value in turn, which may be maps and lists
   // themselves and get further entries. Entries of a map may be apart; the
-  // items of a list come in their order.
+  // items of a list are in their order.
   //   kInvalidArgument  As Set, for a name that leads through another one's
   //                     value too; or a name occurs twice.
   //   kOutOfRange       As Set.
@@ -227,8 +227,8 @@ concept StateCharacter = std::same_as<T, char> || std::same_as<T, wchar_t> ||
     std::same_as<T, char8_t> || std::same_as<T, char16_t> ||
     std::same_as<T, char32_t>;
 
-// What may be written for a value: integers of types whose values all fit in
-// int64_t, floats likewise, text, and the types that are none of these.
+// Types from which a value can be made: integers of types whose values all fit
+// in int64_t, floats likewise, text, and the types that are none of these.
 template <typename T>
 concept StateInteger =
     std::integral<T> && !std::same_as<T, bool> && !StateCharacter<T> &&
@@ -272,15 +272,15 @@ class StateValue {
   StateKind kind() const { return static_cast<StateKind>(value_.index()); }
   bool is_none() const { return kind() == StateKind::kNone; }
 
-  // What the value holds; null if that is of another type. Valid as long as the
-  // value is and does not change.
+  // The value as a T; null if it is of another type. Valid as long as the value
+  // exists and does not change.
   template <StateType T>
   const T* get_if() const {
     return std::get_if<T>(&value_);
   }
 
-  // Whether maps and lists are nested in it at most `depth` deep: 0 for what is
-  // not a map or list, or an empty one.
+  // Whether maps and lists are nested in it at most `depth` deep: 0 for a value
+  // that is not a map or list, or an empty one.
   bool IsWithin(int depth) const;
 
   // "3", "0.01", "\"adam\"", "12 bytes", "Tensor(float32, [4, 6], cpu)",

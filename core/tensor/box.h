@@ -37,7 +37,7 @@ struct Box {
 // Owner. Borrows: valid as long as the numbers stay where they are. A view of a
 // temporary Box lives until the end of the full expression.
 //
-// Validity. Unless a function says otherwise, the box has passed
+// Validity. Unless a function documents otherwise, the box has passed
 // FindBoxDefect: nothing is checked again, and nothing overflows.
 struct BoxView {
   absl::Span<const int64_t> offsets;

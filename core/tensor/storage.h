@@ -19,7 +19,7 @@ class Allocator {
 
   // At least `bytes` > 0 bytes, aligned to `alignment`, a power of two up to
   // 4096. Contents are unspecified.
-  //   kResourceExhausted  There is not that much.
+  //   kResourceExhausted  There is not that much memory.
   virtual absl::StatusOr<void*> Allocate(size_t bytes, size_t alignment) = 0;
 
   // Takes back what Allocate returned for `bytes`.
@@ -104,9 +104,9 @@ class Storage {
   // of the page size. Pages are read when they are touched. Without
   // `read_only`, writes go to the file.
   //
-  // Lifetime. The file may be renamed or removed while mapped. If somebody
-  // truncates it, an access past the new end raises SIGBUS: read files that
-  // others may shorten instead of mapping them.
+  // Lifetime. The file may be renamed or removed while mapped. If it is
+  // truncated, an access past the new end raises SIGBUS: read files that others
+  // may shorten instead of mapping them.
   //
   // Errors. All name the path.
   //   kNotFound           There is no such file.

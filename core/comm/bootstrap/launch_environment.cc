@@ -174,7 +174,7 @@ absl::StatusOr<std::optional<LaunchEnvironment>> FindLauncher(
         reader.PlaceFrom(launcher);
     malformed.Update(place.status());
     if (!place.ok() || !*place) continue;
-    // srun sets PMI's variables too, and its own say more.
+    // srun sets PMI's variables too, but its own contain more.
     const bool says_more = found && found->launcher == kMpich.name &&
                            found->rank == (*place)->rank &&
                            found->world_size == (*place)->world_size;
@@ -248,7 +248,7 @@ absl::StatusOr<LaunchEnvironment> FindPlace(const Reader& reader) {
                  size ? "rank" : "world_size");
 }
 
-// The place with what the program gives in it; the rest from the environment.
+// The place with the program's values in it; the rest from the environment.
 absl::StatusOr<LaunchEnvironment> FindPlace(const Reader& reader,
                                             const GivenPlace& given) {
   if (!given.rank && !given.world_size && !given.meeting_place &&
@@ -381,8 +381,8 @@ absl::Status FindMaster(const Reader& reader, LaunchEnvironment& place) {
 }
 
 std::string JobId(const Reader& reader, const LaunchEnvironment& place) {
-  // Open MPI draws this key at random for each run. Namespaces alone come
-  // again: they are made of a process number.
+  // Open MPI draws this key at random for each run. Namespaces alone repeat:
+  // they are made of a process number.
   if (place.launcher != kOpenMpi.name || !reader.Has(Knob::kOmpiJobKey)) {
     return "";
   }

@@ -79,8 +79,7 @@ absl::StatusOr<Master> LocateMaster(const std::string& host, int rank,
   }
   SHERD_ASSIGN_OR_RETURN(std::vector<std::string> addresses,
                          ResolveHost(host, deadline));
-  // All ranks have to pick the same one of several, whatever their resolver
-  // prefers.
+  // All ranks have to choose the same address, whatever their resolver prefers.
   std::sort(addresses.begin(), addresses.end(),
             [](const std::string& a, const std::string& b) {
               return std::make_pair(LoopbackLike(a) == "::1", a) <
@@ -97,7 +96,7 @@ absl::StatusOr<Master> LocateMaster(const std::string& host, int rank,
   if (rank != 0) return Master{address, ""};
   const absl::StatusOr<std::string> own = AddressTowards(address);
   if (own.ok() && *own == address) return Master{address, address};
-  // A service or a router passes on what comes to that address.
+  // A service or a router forwards connections to that address.
   SHERD_ASSIGN_OR_RETURN(const std::string bind_address,
                          AddressForOthers(address));
   SHERD_LOG(kInfo) << "rank 0: " << host << " (" << address
@@ -168,7 +167,7 @@ absl::StatusOr<Rendezvous> MeetAtFile(const RendezvousOptions& options,
   return Rendezvous{std::move(session), ""};
 }
 
-// A directory below TMPDIR that nobody but this user can touch.
+// A directory below TMPDIR that no other user can access.
 absl::StatusOr<std::string> OwnDirectory() {
   const std::string path =
       JoinPath(GetKnobOr(Knob::kTmpDir, "/tmp"),

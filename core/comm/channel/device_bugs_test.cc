@@ -1,5 +1,5 @@
-// That emulated GPUs find what core/comm could get wrong with streams, events
-// and buffers: the device plugin forgets something, and they say so.
+// Errors that core/comm could make with streams, events and buffers: the device
+// plugin forgets something, and the emulated GPUs report it.
 
 #include <functional>
 #include <memory>

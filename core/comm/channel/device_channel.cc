@@ -22,7 +22,7 @@ namespace {
 constexpr absl::Duration kLeave = absl::Seconds(1);
 constexpr absl::Duration kLeaveOtherHosts = absl::Seconds(10);
 constexpr char kLeavingKey[] = "device/leaving";
-// Between two looks at how many have come.
+// Between two checks of how many ranks have called.
 constexpr absl::Duration kLongestPause = absl::Milliseconds(50);
 // Looks at the processes of this host for each question to the store.
 constexpr int kLooksPerQuestion = 10;
@@ -207,7 +207,7 @@ absl::Status DeviceChannel::DeadPeer(const Collective& call) {
       return WithFailedRank(absl::UnavailableError("left the group"), *left);
     }
   }
-  // Those on other hosts can only report it themselves.
+  // Failures on other hosts are only known from their reports.
   const bool ask =
       !membership().one_host() && ++looks_ % kLooksPerQuestion == 0;
   return calls().peers().FindDeadPeer(ask);

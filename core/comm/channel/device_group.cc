@@ -18,8 +18,8 @@ namespace sherd::internal {
 namespace {
 
 // The group in whose batch the calling thread is. To the vendor's library a
-// batch is one of the thread: what another group is asked for in it would run
-// only at its end, and be taken for ended before.
+// batch belongs to the thread: calls on another group would run only at its
+// end, and be taken for completed before.
 thread_local const DeviceGroup* batch_of_thread = nullptr;
 
 // Device memory that a barrier may overwrite.
@@ -241,7 +241,7 @@ absl::StatusOr<DeviceGroup::LaunchSite> DeviceGroup::Enter(
     SHERD_RETURN_IF_ERROR(runtime().RecordEvent(resources_.fork, current));
     SHERD_RETURN_IF_ERROR(
         runtime().WaitEvent(resources_.side, resources_.fork));
-    // Then it waits for what this one waits for.
+    // Then it waits for the same work as this one.
     if (order_.last_stream == current.handle) return site;
   }
   SHERD_RETURN_IF_ERROR(OrderBehindLast(site));
@@ -250,7 +250,7 @@ absl::StatusOr<DeviceGroup::LaunchSite> DeviceGroup::Enter(
 
 absl::Status DeviceGroup::OrderBehindLast(const LaunchSite& site) {
   if (site.capturing) {
-    // Of a graph only what is in it can be waited for.
+    // Only work in the same graph can be waited for.
     if (order_.captured == nullptr ||
         site.stream.handle == resources_.side.handle) {
       return absl::OkStatus();
@@ -535,7 +535,7 @@ bool DeviceGroup::ProgressOn(Lane& lane, Completions& completed) {
         runtime().QueryEvent(lane.At(marked).event);
     if (!done.ok()) {
       if (in_flight_.broken.ok()) in_flight_.broken = done.status();
-      // Nothing runs any more, and nothing uses the buffers.
+      // Nothing runs any more, so nothing uses the buffers.
       if (in_flight_.failure.ok()) return progress;
     } else if (!*done) {
       return progress;
@@ -651,7 +651,7 @@ DeviceWatch::Watched::Sight DeviceGroup::Look() {
   const std::optional<Collective> call = FirstInFlight(overdue);
   if (!call) {
     if (progress) return Sight::kProgress;
-    // Nobody may call or wait any more, because of what is kept.
+    // No thread may call or wait any more, because of the kept objects.
     if (in_flight_.has_released.load(std::memory_order_acquire) &&
         !in_flight_.reclaiming.exchange(true)) {
       owner_.callbacks.RunInBackground([this] {

@@ -1,6 +1,6 @@
 // Groups with a device part, each rank a process on a GPU of its own. On
 // emulated GPUs, which run everything later than it is called, every test also
-// asks them whether something was not ordered or freed too early.
+// checks whether something was not ordered or freed too early.
 
 #include <signal.h>
 #include <unistd.h>

@@ -48,7 +48,7 @@ void DeviceWatch::Add(std::shared_ptr<Watched> watched) {
 }
 
 void DeviceWatch::StartThread() {
-  // One that ended by itself; it takes no lock any more.
+  // A thread that ended by itself no longer takes the lock.
   if (thread_ != nullptr) thread_->join();
   thread_.reset();
   pid_ = getpid();

@@ -146,8 +146,8 @@ absl::Status HostChannel::Execute(Collective& call) {
 absl::Status HostChannel::ExecuteMessage(const Collective& call) {
   const absl::Status status = PostAndWait(call);
   if (!absl::IsInvalidArgument(status)) return status;
-  // Of two ranks that contradict each other about a length neither is right
-  // before the other, and every rank of the group is to understand it.
+  // If two ranks disagree about a length, neither is known to be right, and the
+  // text must make sense on every rank of the group.
   return absl::InvalidArgumentError(absl::StrReplaceAll(
       status.message(),
       {{"this rank", absl::StrCat("rank ", membership().rank())}}));
@@ -223,7 +223,7 @@ void HostChannel::Close() {
   absl::MutexLock collective(&collective_mutex_);
   absl::WriterMutexLock open(&open_mutex_);
   // Written before the connections close, so that a rank which still needs this
-  // one can say what happened.
+  // one can report the reason.
   calls().peers().ReportLeaving();
   absl::MutexLock lock(&connection_mutex_);
   peer_memory_.reset();

@@ -62,8 +62,8 @@ uint64_t NumberIn(uint64_t word) {
 }
 uint64_t TypeIn(uint64_t word) { return word >> kFingerprintBits & kTypeMask; }
 
-// A rank that waits for others in order to say who deviates ends before its
-// deadline by so much: those who wait for it have that deadline as well.
+// A rank that waits for others in order to find the deviating one stops this
+// long before its deadline: the ranks that wait for it have that deadline too.
 constexpr absl::Duration kBeforeDeadline = absl::Milliseconds(200);
 // Interval between two checks for a dead rank.
 constexpr absl::Duration kLook = absl::Milliseconds(50);
@@ -336,8 +336,8 @@ std::optional<CallComparison::Call> CallComparison::Published(
   return call;
 }
 
-// True unless a rank that came before made another call. The first that gives a
-// type leaves it for all who come later.
+// True unless an earlier rank made another call. The first rank that gives a
+// type records it for all later ones.
 bool CallComparison::IsFirstOrEqual(const Call& call) {
   Word& slot = Slot(call.sequence);
   const uint64_t type = call.signature.type();
@@ -420,7 +420,7 @@ absl::Status CallComparison::CompareLengths(const Collective& desc) {
     mine[kLine + 2 * r + 1].store(line.wanted, std::memory_order_relaxed);
   }
   mine[0].store(count, std::memory_order_release);
-  // Of two ranks that write and then look, at least one sees the other.
+  // If two ranks write and then read, at least one sees the other's value.
   std::atomic_thread_fence(std::memory_order_seq_cst);
   for (int r = 0; r < size_; ++r) {
     const Word* const theirs = Lengths(desc.on_device, r, count);

@@ -117,7 +117,7 @@ TEST(CallComparisonTest, TheDeviatingRankIsReported) {
   }
 }
 
-// Of two who disagree neither is in the right; of four, two against two.
+// Of two ranks that disagree neither is right; of four, two against two.
 TEST(CallComparisonTest, InADrawNoRankIsReported) {
   for (const int size : {2, 4}) {
     std::atomic<int> errors = 0;
@@ -137,10 +137,10 @@ TEST(CallComparisonTest, InADrawNoRankIsReported) {
   }
 }
 
-// The first two that come differ; who deviates is known once the third came.
+// The first two differ; the deviating one is known once the third has called.
 TEST(CallComparisonTest, ALateRankIsWaitedForBeforeAnybodyIsNamed) {
   for (int odd = 0; odd < 2; ++odd) {
-    // The one that sees the difference asks again and again.
+    // The rank that sees the difference checks again and again.
     std::atomic<int> questions = 0;
     absl::Notification waits;
     RunOnBoard(3, [&](int rank, CallComparison& comparison) {
@@ -200,7 +200,7 @@ TEST(CallComparisonTest, ComparesTypesOfMovedElements) {
   EXPECT_GE(errors, 1);
 }
 
-// The one by bytes may come first, and the two others contradict each other
+// The call by bytes may arrive first, and the two others contradict each other
 // all the same.
 TEST(CallComparisonTest, ACallByBytesFitsEveryType) {
   RunOnBoard(3, [](int rank, CallComparison& comparison) {

@@ -42,7 +42,7 @@ MutableBytes BytesOf(std::vector<uint64_t>& numbers) {
                       numbers.size() * sizeof(uint64_t));
 }
 
-// An error of this call with what every error of a collective carries.
+// An error of this call with the information of every collective's errors.
 absl::Status Describe(const ProcessGroup& group, absl::string_view operation,
                       absl::Status status) {
   ErrorInfo info;

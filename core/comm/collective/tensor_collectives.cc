@@ -162,7 +162,7 @@ class Preparation {
                   ", expected as many elements"));
   }
 
-  // The first error with what every error of a collective carries.
+  // The first error with the information of every collective's errors.
   absl::StatusOr<Buffers> Finish() && {
     if (!group_.is_member()) return Buffers();
     if (status_.ok()) return std::move(buffers_);

@@ -33,7 +33,7 @@ using internal::OperationTraits;
 // be in different calls.
 constexpr int64_t kUsualLag = 1'000'000'000;
 
-// Of a rank's messages that do not go on, so many are looked into.
+// Of a rank's pending messages, at most so many are examined.
 constexpr int kMostMessages = 16;
 
 using Entries = std::map<uint64_t, const FlightFileEntry*>;
@@ -156,7 +156,7 @@ void FindLast(Member& member) {
   }
 }
 
-// As Init was asked for it.
+// The backend as requested from Init.
 std::string BackendOf(const FlightFileGroup& group) {
   if (group.device.empty()) return group.backend;
   const std::string type = group.device.substr(0, group.device.find(':'));
@@ -259,7 +259,7 @@ struct Trouble {
 };
 
 std::optional<Trouble> FindTrouble(const Group& group) {
-  // The first one: what comes after it fails for its sake.
+  // The first one: later failures follow from it.
   std::optional<Trouble> trouble;
   for (const Member& member : group.members) {
     uint64_t last_good = 0;

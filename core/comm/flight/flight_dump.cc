@@ -22,11 +22,11 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// Enough for every failure that somebody will read about, few enough that a
+// Enough for every failure that a person will read about, few enough that a
 // program that fails for ever does not fill a disk or spend its time here.
 constexpr int kMostDumps = 64;
 
-// Of a detail, so much is kept: readers refuse endless texts.
+// Details are cut to this length: readers refuse longer texts.
 constexpr size_t kLongestDetail = 4096;
 
 std::string Dump(const Json& json) {
@@ -288,7 +288,7 @@ std::string FlightWriter::PathFor(const FlightDump& dump) {
   if (!path.empty()) return path;
   const std::string stem = absl::StrCat("flight.rank-", dump.rank);
   path = JoinPath(directory_.path, stem + ".json");
-  // What cannot be looked at is not replaced either.
+  // A file that cannot be checked is not replaced either.
   if (files_.Exists(path).value_or(true)) {
     path = JoinPath(directory_.path,
                     absl::StrCat(stem, ".pid-", dump.pid, ".json"));
@@ -311,8 +311,8 @@ absl::StatusOr<std::string> FlightWriter::Write(const FlightDump& dump) {
   const std::string json = FlightDumpToJson(dump);
   SHERD_RETURN_IF_ERROR(MakeDirectory());
   const std::string path = PathFor(dump);
-  // Not synced: it matters to whoever looks into this hang, not after a crash
-  // of the machine, and syncing may take seconds.
+  // Not synced: it is needed while this hang is examined, not after a crash of
+  // the machine, and syncing may take seconds.
   const std::string temporary = absl::StrCat(path, ".tmp-", dump.pid);
   const auto write = [&]() -> absl::Status {
     SHERD_ASSIGN_OR_RETURN(const std::unique_ptr<File> file,

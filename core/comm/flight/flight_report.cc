@@ -9,7 +9,7 @@
 namespace sherd {
 namespace {
 
-// More ranks than a screen has lines: only those with something to say.
+// With more ranks than a screen has lines, only those with findings are shown.
 constexpr size_t kMostRows = 64;
 constexpr size_t kMostDetails = 8;
 

@@ -122,13 +122,13 @@ Watchdog::Watch Watchdog::Add(const GroupTag& group,
 }
 
 void Watchdog::StartThread() {
-  // One that ended by itself; it takes no lock any more.
+  // A thread that ended by itself no longer takes the lock.
   if (thread_ != nullptr) thread_->join();
   thread_.reset();
   pid_ = getpid();
   if (options_.handle_signal) {
     handler_pid.store(getpid(), std::memory_order_relaxed);
-    // Of a time without groups.
+    // From a time without groups.
     dump_wanted.store(false, std::memory_order_relaxed);
     InstallHandlerOnce();
   }

@@ -1,4 +1,4 @@
-// Each error that the cards of what makes groups document, and no other.
+// Each error that the factories of groups document, and no other.
 
 #include <memory>
 #include <string>

@@ -321,7 +321,7 @@ absl::StatusOr<GroupPointer> MeetAndJoin(const InitOptions& options,
   if (!rendezvous.ok()) {
     return candidate.error.ok() ? rendezvous.status() : candidate.error;
   }
-  // Told to all when they call the roll.
+  // Reported to all ranks when they exchange their records.
   candidate.error.Update(Pass(FaultPoint::kAfterMeeting, options, place));
   absl::StatusOr<GroupPointer> group =
       Join(options, place, choice, candidate, *rendezvous, timeout, meeting);

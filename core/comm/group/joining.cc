@@ -67,7 +67,7 @@ absl::Status ProcessGroup::Impl::Join(Deadline deadline, DeviceOrigin& origin) {
                                            deadline, membership_));
   SHERD_RETURN_IF_ERROR(ConnectHost(check, deadline));
   absl::Status status = ConnectDevice(deadline, origin);
-  // For those who still wait for this rank.
+  // For ranks that still wait for this one.
   if (!status.ok()) peers_.Report(status);
   return status;
 }

@@ -67,7 +67,7 @@ absl::StatusOr<std::string> AwaitMember(Store& store, int rank,
   }
 }
 
-// The error of ranks that did not come, of which `first` is the first.
+// The error of missing ranks, of which `first` is the first.
 absl::Status Absent(Store& store, int first, int size) {
   std::vector<int> missing;
   for (int rank = first; rank < size; ++rank) {

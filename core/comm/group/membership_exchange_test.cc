@@ -223,7 +223,7 @@ TEST(MembershipExchangeTest, ALateRankGetsTheErrorOfWorldSizes) {
   std::vector<absl::Status> results(3);
   std::thread zero([&] { results[0] = call(0, 3); });
   std::thread one([&] { results[1] = call(1, 2); });
-  // Rank 2 comes when rank 0 can see that sizes differ.
+  // Rank 2 calls when rank 0 can see that sizes differ.
   ASSERT_THAT(store.Get("records/1", Deadline::After(absl::Seconds(60))),
               IsOk());
   results[2] = call(2, 3);

@@ -35,8 +35,8 @@ class MistakesTest : public sherd::testing::DistributedTest {
 
   void SetUp() override { start_ = std::chrono::steady_clock::now(); }
 
-  // `status` names the rank that errs and what was called, and came long before
-  // the group's timeout.
+  // `status` names the deviating rank and its call, and was returned long
+  // before the group's timeout.
   void ExpectNamed(const absl::Status& status, absl::StatusCode code,
                    const std::string& operation) {
     EXPECT_THAT(

@@ -1,4 +1,4 @@
-// The device part of a group over a lazy device: nothing runs before somebody
+// The device part of a group over a lazy device: nothing runs before something
 // waits for it.
 
 #include <cstdint>

@@ -33,7 +33,7 @@ struct Script {
     return absl::OkStatus();
   };
   bool completes_in_post = true;
-  // Calls of Test that say "not yet" before the operation ends; -1: it never
+  // Calls of Test that return false before the operation ends; -1: it never
   // does.
   std::atomic<int> tests_left{0};
   std::atomic<int> aborts{0};

@@ -21,8 +21,8 @@ struct Registry {
   WeakAccess process ABSL_GUARDED_BY(mutex);
 };
 
-// Made by the first that comes, since others register among static
-// initialisers; leaked.
+// Created by the first user, since others register among static initialisers;
+// leaked.
 Registry& GetRegistry() {
   static Registry* const registry = new Registry;
   return *registry;

@@ -200,8 +200,8 @@ TEST_F(RemoteAccessTest, ABoxOfAShardIsFetchedIntoMemoryOfTheCaller) {
   });
 }
 
-// Members of a group publish when they get there; whoever reads does not have
-// to know when that is.
+// Members of a group publish when they get there; a reader need not know when
+// that is.
 TEST_F(RemoteAccessTest, APublicationThatIsYetToComeIsWaitedFor) {
   RunWorkers(2, [this](RemoteAccess& access) {
     const Tensor value = *Tensor::FromSpan<int32_t>({3}, {1});

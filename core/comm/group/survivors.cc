@@ -23,7 +23,7 @@ constexpr int kNobody = -1;
 constexpr absl::Duration kShortestPause = absl::Milliseconds(2);
 constexpr absl::Duration kLongestPause = absl::Milliseconds(50);
 
-// The ranks that more than half of the other ranks that came suspect.
+// The ranks that more than half of the other arrived ranks suspect.
 std::vector<int> SuspectsOfMost(const std::map<int, int>& came) {
   std::map<int, size_t> votes;
   for (const auto& [rank, suspect] : came) {
@@ -137,7 +137,7 @@ absl::StatusOr<std::vector<int>> SurvivorAgreement::AgreeOnMembers(
        pause = std::min(2 * pause, kLongestPause)) {
     SHERD_ASSIGN_OR_RETURN(const std::optional<std::string> decided, Look(key));
     if (decided) return Accept(*decided);
-    // Those who come until the time is over are members: looked for once more.
+    // Ranks that arrive before the time is over are members: checked once more.
     const bool is_late = arrivals.HasPassed();
     SHERD_ASSIGN_OR_RETURN(const bool settled,
                            AreSettled(!patience.HasPassed(), came));

@@ -105,8 +105,8 @@ absl::Status HashStore::WaitLocked(absl::string_view operation,
   const auto has_all = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     return internal::HasAll(entries_, keys);
   };
-  // Wakes only those whose keys have come. Abseil waits by the wall clock:
-  // short waits keep it harmless if somebody sets that back.
+  // Wakes only threads whose keys exist. Abseil waits by the wall clock: short
+  // waits keep it harmless if that is set back.
   while (!mutex_.AwaitWithTimeout(
       absl::Condition(&has_all),
       std::min(deadline.Remaining(), absl::Seconds(1)))) {

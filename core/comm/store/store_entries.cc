@@ -98,7 +98,7 @@ absl::StatusOr<std::vector<std::string>> ValuesOf(
     const StoreEntries& entries, absl::Span<const std::string> keys) {
   size_t total = 0;
   for (const std::string& key : keys) {
-    // With its length, as it travels to the client of a server.
+    // Including its length, which is sent to the client of a server.
     total += entries.find(key)->second.size() + sizeof(uint32_t);
   }
   if (total > kMaxMultiGetBytes) {

@@ -20,8 +20,8 @@
 namespace sherd {
 namespace {
 
-// Lines with the number of the dtype and the sizes, then the elements; those of
-// devices as host memory has them, and none of what has no data.
+// Lines with the number of the dtype and the sizes, then the elements in host
+// memory; none for a tensor without data.
 absl::StatusOr<std::string> Pack(const Tensor& shard) {
   std::string packed = absl::StrCat(static_cast<int>(shard.dtype()), "\n",
                                     absl::StrJoin(shard.sizes(), ","), "\n");
@@ -62,7 +62,8 @@ absl::StatusOr<Tensor> Unpack(absl::string_view packed) {
   return shard;
 }
 
-// How often somebody who waits for a publication looks whether its owner ended.
+// How often a reader that waits for a publication checks whether its owner
+// ended.
 constexpr absl::Duration kLook = absl::Milliseconds(20);
 
 class StoreRemoteAccess final : public RemoteAccess {
@@ -199,7 +200,7 @@ class StoreRemoteAccess final : public RemoteAccess {
     return absl::FailedPreconditionError("remote access has been shut down");
   }
 
-  // What a worker wrote of a publication, once it is there.
+  // The record that a worker wrote about a publication, once it exists.
   absl::StatusOr<std::string> AwaitPublication(int rank,
                                                const FetchRequest& request) {
     const PublicationId& id = request.publication;

@@ -221,7 +221,7 @@ class TcpStore::Impl {
 
 absl::StatusOr<std::shared_ptr<TcpStore>> TcpStore::Connect(
     const Options& options) {
-  // To Dial it would be a Unix socket.
+  // Dial would take it for a Unix socket.
   if (absl::StartsWith(options.host, "@")) {
     return absl::InvalidArgumentError(absl::StrCat(
         "the store: expected a host, found \"", options.host, "\""));

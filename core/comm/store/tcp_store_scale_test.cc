@@ -1,5 +1,5 @@
 // Ten thousand ranks on one server: each sets its address, waits for that of
-// its neighbour and for a key that comes last, and is counted. The clients are
+// its neighbour and for a key that is set last, and is counted. The clients are
 // plain sockets in a second process, so that neither needs more than one
 // descriptor per connection.
 

@@ -27,7 +27,7 @@ class TcpStoreServer::Impl final : private FrameServer::Handler {
             }) {}
 
   absl::Status Start(const Options& options) {
-    // To FrameServer it would be a Unix socket.
+    // FrameServer would take it for a Unix socket.
     if (absl::StartsWith(options.address, "@")) {
       return absl::InvalidArgumentError(
           absl::StrCat("the store server: expected a numeric address, found \"",

@@ -121,7 +121,7 @@ UniqueFd ConnectRaw(const TcpStoreServer& server) {
   return *std::move(fd);
 }
 
-// All that comes until the other end closes.
+// All bytes until the other end closes.
 std::string ReadToEnd(int fd) {
   std::string all;
   char byte;
@@ -316,7 +316,7 @@ TEST(TcpStoreTest, AnOversizedLengthEndsTheConnectionOnly) {
   const UniqueFd stranger = ConnectRaw(*server);
   ASSERT_THAT(SendFully(stranger.get(), "\xff\xff\xff\x7f", Late()), IsOk());
   EXPECT_EQ(ReadToEnd(stranger.get()), "");
-  // The same from one that was let in.
+  // The same from a client that passed the handshake.
   RawClient member(*server);
   member.Send("\xff\xff\xff\x7f");
   EXPECT_THAT(member.Receive(), StatusIs(absl::StatusCode::kUnavailable));
@@ -425,7 +425,7 @@ TEST(TcpStoreTest, ByteByByteIsAsGoodAsAtOnce) {
   EXPECT_EQ(response.code, absl::StatusCode::kOk);
 }
 
-// It asks for gigabytes and reads nothing; the server stops listening to it.
+// It requests gigabytes and reads nothing; the server stops reading from it.
 TEST(TcpStoreTest, AClientThatDoesNotReadHarmsNoOtherClient) {
   const auto server = StartServer();
   const auto store = ConnectTo(*server);
@@ -437,12 +437,12 @@ TEST(TcpStoreTest, AClientThatDoesNotReadHarmsNoOtherClient) {
     requests += Framed(1, internal::StoreOperation::kGet, {"big"}, 0);
   }
   greedy.Send(requests);
-  // By the time these are answered, it has had its turn.
+  // When these are answered, its requests have been handled, too.
   for (int i = 0; i < 20; ++i) {
     EXPECT_THAT(store->Add("n", 1), IsOkAndHolds(i + 1));
   }
   EXPECT_LT((ResidentPages() - pages) * sysconf(_SC_PAGESIZE), 64 << 20);
-  // Once it reads, it gets what it asked for.
+  // Once it reads, it gets the requested values.
   for (int i = 0; i < 100; ++i) {
     SHERD_ASSERT_OK_AND_ASSIGN(const internal::StoreResponse response,
                                greedy.Receive());

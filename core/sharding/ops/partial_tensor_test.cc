@@ -135,7 +135,7 @@ TEST(PartialTensorTest, ReducesEveryOperationAndDType) {
     const ShardingSpecPtr spec = Chunks(1, 3);
     for (int32_t number = 0; number < kNumDTypes; ++number) {
       const DType dtype = static_cast<DType>(number);
-      // Their largest numbers, or what they can tell apart, are too small.
+      // Their range or precision is too small.
       if (dtype == kBool || SizeOf(dtype) == 1) continue;
       for (const ReduceOp op :
            {ReduceOp::kSum, ReduceOp::kAvg, ReduceOp::kProduct, ReduceOp::kMin,

@@ -30,7 +30,7 @@ struct Call {
   absl::string_view name;
   CompareLayouts layouts;
   CollectiveOptions options;
-  // Of all options that have to be the same on all ranks.
+  // Of all options that must be the same on all ranks.
   Fingerprint fingerprint;
   // The same as text.
   std::function<std::string()> describe;
@@ -86,7 +86,7 @@ absl::StatusOr<bool> LocalShardsMatch(const ShardedTensor& a,
   for (size_t i = 0; i < a.local_shards().size(); ++i) {
     const Tensor& x = a.local_shards()[i].tensor;
     const Tensor& y = b.local_shards()[i].tensor;
-    // Their placements may not have said which.
+    // Their placements may not have an index.
     if (layouts == CompareLayouts::kStrictly &&
         !SameDevice(x.device(), y.device())) {
       return false;

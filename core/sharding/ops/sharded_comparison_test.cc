@@ -119,7 +119,7 @@ TEST(ShardedComparisonTest, ComparesMetadataByDefault) {
       EXPECT_THAT(AllClose(a, c.b, {.layouts = CompareLayouts::kNotAtAll}),
                   IsOkAndHolds(c.same_elements))
           << c.what;
-      // Of replicas that differ, any may be read.
+      // If replicas differ, any of them may be read.
       if (!c.same_elements || c.b.spec() == replicas) continue;
       Disturb(c.b, 2, 0.5);
       EXPECT_THAT(Equal(a, c.b, kAnyLayout), IsOkAndHolds(false)) << c.what;

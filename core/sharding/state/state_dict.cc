@@ -68,8 +68,8 @@ absl::Status TooDeep(absl::string_view name) {
       "deeper"));
 }
 
-// What follows `part` is yet to be created, and so has no items; the list that
-// `part` is a position in has `size`.
+// The elements after `part` do not exist yet, and so have no items; the list
+// in which `part` is a position has `size`.
 absl::Status CheckPositions(absl::string_view name, Parts path, size_t part,
                             size_t size) {
   for (size_t i = part; i < path.size(); ++i) {

@@ -49,7 +49,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   for (const StateEntry& entry : entries) {
     const auto value = state->Find(entry.name);
     SHERD_CHECK(value.ok()) << value.status().ToString();
-    // What was an empty map or list may have got items from later lines.
+    // A value that was an empty map or list may have items from later lines.
     SHERD_CHECK((*value)->kind() == entry.value.kind());
   }
   const absl::StatusOr<StateDict> again =

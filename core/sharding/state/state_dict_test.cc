@@ -52,7 +52,7 @@ ShardedTensor Sharded(float first, const char* placement = "rank:0/cpu") {
       .value();
 }
 
-// Of each kind one value, and of containers an empty and a full one.
+// One value of each kind, and an empty and a full container of each.
 StateDict Sample() {
   return StateDict::Unflatten({{"model.layer.weight", Numbers(1)},
                                {"model.layer.bias", Sharded(4)},
@@ -75,8 +75,8 @@ std::vector<std::string> Names(const std::vector<StateEntry>& entries) {
   return names;
 }
 
-// What a value may be written as. Integers that may not fit, characters and
-// pointers do not compile.
+// Types from which a value can be made. Integers that may not fit, characters
+// and pointers do not compile.
 static_assert(std::is_convertible_v<bool, StateValue>);
 static_assert(std::is_convertible_v<uint32_t, StateValue>);
 static_assert(std::is_convertible_v<long long, StateValue>);

@@ -13,7 +13,7 @@
 
 // Random layouts over devices and host memory, in groups without a device part,
 // where messages between ranks go through host memory, and with one. Work on
-// the devices does not run before somebody waits for it.
+// the devices does not run before something waits for it.
 
 namespace sherd {
 namespace {

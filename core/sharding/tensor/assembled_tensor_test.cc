@@ -21,8 +21,8 @@
 #include "sherd/testing/placed_fixture.h"
 #include "sherd/testing/tensor_pattern.h"
 
-// Tensors that are put together from what ranks have, on four ranks and on
-// every backend: what the documents say about local shards and local tensors.
+// Tensors that are assembled from the shards of ranks, on four ranks and on
+// every backend: the documented behaviour of local shards and local tensors.
 
 namespace sherd {
 namespace {

@@ -22,7 +22,7 @@
 #include "sherd/testing/tensor_pattern.h"
 
 // Tensors in boxes that are listed one by one, on four ranks and on every
-// backend: what the documents say about creating and gathering them.
+// backend: the documented behaviour of creating and gathering them.
 
 namespace sherd {
 namespace {

@@ -18,8 +18,8 @@
 #include "sherd/testing/tensor_matchers.h"
 #include "sherd/testing/tensor_pattern.h"
 
-// Tensors in chunks of one dimension on four ranks, on every backend: what the
-// documents say about creating, cutting, looking at and gathering them.
+// Tensors in chunks of one dimension on four ranks, on every backend: the
+// documented behaviour of creating, cutting, inspecting and gathering them.
 
 namespace sherd {
 namespace {
@@ -210,7 +210,7 @@ SHERD_DIST_TEST_F(ChunkedTensorTest, RandomNumbersAreThoseOfThisRanksSeed) {
       TensorBitwiseEq(normal));
 }
 
-// With the dtype of the source, which nobody has to repeat.
+// With the dtype of the source, which need not be repeated.
 SHERD_DIST_TEST_F(ChunkedTensorTest, LikeFunctionsFillTheSameLayout) {
   SHERD_ASSERT_OK_AND_ASSIGN(
       const ShardedTensor source,

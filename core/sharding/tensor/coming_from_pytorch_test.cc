@@ -47,7 +47,7 @@ using ::sherd::testing::IsOkAndHolds;
 constexpr char kFolder[] = "core/sharding/";
 constexpr char kThisFile[] = "core/sharding/tensor/coming_from_pytorch_test.cc";
 
-// Of other folders than this one's headers.
+// From headers of other folders.
 [[maybe_unused]] constexpr auto kSplit = &ProcessGroup::Split;
 [[maybe_unused]] constexpr auto kDevice = &ProcessGroup::device;
 [[maybe_unused]] constexpr auto kDevices = &ProcessGroup::devices;

@@ -51,7 +51,7 @@ SHERD_DIST_TEST_F(DeviceDeathTest, IsNamedAndTheSourceStays) {
   EXPECT_THAT(status, BlamesRank(kFailedRank));
   EXPECT_FALSE(group().health().ok());
   EXPECT_TRUE(HasPattern(source));
-  // The survivors go on with what they have.
+  // The survivors continue with their shards.
   SHERD_ASSERT_OK_AND_ASSIGN(const auto rest, group().NewGroup({0, 2}));
   SHERD_ASSERT_OK_AND_ASSIGN(
       ShardedTensor next,

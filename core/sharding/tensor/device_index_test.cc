@@ -95,7 +95,7 @@ class DeviceIndexTest : public ::testing::TestWithParam<std::string> {
   }
   ~DeviceIndexTest() override { DeviceRuntime::SetLoader(nullptr); }
 
-  // On each rank, whose current device is that of its number.
+  // On each rank, whose current device is that with the rank's number.
   void RunRanks(const std::function<void(ProcessGroup&)>& body) {
     RunLocalRanks(kRanks,
                   [&](ProcessGroup& group) {
@@ -129,7 +129,7 @@ TEST_P(DeviceIndexTest, EachRankNamesADeviceOfItsOwn) {
                                own.To(Gpu(group.rank() + 1)));
     ExpectLaidOut(next, OnNextGpus());
     EXPECT_TRUE(HasPattern(next));
-    // Those that stay, share their memory.
+    // Shards that stay share their memory.
     SHERD_ASSERT_OK_AND_ASSIGN(
         const ShardedTensor mixed,
         own.To(Gpu(group.rank() == 1 ? 2 : group.rank())));
@@ -138,7 +138,7 @@ TEST_P(DeviceIndexTest, EachRankNamesADeviceOfItsOwn) {
     EXPECT_EQ(mixed.local_shards()[0].tensor.data() ==
                   own.local_shards()[0].tensor.data(),
               group.rank() != 1);
-    // Some say which, some do not mind.
+    // Some name an index, some do not.
     SHERD_ASSERT_OK_AND_ASSIGN(
         const ShardedTensor some,
         own.To(group.rank() == 0 ? Device("cuda:1") : Device("cuda")));
@@ -237,7 +237,7 @@ TEST_P(DeviceIndexTest, WhatHasNoIndexIsWhereItsTensorsAre) {
     ASSERT_THAT(moved.Reshard(OnOwnGpus()), IsOk());
     EXPECT_EQ(moved.local_shards()[0].tensor.data(), data);
     ExpectLaidOut(moved, OnOwnGpus());
-    // A copy is where the original is, whatever the current device.
+    // A copy is on the device of the original, whatever the current device.
     ASSERT_THAT(devices_.SetCurrentDevice(0), IsOk());
     SHERD_ASSERT_OK_AND_ASSIGN(const ShardedTensor copy, any.Clone());
     EXPECT_EQ(DeviceOfShard(copy), Gpu(group.rank()));
@@ -357,7 +357,7 @@ TEST(PinnedShardsTest, MatchTheMetadata) {
   DeviceRuntime::SetLoader(nullptr);
 }
 
-// Where nothing can be pinned, ordinary memory is what pin_memory asks for.
+// Where nothing can be pinned, pin_memory gives ordinary memory.
 TEST(PinnedShardsTest, NeedNoDevice) {
   RunLocalRanks(1, [](ProcessGroup&) {
     SHERD_ASSERT_OK_AND_ASSIGN(

@@ -89,7 +89,7 @@ SHERD_DIST_TEST_F(DeviceTensorTest, ShardsMoveFromDeviceToDevice) {
   }
 }
 
-// Nothing waits for the devices: what comes before and after is queued, too.
+// Nothing waits for the devices: earlier and later work is queued, too.
 SHERD_DIST_TEST_F(DeviceTensorTest, MovesAreInTheOrderOfTheStream) {
   SHERD_ASSERT_OK_AND_ASSIGN(const DeviceStream stream,
                              runtime().CreateStream(Own().index));
@@ -108,7 +108,7 @@ SHERD_DIST_TEST_F(DeviceTensorTest, MovesAreInTheOrderOfTheStream) {
       ASSERT_THAT(columns.Fill(0), IsOk());
     }
     EXPECT_TRUE(HasPattern(rows));
-    // Memory that goes while it is in use.
+    // Memory that is freed while it is in use.
     ASSERT_THAT(rows.Reshard(Chunks(1)), IsOk());
     ASSERT_THAT(rows.Reshard(Chunks(0)), IsOk());
     EXPECT_TRUE(HasPattern(rows));

@@ -1,5 +1,5 @@
-// Each error that the cards of what makes specs, shards and sharded tensors
-// document, and no other.
+// Each error that the factories of specs, shards and sharded tensors document,
+// and no other.
 
 #include <cstddef>
 #include <cstdint>

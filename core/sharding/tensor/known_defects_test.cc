@@ -106,7 +106,7 @@ class KnownDefectsTest : public sherd::testing::PlacedFixture<
 
 // ShardedTensor
 
-// Buffers have the default dtype, float32: such numbers come back rounded,
+// Buffers have the default dtype, float32: such numbers are returned rounded,
 // without an error.
 SHERD_DIST_TEST_F(KnownDefectsTest, GatherKeepsNumbersThatFloat32CannotHold) {
   ExpectGatheredExactly<double>({1.0 / 3, 1e300, 16777217.0, -1e-300, 0.1});

@@ -31,8 +31,8 @@
 #include "sherd/testing/local_ranks.h"
 #include "sherd/testing/matchers.h"
 
-// Everything that the documents say is refused, by code and key phrase, on two
-// ranks that are threads. Every rank does the same, and gets the same.
+// Each documented rejection, by code and key phrase, on two ranks that are
+// threads. Every rank does the same, and gets the same.
 
 namespace sherd {
 namespace {
@@ -685,7 +685,7 @@ static_assert(!IsSpec<int>);
 static_assert(!IsSpec<std::string>);
 static_assert(!IsSpec<std::vector<Placement>>);
 
-// Of a tensor that may be written to, the properties may not.
+// A tensor may be writable, its properties may not.
 template <typename Property>
 constexpr bool kReadOnly = !std::is_reference_v<Property> ||
                            std::is_const_v<std::remove_reference_t<Property>>;

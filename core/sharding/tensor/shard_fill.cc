@@ -40,7 +40,7 @@ absl::StatusOr<std::optional<Generator::State>> FillShardsRandomly(
     absl::Span<const Shard> shards, const ShardedTensorMetadata& metadata,
     const RandomOptions& options, DrawShard draw) {
   const DType dtype = metadata.properties.dtype;
-  // Said here too, so that ranks without shards say the same.
+  // Checked here too, so that ranks without shards return the same error.
   if (!IsFloatingPoint(dtype) && !IsComplex(dtype)) {
     return absl::UnimplementedError(absl::StrCat(
         "random numbers are drawn as floating-point or complex numbers, not ",

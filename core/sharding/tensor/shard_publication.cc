@@ -51,7 +51,7 @@ absl::Status CheckAccess(const ProcessGroup& group,
   return absl::OkStatus();
 }
 
-// Waits for what is queued for the shards on devices.
+// Waits for work queued for shards on devices.
 absl::Status Complete(absl::Span<const Shard> shards) {
   for (const Shard& shard : shards) {
     const Device device = shard.tensor.device();
@@ -63,8 +63,8 @@ absl::Status Complete(absl::Span<const Shard> shards) {
   return absl::OkStatus();
 }
 
-// What PublishShards and PublishAs have in common: tensors of a scope are
-// counted by those who call this.
+// The common part of PublishShards and PublishAs: the callers count the
+// tensors of a scope.
 absl::StatusOr<ShardedTensor> Publish(
     const OperationLabel& operation, absl::StatusOr<ShardedTensor> created,
     ProcessGroup& group, std::string scope,

@@ -274,7 +274,7 @@ View RandomView(int64_t rows, std::mt19937_64& random) {
   return view;
 }
 
-// Shards of the heights `rows`, where the views say in `memory`.
+// Shards of the heights `rows`, at the places that the views in `memory` give.
 ShardedTensor ShardsAt(absl::Span<const int64_t> rows,
                        absl::Span<const View> views, const Tensor& memory) {
   std::vector<Shard> shards;

@@ -248,8 +248,8 @@ class ShardFinder {
     }
   }
 
-  // The first entry that has not been taken, with the box of `wanted` and, as
-  // far as the indices of devices say, its place.
+  // The first entry that has not been taken, with the box of `wanted` and its
+  // place, as far as indices of devices are given.
   std::optional<size_t> Take(const ShardMetadata& wanted) {
     const auto found = entries_.find(BoxView(wanted));
     if (found == entries_.end()) return std::nullopt;

@@ -420,7 +420,7 @@ TEST(FromLocalShardsAndMetadataTest, AttachesTheShards) {
     EXPECT_EQ(tensor.metadata(), metadata);
     EXPECT_EQ(*tensor.spec(), *Chunks(0, 2));
     EXPECT_EQ(tensor.local_shards()[0].tensor.data(), local.data());
-    // With a spec that is given, the result is what that builds.
+    // With a given spec, the result is what that builds.
     const auto listed = EnumerableShardingSpec::Create(metadata.shards).value();
     SHERD_ASSERT_OK_AND_ASSIGN(const ShardedTensor other,
                                ShardedTensor::FromLocalShardsAndMetadata(

@@ -254,7 +254,7 @@ TEST(ReshardTest, ABoxThatStaysOnItsRankStaysInPlace) {
       EXPECT_EQ(stats.bytes_in_place, 2 * 4 * 4);
       EXPECT_EQ(stats.bytes_local, 2 * 4 * 4);
     }
-    // Not while somebody else holds it.
+    // Not while another handle holds it.
     const ShardedTensor copy = tensor;
     ASSERT_THAT(tensor.Reshard(Chunks(0, 3), {.stats = &stats}), IsOk());
     EXPECT_TRUE(HasPattern(tensor));

@@ -236,7 +236,7 @@ class DyingRankTest : public ShardedTensorProcessTest {
     return group;
   }
 
-  // `operation` is what the program called, whatever inner call found out.
+  // `operation`: the program's call, whichever inner call found the failure.
   void ExpectLost(absl::string_view operation, const absl::Status& status,
                   ProcessGroup& group) {
     EXPECT_THAT(status, StatusIs(absl::StatusCode::kUnavailable,

@@ -59,7 +59,7 @@ absl::Status CheckSource(const Tensor& tensor) {
   return internal::CheckHasData(tensor, "the tensor");
 }
 
-// Every rank sees all calls and comes to the same result.
+// Every rank sees all calls and determines the same result.
 absl::Status CompareCalls(ProcessGroup& group,
                           absl::Span<const ShardCall> calls,
                           const ShardingSpecPtr& spec,
@@ -79,8 +79,8 @@ absl::Status CompareCalls(ProcessGroup& group,
       [&spec] { return spec->ToString(); }, collective);
 }
 
-// Tells all ranks what `src_rank` has, once it is clear that they agree on
-// whom to ask.
+// Sends the data of `src_rank` to all ranks, once it is clear that they agree
+// on the source.
 absl::StatusOr<ShardCall> ExchangeCalls(ProcessGroup& group,
                                         const Tensor& tensor,
                                         const ShardingSpecPtr& spec,

@@ -114,7 +114,7 @@ struct ShardTensorCall {
   int src_rank = 0;
 };
 
-// All three ranks pass what fits, but for what `harm` does.
+// All three ranks pass valid arguments, but for the effect of `harm`.
 void ExpectScatterError(
     const std::function<void(ShardTensorCall&, int rank)>& harm,
     absl::StatusCode code, const std::string& phrase, int error_rank) {

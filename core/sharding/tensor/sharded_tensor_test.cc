@@ -156,8 +156,8 @@ TEST(ShardedTensorTest, RandomShardsAreThoseOfPlainTensorsWithTheSameSeed) {
   });
 }
 
-// The tensor that `ranks` ranks draw together, and where their generators then
-// stand.
+// The tensor that `ranks` ranks draw together, and the states of their
+// generators afterwards.
 struct Drawn {
   Tensor whole;
   std::vector<Generator::State> after;
@@ -248,7 +248,7 @@ TEST(ShardedTensorTest, RandomIntegersAreRefusedOnRanksWithoutShardsToo) {
   });
 }
 
-// Gives two overlapping boxes, whatever is asked for.
+// Gives two overlapping boxes for every tensor.
 class BrokenSpec final : public ShardingSpec {
  public:
   absl::StatusOr<ShardedTensorMetadata> BuildMetadata(

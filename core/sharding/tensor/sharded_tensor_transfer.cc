@@ -88,8 +88,8 @@ absl::Status Describe(const ProcessGroup& parent, const ShardedTensor& source,
   return absl::OkStatus();
 }
 
-// Checks that all ranks of one side say the same. Every rank sees all calls and
-// comes to the same result.
+// Checks that all ranks of one side passed the same. Every rank sees all calls
+// and determines the same result.
 absl::Status CompareSide(ProcessGroup& parent,
                          absl::Span<const TransferCall> calls,
                          Side TransferCall::*which, absl::string_view side,

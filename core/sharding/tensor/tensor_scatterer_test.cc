@@ -118,7 +118,7 @@ SHERD_DIST_TEST_F(TensorScattererTest, HandsOutTheElementsInItsOwnWay) {
 }
 
 SHERD_DIST_TEST_F(TensorScattererTest, IsAskedForTensorsOnly) {
-  // Reshard goes by the metadata alone.
+  // Reshard uses the metadata alone.
   const auto rows = ChunkShardingSpec::Create(0, PlacementsOnRanks(3));
   SHERD_ASSERT_OK_AND_ASSIGN(ShardedTensor tensor,
                              ShardTensor(Source(0), *rows, 0));

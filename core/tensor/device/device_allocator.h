@@ -27,8 +27,8 @@ class StreamUses {
   void Add(DeviceRuntime& runtime, const DeviceStream& stream);
   // Makes `stream` wait for all points, and clears them.
   void OrderBefore(DeviceRuntime& runtime, const DeviceStream& stream);
-  // Whether all points have been passed, or the device failed, after which
-  // nothing runs any more.
+  // Whether all points have been passed, or the device failed, after which no
+  // work runs.
   bool HavePassed(DeviceRuntime& runtime) const;
   // Clears the points.
   void Clear(DeviceRuntime& runtime);

@@ -113,7 +113,7 @@ struct DeviceRuntime::Allocators {
 
   explicit Allocators(DeviceRuntime& runtime) : pinned(runtime, Device()) {}
 
-  // Null unless that device was asked for.
+  // Null unless that device was requested.
   OfDevice* Of(int device) {
     absl::MutexLock lock(&mutex);
     const size_t i = static_cast<size_t>(device);
@@ -135,7 +135,7 @@ struct DeviceRuntime::Allocators {
 
   internal::LingeringAllocator pinned;
   absl::Mutex mutex;
-  // By number, as far as they were asked for.
+  // By number, as far as they were requested.
   std::vector<std::unique_ptr<OfDevice>> devices ABSL_GUARDED_BY(mutex);
 };
 

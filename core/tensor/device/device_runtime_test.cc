@@ -143,7 +143,7 @@ TEST_F(DeviceMemoryTest, IsFreedInTheOrderOfItsStream) {
   }
   const void* const data = storage->data();
   fake_.TakeQueued();
-  // On whatever stream it goes, it goes behind its own.
+  // It is freed behind its own work, whatever the stream.
   storage.reset();
   EXPECT_THAT(fake_.TakeQueued(), ElementsAre("free"));
   EXPECT_EQ(fake_.live_blocks(), 0);
@@ -319,7 +319,7 @@ TEST_F(DeviceMemoryTest, PinnedMemoryIsReusedOnlyOnceItsWorkHasRun) {
   EXPECT_EQ(fake_.ReadNow(copy->data(), 1), "x");
   std::shared_ptr<Storage> next = Storage::Allocate(64, pinned).value();
   EXPECT_EQ(fake_.live_pooled_blocks(), 1);
-  // Unused, it goes at once.
+  // Unused, it is freed at once.
   next.reset();
   EXPECT_EQ(fake_.live_pooled_blocks(), 0);
   EXPECT_EQ(fake_.live_events(), 0);

@@ -11,7 +11,7 @@ namespace {
 constexpr Device kFirst = {DeviceType::kCuda, 0};
 constexpr Device kSecond = {DeviceType::kCuda, 1};
 
-// No stream: an address that nobody follows.
+// Not a stream: an address that is never used.
 DeviceStream Stream(const Device& device, uintptr_t number) {
   return {device, reinterpret_cast<void*>(number)};
 }

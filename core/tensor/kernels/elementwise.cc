@@ -97,8 +97,7 @@ absl::StatusOr<Tensor> ApartFrom(const Tensor& operand, const Tensor& out) {
 
 // Scalars
 
-// An integer tensor must not silently drop a fraction of what it is computed
-// with.
+// An integer tensor must not silently drop the fraction of a scalar.
 absl::Status CheckWhole(const Scalar& scalar, DType dtype) {
   if (!IsInteger(dtype) || IsInteger(scalar.dtype()) ||
       scalar.dtype() == kBool) {

@@ -378,8 +378,8 @@ TEST(ElementwiseTest, KeepsTheRulesForNanAndZero) {
   }
 }
 
-// Every number of 8 or 16 bits comes and goes as the class converts it, and so
-// does every sum and product of two, in code for every processor.
+// Every number of 8 or 16 bits is converted as by the class, and so is every
+// sum and product of two, in code for every processor.
 template <typename T>
 void CheckSmallFloats(internal::ElementwiseTarget target, DType dtype) {
   using Bits = typename T::Bits;

@@ -29,10 +29,10 @@ constexpr size_t kStreamScatteredBytes = size_t{4} << 20;
 // are neighbours.
 constexpr size_t kStreamRun = 512;
 constexpr size_t kStreamScatteredRun = kCacheLine;
-// From here on several pages at a time are faster than one.
+// From this size on several pages at a time are faster than one.
 constexpr size_t kStreamPagesRun = size_t{96} << 20;
-// Of small parts of a large copy the ends, at which streaming stores are waited
-// for, cost more than they gain.
+// For small parts of a large copy, waiting for the streaming stores at their
+// ends costs more than these gain.
 constexpr size_t kStreamPart = size_t{4} << 10;
 // How far into the next run of a source with gaps to read ahead: further than
 // the processor sees by itself.

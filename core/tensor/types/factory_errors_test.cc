@@ -1,5 +1,5 @@
-// Each error that the cards of what makes tensors and their memory document,
-// and no other.
+// Each error that the factories of tensors and their memory document, and no
+// other.
 
 #include <cstddef>
 #include <cstdint>

@@ -195,7 +195,8 @@ TEST(IntegerConversionTest, IntegersRoundOnce) {
   EXPECT_EQ(Float16(65520).bits(), 0x7c00);
   EXPECT_EQ(Float16(int64_t{-3}), Float16(-3.0f));
   EXPECT_EQ(Float16(true), Float16(1.0f));
-  // A tie of bfloat16 that a double cannot tell from the number above it.
+  // A tie of bfloat16 that a double cannot distinguish from the number above
+  // it.
   const int64_t tie = (int64_t{1} << 62) + (int64_t{1} << 54);
   EXPECT_EQ(static_cast<float>(BFloat16(tie)), 0x1p62f);
   EXPECT_EQ(static_cast<float>(BFloat16(tie + 1)), 0x1.02p62f);

@@ -92,7 +92,7 @@ class BoundedSum {
   }
 
   // With the first `terms` terms; `target` is neither negative nor out of their
-  // reach.
+  // range.
   bool Try(size_t terms, int64_t target) {
     if (terms == 0) return true;
     const Term& term = terms_[terms - 1];

@@ -189,7 +189,7 @@ class BlockPool {
 
   absl::Mutex mutex_;
   absl::flat_hash_map<void*, size_t> live_ ABSL_GUARDED_BY(mutex_);
-  // In the order in which they came back.
+  // In the order in which they were returned.
   Waiting waiting_ ABSL_GUARDED_BY(mutex_);
   std::multimap<size_t, Waiting::iterator> by_size_ ABSL_GUARDED_BY(mutex_);
   size_t live_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
