@@ -27,7 +27,7 @@ TEST(CompletionTest, TheFirstOutcomeStays) {
   EXPECT_EQ(*completion.AwaitFor(absl::InfiniteDuration()), 1);
 }
 
-TEST(CompletionDeathTest, OneThatNobodyElseCompletesEndsOnce) {
+TEST(CompletionDeathTest, AnOperationWithOneCompleterEndsOnce) {
   Completion<int> completion;
   completion.Finish(1);
   EXPECT_DEATH(completion.Finish(2), "ended twice");
@@ -79,7 +79,7 @@ class TurnWork final : public SharedWork {
   const std::function<bool(Wait&)> turn_;
 };
 
-TEST(CompletionTest, WhoWaitsMayBringTheOutcomeItself) {
+TEST(CompletionTest, AWaitingThreadMayBringTheOutcomeItself) {
   Completion<int> completion;
   bool worked = false;
   TurnWork work([&](SharedWork::Wait& wait) {

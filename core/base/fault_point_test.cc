@@ -41,7 +41,7 @@ TEST_F(FaultPointTest, WithoutAHandlerNothingHappens) {
   EXPECT_FALSE(lost);
 }
 
-TEST_F(FaultPointTest, TheHandlerSeesThePassageAndDecidesWhatComesOfIt) {
+TEST_F(FaultPointTest, TheHandlerGetsThePassageAndDecidesItsOutcome) {
   std::vector<std::string> seen;
   SetFaultHandler([&seen](const FaultPassage& passage) {
     seen.push_back(std::string(GetFaultPointInfo(passage.point).name) + " " +

@@ -88,7 +88,7 @@ TEST(EventLoopTest, TimersRunInTheOrderOfTheirTimeAndNotEarly) {
   EXPECT_THAT(order, ElementsAre(10, 15, 40));
 }
 
-TEST(EventLoopTest, AHandlerIsToldOfItsDescriptorUntilItIsUnwatched) {
+TEST(EventLoopTest, AHandlerIsCalledForItsDescriptorUntilItIsUnwatched) {
   auto loop = StartLoop();
   auto [mine, theirs] = SocketPair();
   const int fd = mine.get();
@@ -112,7 +112,7 @@ TEST(EventLoopTest, AHandlerIsToldOfItsDescriptorUntilItIsUnwatched) {
   EXPECT_EQ(received, "abc");
 }
 
-TEST(EventLoopTest, WhatItsEndDropsMayStillCallIt) {
+TEST(EventLoopTest, CapturesDroppedAtItsEndMayStillCallIt) {
   constexpr int kSockets = 20;
   auto owned = StartLoop();
   EventLoop* const loop = owned.get();
@@ -148,7 +148,7 @@ TEST(EventLoopTest, WhatItsEndDropsMayStillCallIt) {
 
 // Two are ready in one round, and the first to run closes the other, whose
 // number a new descriptor takes at once.
-TEST(EventLoopTest, AnEventForAClosedDescriptorReachesNobody) {
+TEST(EventLoopTest, AnEventForAClosedDescriptorCallsNoHandler) {
   auto loop = StartLoop();
   auto a = SocketPair(), b = SocketPair();
   ASSERT_EQ(write(a.second.get(), "x", 1), 1);
@@ -191,7 +191,7 @@ void AwaitSleep(const SharedWork::Wait& wait) {
   while (!wait.sleeps()) std::this_thread::yield();
 }
 
-TEST(EventLoopWorkTest, WhatComesRunsOnceOnAnyThread) {
+TEST(EventLoopWorkTest, EachTaskRunsOnceOnAnyThread) {
   auto loop = StartLoop();
   const std::shared_ptr<SharedWork> work = loop->work();
   auto [near, far] = SocketPair();
@@ -342,7 +342,7 @@ TEST(EventLoopWorkTest, ADeadlineEndsAVisitThatAlwaysFindsWork) {
   }
 }
 
-TEST(EventLoopWorkTest, WhatALoopRunsDoesNotTakePart) {
+TEST(EventLoopWorkTest, AFunctionOfALoopDoesNotTakePart) {
   auto loop = StartLoop();
   const std::shared_ptr<SharedWork> work = loop->work();
   absl::Notification ran;

@@ -607,7 +607,7 @@ TEST(FrameConnectionTest, FramesThatDoNotLeaveHearWhyBeforeTheEndIsReported) {
   log.ExpectEach(absl::AbortedError("enough"));
 }
 
-TEST(FrameConnectionTest, FramesAreToldOfTheEndOfOneThatWasNeverStarted) {
+TEST(FrameConnectionTest, AConnectionThatWasNeverStartedFailsItsFrames) {
   const std::unique_ptr<EventLoop> loop = NewLoop();
   auto [own, other] = SocketPair();
   const std::string tail(1 << 20, 'x');
@@ -622,7 +622,7 @@ TEST(FrameConnectionTest, FramesAreToldOfTheEndOfOneThatWasNeverStarted) {
   log.ExpectEach(StatusIs(absl::StatusCode::kCancelled));
 }
 
-TEST(FrameConnectionTest, WhatFindsNothingQueuedLeavesOnTheCallersThread) {
+TEST(FrameConnectionTest, WithAnEmptyQueueAFrameIsSentOnTheCallersThread) {
   const std::unique_ptr<EventLoop> loop = NewLoop();
   auto [own, other] = SocketPair();
   End end(loop.get(), std::move(own), WithTails());
@@ -681,7 +681,7 @@ TEST(FrameConnectionTest, WhileItsAnswersAreNotReadItReadsNoMore) {
   RunOn(*loop, [&] { EXPECT_EQ(handled, kRequests); });
 }
 
-TEST(FrameConnectionTest, OneThatReadsNothingIsCutOff) {
+TEST(FrameConnectionTest, APeerThatReadsNothingIsDisconnected) {
   const std::unique_ptr<EventLoop> loop = NewLoop();
   auto [own, other] = SocketPair();
   End end(loop.get(), std::move(own),
@@ -703,7 +703,7 @@ TEST(FrameConnectionTest, OneThatReadsNothingIsCutOff) {
 
 // Data that the other end sent before it closed is received, though it cannot
 // be answered any more.
-TEST(FrameConnectionTest, LastWordsAreHeard) {
+TEST(FrameConnectionTest, DataSentBeforeTheEndIsReceived) {
   const std::unique_ptr<EventLoop> loop = NewLoop();
   auto [own, other] = SocketPair();
   End end(loop.get(), std::move(own),
@@ -861,7 +861,7 @@ TEST(FrameConnectionTest, AGentleCloseSendsTailsThatWait) {
   log.ExpectEach(absl::OkStatus());
 }
 
-TEST(FrameConnectionTest, SendingToOneThatHasGoneIsAnErrorAndNoSignal) {
+TEST(FrameConnectionTest, SendingToAClosedPeerIsAnErrorAndNotASignal) {
   const std::unique_ptr<EventLoop> loop = NewLoop();
   auto [own, other] = SocketPair();
   SentLog log;
@@ -877,7 +877,7 @@ TEST(FrameConnectionTest, SendingToOneThatHasGoneIsAnErrorAndNoSignal) {
 }
 
 // The loop is not notified when the other end stops reading.
-TEST(FrameConnectionTest, OneThatCannotBeSentToCloses) {
+TEST(FrameConnectionTest, AConnectionThatCannotSendCloses) {
   const std::unique_ptr<EventLoop> loop = NewLoop();
   auto [own, other] = SocketPair();
   End end(loop.get(), std::move(own), WithTails());
@@ -888,7 +888,7 @@ TEST(FrameConnectionTest, OneThatCannotBeSentToCloses) {
               StatusIs(absl::StatusCode::kUnavailable, "broke"));
 }
 
-TEST(FrameConnectionTest, OneThatBrokeSaysSoWhileLastWordsAreHandled) {
+TEST(FrameConnectionTest, ABrokenConnectionFailsSendsWhileItStillReceives) {
   const std::unique_ptr<EventLoop> loop = NewLoop();
   auto [own, other] = SocketPair();
   End end(loop.get(), std::move(own),
@@ -944,7 +944,7 @@ TEST(FrameConnectionTest, OnSentOfOneThatWaitedMaySendAndClose) {
   done.WaitForNotification();
 }
 
-TEST(FrameConnectionTest, WhatHasLeftCountsNoMore) {
+TEST(FrameConnectionTest, SentFramesNoLongerCount) {
   const std::unique_ptr<EventLoop> loop = NewLoop();
   auto [own, other] = SocketPair();
   End end(loop.get(), std::move(own),
@@ -1049,7 +1049,7 @@ TEST(FrameConnectionTest, TheEndOfTheLoopDropsAConnectionThatWasNotClosed) {
               StatusIs(absl::StatusCode::kUnavailable, "closed"));
 }
 
-TEST(FrameConnectionTest, AConnectionWithTailsNeedsToBeToldWhereTheyGo) {
+TEST(FrameConnectionTest, AConnectionWithTailsNeedsTheirCallbacks) {
   const std::unique_ptr<EventLoop> loop = NewLoop();
   auto [own, other] = SocketPair();
   const auto connection =

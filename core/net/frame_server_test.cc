@@ -204,7 +204,7 @@ TEST(FrameServerTest, AFrameMayComeSlowerThanTheTimeoutIfItIsNotHalf) {
   EXPECT_EQ(Receive(quiet, 8), EncodeFrame("here"));
 }
 
-TEST(FrameServerTest, StrangersDoNotKeepOutThoseWhoBelongHere) {
+TEST(FrameServerTest, StrangersDoNotKeepOutMembers) {
   EchoServer server({.max_connections = 2});
   SHERD_ASSERT_OK_AND_ASSIGN(
       const SocketAddress address,
@@ -252,7 +252,7 @@ TEST(FrameServerTest, FramesWithTailsGoThereAndBack) {
   }
 }
 
-TEST(FrameServerTest, WhatIsSentOnceItIsOpenFollowsTheWelcome) {
+TEST(FrameServerTest, FramesSentOnceItIsOpenFollowTheWelcome) {
   for (const bool has_tails : {false, true}) {
     SCOPED_TRACE(has_tails);
     EchoServer server({.secret = "s", .has_tails = has_tails}, "hello");

@@ -262,7 +262,7 @@ TEST(SocketTest, BytesTravelBothWaysAndTheEndIsSeen) {
   }
 }
 
-TEST(SocketTest, NobodyListeningIsUnavailable) {
+TEST(SocketTest, WithoutAServerDialIsUnavailable) {
   SHERD_ASSERT_OK_AND_ASSIGN(const SocketAddress any,
                              SocketAddress::FromNumeric("127.0.0.1", 0));
   SHERD_ASSERT_OK_AND_ASSIGN(UniqueFd listener, Listen(any));

@@ -34,7 +34,7 @@ TEST(ProcessMemoryTest, CopiesPartsOfOneShapeIntoPartsOfAnother) {
   EXPECT_EQ(target[22], 255);
 }
 
-TEST(ProcessMemoryTest, WhatIsNotThereIsAnErrorAndNotASignal) {
+TEST(ProcessMemoryTest, AMissingPageIsAnErrorAndNotASignal) {
   const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
   auto* const data =
       static_cast<char*>(mmap(nullptr, 2 * page, PROT_READ | PROT_WRITE,

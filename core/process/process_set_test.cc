@@ -138,7 +138,7 @@ TEST(ProcessSetTest, OutputOfAllRanksComesWhole) {
   }
 }
 
-TEST(ProcessSetTest, WhatARankWroteLastHasComeWhenItsEndIsKnown) {
+TEST(ProcessSetTest, ARanksLastOutputArrivesBeforeItsEnd) {
   ProcessSet set;
   std::string text;
   ASSERT_THAT(
@@ -225,7 +225,7 @@ TEST(ProcessSetTest, AfterTheFirstFailureTheOthersAreTerminated) {
   EXPECT_FALSE(set.was_signalled(1));
 }
 
-TEST(ProcessSetTest, WhoIgnoresTheSignalIsKilled) {
+TEST(ProcessSetTest, AProcessThatIgnoresTheSignalIsKilled) {
   ProcessSet set;
   std::string text;
   ASSERT_THAT(set.Start({.process = Shell("trap '' TERM; echo ready; "
@@ -359,7 +359,7 @@ TEST(ProcessSetTest, OtherDescriptorsEndAWait) {
   EXPECT_NE(others[1].revents, 0);
 }
 
-TEST(ProcessSetTest, WhoReceivesSigchldNeedsNoOtherDescriptors) {
+TEST(ProcessSetTest, AReceiverOfSigchldNeedsNoOtherDescriptors) {
   const auto signals = SignalReceiver::Create({SIGCHLD});
   ASSERT_THAT(signals, IsOk());
   ProcessSet set({.caller_receives_sigchld = true});
@@ -441,7 +441,7 @@ TEST(ProcessSetTest, WithOneStreamOfARankTheOthersAreReadToo) {
   EXPECT_EQ(text, "12");
 }
 
-TEST(ProcessSetTest, WhoNeverStartsIsNotWaitedFor) {
+TEST(ProcessSetTest, AProcessThatNeverStartsIsNotAwaited) {
   ProcessSet set;
   ASSERT_THAT(set.Add(std::make_unique<Reported>(-1), {}), IsOk());
   ASSERT_THAT(StartShell(set, kEndless), IsOk());

@@ -102,7 +102,7 @@ class StateDict {
   StateDict& operator=(StateDict&&) noexcept;
   ~StateDict();
 
-  // Of the map at the top: the number of its keys, and the keys, unescaped,
+  // Of the map at the top: the number of its keys, and the keys, unchanged,
   // with their values.
   int64_t size() const;
   bool empty() const { return size() == 0; }

@@ -114,7 +114,7 @@ TEST(HostAddressTest, InterfacesAreChosenByPrefixNameOrExclusion) {
   }
 }
 
-TEST(HostAddressTest, AnInterfaceThatIsNotThereIsAnErrorThatListsAll) {
+TEST(HostAddressTest, AMissingInterfaceIsAnErrorThatListsAll) {
   for (const auto& [pattern, like] : {std::pair("enp", ""),
                                       {"=eth", ""},
                                       {"wg", "10.0.0.1"},

@@ -119,7 +119,7 @@ TEST(LaunchEnvironmentTest, AllRanksOfASlurmStepAgreeOnOnePort) {
   }
 }
 
-TEST(LaunchEnvironmentTest, WhatTheProgramGivesWins) {
+TEST(LaunchEnvironmentTest, ValuesOfTheProgramWin) {
   const Variables mpirun = {{"OMPI_COMM_WORLD_RANK", "1"},
                             {"OMPI_COMM_WORLD_SIZE", "4"},
                             {"OMPI_COMM_WORLD_LOCAL_SIZE", "4"}};
@@ -165,7 +165,7 @@ TEST(LaunchEnvironmentTest, RejectsWhatTheProgramGivesOutOfRange) {
                        HasSubstr("WORLD_SIZE is \"2\"")));
 }
 
-TEST(LaunchEnvironmentTest, APlaceToMeetIsNoWorldOfOne) {
+TEST(LaunchEnvironmentTest, AMeetingPlaceIsNotAWorldOfOne) {
   EXPECT_THAT(Read({}, {.meeting_place = true}),
               StatusIs(absl::StatusCode::kInvalidArgument,
                        HasSubstr("WORLD_SIZE expected, but not set")));

@@ -117,7 +117,7 @@ TEST_F(SeveralHostsTest, AWrongSecretIsAnErrorOnAllRanks) {
   }
 }
 
-TEST_F(SeveralHostsTest, AnInterfaceThatIsNotThereIsAnErrorThatListsAll) {
+TEST_F(SeveralHostsTest, AMissingInterfaceIsAnErrorThatListsAll) {
   for (const std::string& text :
        RunRanks("SHERD_BACKEND=gloo MASTER_ADDR=10.77.0.1 "
                 "SHERD_SOCKET_IFNAME=ib")) {

@@ -355,7 +355,7 @@ SHERD_DIST_TEST_F(DeviceRanksTest, ACallOnTheHostAgainstOneOnTheDeviceIsNamed) {
   EXPECT_LT(Elapsed(), group().timeout() / 2);
 }
 
-SHERD_DIST_TEST_F(DeviceRanksTest, ARankThatDoesNotComeIsNamedAtTheDeadline) {
+SHERD_DIST_TEST_F(DeviceRanksTest, AMissingRankIsNamedAtTheDeadline) {
   constexpr int kFailedRank = 1;
   if (rank() != kFailedRank) {
     Tensor tensor = DeviceTensor(12);

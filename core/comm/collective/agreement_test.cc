@@ -141,7 +141,7 @@ TEST_P(AgreementTest, DistinguishesTheReportingRankFromTheFailedOne) {
   });
 }
 
-TEST_P(AgreementTest, ComparesValuesOfThoseWhoHaveASay) {
+TEST_P(AgreementTest, ComparesValuesOfTheRanksThatHaveOne) {
   if (GetParam() < 5) return;
   RunLocalRanks(GetParam(), [](ProcessGroup& group) {
     const auto compare = [&](const std::vector<std::optional<uint64_t>>& of) {
@@ -257,7 +257,7 @@ void StepOfTheLast(ProcessGroup& group, LongStep& step, uint64_t votes) {
   }
 }
 
-TEST_P(AgreementTest, ALongStepRenewsTheDeadlineOfThoseWhoWait) {
+TEST_P(AgreementTest, ALongStepRenewsTheDeadlineOfWaitingRanks) {
   RunLocalRanks(GetParam(), [](ProcessGroup& group) {
     const uint64_t votes = group.size() == 1 ? 0 : 5;
     LongStep step(group, "work", {.interval = absl::ZeroDuration()});

@@ -254,7 +254,7 @@ TEST(CoalescerErrorTest, BuffersOnADeviceAreRefusedBeforeAnythingIsSent) {
   });
 }
 
-TEST(CoalescerErrorTest, AWrongOperationIsNamedAndTheGroupGoesOn) {
+TEST(CoalescerErrorTest, AWrongOperationIsNamedAndTheGroupStaysUsable) {
   RunLocalRanks(2, [](ProcessGroup& group) {
     for (const bool async : {false, true}) {
       Numbers numbers = {group.rank(), 7}, other(3);

@@ -21,7 +21,7 @@ absl::Status InnerError() {
       2);
 }
 
-TEST(InOperationTest, ThePublicOperationStandsFirstAndTheInnerOneStays) {
+TEST(InOperationTest, ThePublicOperationComesFirstAndTheInnerOneStays) {
   const absl::Status status = InOperation("reshard", InnerError(), "other");
   EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
   EXPECT_EQ(status.message(), "reshard: all_to_all_v #200: rank 2: died");

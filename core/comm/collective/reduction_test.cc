@@ -506,7 +506,7 @@ TEST(ReductionTest, AnyByteButZeroIsTrueAndResultsAreZeroOrOne) {
   EXPECT_EQ(result(ReduceOp::kBxor), (std::vector<int>{0, 1, 1, 0, 0}));
 }
 
-TEST(ReductionTest, NanWinsWhereverItStands) {
+TEST(ReductionTest, NanWinsInEveryPosition) {
   const float nan = std::numeric_limits<float>::quiet_NaN();
   const float infinity = std::numeric_limits<float>::infinity();
   for (int place = 0; place < 3; ++place) {

@@ -528,7 +528,8 @@ std::vector<Rejection> ListRejections() {
   };
 }
 
-TEST(TensorCollectivesRejectionTest, WrongArgumentsAreNamedAndTheGroupGoesOn) {
+TEST(TensorCollectivesRejectionTest,
+     WrongArgumentsAreNamedAndTheGroupStaysUsable) {
   std::vector<Rejection> rejections = TensorRejections();
   for (Rejection& rejection : ListRejections()) {
     rejections.push_back(std::move(rejection));

@@ -185,7 +185,7 @@ TEST(FlightDumpTest, CallsAreAskedForWhileTheirGroupLives) {
   EXPECT_EQ(asked, 2);
 }
 
-TEST(FlightDumpTest, StuckOperationsOnADeviceSaySo) {
+TEST(FlightDumpTest, StuckOperationsOnADeviceAreMarked) {
   EXPECT_EQ(DescribeStuck(ExampleOnADevice())[1],
             "group \"default\", rank 1: all_reduce #3, on cuda:1, 4096 bytes, "
             "started 31.0 s ago, deadline passed 1.0 s ago");

@@ -260,7 +260,7 @@ TEST_F(RankOfAnotherProcess, ThatADebuggerHoldsIsStopped) {
   process_.LetGo();
 }
 
-TEST_F(RankOfAnotherProcess, ThatFailsBetweenTwoLooksIsNoLeaver) {
+TEST_F(RankOfAnotherProcess, ThatFailsBetweenTwoChecksHasNotLeft) {
   missed_->Do("failure/1", [&] {
     FailAndEnd();
     RankLog(store_, 1, 3).ReportLeaving();
@@ -268,7 +268,7 @@ TEST_F(RankOfAnotherProcess, ThatFailsBetweenTwoLooksIsNoLeaver) {
   EXPECT_EQ(log_.FindRootCause(1, "closed").rank, 2);
 }
 
-TEST_F(RankOfAnotherProcess, ThatEndsBetweenTwoLooksIsNoSuspectYet) {
+TEST_F(RankOfAnotherProcess, ThatEndsBetweenTwoChecksIsNotASuspectYet) {
   missed_->Do("failure/1", [&] { FailAndEnd(); });
   // The next check finds it as a rank that knows the failed rank.
   EXPECT_EQ(log_.FirstSuspect(), 2);
@@ -371,7 +371,7 @@ TEST_F(FailureLogTest, NamesASilentPeerWithTheSymptom) {
   EXPECT_EQ(root_cause.cause, "did not come in time");
 }
 
-TEST_F(FailureLogTest, SuspectsWhoFailedBeforeWhoWaited) {
+TEST_F(FailureLogTest, SuspectsFailedRanksBeforeWaitingOnes) {
   const auto logs = Joined(4);
   EXPECT_EQ(logs[1]->FirstSuspect(), std::nullopt);
   // Waited, for an unknown rank.

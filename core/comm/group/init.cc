@@ -225,8 +225,8 @@ absl::StatusOr<MembershipSummary> AgreeOnBackend(Store& store,
   return summary;
 }
 
-absl::Status Pass(FaultPoint point, const InitOptions& options,
-                  const LaunchEnvironment& place) {
+absl::Status MaybeInjectFaultAt(FaultPoint point, const InitOptions& options,
+                                const LaunchEnvironment& place) {
   return MaybeInjectFault(
       {.point = point, .rank = place.rank, .subject = options.group_name});
 }
@@ -306,7 +306,8 @@ absl::StatusOr<GroupPointer> MeetAndJoin(const InitOptions& options,
   const bool threads = candidate.backend != nullptr &&
                        candidate.backend->info().ranks_are_threads;
   SHERD_RETURN_IF_ERROR(CheckNoDefault(threads));
-  SHERD_RETURN_IF_ERROR(Pass(FaultPoint::kBeforeMeeting, options, place));
+  SHERD_RETURN_IF_ERROR(
+      MaybeInjectFaultAt(FaultPoint::kBeforeMeeting, options, place));
   const Deadline meeting =
       candidate.error.ok()
           ? deadline
@@ -322,7 +323,8 @@ absl::StatusOr<GroupPointer> MeetAndJoin(const InitOptions& options,
     return candidate.error.ok() ? rendezvous.status() : candidate.error;
   }
   // Reported to all ranks when they exchange their records.
-  candidate.error.Update(Pass(FaultPoint::kAfterMeeting, options, place));
+  candidate.error.Update(
+      MaybeInjectFaultAt(FaultPoint::kAfterMeeting, options, place));
   absl::StatusOr<GroupPointer> group =
       Join(options, place, choice, candidate, *rendezvous, timeout, meeting);
   if (!group.ok()) {

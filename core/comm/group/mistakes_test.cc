@@ -55,7 +55,7 @@ class MistakesTest : public sherd::testing::DistributedTest {
   std::chrono::steady_clock::time_point start_;
 };
 
-SHERD_DIST_TEST_F(MistakesTest, AnotherTypeIsNoGarbage) {
+SHERD_DIST_TEST_F(MistakesTest, AnotherTypeIsAnErrorAndNotGarbage) {
   std::vector<float> floats(12, 1.5f);
   std::vector<int32_t> integers(12, 7);
   const absl::Status status =
@@ -67,7 +67,7 @@ SHERD_DIST_TEST_F(MistakesTest, AnotherTypeIsNoGarbage) {
               AllOf(HasSubstr("int32"), HasSubstr("float32")));
 }
 
-SHERD_DIST_TEST_F(MistakesTest, AnotherSizeIsNoGarbage) {
+SHERD_DIST_TEST_F(MistakesTest, AnotherSizeIsAnErrorAndNotGarbage) {
   std::vector<double> values(errs() ? 6 : 5, 0.5);
   const absl::Status status =
       group().AllReduce<double>(absl::MakeSpan(values), ReduceOp::kSum);

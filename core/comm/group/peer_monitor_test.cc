@@ -131,7 +131,7 @@ TEST_F(PeerMonitorTest, ARankThatLeftIsNotAbortedAndKeepsItsCause) {
                        HasSubstr("group \"test\" was destroyed")));
 }
 
-TEST_F(PeerMonitorTest, RanksThatWereLeftOutAreAmongTheFailedOnes) {
+TEST_F(PeerMonitorTest, ExcludedRanksAreAmongTheFailedOnes) {
   EXPECT_THAT(a_.peers().FailedRanks(), ElementsAre());
   a_.peers().LeaveOut({2});
   EXPECT_THAT(a_.peers().FailedRanks(), ElementsAre(2));

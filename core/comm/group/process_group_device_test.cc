@@ -423,7 +423,7 @@ TEST_F(DevicePartTest, ABatchThatBreaksOffPoisonsOnceItHasMadeACall) {
   EXPECT_EQ(group_->counters().Of(CollectiveOp::kAllReduce).errors, 1);
 }
 
-TEST_F(DevicePartTest, WhatWouldWaitForABatchIsRefusedInIt) {
+TEST_F(DevicePartTest, CallsThatWouldWaitForABatchAreRefusedInIt) {
   Tensor tensor = OnDevice({1, 2});
   const auto refused =
       StatusIs(absl::StatusCode::kFailedPrecondition, "within a batch");
@@ -518,7 +518,7 @@ TEST_F(DevicePartTest, AWorkMayKeepTheLastHandleOfItsGroup) {
   while (!alive.expired()) std::this_thread::yield();
 }
 
-TEST_F(DevicePartTest, WhatWasInFlightWhenTheGroupWentDidNotEndWell) {
+TEST_F(DevicePartTest, OperationsInFlightAtTheEndOfTheGroupFail) {
   Tensor tensor = OnDevice({1, 2});
   auto registration = group_->Register(Writable(tensor));
   ASSERT_THAT(registration, IsOk());

@@ -71,7 +71,7 @@ TEST_F(RemoteAccessTest, WithoutImplementationSaysWhatToDependOn) {
                        "no RPC is linked: depend on @sherd//rpc"));
 }
 
-TEST_F(RemoteAccessTest, RejectsWhatNoImplementationCouldDoWith) {
+TEST_F(RemoteAccessTest, RejectsUnusableArguments) {
   const auto started = [this](auto change) {
     RemoteAccessOptions options = Options(1, 2);
     change(options);
@@ -202,7 +202,7 @@ TEST_F(RemoteAccessTest, ABoxOfAShardIsFetchedIntoMemoryOfTheCaller) {
 
 // Members of a group publish when they get there; a reader need not know when
 // that is.
-TEST_F(RemoteAccessTest, APublicationThatIsYetToComeIsWaitedFor) {
+TEST_F(RemoteAccessTest, AFetchWaitsForAFuturePublication) {
   RunWorkers(2, [this](RemoteAccess& access) {
     const Tensor value = *Tensor::FromSpan<int32_t>({3}, {1});
     if (access.rank() == 0) {
@@ -264,7 +264,7 @@ TEST_F(RemoteAccessTest, TheDefaultIsTheOneThatRuns) {
   EXPECT_EQ(DefaultRemoteAccess(), nullptr);
 }
 
-TEST_F(RemoteAccessTest, AGracefulShutdownKeepsShardsForThoseWhoStillFetch) {
+TEST_F(RemoteAccessTest, AGracefulShutdownKeepsShardsForPendingFetches) {
   RunWorkers(3, [this](RemoteAccess& access) {
     const int rank = access.rank();
     ASSERT_THAT(access.Publish(PublicationOf(
@@ -303,7 +303,7 @@ TEST_F(RemoteAccessTest, AWorkerThatHasEndedIsNamed) {
   });
 }
 
-TEST_F(RemoteAccessTest, AWorkerThatDoesNotComeIsNamed) {
+TEST_F(RemoteAccessTest, AMissingWorkerIsNamed) {
   RemoteAccessOptions options = Options(0, 2);
   options.timeout = absl::Milliseconds(1);
   EXPECT_THAT(StartRemoteAccess(options),

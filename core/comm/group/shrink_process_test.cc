@@ -129,7 +129,7 @@ INSTANTIATE_TEST_SUITE_P(
     });
 
 // Once it has made the group, it is a member.
-SHERD_DIST_TEST_F(ShrinkProcessTest, WhoDiesAfterwardsFailsTheNewGroup) {
+SHERD_DIST_TEST_F(ShrinkProcessTest, ARankThatDiesAfterwardsFailsTheNewGroup) {
   ExpectRankDies(3, SIGKILL);
   ExpectRankDies(1, SIGKILL);
   ASSERT_THAT(WaitForRanks("ready"), IsOk());

@@ -113,7 +113,7 @@ TEST(ShrinkTest, ALateRankLearnsThatTheOthersWentOn) {
   });
 }
 
-TEST(ShrinkTest, WhoFailsMeanwhileIsLeftOutToo) {
+TEST(ShrinkTest, ARankThatFailsMeanwhileIsExcludedToo) {
   for (const char* point :
        {"comm/before_connecting", "comm/after_connecting", "store/set"}) {
     SCOPED_TRACE(point);

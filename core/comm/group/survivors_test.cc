@@ -68,14 +68,14 @@ TEST_F(SurvivorsTest, ARankThatExitedIsNotWaitedFor) {
   other.join();
 }
 
-TEST_F(SurvivorsTest, WhoComesAfterTheDecisionLearnsThatItWasLeftOut) {
+TEST_F(SurvivorsTest, ARankThatArrivesAfterTheDecisionLearnsThatItIsExcluded) {
   EXPECT_THAT(Rank(0, 2)->AgreeOnMembers(std::nullopt, Soon()),
               IsOkAndHolds(ElementsAre(0)));
   EXPECT_THAT(Rank(1, 2)->AgreeOnMembers(std::nullopt, Late()),
               IsOkAndHolds(ElementsAre(0)));
 }
 
-TEST_F(SurvivorsTest, WhomMostAccuseIsLeftOutThoughItComes) {
+TEST_F(SurvivorsTest, TheRankThatMostSuspectIsExcludedThoughItCalls) {
   testing::RunRankThreads(4, [this](int r) {
     // Rank 2 timed out, and names rank 0 as the rank that gave up.
     EXPECT_THAT(Rank(r, 4)->AgreeOnMembers(r == 2 ? 0 : 2, Late()),
@@ -93,7 +93,7 @@ TEST_F(SurvivorsTest, TwoThatAccuseEachOtherBothStay) {
   other.join();
 }
 
-TEST_F(SurvivorsTest, WhoIsStoppedOrAccusedIsWaitedForOnlyAWhile) {
+TEST_F(SurvivorsTest, AStoppedOrSuspectedRankIsAwaitedOnlyBriefly) {
   stopped_[1] = true;
   EXPECT_THAT(Rank(0, 3)->AgreeOnMembers(2, Late()),
               IsOkAndHolds(ElementsAre(0)));

@@ -92,7 +92,7 @@ TEST_F(FileStoreTest, CutsOffTheRecordOfAKilledWriter) {
   }
 }
 
-TEST_F(FileStoreTest, RefusesAFileThatIsNoStore) {
+TEST_F(FileStoreTest, RefusesAFileThatIsNotAStore) {
   Write("#!/bin/sh\necho this is no store\n");
   FileStore store(path_);
   EXPECT_THAT(store.Set("k", "v"),
@@ -237,7 +237,7 @@ TEST_F(FileStoreTest, APipeAtThePathIsRefused) {
 }
 
 // Opened to be written, a pipe would wait for a reader, with the store locked.
-TEST_F(FileStoreTest, APipeInTheWayOfACompactionIsNotWaitedFor) {
+TEST_F(FileStoreTest, ACompactionDoesNotWaitForAPipe) {
   ASSERT_EQ(mkfifo((path_ + ".new").c_str(), 0600), 0);
   FileStore store(path_);
   for (int i = 0; i < 6000; ++i) ASSERT_THAT(store.Add("n", 1), IsOk());

@@ -235,7 +235,7 @@ TEST(TcpStoreTest, AClientMayComeBeforeTheServer) {
   store->reset();
 }
 
-TEST(TcpStoreTest, OnlyTheSameSecretIsLetIn) {
+TEST(TcpStoreTest, OnlyTheSameSecretIsAccepted) {
   const auto server = StartServer({.secret = "right"});
   for (const char* secret : {"wrong", "righ", "right "}) {
     EXPECT_THAT(TcpStore::Connect(To(*server, secret)),
@@ -254,7 +254,7 @@ TEST(TcpStoreTest, OnlyTheSameSecretIsLetIn) {
                        HasSubstr("the server has none")));
 }
 
-TEST(TcpStoreTest, WhatListensAndIsNoStoreIsRecognised) {
+TEST(TcpStoreTest, AServerThatIsNotAStoreIsRecognised) {
   SHERD_ASSERT_OK_AND_ASSIGN(const SocketAddress any,
                              SocketAddress::FromNumeric("127.0.0.1", 0));
   SHERD_ASSERT_OK_AND_ASSIGN(const UniqueFd listener, Listen(any));

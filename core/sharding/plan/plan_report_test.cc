@@ -132,7 +132,7 @@ TEST(PlanReportTest, DirectMovesHaveNoMessages) {
   EXPECT_THAT(report.ToText(), HasSubstr("straight from shard to shard"));
 }
 
-TEST(PlanReportTest, NothingToMoveIsNoError) {
+TEST(PlanReportTest, NothingToMoveIsNotAnError) {
   for (const Boxes& boxes :
        {Boxes{}, Boxes{{{{0}, {0}}, 3}}, Grid(4, 1, 2, 8, 4)}) {
     SHERD_ASSERT_OK_AND_ASSIGN(const PlanReport report,

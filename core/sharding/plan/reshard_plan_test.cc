@@ -280,7 +280,7 @@ TEST(ReshardPlanTest, AReductionBringsEachElementFromEveryRank) {
   EXPECT_THAT(sender.local(), IsEmpty());
 }
 
-TEST(ReshardPlanTest, AReductionRefusesWhatCannotBe) {
+TEST(ReshardPlanTest, AReductionRefusesInvalidBoxes) {
   constexpr int64_t kMost = INT64_MAX / 16;
   const Boxes half = {{{{0}, {kMost / 2}}, 0}};
   EXPECT_THAT(ReshardPlan::CreateReduction(half, 0, 2), IsOk());

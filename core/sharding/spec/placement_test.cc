@@ -103,7 +103,7 @@ TEST(PlacementTest, ReportsTheDefectOfOtherText) {
   }
 }
 
-TEST(PlacementTest, KeepsMalformedTextUntilSomebodyAsks) {
+TEST(PlacementTest, KeepsMalformedTextUntilItIsChecked) {
   for (const Rejected& c : kRejected) {
     SCOPED_TRACE(c.text);
     const Placement placement = c.text;

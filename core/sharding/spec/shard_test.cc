@@ -72,7 +72,7 @@ TEST(MakeLocalTensorTest, MakesWhatThePropertiesSay) {
   EXPECT_TRUE(meta.device().is_meta());
 }
 
-TEST(MakeLocalTensorTest, RefusesWhatThereIsNot) {
+TEST(MakeLocalTensorTest, RefusesUnsupportedProperties) {
   EXPECT_THAT(
       MakeLocalTensor({5}, {.layout = Layout::kSparseCsr}),
       StatusIs(kInvalid, "Only torch.strided layout is currently supported"));

@@ -201,7 +201,7 @@ TEST(StateDictTest, RefusesMalformedNames) {
   EXPECT_TRUE(state.empty());
 }
 
-TEST(StateDictTest, ErrorsSayWhatWasExpectedAndWhatIsThere) {
+TEST(StateDictTest, ErrorsNameTheExpectedAndTheFoundValue) {
   struct Row {
     absl::StatusCode code;
     const char* message;

@@ -246,7 +246,7 @@ TEST_P(DeviceIndexTest, WhatHasNoIndexIsWhereItsTensorsAre) {
   });
 }
 
-TEST_P(DeviceIndexTest, LocalShardsSayWhereTheyAre) {
+TEST_P(DeviceIndexTest, LocalShardsDetermineTheirDevices) {
   RunRanks([](ProcessGroup& group) {
     const int rank = group.rank();
     const ShardedTensor own = Pattern(OnOwnGpus());

@@ -363,7 +363,7 @@ TEST_F(RemoteShardsTest, AnOwnerThatHasEndedIsNamed) {
   });
 }
 
-TEST_F(RemoteShardsTest, WhatHasNoDataSaysSo) {
+TEST_F(RemoteShardsTest, TensorsWithoutDataAreAnError) {
   RunWorkers(2, [](ProcessGroup& group) {
     const auto meta =
         ChunkShardingSpec::Create(0, {"rank:0/meta", "rank:1/meta"}).value();
@@ -397,7 +397,7 @@ TEST_F(RemoteShardsTest, HandlesOfOneTensorShareThem) {
   });
 }
 
-TEST_F(RemoteShardsTest, EveryWayToCreateATensorPublishesIt) {
+TEST_F(RemoteShardsTest, EveryFactoryOfATensorPublishesIt) {
   RunWorkers(2, [](ProcessGroup& group) {
     const int rank = group.rank();
     const ShardedTensorOptions options = {.init_rrefs = true};

@@ -195,7 +195,7 @@ TEST(FromLocalShardsTest, ShardsOfAllRanksMustFitTogether) {
                          "does not match tensor volume", std::nullopt);
 }
 
-TEST(FromLocalShardsTest, SomebodyMustHaveAShard) {
+TEST(FromLocalShardsTest, SomeRankMustHaveAShard) {
   RunLocalRanks(2, [](ProcessGroup&) {
     EXPECT_THAT(
         ShardedTensor::FromLocalShards({}, {4}),

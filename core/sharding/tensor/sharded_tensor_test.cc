@@ -452,7 +452,7 @@ TEST(ShardedTensorTest, NeedsAGroup) {
               StatusIs(absl::StatusCode::kFailedPrecondition));
 }
 
-TEST(ShardedTensorTest, ADefaultConstructedOneIsNoTensor) {
+TEST(ShardedTensorTest, ADefaultConstructedTensorIsUndefined) {
   ShardedTensor tensor;
   EXPECT_FALSE(tensor.defined());
   EXPECT_EQ(tensor.ToString(), "ShardedTensor(undefined)");

@@ -134,7 +134,7 @@ INSTANTIATE_TEST_SUITE_P(Points, DyingCopierTest,
 
 // The others give up waiting for a rank that is stopped before it copies. When
 // it continues, it must not accept the data that it reads then.
-SHERD_DIST_TEST_F(DirectMoveProcessTest, AStoppedRankIsNamedAndComesTooLate) {
+SHERD_DIST_TEST_F(DirectMoveProcessTest, AStoppedRankIsNamedAndCallsTooLate) {
   const ShardedTensor source = Source();
   if (rank() == 1) {
     ASSERT_THAT(store().Set("pid", absl::StrCat(getpid())), IsOk());

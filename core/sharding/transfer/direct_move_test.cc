@@ -514,7 +514,7 @@ TEST(DirectMoveTest, AnotherErrorWhileCopyingIsTheSameOnAll) {
   }
 }
 
-TEST(DirectMoveTest, ABoxThatIsNotInWhatThePeerExportedIsNotTouched) {
+TEST(DirectMoveTest, ABoxOutsideOfThePeersExportIsNotTouched) {
   const Dims size = {16, 16};
   for (const Strides strides : {Strides::kRowMajor, Strides::kReversed}) {
     std::vector<absl::Status> statuses(3);

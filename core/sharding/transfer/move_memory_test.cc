@@ -90,7 +90,7 @@ SHERD_DIST_TEST_F(MoveMemoryTest, IsTheResultAndTheStagingBound) {
 
 // As measured by the system, whoever allocates. PyTorch's DTensor needs the
 // whole tensor and twice its cut.
-SHERD_DIST_TEST_F(MoveMemoryTest, IsNoMoreInTheEyesOfTheSystem) {
+SHERD_DIST_TEST_F(MoveMemoryTest, IsBoundedAsMeasuredByTheSystem) {
   constexpr int64_t kMiB = 1 << 20;
   constexpr int64_t kShard = 16 * kMiB;
   SHERD_ASSERT_OK_AND_ASSIGN(

@@ -54,7 +54,7 @@ TEST(TransferStrategyTest, NothingIsChosenWhereNothingMoves) {
   EXPECT_EQ(local.rounds, 0);
 }
 
-TEST(TransferStrategyTest, TheBusiestRankDecidesWhoCopies) {
+TEST(TransferStrategyTest, TheBusiestRankDecidesWhichEndCopies) {
   ExpectChoice(Decide({Bytes(kBoth, 5, 5), Bytes(kBoth, 5, 5)}),
                TransferStrategy::kPulled, TransferReason::kReadingIsBalanced);
   ExpectChoice(Decide({Bytes(kBoth, 0, 9), Bytes(kBoth, 9, 0)}),

@@ -92,7 +92,7 @@ TEST(DeviceRuntimeTest, ADeviceWithoutIndexIsTheThreadsCurrentOne) {
               StatusIs(absl::StatusCode::kInvalidArgument, "meta"));
 }
 
-TEST(DeviceRuntimeTest, ADeviceThatIsNotThereNamesThoseThatAre) {
+TEST(DeviceRuntimeTest, AMissingDeviceListsTheExistingOnes) {
   FakeDevice& fake = FakeDevice::Install(2);
   for (const int index : {2, 7, 1 << 30}) {
     EXPECT_THAT(

@@ -388,7 +388,7 @@ TEST_F(DeviceTensorTest, ErrorsOfDevicesAreReportedAndChangeNothing) {
   EXPECT_TRUE(device.Equal(host));
 }
 
-TEST_F(DeviceTensorTest, WithoutADriverListsWhatWasSearched) {
+TEST_F(DeviceTensorTest, WithoutADriverListsTheSearchedPlaces) {
   FakeDevice::InstallError(
       absl::UnavailableError("no cuda device can be used: no libcuda.so.1"));
   EXPECT_THAT(Tensor::Zeros({2}, {.device = kGpu}),

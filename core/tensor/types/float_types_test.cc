@@ -74,7 +74,7 @@ TYPED_TEST(SmallFloatTest, EveryCodeDecodesAsTheFormatDefines) {
   }
 }
 
-TYPED_TEST(SmallFloatTest, EveryCodeSurvivesTheWayThroughFloat) {
+TYPED_TEST(SmallFloatTest, EveryCodeSurvivesAConversionToFloat) {
   using T = typename TypeParam::Type;
   for (uint32_t code = 0; code < TypeParam::kCodes; ++code) {
     const T original = T::FromBits(static_cast<typename T::Bits>(code));
