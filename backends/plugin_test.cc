@@ -171,7 +171,7 @@ TEST(PluginErrorTest, TextThatDoesNotFitIsCut) {
   EXPECT_EQ(error.text, text.substr(1));
 }
 
-TEST(PluginErrorTest, ASystemCallsErrorHasItsNumberAndItsWords) {
+TEST(PluginErrorTest, ASystemCallsErrorHasItsNumberAndItsText) {
   sherd_error_v0 error = NoError();
   errno = EACCES;
   EXPECT_EQ(FailErrno(&error, SHERD_SYSTEM, -1, "cannot open"), SHERD_SYSTEM);

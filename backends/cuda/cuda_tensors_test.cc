@@ -69,7 +69,7 @@ TEST_F(CudaTensorsTest, DevicesAreDescribed) {
   EXPECT_NE(runtime_->library_version(), "");
 }
 
-TEST_F(CudaTensorsTest, ADeviceThatIsNotThereIsAnError) {
+TEST_F(CudaTensorsTest, AMissingDeviceIsAnError) {
   EXPECT_THAT(Tensor::Empty({1}, {.device = {DeviceType::kCuda, Count()}}),
               StatusIs(absl::StatusCode::kOutOfRange, "choose one"));
 }

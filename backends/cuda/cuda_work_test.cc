@@ -287,7 +287,7 @@ TEST_F(CudaWorkTest, KernelsForOtherGpusAreAnError) {
   EXPECT_EQ(CopyTransposes(0, 1), SHERD_OK);
 }
 
-TEST_F(CudaWorkTest, KernelsThatTheDriverCannotReadSayHowToHelp) {
+TEST_F(CudaWorkTest, UnreadableKernelsAreAnErrorWithARemedy) {
   const struct {
     CUresult result;
     const char* help;

@@ -443,7 +443,7 @@ TEST_F(PluginDeviceTest, FunctionsThatThrowAreErrors) {
               StatusIs(absl::StatusCode::kInternal, "threw an exception"));
 }
 
-TEST_F(PluginDeviceTest, WhatAPluginLacksIsUnimplementedOrNothing) {
+TEST_F(PluginDeviceTest, MissingEntriesOfAPluginAreUnimplementedOrNothing) {
   DeviceRuntime& device = Adapt();
   constexpr absl::StatusCode kUnimplemented = absl::StatusCode::kUnimplemented;
   EXPECT_EQ(device.library_version(), "");

@@ -237,7 +237,7 @@ INSTANTIATE_TEST_SUITE_P(
 
 // The host uses a plugin's reductions only where they have a meaning, and its
 // operations only if this host knows them.
-TEST(TableTest, GarbageCapabilitiesComeToNothing) {
+TEST(TableTest, GarbageCapabilitiesAreIgnored) {
   sherd_plugin_v0 table = WholeTable();
   table.operations = ~uint64_t{0};
   for (uint32_t& reductions : table.reductions) reductions = ~0u;
@@ -304,7 +304,7 @@ INSTANTIATE_TEST_SUITE_P(
     [](const auto& info) { return info.param.name; });
 
 // OK, and nothing given.
-TEST(MemoryTableTest, MemoryThatIsNotThereIsAnError) {
+TEST(MemoryTableTest, MissingMemoryIsAnError) {
   sherd_plugin_v0 table = WholeTable();
   sherd_memory_v0 memory = WholeMemory();
   table.memory = &memory;

@@ -223,7 +223,7 @@ TEST_F(NcclCommunicatorTest, NamesTheRankThatDoesNotCome) {
   EXPECT_EQ(nccl_.Count("nccl"), 0);
 }
 
-TEST_F(NcclCommunicatorTest, DoesNotBelieveWhatTheStoreHolds) {
+TEST_F(NcclCommunicatorTest, DoesNotTrustTheContentsOfTheStore) {
   for (const std::string& junk :
        {std::string(), std::string("x"), std::string(4096, '\xff')}) {
     MemoryKv kv;
@@ -489,7 +489,7 @@ TEST_F(NcclCommunicatorTest, RefusesWhatNcclLacks) {
 constexpr sherd_op_v0 kBroadcast = {
     .struct_size = sizeof(sherd_op_v0), .op = SHERD_BROADCAST, .bytes = 4};
 
-TEST_F(NcclCommunicatorTest, GoesOnAfterAnInvalidArgument) {
+TEST_F(NcclCommunicatorTest, ContinuesAfterAnInvalidArgument) {
   const std::shared_ptr<NcclCommunicator> comm = CreateOne();
   nccl_.Return("ncclBroadcast", kNcclInvalidArgument);
   nccl_.SetLastError("buffer is not on device 0");
@@ -611,7 +611,7 @@ TEST_F(NcclCommunicatorTest, PollReportsLaterErrors) {
   EXPECT_EQ(comm->Post(kBroadcast, &error), SHERD_PEER_LOST);
 }
 
-TEST_F(NcclCommunicatorTest, PollSeesWhatGoesWrongWhileSomebodyIsInNccl) {
+TEST_F(NcclCommunicatorTest, PollReportsFailuresWhileAThreadIsInNccl) {
   const std::shared_ptr<NcclCommunicator> comm = CreateOne();
   Gate entered;
   Gate leave;
@@ -761,7 +761,7 @@ TEST_F(NcclCommunicatorTest, ReportsThatNcclCouldNotBeRevoked) {
   EXPECT_EQ(warnings.load(), 1);
 }
 
-TEST_F(NcclCommunicatorTest, IsFinalizedAndDestroyedInGoodOrder) {
+TEST_F(NcclCommunicatorTest, IsFinalizedBeforeItIsDestroyed) {
   const std::shared_ptr<NcclCommunicator> comm = CreateOne();
   Error error;
   EXPECT_EQ(comm->Finalize(NcclClock() + 60 * kSecond, &error), SHERD_OK)

@@ -148,7 +148,7 @@ TEST(SlabAllocatorTest, ChunksBecomePagesAgainOneByOneWhereverTheyStand) {
   allocator.Deallocate(pages);
 }
 
-TEST(SlabAllocatorTest, WhatWaitsIsBoundedAndTheRestGoesBackToTheSystem) {
+TEST(SlabAllocatorTest, ThePoolIsBoundedAndTheRestIsReturnedToTheSystem) {
   SlabAllocator allocator({.pool_bytes = 10 * kMiB});
   const uint64_t before = ResidentBytes();
   std::vector<unsigned char*> blocks;
@@ -217,7 +217,7 @@ TEST(SlabAllocatorTest, LackOfPagesIsAnErrorAndNothingIsLost) {
   allocator.Deallocate(other);
 }
 
-TEST(SlabAllocatorTest, WhatWaitsIsGivenBackBeforeAnAllocationFails) {
+TEST(SlabAllocatorTest, ThePoolIsReturnedBeforeAnAllocationFails) {
   bool first_try = true;
   SlabAllocator allocator({.may_populate = [&first_try](uint64_t bytes) {
     if (bytes < 4 * kMiB) return true;
@@ -296,7 +296,7 @@ TEST_F(HandleTest, IsRefusedForMemoryOutsideOfOneBlock) {
   EXPECT_EQ(Export(block, 1), SHERD_UNSUPPORTED);
 }
 
-TEST_F(HandleTest, OfSomebodyElseIsAnError) {
+TEST_F(HandleTest, OfAnotherUserIsAnError) {
   unsigned char* const block = Allocate(allocator_, 8192);
   ASSERT_EQ(Export(block, 8192), SHERD_OK);
   const SlabHandle good = handle_;

@@ -33,7 +33,7 @@ class ShmWaitingTest : public ::testing::Test {
   sherd_error_v0 error_ = {};
 };
 
-TEST_F(ShmWaitingTest, WhatIsTakenAtTheLastLookBeforeSleepIsNotLost) {
+TEST_F(ShmWaitingTest, AMessageTakenAtTheLastCheckBeforeSleepIsNotLost) {
   int taken = 0;
   const auto take = [&] {
     if (taken > 0 || !IsAboutToSleep()) return false;
@@ -44,7 +44,7 @@ TEST_F(ShmWaitingTest, WhatIsTakenAtTheLastLookBeforeSleepIsNotLost) {
   EXPECT_EQ(taken, 1);
 }
 
-TEST_F(ShmWaitingTest, WhatIsTakenWhileTheOwnFateIsSealedIsNotLost) {
+TEST_F(ShmWaitingTest, AMessageTakenDuringTheOwnFailureIsNotLost) {
   int taken = 0;
   const auto take = [&] {
     if (taken > 0 || !IsAboutToSleep()) return false;

@@ -141,7 +141,7 @@ INSTANTIATE_TEST_SUITE_P(
       return std::string(absl::string_view(info.param.plugin).substr(8));
     });
 
-TEST(ConformanceTest, APluginThatIsNotThereIsSaidPlainly) {
+TEST(ConformanceTest, AMissingPluginIsReportedPlainly) {
   const SuiteRun run = RunSuite("planted_nowhere", absl::Seconds(4), "Paths");
   EXPECT_TRUE(run.ended);
   EXPECT_EQ(run.code, 1);

@@ -429,7 +429,7 @@ TEST_F(HarnessTest, LinesOfThreadsStayWhole) {
   EXPECT_EQ(lines, 3 * 4 * 500);
 }
 
-TEST_F(HarnessTest, TheFlightRecorderReportsWhoIsMissing) {
+TEST_F(HarnessTest, TheFlightRecorderReportsTheMissingRank) {
   const std::string kept = JoinPath(directory_, "kept");
   ASSERT_THAT(FileSystem::Posix().CreateDirectories(kept), IsOk());
   further_variables_ = {"TEST_UNDECLARED_OUTPUTS_DIR=" + kept};
@@ -670,7 +670,7 @@ std::string ReportOf(const std::string& output, const std::string& test) {
   return output.substr(begin, end - begin);
 }
 
-TEST_F(HarnessTest, BehindATestThatBreaksRanksOthersFindNewOnes) {
+TEST_F(HarnessTest, AfterATestThatBreaksRanksOthersGetNewOnes) {
   const std::string output = Failure("BrokenSuiteTest.*");
   EXPECT_THAT(output, AllOf(HasSubstr("[  PASSED  ] 6 tests."),
                             HasSubstr("[  SKIPPED ] 1 test,"),

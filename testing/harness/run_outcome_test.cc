@@ -166,7 +166,7 @@ TEST(RunOutcomeTest, UnanimousSkipsSkip) {
   EXPECT_EQ(verdict.text, "no GPU here");
 }
 
-TEST(RunOutcomeTest, OtherSkipsFailAndListWhoSkipped) {
+TEST(RunOutcomeTest, OtherSkipsFailAndListTheRanksThatSkipped) {
   const Verdict mixed = JudgeRanks({Passed(), Skipped(74, "no GPU")});
   EXPECT_EQ(mixed.kind, Kind::kFailed);
   EXPECT_THAT(mixed.text, AllOf(HasSubstr("1 of 2 ranks skipped"),

@@ -51,7 +51,7 @@ TEST(AllRanksSucceededTest, ListsOfSuccessesMatch) {
               Not(AllRanksSucceeded()));
 }
 
-TEST(AllRanksSucceededTest, ReportsWhoFailedAndEachErrorOnce) {
+TEST(AllRanksSucceededTest, ReportsTheFailedRankAndEachErrorOnce) {
   const absl::Status ok;
   const absl::Status lost = WithRank(absl::UnavailableError("reset"), 2);
   EXPECT_EQ(ExplainList({ok, lost, absl::DataLossError("torn"), lost}),

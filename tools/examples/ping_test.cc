@@ -33,7 +33,7 @@ TEST(PingTest, AllCallAllAndShutDown) {
 }
 
 // Worker 1 is killed once all have called all.
-TEST(PingTest, WhoIsLostIsNamedAndTheRestGoesOn) {
+TEST(PingTest, ALostWorkerIsNamedAndTheOthersContinue) {
   const std::string out = absl::StrCat(::testing::TempDir(), "/ping_out");
   const ShellResult result = Shell(
       absl::StrCat(Ping("--on-failure=continue", "--seconds=6"), " > ", out,

@@ -44,7 +44,7 @@ TEST(CommandTest, HelpListsTheCommands) {
   }
 }
 
-TEST(CommandTest, AnUnknownCommandIsToldTheOnesThereAre) {
+TEST(CommandTest, AnUnknownCommandListsTheKnownOnes) {
   const ShellResult unknown = Sherd("quickstart prepare");
   EXPECT_EQ(unknown.exit_code, 2);
   EXPECT_EQ(

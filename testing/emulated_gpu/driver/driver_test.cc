@@ -198,7 +198,7 @@ TEST_F(EmulatedDriverTest, NewAndFreedMemoryIsSpoiled) {
   EXPECT_THAT(Read(data, 2, stream), Each(static_cast<int>(0xcbcbcbcb)));
 }
 
-TEST_F(EmulatedDriverTest, ReportsWhoseMemoryAnAddressIs) {
+TEST_F(EmulatedDriverTest, ReportsTheOwnerOfAnAddress) {
   cu().CtxSetCurrent(contexts_[1]);
   const CUdeviceptr data = Allocate(100);
   void* const pinned = AllocatePinned(100);

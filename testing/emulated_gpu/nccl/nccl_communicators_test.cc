@@ -361,7 +361,7 @@ TEST(NcclFailures, AreRemoteErrorsWhereAFaultAsksForThem) {
   EXPECT_EQ(statuses, (std::vector<int>{0, SIGKILL}));
 }
 
-TEST(NcclShrink, GoesOnWithoutTheLostOne) {
+TEST(NcclShrink, ContinuesWithoutTheFailedRank) {
   for (const bool revoke : {true, false}) {
     const std::vector<int> statuses =
         Survive(4, [&](NcclRank& self, NcclComm comm) {

@@ -30,7 +30,7 @@ TEST(EmulatedNcclLibrary, HasAllThatIsCalled) {
   EXPECT_EQ(Missing("libsherd_emulated_gpu.so"), std::set<std::string>());
 }
 
-TEST(EmulatedNcclLibrary, LacksInItsOldFormWhatOldOnesLack) {
+TEST(EmulatedNcclLibrary, TheOldLibraryLacksLaterFunctions) {
   EXPECT_EQ(
       Missing("libsherd_emulated_old_nccl.so"),
       (std::set<std::string>{"ncclCommDeregister", "ncclCommInitRankScalable",

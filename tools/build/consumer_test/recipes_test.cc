@@ -61,7 +61,7 @@ SHERD_DIST_TEST_F(RecipesTest, AllRanksEndAtTheSameLine) {
 
 // Faults.
 
-SHERD_DIST_TEST_F(RecipesTest, TheOthersLearnWhoDied) {
+SHERD_DIST_TEST_F(RecipesTest, TheOthersLearnWhichRankDied) {
   ExpectRankDies(2, SIGKILL);
   KillRankAt fault("comm/before_post", 2);
   const absl::Status status = group().Barrier();

@@ -14,7 +14,7 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-TEST(MakeModelProgramTest, ErrorsNameTheFileAndMisuseIsToldApart) {
+TEST(MakeModelProgramTest, ErrorsNameTheFileAndMisuseIsDistinguished) {
   const std::string folder = ShellTestFolder();
   const ShellResult nowhere =
       Shell("tools/examples/make_model --preset tiny --out " +

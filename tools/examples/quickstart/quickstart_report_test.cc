@@ -29,7 +29,7 @@ TEST(QuickstartReportTest, SurvivesJson) {
   EXPECT_THAT(ParseReport(ReportToJson(Sample()), "x"), IsOkAndHolds(Sample()));
 }
 
-TEST(QuickstartReportTest, RefusesWhatIsNoReport) {
+TEST(QuickstartReportTest, RefusesTextThatIsNotAReport) {
   for (const char* text :
        {"", "{", "[]", "{}", R"({"tensors": [], "phases": 3})",
         R"({"tensors": [1], "phases": []})", "\xff\xfe"}) {

@@ -99,7 +99,7 @@ class QuickstartTest : public ::testing::Test {
   const QuickstartFiles paths_;
 };
 
-TEST_F(QuickstartTest, AModelSurvivesTheWholeWay) {
+TEST_F(QuickstartTest, AModelSurvivesAllSteps) {
   ASSERT_THAT(Prepare(), IsOkAndHolds(paths_.model()));
   SaveWith(4);
   const auto verdict = LoadWith(3);

@@ -144,7 +144,7 @@ TEST(InspectionTest, NamesOfAFileAreEscapedAndShortened) {
   }
 }
 
-TEST(InspectionTest, ACheckpointReportsWhoHoldsWhat) {
+TEST(InspectionTest, ACheckpointReportsTheHolderOfEachShard) {
   const std::string path = SmallCheckpoint(TestFolder());
   const auto inspection = Inspect(Files(), path);
   ASSERT_THAT(inspection, IsOk());

@@ -81,7 +81,7 @@ TEST_F(FlightRanksTest, ARankThatMadeAnotherCallIsFound) {
                               "12 bytes)")));
 }
 
-TEST_F(FlightRanksTest, ARankThatDoesNotComeIsFound) {
+TEST_F(FlightRanksTest, AMissingRankIsFound) {
   absl::BlockingCounter failed(2);
   RunLocalRanks(3, [&](ProcessGroup& group) {
     EXPECT_THAT(group.Barrier(), IsOk());
@@ -121,7 +121,7 @@ TEST_F(FlightRanksTest, BlocksOfSeveralLengthsAreNotAMismatch) {
   EXPECT_THAT(Findings(), IsEmpty());
 }
 
-TEST_F(FlightRanksTest, CountersTellWhatTheGroupDid) {
+TEST_F(FlightRanksTest, CountersReportTheCallsOfTheGroup) {
   RunLocalRanks(2, [](ProcessGroup& group) {
     const GroupCounters before = group.counters();
     std::vector<double> values(100, group.rank());

@@ -204,7 +204,7 @@ struct Difference {
 class FlightMismatchTest : public FlightTest,
                            public ::testing::WithParamInterface<Difference> {};
 
-TEST_P(FlightMismatchTest, NamesWhoDeviatesAndAtWhichCall) {
+TEST_P(FlightMismatchTest, NamesTheDeviatingRankAndTheCall) {
   std::vector<FlightDump> dumps = Job(4, 7);
   // The calls after the deviation differ, too.
   for (size_t i = 4; i < 7; ++i)
@@ -291,7 +291,7 @@ TEST_F(FlightTest, TheFormOfAnAllToAllIsCompared) {
             "all_to_all_v (4096 bytes to each rank)");
 }
 
-TEST_F(FlightTest, ACallByBytesFitsEveryTypeOfWhatMoves) {
+TEST_F(FlightTest, ACallByBytesFitsEveryTypeOfElements) {
   std::vector<FlightDump> dumps = Job(4, 3);
   for (FlightDump& dump : dumps) {
     Last(dump).op = CollectiveOp::kBroadcast;
@@ -500,7 +500,7 @@ TEST_F(FlightTest, AMessageOfAnotherSizeIsNamed) {
               HasSubstr("it has 8 bytes, send #1 of rank 1 has 16"));
 }
 
-TEST_F(FlightTest, WhatTheRecorderForgotIsNotTakenForMissing) {
+TEST_F(FlightTest, OverwrittenRecordsAreNotTakenForMissingCalls) {
   std::vector<FlightDump> dumps = Job(2, 8);
   // Rank 1 remembers only the last two calls.
   auto& entries = dumps[1].snapshot.entries;
@@ -717,7 +717,7 @@ std::vector<FlightDump> Workers() {
   return dumps;
 }
 
-TEST_F(FlightTest, CallsSayForWhomTheyWaitAndWhatBecameOfThem) {
+TEST_F(FlightTest, CallsReportTheAwaitedRankAndTheOutcome) {
   EXPECT_EQ(
       FormatFlightReport(Analyze(Workers())),
       "2 dumps, of ranks 0, 1 (signal: 2)\n"
@@ -740,7 +740,7 @@ TEST_F(FlightTest, CallsSayForWhomTheyWaitAndWhatBecameOfThem) {
       "asked\n");
 }
 
-TEST_F(FlightTest, WithoutCallsAnRpcGroupSaysSo) {
+TEST_F(FlightTest, AnRpcGroupWithoutCallsIsReportedAsSuch) {
   std::vector<FlightDump> dumps = Workers();
   for (FlightDump& dump : dumps) dump.snapshot.groups[0].calls.emplace();
   EXPECT_THAT(FormatFlightReport(Analyze(dumps)),

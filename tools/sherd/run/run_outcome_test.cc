@@ -126,7 +126,7 @@ TEST(RunOutcomeTest, GoingOnIsWellIfAllThatAreLeftEndWell) {
   }
 }
 
-TEST(RunOutcomeTest, ATimeoutNamesWhomTheDumpsName) {
+TEST(RunOutcomeTest, ATimeoutNamesTheRankThatTheDumpsName) {
   RunEnd end = Ended({Killed(SIGTERM, true), Killed(SIGTERM, true)}, 0);
   end.first_failure.reset();
   end.timeout = absl::Seconds(2);
