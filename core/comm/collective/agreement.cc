@@ -171,6 +171,48 @@ absl::Status Judge(ProcessGroup& group, const OperationLabel& what,
 
 }  // namespace
 
+namespace internal {
+
+// The votes of all ranks, each with a note behind it, as they are exchanged.
+struct Ballots {
+  Ballots(const ProcessGroup& group, size_t note_bytes)
+      : rank(static_cast<size_t>(group.rank())),
+        ranks(static_cast<size_t>(group.size())),
+        block(sizeof(Vote) + note_bytes),
+        all(ranks * block) {}
+
+  void SetOwn(const Vote& vote, ConstBytes note) {
+    std::memcpy(&all[rank * block], &vote, sizeof(Vote));
+    if (note.empty()) return;
+    std::memcpy(&all[rank * block + sizeof(Vote)], note.data(), note.size());
+  }
+  // In place: this rank's block is sent from where it is received.
+  ConstBytes own() const { return ConstBytes(&all[rank * block], block); }
+
+  Votes votes() const {
+    Votes result(ranks);
+    for (size_t r = 0; r < ranks; ++r) {
+      std::memcpy(&result[r], &all[r * block], sizeof(Vote));
+    }
+    return result;
+  }
+  void CopyNotes(MutableBytes notes) const {
+    const size_t note = block - sizeof(Vote);
+    for (size_t r = 0; note != 0 && r < ranks; ++r) {
+      std::memcpy(&notes[r * note], &all[r * block + sizeof(Vote)], note);
+    }
+  }
+
+  const size_t rank;
+  const size_t ranks;
+  const size_t block;
+  absl::InlinedVector<std::byte, kInlineNotes> all;
+};
+
+}  // namespace internal
+
+using internal::Ballots;
+
 absl::Status CompareValues(ProcessGroup& group, const OperationLabel& what,
                            absl::string_view complaint,
                            const std::vector<std::optional<uint64_t>>& values,
@@ -231,18 +273,19 @@ absl::StatusOr<uint64_t> AgreeOnMaximum(ProcessGroup& group,
 
 // The buffers outlive the LongStep if it ends before the round does.
 struct LongStep::Round {
-  struct Buffers {
-    Vote mine;
-    Votes votes;
-  };
+  Round(const ProcessGroup& group, size_t note_bytes)
+      : ballots(std::make_shared<Ballots>(group, note_bytes)) {}
 
-  std::shared_ptr<Buffers> buffers = std::make_shared<Buffers>();
+  std::shared_ptr<Ballots> ballots;
   Work work{absl::OkStatus()};
 };
 
 LongStep::LongStep(ProcessGroup& group, const OperationLabel& what,
                    const LongStepOptions& options)
-    : group_(group), what_(what), next_round_(Deadline::Infinite()) {
+    : group_(group),
+      what_(what),
+      note_bytes_(options.note_bytes),
+      next_round_(Deadline::Infinite()) {
   const absl::Duration timeout = options.timeout.value_or(group.timeout());
   interval_ = options.interval.value_or(
       std::min(timeout / 8,
@@ -260,13 +303,14 @@ absl::Status LongStep::MadeProgress() {
     return failure_;
   }
   next_round_ = Deadline::After(interval_);
-  round_ = std::make_unique<Round>();
-  Round::Buffers& buffers = *round_->buffers;
-  buffers.mine = VoteOf(group_, absl::OkStatus(), 0, 0);
-  buffers.mine.in_step = 1;
-  round_->work = group_.AllGatherAsync(
-      BytesOf(buffers.mine), SpaceForVotes(group_, buffers.votes), options_);
-  round_->work.Keep(round_->buffers);
+  round_ = std::make_unique<Round>(group_, note_bytes_);
+  Ballots& ballots = *round_->ballots;
+  Vote vote = VoteOf(group_, absl::OkStatus(), 0, 0);
+  vote.in_step = 1;
+  ballots.SetOwn(vote, {});
+  round_->work = group_.AllGatherAsync(ballots.own(),
+                                       absl::MakeSpan(ballots.all), options_);
+  round_->work.Keep(round_->ballots);
   return absl::OkStatus();
 }
 
@@ -275,19 +319,28 @@ absl::Status LongStep::EndRound() {
   return InOperation(what_, round->work.Wait());
 }
 
-absl::StatusOr<uint64_t> LongStep::AgreeOnMaximum(const absl::Status& local,
-                                                  const AgreedValue& value,
-                                                  uint64_t number) {
+absl::Status LongStep::VoteUntilAllEnd(Ballots& ballots) {
   if (round_ != nullptr) failure_.Update(EndRound());
   SHERD_RETURN_IF_ERROR(failure_);
-  const Vote mine = VoteOf(group_, local, value.fingerprint, number);
+  const auto in_step = [](const Vote& vote) { return vote.in_step != 0; };
   Votes votes;
   do {
     SHERD_RETURN_IF_ERROR(InOperation(
-        what_, group_.AllGather(BytesOf(mine), SpaceForVotes(group_, votes),
+        what_, group_.AllGather(ballots.own(), absl::MakeSpan(ballots.all),
                                 options_)));
-  } while (std::any_of(votes.begin(), votes.end(),
-                       [](const Vote& vote) { return vote.in_step != 0; }));
+    votes = ballots.votes();
+  } while (std::any_of(votes.begin(), votes.end(), in_step));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<uint64_t> LongStep::AgreeOnMaximum(const absl::Status& local,
+                                                  const AgreedValue& value,
+                                                  uint64_t number) {
+  SHERD_CHECK(note_bytes_ == 0) << "AgreeAndGather ends this step";
+  Ballots ballots(group_, 0);
+  ballots.SetOwn(VoteOf(group_, local, value.fingerprint, number), {});
+  SHERD_RETURN_IF_ERROR(VoteUntilAllEnd(ballots));
+  const Votes votes = ballots.votes();
   SHERD_RETURN_IF_ERROR(Judge(group_, what_, local, value, votes, options_));
   return Maximum(votes);
 }
@@ -297,32 +350,30 @@ absl::Status LongStep::Agree(const absl::Status& local,
   return AgreeOnMaximum(local, value, 0).status();
 }
 
+absl::Status LongStep::AgreeAndGather(const absl::Status& local,
+                                      const AgreedValue& value, ConstBytes note,
+                                      MutableBytes notes) {
+  SHERD_CHECK(note.size() == note_bytes_);
+  SHERD_CHECK(notes.size() == static_cast<size_t>(group_.size()) * note.size());
+  Ballots ballots(group_, note_bytes_);
+  ballots.SetOwn(VoteOf(group_, local, value.fingerprint, 0), note);
+  SHERD_RETURN_IF_ERROR(VoteUntilAllEnd(ballots));
+  ballots.CopyNotes(notes);
+  return Judge(group_, what_, local, value, ballots.votes(), options_);
+}
+
 absl::Status AgreeAndGather(ProcessGroup& group, const OperationLabel& what,
                             const absl::Status& local, const AgreedValue& value,
                             ConstBytes note, MutableBytes notes,
                             const CollectiveOptions& options) {
-  const size_t ranks = static_cast<size_t>(group.size());
-  SHERD_CHECK(notes.size() == ranks * note.size());
-  const size_t block = sizeof(Vote) + note.size();
-  absl::InlinedVector<std::byte, kInlineNotes> all(ranks * block);
-  // In place: this rank's block is sent from where it is received.
-  const size_t own = static_cast<size_t>(group.rank()) * block;
-  const Vote mine = VoteOf(group, local, value.fingerprint, 0);
-  std::memcpy(&all[own], &mine, sizeof(mine));
-  if (!note.empty()) {
-    std::memcpy(&all[own + sizeof(mine)], note.data(), note.size());
-  }
-  SHERD_RETURN_IF_ERROR(
-      InOperation(what, group.AllGather(ConstBytes(&all[own], block),
-                                        absl::MakeSpan(all), options)));
-  Votes votes(ranks);
-  for (size_t r = 0; r < ranks; ++r) {
-    const std::byte* const from = &all[r * block];
-    std::memcpy(&votes[r], from, sizeof(Vote));
-    if (note.empty()) continue;
-    std::memcpy(&notes[r * note.size()], from + sizeof(Vote), note.size());
-  }
-  return Judge(group, what, local, value, votes, options);
+  SHERD_CHECK(notes.size() == static_cast<size_t>(group.size()) * note.size());
+  Ballots ballots(group, note.size());
+  ballots.SetOwn(VoteOf(group, local, value.fingerprint, 0), note);
+  SHERD_RETURN_IF_ERROR(InOperation(
+      what,
+      group.AllGather(ballots.own(), absl::MakeSpan(ballots.all), options)));
+  ballots.CopyNotes(notes);
+  return Judge(group, what, local, value, ballots.votes(), options);
 }
 
 absl::StatusOr<std::vector<std::string>> AllGatherStrings(

@@ -22,6 +22,9 @@
 #include "sherd/core/comm/process_group.h"
 
 namespace sherd {
+namespace internal {
+struct Ballots;
+}  // namespace internal
 
 // A value that all ranks of a collective must pass alike. Holds references:
 // write it where it is used, `{fingerprint, [&] { … }}`.
@@ -70,6 +73,9 @@ struct LongStepOptions {
   // groups above 1000 ranks after a millisecond per rank, but at least eight
   // times per timeout. The same on all ranks.
   std::optional<absl::Duration> interval;
+  // Length of the note that each rank passes to AgreeAndGather. The same on all
+  // ranks.
+  size_t note_bytes = 0;
 };
 
 // A step of a collective operation that may take some ranks longer than the
@@ -97,8 +103,8 @@ struct LongStepOptions {
 // notices, also by ranks in the step.
 //
 // Cost. Steps shorter than the interval: that of Agree alone. MadeProgress
-// reads the clock; once per interval it starts an all_gather of 32 bytes per
-// rank.
+// reads the clock; once per interval it starts an all_gather of 32 bytes and
+// LongStepOptions::note_bytes per rank.
 //
 // Threads. Not thread-safe.
 class LongStep {
@@ -120,17 +126,25 @@ class LongStep {
   absl::StatusOr<uint64_t> AgreeOnMaximum(const absl::Status& local,
                                           const AgreedValue& value,
                                           uint64_t number);
+  // As the function of this name, for notes of LongStepOptions::note_bytes.
+  absl::Status AgreeAndGather(const absl::Status& local,
+                              const AgreedValue& value, ConstBytes note,
+                              MutableBytes notes);
 
  private:
   struct Round;
 
   absl::Status EndRound();
+  // Repeats the vote until no rank is in the step any more. `ballots` receives
+  // the last ones; those of this rank are set.
+  absl::Status VoteUntilAllEnd(internal::Ballots& ballots);
 
   ProcessGroup& group_;
   const OperationLabel what_;
   // Of each round.
   CollectiveOptions options_;
   absl::Duration interval_;
+  const size_t note_bytes_;
   Deadline next_round_;
   // Null, or the round that was begun in the step and may still run.
   std::unique_ptr<Round> round_;

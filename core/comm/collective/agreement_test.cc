@@ -282,6 +282,33 @@ TEST_P(AgreementTest, AShortStepIsOneAgreement) {
   });
 }
 
+TEST_P(AgreementTest, ALongStepEndsWithTheNotesOfAllRanks) {
+  RunLocalRanks(GetParam(), [](ProcessGroup& group) {
+    const uint64_t votes = group.size() == 1 ? 0 : 3;
+    const auto notes_of = [&](const absl::Status& local, LongStep& step) {
+      std::vector<std::byte> notes(3 * static_cast<size_t>(group.size()));
+      const std::vector<std::byte> own(
+          3, static_cast<std::byte>(0x40 + group.rank()));
+      const absl::Status status =
+          step.AgreeAndGather(local, {7}, own, absl::MakeSpan(notes));
+      for (size_t i = 0; status.ok() && i < notes.size(); ++i) {
+        EXPECT_EQ(notes[i], static_cast<std::byte>(0x40 + i / 3)) << i;
+      }
+      return status;
+    };
+    LongStep step(group, "work",
+                  {.interval = absl::ZeroDuration(), .note_bytes = 3});
+    StepOfTheLast(group, step, votes);
+    EXPECT_THAT(notes_of(absl::OkStatus(), step), IsOk());
+    EXPECT_EQ(group.counters().Of(CollectiveOp::kAllGather).calls, votes + 1);
+    LongStep failing(group, "work", {.note_bytes = 3});
+    EXPECT_THAT(notes_of(group.rank() == 0 ? absl::InternalError("bad")
+                                           : absl::OkStatus(),
+                         failing),
+                StatusIs(absl::StatusCode::kInternal, "work: rank 0: bad"));
+  });
+}
+
 TEST(AgreementFailureTest, ARankWithoutProgressInALongStepIsNamed) {
   absl::Notification gave_up;
   RunLocalRanks(2, [&](ProcessGroup& group) {
