@@ -176,7 +176,8 @@ namespace internal {
 // The votes of all ranks, each with a note behind it, as they are exchanged.
 struct Ballots {
   Ballots(const ProcessGroup& group, size_t note_bytes)
-      : rank(static_cast<size_t>(group.rank())),
+      // A process that is not a member learns so from the collective.
+      : rank(static_cast<size_t>(std::max(group.rank(), 0))),
         ranks(static_cast<size_t>(group.size())),
         block(sizeof(Vote) + note_bytes),
         all(ranks * block) {}
