@@ -54,10 +54,14 @@ class Simulation {
       if (deaths_left_ > 0) steps.push_back([this, r] { Kill(r); });
     }
     for (auto& [pair, queue] : drains_) {
-      if (!queue.empty()) steps.push_back([this, pair] { DrainArrives(pair); });
+      if (!queue.empty()) {
+        steps.push_back([this, pair = pair] { DrainArrives(pair); });
+      }
     }
     for (auto& [pair, count] : requests_) {
-      if (count > 0) steps.push_back([this, pair] { RequestArrives(pair); });
+      if (count > 0) {
+        steps.push_back([this, pair = pair] { RequestArrives(pair); });
+      }
     }
     if (steps.empty()) return false;
     steps[random_() % steps.size()]();

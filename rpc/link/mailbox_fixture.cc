@@ -63,7 +63,10 @@ void LinkMailbox::OnLeft(int worker, const absl::Status& why) {
 
 std::vector<LinkMailbox::Mail> LinkMailbox::WaitForMail(size_t count) {
   absl::MutexLock lock(&mutex_);
-  const auto has = [&] { return mails_.size() >= count; };
+  const auto has = [&] {
+    mutex_.AssertHeld();
+    return mails_.size() >= count;
+  };
   mutex_.AwaitWithTimeout(absl::Condition(&has), kLong);
   return mails_;
 }

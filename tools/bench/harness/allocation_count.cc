@@ -16,8 +16,17 @@ void* operator new(size_t size) {
   throw std::bad_alloc();
 }
 
+// A sanitizer's own form of it does not call the one above.
+void* operator new(size_t size, const std::nothrow_t&) noexcept {
+  ++count;
+  return std::malloc(size == 0 ? 1 : size);
+}
+
 void operator delete(void* memory) noexcept { std::free(memory); }
 void operator delete(void* memory, size_t) noexcept { std::free(memory); }
+void operator delete(void* memory, const std::nothrow_t&) noexcept {
+  std::free(memory);
+}
 
 namespace sherd {
 

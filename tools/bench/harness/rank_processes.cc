@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <filesystem>
+#include <string>
 #include <system_error>
 #include <utility>
 #include <vector>
@@ -20,6 +21,17 @@
 #include "sherd/core/process/subprocess.h"
 
 namespace sherd {
+namespace {
+
+// That of a rank, which may use Open MPI: that leaks in modules that it has
+// unloaded before LeakSanitizer looks.
+std::vector<std::string> RankEnvironment() {
+  std::vector<std::string> environment = OwnEnvironment();
+  AddSanitizerOptions(environment, "detect_leaks=0");
+  return environment;
+}
+
+}  // namespace
 
 absl::Status RankProcesses::StartProgram() {
   for (int rank = 0; rank < board_.task().world; ++rank) {
@@ -28,7 +40,7 @@ absl::Status RankProcesses::StartProgram() {
                                       .arguments = {"bench", kRankArgument,
                                                     absl::StrCat(board_.fd()),
                                                     absl::StrCat(rank)},
-                                      .environment = OwnEnvironment(),
+                                      .environment = RankEnvironment(),
                                       .inherited_fds = {board_.fd()}}}));
   }
   return absl::OkStatus();
@@ -48,7 +60,7 @@ absl::Status RankProcesses::StartUnderMpirun(MpiTransport transport,
                    .arguments = MpirunCommand(mpirun, transport, directory,
                                               board_.task().world, program,
                                               {kRankArgument, board, "-"}),
-                   .environment = OwnEnvironment()}});
+                   .environment = RankEnvironment()}});
 }
 
 absl::Status RankProcesses::StartOther(const BenchProgram& program) {
