@@ -1,12 +1,14 @@
 #include "sherd/core/base/io_engine.h"
 
 #include <fcntl.h>
-#include <sys/uio.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <limits>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -41,6 +43,52 @@ struct Piece {
   }
 };
 
+// Asks what of a file is in the page cache, through a mapping of its range that
+// nobody touches. (RWF_NOWAIT asks too, but starts reading ahead what is not
+// there, so that direct reads would read all of it a second time.)
+class PageCache {
+ public:
+  PageCache(int fd, absl::Span<const FileRead> reads) {
+    int64_t end = 0;
+    begin_ = std::numeric_limits<int64_t>::max();
+    for (const FileRead& read : reads) {
+      begin_ = std::min(begin_, read.offset);
+      end =
+          std::max(end, read.offset + static_cast<int64_t>(read.buffer.size()));
+    }
+    if (end <= begin_) return;
+    begin_ -= begin_ % page_;
+    bytes_ = static_cast<size_t>(end - begin_);
+    data_ = mmap(nullptr, bytes_, PROT_READ, MAP_SHARED, fd, begin_);
+  }
+  PageCache(const PageCache&) = delete;
+  PageCache& operator=(const PageCache&) = delete;
+  ~PageCache() {
+    if (data_ != MAP_FAILED) munmap(data_, bytes_);
+  }
+
+  // By its first and its last page; true too if the system does not say.
+  bool Holds(const Piece& piece) const {
+    const auto bytes = static_cast<int64_t>(piece.buffer.size());
+    return HoldsPage(piece.offset) && HoldsPage(piece.offset + bytes - 1);
+  }
+
+ private:
+  bool HoldsPage(int64_t offset) const {
+    if (data_ == MAP_FAILED) return true;
+    unsigned char resident = 0;
+    std::byte* const page =
+        static_cast<std::byte*>(data_) + (offset - begin_) / page_ * page_;
+    return mincore(page, static_cast<size_t>(page_), &resident) != 0 ||
+           (resident & 1) != 0;
+  }
+
+  const int64_t page_ = sysconf(_SC_PAGESIZE);
+  int64_t begin_ = 0;
+  size_t bytes_ = 0;
+  void* data_ = MAP_FAILED;
+};
+
 // One call of ReadMany.
 class ManyReads {
  public:
@@ -51,11 +99,12 @@ class ManyReads {
             absl::FunctionRef<std::unique_ptr<IoQueue>()> borrow)
       : path_(path),
         fd_(fd),
-        ask_cache_(ask_cache),
         reads_(reads),
         done_(done),
         borrow_(borrow),
-        missing_(reads.size()) {}
+        missing_(reads.size()) {
+    if (ask_cache) cache_.emplace(fd, reads);
+  }
 
   absl::Status Run() {
     for (size_t i = 0; i < reads_.size() && status_.ok(); ++i) {
@@ -82,22 +131,11 @@ class ManyReads {
 
  private:
   void Read(Piece piece) {
-    if (ask_cache_) CopyFromCache(piece);
-    if (piece.buffer.empty()) return;
+    if (cache_.has_value() && cache_->Holds(piece)) return ReadNow(piece);
     PrepareQueue();
     if (queue_ == nullptr) return ReadNow(piece);
     while (free_.empty()) Reap();
     if (status_.ok()) Start(piece);
-  }
-
-  void CopyFromCache(Piece& piece) {
-    while (!piece.buffer.empty()) {
-      iovec part{piece.buffer.data(), piece.buffer.size()};
-      const ssize_t n = preadv2(fd_, &part, 1, piece.offset, RWF_NOWAIT);
-      // Whatever it is, a read that may wait reports it.
-      if (n <= 0) return;
-      Filled(piece, n);
-    }
   }
 
   // Reads and waits.
@@ -194,10 +232,10 @@ class ManyReads {
 
   const std::string& path_;
   const int fd_;
-  const bool ask_cache_;
   const absl::Span<const FileRead> reads_;
   const absl::FunctionRef<absl::Status(size_t)> done_;
   const absl::FunctionRef<std::unique_ptr<IoQueue>()> borrow_;
+  std::optional<PageCache> cache_;
   // Bytes of each read that are not filled.
   std::vector<size_t> missing_;
   // The first error.

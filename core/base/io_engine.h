@@ -30,11 +30,12 @@ struct IoEngineOptions {
 };
 
 // Reads files of the machine, behind File::ReadMany, at the speed of the
-// medium: what the page cache has is copied from there (RWF_NOWAIT), the rest
-// is cut into pieces of 1 MiB, of which 8 are in flight, by io_uring. They pass
-// the page cache by (O_DIRECT) where their place in the file, their length and
-// their memory are aligned and the file system can, which takes a third of the
-// processor time of reading through it.
+// medium: what the page cache has is copied from there (asked by mincore; where
+// this process may not ask, as of a file that it may not write, all counts as
+// being there), the rest is cut into pieces of 1 MiB, of which 8 are in flight,
+// by io_uring. They pass the page cache by (O_DIRECT) where their place in the
+// file, their length and their memory are aligned and the file system can,
+// which takes a third of the processor time of reading through it.
 //
 // Without io_uring (CreateIoUring), pread reads one piece after another, and
 // the kernel's read-ahead is what is in flight; that is no error.

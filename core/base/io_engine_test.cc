@@ -1,18 +1,20 @@
 #include "sherd/core/base/io_engine.h"
 
 #include <fcntl.h>
-#include <sys/uio.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <deque>
+#include <iterator>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -174,14 +176,37 @@ TEST_F(IoEngineTest, ReadsWhatTheMediumAloneHas) {
   EXPECT_THAT(ended_, Each(1));
 }
 
+TEST_F(IoEngineTest, WhatIsReadDirectlyIsNotReadIntoThePageCacheToo) {
+  ASSERT_EQ(fsync(fd_.get()), 0);
+  ASSERT_EQ(posix_fadvise(fd_.get(), 0, 0, POSIX_FADV_DONTNEED), 0);
+  const auto is_cached = [&] {
+    unsigned char pages[256] = {};
+    void* const data =
+        mmap(nullptr, kMiB, PROT_READ, MAP_SHARED, fd_.get(), kMiB);
+    EXPECT_EQ(mincore(data, kMiB, pages), 0);
+    munmap(data, kMiB);
+    return std::any_of(std::begin(pages), std::end(pages),
+                       [](unsigned char page) { return page != 0; });
+  };
+  IoEngine engine;
+  if (is_cached() || !absl::StartsWith(engine.Describe(), "io_uring") ||
+      DescribeDirectReads(::testing::TempDir()) != "direct") {
+    GTEST_SKIP() << "no direct reads here";
+  }
+  std::vector<std::byte> buffer(2 * kMiB);
+  const auto whole = absl::MakeSpan(buffer).subspan(
+      kMiB - reinterpret_cast<uintptr_t>(buffer.data()) % kMiB, kMiB);
+  for (int i = 0; i < 2; ++i) {
+    ASSERT_THAT(engine.ReadMany(path_, fd_.get(), {{kMiB, whole}},
+                                [](size_t) { return absl::OkStatus(); }),
+                IsOk());
+    EXPECT_FALSE(is_cached());
+  }
+}
+
 TEST_F(IoEngineTest, WhatIsCachedNeedsNoQueue) {
   IoEngine engine(
       {.make_queue = [this] { return std::make_unique<FakeQueue>(fake_); }});
-  char byte;
-  iovec part{&byte, 1};
-  if (preadv2(fd_.get(), &part, 1, 0, RWF_NOWAIT) != 1) {
-    GTEST_SKIP() << "this file system cannot be asked what is cached";
-  }
   EXPECT_THAT(ReadRanges(engine), IsOk());
   EXPECT_THAT(ended_, Each(1));
   EXPECT_EQ(fake_.started, 0);

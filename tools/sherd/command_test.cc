@@ -72,12 +72,21 @@ TEST(CommandTest, InfoShowsBackendsSearchPathAndKnobs) {
                     ::testing::ContainsRegex(
                         "\n  SHERD_TIMEOUT +17s +environment +stable "),
                     ::testing::ContainsRegex(
-                        "\n  SHERD_BACKEND +auto +default +stable ")));
+                        "\n  SHERD_BACKEND +auto +default +stable "),
+                    ::testing::ContainsRegex(
+                        "\n  read by (io_uring, 8 reads in flight|pread: .+)"
+                        "\n  in \\.: (direct|through the page cache: .+)\n")));
+  EXPECT_THAT(
+      Sherd("info --dir=/no/such/place").output,
+      HasSubstr("\n  in /no/such/place: through the page cache: opening "
+                "a file with O_DIRECT: No such file or directory\n"));
   const ShellResult json = Sherd("info --json");
   const auto parsed = nlohmann::json::parse(json.output, nullptr, false);
   ASSERT_TRUE(parsed.is_object()) << json.output;
   EXPECT_EQ(parsed["backends"][0]["usable"], true);
   EXPECT_GE(parsed["knobs"].size(), 8u);
+  EXPECT_EQ(parsed["files"]["directory"], ".");
+  EXPECT_NE(parsed["files"]["reads"], "");
 }
 
 constexpr char kEmulator[] = "testing/emulated_gpu/libsherd_emulated_gpu.so";

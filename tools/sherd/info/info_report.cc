@@ -11,6 +11,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/string_view.h"
+#include "sherd/core/base/io_engine.h"
 #include "sherd/core/base/knobs.h"
 #include "sherd/core/base/text_table.h"
 #include "sherd/core/base/version.h"
@@ -132,9 +133,11 @@ nlohmann::json DevicesToJson(const DevicePluginReport& plugin) {
 
 }  // namespace
 
-InfoReport GatherInfo() {
+InfoReport GatherInfo(const std::string& directory) {
   InfoReport report = {kVersion, PluginSearchPath(), ReportPlugins(),
-                       ReportDevices()};
+                       ReportDevices(),
+                       FileReport{IoEngine::Global().Describe(), directory,
+                                  DescribeDirectReads(directory)}};
   AddMissing(kWellKnown, PluginFileName, report.plugins);
   AddMissing(kWellKnownDevices, DevicePluginFileName, report.devices);
   return report;
@@ -153,6 +156,9 @@ std::string FormatInfo(const InfoReport& report) {
   for (const std::string& directory : report.search_path) {
     absl::StrAppend(&text, "  ", directory, "\n");
   }
+  absl::StrAppend(&text, "\nFiles that are not in the page cache\n  read by ",
+                  report.files.reads, "\n  in ", report.files.directory, ": ",
+                  report.files.direct_reads, "\n");
   text += "\nKnobs (environment variables)\n";
   TextTable knobs({{"  variable"}, {"value"}, {"origin"}, {""}, {"meaning"}});
   for (const KnobInfo& knob : AllKnobs()) {
@@ -168,6 +174,10 @@ std::string InfoToJson(const InfoReport& report) {
                          {"search_path", report.search_path},
                          {"backends", nlohmann::json::array()},
                          {"device_plugins", nlohmann::json::array()},
+                         {"files",
+                          {{"reads", report.files.reads},
+                           {"directory", report.files.directory},
+                           {"direct_reads", report.files.direct_reads}}},
                          {"knobs", nlohmann::json::array()}};
   for (const PluginReport& plugin : report.plugins) {
     json["backends"].push_back(ToJson(plugin));

@@ -9,6 +9,15 @@
 
 namespace sherd {
 
+// How files are read that are not in the page cache.
+struct FileReport {
+  // Of IoEngine::Describe().
+  std::string reads;
+  // A directory, and DescribeDirectReads() of it.
+  std::string directory;
+  std::string direct_reads;
+};
+
 // Describes this build, and what it finds on this machine.
 struct InfoReport {
   std::string version;
@@ -17,12 +26,14 @@ struct InfoReport {
   std::vector<PluginReport> plugins;
   // The same for the plugins of devices.
   std::vector<DevicePluginReport> devices;
+  FileReport files;
 };
 
-InfoReport GatherInfo();
+// `directory`: of the file system whose reads are described.
+InfoReport GatherInfo(const std::string& directory);
 
-// Version, plugins and why others cannot be used, devices, and every knob with
-// its value and the origin of the value.
+// Version, plugins and why others cannot be used, devices, how files are read,
+// and every knob with its value and the origin of the value.
 std::string FormatInfo(const InfoReport& report);
 
 // The same as one JSON object.
