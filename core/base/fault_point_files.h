@@ -16,7 +16,9 @@ namespace sherd {
 // implementation of FileSystem to inject faults into it.
 //
 // Half of a write is done before the point is passed, so that a fault leaves it
-// torn. A file that is only destroyed passes no point when it is closed.
+// torn. While a fault is armed, ReadMany reads one after another, in order, and
+// each passes the point of a read. A file that is only destroyed passes no
+// point when it is closed.
 //
 // Lifetime. `files` outlives this and every File from it.
 //

@@ -49,7 +49,12 @@ class IoEngine {
   explicit IoEngine(IoEngineOptions options = {});
   ~IoEngine();
 
-  // See File::ReadMany. `fd` is that of the file `path`, of which errors speak.
+  // See File::ReadMany. `fd` is that of the file `path`, of which errors speak;
+  // it and all buffers are borrowed until the call returns.
+  //
+  // Cost. What is cached: one mapping of the file's range per call, and two
+  // lookups of a page per piece, beside the copy. Otherwise a system call to
+  // begin a piece and one to wait for it; a queue is made once and used again.
   absl::Status ReadMany(const std::string& path, int fd,
                         absl::Span<const FileRead> reads,
                         absl::FunctionRef<absl::Status(size_t)> done);

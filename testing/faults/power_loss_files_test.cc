@@ -15,12 +15,9 @@
 namespace sherd::testing {
 namespace {
 
-using ::testing::AllOf;
 using ::testing::Contains;
-using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
-using ::testing::IsSupersetOf;
 using ::testing::Pair;
 
 using Contents = std::map<std::string, std::string>;
@@ -202,6 +199,17 @@ TEST_F(PowerLossFilesTest, AWriteThatFailedStaysInDoubt) {
   ASSERT_THAT(file->Sync(), IsOk());
   EXPECT_THAT(Survivors(files, kNothing), ElementsAre(Pair("file", "")));
   EXPECT_THAT(Survivors(files, kAll), ElementsAre(Pair("file", "text")));
+}
+
+TEST_F(PowerLossFilesTest, ASyncDoesNotCoverWhatIsWrittenMeanwhile) {
+  PowerLossFiles files(FileSystem::Posix(), directory_);
+  const auto file = MakeFile(files, "file", "text");
+  ASSERT_THAT(files.SyncDirectory(directory_), IsOk());
+  const CallAt meanwhile("file/sync",
+                         [&] { EXPECT_THAT(Write(*file, 0, "late"), IsOk()); });
+  ASSERT_THAT(file->Sync(), IsOk());
+  EXPECT_THAT(Survivors(files, kNothing), ElementsAre(Pair("file", "text")));
+  EXPECT_THAT(Survivors(files, kAll), ElementsAre(Pair("file", "late")));
 }
 
 TEST_F(PowerLossFilesTest, ASyncThatFailedKeepsNothing) {
