@@ -15,6 +15,7 @@
 #include "sherd/core/tensor/device_stream.h"
 #include "sherd/core/tensor/kernels/strided_copy.h"
 #include "sherd/core/tensor/kernels/strided_loop.h"
+#include "sherd/core/tensor/types/byte_extent.h"
 #include "sherd/core/tensor/types/element_cast.h"
 #include "sherd/core/tensor/types/memory_overlap.h"
 
@@ -23,30 +24,12 @@ namespace {
 
 using internal::Access;
 using internal::AccessToTensor;
+using internal::ByteExtent;
 using internal::ForEachRun;
 using internal::LoopOperand;
 using internal::MemoryAccess;
 
 constexpr int kPrintedElements = 12;
-
-// Bytes from the first to the last element, that one included, or nothing if
-// they do not fit in 64 bits. Strides are not negative.
-std::optional<int64_t> ByteExtent(absl::Span<const int64_t> sizes,
-                                  absl::Span<const int64_t> strides,
-                                  DType dtype) {
-  int64_t last = 0;
-  for (size_t d = 0; d < sizes.size(); ++d) {
-    if (sizes[d] == 0) return 0;
-    const auto span = CheckedMul(sizes[d] - 1, strides[d]);
-    if (!span.has_value()) return std::nullopt;
-    const auto sum = CheckedAdd(last, *span);
-    if (!sum.has_value()) return std::nullopt;
-    last = *sum;
-  }
-  const auto count = CheckedAdd<int64_t>(last, 1);
-  if (!count.has_value()) return std::nullopt;
-  return CheckedMul(*count, static_cast<int64_t>(SizeOf(dtype)));
-}
 
 absl::Status ShapeMismatch(const char* what, absl::Span<const int64_t> expected,
                            absl::Span<const int64_t> got) {

@@ -166,7 +166,7 @@ DRAWINGS = {
     "core/sharding": "box <- spec <- plan <- transfer <- tensor <- {ops, state}",
     "core/tensor": "values <- strides <- device <- types <- {kernels, random}",
     "rpc": "{ids, wire} <- call <- {devices, ownership, transfer} <- {engine, link} <- agent",
-    "serialization": "{metadata, safetensors} <- manifest <- checkpoint <- kits",
+    "serialization": "{metadata, safetensors} <- {archive, manifest} <- checkpoint <- kits",
     "testing": "{harness, matchers} <- fixtures <- {conformance, kits} <- faults <- programs",
 }
 
@@ -208,7 +208,7 @@ PLACES = {
         "ownership": ["remote_ref"],
         "agent": ["rpc"],
     },
-    "serialization": {"checkpoint": ["checkpoint"]},
+    "serialization": {"archive": ["archive"], "checkpoint": ["checkpoint"]},
     "testing": {
         # Parts of the harness: skips with a reason, and which tests are
         # distributed. Fixtures announce them. Ranks that are threads are below

@@ -1,0 +1,37 @@
+#ifndef SHERD_SERIALIZATION_ARCHIVE_STATE_CODEC_H_
+#define SHERD_SERIALIZATION_ARCHIVE_STATE_CODEC_H_
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "sherd/serialization/archive/saved_state.h"
+
+namespace sherd::internal {
+
+// The version that this build writes, and the newest that it reads.
+inline constexpr int kStateVersion = 1;
+
+inline constexpr int64_t kMaxStateBytes = int64_t{1} << 30;
+// A CRC takes 4 bytes in the file, and a chunk a buffer in a reader.
+inline constexpr int64_t kMaxStateChunkBytes = int64_t{1} << 26;
+
+// A message sherd.state.v1.State. Equal states give equal bytes.
+//   kInvalidArgument    SerializeMetadata refuses the metadata of a sharded
+//                       tensor; named.
+//   kResourceExhausted  There would be more than kMaxStateBytes.
+absl::StatusOr<std::string> EncodeState(const SavedState& state);
+
+// The inverse, for bytes from any source. The tree is complete, keys are
+// unique, tensors are inside their blocks, and each block has one.
+//   kDataLoss       Not such a message, or not complete; the value is named.
+//   kUnimplemented  A later version wrote it; the message has both versions.
+//
+// Memory. Of the result, counted before it is taken: at most 2^33 bytes. Beside
+// it, that of one value's message.
+absl::StatusOr<SavedState> DecodeState(absl::string_view bytes);
+
+}  // namespace sherd::internal
+
+#endif  // SHERD_SERIALIZATION_ARCHIVE_STATE_CODEC_H_
