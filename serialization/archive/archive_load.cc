@@ -188,13 +188,15 @@ absl::Status Loader::Publish(size_t begin, size_t end,
     // Without a group there is nobody to inform.
     const absl::StatusOr<std::shared_ptr<ProcessGroup>> group = LoadGroup();
     if (!group.ok()) break;
-    absl::StatusOr<ShardedTensor> tensor = status;
-    if (status.ok()) tensor = *values_[i].get_if<ShardedTensor>();
-    tensor = PublishShards(std::move(tensor), *group, DefaultRemoteAccess());
+    const absl::StatusOr<ShardedTensor> tensor = PublishShards(
+        status.ok()
+            ? absl::StatusOr<ShardedTensor>(*values_[i].get_if<ShardedTensor>())
+            : status,
+        *group, DefaultRemoteAccess());
     // The error of this rank is the one that it can do something about.
     if (!status.ok()) break;
     if (!tensor.ok()) return Named(tensor.status(), i);
-    values_[i] = *std::move(tensor);
+    values_[i] = *tensor;
   }
   return status;
 }

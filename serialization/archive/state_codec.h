@@ -14,6 +14,7 @@ namespace sherd::internal {
 inline constexpr int kStateVersion = 1;
 
 inline constexpr int64_t kMaxStateBytes = int64_t{1} << 30;
+inline constexpr int64_t kMaxStateMemory = int64_t{1} << 33;
 // A CRC takes 4 bytes in the file, and a chunk a buffer in a reader.
 inline constexpr int64_t kMaxStateChunkBytes = int64_t{1} << 26;
 
@@ -28,9 +29,11 @@ absl::StatusOr<std::string> EncodeState(const SavedState& state);
 //   kDataLoss       Not such a message, or not complete; the value is named.
 //   kUnimplemented  A later version wrote it; the message has both versions.
 //
-// Memory. Of the result, counted before it is taken: at most 2^33 bytes. Beside
-// it, that of one value's message.
-absl::StatusOr<SavedState> DecodeState(absl::string_view bytes);
+// Memory. Of the result, and of the state that is built from it, counted before
+// it is taken: at most `max_memory` bytes. Beside it, that of the message of
+// one value.
+absl::StatusOr<SavedState> DecodeState(absl::string_view bytes,
+                                       int64_t max_memory = kMaxStateMemory);
 
 }  // namespace sherd::internal
 

@@ -19,6 +19,7 @@
 #include "sherd/serialization/archive/state_codec.h"
 #include "sherd/serialization/archive/tensor_strides.h"
 #include "sherd/serialization/metadata.h"
+#include "sherd/serialization/proto/sharding.pb.h"
 #include "sherd/serialization/proto/state.pb.h"
 
 namespace sherd::internal {
@@ -29,7 +30,6 @@ namespace proto = state::v1;
 using google::protobuf::internal::WireFormatLite;
 using google::protobuf::io::CodedInputStream;
 
-constexpr int64_t kMaxMemory = int64_t{1} << 33;
 // Of Blocks: a length of one byte takes eight in memory, twice.
 constexpr int64_t kMaxBlocksBytes = int64_t{1} << 26;
 constexpr size_t kMaxWriterBytes = 1024;
@@ -59,6 +59,8 @@ struct Open {
 
 class Decoder {
  public:
+  explicit Decoder(int64_t max_memory) : max_memory_(max_memory) {}
+
   absl::StatusOr<SavedState> Decode(absl::string_view bytes);
 
  private:
@@ -85,6 +87,7 @@ class Decoder {
                           SavedShardedTensor& tensor);
   absl::Status Take(int64_t bytes);
 
+  const int64_t max_memory_;
   SavedState state_;
   bool has_version_ = false;
   bool has_blocks_ = false;
@@ -95,8 +98,8 @@ class Decoder {
 
 absl::Status Decoder::Take(int64_t bytes) {
   memory_ += bytes;
-  if (memory_ <= kMaxMemory) return absl::OkStatus();
-  return Lost(absl::StrCat("the state would take more than ", kMaxMemory,
+  if (memory_ <= max_memory_) return absl::OkStatus();
+  return Lost(absl::StrCat("the state would take more than ", max_memory_,
                            " bytes in memory without its elements"));
 }
 
@@ -510,8 +513,9 @@ absl::StatusOr<SavedState> Decoder::Decode(absl::string_view bytes) {
 
 }  // namespace
 
-absl::StatusOr<SavedState> DecodeState(absl::string_view bytes) {
-  return Decoder().Decode(bytes);
+absl::StatusOr<SavedState> DecodeState(absl::string_view bytes,
+                                       int64_t max_memory) {
+  return Decoder(max_memory).Decode(bytes);
 }
 
 }  // namespace sherd::internal

@@ -10,6 +10,7 @@
 #include "sherd/serialization/archive/state_codec.h"
 #include "sherd/serialization/archive/tensor_strides.h"
 #include "sherd/serialization/metadata.h"
+#include "sherd/serialization/proto/sharding.pb.h"
 #include "sherd/serialization/proto/state.pb.h"
 
 namespace sherd::internal {
