@@ -67,7 +67,10 @@ constexpr char kThisFile[] = "core/sharding/tensor/coming_from_pytorch_test.cc";
 [[maybe_unused]] constexpr size_t kScope = sizeof(ScopedStream);
 // core does not see serialization/checkpoint.h: SaveCheckpoint, LoadCheckpoint,
 // LoadCheckpointInto, CheckpointExists. Nor serialization/metadata.h:
-// SerializeMetadata, ParseMetadata, SerializeSpec, ParseSpec. Nor rpc/rpc.h and
+// SerializeMetadata, ParseMetadata, SerializeSpec, ParseSpec. Nor
+// serialization/archive.h: Save, SaveToString, Load, LoadFromString, Archive:
+// Open, contents, Verify. ArchiveSink, ArchiveSource, ArchiveLoadOptions: map,
+// device. ScopedLoadGroup. Nor rpc/rpc.h and
 // the headers beside it: InitRpc, RpcOptions: init_method, store, timeout,
 // transports, device_maps. DefaultRpcAgent, RpcAgent: Call, CallAsync, Remote,
 // Share, rank, name, workers, Shutdown, ShutdownOptions, OnWorkerLost,
