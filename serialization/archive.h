@@ -63,8 +63,9 @@ struct ArchiveSaveOptions {
   bool sync = true;
 };
 
-// Saves all of `state`. Elements are read once and in order, and a few hundred
-// KiB of them are in memory beside their tensors at a time.
+// Saves all of `state`. Elements are read once and in order; beside their
+// tensors, a few hundred KiB of them are in memory at a time, or, of tensors on
+// devices, 8 MiB.
 //
 // Tensors. Each keeps dtype, sizes, device and whether it is pinned. Tensors
 // with elements in common share them again after a load, in a storage that has

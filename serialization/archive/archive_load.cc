@@ -54,9 +54,9 @@ class Loader {
 
   absl::StatusOr<StateValue> LoadTensor(const SavedTensor& saved);
   absl::StatusOr<StateValue> LoadSharded(const SavedShardedTensor& saved);
-  // `allocator` null: the default of the device.
+  // `pinned` is of host memory. `allocator` null: the default of the device.
   absl::StatusOr<Tensor> Load(const SavedTensor& saved, const Device& device,
-                              Allocator* allocator);
+                              bool pinned, Allocator* allocator);
   absl::StatusOr<std::shared_ptr<Storage>> LoadBlock(int64_t block,
                                                      const Device& device,
                                                      bool pinned,
@@ -89,12 +89,12 @@ absl::StatusOr<std::shared_ptr<Storage>> Loader::LoadBlock(
 }
 
 absl::StatusOr<Tensor> Loader::Load(const SavedTensor& saved,
-                                    const Device& device,
+                                    const Device& device, bool pinned,
                                     Allocator* allocator) {
   if (saved.block < 0) {
     return Tensor::Empty(saved.size, {.dtype = saved.dtype, .device = device});
   }
-  const bool pinned = saved.pinned && device.is_cpu();
+  pinned = pinned && device.is_cpu();
   if (mapping_ != nullptr && device.is_cpu() && !pinned) {
     const int64_t offset =
         reader_.layout().offsets[static_cast<size_t>(saved.block)] +
@@ -110,8 +110,9 @@ absl::StatusOr<Tensor> Loader::Load(const SavedTensor& saved,
 
 absl::StatusOr<StateValue> Loader::LoadTensor(const SavedTensor& saved) {
   const bool stays = !device_ || saved.device.is_meta();
-  SHERD_ASSIGN_OR_RETURN(Tensor tensor,
-                         Load(saved, stays ? saved.device : *device_, nullptr));
+  SHERD_ASSIGN_OR_RETURN(
+      Tensor tensor,
+      Load(saved, stays ? saved.device : *device_, saved.pinned, nullptr));
   return StateValue(std::move(tensor));
 }
 
@@ -121,15 +122,16 @@ absl::StatusOr<StateValue> Loader::LoadSharded(
   if (saved.group) {
     SHERD_ASSIGN_OR_RETURN(group, LoadGroup());
   }
+  // Also where the memory was not, for want of a device that would use it.
+  const bool pinned = saved.metadata.properties.pin_memory;
   std::vector<Shard> shards;
   for (size_t i = 0; i < saved.shards.size(); ++i) {
     const SavedTensor& part = saved.shards[i];
     // Peers read shards of a group where they are.
     Allocator* const allocator =
-        saved.metadata.properties.pin_memory
-            ? nullptr
-            : AllocatorFor(group.get(), part.device, nullptr);
-    SHERD_ASSIGN_OR_RETURN(Tensor tensor, Load(part, part.device, allocator));
+        pinned ? nullptr : AllocatorFor(group.get(), part.device, nullptr);
+    SHERD_ASSIGN_OR_RETURN(Tensor tensor,
+                           Load(part, part.device, pinned, allocator));
     if (group != nullptr) {
       // Shards of views are not, and a group wants them to be.
       SHERD_ASSIGN_OR_RETURN(tensor, tensor.Contiguous());

@@ -314,6 +314,23 @@ TEST(ArchiveRanksTest, AMappedShardIsAViewOfTheFile) {
   });
 }
 
+// Saved where nothing can be pinned, loaded where it can.
+TEST(ArchiveRanksTest, PinnedShardsArePinnedWhereTheyAreLoaded) {
+  RunLocalRanks(1, [](ProcessGroup&) {
+    FakeDevice::InstallError(absl::UnimplementedError("no driver"));
+    SHERD_ASSERT_OK_AND_ASSIGN(const StateDict state,
+                               SeedState(Rows(1), {.pin_memory = true}));
+    SHERD_ASSERT_OK_AND_ASSIGN(const std::string bytes, SaveToString(state));
+    FakeDevice& devices = FakeDevice::Install(1);
+    SHERD_ASSERT_OK_AND_ASSIGN(const StateDict loaded, LoadFromString(bytes));
+    EXPECT_EQ(loaded.Difference(state), "");
+    const ShardedTensor tensor = *loaded.Get<ShardedTensor>("sharded_tensor1");
+    EXPECT_TRUE(tensor.is_pinned());
+    EXPECT_EQ(devices.Locate(tensor.local_shards()[0].tensor.data()).value(),
+              Device());
+  });
+}
+
 // One row for each rank, by a rule that an archive does not know.
 class RowPerRank final : public ShardingSpec {
  public:

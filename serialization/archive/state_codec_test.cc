@@ -301,7 +301,22 @@ INSTANTIATE_TEST_SUITE_P(
                "shard 0 is bfloat16 [1, 2], but int16 [1, 2] in the metadata"},
         Damage{"a shard of another size",
                [](M& m) { St(m).mutable_shard(1)->set_size(1, 1); },
-               "shard 1 is int16 [1, 1], but int16 [1, 2]"}));
+               "shard 1 is int16 [1, 1], but int16 [1, 2]"},
+        // A copy of it would be larger than the archive.
+        Damage{"a shard whose elements coincide",
+               [](M& m) {
+                 proto::GroupState& group = *St(m).mutable_group();
+                 group.set_rank(0);
+                 group.set_global_rank(0);
+                 group.set_size(3);
+                 group.set_world_size(3);
+                 proto::Tensor& shard = *St(m).mutable_shard(0);
+                 shard.mutable_properties()->set_memory_format(
+                     sharding::v1::MEMORY_FORMAT_PRESERVE);
+                 shard.add_stride(0);
+                 shard.add_stride(0);
+               },
+               "elements of shard 0 coincide: sizes [1, 2], strides [0, 0]"}));
 
 TEST(StateCodecTest, FieldsOfLaterReleasesAreIgnored) {
   std::string bytes = SampleMessage().SerializeAsString();

@@ -329,6 +329,12 @@ absl::Status Decoder::ReadShards(const proto::ShardedTensor& message,
                                Name(tensor.metadata.properties.dtype), " ",
                                FormatDims(sizes), " in the metadata"));
     }
+    // A load copies shards of views, to at most as many bytes as the file has.
+    if (tensor.group && !IsNonOverlapping(shard.size, shard.strides)) {
+      return Lost(absl::StrCat("elements of shard ", i, " coincide: sizes ",
+                               FormatDims(shard.size), ", strides ",
+                               FormatDims(shard.strides)));
+    }
     tensor.shard_indices.push_back(static_cast<int>(index));
     tensor.shards.push_back(std::move(shard));
   }
