@@ -13,15 +13,9 @@
 #include "sherd/core/base/file.h"
 #include "sherd/core/tensor/tensor.h"
 #include "sherd/serialization/manifest/manifest.h"
+#include "sherd/serialization/manifest/manifest_reader.h"
 
 namespace sherd {
-
-// Reads and checks the manifest of the checkpoint `path`.
-//   kNotFound            There is no checkpoint at `path`.
-//   kFailedPrecondition  The manifest is a link that leads nowhere.
-//   others               From the file system, and as DecodeManifest.
-absl::StatusOr<Manifest> ReadManifest(FileSystem& files,
-                                      const std::string& path);
 
 // A checkpoint opened by one process: its contents, and reads of tensors or
 // boxes of them.

@@ -21,7 +21,7 @@
 #include "sherd/serialization/checkpoint/shard_reader.h"
 #include "sherd/serialization/checkpoint/sharded_layout.h"
 #include "sherd/serialization/checkpoint_reader.h"
-#include "sherd/serialization/manifest/manifest.h"
+#include "sherd/serialization/manifest/manifest_v1.h"
 
 namespace sherd {
 namespace {
@@ -35,7 +35,7 @@ constexpr int64_t kMaxGatheredSums = int64_t{16} << 20;
 // Finds or makes the tensor to load into; called before data moves, again if
 // the load starts over.
 using DestinationFn = std::function<absl::StatusOr<ShardedTensor>(
-    const std::string& name, const ManifestTensor& saved)>;
+    const std::string& name, const ManifestTensorV1& saved)>;
 
 // One rank's part of one load.
 class Loader {
@@ -99,7 +99,7 @@ class Loader {
 
  private:
   struct Item {
-    const ManifestTensor* saved = nullptr;
+    const ManifestTensorV1* saved = nullptr;
     ShardedTensor tensor;
     TensorToSave layout;
     // All shards, and who reads what of them.
@@ -154,7 +154,9 @@ class Loader {
   // Everything that can go wrong before data moves.
   absl::Status Prepare() {
     fingerprint_.Add(path_).Add(min_read_bytes_);
-    SHERD_ASSIGN_OR_RETURN(manifest_, ReadManifest(files_, path_));
+    SHERD_ASSIGN_OR_RETURN(const Manifest manifest,
+                           ReadManifest(files_, path_));
+    manifest_ = ToV1(manifest);
     fingerprint_.Add(manifest_.save_id);
     reader_.emplace(path_, manifest_, files_,
                     [this] { return step_->MadeProgress(); });
@@ -164,7 +166,7 @@ class Loader {
       SHERD_ASSIGN_OR_RETURN(Item item, PrepareItem(name));
       if (item.strategy != ReadStrategy::kWhole) {
         item.first_sum = sums;
-        for (const ManifestShard& shard : item.saved->shards) {
+        for (const ManifestShardV1& shard : item.saved->shards) {
           sums += manifest_.NumChunks(*item.saved, shard);
         }
       }
@@ -214,11 +216,25 @@ class Loader {
     return absl::OkStatus();
   }
 
+  absl::StatusOr<const ManifestTensorV1*> Find(const std::string& name) const {
+    const auto& tensors = manifest_.tensors;
+    const auto it = std::lower_bound(
+        tensors.begin(), tensors.end(), name,
+        [](const ManifestTensorV1& tensor, const std::string& wanted) {
+          return tensor.name < wanted;
+        });
+    if (it != tensors.end() && it->name == name) return &*it;
+    std::vector<std::string> some;
+    for (size_t i = 0; i < std::min<size_t>(3, tensors.size()); ++i) {
+      some.push_back(tensors[i].name);
+    }
+    return Annotate(
+        NoSuchTensor(name, static_cast<int64_t>(tensors.size()), some), path_);
+  }
+
   absl::StatusOr<Item> PrepareItem(const std::string& name) {
     Item item;
-    absl::StatusOr<const ManifestTensor*> saved = manifest_.Find(name);
-    if (!saved.ok()) return Annotate(saved.status(), path_);
-    item.saved = *saved;
+    SHERD_ASSIGN_OR_RETURN(item.saved, Find(name));
     SHERD_ASSIGN_OR_RETURN(item.tensor, destination_(name, *item.saved));
     SHERD_ASSIGN_OR_RETURN(item.layout,
                            DescribeTensor(name, item.tensor, group_));
@@ -248,7 +264,7 @@ class Loader {
   }
 
   absl::Status CheckFits(const Item& item) const {
-    const ManifestTensor& saved = *item.saved;
+    const ManifestTensorV1& saved = *item.saved;
     if (item.layout.dtype != saved.dtype || item.layout.sizes != saved.sizes) {
       return absl::InvalidArgumentError(absl::StrCat(
           path_, " has tensor ", Quoted(saved.name), " as ", Name(saved.dtype),
@@ -271,7 +287,7 @@ class Loader {
 
   // The sums of the chunks of a shard.
   absl::Span<uint32_t> SumsOf(const Item& item, size_t shard) {
-    const ManifestShard& saved = item.saved->shards[shard];
+    const ManifestShardV1& saved = item.saved->shards[shard];
     const int64_t before =
         saved.first_chunk - item.saved->shards.front().first_chunk;
     return absl::MakeSpan(sums_).subspan(
@@ -523,7 +539,7 @@ class Loader {
   // To be read, so that all ranks read about as much.
   std::vector<int64_t> elements_of_rank_;
   Fingerprint fingerprint_;
-  Manifest manifest_;
+  ManifestV1 manifest_;
   std::optional<ShardReader> reader_;
   std::vector<Item> items_;
   // Linear CRCs of the chunks that ranks check together, from what this rank
@@ -593,7 +609,7 @@ absl::Status LoadCheckpointInto(
   }
   const auto find =
       [&](const std::string& name,
-          const ManifestTensor&) -> absl::StatusOr<ShardedTensor> {
+          const ManifestTensorV1&) -> absl::StatusOr<ShardedTensor> {
     const ShardedTensor* tensor = destinations.at(name);
     if (tensor != nullptr) return *tensor;
     return absl::FailedPreconditionError(
@@ -611,7 +627,7 @@ absl::StatusOr<std::map<std::string, ShardedTensor>> LoadCheckpoint(
   }
   const auto create =
       [&](const std::string& name,
-          const ManifestTensor& saved) -> absl::StatusOr<ShardedTensor> {
+          const ManifestTensorV1& saved) -> absl::StatusOr<ShardedTensor> {
     absl::StatusOr<ShardedTensor> tensor =
         ShardedTensor::Empty(specs.at(name), saved.sizes,
                              {.dtype = saved.dtype,

@@ -27,7 +27,7 @@
 #include "sherd/serialization/checkpoint/shard_writer.h"
 #include "sherd/serialization/checkpoint/sharded_layout.h"
 #include "sherd/serialization/checkpoint_reader.h"
-#include "sherd/serialization/manifest/manifest_codec.h"
+#include "sherd/serialization/manifest/manifest_codec_v1.h"
 
 namespace sherd {
 namespace {
@@ -294,7 +294,7 @@ class Saver {
       SHERD_ASSIGN_OR_RETURN(const Tensor part,
                              LocalPart(tensor, shard.held, shard));
       SHERD_RETURN_IF_ERROR(Annotate(
-          AppendTensor(writer, part, Manifest().chunk_bytes,
+          AppendTensor(writer, part, kChunkBytes,
                        CrcsOf(place.index)),
           absl::StrCat("tensor ", Quoted(layouts_[place.index.tensor].name))));
     }
@@ -309,7 +309,7 @@ class Saver {
   static int64_t NumChunks(const TensorToSave& tensor, ShardIndex index) {
     const int64_t bytes = Volume(tensor.shards[index.shard]) *
                           static_cast<int64_t>(SizeOf(tensor.dtype));
-    const int64_t chunk = Manifest().chunk_bytes;
+    const int64_t chunk = kChunkBytes;
     return (bytes + chunk - 1) / chunk;
   }
 
@@ -358,21 +358,21 @@ class Saver {
 
   // Makes the new files the checkpoint. Rank 0 only.
   absl::Status Commit() {
-    SHERD_ASSIGN_OR_RETURN(Manifest manifest,
+    SHERD_ASSIGN_OR_RETURN(ManifestV1 manifest,
                            PlanManifest(layouts_, group_.size(), save_id_));
     for (int rank = 0; rank < group_.size(); ++rank) {
       size_t next = 0;
       for (const ShardIndex& index : by_rank_[rank]) {
-        const ManifestTensor& tensor = manifest.tensors[index.tensor];
-        const ManifestShard& shard = tensor.shards[index.shard];
+        const ManifestTensorV1& tensor = manifest.tensors[index.tensor];
+        const ManifestShardV1& shard = tensor.shards[index.shard];
         const int64_t n = manifest.NumChunks(tensor, shard);
         std::copy_n(reports_[rank].begin() + next, n,
                     manifest.chunk_crc32c.begin() + shard.first_chunk);
         next += n;
       }
     }
-    for (const ManifestFile& file : manifest.files) file_bytes_ += file.size;
-    SHERD_ASSIGN_OR_RETURN(const std::string bytes, EncodeManifest(manifest));
+    for (const ManifestFileV1& file : manifest.files) file_bytes_ += file.size;
+    SHERD_ASSIGN_OR_RETURN(const std::string bytes, EncodeManifestV1(manifest));
     return Switch(bytes);
   }
 

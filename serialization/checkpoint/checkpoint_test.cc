@@ -300,8 +300,8 @@ TEST_F(CheckpointTest, ReplicasAreSavedOnceByAllThatHoldThem) {
     EXPECT_EQ(file.size - file.data_begin, (4 << 20) + 2 * 800);
   }
   for (const ManifestTensor& tensor : manifest.tensors) {
-    EXPECT_EQ(tensor.shards.size(),
-              absl::StartsWith(tensor.name, "small") ? 1u : 2u);
+    EXPECT_EQ(tensor.num_shards(),
+              absl::StartsWith(tensor.name, "small") ? 1 : 2);
   }
 }
 
@@ -342,8 +342,9 @@ TEST_F(CheckpointTest, SomeRanksSaveAndAllLoad) {
   EXPECT_THAT(reader.manifest().placements,
               ::testing::ElementsAre("rank:0/cpu", "rank:3/cpu"));
   // The first rows are rank 0's, which is the group's second.
-  const ManifestShard& first = reader.manifest().tensors[0].shards[0];
-  EXPECT_THAT(reader.manifest().files[first.file].name,
+  const SavedShardPlace first =
+      reader.manifest().tensors[0].PlaceOf(0, kChunkBytes);
+  EXPECT_THAT(reader.manifest().files[first.extents[0].file].name,
               HasSubstr("shard-00001-of-00002"));
 }
 
@@ -436,12 +437,14 @@ TEST_F(CheckpointTest, DataFilesAreSafetensorsWithAlignedData) {
   EXPECT_EQ(manifest.world_size, 2);
   ASSERT_EQ(manifest.files.size(), 2u);
   for (const ManifestTensor& tensor : manifest.tensors) {
-    for (const ManifestShard& shard : tensor.shards) {
-      if (shard.file < 0) continue;
+    for (int64_t i = 0; i < tensor.num_shards(); ++i) {
+      const Box shard = tensor.layout.BoxAt(i);
+      const SavedShardPlace place = tensor.PlaceOf(i, manifest.chunk_bytes);
+      if (place.extents.empty()) continue;
+      const std::string& name = manifest.files[place.extents[0].file].name;
       SHERD_ASSERT_OK_AND_ASSIGN(
           const SafetensorsFile file,
-          SafetensorsFile::Open(
-              files_, JoinPath(path_, manifest.files[shard.file].name)));
+          SafetensorsFile::Open(files_, JoinPath(path_, name)));
       EXPECT_EQ(file.data_begin() % 4096, 0);
       const std::string key = ShardKey(tensor.name, shard.offsets);
       SHERD_ASSERT_OK_AND_ASSIGN(const Tensor stored, file.ReadTensor(key));
@@ -699,14 +702,16 @@ TEST_F(CheckpointTest, LoadingDamagedDataNamesFileTensorAndOffset) {
                              CheckpointReader::Open(path_));
   SHERD_ASSERT_OK_AND_ASSIGN(const ManifestTensor* large,
                              reader.manifest().Find("large"));
-  const ManifestShard& shard = large->shards[1];
-  const std::string file = reader.manifest().files[shard.file].name;
+  const SavedExtent extent = large->PlaceOf(1, kChunkBytes).extents[0];
+  const ManifestFile& saved = reader.manifest().files[extent.file];
+  const std::string file = saved.name;
+  const int64_t file_offset = saved.data_begin + extent.data_offset;
   // In the second chunk.
-  FlipBit(JoinPath(path_, file), shard.file_offset + (256 << 10) + 77, 3);
+  FlipBit(JoinPath(path_, file), file_offset + (256 << 10) + 77, 3);
   const auto damaged =
       StatusIs(absl::StatusCode::kDataLoss,
                AllOf(HasSubstr(file), HasSubstr("\"large\""),
-                     HasSubstr(absl::StrCat(shard.file_offset + (256 << 10)))));
+                     HasSubstr(absl::StrCat(file_offset + (256 << 10)))));
   EXPECT_THAT(VerifyCheckpoint(path_), damaged);
   EXPECT_THAT(reader.ReadTensor("large"), damaged);
   for (int ranks = 1; ranks <= 3; ++ranks) {

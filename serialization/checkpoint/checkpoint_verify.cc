@@ -15,7 +15,7 @@
 #include "sherd/core/base/status_macros.h"
 #include "sherd/serialization/checkpoint/shard_reader.h"
 #include "sherd/serialization/checkpoint_reader.h"
-#include "sherd/serialization/manifest/manifest.h"
+#include "sherd/serialization/manifest/manifest_v1.h"
 #include "sherd/serialization/safetensors/crc32c.h"
 #include "sherd/serialization/safetensors/safetensors_header.h"
 
@@ -26,10 +26,10 @@ namespace {
 // first the header of each file, then each shard, in the order of the files.
 class Verifier {
  public:
-  Verifier(const std::string& path, const Manifest& manifest, FileSystem& files)
+  Verifier(const std::string& path, const ManifestV1& manifest, FileSystem& files)
       : path_(path), manifest_(manifest), files_(files) {
-    for (const ManifestTensor& tensor : manifest.tensors) {
-      for (const ManifestShard& shard : tensor.shards) {
+    for (const ManifestTensorV1& tensor : manifest.tensors) {
+      for (const ManifestShardV1& shard : tensor.shards) {
         if (shard.file >= 0) shards_.push_back({&tensor, &shard});
       }
     }
@@ -94,7 +94,7 @@ class Verifier {
 
   // Checks that the header is intact and agrees with the manifest.
   absl::Status CheckHeader(int32_t index) {
-    const ManifestFile& expected = manifest_.files[index];
+    const ManifestFileV1& expected = manifest_.files[index];
     // Checks the size, which bounds that of the header.
     ShardReader reader(path_, manifest_, files_);
     SHERD_ASSIGN_OR_RETURN(File * file, reader.FileAt(index));
@@ -133,7 +133,7 @@ class Verifier {
   }
 
   absl::Status CompareHeader(const std::string& path,
-                             const ManifestFile& expected,
+                             const ManifestFileV1& expected,
                              const SafetensorsHeader& header,
                              absl::Span<const SavedShard> shards) const {
     if (header.entries.size() != shards.size()) {
@@ -142,8 +142,8 @@ class Verifier {
                        " tensors, the manifest ", shards.size()));
     }
     for (size_t i = 0; i < shards.size(); ++i) {
-      const ManifestTensor& tensor = *shards[i].tensor;
-      const ManifestShard& shard = *shards[i].shard;
+      const ManifestTensorV1& tensor = *shards[i].tensor;
+      const ManifestShardV1& shard = *shards[i].shard;
       Dims shape = shard.sizes;
       if (tensor.dtype == kComplex128) shape.push_back(2);
       const std::string key = ShardKey(tensor.name, shard.offsets);
@@ -164,7 +164,7 @@ class Verifier {
   }
 
   const std::string& path_;
-  const Manifest& manifest_;
+  const ManifestV1& manifest_;
   FileSystem& files_;
   // By file and offset.
   std::vector<SavedShard> shards_;
@@ -178,7 +178,7 @@ class Verifier {
 };
 
 absl::StatusOr<VerifyReport> VerifyOnce(const std::string& path,
-                                        const Manifest& manifest,
+                                        const ManifestV1& manifest,
                                         FileSystem& files, int num_threads) {
   Verifier verifier(path, manifest, files);
   std::vector<std::thread> threads;
@@ -204,7 +204,7 @@ absl::StatusOr<VerifyReport> VerifyCheckpoint(const std::string& path,
   SHERD_ASSIGN_OR_RETURN(Manifest manifest, ReadManifest(files, path));
   while (true) {
     absl::StatusOr<VerifyReport> report =
-        VerifyOnce(path, manifest, files, options.threads);
+        VerifyOnce(path, ToV1(manifest), files, options.threads);
     if (!absl::IsDataLoss(report.status())) return report;
     // Perhaps a file is missing because the checkpoint was replaced meanwhile.
     SHERD_ASSIGN_OR_RETURN(Manifest current, ReadManifest(files, path));

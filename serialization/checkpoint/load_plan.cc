@@ -19,13 +19,13 @@ namespace {
 // So many short reads take less time than the messages of an exchange.
 constexpr int64_t kFewReads = 1024;
 
-bool SameBoxes(const ManifestTensor& saved,
+bool SameBoxes(const ManifestTensorV1& saved,
                absl::Span<const PlacedBox> wanted) {
   absl::flat_hash_set<BoxView> boxes;
   for (const PlacedBox& box : wanted) {
     if (!IsEmpty(box)) boxes.insert(box);
   }
-  for (const ManifestShard& shard : saved.shards) {
+  for (const ManifestShardV1& shard : saved.shards) {
     if (!IsEmpty(shard) && !boxes.contains(BoxView(shard))) return false;
   }
   return true;
@@ -76,7 +76,7 @@ WantedParts DivideWanted(absl::Span<const PlacedBox> wanted,
   return parts;
 }
 
-ReadStrategy ChooseReadStrategy(const ManifestTensor& saved,
+ReadStrategy ChooseReadStrategy(const ManifestTensorV1& saved,
                                 absl::Span<const PlacedBox> wanted,
                                 int world_size, int64_t min_read_bytes) {
   if (SameBoxes(saved, wanted)) return ReadStrategy::kWhole;
@@ -98,14 +98,14 @@ ReadStrategy ChooseReadStrategy(const ManifestTensor& saved,
 }
 
 absl::StatusOr<std::vector<ShardRead>> PlanReads(
-    const ManifestTensor& saved, absl::Span<const PlacedBox> wanted, int rank) {
+    const ManifestTensorV1& saved, absl::Span<const PlacedBox> wanted, int rank) {
   // The saved shards belong to no rank of this run: all comes from outside.
   int outside = 0;
   for (const PlacedBox& box : wanted) outside = std::max(outside, box.rank + 1);
   outside = std::max(outside, rank + 1);
   std::vector<PlacedBox> from;
   from.reserve(saved.shards.size());
-  for (const ManifestShard& shard : saved.shards) {
+  for (const ManifestShardV1& shard : saved.shards) {
     from.push_back({shard, outside});
   }
   SHERD_ASSIGN_OR_RETURN(const ReshardPlan plan,
@@ -130,10 +130,10 @@ absl::StatusOr<std::vector<ShardRead>> PlanReads(
   return reads;
 }
 
-std::vector<ReadPart> PlanParts(const ManifestTensor& saved, int world_size) {
+std::vector<ReadPart> PlanParts(const ManifestTensorV1& saved, int world_size) {
   std::vector<ReadPart> parts;
   for (size_t s = 0; s < saved.shards.size(); ++s) {
-    const ManifestShard& shard = saved.shards[s];
+    const ManifestShardV1& shard = saved.shards[s];
     if (IsEmpty(shard)) continue;
     const size_t dim = OuterDim(shard);
     const int64_t size = shard.sizes.empty() ? 1 : shard.sizes[dim];

@@ -9,7 +9,7 @@
 #include "absl/types/span.h"
 #include "sherd/core/sharding/spec/placed_box.h"
 #include "sherd/core/tensor/shape.h"
-#include "sherd/serialization/manifest/manifest.h"
+#include "sherd/serialization/manifest/manifest_v1.h"
 
 namespace sherd {
 
@@ -47,7 +47,7 @@ WantedParts DivideWanted(absl::Span<const PlacedBox> wanted,
                          size_t element_size, absl::Span<int64_t> load);
 
 // `wanted` are the boxes of all ranks; each element is in one of them.
-ReadStrategy ChooseReadStrategy(const ManifestTensor& saved,
+ReadStrategy ChooseReadStrategy(const ManifestTensorV1& saved,
                                 absl::Span<const PlacedBox> wanted,
                                 int world_size, int64_t min_read_bytes);
 
@@ -62,7 +62,7 @@ struct ShardRead {
 
 // For kWhole and kPieces: the reads of `rank`, ordered by shard and position.
 absl::StatusOr<std::vector<ShardRead>> PlanReads(
-    const ManifestTensor& saved, absl::Span<const PlacedBox> wanted, int rank);
+    const ManifestTensorV1& saved, absl::Span<const PlacedBox> wanted, int rank);
 
 // For kExchange: a contiguous part of a saved shard, and its reader.
 struct ReadPart {
@@ -74,7 +74,7 @@ struct ReadPart {
 };
 
 // Parts that together are the tensor, about equally large for every rank.
-std::vector<ReadPart> PlanParts(const ManifestTensor& saved, int world_size);
+std::vector<ReadPart> PlanParts(const ManifestTensorV1& saved, int world_size);
 
 }  // namespace sherd
 

@@ -13,14 +13,14 @@ namespace sherd {
 namespace {
 
 // Cuts [0, size) of the first dimension into equal chunks.
-ManifestTensor Rows(Dims sizes, int chunks, DType dtype = kFloat32) {
-  ManifestTensor tensor;
+ManifestTensorV1 Rows(Dims sizes, int chunks, DType dtype = kFloat32) {
+  ManifestTensorV1 tensor;
   tensor.name = "t";
   tensor.dtype = dtype;
   tensor.sizes = sizes;
   const int64_t step = (sizes[0] + chunks - 1) / chunks;
   for (int64_t begin = 0; begin < sizes[0]; begin += step) {
-    ManifestShard shard;
+    ManifestShardV1 shard;
     shard.offsets.assign(sizes.size(), 0);
     shard.offsets[0] = begin;
     shard.sizes = sizes;
@@ -41,9 +41,9 @@ std::vector<PlacedBox> Columns(Dims sizes, int ranks) {
   return boxes;
 }
 
-std::vector<PlacedBox> BoxesOf(const ManifestTensor& tensor) {
+std::vector<PlacedBox> BoxesOf(const ManifestTensorV1& tensor) {
   std::vector<PlacedBox> boxes;
-  for (const ManifestShard& shard : tensor.shards) {
+  for (const ManifestShardV1& shard : tensor.shards) {
     boxes.push_back(
         {{shard.offsets, shard.sizes}, static_cast<int>(boxes.size())});
   }
@@ -51,7 +51,7 @@ std::vector<PlacedBox> BoxesOf(const ManifestTensor& tensor) {
 }
 
 TEST(LoadPlanTest, EqualBoxesAreReadWholeOnAnyRank) {
-  const ManifestTensor saved = Rows({100, 3}, 4);
+  const ManifestTensorV1 saved = Rows({100, 3}, 4);
   std::vector<PlacedBox> wanted = BoxesOf(saved);
   std::reverse(wanted.begin(), wanted.end());
   wanted.push_back({{{100, 0}, {0, 3}}, 4});
@@ -64,7 +64,7 @@ TEST(LoadPlanTest, EqualBoxesAreReadWholeOnAnyRank) {
 TEST(LoadPlanTest, OnlyManyShortPiecesAreTraded) {
   // 4096 x 4096 float32 from rows to 4 columns: 4096 runs of 4 KiB a rank.
   const Dims size = {4096, 4096};
-  const ManifestTensor saved = Rows(size, 4);
+  const ManifestTensorV1 saved = Rows(size, 4);
   EXPECT_EQ(ChooseReadStrategy(saved, Columns(size, 4), 4, 4096),
             ReadStrategy::kPieces);
   EXPECT_EQ(ChooseReadStrategy(saved, Columns(size, 4), 4, 4097),
@@ -86,14 +86,14 @@ TEST(LoadPlanTest, TheReadsOfAllRanksAreEveryElementOnce) {
     const Dims size = {1 + static_cast<int64_t>(random() % 20),
                        1 + static_cast<int64_t>(random() % 20)};
     const int ranks = 1 + static_cast<int>(random() % 5);
-    const ManifestTensor saved = Rows(size, 1 + static_cast<int>(random() % 5));
+    const ManifestTensorV1 saved = Rows(size, 1 + static_cast<int>(random() % 5));
     const std::vector<PlacedBox> wanted = Columns(size, ranks);
     std::vector<int> times(size[0] * size[1], 0);
     for (int rank = 0; rank < ranks; ++rank) {
       SHERD_ASSERT_OK_AND_ASSIGN(const std::vector<ShardRead> reads,
                                  PlanReads(saved, wanted, rank));
       for (const ShardRead& read : reads) {
-        const ManifestShard& shard = saved.shards[read.saved];
+        const ManifestShardV1& shard = saved.shards[read.saved];
         const PlacedBox& box = wanted[read.wanted];
         EXPECT_EQ(box.rank, rank);
         for (int64_t i = 0; i < read.sizes[0]; ++i) {
@@ -173,13 +173,13 @@ TEST(LoadPlanTest, WithoutReplicasTheWantedShardsAreWhatIsRead) {
 TEST(LoadPlanTest, PartsAreContiguousCoverAllAndAreBalanced) {
   for (const Dims& size : {Dims{10, 4}, Dims{1, 9}, Dims{1, 1, 7}, Dims{3}}) {
     for (int ranks = 1; ranks <= 5; ++ranks) {
-      const ManifestTensor saved = Rows(size, 2);
+      const ManifestTensorV1 saved = Rows(size, 2);
       int64_t elements = 0;
       for (const ReadPart& part : PlanParts(saved, ranks)) {
         int64_t volume = 1;
         bool inner = false;
         for (size_t d = 0; d < size.size(); ++d) {
-          const ManifestShard& shard = saved.shards[part.saved];
+          const ManifestShardV1& shard = saved.shards[part.saved];
           EXPECT_EQ(part.box.offsets[d], shard.offsets[d] + part.offsets[d]);
           EXPECT_LE(part.offsets[d] + part.box.sizes[d], shard.sizes[d]);
           // Whole in every dimension after the first that is cut.
@@ -198,7 +198,7 @@ TEST(LoadPlanTest, PartsAreContiguousCoverAllAndAreBalanced) {
 }
 
 TEST(LoadPlanTest, AScalarIsOnePart) {
-  ManifestTensor scalar;
+  ManifestTensorV1 scalar;
   scalar.shards.emplace_back();
   const std::vector<ReadPart> parts = PlanParts(scalar, 3);
   ASSERT_EQ(parts.size(), 1u);

@@ -100,16 +100,16 @@ absl::StatusOr<RankFile> PlanRankFile(const std::vector<TensorToSave>& tensors,
   return file;
 }
 
-absl::StatusOr<Manifest> PlanManifest(const std::vector<TensorToSave>& tensors,
+absl::StatusOr<ManifestV1> PlanManifest(const std::vector<TensorToSave>& tensors,
                                       int world_size,
                                       absl::string_view save_id) {
-  Manifest manifest;
+  ManifestV1 manifest;
   manifest.writer = absl::StrCat("sherd ", kVersion);
   manifest.save_id = std::string(save_id);
   manifest.world_size = world_size;
   absl::flat_hash_map<absl::string_view, int32_t> placements;
   for (const TensorToSave& tensor : tensors) {
-    ManifestTensor out;
+    ManifestTensorV1 out;
     out.name = tensor.name;
     out.dtype = tensor.dtype;
     out.sizes = tensor.sizes;
@@ -131,7 +131,7 @@ absl::StatusOr<Manifest> PlanManifest(const std::vector<TensorToSave>& tensors,
         PlanRankFile(tensors, by_rank[rank], rank, world_size, save_id));
     if (file.name.empty()) continue;
     for (const RankFile::Place& place : file.places) {
-      ManifestShard& saved =
+      ManifestShardV1& saved =
           manifest.tensors[place.index.tensor].shards[place.index.shard];
       saved.file = static_cast<int32_t>(manifest.files.size());
       saved.file_offset = place.file_offset;
@@ -143,8 +143,8 @@ absl::StatusOr<Manifest> PlanManifest(const std::vector<TensorToSave>& tensors,
              file.header.size()))});
   }
   int64_t chunks = 0;
-  for (ManifestTensor& tensor : manifest.tensors) {
-    for (ManifestShard& shard : tensor.shards) {
+  for (ManifestTensorV1& tensor : manifest.tensors) {
+    for (ManifestShardV1& shard : tensor.shards) {
       shard.first_chunk = chunks;
       chunks += manifest.NumChunks(tensor, shard);
     }

@@ -13,7 +13,7 @@
 #include "sherd/core/tensor/box.h"
 #include "sherd/core/tensor/dtype.h"
 #include "sherd/core/tensor/shape.h"
-#include "sherd/serialization/manifest/manifest.h"
+#include "sherd/serialization/manifest/manifest_v1.h"
 
 namespace sherd {
 
@@ -36,7 +36,7 @@ struct TensorToSave {
   DType dtype = kFloat32;
   Dims sizes;
   bool requires_grad = false;
-  SavedLayout layout = SavedLayout::kEnumerable;
+  SavedLayoutKind layout = SavedLayoutKind::kEnumerable;
   int32_t chunk_dim = 0;
   // The shards of all ranks.
   std::vector<ShardToSave> shards;
@@ -84,7 +84,7 @@ absl::StatusOr<RankFile> PlanRankFile(const std::vector<TensorToSave>& tensors,
 
 // The manifest of the whole save, without the CRCs of the data: chunk_crc32c
 // has its final length and is all zero. `tensors` are ordered by name.
-absl::StatusOr<Manifest> PlanManifest(const std::vector<TensorToSave>& tensors,
+absl::StatusOr<ManifestV1> PlanManifest(const std::vector<TensorToSave>& tensors,
                                       int world_size,
                                       absl::string_view save_id);
 

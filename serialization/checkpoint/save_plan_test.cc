@@ -24,7 +24,7 @@ std::vector<TensorToSave> Tensors() {
   a.name = "a";
   a.dtype = kInt16;
   a.sizes = {5, 3};
-  a.layout = SavedLayout::kChunk;
+  a.layout = SavedLayoutKind::kChunk;
   a.shards = {{{{0, 0}, {4, 3}}, 1, "rank:1/cpu"},
               {{{4, 0}, {1, 3}}, 0, "rank:0/cpu"},
               {{{8, 0}, {0, 3}}, 2, "rank:2/cpu"}};
@@ -37,7 +37,7 @@ std::vector<TensorToSave> Tensors() {
 }
 
 TEST(SavePlanTest, TheManifestPutsEveryShardWhereItsRankPutsIt) {
-  SHERD_ASSERT_OK_AND_ASSIGN(const Manifest manifest,
+  SHERD_ASSERT_OK_AND_ASSIGN(const ManifestV1 manifest,
                              PlanManifest(Tensors(), 3, kId));
   EXPECT_THAT(ValidateManifest(manifest), IsOk());
   EXPECT_EQ(manifest.save_id, kId);
@@ -54,8 +54,8 @@ TEST(SavePlanTest, TheManifestPutsEveryShardWhereItsRankPutsIt) {
     EXPECT_EQ(file.name.empty(), rank == 2);
     int64_t position = static_cast<int64_t>(file.header.size());
     for (const RankFile::Place& place : file.places) {
-      const ManifestTensor& tensor = manifest.tensors[place.index.tensor];
-      const ManifestShard& shard = tensor.shards[place.index.shard];
+      const ManifestTensorV1& tensor = manifest.tensors[place.index.tensor];
+      const ManifestShardV1& shard = tensor.shards[place.index.shard];
       EXPECT_EQ(manifest.files[shard.file].name, file.name);
       EXPECT_EQ(shard.file_offset, place.file_offset);
       EXPECT_EQ(place.file_offset, position);
@@ -115,7 +115,7 @@ TEST(SavePlanTest, SmallReplicasAreLeftToRanksInTurn) {
     tensors.push_back(tensor);
   }
   EXPECT_EQ(load, (std::vector<int64_t>{160, 160, 160}));
-  SHERD_ASSERT_OK_AND_ASSIGN(const Manifest manifest,
+  SHERD_ASSERT_OK_AND_ASSIGN(const ManifestV1 manifest,
                              PlanManifest(tensors, 3, kId));
   EXPECT_THAT(ValidateManifest(manifest), IsOk());
 }
@@ -134,7 +134,7 @@ TEST(SavePlanTest, LargeReplicasAreWrittenInPartsByAllThatHoldThem) {
     EXPECT_GE(shard.sizes[0] * 8, int64_t{4} << 20);
   }
   EXPECT_EQ(load[0] + load[1] + load[2], rows * 16);
-  SHERD_ASSERT_OK_AND_ASSIGN(const Manifest manifest,
+  SHERD_ASSERT_OK_AND_ASSIGN(const ManifestV1 manifest,
                              PlanManifest({tensor}, 3, kId));
   EXPECT_THAT(ValidateManifest(manifest), IsOk());
 }

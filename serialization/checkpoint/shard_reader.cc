@@ -21,7 +21,7 @@ constexpr int64_t kStagingBytes = 256 << 10;
 // A rank may need pieces of very many files; descriptors are scarce.
 constexpr size_t kMaxOpenFiles = 128;
 
-BoxInArray BoxOf(const ManifestShard& shard, absl::Span<const int64_t> offsets,
+BoxInArray BoxOf(const ManifestShardV1& shard, absl::Span<const int64_t> offsets,
                  const Tensor& tensor) {
   BoxInArray box;
   box.array_sizes = shard.sizes;
@@ -39,7 +39,7 @@ BoxInArray BoxOf(const ManifestShard& shard, absl::Span<const int64_t> offsets,
 absl::StatusOr<File*> ShardReader::FileAt(int32_t index) {
   const auto it = open_.find(index);
   if (it != open_.end()) return it->second.get();
-  const ManifestFile& expected = manifest_.files[index];
+  const ManifestFileV1& expected = manifest_.files[index];
   absl::StatusOr<std::unique_ptr<File>> file =
       files_.OpenForRead(JoinPath(directory_, expected.name));
   if (absl::IsNotFound(file.status())) return Missing(index);
@@ -60,7 +60,7 @@ absl::Status ShardReader::Missing(int32_t file) const {
 }
 
 absl::Status ShardReader::WrongSize(int32_t file, int64_t size) const {
-  const ManifestFile& expected = manifest_.files[file];
+  const ManifestFileV1& expected = manifest_.files[file];
   return absl::DataLossError(
       absl::StrCat(JoinPath(directory_, expected.name), " has ", size,
                    " bytes, expected ", expected.size, FirstLost(file, size)));
@@ -69,8 +69,8 @@ absl::Status ShardReader::WrongSize(int32_t file, int64_t size) const {
 std::string ShardReader::FirstLost(int32_t file, int64_t size) const {
   // The tensor that the file ends in, or would begin with.
   SavedShard first;
-  for (const ManifestTensor& tensor : manifest_.tensors) {
-    for (const ManifestShard& shard : tensor.shards) {
+  for (const ManifestTensorV1& tensor : manifest_.tensors) {
+    for (const ManifestShardV1& shard : tensor.shards) {
       if (shard.file != file) continue;
       const bool cut =
           shard.file_offset + manifest_.ShardBytes(tensor, shard) > size;

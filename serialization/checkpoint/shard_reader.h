@@ -15,14 +15,14 @@
 #include "absl/types/span.h"
 #include "sherd/core/base/file.h"
 #include "sherd/core/tensor/tensor.h"
-#include "sherd/serialization/manifest/manifest.h"
+#include "sherd/serialization/manifest/manifest_v1.h"
 
 namespace sherd {
 
 // A shard of a checkpoint, and its tensor.
 struct SavedShard {
-  const ManifestTensor* tensor = nullptr;
-  const ManifestShard* shard = nullptr;
+  const ManifestTensorV1* tensor = nullptr;
+  const ManifestShardV1* shard = nullptr;
 };
 
 // Reads shards of one checkpoint. Not thread-safe.
@@ -32,7 +32,7 @@ class ShardReader {
   using AfterRead = std::function<absl::Status()>;
 
   // `manifest` and `files` are borrowed.
-  ShardReader(std::string directory, const Manifest& manifest,
+  ShardReader(std::string directory, const ManifestV1& manifest,
               FileSystem& files, AfterRead after_read = nullptr)
       : directory_(std::move(directory)),
         manifest_(manifest),
@@ -95,7 +95,7 @@ class ShardReader {
   int64_t ChunkLength(const SavedShard& saved, int64_t chunk) const;
 
   const std::string directory_;
-  const Manifest& manifest_;
+  const ManifestV1& manifest_;
   FileSystem& files_;
   const AfterRead after_read_;
   // Open files by index in the manifest.
@@ -103,7 +103,7 @@ class ShardReader {
   std::vector<std::byte> staging_;
   // The chunk that was read last, for pieces that share one.
   std::vector<std::byte> chunk_data_;
-  const ManifestShard* chunk_shard_ = nullptr;
+  const ManifestShardV1* chunk_shard_ = nullptr;
   int64_t chunk_index_ = -1;
   int64_t bytes_read_ = 0;
 };

@@ -14,7 +14,7 @@
 #include "sherd/core/sharding/shard_metadata.h"
 #include "sherd/core/sharding/sharding_spec.h"
 #include "sherd/core/sharding/spec/placed_box.h"
-#include "sherd/serialization/manifest/manifest.h"
+#include "sherd/serialization/manifest/manifest_v1.h"
 #include "sherd/serialization/safetensors/safetensors_header.h"
 
 namespace sherd {
@@ -88,7 +88,7 @@ absl::StatusOr<TensorToSave> DescribeTensor(const std::string& name,
   layout.requires_grad = tensor.requires_grad();
   if (const auto* chunk =
           dynamic_cast<const ChunkShardingSpec*>(tensor.spec().get())) {
-    layout.layout = SavedLayout::kChunk;
+    layout.layout = SavedLayoutKind::kChunk;
     layout.chunk_dim = static_cast<int32_t>(
         chunk->dim() < 0 ? chunk->dim() + tensor.dim() : chunk->dim());
   }

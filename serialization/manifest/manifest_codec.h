@@ -10,7 +10,7 @@
 
 namespace sherd {
 
-// The encoding that this build writes, and the newest that it reads.
+// The newest encoding that this build reads.
 inline constexpr uint32_t kManifestVersion = 1;
 
 // The limit of a manifest's length; longer files are refused.

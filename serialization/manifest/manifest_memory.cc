@@ -8,7 +8,7 @@
 #include "absl/status/status.h"
 #include "sherd/core/base/status_macros.h"
 #include "sherd/core/sharding/shard_metadata.h"
-#include "sherd/serialization/manifest/manifest.h"
+#include "sherd/serialization/manifest/manifest_v1.h"
 #include "sherd/serialization/proto/checkpoint.pb.h"
 
 namespace sherd {
@@ -162,17 +162,17 @@ class Counter {
   Contents contents_;
 };
 
-// Bytes of an entry as part of the Manifest, and while that is checked.
+// Bytes of an entry as part of the ManifestV1, and while that is checked.
 int64_t DecodedBytes(int field) {
   switch (field) {
     case Proto::kFileNameFieldNumber:
-      return sizeof(ManifestFile) + 2 * kPerBlock;
+      return sizeof(ManifestFileV1) + 2 * kPerBlock;
     case Proto::kPlacementFieldNumber:
       return sizeof(std::string) + kPerBlock;
     case Proto::kTensorNameFieldNumber:
-      return sizeof(ManifestTensor) + 2 * kPerBlock;
+      return sizeof(ManifestTensorV1) + 2 * kPerBlock;
     case Proto::kShardFileFieldNumber:
-      return sizeof(ManifestShard) + sizeof(ShardMetadata) + kPerComparedShard;
+      return sizeof(ManifestShardV1) + sizeof(ShardMetadata) + kPerComparedShard;
     case Proto::kTensorSizeFieldNumber:
     case Proto::kShardOffsetFieldNumber:
     case Proto::kShardSizeFieldNumber:

@@ -14,8 +14,8 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "sherd/serialization/kits/sample_manifest.h"
-#include "sherd/serialization/manifest/manifest_codec.h"
+#include "sherd/serialization/kits/sample_manifest_v1.h"
+#include "sherd/serialization/manifest/manifest_codec_v1.h"
 #include "sherd/serialization/proto/checkpoint.pb.h"
 #include "sherd/serialization/safetensors/crc32c.h"
 #include "sherd/testing/matchers.h"
@@ -80,7 +80,7 @@ int64_t MeasuredMemory(const std::string& message) {
   const std::string bytes = Framed(message);
   const int64_t before = live;
   peak = before;
-  const absl::StatusOr<Manifest> manifest = DecodeManifest(bytes, "m");
+  const absl::StatusOr<ManifestV1> manifest = DecodeManifestV1(bytes, "m");
   return peak - before;
 }
 
@@ -246,7 +246,7 @@ TEST(ManifestMemoryTest, OneThatWouldTakeTooMuchIsRefusedBeforeItIsTaken) {
   const std::string bytes = Framed(message);
   const int64_t before = live;
   peak = before;
-  EXPECT_THAT(DecodeManifest(bytes, "dir/manifest.sherd", bound - 1),
+  EXPECT_THAT(DecodeManifestV1(bytes, "dir/manifest.sherd", bound - 1),
               StatusIs(absl::StatusCode::kResourceExhausted,
                        AllOf(HasSubstr("dir/manifest.sherd"),
                              HasSubstr(absl::StrCat(message.size(), " bytes")),
@@ -254,7 +254,7 @@ TEST(ManifestMemoryTest, OneThatWouldTakeTooMuchIsRefusedBeforeItIsTaken) {
                              Not(HasSubstr("save fewer")))));
   EXPECT_LT(peak - before, 100000) << "messages and matchers";
   // With as much as it takes, what is wrong with it is found.
-  EXPECT_THAT(DecodeManifest(bytes, "m", bound),
+  EXPECT_THAT(DecodeManifestV1(bytes, "m", bound),
               StatusIs(absl::StatusCode::kDataLoss));
 }
 
@@ -273,7 +273,7 @@ TEST(ManifestMemoryTest, MalformedMessagesAreRefused) {
            std::string("\xc0\x82\x80\x80\x10\x00", 6),
        }) {
     EXPECT_THAT(ManifestMemory(message), damaged);
-    EXPECT_THAT(DecodeManifest(Framed(message), "m"), damaged);
+    EXPECT_THAT(DecodeManifestV1(Framed(message), "m"), damaged);
   }
   EXPECT_THAT(ManifestMemory(""), IsOk());
 }

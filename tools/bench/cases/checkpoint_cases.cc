@@ -23,7 +23,7 @@
 #include "sherd/core/tensor/storage.h"
 #include "sherd/serialization/checkpoint.h"
 #include "sherd/serialization/checkpoint_reader.h"
-#include "sherd/serialization/manifest/manifest.h"
+#include "sherd/serialization/manifest/manifest_v1.h"
 #include "sherd/serialization/manifest/manifest_codec.h"
 #include "sherd/tools/bench/peers/box_layout.h"
 #include "sherd/tools/bench/peers/sharded_words.h"
@@ -65,7 +65,7 @@ class Reference {
   int world() const { return static_cast<int>(rows_.size()); }
   const std::string& path() const { return path_; }
   const ShardedTensor& tensor() const { return tensor_; }
-  const Manifest& manifest() const { return manifest_; }
+  const ManifestV1& manifest() const { return manifest_; }
   // The bytes of the manifest's file.
   const std::string& manifest_bytes() const { return manifest_bytes_; }
 
@@ -74,9 +74,9 @@ class Reference {
   }
 
   // The shard with the rows of `rank`, and its file. Null if it has none.
-  const ManifestShard* ShardOf(int rank) const {
+  const ManifestShardV1* ShardOf(int rank) const {
     const WordBox rows = RowsOf(rank);
-    for (const ManifestShard& shard : manifest_.tensors[0].shards) {
+    for (const ManifestShardV1& shard : manifest_.tensors[0].shards) {
       if (rows.words() > 0 && shard.file >= 0 &&
           shard.offsets[0] == rows.offsets[1]) {
         return &shard;
@@ -84,7 +84,7 @@ class Reference {
     }
     return nullptr;
   }
-  const ManifestFile& FileOf(const ManifestShard& shard) const {
+  const ManifestFileV1& FileOf(const ManifestShardV1& shard) const {
     return manifest_.files[shard.file];
   }
 
@@ -103,7 +103,9 @@ class Reference {
     SHERD_ASSIGN_OR_RETURN(tensor_, MakeShardedWords(matrix_, rows_, group));
     Fill(matrix_, StoredShards(tensor_));
     SHERD_RETURN_IF_ERROR(Save(path_));
-    SHERD_ASSIGN_OR_RETURN(manifest_, ReadManifest(Files(), path_));
+    SHERD_ASSIGN_OR_RETURN(const Manifest manifest,
+                           ReadManifest(Files(), path_));
+    manifest_ = ToV1(manifest);
     SHERD_ASSIGN_OR_RETURN(manifest_bytes_,
                            ReadFile(Files(), JoinPath(path_, kManifestFileName),
                                     kMaxManifestBytes));
@@ -114,7 +116,7 @@ class Reference {
   BoxLayout rows_;
   std::string path_;
   ShardedTensor tensor_;
-  Manifest manifest_;
+  ManifestV1 manifest_;
   std::string manifest_bytes_;
 };
 
@@ -165,10 +167,10 @@ class Save : public RankWork {
   }
 
   absl::Status Check() override {
-    SHERD_ASSIGN_OR_RETURN(const Manifest manifest,
-                           ReadManifest(Files(), path_));
+    SHERD_ASSIGN_OR_RETURN(const Manifest saved, ReadManifest(Files(), path_));
+    const ManifestV1 manifest = ToV1(saved);
     const WordBox own = reference_->RowsOf(context_.rank());
-    for (const ManifestShard& shard : manifest.tensors[0].shards) {
+    for (const ManifestShardV1& shard : manifest.tensors[0].shards) {
       if (shard.file < 0 || shard.offsets[0] != own.offsets[1]) continue;
       return CheckShard(manifest.files[shard.file], shard, own);
     }
@@ -183,7 +185,7 @@ class Save : public RankWork {
   const std::string& path() const { return path_; }
 
  private:
-  absl::Status CheckShard(const ManifestFile& file, const ManifestShard& shard,
+  absl::Status CheckShard(const ManifestFileV1& file, const ManifestShardV1& shard,
                           const WordBox& box) {
     SHERD_ASSIGN_OR_RETURN(const auto storage, Storage::Allocate(box.bytes()));
     SHERD_ASSIGN_OR_RETURN(const auto opened,
@@ -215,10 +217,10 @@ class LimitSave final : public Save {
  public:
   static absl::StatusOr<std::unique_ptr<RankWork>> Make(RankContext& context) {
     SHERD_ASSIGN_OR_RETURN(auto reference, Reference::Get(context));
-    const ManifestShard* const shard = reference->ShardOf(context.rank());
+    const ManifestShardV1* const shard = reference->ShardOf(context.rank());
     std::string header;
     if (shard != nullptr) {
-      const ManifestFile& file = reference->FileOf(*shard);
+      const ManifestFileV1& file = reference->FileOf(*shard);
       header.resize(file.data_begin);
       SHERD_ASSIGN_OR_RETURN(
           const auto opened,
@@ -232,7 +234,7 @@ class LimitSave final : public Save {
   }
 
   LimitSave(RankContext& context, ReferencePtr reference,
-            const ManifestShard* shard, std::string header)
+            const ManifestShardV1* shard, std::string header)
       : Save(context, std::move(reference), "limit"),
         shard_(shard),
         header_(std::move(header)) {}
@@ -251,7 +253,7 @@ class LimitSave final : public Save {
 
   absl::Status WriteOwnFile() {
     if (shard_ == nullptr) return absl::OkStatus();
-    const ManifestFile& info = reference().FileOf(*shard_);
+    const ManifestFileV1& info = reference().FileOf(*shard_);
     SHERD_ASSIGN_OR_RETURN(const auto file,
                            Files().Create(JoinPath(path(), info.name)));
     SHERD_RETURN_IF_ERROR(file->Reserve(info.size));
@@ -276,7 +278,7 @@ class LimitSave final : public Save {
     return Files().SyncDirectory(path());
   }
 
-  const ManifestShard* const shard_;
+  const ManifestShardV1* const shard_;
   const std::string header_;
 };
 
@@ -351,7 +353,7 @@ class LimitLoad final : public RankWork {
     const StoredBox saved = DenseBox(reference_->RowsOf(rank), nullptr);
     const WordBox piece = Intersect(saved.box, box_);
     if (IsEmpty(piece)) return absl::OkStatus();
-    const ManifestShard& shard = *reference_->ShardOf(rank);
+    const ManifestShardV1& shard = *reference_->ShardOf(rank);
     SHERD_ASSIGN_OR_RETURN(
         const auto file,
         Files().OpenForRead(

@@ -62,21 +62,24 @@ int HolderOf(absl::string_view placement, int index, int world_size) {
 }
 
 std::string LayoutOf(const ManifestTensor& tensor) {
-  if (tensor.shards.size() == 1) return "one piece";
-  if (tensor.layout == SavedLayout::kChunk) {
+  if (tensor.num_shards() == 1) return "one piece";
+  if (tensor.kind == SavedLayoutKind::kChunk) {
     return absl::StrCat("chunks of dimension ", tensor.chunk_dim);
   }
   return "boxes";
 }
 
 InspectedShard FromManifestShard(const Manifest& manifest,
-                                 const ManifestShard& shard) {
-  InspectedShard result = {shard};
-  result.placement = manifest.placements[shard.placement];
+                                 const ManifestTensor& tensor, int64_t shard) {
+  InspectedShard result = {tensor.layout.BoxAt(shard)};
+  const SavedShardPlace place = tensor.PlaceOf(shard, manifest.chunk_bytes);
+  result.placement = manifest.placements[place.placement];
   result.holder =
-      HolderOf(result.placement, shard.placement, manifest.world_size);
-  if (shard.file >= 0) result.file = manifest.files[shard.file].name;
-  result.file_offset = shard.file_offset;
+      HolderOf(result.placement, place.placement, manifest.world_size);
+  if (place.extents.empty()) return result;
+  const ManifestFile& file = manifest.files[place.extents[0].file];
+  result.file = file.name;
+  result.file_offset = file.data_begin + place.extents[0].data_offset;
   return result;
 }
 
@@ -92,11 +95,12 @@ absl::StatusOr<Inspection> FromCheckpoint(const CheckpointReader& reader) {
   }
   for (const ManifestTensor& tensor : manifest.tensors) {
     SHERD_ASSIGN_OR_RETURN(const int64_t bytes,
-                           NumBytes(tensor.sizes, tensor.dtype));
-    InspectedTensor inspected = {tensor.name, tensor.dtype, tensor.sizes, bytes,
+                           NumBytes(tensor.sizes(), tensor.dtype));
+    InspectedTensor inspected = {tensor.name, tensor.dtype, tensor.sizes(),
+                                 bytes,
                                  LayoutOf(tensor)};
-    for (const ManifestShard& shard : tensor.shards) {
-      inspected.shards.push_back(FromManifestShard(manifest, shard));
+    for (int64_t i = 0; i < tensor.num_shards(); ++i) {
+      inspected.shards.push_back(FromManifestShard(manifest, tensor, i));
     }
     inspection.tensors.push_back(std::move(inspected));
   }

@@ -1,4 +1,4 @@
-#include "sherd/serialization/manifest/manifest_codec.h"
+#include "sherd/serialization/manifest/manifest_codec_v1.h"
 
 #include <fstream>
 #include <iterator>
@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "sherd/serialization/kits/sample_manifest.h"
+#include "sherd/serialization/kits/sample_manifest_v1.h"
 #include "sherd/serialization/proto/checkpoint.pb.h"
 #include "sherd/serialization/safetensors/crc32c.h"
 #include "sherd/testing/matchers.h"
@@ -44,17 +44,17 @@ std::string Framed(const std::string& message, uint32_t version = 1) {
 }
 
 Proto SampleProto() {
-  const std::string bytes = *EncodeManifest(SampleManifest());
+  const std::string bytes = *EncodeManifestV1(SampleManifestV1());
   Proto proto;
   EXPECT_TRUE(proto.ParseFromString(bytes.substr(20, bytes.size() - 24)));
   return proto;
 }
 
 TEST(ManifestCodecTest, SurvivesEncodingAndDecoding) {
-  const Manifest manifest = SampleManifest();
-  SHERD_ASSERT_OK_AND_ASSIGN(const std::string bytes, EncodeManifest(manifest));
-  EXPECT_EQ(*EncodeManifest(manifest), bytes);
-  SHERD_ASSERT_OK_AND_ASSIGN(const Manifest again, DecodeManifest(bytes, "m"));
+  const ManifestV1 manifest = SampleManifestV1();
+  SHERD_ASSERT_OK_AND_ASSIGN(const std::string bytes, EncodeManifestV1(manifest));
+  EXPECT_EQ(*EncodeManifestV1(manifest), bytes);
+  SHERD_ASSERT_OK_AND_ASSIGN(const ManifestV1 again, DecodeManifestV1(bytes, "m"));
   EXPECT_EQ(again, manifest);
 }
 
@@ -63,54 +63,54 @@ TEST(ManifestCodecTest, ReadsTheGoldenFileOfVersion1) {
                      std::ios::binary);
   const std::string bytes((std::istreambuf_iterator<char>(file)),
                           std::istreambuf_iterator<char>());
-  SHERD_ASSERT_OK_AND_ASSIGN(const Manifest manifest,
-                             DecodeManifest(bytes, "golden"));
-  EXPECT_EQ(manifest, SampleManifest());
+  SHERD_ASSERT_OK_AND_ASSIGN(const ManifestV1 manifest,
+                             DecodeManifestV1(bytes, "golden"));
+  EXPECT_EQ(manifest, SampleManifestV1());
 }
 
 TEST(ManifestCodecTest, EveryFlippedBitAndEveryTruncationIsSeen) {
-  const std::string bytes = *EncodeManifest(SampleManifest());
+  const std::string bytes = *EncodeManifestV1(SampleManifestV1());
   for (size_t i = 0; i < bytes.size(); ++i) {
     for (int bit = 0; bit < 8; ++bit) {
       std::string damaged = bytes;
       damaged[i] = static_cast<char>(damaged[i] ^ (1 << bit));
-      EXPECT_FALSE(DecodeManifest(damaged, "m").ok()) << i << " " << bit;
+      EXPECT_FALSE(DecodeManifestV1(damaged, "m").ok()) << i << " " << bit;
     }
-    EXPECT_THAT(DecodeManifest(bytes.substr(0, i), "m"), StatusIs(kLoss)) << i;
+    EXPECT_THAT(DecodeManifestV1(bytes.substr(0, i), "m"), StatusIs(kLoss)) << i;
   }
-  EXPECT_THAT(DecodeManifest(bytes + "x", "m"),
+  EXPECT_THAT(DecodeManifestV1(bytes + "x", "m"),
               StatusIs(kLoss, "claims at offset 12"));
 }
 
 TEST(ManifestCodecTest, DamageIsReportedWithPathAndBothCrcs) {
-  std::string bytes = *EncodeManifest(SampleManifest());
+  std::string bytes = *EncodeManifestV1(SampleManifestV1());
   bytes[40] = static_cast<char>(bytes[40] ^ 4);
-  EXPECT_THAT(DecodeManifest(bytes, "dir/manifest.sherd"),
+  EXPECT_THAT(DecodeManifestV1(bytes, "dir/manifest.sherd"),
               StatusIs(kLoss, AllOf(StartsWith("dir/manifest.sherd"),
                                     HasSubstr("its CRC-32C at offset"))));
 }
 
 TEST(ManifestCodecTest, ALaterVersionIsRefusedWithBothVersions) {
-  EXPECT_THAT(DecodeManifest(Framed("", 2), "m"),
+  EXPECT_THAT(DecodeManifestV1(Framed("", 2), "m"),
               StatusIs(absl::StatusCode::kUnimplemented,
                        "has version 2, this build reads 1 to 1"));
-  EXPECT_THAT(DecodeManifest(Framed("", 0), "m"),
+  EXPECT_THAT(DecodeManifestV1(Framed("", 0), "m"),
               StatusIs(absl::StatusCode::kUnimplemented, "version 0"));
 }
 
 TEST(ManifestCodecTest, AFileOfAnotherKindIsRefused) {
-  EXPECT_THAT(DecodeManifest("", "m"),
+  EXPECT_THAT(DecodeManifestV1("", "m"),
               StatusIs(kLoss, "not a checkpoint manifest: 0 bytes"));
-  EXPECT_THAT(DecodeManifest(std::string(100, '{'), "m"),
+  EXPECT_THAT(DecodeManifestV1(std::string(100, '{'), "m"),
               StatusIs(kLoss, "not a checkpoint manifest"));
-  EXPECT_THAT(DecodeManifest(Framed("\xff\xff\xff"), "m"),
+  EXPECT_THAT(DecodeManifestV1(Framed("\xff\xff\xff"), "m"),
               StatusIs(kLoss, "not a message of the expected form"));
 }
 
 TEST(ManifestCodecTest, EncodingRefusesWhatDecodingWould) {
-  Manifest manifest = SampleManifest();
+  ManifestV1 manifest = SampleManifestV1();
   manifest.tensors[2].shards.pop_back();
-  EXPECT_THAT(EncodeManifest(manifest),
+  EXPECT_THAT(EncodeManifestV1(manifest),
               StatusIs(absl::StatusCode::kInvalidArgument, "weight"));
 }
 
@@ -129,7 +129,7 @@ class ManifestColumnsTest : public ::testing::TestWithParam<Damage> {};
 TEST_P(ManifestColumnsTest, AreRefusedByName) {
   Proto proto = SampleProto();
   GetParam().apply(proto);
-  EXPECT_THAT(DecodeManifest(Framed(proto.SerializeAsString()), "m"),
+  EXPECT_THAT(DecodeManifestV1(Framed(proto.SerializeAsString()), "m"),
               StatusIs(kLoss, GetParam().message));
 }
 
