@@ -38,7 +38,8 @@ absl::StatusOr<Tensor> CheckpointReader::ReadTensor(
     absl::string_view name) const {
   absl::StatusOr<const ManifestTensor*> tensor = manifest_->Find(name);
   if (!tensor.ok()) return Annotate(tensor.status(), path_);
-  return ReadSlice(name, Dims((*tensor)->sizes().size(), 0), (*tensor)->sizes());
+  return ReadSlice(name, Dims((*tensor)->sizes().size(), 0),
+                   (*tensor)->sizes());
 }
 
 absl::StatusOr<Tensor> CheckpointReader::ReadSlice(

@@ -294,8 +294,7 @@ class Saver {
       SHERD_ASSIGN_OR_RETURN(const Tensor part,
                              LocalPart(tensor, shard.held, shard));
       SHERD_RETURN_IF_ERROR(Annotate(
-          AppendTensor(writer, part, kChunkBytes,
-                       CrcsOf(place.index)),
+          AppendTensor(writer, part, kChunkBytes, CrcsOf(place.index)),
           absl::StrCat("tensor ", Quoted(layouts_[place.index.tensor].name))));
     }
     SHERD_RETURN_IF_ERROR(writer.Flush());

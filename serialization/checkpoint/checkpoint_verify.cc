@@ -26,7 +26,8 @@ namespace {
 // first the header of each file, then each shard, in the order of the files.
 class Verifier {
  public:
-  Verifier(const std::string& path, const ManifestV1& manifest, FileSystem& files)
+  Verifier(const std::string& path, const ManifestV1& manifest,
+           FileSystem& files)
       : path_(path), manifest_(manifest), files_(files) {
     for (const ManifestTensorV1& tensor : manifest.tensors) {
       for (const ManifestShardV1& shard : tensor.shards) {

@@ -98,7 +98,8 @@ ReadStrategy ChooseReadStrategy(const ManifestTensorV1& saved,
 }
 
 absl::StatusOr<std::vector<ShardRead>> PlanReads(
-    const ManifestTensorV1& saved, absl::Span<const PlacedBox> wanted, int rank) {
+    const ManifestTensorV1& saved, absl::Span<const PlacedBox> wanted,
+    int rank) {
   // The saved shards belong to no rank of this run: all comes from outside.
   int outside = 0;
   for (const PlacedBox& box : wanted) outside = std::max(outside, box.rank + 1);

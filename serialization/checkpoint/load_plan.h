@@ -62,7 +62,8 @@ struct ShardRead {
 
 // For kWhole and kPieces: the reads of `rank`, ordered by shard and position.
 absl::StatusOr<std::vector<ShardRead>> PlanReads(
-    const ManifestTensorV1& saved, absl::Span<const PlacedBox> wanted, int rank);
+    const ManifestTensorV1& saved, absl::Span<const PlacedBox> wanted,
+    int rank);
 
 // For kExchange: a contiguous part of a saved shard, and its reader.
 struct ReadPart {

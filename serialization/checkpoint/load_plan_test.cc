@@ -86,7 +86,8 @@ TEST(LoadPlanTest, TheReadsOfAllRanksAreEveryElementOnce) {
     const Dims size = {1 + static_cast<int64_t>(random() % 20),
                        1 + static_cast<int64_t>(random() % 20)};
     const int ranks = 1 + static_cast<int>(random() % 5);
-    const ManifestTensorV1 saved = Rows(size, 1 + static_cast<int>(random() % 5));
+    const ManifestTensorV1 saved =
+        Rows(size, 1 + static_cast<int>(random() % 5));
     const std::vector<PlacedBox> wanted = Columns(size, ranks);
     std::vector<int> times(size[0] * size[1], 0);
     for (int rank = 0; rank < ranks; ++rank) {

@@ -100,9 +100,9 @@ absl::StatusOr<RankFile> PlanRankFile(const std::vector<TensorToSave>& tensors,
   return file;
 }
 
-absl::StatusOr<ManifestV1> PlanManifest(const std::vector<TensorToSave>& tensors,
-                                      int world_size,
-                                      absl::string_view save_id) {
+absl::StatusOr<ManifestV1> PlanManifest(
+    const std::vector<TensorToSave>& tensors, int world_size,
+    absl::string_view save_id) {
   ManifestV1 manifest;
   manifest.writer = absl::StrCat("sherd ", kVersion);
   manifest.save_id = std::string(save_id);

@@ -84,9 +84,9 @@ absl::StatusOr<RankFile> PlanRankFile(const std::vector<TensorToSave>& tensors,
 
 // The manifest of the whole save, without the CRCs of the data: chunk_crc32c
 // has its final length and is all zero. `tensors` are ordered by name.
-absl::StatusOr<ManifestV1> PlanManifest(const std::vector<TensorToSave>& tensors,
-                                      int world_size,
-                                      absl::string_view save_id);
+absl::StatusOr<ManifestV1> PlanManifest(
+    const std::vector<TensorToSave>& tensors, int world_size,
+    absl::string_view save_id);
 
 // Whether a name in a checkpoint's directory is one that a save gives to its
 // data files and temporary files, and may therefore remove.

@@ -21,8 +21,8 @@ constexpr int64_t kStagingBytes = 256 << 10;
 // A rank may need pieces of very many files; descriptors are scarce.
 constexpr size_t kMaxOpenFiles = 128;
 
-BoxInArray BoxOf(const ManifestShardV1& shard, absl::Span<const int64_t> offsets,
-                 const Tensor& tensor) {
+BoxInArray BoxOf(const ManifestShardV1& shard,
+                 absl::Span<const int64_t> offsets, const Tensor& tensor) {
   BoxInArray box;
   box.array_sizes = shard.sizes;
   box.offsets = offsets;

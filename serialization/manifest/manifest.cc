@@ -38,8 +38,7 @@ bool Continue(const SavedShardPlace& next, int64_t chunk_bytes, SavedRun& run) {
       longer.advances = longer.file_step == 0;
     }
   }
-  if (next.placement !=
-      run.placement + run.shards * longer.placement_step) {
+  if (next.placement != run.placement + run.shards * longer.placement_step) {
     return false;
   }
   if (!run.extents.empty()) {

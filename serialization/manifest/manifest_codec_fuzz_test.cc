@@ -40,7 +40,8 @@ void Try(absl::string_view bytes) {
         << manifest.status().ToString();
     return;
   }
-  const absl::StatusOr<std::string> encoded = sherd::EncodeManifestV1(*manifest);
+  const absl::StatusOr<std::string> encoded =
+      sherd::EncodeManifestV1(*manifest);
   SHERD_CHECK(encoded.ok()) << encoded.status().ToString();
   const absl::StatusOr<sherd::Manifest> again =
       sherd::DecodeManifestV1(*encoded, "again");

@@ -194,7 +194,8 @@ absl::Status ReadTensor(const Proto& proto, int i, Column& sizes,
         " in tensor_layout, expected at most 1 and ", rank));
   }
   tensor.requires_grad = flags == 1;
-  tensor.layout = layout == 0 ? SavedLayoutKind::kEnumerable : SavedLayoutKind::kChunk;
+  tensor.layout =
+      layout == 0 ? SavedLayoutKind::kEnumerable : SavedLayoutKind::kChunk;
   tensor.chunk_dim = layout == 0 ? 0 : static_cast<int32_t>(layout - 1);
   return absl::OkStatus();
 }
@@ -358,8 +359,8 @@ absl::StatusOr<std::string> EncodeManifestV1(const ManifestV1& manifest) {
 }
 
 absl::StatusOr<ManifestV1> DecodeManifestV1(absl::string_view bytes,
-                                        absl::string_view what,
-                                        int64_t max_memory) {
+                                            absl::string_view what,
+                                            int64_t max_memory) {
   const absl::StatusOr<absl::string_view> message = OpenFrame(bytes);
   if (!message.ok()) return Annotate(message.status(), what);
   if (absl::Status status = CheckMemory(*message, max_memory); !status.ok()) {

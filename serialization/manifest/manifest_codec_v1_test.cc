@@ -52,9 +52,11 @@ Proto SampleProto() {
 
 TEST(ManifestCodecTest, SurvivesEncodingAndDecoding) {
   const ManifestV1 manifest = SampleManifestV1();
-  SHERD_ASSERT_OK_AND_ASSIGN(const std::string bytes, EncodeManifestV1(manifest));
+  SHERD_ASSERT_OK_AND_ASSIGN(const std::string bytes,
+                             EncodeManifestV1(manifest));
   EXPECT_EQ(*EncodeManifestV1(manifest), bytes);
-  SHERD_ASSERT_OK_AND_ASSIGN(const ManifestV1 again, DecodeManifestV1(bytes, "m"));
+  SHERD_ASSERT_OK_AND_ASSIGN(const ManifestV1 again,
+                             DecodeManifestV1(bytes, "m"));
   EXPECT_EQ(again, manifest);
 }
 
@@ -76,7 +78,8 @@ TEST(ManifestCodecTest, EveryFlippedBitAndEveryTruncationIsSeen) {
       damaged[i] = static_cast<char>(damaged[i] ^ (1 << bit));
       EXPECT_FALSE(DecodeManifestV1(damaged, "m").ok()) << i << " " << bit;
     }
-    EXPECT_THAT(DecodeManifestV1(bytes.substr(0, i), "m"), StatusIs(kLoss)) << i;
+    EXPECT_THAT(DecodeManifestV1(bytes.substr(0, i), "m"), StatusIs(kLoss))
+        << i;
   }
   EXPECT_THAT(DecodeManifestV1(bytes + "x", "m"),
               StatusIs(kLoss, "claims at offset 12"));

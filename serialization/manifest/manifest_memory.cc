@@ -172,7 +172,8 @@ int64_t DecodedBytes(int field) {
     case Proto::kTensorNameFieldNumber:
       return sizeof(ManifestTensorV1) + 2 * kPerBlock;
     case Proto::kShardFileFieldNumber:
-      return sizeof(ManifestShardV1) + sizeof(ShardMetadata) + kPerComparedShard;
+      return sizeof(ManifestShardV1) + sizeof(ShardMetadata) +
+             kPerComparedShard;
     case Proto::kTensorSizeFieldNumber:
     case Proto::kShardOffsetFieldNumber:
     case Proto::kShardSizeFieldNumber:

@@ -97,7 +97,8 @@ absl::Status CheckBox(const ManifestTensorV1& tensor,
       " is not inside ", FormatDims(tensor.sizes)));
 }
 
-absl::Status CheckPlace(const ManifestV1& manifest, const ManifestTensorV1& tensor,
+absl::Status CheckPlace(const ManifestV1& manifest,
+                        const ManifestTensorV1& tensor,
                         const ManifestShardV1& shard) {
   const std::string where =
       absl::StrCat("tensor ", Quoted(tensor.name), ": the shard at ",
@@ -212,12 +213,12 @@ absl::Status CheckChunks(const ManifestV1& manifest) {
 }  // namespace
 
 int64_t ManifestV1::ShardBytes(const ManifestTensorV1& tensor,
-                             const ManifestShardV1& shard) const {
+                               const ManifestShardV1& shard) const {
   return Volume(shard) * static_cast<int64_t>(SizeOf(tensor.dtype));
 }
 
 int64_t ManifestV1::NumChunks(const ManifestTensorV1& tensor,
-                            const ManifestShardV1& shard) const {
+                              const ManifestShardV1& shard) const {
   const int64_t bytes = ShardBytes(tensor, shard);
   return bytes / chunk_bytes + (bytes % chunk_bytes != 0 ? 1 : 0);
 }

@@ -29,7 +29,8 @@ struct ManifestFileV1 {
   // Crc32c of the bytes [0, data_begin).
   uint32_t header_crc32c = 0;
 
-  friend bool operator==(const ManifestFileV1&, const ManifestFileV1&) = default;
+  friend bool operator==(const ManifestFileV1&,
+                         const ManifestFileV1&) = default;
 };
 
 // A box of a tensor and where its bytes are, row-major.
@@ -45,7 +46,8 @@ struct ManifestShardV1 : Box {
   // are chunk_bytes long, the last one may be shorter.
   int64_t first_chunk = 0;
 
-  friend bool operator==(const ManifestShardV1&, const ManifestShardV1&) = default;
+  friend bool operator==(const ManifestShardV1&,
+                         const ManifestShardV1&) = default;
 };
 
 struct ManifestTensorV1 {

@@ -34,8 +34,7 @@ std::pair<int64_t, int64_t> CellsIn(const Axis& axis, int64_t begin,
                                     int64_t end) {
   if (IsWhole(axis)) return {0, 1};
   if (axis.step > 0) {
-    return {begin / axis.step,
-            std::min(axis.cells, (end - 1) / axis.step + 1)};
+    return {begin / axis.step, std::min(axis.cells, (end - 1) / axis.step + 1)};
   }
   const auto& cuts = axis.cuts;
   const auto first = std::upper_bound(cuts.begin(), cuts.end(), begin) - 1;
@@ -277,8 +276,8 @@ int64_t SavedLayout::VolumeAt(int64_t i) const {
     const Axis& axis = axes_[d];
     const int64_t cell = i % axis.cells;
     i /= axis.cells;
-    volume *= BeginOf(axis, sizes_[d], cell + 1) -
-              BeginOf(axis, sizes_[d], cell);
+    volume *=
+        BeginOf(axis, sizes_[d], cell + 1) - BeginOf(axis, sizes_[d], cell);
   }
   return volume;
 }
@@ -342,9 +341,8 @@ absl::Status ValidateAxis(size_t dim, int64_t size, const Axis& axis) {
       axis.cuts.front() != 0 || axis.cuts.back() != size ||
       !std::is_sorted(axis.cuts.begin(), axis.cuts.end())) {
     return absl::DataLossError(
-        absl::StrCat(where, " has ", axis.cuts.size(), " cuts for ",
-                     axis.cells, " cells, expected ascending ones from 0 to ",
-                     size));
+        absl::StrCat(where, " has ", axis.cuts.size(), " cuts for ", axis.cells,
+                     " cells, expected ascending ones from 0 to ", size));
   }
   return absl::OkStatus();
 }
@@ -366,8 +364,8 @@ absl::Status SavedLayout::Validate() const {
       SHERD_RETURN_IF_ERROR(ValidateAxis(d, sizes_[d], axes_[d]));
       const auto product = CheckedMul(count, axes_[d].cells);
       if (!product.has_value() || *product > kMaxShards) {
-        return absl::DataLossError(absl::StrCat(
-            "a grid has more than ", kMaxShards, " cells"));
+        return absl::DataLossError(
+            absl::StrCat("a grid has more than ", kMaxShards, " cells"));
       }
       count = *product;
     }

@@ -481,6 +481,12 @@ absl::StatusOr<std::string> EncodeSafetensorsHeader(
   return text;
 }
 
+int64_t AlignmentClass(int64_t bytes) {
+  // The lowest bit that is set in either.
+  const int64_t bits = bytes | kSafetensorsAlignment;
+  return bits & -bits;
+}
+
 absl::StatusOr<SafetensorsHeader> PlanSafetensors(
     std::vector<SafetensorsTensorInfo> tensors,
     std::map<std::string, std::string> metadata) {
@@ -505,10 +511,8 @@ absl::StatusOr<SafetensorsHeader> PlanSafetensors(
     header.entries.push_back(std::move(entry));
   }
   const auto rank = [](const SafetensorsEntry& entry) {
-    const bool pages = entry.end % kSafetensorsAlignment == 0;
-    const int64_t element =
-        pages ? 0 : static_cast<int64_t>(SizeOf(entry.dtype));
-    return std::make_tuple(!pages, -element, absl::string_view(entry.name));
+    return std::make_tuple(-AlignmentClass(entry.end), -entry.end,
+                           absl::string_view(entry.name));
   };
   std::sort(header.entries.begin(), header.entries.end(),
             [&](const SafetensorsEntry& a, const SafetensorsEntry& b) {

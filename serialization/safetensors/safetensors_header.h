@@ -86,9 +86,12 @@ struct SafetensorsTensorInfo {
   Dims shape;
 };
 
-// Assigns offsets to tensors: first those whose size is a multiple of 4 KiB,
-// then the others by falling element size, ties by name. So there are no holes,
-// every tensor is aligned to its element size, and large ones usually to pages.
+// The largest power of two that divides `bytes`, at most kSafetensorsAlignment.
+int64_t AlignmentClass(int64_t bytes);
+
+// Assigns offsets to tensors: by falling alignment class of their bytes, within
+// a class larger ones first, ties by name. So there are no holes, and every
+// tensor begins at a multiple of its class: of its element size at least.
 //   kInvalidArgument  A name is empty, too long, not UTF-8, "__metadata__" or
 //                     given twice; a bad shape; sizes that overflow.
 absl::StatusOr<SafetensorsHeader> PlanSafetensors(

@@ -23,8 +23,8 @@
 #include "sherd/core/tensor/storage.h"
 #include "sherd/serialization/checkpoint.h"
 #include "sherd/serialization/checkpoint_reader.h"
-#include "sherd/serialization/manifest/manifest_v1.h"
 #include "sherd/serialization/manifest/manifest_codec.h"
+#include "sherd/serialization/manifest/manifest_v1.h"
 #include "sherd/tools/bench/peers/box_layout.h"
 #include "sherd/tools/bench/peers/sharded_words.h"
 
@@ -185,8 +185,8 @@ class Save : public RankWork {
   const std::string& path() const { return path_; }
 
  private:
-  absl::Status CheckShard(const ManifestFileV1& file, const ManifestShardV1& shard,
-                          const WordBox& box) {
+  absl::Status CheckShard(const ManifestFileV1& file,
+                          const ManifestShardV1& shard, const WordBox& box) {
     SHERD_ASSIGN_OR_RETURN(const auto storage, Storage::Allocate(box.bytes()));
     SHERD_ASSIGN_OR_RETURN(const auto opened,
                            Files().OpenForRead(JoinPath(path_, file.name)));

@@ -97,8 +97,7 @@ absl::StatusOr<Inspection> FromCheckpoint(const CheckpointReader& reader) {
     SHERD_ASSIGN_OR_RETURN(const int64_t bytes,
                            NumBytes(tensor.sizes(), tensor.dtype));
     InspectedTensor inspected = {tensor.name, tensor.dtype, tensor.sizes(),
-                                 bytes,
-                                 LayoutOf(tensor)};
+                                 bytes, LayoutOf(tensor)};
     for (int64_t i = 0; i < tensor.num_shards(); ++i) {
       inspected.shards.push_back(FromManifestShard(manifest, tensor, i));
     }

@@ -1,0 +1,487 @@
+#include "sherd/serialization/manifest/data_file.h"
+
+#include <algorithm>
+#include <limits>
+#include <map>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "sherd/core/base/checked_math.h"
+#include "sherd/core/base/error_info.h"
+#include "sherd/core/base/printable_text.h"
+#include "sherd/core/base/status_macros.h"
+#include "sherd/serialization/safetensors/crc32c.h"
+
+namespace sherd {
+namespace {
+
+constexpr absl::string_view kVersion = "2";
+
+// Metadata. Numbers are decimal.
+constexpr char kSaveIdKey[] = "sherd_save_id";
+constexpr char kFormatKey[] = "sherd_format";
+constexpr char kWorldSizeKey[] = "sherd_world_size";
+constexpr char kRankKey[] = "sherd_rank";
+constexpr char kFilesKey[] = "sherd_files";
+constexpr char kChunkBytesKey[] = "sherd_chunk_bytes";
+// For each tensor with a shard in the file, by name: "DTYPE[SIZES]GRAD,CUT;".
+constexpr char kTensorsKey[] = "sherd_tensors";
+// For each without elements: the same, with "LENGTH:NAME" before the ";".
+constexpr char kEmptyTensorsKey[] = "sherd_empty_tensors";
+// For runs of shards in the order of the file: "COUNT*LENGTH:PLACEMENT;".
+constexpr char kPlacementsKey[] = "sherd_placements";
+
+constexpr size_t kMaxPlacementBytes = 1024;
+
+// The names of tensors, which are those before the last "@" of the keys.
+absl::string_view NameInKey(absl::string_view key) {
+  return key.substr(0, key.rfind('@'));
+}
+
+// Reads text that may be anything, from front to back.
+class Scanner {
+ public:
+  explicit Scanner(absl::string_view rest) : rest_(rest) {}
+
+  bool done() const { return rest_.empty(); }
+
+  bool Consume(char c) {
+    if (rest_.empty() || rest_.front() != c) return false;
+    rest_.remove_prefix(1);
+    return true;
+  }
+
+  // Digits, and no more than the number needs.
+  bool Number(int64_t& value) {
+    const size_t n =
+        std::min(rest_.find_first_not_of("0123456789"), rest_.size());
+    const absl::string_view digits = rest_.substr(0, n);
+    rest_.remove_prefix(n);
+    return !digits.empty() && (digits.front() != '0' || n == 1) &&
+           absl::SimpleAtoi(digits, &value);
+  }
+
+  // What comes before `end`, which is consumed.
+  bool Before(char end, absl::string_view& text) {
+    const size_t n = rest_.find(end);
+    if (n == absl::string_view::npos) return false;
+    text = rest_.substr(0, n);
+    rest_.remove_prefix(n + 1);
+    return true;
+  }
+
+  // "LENGTH:TEXT".
+  bool Text(int64_t max_bytes, absl::string_view& text) {
+    int64_t length;
+    if (!Number(length) || length > max_bytes || !Consume(':') ||
+        length > static_cast<int64_t>(rest_.size())) {
+      return false;
+    }
+    text = rest_.substr(0, length);
+    rest_.remove_prefix(length);
+    return true;
+  }
+
+ private:
+  absl::string_view rest_;
+};
+
+std::string TensorText(const DataFileTensor& tensor) {
+  return absl::StrCat(
+      Name(tensor.dtype), "[", absl::StrJoin(tensor.sizes, ","), "]",
+      tensor.requires_grad ? 1 : 0, ",",
+      tensor.kind == SavedLayoutKind::kChunk ? 1 + tensor.chunk_dim : 0);
+}
+
+bool ReadTensor(Scanner& text, DataFileTensor& tensor) {
+  absl::string_view dtype;
+  if (!text.Before('[', dtype)) return false;
+  const absl::StatusOr<DType> parsed = ParseDType(dtype);
+  if (!parsed.ok()) return false;
+  tensor.dtype = *parsed;
+  int64_t number;
+  if (!text.Consume(']')) {
+    do {
+      if (tensor.sizes.size() == kMaxRank || !text.Number(number)) return false;
+      tensor.sizes.push_back(number);
+    } while (text.Consume(','));
+    if (!text.Consume(']')) return false;
+  }
+  if (!NumBytes(tensor.sizes, tensor.dtype).ok()) return false;
+  if (!text.Number(number) || number > 1) return false;
+  tensor.requires_grad = number == 1;
+  if (!text.Consume(',') || !text.Number(number) ||
+      number > static_cast<int64_t>(tensor.sizes.size())) {
+    return false;
+  }
+  tensor.kind =
+      number > 0 ? SavedLayoutKind::kChunk : SavedLayoutKind::kEnumerable;
+  tensor.chunk_dim = number > 0 ? static_cast<int32_t>(number - 1) : 0;
+  return true;
+}
+
+Dims ShapeInFile(const DataFileTensor& tensor, const Box& box) {
+  Dims shape = box.sizes;
+  if (tensor.dtype == kComplex128) shape.push_back(2);
+  return shape;
+}
+
+std::map<std::string, std::string> MetadataOf(
+    const DataFileContents& contents) {
+  std::vector<bool> has_shards(contents.tensors.size());
+  std::string placements;
+  for (size_t i = 0; i < contents.shards.size();) {
+    const size_t placement = contents.shards[i].placement;
+    const size_t begin = i;
+    for (; i < contents.shards.size() &&
+           contents.shards[i].placement == placement;
+         ++i) {
+      has_shards[contents.shards[i].tensor] = true;
+    }
+    const std::string& text = contents.placements[placement];
+    absl::StrAppend(&placements, i - begin, "*", text.size(), ":", text, ";");
+  }
+  std::string tensors, empty;
+  for (size_t t = 0; t < contents.tensors.size(); ++t) {
+    const DataFileTensor& tensor = contents.tensors[t];
+    if (has_shards[t]) {
+      absl::StrAppend(&tensors, TensorText(tensor), ";");
+    } else {
+      absl::StrAppend(&empty, TensorText(tensor), tensor.name.size(), ":",
+                      tensor.name, ";");
+    }
+  }
+  return {{kSaveIdKey, contents.save_id},
+          {kFormatKey, std::string(kVersion)},
+          {kWorldSizeKey, absl::StrCat(contents.world_size)},
+          {kRankKey, absl::StrCat(contents.rank)},
+          {kFilesKey, absl::StrCat(contents.files)},
+          {kChunkBytesKey, absl::StrCat(contents.chunk_bytes)},
+          {kTensorsKey, std::move(tensors)},
+          {kEmptyTensorsKey, std::move(empty)},
+          {kPlacementsKey, std::move(placements)}};
+}
+
+// Reads the parts of a header in turn.
+class ContentsReader {
+ public:
+  explicit ContentsReader(const SafetensorsHeader& header) : header_(header) {}
+
+  absl::StatusOr<DataFileContents> Read() {
+    SHERD_ASSIGN_OR_RETURN(const absl::string_view version, Find(kFormatKey));
+    if (version != kVersion) {
+      int64_t number;
+      const bool later = absl::SimpleAtoi(version, &number) && number > 2;
+      const std::string text =
+          absl::StrCat(kFormatKey, " is ", Quoted(Shown(version)),
+                       ", this build reads \"", kVersion, "\"");
+      return later ? absl::UnimplementedError(text + "; use a later Sherd")
+                   : absl::DataLossError(text);
+    }
+    SHERD_ASSIGN_OR_RETURN(const absl::string_view id, Find(kSaveIdKey));
+    contents_.save_id = std::string(id);
+    SHERD_RETURN_IF_ERROR(ReadNumber(kWorldSizeKey, 1, contents_.world_size));
+    SHERD_RETURN_IF_ERROR(ReadNumber(kRankKey, 0, contents_.rank));
+    SHERD_RETURN_IF_ERROR(ReadNumber(kFilesKey, 1, contents_.files));
+    int32_t chunk_bytes = 0;
+    SHERD_RETURN_IF_ERROR(ReadNumber(kChunkBytesKey, 1, chunk_bytes));
+    contents_.chunk_bytes = chunk_bytes;
+    if (contents_.rank >= contents_.world_size ||
+        contents_.files > contents_.world_size ||
+        contents_.chunk_bytes > kMaxChunkBytes) {
+      return absl::DataLossError(absl::StrCat(
+          "the metadata has rank ", contents_.rank, " of ",
+          contents_.world_size, ", ", contents_.files, " files, and chunks of ",
+          contents_.chunk_bytes, " bytes"));
+    }
+    if (header_.entries.empty() ||
+        header_.entries.back().name != kCrcTableKey) {
+      return absl::DataLossError(
+          absl::StrCat("the last tensor is not ", Quoted(kCrcTableKey)));
+    }
+    SHERD_RETURN_IF_ERROR(ReadTensors());
+    SHERD_RETURN_IF_ERROR(ReadEmptyTensors());
+    SHERD_RETURN_IF_ERROR(ReadShards());
+    SHERD_RETURN_IF_ERROR(ReadPlacements());
+    SHERD_RETURN_IF_ERROR(CheckTable());
+    return std::move(contents_);
+  }
+
+ private:
+  static absl::string_view Shown(absl::string_view text) {
+    return text.substr(0, 100);
+  }
+
+  absl::StatusOr<absl::string_view> Find(const char* key) const {
+    const auto it = header_.metadata.find(key);
+    if (it != header_.metadata.end()) return absl::string_view(it->second);
+    return absl::DataLossError(
+        absl::StrCat("the metadata has no ", key,
+                     ": expected a data file of version ", kVersion));
+  }
+
+  static absl::Status Malformed(const char* key) {
+    return absl::DataLossError(
+        absl::StrCat("the metadata has a malformed ", key));
+  }
+
+  absl::Status ReadNumber(const char* key, int64_t min, int32_t& value) const {
+    SHERD_ASSIGN_OR_RETURN(const absl::string_view text, Find(key));
+    Scanner scanner(text);
+    int64_t number;
+    if (!scanner.Number(number) || !scanner.done() || number < min ||
+        number > std::numeric_limits<int32_t>::max()) {
+      return Malformed(key);
+    }
+    value = static_cast<int32_t>(number);
+    return absl::OkStatus();
+  }
+
+  // Those that have shards here, with names from the keys.
+  absl::Status ReadTensors() {
+    for (size_t i = 0; i + 1 < header_.entries.size(); ++i) {
+      const std::string& key = header_.entries[i].name;
+      if (key.find('@') == std::string::npos) {
+        return absl::DataLossError(absl::StrCat(
+            "the tensor ", Quoted(Shown(key)), " has no \"@\" in its name"));
+      }
+      names_.push_back(NameInKey(key));
+    }
+    std::sort(names_.begin(), names_.end());
+    names_.erase(std::unique(names_.begin(), names_.end()), names_.end());
+    SHERD_ASSIGN_OR_RETURN(const absl::string_view text, Find(kTensorsKey));
+    Scanner scanner(text);
+    for (const absl::string_view name : names_) {
+      DataFileTensor& tensor = contents_.tensors.emplace_back();
+      tensor.name = std::string(name);
+      if (!ReadTensor(scanner, tensor) || !scanner.Consume(';')) {
+        return Malformed(kTensorsKey);
+      }
+    }
+    return scanner.done() ? absl::OkStatus() : Malformed(kTensorsKey);
+  }
+
+  absl::Status ReadEmptyTensors() {
+    SHERD_ASSIGN_OR_RETURN(const absl::string_view text,
+                           Find(kEmptyTensorsKey));
+    Scanner scanner(text);
+    while (!scanner.done()) {
+      DataFileTensor& tensor = contents_.tensors.emplace_back();
+      absl::string_view name;
+      if (!ReadTensor(scanner, tensor) ||
+          !scanner.Text(kMaxTensorNameBytes, name) || !scanner.Consume(';') ||
+          Volume(tensor.sizes) != 0) {
+        return Malformed(kEmptyTensorsKey);
+      }
+      tensor.name = std::string(name);
+    }
+    auto& tensors = contents_.tensors;
+    const auto by_name = [](const DataFileTensor& a, const DataFileTensor& b) {
+      return a.name < b.name;
+    };
+    std::sort(tensors.begin(), tensors.end(), by_name);
+    for (size_t t = 0; t < tensors.size(); ++t) {
+      const std::string& name = tensors[t].name;
+      if (name.empty() || name == kCrcTableName || !IsValidUtf8(name) ||
+          static_cast<int64_t>(name.size()) > kMaxTensorNameBytes ||
+          (t > 0 && tensors[t - 1].name == name)) {
+        return absl::DataLossError(
+            absl::StrCat("the tensor name ", Quoted(Shown(name)),
+                         " is not allowed here, or given twice"));
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status ReadShards() {
+    for (size_t i = 0; i + 1 < header_.entries.size(); ++i) {
+      const SafetensorsEntry& entry = header_.entries[i];
+      const absl::string_view name = NameInKey(entry.name);
+      DataFileShard& shard = contents_.shards.emplace_back();
+      const auto it = std::lower_bound(
+          contents_.tensors.begin(), contents_.tensors.end(), name,
+          [](const DataFileTensor& tensor, absl::string_view wanted) {
+            return absl::string_view(tensor.name) < wanted;
+          });
+      shard.tensor = static_cast<size_t>(it - contents_.tensors.begin());
+      Scanner scanner(absl::string_view(entry.name).substr(name.size() + 1));
+      for (size_t d = 0; d < it->sizes.size(); ++d) {
+        if ((d > 0 && !scanner.Consume(',')) ||
+            !scanner.Number(shard.offsets.emplace_back())) {
+          return WrongShard(entry);
+        }
+      }
+      shard.sizes = entry.shape;
+      if (it->dtype == kComplex128 && !shard.sizes.empty()) {
+        shard.sizes.pop_back();
+      }
+      if (!scanner.done() || !IsInside(shard, it->sizes) || IsEmpty(shard) ||
+          entry.dtype_name != SafetensorsDTypeName(it->dtype) ||
+          ShapeInFile(*it, shard) != entry.shape) {
+        return WrongShard(entry);
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  static absl::Status WrongShard(const SafetensorsEntry& entry) {
+    return absl::DataLossError(absl::StrCat(
+        "the shard ", Quoted(Shown(entry.name)), ", ", entry.dtype_name, " ",
+        FormatDims(entry.shape), ", is none of the tensor that ", kTensorsKey,
+        " describes"));
+  }
+
+  absl::Status ReadPlacements() {
+    SHERD_ASSIGN_OR_RETURN(const absl::string_view text, Find(kPlacementsKey));
+    Scanner scanner(text);
+    std::map<absl::string_view, size_t> known;
+    size_t next = 0;
+    while (!scanner.done()) {
+      int64_t count;
+      absl::string_view placement;
+      if (!scanner.Number(count) || count < 1 ||
+          count > static_cast<int64_t>(contents_.shards.size() - next) ||
+          !scanner.Consume('*') ||
+          !scanner.Text(kMaxPlacementBytes, placement) ||
+          !scanner.Consume(';')) {
+        return Malformed(kPlacementsKey);
+      }
+      const auto [it, added] =
+          known.emplace(placement, contents_.placements.size());
+      if (added) contents_.placements.emplace_back(placement);
+      for (; count > 0; --count)
+        contents_.shards[next++].placement = it->second;
+    }
+    return next == contents_.shards.size() ? absl::OkStatus()
+                                           : Malformed(kPlacementsKey);
+  }
+
+  absl::Status CheckTable() const {
+    int64_t chunks = 0;
+    for (size_t i = 0; i + 1 < header_.entries.size(); ++i) {
+      chunks += NumChunks(header_.entries[i].nbytes(), contents_.chunk_bytes);
+    }
+    const SafetensorsEntry& table = header_.entries.back();
+    if (table.dtype_name == "U8" && table.shape == Dims{1 + chunks, 4}) {
+      return absl::OkStatus();
+    }
+    return absl::DataLossError(absl::StrCat(
+        Quoted(kCrcTableKey), " is ", table.dtype_name, " ",
+        FormatDims(table.shape), ", expected U8 [", 1 + chunks, ", 4]"));
+  }
+
+  const SafetensorsHeader& header_;
+  // Of the keys, ascending.
+  std::vector<absl::string_view> names_;
+  DataFileContents contents_;
+};
+
+}  // namespace
+
+absl::StatusOr<FilePlan> PlanDataFile(absl::Span<const ShardInFile> shards,
+                                      int64_t chunk_bytes) {
+  FilePlan plan;
+  plan.places.resize(shards.size());
+  for (size_t i = 0; i < shards.size(); ++i) plan.places[i].shard = i;
+  std::sort(plan.places.begin(), plan.places.end(),
+            [&](const PlaceInFile& x, const PlaceInFile& y) {
+              const ShardInFile& a = shards[x.shard];
+              const ShardInFile& b = shards[y.shard];
+              const int64_t a_class = AlignmentClass(a.bytes);
+              const int64_t b_class = AlignmentClass(b.bytes);
+              if (a_class != b_class) return a_class > b_class;
+              if (a.bytes != b.bytes) return a.bytes > b.bytes;
+              return ShardKey(a.tensor, a.offsets) <
+                     ShardKey(b.tensor, b.offsets);
+            });
+  plan.chunks = 0;
+  for (PlaceInFile& place : plan.places) {
+    const int64_t bytes = shards[place.shard].bytes;
+    place.data_offset = plan.bytes;
+    place.first_chunk = 1 + plan.chunks;
+    plan.chunks += NumChunks(bytes, chunk_bytes);
+    const std::optional<int64_t> sum = CheckedAdd(plan.bytes, bytes);
+    if (!sum.has_value() ||
+        !CheckedAdd(*sum, CrcTableBytes(plan.chunks)).has_value()) {
+      return absl::InvalidArgumentError(
+          "the tensors of a file together have 2^63 bytes or more");
+    }
+    plan.bytes = *sum;
+  }
+  return plan;
+}
+
+absl::StatusOr<std::string> EncodeDataFileHeader(
+    const DataFileContents& contents) {
+  SafetensorsHeader header;
+  header.metadata = MetadataOf(contents);
+  header.entries.reserve(contents.shards.size() + 1);
+  int64_t position = 0;
+  int64_t chunks = 0;
+  for (const DataFileShard& shard : contents.shards) {
+    const DataFileTensor& tensor = contents.tensors[shard.tensor];
+    if (tensor.name == kCrcTableName) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "a tensor has the name ", Quoted(kCrcTableName),
+          ", which is that of the checksums in data files: rename it"));
+    }
+    const int64_t bytes =
+        Volume(shard) * static_cast<int64_t>(SizeOf(tensor.dtype));
+    SafetensorsEntry& entry = header.entries.emplace_back();
+    entry.name = ShardKey(tensor.name, shard.offsets);
+    entry.dtype_name = std::string(SafetensorsDTypeName(tensor.dtype));
+    entry.shape = ShapeInFile(tensor, shard);
+    entry.begin = position;
+    entry.end = position += bytes;
+    chunks += NumChunks(bytes, contents.chunk_bytes);
+  }
+  SafetensorsEntry& table = header.entries.emplace_back();
+  table.name = kCrcTableKey;
+  table.dtype_name = "U8";
+  table.shape = {1 + chunks, 4};
+  table.begin = position;
+  table.end = position + CrcTableBytes(chunks);
+  return EncodeSafetensorsHeader(header);
+}
+
+absl::StatusOr<DataFileContents> ParseDataFileHeader(
+    const SafetensorsHeader& header, absl::string_view what) {
+  absl::StatusOr<DataFileContents> contents = ContentsReader(header).Read();
+  if (!contents.ok()) return Annotate(contents.status(), what);
+  return contents;
+}
+
+std::string EncodeCrcTable(absl::Span<const uint32_t> crcs) {
+  std::string text;
+  text.reserve(4 * crcs.size());
+  for (const uint32_t crc : crcs) {
+    for (int i = 0; i < 4; ++i) text += static_cast<char>(crc >> (8 * i));
+  }
+  return text;
+}
+
+absl::StatusOr<std::vector<uint32_t>> ReadCrcTable(
+    File& file, const ManifestFile& expected) {
+  const int64_t bytes = CrcTableBytes(expected.chunks);
+  std::vector<std::byte> table(static_cast<size_t>(bytes));
+  SHERD_RETURN_IF_ERROR(
+      file.ReadAt(expected.size - bytes, absl::MakeSpan(table)));
+  if (const uint32_t crc = Crc32c(table); crc != expected.crc32c) {
+    return absl::DataLossError(absl::StrCat(
+        file.path(), ": the checksums are damaged: the bytes from offset ",
+        expected.size - bytes, " to ", expected.size, ", tensor ",
+        Quoted(kCrcTableKey), ", have the CRC-32C ",
+        absl::Hex(crc, absl::kZeroPad8), ", the manifest says ",
+        absl::Hex(expected.crc32c, absl::kZeroPad8)));
+  }
+  std::vector<uint32_t> crcs(table.size() / 4);
+  for (size_t i = 0; i < table.size(); ++i) {
+    crcs[i / 4] |= static_cast<uint32_t>(table[i]) << (8 * (i % 4));
+  }
+  return crcs;
+}
+
+}  // namespace sherd

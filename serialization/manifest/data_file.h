@@ -1,0 +1,134 @@
+#ifndef SHERD_SERIALIZATION_MANIFEST_DATA_FILE_H_
+#define SHERD_SERIALIZATION_MANIFEST_DATA_FILE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "sherd/core/base/file.h"
+#include "sherd/core/tensor/box.h"
+#include "sherd/core/tensor/dtype.h"
+#include "sherd/core/tensor/shape.h"
+#include "sherd/serialization/manifest/manifest.h"
+#include "sherd/serialization/safetensors/safetensors_header.h"
+
+namespace sherd {
+
+// A data file of version 2: a safetensors file that proves itself. Its last
+// tensor has the CRCs of its header and of the chunks of all others, and its
+// metadata what a manifest has of it; see FORMAT.md.
+
+// The name that no tensor of a checkpoint may have, and the key of the CRCs.
+inline constexpr char kCrcTableName[] = "sherd.crc32c";
+inline constexpr char kCrcTableKey[] = "sherd.crc32c@";
+
+// The bytes of the CRCs of `chunks` chunks, with that of the header.
+inline int64_t CrcTableBytes(int64_t chunks) { return 4 * (1 + chunks); }
+
+// A shard with elements that a file will hold. Borrows.
+struct ShardInFile {
+  absl::string_view tensor;
+  absl::Span<const int64_t> offsets;
+  int64_t bytes = 0;
+};
+
+struct PlaceInFile {
+  // Position in the list of shards.
+  size_t shard = 0;
+  // As in SavedExtent.
+  int64_t data_offset = 0;
+  int64_t first_chunk = 0;
+};
+
+struct FilePlan {
+  // In the order of the file.
+  std::vector<PlaceInFile> places;
+  // Of the shards together.
+  int64_t bytes = 0;
+  int64_t chunks = 0;
+
+  // Bytes after the header: the shards, then the CRCs.
+  int64_t data_bytes() const { return bytes + CrcTableBytes(chunks); }
+};
+
+// Orders the shards of a file as PlanSafetensors does with their keys. A pure
+// function; files whose shards have the same tensors and bytes are alike,
+// wherever they begin in their tensors, unless a tensor has several.
+//   kInvalidArgument  The shards together have 2^63 bytes or more.
+absl::StatusOr<FilePlan> PlanDataFile(absl::Span<const ShardInFile> shards,
+                                      int64_t chunk_bytes);
+
+// What a data file says about a tensor of which it has shards. See
+// ManifestTensor.
+struct DataFileTensor {
+  std::string name;
+  DType dtype = kFloat32;
+  Dims sizes;
+  bool requires_grad = false;
+  SavedLayoutKind kind = SavedLayoutKind::kEnumerable;
+  int32_t chunk_dim = 0;
+
+  friend bool operator==(const DataFileTensor&,
+                         const DataFileTensor&) = default;
+};
+
+// A shard that a data file holds.
+struct DataFileShard : Box {
+  // Positions in DataFileContents::tensors and placements.
+  size_t tensor = 0;
+  size_t placement = 0;
+
+  friend bool operator==(const DataFileShard&, const DataFileShard&) = default;
+};
+
+// All that a data file says about itself and its save.
+struct DataFileContents {
+  std::string save_id;
+  int32_t world_size = 1;
+  // The rank that wrote it, and how many wrote a file in this save.
+  int32_t rank = 0;
+  int32_t files = 1;
+  int64_t chunk_bytes = kChunkBytes;
+  // By name: those of the shards, and those without elements of which the rank
+  // held a shard.
+  std::vector<DataFileTensor> tensors;
+  // "rank:0/cpu", ….
+  std::vector<std::string> placements;
+  // In the order of the file.
+  std::vector<DataFileShard> shards;
+
+  friend bool operator==(const DataFileContents&,
+                         const DataFileContents&) = default;
+};
+
+// The bytes before the data: its length is the data_begin of the file.
+//   kInvalidArgument    A name is not allowed in a file.
+//   kResourceExhausted  As EncodeSafetensorsHeader.
+absl::StatusOr<std::string> EncodeDataFileHeader(
+    const DataFileContents& contents);
+
+// The same from the parsed header of a file, which is untrusted. Errors begin
+// with `what`.
+//   kDataLoss       Not a data file of version 2, or its metadata does not fit
+//                   its tensors.
+//   kUnimplemented  A later version.
+absl::StatusOr<DataFileContents> ParseDataFileHeader(
+    const SafetensorsHeader& header, absl::string_view what);
+
+// The last tensor of a file: number 0 is the CRC of the header, the others
+// those of the chunks in the order of the file.
+std::string EncodeCrcTable(absl::Span<const uint32_t> crcs);
+
+// Reads the CRCs of a file, whose size has been compared with that in the
+// manifest.
+//   kDataLoss  They do not have the CRC that the manifest has.
+absl::StatusOr<std::vector<uint32_t>> ReadCrcTable(
+    File& file, const ManifestFile& expected);
+
+}  // namespace sherd
+
+#endif  // SHERD_SERIALIZATION_MANIFEST_DATA_FILE_H_
