@@ -10,7 +10,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "sherd/core/base/logging.h"
-#include "sherd/serialization/manifest/manifest_codec_v1.h"
+#include "sherd/serialization/manifest/manifest_codec.h"
 #include "sherd/serialization/safetensors/crc32c.h"
 
 namespace {
@@ -33,18 +33,17 @@ std::string Framed(absl::string_view message) {
 
 void Try(absl::string_view bytes) {
   const absl::StatusOr<sherd::Manifest> manifest =
-      sherd::DecodeManifestV1(bytes, "fuzz");
+      sherd::DecodeManifest(bytes, "fuzz");
   if (!manifest.ok()) {
     SHERD_CHECK(manifest.status().code() == absl::StatusCode::kDataLoss ||
                 manifest.status().code() == absl::StatusCode::kUnimplemented)
         << manifest.status().ToString();
     return;
   }
-  const absl::StatusOr<std::string> encoded =
-      sherd::EncodeManifestV1(*manifest);
+  const absl::StatusOr<std::string> encoded = sherd::EncodeManifest(*manifest);
   SHERD_CHECK(encoded.ok()) << encoded.status().ToString();
   const absl::StatusOr<sherd::Manifest> again =
-      sherd::DecodeManifestV1(*encoded, "again");
+      sherd::DecodeManifest(*encoded, "again");
   SHERD_CHECK(again.ok()) << again.status().ToString();
   SHERD_CHECK(*again == *manifest);
 }

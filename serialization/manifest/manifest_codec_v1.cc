@@ -11,6 +11,7 @@
 #include "sherd/core/base/checked_math.h"
 #include "sherd/core/base/error_info.h"
 #include "sherd/core/base/status_macros.h"
+#include "sherd/serialization/manifest/little_endian.h"
 #include "sherd/serialization/manifest/manifest_memory.h"
 #include "sherd/serialization/proto/checkpoint.pb.h"
 #include "sherd/serialization/safetensors/crc32c.h"
@@ -22,53 +23,27 @@ using Proto = checkpoint::v1::Manifest;
 
 // The frame: magic, version, length of the message, message, CRC-32C of all
 // before. Numbers are little-endian.
-constexpr uint32_t kVersion = 1;
-constexpr absl::string_view kMagic("SHERD\r\n\x1a", 8);
 constexpr size_t kFrontBytes = 20;
 constexpr size_t kFrameBytes = kFrontBytes + 4;
 
-template <typename T>
-void AppendNumber(T value, std::string& text) {
-  for (size_t i = 0; i < sizeof(T); ++i) {
-    text += static_cast<char>(value >> (8 * i));
-  }
-}
-
-template <typename T>
-T ReadNumber(absl::string_view text) {
-  T value = 0;
-  for (size_t i = sizeof(T); i-- > 0;) {
-    value = static_cast<T>(value << 8 | static_cast<unsigned char>(text[i]));
-  }
-  return value;
-}
-
-absl::Span<const std::byte> AsBytes(absl::string_view text) {
-  return absl::MakeSpan(reinterpret_cast<const std::byte*>(text.data()),
-                        text.size());
-}
-
 // Checks the frame and returns the message in it.
 absl::StatusOr<absl::string_view> OpenFrame(absl::string_view bytes) {
-  if (bytes.size() < kFrameBytes || bytes.substr(0, 8) != kMagic) {
+  SHERD_ASSIGN_OR_RETURN(
+      const uint32_t version,
+      ReadManifestVersion(bytes, static_cast<int64_t>(bytes.size())));
+  if (version != 1 || bytes.size() < kFrameBytes) {
     return absl::DataLossError(
-        absl::StrCat("not a checkpoint manifest: ", bytes.size(),
-                     " bytes that do not begin with its mark"));
+        absl::StrCat("the manifest of version ", version, " has ", bytes.size(),
+                     " bytes, expected version 1 and at least ", kFrameBytes));
   }
-  // Before the CRC: a later version may keep it elsewhere.
-  const uint32_t version = ReadNumber<uint32_t>(bytes.substr(8));
-  if (version == 0 || version > kVersion) {
-    return absl::UnimplementedError(absl::StrCat(
-        "the manifest has version ", version, ", this build reads 1 to ",
-        kVersion, "; use a later Sherd"));
-  }
-  const uint64_t length = ReadNumber<uint64_t>(bytes.substr(12));
+  const uint64_t length = ReadLittleEndian<uint64_t>(bytes.substr(12));
   if (length != bytes.size() - kFrameBytes) {
     return absl::DataLossError(
         absl::StrCat("the manifest claims at offset 12 to have ", length,
                      " bytes, but ", bytes.size() - kFrameBytes, " are there"));
   }
-  const uint32_t stored = ReadNumber<uint32_t>(bytes.substr(bytes.size() - 4));
+  const uint32_t stored =
+      ReadLittleEndian<uint32_t>(bytes.substr(bytes.size() - 4));
   const uint32_t actual = Crc32c(AsBytes(bytes.substr(0, bytes.size() - 4)));
   if (stored != actual) {
     return absl::DataLossError(absl::StrCat(
@@ -337,10 +312,9 @@ absl::StatusOr<std::string> EncodeManifestV1(const ManifestV1& manifest) {
         absl::StrCat("the manifest would have ", length + kFrameBytes,
                      " bytes, expected at most ", kMaxManifestBytes));
   }
-  std::string text(kMagic);
+  std::string text = ManifestFront(1);
   text.reserve(length + kFrameBytes);
-  AppendNumber<uint32_t>(kVersion, text);
-  AppendNumber<uint64_t>(length, text);
+  AppendLittleEndian<uint64_t>(length, text);
   if (!proto.AppendToString(&text)) {
     return absl::InvalidArgumentError(
         "the manifest has text that is not UTF-8");
@@ -354,7 +328,7 @@ absl::StatusOr<std::string> EncodeManifestV1(const ManifestV1& manifest) {
                      "; spread the tensors over several checkpoints, or save "
                      "fewer shards"));
   }
-  AppendNumber<uint32_t>(Crc32c(AsBytes(text)), text);
+  AppendLittleEndian<uint32_t>(Crc32c(AsBytes(text)), text);
   return text;
 }
 

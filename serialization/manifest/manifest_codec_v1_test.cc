@@ -50,7 +50,7 @@ Proto SampleProto() {
   return proto;
 }
 
-TEST(ManifestCodecTest, SurvivesEncodingAndDecoding) {
+TEST(ManifestCodecV1Test, SurvivesEncodingAndDecoding) {
   const ManifestV1 manifest = SampleManifestV1();
   SHERD_ASSERT_OK_AND_ASSIGN(const std::string bytes,
                              EncodeManifestV1(manifest));
@@ -60,7 +60,7 @@ TEST(ManifestCodecTest, SurvivesEncodingAndDecoding) {
   EXPECT_EQ(again, manifest);
 }
 
-TEST(ManifestCodecTest, ReadsTheGoldenFileOfVersion1) {
+TEST(ManifestCodecV1Test, ReadsTheGoldenFileOfVersion1) {
   std::ifstream file("serialization/testdata/v1/manifest.sherd",
                      std::ios::binary);
   const std::string bytes((std::istreambuf_iterator<char>(file)),
@@ -70,7 +70,7 @@ TEST(ManifestCodecTest, ReadsTheGoldenFileOfVersion1) {
   EXPECT_EQ(manifest, SampleManifestV1());
 }
 
-TEST(ManifestCodecTest, EveryFlippedBitAndEveryTruncationIsSeen) {
+TEST(ManifestCodecV1Test, EveryFlippedBitAndEveryTruncationIsSeen) {
   const std::string bytes = *EncodeManifestV1(SampleManifestV1());
   for (size_t i = 0; i < bytes.size(); ++i) {
     for (int bit = 0; bit < 8; ++bit) {
@@ -85,7 +85,7 @@ TEST(ManifestCodecTest, EveryFlippedBitAndEveryTruncationIsSeen) {
               StatusIs(kLoss, "claims at offset 12"));
 }
 
-TEST(ManifestCodecTest, DamageIsReportedWithPathAndBothCrcs) {
+TEST(ManifestCodecV1Test, DamageIsReportedWithPathAndBothCrcs) {
   std::string bytes = *EncodeManifestV1(SampleManifestV1());
   bytes[40] = static_cast<char>(bytes[40] ^ 4);
   EXPECT_THAT(DecodeManifestV1(bytes, "dir/manifest.sherd"),
@@ -93,15 +93,15 @@ TEST(ManifestCodecTest, DamageIsReportedWithPathAndBothCrcs) {
                                     HasSubstr("its CRC-32C at offset"))));
 }
 
-TEST(ManifestCodecTest, ALaterVersionIsRefusedWithBothVersions) {
-  EXPECT_THAT(DecodeManifestV1(Framed("", 2), "m"),
+TEST(ManifestCodecV1Test, ALaterVersionIsRefusedWithBothVersions) {
+  EXPECT_THAT(DecodeManifestV1(Framed("", 3), "m"),
               StatusIs(absl::StatusCode::kUnimplemented,
-                       "has version 2, this build reads 1 to 1"));
+                       "has version 3, this build reads 1 to 2"));
   EXPECT_THAT(DecodeManifestV1(Framed("", 0), "m"),
               StatusIs(absl::StatusCode::kUnimplemented, "version 0"));
 }
 
-TEST(ManifestCodecTest, AFileOfAnotherKindIsRefused) {
+TEST(ManifestCodecV1Test, AFileOfAnotherKindIsRefused) {
   EXPECT_THAT(DecodeManifestV1("", "m"),
               StatusIs(kLoss, "not a checkpoint manifest: 0 bytes"));
   EXPECT_THAT(DecodeManifestV1(std::string(100, '{'), "m"),
@@ -110,7 +110,7 @@ TEST(ManifestCodecTest, AFileOfAnotherKindIsRefused) {
               StatusIs(kLoss, "not a message of the expected form"));
 }
 
-TEST(ManifestCodecTest, EncodingRefusesWhatDecodingWould) {
+TEST(ManifestCodecV1Test, EncodingRefusesWhatDecodingWould) {
   ManifestV1 manifest = SampleManifestV1();
   manifest.tensors[2].shards.pop_back();
   EXPECT_THAT(EncodeManifestV1(manifest),

@@ -1,16 +1,33 @@
 #include "sherd/serialization/manifest/manifest_reader.h"
 
 #include <algorithm>
+#include <cstddef>
+#include <deque>
+#include <map>
+#include <optional>
 #include <utility>
 
+#include "absl/base/thread_annotations.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
 #include "sherd/core/base/error_info.h"
 #include "sherd/core/base/status_macros.h"
 #include "sherd/serialization/checkpoint.h"
 #include "sherd/serialization/manifest/manifest_codec.h"
+#include "sherd/serialization/manifest/manifest_codec_v1.h"
+#include "sherd/serialization/manifest/manifest_sections.h"
+#include "sherd/serialization/manifest/manifest_v1.h"
+#include "sherd/serialization/manifest/section_tree.h"
 
 namespace sherd {
 namespace {
+
+// A manifest that is read at once.
+constexpr int64_t kSmallBytes = 64 << 10;
+// Of a larger one, with the root and, unless it is very large, the indexes.
+constexpr int64_t kTailBytes = 16 << 10;
+constexpr size_t kKeptSections = 8;
 
 // Whether the directory has a manifest, or a link in its place, wherever that
 // leads.
@@ -46,13 +63,13 @@ absl::StatusOr<std::unique_ptr<File>> OpenManifest(
   return file;
 }
 
-}  // namespace
+// Errors of the file system have the path already.
+absl::Status WithPath(absl::Status status, const std::string& path) {
+  if (absl::StrContains(status.message(), path)) return status;
+  return Annotate(std::move(status), path);
+}
 
-struct ManifestReader::State {
-  std::string path;
-  Manifest manifest;
-  int64_t bytes_read = 0;
-};
+}  // namespace
 
 absl::StatusOr<bool> CheckpointExists(const std::string& path,
                                       FileSystem& files) {
@@ -67,45 +84,217 @@ absl::StatusOr<bool> CheckpointExists(const std::string& path,
   return LeadsNowhere(manifest_path);
 }
 
+using TensorPtr = std::shared_ptr<const ManifestTensor>;
+using TensorsPtr = std::shared_ptr<const std::vector<ManifestTensor>>;
+
+struct ManifestReader::State {
+  // Reads the front and, of version 2, the root; of version 1 all.
+  absl::Status Open();
+  // Of version 2, with the lock.
+  absl::StatusOr<absl::string_view> ReadBytes(int64_t offset, int64_t length,
+                                              std::string& buffer)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
+  absl::StatusOr<TensorsPtr> Section(const SectionPlace& place)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
+  absl::StatusOr<TensorPtr> Find(absl::string_view name)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
+  absl::StatusOr<const ManifestFile*> FileAt(int32_t index)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
+  absl::Status NoTensor(absl::string_view name)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
+
+  std::string path;
+  ManifestSummary summary;
+  int64_t num_tensors = 0;
+  int64_t num_files = 0;
+  // Of version 1.
+  std::shared_ptr<const Manifest> whole;
+
+  absl::Mutex mutex;
+  int64_t size ABSL_GUARDED_BY(mutex) = 0;
+  std::unique_ptr<File> file ABSL_GUARDED_BY(mutex);
+  int64_t bytes_read ABSL_GUARDED_BY(mutex) = 0;
+  // The last bytes of the file, up to all of it, from offset `kept_from` on.
+  std::string kept ABSL_GUARDED_BY(mutex);
+  int64_t kept_from ABSL_GUARDED_BY(mutex) = 0;
+  std::optional<SectionTree> tree ABSL_GUARDED_BY(mutex);
+  // Sections of tensors that were read last, by offset, the latest last.
+  std::deque<std::pair<int64_t, TensorsPtr>> sections ABSL_GUARDED_BY(mutex);
+  // Sections of files, by first number; they stay where they are.
+  std::map<int64_t, std::vector<ManifestFile>> file_sections
+      ABSL_GUARDED_BY(mutex);
+};
+
+absl::StatusOr<absl::string_view> ManifestReader::State::ReadBytes(
+    int64_t offset, int64_t length, std::string& buffer) {
+  if (offset >= kept_from) {
+    return absl::string_view(kept).substr(offset - kept_from, length);
+  }
+  buffer.resize(static_cast<size_t>(length));
+  SHERD_RETURN_IF_ERROR(file->ReadAt(
+      offset, absl::MakeSpan(reinterpret_cast<std::byte*>(buffer.data()),
+                             buffer.size())));
+  bytes_read += length;
+  return absl::string_view(buffer);
+}
+
+absl::Status ManifestReader::State::Open() {
+  absl::MutexLock lock(&mutex);
+  SHERD_ASSIGN_OR_RETURN(size, file->Size());
+  if (size > kMaxManifestBytes) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("the manifest has ", size, " bytes, expected at most ",
+                     kMaxManifestBytes));
+  }
+  kept_from = size;
+  std::string front_buffer;
+  const int64_t front_bytes = std::min(size, kManifestFrontBytes);
+  const auto keep_from = [&](int64_t begin) -> absl::Status {
+    std::string tail;
+    SHERD_RETURN_IF_ERROR(ReadBytes(begin, size - begin, tail).status());
+    kept = std::move(tail);
+    kept_from = begin;
+    return absl::OkStatus();
+  };
+  if (size <= kSmallBytes) SHERD_RETURN_IF_ERROR(keep_from(0));
+  SHERD_ASSIGN_OR_RETURN(const absl::string_view front,
+                         ReadBytes(0, front_bytes, front_buffer));
+  SHERD_ASSIGN_OR_RETURN(const uint32_t version,
+                         ReadManifestVersion(front, size));
+  if (version == 1) {
+    if (kept_from > 0) SHERD_RETURN_IF_ERROR(keep_from(0));
+    SHERD_ASSIGN_OR_RETURN(ManifestV1 manifest, DecodeManifestV1(kept, path));
+    whole = std::make_shared<const Manifest>(FromV1(std::move(manifest)));
+    summary = *whole;
+    num_tensors = static_cast<int64_t>(whole->tensors.size());
+    num_files = static_cast<int64_t>(whole->files.size());
+    kept.clear();
+    file.reset();
+    return absl::OkStatus();
+  }
+  if (kept_from > 0) SHERD_RETURN_IF_ERROR(keep_from(size - kTailBytes));
+  SHERD_ASSIGN_OR_RETURN(
+      tree, SectionTree::Open(size, [this](int64_t offset, int64_t length,
+                                           std::string& buffer) {
+        mutex.AssertHeld();
+        return ReadBytes(offset, length, buffer);
+      }));
+  summary = tree->root().summary;
+  num_tensors = tree->root().tensors;
+  num_files = tree->root().files;
+  return absl::OkStatus();
+}
+
+absl::StatusOr<TensorsPtr> ManifestReader::State::Section(
+    const SectionPlace& place) {
+  for (const auto& [offset, tensors] : sections) {
+    if (offset == place.offset) return tensors;
+  }
+  SHERD_ASSIGN_OR_RETURN(const absl::string_view bytes, tree->Read(place));
+  MemoryBudget memory(kMaxManifestMemory);
+  SHERD_ASSIGN_OR_RETURN(std::vector<ManifestTensor> tensors,
+                         ParseTensors(bytes, place, tree->root(), memory));
+  if (sections.size() >= kKeptSections) sections.pop_front();
+  return sections
+      .emplace_back(place.offset,
+                    std::make_shared<const std::vector<ManifestTensor>>(
+                        std::move(tensors)))
+      .second;
+}
+
+absl::StatusOr<TensorPtr> ManifestReader::State::Find(absl::string_view name) {
+  if (whole != nullptr) {
+    SHERD_ASSIGN_OR_RETURN(const ManifestTensor* tensor, whole->Find(name));
+    return TensorPtr(whole, tensor);
+  }
+  if (num_tensors == 0) return NoTensor(name);
+  SHERD_ASSIGN_OR_RETURN(const SectionPlace place, tree->FindTensor(name));
+  SHERD_ASSIGN_OR_RETURN(TensorsPtr section, Section(place));
+  const auto it = std::lower_bound(
+      section->begin(), section->end(), name,
+      [](const ManifestTensor& tensor, absl::string_view wanted) {
+        return absl::string_view(tensor.name) < wanted;
+      });
+  if (it == section->end() || it->name != name) return NoTensor(name);
+  return TensorPtr(section, &*it);
+}
+
+absl::Status ManifestReader::State::NoTensor(absl::string_view name) {
+  std::vector<std::string> some;
+  if (num_tensors > 0) {
+    SHERD_ASSIGN_OR_RETURN(const SectionPlace place, tree->FindTensor(""));
+    SHERD_ASSIGN_OR_RETURN(const TensorsPtr section, Section(place));
+    for (size_t i = 0; i < std::min<size_t>(3, section->size()); ++i) {
+      some.push_back((*section)[i].name);
+    }
+  }
+  return NoSuchTensor(name, num_tensors, some);
+}
+
+absl::StatusOr<const ManifestFile*> ManifestReader::State::FileAt(
+    int32_t index) {
+  if (index < 0 || index >= num_files) {
+    return absl::DataLossError(
+        absl::StrCat("there is no file ", index, " of ", num_files));
+  }
+  if (whole != nullptr) return &whole->files[index];
+  auto it = file_sections.upper_bound(index);
+  if (it != file_sections.begin()) {
+    --it;
+    const int64_t within = index - it->first;
+    if (within < static_cast<int64_t>(it->second.size())) {
+      return &it->second[within];
+    }
+  }
+  SHERD_ASSIGN_OR_RETURN(const SectionPlace place,
+                         tree->FindNumber(SectionKind::kFiles, index));
+  SHERD_ASSIGN_OR_RETURN(const absl::string_view bytes, tree->Read(place));
+  SHERD_ASSIGN_OR_RETURN(std::vector<ManifestFile> files,
+                         ParseFiles(bytes, place));
+  it = file_sections.emplace(place.first, std::move(files)).first;
+  return &it->second[index - place.first];
+}
+
 absl::StatusOr<ManifestReader> ManifestReader::Open(
     FileSystem& files, const std::string& checkpoint_path) {
   auto state = std::make_shared<State>();
   state->path = JoinPath(checkpoint_path, kManifestFileName);
-  SHERD_ASSIGN_OR_RETURN(const std::unique_ptr<File> file,
+  SHERD_ASSIGN_OR_RETURN(std::unique_ptr<File> file,
                          OpenManifest(files, checkpoint_path, state->path));
-  SHERD_ASSIGN_OR_RETURN(const std::string bytes,
-                         ReadFile(files, state->path, kMaxManifestBytes));
-  SHERD_ASSIGN_OR_RETURN(state->manifest, DecodeManifest(bytes, state->path));
-  state->bytes_read = static_cast<int64_t>(bytes.size());
+  {
+    absl::MutexLock lock(&state->mutex);
+    state->file = std::move(file);
+  }
+  absl::Status status = state->Open();
+  if (!status.ok()) return WithPath(std::move(status), state->path);
   return ManifestReader(std::move(state));
 }
 
 const std::string& ManifestReader::path() const { return state_->path; }
 const ManifestSummary& ManifestReader::summary() const {
-  return state_->manifest;
+  return state_->summary;
 }
-int64_t ManifestReader::num_tensors() const {
-  return static_cast<int64_t>(state_->manifest.tensors.size());
-}
-int64_t ManifestReader::num_files() const {
-  return static_cast<int64_t>(state_->manifest.files.size());
-}
+int64_t ManifestReader::num_tensors() const { return state_->num_tensors; }
+int64_t ManifestReader::num_files() const { return state_->num_files; }
 absl::Span<const uint32_t> ManifestReader::chunk_crc32c() const {
-  return state_->manifest.chunk_crc32c;
+  if (state_->whole == nullptr) return {};
+  return state_->whole->chunk_crc32c;
 }
-int64_t ManifestReader::bytes_read() const { return state_->bytes_read; }
-
-absl::StatusOr<std::shared_ptr<const ManifestTensor>> ManifestReader::Find(
-    absl::string_view name) const {
-  const absl::StatusOr<const ManifestTensor*> found =
-      state_->manifest.Find(name);
-  if (!found.ok()) return Annotate(found.status(), state_->path);
-  return std::shared_ptr<const ManifestTensor>(state_, *found);
+int64_t ManifestReader::bytes_read() const {
+  absl::MutexLock lock(&state_->mutex);
+  return state_->bytes_read;
 }
 
-absl::StatusOr<std::vector<std::shared_ptr<const ManifestTensor>>>
-ManifestReader::FindAll(absl::Span<const std::string> sorted_names) const {
-  std::vector<std::shared_ptr<const ManifestTensor>> found;
+absl::StatusOr<TensorPtr> ManifestReader::Find(absl::string_view name) const {
+  absl::MutexLock lock(&state_->mutex);
+  absl::StatusOr<TensorPtr> found = state_->Find(name);
+  if (!found.ok()) return WithPath(found.status(), state_->path);
+  return found;
+}
+
+absl::StatusOr<std::vector<TensorPtr>> ManifestReader::FindAll(
+    absl::Span<const std::string> sorted_names) const {
+  std::vector<TensorPtr> found;
   found.reserve(sorted_names.size());
   for (const std::string& name : sorted_names) {
     SHERD_ASSIGN_OR_RETURN(found.emplace_back(), Find(name));
@@ -115,15 +304,21 @@ ManifestReader::FindAll(absl::Span<const std::string> sorted_names) const {
 
 absl::StatusOr<const ManifestFile*> ManifestReader::FileAt(
     int32_t index) const {
-  if (index < 0 || index >= num_files()) {
-    return absl::DataLossError(absl::StrCat(state_->path, ": there is no file ",
-                                            index, " of ", num_files()));
-  }
-  return &state_->manifest.files[index];
+  absl::MutexLock lock(&state_->mutex);
+  absl::StatusOr<const ManifestFile*> file = state_->FileAt(index);
+  if (!file.ok()) return WithPath(file.status(), state_->path);
+  return file;
 }
 
 absl::StatusOr<Manifest> ManifestReader::ReadAll() const {
-  return state_->manifest;
+  if (state_->whole != nullptr) return *state_->whole;
+  absl::MutexLock lock(&state_->mutex);
+  MemoryBudget memory(kMaxManifestMemory);
+  absl::StatusOr<Manifest> manifest = state_->tree->ReadAll(memory);
+  absl::Status status = manifest.status();
+  if (status.ok()) status = ValidateManifest(*manifest);
+  if (!status.ok()) return WithPath(std::move(status), state_->path);
+  return manifest;
 }
 
 absl::StatusOr<Manifest> ReadManifest(FileSystem& files,

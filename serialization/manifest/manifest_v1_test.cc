@@ -33,16 +33,6 @@ TEST(ManifestTest, AnEmptyShardMayLieAnywhere) {
               StatusIs(absl::StatusCode::kDataLoss, "is not inside [0, 5]"));
 }
 
-TEST(ManifestTest, TensorsAreFoundByName) {
-  const ManifestV1 manifest = SampleManifestV1();
-  SHERD_ASSERT_OK_AND_ASSIGN(const ManifestTensorV1* weight,
-                             manifest.Find("weight"));
-  EXPECT_EQ(weight->sizes, (Dims{4, 6}));
-  EXPECT_THAT(manifest.Find("wei"), StatusIs(absl::StatusCode::kInvalidArgument,
-                                             "no tensor \"wei\""));
-  EXPECT_THAT(manifest.Find(""), StatusIs(absl::StatusCode::kInvalidArgument));
-}
-
 TEST(ManifestTest, KeysOfShardsTellTensorAndPlaceApart) {
   EXPECT_EQ(ShardKey("w", {2, 0}), "w@2,0");
   EXPECT_EQ(ShardKey("s", {}), "s@");

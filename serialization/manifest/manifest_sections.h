@@ -1,0 +1,100 @@
+#ifndef SHERD_SERIALIZATION_MANIFEST_MANIFEST_SECTIONS_H_
+#define SHERD_SERIALIZATION_MANIFEST_MANIFEST_SECTIONS_H_
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "sherd/serialization/manifest/manifest.h"
+#include "sherd/serialization/manifest/tensor_codec.h"
+
+namespace sherd {
+
+// The bytes of a manifest of version 2; see FORMAT.md. It has sections with
+// what it says, indexes of these, and last, at a fixed place, where the root of
+// the indexes is.
+
+// The first bytes: mark and version.
+inline constexpr int64_t kManifestFrontBytes = 12;
+// The last bytes: offset, length and CRC of the root, and their own CRC.
+inline constexpr int64_t kManifestTrailerBytes = 20;
+// Of a section.
+inline constexpr int64_t kMaxSectionBytes = int64_t{128} << 20;
+
+// What a manifest is made of, in trees of sections of their own.
+enum class SectionKind { kPlacements, kFiles, kTensors };
+
+// A section, as told by the one that leads to it.
+struct SectionPlace {
+  SectionKind kind = SectionKind::kTensors;
+  // 0: things; otherwise an index of sections of the level below.
+  int level = 0;
+  int64_t offset = 0;
+  int64_t length = 0;
+  uint32_t crc32c = 0;
+  // It ends here at the latest: so nothing leads in a circle.
+  int64_t max_end = 0;
+  // Its things: names in [first_name, end_name), the latter if there is one;
+  // or numbers in [first, end).
+  std::string first_name;
+  std::optional<std::string> end_name;
+  int64_t first = 0;
+  int64_t end = 0;
+};
+
+struct ManifestRoot {
+  ManifestSummary summary;
+  int64_t offset = 0;
+  int64_t placements = 0;
+  int64_t files = 0;
+  int64_t tensors = 0;
+  // The tops of the trees, of those that have things.
+  std::vector<SectionPlace> tops;
+
+  const SectionPlace* Top(SectionKind kind) const;
+};
+
+// Appends the sections, the root and the trailer to `bytes`, which has the
+// front.
+//   kResourceExhausted  A section exceeds kMaxSectionBytes, or all of it
+//                       kMaxManifestBytes.
+absl::Status AppendSections(const Manifest& manifest, std::string& bytes);
+
+// Where the root is: offset, length and CRC, from the trailer of a manifest of
+// `size` bytes.
+//   kDataLoss  The trailer is damaged.
+absl::StatusOr<SectionPlace> ParseTrailer(absl::string_view trailer,
+                                          int64_t size);
+
+// Each of these takes the bytes of the section, checks that they have its CRC
+// and what is said about it, and that it is valid by itself.
+//   kDataLoss           They have not; the message has the offset.
+//   kResourceExhausted  It would take too much memory.
+absl::StatusOr<ManifestRoot> ParseRoot(absl::string_view bytes,
+                                       const SectionPlace& place);
+absl::StatusOr<std::vector<SectionPlace>> ParseIndex(absl::string_view bytes,
+                                                     const SectionPlace& place);
+absl::StatusOr<std::vector<std::string>> ParsePlacements(
+    absl::string_view bytes, const SectionPlace& place);
+absl::StatusOr<std::vector<ManifestFile>> ParseFiles(absl::string_view bytes,
+                                                     const SectionPlace& place);
+absl::StatusOr<std::vector<ManifestTensor>> ParseTensors(
+    absl::string_view bytes, const SectionPlace& place,
+    const ManifestRoot& root, MemoryBudget& memory);
+
+// Checks what does not depend on other parts.
+absl::Status CheckSummary(const ManifestSummary& summary);
+absl::Status CheckFile(const ManifestFile& file);
+absl::Status CheckTensor(const ManifestTensor& tensor);
+absl::Status CheckPlacement(absl::string_view placement);
+
+}  // namespace sherd
+
+#endif  // SHERD_SERIALIZATION_MANIFEST_MANIFEST_SECTIONS_H_
