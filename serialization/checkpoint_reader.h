@@ -2,7 +2,6 @@
 #define SHERD_SERIALIZATION_CHECKPOINT_READER_H_
 
 #include <cstdint>
-#include <memory>
 #include <string>
 #include <utility>
 
@@ -11,26 +10,27 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "sherd/core/base/file.h"
+#include "sherd/core/tensor/box.h"
 #include "sherd/core/tensor/tensor.h"
 #include "sherd/serialization/manifest/manifest.h"
 #include "sherd/serialization/manifest/manifest_reader.h"
 
 namespace sherd {
 
-// A checkpoint opened by one process: its contents, and reads of tensors or
-// boxes of them.
+// A checkpoint of either version opened by one process: its contents, and reads
+// of tensors or boxes of them.
 //
 // Errors. As for LoadCheckpoint, with file, tensor and offset.
 //
 // Threads. Safe.
 class CheckpointReader {
  public:
-  // Reads and checks the manifest, and no data.
+  // Reads what ManifestReader::Open reads, and no data.
   static absl::StatusOr<CheckpointReader> Open(
       const std::string& path, FileSystem& files = FileSystem::Posix());
 
   const std::string& path() const { return path_; }
-  const Manifest& manifest() const { return *manifest_; }
+  const ManifestReader& manifest() const { return manifest_; }
 
   // A whole tensor, assembled from its shards.
   absl::StatusOr<Tensor> ReadTensor(absl::string_view name) const;
@@ -42,15 +42,17 @@ class CheckpointReader {
                                    absl::Span<const int64_t> sizes) const;
 
  private:
-  CheckpointReader(std::string path, FileSystem& files,
-                   std::shared_ptr<const Manifest> manifest)
+  CheckpointReader(std::string path, FileSystem& files, ManifestReader manifest)
       : path_(std::move(path)),
         files_(&files),
         manifest_(std::move(manifest)) {}
 
+  absl::StatusOr<Tensor> ReadBox(const ManifestTensor& tensor,
+                                 const BoxView& slice) const;
+
   std::string path_;
   FileSystem* files_;
-  std::shared_ptr<const Manifest> manifest_;
+  ManifestReader manifest_;
 };
 
 }  // namespace sherd

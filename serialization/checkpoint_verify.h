@@ -23,12 +23,20 @@ struct VerifyReport {
   int64_t bytes = 0;
 };
 
-// Reads a whole checkpoint and checks manifest, headers, sizes, the positions
-// of shards in the headers, and every CRC. One process, no group.
+// Reads a whole checkpoint of either version and checks manifest, headers,
+// sizes, the positions of shards in the headers, every CRC, and the fingerprint
+// of each tensor, if there are any. One process, no group.
 //   kDataLoss  The message has the first damage, with file, tensor and offset,
 //              and the number of further ones.
 absl::StatusOr<VerifyReport> VerifyCheckpoint(
     const std::string& path, const VerifyOptions& options = {});
+
+// Reads one data file, which need not be in a checkpoint, and checks it by its
+// own checksums.
+//   kDataLoss  It is damaged, the message has tensor and offset; or it is not a
+//              data file of version 2, and has no checksums.
+absl::StatusOr<VerifyReport> VerifyDataFile(const std::string& path,
+                                            const VerifyOptions& options = {});
 
 }  // namespace sherd
 

@@ -24,7 +24,7 @@ TEST(CheckpointGoldenTest, Version1IsReadAndSound) {
   EXPECT_EQ(report.files, 2);
   SHERD_ASSERT_OK_AND_ASSIGN(const CheckpointReader reader,
                              CheckpointReader::Open(kPath));
-  EXPECT_EQ(reader.manifest().world_size, 2);
+  EXPECT_EQ(reader.manifest().summary().world_size, 2);
   int i = 0;
   for (const SampleTensor& sample : GoldenTensors()) {
     SCOPED_TRACE(sample.name);
@@ -40,7 +40,9 @@ TEST(CheckpointGoldenTest, Version1IsReadAndSound) {
 TEST(CheckpointGoldenTest, ItsDataFilesAreReadAsSafetensors) {
   SHERD_ASSERT_OK_AND_ASSIGN(const CheckpointReader reader,
                              CheckpointReader::Open(kPath));
-  for (const ManifestFile& file : reader.manifest().files) {
+  SHERD_ASSERT_OK_AND_ASSIGN(const Manifest manifest,
+                             reader.manifest().ReadAll());
+  for (const ManifestFile& file : manifest.files) {
     EXPECT_THAT(
         SafetensorsFile::Open(FileSystem::Posix(), JoinPath(kPath, file.name)),
         IsOk());

@@ -293,7 +293,8 @@ TEST_F(CheckpointTest, ReplicasAreSavedOnceByAllThatHoldThem) {
   EXPECT_THAT(VerifyCheckpoint(path_), IsOk());
   SHERD_ASSERT_OK_AND_ASSIGN(const CheckpointReader reader,
                              CheckpointReader::Open(path_));
-  const Manifest& manifest = reader.manifest();
+  SHERD_ASSERT_OK_AND_ASSIGN(const Manifest manifest,
+                             reader.manifest().ReadAll());
   ASSERT_EQ(manifest.files.size(), 4u);
   for (const ManifestFile& file : manifest.files) {
     // Half of "all" or half of "half", and two small ones.
@@ -338,13 +339,14 @@ TEST_F(CheckpointTest, SomeRanksSaveAndAllLoad) {
   });
   SHERD_ASSERT_OK_AND_ASSIGN(const CheckpointReader reader,
                              CheckpointReader::Open(path_));
-  EXPECT_EQ(reader.manifest().world_size, 2);
-  EXPECT_THAT(reader.manifest().placements,
+  SHERD_ASSERT_OK_AND_ASSIGN(const Manifest manifest,
+                             reader.manifest().ReadAll());
+  EXPECT_EQ(manifest.world_size, 2);
+  EXPECT_THAT(manifest.placements,
               ::testing::ElementsAre("rank:0/cpu", "rank:3/cpu"));
   // The first rows are rank 0's, which is the group's second.
-  const SavedShardPlace first =
-      reader.manifest().tensors[0].PlaceOf(0, kChunkBytes);
-  EXPECT_THAT(reader.manifest().files[first.extents[0].file].name,
+  const SavedShardPlace first = manifest.tensors[0].PlaceOf(0, kChunkBytes);
+  EXPECT_THAT(manifest.files[first.extents[0].file].name,
               HasSubstr("shard-00001-of-00002"));
 }
 
@@ -433,7 +435,8 @@ TEST_F(CheckpointTest, DataFilesAreSafetensorsWithAlignedData) {
   Save(2, 0, 40);
   SHERD_ASSERT_OK_AND_ASSIGN(const CheckpointReader reader,
                              CheckpointReader::Open(path_));
-  const Manifest& manifest = reader.manifest();
+  SHERD_ASSERT_OK_AND_ASSIGN(const Manifest manifest,
+                             reader.manifest().ReadAll());
   EXPECT_EQ(manifest.world_size, 2);
   ASSERT_EQ(manifest.files.size(), 2u);
   for (const ManifestTensor& tensor : manifest.tensors) {
@@ -700,10 +703,12 @@ TEST_F(CheckpointTest, LoadingDamagedDataNamesFileTensorAndOffset) {
   Save(2, 0, 30);
   SHERD_ASSERT_OK_AND_ASSIGN(const CheckpointReader reader,
                              CheckpointReader::Open(path_));
+  SHERD_ASSERT_OK_AND_ASSIGN(const Manifest manifest,
+                             reader.manifest().ReadAll());
   SHERD_ASSERT_OK_AND_ASSIGN(const ManifestTensor* large,
-                             reader.manifest().Find("large"));
+                             manifest.Find("large"));
   const SavedExtent extent = large->PlaceOf(1, kChunkBytes).extents[0];
-  const ManifestFile& saved = reader.manifest().files[extent.file];
+  const ManifestFile& saved = manifest.files[extent.file];
   const std::string file = saved.name;
   const int64_t file_offset = saved.data_begin + extent.data_offset;
   // In the second chunk.
@@ -738,7 +743,9 @@ TEST_F(CheckpointTest, ShortenedLengthenedAndMissingFilesAreNamed) {
   Save(2, 0, 30);
   SHERD_ASSERT_OK_AND_ASSIGN(const CheckpointReader reader,
                              CheckpointReader::Open(path_));
-  const std::string name = reader.manifest().files[1].name;
+  SHERD_ASSERT_OK_AND_ASSIGN(const ManifestFile* second,
+                             reader.manifest().FileAt(1));
+  const std::string name = second->name;
   const std::string file = JoinPath(path_, name);
   const auto size = std::filesystem::file_size(file);
   const auto expect = [&](absl::StatusCode code, const std::string& what) {

@@ -4,58 +4,87 @@
 #include <atomic>
 #include <cstddef>
 #include <thread>
+#include <tuple>
 #include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/types/span.h"
 #include "sherd/core/base/printable_text.h"
 #include "sherd/core/base/status_macros.h"
-#include "sherd/serialization/checkpoint/shard_reader.h"
-#include "sherd/serialization/checkpoint_reader.h"
-#include "sherd/serialization/manifest/manifest_v1.h"
+#include "sherd/serialization/checkpoint/data_file_check.h"
+#include "sherd/serialization/checkpoint/extent_reader.h"
+#include "sherd/serialization/checkpoint/tensor_fingerprint.h"
+#include "sherd/serialization/manifest/data_file.h"
+#include "sherd/serialization/manifest/manifest.h"
+#include "sherd/serialization/manifest/manifest_reader.h"
 #include "sherd/serialization/safetensors/crc32c.h"
 #include "sherd/serialization/safetensors/safetensors_header.h"
 
 namespace sherd {
 namespace {
 
+// An extent of a shard.
+struct Piece {
+  SavedExtent extent;
+  int64_t tensor = 0;
+  int64_t shard = 0;
+  // In the shard, and of how many.
+  int32_t number = 0;
+  int32_t count = 1;
+};
+
 // Checks one checkpoint by several threads, which take units of work in turn:
 // first the header of each file, then each shard, in the order of the files.
 class Verifier {
  public:
-  Verifier(const std::string& path, const ManifestV1& manifest,
-           FileSystem& files)
-      : path_(path), manifest_(manifest), files_(files) {
-    for (const ManifestTensorV1& tensor : manifest.tensors) {
-      for (const ManifestShardV1& shard : tensor.shards) {
-        if (shard.file >= 0) shards_.push_back({&tensor, &shard});
+  Verifier(const std::string& path, const ManifestReader& reader,
+           const Manifest& manifest, FileSystem& files)
+      : path_(path),
+        reader_(reader),
+        manifest_(manifest),
+        files_(files),
+        sums_(manifest.tensors.size()) {
+    for (size_t t = 0; t < manifest.tensors.size(); ++t) {
+      for (int64_t i = 0; i < manifest.tensors[t].num_shards(); ++i) {
+        const SavedShardPlace place =
+            manifest.tensors[t].PlaceOf(i, manifest.chunk_bytes);
+        for (size_t k = 0; k < place.extents.size(); ++k) {
+          pieces_.push_back({place.extents[k], static_cast<int64_t>(t), i,
+                             static_cast<int32_t>(k),
+                             static_cast<int32_t>(place.extents.size())});
+        }
       }
     }
-    std::sort(shards_.begin(), shards_.end(),
-              [](const SavedShard& a, const SavedShard& b) {
-                return std::make_pair(a.shard->file, a.shard->file_offset) <
-                       std::make_pair(b.shard->file, b.shard->file_offset);
+    std::sort(pieces_.begin(), pieces_.end(),
+              [](const Piece& a, const Piece& b) {
+                return std::tie(a.extent.file, a.extent.data_offset) <
+                       std::tie(b.extent.file, b.extent.data_offset);
               });
   }
 
   // Runs until no work is left.
   void Work() {
-    ShardReader reader(path_, manifest_, files_);
+    ExtentReader reader(path_, reader_, files_);
     const size_t headers = manifest_.files.size();
-    for (size_t unit = next_++; unit < headers + shards_.size();
+    for (size_t unit = next_++; unit < headers + pieces_.size();
          unit = next_++) {
-      Report(unit, unit < headers ? CheckHeader(static_cast<int32_t>(unit))
-                                  : reader.Verify(shards_[unit - headers]));
+      Report(unit, unit < headers
+                       ? CheckHeader(static_cast<int32_t>(unit), reader)
+                       : CheckShard(pieces_[unit - headers], reader));
     }
     bytes_ += reader.bytes_read();
   }
 
   int64_t bytes() const { return bytes_; }
 
+  // After all threads.
   absl::Status Result() {
+    // Where bytes are damaged, so is the fingerprint.
+    if (num_problems() == 0) CheckFingerprints();
     absl::MutexLock lock(&mutex_);
     if (problems_.empty()) return absl::OkStatus();
     // The first in the order of the files, whichever thread found it.
@@ -72,6 +101,11 @@ class Verifier {
  private:
   static constexpr size_t kMaxKept = 1000;
 
+  int64_t num_problems() {
+    absl::MutexLock lock(&mutex_);
+    return num_problems_;
+  }
+
   void Report(size_t unit, absl::Status status) {
     if (status.ok()) return;
     absl::MutexLock lock(&mutex_);
@@ -81,94 +115,181 @@ class Verifier {
     }
   }
 
-  // The shards of a file, by offset.
-  absl::Span<const SavedShard> ShardsOf(int32_t file) const {
-    const auto by_file = [](const SavedShard& shard, int32_t index) {
-      return shard.shard->file < index;
+  // Those of a file, by offset.
+  absl::Span<const Piece> PiecesOf(int32_t file) const {
+    const auto by_file = [](const Piece& piece, int32_t index) {
+      return piece.extent.file < index;
     };
     const auto begin =
-        std::lower_bound(shards_.begin(), shards_.end(), file, by_file);
-    const auto end = std::lower_bound(begin, shards_.end(), file + 1, by_file);
-    return absl::MakeConstSpan(shards_).subspan(begin - shards_.begin(),
+        std::lower_bound(pieces_.begin(), pieces_.end(), file, by_file);
+    const auto end = std::lower_bound(begin, pieces_.end(), file + 1, by_file);
+    return absl::MakeConstSpan(pieces_).subspan(begin - pieces_.begin(),
                                                 end - begin);
   }
 
   // Checks that the header is intact and agrees with the manifest.
-  absl::Status CheckHeader(int32_t index) {
-    const ManifestFileV1& expected = manifest_.files[index];
-    // Checks the size, which bounds that of the header.
-    ShardReader reader(path_, manifest_, files_);
-    SHERD_ASSIGN_OR_RETURN(File * file, reader.FileAt(index));
+  absl::Status CheckHeader(int32_t index, ExtentReader& reader) {
+    const ManifestFile& expected = manifest_.files[index];
+    // The size bounds that of the header.
+    SHERD_RETURN_IF_ERROR(reader.Open(index));
     const std::string path = JoinPath(path_, expected.name);
-    if (expected.data_begin < 8 ||
-        expected.data_begin > 8 + kMaxSafetensorsHeaderBytes) {
-      return absl::DataLossError(
-          absl::StrCat(path, ": the manifest says that the data begins at ",
-                       expected.data_begin));
+    uint32_t crc = expected.header_crc32c;
+    if (manifest_.version > 1) {
+      SHERD_ASSIGN_OR_RETURN(crc, reader.ChunkCrc32c({.file = index}, 0));
     }
-    std::string front(expected.data_begin, '\0');
-    const auto bytes = absl::MakeSpan(
-        reinterpret_cast<std::byte*>(front.data()), front.size());
-    SHERD_RETURN_IF_ERROR(file->ReadAt(0, bytes));
+    SHERD_ASSIGN_OR_RETURN(const std::unique_ptr<File> file,
+                           files_.OpenForRead(path));
+    SHERD_ASSIGN_OR_RETURN(const std::string front,
+                           ReadHeaderChecked(*file, expected.data_begin, crc));
     bytes_ += expected.data_begin;
-    if (const uint32_t crc = Crc32c(bytes); crc != expected.header_crc32c) {
-      return absl::DataLossError(absl::StrCat(
-          path, ": the header is damaged: the bytes from offset 0 to ",
-          front.size(), " have the CRC-32C ", absl::Hex(crc, absl::kZeroPad8),
-          ", expected ", absl::Hex(expected.header_crc32c, absl::kZeroPad8)));
-    }
-    uint64_t length = 0;
-    for (int i = 7; i >= 0; --i) {
-      length = length << 8 | static_cast<unsigned char>(front[i]);
-    }
-    if (length != front.size() - 8) {
-      return absl::DataLossError(
-          absl::StrCat(path, ": the header claims at offset 0 to have ", length,
-                       " bytes, the manifest says ", front.size() - 8));
-    }
     SHERD_ASSIGN_OR_RETURN(
-        const SafetensorsHeader header,
+        SafetensorsHeader header,
         ParseSafetensorsHeader(absl::string_view(front).substr(8),
                                expected.size - expected.data_begin, path));
-    return CompareHeader(path, expected, header, ShardsOf(index));
+    if (manifest_.version == 1) {
+      return CompareEntries(path, expected, header, PiecesOf(index));
+    }
+    SHERD_ASSIGN_OR_RETURN(const DataFileContents contents,
+                           ParseDataFileHeader(header, path));
+    header.entries.pop_back();
+    if (!absl::StrContains(expected.name,
+                           absl::StrCat(".", manifest_.save_id, "."))) {
+      // Of an earlier save, of which any part may be of use.
+      return absl::OkStatus();
+    }
+    SHERD_RETURN_IF_ERROR(
+        CompareEntries(path, expected, header, PiecesOf(index)));
+    return CompareContents(path, contents, PiecesOf(index));
   }
 
-  absl::Status CompareHeader(const std::string& path,
-                             const ManifestFileV1& expected,
-                             const SafetensorsHeader& header,
-                             absl::Span<const SavedShard> shards) const {
-    if (header.entries.size() != shards.size()) {
+  absl::Status CompareEntries(const std::string& path,
+                              const ManifestFile& expected,
+                              const SafetensorsHeader& header,
+                              absl::Span<const Piece> pieces) const {
+    if (header.entries.size() != pieces.size()) {
       return absl::DataLossError(
           absl::StrCat(path, ": the header has ", header.entries.size(),
-                       " tensors, the manifest ", shards.size()));
+                       " tensors, the manifest ", pieces.size()));
     }
-    for (size_t i = 0; i < shards.size(); ++i) {
-      const ManifestTensorV1& tensor = *shards[i].tensor;
-      const ManifestShardV1& shard = *shards[i].shard;
-      Dims shape = shard.sizes;
-      if (tensor.dtype == kComplex128) shape.push_back(2);
-      const std::string key = ShardKey(tensor.name, shard.offsets);
+    for (size_t i = 0; i < pieces.size(); ++i) {
+      const Piece& piece = pieces[i];
       const SafetensorsEntry& entry = header.entries[i];
-      if (entry.name != key ||
-          entry.dtype_name != SafetensorsDTypeName(tensor.dtype) ||
-          entry.shape != shape ||
-          expected.data_begin + entry.begin != shard.file_offset) {
+      const ManifestTensor& tensor = manifest_.tensors[piece.tensor];
+      const Box box = tensor.layout.BoxAt(piece.shard);
+      Dims shape = box.sizes;
+      if (tensor.dtype == kComplex128) shape.push_back(2);
+      const std::string key = ShardKey(tensor.name, box.offsets);
+      const int64_t offset = piece.extent.data_offset;
+      if ((piece.count > 1 ||
+           (entry.name == key && entry.shape == shape &&
+            entry.dtype_name == SafetensorsDTypeName(tensor.dtype))) &&
+          entry.begin == offset && entry.nbytes() == piece.extent.bytes) {
+        continue;
+      }
+      return absl::DataLossError(absl::StrCat(
+          path, ": at offset ", expected.data_begin + offset,
+          " the manifest has ", Quoted(key), ", ", Name(tensor.dtype), " ",
+          FormatDims(box.sizes), ", but the header has ",
+          Quoted(entry.name.substr(0, 200)), ", ", entry.dtype_name, " ",
+          FormatDims(entry.shape), " at ", expected.data_begin + entry.begin));
+    }
+    return absl::OkStatus();
+  }
+
+  // What the file says about its save and tensors, after CompareEntries.
+  absl::Status CompareContents(const std::string& path,
+                               const DataFileContents& contents,
+                               absl::Span<const Piece> pieces) const {
+    if (contents.save_id != manifest_.save_id ||
+        contents.world_size != manifest_.world_size ||
+        contents.chunk_bytes != manifest_.chunk_bytes) {
+      return absl::DataLossError(absl::StrCat(
+          path, ": the header says save ", Quoted(contents.save_id), " of ",
+          contents.world_size, " ranks in chunks of ", contents.chunk_bytes,
+          " bytes, the manifest ", Quoted(manifest_.save_id), " of ",
+          manifest_.world_size, " in chunks of ", manifest_.chunk_bytes));
+    }
+    for (size_t i = 0; i < pieces.size(); ++i) {
+      const ManifestTensor& tensor = manifest_.tensors[pieces[i].tensor];
+      const DataFileShard& shard = contents.shards[i];
+      const DataFileTensor expected = {tensor.name,    tensor.dtype,
+                                       tensor.sizes(), tensor.requires_grad,
+                                       tensor.kind,    tensor.chunk_dim};
+      const SavedShardPlace place =
+          tensor.PlaceOf(pieces[i].shard, manifest_.chunk_bytes);
+      if (pieces[i].count == 1 && (contents.tensors[shard.tensor] != expected ||
+                                   contents.placements[shard.placement] !=
+                                       manifest_.placements[place.placement])) {
         return absl::DataLossError(absl::StrCat(
-            path, ": at offset ", shard.file_offset, " the manifest has ",
-            Quoted(key), ", ", Name(tensor.dtype), " ", FormatDims(shard.sizes),
-            ", but the header has ", Quoted(entry.name.substr(0, 200)), ", ",
-            entry.dtype_name, " ", FormatDims(entry.shape), " at ",
-            expected.data_begin + entry.begin));
+            path, ": the metadata and the manifest differ about tensor ",
+            Quoted(tensor.name), " or its shard ", FormatBox(shard)));
       }
     }
     return absl::OkStatus();
   }
 
+  // All of the shard of which `piece` is the first extent.
+  absl::Status CheckShard(const Piece& piece, ExtentReader& reader) {
+    if (piece.number > 0) return absl::OkStatus();
+    const ManifestTensor& tensor = manifest_.tensors[piece.tensor];
+    const SavedShardPlace place =
+        tensor.PlaceOf(piece.shard, manifest_.chunk_bytes);
+    BoxFingerprint fingerprint(tensor.sizes(), tensor.layout.BoxAt(piece.shard),
+                               SizeOf(tensor.dtype));
+    std::vector<std::byte> buffer;
+    for (const SavedExtent& extent : place.extents) {
+      const int64_t chunks = NumChunks(extent.bytes, manifest_.chunk_bytes);
+      for (int64_t chunk = 0; chunk < chunks; ++chunk) {
+        SHERD_ASSIGN_OR_RETURN(const uint32_t expected,
+                               reader.ChunkCrc32c(extent, chunk));
+        const int64_t bytes = reader.ChunkLength(extent, chunk);
+        buffer.resize(static_cast<size_t>(bytes));
+        SHERD_RETURN_IF_ERROR(reader.Read(
+            extent.file, extent.data_offset + chunk * manifest_.chunk_bytes,
+            absl::MakeSpan(buffer)));
+        const uint32_t crc = Crc32c(buffer);
+        if (crc != expected) {
+          return reader.WrongChunk(tensor.name, extent, chunk, crc, expected);
+        }
+        if (!tensor.fingerprint.has_value()) continue;
+        if (fingerprint.contiguous()) {
+          fingerprint.AddLinear(LinearFromCrc32c(crc, bytes), bytes);
+        } else {
+          fingerprint.Add(buffer);
+        }
+      }
+    }
+    if (tensor.fingerprint.has_value()) {
+      sums_[piece.tensor] ^= fingerprint.Finish();
+    }
+    return absl::OkStatus();
+  }
+
+  void CheckFingerprints() {
+    for (size_t t = 0; t < sums_.size(); ++t) {
+      const ManifestTensor& tensor = manifest_.tensors[t];
+      const uint32_t crc =
+          Crc32cFromLinear(sums_[t], static_cast<uint64_t>(tensor.bytes()));
+      if (!tensor.fingerprint.has_value() || *tensor.fingerprint == crc) {
+        continue;
+      }
+      Report(t,
+             absl::DataLossError(absl::StrCat(
+                 reader_.path(), ": tensor ", Quoted(tensor.name),
+                 " has the fingerprint ", absl::Hex(crc, absl::kZeroPad8),
+                 ", expected ", absl::Hex(*tensor.fingerprint, absl::kZeroPad8),
+                 ", though each of its chunks is intact")));
+    }
+  }
+
   const std::string& path_;
-  const ManifestV1& manifest_;
+  const ManifestReader& reader_;
+  const Manifest& manifest_;
   FileSystem& files_;
   // By file and offset.
-  std::vector<SavedShard> shards_;
+  std::vector<Piece> pieces_;
+  // Of each tensor, the XOR of what its shards add to the fingerprint.
+  std::vector<std::atomic<uint32_t>> sums_;
   std::atomic<size_t> next_ = 0;
   std::atomic<int64_t> bytes_ = 0;
   absl::Mutex mutex_;
@@ -179,9 +300,10 @@ class Verifier {
 };
 
 absl::StatusOr<VerifyReport> VerifyOnce(const std::string& path,
-                                        const ManifestV1& manifest,
+                                        const ManifestReader& reader,
                                         FileSystem& files, int num_threads) {
-  Verifier verifier(path, manifest, files);
+  SHERD_ASSIGN_OR_RETURN(const Manifest manifest, reader.ReadAll());
+  Verifier verifier(path, reader, manifest, files);
   std::vector<std::thread> threads;
   for (int i = 1; i < num_threads; ++i) {
     threads.emplace_back([&] { verifier.Work(); });
@@ -202,16 +324,31 @@ absl::StatusOr<VerifyReport> VerifyCheckpoint(const std::string& path,
                                               const VerifyOptions& options) {
   FileSystem& files =
       options.files != nullptr ? *options.files : FileSystem::Posix();
-  SHERD_ASSIGN_OR_RETURN(Manifest manifest, ReadManifest(files, path));
+  SHERD_ASSIGN_OR_RETURN(ManifestReader manifest,
+                         ManifestReader::Open(files, path));
   while (true) {
     absl::StatusOr<VerifyReport> report =
-        VerifyOnce(path, ToV1(manifest), files, options.threads);
+        VerifyOnce(path, manifest, files, options.threads);
     if (!absl::IsDataLoss(report.status())) return report;
     // Perhaps a file is missing because the checkpoint was replaced meanwhile.
-    SHERD_ASSIGN_OR_RETURN(Manifest current, ReadManifest(files, path));
-    if (current.save_id == manifest.save_id) return report;
+    SHERD_ASSIGN_OR_RETURN(ManifestReader current,
+                           ManifestReader::Open(files, path));
+    if (current.summary().save_id == manifest.summary().save_id) return report;
     manifest = std::move(current);
   }
+}
+
+absl::StatusOr<VerifyReport> VerifyDataFile(const std::string& path,
+                                            const VerifyOptions& options) {
+  FileSystem& files =
+      options.files != nullptr ? *options.files : FileSystem::Posix();
+  SHERD_ASSIGN_OR_RETURN(const CheckedDataFile checked,
+                         CheckDataFile(files, path));
+  VerifyReport report;
+  report.tensors = static_cast<int64_t>(checked.contents.tensors.size());
+  report.files = 1;
+  report.bytes = checked.file.size;
+  return report;
 }
 
 }  // namespace sherd

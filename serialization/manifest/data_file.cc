@@ -29,7 +29,7 @@ constexpr char kFilesKey[] = "sherd_files";
 constexpr char kChunkBytesKey[] = "sherd_chunk_bytes";
 // For each tensor with a shard in the file, by name: "DTYPE[SIZES]GRAD,CUT;".
 constexpr char kTensorsKey[] = "sherd_tensors";
-// For each without elements: the same, with "LENGTH:NAME" before the ";".
+// For each without elements: the same, with "=LENGTH:NAME" before the ";".
 constexpr char kEmptyTensorsKey[] = "sherd_empty_tensors";
 // For runs of shards in the order of the file: "COUNT*LENGTH:PLACEMENT;".
 constexpr char kPlacementsKey[] = "sherd_placements";
@@ -150,7 +150,7 @@ std::map<std::string, std::string> MetadataOf(
     if (has_shards[t]) {
       absl::StrAppend(&tensors, TensorText(tensor), ";");
     } else {
-      absl::StrAppend(&empty, TensorText(tensor), tensor.name.size(), ":",
+      absl::StrAppend(&empty, TensorText(tensor), "=", tensor.name.size(), ":",
                       tensor.name, ";");
     }
   }
@@ -271,7 +271,7 @@ class ContentsReader {
     while (!scanner.done()) {
       DataFileTensor& tensor = contents_.tensors.emplace_back();
       absl::string_view name;
-      if (!ReadTensor(scanner, tensor) ||
+      if (!ReadTensor(scanner, tensor) || !scanner.Consume('=') ||
           !scanner.Text(kMaxTensorNameBytes, name) || !scanner.Consume(';') ||
           Volume(tensor.sizes) != 0) {
         return Malformed(kEmptyTensorsKey);

@@ -90,7 +90,9 @@ class LoadJob {
     SHERD_ASSIGN_OR_RETURN(
         const CheckpointReader reader,
         CheckpointReader::Open(job_.paths.checkpoint(), files_));
-    for (const ManifestTensor& tensor : reader.manifest().tensors) {
+    SHERD_ASSIGN_OR_RETURN(const Manifest manifest,
+                           reader.manifest().ReadAll());
+    for (const ManifestTensor& tensor : manifest.tensors) {
       if (model_.Find(tensor.name).ok()) continue;
       return absl::DataLossError(absl::StrCat(
           job_.paths.checkpoint(), ": tensor ", tensor.name, " is not in ",

@@ -84,7 +84,7 @@ InspectedShard FromManifestShard(const Manifest& manifest,
 }
 
 absl::StatusOr<Inspection> FromCheckpoint(const CheckpointReader& reader) {
-  const Manifest& manifest = reader.manifest();
+  SHERD_ASSIGN_OR_RETURN(const Manifest manifest, reader.manifest().ReadAll());
   Inspection inspection;
   inspection.path = reader.path();
   inspection.is_checkpoint = true;

@@ -1,0 +1,285 @@
+#include "sherd/serialization/checkpoint_recover.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <functional>
+#include <map>
+#include <memory>
+#include <utility>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "sherd/core/base/error_info.h"
+#include "sherd/core/base/printable_text.h"
+#include "sherd/core/base/status_macros.h"
+#include "sherd/core/base/version.h"
+#include "sherd/serialization/checkpoint/data_file_check.h"
+#include "sherd/serialization/checkpoint/lease.h"
+#include "sherd/serialization/checkpoint/save_plan.h"
+#include "sherd/serialization/manifest/little_endian.h"
+#include "sherd/serialization/manifest/manifest_codec.h"
+#include "sherd/serialization/manifest/manifest_reader.h"
+#include "sherd/serialization/safetensors/crc32c.h"
+
+namespace sherd {
+namespace {
+
+// Data files of a directory by save, the newest first: identifiers grow with
+// time.
+using FilesBySave =
+    std::map<std::string, std::vector<std::string>, std::greater<>>;
+
+FilesBySave ListDataFiles(const std::vector<std::string>& names) {
+  FilesBySave saves;
+  for (const std::string& name : names) {
+    // shard-RRRRR-of-WWWWW.ID.safetensors
+    const std::vector<std::string> parts = absl::StrSplit(name, '.');
+    if (IsSaveFileName(name) && parts.size() == 3 && IsSaveId(parts[1]) &&
+        parts[2] == "safetensors") {
+      saves[parts[1]].push_back(name);
+    }
+  }
+  return saves;
+}
+
+// A tensor as its data files tell.
+struct FoundTensor {
+  DataFileTensor tensor;
+  std::vector<Box> boxes;
+  std::vector<SavedShardPlace> places;
+  uint32_t fingerprint = 0;
+};
+
+// Puts the files of one save together.
+class Rebuilder {
+ public:
+  Rebuilder(FileSystem& files, const std::string& path,
+            const std::string& save_id)
+      : files_(files), path_(path) {
+    manifest_.writer = absl::StrCat("sherd ", kVersion);
+    manifest_.save_id = save_id;
+  }
+
+  absl::StatusOr<Manifest> Run(const std::vector<std::string>& names) {
+    std::vector<CheckedDataFile> checked;
+    for (const std::string& name : names) {
+      SHERD_ASSIGN_OR_RETURN(checked.emplace_back(),
+                             CheckDataFile(files_, JoinPath(path_, name)));
+    }
+    std::sort(checked.begin(), checked.end(),
+              [](const CheckedDataFile& a, const CheckedDataFile& b) {
+                return a.contents.rank < b.contents.rank;
+              });
+    SHERD_RETURN_IF_ERROR(CheckComplete(checked));
+    for (const CheckedDataFile& file : checked) {
+      SHERD_RETURN_IF_ERROR(AddFile(file));
+    }
+    for (auto& [name, found] : found_) {
+      SHERD_RETURN_IF_ERROR(AddTensor(std::move(found)));
+    }
+    SHERD_RETURN_IF_ERROR(ValidateManifest(manifest_));
+    return std::move(manifest_);
+  }
+
+ private:
+  absl::Status CheckComplete(const std::vector<CheckedDataFile>& checked) {
+    const DataFileContents& first = checked[0].contents;
+    std::vector<int32_t> missing;
+    int32_t next = 0;
+    for (const CheckedDataFile& file : checked) {
+      const DataFileContents& contents = file.contents;
+      if (contents.save_id != manifest_.save_id || contents.rank < next ||
+          contents.world_size != first.world_size ||
+          contents.files != first.files ||
+          contents.chunk_bytes != first.chunk_bytes) {
+        return absl::DataLossError(absl::StrCat(
+            JoinPath(path_, file.file.name), " says that it is of rank ",
+            contents.rank, " of ", contents.world_size, ", one of ",
+            contents.files, " files of save ", Quoted(contents.save_id),
+            "; expected one that belongs to ",
+            JoinPath(path_, checked[0].file.name)));
+      }
+      for (; next < contents.rank; ++next) missing.push_back(next);
+      ++next;
+    }
+    for (; next < first.world_size && missing.size() < 20; ++next) {
+      missing.push_back(next);
+    }
+    if (static_cast<int64_t>(checked.size()) == first.files) {
+      manifest_.world_size = first.world_size;
+      manifest_.chunk_bytes = first.chunk_bytes;
+      return absl::OkStatus();
+    }
+    const bool all = missing.size() <= 10;
+    if (!all) missing.resize(10);
+    return absl::DataLossError(
+        absl::StrCat(path_, ": save ", manifest_.save_id, " has ", first.files,
+                     " data files, of which ", checked.size(),
+                     " are there: there is none of rank ",
+                     absl::StrJoin(missing, ", "), all ? "" : ", …"));
+  }
+
+  int32_t PlacementOf(const std::string& placement) {
+    const auto [it, added] = placements_.emplace(
+        placement, static_cast<int32_t>(manifest_.placements.size()));
+    if (added) manifest_.placements.push_back(placement);
+    return it->second;
+  }
+
+  absl::Status AddFile(const CheckedDataFile& checked) {
+    const DataFileContents& contents = checked.contents;
+    const auto file = static_cast<int32_t>(manifest_.files.size());
+    manifest_.files.push_back(checked.file);
+    for (const DataFileTensor& tensor : contents.tensors) {
+      const auto [it, added] =
+          found_.emplace(tensor.name, FoundTensor{.tensor = tensor});
+      if (!added && !(it->second.tensor == tensor)) {
+        return absl::DataLossError(absl::StrCat(
+            JoinPath(path_, checked.file.name), ": tensor ",
+            Quoted(tensor.name), " is ", Name(tensor.dtype), " ",
+            FormatDims(tensor.sizes), ", but in another file it is ",
+            Name(it->second.tensor.dtype), " ",
+            FormatDims(it->second.tensor.sizes)));
+      }
+    }
+    for (size_t i = 0; i < contents.shards.size(); ++i) {
+      const DataFileShard& shard = contents.shards[i];
+      FoundTensor& found = found_.at(contents.tensors[shard.tensor].name);
+      SavedExtent extent = checked.extents[i];
+      extent.file = file;
+      found.boxes.push_back(shard);
+      found.places.push_back(
+          {PlacementOf(contents.placements[shard.placement]), {extent}});
+      found.fingerprint ^= checked.fingerprints[i];
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status AddTensor(FoundTensor found) {
+    const DataFileTensor& from = found.tensor;
+    ManifestTensor tensor = {.name = from.name,
+                             .dtype = from.dtype,
+                             .requires_grad = from.requires_grad,
+                             .kind = from.kind,
+                             .chunk_dim = from.chunk_dim};
+    if (Volume(from.sizes) == 0) {
+      tensor.layout = SavedLayout::Whole(from.sizes);
+      found.places = {{PlacementOf("rank:0/cpu"), {}}};
+    } else {
+      const absl::Status covers =
+          SavedLayout::Boxes(from.sizes, found.boxes).Validate();
+      if (!covers.ok()) {
+        return absl::DataLossError(absl::StrCat(
+            path_, ": save ", manifest_.save_id, " does not have tensor ",
+            Quoted(from.name), " completely: ", covers.message()));
+      }
+      std::vector<int64_t> order;
+      tensor.layout = SavedLayout::FromBoxes(from.sizes, found.boxes, &order);
+      std::vector<SavedShardPlace> places;
+      for (const int64_t i : order) places.push_back(found.places[i]);
+      found.places = std::move(places);
+    }
+    tensor.fingerprint = Crc32cFromLinear(
+        found.fingerprint, static_cast<uint64_t>(tensor.bytes()));
+    for (SavedShardPlace& place : found.places) {
+      AppendPlace(std::move(place), manifest_.chunk_bytes, tensor.runs);
+    }
+    manifest_.tensors.push_back(std::move(tensor));
+    return absl::OkStatus();
+  }
+
+  FileSystem& files_;
+  const std::string& path_;
+  Manifest manifest_;
+  absl::flat_hash_map<std::string, int32_t> placements_;
+  // By name, as a manifest has them.
+  std::map<std::string, FoundTensor> found_;
+};
+
+// That there is no manifest that can be read now or later.
+absl::Status CheckLost(FileSystem& files, const std::string& path) {
+  const absl::Status status = ReadManifest(files, path).status();
+  if (status.ok()) {
+    return absl::AlreadyExistsError(
+        absl::StrCat(JoinPath(path, kManifestFileName),
+                     " is there, and can be read: nothing to recover"));
+  }
+  if (absl::IsNotFound(status) || absl::IsDataLoss(status)) {
+    return absl::OkStatus();
+  }
+  return status;
+}
+
+absl::Status Stage(FileSystem& files, const std::string& staged,
+                   const std::string& bytes) {
+  SHERD_ASSIGN_OR_RETURN(const std::unique_ptr<File> file,
+                         files.Create(staged));
+  SHERD_RETURN_IF_ERROR(file->WriteAt(0, AsBytes(bytes)));
+  SHERD_RETURN_IF_ERROR(file->Sync());
+  return file->Close();
+}
+
+// The switch of a save: the steps of CheckpointLease.
+absl::Status Switch(FileSystem& files, const std::string& path,
+                    const std::string& save_id, const std::string& bytes,
+                    CheckpointLease& lease) {
+  const std::string target = JoinPath(path, kManifestFileName);
+  const std::string staged = JoinPath(path, StagedManifestName(save_id));
+  absl::Status status = Stage(files, staged, bytes);
+  if (status.ok()) status = lease.Check();
+  if (status.ok()) status = files.Rename(staged, target);
+  if (!status.ok()) {
+    files.Remove(staged).IgnoreError();
+    return status;
+  }
+  return SyncRenamed(files, target);
+}
+
+}  // namespace
+
+absl::StatusOr<RecoverReport> RecoverManifest(const std::string& path,
+                                              const RecoverOptions& options) {
+  FileSystem& files =
+      options.files != nullptr ? *options.files : FileSystem::Posix();
+  SHERD_RETURN_IF_ERROR(CheckLost(files, path));
+  SHERD_ASSIGN_OR_RETURN(std::vector<std::string> names, files.List(path));
+  FilesBySave saves = ListDataFiles(names);
+  const auto none = [&] {
+    return absl::NotFoundError(absl::StrCat(
+        path, " has no data files of a save: there is nothing to recover"));
+  };
+  if (saves.empty()) return none();
+  SHERD_ASSIGN_OR_RETURN(
+      const std::unique_ptr<CheckpointLease> lease,
+      CheckpointLease::Take(files, path, saves.begin()->first));
+  // Again, now that no save is at work.
+  SHERD_RETURN_IF_ERROR(CheckLost(files, path));
+  SHERD_ASSIGN_OR_RETURN(names, files.List(path));
+  saves = ListDataFiles(names);
+  if (saves.empty()) return none();
+  RecoverReport report;
+  absl::Status newest;
+  for (const auto& [save_id, save_names] : saves) {
+    const absl::StatusOr<Manifest> manifest =
+        Rebuilder(files, path, save_id).Run(save_names);
+    if (!manifest.ok()) {
+      if (!absl::IsDataLoss(manifest.status())) return manifest.status();
+      if (newest.ok()) newest = manifest.status();
+      report.passed_over.emplace_back(manifest.status().message());
+      continue;
+    }
+    SHERD_ASSIGN_OR_RETURN(const std::string bytes, EncodeManifest(*manifest));
+    SHERD_RETURN_IF_ERROR(Switch(files, path, save_id, bytes, *lease));
+    report.save_id = save_id;
+    report.tensors = static_cast<int64_t>(manifest->tensors.size());
+    report.files = static_cast<int64_t>(manifest->files.size());
+    for (const ManifestFile& file : manifest->files) report.bytes += file.size;
+    return report;
+  }
+  return newest;
+}
+
+}  // namespace sherd

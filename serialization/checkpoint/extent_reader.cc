@@ -1,0 +1,156 @@
+#include "sherd/serialization/checkpoint/extent_reader.h"
+
+#include <algorithm>
+#include <optional>
+
+#include "absl/strings/str_cat.h"
+#include "sherd/core/base/printable_text.h"
+#include "sherd/core/base/status_macros.h"
+#include "sherd/serialization/manifest/data_file.h"
+
+namespace sherd {
+namespace {
+
+// A rank may need pieces of very many files; descriptors are scarce.
+constexpr size_t kMaxOpenFiles = 128;
+
+// Calls `visit` with each extent of a tensor.
+template <typename Visit>
+void ForEachExtent(const ManifestTensor& tensor, int64_t chunk_bytes,
+                   Visit visit) {
+  for (int64_t shard = 0; shard < tensor.num_shards(); ++shard) {
+    for (const SavedExtent& extent :
+         tensor.PlaceOf(shard, chunk_bytes).extents) {
+      visit(extent);
+    }
+  }
+}
+
+}  // namespace
+
+absl::StatusOr<ExtentReader::OpenFile*> ExtentReader::FileAt(int32_t index) {
+  const auto it = open_.find(index);
+  if (it != open_.end()) return &it->second;
+  SHERD_ASSIGN_OR_RETURN(const ManifestFile* const info,
+                         manifest_.FileAt(index));
+  absl::StatusOr<std::unique_ptr<File>> file =
+      files_.OpenForRead(JoinPath(directory_, info->name));
+  if (absl::IsNotFound(file.status())) return Missing(index, *info);
+  SHERD_RETURN_IF_ERROR(file.status());
+  SHERD_ASSIGN_OR_RETURN(const int64_t size, (*file)->Size());
+  if (size != info->size) return WrongSize(index, *info, size);
+  if (after_read_ != nullptr) SHERD_RETURN_IF_ERROR(after_read_());
+  if (open_.size() >= kMaxOpenFiles) open_.erase(open_.begin());
+  OpenFile& opened = open_[index];
+  opened.file = *std::move(file);
+  opened.data_begin = info->data_begin;
+  return &opened;
+}
+
+absl::Status ExtentReader::Open(int32_t file) { return FileAt(file).status(); }
+
+absl::StatusOr<int64_t> ExtentReader::DataBegin(int32_t file) const {
+  SHERD_ASSIGN_OR_RETURN(const ManifestFile* const info,
+                         manifest_.FileAt(file));
+  return info->data_begin;
+}
+
+absl::Status ExtentReader::ReadAt(OpenFile& file, int64_t offset,
+                                  absl::Span<std::byte> buffer) {
+  bytes_read_ += static_cast<int64_t>(buffer.size());
+  SHERD_RETURN_IF_ERROR(file.file->ReadAt(offset, buffer));
+  return after_read_ == nullptr ? absl::OkStatus() : after_read_();
+}
+
+absl::Status ExtentReader::Read(int32_t file, int64_t offset,
+                                absl::Span<std::byte> buffer) {
+  SHERD_ASSIGN_OR_RETURN(OpenFile* const opened, FileAt(file));
+  return ReadAt(*opened, opened->data_begin + offset, buffer);
+}
+
+absl::Status ExtentReader::Missing(int32_t index,
+                                   const ManifestFile& info) const {
+  return absl::DataLossError(absl::StrCat(
+      JoinPath(directory_, info.name), " is missing", FirstLost(index, info, 0),
+      "; the checkpoint is incomplete, or a save has replaced it since its "
+      "manifest was read: open it again to see"));
+}
+
+absl::Status ExtentReader::WrongSize(int32_t index, const ManifestFile& info,
+                                     int64_t size) const {
+  return absl::DataLossError(absl::StrCat(
+      JoinPath(directory_, info.name), " has ", size, " bytes, expected ",
+      info.size, FirstLost(index, info, size)));
+}
+
+std::string ExtentReader::FirstLost(int32_t index, const ManifestFile& info,
+                                    int64_t size) const {
+  const absl::StatusOr<Manifest> manifest = manifest_.ReadAll();
+  if (!manifest.ok()) return "";
+  // The tensor that the file ends in, or would begin with.
+  struct Lost {
+    const ManifestTensor* tensor;
+    int64_t offset;
+  };
+  std::optional<Lost> cut, first;
+  const auto add = [](std::optional<Lost>& lost, Lost other) {
+    if (!lost || other.offset < lost->offset) lost = other;
+  };
+  for (const ManifestTensor& tensor : manifest->tensors) {
+    ForEachExtent(tensor, chunk_bytes(), [&](const SavedExtent& extent) {
+      if (extent.file != index) return;
+      const int64_t offset = info.data_begin + extent.data_offset;
+      add(first, {&tensor, offset});
+      if (offset + extent.bytes > size) add(cut, {&tensor, offset});
+    });
+  }
+  const std::optional<Lost>& lost = cut ? cut : first;
+  if (!lost) return "";
+  return absl::StrCat("; it has tensor ", Quoted(lost->tensor->name),
+                      " at offset ", lost->offset);
+}
+
+absl::StatusOr<uint32_t> ExtentReader::ChunkCrc32c(const SavedExtent& extent,
+                                                   int64_t chunk) {
+  absl::Span<const uint32_t> crcs = manifest_.chunk_crc32c();
+  if (manifest_.summary().version > 1) {
+    SHERD_ASSIGN_OR_RETURN(OpenFile* const file, FileAt(extent.file));
+    if (file->crcs.empty()) {
+      SHERD_ASSIGN_OR_RETURN(const ManifestFile* const info,
+                             manifest_.FileAt(extent.file));
+      SHERD_ASSIGN_OR_RETURN(file->crcs, ReadCrcTable(*file->file, *info));
+      bytes_read_ += CrcTableBytes(info->chunks);
+    }
+    crcs = file->crcs;
+  }
+  const int64_t index = extent.first_chunk + chunk;
+  if (index < 0 || index >= static_cast<int64_t>(crcs.size())) {
+    return absl::DataLossError(absl::StrCat(manifest_.path(),
+                                            ": an extent has chunk ", index,
+                                            " of ", crcs.size()));
+  }
+  return crcs[static_cast<size_t>(index)];
+}
+
+int64_t ExtentReader::ChunkLength(const SavedExtent& extent,
+                                  int64_t chunk) const {
+  return std::min(chunk_bytes(), extent.bytes - chunk * chunk_bytes());
+}
+
+absl::Status ExtentReader::WrongChunk(absl::string_view tensor,
+                                      const SavedExtent& extent, int64_t chunk,
+                                      uint32_t actual,
+                                      uint32_t expected) const {
+  SHERD_ASSIGN_OR_RETURN(const ManifestFile* const info,
+                         manifest_.FileAt(extent.file));
+  const int64_t begin =
+      info->data_begin + extent.data_offset + chunk * chunk_bytes();
+  return absl::DataLossError(
+      absl::StrCat(JoinPath(directory_, info->name), ": tensor ",
+                   Quoted(tensor), " is damaged: the bytes from offset ", begin,
+                   " to ", begin + ChunkLength(extent, chunk),
+                   " have the CRC-32C ", absl::Hex(actual, absl::kZeroPad8),
+                   ", expected ", absl::Hex(expected, absl::kZeroPad8)));
+}
+
+}  // namespace sherd

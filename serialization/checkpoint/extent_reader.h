@@ -1,0 +1,98 @@
+#ifndef SHERD_SERIALIZATION_CHECKPOINT_EXTENT_READER_H_
+#define SHERD_SERIALIZATION_CHECKPOINT_EXTENT_READER_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "sherd/core/base/file.h"
+#include "sherd/serialization/manifest/manifest.h"
+#include "sherd/serialization/manifest/manifest_reader.h"
+
+namespace sherd {
+
+// Reads the data files of one checkpoint, of either version, and knows the CRCs
+// of their chunks. Not thread-safe.
+class ExtentReader {
+ public:
+  // Called after each operation on a file; its error is that of the call.
+  using AfterRead = std::function<absl::Status()>;
+
+  // `files` is borrowed.
+  ExtentReader(std::string directory, ManifestReader manifest,
+               FileSystem& files, AfterRead after_read = nullptr)
+      : directory_(std::move(directory)),
+        manifest_(std::move(manifest)),
+        files_(files),
+        after_read_(std::move(after_read)) {}
+
+  // Opens a file by its number in the manifest, unless it is open, and checks
+  // its size.
+  //   kDataLoss  The file is missing, or its size differs from that in the
+  //              manifest; the message names a tensor that is cut off, or the
+  //              first. If the manifest was replaced since it was read, the
+  //              checkpoint is not damaged.
+  absl::Status Open(int32_t file);
+
+  // Fills `buffer` from byte `offset` of the data of a file on.
+  absl::Status Read(int32_t file, int64_t offset, absl::Span<std::byte> buffer);
+
+  // Where the data of a file begins: what offsets of extents are counted from.
+  absl::StatusOr<int64_t> DataBegin(int32_t file) const;
+
+  // The CRC that chunk number `chunk` of an extent must have.
+  //   kDataLoss  The CRCs in the file are damaged.
+  absl::StatusOr<uint32_t> ChunkCrc32c(const SavedExtent& extent,
+                                       int64_t chunk);
+  int64_t ChunkLength(const SavedExtent& extent, int64_t chunk) const;
+
+  // That a chunk of a tensor is damaged: it has the CRC `actual`.
+  absl::Status WrongChunk(absl::string_view tensor, const SavedExtent& extent,
+                          int64_t chunk, uint32_t actual,
+                          uint32_t expected) const;
+
+  const ManifestReader& manifest() const { return manifest_; }
+  int64_t chunk_bytes() const { return manifest_.summary().chunk_bytes; }
+  // Bytes read so far.
+  int64_t bytes_read() const { return bytes_read_; }
+
+ private:
+  struct OpenFile {
+    std::unique_ptr<File> file;
+    int64_t data_begin = 0;
+    // Of version 2, once one was needed.
+    std::vector<uint32_t> crcs;
+  };
+
+  absl::StatusOr<OpenFile*> FileAt(int32_t index);
+  absl::Status ReadAt(OpenFile& file, int64_t offset,
+                      absl::Span<std::byte> buffer);
+  absl::Status Missing(int32_t index, const ManifestFile& info) const;
+  absl::Status WrongSize(int32_t index, const ManifestFile& info,
+                         int64_t size) const;
+  // "; it has tensor … at offset …": the tensor that a file of `size` bytes
+  // lacks.
+  std::string FirstLost(int32_t index, const ManifestFile& info,
+                        int64_t size) const;
+
+  const std::string directory_;
+  const ManifestReader manifest_;
+  FileSystem& files_;
+  const AfterRead after_read_;
+  // By number in the manifest.
+  std::map<int32_t, OpenFile> open_;
+  int64_t bytes_read_ = 0;
+};
+
+}  // namespace sherd
+
+#endif  // SHERD_SERIALIZATION_CHECKPOINT_EXTENT_READER_H_

@@ -1,0 +1,51 @@
+#ifndef SHERD_SERIALIZATION_CHECKPOINT_RECOVER_H_
+#define SHERD_SERIALIZATION_CHECKPOINT_RECOVER_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "sherd/core/base/file.h"
+
+namespace sherd {
+
+struct RecoverOptions {
+  // Null: FileSystem::Posix().
+  FileSystem* files = nullptr;
+};
+
+struct RecoverReport {
+  std::string save_id;
+  int64_t tensors = 0;
+  int64_t files = 0;
+  // Bytes of all data files, which were read and checked.
+  int64_t bytes = 0;
+  // Why newer saves were passed over, by file and tensor.
+  std::vector<std::string> passed_over;
+};
+
+// Rebuilds the manifest of the checkpoint `path`, which was lost or damaged,
+// from its data files: those of the newest save of which all files are there
+// and sound. Not collective: one process calls it, and no save may run. The
+// manifest is made durable before it gets its name, so that one is there after
+// a crash, or none.
+//
+// What data files do not say is lost: the placements of shards without
+// elements.
+//   kAlreadyExists  There is a manifest, and it can be read.
+//   kNotFound       There are no data files of version 2.
+//   kDataLoss       No save is complete: a file is missing or damaged, or
+//                   elements of a tensor are in none; the message names them,
+//                   of the newest save.
+//   kAborted        A save is running: see CheckpointLease.
+//   kUnimplemented  The manifest, or a data file, is of a later version.
+//   others          From the file system.
+//
+// Cost. Reads all data files of the save.
+absl::StatusOr<RecoverReport> RecoverManifest(
+    const std::string& path, const RecoverOptions& options = {});
+
+}  // namespace sherd
+
+#endif  // SHERD_SERIALIZATION_CHECKPOINT_RECOVER_H_
