@@ -1,7 +1,9 @@
 #include "sherd/serialization/manifest/manifest_codec.h"
 
 #include <algorithm>
+#include <fstream>
 #include <functional>
+#include <iterator>
 #include <random>
 #include <string>
 #include <vector>
@@ -85,6 +87,16 @@ TEST(ManifestCodecTest, EveryBitFlipAndTruncationIsFoundAndNamed) {
     }
   }
   EXPECT_THAT(DecodeManifest(bytes + "x", "m"), StatusIs(kLoss));
+}
+
+TEST(ManifestCodecTest, ReadsAndWritesTheGoldenFile) {
+  std::ifstream file("serialization/testdata/v2/manifest.sherd",
+                     std::ios::binary);
+  const std::string bytes(std::istreambuf_iterator<char>(file), {});
+  SHERD_ASSERT_OK_AND_ASSIGN(const Manifest manifest,
+                             DecodeManifest(bytes, "v2"));
+  EXPECT_EQ(manifest, SampleManifest());
+  EXPECT_EQ(*EncodeManifest(manifest), bytes);
 }
 
 TEST(ManifestCodecTest, ALaterVersionIsRefusedWithBothNumbers) {

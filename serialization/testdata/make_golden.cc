@@ -1,5 +1,5 @@
 // Writes the files of this build's format version: DIR/manifest.sherd, the
-// encoding of SampleManifestV1(), DIR/lease.sherd, that of SampleLease(),
+// encoding of SampleManifest(), DIR/lease.sherd, that of SampleLease(),
 // DIR/rewritten_….safetensors, DIR/../interop_… as we write them,
 // DIR/sharded_tensor_metadata.binpb and DIR/sharding_spec_….binpb, those of
 // sample_metadata.h, and DIR/checkpoint, GoldenTensors() saved by two ranks.
@@ -24,9 +24,9 @@
 #include "sherd/serialization/kits/golden_tensors.h"
 #include "sherd/serialization/kits/rewrite_safetensors.h"
 #include "sherd/serialization/kits/sample_lease.h"
-#include "sherd/serialization/kits/sample_manifest_v1.h"
+#include "sherd/serialization/kits/sample_manifest.h"
 #include "sherd/serialization/kits/sample_metadata.h"
-#include "sherd/serialization/manifest/manifest_codec_v1.h"
+#include "sherd/serialization/manifest/manifest_codec.h"
 #include "sherd/serialization/metadata.h"
 #include "sherd/testing/local_ranks.h"
 
@@ -73,7 +73,7 @@ absl::Status WriteMetadata(const std::string& directory) {
 absl::Status Main(const std::string& directory) {
   SHERD_RETURN_IF_ERROR(FileSystem::Posix().CreateDirectories(directory));
   SHERD_ASSIGN_OR_RETURN(const std::string manifest,
-                         EncodeManifestV1(SampleManifestV1()));
+                         EncodeManifest(SampleManifest()));
   SHERD_RETURN_IF_ERROR(
       Write(JoinPath(directory, kManifestFileName), manifest));
   SHERD_RETURN_IF_ERROR(

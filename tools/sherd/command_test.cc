@@ -36,7 +36,7 @@ TEST(CommandTest, HelpListsTheCommands) {
   const ShellResult help = Sherd("--help");
   EXPECT_EQ(help.exit_code, 0);
   for (const char* command :
-       {"run", "info", "inspect", "verify", "flight", "explain"}) {
+       {"run", "info", "inspect", "verify", "recover", "flight", "explain"}) {
     EXPECT_THAT(help.output, HasSubstr(absl::StrCat("\n  ", command, " ")));
     const ShellResult own = Sherd(absl::StrCat(command, " --help"));
     EXPECT_EQ(own.exit_code, 0);
@@ -50,7 +50,7 @@ TEST(CommandTest, AnUnknownCommandListsTheKnownOnes) {
   EXPECT_EQ(
       unknown.output,
       "sherd: \"quickstart\" is not a command, expected one of run, info, "
-      "inspect, verify, explain, flight\n");
+      "inspect, verify, recover, explain, flight\n");
 }
 
 TEST(CommandTest, VersionIsThatOfTheFile) {
@@ -263,6 +263,15 @@ TEST(CommandTest, VerifyDistinguishesSoundFromDamaged) {
   EXPECT_EQ(damaged.exit_code, 1);
   EXPECT_THAT(damaged.output, AllOf(StartsWith("sherd verify: "),
                                     HasSubstr("tiny.safetensors")));
+}
+
+TEST(CommandTest, RecoverSaysWhatIsMissing) {
+  const std::string folder = ShellTestFolder();
+  const ShellResult nothing = Sherd("recover " + Quoted(folder));
+  EXPECT_EQ(nothing.exit_code, 1);
+  EXPECT_THAT(nothing.output, AllOf(StartsWith("sherd recover: "),
+                                    HasSubstr("has no data files")));
+  EXPECT_EQ(Sherd("recover").exit_code, 2);
 }
 
 }  // namespace

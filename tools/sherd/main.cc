@@ -6,6 +6,7 @@
 
 #include "sherd/core/base/version.h"
 #include "sherd/tools/sherd/checkpoint/inspect_command.h"
+#include "sherd/tools/sherd/checkpoint/recover_command.h"
 #include "sherd/tools/sherd/checkpoint/verify_command.h"
 #include "sherd/tools/sherd/command_line.h"
 #include "sherd/tools/sherd/explain/explain_command.h"
@@ -46,6 +47,7 @@ int Main(std::vector<std::string> arguments) {
   sherd::AddInfoCommand(app, exit_code);
   sherd::AddInspectCommand(app, exit_code);
   sherd::AddVerifyCommand(app, exit_code);
+  sherd::AddRecoverCommand(app, exit_code);
   sherd::AddExplainCommand(app, exit_code);
   sherd::AddFlightCommand(app, exit_code);
   if (arguments.empty()) {

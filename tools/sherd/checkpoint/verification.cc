@@ -9,6 +9,7 @@
 #include "absl/types/span.h"
 #include "sherd/core/base/status_macros.h"
 #include "sherd/core/base/units.h"
+#include "sherd/serialization/checkpoint/data_file_check.h"
 #include "sherd/serialization/checkpoint_verify.h"
 #include "sherd/serialization/safetensors.h"
 #include "sherd/tools/sherd/checkpoint/inspection.h"
@@ -37,6 +38,16 @@ absl::Status ReadAll(FileSystem& files, const std::string& path) {
 absl::StatusOr<std::string> Verify(FileSystem& files, const std::string& path) {
   SHERD_ASSIGN_OR_RETURN(const Inspection inspection, Inspect(files, path));
   if (!inspection.is_checkpoint) {
+    SHERD_ASSIGN_OR_RETURN(const SafetensorsFile file,
+                           SafetensorsFile::Open(files, path));
+    if (IsDataFile({file.entries(), file.metadata()})) {
+      SHERD_ASSIGN_OR_RETURN(const VerifyReport report,
+                             VerifyDataFile(path, {.files = &files}));
+      return absl::StrCat(path, ": sound: data file of a checkpoint with ",
+                          report.tensors, " tensors, ",
+                          FormatCount(report.bytes),
+                          " bytes checked, checksums included");
+    }
     SHERD_RETURN_IF_ERROR(ReadAll(files, path));
     return absl::StrCat(path, ": sound: ", inspection.tensors.size(),
                         " tensors, ", FormatCount(inspection.files[0].bytes),

@@ -9,8 +9,9 @@
 namespace sherd {
 
 // Checks a safetensors file or a checkpoint and returns a line about the
-// checks. A checkpoint is read completely and compared with its checksums; a
-// safetensors file has none, so its header is checked and its data is read.
+// checks. A checkpoint is read completely and compared with its checksums, and
+// so is one of its data files alone; another safetensors file has none, so its
+// header is checked and its data is read.
 //   kDataLoss  Damage; the message has file, tensor and offset.
 //   Otherwise as Inspect.
 absl::StatusOr<std::string> Verify(FileSystem& files, const std::string& path);

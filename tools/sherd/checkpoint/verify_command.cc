@@ -20,7 +20,8 @@ void AddVerifyCommand(CLI::App& app, int& exit_code) {
   auto path = std::make_shared<std::string>();
   verify
       ->add_option("PATH", *path,
-                   "A safetensors file, or the directory of a checkpoint")
+                   "A safetensors file, as a data file of a checkpoint, or the "
+                   "directory of one")
       ->required();
   verify->callback([path, &exit_code] {
     const absl::StatusOr<std::string> report =

@@ -1,0 +1,130 @@
+#include "sherd/serialization/manifest/data_file.h"
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "sherd/testing/matchers.h"
+
+namespace sherd {
+namespace {
+
+using sherd::testing::StatusIs;
+
+DataFileContents Contents() {
+  DataFileContents contents;
+  contents.save_id = "0123456789abcdef";
+  contents.world_size = 4;
+  contents.rank = 2;
+  contents.files = 3;
+  contents.chunk_bytes = 32;
+  contents.tensors = {
+      {"a@b", kComplex128, {4, 3}, true, SavedLayoutKind::kChunk, 1},
+      {"nothing; 5:at all=", kInt8, {0, 7}},
+      {"step", kUInt64, {}}};
+  contents.placements = {"rank:2/cpu", "worker;3:x/cuda:1"};
+  contents.shards = {
+      {{{0, 2}, {4, 1}}, 0, 0}, {{{0, 0}, {4, 1}}, 0, 1}, {{{}, {}}, 2, 1}};
+  return contents;
+}
+
+SafetensorsHeader Header(const DataFileContents& contents) {
+  const std::string front = *EncodeDataFileHeader(contents);
+  int64_t bytes = CrcTableBytes(5);
+  for (const DataFileShard& shard : contents.shards) {
+    bytes += Volume(shard) *
+             static_cast<int64_t>(SizeOf(contents.tensors[shard.tensor].dtype));
+  }
+  return *ParseSafetensorsHeader(front.substr(8), bytes, "f");
+}
+
+TEST(DataFileTest, TheHeaderSurvivesEncodingAndParsing) {
+  const DataFileContents contents = Contents();
+  SHERD_ASSERT_OK_AND_ASSIGN(const DataFileContents again,
+                             ParseDataFileHeader(Header(contents), "f"));
+  EXPECT_EQ(again, contents);
+}
+
+TEST(DataFileTest, MetadataThatDoesNotFitIsRefused) {
+  const SafetensorsHeader intact = Header(Contents());
+  const std::vector<std::function<void(SafetensorsHeader&)>> changes = {
+      [](auto& h) { h.metadata.erase("sherd_format"); },
+      [](auto& h) { h.metadata["sherd_format"] = "1"; },
+      [](auto& h) { h.metadata["sherd_rank"] = "4"; },
+      [](auto& h) { h.metadata["sherd_rank"] = "02"; },
+      [](auto& h) { h.metadata["sherd_files"] = "5"; },
+      [](auto& h) { h.metadata["sherd_world_size"] = "0"; },
+      [](auto& h) { h.metadata["sherd_chunk_bytes"] = "16"; },
+      [](auto& h) { h.metadata["sherd_chunk_bytes"] = "99999999999999999999"; },
+      [](auto& h) { h.metadata["sherd_tensors"] += ";"; },
+      [](auto& h) { h.metadata["sherd_tensors"].pop_back(); },
+      [](auto& h) { h.metadata["sherd_tensors"][0] = 'X'; },
+      [](auto& h) {
+        h.metadata["sherd_tensors"] = "complex128[4,3]1,3;uint64[]0,0;";
+      },
+      [](auto& h) {
+        h.metadata["sherd_tensors"] = "complex128[4,2]1,2;uint64[]0,0;";
+      },
+      [](auto& h) {
+        h.metadata["sherd_tensors"] = "float64[4,3]1,2;uint64[]0,0;";
+      },
+      [](auto& h) {
+        h.metadata["sherd_tensors"] = "complex128[4,3,1]1,2;uint64[]0,0;";
+      },
+      [](auto& h) { h.metadata["sherd_empty_tensors"] = "int8[7]0,0=1:x;"; },
+      [](auto& h) { h.metadata["sherd_empty_tensors"] = "int8[0]0,0=9:x;"; },
+      [](auto& h) { h.metadata["sherd_empty_tensors"] = "int8[0]0,0=4:step;"; },
+      [](auto& h) { h.metadata["sherd_placements"] = "3*2:ab"; },
+      [](auto& h) { h.metadata["sherd_placements"] = "2*2:ab;"; },
+      [](auto& h) { h.metadata["sherd_placements"] = "4*2:ab;"; },
+      [](auto& h) { h.metadata["sherd_placements"] = "0*2:ab;3*2:ab;"; },
+      [](auto& h) { h.entries.back().name = "x@"; },
+      [](auto& h) { h.entries.back().shape[0] += 1; },
+      [](auto& h) { h.entries[0].name = "a@b@0,3"; },
+      [](auto& h) { h.entries[0].name = "a@b@0"; },
+      [](auto& h) { h.entries[0].name = "a"; },
+      [](auto& h) { h.entries.clear(); }};
+  for (size_t i = 0; i < changes.size(); ++i) {
+    SafetensorsHeader header = intact;
+    changes[i](header);
+    EXPECT_THAT(ParseDataFileHeader(header, "f"),
+                StatusIs(absl::StatusCode::kDataLoss, "f: "))
+        << i;
+  }
+  SafetensorsHeader later = intact;
+  later.metadata["sherd_format"] = "3";
+  EXPECT_THAT(ParseDataFileHeader(later, "f"),
+              StatusIs(absl::StatusCode::kUnimplemented, "later Sherd"));
+}
+
+TEST(DataFileTest, TheNameOfTheChecksumsIsReserved) {
+  DataFileContents contents = Contents();
+  contents.tensors[2].name = kCrcTableName;
+  EXPECT_THAT(EncodeDataFileHeader(contents),
+              StatusIs(absl::StatusCode::kInvalidArgument, "rename it"));
+}
+
+TEST(DataFileTest, ShardsLieByAlignmentThenBytesThenKey) {
+  const Dims zero = {0};
+  const Dims two = {2};
+  const std::vector<ShardInFile> shards = {
+      {"odd", zero, 5},          {"b", two, 4096},
+      {"small", zero, 8},        {"b", zero, 4096},
+      {"large", zero, 3 * 4096}, {"gpt", zero, 50257 * 768 * 4},
+      {"even", zero, 24}};
+  SHERD_ASSERT_OK_AND_ASSIGN(const FilePlan plan, PlanDataFile(shards, 4096));
+  std::vector<size_t> order;
+  for (const PlaceInFile& place : plan.places) {
+    order.push_back(place.shard);
+    EXPECT_EQ(place.data_offset % AlignmentClass(shards[place.shard].bytes), 0);
+  }
+  EXPECT_EQ(order, (std::vector<size_t>{4, 3, 1, 5, 6, 2, 0}));
+  EXPECT_EQ(plan.places[0].first_chunk, 1);
+  EXPECT_EQ(plan.places[1].first_chunk, 4);
+  EXPECT_EQ(plan.chunks, 3 + 1 + 1 + (50257 * 768 * 4 + 4095) / 4096 + 3);
+}
+
+}  // namespace
+}  // namespace sherd
