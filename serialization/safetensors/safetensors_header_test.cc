@@ -213,13 +213,15 @@ TEST(SafetensorsHeaderTest, MessagesQuoteOnlyPartsOfAHostileName) {
   EXPECT_LT(header.status().message().size(), 500u);
 }
 
-TEST(PlanSafetensorsTest, WholePagesComeFirstThenFallingElementSizes) {
+TEST(PlanSafetensorsTest, EachTensorBeginsAtAMultipleOfItsAlignmentClass) {
   const auto header = PlanSafetensors({{"bytes", kUInt8, {5}},
                                        {"halves", kFloat16, {3}},
                                        {"z_pages", kFloat32, {1024}},
                                        {"doubles", kFloat64, {7}},
                                        {"a_pages", kUInt8, {8192}},
                                        {"complex", kComplex128, {3}},
+                                       {"gpt", kFloat32, {50257, 768}},
+                                       {"even bytes", kUInt8, {48}},
                                        {"floats", kFloat32, {9}},
                                        {"empty", kFloat32, {0, 4}}});
   ASSERT_TRUE(header.ok()) << header.status();
@@ -228,14 +230,16 @@ TEST(PlanSafetensorsTest, WholePagesComeFirstThenFallingElementSizes) {
   for (const SafetensorsEntry& entry : header->entries) {
     order.push_back(entry.name);
     EXPECT_EQ(entry.begin, position) << entry.name;
+    EXPECT_EQ(entry.begin % AlignmentClass(entry.nbytes()), 0) << entry.name;
     EXPECT_EQ(entry.begin % static_cast<int64_t>(SizeOf(entry.dtype)), 0)
         << entry.name;
     position = entry.end;
   }
-  EXPECT_THAT(order, ElementsAre("a_pages", "empty", "z_pages", "complex",
-                                 "doubles", "floats", "halves", "bytes"));
+  EXPECT_THAT(
+      order, ElementsAre("a_pages", "z_pages", "empty", "gpt", "complex",
+                         "even bytes", "doubles", "floats", "halves", "bytes"));
   EXPECT_EQ(header->data_bytes(), position);
-  const SafetensorsEntry& complex = header->entries[3];
+  const SafetensorsEntry& complex = header->entries[4];
   EXPECT_EQ(complex.dtype_name, "F64");
   EXPECT_EQ(complex.shape, (Dims{3, 2}));
 }
