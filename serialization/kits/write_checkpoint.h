@@ -60,130 +60,166 @@ inline uint32_t CrcOf(absl::string_view bytes) {
                                bytes.size()));
 }
 
+// One checkpoint while it is written.
+class CheckpointWriter {
+ public:
+  CheckpointWriter(const std::string& path, std::vector<TensorToWrite> tensors,
+                   const WriteCheckpointOptions& options)
+      : path_(path),
+        tensors_(std::move(tensors)),
+        options_(options),
+        places_(tensors_.size()),
+        fingerprints_(tensors_.size()),
+        held_(static_cast<size_t>(options.ranks)) {
+    std::sort(tensors_.begin(), tensors_.end(),
+              [](const auto& a, const auto& b) { return a.name < b.name; });
+    for (size_t t = 0; t < tensors_.size(); ++t) {
+      for (int64_t i = 0; i < tensors_[t].layout.size(); ++i) {
+        const int rank = static_cast<int>(i % options.ranks);
+        places_[t].push_back({.placement = rank});
+        if (tensors_[t].layout.VolumeAt(i) == 0) continue;
+        held_[rank].push_back({t, i, tensors_[t].layout.BoxAt(i)});
+        held_[rank].back().data =
+            BytesOfShard(tensors_[t], held_[rank].back().box);
+      }
+    }
+  }
+
+  absl::Status Run() {
+    SHERD_RETURN_IF_ERROR(FileSystem::Posix().CreateDirectories(path_));
+    manifest_.writer = "sherd 0.1.0";
+    manifest_.save_id = options_.save_id;
+    manifest_.world_size = options_.ranks;
+    manifest_.chunk_bytes = options_.chunk_bytes;
+    for (int rank = 0; rank < options_.ranks; ++rank) {
+      manifest_.placements.push_back(absl::StrCat("rank:", rank, "/cpu"));
+      if (!held_[rank].empty()) SHERD_RETURN_IF_ERROR(WriteFile(rank));
+    }
+    return options_.manifest ? WriteManifest() : absl::OkStatus();
+  }
+
+ private:
+  struct Held {
+    size_t tensor;
+    int64_t shard;
+    Box box;
+    std::string data;
+  };
+
+  absl::Status Write(const std::string& name, absl::string_view bytes) {
+    return WriteFileAtomically(
+        FileSystem::Posix(), JoinPath(path_, name),
+        absl::MakeSpan(reinterpret_cast<const std::byte*>(bytes.data()),
+                       bytes.size()));
+  }
+
+  DataFileContents ContentsOf(int rank, const FilePlan& plan) const {
+    DataFileContents contents;
+    contents.save_id = options_.save_id;
+    contents.world_size = options_.ranks;
+    contents.rank = rank;
+    contents.files = static_cast<int32_t>(
+        std::count_if(held_.begin(), held_.end(),
+                      [](const auto& list) { return !list.empty(); }));
+    contents.chunk_bytes = options_.chunk_bytes;
+    contents.placements = {manifest_.placements.back()};
+    // A rank tells of the tensors that it holds, and of those without elements.
+    std::vector<size_t> number(tensors_.size());
+    for (size_t t = 0; t < tensors_.size(); ++t) {
+      const TensorToWrite& tensor = tensors_[t];
+      number[t] = contents.tensors.size();
+      if (Volume(tensor.layout.sizes()) == 0 ||
+          std::any_of(held_[rank].begin(), held_[rank].end(),
+                      [&](const Held& held) { return held.tensor == t; })) {
+        contents.tensors.push_back(
+            {tensor.name, tensor.dtype, tensor.layout.sizes()});
+      }
+    }
+    for (const PlaceInFile& place : plan.places) {
+      const Held& held = held_[rank][place.shard];
+      DataFileShard& shard = contents.shards.emplace_back();
+      static_cast<Box&>(shard) = held.box;
+      shard.tensor = number[held.tensor];
+    }
+    return contents;
+  }
+
+  absl::Status WriteFile(int rank) {
+    std::vector<ShardInFile> shards;
+    for (const Held& held : held_[rank]) {
+      shards.push_back({tensors_[held.tensor].name, held.box.offsets,
+                        static_cast<int64_t>(held.data.size())});
+    }
+    SHERD_ASSIGN_OR_RETURN(const FilePlan plan,
+                           PlanDataFile(shards, options_.chunk_bytes));
+    SHERD_ASSIGN_OR_RETURN(std::string bytes,
+                           EncodeDataFileHeader(ContentsOf(rank, plan)));
+    ManifestFile file = {
+        .name = absl::StrFormat("shard-%05d-of-%05d.%s.safetensors", rank,
+                                options_.ranks, options_.save_id),
+        .data_begin = static_cast<int64_t>(bytes.size()),
+        .chunks = plan.chunks};
+    std::vector<uint32_t> crcs = {CrcOf(bytes)};
+    for (const PlaceInFile& place : plan.places) {
+      const Held& held = held_[rank][place.shard];
+      const absl::string_view data = held.data;
+      for (size_t at = 0; at < data.size(); at += options_.chunk_bytes) {
+        crcs.push_back(CrcOf(data.substr(at, options_.chunk_bytes)));
+      }
+      const TensorToWrite& tensor = tensors_[held.tensor];
+      BoxFingerprint fingerprint(tensor.layout.sizes(), held.box,
+                                 SizeOf(tensor.dtype));
+      fingerprint.Add(absl::MakeSpan(
+          reinterpret_cast<const std::byte*>(data.data()), data.size()));
+      fingerprints_[held.tensor] ^= fingerprint.Finish();
+      places_[held.tensor][held.shard].extents = {
+          {static_cast<int32_t>(manifest_.files.size()), place.data_offset,
+           static_cast<int64_t>(data.size()), place.first_chunk}};
+      bytes += held.data;
+    }
+    const std::string table = EncodeCrcTable(crcs);
+    bytes += table;
+    file.size = static_cast<int64_t>(bytes.size());
+    file.crc32c = CrcOf(table);
+    manifest_.files.push_back(file);
+    return Write(file.name, bytes);
+  }
+
+  absl::Status WriteManifest() {
+    for (size_t t = 0; t < tensors_.size(); ++t) {
+      ManifestTensor tensor = {.name = tensors_[t].name,
+                               .dtype = tensors_[t].dtype,
+                               .layout = tensors_[t].layout};
+      tensor.fingerprint = Crc32cFromLinear(
+          fingerprints_[t], static_cast<uint64_t>(tensor.bytes()));
+      for (SavedShardPlace& place : places_[t]) {
+        AppendPlace(std::move(place), options_.chunk_bytes, tensor.runs);
+      }
+      manifest_.tensors.push_back(std::move(tensor));
+    }
+    SHERD_RETURN_IF_ERROR(ValidateManifest(manifest_));
+    SHERD_ASSIGN_OR_RETURN(const std::string bytes, EncodeManifest(manifest_));
+    return Write(kManifestFileName, bytes);
+  }
+
+  const std::string path_;
+  std::vector<TensorToWrite> tensors_;
+  const WriteCheckpointOptions options_;
+  Manifest manifest_;
+  // By tensor.
+  std::vector<std::vector<SavedShardPlace>> places_;
+  std::vector<uint32_t> fingerprints_;
+  // By rank.
+  std::vector<std::vector<Held>> held_;
+};
+
 }  // namespace internal
 
 // Writes a checkpoint of version 2 as a save does, by one process.
 inline absl::Status WriteCheckpoint(const std::string& path,
                                     std::vector<TensorToWrite> tensors,
                                     const WriteCheckpointOptions& options) {
-  FileSystem& files = FileSystem::Posix();
-  SHERD_RETURN_IF_ERROR(files.CreateDirectories(path));
-  std::sort(tensors.begin(), tensors.end(),
-            [](const auto& a, const auto& b) { return a.name < b.name; });
-  Manifest manifest;
-  manifest.writer = "sherd 0.1.0";
-  manifest.save_id = options.save_id;
-  manifest.world_size = options.ranks;
-  manifest.chunk_bytes = options.chunk_bytes;
-  DataFileContents all;
-  std::vector<std::vector<SavedShardPlace>> places(tensors.size());
-  std::vector<uint32_t> fingerprints(tensors.size());
-  // By rank: tensor and shard.
-  std::vector<std::vector<std::pair<size_t, int64_t>>> held(options.ranks);
-  for (size_t t = 0; t < tensors.size(); ++t) {
-    const TensorToWrite& tensor = tensors[t];
-    all.tensors.push_back({tensor.name, tensor.dtype, tensor.layout.sizes()});
-    for (int64_t i = 0; i < tensor.layout.size(); ++i) {
-      const int rank = static_cast<int>(i % options.ranks);
-      places[t].push_back({.placement = rank});
-      if (tensor.layout.VolumeAt(i) > 0) held[rank].emplace_back(t, i);
-    }
-  }
-  all.files = static_cast<int32_t>(
-      std::count_if(held.begin(), held.end(),
-                    [](const auto& list) { return !list.empty(); }));
-  for (int rank = 0; rank < options.ranks; ++rank) {
-    manifest.placements.push_back(absl::StrCat("rank:", rank, "/cpu"));
-    if (held[rank].empty()) continue;
-    DataFileContents contents = all;
-    contents.save_id = options.save_id;
-    contents.world_size = options.ranks;
-    contents.rank = rank;
-    contents.chunk_bytes = options.chunk_bytes;
-    contents.placements = {manifest.placements.back()};
-    std::vector<Box> boxes;
-    std::vector<std::string> data;
-    std::vector<ShardInFile> shards;
-    for (const auto& [t, i] : held[rank]) {
-      boxes.push_back(tensors[t].layout.BoxAt(i));
-      data.push_back(internal::BytesOfShard(tensors[t], boxes.back()));
-    }
-    // Once the boxes stay where they are.
-    for (size_t k = 0; k < boxes.size(); ++k) {
-      shards.push_back({tensors[held[rank][k].first].name, boxes[k].offsets,
-                        static_cast<int64_t>(data[k].size())});
-    }
-    SHERD_ASSIGN_OR_RETURN(const FilePlan plan,
-                           PlanDataFile(shards, options.chunk_bytes));
-    // A rank tells of the tensors that it holds, and of those without elements.
-    std::vector<size_t> number(tensors.size());
-    contents.tensors.clear();
-    for (size_t t = 0; t < tensors.size(); ++t) {
-      const bool holds =
-          std::any_of(held[rank].begin(), held[rank].end(),
-                      [&](const auto& h) { return h.first == t; });
-      number[t] = contents.tensors.size();
-      if (holds || Volume(tensors[t].layout.sizes()) == 0) {
-        contents.tensors.push_back(all.tensors[t]);
-      }
-    }
-    for (const PlaceInFile& place : plan.places) {
-      DataFileShard& shard = contents.shards.emplace_back();
-      static_cast<Box&>(shard) = boxes[place.shard];
-      shard.tensor = number[held[rank][place.shard].first];
-    }
-    SHERD_ASSIGN_OR_RETURN(std::string bytes, EncodeDataFileHeader(contents));
-    const int64_t data_begin = static_cast<int64_t>(bytes.size());
-    std::vector<uint32_t> crcs = {internal::CrcOf(bytes)};
-    for (const PlaceInFile& place : plan.places) {
-      const auto& [t, i] = held[rank][place.shard];
-      const std::string& own = data[place.shard];
-      for (size_t at = 0; at < own.size(); at += options.chunk_bytes) {
-        crcs.push_back(internal::CrcOf(
-            absl::string_view(own).substr(at, options.chunk_bytes)));
-      }
-      BoxFingerprint fingerprint(tensors[t].layout.sizes(), boxes[place.shard],
-                                 SizeOf(tensors[t].dtype));
-      fingerprint.Add(absl::MakeSpan(
-          reinterpret_cast<const std::byte*>(own.data()), own.size()));
-      fingerprints[t] ^= fingerprint.Finish();
-      places[t][i].extents = {
-          {static_cast<int32_t>(manifest.files.size()), place.data_offset,
-           static_cast<int64_t>(own.size()), place.first_chunk}};
-      bytes += own;
-    }
-    const std::string table = EncodeCrcTable(crcs);
-    bytes += table;
-    ManifestFile& file = manifest.files.emplace_back();
-    file.name = absl::StrFormat("shard-%05d-of-%05d.%s.safetensors", rank,
-                                options.ranks, options.save_id);
-    file.size = static_cast<int64_t>(bytes.size());
-    file.data_begin = data_begin;
-    file.chunks = plan.chunks;
-    file.crc32c = internal::CrcOf(table);
-    SHERD_RETURN_IF_ERROR(WriteFileAtomically(
-        files, JoinPath(path, file.name),
-        absl::MakeSpan(reinterpret_cast<const std::byte*>(bytes.data()),
-                       bytes.size())));
-  }
-  for (size_t t = 0; t < tensors.size(); ++t) {
-    ManifestTensor tensor = {.name = tensors[t].name,
-                             .dtype = tensors[t].dtype,
-                             .layout = tensors[t].layout};
-    tensor.fingerprint = Crc32cFromLinear(
-        fingerprints[t], static_cast<uint64_t>(tensor.bytes()));
-    for (SavedShardPlace& place : places[t]) {
-      AppendPlace(std::move(place), options.chunk_bytes, tensor.runs);
-    }
-    manifest.tensors.push_back(std::move(tensor));
-  }
-  if (!options.manifest) return absl::OkStatus();
-  SHERD_RETURN_IF_ERROR(ValidateManifest(manifest));
-  SHERD_ASSIGN_OR_RETURN(const std::string bytes, EncodeManifest(manifest));
-  return WriteFileAtomically(
-      files, JoinPath(path, kManifestFileName),
-      absl::MakeSpan(reinterpret_cast<const std::byte*>(bytes.data()),
-                     bytes.size()));
+  return internal::CheckpointWriter(path, std::move(tensors), options).Run();
 }
 
 }  // namespace sherd
