@@ -1,419 +1,317 @@
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <memory>
 #include <optional>
-#include <random>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
-#include "absl/container/flat_hash_set.h"
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
-#include "sherd/core/base/checked_math.h"
+#include "absl/types/span.h"
 #include "sherd/core/base/error_info.h"
+#include "sherd/core/base/fingerprint.h"
 #include "sherd/core/base/logging.h"
 #include "sherd/core/base/printable_text.h"
 #include "sherd/core/base/status_macros.h"
 #include "sherd/core/comm/collective/agreement.h"
 #include "sherd/core/comm/init.h"
-#include "sherd/core/tensor/box.h"
 #include "sherd/serialization/checkpoint.h"
-#include "sherd/serialization/checkpoint/lease.h"
-#include "sherd/serialization/checkpoint/save_plan.h"
+#include "sherd/serialization/checkpoint/kept_plans.h"
+#include "sherd/serialization/checkpoint/replica_check.h"
+#include "sherd/serialization/checkpoint/save_directory.h"
 #include "sherd/serialization/checkpoint/shard_writer.h"
 #include "sherd/serialization/checkpoint/sharded_layout.h"
-#include "sherd/serialization/checkpoint_reader.h"
-#include "sherd/serialization/manifest/manifest_codec_v1.h"
+#include "sherd/serialization/checkpoint/tensor_fingerprint.h"
+#include "sherd/serialization/manifest/data_file.h"
+#include "sherd/serialization/manifest/manifest_codec.h"
+#include "sherd/serialization/safetensors/crc32c.h"
 
 namespace sherd {
 namespace {
 
 constexpr char kOperation[] = "save_checkpoint";
-// A manifest is written in blocks of this size.
-constexpr size_t kStageBytes = size_t{1} << 20;
+// Up to here the ranks' parts of all fingerprints travel with their reports.
+constexpr size_t kMaxGatheredSums = size_t{64} << 10;
+
+// What rank 0 must know about the file of a rank. All 0: it has none.
+struct FileReport {
+  int64_t size = 0;
+  int64_t data_begin = 0;
+  int64_t chunks = 0;
+  uint32_t crc32c = 0;
+  uint32_t reserved = 0;
+};
+
+absl::Span<const std::byte> BytesOf(const std::string& text) {
+  return absl::MakeSpan(reinterpret_cast<const std::byte*>(text.data()),
+                        text.size());
+}
 
 // One rank's part of one save.
 class Saver {
  public:
   Saver(const std::string& path,
         const std::map<std::string, ShardedTensor>& tensors,
-        ProcessGroup& group, const SaveOptions& options)
+        std::shared_ptr<ProcessGroup> group, const SaveOptions& options)
       : path_(path),
         label_(absl::StrCat("save \"", PrintableLine(path), "\"")),
         operation_(kOperation, label_),
         tensors_(tensors),
-        group_(group),
+        shared_group_(std::move(group)),
+        group_(*shared_group_),
         files_(options.files != nullptr ? *options.files : FileSystem::Posix()),
-        sync_(options.sync),
-        max_unsynced_bytes_(options.max_unsynced_bytes),
-        timeout_(options.timeout),
-        lease_duration_(options.lease_duration),
-        bytes_of_rank_(static_cast<size_t>(group.size())) {}
+        options_(options),
+        directory_(files_, path, options.sync,
+                   [this] { return step_->MadeProgress(); }) {
+    for (const auto& [name, tensor] : tensors) {
+      named_.push_back({&name, &tensor});
+    }
+  }
 
   absl::Status Run() {
     BeginStep();
-    // First this, since it fills the fingerprint.
+    // First this, since it makes the plan.
     const absl::Status prepared = Prepare();
+    const uint64_t fingerprint = Fingerprint()
+                                     .Add(path_)
+                                     .Add(options_.sync)
+                                     .Add(options_.check_replicas)
+                                     .Add(agreed_)
+                                     .value();
     // Rank 0 brings the number of the save, the others nothing.
     SHERD_ASSIGN_OR_RETURN(
         const uint64_t id,
         step_->AgreeOnMaximum(prepared,
-                              {fingerprint_.value(),
-                               [&] {
-                                 return absl::StrCat(
-                                     "path ", PrintableLine(path_), "\nsync ",
-                                     sync_ ? "true" : "false", "\n",
-                                     DescribeForAgreement(layouts_));
-                               }},
+                              {fingerprint, [this] { return DescribeCall(); }},
                               group_.rank() == 0 ? own_id_ : 0));
-    save_id_ = SaveIdText(id);
-    by_rank_ = ShardsByRank(layouts_, group_.size());
+    directory_.SetSaveId(id);
     const absl::Status status = WriteAndCommit();
     // All ranks are here, so none is writing any more.
     if (!status.ok() && group_.rank() == 0 && group_.health().ok()) {
-      RemoveOwnFiles();
+      directory_.RemoveOwnFiles();
     }
     return status;
   }
 
-  int64_t tensor_bytes() const { return tensor_bytes_; }
   // After Run() returned OK.
+  int64_t tensor_bytes() const { return plan_->tensor_bytes; }
   int64_t file_bytes() const { return file_bytes_; }
   const OperationLabel& operation() const { return operation_; }
 
  private:
   // Ranks wait in the agreement that ends the step as long as the others make
   // progress.
-  void BeginStep() {
-    step_.emplace(group_, operation_, LongStepOptions{.timeout = timeout_});
+  void BeginStep(size_t note_bytes = 0) {
+    step_.emplace(
+        group_, operation_,
+        LongStepOptions{.timeout = options_.timeout, .note_bytes = note_bytes});
+  }
+
+  // Everything that can go wrong before anything is written. `sync` is agreed
+  // on since with it ranks remove files of the old checkpoint without a sync of
+  // their own, as rank 0 has made the switch durable.
+  absl::Status Prepare() {
+    for (const auto& [name, tensor] : tensors_) {
+      SHERD_RETURN_IF_ERROR(CheckTensor(name, tensor, group_));
+    }
+    SHERD_ASSIGN_OR_RETURN(plan_,
+                           KeptPlans::Get().PlanFor(shared_group_, tensors_,
+                                                    options_.check_replicas));
+    agreed_ = static_cast<int64_t>(plan_->fingerprint);
+    sums_.resize(tensors_.size());
+    if (group_.rank() != 0) return absl::OkStatus();
+    SHERD_ASSIGN_OR_RETURN(
+        own_id_, directory_.Take(options_.lease_duration, plan_->tensor_bytes));
+    return absl::OkStatus();
+  }
+
+  // As AgreedValue::describe has it. Ranks that differ have not saved yet, and
+  // may take the time.
+  std::string DescribeCall() const {
+    std::string text =
+        absl::StrCat("path ", PrintableLine(path_), "\nsync ",
+                     options_.sync ? "true" : "false", "\ncheck_replicas ",
+                     options_.check_replicas ? "true" : "false", "\n");
+    std::vector<TensorToSave> layouts;
+    for (const auto& [name, tensor] : tensors_) {
+      auto layout = DescribeTensor(name, tensor, group_);
+      if (layout.ok()) layouts.push_back(*std::move(layout));
+    }
+    return absl::StrCat(text, DescribeForAgreement(layouts));
   }
 
   absl::Status WriteAndCommit() {
-    BeginStep();
-    ListReplaced();
-    SHERD_RETURN_IF_ERROR(step_->Agree(WriteFile()));
-    SHERD_RETURN_IF_ERROR(ReportToRank0());
+    absl::Status ready;
+    if (options_.check_replicas) {
+      ready = CompareReplicas(group_, operation_, named_, plan_->replicas,
+                              {.timeout = options_.timeout});
+      // Otherwise the others learn of it when the step ends.
+      if (!ready.ok() && !group_.health().ok()) return ready;
+    }
+    BeginStep(NoteBytes());
+    directory_.ListReplaced(group_.rank(), group_.size());
+    SHERD_RETURN_IF_ERROR(Report(ready.ok() ? WriteFile() : ready));
+    SHERD_RETURN_IF_ERROR(SumFingerprints());
     BeginStep();
     absl::Status committed;
     if (group_.rank() == 0) {
       committed = Commit();
       // Before any rank returns: it may be the first of the next save.
-      lease_.reset();
+      directory_.Release();
     }
-    // Rank 0 brings the bytes of all files.
-    SHERD_ASSIGN_OR_RETURN(
-        const uint64_t file_bytes,
-        step_->AgreeOnMaximum(committed, {},
-                              static_cast<uint64_t>(file_bytes_)));
-    file_bytes_ = static_cast<int64_t>(file_bytes);
-    RemoveReplaced();
+    SHERD_RETURN_IF_ERROR(step_->Agree(committed));
+    directory_.RemoveReplaced();
     return absl::OkStatus();
-  }
-
-  // Everything that can go wrong before anything is written.
-  absl::Status Prepare() {
-    // Of `sync` too: with it, ranks remove files of the old checkpoint without
-    // a sync of their own, since rank 0 has made the switch durable.
-    fingerprint_.Add(path_).Add(sync_);
-    for (const auto& [name, tensor] : tensors_) {
-      SHERD_ASSIGN_OR_RETURN(TensorToSave layout,
-                             DescribeTensor(name, tensor, group_));
-      AddToFingerprint(layout, fingerprint_);
-      AssignReplicaOwners(layout, absl::MakeSpan(bytes_of_rank_));
-      SHERD_ASSIGN_OR_RETURN(const int64_t bytes,
-                             NumBytes(layout.sizes, layout.dtype));
-      const auto sum = CheckedAdd(tensor_bytes_, bytes);
-      if (!sum.has_value()) {
-        return absl::InvalidArgumentError(
-            "the tensors together have 2^63 bytes or more");
-      }
-      tensor_bytes_ = *sum;
-      layouts_.push_back(std::move(layout));
-    }
-    return group_.rank() == 0 ? PrepareDirectory() : absl::OkStatus();
-  }
-
-  absl::Status PrepareDirectory() {
-    SHERD_RETURN_IF_ERROR(
-        sync_ ? WithAdvice(CreateDurableDirectories(files_, path_))
-              : files_.CreateDirectories(path_));
-    own_id_ = RandomId();
-    SHERD_ASSIGN_OR_RETURN(
-        lease_, CheckpointLease::Take(files_, path_, SaveIdText(own_id_),
-                                      {lease_duration_, sync_}));
-    SHERD_RETURN_IF_ERROR(RemoveLeftovers());
-    SHERD_ASSIGN_OR_RETURN(const int64_t free_bytes, files_.FreeBytes(path_));
-    if (tensor_bytes_ > free_bytes) {
-      return absl::ResourceExhaustedError(
-          absl::StrCat("the checkpoint ", path_, " needs ", tensor_bytes_,
-                       " bytes and those of its headers, but only ", free_bytes,
-                       " are free"));
-    }
-    return absl::OkStatus();
-  }
-
-  // Removes files of saves that are over: all that have the names of a save's
-  // files and that the manifest, if there is one, does not name. Data files
-  // that cannot be removed now are left to the next save.
-  absl::Status RemoveLeftovers() {
-    SHERD_ASSIGN_OR_RETURN(const std::vector<std::string> names,
-                           files_.List(path_));
-    // First of all: without them a save that has lost its lease cannot switch
-    // any more, and the manifest that is read below remains.
-    for (const std::string& name : names) {
-      if (!IsStagedManifestName(name)) continue;
-      const absl::Status status = files_.Remove(JoinPath(path_, name));
-      if (!status.ok() && !absl::IsNotFound(status)) return status;
-    }
-    absl::flat_hash_set<absl::string_view> in_use;
-    const auto manifest = ReadManifest(files_, path_);
-    if (manifest.ok()) {
-      for (const ManifestFile& file : manifest->files) in_use.insert(file.name);
-    } else if (!absl::IsNotFound(manifest.status())) {
-      // There is one: it cannot be read now, or leads to a file that is away,
-      // or only another build reads it.
-      return absl::OkStatus();
-    }
-    std::vector<std::string> unused;
-    for (const std::string& name : names) {
-      if (IsSaveFileName(name) && !IsStagedManifestName(name) &&
-          !in_use.contains(name)) {
-        unused.push_back(name);
-      }
-    }
-    if (unused.empty() || !ManifestWillLast()) return absl::OkStatus();
-    for (const std::string& name : unused) {
-      RemoveOldFile(name);
-      SHERD_RETURN_IF_ERROR(step_->MadeProgress());
-    }
-    return absl::OkStatus();
-  }
-
-  // After an error, with or without the lease: removes what this save has
-  // written, unless the manifest names it.
-  void RemoveOwnFiles() {
-    const auto manifest = ReadManifest(files_, path_);
-    if (manifest.ok() ? manifest->save_id == save_id_
-                      : !absl::IsNotFound(manifest.status())) {
-      return;
-    }
-    for (const std::string& name :
-         files_.List(path_).value_or(std::vector<std::string>())) {
-      if (IsSaveFileName(name) && absl::StrContains(name, save_id_)) {
-        RemoveOldFile(name);
-      }
-    }
-  }
-
-  // Notes this rank's share of the files that the switch will leave without
-  // use. Before the switch: then none is of a save that takes the lease over
-  // once this one has switched.
-  void ListReplaced() {
-    for (std::string& name :
-         files_.List(path_).value_or(std::vector<std::string>())) {
-      if (!IsSaveFileName(name) || absl::StrContains(name, save_id_)) continue;
-      if (Fingerprint().Add(name).value() % group_.size() ==
-          static_cast<uint64_t>(group_.rank())) {
-        replaced_.push_back(std::move(name));
-      }
-    }
-  }
-
-  void RemoveReplaced() {
-    if (replaced_.empty()) return;
-    if (!sync_ && !ManifestWillLast()) return;
-    for (const std::string& name : replaced_) RemoveOldFile(name);
-  }
-
-  // Makes the manifest that is there the one that a loss of power leaves: only
-  // then may files that it does not name be removed. A file system without such
-  // a sync keeps no promise that a save without `sync` could wait for.
-  bool ManifestWillLast() {
-    const absl::Status synced = files_.SyncDirectory(path_);
-    if (synced.ok() || (!sync_ && absl::IsUnimplemented(synced))) return true;
-    SHERD_LOG(kWarning) << "old files stay: " << synced.ToString();
-    return false;
-  }
-
-  // The result of a sync of directories, with what to do where there is none.
-  static absl::Status WithAdvice(const absl::Status& synced) {
-    if (!absl::IsUnimplemented(synced)) return synced;
-    return absl::UnimplementedError(absl::StrCat(
-        synced.message(),
-        ": expected a file system that syncs directories; use another one, or "
-        "sync=false, with which a loss of power may damage the checkpoint"));
-  }
-
-  void RemoveOldFile(const std::string& name) {
-    const absl::Status status = files_.Remove(JoinPath(path_, name));
-    if (!status.ok() && !absl::IsNotFound(status)) {
-      SHERD_LOG(kWarning) << "an old file stays: " << status.ToString();
-    }
-  }
-
-  static uint64_t RandomId() {
-    std::random_device random;
-    return uint64_t{random()} << 32 | random();
-  }
-
-  static std::string SaveIdText(uint64_t id) {
-    return absl::StrFormat("%016x", id);
   }
 
   absl::Status WriteFile() {
-    const std::vector<ShardIndex>& own = by_rank_[group_.rank()];
+    if (plan_->shards.empty()) return absl::OkStatus();
+    DataFileContents contents = plan_->contents;
+    contents.save_id = directory_.save_id();
+    SHERD_ASSIGN_OR_RETURN(const std::string header,
+                           EncodeDataFileHeader(contents));
+    report_.data_begin = static_cast<int64_t>(header.size());
+    report_.chunks = plan_->chunks;
+    const PlannedShard& last = plan_->shards.back();
+    report_.size = report_.data_begin + last.data_offset + BytesOf(last) +
+                   CrcTableBytes(plan_->chunks);
     SHERD_ASSIGN_OR_RETURN(
-        const RankFile plan,
-        PlanRankFile(layouts_, own, group_.rank(), group_.size(), save_id_));
-    if (plan.name.empty()) return absl::OkStatus();
-    SHERD_ASSIGN_OR_RETURN(std::unique_ptr<File> file,
-                           files_.Create(JoinPath(path_, plan.name)));
-    SHERD_RETURN_IF_ERROR(file->Reserve(plan.size));
+        std::unique_ptr<File> file,
+        files_.Create(JoinPath(path_, DataFileName(group_.rank(), group_.size(),
+                                                   directory_.save_id()))));
+    SHERD_RETURN_IF_ERROR(file->Reserve(report_.size));
     int64_t synced = 0;
+    // Of all writes: here data may also begin to go to the disk.
     SequentialWriter writer(*file, [&](int64_t written) -> absl::Status {
-      if (sync_ && written - synced >= max_unsynced_bytes_) {
+      if (options_.sync && written - synced >= options_.max_unsynced_bytes) {
         SHERD_RETURN_IF_ERROR(file->Sync());
         synced = written;
       }
       return step_->MadeProgress();
     });
-    SHERD_RETURN_IF_ERROR(writer.Append(
-        absl::MakeSpan(reinterpret_cast<const std::byte*>(plan.header.data()),
-                       plan.header.size())));
-    PlaceCrcs(own);
-    for (const RankFile::Place& place : plan.places) {
-      SHERD_CHECK(writer.position() == place.file_offset);
-      const ShardedTensor& tensor =
-          tensors_.at(layouts_[place.index.tensor].name);
-      const ShardToSave& shard =
-          layouts_[place.index.tensor].shards[place.index.shard];
-      SHERD_ASSIGN_OR_RETURN(const Tensor part,
-                             LocalPart(tensor, shard.held, shard));
-      SHERD_RETURN_IF_ERROR(Annotate(
-          AppendTensor(writer, part, kChunkBytes, CrcsOf(place.index)),
-          absl::StrCat("tensor ", Quoted(layouts_[place.index.tensor].name))));
-    }
+    SHERD_RETURN_IF_ERROR(AppendAll(writer, header));
+    SHERD_CHECK(writer.position() == report_.size);
     SHERD_RETURN_IF_ERROR(writer.Flush());
-    if (sync_) SHERD_RETURN_IF_ERROR(file->Sync());
+    if (options_.sync) SHERD_RETURN_IF_ERROR(file->Sync());
     SHERD_RETURN_IF_ERROR(file->Close());
-    // Its name must be durable before the manifest is, and the host of another
-    // rank may know nothing of it yet.
-    return sync_ ? WithAdvice(files_.SyncDirectory(path_)) : absl::OkStatus();
+    return directory_.SyncNames();
   }
 
-  static int64_t NumChunks(const TensorToSave& tensor, ShardIndex index) {
-    const int64_t bytes = Volume(tensor.shards[index.shard]) *
-                          static_cast<int64_t>(SizeOf(tensor.dtype));
-    const int64_t chunk = kChunkBytes;
-    return (bytes + chunk - 1) / chunk;
+  int64_t BytesOf(const PlannedShard& shard) const {
+    const ShardedTensor& tensor =
+        *named_[static_cast<size_t>(shard.tensor)].tensor;
+    return Volume(shard.box) * static_cast<int64_t>(SizeOf(tensor.dtype()));
   }
 
-  size_t NumChunks(const std::vector<ShardIndex>& shards) const {
-    size_t chunks = 0;
-    for (const ShardIndex& index : shards) {
-      chunks += NumChunks(layouts_[index.tensor], index);
+  // The header, the shards, and the CRCs of both.
+  absl::Status AppendAll(SequentialWriter& writer, const std::string& header) {
+    std::vector<uint32_t> crcs(static_cast<size_t>(1 + plan_->chunks));
+    crcs[0] = Crc32c(sherd::BytesOf(header));
+    SHERD_RETURN_IF_ERROR(writer.Append(sherd::BytesOf(header)));
+    for (const PlannedShard& shard : plan_->shards) {
+      SHERD_CHECK(writer.position() == report_.data_begin + shard.data_offset);
+      const NamedTensor& named = named_[static_cast<size_t>(shard.tensor)];
+      SHERD_ASSIGN_OR_RETURN(const Tensor part,
+                             LocalPart(*named.tensor, shard.held, shard.box));
+      const absl::StatusOr<uint32_t> sum = AppendTensor(
+          writer, part, kChunkBytes,
+          absl::MakeSpan(crcs).subspan(static_cast<size_t>(shard.first_chunk),
+                                       static_cast<size_t>(shard.chunks)),
+          BoxFingerprint(named.tensor->size(), shard.box, part.element_size()));
+      if (!sum.ok()) {
+        return Annotate(sum.status(),
+                        absl::StrCat("tensor ", Quoted(*named.name)));
+      }
+      sums_[static_cast<size_t>(shard.tensor)] ^= *sum;
     }
-    return chunks;
+    const std::string table = EncodeCrcTable(crcs);
+    report_.crc32c = Crc32c(sherd::BytesOf(table));
+    return writer.Append(sherd::BytesOf(table));
   }
 
-  // Makes room in report_ for the CRCs of this rank's shards, in the order of
-  // by_rank_, which is the order in which rank 0 expects them.
-  void PlaceCrcs(const std::vector<ShardIndex>& own) {
-    size_t next = 0;
-    for (const ShardIndex& index : own) {
-      const size_t n = NumChunks(layouts_[index.tensor], index);
-      crc_places_[{index.tensor, index.shard}] = {next, n};
-      next += n;
-    }
-    report_.resize(next);
+  bool SumsTravelWithReports() const {
+    return tensors_.size() * sizeof(uint32_t) *
+               static_cast<size_t>(group_.size()) <=
+           kMaxGatheredSums;
   }
 
-  absl::Span<uint32_t> CrcsOf(ShardIndex index) {
-    const auto [begin, n] = crc_places_.at({index.tensor, index.shard});
-    return absl::MakeSpan(report_).subspan(begin, n);
+  size_t NoteBytes() const {
+    return sizeof(FileReport) +
+           (SumsTravelWithReports() ? sums_.size() * sizeof(uint32_t) : 0);
   }
 
-  // Brings all CRCs to rank 0.
-  absl::Status ReportToRank0() {
-    std::vector<ConstBytes> sends(group_.size());
-    std::vector<MutableBytes> recvs(group_.size());
-    sends[0] = ConstBytes(reinterpret_cast<const std::byte*>(report_.data()),
-                          report_.size() * sizeof(uint32_t));
-    if (group_.rank() == 0) {
-      reports_.resize(group_.size());
-      for (int rank = 0; rank < group_.size(); ++rank) {
-        std::vector<uint32_t>& report = reports_[rank];
-        report.resize(NumChunks(by_rank_[rank]));
-        recvs[rank] = MutableBytes(reinterpret_cast<std::byte*>(report.data()),
-                                   report.size() * sizeof(uint32_t));
+  // Ends the writing on all ranks, and brings the reports of all to all.
+  absl::Status Report(const absl::Status& written) {
+    std::vector<std::byte> note(NoteBytes());
+    if (written.ok()) {
+      std::memcpy(note.data(), &report_, sizeof(FileReport));
+      if (note.size() > sizeof(FileReport)) {
+        std::memcpy(&note[sizeof(FileReport)], sums_.data(),
+                    note.size() - sizeof(FileReport));
       }
     }
-    return group_.AllToAllV(sends, recvs);
+    std::vector<std::byte> notes(note.size() *
+                                 static_cast<size_t>(group_.size()));
+    SHERD_RETURN_IF_ERROR(
+        step_->AgreeAndGather(written, {}, note, absl::MakeSpan(notes)));
+    reports_.resize(static_cast<size_t>(group_.size()));
+    if (SumsTravelWithReports()) std::fill(sums_.begin(), sums_.end(), 0);
+    for (size_t r = 0; r < reports_.size(); ++r) {
+      const std::byte* const from = &notes[r * note.size()];
+      std::memcpy(&reports_[r], from, sizeof(FileReport));
+      file_bytes_ += reports_[r].size;
+      for (size_t t = 0; SumsTravelWithReports() && t < sums_.size(); ++t) {
+        uint32_t sum = 0;
+        std::memcpy(&sum, from + sizeof(FileReport) + t * sizeof(sum),
+                    sizeof(sum));
+        sums_[t] ^= sum;
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  // Brings the sums of all ranks to rank 0, if Report() has not.
+  absl::Status SumFingerprints() {
+    if (SumsTravelWithReports()) return absl::OkStatus();
+    const ConstBytes own(reinterpret_cast<const std::byte*>(sums_.data()),
+                         sums_.size() * sizeof(uint32_t));
+    MutableBytes sum;
+    if (group_.rank() == 0) {
+      sum =
+          MutableBytes(reinterpret_cast<std::byte*>(sums_.data()), own.size());
+    }
+    return InOperation(
+        operation_, group_.Reduce(own, sum, DType::kUInt32, ReduceOp::kBxor,
+                                  /*root=*/0, {.timeout = options_.timeout}));
   }
 
   // Makes the new files the checkpoint. Rank 0 only.
   absl::Status Commit() {
-    SHERD_ASSIGN_OR_RETURN(ManifestV1 manifest,
-                           PlanManifest(layouts_, group_.size(), save_id_));
-    for (int rank = 0; rank < group_.size(); ++rank) {
-      size_t next = 0;
-      for (const ShardIndex& index : by_rank_[rank]) {
-        const ManifestTensorV1& tensor = manifest.tensors[index.tensor];
-        const ManifestShardV1& shard = tensor.shards[index.shard];
-        const int64_t n = manifest.NumChunks(tensor, shard);
-        std::copy_n(reports_[rank].begin() + next, n,
-                    manifest.chunk_crc32c.begin() + shard.first_chunk);
-        next += n;
+    Manifest manifest = plan_->manifest.manifest;
+    manifest.save_id = directory_.save_id();
+    for (size_t i = 0; i < manifest.files.size(); ++i) {
+      const int rank = plan_->manifest.rank_of_file[i];
+      const FileReport& report = reports_[static_cast<size_t>(rank)];
+      ManifestFile& file = manifest.files[i];
+      file.name = DataFileName(rank, group_.size(), directory_.save_id());
+      file.data_begin = report.data_begin;
+      file.size += report.data_begin;
+      file.crc32c = report.crc32c;
+      if (file.size != report.size || file.chunks != report.chunks) {
+        return absl::InternalError(
+            absl::StrCat("rank ", rank, " wrote ", report.size, " bytes with ",
+                         report.chunks, " chunks, expected ", file.size,
+                         " with ", file.chunks, "; report this error"));
       }
     }
-    for (const ManifestFileV1& file : manifest.files) file_bytes_ += file.size;
-    SHERD_ASSIGN_OR_RETURN(const std::string bytes, EncodeManifestV1(manifest));
-    return Switch(bytes);
-  }
-
-  // The steps of CheckpointLease: the manifest is staged under a name of its
-  // own, the lease is checked, and then the name given.
-  absl::Status Switch(const std::string& bytes) {
-    const std::string target = JoinPath(path_, kManifestFileName);
-    const std::string staged = JoinPath(path_, StagedManifestName(save_id_));
-    SHERD_RETURN_IF_ERROR(Stage(staged, bytes));
-    SHERD_RETURN_IF_ERROR(lease_->Check());
-    absl::Status renamed = files_.Rename(staged, target);
-    if (absl::IsNotFound(renamed)) {
-      // Another save has taken the lease over and removed the staged manifest;
-      // or a server that was asked twice has renamed it the first time.
-      const auto manifest = ReadManifest(files_, path_);
-      if (manifest.ok() && manifest->save_id == save_id_) {
-        renamed = absl::OkStatus();
-      } else {
-        SHERD_RETURN_IF_ERROR(lease_->Check());
-      }
+    for (size_t t = 0; t < manifest.tensors.size(); ++t) {
+      ManifestTensor& tensor = manifest.tensors[t];
+      tensor.fingerprint =
+          Crc32cFromLinear(sums_[t], static_cast<uint64_t>(tensor.bytes()));
     }
-    SHERD_RETURN_IF_ERROR(renamed);
-    if (!sync_) return absl::OkStatus();
-    return Annotate(SyncRenamed(files_, target),
-                    "the new checkpoint has replaced the old one");
-  }
-
-  absl::Status Stage(const std::string& staged, const std::string& bytes) {
-    SHERD_ASSIGN_OR_RETURN(std::unique_ptr<File> file, files_.Create(staged));
-    SequentialWriter writer(*file,
-                            [this](int64_t) { return step_->MadeProgress(); });
-    auto rest = absl::MakeSpan(reinterpret_cast<const std::byte*>(bytes.data()),
-                               bytes.size());
-    while (!rest.empty()) {
-      const auto block = rest.first(std::min(rest.size(), kStageBytes));
-      SHERD_RETURN_IF_ERROR(writer.Append(block));
-      rest.remove_prefix(block.size());
-    }
-    SHERD_RETURN_IF_ERROR(writer.Flush());
-    if (sync_) SHERD_RETURN_IF_ERROR(file->Sync());
-    SHERD_RETURN_IF_ERROR(file->Close());
-    return step_->MadeProgress();
+    SHERD_ASSIGN_OR_RETURN(const std::string bytes, EncodeManifest(manifest));
+    return directory_.Switch(bytes);
   }
 
   const std::string& path_;
@@ -421,33 +319,27 @@ class Saver {
   const std::string label_;
   const OperationLabel operation_;
   const std::map<std::string, ShardedTensor>& tensors_;
+  const std::shared_ptr<ProcessGroup> shared_group_;
   ProcessGroup& group_;
   FileSystem& files_;
-  const bool sync_;
-  const int64_t max_unsynced_bytes_;
-  const std::optional<absl::Duration> timeout_;
-  const absl::Duration lease_duration_;
+  const SaveOptions& options_;
+  SaveDirectory directory_;
+  // By index in the plan, as in tensors_.
+  std::vector<NamedTensor> named_;
 
   // The step that this rank is in.
   std::optional<LongStep> step_;
-  // On rank 0: the number of the save, and the right to it.
+  // Of the plan, in the form of Fingerprint.
+  int64_t agreed_ = 0;
+  // On rank 0: the number of the save.
   uint64_t own_id_ = 0;
-  std::unique_ptr<CheckpointLease> lease_;
-  // By name, as in tensors_, with each element once.
-  std::vector<TensorToSave> layouts_;
-  std::vector<int64_t> bytes_of_rank_;
-  Fingerprint fingerprint_;
-  int64_t tensor_bytes_ = 0;
+  std::shared_ptr<const SavePlan> plan_;
+  // For each tensor the linear CRC of what this rank wrote of it, then, on rank
+  // 0, of all of it.
+  std::vector<uint32_t> sums_;
+  FileReport report_;
+  std::vector<FileReport> reports_;
   int64_t file_bytes_ = 0;
-  std::string save_id_;
-  std::vector<std::string> replaced_;
-  std::vector<std::vector<ShardIndex>> by_rank_;
-  // The CRCs of the chunks of this rank's file; and where those of a shard are.
-  std::vector<uint32_t> report_;
-  absl::flat_hash_map<std::pair<size_t, size_t>, std::pair<size_t, size_t>>
-      crc_places_;
-  // On rank 0: the report of every rank.
-  std::vector<std::vector<uint32_t>> reports_;
 };
 
 }  // namespace
@@ -459,7 +351,7 @@ absl::Status SaveCheckpoint(const std::string& path,
   if (group == nullptr) {
     SHERD_ASSIGN_OR_RETURN(group, DefaultGroup());
   }
-  Saver saver(path, tensors, *group, options);
+  Saver saver(path, tensors, group, options);
   SHERD_RETURN_IF_ERROR(
       InOperation(saver.operation(), saver.Run(), group->name()));
   if (options.stats != nullptr) {

@@ -32,6 +32,7 @@
 #include "sherd/serialization/checkpoint_verify.h"
 #include "sherd/serialization/kits/sample_lease.h"
 #include "sherd/serialization/kits/sample_tensors.h"
+#include "sherd/serialization/manifest/data_file.h"
 #include "sherd/serialization/safetensors.h"
 #include "sherd/testing/faults.h"
 #include "sherd/testing/local_ranks.h"
@@ -298,7 +299,8 @@ TEST_F(CheckpointTest, ReplicasAreSavedOnceByAllThatHoldThem) {
   ASSERT_EQ(manifest.files.size(), 4u);
   for (const ManifestFile& file : manifest.files) {
     // Half of "all" or half of "half", and two small ones.
-    EXPECT_EQ(file.size - file.data_begin, (4 << 20) + 2 * 800);
+    EXPECT_EQ(file.size - file.data_begin,
+              (4 << 20) + 2 * 800 + CrcTableBytes(file.chunks));
   }
   for (const ManifestTensor& tensor : manifest.tensors) {
     EXPECT_EQ(tensor.num_shards(),
@@ -343,7 +345,7 @@ TEST_F(CheckpointTest, SomeRanksSaveAndAllLoad) {
                              reader.manifest().ReadAll());
   EXPECT_EQ(manifest.world_size, 2);
   EXPECT_THAT(manifest.placements,
-              ::testing::ElementsAre("rank:0/cpu", "rank:3/cpu"));
+              ::testing::ElementsAre("rank:3/cpu", "rank:0/cpu"));
   // The first rows are rank 0's, which is the group's second.
   const SavedShardPlace first = manifest.tensors[0].PlaceOf(0, kChunkBytes);
   EXPECT_THAT(manifest.files[first.extents[0].file].name,
@@ -496,7 +498,8 @@ TEST_F(CheckpointTest, ASliceReadsOnlyTheChunksItNeeds) {
   SHERD_ASSERT_OK_AND_ASSIGN(const Tensor row,
                              reader.ReadSlice("t", {1000, 0}, {1, 1024}));
   EXPECT_EQ(CountWrong(row, {1000, 0}, {2048, 1024}, 3), 0);
-  EXPECT_EQ(reads.bytes(), 256u << 10);
+  // A chunk, and the CRCs of the file.
+  EXPECT_EQ(reads.bytes(), (256u << 10) + CrcTableBytes(32));
 }
 
 TEST_F(CheckpointTest, SomeTensorsMayBeLoadedAlone) {

@@ -38,16 +38,18 @@ absl::Status ForEachHostRun(const BoxInArray& box, VisitRun visit) {
       });
 }
 
-// `offset`: of the data in its shard.
-absl::Status AppendBytes(SequentialWriter& writer, int64_t offset,
-                         absl::Span<const std::byte> data, ChunkSums& sums) {
-  const int64_t bytes = static_cast<int64_t>(data.size());
-  for (int64_t done = 0; done < bytes; done += kBlockBytes) {
-    const auto block = data.subspan(done, std::min(kBlockBytes, bytes - done));
-    sums.Add(offset + done, block);
-    SHERD_RETURN_IF_ERROR(writer.Append(block));
-  }
-  return absl::OkStatus();
+// Calls `visit` with the elements of a tensor anywhere, row-major.
+absl::Status ForEachRun(const Tensor& tensor, VisitRun visit) {
+  const Dims zeros(tensor.dim(), 0);
+  BoxInArray box;
+  box.array_sizes = box.sizes = tensor.sizes();
+  box.offsets = zeros;
+  box.element_size = tensor.element_size();
+  box.data =
+      const_cast<std::byte*>(static_cast<const std::byte*>(tensor.data()));
+  box.strides = tensor.strides();
+  return tensor.device().is_cpu() ? ForEachHostRun(box, visit)
+                                  : ReadDeviceBox(box, tensor.device(), visit);
 }
 
 }  // namespace
@@ -77,32 +79,45 @@ absl::Status SequentialWriter::Write(absl::Span<const std::byte> data) {
   return after_write_ == nullptr ? absl::OkStatus() : after_write_(written_);
 }
 
-absl::Status AppendTensor(SequentialWriter& writer, const Tensor& tensor,
-                          int64_t chunk_bytes, absl::Span<uint32_t> crcs) {
+absl::StatusOr<uint32_t> AppendTensor(SequentialWriter& writer,
+                                      const Tensor& tensor, int64_t chunk_bytes,
+                                      absl::Span<uint32_t> crcs,
+                                      BoxFingerprint fingerprint) {
   const int64_t bytes = tensor.nbytes();
   std::fill(crcs.begin(), crcs.end(), 0);
   ChunkSums sums(bytes, chunk_bytes, crcs);
-  const Dims zeros(tensor.dim(), 0);
-  BoxInArray box;
-  box.array_sizes = box.sizes = tensor.sizes();
-  box.offsets = zeros;
-  box.element_size = tensor.element_size();
-  box.data =
-      const_cast<std::byte*>(static_cast<const std::byte*>(tensor.data()));
-  box.strides = tensor.strides();
-  const auto append = [&](int64_t offset, absl::Span<const std::byte> data) {
-    return AppendBytes(writer, offset, data, sums);
-  };
-  SHERD_RETURN_IF_ERROR(tensor.device().is_cpu()
-                            ? ForEachHostRun(box, append)
-                            : ReadDeviceBox(box, tensor.device(), append));
+  SHERD_RETURN_IF_ERROR(ForEachRun(
+      tensor,
+      [&](int64_t offset, absl::Span<const std::byte> data) -> absl::Status {
+        while (!data.empty()) {
+          const auto block =
+              data.first(std::min<size_t>(kBlockBytes, data.size()));
+          sums.Add(offset, block);
+          if (!fingerprint.contiguous()) fingerprint.Add(block);
+          SHERD_RETURN_IF_ERROR(writer.Append(block));
+          offset += static_cast<int64_t>(block.size());
+          data.remove_prefix(block.size());
+        }
+        return absl::OkStatus();
+      }));
   sums.Finish();
   for (size_t i = 0; i < crcs.size(); ++i) {
     const int64_t begin = static_cast<int64_t>(i) * chunk_bytes;
-    crcs[i] = Crc32cFromLinear(
-        crcs[i], static_cast<uint64_t>(std::min(chunk_bytes, bytes - begin)));
+    const int64_t length = std::min(chunk_bytes, bytes - begin);
+    if (fingerprint.contiguous()) fingerprint.AddLinear(crcs[i], length);
+    crcs[i] = Crc32cFromLinear(crcs[i], static_cast<uint64_t>(length));
   }
-  return absl::OkStatus();
+  return fingerprint.Finish();
+}
+
+absl::StatusOr<uint32_t> Crc32cOfElements(const Tensor& tensor) {
+  uint32_t crc = 0;
+  SHERD_RETURN_IF_ERROR(
+      ForEachRun(tensor, [&](int64_t, absl::Span<const std::byte> data) {
+        crc = Crc32c(data, crc);
+        return absl::OkStatus();
+      }));
+  return crc;
 }
 
 }  // namespace sherd

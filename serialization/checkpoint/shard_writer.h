@@ -8,9 +8,11 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "sherd/core/base/file.h"
 #include "sherd/core/tensor/tensor.h"
+#include "sherd/serialization/checkpoint/tensor_fingerprint.h"
 
 namespace sherd {
 
@@ -45,15 +47,24 @@ class SequentialWriter {
   std::vector<std::byte> buffer_;
 };
 
-// Appends the elements of a tensor, row-major, with any strides, and stores the
+// Appends the elements of a tensor, row-major, with any strides, stores the
 // CRC-32C of each chunk of `chunk_bytes` in `crcs`, which has one entry per
-// chunk.
+// chunk, and adds all of it to `fingerprint`, which it finishes: the result is
+// what the tensor, as a box of a larger one, adds to that one's fingerprint.
 //
 // Cost. One pass: the CRC of a block is computed while the block is in the
-// cache for writing. Tensors that are not contiguous take a buffer of 256 KiB,
-// those on a device two of kDeviceBlockBytes.
-absl::Status AppendTensor(SequentialWriter& writer, const Tensor& tensor,
-                          int64_t chunk_bytes, absl::Span<uint32_t> crcs);
+// cache for writing, for the fingerprint once more if the box is not contiguous
+// in the larger tensor. Tensors that are not contiguous take a buffer of 256
+// KiB, those on a device two of kDeviceBlockBytes.
+absl::StatusOr<uint32_t> AppendTensor(SequentialWriter& writer,
+                                      const Tensor& tensor, int64_t chunk_bytes,
+                                      absl::Span<uint32_t> crcs,
+                                      BoxFingerprint fingerprint);
+
+// The CRC-32C of the elements of a tensor, row-major, with any strides.
+//
+// Cost. One pass; buffers as AppendTensor.
+absl::StatusOr<uint32_t> Crc32cOfElements(const Tensor& tensor);
 
 }  // namespace sherd
 

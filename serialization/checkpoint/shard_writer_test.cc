@@ -17,6 +17,7 @@ namespace sherd {
 namespace {
 
 using sherd::testing::IsOk;
+using sherd::testing::IsOkAndHolds;
 using sherd::testing::StatusIs;
 
 constexpr int64_t kChunk = 256 << 10;
@@ -43,6 +44,12 @@ class ShardWriterTest : public ::testing::Test {
 absl::Span<const std::byte> BytesOf(const Tensor& tensor) {
   return absl::MakeSpan(static_cast<const std::byte*>(tensor.data()),
                         tensor.nbytes());
+}
+
+// Of a tensor that is not part of a larger one.
+BoxFingerprint WholeFingerprint(const Tensor& tensor) {
+  return BoxFingerprint(tensor.sizes(), WholeBox(tensor.sizes()),
+                        tensor.element_size());
 }
 
 Tensor Iota(absl::Span<const int64_t> sizes) {
@@ -92,8 +99,10 @@ TEST_F(ShardWriterTest, ATensorIsWrittenWithTheCrcOfEachChunk) {
   const Tensor tensor = Iota({3, 50000});
   std::vector<uint32_t> crcs(3, 0xdead);
   SequentialWriter writer(*file_);
-  ASSERT_THAT(AppendTensor(writer, tensor, kChunk, absl::MakeSpan(crcs)),
-              IsOk());
+  SHERD_ASSERT_OK_AND_ASSIGN(
+      const uint32_t linear,
+      AppendTensor(writer, tensor, kChunk, absl::MakeSpan(crcs),
+                   WholeFingerprint(tensor)));
   ASSERT_THAT(writer.Flush(), IsOk());
   const auto bytes = BytesOf(tensor);
   const std::string contents = Contents();
@@ -102,6 +111,8 @@ TEST_F(ShardWriterTest, ATensorIsWrittenWithTheCrcOfEachChunk) {
   EXPECT_EQ(crcs[0], Crc32c(bytes.subspan(0, kChunk)));
   EXPECT_EQ(crcs[1], Crc32c(bytes.subspan(kChunk, kChunk)));
   EXPECT_EQ(crcs[2], Crc32c(bytes.subspan(2 * kChunk)));
+  EXPECT_EQ(Crc32cFromLinear(linear, bytes.size()), Crc32c(bytes));
+  EXPECT_THAT(Crc32cOfElements(tensor), IsOkAndHolds(Crc32c(bytes)));
 }
 
 TEST_F(ShardWriterTest, AStridedTensorIsWrittenRowMajor) {
@@ -110,8 +121,10 @@ TEST_F(ShardWriterTest, AStridedTensorIsWrittenRowMajor) {
   SHERD_ASSERT_OK_AND_ASSIGN(const Tensor expected, transposed.Clone());
   std::vector<uint32_t> crcs(4);
   SequentialWriter writer(*file_);
-  ASSERT_THAT(AppendTensor(writer, transposed, kChunk, absl::MakeSpan(crcs)),
-              IsOk());
+  SHERD_ASSERT_OK_AND_ASSIGN(
+      const uint32_t linear,
+      AppendTensor(writer, transposed, kChunk, absl::MakeSpan(crcs),
+                   WholeFingerprint(transposed)));
   ASSERT_THAT(writer.Flush(), IsOk());
   const auto bytes = BytesOf(expected);
   const std::string contents = Contents();
@@ -119,6 +132,43 @@ TEST_F(ShardWriterTest, AStridedTensorIsWrittenRowMajor) {
   EXPECT_EQ(std::memcmp(contents.data(), bytes.data(), bytes.size()), 0);
   for (int64_t i = 0; i < 4; ++i) {
     EXPECT_EQ(crcs[i], Crc32c(bytes.subspan(i * kChunk, kChunk)));
+  }
+  EXPECT_EQ(Crc32cFromLinear(linear, bytes.size()), Crc32c(bytes));
+  EXPECT_THAT(Crc32cOfElements(transposed), IsOkAndHolds(Crc32c(bytes)));
+}
+
+TEST_F(ShardWriterTest, BoxesOfATensorAddUpToItsFingerprint) {
+  for (const Dims& sizes : std::vector<Dims>{
+           {}, {1}, {7, 5}, {4, 6, 5}, {3, 1, 4, 5}, {2, 90000}, {400, 700}}) {
+    const Tensor tensor = Iota(sizes);
+    const auto bytes = BytesOf(tensor);
+    // Cut in two along each dimension: up to 16 boxes, some of them contiguous.
+    std::vector<Box> boxes = {WholeBox(sizes)};
+    for (size_t d = 0; d < sizes.size(); ++d) {
+      if (sizes[d] == 1) continue;
+      for (size_t i = boxes.size(); i-- > 0;) {
+        Box upper = boxes[i];
+        boxes[i].sizes[d] = sizes[d] / 2;
+        upper.offsets[d] = sizes[d] / 2;
+        upper.sizes[d] -= sizes[d] / 2;
+        boxes.push_back(upper);
+      }
+    }
+    uint32_t sum = 0;
+    SequentialWriter writer(*file_);
+    for (const Box& box : boxes) {
+      SHERD_ASSERT_OK_AND_ASSIGN(const Tensor part,
+                                 tensor.Narrow(box.offsets, box.sizes));
+      // Chunks that end within a run.
+      std::vector<uint32_t> crcs((part.nbytes() + 59) / 60);
+      SHERD_ASSERT_OK_AND_ASSIGN(
+          const uint32_t linear,
+          AppendTensor(writer, part, 60, absl::MakeSpan(crcs),
+                       BoxFingerprint(sizes, box, tensor.element_size())));
+      sum ^= linear;
+    }
+    EXPECT_EQ(Crc32cFromLinear(sum, bytes.size()), Crc32c(bytes))
+        << FormatDims(sizes);
   }
 }
 
@@ -128,7 +178,8 @@ TEST_F(ShardWriterTest, AnErrorOfTheFileIsPassedOn) {
   const Tensor tensor = Iota({200000});
   std::vector<uint32_t> crcs(4);
   SequentialWriter writer(*file_);
-  EXPECT_THAT(AppendTensor(writer, tensor, kChunk, absl::MakeSpan(crcs)),
+  EXPECT_THAT(AppendTensor(writer, tensor, kChunk, absl::MakeSpan(crcs),
+                           WholeFingerprint(tensor)),
               StatusIs(absl::StatusCode::kResourceExhausted, "disk full"));
 }
 

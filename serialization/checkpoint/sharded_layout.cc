@@ -14,7 +14,7 @@
 #include "sherd/core/sharding/shard_metadata.h"
 #include "sherd/core/sharding/sharding_spec.h"
 #include "sherd/core/sharding/spec/placed_box.h"
-#include "sherd/serialization/manifest/manifest_v1.h"
+#include "sherd/serialization/manifest/manifest.h"
 #include "sherd/serialization/safetensors/safetensors_header.h"
 
 namespace sherd {
@@ -51,16 +51,32 @@ void DescribeShards(const ShardedTensor& tensor, TensorToSave& layout) {
   const absl::Span<const PlacedBox> boxes = tensor.placed_boxes();
   layout.shards.reserve(shards.size());
   for (size_t i = 0; i < shards.size(); ++i) {
-    layout.shards.push_back(
-        {boxes[i], boxes[i].rank, shards[i].placement->ToString(), i});
+    layout.shards.push_back({boxes[i], boxes[i].rank, i});
   }
 }
 
 }  // namespace
 
-absl::StatusOr<TensorToSave> DescribeTensor(const std::string& name,
-                                            const ShardedTensor& tensor,
-                                            const ProcessGroup& group) {
+std::vector<PlacedBox> TensorToSave::Boxes() const {
+  std::vector<PlacedBox> boxes;
+  boxes.reserve(shards.size());
+  for (const ShardToSave& shard : shards) {
+    boxes.push_back({shard, shard.rank});
+  }
+  return boxes;
+}
+
+DisplayLayout DisplayLayoutOf(const ShardedTensor& tensor) {
+  const auto* chunk =
+      dynamic_cast<const ChunkShardingSpec*>(tensor.spec().get());
+  if (chunk == nullptr) return {};
+  return {SavedLayoutKind::kChunk,
+          static_cast<int32_t>(chunk->dim() < 0 ? chunk->dim() + tensor.dim()
+                                                : chunk->dim())};
+}
+
+absl::Status CheckTensor(const std::string& name, const ShardedTensor& tensor,
+                         const ProcessGroup& group) {
   SHERD_RETURN_IF_ERROR(CheckName(name));
   const std::string where = absl::StrCat("tensor ", Quoted(name));
   if (!tensor.defined()) {
@@ -81,19 +97,21 @@ absl::StatusOr<TensorToSave> DescribeTensor(const std::string& name,
         absl::StrCat(where, ": this process is not a member of the group ",
                      Quoted(group.name())));
   }
+  return Annotate(CheckLocalShards(tensor), where);
+}
+
+absl::StatusOr<TensorToSave> DescribeTensor(const std::string& name,
+                                            const ShardedTensor& tensor,
+                                            const ProcessGroup& group) {
+  SHERD_RETURN_IF_ERROR(CheckTensor(name, tensor, group));
+  const DisplayLayout display = DisplayLayoutOf(tensor);
   TensorToSave layout;
   layout.name = name;
   layout.dtype = tensor.dtype();
   layout.sizes.assign(tensor.size().begin(), tensor.size().end());
   layout.requires_grad = tensor.requires_grad();
-  if (const auto* chunk =
-          dynamic_cast<const ChunkShardingSpec*>(tensor.spec().get())) {
-    layout.layout = SavedLayoutKind::kChunk;
-    layout.chunk_dim = static_cast<int32_t>(
-        chunk->dim() < 0 ? chunk->dim() + tensor.dim() : chunk->dim());
-  }
-  absl::Status status = CheckLocalShards(tensor);
-  if (!status.ok()) return Annotate(std::move(status), where);
+  layout.layout = display.kind;
+  layout.chunk_dim = display.chunk_dim;
   DescribeShards(tensor, layout);
   return layout;
 }

@@ -1,6 +1,8 @@
 #ifndef SHERD_SERIALIZATION_CHECKPOINT_SHARDED_LAYOUT_H_
 #define SHERD_SERIALIZATION_CHECKPOINT_SHARDED_LAYOUT_H_
 
+#include <cstddef>
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -12,13 +14,51 @@
 #include "sherd/core/comm/process_group.h"
 #include "sherd/core/sharding/plan/reshard_plan.h"
 #include "sherd/core/sharding/sharded_tensor.h"
+#include "sherd/core/sharding/spec/placed_box.h"
 #include "sherd/core/tensor/box.h"
-#include "sherd/serialization/checkpoint/save_plan.h"
+#include "sherd/core/tensor/dtype.h"
+#include "sherd/core/tensor/shape.h"
+#include "sherd/serialization/manifest/manifest.h"
 
 namespace sherd {
 
+struct ShardToSave : Box {
+  // Of the group.
+  int rank = 0;
+  // Index in the tensor's metadata of the shard that this is, or is part of.
+  size_t held = 0;
+
+  friend bool operator==(const ShardToSave&, const ShardToSave&) = default;
+};
+
+struct TensorToSave {
+  std::string name;
+  DType dtype = kFloat32;
+  Dims sizes;
+  bool requires_grad = false;
+  SavedLayoutKind layout = SavedLayoutKind::kEnumerable;
+  int32_t chunk_dim = 0;
+  // The shards of all ranks.
+  std::vector<ShardToSave> shards;
+
+  std::vector<PlacedBox> Boxes() const;
+};
+
 // The properties of a ShardedTensor that checkpoints use, with the checks that
 // save and load share.
+
+// How a tensor was cut, for display.
+struct DisplayLayout {
+  SavedLayoutKind kind = SavedLayoutKind::kEnumerable;
+  // For kChunk.
+  int32_t chunk_dim = 0;
+};
+DisplayLayout DisplayLayoutOf(const ShardedTensor& tensor);
+
+// Checks that `tensor` is one that a save or load of `group` may have, with the
+// errors of DescribeTensor. Cost. O(local shards).
+absl::Status CheckTensor(const std::string& name, const ShardedTensor& tensor,
+                         const ProcessGroup& group);
 
 // The layout of `tensor` on all ranks, replicas too.
 //
