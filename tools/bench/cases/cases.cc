@@ -10,6 +10,8 @@
 #include "sherd/tools/bench/cases/plan_cases.h"
 #include "sherd/tools/bench/cases/rpc_cases.h"
 #include "sherd/tools/bench/cases/rpc_life_cases.h"
+#include "sherd/tools/bench/cases/save_many_cases.h"
+#include "sherd/tools/bench/cases/save_plan_cases.h"
 #include "sherd/tools/bench/cases/start_cases.h"
 
 namespace sherd {
@@ -40,8 +42,8 @@ const std::vector<BenchCase>& AllBenchCases() {
     auto* const all = new std::vector<BenchCase>;
     for (const auto& family :
          {CollectiveCases(), OverheadCases(), MoveCases(), PlanCases(),
-          CheckpointCases(), RpcCases(), RpcLifeCases(), StartCases(),
-          GpuMoveCases(), GpuCallCases()}) {
+          CheckpointCases(), SaveManyCases(), SavePlanCases(), RpcCases(),
+          RpcLifeCases(), StartCases(), GpuMoveCases(), GpuCallCases()}) {
       all->insert(all->end(), family.begin(), family.end());
     }
     return all;

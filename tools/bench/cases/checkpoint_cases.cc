@@ -1,10 +1,6 @@
 #include "sherd/tools/bench/cases/checkpoint_cases.h"
 
-#include <fcntl.h>
-#include <unistd.h>
-
 #include <any>
-#include <cerrno>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -12,7 +8,6 @@
 #include <string>
 #include <utility>
 
-#include "absl/cleanup/cleanup.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
@@ -25,6 +20,7 @@
 #include "sherd/serialization/checkpoint_reader.h"
 #include "sherd/serialization/manifest/manifest_codec.h"
 #include "sherd/serialization/manifest/manifest_v1.h"
+#include "sherd/tools/bench/cases/settle_disk.h"
 #include "sherd/tools/bench/peers/box_layout.h"
 #include "sherd/tools/bench/peers/sharded_words.h"
 
@@ -138,16 +134,6 @@ absl::Status WriteBlocks(File& file, int64_t offset, ConstByteSpan from) {
   return absl::OkStatus();
 }
 
-// Waits until writes and removals of earlier calls reach the disk, so that they
-// do not do so during the next call.
-absl::Status Settle(const std::string& directory) {
-  const int fd = open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (fd < 0) return ErrnoStatus(errno, "opening", directory);
-  const absl::Cleanup close_fd = [fd] { close(fd); };
-  if (syncfs(fd) != 0) return ErrnoStatus(errno, "syncing", directory);
-  return absl::OkStatus();
-}
-
 // Saving
 
 // Shared by both peers of a save: an empty directory before each call, and a
@@ -163,7 +149,7 @@ class Save : public RankWork {
     if (context_.rank() != 0) return absl::OkStatus();
     SHERD_RETURN_IF_ERROR(Files().RemoveAll(path_));
     SHERD_RETURN_IF_ERROR(Files().CreateDirectories(path_));
-    return Settle(path_);
+    return SettleDisk(path_);
   }
 
   absl::Status Check() override {

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <fstream>
 #include <iterator>
 #include <map>
 #include <memory>
@@ -11,17 +10,14 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "absl/strings/match.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/strip.h"
 #include "sherd/core/base/status_macros.h"
 #include "sherd/core/sharding/placement.h"
 #include "sherd/core/sharding/plan/reshard_plan.h"
 #include "sherd/core/sharding/shard_metadata.h"
 #include "sherd/core/sharding/spec/placed_box.h"
 #include "sherd/core/sharding/spec/shard_validation.h"
-#include "sherd/tools/bench/harness/report.h"
+#include "sherd/tools/bench/cases/metadata_work.h"
 
 namespace sherd {
 namespace {
@@ -153,60 +149,6 @@ Move ReplicasToGrid(int64_t shards) {
   }
   return move;
 }
-
-// The peak memory of this process since ResetPeak, in bytes; -1 if the kernel
-// does not report it.
-int64_t PeakMemory() {
-  std::ifstream status("/proc/self/status");
-  for (std::string line; std::getline(status, line);) {
-    absl::string_view text = line;
-    if (!absl::ConsumePrefix(&text, "VmHWM:")) continue;
-    int64_t kilobytes = 0;
-    if (!absl::ConsumeSuffix(&text, " kB") ||
-        !absl::SimpleAtoi(text, &kilobytes)) {
-      return -1;
-    }
-    return kilobytes << 10;
-  }
-  return -1;
-}
-
-void ResetPeak() { std::ofstream("/proc/self/clear_refs") << "5"; }
-
-// Rank 0 works.
-class MetadataWork : public RankWork {
- public:
-  explicit MetadataWork(RankContext& context) : works_(context.rank() == 0) {}
-
-  absl::Status Prepare() override {
-    ResetPeak();
-    result_ = absl::UnknownError("not done");
-    return absl::OkStatus();
-  }
-
-  absl::Status Run() override {
-    if (!works_) return absl::OkStatus();
-    result_ = Work();
-    peak_ = std::max(peak_, PeakMemory());
-    return absl::OkStatus();
-  }
-
-  absl::Status Check() override { return works_ ? result_ : absl::OkStatus(); }
-
-  std::optional<WorkFigures> Figures() const override {
-    if (!works_ || peak_ < 0) return std::nullopt;
-    return WorkFigures{
-        .way = absl::StrCat("peak ", FormatSize(peak_ >> 20 << 20))};
-  }
-
- protected:
-  virtual absl::Status Work() = 0;
-
- private:
-  const bool works_;
-  absl::Status result_;
-  int64_t peak_ = -1;
-};
 
 class SherdValidation final : public MetadataWork {
  public:

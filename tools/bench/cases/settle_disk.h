@@ -1,0 +1,16 @@
+#ifndef SHERD_TOOLS_BENCH_CASES_SETTLE_DISK_H_
+#define SHERD_TOOLS_BENCH_CASES_SETTLE_DISK_H_
+
+#include <string>
+
+#include "absl/status/status.h"
+
+namespace sherd {
+
+// Lets writes of earlier calls, and of what was removed, reach the disk of
+// `directory` now instead of during the next call.
+absl::Status SettleDisk(const std::string& directory);
+
+}  // namespace sherd
+
+#endif  // SHERD_TOOLS_BENCH_CASES_SETTLE_DISK_H_
