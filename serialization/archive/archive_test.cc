@@ -308,6 +308,21 @@ TEST(ArchiveTest, LargeTensorsBeginAtPagesAndSmallOnesAtCacheLines) {
   EXPECT_EQ(address("model.image") % 64, 0);
 }
 
+// Large tensors come first, whatever the order of the tree.
+TEST(ArchiveTest, SmallTensorsBetweenLargeOnesCostNoPages) {
+  StateDict state;
+  for (int i = 0; i < 10; ++i) {
+    ASSERT_THAT(state.Set(absl::StrCat("bias", i), *CountingTensor({3})),
+                IsOk());
+    ASSERT_THAT(state.Set(absl::StrCat("weight", i), *CountingTensor({1024})),
+                IsOk());
+  }
+  SHERD_ASSERT_OK_AND_ASSIGN(const std::string bytes, SaveToString(state));
+  EXPECT_LT(bytes.size(), 12 * 4096);
+  SHERD_ASSERT_OK_AND_ASSIGN(const StateDict loaded, LoadFromString(bytes));
+  EXPECT_EQ(loaded.Difference(state), "");
+}
+
 TEST(ArchiveTest, AMappedStateIsAReadOnlyViewOfTheFile) {
   const std::string path = JoinPath(TestFolder(), "state");
   SHERD_ASSERT_OK_AND_ASSIGN(const StateDict state, SampleState());
