@@ -270,6 +270,50 @@ absl::StatusOr<std::vector<PeerCopies>> SummandsFor(
   return of_rank;
 }
 
+int PeerOf(const BoxCopy& copy, int rank) {
+  return copy.src_rank == rank ? copy.dst_rank : copy.src_rank;
+}
+
+auto OrderOf(const BoxCopy& copy, int rank) {
+  return std::make_tuple(PeerOf(copy, rank), copy.src_rank == rank,
+                         copy.dst_shard, copy.src_shard);
+}
+
+// Sorts the copies of `rank` by peer, direction and message order, and checks
+// them.
+absl::Status SortCopies(std::vector<BoxCopy>& copies, int rank,
+                        int world_size) {
+  std::sort(copies.begin(), copies.end(),
+            [rank](const BoxCopy& a, const BoxCopy& b) {
+              return OrderOf(a, rank) < OrderOf(b, rank);
+            });
+  absl::uint128 total = 0;
+  for (size_t i = 0; i < copies.size(); ++i) {
+    const BoxCopy& copy = copies[i];
+    const int peer = PeerOf(copy, rank);
+    if (peer < 0 || peer >= world_size ||
+        (copy.src_rank != rank && copy.dst_rank != rank)) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "a copy from rank ", copy.src_rank, " to rank ", copy.dst_rank,
+          ", expected rank ", rank, " and one in a group of ", world_size));
+    }
+    if (i > 0 && OrderOf(copies[i - 1], rank) == OrderOf(copy, rank)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("two copies from shard ", copy.src_shard, " of rank ",
+                       copy.src_rank, " to shard ", copy.dst_shard, " of rank ",
+                       copy.dst_rank, ", expected one"));
+    }
+    total += static_cast<uint64_t>(Volume(copy));
+  }
+  if (total <= static_cast<uint64_t>(internal::kMaxPlannedElements)) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      "rank ", rank,
+      " sends and receives more elements than fit in 64 bits when counted in "
+      "bytes"));
+}
+
 int64_t TotalElements(const std::vector<PeerCopies>& messages) {
   int64_t elements = 0;
   for (const PeerCopies& message : messages) elements += message.elements;
@@ -337,6 +381,33 @@ absl::StatusOr<ReshardPlan> ReshardPlan::CreateReduction(
   }
   plan.local_ = own.copies;
   plan.elements_local_ = own.elements;
+  plan.elements_sent_ = TotalElements(plan.sends_);
+  plan.elements_received_ = TotalElements(plan.receives_);
+  plan.lower_bound_elements_ = plan.elements_received_;
+  return plan;
+}
+
+absl::StatusOr<ReshardPlan> ReshardPlan::OfCopies(std::vector<BoxCopy> copies,
+                                                  int rank, int world_size) {
+  SHERD_RETURN_IF_ERROR(SortCopies(copies, rank, world_size));
+  ReshardPlan plan;
+  plan.rank_ = rank;
+  plan.max_peers_ = world_size - 1;
+  for (BoxCopy& copy : copies) {
+    const int peer = PeerOf(copy, rank);
+    if (peer == rank) {
+      plan.elements_local_ += Volume(copy);
+      plan.local_.push_back(std::move(copy));
+      continue;
+    }
+    std::vector<PeerCopies>& side =
+        copy.src_rank == rank ? plan.sends_ : plan.receives_;
+    if (side.empty() || side.back().peer != peer) {
+      side.emplace_back().peer = peer;
+    }
+    side.back().elements += Volume(copy);
+    side.back().copies.push_back(std::move(copy));
+  }
   plan.elements_sent_ = TotalElements(plan.sends_);
   plan.elements_received_ = TotalElements(plan.receives_);
   plan.lower_bound_elements_ = plan.elements_received_;

@@ -86,6 +86,20 @@ class ReshardPlan {
   static absl::StatusOr<ReshardPlan> CreateReduction(
       absl::Span<const PlacedBox> to, int rank, int world_size);
 
+  // A plan of copies that the caller has chosen, of any number of tensors, for
+  // a group of `world_size`: those at one end of which is `rank`, in any order.
+  // Shards of one rank have different numbers, also of different tensors, and
+  // both ends use the same ones; so (src_shard, dst_shard) is unique among the
+  // copies of a pair of ranks. lower_bound_elements() is what the copies bring.
+  //   kInvalidArgument  A rank is not in [0, world_size), or `rank` is at no
+  //                     end of a copy; a pair of shards has two copies; the
+  //                     total that `rank` sends or receives, counted in bytes
+  //                     of the largest dtype, does not fit in 64 bits.
+  //
+  // Cost. O(k log k) for k copies.
+  static absl::StatusOr<ReshardPlan> OfCopies(std::vector<BoxCopy> copies,
+                                              int rank, int world_size);
+
   int rank() const { return rank_; }
 
   // By peer, ascending; peers without copies and this rank itself are left

@@ -553,6 +553,26 @@ TEST(ReshardPlanTest, MovesEachElementOnceBetweenManyRanks) {
   }
 }
 
+TEST(ReshardPlanTest, RejectsCopiesThatAreNotThisRanksOrOccurTwice) {
+  BoxCopy copy;
+  static_cast<Box&>(copy) = {{0}, {3}};
+  copy.src_shard = 4;
+  copy.dst_rank = 1;
+  copy.dst_shard = 5;
+  const auto error = [](std::vector<BoxCopy> copies, int rank, int world) {
+    return ReshardPlan::OfCopies(std::move(copies), rank, world).status();
+  };
+  EXPECT_THAT(error({copy}, 1, 2), IsOk());
+  EXPECT_THAT(error({copy}, 2, 3), StatusIs(kInvalid, "expected rank 2"));
+  EXPECT_THAT(error({copy}, 0, 1), StatusIs(kInvalid, "a group of 1"));
+  EXPECT_THAT(error({copy, copy}, 0, 2),
+              StatusIs(kInvalid, "two copies from shard 4 of rank 0"));
+  // Shards of different ranks may have the same numbers.
+  BoxCopy back = copy;
+  std::swap(back.src_rank, back.dst_rank);
+  EXPECT_THAT(error({copy, back}, 0, 2), IsOk());
+}
+
 TEST(ReshardPlanTest, PlansForOneOfTenThousandRanksAtOnce) {
   // 1000 x 100 boxes, every rank has ten; to columns, a hundred boxes each.
   constexpr int kRanks = 10'000;

@@ -17,6 +17,7 @@
 #include "sherd/core/comm/process_group.h"
 #include "sherd/core/comm/reduction.h"
 #include "sherd/core/sharding/plan/reshard_plan.h"
+#include "sherd/core/tensor/box.h"
 #include "sherd/core/tensor/device.h"
 #include "sherd/core/tensor/dtype.h"
 #include "sherd/core/tensor/shape.h"
@@ -170,6 +171,77 @@ TEST(ReshardExecutorTest, MovesBetweenLayoutsStridesAndStagingLimits) {
       }
     });
   }
+}
+
+// Adds the copies of a plan, with `first` added to the numbers of its shards.
+void AddCopies(const ReshardPlan& plan, int first,
+               std::vector<BoxCopy>& copies) {
+  const auto add = [&](absl::Span<const BoxCopy> more) {
+    for (BoxCopy copy : more) {
+      copy.src_shard += first;
+      copy.dst_shard += first;
+      copies.push_back(std::move(copy));
+    }
+  };
+  for (const PeerCopies& peer : plan.sends()) add(peer.copies);
+  for (const PeerCopies& peer : plan.receives()) add(peer.copies);
+  add(plan.local());
+}
+
+template <typename Memory>
+void AddShards(std::vector<Memory> shards, int first,
+               std::vector<Memory>& all) {
+  for (Memory& shard : shards) {
+    shard.shard += first;
+    all.push_back(std::move(shard));
+  }
+}
+
+TEST(ReshardExecutorTest, TensorsOfDifferentDimensionsMoveInOneRun) {
+  constexpr int kRanks = 3;
+  const std::vector<Dims> sizes = {{37, 23}, {5, 64}, {400}};
+  RunLocalRanks(kRanks, [&](ProcessGroup& group) {
+    for (const bool direct : {false, true}) {
+      std::vector<BoxCopy> copies;
+      std::vector<SourceMemory> sources;
+      std::vector<DestinationMemory> destinations;
+      std::vector<Side> from, to;
+      for (const Dims& size : sizes) {
+        Boxes before = {{WholeBox(size), 1}};
+        Boxes after = {{WholeBox(size), 2}};
+        if (size.size() == 2) {
+          before = Rows(size, kRanks);
+          after = Columns(size, kRanks);
+        }
+        Side& source = from.emplace_back(before, group.rank(), false);
+        for (size_t i = 0; i < source.tensors.size(); ++i) {
+          FillPattern(source.tensors[i], source.offsets[i], size);
+        }
+        Side& destination = to.emplace_back(after, group.rank(), false);
+        const int first = 10 * static_cast<int>(from.size());
+        AddCopies(ReshardPlan::Create(before, after, group.rank()).value(),
+                  first, copies);
+        AddShards(source.Sources(), first, sources);
+        AddShards(destination.Destinations(), first, destinations);
+      }
+      std::reverse(copies.begin(), copies.end());
+      SHERD_ASSERT_OK_AND_ASSIGN(
+          ReshardPlan plan,
+          ReshardPlan::OfCopies(std::move(copies), group.rank(), group.size()));
+      EXPECT_THAT(RunReshard(group, "move",
+                             ReshardExecutor::Create(
+                                 std::move(plan), sizeof(int32_t), group.size(),
+                                 sources, destinations,
+                                 {.max_staging_bytes = 1000, .direct = direct}),
+                             {.fingerprint = 1}),
+                  IsOk());
+      for (size_t t = 0; t < sizes.size(); ++t) {
+        for (size_t i = 0; i < to[t].tensors.size(); ++i) {
+          EXPECT_TRUE(HasPattern(to[t].tensors[i], to[t].offsets[i], sizes[t]));
+        }
+      }
+    }
+  });
 }
 
 TEST(ReshardExecutorTest, StagesOnlyWhereRunsAreNotContiguous) {
