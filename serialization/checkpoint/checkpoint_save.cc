@@ -48,6 +48,9 @@ absl::Span<const std::byte> BytesOf(const std::string& text) {
                         text.size());
 }
 
+// The disk is given data in pieces of this size while the next is written.
+constexpr int64_t kWritebackBytes = int64_t{8} << 20;
+
 // One rank's part of one save.
 class Saver {
  public:
@@ -181,9 +184,14 @@ class Saver {
         files_.Create(JoinPath(path_, DataFileName(group_.rank(), group_.size(),
                                                    directory_.save_id()))));
     SHERD_RETURN_IF_ERROR(file->Reserve(report_.size));
+    int64_t started = 0;
     int64_t synced = 0;
-    // Of all writes: here data may also begin to go to the disk.
     SequentialWriter writer(*file, [&](int64_t written) -> absl::Status {
+      // Otherwise the data would wait in memory for the sync.
+      if (options_.sync && written - started >= kWritebackBytes) {
+        SHERD_RETURN_IF_ERROR(file->StartWriteback(started, written - started));
+        started = written;
+      }
       if (options_.sync && written - synced >= options_.max_unsynced_bytes) {
         SHERD_RETURN_IF_ERROR(file->Sync());
         synced = written;
