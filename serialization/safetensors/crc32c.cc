@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "sherd/serialization/safetensors/crc32c_fold.h"
+
 namespace sherd {
 namespace {
 
@@ -48,6 +50,11 @@ uint32_t BytePower(uint64_t bytes) {
 }  // namespace
 
 uint32_t LinearCrc32c(absl::Span<const std::byte> data, uint32_t state) {
+  if (data.size() >= internal::kFoldBytes && internal::CanFoldCrc32c()) {
+    const size_t blocks = data.size() / internal::kFoldBytes;
+    state = internal::FoldCrc32c(data.data(), blocks, state);
+    data.remove_prefix(blocks * internal::kFoldBytes);
+  }
   // ISA-L's function neither inverts the start value nor the result, and takes
   // an int.
   constexpr size_t kMaxCall = size_t{1} << 30;
