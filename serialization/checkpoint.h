@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -22,6 +23,16 @@ namespace sherd {
 // file for each rank that has data. The manifest names the others, and
 // replacing it replaces the checkpoint. See FORMAT.md.
 
+// The time that a rank spent in the phases of a load.
+struct LoadPhases {
+  // Until it knew what to read: the manifest, and the files' sizes.
+  absl::Duration plan = absl::ZeroDuration();
+  // Reading data, and comparing it with CRCs.
+  absl::Duration read = absl::ZeroDuration();
+  // Moving data between ranks, and waiting for those that still read.
+  absl::Duration exchange = absl::ZeroDuration();
+};
+
 // Totals of a save or load over all ranks.
 struct CheckpointStats {
   // Bytes of the elements saved or loaded.
@@ -31,6 +42,14 @@ struct CheckpointStats {
   int64_t file_bytes = 0;
   // Bytes that ranks sent to one another.
   int64_t exchanged_bytes = 0;
+  // Of a load: entry r is that of rank r; the rank that planned and read
+  // longest; the exchanges of data, each of which moves many tensors; and the
+  // time in which the ranks compared the CRCs of chunks that several of them
+  // read parts of, as this rank saw it.
+  std::vector<LoadPhases> load_phases;
+  int slowest_rank = 0;
+  int64_t exchanges = 0;
+  absl::Duration check = absl::ZeroDuration();
 };
 
 struct SaveOptions {
@@ -153,15 +172,54 @@ absl::Status SaveCheckpoint(const std::string& path,
                             std::shared_ptr<ProcessGroup> group = nullptr,
                             const SaveOptions& options = {});
 
+// A load that is not strict leaves out what does not fit; this says what. The
+// same on all ranks; names ascend.
+struct LoadReport {
+  // Destinations that the checkpoint has no tensor for.
+  std::vector<std::string> missing;
+  // Tensors of the checkpoint that are for no destination, by their names
+  // there. Also of a strict load.
+  std::vector<std::string> unexpected;
+  // Destinations for which the checkpoint has a tensor of another dtype or
+  // other sizes, and a sentence that has both.
+  struct Mismatch {
+    std::string name;
+    std::string reason;
+  };
+  std::vector<Mismatch> mismatched;
+};
+
+// Destinations whose names begin with `loaded` get the tensor whose name in the
+// checkpoint begins with `saved` instead, and is otherwise the same:
+// {"encoder.", "module.encoder."}.
+struct RenameRule {
+  std::string loaded;
+  std::string saved;
+};
+
 struct LoadOptions {
   // Null: FileSystem::Posix().
   FileSystem* files = nullptr;
+  // False: destinations that the checkpoint has no tensor for, or one of
+  // another dtype or other sizes, are left as they are, and LoadCheckpoint
+  // leaves them out. The same on all ranks.
+  bool strict = true;
+  // Of the rules that a destination's name fits, the first counts. The same on
+  // all ranks.
+  std::vector<RenameRule> rename = {};
+  // Set on success, if given; a pointer or none on all ranks alike. Costs
+  // reading all of the manifest.
+  LoadReport* report = nullptr;
   // If the pieces that a rank needs are shorter than this in a file, ranks read
   // long pieces instead and exchange what they need. Raise it where small reads
   // are expensive, as on a network.
   int64_t min_read_bytes = 1024;
-  // How long a rank may read nothing. Unset: the group's timeout, which applies
-  // to the exchange of data between ranks in any case. The same on all ranks.
+  // Bounds the host memory that a load uses beside destinations and plans,
+  // shared by the ranks of a host; at least 2 MiB per rank, and 1 KiB for each
+  // rank of the group. The same on all ranks.
+  int64_t memory_budget = int64_t{256} << 20;
+  // How long a rank may read nothing, and of each collective of an exchange of
+  // data. Unset: the group's timeout. The same on all ranks.
   std::optional<absl::Duration> timeout = std::nullopt;
   // For tensors that are created. Null: the group's shard_allocator().
   Allocator* allocator = nullptr;
@@ -186,10 +244,11 @@ struct LoadOptions {
 // checkpoint meanwhile. After any other error their contents are unspecified:
 // it may have happened while data moved.
 //   kNotFound            There is no checkpoint, and nothing else is meant.
-//   kInvalidArgument     The checkpoint has no tensor of that name; dtype or
-//                        sizes differ from those that were saved; names or
-//                        layouts differ between ranks; two destinations, or
-//                        shards of one, share memory on a rank.
+//   kInvalidArgument     The checkpoint has no tensor of that name, or dtype or
+//                        sizes differ from those that were saved, and the load
+//                        is strict; names, layouts or options differ between
+//                        ranks; two destinations, or shards of one, share
+//                        memory on a rank.
 //   kFailedPrecondition  A destination is not initialised, not writable or
 //                        without data; some ranks find a checkpoint and
 //                        others none; or the manifest is a link that leads
@@ -205,14 +264,21 @@ struct LoadOptions {
 //                        nothing; the message names it.
 //   others               From the file system.
 //
-// Cost. Each byte that is needed is read once over all ranks, directly into the
-// destination if the bytes are contiguous there, otherwise through at most 256
-// KiB, and for a device through 8 MiB of pinned memory, after which it is
-// complete. Three small collectives, and one per second that a rank waits for
-// another; for tensors whose pieces are short (see min_read_bytes) also one
-// exchange each, with staging of the tensor's bytes / ranks. If several ranks
-// hold a shard, one of them reads it, and one exchange for the tensor
-// distributes it.
+// Cost. Each rank reads of the manifest what concerns its tensors, and plans its
+// own reads, which are ordered by file and offset. Bytes that are contiguous in
+// the destination are read straight into it, and each is read once over all
+// ranks; shorter ones go through 256 KiB, in reads that span several pieces and
+// tensors as long as few pages are read in vain, so that two ranks may read the
+// same page of small tensors. For a device they go through 8 MiB of pinned
+// memory, after which it is complete. Tensors whose pieces are many and short
+// (see min_read_bytes) are read in long pieces, each once over all ranks, and
+// exchanged in rounds of many tensors, within memory_budget. Of shards that
+// several ranks hold, each element is read by one of them, and one exchange for
+// all tensors distributes them. An exchange is for tensors of one element size.
+//
+// Two small collectives, and one per second that a rank waits for another; one
+// more, at most 256 KiB, or three, if ranks read parts of the same chunks; and
+// one per exchange besides those of RunReshard (reshard_executor.h).
 absl::Status LoadCheckpointInto(
     const std::string& path,
     const std::map<std::string, ShardedTensor*>& destinations,

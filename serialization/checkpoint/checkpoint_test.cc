@@ -176,8 +176,9 @@ TEST_P(CheckpointWorldsTest, EveryLayoutLoadsIntoEveryOther) {
           LoadCheckpoint(path_, MakeSpecs(3 * layout, load_ranks), nullptr,
                          {.stats = &stats}));
       ExpectSamples(loaded, seed);
-      EXPECT_EQ(stats.file_bytes, stats.tensor_bytes)
-          << "each byte is read once";
+      // Small tensors are read by pages, each by the ranks that need some of it.
+      EXPECT_GE(stats.file_bytes, stats.tensor_bytes);
+      EXPECT_LE(stats.file_bytes, stats.tensor_bytes * load_ranks);
       // Into memory that is there already, in yet another layout.
       Tensors warm = MakeTensors(layout + 1, load_ranks, 12345);
       ASSERT_THAT(LoadCheckpointInto(path_, Pointers(warm)), IsOk());
@@ -214,9 +215,12 @@ TEST_F(CheckpointTest, ShortPiecesAreTradedBetweenRanks) {
           LoadCheckpoint(path_, {{"t", *columns}}, nullptr,
                          {.min_read_bytes = min_read_bytes, .stats = &stats}));
       EXPECT_EQ(CountWrong(loaded.at("t"), 5), 0);
-      EXPECT_EQ(stats.file_bytes, 9000 * 6 * 8);
+      // Of short pieces the pages are read, and each rank needs some of each.
+      EXPECT_EQ(stats.file_bytes, min_read_bytes == 1 ? 9000 * 6 * 8 * 3 - 288
+                                                      : 9000 * 6 * 8);
       EXPECT_EQ(stats.exchanged_bytes,
                 min_read_bytes == 1 ? 0 : 9000 * 6 * 8 * 2 / 3);
+      EXPECT_EQ(stats.exchanges, min_read_bytes == 1 ? 0 : 1);
     }
   });
 }

@@ -1,15 +1,12 @@
 #include "sherd/serialization/checkpoint/load_plan.h"
 
 #include <algorithm>
+#include <optional>
 #include <tuple>
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
-#include "absl/container/flat_hash_set.h"
-#include "sherd/core/base/status_macros.h"
 #include "sherd/core/sharding/plan/replica_division.h"
-#include "sherd/core/sharding/plan/reshard_plan.h"
-#include "sherd/core/tensor/box.h"
 #include "sherd/core/tensor/dtype.h"
 #include "sherd/serialization/safetensors/box_pieces.h"
 
@@ -19,135 +16,139 @@ namespace {
 // So many short reads take less time than the messages of an exchange.
 constexpr int64_t kFewReads = 1024;
 
-bool SameBoxes(const ManifestTensorV1& saved,
-               absl::Span<const PlacedBox> wanted) {
-  absl::flat_hash_set<BoxView> boxes;
-  for (const PlacedBox& box : wanted) {
-    if (!IsEmpty(box)) boxes.insert(box);
-  }
-  for (const ManifestShardV1& shard : saved.shards) {
-    if (!IsEmpty(shard) && !boxes.contains(BoxView(shard))) return false;
-  }
-  return true;
-}
-
-template <typename Boxes>
-const Dims* LargestSizes(const Boxes& boxes) {
-  const Dims* largest = nullptr;
-  for (const auto& box : boxes) {
-    if (largest == nullptr || Volume(box) > Volume(*largest)) {
-      largest = &box.sizes;
-    }
+int64_t LargestCell(const SavedLayout::Axis& axis, int64_t size) {
+  if (axis.step > 0) return std::min(axis.step, size);
+  // One cell.
+  if (axis.cuts.empty()) return size;
+  int64_t largest = 0;
+  for (size_t i = 0; i + 1 < axis.cuts.size(); ++i) {
+    largest = std::max(largest, axis.cuts[i + 1] - axis.cuts[i]);
   }
   return largest;
 }
 
-// Every part of a wanted box for all others that hold the box.
-void AddCopies(absl::Span<const PlacedBox> wanted, WantedParts& parts) {
+}  // namespace
+
+ReadStrategy StrategyChooser::Choose(const Dims& saved, const Dims& wanted,
+                                     size_t element_size) {
+  Dims common;
+  for (size_t d = 0; d < saved.size(); ++d) {
+    common.push_back(std::min(saved[d], wanted[d]));
+  }
+  const int64_t run = RunBytes(saved, common, element_size);
+  if (world_size_ == 1 || run == 0 || run >= min_read_bytes_) {
+    return ReadStrategy::kPieces;
+  }
+  // A shard that is read as a whole is one run, however short.
+  if (common == saved) return ReadStrategy::kPieces;
+  const int64_t bytes = Volume(wanted) * static_cast<int64_t>(element_size);
+  const int64_t reads = bytes / run;
+  if (reads > kFewReads - short_reads_) return ReadStrategy::kExchange;
+  short_reads_ += reads;
+  return ReadStrategy::kPieces;
+}
+
+Dims LargestSizes(const SavedLayout& layout) {
+  Dims sizes = layout.sizes();
+  if (layout.is_grid()) {
+    for (size_t d = 0; d < sizes.size(); ++d) {
+      sizes[d] = LargestCell(layout.axes()[d], sizes[d]);
+    }
+    return sizes;
+  }
+  int64_t largest = -1;
+  for (int64_t i = 0; i < layout.size(); ++i) {
+    if (layout.VolumeAt(i) <= largest) continue;
+    largest = layout.VolumeAt(i);
+    sizes = layout.BoxAt(i).sizes;
+  }
+  return sizes;
+}
+
+Dims LargestSizes(absl::Span<const PlacedBox> boxes) {
+  const auto largest = std::max_element(
+      boxes.begin(), boxes.end(), [](const PlacedBox& a, const PlacedBox& b) {
+        return Volume(a) < Volume(b);
+      });
+  return largest == boxes.end() ? Dims() : largest->sizes;
+}
+
+bool HasReplicas(absl::Span<const int64_t> sizes,
+                 absl::Span<const PlacedBox> boxes) {
+  int64_t left = Volume(sizes);
+  for (const PlacedBox& box : boxes) {
+    const int64_t volume = Volume(box);
+    if (volume > left) return true;
+    left -= volume;
+  }
+  return false;
+}
+
+ReplicaWork PlanReplicas(absl::Span<const PlacedBox> wanted,
+                         size_t element_size, int rank,
+                         absl::Span<int64_t> load) {
   absl::flat_hash_map<BoxView, std::vector<size_t>> holders;
   for (size_t i = 0; i < wanted.size(); ++i) {
     if (!IsEmpty(wanted[i])) holders[wanted[i]].push_back(i);
   }
-  for (size_t p = 0; p < parts.boxes.size(); ++p) {
-    if (IsEmpty(parts.boxes[p])) continue;
-    for (const size_t other : holders.at(wanted[parts.shards[p]])) {
-      if (other == parts.shards[p]) continue;
-      PlacedBox& copy = parts.copies.emplace_back(parts.boxes[p]);
-      copy.rank = wanted[other].rank;
-      parts.copy_shards.push_back(other);
+  ReplicaWork work;
+  for (DividedBox& divided : DivideReplicas(
+           wanted, kMinReplicaPartBytes / static_cast<int64_t>(element_size),
+           load)) {
+    if (IsEmpty(divided.part)) continue;
+    const int reader = divided.part.rank;
+    for (const size_t other : holders.at(wanted[divided.box])) {
+      if (other == divided.box) continue;
+      if (reader != rank && wanted[other].rank != rank) continue;
+      BoxCopy& copy = work.copies.emplace_back();
+      static_cast<Box&>(copy) = divided.part;
+      copy.src_rank = reader;
+      copy.src_shard = static_cast<int>(divided.box);
+      copy.dst_rank = wanted[other].rank;
+      copy.dst_shard = static_cast<int>(other);
+    }
+    if (reader == rank) {
+      work.reads.push_back({{std::move(divided.part)}, divided.box});
     }
   }
+  return work;
 }
 
-}  // namespace
-
-WantedParts DivideWanted(absl::Span<const PlacedBox> wanted,
-                         size_t element_size, absl::Span<int64_t> load) {
-  std::vector<DividedBox> divided = DivideReplicas(
-      wanted, kMinReplicaPartBytes / static_cast<int64_t>(element_size), load);
-  WantedParts parts;
-  bool has_replicas = divided.size() != wanted.size();
-  for (DividedBox& d : divided) {
-    has_replicas |= d.part.sizes != wanted[d.box].sizes;
-    parts.boxes.push_back(std::move(d.part));
-    parts.shards.push_back(d.box);
-  }
-  if (has_replicas) AddCopies(wanted, parts);
-  return parts;
-}
-
-ReadStrategy ChooseReadStrategy(const ManifestTensorV1& saved,
-                                absl::Span<const PlacedBox> wanted,
-                                int world_size, int64_t min_read_bytes) {
-  if (SameBoxes(saved, wanted)) return ReadStrategy::kWhole;
-  // The largest shards represent all: exact for grids, and otherwise good
-  // enough for a choice that affects speed only.
-  const Dims* from = LargestSizes(saved.shards);
-  const Dims* to = LargestSizes(wanted);
-  if (from == nullptr || to == nullptr) return ReadStrategy::kPieces;
-  Dims common;
-  for (size_t d = 0; d < from->size(); ++d) {
-    common.push_back(std::min((*from)[d], (*to)[d]));
-  }
-  const size_t element_size = SizeOf(saved.dtype);
-  const int64_t run = RunBytes(*from, common, element_size);
-  if (run == 0 || run >= min_read_bytes) return ReadStrategy::kPieces;
-  const int64_t bytes = Volume(*to) * static_cast<int64_t>(element_size);
-  return world_size == 1 || bytes / run <= kFewReads ? ReadStrategy::kPieces
-                                                     : ReadStrategy::kExchange;
-}
-
-absl::StatusOr<std::vector<ShardRead>> PlanReads(
-    const ManifestTensorV1& saved, absl::Span<const PlacedBox> wanted,
-    int rank) {
-  // The saved shards belong to no rank of this run: all comes from outside.
-  int outside = 0;
-  for (const PlacedBox& box : wanted) outside = std::max(outside, box.rank + 1);
-  outside = std::max(outside, rank + 1);
-  std::vector<PlacedBox> from;
-  from.reserve(saved.shards.size());
-  for (const ManifestShardV1& shard : saved.shards) {
-    from.push_back({shard, outside});
-  }
-  SHERD_ASSIGN_OR_RETURN(const ReshardPlan plan,
-                         ReshardPlan::Create(from, wanted, rank));
-  std::vector<ShardRead> reads;
-  for (const PeerCopies& peer : plan.receives()) {
-    for (const BoxCopy& copy : peer.copies) {
-      ShardRead read;
-      read.saved = copy.src_shard;
-      read.wanted = copy.dst_shard;
-      read.in_saved = OffsetsFrom(from[copy.src_shard].offsets, copy);
-      read.in_wanted = OffsetsFrom(wanted[copy.dst_shard].offsets, copy);
-      read.sizes = copy.sizes;
-      reads.push_back(std::move(read));
+void PlanReads(const ManifestTensor& saved, int64_t chunk_bytes, int32_t tensor,
+               const BoxView& wanted, int32_t number,
+               std::vector<ShardRead>& reads) {
+  if (IsEmpty(wanted)) return;
+  const size_t dims = wanted.sizes.size();
+  const int64_t element_size = static_cast<int64_t>(SizeOf(saved.dtype));
+  Box box;
+  saved.layout.ForEachIn(wanted, [&](int64_t shard) {
+    saved.layout.BoxAt(shard, box);
+    // Of the first element that both have, row-major in the shard.
+    int64_t offset = 0;
+    for (size_t d = 0; d < dims; ++d) {
+      offset = offset * box.sizes[d] +
+               std::max(wanted.offsets[d] - box.offsets[d], int64_t{0});
     }
-  }
-  // In the order of the file.
-  std::sort(
-      reads.begin(), reads.end(), [](const ShardRead& a, const ShardRead& b) {
-        return std::tie(a.saved, a.in_saved) < std::tie(b.saved, b.in_saved);
-      });
-  return reads;
+    offset *= element_size;
+    for (const SavedExtent& extent :
+         saved.PlaceOf(shard, chunk_bytes).extents) {
+      if (offset < extent.bytes) {
+        reads.push_back(
+            {tensor, number, shard, extent.file, extent.data_offset + offset});
+        break;
+      }
+      offset -= extent.bytes;
+    }
+    return true;
+  });
 }
 
-std::vector<ReadPart> PlanParts(const ManifestTensorV1& saved, int world_size) {
-  std::vector<ReadPart> parts;
-  for (size_t s = 0; s < saved.shards.size(); ++s) {
-    const ManifestShardV1& shard = saved.shards[s];
-    if (IsEmpty(shard)) continue;
-    const size_t dim = OuterDim(shard);
-    const int64_t size = shard.sizes.empty() ? 1 : shard.sizes[dim];
-    const int64_t count = std::min<int64_t>(size, world_size);
-    for (int64_t k = 0; k < count; ++k) {
-      Box box = PartOf(shard, dim, count, k);
-      Dims offsets = OffsetsFrom(shard.offsets, box);
-      // Those that have fewer parts than ranks do not all begin at rank 0.
-      const int rank = static_cast<int>((s + k) % world_size);
-      parts.push_back({s, std::move(offsets), {std::move(box), rank}});
-    }
-  }
-  return parts;
+void SortReads(std::vector<ShardRead>& reads) {
+  std::sort(reads.begin(), reads.end(),
+            [](const ShardRead& a, const ShardRead& b) {
+              return std::tie(a.file, a.data_offset, a.tensor, a.wanted) <
+                     std::tie(b.file, b.data_offset, b.tensor, b.wanted);
+            });
 }
 
 }  // namespace sherd
