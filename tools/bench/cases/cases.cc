@@ -5,6 +5,8 @@
 #include "sherd/tools/bench/cases/collective_cases.h"
 #include "sherd/tools/bench/cases/gpu_call_cases.h"
 #include "sherd/tools/bench/cases/gpu_move_cases.h"
+#include "sherd/tools/bench/cases/load_many_cases.h"
+#include "sherd/tools/bench/cases/load_plan_cases.h"
 #include "sherd/tools/bench/cases/move_cases.h"
 #include "sherd/tools/bench/cases/overhead_cases.h"
 #include "sherd/tools/bench/cases/plan_cases.h"
@@ -42,8 +44,9 @@ const std::vector<BenchCase>& AllBenchCases() {
     auto* const all = new std::vector<BenchCase>;
     for (const auto& family :
          {CollectiveCases(), OverheadCases(), MoveCases(), PlanCases(),
-          CheckpointCases(), SaveManyCases(), SavePlanCases(), RpcCases(),
-          RpcLifeCases(), StartCases(), GpuMoveCases(), GpuCallCases()}) {
+          CheckpointCases(), SaveManyCases(), SavePlanCases(), LoadManyCases(),
+          LoadPlanCases(), RpcCases(), RpcLifeCases(), StartCases(),
+          GpuMoveCases(), GpuCallCases()}) {
       all->insert(all->end(), family.begin(), family.end());
     }
     return all;
