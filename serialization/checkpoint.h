@@ -264,17 +264,18 @@ struct LoadOptions {
 //                        nothing; the message names it.
 //   others               From the file system.
 //
-// Cost. Each rank reads of the manifest what concerns its tensors, and plans its
-// own reads, which are ordered by file and offset. Bytes that are contiguous in
-// the destination are read straight into it, and each is read once over all
-// ranks; shorter ones go through 256 KiB, in reads that span several pieces and
-// tensors as long as few pages are read in vain, so that two ranks may read the
-// same page of small tensors. For a device they go through 8 MiB of pinned
-// memory, after which it is complete. Tensors whose pieces are many and short
-// (see min_read_bytes) are read in long pieces, each once over all ranks, and
-// exchanged in rounds of many tensors, within memory_budget. Of shards that
-// several ranks hold, each element is read by one of them, and one exchange for
-// all tensors distributes them. An exchange is for tensors of one element size.
+// Cost. Each rank reads of the manifest what concerns its tensors, and plans
+// its own reads, which are ordered by file and offset. Bytes that are
+// contiguous in the destination are read straight into it, and each is read
+// once over all ranks; shorter ones go through 256 KiB, in reads that span
+// several pieces and tensors as long as few pages are read in vain, so that two
+// ranks may read the same page of small tensors. For a device they go through 8
+// MiB of pinned memory, after which it is complete. Tensors whose pieces are
+// many and short (see min_read_bytes) are read in long pieces, each once over
+// all ranks, and exchanged in rounds of many tensors, within memory_budget. Of
+// shards that several ranks hold, each element is read by one of them, and one
+// exchange for all tensors distributes them. An exchange is for tensors of one
+// element size.
 //
 // Two small collectives, and one per second that a rank waits for another; one
 // more, at most 256 KiB, or three, if ranks read parts of the same chunks; and

@@ -22,10 +22,10 @@
 #include "sherd/serialization/checkpoint/save_directory.h"
 #include "sherd/serialization/checkpoint/shard_writer.h"
 #include "sherd/serialization/checkpoint/sharded_layout.h"
-#include "sherd/serialization/checkpoint/tensor_fingerprint.h"
 #include "sherd/serialization/manifest/data_file.h"
 #include "sherd/serialization/manifest/manifest_codec.h"
 #include "sherd/serialization/safetensors/crc32c.h"
+#include "sherd/serialization/safetensors/tensor_fingerprint.h"
 
 namespace sherd {
 namespace {

@@ -176,7 +176,8 @@ TEST_P(CheckpointWorldsTest, EveryLayoutLoadsIntoEveryOther) {
           LoadCheckpoint(path_, MakeSpecs(3 * layout, load_ranks), nullptr,
                          {.stats = &stats}));
       ExpectSamples(loaded, seed);
-      // Small tensors are read by pages, each by the ranks that need some of it.
+      // Small tensors are read by pages, each by the ranks that need some of
+      // it.
       EXPECT_GE(stats.file_bytes, stats.tensor_bytes);
       EXPECT_LE(stats.file_bytes, stats.tensor_bytes * load_ranks);
       // Into memory that is there already, in yet another layout.
@@ -216,8 +217,8 @@ TEST_F(CheckpointTest, ShortPiecesAreTradedBetweenRanks) {
                          {.min_read_bytes = min_read_bytes, .stats = &stats}));
       EXPECT_EQ(CountWrong(loaded.at("t"), 5), 0);
       // Of short pieces the pages are read, and each rank needs some of each.
-      EXPECT_EQ(stats.file_bytes, min_read_bytes == 1 ? 9000 * 6 * 8 * 3 - 288
-                                                      : 9000 * 6 * 8);
+      EXPECT_EQ(stats.file_bytes,
+                min_read_bytes == 1 ? 9000 * 6 * 8 * 3 - 288 : 9000 * 6 * 8);
       EXPECT_EQ(stats.exchanged_bytes,
                 min_read_bytes == 1 ? 0 : 9000 * 6 * 8 * 2 / 3);
       EXPECT_EQ(stats.exchanges, min_read_bytes == 1 ? 0 : 1);

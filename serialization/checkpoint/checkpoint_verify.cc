@@ -17,12 +17,12 @@
 #include "sherd/core/base/status_macros.h"
 #include "sherd/serialization/checkpoint/data_file_check.h"
 #include "sherd/serialization/checkpoint/extent_reader.h"
-#include "sherd/serialization/checkpoint/tensor_fingerprint.h"
 #include "sherd/serialization/manifest/data_file.h"
 #include "sherd/serialization/manifest/manifest.h"
 #include "sherd/serialization/manifest/manifest_reader.h"
 #include "sherd/serialization/safetensors/crc32c.h"
 #include "sherd/serialization/safetensors/safetensors_header.h"
+#include "sherd/serialization/safetensors/tensor_fingerprint.h"
 
 namespace sherd {
 namespace {

@@ -12,7 +12,7 @@
 #include "absl/types/span.h"
 #include "sherd/core/base/file.h"
 #include "sherd/core/tensor/tensor.h"
-#include "sherd/serialization/checkpoint/tensor_fingerprint.h"
+#include "sherd/serialization/safetensors/tensor_fingerprint.h"
 
 namespace sherd {
 

@@ -15,11 +15,11 @@
 #include "sherd/core/base/file.h"
 #include "sherd/core/base/status_macros.h"
 #include "sherd/core/tensor/tensor.h"
-#include "sherd/serialization/checkpoint/tensor_fingerprint.h"
 #include "sherd/serialization/kits/sample_tensors.h"
 #include "sherd/serialization/manifest/data_file.h"
 #include "sherd/serialization/manifest/manifest_codec.h"
 #include "sherd/serialization/safetensors/crc32c.h"
+#include "sherd/serialization/safetensors/tensor_fingerprint.h"
 
 namespace sherd {
 

@@ -1,4 +1,4 @@
-#include "sherd/serialization/checkpoint/tensor_fingerprint.h"
+#include "sherd/serialization/safetensors/tensor_fingerprint.h"
 
 #include <algorithm>
 
