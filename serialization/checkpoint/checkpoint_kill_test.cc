@@ -149,7 +149,8 @@ SHERD_DIST_TEST_F(CheckpointKillTest, BeforeOpeningADataFile) {
   DieWhileLoading(0, "open_for_read", 2, 1);
 }
 SHERD_DIST_TEST_F(CheckpointKillTest, WhileReadingPieces) {
-  DieWhileLoading(2, "read", 100, 1);
+  // After those of the manifest; short pieces are read together.
+  DieWhileLoading(2, "read", 4, 1);
 }
 SHERD_DIST_TEST_F(CheckpointKillTest, WhileReadingForAnExchange) {
   DieWhileLoading(1, "read", 2, 1 << 30);
