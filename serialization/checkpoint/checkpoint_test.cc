@@ -116,6 +116,15 @@ bool HoldsSamples(const CheckpointReader& reader, int seed) {
   return true;
 }
 
+// Above those of the CRC tables of a few small files, each read by every rank.
+constexpr int64_t kMostTableBytes = 4096;
+
+// That the ranks read so many bytes of elements.
+void ExpectRead(const CheckpointStats& stats, int64_t bytes) {
+  EXPECT_GT(stats.file_bytes, bytes);
+  EXPECT_LE(stats.file_bytes, bytes + kMostTableBytes);
+}
+
 class CheckpointTest : public ::testing::Test {
  protected:
   CheckpointTest() {
@@ -179,7 +188,8 @@ TEST_P(CheckpointWorldsTest, EveryLayoutLoadsIntoEveryOther) {
       // Small tensors are read by pages, each by the ranks that need some of
       // it.
       EXPECT_GE(stats.file_bytes, stats.tensor_bytes);
-      EXPECT_LE(stats.file_bytes, stats.tensor_bytes * load_ranks);
+      EXPECT_LE(stats.file_bytes,
+                stats.tensor_bytes * load_ranks + kMostTableBytes);
       // Into memory that is there already, in yet another layout.
       Tensors warm = MakeTensors(layout + 1, load_ranks, 12345);
       ASSERT_THAT(LoadCheckpointInto(path_, Pointers(warm)), IsOk());
@@ -217,8 +227,8 @@ TEST_F(CheckpointTest, ShortPiecesAreTradedBetweenRanks) {
                          {.min_read_bytes = min_read_bytes, .stats = &stats}));
       EXPECT_EQ(CountWrong(loaded.at("t"), 5), 0);
       // Of short pieces the pages are read, and each rank needs some of each.
-      EXPECT_EQ(stats.file_bytes,
-                min_read_bytes == 1 ? 9000 * 6 * 8 * 3 - 288 : 9000 * 6 * 8);
+      ExpectRead(stats,
+                 min_read_bytes == 1 ? 9000 * 6 * 8 * 3 - 288 : 9000 * 6 * 8);
       EXPECT_EQ(stats.exchanged_bytes,
                 min_read_bytes == 1 ? 0 : 9000 * 6 * 8 * 2 / 3);
       EXPECT_EQ(stats.exchanges, min_read_bytes == 1 ? 0 : 1);
@@ -401,7 +411,7 @@ TEST_F(CheckpointTest, ReplicasAreReadOnceAndHandedOn) {
                   IsOk());
       Count(loaded, 3, /*fill=*/false, wrong);
       EXPECT_EQ(wrong, 0);
-      EXPECT_EQ(stats.file_bytes, 8 << 20);
+      ExpectRead(stats, 8 << 20);
       // The part that each rank holds and has not read itself.
       EXPECT_EQ(stats.exchanged_bytes, (halves ? 8 : 3 * 8) << 20);
     }
