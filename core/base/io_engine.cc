@@ -7,8 +7,10 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 #include <limits>
 #include <optional>
+#include <system_error>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -21,10 +23,13 @@ namespace {
 // Long enough for the full rate of one request; some in flight hide the time of
 // each.
 constexpr int64_t kPieceBytes = int64_t{1} << 20;
-// What O_DIRECT asks at most, of offsets and lengths, and of memory. A device
-// that asks more answers EINVAL.
+// What O_DIRECT asks at most, of offsets and lengths. A device that asks more
+// answers EINVAL.
 constexpr uintptr_t kFileAlignment = 4096;
-constexpr uintptr_t kMemoryAlignment = 512;
+// Of memory it asks less, but the system copies a page that a fork(2) shares
+// when this process writes to it, and a read in flight then fills the child's:
+// pages that are read into hold nothing else that might be written meanwhile.
+constexpr uintptr_t kMemoryAlignment = 4096;
 
 // Part of a read that is still to be filled.
 struct Piece {
@@ -190,20 +195,12 @@ class ManyReads {
       if (!piece.buffer.empty() && status_.ok()) Start(piece);
       return;
     }
-    switch (-ended.result) {
-      case EINVAL:
-        if (!direct) break;
-        // The alignment was not enough; through the page cache from here on.
-        direct_fd_.Reset();
-        return Start(piece);
-      case EAGAIN:
-      case EINTR:
-        // The file is not one that a queue can wait for.
-        return ReadNow(piece);
-      default:
-        break;
-    }
-    Fail(piece, static_cast<int>(-ended.result));
+    if (ended.result == 0) return Fail(piece, 0);
+    // The alignment was not enough; through the page cache from here on.
+    if (ended.result == -EINVAL && direct) direct_fd_.Reset();
+    // What a queue or a direct read cannot do, pread may; an error of the
+    // medium comes again from there.
+    ReadNow(piece);
   }
 
   void Filled(Piece& piece, int64_t bytes) {
@@ -248,7 +245,50 @@ class ManyReads {
   int in_flight_ = 0;
 };
 
+// Any regular file there, or none.
+std::optional<std::string> FirstFileIn(const std::string& directory) {
+  std::error_code error;
+  std::filesystem::directory_iterator entry(directory, error);
+  while (!error && entry != std::filesystem::directory_iterator()) {
+    if (entry->is_regular_file(error) && !error) return entry->path().string();
+    entry.increment(error);
+  }
+  return std::nullopt;
+}
+
+// Whether no file could be created, which says nothing about reading.
+bool CannotCreate(int error) {
+  return error == EROFS || error == EACCES || error == EPERM ||
+         error == EISDIR || error == EOPNOTSUPP;
+}
+
 }  // namespace
+
+namespace internal {
+
+std::string DescribeDirectReads(
+    const std::string& directory,
+    absl::FunctionRef<int(const std::string* path)> open_direct) {
+  UniqueFd file(open_direct(nullptr));
+  int error = errno;
+  if (!file.is_open() && CannotCreate(error)) {
+    const std::optional<std::string> path = FirstFileIn(directory);
+    if (path) file = UniqueFd(open_direct(&*path));
+    error = path ? errno : 0;
+  }
+  if (file.is_open()) return "direct";
+  if (error == EINVAL) {
+    return absl::StrCat(
+        "through the page cache: opening a file with O_DIRECT: ",
+        std::strerror(error));
+  }
+  return absl::StrCat(
+      "unknown: no file could be created there to try",
+      error == 0 || CannotCreate(error) ? "" : ": ",
+      error == 0 || CannotCreate(error) ? "" : std::strerror(error));
+}
+
+}  // namespace internal
 
 IoEngine& IoEngine::Global() {
   static IoEngine* const engine = new IoEngine;
@@ -305,11 +345,13 @@ std::string IoEngine::Describe() {
 }
 
 std::string DescribeDirectReads(const std::string& directory) {
-  const UniqueFd file(
-      open(directory.c_str(), O_TMPFILE | O_RDWR | O_DIRECT | O_CLOEXEC, 0600));
-  if (file.is_open()) return "direct";
-  return absl::StrCat("through the page cache: opening a file with O_DIRECT: ",
-                      std::strerror(errno));
+  return internal::DescribeDirectReads(
+      directory, [&directory](const std::string* path) {
+        return path == nullptr
+                   ? open(directory.c_str(),
+                          O_TMPFILE | O_RDWR | O_DIRECT | O_CLOEXEC, 0600)
+                   : open(path->c_str(), O_RDONLY | O_DIRECT | O_CLOEXEC);
+      });
 }
 
 }  // namespace sherd

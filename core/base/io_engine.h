@@ -78,9 +78,20 @@ class IoEngine {
   pid_t process_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
-// Whether files in `directory` can be read past the page cache: "direct", or
-// why not: "through the page cache: …".
+// Whether files in `directory` can be read past the page cache: "direct";
+// "through the page cache: …", with the reason; or "unknown: …", where neither
+// a file could be created to try nor one that is there be opened.
 std::string DescribeDirectReads(const std::string& directory);
+
+namespace internal {
+
+// The same by `open_direct`, which opens a file with O_DIRECT, a new one in
+// `directory` if `path` is null, and returns as open(2) does.
+std::string DescribeDirectReads(
+    const std::string& directory,
+    absl::FunctionRef<int(const std::string* path)> open_direct);
+
+}  // namespace internal
 
 }  // namespace sherd
 

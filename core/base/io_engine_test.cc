@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -237,12 +238,26 @@ TEST_F(IoEngineTest, AlignedPiecesAloneGoPastThePageCache) {
     ++direct;
     EXPECT_EQ(read.offset % 4096, 0);
     EXPECT_EQ(read.buffer.size() % 4096, 0u);
-    EXPECT_EQ(reinterpret_cast<uintptr_t>(read.buffer.data()) % 512, 0u);
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(read.buffer.data()) % 4096, 0u);
   }
   // {0, 1 MiB} whole; {4096, 3 MiB} in four; the page of the last tensor.
   if (DescribeDirectReads(::testing::TempDir()) == "direct") {
     EXPECT_GE(direct, 5);
   }
+}
+
+// A page that other data shares may be copied by a fork while it is read into.
+TEST_F(IoEngineTest, PartsOfPagesOfMemoryAreReadThroughTheCache) {
+  IoEngine engine = MakeFake();
+  std::vector<std::byte> memory(kMiB + 2 * 4096);
+  const size_t skip =
+      4096 - reinterpret_cast<uintptr_t>(memory.data()) % 4096 + 512;
+  const auto buffer = absl::MakeSpan(memory).subspan(skip, kMiB);
+  ASSERT_THAT(engine.ReadMany(path_, fd_.get(), {{0, buffer}},
+                              [](size_t) { return absl::OkStatus(); }),
+              IsOk());
+  ASSERT_EQ(fake_.reads.size(), 1u);
+  EXPECT_EQ(fake_.reads[0].fd, fd_.get());
 }
 
 TEST_F(IoEngineTest, ShortReadsGoOn) {
@@ -253,7 +268,8 @@ TEST_F(IoEngineTest, ShortReadsGoOn) {
 }
 
 TEST_F(IoEngineTest, InterruptedAndRefusedReadsAreDoneInAnotherWay) {
-  for (const int64_t result : {-EINTR, -EAGAIN}) {
+  for (const int64_t result :
+       {-EINTR, -EAGAIN, -EINVAL, -EOPNOTSUPP, -ENOTBLK, -EIO}) {
     IoEngine engine = MakeFake();
     fake_.results = {result, 1 << 30, result};
     EXPECT_THAT(ReadRanges(engine), IsOk());
@@ -283,17 +299,23 @@ TEST_F(IoEngineTest, ADeviceThatAsksForMoreAlignmentIsReadThroughTheCache) {
   EXPECT_LE(direct, kDepth);
 }
 
+// The file can no longer be read: after `nth` reads, all come back with EBADF,
+// from the queue and from pread.
 TEST_F(IoEngineTest, AnErrorAmongManyIsNamedAndNothingStaysInFlight) {
-  for (int nth = 0; nth < 8; ++nth) {
+  const UniqueFd unreadable(open(path_.c_str(), O_WRONLY | O_CLOEXEC));
+  ASSERT_TRUE(unreadable.is_open());
+  std::vector<std::byte> buffer(6 * kMiB);
+  for (int nth = 0; nth < 4; ++nth) {
     SCOPED_TRACE(nth);
     fake_ = FakeSystem();
     IoEngine engine = MakeFake();
     fake_.results.assign(nth, 1 << 30);
     fake_.results.push_back(-EIO);
     EXPECT_THAT(
-        ReadRanges(engine),
+        engine.ReadMany(path_, unreadable.get(), {{5, absl::MakeSpan(buffer)}},
+                        [](size_t) { return absl::OkStatus(); }),
         StatusIs(absl::StatusCode::kInternal,
-                 absl::StrCat("reading ", path_, ": Input/output error")));
+                 absl::StrCat("reading ", path_, ": Bad file descriptor")));
     EXPECT_EQ(fake_.in_flight, 0);
     EXPECT_LE(fake_.started, nth + 2 * kDepth) << "read on after the error";
     EXPECT_THAT(ReadRanges(engine), IsOk()) << "the queue is usable";
@@ -301,14 +323,15 @@ TEST_F(IoEngineTest, AnErrorAmongManyIsNamedAndNothingStaysInFlight) {
 }
 
 TEST_F(IoEngineTest, TheOffsetOfAnErrorIsThatOfItsPiece) {
+  const UniqueFd unreadable(open(path_.c_str(), O_WRONLY | O_CLOEXEC));
   IoEngine engine = MakeFake();
   std::vector<std::byte> buffer(2 * kMiB);
   fake_.results = {-EIO};
-  EXPECT_THAT(
-      engine.ReadMany(path_, fd_.get(), {{kMiB + 5, absl::MakeSpan(buffer)}},
-                      [](size_t) { return absl::OkStatus(); }),
-      StatusIs(absl::StatusCode::kInternal,
-               absl::StrCat("at offset ", kMiB + 5)));
+  EXPECT_THAT(engine.ReadMany(path_, unreadable.get(),
+                              {{kMiB + 5, absl::MakeSpan(buffer)}},
+                              [](size_t) { return absl::OkStatus(); }),
+              StatusIs(absl::StatusCode::kInternal,
+                       absl::StrCat("at offset ", kMiB + 5)));
 }
 
 TEST_F(IoEngineTest, TheEndOfTheFileIsDataLossOnEveryPath) {
@@ -437,6 +460,44 @@ TEST(DirectReadsTest, AreDescribedWithTheReason) {
               AnyOf("direct", StartsWith("through the page cache: ")));
   EXPECT_THAT(DescribeDirectReads("/nowhere"),
               HasSubstr("No such file or directory"));
+}
+
+// How the opening of a new file and that of one that is there end.
+struct DirectCase {
+  int creating;
+  int reading;
+  const char* expected;
+};
+
+TEST(DirectReadsTest, AFileThatIsThereTellsWhereNoneCanBeCreated) {
+  const std::string folder =
+      absl::StrCat(::testing::TempDir(), "/direct_reads");
+  const std::string path = absl::StrCat(folder, "/file");
+  mkdir(folder.c_str(), 0700);
+  const auto describe = [&](const DirectCase& c) {
+    return internal::DescribeDirectReads(folder, [&](const std::string* tried) {
+      if (tried != nullptr) {
+        EXPECT_EQ(*tried, path);
+      }
+      errno = tried == nullptr ? c.creating : c.reading;
+      return errno == 0 ? open("/dev/null", O_RDONLY | O_CLOEXEC) : -1;
+    });
+  };
+  constexpr char kUnknown[] = "unknown: no file could be created there to try";
+  constexpr char kNo[] = "through the page cache: ";
+  EXPECT_EQ(describe({EROFS, 0, ""}), kUnknown) << "the directory is empty";
+  UniqueFd(open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
+  const DirectCase cases[] = {{0, 0, "direct"},          {EINVAL, 0, kNo},
+                              {EROFS, 0, "direct"},      {EACCES, 0, "direct"},
+                              {EPERM, 0, "direct"},      {EISDIR, 0, "direct"},
+                              {EOPNOTSUPP, 0, "direct"}, {EROFS, EINVAL, kNo},
+                              {EROFS, EACCES, kUnknown}, {EMFILE, 0, kUnknown}};
+  for (const DirectCase& c : cases) {
+    SCOPED_TRACE(absl::StrCat(c.creating, " ", c.reading));
+    EXPECT_THAT(describe(c), StartsWith(c.expected));
+  }
+  unlink(path.c_str());
+  rmdir(folder.c_str());
 }
 
 }  // namespace
