@@ -19,10 +19,10 @@
 #include "sherd/serialization/checkpoint/data_file_check.h"
 #include "sherd/serialization/checkpoint/lease.h"
 #include "sherd/serialization/checkpoint/save_plan.h"
-#include "sherd/serialization/manifest/little_endian.h"
 #include "sherd/serialization/manifest/manifest_codec.h"
 #include "sherd/serialization/manifest/manifest_reader.h"
 #include "sherd/serialization/safetensors/crc32c.h"
+#include "sherd/serialization/wire/little_endian.h"
 
 namespace sherd {
 namespace {

@@ -26,6 +26,7 @@
 #include "sherd/serialization/manifest/manifest_codec.h"
 #include "sherd/serialization/safetensors/crc32c.h"
 #include "sherd/serialization/safetensors/tensor_fingerprint.h"
+#include "sherd/serialization/wire/little_endian.h"
 
 namespace sherd {
 namespace {
@@ -42,11 +43,6 @@ struct FileReport {
   uint32_t crc32c = 0;
   uint32_t reserved = 0;
 };
-
-absl::Span<const std::byte> BytesOf(const std::string& text) {
-  return absl::MakeSpan(reinterpret_cast<const std::byte*>(text.data()),
-                        text.size());
-}
 
 // The disk is given data in pieces of this size while the next is written.
 constexpr int64_t kWritebackBytes = int64_t{8} << 20;
@@ -215,8 +211,8 @@ class Saver {
   // The header, the shards, and the CRCs of both.
   absl::Status AppendAll(SequentialWriter& writer, const std::string& header) {
     std::vector<uint32_t> crcs(static_cast<size_t>(1 + plan_->chunks));
-    crcs[0] = Crc32c(sherd::BytesOf(header));
-    SHERD_RETURN_IF_ERROR(writer.Append(sherd::BytesOf(header)));
+    crcs[0] = Crc32c(AsBytes(header));
+    SHERD_RETURN_IF_ERROR(writer.Append(AsBytes(header)));
     for (const PlannedShard& shard : plan_->shards) {
       SHERD_CHECK(writer.position() == report_.data_begin + shard.data_offset);
       const NamedTensor& named = named_[static_cast<size_t>(shard.tensor)];
@@ -234,8 +230,8 @@ class Saver {
       sums_[static_cast<size_t>(shard.tensor)] ^= *sum;
     }
     const std::string table = EncodeCrcTable(crcs);
-    report_.crc32c = Crc32c(sherd::BytesOf(table));
-    return writer.Append(sherd::BytesOf(table));
+    report_.crc32c = Crc32c(AsBytes(table));
+    return writer.Append(AsBytes(table));
   }
 
   bool SumsTravelWithReports() const {

@@ -10,10 +10,10 @@
 #include "absl/types/span.h"
 #include "sherd/core/base/printable_text.h"
 #include "sherd/core/base/status_macros.h"
-#include "sherd/serialization/manifest/little_endian.h"
 #include "sherd/serialization/safetensors.h"
 #include "sherd/serialization/safetensors/crc32c.h"
 #include "sherd/serialization/safetensors/tensor_fingerprint.h"
+#include "sherd/serialization/wire/little_endian.h"
 
 namespace sherd {
 namespace {

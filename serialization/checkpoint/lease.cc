@@ -22,6 +22,7 @@
 #include "sherd/core/base/status_macros.h"
 #include "sherd/core/process/process_status.h"
 #include "sherd/serialization/safetensors/crc32c.h"
+#include "sherd/serialization/wire/little_endian.h"
 
 namespace sherd {
 namespace {
@@ -35,11 +36,6 @@ constexpr size_t kCrcLineBytes = 16;
 constexpr int kReads = 20;
 // Of a lease that others take, too.
 constexpr int kAttempts = 16;
-
-absl::Span<const std::byte> AsBytes(absl::string_view text) {
-  return absl::MakeSpan(reinterpret_cast<const std::byte*>(text.data()),
-                        text.size());
-}
 
 std::string CrcLine(absl::string_view body) {
   return absl::StrFormat("crc32c %08x\n", Crc32c(AsBytes(body)));

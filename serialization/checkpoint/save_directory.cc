@@ -21,6 +21,7 @@
 #include "sherd/serialization/checkpoint/save_plan.h"
 #include "sherd/serialization/checkpoint/shard_writer.h"
 #include "sherd/serialization/manifest/manifest_reader.h"
+#include "sherd/serialization/wire/little_endian.h"
 
 namespace sherd {
 namespace {
@@ -215,8 +216,7 @@ absl::Status SaveDirectory::Stage(const std::string& staged,
                                   const std::string& bytes) {
   SHERD_ASSIGN_OR_RETURN(std::unique_ptr<File> file, files_.Create(staged));
   SequentialWriter writer(*file, [this](int64_t) { return progress_(); });
-  auto rest = absl::MakeSpan(reinterpret_cast<const std::byte*>(bytes.data()),
-                             bytes.size());
+  auto rest = AsBytes(bytes);
   while (!rest.empty()) {
     const auto block = rest.first(std::min(rest.size(), kStageBytes));
     SHERD_RETURN_IF_ERROR(writer.Append(block));

@@ -5,11 +5,11 @@
 #include "absl/strings/str_cat.h"
 #include "sherd/core/base/error_info.h"
 #include "sherd/core/base/status_macros.h"
-#include "sherd/serialization/manifest/little_endian.h"
 #include "sherd/serialization/manifest/manifest_codec_v1.h"
 #include "sherd/serialization/manifest/manifest_sections.h"
 #include "sherd/serialization/manifest/manifest_v1.h"
 #include "sherd/serialization/manifest/section_tree.h"
+#include "sherd/serialization/wire/little_endian.h"
 
 namespace sherd {
 namespace {

@@ -15,11 +15,11 @@
 #include "gtest/gtest.h"
 #include "sherd/serialization/kits/sample_manifest.h"
 #include "sherd/serialization/kits/sample_manifest_v1.h"
-#include "sherd/serialization/manifest/little_endian.h"
 #include "sherd/serialization/manifest/manifest_sections.h"
 #include "sherd/serialization/manifest/manifest_v1.h"
 #include "sherd/serialization/proto/checkpoint_v2.pb.h"
 #include "sherd/serialization/safetensors/crc32c.h"
+#include "sherd/serialization/wire/little_endian.h"
 #include "sherd/testing/matchers.h"
 
 namespace sherd {

@@ -1,6 +1,5 @@
 #include "sherd/serialization/manifest/manifest_memory.h"
 
-#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <string>
@@ -10,6 +9,7 @@
 #include "sherd/core/sharding/shard_metadata.h"
 #include "sherd/serialization/manifest/manifest_v1.h"
 #include "sherd/serialization/proto/checkpoint.pb.h"
+#include "sherd/serialization/wire/wire_fields.h"
 
 namespace sherd {
 namespace {
@@ -17,51 +17,11 @@ namespace {
 using Proto = checkpoint::v1::Manifest;
 using Field = google::protobuf::FieldDescriptor;
 
-// Of Protobuf's encoding.
-enum WireType : uint64_t { kVarint = 0, kFixed64, kLength, kFixed32 = 5 };
-
 constexpr int kMaxField = Proto::kChunkCrc32CFieldNumber;
 
-// What the allocator adds to a block, rounding included.
-constexpr int64_t kPerBlock = 32;
-// An array that grows by doubling while it is parsed: its last copy, up to
-// twice as long as needed, beside the one before.
-constexpr int64_t kGrowth = 3;
 // While the shards of a tensor are compared: the range in its file and the
 // index of boxes.
 constexpr int64_t kPerComparedShard = 256;
-// A field that this build does not know, which the parser keeps.
-constexpr int64_t kPerUnknownField = 128;
-
-// Reads an encoded message from front to back.
-class Wire {
- public:
-  explicit Wire(absl::string_view rest) : rest_(rest) {}
-
-  bool done() const { return rest_.empty(); }
-
-  bool ReadVarint(uint64_t& value) {
-    value = 0;
-    for (int shift = 0; shift < 70 && !rest_.empty(); shift += 7) {
-      const auto byte = static_cast<unsigned char>(rest_.front());
-      rest_.remove_prefix(1);
-      value |= static_cast<uint64_t>(byte & 0x7f) << (shift % 64);
-      if (byte < 0x80) return true;
-    }
-    return false;
-  }
-
-  bool ReadBytes(uint64_t length, absl::string_view& bytes) {
-    if (length > rest_.size()) return false;
-    bytes = rest_.substr(0, length);
-    rest_.remove_prefix(length);
-    return true;
-  }
-
- private:
-  absl::string_view rest_;
-};
-
 // What a message has of each field of the manifest.
 struct Contents {
   // By number: entries, and the bytes of text.
@@ -82,34 +42,9 @@ class Counter {
 
   // False if the message is malformed.
   bool Count(absl::string_view message) {
-    Wire wire(message);
-    while (!wire.done()) {
-      uint64_t tag, number;
-      absl::string_view bytes;
-      // Protobuf drops the higher bits of a tag, and would see another field.
-      if (!wire.ReadVarint(tag) || tag >> 32 != 0) return false;
-      switch (tag & 7) {
-        case kVarint:
-          if (!wire.ReadVarint(number)) return false;
-          break;
-        case kFixed64:
-          if (!wire.ReadBytes(8, bytes)) return false;
-          break;
-        case kFixed32:
-          if (!wire.ReadBytes(4, bytes)) return false;
-          break;
-        case kLength:
-          if (!wire.ReadVarint(number) || !wire.ReadBytes(number, bytes)) {
-            return false;
-          }
-          break;
-        default:
-          // No version has groups, which would nest.
-          return false;
-      }
-      Add(tag >> 3, static_cast<WireType>(tag & 7), bytes);
-    }
-    return true;
+    return ForEachWireField(
+        message, [this](uint64_t number, WireType type,
+                        absl::string_view bytes) { Add(number, type, bytes); });
   }
 
   const Contents& contents() const { return contents_; }
@@ -137,18 +72,15 @@ class Counter {
     const int64_t size = static_cast<int64_t>(bytes.size());
     const bool is_varint =
         type == Field::TYPE_UINT32 || type == Field::TYPE_UINT64;
-    if (is_varint && wire == kVarint) {
+    if (is_varint && wire == WireType::kVarint) {
       ++entries;
-    } else if (is_varint && wire == kLength) {
-      // Each number ends with the one byte that is below 128.
-      entries += std::count_if(bytes.begin(), bytes.end(), [](char c) {
-        return static_cast<unsigned char>(c) < 0x80;
-      });
-    } else if (type == Field::TYPE_FIXED32 && wire == kFixed32) {
+    } else if (is_varint && wire == WireType::kLength) {
+      entries += CountPackedVarints(bytes);
+    } else if (type == Field::TYPE_FIXED32 && wire == WireType::kFixed32) {
       ++entries;
-    } else if (type == Field::TYPE_FIXED32 && wire == kLength) {
+    } else if (type == Field::TYPE_FIXED32 && wire == WireType::kLength) {
       entries += size / 4;
-    } else if (type == Field::TYPE_BYTES && wire == kLength) {
+    } else if (type == Field::TYPE_BYTES && wire == WireType::kLength) {
       ++entries;
       contents_.text[field] += size;
     } else {

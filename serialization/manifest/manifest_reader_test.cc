@@ -12,9 +12,9 @@
 #include "sherd/core/base/file.h"
 #include "sherd/serialization/kits/sample_manifest.h"
 #include "sherd/serialization/kits/sample_manifest_v1.h"
-#include "sherd/serialization/manifest/little_endian.h"
 #include "sherd/serialization/manifest/manifest_codec.h"
 #include "sherd/serialization/manifest/manifest_v1.h"
+#include "sherd/serialization/wire/little_endian.h"
 #include "sherd/testing/faults.h"
 #include "sherd/testing/matchers.h"
 

@@ -16,6 +16,7 @@
 #include "sherd/core/tensor/storage.h"
 #include "sherd/serialization/safetensors/box_pieces.h"
 #include "sherd/serialization/safetensors/device_blocks.h"
+#include "sherd/serialization/wire/little_endian.h"
 
 namespace sherd {
 namespace {
@@ -283,9 +284,7 @@ absl::StatusOr<std::unique_ptr<SafetensorsWriter>> SafetensorsWriter::Create(
       new SafetensorsWriter(*std::move(header), std::move(state)));
   File& out = *writer->state_->file;
   SHERD_RETURN_IF_ERROR(out.Reserve(*size));
-  SHERD_RETURN_IF_ERROR(out.WriteAt(
-      0, absl::MakeSpan(reinterpret_cast<const std::byte*>(front->data()),
-                        front->size())));
+  SHERD_RETURN_IF_ERROR(out.WriteAt(0, AsBytes(*front)));
   return writer;
 }
 

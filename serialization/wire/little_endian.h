@@ -1,5 +1,5 @@
-#ifndef SHERD_SERIALIZATION_MANIFEST_LITTLE_ENDIAN_H_
-#define SHERD_SERIALIZATION_MANIFEST_LITTLE_ENDIAN_H_
+#ifndef SHERD_SERIALIZATION_WIRE_LITTLE_ENDIAN_H_
+#define SHERD_SERIALIZATION_WIRE_LITTLE_ENDIAN_H_
 
 #include <cstddef>
 #include <string>
@@ -35,4 +35,4 @@ inline absl::Span<const std::byte> AsBytes(absl::string_view text) {
 
 }  // namespace sherd
 
-#endif  // SHERD_SERIALIZATION_MANIFEST_LITTLE_ENDIAN_H_
+#endif  // SHERD_SERIALIZATION_WIRE_LITTLE_ENDIAN_H_
