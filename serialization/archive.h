@@ -69,15 +69,17 @@ struct ArchiveSaveOptions {
 //
 // Tensors. Each keeps dtype, sizes, device and whether it is pinned. Tensors
 // with elements in common share them again after a load, in a storage that has
-// no more than their part of the former one. A tensor whose elements lie in its
-// part of the storage without gaps, as in the memory format channels_last,
-// keeps its strides; another is contiguous afterwards, unless it shares
-// elements.
+// no more than their part of the former one, and up to 7 bytes. A tensor whose
+// elements lie in its part of the storage without gaps, as in the memory format
+// channels_last, keeps its strides; another is contiguous afterwards, unless it
+// shares elements.
 //
 // Sharded tensors. With this rank's shards are saved the metadata, the spec
 // (one of a class of your own is inferred at load), where this rank is in the
 // group of the tensor and in the default group, and whether the tensor was
-// created with init_rrefs. Not collective; non-members of the group save too.
+// created with init_rrefs. A shard of a group that is not contiguous, as of a
+// view, is a copy afterwards. Not collective; non-members of the group save
+// too.
 //
 // Files. `path` has its former contents or all of the new ones at any moment,
 // also after a crash. The name of the file until then is `path`, the process
@@ -89,7 +91,8 @@ struct ArchiveSaveOptions {
 //   kFailedPrecondition  "Need to initialize default process group", for a
 //                        sharded tensor with a group.
 //   kResourceExhausted   There is not enough space; the tree without elements
-//                        has more than 2^30 bytes.
+//                        has more than 2^30 bytes, or would take more memory
+//                        than a load allows.
 //   kUnknown             The file is there, but could not be made durable.
 //   others               Of files, devices, and ArchiveSink::Append.
 //
@@ -118,7 +121,10 @@ struct ArchiveLoadOptions {
 // see Errors. One that was created with init_rrefs publishes its shards again,
 // in the order of the tree: that is collective over its group, an error of one
 // member is an error of all of them, and non-members return at once. Otherwise
-// nothing is collective.
+// nothing is collective. A rank whose archive does not open, or whose tree
+// cannot be read, does not know of the others: they wait for it until the
+// timeout of the group, and workers outside the group cannot read what the
+// members publish later over it. So check first that each rank has its archive.
 //
 // Errors. The message has the source, and the name of the value.
 //   kNotFound            There is no such file.
@@ -137,8 +143,9 @@ struct ArchiveLoadOptions {
 //   others               Of files, devices, and of
 //                        ShardedTensor::FromLocalShardsAndMetadata.
 //
-// Memory. Checked before it is taken: elements are at most as large as the
-// archive, and the tree at most 2^33 bytes.
+// Memory. Checked before it is taken: the tree, by an upper bound, at most 2^33
+// bytes; elements at most as large as the archive, in each of: the memory that
+// tensors were in, pinned memory, and options.device.
 absl::StatusOr<StateDict> Load(const std::string& path,
                                const ArchiveLoadOptions& options = {});
 absl::StatusOr<StateDict> Load(std::shared_ptr<ArchiveSource> source,
@@ -154,7 +161,8 @@ absl::StatusOr<StateDict> LoadFromString(
 class Archive {
  public:
   // Reads the tree and checks it, without elements; neither default group nor
-  // RPC are needed. Errors as Load, but those of sharded tensors.
+  // RPC are needed. Errors as Load, but those of sharded tensors: ranks that
+  // load with one whose archive did not open wait for it.
   static absl::StatusOr<Archive> Open(const std::string& path,
                                       const ArchiveLoadOptions& options = {});
   static absl::StatusOr<Archive> Open(std::shared_ptr<ArchiveSource> source,

@@ -278,6 +278,10 @@ class StateValue {
   const T* get_if() const {
     return std::get_if<T>(&value_);
   }
+  template <StateType T>
+  T* get_if() {
+    return std::get_if<T>(&value_);
+  }
 
   // Whether maps and lists are nested in it at most `depth` deep: 0 for a value
   // that is not a map or list, or an empty one.

@@ -1,43 +1,19 @@
 #include "sherd/serialization/archive/archive_layout.h"
 
-#include <cstring>
-
 #include "absl/status/status.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "sherd/core/base/checked_math.h"
 #include "sherd/serialization/archive/state_codec.h"
 #include "sherd/serialization/safetensors/crc32c.h"
+#include "sherd/serialization/wire/little_endian.h"
 
 namespace sherd::internal {
 namespace {
 
 constexpr char kMagic[] = {'S', 'H', 'E', 'R', 'A', '\r', '\n', '\x1a'};
 
-template <typename T>
-void AppendLittleEndian(T value, std::string& bytes) {
-  for (size_t i = 0; i < sizeof(T); ++i) {
-    bytes.push_back(static_cast<char>(value >> (8 * i)));
-  }
-}
-
-template <typename T>
-T ReadLittleEndian(const std::byte* bytes) {
-  T value = 0;
-  for (size_t i = 0; i < sizeof(T); ++i) {
-    value |= static_cast<T>(bytes[i]) << (8 * i);
-  }
-  return value;
-}
-
 }  // namespace
-
-void AppendUint32(uint32_t value, std::string& bytes) {
-  AppendLittleEndian(value, bytes);
-}
-
-uint32_t ReadUint32(const std::byte* bytes) {
-  return ReadLittleEndian<uint32_t>(bytes);
-}
 
 std::optional<ArchiveLayout> LayOutArchive(int64_t front,
                                            absl::Span<const int64_t> blocks,
@@ -71,26 +47,23 @@ std::string EncodeArchiveFront(absl::string_view message) {
   AppendLittleEndian(static_cast<uint32_t>(kArchiveVersion), front);
   AppendLittleEndian(static_cast<uint64_t>(message.size()), front);
   absl::StrAppend(&front, message);
-  AppendUint32(
-      Crc32c(absl::MakeSpan(reinterpret_cast<const std::byte*>(front.data()),
-                            front.size())),
-      front);
+  AppendLittleEndian(Crc32c(AsBytes(front)), front);
   return front;
 }
 
-absl::StatusOr<int64_t> ParseArchivePrefix(absl::Span<const std::byte> prefix) {
-  if (prefix.size() < static_cast<size_t>(kArchivePrefixBytes) ||
-      std::memcmp(prefix.data(), kMagic, sizeof(kMagic)) != 0) {
+absl::StatusOr<int64_t> ParseArchivePrefix(absl::string_view text) {
+  if (text.size() < static_cast<size_t>(kArchivePrefixBytes) ||
+      !absl::StartsWith(text, absl::string_view(kMagic, sizeof(kMagic)))) {
     return absl::DataLossError(
         "it is not an archive of Sherd, which begins with \"SHERA\"");
   }
-  const uint32_t version = ReadUint32(prefix.data() + 8);
+  const uint32_t version = ReadLittleEndian<uint32_t>(text.substr(8));
   if (version == 0 || version > static_cast<uint32_t>(kArchiveVersion)) {
     return absl::UnimplementedError(absl::StrCat(
         "it is an archive of version ", version, ", this build reads 1 to ",
         kArchiveVersion, "; use a later Sherd, or it is damaged at offset 8"));
   }
-  const uint64_t length = ReadLittleEndian<uint64_t>(prefix.data() + 12);
+  const uint64_t length = ReadLittleEndian<uint64_t>(text.substr(12));
   if (length > static_cast<uint64_t>(kMaxStateBytes)) {
     return absl::DataLossError(
         absl::StrCat("it claims at offset 12 to have a message of ", length,

@@ -51,14 +51,11 @@ std::optional<ArchiveLayout> LayOutArchive(int64_t front,
 // The bytes before the blocks.
 std::string EncodeArchiveFront(absl::string_view message);
 
-// The length of the message, from the first kArchivePrefixBytes.
+// The length of the message, from the first kArchivePrefixBytes,
+// `text`.
 //   kDataLoss       Not an archive.
 //   kUnimplemented  A later version; the message has both.
-absl::StatusOr<int64_t> ParseArchivePrefix(absl::Span<const std::byte> prefix);
-
-// Little-endian.
-void AppendUint32(uint32_t value, std::string& bytes);
-uint32_t ReadUint32(const std::byte* bytes);
+absl::StatusOr<int64_t> ParseArchivePrefix(absl::string_view text);
 
 }  // namespace sherd::internal
 

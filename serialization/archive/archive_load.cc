@@ -38,8 +38,9 @@ class Loader {
          std::shared_ptr<Storage> mapping)
       : reader_(reader), device_(device), mapping_(std::move(mapping)) {}
 
-  // The value at `index`, with all that is in it.
-  absl::StatusOr<StateValue> Load(size_t index);
+  // The value at `index`, with all that is in it; or `opened`, which the ranks
+  // that publish with this one then learn.
+  absl::StatusOr<StateValue> Load(size_t index, const absl::Status& opened);
 
  private:
   const SavedState& state() const { return reader_.state(); }
@@ -49,8 +50,8 @@ class Loader {
   absl::Status CheckPlaces(size_t begin, size_t end) const;
   absl::Status LoadValues(size_t begin, size_t end);
   // Publishes what was published, or `status`, so that no rank waits for one
-  // that cannot.
-  absl::Status Publish(size_t begin, size_t end, const absl::Status& status);
+  // that cannot. The first error.
+  absl::Status Publish(size_t begin, size_t end, absl::Status status);
 
   absl::StatusOr<StateValue> LoadTensor(const SavedTensor& saved);
   absl::StatusOr<StateValue> LoadSharded(const SavedShardedTensor& saved);
@@ -132,10 +133,6 @@ absl::StatusOr<StateValue> Loader::LoadSharded(
         pinned ? nullptr : AllocatorFor(group.get(), part.device, nullptr);
     SHERD_ASSIGN_OR_RETURN(Tensor tensor,
                            Load(part, part.device, pinned, allocator));
-    if (group != nullptr) {
-      // Shards of views are not, and a group wants them to be.
-      SHERD_ASSIGN_OR_RETURN(tensor, tensor.Contiguous());
-    }
     const size_t index = static_cast<size_t>(saved.shard_indices[i]);
     shards.push_back({std::move(tensor), saved.metadata.shards[index]});
   }
@@ -149,17 +146,21 @@ absl::StatusOr<StateValue> Loader::LoadSharded(
   return StateValue(*std::move(tensor));
 }
 
+absl::StatusOr<GroupState> PlaceNow() {
+  SHERD_ASSIGN_OR_RETURN(const std::shared_ptr<ProcessGroup> group,
+                         LoadGroup());
+  return GroupStateOf(*group);
+}
+
 absl::Status Loader::CheckPlaces(size_t begin, size_t end) const {
+  std::optional<absl::StatusOr<GroupState>> now;
   for (size_t i = begin; i < end; ++i) {
     const SavedShardedTensor* const saved = state().values[i].sharded();
     if (saved == nullptr || !saved->group) continue;
-    const auto check = [&]() -> absl::Status {
-      SHERD_ASSIGN_OR_RETURN(const std::shared_ptr<ProcessGroup> group,
-                             LoadGroup());
-      SHERD_ASSIGN_OR_RETURN(const GroupState now, GroupStateOf(*group));
-      return CheckSamePlace(*saved->group, now);
-    };
-    SHERD_RETURN_IF_ERROR(Named(check(), i));
+    if (!now) now = PlaceNow();
+    const absl::Status status =
+        now->ok() ? CheckSamePlace(*saved->group, **now) : now->status();
+    if (!status.ok()) return Named(status, i);
   }
   return absl::OkStatus();
 }
@@ -182,31 +183,42 @@ absl::Status Loader::LoadValues(size_t begin, size_t end) {
   return absl::OkStatus();
 }
 
-absl::Status Loader::Publish(size_t begin, size_t end,
-                             const absl::Status& status) {
+absl::Status Loader::Publish(size_t begin, size_t end, absl::Status status) {
+  const std::shared_ptr<RemoteAccess> access = DefaultRemoteAccess();
+  bool agreed = false;
   for (size_t i = begin; i < end; ++i) {
     const SavedShardedTensor* const saved = state().values[i].sharded();
     if (saved == nullptr || !saved->init_rrefs) continue;
     // Without a group there is nobody to inform.
     const absl::StatusOr<std::shared_ptr<ProcessGroup>> group = LoadGroup();
     if (!group.ok()) break;
-    const absl::StatusOr<ShardedTensor> tensor = PublishShards(
+    if (agreed) {
+      // All members know the error. Workers that are none go on, and count.
+      if (access != nullptr) access->TakeNumber((*group)->name());
+      continue;
+    }
+    absl::StatusOr<ShardedTensor> tensor = PublishShards(
         status.ok()
             ? absl::StatusOr<ShardedTensor>(*values_[i].get_if<ShardedTensor>())
             : status,
-        *group, DefaultRemoteAccess());
+        *group, access);
+    agreed = !tensor.ok();
     // The error of this rank is the one that it can do something about.
-    if (!status.ok()) break;
-    if (!tensor.ok()) return Named(tensor.status(), i);
-    values_[i] = *tensor;
+    if (!status.ok()) continue;
+    if (tensor.ok()) {
+      values_[i] = *std::move(tensor);
+    } else {
+      status = Named(tensor.status(), i);
+    }
   }
   return status;
 }
 
-absl::StatusOr<StateValue> Loader::Load(size_t index) {
+absl::StatusOr<StateValue> Loader::Load(size_t index,
+                                        const absl::Status& opened) {
   const size_t end = EndOf(state(), index);
-  const absl::Status status = LoadValues(index, end);
-  SHERD_RETURN_IF_ERROR(Publish(index, end, status));
+  SHERD_RETURN_IF_ERROR(
+      Publish(index, end, opened.ok() ? LoadValues(index, end) : opened));
   return BuildValue(state(), index,
                     [&](size_t i) -> absl::StatusOr<StateValue> {
                       return std::move(values_[i]);
@@ -281,11 +293,22 @@ struct OpenArchive {
   std::optional<Device> device;
   std::shared_ptr<Storage> mapping;
 
-  absl::StatusOr<StateValue> Load(size_t index) const {
-    return Loader(reader, device, mapping).Load(index);
+  // What Load needs beside the tree, of the file at `path` if it is mapped.
+  absl::Status Complete(const std::string* path, bool map) {
+    SHERD_RETURN_IF_ERROR(reader.ReadTable());
+    if (!map) return absl::OkStatus();
+    SHERD_ASSIGN_OR_RETURN(mapping, reader.Map(*path));
+    return absl::OkStatus();
+  }
+
+  // `completed`: of Complete.
+  absl::StatusOr<StateValue> Load(size_t index,
+                                  const absl::Status& completed) const {
+    return Loader(reader, device, mapping).Load(index, completed);
   }
 };
 
+// Reads the tree.
 absl::StatusOr<OpenArchive> OpenSource(std::shared_ptr<ArchiveSource> source,
                                        const std::string* path,
                                        const ArchiveLoadOptions& options) {
@@ -296,11 +319,7 @@ absl::StatusOr<OpenArchive> OpenSource(std::shared_ptr<ArchiveSource> source,
   if (options.device) SHERD_RETURN_IF_ERROR(options.device->status());
   SHERD_ASSIGN_OR_RETURN(ArchiveReader reader,
                          ArchiveReader::Open(std::move(source)));
-  OpenArchive archive = {std::move(reader), options.device};
-  if (options.map) {
-    SHERD_ASSIGN_OR_RETURN(archive.mapping, archive.reader.Map(*path));
-  }
-  return archive;
+  return OpenArchive{std::move(reader), options.device};
 }
 
 absl::StatusOr<std::shared_ptr<ArchiveSource>> SourceAt(
@@ -315,15 +334,21 @@ std::string Loading(const ArchiveSource& source) {
   return absl::StrCat("loading ", source.name());
 }
 
+// The map at the top of an archive.
+absl::StatusOr<StateDict> StateOf(absl::StatusOr<StateValue> top,
+                                  absl::string_view loading) {
+  if (!top.ok()) return Annotate(top.status(), loading);
+  return std::move(*top->get_if<StateDict>());
+}
+
 absl::StatusOr<StateDict> LoadAll(std::shared_ptr<ArchiveSource> source,
                                   const std::string* path,
                                   const ArchiveLoadOptions& options) {
   const std::string loading = Loading(*source);
-  const auto archive = OpenSource(std::move(source), path, options);
+  auto archive = OpenSource(std::move(source), path, options);
   if (!archive.ok()) return Annotate(archive.status(), loading);
-  absl::StatusOr<StateValue> state = archive->Load(0);
-  if (!state.ok()) return Annotate(state.status(), loading);
-  return *state->get_if<StateDict>();
+  return StateOf(archive->Load(0, archive->Complete(path, options.map)),
+                 loading);
 }
 
 }  // namespace
@@ -347,7 +372,9 @@ absl::StatusOr<Archive> Archive::State::Open(
   std::string loading = internal::Loading(*source);
   absl::StatusOr<internal::OpenArchive> archive =
       internal::OpenSource(std::move(source), path, options);
-  if (!archive.ok()) return Annotate(archive.status(), loading);
+  absl::Status status = archive.status();
+  if (status.ok()) status = archive->Complete(path, options.map);
+  if (!status.ok()) return Annotate(status, loading);
   auto state = std::make_shared<State>(
       State{std::move(loading), *std::move(archive), {}, {}});
   const internal::SavedState& saved = state->archive.reader.state();
@@ -380,16 +407,15 @@ const StateDict& Archive::contents() const {
 }
 
 absl::StatusOr<StateDict> Archive::Load() const {
-  absl::StatusOr<StateValue> state = state_->archive.Load(0);
-  if (!state.ok()) return Annotate(state.status(), state_->loading);
-  return *state->get_if<StateDict>();
+  return internal::StateOf(state_->archive.Load(0, absl::OkStatus()),
+                           state_->loading);
 }
 
 absl::StatusOr<StateValue> Archive::Load(absl::string_view name) const {
   absl::StatusOr<const StateValue*> found = contents().Find(name);
   if (!found.ok()) return Annotate(found.status(), state_->loading);
   absl::StatusOr<StateValue> value =
-      state_->archive.Load(state_->numbers.at(*found));
+      state_->archive.Load(state_->numbers.at(*found), absl::OkStatus());
   if (!value.ok()) return Annotate(value.status(), state_->loading);
   return value;
 }

@@ -444,6 +444,59 @@ TEST_F(ArchivePublicationTest, AWorkerOutsideTheGroupReadsThemToo) {
   });
 }
 
+// The members learn of an error at the first tensor, of which workers that are
+// none know nothing: all count all tensors, or those would read the next one.
+TEST_F(ArchivePublicationTest, AfterAFailedLoadAWorkerReadsTheRightTensor) {
+  RunWorkers([](ProcessGroup& group) {
+    SHERD_ASSERT_OK_AND_ASSIGN(
+        const ShardingSpecPtr spec,
+        ChunkShardingSpec::Create(0, {"rank:2", "rank:3"}));
+    SHERD_ASSERT_OK_AND_ASSIGN(const auto pair, group.NewGroup({2, 3}));
+    StateDict state;
+    for (const int value : {1, 2}) {
+      SHERD_ASSERT_OK_AND_ASSIGN(
+          const ShardedTensor tensor,
+          ShardedTensor::Full(spec, {4}, value,
+                              {.group = pair, .init_rrefs = true}));
+      ASSERT_THAT(state.Set(absl::StrCat("x", value), tensor), IsOk());
+    }
+    SHERD_ASSERT_OK_AND_ASSIGN(const std::string bytes, SaveToString(state));
+    std::string damaged = bytes;
+    damaged.back() ^= 1;
+    EXPECT_EQ(LoadOver(pair, group.rank() == 2 ? damaged : bytes).ok(),
+              !pair->is_member());
+    SHERD_ASSERT_OK_AND_ASSIGN(const StateDict loaded, LoadOver(pair, bytes));
+    for (const int value : {1, 2}) {
+      const ShardedTensor tensor =
+          *loaded.Get<ShardedTensor>(absl::StrCat("x", value));
+      SHERD_ASSERT_OK_AND_ASSIGN(const RemoteShards remote,
+                                 tensor.remote_shards());
+      for (const auto& [rank, shards] : remote) {
+        SHERD_ASSERT_OK_AND_ASSIGN(const Shard here, shards[0].ToHere());
+        EXPECT_EQ(here.tensor.At<float>({0}).value(), value);
+      }
+    }
+    ASSERT_THAT(group.Barrier(), IsOk());
+  });
+}
+
+// What comes after the tree.
+TEST_F(ArchivePublicationTest, AnArchiveThatEndsEarlyIsTheErrorOfAll) {
+  RunWorkers([](ProcessGroup& group) {
+    SHERD_ASSERT_OK_AND_ASSIGN(const StateDict state,
+                               SeedState(Rows(4), {.init_rrefs = true}));
+    SHERD_ASSERT_OK_AND_ASSIGN(const std::string bytes, SaveToString(state));
+    const std::string cut = bytes.substr(0, bytes.size() - 1);
+    const absl::Status status =
+        LoadFromString(group.rank() == 2 ? cut : bytes).status();
+    EXPECT_THAT(status, StatusIs(kDataLoss, "it was cut short"));
+    if (group.rank() != 2) {
+      EXPECT_EQ(ErrorRank(status), 2);
+    }
+    ASSERT_THAT(group.Barrier(), IsOk());
+  });
+}
+
 TEST_F(ArchivePublicationTest, WithoutRpcTheyCannotBe) {
   RunLocalRanks(4, [this](ProcessGroup& group) {
     const std::shared_ptr<RemoteAccess> access = Start(group);

@@ -12,6 +12,7 @@
 #include "sherd/serialization/safetensors/box_pieces.h"
 #include "sherd/serialization/safetensors/crc32c.h"
 #include "sherd/serialization/safetensors/device_blocks.h"
+#include "sherd/serialization/wire/little_endian.h"
 
 namespace sherd::internal {
 namespace {
@@ -42,36 +43,28 @@ absl::Status CheckCrc(absl::string_view what, int64_t offset, Bytes bytes,
 
 absl::StatusOr<ArchiveReader> ArchiveReader::Open(
     std::shared_ptr<ArchiveSource> source) {
-  SHERD_ASSIGN_OR_RETURN(const int64_t size, source->Size());
   ArchiveReader reader(std::move(source));
-  SHERD_RETURN_IF_ERROR(reader.ReadFront(size));
-  std::optional<ArchiveLayout> layout = LayOutArchive(
-      reader.front_bytes_, reader.state_.blocks, reader.state_.chunk_bytes);
-  if (!layout) return WrongSize(size, "2^63 or more by its message");
-  if (layout->size != size) {
-    return WrongSize(size, absl::StrCat(layout->size, " by its message"));
-  }
-  reader.layout_ = *std::move(layout);
-  SHERD_RETURN_IF_ERROR(reader.ReadTable());
+  SHERD_RETURN_IF_ERROR(reader.ReadFront());
   return reader;
 }
 
-absl::Status ArchiveReader::ReadFront(int64_t size) {
-  std::string front(static_cast<size_t>(std::min(size, kArchivePrefixBytes)),
+absl::Status ArchiveReader::ReadFront() {
+  SHERD_ASSIGN_OR_RETURN(size_, source_->Size());
+  std::string front(static_cast<size_t>(std::min(size_, kArchivePrefixBytes)),
                     '\0');
   SHERD_RETURN_IF_ERROR(source_->ReadAt(0, Writable(front)));
-  SHERD_ASSIGN_OR_RETURN(const int64_t length,
-                         ParseArchivePrefix(Writable(front)));
+  SHERD_ASSIGN_OR_RETURN(const int64_t length, ParseArchivePrefix(front));
   front_bytes_ = kArchivePrefixBytes + length + kCrcBytes;
-  if (front_bytes_ > size) {
-    return WrongSize(size, absl::StrCat(front_bytes_, " or more"));
+  if (front_bytes_ > size_) {
+    return WrongSize(size_, absl::StrCat(front_bytes_, " or more"));
   }
   front.resize(static_cast<size_t>(front_bytes_));
   SHERD_RETURN_IF_ERROR(source_->ReadAt(
       kArchivePrefixBytes, Writable(front).subspan(kArchivePrefixBytes)));
   const Bytes checked =
       Writable(front).first(static_cast<size_t>(kArchivePrefixBytes + length));
-  front_crc_ = ReadUint32(checked.data() + checked.size());
+  front_crc_ = ReadLittleEndian<uint32_t>(
+      absl::string_view(front).substr(checked.size()));
   SHERD_RETURN_IF_ERROR(CheckCrc("the message", 0, checked, front_crc_));
   SHERD_ASSIGN_OR_RETURN(
       state_, DecodeState(absl::string_view(front).substr(
@@ -80,11 +73,19 @@ absl::Status ArchiveReader::ReadFront(int64_t size) {
 }
 
 absl::Status ArchiveReader::ReadTable() {
+  std::optional<ArchiveLayout> layout =
+      LayOutArchive(front_bytes_, state_.blocks, state_.chunk_bytes);
+  if (!layout) return WrongSize(size_, "2^63 or more by its message");
+  if (layout->size != size_) {
+    return WrongSize(size_, absl::StrCat(layout->size, " by its message"));
+  }
+  layout_ = *std::move(layout);
   table_.resize(static_cast<size_t>(layout_.size - layout_.table));
   SHERD_RETURN_IF_ERROR(source_->ReadAt(layout_.table, Writable(table_)));
   const Bytes checked = Writable(table_).first(table_.size() - kCrcBytes);
   return CheckCrc("the table of CRCs", layout_.table, checked,
-                  ReadUint32(checked.data() + checked.size()));
+                  ReadLittleEndian<uint32_t>(
+                      absl::string_view(table_).substr(checked.size())));
 }
 
 absl::Status ArchiveReader::CheckPadding(size_t block) const {
@@ -107,8 +108,8 @@ absl::Status ArchiveReader::CheckChunk(size_t block, int64_t chunk,
   const int64_t entry = layout_.first_chunks[block] + chunk;
   return CheckCrc("the chunk",
                   layout_.offsets[block] + chunk * state_.chunk_bytes, bytes,
-                  ReadUint32(reinterpret_cast<const std::byte*>(
-                      table_.data() + entry * kCrcBytes)));
+                  ReadLittleEndian<uint32_t>(absl::string_view(table_).substr(
+                      static_cast<size_t>(entry * kCrcBytes))));
 }
 
 absl::Status ArchiveReader::ReadChunks(

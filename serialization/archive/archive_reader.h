@@ -22,11 +22,18 @@ namespace sherd::internal {
 // An archive whose tree was read and checked. Thread-safe.
 class ArchiveReader {
  public:
-  // Errors as Archive::Open.
+  // Errors as Archive::Open, but those of ReadTable.
   static absl::StatusOr<ArchiveReader> Open(
       std::shared_ptr<ArchiveSource> source);
 
   const SavedState& state() const { return state_; }
+
+  // Apart, since the tree says with whom an error is shared. Call it before
+  // all that follows.
+  //   kDataLoss  The archive has another size than its tree says, or the table
+  //              is damaged.
+  absl::Status ReadTable();
+
   const ArchiveLayout& layout() const { return layout_; }
 
   // Reads a block into `bytes`, a tensor of as many bytes, on any device, and
@@ -45,8 +52,7 @@ class ArchiveReader {
       : source_(std::move(source)) {}
 
   // Up to and including the CRC of the message.
-  absl::Status ReadFront(int64_t size);
-  absl::Status ReadTable();
+  absl::Status ReadFront();
   absl::Status CheckPadding(size_t block) const;
   absl::Status ReadDeviceBlock(size_t block, const Tensor& bytes) const;
   // Calls `place` for memory for each chunk, which is then there, checked,
@@ -59,6 +65,7 @@ class ArchiveReader {
                           absl::Span<const std::byte> bytes) const;
 
   std::shared_ptr<ArchiveSource> source_;
+  int64_t size_ = 0;
   int64_t front_bytes_ = 0;
   uint32_t front_crc_ = 0;
   SavedState state_;

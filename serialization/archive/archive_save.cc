@@ -32,6 +32,7 @@
 #include "sherd/serialization/safetensors/box_pieces.h"
 #include "sherd/serialization/safetensors/crc32c.h"
 #include "sherd/serialization/safetensors/device_blocks.h"
+#include "sherd/serialization/wire/little_endian.h"
 
 namespace sherd {
 namespace internal {
@@ -39,16 +40,12 @@ namespace {
 
 using Bytes = absl::Span<const std::byte>;
 
-Bytes BytesOf(const std::string& bytes) {
-  return {reinterpret_cast<const std::byte*>(bytes.data()), bytes.size()};
-}
-
 // Turns a tree into a SavedState and the tensors that it has, in order.
 class Flattener {
  public:
   absl::Status Flatten(const StateDict& state) {
     SHERD_RETURN_IF_ERROR(AddMap("", state));
-    SHERD_ASSIGN_OR_RETURN(plan_, PlanBlocks(tensors_));
+    SHERD_ASSIGN_OR_RETURN(plan_, PlanBlocks(tensors_, apart_));
     for (const Tensor& block : plan_.blocks) {
       saved_.blocks.push_back(block.nbytes());
     }
@@ -87,6 +84,8 @@ class Flattener {
   SavedState saved_ = {.writer = absl::StrCat("sherd ", kVersion),
                        .chunk_bytes = kArchiveChunkBytes};
   std::vector<Tensor> tensors_;
+  // Indices of those that do not share a block.
+  std::vector<size_t> apart_;
   BlockPlan plan_;
 };
 
@@ -179,6 +178,10 @@ absl::StatusOr<SavedShardedTensor> Flattener::AddSharded(
   saved.shard_indices.assign(tensor.local_shard_indices().begin(),
                              tensor.local_shard_indices().end());
   for (const Shard& shard : tensor.local_shards()) {
+    // A group wants contiguous shards, so that a load would have to copy it.
+    if (saved.group && !shard.tensor.is_contiguous()) {
+      apart_.push_back(tensors_.size());
+    }
     SHERD_ASSIGN_OR_RETURN(SavedTensor part, AddTensor(shard.tensor));
     saved.shards.push_back(std::move(part));
   }
@@ -217,7 +220,7 @@ class Writer {
 
 void Writer::EndChunk() {
   if (in_chunk_ == 0) return;
-  AppendUint32(crc_, table_);
+  AppendLittleEndian(crc_, table_);
   crc_ = 0;
   in_chunk_ = 0;
 }
@@ -251,7 +254,7 @@ absl::Status Writer::AppendHostBlock(const BoxInArray& box) {
 
 absl::Status Writer::AppendBlock(int64_t offset, const Tensor& block) {
   const std::string padding(static_cast<size_t>(offset - position_), '\0');
-  SHERD_RETURN_IF_ERROR(AppendPlain(BytesOf(padding)));
+  SHERD_RETURN_IF_ERROR(AppendPlain(AsBytes(padding)));
   const Dims zeros(block.sizes().size(), 0);
   BoxInArray box;
   box.array_sizes = block.sizes();
@@ -271,8 +274,8 @@ absl::Status Writer::AppendBlock(int64_t offset, const Tensor& block) {
 }
 
 absl::Status Writer::AppendTable() {
-  AppendUint32(Crc32c(BytesOf(table_)), table_);
-  return AppendPlain(BytesOf(table_));
+  AppendLittleEndian(Crc32c(AsBytes(table_)), table_);
+  return AppendPlain(AsBytes(table_));
 }
 
 // Calls `open` with the size of the archive for the sink to which it then goes.
@@ -292,7 +295,7 @@ absl::Status WriteArchive(
   }
   SHERD_ASSIGN_OR_RETURN(ArchiveSink* const sink, open(layout->size));
   Writer writer(flat.saved().chunk_bytes, *sink);
-  SHERD_RETURN_IF_ERROR(writer.AppendPlain(BytesOf(front)));
+  SHERD_RETURN_IF_ERROR(writer.AppendPlain(AsBytes(front)));
   for (size_t i = 0; i < flat.blocks().size(); ++i) {
     SHERD_RETURN_IF_ERROR(
         writer.AppendBlock(layout->offsets[i], flat.blocks()[i]));

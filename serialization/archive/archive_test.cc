@@ -28,6 +28,7 @@
 #include "sherd/core/tensor/dtype.h"
 #include "sherd/core/tensor/tensor.h"
 #include "sherd/serialization/archive/archive_reader.h"
+#include "sherd/serialization/archive/block_plan.h"
 #include "sherd/serialization/kits/sample_archive.h"
 #include "sherd/testing/faults.h"
 #include "sherd/testing/kits/fake_device.h"
@@ -283,13 +284,60 @@ TEST(ArchiveTest, ElementsThatCoincideAreSavedOnce) {
   EXPECT_EQ(after.At<float>({12, 99}).value(), 3);
 }
 
-// A view as another dtype, at an address that it has only with its offset.
-TEST(ArchiveTest, ViewsThatCannotShareABlockHaveTheirOwn) {
+// As shards of a group are, so that a load copies nothing.
+TEST(ArchiveTest, AViewApartHasItsElementsInTheArchiveOnce) {
+  SHERD_ASSERT_OK_AND_ASSIGN(const Tensor scalar, Tensor::Scalar(3.0f));
+  SHERD_ASSERT_OK_AND_ASSIGN(
+      const Tensor expanded,
+      Tensor::FromStorageStrided(scalar.storage(), 0, {4, 5}, {0, 0},
+                                 kFloat32));
+  SHERD_ASSERT_OK_AND_ASSIGN(const Tensor whole, CountingTensor({5, 4}));
+  SHERD_ASSERT_OK_AND_ASSIGN(const Tensor turned, whole.Permute({1, 0}));
+  for (const Tensor& shard : {expanded, turned}) {
+    SHERD_ASSERT_OK_AND_ASSIGN(
+        const internal::BlockPlan plan,
+        internal::PlanBlocks({shard, whole, shard}, {0}));
+    ASSERT_EQ(plan.blocks.size(), 3u);
+    EXPECT_EQ(plan.places[0].strides, ContiguousStrides({4, 5}));
+    EXPECT_EQ(plan.blocks[plan.places[0].block].nbytes(), 4 * 5 * 4);
+  }
+}
+
+// Floats behind an odd byte: their place in the archive is aligned as that in
+// the storage.
+TEST(ArchiveTest, ViewsOfOtherDTypesShareABlock) {
   SHERD_ASSERT_OK_AND_ASSIGN(const Tensor bytes, CountingTensor({64}, kUInt8));
-  SHERD_ASSERT_OK_AND_ASSIGN(const Tensor odd, bytes.Narrow(0, 1, 20));
+  SHERD_ASSERT_OK_AND_ASSIGN(const Tensor odd, bytes.Narrow(0, 13, 20));
   SHERD_ASSERT_OK_AND_ASSIGN(
       const Tensor floats,
-      Tensor::FromStorage(bytes.storage(), 4, {4}, kFloat32));
+      Tensor::FromStorageStrided(bytes.storage(), 16, {1 << 20, 1 << 20},
+                                 {0, 0}, kFloat32));
+  const StateDict state = StateOf({{"odd", odd}, {"floats", floats}});
+  SHERD_ASSERT_OK_AND_ASSIGN(const std::string archive, SaveToString(state));
+  EXPECT_LT(archive.size(), 1000);
+  SHERD_ASSERT_OK_AND_ASSIGN(const StateDict loaded, LoadFromString(archive));
+  EXPECT_TRUE(loaded.Get<Tensor>("odd")->BitwiseEqual(odd));
+  EXPECT_EQ(loaded.Get<Tensor>("floats")->strides(), floats.strides());
+  EXPECT_EQ(loaded.Get<Tensor>("floats")->At<float>({3, 5}).value(),
+            floats.At<float>({3, 5}).value());
+  EXPECT_TRUE(ShareStorage(loaded, "odd", "floats"));
+  // From the aligned byte before the first to the last.
+  EXPECT_EQ(loaded.Get<Tensor>("odd")->storage()->size(), 21);
+}
+
+// In memory that others own, at an odd address.
+TEST(ArchiveTest, ViewsThatCannotShareABlockHaveTheirOwn) {
+  SHERD_ASSERT_OK_AND_ASSIGN(const Tensor whole, CountingTensor({64}, kUInt8));
+  SHERD_ASSERT_OK_AND_ASSIGN(
+      const std::shared_ptr<Storage> storage,
+      Storage::Borrow(static_cast<std::byte*>(whole.data()) + 1, 63,
+                      whole.storage()));
+  SHERD_ASSERT_OK_AND_ASSIGN(const Tensor bytes,
+                             Tensor::FromStorage(storage, 0, {63}, kUInt8));
+  SHERD_ASSERT_OK_AND_ASSIGN(const Tensor odd, bytes.Narrow(0, 0, 20));
+  SHERD_ASSERT_OK_AND_ASSIGN(
+      const Tensor floats,
+      Tensor::FromStorage(bytes.storage(), 3, {4}, kFloat32));
   const StateDict state = StateOf({{"odd", odd}, {"floats", floats}});
   SHERD_ASSERT_OK_AND_ASSIGN(const StateDict loaded, SavedAndLoaded(state));
   EXPECT_EQ(loaded.Difference(state), "");
@@ -342,9 +390,10 @@ TEST(ArchiveTest, AFileThatWasReplacedIsNotMapped) {
   const StateDict state = StateOf({{"x", *Tensor::Scalar(1.0)}});
   const StateDict other = StateOf({{"x", *Tensor::Scalar(2.0)}});
   SHERD_ASSERT_OK_AND_ASSIGN(
-      const internal::ArchiveReader reader,
+      internal::ArchiveReader reader,
       internal::ArchiveReader::Open(
           std::make_shared<CountingSource>(*SaveToString(state))));
+  ASSERT_THAT(reader.ReadTable(), IsOk());
   ASSERT_THAT(Save(state, path), IsOk());
   EXPECT_THAT(reader.Map(path), IsOk());
   ASSERT_THAT(Save(other, path), IsOk());

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <map>
 #include <numeric>
 #include <tuple>
@@ -41,10 +42,12 @@ Range RangeOf(absl::Span<const Tensor> tensors, size_t i) {
           i};
 }
 
-std::vector<Cluster> FindClusters(absl::Span<const Tensor> tensors) {
+std::vector<Cluster> FindClusters(absl::Span<const Tensor> tensors,
+                                  absl::Span<const size_t> apart) {
   std::vector<Range> ranges;
   for (size_t i = 0; i < tensors.size(); ++i) {
-    if (tensors[i].numel() > 0 && tensors[i].storage() != nullptr) {
+    if (tensors[i].numel() > 0 && tensors[i].storage() != nullptr &&
+        !std::binary_search(apart.begin(), apart.end(), i)) {
       ranges.push_back(RangeOf(tensors, i));
     }
   }
@@ -82,27 +85,38 @@ std::vector<int64_t> OrderInMemory(const Tensor& tensor) {
 
 class Planner {
  public:
-  explicit Planner(absl::Span<const Tensor> tensors) : tensors_(tensors) {
+  Planner(absl::Span<const Tensor> tensors, absl::Span<const size_t> apart)
+      : tensors_(tensors), apart_(apart) {
     plan_.places.resize(tensors.size());
   }
 
   absl::StatusOr<BlockPlan> Plan() {
-    for (const Cluster& cluster : FindClusters(tensors_)) {
+    for (Cluster& cluster : FindClusters(tensors_, apart_)) {
+      Align(cluster);
       SHERD_RETURN_IF_ERROR(Add(cluster));
+    }
+    for (const size_t i : apart_) {
+      if (tensors_[i].numel() > 0 && tensors_[i].storage() != nullptr) {
+        AddRowMajor({i});
+      }
     }
     Sort();
     return std::move(plan_);
   }
 
  private:
+  // Begins it, inside the storage, where elements are aligned as they are
+  // there.
+  void Align(Cluster& cluster) const;
   absl::Status Add(const Cluster& cluster);
   // A block of the elements of one tensor, or of several that are the same.
   absl::Status AddElements(absl::Span<const size_t> tensors);
+  void AddRowMajor(absl::Span<const size_t> tensors);
   // A block of the bytes.
   absl::Status AddBytes(const Cluster& cluster);
   bool AreTheSame(absl::Span<const size_t> tensors) const;
-  // Whether elements are aligned as they are in the storage if the cluster
-  // begins at an aligned address.
+  // Whether elements are aligned if the cluster begins at an aligned address:
+  // not in memory that was borrowed at an odd one.
   bool AreAligned(const Cluster& cluster) const;
   int64_t BeginOf(size_t tensor) const {
     return RangeOf(tensors_, tensor).begin;
@@ -111,6 +125,7 @@ class Planner {
   void Sort();
 
   const absl::Span<const Tensor> tensors_;
+  const absl::Span<const size_t> apart_;
   BlockPlan plan_;
 };
 
@@ -132,6 +147,18 @@ bool Planner::AreAligned(const Cluster& cluster) const {
       });
 }
 
+void Planner::Align(Cluster& cluster) const {
+  size_t alignment = 1;
+  for (const size_t i : cluster.tensors) {
+    alignment = std::max(alignment, AlignmentOf(tensors_[i].dtype()));
+  }
+  const void* const storage = tensors_[cluster.tensors[0]].storage()->data();
+  const auto address = reinterpret_cast<uintptr_t>(storage) +
+                       static_cast<uintptr_t>(cluster.begin);
+  cluster.begin -=
+      std::min(static_cast<int64_t>(address % alignment), cluster.begin);
+}
+
 absl::Status Planner::Add(const Cluster& cluster) {
   const Tensor& first = tensors_[cluster.tensors[0]];
   const bool coincide = !IsNonOverlapping(first.sizes(), first.strides());
@@ -139,7 +166,7 @@ absl::Status Planner::Add(const Cluster& cluster) {
     return AddElements(cluster.tensors);
   }
   if (AreAligned(cluster)) return AddBytes(cluster);
-  // Views of other dtypes at odd addresses: each for itself.
+  // Each for itself.
   for (const size_t i : cluster.tensors) {
     SHERD_RETURN_IF_ERROR(AddElements({i}));
   }
@@ -148,17 +175,26 @@ absl::Status Planner::Add(const Cluster& cluster) {
 
 absl::Status Planner::AddElements(absl::Span<const size_t> tensors) {
   const Tensor& tensor = tensors_[tensors[0]];
-  Dims strides(tensor.strides().begin(), tensor.strides().end());
+  const Dims strides(tensor.strides().begin(), tensor.strides().end());
   SHERD_ASSIGN_OR_RETURN(Tensor block, tensor.Permute(OrderInMemory(tensor)));
   if (tensor.is_contiguous() || !block.is_contiguous()) {
-    block = tensor;
-    strides = ContiguousStrides(tensor.sizes());
+    AddRowMajor(tensors);
+    return absl::OkStatus();
   }
   for (const size_t i : tensors) {
     plan_.places[i] = {static_cast<int64_t>(plan_.blocks.size()), 0, strides};
   }
   plan_.blocks.push_back(std::move(block));
   return absl::OkStatus();
+}
+
+void Planner::AddRowMajor(absl::Span<const size_t> tensors) {
+  const Tensor& tensor = tensors_[tensors[0]];
+  for (const size_t i : tensors) {
+    plan_.places[i] = {static_cast<int64_t>(plan_.blocks.size()), 0,
+                       ContiguousStrides(tensor.sizes())};
+  }
+  plan_.blocks.push_back(tensor);
 }
 
 absl::Status Planner::AddBytes(const Cluster& cluster) {
@@ -202,8 +238,9 @@ void Planner::Sort() {
 
 }  // namespace
 
-absl::StatusOr<BlockPlan> PlanBlocks(absl::Span<const Tensor> tensors) {
-  return Planner(tensors).Plan();
+absl::StatusOr<BlockPlan> PlanBlocks(absl::Span<const Tensor> tensors,
+                                     absl::Span<const size_t> apart) {
+  return Planner(tensors, apart).Plan();
 }
 
 }  // namespace sherd::internal

@@ -1,6 +1,7 @@
 #ifndef SHERD_SERIALIZATION_ARCHIVE_BLOCK_PLAN_H_
 #define SHERD_SERIALIZATION_ARCHIVE_BLOCK_PLAN_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -29,8 +30,10 @@ struct BlockPlan {
   std::vector<Place> places;
 };
 
-// Tensors that share elements share a block; each other one has its own.
-absl::StatusOr<BlockPlan> PlanBlocks(absl::Span<const Tensor> tensors);
+// Tensors that share elements share a block; each other one has its own, and so
+// has each of those at the indices `apart`, ascending, row-major.
+absl::StatusOr<BlockPlan> PlanBlocks(absl::Span<const Tensor> tensors,
+                                     absl::Span<const size_t> apart = {});
 
 }  // namespace sherd::internal
 

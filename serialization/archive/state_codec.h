@@ -21,17 +21,18 @@ inline constexpr int64_t kMaxStateChunkBytes = int64_t{1} << 26;
 // A message sherd.state.v1.State. Equal states give equal bytes.
 //   kInvalidArgument    SerializeMetadata refuses the metadata of a sharded
 //                       tensor; named.
-//   kResourceExhausted  There would be more than kMaxStateBytes.
-absl::StatusOr<std::string> EncodeState(const SavedState& state);
+//   kResourceExhausted  There would be more than kMaxStateBytes, or DecodeState
+//                       would refuse them for their memory.
+absl::StatusOr<std::string> EncodeState(const SavedState& state,
+                                        int64_t max_memory = kMaxStateMemory);
 
 // The inverse, for bytes from any source. The tree is complete, keys are
-// unique, tensors are inside their blocks, and each block has one.
+// unique, tensors are inside their blocks, and each block has one; all
+// are on one device.
 //   kDataLoss       Not such a message, or not complete; the value is named.
 //   kUnimplemented  A later version wrote it; the message has both versions.
 //
-// Memory. Of the result, and of the state that is built from it, counted before
-// it is taken: at most `max_memory` bytes. Beside it, that of the message of
-// one value.
+// Memory. By StateMemory, before it is taken: at most `max_memory` bytes.
 absl::StatusOr<SavedState> DecodeState(absl::string_view bytes,
                                        int64_t max_memory = kMaxStateMemory);
 

@@ -8,11 +8,11 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "absl/types/span.h"
 #include "gtest/gtest.h"
 #include "sherd/core/sharding/state_dict.h"
 #include "sherd/serialization/archive.h"
 #include "sherd/serialization/archive/archive_layout.h"
+#include "sherd/serialization/archive/state_memory.h"
 #include "sherd/serialization/kits/sample_archive.h"
 #include "sherd/serialization/metadata.h"
 #include "sherd/serialization/proto/sharding.pb.h"
@@ -25,6 +25,7 @@ namespace {
 namespace proto = state::v1;
 
 using ::sherd::testing::IsOk;
+using ::sherd::testing::IsOkAndHolds;
 using ::sherd::testing::StatusIs;
 
 constexpr absl::StatusCode kDataLoss = absl::StatusCode::kDataLoss;
@@ -32,11 +33,7 @@ constexpr absl::StatusCode kDataLoss = absl::StatusCode::kDataLoss;
 // What an archive has as its message.
 proto::State MessageOf(const StateDict& state) {
   const std::string bytes = SaveToString(state).value();
-  const int64_t length =
-      ParseArchivePrefix(
-          absl::MakeSpan(reinterpret_cast<const std::byte*>(bytes.data()),
-                         kArchivePrefixBytes))
-          .value();
+  const int64_t length = ParseArchivePrefix(bytes).value();
   proto::State message;
   EXPECT_TRUE(message.ParseFromString(
       bytes.substr(kArchivePrefixBytes, static_cast<size_t>(length))));
@@ -302,8 +299,8 @@ INSTANTIATE_TEST_SUITE_P(
         Damage{"a shard of another size",
                [](M& m) { St(m).mutable_shard(1)->set_size(1, 1); },
                "shard 1 is int16 [1, 1], but int16 [1, 2]"},
-        // A copy of it would be larger than the archive.
-        Damage{"a shard whose elements coincide",
+        // Copies of it could be larger than the archive.
+        Damage{"a shard of a group that is a view",
                [](M& m) {
                  proto::GroupState& group = *St(m).mutable_group();
                  group.set_rank(0);
@@ -316,7 +313,16 @@ INSTANTIATE_TEST_SUITE_P(
                  shard.add_stride(0);
                  shard.add_stride(0);
                },
-               "elements of shard 0 coincide: sizes [1, 2], strides [0, 0]"}));
+               "shard 0 of a tensor with a group is not contiguous: sizes "
+               "[1, 2], strides [0, 0]"},
+        // It would be loaded once for each.
+        Damage{"a block on two devices",
+               [](M& m) {
+                 proto::Tensor& shard = *St(m).mutable_shard(1);
+                 shard.set_device("cuda:0");
+                 shard.set_block(St(m).shard(0).block());
+               },
+               "has tensors on cpu and on cuda:0"}));
 
 TEST(StateCodecTest, FieldsOfLaterReleasesAreIgnored) {
   std::string bytes = SampleMessage().SerializeAsString();
@@ -375,6 +381,95 @@ TEST(StateCodecTest, TheMemoryOfAllValuesIsBounded) {
   EXPECT_THAT(DecodeState(bytes), IsOk());
   EXPECT_THAT(DecodeState(bytes, 1'000'000),
               StatusIs(kDataLoss, "the state would take more than 1000000"));
+}
+
+// A value that is small and takes much memory while it is parsed, or what is
+// made of it does.
+struct Swelling {
+  const char* what;
+  std::function<void(proto::ShardedTensor&)> apply;
+};
+
+std::ostream& operator<<(std::ostream& out, const Swelling& swelling) {
+  return out << swelling.what;
+}
+
+class StateMemoryTest : public ::testing::TestWithParam<Swelling> {};
+
+constexpr int kMany = 100'000;
+
+// No message of ours is that: whether its memory is counted shows in the error.
+TEST_P(StateMemoryTest, IsCountedBeforeItIsTaken) {
+  proto::State message = SampleMessage();
+  GetParam().apply(St(message));
+  const std::string bytes = message.SerializeAsString();
+  EXPECT_LT(bytes.size(), 1'000'000);
+  EXPECT_THAT(DecodeState(bytes, 10 * kMany),
+              StatusIs(kDataLoss, "the state would take more than"));
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All, StateMemoryTest,
+    ::testing::Values(Swelling{"shards",
+                               [](proto::ShardedTensor& m) {
+                                 for (int i = 0; i < kMany; ++i) m.add_shard();
+                               }},
+                      Swelling{"shard_index",
+                               [](proto::ShardedTensor& m) {
+                                 for (int i = 0; i < kMany; ++i)
+                                   m.add_shard_index(0);
+                               }},
+                      Swelling{"sizes",
+                               [](proto::ShardedTensor& m) {
+                                 for (int i = 0; i < kMany; ++i) {
+                                   m.mutable_shard(0)->add_size(1);
+                                 }
+                               }},
+                      Swelling{"placements",
+                               [](proto::ShardedTensor& m) {
+                                 sharding::v1::ShardedTensorMetadata metadata;
+                                 for (int i = 0; i < kMany; ++i) {
+                                   metadata.mutable_shards()->add_placement("");
+                                 }
+                                 m.set_metadata(metadata.SerializeAsString());
+                               }},
+                      Swelling{
+                          "shard_placement",
+                          [](proto::ShardedTensor& m) {
+                            sharding::v1::ShardedTensorMetadata metadata;
+                            for (int i = 0; i < kMany; ++i) {
+                              metadata.mutable_shards()->add_shard_placement(0);
+                            }
+                            m.set_metadata(metadata.SerializeAsString());
+                          }},
+                      Swelling{"placements of a spec",
+                               [](proto::ShardedTensor& m) {
+                                 sharding::v1::ShardingSpec spec;
+                                 for (int i = 0; i < kMany; ++i) {
+                                   spec.mutable_chunk()->add_placement("");
+                                 }
+                                 m.set_spec(spec.SerializeAsString());
+                               }},
+                      Swelling{"unknown fields", [](proto::ShardedTensor& m) {
+                                 auto* const unknown =
+                                     m.GetReflection()->MutableUnknownFields(
+                                         &m);
+                                 for (int i = 0; i < kMany; ++i)
+                                   unknown->AddVarint(100, 1);
+                               }}));
+
+// Whatever is saved can be loaded.
+TEST(StateCodecTest, WhatADecoderRefusesForItsMemoryIsNotEncoded) {
+  SHERD_ASSERT_OK_AND_ASSIGN(const SavedState state,
+                             DecodeState(SampleMessage().SerializeAsString()));
+  SHERD_ASSERT_OK_AND_ASSIGN(const std::string bytes, EncodeState(state));
+  SHERD_ASSERT_OK_AND_ASSIGN(const int64_t memory, StateMemory(bytes));
+  EXPECT_THAT(DecodeState(bytes, memory), IsOk());
+  EXPECT_THAT(DecodeState(bytes, memory - 1), StatusIs(kDataLoss));
+  EXPECT_THAT(EncodeState(state, memory), IsOkAndHolds(bytes));
+  EXPECT_THAT(EncodeState(state, memory - 1),
+              StatusIs(absl::StatusCode::kResourceExhausted,
+                       absl::StrCat("may take ", memory, " bytes")));
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <limits>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -17,6 +18,7 @@
 #include "sherd/core/sharding/validated_metadata.h"
 #include "sherd/core/tensor/types/byte_extent.h"
 #include "sherd/serialization/archive/state_codec.h"
+#include "sherd/serialization/archive/state_memory.h"
 #include "sherd/serialization/archive/tensor_strides.h"
 #include "sherd/serialization/metadata.h"
 #include "sherd/serialization/proto/sharding.pb.h"
@@ -92,7 +94,8 @@ class Decoder {
   bool has_version_ = false;
   bool has_blocks_ = false;
   std::vector<Open> open_;
-  std::vector<bool> block_is_used_;
+  // That of the tensors of each block; none before the first.
+  std::vector<std::optional<Device>> block_devices_;
   int64_t memory_ = 0;
 };
 
@@ -144,7 +147,7 @@ absl::Status Decoder::ReadBlocks(absl::string_view bytes) {
     }
     state_.blocks.push_back(static_cast<int64_t>(length));
   }
-  block_is_used_.resize(state_.blocks.size());
+  block_devices_.resize(state_.blocks.size());
   has_blocks_ = true;
   return absl::OkStatus();
 }
@@ -287,7 +290,13 @@ absl::Status Decoder::ReadPlace(const proto::Tensor& message,
   }
   tensor.block = static_cast<int64_t>(block);
   tensor.offset = static_cast<int64_t>(message.offset());
-  block_is_used_[block] = true;
+  std::optional<Device>& device = block_devices_[block];
+  if (device && *device != tensor.device) {
+    return Lost(absl::StrCat("block ", block, " has tensors on ",
+                             device->ToString(), " and on ",
+                             tensor.device.ToString()));
+  }
+  device = tensor.device;
   return absl::OkStatus();
 }
 
@@ -298,9 +307,6 @@ absl::StatusOr<SavedTensor> Decoder::ReadTensor(const proto::Tensor& message) {
       message, static_cast<MemoryFormat>(message.properties().memory_format()),
       tensor));
   SHERD_RETURN_IF_ERROR(ReadPlace(message, tensor));
-  // Beyond four, dimensions take memory of their own.
-  SHERD_RETURN_IF_ERROR(
-      Take(static_cast<int64_t>(tensor.size.size() * 2 * sizeof(int64_t))));
   return tensor;
 }
 
@@ -319,7 +325,6 @@ absl::Status Decoder::ReadShards(const proto::ShardedTensor& message,
                                tensor.metadata.shards.size(),
                                " in the metadata, expected ascending numbers"));
     }
-    SHERD_RETURN_IF_ERROR(Take(sizeof(SavedTensor)));
     SHERD_ASSIGN_OR_RETURN(SavedTensor shard, ReadTensor(message.shard(i)));
     const Dims& sizes = tensor.metadata.shards[index].sizes;
     if (shard.size != sizes ||
@@ -329,11 +334,11 @@ absl::Status Decoder::ReadShards(const proto::ShardedTensor& message,
                                Name(tensor.metadata.properties.dtype), " ",
                                FormatDims(sizes), " in the metadata"));
     }
-    // A load copies shards of views, to at most as many bytes as the file has.
-    if (tensor.group && !IsNonOverlapping(shard.size, shard.strides)) {
-      return Lost(absl::StrCat("elements of shard ", i, " coincide: sizes ",
-                               FormatDims(shard.size), ", strides ",
-                               FormatDims(shard.strides)));
+    // A group wants them to be, and copies could be larger than the file.
+    if (tensor.group && !IsContiguous(shard.size, shard.strides)) {
+      return Lost(absl::StrCat("shard ", i, " of a tensor with a group is not ",
+                               "contiguous: sizes ", FormatDims(shard.size),
+                               ", strides ", FormatDims(shard.strides)));
     }
     tensor.shard_indices.push_back(static_cast<int>(index));
     tensor.shards.push_back(std::move(shard));
@@ -357,15 +362,6 @@ absl::StatusOr<SavedShardedTensor> Decoder::ReadSharded(
   if (!message.has_init_rrefs()) return Lacks("init_rrefs");
   SavedShardedTensor tensor;
   SHERD_ASSIGN_OR_RETURN(tensor.metadata, ParseMetadata(message.metadata()));
-  int64_t bytes = sizeof(SavedShardedTensor);
-  for (const ShardMetadata& shard : tensor.metadata.shards) {
-    bytes += sizeof(ShardMetadata);
-    if (!shard.placement) continue;
-    bytes += static_cast<int64_t>(
-        shard.placement->worker_name().value_or("").size());
-  }
-  // The spec builds as much again.
-  SHERD_RETURN_IF_ERROR(Take(2 * bytes));
   if (message.has_spec()) {
     SHERD_ASSIGN_OR_RETURN(tensor.spec, ParseSpec(message.spec()));
     const auto built = BuildValidatedMetadata(tensor.spec, tensor.metadata.size,
@@ -432,15 +428,14 @@ absl::Status Decoder::ReadContents(const proto::Value& message,
 
 absl::Status Decoder::ReadValue(absl::string_view bytes) {
   if (!has_blocks_) return Lacks("blocks");
+  const absl::StatusOr<int64_t> memory = ValueMemory(bytes);
+  if (memory.ok()) SHERD_RETURN_IF_ERROR(Take(*memory));
   proto::Value message;
-  if (!message.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) {
+  if (!memory.ok() ||
+      !message.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) {
     return Lost(absl::StrCat("value ", state_.values.size(),
                              " is not a message sherd.state.v1.Value"));
   }
-  // With what maps and sets keep of it, and in the state that is built.
-  SHERD_RETURN_IF_ERROR(
-      Take(static_cast<int64_t>(sizeof(SavedValue) + sizeof(StateEntry) +
-                                3 * sizeof(std::string) + 3 * bytes.size())));
   SHERD_RETURN_IF_ERROR(PlaceValue(message));
   SavedValue& value = state_.values.emplace_back();
   value.key = message.key();
@@ -491,9 +486,9 @@ absl::Status Decoder::CheckEnd() const {
                              " values: the message was cut off"));
   }
   const auto unused =
-      std::find(block_is_used_.begin(), block_is_used_.end(), false);
-  if (unused == block_is_used_.end()) return absl::OkStatus();
-  return Lost(absl::StrCat("block ", unused - block_is_used_.begin(),
+      std::find(block_devices_.begin(), block_devices_.end(), std::nullopt);
+  if (unused == block_devices_.end()) return absl::OkStatus();
+  return Lost(absl::StrCat("block ", unused - block_devices_.begin(),
                            " is of no tensor"));
 }
 

@@ -8,6 +8,7 @@
 #include "sherd/core/base/error_info.h"
 #include "sherd/core/base/status_macros.h"
 #include "sherd/serialization/archive/state_codec.h"
+#include "sherd/serialization/archive/state_memory.h"
 #include "sherd/serialization/archive/tensor_strides.h"
 #include "sherd/serialization/metadata.h"
 #include "sherd/serialization/proto/sharding.pb.h"
@@ -91,7 +92,8 @@ absl::Status WriteValue(const SavedValue& value, proto::Value& message) {
 
 }  // namespace
 
-absl::StatusOr<std::string> EncodeState(const SavedState& state) {
+absl::StatusOr<std::string> EncodeState(const SavedState& state,
+                                        int64_t max_memory) {
   proto::State message;
   message.set_version(kStateVersion);
   proto::Blocks& blocks = *message.mutable_blocks();
@@ -113,6 +115,14 @@ absl::StatusOr<std::string> EncodeState(const SavedState& state) {
     return absl::ResourceExhaustedError(
         absl::StrCat("the state without elements would have ", length,
                      " bytes, expected at most ", kMaxStateBytes));
+  }
+  // Nobody could load more.
+  SHERD_ASSIGN_OR_RETURN(const int64_t memory, StateMemory(bytes));
+  if (memory > max_memory) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "the state without elements may take ", memory,
+        " bytes in memory when it is loaded, expected at most ", max_memory,
+        "; save parts of it, or many numbers as a tensor"));
   }
   return bytes;
 }

@@ -16,17 +16,13 @@
 #include "sherd/serialization/archive/archive_layout.h"
 #include "sherd/serialization/archive/state_codec.h"
 #include "sherd/serialization/safetensors/crc32c.h"
+#include "sherd/serialization/wire/little_endian.h"
 
 namespace sherd::internal {
 namespace {
 
 // Elements of a fuzzed state may have any number of bytes.
 constexpr int64_t kMaxArchive = 1 << 20;
-
-uint32_t CrcOf(absl::string_view bytes) {
-  return Crc32c(
-      {reinterpret_cast<const std::byte*>(bytes.data()), bytes.size()});
-}
 
 // A sound archive around a message, with zeros as elements.
 std::optional<std::string> ArchiveOf(const SavedState& state,
@@ -40,11 +36,12 @@ std::optional<std::string> ArchiveOf(const SavedState& state,
   for (const int64_t bytes : state.blocks) {
     for (int64_t begin = 0; begin < bytes; begin += state.chunk_bytes) {
       const int64_t length = std::min(state.chunk_bytes, bytes - begin);
-      AppendUint32(CrcOf(std::string(static_cast<size_t>(length), '\0')),
-                   table);
+      AppendLittleEndian(
+          Crc32c(AsBytes(std::string(static_cast<size_t>(length), '\0'))),
+          table);
     }
   }
-  AppendUint32(CrcOf(table), table);
+  AppendLittleEndian(Crc32c(AsBytes(table)), table);
   return archive + table;
 }
 
