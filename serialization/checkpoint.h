@@ -103,7 +103,8 @@ absl::StatusOr<bool> CheckpointExists(const std::string& path,
 // with the least to write saves it, and from 8 MiB on several of them save
 // parts. With check_replicas, kDataLoss if the replicas of a shard differ; the
 // message names tensor and ranks. It costs one more pass over the shards that
-// several ranks hold, and one more small collective.
+// several ranks hold, and two more collectives, of which the second has 4 bytes
+// per shard and rank that holds it.
 //
 // One at a time. While it saves, rank 0 holds the file lease.sherd. Of several
 // jobs that save to one directory, such as a job that lives on beside its
@@ -134,12 +135,17 @@ absl::StatusOr<bool> CheckpointExists(const std::string& path,
 // kUnavailable. Messages begin with `save "path": `.
 // FailedRank is set for a rank that died, timed out or deviated, not for one
 // with a full disk.
-//   kInvalidArgument     Names, layouts, path or options differ between ranks
-//                        (the message contains each rank's); a name is empty,
+//   kInvalidArgument     Names, layouts, placements, requires_grad, path or
+//                        options differ between ranks (the message contains
+//                        each rank's); a name is empty,
 //                        not UTF-8, too long or "sherd.crc32c"; a tensor
-//                        belongs to another group.
-//   kFailedPrecondition  A tensor is not initialised or has no data.
-//   kResourceExhausted   Not enough space; the message has both numbers.
+//                        belongs to another group, or is of complex128 and has
+//                        kMaxRank dimensions.
+//   kFailedPrecondition  A tensor is not initialised or has no data; or the
+//                        checkpoint that is there has the last save id of all,
+//                        which no save can exceed.
+//   kResourceExhausted   Not enough space; the message has both numbers. Or a
+//                        header or the manifest exceeds its limit.
 //   kUnavailable         A rank died; the message names it. If it died in the
 //                        last step, the new checkpoint may have replaced the
 //                        old one.

@@ -137,14 +137,20 @@ class Saver {
       auto layout = DescribeTensor(name, tensor, group_);
       if (layout.ok()) layouts.push_back(*std::move(layout));
     }
-    return absl::StrCat(text, DescribeForAgreement(layouts));
+    return absl::StrCat(
+        text, DescribeForAgreement(layouts, /*with_properties=*/true));
   }
 
   absl::Status WriteAndCommit() {
     absl::Status ready;
     if (options_.check_replicas) {
+      BeginStep();
+      const absl::StatusOr<ReplicaCrcs> crcs =
+          ReadReplicas(group_.size(), named_, plan_->replicas,
+                       [this] { return step_->MadeProgress(); });
+      SHERD_RETURN_IF_ERROR(step_->Agree(crcs.status()));
       ready = CompareReplicas(group_, operation_, named_, plan_->replicas,
-                              {.timeout = options_.timeout});
+                              *crcs, {.timeout = options_.timeout});
       // Otherwise the others learn of it when the step ends.
       if (!ready.ok() && !group_.health().ok()) return ready;
     }

@@ -4,8 +4,10 @@
 #include <algorithm>
 #include <cstdint>
 #include <filesystem>
+#include <fstream>
 #include <map>
 #include <memory>
+#include <optional>
 #include <random>
 #include <string>
 #include <utility>
@@ -20,20 +22,25 @@
 #include "gtest/gtest.h"
 #include "sherd/core/base/error_info.h"
 #include "sherd/core/base/file.h"
+#include "sherd/core/base/status_macros.h"
 #include "sherd/core/comm/counters.h"
+#include "sherd/core/comm/init.h"
 #include "sherd/core/sharding/mesh_sharding_spec.h"
 #include "sherd/core/sharding/sharded_tensor.h"
 #include "sherd/core/sharding/sharding_spec.h"
 #include "sherd/core/tensor/shape.h"
 #include "sherd/serialization/checkpoint.h"
 #include "sherd/serialization/checkpoint/kept_plans.h"
+#include "sherd/serialization/checkpoint_recover.h"
 #include "sherd/serialization/checkpoint_verify.h"
 #include "sherd/serialization/kits/sample_tensors.h"
 #include "sherd/serialization/manifest/data_file.h"
 #include "sherd/serialization/manifest/manifest.h"
+#include "sherd/serialization/manifest/manifest_codec.h"
 #include "sherd/serialization/manifest/manifest_reader.h"
 #include "sherd/serialization/safetensors/crc32c.h"
 #include "sherd/testing/faults.h"
+#include "sherd/testing/kits/fake_workers.h"
 #include "sherd/testing/local_ranks.h"
 #include "sherd/testing/matchers.h"
 #include "sherd/testing/random_layouts.h"
@@ -42,6 +49,8 @@ namespace sherd {
 namespace {
 
 using sherd::testing::CaseCount;
+using sherd::testing::FailFileOperation;
+using sherd::testing::FaultOptions;
 using sherd::testing::IsOk;
 using sherd::testing::LeaveOutSyncs;
 using sherd::testing::RandomMesh;
@@ -170,6 +179,18 @@ class CheckpointSaveTest : public ::testing::Test {
       tensors.emplace(sample.name, *std::move(tensor));
     }
     return tensors;
+  }
+
+  // Collective.
+  absl::Status RecoverOnRank0() {
+    SHERD_ASSIGN_OR_RETURN(const auto group, DefaultGroup());
+    absl::Status status;
+    if (group->rank() == 0) {
+      std::filesystem::remove(JoinPath(path_, kManifestFileName));
+      status = RecoverManifest(path_).status();
+    }
+    const absl::Status all = group->Barrier();
+    return status.ok() ? all : status;
   }
 
   void ExpectHolds(int seed) {
@@ -333,6 +354,138 @@ TEST_F(CheckpointSaveTest, TheNameOfTheChecksumsIsRefused) {
   });
 }
 
+TEST_F(CheckpointSaveTest, RanksThatDifferInWhatFilesSayOfATensorAreRefused) {
+  constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
+  RunLocalRanks(2, [&](ProcessGroup& group) {
+    const auto rows = *ChunkShardingSpec::Create(0, PlacementsOnRanks(2));
+    SHERD_ASSERT_OK_AND_ASSIGN(ShardedTensor tensor,
+                               ShardedTensor::Zeros(rows, {4, 2}));
+    // The same shards, listed.
+    const auto listed =
+        *EnumerableShardingSpec::Create(tensor.metadata().shards);
+    SHERD_ASSERT_OK_AND_ASSIGN(const ShardedTensor same,
+                               ShardedTensor::Zeros(listed, {4, 2}));
+    EXPECT_THAT(
+        SaveCheckpoint(path_, {{"t", group.rank() == 0 ? tensor : same}}),
+        StatusIs(kInvalid, HasSubstr("in chunks of dimension 0")));
+    tensor.SetRequiresGrad(group.rank() == 1);
+    EXPECT_THAT(SaveCheckpoint(path_, {{"t", tensor}}),
+                StatusIs(kInvalid, HasSubstr("requires_grad true")));
+    tensor.SetRequiresGrad(true);
+    EXPECT_THAT(SaveCheckpoint(path_, {{"t", tensor}}), IsOk());
+  });
+  EXPECT_THAT(VerifyCheckpoint(path_), IsOk());
+}
+
+TEST_F(CheckpointSaveTest, RecoveryFindsTensorsWithoutElementsOfAnyRank) {
+  RunLocalRanks(2, [&](ProcessGroup&) {
+    const std::map<std::string, ShardingSpecPtr> specs = {
+        {"empty", *ChunkShardingSpec::Create(0, PlacementsOn({1}))},
+        {"full", *ChunkShardingSpec::Create(0, PlacementsOn({0}))}};
+    SHERD_ASSERT_OK_AND_ASSIGN(const ShardedTensor empty,
+                               ShardedTensor::Zeros(specs.at("empty"), {0, 3}));
+    SHERD_ASSERT_OK_AND_ASSIGN(ShardedTensor full,
+                               ShardedTensor::Zeros(specs.at("full"), {5, 3}));
+    FillSample(full, 1);
+    const Tensors tensors = {{"empty", empty}, {"full", full}};
+    ASSERT_THAT(SaveCheckpoint(path_, tensors), IsOk());
+    const absl::Status recovered = RecoverOnRank0();
+    ASSERT_THAT(recovered, IsOk());
+    SHERD_ASSERT_OK_AND_ASSIGN(const Tensors loaded,
+                               LoadCheckpoint(path_, specs));
+    EXPECT_EQ(CountWrong(loaded.at("full"), 1), 0);
+    EXPECT_EQ(loaded.at("empty").size()[1], 3);
+  });
+}
+
+TEST_F(CheckpointSaveTest, ATensorThatNoFileCanHoldIsRefused) {
+  RunLocalRanks(1, [&](ProcessGroup&) {
+    const auto whole = *ChunkShardingSpec::Create(0, PlacementsOnRanks(1));
+    SHERD_ASSERT_OK_AND_ASSIGN(
+        const ShardedTensor tensor,
+        ShardedTensor::Zeros(whole, Dims(64, 1), {.dtype = kComplex128}));
+    EXPECT_THAT(SaveCheckpoint(path_, {{"deep", tensor}}),
+                StatusIs(absl::StatusCode::kInvalidArgument,
+                         AllOf(HasSubstr("\"deep\""), HasSubstr("63"))));
+  });
+}
+
+TEST_F(CheckpointSaveTest, TheLastSaveIdIsToldOf) {
+  RunLocalRanks(1, [&](ProcessGroup&) {
+    ASSERT_THAT(SaveCheckpoint(path_, Samples(0, 1, 1)), IsOk());
+    SHERD_ASSERT_OK_AND_ASSIGN(Manifest manifest,
+                               ReadManifest(FileSystem::Posix(), path_));
+    manifest.save_id = "ffffffffffffffff";
+    SHERD_ASSERT_OK_AND_ASSIGN(const std::string bytes,
+                               EncodeManifest(manifest));
+    std::ofstream(JoinPath(path_, kManifestFileName), std::ios::binary)
+        << bytes;
+    EXPECT_THAT(SaveCheckpoint(path_, Samples(0, 1, 2)),
+                StatusIs(absl::StatusCode::kFailedPrecondition,
+                         HasSubstr("ffffffffffffffff")));
+    EXPECT_THAT(VerifyCheckpoint(path_), IsOk());
+  });
+}
+
+TEST_F(CheckpointSaveTest, AFailedSaveKeepsItsFilesWhileAManifestMayNotLast) {
+  const auto count_files = [&] {
+    return FileSystem::Posix().List(path_).value().size();
+  };
+  RunLocalRanks(1, [&](ProcessGroup&) {
+    ASSERT_THAT(SaveCheckpoint(path_, Samples(0, 1, 1)), IsOk());
+    const size_t before = count_files();
+    const FailFileOperation fails("create", "*manifest.sherd.*",
+                                  absl::InternalError("no manifest"));
+    for (const bool lasts : {true, false}) {
+      // The first sync is for the data file.
+      std::optional<FailFileOperation> fault;
+      if (!lasts) {
+        fault.emplace("sync_directory", path_, absl::InternalError("no sync"),
+                      FaultOptions{.nth = 2});
+      }
+      EXPECT_THAT(SaveCheckpoint(path_, Samples(0, 1, 2)),
+                  StatusIs(absl::StatusCode::kInternal, "no manifest"));
+      EXPECT_EQ(count_files(), before + (lasts ? 0 : 1));
+    }
+  });
+  EXPECT_THAT(VerifyCheckpoint(path_), IsOk());
+}
+
+TEST_F(CheckpointSaveTest, APlanIsForTheRanksThatWorkersHaveNow) {
+  RunLocalRanks(2, [&](ProcessGroup& group) {
+    const auto rows = *ChunkShardingSpec::Create(0, {"a/cpu", "b/cpu"});
+    const std::vector<std::string> both[] = {{"a", "b"}, {"b", "a"}};
+    for (const std::vector<std::string>& names : both) {
+      const auto workers = sherd::testing::FakeWorkers::Make(names);
+      SHERD_ASSERT_OK_AND_ASSIGN(
+          ShardedTensor tensor,
+          ShardedTensor::Zeros(rows, {6, 2}, {.workers = workers}));
+      FillSample(tensor, 4);
+      EXPECT_THAT(SaveCheckpoint(path_, {{"t", tensor}}), IsOk());
+      EXPECT_THAT(group.Barrier(), IsOk());
+    }
+  });
+  EXPECT_TRUE(Saved(path_).Holds("t", 4));
+}
+
+TEST_F(CheckpointSaveTest, ReplicasThatAreDrawnAnewNeedNoOtherPlan) {
+  RunLocalRanks(2, [&](ProcessGroup& group) {
+    const auto spec =
+        *MeshShardingSpec::Create({{2}, PlacementsOn({0, 1})}, {});
+    int64_t plans = 0;
+    for (int i = 0; i < 2; ++i) {
+      SHERD_ASSERT_OK_AND_ASSIGN(const ShardedTensor drawn,
+                                 ShardedTensor::Rand(spec, {7, 3}));
+      EXPECT_THAT(SaveCheckpoint(path_, {{"t", drawn}}), IsOk());
+      EXPECT_THAT(group.Barrier(), IsOk());
+      const int64_t made = KeptPlans::Get().plans_made();
+      if (i == 1) EXPECT_EQ(made, plans);
+      plans = made;
+      EXPECT_THAT(group.Barrier(), IsOk());
+    }
+  });
+}
+
 TEST_F(CheckpointSaveTest, ReplicasThatDifferAreNamedIfTheyAreChecked) {
   // The rows on ranks 0 and 2, and on ranks 1 and 3; each rank of a pair has
   // the same ones.
@@ -347,7 +500,7 @@ TEST_F(CheckpointSaveTest, ReplicasThatDifferAreNamedIfTheyAreChecked) {
                                ShardedTensor::Zeros(spec, {6, 5}));
     FillSample(bad, 2);
     const Tensors tensors = {{"bad", bad}, {"good", good}};
-    EXPECT_THAT(CountedSave(path_, tensors, group, 4, kChecked), IsOk());
+    EXPECT_THAT(CountedSave(path_, tensors, group, 5, kChecked), IsOk());
     if (group.rank() == 3) FillSample(bad, 3);
     const absl::Status status =
         SaveCheckpoint(path_, tensors, nullptr, kChecked);

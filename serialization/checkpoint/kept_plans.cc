@@ -6,7 +6,10 @@
 #include "absl/container/flat_hash_map.h"
 #include "sherd/core/base/fingerprint.h"
 #include "sherd/core/base/status_macros.h"
+#include "sherd/core/sharding/shard_metadata.h"
+#include "sherd/core/sharding/spec/placed_box.h"
 #include "sherd/serialization/checkpoint/sharded_layout.h"
+#include "sherd/serialization/manifest/manifest_codec.h"
 
 namespace sherd {
 namespace {
@@ -51,15 +54,6 @@ class ContentsBuilder {
   absl::flat_hash_map<int32_t, size_t> placements_;
 };
 
-// Whether a shard of the tensor is owned by `rank`.
-bool IsOwner(const TensorLayout& tensor, int rank) {
-  return std::any_of(
-      tensor.owners->begin(), tensor.owners->end(), [&](const OwnerRun& run) {
-        const int64_t k = rank - run.rank;
-        return k == 0 || (run.rank_step == 1 && k > 0 && k < run.shards);
-      });
-}
-
 void DescribeFile(const SaveLayout& layout, const RankFile& file, int rank,
                   int num_files, SavePlan& plan) {
   std::vector<bool> has_shard(layout.tensors.size());
@@ -69,9 +63,8 @@ void DescribeFile(const SaveLayout& layout, const RankFile& file, int rank,
   ContentsBuilder contents(layout);
   for (size_t t = 0; t < layout.tensors.size(); ++t) {
     const TensorLayout& tensor = layout.tensors[t];
-    // Tensors without elements are in the files of their owners.
-    const bool is_empty = Volume(tensor.layout.sizes()) == 0;
-    if (has_shard[t] || (is_empty && IsOwner(tensor, rank))) {
+    // Tensors without elements are in all files: their owners may have none.
+    if (has_shard[t] || Volume(tensor.layout.sizes()) == 0) {
       contents.AddTensor(static_cast<int32_t>(t));
     }
   }
@@ -96,6 +89,33 @@ void FindHeld(absl::Span<const OwnShard> own, SavePlan& plan) {
   }
 }
 
+// Then its placements do not tell which ranks have its shards.
+bool HasWorkerNames(const ShardedTensor& tensor) {
+  const std::vector<ShardMetadata>& shards = tensor.metadata().shards;
+  return std::any_of(
+      shards.begin(), shards.end(), [](const ShardMetadata& shard) {
+        return !shard.placement->rank() && shard.placement->worker_name();
+      });
+}
+
+// Fails as the save would once everything is written.
+absl::Status CheckEncoding(const SavePlan& plan) {
+  constexpr char kAnySave[] = "0123456789abcdef";
+  DataFileContents contents = plan.contents;
+  contents.save_id = kAnySave;
+  if (!plan.shards.empty()) {
+    SHERD_RETURN_IF_ERROR(EncodeDataFileHeader(contents).status());
+  }
+  if (plan.contents.rank != 0) return absl::OkStatus();
+  Manifest manifest = plan.manifest.manifest;
+  manifest.save_id = kAnySave;
+  for (size_t i = 0; i < manifest.files.size(); ++i) {
+    manifest.files[i].name = DataFileName(plan.manifest.rank_of_file[i],
+                                          manifest.world_size, kAnySave);
+  }
+  return EncodeManifest(manifest).status();
+}
+
 absl::StatusOr<std::shared_ptr<const SavePlan>> MakePlan(
     const ProcessGroup& group,
     const std::map<std::string, ShardedTensor>& tensors, bool find_replicas) {
@@ -112,6 +132,7 @@ absl::StatusOr<std::shared_ptr<const SavePlan>> MakePlan(
   plan->tensor_bytes = builder.tensor_bytes();
   plan->replicas = builder.TakeReplicas();
   if (group.rank() == 0) plan->manifest = PlanManifest(layout);
+  SHERD_RETURN_IF_ERROR(CheckEncoding(*plan));
   return plan;
 }
 
@@ -148,12 +169,18 @@ KeptPlans::Key KeptPlans::KeyOf(
   key.tensors.reserve(tensors.size());
   for (const auto& [name, tensor] : tensors) {
     const DisplayLayout display = DisplayLayoutOf(tensor);
-    key.tensors.emplace_back(
-        name, Fingerprint()
-                  .Add(static_cast<int64_t>(tensor.fingerprint()))
-                  .Add(static_cast<int64_t>(display.kind))
-                  .Add(display.chunk_dim)
-                  .value());
+    Fingerprint fingerprint;
+    fingerprint.Add(static_cast<int64_t>(LayoutFingerprintOf(tensor)))
+        .Add(static_cast<int64_t>(tensor.dtype()))
+        .Add(tensor.requires_grad() ? 1 : 0)
+        .Add(static_cast<int64_t>(display.kind))
+        .Add(display.chunk_dim);
+    if (HasWorkerNames(tensor)) {
+      for (const PlacedBox& box : tensor.placed_boxes()) {
+        fingerprint.Add(box.rank);
+      }
+    }
+    key.tensors.emplace_back(name, fingerprint.value());
   }
   return key;
 }

@@ -59,9 +59,12 @@ SavePlan PlanOwnFile(const SaveLayout& layout, int rank);
 // The plans of the last saves of each group: a program that saves the same
 // tensors again and again plans once.
 //
-// Memory. Up to kPlansPerGroup plans per group, each some 300 bytes per tensor,
-// on rank 0 twice that and the boxes and owners of tensors that are not chunked
-// in a regular way. Those of a group that is gone go with the next plan.
+// Memory. Up to kPlansPerGroup plans per group, each some 300 bytes per tensor
+// and, if replicas are compared, per box that this rank holds with others. On
+// rank 0 twice that, the boxes of tensors that are not chunked in a regular
+// way, and some 100 bytes per run of shards: one per tensor if ranks have
+// files that are alike, at worst one per shard. Those of a group that is gone
+// go with the next plan.
 //
 // Threads. Safe.
 class KeptPlans {
@@ -72,7 +75,9 @@ class KeptPlans {
   static KeptPlans& Get();
 
   // The plan for tensors that have been checked, which are defined. Errors as
-  // SaveLayoutBuilder and EncodeDataFileHeader; none is kept.
+  // SaveLayoutBuilder, EncodeDataFileHeader and, on rank 0, EncodeManifest, of
+  // which only the size of a manifest may differ when it is written; none is
+  // kept.
   absl::StatusOr<std::shared_ptr<const SavePlan>> PlanFor(
       const std::shared_ptr<ProcessGroup>& group,
       const std::map<std::string, ShardedTensor>& tensors, bool find_replicas);
@@ -81,8 +86,8 @@ class KeptPlans {
   int64_t plans_made() const;
 
  private:
-  // What a plan depends on: names, and what identifies each tensor's layout and
-  // properties.
+  // What a plan depends on: names, and what identifies each tensor's layout,
+  // its owners, and the properties that are saved.
   struct Key {
     bool find_replicas = false;
     std::vector<std::pair<std::string, uint64_t>> tensors;

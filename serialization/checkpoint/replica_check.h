@@ -1,9 +1,13 @@
 #ifndef SHERD_SERIALIZATION_CHECKPOINT_REPLICA_CHECK_H_
 #define SHERD_SERIALIZATION_CHECKPOINT_REPLICA_CHECK_H_
 
+#include <cstdint>
 #include <string>
+#include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "sherd/core/comm/collective/operation_label.h"
 #include "sherd/core/comm/collective_options.h"
@@ -19,19 +23,34 @@ struct NamedTensor {
   const ShardedTensor* tensor = nullptr;
 };
 
-// Compares the replicas of shards by the CRC-32C of their elements.
+// Entry r: what rank r is to compare, in the order of the sets.
+using ReplicaCrcs = std::vector<std::vector<uint32_t>>;
+
+// The CRC-32C of the elements of this rank's replicas. `sets` are those of
+// SaveLayoutBuilder. `progress` is called after each block and set; its error
+// ends the work.
 //
-// Collective. `sets` are those of SaveLayoutBuilder on each rank. An error of a
-// rank's own is returned on that rank only, for an agreement that follows.
-//   kDataLoss  Replicas differ; the message names tensor and ranks. On the
-//              lowest rank that holds one.
-//   others     Of the collective, on all ranks; of reading a device, on one.
+// Errors. Of reading a device; they name the tensor.
 //
-// Cost. One pass over the shards of this rank that others hold too; an
-// all_to_all_v with 8 bytes per shard and rank that holds it.
+// Cost. One pass over the shards of this rank that others hold too.
+absl::StatusOr<ReplicaCrcs> ReadReplicas(
+    int world_size, absl::Span<const NamedTensor> tensors,
+    absl::Span<const ReplicaSet> sets,
+    absl::FunctionRef<absl::Status()> progress);
+
+// Compares the replicas of shards, of which every rank has read its own.
+//
+// Collective. kDataLoss is returned on one rank only, for an agreement that
+// follows.
+//   kDataLoss  Replicas differ; the message names tensor and ranks. On the rank
+//              that compares them.
+//   others     Of the collective, on all ranks.
+//
+// Cost. An all_to_all_v with 4 bytes per shard and rank that holds it.
 absl::Status CompareReplicas(ProcessGroup& group, const OperationLabel& what,
                              absl::Span<const NamedTensor> tensors,
                              absl::Span<const ReplicaSet> sets,
+                             const ReplicaCrcs& crcs,
                              const CollectiveOptions& options);
 
 }  // namespace sherd

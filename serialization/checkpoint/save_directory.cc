@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <limits>
 #include <utility>
 
 #include "absl/container/flat_hash_set.h"
@@ -68,7 +69,15 @@ absl::StatusOr<uint64_t> SaveDirectory::Take(absl::Duration lease_duration,
   uint64_t id = static_cast<uint64_t>(absl::ToUnixNanos(absl::Now()));
   if (const auto manifest = ManifestReader::Open(files_, path_);
       manifest.ok()) {
-    id = std::max(id, NumberOf(*manifest) + 1);
+    const uint64_t number = NumberOf(*manifest);
+    if (number == std::numeric_limits<uint64_t>::max()) {
+      return absl::FailedPreconditionError(
+          absl::StrCat(JoinPath(path_, kManifestFileName), " has the save id ",
+                       SaveIdText(number),
+                       ", expected one that a later save can exceed; "
+                       "load the checkpoint and save it to another directory"));
+    }
+    id = std::max(id, number + 1);
   }
   SHERD_ASSIGN_OR_RETURN(lease_,
                          CheckpointLease::Take(files_, path_, SaveIdText(id),
@@ -142,6 +151,9 @@ void SaveDirectory::RemoveOwnFiles() {
                     : !absl::IsNotFound(manifest.status())) {
     return;
   }
+  // Another save may have replaced one that names them; until its manifest is
+  // durable, a loss of power brings that one back.
+  if (manifest.ok() && !ManifestWillLast()) return;
   for (const std::string& name :
        files_.List(path_).value_or(std::vector<std::string>())) {
     if (IsSaveFileName(name) && absl::StrContains(name, save_id_)) {

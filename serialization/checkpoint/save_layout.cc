@@ -39,6 +39,20 @@ SaveLayoutBuilder::SaveLayoutBuilder(const ProcessGroup& group,
   layout_.world_size = group.size();
 }
 
+template <typename Item>
+SaveLayoutBuilder::SharedList<Item> SaveLayoutBuilder::Share(
+    std::vector<Item> items,
+    absl::flat_hash_map<std::string, SharedList<Item>>& known) {
+  const std::string key(reinterpret_cast<const char*>(items.data()),
+                        items.size() * sizeof(Item));
+  SharedList<Item>& list = known[key];
+  if (list == nullptr) {
+    items.shrink_to_fit();
+    list = std::make_shared<const std::vector<Item>>(std::move(items));
+  }
+  return list;
+}
+
 absl::Status SaveLayoutBuilder::Add(const std::string& name,
                                     const ShardedTensor& tensor,
                                     Fingerprint& fingerprint) {
@@ -50,7 +64,19 @@ absl::Status SaveLayoutBuilder::Add(const std::string& name,
   }
   SHERD_ASSIGN_OR_RETURN(TensorToSave described,
                          DescribeTensor(name, tensor, group_));
+  if (described.dtype == kComplex128 &&
+      described.sizes.size() == static_cast<size_t>(kMaxRank)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("tensor ", Quoted(name), " of complex128 has ", kMaxRank,
+                     " dimensions, expected at most ", kMaxRank - 1,
+                     ": it takes one more in a file; reshape it"));
+  }
   AddToFingerprint(described, fingerprint);
+  // Each rank writes these, too, into its own file.
+  fingerprint.Add(described.requires_grad ? 1 : 0)
+      .Add(static_cast<int64_t>(described.layout))
+      .Add(described.chunk_dim)
+      .Add(static_cast<int64_t>(described.layout_fingerprint));
   SHERD_ASSIGN_OR_RETURN(const int64_t bytes,
                          NumBytes(described.sizes, described.dtype));
   const auto sum = CheckedAdd(tensor_bytes_, bytes);
@@ -78,7 +104,7 @@ absl::Status SaveLayoutBuilder::Add(const std::string& name,
     if (shard.rank != group_.rank() || IsEmpty(shard)) continue;
     own_.push_back({index, static_cast<int64_t>(i), shard.held});
   }
-  added.owners = Share(std::move(owners));
+  added.owners = Share(std::move(owners), owners_);
   return absl::OkStatus();
 }
 
@@ -103,26 +129,18 @@ void SaveLayoutBuilder::FindReplicas(const TensorToSave& tensor) {
     ReplicaSet set;
     set.tensor = index;
     set.box = tensor.shards[i];
+    std::vector<int> ranks;
     for (const size_t holder : it->second) {
       const ShardToSave& shard = tensor.shards[holder];
-      set.holders.push_back(shard.rank);
+      ranks.push_back(shard.rank);
       if (shard.rank == group_.rank()) set.held.push_back(shard.held);
     }
-    if (set.holders.size() == 1 || set.held.empty()) continue;
-    std::sort(set.holders.begin(), set.holders.end());
+    if (ranks.size() == 1 || set.held.empty()) continue;
+    std::sort(ranks.begin(), ranks.end());
+    set.comparer = ranks[(static_cast<size_t>(index) + i) % ranks.size()];
+    set.holders = Share(std::move(ranks), holders_);
     replicas_.push_back(std::move(set));
   }
-}
-
-SaveLayoutBuilder::Owners SaveLayoutBuilder::Share(std::vector<OwnerRun> runs) {
-  const std::string key(reinterpret_cast<const char*>(runs.data()),
-                        runs.size() * sizeof(OwnerRun));
-  Owners& known = owners_[key];
-  if (known == nullptr) {
-    runs.shrink_to_fit();
-    known = std::make_shared<const std::vector<OwnerRun>>(std::move(runs));
-  }
-  return known;
 }
 
 void SaveLayoutBuilder::Finish() {

@@ -39,8 +39,10 @@ struct ReplicaSet {
   // Index into SaveLayout::tensors.
   int32_t tensor = 0;
   Box box;
-  // The ranks that hold it, ascending; the first one compares.
-  std::vector<int> holders;
+  // The ranks that hold it, ascending. Sets share equal lists.
+  std::shared_ptr<const std::vector<int>> holders;
+  // The one of them that compares: another one from set to set.
+  int comparer = 0;
   // Indices in the tensor's metadata of this rank's own, which may be several,
   // on different devices.
   std::vector<size_t> held;
@@ -58,7 +60,8 @@ class SaveLayoutBuilder {
   // Adds a tensor. Names ascend. `fingerprint` receives what the ranks must
   // agree on.
   //   kInvalidArgument  The name is reserved; the tensors together have 2^63
-  //                     bytes or more. Otherwise as DescribeTensor.
+  //                     bytes or more; a tensor of complex128 has kMaxRank
+  //                     dimensions. Otherwise as DescribeTensor.
   absl::Status Add(const std::string& name, const ShardedTensor& tensor,
                    Fingerprint& fingerprint);
 
@@ -76,7 +79,9 @@ class SaveLayoutBuilder {
   int64_t tensor_bytes() const { return tensor_bytes_; }
 
  private:
-  using Owners = std::shared_ptr<const std::vector<OwnerRun>>;
+  template <typename Item>
+  using SharedList = std::shared_ptr<const std::vector<Item>>;
+  using Owners = SharedList<OwnerRun>;
 
   struct KnownPlacement {
     int rank = 0;
@@ -85,8 +90,11 @@ class SaveLayoutBuilder {
 
   int32_t PlacementOf(const ShardedTensor& tensor, const ShardToSave& shard);
   void FindReplicas(const TensorToSave& tensor);
-  // The list that is equal to `runs`.
-  Owners Share(std::vector<OwnerRun> runs);
+  // The list that is equal to `items`, of those in `known`.
+  template <typename Item>
+  static SharedList<Item> Share(
+      std::vector<Item> items,
+      absl::flat_hash_map<std::string, SharedList<Item>>& known);
 
   const ProcessGroup& group_;
   const bool find_replicas_;
@@ -100,6 +108,7 @@ class SaveLayoutBuilder {
   absl::flat_hash_map<Placement, int32_t> placements_;
   // By the bytes of the lists.
   absl::flat_hash_map<std::string, Owners> owners_;
+  absl::flat_hash_map<std::string, SharedList<int>> holders_;
 };
 
 }  // namespace sherd

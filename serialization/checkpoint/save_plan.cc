@@ -32,80 +32,56 @@ bool ConsumeDigits(absl::string_view& text) {
   return n > 0;
 }
 
-// Of a shard or slot: sorted by this, they are in the order of the file.
+// Of a shard: sorted by this, they are in the order of the file.
 std::tuple<int64_t, int64_t, int32_t> OrderInFile(int64_t bytes,
                                                   int32_t tensor) {
   const int64_t alignment = std::min(kMaxAlignment, bytes & -bytes);
   return {-alignment, -bytes, tensor};
 }
 
-// Shards of one tensor that have the same size and are in one file, where they
-// follow one another.
-struct Slot {
+// Shards of a tensor that are planned together.
+struct Part : EqualShards {
   int32_t tensor = 0;
-  int32_t shards = 0;
-  int64_t bytes = 0;
-  int64_t data_offset = 0;
-  int64_t first_chunk = 0;
 };
+
+// Those of all tensors in the order of files; behind them those without
+// elements.
+std::vector<Part> PartsOf(const SaveLayout& layout) {
+  std::vector<Part> parts;
+  for (size_t t = 0; t < layout.tensors.size(); ++t) {
+    ForEachEqualShards(layout.tensors[t], [&](const EqualShards& shards) {
+      parts.push_back({shards, static_cast<int32_t>(t)});
+    });
+  }
+  std::sort(parts.begin(), parts.end(), [](const Part& a, const Part& b) {
+    const auto order_a = OrderInFile(a.bytes, a.tensor);
+    const auto order_b = OrderInFile(b.bytes, b.tensor);
+    return order_a != order_b ? order_a < order_b : a.first < b.first;
+  });
+  return parts;
+}
 
 // The files of ranks that have the same sizes of the same tensors.
 struct FileClass {
   // The lowest of them.
   int rank = 0;
-  // By tensor, then by first shard of the lowest rank.
-  std::vector<Slot> slots;
-  // While tensors are visited in their order: the first slot that is not of an
-  // earlier one.
-  size_t next = 0;
+  // What has been placed in each.
   int64_t data_bytes = 0;
   int64_t chunks = 0;
+  // How many of the shards that are being placed are of the lowest rank.
+  int64_t shards = 0;
 
-  void Add(int32_t tensor, int64_t bytes, int64_t shards) {
-    for (size_t i = slots.size(); i-- > 0 && slots[i].tensor == tensor;) {
-      if (slots[i].bytes != bytes) continue;
-      slots[i].shards += static_cast<int32_t>(shards);
-      return;
-    }
-    slots.push_back({.tensor = tensor,
-                     .shards = static_cast<int32_t>(shards),
-                     .bytes = bytes});
-  }
-
-  void PlaceSlots() {
-    std::vector<Slot*> order;
-    order.reserve(slots.size());
-    for (Slot& slot : slots) order.push_back(&slot);
-    std::sort(order.begin(), order.end(), [](const Slot* a, const Slot* b) {
-      return OrderInFile(a->bytes, a->tensor) <
-             OrderInFile(b->bytes, b->tensor);
-    });
-    for (Slot* const slot : order) {
-      slot->data_offset = data_bytes;
-      // Number 0 is the CRC of the header.
-      slot->first_chunk = 1 + chunks;
-      data_bytes += slot->shards * slot->bytes;
-      chunks += slot->shards * NumChunks(slot->bytes, kChunkBytes);
-    }
-  }
-
-  // The slot of shards of `bytes` of the tensor that is visited.
-  const Slot& SlotOf(int32_t tensor, int64_t bytes) {
-    while (slots[next].tensor < tensor) ++next;
-    size_t i = next;
-    while (slots[i].bytes != bytes) ++i;
-    SHERD_CHECK(slots[i].tensor == tensor);
-    return slots[i];
+  bool EndsWhere(const FileClass& other) const {
+    return data_bytes == other.data_bytes && chunks == other.chunks;
   }
 };
 
 // The files of all ranks, in classes.
 class FileClasses {
  public:
-  explicit FileClasses(const SaveLayout& layout)
-      : class_of_rank_(static_cast<size_t>(layout.world_size), kNoFile) {
-    FindClasses(layout);
-    FillClasses(layout);
+  FileClasses(int world_size, absl::Span<const Part> parts)
+      : class_of_rank_(static_cast<size_t>(world_size), kNoFile) {
+    FindClasses(parts);
   }
 
   static constexpr int32_t kNoFile = -1;
@@ -118,7 +94,10 @@ class FileClasses {
   int EndOf(int rank, int end) const {
     return std::min(end, end_of_class_[static_cast<size_t>(rank)]);
   }
-  FileClass& operator[](int32_t i) { return classes_[static_cast<size_t>(i)]; }
+  // Of a rank that has a file.
+  FileClass& Of(int rank) {
+    return classes_[static_cast<size_t>(ClassOf(rank))];
+  }
 
  private:
   // A sum of hashes, in which order does not count: of what a rank has.
@@ -136,19 +115,17 @@ class FileClasses {
     return {Mix(x), Mix(x ^ 0xd1b54a32d192ed03)};
   }
 
-  void FindClasses(const SaveLayout& layout) {
+  void FindClasses(absl::Span<const Part> parts) {
     // Entry r is what rank r has more than rank r - 1.
     std::vector<Contents> contents(class_of_rank_.size() + 1);
-    for (size_t t = 0; t < layout.tensors.size(); ++t) {
-      ForEachEqualShards(layout.tensors[t], [&](const EqualShards& shards) {
-        if (shards.bytes == 0) return;
-        const Contents hash = HashOf(static_cast<int32_t>(t), shards.bytes);
-        const uint64_t times = shards.rank_step == 0 ? shards.shards : 1;
-        for (size_t i = 0; i < hash.size(); ++i) {
-          contents[shards.rank][i] += times * hash[i];
-          contents[shards.end_rank()][i] -= times * hash[i];
-        }
-      });
+    for (const Part& part : parts) {
+      if (part.bytes == 0) continue;
+      const Contents hash = HashOf(part.tensor, part.bytes);
+      const uint64_t times = part.rank_step == 0 ? part.shards : 1;
+      for (size_t i = 0; i < hash.size(); ++i) {
+        contents[part.rank][i] += times * hash[i];
+        contents[part.end_rank()][i] -= times * hash[i];
+      }
     }
     absl::flat_hash_map<Contents, int32_t> known;
     Contents sum = {};
@@ -169,118 +146,139 @@ class FileClasses {
     }
   }
 
-  void FillClasses(const SaveLayout& layout) {
-    // Classes are in the order of their lowest ranks.
-    const auto first_from = [&](int rank) {
-      return std::lower_bound(
-          classes_.begin(), classes_.end(), rank,
-          [](const FileClass& c, int wanted) { return c.rank < wanted; });
-    };
-    for (size_t t = 0; t < layout.tensors.size(); ++t) {
-      ForEachEqualShards(layout.tensors[t], [&](const EqualShards& shards) {
-        if (shards.bytes == 0) return;
-        for (auto it = first_from(shards.rank);
-             it != classes_.end() && it->rank < shards.end_rank(); ++it) {
-          it->Add(static_cast<int32_t>(t), shards.bytes,
-                  shards.rank_step == 0 ? shards.shards : 1);
-        }
-      });
-    }
-    for (FileClass& file : classes_) file.PlaceSlots();
-  }
-
   std::vector<FileClass> classes_;
   std::vector<int32_t> class_of_rank_;
   std::vector<int> end_of_class_;
 };
 
-// Puts the shards of one tensor into the files, as runs.
+// Puts the shards of all tensors into the files, as runs.
 class RunPlanner {
  public:
-  RunPlanner(const TensorLayout& tensor, int32_t index,
-             absl::Span<const int32_t> file_of_rank, FileClasses& classes)
-      : index_(index),
-        file_of_rank_(file_of_rank),
-        classes_(classes),
-        owners_ascend_(OwnersAscend(*tensor.owners)) {
-    ForEachEqualShards(tensor,
-                       [this](const EqualShards& shards) { Add(shards); });
+  RunPlanner(size_t tensors, absl::Span<const int32_t> file_of_rank,
+             FileClasses& classes)
+      : file_of_rank_(file_of_rank), classes_(classes), runs_(tensors) {}
+
+  // Adds all parts of one tensor and size, in the order of files.
+  void Add(absl::Span<const Part> parts) {
+    owners_ascend_ = OwnersAscend(parts);
+    for (const Part& part : parts) AddPart(part);
+    for (FileClass* const file : touched_) {
+      file->data_bytes += file->shards * parts[0].bytes;
+      file->chunks += file->shards * NumChunks(parts[0].bytes, kChunkBytes);
+      file->shards = 0;
+    }
+    touched_.clear();
+    placed_.clear();
   }
 
-  std::vector<SavedRun> Take() && { return std::move(runs_); }
+  // Those of a tensor of which all parts were added.
+  std::vector<SavedRun> Take(int32_t tensor) {
+    std::vector<SavedRun>& parts = runs_[static_cast<size_t>(tensor)];
+    std::sort(
+        parts.begin(), parts.end(),
+        [](const SavedRun& a, const SavedRun& b) { return a.first < b.first; });
+    std::vector<SavedRun> runs;
+    for (SavedRun& run : parts) Append(std::move(run), runs);
+    parts = {};
+    return runs;
+  }
 
  private:
-  // Whether each rank owns at most one shard, and later shards are owned by
-  // later ranks.
-  static bool OwnersAscend(absl::Span<const OwnerRun> owners) {
-    int64_t next = 0;
-    for (const OwnerRun& run : owners) {
-      if (run.rank < next || (run.rank_step == 0 && run.shards > 1)) {
+  // Whether each rank owns at most one of the shards, and later ones are owned
+  // by later ranks.
+  static bool OwnersAscend(absl::Span<const Part> parts) {
+    int next = 0;
+    for (const Part& part : parts) {
+      if (part.rank < next || (part.rank_step == 0 && part.shards > 1)) {
         return false;
       }
-      next = run.rank + run.shards;
+      next = part.end_rank();
     }
     return true;
   }
 
-  void Add(const EqualShards& shards) {
-    if (shards.bytes == 0) {
-      Append({.shards = shards.shards,
-              .placement = shards.placement,
-              .placement_step = shards.placement_step});
+  void AddPart(const Part& part) {
+    std::vector<SavedRun>& runs = runs_[static_cast<size_t>(part.tensor)];
+    if (part.bytes == 0) {
+      Append({.first = part.first,
+              .shards = part.shards,
+              .placement = part.placement,
+              .placement_step = part.placement_step},
+             runs);
       return;
     }
-    if (shards.rank_step == 0) {
-      SavedRun run = RunOf(shards, shards.rank, shards.shards);
-      run.advances = shards.shards > 1;
-      Append(std::move(run));
+    if (part.rank_step == 0) {
+      Count(part.rank, part.rank + 1, part.shards);
+      SavedRun run = RunOf(part, part.rank, part.shards);
+      run.advances = part.shards > 1;
+      Append(std::move(run), runs);
       return;
     }
-    for (int rank = shards.rank; rank < shards.end_rank();) {
-      // Without other shards of theirs, ranks of a class have this one at the
-      // same offset.
-      const int end =
-          owners_ascend_ ? classes_.EndOf(rank, shards.end_rank()) : rank + 1;
-      SavedRun run = RunOf(shards, rank, end - rank);
+    for (int rank = part.rank; rank < part.end_rank();) {
+      const int end = EndOfStretch(rank, part.end_rank());
+      SavedRun run = RunOf(part, rank, end - rank);
       run.file_step = end - rank > 1 ? 1 : 0;
-      Append(std::move(run));
+      Append(std::move(run), runs);
       rank = end;
     }
   }
 
-  // `count` of `shards`, from the one of `rank` on.
-  SavedRun RunOf(const EqualShards& shards, int rank, int64_t count) {
-    const Slot& slot =
-        classes_[classes_.ClassOf(rank)].SlotOf(index_, shards.bytes);
-    const int64_t before = CountBefore(rank, shards.bytes, count);
-    const int32_t k = rank - shards.rank;
-    SavedRun run = {.shards = count,
-                    .placement = shards.placement + k * shards.placement_step,
-                    .placement_step = count > 1 ? shards.placement_step : 0};
+  // The rank behind those from `rank` on that have their shard at the same
+  // offset; all are counted.
+  int EndOfStretch(int rank, int limit) {
+    const FileClass& first = classes_.Of(rank);
+    int end = rank;
+    do {
+      const int begin = end;
+      // Other shards of a rank may come before.
+      end = owners_ascend_ ? classes_.EndOf(begin, limit) : begin + 1;
+      Count(begin, end, 1);
+    } while (owners_ascend_ && end < limit &&
+             classes_.Of(end).EndsWhere(first));
+    return end;
+  }
+
+  // Ranks of one class have `shards` more each.
+  void Count(int rank, int end, int64_t shards) {
+    FileClass& file = classes_.Of(rank);
+    if (file.rank < rank || file.rank >= end) return;
+    if (file.shards == 0) touched_.push_back(&file);
+    file.shards += shards;
+  }
+
+  // `count` of the shards, from the one of `rank` on.
+  SavedRun RunOf(const Part& part, int rank, int64_t count) {
+    const FileClass& file = classes_.Of(rank);
+    const int64_t before = CountBefore(rank, count);
+    const int32_t k = rank - part.rank;
+    SavedRun run = {.first = part.first + k,
+                    .shards = count,
+                    .placement = part.placement + k * part.placement_step,
+                    .placement_step = count > 1 ? part.placement_step : 0};
     run.extents.push_back(
         {.file = file_of_rank_[static_cast<size_t>(rank)],
-         .data_offset = slot.data_offset + before * shards.bytes,
-         .bytes = shards.bytes,
+         .data_offset = file.data_bytes + before * part.bytes,
+         .bytes = part.bytes,
+         // Number 0 is the CRC of the header.
          .first_chunk =
-             slot.first_chunk + before * NumChunks(shards.bytes, kChunkBytes)});
+             1 + file.chunks + before * NumChunks(part.bytes, kChunkBytes)});
     return run;
   }
 
-  // How many shards of that size the rank has in its file already; `count` more
+  // How many of the shards the rank has in its file already; `count` more
   // follow.
-  int64_t CountBefore(int rank, int64_t bytes, int64_t count) {
+  int64_t CountBefore(int rank, int64_t count) {
     if (owners_ascend_) return 0;
-    int64_t& placed = placed_[{rank, bytes}];
+    int64_t& placed = placed_[rank];
     placed += count;
     return placed - count;
   }
 
-  void Append(SavedRun run) {
-    run.first = next_;
-    next_ += run.shards;
+  static void Append(SavedRun run, std::vector<SavedRun>& runs) {
     if (run.shards == 1) run.placement_step = 0;
-    if (runs_.empty() || !Merge(run, runs_.back())) {
-      runs_.push_back(std::move(run));
+    if (runs.empty() || runs.back().first + runs.back().shards != run.first ||
+        !Merge(run, runs.back())) {
+      runs.push_back(std::move(run));
     }
   }
 
@@ -328,13 +326,14 @@ class RunPlanner {
     return false;
   }
 
-  const int32_t index_;
   const absl::Span<const int32_t> file_of_rank_;
   FileClasses& classes_;
-  const bool owners_ascend_;
-  absl::flat_hash_map<std::pair<int, int64_t>, int64_t> placed_;
-  int64_t next_ = 0;
-  std::vector<SavedRun> runs_;
+  // By tensor; not in order while parts are added.
+  std::vector<std::vector<SavedRun>> runs_;
+  // Of the shards that are being placed.
+  bool owners_ascend_ = false;
+  std::vector<FileClass*> touched_;
+  absl::flat_hash_map<int, int64_t> placed_;
 };
 
 // The shards of a rank in the order of the tensors, without places.
@@ -425,20 +424,31 @@ int CountFiles(const SaveLayout& layout) {
 }
 
 ManifestPlan PlanManifest(const SaveLayout& layout) {
-  FileClasses classes(layout);
+  const std::vector<Part> parts = PartsOf(layout);
+  FileClasses classes(layout.world_size, parts);
   ManifestPlan plan;
+  std::vector<int32_t> file_of_rank(static_cast<size_t>(layout.world_size));
+  for (int rank = 0; rank < layout.world_size; ++rank) {
+    if (classes.ClassOf(rank) == FileClasses::kNoFile) continue;
+    file_of_rank[static_cast<size_t>(rank)] =
+        static_cast<int32_t>(plan.rank_of_file.size());
+    plan.rank_of_file.push_back(rank);
+  }
+  RunPlanner runs(layout.tensors.size(), file_of_rank, classes);
+  for (size_t i = 0; i < parts.size();) {
+    const size_t begin = i;
+    while (i < parts.size() && parts[i].tensor == parts[begin].tensor &&
+           parts[i].bytes == parts[begin].bytes) {
+      ++i;
+    }
+    runs.Add(absl::MakeConstSpan(parts).subspan(begin, i - begin));
+  }
   Manifest& manifest = plan.manifest;
   manifest.writer = absl::StrCat("sherd ", kVersion);
   manifest.world_size = layout.world_size;
   manifest.placements = layout.placements;
-  std::vector<int32_t> file_of_rank(static_cast<size_t>(layout.world_size));
-  for (int rank = 0; rank < layout.world_size; ++rank) {
-    const int32_t kind = classes.ClassOf(rank);
-    if (kind == FileClasses::kNoFile) continue;
-    file_of_rank[static_cast<size_t>(rank)] =
-        static_cast<int32_t>(plan.rank_of_file.size());
-    plan.rank_of_file.push_back(rank);
-    const FileClass& file = classes[kind];
+  for (const int rank : plan.rank_of_file) {
+    const FileClass& file = classes.Of(rank);
     manifest.files.push_back(
         {.size = file.data_bytes + CrcTableBytes(file.chunks),
          .chunks = file.chunks});
@@ -452,9 +462,7 @@ ManifestPlan PlanManifest(const SaveLayout& layout) {
                                 .kind = tensor.kind,
                                 .chunk_dim = tensor.chunk_dim,
                                 .layout = tensor.layout});
-    manifest.tensors.back().runs =
-        RunPlanner(tensor, static_cast<int32_t>(t), file_of_rank, classes)
-            .Take();
+    manifest.tensors.back().runs = runs.Take(static_cast<int32_t>(t));
   }
   return plan;
 }

@@ -103,8 +103,10 @@ struct ManifestPlan {
 };
 
 // Cost. Ranks whose files have the same sizes of the same tensors are planned
-// once, as a class: O(tensors * classes + runs) in time and memory, where a run
-// is a maximal sequence of shards of one size whose owners follow one another.
+// once, as a class: O(parts * (log parts + classes)) in time, where a part is a
+// maximal sequence of shards of one size whose owners follow one another, and
+// O(parts + classes + runs) in memory. A part is one run, unless its shards are
+// at different offsets: ranks of different classes have at most one each.
 ManifestPlan PlanManifest(const SaveLayout& layout);
 
 // The name of the data file of `rank`.

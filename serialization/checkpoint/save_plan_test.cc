@@ -8,11 +8,13 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "sherd/serialization/checkpoint/equal_shards.h"
+#include "sherd/serialization/checkpoint/kept_plans.h"
 #include "sherd/serialization/checkpoint/save_layout.h"
 #include "sherd/serialization/checkpoint/sharded_layout.h"
 #include "sherd/serialization/manifest/data_file.h"
@@ -149,6 +151,49 @@ TEST(SavePlanTest, ChunksTakeAFewRunsHoweverManyRanksThereAre) {
   }
   layout.tensors.resize(1);
   EXPECT_EQ(PlanManifest(layout).manifest.tensors[0].runs.size(), 1u);
+}
+
+TEST(SavePlanTest, RanksWithTensorsOfTheirOwnShareTheRunsOfLargerOnes) {
+  constexpr int kRanks = 40;
+  std::vector<int> ranks(kRanks);
+  for (int r = 0; r < kRanks; ++r) ranks[r] = r;
+  SaveLayout layout;
+  layout.world_size = kRanks;
+  layout.placements = Placements(kRanks);
+  for (int64_t i = 0; i < kRanks; ++i) {
+    layout.tensors.push_back(Tensor(absl::StrCat("large", 100 + i), kFloat32,
+                                    Rows(4000, 128 + 128 * (i % 3), kRanks),
+                                    ranks));
+    layout.tensors.push_back(Tensor(absl::StrCat("own", 100 + i), kInt8,
+                                    SavedLayout::Whole({2048 + 16 * i}),
+                                    {ranks[i]}));
+    layout.tensors.push_back(Tensor(absl::StrCat("small", 100 + i), kInt8,
+                                    Rows(80, 1, kRanks), ranks));
+  }
+  std::sort(layout.tensors.begin(), layout.tensors.end(),
+            [](const TensorLayout& a, const TensorLayout& b) {
+              return a.name < b.name;
+            });
+  ExpectSamePlaces(layout);
+  const ManifestPlan plan = PlanManifest(layout);
+  for (const ManifestTensor& tensor : plan.manifest.tensors) {
+    if (absl::StartsWith(tensor.name, "small")) continue;
+    EXPECT_EQ(tensor.runs.size(), 1u) << tensor.name;
+  }
+}
+
+TEST(SavePlanTest, EveryFileDescribesTensorsWithoutElements) {
+  const int owners[] = {1};
+  const int writers[] = {0};
+  SaveLayout layout;
+  layout.world_size = 2;
+  layout.placements = Placements(2);
+  layout.tensors = {Tensor("empty", kInt8, SavedLayout::Whole({0, 3}), owners),
+                    Tensor("full", kInt8, SavedLayout::Whole({3}), writers)};
+  const DataFileContents contents = PlanOwnFile(layout, 0).contents;
+  ASSERT_EQ(contents.tensors.size(), 2u);
+  EXPECT_EQ(contents.tensors[0].name, "empty");
+  EXPECT_EQ(contents.shards.size(), 1u);
 }
 
 TEST(SavePlanTest, SeveralShardsOfATensorInAFileAdvance) {

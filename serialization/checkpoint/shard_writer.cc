@@ -110,11 +110,22 @@ absl::StatusOr<uint32_t> AppendTensor(SequentialWriter& writer,
   return fingerprint.Finish();
 }
 
-absl::StatusOr<uint32_t> Crc32cOfElements(const Tensor& tensor) {
+absl::StatusOr<uint32_t> Crc32cOfElements(
+    const Tensor& tensor, absl::FunctionRef<absl::Status()> progress) {
   uint32_t crc = 0;
-  SHERD_RETURN_IF_ERROR(
-      ForEachRun(tensor, [&](int64_t, absl::Span<const std::byte> data) {
-        crc = Crc32c(data, crc);
+  int64_t unreported = 0;
+  SHERD_RETURN_IF_ERROR(ForEachRun(
+      tensor, [&](int64_t, absl::Span<const std::byte> data) -> absl::Status {
+        while (!data.empty()) {
+          const auto block =
+              data.first(std::min<size_t>(kBlockBytes, data.size()));
+          crc = Crc32c(block, crc);
+          data.remove_prefix(block.size());
+          unreported += static_cast<int64_t>(block.size());
+          if (unreported < kBlockBytes) continue;
+          unreported = 0;
+          SHERD_RETURN_IF_ERROR(progress());
+        }
         return absl::OkStatus();
       }));
   return crc;

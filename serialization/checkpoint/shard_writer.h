@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
@@ -62,9 +63,11 @@ absl::StatusOr<uint32_t> AppendTensor(SequentialWriter& writer,
                                       BoxFingerprint fingerprint);
 
 // The CRC-32C of the elements of a tensor, row-major, with any strides.
+// `progress` is called at least once per 512 KiB; its error ends the work.
 //
 // Cost. One pass; buffers as AppendTensor.
-absl::StatusOr<uint32_t> Crc32cOfElements(const Tensor& tensor);
+absl::StatusOr<uint32_t> Crc32cOfElements(
+    const Tensor& tensor, absl::FunctionRef<absl::Status()> progress);
 
 }  // namespace sherd
 

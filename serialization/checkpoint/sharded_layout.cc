@@ -14,6 +14,7 @@
 #include "sherd/core/sharding/shard_metadata.h"
 #include "sherd/core/sharding/sharding_spec.h"
 #include "sherd/core/sharding/spec/placed_box.h"
+#include "sherd/core/sharding/tensor/sharded_tensor_access.h"
 #include "sherd/serialization/manifest/manifest.h"
 #include "sherd/serialization/safetensors/safetensors_header.h"
 
@@ -112,8 +113,13 @@ absl::StatusOr<TensorToSave> DescribeTensor(const std::string& name,
   layout.requires_grad = tensor.requires_grad();
   layout.layout = display.kind;
   layout.chunk_dim = display.chunk_dim;
+  layout.layout_fingerprint = LayoutFingerprintOf(tensor);
   DescribeShards(tensor, layout);
   return layout;
+}
+
+uint64_t LayoutFingerprintOf(const ShardedTensor& tensor) {
+  return internal::ShardedTensorAccess::StateOf(tensor)->layout_fingerprint;
 }
 
 void AddToFingerprint(const TensorToSave& layout, Fingerprint& fingerprint) {
@@ -128,13 +134,23 @@ void AddToFingerprint(const TensorToSave& layout, Fingerprint& fingerprint) {
   }
 }
 
-std::string DescribeForAgreement(absl::Span<const TensorToSave> layouts) {
+std::string DescribeForAgreement(absl::Span<const TensorToSave> layouts,
+                                 bool with_properties) {
   // Errors show no more of it.
   constexpr size_t kMaxShards = 1000;
   std::string text;
   for (const TensorToSave& layout : layouts) {
     absl::StrAppend(&text, "tensor ", Quoted(layout.name), " of ",
-                    Name(layout.dtype), " ", FormatDims(layout.sizes), "\n");
+                    Name(layout.dtype), " ", FormatDims(layout.sizes));
+    if (with_properties) {
+      absl::StrAppend(
+          &text, ", requires_grad ", layout.requires_grad ? "true" : "false",
+          layout.layout == SavedLayoutKind::kChunk
+              ? absl::StrCat(", in chunks of dimension ", layout.chunk_dim)
+              : ", not in chunks",
+          ", shards and placements ", absl::Hex(layout.layout_fingerprint));
+    }
+    text += '\n';
   }
   size_t shards = 0;
   for (const TensorToSave& layout : layouts) {
@@ -151,8 +167,9 @@ std::string DescribeForAgreement(absl::Span<const TensorToSave> layouts) {
 Tensor LocalShard(const ShardedTensor& tensor, size_t shard) {
   const absl::Span<const int> indices = tensor.local_shard_indices();
   const auto it =
-      std::find(indices.begin(), indices.end(), static_cast<int>(shard));
-  SHERD_CHECK(it != indices.end()) << "shard " << shard << " is elsewhere";
+      std::lower_bound(indices.begin(), indices.end(), static_cast<int>(shard));
+  SHERD_CHECK(it != indices.end() && *it == static_cast<int>(shard))
+      << "shard " << shard << " is elsewhere";
   return tensor.local_shards()[it - indices.begin()].tensor;
 }
 

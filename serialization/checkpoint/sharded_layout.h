@@ -38,6 +38,8 @@ struct TensorToSave {
   bool requires_grad = false;
   SavedLayoutKind layout = SavedLayoutKind::kEnumerable;
   int32_t chunk_dim = 0;
+  // Of sizes, boxes and placements.
+  uint64_t layout_fingerprint = 0;
   // The shards of all ranks.
   std::vector<ShardToSave> shards;
 
@@ -71,11 +73,18 @@ absl::StatusOr<TensorToSave> DescribeTensor(const std::string& name,
                                             const ShardedTensor& tensor,
                                             const ProcessGroup& group);
 
-// Adds everything about a layout that ranks must agree on.
+// LayoutFingerprintOf(t) is equal for tensors that have equal sizes, and shards
+// with equal boxes and placements.
+uint64_t LayoutFingerprintOf(const ShardedTensor& tensor);
+
+// Adds what ranks of a save or load must agree on about a layout: not how a
+// tensor is displayed, nor its placements.
 void AddToFingerprint(const TensorToSave& layout, Fingerprint& fingerprint);
 
-// The layouts in the form of AgreedValue::describe.
-std::string DescribeForAgreement(absl::Span<const TensorToSave> layouts);
+// The layouts in the form of AgreedValue::describe; `with_properties`: also
+// what a save agrees on beyond AddToFingerprint.
+std::string DescribeForAgreement(absl::Span<const TensorToSave> layouts,
+                                 bool with_properties = false);
 
 // The tensor of the local shard at position `shard` of the metadata, which is
 // on this rank.

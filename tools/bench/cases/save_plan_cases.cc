@@ -32,7 +32,7 @@ SavedLayout::Axis Chunks(int64_t size, int64_t cells) {
 
 // Tensor number `i` of a model: matrices in chunks of rows or columns, or over
 // a grid of ranks, of sizes that the ranks divide and of others; and every
-// eighth a vector that one rank writes.
+// eighth a vector that one rank writes, of all ranks in turn.
 TensorLayout TensorOf(int64_t i, int ranks,
                       const std::shared_ptr<const std::vector<OwnerRun>>& all) {
   static constexpr int64_t kSizes[] = {8192, 4096, 28672, 11008, 50257, 1024};
@@ -44,7 +44,7 @@ TensorLayout TensorOf(int64_t i, int ranks,
   tensor.owners = all;
   if (i % 8 == 7) {
     tensor.layout = SavedLayout::Whole({rows});
-    const int32_t rank = static_cast<int32_t>(i % ranks);
+    const int32_t rank = static_cast<int32_t>(i / 8 % ranks);
     tensor.owners = std::make_shared<const std::vector<OwnerRun>>(
         1, OwnerRun{.rank = rank, .placement = rank});
   } else if (i % 8 == 6) {
