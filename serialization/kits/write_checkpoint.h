@@ -113,7 +113,8 @@ class CheckpointWriter {
                        bytes.size()));
   }
 
-  DataFileContents ContentsOf(int rank, const FilePlan& plan) const {
+  // In the order of the file.
+  DataFileContents ContentsOf(int rank) const {
     DataFileContents contents;
     contents.save_id = options_.save_id;
     contents.world_size = options_.ranks;
@@ -135,8 +136,7 @@ class CheckpointWriter {
             {tensor.name, tensor.dtype, tensor.layout.sizes()});
       }
     }
-    for (const PlaceInFile& place : plan.places) {
-      const Held& held = held_[rank][place.shard];
+    for (const Held& held : held_[rank]) {
       DataFileShard& shard = contents.shards.emplace_back();
       static_cast<Box&>(shard) = held.box;
       shard.tensor = number[held.tensor];
@@ -145,24 +145,27 @@ class CheckpointWriter {
   }
 
   absl::Status WriteFile(int rank) {
-    std::vector<ShardInFile> shards;
-    for (const Held& held : held_[rank]) {
-      shards.push_back({tensors_[held.tensor].name, held.box.offsets,
-                        static_cast<int64_t>(held.data.size())});
-    }
-    SHERD_ASSIGN_OR_RETURN(const FilePlan plan,
-                           PlanDataFile(shards, options_.chunk_bytes));
+    // Those of equal length stay by name and number of the shard.
+    std::stable_sort(held_[rank].begin(), held_[rank].end(),
+                     [](const Held& a, const Held& b) {
+                       const auto order = [](const Held& held) {
+                         const auto n = static_cast<int64_t>(held.data.size());
+                         return std::pair(-AlignmentClass(n), -n);
+                       };
+                       return order(a) < order(b);
+                     });
     SHERD_ASSIGN_OR_RETURN(std::string bytes,
-                           EncodeDataFileHeader(ContentsOf(rank, plan)));
+                           EncodeDataFileHeader(ContentsOf(rank)));
     ManifestFile file = {
         .name = absl::StrFormat("shard-%05d-of-%05d.%s.safetensors", rank,
                                 options_.ranks, options_.save_id),
-        .data_begin = static_cast<int64_t>(bytes.size()),
-        .chunks = plan.chunks};
+        .data_begin = static_cast<int64_t>(bytes.size())};
     std::vector<uint32_t> crcs = {CrcOf(bytes)};
-    for (const PlaceInFile& place : plan.places) {
-      const Held& held = held_[rank][place.shard];
+    for (const Held& held : held_[rank]) {
       const absl::string_view data = held.data;
+      const int64_t offset =
+          static_cast<int64_t>(bytes.size()) - file.data_begin;
+      const int64_t first_chunk = static_cast<int64_t>(crcs.size());
       for (size_t at = 0; at < data.size(); at += options_.chunk_bytes) {
         crcs.push_back(CrcOf(data.substr(at, options_.chunk_bytes)));
       }
@@ -173,10 +176,11 @@ class CheckpointWriter {
           reinterpret_cast<const std::byte*>(data.data()), data.size()));
       fingerprints_[held.tensor] ^= fingerprint.Finish();
       places_[held.tensor][held.shard].extents = {
-          {static_cast<int32_t>(manifest_.files.size()), place.data_offset,
-           static_cast<int64_t>(data.size()), place.first_chunk}};
+          {static_cast<int32_t>(manifest_.files.size()), offset,
+           static_cast<int64_t>(data.size()), first_chunk}};
       bytes += held.data;
     }
+    file.chunks = static_cast<int64_t>(crcs.size()) - 1;
     const std::string table = EncodeCrcTable(crcs);
     bytes += table;
     file.size = static_cast<int64_t>(bytes.size());

@@ -364,6 +364,11 @@ class ContentsReader {
     for (size_t i = 0; i + 1 < header_.entries.size(); ++i) {
       chunks += NumChunks(header_.entries[i].nbytes(), contents_.chunk_bytes);
     }
+    if (chunks > kMaxFileChunks) {
+      return absl::DataLossError(absl::StrCat("the tensors have ", chunks,
+                                              " chunks, expected at most ",
+                                              kMaxFileChunks));
+    }
     const SafetensorsEntry& table = header_.entries.back();
     if (table.dtype_name == "U8" && table.shape == Dims{1 + chunks, 4}) {
       return absl::OkStatus();
@@ -380,39 +385,6 @@ class ContentsReader {
 };
 
 }  // namespace
-
-absl::StatusOr<FilePlan> PlanDataFile(absl::Span<const ShardInFile> shards,
-                                      int64_t chunk_bytes) {
-  FilePlan plan;
-  plan.places.resize(shards.size());
-  for (size_t i = 0; i < shards.size(); ++i) plan.places[i].shard = i;
-  std::sort(plan.places.begin(), plan.places.end(),
-            [&](const PlaceInFile& x, const PlaceInFile& y) {
-              const ShardInFile& a = shards[x.shard];
-              const ShardInFile& b = shards[y.shard];
-              const int64_t a_class = AlignmentClass(a.bytes);
-              const int64_t b_class = AlignmentClass(b.bytes);
-              if (a_class != b_class) return a_class > b_class;
-              if (a.bytes != b.bytes) return a.bytes > b.bytes;
-              return ShardKey(a.tensor, a.offsets) <
-                     ShardKey(b.tensor, b.offsets);
-            });
-  plan.chunks = 0;
-  for (PlaceInFile& place : plan.places) {
-    const int64_t bytes = shards[place.shard].bytes;
-    place.data_offset = plan.bytes;
-    place.first_chunk = 1 + plan.chunks;
-    plan.chunks += NumChunks(bytes, chunk_bytes);
-    const std::optional<int64_t> sum = CheckedAdd(plan.bytes, bytes);
-    if (!sum.has_value() ||
-        !CheckedAdd(*sum, CrcTableBytes(plan.chunks)).has_value()) {
-      return absl::InvalidArgumentError(
-          "the tensors of a file together have 2^63 bytes or more");
-    }
-    plan.bytes = *sum;
-  }
-  return plan;
-}
 
 absl::StatusOr<std::string> EncodeDataFileHeader(
     const DataFileContents& contents) {
@@ -437,6 +409,12 @@ absl::StatusOr<std::string> EncodeDataFileHeader(
     entry.begin = position;
     entry.end = position += bytes;
     chunks += NumChunks(bytes, contents.chunk_bytes);
+  }
+  if (chunks > kMaxFileChunks) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the tensors of a data file have ", chunks,
+                     " chunks, expected at most ", kMaxFileChunks,
+                     ": save with more ranks"));
   }
   SafetensorsEntry& table = header.entries.emplace_back();
   table.name = kCrcTableKey;

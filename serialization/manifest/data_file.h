@@ -29,39 +29,6 @@ inline constexpr char kCrcTableKey[] = "sherd.crc32c@";
 // The bytes of the CRCs of `chunks` chunks, with that of the header.
 inline int64_t CrcTableBytes(int64_t chunks) { return 4 * (1 + chunks); }
 
-// A shard with elements that a file will hold. Borrows.
-struct ShardInFile {
-  absl::string_view tensor;
-  absl::Span<const int64_t> offsets;
-  int64_t bytes = 0;
-};
-
-struct PlaceInFile {
-  // Position in the list of shards.
-  size_t shard = 0;
-  // As in SavedExtent.
-  int64_t data_offset = 0;
-  int64_t first_chunk = 0;
-};
-
-struct FilePlan {
-  // In the order of the file.
-  std::vector<PlaceInFile> places;
-  // Of the shards together.
-  int64_t bytes = 0;
-  int64_t chunks = 0;
-
-  // Bytes after the header: the shards, then the CRCs.
-  int64_t data_bytes() const { return bytes + CrcTableBytes(chunks); }
-};
-
-// Orders the shards of a file as PlanSafetensors does with their keys. A pure
-// function; files whose shards have the same tensors and bytes are alike,
-// wherever they begin in their tensors, unless a tensor has several.
-//   kInvalidArgument  The shards together have 2^63 bytes or more.
-absl::StatusOr<FilePlan> PlanDataFile(absl::Span<const ShardInFile> shards,
-                                      int64_t chunk_bytes);
-
 // What a data file says about a tensor of which it has shards. See
 // ManifestTensor.
 struct DataFileTensor {
@@ -106,7 +73,8 @@ struct DataFileContents {
 };
 
 // The bytes before the data: its length is the data_begin of the file.
-//   kInvalidArgument    A name is not allowed in a file.
+//   kInvalidArgument    A name is not allowed in a file, or there are more
+//                       than kMaxFileChunks.
 //   kResourceExhausted  As EncodeSafetensorsHeader.
 absl::StatusOr<std::string> EncodeDataFileHeader(
     const DataFileContents& contents);

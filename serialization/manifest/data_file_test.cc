@@ -11,6 +11,7 @@
 namespace sherd {
 namespace {
 
+using sherd::testing::IsOk;
 using sherd::testing::StatusIs;
 
 DataFileContents Contents() {
@@ -106,24 +107,22 @@ TEST(DataFileTest, TheNameOfTheChecksumsIsReserved) {
               StatusIs(absl::StatusCode::kInvalidArgument, "rename it"));
 }
 
-TEST(DataFileTest, ShardsLieByAlignmentThenBytesThenKey) {
-  const Dims zero = {0};
-  const Dims two = {2};
-  const std::vector<ShardInFile> shards = {
-      {"odd", zero, 5},          {"b", two, 4096},
-      {"small", zero, 8},        {"b", zero, 4096},
-      {"large", zero, 3 * 4096}, {"gpt", zero, 50257 * 768 * 4},
-      {"even", zero, 24}};
-  SHERD_ASSERT_OK_AND_ASSIGN(const FilePlan plan, PlanDataFile(shards, 4096));
-  std::vector<size_t> order;
-  for (const PlaceInFile& place : plan.places) {
-    order.push_back(place.shard);
-    EXPECT_EQ(place.data_offset % AlignmentClass(shards[place.shard].bytes), 0);
-  }
-  EXPECT_EQ(order, (std::vector<size_t>{4, 3, 1, 5, 6, 2, 0}));
-  EXPECT_EQ(plan.places[0].first_chunk, 1);
-  EXPECT_EQ(plan.places[1].first_chunk, 4);
-  EXPECT_EQ(plan.chunks, 3 + 1 + 1 + (50257 * 768 * 4 + 4095) / 4096 + 3);
+TEST(DataFileTest, TheNumberOfChunksIsLimited) {
+  DataFileContents contents = Contents();
+  contents.chunk_bytes = 1 << 20;
+  contents.tensors = {{"a", kUInt8, {kMaxFileChunks + 1}}};
+  contents.shards = {{{{0}, {kMaxFileChunks + 1}}, 0, 0}};
+  const std::string front = *EncodeDataFileHeader(contents);
+  SafetensorsHeader header = *ParseSafetensorsHeader(
+      front.substr(8), kMaxFileChunks + 1 + CrcTableBytes(65), "f");
+  EXPECT_THAT(ParseDataFileHeader(header, "f"), IsOk());
+  header.metadata["sherd_chunk_bytes"] = "1";
+  EXPECT_THAT(
+      ParseDataFileHeader(header, "f"),
+      StatusIs(absl::StatusCode::kDataLoss, "67108865 chunks, expected at"));
+  contents.chunk_bytes = 1;
+  EXPECT_THAT(EncodeDataFileHeader(contents),
+              StatusIs(absl::StatusCode::kInvalidArgument, "more ranks"));
 }
 
 }  // namespace

@@ -65,6 +65,14 @@ int64_t ManifestTensor::ShardBytes(int64_t shard) const {
   return layout.VolumeAt(shard) * static_cast<int64_t>(SizeOf(dtype));
 }
 
+int64_t ManifestTensor::num_extents() const {
+  int64_t count = 0;
+  for (const SavedRun& run : runs) {
+    count += run.shards * static_cast<int64_t>(run.extents.size());
+  }
+  return count;
+}
+
 SavedShardPlace ManifestTensor::PlaceOf(int64_t shard,
                                         int64_t chunk_bytes) const {
   const SavedRun& run = *std::prev(std::upper_bound(

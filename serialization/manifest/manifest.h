@@ -26,6 +26,8 @@ inline constexpr char kManifestFileName[] = "manifest.sherd";
 // Limits of validity, far above useful values.
 inline constexpr int64_t kMaxTensorNameBytes = 32 << 10;
 inline constexpr int64_t kMaxChunkBytes = int64_t{64} << 20;
+// Chunks of a data file of version 2: a reader holds the CRCs of all.
+inline constexpr int64_t kMaxFileChunks = int64_t{1} << 26;
 // Length of the chunks in the files that are written.
 inline constexpr int64_t kChunkBytes = 256 << 10;
 
@@ -121,6 +123,8 @@ struct ManifestTensor {
   // Of the whole tensor, and of one shard.
   int64_t bytes() const;
   int64_t ShardBytes(int64_t shard) const;
+  // Of all shards.
+  int64_t num_extents() const;
 
   // Where shard number `shard` is. O(log runs).
   SavedShardPlace PlaceOf(int64_t shard, int64_t chunk_bytes) const;
@@ -171,6 +175,12 @@ struct Manifest : ManifestSummary {
 inline int64_t NumChunks(int64_t bytes, int64_t chunk_bytes) {
   return bytes / chunk_bytes + (bytes % chunk_bytes != 0 ? 1 : 0);
 }
+
+// Whether an extent of version 2 is inside the data of its file, and its chunks
+// are among those of the file.
+//   kDataLoss  It is not.
+absl::Status CheckExtent(const SavedExtent& extent, const ManifestFile& file,
+                         int64_t chunk_bytes);
 
 // The key of a shard in its data file: "name@2,0" for the box at (2, 0),
 // "name@" for a tensor of rank 0.

@@ -18,14 +18,16 @@ constexpr absl::string_view kMark("SHERD\r\n\x1a", 8);
 
 absl::StatusOr<Manifest> DecodeSections(absl::string_view bytes,
                                         int64_t max_memory) {
+  MemoryBudget memory(max_memory);
   SHERD_ASSIGN_OR_RETURN(
       SectionTree tree,
-      SectionTree::Open(static_cast<int64_t>(bytes.size()),
-                        [bytes](int64_t offset, int64_t length, std::string&)
-                            -> absl::StatusOr<absl::string_view> {
-                          return bytes.substr(offset, length);
-                        }));
-  MemoryBudget memory(max_memory);
+      SectionTree::Open(
+          static_cast<int64_t>(bytes.size()),
+          [bytes](int64_t offset, int64_t length,
+                  std::string&) -> absl::StatusOr<absl::string_view> {
+            return bytes.substr(offset, length);
+          },
+          memory));
   SHERD_ASSIGN_OR_RETURN(Manifest manifest, tree.ReadAll(memory));
   SHERD_RETURN_IF_ERROR(ValidateManifest(manifest));
   return manifest;
@@ -33,7 +35,8 @@ absl::StatusOr<Manifest> DecodeSections(absl::string_view bytes,
 
 }  // namespace
 
-absl::StatusOr<std::string> EncodeManifest(const Manifest& manifest) {
+absl::StatusOr<std::string> EncodeManifest(const Manifest& manifest,
+                                           int64_t max_memory) {
   if (manifest.version == 1) return EncodeManifestV1(ToV1(manifest));
   if (absl::Status status = ValidateParts(manifest); !status.ok()) {
     return absl::Status(absl::IsDataLoss(status)
@@ -42,7 +45,8 @@ absl::StatusOr<std::string> EncodeManifest(const Manifest& manifest) {
                         status.message());
   }
   std::string bytes = ManifestFront(2);
-  SHERD_RETURN_IF_ERROR(AppendSections(manifest, bytes));
+  MemoryBudget memory(max_memory);
+  SHERD_RETURN_IF_ERROR(AppendSections(manifest, memory, bytes));
   if (bytes.size() > static_cast<size_t>(kMaxManifestBytes)) {
     return absl::ResourceExhaustedError(
         absl::StrCat("the manifest would have ", bytes.size(),

@@ -26,7 +26,7 @@ inline constexpr int64_t kMaxManifestMemory = int64_t{8} << 30;
 // save_id in its name) without hole, with all of its chunks in order.
 //   kDataLoss  It is not so; the message names file, tensor and offset.
 //
-// Cost. O(n log n) for n shards; some 40 bytes for each.
+// Cost. O(n log n) for n shards; 40 bytes for each.
 absl::Status ValidateManifest(const Manifest& manifest);
 
 // Checks what does not compare tensors with each other: names, ranges, counts,
@@ -36,11 +36,12 @@ absl::Status ValidateParts(const Manifest& manifest);
 // The bytes of the file, in the encoding manifest.version. Equal manifests
 // always give equal bytes.
 //   kInvalidArgument    ValidateParts refuses it.
-//   kResourceExhausted  It exceeds kMaxManifestBytes, or would exceed
-//                       kMaxManifestMemory when it is read.
+//   kResourceExhausted  It exceeds kMaxManifestBytes, or DecodeManifest would
+//                       refuse it with `max_memory`.
 //
 // Cost. A few nanoseconds per shard; some hundred per tensor and per run.
-absl::StatusOr<std::string> EncodeManifest(const Manifest& manifest);
+absl::StatusOr<std::string> EncodeManifest(
+    const Manifest& manifest, int64_t max_memory = kMaxManifestMemory);
 
 // Decodes all of untrusted bytes. To read parts of a file, see ManifestReader.
 //

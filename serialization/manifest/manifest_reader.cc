@@ -27,7 +27,8 @@ namespace {
 constexpr int64_t kSmallBytes = 64 << 10;
 // Of a larger one, with the root and, unless it is very large, the indexes.
 constexpr int64_t kTailBytes = 16 << 10;
-constexpr size_t kKeptSections = 8;
+// Of sections of tensors that are kept, and always one.
+constexpr int64_t kKeptBytes = int64_t{64} << 20;
 
 // Whether the directory has a manifest, or a link in its place, wherever that
 // leads.
@@ -94,7 +95,7 @@ struct ManifestReader::State {
   absl::StatusOr<absl::string_view> ReadBytes(int64_t offset, int64_t length,
                                               std::string& buffer)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
-  absl::StatusOr<TensorsPtr> Section(const SectionPlace& place)
+  absl::StatusOr<TensorsPtr> TensorsIn(const SectionPlace& place)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
   absl::StatusOr<TensorPtr> Find(absl::string_view name)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
@@ -118,8 +119,16 @@ struct ManifestReader::State {
   std::string kept ABSL_GUARDED_BY(mutex);
   int64_t kept_from ABSL_GUARDED_BY(mutex) = 0;
   std::optional<SectionTree> tree ABSL_GUARDED_BY(mutex);
-  // Sections of tensors that were read last, by offset, the latest last.
-  std::deque<std::pair<int64_t, TensorsPtr>> sections ABSL_GUARDED_BY(mutex);
+  // Of all that is kept, and of what parsing takes.
+  MemoryBudget memory ABSL_GUARDED_BY(mutex){kMaxManifestMemory};
+  struct Section {
+    SectionPlace place;
+    TensorsPtr tensors;
+    int64_t bytes = 0;
+  };
+  // Sections of tensors that were read last, the latest last.
+  std::deque<Section> sections ABSL_GUARDED_BY(mutex);
+  int64_t section_bytes ABSL_GUARDED_BY(mutex) = 0;
   // Sections of files, by first number; they stay where they are.
   std::map<int64_t, std::vector<ManifestFile>> file_sections
       ABSL_GUARDED_BY(mutex);
@@ -174,32 +183,49 @@ absl::Status ManifestReader::State::Open() {
   }
   if (kept_from > 0) SHERD_RETURN_IF_ERROR(keep_from(size - kTailBytes));
   SHERD_ASSIGN_OR_RETURN(
-      tree, SectionTree::Open(size, [this](int64_t offset, int64_t length,
-                                           std::string& buffer) {
-        mutex.AssertHeld();
-        return ReadBytes(offset, length, buffer);
-      }));
+      tree, SectionTree::Open(
+                size,
+                [this](int64_t offset, int64_t length, std::string& buffer) {
+                  mutex.AssertHeld();
+                  return ReadBytes(offset, length, buffer);
+                },
+                memory));
   summary = tree->root().summary;
   num_tensors = tree->root().tensors;
   num_files = tree->root().files;
   return absl::OkStatus();
 }
 
-absl::StatusOr<TensorsPtr> ManifestReader::State::Section(
+absl::StatusOr<TensorsPtr> ManifestReader::State::TensorsIn(
     const SectionPlace& place) {
-  for (const auto& [offset, tensors] : sections) {
-    if (offset == place.offset) return tensors;
+  for (const Section& section : sections) {
+    if (section.place == place) return section.tensors;
   }
   SHERD_ASSIGN_OR_RETURN(const absl::string_view bytes, tree->Read(place));
-  MemoryBudget memory(kMaxManifestMemory);
-  SHERD_ASSIGN_OR_RETURN(std::vector<ManifestTensor> tensors,
-                         ParseTensors(bytes, place, tree->root(), memory));
-  if (sections.size() >= kKeptSections) sections.pop_front();
-  return sections
-      .emplace_back(place.offset,
-                    std::make_shared<const std::vector<ManifestTensor>>(
-                        std::move(tensors)))
-      .second;
+  const int64_t before = memory.taken();
+  absl::StatusOr<std::vector<ManifestTensor>> tensors =
+      ParseTensors(bytes, place, tree->root(), memory);
+  int64_t kept = memory.taken() - before;
+  if (!tensors.ok()) {
+    memory.Give(kept);
+    return tensors.status();
+  }
+  // Nobody lists the shards here.
+  for (const ManifestTensor& tensor : *tensors) {
+    memory.Give(tensor.num_shards() * kPerListedShard);
+  }
+  kept = memory.taken() - before;
+  section_bytes += kept;
+  sections.push_back(
+      {place,
+       std::make_shared<const std::vector<ManifestTensor>>(*std::move(tensors)),
+       kept});
+  while (section_bytes > kKeptBytes && sections.size() > 1) {
+    section_bytes -= sections.front().bytes;
+    memory.Give(sections.front().bytes);
+    sections.pop_front();
+  }
+  return sections.back().tensors;
 }
 
 absl::StatusOr<TensorPtr> ManifestReader::State::Find(absl::string_view name) {
@@ -208,8 +234,9 @@ absl::StatusOr<TensorPtr> ManifestReader::State::Find(absl::string_view name) {
     return TensorPtr(whole, tensor);
   }
   if (num_tensors == 0) return NoTensor(name);
-  SHERD_ASSIGN_OR_RETURN(const SectionPlace place, tree->FindTensor(name));
-  SHERD_ASSIGN_OR_RETURN(TensorsPtr section, Section(place));
+  SHERD_ASSIGN_OR_RETURN(const SectionPlace place,
+                         tree->FindTensor(name, memory));
+  SHERD_ASSIGN_OR_RETURN(TensorsPtr section, TensorsIn(place));
   const auto it = std::lower_bound(
       section->begin(), section->end(), name,
       [](const ManifestTensor& tensor, absl::string_view wanted) {
@@ -222,8 +249,9 @@ absl::StatusOr<TensorPtr> ManifestReader::State::Find(absl::string_view name) {
 absl::Status ManifestReader::State::NoTensor(absl::string_view name) {
   std::vector<std::string> some;
   if (num_tensors > 0) {
-    SHERD_ASSIGN_OR_RETURN(const SectionPlace place, tree->FindTensor(""));
-    SHERD_ASSIGN_OR_RETURN(const TensorsPtr section, Section(place));
+    SHERD_ASSIGN_OR_RETURN(const SectionPlace place,
+                           tree->FindTensor("", memory));
+    SHERD_ASSIGN_OR_RETURN(const TensorsPtr section, TensorsIn(place));
     for (size_t i = 0; i < std::min<size_t>(3, section->size()); ++i) {
       some.push_back((*section)[i].name);
     }
@@ -247,10 +275,16 @@ absl::StatusOr<const ManifestFile*> ManifestReader::State::FileAt(
     }
   }
   SHERD_ASSIGN_OR_RETURN(const SectionPlace place,
-                         tree->FindNumber(SectionKind::kFiles, index));
+                         tree->FindNumber(SectionKind::kFiles, index, memory));
   SHERD_ASSIGN_OR_RETURN(const absl::string_view bytes, tree->Read(place));
   SHERD_ASSIGN_OR_RETURN(std::vector<ManifestFile> files,
-                         ParseFiles(bytes, place));
+                         ParseFiles(bytes, place, memory));
+  if (index - place.first >= static_cast<int64_t>(files.size())) {
+    return absl::DataLossError(absl::StrCat("the section of files at offset ",
+                                            place.offset, " has no file ",
+                                            index));
+  }
+  SHERD_RETURN_IF_ERROR(memory.Take(place.length, kMemoryPerByte));
   it = file_sections.emplace(place.first, std::move(files)).first;
   return &it->second[index - place.first];
 }

@@ -26,7 +26,8 @@ namespace sherd {
 //
 // Cost. A manifest of at most 64 KiB is read at once, by Open. Of a larger one
 // Open reads the summary and the root of its index, and other functions
-// O(log n) sections of some 64 KiB each, some of which are kept. Version 1 is
+// O(log n) sections of some 64 KiB each, of which up to 64 MiB in memory are
+// kept, and a larger one alone. Version 1 is
 // read and decoded completely by Open.
 class ManifestReader {
  public:

@@ -145,6 +145,20 @@ TEST_F(ManifestReaderTest, ManyNamesReadEachSectionOnce) {
   EXPECT_LE(reader.bytes_read(), size_ + (20 << 10));
 }
 
+TEST_F(ManifestReaderTest, SectionsAreKeptByTheirMemory) {
+  Write(ManyTensors(10000, 1));
+  SHERD_ASSERT_OK_AND_ASSIGN(const ManifestReader reader,
+                             ManifestReader::Open(FileSystem::Posix(), path_));
+  for (int pass = 0; pass < 2; ++pass) {
+    for (int t = 0; t < 10000; t += 100) {
+      EXPECT_THAT(
+          reader.Find(absl::StrFormat("model.layers.%05d.attention.weight", t)),
+          IsOk());
+    }
+  }
+  EXPECT_LE(reader.bytes_read(), size_ + (20 << 10));
+}
+
 TEST_F(ManifestReaderTest, AManifestThatIsReplacedStaysInView) {
   Write(ManyTensors(10000, 1));
   SHERD_ASSERT_OK_AND_ASSIGN(const ManifestReader reader,

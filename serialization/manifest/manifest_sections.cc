@@ -19,7 +19,6 @@ namespace {
 
 namespace proto = checkpoint::v2;
 
-constexpr int kMaxIndexEntries = 256;
 constexpr int kMaxLevel = 8;
 constexpr int64_t kMaxInt = std::numeric_limits<int32_t>::max();
 
@@ -60,10 +59,12 @@ absl::StatusOr<int64_t> Signed(uint64_t value, absl::string_view column) {
       absl::StrCat(value, " in ", column, ", expected less than 2^63"));
 }
 
-// Checks the CRC and parses. Errors are without the place.
+// Checks the CRC and parses, and takes the memory of the message first. Errors
+// are without the place.
 template <typename Message>
 absl::Status Parse(absl::string_view bytes, const SectionPlace& place,
-                   Message& message) {
+                   MemoryLoan& loan, Message& message) {
+  SHERD_RETURN_IF_ERROR(loan.Take(place.length, kMemoryPerByte));
   const uint32_t crc = Crc32c(AsBytes(bytes));
   if (crc != place.crc32c) {
     return absl::DataLossError(
@@ -79,8 +80,9 @@ absl::Status Parse(absl::string_view bytes, const SectionPlace& place,
 }
 
 absl::Status CheckRange(int64_t offset, int64_t length, int64_t max_end) {
-  if (offset >= kManifestFrontBytes && length <= kMaxSectionBytes &&
-      offset <= max_end && length <= max_end - offset) {
+  if (offset >= kManifestFrontBytes && length >= 1 &&
+      length <= kMaxSectionBytes && offset <= max_end &&
+      length <= max_end - offset) {
     return absl::OkStatus();
   }
   return absl::DataLossError(absl::StrCat(
@@ -120,9 +122,10 @@ absl::StatusOr<int64_t> ReadTree(const proto::Tree& tree, SectionKind kind,
 }
 
 absl::Status ReadRoot(absl::string_view bytes, const SectionPlace& place,
-                      ManifestRoot& root) {
+                      MemoryBudget& memory, ManifestRoot& root) {
   proto::Root message;
-  SHERD_RETURN_IF_ERROR(Parse(bytes, place, message));
+  MemoryLoan loan(memory);
+  SHERD_RETURN_IF_ERROR(Parse(bytes, place, loan, message));
   root.offset = place.offset;
   root.summary.version = 2;
   root.summary.writer = message.writer();
@@ -146,9 +149,11 @@ absl::Status ReadRoot(absl::string_view bytes, const SectionPlace& place,
 }
 
 absl::Status ReadIndex(absl::string_view bytes, const SectionPlace& place,
+                       MemoryBudget& memory,
                        std::vector<SectionPlace>& children) {
   proto::Index message;
-  SHERD_RETURN_IF_ERROR(Parse(bytes, place, message));
+  MemoryLoan loan(memory);
+  SHERD_RETURN_IF_ERROR(Parse(bytes, place, loan, message));
   const bool by_name = place.kind == SectionKind::kTensors;
   const int count = message.offset_size();
   if (count < 1 || count > kMaxIndexEntries) {
@@ -200,9 +205,10 @@ absl::Status ReadIndex(absl::string_view bytes, const SectionPlace& place,
 }
 
 absl::Status ReadFiles(absl::string_view bytes, const SectionPlace& place,
-                       std::vector<ManifestFile>& files) {
+                       MemoryBudget& memory, std::vector<ManifestFile>& files) {
   proto::Files message;
-  SHERD_RETURN_IF_ERROR(Parse(bytes, place, message));
+  MemoryLoan loan(memory);
+  SHERD_RETURN_IF_ERROR(Parse(bytes, place, loan, message));
   const int count = message.name_size();
   SHERD_RETURN_IF_ERROR(Expect("name", count, place.end - place.first));
   SHERD_RETURN_IF_ERROR(Expect("size", message.size_size(), count));
@@ -262,7 +268,8 @@ absl::Status ReadTensors(absl::string_view bytes, const SectionPlace& place,
                          const ManifestRoot& root, MemoryBudget& memory,
                          std::vector<ManifestTensor>& tensors) {
   proto::Tensors message;
-  SHERD_RETURN_IF_ERROR(Parse(bytes, place, message));
+  MemoryLoan loan(memory);
+  SHERD_RETURN_IF_ERROR(Parse(bytes, place, loan, message));
   const int count = message.name_size();
   SHERD_RETURN_IF_ERROR(Expect("dtype", message.dtype_size(), count));
   SHERD_RETURN_IF_ERROR(Expect("rank", message.rank_size(), count));
@@ -271,8 +278,7 @@ absl::Status ReadTensors(absl::string_view bytes, const SectionPlace& place,
   SHERD_RETURN_IF_ERROR(
       Expect("fingerprint", message.fingerprint_size(), count));
   if (count == 0) return absl::DataLossError("no tensors");
-  SHERD_RETURN_IF_ERROR(
-      memory.Take(count, 2 * static_cast<int64_t>(sizeof(ManifestTensor))));
+  SHERD_RETURN_IF_ERROR(memory.Take(count, kPerTensor));
   NumberReader sizes(message.size(), "size");
   NumberReader layouts(message.layout(), "layout");
   NumberReader runs(message.run(), "run");
@@ -293,9 +299,6 @@ absl::Status ReadTensors(absl::string_view bytes, const SectionPlace& place,
     const auto annotate = [&](const absl::Status& status) {
       return Annotate(status, absl::StrCat("tensor ", Quoted(tensor.name)));
     };
-    SHERD_RETURN_IF_ERROR(
-        memory.Take(static_cast<int64_t>(tensor.sizes().size()),
-                    2 * static_cast<int64_t>(sizeof(SavedLayout::Axis))));
     auto layout = TakeLayout(tensor.sizes(), layouts, memory);
     if (!layout.ok()) return annotate(layout.status());
     tensor.layout = *std::move(layout);
@@ -311,9 +314,11 @@ absl::Status ReadTensors(absl::string_view bytes, const SectionPlace& place,
 }
 
 absl::Status ReadPlacements(absl::string_view bytes, const SectionPlace& place,
+                            MemoryBudget& memory,
                             std::vector<std::string>& placements) {
   proto::Placements message;
-  SHERD_RETURN_IF_ERROR(Parse(bytes, place, message));
+  MemoryLoan loan(memory);
+  SHERD_RETURN_IF_ERROR(Parse(bytes, place, loan, message));
   SHERD_RETURN_IF_ERROR(
       Expect("placement", message.placement_size(), place.end - place.first));
   placements.assign(message.placement().begin(), message.placement().end());
@@ -359,35 +364,39 @@ absl::StatusOr<SectionPlace> ParseTrailer(absl::string_view trailer,
 }
 
 absl::StatusOr<ManifestRoot> ParseRoot(absl::string_view bytes,
-                                       const SectionPlace& place) {
+                                       const SectionPlace& place,
+                                       MemoryBudget& memory) {
   ManifestRoot root;
-  if (absl::Status status = ReadRoot(bytes, place, root); !status.ok()) {
+  if (absl::Status status = ReadRoot(bytes, place, memory, root);
+      !status.ok()) {
     return Annotate(std::move(status),
                     absl::StrCat("the root at offset ", place.offset));
   }
   return root;
 }
 
-absl::StatusOr<std::vector<SectionPlace>> ParseIndex(
-    absl::string_view bytes, const SectionPlace& place) {
+absl::StatusOr<std::vector<SectionPlace>> ParseIndex(absl::string_view bytes,
+                                                     const SectionPlace& place,
+                                                     MemoryBudget& memory) {
   std::vector<SectionPlace> children;
-  absl::Status status = ReadIndex(bytes, place, children);
+  absl::Status status = ReadIndex(bytes, place, memory, children);
   if (!status.ok()) return Annotate(std::move(status), Where(place));
   return children;
 }
 
 absl::StatusOr<std::vector<std::string>> ParsePlacements(
-    absl::string_view bytes, const SectionPlace& place) {
+    absl::string_view bytes, const SectionPlace& place, MemoryBudget& memory) {
   std::vector<std::string> placements;
-  absl::Status status = ReadPlacements(bytes, place, placements);
+  absl::Status status = ReadPlacements(bytes, place, memory, placements);
   if (!status.ok()) return Annotate(std::move(status), Where(place));
   return placements;
 }
 
-absl::StatusOr<std::vector<ManifestFile>> ParseFiles(
-    absl::string_view bytes, const SectionPlace& place) {
+absl::StatusOr<std::vector<ManifestFile>> ParseFiles(absl::string_view bytes,
+                                                     const SectionPlace& place,
+                                                     MemoryBudget& memory) {
   std::vector<ManifestFile> files;
-  absl::Status status = ReadFiles(bytes, place, files);
+  absl::Status status = ReadFiles(bytes, place, memory, files);
   if (!status.ok()) return Annotate(std::move(status), Where(place));
   return files;
 }

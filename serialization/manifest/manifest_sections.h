@@ -28,6 +28,17 @@ inline constexpr int64_t kManifestTrailerBytes = 20;
 // Of a section.
 inline constexpr int64_t kMaxSectionBytes = int64_t{128} << 20;
 
+// Entries of an index.
+inline constexpr int kMaxIndexEntries = 256;
+
+// An upper bound of the memory that a byte of a section takes while it is a
+// message, or that is left of it in lists of files and placements: the shortest
+// text has two bytes.
+inline constexpr int64_t kMemoryPerByte = 64;
+// And what each section and each tensor takes, in lists that grow.
+inline constexpr int64_t kPerSection = 64;
+inline constexpr int64_t kPerTensor = 4 * sizeof(ManifestTensor);
+
 // What a manifest is made of, in trees of sections of their own.
 enum class SectionKind { kPlacements, kFiles, kTensors };
 
@@ -47,6 +58,8 @@ struct SectionPlace {
   std::optional<std::string> end_name;
   int64_t first = 0;
   int64_t end = 0;
+
+  friend bool operator==(const SectionPlace&, const SectionPlace&) = default;
 };
 
 struct ManifestRoot {
@@ -63,9 +76,11 @@ struct ManifestRoot {
 
 // Appends the sections, the root and the trailer to `bytes`, which has the
 // front.
-//   kResourceExhausted  A section exceeds kMaxSectionBytes, or all of it
-//                       kMaxManifestBytes.
-absl::Status AppendSections(const Manifest& manifest, std::string& bytes);
+// Takes from `memory` what reading all of them takes.
+//   kResourceExhausted  A section exceeds kMaxSectionBytes, all of it
+//                       kMaxManifestBytes, or the memory does not suffice.
+absl::Status AppendSections(const Manifest& manifest, MemoryBudget& memory,
+                            std::string& bytes);
 
 // Where the root is: offset, length and CRC, from the trailer of a manifest of
 // `size` bytes.
@@ -74,17 +89,22 @@ absl::StatusOr<SectionPlace> ParseTrailer(absl::string_view trailer,
                                           int64_t size);
 
 // Each of these takes the bytes of the section, checks that they have its CRC
-// and what is said about it, and that it is valid by itself.
+// and what is said about it, and that it is valid by itself. From `memory` they
+// take what the message needs, and give it back; ParseTensors also takes what
+// remains. After an error it is not known how much that is.
 //   kDataLoss           They have not; the message has the offset.
 //   kResourceExhausted  It would take too much memory.
 absl::StatusOr<ManifestRoot> ParseRoot(absl::string_view bytes,
-                                       const SectionPlace& place);
+                                       const SectionPlace& place,
+                                       MemoryBudget& memory);
 absl::StatusOr<std::vector<SectionPlace>> ParseIndex(absl::string_view bytes,
-                                                     const SectionPlace& place);
+                                                     const SectionPlace& place,
+                                                     MemoryBudget& memory);
 absl::StatusOr<std::vector<std::string>> ParsePlacements(
-    absl::string_view bytes, const SectionPlace& place);
+    absl::string_view bytes, const SectionPlace& place, MemoryBudget& memory);
 absl::StatusOr<std::vector<ManifestFile>> ParseFiles(absl::string_view bytes,
-                                                     const SectionPlace& place);
+                                                     const SectionPlace& place,
+                                                     MemoryBudget& memory);
 absl::StatusOr<std::vector<ManifestTensor>> ParseTensors(
     absl::string_view bytes, const SectionPlace& place,
     const ManifestRoot& root, MemoryBudget& memory);

@@ -3,13 +3,14 @@
 #include <limits>
 #include <optional>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "sherd/core/base/checked_math.h"
+#include "sherd/core/base/error_info.h"
 #include "sherd/core/base/printable_text.h"
 #include "sherd/core/base/status_macros.h"
 #include "sherd/serialization/manifest/data_file.h"
@@ -55,22 +56,13 @@ absl::Status AppendRanges(const Manifest& manifest,
   for (int64_t i = 0; i < tensor.num_shards(); ++i) {
     const SavedShardPlace place = tensor.PlaceOf(i, manifest.chunk_bytes);
     for (const SavedExtent& extent : place.extents) {
-      const ManifestFile& file = manifest.files[extent.file];
-      const int64_t data_bytes =
-          file.size - file.data_begin - CrcTableBytes(file.chunks);
-      const int64_t chunks = NumChunks(extent.bytes, manifest.chunk_bytes);
-      if (extent.bytes <= 0 || extent.data_offset > data_bytes ||
-          extent.bytes > data_bytes - extent.data_offset ||
-          extent.first_chunk < 1 || chunks > file.chunks ||
-          extent.first_chunk - 1 > file.chunks - chunks) {
-        return absl::DataLossError(absl::StrCat(
-            "tensor ", Quoted(tensor.name), ": the shard of ",
-            FormatBox(tensor.layout.BoxAt(i)), " has ", extent.bytes,
-            " bytes at offset ", file.data_begin + extent.data_offset,
-            " of file ", file.name, ", chunks ", extent.first_chunk, " to ",
-            extent.first_chunk + chunks, "; expected offsets ", file.data_begin,
-            " to ", file.data_begin + data_bytes, " and chunks 1 to ",
-            1 + file.chunks));
+      absl::Status status = CheckExtent(extent, manifest.files[extent.file],
+                                        manifest.chunk_bytes);
+      if (!status.ok()) {
+        return Annotate(
+            std::move(status),
+            absl::StrCat("tensor ", Quoted(tensor.name), ": the shard of ",
+                         FormatBox(tensor.layout.BoxAt(i))));
       }
       ranges.push_back({extent.file, extent.data_offset,
                         extent.data_offset + extent.bytes, extent.first_chunk,
@@ -112,6 +104,12 @@ absl::Status CheckFileRanges(const Manifest& manifest, const ManifestFile& file,
 
 absl::Status CheckFilesAreFilled(const Manifest& manifest) {
   std::vector<Range> ranges;
+  static_assert(sizeof(Range) <= kPerListedShard);
+  int64_t extents = 0;
+  for (const ManifestTensor& tensor : manifest.tensors) {
+    extents += tensor.num_extents();
+  }
+  ranges.reserve(static_cast<size_t>(extents));
   for (const ManifestTensor& tensor : manifest.tensors) {
     SHERD_RETURN_IF_ERROR(AppendRanges(manifest, tensor, ranges));
   }
@@ -158,6 +156,26 @@ absl::Status CheckRuns(const Manifest& manifest, const ManifestTensor& tensor) {
 
 }  // namespace
 
+absl::Status CheckExtent(const SavedExtent& extent, const ManifestFile& file,
+                         int64_t chunk_bytes) {
+  const int64_t data_bytes =
+      file.size - file.data_begin - CrcTableBytes(file.chunks);
+  const int64_t chunks = NumChunks(extent.bytes, chunk_bytes);
+  if (extent.bytes > 0 && extent.data_offset >= 0 &&
+      extent.data_offset <= data_bytes &&
+      extent.bytes <= data_bytes - extent.data_offset &&
+      extent.first_chunk >= 1 && chunks <= file.chunks &&
+      extent.first_chunk - 1 <= file.chunks - chunks) {
+    return absl::OkStatus();
+  }
+  return absl::DataLossError(absl::StrCat(
+      extent.bytes, " bytes are said to be at offset ",
+      file.data_begin + extent.data_offset, " of file ", file.name, ", chunks ",
+      extent.first_chunk, " to ", extent.first_chunk + chunks,
+      "; expected offsets ", file.data_begin, " to ",
+      file.data_begin + data_bytes, " and chunks 1 to ", 1 + file.chunks));
+}
+
 absl::Status CheckSummary(const ManifestSummary& summary) {
   SHERD_RETURN_IF_ERROR(CheckText("the writer", summary.writer));
   SHERD_RETURN_IF_ERROR(CheckText("the save id", summary.save_id));
@@ -183,6 +201,11 @@ absl::Status CheckFile(const ManifestFile& file) {
         absl::StrCat("a file name of ", file.name.size(),
                      " bytes has more than letters, digits, \"-\", \"_\" and "
                      "\".\", or begins with \".\""));
+  }
+  if (file.chunks > kMaxFileChunks) {
+    return absl::DataLossError(
+        absl::StrCat("file ", file.name, " has ", file.chunks,
+                     " chunks, expected at most ", kMaxFileChunks));
   }
   if (file.data_begin < 0 || file.data_begin > file.size || file.chunks < 0 ||
       file.chunks > (file.size - file.data_begin) / 4 - 1) {

@@ -50,7 +50,9 @@ Axis AxisOf(std::vector<int64_t> cuts) {
   if (axis.cells == 1) return axis;
   axis.step = cuts[1] - cuts[0];
   const int64_t size = cuts.back();
-  bool is_uniform = axis.step > 0;
+  // The end of the last cell is a number too.
+  bool is_uniform =
+      axis.step > 0 && CheckedMul(axis.cells, axis.step).has_value();
   for (size_t i = 1; is_uniform && i < cuts.size(); ++i) {
     const auto begin = CheckedMul(static_cast<int64_t>(i), axis.step);
     is_uniform = std::min(begin.value_or(size), size) == cuts[i];
@@ -282,6 +284,20 @@ int64_t SavedLayout::VolumeAt(int64_t i) const {
   return volume;
 }
 
+bool SavedLayout::HasEmptyBoxes() const {
+  if (boxes_ != nullptr) return true;
+  for (size_t d = 0; d < sizes_.size(); ++d) {
+    const Axis& axis = axes_[d];
+    const bool has_empty =
+        axis.cuts.empty()
+            ? BeginOf(axis, sizes_[d], axis.cells - 1) >= sizes_[d]
+            : std::adjacent_find(axis.cuts.begin(), axis.cuts.end()) !=
+                  axis.cuts.end();
+    if (has_empty) return true;
+  }
+  return false;
+}
+
 bool SavedLayout::ForEachIn(const BoxView& box,
                             absl::FunctionRef<bool(int64_t)> visit) const {
   if (IsEmpty(box)) return true;
@@ -326,10 +342,8 @@ absl::Status ValidateAxis(size_t dim, int64_t size, const Axis& axis) {
         absl::StrCat(where, " has cells of ", axis.step));
   }
   if (axis.step > 0) {
-    const auto last = CheckedMul(axis.cells - 1, axis.step);
-    const auto end =
-        last.has_value() ? CheckedAdd(*last, axis.step) : std::nullopt;
-    if (axis.cuts.empty() && last.has_value() && end.value_or(size) >= size) {
+    const auto end = CheckedMul(axis.cells, axis.step);
+    if (axis.cuts.empty() && end.has_value() && *end >= size) {
       return absl::OkStatus();
     }
     return absl::DataLossError(absl::StrCat(where, " has ", axis.cells,

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <limits>
 #include <random>
 #include <vector>
 
@@ -149,6 +150,20 @@ TEST(SavedLayoutTest, NumbersFromOutsideAreChecked) {
   EXPECT_THAT(SavedLayout::Boxes({5}, {{{0}, {2}}}).Validate(), refused);
   EXPECT_THAT(SavedLayout::Boxes({5}, {{{0}, {6}}}).Validate(), refused);
   EXPECT_THAT(SavedLayout::Boxes({5}, {{{-1}, {6}}}).Validate(), refused);
+}
+
+TEST(SavedLayoutTest, TheEndOfTheLastCellIsANumber) {
+  constexpr int64_t kMax = std::numeric_limits<int64_t>::max();
+  for (const int64_t step : {kMax, kMax / 2 + 1}) {
+    EXPECT_THAT(SavedLayout::Grid({5}, {{.cells = 2, .step = step}}).Validate(),
+                StatusIs(absl::StatusCode::kDataLoss, "do not fill it"));
+    EXPECT_THAT(SavedLayout::Grid({5}, {{.cells = 1, .step = step}}).Validate(),
+                IsOk());
+  }
+  const SavedLayout layout =
+      SavedLayout::FromBoxes({kMax}, {{{0}, {kMax - 1}}, {{kMax - 1}, {1}}});
+  EXPECT_THAT(layout.Validate(), IsOk());
+  EXPECT_EQ(layout.BoxAt(1), (Box{{kMax - 1}, {1}}));
 }
 
 }  // namespace

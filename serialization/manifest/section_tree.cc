@@ -10,7 +10,8 @@
 namespace sherd {
 namespace {
 
-constexpr size_t kMaxKeptIndexes = 64;
+// Of sections; most have some kilobytes.
+constexpr int64_t kMaxKeptIndexBytes = 4 << 20;
 
 absl::Status ExpectCount(absl::string_view what, size_t count,
                          int64_t expected) {
@@ -21,7 +22,8 @@ absl::Status ExpectCount(absl::string_view what, size_t count,
 
 }  // namespace
 
-absl::StatusOr<SectionTree> SectionTree::Open(int64_t size, ReadFn read) {
+absl::StatusOr<SectionTree> SectionTree::Open(int64_t size, ReadFn read,
+                                              MemoryBudget& memory) {
   if (size < kManifestFrontBytes + kManifestTrailerBytes) {
     return absl::DataLossError(
         absl::StrCat("the manifest is cut short: it has ", size,
@@ -34,7 +36,7 @@ absl::StatusOr<SectionTree> SectionTree::Open(int64_t size, ReadFn read) {
                                     kManifestTrailerBytes, tree.buffer_));
   SHERD_ASSIGN_OR_RETURN(const SectionPlace place, ParseTrailer(trailer, size));
   SHERD_ASSIGN_OR_RETURN(const absl::string_view bytes, tree.Read(place));
-  SHERD_ASSIGN_OR_RETURN(tree.root_, ParseRoot(bytes, place));
+  SHERD_ASSIGN_OR_RETURN(tree.root_, ParseRoot(bytes, place, memory));
   return tree;
 }
 
@@ -43,20 +45,29 @@ absl::StatusOr<absl::string_view> SectionTree::Read(const SectionPlace& place) {
 }
 
 absl::StatusOr<std::vector<SectionPlace>> SectionTree::Children(
-    const SectionPlace& place) {
+    const SectionPlace& place, MemoryBudget& memory) {
   const auto it = indexes_.find(place.offset);
-  if (it != indexes_.end()) return it->second;
+  if (it != indexes_.end() && it->second.place == place) {
+    return it->second.children;
+  }
   SHERD_ASSIGN_OR_RETURN(const absl::string_view bytes, Read(place));
   SHERD_ASSIGN_OR_RETURN(std::vector<SectionPlace> children,
-                         ParseIndex(bytes, place));
-  if (indexes_.size() >= kMaxKeptIndexes) indexes_.clear();
-  return indexes_.emplace(place.offset, std::move(children)).first->second;
+                         ParseIndex(bytes, place, memory));
+  index_bytes_ += place.length;
+  if (index_bytes_ > kMaxKeptIndexBytes) {
+    indexes_.clear();
+    index_bytes_ = place.length;
+  }
+  indexes_[place.offset] = {place, children};
+  return children;
 }
 
-absl::StatusOr<SectionPlace> SectionTree::FindTensor(absl::string_view name) {
+absl::StatusOr<SectionPlace> SectionTree::FindTensor(absl::string_view name,
+                                                     MemoryBudget& memory) {
   SectionPlace place = *root_.Top(SectionKind::kTensors);
   while (place.level > 0) {
-    SHERD_ASSIGN_OR_RETURN(std::vector<SectionPlace> children, Children(place));
+    SHERD_ASSIGN_OR_RETURN(std::vector<SectionPlace> children,
+                           Children(place, memory));
     auto it = std::upper_bound(
         children.begin(), children.end(), name,
         [](absl::string_view wanted, const SectionPlace& child) {
@@ -69,10 +80,12 @@ absl::StatusOr<SectionPlace> SectionTree::FindTensor(absl::string_view name) {
 }
 
 absl::StatusOr<SectionPlace> SectionTree::FindNumber(SectionKind kind,
-                                                     int64_t number) {
+                                                     int64_t number,
+                                                     MemoryBudget& memory) {
   SectionPlace place = *root_.Top(kind);
   while (place.level > 0) {
-    SHERD_ASSIGN_OR_RETURN(std::vector<SectionPlace> children, Children(place));
+    SHERD_ASSIGN_OR_RETURN(std::vector<SectionPlace> children,
+                           Children(place, memory));
     const auto it =
         std::upper_bound(children.begin(), children.end(), number,
                          [](int64_t wanted, const SectionPlace& child) {
@@ -84,18 +97,20 @@ absl::StatusOr<SectionPlace> SectionTree::FindNumber(SectionKind kind,
   return place;
 }
 
-absl::Status SectionTree::ForEach(SectionKind kind, Visit visit) {
+absl::Status SectionTree::ForEach(SectionKind kind, MemoryBudget& memory,
+                                  Visit visit) {
   const SectionPlace* const top = root_.Top(kind);
-  return top == nullptr ? absl::OkStatus() : ForEachBelow(*top, visit);
+  return top == nullptr ? absl::OkStatus() : ForEachBelow(*top, memory, visit);
 }
 
-absl::Status SectionTree::ForEachBelow(const SectionPlace& place, Visit visit) {
+absl::Status SectionTree::ForEachBelow(const SectionPlace& place,
+                                       MemoryBudget& memory, Visit visit) {
   SHERD_RETURN_IF_ERROR(visit(place));
   if (place.level == 0) return absl::OkStatus();
   SHERD_ASSIGN_OR_RETURN(const std::vector<SectionPlace> children,
-                         Children(place));
+                         Children(place, memory));
   for (const SectionPlace& child : children) {
-    SHERD_RETURN_IF_ERROR(ForEachBelow(child, visit));
+    SHERD_RETURN_IF_ERROR(ForEachBelow(child, memory, visit));
   }
   return absl::OkStatus();
 }
@@ -121,18 +136,19 @@ absl::StatusOr<Manifest> SectionTree::ReadAll(MemoryBudget& memory) {
       {root_.offset, size_ - kManifestTrailerBytes - root_.offset}};
   // Each section has some bytes of its own, so there cannot be more of them.
   const auto read = [&](SectionKind kind, Visit parse) {
-    return ForEach(kind, [&](const SectionPlace& place) -> absl::Status {
-      SHERD_RETURN_IF_ERROR(memory.Take(1, 64));
-      sections.emplace_back(place.offset, place.length);
-      return place.level == 0 ? parse(place) : absl::OkStatus();
-    });
+    return ForEach(kind, memory,
+                   [&](const SectionPlace& place) -> absl::Status {
+                     SHERD_RETURN_IF_ERROR(memory.Take(1, kPerSection));
+                     sections.emplace_back(place.offset, place.length);
+                     return place.level == 0 ? parse(place) : absl::OkStatus();
+                   });
   };
   SHERD_RETURN_IF_ERROR(read(
       SectionKind::kPlacements, [&](const SectionPlace& place) -> absl::Status {
         SHERD_ASSIGN_OR_RETURN(const absl::string_view bytes, Read(place));
-        SHERD_RETURN_IF_ERROR(memory.Take(place.length, 40));
+        SHERD_RETURN_IF_ERROR(memory.Take(place.length, kMemoryPerByte));
         SHERD_ASSIGN_OR_RETURN(std::vector<std::string> part,
-                               ParsePlacements(bytes, place));
+                               ParsePlacements(bytes, place, memory));
         std::move(part.begin(), part.end(),
                   std::back_inserter(manifest.placements));
         return absl::OkStatus();
@@ -140,9 +156,9 @@ absl::StatusOr<Manifest> SectionTree::ReadAll(MemoryBudget& memory) {
   SHERD_RETURN_IF_ERROR(
       read(SectionKind::kFiles, [&](const SectionPlace& place) -> absl::Status {
         SHERD_ASSIGN_OR_RETURN(const absl::string_view bytes, Read(place));
-        SHERD_RETURN_IF_ERROR(memory.Take(place.length, 40));
+        SHERD_RETURN_IF_ERROR(memory.Take(place.length, kMemoryPerByte));
         SHERD_ASSIGN_OR_RETURN(std::vector<ManifestFile> part,
-                               ParseFiles(bytes, place));
+                               ParseFiles(bytes, place, memory));
         std::move(part.begin(), part.end(), std::back_inserter(manifest.files));
         return absl::OkStatus();
       }));

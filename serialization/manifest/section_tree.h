@@ -25,21 +25,25 @@ class SectionTree {
   using ReadFn = std::function<absl::StatusOr<absl::string_view>(
       int64_t offset, int64_t length, std::string& buffer)>;
 
-  // Reads the root of a manifest of `size` bytes.
-  static absl::StatusOr<SectionTree> Open(int64_t size, ReadFn read);
+  // Reads the root of a manifest of `size` bytes. This and other functions take
+  // from `memory` what parsing takes, and give it back.
+  static absl::StatusOr<SectionTree> Open(int64_t size, ReadFn read,
+                                          MemoryBudget& memory);
 
   const ManifestRoot& root() const { return root_; }
 
   // The section of things which has the name, if any has, or the number, which
   // is below the count.
-  absl::StatusOr<SectionPlace> FindTensor(absl::string_view name);
-  absl::StatusOr<SectionPlace> FindNumber(SectionKind kind, int64_t number);
+  absl::StatusOr<SectionPlace> FindTensor(absl::string_view name,
+                                          MemoryBudget& memory);
+  absl::StatusOr<SectionPlace> FindNumber(SectionKind kind, int64_t number,
+                                          MemoryBudget& memory);
 
   // The bytes of a section, until the next call.
   absl::StatusOr<absl::string_view> Read(const SectionPlace& place);
 
-  // All of it, as decoded from the sections, but checked as a whole only in
-  // that each byte belongs to one section.
+  // All of it, which takes from `memory`, as decoded from the sections, but
+  // checked as a whole only in that each byte belongs to one section.
   absl::StatusOr<Manifest> ReadAll(MemoryBudget& memory);
 
  private:
@@ -47,17 +51,26 @@ class SectionTree {
       : size_(size), read_(std::move(read)) {}
 
   using Visit = absl::FunctionRef<absl::Status(const SectionPlace&)>;
-  absl::Status ForEach(SectionKind kind, Visit visit);
-  absl::Status ForEachBelow(const SectionPlace& place, Visit visit);
-  absl::StatusOr<std::vector<SectionPlace>> Children(const SectionPlace& place);
+  absl::Status ForEach(SectionKind kind, MemoryBudget& memory, Visit visit);
+  absl::Status ForEachBelow(const SectionPlace& place, MemoryBudget& memory,
+                            Visit visit);
+  absl::StatusOr<std::vector<SectionPlace>> Children(const SectionPlace& place,
+                                                     MemoryBudget& memory);
   absl::Status CheckTiled(std::vector<std::pair<int64_t, int64_t>> sections);
 
   int64_t size_;
   ReadFn read_;
   ManifestRoot root_;
   std::string buffer_;
-  // Indexes read so far, by offset; not too many.
-  std::map<int64_t, std::vector<SectionPlace>> indexes_;
+  // Indexes read so far, by offset, with the place that each was checked
+  // against: another one may lead to the same bytes. Not too many.
+  struct Index {
+    SectionPlace place;
+    std::vector<SectionPlace> children;
+  };
+  std::map<int64_t, Index> indexes_;
+  // Of their sections.
+  int64_t index_bytes_ = 0;
 };
 
 }  // namespace sherd

@@ -15,7 +15,6 @@ namespace {
 
 namespace proto = checkpoint::v2;
 
-constexpr int kMaxIndexEntries = 256;
 // Of a section of things, about: it ends with the one that exceeds it.
 constexpr size_t kSectionBytes = 64 << 10;
 
@@ -45,14 +44,16 @@ absl::StatusOr<proto::Tree> AppendSection(
 // Writes the sections of one kind and the indexes above them.
 class TreeWriter {
  public:
-  explicit TreeWriter(std::string& bytes) : bytes_(bytes) {}
+  TreeWriter(MemoryBudget& memory, std::string& bytes)
+      : memory_(memory), bytes_(bytes) {}
 
-  // `name` or `number` is the first in the section.
-  absl::Status Add(const google::protobuf::MessageLite& section,
-                   absl::string_view name, int64_t number) {
-    SHERD_ASSIGN_OR_RETURN(proto::Tree place, AppendSection(section, bytes_));
+  // `name` or `number` is the first in the section. Returns its length.
+  absl::StatusOr<int64_t> Add(const google::protobuf::MessageLite& section,
+                              absl::string_view name, int64_t number) {
+    SHERD_ASSIGN_OR_RETURN(proto::Tree place, Append(section));
+    const int64_t length = place.length();
     sections_.push_back({std::string(name), number, std::move(place)});
-    return absl::OkStatus();
+    return length;
   }
 
   // `count` things are in the sections.
@@ -75,7 +76,7 @@ class TreeWriter {
           index.add_length(section.place.length());
           index.add_crc32c(section.place.crc32c());
         }
-        SHERD_ASSIGN_OR_RETURN(proto::Tree place, AppendSection(index, bytes_));
+        SHERD_ASSIGN_OR_RETURN(proto::Tree place, Append(index));
         above.push_back({std::move(sections_[begin].name),
                          sections_[begin].number, std::move(place)});
       }
@@ -89,19 +90,30 @@ class TreeWriter {
   }
 
  private:
+  absl::StatusOr<proto::Tree> Append(
+      const google::protobuf::MessageLite& section) {
+    SHERD_ASSIGN_OR_RETURN(proto::Tree place, AppendSection(section, bytes_));
+    SHERD_RETURN_IF_ERROR(memory_.Take(1, kPerSection));
+    MemoryLoan loan(memory_);
+    SHERD_RETURN_IF_ERROR(loan.Take(place.length(), kMemoryPerByte));
+    return place;
+  }
+
   struct Section {
     std::string name;
     int64_t number;
     proto::Tree place;
   };
 
+  MemoryBudget& memory_;
   std::string& bytes_;
   std::vector<Section> sections_;
 };
 
 absl::StatusOr<proto::Tree> AppendPlacements(const Manifest& manifest,
+                                             MemoryBudget& memory,
                                              std::string& bytes) {
-  TreeWriter writer(bytes);
+  TreeWriter writer(memory, bytes);
   const std::vector<std::string>& all = manifest.placements;
   for (size_t i = 0; i < all.size();) {
     const size_t first = i;
@@ -110,14 +122,18 @@ absl::StatusOr<proto::Tree> AppendPlacements(const Manifest& manifest,
       section.add_placement(all[i]);
       size += all[i].size() + 4;
     }
-    SHERD_RETURN_IF_ERROR(writer.Add(section, "", static_cast<int64_t>(first)));
+    SHERD_ASSIGN_OR_RETURN(
+        const int64_t length,
+        writer.Add(section, "", static_cast<int64_t>(first)));
+    SHERD_RETURN_IF_ERROR(memory.Take(length, kMemoryPerByte));
   }
   return writer.Finish(static_cast<int64_t>(all.size()), false);
 }
 
 absl::StatusOr<proto::Tree> AppendFiles(const Manifest& manifest,
+                                        MemoryBudget& memory,
                                         std::string& bytes) {
-  TreeWriter writer(bytes);
+  TreeWriter writer(memory, bytes);
   for (size_t i = 0; i < manifest.files.size();) {
     const size_t first = i;
     proto::Files section;
@@ -131,7 +147,10 @@ absl::StatusOr<proto::Tree> AppendFiles(const Manifest& manifest,
       section.add_crc32c(file.crc32c);
       size += file.name.size() + 16;
     }
-    SHERD_RETURN_IF_ERROR(writer.Add(section, "", static_cast<int64_t>(first)));
+    SHERD_ASSIGN_OR_RETURN(
+        const int64_t length,
+        writer.Add(section, "", static_cast<int64_t>(first)));
+    SHERD_RETURN_IF_ERROR(memory.Take(length, kMemoryPerByte));
   }
   return writer.Finish(static_cast<int64_t>(manifest.files.size()), false);
 }
@@ -163,36 +182,48 @@ size_t AddTensor(const ManifestTensor& tensor, int64_t chunk_bytes,
 }
 
 absl::StatusOr<proto::Tree> AppendTensors(const Manifest& manifest,
+                                          MemoryBudget& memory,
                                           std::string& bytes) {
-  TreeWriter writer(bytes);
+  TreeWriter writer(memory, bytes);
   std::vector<uint64_t> numbers;
   proto::Tensors section;
   for (size_t i = 0; i < manifest.tensors.size();) {
-    const std::string& first = manifest.tensors[i].name;
+    const size_t first = i;
     section.Clear();
     for (size_t size = 0; i < manifest.tensors.size() && size < kSectionBytes;
          ++i) {
       size += AddTensor(manifest.tensors[i], manifest.chunk_bytes, numbers,
                         section);
     }
-    SHERD_RETURN_IF_ERROR(writer.Add(section, first, 0));
+    SHERD_ASSIGN_OR_RETURN(
+        const int64_t length,
+        writer.Add(section, manifest.tensors[first].name, 0));
+    // As ParseTensors does.
+    MemoryLoan loan(memory);
+    SHERD_RETURN_IF_ERROR(loan.Take(length, kMemoryPerByte));
+    for (size_t t = first; t < i; ++t) {
+      SHERD_RETURN_IF_ERROR(memory.Take(1, kPerTensor));
+      SHERD_RETURN_IF_ERROR(TakeTensorMemory(manifest.tensors[t], memory));
+    }
   }
   return writer.Finish(static_cast<int64_t>(manifest.tensors.size()), true);
 }
 
 }  // namespace
 
-absl::Status AppendSections(const Manifest& manifest, std::string& bytes) {
+absl::Status AppendSections(const Manifest& manifest, MemoryBudget& memory,
+                            std::string& bytes) {
   proto::Root root;
   root.set_writer(manifest.writer);
   root.set_save_id(manifest.save_id);
   root.set_world_size(static_cast<uint32_t>(manifest.world_size));
   root.set_chunk_bytes(static_cast<uint64_t>(manifest.chunk_bytes));
   SHERD_ASSIGN_OR_RETURN(*root.mutable_placements(),
-                         AppendPlacements(manifest, bytes));
-  SHERD_ASSIGN_OR_RETURN(*root.mutable_files(), AppendFiles(manifest, bytes));
+                         AppendPlacements(manifest, memory, bytes));
+  SHERD_ASSIGN_OR_RETURN(*root.mutable_files(),
+                         AppendFiles(manifest, memory, bytes));
   SHERD_ASSIGN_OR_RETURN(*root.mutable_tensors(),
-                         AppendTensors(manifest, bytes));
+                         AppendTensors(manifest, memory, bytes));
   SHERD_ASSIGN_OR_RETURN(const proto::Tree place, AppendSection(root, bytes));
   const size_t trailer = bytes.size();
   AppendLittleEndian<uint64_t>(place.offset(), bytes);

@@ -16,7 +16,7 @@ namespace {
 
 constexpr int64_t kMaxNumber = std::numeric_limits<int64_t>::max();
 // Of offsets and chunks: sums of two do not overflow.
-constexpr int64_t kMaxOffset = int64_t{1} << 62;
+constexpr int64_t kMaxOffset = (int64_t{1} << 62) - 1;
 
 enum LayoutForm : uint64_t { kBoxes = 0, kGrid = 1 };
 
@@ -39,10 +39,42 @@ constexpr int kShardsShift = 5;
 enum Count : uint64_t { kNoneOrOne = 0, kOneOrAll = 1, kSome = 2 };
 constexpr uint64_t kMaxHead = 127;
 
-// While boxes are compared: copies and an index.
-constexpr int64_t kPerComparedBox = 256 + sizeof(ShardMetadata);
-constexpr int64_t kPerShard = 16;
-constexpr int64_t kPerBoxNumber = 2 * 16;
+// While boxes are compared: copies and an index, and for each dimension those
+// offsets and sizes that do not fit into a Dims.
+constexpr int64_t kPerComparedBox =
+    256 + sizeof(ShardMetadata) + 2 * sizeof(Box);
+constexpr int64_t kPerComparedDim = 4 * 16;
+// What remains of a box: its numbers, and an index of them.
+constexpr int64_t kPerBox = 32;
+constexpr int64_t kPerBoxDim = 4 * 8;
+
+absl::Status TakeBoxMemory(int64_t count, size_t dims, MemoryBudget& memory,
+                           MemoryLoan& loan) {
+  const auto each = static_cast<int64_t>(dims);
+  SHERD_RETURN_IF_ERROR(
+      loan.Take(count, kPerComparedBox + each * kPerComparedDim));
+  return memory.Take(count, kPerBox + each * kPerBoxDim);
+}
+
+absl::Status TakeAxisMemory(size_t dims, MemoryBudget& memory) {
+  return memory.Take(static_cast<int64_t>(dims),
+                     3 * static_cast<int64_t>(sizeof(SavedLayout::Axis)));
+}
+
+absl::Status TakeCutMemory(int64_t cells, MemoryBudget& memory) {
+  return memory.Take(cells + 1, 8);
+}
+
+// More than the one that a run has room for.
+absl::Status TakeExtentMemory(int64_t count, MemoryBudget& memory) {
+  return memory.Take(
+      count, static_cast<int64_t>(sizeof(SavedExtent)) + kPerListedShard);
+}
+
+absl::Status TakeRunMemory(MemoryBudget& memory) {
+  // In a list that grows.
+  return memory.Take(1, 3 * static_cast<int64_t>(sizeof(SavedRun)));
+}
 
 void AppendBoxes(const SavedLayout& layout, std::vector<uint64_t>& numbers) {
   const size_t dims = layout.sizes().size();
@@ -116,7 +148,7 @@ absl::Status TakeBox(const Dims& tensor, const Box& previous,
 }
 
 absl::StatusOr<SavedLayout> TakeBoxes(Dims sizes, NumberReader& numbers,
-                                      MemoryBudget& memory) {
+                                      MemoryBudget& memory, MemoryLoan& loan) {
   const size_t dims = sizes.size();
   SHERD_ASSIGN_OR_RETURN(const int64_t count, numbers.Take(kMaxShards));
   // Each takes a number at least, unless there are no dimensions.
@@ -125,9 +157,7 @@ absl::StatusOr<SavedLayout> TakeBoxes(Dims sizes, NumberReader& numbers,
                                             " boxes, but ", numbers.left(),
                                             " numbers follow"));
   }
-  SHERD_RETURN_IF_ERROR(memory.Take(
-      count, kPerComparedBox + 2 * static_cast<int64_t>(sizeof(Box)) +
-                 4 * static_cast<int64_t>(dims) * kPerBoxNumber));
+  SHERD_RETURN_IF_ERROR(TakeBoxMemory(count, dims, memory, loan));
   std::vector<Box> boxes;
   boxes.reserve(static_cast<size_t>(count));
   Box previous = {Dims(dims, 0), Dims(dims, 0)};
@@ -151,7 +181,7 @@ absl::StatusOr<SavedLayout::Axis> TakeAxis(int64_t size, NumberReader& numbers,
                                             " cells, but ", numbers.left(),
                                             " numbers follow"));
   }
-  SHERD_RETURN_IF_ERROR(memory.Take(axis.cells + 1, 8));
+  SHERD_RETURN_IF_ERROR(TakeCutMemory(axis.cells, memory));
   axis.cuts.reserve(static_cast<size_t>(axis.cells) + 1);
   axis.cuts.push_back(0);
   for (int64_t i = 1; i < axis.cells; ++i) {
@@ -254,7 +284,7 @@ absl::StatusOr<SavedRun> TakeRun(const ManifestTensor& tensor, int64_t first,
                                               " extents, but ", numbers.left(),
                                               " numbers follow"));
     }
-    SHERD_RETURN_IF_ERROR(memory.Take(count, 2 * sizeof(SavedExtent)));
+    SHERD_RETURN_IF_ERROR(TakeExtentMemory(count, memory));
   }
   if (run.shards < 1 || (run.shards > 1 && count > 1) ||
       (run.file_step != 0 && (run.advances || count == 0)) ||
@@ -289,6 +319,10 @@ absl::Status CheckEnd(const SavedRun& run, const ManifestTensor& tensor,
                      " ends past the last of ", placements, " placements, ",
                      files, " files, or offset ", kMaxOffset));
   }
+  // Most grids: no need to look at the shards.
+  if (!run.extents.empty() && !tensor.layout.HasEmptyBoxes()) {
+    return absl::OkStatus();
+  }
   // As all other boxes of a run, the first may be empty where the tensor is.
   for (int64_t i = run.first; i < run.first + run.shards; ++i) {
     if ((tensor.layout.VolumeAt(i) == 0) == run.extents.empty()) continue;
@@ -311,6 +345,12 @@ absl::Status MemoryBudget::Take(int64_t count, int64_t bytes) {
   return absl::ResourceExhaustedError(
       absl::StrCat("the manifest would take more than ", limit_,
                    " bytes in memory: ", count, " entries of ", bytes));
+}
+
+absl::Status MemoryLoan::Take(int64_t count, int64_t bytes) {
+  SHERD_RETURN_IF_ERROR(budget_.Take(count, bytes));
+  bytes_ += count * bytes;
+  return absl::OkStatus();
 }
 
 absl::StatusOr<uint64_t> NumberReader::Next() {
@@ -372,10 +412,13 @@ absl::StatusOr<SavedLayout> TakeLayout(Dims sizes, NumberReader& numbers,
                                        MemoryBudget& memory) {
   SHERD_ASSIGN_OR_RETURN(const int64_t form, numbers.Take(kGrid));
   SavedLayout layout;
+  // Until the boxes are compared.
+  MemoryLoan loan(memory);
   if (form == kBoxes) {
     SHERD_ASSIGN_OR_RETURN(layout,
-                           TakeBoxes(std::move(sizes), numbers, memory));
+                           TakeBoxes(std::move(sizes), numbers, memory, loan));
   } else {
+    SHERD_RETURN_IF_ERROR(TakeAxisMemory(sizes.size(), memory));
     std::vector<SavedLayout::Axis> axes;
     for (const int64_t size : sizes) {
       SHERD_ASSIGN_OR_RETURN(axes.emplace_back(),
@@ -430,7 +473,7 @@ absl::StatusOr<std::vector<SavedRun>> TakeRuns(
   std::vector<SavedRun> runs;
   Before before;
   for (int64_t first = 0; first < tensor.num_shards();) {
-    SHERD_RETURN_IF_ERROR(memory.Take(1, 2 * sizeof(SavedRun)));
+    SHERD_RETURN_IF_ERROR(TakeRunMemory(memory));
     SHERD_ASSIGN_OR_RETURN(SavedRun run,
                            TakeRun(tensor, first, numbers, memory));
     SHERD_ASSIGN_OR_RETURN(const int64_t placement,
@@ -438,8 +481,7 @@ absl::StatusOr<std::vector<SavedRun>> TakeRuns(
     run.placement = static_cast<int32_t>(placement);
     SHERD_RETURN_IF_ERROR(
         TakeExtents(tensor, chunk_bytes, files, numbers, before, run));
-    // Whoever lists the shards takes more than this.
-    SHERD_RETURN_IF_ERROR(memory.Take(run.shards, kPerShard));
+    SHERD_RETURN_IF_ERROR(memory.Take(run.shards, kPerListedShard));
     SHERD_RETURN_IF_ERROR(
         CheckEnd(run, tensor, chunk_bytes, placements, files));
     first += run.shards;
@@ -447,6 +489,30 @@ absl::StatusOr<std::vector<SavedRun>> TakeRuns(
     runs.push_back(std::move(run));
   }
   return runs;
+}
+
+absl::Status TakeTensorMemory(const ManifestTensor& tensor,
+                              MemoryBudget& memory) {
+  const SavedLayout& layout = tensor.layout;
+  if (layout.is_grid()) {
+    SHERD_RETURN_IF_ERROR(TakeAxisMemory(layout.sizes().size(), memory));
+    for (const SavedLayout::Axis& axis : layout.axes()) {
+      if (axis.cuts.empty()) continue;
+      SHERD_RETURN_IF_ERROR(TakeCutMemory(axis.cells, memory));
+    }
+  } else {
+    MemoryLoan loan(memory);
+    SHERD_RETURN_IF_ERROR(
+        TakeBoxMemory(layout.size(), layout.sizes().size(), memory, loan));
+  }
+  for (const SavedRun& run : tensor.runs) {
+    SHERD_RETURN_IF_ERROR(TakeRunMemory(memory));
+    SHERD_RETURN_IF_ERROR(memory.Take(run.shards, kPerListedShard));
+    if (run.extents.size() < 2) continue;
+    SHERD_RETURN_IF_ERROR(
+        TakeExtentMemory(static_cast<int64_t>(run.extents.size()), memory));
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace sherd

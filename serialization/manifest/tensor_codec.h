@@ -26,11 +26,34 @@ class MemoryBudget {
   // `count` things of `bytes` each.
   //   kResourceExhausted  There is less left.
   absl::Status Take(int64_t count, int64_t bytes);
+  // So many bytes that were taken.
+  void Give(int64_t bytes) { left_ += bytes; }
+  int64_t taken() const { return limit_ - left_; }
 
  private:
   int64_t limit_;
   int64_t left_;
 };
+
+// What is taken for a while: until the loan ends.
+class MemoryLoan {
+ public:
+  explicit MemoryLoan(MemoryBudget& budget) : budget_(budget) {}
+  MemoryLoan(const MemoryLoan&) = delete;
+  MemoryLoan& operator=(const MemoryLoan&) = delete;
+  ~MemoryLoan() { budget_.Give(bytes_); }
+
+  // As MemoryBudget.
+  absl::Status Take(int64_t count, int64_t bytes);
+
+ private:
+  MemoryBudget& budget_;
+  int64_t bytes_ = 0;
+};
+
+// Memory of a shard in a list of all: of the extents, where they are compared
+// or verified.
+inline constexpr int64_t kPerListedShard = 64;
 
 // Hands out a list of untrusted numbers in order.
 class NumberReader {
@@ -72,10 +95,15 @@ absl::StatusOr<SavedLayout> TakeLayout(Dims sizes, NumberReader& numbers,
 void AppendRuns(const ManifestTensor& tensor, int64_t chunk_bytes,
                 std::vector<uint64_t>& numbers);
 // The runs of a tensor that is complete but for them. Placements and files are
-// in the lists of so many, and no offset is 2^62 or more.
+// in the lists of so many, and no offset is 2^62 or more. Takes kPerListedShard
+// of memory for each shard, though the runs need none of it.
 absl::StatusOr<std::vector<SavedRun>> TakeRuns(
     const ManifestTensor& tensor, int64_t chunk_bytes, int64_t placements,
     int64_t files, NumberReader& numbers, MemoryBudget& memory);
+
+// Takes from `memory` what decoding the layout and the runs of a tensor takes.
+absl::Status TakeTensorMemory(const ManifestTensor& tensor,
+                              MemoryBudget& memory);
 
 }  // namespace sherd
 
