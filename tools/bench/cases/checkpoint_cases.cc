@@ -18,8 +18,9 @@
 #include "sherd/core/tensor/storage.h"
 #include "sherd/serialization/checkpoint.h"
 #include "sherd/serialization/checkpoint_reader.h"
+#include "sherd/serialization/manifest/data_file.h"
 #include "sherd/serialization/manifest/manifest_codec.h"
-#include "sherd/serialization/manifest/manifest_v1.h"
+#include "sherd/serialization/manifest/manifest_reader.h"
 #include "sherd/tools/bench/cases/settle_disk.h"
 #include "sherd/tools/bench/peers/box_layout.h"
 #include "sherd/tools/bench/peers/sharded_words.h"
@@ -38,6 +39,26 @@ FileSystem& Files() { return FileSystem::Posix(); }
 
 class Reference;
 using ReferencePtr = std::shared_ptr<const Reference>;
+
+// Where rows are in a checkpoint: no file if there are none.
+struct SavedRows {
+  const ManifestFile* file = nullptr;
+  // From the start of the file.
+  int64_t offset = 0;
+};
+
+SavedRows FindRows(const Manifest& manifest, const WordBox& rows) {
+  const ManifestTensor& tensor = manifest.tensors[0];
+  Box box;
+  for (int64_t i = 0; rows.words() > 0 && i < tensor.num_shards(); ++i) {
+    const SavedShardPlace place = tensor.PlaceOf(i, manifest.chunk_bytes);
+    tensor.layout.BoxAt(i, box);
+    if (place.extents.empty() || box.offsets[0] != rows.offsets[1]) continue;
+    const ManifestFile& file = manifest.files[place.extents[0].file];
+    return {&file, file.data_begin + place.extents[0].data_offset};
+  }
+  return {};
+}
 
 // A checkpoint that Sherd wrote, spread by rows, and what a plain program has
 // to know to read it or to write the same.
@@ -61,7 +82,6 @@ class Reference {
   int world() const { return static_cast<int>(rows_.size()); }
   const std::string& path() const { return path_; }
   const ShardedTensor& tensor() const { return tensor_; }
-  const ManifestV1& manifest() const { return manifest_; }
   // The bytes of the manifest's file.
   const std::string& manifest_bytes() const { return manifest_bytes_; }
 
@@ -69,19 +89,9 @@ class Reference {
     return SaveCheckpoint(path, {{kTensorName, tensor_}}, tensor_.group());
   }
 
-  // The shard with the rows of `rank`, and its file. Null if it has none.
-  const ManifestShardV1* ShardOf(int rank) const {
-    const WordBox rows = RowsOf(rank);
-    for (const ManifestShardV1& shard : manifest_.tensors[0].shards) {
-      if (rows.words() > 0 && shard.file >= 0 &&
-          shard.offsets[0] == rows.offsets[1]) {
-        return &shard;
-      }
-    }
-    return nullptr;
-  }
-  const ManifestFileV1& FileOf(const ManifestShardV1& shard) const {
-    return manifest_.files[shard.file];
+  // Where the rows of `rank` are.
+  SavedRows SavedRowsOf(int rank) const {
+    return FindRows(manifest_, RowsOf(rank));
   }
 
  private:
@@ -99,9 +109,7 @@ class Reference {
     SHERD_ASSIGN_OR_RETURN(tensor_, MakeShardedWords(matrix_, rows_, group));
     Fill(matrix_, StoredShards(tensor_));
     SHERD_RETURN_IF_ERROR(Save(path_));
-    SHERD_ASSIGN_OR_RETURN(const Manifest manifest,
-                           ReadManifest(Files(), path_));
-    manifest_ = ToV1(manifest);
+    SHERD_ASSIGN_OR_RETURN(manifest_, ReadManifest(Files(), path_));
     SHERD_ASSIGN_OR_RETURN(manifest_bytes_,
                            ReadFile(Files(), JoinPath(path_, kManifestFileName),
                                     kMaxManifestBytes));
@@ -112,7 +120,7 @@ class Reference {
   BoxLayout rows_;
   std::string path_;
   ShardedTensor tensor_;
-  ManifestV1 manifest_;
+  Manifest manifest_;
   std::string manifest_bytes_;
 };
 
@@ -154,12 +162,9 @@ class Save : public RankWork {
 
   absl::Status Check() override {
     SHERD_ASSIGN_OR_RETURN(const Manifest saved, ReadManifest(Files(), path_));
-    const ManifestV1 manifest = ToV1(saved);
     const WordBox own = reference_->RowsOf(context_.rank());
-    for (const ManifestShardV1& shard : manifest.tensors[0].shards) {
-      if (shard.file < 0 || shard.offsets[0] != own.offsets[1]) continue;
-      return CheckShard(manifest.files[shard.file], shard, own);
-    }
+    const SavedRows rows = FindRows(saved, own);
+    if (rows.file != nullptr) return CheckRows(rows, own);
     if (own.words() == 0) return absl::OkStatus();
     return absl::DataLossError("wrong result: the manifest has no such shard");
   }
@@ -171,13 +176,12 @@ class Save : public RankWork {
   const std::string& path() const { return path_; }
 
  private:
-  absl::Status CheckShard(const ManifestFileV1& file,
-                          const ManifestShardV1& shard, const WordBox& box) {
+  absl::Status CheckRows(const SavedRows& rows, const WordBox& box) {
     SHERD_ASSIGN_OR_RETURN(const auto storage, Storage::Allocate(box.bytes()));
-    SHERD_ASSIGN_OR_RETURN(const auto opened,
-                           Files().OpenForRead(JoinPath(path_, file.name)));
+    SHERD_ASSIGN_OR_RETURN(const auto opened, Files().OpenForRead(JoinPath(
+                                                  path_, rows.file->name)));
     SHERD_RETURN_IF_ERROR(ReadBlocks(
-        *opened, shard.file_offset,
+        *opened, rows.offset,
         Bytes(static_cast<std::byte*>(storage->data()), box.bytes())));
     return sherd::Check(
         reference_->matrix(),
@@ -203,27 +207,29 @@ class LimitSave final : public Save {
  public:
   static absl::StatusOr<std::unique_ptr<RankWork>> Make(RankContext& context) {
     SHERD_ASSIGN_OR_RETURN(auto reference, Reference::Get(context));
-    const ManifestShardV1* const shard = reference->ShardOf(context.rank());
-    std::string header;
-    if (shard != nullptr) {
-      const ManifestFileV1& file = reference->FileOf(*shard);
-      header.resize(file.data_begin);
+    const SavedRows rows = reference->SavedRowsOf(context.rank());
+    std::string header, checksums;
+    if (rows.file != nullptr) {
       SHERD_ASSIGN_OR_RETURN(
           const auto opened,
-          Files().OpenForRead(JoinPath(reference->path(), file.name)));
-      SHERD_RETURN_IF_ERROR(opened->ReadAt(
-          0,
-          Bytes(reinterpret_cast<std::byte*>(header.data()), header.size())));
+          Files().OpenForRead(JoinPath(reference->path(), rows.file->name)));
+      header.resize(static_cast<size_t>(rows.offset));
+      SHERD_RETURN_IF_ERROR(opened->ReadAt(0, BytesOf(header)));
+      checksums.resize(static_cast<size_t>(CrcTableBytes(rows.file->chunks)));
+      SHERD_RETURN_IF_ERROR(
+          opened->ReadAt(rows.file->size - CrcTableBytes(rows.file->chunks),
+                         BytesOf(checksums)));
     }
-    return std::make_unique<LimitSave>(context, std::move(reference), shard,
-                                       std::move(header));
+    return std::make_unique<LimitSave>(context, std::move(reference), rows,
+                                       std::move(header), std::move(checksums));
   }
 
-  LimitSave(RankContext& context, ReferencePtr reference,
-            const ManifestShardV1* shard, std::string header)
+  LimitSave(RankContext& context, ReferencePtr reference, const SavedRows& rows,
+            std::string header, std::string checksums)
       : Save(context, std::move(reference), "limit"),
-        shard_(shard),
-        header_(std::move(header)) {}
+        rows_(rows),
+        header_(std::move(header)),
+        checksums_(std::move(checksums)) {}
 
   absl::Status Run() override {
     SHERD_RETURN_IF_ERROR(WriteOwnFile());
@@ -232,23 +238,28 @@ class LimitSave final : public Save {
   }
 
  private:
+  static Bytes BytesOf(std::string& text) {
+    return Bytes(reinterpret_cast<std::byte*>(text.data()), text.size());
+  }
   static ConstByteSpan AsBytes(const std::string& text) {
     return ConstByteSpan(reinterpret_cast<const std::byte*>(text.data()),
                          text.size());
   }
 
   absl::Status WriteOwnFile() {
-    if (shard_ == nullptr) return absl::OkStatus();
-    const ManifestFileV1& info = reference().FileOf(*shard_);
+    if (rows_.file == nullptr) return absl::OkStatus();
+    const ManifestFile& info = *rows_.file;
     SHERD_ASSIGN_OR_RETURN(const auto file,
                            Files().Create(JoinPath(path(), info.name)));
     SHERD_RETURN_IF_ERROR(file->Reserve(info.size));
     SHERD_RETURN_IF_ERROR(file->WriteAt(0, AsBytes(header_)));
     const Tensor& tensor = reference().tensor().local_shards()[0].tensor;
     SHERD_RETURN_IF_ERROR(
-        WriteBlocks(*file, shard_->file_offset,
+        WriteBlocks(*file, rows_.offset,
                     ConstByteSpan(static_cast<const std::byte*>(tensor.data()),
                                   tensor.nbytes())));
+    SHERD_RETURN_IF_ERROR(file->WriteAt(info.size - CrcTableBytes(info.chunks),
+                                        AsBytes(checksums_)));
     return file->Sync();
   }
 
@@ -264,8 +275,9 @@ class LimitSave final : public Save {
     return Files().SyncDirectory(path());
   }
 
-  const ManifestShardV1* const shard_;
+  const SavedRows rows_;
   const std::string header_;
+  const std::string checksums_;
 };
 
 absl::StatusOr<std::unique_ptr<RankWork>> MakeSherdSave(RankContext& context) {
@@ -339,16 +351,15 @@ class LimitLoad final : public RankWork {
     const StoredBox saved = DenseBox(reference_->RowsOf(rank), nullptr);
     const WordBox piece = Intersect(saved.box, box_);
     if (IsEmpty(piece)) return absl::OkStatus();
-    const ManifestShardV1& shard = *reference_->ShardOf(rank);
+    const SavedRows rows = reference_->SavedRowsOf(rank);
     SHERD_ASSIGN_OR_RETURN(
         const auto file,
-        Files().OpenForRead(
-            JoinPath(reference_->path(), reference_->FileOf(shard).name)));
+        Files().OpenForRead(JoinPath(reference_->path(), rows.file->name)));
     const bool run = saved.IsRun(piece) && stored().IsRun(piece);
     const int64_t pieces = run ? 1 : piece.sizes[1];
     const int64_t bytes = piece.bytes() / pieces;
     int64_t from =
-        shard.file_offset + saved.OffsetOf(piece) * int64_t{sizeof(uint32_t)};
+        rows.offset + saved.OffsetOf(piece) * int64_t{sizeof(uint32_t)};
     uint32_t* to = stored().At(piece);
     for (int64_t i = 0; i < pieces; ++i) {
       SHERD_RETURN_IF_ERROR(ReadBlocks(
