@@ -41,8 +41,9 @@ absl::StatusOr<Tensor> CheckpointReader::ReadSlice(
 
 absl::StatusOr<Tensor> CheckpointReader::ReadBox(const ManifestTensor& tensor,
                                                  const BoxView& slice) const {
-  // First check that the files have the sizes in the manifest: only then is the
-  // manifest trusted about the memory that the slice needs.
+  // First check that the files have the sizes in the manifest, and the shards
+  // are inside them: only then is the manifest trusted about the memory that
+  // the slice needs.
   ExtentReader files(path_, manifest_, *files_);
   absl::Status status;
   std::vector<int64_t> shards;
@@ -50,7 +51,7 @@ absl::StatusOr<Tensor> CheckpointReader::ReadBox(const ManifestTensor& tensor,
     const SavedShardPlace place =
         tensor.PlaceOf(shard, manifest_.summary().chunk_bytes);
     for (const SavedExtent& extent : place.extents) {
-      status.Update(files.Open(extent.file));
+      status.Update(files.Open(extent));
     }
     shards.push_back(shard);
     return status.ok();

@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/types/span.h"
+#include "sherd/core/base/named_thread.h"
 #include "sherd/core/base/printable_text.h"
 #include "sherd/core/base/status_macros.h"
 #include "sherd/serialization/checkpoint/data_file_check.h"
@@ -20,6 +21,7 @@
 #include "sherd/serialization/manifest/data_file.h"
 #include "sherd/serialization/manifest/manifest.h"
 #include "sherd/serialization/manifest/manifest_reader.h"
+#include "sherd/serialization/manifest/tensor_codec.h"
 #include "sherd/serialization/safetensors/crc32c.h"
 #include "sherd/serialization/safetensors/safetensors_header.h"
 #include "sherd/serialization/safetensors/tensor_fingerprint.h"
@@ -47,7 +49,14 @@ class Verifier {
         reader_(reader),
         manifest_(manifest),
         files_(files),
-        sums_(manifest.tensors.size()) {
+        sums_(manifest.tensors.size()),
+        unsound_(manifest.files.size()) {
+    static_assert(sizeof(Piece) <= kPerListedShard);
+    int64_t extents = 0;
+    for (const ManifestTensor& tensor : manifest.tensors) {
+      extents += tensor.num_extents();
+    }
+    pieces_.reserve(static_cast<size_t>(extents));
     for (size_t t = 0; t < manifest.tensors.size(); ++t) {
       for (int64_t i = 0; i < manifest.tensors[t].num_shards(); ++i) {
         const SavedShardPlace place =
@@ -72,9 +81,16 @@ class Verifier {
     const size_t headers = manifest_.files.size();
     for (size_t unit = next_++; unit < headers + pieces_.size();
          unit = next_++) {
-      Report(unit, unit < headers
-                       ? CheckHeader(static_cast<int32_t>(unit), reader)
-                       : CheckShard(pieces_[unit - headers], reader));
+      if (unit < headers) {
+        absl::Status status = CheckHeader(static_cast<int32_t>(unit), reader);
+        if (!status.ok()) unsound_[unit] = true;
+        Report(unit, std::move(status));
+        absl::MutexLock lock(&mutex_);
+        ++headers_checked_;
+        continue;
+      }
+      AwaitHeaders();
+      Report(unit, CheckShard(pieces_[unit - headers], reader));
     }
     bytes_ += reader.bytes_read();
   }
@@ -104,6 +120,16 @@ class Verifier {
   int64_t num_problems() {
     absl::MutexLock lock(&mutex_);
     return num_problems_;
+  }
+
+  // Until it is known which files are sound.
+  void AwaitHeaders() {
+    absl::MutexLock lock(&mutex_);
+    const auto all_are_checked =
+        [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+          return headers_checked_ == manifest_.files.size();
+        };
+    mutex_.Await(absl::Condition(&all_are_checked));
   }
 
   void Report(size_t unit, absl::Status status) {
@@ -234,6 +260,14 @@ class Verifier {
     const ManifestTensor& tensor = manifest_.tensors[piece.tensor];
     const SavedShardPlace place =
         tensor.PlaceOf(piece.shard, manifest_.chunk_bytes);
+    // A file that is missing, or is not what the manifest says, is one problem
+    // and not one for each shard.
+    if (std::any_of(place.extents.begin(), place.extents.end(),
+                    [&](const SavedExtent& extent) {
+                      return unsound_[extent.file].load();
+                    })) {
+      return absl::OkStatus();
+    }
     BoxFingerprint fingerprint(tensor.sizes(), tensor.layout.BoxAt(piece.shard),
                                SizeOf(tensor.dtype));
     std::vector<std::byte> buffer;
@@ -290,6 +324,8 @@ class Verifier {
   std::vector<Piece> pieces_;
   // Of each tensor, the XOR of what its shards add to the fingerprint.
   std::vector<std::atomic<uint32_t>> sums_;
+  // Of each file, whether its header unit failed.
+  std::vector<std::atomic<bool>> unsound_;
   std::atomic<size_t> next_ = 0;
   std::atomic<int64_t> bytes_ = 0;
   absl::Mutex mutex_;
@@ -297,6 +333,7 @@ class Verifier {
   std::vector<std::pair<size_t, absl::Status>> problems_
       ABSL_GUARDED_BY(mutex_);
   int64_t num_problems_ ABSL_GUARDED_BY(mutex_) = 0;
+  size_t headers_checked_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
 absl::StatusOr<VerifyReport> VerifyOnce(const std::string& path,
@@ -306,7 +343,11 @@ absl::StatusOr<VerifyReport> VerifyOnce(const std::string& path,
   Verifier verifier(path, reader, manifest, files);
   std::vector<std::thread> threads;
   for (int i = 1; i < num_threads; ++i) {
-    threads.emplace_back([&] { verifier.Work(); });
+    auto thread =
+        StartNamedThread("sherd-verify", [&verifier] { verifier.Work(); });
+    // Fewer do it too.
+    if (!thread.ok()) break;
+    threads.push_back(*std::move(thread));
   }
   verifier.Work();
   for (std::thread& thread : threads) thread.join();

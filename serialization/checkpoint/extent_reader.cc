@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <optional>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "sherd/core/base/error_info.h"
 #include "sherd/core/base/printable_text.h"
 #include "sherd/core/base/status_macros.h"
 #include "sherd/serialization/manifest/data_file.h"
@@ -13,6 +15,9 @@ namespace {
 
 // A rank may need pieces of very many files; descriptors are scarce.
 constexpr size_t kMaxOpenFiles = 128;
+// Of so many lost files the error names a tensor: each takes a look at all of
+// the manifest.
+constexpr size_t kMaxNamed = 3;
 
 // Calls `visit` with each extent of a tensor.
 template <typename Visit>
@@ -28,9 +33,24 @@ void ForEachExtent(const ManifestTensor& tensor, int64_t chunk_bytes,
 
 }  // namespace
 
+absl::Status ExtentReader::Note(int32_t index, absl::Status status) {
+  // Other errors may pass.
+  if (absl::IsDataLoss(status)) damaged_.emplace(index, status);
+  return status;
+}
+
 absl::StatusOr<ExtentReader::OpenFile*> ExtentReader::FileAt(int32_t index) {
   const auto it = open_.find(index);
   if (it != open_.end()) return &it->second;
+  // To find what such a file lacks takes all of the manifest.
+  const auto damaged = damaged_.find(index);
+  if (damaged != damaged_.end()) return damaged->second;
+  absl::StatusOr<OpenFile*> file = OpenNow(index);
+  if (!file.ok()) return Note(index, file.status());
+  return file;
+}
+
+absl::StatusOr<ExtentReader::OpenFile*> ExtentReader::OpenNow(int32_t index) {
   SHERD_ASSIGN_OR_RETURN(const ManifestFile* const info,
                          manifest_.FileAt(index));
   absl::StatusOr<std::unique_ptr<File>> file =
@@ -48,6 +68,16 @@ absl::StatusOr<ExtentReader::OpenFile*> ExtentReader::FileAt(int32_t index) {
 }
 
 absl::Status ExtentReader::Open(int32_t file) { return FileAt(file).status(); }
+
+absl::Status ExtentReader::Open(const SavedExtent& extent) {
+  SHERD_RETURN_IF_ERROR(Open(extent.file));
+  // Of version 1 the manifest has been checked as a whole.
+  if (manifest_.summary().version == 1) return absl::OkStatus();
+  SHERD_ASSIGN_OR_RETURN(const ManifestFile* const info,
+                         manifest_.FileAt(extent.file));
+  absl::Status status = CheckExtent(extent, *info, chunk_bytes());
+  return status.ok() ? status : Annotate(std::move(status), manifest_.path());
+}
 
 absl::StatusOr<int64_t> ExtentReader::DataBegin(int32_t file) const {
   SHERD_ASSIGN_OR_RETURN(const ManifestFile* const info,
@@ -85,6 +115,7 @@ absl::Status ExtentReader::WrongSize(int32_t index, const ManifestFile& info,
 
 std::string ExtentReader::FirstLost(int32_t index, const ManifestFile& info,
                                     int64_t size) const {
+  if (damaged_.size() >= kMaxNamed) return "";
   const absl::StatusOr<Manifest> manifest = manifest_.ReadAll();
   if (!manifest.ok()) return "";
   // The tensor that the file ends in, or would begin with.
@@ -116,10 +147,7 @@ absl::StatusOr<uint32_t> ExtentReader::ChunkCrc32c(const SavedExtent& extent,
   if (manifest_.summary().version > 1) {
     SHERD_ASSIGN_OR_RETURN(OpenFile* const file, FileAt(extent.file));
     if (file->crcs.empty()) {
-      SHERD_ASSIGN_OR_RETURN(const ManifestFile* const info,
-                             manifest_.FileAt(extent.file));
-      SHERD_ASSIGN_OR_RETURN(file->crcs, ReadCrcTable(*file->file, *info));
-      bytes_read_ += CrcTableBytes(info->chunks);
+      SHERD_RETURN_IF_ERROR(ReadTable(extent.file, *file));
     }
     crcs = file->crcs;
   }
@@ -130,6 +158,18 @@ absl::StatusOr<uint32_t> ExtentReader::ChunkCrc32c(const SavedExtent& extent,
                                             " of ", crcs.size()));
   }
   return crcs[static_cast<size_t>(index)];
+}
+
+absl::Status ExtentReader::ReadTable(int32_t index, OpenFile& file) {
+  const auto damaged = damaged_.find(index);
+  if (damaged != damaged_.end()) return damaged->second;
+  SHERD_ASSIGN_OR_RETURN(const ManifestFile* const info,
+                         manifest_.FileAt(index));
+  absl::StatusOr<std::vector<uint32_t>> crcs = ReadCrcTable(*file.file, *info);
+  if (!crcs.ok()) return Note(index, crcs.status());
+  file.crcs = *std::move(crcs);
+  bytes_read_ += CrcTableBytes(info->chunks);
+  return absl::OkStatus();
 }
 
 int64_t ExtentReader::ChunkLength(const SavedExtent& extent,

@@ -36,12 +36,16 @@ class ExtentReader {
         after_read_(std::move(after_read)) {}
 
   // Opens a file by its number in the manifest, unless it is open, and checks
-  // its size.
+  // its size. That a file is missing, or has the wrong size or CRCs, is found
+  // once: later calls return the same error.
   //   kDataLoss  The file is missing, or its size differs from that in the
   //              manifest; the message names a tensor that is cut off, or the
   //              first. If the manifest was replaced since it was read, the
   //              checkpoint is not damaged.
   absl::Status Open(int32_t file);
+  // The same, and that the extent is inside the data and the chunks of its
+  // file: only then is the manifest trusted about memory.
+  absl::Status Open(const SavedExtent& extent);
 
   // Fills `buffer` from byte `offset` of the data of a file on.
   absl::Status Read(int32_t file, int64_t offset, absl::Span<std::byte> buffer);
@@ -74,6 +78,10 @@ class ExtentReader {
   };
 
   absl::StatusOr<OpenFile*> FileAt(int32_t index);
+  absl::StatusOr<OpenFile*> OpenNow(int32_t index);
+  absl::Status ReadTable(int32_t index, OpenFile& file);
+  // Keeps kDataLoss for later calls.
+  absl::Status Note(int32_t index, absl::Status status);
   absl::Status ReadAt(OpenFile& file, int64_t offset,
                       absl::Span<std::byte> buffer);
   absl::Status Missing(int32_t index, const ManifestFile& info) const;
@@ -90,6 +98,7 @@ class ExtentReader {
   const AfterRead after_read_;
   // By number in the manifest.
   std::map<int32_t, OpenFile> open_;
+  std::map<int32_t, absl::Status> damaged_;
   int64_t bytes_read_ = 0;
 };
 
