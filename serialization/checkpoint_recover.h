@@ -28,11 +28,12 @@ struct RecoverReport {
 // Rebuilds the manifest of the checkpoint `path`, which was lost or damaged,
 // from its data files: those of the newest save of which all files are there
 // and sound. Not collective: one process calls it, and no save may run. The
-// manifest is made durable before it gets its name, so that one is there after
-// a crash, or none.
+// files and the manifest are made durable before it gets its name, so that one
+// is there after a crash, or none.
 //
 // What data files do not say is lost: the placements of shards without
-// elements.
+// elements, and a tensor without elements of which only ranks that held no
+// element at all had a shard, since these write no file.
 //   kAlreadyExists  There is a manifest, and it can be read.
 //   kNotFound       There are no data files of version 2.
 //   kDataLoss       No save is complete: a file is missing or damaged, or

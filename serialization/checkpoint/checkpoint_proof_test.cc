@@ -6,8 +6,10 @@
 #include <fstream>
 #include <functional>
 #include <iterator>
+#include <limits>
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -18,19 +20,24 @@
 #include "sherd/core/base/file.h"
 #include "sherd/core/tensor/tensor.h"
 #include "sherd/serialization/checkpoint/data_file_check.h"
+#include "sherd/serialization/checkpoint/extent_reader.h"
 #include "sherd/serialization/checkpoint/lease.h"
 #include "sherd/serialization/checkpoint_reader.h"
 #include "sherd/serialization/checkpoint_recover.h"
 #include "sherd/serialization/checkpoint_verify.h"
 #include "sherd/serialization/kits/write_checkpoint.h"
+#include "sherd/serialization/manifest/data_file.h"
+#include "sherd/serialization/manifest/little_endian.h"
 #include "sherd/serialization/manifest/manifest_codec.h"
 #include "sherd/serialization/safetensors.h"
+#include "sherd/serialization/safetensors/crc32c.h"
 #include "sherd/testing/faults.h"
 #include "sherd/testing/matchers.h"
 
 namespace sherd {
 namespace {
 
+using sherd::testing::CountPassages;
 using sherd::testing::FailFileOperation;
 using sherd::testing::IsOk;
 using sherd::testing::StatusIs;
@@ -298,7 +305,7 @@ TEST_F(CheckpointProofTest, WhatIsMissingIsNamed) {
   std::filesystem::remove(PathOf(names[1]));
   EXPECT_THAT(RecoverManifest(path_),
               StatusIs(kLoss, AllOf(HasSubstr("2 data files, of which 1"),
-                                    HasSubstr("none of rank 1"))));
+                                    HasSubstr("of ranks among 1"))));
   std::string damaged = bytes;
   damaged[damaged.size() - 60] ^= 1;
   Write(PathOf(names[1]), damaged);
@@ -337,7 +344,7 @@ TEST_F(CheckpointProofTest, TheNewestSaveThatIsCompleteIsTaken) {
   SHERD_ASSERT_OK_AND_ASSIGN(const RecoverReport older, RecoverManifest(path_));
   EXPECT_EQ(older.save_id, "18c251e97a0589a9");
   ASSERT_EQ(older.passed_over.size(), 1u);
-  EXPECT_THAT(older.passed_over[0], HasSubstr("none of rank 0"));
+  EXPECT_THAT(older.passed_over[0], HasSubstr("of ranks among 0"));
 }
 
 TEST_F(CheckpointProofTest, ASaveThatRunsIsNotDisturbed) {
@@ -359,6 +366,102 @@ TEST_F(CheckpointProofTest, AnErrorLeavesNoManifestAndNothingElse) {
     EXPECT_EQ(Files().size(), 2u) << operation;
   }
   EXPECT_THAT(RecoverManifest(path_), IsOk());
+}
+
+TEST_F(CheckpointProofTest, AFileThatIsLostIsOneProblem) {
+  // Each file has more than one shard.
+  const std::vector<std::string> names = Files();
+  for (const bool removed : {true, false}) {
+    if (removed) {
+      std::filesystem::remove(PathOf(names[1]));
+    } else {
+      Write(PathOf(names[1]), "cut");
+    }
+    for (const int threads : {1, 3}) {
+      const auto report = VerifyCheckpoint(path_, {.threads = threads});
+      EXPECT_THAT(report, StatusIs(kLoss, names[1]));
+      EXPECT_THAT(std::string(report.status().message()),
+                  ::testing::Not(HasSubstr("more problem")));
+    }
+  }
+}
+
+TEST_F(CheckpointProofTest, ALostFileIsLookedForOnce) {
+  SHERD_ASSERT_OK_AND_ASSIGN(ManifestReader manifest,
+                             ManifestReader::Open(FileSystem::Posix(), path_));
+  ExtentReader reader(path_, std::move(manifest), FileSystem::Posix());
+  const std::string name = Files()[1];
+  std::filesystem::remove(PathOf(name));
+  const CountPassages opens("file/open_for_read", {.subject = PathOf(name)});
+  const absl::Status first = reader.Open(0);
+  EXPECT_THAT(first, StatusIs(kLoss, "is missing"));
+  EXPECT_EQ(reader.Open(0), first);
+  EXPECT_EQ(opens.count(), 1);
+}
+
+TEST_F(CheckpointProofTest, AReaderBelievesNoSizeThatNoFileConfirms) {
+  SHERD_ASSERT_OK_AND_ASSIGN(Manifest manifest,
+                             ReadManifest(FileSystem::Posix(), path_));
+  manifest.tensors[4].layout = SavedLayout::Whole({int64_t{1} << 45});
+  Write(PathOf(kManifestFileName), *EncodeManifest(manifest));
+  SHERD_ASSERT_OK_AND_ASSIGN(const CheckpointReader reader,
+                             CheckpointReader::Open(path_));
+  EXPECT_THAT(reader.ReadTensor("step"),
+              StatusIs(kLoss, AllOf(HasSubstr(kManifestFileName),
+                                    HasSubstr("are said to be at offset"))));
+}
+
+TEST_F(CheckpointProofTest, ARecoveryHasANumberOfItsOwn) {
+  std::filesystem::remove(PathOf(kManifestFileName));
+  // Of a save that ended early, and could switch to it still.
+  const std::string staged = "manifest.sherd.0000000000000001.tmp";
+  Write(PathOf(staged), "x");
+  const FailFileOperation fault("create", "*18c251e97a0589a9*",
+                                absl::UnavailableError("injected"));
+  EXPECT_THAT(RecoverManifest(path_), IsOk());
+  EXPECT_FALSE(std::filesystem::exists(PathOf(staged)));
+  EXPECT_EQ(Files().size(), 3u);
+}
+
+TEST_F(CheckpointProofTest, RecoveredFilesAreMadeDurableFirst) {
+  std::filesystem::remove(PathOf(kManifestFileName));
+  for (const std::string& name : Files()) {
+    const FailFileOperation fault("sync", PathOf(name),
+                                  absl::UnavailableError("injected"));
+    EXPECT_THAT(RecoverManifest(path_),
+                StatusIs(absl::StatusCode::kUnavailable));
+  }
+  {
+    const FailFileOperation fault("sync_directory", "*",
+                                  absl::UnavailableError("injected"));
+    EXPECT_THAT(RecoverManifest(path_),
+                StatusIs(absl::StatusCode::kUnavailable));
+  }
+  EXPECT_EQ(Files().size(), 2u);
+}
+
+TEST_F(CheckpointProofTest, FilesOfVersion1AreNotRecovered) {
+  std::filesystem::remove_all(path_);
+  std::filesystem::copy("serialization/testdata/v1/checkpoint", path_);
+  std::filesystem::remove(PathOf(kManifestFileName));
+  EXPECT_THAT(RecoverManifest(path_), StatusIs(absl::StatusCode::kNotFound));
+}
+
+// A file may say anything of how many ranks there were.
+TEST_F(CheckpointProofTest, VeryManyRanksTakeNoMemory) {
+  std::filesystem::remove_all(path_);
+  std::filesystem::create_directories(path_);
+  constexpr int32_t kRanks = std::numeric_limits<int32_t>::max();
+  DataFileContents contents;
+  contents.save_id = "18c251e97a0589a9";
+  contents.world_size = kRanks;
+  contents.rank = kRanks - 1;
+  contents.files = 2;
+  std::string bytes = *EncodeDataFileHeader(contents);
+  bytes += EncodeCrcTable({Crc32c(AsBytes(bytes))});
+  Write(PathOf("shard-00000-of-00002.18c251e97a0589a9.safetensors"), bytes);
+  EXPECT_THAT(RecoverManifest(path_),
+              StatusIs(kLoss, "ranks among 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, …"));
 }
 
 }  // namespace

@@ -18,9 +18,11 @@
 #include "sherd/core/base/version.h"
 #include "sherd/serialization/checkpoint/data_file_check.h"
 #include "sherd/serialization/checkpoint/lease.h"
+#include "sherd/serialization/checkpoint/save_directory.h"
 #include "sherd/serialization/checkpoint/save_plan.h"
 #include "sherd/serialization/manifest/manifest_codec.h"
 #include "sherd/serialization/manifest/manifest_reader.h"
+#include "sherd/serialization/safetensors.h"
 #include "sherd/serialization/safetensors/crc32c.h"
 #include "sherd/serialization/wire/little_endian.h"
 
@@ -85,10 +87,18 @@ class Rebuilder {
   }
 
  private:
+  static constexpr size_t kShownRanks = 10;
+
   absl::Status CheckComplete(const std::vector<CheckedDataFile>& checked) {
     const DataFileContents& first = checked[0].contents;
     std::vector<int32_t> missing;
     int32_t next = 0;
+    // There may be very many ranks, and those without elements wrote no file.
+    const auto add_missing = [&](int32_t end) {
+      for (; next < end && missing.size() <= kShownRanks; ++next) {
+        missing.push_back(next);
+      }
+    };
     for (const CheckedDataFile& file : checked) {
       const DataFileContents& contents = file.contents;
       if (contents.save_id != manifest_.save_id || contents.rank < next ||
@@ -102,23 +112,21 @@ class Rebuilder {
             "; expected one that belongs to ",
             JoinPath(path_, checked[0].file.name)));
       }
-      for (; next < contents.rank; ++next) missing.push_back(next);
-      ++next;
+      add_missing(contents.rank);
+      next = contents.rank + 1;
     }
-    for (; next < first.world_size && missing.size() < 20; ++next) {
-      missing.push_back(next);
-    }
+    add_missing(first.world_size);
     if (static_cast<int64_t>(checked.size()) == first.files) {
       manifest_.world_size = first.world_size;
       manifest_.chunk_bytes = first.chunk_bytes;
       return absl::OkStatus();
     }
-    const bool all = missing.size() <= 10;
-    if (!all) missing.resize(10);
+    const bool all = missing.size() <= kShownRanks;
+    if (!all) missing.resize(kShownRanks);
     return absl::DataLossError(
         absl::StrCat(path_, ": save ", manifest_.save_id, " has ", first.files,
                      " data files, of which ", checked.size(),
-                     " are there: there is none of rank ",
+                     " are there: the others are of ranks among ",
                      absl::StrJoin(missing, ", "), all ? "" : ", …"));
   }
 
@@ -213,29 +221,46 @@ absl::Status CheckLost(FileSystem& files, const std::string& path) {
   return status;
 }
 
-absl::Status Stage(FileSystem& files, const std::string& staged,
-                   const std::string& bytes) {
-  SHERD_ASSIGN_OR_RETURN(const std::unique_ptr<File> file,
-                         files.Create(staged));
-  SHERD_RETURN_IF_ERROR(file->WriteAt(0, AsBytes(bytes)));
-  SHERD_RETURN_IF_ERROR(file->Sync());
-  return file->Close();
+// Those that may be data files of version 2: files of version 1 do not say
+// enough, and those that cannot be read are named later.
+absl::StatusOr<std::vector<std::string>> WithoutVersion1(
+    FileSystem& files, const std::string& path,
+    const std::vector<std::string>& names) {
+  std::vector<std::string> left;
+  for (const std::string& name : names) {
+    const absl::StatusOr<SafetensorsFile> file =
+        SafetensorsFile::Open(files, JoinPath(path, name));
+    if (!file.ok() && !absl::IsDataLoss(file.status())) return file.status();
+    if (!file.ok() || IsDataFile({file->entries(), file->metadata()})) {
+      left.push_back(name);
+    }
+  }
+  return left;
 }
 
-// The switch of a save: the steps of CheckpointLease.
-absl::Status Switch(FileSystem& files, const std::string& path,
-                    const std::string& save_id, const std::string& bytes,
-                    CheckpointLease& lease) {
-  const std::string target = JoinPath(path, kManifestFileName);
-  const std::string staged = JoinPath(path, StagedManifestName(save_id));
-  absl::Status status = Stage(files, staged, bytes);
-  if (status.ok()) status = lease.Check();
-  if (status.ok()) status = files.Rename(staged, target);
-  if (!status.ok()) {
-    files.Remove(staged).IgnoreError();
-    return status;
+// Whoever saved may have done so without making the files durable.
+absl::Status SyncFiles(FileSystem& files, const std::string& path,
+                       const Manifest& manifest) {
+  for (const ManifestFile& named : manifest.files) {
+    SHERD_ASSIGN_OR_RETURN(const std::unique_ptr<File> file,
+                           files.OpenForRead(JoinPath(path, named.name)));
+    SHERD_RETURN_IF_ERROR(file->Sync());
   }
-  return SyncRenamed(files, target);
+  return absl::OkStatus();
+}
+
+// Makes the manifest the checkpoint.
+absl::Status Switch(FileSystem& files, const std::string& path,
+                    const Manifest& manifest, SaveDirectory& directory) {
+  SHERD_ASSIGN_OR_RETURN(const std::string bytes, EncodeManifest(manifest));
+  SHERD_RETURN_IF_ERROR(SyncFiles(files, path, manifest));
+  SHERD_RETURN_IF_ERROR(directory.SyncNames());
+  absl::Status status = directory.Switch(bytes);
+  if (!status.ok()) {
+    files.Remove(JoinPath(path, StagedManifestName(directory.save_id())))
+        .IgnoreError();
+  }
+  return status;
 }
 
 }  // namespace
@@ -252,27 +277,32 @@ absl::StatusOr<RecoverReport> RecoverManifest(const std::string& path,
         path, " has no data files of a save: there is nothing to recover"));
   };
   if (saves.empty()) return none();
-  SHERD_ASSIGN_OR_RETURN(
-      const std::unique_ptr<CheckpointLease> lease,
-      CheckpointLease::Take(files, path, saves.begin()->first));
+  // Under a number of its own: the save that wrote the files must not take the
+  // lease for its own.
+  SaveDirectory directory(files, path, /*sync=*/true,
+                          [] { return absl::OkStatus(); });
+  SHERD_ASSIGN_OR_RETURN(const uint64_t id,
+                         directory.TakeLease(LeaseOptions().duration));
+  directory.SetSaveId(id);
   // Again, now that no save is at work.
   SHERD_RETURN_IF_ERROR(CheckLost(files, path));
   SHERD_ASSIGN_OR_RETURN(names, files.List(path));
   saves = ListDataFiles(names);
-  if (saves.empty()) return none();
   RecoverReport report;
-  absl::Status newest;
-  for (const auto& [save_id, save_names] : saves) {
+  absl::Status newest = none();
+  for (const auto& [save_id, all_names] : saves) {
+    SHERD_ASSIGN_OR_RETURN(const std::vector<std::string> save_names,
+                           WithoutVersion1(files, path, all_names));
+    if (save_names.empty()) continue;
     const absl::StatusOr<Manifest> manifest =
         Rebuilder(files, path, save_id).Run(save_names);
     if (!manifest.ok()) {
       if (!absl::IsDataLoss(manifest.status())) return manifest.status();
-      if (newest.ok()) newest = manifest.status();
+      if (report.passed_over.empty()) newest = manifest.status();
       report.passed_over.emplace_back(manifest.status().message());
       continue;
     }
-    SHERD_ASSIGN_OR_RETURN(const std::string bytes, EncodeManifest(*manifest));
-    SHERD_RETURN_IF_ERROR(Switch(files, path, save_id, bytes, *lease));
+    SHERD_RETURN_IF_ERROR(Switch(files, path, *manifest, directory));
     report.save_id = save_id;
     report.tensors = static_cast<int64_t>(manifest->tensors.size());
     report.files = static_cast<int64_t>(manifest->files.size());

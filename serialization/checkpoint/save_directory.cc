@@ -21,6 +21,7 @@
 #include "sherd/core/base/status_macros.h"
 #include "sherd/serialization/checkpoint/save_plan.h"
 #include "sherd/serialization/checkpoint/shard_writer.h"
+#include "sherd/serialization/manifest/manifest_codec.h"
 #include "sherd/serialization/manifest/manifest_reader.h"
 #include "sherd/serialization/wire/little_endian.h"
 
@@ -66,6 +67,19 @@ absl::StatusOr<uint64_t> SaveDirectory::Take(absl::Duration lease_duration,
   SHERD_RETURN_IF_ERROR(
       sync_ ? WithAdvice(CreateDurableDirectories(files_, path_))
             : files_.CreateDirectories(path_));
+  SHERD_ASSIGN_OR_RETURN(const uint64_t id, TakeLease(lease_duration));
+  SHERD_RETURN_IF_ERROR(RemoveLeftovers(id));
+  SHERD_ASSIGN_OR_RETURN(const int64_t free_bytes, files_.FreeBytes(path_));
+  if (tensor_bytes > free_bytes) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "the checkpoint ", path_, " needs ", tensor_bytes,
+        " bytes and those of its headers, but only ", free_bytes, " are free"));
+  }
+  return id;
+}
+
+absl::StatusOr<uint64_t> SaveDirectory::TakeLease(
+    absl::Duration lease_duration) {
   uint64_t id = static_cast<uint64_t>(absl::ToUnixNanos(absl::Now()));
   if (const auto manifest = ManifestReader::Open(files_, path_);
       manifest.ok()) {
@@ -82,17 +96,24 @@ absl::StatusOr<uint64_t> SaveDirectory::Take(absl::Duration lease_duration,
   SHERD_ASSIGN_OR_RETURN(lease_,
                          CheckpointLease::Take(files_, path_, SaveIdText(id),
                                                {lease_duration, sync_}));
-  SHERD_RETURN_IF_ERROR(RemoveLeftovers(id));
-  SHERD_ASSIGN_OR_RETURN(const int64_t free_bytes, files_.FreeBytes(path_));
-  if (tensor_bytes > free_bytes) {
-    return absl::ResourceExhaustedError(absl::StrCat(
-        "the checkpoint ", path_, " needs ", tensor_bytes,
-        " bytes and those of its headers, but only ", free_bytes, " are free"));
-  }
+  SHERD_RETURN_IF_ERROR(RemoveStaged());
   return id;
 }
 
 void SaveDirectory::SetSaveId(uint64_t id) { save_id_ = SaveIdText(id); }
+
+// Without them a save that has lost its lease cannot switch any more, and the
+// manifest that is read from now on remains.
+absl::Status SaveDirectory::RemoveStaged() {
+  SHERD_ASSIGN_OR_RETURN(const std::vector<std::string> names,
+                         files_.List(path_));
+  for (const std::string& name : names) {
+    if (!IsStagedManifestName(name)) continue;
+    const absl::Status status = files_.Remove(JoinPath(path_, name));
+    if (!status.ok() && !absl::IsNotFound(status)) return status;
+  }
+  return absl::OkStatus();
+}
 
 // Removes files of saves that are over: all that have the names of a save's
 // files and that the manifest, if there is one, does not name. Data files that
@@ -100,13 +121,6 @@ void SaveDirectory::SetSaveId(uint64_t id) { save_id_ = SaveIdText(id); }
 absl::Status SaveDirectory::RemoveLeftovers(uint64_t id) {
   SHERD_ASSIGN_OR_RETURN(const std::vector<std::string> names,
                          files_.List(path_));
-  // First of all: without them a save that has lost its lease cannot switch
-  // any more, and the manifest that is read below remains.
-  for (const std::string& name : names) {
-    if (!IsStagedManifestName(name)) continue;
-    const absl::Status status = files_.Remove(JoinPath(path_, name));
-    if (!status.ok() && !absl::IsNotFound(status)) return status;
-  }
   absl::flat_hash_set<std::string> in_use;
   const auto manifest = ManifestReader::Open(files_, path_);
   if (manifest.ok()) {
@@ -211,8 +225,8 @@ absl::Status SaveDirectory::Switch(const std::string& manifest) {
   if (absl::IsNotFound(renamed)) {
     // Another save has taken the lease over and removed the staged manifest;
     // or a server that was asked twice has renamed it the first time.
-    const auto current = ManifestReader::Open(files_, path_);
-    if (current.ok() && current->summary().save_id == save_id_) {
+    const auto current = ReadFile(files_, target, kMaxManifestBytes);
+    if (current.ok() && *current == manifest) {
       renamed = absl::OkStatus();
     } else {
       SHERD_RETURN_IF_ERROR(lease_->Check());

@@ -35,6 +35,10 @@ class SaveDirectory {
   absl::StatusOr<uint64_t> Take(absl::Duration lease_duration,
                                 int64_t tensor_bytes);
 
+  // Of that the lease alone, for what writes a manifest without data files:
+  // removes only manifests that were not switched to.
+  absl::StatusOr<uint64_t> TakeLease(absl::Duration lease_duration);
+
   // From here on the save has this number.
   void SetSaveId(uint64_t id);
   // As in the names of files.
@@ -64,6 +68,7 @@ class SaveDirectory {
   void RemoveOwnFiles();
 
  private:
+  absl::Status RemoveStaged();
   absl::Status RemoveLeftovers(uint64_t id);
   absl::Status RemoveUnused(const std::vector<std::string>& names);
   bool ManifestWillLast();
