@@ -114,6 +114,13 @@ absl::Status CheckSummary(const ManifestSummary& summary);
 absl::Status CheckFile(const ManifestFile& file);
 absl::Status CheckTensor(const ManifestTensor& tensor);
 absl::Status CheckPlacement(absl::string_view placement);
+// The same of both versions: that text is short UTF-8, that a file is in the
+// checkpoint's directory, and what a tensor is apart from its shards.
+absl::Status CheckText(absl::string_view what, absl::string_view text);
+absl::Status CheckFileName(absl::string_view name);
+absl::Status CheckTensorForm(absl::string_view name,
+                             absl::Span<const int64_t> sizes, DType dtype,
+                             SavedLayoutKind kind, int32_t chunk_dim);
 
 }  // namespace sherd
 

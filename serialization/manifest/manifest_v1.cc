@@ -7,46 +7,21 @@
 #include <utility>
 
 #include "absl/container/flat_hash_set.h"
-#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "sherd/core/base/checked_math.h"
 #include "sherd/core/base/printable_text.h"
 #include "sherd/core/base/status_macros.h"
 #include "sherd/core/sharding/shard_metadata.h"
 #include "sherd/core/sharding/spec/shard_validation.h"
-#include "sherd/serialization/safetensors/safetensors_header.h"
+#include "sherd/serialization/manifest/manifest_sections.h"
 
 namespace sherd {
 namespace {
 
-constexpr size_t kMaxTextBytes = 1024;
-
-absl::Status CheckText(absl::string_view what, absl::string_view text) {
-  if (text.size() <= kMaxTextBytes && IsValidUtf8(text)) {
-    return absl::OkStatus();
-  }
-  return absl::DataLossError(absl::StrCat(what, " of ", text.size(),
-                                          " bytes is too long or not UTF-8"));
-}
-
-// A name that stays in the checkpoint's directory.
-bool IsFileName(absl::string_view name) {
-  return !name.empty() && name.size() <= 255 && name.front() != '.' &&
-         std::all_of(name.begin(), name.end(), [](char c) {
-           return absl::ascii_isalnum(static_cast<unsigned char>(c)) ||
-                  c == '-' || c == '_' || c == '.';
-         });
-}
-
 absl::Status CheckFiles(const ManifestV1& manifest) {
   absl::flat_hash_set<absl::string_view> names;
   for (const ManifestFileV1& file : manifest.files) {
-    if (!IsFileName(file.name)) {
-      return absl::DataLossError(
-          absl::StrCat("a file name of ", file.name.size(),
-                       " bytes has more than letters, digits, \"-\", \"_\" and "
-                       "\".\", or begins with \".\""));
-    }
+    SHERD_RETURN_IF_ERROR(CheckFileName(file.name));
     if (!names.insert(file.name).second) {
       return absl::DataLossError(
           absl::StrCat("the file ", file.name, " appears twice"));
@@ -56,30 +31,6 @@ absl::Status CheckFiles(const ManifestV1& manifest) {
           "the data of file ", file.name, " begins at offset ", file.data_begin,
           ", but the file has ", file.size, " bytes"));
     }
-  }
-  return absl::OkStatus();
-}
-
-absl::Status CheckTensor(const ManifestTensorV1& tensor) {
-  if (tensor.name.empty() ||
-      static_cast<int64_t>(tensor.name.size()) > kMaxTensorNameBytes ||
-      !IsValidUtf8(tensor.name)) {
-    return absl::DataLossError(
-        absl::StrCat("a tensor name of ", tensor.name.size(),
-                     " bytes is empty, too long or not UTF-8"));
-  }
-  const std::string where = absl::StrCat("tensor ", Quoted(tensor.name));
-  if (const auto bytes = NumBytes(tensor.sizes, tensor.dtype); !bytes.ok()) {
-    return absl::DataLossError(
-        absl::StrCat(where, ": ", bytes.status().message()));
-  }
-  const int64_t rank = static_cast<int64_t>(tensor.sizes.size());
-  if (tensor.layout == SavedLayoutKind::kChunk
-          ? tensor.chunk_dim < 0 || tensor.chunk_dim >= rank
-          : tensor.chunk_dim != 0) {
-    return absl::DataLossError(absl::StrCat(where, " is said to be cut along ",
-                                            "dimension ", tensor.chunk_dim,
-                                            " of ", rank));
   }
   return absl::OkStatus();
 }
@@ -328,7 +279,9 @@ absl::Status ValidateShapesV1(const ManifestV1& manifest) {
                      " bytes, expected 1 to ", kMaxChunkBytes));
   }
   for (const ManifestTensorV1& tensor : manifest.tensors) {
-    SHERD_RETURN_IF_ERROR(CheckTensor(tensor));
+    SHERD_RETURN_IF_ERROR(CheckTensorForm(tensor.name, tensor.sizes,
+                                          tensor.dtype, tensor.layout,
+                                          tensor.chunk_dim));
     for (const ManifestShardV1& shard : tensor.shards) {
       SHERD_RETURN_IF_ERROR(CheckBox(tensor, shard));
     }

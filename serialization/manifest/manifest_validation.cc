@@ -24,23 +24,6 @@ namespace {
 
 constexpr size_t kMaxTextBytes = 1024;
 
-absl::Status CheckText(absl::string_view what, absl::string_view text) {
-  if (text.size() <= kMaxTextBytes && IsValidUtf8(text)) {
-    return absl::OkStatus();
-  }
-  return absl::DataLossError(absl::StrCat(what, " of ", text.size(),
-                                          " bytes is too long or not UTF-8"));
-}
-
-// A name that stays in the checkpoint's directory.
-bool IsFileName(absl::string_view name) {
-  return !name.empty() && name.size() <= 255 && name.front() != '.' &&
-         std::all_of(name.begin(), name.end(), [](char c) {
-           return absl::ascii_isalnum(static_cast<unsigned char>(c)) ||
-                  c == '-' || c == '_' || c == '.';
-         });
-}
-
 // Consecutive bytes of a tensor in a file, and their first chunk.
 struct Range {
   int32_t file;
@@ -176,6 +159,52 @@ absl::Status CheckExtent(const SavedExtent& extent, const ManifestFile& file,
       file.data_begin + data_bytes, " and chunks 1 to ", 1 + file.chunks));
 }
 
+absl::Status CheckText(absl::string_view what, absl::string_view text) {
+  if (text.size() <= kMaxTextBytes && IsValidUtf8(text)) {
+    return absl::OkStatus();
+  }
+  return absl::DataLossError(absl::StrCat(what, " of ", text.size(),
+                                          " bytes is too long or not UTF-8"));
+}
+
+absl::Status CheckFileName(absl::string_view name) {
+  const bool is_name =
+      !name.empty() && name.size() <= 255 && name.front() != '.' &&
+      std::all_of(name.begin(), name.end(), [](char c) {
+        return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '-' ||
+               c == '_' || c == '.';
+      });
+  if (is_name) return absl::OkStatus();
+  return absl::DataLossError(
+      absl::StrCat("a file name of ", name.size(),
+                   " bytes has more than letters, digits, \"-\", \"_\" and "
+                   "\".\", or begins with \".\""));
+}
+
+absl::Status CheckTensorForm(absl::string_view name,
+                             absl::Span<const int64_t> sizes, DType dtype,
+                             SavedLayoutKind kind, int32_t chunk_dim) {
+  if (name.empty() || static_cast<int64_t>(name.size()) > kMaxTensorNameBytes ||
+      !IsValidUtf8(name)) {
+    return absl::DataLossError(
+        absl::StrCat("a tensor name of ", name.size(),
+                     " bytes is empty, too long or not UTF-8"));
+  }
+  const std::string where = absl::StrCat("tensor ", Quoted(name));
+  if (const auto bytes = NumBytes(sizes, dtype); !bytes.ok()) {
+    return absl::DataLossError(
+        absl::StrCat(where, ": ", bytes.status().message()));
+  }
+  const int64_t rank = static_cast<int64_t>(sizes.size());
+  if (kind == SavedLayoutKind::kChunk ? chunk_dim < 0 || chunk_dim >= rank
+                                      : chunk_dim != 0) {
+    return absl::DataLossError(absl::StrCat(where, " is said to be cut along ",
+                                            "dimension ", chunk_dim, " of ",
+                                            rank));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CheckSummary(const ManifestSummary& summary) {
   SHERD_RETURN_IF_ERROR(CheckText("the writer", summary.writer));
   SHERD_RETURN_IF_ERROR(CheckText("the save id", summary.save_id));
@@ -196,12 +225,7 @@ absl::Status CheckPlacement(absl::string_view placement) {
 }
 
 absl::Status CheckFile(const ManifestFile& file) {
-  if (!IsFileName(file.name)) {
-    return absl::DataLossError(
-        absl::StrCat("a file name of ", file.name.size(),
-                     " bytes has more than letters, digits, \"-\", \"_\" and "
-                     "\".\", or begins with \".\""));
-  }
+  SHERD_RETURN_IF_ERROR(CheckFileName(file.name));
   if (file.chunks > kMaxFileChunks) {
     return absl::DataLossError(
         absl::StrCat("file ", file.name, " has ", file.chunks,
@@ -218,27 +242,13 @@ absl::Status CheckFile(const ManifestFile& file) {
 }
 
 absl::Status CheckTensor(const ManifestTensor& tensor) {
-  if (tensor.name.empty() || tensor.name == kCrcTableName ||
-      static_cast<int64_t>(tensor.name.size()) > kMaxTensorNameBytes ||
-      !IsValidUtf8(tensor.name)) {
-    return absl::DataLossError(absl::StrCat(
-        "a tensor name of ", tensor.name.size(), " bytes is empty, too long, ",
-        Quoted(kCrcTableName), ", or not UTF-8"));
-  }
-  const std::string where = absl::StrCat("tensor ", Quoted(tensor.name));
-  if (const auto bytes = NumBytes(tensor.sizes(), tensor.dtype); !bytes.ok()) {
+  if (tensor.name == kCrcTableName) {
     return absl::DataLossError(
-        absl::StrCat(where, ": ", bytes.status().message()));
+        absl::StrCat("a tensor name is ", Quoted(kCrcTableName),
+                     ", which is that of the checksums"));
   }
-  const int64_t rank = static_cast<int64_t>(tensor.sizes().size());
-  if (tensor.kind == SavedLayoutKind::kChunk
-          ? tensor.chunk_dim < 0 || tensor.chunk_dim >= rank
-          : tensor.chunk_dim != 0) {
-    return absl::DataLossError(absl::StrCat(where, " is said to be cut along ",
-                                            "dimension ", tensor.chunk_dim,
-                                            " of ", rank));
-  }
-  return absl::OkStatus();
+  return CheckTensorForm(tensor.name, tensor.sizes(), tensor.dtype, tensor.kind,
+                         tensor.chunk_dim);
 }
 
 absl::Status ValidateParts(const Manifest& manifest) {
