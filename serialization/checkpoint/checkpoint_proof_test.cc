@@ -27,10 +27,10 @@
 #include "sherd/serialization/checkpoint_verify.h"
 #include "sherd/serialization/kits/write_checkpoint.h"
 #include "sherd/serialization/manifest/data_file.h"
-#include "sherd/serialization/manifest/little_endian.h"
 #include "sherd/serialization/manifest/manifest_codec.h"
 #include "sherd/serialization/safetensors.h"
 #include "sherd/serialization/safetensors/crc32c.h"
+#include "sherd/serialization/wire/little_endian.h"
 #include "sherd/testing/faults.h"
 #include "sherd/testing/matchers.h"
 

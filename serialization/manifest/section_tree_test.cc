@@ -8,10 +8,10 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "sherd/serialization/manifest/little_endian.h"
 #include "sherd/serialization/manifest/manifest_codec.h"
 #include "sherd/serialization/proto/checkpoint_v2.pb.h"
 #include "sherd/serialization/safetensors/crc32c.h"
+#include "sherd/serialization/wire/little_endian.h"
 #include "sherd/testing/matchers.h"
 
 namespace sherd {
