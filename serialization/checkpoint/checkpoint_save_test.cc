@@ -434,9 +434,9 @@ TEST_F(CheckpointSaveTest, AFailedSaveKeepsItsFilesWhileAManifestMayNotLast) {
   RunLocalRanks(1, [&](ProcessGroup&) {
     ASSERT_THAT(SaveCheckpoint(path_, Samples(0, 1, 1)), IsOk());
     const size_t before = count_files();
-    const FailFileOperation fails("create", "*manifest.sherd.*",
-                                  absl::InternalError("no manifest"));
     for (const bool lasts : {true, false}) {
+      const FailFileOperation fails("create", "*manifest.sherd.*",
+                                    absl::InternalError("no manifest"));
       // The first sync is for the data file.
       std::optional<FailFileOperation> fault;
       if (!lasts) {
@@ -479,7 +479,9 @@ TEST_F(CheckpointSaveTest, ReplicasThatAreDrawnAnewNeedNoOtherPlan) {
       EXPECT_THAT(SaveCheckpoint(path_, {{"t", drawn}}), IsOk());
       EXPECT_THAT(group.Barrier(), IsOk());
       const int64_t made = KeptPlans::Get().plans_made();
-      if (i == 1) EXPECT_EQ(made, plans);
+      if (i > 0) {
+        EXPECT_EQ(made, plans);
+      }
       plans = made;
       EXPECT_THAT(group.Barrier(), IsOk());
     }
