@@ -19,6 +19,7 @@
 #include "sherd/core/tensor/dtype.h"
 #include "sherd/serialization/checkpoint.h"
 #include "sherd/serialization/checkpoint_reader.h"
+#include "sherd/serialization/kits/convert_to_version_1.h"
 #include "sherd/serialization/kits/sample_tensors.h"
 #include "sherd/testing/faults.h"
 #include "sherd/testing/local_ranks.h"
@@ -77,10 +78,11 @@ class LoadTest : public ::testing::Test {
   void Damage(const std::string& name) {
     SHERD_ASSERT_OK_AND_ASSIGN(const CheckpointReader reader,
                                CheckpointReader::Open(path_));
-    SHERD_ASSERT_OK_AND_ASSIGN(const ManifestTensor* const tensor,
-                               reader.manifest().Find(name));
+    SHERD_ASSERT_OK_AND_ASSIGN(const auto tensor, reader.manifest().Find(name));
     const SavedExtent extent = tensor->PlaceOf(0, kChunkBytes).extents[0];
-    const ManifestFile& file = reader.manifest().files[extent.file];
+    SHERD_ASSERT_OK_AND_ASSIGN(const ManifestFile* const info,
+                               reader.manifest().FileAt(extent.file));
+    const ManifestFile& file = *info;
     std::fstream bytes(JoinPath(path_, file.name),
                        std::ios::in | std::ios::out | std::ios::binary);
     const auto offset = file.data_begin + extent.data_offset + extent.bytes / 2;
@@ -110,6 +112,7 @@ struct RandomCase {
   int save_ranks;
   int load_ranks;
   int64_t min_read_bytes;
+  bool is_version_1;
   std::vector<Sample> samples;
 };
 
@@ -125,6 +128,7 @@ RandomCase MakeCase(std::mt19937_64& random) {
   made.save_ranks = 1 + static_cast<int>(random() % 4);
   made.load_ranks = 1 + static_cast<int>(random() % 5);
   made.min_read_bytes = int64_t{1} << random() % 20;
+  made.is_version_1 = random() % 2 == 0;
   const uint64_t tensors = 1 + random() % 12;
   for (uint64_t t = 0; t < tensors; ++t) {
     RandomCase::Sample& sample = made.samples.emplace_back();
@@ -167,6 +171,7 @@ TEST_F(LoadTest, AnyLayoutsOfOneWorldLoadIntoAnyOthersOfAnother) {
                                  MakeTensors(made, true));
       ASSERT_THAT(SaveCheckpoint(path_, tensors), IsOk());
     });
+    if (made.is_version_1) ASSERT_THAT(ConvertToVersion1(path_), IsOk());
     RunLocalRanks(made.load_ranks, [&](ProcessGroup&) {
       SHERD_ASSERT_OK_AND_ASSIGN(Tensors tensors, MakeTensors(made, false));
       CheckpointStats stats;

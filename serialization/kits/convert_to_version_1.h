@@ -1,0 +1,70 @@
+#ifndef SHERD_SERIALIZATION_KITS_CONVERT_TO_VERSION_1_H_
+#define SHERD_SERIALIZATION_KITS_CONVERT_TO_VERSION_1_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "sherd/core/base/file.h"
+#include "sherd/core/base/status_macros.h"
+#include "sherd/serialization/manifest/data_file.h"
+#include "sherd/serialization/manifest/manifest.h"
+#include "sherd/serialization/manifest/manifest_codec.h"
+#include "sherd/serialization/manifest/manifest_reader.h"
+
+namespace sherd {
+
+// For tests: turns a checkpoint of version 2 into one of version 1 that loads
+// alike. The CRCs go from the end of each data file into the manifest; headers
+// stay as they are, and describe a tensor too many.
+inline absl::Status ConvertToVersion1(const std::string& path) {
+  FileSystem& files = FileSystem::Posix();
+  SHERD_ASSIGN_OR_RETURN(Manifest manifest, ReadManifest(files, path));
+  manifest.version = 1;
+  std::vector<int64_t> first_chunk;
+  for (ManifestFile& info : manifest.files) {
+    const std::string name = JoinPath(path, info.name);
+    SHERD_ASSIGN_OR_RETURN(const std::unique_ptr<File> file,
+                           files.OpenForRead(name));
+    SHERD_ASSIGN_OR_RETURN(const std::vector<uint32_t> crcs,
+                           ReadCrcTable(*file, info));
+    // Number 0 is that of the header.
+    first_chunk.push_back(static_cast<int64_t>(manifest.chunk_crc32c.size()) -
+                          1);
+    info.header_crc32c = crcs.front();
+    manifest.chunk_crc32c.insert(manifest.chunk_crc32c.end(), crcs.begin() + 1,
+                                 crcs.end());
+    info.size -= CrcTableBytes(info.chunks);
+    info.chunks = 0;
+    info.crc32c = 0;
+    std::filesystem::resize_file(name, static_cast<uintmax_t>(info.size));
+  }
+  for (ManifestTensor& tensor : manifest.tensors) {
+    tensor.fingerprint = std::nullopt;
+    std::vector<SavedRun> runs;
+    for (int64_t i = 0; i < tensor.num_shards(); ++i) {
+      SavedShardPlace place = tensor.PlaceOf(i, manifest.chunk_bytes);
+      for (SavedExtent& extent : place.extents) {
+        extent.first_chunk += first_chunk[static_cast<size_t>(extent.file)];
+      }
+      AppendPlace(std::move(place), manifest.chunk_bytes, runs);
+    }
+    tensor.runs = std::move(runs);
+  }
+  SHERD_ASSIGN_OR_RETURN(const std::string bytes, EncodeManifest(manifest));
+  return WriteFileAtomically(
+      files, JoinPath(path, kManifestFileName),
+      absl::MakeSpan(reinterpret_cast<const std::byte*>(bytes.data()),
+                     bytes.size()));
+}
+
+}  // namespace sherd
+
+#endif  // SHERD_SERIALIZATION_KITS_CONVERT_TO_VERSION_1_H_
