@@ -1,6 +1,7 @@
 #include "sherd/serialization/checkpoint/chunk_ledger.h"
 
 #include <algorithm>
+#include <limits>
 #include <type_traits>
 #include <utility>
 
@@ -11,19 +12,22 @@
 namespace sherd {
 
 static_assert(std::is_trivially_copyable_v<PartialChunk>);
+static_assert(sizeof(PartialChunk) == 32);
+static_assert(kMaxChunkBytes <= std::numeric_limits<int32_t>::max());
 
-absl::Status ChunkLedger::Add(int64_t tensor, const SavedExtent& extent,
-                              int64_t offset,
+absl::Status ChunkLedger::Add(const ExtentOfShard& place, int64_t offset,
                               absl::Span<const std::byte> data) {
   const int64_t chunk_bytes = reader_.chunk_bytes();
   while (!data.empty()) {
     const int64_t chunk = offset / chunk_bytes;
-    const PartialChunk place = {
-        .extent = extent, .chunk = chunk, .tensor = tensor};
-    if (current_.bytes == 0 || current_.Place() != place.Place() ||
+    const PartialChunk next = {.shard = place.shard,
+                               .chunk = place.chunks_before + chunk,
+                               .tensor = place.tensor};
+    if (current_.bytes == 0 || current_.Place() != next.Place() ||
         offset < end_) {
       SHERD_RETURN_IF_ERROR(EndChunk());
-      current_ = place;
+      current_ = next;
+      place_ = place;
       end_ = offset;
     }
     const int64_t n = std::min((chunk + 1) * chunk_bytes - offset,
@@ -31,7 +35,7 @@ absl::Status ChunkLedger::Add(int64_t tensor, const SavedExtent& extent,
     current_.sum = shift_(current_.sum, static_cast<uint64_t>(offset - end_));
     current_.sum =
         LinearCrc32c(data.first(static_cast<size_t>(n)), current_.sum);
-    current_.bytes += n;
+    current_.bytes += static_cast<int32_t>(n);
     end_ = offset += n;
     data.remove_prefix(static_cast<size_t>(n));
   }
@@ -43,42 +47,67 @@ absl::Status ChunkLedger::Finish() { return EndChunk(); }
 absl::Status ChunkLedger::EndChunk() {
   if (current_.bytes == 0) return absl::OkStatus();
   PartialChunk chunk = std::exchange(current_, PartialChunk());
-  const int64_t length = reader_.ChunkLength(chunk.extent, chunk.chunk);
-  const int64_t after = chunk.chunk * reader_.chunk_bytes() + length - end_;
+  const int64_t in_extent = chunk.chunk - place_.chunks_before;
+  const int64_t length = reader_.ChunkLength(place_.extent, in_extent);
+  const int64_t after = in_extent * reader_.chunk_bytes() + length - end_;
   chunk.sum = shift_(chunk.sum, static_cast<uint64_t>(after));
   SHERD_ASSIGN_OR_RETURN(chunk.expected,
-                         reader_.ChunkCrc32c(chunk.extent, chunk.chunk));
-  if (chunk.bytes == length) return Check(chunk);
-  const auto [it, is_new] = partial_.try_emplace(chunk.Place(), chunk);
+                         reader_.ChunkCrc32c(place_.extent, in_extent));
+  if (chunk.bytes == length) return Check(chunk, place_);
+  const auto [it, is_new] = partial_.try_emplace(
+      chunk.Place(), Part{chunk.bytes, chunk.sum, chunk.expected});
   if (is_new) return absl::OkStatus();
-  it->second.bytes += chunk.bytes;
-  it->second.sum ^= chunk.sum;
-  if (it->second.bytes != length) return absl::OkStatus();
-  chunk = it->second;
+  Part& part = it->second;
+  part.bytes += chunk.bytes;
+  part.sum ^= chunk.sum;
+  if (part.bytes != length) return absl::OkStatus();
+  chunk.bytes = part.bytes;
+  chunk.sum = part.sum;
   partial_.erase(it);
-  return Check(chunk);
+  return Check(chunk, place_);
 }
 
-absl::Status ChunkLedger::Check(const PartialChunk& chunk) const {
-  const int64_t length = reader_.ChunkLength(chunk.extent, chunk.chunk);
-  if (chunk.bytes != length) {
-    return absl::InternalError(absl::StrCat(
-        "of chunk ", chunk.extent.first_chunk + chunk.chunk, " of file ",
-        chunk.extent.file, ", of tensor ", Quoted(name_of_(chunk.tensor)), ", ",
-        chunk.bytes, " bytes were read, expected ", length));
-  }
+absl::Status ChunkLedger::Check(const PartialChunk& chunk,
+                                const ExtentOfShard& place) const {
   const uint32_t crc =
-      Crc32cFromLinear(chunk.sum, static_cast<uint64_t>(length));
+      Crc32cFromLinear(chunk.sum, static_cast<uint64_t>(chunk.bytes));
   if (crc == chunk.expected) return absl::OkStatus();
-  return reader_.WrongChunk(name_of_(chunk.tensor), chunk.extent, chunk.chunk,
-                            crc, chunk.expected);
+  return reader_.WrongChunk(tensor_of_(chunk.tensor).name, place.extent,
+                            chunk.chunk - place.chunks_before, crc,
+                            chunk.expected);
+}
+
+absl::Status ChunkLedger::CheckSum(const PartialChunk& chunk) const {
+  const ManifestTensor& tensor = tensor_of_(chunk.tensor);
+  ExtentOfShard place = {.tensor = chunk.tensor, .shard = chunk.shard};
+  int64_t length = 0;
+  for (const SavedExtent& extent :
+       tensor.PlaceOf(chunk.shard, reader_.chunk_bytes()).extents) {
+    const int64_t in_extent = chunk.chunk - place.chunks_before;
+    const int64_t chunks = NumChunks(extent.bytes, reader_.chunk_bytes());
+    if (in_extent < chunks) {
+      place.extent = extent;
+      length = reader_.ChunkLength(extent, in_extent);
+      break;
+    }
+    place.chunks_before += chunks;
+  }
+  if (chunk.bytes == length) return Check(chunk, place);
+  return absl::InternalError(
+      absl::StrCat("of chunk ", chunk.chunk, " of shard ", chunk.shard,
+                   " of tensor ", Quoted(tensor.name), ", ", chunk.bytes,
+                   " bytes were read, expected ", length));
 }
 
 std::vector<PartialChunk> ChunkLedger::TakePartial() {
   std::vector<PartialChunk> chunks;
   chunks.reserve(partial_.size());
-  for (const auto& [place, chunk] : partial_) chunks.push_back(chunk);
-  partial_.clear();
+  for (const auto& [place, part] : partial_) {
+    const auto [tensor, shard, chunk] = place;
+    chunks.push_back(
+        {shard, chunk, tensor, part.bytes, part.sum, part.expected});
+  }
+  partial_ = {};
   std::sort(chunks.begin(), chunks.end(),
             [](const PartialChunk& a, const PartialChunk& b) {
               return a.Place() < b.Place();
@@ -98,7 +127,7 @@ absl::Status ChunkLedger::CheckTogether(
       sum.bytes += chunks[i].bytes;
       sum.sum ^= chunks[i].sum;
     }
-    SHERD_RETURN_IF_ERROR(Check(sum));
+    SHERD_RETURN_IF_ERROR(CheckSum(sum));
   }
   return absl::OkStatus();
 }

@@ -9,8 +9,8 @@
 
 namespace sherd {
 
-// Combines the linear CRCs of the chunks of one shard from those of parts, read
-// here or by another rank: see LinearCrc32c. Not thread-safe.
+// Computes the linear CRCs of the chunks of one shard from its bytes, of which
+// some may be left out: see LinearCrc32c. Not thread-safe.
 class ChunkSums {
  public:
   // `sums` has one entry per chunk, each the XOR of the parts so far, at first

@@ -74,7 +74,6 @@ class LoadExchange {
   // After the last Add.
   void Finish() { stream_.Finish(); }
 
-  size_t element_size() const { return stream_.element_size(); }
   int64_t rounds() const { return stream_.rounds(); }
 
   // Reads this rank's pieces of a round.

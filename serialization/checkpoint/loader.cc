@@ -90,6 +90,12 @@ std::string Loader::DescribeCall() const {
     absl::StrAppend(&text, "rename ", Quoted(rule.loaded), " from ",
                     Quoted(rule.saved), "\n");
   }
+  for (const std::string& name : report_.missing) {
+    absl::StrAppend(&text, "not in the checkpoint: ", Quoted(name), "\n");
+  }
+  for (const auto& mismatch : report_.mismatched) {
+    absl::StrAppend(&text, "left, ", PrintableLine(mismatch.reason), "\n");
+  }
   std::vector<TensorToSave> layouts;
   for (const Item& item : items_) {
     absl::StatusOr<TensorToSave> layout =
@@ -115,9 +121,10 @@ absl::Status Loader::Prepare() {
   SHERD_RETURN_IF_ERROR(step_->MadeProgress());
   files_reader_.emplace(path_, std::move(manifest), files_,
                         [this] { return step_->MadeProgress(); });
-  ledger_.emplace(*files_reader_, [this](int64_t item) {
-    return absl::string_view(items_[static_cast<size_t>(item)].saved->name);
-  });
+  ledger_.emplace(
+      *files_reader_, [this](int32_t item) -> const auto& {
+        return *items_[static_cast<size_t>(item)].saved;
+      });
   reader_.emplace(*files_reader_, *ledger_);
   SHERD_RETURN_IF_ERROR(CheckFileSizes());
   SHERD_RETURN_IF_ERROR(FindTensors());

@@ -118,7 +118,7 @@ class Loader {
   int64_t NumMoves() const;
   absl::Status Move();
   absl::Status ReadPieces();
-  ShardSource SourceOf(const Item& item, int64_t number, int64_t shard) const;
+  ShardSource SourceOf(const Item& item, int32_t number, int64_t shard) const;
   absl::StatusOr<MoveList> ReadRound(LoadExchange& exchange, int64_t round);
   absl::Status RunMove(absl::StatusOr<MoveList> moves, size_t element_size,
                        bool is_last);

@@ -32,8 +32,7 @@ MutableBytes BytesOf(absl::Span<PartialChunk> chunks) {
 
 // The rank that checks a chunk, if each checks a share.
 int CheckerOf(const PartialChunk& chunk, int ranks) {
-  const int64_t number = chunk.extent.first_chunk + chunk.chunk;
-  return static_cast<int>((chunk.extent.file + number) % ranks);
+  return static_cast<int>((chunk.tensor + chunk.shard + chunk.chunk) % ranks);
 }
 
 }  // namespace
@@ -72,9 +71,9 @@ absl::Status Loader::Run() {
   return Finish();
 }
 
-ShardSource Loader::SourceOf(const Item& item, int64_t number,
+ShardSource Loader::SourceOf(const Item& item, int32_t number,
                              int64_t shard) const {
-  return {number, item.saved->layout.BoxAt(shard).sizes,
+  return {number, shard, item.saved->layout.BoxAt(shard).sizes,
           item.saved->PlaceOf(shard, files_reader_->chunk_bytes()).extents};
 }
 
@@ -97,7 +96,9 @@ absl::Status Loader::ReadPieces() {
 // Fails only where all ranks do; otherwise what went wrong is in failure_.
 absl::Status Loader::Move() {
   int64_t left = NumMoves();
-  for (auto& [element_size, exchange] : exchanges_) {
+  // One after another, so that only one has staging memory.
+  while (!exchanges_.empty()) {
+    auto& [element_size, exchange] = *exchanges_.begin();
     for (int64_t round = 0; round < exchange.rounds(); ++round) {
       absl::StatusOr<MoveList> moves =
           failure_.ok() ? ReadRound(exchange, round) : failure_;
@@ -105,6 +106,7 @@ absl::Status Loader::Move() {
       SHERD_RETURN_IF_ERROR(
           RunMove(std::move(moves), element_size, --left == 0));
     }
+    exchanges_.erase(exchanges_.begin());
   }
   for (auto& [element_size, copies] : copies_) {
     absl::StatusOr<MoveList> moves = std::move(copies.moves);
@@ -123,8 +125,9 @@ absl::StatusOr<MoveList> Loader::ReadRound(LoadExchange& exchange,
           [&](int64_t number, const ExchangeStream::Piece& piece,
               absl::Span<std::byte> buffer) -> absl::Status {
             const Item& item = items_[static_cast<size_t>(number)];
-            return reader_->ReadContiguous(SourceOf(item, number, piece.shard),
-                                           piece.offset, buffer);
+            return reader_->ReadContiguous(
+                SourceOf(item, static_cast<int32_t>(number), piece.shard),
+                piece.offset, buffer);
           }));
   SHERD_RETURN_IF_ERROR(reader_->Flush());
   return moves;
@@ -202,8 +205,10 @@ absl::Status Loader::CheckPartial(std::vector<PartialChunk> mine,
       std::vector<PartialChunk> all,
       gather ? GatherPartial(mine, notes) : TradePartial(std::move(mine)));
   const absl::Status status = ledger_->CheckTogether(std::move(all));
-  // Otherwise all ranks check the same numbers and come to the same result.
-  return gather ? status : Agree(group_, operation_, status, {}, collective_);
+  // Where all ranks check the same numbers they know that all find them right;
+  // but of damage each may say something else.
+  if (gather && status.ok()) return status;
+  return Agree(group_, operation_, status, {}, collective_);
 }
 
 absl::StatusOr<std::vector<PartialChunk>> Loader::GatherPartial(

@@ -23,20 +23,22 @@ constexpr int64_t kPageBytes = 4096;
 absl::Status PieceReader::ReadRun(const ShardSource& source, int64_t offset,
                                   absl::Span<std::byte> buffer) {
   int64_t before = 0;
+  ExtentOfShard place = {.tensor = source.tensor, .shard = source.shard};
   for (const SavedExtent& extent : source.extents) {
+    place.extent = extent;
     const int64_t end = before + extent.bytes;
     while (offset < end && !buffer.empty()) {
       const auto block = buffer.first(static_cast<size_t>(std::min(
           {static_cast<int64_t>(buffer.size()), kStagingBytes, end - offset})));
       const int64_t at = offset - before;
-      ++reads_;
       SHERD_RETURN_IF_ERROR(
           reader_.Read(extent.file, extent.data_offset + at, block));
-      SHERD_RETURN_IF_ERROR(ledger_.Add(source.tensor, extent, at, block));
+      SHERD_RETURN_IF_ERROR(ledger_.Add(place, at, block));
       offset += static_cast<int64_t>(block.size());
       buffer.remove_prefix(block.size());
     }
     before = end;
+    place.chunks_before += NumChunks(extent.bytes, reader_.chunk_bytes());
   }
   return absl::OkStatus();
 }
@@ -85,7 +87,7 @@ absl::Status PieceReader::ReadPiece(const ShardSource& source,
         source, piece.offset,
         absl::MakeSpan(piece.data, static_cast<size_t>(piece.bytes)));
   }
-  Waiting waiting = {.tensor = source.tensor,
+  Waiting waiting = {.place = {.tensor = source.tensor, .shard = source.shard},
                      .offset = piece.offset,
                      .bytes = piece.bytes,
                      .data = piece.data,
@@ -104,11 +106,12 @@ absl::Status PieceReader::ReadPiece(const ShardSource& source,
     Scatter(waiting, staging_.data());
     return absl::OkStatus();
   }
-  waiting.extent = source.extents.front();
-  const int64_t begin = waiting.extent.data_offset + piece.offset;
-  if (!Joins(waiting.extent, begin, piece.bytes)) {
+  const SavedExtent& extent = source.extents.front();
+  waiting.place.extent = extent;
+  const int64_t begin = extent.data_offset + piece.offset;
+  if (!Joins(extent, begin, piece.bytes)) {
     SHERD_RETURN_IF_ERROR(Flush());
-    file_ = waiting.extent.file;
+    file_ = extent.file;
     begin_ = begin;
   } else {
     needless_pages_ +=
@@ -144,15 +147,15 @@ void PieceReader::Scatter(const Waiting& piece, const std::byte* from) {
 absl::Status PieceReader::Flush() {
   if (waiting_.empty()) return absl::OkStatus();
   staging_.resize(kStagingBytes);
-  ++reads_;
   SHERD_RETURN_IF_ERROR(reader_.Read(
       file_, begin_,
       absl::MakeSpan(staging_.data(), static_cast<size_t>(end_ - begin_))));
   for (const Waiting& piece : waiting_) {
-    const std::byte* const from =
-        staging_.data() + piece.extent.data_offset + piece.offset - begin_;
+    const std::byte* const from = staging_.data() +
+                                  piece.place.extent.data_offset +
+                                  piece.offset - begin_;
     SHERD_RETURN_IF_ERROR(
-        ledger_.Add(piece.tensor, piece.extent, piece.offset,
+        ledger_.Add(piece.place, piece.offset,
                     absl::MakeSpan(from, static_cast<size_t>(piece.bytes))));
     Scatter(piece, from);
   }

@@ -18,8 +18,9 @@ namespace sherd {
 
 // A shard of a checkpoint.
 struct ShardSource {
-  // The tensor's number in the ledger.
-  int64_t tensor = 0;
+  // The tensor's number in the ledger, and the shard's in the layout.
+  int32_t tensor = 0;
+  int64_t shard = 0;
   Dims sizes;
   SavedExtents extents;
 };
@@ -54,14 +55,10 @@ class PieceReader {
 
   absl::Status Flush();
 
-  // Operations on files.
-  int64_t reads() const { return reads_; }
-
  private:
   // A piece that waits; its bytes follow those in `source` of the extent.
   struct Waiting {
-    int64_t tensor;
-    SavedExtent extent;
+    ExtentOfShard place;
     // In the extent.
     int64_t offset;
     int64_t bytes;
@@ -87,7 +84,6 @@ class PieceReader {
   int64_t end_ = 0;
   int64_t needless_pages_ = 0;
   std::vector<std::byte> staging_;
-  int64_t reads_ = 0;
 };
 
 }  // namespace sherd
