@@ -15,6 +15,10 @@ namespace {
 
 // A rank may need pieces of very many files; descriptors are scarce.
 constexpr size_t kMaxOpenFiles = 128;
+// So many stay open of those of which only the size was asked.
+constexpr size_t kMaxOpenUnread = 16;
+// Tables of CRCs in memory: 64 MiB, but always that of the file being read.
+constexpr size_t kMaxTableValues = size_t{16} << 20;
 // Of so many lost files the error names a tensor: each takes a look at all of
 // the manifest.
 constexpr size_t kMaxNamed = 3;
@@ -41,7 +45,10 @@ absl::Status ExtentReader::Note(int32_t index, absl::Status status) {
 
 absl::StatusOr<ExtentReader::OpenFile*> ExtentReader::FileAt(int32_t index) {
   const auto it = open_.find(index);
-  if (it != open_.end()) return &it->second;
+  if (it != open_.end()) {
+    it->second.last_use = ++uses_;
+    return &it->second;
+  }
   // To find what such a file lacks takes all of the manifest.
   const auto damaged = damaged_.find(index);
   if (damaged != damaged_.end()) return damaged->second;
@@ -56,18 +63,35 @@ absl::StatusOr<ExtentReader::OpenFile*> ExtentReader::OpenNow(int32_t index) {
   absl::StatusOr<std::unique_ptr<File>> file =
       files_.OpenForRead(JoinPath(directory_, info->name));
   if (absl::IsNotFound(file.status())) return Missing(index, *info);
+  if (absl::IsInvalidArgument(file.status())) {
+    return NotAFile(index, *info, file.status());
+  }
   SHERD_RETURN_IF_ERROR(file.status());
   SHERD_ASSIGN_OR_RETURN(const int64_t size, (*file)->Size());
   if (size != info->size) return WrongSize(index, *info, size);
   if (after_read_ != nullptr) SHERD_RETURN_IF_ERROR(after_read_());
-  if (open_.size() >= kMaxOpenFiles) open_.erase(open_.begin());
+  right_size_.insert(index);
+  if (open_.size() >= kMaxOpenFiles) {
+    open_.erase(std::min_element(open_.begin(), open_.end(),
+                                 [](const auto& a, const auto& b) {
+                                   return a.second.last_use < b.second.last_use;
+                                 }));
+  }
   OpenFile& opened = open_[index];
   opened.file = *std::move(file);
   opened.data_begin = info->data_begin;
+  opened.last_use = ++uses_;
   return &opened;
 }
 
-absl::Status ExtentReader::Open(int32_t file) { return FileAt(file).status(); }
+absl::Status ExtentReader::Open(int32_t file) {
+  const auto damaged = damaged_.find(file);
+  if (damaged != damaged_.end()) return damaged->second;
+  if (right_size_.contains(file)) return absl::OkStatus();
+  SHERD_RETURN_IF_ERROR(FileAt(file).status());
+  if (open_.size() > kMaxOpenUnread) open_.erase(file);
+  return absl::OkStatus();
+}
 
 absl::Status ExtentReader::Open(const SavedExtent& extent) {
   SHERD_RETURN_IF_ERROR(Open(extent.file));
@@ -77,12 +101,6 @@ absl::Status ExtentReader::Open(const SavedExtent& extent) {
                          manifest_.FileAt(extent.file));
   absl::Status status = CheckExtent(extent, *info, chunk_bytes());
   return status.ok() ? status : Annotate(std::move(status), manifest_.path());
-}
-
-absl::StatusOr<int64_t> ExtentReader::DataBegin(int32_t file) const {
-  SHERD_ASSIGN_OR_RETURN(const ManifestFile* const info,
-                         manifest_.FileAt(file));
-  return info->data_begin;
 }
 
 absl::Status ExtentReader::ReadAt(OpenFile& file, int64_t offset,
@@ -113,6 +131,13 @@ absl::Status ExtentReader::WrongSize(int32_t index, const ManifestFile& info,
       info.size, FirstLost(index, info, size)));
 }
 
+absl::Status ExtentReader::NotAFile(int32_t index, const ManifestFile& info,
+                                    const absl::Status& status) const {
+  return absl::DataLossError(
+      absl::StrCat(status.message(), "; expected a data file of the checkpoint",
+                   FirstLost(index, info, 0)));
+}
+
 std::string ExtentReader::FirstLost(int32_t index, const ManifestFile& info,
                                     int64_t size) const {
   if (damaged_.size() >= kMaxNamed) return "";
@@ -141,15 +166,33 @@ std::string ExtentReader::FirstLost(int32_t index, const ManifestFile& info,
                       " at offset ", lost->offset);
 }
 
+absl::StatusOr<absl::Span<const uint32_t>> ExtentReader::TableOf(
+    int32_t index) {
+  const auto it = tables_.find(index);
+  if (it != tables_.end()) return absl::MakeConstSpan(it->second);
+  SHERD_ASSIGN_OR_RETURN(OpenFile* const file, FileAt(index));
+  SHERD_ASSIGN_OR_RETURN(const ManifestFile* const info,
+                         manifest_.FileAt(index));
+  const auto damaged = damaged_.find(index);
+  if (damaged != damaged_.end()) return damaged->second;
+  absl::StatusOr<std::vector<uint32_t>> table =
+      ReadCrcTable(*file->file, *info);
+  if (!table.ok()) return Note(index, table.status());
+  bytes_read_ += CrcTableBytes(info->chunks);
+  // Files are read in ascending order, but for few of them.
+  while (!tables_.empty() && table_values_ + table->size() > kMaxTableValues) {
+    table_values_ -= tables_.begin()->second.size();
+    tables_.erase(tables_.begin());
+  }
+  table_values_ += table->size();
+  return absl::MakeConstSpan(tables_[index] = *std::move(table));
+}
+
 absl::StatusOr<uint32_t> ExtentReader::ChunkCrc32c(const SavedExtent& extent,
                                                    int64_t chunk) {
   absl::Span<const uint32_t> crcs = manifest_.chunk_crc32c();
   if (manifest_.summary().version > 1) {
-    SHERD_ASSIGN_OR_RETURN(OpenFile* const file, FileAt(extent.file));
-    if (file->crcs.empty()) {
-      SHERD_RETURN_IF_ERROR(ReadTable(extent.file, *file));
-    }
-    crcs = file->crcs;
+    SHERD_ASSIGN_OR_RETURN(crcs, TableOf(extent.file));
   }
   const int64_t index = extent.first_chunk + chunk;
   if (index < 0 || index >= static_cast<int64_t>(crcs.size())) {
@@ -158,18 +201,6 @@ absl::StatusOr<uint32_t> ExtentReader::ChunkCrc32c(const SavedExtent& extent,
                                             " of ", crcs.size()));
   }
   return crcs[static_cast<size_t>(index)];
-}
-
-absl::Status ExtentReader::ReadTable(int32_t index, OpenFile& file) {
-  const auto damaged = damaged_.find(index);
-  if (damaged != damaged_.end()) return damaged->second;
-  SHERD_ASSIGN_OR_RETURN(const ManifestFile* const info,
-                         manifest_.FileAt(index));
-  absl::StatusOr<std::vector<uint32_t>> crcs = ReadCrcTable(*file.file, *info);
-  if (!crcs.ok()) return Note(index, crcs.status());
-  file.crcs = *std::move(crcs);
-  bytes_read_ += CrcTableBytes(info->chunks);
-  return absl::OkStatus();
 }
 
 int64_t ExtentReader::ChunkLength(const SavedExtent& extent,

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -35,9 +36,9 @@ class ExtentReader {
         files_(files),
         after_read_(std::move(after_read)) {}
 
-  // Opens a file by its number in the manifest, unless it is open, and checks
-  // its size. That a file is missing, or has the wrong size or CRCs, is found
-  // once: later calls return the same error.
+  // Opens a file by its number in the manifest, unless that was done before,
+  // and checks its size. That a file is missing, or has the wrong size or CRCs,
+  // is found once: later calls return the same error.
   //   kDataLoss  The file is missing, or its size differs from that in the
   //              manifest; the message names a tensor that is cut off, or the
   //              first. If the manifest was replaced since it was read, the
@@ -49,9 +50,6 @@ class ExtentReader {
 
   // Fills `buffer` from byte `offset` of the data of a file on.
   absl::Status Read(int32_t file, int64_t offset, absl::Span<std::byte> buffer);
-
-  // Where the data of a file begins: what offsets of extents are counted from.
-  absl::StatusOr<int64_t> DataBegin(int32_t file) const;
 
   // The CRC that chunk number `chunk` of an extent must have.
   //   kDataLoss  The CRCs in the file are damaged.
@@ -73,18 +71,21 @@ class ExtentReader {
   struct OpenFile {
     std::unique_ptr<File> file;
     int64_t data_begin = 0;
-    // Of version 2, once one was needed.
-    std::vector<uint32_t> crcs;
+    // The value of uses_ when it was last used.
+    int64_t last_use = 0;
   };
 
   absl::StatusOr<OpenFile*> FileAt(int32_t index);
+  // Of version 2.
+  absl::StatusOr<absl::Span<const uint32_t>> TableOf(int32_t index);
   absl::StatusOr<OpenFile*> OpenNow(int32_t index);
-  absl::Status ReadTable(int32_t index, OpenFile& file);
   // Keeps kDataLoss for later calls.
   absl::Status Note(int32_t index, absl::Status status);
   absl::Status ReadAt(OpenFile& file, int64_t offset,
                       absl::Span<std::byte> buffer);
   absl::Status Missing(int32_t index, const ManifestFile& info) const;
+  absl::Status NotAFile(int32_t index, const ManifestFile& info,
+                        const absl::Status& status) const;
   absl::Status WrongSize(int32_t index, const ManifestFile& info,
                          int64_t size) const;
   // "; it has tensor … at offset …": the tensor that a file of `size` bytes
@@ -96,8 +97,14 @@ class ExtentReader {
   const ManifestReader manifest_;
   FileSystem& files_;
   const AfterRead after_read_;
-  // By number in the manifest.
+  // By number in the manifest. A table outlives the descriptor of its file,
+  // because it is read again only at the cost of opening that.
   std::map<int32_t, OpenFile> open_;
+  std::map<int32_t, std::vector<uint32_t>> tables_;
+  size_t table_values_ = 0;
+  // Files that have been opened and have the right size.
+  absl::flat_hash_set<int32_t> right_size_;
+  int64_t uses_ = 0;
   std::map<int32_t, absl::Status> damaged_;
   int64_t bytes_read_ = 0;
 };
