@@ -1,6 +1,7 @@
 #include "sherd/serialization/checkpoint/loader.h"
 
 #include <algorithm>
+#include <limits>
 #include <tuple>
 #include <utility>
 
@@ -13,11 +14,50 @@
 #include "sherd/core/tensor/shape.h"
 #include "sherd/core/tensor/types/memory_overlap.h"
 #include "sherd/serialization/checkpoint/sharded_layout.h"
+#include "sherd/serialization/manifest/data_file.h"
 
 namespace sherd {
 namespace {
 
 constexpr char kOperation[] = "load_checkpoint";
+
+// Every rank checks up to so many files of a checkpoint, or shards of a tensor,
+// itself; of more, each checks a share.
+constexpr int64_t kFew = 64;
+
+uint64_t SaturatingAdd(uint64_t a, uint64_t b) {
+  return b > std::numeric_limits<uint64_t>::max() - a
+             ? std::numeric_limits<uint64_t>::max()
+             : a + b;
+}
+
+// The bytes of data in the files that have shards of a tensor, where
+// `data_before` has those in the files before each. A file of a number that
+// does not exist has none.
+uint64_t DataBytesOf(const ManifestTensor& tensor,
+                     absl::Span<const uint64_t> data_before) {
+  const auto files = static_cast<int64_t>(data_before.size()) - 1;
+  // [first, second).
+  std::vector<std::pair<int64_t, int64_t>> ranges;
+  for (const SavedRun& run : tensor.runs) {
+    for (const SavedExtent& extent : run.extents) {
+      const int64_t count = run.file_step == 0 ? 1 : run.shards;
+      const int64_t first = std::clamp<int64_t>(extent.file, 0, files);
+      ranges.emplace_back(first, first + std::min(count, files - first));
+    }
+  }
+  std::sort(ranges.begin(), ranges.end());
+  uint64_t bytes = 0;
+  int64_t end = 0;
+  for (auto [first, last] : ranges) {
+    first = std::max(first, end);
+    if (last <= first) continue;
+    bytes = SaturatingAdd(bytes, data_before[static_cast<size_t>(last)] -
+                                     data_before[static_cast<size_t>(first)]);
+    end = last;
+  }
+  return bytes;
+}
 
 // The share of a rank of the memory of its host; the same on all ranks.
 int64_t ShareOf(int64_t budget, const ProcessGroup& group) {
@@ -137,12 +177,43 @@ absl::Status Loader::Prepare() {
 // manifest trusted about the memory that the tensors need. If there are very
 // many files, the ranks divide them.
 absl::Status Loader::CheckFileSizes() {
-  constexpr int32_t kFewFiles = 64;
-  const auto files =
-      static_cast<int32_t>(files_reader_->manifest().num_files());
+  const ManifestReader& manifest = files_reader_->manifest();
+  const auto files = static_cast<int32_t>(manifest.num_files());
+  data_before_ = {0};
   for (int32_t file = 0; file < files; ++file) {
-    if (files <= kFewFiles || file % group_.size() == group_.rank()) {
+    if (files <= kFew || file % group_.size() == group_.rank()) {
       SHERD_RETURN_IF_ERROR(files_reader_->Open(file));
+    }
+    SHERD_ASSIGN_OR_RETURN(const ManifestFile* const info,
+                           manifest.FileAt(file));
+    int64_t data = info->size - info->data_begin;
+    if (manifest.summary().version > 1) data -= CrcTableBytes(info->chunks);
+    data_before_.push_back(
+        SaturatingAdd(data_before_.back(),
+                      static_cast<uint64_t>(std::max<int64_t>(data, 0))));
+  }
+  return absl::OkStatus();
+}
+
+// Checks a tensor before memory for it is taken: all ranks, that the files have
+// as many bytes as it needs; and that its extents are inside their files, which
+// the ranks divide if these or its shards are many.
+absl::Status Loader::CheckExtents(const ManifestTensor& saved) {
+  const uint64_t most = DataBytesOf(saved, data_before_);
+  if (static_cast<uint64_t>(saved.bytes()) > most) {
+    return absl::DataLossError(absl::StrCat(
+        files_reader_->manifest().path(), ": tensor ", Quoted(saved.name),
+        " has ", saved.bytes(), " bytes, but the files with its shards have ",
+        most, " bytes of data"));
+  }
+  const bool divide =
+      files_reader_->manifest().num_files() > kFew || saved.num_shards() > kFew;
+  const int64_t step = divide ? group_.size() : 1;
+  for (int64_t shard = divide ? group_.rank() : 0; shard < saved.num_shards();
+       shard += step) {
+    for (const SavedExtent& extent :
+         saved.PlaceOf(shard, files_reader_->chunk_bytes()).extents) {
+      SHERD_RETURN_IF_ERROR(files_reader_->Open(extent));
     }
   }
   return absl::OkStatus();
@@ -194,6 +265,7 @@ absl::Status Loader::AddItem(const std::string& name,
     report_.missing.push_back(name);
     return absl::OkStatus();
   }
+  SHERD_RETURN_IF_ERROR(CheckExtents(*saved));
   SHERD_ASSIGN_OR_RETURN(ShardedTensor tensor, destination_(name, *saved));
   SHERD_ASSIGN_OR_RETURN(const TensorToSave layout,
                          DescribeTensor(name, tensor, group_));

@@ -102,6 +102,7 @@ class Loader {
   // Everything that can go wrong before data moves.
   absl::Status Prepare();
   absl::Status CheckFileSizes();
+  absl::Status CheckExtents(const ManifestTensor& saved);
   std::string SavedName(const std::string& name) const;
   absl::Status FindTensors();
   absl::Status AddItem(const std::string& name,
@@ -155,6 +156,8 @@ class Loader {
   Fingerprint fingerprint_;
   std::string save_id_;
   std::optional<ExtentReader> files_reader_;
+  // The bytes of data in the files before each, and in all.
+  std::vector<uint64_t> data_before_;
   std::optional<ChunkLedger> ledger_;
   std::optional<PieceReader> reader_;
   std::vector<Item> items_;
