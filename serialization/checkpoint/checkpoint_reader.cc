@@ -8,8 +8,10 @@
 #include "sherd/core/base/status_macros.h"
 #include "sherd/core/tensor/box.h"
 #include "sherd/core/tensor/shape.h"
+#include "sherd/serialization/checkpoint.h"
 #include "sherd/serialization/checkpoint/extent_reader.h"
 #include "sherd/serialization/checkpoint/shard_box_reader.h"
+#include "sherd/serialization/manifest/manifest_reader.h"
 #include "sherd/serialization/safetensors/box_pieces.h"
 
 namespace sherd {
@@ -71,6 +73,11 @@ absl::StatusOr<Tensor> CheckpointReader::ReadBox(const ManifestTensor& tensor,
         tensor, shard, OffsetsFrom(saved.offsets, *common), part));
   }
   return result;
+}
+
+absl::StatusOr<bool> CheckpointExists(const std::string& path,
+                                      FileSystem& files) {
+  return ManifestExists(files, path);
 }
 
 }  // namespace sherd

@@ -13,7 +13,6 @@
 #include "absl/synchronization/mutex.h"
 #include "sherd/core/base/error_info.h"
 #include "sherd/core/base/status_macros.h"
-#include "sherd/serialization/checkpoint.h"
 #include "sherd/serialization/manifest/manifest_codec.h"
 #include "sherd/serialization/manifest/manifest_codec_v1.h"
 #include "sherd/serialization/manifest/manifest_sections.h"
@@ -72,8 +71,8 @@ absl::Status WithPath(absl::Status status, const std::string& path) {
 
 }  // namespace
 
-absl::StatusOr<bool> CheckpointExists(const std::string& path,
-                                      FileSystem& files) {
+absl::StatusOr<bool> ManifestExists(FileSystem& files,
+                                    const std::string& path) {
   const std::string manifest_path = JoinPath(path, kManifestFileName);
   SHERD_ASSIGN_OR_RETURN(bool exists, files.Exists(manifest_path));
   if (exists) return true;

@@ -72,6 +72,10 @@ class ManifestReader {
   std::shared_ptr<State> state_;
 };
 
+// CheckpointExists (checkpoint.h).
+absl::StatusOr<bool> ManifestExists(FileSystem& files,
+                                    const std::string& checkpoint_path);
+
 // Open and ReadAll.
 absl::StatusOr<Manifest> ReadManifest(FileSystem& files,
                                       const std::string& checkpoint_path);
