@@ -171,7 +171,9 @@ TEST_F(LoadTest, AnyLayoutsOfOneWorldLoadIntoAnyOthersOfAnother) {
                                  MakeTensors(made, true));
       ASSERT_THAT(SaveCheckpoint(path_, tensors), IsOk());
     });
-    if (made.is_version_1) ASSERT_THAT(ConvertToVersion1(path_), IsOk());
+    if (made.is_version_1) {
+      ASSERT_THAT(ConvertToVersion1(path_), IsOk());
+    }
     RunLocalRanks(made.load_ranks, [&](ProcessGroup&) {
       SHERD_ASSERT_OK_AND_ASSIGN(Tensors tensors, MakeTensors(made, false));
       CheckpointStats stats;
