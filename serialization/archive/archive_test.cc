@@ -327,7 +327,7 @@ TEST(ArchiveTest, ViewsOfOtherDTypesShareABlock) {
 
 // In memory that others own, at an odd address.
 TEST(ArchiveTest, ViewsThatCannotShareABlockHaveTheirOwn) {
-  SHERD_ASSERT_OK_AND_ASSIGN(const Tensor whole, CountingTensor({64}, kUInt8));
+  SHERD_ASSERT_OK_AND_ASSIGN(Tensor whole, CountingTensor({64}, kUInt8));
   SHERD_ASSERT_OK_AND_ASSIGN(
       const std::shared_ptr<Storage> storage,
       Storage::Borrow(static_cast<std::byte*>(whole.data()) + 1, 63,
