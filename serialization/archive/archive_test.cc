@@ -297,7 +297,7 @@ TEST(ArchiveTest, AViewApartHasItsElementsInTheArchiveOnce) {
     SHERD_ASSERT_OK_AND_ASSIGN(
         const internal::BlockPlan plan,
         internal::PlanBlocks({shard, whole, shard}, {0}));
-    ASSERT_EQ(plan.blocks.size(), 3u);
+    EXPECT_NE(plan.places[0].block, plan.places[2].block);
     EXPECT_EQ(plan.places[0].strides, ContiguousStrides({4, 5}));
     EXPECT_EQ(plan.blocks[plan.places[0].block].nbytes(), 4 * 5 * 4);
   }

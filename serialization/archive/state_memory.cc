@@ -89,7 +89,10 @@ void CountText(const Field& field, absl::string_view bytes, Totals& totals) {
                   4 * static_cast<int64_t>(bytes.size());
   if (const Message* const nested = Nested(field)) {
     totals.bytes += kPerMessage;
+    // Its parser stops where this does, and names it.
+    const bool well_formed = totals.well_formed;
     Count(*nested, bytes, totals);
+    totals.well_formed = well_formed;
     return;
   }
   const Message* const in = field.containing_type();

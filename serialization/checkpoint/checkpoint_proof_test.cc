@@ -402,7 +402,11 @@ TEST_F(CheckpointProofTest, ALostFileIsLookedForOnce) {
 TEST_F(CheckpointProofTest, AReaderBelievesNoSizeThatNoFileConfirms) {
   SHERD_ASSERT_OK_AND_ASSIGN(Manifest manifest,
                              ReadManifest(FileSystem::Posix(), path_));
-  manifest.tensors[4].layout = SavedLayout::Whole({int64_t{1} << 45});
+  ManifestTensor& step = manifest.tensors[4];
+  constexpr int64_t kElements = int64_t{1} << 45;
+  step.layout = SavedLayout::Whole({kElements});
+  step.runs[0].extents[0].bytes =
+      kElements * static_cast<int64_t>(SizeOf(step.dtype));
   Write(PathOf(kManifestFileName), *EncodeManifest(manifest));
   SHERD_ASSERT_OK_AND_ASSIGN(const CheckpointReader reader,
                              CheckpointReader::Open(path_));

@@ -195,10 +195,10 @@ void SaveDirectory::RemoveReplaced() {
 
 // Makes the manifest that is there the one that a loss of power leaves: only
 // then may files that it does not name be removed. A file system without such a
-// sync keeps no promise that a save without `sync` could wait for.
+// sync keeps no promise that a save could wait for.
 bool SaveDirectory::ManifestWillLast() {
   const absl::Status synced = files_.SyncDirectory(path_);
-  if (synced.ok() || (!sync_ && absl::IsUnimplemented(synced))) return true;
+  if (synced.ok() || absl::IsUnimplemented(synced)) return true;
   SHERD_LOG(kWarning) << "old files stay: " << synced.ToString();
   return false;
 }
