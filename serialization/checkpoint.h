@@ -223,9 +223,9 @@ struct LoadOptions {
   // Bounds the host memory for data on its way between ranks, shared by the
   // ranks of a host; at least 2 MiB per rank, and 1 KiB for each rank of the
   // group. The same on all ranks. Beside it a rank has: destinations; its plan;
-  // 8 MiB for devices; the CRCs of files it reads, 4 bytes per 256 KiB, of which
-  // it keeps up to 64 MiB, or one file's; and until the end some 100 bytes for
-  // each chunk of which it read a part, 32 of which are sent.
+  // 8 MiB for devices; the CRCs of files it reads, 4 bytes per 256 KiB, of
+  // which it keeps up to 64 MiB, or one file's; and until the end some 100
+  // bytes for each chunk of which it read a part, 32 of which are sent.
   int64_t memory_budget = int64_t{256} << 20;
   // How long a rank may read nothing, and of each collective of an exchange of
   // data. Unset: the group's timeout. The same on all ranks.

@@ -32,8 +32,7 @@ struct RecoverReport {
 // is there after a crash, or none.
 //
 // What data files do not say is lost: the placements of shards without
-// elements, and a tensor without elements of which only ranks that held no
-// element at all had a shard, since these write no file.
+// elements, and a save that has no element at all, since it writes no file.
 //   kAlreadyExists  There is a manifest, and it can be read.
 //   kNotFound       There are no data files of version 2.
 //   kDataLoss       No save is complete: a file is missing or damaged, or

@@ -60,8 +60,7 @@ struct DataFileContents {
   int32_t rank = 0;
   int32_t files = 1;
   int64_t chunk_bytes = kChunkBytes;
-  // By name: those of the shards, and those without elements of which the rank
-  // held a shard.
+  // By name: those of the shards, and all of the save without elements.
   std::vector<DataFileTensor> tensors;
   // "rank:0/cpu", ….
   std::vector<std::string> placements;
