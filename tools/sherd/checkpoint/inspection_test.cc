@@ -243,11 +243,12 @@ TEST(VerificationTest, AFlippedBitNamesFileAndTensor) {
   ASSERT_EQ(data.size(), 3u);
   const std::vector<std::string> tensors = {"weight", "weight", "step"};
   for (size_t i = 0; i < data.size(); ++i) {
-    FlipBit(data[i], 3);
+    // Before the table of checksums.
+    FlipBit(data[i], 15);
     EXPECT_THAT(Verify(Files(), path),
                 StatusIs(absl::StatusCode::kDataLoss,
                          AllOf(HasSubstr(data[i]), HasSubstr(tensors[i]))));
-    FlipBit(data[i], 3);
+    FlipBit(data[i], 15);
     EXPECT_THAT(Verify(Files(), path), IsOk());
   }
 }
