@@ -420,8 +420,6 @@ TEST_F(CheckpointProofTest, ARecoveryHasANumberOfItsOwn) {
   // Of a save that ended early, and could switch to it still.
   const std::string staged = "manifest.sherd.0000000000000001.tmp";
   Write(PathOf(staged), "x");
-  const FailFileOperation fault("create", "*18c251e97a0589a9*",
-                                absl::UnavailableError("injected"));
   EXPECT_THAT(RecoverManifest(path_), IsOk());
   EXPECT_FALSE(std::filesystem::exists(PathOf(staged)));
   EXPECT_EQ(Files().size(), 3u);

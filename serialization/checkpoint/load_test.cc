@@ -45,6 +45,9 @@ std::map<std::string, ShardedTensor*> Pointers(Tensors& tensors) {
   return pointers;
 }
 
+// Above those of the CRC tables that the ranks read.
+constexpr int64_t kMostTableBytes = 4096;
+
 class LoadTest : public ::testing::Test {
  protected:
   LoadTest() {
@@ -204,7 +207,9 @@ TEST_F(LoadTest, ATensorBeyondTheMemoryBudgetIsExchangedInRounds) {
         LoadCheckpoint(path_, {{"t", Chunks(1, 3)}}, nullptr, options));
     EXPECT_EQ(CountWrong(loaded.at("t"), 1), 0);
     EXPECT_EQ(stats.exchanges, 11);
-    EXPECT_EQ(stats.file_bytes, 24 << 20) << "each byte is read once";
+    EXPECT_GE(stats.file_bytes, 24 << 20);
+    EXPECT_LE(stats.file_bytes, (24 << 20) + kMostTableBytes)
+        << "each byte is read once";
     options.memory_budget = int64_t{1} << 30;
     ASSERT_THAT(LoadCheckpoint(path_, {{"t", Chunks(1, 3)}}, nullptr, options),
                 IsOk());
@@ -254,7 +259,7 @@ TEST_F(LoadTest, PagesThatNobodyWantsAreNotRead) {
                   IsOk());
       // Each rank wants half of each page, and reads all pages between two.
       EXPECT_LE(stats.file_bytes,
-                step == 4 ? stats.tensor_bytes : 2 * stats.tensor_bytes);
+                (step == 4 ? 1 : 2) * stats.tensor_bytes + kMostTableBytes);
     }
   });
 }

@@ -28,19 +28,14 @@ inline absl::Status ConvertToVersion1(const std::string& path) {
   FileSystem& files = FileSystem::Posix();
   SHERD_ASSIGN_OR_RETURN(Manifest manifest, ReadManifest(files, path));
   manifest.version = 1;
-  std::vector<int64_t> first_chunk;
+  // By file.
+  std::vector<std::vector<uint32_t>> crcs;
   for (ManifestFile& info : manifest.files) {
     const std::string name = JoinPath(path, info.name);
     SHERD_ASSIGN_OR_RETURN(const std::unique_ptr<File> file,
                            files.OpenForRead(name));
-    SHERD_ASSIGN_OR_RETURN(const std::vector<uint32_t> crcs,
-                           ReadCrcTable(*file, info));
-    // Number 0 is that of the header.
-    first_chunk.push_back(static_cast<int64_t>(manifest.chunk_crc32c.size()) -
-                          1);
-    info.header_crc32c = crcs.front();
-    manifest.chunk_crc32c.insert(manifest.chunk_crc32c.end(), crcs.begin() + 1,
-                                 crcs.end());
+    SHERD_ASSIGN_OR_RETURN(crcs.emplace_back(), ReadCrcTable(*file, info));
+    info.header_crc32c = crcs.back().front();
     info.size -= CrcTableBytes(info.chunks);
     info.chunks = 0;
     info.crc32c = 0;
@@ -51,8 +46,15 @@ inline absl::Status ConvertToVersion1(const std::string& path) {
     std::vector<SavedRun> runs;
     for (int64_t i = 0; i < tensor.num_shards(); ++i) {
       SavedShardPlace place = tensor.PlaceOf(i, manifest.chunk_bytes);
+      // Version 1 has them in the order of the shards.
       for (SavedExtent& extent : place.extents) {
-        extent.first_chunk += first_chunk[static_cast<size_t>(extent.file)];
+        const int64_t chunks =
+            (extent.bytes + manifest.chunk_bytes - 1) / manifest.chunk_bytes;
+        const auto first =
+            crcs[static_cast<size_t>(extent.file)].begin() + extent.first_chunk;
+        extent.first_chunk = static_cast<int64_t>(manifest.chunk_crc32c.size());
+        manifest.chunk_crc32c.insert(manifest.chunk_crc32c.end(), first,
+                                     first + chunks);
       }
       AppendPlace(std::move(place), manifest.chunk_bytes, runs);
     }

@@ -13,6 +13,7 @@
 #include <tuple>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -55,6 +56,12 @@ Outcome RunBench(const std::string& arguments,
 // By case, peer and bytes.
 using Results = std::set<std::tuple<std::string, std::string, int>>;
 
+// Cases and peers that do the same as others at a size that takes minutes
+// without optimisation.
+bool TakesMinutes(const std::string& name) {
+  return absl::EndsWith(name, "_10000x1000") || name == "sherd-columns";
+}
+
 // Runs bench in a directory of the test and reads its file.
 Results Measure(const std::string& arguments, Outcome& outcome,
                 const std::string& environment = "") {
@@ -88,16 +95,29 @@ TEST(BenchSmokeTest, EveryCaseAndPeerGivesACheckedResultInTableAndJson) {
   Outcome alone;
   measured.merge(
       Measure("--cases='^(plan|validate)_' --world=1 --bytes=4096", alone));
+  Outcome plans;
+  measured.merge(
+      Measure("--cases='^checkpoint_plan_.*_1024x' --peers='^sherd(-other)?$' "
+              "--world=1 --bytes=4096",
+              plans));
+  // And these 10 000 tensors.
+  Outcome many;
+  for (const auto& [name, peer, bytes] :
+       Measure("--cases=_many --world=2 --bytes=40000", many)) {
+    measured.insert({name, peer, 4096});
+  }
   // And these one GPU.
   Outcome emulated;
   measured.merge(Measure("--cases=^gpu_ --world=1 --bytes=8,4096", emulated,
                          absl::StrCat("SHERD_CUDA_LIBRARY=", kEmulator,
                                       " SHERD_NCCL_LIBRARY=", kEmulator,
                                       " SHERD_EMULATED_GPUS=1")));
-  const std::string said =
-      absl::StrCat(outcome.text, alone.text, emulated.text);
+  const std::string said = absl::StrCat(outcome.text, alone.text, plans.text,
+                                        many.text, emulated.text);
   for (const BenchCase& bench_case : AllBenchCases()) {
+    if (TakesMinutes(bench_case.name)) continue;
     for (const BenchPeer& peer : bench_case.peers) {
+      if (TakesMinutes(peer.name)) continue;
       if (peer.check != nullptr && !peer.check(2, 4096).ok()) {
         EXPECT_THAT(said, HasSubstr("skipped: " + peer.name + ": "));
         continue;
