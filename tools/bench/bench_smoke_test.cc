@@ -56,10 +56,12 @@ Outcome RunBench(const std::string& arguments,
 // By case, peer and bytes.
 using Results = std::set<std::tuple<std::string, std::string, int>>;
 
-// Cases and peers that do the same as others at a size that takes minutes
-// without optimisation.
+// Cases of a million shards, or of 10 000 tensors, which take minutes without
+// optimisation; save_plan_test, load_plan_test and load_test run what they
+// measure.
 bool TakesMinutes(const std::string& name) {
-  return absl::EndsWith(name, "_10000x1000") || name == "sherd-columns";
+  return absl::StrContains(name, "_many") ||
+         absl::StartsWith(name, "checkpoint_plan_");
 }
 
 // Runs bench in a directory of the test and reads its file.
@@ -95,29 +97,17 @@ TEST(BenchSmokeTest, EveryCaseAndPeerGivesACheckedResultInTableAndJson) {
   Outcome alone;
   measured.merge(
       Measure("--cases='^(plan|validate)_' --world=1 --bytes=4096", alone));
-  Outcome plans;
-  measured.merge(
-      Measure("--cases='^checkpoint_plan_.*_1024x' --peers='^sherd(-other)?$' "
-              "--world=1 --bytes=4096",
-              plans));
-  // And these 10 000 tensors.
-  Outcome many;
-  for (const auto& [name, peer, bytes] :
-       Measure("--cases=_many --world=2 --bytes=40000", many)) {
-    measured.insert({name, peer, 4096});
-  }
   // And these one GPU.
   Outcome emulated;
   measured.merge(Measure("--cases=^gpu_ --world=1 --bytes=8,4096", emulated,
                          absl::StrCat("SHERD_CUDA_LIBRARY=", kEmulator,
                                       " SHERD_NCCL_LIBRARY=", kEmulator,
                                       " SHERD_EMULATED_GPUS=1")));
-  const std::string said = absl::StrCat(outcome.text, alone.text, plans.text,
-                                        many.text, emulated.text);
+  const std::string said =
+      absl::StrCat(outcome.text, alone.text, emulated.text);
   for (const BenchCase& bench_case : AllBenchCases()) {
     if (TakesMinutes(bench_case.name)) continue;
     for (const BenchPeer& peer : bench_case.peers) {
-      if (TakesMinutes(peer.name)) continue;
       if (peer.check != nullptr && !peer.check(2, 4096).ok()) {
         EXPECT_THAT(said, HasSubstr("skipped: " + peer.name + ": "));
         continue;
