@@ -68,7 +68,7 @@ class RemoteShard {
   RemoteShard(const std::shared_ptr<RemoteAccess>& access, FetchRequest request,
               int owner, ShardMetadata metadata);
 
-  // Kept alive by whoever started it.
+  // Its starter keeps it alive.
   std::weak_ptr<RemoteAccess> access_;
   // Of the whole shard.
   FetchRequest request_;

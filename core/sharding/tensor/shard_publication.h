@@ -38,7 +38,7 @@ class ShardPublication {
   absl::Status Renumber(uint64_t number, const ShardedTensor& tensor);
 
  private:
-  // Kept alive by whoever started it.
+  // Its starter keeps it alive.
   const std::weak_ptr<RemoteAccess> access_;
   PublicationId id_;
   bool is_published_ = false;

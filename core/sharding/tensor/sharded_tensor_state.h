@@ -26,7 +26,7 @@ class ShardPublication;
 struct ShardedTensorState {
   // Null: all shards are here.
   std::shared_ptr<ProcessGroup> group;
-  // For placements by worker name. Kept alive by whoever started it.
+  // For placements by worker name. Its starter keeps it alive.
   std::weak_ptr<RemoteAccess> workers;
   // Null for a tensor that was created without init_rrefs.
   std::shared_ptr<const ShardPublication> publication;

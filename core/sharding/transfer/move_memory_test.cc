@@ -88,7 +88,7 @@ SHERD_DIST_TEST_F(MoveMemoryTest, IsTheResultAndTheStagingBound) {
   }
 }
 
-// As measured by the system, whoever allocates. PyTorch's DTensor needs the
+// As measured by the system, for all allocators. PyTorch's DTensor needs the
 // whole tensor and twice its cut.
 SHERD_DIST_TEST_F(MoveMemoryTest, IsBoundedAsMeasuredByTheSystem) {
   constexpr int64_t kMiB = 1 << 20;
