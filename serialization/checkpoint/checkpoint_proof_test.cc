@@ -303,9 +303,10 @@ TEST_F(CheckpointProofTest, WhatIsMissingIsNamed) {
   const std::vector<std::string> names = Files();
   const std::string bytes = Read(PathOf(names[1]));
   std::filesystem::remove(PathOf(names[1]));
-  EXPECT_THAT(RecoverManifest(path_),
-              StatusIs(kLoss, AllOf(HasSubstr("2 data files, of which 1"),
-                                    HasSubstr("of ranks among 1"))));
+  EXPECT_THAT(
+      RecoverManifest(path_),
+      StatusIs(kLoss, AllOf(HasSubstr("2 data files, of which 1"),
+                            HasSubstr("missing are those of ranks 1"))));
   std::string damaged = bytes;
   damaged[damaged.size() - 60] ^= 1;
   Write(PathOf(names[1]), damaged);
@@ -344,7 +345,7 @@ TEST_F(CheckpointProofTest, TheNewestSaveThatIsCompleteIsTaken) {
   SHERD_ASSERT_OK_AND_ASSIGN(const RecoverReport older, RecoverManifest(path_));
   EXPECT_EQ(older.save_id, "18c251e97a0589a9");
   ASSERT_EQ(older.passed_over.size(), 1u);
-  EXPECT_THAT(older.passed_over[0], HasSubstr("of ranks among 0"));
+  EXPECT_THAT(older.passed_over[0], HasSubstr("missing are those of ranks 0"));
 }
 
 TEST_F(CheckpointProofTest, ASaveThatRunsIsNotDisturbed) {

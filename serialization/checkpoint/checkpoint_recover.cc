@@ -121,13 +121,16 @@ class Rebuilder {
       manifest_.chunk_bytes = first.chunk_bytes;
       return absl::OkStatus();
     }
+    // More where some ranks had no element, and so no file.
+    const bool exact =
+        static_cast<int64_t>(missing.size() + checked.size()) == first.files;
     const bool all = missing.size() <= kShownRanks;
     if (!all) missing.resize(kShownRanks);
-    return absl::DataLossError(
-        absl::StrCat(path_, ": save ", manifest_.save_id, " has ", first.files,
-                     " data files, of which ", checked.size(),
-                     " are there: the others are of ranks among ",
-                     absl::StrJoin(missing, ", "), all ? "" : ", …"));
+    return absl::DataLossError(absl::StrCat(
+        path_, ": save ", manifest_.save_id, " has ", first.files,
+        " data files, of which ", checked.size(),
+        " are there: missing are those of ranks ", exact ? "" : "among ",
+        absl::StrJoin(missing, ", "), all ? "" : ", …"));
   }
 
   int32_t PlacementOf(const std::string& placement) {
@@ -238,7 +241,7 @@ absl::StatusOr<std::vector<std::string>> WithoutVersion1(
   return left;
 }
 
-// Whoever saved may have done so without making the files durable.
+// The save may not have made the files durable.
 absl::Status SyncFiles(FileSystem& files, const std::string& path,
                        const Manifest& manifest) {
   for (const ManifestFile& named : manifest.files) {

@@ -6,6 +6,7 @@
 #include <set>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -16,6 +17,7 @@
 #include "sherd/core/base/text_table.h"
 #include "sherd/core/base/units.h"
 #include "sherd/serialization/checkpoint.h"
+#include "sherd/serialization/checkpoint/save_plan.h"
 #include "sherd/serialization/checkpoint_reader.h"
 #include "sherd/serialization/manifest/manifest.h"
 #include "sherd/serialization/safetensors.h"
@@ -110,13 +112,20 @@ absl::Status NotACheckpoint(FileSystem& files, const std::string& directory) {
   std::vector<std::string> names =
       files.List(directory).value_or(std::vector<std::string>());
   const size_t count = names.size();
+  const bool has_data =
+      std::any_of(names.begin(), names.end(), [](const std::string& name) {
+        return IsSaveFileName(name) && absl::EndsWith(name, ".safetensors");
+      });
   names.resize(std::min<size_t>(count, 5));
   return absl::NotFoundError(absl::StrCat(
       directory, ": this directory is not a checkpoint: it has no ",
       kManifestFileName,
       count == 0 ? std::string(", it is empty")
                  : absl::StrCat(", but ", absl::StrJoin(names, ", "),
-                                count > names.size() ? ", …" : "")));
+                                count > names.size() ? ", …" : ""),
+      has_data ? absl::StrCat("; `sherd recover ", directory,
+                              "` rebuilds it if these are whole")
+               : ""));
 }
 
 // "0-3, 7", or "-" if no rank holds it.

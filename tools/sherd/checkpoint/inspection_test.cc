@@ -253,6 +253,14 @@ TEST(VerificationTest, AFlippedBitNamesFileAndTensor) {
   }
 }
 
+TEST(VerificationTest, ALostManifestCanBeRebuilt) {
+  const std::string path = SmallCheckpoint(TestFolder());
+  ASSERT_THAT(Files().Remove(path + "/manifest.sherd"), IsOk());
+  EXPECT_THAT(Verify(Files(), path),
+              StatusIs(absl::StatusCode::kNotFound,
+                       "`sherd recover " + path + "` rebuilds it"));
+}
+
 TEST(VerificationTest, AFlippedBitInTheManifestIsFound) {
   const std::string path = SmallCheckpoint(TestFolder());
   FlipBit(path + "/manifest.sherd", 9);
