@@ -17,7 +17,7 @@
 #include "sherd/core/base/text_table.h"
 #include "sherd/core/base/units.h"
 #include "sherd/serialization/checkpoint.h"
-#include "sherd/serialization/checkpoint/save_plan.h"
+#include "sherd/serialization/checkpoint/save/save_plan.h"
 #include "sherd/serialization/checkpoint_reader.h"
 #include "sherd/serialization/manifest/manifest.h"
 #include "sherd/serialization/safetensors.h"

@@ -1,0 +1,111 @@
+#include <algorithm>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "sherd/core/base/error_info.h"
+#include "sherd/core/base/printable_text.h"
+#include "sherd/core/base/status_macros.h"
+#include "sherd/core/comm/init.h"
+#include "sherd/serialization/checkpoint.h"
+#include "sherd/serialization/checkpoint/load/loader.h"
+#include "sherd/serialization/manifest/manifest.h"
+
+namespace sherd {
+namespace {
+
+absl::StatusOr<std::map<std::string, ShardedTensor>> Load(
+    const std::string& path, const std::vector<std::string>& names,
+    const Loader::DestinationFn& destination,
+    std::shared_ptr<ProcessGroup> group, const LoadOptions& options) {
+  // A save may replace the checkpoint after one rank has read it and before
+  // another does: the latter finds a file missing, or another manifest than the
+  // others. All ranks see the same error, so all look, and start over, once.
+  for (int attempt = 0;; ++attempt) {
+    Loader loader(path, names, destination, *group, options);
+    const absl::Status status =
+        InOperation(loader.operation(), loader.Run(), group->name());
+    if (status.ok()) {
+      if (options.stats != nullptr) *options.stats = loader.stats();
+      if (options.report != nullptr) *options.report = loader.TakeReport();
+      return loader.TakeTensors();
+    }
+    const bool may_be_replaced = absl::IsNotFound(status) ||
+                                 absl::IsDataLoss(status) ||
+                                 absl::IsInvalidArgument(status);
+    if (!may_be_replaced) return status;
+    const absl::Status health = group->health();
+    const absl::StatusOr<Loader::Found> found =
+        health.ok() ? loader.LookAgain() : health;
+    // A program begins afresh at kNotFound, and would replace what others see.
+    if (!found.ok()) {
+      return absl::IsNotFound(status)
+                 ? InOperation(loader.operation(), found.status(),
+                               group->name())
+                 : status;
+    }
+    if (*found == Loader::kAnother && attempt == 0) continue;
+    if (!absl::IsNotFound(status) || *found == Loader::kNothing) return status;
+    return WithErrorInfo(
+        absl::FailedPreconditionError(absl::StrCat(
+            status.message(),
+            "; but another rank finds it: expected a directory that all ranks "
+            "see alike")),
+        GetErrorInfo(status));
+  }
+}
+
+template <typename Map>
+std::vector<std::string> NamesOf(const Map& map) {
+  std::vector<std::string> names;
+  for (const auto& [name, value] : map) names.push_back(name);
+  return names;
+}
+
+}  // namespace
+
+absl::Status LoadCheckpointInto(
+    const std::string& path,
+    const std::map<std::string, ShardedTensor*>& destinations,
+    std::shared_ptr<ProcessGroup> group, const LoadOptions& options) {
+  if (group == nullptr) {
+    SHERD_ASSIGN_OR_RETURN(group, DefaultGroup());
+  }
+  const auto find =
+      [&](const std::string& name,
+          const ManifestTensor&) -> absl::StatusOr<ShardedTensor> {
+    const ShardedTensor* tensor = destinations.at(name);
+    if (tensor != nullptr) return *tensor;
+    return absl::FailedPreconditionError(
+        absl::StrCat("the destination of tensor ", Quoted(name), " is null"));
+  };
+  return Load(path, NamesOf(destinations), find, group, options).status();
+}
+
+absl::StatusOr<std::map<std::string, ShardedTensor>> LoadCheckpoint(
+    const std::string& path,
+    const std::map<std::string, ShardingSpecPtr>& specs,
+    std::shared_ptr<ProcessGroup> group, const LoadOptions& options) {
+  if (group == nullptr) {
+    SHERD_ASSIGN_OR_RETURN(group, DefaultGroup());
+  }
+  const auto create =
+      [&](const std::string& name,
+          const ManifestTensor& saved) -> absl::StatusOr<ShardedTensor> {
+    absl::StatusOr<ShardedTensor> tensor =
+        ShardedTensor::Empty(specs.at(name), saved.sizes(),
+                             {.dtype = saved.dtype,
+                              .group = group,
+                              .requires_grad = saved.requires_grad,
+                              .allocator = options.allocator});
+    if (tensor.ok()) return tensor;
+    return Annotate(tensor.status(), absl::StrCat("tensor ", Quoted(name)));
+  };
+  return Load(path, NamesOf(specs), create, group, options);
+}
+
+}  // namespace sherd

@@ -1,0 +1,412 @@
+#include "sherd/serialization/checkpoint/load/loader.h"
+
+#include <algorithm>
+#include <limits>
+#include <tuple>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "sherd/core/base/error_info.h"
+#include "sherd/core/base/printable_text.h"
+#include "sherd/core/base/status_macros.h"
+#include "sherd/core/tensor/dtype.h"
+#include "sherd/core/tensor/shape.h"
+#include "sherd/core/tensor/types/memory_overlap.h"
+#include "sherd/serialization/checkpoint/sharded_layout.h"
+#include "sherd/serialization/manifest/data_file.h"
+
+namespace sherd {
+namespace {
+
+constexpr char kOperation[] = "load_checkpoint";
+
+// Every rank checks up to so many files of a checkpoint, or shards of a tensor,
+// itself; of more, each checks a share.
+constexpr int64_t kFew = 64;
+
+uint64_t SaturatingAdd(uint64_t a, uint64_t b) {
+  return b > std::numeric_limits<uint64_t>::max() - a
+             ? std::numeric_limits<uint64_t>::max()
+             : a + b;
+}
+
+// The bytes of data in the files that have shards of a tensor, where
+// `data_before` has those in the files before each. A file of a number that
+// does not exist has none.
+uint64_t DataBytesOf(const ManifestTensor& tensor,
+                     absl::Span<const uint64_t> data_before) {
+  const auto files = static_cast<int64_t>(data_before.size()) - 1;
+  // [first, second).
+  std::vector<std::pair<int64_t, int64_t>> ranges;
+  for (const SavedRun& run : tensor.runs) {
+    for (const SavedExtent& extent : run.extents) {
+      const int64_t count = run.file_step == 0 ? 1 : run.shards;
+      const int64_t first = std::clamp<int64_t>(extent.file, 0, files);
+      ranges.emplace_back(first, first + std::min(count, files - first));
+    }
+  }
+  std::sort(ranges.begin(), ranges.end());
+  uint64_t bytes = 0;
+  int64_t end = 0;
+  for (auto [first, last] : ranges) {
+    first = std::max(first, end);
+    if (last <= first) continue;
+    bytes = SaturatingAdd(bytes, data_before[static_cast<size_t>(last)] -
+                                     data_before[static_cast<size_t>(first)]);
+    end = last;
+  }
+  return bytes;
+}
+
+// The share of a rank of the memory of its host; the same on all ranks.
+int64_t ShareOf(int64_t budget, const ProcessGroup& group) {
+  std::map<int, int64_t> ranks_on_host;
+  int64_t most = 1;
+  for (const int host : group.host_of_rank()) {
+    most = std::max(most, ++ranks_on_host[host]);
+  }
+  // Messages have room for a few elements for each other rank.
+  const int64_t least =
+      std::max(int64_t{2} << 20, int64_t{1024} * group.size());
+  return std::max(budget / most, least);
+}
+
+}  // namespace
+
+Loader::Loader(const std::string& path, std::vector<std::string> names,
+               DestinationFn destination, ProcessGroup& group,
+               const LoadOptions& options)
+    : path_(path),
+      label_(absl::StrCat("load \"", PrintableLine(path), "\"")),
+      operation_(kOperation, label_),
+      names_(std::move(names)),
+      destination_(std::move(destination)),
+      group_(group),
+      options_(options),
+      files_(options.files != nullptr ? *options.files : FileSystem::Posix()),
+      collective_({.timeout = options.timeout}),
+      memory_(ShareOf(options.memory_budget, group)),
+      phase_begin_(absl::Now()),
+      elements_of_rank_(static_cast<size_t>(group.size())) {}
+
+void Loader::EndPhase(absl::Duration& phase) {
+  const absl::Time now = absl::Now();
+  phase += now - std::exchange(phase_begin_, now);
+}
+
+std::map<std::string, ShardedTensor> Loader::TakeTensors() {
+  std::map<std::string, ShardedTensor> tensors;
+  for (Item& item : items_) {
+    tensors.emplace(item.name, std::move(item.tensor));
+  }
+  return tensors;
+}
+
+absl::StatusOr<Loader::Found> Loader::LookAgain() {
+  const absl::StatusOr<ManifestReader> current =
+      ManifestReader::Open(files_, path_);
+  Found found = kTheSame;
+  if (current.ok()) {
+    found = current->summary().save_id == save_id_ ? kTheSame : kAnother;
+  } else if (absl::IsNotFound(current.status()) && save_id_.empty()) {
+    // One that cannot be read now, or that was read before, is something.
+    found = kNothing;
+  }
+  SHERD_ASSIGN_OR_RETURN(
+      const uint64_t most,
+      AgreeOnMaximum(group_, operation(), absl::OkStatus(), {}, found));
+  return static_cast<Found>(most);
+}
+
+std::string Loader::DescribeCall() const {
+  std::string text = absl::StrCat(
+      "path ", PrintableLine(path_), "\nmin_read_bytes ",
+      options_.min_read_bytes, "\nmemory_budget ", options_.memory_budget,
+      "\nstrict ", options_.strict ? "true" : "false", "\nreport ",
+      options_.report != nullptr ? "wanted" : "not wanted", "\nsave ", save_id_,
+      "\n");
+  for (const RenameRule& rule : options_.rename) {
+    absl::StrAppend(&text, "rename ", Quoted(rule.loaded), " from ",
+                    Quoted(rule.saved), "\n");
+  }
+  for (const std::string& name : report_.missing) {
+    absl::StrAppend(&text, "not in the checkpoint: ", Quoted(name), "\n");
+  }
+  for (const auto& mismatch : report_.mismatched) {
+    absl::StrAppend(&text, "left, ", PrintableLine(mismatch.reason), "\n");
+  }
+  std::vector<TensorToSave> layouts;
+  for (const Item& item : items_) {
+    absl::StatusOr<TensorToSave> layout =
+        DescribeTensor(item.name, item.tensor, group_);
+    if (layout.ok()) layouts.push_back(*std::move(layout));
+  }
+  return absl::StrCat(text, DescribeForAgreement(layouts));
+}
+
+absl::Status Loader::Prepare() {
+  fingerprint_.Add(path_)
+      .Add(options_.min_read_bytes)
+      .Add(options_.memory_budget)
+      .Add(options_.strict ? 1 : 0)
+      .Add(options_.report != nullptr ? 1 : 0);
+  for (const RenameRule& rule : options_.rename) {
+    fingerprint_.Add(rule.loaded).Add(rule.saved);
+  }
+  SHERD_ASSIGN_OR_RETURN(ManifestReader manifest,
+                         ManifestReader::Open(files_, path_));
+  save_id_ = manifest.summary().save_id;
+  fingerprint_.Add(save_id_);
+  SHERD_RETURN_IF_ERROR(step_->MadeProgress());
+  files_reader_.emplace(path_, std::move(manifest), files_,
+                        [this] { return step_->MadeProgress(); });
+  ledger_.emplace(
+      *files_reader_, [this](int32_t item) -> const auto& {
+        return *items_[static_cast<size_t>(item)].saved;
+      });
+  reader_.emplace(*files_reader_, *ledger_);
+  SHERD_RETURN_IF_ERROR(CheckFileSizes());
+  SHERD_RETURN_IF_ERROR(FindTensors());
+  SHERD_RETURN_IF_ERROR(CheckApart());
+  StrategyChooser chooser(group_.size(), options_.min_read_bytes);
+  return Plan(chooser);
+}
+
+// Checks that the files have the sizes in the manifest: only then is the
+// manifest trusted about the memory that the tensors need. If there are very
+// many files, the ranks divide them.
+absl::Status Loader::CheckFileSizes() {
+  const ManifestReader& manifest = files_reader_->manifest();
+  const auto files = static_cast<int32_t>(manifest.num_files());
+  data_before_ = {0};
+  for (int32_t file = 0; file < files; ++file) {
+    if (files <= kFew || file % group_.size() == group_.rank()) {
+      SHERD_RETURN_IF_ERROR(files_reader_->Open(file));
+    }
+    SHERD_ASSIGN_OR_RETURN(const ManifestFile* const info,
+                           manifest.FileAt(file));
+    int64_t data = info->size - info->data_begin;
+    if (manifest.summary().version > 1) data -= CrcTableBytes(info->chunks);
+    data_before_.push_back(
+        SaturatingAdd(data_before_.back(),
+                      static_cast<uint64_t>(std::max<int64_t>(data, 0))));
+  }
+  return absl::OkStatus();
+}
+
+// Checks a tensor before memory for it is taken: all ranks, that the files have
+// as many bytes as it needs; and that its extents are inside their files, which
+// the ranks divide if these or its shards are many.
+absl::Status Loader::CheckExtents(const ManifestTensor& saved) {
+  const uint64_t most = DataBytesOf(saved, data_before_);
+  if (static_cast<uint64_t>(saved.bytes()) > most) {
+    return absl::DataLossError(absl::StrCat(
+        files_reader_->manifest().path(), ": tensor ", Quoted(saved.name),
+        " has ", saved.bytes(), " bytes, but the files with its shards have ",
+        most, " bytes of data"));
+  }
+  const bool divide =
+      files_reader_->manifest().num_files() > kFew || saved.num_shards() > kFew;
+  const int64_t step = divide ? group_.size() : 1;
+  for (int64_t shard = divide ? group_.rank() : 0; shard < saved.num_shards();
+       shard += step) {
+    for (const SavedExtent& extent :
+         saved.PlaceOf(shard, files_reader_->chunk_bytes()).extents) {
+      SHERD_RETURN_IF_ERROR(files_reader_->Open(extent));
+    }
+  }
+  return absl::OkStatus();
+}
+
+std::string Loader::SavedName(const std::string& name) const {
+  for (const RenameRule& rule : options_.rename) {
+    if (absl::StartsWith(name, rule.loaded)) {
+      return absl::StrCat(rule.saved, name.substr(rule.loaded.size()));
+    }
+  }
+  return name;
+}
+
+absl::Status Loader::FindTensors() {
+  const ManifestReader& manifest = files_reader_->manifest();
+  // By name in the checkpoint; several destinations may take one tensor.
+  std::vector<std::string> saved_names;
+  for (const std::string& name : names_) saved_names.push_back(SavedName(name));
+  std::sort(saved_names.begin(), saved_names.end());
+  saved_names.erase(std::unique(saved_names.begin(), saved_names.end()),
+                    saved_names.end());
+  std::vector<std::shared_ptr<const ManifestTensor>> found;
+  if (options_.strict) {
+    SHERD_ASSIGN_OR_RETURN(found, manifest.FindAll(saved_names));
+  } else {
+    for (const std::string& name : saved_names) {
+      auto tensor = manifest.Find(name);
+      if (!tensor.ok() && !absl::IsInvalidArgument(tensor.status())) {
+        return tensor.status();
+      }
+      found.push_back(tensor.ok() ? *std::move(tensor) : nullptr);
+    }
+  }
+  for (const std::string& name : names_) {
+    const size_t i = static_cast<size_t>(std::lower_bound(saved_names.begin(),
+                                                          saved_names.end(),
+                                                          SavedName(name)) -
+                                         saved_names.begin());
+    SHERD_RETURN_IF_ERROR(AddItem(name, found[i]));
+  }
+  return options_.report != nullptr ? ListUnexpected() : absl::OkStatus();
+}
+
+absl::Status Loader::AddItem(const std::string& name,
+                             std::shared_ptr<const ManifestTensor> saved) {
+  if (saved == nullptr) {
+    fingerprint_.Add(name);
+    report_.missing.push_back(name);
+    return absl::OkStatus();
+  }
+  SHERD_RETURN_IF_ERROR(CheckExtents(*saved));
+  SHERD_ASSIGN_OR_RETURN(ShardedTensor tensor, destination_(name, *saved));
+  SHERD_ASSIGN_OR_RETURN(const TensorToSave layout,
+                         DescribeTensor(name, tensor, group_));
+  AddToFingerprint(layout, fingerprint_);
+  const absl::Status fits = CheckFits(name, *saved, tensor);
+  if (!options_.strict && absl::IsInvalidArgument(fits)) {
+    report_.mismatched.push_back({name, std::string(fits.message())});
+    return absl::OkStatus();
+  }
+  SHERD_RETURN_IF_ERROR(fits);
+  Item& item = items_.emplace_back();
+  item.name = name;
+  item.saved = std::move(saved);
+  item.tensor = std::move(tensor);
+  return absl::OkStatus();
+}
+
+absl::Status Loader::ListUnexpected() {
+  std::vector<std::string> wanted;
+  for (const std::string& name : names_) wanted.push_back(SavedName(name));
+  std::sort(wanted.begin(), wanted.end());
+  SHERD_ASSIGN_OR_RETURN(const Manifest manifest,
+                         files_reader_->manifest().ReadAll());
+  for (const ManifestTensor& tensor : manifest.tensors) {
+    if (!std::binary_search(wanted.begin(), wanted.end(), tensor.name)) {
+      report_.unexpected.push_back(tensor.name);
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Loader::CheckFits(const std::string& name,
+                               const ManifestTensor& saved,
+                               const ShardedTensor& tensor) {
+  const Dims sizes(tensor.size().begin(), tensor.size().end());
+  if (tensor.dtype() != saved.dtype || sizes != saved.sizes()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        path_, " has tensor ", Quoted(saved.name), " as ", Name(saved.dtype),
+        " ", FormatDims(saved.sizes()), ", but the destination is ",
+        Name(tensor.dtype()), " ", FormatDims(sizes)));
+  }
+  for (const Shard& shard : tensor.local_shards()) {
+    if (shard.tensor.numel() != 0 && !shard.tensor.writable()) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          "the destination of tensor ", Quoted(name), " is read-only memory"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+// That each element of the destinations is set once.
+absl::Status Loader::CheckApart() const {
+  std::vector<internal::MemoryAccess> writes;
+  std::vector<const Item*> owners;
+  for (const Item& item : items_) {
+    for (const Shard& shard : item.tensor.local_shards()) {
+      writes.push_back(
+          internal::AccessToTensor(shard.tensor, internal::Access::kWrite));
+      owners.push_back(&item);
+    }
+  }
+  const auto conflict = internal::FindConflict(writes);
+  if (!conflict) return absl::OkStatus();
+  const std::string& first = owners[conflict->first]->name;
+  const std::string& second = owners[conflict->second]->name;
+  if (first == second) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "elements of the destination of tensor ", Quoted(first),
+        " lie in the same memory, expected each in memory of its own"));
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      "the destinations of tensors ", Quoted(first), " and ", Quoted(second),
+      " share memory, expected each in memory of its own; load one of them"));
+}
+
+absl::Status Loader::Plan(StrategyChooser& chooser) {
+  for (size_t i = 0; i < items_.size(); ++i) {
+    Item& item = items_[i];
+    const ManifestTensor& saved = *item.saved;
+    item.strategy = chooser.Choose(LargestSizes(saved.layout),
+                                   LargestSizes(item.tensor.placed_boxes()),
+                                   SizeOf(saved.dtype));
+    if (item.strategy == ReadStrategy::kExchange) continue;
+    SHERD_RETURN_IF_ERROR(PlanPieces(item));
+    for (size_t b = 0; b < item.boxes.size(); ++b) {
+      PlanReads(saved, files_reader_->chunk_bytes(), static_cast<int32_t>(i),
+                item.boxes[b], static_cast<int32_t>(b), reads_);
+    }
+  }
+  SortReads(reads_);
+  return PlanExchange();
+}
+
+// What this rank reads of a tensor, and copies.
+absl::Status Loader::PlanPieces(Item& item) {
+  const absl::Span<const PlacedBox> wanted = item.tensor.placed_boxes();
+  const size_t element_size = SizeOf(item.saved->dtype);
+  if (!HasReplicas(item.saved->sizes(), wanted)) {
+    for (const int shard : item.tensor.local_shard_indices()) {
+      const auto index = static_cast<size_t>(shard);
+      item.boxes.push_back({{wanted[index]}, index});
+    }
+    return absl::OkStatus();
+  }
+  ReplicaWork work = PlanReplicas(wanted, element_size, group_.rank(),
+                                  absl::MakeSpan(elements_of_rank_));
+  item.boxes = std::move(work.reads);
+  Copies& copies = copies_[element_size];
+  SHERD_ASSIGN_OR_RETURN(const int first, copies.numbers.Add(item.tensor));
+  for (BoxCopy& copy : work.copies) {
+    copy.src_shard += first;
+    copy.dst_shard += first;
+    copies.moves.copies.push_back(std::move(copy));
+  }
+  ListShards(item.tensor, first, copies.moves.sources);
+  ListShards(item.tensor, first, copies.moves.destinations);
+  return absl::OkStatus();
+}
+
+// In the order of the files, as far as the first shards show it: it is the same
+// on all ranks.
+absl::Status Loader::PlanExchange() {
+  std::vector<std::tuple<int32_t, int64_t, size_t>> order;
+  for (size_t i = 0; i < items_.size(); ++i) {
+    if (items_[i].strategy != ReadStrategy::kExchange) continue;
+    const SavedExtents extents =
+        items_[i].saved->PlaceOf(0, files_reader_->chunk_bytes()).extents;
+    const SavedExtent first = extents.empty() ? SavedExtent() : extents[0];
+    order.emplace_back(first.file, first.data_offset, i);
+  }
+  std::sort(order.begin(), order.end());
+  for (const auto& [file, offset, i] : order) {
+    const ManifestTensor& saved = *items_[i].saved;
+    const size_t element_size = SizeOf(saved.dtype);
+    const auto [exchange, is_new] = exchanges_.try_emplace(
+        element_size, group_, element_size, part_bytes());
+    SHERD_RETURN_IF_ERROR(exchange->second.Add(static_cast<int64_t>(i),
+                                               saved.layout, items_[i].tensor));
+  }
+  for (auto& [element_size, exchange] : exchanges_) exchange.Finish();
+  return absl::OkStatus();
+}
+
+}  // namespace sherd

@@ -1,0 +1,178 @@
+#ifndef SHERD_SERIALIZATION_CHECKPOINT_LOAD_LOADER_H_
+#define SHERD_SERIALIZATION_CHECKPOINT_LOAD_LOADER_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "sherd/core/base/file.h"
+#include "sherd/core/base/fingerprint.h"
+#include "sherd/core/comm/collective/agreement.h"
+#include "sherd/core/comm/collective/operation_label.h"
+#include "sherd/core/comm/process_group.h"
+#include "sherd/core/sharding/sharded_tensor.h"
+#include "sherd/core/tensor/tensor.h"
+#include "sherd/serialization/checkpoint.h"
+#include "sherd/serialization/checkpoint/extent_reader.h"
+#include "sherd/serialization/checkpoint/load/chunk_ledger.h"
+#include "sherd/serialization/checkpoint/load/load_moves.h"
+#include "sherd/serialization/checkpoint/load/load_plan.h"
+#include "sherd/serialization/checkpoint/load/piece_reader.h"
+#include "sherd/serialization/manifest/manifest.h"
+#include "sherd/serialization/manifest/manifest_reader.h"
+
+namespace sherd {
+
+// One rank's part of one load. All ranks create one alike, and call the
+// collective functions in the same order.
+//
+// A load is a plan, on which the ranks agree; then steps, each of which ends
+// with an agreement and an exchange of data: in the first a rank reads what
+// goes straight into place, in each a round of every LoadExchange; then
+// replicas are copied; and at the end the ranks report, and check together the
+// chunks that several of them read.
+class Loader {
+ public:
+  // The checkpoint when a load has failed, as seen by the rank that sees most:
+  // that which it read before, or one that a save has put in its place.
+  enum Found : uint64_t { kNothing, kTheSame, kAnother };
+
+  // Finds or makes the tensor to load into; called before data moves, again if
+  // the load starts over.
+  using DestinationFn = std::function<absl::StatusOr<ShardedTensor>(
+      const std::string& name, const ManifestTensor& saved)>;
+
+  // `path`, `group` and `options` are borrowed. Names ascend.
+  Loader(const std::string& path, std::vector<std::string> names,
+         DestinationFn destination, ProcessGroup& group,
+         const LoadOptions& options);
+
+  // Collective.
+  absl::Status Run();
+
+  // After success: what was loaded, by name.
+  std::map<std::string, ShardedTensor> TakeTensors();
+  LoadReport TakeReport() { return std::move(report_); }
+  const CheckpointStats& stats() const { return stats_; }
+
+  // After an error, which all ranks have alike: what the ranks find when they
+  // look again. Collective.
+  absl::StatusOr<Found> LookAgain();
+
+  const OperationLabel& operation() const { return operation_; }
+
+ private:
+  struct Item {
+    std::string name;
+    std::shared_ptr<const ManifestTensor> saved;
+    ShardedTensor tensor;
+    ReadStrategy strategy = ReadStrategy::kPieces;
+    // What this rank reads into place.
+    std::vector<WantedBox> boxes;
+  };
+  // Copies of replicas, by element size.
+  struct Copies {
+    ShardNumbers numbers;
+    MoveList moves;
+  };
+  // The end of a load, from each rank to all; sent as it is in memory.
+  struct Note {
+    int64_t bytes_read = 0;
+    int64_t bytes_exchanged = 0;
+    int64_t partial_chunks = 0;
+    LoadPhases phases;
+  };
+
+  // Ranks wait in the agreement that ends the step as long as the others read.
+  // The last step ends with notes.
+  void BeginStep(bool is_last);
+  // Adds the time since the last call to a phase.
+  void EndPhase(absl::Duration& phase);
+  std::string DescribeCall() const;
+
+  // Everything that can go wrong before data moves.
+  absl::Status Prepare();
+  absl::Status CheckFileSizes();
+  absl::Status CheckExtents(const ManifestTensor& saved);
+  std::string SavedName(const std::string& name) const;
+  absl::Status FindTensors();
+  absl::Status AddItem(const std::string& name,
+                       std::shared_ptr<const ManifestTensor> saved);
+  absl::Status ListUnexpected();
+  absl::Status CheckFits(const std::string& name, const ManifestTensor& saved,
+                         const ShardedTensor& tensor);
+  absl::Status CheckApart() const;
+  absl::Status Plan(StrategyChooser& chooser);
+  absl::Status PlanExchange();
+  absl::Status PlanPieces(Item& item);
+
+  int64_t part_bytes() const;
+  int64_t NumMoves() const;
+  absl::Status Move();
+  absl::Status ReadPieces();
+  ShardSource SourceOf(const Item& item, int32_t number, int64_t shard) const;
+  absl::StatusOr<MoveList> ReadRound(LoadExchange& exchange, int64_t round);
+  absl::Status RunMove(absl::StatusOr<MoveList> moves, size_t element_size,
+                       bool is_last);
+
+  absl::Status Finish();
+  void SumUp(absl::Span<const Note> notes);
+  absl::Status CheckPartial(std::vector<PartialChunk> mine,
+                            absl::Span<const Note> notes);
+  absl::StatusOr<std::vector<PartialChunk>> GatherPartial(
+      absl::Span<const PartialChunk> mine, absl::Span<const Note> notes);
+  absl::StatusOr<std::vector<PartialChunk>> TradePartial(
+      std::vector<PartialChunk> mine);
+
+  const std::string& path_;
+  // The beginning of error messages.
+  const std::string label_;
+  const OperationLabel operation_;
+  const std::vector<std::string> names_;
+  const DestinationFn destination_;
+  ProcessGroup& group_;
+  const LoadOptions& options_;
+  FileSystem& files_;
+  // Of each collective that moves data.
+  const CollectiveOptions collective_;
+  // This rank's share of the memory.
+  const int64_t memory_;
+
+  // The step that this rank is in.
+  std::optional<LongStep> step_;
+  absl::Time phase_begin_;
+
+  // To be read, so that all ranks read about as much.
+  std::vector<int64_t> elements_of_rank_;
+  Fingerprint fingerprint_;
+  std::string save_id_;
+  std::optional<ExtentReader> files_reader_;
+  // The bytes of data in the files before each, and in all.
+  std::vector<uint64_t> data_before_;
+  std::optional<ChunkLedger> ledger_;
+  std::optional<PieceReader> reader_;
+  std::vector<Item> items_;
+  std::vector<ShardRead> reads_;
+  std::map<size_t, LoadExchange> exchanges_;
+  std::map<size_t, Copies> copies_;
+  // The error of this rank while data moved.
+  absl::Status failure_;
+  LoadPhases phases_;
+  int64_t bytes_exchanged_ = 0;
+  int64_t num_exchanges_ = 0;
+  LoadReport report_;
+  CheckpointStats stats_;
+};
+
+}  // namespace sherd
+
+#endif  // SHERD_SERIALIZATION_CHECKPOINT_LOAD_LOADER_H_

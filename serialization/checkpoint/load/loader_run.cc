@@ -1,0 +1,261 @@
+#include <algorithm>
+#include <type_traits>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "sherd/core/base/status_macros.h"
+#include "sherd/core/sharding/transfer/reshard_executor.h"
+#include "sherd/core/tensor/dtype.h"
+#include "sherd/serialization/checkpoint/load/loader.h"
+#include "sherd/serialization/checkpoint/sharded_layout.h"
+
+namespace sherd {
+namespace {
+
+// Long enough that an exchange costs little beside reading, and short enough
+// that what was read is still in the cache when it is handed on.
+constexpr int64_t kPartBytes = int64_t{4} << 20;
+constexpr int64_t kMaxMessageStaging = int64_t{64} << 20;
+
+// Up to this many bytes of all ranks together, every rank checks all chunks
+// that several ranks read parts of; above, each checks a share.
+constexpr int64_t kMaxGatheredChunks = int64_t{256} << 10;
+
+ConstBytes BytesOf(absl::Span<const PartialChunk> chunks) {
+  return {reinterpret_cast<const std::byte*>(chunks.data()),
+          chunks.size() * sizeof(PartialChunk)};
+}
+MutableBytes BytesOf(absl::Span<PartialChunk> chunks) {
+  return {reinterpret_cast<std::byte*>(chunks.data()),
+          chunks.size() * sizeof(PartialChunk)};
+}
+
+// The rank that checks a chunk, if each checks a share.
+int CheckerOf(const PartialChunk& chunk, int ranks) {
+  return static_cast<int>((chunk.tensor + chunk.shard + chunk.chunk) % ranks);
+}
+
+}  // namespace
+
+int64_t Loader::part_bytes() const {
+  return std::min(kPartBytes, memory_ / 8 * 3);
+}
+
+// Of data, the same on all ranks.
+int64_t Loader::NumMoves() const {
+  int64_t moves = static_cast<int64_t>(copies_.size());
+  for (const auto& [element_size, exchange] : exchanges_) {
+    moves += exchange.rounds();
+  }
+  return moves;
+}
+
+void Loader::BeginStep(bool is_last) {
+  step_.emplace(group_, operation_,
+                LongStepOptions{.timeout = options_.timeout,
+                                .note_bytes = is_last ? sizeof(Note) : 0});
+}
+
+absl::Status Loader::Run() {
+  BeginStep(false);
+  // First this, since it fills the fingerprint.
+  const absl::Status prepared = Prepare();
+  EndPhase(phases_.plan);
+  SHERD_RETURN_IF_ERROR(step_->Agree(
+      prepared, {fingerprint_.value(), [this] { return DescribeCall(); }}));
+  EndPhase(phases_.exchange);
+  BeginStep(NumMoves() == 0);
+  failure_ = ReadPieces();
+  EndPhase(phases_.read);
+  SHERD_RETURN_IF_ERROR(Move());
+  return Finish();
+}
+
+ShardSource Loader::SourceOf(const Item& item, int32_t number,
+                             int64_t shard) const {
+  return {number, shard, item.saved->layout.BoxAt(shard).sizes,
+          item.saved->PlaceOf(shard, files_reader_->chunk_bytes()).extents};
+}
+
+absl::Status Loader::ReadPieces() {
+  for (const ShardRead& read : reads_) {
+    const Item& item = items_[static_cast<size_t>(read.tensor)];
+    const WantedBox& wanted = item.boxes[static_cast<size_t>(read.wanted)];
+    const Box saved = item.saved->layout.BoxAt(read.saved);
+    const std::optional<Box> common = Intersect(saved, wanted);
+    if (!common) continue;
+    SHERD_ASSIGN_OR_RETURN(const Tensor destination,
+                           LocalPart(item.tensor, wanted.shard, *common));
+    SHERD_RETURN_IF_ERROR(
+        reader_->ReadBox(SourceOf(item, read.tensor, read.saved),
+                         OffsetsFrom(saved.offsets, *common), destination));
+  }
+  return reader_->Flush();
+}
+
+// Fails only where all ranks do; otherwise what went wrong is in failure_.
+absl::Status Loader::Move() {
+  int64_t left = NumMoves();
+  // One after another, so that only one has staging memory.
+  while (!exchanges_.empty()) {
+    auto& [element_size, exchange] = *exchanges_.begin();
+    for (int64_t round = 0; round < exchange.rounds(); ++round) {
+      absl::StatusOr<MoveList> moves =
+          failure_.ok() ? ReadRound(exchange, round) : failure_;
+      EndPhase(phases_.read);
+      SHERD_RETURN_IF_ERROR(
+          RunMove(std::move(moves), element_size, --left == 0));
+    }
+    exchanges_.erase(exchanges_.begin());
+  }
+  for (auto& [element_size, copies] : copies_) {
+    absl::StatusOr<MoveList> moves = std::move(copies.moves);
+    if (!failure_.ok()) moves = failure_;
+    SHERD_RETURN_IF_ERROR(RunMove(std::move(moves), element_size, --left == 0));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<MoveList> Loader::ReadRound(LoadExchange& exchange,
+                                           int64_t round) {
+  SHERD_ASSIGN_OR_RETURN(
+      MoveList moves,
+      exchange.ReadRound(
+          round,
+          [&](int64_t number, const ExchangeStream::Piece& piece,
+              absl::Span<std::byte> buffer) -> absl::Status {
+            const Item& item = items_[static_cast<size_t>(number)];
+            return reader_->ReadContiguous(
+                SourceOf(item, static_cast<int32_t>(number), piece.shard),
+                piece.offset, buffer);
+          }));
+  SHERD_RETURN_IF_ERROR(reader_->Flush());
+  return moves;
+}
+
+// Moves data between ranks, once all have read it.
+absl::Status Loader::RunMove(absl::StatusOr<MoveList> moves,
+                             size_t element_size, bool is_last) {
+  // RunReshard compares how the ranks fared.
+  SHERD_RETURN_IF_ERROR(step_->Agree(absl::OkStatus()));
+  ReshardStats stats;
+  const ReshardOptions options = {
+      .max_staging_bytes = std::min(kMaxMessageStaging, memory_ / 8 * 3),
+      .timeout = options_.timeout,
+      .stats = &stats};
+  SHERD_RETURN_IF_ERROR(RunReshard(
+      group_, operation_,
+      moves.ok()
+          ? MakeExecutor(*std::move(moves), element_size, group_, options)
+          : moves.status(),
+      {}, options_.timeout));
+  bytes_exchanged_ += stats.bytes_sent;
+  ++num_exchanges_;
+  EndPhase(phases_.exchange);
+  BeginStep(is_last);
+  return absl::OkStatus();
+}
+
+// Tells the ranks how each of them fared, and checks the CRCs of what several
+// of them read.
+absl::Status Loader::Finish() {
+  static_assert(std::is_trivially_copyable_v<Note>);
+  if (failure_.ok()) failure_ = ledger_->Finish();
+  std::vector<PartialChunk> partial = ledger_->TakePartial();
+  const Note mine = {files_reader_->bytes_read(), bytes_exchanged_,
+                     static_cast<int64_t>(partial.size()), phases_};
+  std::vector<Note> notes(static_cast<size_t>(group_.size()));
+  SHERD_RETURN_IF_ERROR(step_->AgreeAndGather(
+      failure_, {},
+      ConstBytes(reinterpret_cast<const std::byte*>(&mine), sizeof(mine)),
+      MutableBytes(reinterpret_cast<std::byte*>(notes.data()),
+                   notes.size() * sizeof(Note))));
+  SumUp(notes);
+  absl::Duration ignored;
+  EndPhase(ignored);
+  SHERD_RETURN_IF_ERROR(CheckPartial(std::move(partial), notes));
+  EndPhase(stats_.check);
+  return absl::OkStatus();
+}
+
+void Loader::SumUp(absl::Span<const Note> notes) {
+  absl::Duration longest;
+  for (const Note& note : notes) {
+    stats_.file_bytes += note.bytes_read;
+    stats_.exchanged_bytes += note.bytes_exchanged;
+    const absl::Duration busy = note.phases.plan + note.phases.read;
+    if (busy > longest) {
+      longest = busy;
+      stats_.slowest_rank = static_cast<int>(stats_.load_phases.size());
+    }
+    stats_.load_phases.push_back(note.phases);
+  }
+  stats_.exchanges = num_exchanges_;
+  for (const Item& item : items_) stats_.tensor_bytes += item.saved->bytes();
+}
+
+absl::Status Loader::CheckPartial(std::vector<PartialChunk> mine,
+                                  absl::Span<const Note> notes) {
+  int64_t total = 0;
+  for (const Note& note : notes) total += note.partial_chunks;
+  if (total == 0) return absl::OkStatus();
+  const bool gather =
+      total <= kMaxGatheredChunks / static_cast<int64_t>(sizeof(PartialChunk));
+  SHERD_ASSIGN_OR_RETURN(
+      std::vector<PartialChunk> all,
+      gather ? GatherPartial(mine, notes) : TradePartial(std::move(mine)));
+  const absl::Status status = ledger_->CheckTogether(std::move(all));
+  // Where all ranks check the same numbers they know that all find them right;
+  // but of damage each may say something else.
+  if (gather && status.ok()) return status;
+  return Agree(group_, operation_, status, {}, collective_);
+}
+
+absl::StatusOr<std::vector<PartialChunk>> Loader::GatherPartial(
+    absl::Span<const PartialChunk> mine, absl::Span<const Note> notes) {
+  size_t total = 0;
+  for (const Note& note : notes) total += note.partial_chunks;
+  std::vector<PartialChunk> all(total);
+  std::vector<MutableBytes> recvs;
+  size_t first = 0;
+  for (const Note& note : notes) {
+    const auto count = static_cast<size_t>(note.partial_chunks);
+    recvs.push_back(BytesOf(absl::MakeSpan(all).subspan(first, count)));
+    first += count;
+  }
+  SHERD_RETURN_IF_ERROR(group_.AllGatherV(BytesOf(mine), recvs, collective_));
+  return all;
+}
+
+absl::StatusOr<std::vector<PartialChunk>> Loader::TradePartial(
+    std::vector<PartialChunk> mine) {
+  const int ranks = group_.size();
+  std::stable_sort(mine.begin(), mine.end(),
+                   [ranks](const PartialChunk& a, const PartialChunk& b) {
+                     return CheckerOf(a, ranks) < CheckerOf(b, ranks);
+                   });
+  std::vector<int64_t> sent(static_cast<size_t>(ranks));
+  std::vector<int64_t> received(sent.size());
+  for (const PartialChunk& chunk : mine) ++sent[CheckerOf(chunk, ranks)];
+  SHERD_RETURN_IF_ERROR(group_.AllToAll<int64_t>(
+      absl::MakeConstSpan(sent), absl::MakeSpan(received), collective_));
+  int64_t total = 0;
+  for (const int64_t count : received) total += count;
+  std::vector<PartialChunk> all(static_cast<size_t>(total));
+  std::vector<ConstBytes> sends;
+  std::vector<MutableBytes> recvs;
+  size_t from = 0;
+  size_t to = 0;
+  for (size_t r = 0; r < sent.size(); ++r) {
+    const auto out = static_cast<size_t>(sent[r]);
+    const auto in = static_cast<size_t>(received[r]);
+    sends.push_back(BytesOf(absl::MakeConstSpan(mine).subspan(from, out)));
+    recvs.push_back(BytesOf(absl::MakeSpan(all).subspan(to, in)));
+    from += out;
+    to += in;
+  }
+  SHERD_RETURN_IF_ERROR(group_.AllToAllV(sends, recvs, collective_));
+  return all;
+}
+
+}  // namespace sherd

@@ -1,0 +1,91 @@
+#ifndef SHERD_SERIALIZATION_CHECKPOINT_LOAD_PIECE_READER_H_
+#define SHERD_SERIALIZATION_CHECKPOINT_LOAD_PIECE_READER_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "sherd/core/tensor/shape.h"
+#include "sherd/core/tensor/tensor.h"
+#include "sherd/serialization/checkpoint/extent_reader.h"
+#include "sherd/serialization/checkpoint/load/chunk_ledger.h"
+#include "sherd/serialization/manifest/manifest.h"
+#include "sherd/serialization/safetensors/box_pieces.h"
+
+namespace sherd {
+
+// A shard of a checkpoint.
+struct ShardSource {
+  // The tensor's number in the ledger, and the shard's in the layout.
+  int32_t tensor = 0;
+  int64_t shard = 0;
+  Dims sizes;
+  SavedExtents extents;
+};
+
+// Reads boxes of shards and enters what it reads in a ledger. Not thread-safe.
+//
+// Merging. Long pieces that are contiguous at the destination are read straight
+// into it. Others wait in a list until the next one lies too far away in the
+// file; then all are read at once, through 256 KiB, of any number of shards and
+// tensors. Too far is: a page of the file would be read that nobody asked for,
+// and such pages were more than a twentieth. So ask in the order of the file.
+class PieceReader {
+ public:
+  // Both are borrowed.
+  PieceReader(ExtentReader& reader, ChunkLedger& ledger)
+      : reader_(reader), ledger_(ledger) {}
+
+  // Reads the box at `offsets` in a shard, of the sizes of `destination`, into
+  // `destination`, in host memory or on a device. In host memory it is complete
+  // after Flush; its storage must live until then.
+  absl::Status ReadBox(const ShardSource& source,
+                       absl::Span<const int64_t> offsets,
+                       const Tensor& destination);
+
+  // Reads bytes of a shard from `offset` in it on, at once.
+  absl::Status ReadRun(const ShardSource& source, int64_t offset,
+                       absl::Span<std::byte> buffer);
+
+  // The same, but complete only after Flush, and merged if it is short.
+  absl::Status ReadContiguous(const ShardSource& source, int64_t offset,
+                              absl::Span<std::byte> buffer);
+
+  absl::Status Flush();
+
+ private:
+  // A piece that waits; its bytes follow those in `source` of the extent.
+  struct Waiting {
+    ExtentOfShard place;
+    // In the extent.
+    int64_t offset;
+    int64_t bytes;
+    std::byte* data;
+    // Of elements, if it is not contiguous at the destination.
+    size_t element_size;
+    Dims sizes;
+    Dims strides;
+  };
+
+  absl::Status ReadPiece(const ShardSource& source, const BoxPiece& piece,
+                         size_t element_size);
+  bool Joins(const SavedExtent& extent, int64_t offset, int64_t bytes) const;
+  void Scatter(const Waiting& piece, const std::byte* from);
+
+  ExtentReader& reader_;
+  ChunkLedger& ledger_;
+  std::vector<Waiting> waiting_;
+  // What the waiting pieces span of a file's data, and the pages in it that
+  // none of them needs.
+  int32_t file_ = 0;
+  int64_t begin_ = 0;
+  int64_t end_ = 0;
+  int64_t needless_pages_ = 0;
+  std::vector<std::byte> staging_;
+};
+
+}  // namespace sherd
+
+#endif  // SHERD_SERIALIZATION_CHECKPOINT_LOAD_PIECE_READER_H_

@@ -1,0 +1,38 @@
+#include <map>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "sherd/core/base/status_macros.h"
+#include "sherd/core/comm/init.h"
+#include "sherd/core/comm/process_group.h"
+#include "sherd/core/sharding/sharded_tensor.h"
+#include "sherd/serialization/checkpoint.h"
+#include "sherd/serialization/checkpoint/save/saver.h"
+
+namespace sherd {
+
+absl::Status SaveCheckpoint(const std::string& path,
+                            const std::map<std::string, ShardedTensor>& tensors,
+                            std::shared_ptr<ProcessGroup> group,
+                            const SaveOptions& options) {
+  if (group == nullptr) {
+    SHERD_ASSIGN_OR_RETURN(group, DefaultGroup());
+  }
+  // Borrowed, not counted: the call outlives the save.
+  Saver saver({.path = path,
+               .tensors = std::shared_ptr<const SaveJob::Tensors>(
+                   std::shared_ptr<const void>(), &tensors),
+               .group = group,
+               .options = options});
+  SHERD_RETURN_IF_ERROR(
+      InOperation(saver.operation(), saver.Run(), group->name()));
+  if (options.stats != nullptr) {
+    *options.stats = {.tensor_bytes = saver.tensor_bytes(),
+                      .file_bytes = saver.file_bytes()};
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace sherd

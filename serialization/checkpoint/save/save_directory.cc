@@ -1,0 +1,257 @@
+#include "sherd/serialization/checkpoint/save/save_directory.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <limits>
+#include <utility>
+
+#include "absl/container/flat_hash_set.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "sherd/core/base/error_info.h"
+#include "sherd/core/base/fingerprint.h"
+#include "sherd/core/base/logging.h"
+#include "sherd/core/base/status_macros.h"
+#include "sherd/serialization/checkpoint/save/save_plan.h"
+#include "sherd/serialization/checkpoint/save/shard_writer.h"
+#include "sherd/serialization/manifest/manifest_codec.h"
+#include "sherd/serialization/manifest/manifest_reader.h"
+#include "sherd/serialization/wire/little_endian.h"
+
+namespace sherd {
+namespace {
+
+// A manifest is written in blocks of this size.
+constexpr size_t kStageBytes = size_t{1} << 20;
+
+// The result of a sync of directories, with what to do where there is none.
+absl::Status WithAdvice(const absl::Status& synced) {
+  if (!absl::IsUnimplemented(synced)) return synced;
+  return absl::UnimplementedError(absl::StrCat(
+      synced.message(),
+      ": expected a file system that syncs directories; use another one, or "
+      "sync=false, with which a loss of power may damage the checkpoint"));
+}
+
+std::string SaveIdText(uint64_t id) { return absl::StrFormat("%016x", id); }
+
+// The number of the save that wrote a manifest; 0 for version 1, whose numbers
+// have no order.
+uint64_t NumberOf(const ManifestReader& manifest) {
+  uint64_t number = 0;
+  if (manifest.summary().version == 1 ||
+      !absl::SimpleHexAtoi(manifest.summary().save_id, &number)) {
+    return 0;
+  }
+  return number;
+}
+
+}  // namespace
+
+SaveDirectory::SaveDirectory(FileSystem& files, std::string path, bool sync,
+                             Progress progress)
+    : files_(files),
+      path_(std::move(path)),
+      sync_(sync),
+      progress_(std::move(progress)) {}
+
+absl::StatusOr<uint64_t> SaveDirectory::Take(absl::Duration lease_duration,
+                                             int64_t tensor_bytes) {
+  SHERD_RETURN_IF_ERROR(
+      sync_ ? WithAdvice(CreateDurableDirectories(files_, path_))
+            : files_.CreateDirectories(path_));
+  SHERD_ASSIGN_OR_RETURN(const uint64_t id, TakeLease(lease_duration));
+  SHERD_RETURN_IF_ERROR(RemoveLeftovers(id));
+  SHERD_ASSIGN_OR_RETURN(const int64_t free_bytes, files_.FreeBytes(path_));
+  if (tensor_bytes > free_bytes) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "the checkpoint ", path_, " needs ", tensor_bytes,
+        " bytes and those of its headers, but only ", free_bytes, " are free"));
+  }
+  return id;
+}
+
+absl::StatusOr<uint64_t> SaveDirectory::TakeLease(
+    absl::Duration lease_duration) {
+  uint64_t id = static_cast<uint64_t>(absl::ToUnixNanos(absl::Now()));
+  if (const auto manifest = ManifestReader::Open(files_, path_);
+      manifest.ok()) {
+    const uint64_t number = NumberOf(*manifest);
+    if (number == std::numeric_limits<uint64_t>::max()) {
+      return absl::FailedPreconditionError(
+          absl::StrCat(JoinPath(path_, kManifestFileName), " has the save id ",
+                       SaveIdText(number),
+                       ", expected one that a later save can exceed; "
+                       "load the checkpoint and save it to another directory"));
+    }
+    id = std::max(id, number + 1);
+  }
+  SHERD_ASSIGN_OR_RETURN(lease_,
+                         CheckpointLease::Take(files_, path_, SaveIdText(id),
+                                               {lease_duration, sync_}));
+  SHERD_RETURN_IF_ERROR(RemoveStaged());
+  return id;
+}
+
+void SaveDirectory::SetSaveId(uint64_t id) { save_id_ = SaveIdText(id); }
+
+// Without them a save that has lost its lease cannot switch any more, and the
+// manifest that is read from now on remains.
+absl::Status SaveDirectory::RemoveStaged() {
+  SHERD_ASSIGN_OR_RETURN(const std::vector<std::string> names,
+                         files_.List(path_));
+  for (const std::string& name : names) {
+    if (!IsStagedManifestName(name)) continue;
+    const absl::Status status = files_.Remove(JoinPath(path_, name));
+    if (!status.ok() && !absl::IsNotFound(status)) return status;
+  }
+  return absl::OkStatus();
+}
+
+// Removes files of saves that are over: all that have the names of a save's
+// files and that the manifest, if there is one, does not name. Data files that
+// cannot be removed now are left to the next save.
+absl::Status SaveDirectory::RemoveLeftovers(uint64_t id) {
+  SHERD_ASSIGN_OR_RETURN(const std::vector<std::string> names,
+                         files_.List(path_));
+  absl::flat_hash_set<std::string> in_use;
+  const auto manifest = ManifestReader::Open(files_, path_);
+  if (manifest.ok()) {
+    if (NumberOf(*manifest) >= id) {
+      return absl::AbortedError(absl::StrCat(
+          "a save of ", path_, " has just ended that has a later number than ",
+          SaveIdText(id), "; save again"));
+    }
+    for (int32_t i = 0; i < manifest->num_files(); ++i) {
+      const auto file = manifest->FileAt(i);
+      if (!file.ok()) return absl::OkStatus();
+      in_use.insert((*file)->name);
+    }
+  } else if (!absl::IsNotFound(manifest.status())) {
+    // There is one: it cannot be read now, or leads to a file that is away,
+    // or only another build reads it.
+    return absl::OkStatus();
+  }
+  std::vector<std::string> unused;
+  for (const std::string& name : names) {
+    if (IsSaveFileName(name) && !IsStagedManifestName(name) &&
+        !in_use.contains(name)) {
+      unused.push_back(name);
+    }
+  }
+  return RemoveUnused(unused);
+}
+
+absl::Status SaveDirectory::RemoveUnused(
+    const std::vector<std::string>& names) {
+  if (names.empty() || !ManifestWillLast()) return absl::OkStatus();
+  for (const std::string& name : names) {
+    RemoveOldFile(name);
+    SHERD_RETURN_IF_ERROR(progress_());
+  }
+  return absl::OkStatus();
+}
+
+void SaveDirectory::RemoveOwnFiles() {
+  const auto manifest = ManifestReader::Open(files_, path_);
+  if (manifest.ok() ? manifest->summary().save_id == save_id_
+                    : !absl::IsNotFound(manifest.status())) {
+    return;
+  }
+  // Another save may have replaced one that names them; until its manifest is
+  // durable, a loss of power brings that one back.
+  if (manifest.ok() && !ManifestWillLast()) return;
+  for (const std::string& name :
+       files_.List(path_).value_or(std::vector<std::string>())) {
+    if (IsSaveFileName(name) && absl::StrContains(name, save_id_)) {
+      RemoveOldFile(name);
+    }
+  }
+}
+
+void SaveDirectory::ListReplaced(int rank, int world_size) {
+  for (std::string& name :
+       files_.List(path_).value_or(std::vector<std::string>())) {
+    if (!IsSaveFileName(name) || absl::StrContains(name, save_id_)) continue;
+    if (Fingerprint().Add(name).value() % static_cast<uint64_t>(world_size) ==
+        static_cast<uint64_t>(rank)) {
+      replaced_.push_back(std::move(name));
+    }
+  }
+}
+
+void SaveDirectory::RemoveReplaced() {
+  if (replaced_.empty()) return;
+  if (!sync_ && !ManifestWillLast()) return;
+  for (const std::string& name : replaced_) RemoveOldFile(name);
+}
+
+// Makes the manifest that is there the one that a loss of power leaves: only
+// then may files that it does not name be removed. A file system without such a
+// sync keeps no promise that a save could wait for.
+bool SaveDirectory::ManifestWillLast() {
+  const absl::Status synced = files_.SyncDirectory(path_);
+  if (synced.ok() || absl::IsUnimplemented(synced)) return true;
+  SHERD_LOG(kWarning) << "old files stay: " << synced.ToString();
+  return false;
+}
+
+void SaveDirectory::RemoveOldFile(const std::string& name) {
+  const absl::Status status = files_.Remove(JoinPath(path_, name));
+  if (!status.ok() && !absl::IsNotFound(status)) {
+    SHERD_LOG(kWarning) << "an old file stays: " << status.ToString();
+  }
+}
+
+// A name must be durable before the manifest is, and the host of another rank
+// may know nothing of it yet.
+absl::Status SaveDirectory::SyncNames() {
+  return sync_ ? WithAdvice(files_.SyncDirectory(path_)) : absl::OkStatus();
+}
+
+absl::Status SaveDirectory::Switch(const std::string& manifest) {
+  const std::string target = JoinPath(path_, kManifestFileName);
+  const std::string staged = JoinPath(path_, StagedManifestName(save_id_));
+  SHERD_RETURN_IF_ERROR(Stage(staged, manifest));
+  SHERD_RETURN_IF_ERROR(lease_->Check());
+  absl::Status renamed = files_.Rename(staged, target);
+  if (absl::IsNotFound(renamed)) {
+    // Another save has taken the lease over and removed the staged manifest;
+    // or a server that was asked twice has renamed it the first time.
+    const auto current = ReadFile(files_, target, kMaxManifestBytes);
+    if (current.ok() && *current == manifest) {
+      renamed = absl::OkStatus();
+    } else {
+      SHERD_RETURN_IF_ERROR(lease_->Check());
+    }
+  }
+  SHERD_RETURN_IF_ERROR(renamed);
+  if (!sync_) return absl::OkStatus();
+  return Annotate(SyncRenamed(files_, target),
+                  "the new checkpoint has replaced the old one");
+}
+
+absl::Status SaveDirectory::Stage(const std::string& staged,
+                                  const std::string& bytes) {
+  SHERD_ASSIGN_OR_RETURN(std::unique_ptr<File> file, files_.Create(staged));
+  SequentialWriter writer(*file, [this](int64_t) { return progress_(); });
+  auto rest = AsBytes(bytes);
+  while (!rest.empty()) {
+    const auto block = rest.first(std::min(rest.size(), kStageBytes));
+    SHERD_RETURN_IF_ERROR(writer.Append(block));
+    rest.remove_prefix(block.size());
+  }
+  SHERD_RETURN_IF_ERROR(writer.Flush());
+  if (sync_) SHERD_RETURN_IF_ERROR(file->Sync());
+  SHERD_RETURN_IF_ERROR(file->Close());
+  return progress_();
+}
+
+}  // namespace sherd

@@ -1,0 +1,89 @@
+#ifndef SHERD_SERIALIZATION_CHECKPOINT_SAVE_SAVE_DIRECTORY_H_
+#define SHERD_SERIALIZATION_CHECKPOINT_SAVE_SAVE_DIRECTORY_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "sherd/core/base/file.h"
+#include "sherd/serialization/checkpoint/lease.h"
+
+namespace sherd {
+
+// The directory of a checkpoint as one rank of a save changes it: who may
+// write, which files go, and the switch to the new checkpoint. Not thread-safe.
+class SaveDirectory {
+ public:
+  // Called after each operation that may take a while; its error ends the work.
+  using Progress = std::function<absl::Status()>;
+
+  // `files` is borrowed.
+  SaveDirectory(FileSystem& files, std::string path, bool sync,
+                Progress progress);
+
+  // Rank 0, before anything is written: creates the directory, takes the lease
+  // for a new save, removes what earlier saves left, and checks that there is
+  // space for `tensor_bytes`. Returns the number of the save: nanoseconds since
+  // 1970, and more than that of the checkpoint that is there, so that of
+  // several saves the newest is known.
+  //   kAborted  Also if another save ended in between and has a later number.
+  absl::StatusOr<uint64_t> Take(absl::Duration lease_duration,
+                                int64_t tensor_bytes);
+
+  // Of that the lease alone, for what writes a manifest without data files:
+  // removes only manifests that were not switched to.
+  absl::StatusOr<uint64_t> TakeLease(absl::Duration lease_duration);
+
+  // From here on the save has this number.
+  void SetSaveId(uint64_t id);
+  // As in the names of files.
+  const std::string& save_id() const { return save_id_; }
+
+  // Each rank, before the switch: notes its share of the files that the switch
+  // will leave without use. None is then of a save that takes the lease over
+  // once this one has switched.
+  void ListReplaced(int rank, int world_size);
+
+  // Makes the names that this rank created durable, if the save is.
+  absl::Status SyncNames();
+
+  // Rank 0: makes `manifest` the checkpoint, by the steps of CheckpointLease:
+  // it is staged under a name of its own, the lease is checked, and then the
+  // name given.
+  absl::Status Switch(const std::string& manifest);
+
+  // Rank 0, after the switch or an error.
+  void Release() { lease_.reset(); }
+
+  // After the switch: removes what ListReplaced noted.
+  void RemoveReplaced();
+
+  // Rank 0, after an error, with or without the lease: removes what this save
+  // has written, unless the manifest names it.
+  void RemoveOwnFiles();
+
+ private:
+  absl::Status RemoveStaged();
+  absl::Status RemoveLeftovers(uint64_t id);
+  absl::Status RemoveUnused(const std::vector<std::string>& names);
+  bool ManifestWillLast();
+  void RemoveOldFile(const std::string& name);
+  absl::Status Stage(const std::string& staged, const std::string& bytes);
+
+  FileSystem& files_;
+  const std::string path_;
+  const bool sync_;
+  const Progress progress_;
+  std::string save_id_;
+  std::unique_ptr<CheckpointLease> lease_;
+  std::vector<std::string> replaced_;
+};
+
+}  // namespace sherd
+
+#endif  // SHERD_SERIALIZATION_CHECKPOINT_SAVE_SAVE_DIRECTORY_H_

@@ -1,0 +1,239 @@
+#include "sherd/serialization/checkpoint/save/saver.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
+#include "sherd/core/base/error_info.h"
+#include "sherd/core/base/fingerprint.h"
+#include "sherd/core/base/printable_text.h"
+#include "sherd/core/base/status_macros.h"
+#include "sherd/serialization/checkpoint/save/save_plan.h"
+#include "sherd/serialization/checkpoint/sharded_layout.h"
+#include "sherd/serialization/manifest/manifest.h"
+#include "sherd/serialization/manifest/manifest_codec.h"
+#include "sherd/serialization/safetensors/tensor_fingerprint.h"
+
+namespace sherd {
+namespace {
+
+constexpr char kOperation[] = "save_checkpoint";
+// Up to here the ranks' parts of all fingerprints travel with their reports.
+constexpr size_t kMaxGatheredSums = size_t{64} << 10;
+
+}  // namespace
+
+Saver::Saver(SaveJob job)
+    : job_(std::move(job)),
+      label_(absl::StrCat("save \"", PrintableLine(job_.path), "\"")),
+      operation_(kOperation, label_),
+      tensors_(*job_.tensors),
+      group_(*job_.group),
+      files_(job_.options.files != nullptr ? *job_.options.files
+                                           : FileSystem::Posix()),
+      directory_(files_, job_.path, job_.options.sync,
+                 [this] { return step_->MadeProgress(); }) {
+  for (const auto& [name, tensor] : tensors_) {
+    named_.push_back({&name, &tensor});
+  }
+}
+
+absl::Status Saver::Run() {
+  BeginStep();
+  // First this, since it makes the plan.
+  const absl::Status prepared = Prepare();
+  const uint64_t fingerprint = Fingerprint()
+                                   .Add(job_.path)
+                                   .Add(job_.options.sync)
+                                   .Add(job_.options.check_replicas)
+                                   .Add(agreed_)
+                                   .value();
+  // Rank 0 brings the number of the save, the others nothing.
+  SHERD_ASSIGN_OR_RETURN(
+      const uint64_t id,
+      step_->AgreeOnMaximum(prepared,
+                            {fingerprint, [this] { return DescribeCall(); }},
+                            group_.rank() == 0 ? own_id_ : 0));
+  directory_.SetSaveId(id);
+  const absl::Status status = WriteAndCommit();
+  // All ranks are here, so none is writing any more.
+  if (!status.ok() && group_.rank() == 0 && group_.health().ok()) {
+    directory_.RemoveOwnFiles();
+  }
+  return status;
+}
+
+void Saver::BeginStep(size_t note_bytes) {
+  step_.emplace(group_, operation_,
+                LongStepOptions{.timeout = job_.options.timeout,
+                                .note_bytes = note_bytes});
+}
+
+// Everything that can go wrong before anything is written. `sync` is agreed
+// on since with it ranks remove files of the old checkpoint without a sync of
+// their own, as rank 0 has made the switch durable.
+absl::Status Saver::Prepare() {
+  for (const auto& [name, tensor] : tensors_) {
+    SHERD_RETURN_IF_ERROR(CheckTensor(name, tensor, group_));
+  }
+  SHERD_ASSIGN_OR_RETURN(plan_,
+                         KeptPlans::Get().PlanFor(job_.group, tensors_,
+                                                  job_.options.check_replicas));
+  agreed_ = static_cast<int64_t>(plan_->fingerprint);
+  sums_.resize(tensors_.size());
+  if (group_.rank() != 0) return absl::OkStatus();
+  SHERD_ASSIGN_OR_RETURN(own_id_, directory_.Take(job_.options.lease_duration,
+                                                  plan_->tensor_bytes));
+  return absl::OkStatus();
+}
+
+// As AgreedValue::describe has it. Ranks that differ have not saved yet, and
+// may take the time.
+std::string Saver::DescribeCall() const {
+  std::string text =
+      absl::StrCat("path ", PrintableLine(job_.path), "\nsync ",
+                   job_.options.sync ? "true" : "false", "\ncheck_replicas ",
+                   job_.options.check_replicas ? "true" : "false", "\n");
+  std::vector<TensorToSave> layouts;
+  for (const auto& [name, tensor] : tensors_) {
+    auto layout = DescribeTensor(name, tensor, group_);
+    if (layout.ok()) layouts.push_back(*std::move(layout));
+  }
+  return absl::StrCat(text,
+                      DescribeForAgreement(layouts, /*with_properties=*/true));
+}
+
+absl::Status Saver::WriteAndCommit() {
+  absl::Status ready;
+  if (job_.options.check_replicas) {
+    BeginStep();
+    const absl::StatusOr<ReplicaCrcs> crcs =
+        ReadReplicas(group_.size(), named_, plan_->replicas,
+                     [this] { return step_->MadeProgress(); });
+    SHERD_RETURN_IF_ERROR(step_->Agree(crcs.status()));
+    ready = CompareReplicas(group_, operation_, named_, plan_->replicas, *crcs,
+                            {.timeout = job_.options.timeout});
+    // Otherwise the others learn of it when the step ends.
+    if (!ready.ok() && !group_.health().ok()) return ready;
+  }
+  BeginStep(NoteBytes());
+  directory_.ListReplaced(group_.rank(), group_.size());
+  SHERD_RETURN_IF_ERROR(Report(ready.ok() ? WriteFile() : ready));
+  SHERD_RETURN_IF_ERROR(SumFingerprints());
+  BeginStep();
+  absl::Status committed;
+  if (group_.rank() == 0) {
+    committed = Commit();
+    // Before any rank returns: it may be the first of the next save.
+    directory_.Release();
+  }
+  SHERD_RETURN_IF_ERROR(step_->Agree(committed));
+  directory_.RemoveReplaced();
+  return absl::OkStatus();
+}
+
+absl::Status Saver::WriteFile() {
+  const std::string name =
+      DataFileName(group_.rank(), group_.size(), directory_.save_id());
+  SHERD_ASSIGN_OR_RETURN(
+      report_,
+      WriteRankFile(
+          files_, JoinPath(job_.path, name), *plan_, directory_.save_id(),
+          named_,
+          [this](const PlannedShard& shard) {
+            const NamedTensor& named =
+                named_[static_cast<size_t>(shard.tensor)];
+            return LocalPart(*named.tensor, shard.held, shard.box);
+          },
+          {job_.options.sync, job_.options.max_unsynced_bytes},
+          [this] { return step_->MadeProgress(); }, absl::MakeSpan(sums_)));
+  return plan_->shards.empty() ? absl::OkStatus() : directory_.SyncNames();
+}
+
+bool Saver::SumsTravelWithReports() const {
+  return tensors_.size() * sizeof(uint32_t) *
+             static_cast<size_t>(group_.size()) <=
+         kMaxGatheredSums;
+}
+
+size_t Saver::NoteBytes() const {
+  return sizeof(FileReport) +
+         (SumsTravelWithReports() ? sums_.size() * sizeof(uint32_t) : 0);
+}
+
+// Ends the writing on all ranks, and brings the reports of all to all.
+absl::Status Saver::Report(const absl::Status& written) {
+  std::vector<std::byte> note(NoteBytes());
+  if (written.ok()) {
+    std::memcpy(note.data(), &report_, sizeof(FileReport));
+    if (note.size() > sizeof(FileReport)) {
+      std::memcpy(&note[sizeof(FileReport)], sums_.data(),
+                  note.size() - sizeof(FileReport));
+    }
+  }
+  std::vector<std::byte> notes(note.size() *
+                               static_cast<size_t>(group_.size()));
+  SHERD_RETURN_IF_ERROR(
+      step_->AgreeAndGather(written, {}, note, absl::MakeSpan(notes)));
+  reports_.resize(static_cast<size_t>(group_.size()));
+  if (SumsTravelWithReports()) std::fill(sums_.begin(), sums_.end(), 0);
+  for (size_t r = 0; r < reports_.size(); ++r) {
+    const std::byte* const from = &notes[r * note.size()];
+    std::memcpy(&reports_[r], from, sizeof(FileReport));
+    file_bytes_ += reports_[r].size;
+    for (size_t t = 0; SumsTravelWithReports() && t < sums_.size(); ++t) {
+      uint32_t sum = 0;
+      std::memcpy(&sum, from + sizeof(FileReport) + t * sizeof(sum),
+                  sizeof(sum));
+      sums_[t] ^= sum;
+    }
+  }
+  return absl::OkStatus();
+}
+
+// Brings the sums of all ranks to rank 0, if Report() has not.
+absl::Status Saver::SumFingerprints() {
+  if (SumsTravelWithReports()) return absl::OkStatus();
+  const ConstBytes own(reinterpret_cast<const std::byte*>(sums_.data()),
+                       sums_.size() * sizeof(uint32_t));
+  MutableBytes sum;
+  if (group_.rank() == 0) {
+    sum = MutableBytes(reinterpret_cast<std::byte*>(sums_.data()), own.size());
+  }
+  return InOperation(
+      operation_, group_.Reduce(own, sum, DType::kUInt32, ReduceOp::kBxor,
+                                /*root=*/0, {.timeout = job_.options.timeout}));
+}
+
+// Makes the new files the checkpoint. Rank 0 only.
+absl::Status Saver::Commit() {
+  Manifest manifest = plan_->manifest.manifest;
+  manifest.save_id = directory_.save_id();
+  for (size_t i = 0; i < manifest.files.size(); ++i) {
+    const int rank = plan_->manifest.rank_of_file[i];
+    const FileReport& report = reports_[static_cast<size_t>(rank)];
+    ManifestFile& file = manifest.files[i];
+    file.name = DataFileName(rank, group_.size(), directory_.save_id());
+    file.data_begin = report.data_begin;
+    file.size += report.data_begin;
+    file.crc32c = report.crc32c;
+    if (file.size != report.size || file.chunks != report.chunks) {
+      return absl::InternalError(
+          absl::StrCat("rank ", rank, " wrote ", report.size, " bytes with ",
+                       report.chunks, " chunks, expected ", file.size, " with ",
+                       file.chunks, "; report this error"));
+    }
+  }
+  for (size_t t = 0; t < manifest.tensors.size(); ++t) {
+    ManifestTensor& tensor = manifest.tensors[t];
+    tensor.fingerprint =
+        Crc32cFromLinear(sums_[t], static_cast<uint64_t>(tensor.bytes()));
+  }
+  SHERD_ASSIGN_OR_RETURN(const std::string bytes, EncodeManifest(manifest));
+  return directory_.Switch(bytes);
+}
+
+}  // namespace sherd

@@ -1,0 +1,101 @@
+#ifndef SHERD_SERIALIZATION_CHECKPOINT_SAVE_SAVER_H_
+#define SHERD_SERIALIZATION_CHECKPOINT_SAVE_SAVER_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "sherd/core/base/file.h"
+#include "sherd/core/comm/collective/agreement.h"
+#include "sherd/core/comm/collective/operation_label.h"
+#include "sherd/core/comm/process_group.h"
+#include "sherd/core/sharding/sharded_tensor.h"
+#include "sherd/serialization/checkpoint.h"
+#include "sherd/serialization/checkpoint/save/kept_plans.h"
+#include "sherd/serialization/checkpoint/save/rank_file.h"
+#include "sherd/serialization/checkpoint/save/replica_check.h"
+#include "sherd/serialization/checkpoint/save/save_directory.h"
+
+namespace sherd {
+
+// What a save saves, and where. The same on all ranks but for the elements.
+struct SaveJob {
+  using Tensors = std::map<std::string, ShardedTensor>;
+
+  // The directory.
+  std::string path;
+  std::shared_ptr<const Tensors> tensors;
+  std::shared_ptr<ProcessGroup> group;
+  SaveOptions options;
+};
+
+// One rank's part of one save: see SaveCheckpoint. All ranks create one alike.
+//
+// A save is a plan, on which the ranks agree; the comparison of replicas, if
+// they are to be compared; the writing of data files, which ends with their
+// reports; and the commit by rank 0, whose result is that of all.
+class Saver {
+ public:
+  explicit Saver(SaveJob job);
+
+  // Collective.
+  absl::Status Run();
+
+  // After Run() returned OK.
+  int64_t tensor_bytes() const { return plan_->tensor_bytes; }
+  int64_t file_bytes() const { return file_bytes_; }
+  const OperationLabel& operation() const { return operation_; }
+
+ private:
+  // Ranks wait in the agreement that ends the step as long as the others make
+  // progress.
+  void BeginStep(size_t note_bytes = 0);
+  std::string DescribeCall() const;
+
+  // Everything that can go wrong before anything is written.
+  absl::Status Prepare();
+  absl::Status WriteAndCommit();
+  absl::Status WriteFile();
+  bool SumsTravelWithReports() const;
+  size_t NoteBytes() const;
+  // Ends the writing on all ranks, and brings the reports of all to all.
+  absl::Status Report(const absl::Status& written);
+  // Brings the sums of all ranks to rank 0, if Report() has not.
+  absl::Status SumFingerprints();
+  // Makes the new files the checkpoint. Rank 0 only.
+  absl::Status Commit();
+
+  const SaveJob job_;
+  // The beginning of error messages.
+  const std::string label_;
+  const OperationLabel operation_;
+  const SaveJob::Tensors& tensors_;
+  ProcessGroup& group_;
+  FileSystem& files_;
+  SaveDirectory directory_;
+  // By index in the plan, as in tensors_.
+  std::vector<NamedTensor> named_;
+
+  // The step that this rank is in.
+  std::optional<LongStep> step_;
+  // Of the plan, in the form of Fingerprint.
+  int64_t agreed_ = 0;
+  // On rank 0: the number of the save.
+  uint64_t own_id_ = 0;
+  std::shared_ptr<const SavePlan> plan_;
+  // For each tensor the linear CRC of what this rank wrote of it, then, on rank
+  // 0, of all of it.
+  std::vector<uint32_t> sums_;
+  FileReport report_;
+  std::vector<FileReport> reports_;
+  int64_t file_bytes_ = 0;
+};
+
+}  // namespace sherd
+
+#endif  // SHERD_SERIALIZATION_CHECKPOINT_SAVE_SAVER_H_
