@@ -1,15 +1,14 @@
 #include "sherd/backends/shm/communicator.h"
 
-#include <sched.h>
 #include <sys/random.h>
 #include <unistd.h>
 
 #include <cstdio>
 #include <cstring>
-#include <thread>
 
 #include "sherd/backends/plugin.h"
 #include "sherd/backends/shm/direct_read.h"
+#include "sherd/core/process/cores.h"
 #include "sherd/core/process/process_memory.h"
 
 namespace sherd::internal {
@@ -72,14 +71,6 @@ sherd_code Get(const sherd_comm_config_v0& config, const char* key, int peer,
   return SHERD_OK;
 }
 
-bool OutnumberCores(int ranks) {
-  cpu_set_t cores;
-  if (sched_getaffinity(0, sizeof(cores), &cores) != 0) {
-    return ranks > static_cast<int>(std::thread::hardware_concurrency());
-  }
-  return ranks > CPU_COUNT(&cores);
-}
-
 }  // namespace
 
 ShmCommunicator::ShmCommunicator(const sherd_comm_config_v0& config)
@@ -114,7 +105,7 @@ sherd_code ShmCommunicator::Connect(const sherd_comm_config_v0& config,
   TryReadingOthers();
   // Ranks of other groups of the job need cores too.
   waiting_ = std::make_unique<ShmWaiting>(
-      segment_, rank_, OutnumberCores(std::max(size_, config.world_size)));
+      segment_, rank_, std::max(size_, config.world_size) > CountCores());
   waiting_->WatchPeers();
   collectives_ = std::make_unique<ShmCollectives>(segment_, *waiting_, rank_,
                                                   plugin::Host());

@@ -13,6 +13,7 @@
 #include "sherd/core/tensor/dtype.h"
 #include "sherd/core/tensor/shape.h"
 #include "sherd/core/tensor/types/memory_overlap.h"
+#include "sherd/serialization/checkpoint/host_share.h"
 #include "sherd/serialization/checkpoint/sharded_layout.h"
 #include "sherd/serialization/manifest/data_file.h"
 
@@ -61,15 +62,10 @@ uint64_t DataBytesOf(const ManifestTensor& tensor,
 
 // The share of a rank of the memory of its host; the same on all ranks.
 int64_t ShareOf(int64_t budget, const ProcessGroup& group) {
-  std::map<int, int64_t> ranks_on_host;
-  int64_t most = 1;
-  for (const int host : group.host_of_rank()) {
-    most = std::max(most, ++ranks_on_host[host]);
-  }
   // Messages have room for a few elements for each other rank.
   const int64_t least =
       std::max(int64_t{2} << 20, int64_t{1024} * group.size());
-  return std::max(budget / most, least);
+  return std::max(budget / MostRanksOnHost(group), least);
 }
 
 }  // namespace
