@@ -33,26 +33,63 @@ absl::StatusOr<Manifest> DecodeSections(absl::string_view bytes,
   return manifest;
 }
 
-}  // namespace
+// What the caller passes is at fault, and no file.
+absl::Status AsArgument(const absl::Status& status) {
+  return absl::Status(absl::IsDataLoss(status)
+                          ? absl::StatusCode::kInvalidArgument
+                          : status.code(),
+                      status.message());
+}
 
-absl::StatusOr<std::string> EncodeManifest(const Manifest& manifest,
+absl::StatusOr<std::string> EncodeSections(const Manifest& manifest,
+                                           TensorAtFn tensor_at,
                                            int64_t max_memory) {
-  if (manifest.version == 1) return EncodeManifestV1(ToV1(manifest));
-  if (absl::Status status = ValidateParts(manifest); !status.ok()) {
-    return absl::Status(absl::IsDataLoss(status)
-                            ? absl::StatusCode::kInvalidArgument
-                            : status.code(),
-                        status.message());
-  }
+  absl::Status valid = ValidateAllButTensors(manifest);
+  if (!valid.ok()) return AsArgument(valid);
+  // A tensor is checked where it is written: it may not be there any more.
+  const auto checked = [&](size_t i) {
+    ManifestTensor tensor = tensor_at(i);
+    if (valid.ok()) {
+      valid = ValidateTensor(
+          manifest, i > 0 ? &manifest.tensors[i - 1] : nullptr, tensor);
+    }
+    return tensor;
+  };
   std::string bytes = ManifestFront(2);
   MemoryBudget memory(max_memory);
-  SHERD_RETURN_IF_ERROR(AppendSections(manifest, memory, bytes));
+  const absl::Status appended =
+      AppendSections(manifest, checked, memory, bytes);
+  if (!valid.ok()) return AsArgument(valid);
+  SHERD_RETURN_IF_ERROR(appended);
   if (bytes.size() > static_cast<size_t>(kMaxManifestBytes)) {
     return absl::ResourceExhaustedError(
         absl::StrCat("the manifest would have ", bytes.size(),
                      " bytes, expected at most ", kMaxManifestBytes));
   }
   return bytes;
+}
+
+}  // namespace
+
+absl::StatusOr<std::string> EncodeManifest(const Manifest& manifest,
+                                           int64_t max_memory) {
+  if (manifest.version == 1) return EncodeManifestV1(ToV1(manifest));
+  return EncodeSections(
+      manifest, [&manifest](size_t i) { return manifest.tensors[i]; },
+      max_memory);
+}
+
+absl::StatusOr<std::string> EncodeManifest(const Manifest& manifest,
+                                           RunsOfTensorFn runs_of,
+                                           int64_t max_memory) {
+  return EncodeSections(
+      manifest,
+      [&](size_t i) {
+        ManifestTensor tensor = manifest.tensors[i];
+        tensor.runs = runs_of(i);
+        return tensor;
+      },
+      max_memory);
 }
 
 absl::StatusOr<Manifest> DecodeManifest(absl::string_view bytes,

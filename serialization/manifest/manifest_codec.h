@@ -1,9 +1,12 @@
 #ifndef SHERD_SERIALIZATION_MANIFEST_MANIFEST_CODEC_H_
 #define SHERD_SERIALIZATION_MANIFEST_MANIFEST_CODEC_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
+#include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -33,6 +36,13 @@ absl::Status ValidateManifest(const Manifest& manifest);
 // layouts that cover their tensor once, runs as long as these and in range.
 absl::Status ValidateParts(const Manifest& manifest);
 
+// The parts of ValidateParts: all but the tensors; and one tensor, which comes
+// after `previous` if there is one.
+absl::Status ValidateAllButTensors(const Manifest& manifest);
+absl::Status ValidateTensor(const Manifest& manifest,
+                            const ManifestTensor* previous,
+                            const ManifestTensor& tensor);
+
 // The bytes of the file, in the encoding manifest.version. Equal manifests
 // always give equal bytes.
 //   kInvalidArgument    ValidateParts refuses it.
@@ -42,6 +52,16 @@ absl::Status ValidateParts(const Manifest& manifest);
 // Cost. A few nanoseconds per shard; some hundred per tensor and per run.
 absl::StatusOr<std::string> EncodeManifest(
     const Manifest& manifest, int64_t max_memory = kMaxManifestMemory);
+
+// The runs of tensor number `tensor` of a manifest.
+using RunsOfTensorFn = absl::FunctionRef<std::vector<SavedRun>(size_t tensor)>;
+
+// The same, in version 2, of a manifest whose tensors have the runs that
+// `runs_of` returns, called for each in order, instead of their own: so that
+// those of a few tensors at a time are in memory.
+absl::StatusOr<std::string> EncodeManifest(
+    const Manifest& manifest, RunsOfTensorFn runs_of,
+    int64_t max_memory = kMaxManifestMemory);
 
 // Decodes all of untrusted bytes. To read parts of a file, see ManifestReader.
 //

@@ -35,7 +35,10 @@ const absl::StatusCode kLoss = absl::StatusCode::kDataLoss;
 std::string Unchecked(const Manifest& manifest) {
   std::string bytes = ManifestFront(2);
   MemoryBudget memory(kMaxManifestMemory);
-  EXPECT_THAT(AppendSections(manifest, memory, bytes), IsOk());
+  EXPECT_THAT(AppendSections(
+                  manifest, [&](size_t i) { return manifest.tensors[i]; },
+                  memory, bytes),
+              IsOk());
   return bytes;
 }
 
@@ -46,6 +49,23 @@ TEST(ManifestCodecTest, SurvivesEncodingAndDecoding) {
   EXPECT_EQ(*EncodeManifest(manifest), bytes);
   SHERD_ASSERT_OK_AND_ASSIGN(const Manifest again, DecodeManifest(bytes, "m"));
   EXPECT_EQ(again, manifest);
+}
+
+TEST(ManifestCodecTest, RunsMayComeOneTensorAtATime) {
+  const Manifest manifest = SampleManifest();
+  Manifest without = manifest;
+  for (ManifestTensor& tensor : without.tensors) tensor.runs.clear();
+  size_t next = 0;
+  const auto runs_of = [&](size_t t) {
+    EXPECT_EQ(t, next++);
+    return manifest.tensors[t].runs;
+  };
+  EXPECT_EQ(*EncodeManifest(without, runs_of), *EncodeManifest(manifest));
+  EXPECT_EQ(next, manifest.tensors.size());
+
+  const auto none = [](size_t) { return std::vector<SavedRun>(); };
+  EXPECT_THAT(EncodeManifest(without, none),
+              StatusIs(absl::StatusCode::kInvalidArgument));
 }
 
 TEST(ManifestCodecTest, ManifestsWithoutTensorsOrFilesSurvive) {

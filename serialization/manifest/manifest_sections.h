@@ -74,13 +74,17 @@ struct ManifestRoot {
   const SectionPlace* Top(SectionKind kind) const;
 };
 
+// Returns tensor number `i` with its runs.
+using TensorAtFn = absl::FunctionRef<ManifestTensor(size_t i)>;
+
 // Appends the sections, the root and the trailer to `bytes`, which has the
-// front.
+// front. Tensors are those of `tensor_at`, called for each in order; those of
+// the manifest need no runs.
 // Takes from `memory` what reading all of them takes.
 //   kResourceExhausted  A section exceeds kMaxSectionBytes, all of it
 //                       kMaxManifestBytes, or the memory does not suffice.
-absl::Status AppendSections(const Manifest& manifest, MemoryBudget& memory,
-                            std::string& bytes);
+absl::Status AppendSections(const Manifest& manifest, TensorAtFn tensor_at,
+                            MemoryBudget& memory, std::string& bytes);
 
 // Where the root is: offset, length and CRC, from the trailer of a manifest of
 // `size` bytes.

@@ -251,7 +251,7 @@ absl::Status CheckTensor(const ManifestTensor& tensor) {
                          tensor.chunk_dim);
 }
 
-absl::Status ValidateParts(const Manifest& manifest) {
+absl::Status ValidateAllButTensors(const Manifest& manifest) {
   SHERD_RETURN_IF_ERROR(CheckSummary(manifest));
   for (const std::string& placement : manifest.placements) {
     SHERD_RETURN_IF_ERROR(CheckPlacement(placement));
@@ -264,20 +264,31 @@ absl::Status ValidateParts(const Manifest& manifest) {
           absl::StrCat("the file ", file.name, " appears twice"));
     }
   }
+  return absl::OkStatus();
+}
+
+absl::Status ValidateTensor(const Manifest& manifest,
+                            const ManifestTensor* previous,
+                            const ManifestTensor& tensor) {
+  SHERD_RETURN_IF_ERROR(CheckTensor(tensor));
+  if (previous != nullptr && previous->name >= tensor.name) {
+    return absl::DataLossError(absl::StrCat(
+        "tensor ", Quoted(tensor.name), " follows ", Quoted(previous->name),
+        ", expected each name once, in order"));
+  }
+  if (absl::Status status = tensor.layout.Validate(); !status.ok()) {
+    return absl::DataLossError(
+        absl::StrCat("tensor ", Quoted(tensor.name), ": ", status.message()));
+  }
+  return CheckRuns(manifest, tensor);
+}
+
+absl::Status ValidateParts(const Manifest& manifest) {
+  SHERD_RETURN_IF_ERROR(ValidateAllButTensors(manifest));
   const ManifestTensor* previous = nullptr;
   for (const ManifestTensor& tensor : manifest.tensors) {
-    SHERD_RETURN_IF_ERROR(CheckTensor(tensor));
-    if (previous != nullptr && previous->name >= tensor.name) {
-      return absl::DataLossError(absl::StrCat(
-          "tensor ", Quoted(tensor.name), " follows ", Quoted(previous->name),
-          ", expected each name once, in order"));
-    }
+    SHERD_RETURN_IF_ERROR(ValidateTensor(manifest, previous, tensor));
     previous = &tensor;
-    if (absl::Status status = tensor.layout.Validate(); !status.ok()) {
-      return absl::DataLossError(
-          absl::StrCat("tensor ", Quoted(tensor.name), ": ", status.message()));
-    }
-    SHERD_RETURN_IF_ERROR(CheckRuns(manifest, tensor));
   }
   return absl::OkStatus();
 }

@@ -182,28 +182,29 @@ size_t AddTensor(const ManifestTensor& tensor, int64_t chunk_bytes,
 }
 
 absl::StatusOr<proto::Tree> AppendTensors(const Manifest& manifest,
+                                          TensorAtFn tensor_at,
                                           MemoryBudget& memory,
                                           std::string& bytes) {
   TreeWriter writer(memory, bytes);
   std::vector<uint64_t> numbers;
+  std::vector<ManifestTensor> tensors;
   proto::Tensors section;
   for (size_t i = 0; i < manifest.tensors.size();) {
-    const size_t first = i;
+    tensors.clear();
     section.Clear();
     for (size_t size = 0; i < manifest.tensors.size() && size < kSectionBytes;
          ++i) {
-      size += AddTensor(manifest.tensors[i], manifest.chunk_bytes, numbers,
-                        section);
+      tensors.push_back(tensor_at(i));
+      size += AddTensor(tensors.back(), manifest.chunk_bytes, numbers, section);
     }
-    SHERD_ASSIGN_OR_RETURN(
-        const int64_t length,
-        writer.Add(section, manifest.tensors[first].name, 0));
+    SHERD_ASSIGN_OR_RETURN(const int64_t length,
+                           writer.Add(section, tensors[0].name, 0));
     // As ParseTensors does.
     MemoryLoan loan(memory);
     SHERD_RETURN_IF_ERROR(loan.Take(length, kMemoryPerByte));
-    for (size_t t = first; t < i; ++t) {
+    for (const ManifestTensor& tensor : tensors) {
       SHERD_RETURN_IF_ERROR(memory.Take(1, kPerTensor));
-      SHERD_RETURN_IF_ERROR(TakeTensorMemory(manifest.tensors[t], memory));
+      SHERD_RETURN_IF_ERROR(TakeTensorMemory(tensor, memory));
     }
   }
   return writer.Finish(static_cast<int64_t>(manifest.tensors.size()), true);
@@ -211,8 +212,8 @@ absl::StatusOr<proto::Tree> AppendTensors(const Manifest& manifest,
 
 }  // namespace
 
-absl::Status AppendSections(const Manifest& manifest, MemoryBudget& memory,
-                            std::string& bytes) {
+absl::Status AppendSections(const Manifest& manifest, TensorAtFn tensor_at,
+                            MemoryBudget& memory, std::string& bytes) {
   proto::Root root;
   root.set_writer(manifest.writer);
   root.set_save_id(manifest.save_id);
@@ -223,7 +224,7 @@ absl::Status AppendSections(const Manifest& manifest, MemoryBudget& memory,
   SHERD_ASSIGN_OR_RETURN(*root.mutable_files(),
                          AppendFiles(manifest, memory, bytes));
   SHERD_ASSIGN_OR_RETURN(*root.mutable_tensors(),
-                         AppendTensors(manifest, memory, bytes));
+                         AppendTensors(manifest, tensor_at, memory, bytes));
   SHERD_ASSIGN_OR_RETURN(const proto::Tree place, AppendSection(root, bytes));
   const size_t trailer = bytes.size();
   AppendLittleEndian<uint64_t>(place.offset(), bytes);

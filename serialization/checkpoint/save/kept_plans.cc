@@ -113,7 +113,9 @@ absl::Status CheckEncoding(const SavePlan& plan) {
     manifest.files[i].name = DataFileName(plan.manifest.rank_of_file[i],
                                           manifest.world_size, kAnySave);
   }
-  return EncodeManifest(manifest).status();
+  return EncodeManifest(manifest,
+                        [&](size_t t) { return plan.manifest.RunsOf(t); })
+      .status();
 }
 
 absl::StatusOr<std::shared_ptr<const SavePlan>> MakePlan(

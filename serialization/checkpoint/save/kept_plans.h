@@ -16,6 +16,7 @@
 #include "sherd/core/comm/process_group.h"
 #include "sherd/core/sharding/sharded_tensor.h"
 #include "sherd/core/tensor/box.h"
+#include "sherd/serialization/checkpoint/save/manifest_plan.h"
 #include "sherd/serialization/checkpoint/save/save_layout.h"
 #include "sherd/serialization/checkpoint/save/save_plan.h"
 #include "sherd/serialization/manifest/data_file.h"
@@ -62,9 +63,8 @@ SavePlan PlanOwnFile(const SaveLayout& layout, int rank);
 // Memory. Up to kPlansPerGroup plans per group, each some 300 bytes per tensor
 // and, if replicas are compared, per box that this rank holds with others. On
 // rank 0 twice that, the boxes of tensors that are not chunked in a regular
-// way, and some 100 bytes per run of shards: one per tensor if ranks have
-// files that are alike, at worst one per shard. Those of a group that is gone
-// go with the next plan.
+// way, and what PlanManifest takes. Those of a group that is gone go with the
+// next plan.
 //
 // Threads. Safe.
 class KeptPlans {

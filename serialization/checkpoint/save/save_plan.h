@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -73,6 +74,11 @@ struct FileShard {
   friend bool operator==(const FileShard&, const FileShard&) = default;
 };
 
+// Of a shard with elements: sorted by this, then by number, they are in the
+// order of a file.
+std::tuple<int64_t, int64_t, int32_t> OrderInFile(int64_t bytes,
+                                                  int32_t tensor);
+
 // The data of one rank's file: the shards that have elements, by falling
 // alignment (the largest power of two, up to 4096, that divides their bytes),
 // then by falling size, then by tensor and number. So each begins at a multiple
@@ -93,21 +99,6 @@ RankFile PlanRankFile(const SaveLayout& layout, int rank);
 //
 // Cost. As ForEachEqualShards for each tensor.
 int CountFiles(const SaveLayout& layout);
-
-// The manifest of a save, and the rank of each file. What only the ranks or the
-// save itself know is left out: save_id, fingerprints, and of a file all but
-// `chunks` and `size`, which is without the bytes before the data.
-struct ManifestPlan {
-  Manifest manifest;
-  std::vector<int> rank_of_file;
-};
-
-// Cost. Ranks whose files have the same sizes of the same tensors are planned
-// once, as a class: O(parts * (log parts + classes)) in time, where a part is a
-// maximal sequence of shards of one size whose owners follow one another, and
-// O(parts + classes + runs) in memory. A part is one run, unless its shards are
-// at different offsets: ranks of different classes have at most one each.
-ManifestPlan PlanManifest(const SaveLayout& layout);
 
 // The name of the data file of `rank`.
 std::string DataFileName(int rank, int world_size, absl::string_view save_id);

@@ -15,6 +15,7 @@
 #include "gtest/gtest.h"
 #include "sherd/serialization/checkpoint/save/equal_shards.h"
 #include "sherd/serialization/checkpoint/save/kept_plans.h"
+#include "sherd/serialization/checkpoint/save/manifest_plan.h"
 #include "sherd/serialization/checkpoint/save/save_layout.h"
 #include "sherd/serialization/checkpoint/sharded_layout.h"
 #include "sherd/serialization/manifest/data_file.h"
@@ -57,7 +58,8 @@ TensorLayout Tensor(std::string name, DType dtype, SavedLayout layout,
 
 // Whether PlanManifest has every shard where the plan of its rank has it.
 void ExpectSamePlaces(const SaveLayout& layout) {
-  const ManifestPlan plan = PlanManifest(layout);
+  ManifestPlan plan = PlanManifest(layout);
+  plan.manifest = plan.WithRuns();
   EXPECT_EQ(CountFiles(layout), static_cast<int>(plan.rank_of_file.size()));
   size_t file = 0;
   std::vector<int64_t> found(layout.tensors.size());
@@ -144,13 +146,14 @@ TEST(SavePlanTest, ChunksTakeAFewRunsHoweverManyRanksThereAre) {
     EXPECT_EQ(layout.tensors.back().owners->size(), 1u);
   }
   ExpectSamePlaces(layout);
-  const ManifestPlan plan = PlanManifest(layout);
+  ManifestPlan plan = PlanManifest(layout);
+  plan.manifest = plan.WithRuns();
   for (const ManifestTensor& tensor : plan.manifest.tensors) {
     // A run may end where another tensor does.
     EXPECT_LE(tensor.runs.size(), 12u) << tensor.name;
   }
   layout.tensors.resize(1);
-  EXPECT_EQ(PlanManifest(layout).manifest.tensors[0].runs.size(), 1u);
+  EXPECT_EQ(PlanManifest(layout).WithRuns().tensors[0].runs.size(), 1u);
 }
 
 TEST(SavePlanTest, RanksWithTensorsOfTheirOwnShareTheRunsOfLargerOnes) {
@@ -175,7 +178,8 @@ TEST(SavePlanTest, RanksWithTensorsOfTheirOwnShareTheRunsOfLargerOnes) {
               return a.name < b.name;
             });
   ExpectSamePlaces(layout);
-  const ManifestPlan plan = PlanManifest(layout);
+  ManifestPlan plan = PlanManifest(layout);
+  plan.manifest = plan.WithRuns();
   for (const ManifestTensor& tensor : plan.manifest.tensors) {
     if (absl::StartsWith(tensor.name, "small")) continue;
     EXPECT_EQ(tensor.runs.size(), 1u) << tensor.name;
@@ -205,7 +209,7 @@ TEST(SavePlanTest, SeveralShardsOfATensorInAFileAdvance) {
   layout.tensors = {Tensor("blocks", kInt16, Rows(60, 5, 6), blocks),
                     Tensor("in_turn", kInt16, Rows(59, 5, 6), in_turn)};
   ExpectSamePlaces(layout);
-  EXPECT_EQ(PlanManifest(layout).manifest.tensors[0].runs.size(), 3u);
+  EXPECT_EQ(PlanManifest(layout).WithRuns().tensors[0].runs.size(), 3u);
 }
 
 TEST(SavePlanTest, EqualShardsOfAGridAreFoundAtOnce) {

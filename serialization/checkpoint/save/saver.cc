@@ -232,7 +232,10 @@ absl::Status Saver::Commit() {
     tensor.fingerprint =
         Crc32cFromLinear(sums_[t], static_cast<uint64_t>(tensor.bytes()));
   }
-  SHERD_ASSIGN_OR_RETURN(const std::string bytes, EncodeManifest(manifest));
+  SHERD_ASSIGN_OR_RETURN(const std::string bytes,
+                         EncodeManifest(manifest, [this](size_t t) {
+                           return plan_->manifest.RunsOf(t);
+                         }));
   return directory_.Switch(bytes);
 }
 

@@ -1,6 +1,7 @@
 #include "sherd/tools/bench/cases/save_plan_cases.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -12,6 +13,7 @@
 #include "absl/strings/str_format.h"
 #include "sherd/core/base/status_macros.h"
 #include "sherd/serialization/checkpoint/save/kept_plans.h"
+#include "sherd/serialization/checkpoint/save/manifest_plan.h"
 #include "sherd/serialization/checkpoint/save/save_plan.h"
 #include "sherd/serialization/manifest/manifest_codec.h"
 #include "sherd/tools/bench/cases/metadata_work.h"
@@ -97,7 +99,9 @@ class PlanWork final : public MetadataWork {
     }
     for (ManifestTensor& tensor : plan.manifest.tensors) tensor.fingerprint = 0;
     SHERD_ASSIGN_OR_RETURN(const std::string bytes,
-                           EncodeManifest(plan.manifest));
+                           EncodeManifest(plan.manifest, [&plan](size_t t) {
+                             return plan.RunsOf(t);
+                           }));
     manifest_bytes_ = static_cast<int64_t>(bytes.size());
     return absl::OkStatus();
   }
