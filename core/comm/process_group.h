@@ -62,6 +62,9 @@ struct ProcessGroupOptions {
 struct NewGroupOptions {
   // Unset: the parent's.
   std::optional<absl::Duration> timeout;
+  // Whether a group of a parent with a device part has one too, which takes
+  // memory of the device. The same on all ranks of the new group.
+  bool with_devices = true;
 };
 
 // An ordered set of ranks that call collectives together.
@@ -488,6 +491,16 @@ class ProcessGroup : public internal::TypedCollectives<ProcessGroup> {
   // the resources of the device part leak when the group is destroyed: a
   // destructor makes no call to a vendor's library.
   absl::Status Destroy();
+
+  // Calls `callback` once, with health(), when this rank leaves the group:
+  // first thing in Destroy() or in the destructor, on the thread of either. For
+  // parts of the library that use the group, or one made of it, on threads of
+  // their own. It may wait for them, within their deadlines, but not for
+  // another thread's Destroy(). Several are called in the order in which they
+  // were added; what they refer to is released with the group.
+  //   kFailedPrecondition  The group was destroyed: it is not called.
+  absl::Status OnDestroy(
+      std::function<void(const absl::Status& health)> callback);
 
   // Ends the group from any thread: running and later calls fail with `cause`.
   void Abort(absl::Status cause);

@@ -12,6 +12,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <numeric>
 #include <string>
 #include <thread>
 #include <utility>
@@ -261,6 +262,21 @@ SHERD_DIST_TEST_F(DeviceRanksTest, GroupsOfGroupsHaveDevicesToo) {
   EXPECT_EQ(tensor.To(Device()).value().data_as<float>()[0],
             static_cast<float>(ValueOf(0, 0) + ValueOf(2, 0)));
   EXPECT_THAT(pair->Destroy(), IsOk());
+}
+
+SHERD_DIST_TEST_F(DeviceRanksTest, GroupsWithoutDevicesAreMadeOnRequest) {
+  std::vector<int> all(static_cast<size_t>(world_size()));
+  std::iota(all.begin(), all.end(), 0);
+  SHERD_ASSERT_OK_AND_ASSIGN(const auto same,
+                             group().NewGroup(all, {.with_devices = false}));
+  SHERD_ASSERT_OK_AND_ASSIGN(
+      const auto half,
+      group().Split(rank() % 2, rank(), {.with_devices = false}));
+  for (const auto& host_only : {same, half}) {
+    EXPECT_EQ(host_only->device(), std::nullopt);
+    EXPECT_THAT(host_only->Barrier(), IsOk());
+    EXPECT_THAT(host_only->Destroy(), IsOk());
+  }
 }
 
 SHERD_DIST_TEST_F(DeviceRanksTest, CallsBecomePartOfAGraph) {

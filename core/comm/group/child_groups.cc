@@ -71,9 +71,10 @@ absl::StatusOr<std::shared_ptr<ProcessGroup>> ProcessGroup::Impl::NewGroup(
 
 absl::StatusOr<std::shared_ptr<ProcessGroup>> ProcessGroup::Impl::Split(
     int color, int key, const NewGroupOptions& options) {
-  // The third: whether this rank's device part can be split with the others'.
+  // The third: whether this rank's device part is split with the others'.
   using Choice = std::array<int64_t, 3>;
-  const Choice own = {color, key, device_ != nullptr ? 1 : 0};
+  const Choice own = {color, key,
+                      device_ != nullptr && options.with_devices ? 1 : 0};
   std::vector<Choice> choices(membership_.size());
   SHERD_RETURN_IF_ERROR(
       Run(internal::AllGatherCall(
@@ -157,10 +158,14 @@ absl::StatusOr<std::shared_ptr<ProcessGroup>> ProcessGroup::Impl::MakeChild(
   child.join_deadline = plan.join_deadline;
   const std::string prefix = absl::StrCat("groups/", plan.label);
   child.store = std::make_shared<PrefixStore>(prefix, options_.store);
-  child.device_backend = options_.device_backend;
-  child.device = options_.device;
+  if (options.with_devices) {
+    child.device_backend = options_.device_backend;
+    child.device = options_.device;
+  }
   DeviceOrigin origin;
-  if (split != nullptr && split->has_devices) {
+  if (child.device_backend == nullptr) {
+    // No device part, nor a parent's to make it of.
+  } else if (split != nullptr && split->has_devices) {
     SplitDevice(child, *split, origin);
   } else if (device_ != nullptr && !peers_.usable()) {
     origin.parent = device_->group();

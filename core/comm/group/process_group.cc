@@ -106,6 +106,11 @@ absl::StatusOr<std::shared_ptr<const void>> ProcessGroup::Register(
 
 absl::Status ProcessGroup::Destroy() { return impl_->Destroy(); }
 
+absl::Status ProcessGroup::OnDestroy(
+    std::function<void(const absl::Status& health)> callback) {
+  return impl_->OnDestroy(std::move(callback));
+}
+
 void ProcessGroup::Abort(absl::Status cause) { impl_->Abort(cause); }
 
 absl::Status ProcessGroup::health() const { return impl_->peers().health(); }

@@ -240,6 +240,7 @@ absl::Status ProcessGroup::Impl::Destroy() {
                     absl::FailedPreconditionError(
                         "called within a batch of the group: end it before"));
   }
+  CallOnDestroy();
   if (host_ != nullptr) host_->WaitIdle();
   if (device_ != nullptr) device_->WaitIdle();
   if (!peers_.BeginToLeave()) return absl::OkStatus();
@@ -256,6 +257,27 @@ absl::Status ProcessGroup::Impl::Destroy() {
   if (host_ != nullptr) host_->Close();
   if (options_.on_destroy) options_.on_destroy();
   return absl::OkStatus();
+}
+
+absl::Status ProcessGroup::Impl::OnDestroy(
+    std::function<void(const absl::Status& health)> callback) {
+  absl::MutexLock lock(&on_destroy_.mutex);
+  if (on_destroy_.called) {
+    return Describe("on_destroy",
+                    absl::FailedPreconditionError("the group was destroyed"));
+  }
+  on_destroy_.pending.push_back(std::move(callback));
+  return absl::OkStatus();
+}
+
+void ProcessGroup::Impl::CallOnDestroy() {
+  std::vector<std::function<void(const absl::Status&)>> callbacks;
+  {
+    absl::MutexLock lock(&on_destroy_.mutex);
+    on_destroy_.called = true;
+    callbacks.swap(on_destroy_.pending);
+  }
+  for (const auto& callback : callbacks) callback(peers_.health());
 }
 
 void ProcessGroup::Impl::Abort(const absl::Status& cause) {

@@ -1,6 +1,7 @@
 #ifndef SHERD_CORE_COMM_GROUP_PROCESS_GROUP_IMPL_H_
 #define SHERD_CORE_COMM_GROUP_PROCESS_GROUP_IMPL_H_
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -75,6 +76,8 @@ class ProcessGroup::Impl final : private internal::PeerMonitor::Owner {
   absl::StatusOr<std::shared_ptr<const void>> Register(MutableBytes buffer);
 
   absl::Status Destroy();
+  absl::Status OnDestroy(
+      std::function<void(const absl::Status& health)> callback);
   void Abort(const absl::Status& cause);
 
   const ProcessGroupOptions& options() const { return options_; }
@@ -113,6 +116,14 @@ class ProcessGroup::Impl final : private internal::PeerMonitor::Owner {
     absl::Mutex shrink_mutex;
     std::unique_ptr<internal::SurvivorAgreement> survivors
         ABSL_GUARDED_BY(shrink_mutex);
+  };
+
+  // What is called when this rank leaves.
+  struct Callbacks {
+    absl::Mutex mutex;
+    bool called ABSL_GUARDED_BY(mutex) = false;
+    std::vector<std::function<void(const absl::Status&)>> pending
+        ABSL_GUARDED_BY(mutex);
   };
 
   // How this rank's calls are compared with the others', as set by the knob.
@@ -157,6 +168,8 @@ class ProcessGroup::Impl final : private internal::PeerMonitor::Owner {
   void EndOperations() override;
   void FoundFailedRank(int rank) override { calls_.SetFailedRank(rank); }
 
+  void CallOnDestroy();
+
   absl::Status Describe(absl::string_view operation,
                         absl::Status status) const {
     return membership_.Describe(operation, 0, std::move(status));
@@ -168,6 +181,7 @@ class ProcessGroup::Impl final : private internal::PeerMonitor::Owner {
   internal::PeerMonitor peers_;
   internal::CallSupervisor calls_;
   Children children_;
+  Callbacks on_destroy_;
   // Null if this process is not a member.
   std::unique_ptr<internal::HostChannel> host_;
   // Null if the group has no device part, and until it is connected.

@@ -343,6 +343,37 @@ TEST_F(NoBytesTest, ArePostedAsTheyAreToABackendThatCompares) {
                           CollectiveOp::kSend));
 }
 
+TEST_F(ProcessGroupTest, OnDestroyIsCalledOnceWhileTheGroupIsUsable) {
+  std::vector<std::string> calls;
+  ASSERT_THAT(group_->OnDestroy([&](const absl::Status& health) {
+    EXPECT_THAT(health, IsOk());
+    EXPECT_EQ(destroyed_, 0);
+    EXPECT_THAT(group_->Barrier(), IsOk());
+    calls.push_back("first");
+  }),
+              IsOk());
+  ASSERT_THAT(group_->OnDestroy(
+                  [&](const absl::Status&) { calls.push_back("second"); }),
+              IsOk());
+  EXPECT_THAT(calls, ElementsAre());
+  EXPECT_THAT(group_->Destroy(), IsOk());
+  EXPECT_THAT(group_->Destroy(), IsOk());
+  EXPECT_THAT(calls, ElementsAre("first", "second"));
+  EXPECT_THAT(group_->OnDestroy([](const absl::Status&) { FAIL(); }),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       HasSubstr("the group was destroyed")));
+}
+
+TEST_F(ProcessGroupTest, OnDestroyIsCalledByTheDestructorOfAFailedGroup) {
+  absl::Status found;
+  ASSERT_THAT(
+      group_->OnDestroy([&](const absl::Status& health) { found = health; }),
+      IsOk());
+  group_->Abort(absl::AbortedError("the cause"));
+  group_ = nullptr;
+  EXPECT_THAT(found, StatusIs(absl::StatusCode::kAborted, HasSubstr("cause")));
+}
+
 TEST_F(ProcessGroupTest, AnImpostorDoesNotDisturbTheGroup) {
   const auto impostor =
       ProcessGroup::Create(backend_, {.name = "g",
