@@ -49,7 +49,7 @@ struct FakeSystem {
   int started = 0;
   int in_flight = 0;
   int most_in_flight = 0;
-  std::vector<IoQueue::Read> reads;
+  std::vector<IoQueue::Request> reads;
 };
 
 class FakeQueue final : public IoQueue {
@@ -59,7 +59,7 @@ class FakeQueue final : public IoQueue {
 
   int depth() const override { return kDepth; }
 
-  absl::Status Start(const Read& read) override {
+  absl::Status Start(const Request& read) override {
     if (++system_.started >= system_.refuse_from) {
       return absl::ResourceExhaustedError("refused");
     }
@@ -97,7 +97,7 @@ class FakeQueue final : public IoQueue {
  private:
   FakeSystem& system_;
   bool newest_first_ = false;
-  std::vector<std::pair<Read, int64_t>> reads_;
+  std::vector<std::pair<Request, int64_t>> reads_;
 };
 
 int FakeQueue::system_fd = -1;
@@ -224,7 +224,7 @@ TEST_F(IoEngineTest, SeveralPiecesAreInFlightAndEndInAnyOrder) {
   EXPECT_THAT(ended_, Each(1));
   EXPECT_EQ(fake_.most_in_flight, kDepth);
   EXPECT_EQ(fake_.in_flight, 0);
-  for (const IoQueue::Read& read : fake_.reads) {
+  for (const IoQueue::Request& read : fake_.reads) {
     EXPECT_LE(read.buffer.size(), size_t{kMiB});
   }
 }
@@ -233,7 +233,7 @@ TEST_F(IoEngineTest, AlignedPiecesAloneGoPastThePageCache) {
   IoEngine engine = MakeFake();
   EXPECT_THAT(ReadRanges(engine), IsOk());
   int direct = 0;
-  for (const IoQueue::Read& read : fake_.reads) {
+  for (const IoQueue::Request& read : fake_.reads) {
     if (read.fd == fd_.get()) continue;
     ++direct;
     EXPECT_EQ(read.offset % 4096, 0);
@@ -294,7 +294,7 @@ TEST_F(IoEngineTest, ADeviceThatAsksForMoreAlignmentIsReadThroughTheCache) {
   // Those that were in flight with the first.
   const auto direct = std::count_if(
       fake_.reads.begin(), fake_.reads.end(),
-      [&](const IoQueue::Read& read) { return read.fd != fd_.get(); });
+      [&](const IoQueue::Request& read) { return read.fd != fd_.get(); });
   EXPECT_GE(direct, 1);
   EXPECT_LE(direct, kDepth);
 }
@@ -436,6 +436,34 @@ TEST(IoUringTest, EndsWhatIsInFlightBeforeItIsDestroyed) {
   queue->reset();
   EXPECT_THAT(buffer, Each(std::byte{'x'}));
   writer.join();
+}
+
+TEST(IoUringTest, WritesWhatTheBufferHas) {
+  auto queue = CreateIoUring(2);
+  if (!queue.ok()) GTEST_SKIP() << queue.status().message();
+  const std::string path = ::testing::TempDir() + "/written";
+  const UniqueFd fd(
+      open(path.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
+  std::byte front[] = {std::byte{'a'}, std::byte{'b'}};
+  std::byte back[] = {std::byte{'c'}};
+  ASSERT_THAT((*queue)->Start({.fd = fd.get(),
+                               .offset = 2,
+                               .buffer = absl::MakeSpan(back),
+                               .tag = 1,
+                               .write = true}),
+              IsOk());
+  ASSERT_THAT((*queue)->Start({.fd = fd.get(),
+                               .buffer = absl::MakeSpan(front),
+                               .tag = 2,
+                               .write = true}),
+              IsOk());
+  for (int i = 0; i < 2; ++i) {
+    const IoQueue::Ended ended = (*queue)->Wait();
+    EXPECT_EQ(ended.result, static_cast<int64_t>(ended.tag));
+  }
+  SHERD_ASSERT_OK_AND_ASSIGN(const std::string bytes,
+                             ReadFile(FileSystem::Posix(), path, 100));
+  EXPECT_EQ(bytes, "abc");
 }
 
 TEST(IoUringTest, AnErrorOfAReadIsItsResult) {

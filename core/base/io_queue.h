@@ -11,35 +11,37 @@
 
 namespace sherd {
 
-// Reads in flight, which the system ends in any order.
+// Reads and writes in flight, which the system ends in any order.
 //
-// Buffers. Borrowed from Start() until Wait() returned the read's end.
+// Buffers. Borrowed from Start() until Wait() returned the end of the request.
+// A write only reads its buffer.
 //
 // Threads. One at a time.
 class IoQueue {
  public:
-  struct Read {
+  struct Request {
     int fd = -1;
     int64_t offset = 0;
     absl::Span<std::byte> buffer;
     // The caller's.
     uint64_t tag = 0;
+    bool write = false;
   };
   struct Ended {
     uint64_t tag = 0;
-    // Bytes read, fewer than asked for too; or an errno, negative.
+    // Bytes done, fewer than asked for too; or an errno, negative.
     int64_t result = 0;
   };
 
-  // Waits for all reads in flight.
+  // Waits for all requests in flight.
   virtual ~IoQueue() = default;
 
-  // How many reads may be in flight.
+  // How many requests may be in flight.
   virtual int depth() const = 0;
 
-  // Begins a read, of less than 2 GiB; fewer than depth() are in flight.
+  // Begins a request, of less than 2 GiB; fewer than depth() are in flight.
   // Errors. The system refuses requests; this one does not begin.
-  virtual absl::Status Start(const Read& read) = 0;
+  virtual absl::Status Start(const Request& request) = 0;
 
   // Waits for the end of one of those in flight; there is one.
   virtual Ended Wait() = 0;

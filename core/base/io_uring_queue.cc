@@ -90,20 +90,20 @@ class UringQueue final : public IoQueue {
 
   int depth() const override { return depth_; }
 
-  absl::Status Start(const Read& read) override {
+  absl::Status Start(const Request& request) override {
     const uint32_t mask = *ring_.At<uint32_t>(params_.sq_off.ring_mask);
     std::atomic_ref<uint32_t> tail(*ring_.At<uint32_t>(params_.sq_off.tail));
     const uint32_t at = tail.load(std::memory_order_relaxed);
     const uint32_t slot = at & mask;
-    io_uring_sqe& request =
+    io_uring_sqe& entry =
         *requests_.At<io_uring_sqe>(slot * sizeof(io_uring_sqe));
-    request = {};
-    request.opcode = IORING_OP_READ;
-    request.fd = read.fd;
-    request.off = static_cast<uint64_t>(read.offset);
-    request.addr = reinterpret_cast<uint64_t>(read.buffer.data());
-    request.len = static_cast<uint32_t>(read.buffer.size());
-    request.user_data = read.tag;
+    entry = {};
+    entry.opcode = request.write ? IORING_OP_WRITE : IORING_OP_READ;
+    entry.fd = request.fd;
+    entry.off = static_cast<uint64_t>(request.offset);
+    entry.addr = reinterpret_cast<uint64_t>(request.buffer.data());
+    entry.len = static_cast<uint32_t>(request.buffer.size());
+    entry.user_data = request.tag;
     *ring_.At<uint32_t>(params_.sq_off.array + slot * sizeof(uint32_t)) = slot;
     tail.store(at + 1, std::memory_order_release);
     int taken;
@@ -159,7 +159,8 @@ absl::StatusOr<std::unique_ptr<IoQueue>> CreateIoUring(int depth) {
   UniqueFd fd(static_cast<int>(
       syscall(__NR_io_uring_setup, static_cast<unsigned>(depth), &params)));
   if (!fd.is_open()) return UringError("io_uring_setup", errno);
-  // Of Linux 5.4 and 5.6: one mapping for both rings, reads without iovec.
+  // Of Linux 5.4 and 5.6: one mapping for both rings, requests without
+  // iovec.
   constexpr uint32_t kNeeds = IORING_FEAT_SINGLE_MMAP | IORING_FEAT_RW_CUR_POS;
   if ((params.features & kNeeds) != kNeeds) {
     return absl::UnimplementedError(
