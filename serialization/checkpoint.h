@@ -73,6 +73,9 @@ struct SaveOptions {
   // Whether shards that several ranks hold are compared before anything is
   // written: see "Replicas". The same on all ranks.
   bool check_replicas = false;
+  // Of a StateDict: names of values that differ from rank to rank, each with
+  // all that is below it. A map of tensors has none.
+  std::vector<std::string> per_rank = {};
   // Set on success, if given.
   CheckpointStats* stats = nullptr;
 };
