@@ -63,7 +63,7 @@ class Loader {
                                                      bool pinned,
                                                      Allocator* allocator);
   absl::Status Named(const absl::Status& status, size_t index) const {
-    return Annotate(status, NameOf(state(), index));
+    return Annotate(status, NameOf(state().values, index));
   }
 
   const ArchiveReader& reader_;

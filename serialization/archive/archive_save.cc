@@ -44,7 +44,10 @@ using Bytes = absl::Span<const std::byte>;
 class Flattener {
  public:
   absl::Status Flatten(const StateDict& state) {
-    SHERD_RETURN_IF_ERROR(AddMap("", state));
+    SHERD_ASSIGN_OR_RETURN(saved_.values,
+                           FlattenState(state, [this](const StateValue& value) {
+                             return AddContents(value);
+                           }));
     SHERD_ASSIGN_OR_RETURN(plan_, PlanBlocks(tensors_, apart_));
     for (const Tensor& block : plan_.blocks) {
       saved_.blocks.push_back(block.nbytes());
@@ -66,9 +69,7 @@ class Flattener {
   std::vector<Tensor>& blocks() { return plan_.blocks; }
 
  private:
-  absl::Status AddMap(const std::string& key, const StateDict& map);
-  absl::Status AddList(const std::string& key, const StateList& list);
-  absl::Status AddValue(const std::string& key, const StateValue& value);
+  absl::StatusOr<SavedContents> AddContents(const StateValue& value);
   absl::StatusOr<SavedTensor> AddTensor(const Tensor& tensor);
   absl::StatusOr<SavedShardedTensor> AddSharded(const ShardedTensor& tensor);
 
@@ -88,47 +89,6 @@ class Flattener {
   std::vector<size_t> apart_;
   BlockPlan plan_;
 };
-
-absl::Status Flattener::AddMap(const std::string& key, const StateDict& map) {
-  saved_.values.push_back({key, SavedItems{true, map.size()}});
-  for (const StateEntry& entry : map) {
-    SHERD_RETURN_IF_ERROR(AddValue(entry.name, entry.value));
-  }
-  return absl::OkStatus();
-}
-
-absl::Status Flattener::AddList(const std::string& key, const StateList& list) {
-  saved_.values.push_back(
-      {key, SavedItems{false, static_cast<int64_t>(list.size())}});
-  for (const StateValue& value : list) {
-    SHERD_RETURN_IF_ERROR(AddValue("", value));
-  }
-  return absl::OkStatus();
-}
-
-absl::Status Flattener::AddValue(const std::string& key,
-                                 const StateValue& value) {
-  if (const auto* map = value.get_if<StateDict>()) return AddMap(key, *map);
-  if (const auto* list = value.get_if<StateList>()) return AddList(key, *list);
-  const size_t index = saved_.values.size();
-  saved_.values.push_back({key, StateValue()});
-  const auto named = [&](const absl::Status& status) {
-    return Annotate(status, NameOf(saved_, index));
-  };
-  if (const auto* tensor = value.get_if<Tensor>()) {
-    auto saved = AddTensor(*tensor);
-    if (!saved.ok()) return named(saved.status());
-    saved_.values[index].value = *std::move(saved);
-  } else if (const auto* sharded = value.get_if<ShardedTensor>()) {
-    auto saved = AddSharded(*sharded);
-    if (!saved.ok()) return named(saved.status());
-    saved_.values[index].value =
-        std::make_shared<SavedShardedTensor>(*std::move(saved));
-  } else {
-    saved_.values[index].value = value;
-  }
-  return absl::OkStatus();
-}
 
 absl::StatusOr<bool> IsPinned(const Tensor& tensor) {
   if (DeviceRuntime::FindLoaded(DeviceType::kCuda) == nullptr) return false;
@@ -186,6 +146,13 @@ absl::StatusOr<SavedShardedTensor> Flattener::AddSharded(
     saved.shards.push_back(std::move(part));
   }
   return saved;
+}
+
+absl::StatusOr<SavedContents> Flattener::AddContents(const StateValue& value) {
+  if (const auto* tensor = value.get_if<Tensor>()) return AddTensor(*tensor);
+  SHERD_ASSIGN_OR_RETURN(SavedShardedTensor sharded,
+                         AddSharded(*value.get_if<ShardedTensor>()));
+  return std::make_shared<SavedShardedTensor>(std::move(sharded));
 }
 
 // Writes an archive to a sink, with its CRCs, which it computes from bytes that

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "sherd/core/base/error_info.h"
 #include "sherd/core/base/printable_text.h"
 #include "sherd/core/base/status_macros.h"
 
@@ -31,7 +32,63 @@ StateValue Close(Open& open) {
   return std::move(open.list);
 }
 
+// Appends values with all that is in them.
+class Flattener {
+ public:
+  using Save =
+      absl::FunctionRef<absl::StatusOr<SavedContents>(const StateValue&)>;
+
+  explicit Flattener(Save save) : save_(save) {}
+
+  absl::Status AddMap(const std::string& key, const StateDict& map) {
+    values_.push_back({key, SavedItems{true, map.size()}});
+    for (const StateEntry& entry : map) {
+      SHERD_RETURN_IF_ERROR(Add(entry.name, entry.value));
+    }
+    return absl::OkStatus();
+  }
+
+  std::vector<SavedValue> Take() { return std::move(values_); }
+
+ private:
+  absl::Status AddList(const std::string& key, const StateList& list) {
+    values_.push_back(
+        {key, SavedItems{false, static_cast<int64_t>(list.size())}});
+    for (const StateValue& value : list) SHERD_RETURN_IF_ERROR(Add("", value));
+    return absl::OkStatus();
+  }
+
+  absl::Status Add(const std::string& key, const StateValue& value) {
+    if (const auto* map = value.get_if<StateDict>()) return AddMap(key, *map);
+    if (const auto* list = value.get_if<StateList>()) {
+      return AddList(key, *list);
+    }
+    const size_t index = values_.size();
+    values_.push_back({key, StateValue()});
+    if (value.kind() != StateKind::kTensor &&
+        value.kind() != StateKind::kShardedTensor) {
+      values_[index].value = value;
+      return absl::OkStatus();
+    }
+    absl::StatusOr<SavedContents> saved = save_(value);
+    if (!saved.ok()) return Annotate(saved.status(), NameOf(values_, index));
+    values_[index].value = *std::move(saved);
+    return absl::OkStatus();
+  }
+
+  const Save save_;
+  std::vector<SavedValue> values_;
+};
+
 }  // namespace
+
+absl::StatusOr<std::vector<SavedValue>> FlattenState(
+    const StateDict& state,
+    absl::FunctionRef<absl::StatusOr<SavedContents>(const StateValue&)> save) {
+  Flattener flattener(save);
+  SHERD_RETURN_IF_ERROR(flattener.AddMap("", state));
+  return flattener.Take();
+}
 
 size_t EndOf(const SavedState& state, size_t index) {
   int64_t open = 1;
@@ -43,7 +100,7 @@ size_t EndOf(const SavedState& state, size_t index) {
   return index;
 }
 
-std::string NameOf(const SavedState& state, size_t index) {
+std::string NameOf(absl::Span<const SavedValue> values, size_t index) {
   struct Level {
     bool is_map = false;
     int64_t count = 0;
@@ -58,13 +115,13 @@ std::string NameOf(const SavedState& state, size_t index) {
     }
     if (!levels.empty()) {
       Level& level = levels.back();
-      parts.back() =
-          level.is_map ? absl::StrCat(levels.size() > 1 ? "." : "",
-                                      StateDict::EscapeKey(state.values[i].key))
-                       : absl::StrCat("[", level.next, "]");
+      parts.back() = level.is_map
+                         ? absl::StrCat(levels.size() > 1 ? "." : "",
+                                        StateDict::EscapeKey(values[i].key))
+                         : absl::StrCat("[", level.next, "]");
       ++level.next;
     }
-    const SavedItems* const items = state.values[i].items();
+    const SavedItems* const items = values[i].items();
     if (items == nullptr || i == index) continue;
     levels.push_back({items->is_map, items->count, 0});
     parts.emplace_back();

@@ -12,6 +12,7 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "sherd/core/sharding/shard_metadata.h"
 #include "sherd/core/sharding/sharding_spec.h"
 #include "sherd/core/sharding/state_dict.h"
@@ -19,7 +20,7 @@
 #include "sherd/core/tensor/dtype.h"
 #include "sherd/core/tensor/shape.h"
 
-// A state as an archive has it: without elements, and flat.
+// A state as an archive or a checkpoint has it: without elements, and flat.
 namespace sherd::internal {
 
 // A tensor, or a shard, whose elements are in a block of the archive.
@@ -65,13 +66,18 @@ struct SavedItems {
   int64_t count = 0;
 };
 
+// A tensor or sharded tensor of a checkpoint, which has it under its name.
+struct StoredTensor {};
+
+// A StateValue is none of the other kinds.
+using SavedContents =
+    std::variant<StateValue, SavedItems, SavedTensor,
+                 std::shared_ptr<SavedShardedTensor>, StoredTensor>;
+
 struct SavedValue {
   // Of a value in a map.
   std::string key;
-  // A StateValue is none of the other kinds.
-  std::variant<StateValue, SavedItems, SavedTensor,
-               std::shared_ptr<SavedShardedTensor>>
-      value;
+  SavedContents value;
 
   const SavedItems* items() const { return std::get_if<SavedItems>(&value); }
   const SavedTensor* tensor() const { return std::get_if<SavedTensor>(&value); }
@@ -83,7 +89,7 @@ struct SavedValue {
 };
 
 struct SavedState {
-  // For display.
+  // Of an archive: for display.
   std::string writer;
   int64_t chunk_bytes = 0;
   // Lengths, all positive.
@@ -96,7 +102,16 @@ struct SavedState {
 size_t EndOf(const SavedState& state, size_t index);
 
 // The name, as StateDict has it, in quotes; for messages. Cost: O(index).
-std::string NameOf(const SavedState& state, size_t index);
+std::string NameOf(absl::Span<const SavedValue> values, size_t index);
+
+// The values of `state`. `save` is called for each tensor and sharded tensor,
+// in order.
+//
+// Errors. Those of `save`, with the name of the value.
+absl::StatusOr<std::vector<SavedValue>> FlattenState(
+    const StateDict& state,
+    absl::FunctionRef<absl::StatusOr<SavedContents>(const StateValue& value)>
+        save);
 
 // The value at `index`, with all that is in it. `load` is called for each
 // tensor and sharded tensor, in order.

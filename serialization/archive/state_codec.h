@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -26,6 +27,10 @@ inline constexpr int64_t kMaxStateChunkBytes = int64_t{1} << 26;
 absl::StatusOr<std::string> EncodeState(const SavedState& state,
                                         int64_t max_memory = kMaxStateMemory);
 
+// The same for the tree of a checkpoint, whose tensors are all StoredTensor.
+absl::StatusOr<std::string> EncodeTree(const std::vector<SavedValue>& values,
+                                       int64_t max_memory = kMaxStateMemory);
+
 // The inverse, for bytes from any source. The tree is complete, keys are
 // unique, tensors are inside their blocks, and each block has one; all
 // are on one device.
@@ -35,6 +40,10 @@ absl::StatusOr<std::string> EncodeState(const SavedState& state,
 // Memory. By StateMemory, before it is taken: at most `max_memory` bytes.
 absl::StatusOr<SavedState> DecodeState(absl::string_view bytes,
                                        int64_t max_memory = kMaxStateMemory);
+
+// The same for the tree of a checkpoint; a SavedState of values only. Adds to
+// `memory` what it takes, up to kMaxStateMemory.
+absl::StatusOr<SavedState> DecodeTree(absl::string_view bytes, int64_t& memory);
 
 }  // namespace sherd::internal
 

@@ -4,14 +4,17 @@
 #include <functional>
 #include <ostream>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "sherd/core/sharding/state_dict.h"
 #include "sherd/serialization/archive.h"
 #include "sherd/serialization/archive/archive_layout.h"
+#include "sherd/serialization/archive/saved_state.h"
 #include "sherd/serialization/archive/state_memory.h"
 #include "sherd/serialization/kits/sample_archive.h"
 #include "sherd/serialization/metadata.h"
@@ -27,6 +30,7 @@ namespace proto = state::v1;
 using ::sherd::testing::IsOk;
 using ::sherd::testing::IsOkAndHolds;
 using ::sherd::testing::StatusIs;
+using ::testing::HasSubstr;
 
 constexpr absl::StatusCode kDataLoss = absl::StatusCode::kDataLoss;
 
@@ -470,6 +474,47 @@ TEST(StateCodecTest, WhatADecoderRefusesForItsMemoryIsNotEncoded) {
   EXPECT_THAT(EncodeState(state, memory - 1),
               StatusIs(absl::StatusCode::kResourceExhausted,
                        absl::StrCat("may take ", memory, " bytes")));
+}
+
+// "x", a tensor; "list": 1 and 2.
+std::vector<SavedValue> SampleTree() {
+  return {{"", SavedItems{true, 2}},
+          {"x", StoredTensor()},
+          {"list", SavedItems{false, 2}},
+          {"", StateValue(1)},
+          {"", StateValue(2)}};
+}
+
+TEST(StateCodecTest, TheTreeOfACheckpointHasNoBlocks) {
+  const std::string bytes = EncodeTree(SampleTree()).value();
+  int64_t memory = 0;
+  const auto decoded = DecodeTree(bytes, memory);
+  ASSERT_THAT(decoded, IsOk());
+  EXPECT_EQ(memory, StateMemory(bytes).value());
+  EXPECT_TRUE(std::holds_alternative<StoredTensor>(decoded->values[1].value));
+  EXPECT_THAT(EncodeTree(decoded->values), IsOkAndHolds(bytes));
+  // Neither is the other.
+  EXPECT_THAT(DecodeState(bytes), StatusIs(kDataLoss, HasSubstr("blocks")));
+  EXPECT_THAT(DecodeTree(SampleMessage().SerializeAsString(), memory),
+              StatusIs(kDataLoss, HasSubstr("tree of an archive")));
+  proto::State message = SampleMessage();
+  ValueAt(message, 1)->mutable_stored_tensor();
+  EXPECT_THAT(
+      DecodeState(message.SerializeAsString()),
+      StatusIs(kDataLoss, HasSubstr("\"x\": it is a tensor of a checkpoint")));
+  message = SampleMessage();
+  message.clear_blocks();
+  EXPECT_THAT(
+      DecodeTree(message.SerializeAsString(), memory),
+      StatusIs(kDataLoss, HasSubstr("\"x\": it is a tensor of an archive")));
+}
+
+TEST(StateCodecTest, TheMemoryOfAllTreesIsBounded) {
+  const std::string bytes = EncodeTree(SampleTree()).value();
+  int64_t memory = kMaxStateMemory - StateMemory(bytes).value();
+  EXPECT_THAT(DecodeTree(bytes, memory), IsOk());
+  EXPECT_THAT(DecodeTree(bytes, memory),
+              StatusIs(kDataLoss, HasSubstr("bytes in memory")));
 }
 
 }  // namespace

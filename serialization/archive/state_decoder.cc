@@ -61,7 +61,9 @@ struct Open {
 
 class Decoder {
  public:
-  explicit Decoder(int64_t max_memory) : max_memory_(max_memory) {}
+  // `is_tree`: of a checkpoint, not of an archive.
+  Decoder(bool is_tree, int64_t max_memory, int64_t& memory)
+      : is_tree_(is_tree), max_memory_(max_memory), memory_(memory) {}
 
   absl::StatusOr<SavedState> Decode(absl::string_view bytes);
 
@@ -89,6 +91,7 @@ class Decoder {
                           SavedShardedTensor& tensor);
   absl::Status Take(int64_t bytes);
 
+  const bool is_tree_;
   const int64_t max_memory_;
   SavedState state_;
   bool has_version_ = false;
@@ -96,7 +99,7 @@ class Decoder {
   std::vector<Open> open_;
   // That of the tensors of each block; none before the first.
   std::vector<std::optional<Device>> block_devices_;
-  int64_t memory_ = 0;
+  int64_t& memory_;
 };
 
 absl::Status Decoder::Take(int64_t bytes) {
@@ -119,6 +122,7 @@ absl::Status Decoder::ReadVersion(uint64_t version) {
 
 absl::Status Decoder::ReadBlocks(absl::string_view bytes) {
   proto::Blocks message;
+  if (is_tree_) return Lost("it has blocks, so it is the tree of an archive");
   if (has_blocks_) return Lost("the list of blocks occurs twice");
   if (bytes.size() > static_cast<size_t>(kMaxBlocksBytes)) {
     return Lost(absl::StrCat("the list of blocks has ", bytes.size(),
@@ -385,7 +389,14 @@ absl::StatusOr<SavedShardedTensor> Decoder::ReadSharded(
 
 absl::Status Decoder::ReadContents(const proto::Value& message,
                                    SavedValue& value) {
-  switch (message.value_case()) {
+  const auto kind = message.value_case();
+  const bool is_tensor =
+      kind == proto::Value::kTensor || kind == proto::Value::kShardedTensor;
+  if (is_tree_ ? is_tensor : kind == proto::Value::kStoredTensor) {
+    return Lost(is_tree_ ? "it is a tensor of an archive, in a checkpoint"
+                         : "it is a tensor of a checkpoint, in an archive");
+  }
+  switch (kind) {
     case proto::Value::kNone:
       value.value = StateValue();
       return absl::OkStatus();
@@ -414,6 +425,9 @@ absl::Status Decoder::ReadContents(const proto::Value& message,
       value.value = std::make_shared<SavedShardedTensor>(std::move(tensor));
       return absl::OkStatus();
     }
+    case proto::Value::kStoredTensor:
+      value.value = StoredTensor();
+      return absl::OkStatus();
     case proto::Value::kList:
       return ReadItems(false, message.list(), value);
     case proto::Value::kMap:
@@ -427,7 +441,7 @@ absl::Status Decoder::ReadContents(const proto::Value& message,
 }
 
 absl::Status Decoder::ReadValue(absl::string_view bytes) {
-  if (!has_blocks_) return Lacks("blocks");
+  if (!is_tree_ && !has_blocks_) return Lacks("blocks");
   const absl::StatusOr<int64_t> memory = ValueMemory(bytes);
   if (memory.ok()) SHERD_RETURN_IF_ERROR(Take(*memory));
   proto::Value message;
@@ -441,7 +455,7 @@ absl::Status Decoder::ReadValue(absl::string_view bytes) {
   value.key = message.key();
   if (absl::Status status = ReadContents(message, value); !status.ok()) {
     return Annotate(std::move(status),
-                    NameOf(state_, state_.values.size() - 1));
+                    NameOf(state_.values, state_.values.size() - 1));
   }
   return absl::OkStatus();
 }
@@ -516,7 +530,13 @@ absl::StatusOr<SavedState> Decoder::Decode(absl::string_view bytes) {
 
 absl::StatusOr<SavedState> DecodeState(absl::string_view bytes,
                                        int64_t max_memory) {
-  return Decoder(max_memory).Decode(bytes);
+  int64_t memory = 0;
+  return Decoder(/*is_tree=*/false, max_memory, memory).Decode(bytes);
+}
+
+absl::StatusOr<SavedState> DecodeTree(absl::string_view bytes,
+                                      int64_t& memory) {
+  return Decoder(/*is_tree=*/true, kMaxStateMemory, memory).Decode(bytes);
 }
 
 }  // namespace sherd::internal

@@ -2,6 +2,7 @@
 #include <cstdint>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -84,28 +85,22 @@ absl::Status WriteValue(const SavedValue& value, proto::Value& message) {
     WriteTensor(*tensor, *message.mutable_tensor());
   } else if (const SavedShardedTensor* const sharded = value.sharded()) {
     return WriteSharded(*sharded, *message.mutable_sharded_tensor());
+  } else if (std::holds_alternative<StoredTensor>(value.value)) {
+    message.mutable_stored_tensor();
   } else {
     WriteScalar(std::get<StateValue>(value.value), message);
   }
   return absl::OkStatus();
 }
 
-}  // namespace
-
-absl::StatusOr<std::string> EncodeState(const SavedState& state,
-                                        int64_t max_memory) {
-  proto::State message;
+// `message` has all but the version and the values.
+absl::StatusOr<std::string> Encode(const std::vector<SavedValue>& values,
+                                   int64_t max_memory, proto::State& message) {
   message.set_version(kStateVersion);
-  proto::Blocks& blocks = *message.mutable_blocks();
-  blocks.set_writer(state.writer);
-  blocks.set_chunk_bytes(static_cast<uint64_t>(state.chunk_bytes));
-  for (const int64_t bytes : state.blocks) {
-    blocks.add_block_bytes(static_cast<uint64_t>(bytes));
-  }
-  for (size_t i = 0; i < state.values.size(); ++i) {
-    if (absl::Status status = WriteValue(state.values[i], *message.add_value());
+  for (size_t i = 0; i < values.size(); ++i) {
+    if (absl::Status status = WriteValue(values[i], *message.add_value());
         !status.ok()) {
-      return Annotate(std::move(status), NameOf(state, i));
+      return Annotate(std::move(status), NameOf(values, i));
     }
   }
   std::string bytes;
@@ -125,6 +120,26 @@ absl::StatusOr<std::string> EncodeState(const SavedState& state,
         "; save parts of it, or many numbers as a tensor"));
   }
   return bytes;
+}
+
+}  // namespace
+
+absl::StatusOr<std::string> EncodeState(const SavedState& state,
+                                        int64_t max_memory) {
+  proto::State message;
+  proto::Blocks& blocks = *message.mutable_blocks();
+  blocks.set_writer(state.writer);
+  blocks.set_chunk_bytes(static_cast<uint64_t>(state.chunk_bytes));
+  for (const int64_t bytes : state.blocks) {
+    blocks.add_block_bytes(static_cast<uint64_t>(bytes));
+  }
+  return Encode(state.values, max_memory, message);
+}
+
+absl::StatusOr<std::string> EncodeTree(const std::vector<SavedValue>& values,
+                                       int64_t max_memory) {
+  proto::State message;
+  return Encode(values, max_memory, message);
 }
 
 }  // namespace sherd::internal

@@ -1,6 +1,6 @@
-// Any bytes as the message of an archive, and as an archive: an error, or a
-// state that survives encoding and decoding unchanged, and whose archive loads
-// or is refused.
+// Any bytes as the message of an archive, as an archive, and as the tree of a
+// checkpoint: an error, or a state that survives encoding and decoding
+// unchanged, and whose archive loads or is refused.
 
 #include <algorithm>
 #include <cstddef>
@@ -67,12 +67,32 @@ void TryMessage(absl::string_view bytes) {
       << loaded.status().ToString();
 }
 
+void TryTree(absl::string_view bytes) {
+  int64_t memory = 0;
+  const absl::StatusOr<SavedState> tree = DecodeTree(bytes, memory);
+  if (!tree.ok()) {
+    SHERD_CHECK(absl::IsDataLoss(tree.status()) ||
+                absl::IsUnimplemented(tree.status()))
+        << tree.status().ToString();
+    return;
+  }
+  const absl::StatusOr<std::string> written = EncodeTree(tree->values);
+  SHERD_CHECK(written.ok()) << written.status().ToString();
+  const absl::StatusOr<SavedState> again = DecodeTree(*written, memory);
+  SHERD_CHECK(again.ok()) << again.status().ToString();
+  SHERD_CHECK(*EncodeTree(again->values) == *written);
+  const absl::StatusOr<StateValue> built =
+      BuildValue(*tree, 0, [](size_t) { return Tensor(); });
+  SHERD_CHECK(built.ok()) << built.status().ToString();
+}
+
 }  // namespace
 }  // namespace sherd::internal
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const absl::string_view bytes(reinterpret_cast<const char*>(data), size);
   sherd::internal::TryMessage(bytes);
+  sherd::internal::TryTree(bytes);
   sherd::LoadFromString(bytes, {.device = sherd::Device()}).IgnoreError();
   return 0;
 }
