@@ -15,6 +15,7 @@
 #include "sherd/core/comm/process_group.h"
 #include "sherd/core/sharding/sharded_tensor.h"
 #include "sherd/core/sharding/sharding_spec.h"
+#include "sherd/core/sharding/state_dict.h"
 #include "sherd/core/tensor/storage.h"
 
 namespace sherd {
@@ -73,8 +74,8 @@ struct SaveOptions {
   // Whether shards that several ranks hold are compared before anything is
   // written: see "Replicas". The same on all ranks.
   bool check_replicas = false;
-  // Of a StateDict: names of values that differ from rank to rank, each with
-  // all that is below it. A map of tensors has none.
+  // Of a StateDict: names of values that are each rank's own, with all that is
+  // below them. A map of tensors has none.
   std::vector<std::string> per_rank = {};
   // Set on success, if given.
   CheckpointStats* stats = nullptr;
@@ -178,6 +179,48 @@ absl::StatusOr<bool> CheckpointExists(const std::string& path,
 // the same names and layouts again plans nothing. Memory: see kept_plans.h.
 absl::Status SaveCheckpoint(const std::string& path,
                             const std::map<std::string, ShardedTensor>& tensors,
+                            std::shared_ptr<ProcessGroup> group = nullptr,
+                            const SaveOptions& options = {});
+
+// Saves a state: tensors, sharded or not, and all other values, with its tree.
+//
+//     SaveCheckpoint("ckpt", state, group, {.per_rank = {"rng"}});
+//
+// Collective, as above, but ranks may have different names, as those of
+// pipeline stages. What several ranks have under one name is one thing:
+//
+//   sharded tensor  Over `group`, or over a group within it, of which all
+//                   members have the name and no other rank does.
+//   tensor          A replica on each of its ranks, of the same dtype and
+//                   sizes.
+//   other value     Equal on all of its ranks; so are lengths of lists.
+//
+// What is below a name in options.per_rank is each rank's own: tensors that are
+// not sharded, and other values, such as the state of a generator. Names lead
+// through maps, and ranks need not have them.
+//
+// Names. A tensor has its name in the state (see StateDict) in the checkpoint;
+// functions for maps of tensors load it, too. See "The state" in FORMAT.md for
+// the rest.
+//
+// Errors. As above, and
+//   kInvalidArgument     Ranks have values that differ under one name, or
+//                        tensors that do; the message has name, both values,
+//                        and ranks. A member of a sharded tensor's group lacks
+//                        it, a rank that is none has it, or its group is not
+//                        within `group`. A tensor's name begins with "sherd.".
+//                        A name in per_rank is malformed, or has a sharded
+//                        tensor below it.
+//   kResourceExhausted   The values of a rank have more than 2^30 bytes, or
+//                        would take more than 2^33 when loaded.
+//
+// Cost. One small collective more, for all that is known from one of the last
+// four saves of the group: values may differ from those, but not names, dtypes,
+// sizes and groups. Otherwise three more, unless all ranks have the same names;
+// then each distinct set of them travels once. Values are copied and hashed:
+// make a tensor of what is large. Tensors that are alike, as an optimizer's
+// thousands of scalars, share one layout in memory.
+absl::Status SaveCheckpoint(const std::string& path, const StateDict& state,
                             std::shared_ptr<ProcessGroup> group = nullptr,
                             const SaveOptions& options = {});
 
@@ -297,6 +340,37 @@ absl::Status LoadCheckpointInto(
     const std::map<std::string, ShardedTensor*>& destinations,
     std::shared_ptr<ProcessGroup> group = nullptr,
     const LoadOptions& options = {});
+
+// Loads into a state, whose values are the destinations: tensors are filled,
+// also sharded ones, of any group within `group`; other values are replaced.
+//
+// Collective. Ranks may have different names, and tensors in different layouts,
+// whatever they had when they saved. A tensor that is not sharded is the whole
+// tensor on each rank that has it; it is read once.
+//
+// What is replaced. A value by that of its name, of any kind; a list that has
+// no tensors as a whole, whatever its length; an empty map, and a state that is
+// empty, by all that is there. Tensors that have no destination are left out of
+// that; in a list none stands for each. Other maps keep their keys.
+//
+// Values that were in per_rank go to the rank of the same number; ranks beyond
+// those that saved have none to load. A checkpoint of a map of tensors has
+// tensors only.
+//
+// Errors. As above, where a value counts as a tensor does. After an error no
+// value has changed. And
+//   kInvalidArgument  There is a tensor where a value is wanted, or the
+//                     reverse. Groups of sharded tensors, and tensors that
+//                     ranks have under one name, are as for SaveCheckpoint.
+//   kAborted          Again and again a save replaced the checkpoint while it
+//                     was loaded.
+//
+// Cost. Each rank reads the values, of all ranks' trees, which are checked and
+// take at most 2^33 bytes. One small collective more, or as in SaveCheckpoint;
+// with options.report three more.
+absl::Status LoadCheckpointInto(const std::string& path, StateDict& state,
+                                std::shared_ptr<ProcessGroup> group = nullptr,
+                                const LoadOptions& options = {});
 
 // The same into new tensors, with layouts from `specs`.
 //   kInvalidArgument  Also if a spec does not fit the saved sizes.

@@ -10,6 +10,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "sherd/core/base/file.h"
+#include "sherd/core/sharding/state_dict.h"
 #include "sherd/core/tensor/box.h"
 #include "sherd/core/tensor/tensor.h"
 #include "sherd/serialization/manifest/manifest.h"
@@ -40,6 +41,14 @@ class CheckpointReader {
   absl::StatusOr<Tensor> ReadSlice(absl::string_view name,
                                    absl::Span<const int64_t> offsets,
                                    absl::Span<const int64_t> sizes) const;
+
+  // The state that was saved, without elements: tensors are on meta. Empty if
+  // the checkpoint was saved from a map of tensors. ReadState has what ranks
+  // share, ReadStateOf what was in per_rank on that rank, which may be nothing.
+  //   kOutOfRange  No such rank saved.
+  //   kDataLoss    Damaged, or a tensor of it is not there; it is named.
+  absl::StatusOr<StateDict> ReadState() const;
+  absl::StatusOr<StateDict> ReadStateOf(int rank) const;
 
  private:
   CheckpointReader(std::string path, FileSystem& files, ManifestReader manifest)

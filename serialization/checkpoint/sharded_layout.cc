@@ -21,18 +21,6 @@
 namespace sherd {
 namespace {
 
-absl::Status CheckName(const std::string& name) {
-  if (!IsValidUtf8(name)) {
-    return absl::InvalidArgumentError("a tensor name is not valid UTF-8");
-  }
-  if (name.empty() || static_cast<int64_t>(name.size()) > kMaxTensorNameBytes) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("a tensor name has ", name.size(),
-                     " bytes, expected 1 to ", kMaxTensorNameBytes));
-  }
-  return absl::OkStatus();
-}
-
 absl::Status CheckLocalShards(const ShardedTensor& tensor) {
   for (const Shard& shard : tensor.local_shards()) {
     if (!shard.tensor.device().is_meta() &&
@@ -76,9 +64,21 @@ DisplayLayout DisplayLayoutOf(const ShardedTensor& tensor) {
                                                 : chunk->dim())};
 }
 
+absl::Status CheckTensorName(const std::string& name) {
+  if (!IsValidUtf8(name)) {
+    return absl::InvalidArgumentError("a tensor name is not valid UTF-8");
+  }
+  if (name.empty() || static_cast<int64_t>(name.size()) > kMaxTensorNameBytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a tensor name has ", name.size(),
+                     " bytes, expected 1 to ", kMaxTensorNameBytes));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CheckTensor(const std::string& name, const ShardedTensor& tensor,
                          const ProcessGroup& group) {
-  SHERD_RETURN_IF_ERROR(CheckName(name));
+  SHERD_RETURN_IF_ERROR(CheckTensorName(name));
   const std::string where = absl::StrCat("tensor ", Quoted(name));
   if (!tensor.defined()) {
     return absl::FailedPreconditionError(

@@ -57,6 +57,10 @@ struct DisplayLayout {
 };
 DisplayLayout DisplayLayoutOf(const ShardedTensor& tensor);
 
+// Whether a checkpoint may have a tensor of that name.
+//   kInvalidArgument  It is empty, too long or not UTF-8.
+absl::Status CheckTensorName(const std::string& name);
+
 // Checks that `tensor` is one that a save or load of `group` may have, with the
 // errors of DescribeTensor. Cost. O(local shards).
 absl::Status CheckTensor(const std::string& name, const ShardedTensor& tensor,

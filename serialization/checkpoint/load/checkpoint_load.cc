@@ -12,13 +12,23 @@
 #include "sherd/core/base/status_macros.h"
 #include "sherd/core/comm/init.h"
 #include "sherd/serialization/checkpoint.h"
+#include "sherd/serialization/checkpoint/load/load_tensors.h"
 #include "sherd/serialization/checkpoint/load/loader.h"
 #include "sherd/serialization/manifest/manifest.h"
 
 namespace sherd {
 namespace {
 
-absl::StatusOr<std::map<std::string, ShardedTensor>> Load(
+template <typename Map>
+std::vector<std::string> NamesOf(const Map& map) {
+  std::vector<std::string> names;
+  for (const auto& [name, value] : map) names.push_back(name);
+  return names;
+}
+
+}  // namespace
+
+absl::StatusOr<LoadedTensors> LoadTensors(
     const std::string& path, const std::vector<std::string>& names,
     const Loader::DestinationFn& destination,
     std::shared_ptr<ProcessGroup> group, const LoadOptions& options) {
@@ -32,7 +42,7 @@ absl::StatusOr<std::map<std::string, ShardedTensor>> Load(
     if (status.ok()) {
       if (options.stats != nullptr) *options.stats = loader.stats();
       if (options.report != nullptr) *options.report = loader.TakeReport();
-      return loader.TakeTensors();
+      return LoadedTensors{loader.TakeTensors(), loader.save_id()};
     }
     const bool may_be_replaced = absl::IsNotFound(status) ||
                                  absl::IsDataLoss(status) ||
@@ -59,15 +69,6 @@ absl::StatusOr<std::map<std::string, ShardedTensor>> Load(
   }
 }
 
-template <typename Map>
-std::vector<std::string> NamesOf(const Map& map) {
-  std::vector<std::string> names;
-  for (const auto& [name, value] : map) names.push_back(name);
-  return names;
-}
-
-}  // namespace
-
 absl::Status LoadCheckpointInto(
     const std::string& path,
     const std::map<std::string, ShardedTensor*>& destinations,
@@ -83,7 +84,8 @@ absl::Status LoadCheckpointInto(
     return absl::FailedPreconditionError(
         absl::StrCat("the destination of tensor ", Quoted(name), " is null"));
   };
-  return Load(path, NamesOf(destinations), find, group, options).status();
+  return LoadTensors(path, NamesOf(destinations), find, group, options)
+      .status();
 }
 
 absl::StatusOr<std::map<std::string, ShardedTensor>> LoadCheckpoint(
@@ -105,7 +107,10 @@ absl::StatusOr<std::map<std::string, ShardedTensor>> LoadCheckpoint(
     if (tensor.ok()) return tensor;
     return Annotate(tensor.status(), absl::StrCat("tensor ", Quoted(name)));
   };
-  return Load(path, NamesOf(specs), create, group, options);
+  SHERD_ASSIGN_OR_RETURN(
+      LoadedTensors loaded,
+      LoadTensors(path, NamesOf(specs), create, group, options));
+  return std::move(loaded.tensors);
 }
 
 }  // namespace sherd

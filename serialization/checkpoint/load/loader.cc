@@ -15,12 +15,11 @@
 #include "sherd/core/tensor/types/memory_overlap.h"
 #include "sherd/serialization/checkpoint/host_share.h"
 #include "sherd/serialization/checkpoint/sharded_layout.h"
+#include "sherd/serialization/checkpoint/state/state_blob.h"
 #include "sherd/serialization/manifest/data_file.h"
 
 namespace sherd {
 namespace {
-
-constexpr char kOperation[] = "load_checkpoint";
 
 // Every rank checks up to so many files of a checkpoint, or shards of a tensor,
 // itself; of more, each checks a share.
@@ -70,11 +69,15 @@ int64_t ShareOf(int64_t budget, const ProcessGroup& group) {
 
 }  // namespace
 
+std::string Loader::LabelOf(const std::string& path) {
+  return absl::StrCat("load \"", PrintableLine(path), "\"");
+}
+
 Loader::Loader(const std::string& path, std::vector<std::string> names,
                DestinationFn destination, ProcessGroup& group,
                const LoadOptions& options)
     : path_(path),
-      label_(absl::StrCat("load \"", PrintableLine(path), "\"")),
+      label_(LabelOf(path)),
       operation_(kOperation, label_),
       names_(std::move(names)),
       destination_(std::move(destination)),
@@ -286,7 +289,8 @@ absl::Status Loader::ListUnexpected() {
   SHERD_ASSIGN_OR_RETURN(const Manifest manifest,
                          files_reader_->manifest().ReadAll());
   for (const ManifestTensor& tensor : manifest.tensors) {
-    if (!std::binary_search(wanted.begin(), wanted.end(), tensor.name)) {
+    if (!IsStateBlob(tensor.name) &&
+        !std::binary_search(wanted.begin(), wanted.end(), tensor.name)) {
       report_.unexpected.push_back(tensor.name);
     }
   }

@@ -46,6 +46,10 @@ class Loader {
   // that which it read before, or one that a save has put in its place.
   enum Found : uint64_t { kNothing, kTheSame, kAnother };
 
+  // Of error messages, and their beginning.
+  static constexpr char kOperation[] = "load_checkpoint";
+  static std::string LabelOf(const std::string& path);
+
   // Finds or makes the tensor to load into; called before data moves, again if
   // the load starts over.
   using DestinationFn = std::function<absl::StatusOr<ShardedTensor>(
@@ -63,6 +67,8 @@ class Loader {
   std::map<std::string, ShardedTensor> TakeTensors();
   LoadReport TakeReport() { return std::move(report_); }
   const CheckpointStats& stats() const { return stats_; }
+  // Of the save that was loaded.
+  const std::string& save_id() const { return save_id_; }
 
   // After an error, which all ranks have alike: what the ranks find when they
   // look again. Collective.

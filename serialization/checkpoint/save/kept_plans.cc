@@ -169,6 +169,8 @@ KeptPlans::Key KeptPlans::KeyOf(
   Key key;
   key.find_replicas = find_replicas;
   key.tensors.reserve(tensors.size());
+  // Many tensors share their metadata, as scalars of a state do.
+  absl::flat_hash_map<const ShardedTensorMetadata*, bool> has_worker_names;
   for (const auto& [name, tensor] : tensors) {
     const DisplayLayout display = DisplayLayoutOf(tensor);
     Fingerprint fingerprint;
@@ -177,7 +179,10 @@ KeptPlans::Key KeptPlans::KeyOf(
         .Add(tensor.requires_grad() ? 1 : 0)
         .Add(static_cast<int64_t>(display.kind))
         .Add(display.chunk_dim);
-    if (HasWorkerNames(tensor)) {
+    const auto [named, is_new] =
+        has_worker_names.try_emplace(&tensor.metadata(), false);
+    if (is_new) named->second = HasWorkerNames(tensor);
+    if (named->second) {
       for (const PlacedBox& box : tensor.placed_boxes()) {
         fingerprint.Add(box.rank);
       }

@@ -20,15 +20,18 @@
 namespace sherd {
 namespace {
 
-constexpr char kOperation[] = "save_checkpoint";
 // Up to here the ranks' parts of all fingerprints travel with their reports.
 constexpr size_t kMaxGatheredSums = size_t{64} << 10;
 
 }  // namespace
 
+std::string Saver::LabelOf(const std::string& path) {
+  return absl::StrCat("save \"", PrintableLine(path), "\"");
+}
+
 Saver::Saver(SaveJob job)
     : job_(std::move(job)),
-      label_(absl::StrCat("save \"", PrintableLine(job_.path), "\"")),
+      label_(LabelOf(job_.path)),
       operation_(kOperation, label_),
       tensors_(*job_.tensors),
       group_(*job_.group),

@@ -41,6 +41,10 @@ struct SaveJob {
 // reports; and the commit by rank 0, whose result is that of all.
 class Saver {
  public:
+  // Of error messages, and their beginning.
+  static constexpr char kOperation[] = "save_checkpoint";
+  static std::string LabelOf(const std::string& path);
+
   explicit Saver(SaveJob job);
 
   // Collective.

@@ -1,0 +1,32 @@
+#ifndef SHERD_SERIALIZATION_CHECKPOINT_LOAD_LOAD_TENSORS_H_
+#define SHERD_SERIALIZATION_CHECKPOINT_LOAD_LOAD_TENSORS_H_
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "sherd/core/comm/process_group.h"
+#include "sherd/core/sharding/sharded_tensor.h"
+#include "sherd/serialization/checkpoint.h"
+#include "sherd/serialization/checkpoint/load/loader.h"
+
+namespace sherd {
+
+struct LoadedTensors {
+  std::map<std::string, ShardedTensor> tensors;
+  // Of the save that they are of.
+  std::string save_id;
+};
+
+// What both forms of LoadCheckpoint do: a load, and another one if a save
+// replaced the checkpoint meanwhile. Collective; errors as there. Names ascend.
+absl::StatusOr<LoadedTensors> LoadTensors(
+    const std::string& path, const std::vector<std::string>& names,
+    const Loader::DestinationFn& destination,
+    std::shared_ptr<ProcessGroup> group, const LoadOptions& options);
+
+}  // namespace sherd
+
+#endif  // SHERD_SERIALIZATION_CHECKPOINT_LOAD_LOAD_TENSORS_H_

@@ -1,0 +1,146 @@
+#include "sherd/serialization/checkpoint/state/collect_tensors.h"
+
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "sherd/core/base/error_info.h"
+#include "sherd/core/base/fingerprint.h"
+#include "sherd/core/base/printable_text.h"
+#include "sherd/core/base/status_macros.h"
+#include "sherd/core/comm/collective/agreement.h"
+#include "sherd/core/comm/init.h"
+#include "sherd/core/sharding/state/state_name.h"
+#include "sherd/serialization/archive/saved_state.h"
+#include "sherd/serialization/archive/state_codec.h"
+#include "sherd/serialization/checkpoint/save/saver.h"
+#include "sherd/serialization/checkpoint/sharded_layout.h"
+#include "sherd/serialization/checkpoint/state/state_blob.h"
+#include "sherd/serialization/checkpoint/state/state_exchange.h"
+
+namespace sherd {
+namespace {
+
+using internal::SavedValue;
+
+// Moves what is below the names in `per_rank` from `shared` to `own`.
+absl::Status Split(const std::vector<std::string>& per_rank, StateDict& shared,
+                   StateDict& own) {
+  for (const std::string& name : per_rank) {
+    SHERD_ASSIGN_OR_RETURN(const auto parts, internal::ParseStateName(name));
+    for (const internal::NamePart& part : parts) {
+      if (part.is_key()) continue;
+      return absl::InvalidArgumentError(absl::StrCat(
+          "per_rank: ", Quoted(name),
+          " is in a list, expected a name that leads through maps; give that "
+          "of the list"));
+    }
+    const auto value = shared.Find(name);
+    // Other ranks may have it.
+    if (absl::IsNotFound(value.status())) continue;
+    if (!value.ok()) return Annotate(value.status(), "per_rank");
+    SHERD_RETURN_IF_ERROR(own.Set(name, **value));
+    SHERD_RETURN_IF_ERROR(shared.Erase(name));
+  }
+  return absl::OkStatus();
+}
+
+// Adds the tensors of a tree.
+absl::Status AddTensors(const std::vector<StateEntry>& entries, bool per_rank,
+                        const ProcessGroup& group,
+                        std::vector<StateTensor>& tensors) {
+  for (const StateEntry& entry : entries) {
+    StateTensor tensor = {entry.name, per_rank};
+    if (const auto* plain = entry.value.get_if<Tensor>()) {
+      tensor.value = *plain;
+    } else if (const auto* sharded = entry.value.get_if<ShardedTensor>()) {
+      tensor.value = *sharded;
+    } else {
+      continue;
+    }
+    SHERD_RETURN_IF_ERROR(CheckStateTensor(tensor, group));
+    tensors.push_back(std::move(tensor));
+  }
+  return absl::OkStatus();
+}
+
+// Of keys and kinds: of values, neither kind nor contents.
+void AddTree(const std::vector<SavedValue>& values, Fingerprint& fingerprint) {
+  for (const SavedValue& value : values) {
+    fingerprint.Add(value.key);
+    if (const internal::SavedItems* const items = value.items()) {
+      fingerprint.Add(items->is_map ? 1 : 2).Add(items->count);
+    } else {
+      const bool is_tensor =
+          std::holds_alternative<internal::StoredTensor>(value.value);
+      fingerprint.Add(is_tensor ? 3 : 4);
+    }
+  }
+}
+
+absl::StatusOr<LocalState> MakeLocalState(const StateDict& state,
+                                          const std::vector<std::string>& names,
+                                          const ProcessGroup& group) {
+  StateDict shared = state;
+  StateDict own;
+  SHERD_RETURN_IF_ERROR(Split(names, shared, own));
+  LocalState local;
+  local.entries = shared.Flatten();
+  SHERD_RETURN_IF_ERROR(AddTensors(local.entries, false, group, local.tensors));
+  SHERD_RETURN_IF_ERROR(AddTensors(own.Flatten(), true, group, local.tensors));
+  SHERD_ASSIGN_OR_RETURN(const std::vector<SavedValue> values,
+                         StateTreeOf(shared));
+  SHERD_ASSIGN_OR_RETURN(local.shared, internal::EncodeTree(values));
+  if (!own.empty()) {
+    SHERD_ASSIGN_OR_RETURN(const std::vector<SavedValue> own_values,
+                           StateTreeOf(own));
+    SHERD_ASSIGN_OR_RETURN(local.own, internal::EncodeTree(own_values));
+  }
+  SHERD_ASSIGN_OR_RETURN(const uint64_t tensors,
+                         FingerprintOf(local.tensors, group));
+  Fingerprint structure;
+  AddTree(values, structure);
+  local.structure = structure.Add(static_cast<int64_t>(tensors)).value();
+  return local;
+}
+
+absl::StatusOr<std::map<std::string, ShardedTensor>> Collect(
+    const OperationLabel& operation, const StateDict& state,
+    const std::shared_ptr<ProcessGroup>& group, const SaveOptions& options) {
+  LongStep step(*group, operation,
+                {.timeout = options.timeout, .note_bytes = sizeof(StateNote)});
+  absl::StatusOr<LocalState> made =
+      MakeLocalState(state, options.per_rank, *group);
+  const LocalState local = made.ok() ? *std::move(made) : LocalState();
+  StateExchange exchange(group, operation, local);
+  SHERD_RETURN_IF_ERROR(exchange.Agree(step, made.status(), {}));
+  std::map<std::string, ShardedTensor> tensors = exchange.Tensors();
+  exchange.AddBlobs(tensors);
+  return tensors;
+}
+
+}  // namespace
+
+absl::StatusOr<std::map<std::string, ShardedTensor>> CollectTensors(
+    const std::string& path, const StateDict& state,
+    const std::shared_ptr<ProcessGroup>& group, const SaveOptions& options) {
+  const std::string label = Saver::LabelOf(path);
+  const OperationLabel operation(Saver::kOperation, label);
+  return InOperation(operation, Collect(operation, state, group, options),
+                     group->name());
+}
+
+absl::Status SaveCheckpoint(const std::string& path, const StateDict& state,
+                            std::shared_ptr<ProcessGroup> group,
+                            const SaveOptions& options) {
+  if (group == nullptr) {
+    SHERD_ASSIGN_OR_RETURN(group, DefaultGroup());
+  }
+  SHERD_ASSIGN_OR_RETURN(const auto tensors,
+                         CollectTensors(path, state, group, options));
+  return SaveCheckpoint(path, tensors, group, options);
+}
+
+}  // namespace sherd
