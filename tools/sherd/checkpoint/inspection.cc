@@ -18,6 +18,7 @@
 #include "sherd/core/base/units.h"
 #include "sherd/serialization/checkpoint.h"
 #include "sherd/serialization/checkpoint/save/save_plan.h"
+#include "sherd/serialization/checkpoint/state/state_blob.h"
 #include "sherd/serialization/checkpoint_reader.h"
 #include "sherd/serialization/manifest/manifest.h"
 #include "sherd/serialization/safetensors.h"
@@ -105,7 +106,69 @@ absl::StatusOr<Inspection> FromCheckpoint(const CheckpointReader& reader) {
     }
     inspection.tensors.push_back(std::move(inspected));
   }
+  SHERD_ASSIGN_OR_RETURN(inspection.state, reader.ReadState());
+  const auto rows = manifest.Find(kRankStateName);
+  const int64_t ranks =
+      !rows.ok() || (*rows)->sizes().empty()
+          ? 0
+          : std::min<int64_t>((*rows)->sizes()[0], manifest.world_size);
+  for (int rank = 0; rank < ranks; ++rank) {
+    SHERD_ASSIGN_OR_RETURN(StateDict own, reader.ReadStateOf(rank));
+    if (own.empty()) continue;
+    inspection.rank_states.emplace(rank, std::move(own));
+  }
   return inspection;
+}
+
+bool IsTensor(const StateValue& value) {
+  return value.kind() == StateKind::kTensor;
+}
+
+// The values of a state that are no tensors: these are in the table.
+void AppendValues(const StateDict& state, const std::string& heading,
+                  std::string& text) {
+  // Text is for people; JSON has all.
+  constexpr int64_t kMaxLines = 100;
+  int64_t count = 0;
+  for (const StateEntry& entry : state.Flatten()) {
+    if (IsTensor(entry.value)) continue;
+    if (count++ == 0) absl::StrAppend(&text, "\n", heading, "\n");
+    if (count > kMaxLines) continue;
+    absl::StrAppend(&text, "  ", Shorten(PrintableLine(entry.name), 80), ": ",
+                    entry.value.ToString(), "\n");
+  }
+  if (count > kMaxLines) {
+    absl::StrAppend(&text, "  … and ", count - kMaxLines,
+                    " more (--json has all)\n");
+  }
+}
+
+nlohmann::json ToJson(const StateValue& value) {
+  if (const auto* boolean = value.get_if<bool>()) return *boolean;
+  if (const auto* integer = value.get_if<int64_t>()) return *integer;
+  if (const auto* number = value.get_if<double>()) return *number;
+  if (const auto* text = value.get_if<std::string>()) return *text;
+  if (const auto* bytes = value.get_if<StateBytes>()) {
+    return {{"bytes", bytes->data.size()}};
+  }
+  if (const auto* tensor = value.get_if<Tensor>()) {
+    return {{"tensor", std::string(Name(tensor->dtype()))},
+            {"shape", std::vector<int64_t>(tensor->sizes().begin(),
+                                           tensor->sizes().end())}};
+  }
+  if (const auto* list = value.get_if<StateList>()) {
+    nlohmann::json items = nlohmann::json::array();
+    for (const StateValue& item : *list) items.push_back(ToJson(item));
+    return items;
+  }
+  if (const auto* map = value.get_if<StateDict>()) {
+    nlohmann::json members = nlohmann::json::object();
+    for (const StateEntry& entry : *map) {
+      members[entry.name] = ToJson(entry.value);
+    }
+    return members;
+  }
+  return nullptr;
 }
 
 absl::Status NotACheckpoint(FileSystem& files, const std::string& directory) {
@@ -245,7 +308,12 @@ std::string FormatInspection(const Inspection& inspection) {
     }
     table.AddRow(std::move(row));
   }
-  return absl::StrCat(text, "\n", table.ToString());
+  absl::StrAppend(&text, "\n", table.ToString());
+  AppendValues(inspection.state, "state", text);
+  for (const auto& [rank, state] : inspection.rank_states) {
+    AppendValues(state, absl::StrCat("state of rank ", rank), text);
+  }
+  return text;
 }
 
 std::string InspectionToJson(const Inspection& inspection) {
@@ -258,6 +326,10 @@ std::string InspectionToJson(const Inspection& inspection) {
   if (inspection.is_checkpoint) {
     json["writer"] = inspection.writer;
     json["world_size"] = inspection.world_size;
+    if (!inspection.state.empty()) json["state"] = ToJson(inspection.state);
+    for (const auto& [rank, state] : inspection.rank_states) {
+      json["rank_states"][absl::StrCat(rank)] = ToJson(state);
+    }
   } else {
     json["metadata"] = inspection.metadata;
   }

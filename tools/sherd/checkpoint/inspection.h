@@ -8,6 +8,7 @@
 
 #include "absl/status/statusor.h"
 #include "sherd/core/base/file.h"
+#include "sherd/core/sharding/state_dict.h"
 #include "sherd/core/tensor/box.h"
 #include "sherd/core/tensor/dtype.h"
 #include "sherd/core/tensor/shape.h"
@@ -44,7 +45,7 @@ struct InspectedFile {
   int64_t bytes = 0;
 };
 
-// The contents of a safetensors file or a checkpoint, without the data.
+// The contents of a safetensors file or a checkpoint, without elements.
 struct Inspection {
   std::string path;
   bool is_checkpoint = false;
@@ -55,18 +56,22 @@ struct Inspection {
   std::map<std::string, std::string> metadata;
   std::vector<InspectedFile> files;
   std::vector<InspectedTensor> tensors;
+  // Of a checkpoint of a state, without elements: what ranks share, and what
+  // each rank has of its own.
+  StateDict state;
+  std::map<int, StateDict> rank_states;
 
   int64_t tensor_bytes() const;
 };
 
-// Reads headers only: of the checkpoint of which `path` is the directory or the
-// manifest, otherwise of a safetensors file.
+// Reads headers only, and values of a state: of the checkpoint of which `path`
+// is the directory or the manifest, otherwise of a safetensors file.
 //   kNotFound  There is nothing at `path`, or a directory without a manifest;
 //              the message states what was expected.
 //   Otherwise as SafetensorsFile::Open and CheckpointReader::Open.
 absl::StatusOr<Inspection> Inspect(FileSystem& files, const std::string& path);
 
-// A heading, and a table with a line per tensor.
+// A heading, a table with a line per tensor, and the first values of a state.
 std::string FormatInspection(const Inspection& inspection);
 
 // The whole inspection as one JSON object, shards included.

@@ -19,6 +19,8 @@
 #include "sherd/core/comm/process_group.h"
 #include "sherd/core/sharding/sharded_tensor.h"
 #include "sherd/core/sharding/sharding_spec.h"
+#include "sherd/core/sharding/state_dict.h"
+#include "sherd/core/tensor/tensor.h"
 #include "sherd/serialization/checkpoint.h"
 #include "sherd/testing/local_ranks.h"
 #include "sherd/testing/matchers.h"
@@ -116,6 +118,46 @@ TEST(InspectionTest, ASafetensorsFileIsListedInFull) {
   }
   EXPECT_THAT(text, ::testing::ContainsRegex(
                         "\ndeep.3d +float16 +\\[3, 4, 5\\] +120 +1 "));
+}
+
+TEST(InspectionTest, ValuesOfAStateAreShown) {
+  const std::string path = absl::StrCat(TestFolder(), "/checkpoint");
+  RunLocalRanks(2, [&](ProcessGroup& group) {
+    StateDict state;
+    ASSERT_THAT(state.Set("step", 50), IsOk());
+    ASSERT_THAT(state.Set("groups[0].lr", 0.5), IsOk());
+    ASSERT_THAT(state.Set("bias", *Tensor::Scalar<float>(1)), IsOk());
+    ASSERT_THAT(state.Set("rng", StateBytes{std::string(7, 'x')}), IsOk());
+    ASSERT_THAT(state.Set("seed", 10 + group.rank()), IsOk());
+    ASSERT_THAT(
+        SaveCheckpoint(path, state, nullptr, {.per_rank = {"rng", "seed"}}),
+        IsOk());
+  });
+  const auto inspection = Inspect(Files(), path);
+  ASSERT_THAT(inspection, IsOk());
+  const std::string text = FormatInspection(*inspection);
+  EXPECT_THAT(text, HasSubstr("\nstate\n  step: 50\n  groups[0].lr: 0.5\n\n"
+                              "state of rank 0\n  rng: 7 bytes\n  seed: 10\n"
+                              "\nstate of rank 1\n"));
+  const auto json = nlohmann::json::parse(InspectionToJson(*inspection));
+  EXPECT_EQ(json["state"], nlohmann::json::parse(R"({
+      "step": 50, "groups": [{"lr": 0.5}],
+      "bias": {"tensor": "float32", "shape": []}})"));
+  EXPECT_EQ(json["rank_states"]["1"],
+            nlohmann::json::parse(R"({"rng": {"bytes": 7}, "seed": 11})"));
+}
+
+TEST(InspectionTest, ManyValuesAreCutShort) {
+  const std::string path = absl::StrCat(TestFolder(), "/checkpoint");
+  RunLocalRanks(1, [&](ProcessGroup&) {
+    StateDict state;
+    ASSERT_THAT(state.Set("losses", StateList(150, StateValue(1))), IsOk());
+    ASSERT_THAT(SaveCheckpoint(path, state), IsOk());
+  });
+  const auto inspection = Inspect(Files(), path);
+  ASSERT_THAT(inspection, IsOk());
+  const std::string text = FormatInspection(*inspection);
+  EXPECT_THAT(text, HasSubstr("losses[99]: 1\n  … and 50 more"));
 }
 
 // Possible contents of an untrusted file: colours, a bell, a line that looks
