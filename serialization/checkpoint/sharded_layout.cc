@@ -118,6 +118,16 @@ absl::StatusOr<TensorToSave> DescribeTensor(const std::string& name,
   return layout;
 }
 
+ShardedTensor WithoutElements(const ShardedTensor& tensor) {
+  auto shards = std::make_shared<std::vector<Shard>>();
+  shards->reserve(tensor.local_shards().size());
+  for (const Shard& shard : tensor.local_shards()) {
+    shards->push_back({Tensor(), shard.metadata});
+  }
+  return internal::ShardedTensorAccess::Make(
+      internal::ShardedTensorAccess::StateOf(tensor), std::move(shards));
+}
+
 uint64_t LayoutFingerprintOf(const ShardedTensor& tensor) {
   return internal::ShardedTensorAccess::StateOf(tensor)->layout_fingerprint;
 }

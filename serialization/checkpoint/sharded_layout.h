@@ -77,6 +77,10 @@ absl::StatusOr<TensorToSave> DescribeTensor(const std::string& name,
                                             const ShardedTensor& tensor,
                                             const ProcessGroup& group);
 
+// The same tensor with local shards that are not defined, for what needs its
+// layout alone: it does not keep the elements alive.
+ShardedTensor WithoutElements(const ShardedTensor& tensor);
+
 // LayoutFingerprintOf(t) is equal for tensors that have equal sizes, and shards
 // with equal boxes and placements.
 uint64_t LayoutFingerprintOf(const ShardedTensor& tensor);

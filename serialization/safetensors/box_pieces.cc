@@ -111,6 +111,17 @@ class Walk {
 
 }  // namespace
 
+BoxInArray WholeArray(const Tensor& tensor, absl::Span<const int64_t> zeros) {
+  BoxInArray box;
+  box.array_sizes = box.sizes = tensor.sizes();
+  box.offsets = zeros;
+  box.element_size = tensor.element_size();
+  box.data =
+      const_cast<std::byte*>(static_cast<const std::byte*>(tensor.data()));
+  box.strides = tensor.strides();
+  return box;
+}
+
 absl::Status CheckSlice(absl::string_view tensor_name,
                         absl::Span<const int64_t> array_sizes,
                         const BoxView& slice) {

@@ -9,6 +9,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "sherd/core/tensor/box.h"
+#include "sherd/core/tensor/tensor.h"
 
 namespace sherd {
 
@@ -21,6 +22,10 @@ struct BoxInArray : BoxView {
   std::byte* data = nullptr;
   absl::Span<const int64_t> strides;
 };
+
+// The elements of `tensor` as an array of its own, row-major. Refers to the
+// tensor and to `zeros`, one for each of its dimensions.
+BoxInArray WholeArray(const Tensor& tensor, absl::Span<const int64_t> zeros);
 
 // Consecutive bytes of the array, and their place in memory.
 struct BoxPiece {

@@ -1,6 +1,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -21,18 +22,11 @@ absl::Status SaveCheckpoint(const std::string& path,
     SHERD_ASSIGN_OR_RETURN(group, DefaultGroup());
   }
   // Borrowed, not counted: the call outlives the save.
-  Saver saver({.path = path,
-               .tensors = std::shared_ptr<const SaveJob::Tensors>(
-                   std::shared_ptr<const void>(), &tensors),
-               .group = group,
-               .options = options});
-  SHERD_RETURN_IF_ERROR(
-      InOperation(saver.operation(), saver.Run(), group->name()));
-  if (options.stats != nullptr) {
-    *options.stats = {.tensor_bytes = saver.tensor_bytes(),
-                      .file_bytes = saver.file_bytes()};
-  }
-  return absl::OkStatus();
+  return RunSave({.path = path,
+                  .tensors = std::shared_ptr<const SaveJob::Tensors>(
+                      std::shared_ptr<const void>(), &tensors),
+                  .group = std::move(group),
+                  .options = options});
 }
 
 }  // namespace sherd

@@ -79,17 +79,26 @@ void Saver::BeginStep(size_t note_bytes) {
 // on since with it ranks remove files of the old checkpoint without a sync of
 // their own, as rank 0 has made the switch durable.
 absl::Status Saver::Prepare() {
+  SHERD_RETURN_IF_ERROR(MakePlan());
+  agreed_ = static_cast<int64_t>(plan_->fingerprint);
+  sums_.resize(tensors_.size());
+  if (group_.rank() != 0) return absl::OkStatus();
+  SHERD_ASSIGN_OR_RETURN(own_id_, directory_.Take(job_.options.lease_duration,
+                                                  plan_->tensor_bytes));
+  return absl::OkStatus();
+}
+
+absl::Status Saver::MakePlan() {
+  if (job_.prepared != nullptr) {
+    plan_ = job_.prepared->plan;
+    return job_.prepared->status;
+  }
   for (const auto& [name, tensor] : tensors_) {
     SHERD_RETURN_IF_ERROR(CheckTensor(name, tensor, group_));
   }
   SHERD_ASSIGN_OR_RETURN(plan_,
                          KeptPlans::Get().PlanFor(job_.group, tensors_,
                                                   job_.options.check_replicas));
-  agreed_ = static_cast<int64_t>(plan_->fingerprint);
-  sums_.resize(tensors_.size());
-  if (group_.rank() != 0) return absl::OkStatus();
-  SHERD_ASSIGN_OR_RETURN(own_id_, directory_.Take(job_.options.lease_duration,
-                                                  plan_->tensor_bytes));
   return absl::OkStatus();
 }
 
@@ -102,7 +111,8 @@ std::string Saver::DescribeCall() const {
                    job_.options.check_replicas ? "true" : "false", "\n");
   std::vector<TensorToSave> layouts;
   for (const auto& [name, tensor] : tensors_) {
-    auto layout = DescribeTensor(name, tensor, group_);
+    if (tensor.group() == nullptr) continue;
+    auto layout = DescribeTensor(name, tensor, *tensor.group());
     if (layout.ok()) layouts.push_back(*std::move(layout));
   }
   return absl::StrCat(text,
@@ -113,9 +123,7 @@ absl::Status Saver::WriteAndCommit() {
   absl::Status ready;
   if (job_.options.check_replicas) {
     BeginStep();
-    const absl::StatusOr<ReplicaCrcs> crcs =
-        ReadReplicas(group_.size(), named_, plan_->replicas,
-                     [this] { return step_->MadeProgress(); });
+    const absl::StatusOr<ReplicaCrcs> crcs = CrcsOfReplicas();
     SHERD_RETURN_IF_ERROR(step_->Agree(crcs.status()));
     ready = CompareReplicas(group_, operation_, named_, plan_->replicas, *crcs,
                             {.timeout = job_.options.timeout});
@@ -146,14 +154,22 @@ absl::Status Saver::WriteFile() {
       WriteRankFile(
           files_, JoinPath(job_.path, name), *plan_, directory_.save_id(),
           named_,
-          [this](const PlannedShard& shard) {
-            const NamedTensor& named =
-                named_[static_cast<size_t>(shard.tensor)];
-            return LocalPart(*named.tensor, shard.held, shard.box);
-          },
+          [this](const PlannedShard& shard) { return ElementsOf(shard); },
           {job_.options.sync, job_.options.max_unsynced_bytes},
           [this] { return step_->MadeProgress(); }, absl::MakeSpan(sums_)));
   return plan_->shards.empty() ? absl::OkStatus() : directory_.SyncNames();
+}
+
+absl::StatusOr<ReplicaCrcs> Saver::CrcsOfReplicas() {
+  if (job_.prepared != nullptr) return job_.prepared->replicas;
+  return ReadReplicas(group_.size(), named_, plan_->replicas,
+                      [this] { return step_->MadeProgress(); });
+}
+
+absl::StatusOr<Tensor> Saver::ElementsOf(const PlannedShard& shard) const {
+  if (job_.elements != nullptr) return job_.elements(shard);
+  const NamedTensor& named = named_[static_cast<size_t>(shard.tensor)];
+  return LocalPart(*named.tensor, shard.held, shard.box);
 }
 
 bool Saver::SumsTravelWithReports() const {
@@ -240,6 +256,19 @@ absl::Status Saver::Commit() {
                            return plan_->manifest.RunsOf(t);
                          }));
   return directory_.Switch(bytes);
+}
+
+absl::Status RunSave(SaveJob job) {
+  const std::shared_ptr<ProcessGroup> group = job.group;
+  CheckpointStats* const stats = job.options.stats;
+  Saver saver(std::move(job));
+  SHERD_RETURN_IF_ERROR(
+      InOperation(saver.operation(), saver.Run(), group->name()));
+  if (stats != nullptr) {
+    *stats = {.tensor_bytes = saver.tensor_bytes(),
+              .file_bytes = saver.file_bytes()};
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace sherd

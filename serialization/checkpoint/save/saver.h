@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -10,11 +11,13 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "sherd/core/base/file.h"
 #include "sherd/core/comm/collective/agreement.h"
 #include "sherd/core/comm/collective/operation_label.h"
 #include "sherd/core/comm/process_group.h"
 #include "sherd/core/sharding/sharded_tensor.h"
+#include "sherd/core/tensor/tensor.h"
 #include "sherd/serialization/checkpoint.h"
 #include "sherd/serialization/checkpoint/save/kept_plans.h"
 #include "sherd/serialization/checkpoint/save/rank_file.h"
@@ -22,6 +25,16 @@
 #include "sherd/serialization/checkpoint/save/save_directory.h"
 
 namespace sherd {
+
+// What a save has done before it begins, where it runs on another thread than
+// the call.
+struct PreparedSave {
+  // Of the checks and the plan. An error becomes that of all ranks.
+  absl::Status status;
+  std::shared_ptr<const SavePlan> plan;
+  // If replicas are compared.
+  ReplicaCrcs replicas;
+};
 
 // What a save saves, and where. The same on all ranks but for the elements.
 struct SaveJob {
@@ -32,6 +45,13 @@ struct SaveJob {
   std::shared_ptr<const Tensors> tensors;
   std::shared_ptr<ProcessGroup> group;
   SaveOptions options;
+  // Null: Saver prepares the save. Otherwise the tensors need have no elements,
+  // and may belong to another group of the same ranks.
+  std::shared_ptr<const PreparedSave> prepared;
+  // Finds the elements of a shard, which are asked for in the order of the
+  // file; once another shard is asked for, they are not used any more. Null:
+  // those of the tensors.
+  std::function<absl::StatusOr<Tensor>(const PlannedShard&)> elements;
 };
 
 // One rank's part of one save: see SaveCheckpoint. All ranks create one alike.
@@ -63,6 +83,9 @@ class Saver {
 
   // Everything that can go wrong before anything is written.
   absl::Status Prepare();
+  absl::Status MakePlan();
+  absl::StatusOr<ReplicaCrcs> CrcsOfReplicas();
+  absl::StatusOr<Tensor> ElementsOf(const PlannedShard& shard) const;
   absl::Status WriteAndCommit();
   absl::Status WriteFile();
   bool SumsTravelWithReports() const;
@@ -99,6 +122,10 @@ class Saver {
   std::vector<FileReport> reports_;
   int64_t file_bytes_ = 0;
 };
+
+// Runs a save: with errors as those of the operation, and options.stats.
+// Collective.
+absl::Status RunSave(SaveJob job);
 
 }  // namespace sherd
 

@@ -41,13 +41,7 @@ absl::Status ForEachHostRun(const BoxInArray& box, VisitRun visit) {
 // Calls `visit` with the elements of a tensor anywhere, row-major.
 absl::Status ForEachRun(const Tensor& tensor, VisitRun visit) {
   const Dims zeros(tensor.dim(), 0);
-  BoxInArray box;
-  box.array_sizes = box.sizes = tensor.sizes();
-  box.offsets = zeros;
-  box.element_size = tensor.element_size();
-  box.data =
-      const_cast<std::byte*>(static_cast<const std::byte*>(tensor.data()));
-  box.strides = tensor.strides();
+  const BoxInArray box = WholeArray(tensor, zeros);
   return tensor.device().is_cpu() ? ForEachHostRun(box, visit)
                                   : ReadDeviceBox(box, tensor.device(), visit);
 }

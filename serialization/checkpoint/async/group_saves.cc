@@ -1,0 +1,267 @@
+#include "sherd/serialization/checkpoint/async/group_saves.h"
+
+#include <algorithm>
+#include <list>
+#include <numeric>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "sherd/core/base/error_info.h"
+#include "sherd/core/base/logging.h"
+#include "sherd/core/base/named_thread.h"
+#include "sherd/core/base/status_macros.h"
+#include "sherd/core/tensor/device_stream.h"
+#include "sherd/serialization/checkpoint/save/replica_check.h"
+#include "sherd/serialization/checkpoint/sharded_layout.h"
+
+namespace sherd {
+namespace {
+
+// More do not copy faster.
+constexpr int kMaxThreads = 16;
+
+// The cores of this host that each of the group's ranks here may use.
+int CoresPerRank(const ProcessGroup& group) {
+  const absl::Span<const int> hosts = group.host_of_rank();
+  const auto here = std::count(hosts.begin(), hosts.end(),
+                               hosts[static_cast<size_t>(group.rank())]);
+  const auto cores = static_cast<int>(std::thread::hardware_concurrency());
+  return std::clamp(cores / static_cast<int>(here), 1, kMaxThreads);
+}
+
+absl::Status CheckTensors(const SaveJob::Tensors& tensors,
+                          const ProcessGroup& group) {
+  for (const auto& [name, tensor] : tensors) {
+    SHERD_RETURN_IF_ERROR(CheckTensor(name, tensor, group));
+  }
+  return absl::OkStatus();
+}
+
+std::vector<NamedTensor> NamesOf(const SaveJob::Tensors& tensors) {
+  std::vector<NamedTensor> named;
+  named.reserve(tensors.size());
+  for (const auto& [name, tensor] : tensors) named.push_back({&name, &tensor});
+  return named;
+}
+
+}  // namespace
+
+absl::StatusOr<std::shared_ptr<GroupSaves>> GroupSaves::Begin(
+    ProcessGroup& group, std::optional<absl::Duration> timeout) {
+  SHERD_RETURN_IF_ERROR(group.health());
+  std::vector<int> ranks(static_cast<size_t>(group.size()));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  SHERD_ASSIGN_OR_RETURN(
+      std::shared_ptr<ProcessGroup> channel,
+      group.NewGroup(ranks, {.timeout = timeout, .with_devices = false}));
+  const std::shared_ptr<GroupSaves> saves(
+      new GroupSaves(std::move(channel), CoresPerRank(group)));
+  // The thread keeps it, so that either may end first.
+  SHERD_ASSIGN_OR_RETURN(
+      saves->thread_,
+      StartNamedThread("sherd-save", [saves] { saves->Main(); }));
+  saves->thread_id_ = saves->thread_.get_id();
+  return saves;
+}
+
+GroupSaves::GroupSaves(std::shared_ptr<ProcessGroup> channel, int threads)
+    : channel_(std::move(channel)), log_rank_(LogRank()), threads_(threads) {}
+
+absl::StatusOr<SaveHandle> GroupSaves::Start(SaveJob job,
+                                             const AsyncJobOptions& options) {
+  const absl::Status former = TakeError();
+  const auto tensors = std::make_shared<SaveJob::Tensors>(*job.tensors);
+  auto save = std::make_unique<Save>();
+  save->prepared = std::make_shared<PreparedSave>();
+  save->ended = options.ended;
+  save->job = std::move(job);
+  absl::Status status =
+      former.ok() ? Prepare(*save, tensors, options.staging_budget)
+                  : Annotate(former, "a former save of the group failed");
+  save->job.tensors = tensors;
+  if (!status.ok()) {
+    save->state->FinishCopying(status);
+    save->job.tensors = std::make_shared<SaveJob::Tensors>();
+  }
+  save->prepared->status = std::move(status);
+  save->job.prepared = save->prepared;
+  save->job.group = channel_;
+  // By the call.
+  if (!former.ok()) save->state->MarkReturned();
+  SaveHandle handle(save->state);
+  {
+    absl::MutexLock lock(&mutex_);
+    if (placed_ == saves_.size() && !save->NeedsRoom()) ++placed_;
+    saves_.push_back(std::move(save));
+  }
+  SHERD_RETURN_IF_ERROR(former);
+  return handle;
+}
+
+absl::Status GroupSaves::Prepare(
+    Save& save, const std::shared_ptr<SaveJob::Tensors>& tensors,
+    int64_t budget) {
+  const SaveJob& job = save.job;
+  PreparedSave& prepared = *save.prepared;
+  if (budget < 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("AsyncSaveOptions::staging_budget is ", budget,
+                     ", expected 0 or more"));
+  }
+  SHERD_RETURN_IF_ERROR(CheckTensors(*tensors, *job.group));
+  SHERD_ASSIGN_OR_RETURN(prepared.plan,
+                         KeptPlans::Get().PlanFor(job.group, *tensors,
+                                                  job.options.check_replicas));
+  save.snapshot =
+      std::make_unique<SaveSnapshot>(tensors, prepared.plan, budget);
+  SHERD_RETURN_IF_ERROR(save.snapshot->FollowCurrentStreams(streams_));
+  if (job.options.check_replicas) {
+    SHERD_ASSIGN_OR_RETURN(
+        prepared.replicas,
+        ReadReplicas(job.group->size(), NamesOf(*tensors),
+                     prepared.plan->replicas, [] { return absl::OkStatus(); }));
+  }
+  {
+    absl::MutexLock lock(&mutex_);
+    // The room that there is goes to former saves first.
+    if (placed_ < saves_.size()) return absl::OkStatus();
+  }
+  return Fill(save, threads_);
+}
+
+absl::Status GroupSaves::Fill(Save& save, int threads) {
+  SaveSnapshot& snapshot = *save.snapshot;
+  SaveSnapshot::Wave wave;
+  {
+    absl::MutexLock lock(&mutex_);
+    SHERD_ASSIGN_OR_RETURN(wave, snapshot.Place(ring_));
+  }
+  SHERD_RETURN_IF_ERROR(snapshot.Copy(wave, threads, streams_));
+  if (!snapshot.complete()) return absl::OkStatus();
+  save.state->FinishCopying(absl::OkStatus(), snapshot.copies());
+  return absl::OkStatus();
+}
+
+bool GroupSaves::End(const absl::Status& cause) {
+  {
+    absl::MutexLock lock(&mutex_);
+    ending_ = true;
+  }
+  if (!cause.ok()) channel_->Abort(cause);
+  if (std::this_thread::get_id() == thread_id_) return false;
+  absl::MutexLock lock(&join_mutex_);
+  if (thread_.joinable()) thread_.join();
+  return true;
+}
+
+absl::Status GroupSaves::TakeError() {
+  std::vector<std::shared_ptr<internal::SaveState>> failed;
+  {
+    absl::MutexLock lock(&mutex_);
+    failed.swap(failed_);
+  }
+  absl::Status first;
+  for (const auto& state : failed) first.Update(state->TakeError());
+  return first;
+}
+
+void GroupSaves::Main() {
+  if (log_rank_ >= 0) SetThreadLogRank(log_rank_);
+  while (Save* const save = AwaitSave()) Finish(Run(*save));
+  channel_->Destroy().IgnoreError();
+}
+
+GroupSaves::Save* GroupSaves::AwaitSave() {
+  Refill();
+  absl::MutexLock lock(&mutex_);
+  const auto has_work = [this] {
+    mutex_.AssertHeld();
+    return ending_ || !saves_.empty();
+  };
+  mutex_.Await(absl::Condition(&has_work));
+  return saves_.empty() ? nullptr : saves_.front().get();
+}
+
+absl::Status GroupSaves::Run(Save& save) {
+  SaveJob job = save.job;
+  // For what is read from devices directly.
+  std::list<ScopedStream> current;
+  if (save.snapshot != nullptr) {
+    save.snapshot->MaybeDropTensors();
+    for (const Device& device : save.snapshot->devices()) {
+      const absl::StatusOr<DeviceStream> stream = streams_.Of(device);
+      if (stream.ok()) current.emplace_front(*stream);
+    }
+    job.elements = [this, &save](const PlannedShard& shard) {
+      return Elements(save, shard);
+    };
+  }
+  return RunSave(std::move(job));
+}
+
+absl::StatusOr<Tensor> GroupSaves::Elements(Save& save,
+                                            const PlannedShard& shard) {
+  const size_t number = save.snapshot->NumberOf(shard);
+  Release(save, number);
+  Refill();
+  SHERD_RETURN_IF_ERROR(save.prepared->status);
+  return save.snapshot->Elements(number);
+}
+
+void GroupSaves::Release(Save& save, size_t shard) {
+  SaveSnapshot& snapshot = *save.snapshot;
+  {
+    absl::MutexLock lock(&mutex_);
+    snapshot.ReleaseBefore(shard, ring_);
+  }
+  if (snapshot.complete()) {
+    save.state->FinishCopying(absl::OkStatus(), snapshot.copies());
+  }
+}
+
+void GroupSaves::Refill() {
+  for (;;) {
+    Save* save = nullptr;
+    {
+      absl::MutexLock lock(&mutex_);
+      if (placed_ == saves_.size()) return;
+      save = saves_[placed_].get();
+    }
+    if (save->NeedsRoom()) {
+      if (absl::Status status = Fill(*save, 1); !status.ok()) {
+        save->state->FinishCopying(status);
+        save->prepared->status = std::move(status);
+      }
+      if (save->NeedsRoom()) return;
+    }
+    absl::MutexLock lock(&mutex_);
+    ++placed_;
+  }
+}
+
+void GroupSaves::Finish(const absl::Status& status) {
+  std::unique_ptr<Save> save;
+  {
+    absl::MutexLock lock(&mutex_);
+    save = std::move(saves_.front());
+  }
+  if (save->snapshot != nullptr && !save->snapshot->devices().empty()) {
+    // Also those whose end was not recorded, after an error.
+    streams_.Drain();
+  }
+  {
+    absl::MutexLock lock(&mutex_);
+    if (save->snapshot != nullptr) save->snapshot->ReleaseAll(ring_);
+    saves_.pop_front();
+    if (placed_ > 0) --placed_;
+  }
+  save->state->FinishCopying(status);
+  if (save->ended != nullptr) save->ended(status);
+  save->state->Finish(status);
+  if (status.ok()) return;
+  absl::MutexLock lock(&mutex_);
+  failed_.push_back(save->state);
+}
+
+}  // namespace sherd
