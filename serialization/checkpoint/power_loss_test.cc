@@ -27,6 +27,7 @@
 #include "sherd/core/sharding/sharding_spec.h"
 #include "sherd/serialization/checkpoint.h"
 #include "sherd/serialization/checkpoint/lease.h"
+#include "sherd/serialization/checkpoint_async.h"
 #include "sherd/serialization/checkpoint_reader.h"
 #include "sherd/serialization/checkpoint_verify.h"
 #include "sherd/serialization/kits/sample_lease.h"
@@ -119,10 +120,13 @@ struct Scenario {
   int ranks;
   // Otherwise the first save to a directory that is not there.
   bool replaces;
+  // By SaveCheckpointAsync.
+  bool async = false;
 };
 
 std::string NameOf(const ::testing::TestParamInfo<Scenario>& info) {
-  return absl::StrCat(info.param.replaces ? "Replacing" : "First", "SaveOf",
+  return absl::StrCat(info.param.async ? "Async" : "",
+                      info.param.replaces ? "Replacing" : "First", "SaveOf",
                       info.param.ranks, "Ranks");
 }
 
@@ -156,12 +160,26 @@ class PowerLossTest : public ::testing::TestWithParam<Scenario> {
     const int ranks = GetParam().ranks;
     RunLocalRanks(ranks, [&](ProcessGroup&) {
       const absl::Status status =
-          SaveCheckpoint(Checkpoint(root), MakeTensors(ranks, seed), nullptr,
-                         {.files = &files});
+          SaveTensors(Checkpoint(root), MakeTensors(ranks, seed), files);
       absl::MutexLock lock(&mutex);
       error.Update(status);
     });
     return error;
+  }
+
+  static absl::Status SaveTensors(const std::string& path, Tensors tensors,
+                                  FileSystem& files) {
+    if (!GetParam().async) {
+      return SaveCheckpoint(path, tensors, nullptr, {.files = &files});
+    }
+    // "matrix" is larger than that, and written from where it is.
+    auto save = SaveCheckpointAsync(
+        path, tensors, nullptr,
+        {.save = {.files = &files}, .staging_budget = 10000});
+    EXPECT_THAT(save, IsOk());
+    save->Copied().IgnoreError();
+    for (auto& [name, tensor] : tensors) FillSample(tensor, 0);
+    return save->Durable();
   }
 
   void Restore() const {
@@ -286,7 +304,9 @@ TEST_P(PowerLossTest, ASaveThatFollowsAnUncertainSwitchKeepsWhatMayBeLoaded) {
 INSTANTIATE_TEST_SUITE_P(Saves, PowerLossTest,
                          ::testing::Values(Scenario{1, true}, Scenario{3, true},
                                            Scenario{1, false},
-                                           Scenario{3, false}),
+                                           Scenario{3, false},
+                                           Scenario{1, true, /*async=*/true},
+                                           Scenario{3, true, /*async=*/true}),
                          NameOf);
 
 }  // namespace

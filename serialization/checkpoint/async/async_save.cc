@@ -1,33 +1,12 @@
 #include "sherd/serialization/checkpoint/async/async_save.h"
 
-#include <map>
 #include <memory>
-#include <string>
 #include <utility>
 
 #include "sherd/core/base/status_macros.h"
-#include "sherd/core/comm/init.h"
-#include "sherd/serialization/checkpoint/async/save_state.h"
 #include "sherd/serialization/checkpoint/async/saves_registry.h"
 
 namespace sherd {
-namespace {
-
-absl::Status NoSave() {
-  return absl::FailedPreconditionError(
-      "the SaveHandle is empty: expected one that SaveCheckpointAsync "
-      "returned");
-}
-
-}  // namespace
-
-absl::Status SaveHandle::Copied() {
-  return state_ == nullptr ? NoSave() : state_->Copied();
-}
-
-absl::Status SaveHandle::Durable() {
-  return state_ == nullptr ? NoSave() : state_->Durable();
-}
 
 absl::StatusOr<SaveHandle> StartAsyncSave(SaveJob job,
                                           const AsyncJobOptions& options) {
@@ -35,29 +14,6 @@ absl::StatusOr<SaveHandle> StartAsyncSave(SaveJob job,
       const std::shared_ptr<GroupSaves> saves,
       SavesRegistry::Get().For(*job.group, job.options.timeout));
   return saves->Start(std::move(job), options);
-}
-
-absl::StatusOr<SaveHandle> SaveCheckpointAsync(
-    const std::string& path,
-    const std::map<std::string, ShardedTensor>& tensors,
-    std::shared_ptr<ProcessGroup> group, const AsyncSaveOptions& options) {
-  if (group == nullptr) {
-    SHERD_ASSIGN_OR_RETURN(group, DefaultGroup());
-  }
-  // Borrowed, not counted: the call copies the handles.
-  return StartAsyncSave({.path = path,
-                         .tensors = std::shared_ptr<const SaveJob::Tensors>(
-                             std::shared_ptr<const void>(), &tensors),
-                         .group = std::move(group),
-                         .options = options.save},
-                        {.staging_budget = options.staging_budget});
-}
-
-absl::Status FlushSaves(std::shared_ptr<ProcessGroup> group) {
-  if (group == nullptr) {
-    SHERD_ASSIGN_OR_RETURN(group, DefaultGroup());
-  }
-  return SavesRegistry::Get().Flush(*group);
 }
 
 }  // namespace sherd

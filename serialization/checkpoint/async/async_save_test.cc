@@ -60,23 +60,28 @@ using Tensors = std::map<std::string, ShardedTensor>;
 
 // The samples in several layouts, and one that is larger than the others
 // together.
-const Dims kLarge = {1024, 300};
+const Dims kLarge = {300, 200};
+
+std::vector<SampleTensor> Samples() {
+  std::vector<SampleTensor> samples = SampleTensors();
+  std::erase_if(samples, [](const SampleTensor& sample) {
+    return sample.name == "large";
+  });
+  samples.push_back({"largest", kLarge, kFloat64});
+  return samples;
+}
 
 Tensors MakeTensors(int ranks, int seed) {
   Tensors tensors;
   int kind = 0;
-  const auto add = [&](const std::string& name, const Dims& size, DType dtype) {
+  for (const auto& [name, size, dtype] : Samples()) {
+    if (name == "largest") kind = 0;
     const auto spec = SampleSpec(kind++, size, ranks);
     EXPECT_THAT(spec, IsOk());
     auto tensor = ShardedTensor::Zeros(*spec, size, {.dtype = dtype});
     EXPECT_THAT(tensor, IsOk());
     tensors.emplace(name, *std::move(tensor));
-  };
-  for (const SampleTensor& sample : SampleTensors()) {
-    add(sample.name, sample.size, sample.dtype);
   }
-  kind = 0;
-  add("largest", kLarge, kFloat64);
   // Columns: not contiguous on their rank.
   const auto view = tensors.at("largest").Narrow(1, 1, 100);
   EXPECT_THAT(view, IsOk());
@@ -107,14 +112,17 @@ class AsyncSaveTest : public ::testing::Test {
     return JoinPath(path_, absl::StrCat("checkpoint", number));
   }
 
+  // Calls of the group that have ended.
+  static uint64_t Calls(const ProcessGroup& group) {
+    return group.counters().Total().calls;
+  }
+
   // Expects that a checkpoint holds MakeTensors(…, seed), whole.
   static void ExpectHolds(const std::string& path, int seed) {
     ASSERT_THAT(VerifyCheckpoint(path), IsOk());
     const auto reader = CheckpointReader::Open(path);
     ASSERT_THAT(reader, IsOk());
-    std::vector<SampleTensor> samples = SampleTensors();
-    samples.push_back({"largest", kLarge, kFloat64});
-    for (const SampleTensor& sample : samples) {
+    for (const SampleTensor& sample : Samples()) {
       const auto tensor = reader->ReadTensor(sample.name);
       ASSERT_THAT(tensor, IsOk());
       EXPECT_EQ(
@@ -145,6 +153,448 @@ TEST_F(AsyncSaveTest, SavesTheValuesOfTheCallThoughTensorsChange) {
     });
     ExpectHolds(Path(ranks), 1);
   }
+}
+
+// Keeps the writer of `rank` at its next operation on files until Open().
+class Gate {
+ public:
+  explicit Gate(const std::string& operation, int rank = 0,
+                const std::string& subject = "*")
+      : at_("file/" + operation,
+            [this] {
+              reached_.Notify();
+              open_.WaitForNotification();
+            },
+            {.rank = rank, .subject = subject}) {}
+
+  void AwaitReached() { reached_.WaitForNotification(); }
+  void Open() { open_.Notify(); }
+
+ private:
+  absl::Notification reached_, open_;
+  const CallAt at_;
+};
+
+TEST_F(AsyncSaveTest, NeitherTheCallNorCopiedWaitsForTheDisk) {
+  RunLocalRanks(2, [&](ProcessGroup& group) {
+    Tensors tensors = MakeTensors(2, 1);
+    std::optional<Gate> gate;
+    if (group.rank() == 0) gate.emplace("create", 0, "*/shard-*");
+    ASSERT_THAT(group.Barrier(), IsOk());
+    auto save = SaveCheckpointAsync(Path(), tensors);
+    ASSERT_THAT(save, IsOk());
+    EXPECT_THAT(save->Copied(), IsOk());
+    Change(tensors, 2);
+    if (group.rank() == 0) gate->AwaitReached();
+    // The program's own collectives go on.
+    EXPECT_THAT(group.Barrier(), IsOk());
+    if (group.rank() == 0) gate->Open();
+    EXPECT_THAT(save->Durable(), IsOk());
+  });
+  ExpectHolds(Path(), 1);
+}
+
+TEST_F(AsyncSaveTest, SavesInWavesWhateverTheBudget) {
+  // Less than any tensor but the smallest, less than the largest, and less than
+  // all of them.
+  for (const int64_t budget : {1, 200, 5000, 100'000, 600'000}) {
+    for (const int ranks : {1, 3}) {
+      RunLocalRanks(ranks, [&](ProcessGroup&) {
+        Tensors tensors = MakeTensors(ranks, 1);
+        for (int i = 1; i <= 3; ++i) {
+          auto save = SaveCheckpointAsync(Path(), tensors, nullptr,
+                                          {.staging_budget = budget});
+          ASSERT_THAT(save, IsOk());
+          ASSERT_THAT(save->Copied(), IsOk());
+          Change(tensors, i + 1);
+        }
+        EXPECT_THAT(FlushSaves(), IsOk());
+      });
+      ExpectHolds(Path(), 3);
+    }
+  }
+}
+
+TEST_F(AsyncSaveTest, TheBudgetBoundsTheMemory) {
+  RunLocalRanks(1, [&](ProcessGroup&) {
+    const Tensors tensors = MakeTensors(1, 1);
+    constexpr int64_t kBudget = 100'000;
+    const CountPassages larger("tensor/allocate",
+                               {.min_bytes = kBudget + 1, .optional = true});
+    ASSERT_THAT(SaveCheckpointAsync(Path(), tensors, nullptr,
+                                    {.staging_budget = kBudget}),
+                IsOk());
+    EXPECT_THAT(FlushSaves(), IsOk());
+    EXPECT_EQ(larger.count(), 0);
+  });
+  ExpectHolds(Path(), 1);
+}
+
+TEST_F(AsyncSaveTest, FiftySavesTakeNoMoreMemoryThanOne) {
+  RunLocalRanks(2, [&](ProcessGroup& group) {
+    Tensors tensors = MakeTensors(2, 0);
+    const auto save = [&](int seed) {
+      FillSample(tensors.at("weight"), seed);
+      auto handle = SaveCheckpointAsync(Path(), tensors);
+      ASSERT_THAT(handle, IsOk());
+      ASSERT_THAT(handle->Copied(), IsOk());
+    };
+    save(0);
+    ASSERT_THAT(group.Barrier(), IsOk());
+    const int64_t plans = KeptPlans::Get().plans_made();
+    const uint64_t calls = Calls(group);
+    const CountPassages allocations(
+        "tensor/allocate",
+        {.rank = group.rank(), .min_bytes = 4 << 10, .optional = true});
+    for (int i = 1; i <= 50; ++i) save(i);
+    EXPECT_EQ(allocations.count(), 0);
+    EXPECT_EQ(KeptPlans::Get().plans_made(), plans);
+    EXPECT_EQ(Calls(group), calls) << "collectives of the program's group";
+    EXPECT_THAT(FlushSaves(), IsOk());
+    SHERD_ASSERT_OK_AND_ASSIGN(
+        const auto loaded,
+        LoadCheckpoint(Path(), {{"weight", tensors.at("weight").spec()}}));
+    EXPECT_EQ(CountWrong(loaded.at("weight"), 50), 0);
+  });
+}
+
+TEST_F(AsyncSaveTest, FlushFreesTheMemory) {
+  const size_t before = GetHeapStatistics().live_bytes;
+  RunLocalRanks(1, [&](ProcessGroup&) {
+    auto spec = ChunkShardingSpec::Create(0, {"rank:0/cpu"});
+    // Large enough to be counted.
+    const auto tensor = ShardedTensor::Zeros(*spec, {1 << 20});
+    ASSERT_THAT(tensor, IsOk());
+    const size_t tensor_bytes = GetHeapStatistics().live_bytes;
+    ASSERT_THAT(SaveCheckpointAsync(Path(), {{"t", *tensor}}), IsOk());
+    EXPECT_GT(GetHeapStatistics().live_bytes, tensor_bytes);
+    EXPECT_THAT(FlushSaves(), IsOk());
+    EXPECT_EQ(GetHeapStatistics().live_bytes, tensor_bytes);
+  });
+  EXPECT_EQ(GetHeapStatistics().live_bytes, before);
+}
+
+TEST_F(AsyncSaveTest, RunsInTheOrderOfTheCalls) {
+  std::vector<std::string> order;
+  absl::Mutex mutex;
+  RunLocalRanks(2, [&](ProcessGroup& group) {
+    const auto tensors = std::make_shared<const Tensors>(MakeTensors(2, 1));
+    std::optional<Gate> gate;
+    if (group.rank() == 0) gate.emplace("create", 0, "*/shard-*");
+    std::vector<SaveHandle> saves;
+    for (int i = 0; i < 4; ++i) {
+      auto save = StartAsyncSave(
+          {.path = Path(i),
+           .tensors = tensors,
+           .group = DefaultGroup().value()},
+          {.ended = [&, i, rank = group.rank()](const absl::Status& status) {
+            EXPECT_THAT(status, IsOk());
+            absl::MutexLock lock(&mutex);
+            if (rank == 0) order.push_back(Path(i));
+          }});
+      ASSERT_THAT(save, IsOk()) << "no call waits for a former save";
+      saves.push_back(*save);
+    }
+    if (group.rank() == 0) {
+      gate->AwaitReached();
+      gate->Open();
+    }
+    for (SaveHandle& save : saves) EXPECT_THAT(save.Durable(), IsOk());
+    absl::MutexLock lock(&mutex);
+    if (group.rank() == 0) {
+      EXPECT_THAT(order,
+                  ::testing::ElementsAre(Path(0), Path(1), Path(2), Path(3)));
+    }
+  });
+  for (int i = 0; i < 4; ++i) ExpectHolds(Path(i), 1);
+}
+
+TEST_F(AsyncSaveTest, AnErrorIsAtTheHandlesOfAllRanks) {
+  RunLocalRanks(3, [&](ProcessGroup& group) {
+    const Tensors tensors = MakeTensors(3, 1);
+    ASSERT_THAT(SaveCheckpoint(Path(), tensors), IsOk());
+    const FailFileOperation fault(
+        "write", "*/shard-*", absl::ResourceExhaustedError("the disk is full"),
+        {.rank = 1, .optional = group.rank() != 1});
+    ASSERT_THAT(group.Barrier(), IsOk());
+    auto save = SaveCheckpointAsync(Path(), MakeTensors(3, 2));
+    ASSERT_THAT(save, IsOk());
+    EXPECT_THAT(save->Copied(), IsOk());
+    const auto full = StatusIs(
+        absl::StatusCode::kResourceExhausted,
+        AllOf(StartsWith(absl::StrCat("save \"", Path(), "\": rank 1: ")),
+              HasSubstr("the disk is full")));
+    EXPECT_THAT(save->Durable(), full);
+    EXPECT_THAT(save->Durable(), full) << "each time";
+    EXPECT_EQ(GetErrorInfo(save->Durable()).operation, "save_checkpoint");
+    // It was returned, and the next save is not concerned.
+    auto next = SaveCheckpointAsync(Path(1), tensors);
+    ASSERT_THAT(next, IsOk());
+    EXPECT_THAT(next->Durable(), IsOk());
+    EXPECT_THAT(FlushSaves(), IsOk());
+  });
+  ExpectHolds(Path(), 1);
+  ExpectHolds(Path(1), 1);
+}
+
+TEST_F(AsyncSaveTest, AnErrorThatNobodySawIsReturnedByTheNextSaveOnce) {
+  RunLocalRanks(2, [&](ProcessGroup& group) {
+    const Tensors tensors = MakeTensors(2, 1);
+    const FailFileOperation fault("create", "*/shard-*",
+                                  absl::InternalError("injected"),
+                                  {.rank = 1, .optional = group.rank() != 1});
+    ASSERT_THAT(group.Barrier(), IsOk());
+    absl::Notification ended;
+    auto first =
+        StartAsyncSave({.path = Path(),
+                        .tensors = std::make_shared<const Tensors>(tensors),
+                        .group = DefaultGroup().value()},
+                       {.ended = [&](const absl::Status&) { ended.Notify(); }});
+    ASSERT_THAT(first, IsOk());
+    const auto injected =
+        StatusIs(absl::StatusCode::kInternal, HasSubstr("injected"));
+    // Rank 0 looks at the handle, rank 1 does not; rank 1 learns of the error
+    // from a save that saves nothing.
+    if (group.rank() == 0) {
+      EXPECT_THAT(first->Durable(), injected);
+    } else {
+      ended.WaitForNotification();
+    }
+    auto second = SaveCheckpointAsync(Path(1), tensors);
+    if (group.rank() == 0) {
+      ASSERT_THAT(second, IsOk());
+      EXPECT_THAT(
+          second->Durable(),
+          AllOf(injected, StatusIs(absl::StatusCode::kInternal,
+                                   HasSubstr("a former save of the group "
+                                             "failed"))));
+    } else {
+      EXPECT_THAT(second, injected);
+    }
+    auto third = SaveCheckpointAsync(Path(2), tensors);
+    ASSERT_THAT(third, IsOk());
+    EXPECT_THAT(third->Durable(), IsOk());
+    EXPECT_THAT(FlushSaves(), IsOk());
+  });
+  EXPECT_THAT(CheckpointExists(Path(1)), sherd::testing::IsOkAndHolds(false));
+  ExpectHolds(Path(2), 1);
+}
+
+TEST_F(AsyncSaveTest, FlushReturnsAnErrorThatNobodySawAndSavesBeginAnew) {
+  RunLocalRanks(2, [&](ProcessGroup& group) {
+    const Tensors tensors = MakeTensors(2, 1);
+    {
+      const FailFileOperation fault("create", "*/shard-*",
+                                    absl::InternalError("injected"),
+                                    {.rank = 1, .optional = group.rank() != 1});
+      ASSERT_THAT(group.Barrier(), IsOk());
+      ASSERT_THAT(SaveCheckpointAsync(Path(), tensors), IsOk());
+      EXPECT_THAT(FlushSaves(),
+                  StatusIs(absl::StatusCode::kInternal, HasSubstr("injected")));
+      EXPECT_THAT(FlushSaves(), IsOk());
+    }
+    ASSERT_THAT(SaveCheckpointAsync(Path(), tensors), IsOk());
+    EXPECT_THAT(FlushSaves(), IsOk());
+  });
+  ExpectHolds(Path(), 1);
+}
+
+TEST_F(AsyncSaveTest, WhatIsWrongOnOneRankIsTheErrorOfAllHandles) {
+  RunLocalRanks(3, [&](ProcessGroup& group) {
+    Tensors tensors = MakeTensors(3, 1);
+    const auto expect = [&](const AsyncSaveOptions& options,
+                            absl::StatusCode code, const std::string& text) {
+      auto save = SaveCheckpointAsync(Path(), tensors, nullptr, options);
+      ASSERT_THAT(save, IsOk());
+      EXPECT_THAT(save->Durable(), StatusIs(code, HasSubstr(text)));
+      EXPECT_THAT(save->Copied().code(),
+                  group.rank() == 1 ? code : absl::StatusCode::kOk)
+          << text;
+    };
+    expect({.staging_budget = group.rank() == 1 ? -1 : 0},
+           absl::StatusCode::kInvalidArgument,
+           "rank 1: AsyncSaveOptions::staging_budget is -1");
+    {
+      const sherd::testing::FailAllocationAt fault(
+          {.rank = 1, .min_bytes = 64 << 10, .optional = group.rank() != 1});
+      expect({}, absl::StatusCode::kResourceExhausted, "rank 1: ");
+    }
+    const ShardedTensor bias = tensors.at("bias");
+    if (group.rank() == 1) tensors["bias"] = ShardedTensor();
+    expect({}, absl::StatusCode::kFailedPrecondition,
+           "rank 1: tensor \"bias\" is not defined");
+    tensors["bias"] = bias;
+    auto save = SaveCheckpointAsync(Path(), tensors);
+    ASSERT_THAT(save, IsOk());
+    EXPECT_THAT(save->Durable(), IsOk());
+  });
+  ExpectHolds(Path(), 1);
+}
+
+TEST_F(AsyncSaveTest, RanksThatDifferGetBothNames) {
+  RunLocalRanks(3, [&](ProcessGroup& group) {
+    Tensors tensors = MakeTensors(3, 1);
+    if (group.rank() == 2) {
+      tensors.emplace("more", tensors.at("bias"));
+    }
+    auto save = SaveCheckpointAsync(Path(), tensors);
+    ASSERT_THAT(save, IsOk());
+    EXPECT_THAT(save->Durable(), StatusIs(absl::StatusCode::kInvalidArgument,
+                                          HasSubstr("tensor \"more\"")));
+  });
+}
+
+TEST_F(AsyncSaveTest, ReplicasAreComparedAsTheyWereAtTheCall) {
+  RunLocalRanks(2, [&](ProcessGroup& group) {
+    const auto everywhere = MeshShardingSpec::FromPlacements(
+        {.shape = {2}, .placements = PlacementsOnRanks(2)},
+        {MeshPlacement::Replicate()});
+    ASSERT_THAT(everywhere, IsOk());
+    auto tensor = ShardedTensor::Zeros(*everywhere, {1000});
+    ASSERT_THAT(tensor, IsOk());
+    FillSample(*tensor, 1);
+    const AsyncSaveOptions options = {.save = {.check_replicas = true}};
+    auto same = SaveCheckpointAsync(Path(), {{"t", *tensor}}, nullptr, options);
+    ASSERT_THAT(same, IsOk());
+    EXPECT_THAT(same->Copied(), IsOk());
+    FillSample(*tensor, 2 + group.rank());
+    EXPECT_THAT(same->Durable(), IsOk());
+    auto differ =
+        SaveCheckpointAsync(Path(1), {{"t", *tensor}}, nullptr, options);
+    ASSERT_THAT(differ, IsOk());
+    EXPECT_THAT(differ->Durable(),
+                StatusIs(absl::StatusCode::kDataLoss,
+                         HasSubstr("tensor \"t\": expected equal replicas")));
+  });
+}
+
+TEST_F(AsyncSaveTest, TheEndOfTheGroupFinishesItsSaves) {
+  for (const int ranks : {1, 3}) {
+    std::vector<SaveHandle> saves(static_cast<size_t>(ranks));
+    RunLocalRanks(ranks, [&](ProcessGroup& group) {
+      Tensors tensors = MakeTensors(ranks, 1);
+      auto save = SaveCheckpointAsync(Path(ranks), tensors);
+      ASSERT_THAT(save, IsOk());
+      saves[static_cast<size_t>(group.rank())] = *save;
+      EXPECT_THAT(group.Destroy(), IsOk());
+      ExpectHolds(Path(ranks), 1);
+      EXPECT_THAT(
+          SaveCheckpointAsync(Path(ranks), tensors, tensors.at("bias").group()),
+          StatusIs(absl::StatusCode::kFailedPrecondition,
+                   HasSubstr("destroyed")));
+    });
+    for (SaveHandle& save : saves) EXPECT_THAT(save.Durable(), IsOk());
+  }
+}
+
+TEST_F(AsyncSaveTest, TheEndOfAFailedGroupEndsTheSaveThatRuns) {
+  absl::Notification over;
+  RunLocalRanks(2, [&](ProcessGroup& group) {
+    const Tensors tensors = MakeTensors(2, 1);
+    auto first = SaveCheckpointAsync(Path(), tensors);
+    ASSERT_THAT(first, IsOk());
+    EXPECT_THAT(first->Durable(), IsOk());
+    // Rank 1 never makes this call.
+    if (group.rank() == 0) {
+      auto save = SaveCheckpointAsync(Path(1), tensors);
+      ASSERT_THAT(save, IsOk());
+      EXPECT_THAT(save->Copied(), IsOk());
+      group.Abort(absl::AbortedError("the program gives up"));
+      EXPECT_THAT(group.Destroy(), IsOk());
+      EXPECT_THAT(save->Durable(), StatusIs(absl::StatusCode::kAborted,
+                                            HasSubstr("the program gives up")));
+      over.Notify();
+    }
+    over.WaitForNotification();
+  });
+  ExpectHolds(Path(), 1);
+}
+
+TEST_F(AsyncSaveTest, ASaveMayKeepTheLastHandleOfItsGroup) {
+  RunLocalRanks(2, [&](ProcessGroup& group) {
+    std::optional<Gate> gate;
+    if (group.rank() == 0) gate.emplace("create", 0, "*/shard-*");
+    auto own = group.NewGroup({0, 1});
+    ASSERT_THAT(own, IsOk());
+    auto spec = ChunkShardingSpec::Create(0, PlacementsOnRanks(2));
+    auto tensor = ShardedTensor::Zeros(*spec, {100}, {.group = *own});
+    ASSERT_THAT(tensor, IsOk());
+    auto save = SaveCheckpointAsync(Path(), {{"t", *tensor}}, *own);
+    ASSERT_THAT(save, IsOk());
+    const std::weak_ptr<ProcessGroup> last = *own;
+    tensor = ShardedTensor();
+    own = std::shared_ptr<ProcessGroup>();
+    EXPECT_FALSE(last.expired());
+    if (group.rank() == 0) gate->Open();
+    EXPECT_THAT(save->Durable(), IsOk());
+    // Joins the thread that ended by itself.
+    ASSERT_THAT(SaveCheckpointAsync(Path(1), MakeTensors(2, 1)), IsOk());
+    EXPECT_THAT(FlushSaves(), IsOk());
+    EXPECT_TRUE(last.expired());
+  });
+  ExpectHolds(Path(1), 1);
+}
+
+TEST_F(AsyncSaveTest, ARankWithoutProgressIsNamedAndTheGroupIsNotDisturbed) {
+  RunLocalRanks(2, [&](ProcessGroup& group) {
+    const Tensors tensors = MakeTensors(2, 1);
+    const AsyncSaveOptions options = {
+        .save = {.timeout = absl::Milliseconds(200)}};
+    ASSERT_THAT(SaveCheckpointAsync(Path(), tensors), IsOk());
+    EXPECT_THAT(FlushSaves(), IsOk());
+    std::optional<Gate> gate;
+    if (group.rank() == 1) gate.emplace("create", 1, "*/shard-*");
+    ASSERT_THAT(group.Barrier(), IsOk());
+    auto save = SaveCheckpointAsync(Path(), tensors, nullptr, options);
+    ASSERT_THAT(save, IsOk());
+    if (group.rank() == 0) {
+      const absl::Status status = save->Durable();
+      EXPECT_THAT(status, StatusIs(absl::StatusCode::kDeadlineExceeded));
+      EXPECT_EQ(FailedRank(status), 1) << status;
+    }
+    EXPECT_THAT(group.Barrier(), IsOk());
+    if (group.rank() == 1) {
+      gate->Open();
+      EXPECT_THAT(save->Durable(), ::testing::Not(IsOk()));
+    }
+    ASSERT_THAT(group.Barrier(), IsOk());
+    FlushSaves().IgnoreError();
+    auto next = SaveCheckpointAsync(Path(1), tensors);
+    ASSERT_THAT(next, IsOk());
+    EXPECT_THAT(next->Durable(), IsOk());
+    EXPECT_THAT(group.Barrier(), IsOk());
+  });
+  ExpectHolds(Path(), 1);
+  ExpectHolds(Path(1), 1);
+}
+
+TEST_F(AsyncSaveTest, ReportsWhatSaveCheckpointReports) {
+  RunLocalRanks(2, [&](ProcessGroup&) {
+    const Tensors tensors = MakeTensors(2, 1);
+    CheckpointStats expected, stats;
+    ASSERT_THAT(SaveCheckpoint(Path(), tensors, nullptr, {.stats = &expected}),
+                IsOk());
+    auto save = SaveCheckpointAsync(Path(1), tensors, nullptr,
+                                    {.save = {.stats = &stats}});
+    ASSERT_THAT(save, IsOk());
+    ASSERT_THAT(save->Durable(), IsOk());
+    EXPECT_GT(stats.file_bytes, stats.tensor_bytes);
+    EXPECT_EQ(stats.tensor_bytes, expected.tensor_bytes);
+    EXPECT_EQ(stats.file_bytes, expected.file_bytes);
+  });
+}
+
+TEST_F(AsyncSaveTest, AnEmptyHandleIsAnError) {
+  SaveHandle none;
+  EXPECT_THAT(none.Copied(), StatusIs(absl::StatusCode::kFailedPrecondition));
+  EXPECT_THAT(none.Durable(), StatusIs(absl::StatusCode::kFailedPrecondition));
+}
+
+TEST_F(AsyncSaveTest, WithoutAGroupThereIsNoSave) {
+  EXPECT_THAT(SaveCheckpointAsync(Path(), {}),
+              StatusIs(absl::StatusCode::kFailedPrecondition));
+  EXPECT_THAT(FlushSaves(), StatusIs(absl::StatusCode::kFailedPrecondition));
+  RunLocalRanks(1, [](ProcessGroup&) { EXPECT_THAT(FlushSaves(), IsOk()); });
 }
 
 }  // namespace

@@ -255,13 +255,11 @@ void GroupSaves::Finish(const absl::Status& status) {
     if (save->snapshot != nullptr) save->snapshot->ReleaseAll(ring_);
     saves_.pop_front();
     if (placed_ > 0) --placed_;
+    if (!status.ok()) failed_.push_back(save->state);
   }
   save->state->FinishCopying(status);
   if (save->ended != nullptr) save->ended(status);
   save->state->Finish(status);
-  if (status.ok()) return;
-  absl::MutexLock lock(&mutex_);
-  failed_.push_back(save->state);
 }
 
 }  // namespace sherd
