@@ -98,6 +98,11 @@ def system_library_repositories():
         headers = ["spdlog/spdlog.h"],
         libraries = ["libspdlog.so"],
     )
+    _maybe_library(
+        name = "xxhash",
+        apt = "libxxhash-dev",
+        headers = ["xxhash.h"],
+    )
 
     # Optional: an absent one becomes a stub whose targets are incompatible, so
     # that //... skips what needs it.

@@ -19,6 +19,7 @@
 #include "sherd/core/sharding/sharded_tensor.h"
 #include "sherd/core/tensor/tensor.h"
 #include "sherd/serialization/checkpoint.h"
+#include "sherd/serialization/checkpoint/incremental/save_base.h"
 #include "sherd/serialization/checkpoint/save/kept_plans.h"
 #include "sherd/serialization/checkpoint/save/rank_file.h"
 #include "sherd/serialization/checkpoint/save/replica_check.h"
@@ -52,6 +53,10 @@ struct SaveJob {
   // file; once another shard is asked for, they are not used any more. Null:
   // those of the tensors.
   std::function<absl::StatusOr<Tensor>(const PlannedShard&)> elements;
+  // This rank's own. Not null: the save is incremental, and the next one can be:
+  // see SaveBase. The files that its manifest names, those of earlier saves
+  // too, must stay as long as it.
+  std::shared_ptr<SaveBase> base;
 };
 
 // One rank's part of one save: see SaveCheckpoint. All ranks create one alike.
