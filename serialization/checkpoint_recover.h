@@ -31,18 +31,23 @@ struct RecoverReport {
 // files and the manifest are made durable before it gets its name, so that one
 // is there after a crash, or none.
 //
+// A save that wrote only what had changed (save_base.h) is rebuilt if the files
+// of earlier saves that it refers to are there, too.
+//
 // What data files do not say is lost: the placements of shards without
 // elements, and a save that has no element at all, since it writes no file.
 //   kAlreadyExists  There is a manifest, and it can be read.
 //   kNotFound       There are no data files of version 2.
-//   kDataLoss       No save is complete: a file is missing or damaged, or
-//                   elements of a tensor are in none; the message names them,
-//                   of the newest save.
+//   kDataLoss       No save is complete: a file, also one of an earlier save
+//                   that it refers to, is missing or damaged, or elements of a
+//                   tensor are in none; the message names them, of the newest
+//                   save.
 //   kAborted        A save is running: see CheckpointLease.
 //   kUnimplemented  The manifest, or a data file, is of a later version.
 //   others          From the file system.
 //
-// Cost. Reads all data files of the save.
+// Cost. Reads all data files of the save and those that it refers to, and of
+// these what it refers to once more.
 absl::StatusOr<RecoverReport> RecoverManifest(
     const std::string& path, const RecoverOptions& options = {});
 

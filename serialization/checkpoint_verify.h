@@ -25,7 +25,8 @@ struct VerifyReport {
 
 // Reads a whole checkpoint of either version and checks manifest, headers,
 // sizes, the positions of shards in the headers, every CRC, and the fingerprint
-// of each tensor, if there are any. One process, no group.
+// of each tensor, if there are any; of files of earlier saves that the manifest
+// refers to, headers and what it refers to. One process, no group.
 //   kDataLoss  The message has the first damage, with file, tensor and offset,
 //              and the number of further ones.
 absl::StatusOr<VerifyReport> VerifyCheckpoint(

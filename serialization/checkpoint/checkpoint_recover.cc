@@ -24,6 +24,7 @@
 #include "sherd/serialization/manifest/manifest_reader.h"
 #include "sherd/serialization/safetensors.h"
 #include "sherd/serialization/safetensors/crc32c.h"
+#include "sherd/serialization/safetensors/tensor_fingerprint.h"
 #include "sherd/serialization/wire/little_endian.h"
 
 namespace sherd {
@@ -78,6 +79,9 @@ class Rebuilder {
     SHERD_RETURN_IF_ERROR(CheckComplete(checked));
     for (const CheckedDataFile& file : checked) {
       SHERD_RETURN_IF_ERROR(AddFile(file));
+    }
+    for (const CheckedDataFile& file : checked) {
+      SHERD_RETURN_IF_ERROR(AddSplitShards(file));
     }
     for (auto& [name, found] : found_) {
       SHERD_RETURN_IF_ERROR(AddTensor(std::move(found)));
@@ -159,12 +163,121 @@ class Rebuilder {
     for (size_t i = 0; i < contents.shards.size(); ++i) {
       const DataFileShard& shard = contents.shards[i];
       FoundTensor& found = found_.at(contents.tensors[shard.tensor].name);
+      found.fingerprint ^= checked.fingerprints[i];
+      if (shard.part_bytes > 0) continue;
       SavedExtent extent = checked.extents[i];
       extent.file = file;
       found.boxes.push_back(shard);
       found.places.push_back(
           {PlacementOf(contents.placements[shard.placement]), {extent}});
-      found.fingerprint ^= checked.fingerprints[i];
+    }
+    return absl::OkStatus();
+  }
+
+  // The shards of a file that are in files of earlier saves too.
+  absl::Status AddSplitShards(const CheckedDataFile& checked) {
+    const DataFileContents& contents = checked.contents;
+    // By number in `contents`; the first is the file itself.
+    std::vector<int32_t> numbers = {NumberOf(checked.file.name)};
+    for (const std::string& name : contents.earlier_files) {
+      if (NumberOf(name) < 0) SHERD_RETURN_IF_ERROR(AddEarlierFile(name));
+      numbers.push_back(NumberOf(name));
+    }
+    for (const SplitShard& shard : contents.split) {
+      const DataFileTensor& tensor = contents.tensors[shard.tensor];
+      FoundTensor& found = found_.at(tensor.name);
+      SavedExtents extents = shard.extents;
+      BoxFingerprint fingerprint(tensor.sizes, shard, SizeOf(tensor.dtype));
+      for (SavedExtent& extent : extents) {
+        const bool is_earlier = extent.file > 0;
+        extent.file = numbers[extent.file];
+        if (is_earlier) {
+          SHERD_RETURN_IF_ERROR(CheckInShard(extent, tensor.name));
+          SHERD_RETURN_IF_ERROR(AddBytes(extent, fingerprint));
+          found.fingerprint ^= fingerprint.Take();
+        } else {
+          fingerprint.Skip(extent.bytes);
+        }
+      }
+      found.boxes.push_back(shard);
+      found.places.push_back({PlacementOf(contents.placements[shard.placement]),
+                              std::move(extents)});
+    }
+    return absl::OkStatus();
+  }
+
+  // Its number in the manifest; -1 if it has none.
+  int32_t NumberOf(const std::string& name) const {
+    for (size_t i = 0; i < manifest_.files.size(); ++i) {
+      if (manifest_.files[i].name == name) return static_cast<int32_t>(i);
+    }
+    return -1;
+  }
+
+  absl::Status AddEarlierFile(const std::string& name) {
+    const std::string path = JoinPath(path_, name);
+    absl::StatusOr<CheckedDataFile> checked = CheckDataFile(files_, path);
+    if (absl::IsNotFound(checked.status())) {
+      return absl::DataLossError(absl::StrCat(
+          path, " is missing, to which save ", manifest_.save_id, " refers"));
+    }
+    SHERD_RETURN_IF_ERROR(checked.status());
+    if (checked->contents.chunk_bytes != manifest_.chunk_bytes) {
+      return absl::DataLossError(
+          absl::StrCat(path, " has chunks of ", checked->contents.chunk_bytes,
+                       " bytes, expected those of save ", manifest_.save_id,
+                       ", ", manifest_.chunk_bytes));
+    }
+    earlier_[static_cast<int32_t>(manifest_.files.size())] =
+        std::move(checked->extents);
+    manifest_.files.push_back(checked->file);
+    return absl::OkStatus();
+  }
+
+  // That an extent has chunks of one tensor in an earlier file.
+  absl::Status CheckInShard(const SavedExtent& extent,
+                            absl::string_view tensor) const {
+    const auto found = earlier_.find(extent.file);
+    const auto shards = found == earlier_.end()
+                            ? absl::Span<const SavedExtent>()
+                            : absl::MakeConstSpan(found->second);
+    const auto after =
+        std::upper_bound(shards.begin(), shards.end(), extent.data_offset,
+                         [](int64_t offset, const SavedExtent& shard) {
+                           return offset < shard.data_offset;
+                         });
+    if (after != shards.begin()) {
+      const SavedExtent& shard = *std::prev(after);
+      const int64_t before = extent.data_offset - shard.data_offset;
+      const int64_t left = shard.bytes - before - extent.bytes;
+      if (before % manifest_.chunk_bytes == 0 && left >= 0 &&
+          (extent.bytes % manifest_.chunk_bytes == 0 || left == 0) &&
+          extent.first_chunk ==
+              shard.first_chunk + before / manifest_.chunk_bytes) {
+        return absl::OkStatus();
+      }
+    }
+    return absl::DataLossError(absl::StrCat(
+        path_, ": save ", manifest_.save_id, " refers for tensor ",
+        Quoted(tensor), " to ", extent.bytes, " bytes from ",
+        extent.data_offset, ", chunk ", extent.first_chunk, ", of the data of ",
+        manifest_.files[extent.file].name, ", which has no such chunks"));
+  }
+
+  // Adds the bytes of an extent of a file that was found sound.
+  absl::Status AddBytes(const SavedExtent& extent,
+                        BoxFingerprint& fingerprint) {
+    const ManifestFile& info = manifest_.files[extent.file];
+    SHERD_ASSIGN_OR_RETURN(const std::unique_ptr<File> file,
+                           files_.OpenForRead(JoinPath(path_, info.name)));
+    std::vector<std::byte> buffer;
+    for (int64_t done = 0; done < extent.bytes;) {
+      const int64_t n = std::min(manifest_.chunk_bytes, extent.bytes - done);
+      buffer.resize(static_cast<size_t>(n));
+      SHERD_RETURN_IF_ERROR(file->ReadAt(
+          info.data_begin + extent.data_offset + done, absl::MakeSpan(buffer)));
+      fingerprint.Add(buffer);
+      done += n;
     }
     return absl::OkStatus();
   }
@@ -206,6 +319,8 @@ class Rebuilder {
   const std::string& path_;
   Manifest manifest_;
   absl::flat_hash_map<std::string, int32_t> placements_;
+  // By number of a file of an earlier save: what is in it.
+  std::map<int32_t, std::vector<SavedExtent>> earlier_;
   // By name, as a manifest has them.
   std::map<std::string, FoundTensor> found_;
 };

@@ -34,9 +34,10 @@ struct Piece {
   SavedExtent extent;
   int64_t tensor = 0;
   int64_t shard = 0;
-  // In the shard, and of how many.
+  // In the shard, and of how many; and its first byte there.
   int32_t number = 0;
   int32_t count = 1;
+  int64_t begin = 0;
 };
 
 // Checks one checkpoint by several threads, which take units of work in turn:
@@ -61,10 +62,13 @@ class Verifier {
       for (int64_t i = 0; i < manifest.tensors[t].num_shards(); ++i) {
         const SavedShardPlace place =
             manifest.tensors[t].PlaceOf(i, manifest.chunk_bytes);
+        int64_t begin = 0;
         for (size_t k = 0; k < place.extents.size(); ++k) {
           pieces_.push_back({place.extents[k], static_cast<int64_t>(t), i,
                              static_cast<int32_t>(k),
-                             static_cast<int32_t>(place.extents.size())});
+                             static_cast<int32_t>(place.extents.size()),
+                             begin});
+          begin += place.extents[k].bytes;
         }
       }
     }
@@ -204,18 +208,23 @@ class Verifier {
       const Box box = tensor.layout.BoxAt(piece.shard);
       Dims shape = box.sizes;
       if (tensor.dtype == kComplex128) shape.push_back(2);
-      const std::string key = ShardKey(tensor.name, box.offsets);
+      absl::string_view dtype = SafetensorsDTypeName(tensor.dtype);
+      std::string key = ShardKey(tensor.name, box.offsets);
+      if (piece.count > 1) {
+        shape = {piece.extent.bytes};
+        dtype = "U8";
+        key = PartKey(tensor.name, box.offsets, piece.begin);
+      }
       const int64_t offset = piece.extent.data_offset;
-      if ((piece.count > 1 ||
-           (entry.name == key && entry.shape == shape &&
-            entry.dtype_name == SafetensorsDTypeName(tensor.dtype))) &&
-          entry.begin == offset && entry.nbytes() == piece.extent.bytes) {
+      if (entry.name == key && entry.shape == shape &&
+          entry.dtype_name == dtype && entry.begin == offset &&
+          entry.nbytes() == piece.extent.bytes) {
         continue;
       }
       return absl::DataLossError(absl::StrCat(
           path, ": at offset ", expected.data_begin + offset,
           " the manifest has ", Quoted(key), ", ", Name(tensor.dtype), " ",
-          FormatDims(box.sizes), ", but the header has ",
+          FormatDims(shape), ", but the header has ",
           Quoted(entry.name.substr(0, 200)), ", ", entry.dtype_name, " ",
           FormatDims(entry.shape), " at ", expected.data_begin + entry.begin));
     }
@@ -238,20 +247,64 @@ class Verifier {
     for (size_t i = 0; i < pieces.size(); ++i) {
       const ManifestTensor& tensor = manifest_.tensors[pieces[i].tensor];
       const DataFileShard& shard = contents.shards[i];
-      const DataFileTensor expected = {tensor.name,    tensor.dtype,
-                                       tensor.sizes(), tensor.requires_grad,
-                                       tensor.kind,    tensor.chunk_dim};
-      const SavedShardPlace place =
-          tensor.PlaceOf(pieces[i].shard, manifest_.chunk_bytes);
-      if (pieces[i].count == 1 && (contents.tensors[shard.tensor] != expected ||
-                                   contents.placements[shard.placement] !=
-                                       manifest_.placements[place.placement])) {
-        return absl::DataLossError(absl::StrCat(
-            path, ": the metadata and the manifest differ about tensor ",
-            Quoted(tensor.name), " or its shard ", FormatBox(shard)));
+      if (!SaysTheSame(contents, shard, tensor, pieces[i].shard)) {
+        return Differ(path, tensor.name, shard);
+      }
+    }
+    for (const SplitShard& shard : contents.split) {
+      if (!SaysTheSame(contents, shard)) {
+        return Differ(path, contents.tensors[shard.tensor].name, shard);
       }
     }
     return absl::OkStatus();
+  }
+
+  static absl::Status Differ(const std::string& path, absl::string_view tensor,
+                             const Box& box) {
+    return absl::DataLossError(absl::StrCat(
+        path, ": the metadata and the manifest differ about tensor ",
+        Quoted(tensor), " or its shard ", FormatBox(box)));
+  }
+
+  // Whether the manifest says the same of a shard that a file has.
+  template <typename Shard>
+  bool SaysTheSame(const DataFileContents& contents, const Shard& shard,
+                   const ManifestTensor& tensor, int64_t number) const {
+    const Box& box = shard;
+    const DataFileTensor expected = {tensor.name,    tensor.dtype,
+                                     tensor.sizes(), tensor.requires_grad,
+                                     tensor.kind,    tensor.chunk_dim};
+    const SavedShardPlace place = tensor.PlaceOf(number, manifest_.chunk_bytes);
+    return box == tensor.layout.BoxAt(number) &&
+           contents.tensors[shard.tensor] == expected &&
+           contents.placements[shard.placement] ==
+               manifest_.placements[place.placement];
+  }
+
+  // The same of one that is in earlier files too, and of these.
+  bool SaysTheSame(const DataFileContents& contents,
+                   const SplitShard& shard) const {
+    const auto tensor = manifest_.Find(contents.tensors[shard.tensor].name);
+    if (!tensor.ok() || !IsInside(shard, (*tensor)->sizes())) {
+      return false;
+    }
+    int64_t number = -1;
+    (*tensor)->layout.ForEachIn(shard, [&](int64_t i) {
+      number = i;
+      return false;
+    });
+    if (!SaysTheSame(contents, shard, **tensor, number)) return false;
+    const SavedShardPlace place =
+        (*tensor)->PlaceOf(number, manifest_.chunk_bytes);
+    return std::equal(
+        shard.extents.begin(), shard.extents.end(), place.extents.begin(),
+        place.extents.end(), [&](SavedExtent said, const SavedExtent& extent) {
+          const bool same_file =
+              said.file == 0 || contents.earlier_files[said.file - 1] ==
+                                    manifest_.files[extent.file].name;
+          said.file = extent.file;
+          return same_file && said == extent;
+        });
   }
 
   // All of the shard of which `piece` is the first extent.

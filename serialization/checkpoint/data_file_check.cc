@@ -24,8 +24,8 @@ absl::Span<std::byte> MutableBytes(std::string& text) {
   return absl::MakeSpan(reinterpret_cast<std::byte*>(text.data()), text.size());
 }
 
-// Reads the chunks of one shard and compares them with their CRCs; returns what
-// the shard adds to the fingerprint.
+// Reads the chunks of one shard, or of a part of one, and compares them with
+// their CRCs; returns what it adds to the fingerprint.
 absl::StatusOr<uint32_t> CheckShard(File& file, int64_t data_begin,
                                     const DataFileContents& contents,
                                     size_t index, const SavedExtent& extent,
@@ -34,6 +34,7 @@ absl::StatusOr<uint32_t> CheckShard(File& file, int64_t data_begin,
   const DataFileShard& shard = contents.shards[index];
   const DataFileTensor& tensor = contents.tensors[shard.tensor];
   BoxFingerprint fingerprint(tensor.sizes, shard, SizeOf(tensor.dtype));
+  fingerprint.Skip(shard.part_begin);
   const int64_t chunks = NumChunks(extent.bytes, contents.chunk_bytes);
   for (int64_t chunk = 0; chunk < chunks; ++chunk) {
     const int64_t from = chunk * contents.chunk_bytes;
@@ -57,7 +58,7 @@ absl::StatusOr<uint32_t> CheckShard(File& file, int64_t data_begin,
       fingerprint.Add(AsBytes(buffer));
     }
   }
-  return fingerprint.Finish();
+  return fingerprint.Take();
 }
 
 }  // namespace

@@ -23,7 +23,7 @@ struct CheckedDataFile {
   ManifestFile file;
   DataFileContents contents;
   // Of contents.shards, by position: where each is, and what it adds to the
-  // fingerprint of its tensor (BoxFingerprint).
+  // fingerprint of its tensor (BoxFingerprint), or the part of it that is here.
   std::vector<SavedExtent> extents;
   std::vector<uint32_t> fingerprints;
 };

@@ -1,6 +1,7 @@
 #include "sherd/serialization/manifest/data_file.h"
 
 #include <algorithm>
+#include <functional>
 #include <limits>
 #include <map>
 #include <optional>
@@ -13,6 +14,7 @@
 #include "sherd/core/base/error_info.h"
 #include "sherd/core/base/printable_text.h"
 #include "sherd/core/base/status_macros.h"
+#include "sherd/serialization/manifest/data_file_text.h"
 #include "sherd/serialization/safetensors/crc32c.h"
 
 namespace sherd {
@@ -34,93 +36,14 @@ constexpr char kEmptyTensorsKey[] = "sherd_empty_tensors";
 // For runs of shards in the order of the file: "COUNT*LENGTH:PLACEMENT;".
 constexpr char kPlacementsKey[] = "sherd_placements";
 
-constexpr size_t kMaxPlacementBytes = 1024;
-
 // The names of tensors, which are those before the last "@" of the keys.
 absl::string_view NameInKey(absl::string_view key) {
   return key.substr(0, key.rfind('@'));
 }
 
-// Reads text that may be anything, from front to back.
-class Scanner {
- public:
-  explicit Scanner(absl::string_view rest) : rest_(rest) {}
-
-  bool done() const { return rest_.empty(); }
-
-  bool Consume(char c) {
-    if (rest_.empty() || rest_.front() != c) return false;
-    rest_.remove_prefix(1);
-    return true;
-  }
-
-  // Digits, and no more than the number needs.
-  bool Number(int64_t& value) {
-    const size_t n =
-        std::min(rest_.find_first_not_of("0123456789"), rest_.size());
-    const absl::string_view digits = rest_.substr(0, n);
-    rest_.remove_prefix(n);
-    return !digits.empty() && (digits.front() != '0' || n == 1) &&
-           absl::SimpleAtoi(digits, &value);
-  }
-
-  // What comes before `end`, which is consumed.
-  bool Before(char end, absl::string_view& text) {
-    const size_t n = rest_.find(end);
-    if (n == absl::string_view::npos) return false;
-    text = rest_.substr(0, n);
-    rest_.remove_prefix(n + 1);
-    return true;
-  }
-
-  // "LENGTH:TEXT".
-  bool Text(int64_t max_bytes, absl::string_view& text) {
-    int64_t length;
-    if (!Number(length) || length > max_bytes || !Consume(':') ||
-        length > static_cast<int64_t>(rest_.size())) {
-      return false;
-    }
-    text = rest_.substr(0, length);
-    rest_.remove_prefix(length);
-    return true;
-  }
-
- private:
-  absl::string_view rest_;
-};
-
-std::string TensorText(const DataFileTensor& tensor) {
-  return absl::StrCat(
-      Name(tensor.dtype), "[", absl::StrJoin(tensor.sizes, ","), "]",
-      tensor.requires_grad ? 1 : 0, ",",
-      tensor.kind == SavedLayoutKind::kChunk ? 1 + tensor.chunk_dim : 0);
-}
-
-bool ReadTensor(Scanner& text, DataFileTensor& tensor) {
-  absl::string_view dtype;
-  if (!text.Before('[', dtype)) return false;
-  const absl::StatusOr<DType> parsed = ParseDType(dtype);
-  if (!parsed.ok()) return false;
-  tensor.dtype = *parsed;
-  int64_t number;
-  if (!text.Consume(']')) {
-    do {
-      if (tensor.sizes.size() == kMaxRank || !text.Number(number)) return false;
-      tensor.sizes.push_back(number);
-    } while (text.Consume(','));
-    if (!text.Consume(']')) return false;
-  }
-  if (!NumBytes(tensor.sizes, tensor.dtype).ok()) return false;
-  if (!text.Number(number) || number > 1) return false;
-  tensor.requires_grad = number == 1;
-  if (!text.Consume(',') || !text.Number(number) ||
-      number > static_cast<int64_t>(tensor.sizes.size())) {
-    return false;
-  }
-  tensor.kind =
-      number > 0 ? SavedLayoutKind::kChunk : SavedLayoutKind::kEnumerable;
-  tensor.chunk_dim = number > 0 ? static_cast<int32_t>(number - 1) : 0;
-  return true;
+int64_t BytesOf(const DataFileTensor& tensor, const DataFileShard& shard) {
+  if (shard.part_bytes > 0) return shard.part_bytes;
+  return Volume(shard) * static_cast<int64_t>(SizeOf(tensor.dtype));
 }
 
 Dims ShapeInFile(const DataFileTensor& tensor, const Box& box) {
@@ -149,20 +72,23 @@ std::map<std::string, std::string> MetadataOf(
     const DataFileTensor& tensor = contents.tensors[t];
     if (has_shards[t]) {
       absl::StrAppend(&tensors, TensorText(tensor), ";");
-    } else {
+    } else if (Volume(tensor.sizes) == 0) {
       absl::StrAppend(&empty, TensorText(tensor), "=", tensor.name.size(), ":",
                       tensor.name, ";");
     }
   }
-  return {{kSaveIdKey, contents.save_id},
-          {kFormatKey, std::string(kVersion)},
-          {kWorldSizeKey, absl::StrCat(contents.world_size)},
-          {kRankKey, absl::StrCat(contents.rank)},
-          {kFilesKey, absl::StrCat(contents.files)},
-          {kChunkBytesKey, absl::StrCat(contents.chunk_bytes)},
-          {kTensorsKey, std::move(tensors)},
-          {kEmptyTensorsKey, std::move(empty)},
-          {kPlacementsKey, std::move(placements)}};
+  std::map<std::string, std::string> metadata = {
+      {kSaveIdKey, contents.save_id},
+      {kFormatKey, std::string(kVersion)},
+      {kWorldSizeKey, absl::StrCat(contents.world_size)},
+      {kRankKey, absl::StrCat(contents.rank)},
+      {kFilesKey, absl::StrCat(contents.files)},
+      {kChunkBytesKey, absl::StrCat(contents.chunk_bytes)},
+      {kTensorsKey, std::move(tensors)},
+      {kEmptyTensorsKey, std::move(empty)},
+      {kPlacementsKey, std::move(placements)}};
+  AppendSplitShards(contents, metadata);
+  return metadata;
 }
 
 // Reads the parts of a header in turn.
@@ -203,7 +129,11 @@ class ContentsReader {
           absl::StrCat("the last tensor is not ", Quoted(kCrcTableKey)));
     }
     SHERD_RETURN_IF_ERROR(ReadTensors());
+    SHERD_ASSIGN_OR_RETURN(split_,
+                           ReadSplitShards(header_.metadata, contents_));
+    SHERD_RETURN_IF_ERROR(AddSplitTensors());
     SHERD_RETURN_IF_ERROR(ReadEmptyTensors());
+    FindSplitShards();
     SHERD_RETURN_IF_ERROR(ReadShards());
     SHERD_RETURN_IF_ERROR(ReadPlacements());
     SHERD_RETURN_IF_ERROR(CheckTable());
@@ -223,18 +153,13 @@ class ContentsReader {
                      ": expected a data file of version ", kVersion));
   }
 
-  static absl::Status Malformed(const char* key) {
-    return absl::DataLossError(
-        absl::StrCat("the metadata has a malformed ", key));
-  }
-
   absl::Status ReadNumber(const char* key, int64_t min, int32_t& value) const {
     SHERD_ASSIGN_OR_RETURN(const absl::string_view text, Find(key));
-    Scanner scanner(text);
+    TextScanner scanner(text);
     int64_t number;
     if (!scanner.Number(number) || !scanner.done() || number < min ||
         number > std::numeric_limits<int32_t>::max()) {
-      return Malformed(key);
+      return MalformedMetadata(key);
     }
     value = static_cast<int32_t>(number);
     return absl::OkStatus();
@@ -253,28 +178,50 @@ class ContentsReader {
     std::sort(names_.begin(), names_.end());
     names_.erase(std::unique(names_.begin(), names_.end()), names_.end());
     SHERD_ASSIGN_OR_RETURN(const absl::string_view text, Find(kTensorsKey));
-    Scanner scanner(text);
+    TextScanner scanner(text);
     for (const absl::string_view name : names_) {
       DataFileTensor& tensor = contents_.tensors.emplace_back();
       tensor.name = std::string(name);
-      if (!ReadTensor(scanner, tensor) || !scanner.Consume(';')) {
-        return Malformed(kTensorsKey);
+      if (!ReadTensorText(scanner, tensor) || !scanner.Consume(';')) {
+        return MalformedMetadata(kTensorsKey);
       }
     }
-    return scanner.done() ? absl::OkStatus() : Malformed(kTensorsKey);
+    return scanner.done() ? absl::OkStatus() : MalformedMetadata(kTensorsKey);
+  }
+
+  // Those that have no shards here, but in earlier files.
+  absl::Status AddSplitTensors() {
+    const size_t count = contents_.tensors.size();
+    for (const SplitShardText& split : split_) {
+      const auto known = std::lower_bound(names_.begin(), names_.end(),
+                                          absl::string_view(split.tensor.name));
+      const DataFileTensor* same = nullptr;
+      if (known != names_.end() && *known == split.tensor.name) {
+        same = &contents_.tensors[known - names_.begin()];
+      } else if (contents_.tensors.size() > count &&
+                 contents_.tensors.back().name == split.tensor.name) {
+        same = &contents_.tensors.back();
+      } else {
+        contents_.tensors.push_back(split.tensor);
+      }
+      if (same != nullptr && *same != split.tensor) {
+        return MalformedMetadata(kSplitShardsKey);
+      }
+    }
+    return absl::OkStatus();
   }
 
   absl::Status ReadEmptyTensors() {
     SHERD_ASSIGN_OR_RETURN(const absl::string_view text,
                            Find(kEmptyTensorsKey));
-    Scanner scanner(text);
+    TextScanner scanner(text);
     while (!scanner.done()) {
       DataFileTensor& tensor = contents_.tensors.emplace_back();
       absl::string_view name;
-      if (!ReadTensor(scanner, tensor) || !scanner.Consume('=') ||
+      if (!ReadTensorText(scanner, tensor) || !scanner.Consume('=') ||
           !scanner.Text(kMaxTensorNameBytes, name) || !scanner.Consume(';') ||
           Volume(tensor.sizes) != 0) {
-        return Malformed(kEmptyTensorsKey);
+        return MalformedMetadata(kEmptyTensorsKey);
       }
       tensor.name = std::string(name);
     }
@@ -296,34 +243,90 @@ class ContentsReader {
     return absl::OkStatus();
   }
 
-  absl::Status ReadShards() {
-    for (size_t i = 0; i + 1 < header_.entries.size(); ++i) {
-      const SafetensorsEntry& entry = header_.entries[i];
-      const absl::string_view name = NameInKey(entry.name);
-      DataFileShard& shard = contents_.shards.emplace_back();
-      const auto it = std::lower_bound(
-          contents_.tensors.begin(), contents_.tensors.end(), name,
-          [](const DataFileTensor& tensor, absl::string_view wanted) {
-            return absl::string_view(tensor.name) < wanted;
-          });
-      shard.tensor = static_cast<size_t>(it - contents_.tensors.begin());
-      Scanner scanner(absl::string_view(entry.name).substr(name.size() + 1));
-      for (size_t d = 0; d < it->sizes.size(); ++d) {
-        if ((d > 0 && !scanner.Consume(',')) ||
-            !scanner.Number(shard.offsets.emplace_back())) {
-          return WrongShard(entry);
+  // One of those that are there.
+  size_t TensorAt(absl::string_view name) const {
+    const auto it = std::lower_bound(
+        contents_.tensors.begin(), contents_.tensors.end(), name,
+        [](const DataFileTensor& tensor, absl::string_view wanted) {
+          return absl::string_view(tensor.name) < wanted;
+        });
+    return static_cast<size_t>(it - contents_.tensors.begin());
+  }
+
+  void FindSplitShards() {
+    for (SplitShardText& split : split_) {
+      SplitShard& shard = contents_.split.emplace_back(std::move(split.shard));
+      shard.tensor = TensorAt(split.tensor.name);
+      int64_t begin = 0;
+      for (size_t i = 0; i < shard.extents.size(); ++i) {
+        if (shard.extents[i].file == 0) {
+          parts_.emplace(PartKey(split.tensor.name, shard.offsets, begin),
+                         Part{contents_.split.size() - 1, i, begin});
         }
-      }
-      shard.sizes = entry.shape;
-      if (it->dtype == kComplex128 && !shard.sizes.empty()) {
-        shard.sizes.pop_back();
-      }
-      if (!scanner.done() || !IsInside(shard, it->sizes) || IsEmpty(shard) ||
-          entry.dtype_name != SafetensorsDTypeName(it->dtype) ||
-          ShapeInFile(*it, shard) != entry.shape) {
-        return WrongShard(entry);
+        begin += shard.extents[i].bytes;
       }
     }
+  }
+
+  absl::Status ReadShards() {
+    int64_t chunk = 1;
+    for (size_t i = 0; i + 1 < header_.entries.size(); ++i) {
+      const SafetensorsEntry& entry = header_.entries[i];
+      const auto part = parts_.find(entry.name);
+      SHERD_RETURN_IF_ERROR(part == parts_.end()
+                                ? ReadShard(entry)
+                                : ReadPart(entry, part->second, chunk));
+      if (part != parts_.end()) parts_.erase(part);
+      chunk += NumChunks(entry.nbytes(), contents_.chunk_bytes);
+    }
+    if (parts_.empty()) return absl::OkStatus();
+    return absl::DataLossError(absl::StrCat(
+        kSplitShardsKey, " has ", Quoted(Shown(parts_.begin()->first)),
+        ", which the file does not have"));
+  }
+
+  absl::Status ReadShard(const SafetensorsEntry& entry) {
+    const absl::string_view name = NameInKey(entry.name);
+    DataFileShard& shard = contents_.shards.emplace_back();
+    shard.tensor = TensorAt(name);
+    const DataFileTensor& tensor = contents_.tensors[shard.tensor];
+    TextScanner scanner(absl::string_view(entry.name).substr(name.size() + 1));
+    if (!scanner.Numbers(tensor.sizes.size(), shard.offsets)) {
+      return WrongShard(entry);
+    }
+    shard.sizes = entry.shape;
+    if (tensor.dtype == kComplex128 && !shard.sizes.empty()) {
+      shard.sizes.pop_back();
+    }
+    if (!scanner.done() || !IsInside(shard, tensor.sizes) || IsEmpty(shard) ||
+        entry.dtype_name != SafetensorsDTypeName(tensor.dtype) ||
+        ShapeInFile(tensor, shard) != entry.shape) {
+      return WrongShard(entry);
+    }
+    return absl::OkStatus();
+  }
+
+  // An extent of a split shard that is in this file.
+  struct Part {
+    size_t split = 0;
+    size_t extent = 0;
+    int64_t begin = 0;
+  };
+
+  absl::Status ReadPart(const SafetensorsEntry& entry, const Part& part,
+                        int64_t first_chunk) {
+    SplitShard& split = contents_.split[part.split];
+    SavedExtent& extent = split.extents[part.extent];
+    if (entry.dtype_name != "U8" || entry.shape != Dims{extent.bytes}) {
+      return WrongShard(entry);
+    }
+    extent.data_offset = entry.begin;
+    extent.first_chunk = first_chunk;
+    DataFileShard& shard = contents_.shards.emplace_back();
+    static_cast<Box&>(shard) = split;
+    shard.tensor = split.tensor;
+    shard.part_begin = part.begin;
+    shard.part_bytes = extent.bytes;
     return absl::OkStatus();
   }
 
@@ -336,8 +339,14 @@ class ContentsReader {
 
   absl::Status ReadPlacements() {
     SHERD_ASSIGN_OR_RETURN(const absl::string_view text, Find(kPlacementsKey));
-    Scanner scanner(text);
-    std::map<absl::string_view, size_t> known;
+    TextScanner scanner(text);
+    std::map<std::string, size_t, std::less<>> known;
+    const auto number_of = [&](absl::string_view placement) {
+      const auto [it, added] =
+          known.emplace(std::string(placement), contents_.placements.size());
+      if (added) contents_.placements.emplace_back(placement);
+      return it->second;
+    };
     size_t next = 0;
     while (!scanner.done()) {
       int64_t count;
@@ -347,16 +356,16 @@ class ContentsReader {
           !scanner.Consume('*') ||
           !scanner.Text(kMaxPlacementBytes, placement) ||
           !scanner.Consume(';')) {
-        return Malformed(kPlacementsKey);
+        return MalformedMetadata(kPlacementsKey);
       }
-      const auto [it, added] =
-          known.emplace(placement, contents_.placements.size());
-      if (added) contents_.placements.emplace_back(placement);
-      for (; count > 0; --count)
-        contents_.shards[next++].placement = it->second;
+      const size_t number = number_of(placement);
+      for (; count > 0; --count) contents_.shards[next++].placement = number;
+    }
+    for (size_t i = 0; i < split_.size(); ++i) {
+      contents_.split[i].placement = number_of(split_[i].placement);
     }
     return next == contents_.shards.size() ? absl::OkStatus()
-                                           : Malformed(kPlacementsKey);
+                                           : MalformedMetadata(kPlacementsKey);
   }
 
   absl::Status CheckTable() const {
@@ -381,10 +390,18 @@ class ContentsReader {
   const SafetensorsHeader& header_;
   // Of the keys, ascending.
   std::vector<absl::string_view> names_;
+  std::vector<SplitShardText> split_;
+  // By key, those whose tensors were not met yet.
+  std::map<std::string, Part> parts_;
   DataFileContents contents_;
 };
 
 }  // namespace
+
+std::string PartKey(absl::string_view tensor_name,
+                    absl::Span<const int64_t> offsets, int64_t begin) {
+  return absl::StrCat(ShardKey(tensor_name, offsets), "+", begin);
+}
 
 absl::StatusOr<std::string> EncodeDataFileHeader(
     const DataFileContents& contents) {
@@ -400,12 +417,17 @@ absl::StatusOr<std::string> EncodeDataFileHeader(
           "a tensor has the name ", Quoted(kCrcTableName),
           ", which is that of the checksums in data files: rename it"));
     }
-    const int64_t bytes =
-        Volume(shard) * static_cast<int64_t>(SizeOf(tensor.dtype));
+    const int64_t bytes = BytesOf(tensor, shard);
     SafetensorsEntry& entry = header.entries.emplace_back();
-    entry.name = ShardKey(tensor.name, shard.offsets);
-    entry.dtype_name = std::string(SafetensorsDTypeName(tensor.dtype));
-    entry.shape = ShapeInFile(tensor, shard);
+    if (shard.part_bytes > 0) {
+      entry.name = PartKey(tensor.name, shard.offsets, shard.part_begin);
+      entry.dtype_name = "U8";
+      entry.shape = {bytes};
+    } else {
+      entry.name = ShardKey(tensor.name, shard.offsets);
+      entry.dtype_name = std::string(SafetensorsDTypeName(tensor.dtype));
+      entry.shape = ShapeInFile(tensor, shard);
+    }
     entry.begin = position;
     entry.end = position += bytes;
     chunks += NumChunks(bytes, contents.chunk_bytes);

@@ -43,13 +43,30 @@ struct DataFileTensor {
                          const DataFileTensor&) = default;
 };
 
-// A shard that a data file holds.
+// A shard that a data file holds, or consecutive bytes of one.
 struct DataFileShard : Box {
   // Positions in DataFileContents::tensors and placements.
   size_t tensor = 0;
   size_t placement = 0;
+  // If not 0: only so many of its bytes, row-major, from `part_begin` on. The
+  // shard is one of DataFileContents::split.
+  int64_t part_begin = 0;
+  int64_t part_bytes = 0;
 
   friend bool operator==(const DataFileShard&, const DataFileShard&) = default;
+};
+
+// A shard of the rank that lies in files of earlier saves, wholly or in part.
+struct SplitShard : Box {
+  // As in DataFileShard.
+  size_t tensor = 0;
+  size_t placement = 0;
+  // The file is 0 for the data file itself, otherwise 1 + index in
+  // DataFileContents::earlier_files. Two of the data file never follow one
+  // another; each is one of its shards.
+  SavedExtents extents;
+
+  friend bool operator==(const SplitShard&, const SplitShard&) = default;
 };
 
 // All that a data file says about itself and its save.
@@ -60,16 +77,24 @@ struct DataFileContents {
   int32_t rank = 0;
   int32_t files = 1;
   int64_t chunk_bytes = kChunkBytes;
-  // By name: those of the shards, and all of the save without elements.
+  // By name: those of the shards, split ones too, and all of the save without
+  // elements.
   std::vector<DataFileTensor> tensors;
   // "rank:0/cpu", ….
   std::vector<std::string> placements;
   // In the order of the file.
   std::vector<DataFileShard> shards;
+  // Of an incremental save, by name and offsets.
+  std::vector<SplitShard> split;
+  std::vector<std::string> earlier_files;
 
   friend bool operator==(const DataFileContents&,
                          const DataFileContents&) = default;
 };
+
+// The key of bytes of a shard from `begin` on: "name@2,0+262144".
+std::string PartKey(absl::string_view tensor_name,
+                    absl::Span<const int64_t> offsets, int64_t begin);
 
 // The bytes before the data: its length is the data_begin of the file.
 //   kInvalidArgument    A name is not allowed in a file, or there are more

@@ -14,7 +14,7 @@
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const absl::string_view text(reinterpret_cast<const char*>(data), size);
   // That of the corpus's shards and checksums.
-  for (const int64_t bytes : {4, 448}) {
+  for (const int64_t bytes : {4, 80, 448}) {
     const absl::StatusOr<sherd::SafetensorsHeader> header =
         sherd::ParseSafetensorsHeader(text, bytes, "fuzz");
     if (!header.ok()) continue;

@@ -6,6 +6,8 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "sherd/core/base/file.h"
+#include "sherd/serialization/kits/sample_data_file.h"
 #include "sherd/testing/matchers.h"
 
 namespace sherd {
@@ -98,6 +100,90 @@ TEST(DataFileTest, MetadataThatDoesNotFitIsRefused) {
   later.metadata["sherd_format"] = "3";
   EXPECT_THAT(ParseDataFileHeader(later, "f"),
               StatusIs(absl::StatusCode::kUnimplemented, "later Sherd"));
+}
+
+SafetensorsHeader IncrementHeader(const DataFileContents& contents) {
+  const std::string front = *EncodeDataFileHeader(contents);
+  return *ParseSafetensorsHeader(front.substr(8), kSampleIncrementBytes, "f");
+}
+
+TEST(DataFileTest, TheHeaderOfAnIncrementSurvivesEncodingAndParsing) {
+  const DataFileContents contents = SampleIncrement();
+  const SafetensorsHeader header = IncrementHeader(contents);
+  EXPECT_EQ(header.entries[0].name, "weight@3,0+32");
+  EXPECT_EQ(header.metadata.at("sherd_split_shards"),
+            "4:biasbfloat16[5]0,0@0+5*10:rank:1/cpu=1:1:120:5;"
+            "6:weightfloat32[6,10]1,1@3,0+3,10*10:rank:1/cpu="
+            "1:1:0:1,1,1:2:64:3,1;");
+  SHERD_ASSERT_OK_AND_ASSIGN(const DataFileContents again,
+                             ParseDataFileHeader(header, "f"));
+  EXPECT_EQ(again, contents);
+}
+
+TEST(DataFileTest, IncrementsOfVersion2AreRead) {
+  SHERD_ASSERT_OK_AND_ASSIGN(
+      const std::string golden,
+      ReadFile(FileSystem::Posix(),
+               "serialization/testdata/v2/increment_header.safetensors",
+               1 << 20));
+  EXPECT_EQ(*EncodeDataFileHeader(SampleIncrement()), golden);
+}
+
+TEST(DataFileTest, SplitShardsThatDoNotFitAreRefused) {
+  const SafetensorsHeader intact = IncrementHeader(SampleIncrement());
+  const std::string shards = "sherd_split_shards";
+  const std::string files = "sherd_earlier_files";
+  const auto replace = [&](const char* from, const char* to) {
+    return [=](SafetensorsHeader& h) {
+      std::string& text = h.metadata[shards];
+      const size_t at = text.find(from);
+      ASSERT_NE(at, std::string::npos) << from;
+      text.replace(at, std::string(from).size(), to);
+    };
+  };
+  const std::vector<std::function<void(SafetensorsHeader&)>> changes = {
+      [&](auto& h) { h.metadata.erase(shards); },
+      [&](auto& h) { h.metadata.erase(files); },
+      [&](auto& h) { h.metadata[shards] = ""; },
+      [&](auto& h) { h.metadata[shards] += ";"; },
+      [&](auto& h) { h.metadata[shards].pop_back(); },
+      // Twice, or not in order.
+      [&](auto& h) { h.metadata[shards] += h.metadata[shards]; },
+      [&](auto& h) { h.metadata[files] = "../x;y;"; },
+      [&](auto& h) { h.metadata[files] = "x;x;"; },
+      [&](auto& h) { h.metadata[files] = "x;"; },
+      [&](auto& h) { h.metadata[files] = "x;y"; },
+      // Other tensors, or boxes outside of them.
+      replace("4:bias", "5:empty"), replace("bfloat16[5]", "bfloat16[4]"),
+      replace("@0+5", "@1+5"), replace("@0+5", "@0+0"),
+      replace("weightfloat32", "weightfloat64"), replace("@3,0", "@2,0"),
+      // Extents that are not the shard, or of no file.
+      replace("=1:1:120:5", "=2:1:120:5"), replace("=1:1:120:5", "=1"),
+      replace("=1:1:120:5", "=1:0:120:5"), replace("=1:1:120:5", "=1:3:120:5"),
+      replace("=1:1:120:5", "=1:1:120:0"),
+      replace("=1:1:120:5", "=1:1:4611686018427387904:5"),
+      replace("=1:1:120:5", "=1:1:120:67108865"),
+      replace("=1:1:120:5", "=1:1:0120:5"),
+      replace(",1:2:64:3,1;", ",1:2:64:3;"),
+      replace(",1:2:64:3,1;", ",1:2:64:3,2;"),
+      replace(",1:2:64:3,1;", ",1:2:64:3,1,1;"), replace(",1,1:2:64:3", ",1,1"),
+      replace(",1,1:2:64:3", ",2"),
+      // Tensors that are others than the extents say.
+      [](auto& h) { h.entries[0].dtype_name = "I8"; },
+      [](auto& h) {
+        h.entries[0].shape = {4, 8};
+      },
+      [](auto& h) { h.entries[0].name = "weight@3,0+0"; },
+      [](auto& h) { h.entries[0].name = "weight@3,0+032"; },
+      [](auto& h) { h.entries[0].name = "weight@3,0"; },
+      [](auto& h) { h.entries.erase(h.entries.begin()); }};
+  for (size_t i = 0; i < changes.size(); ++i) {
+    SafetensorsHeader header = intact;
+    changes[i](header);
+    EXPECT_THAT(ParseDataFileHeader(header, "f"),
+                StatusIs(absl::StatusCode::kDataLoss, "f: "))
+        << i;
+  }
 }
 
 TEST(DataFileTest, TheNameOfTheChecksumsIsReserved) {

@@ -24,7 +24,8 @@ BoxFingerprint::BoxFingerprint(absl::Span<const int64_t> tensor_sizes,
     --d;
     const int64_t stride = strides[d] * element;
     if (box.sizes[d] > 1) {
-      outer_.push_back({.size = box.sizes[d], .gap = stride - extent});
+      outer_.push_back(
+          {.size = box.sizes[d], .stride = stride, .gap = stride - extent});
     }
     extent += (box.sizes[d] - 1) * stride;
   }
@@ -32,7 +33,7 @@ BoxFingerprint::BoxFingerprint(absl::Span<const int64_t> tensor_sizes,
   for (size_t i = 0; i < box.sizes.size(); ++i) {
     begin += box.offsets[i] * strides[i] * element;
   }
-  bytes_behind_ = Volume(tensor_sizes) * element - begin - extent;
+  bytes_from_begin_ = Volume(tensor_sizes) * element - begin;
   left_in_run_ = run_bytes_;
 }
 
@@ -64,9 +65,42 @@ void BoxFingerprint::AddLinear(uint32_t linear, int64_t bytes) {
   left_in_run_ -= bytes;
 }
 
+int64_t BoxFingerprint::BytesBehind() const {
+  int64_t passed = run_bytes_ - left_in_run_;
+  for (const Outer& outer : outer_) passed += outer.index * outer.stride;
+  return bytes_from_begin_ - passed;
+}
+
+void BoxFingerprint::Skip(int64_t bytes) {
+  if (bytes == 0) return;
+  const int64_t behind = BytesBehind();
+  // From the beginning of the first run of the innermost dimension.
+  int64_t position = bytes + run_bytes_ - left_in_run_;
+  int64_t runs = 1;
+  for (const Outer& outer : outer_) {
+    position += outer.index * runs * run_bytes_;
+    runs *= outer.size;
+  }
+  SHERD_CHECK(position <= runs * run_bytes_) << "more bytes than the box has";
+  // Behind its last byte a run is not left yet.
+  int64_t run = (position - 1) / run_bytes_;
+  left_in_run_ = (run + 1) * run_bytes_ - position;
+  for (Outer& outer : outer_) {
+    outer.index = run % outer.size;
+    run /= outer.size;
+  }
+  state_ = shift_(state_, static_cast<uint64_t>(behind - BytesBehind()));
+}
+
+uint32_t BoxFingerprint::Take() {
+  const uint32_t sum = shift_(state_, static_cast<uint64_t>(BytesBehind()));
+  state_ = 0;
+  return sum;
+}
+
 uint32_t BoxFingerprint::Finish() {
   SHERD_CHECK(left_in_run_ == 0) << left_in_run_ << " bytes are missing";
-  return shift_(state_, static_cast<uint64_t>(bytes_behind_));
+  return Take();
 }
 
 }  // namespace sherd

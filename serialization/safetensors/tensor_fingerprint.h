@@ -37,7 +37,14 @@ class BoxFingerprint {
   // for lengths that repeat.
   void AddLinear(uint32_t linear, int64_t bytes);
 
-  // After all bytes of the box.
+  // Passes the next bytes of the box as if they were zeros.
+  void Skip(int64_t bytes);
+
+  // What the bytes that were added since the last call add to the fingerprint
+  // of the tensor. To go on adds to the same box.
+  uint32_t Take();
+
+  // Take, after all bytes of the box.
   uint32_t Finish();
 
  private:
@@ -45,19 +52,23 @@ class BoxFingerprint {
   struct Outer {
     int64_t size = 1;
     int64_t index = 0;
-    // From the end of a run to the next one, if this dimension steps.
+    // From the beginning of a run to that of the next one, and from its end, if
+    // this dimension steps.
+    int64_t stride = 0;
     int64_t gap = 0;
   };
 
   // The gap before the next run.
   int64_t NextGap();
+  // Bytes of the tensor behind the position.
+  int64_t BytesBehind() const;
 
   // Innermost first.
   std::vector<Outer> outer_;
   int64_t run_bytes_ = 0;
   int64_t left_in_run_ = 0;
-  // Behind the box's last byte.
-  int64_t bytes_behind_ = 0;
+  // From the box's first byte to the end of the tensor.
+  int64_t bytes_from_begin_ = 0;
   uint32_t state_ = 0;
   LinearCrc32cShift shift_;
 };

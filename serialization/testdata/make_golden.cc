@@ -1,5 +1,6 @@
 // Writes the files of this build's format version: DIR/manifest.sherd, the
 // encoding of SampleManifest(), DIR/lease.sherd, that of SampleLease(),
+// DIR/increment_header.safetensors, that of SampleIncrement(),
 // DIR/rewritten_….safetensors, DIR/../interop_… as we write them,
 // DIR/sharded_tensor_metadata.binpb and DIR/sharding_spec_….binpb, those of
 // sample_metadata.h, and DIR/checkpoint, GoldenTensors() saved by two ranks.
@@ -23,6 +24,7 @@
 #include "sherd/serialization/checkpoint/lease.h"
 #include "sherd/serialization/kits/golden_tensors.h"
 #include "sherd/serialization/kits/rewrite_safetensors.h"
+#include "sherd/serialization/kits/sample_data_file.h"
 #include "sherd/serialization/kits/sample_lease.h"
 #include "sherd/serialization/kits/sample_manifest.h"
 #include "sherd/serialization/kits/sample_metadata.h"
@@ -78,6 +80,10 @@ absl::Status Main(const std::string& directory) {
       Write(JoinPath(directory, kManifestFileName), manifest));
   SHERD_RETURN_IF_ERROR(
       Write(JoinPath(directory, kLeaseFileName), EncodeLease(SampleLease())));
+  SHERD_ASSIGN_OR_RETURN(const std::string increment,
+                         EncodeDataFileHeader(SampleIncrement()));
+  SHERD_RETURN_IF_ERROR(
+      Write(JoinPath(directory, "increment_header.safetensors"), increment));
   SHERD_RETURN_IF_ERROR(WriteMetadata(directory));
   for (const char* name : {"dtypes", "shapes", "special"}) {
     SHERD_RETURN_IF_ERROR(RewriteSafetensors(
