@@ -15,6 +15,7 @@
 #include <set>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -23,10 +24,13 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "sherd/core/base/file.h"
+#include "sherd/core/comm/init.h"
 #include "sherd/core/sharding/sharded_tensor.h"
 #include "sherd/core/sharding/sharding_spec.h"
 #include "sherd/serialization/checkpoint.h"
+#include "sherd/serialization/checkpoint/incremental/save_base.h"
 #include "sherd/serialization/checkpoint/lease.h"
+#include "sherd/serialization/checkpoint/save/saver.h"
 #include "sherd/serialization/checkpoint_async.h"
 #include "sherd/serialization/checkpoint_reader.h"
 #include "sherd/serialization/checkpoint_verify.h"
@@ -54,13 +58,18 @@ using ::testing::SizeIs;
 
 using Tensors = std::map<std::string, ShardedTensor>;
 
-// Some blocks of a file for each rank, so that writes tear.
+// Some blocks of a file for each rank, so that writes tear. Of each rank's file
+// more than a quarter is "kept", which never changes.
 const std::map<std::string, Dims> kSizes = {
-    {"a", {}}, {"matrix", {4000, 3}}, {"row", {7}}};
+    {"a", {}}, {"kept", {2000, 3}}, {"matrix", {4000, 3}}, {"row", {7}}};
 constexpr int kOld = 100, kNew = 200, kNext = 300;
 // Outcomes of each loss of power: those that PowerLossFiles names, and random
 // ones.
 constexpr int kNamedOutcomes = 4, kOutcomes = 12;
+
+int SeedOfTensor(const std::string& name, int seed) {
+  return name == "kept" ? kOld : seed;
+}
 
 Tensors MakeTensors(int ranks, int seed) {
   Tensors tensors;
@@ -69,7 +78,7 @@ Tensors MakeTensors(int ranks, int seed) {
     EXPECT_THAT(spec, IsOk());
     auto tensor = ShardedTensor::Zeros(*spec, size);
     EXPECT_THAT(tensor, IsOk());
-    FillSample(*tensor, seed);
+    FillSample(*tensor, SeedOfTensor(name, seed));
     tensors.emplace(name, *std::move(tensor));
   }
   return tensors;
@@ -79,7 +88,8 @@ bool Holds(const CheckpointReader& reader, int seed) {
   for (const auto& [name, size] : kSizes) {
     const auto tensor = reader.ReadTensor(name);
     if (!tensor.ok()) return false;
-    if (CountWrong(*tensor, Dims(size.size(), 0), size, seed) != 0) {
+    if (CountWrong(*tensor, Dims(size.size(), 0), size,
+                   SeedOfTensor(name, seed)) != 0) {
       return false;
     }
   }
@@ -120,12 +130,15 @@ struct Scenario {
   int ranks;
   // Otherwise the first save to a directory that is not there.
   bool replaces;
-  // By SaveCheckpointAsync.
-  bool async = false;
+  enum Kind { kPlain, kAsync, kIncremental };
+  // By SaveCheckpointAsync; or the save writes only what differs from the
+  // checkpoint that it replaces.
+  Kind kind = kPlain;
 };
 
 std::string NameOf(const ::testing::TestParamInfo<Scenario>& info) {
-  return absl::StrCat(info.param.async ? "Async" : "",
+  static constexpr const char* kKinds[] = {"", "Async", "Incremental"};
+  return absl::StrCat(kKinds[info.param.kind],
                       info.param.replaces ? "Replacing" : "First", "SaveOf",
                       info.param.ranks, "Ranks");
 }
@@ -143,34 +156,54 @@ class PowerLossTest : public ::testing::TestWithParam<Scenario> {
         random_(RandomSeed()) {
     std::filesystem::remove_all(before_);
     std::filesystem::create_directories(before_);
-    if (GetParam().replaces) {
-      EXPECT_THAT(Save(FileSystem::Posix(), before_, kOld), IsOk());
-    }
+    if (!GetParam().replaces) return;
+    Restore();
+    // In the directory that the base is to be for.
+    if (GetParam().kind == Scenario::kIncremental)
+      bases_.resize(GetParam().ranks);
+    EXPECT_THAT(Save(FileSystem::Posix(), root_, kOld, &bases_), IsOk());
+    std::filesystem::remove_all(before_);
+    std::filesystem::rename(root_, before_);
   }
 
   static std::string Checkpoint(const std::string& root) {
     return JoinPath(root, "runs/checkpoint");
   }
 
-  // The error of all ranks, or that of one of them.
-  static absl::Status Save(FileSystem& files, const std::string& root,
-                           int seed) {
+  // The error of all ranks, or that of one of them. With `remember`, sets the
+  // bases of later saves to that directory, if saves are incremental.
+  absl::Status Save(FileSystem& files, const std::string& root, int seed,
+                    std::vector<SaveBase>* remember = nullptr) {
     absl::Status error;
     absl::Mutex mutex;
     const int ranks = GetParam().ranks;
-    RunLocalRanks(ranks, [&](ProcessGroup&) {
+    RunLocalRanks(ranks, [&](ProcessGroup& group) {
+      std::shared_ptr<SaveBase> base;
+      if (GetParam().kind == Scenario::kIncremental) {
+        base = std::make_shared<SaveBase>(bases_[group.rank()]);
+      }
       const absl::Status status =
-          SaveTensors(Checkpoint(root), MakeTensors(ranks, seed), files);
+          SaveTensors(Checkpoint(root), MakeTensors(ranks, seed), files, base);
       absl::MutexLock lock(&mutex);
       error.Update(status);
+      if (remember != nullptr && base != nullptr) {
+        (*remember)[group.rank()] = *base;
+      }
     });
     return error;
   }
 
   static absl::Status SaveTensors(const std::string& path, Tensors tensors,
-                                  FileSystem& files) {
-    if (!GetParam().async) {
-      return SaveCheckpoint(path, tensors, nullptr, {.files = &files});
+                                  FileSystem& files,
+                                  std::shared_ptr<SaveBase> base) {
+    if (GetParam().kind != Scenario::kAsync) {
+      Saver saver(
+          {.path = path,
+           .tensors = std::make_shared<const Tensors>(std::move(tensors)),
+           .group = *DefaultGroup(),
+           .options = {.files = &files},
+           .base = std::move(base)});
+      return saver.Run();
     }
     // "matrix" is larger than that, and written from where it is.
     auto save = SaveCheckpointAsync(
@@ -193,6 +226,12 @@ class PowerLossTest : public ::testing::TestWithParam<Scenario> {
     Restore();
     PowerLossFiles files(FileSystem::Posix(), root_);
     EXPECT_THAT(Save(files, root_, kNew), IsOk());
+    // The manifest, a file of each rank, and those that an increment refers to.
+    EXPECT_THAT(
+        FileSystem::Posix().List(Checkpoint(root_)),
+        IsOkAndHolds(SizeIs(
+            1 + GetParam().ranks *
+                    (GetParam().kind == Scenario::kIncremental ? 2 : 1))));
     return files.operations();
   }
 
@@ -253,6 +292,8 @@ class PowerLossTest : public ::testing::TestWithParam<Scenario> {
   // What root_ holds before each save.
   const std::string before_;
   const std::string survived_;
+  // Of each rank, of saves to root_.
+  std::vector<SaveBase> bases_;
   std::mt19937_64 random_;
 };
 
@@ -301,13 +342,14 @@ TEST_P(PowerLossTest, ASaveThatFollowsAnUncertainSwitchKeepsWhatMayBeLoaded) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(Saves, PowerLossTest,
-                         ::testing::Values(Scenario{1, true}, Scenario{3, true},
-                                           Scenario{1, false},
-                                           Scenario{3, false},
-                                           Scenario{1, true, /*async=*/true},
-                                           Scenario{3, true, /*async=*/true}),
-                         NameOf);
+INSTANTIATE_TEST_SUITE_P(
+    Saves, PowerLossTest,
+    ::testing::Values(Scenario{1, true}, Scenario{3, true}, Scenario{1, false},
+                      Scenario{3, false}, Scenario{1, true, Scenario::kAsync},
+                      Scenario{3, true, Scenario::kAsync},
+                      Scenario{1, true, Scenario::kIncremental},
+                      Scenario{3, true, Scenario::kIncremental}),
+    NameOf);
 
 }  // namespace
 }  // namespace sherd

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <string>
 
 #include "absl/functional/function_ref.h"
 #include "absl/strings/string_view.h"
@@ -21,6 +22,13 @@ inline constexpr int64_t kPerBlock = 32;
 inline constexpr int64_t kGrowth = 3;
 // A field that this build does not know, which the parser keeps.
 inline constexpr int64_t kPerUnknownField = 128;
+
+inline void AppendVarint(uint64_t value, std::string& text) {
+  for (; value >= 0x80; value >>= 7) {
+    text += static_cast<char>(0x80 | (value & 0x7f));
+  }
+  text += static_cast<char>(value);
+}
 
 // Reads an encoded message from front to back.
 class WireReader {

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "sherd/core/base/file.h"
 #include "sherd/serialization/checkpoint/incremental/chunk_hash.h"
 #include "sherd/serialization/checkpoint/save/kept_plans.h"
 #include "sherd/serialization/manifest/manifest.h"
@@ -54,7 +55,12 @@ struct SavedChunks {
 //
 // After an error of a save the base is what it was.
 //
-// Memory. 36 bytes per 256 KiB of this rank's shards, and the plan.
+// Memory. 36 bytes per 256 KiB of this rank's shards, and the plan. Copies
+// share it.
+//
+// Damage. What a save refers to is not read again: a file that is damaged
+// damages all steps that refer to it, as VerifyCheckpoint finds. Clear() makes
+// the next save write all.
 //
 // Threads. Of one save at a time.
 class SaveBase {
@@ -62,14 +68,22 @@ class SaveBase {
   // Of the last save; null if there was none.
   const SavedChunks* last() const { return last_.get(); }
   void Set(SavedChunks chunks) {
-    last_ = std::make_unique<const SavedChunks>(std::move(chunks));
+    last_ = std::make_shared<const SavedChunks>(std::move(chunks));
   }
   // The next save is whole.
   void Clear() { last_.reset(); }
 
  private:
-  std::unique_ptr<const SavedChunks> last_;
+  std::shared_ptr<const SavedChunks> last_;
 };
+
+// What `base` has, if a save of `plan` to the directory `path` can refer to it;
+// otherwise null.
+//
+// Cost. Opens each file.
+const SavedChunks* FittingChunks(const SaveBase& base, const SavePlan& plan,
+                                 const std::string& path, bool sync,
+                                 FileSystem& files);
 
 }  // namespace sherd
 

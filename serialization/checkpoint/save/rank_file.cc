@@ -24,22 +24,31 @@ constexpr int64_t kWritebackBytes = int64_t{8} << 20;
 
 class RankFileWriter {
  public:
-  RankFileWriter(const SavePlan& plan, absl::Span<const NamedTensor> tensors,
-                 ShardElementsFn elements, absl::Span<uint32_t> sums)
-      : plan_(plan), tensors_(tensors), elements_(elements), sums_(sums) {}
+  RankFileWriter(const SavePlan& plan, FileParts parts,
+                 absl::Span<const NamedTensor> tensors,
+                 ShardElementsFn elements, absl::Span<uint32_t> sums,
+                 std::vector<uint32_t>* fingerprints)
+      : plan_(plan),
+        file_(std::move(parts)),
+        tensors_(tensors),
+        elements_(elements),
+        sums_(sums),
+        fingerprints_(fingerprints) {
+    if (fingerprints_ != nullptr) {
+      fingerprints_->resize(static_cast<size_t>(file_.chunks));
+    }
+  }
 
   absl::StatusOr<FileReport> Write(
       File& file, const std::string& save_id, const RankFileOptions& options,
       const std::function<absl::Status()>& progress) {
-    DataFileContents contents = plan_.contents;
-    contents.save_id = save_id;
+    file_.contents.save_id = save_id;
     SHERD_ASSIGN_OR_RETURN(const std::string header,
-                           EncodeDataFileHeader(contents));
+                           EncodeDataFileHeader(file_.contents));
     report_.data_begin = static_cast<int64_t>(header.size());
-    report_.chunks = plan_.chunks;
-    const PlannedShard& last = plan_.shards.back();
-    report_.size = report_.data_begin + last.data_offset + BytesOf(last) +
-                   CrcTableBytes(plan_.chunks);
+    report_.chunks = file_.chunks;
+    report_.size =
+        report_.data_begin + file_.data_bytes + CrcTableBytes(file_.chunks);
     SHERD_RETURN_IF_ERROR(file.Reserve(report_.size));
     int64_t started = 0;
     int64_t synced = 0;
@@ -64,29 +73,28 @@ class RankFileWriter {
   }
 
  private:
-  const NamedTensor& NamedOf(const PlannedShard& shard) const {
-    return tensors_[static_cast<size_t>(shard.tensor)];
-  }
-
-  int64_t BytesOf(const PlannedShard& shard) const {
-    return Volume(shard.box) *
-           static_cast<int64_t>(SizeOf(NamedOf(shard).tensor->dtype()));
-  }
-
-  // The header, the shards, and the CRCs of both.
+  // The header, the parts, and the CRCs of both.
   absl::Status AppendAll(SequentialWriter& writer, const std::string& header) {
-    std::vector<uint32_t> crcs(static_cast<size_t>(1 + plan_.chunks));
+    std::vector<uint32_t> crcs(static_cast<size_t>(1 + file_.chunks));
     crcs[0] = Crc32c(AsBytes(header));
     SHERD_RETURN_IF_ERROR(writer.Append(AsBytes(header)));
-    for (const PlannedShard& shard : plan_.shards) {
-      SHERD_CHECK(writer.position() == report_.data_begin + shard.data_offset);
-      const NamedTensor& named = NamedOf(shard);
-      SHERD_ASSIGN_OR_RETURN(const Tensor part, elements_(shard));
+    for (const FilePart& part : file_.parts) {
+      SHERD_CHECK(writer.position() == report_.data_begin + part.data_offset);
+      const PlannedShard& shard = plan_.shards[part.shard];
+      const NamedTensor& named = tensors_[static_cast<size_t>(shard.tensor)];
+      SHERD_ASSIGN_OR_RETURN(const Tensor elements, elements_(shard));
+      const size_t first = static_cast<size_t>(part.first_chunk);
+      const size_t chunks = static_cast<size_t>(part.chunks);
+      absl::Span<uint32_t> fingerprints;
+      if (fingerprints_ != nullptr) {
+        fingerprints =
+            absl::MakeSpan(*fingerprints_).subspan(first - 1, chunks);
+      }
       const absl::StatusOr<uint32_t> sum = AppendTensor(
-          writer, part, kChunkBytes,
-          absl::MakeSpan(crcs).subspan(static_cast<size_t>(shard.first_chunk),
-                                       static_cast<size_t>(shard.chunks)),
-          BoxFingerprint(named.tensor->size(), shard.box, part.element_size()));
+          writer, elements, part.range, kChunkBytes,
+          BoxFingerprint(named.tensor->size(), shard.box,
+                         elements.element_size()),
+          absl::MakeSpan(crcs).subspan(first, chunks), fingerprints);
       if (!sum.ok()) {
         return Annotate(sum.status(),
                         absl::StrCat("tensor ", Quoted(*named.name)));
@@ -99,22 +107,51 @@ class RankFileWriter {
   }
 
   const SavePlan& plan_;
+  FileParts file_;
   const absl::Span<const NamedTensor> tensors_;
   const ShardElementsFn elements_;
   const absl::Span<uint32_t> sums_;
+  std::vector<uint32_t>* const fingerprints_;
   FileReport report_;
 };
 
 }  // namespace
 
+int64_t ShardBytes(const SavePlan& plan, size_t shard) {
+  const DataFileShard& box = plan.contents.shards[shard];
+  return Volume(box) *
+         static_cast<int64_t>(SizeOf(plan.contents.tensors[box.tensor].dtype));
+}
+
+FileParts AllParts(const SavePlan& plan) {
+  FileParts file;
+  file.contents = plan.contents;
+  file.chunks = plan.chunks;
+  file.parts.reserve(plan.shards.size());
+  for (size_t i = 0; i < plan.shards.size(); ++i) {
+    const PlannedShard& shard = plan.shards[i];
+    const int64_t bytes = ShardBytes(plan, i);
+    file.parts.push_back({.shard = i,
+                          .range = {0, bytes},
+                          .data_offset = shard.data_offset,
+                          .first_chunk = shard.first_chunk,
+                          .chunks = shard.chunks});
+    file.data_bytes = shard.data_offset + bytes;
+  }
+  return file;
+}
+
 absl::StatusOr<FileReport> WriteRankFile(
     FileSystem& files, const std::string& path, const SavePlan& plan,
-    const std::string& save_id, absl::Span<const NamedTensor> tensors,
-    ShardElementsFn elements, const RankFileOptions& options,
-    const std::function<absl::Status()>& progress, absl::Span<uint32_t> sums) {
+    FileParts parts, const std::string& save_id,
+    absl::Span<const NamedTensor> tensors, ShardElementsFn elements,
+    const RankFileOptions& options,
+    const std::function<absl::Status()>& progress, absl::Span<uint32_t> sums,
+    std::vector<uint32_t>* fingerprints) {
   if (plan.shards.empty()) return FileReport();
   SHERD_ASSIGN_OR_RETURN(std::unique_ptr<File> file, files.Create(path));
-  return RankFileWriter(plan, tensors, elements, sums)
+  return RankFileWriter(plan, std::move(parts), tensors, elements, sums,
+                        fingerprints)
       .Write(*file, save_id, options, progress);
 }
 

@@ -1,9 +1,11 @@
 #ifndef SHERD_SERIALIZATION_CHECKPOINT_SAVE_RANK_FILE_H_
 #define SHERD_SERIALIZATION_CHECKPOINT_SAVE_RANK_FILE_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
@@ -13,6 +15,8 @@
 #include "sherd/core/tensor/tensor.h"
 #include "sherd/serialization/checkpoint/save/kept_plans.h"
 #include "sherd/serialization/checkpoint/save/replica_check.h"
+#include "sherd/serialization/checkpoint/save/tensor_runs.h"
+#include "sherd/serialization/manifest/data_file.h"
 
 namespace sherd {
 
@@ -23,8 +27,36 @@ struct FileReport {
   int64_t data_begin = 0;
   int64_t chunks = 0;
   uint32_t crc32c = 0;
-  uint32_t reserved = 0;
+  // Of the rank's extents, if they are not those of the plan (extent_list.h).
+  uint32_t extent_bytes = 0;
 };
+
+// Bytes of a shard of a plan, in a file.
+struct FilePart {
+  // Index in SavePlan::shards.
+  size_t shard = 0;
+  // Begins at a chunk of the shard, and ends at one or with it.
+  ByteRange range;
+  // As in SavedExtent.
+  int64_t data_offset = 0;
+  int64_t first_chunk = 0;
+  int64_t chunks = 0;
+};
+
+// What a data file holds, in its order.
+struct FileParts {
+  // Without the save_id.
+  DataFileContents contents;
+  std::vector<FilePart> parts;
+  int64_t data_bytes = 0;
+  int64_t chunks = 0;
+};
+
+// All shards of a plan.
+FileParts AllParts(const SavePlan& plan);
+
+// The bytes of a shard, by its index.
+int64_t ShardBytes(const SavePlan& plan, size_t shard);
 
 struct RankFileOptions {
   // As in SaveOptions.
@@ -37,10 +69,11 @@ using ShardElementsFn =
     absl::FunctionRef<absl::StatusOr<Tensor>(const PlannedShard&)>;
 
 // Writes the data file of one rank: creates `path`, and makes its contents, not
-// its name, durable if `options` say so. `tensors` are those of the plan, and
-// `sums` has an entry for each, to which the linear CRC of what is written of
-// it is added by XOR. `progress` is called after each write; its error ends the
-// work.
+// its name, durable if `options` say so. A rank without shards gets none.
+// `tensors` are those of the plan, and `sums` has an entry for each, to which
+// what is written of it adds to its fingerprint, by XOR. `fingerprints`, unless
+// null, receives that of each chunk, in the order of the file. `progress` is
+// called after each write; its error ends the work.
 //
 // Errors. Of `elements`, of the file system, and as EncodeDataFileHeader; those
 // of a shard name its tensor. An incomplete file remains.
@@ -49,9 +82,11 @@ using ShardElementsFn =
 // while the next is written.
 absl::StatusOr<FileReport> WriteRankFile(
     FileSystem& files, const std::string& path, const SavePlan& plan,
-    const std::string& save_id, absl::Span<const NamedTensor> tensors,
-    ShardElementsFn elements, const RankFileOptions& options,
-    const std::function<absl::Status()>& progress, absl::Span<uint32_t> sums);
+    FileParts parts, const std::string& save_id,
+    absl::Span<const NamedTensor> tensors, ShardElementsFn elements,
+    const RankFileOptions& options,
+    const std::function<absl::Status()>& progress, absl::Span<uint32_t> sums,
+    std::vector<uint32_t>* fingerprints = nullptr);
 
 }  // namespace sherd
 

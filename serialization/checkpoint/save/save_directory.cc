@@ -53,6 +53,17 @@ uint64_t NumberOf(const ManifestReader& manifest) {
   return number;
 }
 
+// The files that a manifest names; false if they cannot be read.
+bool AddFileNames(const ManifestReader& manifest,
+                  absl::flat_hash_set<std::string>& names) {
+  for (int32_t i = 0; i < manifest.num_files(); ++i) {
+    const auto file = manifest.FileAt(i);
+    if (!file.ok()) return false;
+    names.insert((*file)->name);
+  }
+  return true;
+}
+
 }  // namespace
 
 SaveDirectory::SaveDirectory(FileSystem& files, std::string path, bool sync,
@@ -129,11 +140,7 @@ absl::Status SaveDirectory::RemoveLeftovers(uint64_t id) {
           "a save of ", path_, " has just ended that has a later number than ",
           SaveIdText(id), "; save again"));
     }
-    for (int32_t i = 0; i < manifest->num_files(); ++i) {
-      const auto file = manifest->FileAt(i);
-      if (!file.ok()) return absl::OkStatus();
-      in_use.insert((*file)->name);
-    }
+    if (!AddFileNames(*manifest, in_use)) return absl::OkStatus();
   } else if (!absl::IsNotFound(manifest.status())) {
     // There is one: it cannot be read now, or leads to a file that is away,
     // or only another build reads it.
@@ -187,10 +194,21 @@ void SaveDirectory::ListReplaced(int rank, int world_size) {
   }
 }
 
-void SaveDirectory::RemoveReplaced() {
+void SaveDirectory::RemoveReplaced(bool shares_files) {
   if (replaced_.empty()) return;
   if (!sync_ && !ManifestWillLast()) return;
-  for (const std::string& name : replaced_) RemoveOldFile(name);
+  absl::flat_hash_set<std::string> in_use;
+  if (shares_files) {
+    // This host may still see the former one: then the next save removes them.
+    const auto manifest = ManifestReader::Open(files_, path_);
+    if (!manifest.ok() || manifest->summary().save_id != save_id_ ||
+        !AddFileNames(*manifest, in_use)) {
+      return;
+    }
+  }
+  for (const std::string& name : replaced_) {
+    if (!in_use.contains(name)) RemoveOldFile(name);
+  }
 }
 
 // Makes the manifest that is there the one that a loss of power leaves: only

@@ -60,8 +60,9 @@ class SaveDirectory {
   // Rank 0, after the switch or an error.
   void Release() { lease_.reset(); }
 
-  // After the switch: removes what ListReplaced noted.
-  void RemoveReplaced();
+  // After the switch: removes what ListReplaced noted, but for files of earlier
+  // saves that the manifest names, if there may be any.
+  void RemoveReplaced(bool shares_files);
 
   // Rank 0, after an error, with or without the lease: removes what this save
   // has written, unless the manifest names it.

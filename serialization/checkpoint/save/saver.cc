@@ -11,11 +11,13 @@
 #include "sherd/core/base/fingerprint.h"
 #include "sherd/core/base/printable_text.h"
 #include "sherd/core/base/status_macros.h"
+#include "sherd/serialization/checkpoint/incremental/extent_list.h"
 #include "sherd/serialization/checkpoint/save/save_plan.h"
 #include "sherd/serialization/checkpoint/sharded_layout.h"
 #include "sherd/serialization/manifest/manifest.h"
 #include "sherd/serialization/manifest/manifest_codec.h"
 #include "sherd/serialization/safetensors/tensor_fingerprint.h"
+#include "sherd/serialization/wire/little_endian.h"
 
 namespace sherd {
 namespace {
@@ -83,8 +85,11 @@ absl::Status Saver::Prepare() {
   agreed_ = static_cast<int64_t>(plan_->fingerprint);
   sums_.resize(tensors_.size());
   if (group_.rank() != 0) return absl::OkStatus();
-  SHERD_ASSIGN_OR_RETURN(own_id_, directory_.Take(job_.options.lease_duration,
-                                                  plan_->tensor_bytes));
+  // How much an increment takes is not known yet: Reserve finds out.
+  const bool all = job_.base == nullptr || job_.base->last() == nullptr;
+  SHERD_ASSIGN_OR_RETURN(own_id_,
+                         directory_.Take(job_.options.lease_duration,
+                                         all ? plan_->tensor_bytes : 0));
   return absl::OkStatus();
 }
 
@@ -134,6 +139,7 @@ absl::Status Saver::WriteAndCommit() {
   directory_.ListReplaced(group_.rank(), group_.size());
   SHERD_RETURN_IF_ERROR(Report(ready.ok() ? WriteFile() : ready));
   SHERD_RETURN_IF_ERROR(SumFingerprints());
+  SHERD_RETURN_IF_ERROR(GatherExtents());
   BeginStep();
   absl::Status committed;
   if (group_.rank() == 0) {
@@ -142,21 +148,40 @@ absl::Status Saver::WriteAndCommit() {
     directory_.Release();
   }
   SHERD_RETURN_IF_ERROR(step_->Agree(committed));
-  directory_.RemoveReplaced();
+  if (increment_) UpdateBase();
+  directory_.RemoveReplaced(SharesFiles());
+  return absl::OkStatus();
+}
+
+absl::Status Saver::PlanIncrement() {
+  SHERD_ASSIGN_OR_RETURN(
+      increment_,
+      Increment::Make(
+          plan_,
+          FittingChunks(*job_.base, *plan_, job_.path, job_.options.sync,
+                        files_),
+          [this](const PlannedShard& shard) { return ElementsOf(shard); },
+          [this] { return step_->MadeProgress(); }));
+  increment_->AddFingerprints(absl::MakeSpan(sums_));
+  extents_ = increment_->EncodedExtents();
   return absl::OkStatus();
 }
 
 absl::Status Saver::WriteFile() {
+  if (job_.base != nullptr) SHERD_RETURN_IF_ERROR(PlanIncrement());
   const std::string name =
       DataFileName(group_.rank(), group_.size(), directory_.save_id());
   SHERD_ASSIGN_OR_RETURN(
       report_,
       WriteRankFile(
-          files_, JoinPath(job_.path, name), *plan_, directory_.save_id(),
-          named_,
+          files_, JoinPath(job_.path, name), *plan_,
+          increment_ ? increment_->file() : AllParts(*plan_),
+          directory_.save_id(), named_,
           [this](const PlannedShard& shard) { return ElementsOf(shard); },
           {job_.options.sync, job_.options.max_unsynced_bytes},
-          [this] { return step_->MadeProgress(); }, absl::MakeSpan(sums_)));
+          [this] { return step_->MadeProgress(); }, absl::MakeSpan(sums_),
+          increment_ ? &fingerprints_ : nullptr));
+  report_.extent_bytes = static_cast<uint32_t>(extents_.size());
   return plan_->shards.empty() ? absl::OkStatus() : directory_.SyncNames();
 }
 
@@ -227,9 +252,46 @@ absl::Status Saver::SumFingerprints() {
                                 /*root=*/0, {.timeout = job_.options.timeout}));
 }
 
+bool Saver::SharesFiles() const {
+  return std::any_of(
+      reports_.begin(), reports_.end(),
+      [](const FileReport& report) { return report.extent_bytes > 0; });
+}
+
+// Brings the lists of all ranks to rank 0, if there are any.
+absl::Status Saver::GatherExtents() {
+  if (!SharesFiles()) return absl::OkStatus();
+  std::vector<MutableBytes> parts;
+  if (group_.rank() == 0) {
+    extent_lists_.resize(reports_.size());
+    for (size_t r = 0; r < reports_.size(); ++r) {
+      extent_lists_[r].resize(reports_[r].extent_bytes);
+      parts.emplace_back(reinterpret_cast<std::byte*>(extent_lists_[r].data()),
+                         extent_lists_[r].size());
+    }
+  }
+  return InOperation(operation_,
+                     group_.GatherV(AsBytes(extents_), parts, /*root=*/0,
+                                    {.timeout = job_.options.timeout}));
+}
+
+void Saver::UpdateBase() {
+  ManifestFile own = {
+      .name = DataFileName(group_.rank(), group_.size(), directory_.save_id()),
+      .size = report_.size,
+      .data_begin = report_.data_begin,
+      .chunks = report_.chunks,
+      .crc32c = report_.crc32c};
+  job_.base->Set(
+      std::move(*increment_)
+          .Finish(job_.path, job_.options.sync, std::move(own), fingerprints_));
+}
+
 // Makes the new files the checkpoint. Rank 0 only.
 absl::Status Saver::Commit() {
-  Manifest manifest = plan_->manifest.manifest;
+  const bool as_planned = !SharesFiles();
+  Manifest manifest =
+      as_planned ? plan_->manifest.manifest : plan_->manifest.WithRuns();
   manifest.save_id = directory_.save_id();
   for (size_t i = 0; i < manifest.files.size(); ++i) {
     const int rank = plan_->manifest.rank_of_file[i];
@@ -237,8 +299,13 @@ absl::Status Saver::Commit() {
     ManifestFile& file = manifest.files[i];
     file.name = DataFileName(rank, group_.size(), directory_.save_id());
     file.data_begin = report.data_begin;
-    file.size += report.data_begin;
     file.crc32c = report.crc32c;
+    if (report.extent_bytes > 0) {
+      file.size = report.size;
+      file.chunks = report.chunks;
+      continue;
+    }
+    file.size += report.data_begin;
     if (file.size != report.size || file.chunks != report.chunks) {
       return absl::InternalError(
           absl::StrCat("rank ", rank, " wrote ", report.size, " bytes with ",
@@ -246,15 +313,17 @@ absl::Status Saver::Commit() {
                        file.chunks, "; report this error"));
     }
   }
+  SHERD_RETURN_IF_ERROR(
+      ApplyExtentLists(extent_lists_, plan_->manifest.rank_of_file, manifest));
   for (size_t t = 0; t < manifest.tensors.size(); ++t) {
     ManifestTensor& tensor = manifest.tensors[t];
     tensor.fingerprint =
         Crc32cFromLinear(sums_[t], static_cast<uint64_t>(tensor.bytes()));
   }
+  const auto runs_of = [this](size_t t) { return plan_->manifest.RunsOf(t); };
   SHERD_ASSIGN_OR_RETURN(const std::string bytes,
-                         EncodeManifest(manifest, [this](size_t t) {
-                           return plan_->manifest.RunsOf(t);
-                         }));
+                         as_planned ? EncodeManifest(manifest, runs_of)
+                                    : EncodeManifest(manifest));
   return directory_.Switch(bytes);
 }
 

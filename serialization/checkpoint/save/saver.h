@@ -19,6 +19,7 @@
 #include "sherd/core/sharding/sharded_tensor.h"
 #include "sherd/core/tensor/tensor.h"
 #include "sherd/serialization/checkpoint.h"
+#include "sherd/serialization/checkpoint/incremental/increment.h"
 #include "sherd/serialization/checkpoint/incremental/save_base.h"
 #include "sherd/serialization/checkpoint/save/kept_plans.h"
 #include "sherd/serialization/checkpoint/save/rank_file.h"
@@ -53,8 +54,8 @@ struct SaveJob {
   // file; once another shard is asked for, they are not used any more. Null:
   // those of the tensors.
   std::function<absl::StatusOr<Tensor>(const PlannedShard&)> elements;
-  // This rank's own. Not null: the save is incremental, and the next one can be:
-  // see SaveBase. The files that its manifest names, those of earlier saves
+  // This rank's own. Not null: the save is incremental, and the next one can
+  // be: see SaveBase. The files that its manifest names, those of earlier saves
   // too, must stay as long as it.
   std::shared_ptr<SaveBase> base;
 };
@@ -90,15 +91,23 @@ class Saver {
   absl::Status Prepare();
   absl::Status MakePlan();
   absl::StatusOr<ReplicaCrcs> CrcsOfReplicas();
-  absl::StatusOr<Tensor> ElementsOf(const PlannedShard& shard) const;
   absl::Status WriteAndCommit();
   absl::Status WriteFile();
+  // With job_.base: plans what this rank writes.
+  absl::Status PlanIncrement();
+  absl::StatusOr<Tensor> ElementsOf(const PlannedShard& shard) const;
   bool SumsTravelWithReports() const;
   size_t NoteBytes() const;
   // Ends the writing on all ranks, and brings the reports of all to all.
   absl::Status Report(const absl::Status& written);
   // Brings the sums of all ranks to rank 0, if Report() has not.
   absl::Status SumFingerprints();
+  // Brings the lists of all ranks to rank 0, if there are any.
+  absl::Status GatherExtents();
+  // Whether this save refers to files of earlier ones.
+  bool SharesFiles() const;
+  // What the next save can refer to.
+  void UpdateBase();
   // Makes the new files the checkpoint. Rank 0 only.
   absl::Status Commit();
 
@@ -125,6 +134,12 @@ class Saver {
   std::vector<uint32_t> sums_;
   FileReport report_;
   std::vector<FileReport> reports_;
+  // With job_.base: this rank's part, its extents as rank 0 needs them, and
+  // the fingerprints of the chunks that it wrote. On rank 0 the extents of all.
+  std::optional<Increment> increment_;
+  std::string extents_;
+  std::vector<uint32_t> fingerprints_;
+  std::vector<std::string> extent_lists_;
   int64_t file_bytes_ = 0;
 };
 

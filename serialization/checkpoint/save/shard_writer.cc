@@ -2,14 +2,9 @@
 
 #include <algorithm>
 
-#include "absl/functional/function_ref.h"
 #include "sherd/core/base/status_macros.h"
-#include "sherd/core/tensor/kernels/strided_copy.h"
-#include "sherd/core/tensor/shape.h"
 #include "sherd/serialization/checkpoint/save/chunk_sums.h"
-#include "sherd/serialization/safetensors/box_pieces.h"
 #include "sherd/serialization/safetensors/crc32c.h"
-#include "sherd/serialization/safetensors/device_blocks.h"
 
 namespace sherd {
 namespace {
@@ -18,33 +13,6 @@ namespace {
 constexpr int64_t kBlockBytes = 256 << 10;
 // Below this, a copy into the buffer is cheaper than a system call.
 constexpr size_t kLongBytes = 32 << 10;
-
-using VisitRun = absl::FunctionRef<absl::Status(
-    int64_t offset, absl::Span<const std::byte> data)>;
-
-// Calls `visit` with the bytes of a box in host memory, by ascending offset.
-absl::Status ForEachHostRun(const BoxInArray& box, VisitRun visit) {
-  std::vector<std::byte> staging;
-  return ForEachPiece(
-      box, kBlockBytes, [&](const BoxPiece& piece) -> absl::Status {
-        const std::byte* data = piece.data;
-        if (!piece.contiguous) {
-          staging.resize(kBlockBytes);
-          StridedCopy(staging.data(), ContiguousStrides(piece.sizes),
-                      piece.data, piece.strides, piece.sizes, box.element_size);
-          data = staging.data();
-        }
-        return visit(piece.offset, absl::MakeConstSpan(data, piece.bytes));
-      });
-}
-
-// Calls `visit` with the elements of a tensor anywhere, row-major.
-absl::Status ForEachRun(const Tensor& tensor, VisitRun visit) {
-  const Dims zeros(tensor.dim(), 0);
-  const BoxInArray box = WholeArray(tensor, zeros);
-  return tensor.device().is_cpu() ? ForEachHostRun(box, visit)
-                                  : ReadDeviceBox(box, tensor.device(), visit);
-}
 
 }  // namespace
 
@@ -74,34 +42,52 @@ absl::Status SequentialWriter::Write(absl::Span<const std::byte> data) {
 }
 
 absl::StatusOr<uint32_t> AppendTensor(SequentialWriter& writer,
-                                      const Tensor& tensor, int64_t chunk_bytes,
+                                      const Tensor& tensor, ByteRange range,
+                                      int64_t chunk_bytes,
+                                      BoxFingerprint fingerprint,
                                       absl::Span<uint32_t> crcs,
-                                      BoxFingerprint fingerprint) {
-  const int64_t bytes = tensor.nbytes();
+                                      absl::Span<uint32_t> fingerprints) {
+  const bool one_by_one = !fingerprints.empty();
   std::fill(crcs.begin(), crcs.end(), 0);
-  ChunkSums sums(bytes, chunk_bytes, crcs);
+  ChunkSums sums(range.size(), chunk_bytes, crcs);
+  fingerprint.Skip(range.begin);
+  uint32_t total = 0;
+  const auto end_chunk = [&](size_t chunk) {
+    fingerprints[chunk] = fingerprint.Take();
+    total ^= fingerprints[chunk];
+  };
   SHERD_RETURN_IF_ERROR(ForEachRun(
-      tensor,
+      tensor, range,
       [&](int64_t offset, absl::Span<const std::byte> data) -> absl::Status {
+        offset -= range.begin;
         while (!data.empty()) {
-          const auto block =
-              data.first(std::min<size_t>(kBlockBytes, data.size()));
+          const int64_t chunk_end =
+              std::min((offset / chunk_bytes + 1) * chunk_bytes, range.size());
+          const auto block = data.first(static_cast<size_t>(
+              std::min({kBlockBytes, chunk_end - offset,
+                        static_cast<int64_t>(data.size())})));
           sums.Add(offset, block);
           if (!fingerprint.contiguous()) fingerprint.Add(block);
           SHERD_RETURN_IF_ERROR(writer.Append(block));
           offset += static_cast<int64_t>(block.size());
           data.remove_prefix(block.size());
+          if (one_by_one && !fingerprint.contiguous() && offset == chunk_end) {
+            end_chunk(static_cast<size_t>((offset - 1) / chunk_bytes));
+          }
         }
         return absl::OkStatus();
       }));
   sums.Finish();
   for (size_t i = 0; i < crcs.size(); ++i) {
     const int64_t begin = static_cast<int64_t>(i) * chunk_bytes;
-    const int64_t length = std::min(chunk_bytes, bytes - begin);
-    if (fingerprint.contiguous()) fingerprint.AddLinear(crcs[i], length);
+    const int64_t length = std::min(chunk_bytes, range.size() - begin);
+    if (fingerprint.contiguous()) {
+      fingerprint.AddLinear(crcs[i], length);
+      if (one_by_one) end_chunk(i);
+    }
     crcs[i] = Crc32cFromLinear(crcs[i], static_cast<uint64_t>(length));
   }
-  return fingerprint.Finish();
+  return one_by_one ? total : fingerprint.Take();
 }
 
 absl::StatusOr<uint32_t> Crc32cOfElements(
@@ -109,7 +95,8 @@ absl::StatusOr<uint32_t> Crc32cOfElements(
   uint32_t crc = 0;
   int64_t unreported = 0;
   SHERD_RETURN_IF_ERROR(ForEachRun(
-      tensor, [&](int64_t, absl::Span<const std::byte> data) -> absl::Status {
+      tensor, {0, tensor.nbytes()},
+      [&](int64_t, absl::Span<const std::byte> data) -> absl::Status {
         while (!data.empty()) {
           const auto block =
               data.first(std::min<size_t>(kBlockBytes, data.size()));

@@ -13,6 +13,7 @@
 #include "absl/types/span.h"
 #include "sherd/core/base/file.h"
 #include "sherd/core/tensor/tensor.h"
+#include "sherd/serialization/checkpoint/save/tensor_runs.h"
 #include "sherd/serialization/safetensors/tensor_fingerprint.h"
 
 namespace sherd {
@@ -48,19 +49,23 @@ class SequentialWriter {
   std::vector<std::byte> buffer_;
 };
 
-// Appends the elements of a tensor, row-major, with any strides, stores the
-// CRC-32C of each chunk of `chunk_bytes` in `crcs`, which has one entry per
-// chunk, and adds all of it to `fingerprint`, which it finishes: the result is
-// what the tensor, as a box of a larger one, adds to that one's fingerprint.
+// Appends a range of the elements of a tensor, row-major, with any strides, and
+// stores the CRC-32C of each chunk of `chunk_bytes` of the range in `crcs`,
+// which has one entry per chunk. `fingerprint` is that of the tensor as a box
+// of a larger one, from its beginning; the result is what the range adds to
+// that one's. `fingerprints`, unless empty, receives what each chunk adds to
+// it.
 //
 // Cost. One pass: the CRC of a block is computed while the block is in the
 // cache for writing, for the fingerprint once more if the box is not contiguous
-// in the larger tensor. Tensors that are not contiguous take a buffer of 256
-// KiB, those on a device two of kDeviceBlockBytes.
+// in the larger tensor. Some microseconds per entry of `fingerprints`. Buffers
+// as ForEachRun.
 absl::StatusOr<uint32_t> AppendTensor(SequentialWriter& writer,
-                                      const Tensor& tensor, int64_t chunk_bytes,
+                                      const Tensor& tensor, ByteRange range,
+                                      int64_t chunk_bytes,
+                                      BoxFingerprint fingerprint,
                                       absl::Span<uint32_t> crcs,
-                                      BoxFingerprint fingerprint);
+                                      absl::Span<uint32_t> fingerprints = {});
 
 // The CRC-32C of the elements of a tensor, row-major, with any strides.
 // `progress` is called at least once per 512 KiB; its error ends the work.

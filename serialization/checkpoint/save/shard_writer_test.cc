@@ -52,6 +52,8 @@ BoxFingerprint WholeFingerprint(const Tensor& tensor) {
                         tensor.element_size());
 }
 
+ByteRange WholeRange(const Tensor& tensor) { return {0, tensor.nbytes()}; }
+
 absl::Status NoProgress() { return absl::OkStatus(); }
 
 Tensor Iota(absl::Span<const int64_t> sizes) {
@@ -103,8 +105,8 @@ TEST_F(ShardWriterTest, ATensorIsWrittenWithTheCrcOfEachChunk) {
   SequentialWriter writer(*file_);
   SHERD_ASSERT_OK_AND_ASSIGN(
       const uint32_t linear,
-      AppendTensor(writer, tensor, kChunk, absl::MakeSpan(crcs),
-                   WholeFingerprint(tensor)));
+      AppendTensor(writer, tensor, WholeRange(tensor), kChunk,
+                   WholeFingerprint(tensor), absl::MakeSpan(crcs)));
   ASSERT_THAT(writer.Flush(), IsOk());
   const auto bytes = BytesOf(tensor);
   const std::string contents = Contents();
@@ -126,8 +128,8 @@ TEST_F(ShardWriterTest, AStridedTensorIsWrittenRowMajor) {
   SequentialWriter writer(*file_);
   SHERD_ASSERT_OK_AND_ASSIGN(
       const uint32_t linear,
-      AppendTensor(writer, transposed, kChunk, absl::MakeSpan(crcs),
-                   WholeFingerprint(transposed)));
+      AppendTensor(writer, transposed, WholeRange(transposed), kChunk,
+                   WholeFingerprint(transposed), absl::MakeSpan(crcs)));
   ASSERT_THAT(writer.Flush(), IsOk());
   const auto bytes = BytesOf(expected);
   const std::string contents = Contents();
@@ -181,12 +183,65 @@ TEST_F(ShardWriterTest, BoxesOfATensorAddUpToItsFingerprint) {
       std::vector<uint32_t> crcs((part.nbytes() + 59) / 60);
       SHERD_ASSERT_OK_AND_ASSIGN(
           const uint32_t linear,
-          AppendTensor(writer, part, 60, absl::MakeSpan(crcs),
-                       BoxFingerprint(sizes, box, tensor.element_size())));
+          AppendTensor(writer, part, WholeRange(part), 60,
+                       BoxFingerprint(sizes, box, tensor.element_size()),
+                       absl::MakeSpan(crcs)));
       sum ^= linear;
     }
     EXPECT_EQ(Crc32cFromLinear(sum, bytes.size()), Crc32c(bytes))
         << FormatDims(sizes);
+  }
+}
+
+TEST_F(ShardWriterTest, RangesOfATensorAreThatOfTheWhole) {
+  constexpr int64_t kSmallChunk = 64;
+  for (const Dims& sizes :
+       std::vector<Dims>{{}, {7, 5}, {9, 4, 16}, {3, 1, 4, 50}, {200, 30}}) {
+    SCOPED_TRACE(FormatDims(sizes));
+    const Tensor larger = Iota(sizes);
+    // A box in the middle of each dimension: in most of them strided.
+    Box box = WholeBox(sizes);
+    for (size_t d = 0; d < sizes.size(); ++d) {
+      box.offsets[d] = sizes[d] / 4;
+      box.sizes[d] = sizes[d] - sizes[d] / 4 - sizes[d] / 5;
+    }
+    const BoxFingerprint fingerprint(sizes, box, larger.element_size());
+    SHERD_ASSERT_OK_AND_ASSIGN(const Tensor part,
+                               larger.Narrow(box.offsets, box.sizes));
+    const int64_t bytes = part.nbytes();
+    std::vector<uint32_t> all((bytes + kSmallChunk - 1) / kSmallChunk);
+    std::vector<uint32_t> sums(all.size());
+    SequentialWriter writer(*file_);
+    SHERD_ASSERT_OK_AND_ASSIGN(
+        const uint32_t total,
+        AppendTensor(writer, part, WholeRange(part), kSmallChunk, fingerprint,
+                     absl::MakeSpan(all), absl::MakeSpan(sums)));
+    EXPECT_THAT(AppendTensor(writer, part, WholeRange(part), kSmallChunk,
+                             fingerprint, absl::MakeSpan(all)),
+                IsOkAndHolds(total));
+    ASSERT_THAT(writer.Flush(), IsOk());
+    const std::string whole = Contents().substr(bytes);
+    // From each chunk to each later one.
+    for (int64_t begin = 0; begin < bytes; begin += kSmallChunk) {
+      uint32_t sum = 0;
+      for (int64_t end = begin; end < bytes;) {
+        sum ^= sums[end / kSmallChunk];
+        end = std::min(end + kSmallChunk, bytes);
+        std::vector<uint32_t> crcs((end - begin + kSmallChunk - 1) /
+                                   kSmallChunk);
+        SequentialWriter again(*file_);
+        EXPECT_THAT(AppendTensor(again, part, {begin, end}, kSmallChunk,
+                                 fingerprint, absl::MakeSpan(crcs)),
+                    IsOkAndHolds(sum));
+        ASSERT_THAT(again.Flush(), IsOk());
+        EXPECT_EQ(Contents().substr(0, end - begin),
+                  whole.substr(begin, end - begin));
+        for (size_t i = 0; i < crcs.size(); ++i) {
+          EXPECT_EQ(crcs[i], all[begin / kSmallChunk + i]);
+        }
+      }
+      if (HasFailure()) return;
+    }
   }
 }
 
@@ -196,8 +251,8 @@ TEST_F(ShardWriterTest, AnErrorOfTheFileIsPassedOn) {
   const Tensor tensor = Iota({200000});
   std::vector<uint32_t> crcs(4);
   SequentialWriter writer(*file_);
-  EXPECT_THAT(AppendTensor(writer, tensor, kChunk, absl::MakeSpan(crcs),
-                           WholeFingerprint(tensor)),
+  EXPECT_THAT(AppendTensor(writer, tensor, WholeRange(tensor), kChunk,
+                           WholeFingerprint(tensor), absl::MakeSpan(crcs)),
               StatusIs(absl::StatusCode::kResourceExhausted, "disk full"));
 }
 
