@@ -1337,6 +1337,32 @@ TEST_F(SlowDiskTest, RanksWaitForAnExchangeAsLongAsAllRead) {
   LoadLarge(/*dim=*/1, /*min_read_bytes=*/1 << 30);
 }
 
+TEST_F(SlowDiskTest, RanksWaitForAManifestAsLongAsItIsRead) {
+  // Names of 12 sections.
+  std::map<std::string, ShardingSpecPtr> specs;
+  RunLocalRanks(2, [&](ProcessGroup& group) {
+    Tensors tensors;
+    for (int i = 10; i < 50; ++i) {
+      const std::string name = absl::StrCat(i, std::string(20'000, 'n'));
+      const ShardingSpecPtr spec =
+          *ChunkShardingSpec::Create(0, PlacementsOnRanks(2));
+      SHERD_ASSERT_OK_AND_ASSIGN(ShardedTensor tensor,
+                                 ShardedTensor::Zeros(spec, {2}));
+      tensors.emplace(name, std::move(tensor));
+      if (group.rank() == 0) specs.emplace(name, spec);
+    }
+    ASSERT_THAT(SaveCheckpoint(path_, tensors), IsOk());
+  });
+  const CountPassages reads("file/read", {.rank = 1, .subject = "*manifest*"});
+  const SlowRankAt slow("file/read", 1, kSlowCall,
+                        {.times = kSlowCalls, .subject = "*manifest*"});
+  RunLocalRanks(2, [&](ProcessGroup&) {
+    EXPECT_THAT(LoadCheckpoint(path_, specs, nullptr, {.timeout = kTimeout}),
+                IsOk());
+  });
+  EXPECT_GE(reads.count(), kSlowCalls);
+}
+
 TEST_F(SlowDiskTest, ARankThatMakesNoProgressIsNamed) {
   for (const bool saves : {true, false}) {
     SCOPED_TRACE(saves);

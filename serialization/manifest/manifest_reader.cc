@@ -26,6 +26,8 @@ namespace {
 constexpr int64_t kSmallBytes = 64 << 10;
 // Of a larger one, with the root and, unless it is very large, the indexes.
 constexpr int64_t kTailBytes = 16 << 10;
+// Of one operation on the file.
+constexpr int64_t kBlockBytes = int64_t{4} << 20;
 // Of sections of tensors that are kept, and always one.
 constexpr int64_t kKeptBytes = int64_t{64} << 20;
 
@@ -104,6 +106,7 @@ struct ManifestReader::State {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
 
   std::string path;
+  AfterRead after_read;
   ManifestSummary summary;
   int64_t num_tensors = 0;
   int64_t num_files = 0;
@@ -139,9 +142,14 @@ absl::StatusOr<absl::string_view> ManifestReader::State::ReadBytes(
     return absl::string_view(kept).substr(offset - kept_from, length);
   }
   buffer.resize(static_cast<size_t>(length));
-  SHERD_RETURN_IF_ERROR(file->ReadAt(
-      offset, absl::MakeSpan(reinterpret_cast<std::byte*>(buffer.data()),
-                             buffer.size())));
+  for (int64_t done = 0; done < length; done += kBlockBytes) {
+    SHERD_RETURN_IF_ERROR(file->ReadAt(
+        offset + done,
+        absl::MakeSpan(
+            reinterpret_cast<std::byte*>(buffer.data()) + done,
+            static_cast<size_t>(std::min(kBlockBytes, length - done)))));
+    if (after_read != nullptr) SHERD_RETURN_IF_ERROR(after_read());
+  }
   bytes_read += length;
   return absl::string_view(buffer);
 }
@@ -289,11 +297,14 @@ absl::StatusOr<const ManifestFile*> ManifestReader::State::FileAt(
 }
 
 absl::StatusOr<ManifestReader> ManifestReader::Open(
-    FileSystem& files, const std::string& checkpoint_path) {
+    FileSystem& files, const std::string& checkpoint_path,
+    AfterRead after_read) {
   auto state = std::make_shared<State>();
+  state->after_read = std::move(after_read);
   state->path = JoinPath(checkpoint_path, kManifestFileName);
   SHERD_ASSIGN_OR_RETURN(std::unique_ptr<File> file,
                          OpenManifest(files, checkpoint_path, state->path));
+  if (state->after_read != nullptr) SHERD_RETURN_IF_ERROR(state->after_read());
   {
     absl::MutexLock lock(&state->mutex);
     state->file = std::move(file);

@@ -2,6 +2,7 @@
 #define SHERD_SERIALIZATION_MANIFEST_MANIFEST_READER_H_
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -31,10 +32,15 @@ namespace sherd {
 // read and decoded completely by Open.
 class ManifestReader {
  public:
+  // Called after each operation on the file, each of which reads at most 4 MiB:
+  // a sign of life where others wait. Its error is that of the call.
+  using AfterRead = std::function<absl::Status()>;
+
   //   kNotFound            There is no checkpoint at `checkpoint_path`.
   //   kFailedPrecondition  The manifest is a link that leads nowhere.
-  static absl::StatusOr<ManifestReader> Open(
-      FileSystem& files, const std::string& checkpoint_path);
+  static absl::StatusOr<ManifestReader> Open(FileSystem& files,
+                                             const std::string& checkpoint_path,
+                                             AfterRead after_read = nullptr);
 
   // The manifest's own path.
   const std::string& path() const;

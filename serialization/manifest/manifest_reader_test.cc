@@ -130,6 +130,32 @@ TEST_F(ManifestReaderTest, ALargeOneIsReadInParts) {
   EXPECT_LE(reader.bytes_read() - before, 80 << 10);
 }
 
+TEST_F(ManifestReaderTest, EachReadIsASignOfLife) {
+  Write(ManyTensors(10000, 3000));
+  const CountPassages reads("file/read", {.subject = manifest_path_});
+  int signs = 0;
+  absl::Status answer;
+  const auto after_read = [&] {
+    ++signs;
+    return answer;
+  };
+  SHERD_ASSERT_OK_AND_ASSIGN(
+      const ManifestReader reader,
+      ManifestReader::Open(FileSystem::Posix(), path_, after_read));
+  EXPECT_GE(reads.count(), 1);
+  EXPECT_EQ(signs, reads.count() + 1) << "opening it is one";
+  const int before = signs;
+  ASSERT_THAT(reader.ReadAll(), IsOk());
+  EXPECT_GT(signs, before + 8);
+  EXPECT_EQ(signs, reads.count() + 1);
+  answer = absl::AbortedError("the group has failed");
+  EXPECT_THAT(reader.FileAt(2999),
+              StatusIs(absl::StatusCode::kAborted, "the group has failed"));
+  EXPECT_THAT(
+      ManifestReader::Open(FileSystem::Posix(), path_, after_read).status(),
+      StatusIs(absl::StatusCode::kAborted, "the group has failed"));
+}
+
 TEST_F(ManifestReaderTest, ManyNamesReadEachSectionOnce) {
   const Manifest manifest = ManyTensors(10000, 1);
   Write(manifest);

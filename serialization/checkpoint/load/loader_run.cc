@@ -170,6 +170,8 @@ absl::Status Loader::Finish() {
       ConstBytes(reinterpret_cast<const std::byte*>(&mine), sizeof(mine)),
       MutableBytes(reinterpret_cast<std::byte*>(notes.data()),
                    notes.size() * sizeof(Note))));
+  // The collectives that follow are no part of a step.
+  step_.reset();
   SumUp(notes);
   absl::Duration ignored;
   EndPhase(ignored);
