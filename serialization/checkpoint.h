@@ -239,6 +239,9 @@ struct LoadReport {
     std::string reason;
   };
   std::vector<Mismatch> mismatched;
+  // Destinations whose values were converted from another dtype. Also of a
+  // strict load.
+  std::vector<std::string> converted;
 };
 
 // Destinations whose names begin with `loaded` get the tensor whose name in the
@@ -253,9 +256,13 @@ struct LoadOptions {
   // Null: FileSystem::Posix().
   FileSystem* files = nullptr;
   // False: destinations that the checkpoint has no tensor for, or one of
-  // another dtype or other sizes, are left as they are, and LoadCheckpoint
-  // leaves them out. The same on all ranks.
+  // another dtype (see `convert`) or other sizes, are left as they are, and
+  // LoadCheckpoint leaves them out. The same on all ranks.
   bool strict = true;
+  // True: a destination may have another dtype than the tensor that was saved;
+  // its values are converted as by Tensor::To, also where that loses some of
+  // them. The same on all ranks.
+  bool convert = false;
   // Of the rules that a destination's name fits, the first counts. The same on
   // all ranks.
   std::vector<RenameRule> rename = {};
@@ -292,6 +299,10 @@ struct LoadOptions {
 // Integrity. Each chunk that is read is checked against its CRC-32C, also if
 // several ranks read parts of it.
 //
+// Conversion. With LoadOptions::convert, values are converted where they are
+// read, in blocks of 256 KiB; the bytes that ranks exchange have the dtype of
+// the destination.
+//
 // Errors. All ranks return the same error, which names the rank if it happened
 // on one; FailedRank as for SaveCheckpoint. Messages begin with
 // `load "path": `. After kNotFound, kInvalidArgument, kFailedPrecondition and
@@ -301,9 +312,9 @@ struct LoadOptions {
 //   kNotFound            There is no checkpoint, and nothing else is meant.
 //   kInvalidArgument     The checkpoint has no tensor of that name, or dtype or
 //                        sizes differ from those that were saved, and the load
-//                        is strict; names, layouts or options differ between
-//                        ranks; two destinations, or shards of one, share
-//                        memory on a rank.
+//                        is strict (and does not convert); names, layouts or
+//                        options differ between ranks; two destinations, or
+//                        shards of one, share memory on a rank.
 //   kFailedPrecondition  A destination is not initialised, not writable or
 //                        without data; some ranks find a checkpoint and
 //                        others none; or the manifest is a link that leads

@@ -18,7 +18,11 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "sherd/core/base/file.h"
+#include "sherd/core/comm/process_group.h"
+#include "sherd/core/sharding/sharded_tensor.h"
+#include "sherd/core/sharding/sharding_spec.h"
 #include "sherd/core/tensor/tensor.h"
+#include "sherd/serialization/checkpoint.h"
 #include "sherd/serialization/checkpoint/data_file_check.h"
 #include "sherd/serialization/checkpoint/extent_reader.h"
 #include "sherd/serialization/checkpoint/lease.h"
@@ -32,6 +36,7 @@
 #include "sherd/serialization/safetensors/crc32c.h"
 #include "sherd/serialization/wire/little_endian.h"
 #include "sherd/testing/faults.h"
+#include "sherd/testing/local_ranks.h"
 #include "sherd/testing/matchers.h"
 
 namespace sherd {
@@ -40,6 +45,7 @@ namespace {
 using sherd::testing::CountPassages;
 using sherd::testing::FailFileOperation;
 using sherd::testing::IsOk;
+using sherd::testing::RunLocalRanks;
 using sherd::testing::StatusIs;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
@@ -266,6 +272,23 @@ TEST_F(CheckpointProofTest, SeveralExtentsOfAShardAreRead) {
       EXPECT_EQ(CountWrong(slice, {begin}, {64}, 6), 0);
     }
   }
+  // By ranks, as it is and converted; the part of rank 1 of 5 is in both.
+  RunLocalRanks(5, [&](ProcessGroup&) {
+    for (const DType as : {kUInt8, kInt32}) {
+      SHERD_ASSERT_OK_AND_ASSIGN(
+          ShardedTensor loaded,
+          ShardedTensor::Zeros(
+              *ChunkShardingSpec::Create(0, PlacementsOnRanks(5)), {64},
+              {.dtype = as}));
+      ASSERT_THAT(LoadCheckpointInto(path_, {{"bytes", &loaded}}, nullptr,
+                                     {.convert = true}),
+                  IsOk());
+      for (const Shard& shard : loaded.local_shards()) {
+        SHERD_ASSERT_OK_AND_ASSIGN(const Tensor bytes, shard.tensor.To(kUInt8));
+        EXPECT_EQ(CountWrong(bytes, shard.metadata.offsets, {64}, 6), 0);
+      }
+    }
+  });
 }
 
 TEST_F(CheckpointProofTest, ALostManifestIsRebuilt) {

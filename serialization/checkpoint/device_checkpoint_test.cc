@@ -169,6 +169,41 @@ TEST_F(DeviceCheckpointTest, LargeShardsPassInBlocks) {
   EXPECT_THAT(VerifyCheckpoint(path_), IsOk());
 }
 
+TEST_F(DeviceCheckpointTest, ValuesAreConvertedOnTheirWayToADevice) {
+  const Dims size = {1100, 1003};
+  RunLocalRanks(2, [&](ProcessGroup&) {
+    const auto rows =
+        Placed(ChunkShardingSpec::Create(0, PlacementsOnRanks(2)).value(),
+               Places::kDevices);
+    const auto columns =
+        Placed(ChunkShardingSpec::Create(1, PlacementsOnRanks(2)).value(),
+               Places::kDevices);
+    SHERD_ASSERT_OK_AND_ASSIGN(
+        const ShardedTensor tensor,
+        ShardedTensor::Full(rows, size, 2.5, {.dtype = kFloat32}));
+    ASSERT_THAT(SaveCheckpoint(path_, {{"t", tensor}}), IsOk());
+    for (const ShardingSpecPtr& spec : {rows, columns}) {
+      for (const int64_t min_read_bytes : {1, 1 << 20}) {
+        SHERD_ASSERT_OK_AND_ASSIGN(
+            ShardedTensor loaded,
+            ShardedTensor::Empty(spec, size, {.dtype = kInt64}));
+        ASSERT_THAT(LoadCheckpointInto(
+                        path_, {{"t", &loaded}}, nullptr,
+                        {.convert = true, .min_read_bytes = min_read_bytes}),
+                    IsOk());
+        for (const Shard& shard : loaded.local_shards()) {
+          SHERD_ASSERT_OK_AND_ASSIGN(const Tensor host,
+                                     shard.tensor.To(Device()));
+          SHERD_ASSERT_OK_AND_ASSIGN(
+              const Tensor twos,
+              Tensor::Full(host.sizes(), 2, {.dtype = kInt64}));
+          EXPECT_TRUE(host.Equal(twos));
+        }
+      }
+    }
+  });
+}
+
 TEST_F(DeviceCheckpointTest, ReplicasGetWhatOneRankRead) {
   RunLocalRanks(3, [&](ProcessGroup&) {
     const auto rows =

@@ -103,12 +103,32 @@ ShardingSpecPtr Chunks(int dim, int ranks) {
   return *ChunkShardingSpec::Create(dim, PlacementsOnRanks(ranks));
 }
 
+// Number of shards whose elements are not those of FillSample as `saved`,
+// converted.
+int64_t CountWrongShards(const ShardedTensor& tensor, DType saved, int seed) {
+  int64_t wrong = 0;
+  for (const Shard& shard : tensor.local_shards()) {
+    const Tensor sample =
+        *Tensor::Zeros(shard.tensor.sizes(), {.dtype = saved});
+    ForEachElement(sample, shard.metadata.offsets, tensor.size(),
+                   [&](std::byte* element, int64_t index) {
+                     for (size_t b = 0; b < SizeOf(saved); ++b) {
+                       element[b] = SampleByte(seed, index, b, saved);
+                     }
+                   });
+    wrong += sample.To(tensor.dtype())->BitwiseEqual(shard.tensor) ? 0 : 1;
+  }
+  return wrong;
+}
+
 // A case of the test below, the same for all ranks.
 struct RandomCase {
   struct Sample {
     std::string name;
     Dims size;
     DType dtype;
+    // Of the destination.
+    DType as;
     ShardingSpecPtr from;
     ShardingSpecPtr to;
   };
@@ -140,6 +160,8 @@ RandomCase MakeCase(std::mt19937_64& random) {
     sample.size =
         sherd::testing::RandomSize(4, is_large ? 300'000 : 2000, random);
     sample.dtype = static_cast<DType>(random() % kNumDTypes);
+    sample.as = random() % 2 == 0 ? sample.dtype
+                                  : static_cast<DType>(random() % kNumDTypes);
     sample.from = AnySpec(sample.size, made.save_ranks, random);
     sample.to = AnySpec(sample.size, made.load_ranks, random);
   }
@@ -152,7 +174,7 @@ absl::StatusOr<Tensors> MakeTensors(const RandomCase& from, bool to_save) {
   for (const RandomCase::Sample& sample : from.samples) {
     absl::StatusOr<ShardedTensor> tensor =
         ShardedTensor::Zeros(to_save ? sample.from : sample.to, sample.size,
-                             {.dtype = sample.dtype});
+                             {.dtype = to_save ? sample.dtype : sample.as});
     if (!tensor.ok()) return tensor.status();
     ++seed;
     if (to_save) FillSample(*tensor, seed);
@@ -180,14 +202,17 @@ TEST_F(LoadTest, AnyLayoutsOfOneWorldLoadIntoAnyOthersOfAnother) {
     RunLocalRanks(made.load_ranks, [&](ProcessGroup&) {
       SHERD_ASSERT_OK_AND_ASSIGN(Tensors tensors, MakeTensors(made, false));
       CheckpointStats stats;
-      ASSERT_THAT(LoadCheckpointInto(
-                      path_, Pointers(tensors), nullptr,
-                      {.min_read_bytes = made.min_read_bytes, .stats = &stats}),
+      ASSERT_THAT(LoadCheckpointInto(path_, Pointers(tensors), nullptr,
+                                     {.convert = true,
+                                      .min_read_bytes = made.min_read_bytes,
+                                      .stats = &stats}),
                   IsOk());
       int number = 0;
       for (const RandomCase::Sample& sample : made.samples) {
-        EXPECT_EQ(CountWrong(tensors.at(sample.name), ++number), 0)
-            << sample.name;
+        EXPECT_EQ(
+            CountWrongShards(tensors.at(sample.name), sample.dtype, ++number),
+            0)
+            << sample.name << ": " << sample.dtype << " as " << sample.as;
       }
       EXPECT_EQ(stats.load_phases.size(), static_cast<size_t>(made.load_ranks));
     });
@@ -325,6 +350,81 @@ TEST_F(LoadTest, WhatDoesNotFitIsLeftAndReportedIfItMayBe) {
     EXPECT_EQ(loaded.size(), 1u);
     EXPECT_EQ(CountWrong(loaded.at("c"), 3), 0);
   });
+}
+
+TEST_F(LoadTest, AnotherDTypeIsConvertedIfItMayBe) {
+  Save(2, {"a", "b"}, {6, 4}, kInt32, Chunks(0, 2));
+  RunLocalRanks(2, [&](ProcessGroup& group) {
+    SHERD_ASSERT_OK_AND_ASSIGN(
+        ShardedTensor a,
+        ShardedTensor::Zeros(Chunks(1, 2), {6, 4}, {.dtype = kInt32}));
+    SHERD_ASSERT_OK_AND_ASSIGN(
+        ShardedTensor b,
+        ShardedTensor::Zeros(Chunks(1, 2), {6, 4}, {.dtype = kFloat64}));
+    FillSample(b, 50);
+    const std::map<std::string, ShardedTensor*> destinations = {{"a", &a},
+                                                                {"b", &b}};
+    EXPECT_THAT(
+        LoadCheckpointInto(path_, destinations),
+        StatusIs(absl::StatusCode::kInvalidArgument,
+                 AllOf(HasSubstr("\"b\" as int32"), HasSubstr("float64"),
+                       HasSubstr("LoadOptions::convert"))));
+    LoadReport report;
+    ASSERT_THAT(LoadCheckpointInto(path_, destinations, nullptr,
+                                   {.strict = false, .report = &report}),
+                IsOk());
+    ASSERT_EQ(report.mismatched.size(), 1u);
+    EXPECT_TRUE(report.converted.empty());
+    EXPECT_EQ(CountWrong(b, 50), 0) << "unchanged";
+    ASSERT_THAT(LoadCheckpointInto(path_, destinations, nullptr,
+                                   {.convert = true, .report = &report}),
+                IsOk());
+    EXPECT_THAT(report.converted, ElementsAre("b"));
+    EXPECT_TRUE(report.mismatched.empty());
+    EXPECT_EQ(CountWrongShards(b, kInt32, 2), 0);
+    // Other sizes are not converted, and ranks convert alike.
+    SHERD_ASSERT_OK_AND_ASSIGN(
+        ShardedTensor flat,
+        ShardedTensor::Zeros(Chunks(0, 2), {24}, {.dtype = kFloat64}));
+    EXPECT_THAT(
+        LoadCheckpointInto(path_, {{"b", &flat}}, nullptr, {.convert = true}),
+        StatusIs(absl::StatusCode::kInvalidArgument, "[24]"));
+    EXPECT_THAT(LoadCheckpointInto(path_, {{"a", &a}}, nullptr,
+                                   {.convert = group.rank() == 0}),
+                StatusIs(absl::StatusCode::kInvalidArgument, "convert"));
+  });
+  Damage("b");
+  RunLocalRanks(2, [&](ProcessGroup&) {
+    SHERD_ASSERT_OK_AND_ASSIGN(
+        ShardedTensor b,
+        ShardedTensor::Zeros(Chunks(1, 2), {6, 4}, {.dtype = kBool}));
+    EXPECT_THAT(
+        LoadCheckpointInto(path_, {{"b", &b}}, nullptr, {.convert = true}),
+        StatusIs(absl::StatusCode::kDataLoss, "\"b\""));
+  });
+}
+
+// Shards that are longer than what is converted at once, as they are in the
+// file, in columns, exchanged, and on every rank.
+TEST_F(LoadTest, LongShardsAreConverted) {
+  const Dims size = {700, 1100};
+  Save(2, {"t"}, size, kInt16, Chunks(0, 2));
+  for (const DType as : {kFloat32, kComplex128, kUInt8}) {
+    RunLocalRanks(2, [&](ProcessGroup&) {
+      for (const ShardingSpecPtr& spec :
+           {Chunks(0, 2), Chunks(1, 2), *SampleSpec(7, size, 2)}) {
+        for (const int64_t min_read_bytes : {1, 1 << 20}) {
+          SHERD_ASSERT_OK_AND_ASSIGN(
+              ShardedTensor t, ShardedTensor::Zeros(spec, size, {.dtype = as}));
+          ASSERT_THAT(LoadCheckpointInto(
+                          path_, {{"t", &t}}, nullptr,
+                          {.convert = true, .min_read_bytes = min_read_bytes}),
+                      IsOk());
+          EXPECT_EQ(CountWrongShards(t, kInt16, 1), 0) << as;
+        }
+      }
+    });
+  }
 }
 
 TEST_F(LoadTest, RulesRenameTheDestinations) {

@@ -122,7 +122,8 @@ std::string Loader::DescribeCall() const {
   std::string text = absl::StrCat(
       "path ", PrintableLine(path_), "\nmin_read_bytes ",
       options_.min_read_bytes, "\nmemory_budget ", options_.memory_budget,
-      "\nstrict ", options_.strict ? "true" : "false", "\nreport ",
+      "\nstrict ", options_.strict ? "true" : "false", "\nconvert ",
+      options_.convert ? "true" : "false", "\nreport ",
       options_.report != nullptr ? "wanted" : "not wanted", "\nsave ", save_id_,
       "\n");
   for (const RenameRule& rule : options_.rename) {
@@ -149,6 +150,7 @@ absl::Status Loader::Prepare() {
       .Add(options_.min_read_bytes)
       .Add(options_.memory_budget)
       .Add(options_.strict ? 1 : 0)
+      .Add(options_.convert ? 1 : 0)
       .Add(options_.report != nullptr ? 1 : 0);
   for (const RenameRule& rule : options_.rename) {
     fingerprint_.Add(rule.loaded).Add(rule.saved);
@@ -277,6 +279,7 @@ absl::Status Loader::AddItem(const std::string& name,
     return absl::OkStatus();
   }
   SHERD_RETURN_IF_ERROR(fits);
+  if (tensor.dtype() != saved->dtype) report_.converted.push_back(name);
   Item& item = items_.emplace_back();
   item.name = name;
   item.saved = std::move(saved);
@@ -303,11 +306,14 @@ absl::Status Loader::CheckFits(const std::string& name,
                                const ManifestTensor& saved,
                                const ShardedTensor& tensor) {
   const Dims sizes(tensor.size().begin(), tensor.size().end());
-  if (tensor.dtype() != saved.dtype || sizes != saved.sizes()) {
+  const bool is_other = tensor.dtype() != saved.dtype;
+  if ((is_other && !options_.convert) || sizes != saved.sizes()) {
     return absl::InvalidArgumentError(absl::StrCat(
         path_, " has tensor ", Quoted(saved.name), " as ", Name(saved.dtype),
         " ", FormatDims(saved.sizes()), ", but the destination is ",
-        Name(tensor.dtype()), " ", FormatDims(sizes)));
+        Name(tensor.dtype()), " ", FormatDims(sizes),
+        sizes == saved.sizes() ? "; LoadOptions::convert converts the values"
+                               : ""));
   }
   for (const Shard& shard : tensor.local_shards()) {
     if (shard.tensor.numel() != 0 && !shard.tensor.writable()) {
@@ -364,7 +370,7 @@ absl::Status Loader::Plan(StrategyChooser& chooser) {
 // What this rank reads of a tensor, and copies.
 absl::Status Loader::PlanPieces(Item& item) {
   const absl::Span<const PlacedBox> wanted = item.tensor.placed_boxes();
-  const size_t element_size = SizeOf(item.saved->dtype);
+  const size_t element_size = SizeOf(item.tensor.dtype());
   if (!HasReplicas(item.saved->sizes(), wanted)) {
     for (const int shard : item.tensor.local_shard_indices()) {
       const auto index = static_cast<size_t>(shard);
@@ -401,7 +407,8 @@ absl::Status Loader::PlanExchange() {
   std::sort(order.begin(), order.end());
   for (const auto& [file, offset, i] : order) {
     const ManifestTensor& saved = *items_[i].saved;
-    const size_t element_size = SizeOf(saved.dtype);
+    // Elements are converted where they are read.
+    const size_t element_size = SizeOf(items_[i].tensor.dtype());
     const auto [exchange, is_new] = exchanges_.try_emplace(
         element_size, group_, element_size, part_bytes());
     SHERD_RETURN_IF_ERROR(exchange->second.Add(static_cast<int64_t>(i),

@@ -73,7 +73,8 @@ absl::Status Loader::Run() {
 
 ShardSource Loader::SourceOf(const Item& item, int32_t number,
                              int64_t shard) const {
-  return {number, shard, item.saved->layout.BoxAt(shard).sizes,
+  return {number, shard, item.saved->dtype,
+          item.saved->layout.BoxAt(shard).sizes,
           item.saved->PlaceOf(shard, files_reader_->chunk_bytes()).extents};
 }
 
@@ -127,7 +128,7 @@ absl::StatusOr<MoveList> Loader::ReadRound(LoadExchange& exchange,
             const Item& item = items_[static_cast<size_t>(number)];
             return reader_->ReadContiguous(
                 SourceOf(item, static_cast<int32_t>(number), piece.shard),
-                piece.offset, buffer);
+                piece.offset, item.tensor.dtype(), buffer);
           }));
   SHERD_RETURN_IF_ERROR(reader_->Flush());
   return moves;

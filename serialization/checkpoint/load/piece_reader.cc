@@ -6,6 +6,7 @@
 
 #include "sherd/core/base/status_macros.h"
 #include "sherd/core/tensor/kernels/strided_copy.h"
+#include "sherd/core/tensor/types/element_cast.h"
 #include "sherd/serialization/safetensors/device_blocks.h"
 
 namespace sherd {
@@ -17,6 +18,14 @@ constexpr int64_t kStagingBytes = 256 << 10;
 // From here on a read of its own costs less than another copy.
 constexpr int64_t kLongPiece = 16 << 10;
 constexpr int64_t kPageBytes = 4096;
+
+// The longest piece that is read as elements of `wanted` through staging: it
+// and what it is made of have room.
+int64_t MostScattered(DType saved, DType wanted) {
+  const auto from = static_cast<int64_t>(SizeOf(saved));
+  const auto to = static_cast<int64_t>(SizeOf(wanted));
+  return kStagingBytes / std::max(from, to) * to;
+}
 
 }  // namespace
 
@@ -59,39 +68,59 @@ absl::Status PieceReader::ReadBox(const ShardSource& source,
     SHERD_RETURN_IF_ERROR(Flush());
     return WriteDeviceBox(box, destination.device(),
                           [&](int64_t offset, absl::Span<std::byte> block) {
-                            return ReadRun(source, offset, block);
+                            absl::Status status = ReadContiguous(
+                                source, offset, destination.dtype(), block);
+                            return status.ok() ? Flush() : status;
                           });
   }
-  return ForEachPiece(box, kStagingBytes, [&](const BoxPiece& piece) {
-    return ReadPiece(source, piece, box.element_size);
-  });
+  return ForEachPiece(box, MostScattered(source.dtype, destination.dtype()),
+                      [&](const BoxPiece& piece) {
+                        return ReadPiece(source, piece, destination.dtype());
+                      });
 }
 
 absl::Status PieceReader::ReadContiguous(const ShardSource& source,
-                                         int64_t offset,
+                                         int64_t offset, DType dtype,
                                          absl::Span<std::byte> buffer) {
   return ReadPiece(source,
                    {.offset = offset,
                     .bytes = static_cast<int64_t>(buffer.size()),
                     .data = buffer.data()},
-                   1);
+                   dtype);
 }
 
 absl::Status PieceReader::ReadPiece(const ShardSource& source,
-                                    const BoxPiece& piece,
-                                    size_t element_size) {
-  const bool is_long = piece.contiguous && piece.bytes >= kLongPiece;
-  if (is_long) {
+                                    const BoxPiece& piece, DType dtype) {
+  const bool converts = dtype != source.dtype;
+  if (!converts && piece.contiguous && piece.bytes >= kLongPiece) {
     SHERD_RETURN_IF_ERROR(Flush());
     return ReadRun(
         source, piece.offset,
         absl::MakeSpan(piece.data, static_cast<size_t>(piece.bytes)));
   }
+  const int64_t most = MostScattered(source.dtype, dtype);
+  if (piece.bytes <= most) return ReadShort(source, piece, dtype);
+  for (int64_t done = 0; done < piece.bytes; done += most) {
+    SHERD_RETURN_IF_ERROR(
+        ReadShort(source,
+                  {.offset = piece.offset + done,
+                   .bytes = std::min(most, piece.bytes - done),
+                   .data = piece.data + done},
+                  dtype));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status PieceReader::ReadShort(const ShardSource& source,
+                                    const BoxPiece& piece, DType dtype) {
+  const auto saved_size = static_cast<int64_t>(SizeOf(source.dtype));
+  const auto size = static_cast<int64_t>(SizeOf(dtype));
   Waiting waiting = {.place = {.tensor = source.tensor, .shard = source.shard},
-                     .offset = piece.offset,
-                     .bytes = piece.bytes,
+                     .offset = piece.offset / size * saved_size,
+                     .bytes = piece.bytes / size * saved_size,
                      .data = piece.data,
-                     .element_size = element_size};
+                     .from = source.dtype,
+                     .to = dtype};
   if (!piece.contiguous) {
     waiting.sizes.assign(piece.sizes.begin(), piece.sizes.end());
     waiting.strides.assign(piece.strides.begin(), piece.strides.end());
@@ -101,15 +130,15 @@ absl::Status PieceReader::ReadPiece(const ShardSource& source,
     SHERD_RETURN_IF_ERROR(Flush());
     staging_.resize(kStagingBytes);
     SHERD_RETURN_IF_ERROR(ReadRun(
-        source, piece.offset,
-        absl::MakeSpan(staging_.data(), static_cast<size_t>(piece.bytes))));
+        source, waiting.offset,
+        absl::MakeSpan(staging_.data(), static_cast<size_t>(waiting.bytes))));
     Scatter(waiting, staging_.data());
     return absl::OkStatus();
   }
   const SavedExtent& extent = source.extents.front();
   waiting.place.extent = extent;
-  const int64_t begin = extent.data_offset + piece.offset;
-  if (!Joins(extent, begin, piece.bytes)) {
+  const int64_t begin = extent.data_offset + waiting.offset;
+  if (!Joins(extent, begin, waiting.bytes)) {
     SHERD_RETURN_IF_ERROR(Flush());
     file_ = extent.file;
     begin_ = begin;
@@ -117,7 +146,7 @@ absl::Status PieceReader::ReadPiece(const ShardSource& source,
     needless_pages_ +=
         std::max<int64_t>(begin / kPageBytes - (end_ - 1) / kPageBytes - 1, 0);
   }
-  end_ = begin + piece.bytes;
+  end_ = begin + waiting.bytes;
   waiting_.push_back(std::move(waiting));
   return absl::OkStatus();
 }
@@ -136,12 +165,30 @@ bool PieceReader::Joins(const SavedExtent& extent, int64_t begin,
 }
 
 void PieceReader::Scatter(const Waiting& piece, const std::byte* from) {
+  size_t bytes = static_cast<size_t>(piece.bytes);
+  if (piece.from != piece.to) {
+    from = Convert(piece, from);
+    bytes = bytes / SizeOf(piece.from) * SizeOf(piece.to);
+  }
   if (piece.sizes.empty()) {
-    std::memcpy(piece.data, from, static_cast<size_t>(piece.bytes));
+    std::memcpy(piece.data, from, bytes);
     return;
   }
   StridedCopy(piece.data, piece.strides, from, ContiguousStrides(piece.sizes),
-              piece.sizes, piece.element_size);
+              piece.sizes, SizeOf(piece.to));
+}
+
+const std::byte* PieceReader::Convert(const Waiting& piece,
+                                      const std::byte* from) {
+  const size_t count = static_cast<size_t>(piece.bytes) / SizeOf(piece.from);
+  saved_.resize(kStagingBytes);
+  converted_.resize(kStagingBytes);
+  // In a buffer that was read at any offset they may lie unaligned.
+  std::memcpy(saved_.data(), from, static_cast<size_t>(piece.bytes));
+  CastElements(piece.from, saved_.data(),
+               static_cast<int64_t>(SizeOf(piece.from)), piece.to,
+               converted_.data(), static_cast<int64_t>(count));
+  return converted_.data();
 }
 
 absl::Status PieceReader::Flush() {

@@ -7,6 +7,7 @@
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
+#include "sherd/core/tensor/dtype.h"
 #include "sherd/core/tensor/shape.h"
 #include "sherd/core/tensor/tensor.h"
 #include "sherd/serialization/checkpoint/extent_reader.h"
@@ -21,6 +22,7 @@ struct ShardSource {
   // The tensor's number in the ledger, and the shard's in the layout.
   int32_t tensor = 0;
   int64_t shard = 0;
+  DType dtype = kUInt8;
   Dims sizes;
   SavedExtents extents;
 };
@@ -32,6 +34,10 @@ struct ShardSource {
 // file; then all are read at once, through 256 KiB, of any number of shards and
 // tensors. Too far is: a page of the file would be read that nobody asked for,
 // and such pages were more than a twentieth. So ask in the order of the file.
+//
+// Conversion. Elements may be wanted as another dtype than that of the shard;
+// their values are converted as Tensor::To does, as soon as they are read, in
+// blocks of at most 256 KiB. What they are checked for is what is in the file.
 class PieceReader {
  public:
   // Both are borrowed.
@@ -39,19 +45,17 @@ class PieceReader {
       : reader_(reader), ledger_(ledger) {}
 
   // Reads the box at `offsets` in a shard, of the sizes of `destination`, into
-  // `destination`, in host memory or on a device. In host memory it is complete
-  // after Flush; its storage must live until then.
+  // `destination`, in host memory or on a device, as elements of its dtype. In
+  // host memory it is complete after Flush; its storage must live until then.
   absl::Status ReadBox(const ShardSource& source,
                        absl::Span<const int64_t> offsets,
                        const Tensor& destination);
 
-  // Reads bytes of a shard from `offset` in it on, at once.
-  absl::Status ReadRun(const ShardSource& source, int64_t offset,
-                       absl::Span<std::byte> buffer);
-
-  // The same, but complete only after Flush, and merged if it is short.
+  // Reads consecutive elements of a shard as a dtype, in which `offset` is the
+  // number of bytes before them and `buffer` has their length. Complete after
+  // Flush.
   absl::Status ReadContiguous(const ShardSource& source, int64_t offset,
-                              absl::Span<std::byte> buffer);
+                              DType dtype, absl::Span<std::byte> buffer);
 
   absl::Status Flush();
 
@@ -63,16 +67,26 @@ class PieceReader {
     int64_t offset;
     int64_t bytes;
     std::byte* data;
-    // Of elements, if it is not contiguous at the destination.
-    size_t element_size;
+    // In the file and at the destination.
+    DType from;
+    DType to;
+    // If it is not contiguous at the destination.
     Dims sizes;
     Dims strides;
   };
 
+  // Reads bytes of a shard from `offset` in it on, at once.
+  absl::Status ReadRun(const ShardSource& source, int64_t offset,
+                       absl::Span<std::byte> buffer);
   absl::Status ReadPiece(const ShardSource& source, const BoxPiece& piece,
-                         size_t element_size);
+                         DType dtype);
+  // One that goes through staging, where it has room.
+  absl::Status ReadShort(const ShardSource& source, const BoxPiece& piece,
+                         DType dtype);
   bool Joins(const SavedExtent& extent, int64_t offset, int64_t bytes) const;
   void Scatter(const Waiting& piece, const std::byte* from);
+  // Returns the elements of `piece` as those of its destination.
+  const std::byte* Convert(const Waiting& piece, const std::byte* from);
 
   ExtentReader& reader_;
   ChunkLedger& ledger_;
@@ -84,6 +98,9 @@ class PieceReader {
   int64_t end_ = 0;
   int64_t needless_pages_ = 0;
   std::vector<std::byte> staging_;
+  // Elements before and after they are converted.
+  std::vector<std::byte> saved_;
+  std::vector<std::byte> converted_;
 };
 
 }  // namespace sherd
