@@ -35,6 +35,20 @@ absl::Status CheckLocalShards(const ShardedTensor& tensor) {
   return absl::OkStatus();
 }
 
+// `Shards` are boxes with ranks.
+template <typename Shards>
+void AddShards(absl::Span<const int64_t> sizes, const Shards& shards,
+               Fingerprint& fingerprint) {
+  fingerprint.Add(static_cast<int64_t>(sizes.size()));
+  for (const int64_t size : sizes) fingerprint.Add(size);
+  fingerprint.Add(static_cast<int64_t>(shards.size()));
+  for (const auto& shard : shards) {
+    fingerprint.Add(shard.rank);
+    for (const int64_t offset : shard.offsets) fingerprint.Add(offset);
+    for (const int64_t size : shard.sizes) fingerprint.Add(size);
+  }
+}
+
 void DescribeShards(const ShardedTensor& tensor, TensorToSave& layout) {
   const std::vector<ShardMetadata>& shards = tensor.metadata().shards;
   const absl::Span<const PlacedBox> boxes = tensor.placed_boxes();
@@ -79,26 +93,27 @@ absl::Status CheckTensorName(const std::string& name) {
 absl::Status CheckTensor(const std::string& name, const ShardedTensor& tensor,
                          const ProcessGroup& group) {
   SHERD_RETURN_IF_ERROR(CheckTensorName(name));
-  const std::string where = absl::StrCat("tensor ", Quoted(name));
+  const auto where = [&] { return absl::StrCat("tensor ", Quoted(name)); };
   if (!tensor.defined()) {
     return absl::FailedPreconditionError(
-        absl::StrCat(where, " is not defined: create it first"));
+        absl::StrCat(where(), " is not defined: create it first"));
   }
   if (tensor.group() == nullptr) {
     return absl::InvalidArgumentError(absl::StrCat(
-        where, " belongs to no group, expected ", Quoted(group.name())));
+        where(), " belongs to no group, expected ", Quoted(group.name())));
   }
   if (tensor.group().get() != &group) {
     return absl::InvalidArgumentError(absl::StrCat(
-        where, " belongs to the group ", Quoted(tensor.group()->name()),
+        where(), " belongs to the group ", Quoted(tensor.group()->name()),
         ", expected ", Quoted(group.name())));
   }
   if (!group.is_member()) {
     return absl::FailedPreconditionError(
-        absl::StrCat(where, ": this process is not a member of the group ",
+        absl::StrCat(where(), ": this process is not a member of the group ",
                      Quoted(group.name())));
   }
-  return Annotate(CheckLocalShards(tensor), where);
+  absl::Status status = CheckLocalShards(tensor);
+  return status.ok() ? status : Annotate(std::move(status), where());
 }
 
 absl::StatusOr<TensorToSave> DescribeTensor(const std::string& name,
@@ -134,14 +149,13 @@ uint64_t LayoutFingerprintOf(const ShardedTensor& tensor) {
 
 void AddToFingerprint(const TensorToSave& layout, Fingerprint& fingerprint) {
   fingerprint.Add(layout.name).Add(static_cast<int64_t>(layout.dtype));
-  fingerprint.Add(static_cast<int64_t>(layout.sizes.size()));
-  for (const int64_t size : layout.sizes) fingerprint.Add(size);
-  fingerprint.Add(static_cast<int64_t>(layout.shards.size()));
-  for (const ShardToSave& shard : layout.shards) {
-    fingerprint.Add(shard.rank);
-    for (const int64_t offset : shard.offsets) fingerprint.Add(offset);
-    for (const int64_t size : shard.sizes) fingerprint.Add(size);
-  }
+  AddShards(layout.sizes, layout.shards, fingerprint);
+}
+
+uint64_t BoxesFingerprintOf(const ShardedTensor& tensor) {
+  Fingerprint fingerprint;
+  AddShards(tensor.size(), tensor.placed_boxes(), fingerprint);
+  return fingerprint.value();
 }
 
 std::string DescribeForAgreement(absl::Span<const TensorToSave> layouts,

@@ -88,6 +88,9 @@ uint64_t LayoutFingerprintOf(const ShardedTensor& tensor);
 // Adds what ranks of a save or load must agree on about a layout: not how a
 // tensor is displayed, nor its placements.
 void AddToFingerprint(const TensorToSave& layout, Fingerprint& fingerprint);
+// Of the same, for ranks of a load, without name and dtype. One for all tensors
+// of one LayoutFingerprintOf.
+uint64_t BoxesFingerprintOf(const ShardedTensor& tensor);
 
 // The layouts in the form of AgreedValue::describe; `with_properties`: also
 // what a save agrees on beyond AddToFingerprint.

@@ -96,6 +96,10 @@ struct ManifestReader::State {
   absl::StatusOr<absl::string_view> ReadBytes(int64_t offset, int64_t length,
                                               std::string& buffer)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
+  // The section that has the tensor of that name, if there is one; there are
+  // tensors.
+  absl::StatusOr<TensorsPtr> SectionOf(absl::string_view name)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
   absl::StatusOr<TensorsPtr> TensorsIn(const SectionPlace& place)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
   absl::StatusOr<TensorPtr> Find(absl::string_view name)
@@ -235,15 +239,25 @@ absl::StatusOr<TensorsPtr> ManifestReader::State::TensorsIn(
   return sections.back().tensors;
 }
 
+absl::StatusOr<TensorsPtr> ManifestReader::State::SectionOf(
+    absl::string_view name) {
+  // Names are mostly asked for in order.
+  if (!sections.empty()) {
+    const TensorsPtr& last = sections.back().tensors;
+    if (last->front().name <= name && name <= last->back().name) return last;
+  }
+  SHERD_ASSIGN_OR_RETURN(const SectionPlace place,
+                         tree->FindTensor(name, memory));
+  return TensorsIn(place);
+}
+
 absl::StatusOr<TensorPtr> ManifestReader::State::Find(absl::string_view name) {
   if (whole != nullptr) {
     SHERD_ASSIGN_OR_RETURN(const ManifestTensor* tensor, whole->Find(name));
     return TensorPtr(whole, tensor);
   }
   if (num_tensors == 0) return NoTensor(name);
-  SHERD_ASSIGN_OR_RETURN(const SectionPlace place,
-                         tree->FindTensor(name, memory));
-  SHERD_ASSIGN_OR_RETURN(TensorsPtr section, TensorsIn(place));
+  SHERD_ASSIGN_OR_RETURN(TensorsPtr section, SectionOf(name));
   const auto it = std::lower_bound(
       section->begin(), section->end(), name,
       [](const ManifestTensor& tensor, absl::string_view wanted) {
@@ -338,10 +352,13 @@ absl::StatusOr<TensorPtr> ManifestReader::Find(absl::string_view name) const {
 
 absl::StatusOr<std::vector<TensorPtr>> ManifestReader::FindAll(
     absl::Span<const std::string> sorted_names) const {
+  absl::MutexLock lock(&state_->mutex);
   std::vector<TensorPtr> found;
   found.reserve(sorted_names.size());
   for (const std::string& name : sorted_names) {
-    SHERD_ASSIGN_OR_RETURN(found.emplace_back(), Find(name));
+    absl::StatusOr<TensorPtr> tensor = state_->Find(name);
+    if (!tensor.ok()) return WithPath(tensor.status(), state_->path);
+    found.push_back(*std::move(tensor));
   }
   return found;
 }

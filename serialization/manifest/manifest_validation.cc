@@ -190,17 +190,16 @@ absl::Status CheckTensorForm(absl::string_view name,
         absl::StrCat("a tensor name of ", name.size(),
                      " bytes is empty, too long or not UTF-8"));
   }
-  const std::string where = absl::StrCat("tensor ", Quoted(name));
   if (const auto bytes = NumBytes(sizes, dtype); !bytes.ok()) {
     return absl::DataLossError(
-        absl::StrCat(where, ": ", bytes.status().message()));
+        absl::StrCat("tensor ", Quoted(name), ": ", bytes.status().message()));
   }
   const int64_t rank = static_cast<int64_t>(sizes.size());
   if (kind == SavedLayoutKind::kChunk ? chunk_dim < 0 || chunk_dim >= rank
                                       : chunk_dim != 0) {
-    return absl::DataLossError(absl::StrCat(where, " is said to be cut along ",
-                                            "dimension ", chunk_dim, " of ",
-                                            rank));
+    return absl::DataLossError(
+        absl::StrCat("tensor ", Quoted(name), " is said to be cut along ",
+                     "dimension ", chunk_dim, " of ", rank));
   }
   return absl::OkStatus();
 }

@@ -44,11 +44,11 @@ absl::StatusOr<absl::string_view> SectionTree::Read(const SectionPlace& place) {
   return read_(place.offset, place.length, buffer_);
 }
 
-absl::StatusOr<std::vector<SectionPlace>> SectionTree::Children(
+absl::StatusOr<const std::vector<SectionPlace>*> SectionTree::Children(
     const SectionPlace& place, MemoryBudget& memory) {
   const auto it = indexes_.find(place.offset);
   if (it != indexes_.end() && it->second.place == place) {
-    return it->second.children;
+    return &it->second.children;
   }
   SHERD_ASSIGN_OR_RETURN(const absl::string_view bytes, Read(place));
   SHERD_ASSIGN_OR_RETURN(std::vector<SectionPlace> children,
@@ -58,23 +58,24 @@ absl::StatusOr<std::vector<SectionPlace>> SectionTree::Children(
     indexes_.clear();
     index_bytes_ = place.length;
   }
-  indexes_[place.offset] = {place, children};
-  return children;
+  Index& index = indexes_[place.offset];
+  index = {place, std::move(children)};
+  return &index.children;
 }
 
 absl::StatusOr<SectionPlace> SectionTree::FindTensor(absl::string_view name,
                                                      MemoryBudget& memory) {
   SectionPlace place = *root_.Top(SectionKind::kTensors);
   while (place.level > 0) {
-    SHERD_ASSIGN_OR_RETURN(std::vector<SectionPlace> children,
+    SHERD_ASSIGN_OR_RETURN(const std::vector<SectionPlace>* const children,
                            Children(place, memory));
     auto it = std::upper_bound(
-        children.begin(), children.end(), name,
+        children->begin(), children->end(), name,
         [](absl::string_view wanted, const SectionPlace& child) {
           return wanted < absl::string_view(child.first_name);
         });
-    if (it != children.begin()) --it;
-    place = std::move(*it);
+    if (it != children->begin()) --it;
+    place = SectionPlace(*it);
   }
   return place;
 }
@@ -84,15 +85,15 @@ absl::StatusOr<SectionPlace> SectionTree::FindNumber(SectionKind kind,
                                                      MemoryBudget& memory) {
   SectionPlace place = *root_.Top(kind);
   while (place.level > 0) {
-    SHERD_ASSIGN_OR_RETURN(std::vector<SectionPlace> children,
+    SHERD_ASSIGN_OR_RETURN(const std::vector<SectionPlace>* const children,
                            Children(place, memory));
     const auto it =
-        std::upper_bound(children.begin(), children.end(), number,
+        std::upper_bound(children->begin(), children->end(), number,
                          [](int64_t wanted, const SectionPlace& child) {
                            return wanted < child.first;
                          });
     // The first begins where its parent does.
-    place = std::move(*std::prev(it));
+    place = SectionPlace(*std::prev(it));
   }
   return place;
 }
@@ -107,8 +108,10 @@ absl::Status SectionTree::ForEachBelow(const SectionPlace& place,
                                        MemoryBudget& memory, Visit visit) {
   SHERD_RETURN_IF_ERROR(visit(place));
   if (place.level == 0) return absl::OkStatus();
-  SHERD_ASSIGN_OR_RETURN(const std::vector<SectionPlace> children,
+  // A copy, since those below are asked for theirs.
+  SHERD_ASSIGN_OR_RETURN(const std::vector<SectionPlace>* const kept,
                          Children(place, memory));
+  const std::vector<SectionPlace> children = *kept;
   for (const SectionPlace& child : children) {
     SHERD_RETURN_IF_ERROR(ForEachBelow(child, memory, visit));
   }

@@ -54,8 +54,9 @@ class SectionTree {
   absl::Status ForEach(SectionKind kind, MemoryBudget& memory, Visit visit);
   absl::Status ForEachBelow(const SectionPlace& place, MemoryBudget& memory,
                             Visit visit);
-  absl::StatusOr<std::vector<SectionPlace>> Children(const SectionPlace& place,
-                                                     MemoryBudget& memory);
+  // Those that an index names, until the next call.
+  absl::StatusOr<const std::vector<SectionPlace>*> Children(
+      const SectionPlace& place, MemoryBudget& memory);
   absl::Status CheckTiled(std::vector<std::pair<int64_t, int64_t>> sections);
 
   int64_t size_;

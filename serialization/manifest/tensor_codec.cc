@@ -420,6 +420,7 @@ absl::StatusOr<SavedLayout> TakeLayout(Dims sizes, NumberReader& numbers,
   } else {
     SHERD_RETURN_IF_ERROR(TakeAxisMemory(sizes.size(), memory));
     std::vector<SavedLayout::Axis> axes;
+    axes.reserve(sizes.size());
     for (const int64_t size : sizes) {
       SHERD_ASSIGN_OR_RETURN(axes.emplace_back(),
                              TakeAxis(size, numbers, memory));

@@ -68,16 +68,19 @@ absl::Status ChunkLedger::EndChunk() {
 }
 
 absl::Status ChunkLedger::Check(const PartialChunk& chunk,
-                                const ExtentOfShard& place) const {
-  const uint32_t crc =
-      Crc32cFromLinear(chunk.sum, static_cast<uint64_t>(chunk.bytes));
+                                const ExtentOfShard& place) {
+  if (chunk.bytes != zeros_) {
+    zeros_ = chunk.bytes;
+    crc_of_zeros_ = Crc32cFromLinear(0, static_cast<uint64_t>(zeros_));
+  }
+  const uint32_t crc = chunk.sum ^ crc_of_zeros_;
   if (crc == chunk.expected) return absl::OkStatus();
   return reader_.WrongChunk(tensor_of_(chunk.tensor).name, place.extent,
                             chunk.chunk - place.chunks_before, crc,
                             chunk.expected);
 }
 
-absl::Status ChunkLedger::CheckSum(const PartialChunk& chunk) const {
+absl::Status ChunkLedger::CheckSum(const PartialChunk& chunk) {
   const ManifestTensor& tensor = tensor_of_(chunk.tensor);
   ExtentOfShard place = {.tensor = chunk.tensor, .shard = chunk.shard};
   int64_t length = 0;
@@ -115,8 +118,7 @@ std::vector<PartialChunk> ChunkLedger::TakePartial() {
   return chunks;
 }
 
-absl::Status ChunkLedger::CheckTogether(
-    std::vector<PartialChunk> chunks) const {
+absl::Status ChunkLedger::CheckTogether(std::vector<PartialChunk> chunks) {
   std::sort(chunks.begin(), chunks.end(),
             [](const PartialChunk& a, const PartialChunk& b) {
               return a.Place() < b.Place();

@@ -74,7 +74,7 @@ class ChunkLedger {
   // Adds up what ranks have read of the same chunks, and checks them.
   //   kDataLoss  A chunk is damaged; the first by Place().
   //   kInternal  A chunk was not read completely, or a byte twice.
-  absl::Status CheckTogether(std::vector<PartialChunk> chunks) const;
+  absl::Status CheckTogether(std::vector<PartialChunk> chunks);
 
  private:
   // What was read of a chunk; see PartialChunk.
@@ -86,10 +86,9 @@ class ChunkLedger {
 
   absl::Status EndChunk();
   // `chunk` has all its bytes, which are of the extent.
-  absl::Status Check(const PartialChunk& chunk,
-                     const ExtentOfShard& place) const;
+  absl::Status Check(const PartialChunk& chunk, const ExtentOfShard& place);
   // The same for one of which all that was read has been added up.
-  absl::Status CheckSum(const PartialChunk& chunk) const;
+  absl::Status CheckSum(const PartialChunk& chunk);
 
   ExtentReader& reader_;
   const TensorOf tensor_of_;
@@ -99,6 +98,10 @@ class ChunkLedger {
   PartialChunk current_;
   ExtentOfShard place_;
   int64_t end_ = 0;
+  // The CRC of as many zeros, by which that of a chunk differs from its linear
+  // one: mostly those of many chunks of one length are asked for.
+  int32_t zeros_ = 0;
+  uint32_t crc_of_zeros_ = 0;
   // By PartialChunk::Place.
   absl::flat_hash_map<std::tuple<int32_t, int64_t, int64_t>, Part> partial_;
 };

@@ -144,11 +144,13 @@ void PlanReads(const ManifestTensor& saved, int64_t chunk_bytes, int32_t tensor,
 }
 
 void SortReads(std::vector<ShardRead>& reads) {
-  std::sort(reads.begin(), reads.end(),
-            [](const ShardRead& a, const ShardRead& b) {
-              return std::tie(a.file, a.data_offset, a.tensor, a.wanted) <
-                     std::tie(b.file, b.data_offset, b.tensor, b.wanted);
-            });
+  const auto before = [](const ShardRead& a, const ShardRead& b) {
+    return std::tie(a.file, a.data_offset, a.tensor, a.wanted) <
+           std::tie(b.file, b.data_offset, b.tensor, b.wanted);
+  };
+  // Names that number the layers of a model are in the order of the file.
+  if (std::is_sorted(reads.begin(), reads.end(), before)) return;
+  std::sort(reads.begin(), reads.end(), before);
 }
 
 }  // namespace sherd

@@ -5,6 +5,7 @@
 #include <tuple>
 #include <utility>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "sherd/core/base/error_info.h"
@@ -21,8 +22,8 @@
 namespace sherd {
 namespace {
 
-// Every rank checks up to so many files of a checkpoint, or shards of a tensor,
-// itself; of more, each checks a share.
+// Every rank checks up to so many files of a checkpoint, tensors, or shards of
+// one itself; of more, each checks a share.
 constexpr int64_t kFew = 64;
 
 uint64_t SaturatingAdd(uint64_t a, uint64_t b) {
@@ -38,7 +39,7 @@ uint64_t DataBytesOf(const ManifestTensor& tensor,
                      absl::Span<const uint64_t> data_before) {
   const auto files = static_cast<int64_t>(data_before.size()) - 1;
   // [first, second).
-  std::vector<std::pair<int64_t, int64_t>> ranges;
+  absl::InlinedVector<std::pair<int64_t, int64_t>, 4> ranges;
   for (const SavedRun& run : tensor.runs) {
     for (const SavedExtent& extent : run.extents) {
       const int64_t count = run.file_step == 0 ? 1 : run.shards;
@@ -97,7 +98,7 @@ void Loader::EndPhase(absl::Duration& phase) {
 std::map<std::string, ShardedTensor> Loader::TakeTensors() {
   std::map<std::string, ShardedTensor> tensors;
   for (Item& item : items_) {
-    tensors.emplace(item.name, std::move(item.tensor));
+    tensors.emplace_hint(tensors.end(), item.name, std::move(item.tensor));
   }
   return tensors;
 }
@@ -200,7 +201,7 @@ absl::Status Loader::CheckFileSizes() {
 
 // Checks a tensor before memory for it is taken: all ranks, that the files have
 // as many bytes as it needs; and that its extents are inside their files, which
-// the ranks divide if these or its shards are many.
+// the ranks divide if these, its shards or the tensors are many.
 absl::Status Loader::CheckExtents(const ManifestTensor& saved) {
   const uint64_t most = DataBytesOf(saved, data_before_);
   if (static_cast<uint64_t>(saved.bytes()) > most) {
@@ -209,8 +210,9 @@ absl::Status Loader::CheckExtents(const ManifestTensor& saved) {
         " has ", saved.bytes(), " bytes, but the files with its shards have ",
         most, " bytes of data"));
   }
-  const bool divide =
-      files_reader_->manifest().num_files() > kFew || saved.num_shards() > kFew;
+  const bool divide = files_reader_->manifest().num_files() > kFew ||
+                      saved.num_shards() > kFew ||
+                      static_cast<int64_t>(names_.size()) > kFew;
   const int64_t step = divide ? group_.size() : 1;
   for (int64_t shard = divide ? group_.rank() : 0; shard < saved.num_shards();
        shard += step) {
@@ -233,12 +235,13 @@ std::string Loader::SavedName(const std::string& name) const {
 
 absl::Status Loader::FindTensors() {
   const ManifestReader& manifest = files_reader_->manifest();
-  // By name in the checkpoint; several destinations may take one tensor.
-  std::vector<std::string> saved_names;
-  for (const std::string& name : names_) saved_names.push_back(SavedName(name));
-  std::sort(saved_names.begin(), saved_names.end());
-  saved_names.erase(std::unique(saved_names.begin(), saved_names.end()),
-                    saved_names.end());
+  items_.reserve(names_.size());
+  // Without rules both orders are the same.
+  std::vector<std::string> saved_names = names_;
+  if (!options_.rename.empty()) {
+    for (std::string& name : saved_names) name = SavedName(name);
+    std::sort(saved_names.begin(), saved_names.end());
+  }
   std::vector<std::shared_ptr<const ManifestTensor>> found;
   if (options_.strict) {
     SHERD_ASSIGN_OR_RETURN(found, manifest.FindAll(saved_names));
@@ -251,12 +254,16 @@ absl::Status Loader::FindTensors() {
       found.push_back(tensor.ok() ? *std::move(tensor) : nullptr);
     }
   }
-  for (const std::string& name : names_) {
-    const size_t i = static_cast<size_t>(std::lower_bound(saved_names.begin(),
-                                                          saved_names.end(),
-                                                          SavedName(name)) -
-                                         saved_names.begin());
-    SHERD_RETURN_IF_ERROR(AddItem(name, found[i]));
+  for (size_t i = 0; i < names_.size(); ++i) {
+    size_t at = i;
+    if (!options_.rename.empty()) {
+      // Several destinations may take one tensor.
+      at = static_cast<size_t>(std::lower_bound(saved_names.begin(),
+                                                saved_names.end(),
+                                                SavedName(names_[i])) -
+                               saved_names.begin());
+    }
+    SHERD_RETURN_IF_ERROR(AddItem(names_[i], found[at]));
   }
   return options_.report != nullptr ? ListUnexpected() : absl::OkStatus();
 }
@@ -270,9 +277,13 @@ absl::Status Loader::AddItem(const std::string& name,
   }
   SHERD_RETURN_IF_ERROR(CheckExtents(*saved));
   SHERD_ASSIGN_OR_RETURN(ShardedTensor tensor, destination_(name, *saved));
-  SHERD_ASSIGN_OR_RETURN(const TensorToSave layout,
-                         DescribeTensor(name, tensor, group_));
-  AddToFingerprint(layout, fingerprint_);
+  SHERD_RETURN_IF_ERROR(CheckTensor(name, tensor, group_));
+  const auto [boxes, is_new] =
+      boxes_of_layout_.try_emplace(LayoutFingerprintOf(tensor));
+  if (is_new) boxes->second = BoxesFingerprintOf(tensor);
+  fingerprint_.Add(name)
+      .Add(static_cast<int64_t>(tensor.dtype()))
+      .Add(static_cast<int64_t>(boxes->second));
   const absl::Status fits = CheckFits(name, *saved, tensor);
   if (!options_.strict && absl::IsInvalidArgument(fits)) {
     report_.mismatched.push_back({name, std::string(fits.message())});

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
@@ -125,7 +126,9 @@ class Loader {
   int64_t NumMoves() const;
   absl::Status Move();
   absl::Status ReadPieces();
-  ShardSource SourceOf(const Item& item, int32_t number, int64_t shard) const;
+  // `sizes`: of the shard, for ReadBox.
+  ShardSource SourceOf(const Item& item, int32_t number, int64_t shard,
+                       const Dims& sizes) const;
   absl::StatusOr<MoveList> ReadRound(LoadExchange& exchange, int64_t round);
   absl::Status RunMove(absl::StatusOr<MoveList> moves, size_t element_size,
                        bool is_last);
@@ -160,6 +163,8 @@ class Loader {
   // To be read, so that all ranks read about as much.
   std::vector<int64_t> elements_of_rank_;
   Fingerprint fingerprint_;
+  // BoxesFingerprintOf by LayoutFingerprintOf.
+  absl::flat_hash_map<uint64_t, uint64_t> boxes_of_layout_;
   std::string save_id_;
   std::optional<ExtentReader> files_reader_;
   // The bytes of data in the files before each, and in all.

@@ -71,24 +71,24 @@ absl::Status Loader::Run() {
   return Finish();
 }
 
-ShardSource Loader::SourceOf(const Item& item, int32_t number,
-                             int64_t shard) const {
-  return {number, shard, item.saved->dtype,
-          item.saved->layout.BoxAt(shard).sizes,
+ShardSource Loader::SourceOf(const Item& item, int32_t number, int64_t shard,
+                             const Dims& sizes) const {
+  return {number, shard, item.saved->dtype, sizes,
           item.saved->PlaceOf(shard, files_reader_->chunk_bytes()).extents};
 }
 
 absl::Status Loader::ReadPieces() {
+  Box saved;
   for (const ShardRead& read : reads_) {
     const Item& item = items_[static_cast<size_t>(read.tensor)];
     const WantedBox& wanted = item.boxes[static_cast<size_t>(read.wanted)];
-    const Box saved = item.saved->layout.BoxAt(read.saved);
+    item.saved->layout.BoxAt(read.saved, saved);
     const std::optional<Box> common = Intersect(saved, wanted);
     if (!common) continue;
     SHERD_ASSIGN_OR_RETURN(const Tensor destination,
                            LocalPart(item.tensor, wanted.shard, *common));
     SHERD_RETURN_IF_ERROR(
-        reader_->ReadBox(SourceOf(item, read.tensor, read.saved),
+        reader_->ReadBox(SourceOf(item, read.tensor, read.saved, saved.sizes),
                          OffsetsFrom(saved.offsets, *common), destination));
   }
   return reader_->Flush();
@@ -127,7 +127,7 @@ absl::StatusOr<MoveList> Loader::ReadRound(LoadExchange& exchange,
               absl::Span<std::byte> buffer) -> absl::Status {
             const Item& item = items_[static_cast<size_t>(number)];
             return reader_->ReadContiguous(
-                SourceOf(item, static_cast<int32_t>(number), piece.shard),
+                SourceOf(item, static_cast<int32_t>(number), piece.shard, {}),
                 piece.offset, item.tensor.dtype(), buffer);
           }));
   SHERD_RETURN_IF_ERROR(reader_->Flush());

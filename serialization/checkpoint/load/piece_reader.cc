@@ -16,7 +16,7 @@ namespace {
 // a block is computed while the block is there.
 constexpr int64_t kStagingBytes = 256 << 10;
 // From here on a read of its own costs less than another copy.
-constexpr int64_t kLongPiece = 16 << 10;
+constexpr int64_t kLongPiece = 4 << 10;
 constexpr int64_t kPageBytes = 4096;
 
 // The longest piece that is read as elements of `wanted` through staging: it
