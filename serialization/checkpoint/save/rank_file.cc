@@ -1,13 +1,18 @@
 #include "sherd/serialization/checkpoint/save/rank_file.h"
 
+#include <algorithm>
 #include <cstddef>
 #include <memory>
+#include <thread>
 #include <utility>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
 #include "sherd/core/base/error_info.h"
 #include "sherd/core/base/logging.h"
+#include "sherd/core/base/named_thread.h"
 #include "sherd/core/base/printable_text.h"
 #include "sherd/core/base/status_macros.h"
 #include "sherd/serialization/checkpoint/save/shard_writer.h"
@@ -21,6 +26,86 @@ namespace {
 
 // The disk is given data in pieces of this size while the next is written.
 constexpr int64_t kWritebackBytes = int64_t{8} << 20;
+
+// The threads that write one file: that of the caller, which reports progress
+// for all, and others. They end before it does.
+class Crew {
+ public:
+  // `progress` is borrowed.
+  explicit Crew(const std::function<absl::Status()>& progress)
+      : progress_(progress) {}
+  Crew(const Crew&) = delete;
+  Crew& operator=(const Crew&) = delete;
+  ~Crew() {
+    Fail(absl::CancelledError("the other threads have stopped"));
+    for (std::thread& thread : threads_) thread.join();
+  }
+
+  // Runs `work`, whose error ends the others' work, on a thread of its own.
+  absl::Status Begin(std::function<absl::Status()> work) {
+    {
+      absl::MutexLock lock(&mutex_);
+      ++working_;
+    }
+    auto thread = StartNamedThread("sherd-write", [this, work] {
+      const absl::Status status = work();
+      absl::MutexLock lock(&mutex_);
+      error_.Update(status);
+      --working_;
+    });
+    if (thread.ok()) {
+      threads_.push_back(*std::move(thread));
+      return absl::OkStatus();
+    }
+    absl::MutexLock lock(&mutex_);
+    --working_;
+    return thread.status();
+  }
+
+  // Called after each write: on the others' threads, and on the caller's.
+  absl::Status Wrote() {
+    absl::MutexLock lock(&mutex_);
+    ++writes_;
+    return error_;
+  }
+  absl::Status CallerWrote() {
+    {
+      absl::MutexLock lock(&mutex_);
+      if (!error_.ok()) return error_;
+    }
+    return progress_();
+  }
+
+  // Waits for the others. Returns the first error.
+  absl::Status AwaitOthers() {
+    for (int64_t seen = 0;;) {
+      const auto got_on = [this, &seen]()
+                              ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+                                return writes_ != seen || working_ == 0;
+                              };
+      {
+        absl::MutexLock lock(&mutex_);
+        mutex_.Await(absl::Condition(&got_on));
+        if (working_ == 0) return error_;
+        seen = writes_;
+      }
+      Fail(progress_());
+    }
+  }
+
+ private:
+  void Fail(const absl::Status& status) {
+    absl::MutexLock lock(&mutex_);
+    error_.Update(status);
+  }
+
+  const std::function<absl::Status()>& progress_;
+  std::vector<std::thread> threads_;
+  absl::Mutex mutex_;
+  absl::Status error_ ABSL_GUARDED_BY(mutex_);
+  int64_t writes_ ABSL_GUARDED_BY(mutex_) = 0;
+  int working_ ABSL_GUARDED_BY(mutex_) = 0;
+};
 
 class RankFileWriter {
  public:
@@ -50,9 +135,91 @@ class RankFileWriter {
     report_.size =
         report_.data_begin + file_.data_bytes + CrcTableBytes(file_.chunks);
     SHERD_RETURN_IF_ERROR(file.Reserve(report_.size));
-    int64_t started = 0;
-    int64_t synced = 0;
-    SequentialWriter writer(file, [&](int64_t written) -> absl::Status {
+    SHERD_RETURN_IF_ERROR(WriteAll(file, header, options, progress));
+    if (options.sync) SHERD_RETURN_IF_ERROR(file.Sync());
+    SHERD_RETURN_IF_ERROR(file.Close());
+    return report_;
+  }
+
+ private:
+  // Consecutive parts, which one thread writes.
+  struct Stretch {
+    std::vector<FilePart> parts;
+    // By tensor, what the parts add to fingerprints.
+    std::vector<std::pair<int32_t, uint32_t>> sums;
+  };
+
+  // The header, the parts, and the CRCs of both.
+  absl::Status WriteAll(File& file, const std::string& header,
+                        const RankFileOptions& options,
+                        const std::function<absl::Status()>& progress) {
+    crcs_.resize(static_cast<size_t>(1 + file_.chunks));
+    crcs_[0] = Crc32c(AsBytes(header));
+    std::vector<Stretch> stretches = Divide(options.threads);
+    Crew crew(progress);
+    for (size_t i = 1; i < stretches.size(); ++i) {
+      const auto write = [&, i](auto wrote) -> absl::Status {
+        const int64_t begin =
+            report_.data_begin + stretches[i].parts[0].data_offset;
+        SequentialWriter writer(file, AfterWrite(file, begin, options, wrote),
+                                begin);
+        SHERD_RETURN_IF_ERROR(AppendParts(stretches[i], writer));
+        return writer.Flush();
+      };
+      const absl::Status begun = crew.Begin(
+          [&crew, write] { return write([&crew] { return crew.Wrote(); }); });
+      if (begun.ok()) continue;
+      // Without a thread it takes longer.
+      SHERD_RETURN_IF_ERROR(write([&crew] { return crew.CallerWrote(); }));
+    }
+    SequentialWriter writer(
+        file, AfterWrite(file, 0, options, [&] { return crew.CallerWrote(); }));
+    SHERD_RETURN_IF_ERROR(writer.Append(AsBytes(header)));
+    SHERD_RETURN_IF_ERROR(AppendParts(stretches[0], writer));
+    if (stretches.size() == 1) return AppendTable(stretches, writer);
+    SHERD_RETURN_IF_ERROR(writer.Flush());
+    SHERD_RETURN_IF_ERROR(crew.AwaitOthers());
+    SequentialWriter last(file, nullptr, report_.data_begin + file_.data_bytes);
+    return AppendTable(stretches, last);
+  }
+
+  // The parts for up to so many threads, about as many bytes for each. Parts
+  // are divided between chunks.
+  std::vector<Stretch> Divide(int threads) const {
+    const int64_t count = std::clamp<int64_t>(
+        file_.data_bytes / kMinThreadBytes, 1, std::max(threads, 1));
+    std::vector<Stretch> stretches(1);
+    for (FilePart part : file_.parts) {
+      const int64_t end = part.data_offset + part.range.size();
+      while (stretches.size() < static_cast<size_t>(count)) {
+        const int64_t cut =
+            static_cast<int64_t>(stretches.size()) * file_.data_bytes / count;
+        if (cut >= end) break;
+        const int64_t chunks =
+            std::max<int64_t>(cut - part.data_offset, 0) / kChunkBytes;
+        if (chunks > 0) {
+          FilePart first = part;
+          first.range.end = first.range.begin + chunks * kChunkBytes;
+          first.chunks = chunks;
+          stretches.back().parts.push_back(first);
+          part.range.begin = first.range.end;
+          part.data_offset += chunks * kChunkBytes;
+          part.first_chunk += chunks;
+          part.chunks -= chunks;
+        }
+        stretches.emplace_back();
+      }
+      stretches.back().parts.push_back(part);
+    }
+    return stretches;
+  }
+
+  // What is done after each write of a thread that began at `begin`.
+  static SequentialWriter::AfterWrite AfterWrite(
+      File& file, int64_t begin, const RankFileOptions& options,
+      std::function<absl::Status()> next) {
+    return [&file, &options, next = std::move(next), started = begin,
+            synced = begin](int64_t written) mutable -> absl::Status {
       // Otherwise the data would wait in memory for the sync.
       if (options.sync && written - started >= kWritebackBytes) {
         SHERD_RETURN_IF_ERROR(file.StartWriteback(started, written - started));
@@ -62,23 +229,12 @@ class RankFileWriter {
         SHERD_RETURN_IF_ERROR(file.Sync());
         synced = written;
       }
-      return progress();
-    });
-    SHERD_RETURN_IF_ERROR(AppendAll(writer, header));
-    SHERD_CHECK(writer.position() == report_.size);
-    SHERD_RETURN_IF_ERROR(writer.Flush());
-    if (options.sync) SHERD_RETURN_IF_ERROR(file.Sync());
-    SHERD_RETURN_IF_ERROR(file.Close());
-    return report_;
+      return next();
+    };
   }
 
- private:
-  // The header, the parts, and the CRCs of both.
-  absl::Status AppendAll(SequentialWriter& writer, const std::string& header) {
-    std::vector<uint32_t> crcs(static_cast<size_t>(1 + file_.chunks));
-    crcs[0] = Crc32c(AsBytes(header));
-    SHERD_RETURN_IF_ERROR(writer.Append(AsBytes(header)));
-    for (const FilePart& part : file_.parts) {
+  absl::Status AppendParts(Stretch& stretch, SequentialWriter& writer) {
+    for (const FilePart& part : stretch.parts) {
       SHERD_CHECK(writer.position() == report_.data_begin + part.data_offset);
       const PlannedShard& shard = plan_.shards[part.shard];
       const NamedTensor& named = tensors_[static_cast<size_t>(shard.tensor)];
@@ -94,16 +250,29 @@ class RankFileWriter {
           writer, elements, part.range, kChunkBytes,
           BoxFingerprint(named.tensor->size(), shard.box,
                          elements.element_size()),
-          absl::MakeSpan(crcs).subspan(first, chunks), fingerprints);
+          absl::MakeSpan(crcs_).subspan(first, chunks), fingerprints);
       if (!sum.ok()) {
         return Annotate(sum.status(),
                         absl::StrCat("tensor ", Quoted(*named.name)));
       }
-      sums_[static_cast<size_t>(shard.tensor)] ^= *sum;
+      stretch.sums.emplace_back(shard.tensor, *sum);
     }
-    const std::string table = EncodeCrcTable(crcs);
+    return absl::OkStatus();
+  }
+
+  // After all parts.
+  absl::Status AppendTable(absl::Span<const Stretch> stretches,
+                           SequentialWriter& writer) {
+    for (const Stretch& stretch : stretches) {
+      for (const auto& [tensor, sum] : stretch.sums) {
+        sums_[static_cast<size_t>(tensor)] ^= sum;
+      }
+    }
+    const std::string table = EncodeCrcTable(crcs_);
     report_.crc32c = Crc32c(AsBytes(table));
-    return writer.Append(AsBytes(table));
+    SHERD_RETURN_IF_ERROR(writer.Append(AsBytes(table)));
+    SHERD_CHECK(writer.position() == report_.size);
+    return writer.Flush();
   }
 
   const SavePlan& plan_;
@@ -112,6 +281,8 @@ class RankFileWriter {
   const ShardElementsFn elements_;
   const absl::Span<uint32_t> sums_;
   std::vector<uint32_t>* const fingerprints_;
+  // That of the header, then those of the chunks.
+  std::vector<uint32_t> crcs_;
   FileReport report_;
 };
 

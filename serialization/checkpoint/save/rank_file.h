@@ -62,9 +62,14 @@ struct RankFileOptions {
   // As in SaveOptions.
   bool sync = true;
   int64_t max_unsynced_bytes = int64_t{256} << 20;
+  // That write at the same time, each at least kMinThreadBytes.
+  int threads = 1;
 };
 
-// Finds the elements of a shard of the plan.
+inline constexpr int64_t kMinThreadBytes = int64_t{8} << 20;
+
+// Finds the elements of a shard of the plan. Thread-safe, if several threads
+// write.
 using ShardElementsFn =
     absl::FunctionRef<absl::StatusOr<Tensor>(const PlannedShard&)>;
 
@@ -73,13 +78,13 @@ using ShardElementsFn =
 // `tensors` are those of the plan, and `sums` has an entry for each, to which
 // what is written of it adds to its fingerprint, by XOR. `fingerprints`, unless
 // null, receives that of each chunk, in the order of the file. `progress` is
-// called after each write; its error ends the work.
+// called on this thread after writes; its error ends the work.
 //
 // Errors. Of `elements`, of the file system, and as EncodeDataFileHeader; those
 // of a shard name its tensor. An incomplete file remains.
 //
-// Cost. As AppendTensor for each shard. With `sync`, the disk is given the data
-// while the next is written.
+// Cost. As AppendTensor for each shard, divided among the threads. With `sync`,
+// the disk is given the data while the next is written.
 absl::StatusOr<FileReport> WriteRankFile(
     FileSystem& files, const std::string& path, const SavePlan& plan,
     FileParts parts, const std::string& save_id,

@@ -11,6 +11,7 @@
 #include "sherd/core/base/fingerprint.h"
 #include "sherd/core/base/printable_text.h"
 #include "sherd/core/base/status_macros.h"
+#include "sherd/serialization/checkpoint/host_share.h"
 #include "sherd/serialization/checkpoint/incremental/extent_list.h"
 #include "sherd/serialization/checkpoint/save/save_plan.h"
 #include "sherd/serialization/checkpoint/sharded_layout.h"
@@ -178,11 +179,23 @@ absl::Status Saver::WriteFile() {
           increment_ ? increment_->file() : AllParts(*plan_),
           directory_.save_id(), named_,
           [this](const PlannedShard& shard) { return ElementsOf(shard); },
-          {job_.options.sync, job_.options.max_unsynced_bytes},
+          {job_.options.sync, job_.options.max_unsynced_bytes, NumThreads()},
           [this] { return step_->MadeProgress(); }, absl::MakeSpan(sums_),
           increment_ ? &fingerprints_ : nullptr));
   report_.extent_bytes = static_cast<uint32_t>(extents_.size());
   return plan_->shards.empty() ? absl::OkStatus() : directory_.SyncNames();
+}
+
+// Elements that are found in order are for one thread, and so are those on
+// devices, which take pinned memory per thread.
+int Saver::NumThreads() const {
+  if (job_.elements != nullptr) return 1;
+  for (const NamedTensor& named : named_) {
+    for (const Shard& shard : named.tensor->local_shards()) {
+      if (!shard.tensor.device().is_cpu()) return 1;
+    }
+  }
+  return ThreadsPerRank(group_);
 }
 
 absl::StatusOr<ReplicaCrcs> Saver::CrcsOfReplicas() {

@@ -93,6 +93,8 @@ class Saver {
   absl::StatusOr<ReplicaCrcs> CrcsOfReplicas();
   absl::Status WriteAndCommit();
   absl::Status WriteFile();
+  // For writing the file.
+  int NumThreads() const;
   // With job_.base: plans what this rank writes.
   absl::Status PlanIncrement();
   absl::StatusOr<Tensor> ElementsOf(const PlannedShard& shard) const;

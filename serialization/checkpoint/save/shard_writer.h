@@ -22,20 +22,21 @@ namespace sherd {
 // into longer writes. Not thread-safe.
 class SequentialWriter {
  public:
-  // Called after each write with all bytes written so far; its error ends the
+  // Called after each write with the position behind it; its error ends the
   // writing.
   using AfterWrite = std::function<absl::Status(int64_t)>;
 
-  // `file` is borrowed.
-  explicit SequentialWriter(File& file, AfterWrite after_write = nullptr)
-      : file_(file), after_write_(std::move(after_write)) {}
+  // `file` is borrowed. Writing begins at `position`.
+  explicit SequentialWriter(File& file, AfterWrite after_write = nullptr,
+                            int64_t position = 0)
+      : file_(file), after_write_(std::move(after_write)), written_(position) {}
 
   absl::Status Append(absl::Span<const std::byte> data);
 
   // Call it after the last Append.
   absl::Status Flush();
 
-  // Bytes appended so far.
+  // Behind what was appended.
   int64_t position() const {
     return written_ + static_cast<int64_t>(buffer_.size());
   }
@@ -45,7 +46,7 @@ class SequentialWriter {
 
   File& file_;
   const AfterWrite after_write_;
-  int64_t written_ = 0;
+  int64_t written_;
   std::vector<std::byte> buffer_;
 };
 
