@@ -142,9 +142,10 @@ absl::StatusOr<bool> CheckpointExists(const std::string& path,
 //   kInvalidArgument     Names, layouts, placements, requires_grad, path or
 //                        options differ between ranks (the message contains
 //                        each rank's); a name is empty,
-//                        not UTF-8, too long or "sherd.crc32c"; a tensor
-//                        belongs to another group, or is of complex128 and has
-//                        kMaxRank dimensions.
+//                        not UTF-8, too long or "sherd.crc32c", or that of
+//                        the values of a state (see FORMAT.md), which the
+//                        tensor is not; a tensor belongs to another group, or
+//                        is of complex128 and has kMaxRank dimensions.
 //   kFailedPrecondition  A tensor is not initialised or has no data; or the
 //                        checkpoint that is there has the last save id of all,
 //                        which no save can exceed.

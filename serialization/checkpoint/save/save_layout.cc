@@ -11,6 +11,7 @@
 #include "sherd/core/base/status_macros.h"
 #include "sherd/core/sharding/plan/replica_division.h"
 #include "sherd/core/sharding/shard_metadata.h"
+#include "sherd/serialization/checkpoint/state/state_blob.h"
 #include "sherd/serialization/manifest/data_file.h"
 
 namespace sherd {
@@ -64,6 +65,14 @@ absl::Status SaveLayoutBuilder::Add(const std::string& name,
   }
   SHERD_ASSIGN_OR_RETURN(TensorToSave described,
                          DescribeTensor(name, tensor, group_));
+  if (IsStateBlob(name) &&
+      (described.dtype != kUInt8 || described.sizes.size() != 2)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("tensor ", Quoted(name), " is ", Name(described.dtype),
+                     " ", FormatDims(described.sizes),
+                     ", but its name is that of the values of a state; give "
+                     "it another one"));
+  }
   if (described.dtype == kComplex128 &&
       described.sizes.size() == static_cast<size_t>(kMaxRank)) {
     return absl::InvalidArgumentError(

@@ -59,9 +59,11 @@ class SaveLayoutBuilder {
 
   // Adds a tensor. Names ascend. `fingerprint` receives what the ranks must
   // agree on.
-  //   kInvalidArgument  The name is reserved; the tensors together have 2^63
-  //                     bytes or more; a tensor of complex128 has kMaxRank
-  //                     dimensions. Otherwise as DescribeTensor.
+  //   kInvalidArgument  The name is reserved, or that of the values of a state,
+  //                     but the tensor is not of rows of bytes; the tensors
+  //                     together have 2^63 bytes or more; a tensor of
+  //                     complex128 has kMaxRank dimensions. Otherwise as
+  //                     DescribeTensor.
   absl::Status Add(const std::string& name, const ShardedTensor& tensor,
                    Fingerprint& fingerprint);
 

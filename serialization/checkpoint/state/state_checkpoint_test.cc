@@ -37,6 +37,7 @@
 namespace sherd {
 namespace {
 
+using sherd::testing::CallAt;
 using sherd::testing::IsOk;
 using sherd::testing::LeaveOutSyncs;
 using sherd::testing::RunLocalRanks;
@@ -502,6 +503,78 @@ TEST_F(StateCheckpointTest, APartialLoadReportsValues) {
     EXPECT_THAT(LoadCheckpointInto(nowhere, none),
                 StatusIs(absl::StatusCode::kNotFound,
                          HasSubstr(absl::StrCat("load \"", nowhere.string()))));
+  });
+}
+
+TEST_F(StateCheckpointTest, AStateIsOfOneSave) {
+  const std::string other = path_ + "_other";
+  // The checkpoint of `other` takes the place of the one at `path_`, at each
+  // opening of a file of a load.
+  for (int skip = 0; skip < 8; ++skip) {
+    SCOPED_TRACE(skip);
+    for (const std::string& path : {path_, other}) {
+      std::filesystem::remove_all(path);
+      const float number = path == other ? 2 : 1;
+      RunLocalRanks(2, [&](ProcessGroup&) {
+        ASSERT_THAT(
+            SaveCheckpoint(path,
+                           StateOf({{"w", FloatsOf({number})},
+                                    {"step", static_cast<int64_t>(number)}})),
+            IsOk());
+      });
+    }
+    const CallAt replace("file/open_for_read",
+                         [&] {
+                           const std::string aside = path_ + "_aside";
+                           std::filesystem::remove_all(aside);
+                           std::filesystem::rename(path_, aside);
+                           std::filesystem::rename(other, path_);
+                         },
+                         {.nth = 1 + skip, .optional = true});
+    RunLocalRanks(2, [&](ProcessGroup&) {
+      StateDict state = StateOf({{"w", FloatsOf({0})}, {"step", 0}});
+      ASSERT_THAT(LoadCheckpointInto(path_, state), IsOk());
+      const int64_t step = *state.Get<int64_t>("step");
+      EXPECT_THAT(step, ::testing::AnyOf(1, 2));
+      EXPECT_THAT(Floats(state, "w"), ElementsAre(static_cast<float>(step)));
+    });
+  }
+}
+
+TEST_F(StateCheckpointTest, ARankWithoutACheckpointIsNoNewBeginning) {
+  RunLocalRanks(2, [&](ProcessGroup& group) {
+    ASSERT_THAT(SaveCheckpoint(path_, StateOf({{"step", 1}})), IsOk());
+    StateDict state;
+    const std::string path = group.rank() == 0 ? path_ : path_ + "_none";
+    EXPECT_THAT(LoadCheckpointInto(path, state),
+                StatusIs(absl::StatusCode::kFailedPrecondition,
+                         HasSubstr("another rank finds it")));
+  });
+}
+
+// Every destination fits this rule, those of ranks too.
+TEST_F(StateCheckpointTest, ARuleForAllNamesIsForValuesAndRanksToo) {
+  RunLocalRanks(2, [&](ProcessGroup& group) {
+    const auto rank = static_cast<float>(group.rank());
+    ASSERT_THAT(
+        SaveCheckpoint(path_,
+                       StateOf({{"module.w", FloatsOf({7})},
+                                {"module.step", 3},
+                                {"module.rng", FloatsOf({rank})},
+                                {"module.seed", group.rank()}}),
+                       nullptr, {.per_rank = {"module.rng", "module.seed"}}),
+        IsOk());
+    StateDict state = StateOf({{"w", FloatsOf({0})},
+                               {"step", 0},
+                               {"rng", FloatsOf({-1})},
+                               {"seed", -1}});
+    ASSERT_THAT(LoadCheckpointInto(path_, state, nullptr,
+                                   {.rename = {{"", "module."}}}),
+                IsOk());
+    EXPECT_THAT(Floats(state, "w"), ElementsAre(7));
+    EXPECT_THAT(Floats(state, "rng"), ElementsAre(rank));
+    EXPECT_EQ(*state.Get<int64_t>("step"), 3);
+    EXPECT_EQ(*state.Get<int64_t>("seed"), group.rank());
   });
 }
 
