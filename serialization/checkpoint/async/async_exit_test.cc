@@ -2,6 +2,7 @@
 
 #include <cstdlib>
 #include <filesystem>
+#include <memory>
 #include <string>
 
 #include "absl/status/status.h"
@@ -9,6 +10,7 @@
 #include "gtest/gtest.h"
 #include "sherd/core/base/file.h"
 #include "sherd/core/comm/init.h"
+#include "sherd/core/comm/process_group.h"
 #include "sherd/core/sharding/sharded_tensor.h"
 #include "sherd/core/sharding/sharding_spec.h"
 #include "sherd/serialization/checkpoint.h"
@@ -37,8 +39,11 @@ class AsyncExitTest : public ::testing::Test {
 
   // The whole of a program.
   void SaveAndExit() const {
-    const auto group = Init({.rank = 0, .world_size = 1});
+    const auto group = Init({.backend = "local", .rank = 0, .world_size = 1});
     if (!group.ok()) std::abort();
+    // Otherwise the end of the thread is the end of the group.
+    [[maybe_unused]] static const auto* const outlives_all =
+        new std::shared_ptr<ProcessGroup>(*group);
     auto spec = ChunkShardingSpec::Create(0, {"rank:0/cpu"});
     auto tensor = ShardedTensor::Zeros(*spec, {2000, 700});
     const auto save = SaveCheckpointAsync(path_, {{"t", *tensor}});
