@@ -11,6 +11,7 @@
 #include "absl/status/statusor.h"
 #include "sherd/core/comm/process_group.h"
 #include "sherd/core/sharding/sharded_tensor.h"
+#include "sherd/core/sharding/state_dict.h"
 #include "sherd/serialization/checkpoint.h"
 
 namespace sherd {
@@ -114,6 +115,15 @@ struct AsyncSaveOptions {
 absl::StatusOr<SaveHandle> SaveCheckpointAsync(
     const std::string& path,
     const std::map<std::string, ShardedTensor>& tensors,
+    std::shared_ptr<ProcessGroup> group = nullptr,
+    const AsyncSaveOptions& options = {});
+
+// The same for a state, as SaveCheckpoint has it. The call is collective on
+// `group`: its ranks first agree on what they have, in one small collective in
+// the steady state; values that are not tensors are copied at once. Errors of
+// that are returned by the call, on all ranks.
+absl::StatusOr<SaveHandle> SaveCheckpointAsync(
+    const std::string& path, const StateDict& state,
     std::shared_ptr<ProcessGroup> group = nullptr,
     const AsyncSaveOptions& options = {});
 

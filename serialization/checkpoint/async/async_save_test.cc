@@ -31,7 +31,9 @@
 #include "sherd/core/sharding/mesh_sharding_spec.h"
 #include "sherd/core/sharding/sharded_tensor.h"
 #include "sherd/core/sharding/sharding_spec.h"
+#include "sherd/core/sharding/state_dict.h"
 #include "sherd/core/tensor/storage.h"
+#include "sherd/core/tensor/tensor.h"
 #include "sherd/serialization/checkpoint.h"
 #include "sherd/serialization/checkpoint/save/kept_plans.h"
 #include "sherd/serialization/checkpoint_async.h"
@@ -584,6 +586,35 @@ TEST_F(AsyncSaveTest, ReportsWhatSaveCheckpointReports) {
   });
 }
 
+TEST_F(AsyncSaveTest, SavesAStateAsItWasAtTheCall) {
+  RunLocalRanks(2, [&](ProcessGroup& group) {
+    // Ranks have different names, and values of their own.
+    const auto make = [&](int seed) {
+      ShardedTensor weight = MakeTensors(2, seed).at("weight");
+      auto own = Tensor::Full({3}, static_cast<float>(seed + group.rank()));
+      EXPECT_THAT(own, IsOk());
+      StateDict state;
+      EXPECT_THAT(state.Set("model.weight", weight), IsOk());
+      EXPECT_THAT(state.Set("step", seed), IsOk());
+      EXPECT_THAT(state.Set(absl::StrCat("stage", group.rank()), *own), IsOk());
+      EXPECT_THAT(state.Set("rng.position", 10 * seed + group.rank()), IsOk());
+      return state;
+    };
+    const AsyncSaveOptions options = {.save = {.per_rank = {"rng"}}};
+    StateDict state = make(1);
+    auto save = SaveCheckpointAsync(Path(), state, nullptr, options);
+    ASSERT_THAT(save, IsOk());
+    ASSERT_THAT(save->Copied(), IsOk());
+    ShardedTensor weight = state.Get<ShardedTensor>("model.weight").value();
+    FillSample(weight, 2);
+    ASSERT_THAT(state.Set("step", 2), IsOk());
+    EXPECT_THAT(save->Durable(), IsOk());
+    StateDict loaded = make(3);
+    ASSERT_THAT(LoadCheckpointInto(Path(), loaded), IsOk());
+    EXPECT_EQ(loaded.Difference(make(1)), "");
+  });
+}
+
 TEST_F(AsyncSaveTest, AnEmptyHandleIsAnError) {
   SaveHandle none;
   EXPECT_THAT(none.Copied(), StatusIs(absl::StatusCode::kFailedPrecondition));
@@ -591,7 +622,7 @@ TEST_F(AsyncSaveTest, AnEmptyHandleIsAnError) {
 }
 
 TEST_F(AsyncSaveTest, WithoutAGroupThereIsNoSave) {
-  EXPECT_THAT(SaveCheckpointAsync(Path(), {}),
+  EXPECT_THAT(SaveCheckpointAsync(Path(), Tensors()),
               StatusIs(absl::StatusCode::kFailedPrecondition));
   EXPECT_THAT(FlushSaves(), StatusIs(absl::StatusCode::kFailedPrecondition));
   RunLocalRanks(1, [](ProcessGroup&) { EXPECT_THAT(FlushSaves(), IsOk()); });

@@ -10,6 +10,7 @@
 #include "sherd/serialization/checkpoint/async/async_save.h"
 #include "sherd/serialization/checkpoint/async/save_state.h"
 #include "sherd/serialization/checkpoint/async/saves_registry.h"
+#include "sherd/serialization/checkpoint/state/collect_tensors.h"
 
 namespace sherd {
 namespace {
@@ -44,6 +45,17 @@ absl::StatusOr<SaveHandle> SaveCheckpointAsync(
                          .group = std::move(group),
                          .options = options.save},
                         {.staging_budget = options.staging_budget});
+}
+
+absl::StatusOr<SaveHandle> SaveCheckpointAsync(
+    const std::string& path, const StateDict& state,
+    std::shared_ptr<ProcessGroup> group, const AsyncSaveOptions& options) {
+  if (group == nullptr) {
+    SHERD_ASSIGN_OR_RETURN(group, DefaultGroup());
+  }
+  SHERD_ASSIGN_OR_RETURN(const auto tensors,
+                         CollectTensors(path, state, group, options.save));
+  return SaveCheckpointAsync(path, tensors, std::move(group), options);
 }
 
 absl::Status FlushSaves(std::shared_ptr<ProcessGroup> group) {
