@@ -2,6 +2,7 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <memory>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -11,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
 #include "sherd/core/base/file.h"
+#include "sherd/core/comm/init.h"
 #include "sherd/core/comm/process_group.h"
 #include "sherd/core/sharding/mesh_sharding_spec.h"
 #include "sherd/core/sharding/placement.h"
@@ -21,6 +23,9 @@
 #include "sherd/core/tensor/shape.h"
 #include "sherd/core/tensor/tensor.h"
 #include "sherd/serialization/checkpoint.h"
+#include "sherd/serialization/checkpoint/incremental/save_base.h"
+#include "sherd/serialization/checkpoint/save/saver.h"
+#include "sherd/serialization/checkpoint_reader.h"
 #include "sherd/serialization/checkpoint_verify.h"
 #include "sherd/serialization/kits/sample_tensors.h"
 #include "sherd/serialization/safetensors.h"
@@ -127,6 +132,44 @@ TEST_P(DeviceRoundTripTest, HoldsTheSameElements) {
           ++i;
         }
       });
+}
+
+TEST_F(DeviceCheckpointTest, AnIncrementHasTheChunksThatChanged) {
+  // 16 chunks of 64 rows.
+  const Dims size = {1024, 1024};
+  RunLocalRanks(1, [&](ProcessGroup&) {
+    const auto spec = Placed(SampleSpec(0, size, 1).value(), Places::kDevices);
+    SHERD_ASSERT_OK_AND_ASSIGN(const ShardedTensor tensor,
+                               ShardedTensor::Empty(spec, size));
+    FillPattern(tensor, 1);
+    const auto base = std::make_shared<SaveBase>();
+    const auto save = [&] {
+      Saver saver({.path = path_,
+                   .tensors = std::make_shared<const SaveJob::Tensors>(
+                       SaveJob::Tensors{{"x", tensor}}),
+                   .group = *DefaultGroup(),
+                   .base = base});
+      EXPECT_THAT(saver.Run(), IsOk());
+      return saver.file_bytes();
+    };
+    save();
+    SHERD_ASSERT_OK_AND_ASSIGN(
+        Tensor row,
+        tensor.local_shards()[0].tensor.Narrow({512, 0}, {1, 1024}));
+    ASSERT_THAT(row.Fill(7.0F), IsOk());
+    const int64_t bytes = save();
+    EXPECT_GE(bytes, kChunkBytes);
+    EXPECT_LE(bytes, kChunkBytes + (16 << 10));
+    EXPECT_THAT(VerifyCheckpoint(path_), IsOk());
+    SHERD_ASSERT_OK_AND_ASSIGN(const CheckpointReader reader,
+                               CheckpointReader::Open(path_));
+    SHERD_ASSERT_OK_AND_ASSIGN(const Tensor whole, reader.ReadTensor("x"));
+    EXPECT_TRUE(
+        HasPattern(*whole.Narrow({0, 0}, {512, 1024}), {0, 0}, size, 1));
+    EXPECT_TRUE(
+        HasPattern(*whole.Narrow({513, 0}, {511, 1024}), {513, 0}, size, 1));
+    EXPECT_EQ(whole.data_as<float>()[512 * 1024], 7.0F);
+  });
 }
 
 INSTANTIATE_TEST_SUITE_P(

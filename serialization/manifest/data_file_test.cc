@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "sherd/core/base/file.h"
@@ -141,7 +142,35 @@ TEST(DataFileTest, SplitShardsThatDoNotFitAreRefused) {
       text.replace(at, std::string(from).size(), to);
     };
   };
+  // So many tensors and chunks more, of placements that are the same.
+  const auto count = [](int more, SafetensorsHeader& h) {
+    h.metadata["sherd_placements"] = absl::StrCat(3 + more, "*10:rank:1/cpu;");
+    h.entries.back().shape[0] += more;
+  };
+  const auto add_part = [&](const char* key, int64_t bytes,
+                            SafetensorsHeader& h) {
+    h.entries.insert(
+        h.entries.begin(),
+        {.name = key, .dtype_name = "U8", .shape = {bytes}, .end = bytes});
+    count(1, h);
+  };
   const std::vector<std::function<void(SafetensorsHeader&)>> changes = {
+      // Two parts that are one, a shard that is not split, a part that is not
+      // there.
+      [&](auto& h) {
+        replace("=1:1:0:1,1,", "=1,1,")(h);
+        add_part("weight@3,0+0", 32, h);
+      },
+      [&](auto& h) {
+        replace("=1:1:120:5", "=1")(h);
+        h.metadata["sherd_tensors"].insert(0, "bfloat16[5]0,0;");
+        add_part("bias@0+0", 10, h);
+      },
+      [&](auto& h) {
+        h.entries.erase(h.entries.begin());
+        count(-1, h);
+      },
+      replace("weightfloat32[6,10]1,1", "weightfloat32[6,10]0,1"),
       [&](auto& h) { h.metadata.erase(shards); },
       [&](auto& h) { h.metadata.erase(files); },
       [&](auto& h) { h.metadata[shards] = ""; },

@@ -9,13 +9,14 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "sherd/core/tensor/tensor.h"
 #include "sherd/serialization/checkpoint/incremental/extent_list.h"
 #include "sherd/serialization/checkpoint/save/kept_plans.h"
 #include "sherd/serialization/checkpoint/save/save_plan.h"
-#include "sherd/serialization/kits/sample_manifest.h"
+#include "sherd/serialization/safetensors/safetensors_header.h"
 #include "sherd/testing/matchers.h"
 
 namespace sherd {
@@ -24,7 +25,6 @@ namespace {
 using sherd::testing::IsOk;
 using sherd::testing::StatusIs;
 using ::testing::ElementsAre;
-using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
 absl::Status NoProgress() { return absl::OkStatus(); }
@@ -134,6 +134,44 @@ TEST(IncrementTest, AShardOfFewExtentsIsNot) {
   vector.Save();
   for (int64_t i = 0; i < 30; ++i) vector.Change(2 * i);
   EXPECT_THAT(vector.Save(), SizeIs(30));
+}
+
+TEST(IncrementTest, PartsBeginAtMultiplesOfTheirAlignment) {
+  SaveLayout layout;
+  layout.placements = {"rank:0/cpu"};
+  const auto owners =
+      std::make_shared<const std::vector<OwnerRun>>(std::vector<OwnerRun>{{}});
+  std::vector<Tensor> tensors;
+  // The last chunks have 6 and 64 bytes.
+  for (const int64_t bytes : {3 * kChunkBytes + 6, 2 * kChunkBytes + 64}) {
+    tensors.push_back(*Tensor::Zeros({bytes}, {.dtype = kUInt8}));
+    layout.tensors.push_back({.name = absl::StrCat("t", layout.tensors.size()),
+                              .dtype = kUInt8,
+                              .layout = SavedLayout::Whole({bytes}),
+                              .owners = owners});
+  }
+  const auto plan = std::make_shared<const SavePlan>(PlanOwnFile(layout, 0));
+  const auto elements = [&](const PlannedShard& shard) {
+    return tensors[static_cast<size_t>(shard.tensor)];
+  };
+  auto first = Increment::Make(plan, nullptr, elements, NoProgress);
+  ASSERT_THAT(first, IsOk());
+  const std::vector<uint32_t> fingerprints(first->file().chunks);
+  const SavedChunks base = std::move(*first).Finish(
+      "path", true, {.name = "x", .size = 8192, .chunks = plan->chunks},
+      fingerprints);
+  for (Tensor& tensor : tensors) {
+    auto* data = tensor.mutable_data_as<uint8_t>();
+    data[0] = data[tensor.numel() - 1] = 1;
+  }
+  const auto increment = Increment::Make(plan, &base, elements, NoProgress);
+  ASSERT_THAT(increment, IsOk());
+  std::vector<int64_t> sizes;
+  for (const FilePart& part : increment->file().parts) {
+    EXPECT_EQ(part.data_offset % AlignmentClass(part.range.size()), 0);
+    sizes.push_back(part.range.size());
+  }
+  EXPECT_THAT(sizes, ElementsAre(kChunkBytes, kChunkBytes, 64, 6));
 }
 
 TEST(IncrementTest, AnErrorOfTheElementsIsPassedOn) {

@@ -8,10 +8,10 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <map>
 #include <memory>
 #include <random>
-#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -28,14 +28,19 @@
 #include "sherd/core/sharding/sharded_tensor.h"
 #include "sherd/core/sharding/sharding_spec.h"
 #include "sherd/serialization/checkpoint.h"
+#include "sherd/serialization/checkpoint/data_file_check.h"
 #include "sherd/serialization/checkpoint/incremental/save_base.h"
 #include "sherd/serialization/checkpoint/save/saver.h"
 #include "sherd/serialization/checkpoint_reader.h"
 #include "sherd/serialization/checkpoint_recover.h"
 #include "sherd/serialization/checkpoint_verify.h"
 #include "sherd/serialization/kits/sample_tensors.h"
+#include "sherd/serialization/manifest/data_file.h"
+#include "sherd/serialization/manifest/manifest.h"
 #include "sherd/serialization/manifest/manifest_codec.h"
 #include "sherd/serialization/manifest/manifest_reader.h"
+#include "sherd/serialization/safetensors/crc32c.h"
+#include "sherd/testing/faults.h"
 #include "sherd/testing/local_ranks.h"
 #include "sherd/testing/matchers.h"
 #include "sherd/testing/random_layouts.h"
@@ -44,6 +49,7 @@ namespace sherd {
 namespace {
 
 using sherd::testing::CaseCount;
+using sherd::testing::FailFileOperation;
 using sherd::testing::IsOk;
 using sherd::testing::IsOkAndHolds;
 using sherd::testing::RandomSeed;
@@ -51,7 +57,7 @@ using sherd::testing::RandomSpec;
 using sherd::testing::RunLocalRanks;
 using sherd::testing::StatusIs;
 using ::testing::AllOf;
-using ::testing::Each;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
@@ -219,6 +225,15 @@ TEST_F(IncrementalSaveTest, OnlyChangedChunksAreWritten) {
   SHERD_ASSERT_OK_AND_ASSIGN(const Manifest manifest, reader.ReadAll());
   // 0 to 2, 3 and 4, 5 to 7, 8.
   EXPECT_THAT(manifest.tensors[0].PlaceOf(0, kChunkBytes).extents, SizeIs(4));
+  // From within one extent to within another.
+  SHERD_ASSERT_OK_AND_ASSIGN(const CheckpointReader slices,
+                             CheckpointReader::Open(path_));
+  const int64_t begin = 3 * kChunkBytes - 100, length = 4 * kChunkBytes;
+  SHERD_ASSERT_OK_AND_ASSIGN(const Tensor slice,
+                             slices.ReadSlice("vector", {begin}, {length}));
+  EXPECT_EQ(
+      std::memcmp(slice.data(), &state_.tensors["vector"].bytes[begin], length),
+      0);
 }
 
 TEST_F(IncrementalSaveTest, WhatIsUnchangedIsNotWritten) {
@@ -308,16 +323,19 @@ TEST_F(IncrementalSaveTest, AnotherDirectoryGetsAll) {
 TEST_F(IncrementalSaveTest, ASaveThatFailsLeavesTheBase) {
   SaveChunks(4);
   const SavedChunks* const before = base_->last();
+  const std::vector<std::string> files = DataFiles();
   Change(0);
-  std::filesystem::permissions(path_, std::filesystem::perms::owner_read);
-  const std::string not_there = "/proc/no/such";
-  RunLocalRanks(1, [&](ProcessGroup&) {
-    auto tensor = *ShardedTensor::Zeros(*SampleSpec(0, {10}, 1), {10});
-    EXPECT_FALSE(Save(not_there, {{"x", tensor}}, base_).ok());
-  });
-  std::filesystem::permissions(path_, std::filesystem::perms::owner_all);
+  {
+    // Its last step.
+    const FailFileOperation fault("rename",
+                                  "*/" + std::string(kManifestFileName),
+                                  absl::InternalError("injected"));
+    EXPECT_THAT(SaveState(), StatusIs(absl::StatusCode::kInternal, "injected"));
+  }
   EXPECT_EQ(base_->last(), before);
+  EXPECT_EQ(DataFiles(), files);
   SHERD_ASSERT_OK_AND_ASSIGN(const int64_t bytes, SaveState());
+  EXPECT_GE(bytes, kChunkBytes);
   EXPECT_LE(bytes, kChunkBytes + kOverhead);
   ExpectHolds(path_, state_);
 }
@@ -385,7 +403,7 @@ TEST_F(IncrementalSaveTest, ALostManifestIsRebuilt) {
   const std::string first = DataFiles()[0];
   Change(0);
   ASSERT_THAT(SaveState(), IsOk());
-  Change(4);
+  Change(2);
   state_.tensors["small"].bytes[1] ^= 1;
   ASSERT_THAT(SaveState(), IsOk());
   EXPECT_THAT(DataFiles(), SizeIs(3));
@@ -414,6 +432,51 @@ TEST_F(IncrementalSaveTest, ALostManifestIsRebuilt) {
                AllOf(HasSubstr(first), HasSubstr("is missing, to which"))));
 }
 
+TEST_F(IncrementalSaveTest, ARecoveryChecksWhereExtentsAre) {
+  SaveChunks(4);
+  Change(1);
+  ASSERT_THAT(SaveState(), IsOk());
+  std::filesystem::remove(JoinPath(path_, kManifestFileName));
+  const std::string path = JoinPath(path_, DataFiles()[1]);
+  SHERD_ASSERT_OK_AND_ASSIGN(const CheckedDataFile checked,
+                             CheckDataFile(FileSystem::Posix(), path));
+  SHERD_ASSERT_OK_AND_ASSIGN(
+      const std::string bytes,
+      ReadFile(FileSystem::Posix(), path, int64_t{1} << 30));
+  const auto as_bytes = [](const std::string& text) {
+    return absl::MakeSpan(reinterpret_cast<const std::byte*>(text.data()),
+                          text.size());
+  };
+  const std::vector<std::function<void(SavedExtent&)>> changes = {
+      [](SavedExtent& extent) { extent.data_offset += 1; },
+      [](SavedExtent& extent) { extent.data_offset += kChunkBytes; },
+      [](SavedExtent& extent) { extent.first_chunk += 1; },
+      [](SavedExtent& extent) {
+        extent.data_offset = 4 * kChunkBytes;
+        extent.first_chunk = 5;
+      }};
+  for (size_t i = 0; i < changes.size(); ++i) {
+    // The header with another place, and the CRCs that go with it.
+    DataFileContents contents = checked.contents;
+    ASSERT_THAT(contents.split[0].extents, SizeIs(3));
+    changes[i](contents.split[0].extents[2]);
+    std::string front = *EncodeDataFileHeader(contents);
+    ASSERT_EQ(front.size(), checked.file.data_begin);
+    const std::string data =
+        bytes.substr(front.size(), static_cast<size_t>(kChunkBytes));
+    const std::string table =
+        EncodeCrcTable({Crc32c(as_bytes(front)), Crc32c(as_bytes(data))});
+    std::ofstream(path, std::ios::binary) << front << data << table;
+    EXPECT_THAT(VerifyDataFile(path), IsOk());
+    EXPECT_THAT(RecoverManifest(path_),
+                IsOkAndHolds(::testing::Field(
+                    &RecoverReport::passed_over,
+                    ElementsAre(HasSubstr("which has no such chunks")))))
+        << i;
+    std::filesystem::remove(JoinPath(path_, kManifestFileName));
+  }
+}
+
 TEST_F(IncrementalSaveTest, StridedBoxesAddUpToTheFingerprint) {
   // Columns: each rank's box is not contiguous in the tensor, so that what a
   // chunk adds to the fingerprint is more than its CRC.
@@ -430,7 +493,7 @@ TEST_F(IncrementalSaveTest, StridedBoxesAddUpToTheFingerprint) {
                   IsOk());
     });
     ExpectHolds(path_, state_);
-    state_.tensors["matrix"].bytes[(step * 700 + 3) * 900 * 4] ^= 1;
+    state_.tensors["matrix"].bytes[(step * 400 + 3) * 900 * 4] ^= 1;
   }
 }
 

@@ -58,6 +58,11 @@ struct SavedChunks {
 // Memory. 36 bytes per 256 KiB of this rank's shards, and the plan. Copies
 // share it.
 //
+// Cost. A save hashes this rank's shards in one pass, and makes a second one
+// over what it writes. If any rank leaves something out, one more collective
+// brings the lists of extents to rank 0: some ten bytes per extent, and per
+// shard of such a rank. Each file that the base refers to is opened once.
+//
 // Damage. What a save refers to is not read again: a file that is damaged
 // damages all steps that refer to it, as VerifyCheckpoint finds. Clear() makes
 // the next save write all.
