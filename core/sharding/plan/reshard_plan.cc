@@ -283,10 +283,17 @@ auto OrderOf(const BoxCopy& copy, int rank) {
 // them.
 absl::Status SortCopies(std::vector<BoxCopy>& copies, int rank,
                         int world_size) {
-  std::sort(copies.begin(), copies.end(),
-            [rank](const BoxCopy& a, const BoxCopy& b) {
-              return OrderOf(a, rank) < OrderOf(b, rank);
-            });
+  // Sorted by number, each copy is moved once: they are large.
+  std::vector<std::pair<decltype(OrderOf(copies[0], rank)), size_t>> order;
+  order.reserve(copies.size());
+  for (size_t i = 0; i < copies.size(); ++i) {
+    order.emplace_back(OrderOf(copies[i], rank), i);
+  }
+  std::sort(order.begin(), order.end());
+  std::vector<BoxCopy> sorted;
+  sorted.reserve(copies.size());
+  for (const auto& [place, i] : order) sorted.push_back(std::move(copies[i]));
+  copies = std::move(sorted);
   absl::uint128 total = 0;
   for (size_t i = 0; i < copies.size(); ++i) {
     const BoxCopy& copy = copies[i];

@@ -75,10 +75,15 @@ absl::Status LoadExchange::Add(int64_t number, const SavedLayout& saved,
   return absl::OkStatus();
 }
 
-const LoadExchange::WantedIndex& LoadExchange::IndexOf(size_t tensor) {
-  if (index_ != nullptr && index_->tensor == tensor) return *index_;
-  const ShardedTensor& wanted = entries_[tensor].tensor;
+const LoadExchange::WantedIndex& LoadExchange::IndexOf(
+    const ShardedTensor& wanted) {
   const absl::Span<const PlacedBox> placed = wanted.placed_boxes();
+  for (const std::unique_ptr<WantedIndex>& known : indexes_) {
+    if (known != nullptr && known->tensor.size() == wanted.size() &&
+        known->tensor.placed_boxes() == placed) {
+      return *known;
+    }
+  }
   absl::flat_hash_map<BoxView, size_t> position;
   std::vector<Box> boxes;
   std::vector<std::vector<int>> holders;
@@ -91,24 +96,27 @@ const LoadExchange::WantedIndex& LoadExchange::IndexOf(size_t tensor) {
     }
     holders[it->second].push_back(static_cast<int>(i));
   }
-  index_ = std::make_unique<WantedIndex>();
-  index_->tensor = tensor;
+  auto index = std::make_unique<WantedIndex>();
+  index->tensor = wanted;
   std::vector<int64_t> order;
-  index_->layout = SavedLayout::FromBoxes(
+  index->layout = SavedLayout::FromBoxes(
       Dims(wanted.size().begin(), wanted.size().end()), boxes, &order);
   for (const int64_t box : order) {
     const std::vector<int>& of_box = holders[static_cast<size_t>(box)];
-    index_->first.push_back(index_->holders.size());
-    index_->holders.insert(index_->holders.end(), of_box.begin(), of_box.end());
+    index->first.push_back(index->holders.size());
+    index->holders.insert(index->holders.end(), of_box.begin(), of_box.end());
   }
-  index_->first.push_back(index_->holders.size());
-  return *index_;
+  index->first.push_back(index->holders.size());
+  std::unique_ptr<WantedIndex>& replaced = indexes_[next_index_];
+  next_index_ = (next_index_ + 1) % indexes_.size();
+  replaced = std::move(index);
+  return *replaced;
 }
 
 void LoadExchange::ListSends(const ExchangeStream::Piece& piece,
                              MoveList& moves) {
   const Entry& entry = entries_[piece.tensor];
-  const WantedIndex& index = IndexOf(piece.tensor);
+  const WantedIndex& index = IndexOf(entry.tensor);
   index.layout.ForEachIn(piece.box, [&](int64_t i) {
     const auto box = static_cast<size_t>(i);
     for (size_t h = index.first[box]; h < index.first[box + 1]; ++h) {
@@ -154,6 +162,7 @@ absl::StatusOr<MoveList> LoadExchange::ReadRound(int64_t round, ReadFn read) {
   }
   auto* const staging = static_cast<std::byte*>(staging_->data());
   MoveList moves;
+  moves.copies.reserve(copies_);
   SHERD_RETURN_IF_ERROR(stream_.ForEachOf(
       round, group_.rank(),
       [&](const ExchangeStream::Piece& piece) -> absl::Status {
@@ -176,6 +185,7 @@ absl::StatusOr<MoveList> LoadExchange::ReadRound(int64_t round, ReadFn read) {
     const Entry& entry = entries_[t];
     ListShards(entry.tensor, entry.first_shard, moves.destinations);
   }
+  copies_ = moves.copies.size();
   return moves;
 }
 

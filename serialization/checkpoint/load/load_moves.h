@@ -1,6 +1,7 @@
 #ifndef SHERD_SERIALIZATION_CHECKPOINT_LOAD_LOAD_MOVES_H_
 #define SHERD_SERIALIZATION_CHECKPOINT_LOAD_LOAD_MOVES_H_
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -85,10 +86,11 @@ class LoadExchange {
     ShardedTensor tensor;
     int first_shard;
   };
-  // The wanted boxes of a tensor, without the empty ones, and which shards have
+  // The wanted boxes of a layout, without the empty ones, and which shards have
   // each.
   struct WantedIndex {
-    size_t tensor = 0;
+    // One that has the layout.
+    ShardedTensor tensor;
     SavedLayout layout;
     // By number in `layout`; the holders of box i are
     // holders[first[i]] to holders[first[i + 1]].
@@ -96,7 +98,7 @@ class LoadExchange {
     std::vector<int> holders;
   };
 
-  const WantedIndex& IndexOf(size_t tensor);
+  const WantedIndex& IndexOf(const ShardedTensor& wanted);
   void ListSends(const ExchangeStream::Piece& piece, MoveList& moves);
   void ListReceives(int64_t round, size_t tensor, MoveList& moves) const;
 
@@ -105,8 +107,12 @@ class LoadExchange {
   ShardNumbers numbers_;
   std::vector<Entry> entries_;
   std::shared_ptr<Storage> staging_;
-  // Of the tensor that was last asked for.
-  std::unique_ptr<WantedIndex> index_;
+  // Of the layouts that were last asked for; most tensors share one with their
+  // neighbours. Null: not used yet.
+  std::array<std::unique_ptr<WantedIndex>, 4> indexes_;
+  size_t next_index_ = 0;
+  // As many as the last round had.
+  size_t copies_ = 0;
 };
 
 }  // namespace sherd

@@ -14,6 +14,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "sherd/core/comm/process_group.h"
+#include "sherd/core/sharding/placement.h"
 #include "sherd/core/sharding/sharded_tensor.h"
 #include "sherd/core/sharding/sharding_spec.h"
 #include "sherd/core/tensor/dtype.h"
@@ -264,6 +265,32 @@ TEST_F(LoadTest, ManyTensorsShareAnExchange) {
       EXPECT_EQ(stats.exchanges, 1);
       if (specs != columns) continue;
       EXPECT_LT(stats.file_bytes, stats.tensor_bytes * 3 / 2);
+    }
+  });
+}
+
+TEST_F(LoadTest, LayoutsOfOneSizeTakeTurnsInAnExchange) {
+  // Columns in 2 to 7 chunks, of more tensors than short reads are made for.
+  std::vector<std::string> names;
+  std::map<std::string, ShardingSpecPtr> specs;
+  for (int i = 100; i < 400; ++i) {
+    std::vector<Placement> placements;
+    for (int chunk = 0; chunk < 2 + i % 6; ++chunk) {
+      placements.push_back(Placement::OnRank(chunk % 3));
+    }
+    names.push_back(absl::StrCat("t", i));
+    specs.emplace(names.back(), *ChunkShardingSpec::Create(1, placements));
+  }
+  Save(2, names, {20, 7}, kFloat32, Chunks(0, 2));
+  RunLocalRanks(3, [&](ProcessGroup&) {
+    CheckpointStats stats;
+    SHERD_ASSERT_OK_AND_ASSIGN(
+        const Tensors loaded,
+        LoadCheckpoint(path_, specs, nullptr, {.stats = &stats}));
+    EXPECT_EQ(stats.exchanges, 1);
+    for (size_t i = 0; i < names.size(); ++i) {
+      EXPECT_EQ(CountWrong(loaded.at(names[i]), static_cast<int>(i) + 1), 0)
+          << names[i];
     }
   });
 }
