@@ -22,7 +22,9 @@ namespace sherd {
 
 // A checkpoint is a directory: the file manifest.sherd, and one safetensors
 // file for each rank that has data. The manifest names the others, and
-// replacing it replaces the checkpoint. See FORMAT.md.
+// replacing it replaces the checkpoint. See FORMAT.md. Where a checkpoint is
+// read, its path may also be that of a manifest, as of a step of a series
+// (checkpoint_series.h).
 
 // The time that a rank spent in the phases of a load.
 struct LoadPhases {

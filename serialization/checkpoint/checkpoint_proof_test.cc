@@ -413,7 +413,7 @@ TEST_F(CheckpointProofTest, AFileThatIsLostIsOneProblem) {
 TEST_F(CheckpointProofTest, ALostFileIsLookedForOnce) {
   SHERD_ASSERT_OK_AND_ASSIGN(ManifestReader manifest,
                              ManifestReader::Open(FileSystem::Posix(), path_));
-  ExtentReader reader(path_, std::move(manifest), FileSystem::Posix());
+  ExtentReader reader(std::move(manifest), FileSystem::Posix());
   const std::string name = Files()[1];
   std::filesystem::remove(PathOf(name));
   const CountPassages opens("file/open_for_read", {.subject = PathOf(name)});

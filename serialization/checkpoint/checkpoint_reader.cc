@@ -46,7 +46,7 @@ absl::StatusOr<Tensor> CheckpointReader::ReadBox(const ManifestTensor& tensor,
   // First check that the files have the sizes in the manifest, and the shards
   // are inside them: only then is the manifest trusted about the memory that
   // the slice needs.
-  ExtentReader files(path_, manifest_, *files_);
+  ExtentReader files(manifest_, *files_);
   absl::Status status;
   std::vector<int64_t> shards;
   tensor.layout.ForEachIn(slice, [&](int64_t shard) {

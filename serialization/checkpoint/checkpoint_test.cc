@@ -793,9 +793,10 @@ TEST_F(CheckpointTest, ExistenceIsThatOfTheManifest) {
   EXPECT_THAT(CheckpointExists(path_), IsOkAndHolds(false));
   Save(1, 0, 1);
   EXPECT_THAT(CheckpointExists(path_), IsOkAndHolds(true));
-  EXPECT_THAT(CheckpointExists(JoinPath(path_, kManifestFileName)),
-              IsOkAndHolds(false));
   const std::string manifest = JoinPath(path_, kManifestFileName);
+  EXPECT_THAT(CheckpointExists(manifest), IsOkAndHolds(true));
+  EXPECT_THAT(CheckpointExists(JoinPath(manifest, "below")),
+              IsOkAndHolds(false));
   {
     const FailFileOperation fault("kind", manifest,
                                   absl::InternalError("injected fault"));

@@ -44,10 +44,9 @@ struct Piece {
 // first the header of each file, then each shard, in the order of the files.
 class Verifier {
  public:
-  Verifier(const std::string& path, const ManifestReader& reader,
-           const Manifest& manifest, FileSystem& files)
-      : path_(path),
-        reader_(reader),
+  Verifier(const ManifestReader& reader, const Manifest& manifest,
+           FileSystem& files)
+      : reader_(reader),
         manifest_(manifest),
         files_(files),
         sums_(manifest.tensors.size()),
@@ -81,7 +80,7 @@ class Verifier {
 
   // Runs until no work is left.
   void Work() {
-    ExtentReader reader(path_, reader_, files_);
+    ExtentReader reader(reader_, files_);
     const size_t headers = manifest_.files.size();
     for (size_t unit = next_++; unit < headers + pieces_.size();
          unit = next_++) {
@@ -162,7 +161,7 @@ class Verifier {
     const ManifestFile& expected = manifest_.files[index];
     // The size bounds that of the header.
     SHERD_RETURN_IF_ERROR(reader.Open(index));
-    const std::string path = JoinPath(path_, expected.name);
+    const std::string path = JoinPath(reader_.directory(), expected.name);
     uint32_t crc = expected.header_crc32c;
     if (manifest_.version > 1) {
       SHERD_ASSIGN_OR_RETURN(crc, reader.ChunkCrc32c({.file = index}, 0));
@@ -369,7 +368,6 @@ class Verifier {
     }
   }
 
-  const std::string& path_;
   const ManifestReader& reader_;
   const Manifest& manifest_;
   FileSystem& files_;
@@ -389,11 +387,10 @@ class Verifier {
   size_t headers_checked_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
-absl::StatusOr<VerifyReport> VerifyOnce(const std::string& path,
-                                        const ManifestReader& reader,
+absl::StatusOr<VerifyReport> VerifyOnce(const ManifestReader& reader,
                                         FileSystem& files, int num_threads) {
   SHERD_ASSIGN_OR_RETURN(const Manifest manifest, reader.ReadAll());
-  Verifier verifier(path, reader, manifest, files);
+  Verifier verifier(reader, manifest, files);
   std::vector<std::thread> threads;
   for (int i = 1; i < num_threads; ++i) {
     auto thread =
@@ -422,7 +419,7 @@ absl::StatusOr<VerifyReport> VerifyCheckpoint(const std::string& path,
                          ManifestReader::Open(files, path));
   while (true) {
     absl::StatusOr<VerifyReport> report =
-        VerifyOnce(path, manifest, files, options.threads);
+        VerifyOnce(manifest, files, options.threads);
     if (!absl::IsDataLoss(report.status())) return report;
     // Perhaps a file is missing because the checkpoint was replaced meanwhile.
     SHERD_ASSIGN_OR_RETURN(ManifestReader current,

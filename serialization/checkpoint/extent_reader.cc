@@ -61,7 +61,7 @@ absl::StatusOr<ExtentReader::OpenFile*> ExtentReader::OpenNow(int32_t index) {
   SHERD_ASSIGN_OR_RETURN(const ManifestFile* const info,
                          manifest_.FileAt(index));
   absl::StatusOr<std::unique_ptr<File>> file =
-      files_.OpenForRead(JoinPath(directory_, info->name));
+      files_.OpenForRead(JoinPath(manifest_.directory(), info->name));
   if (absl::IsNotFound(file.status())) return Missing(index, *info);
   if (absl::IsInvalidArgument(file.status())) {
     return NotAFile(index, *info, file.status());
@@ -119,7 +119,8 @@ absl::Status ExtentReader::Read(int32_t file, int64_t offset,
 absl::Status ExtentReader::Missing(int32_t index,
                                    const ManifestFile& info) const {
   return absl::DataLossError(absl::StrCat(
-      JoinPath(directory_, info.name), " is missing", FirstLost(index, info, 0),
+      JoinPath(manifest_.directory(), info.name), " is missing",
+      FirstLost(index, info, 0),
       "; the checkpoint is incomplete, or a save has replaced it since its "
       "manifest was read: open it again to see"));
 }
@@ -127,8 +128,8 @@ absl::Status ExtentReader::Missing(int32_t index,
 absl::Status ExtentReader::WrongSize(int32_t index, const ManifestFile& info,
                                      int64_t size) const {
   return absl::DataLossError(absl::StrCat(
-      JoinPath(directory_, info.name), " has ", size, " bytes, expected ",
-      info.size, FirstLost(index, info, size)));
+      JoinPath(manifest_.directory(), info.name), " has ", size,
+      " bytes, expected ", info.size, FirstLost(index, info, size)));
 }
 
 absl::Status ExtentReader::NotAFile(int32_t index, const ManifestFile& info,
@@ -217,7 +218,7 @@ absl::Status ExtentReader::WrongChunk(absl::string_view tensor,
   const int64_t begin =
       info->data_begin + extent.data_offset + chunk * chunk_bytes();
   return absl::DataLossError(
-      absl::StrCat(JoinPath(directory_, info->name), ": tensor ",
+      absl::StrCat(JoinPath(manifest_.directory(), info->name), ": tensor ",
                    Quoted(tensor), " is damaged: the bytes from offset ", begin,
                    " to ", begin + ChunkLength(extent, chunk),
                    " have the CRC-32C ", absl::Hex(actual, absl::kZeroPad8),

@@ -29,10 +29,9 @@ class ExtentReader {
   using AfterRead = std::function<absl::Status()>;
 
   // `files` is borrowed.
-  ExtentReader(std::string directory, ManifestReader manifest,
-               FileSystem& files, AfterRead after_read = nullptr)
-      : directory_(std::move(directory)),
-        manifest_(std::move(manifest)),
+  ExtentReader(ManifestReader manifest, FileSystem& files,
+               AfterRead after_read = nullptr)
+      : manifest_(std::move(manifest)),
         files_(files),
         after_read_(std::move(after_read)) {}
 
@@ -93,7 +92,6 @@ class ExtentReader {
   std::string FirstLost(int32_t index, const ManifestFile& info,
                         int64_t size) const;
 
-  const std::string directory_;
   const ManifestReader manifest_;
   FileSystem& files_;
   const AfterRead after_read_;

@@ -15,6 +15,7 @@
 #include "sherd/core/base/status_macros.h"
 #include "sherd/serialization/manifest/manifest_codec.h"
 #include "sherd/serialization/manifest/manifest_codec_v1.h"
+#include "sherd/serialization/manifest/manifest_names.h"
 #include "sherd/serialization/manifest/manifest_sections.h"
 #include "sherd/serialization/manifest/manifest_v1.h"
 #include "sherd/serialization/manifest/section_tree.h"
@@ -31,14 +32,14 @@ constexpr int64_t kBlockBytes = int64_t{4} << 20;
 // Of sections of tensors that are kept, and always one.
 constexpr int64_t kKeptBytes = int64_t{64} << 20;
 
-// Whether the directory has a manifest, or a link in its place, wherever that
+// Whether the directory has the manifest, or a link in its place, wherever that
 // leads.
-absl::StatusOr<bool> HasManifestName(FileSystem& files,
-                                     const std::string& path) {
-  const absl::StatusOr<std::vector<std::string>> names = files.List(path);
+absl::StatusOr<bool> IsListed(FileSystem& files, const ManifestPlace& place) {
+  const absl::StatusOr<std::vector<std::string>> names =
+      files.List(place.directory);
   if (absl::IsNotFound(names.status())) return false;
   SHERD_RETURN_IF_ERROR(names.status());
-  return std::binary_search(names->begin(), names->end(), kManifestFileName);
+  return std::binary_search(names->begin(), names->end(), place.name);
 }
 
 // A disk that is away, and comes back, is not a checkpoint that is missing.
@@ -50,14 +51,15 @@ absl::Status LeadsNowhere(const std::string& manifest_path) {
 }
 
 absl::StatusOr<std::unique_ptr<File>> OpenManifest(
-    FileSystem& files, const std::string& path,
+    FileSystem& files, const ManifestPlace& place,
     const std::string& manifest_path) {
   absl::StatusOr<std::unique_ptr<File>> file = files.OpenForRead(manifest_path);
   if (!absl::IsNotFound(file.status())) return file;
-  SHERD_ASSIGN_OR_RETURN(const bool is_named, HasManifestName(files, path));
+  SHERD_ASSIGN_OR_RETURN(const bool is_named, IsListed(files, place));
   if (!is_named) {
-    return absl::NotFoundError(absl::StrCat(
-        path, " is not a checkpoint: there is no file ", manifest_path));
+    return absl::NotFoundError(
+        absl::StrCat(place.directory, " is not a checkpoint: there is no file ",
+                     manifest_path));
   }
   // A first save may have given the name since.
   file = files.OpenForRead(manifest_path);
@@ -75,10 +77,11 @@ absl::Status WithPath(absl::Status status, const std::string& path) {
 
 absl::StatusOr<bool> ManifestExists(FileSystem& files,
                                     const std::string& path) {
-  const std::string manifest_path = JoinPath(path, kManifestFileName);
+  const ManifestPlace place = PlaceOfManifest(path);
+  const std::string manifest_path = JoinPath(place.directory, place.name);
   SHERD_ASSIGN_OR_RETURN(bool exists, files.Exists(manifest_path));
   if (exists) return true;
-  SHERD_ASSIGN_OR_RETURN(const bool is_named, HasManifestName(files, path));
+  SHERD_ASSIGN_OR_RETURN(const bool is_named, IsListed(files, place));
   if (!is_named) return false;
   // As in OpenManifest.
   SHERD_ASSIGN_OR_RETURN(exists, files.Exists(manifest_path));
@@ -109,6 +112,7 @@ struct ManifestReader::State {
   absl::Status NoTensor(absl::string_view name)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
 
+  std::string directory;
   std::string path;
   AfterRead after_read;
   ManifestSummary summary;
@@ -315,9 +319,11 @@ absl::StatusOr<ManifestReader> ManifestReader::Open(
     AfterRead after_read) {
   auto state = std::make_shared<State>();
   state->after_read = std::move(after_read);
-  state->path = JoinPath(checkpoint_path, kManifestFileName);
+  const ManifestPlace place = PlaceOfManifest(checkpoint_path);
+  state->directory = place.directory;
+  state->path = JoinPath(place.directory, place.name);
   SHERD_ASSIGN_OR_RETURN(std::unique_ptr<File> file,
-                         OpenManifest(files, checkpoint_path, state->path));
+                         OpenManifest(files, place, state->path));
   if (state->after_read != nullptr) SHERD_RETURN_IF_ERROR(state->after_read());
   {
     absl::MutexLock lock(&state->mutex);
@@ -328,6 +334,9 @@ absl::StatusOr<ManifestReader> ManifestReader::Open(
   return ManifestReader(std::move(state));
 }
 
+const std::string& ManifestReader::directory() const {
+  return state_->directory;
+}
 const std::string& ManifestReader::path() const { return state_->path; }
 const ManifestSummary& ManifestReader::summary() const {
   return state_->summary;

@@ -36,12 +36,16 @@ class ManifestReader {
   // a sign of life where others wait. Its error is that of the call.
   using AfterRead = std::function<absl::Status()>;
 
+  // `checkpoint_path` is a directory, or the path of a manifest itself, as of a
+  // step of a series (manifest_names.h).
   //   kNotFound            There is no checkpoint at `checkpoint_path`.
   //   kFailedPrecondition  The manifest is a link that leads nowhere.
   static absl::StatusOr<ManifestReader> Open(FileSystem& files,
                                              const std::string& checkpoint_path,
                                              AfterRead after_read = nullptr);
 
+  // Where the data files are.
+  const std::string& directory() const;
   // The manifest's own path.
   const std::string& path() const;
   const ManifestSummary& summary() const;

@@ -164,7 +164,7 @@ absl::Status Loader::Prepare() {
                          ManifestReader::Open(files_, path_, after_read));
   save_id_ = manifest.summary().save_id;
   fingerprint_.Add(save_id_);
-  files_reader_.emplace(path_, std::move(manifest), files_, after_read);
+  files_reader_.emplace(std::move(manifest), files_, after_read);
   ledger_.emplace(
       *files_reader_, [this](int32_t item) -> const auto& {
         return *items_[static_cast<size_t>(item)].saved;

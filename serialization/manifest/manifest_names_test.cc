@@ -1,0 +1,62 @@
+#include "sherd/serialization/manifest/manifest_names.h"
+
+#include <limits>
+#include <optional>
+#include <string>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace sherd {
+namespace {
+
+TEST(ManifestNamesTest, NamesOfStepsAreInTheirOrder) {
+  std::string last;
+  for (const int64_t step :
+       {int64_t{0}, int64_t{9}, int64_t{10}, int64_t{1234567},
+        std::numeric_limits<int64_t>::max()}) {
+    const std::string name = StepManifestName(step);
+    EXPECT_LT(last, name);
+    EXPECT_EQ(StepOfManifestName(name), step);
+    EXPECT_TRUE(IsManifestName(name));
+    EXPECT_EQ(StepOfPinName(StepPinName(step)), step);
+    EXPECT_EQ(StepOfManifestName(StepPinName(step)), std::nullopt);
+    EXPECT_EQ(StepOfPinName(name), std::nullopt);
+    last = name;
+  }
+  EXPECT_EQ(StepManifestName(10), "step-00000000000000000010.sherd");
+}
+
+TEST(ManifestNamesTest, OtherNamesAreNone) {
+  EXPECT_TRUE(IsManifestName("manifest.sherd"));
+  for (const char* other :
+       {"", "step-.sherd", "step-10.sherd", "step-0000000000000000010.sherd",
+        "step-000000000000000000010.sherd", "step--0000000000000000010.sherd",
+        "step-+0000000000000000010.sherd", "step- 0000000000000000010.sherd",
+        "step-09223372036854775808.sherd", "step-99999999999999999999.sherd",
+        "step-00000000000000000010.sherd.tmp", "step-00000000000000000010",
+        "Step-00000000000000000010.sherd", "manifest.sherd.1.tmp",
+        "lease.sherd"}) {
+    EXPECT_FALSE(IsManifestName(other)) << other;
+  }
+}
+
+TEST(ManifestNamesTest, APathIsADirectoryUnlessItsLastPartIsAName) {
+  const std::string name = StepManifestName(7);
+  const auto expect = [](const std::string& path, const std::string& directory,
+                         const std::string& name) {
+    EXPECT_EQ(PlaceOfManifest(path).directory, directory) << path;
+    EXPECT_EQ(PlaceOfManifest(path).name, name) << path;
+  };
+  expect("a/b", "a/b", "manifest.sherd");
+  expect("a/b/", "a/b/", "manifest.sherd");
+  expect("", "", "manifest.sherd");
+  expect("a/b/manifest.sherd", "a/b", "manifest.sherd");
+  expect("a/b/" + name, "a/b", name);
+  expect("/" + name, "/", name);
+  expect(name, ".", name);
+  expect("a/" + name + "/b", "a/" + name + "/b", "manifest.sherd");
+}
+
+}  // namespace
+}  // namespace sherd
