@@ -16,6 +16,8 @@ struct RecoverOptions {
 };
 
 struct RecoverReport {
+  // Of the manifest.
+  std::string path;
   std::string save_id;
   int64_t tensors = 0;
   int64_t files = 0;
@@ -27,9 +29,11 @@ struct RecoverReport {
 
 // Rebuilds the manifest of the checkpoint `path`, which was lost or damaged,
 // from its data files: those of the newest save of which all files are there
-// and sound. Not collective: one process calls it, and no save may run. The
-// files and the manifest are made durable before it gets its name, so that one
-// is there after a crash, or none.
+// and sound. `path` is a directory, or the path of a manifest, also one that is
+// not there: of a step of a series, whose number data files have. Not
+// collective: one process calls it, and no save may run. The files and the
+// manifest are made durable before it gets its name, so that one is there after
+// a crash, or none.
 //
 // A save that wrote only what had changed (save_base.h) is rebuilt if the files
 // of earlier saves that it refers to are there, too.
@@ -50,6 +54,15 @@ struct RecoverReport {
 // these what it refers to once more.
 absl::StatusOr<RecoverReport> RecoverManifest(
     const std::string& path, const RecoverOptions& options = {});
+
+// The paths of the manifests that are damaged, or that are not there although
+// data files in the directory are of a save of them, in the order of names.
+//   kAlreadyExists  All manifests can be read.
+//   others          As RecoverManifest.
+//
+// Cost. Reads the headers of all data files, and all manifests.
+absl::StatusOr<std::vector<std::string>> FindLostManifests(
+    const std::string& directory, const RecoverOptions& options = {});
 
 }  // namespace sherd
 

@@ -5,6 +5,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
@@ -20,7 +21,9 @@
 #include "sherd/serialization/checkpoint/lease.h"
 #include "sherd/serialization/checkpoint/save/save_directory.h"
 #include "sherd/serialization/checkpoint/save/save_plan.h"
+#include "sherd/serialization/manifest/data_file.h"
 #include "sherd/serialization/manifest/manifest_codec.h"
+#include "sherd/serialization/manifest/manifest_names.h"
 #include "sherd/serialization/manifest/manifest_reader.h"
 #include "sherd/serialization/safetensors.h"
 #include "sherd/serialization/safetensors/crc32c.h"
@@ -107,7 +110,7 @@ class Rebuilder {
       const DataFileContents& contents = file.contents;
       if (contents.save_id != manifest_.save_id || contents.rank < next ||
           contents.world_size != first.world_size ||
-          contents.files != first.files ||
+          contents.files != first.files || contents.step != first.step ||
           contents.chunk_bytes != first.chunk_bytes) {
         return absl::DataLossError(absl::StrCat(
             JoinPath(path_, file.file.name), " says that it is of rank ",
@@ -325,13 +328,12 @@ class Rebuilder {
   std::map<std::string, FoundTensor> found_;
 };
 
-// That there is no manifest that can be read now or later.
+// That the manifest of that path is not there, or damaged for good.
 absl::Status CheckLost(FileSystem& files, const std::string& path) {
   const absl::Status status = ReadManifest(files, path).status();
   if (status.ok()) {
     return absl::AlreadyExistsError(
-        absl::StrCat(JoinPath(path, kManifestFileName),
-                     " is there, and can be read: nothing to recover"));
+        absl::StrCat(path, " is there, and can be read: nothing to recover"));
   }
   if (absl::IsNotFound(status) || absl::IsDataLoss(status)) {
     return absl::OkStatus();
@@ -339,21 +341,33 @@ absl::Status CheckLost(FileSystem& files, const std::string& path) {
   return status;
 }
 
-// Those that may be data files of version 2: files of version 1 do not say
+// The files of one save that may be of version 2: files of version 1 do not say
 // enough, and those that cannot be read are named later.
-absl::StatusOr<std::vector<std::string>> WithoutVersion1(
+struct SaveFiles {
+  std::vector<std::string> names;
+  // The manifest that one of them says they are of; none says so: "".
+  std::string manifest;
+};
+
+absl::StatusOr<SaveFiles> WithoutVersion1(
     FileSystem& files, const std::string& path,
     const std::vector<std::string>& names) {
-  std::vector<std::string> left;
+  SaveFiles save;
   for (const std::string& name : names) {
     const absl::StatusOr<SafetensorsFile> file =
         SafetensorsFile::Open(files, JoinPath(path, name));
     if (!file.ok() && !absl::IsDataLoss(file.status())) return file.status();
-    if (!file.ok() || IsDataFile({file->entries(), file->metadata()})) {
-      left.push_back(name);
-    }
+    if (file.ok() && !IsDataFile({file->entries(), file->metadata()})) continue;
+    save.names.push_back(name);
+    if (!file.ok()) continue;
+    const auto contents =
+        ParseDataFileHeader({file->entries(), file->metadata()}, file->path());
+    if (!contents.ok()) continue;
+    save.manifest = contents->step.has_value()
+                        ? StepManifestName(*contents->step)
+                        : kManifestFileName;
   }
-  return left;
+  return save;
 }
 
 // The save may not have made the files durable.
@@ -370,10 +384,10 @@ absl::Status SyncFiles(FileSystem& files, const std::string& path,
 // Makes the manifest the checkpoint.
 absl::Status Switch(FileSystem& files, const std::string& path,
                     const Manifest& manifest, SaveDirectory& directory) {
-  SHERD_ASSIGN_OR_RETURN(const std::string bytes, EncodeManifest(manifest));
   SHERD_RETURN_IF_ERROR(SyncFiles(files, path, manifest));
   SHERD_RETURN_IF_ERROR(directory.SyncNames());
-  absl::Status status = directory.Switch(bytes);
+  SHERD_ASSIGN_OR_RETURN(const std::string bytes, EncodeManifest(manifest));
+  absl::Status status = directory.Switch(manifest, bytes);
   if (!status.ok()) {
     files.Remove(JoinPath(path, StagedManifestName(directory.save_id())))
         .IgnoreError();
@@ -383,44 +397,85 @@ absl::Status Switch(FileSystem& files, const std::string& path,
 
 }  // namespace
 
+absl::StatusOr<std::vector<std::string>> FindLostManifests(
+    const std::string& directory, const RecoverOptions& options) {
+  FileSystem& files =
+      options.files != nullptr ? *options.files : FileSystem::Posix();
+  SHERD_ASSIGN_OR_RETURN(const std::vector<std::string> names,
+                         files.List(directory));
+  std::set<std::string> manifests;
+  for (const auto& [save_id, save_names] : ListDataFiles(names)) {
+    SHERD_ASSIGN_OR_RETURN(const SaveFiles save,
+                           WithoutVersion1(files, directory, save_names));
+    if (!save.manifest.empty()) manifests.insert(save.manifest);
+  }
+  for (const std::string& name : names) {
+    if (IsManifestName(name)) manifests.insert(name);
+  }
+  if (manifests.empty()) manifests.insert(kManifestFileName);
+  std::vector<std::string> lost;
+  absl::Status found;
+  for (const std::string& name : manifests) {
+    const std::string path = JoinPath(directory, name);
+    const absl::Status status = CheckLost(files, path);
+    if (status.ok()) {
+      lost.push_back(path);
+    } else if (absl::IsAlreadyExists(status)) {
+      found.Update(status);
+    } else {
+      return status;
+    }
+  }
+  if (lost.empty()) return found;
+  return lost;
+}
+
 absl::StatusOr<RecoverReport> RecoverManifest(const std::string& path,
                                               const RecoverOptions& options) {
   FileSystem& files =
       options.files != nullptr ? *options.files : FileSystem::Posix();
-  SHERD_RETURN_IF_ERROR(CheckLost(files, path));
-  SHERD_ASSIGN_OR_RETURN(std::vector<std::string> names, files.List(path));
+  const ManifestPlace place = PlaceOfManifest(path);
+  const std::string manifest_path = JoinPath(place.directory, place.name);
+  SHERD_RETURN_IF_ERROR(CheckLost(files, manifest_path));
+  SHERD_ASSIGN_OR_RETURN(std::vector<std::string> names,
+                         files.List(place.directory));
   FilesBySave saves = ListDataFiles(names);
   const auto none = [&] {
-    return absl::NotFoundError(absl::StrCat(
-        path, " has no data files of a save: there is nothing to recover"));
+    return absl::NotFoundError(
+        absl::StrCat(place.directory, " has no data files of a save of ",
+                     place.name, ": there is nothing to recover"));
   };
   if (saves.empty()) return none();
   // Under a number of its own: the save that wrote the files must not take the
   // lease for its own.
-  SaveDirectory directory(files, path, /*sync=*/true,
-                          [] { return absl::OkStatus(); });
+  SaveDirectory directory(files, place.directory, /*sync=*/true,
+                          [] { return absl::OkStatus(); },
+                          {.step = StepOfManifestName(place.name)});
   SHERD_ASSIGN_OR_RETURN(const uint64_t id,
                          directory.TakeLease(LeaseOptions().duration));
   directory.SetSaveId(id);
   // Again, now that no save is at work.
-  SHERD_RETURN_IF_ERROR(CheckLost(files, path));
-  SHERD_ASSIGN_OR_RETURN(names, files.List(path));
+  SHERD_RETURN_IF_ERROR(CheckLost(files, manifest_path));
+  SHERD_ASSIGN_OR_RETURN(names, files.List(place.directory));
   saves = ListDataFiles(names);
   RecoverReport report;
   absl::Status newest = none();
   for (const auto& [save_id, all_names] : saves) {
-    SHERD_ASSIGN_OR_RETURN(const std::vector<std::string> save_names,
-                           WithoutVersion1(files, path, all_names));
-    if (save_names.empty()) continue;
+    SHERD_ASSIGN_OR_RETURN(const SaveFiles save,
+                           WithoutVersion1(files, place.directory, all_names));
+    if (save.names.empty()) continue;
+    // Files that say nothing may be of this one.
+    if (!save.manifest.empty() && save.manifest != place.name) continue;
     const absl::StatusOr<Manifest> manifest =
-        Rebuilder(files, path, save_id).Run(save_names);
+        Rebuilder(files, place.directory, save_id).Run(save.names);
     if (!manifest.ok()) {
       if (!absl::IsDataLoss(manifest.status())) return manifest.status();
       if (report.passed_over.empty()) newest = manifest.status();
       report.passed_over.emplace_back(manifest.status().message());
       continue;
     }
-    SHERD_RETURN_IF_ERROR(Switch(files, path, *manifest, directory));
+    SHERD_RETURN_IF_ERROR(Switch(files, place.directory, *manifest, directory));
+    report.path = manifest_path;
     report.save_id = save_id;
     report.tensors = static_cast<int64_t>(manifest->tensors.size());
     report.files = static_cast<int64_t>(manifest->files.size());

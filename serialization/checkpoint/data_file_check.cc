@@ -26,11 +26,10 @@ absl::Span<std::byte> MutableBytes(std::string& text) {
 
 // Reads the chunks of one shard, or of a part of one, and compares them with
 // their CRCs; returns what it adds to the fingerprint.
-absl::StatusOr<uint32_t> CheckShard(File& file, int64_t data_begin,
-                                    const DataFileContents& contents,
-                                    size_t index, const SavedExtent& extent,
-                                    absl::Span<const uint32_t> crcs,
-                                    std::string& buffer) {
+absl::StatusOr<uint32_t> CheckShard(
+    File& file, int64_t data_begin, const DataFileContents& contents,
+    size_t index, const SavedExtent& extent, absl::Span<const uint32_t> crcs,
+    std::string& buffer, const std::function<absl::Status()>& after_read) {
   const DataFileShard& shard = contents.shards[index];
   const DataFileTensor& tensor = contents.tensors[shard.tensor];
   BoxFingerprint fingerprint(tensor.sizes, shard, SizeOf(tensor.dtype));
@@ -42,6 +41,7 @@ absl::StatusOr<uint32_t> CheckShard(File& file, int64_t data_begin,
     const int64_t begin = data_begin + extent.data_offset + from;
     buffer.resize(static_cast<size_t>(bytes));
     SHERD_RETURN_IF_ERROR(file.ReadAt(begin, MutableBytes(buffer)));
+    if (after_read != nullptr) SHERD_RETURN_IF_ERROR(after_read());
     const uint32_t crc = Crc32c(AsBytes(buffer));
     const uint32_t expected = crcs[extent.first_chunk + chunk];
     if (crc != expected) {
@@ -98,8 +98,9 @@ absl::StatusOr<std::string> ReadHeaderChecked(File& file, int64_t data_begin,
   return front;
 }
 
-absl::StatusOr<CheckedDataFile> CheckDataFile(FileSystem& files,
-                                              const std::string& path) {
+absl::StatusOr<CheckedDataFile> CheckDataFile(
+    FileSystem& files, const std::string& path,
+    const std::function<absl::Status()>& after_read) {
   SHERD_ASSIGN_OR_RETURN(const SafetensorsFile opened,
                          SafetensorsFile::Open(files, path));
   CheckedDataFile checked;
@@ -131,9 +132,10 @@ absl::StatusOr<CheckedDataFile> CheckDataFile(FileSystem& files,
       ReadHeaderChecked(*file, opened.data_begin(), crcs[0]).status());
   std::string buffer;
   for (size_t i = 0; i < contents.shards.size(); ++i) {
-    SHERD_ASSIGN_OR_RETURN(checked.fingerprints.emplace_back(),
-                           CheckShard(*file, opened.data_begin(), contents, i,
-                                      checked.extents[i], crcs, buffer));
+    SHERD_ASSIGN_OR_RETURN(
+        checked.fingerprints.emplace_back(),
+        CheckShard(*file, opened.data_begin(), contents, i, checked.extents[i],
+                   crcs, buffer, after_read));
   }
   return checked;
 }

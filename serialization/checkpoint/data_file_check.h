@@ -2,6 +2,7 @@
 #define SHERD_SERIALIZATION_CHECKPOINT_DATA_FILE_CHECK_H_
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -31,11 +32,13 @@ struct CheckedDataFile {
 // Whether a safetensors file claims to be a data file of version 2 or later.
 bool IsDataFile(const SafetensorsHeader& header);
 
-// Reads and checks a whole file. Needs no manifest.
+// Reads and checks a whole file. Needs no manifest. `after_read` is called
+// after each read of a chunk; its error ends the work.
 //   kDataLoss  The message has file, tensor and offset.
 //   others     As SafetensorsFile::Open and ParseDataFileHeader.
-absl::StatusOr<CheckedDataFile> CheckDataFile(FileSystem& files,
-                                              const std::string& path);
+absl::StatusOr<CheckedDataFile> CheckDataFile(
+    FileSystem& files, const std::string& path,
+    const std::function<absl::Status()>& after_read = nullptr);
 
 // Reads the bytes before the data, which are `data_begin`, and checks that they
 // have the CRC, and that they claim to be so many.

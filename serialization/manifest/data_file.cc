@@ -24,6 +24,8 @@ constexpr absl::string_view kVersion = "2";
 
 // Metadata. Numbers are decimal.
 constexpr char kSaveIdKey[] = "sherd_save_id";
+// Only of a step of a series.
+constexpr char kStepKey[] = "sherd_step";
 constexpr char kFormatKey[] = "sherd_format";
 constexpr char kWorldSizeKey[] = "sherd_world_size";
 constexpr char kRankKey[] = "sherd_rank";
@@ -88,6 +90,9 @@ std::map<std::string, std::string> MetadataOf(
       {kEmptyTensorsKey, std::move(empty)},
       {kPlacementsKey, std::move(placements)}};
   AppendSplitShards(contents, metadata);
+  if (contents.step.has_value()) {
+    metadata[kStepKey] = absl::StrCat(*contents.step);
+  }
   return metadata;
 }
 
@@ -109,6 +114,7 @@ class ContentsReader {
     }
     SHERD_ASSIGN_OR_RETURN(const absl::string_view id, Find(kSaveIdKey));
     contents_.save_id = std::string(id);
+    SHERD_RETURN_IF_ERROR(ReadStep());
     SHERD_RETURN_IF_ERROR(ReadNumber(kWorldSizeKey, 1, contents_.world_size));
     SHERD_RETURN_IF_ERROR(ReadNumber(kRankKey, 0, contents_.rank));
     SHERD_RETURN_IF_ERROR(ReadNumber(kFilesKey, 1, contents_.files));
@@ -162,6 +168,18 @@ class ContentsReader {
       return MalformedMetadata(key);
     }
     value = static_cast<int32_t>(number);
+    return absl::OkStatus();
+  }
+
+  absl::Status ReadStep() {
+    const auto it = header_.metadata.find(kStepKey);
+    if (it == header_.metadata.end()) return absl::OkStatus();
+    TextScanner scanner(it->second);
+    int64_t step;
+    if (!scanner.Number(step) || !scanner.done()) {
+      return MalformedMetadata(kStepKey);
+    }
+    contents_.step = step;
     return absl::OkStatus();
   }
 

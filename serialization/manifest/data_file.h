@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -72,6 +73,8 @@ struct SplitShard : Box {
 // All that a data file says about itself and its save.
 struct DataFileContents {
   std::string save_id;
+  // Of the series of which the save is a step; nullopt: of none.
+  std::optional<int64_t> step;
   int32_t world_size = 1;
   // The rank that wrote it, and how many wrote a file in this save.
   int32_t rank = 0;

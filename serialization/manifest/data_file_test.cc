@@ -1,6 +1,7 @@
 #include "sherd/serialization/manifest/data_file.h"
 
 #include <functional>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -15,7 +16,10 @@ namespace sherd {
 namespace {
 
 using sherd::testing::IsOk;
+using sherd::testing::IsOkAndHolds;
 using sherd::testing::StatusIs;
+
+constexpr int64_t kMaxStep = std::numeric_limits<int64_t>::max();
 
 DataFileContents Contents() {
   DataFileContents contents;
@@ -51,11 +55,24 @@ TEST(DataFileTest, TheHeaderSurvivesEncodingAndParsing) {
   EXPECT_EQ(again, contents);
 }
 
+TEST(DataFileTest, TheStepOfASeriesSurvivesToo) {
+  DataFileContents contents = Contents();
+  for (const int64_t step : {int64_t{0}, int64_t{1200}, kMaxStep}) {
+    contents.step = step;
+    EXPECT_THAT(ParseDataFileHeader(Header(contents), "f"),
+                IsOkAndHolds(contents));
+  }
+}
+
 TEST(DataFileTest, MetadataThatDoesNotFitIsRefused) {
   const SafetensorsHeader intact = Header(Contents());
   const std::vector<std::function<void(SafetensorsHeader&)>> changes = {
       [](auto& h) { h.metadata.erase("sherd_format"); },
       [](auto& h) { h.metadata["sherd_format"] = "1"; },
+      [](auto& h) { h.metadata["sherd_step"] = ""; },
+      [](auto& h) { h.metadata["sherd_step"] = "-1"; },
+      [](auto& h) { h.metadata["sherd_step"] = "01"; },
+      [](auto& h) { h.metadata["sherd_step"] = "9223372036854775808"; },
       [](auto& h) { h.metadata["sherd_rank"] = "4"; },
       [](auto& h) { h.metadata["sherd_rank"] = "02"; },
       [](auto& h) { h.metadata["sherd_files"] = "5"; },

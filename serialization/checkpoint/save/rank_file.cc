@@ -125,9 +125,10 @@ class RankFileWriter {
   }
 
   absl::StatusOr<FileReport> Write(
-      File& file, const std::string& save_id, const RankFileOptions& options,
+      File& file, const RankFileOptions& options,
       const std::function<absl::Status()>& progress) {
-    file_.contents.save_id = save_id;
+    file_.contents.save_id = options.save_id;
+    file_.contents.step = options.step;
     SHERD_ASSIGN_OR_RETURN(const std::string header,
                            EncodeDataFileHeader(file_.contents));
     report_.data_begin = static_cast<int64_t>(header.size());
@@ -314,16 +315,15 @@ FileParts AllParts(const SavePlan& plan) {
 
 absl::StatusOr<FileReport> WriteRankFile(
     FileSystem& files, const std::string& path, const SavePlan& plan,
-    FileParts parts, const std::string& save_id,
-    absl::Span<const NamedTensor> tensors, ShardElementsFn elements,
-    const RankFileOptions& options,
+    FileParts parts, absl::Span<const NamedTensor> tensors,
+    ShardElementsFn elements, const RankFileOptions& options,
     const std::function<absl::Status()>& progress, absl::Span<uint32_t> sums,
     std::vector<uint32_t>* fingerprints) {
   if (plan.shards.empty()) return FileReport();
   SHERD_ASSIGN_OR_RETURN(std::unique_ptr<File> file, files.Create(path));
   return RankFileWriter(plan, std::move(parts), tensors, elements, sums,
                         fingerprints)
-      .Write(*file, save_id, options, progress);
+      .Write(*file, options, progress);
 }
 
 }  // namespace sherd

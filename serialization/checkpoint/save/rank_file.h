@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -59,6 +60,9 @@ FileParts AllParts(const SavePlan& plan);
 int64_t ShardBytes(const SavePlan& plan, size_t shard);
 
 struct RankFileOptions {
+  // As in DataFileContents.
+  std::string save_id;
+  std::optional<int64_t> step;
   // As in SaveOptions.
   bool sync = true;
   int64_t max_unsynced_bytes = int64_t{256} << 20;
@@ -87,9 +91,8 @@ using ShardElementsFn =
 // the disk is given the data while the next is written.
 absl::StatusOr<FileReport> WriteRankFile(
     FileSystem& files, const std::string& path, const SavePlan& plan,
-    FileParts parts, const std::string& save_id,
-    absl::Span<const NamedTensor> tensors, ShardElementsFn elements,
-    const RankFileOptions& options,
+    FileParts parts, absl::Span<const NamedTensor> tensors,
+    ShardElementsFn elements, const RankFileOptions& options,
     const std::function<absl::Status()>& progress, absl::Span<uint32_t> sums,
     std::vector<uint32_t>* fingerprints = nullptr);
 

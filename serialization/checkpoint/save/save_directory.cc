@@ -8,7 +8,6 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/match.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/string_view.h"
@@ -22,6 +21,7 @@
 #include "sherd/serialization/checkpoint/save/save_plan.h"
 #include "sherd/serialization/checkpoint/save/shard_writer.h"
 #include "sherd/serialization/manifest/manifest_codec.h"
+#include "sherd/serialization/manifest/manifest_names.h"
 #include "sherd/serialization/manifest/manifest_reader.h"
 #include "sherd/serialization/wire/little_endian.h"
 
@@ -42,17 +42,6 @@ absl::Status WithAdvice(const absl::Status& synced) {
 
 std::string SaveIdText(uint64_t id) { return absl::StrFormat("%016x", id); }
 
-// The number of the save that wrote a manifest; 0 for version 1, whose numbers
-// have no order.
-uint64_t NumberOf(const ManifestReader& manifest) {
-  uint64_t number = 0;
-  if (manifest.summary().version == 1 ||
-      !absl::SimpleHexAtoi(manifest.summary().save_id, &number)) {
-    return 0;
-  }
-  return number;
-}
-
 // The files that a manifest names; false if they cannot be read.
 bool AddFileNames(const ManifestReader& manifest,
                   absl::flat_hash_set<std::string>& names) {
@@ -67,11 +56,16 @@ bool AddFileNames(const ManifestReader& manifest,
 }  // namespace
 
 SaveDirectory::SaveDirectory(FileSystem& files, std::string path, bool sync,
-                             Progress progress)
+                             Progress progress, SaveTarget target)
     : files_(files),
       path_(std::move(path)),
       sync_(sync),
-      progress_(std::move(progress)) {}
+      progress_(std::move(progress)),
+      target_(std::move(target)),
+      manifest_name_(target_.step.has_value() ? StepManifestName(*target_.step)
+                                              : kManifestFileName),
+      index_(target_.index != nullptr ? target_.index
+                                      : std::make_shared<ManifestIndex>()) {}
 
 absl::StatusOr<uint64_t> SaveDirectory::Take(absl::Duration lease_duration,
                                              int64_t tensor_bytes) {
@@ -91,24 +85,29 @@ absl::StatusOr<uint64_t> SaveDirectory::Take(absl::Duration lease_duration,
 
 absl::StatusOr<uint64_t> SaveDirectory::TakeLease(
     absl::Duration lease_duration) {
-  uint64_t id = static_cast<uint64_t>(absl::ToUnixNanos(absl::Now()));
-  if (const auto manifest = ManifestReader::Open(files_, path_);
-      manifest.ok()) {
-    const uint64_t number = NumberOf(*manifest);
-    if (number == std::numeric_limits<uint64_t>::max()) {
-      return absl::FailedPreconditionError(
-          absl::StrCat(JoinPath(path_, kManifestFileName), " has the save id ",
-                       SaveIdText(number),
-                       ", expected one that a later save can exceed; "
-                       "load the checkpoint and save it to another directory"));
-    }
-    id = std::max(id, number + 1);
+  SHERD_RETURN_IF_ERROR(Refresh().status());
+  std::string last;
+  const uint64_t number = index_->last_number(&last);
+  if (number == std::numeric_limits<uint64_t>::max()) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        JoinPath(path_, last), " has the save id ", SaveIdText(number),
+        ", expected one that a later save can exceed; "
+        "load the checkpoint and save it to another directory"));
   }
+  const uint64_t id = std::max(
+      static_cast<uint64_t>(absl::ToUnixNanos(absl::Now())), number + 1);
   SHERD_ASSIGN_OR_RETURN(lease_,
                          CheckpointLease::Take(files_, path_, SaveIdText(id),
                                                {lease_duration, sync_}));
   SHERD_RETURN_IF_ERROR(RemoveStaged());
   return id;
+}
+
+// Returns the names in the directory.
+absl::StatusOr<std::vector<std::string>> SaveDirectory::Refresh() {
+  absl::StatusOr<std::vector<std::string>> names = files_.List(path_);
+  if (names.ok()) index_->Refresh(files_, path_, *names);
+  return names;
 }
 
 void SaveDirectory::SetSaveId(uint64_t id) { save_id_ = SaveIdText(id); }
@@ -127,25 +126,19 @@ absl::Status SaveDirectory::RemoveStaged() {
 }
 
 // Removes files of saves that are over: all that have the names of a save's
-// files and that the manifest, if there is one, does not name. Data files that
-// cannot be removed now are left to the next save.
+// files and that no manifest names. Data files that cannot be removed now are
+// left to the next save.
 absl::Status SaveDirectory::RemoveLeftovers(uint64_t id) {
-  SHERD_ASSIGN_OR_RETURN(const std::vector<std::string> names,
-                         files_.List(path_));
-  absl::flat_hash_set<std::string> in_use;
-  const auto manifest = ManifestReader::Open(files_, path_);
-  if (manifest.ok()) {
-    if (NumberOf(*manifest) >= id) {
-      return absl::AbortedError(absl::StrCat(
-          "a save of ", path_, " has just ended that has a later number than ",
-          SaveIdText(id), "; save again"));
-    }
-    if (!AddFileNames(*manifest, in_use)) return absl::OkStatus();
-  } else if (!absl::IsNotFound(manifest.status())) {
-    // There is one: it cannot be read now, or leads to a file that is away,
-    // or only another build reads it.
-    return absl::OkStatus();
+  SHERD_ASSIGN_OR_RETURN(const std::vector<std::string> names, Refresh());
+  if (index_->last_number() >= id) {
+    return absl::AbortedError(absl::StrCat(
+        "a save of ", path_, " has just ended that has a later number than ",
+        SaveIdText(id), "; save again"));
   }
+  // One that is there cannot be read now, or leads to a file that is away, or
+  // only another build reads it.
+  if (!index_->complete()) return absl::OkStatus();
+  const absl::flat_hash_set<std::string> in_use = index_->in_use();
   std::vector<std::string> unused;
   for (const std::string& name : names) {
     if (IsSaveFileName(name) && !IsStagedManifestName(name) &&
@@ -167,7 +160,8 @@ absl::Status SaveDirectory::RemoveUnused(
 }
 
 void SaveDirectory::RemoveOwnFiles() {
-  const auto manifest = ManifestReader::Open(files_, path_);
+  const auto manifest =
+      ManifestReader::Open(files_, JoinPath(path_, manifest_name_));
   if (manifest.ok() ? manifest->summary().save_id == save_id_
                     : !absl::IsNotFound(manifest.status())) {
     return;
@@ -184,18 +178,106 @@ void SaveDirectory::RemoveOwnFiles() {
 }
 
 void SaveDirectory::ListReplaced(int rank, int world_size) {
-  for (std::string& name :
-       files_.List(path_).value_or(std::vector<std::string>())) {
+  std::vector<std::string> names =
+      files_.List(path_).value_or(std::vector<std::string>());
+  shared_ =
+      target_.step.has_value() ||
+      std::any_of(names.begin(), names.end(), [this](const std::string& name) {
+        return IsManifestName(name) && name != manifest_name_;
+      });
+  if (shared_ && rank != 0) return;
+  for (std::string& name : names) {
     if (!IsSaveFileName(name) || absl::StrContains(name, save_id_)) continue;
-    if (Fingerprint().Add(name).value() % static_cast<uint64_t>(world_size) ==
-        static_cast<uint64_t>(rank)) {
+    if (shared_ ||
+        Fingerprint().Add(name).value() % static_cast<uint64_t>(world_size) ==
+            static_cast<uint64_t>(rank)) {
       replaced_.push_back(std::move(name));
     }
   }
 }
 
+void SaveDirectory::RemoveExpired() {
+  if (!shared_) return;
+  // Of another holder nothing may go, whatever this one knows.
+  const absl::Status held = lease_->Check();
+  if (!held.ok()) {
+    SHERD_LOG(kWarning) << "old files stay: " << held.ToString();
+    return;
+  }
+  const bool removed = RemoveExpiredSteps();
+  if (!index_->complete()) return;
+  const absl::flat_hash_set<std::string> in_use = index_->in_use();
+  std::vector<std::string> unused;
+  for (const std::string& name : replaced_) {
+    if (!in_use.contains(name)) unused.push_back(name);
+  }
+  // The switch itself has been made durable.
+  if (unused.empty() || ((removed || !sync_) && !ManifestWillLast())) return;
+  for (const std::string& name : unused) {
+    RemoveOldFile(name);
+    if (!progress_().ok()) return;
+  }
+}
+
+// Returns whether there were any.
+bool SaveDirectory::RemoveExpiredSteps() {
+  if (!target_.step.has_value()) return false;
+  bool removed = false;
+  for (const int64_t step :
+       ExpiredSteps(target_.retention, *target_.step, index_->steps())) {
+    // Now, since it may have been pinned while data was written.
+    const absl::StatusOr<FileKind> pin =
+        files_.KindOf(JoinPath(path_, StepPinName(step)));
+    if (!pin.ok() || *pin != FileKind::kNone) continue;
+    if (const absl::Status status = RemoveStep(step); !status.ok()) {
+      SHERD_LOG(kWarning) << "an old step stays: " << status.ToString();
+      continue;
+    }
+    removed = true;
+    if (!progress_().ok()) break;
+  }
+  return removed;
+}
+
+absl::Status SaveDirectory::RemoveStep(int64_t step) {
+  const std::string name = StepManifestName(step);
+  const absl::Status status = files_.Remove(JoinPath(path_, name));
+  if (!status.ok() && !absl::IsNotFound(status)) return status;
+  index_->Removed(name);
+  return absl::OkStatus();
+}
+
+absl::Status SaveDirectory::RemoveStepsAfter(int64_t step,
+                                             absl::Duration lease_duration) {
+  SHERD_ASSIGN_OR_RETURN(const bool exists, files_.Exists(path_));
+  if (!exists) return absl::OkStatus();
+  SHERD_ASSIGN_OR_RETURN(const uint64_t id, TakeLease(lease_duration));
+  SetSaveId(id);
+  // Now that no save is at work.
+  SHERD_ASSIGN_OR_RETURN(const std::vector<std::string> names, Refresh());
+  std::vector<int64_t> later;
+  for (const StepState& state : index_->steps()) {
+    if (state.step <= step) continue;
+    later.push_back(state.step);
+    const std::string pin = StepPinName(state.step);
+    if (std::binary_search(names.begin(), names.end(), pin)) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("step ", state.step, " is pinned by ",
+                       JoinPath(path_, pin), "; unpin it first"));
+    }
+  }
+  if (later.empty()) return absl::OkStatus();
+  std::reverse(later.begin(), later.end());
+  for (const int64_t number : later) {
+    SHERD_RETURN_IF_ERROR(RemoveStep(number));
+    SHERD_RETURN_IF_ERROR(progress_());
+  }
+  SHERD_RETURN_IF_ERROR(files_.SyncDirectory(path_));
+  return RemoveLeftovers(id);
+}
+
 void SaveDirectory::RemoveReplaced(bool shares_files) {
-  if (replaced_.empty()) return;
+  if (shared_ || replaced_.empty()) return;
   if (!sync_ && !ManifestWillLast()) return;
   absl::flat_hash_set<std::string> in_use;
   if (shares_files) {
@@ -223,7 +305,9 @@ bool SaveDirectory::ManifestWillLast() {
 
 void SaveDirectory::RemoveOldFile(const std::string& name) {
   const absl::Status status = files_.Remove(JoinPath(path_, name));
-  if (!status.ok() && !absl::IsNotFound(status)) {
+  if (status.ok() || absl::IsNotFound(status)) {
+    index_->Removed(name);
+  } else {
     SHERD_LOG(kWarning) << "an old file stays: " << status.ToString();
   }
 }
@@ -234,26 +318,40 @@ absl::Status SaveDirectory::SyncNames() {
   return sync_ ? WithAdvice(files_.SyncDirectory(path_)) : absl::OkStatus();
 }
 
-absl::Status SaveDirectory::Switch(const std::string& manifest) {
-  const std::string target = JoinPath(path_, kManifestFileName);
+absl::Status SaveDirectory::Switch(const Manifest& manifest,
+                                   const std::string& bytes) {
   const std::string staged = JoinPath(path_, StagedManifestName(save_id_));
-  SHERD_RETURN_IF_ERROR(Stage(staged, manifest));
+  SHERD_RETURN_IF_ERROR(Stage(staged, bytes));
   SHERD_RETURN_IF_ERROR(lease_->Check());
-  absl::Status renamed = files_.Rename(staged, target);
-  if (absl::IsNotFound(renamed)) {
-    // Another save has taken the lease over and removed the staged manifest;
-    // or a server that was asked twice has renamed it the first time.
-    const auto current = ReadFile(files_, target, kMaxManifestBytes);
-    if (current.ok() && *current == manifest) {
-      renamed = absl::OkStatus();
-    } else {
-      SHERD_RETURN_IF_ERROR(lease_->Check());
-    }
-  }
-  SHERD_RETURN_IF_ERROR(renamed);
+  SHERD_RETURN_IF_ERROR(Place(staged, bytes));
+  const bool is_new = !index_->entries().contains(manifest_name_);
+  index_->Placed(manifest_name_, manifest);
   if (!sync_) return absl::OkStatus();
-  return Annotate(SyncRenamed(files_, target),
-                  "the new checkpoint has replaced the old one");
+  return Annotate(SyncRenamed(files_, JoinPath(path_, manifest_name_)),
+                  target_.step.has_value() && is_new
+                      ? "the step is there"
+                      : "the new checkpoint has replaced the old one");
+}
+
+// Gives the staged manifest its name: that of a step that was not there must
+// still be free.
+absl::Status SaveDirectory::Place(const std::string& staged,
+                                  const std::string& bytes) {
+  const std::string target = JoinPath(path_, manifest_name_);
+  const bool replaces =
+      !target_.step.has_value() || index_->entries().contains(manifest_name_);
+  const absl::Status renamed = replaces ? files_.Rename(staged, target)
+                                        : files_.RenameNew(staged, target);
+  if (!absl::IsNotFound(renamed) && !absl::IsAlreadyExists(renamed)) {
+    return renamed;
+  }
+  // Another save has taken the lease over and removed the staged manifest, or
+  // has saved the same step; or a server that was asked twice has renamed it
+  // the first time.
+  const auto current = ReadFile(files_, target, kMaxManifestBytes);
+  if (current.ok() && *current == bytes) return absl::OkStatus();
+  SHERD_RETURN_IF_ERROR(lease_->Check());
+  return renamed;
 }
 
 absl::Status SaveDirectory::Stage(const std::string& staged,

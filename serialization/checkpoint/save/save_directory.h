@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -12,11 +13,25 @@
 #include "absl/time/time.h"
 #include "sherd/core/base/file.h"
 #include "sherd/serialization/checkpoint/lease.h"
+#include "sherd/serialization/checkpoint/series/manifest_index.h"
+#include "sherd/serialization/checkpoint/series/retention.h"
+#include "sherd/serialization/manifest/manifest.h"
 
 namespace sherd {
 
+// The manifest that a save writes, and what goes when it is there.
+struct SaveTarget {
+  // Of a series, whose steps share the directory; nullopt: manifest.sherd.
+  std::optional<int64_t> step;
+  RetentionRule retention;
+  // What rank 0 remembers of the directory from one save to the next; null:
+  // nothing.
+  std::shared_ptr<ManifestIndex> index;
+};
+
 // The directory of a checkpoint as one rank of a save changes it: who may
-// write, which files go, and the switch to the new checkpoint. Not thread-safe.
+// write, which files go, and the switch to the new checkpoint. A file is in use
+// as long as any manifest of the directory names it. Not thread-safe.
 class SaveDirectory {
  public:
   // Called after each operation that may take a while; its error ends the work.
@@ -24,7 +39,7 @@ class SaveDirectory {
 
   // `files` is borrowed.
   SaveDirectory(FileSystem& files, std::string path, bool sync,
-                Progress progress);
+                Progress progress, SaveTarget target = {});
 
   // Rank 0, before anything is written: creates the directory, takes the lease
   // for a new save, removes what earlier saves left, and checks that there is
@@ -44,9 +59,10 @@ class SaveDirectory {
   // As in the names of files.
   const std::string& save_id() const { return save_id_; }
 
-  // Each rank, before the switch: notes its share of the files that the switch
-  // will leave without use. None is then of a save that takes the lease over
-  // once this one has switched.
+  // Each rank, before the switch: notes the files that the switch may leave
+  // without use. None is then of a save that takes the lease over once this one
+  // has switched. If the manifest is the only one, each notes its share;
+  // otherwise rank 0, which knows them all, notes every one.
   void ListReplaced(int rank, int world_size);
 
   // Makes the names that this rank created durable, if the save is.
@@ -54,14 +70,26 @@ class SaveDirectory {
 
   // Rank 0: makes `manifest` the checkpoint, by the steps of CheckpointLease:
   // it is staged under a name of its own, the lease is checked, and then the
-  // name given.
-  absl::Status Switch(const std::string& manifest);
+  // name given. `bytes` are its encoding.
+  absl::Status Switch(const Manifest& manifest, const std::string& bytes);
+
+  // Rank 0, after the switch, with the lease: where there are other manifests,
+  // removes those of the steps that are over by the retention, and then, once
+  // that is durable, those of the files from ListReplaced() that no manifest
+  // names. What cannot be removed stays, with a warning.
+  void RemoveExpired();
 
   // Rank 0, after the switch or an error.
   void Release() { lease_.reset(); }
 
-  // After the switch: removes what ListReplaced noted, but for files of earlier
-  // saves that the manifest names, if there may be any.
+  // Rank 0, instead of a save: takes the lease, removes the manifests of all
+  // steps above `step`, the largest first, and then, once that is durable, the
+  // files that no manifest names. A directory that is not there has none.
+  //   kFailedPrecondition  One of them is pinned; nothing was removed.
+  absl::Status RemoveStepsAfter(int64_t step, absl::Duration lease_duration);
+
+  // Each rank, after the switch: removes its share, if the manifest is the only
+  // one, but for files of earlier saves that it names, if there may be any.
   void RemoveReplaced(bool shares_files);
 
   // Rank 0, after an error, with or without the lease: removes what this save
@@ -72,6 +100,10 @@ class SaveDirectory {
   absl::Status RemoveStaged();
   absl::Status RemoveLeftovers(uint64_t id);
   absl::Status RemoveUnused(const std::vector<std::string>& names);
+  absl::StatusOr<std::vector<std::string>> Refresh();
+  absl::Status Place(const std::string& staged, const std::string& bytes);
+  bool RemoveExpiredSteps();
+  absl::Status RemoveStep(int64_t step);
   bool ManifestWillLast();
   void RemoveOldFile(const std::string& name);
   absl::Status Stage(const std::string& staged, const std::string& bytes);
@@ -80,9 +112,14 @@ class SaveDirectory {
   const std::string path_;
   const bool sync_;
   const Progress progress_;
+  const SaveTarget target_;
+  const std::string manifest_name_;
+  const std::shared_ptr<ManifestIndex> index_;
   std::string save_id_;
   std::unique_ptr<CheckpointLease> lease_;
   std::vector<std::string> replaced_;
+  // Whether there are, or may be, other manifests.
+  bool shared_ = false;
 };
 
 }  // namespace sherd

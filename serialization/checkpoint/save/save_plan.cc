@@ -125,13 +125,14 @@ std::string DataFileName(int rank, int world_size, absl::string_view save_id) {
 }
 
 bool IsSaveFileName(absl::string_view name) {
-  if (IsStagedManifestName(name)) return true;
-  absl::string_view rest = name;
+  if (IsStagedManifestName(name) || IsDataFileName(name)) return true;
   // lease.sherd.<16 hex digits>.tmp
-  if (absl::ConsumePrefix(&rest, absl::StrCat(kLeaseFileName, ".")) &&
-      absl::ConsumeSuffix(&rest, ".tmp")) {
-    return IsSaveId(rest);
-  }
+  return absl::ConsumePrefix(&name, absl::StrCat(kLeaseFileName, ".")) &&
+         absl::ConsumeSuffix(&name, ".tmp") && IsSaveId(name);
+}
+
+bool IsDataFileName(absl::string_view name) {
+  absl::string_view rest = name;
   // shard-<rank>-of-<ranks>.<16 hex digits>.safetensors
   if (!absl::ConsumePrefix(&rest, kShardPrefix) || !ConsumeDigits(rest) ||
       !absl::ConsumePrefix(&rest, "-of-") || !ConsumeDigits(rest) ||

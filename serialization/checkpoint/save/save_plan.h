@@ -103,6 +103,9 @@ int CountFiles(const SaveLayout& layout);
 // The name of the data file of `rank`.
 std::string DataFileName(int rank, int world_size, absl::string_view save_id);
 
+// Whether a name is of that form.
+bool IsDataFileName(absl::string_view name);
+
 // Whether a name in a checkpoint's directory is one that a save gives to its
 // data files and temporary files, and may therefore remove.
 bool IsSaveFileName(absl::string_view name);

@@ -17,6 +17,7 @@
 #include "sherd/serialization/checkpoint/sharded_layout.h"
 #include "sherd/serialization/manifest/manifest.h"
 #include "sherd/serialization/manifest/manifest_codec.h"
+#include "sherd/serialization/manifest/manifest_names.h"
 #include "sherd/serialization/safetensors/tensor_fingerprint.h"
 #include "sherd/serialization/wire/little_endian.h"
 
@@ -34,14 +35,18 @@ std::string Saver::LabelOf(const std::string& path) {
 
 Saver::Saver(SaveJob job)
     : job_(std::move(job)),
-      label_(LabelOf(job_.path)),
+      label_(absl::StrCat(LabelOf(job_.path),
+                          job_.target.step.has_value()
+                              ? absl::StrCat(" step ", *job_.target.step)
+                              : "")),
       operation_(kOperation, label_),
       tensors_(*job_.tensors),
       group_(*job_.group),
       files_(job_.options.files != nullptr ? *job_.options.files
                                            : FileSystem::Posix()),
-      directory_(files_, job_.path, job_.options.sync,
-                 [this] { return step_->MadeProgress(); }) {
+      directory_(
+          files_, job_.path, job_.options.sync,
+          [this] { return step_->MadeProgress(); }, job_.target) {
   for (const auto& [name, tensor] : tensors_) {
     named_.push_back({&name, &tensor});
   }
@@ -55,6 +60,7 @@ absl::Status Saver::Run() {
                                    .Add(job_.path)
                                    .Add(job_.options.sync)
                                    .Add(job_.options.check_replicas)
+                                   .Add(job_.target.step.value_or(-1))
                                    .Add(agreed_)
                                    .value();
   // Rank 0 brings the number of the save, the others nothing.
@@ -82,6 +88,7 @@ void Saver::BeginStep(size_t note_bytes) {
 // on since with it ranks remove files of the old checkpoint without a sync of
 // their own, as rank 0 has made the switch durable.
 absl::Status Saver::Prepare() {
+  SHERD_RETURN_IF_ERROR(CheckTarget());
   SHERD_RETURN_IF_ERROR(MakePlan());
   agreed_ = static_cast<int64_t>(plan_->fingerprint);
   sums_.resize(tensors_.size());
@@ -108,6 +115,18 @@ absl::Status Saver::MakePlan() {
   return absl::OkStatus();
 }
 
+absl::Status Saver::CheckTarget() const {
+  if (PlaceOfManifest(job_.path).directory != job_.path) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the path has the name of a manifest, expected that of a directory"));
+  }
+  if (job_.target.step.value_or(0) < 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("expected a step of 0 or more, got ", *job_.target.step));
+  }
+  return absl::OkStatus();
+}
+
 // As AgreedValue::describe has it. Ranks that differ have not saved yet, and
 // may take the time.
 std::string Saver::DescribeCall() const {
@@ -115,6 +134,9 @@ std::string Saver::DescribeCall() const {
       absl::StrCat("path ", PrintableLine(job_.path), "\nsync ",
                    job_.options.sync ? "true" : "false", "\ncheck_replicas ",
                    job_.options.check_replicas ? "true" : "false", "\n");
+  if (job_.target.step.has_value()) {
+    absl::StrAppend(&text, "step ", *job_.target.step, "\n");
+  }
   std::vector<TensorToSave> layouts;
   for (const auto& [name, tensor] : tensors_) {
     if (tensor.group() == nullptr) continue;
@@ -176,10 +198,13 @@ absl::Status Saver::WriteFile() {
       report_,
       WriteRankFile(
           files_, JoinPath(job_.path, name), *plan_,
-          increment_ ? increment_->file() : AllParts(*plan_),
-          directory_.save_id(), named_,
+          increment_ ? increment_->file() : AllParts(*plan_), named_,
           [this](const PlannedShard& shard) { return ElementsOf(shard); },
-          {job_.options.sync, job_.options.max_unsynced_bytes, NumThreads()},
+          {.save_id = directory_.save_id(),
+           .step = job_.target.step,
+           .sync = job_.options.sync,
+           .max_unsynced_bytes = job_.options.max_unsynced_bytes,
+           .threads = NumThreads()},
           [this] { return step_->MadeProgress(); }, absl::MakeSpan(sums_),
           increment_ ? &fingerprints_ : nullptr));
   report_.extent_bytes = static_cast<uint32_t>(extents_.size());
@@ -337,7 +362,9 @@ absl::Status Saver::Commit() {
   SHERD_ASSIGN_OR_RETURN(const std::string bytes,
                          as_planned ? EncodeManifest(manifest, runs_of)
                                     : EncodeManifest(manifest));
-  return directory_.Switch(bytes);
+  SHERD_RETURN_IF_ERROR(directory_.Switch(manifest, bytes));
+  directory_.RemoveExpired();
+  return absl::OkStatus();
 }
 
 absl::Status RunSave(SaveJob job) {

@@ -58,6 +58,8 @@ struct SaveJob {
   // be: see SaveBase. The files that its manifest names, those of earlier saves
   // too, must stay as long as it.
   std::shared_ptr<SaveBase> base;
+  // Which manifest of the directory; the step is the same on all ranks.
+  SaveTarget target = {};
 };
 
 // One rank's part of one save: see SaveCheckpoint. All ranks create one alike.
@@ -87,6 +89,7 @@ class Saver {
   void BeginStep(size_t note_bytes = 0);
   std::string DescribeCall() const;
 
+  absl::Status CheckTarget() const;
   // Everything that can go wrong before anything is written.
   absl::Status Prepare();
   absl::Status MakePlan();

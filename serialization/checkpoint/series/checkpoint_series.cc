@@ -1,0 +1,336 @@
+#include "sherd/serialization/checkpoint_series.h"
+
+#include <optional>
+#include <utility>
+
+#include "absl/functional/function_ref.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "sherd/core/base/fingerprint.h"
+#include "sherd/core/base/logging.h"
+#include "sherd/core/base/printable_text.h"
+#include "sherd/core/base/status_macros.h"
+#include "sherd/core/comm/collective/agreement.h"
+#include "sherd/core/comm/collective/operation_label.h"
+#include "sherd/core/comm/init.h"
+#include "sherd/serialization/checkpoint/save/save_directory.h"
+#include "sherd/serialization/checkpoint/save/saver.h"
+#include "sherd/serialization/checkpoint/series/manifest_index.h"
+#include "sherd/serialization/checkpoint/series/step_copier.h"
+#include "sherd/serialization/checkpoint/series/step_list.h"
+#include "sherd/serialization/manifest/manifest_names.h"
+
+namespace sherd {
+namespace {
+
+constexpr char kOperation[] = "checkpoint_series";
+
+absl::Status CheckOptions(const std::string& directory,
+                          const SeriesOptions& options) {
+  if (directory.empty()) {
+    return absl::InvalidArgumentError(
+        "open series: expected a directory, got an empty path");
+  }
+  if (options.copy_to == directory) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("open series ", Quoted(directory),
+                     ": copy_to is the same directory, expected another one"));
+  }
+  if (options.keep_last < 0 || options.keep_every < 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("open series ", Quoted(directory),
+                     ": expected keep_last and keep_every of 0 or more, got ",
+                     options.keep_last, " and ", options.keep_every));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+struct CheckpointSeries::State {
+  std::string directory;
+  std::shared_ptr<ProcessGroup> group;
+  SeriesOptions options;
+  // On rank 0: of `directory`.
+  std::shared_ptr<ManifestIndex> index = std::make_shared<ManifestIndex>();
+  // Null without a second directory.
+  std::unique_ptr<StepCopier> copier;
+
+  FileSystem& files() const {
+    return options.save.files != nullptr ? *options.save.files
+                                         : FileSystem::Posix();
+  }
+  RetentionRule retention() const {
+    return {options.keep_last, options.keep_every};
+  }
+  std::string Label(absl::string_view what) const {
+    return absl::StrCat(what, " \"", PrintableLine(directory), "\"");
+  }
+  LoadOptions WithFiles(LoadOptions load) const {
+    if (load.files == nullptr) load.files = options.save.files;
+    return load;
+  }
+  // In which the series lies, the first one first.
+  std::vector<std::string> Directories() const {
+    std::vector<std::string> directories = {directory};
+    if (!options.copy_to.empty()) directories.push_back(options.copy_to);
+    return directories;
+  }
+  // In any of them.
+  absl::StatusOr<StepNames> Names() const;
+  // The step where it is whole, in the first directory if in both; otherwise
+  // where it may be whole, or at least is; kNotFound: in none.
+  SeriesStep Look(int64_t step, const AfterRead& after_read = nullptr) const;
+  // On one rank.
+  absl::StatusOr<LatestStep> FindLatest(const AfterRead& after_read) const;
+  // What `ask` returns on rank 0, without passed_over on the others.
+  // Collective.
+  absl::StatusOr<LatestStep> AskRank0(
+      const std::string& label,
+      absl::FunctionRef<absl::StatusOr<LatestStep>(const AfterRead&)> ask)
+      const;
+  // Where to load a step from. Collective if there are two directories.
+  absl::StatusOr<std::string> PathOf(int64_t step) const;
+};
+
+absl::StatusOr<StepNames> CheckpointSeries::State::Names() const {
+  StepNames all;
+  for (const std::string& place : Directories()) {
+    SHERD_ASSIGN_OR_RETURN(const StepNames names,
+                           ListStepNames(files(), place));
+    all.steps.insert(names.steps.begin(), names.steps.end());
+    all.pinned.insert(names.pinned.begin(), names.pinned.end());
+  }
+  return all;
+}
+
+SeriesStep CheckpointSeries::State::Look(int64_t step,
+                                         const AfterRead& after_read) const {
+  std::optional<SeriesStep> best;
+  for (const std::string& place : Directories()) {
+    SeriesStep found = LookAtStep(files(), place, step, after_read);
+    if (found.status.ok()) return found;
+    const bool may_be_whole =
+        !IsUnsound(found.status) && !absl::IsNotFound(found.status);
+    if (!best.has_value() || absl::IsNotFound(best->status) ||
+        (may_be_whole && IsUnsound(best->status))) {
+      best = std::move(found);
+    }
+  }
+  return *best;
+}
+
+absl::StatusOr<LatestStep> CheckpointSeries::State::FindLatest(
+    const AfterRead& after_read) const {
+  // Another job may remove steps while this one looks at them.
+  constexpr int kMaxAttempts = 100;
+  for (int attempt = 1;; ++attempt) {
+    SHERD_ASSIGN_OR_RETURN(const StepNames names, Names());
+    LatestStep latest;
+    bool vanished = false;
+    for (auto it = names.steps.rbegin(); it != names.steps.rend(); ++it) {
+      const SeriesStep step = Look(*it, after_read);
+      if (step.status.ok()) {
+        latest.step = step.step;
+        latest.path = step.path;
+        return latest;
+      }
+      if (absl::IsNotFound(step.status)) {
+        vanished = true;
+        continue;
+      }
+      if (!IsUnsound(step.status)) return step.status;
+      latest.passed_over.push_back(
+          absl::StrCat("step ", step.step, ": ", step.status.message()));
+    }
+    if (vanished && attempt < kMaxAttempts) continue;
+    if (latest.passed_over.empty()) {
+      return absl::NotFoundError("there is no step");
+    }
+    return absl::DataLossError(
+        absl::StrCat("none of ", names.steps.size(),
+                     " steps is whole: ", latest.passed_over.front()));
+  }
+}
+
+absl::StatusOr<LatestStep> CheckpointSeries::State::AskRank0(
+    const std::string& text,
+    absl::FunctionRef<absl::StatusOr<LatestStep>(const AfterRead&)> ask) const {
+  const OperationLabel label(kOperation, text);
+  LongStep work(*group, label, {.timeout = options.save.timeout});
+  absl::StatusOr<LatestStep> found = LatestStep();
+  uint64_t number = 0;
+  if (group->rank() == 0) {
+    found = ask([&work] { return work.MadeProgress(); });
+    // The step, and in the lowest bit the directory.
+    if (found.ok()) {
+      const bool second =
+          found->path != JoinPath(directory, StepManifestName(found->step));
+      number = 2 * static_cast<uint64_t>(found->step) + (second ? 1 : 0);
+    }
+  }
+  SHERD_ASSIGN_OR_RETURN(
+      number,
+      work.AgreeOnMaximum(found.status(),
+                          {Fingerprint().Add(text).value(),
+                           [&text] { return absl::StrCat(text, "\n"); }},
+                          number));
+  found->step = static_cast<int64_t>(number / 2);
+  found->path =
+      JoinPath(Directories()[number % 2], StepManifestName(found->step));
+  return found;
+}
+
+absl::StatusOr<std::string> CheckpointSeries::State::PathOf(
+    int64_t step) const {
+  if (options.copy_to.empty() || step < 0) {
+    return JoinPath(directory, StepManifestName(step));
+  }
+  const std::string label = absl::StrCat(Label("series"), ": load step ", step);
+  SHERD_ASSIGN_OR_RETURN(
+      const LatestStep found,
+      AskRank0(label,
+               [&](const AfterRead& after_read) -> absl::StatusOr<LatestStep> {
+                 // The load says what is wrong with one that is not whole.
+                 return LatestStep{.step = step,
+                                   .path = Look(step, after_read).path};
+               }));
+  return found.path;
+}
+
+CheckpointSeries::CheckpointSeries(std::unique_ptr<State> state)
+    : state_(std::move(state)) {}
+CheckpointSeries::CheckpointSeries(CheckpointSeries&&) noexcept = default;
+CheckpointSeries& CheckpointSeries::operator=(CheckpointSeries&&) noexcept =
+    default;
+CheckpointSeries::~CheckpointSeries() = default;
+
+absl::StatusOr<CheckpointSeries> CheckpointSeries::Open(
+    std::string directory, std::shared_ptr<ProcessGroup> group,
+    SeriesOptions options) {
+  SHERD_RETURN_IF_ERROR(CheckOptions(directory, options));
+  if (group == nullptr) {
+    SHERD_ASSIGN_OR_RETURN(group, DefaultGroup());
+  }
+  auto state = std::make_unique<State>();
+  state->directory = std::move(directory);
+  state->group = std::move(group);
+  state->options = std::move(options);
+  if (!state->options.copy_to.empty()) {
+    SHERD_ASSIGN_OR_RETURN(
+        state->copier,
+        StepCopier::Create(*state->group, {.from = state->directory,
+                                           .to = state->options.copy_to,
+                                           .retention = state->retention(),
+                                           .save = state->options.save}));
+  }
+  return CheckpointSeries(std::move(state));
+}
+
+absl::Status CheckpointSeries::Save(
+    int64_t step, const std::map<std::string, ShardedTensor>& tensors) {
+  StepCopier* const copier = state_->copier.get();
+  // It may still read files that this save removes.
+  if (copier != nullptr) copier->Wait();
+  // Borrowed, not counted: the call outlives the save.
+  SHERD_RETURN_IF_ERROR(
+      RunSave({.path = state_->directory,
+               .tensors = std::shared_ptr<const SaveJob::Tensors>(
+                   std::shared_ptr<const void>(), &tensors),
+               .group = state_->group,
+               .options = state_->options.save,
+               .target = {.step = step,
+                          .retention = state_->retention(),
+                          .index = state_->index}}));
+  if (copier == nullptr) return absl::OkStatus();
+  const absl::Status copied = copier->TakeError();
+  copier->Start(step);
+  return copied;
+}
+
+absl::StatusOr<LatestStep> CheckpointSeries::Latest() {
+  const std::string label = state_->Label("latest step of");
+  SHERD_ASSIGN_OR_RETURN(
+      LatestStep latest,
+      state_->AskRank0(label, [this](const AfterRead& after_read) {
+        return state_->FindLatest(after_read);
+      }));
+  for (const std::string& reason : latest.passed_over) {
+    SHERD_LOG(kWarning) << "passed over: " << reason;
+  }
+  return latest;
+}
+
+absl::Status CheckpointSeries::LoadInto(
+    int64_t step, const std::map<std::string, ShardedTensor*>& tensors,
+    const LoadOptions& options) {
+  SHERD_ASSIGN_OR_RETURN(const std::string path, state_->PathOf(step));
+  return LoadCheckpointInto(path, tensors, state_->group,
+                            state_->WithFiles(options));
+}
+
+absl::StatusOr<std::map<std::string, ShardedTensor>> CheckpointSeries::Load(
+    int64_t step, const std::map<std::string, ShardingSpecPtr>& specs,
+    const LoadOptions& options) {
+  SHERD_ASSIGN_OR_RETURN(const std::string path, state_->PathOf(step));
+  return LoadCheckpoint(path, specs, state_->group, state_->WithFiles(options));
+}
+
+absl::Status CheckpointSeries::RemoveAfter(int64_t step) {
+  if (state_->copier != nullptr) state_->copier->Wait();
+  const std::string text =
+      absl::StrCat(state_->Label("series"), ": remove after step ", step);
+  const OperationLabel label(kOperation, text);
+  const SaveOptions& save = state_->options.save;
+  LongStep work(*state_->group, label, {.timeout = save.timeout});
+  absl::Status status;
+  if (state_->group->rank() == 0) {
+    for (const std::string& place : state_->Directories()) {
+      SaveDirectory directory(state_->files(), place, save.sync,
+                              [&work] { return work.MadeProgress(); });
+      status.Update(directory.RemoveStepsAfter(step, save.lease_duration));
+      if (!status.ok()) break;
+    }
+  }
+  return work.Agree(status, {Fingerprint().Add(step).value(), [step] {
+                               return absl::StrCat("step ", step, "\n");
+                             }});
+}
+
+absl::Status CheckpointSeries::Flush() {
+  if (state_->copier == nullptr) return absl::OkStatus();
+  state_->copier->Wait();
+  return state_->copier->TakeError();
+}
+
+absl::Status CheckpointSeries::Pin(int64_t step) {
+  absl::Status status = absl::NotFoundError("");
+  for (const std::string& place : state_->Directories()) {
+    const absl::Status pinned = PinStep(place, step, state_->files());
+    if (!pinned.ok() && !absl::IsNotFound(pinned)) return pinned;
+    // A step of a series need not be in both.
+    if (!status.ok()) status = pinned;
+  }
+  return status;
+}
+
+absl::Status CheckpointSeries::Unpin(int64_t step) {
+  for (const std::string& place : state_->Directories()) {
+    SHERD_RETURN_IF_ERROR(UnpinStep(place, step, state_->files()));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<SeriesStep>> CheckpointSeries::List() const {
+  SHERD_ASSIGN_OR_RETURN(const StepNames names, state_->Names());
+  std::vector<SeriesStep> steps;
+  for (const int64_t number : names.steps) {
+    SeriesStep step = state_->Look(number);
+    if (absl::IsNotFound(step.status)) continue;
+    step.pinned = names.pinned.contains(number);
+    steps.push_back(std::move(step));
+  }
+  return steps;
+}
+
+}  // namespace sherd

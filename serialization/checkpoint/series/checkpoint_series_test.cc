@@ -1,0 +1,476 @@
+#include "sherd/serialization/checkpoint_series.h"
+
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "sherd/serialization/checkpoint.h"
+#include "sherd/serialization/checkpoint/lease.h"
+#include "sherd/serialization/checkpoint/series/series_fixture.h"
+#include "sherd/serialization/checkpoint_recover.h"
+#include "sherd/serialization/manifest/manifest_reader.h"
+#include "sherd/testing/faults.h"
+#include "sherd/testing/local_ranks.h"
+#include "sherd/testing/matchers.h"
+
+namespace sherd {
+namespace {
+
+using sherd::testing::CallAt;
+using sherd::testing::CountPassages;
+using sherd::testing::FailFileOperation;
+using sherd::testing::IsOk;
+using sherd::testing::IsOkAndHolds;
+using sherd::testing::RunLocalRanks;
+using sherd::testing::StatusIs;
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+class CheckpointSeriesTest : public SeriesFixture {
+ protected:
+  // On two ranks; what rank 0 gets.
+  absl::StatusOr<LatestStep> Latest(const SeriesOptions& options = {}) {
+    std::vector<absl::StatusOr<LatestStep>> found(2, LatestStep());
+    RunLocalRanks(2, [&](ProcessGroup& group) {
+      auto series = CheckpointSeries::Open(path_, nullptr, options);
+      ASSERT_THAT(series, IsOk());
+      found[group.rank()] = series->Latest();
+    });
+    EXPECT_EQ(found[0].status().code(), found[1].status().code());
+    if (found[0].ok() && found[1].ok()) {
+      EXPECT_EQ(found[0]->step, found[1]->step);
+      EXPECT_EQ(found[0]->path, found[1]->path);
+    }
+    return found[0];
+  }
+
+  std::set<std::string> Files() const {
+    const auto names = FileSystem::Posix().List(path_);
+    EXPECT_THAT(names, IsOk());
+    return {names->begin(), names->end()};
+  }
+};
+
+TEST_F(CheckpointSeriesTest, StepsShareADirectoryAndLoadByNumber) {
+  ASSERT_THAT(Save(2, {0, 7, 120}), IsOk());
+  ExpectExactly(path_, 2, {0, 7, 120});
+  const auto steps = ListSteps(path_);
+  ASSERT_THAT(steps, IsOkAndHolds(SizeIs(3)));
+  EXPECT_EQ((*steps)[2].path,
+            JoinPath(path_, "step-00000000000000000120.sherd"));
+  for (const SeriesStep& step : *steps) {
+    EXPECT_THAT(step.status, IsOk());
+    EXPECT_EQ(step.files, 2);
+    EXPECT_GT(step.bytes, 400 * 3 * 4);
+    EXPECT_TRUE(IsSaveId(step.save_id));
+    EXPECT_FALSE(step.pinned);
+    EXPECT_THAT(CheckpointExists(step.path), IsOkAndHolds(true));
+  }
+  EXPECT_THAT(CheckpointExists(path_), IsOkAndHolds(false));
+  // By other ranks, in other layouts.
+  RunLocalRanks(3, [&](ProcessGroup&) {
+    SHERD_ASSERT_OK_AND_ASSIGN(CheckpointSeries series,
+                               CheckpointSeries::Open(path_));
+    Tensors tensors = MakeTensors(3, 1000);
+    ASSERT_THAT(series.LoadInto(7, {{"matrix", &tensors.at("matrix")}}),
+                IsOk());
+    EXPECT_EQ(CountWrong(tensors.at("matrix"), SeedOf(7)), 0);
+    const auto loaded =
+        series.Load(0, {{"row", *SampleSpec(1, kSizes.at("row"), 3)}});
+    ASSERT_THAT(loaded, IsOk());
+    EXPECT_EQ(CountWrong(loaded->at("row"), SeedOf(0)), 0);
+    EXPECT_THAT(series.LoadInto(8, {}), StatusIs(absl::StatusCode::kNotFound));
+    EXPECT_THAT(series.LoadInto(-1, {}), StatusIs(absl::StatusCode::kNotFound));
+  });
+}
+
+TEST_F(CheckpointSeriesTest, RetentionKeepsTheLastAndMultiplesAndPinned) {
+  ASSERT_THAT(Save(2, {10, 15, 20}), IsOk());
+  ASSERT_THAT(PinStep(path_, 15), IsOk());
+  // Another job, which knows nothing of the first.
+  const SeriesOptions options = {.keep_last = 2, .keep_every = 20};
+  ASSERT_THAT(Save(2, {25, 30, 35}, options), IsOk());
+  ExpectExactly(path_, 2, {15, 20, 30, 35});
+  SHERD_ASSERT_OK_AND_ASSIGN(const auto steps, ListSteps(path_));
+  EXPECT_TRUE(steps[0].pinned);
+  EXPECT_FALSE(steps[1].pinned);
+  ASSERT_THAT(UnpinStep(path_, 15), IsOk());
+  EXPECT_THAT(UnpinStep(path_, 15), IsOk());
+  ASSERT_THAT(Save(2, {40}, options), IsOk());
+  ExpectExactly(path_, 2, {20, 35, 40});
+}
+
+TEST_F(CheckpointSeriesTest, OnlyAStepThatIsThereIsPinned) {
+  ASSERT_THAT(Save(1, {1}), IsOk());
+  EXPECT_THAT(PinStep(path_, 2), StatusIs(absl::StatusCode::kNotFound,
+                                          HasSubstr("there is no step 2")));
+  // A save removes it at this moment.
+  const CallAt remove("file/create",
+                      [this] { std::filesystem::remove(ManifestOf(1)); },
+                      {.subject = "*.pin"});
+  EXPECT_THAT(PinStep(path_, 1), StatusIs(absl::StatusCode::kNotFound));
+  EXPECT_FALSE(Files().contains(StepPinName(1)));
+}
+
+TEST_F(CheckpointSeriesTest, AStepThatIsPinnedWhileDataIsWrittenStays) {
+  ASSERT_THAT(Save(1, {1}), IsOk());
+  {
+    const CallAt pin("file/create",
+                     [this] { EXPECT_THAT(PinStep(path_, 1), IsOk()); },
+                     {.subject = "*.safetensors"});
+    ASSERT_THAT(Save(1, {2}, {.keep_last = 1}), IsOk());
+  }
+  ExpectExactly(path_, 1, {1, 2});
+}
+
+TEST_F(CheckpointSeriesTest, AStepSavedAgainIsReplaced) {
+  ASSERT_THAT(Save(2, {1, 2, 3}), IsOk());
+  const std::set<std::string> before = Files();
+  ASSERT_THAT(Save(2, {2}), IsOk());
+  ExpectExactly(path_, 2, {1, 2, 3});
+  EXPECT_NE(Files(), before);
+  // By the same series, that has the former one's files in mind.
+  ASSERT_THAT(Save(2, {4, 4, 2, 4}), IsOk());
+  ExpectExactly(path_, 2, {1, 2, 3, 4});
+}
+
+TEST_F(CheckpointSeriesTest, AFailedReplacementLeavesTheFormerStep) {
+  ASSERT_THAT(Save(2, {1, 2}), IsOk());
+  const std::set<std::string> before = Files();
+  for (const char* operation : {"rename", "rename_new"}) {
+    const int64_t step = operation == std::string("rename") ? 2 : 3;
+    const FailFileOperation fault(operation, "*/step-*.sherd",
+                                  absl::InternalError("injected"));
+    EXPECT_THAT(Save(2, {step}),
+                StatusIs(absl::StatusCode::kInternal,
+                         AllOf(HasSubstr(absl::StrCat("step ", step)),
+                               HasSubstr("injected"))));
+    EXPECT_EQ(Files(), before);
+  }
+  ExpectExactly(path_, 2, {1, 2});
+}
+
+TEST_F(CheckpointSeriesTest, AStepMustBeANumberOnWhichRanksAgree) {
+  EXPECT_THAT(Save(2, {-1}), StatusIs(absl::StatusCode::kInvalidArgument,
+                                      HasSubstr("0 or more, got -1")));
+  RunLocalRanks(2, [&](ProcessGroup& group) {
+    SHERD_ASSERT_OK_AND_ASSIGN(CheckpointSeries series,
+                               CheckpointSeries::Open(path_));
+    EXPECT_THAT(series.Save(5 + group.rank(), MakeTensors(2, 1)),
+                StatusIs(absl::StatusCode::kInvalidArgument,
+                         AllOf(HasSubstr("step 5"), HasSubstr("step 6"))));
+    EXPECT_THAT(series.Save(5, MakeTensors(2, SeedOf(5))), IsOk());
+  });
+  ExpectExactly(path_, 2, {5});
+  RunLocalRanks(1, [&](ProcessGroup&) {
+    EXPECT_THAT(SaveCheckpoint(ManifestOf(5), MakeTensors(1, 1)),
+                StatusIs(absl::StatusCode::kInvalidArgument,
+                         HasSubstr("the name of a manifest")));
+    for (const auto& [directory, options] :
+         std::vector<std::pair<std::string, SeriesOptions>>{
+             {"", {}},
+             {path_, {.keep_last = -1}},
+             {path_, {.keep_every = -1}},
+             {path_, {.copy_to = path_}}}) {
+      EXPECT_THAT(CheckpointSeries::Open(directory, nullptr, options),
+                  StatusIs(absl::StatusCode::kInvalidArgument));
+    }
+  });
+}
+
+TEST_F(CheckpointSeriesTest, WithoutStepsThereIsNoLatestOne) {
+  EXPECT_THAT(Latest(), StatusIs(absl::StatusCode::kNotFound));
+  EXPECT_THAT(ListSteps(path_), IsOkAndHolds(IsEmpty()));
+  // Another checkpoint is none.
+  RunLocalRanks(1, [&](ProcessGroup&) {
+    ASSERT_THAT(SaveCheckpoint(path_, MakeTensors(1, 1)), IsOk());
+  });
+  EXPECT_THAT(Latest(), StatusIs(absl::StatusCode::kNotFound));
+}
+
+TEST_F(CheckpointSeriesTest, TheLatestIsTheNewestThatIsWhole) {
+  ASSERT_THAT(Save(2, {1, 2, 3, 4, 5}), IsOk());
+  auto latest = Latest();
+  ASSERT_THAT(latest, IsOk());
+  EXPECT_EQ(latest->step, 5);
+  EXPECT_EQ(latest->path, ManifestOf(5));
+  EXPECT_THAT(latest->passed_over, IsEmpty());
+  // Missing, truncated, damaged, and foreign.
+  const std::string missing = DataFileOf(5, 1);
+  std::filesystem::remove(missing);
+  const std::string truncated = DataFileOf(4, 0);
+  std::filesystem::resize_file(truncated,
+                               std::filesystem::file_size(truncated) - 1);
+  std::filesystem::resize_file(ManifestOf(3), 40);
+  std::ofstream(ManifestOf(900)) << "not a manifest";
+  std::filesystem::create_directory(ManifestOf(901));
+  latest = Latest();
+  ASSERT_THAT(latest, IsOk());
+  EXPECT_EQ(latest->step, 2);
+  EXPECT_THAT(
+      latest->passed_over,
+      ElementsAre(AllOf(HasSubstr("step 901"), HasSubstr("directory")),
+                  AllOf(HasSubstr("step 900"), HasSubstr("manifest")),
+                  AllOf(HasSubstr("step 5"), HasSubstr(missing)),
+                  AllOf(HasSubstr("step 4"), HasSubstr(truncated)),
+                  AllOf(HasSubstr("step 3"), HasSubstr(ManifestOf(3)))));
+  SHERD_ASSERT_OK_AND_ASSIGN(const auto steps, ListSteps(path_));
+  std::map<int64_t, absl::StatusCode> codes;
+  for (const SeriesStep& step : steps) {
+    codes[step.step] = step.status.code();
+  }
+  EXPECT_EQ(codes, (std::map<int64_t, absl::StatusCode>{
+                       {1, absl::StatusCode::kOk},
+                       {2, absl::StatusCode::kOk},
+                       {3, absl::StatusCode::kDataLoss},
+                       {4, absl::StatusCode::kDataLoss},
+                       {5, absl::StatusCode::kDataLoss},
+                       {900, absl::StatusCode::kDataLoss},
+                       {901, absl::StatusCode::kInvalidArgument}}));
+}
+
+TEST_F(CheckpointSeriesTest, WhereNoStepIsWholeThatIsNotNone) {
+  ASSERT_THAT(Save(1, {1, 2}), IsOk());
+  std::filesystem::resize_file(ManifestOf(1), 40);
+  std::filesystem::remove(DataFileOf(2, 0));
+  EXPECT_THAT(Latest(), StatusIs(absl::StatusCode::kDataLoss,
+                                 AllOf(HasSubstr("none of 2 steps is whole"),
+                                       HasSubstr("step 2"))));
+}
+
+// It may be whole, and a job that goes on from an older one repeats its work.
+TEST_F(CheckpointSeriesTest, AnErrorOfTheFileSystemIsNotAStepThatIsNotWhole) {
+  ASSERT_THAT(Save(1, {1, 2}), IsOk());
+  const FailFileOperation fault("open_for_read", ManifestOf(2),
+                                absl::InternalError("Stale file handle"));
+  EXPECT_THAT(Latest(), StatusIs(absl::StatusCode::kInternal,
+                                 HasSubstr("Stale file handle")));
+}
+
+TEST_F(CheckpointSeriesTest, StepsThatGoMeanwhileAreNotMissed) {
+  ASSERT_THAT(Save(1, {1}), IsOk());
+  const CallAt save(
+      "file/open_for_read",
+      [this] { EXPECT_THAT(Save(1, {2}, {.keep_last = 1}), IsOk()); },
+      {.subject = "*/step-*1.sherd"});
+  const auto latest = Latest();
+  ASSERT_THAT(latest, IsOk());
+  EXPECT_EQ(latest->step, 2);
+}
+
+TEST_F(CheckpointSeriesTest, AfterARollbackLaterStepsStayUntilTheyAreRemoved) {
+  ASSERT_THAT(Save(2, {10, 20, 30}), IsOk());
+  ASSERT_THAT(Save(2, {11, 12}, {.keep_last = 2}), IsOk());
+  ExpectExactly(path_, 2, {11, 12, 20, 30});
+  EXPECT_EQ(Latest()->step, 30);
+  ASSERT_THAT(PinStep(path_, 20), IsOk());
+  const auto remove_after = [&](int64_t step) {
+    absl::Status status;
+    RunLocalRanks(2, [&](ProcessGroup& group) {
+      SHERD_ASSERT_OK_AND_ASSIGN(CheckpointSeries series,
+                                 CheckpointSeries::Open(path_));
+      const absl::Status removed = series.RemoveAfter(step);
+      if (group.rank() == 1) status = removed;
+    });
+    return status;
+  };
+  EXPECT_THAT(remove_after(12), StatusIs(absl::StatusCode::kFailedPrecondition,
+                                         AllOf(HasSubstr("step 20 is pinned"),
+                                               HasSubstr(StepPinName(20)))));
+  ExpectExactly(path_, 2, {11, 12, 20, 30});
+  ASSERT_THAT(UnpinStep(path_, 20), IsOk());
+  ASSERT_THAT(remove_after(12), IsOk());
+  ExpectExactly(path_, 2, {11, 12});
+  EXPECT_EQ(Latest()->step, 12);
+  ASSERT_THAT(remove_after(-1), IsOk());
+  ExpectExactly(path_, 2, {});
+}
+
+TEST_F(CheckpointSeriesTest, ManifestsOfOtherStepsAreReadOnce) {
+  ASSERT_THAT(Save(1, {1, 2, 3}), IsOk());
+  RunLocalRanks(1, [&](ProcessGroup&) {
+    SHERD_ASSERT_OK_AND_ASSIGN(
+        CheckpointSeries series,
+        CheckpointSeries::Open(path_, nullptr, {.keep_last = 2}));
+    const auto reads = [&](int64_t step) {
+      const CountPassages count(
+          "file/open_for_read",
+          {.subject = JoinPath(path_, "step-*"), .optional = true});
+      EXPECT_THAT(series.Save(step, MakeTensors(1, SeedOf(step))), IsOk());
+      return count.count();
+    };
+    EXPECT_EQ(reads(4), 3);
+    EXPECT_EQ(reads(5), 0);
+    EXPECT_EQ(reads(6), 0);
+    // After another job's save, all that are there.
+    ASSERT_THAT(PinStep(path_, 6), IsOk());
+    EXPECT_EQ(reads(7), 0);
+    std::filesystem::copy_file(ManifestOf(6), ManifestOf(60));
+    EXPECT_GT(reads(8), 0);
+    EXPECT_EQ(reads(9), 0);
+  });
+}
+
+// Each has the other's steps not in mind.
+TEST_F(CheckpointSeriesTest, JobsThatTakeTurnsKeepEachOthersFiles) {
+  RunLocalRanks(1, [&](ProcessGroup&) {
+    SHERD_ASSERT_OK_AND_ASSIGN(CheckpointSeries a,
+                               CheckpointSeries::Open(path_));
+    SHERD_ASSERT_OK_AND_ASSIGN(CheckpointSeries b,
+                               CheckpointSeries::Open(path_));
+    for (int64_t step = 0; step < 6; ++step) {
+      EXPECT_THAT(
+          (step % 2 == 0 ? a : b).Save(step, MakeTensors(1, SeedOf(step))),
+          IsOk());
+    }
+    // One that the other knows, with new files.
+    EXPECT_THAT(a.Save(1, MakeTensors(1, SeedOf(1))), IsOk());
+    EXPECT_THAT(b.Save(6, MakeTensors(1, SeedOf(6))), IsOk());
+  });
+  ExpectExactly(path_, 1, {0, 1, 2, 3, 4, 5, 6});
+}
+
+TEST_F(CheckpointSeriesTest, AnotherHolderOfTheLeaseIsNamedAndNothingGoes) {
+  ASSERT_THAT(Save(1, {1, 2}), IsOk());
+  SHERD_ASSERT_OK_AND_ASSIGN(
+      const auto lease,
+      CheckpointLease::Take(FileSystem::Posix(), path_, "0123456789abcdef"));
+  EXPECT_THAT(Save(1, {3}, {.keep_last = 1}),
+              StatusIs(absl::StatusCode::kAborted));
+  EXPECT_EQ(StepsIn(path_), (std::set<int64_t>{1, 2}));
+}
+
+// The lease is lost after the switch: what this save knows may be wrong.
+TEST_F(CheckpointSeriesTest, WhoHasLostTheLeaseRemovesNothing) {
+  ASSERT_THAT(Save(1, {1}), IsOk());
+  {
+    const CallAt lose(
+        "file/sync_directory",
+        [this] { std::filesystem::remove(JoinPath(path_, kLeaseFileName)); },
+        // The first is for the data file.
+        {.nth = 2, .subject = path_});
+    EXPECT_THAT(Save(1, {2}, {.keep_last = 1}), IsOk());
+  }
+  ExpectExactly(path_, 1, {1, 2});
+}
+
+TEST_F(CheckpointSeriesTest, APlainCheckpointLivesBesideTheSteps) {
+  ASSERT_THAT(Save(2, {1, 2}), IsOk());
+  const auto save_plain = [&](int seed) {
+    RunLocalRanks(2, [&](ProcessGroup&) {
+      ASSERT_THAT(SaveCheckpoint(path_, MakeTensors(2, seed)), IsOk());
+    });
+    EXPECT_TRUE(Holds(path_, seed));
+  };
+  save_plain(50);
+  save_plain(51);
+  // Its manifest and two files, and those of the steps.
+  EXPECT_THAT(Files(), SizeIs(3 + 2 * 3));
+  ASSERT_THAT(Save(2, {3}, {.keep_last = 1}), IsOk());
+  EXPECT_TRUE(Holds(path_, 51));
+  EXPECT_TRUE(Holds(ManifestOf(3), SeedOf(3)));
+  EXPECT_THAT(Files(), SizeIs(3 + 3));
+}
+
+// With one that cannot be read, any file may be in use.
+TEST_F(CheckpointSeriesTest, AManifestThatCannotBeReadNowKeepsAllFiles) {
+  ASSERT_THAT(Save(1, {1, 2}), IsOk());
+  const std::string leftover =
+      "shard-00000-of-00004.0123456789abcdef.safetensors";
+  std::ofstream(JoinPath(path_, leftover)) << "x";
+  {
+    const FailFileOperation fault("open_for_read", ManifestOf(1),
+                                  absl::InternalError("Stale file handle"),
+                                  {.times = 1000});
+    ASSERT_THAT(Save(1, {3}, {.keep_last = 1}), IsOk());
+  }
+  EXPECT_EQ(StepsIn(path_), (std::set<int64_t>{1, 3}));
+  EXPECT_TRUE(Holds(ManifestOf(1), SeedOf(1)));
+  EXPECT_TRUE(Files().contains(leftover));
+  ASSERT_THAT(Save(1, {4}, {.keep_last = 1}), IsOk());
+  ExpectExactly(path_, 1, {4});
+}
+
+// Otherwise a full disk would follow.
+TEST_F(CheckpointSeriesTest, ADamagedStepGoesWhenItIsOld) {
+  ASSERT_THAT(Save(1, {1, 2, 3}), IsOk());
+  std::filesystem::resize_file(ManifestOf(3), 40);
+  ASSERT_THAT(Save(1, {4}, {.keep_last = 2}), IsOk());
+  EXPECT_EQ(StepsIn(path_), (std::set<int64_t>{2, 3, 4}));
+  ASSERT_THAT(Save(1, {5}, {.keep_last = 2}), IsOk());
+  ExpectExactly(path_, 1, {4, 5});
+}
+
+TEST_F(CheckpointSeriesTest, FilesStayIfTheRemovalOfTheirStepMayNotLast) {
+  ASSERT_THAT(Save(1, {1}), IsOk());
+  const std::string file = DataFileOf(1, 0);
+  {
+    // Those for the data file and the switch come first.
+    const FailFileOperation fault("sync_directory", path_,
+                                  absl::InternalError("Input/output error"),
+                                  {.nth = 3});
+    ASSERT_THAT(Save(1, {2}, {.keep_last = 1}), IsOk());
+  }
+  EXPECT_EQ(StepsIn(path_), (std::set<int64_t>{2}));
+  EXPECT_TRUE(std::filesystem::exists(file));
+  ASSERT_THAT(Save(1, {3}), IsOk());
+  ExpectExactly(path_, 1, {2, 3});
+}
+
+TEST_F(CheckpointSeriesTest, AStepThatMayNotLastIsToldAndRemovesNothing) {
+  ASSERT_THAT(Save(1, {1}), IsOk());
+  {
+    const FailFileOperation fault("sync_directory", path_,
+                                  absl::InternalError("Input/output error"),
+                                  {.nth = 2});
+    EXPECT_THAT(Save(1, {2}, {.keep_last = 1}),
+                StatusIs(absl::StatusCode::kUnknown,
+                         AllOf(HasSubstr("the step is there"),
+                               HasSubstr("loss of power"))));
+  }
+  ExpectExactly(path_, 1, {1, 2});
+}
+
+TEST_F(CheckpointSeriesTest, LostManifestsOfStepsAreRebuilt) {
+  ASSERT_THAT(Save(2, {1, 2, 30}), IsOk());
+  EXPECT_THAT(FindLostManifests(path_),
+              StatusIs(absl::StatusCode::kAlreadyExists));
+  SHERD_ASSERT_OK_AND_ASSIGN(
+      const std::string before,
+      ReadFile(FileSystem::Posix(), ManifestOf(30), int64_t{1} << 20));
+  std::filesystem::remove(ManifestOf(30));
+  std::filesystem::resize_file(ManifestOf(1), 40);
+  EXPECT_THAT(FindLostManifests(path_),
+              IsOkAndHolds(ElementsAre(ManifestOf(1), ManifestOf(30))));
+  // The files of a step are of no other one.
+  EXPECT_THAT(RecoverManifest(ManifestOf(5)),
+              StatusIs(absl::StatusCode::kNotFound));
+  EXPECT_THAT(RecoverManifest(path_), StatusIs(absl::StatusCode::kNotFound));
+  EXPECT_THAT(RecoverManifest(ManifestOf(2)),
+              StatusIs(absl::StatusCode::kAlreadyExists));
+  for (const int64_t step : {1, 30}) {
+    const auto report = RecoverManifest(ManifestOf(step));
+    ASSERT_THAT(report, IsOk());
+    EXPECT_EQ(report->path, ManifestOf(step));
+    EXPECT_EQ(report->files, 2);
+  }
+  ExpectExactly(path_, 2, {1, 2, 30});
+  EXPECT_THAT(ReadFile(FileSystem::Posix(), ManifestOf(30), int64_t{1} << 20),
+              IsOkAndHolds(before));
+}
+
+}  // namespace
+}  // namespace sherd

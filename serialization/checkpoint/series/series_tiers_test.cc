@@ -1,0 +1,248 @@
+// A series that copies its steps to a second directory.
+
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "sherd/serialization/checkpoint/lease.h"
+#include "sherd/serialization/checkpoint/series/series_fixture.h"
+#include "sherd/serialization/checkpoint_series.h"
+#include "sherd/testing/faults.h"
+#include "sherd/testing/local_ranks.h"
+#include "sherd/testing/matchers.h"
+
+namespace sherd {
+namespace {
+
+using sherd::testing::CallAt;
+using sherd::testing::CountPassages;
+using sherd::testing::FailFileOperation;
+using sherd::testing::IsOk;
+using sherd::testing::IsOkAndHolds;
+using sherd::testing::RunLocalRanks;
+using sherd::testing::StatusIs;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+class SeriesTiersTest : public SeriesFixture {
+ protected:
+  SeriesOptions Options() const { return {.copy_to = second_}; }
+
+  // Calls `body` with a series on each of two ranks.
+  template <typename Body>
+  void WithSeries(const SeriesOptions& options, Body body) {
+    RunLocalRanks(2, [&](ProcessGroup& group) {
+      SHERD_ASSERT_OK_AND_ASSIGN(
+          CheckpointSeries series,
+          CheckpointSeries::Open(path_, nullptr, options));
+      body(series, group);
+    });
+  }
+
+  absl::Status SaveStep(CheckpointSeries& series, int64_t step) {
+    return series.Save(step, MakeTensors(2, SeedOf(step)));
+  }
+};
+
+TEST_F(SeriesTiersTest, EachStepIsInBothWithOneRetention) {
+  SeriesOptions options = Options();
+  options.keep_last = 2;
+  options.keep_every = 4;
+  ASSERT_THAT(Save(2, {4, 5, 6, 7}, options), IsOk());
+  ExpectExactly(path_, 2, {4, 6, 7});
+  ExpectExactly(second_, 2, {4, 6, 7});
+}
+
+TEST_F(SeriesTiersTest, AStepThatTheFirstHasLostIsLoadedFromTheSecond) {
+  ASSERT_THAT(Save(2, {1, 2, 3}, Options()), IsOk());
+  std::filesystem::remove(ManifestOf(3));
+  std::filesystem::remove(DataFileOf(2, 1));
+  const auto expect_latest = [&](CheckpointSeries& series, int64_t step,
+                                 const std::string& directory) {
+    SHERD_ASSERT_OK_AND_ASSIGN(const LatestStep latest, series.Latest());
+    EXPECT_EQ(latest.step, step);
+    EXPECT_EQ(latest.path, ManifestOf(directory, step));
+    EXPECT_THAT(latest.passed_over, IsEmpty());
+    Tensors tensors = MakeTensors(2, 1000);
+    ASSERT_THAT(series.LoadInto(step, {{"matrix", &tensors.at("matrix")}}),
+                IsOk());
+    EXPECT_EQ(CountWrong(tensors.at("matrix"), SeedOf(step)), 0);
+  };
+  WithSeries(Options(), [&](CheckpointSeries& series, ProcessGroup&) {
+    expect_latest(series, 3, second_);
+    Tensors tensors = MakeTensors(2, 1000);
+    ASSERT_THAT(series.LoadInto(2, {{"row", &tensors.at("row")}}), IsOk());
+    EXPECT_EQ(CountWrong(tensors.at("row"), SeedOf(2)), 0);
+    SHERD_ASSERT_OK_AND_ASSIGN(const auto steps, series.List());
+    ASSERT_THAT(steps, SizeIs(3));
+    EXPECT_EQ(steps[0].path, ManifestOf(1));
+    EXPECT_EQ(steps[1].path, ManifestOf(second_, 2));
+    EXPECT_EQ(steps[2].path, ManifestOf(second_, 3));
+    EXPECT_THAT(series.LoadInto(9, {}), StatusIs(absl::StatusCode::kNotFound));
+  });
+  // As on a new machine.
+  std::filesystem::remove_all(path_);
+  WithSeries(Options(), [&](CheckpointSeries& series, ProcessGroup&) {
+    expect_latest(series, 3, second_);
+    EXPECT_THAT(SaveStep(series, 4), IsOk());
+    EXPECT_THAT(series.Flush(), IsOk());
+    expect_latest(series, 4, path_);
+  });
+  ExpectExactly(path_, 2, {4});
+  ExpectExactly(second_, 2, {1, 2, 3, 4});
+}
+
+TEST_F(SeriesTiersTest, AnErrorOfACopyComesWithTheNextSaveAndFlush) {
+  const FailFileOperation full("write", JoinPath(second_, "shard-*"),
+                               absl::ResourceExhaustedError("disk full"),
+                               {.times = 2, .rank = 1});
+  WithSeries(Options(), [&](CheckpointSeries& series, ProcessGroup&) {
+    ASSERT_THAT(SaveStep(series, 1), IsOk());
+    const auto failed = [&](int64_t step) {
+      return StatusIs(
+          absl::StatusCode::kResourceExhausted,
+          AllOf(HasSubstr(absl::StrCat("copy \"", second_, "\" step ", step)),
+                HasSubstr("rank 1"), HasSubstr("disk full")));
+    };
+    EXPECT_THAT(SaveStep(series, 2), failed(1));
+    EXPECT_THAT(series.Flush(), failed(2));
+    EXPECT_THAT(series.Flush(), IsOk());
+    EXPECT_THAT(SaveStep(series, 3), IsOk());
+    EXPECT_THAT(series.Flush(), IsOk());
+  });
+  ExpectExactly(path_, 2, {1, 2, 3});
+  // Also of what the failed copies have left.
+  ExpectExactly(second_, 2, {3});
+}
+
+TEST_F(SeriesTiersTest, ASecondDirectoryThatCannotBeMadeIsNamed) {
+  std::ofstream(second_) << "a file";
+  EXPECT_THAT(Save(2, {1}, Options()), ::testing::Not(IsOk()));
+  ExpectExactly(path_, 2, {1});
+  // Loads do not depend on it.
+  const SeriesOptions options = {.copy_to = JoinPath(root_, "nowhere")};
+  WithSeries(options, [&](CheckpointSeries& series, ProcessGroup&) {
+    EXPECT_EQ(series.Latest()->step, 1);
+  });
+}
+
+// A bit that turned after the save, or on its way.
+TEST_F(SeriesTiersTest, ACopyIsComparedWithTheChecksums) {
+  const auto flip = [&](const std::string& directory) {
+    for (const auto& entry : std::filesystem::directory_iterator(directory)) {
+      const std::string file = entry.path().string();
+      if (file.find("shard-00001") == std::string::npos) continue;
+      const auto size = std::filesystem::file_size(file);
+      if (size < 5000) continue;
+      std::fstream bytes(file, std::ios::in | std::ios::out | std::ios::binary);
+      bytes.seekg(4096 + 5);
+      const char byte = static_cast<char>(bytes.get() ^ 1);
+      bytes.seekp(4096 + 5);
+      bytes.put(byte);
+      return;
+    }
+    FAIL() << "no file to damage in " << directory;
+  };
+  for (const std::string& damaged : {path_, second_}) {
+    SCOPED_TRACE(damaged);
+    std::filesystem::remove_all(path_);
+    std::filesystem::remove_all(second_);
+    const bool at_source = damaged == path_;
+    const CallAt damage(at_source ? "file/create" : "file/close",
+                        [&] { flip(damaged); },
+                        {.rank = 1, .subject = JoinPath(second_, "shard-*")});
+    EXPECT_THAT(Save(2, {1}, Options()),
+                StatusIs(absl::StatusCode::kDataLoss,
+                         AllOf(HasSubstr("copy \""), HasSubstr("rank 1"),
+                               HasSubstr("shard-00001"), HasSubstr("matrix"))));
+    EXPECT_THAT(StepsIn(second_), IsEmpty());
+  }
+}
+
+TEST_F(SeriesTiersTest, APinHoldsInBoth) {
+  SeriesOptions options = Options();
+  options.keep_last = 1;
+  WithSeries(options, [&](CheckpointSeries& series, ProcessGroup& group) {
+    ASSERT_THAT(SaveStep(series, 1), IsOk());
+    // While it is copied, or before, or after.
+    if (group.rank() == 0) {
+      EXPECT_THAT(series.Pin(1), IsOk());
+      EXPECT_THAT(series.Pin(5), StatusIs(absl::StatusCode::kNotFound));
+    }
+    ASSERT_THAT(group.Barrier(), IsOk());
+    ASSERT_THAT(SaveStep(series, 2), IsOk());
+    ASSERT_THAT(SaveStep(series, 3), IsOk());
+    ASSERT_THAT(series.Flush(), IsOk());
+    SHERD_ASSERT_OK_AND_ASSIGN(const auto steps, series.List());
+    EXPECT_TRUE(steps[0].pinned);
+    EXPECT_FALSE(steps[1].pinned);
+  });
+  ExpectExactly(path_, 2, {1, 3});
+  ExpectExactly(second_, 2, {1, 3});
+  WithSeries(options, [&](CheckpointSeries& series, ProcessGroup& group) {
+    if (group.rank() == 0) {
+      EXPECT_THAT(series.Unpin(1), IsOk());
+    }
+    ASSERT_THAT(group.Barrier(), IsOk());
+    ASSERT_THAT(SaveStep(series, 4), IsOk());
+    ASSERT_THAT(series.Flush(), IsOk());
+  });
+  ExpectExactly(path_, 2, {4});
+  ExpectExactly(second_, 2, {4});
+}
+
+// The copy finds the pin after it has placed the manifest, or who pins finds
+// the manifest.
+TEST_F(SeriesTiersTest, APinBeforeTheCopyIsCopied) {
+  const CallAt pin("file/create",
+                   [&] { EXPECT_THAT(PinStep(path_, 1), IsOk()); },
+                   {.rank = 0, .subject = JoinPath(second_, "shard-*")});
+  ASSERT_THAT(Save(2, {1}, Options()), IsOk());
+  EXPECT_THAT(ListSteps(second_), IsOk());
+  EXPECT_TRUE((*ListSteps(second_))[0].pinned);
+}
+
+TEST_F(SeriesTiersTest, StepsAreRemovedFromBoth) {
+  ASSERT_THAT(Save(2, {1, 2, 3}, Options()), IsOk());
+  WithSeries(Options(), [&](CheckpointSeries& series, ProcessGroup&) {
+    EXPECT_THAT(series.RemoveAfter(1), IsOk());
+  });
+  ExpectExactly(path_, 2, {1});
+  ExpectExactly(second_, 2, {1});
+}
+
+// As of an incremental save: the second directory has the file already.
+TEST_F(SeriesTiersTest, AFileOfAnEarlierStepIsNotCopiedAgain) {
+  ASSERT_THAT(Save(2, {1}, Options()), IsOk());
+  const CountPassages creations(
+      "file/create",
+      {.subject = JoinPath(second_, "shard-*"), .optional = true});
+  // A step with the files of another.
+  std::filesystem::copy_file(ManifestOf(1), ManifestOf(second_, 7));
+  std::filesystem::remove(ManifestOf(second_, 1));
+  ASSERT_THAT(Save(2, {2}, Options()), IsOk());
+  EXPECT_EQ(creations.count(), 2);
+  EXPECT_TRUE(Holds(ManifestOf(second_, 7), SeedOf(1)));
+}
+
+TEST_F(SeriesTiersTest, AnotherWriterOfTheSecondDirectoryIsNamed) {
+  std::filesystem::create_directories(second_);
+  SHERD_ASSERT_OK_AND_ASSIGN(
+      const auto lease,
+      CheckpointLease::Take(FileSystem::Posix(), second_, "0123456789abcdef"));
+  EXPECT_THAT(Save(2, {1}, Options()),
+              StatusIs(absl::StatusCode::kAborted, HasSubstr("copy \"")));
+  ExpectExactly(path_, 2, {1});
+}
+
+}  // namespace
+}  // namespace sherd

@@ -1,0 +1,193 @@
+#ifndef SHERD_SERIALIZATION_CHECKPOINT_SERIES_H_
+#define SHERD_SERIALIZATION_CHECKPOINT_SERIES_H_
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "sherd/core/base/file.h"
+#include "sherd/core/comm/process_group.h"
+#include "sherd/core/sharding/sharded_tensor.h"
+#include "sherd/core/sharding/sharding_spec.h"
+#include "sherd/serialization/checkpoint.h"
+
+namespace sherd {
+
+// A series: checkpoints of the steps of a job in one directory, each with a
+// manifest of its own, "step-" and 20 digits and ".sherd". The path of such a
+// manifest is that of a checkpoint for all that reads one (LoadCheckpoint,
+// CheckpointReader, VerifyCheckpoint). See FORMAT.md.
+
+struct SeriesOptions {
+  // Of each save; `stats` are of the last one.
+  SaveOptions save;
+  // After a save the last so many whole steps stay, counted from the saved one
+  // down; older ones go, except those that are pinned or multiples of
+  // keep_every. 0: all stay. Steps with larger numbers than the saved one are
+  // not touched.
+  int keep_last = 0;
+  // 0: none.
+  int64_t keep_every = 0;
+  // A second directory, to which each step is copied after it was saved, as
+  // from a fast file system to one that lasts; see "Tiers". Empty: none.
+  std::string copy_to;
+};
+
+// A step as a directory has it.
+struct SeriesStep {
+  int64_t step = 0;
+  // Of its manifest.
+  std::string path;
+  // OK: it is whole, that is, its manifest can be read, and its files are there
+  // and have their sizes; their contents are checked by a load. Otherwise the
+  // reason, and save_id, bytes and files may be unset:
+  //   kDataLoss            Manifest or files are damaged or incomplete.
+  //   kInvalidArgument, kUnimplemented, kResourceExhausted
+  //                        The file is not a manifest, or of a later version,
+  //                        or exceeds a limit.
+  //   others               From the file system: it may well be whole.
+  absl::Status status;
+  bool pinned = false;
+  std::string save_id;
+  // Of its files, some of which other steps may name too.
+  int64_t bytes = 0;
+  int64_t files = 0;
+};
+
+// The steps in a directory, ascending; of one that is not there, none. Any
+// process may call it at any time.
+//
+// Errors. From the file system, if it does not list the directory.
+//
+// Cost. Reads the manifests' lists of files, and opens all files.
+absl::StatusOr<std::vector<SeriesStep>> ListSteps(
+    const std::string& directory, FileSystem& files = FileSystem::Posix());
+
+// Keeps a step, whatever the retention says, until UnpinStep, by an empty file
+// beside the manifest: so it survives the end of the job. Any process may call
+// them at any time; a step that a running save removes anyway, since it is no
+// longer kept, may be gone: pin one that is still kept.
+//   kNotFound  PinStep: there is no such step.
+//   others     From the file system.
+absl::Status PinStep(const std::string& directory, int64_t step,
+                     FileSystem& files = FileSystem::Posix());
+absl::Status UnpinStep(const std::string& directory, int64_t step,
+                       FileSystem& files = FileSystem::Posix());
+
+// The newest step, as Latest found it.
+struct LatestStep {
+  int64_t step = 0;
+  // Of its manifest, in the directory or the second one.
+  std::string path;
+  // On rank 0: why newer ones were passed over, the newest first.
+  std::vector<std::string> passed_over;
+};
+
+// The steps of one job, which each rank saves and loads together with the
+// others.
+//
+// Order. One writer at a time saves to a directory, over all of its steps; each
+// save takes the lease, as SaveCheckpoint does. Several jobs that save to one
+// directory destroy nothing of one another but what the retention of each
+// removes.
+//
+// After a rollback. A job may save smaller steps than are there. Those above
+// stay, and Latest() goes by number: call RemoveAfter(step) first, where the
+// job goes on from `step`, or the next restart finds the steps of the former
+// run.
+//
+// Tiers. With copy_to, once a step is saved, a thread of each rank copies the
+// step's files in the background, reads the copies back and checks them by
+// their checksums; then the manifest is placed in the second directory by the
+// same commit as in the first, with the same retention. So a step is in either
+// directory whole or not at all. A save waits for the copy of the step before
+// it. Both directories are seen by all ranks.
+//
+// Threads. One thread at a time. The background has a group of its own.
+class CheckpointSeries {
+ public:
+  // Creates and changes no file. Collective: every rank of `group`, by default
+  // the default group, calls it alike.
+  //   kInvalidArgument  directory is empty, or copy_to is the same; or
+  //                     keep_last or keep_every is negative.
+  //   others            With copy_to, from the creation of a group.
+  static absl::StatusOr<CheckpointSeries> Open(
+      std::string directory, std::shared_ptr<ProcessGroup> group = nullptr,
+      SeriesOptions options = {});
+
+  CheckpointSeries(CheckpointSeries&&) noexcept;
+  CheckpointSeries& operator=(CheckpointSeries&&) noexcept;
+  // Waits for a copy that runs; its error is lost.
+  ~CheckpointSeries();
+
+  // Saves a step, 0 or more, and then removes the steps that the retention no
+  // longer keeps, and the files that no step names. A step that is there
+  // already is replaced: at every instant a reader finds the complete old one
+  // or the complete new one.
+  //
+  // Collective, as SaveCheckpoint, whose contract applies: tensors, replicas,
+  // buffers, errors, cost. Also:
+  //   kInvalidArgument  `step` is negative, or differs between ranks.
+  //   kUnknown          The step is there, and a load finds it, but may not
+  //                     outlast a loss of power. Nothing was removed.
+  //   any               From the copy of an earlier step, whose message then
+  //                     begins with `copy "`: this step has been saved.
+  //
+  // Cost. Beside SaveCheckpoint's: the manifests of other steps are read once,
+  // by the first save, and again only if another process has saved.
+  absl::Status Save(int64_t step,
+                    const std::map<std::string, ShardedTensor>& tensors);
+
+  // The newest whole step, by number, of either directory; all ranks get what
+  // rank 0 finds. Newer ones that are not whole are passed over, with a warning
+  // in the log. Collective.
+  //   kNotFound  There is no step, and nothing else is meant.
+  //   kDataLoss  There are steps, and none is whole; the message has the
+  //              reason for the newest.
+  //   others     From the file system: it is not known what a newer step is.
+  //
+  // Cost. On rank 0 the manifest of the newest step, all of whose files are
+  // opened; one small collective.
+  absl::StatusOr<LatestStep> Latest();
+
+  // Loads a step as LoadCheckpointInto and LoadCheckpoint do, from the
+  // directory if it is whole there, otherwise from the second one. Collective.
+  //   kNotFound  There is no such step.
+  absl::Status LoadInto(int64_t step,
+                        const std::map<std::string, ShardedTensor*>& tensors,
+                        const LoadOptions& options = {});
+  absl::StatusOr<std::map<std::string, ShardedTensor>> Load(
+      int64_t step, const std::map<std::string, ShardingSpecPtr>& specs,
+      const LoadOptions& options = {});
+
+  // Removes all steps above `step`, which may be -1, from both directories, as
+  // one writer, then the files that no step names. Collective.
+  //   kFailedPrecondition  One of them is pinned; nothing was removed.
+  //   kAborted             Another save holds the lease.
+  //   others               From the file system: some may be removed.
+  absl::Status RemoveAfter(int64_t step);
+
+  // Waits until the copies of saved steps are there, and returns the first
+  // error of one that no save has returned. Collective.
+  absl::Status Flush();
+
+  // As the functions above, in the first directory and, if it is there, the
+  // second. Not collective: one rank calls them.
+  absl::Status Pin(int64_t step);
+  absl::Status Unpin(int64_t step);
+  absl::StatusOr<std::vector<SeriesStep>> List() const;
+
+ private:
+  struct State;
+  explicit CheckpointSeries(std::unique_ptr<State> state);
+
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace sherd
+
+#endif  // SHERD_SERIALIZATION_CHECKPOINT_SERIES_H_
