@@ -3,6 +3,7 @@
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -16,6 +17,7 @@ namespace {
 
 struct InspectOptions {
   std::string path;
+  std::optional<int64_t> step;
   bool json = false;
   // Empty for none, "-" for standard output.
   std::string svg_file;
@@ -37,12 +39,14 @@ int WriteSvg(const std::string& file, const std::string& svg) {
 
 int RunInspect(const InspectOptions& options) {
   const absl::StatusOr<Inspection> inspection =
-      Inspect(FileSystem::Posix(), options.path);
+      Inspect(FileSystem::Posix(), PathOfStep(options.path, options.step));
   if (!inspection.ok()) {
     return PrintCommandError("inspect", inspection.status());
   }
   if (!options.svg_file.empty()) {
-    return WriteSvg(options.svg_file, InspectionToSvg(*inspection));
+    const absl::StatusOr<std::string> svg = InspectionToSvg(*inspection);
+    if (!svg.ok()) return PrintCommandError("inspect", svg.status());
+    return WriteSvg(options.svg_file, *svg);
   }
   const std::string text = options.json ? InspectionToJson(*inspection) + "\n"
                                         : FormatInspection(*inspection);
@@ -59,8 +63,11 @@ void AddInspectCommand(CLI::App& app, int& exit_code) {
   auto options = std::make_shared<InspectOptions>();
   inspect
       ->add_option("PATH", options->path,
-                   "A safetensors file, or the directory of a checkpoint")
+                   "A safetensors file, the directory of a checkpoint or a "
+                   "series, or a manifest")
       ->required();
+  inspect->add_option("--step", options->step,
+                      "A step of the series in the directory");
   CLI::Option* const json = inspect->add_flag(
       "--json", options->json, "Print one JSON object, shards included");
   // A flag with an optional value, so that "--svg PATH" draws PATH.

@@ -21,6 +21,7 @@
 #include "sherd/serialization/checkpoint/state/state_blob.h"
 #include "sherd/serialization/checkpoint_reader.h"
 #include "sherd/serialization/manifest/manifest.h"
+#include "sherd/serialization/manifest/manifest_names.h"
 #include "sherd/serialization/safetensors.h"
 
 namespace sherd {
@@ -208,7 +209,14 @@ std::string HoldersOf(const InspectedTensor& tensor) {
   return ranges.empty() ? "-" : absl::StrJoin(ranges, ",");
 }
 
+bool HasStepsAlone(const Inspection& inspection) {
+  return !inspection.is_checkpoint && !inspection.steps.empty();
+}
+
 std::string Heading(const Inspection& inspection) {
+  if (HasStepsAlone(inspection)) {
+    return absl::StrCat("series of ", inspection.steps.size(), " steps");
+  }
   return inspection.is_checkpoint
              ? absl::StrCat("checkpoint of ", inspection.world_size, " ranks (",
                             PrintableLine(inspection.writer), ")")
@@ -224,6 +232,36 @@ std::string Totals(const Inspection& inspection) {
       " tensors, ", FormatCount(inspection.tensor_bytes()), " bytes (",
       FormatBytes(inspection.tensor_bytes()), ") in ", files,
       files == 1 ? " file" : " files", " of ", FormatBytes(file_bytes));
+}
+
+// "whole", or the first line of why not.
+std::string StateOf(const SeriesStep& step) {
+  return step.status.ok() ? "whole" : PrintableLine(step.status.message());
+}
+
+std::string StepTable(const std::vector<SeriesStep>& steps) {
+  constexpr TextTable::Align kRight = TextTable::Align::kRight;
+  TextTable table({{"step", kRight},
+                   {"save"},
+                   {"bytes", kRight},
+                   {"files", kRight},
+                   {"pinned"},
+                   {"state"}});
+  for (const SeriesStep& step : steps) {
+    table.AddRow({absl::StrCat(step.step), step.save_id,
+                  FormatCount(step.bytes), FormatCount(step.files),
+                  step.pinned ? "yes" : "-", StateOf(step)});
+  }
+  return table.ToString();
+}
+
+nlohmann::json ToJson(const SeriesStep& step) {
+  nlohmann::json json = {{"step", step.step},        {"path", step.path},
+                         {"save_id", step.save_id},  {"bytes", step.bytes},
+                         {"files", step.files},      {"pinned", step.pinned},
+                         {"whole", step.status.ok()}};
+  if (!step.status.ok()) json["reason"] = std::string(step.status.message());
+  return json;
 }
 
 nlohmann::json ToJson(const Dims& dims) {
@@ -268,22 +306,41 @@ absl::StatusOr<Inspection> Inspect(FileSystem& files, const std::string& path) {
   }
   const bool is_directory = kind == FileKind::kDirectory;
   if (!is_directory &&
-      std::filesystem::path(path).filename() != kManifestFileName) {
+      !IsManifestName(std::filesystem::path(path).filename().string())) {
     SHERD_ASSIGN_OR_RETURN(const SafetensorsFile file,
                            SafetensorsFile::Open(files, path));
     return FromSafetensors(file);
   }
-  const std::string directory = is_directory ? path : ParentDirectory(path);
-  SHERD_ASSIGN_OR_RETURN(const bool exists, CheckpointExists(directory, files));
-  if (!exists) return NotACheckpoint(files, directory);
-  SHERD_ASSIGN_OR_RETURN(const CheckpointReader reader,
-                         CheckpointReader::Open(directory, files));
-  return FromCheckpoint(reader);
+  std::vector<SeriesStep> steps;
+  if (is_directory) {
+    SHERD_ASSIGN_OR_RETURN(steps, ListSteps(path, files));
+  }
+  SHERD_ASSIGN_OR_RETURN(const bool exists, CheckpointExists(path, files));
+  Inspection inspection = {.path = path};
+  if (exists) {
+    SHERD_ASSIGN_OR_RETURN(const CheckpointReader reader,
+                           CheckpointReader::Open(path, files));
+    SHERD_ASSIGN_OR_RETURN(inspection, FromCheckpoint(reader));
+  } else if (steps.empty()) {
+    return NotACheckpoint(files, path);
+  }
+  inspection.steps = std::move(steps);
+  return inspection;
+}
+
+std::string PathOfStep(const std::string& directory,
+                       std::optional<int64_t> step) {
+  return step.has_value() ? JoinPath(directory, StepManifestName(*step))
+                          : directory;
 }
 
 std::string FormatInspection(const Inspection& inspection) {
-  std::string text = absl::StrCat(inspection.path, ": ", Heading(inspection),
-                                  "\n", Totals(inspection), "\n");
+  std::string text =
+      absl::StrCat(inspection.path, ": ", Heading(inspection), "\n");
+  if (HasStepsAlone(inspection)) {
+    return absl::StrCat(text, "\n", StepTable(inspection.steps));
+  }
+  absl::StrAppend(&text, Totals(inspection), "\n");
   for (const auto& [key, value] : inspection.metadata) {
     absl::StrAppend(&text, "metadata ", Shorten(PrintableLine(key), 100), " = ",
                     Shorten(PrintableLine(value), 100), "\n");
@@ -313,16 +370,21 @@ std::string FormatInspection(const Inspection& inspection) {
   for (const auto& [rank, state] : inspection.rank_states) {
     AppendValues(state, absl::StrCat("state of rank ", rank), text);
   }
-  return text;
+  if (inspection.steps.empty()) return text;
+  return absl::StrCat(text, "\n", StepTable(inspection.steps));
 }
 
 std::string InspectionToJson(const Inspection& inspection) {
-  nlohmann::json json = {
-      {"path", inspection.path},
-      {"kind", inspection.is_checkpoint ? "checkpoint" : "safetensors"},
-      {"tensor_bytes", inspection.tensor_bytes()},
-      {"files", nlohmann::json::array()},
-      {"tensors", nlohmann::json::array()}};
+  nlohmann::json json = {{"path", inspection.path},
+                         {"kind", HasStepsAlone(inspection)  ? "series"
+                                  : inspection.is_checkpoint ? "checkpoint"
+                                                             : "safetensors"},
+                         {"tensor_bytes", inspection.tensor_bytes()},
+                         {"files", nlohmann::json::array()},
+                         {"tensors", nlohmann::json::array()}};
+  for (const SeriesStep& step : inspection.steps) {
+    json["steps"].push_back(ToJson(step));
+  }
   if (inspection.is_checkpoint) {
     json["writer"] = inspection.writer;
     json["world_size"] = inspection.world_size;
@@ -330,7 +392,7 @@ std::string InspectionToJson(const Inspection& inspection) {
     for (const auto& [rank, state] : inspection.rank_states) {
       json["rank_states"][absl::StrCat(rank)] = ToJson(state);
     }
-  } else {
+  } else if (inspection.steps.empty()) {
     json["metadata"] = inspection.metadata;
   }
   for (const InspectedFile& file : inspection.files) {
@@ -342,7 +404,12 @@ std::string InspectionToJson(const Inspection& inspection) {
   return json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
-std::string InspectionToSvg(const Inspection& inspection) {
+absl::StatusOr<std::string> InspectionToSvg(const Inspection& inspection) {
+  if (HasStepsAlone(inspection)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(inspection.path, " has ", inspection.steps.size(),
+                     " steps: choose one by --step"));
+  }
   HeldStage stage;
   for (const InspectedTensor& tensor : inspection.tensors) {
     HeldTensor held = {tensor.name, tensor.dtype, tensor.shape, {}};

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -12,6 +13,7 @@
 #include "sherd/core/tensor/box.h"
 #include "sherd/core/tensor/dtype.h"
 #include "sherd/core/tensor/shape.h"
+#include "sherd/serialization/checkpoint_series.h"
 #include "sherd/tools/sherd/checkpoint/layout_picture.h"
 
 namespace sherd {
@@ -45,10 +47,14 @@ struct InspectedFile {
   int64_t bytes = 0;
 };
 
-// The contents of a safetensors file or a checkpoint, without elements.
+// The contents of a safetensors file, a checkpoint or a series, without
+// elements.
 struct Inspection {
   std::string path;
   bool is_checkpoint = false;
+  // Of a directory: its steps, ascending. It may be a checkpoint as well;
+  // otherwise the members below are empty.
+  std::vector<SeriesStep> steps;
   // Of a checkpoint: the program that wrote it, and the number of ranks.
   std::string writer;
   int world_size = 1;
@@ -65,20 +71,28 @@ struct Inspection {
 };
 
 // Reads headers only, and values of a state: of the checkpoint of which `path`
-// is the directory or the manifest, otherwise of a safetensors file.
+// is the directory or the manifest, which may be that of a step, and of the
+// steps in a directory; otherwise of a safetensors file.
 //   kNotFound  There is nothing at `path`, or a directory without a manifest;
 //              the message states what was expected.
 //   Otherwise as SafetensorsFile::Open and CheckpointReader::Open.
 absl::StatusOr<Inspection> Inspect(FileSystem& files, const std::string& path);
 
-// A heading, a table with a line per tensor, and the first values of a state.
+// The path to inspect or verify for a step in a directory, or, without one, for
+// all of it.
+std::string PathOfStep(const std::string& directory,
+                       std::optional<int64_t> step);
+
+// A heading, a table with a line per tensor, the first values of a state, and a
+// table with a line per step.
 std::string FormatInspection(const Inspection& inspection);
 
 // The whole inspection as one JSON object, shards included.
 std::string InspectionToJson(const Inspection& inspection);
 
 // A picture of the boxes and their holders.
-std::string InspectionToSvg(const Inspection& inspection);
+//   kInvalidArgument  There are steps alone: one must be chosen.
+absl::StatusOr<std::string> InspectionToSvg(const Inspection& inspection);
 
 }  // namespace sherd
 

@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -22,10 +23,12 @@
 #include "sherd/core/sharding/state_dict.h"
 #include "sherd/core/tensor/tensor.h"
 #include "sherd/serialization/checkpoint.h"
+#include "sherd/serialization/checkpoint_series.h"
 #include "sherd/testing/local_ranks.h"
 #include "sherd/testing/matchers.h"
 #include "sherd/tools/examples/quickstart/model_preset.h"
 #include "sherd/tools/examples/quickstart/model_writer.h"
+#include "sherd/tools/sherd/checkpoint/recovery.h"
 #include "sherd/tools/sherd/checkpoint/verification.h"
 
 namespace sherd {
@@ -231,7 +234,7 @@ TEST(InspectionTest, JsonHoldsEveryShard) {
 TEST(InspectionTest, ThePictureShowsBoxesAndShares) {
   const auto inspection = Inspect(Files(), SmallCheckpoint(TestFolder()));
   ASSERT_THAT(inspection, IsOk());
-  EXPECT_THAT(InspectionToSvg(*inspection),
+  EXPECT_THAT(*InspectionToSvg(*inspection),
               AllOf(HasSubstr("<svg"), HasSubstr("Who holds what: checkpoint"),
                     HasSubstr("rank 1: offsets [3, 0], sizes [2, 6], 48 B"),
                     HasSubstr("rank 2")));
@@ -320,6 +323,126 @@ TEST(VerificationTest, ATruncatedSafetensorsFileIsFound) {
                 StatusIs(absl::StatusCode::kDataLoss, path))
         << length;
   }
+}
+
+// Steps 1, 20 and 300, of which 20 is pinned.
+std::string SmallSeries(const std::string& folder) {
+  const std::string path = absl::StrCat(folder, "/series");
+  RunLocalRanks(2, [&](ProcessGroup&) {
+    auto series = CheckpointSeries::Open(path);
+    ASSERT_THAT(series, IsOk());
+    const auto tensor = ShardedTensor::Zeros(
+        *ChunkShardingSpec::Create(0, {"rank:0/cpu", "rank:1/cpu"}), {5, 6});
+    ASSERT_THAT(tensor, IsOk());
+    for (const int64_t step : {1, 20, 300}) {
+      ASSERT_THAT(series->Save(step, {{"weight", *tensor}}), IsOk());
+    }
+  });
+  EXPECT_THAT(PinStep(path, 20), IsOk());
+  return path;
+}
+
+TEST(SeriesCommandsTest, InspectListsStepsAndShowsOne) {
+  const std::string path = SmallSeries(TestFolder());
+  const std::string truncated = DataFiles(path)[0];
+  ASSERT_THAT(WriteText(truncated, "short"), IsOk());
+  auto inspection = Inspect(Files(), path);
+  ASSERT_THAT(inspection, IsOk());
+  EXPECT_THAT(FormatInspection(*inspection),
+              AllOf(HasSubstr("series of 3 steps"),
+                    ::testing::ContainsRegex(
+                        "\n +1 +[0-9a-f]+ +[0-9,]+ +2 +- +.*has 5 bytes"),
+                    ::testing::ContainsRegex(
+                        "\n +20 +[0-9a-f]+ +[0-9,]+ +2 +yes +whole\n"),
+                    ::testing::ContainsRegex(
+                        "\n +300 +[0-9a-f]+ +[0-9,]+ +2 +- +whole\n")));
+  const auto json = nlohmann::json::parse(InspectionToJson(*inspection));
+  EXPECT_EQ(json["kind"], "series");
+  ASSERT_EQ(json["steps"].size(), 3u);
+  EXPECT_EQ(json["steps"][0]["whole"], false);
+  EXPECT_THAT(json["steps"][0]["reason"].get<std::string>(),
+              HasSubstr(truncated));
+  const auto& pinned = json["steps"][1];
+  EXPECT_EQ(pinned["step"], 20);
+  EXPECT_EQ(pinned["pinned"], true);
+  EXPECT_EQ(pinned["whole"], true);
+  EXPECT_EQ(pinned["files"], 2);
+  EXPECT_GT(pinned["bytes"], 5 * 6 * 4);
+  EXPECT_EQ(pinned["save_id"].get<std::string>().size(), 16u);
+  EXPECT_THAT(InspectionToSvg(*inspection),
+              StatusIs(absl::StatusCode::kInvalidArgument, "--step"));
+  const std::string step = PathOfStep(path, 300);
+  EXPECT_EQ(step, path + "/step-00000000000000000300.sherd");
+  EXPECT_EQ(PathOfStep(path, std::nullopt), path);
+  inspection = Inspect(Files(), step);
+  ASSERT_THAT(inspection, IsOk());
+  EXPECT_TRUE(inspection->is_checkpoint);
+  EXPECT_EQ(inspection->tensors.size(), 1u);
+  EXPECT_THAT(Inspect(Files(), PathOfStep(path, 2)),
+              StatusIs(absl::StatusCode::kNotFound, "no such file"));
+}
+
+TEST(SeriesCommandsTest, APlainCheckpointIsShownWithTheStepsBesideIt) {
+  const std::string path = SmallSeries(TestFolder());
+  RunLocalRanks(2, [&](ProcessGroup&) {
+    const auto tensor = ShardedTensor::Zeros(
+        *ChunkShardingSpec::Create(0, {"rank:0/cpu", "rank:1/cpu"}), {7});
+    ASSERT_THAT(SaveCheckpoint(path, {{"bias", *tensor}}), IsOk());
+  });
+  const auto inspection = Inspect(Files(), path);
+  ASSERT_THAT(inspection, IsOk());
+  EXPECT_THAT(FormatInspection(*inspection),
+              AllOf(HasSubstr("checkpoint of 2 ranks"), HasSubstr("\nbias "),
+                    ::testing::ContainsRegex("\n +300 ")));
+  EXPECT_EQ(nlohmann::json::parse(InspectionToJson(*inspection))["kind"],
+            "checkpoint");
+  EXPECT_THAT(*Verify(Files(), path),
+              AllOf(HasSubstr("series: sound: "), HasSubstr("0020.sherd: ")));
+}
+
+TEST(SeriesCommandsTest, VerifyChecksEveryStepOrOne) {
+  const std::string path = SmallSeries(TestFolder());
+  EXPECT_THAT(*Verify(Files(), path),
+              MatchesRegex(".*0001.sherd: sound: 1 tensors in 2 files.*\n"
+                           ".*0020.sherd: sound: .*\n"
+                           ".*0300.sherd: sound: .*"));
+  const std::vector<std::string> data = DataFiles(path);
+  ASSERT_EQ(data.size(), 6u);
+  FlipBit(data[0], 15);
+  EXPECT_THAT(Verify(Files(), path),
+              StatusIs(absl::StatusCode::kDataLoss,
+                       AllOf(HasSubstr(data[0]), HasSubstr("weight"))));
+  EXPECT_THAT(Verify(Files(), PathOfStep(path, 300)), IsOk());
+  EXPECT_THAT(Verify(Files(), PathOfStep(path, 1)),
+              StatusIs(absl::StatusCode::kDataLoss, data[0]));
+  FlipBit(PathOfStep(path, 20), 9);
+  EXPECT_THAT(Verify(Files(), path),
+              StatusIs(absl::StatusCode::kDataLoss, "and 1 more damaged step"));
+}
+
+TEST(SeriesCommandsTest, RecoverRebuildsEveryLostManifest) {
+  const std::string path = SmallSeries(TestFolder());
+  EXPECT_THAT(Recover(Files(), path).status,
+              StatusIs(absl::StatusCode::kAlreadyExists));
+  ASSERT_THAT(Files().Remove(PathOfStep(path, 20)), IsOk());
+  ASSERT_THAT(WriteText(PathOfStep(path, 300), "damaged"), IsOk());
+  Recovery recovery = Recover(Files(), path);
+  EXPECT_THAT(recovery.status, IsOk());
+  EXPECT_THAT(recovery.text,
+              MatchesRegex(".*0020.sherd: recovered: save [0-9a-f]+, 1 tensors "
+                           "in 2 files.*\n.*0300.sherd: recovered: .*\n"));
+  EXPECT_THAT(Verify(Files(), path), IsOk());
+  // One alone, and what can be had of several.
+  ASSERT_THAT(Files().Remove(PathOfStep(path, 20)), IsOk());
+  EXPECT_THAT(Recover(Files(), PathOfStep(path, 20)).status, IsOk());
+  for (const int64_t step : {1, 20}) {
+    ASSERT_THAT(Files().Remove(PathOfStep(path, step)), IsOk());
+  }
+  ASSERT_THAT(Files().Remove(DataFiles(path)[0]), IsOk());
+  recovery = Recover(Files(), path);
+  EXPECT_THAT(recovery.status,
+              StatusIs(absl::StatusCode::kDataLoss, "missing"));
+  EXPECT_THAT(recovery.text, HasSubstr("0020.sherd: recovered"));
 }
 
 }  // namespace

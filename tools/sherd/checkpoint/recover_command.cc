@@ -6,8 +6,8 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "sherd/core/base/units.h"
-#include "sherd/serialization/checkpoint_recover.h"
+#include "sherd/core/base/file.h"
+#include "sherd/tools/sherd/checkpoint/recovery.h"
 #include "sherd/tools/sherd/command_error.h"
 
 namespace sherd {
@@ -15,28 +15,20 @@ namespace sherd {
 void AddRecoverCommand(CLI::App& app, int& exit_code) {
   CLI::App* const recover = app.add_subcommand(
       "recover",
-      "Rebuild the lost manifest of a checkpoint from its data files: exit "
-      "code "
-      "0 if there is one again, otherwise 1 and what is missing");
+      "Rebuild the lost manifests of a checkpoint or a series from data "
+      "files: exit code 0 if all are there again, otherwise 1 and what is "
+      "missing");
   auto path = std::make_shared<std::string>();
-  recover->add_option("DIR", *path, "The directory of the checkpoint")
+  recover
+      ->add_option("DIR", *path,
+                   "The directory of the checkpoint or series, or a manifest")
       ->required();
   recover->callback([path, &exit_code] {
-    const absl::StatusOr<RecoverReport> report = RecoverManifest(*path);
-    if (!report.ok()) {
-      exit_code = PrintCommandError("recover", report.status());
-      return;
-    }
-    for (const std::string& reason : report->passed_over) {
-      std::printf("passed over: %s\n", reason.c_str());
-    }
-    std::printf(
-        "%s: recovered: save %s, %s tensors in %s files, %s bytes "
-        "checked\n",
-        path->c_str(), report->save_id.c_str(),
-        FormatCount(report->tensors).c_str(),
-        FormatCount(report->files).c_str(), FormatCount(report->bytes).c_str());
-    exit_code = 0;
+    const Recovery recovery = Recover(FileSystem::Posix(), *path);
+    std::printf("%s", recovery.text.c_str());
+    exit_code = recovery.status.ok()
+                    ? 0
+                    : PrintCommandError("recover", recovery.status);
   });
 }
 

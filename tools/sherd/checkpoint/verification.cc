@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/types/span.h"
 #include "sherd/core/base/status_macros.h"
 #include "sherd/core/base/units.h"
@@ -33,10 +34,44 @@ absl::Status ReadAll(FileSystem& files, const std::string& path) {
   return absl::OkStatus();
 }
 
+absl::StatusOr<std::string> VerifyOne(FileSystem& files,
+                                      const std::string& path) {
+  SHERD_ASSIGN_OR_RETURN(const VerifyReport report,
+                         VerifyCheckpoint(path, {.files = &files}));
+  return absl::StrCat(path, ": sound: ", report.tensors, " tensors in ",
+                      report.files, " files, ", FormatCount(report.bytes),
+                      " bytes checked, checksums included");
+}
+
+// All of a directory.
+absl::StatusOr<std::string> VerifySteps(FileSystem& files,
+                                        const Inspection& inspection) {
+  std::vector<std::string> paths;
+  if (inspection.is_checkpoint) paths.push_back(inspection.path);
+  for (const SeriesStep& step : inspection.steps) paths.push_back(step.path);
+  std::vector<std::string> lines;
+  absl::Status first;
+  int64_t damaged = 0;
+  for (const std::string& path : paths) {
+    const absl::StatusOr<std::string> line = VerifyOne(files, path);
+    // A save has removed it since.
+    if (absl::IsNotFound(line.status())) continue;
+    first.Update(line.status());
+    if (line.ok()) {
+      lines.push_back(*line);
+    } else {
+      ++damaged;
+    }
+  }
+  SHERD_RETURN_IF_ERROR(WithFurther(first, damaged - 1, "damaged step"));
+  return absl::StrJoin(lines, "\n");
+}
+
 }  // namespace
 
 absl::StatusOr<std::string> Verify(FileSystem& files, const std::string& path) {
   SHERD_ASSIGN_OR_RETURN(const Inspection inspection, Inspect(files, path));
+  if (!inspection.steps.empty()) return VerifySteps(files, inspection);
   if (!inspection.is_checkpoint) {
     SHERD_ASSIGN_OR_RETURN(const SafetensorsFile file,
                            SafetensorsFile::Open(files, path));
@@ -54,11 +89,15 @@ absl::StatusOr<std::string> Verify(FileSystem& files, const std::string& path) {
                         " bytes; header and sizes checked (the format has no "
                         "checksums for the data)");
   }
-  SHERD_ASSIGN_OR_RETURN(const VerifyReport report,
-                         VerifyCheckpoint(inspection.path, {.files = &files}));
-  return absl::StrCat(path, ": sound: ", report.tensors, " tensors in ",
-                      report.files, " files, ", FormatCount(report.bytes),
-                      " bytes checked, checksums included");
+  return VerifyOne(files, path);
+}
+
+absl::Status WithFurther(const absl::Status& first, int64_t further,
+                         absl::string_view what) {
+  if (first.ok() || further == 0) return first;
+  return absl::Status(first.code(),
+                      absl::StrCat(first.message(), "; and ", further, " more ",
+                                   what, further == 1 ? "" : "s"));
 }
 
 }  // namespace sherd

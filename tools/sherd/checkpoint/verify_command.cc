@@ -3,10 +3,12 @@
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "absl/status/statusor.h"
 #include "sherd/core/base/file.h"
+#include "sherd/tools/sherd/checkpoint/inspection.h"
 #include "sherd/tools/sherd/checkpoint/verification.h"
 #include "sherd/tools/sherd/command_error.h"
 
@@ -18,14 +20,16 @@ void AddVerifyCommand(CLI::App& app, int& exit_code) {
       "Check a safetensors file or a checkpoint: exit code 0 if it is sound, "
       "otherwise 1 and the damage by file and tensor");
   auto path = std::make_shared<std::string>();
+  auto step = std::make_shared<std::optional<int64_t>>();
   verify
       ->add_option("PATH", *path,
-                   "A safetensors file, as a data file of a checkpoint, or the "
-                   "directory of one")
+                   "A safetensors file, as a data file of a checkpoint, the "
+                   "directory of one or of a series, or a manifest")
       ->required();
-  verify->callback([path, &exit_code] {
+  verify->add_option("--step", *step, "A step of the series in the directory");
+  verify->callback([path, step, &exit_code] {
     const absl::StatusOr<std::string> report =
-        Verify(FileSystem::Posix(), *path);
+        Verify(FileSystem::Posix(), PathOfStep(*path, *step));
     if (!report.ok()) {
       exit_code = PrintCommandError("verify", report.status());
       return;
