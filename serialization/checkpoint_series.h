@@ -13,7 +13,9 @@
 #include "sherd/core/comm/process_group.h"
 #include "sherd/core/sharding/sharded_tensor.h"
 #include "sherd/core/sharding/sharding_spec.h"
+#include "sherd/core/sharding/state_dict.h"
 #include "sherd/serialization/checkpoint.h"
+#include "sherd/serialization/checkpoint_async.h"
 
 namespace sherd {
 
@@ -32,6 +34,8 @@ struct SeriesOptions {
   int keep_last = 0;
   // 0: none.
   int64_t keep_every = 0;
+  // Of SaveAsync, as in AsyncSaveOptions.
+  int64_t staging_budget = 0;
   // A second directory, to which each step is copied after it was saved, as
   // from a fast file system to one that lasts; see "Tiers". Empty: none.
   std::string copy_to;
@@ -105,7 +109,8 @@ struct LatestStep {
 // their checksums; then the manifest is placed in the second directory by the
 // same commit as in the first, with the same retention. So a step is in either
 // directory whole or not at all. A save waits for the copy of the step before
-// it. Both directories are seen by all ranks.
+// it; after SaveAsync the thread that saves copies, before it is done with the
+// step. Both directories are seen by all ranks.
 //
 // Threads. One thread at a time. The background has a group of its own.
 class CheckpointSeries {
@@ -121,7 +126,8 @@ class CheckpointSeries {
 
   CheckpointSeries(CheckpointSeries&&) noexcept;
   CheckpointSeries& operator=(CheckpointSeries&&) noexcept;
-  // Waits for a copy that runs; its error is lost.
+  // Waits for a copy that runs, unless SaveAsync has begun it; its error is
+  // lost.
   ~CheckpointSeries();
 
   // Saves a step, 0 or more, and then removes the steps that the retention no
@@ -132,6 +138,7 @@ class CheckpointSeries {
   // Collective, as SaveCheckpoint, whose contract applies: tensors, replicas,
   // buffers, errors, cost. Also:
   //   kInvalidArgument  `step` is negative, or differs between ranks.
+  //   any               From the last SaveAsync, once: nothing was saved.
   //   kUnknown          The step is there, and a load finds it, but may not
   //                     outlast a loss of power. Nothing was removed.
   //   any               From the copy of an earlier step, whose message then
@@ -141,6 +148,17 @@ class CheckpointSeries {
   // by the first save, and again only if another process has saved.
   absl::Status Save(int64_t step,
                     const std::map<std::string, ShardedTensor>& tensors);
+
+  // The same for a state, as the SaveCheckpoint of one.
+  absl::Status Save(int64_t step, const StateDict& state);
+
+  // Save beside the program, as SaveCheckpointAsync, whose contract applies:
+  // what is copied when, errors of the call and of the handle. Errors of copies
+  // to the second directory are those of Flush and of the next Save. That of a
+  // state has the one small collective of its overload.
+  absl::StatusOr<SaveHandle> SaveAsync(
+      int64_t step, const std::map<std::string, ShardedTensor>& tensors);
+  absl::StatusOr<SaveHandle> SaveAsync(int64_t step, const StateDict& state);
 
   // The newest whole step, by number, of either directory; all ranks get what
   // rank 0 finds. Newer ones that are not whole are passed over, with a warning
@@ -154,11 +172,14 @@ class CheckpointSeries {
   // opened; one small collective.
   absl::StatusOr<LatestStep> Latest();
 
-  // Loads a step as LoadCheckpointInto and LoadCheckpoint do, from the
-  // directory if it is whole there, otherwise from the second one. Collective.
+  // Loads a step as the functions LoadCheckpointInto and LoadCheckpoint do,
+  // from the directory if it is whole there, otherwise from the second one.
+  // Collective.
   //   kNotFound  There is no such step.
   absl::Status LoadInto(int64_t step,
                         const std::map<std::string, ShardedTensor*>& tensors,
+                        const LoadOptions& options = {});
+  absl::Status LoadInto(int64_t step, StateDict& state,
                         const LoadOptions& options = {});
   absl::StatusOr<std::map<std::string, ShardedTensor>> Load(
       int64_t step, const std::map<std::string, ShardingSpecPtr>& specs,
@@ -171,8 +192,9 @@ class CheckpointSeries {
   //   others               From the file system: some may be removed.
   absl::Status RemoveAfter(int64_t step);
 
-  // Waits until the copies of saved steps are there, and returns the first
-  // error of one that no save has returned. Collective.
+  // Waits for all saves and copies, and returns the error of the last SaveAsync
+  // if there is one, otherwise the first of a copy that no Save has returned.
+  // Collective.
   absl::Status Flush();
 
   // As the functions above, in the first directory and, if it is there, the

@@ -13,11 +13,13 @@
 #include "sherd/core/comm/collective/agreement.h"
 #include "sherd/core/comm/collective/operation_label.h"
 #include "sherd/core/comm/init.h"
+#include "sherd/serialization/checkpoint/async/async_save.h"
 #include "sherd/serialization/checkpoint/save/save_directory.h"
 #include "sherd/serialization/checkpoint/save/saver.h"
 #include "sherd/serialization/checkpoint/series/manifest_index.h"
 #include "sherd/serialization/checkpoint/series/step_copier.h"
 #include "sherd/serialization/checkpoint/series/step_list.h"
+#include "sherd/serialization/checkpoint/state/collect_tensors.h"
 #include "sherd/serialization/manifest/manifest_names.h"
 
 namespace sherd {
@@ -53,8 +55,10 @@ struct CheckpointSeries::State {
   SeriesOptions options;
   // On rank 0: of `directory`.
   std::shared_ptr<ManifestIndex> index = std::make_shared<ManifestIndex>();
-  // Null without a second directory.
-  std::unique_ptr<StepCopier> copier;
+  // Null without a second directory. The thread of SaveAsync has it too.
+  std::shared_ptr<StepCopier> copier;
+  // The last SaveAsync, if nobody has waited for it here.
+  std::optional<SaveHandle> pending;
 
   FileSystem& files() const {
     return options.save.files != nullptr ? *options.save.files
@@ -76,6 +80,18 @@ struct CheckpointSeries::State {
     if (!options.copy_to.empty()) directories.push_back(options.copy_to);
     return directories;
   }
+  // Borrows `tensors`.
+  SaveJob JobOf(int64_t step, const SaveJob::Tensors& tensors) const {
+    return {.path = directory,
+            .tensors = std::shared_ptr<const SaveJob::Tensors>(
+                std::shared_ptr<const void>(), &tensors),
+            .group = group,
+            .options = options.save,
+            .target = {.step = step, .retention = retention(), .index = index}};
+  }
+  // Waits until no save and no copy is at work, which may still read files that
+  // the next one removes; the error of the last SaveAsync, once.
+  absl::Status Settle();
   // In any of them.
   absl::StatusOr<StepNames> Names() const;
   // The step where it is whole, in the first directory if in both; otherwise
@@ -92,6 +108,14 @@ struct CheckpointSeries::State {
   // Where to load a step from. Collective if there are two directories.
   absl::StatusOr<std::string> PathOf(int64_t step) const;
 };
+
+absl::Status CheckpointSeries::State::Settle() {
+  absl::Status saved;
+  if (pending.has_value()) saved = pending->Durable();
+  pending.reset();
+  if (copier != nullptr) copier->Wait();
+  return saved;
+}
 
 absl::StatusOr<StepNames> CheckpointSeries::State::Names() const {
   StepNames all;
@@ -230,22 +254,42 @@ absl::StatusOr<CheckpointSeries> CheckpointSeries::Open(
 absl::Status CheckpointSeries::Save(
     int64_t step, const std::map<std::string, ShardedTensor>& tensors) {
   StepCopier* const copier = state_->copier.get();
-  // It may still read files that this save removes.
-  if (copier != nullptr) copier->Wait();
-  // Borrowed, not counted: the call outlives the save.
-  SHERD_RETURN_IF_ERROR(
-      RunSave({.path = state_->directory,
-               .tensors = std::shared_ptr<const SaveJob::Tensors>(
-                   std::shared_ptr<const void>(), &tensors),
-               .group = state_->group,
-               .options = state_->options.save,
-               .target = {.step = step,
-                          .retention = state_->retention(),
-                          .index = state_->index}}));
+  SHERD_RETURN_IF_ERROR(state_->Settle());
+  SHERD_RETURN_IF_ERROR(RunSave(state_->JobOf(step, tensors)));
   if (copier == nullptr) return absl::OkStatus();
   const absl::Status copied = copier->TakeError();
   copier->Start(step);
   return copied;
+}
+
+absl::Status CheckpointSeries::Save(int64_t step, const StateDict& state) {
+  SHERD_ASSIGN_OR_RETURN(const auto tensors,
+                         CollectTensors(state_->directory, state, state_->group,
+                                        state_->options.save));
+  return Save(step, tensors);
+}
+
+absl::StatusOr<SaveHandle> CheckpointSeries::SaveAsync(
+    int64_t step, const std::map<std::string, ShardedTensor>& tensors) {
+  AsyncJobOptions options = {.staging_budget = state_->options.staging_budget};
+  if (state_->copier != nullptr) {
+    // Of a Save: it may still read files that this save removes.
+    if (!state_->pending.has_value()) state_->copier->Wait();
+    options.ended = [copier = state_->copier, step](const absl::Status& saved) {
+      if (saved.ok()) copier->Run(step);
+    };
+  }
+  SHERD_ASSIGN_OR_RETURN(state_->pending,
+                         StartAsyncSave(state_->JobOf(step, tensors), options));
+  return *state_->pending;
+}
+
+absl::StatusOr<SaveHandle> CheckpointSeries::SaveAsync(int64_t step,
+                                                       const StateDict& state) {
+  SHERD_ASSIGN_OR_RETURN(const auto tensors,
+                         CollectTensors(state_->directory, state, state_->group,
+                                        state_->options.save));
+  return SaveAsync(step, tensors);
 }
 
 absl::StatusOr<LatestStep> CheckpointSeries::Latest() {
@@ -269,6 +313,13 @@ absl::Status CheckpointSeries::LoadInto(
                             state_->WithFiles(options));
 }
 
+absl::Status CheckpointSeries::LoadInto(int64_t step, StateDict& state,
+                                        const LoadOptions& options) {
+  SHERD_ASSIGN_OR_RETURN(const std::string path, state_->PathOf(step));
+  return LoadCheckpointInto(path, state, state_->group,
+                            state_->WithFiles(options));
+}
+
 absl::StatusOr<std::map<std::string, ShardedTensor>> CheckpointSeries::Load(
     int64_t step, const std::map<std::string, ShardingSpecPtr>& specs,
     const LoadOptions& options) {
@@ -277,7 +328,7 @@ absl::StatusOr<std::map<std::string, ShardedTensor>> CheckpointSeries::Load(
 }
 
 absl::Status CheckpointSeries::RemoveAfter(int64_t step) {
-  if (state_->copier != nullptr) state_->copier->Wait();
+  SHERD_RETURN_IF_ERROR(state_->Settle());
   const std::string text =
       absl::StrCat(state_->Label("series"), ": remove after step ", step);
   const OperationLabel label(kOperation, text);
@@ -298,8 +349,8 @@ absl::Status CheckpointSeries::RemoveAfter(int64_t step) {
 }
 
 absl::Status CheckpointSeries::Flush() {
+  SHERD_RETURN_IF_ERROR(state_->Settle());
   if (state_->copier == nullptr) return absl::OkStatus();
-  state_->copier->Wait();
   return state_->copier->TakeError();
 }
 

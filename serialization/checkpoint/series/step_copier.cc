@@ -210,7 +210,7 @@ absl::StatusOr<std::unique_ptr<StepCopier>> StepCopier::Create(
   std::vector<int> ranks(static_cast<size_t>(group.size()));
   std::iota(ranks.begin(), ranks.end(), 0);
   SHERD_ASSIGN_OR_RETURN(std::shared_ptr<ProcessGroup> own,
-                         group.NewGroup(ranks));
+                         group.NewGroup(ranks, {.with_devices = false}));
   return std::unique_ptr<StepCopier>(
       new StepCopier(std::move(own), std::move(options)));
 }
@@ -231,8 +231,13 @@ void StepCopier::Start(int64_t step) {
     thread_ = *std::move(thread);
   } else {
     // The other ranks wait for this one.
-    error_.Update(Copy(step));
+    Run(step);
   }
+}
+
+void StepCopier::Run(int64_t step) {
+  Wait();
+  error_.Update(Copy(step));
 }
 
 void StepCopier::Wait() {

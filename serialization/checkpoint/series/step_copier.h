@@ -49,6 +49,9 @@ class StepCopier {
   // has ended.
   void Start(int64_t step);
 
+  // The same on this thread: returns when the step is copied.
+  void Run(int64_t step);
+
   // Returns when no copy runs.
   void Wait();
 
