@@ -7,7 +7,7 @@
 
 namespace sherd {
 
-// The contents of the checkpoint under testdata/v1: tensor i is the result of
+// The contents of the checkpoint under testdata/v1: tensor i has the elements of
 // FillSample(kGoldenSeed + i). Never changed, like the files.
 inline constexpr int kGoldenSeed = 7;
 

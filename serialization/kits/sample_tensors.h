@@ -114,8 +114,8 @@ inline std::vector<SampleTensor> SampleTensors() {
   return samples;
 }
 
-// Number of layouts that SampleSpec knows. The first five were used for the
-// files under testdata and never change.
+// Number of layouts that SampleSpec knows. They were used for the files under
+// testdata and never change.
 inline constexpr int kSampleSpecs = 8;
 
 // One of several different layouts of a tensor over `ranks` ranks, by number.

@@ -3,14 +3,14 @@
 // DIR/increment_header.safetensors, that of SampleIncrement(),
 // DIR/rewritten_….safetensors, DIR/../interop_… as we write them,
 // DIR/sharded_tensor_metadata.binpb and DIR/sharding_spec_….binpb, those of
-// sample_metadata.h, and DIR/checkpoint, GoldenTensors() saved by two ranks.
-// For a new version only: files of a version are never edited.
+// sample_metadata.h, DIR/archive.sherd, that of SampleState(), and
+// DIR/checkpoint, that of golden_checkpoint.h. For a new version only, and of
+// what has changed: files of a version are never edited.
 //
 //     tools/bazel run //serialization:make_golden --
 //     $PWD/serialization/testdata/vN
 
 #include <cstdio>
-#include <map>
 #include <string>
 
 #include "absl/status/status.h"
@@ -19,11 +19,13 @@
 #include "absl/types/span.h"
 #include "sherd/core/base/file.h"
 #include "sherd/core/base/status_macros.h"
-#include "sherd/core/sharding/sharded_tensor.h"
-#include "sherd/serialization/checkpoint.h"
+#include "sherd/core/comm/process_group.h"
+#include "sherd/core/sharding/state_dict.h"
+#include "sherd/serialization/archive.h"
 #include "sherd/serialization/checkpoint/lease.h"
-#include "sherd/serialization/kits/golden_tensors.h"
+#include "sherd/serialization/kits/golden_checkpoint.h"
 #include "sherd/serialization/kits/rewrite_safetensors.h"
+#include "sherd/serialization/kits/sample_archive.h"
 #include "sherd/serialization/kits/sample_data_file.h"
 #include "sherd/serialization/kits/sample_lease.h"
 #include "sherd/serialization/kits/sample_manifest.h"
@@ -34,21 +36,6 @@
 
 namespace sherd {
 namespace {
-
-absl::Status SaveGolden(const std::string& path) {
-  std::map<std::string, ShardedTensor> tensors;
-  int i = 0;
-  for (const SampleTensor& sample : GoldenTensors()) {
-    SHERD_ASSIGN_OR_RETURN(const ShardingSpecPtr spec,
-                           SampleSpec(i, sample.size, 2));
-    SHERD_ASSIGN_OR_RETURN(
-        ShardedTensor tensor,
-        ShardedTensor::Zeros(spec, sample.size, {.dtype = sample.dtype}));
-    FillSample(tensor, kGoldenSeed + i++);
-    tensors.emplace(sample.name, std::move(tensor));
-  }
-  return SaveCheckpoint(path, tensors);
-}
 
 absl::Status Write(const std::string& path, absl::string_view bytes) {
   return WriteFileAtomically(
@@ -90,9 +77,12 @@ absl::Status Main(const std::string& directory) {
         JoinPath(directory, absl::StrCat("../interop_", name, ".safetensors")),
         JoinPath(directory, absl::StrCat("rewritten_", name, ".safetensors"))));
   }
-  absl::Status statuses[2];
-  testing::RunLocalRanks(2, [&](ProcessGroup& group) {
-    statuses[group.rank()] = SaveGolden(JoinPath(directory, "checkpoint"));
+  SHERD_ASSIGN_OR_RETURN(const StateDict state, SampleState());
+  SHERD_RETURN_IF_ERROR(Save(state, JoinPath(directory, "archive.sherd")));
+  absl::Status statuses[kGoldenRanks];
+  testing::RunLocalRanks(kGoldenRanks, [&](ProcessGroup& group) {
+    statuses[group.rank()] =
+        SaveGoldenCheckpoint(JoinPath(directory, "checkpoint"), group);
   });
   SHERD_RETURN_IF_ERROR(statuses[0]);
   return statuses[1];
