@@ -1,7 +1,8 @@
 #include "sherd/tools/bench/cases/cases.h"
 
 #include "absl/strings/str_format.h"
-#include "sherd/tools/bench/cases/checkpoint_cases.h"
+#include "sherd/tools/bench/cases/checkpoint_load_cases.h"
+#include "sherd/tools/bench/cases/checkpoint_save_cases.h"
 #include "sherd/tools/bench/cases/collective_cases.h"
 #include "sherd/tools/bench/cases/gpu_call_cases.h"
 #include "sherd/tools/bench/cases/gpu_move_cases.h"
@@ -34,7 +35,12 @@ std::vector<int> SelectPeers(const BenchCase& bench_case,
 std::vector<int64_t> SizesOf(const BenchCase& bench_case,
                              const BenchOptions& options) {
   if (!bench_case.IsSized()) return {0};
-  return options.bytes.empty() ? bench_case.bytes : options.bytes;
+  if (options.bytes.empty()) return bench_case.bytes;
+  std::vector<int64_t> sizes = options.bytes;
+  for (int64_t& bytes : sizes) {
+    if (bench_case.fit != nullptr) bytes = bench_case.fit(bytes);
+  }
+  return sizes;
 }
 
 }  // namespace
@@ -44,9 +50,9 @@ const std::vector<BenchCase>& AllBenchCases() {
     auto* const all = new std::vector<BenchCase>;
     for (const auto& family :
          {CollectiveCases(), OverheadCases(), MoveCases(), PlanCases(),
-          CheckpointCases(), SaveManyCases(), SavePlanCases(), LoadManyCases(),
-          LoadPlanCases(), RpcCases(), RpcLifeCases(), StartCases(),
-          GpuMoveCases(), GpuCallCases()}) {
+          CheckpointSaveCases(), CheckpointLoadCases(), SaveManyCases(),
+          SavePlanCases(), LoadManyCases(), LoadPlanCases(), RpcCases(),
+          RpcLifeCases(), StartCases(), GpuMoveCases(), GpuCallCases()}) {
       all->insert(all->end(), family.begin(), family.end());
     }
     return all;

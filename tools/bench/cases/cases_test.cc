@@ -69,6 +69,23 @@ TEST(SelectMeasurementsTest, ACaseHasSizesOfItsOwnUnlessTheUserNamesOthers) {
       ElementsAre("rpc_calls, 2 ranks, 8 B"));
 }
 
+TEST(SelectMeasurementsTest, ManyTensorsGetASizeThatTheyHave) {
+  EXPECT_THAT(
+      Descriptions(Options({"--cases=^checkpoint_load_many$", "--world=2",
+                            "--bytes=512MiB,4000000,4096"})),
+      ElementsAre("checkpoint_load_many, 2 ranks, 536000000 B",
+                  "checkpoint_load_many, 2 ranks, 4000000 B",
+                  "checkpoint_load_many, 2 ranks, 4 KiB"));
+  const auto few = SelectMeasurements(Options(
+      {"--cases=^checkpoint_(save|load)_many$", "--world=2", "--bytes=4096"}));
+  ASSERT_EQ(few.size(), 2u);
+  for (const Measurement& measurement : few) {
+    EXPECT_THAT(CanMeasure(measurement),
+                StatusIs(absl::StatusCode::kInvalidArgument,
+                         HasSubstr("at least 4000000 bytes")));
+  }
+}
+
 TEST(SelectMeasurementsTest, LeavesOutCasesWithoutSuchAPeer) {
   EXPECT_THAT(Descriptions(Options(
                   {"--cases=checkpoint_(save|load_(same|resharded))$|gather",

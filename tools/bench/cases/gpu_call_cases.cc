@@ -195,7 +195,8 @@ BenchCase CaseOf(const std::string& name, const std::string& help,
                            return TorchGpuProgram(torch_work, task,
                                                   /*repeats=*/1, report);
                          },
-                     .check = [](int, int64_t) { return FindTorch(); }},
+                     .check = [](int, int64_t,
+                                 const std::string&) { return FindTorch(); }},
                     {.name = "nccl",
                      .help = "the bare ncclAllReduce of 8 bytes",
                      .make = [quantile](RankContext& context)

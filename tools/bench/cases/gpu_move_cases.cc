@@ -289,14 +289,14 @@ BenchPeer LimitPeer() {
 }
 
 BenchPeer TorchPeer(const std::string& work) {
-  return {.name = "torch",
-          .help = "PyTorch on the same GPU, into a result that is there",
-          .measuring_program =
-              [work](const BenchTask& task, const std::string& report) {
-                return TorchGpuProgram(work, task, RepeatsFor(task.bytes),
-                                       report);
-              },
-          .check = [](int, int64_t) { return FindTorch(); }};
+  return {
+      .name = "torch",
+      .help = "PyTorch on the same GPU, into a result that is there",
+      .measuring_program =
+          [work](const BenchTask& task, const std::string& report) {
+            return TorchGpuProgram(work, task, RepeatsFor(task.bytes), report);
+          },
+      .check = [](int, int64_t, const std::string&) { return FindTorch(); }};
 }
 
 BenchCase CaseOf(const std::string& name, const std::string& help,

@@ -21,11 +21,11 @@
 #include "sherd/core/sharding/sharding_spec.h"
 #include "sherd/serialization/checkpoint.h"
 #include "sherd/serialization/manifest/manifest_reader.h"
+#include "sherd/tools/bench/cases/many_tensors.h"
 
 namespace sherd {
 namespace {
 
-constexpr int64_t kManyTensors = 10'000;
 constexpr int64_t kWord = sizeof(uint32_t);
 
 enum class Spread { kRows, kColumns, kReplicas };
@@ -45,15 +45,6 @@ Dims MatrixOf(int64_t words) {
     if (words % i == 0) rows = i;
   }
   return {rows, words / rows};
-}
-
-// Word `i`, row-major, of tensor number `tensor`.
-uint32_t WordOf(int64_t tensor, int64_t i) {
-  return static_cast<uint32_t>(i * 2654435761 + tensor * 40503 + 1);
-}
-
-std::string NameOf(int64_t tensor) {
-  return absl::StrFormat("layers.%05d.weight", tensor);
 }
 
 // Calls visit(word, value that it has) for the words of this rank's shards.
@@ -88,7 +79,7 @@ absl::StatusOr<std::map<std::string, ShardedTensor>> MakeTensors(
         ShardedTensor::Empty(spec, size, {.dtype = kUInt32, .group = group}));
     ForEachWord(tensor, t,
                 [](uint32_t& word, uint32_t value) { word = value; });
-    tensors.emplace(NameOf(t), std::move(tensor));
+    tensors.emplace(NameOfTensor(t), std::move(tensor));
   }
   return tensors;
 }
@@ -233,23 +224,6 @@ BenchPeer PeerOf(const char* name, const char* help, Spread spread,
           }};
 }
 
-absl::Status CheckSpace(int64_t bytes, const std::string& directory) {
-  SHERD_ASSIGN_OR_RETURN(const int64_t free_bytes,
-                         FileSystem::Posix().FreeBytes(directory));
-  if (free_bytes / 3 >= bytes) return absl::OkStatus();
-  return absl::ResourceExhaustedError(
-      absl::StrCat("needs three times as much space in ", directory, ", where ",
-                   free_bytes, " bytes are free"));
-}
-
-absl::Status CheckMany(int, int64_t bytes, const std::string& directory) {
-  if (bytes % (kManyTensors * kWord) != 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("needs a multiple of ", kManyTensors * kWord, " bytes"));
-  }
-  return CheckSpace(bytes, directory);
-}
-
 absl::Status CheckReplicas(int world, int64_t bytes,
                            const std::string& directory) {
   const Dims size = MatrixOf(bytes / kWord);
@@ -257,7 +231,7 @@ absl::Status CheckReplicas(int world, int64_t bytes,
     return absl::InvalidArgumentError(
         absl::StrCat("needs a matrix whose rows divide by ", world, " ranks"));
   }
-  return CheckSpace(bytes, directory);
+  return CheckSpaceForThree(bytes, directory);
 }
 
 BenchCase ManyCase(const char* name, const char* help, Spread spread) {
@@ -267,7 +241,8 @@ BenchCase ManyCase(const char* name, const char* help, Spread spread) {
       .peers = {PeerOf("sherd", "LoadCheckpointInto", spread, kManyTensors),
                 PeerOf("sherd-one", "the same bytes as one tensor", spread, 1)},
       .bytes = {64'000'000, 512'000'000},
-      .check = CheckMany};
+      .fit = FitManyTensors,
+      .check = CheckManyTensors};
 }
 
 }  // namespace

@@ -132,7 +132,7 @@ std::vector<BenchPeer> OpenMpiPeers(const MoveKind& kind) {
 BenchPeer ScalapackPeer(const MoveKind& kind) {
   BenchPeer peer = BarePeer(kind, "scalapack", "ScaLAPACK's pdgemr2d",
                             MakeScalapackMove, /*needs_mpirun=*/true);
-  peer.check = [](int, int64_t) {
+  peer.check = [](int, int64_t, const std::string&) {
     static const absl::Status found = FindScalapack();
     return found;
   };
@@ -141,15 +141,16 @@ BenchPeer ScalapackPeer(const MoveKind& kind) {
 
 BenchPeer TorchPeer(const MoveKind& kind, const char* name, const char* help,
                     const char* work) {
-  return {.name = name,
-          .help = help,
-          .measuring_program =
-              [kind, work](const BenchTask& task, const std::string& report) {
-                const absl::StatusOr<Move> move =
-                    MoveOf(kind, task.world, task.bytes);
-                return TorchProgram(work, task, move->tensor, report);
-              },
-          .check = [](int, int64_t) { return FindTorch(); }};
+  return {
+      .name = name,
+      .help = help,
+      .measuring_program =
+          [kind, work](const BenchTask& task, const std::string& report) {
+            const absl::StatusOr<Move> move =
+                MoveOf(kind, task.world, task.bytes);
+            return TorchProgram(work, task, move->tensor, report);
+          },
+      .check = [](int, int64_t, const std::string&) { return FindTorch(); }};
 }
 
 std::vector<BenchPeer> PeersOf(const MoveKind& kind) {

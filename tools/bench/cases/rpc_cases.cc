@@ -31,7 +31,9 @@ std::vector<BenchPeer> RpcPeers(RpcWorkMaker make, const std::string& work) {
       PeerOf("sherd-tcp", "RpcAgent over TCP alone", make, MakeSherdTcpRpc),
       PeerOf("grpc", "gRPC's calls of byte buffers over a Unix socket", make,
              MakeGrpc)};
-  peers.back().check = [](int, int64_t) { return FindGrpc(); };
+  peers.back().check = [](int, int64_t, const std::string&) {
+    return FindGrpc();
+  };
   peers.push_back(
       {.name = "torch",
        .help = "torch.distributed.rpc over TensorPipe",
@@ -39,7 +41,7 @@ std::vector<BenchPeer> RpcPeers(RpcWorkMaker make, const std::string& work) {
            [work](const BenchTask& task, const std::string& report) {
              return TorchRpcProgram(work, task, report);
            },
-       .check = [](int, int64_t) { return FindTorch(); }});
+       .check = [](int, int64_t, const std::string&) { return FindTorch(); }});
   return peers;
 }
 

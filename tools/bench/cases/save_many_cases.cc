@@ -11,7 +11,6 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "absl/types/span.h"
 #include "sherd/core/base/file.h"
 #include "sherd/core/base/status_macros.h"
@@ -21,21 +20,11 @@
 #include "sherd/serialization/checkpoint_verify.h"
 #include "sherd/serialization/manifest/manifest_reader.h"
 #include "sherd/serialization/safetensors/crc32c.h"
+#include "sherd/tools/bench/cases/many_tensors.h"
 #include "sherd/tools/bench/cases/settle_disk.h"
 
 namespace sherd {
 namespace {
-
-constexpr int64_t kManyTensors = 10'000;
-
-// Word `i` of tensor number `tensor`.
-uint32_t WordOf(int64_t tensor, int64_t i) {
-  return static_cast<uint32_t>(i * 2654435761 + tensor * 40503 + 1);
-}
-
-std::string NameOf(int64_t tensor) {
-  return absl::StrFormat("layers.%05d.weight", tensor);
-}
 
 // Saves `count` tensors of equal size, in chunks on all ranks, that have all
 // bytes together.
@@ -75,7 +64,8 @@ class SaveTensors final : public RankWork {
                            ReadManifest(FileSystem::Posix(), path_));
     for (int64_t t = 0; t < count_; ++t) {
       const ManifestTensor& saved = manifest.tensors[static_cast<size_t>(t)];
-      if (saved.name != NameOf(t) || saved.fingerprint != FingerprintOf(t)) {
+      if (saved.name != NameOfTensor(t) ||
+          saved.fingerprint != FingerprintOf(t)) {
         return absl::DataLossError(
             absl::StrCat("wrong result: tensor ", saved.name));
       }
@@ -101,7 +91,7 @@ class SaveTensors final : public RankWork {
           words[i] = WordOf(t, shard.metadata.offsets[0] + i);
         }
       }
-      tensors_.emplace(NameOf(t), std::move(tensor));
+      tensors_.emplace(NameOfTensor(t), std::move(tensor));
     }
     return absl::OkStatus();
   }
@@ -137,19 +127,6 @@ BenchPeer PeerOf(const char* name, const char* help, int64_t count) {
           }};
 }
 
-absl::Status CheckBytes(int, int64_t bytes, const std::string& directory) {
-  if (bytes % (kManyTensors * int64_t{sizeof(uint32_t)}) != 0) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "needs a multiple of ", kManyTensors * sizeof(uint32_t), " bytes"));
-  }
-  SHERD_ASSIGN_OR_RETURN(const int64_t free_bytes,
-                         FileSystem::Posix().FreeBytes(directory));
-  if (free_bytes / 3 >= bytes) return absl::OkStatus();
-  return absl::ResourceExhaustedError(
-      absl::StrCat("needs three times as much space in ", directory, ", where ",
-                   free_bytes, " bytes are free"));
-}
-
 }  // namespace
 
 std::vector<BenchCase> SaveManyCases() {
@@ -158,7 +135,8 @@ std::vector<BenchCase> SaveManyCases() {
            .peers = {PeerOf("sherd", "SaveCheckpoint", kManyTensors),
                      PeerOf("sherd-one", "the same bytes as one tensor", 1)},
            .bytes = {64'000'000, 512'000'000},
-           .check = CheckBytes}};
+           .fit = FitManyTensors,
+           .check = CheckManyTensors}};
 }
 
 }  // namespace sherd

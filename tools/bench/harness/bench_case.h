@@ -80,8 +80,11 @@ struct BenchPeer {
   // ReadProgramReport).
   std::function<BenchProgram(const BenchTask& task, const std::string& report)>
       measuring_program = nullptr;
-  // Why it cannot be measured here, or OK. May be null.
-  std::function<absl::Status(int world, int64_t bytes)> check = nullptr;
+  // Why it cannot be measured here, with `directory` for files, or OK. May be
+  // null.
+  std::function<absl::Status(int world, int64_t bytes,
+                             const std::string& directory)>
+      check = nullptr;
 };
 
 struct BenchCase {
@@ -91,6 +94,9 @@ struct BenchCase {
   // The sizes to measure unless the user names others; empty: the work has no
   // size.
   std::vector<int64_t> bytes = {int64_t{1} << 20, int64_t{64} << 20};
+  // The size that is measured, and reported, where the user asks for `bytes`;
+  // no more than that. May be null: `bytes` itself.
+  std::function<int64_t(int64_t bytes)> fit = nullptr;
   // The time is that of starting the ranks, from before the first start to
   // after the last end. Such ranks create their work and run it once. Not
   // sized.

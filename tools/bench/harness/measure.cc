@@ -327,7 +327,8 @@ absl::Status CanMeasure(const Measurement& measurement) {
 absl::Status CanMeasurePeer(const Measurement& measurement, int peer) {
   const BenchPeer& bench_peer = measurement.bench_case->peers[peer];
   if (bench_peer.check == nullptr) return absl::OkStatus();
-  return bench_peer.check(measurement.world, measurement.bytes);
+  return bench_peer.check(measurement.world, measurement.bytes,
+                          TemporaryRoot());
 }
 
 absl::StatusOr<Measured> Measure(const Measurement& measurement, int stop_fd) {
