@@ -15,29 +15,31 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 // Functions of the shell, for the job that saves to $D:
-//   job RANKS STEPS [OPTION…]  trains
+//   job RANKS STEPS [OPTION…]  trains; in the background with EXEC=exec
 //   pids                       of its ranks
 //   last                       the newest step that was saved, or nothing
 //   holder                     the process that holds the lease, or nothing
-constexpr char kFunctions[] = R"(
+constexpr char kFunctions[] = R"sh(
 job() {
   ranks=$1 steps=$2; shift 2
-  tools/sherd/sherd run -n $ranks --no-prefix -- tools/examples/train_loop \
-    --dir="$D" --steps=$steps "$@"
+  $EXEC tools/sherd/sherd run -n $ranks --no-prefix -- \
+    tools/examples/train_loop --dir="$D" --steps=$steps "$@"
 }
 pids() {
   for p in /proc/[0-9]*; do
     case "$(readlink $p/exe)" in
       */train_loop) tr '\0' '\n' < $p/cmdline | grep -qxF -- "--dir=$D" &&
-        echo ${p#/proc/};
-;
-esac done 2 > / dev / null
+        echo ${p#/proc/};;
+    esac
+  done 2> /dev/null
 }
-last() { ls "$D" | sed - n 's/^step-0*\([0-9]*\)\.sherd$/\1/p' | tail - 1; }
+last() {
+  ls "$D" 2> /dev/null | sed -n 's/^step-0*\([0-9]*\)\.sherd$/\1/p' | tail -1
+}
 holder() {
   sed -n 's/^process .* \([0-9]*\) [0-9]*$/\1/p' "$D/lease.sherd" 2> /dev/null
 }
-)";
+)sh";
 
 class TrainLoopTest : public ::testing::Test {
  protected:
@@ -49,12 +51,13 @@ class TrainLoopTest : public ::testing::Test {
   // Runs a job on four ranks that would never end, kills it, the launcher
   // first, as soon as `moment` holds, and returns the last step that it saved.
   int64_t KillWhen(const std::string& moment) {
-    const ShellResult killed = Script(absl::StrCat(
-        "job 4 1000000000 --every=1 --async > \"$F/log\" 2>&1 & run=$!; until ",
-        moment,
-        "; do kill -0 $run || { cat \"$F/log\"; exit 1; }; done; "
-        "kill -KILL $run; wait $run 2> /dev/null; "
-        "while [ -n \"$(pids)\" ]; do sleep 0.01; done; last"));
+    const ShellResult killed = Script(
+        absl::StrCat("EXEC=exec job 4 1000000000 --every=1 --async > "
+                     "\"$F/log\" 2>&1 & run=$!; until ",
+                     moment,
+                     "; do kill -0 $run || { cat \"$F/log\"; exit 1; }; done; "
+                     "kill -KILL $run; wait $run 2> /dev/null; "
+                     "while [ -n \"$(pids)\" ]; do sleep 0.01; done; last"));
     int64_t step = 0;
     EXPECT_TRUE(absl::SimpleAtoi(absl::StripSuffix(killed.output, "\n"), &step))
         << killed.output;
@@ -111,7 +114,7 @@ TEST_F(TrainLoopTest, KilledAtAnyMomentItGoesOnToTheSameBits) {
 // The first job is stopped while it saves, so that it is not over.
 TEST_F(TrainLoopTest, OfTwoInOneDirectoryTheSecondNamesTheFirst) {
   const ShellResult second = Script(
-      "job 3 1000000000 --every=1 > \"$F/log\" 2>&1 & run=$!; "
+      "EXEC=exec job 3 1000000000 --every=1 > \"$F/log\" 2>&1 & run=$!; "
       "until "
       "  until pid=$(holder); [ -n \"$pid\" ]; do kill -0 $run || exit 3; done;"
       "  kill -STOP $pid; "
