@@ -1,6 +1,7 @@
 #include "sherd/tools/bench/cases/cases.h"
 
 #include "absl/strings/str_format.h"
+#include "sherd/tools/bench/cases/checkpoint_async_cases.h"
 #include "sherd/tools/bench/cases/checkpoint_load_cases.h"
 #include "sherd/tools/bench/cases/checkpoint_save_cases.h"
 #include "sherd/tools/bench/cases/collective_cases.h"
@@ -50,7 +51,7 @@ const std::vector<BenchCase>& AllBenchCases() {
     auto* const all = new std::vector<BenchCase>;
     for (const auto& family :
          {CollectiveCases(), OverheadCases(), MoveCases(), PlanCases(),
-          CheckpointSaveCases(), CheckpointLoadCases(), SaveManyCases(),
+          CheckpointSaveCases(), CheckpointAsyncCases(), CheckpointLoadCases(), SaveManyCases(),
           SavePlanCases(), LoadManyCases(), LoadPlanCases(), RpcCases(),
           RpcLifeCases(), StartCases(), GpuMoveCases(), GpuCallCases()}) {
       all->insert(all->end(), family.begin(), family.end());

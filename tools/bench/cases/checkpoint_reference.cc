@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "sherd/core/base/status_macros.h"
 #include "sherd/core/tensor/box.h"
+#include "sherd/core/tensor/storage.h"
 #include "sherd/serialization/checkpoint.h"
 #include "sherd/serialization/manifest/manifest_codec.h"
 #include "sherd/serialization/manifest/manifest_reader.h"
@@ -45,6 +46,25 @@ absl::StatusOr<CheckpointReferencePtr> CheckpointReference::Get(
 
 absl::Status CheckpointReference::Save(const std::string& path) const {
   return SaveCheckpoint(path, {{kTensorName, tensor_}}, tensor_.group());
+}
+
+absl::Status CheckpointReference::CheckSaved(const std::string& path,
+                                             int rank) const {
+  SHERD_ASSIGN_OR_RETURN(const Manifest saved, ReadManifest(Files(), path));
+  const WordBox box = RowsOf(rank);
+  if (box.words() == 0) return absl::OkStatus();
+  const SavedRows rows = FindRows(saved, box);
+  if (rows.file == nullptr) {
+    return absl::DataLossError("wrong result: the manifest has no such shard");
+  }
+  SHERD_ASSIGN_OR_RETURN(const auto storage, Storage::Allocate(box.bytes()));
+  SHERD_ASSIGN_OR_RETURN(const auto opened,
+                         Files().OpenForRead(JoinPath(path, rows.file->name)));
+  SHERD_RETURN_IF_ERROR(ReadBlocks(
+      *opened, rows.offset,
+      absl::MakeSpan(static_cast<std::byte*>(storage->data()), box.bytes())));
+  return Check(matrix_,
+               {DenseBox(box, static_cast<uint32_t*>(storage->data()))});
 }
 
 absl::Status CheckpointReference::Init(RankContext& context) {

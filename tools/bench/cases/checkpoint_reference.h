@@ -52,6 +52,10 @@ class CheckpointReference {
 
   absl::Status Save(const std::string& path) const;
 
+  // Whether the checkpoint `path` has the rows of `rank`.
+  //   kDataLoss  It has others, or none.
+  absl::Status CheckSaved(const std::string& path, int rank) const;
+
   // Where the rows of `rank` are.
   SavedRows SavedRowsOf(int rank) const {
     return FindRows(manifest_, RowsOf(rank));

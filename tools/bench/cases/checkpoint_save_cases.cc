@@ -11,11 +11,9 @@
 #include "absl/types/span.h"
 #include "sherd/core/base/file.h"
 #include "sherd/core/base/status_macros.h"
-#include "sherd/core/tensor/storage.h"
 #include "sherd/core/tensor/tensor.h"
 #include "sherd/serialization/manifest/data_file.h"
 #include "sherd/serialization/manifest/manifest_codec.h"
-#include "sherd/serialization/manifest/manifest_reader.h"
 #include "sherd/tools/bench/cases/checkpoint_reference.h"
 #include "sherd/tools/bench/cases/direct_io.h"
 #include "sherd/tools/bench/cases/settle_disk.h"
@@ -28,7 +26,7 @@ using ConstByteSpan = absl::Span<const std::byte>;
 
 FileSystem& Files() { return FileSystem::Posix(); }
 
-// Shared by both peers of a save: an empty directory before each call, and a
+// Shared by the peers of a save: an empty directory before each call, and a
 // check of every byte of the files after it.
 class Save : public RankWork {
  public:
@@ -46,12 +44,7 @@ class Save : public RankWork {
   }
 
   absl::Status Check() override {
-    SHERD_ASSIGN_OR_RETURN(const Manifest saved, ReadManifest(Files(), path_));
-    const WordBox own = reference_->RowsOf(context_.rank());
-    const SavedRows rows = FindRows(saved, own);
-    if (rows.file != nullptr) return CheckRows(rows, own);
-    if (own.words() == 0) return absl::OkStatus();
-    return absl::DataLossError("wrong result: the manifest has no such shard");
+    return reference_->CheckSaved(path_, context_.rank());
   }
 
  protected:
@@ -61,18 +54,6 @@ class Save : public RankWork {
   const std::string& path() const { return path_; }
 
  private:
-  absl::Status CheckRows(const SavedRows& rows, const WordBox& box) {
-    SHERD_ASSIGN_OR_RETURN(const auto storage, Storage::Allocate(box.bytes()));
-    SHERD_ASSIGN_OR_RETURN(const auto opened, Files().OpenForRead(JoinPath(
-                                                  path_, rows.file->name)));
-    SHERD_RETURN_IF_ERROR(ReadBlocks(
-        *opened, rows.offset,
-        Bytes(static_cast<std::byte*>(storage->data()), box.bytes())));
-    return sherd::Check(
-        reference_->matrix(),
-        {DenseBox(box, static_cast<uint32_t*>(storage->data()))});
-  }
-
   RankContext& context_;
   const CheckpointReferencePtr reference_;
   const std::string path_;
