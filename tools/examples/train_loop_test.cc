@@ -116,7 +116,8 @@ TEST_F(TrainLoopTest, OfTwoInOneDirectoryTheSecondNamesTheFirst) {
   const ShellResult second = Script(
       "EXEC=exec job 3 1000000000 --every=1 > \"$F/log\" 2>&1 & run=$!; "
       "until "
-      "  until pid=$(holder); [ -n \"$pid\" ]; do kill -0 $run || exit 3; done;"
+      "  until pid=$(holder); [ -n \"$pid\" ] && [ -n \"$(last)\" ]; do kill "
+      "-0 $run || exit 3; done;"
       "  kill -STOP $pid; "
       "  while grep -h ^State: /proc/$pid/task/*/status | grep -qv 'T ('; do "
       "    :; done; "
@@ -133,7 +134,8 @@ TEST_F(TrainLoopTest, OfTwoInOneDirectoryTheSecondNamesTheFirst) {
   pid = second.output.substr(at + 13);
   pid.resize(pid.find('.'));
   EXPECT_THAT(second.output, HasSubstr(absl::StrCat("process ", pid)));
-  EXPECT_EQ(Script("tools/sherd/sherd verify \"$D\"").exit_code, 0);
+  const ShellResult verified = Script("tools/sherd/sherd verify \"$D\"");
+  EXPECT_EQ(verified.exit_code, 0) << verified.output;
 }
 
 TEST_F(TrainLoopTest, ItsFilesAreVerifiedAloneAndALostStepIsRecovered) {
