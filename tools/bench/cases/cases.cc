@@ -2,6 +2,7 @@
 
 #include "absl/strings/str_format.h"
 #include "sherd/tools/bench/cases/checkpoint_async_cases.h"
+#include "sherd/tools/bench/cases/checkpoint_incremental_cases.h"
 #include "sherd/tools/bench/cases/checkpoint_load_cases.h"
 #include "sherd/tools/bench/cases/checkpoint_save_cases.h"
 #include "sherd/tools/bench/cases/collective_cases.h"
@@ -51,7 +52,8 @@ const std::vector<BenchCase>& AllBenchCases() {
     auto* const all = new std::vector<BenchCase>;
     for (const auto& family :
          {CollectiveCases(), OverheadCases(), MoveCases(), PlanCases(),
-          CheckpointSaveCases(), CheckpointAsyncCases(), CheckpointLoadCases(), SaveManyCases(),
+          CheckpointSaveCases(), CheckpointAsyncCases(),
+          CheckpointIncrementalCases(), CheckpointLoadCases(), SaveManyCases(),
           SavePlanCases(), LoadManyCases(), LoadPlanCases(), RpcCases(),
           RpcLifeCases(), StartCases(), GpuMoveCases(), GpuCallCases()}) {
       all->insert(all->end(), family.begin(), family.end());
