@@ -77,12 +77,14 @@ class RankFileTest : public ::testing::Test {
     Written written;
     written.sums.resize(tensors_.size());
     written.report = WriteRankFile(
-        FileSystem::Posix(), path, *plan_, AllParts(*plan_), kSaveId, named_,
+        FileSystem::Posix(), path, *plan_, AllParts(*plan_), named_,
         [this](const PlannedShard& shard) {
           const NamedTensor& named = named_[static_cast<size_t>(shard.tensor)];
           return LocalPart(*named.tensor, shard.held, shard.box);
         },
-        {.sync = true, .max_unsynced_bytes = 16 << 20, .threads = threads},
+        {.save_id = kSaveId,
+         .max_unsynced_bytes = 16 << 20,
+         .threads = threads},
         progress, absl::MakeSpan(written.sums), &written.fingerprints);
     auto bytes = ReadFile(FileSystem::Posix(), path, int64_t{1} << 30);
     written.bytes = bytes.value_or("");
