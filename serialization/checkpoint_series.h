@@ -46,7 +46,7 @@ struct SeriesStep {
   int64_t step = 0;
   // Of its manifest.
   std::string path;
-  // OK: it is whole, that is, its manifest can be read, and its files are there
+  // OK: it is whole, that is, its manifest is sound, and its files are there
   // and have their sizes; their contents are checked by a load. Otherwise the
   // reason, and save_id, bytes and files may be unset:
   //   kDataLoss            Manifest or files are damaged or incomplete.
@@ -57,7 +57,8 @@ struct SeriesStep {
   absl::Status status;
   bool pinned = false;
   std::string save_id;
-  // Of its files, some of which other steps may name too.
+  // Of its files, some of which other steps may name too; those that are
+  // missing or have another size count for `files` alone.
   int64_t bytes = 0;
   int64_t files = 0;
 };
@@ -67,7 +68,7 @@ struct SeriesStep {
 //
 // Errors. From the file system, if it does not list the directory.
 //
-// Cost. Reads the manifests' lists of files, and opens all files.
+// Cost. Reads the manifests, and opens all files.
 absl::StatusOr<std::vector<SeriesStep>> ListSteps(
     const std::string& directory, FileSystem& files = FileSystem::Posix());
 

@@ -242,6 +242,29 @@ TEST_F(CheckpointSeriesTest, TheLatestIsTheNewestThatIsWhole) {
                        {901, absl::StatusCode::kInvalidArgument}}));
 }
 
+// Also where a list of steps or files does not look.
+TEST_F(CheckpointSeriesTest, AManifestThatIsDamagedAnywhereIsPassedOver) {
+  ASSERT_THAT(Save(1, {1, 2}), IsOk());
+  const auto size =
+      static_cast<int64_t>(std::filesystem::file_size(ManifestOf(2)));
+  for (int64_t at = 0; at < size; ++at) {
+    const auto flip = [&] {
+      std::fstream bytes(ManifestOf(2),
+                         std::ios::in | std::ios::out | std::ios::binary);
+      bytes.seekg(at);
+      const char byte = static_cast<char>(bytes.get() ^ 1);
+      bytes.seekp(at);
+      bytes.put(byte);
+    };
+    flip();
+    SHERD_ASSERT_OK_AND_ASSIGN(const auto steps, ListSteps(path_));
+    ASSERT_THAT(steps, SizeIs(2));
+    EXPECT_FALSE(steps[1].status.ok()) << "byte " << at;
+    flip();
+  }
+  EXPECT_EQ(Latest()->step, 2);
+}
+
 TEST_F(CheckpointSeriesTest, WhereNoStepIsWholeThatIsNotNone) {
   ASSERT_THAT(Save(1, {1, 2}), IsOk());
   std::filesystem::resize_file(ManifestOf(1), 40);

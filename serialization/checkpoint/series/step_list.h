@@ -29,7 +29,7 @@ using AfterRead = std::function<absl::Status()>;
 
 // A step, without `pinned`; its status is kNotFound if it is not there.
 //
-// Cost. Reads the manifest's list of files, and opens each.
+// Cost. Reads the manifest, opens each file, and takes memory for all shards.
 SeriesStep LookAtStep(FileSystem& files, const std::string& directory,
                       int64_t number, const AfterRead& after_read = nullptr);
 
