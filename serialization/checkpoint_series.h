@@ -188,7 +188,10 @@ class CheckpointSeries {
 
   // Removes all steps above `step`, which may be -1, from both directories, as
   // one writer, then the files that no step names. Collective.
-  //   kFailedPrecondition  One of them is pinned; nothing was removed.
+  //   any                  From the last SaveAsync, once: nothing was removed.
+  //   kInvalidArgument     `step` differs between ranks; nothing was removed.
+  //   kFailedPrecondition  One of them is pinned, in either directory; nothing
+  //                        was removed.
   //   kAborted             Another save holds the lease.
   //   others               From the file system: some may be removed.
   absl::Status RemoveAfter(int64_t step);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <limits>
+#include <optional>
 #include <utility>
 
 #include "absl/container/flat_hash_set.h"
@@ -254,17 +255,11 @@ absl::Status SaveDirectory::RemoveStepsAfter(int64_t step,
   SHERD_ASSIGN_OR_RETURN(const uint64_t id, TakeLease(lease_duration));
   SetSaveId(id);
   // Now that no save is at work.
-  SHERD_ASSIGN_OR_RETURN(const std::vector<std::string> names, Refresh());
+  SHERD_RETURN_IF_ERROR(Refresh().status());
+  SHERD_RETURN_IF_ERROR(CheckNoPinAfter(files_, path_, step));
   std::vector<int64_t> later;
   for (const StepState& state : index_->steps()) {
-    if (state.step <= step) continue;
-    later.push_back(state.step);
-    const std::string pin = StepPinName(state.step);
-    if (std::binary_search(names.begin(), names.end(), pin)) {
-      return absl::FailedPreconditionError(
-          absl::StrCat("step ", state.step, " is pinned by ",
-                       JoinPath(path_, pin), "; unpin it first"));
-    }
+    if (state.step > step) later.push_back(state.step);
   }
   if (later.empty()) return absl::OkStatus();
   std::reverse(later.begin(), later.end());
@@ -272,7 +267,9 @@ absl::Status SaveDirectory::RemoveStepsAfter(int64_t step,
     SHERD_RETURN_IF_ERROR(RemoveStep(number));
     SHERD_RETURN_IF_ERROR(progress_());
   }
-  SHERD_RETURN_IF_ERROR(files_.SyncDirectory(path_));
+  const absl::Status synced = files_.SyncDirectory(path_);
+  // Where there is no such sync, nothing better can be had.
+  if (!absl::IsUnimplemented(synced)) SHERD_RETURN_IF_ERROR(synced);
   return RemoveLeftovers(id);
 }
 
@@ -368,6 +365,24 @@ absl::Status SaveDirectory::Stage(const std::string& staged,
   if (sync_) SHERD_RETURN_IF_ERROR(file->Sync());
   SHERD_RETURN_IF_ERROR(file->Close());
   return progress_();
+}
+
+absl::Status CheckNoPinAfter(FileSystem& files, const std::string& path,
+                             int64_t step) {
+  const absl::StatusOr<std::vector<std::string>> names = files.List(path);
+  if (absl::IsNotFound(names.status())) return absl::OkStatus();
+  SHERD_RETURN_IF_ERROR(names.status());
+  for (const std::string& name : *names) {
+    const std::optional<int64_t> later = StepOfManifestName(name);
+    if (!later.has_value() || *later <= step) continue;
+    const std::string pin = StepPinName(*later);
+    if (std::binary_search(names->begin(), names->end(), pin)) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("step ", *later, " is pinned by ", JoinPath(path, pin),
+                       "; unpin it first"));
+    }
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace sherd

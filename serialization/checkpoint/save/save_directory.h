@@ -122,6 +122,13 @@ class SaveDirectory {
   bool shared_ = false;
 };
 
+// That no step above `step` that is in the directory is pinned. Of one that is
+// not there, none is.
+//   kFailedPrecondition  The message names the pin.
+//   others               From the file system.
+absl::Status CheckNoPinAfter(FileSystem& files, const std::string& path,
+                             int64_t step);
+
 }  // namespace sherd
 
 #endif  // SHERD_SERIALIZATION_CHECKPOINT_SAVE_SAVE_DIRECTORY_H_

@@ -94,6 +94,8 @@ struct CheckpointSeries::State {
   absl::Status Settle();
   // In any of them.
   absl::StatusOr<StepNames> Names() const;
+  // In all of them.
+  absl::Status CheckNoPinAfter(int64_t step) const;
   // The step where it is whole, in the first directory if in both; otherwise
   // where it may be whole, or at least is; kNotFound: in none.
   SeriesStep Look(int64_t step, const AfterRead& after_read = nullptr) const;
@@ -126,6 +128,14 @@ absl::StatusOr<StepNames> CheckpointSeries::State::Names() const {
     all.pinned.insert(names.pinned.begin(), names.pinned.end());
   }
   return all;
+}
+
+absl::Status CheckpointSeries::State::CheckNoPinAfter(int64_t step) const {
+  absl::Status status;
+  for (const std::string& place : Directories()) {
+    status.Update(sherd::CheckNoPinAfter(files(), place, step));
+  }
+  return status;
 }
 
 SeriesStep CheckpointSeries::State::Look(int64_t step,
@@ -333,9 +343,17 @@ absl::Status CheckpointSeries::RemoveAfter(int64_t step) {
       absl::StrCat(state_->Label("series"), ": remove after step ", step);
   const OperationLabel label(kOperation, text);
   const SaveOptions& save = state_->options.save;
+  const bool removes = state_->group->rank() == 0;
+  // Before anything goes.
+  SHERD_RETURN_IF_ERROR(Agree(
+      *state_->group, label,
+      removes ? state_->CheckNoPinAfter(step) : absl::OkStatus(),
+      {Fingerprint().Add(step).value(),
+       [step] { return absl::StrCat("step ", step, "\n"); }},
+      {.timeout = save.timeout}));
   LongStep work(*state_->group, label, {.timeout = save.timeout});
   absl::Status status;
-  if (state_->group->rank() == 0) {
+  if (removes) {
     for (const std::string& place : state_->Directories()) {
       SaveDirectory directory(state_->files(), place, save.sync,
                               [&work] { return work.MadeProgress(); });
@@ -343,9 +361,7 @@ absl::Status CheckpointSeries::RemoveAfter(int64_t step) {
       if (!status.ok()) break;
     }
   }
-  return work.Agree(status, {Fingerprint().Add(step).value(), [step] {
-                               return absl::StrCat("step ", step, "\n");
-                             }});
+  return work.Agree(status);
 }
 
 absl::Status CheckpointSeries::Flush() {

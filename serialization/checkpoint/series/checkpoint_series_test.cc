@@ -322,6 +322,32 @@ TEST_F(CheckpointSeriesTest, AfterARollbackLaterStepsStayUntilTheyAreRemoved) {
   ExpectExactly(path_, 2, {});
 }
 
+TEST_F(CheckpointSeriesTest, RanksAgreeBeforeStepsAreRemoved) {
+  ASSERT_THAT(Save(2, {1, 2, 3}), IsOk());
+  RunLocalRanks(2, [&](ProcessGroup& group) {
+    SHERD_ASSERT_OK_AND_ASSIGN(CheckpointSeries series,
+                               CheckpointSeries::Open(path_));
+    EXPECT_THAT(series.RemoveAfter(1 + group.rank()),
+                StatusIs(absl::StatusCode::kInvalidArgument,
+                         AllOf(HasSubstr("step 1"), HasSubstr("step 2"))));
+  });
+  ExpectExactly(path_, 2, {1, 2, 3});
+}
+
+TEST_F(CheckpointSeriesTest, StepsAreRemovedWhereDirectoriesHaveNoSync) {
+  ASSERT_THAT(Save(1, {1, 2}), IsOk());
+  const FailFileOperation fault("sync_directory", path_,
+                                absl::UnimplementedError("injected"),
+                                {.times = 100});
+  RunLocalRanks(1, [&](ProcessGroup&) {
+    SHERD_ASSERT_OK_AND_ASSIGN(
+        CheckpointSeries series,
+        CheckpointSeries::Open(path_, nullptr, {.save = {.sync = false}}));
+    EXPECT_THAT(series.RemoveAfter(1), IsOk());
+  });
+  ExpectExactly(path_, 1, {1});
+}
+
 TEST_F(CheckpointSeriesTest, ManifestsOfOtherStepsAreReadOnce) {
   ASSERT_THAT(Save(1, {1, 2, 3}), IsOk());
   RunLocalRanks(1, [&](ProcessGroup&) {

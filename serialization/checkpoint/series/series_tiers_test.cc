@@ -220,6 +220,19 @@ TEST_F(SeriesTiersTest, StepsAreRemovedFromBoth) {
   ExpectExactly(second_, 2, {1});
 }
 
+TEST_F(SeriesTiersTest, APinInEitherKeepsTheStepsOfBoth) {
+  ASSERT_THAT(Save(2, {1, 2, 3}, Options()), IsOk());
+  ASSERT_THAT(PinStep(second_, 2), IsOk());
+  WithSeries(Options(), [&](CheckpointSeries& series, ProcessGroup&) {
+    EXPECT_THAT(series.RemoveAfter(1),
+                StatusIs(absl::StatusCode::kFailedPrecondition,
+                         AllOf(HasSubstr("step 2 is pinned"),
+                               HasSubstr(second_))));
+  });
+  ExpectExactly(path_, 2, {1, 2, 3});
+  ExpectExactly(second_, 2, {1, 2, 3});
+}
+
 // As of an incremental save: the second directory has the file already.
 TEST_F(SeriesTiersTest, AFileOfAnEarlierStepIsNotCopiedAgain) {
   ASSERT_THAT(Save(2, {1}, Options()), IsOk());
