@@ -59,6 +59,8 @@ struct CheckpointSeries::State {
   std::shared_ptr<StepCopier> copier;
   // The last SaveAsync, if nobody has waited for it here.
   std::optional<SaveHandle> pending;
+  // Whether SaveAsync was called since all ranks waited, also if it failed.
+  bool saves_beside = false;
 
   FileSystem& files() const {
     return options.save.files != nullptr ? *options.save.files
@@ -90,7 +92,8 @@ struct CheckpointSeries::State {
             .target = {.step = step, .retention = retention(), .index = index}};
   }
   // Waits until no save and no copy is at work, which may still read files that
-  // the next one removes; the error of the last SaveAsync, once.
+  // the next one removes; the error of the last SaveAsync, once. Collective if
+  // there was one.
   absl::Status Settle();
   // In any of them.
   absl::StatusOr<StepNames> Names() const;
@@ -116,7 +119,11 @@ absl::Status CheckpointSeries::State::Settle() {
   if (pending.has_value()) saved = pending->Durable();
   pending.reset();
   if (copier != nullptr) copier->Wait();
-  return saved;
+  if (!std::exchange(saves_beside, false)) return saved;
+  // A failed save may be known to one rank's next SaveAsync and not to
+  // another's, so that their last ones differ.
+  const OperationLabel label(kOperation, Label("wait for the saves of"));
+  return Agree(*group, label, saved, {}, {.timeout = options.save.timeout});
 }
 
 absl::StatusOr<StepNames> CheckpointSeries::State::Names() const {
@@ -289,6 +296,7 @@ absl::StatusOr<SaveHandle> CheckpointSeries::SaveAsync(
       if (saved.ok()) copier->Run(step);
     };
   }
+  state_->saves_beside = true;
   SHERD_ASSIGN_OR_RETURN(state_->pending,
                          StartAsyncSave(state_->JobOf(step, tensors), options));
   return *state_->pending;

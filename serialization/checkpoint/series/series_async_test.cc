@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/status/status.h"
+#include "absl/synchronization/blocking_counter.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "sherd/core/sharding/state_dict.h"
@@ -18,6 +19,7 @@
 namespace sherd {
 namespace {
 
+using sherd::testing::CallAt;
 using sherd::testing::FailFileOperation;
 using sherd::testing::IsOk;
 using sherd::testing::RunLocalRanks;
@@ -105,6 +107,37 @@ TEST_F(SeriesAsyncTest, AnErrorIsAtTheHandleAndOnceAtTheNextSave) {
     EXPECT_THAT(series.Flush(), IsOk());
   });
   ExpectExactly(path_, 2, {2});
+}
+
+TEST_F(SeriesAsyncTest, RanksLearnOfAFailedSaveInOtherWaysAndGoOnTogether) {
+  absl::BlockingCounter begun(2);
+  const CallAt hold("file/create", [&] { begun.Wait(); },
+                    {.rank = 1, .subject = "*.safetensors"});
+  const FailFileOperation full("reserve", "*.safetensors",
+                               absl::ResourceExhaustedError("disk full"),
+                               {.rank = 1});
+  RunLocalRanks(2, [&](ProcessGroup& group) {
+    SHERD_ASSERT_OK_AND_ASSIGN(CheckpointSeries series,
+                               CheckpointSeries::Open(path_));
+    const auto begin = [&](int64_t step) {
+      return series.SaveAsync(step, MakeTensors(2, SeedOf(step)));
+    };
+    SHERD_ASSERT_OK_AND_ASSIGN(SaveHandle first, begin(1));
+    SHERD_ASSERT_OK_AND_ASSIGN(SaveHandle second, begin(2));
+    begun.DecrementCount();
+    const auto failed = StatusIs(absl::StatusCode::kResourceExhausted,
+                                 HasSubstr("disk full"));
+    // The other rank learns of it by the next call.
+    if (group.rank() == 0) {
+      EXPECT_THAT(first.Durable(), failed);
+    }
+    ASSERT_THAT(second.Durable(), IsOk());
+    EXPECT_EQ(begin(3).ok(), group.rank() == 0);
+    EXPECT_THAT(series.Save(4, MakeTensors(2, SeedOf(4))), failed);
+    EXPECT_THAT(series.Save(4, MakeTensors(2, SeedOf(4))), IsOk());
+    EXPECT_THAT(FlushSaves(), IsOk());
+  });
+  ExpectExactly(path_, 2, {2, 4});
 }
 
 TEST_F(SeriesAsyncTest, AnErrorOfACopyComesWithFlush) {
