@@ -56,7 +56,10 @@ absl::StatusOr<RecoverReport> RecoverManifest(
     const std::string& path, const RecoverOptions& options = {});
 
 // The paths of the manifests that are damaged, or that are not there although
-// data files in the directory are of a save of them, in the order of names.
+// data files in the directory are of a save of them, in the order of names. A
+// save all of whose files are named by manifests is not looked at: a step that
+// was removed leaves those to which later steps refer. RecoverManifest takes
+// the path of such a one, too.
 //   kAlreadyExists  All manifests can be read.
 //   others          As RecoverManifest.
 //

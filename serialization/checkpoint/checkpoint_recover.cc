@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -21,6 +22,7 @@
 #include "sherd/serialization/checkpoint/lease.h"
 #include "sherd/serialization/checkpoint/save/save_directory.h"
 #include "sherd/serialization/checkpoint/save/save_plan.h"
+#include "sherd/serialization/checkpoint/series/manifest_index.h"
 #include "sherd/serialization/manifest/data_file.h"
 #include "sherd/serialization/manifest/manifest_codec.h"
 #include "sherd/serialization/manifest/manifest_names.h"
@@ -403,8 +405,18 @@ absl::StatusOr<std::vector<std::string>> FindLostManifests(
       options.files != nullptr ? *options.files : FileSystem::Posix();
   SHERD_ASSIGN_OR_RETURN(const std::vector<std::string> names,
                          files.List(directory));
+  ManifestIndex index;
+  index.Refresh(files, directory, names);
+  const absl::flat_hash_set<std::string> in_use = index.in_use();
   std::set<std::string> manifests;
   for (const auto& [save_id, save_names] : ListDataFiles(names)) {
+    // Of a step that is over, to whose files later ones refer.
+    if (std::all_of(save_names.begin(), save_names.end(),
+                    [&](const std::string& name) {
+                      return in_use.contains(name);
+                    })) {
+      continue;
+    }
     SHERD_ASSIGN_OR_RETURN(const SaveFiles save,
                            WithoutVersion1(files, directory, save_names));
     if (!save.manifest.empty()) manifests.insert(save.manifest);

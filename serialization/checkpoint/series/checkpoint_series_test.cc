@@ -521,5 +521,17 @@ TEST_F(CheckpointSeriesTest, LostManifestsOfStepsAreRebuilt) {
               IsOkAndHolds(before));
 }
 
+// As of incremental saves: a later step refers to the files of one that the
+// retention has removed.
+TEST_F(CheckpointSeriesTest, AStepWhoseFilesOthersNeedIsNotLost) {
+  ASSERT_THAT(Save(2, {1}), IsOk());
+  std::filesystem::rename(ManifestOf(1), ManifestOf(7));
+  EXPECT_THAT(FindLostManifests(path_),
+              StatusIs(absl::StatusCode::kAlreadyExists));
+  ASSERT_THAT(RecoverManifest(ManifestOf(1)), IsOk());
+  EXPECT_TRUE(Holds(ManifestOf(1), SeedOf(1)));
+  EXPECT_TRUE(Holds(ManifestOf(7), SeedOf(1)));
+}
+
 }  // namespace
 }  // namespace sherd
