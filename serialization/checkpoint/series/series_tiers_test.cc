@@ -13,6 +13,7 @@
 #include "gtest/gtest.h"
 #include "sherd/serialization/checkpoint/lease.h"
 #include "sherd/serialization/checkpoint/series/series_fixture.h"
+#include "sherd/serialization/checkpoint/series/step_copier.h"
 #include "sherd/serialization/checkpoint_series.h"
 #include "sherd/testing/faults.h"
 #include "sherd/testing/local_ranks.h"
@@ -245,6 +246,31 @@ TEST_F(SeriesTiersTest, AFileOfAnEarlierStepIsNotCopiedAgain) {
   ASSERT_THAT(Save(2, {2}, Options()), IsOk());
   EXPECT_EQ(creations.count(), 2);
   EXPECT_TRUE(Holds(ManifestOf(second_, 7), SeedOf(1)));
+}
+
+// The copy that wrote it may have ended before it was durable.
+TEST_F(SeriesTiersTest, AFileThatAFailedCopyLeftIsMadeDurable) {
+  ASSERT_THAT(Save(2, {1}, Options()), IsOk());
+  std::filesystem::remove(ManifestOf(second_, 1));
+  // So that nothing is removed.
+  std::ofstream(ManifestOf(second_, 900)) << "cannot be read";
+  const FailFileOperation fault("open_for_read", ManifestOf(second_, 900),
+                                absl::InternalError("Stale file handle"),
+                                {.times = 1000});
+  const std::string copies = JoinPath(second_, "shard-*");
+  const CountPassages creations("file/create",
+                                {.subject = copies, .optional = true});
+  const CountPassages syncs("file/sync", {.subject = copies});
+  RunLocalRanks(2, [&](ProcessGroup& group) {
+    SHERD_ASSERT_OK_AND_ASSIGN(
+        const auto copier,
+        StepCopier::Create(group, {.from = path_, .to = second_}));
+    copier->Run(1);
+    EXPECT_THAT(copier->TakeError(), IsOk());
+  });
+  EXPECT_EQ(creations.count(), 0);
+  EXPECT_EQ(syncs.count(), 2);
+  EXPECT_TRUE(Holds(ManifestOf(second_, 1), SeedOf(1)));
 }
 
 TEST_F(SeriesTiersTest, AnotherWriterOfTheSecondDirectoryIsNamed) {

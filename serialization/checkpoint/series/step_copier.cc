@@ -20,6 +20,7 @@
 #include "sherd/core/comm/collective/operation_label.h"
 #include "sherd/serialization/checkpoint/data_file_check.h"
 #include "sherd/serialization/checkpoint/save/save_directory.h"
+#include "sherd/serialization/checkpoint/series/step_list.h"
 #include "sherd/serialization/checkpoint_series.h"
 #include "sherd/serialization/manifest/manifest_codec.h"
 #include "sherd/serialization/manifest/manifest_names.h"
@@ -126,22 +127,39 @@ class StepCopy {
     for (size_t i = static_cast<size_t>(group_.rank());
          i < manifest_.files.size(); i += static_cast<size_t>(group_.size())) {
       const ManifestFile& file = manifest_.files[i];
+      bool is_sound = false;
       if (std::binary_search(names.begin(), names.end(), file.name)) {
-        // Of an earlier step; or what is left of a copy that failed, and could
-        // not be removed.
         if (!in_use.has_value()) {
           index_->Refresh(files_, options_.to, names);
           in_use = index_->in_use();
         }
-        if (in_use->contains(file.name) || CheckCopy(file).ok()) continue;
+        // Of an earlier step.
+        if (in_use->contains(file.name)) continue;
+        SHERD_ASSIGN_OR_RETURN(is_sound, FinishCopy(file));
       }
       copied = true;
+      if (is_sound) continue;
       const absl::Status status = CopyFile(file);
       if (status.ok()) continue;
       files_.Remove(JoinPath(options_.to, file.name)).IgnoreError();
       return status;
     }
     return copied ? directory_.SyncNames() : absl::OkStatus();
+  }
+
+  // Whether a file that no manifest is known to name is the copy: one that is
+  // left of a copy that failed, or of a step whose manifest cannot be read now.
+  // Makes it durable, as its writer may have ended before.
+  absl::StatusOr<bool> FinishCopy(const ManifestFile& expected) {
+    const absl::Status status = CheckCopy(expected);
+    if (IsUnsound(status) || absl::IsNotFound(status)) return false;
+    SHERD_RETURN_IF_ERROR(status);
+    if (!options_.save.sync) return true;
+    SHERD_ASSIGN_OR_RETURN(
+        const std::unique_ptr<File> file,
+        files_.OpenForRead(JoinPath(options_.to, expected.name)));
+    SHERD_RETURN_IF_ERROR(file->Sync());
+    return true;
   }
 
   absl::Status CopyFile(const ManifestFile& expected) {
