@@ -31,8 +31,9 @@ absl::StatusOr<Increment> Increment::Make(
   }
   if (base != nullptr) {
     increment.KeepUnchanged(*base);
-    increment.GiveUpSparseFiles(*base);
     increment.WriteScatteredShards();
+    // After that, which leaves less of the files. It makes no extent more.
+    increment.GiveUpSparseFiles(*base);
     increment.NumberFiles(*base);
   }
   increment.PlaceParts();

@@ -129,6 +129,54 @@ TEST(IncrementTest, AShardOfVeryManyExtentsIsWrittenWhole) {
   EXPECT_TRUE(vector.is_planned());
 }
 
+TEST(IncrementTest, AShardThatIsWrittenWholeMayLeaveLittleOfAFile) {
+  const auto owners =
+      std::make_shared<const std::vector<OwnerRun>>(std::vector<OwnerRun>{{}});
+  std::vector<Tensor> tensors;
+  SaveLayout layout;
+  layout.placements = {"rank:0/cpu"};
+  for (const int64_t chunks : {160, 10}) {
+    tensors.push_back(
+        *Tensor::Zeros({chunks * kChunkBytes}, {.dtype = kUInt8}));
+    layout.tensors.push_back(
+        {.name = absl::StrCat("vector", tensors.size()),
+         .dtype = kUInt8,
+         .layout = SavedLayout::Whole({tensors.back().numel()}),
+         .owners = owners});
+  }
+  const auto plan = std::make_shared<const SavePlan>(PlanOwnFile(layout, 0));
+  SaveBase base;
+  // Returns how many chunks are written.
+  const auto save = [&]() -> int64_t {
+    auto increment = Increment::Make(
+        plan, base.last(),
+        [&](const PlannedShard& shard) {
+          return tensors[static_cast<size_t>(shard.tensor)];
+        },
+        NoProgress);
+    EXPECT_THAT(increment, IsOk());
+    const int64_t chunks = increment->file().chunks;
+    const ManifestFile file = {
+        .name = "file",
+        .size = 4096 + increment->file().data_bytes + CrcTableBytes(chunks),
+        .data_begin = 4096,
+        .chunks = chunks};
+    base.Set(std::move(*increment)
+                 .Finish("path", true, file, std::vector<uint32_t>(chunks)));
+    return chunks;
+  };
+  const auto change = [&](int64_t chunk) {
+    ++tensors[0].mutable_data_as<uint8_t>()[chunk * kChunkBytes];
+  };
+  EXPECT_EQ(save(), 170);
+  for (int64_t i = 0; i < 40; ++i) change(4 * i);
+  EXPECT_EQ(save(), 40);
+  // Of the first file the other vector is left, 10 of 170 chunks.
+  change(2);
+  EXPECT_EQ(save(), 170);
+  EXPECT_THAT(base.last()->files, SizeIs(1));
+}
+
 TEST(IncrementTest, AShardOfFewExtentsIsNot) {
   Vector vector(60);
   vector.Save();
