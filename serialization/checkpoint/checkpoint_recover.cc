@@ -411,10 +411,9 @@ absl::StatusOr<std::vector<std::string>> FindLostManifests(
   std::set<std::string> manifests;
   for (const auto& [save_id, save_names] : ListDataFiles(names)) {
     // Of a step that is over, to whose files later ones refer.
-    if (std::all_of(save_names.begin(), save_names.end(),
-                    [&](const std::string& name) {
-                      return in_use.contains(name);
-                    })) {
+    if (std::all_of(
+            save_names.begin(), save_names.end(),
+            [&](const std::string& name) { return in_use.contains(name); })) {
       continue;
     }
     SHERD_ASSIGN_OR_RETURN(const SaveFiles save,

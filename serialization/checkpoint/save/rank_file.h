@@ -30,6 +30,8 @@ struct FileReport {
   uint32_t crc32c = 0;
   // Of the rank's extents, if they are not those of the plan (extent_list.h).
   uint32_t extent_bytes = 0;
+  // Of rank 0: 1 if the directory has other manifests.
+  int64_t is_shared = 0;
 };
 
 // Bytes of a shard of a plan, in a file.

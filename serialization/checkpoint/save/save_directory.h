@@ -65,6 +65,10 @@ class SaveDirectory {
   // otherwise rank 0, which knows them all, notes every one.
   void ListReplaced(int rank, int world_size);
 
+  // After that: whether there are, or may be, other manifests, as this rank's
+  // host sees the directory. What rank 0 says counts.
+  bool is_shared() const { return shared_; }
+
   // Makes the names that this rank created durable, if the save is.
   absl::Status SyncNames();
 
@@ -88,8 +92,9 @@ class SaveDirectory {
   //   kFailedPrecondition  One of them is pinned; nothing was removed.
   absl::Status RemoveStepsAfter(int64_t step, absl::Duration lease_duration);
 
-  // Each rank, after the switch: removes its share, if the manifest is the only
-  // one, but for files of earlier saves that it names, if there may be any.
+  // Each rank, after the switch, if by rank 0 the manifest is the only one:
+  // removes its share but for files of earlier saves that it names, if there
+  // may be any.
   void RemoveReplaced(bool shares_files);
 
   // Rank 0, after an error, with or without the lease: removes what this save
@@ -118,7 +123,7 @@ class SaveDirectory {
   std::string save_id_;
   std::unique_ptr<CheckpointLease> lease_;
   std::vector<std::string> replaced_;
-  // Whether there are, or may be, other manifests.
+  // As is_shared().
   bool shared_ = false;
 };
 

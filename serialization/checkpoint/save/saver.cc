@@ -172,7 +172,8 @@ absl::Status Saver::WriteAndCommit() {
   }
   SHERD_RETURN_IF_ERROR(step_->Agree(committed));
   if (increment_) UpdateBase();
-  directory_.RemoveReplaced(SharesFiles());
+  // Another host may not see yet what rank 0 sees.
+  if (reports_[0].is_shared == 0) directory_.RemoveReplaced(SharesFiles());
   return absl::OkStatus();
 }
 
@@ -208,6 +209,7 @@ absl::Status Saver::WriteFile() {
           [this] { return step_->MadeProgress(); }, absl::MakeSpan(sums_),
           increment_ ? &fingerprints_ : nullptr));
   report_.extent_bytes = static_cast<uint32_t>(extents_.size());
+  report_.is_shared = directory_.is_shared() ? 1 : 0;
   return plan_->shards.empty() ? absl::OkStatus() : directory_.SyncNames();
 }
 

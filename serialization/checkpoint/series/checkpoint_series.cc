@@ -353,12 +353,12 @@ absl::Status CheckpointSeries::RemoveAfter(int64_t step) {
   const SaveOptions& save = state_->options.save;
   const bool removes = state_->group->rank() == 0;
   // Before anything goes.
-  SHERD_RETURN_IF_ERROR(Agree(
-      *state_->group, label,
-      removes ? state_->CheckNoPinAfter(step) : absl::OkStatus(),
-      {Fingerprint().Add(step).value(),
-       [step] { return absl::StrCat("step ", step, "\n"); }},
-      {.timeout = save.timeout}));
+  SHERD_RETURN_IF_ERROR(
+      Agree(*state_->group, label,
+            removes ? state_->CheckNoPinAfter(step) : absl::OkStatus(),
+            {Fingerprint().Add(step).value(),
+             [step] { return absl::StrCat("step ", step, "\n"); }},
+            {.timeout = save.timeout}));
   LongStep work(*state_->group, label, {.timeout = save.timeout});
   absl::Status status;
   if (removes) {

@@ -453,6 +453,68 @@ TEST_F(CheckpointSeriesTest, AManifestThatCannotBeReadNowKeepsAllFiles) {
   ExpectExactly(path_, 1, {4});
 }
 
+// As of a network, with a list of names that is some seconds old.
+class FilesWithoutSteps final : public FileSystem {
+ public:
+  absl::StatusOr<std::unique_ptr<File>> OpenForRead(
+      const std::string& path) override {
+    return Posix().OpenForRead(path);
+  }
+  absl::StatusOr<std::unique_ptr<File>> Create(
+      const std::string& path) override {
+    return Posix().Create(path);
+  }
+  absl::Status CreateDirectories(const std::string& path) override {
+    return Posix().CreateDirectories(path);
+  }
+  absl::Status Rename(const std::string& from, const std::string& to) override {
+    return Posix().Rename(from, to);
+  }
+  absl::Status RenameNew(const std::string& from,
+                         const std::string& to) override {
+    return Posix().RenameNew(from, to);
+  }
+  absl::Status Remove(const std::string& path) override {
+    return Posix().Remove(path);
+  }
+  absl::Status RemoveAll(const std::string& path) override {
+    return Posix().RemoveAll(path);
+  }
+  absl::StatusOr<std::vector<std::string>> List(
+      const std::string& path) override {
+    auto names = Posix().List(path);
+    if (!names.ok()) return names;
+    std::vector<std::string> seen;
+    for (const std::string& name : *names) {
+      if (!StepOfManifestName(name).has_value()) seen.push_back(name);
+    }
+    return seen;
+  }
+  absl::Status SyncDirectory(const std::string& path) override {
+    return Posix().SyncDirectory(path);
+  }
+  absl::StatusOr<FileKind> KindOf(const std::string& path) override {
+    return Posix().KindOf(path);
+  }
+  absl::StatusOr<int64_t> FreeBytes(const std::string& path) override {
+    return Posix().FreeBytes(path);
+  }
+};
+
+TEST_F(CheckpointSeriesTest, AHostThatDoesNotSeeTheStepsYetRemovesNoneOfThem) {
+  ASSERT_THAT(Save(2, {1, 2, 3, 4, 5, 6}), IsOk());
+  FilesWithoutSteps stale;
+  RunLocalRanks(2, [&](ProcessGroup& group) {
+    EXPECT_THAT(SaveCheckpoint(path_, MakeTensors(2, 5), nullptr,
+                               {.files = group.rank() == 0 ? nullptr : &stale}),
+                IsOk());
+  });
+  EXPECT_TRUE(Holds(path_, 5));
+  for (int64_t step = 1; step <= 6; ++step) {
+    EXPECT_TRUE(Holds(ManifestOf(step), SeedOf(step))) << step;
+  }
+}
+
 // Otherwise a full disk would follow.
 TEST_F(CheckpointSeriesTest, ADamagedStepGoesWhenItIsOld) {
   ASSERT_THAT(Save(1, {1, 2, 3}), IsOk());

@@ -68,20 +68,17 @@ TEST_F(SeriesAsyncTest, StepsHoldWhatTheTensorsHeldAndRetentionFollows) {
 }
 
 TEST_F(SeriesAsyncTest, ASaveWaitsForTheOneBesideTheProgram) {
-  WithSeries({.keep_last = 1, .copy_to = second_},
-             [&](CheckpointSeries& series) {
-               for (int64_t step = 0; step < 6; step += 2) {
-                 EXPECT_THAT(
-                     series.SaveAsync(step, MakeTensors(2, SeedOf(step))),
-                     IsOk());
-                 EXPECT_THAT(
-                     series.Save(step + 1, MakeTensors(2, SeedOf(step + 1))),
-                     IsOk());
-               }
-               EXPECT_THAT(series.SaveAsync(6, MakeTensors(2, SeedOf(6))),
-                           IsOk());
-               EXPECT_THAT(series.RemoveAfter(5), IsOk());
-             });
+  WithSeries(
+      {.keep_last = 1, .copy_to = second_}, [&](CheckpointSeries& series) {
+        for (int64_t step = 0; step < 6; step += 2) {
+          EXPECT_THAT(series.SaveAsync(step, MakeTensors(2, SeedOf(step))),
+                      IsOk());
+          EXPECT_THAT(series.Save(step + 1, MakeTensors(2, SeedOf(step + 1))),
+                      IsOk());
+        }
+        EXPECT_THAT(series.SaveAsync(6, MakeTensors(2, SeedOf(6))), IsOk());
+        EXPECT_THAT(series.RemoveAfter(5), IsOk());
+      });
   ExpectExactly(path_, 2, {});
   ExpectExactly(second_, 2, {});
 }
@@ -100,9 +97,8 @@ TEST_F(SeriesAsyncTest, AnErrorIsAtTheHandleAndOnceAtTheNextSave) {
     EXPECT_THAT(series.Save(2, MakeTensors(2, SeedOf(2))), failed);
     EXPECT_THAT(series.Save(2, MakeTensors(2, SeedOf(2))), IsOk());
     SHERD_ASSERT_OK_AND_ASSIGN(save, series.SaveAsync(-1, MakeTensors(2, 1)));
-    EXPECT_THAT(save.Durable(),
-                StatusIs(absl::StatusCode::kInvalidArgument,
-                         HasSubstr("0 or more, got -1")));
+    EXPECT_THAT(save.Durable(), StatusIs(absl::StatusCode::kInvalidArgument,
+                                         HasSubstr("0 or more, got -1")));
     EXPECT_THAT(series.Flush(), StatusIs(absl::StatusCode::kInvalidArgument));
     EXPECT_THAT(series.Flush(), IsOk());
   });
@@ -125,8 +121,8 @@ TEST_F(SeriesAsyncTest, RanksLearnOfAFailedSaveInOtherWaysAndGoOnTogether) {
     SHERD_ASSERT_OK_AND_ASSIGN(SaveHandle first, begin(1));
     SHERD_ASSERT_OK_AND_ASSIGN(SaveHandle second, begin(2));
     begun.DecrementCount();
-    const auto failed = StatusIs(absl::StatusCode::kResourceExhausted,
-                                 HasSubstr("disk full"));
+    const auto failed =
+        StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("disk full"));
     // The other rank learns of it by the next call.
     if (group.rank() == 0) {
       EXPECT_THAT(first.Durable(), failed);
@@ -172,8 +168,7 @@ TEST_F(SeriesAsyncTest, StatesAreSavedAndLoaded) {
     for (const int64_t step : {7, 8}) {
       StateDict state = make_state(100);
       ASSERT_THAT(series.LoadInto(step, state), IsOk());
-      EXPECT_THAT(state.Get<int64_t>("step"),
-                  testing::IsOkAndHolds(step));
+      EXPECT_THAT(state.Get<int64_t>("step"), testing::IsOkAndHolds(step));
       SHERD_ASSERT_OK_AND_ASSIGN(const ShardedTensor matrix,
                                  state.Get<ShardedTensor>("matrix"));
       EXPECT_EQ(CountWrong(matrix, SeedOf(step)), 0);

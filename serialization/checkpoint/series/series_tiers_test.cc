@@ -225,10 +225,10 @@ TEST_F(SeriesTiersTest, APinInEitherKeepsTheStepsOfBoth) {
   ASSERT_THAT(Save(2, {1, 2, 3}, Options()), IsOk());
   ASSERT_THAT(PinStep(second_, 2), IsOk());
   WithSeries(Options(), [&](CheckpointSeries& series, ProcessGroup&) {
-    EXPECT_THAT(series.RemoveAfter(1),
-                StatusIs(absl::StatusCode::kFailedPrecondition,
-                         AllOf(HasSubstr("step 2 is pinned"),
-                               HasSubstr(second_))));
+    EXPECT_THAT(
+        series.RemoveAfter(1),
+        StatusIs(absl::StatusCode::kFailedPrecondition,
+                 AllOf(HasSubstr("step 2 is pinned"), HasSubstr(second_))));
   });
   ExpectExactly(path_, 2, {1, 2, 3});
   ExpectExactly(second_, 2, {1, 2, 3});
