@@ -27,10 +27,11 @@ namespace sherd {
 struct SeriesOptions {
   // Of each save; `stats` are of the last one.
   SaveOptions save;
-  // After a save the last so many whole steps stay, counted from the saved one
-  // down; older ones go, except those that are pinned or multiples of
-  // keep_every. 0: all stay. Steps with larger numbers than the saved one are
-  // not touched.
+  // After a save the last so many steps stay, counted from the saved one down;
+  // older ones go, except those that are pinned or multiples of keep_every. 0:
+  // all stay. Steps with larger numbers than the saved one are not touched. A
+  // step counts if its list of files can be read and these are there; their
+  // sizes are not looked at.
   int keep_last = 0;
   // 0: none.
   int64_t keep_every = 0;

@@ -107,7 +107,7 @@ absl::StatusOr<uint64_t> SaveDirectory::TakeLease(
 // Returns the names in the directory.
 absl::StatusOr<std::vector<std::string>> SaveDirectory::Refresh() {
   absl::StatusOr<std::vector<std::string>> names = files_.List(path_);
-  if (names.ok()) index_->Refresh(files_, path_, *names);
+  if (names.ok()) index_->Refresh(files_, path_, *names, progress_);
   return names;
 }
 

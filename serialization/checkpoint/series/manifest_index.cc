@@ -11,9 +11,16 @@
 namespace sherd {
 namespace {
 
-ManifestIndex::Entry ReadEntry(FileSystem& files, const std::string& path) {
+ManifestIndex::Entry ReadEntry(FileSystem& files, const std::string& path,
+                               const ManifestReader::AfterRead& after_read) {
+  // Whatever the code of the error, it says nothing of the manifest.
+  const auto cancel = [&after_read]() -> absl::Status {
+    const absl::Status status =
+        after_read == nullptr ? absl::OkStatus() : after_read();
+    return status.ok() ? status : absl::CancelledError(status.message());
+  };
   ManifestIndex::Entry entry;
-  const auto manifest = ManifestReader::Open(files, path);
+  const auto manifest = ManifestReader::Open(files, path, cancel);
   entry.status = manifest.status();
   if (!manifest.ok()) return entry;
   entry.number = NumberOf(manifest->summary());
@@ -37,7 +44,8 @@ uint64_t NumberOf(const ManifestSummary& summary) {
 }
 
 void ManifestIndex::Refresh(FileSystem& files, const std::string& path,
-                            const std::vector<std::string>& names) {
+                            const std::vector<std::string>& names,
+                            const ManifestReader::AfterRead& after_read) {
   std::set<std::string> now;
   // A directory may be listed without a file that was renamed just now.
   std::vector<std::string> manifests = {kManifestFileName};
@@ -51,7 +59,7 @@ void ManifestIndex::Refresh(FileSystem& files, const std::string& path,
   for (const std::string& name : manifests) {
     const auto it = entries_.find(name);
     if (it != entries_.end() && it->second.status.ok()) continue;
-    Entry entry = ReadEntry(files, JoinPath(path, name));
+    Entry entry = ReadEntry(files, JoinPath(path, name), after_read);
     if (absl::IsNotFound(entry.status)) {
       entries_.erase(name);
     } else {

@@ -39,11 +39,14 @@ class ManifestIndex {
   };
 
   // Brings it up to date with `names`, all those in the directory `path`.
+  // `after_read` is called after each read; with its error the manifest counts
+  // as one that cannot be read.
   //
   // Cost. Reads each manifest that is not known, that is, of large ones the
   // list of files.
   void Refresh(FileSystem& files, const std::string& path,
-               const std::vector<std::string>& names);
+               const std::vector<std::string>& names,
+               const ManifestReader::AfterRead& after_read = nullptr);
 
   // By name of the manifest.
   const std::map<std::string, Entry>& entries() const { return entries_; }

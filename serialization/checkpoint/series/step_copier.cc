@@ -130,7 +130,8 @@ class StepCopy {
       bool is_sound = false;
       if (std::binary_search(names.begin(), names.end(), file.name)) {
         if (!in_use.has_value()) {
-          index_->Refresh(files_, options_.to, names);
+          index_->Refresh(files_, options_.to, names,
+                          [this] { return step_->MadeProgress(); });
           in_use = index_->in_use();
         }
         // Of an earlier step.
