@@ -273,6 +273,22 @@ TEST_F(SeriesTiersTest, AFileThatAFailedCopyLeftIsMadeDurable) {
   EXPECT_TRUE(Holds(ManifestOf(second_, 1), SeedOf(1)));
 }
 
+TEST_F(SeriesTiersTest, AFileOfAnEarlierStepThatIsCutOffIsCopiedAgain) {
+  ASSERT_THAT(Save(2, {1}, Options()), IsOk());
+  const std::string name =
+      std::filesystem::path(DataFileOf(1, 0)).filename().string();
+  std::filesystem::resize_file(JoinPath(second_, name), 5000);
+  EXPECT_FALSE(Holds(ManifestOf(second_, 1), SeedOf(1)));
+  RunLocalRanks(2, [&](ProcessGroup& group) {
+    SHERD_ASSERT_OK_AND_ASSIGN(
+        const auto copier,
+        StepCopier::Create(group, {.from = path_, .to = second_}));
+    copier->Run(1);
+    EXPECT_THAT(copier->TakeError(), IsOk());
+  });
+  ExpectExactly(second_, 2, {1});
+}
+
 TEST_F(SeriesTiersTest, AnotherWriterOfTheSecondDirectoryIsNamed) {
   std::filesystem::create_directories(second_);
   SHERD_ASSERT_OK_AND_ASSIGN(

@@ -135,7 +135,7 @@ class StepCopy {
           in_use = index_->in_use();
         }
         // Of an earlier step.
-        if (in_use->contains(file.name)) continue;
+        if (in_use->contains(file.name) && !HasOtherSize(file)) continue;
         SHERD_ASSIGN_OR_RETURN(is_sound, FinishCopy(file));
       }
       copied = true;
@@ -148,8 +148,16 @@ class StepCopy {
     return copied ? directory_.SyncNames() : absl::OkStatus();
   }
 
-  // Whether a file that no manifest is known to name is the copy: one that is
-  // left of a copy that failed, or of a step whose manifest cannot be read now.
+  // Whether it is known that the copy has not the size that it should have.
+  bool HasOtherSize(const ManifestFile& expected) const {
+    const auto file = files_.OpenForRead(JoinPath(options_.to, expected.name));
+    if (!file.ok()) return false;
+    const absl::StatusOr<int64_t> size = (*file)->Size();
+    return size.ok() && *size != expected.size;
+  }
+
+  // Whether a file that is there is the copy, as one that is left of a copy
+  // that failed, or of a step whose manifest cannot be read now, may be.
   // Makes it durable, as its writer may have ended before.
   absl::StatusOr<bool> FinishCopy(const ManifestFile& expected) {
     const absl::Status status = CheckCopy(expected);
