@@ -1,6 +1,7 @@
 #include "sherd/serialization/checkpoint/save/rank_file.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstddef>
 #include <memory>
 #include <thread>
@@ -216,22 +217,32 @@ class RankFileWriter {
   }
 
   // What is done after each write of a thread that began at `begin`.
-  static SequentialWriter::AfterWrite AfterWrite(
-      File& file, int64_t begin, const RankFileOptions& options,
-      std::function<absl::Status()> next) {
-    return [&file, &options, next = std::move(next), started = begin,
-            synced = begin](int64_t written) mutable -> absl::Status {
+  SequentialWriter::AfterWrite AfterWrite(File& file, int64_t begin,
+                                          const RankFileOptions& options,
+                                          std::function<absl::Status()> next) {
+    return [this, &file, &options, next = std::move(next), started = begin,
+            counted = begin](int64_t written) mutable -> absl::Status {
       // Otherwise the data would wait in memory for the sync.
       if (options.sync && written - started >= kWritebackBytes) {
         SHERD_RETURN_IF_ERROR(file.StartWriteback(started, written - started));
         started = written;
       }
-      if (options.sync && written - synced >= options.max_unsynced_bytes) {
+      const int64_t bytes = written - std::exchange(counted, written);
+      if (options.sync && IsSyncDue(bytes, options.max_unsynced_bytes)) {
         SHERD_RETURN_IF_ERROR(file.Sync());
-        synced = written;
       }
       return next();
     };
+  }
+
+  // Counts bytes that were written. Whether the thread is to sync the file,
+  // since all together have written so many.
+  bool IsSyncDue(int64_t bytes, int64_t max_unsynced_bytes) {
+    int64_t unsynced = (unsynced_ += bytes);
+    while (unsynced >= max_unsynced_bytes) {
+      if (unsynced_.compare_exchange_weak(unsynced, 0)) return true;
+    }
+    return false;
   }
 
   absl::Status AppendParts(Stretch& stretch, SequentialWriter& writer) {
@@ -284,6 +295,8 @@ class RankFileWriter {
   std::vector<uint32_t>* const fingerprints_;
   // That of the header, then those of the chunks.
   std::vector<uint32_t> crcs_;
+  // Written by all threads since the last sync.
+  std::atomic<int64_t> unsynced_ = 0;
   FileReport report_;
 };
 

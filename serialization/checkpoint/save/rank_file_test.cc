@@ -28,6 +28,7 @@
 namespace sherd {
 namespace {
 
+using sherd::testing::CountPassages;
 using sherd::testing::FailFileOperation;
 using sherd::testing::IsOk;
 using sherd::testing::RunLocalRanks;
@@ -35,6 +36,7 @@ using sherd::testing::StatusIs;
 using ::testing::HasSubstr;
 
 constexpr char kSaveId[] = "0123456789abcdef";
+constexpr int64_t kMaxUnsyncedBytes = 16 << 20;
 
 // Tensors of one rank, whose file several threads write.
 class RankFileTest : public ::testing::Test {
@@ -83,7 +85,7 @@ class RankFileTest : public ::testing::Test {
           return LocalPart(*named.tensor, shard.held, shard.box);
         },
         {.save_id = kSaveId,
-         .max_unsynced_bytes = 16 << 20,
+         .max_unsynced_bytes = kMaxUnsyncedBytes,
          .threads = threads},
         progress, absl::MakeSpan(written.sums), &written.fingerprints);
     auto bytes = ReadFile(FileSystem::Posix(), path, int64_t{1} << 30);
@@ -120,6 +122,20 @@ TEST_F(RankFileTest, SeveralThreadsWriteTheSameFile) {
       EXPECT_EQ(several.sums, one.sums);
       EXPECT_EQ(several.fingerprints, one.fingerprints);
       EXPECT_EQ(several.report->crc32c, one.report->crc32c);
+    }
+  });
+}
+
+TEST_F(RankFileTest, ThreadsTogetherLeaveLittleUnsynced) {
+  RunLocalRanks(1, [this](ProcessGroup&) {
+    MakeTensors();
+    const auto none = [] { return absl::OkStatus(); };
+    for (const int threads : {1, 7}) {
+      const CountPassages syncs("file/sync", {.subject = "*rank_file_*"});
+      const Written written = Write(threads, none);
+      ASSERT_THAT(written.report, IsOk());
+      // Some 64 MiB, and each thread may be a write ahead; then the last one.
+      EXPECT_GE(syncs.count(), 3 + 1) << threads << " threads";
     }
   });
 }
