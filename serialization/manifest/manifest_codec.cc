@@ -44,23 +44,18 @@ absl::Status AsArgument(const absl::Status& status) {
 absl::StatusOr<std::string> EncodeSections(const Manifest& manifest,
                                            TensorAtFn tensor_at,
                                            int64_t max_memory) {
-  absl::Status valid = ValidateAllButTensors(manifest);
-  if (!valid.ok()) return AsArgument(valid);
-  // A tensor is checked where it is written: it may not be there any more.
-  const auto checked = [&](size_t i) {
-    ManifestTensor tensor = tensor_at(i);
-    if (valid.ok()) {
-      valid = ValidateTensor(
-          manifest, i > 0 ? &manifest.tensors[i - 1] : nullptr, tensor);
-    }
+  SHERD_RETURN_IF_ERROR(AsArgument(ValidateAllButTensors(manifest)));
+  // A tensor is checked before it is written, and not with all others: its runs
+  // are not there for long.
+  const auto checked = [&](size_t i) -> absl::StatusOr<ManifestTensor> {
+    SHERD_ASSIGN_OR_RETURN(ManifestTensor tensor, tensor_at(i));
+    SHERD_RETURN_IF_ERROR(AsArgument(ValidateTensor(
+        manifest, i > 0 ? &manifest.tensors[i - 1] : nullptr, tensor)));
     return tensor;
   };
   std::string bytes = ManifestFront(2);
   MemoryBudget memory(max_memory);
-  const absl::Status appended =
-      AppendSections(manifest, checked, memory, bytes);
-  if (!valid.ok()) return AsArgument(valid);
-  SHERD_RETURN_IF_ERROR(appended);
+  SHERD_RETURN_IF_ERROR(AppendSections(manifest, checked, memory, bytes));
   if (bytes.size() > static_cast<size_t>(kMaxManifestBytes)) {
     return absl::ResourceExhaustedError(
         absl::StrCat("the manifest would have ", bytes.size(),

@@ -74,8 +74,8 @@ struct ManifestRoot {
   const SectionPlace* Top(SectionKind kind) const;
 };
 
-// Returns tensor number `i` with its runs.
-using TensorAtFn = absl::FunctionRef<ManifestTensor(size_t i)>;
+// Returns tensor number `i` with its runs, or an error that ends the writing.
+using TensorAtFn = absl::FunctionRef<absl::StatusOr<ManifestTensor>(size_t i)>;
 
 // Appends the sections, the root and the trailer to `bytes`, which has the
 // front. Tensors are those of `tensor_at`, called for each in order; those of

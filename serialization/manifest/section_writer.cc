@@ -194,7 +194,7 @@ absl::StatusOr<proto::Tree> AppendTensors(const Manifest& manifest,
     section.Clear();
     for (size_t size = 0; i < manifest.tensors.size() && size < kSectionBytes;
          ++i) {
-      tensors.push_back(tensor_at(i));
+      SHERD_ASSIGN_OR_RETURN(tensors.emplace_back(), tensor_at(i));
       size += AddTensor(tensors.back(), manifest.chunk_bytes, numbers, section);
     }
     SHERD_ASSIGN_OR_RETURN(const int64_t length,
