@@ -33,6 +33,13 @@ void ListMemory(const ShardedTensor& tensor, int first,
   }
 }
 
+bool HaveOneLayout(const ShardedTensor& a, const ShardedTensor& b) {
+  const absl::Span<const PlacedBox> boxes = a.placed_boxes();
+  // Of one tensor they are the same: all of its pieces ask.
+  return a.size() == b.size() &&
+         (boxes.data() == b.placed_boxes().data() || boxes == b.placed_boxes());
+}
+
 }  // namespace
 
 absl::StatusOr<ReshardExecutor> MakeExecutor(MoveList moves,
@@ -77,13 +84,10 @@ absl::Status LoadExchange::Add(int64_t number, const SavedLayout& saved,
 
 const LoadExchange::WantedIndex& LoadExchange::IndexOf(
     const ShardedTensor& wanted) {
-  const absl::Span<const PlacedBox> placed = wanted.placed_boxes();
   for (const std::unique_ptr<WantedIndex>& known : indexes_) {
-    if (known != nullptr && known->tensor.size() == wanted.size() &&
-        known->tensor.placed_boxes() == placed) {
-      return *known;
-    }
+    if (known != nullptr && HaveOneLayout(known->tensor, wanted)) return *known;
   }
+  const absl::Span<const PlacedBox> placed = wanted.placed_boxes();
   absl::flat_hash_map<BoxView, size_t> position;
   std::vector<Box> boxes;
   std::vector<std::vector<int>> holders;
