@@ -7,8 +7,8 @@
 
 namespace sherd {
 
-// The contents of the checkpoint under testdata/v1: tensor i has the elements of
-// FillSample(kGoldenSeed + i). Never changed, like the files.
+// The contents of the checkpoint under testdata/v1: tensor i has the elements
+// of FillSample(kGoldenSeed + i). Never changed, like the files.
 inline constexpr int kGoldenSeed = 7;
 
 inline std::vector<SampleTensor> GoldenTensors() {
