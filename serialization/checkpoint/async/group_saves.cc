@@ -12,6 +12,7 @@
 #include "sherd/core/base/named_thread.h"
 #include "sherd/core/base/status_macros.h"
 #include "sherd/core/tensor/device_stream.h"
+#include "sherd/serialization/checkpoint/host_share.h"
 #include "sherd/serialization/checkpoint/save/replica_check.h"
 #include "sherd/serialization/checkpoint/sharded_layout.h"
 
@@ -20,15 +21,6 @@ namespace {
 
 // More do not copy faster.
 constexpr int kMaxThreads = 16;
-
-// The cores of this host that each of the group's ranks here may use.
-int CoresPerRank(const ProcessGroup& group) {
-  const absl::Span<const int> hosts = group.host_of_rank();
-  const auto here = std::count(hosts.begin(), hosts.end(),
-                               hosts[static_cast<size_t>(group.rank())]);
-  const auto cores = static_cast<int>(std::thread::hardware_concurrency());
-  return std::clamp(cores / static_cast<int>(here), 1, kMaxThreads);
-}
 
 absl::Status CheckTensors(const SaveJob::Tensors& tensors,
                           const ProcessGroup& group) {
@@ -55,8 +47,8 @@ absl::StatusOr<std::shared_ptr<GroupSaves>> GroupSaves::Begin(
   SHERD_ASSIGN_OR_RETURN(
       std::shared_ptr<ProcessGroup> channel,
       group.NewGroup(ranks, {.timeout = timeout, .with_devices = false}));
-  const std::shared_ptr<GroupSaves> saves(
-      new GroupSaves(std::move(channel), CoresPerRank(group)));
+  const std::shared_ptr<GroupSaves> saves(new GroupSaves(
+      std::move(channel), std::min(ThreadsPerRank(group), kMaxThreads)));
   // The thread keeps it, so that either may end first.
   SHERD_ASSIGN_OR_RETURN(
       saves->thread_,
