@@ -48,7 +48,9 @@ class Crew {
       absl::MutexLock lock(&mutex_);
       ++working_;
     }
-    auto thread = StartNamedThread("sherd-write", [this, work] {
+    const int rank = LogRank();
+    auto thread = StartNamedThread("sherd-write", [this, work, rank] {
+      if (rank >= 0) SetThreadLogRank(rank);
       const absl::Status status = work();
       absl::MutexLock lock(&mutex_);
       error_.Update(status);

@@ -140,6 +140,18 @@ TEST_F(RankFileTest, ThreadsTogetherLeaveLittleUnsynced) {
   });
 }
 
+TEST_F(RankFileTest, ThreadsAreOfTheRankThatWrites) {
+  RunLocalRanks(1, [this](ProcessGroup&) {
+    MakeTensors();
+    const CountPassages all("file/write", {.subject = "*rank_file_*"});
+    const CountPassages own("file/write",
+                            {.rank = 0, .subject = "*rank_file_*"});
+    ASSERT_THAT(Write(3, [] { return absl::OkStatus(); }).report, IsOk());
+    EXPECT_GT(all.count(), 0);
+    EXPECT_EQ(own.count(), all.count());
+  });
+}
+
 TEST_F(RankFileTest, AnErrorOfAnyThreadEndsAll) {
   RunLocalRanks(1, [this](ProcessGroup&) {
     MakeTensors();
