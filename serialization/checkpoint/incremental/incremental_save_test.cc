@@ -49,6 +49,7 @@ namespace sherd {
 namespace {
 
 using sherd::testing::CaseCount;
+using sherd::testing::CountPassages;
 using sherd::testing::FailFileOperation;
 using sherd::testing::IsOk;
 using sherd::testing::IsOkAndHolds;
@@ -495,6 +496,25 @@ TEST_F(IncrementalSaveTest, StridedBoxesAddUpToTheFingerprint) {
     ExpectHolds(path_, state_);
     state_.tensors["matrix"].bytes[(step * 400 + 3) * 900 * 4] ^= 1;
   }
+}
+
+TEST_F(IncrementalSaveTest, ShortPiecesOfExtentsAreReadTogether) {
+  // Eight chunks of 64 rows.
+  const Dims size = {512, 1024};
+  std::mt19937_64 random(13);
+  state_.Add("matrix", kFloat32, size, random);
+  EXPECT_THAT(SaveState(), IsOk());
+  state_.tensors["matrix"].bytes[3 * kChunkBytes + 5] ^= 1;
+  EXPECT_THAT(SaveState(), IsOk());
+  // A row has half a page for each rank.
+  const CountPassages reads("file/read", {.subject = "*.safetensors"});
+  RunLocalRanks(2, [&](ProcessGroup&) {
+    auto columns = *ShardedTensor::Zeros(*SampleSpec(1, size, 2), size);
+    ASSERT_THAT(LoadCheckpointInto(path_, {{"matrix", &columns}}), IsOk());
+    EXPECT_EQ(CountDifferent(state_.tensors["matrix"], columns), 0);
+  });
+  // On each rank a chunk at a time, and the CRCs of both files.
+  EXPECT_LE(reads.count(), 2 * (8 + 2 + 8));
 }
 
 // Layouts, sizes, changes and the ranks' bases at random: after each of ten

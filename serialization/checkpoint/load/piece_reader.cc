@@ -111,6 +111,24 @@ absl::Status PieceReader::ReadPiece(const ShardSource& source,
   return absl::OkStatus();
 }
 
+bool PieceReader::FindExtent(const ShardSource& source, Waiting& piece) const {
+  int64_t offset = piece.offset;
+  int64_t chunks = 0;
+  for (const SavedExtent& extent : source.extents) {
+    if (offset >= extent.bytes) {
+      offset -= extent.bytes;
+      chunks += NumChunks(extent.bytes, reader_.chunk_bytes());
+      continue;
+    }
+    if (offset + piece.bytes > extent.bytes) return false;
+    piece.place.chunks_before = chunks;
+    piece.place.extent = extent;
+    piece.offset = offset;
+    return true;
+  }
+  return false;
+}
+
 absl::Status PieceReader::ReadShort(const ShardSource& source,
                                     const BoxPiece& piece, DType dtype) {
   const auto saved_size = static_cast<int64_t>(SizeOf(source.dtype));
@@ -125,8 +143,8 @@ absl::Status PieceReader::ReadShort(const ShardSource& source,
     waiting.sizes.assign(piece.sizes.begin(), piece.sizes.end());
     waiting.strides.assign(piece.strides.begin(), piece.strides.end());
   }
-  if (source.extents.size() != 1) {
-    // It may cross the end of an extent.
+  if (!FindExtent(source, waiting)) {
+    // It crosses the end of one.
     SHERD_RETURN_IF_ERROR(Flush());
     staging_.resize(kStagingBytes);
     SHERD_RETURN_IF_ERROR(ReadRun(
@@ -135,8 +153,7 @@ absl::Status PieceReader::ReadShort(const ShardSource& source,
     Scatter(waiting, staging_.data());
     return absl::OkStatus();
   }
-  const SavedExtent& extent = source.extents.front();
-  waiting.place.extent = extent;
+  const SavedExtent& extent = waiting.place.extent;
   const int64_t begin = extent.data_offset + waiting.offset;
   if (!Joins(extent, begin, waiting.bytes)) {
     SHERD_RETURN_IF_ERROR(Flush());

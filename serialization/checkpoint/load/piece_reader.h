@@ -60,10 +60,10 @@ class PieceReader {
   absl::Status Flush();
 
  private:
-  // A piece that waits; its bytes follow those in `source` of the extent.
+  // A piece that waits.
   struct Waiting {
     ExtentOfShard place;
-    // In the extent.
+    // In the extent; until that is found, in the shard.
     int64_t offset;
     int64_t bytes;
     std::byte* data;
@@ -83,6 +83,8 @@ class PieceReader {
   // One that goes through staging, where it has room.
   absl::Status ReadShort(const ShardSource& source, const BoxPiece& piece,
                          DType dtype);
+  // Whether all of the piece is in one extent of the shard, which it gets.
+  bool FindExtent(const ShardSource& source, Waiting& piece) const;
   bool Joins(const SavedExtent& extent, int64_t offset, int64_t bytes) const;
   void Scatter(const Waiting& piece, const std::byte* from);
   // Returns the elements of `piece` as those of its destination.
