@@ -533,7 +533,7 @@ TEST_F(CheckpointTest, SomeTensorsMayBeLoadedAlone) {
 
 TEST_F(CheckpointTest, NothingIsAValidCheckpoint) {
   RunLocalRanks(2, [&](ProcessGroup&) {
-    EXPECT_THAT(SaveCheckpoint(path_, {}), IsOk());
+    EXPECT_THAT(SaveCheckpoint(path_, Tensors()), IsOk());
   });
   SHERD_ASSERT_OK_AND_ASSIGN(const VerifyReport report,
                              VerifyCheckpoint(path_));
