@@ -1,5 +1,6 @@
 #include "sherd/serialization/checkpoint/state/collect_tensors.h"
 
+#include <algorithm>
 #include <utility>
 #include <vector>
 
@@ -25,9 +26,16 @@ namespace {
 
 using internal::SavedValue;
 
-// Moves what is below the names in `per_rank` from `shared` to `own`.
-absl::Status Split(const std::vector<std::string>& per_rank, StateDict& shared,
+// Moves what is below the names in `per_rank` from `shared` to `own`. Names
+// above others come first: a map that came after some of its values were moved
+// would take their place.
+absl::Status Split(std::vector<std::string> per_rank, StateDict& shared,
                    StateDict& own) {
+  // A name is shorter than those below it.
+  std::sort(per_rank.begin(), per_rank.end(),
+            [](const std::string& a, const std::string& b) {
+              return a.size() < b.size();
+            });
   for (const std::string& name : per_rank) {
     SHERD_ASSIGN_OR_RETURN(const auto parts, internal::ParseStateName(name));
     for (const internal::NamePart& part : parts) {
@@ -38,7 +46,7 @@ absl::Status Split(const std::vector<std::string>& per_rank, StateDict& shared,
           "of the list"));
     }
     const auto value = shared.Find(name);
-    // Other ranks may have it.
+    // Other ranks may have it, or it was moved with what is above it.
     if (absl::IsNotFound(value.status())) continue;
     if (!value.ok()) return Annotate(value.status(), "per_rank");
     SHERD_RETURN_IF_ERROR(own.Set(name, **value));

@@ -141,6 +141,26 @@ TEST_F(StateCheckpointTest, EveryKindOfValueComesBack) {
   EXPECT_THAT(VerifyCheckpoint(path_), IsOk());
 }
 
+TEST_F(StateCheckpointTest, PerRankNamesMayBeBelowOneAnother) {
+  const auto make = [](int seed) {
+    return StateOf({{"rng.cpu.seed", seed},
+                    {"rng.cpu.state", FloatsOf({static_cast<float>(seed)})},
+                    {"rng.gpu", seed + 10}});
+  };
+  for (const std::vector<std::string>& per_rank :
+       {std::vector<std::string>{"rng.cpu", "rng", "rng.cpu.state"},
+        std::vector<std::string>{"rng", "rng.cpu", "rng"}}) {
+    RunLocalRanks(2, [&](ProcessGroup& group) {
+      const StateDict saved = make(group.rank() + 1);
+      ASSERT_THAT(SaveCheckpoint(path_, saved, nullptr, {.per_rank = per_rank}),
+                  IsOk());
+      StateDict loaded = make(0);
+      ASSERT_THAT(LoadCheckpointInto(path_, loaded), IsOk());
+      EXPECT_EQ(loaded.Difference(saved), "");
+    });
+  }
+}
+
 // A state of two pipeline stages, of two ranks each, with a tensor that ranks 1
 // and 2 have, and one of rank 3 alone.
 StateDict StageOf(ProcessGroup& all, float scale) {
