@@ -33,7 +33,8 @@ absl::StatusOr<std::shared_ptr<const ManifestTensor>> FindRows(
   if (absl::IsInvalidArgument(tensor.status())) return nullptr;
   SHERD_RETURN_IF_ERROR(tensor.status());
   const Dims& sizes = (*tensor)->sizes();
-  if ((*tensor)->dtype == kUInt8 && sizes.size() == 2 &&
+  const int ranks = reader.manifest().summary().world_size;
+  if ((*tensor)->dtype == kUInt8 && sizes.size() == 2 && sizes[0] <= ranks &&
       sizes[1] >= kLengthBytes &&
       sizes[1] <= StateRowBytes(internal::kMaxStateBytes)) {
     return *std::move(tensor);
@@ -41,7 +42,8 @@ absl::StatusOr<std::shared_ptr<const ManifestTensor>> FindRows(
   return absl::DataLossError(
       absl::StrCat(reader.path(), ": tensor ", Quoted(name), " is ",
                    Name((*tensor)->dtype), " ", FormatDims(sizes),
-                   ", expected rows of bytes: the values of a state"));
+                   ", expected rows of bytes, at most one for each of the ",
+                   ranks, " ranks that saved: the values of a state"));
 }
 
 absl::StatusOr<StateDict> ReadRow(const CheckpointReader& reader,

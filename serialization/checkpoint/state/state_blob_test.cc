@@ -68,16 +68,18 @@ TEST(StateBlobTest, ARowComesBack) {
   EXPECT_GT(memory, 0);
 }
 
-// Saves a tensor of these bytes, a row on each of two ranks, as a map may.
+// Saves a tensor of these bytes, as many rows on each of two ranks, as a map
+// may.
 absl::Status SaveRows(const std::string& path, const std::string& name,
                       const std::vector<std::byte>& first,
-                      const std::vector<std::byte>& second) {
+                      const std::vector<std::byte>& second,
+                      int64_t rows_per_rank = 1) {
   absl::Status saved;
   RunLocalRanks(2, [&](ProcessGroup& group) {
-    const auto bytes = static_cast<int64_t>(first.size());
+    const int64_t bytes = static_cast<int64_t>(first.size()) / rows_per_rank;
     auto tensor = ShardedTensor::Zeros(
-        *ChunkShardingSpec::Create(0, PlacementsOnRanks(2)), {2, bytes},
-        {.dtype = kUInt8});
+        *ChunkShardingSpec::Create(0, PlacementsOnRanks(2)),
+        {2 * rows_per_rank, bytes}, {.dtype = kUInt8});
     ASSERT_THAT(tensor, IsOk());
     const auto& row = group.rank() == 0 ? first : second;
     std::copy(row.begin(), row.end(),
@@ -128,6 +130,15 @@ TEST_F(StateBlobDamageTest, BytesThatAreNoMessageAreNamed) {
   bad[8] = std::byte{0x7f};
   ASSERT_THAT(SaveRows(path_, kSharedStateName, bad, good), IsOk());
   ExpectLost("\"sherd.state\", row 0: ");
+}
+
+TEST_F(StateBlobDamageTest, MoreRowsThanRanksAreNotRead) {
+  // Each without a message.
+  const std::vector<std::byte> rows(128);
+  ASSERT_THAT(SaveRows(path_, kSharedStateName, rows, rows, 2), IsOk());
+  ExpectLost("\"sherd.state\" is uint8 [4, 64], expected rows of bytes");
+  ASSERT_THAT(SaveRows(path_, kRankStateName, rows, rows, 2), IsOk());
+  ExpectLost("at most one for each of the 2 ranks that saved", /*rank=*/0);
 }
 
 TEST_F(StateBlobDamageTest, RowsThatDisagreeAreNamed) {
