@@ -101,10 +101,10 @@ struct AsyncSaveOptions {
 //
 // End. FlushSaves, Destroy() of the group, its destructor and exit() wait for
 // the group's saves, each bounded by the timeout of ranks that make no
-// progress; an error that was not returned yet is logged. If the group has
-// failed, they end the save that runs instead. A save that the end of the
-// process cuts off leaves the former checkpoint, and files that the next save
-// removes.
+// progress; all but FlushSaves log an error that was not returned yet. If the
+// group has failed, Destroy() and the destructor end the save that runs
+// instead. A save that the end of the process cuts off leaves the former
+// checkpoint, and files that the next save removes.
 //
 // Threads. Calls for one group are ordered by the caller.
 //

@@ -336,11 +336,6 @@ void SaveSnapshot::ReleaseBefore(size_t shard, StagingRing& ring) {
 
 void SaveSnapshot::ReleaseAll(StagingRing& ring) {
   ReleaseBefore(places_.size(), ring);
-  // What did not get that far.
-  for (; released_ < places_.size() && places_[released_] != nullptr;
-       ++released_) {
-    ring.FreeOldest();
-  }
 }
 
 size_t SaveSnapshot::NumberOf(const PlannedShard& shard) const {
