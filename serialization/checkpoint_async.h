@@ -88,7 +88,8 @@ struct AsyncSaveOptions {
 // Errors. Those of the call are this rank's:
 //   kFailedPrecondition  There is no default group; `group` was destroyed, or
 //                        this process is not a member of it.
-//   kResourceExhausted   The thread cannot be started.
+//   kResourceExhausted   The thread cannot be started; nor are later saves
+//                        possible until all ranks have called FlushSaves.
 //   others               The error of an earlier save of the group that no
 //                        Durable() has returned on this rank: each is reported
 //                        once, here or by FlushSaves. Nothing is saved: on

@@ -50,10 +50,16 @@ absl::StatusOr<std::shared_ptr<GroupSaves>> GroupSaves::Begin(
   const std::shared_ptr<GroupSaves> saves(new GroupSaves(
       std::move(channel), std::min(ThreadsPerRank(group), kMaxThreads)));
   // The thread keeps it, so that either may end first.
-  SHERD_ASSIGN_OR_RETURN(
-      saves->thread_,
-      StartNamedThread("sherd-save", [saves] { saves->Main(); }));
-  saves->thread_id_ = saves->thread_.get_id();
+  absl::StatusOr<std::thread> thread =
+      StartNamedThread("sherd-save", [saves] { saves->Main(); });
+  if (thread.ok()) {
+    saves->thread_ = *std::move(thread);
+    saves->thread_id_ = saves->thread_.get_id();
+  } else {
+    // Kept: another try would make a group, and the other ranks have theirs.
+    saves->unusable_ = thread.status();
+    saves->channel_->Destroy().IgnoreError();
+  }
   return saves;
 }
 
@@ -62,6 +68,7 @@ GroupSaves::GroupSaves(std::shared_ptr<ProcessGroup> channel, int threads)
 
 absl::StatusOr<SaveHandle> GroupSaves::Start(SaveJob job,
                                              const AsyncJobOptions& options) {
+  SHERD_RETURN_IF_ERROR(unusable_);
   const absl::Status former = TakeError();
   const auto tensors = std::make_shared<SaveJob::Tensors>(*job.tensors);
   auto save = std::make_unique<Save>();

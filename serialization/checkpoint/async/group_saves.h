@@ -101,6 +101,8 @@ class GroupSaves {
   // That copy on the caller's side.
   const int threads_;
   CopyStreams streams_;
+  // Why there is no thread; set by Begin.
+  absl::Status unusable_;
 
   absl::Mutex mutex_;
   // The first is the one that runs. Only the thread removes saves, and only the
