@@ -37,6 +37,8 @@ struct SeriesOptions {
   int64_t keep_every = 0;
   // Of SaveAsync, as in AsyncSaveOptions.
   int64_t staging_budget = 0;
+  // Saves write only what has changed; see "Increments".
+  bool incremental = false;
   // A second directory, to which each step is copied after it was saved, as
   // from a fast file system to one that lasts; see "Tiers". Empty: none.
   std::string copy_to;
@@ -113,6 +115,29 @@ struct LatestStep {
 // directory whole or not at all. A save waits for the copy of the step before
 // it; after SaveAsync the thread that saves copies, before it is done with the
 // step. Both directories are seen by all ranks.
+//
+// Increments. With `incremental`, each rank writes only the chunks of its
+// shards, of 256 KiB, that have changed since the last save of this object, and
+// the manifest names the files of former saves that have the others. So a step
+// is read as any other, and needs no other step; a file goes with the last step
+// that names it. Of a file of which a step would use less than a quarter, that
+// part is written again: so the files of a step have at most four times its
+// bytes.
+//   All is written by the first save of an object, and by one whose names,
+//   dtypes, sizes or layouts are not those of the last save; and so does a rank
+//   that misses one of its files, as after RemoveAfter. After an error, the
+//   next save is compared with the last one that succeeded.
+//   Chunks are compared by a hash of 128 bits, XXH3: chance does not deceive
+//   it, but whoever chooses the elements can. What is not written is not
+//   checked either: a file that is damaged damages all steps that name it.
+//   SaveAsync keeps its copies until the save has ended, and Copied() of the
+//   next one waits for that. A rank whose copies do not all fit into
+//   staging_budget writes all.
+//   Memory. 36 bytes per 256 KiB of a rank's shards, and a plan.
+//   Cost. One pass over the shards for the hashes; the passes of SaveCheckpoint
+//   are over what is written. Unless all is, one more collective brings some
+//   ten bytes per piece of a shard to rank 0. Each file that a rank refers to
+//   is opened.
 //
 // Threads. One thread at a time. The background has a group of its own.
 class CheckpointSeries {

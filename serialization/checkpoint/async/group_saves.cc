@@ -172,7 +172,6 @@ void GroupSaves::Main() {
 }
 
 GroupSaves::Save* GroupSaves::AwaitSave() {
-  Refill();
   absl::MutexLock lock(&mutex_);
   const auto has_work = [this] {
     mutex_.AssertHeld();
@@ -183,6 +182,11 @@ GroupSaves::Save* GroupSaves::AwaitSave() {
 }
 
 absl::Status GroupSaves::Run(Save& save) {
+  // If it came while the room was still that of another.
+  Refill();
+  if (save.snapshot == nullptr || !save.snapshot->complete()) {
+    save.job.base = nullptr;
+  }
   SaveJob job = save.job;
   // For what is read from devices directly.
   std::list<ScopedStream> current;
@@ -202,7 +206,7 @@ absl::Status GroupSaves::Run(Save& save) {
 absl::StatusOr<Tensor> GroupSaves::Elements(Save& save,
                                             const PlannedShard& shard) {
   const size_t number = save.snapshot->NumberOf(shard);
-  Release(save, number);
+  if (save.job.base == nullptr) Release(save, number);
   Refill();
   SHERD_RETURN_IF_ERROR(save.prepared->status);
   return save.snapshot->Elements(number);
@@ -257,6 +261,8 @@ void GroupSaves::Finish(const absl::Status& status) {
     if (!status.ok()) failed_.push_back(save->state);
   }
   save->state->FinishCopying(status);
+  // Before what may take long.
+  Refill();
   if (save->ended != nullptr) save->ended(status);
   save->state->Finish(status);
 }

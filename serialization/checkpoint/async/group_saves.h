@@ -37,6 +37,10 @@ namespace sherd {
 // free. So copies are made by one of the two at a time, in the order of the
 // saves.
 //
+// An incremental save reads its shards twice, and frees nothing before its end.
+// If they have not all been copied when its turn comes, because they find no
+// room at once, this rank's part is not incremental.
+//
 // Threads. Start is ordered by the caller; everything else is safe.
 class GroupSaves {
  public:

@@ -51,12 +51,14 @@ struct SaveJob {
   // and may belong to another group of the same ranks.
   std::shared_ptr<const PreparedSave> prepared;
   // Finds the elements of a shard, which are asked for in the order of the
-  // file; once another shard is asked for, they are not used any more. Null:
-  // those of the tensors.
+  // file; once another shard is asked for, they are not used any more. With a
+  // base, they are asked for more than once, and in any order. Null: those of
+  // the tensors.
   std::function<absl::StatusOr<Tensor>(const PlannedShard&)> elements;
   // This rank's own. Not null: the save is incremental, and the next one can
   // be: see SaveBase. The files that its manifest names, those of earlier saves
-  // too, must stay as long as it.
+  // too, must stay as long as it. A rank that has none writes all, whatever the
+  // others do.
   std::shared_ptr<SaveBase> base;
   // Which manifest of the directory; the step is the same on all ranks.
   SaveTarget target = {};

@@ -14,6 +14,7 @@
 #include "sherd/core/comm/collective/operation_label.h"
 #include "sherd/core/comm/init.h"
 #include "sherd/serialization/checkpoint/async/async_save.h"
+#include "sherd/serialization/checkpoint/incremental/save_base.h"
 #include "sherd/serialization/checkpoint/save/save_directory.h"
 #include "sherd/serialization/checkpoint/save/saver.h"
 #include "sherd/serialization/checkpoint/series/manifest_index.h"
@@ -57,6 +58,9 @@ struct CheckpointSeries::State {
   std::shared_ptr<ManifestIndex> index = std::make_shared<ManifestIndex>();
   // Null without a second directory. The thread of SaveAsync has it too.
   std::shared_ptr<StepCopier> copier;
+  // Null unless saves are incremental. Saves run one after another, those of
+  // the background too: so each finds what the one before has left.
+  std::shared_ptr<SaveBase> base;
   // The last SaveAsync, if nobody has waited for it here.
   std::optional<SaveHandle> pending;
   // Whether SaveAsync was called since all ranks waited, also if it failed.
@@ -89,6 +93,7 @@ struct CheckpointSeries::State {
                 std::shared_ptr<const void>(), &tensors),
             .group = group,
             .options = options.save,
+            .base = base,
             .target = {.step = step, .retention = retention(), .index = index}};
   }
   // Waits until no save and no copy is at work, which may still read files that
@@ -257,6 +262,7 @@ absl::StatusOr<CheckpointSeries> CheckpointSeries::Open(
   state->directory = std::move(directory);
   state->group = std::move(group);
   state->options = std::move(options);
+  if (state->options.incremental) state->base = std::make_shared<SaveBase>();
   if (!state->options.copy_to.empty()) {
     SHERD_ASSIGN_OR_RETURN(
         state->copier,
