@@ -42,8 +42,9 @@ Inspection FromSafetensors(const SafetensorsFile& file) {
   inspection.files = {{name, file.size()}};
   for (const SafetensorsEntry& entry : file.entries()) {
     InspectedShard shard = {WholeBox(entry.shape)};
-    if (entry.nbytes() > 0) shard.file = name;
-    shard.file_offset = file.data_begin() + entry.begin;
+    if (entry.nbytes() > 0) {
+      shard.extents = {{name, file.data_begin() + entry.begin, entry.nbytes()}};
+    }
     inspection.tensors.push_back({entry.name,
                                   entry.dtype,
                                   entry.shape,
@@ -80,10 +81,11 @@ InspectedShard FromManifestShard(const Manifest& manifest,
   result.placement = manifest.placements[place.placement];
   result.holder =
       HolderOf(result.placement, place.placement, manifest.world_size);
-  if (place.extents.empty()) return result;
-  const ManifestFile& file = manifest.files[place.extents[0].file];
-  result.file = file.name;
-  result.file_offset = file.data_begin + place.extents[0].data_offset;
+  for (const SavedExtent& extent : place.extents) {
+    const ManifestFile& file = manifest.files[extent.file];
+    result.extents.push_back(
+        {file.name, file.data_begin + extent.data_offset, extent.bytes});
+  }
   return result;
 }
 
@@ -196,7 +198,7 @@ absl::Status NotACheckpoint(FileSystem& files, const std::string& directory) {
 std::string HoldersOf(const InspectedTensor& tensor) {
   std::set<int> holders;
   for (const InspectedShard& shard : tensor.shards) {
-    if (!shard.file.empty()) holders.insert(shard.holder);
+    if (!shard.extents.empty()) holders.insert(shard.holder);
   }
   std::vector<std::string> ranges;
   for (auto it = holders.begin(); it != holders.end();) {
@@ -268,16 +270,28 @@ nlohmann::json ToJson(const Dims& dims) {
   return std::vector<int64_t>(dims.begin(), dims.end());
 }
 
+// One extent is what its shard says itself.
+void AppendExtents(const std::vector<InspectedExtent>& extents,
+                   nlohmann::json& shard) {
+  if (extents.size() == 1) {
+    shard["file"] = extents[0].file;
+    shard["file_offset"] = extents[0].file_offset;
+    return;
+  }
+  for (const InspectedExtent& extent : extents) {
+    shard["extents"].push_back({{"file", extent.file},
+                                {"file_offset", extent.file_offset},
+                                {"bytes", extent.bytes}});
+  }
+}
+
 nlohmann::json ToJson(const InspectedTensor& tensor) {
   nlohmann::json shards = nlohmann::json::array();
   for (const InspectedShard& shard : tensor.shards) {
     nlohmann::json item = {{"offsets", ToJson(shard.offsets)},
                            {"sizes", ToJson(shard.sizes)}};
     if (!shard.placement.empty()) item["placement"] = shard.placement;
-    if (!shard.file.empty()) {
-      item["file"] = shard.file;
-      item["file_offset"] = shard.file_offset;
-    }
+    AppendExtents(shard.extents, item);
     shards.push_back(std::move(item));
   }
   return {{"name", tensor.name},

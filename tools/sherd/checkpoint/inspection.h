@@ -18,15 +18,24 @@
 
 namespace sherd {
 
+// Bytes of a shard that lie together.
+struct InspectedExtent {
+  std::string file;
+  int64_t file_offset = 0;
+  int64_t bytes = 0;
+
+  friend bool operator==(const InspectedExtent&,
+                         const InspectedExtent&) = default;
+};
+
 struct InspectedShard : Box {
   // "rank:0/cpu"; empty in a file that one process wrote.
   std::string placement;
   // The same as a number for pictures: the rank, or the index in the list of
   // placements if there is no rank.
   int holder = 0;
-  // Where the bytes are; no file for a shard without elements.
-  std::string file;
-  int64_t file_offset = 0;
+  // Where the bytes are, in their order; none for a shard without elements.
+  std::vector<InspectedExtent> extents;
 
   friend bool operator==(const InspectedShard&,
                          const InspectedShard&) = default;

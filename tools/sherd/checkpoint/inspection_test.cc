@@ -231,6 +231,43 @@ TEST(InspectionTest, JsonHoldsEveryShard) {
               MatchesRegex("shard-.*safetensors"));
 }
 
+// Of an increment: the manifest of a step names the files of former ones.
+TEST(InspectionTest, JsonHoldsEveryExtentOfAShardInSeveral) {
+  constexpr int64_t kChunk = 256 << 10;
+  const std::string path = TestFolder() + "/steps";
+  RunLocalRanks(1, [&](ProcessGroup&) {
+    auto tensor =
+        ShardedTensor::Zeros(*ChunkShardingSpec::Create(0, {"rank:0/cpu"}),
+                             {3 * kChunk}, {.dtype = kUInt8});
+    ASSERT_THAT(tensor, IsOk());
+    auto series = CheckpointSeries::Open(path, nullptr, {.incremental = true});
+    ASSERT_THAT(series, IsOk());
+    ASSERT_THAT(series->Save(1, {{"weight", *tensor}}), IsOk());
+    Tensor held = tensor->local_shards()[0].tensor;
+    static_cast<char*>(held.data())[kChunk + 7] = 1;
+    ASSERT_THAT(series->Save(2, {{"weight", *tensor}}), IsOk());
+  });
+  const auto json_of = [&](int64_t step) {
+    const auto inspection = Inspect(Files(), PathOfStep(path, step));
+    EXPECT_THAT(inspection, IsOk());
+    return nlohmann::json::parse(InspectionToJson(*inspection));
+  };
+  const auto first = json_of(1)["tensors"][0]["shards"][0];
+  EXPECT_FALSE(first.contains("extents"));
+  const int64_t begin = first["file_offset"];
+  const auto shard = json_of(2)["tensors"][0]["shards"][0];
+  EXPECT_FALSE(shard.contains("file"));
+  ASSERT_EQ(shard["extents"].size(), 3u);
+  for (const int i : {0, 2}) {
+    const auto& extent = shard["extents"][i];
+    EXPECT_EQ(extent["file"], first["file"]);
+    EXPECT_EQ(extent["file_offset"], begin + i * kChunk);
+    EXPECT_EQ(extent["bytes"], kChunk);
+  }
+  EXPECT_NE(shard["extents"][1]["file"], first["file"]);
+  EXPECT_EQ(shard["extents"][1]["bytes"], kChunk);
+}
+
 TEST(InspectionTest, ThePictureShowsBoxesAndShares) {
   const auto inspection = Inspect(Files(), SmallCheckpoint(TestFolder()));
   ASSERT_THAT(inspection, IsOk());
