@@ -127,7 +127,7 @@ class RankFileWriter {
     }
   }
 
-  absl::StatusOr<FileReport> Write(
+  absl::StatusOr<RankFileReport> Write(
       File& file, const RankFileOptions& options,
       const std::function<absl::Status()>& progress) {
     file_.contents.save_id = options.save_id;
@@ -299,7 +299,7 @@ class RankFileWriter {
   std::vector<uint32_t> crcs_;
   // Written by all threads since the last sync.
   std::atomic<int64_t> unsynced_ = 0;
-  FileReport report_;
+  RankFileReport report_;
 };
 
 }  // namespace
@@ -328,13 +328,13 @@ FileParts AllParts(const SavePlan& plan) {
   return file;
 }
 
-absl::StatusOr<FileReport> WriteRankFile(
+absl::StatusOr<RankFileReport> WriteRankFile(
     FileSystem& files, const std::string& path, const SavePlan& plan,
     FileParts parts, absl::Span<const NamedTensor> tensors,
     ShardElementsFn elements, const RankFileOptions& options,
     const std::function<absl::Status()>& progress, absl::Span<uint32_t> sums,
     std::vector<uint32_t>* fingerprints) {
-  if (plan.shards.empty()) return FileReport();
+  if (plan.shards.empty()) return RankFileReport();
   SHERD_ASSIGN_OR_RETURN(std::unique_ptr<File> file, files.Create(path));
   return RankFileWriter(plan, std::move(parts), tensors, elements, sums,
                         fingerprints)

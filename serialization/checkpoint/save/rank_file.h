@@ -23,7 +23,7 @@ namespace sherd {
 
 // What rank 0 must know about the file of a rank; sent as it is in memory. All
 // 0: it has none.
-struct FileReport {
+struct RankFileReport {
   int64_t size = 0;
   int64_t data_begin = 0;
   int64_t chunks = 0;
@@ -91,7 +91,7 @@ using ShardElementsFn =
 //
 // Cost. As AppendTensor for each shard, divided among the threads. With `sync`,
 // the disk is given the data while the next is written.
-absl::StatusOr<FileReport> WriteRankFile(
+absl::StatusOr<RankFileReport> WriteRankFile(
     FileSystem& files, const std::string& path, const SavePlan& plan,
     FileParts parts, absl::Span<const NamedTensor> tensors,
     ShardElementsFn elements, const RankFileOptions& options,

@@ -42,7 +42,7 @@ constexpr int64_t kMaxUnsyncedBytes = 16 << 20;
 class RankFileTest : public ::testing::Test {
  protected:
   struct Written {
-    absl::StatusOr<FileReport> report;
+    absl::StatusOr<RankFileReport> report;
     std::string bytes;
     std::vector<uint32_t> sums;
     std::vector<uint32_t> fingerprints;

@@ -244,7 +244,7 @@ bool Saver::SumsTravelWithReports() const {
 }
 
 size_t Saver::NoteBytes() const {
-  return sizeof(FileReport) +
+  return sizeof(RankFileReport) +
          (SumsTravelWithReports() ? sums_.size() * sizeof(uint32_t) : 0);
 }
 
@@ -252,10 +252,10 @@ size_t Saver::NoteBytes() const {
 absl::Status Saver::Report(const absl::Status& written) {
   std::vector<std::byte> note(NoteBytes());
   if (written.ok()) {
-    std::memcpy(note.data(), &report_, sizeof(FileReport));
-    if (note.size() > sizeof(FileReport)) {
-      std::memcpy(&note[sizeof(FileReport)], sums_.data(),
-                  note.size() - sizeof(FileReport));
+    std::memcpy(note.data(), &report_, sizeof(RankFileReport));
+    if (note.size() > sizeof(RankFileReport)) {
+      std::memcpy(&note[sizeof(RankFileReport)], sums_.data(),
+                  note.size() - sizeof(RankFileReport));
     }
   }
   std::vector<std::byte> notes(note.size() *
@@ -266,11 +266,11 @@ absl::Status Saver::Report(const absl::Status& written) {
   if (SumsTravelWithReports()) std::fill(sums_.begin(), sums_.end(), 0);
   for (size_t r = 0; r < reports_.size(); ++r) {
     const std::byte* const from = &notes[r * note.size()];
-    std::memcpy(&reports_[r], from, sizeof(FileReport));
+    std::memcpy(&reports_[r], from, sizeof(RankFileReport));
     file_bytes_ += reports_[r].size;
     for (size_t t = 0; SumsTravelWithReports() && t < sums_.size(); ++t) {
       uint32_t sum = 0;
-      std::memcpy(&sum, from + sizeof(FileReport) + t * sizeof(sum),
+      std::memcpy(&sum, from + sizeof(RankFileReport) + t * sizeof(sum),
                   sizeof(sum));
       sums_[t] ^= sum;
     }
@@ -295,7 +295,7 @@ absl::Status Saver::SumFingerprints() {
 bool Saver::SharesFiles() const {
   return std::any_of(
       reports_.begin(), reports_.end(),
-      [](const FileReport& report) { return report.extent_bytes > 0; });
+      [](const RankFileReport& report) { return report.extent_bytes > 0; });
 }
 
 // Brings the lists of all ranks to rank 0, if there are any.
@@ -335,7 +335,7 @@ absl::Status Saver::Commit() {
   manifest.save_id = directory_.save_id();
   for (size_t i = 0; i < manifest.files.size(); ++i) {
     const int rank = plan_->manifest.rank_of_file[i];
-    const FileReport& report = reports_[static_cast<size_t>(rank)];
+    const RankFileReport& report = reports_[static_cast<size_t>(rank)];
     ManifestFile& file = manifest.files[i];
     file.name = DataFileName(rank, group_.size(), directory_.save_id());
     file.data_begin = report.data_begin;

@@ -139,8 +139,8 @@ class Saver {
   // For each tensor the linear CRC of what this rank wrote of it, then, on rank
   // 0, of all of it.
   std::vector<uint32_t> sums_;
-  FileReport report_;
-  std::vector<FileReport> reports_;
+  RankFileReport report_;
+  std::vector<RankFileReport> reports_;
   // With job_.base: this rank's part, its extents as rank 0 needs them, and
   // the fingerprints of the chunks that it wrote. On rank 0 the extents of all.
   std::optional<Increment> increment_;
