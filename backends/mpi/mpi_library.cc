@@ -18,7 +18,6 @@
 
 #include "sherd/backends/plugin.h"
 #include "sherd/backends/vendor_descriptors.h"
-#include "sherd/core/process/cores.h"
 
 namespace sherd::internal {
 namespace {
@@ -55,6 +54,13 @@ bool WaitUntil(std::condition_variable& changed,
     return true;
   }
   return changed.wait_until(lock, ToTimePoint(deadline), done);
+}
+
+// The cores on which this process may run; 1 if their number is not known.
+int CountCores() {
+  cpu_set_t cores;
+  if (sched_getaffinity(0, sizeof(cores), &cores) != 0) return 1;
+  return CPU_COUNT(&cores);
 }
 
 // The plugin is opened with RTLD_LOCAL, but MPI opens components of its own
