@@ -193,7 +193,8 @@ TEST_F(AsyncDeviceTest, PinnedMemoryAndStreamsAreUsedAgain) {
     for (int i = 0; i < 10; ++i) save();
     EXPECT_EQ(devices_.live_pooled_blocks(), pinned);
     EXPECT_EQ(devices_.live_streams(), streams);
-    EXPECT_EQ(devices_.live_events(), events);
+    // A save's event goes back after its end, when the next may have taken one.
+    EXPECT_LE(devices_.live_events(), events + 1);
     EXPECT_THAT(FlushSaves(), IsOk());
     EXPECT_LT(devices_.live_streams(), streams);
   });
