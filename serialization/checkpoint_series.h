@@ -128,7 +128,7 @@ struct LatestStep {
 //   that misses one of its files, as after RemoveAfter. After an error, the
 //   next save is compared with the last one that succeeded.
 //   Chunks are compared by a hash of 128 bits, XXH3: chance does not deceive
-//   it, but whoever chooses the elements can. What is not written is not
+//   it, but a choice of elements can. What is not written is not
 //   checked either: a file that is damaged damages all steps that name it.
 //   SaveAsync keeps its copies until the save has ended, and Copied() of the
 //   next one waits for that. A rank whose copies do not all fit into
@@ -190,10 +190,12 @@ class CheckpointSeries {
   // The newest whole step, by number, of either directory; all ranks get what
   // rank 0 finds. Newer ones that are not whole are passed over, with a warning
   // in the log. Collective.
-  //   kNotFound  There is no step, and nothing else is meant.
-  //   kDataLoss  There are steps, and none is whole; the message has the
-  //              reason for the newest.
-  //   others     From the file system: it is not known what a newer step is.
+  //   kNotFound            There is no step, and nothing else is meant.
+  //   kFailedPrecondition  The path of a directory is that of a file.
+  //   kDataLoss            There are steps, and none is whole; the message has
+  //                        the reason for the newest.
+  //   others               From the file system: it is not known what a newer
+  //                        step is.
   //
   // Cost. On rank 0 the manifest of the newest step, all of whose files are
   // opened; one small collective.

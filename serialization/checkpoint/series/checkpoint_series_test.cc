@@ -392,6 +392,14 @@ TEST_F(CheckpointSeriesTest, JobsThatTakeTurnsKeepEachOthersFiles) {
   ExpectExactly(path_, 1, {0, 1, 2, 3, 4, 5, 6});
 }
 
+TEST_F(CheckpointSeriesTest, AFileInPlaceOfTheDirectoryIsNoEmptySeries) {
+  std::ofstream(path_) << "a file";
+  EXPECT_THAT(Latest(), StatusIs(absl::StatusCode::kFailedPrecondition,
+                                 HasSubstr("expected the directory of steps")));
+  std::filesystem::remove(path_);
+  EXPECT_THAT(Latest(), StatusIs(absl::StatusCode::kNotFound));
+}
+
 TEST_F(CheckpointSeriesTest, AnotherHolderOfTheLeaseIsNamedAndNothingGoes) {
   ASSERT_THAT(Save(1, {1, 2}), IsOk());
   SHERD_ASSERT_OK_AND_ASSIGN(

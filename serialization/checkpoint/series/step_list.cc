@@ -52,7 +52,13 @@ absl::StatusOr<StepNames> ListStepNames(FileSystem& files,
                                         const std::string& directory) {
   StepNames found;
   const absl::StatusOr<std::vector<std::string>> names = files.List(directory);
-  if (absl::IsNotFound(names.status())) return found;
+  if (absl::IsNotFound(names.status())) {
+    // Also said of a file, which is no series without steps.
+    SHERD_ASSIGN_OR_RETURN(const FileKind kind, files.KindOf(directory));
+    if (kind == FileKind::kNone || kind == FileKind::kDirectory) return found;
+    return absl::FailedPreconditionError(
+        absl::StrCat(directory, " is a file, expected the directory of steps"));
+  }
   SHERD_RETURN_IF_ERROR(names.status());
   for (const std::string& name : *names) {
     if (const auto step = StepOfManifestName(name)) found.steps.insert(*step);
