@@ -13,8 +13,8 @@ namespace sherd {
 
 // XXH3 with 128 bits of a chunk: https://github.com/Cyan4973/xxHash, whose
 // authors specify it and test its quality. Two of 2^40 chunks that differ have
-// one hash with a probability below 2^-48. Not against malice: whoever chooses
-// the bytes of a tensor can find two chunks of one hash.
+// one hash with a probability below 2^-48. Not against malice: two
+// chunks of one hash can be constructed.
 struct ChunkHash {
   uint64_t low = 0;
   uint64_t high = 0;
