@@ -143,13 +143,7 @@ absl::Status ArchiveReader::ReadBlock(size_t block, Tensor bytes) const {
 absl::Status ArchiveReader::ReadDeviceBlock(size_t block,
                                             const Tensor& bytes) const {
   const Dims zeros(1, 0);
-  BoxInArray box;
-  box.array_sizes = bytes.sizes();
-  box.offsets = zeros;
-  box.sizes = bytes.sizes();
-  box.data =
-      const_cast<std::byte*>(static_cast<const std::byte*>(bytes.data()));
-  box.strides = bytes.strides();
+  const BoxInArray box = BoxOf(bytes.sizes(), zeros, bytes);
   // A chunk is checked whole, but may be in two of the pieces.
   std::vector<std::byte> chunk_bytes;
   int64_t chunk = -1;

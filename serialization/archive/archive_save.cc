@@ -223,14 +223,7 @@ absl::Status Writer::AppendBlock(int64_t offset, const Tensor& block) {
   const std::string padding(static_cast<size_t>(offset - position_), '\0');
   SHERD_RETURN_IF_ERROR(AppendPlain(AsBytes(padding)));
   const Dims zeros(block.sizes().size(), 0);
-  BoxInArray box;
-  box.array_sizes = block.sizes();
-  box.offsets = zeros;
-  box.sizes = block.sizes();
-  box.element_size = block.element_size();
-  box.data =
-      const_cast<std::byte*>(static_cast<const std::byte*>(block.data()));
-  box.strides = block.strides();
+  const BoxInArray box = BoxOf(block.sizes(), zeros, block);
   SHERD_RETURN_IF_ERROR(
       block.device().is_cpu()
           ? AppendHostBlock(box)

@@ -23,14 +23,7 @@ absl::Status ShardBoxReader::ReadBox(const ManifestTensor& tensor,
                                      Tensor destination) {
   const SavedShardPlace place = tensor.PlaceOf(shard, reader_.chunk_bytes());
   const Box saved = tensor.layout.BoxAt(shard);
-  BoxInArray box;
-  box.array_sizes = saved.sizes;
-  box.offsets = offsets;
-  box.sizes = destination.sizes();
-  box.element_size = destination.element_size();
-  box.data =
-      const_cast<std::byte*>(static_cast<const std::byte*>(destination.data()));
-  box.strides = destination.strides();
+  const BoxInArray box = BoxOf(saved.sizes, offsets, destination);
   return ForEachPiece(
       box, kStagingBytes, [&](const BoxPiece& piece) -> absl::Status {
         if (piece.contiguous) {

@@ -111,10 +111,12 @@ class Walk {
 
 }  // namespace
 
-BoxInArray WholeArray(const Tensor& tensor, absl::Span<const int64_t> zeros) {
+BoxInArray BoxOf(absl::Span<const int64_t> array_sizes,
+                 absl::Span<const int64_t> offsets, const Tensor& tensor) {
   BoxInArray box;
-  box.array_sizes = box.sizes = tensor.sizes();
-  box.offsets = zeros;
+  box.array_sizes = array_sizes;
+  box.offsets = offsets;
+  box.sizes = tensor.sizes();
   box.element_size = tensor.element_size();
   box.data =
       const_cast<std::byte*>(static_cast<const std::byte*>(tensor.data()));

@@ -23,9 +23,10 @@ struct BoxInArray : BoxView {
   absl::Span<const int64_t> strides;
 };
 
-// The elements of `tensor` as an array of its own, row-major. Refers to the
-// tensor and to `zeros`, one for each of its dimensions.
-BoxInArray WholeArray(const Tensor& tensor, absl::Span<const int64_t> zeros);
+// The box of an array of `array_sizes`, at `offsets`, whose elements `tensor`
+// has. Refers to all of them.
+BoxInArray BoxOf(absl::Span<const int64_t> array_sizes,
+                 absl::Span<const int64_t> offsets, const Tensor& tensor);
 
 // Consecutive bytes of the array, and their place in memory.
 struct BoxPiece {

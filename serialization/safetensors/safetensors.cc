@@ -75,20 +75,6 @@ absl::Status CheckFits(const std::string& path, const SafetensorsEntry& entry,
   return absl::OkStatus();
 }
 
-// A box of a tensor in a file, and the tensor that holds the box.
-BoxInArray BoxOf(absl::Span<const int64_t> array_sizes,
-                 absl::Span<const int64_t> offsets, const Tensor& tensor) {
-  BoxInArray box;
-  box.array_sizes = array_sizes;
-  box.offsets = offsets;
-  box.sizes = tensor.sizes();
-  box.element_size = tensor.element_size();
-  box.data =
-      const_cast<std::byte*>(static_cast<const std::byte*>(tensor.data()));
-  box.strides = tensor.strides();
-  return box;
-}
-
 }  // namespace
 
 SafetensorsFile::SafetensorsFile(std::string path, std::shared_ptr<File> file,

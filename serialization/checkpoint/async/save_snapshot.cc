@@ -55,7 +55,7 @@ struct HostCopy {
 template <typename Visit>
 absl::Status ForEachUnit(const HostCopy& copy, const Visit& visit) {
   const Dims zeros(copy.from.dim(), 0);
-  return ForEachPiece(WholeArray(copy.from, zeros), kUnitBytes,
+  return ForEachPiece(BoxOf(copy.from.sizes(), zeros, copy.from), kUnitBytes,
                       [&](const BoxPiece& piece) -> absl::Status {
                         if (!piece.contiguous) {
                           visit(copy.to + piece.offset, piece);

@@ -56,14 +56,7 @@ absl::Status PieceReader::ReadBox(const ShardSource& source,
                                   absl::Span<const int64_t> offsets,
                                   const Tensor& destination) {
   if (destination.numel() == 0) return absl::OkStatus();
-  BoxInArray box;
-  box.array_sizes = source.sizes;
-  box.offsets = offsets;
-  box.sizes = destination.sizes();
-  box.element_size = destination.element_size();
-  box.data =
-      const_cast<std::byte*>(static_cast<const std::byte*>(destination.data()));
-  box.strides = destination.strides();
+  const BoxInArray box = BoxOf(source.sizes, offsets, destination);
   if (!destination.device().is_cpu()) {
     SHERD_RETURN_IF_ERROR(Flush());
     return WriteDeviceBox(box, destination.device(),
