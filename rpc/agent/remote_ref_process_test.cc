@@ -15,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "gmock/gmock.h"
@@ -99,27 +100,30 @@ absl::StatusOr<std::shared_ptr<RpcAgent>> Start(int rank,
 class RemoteRefProcessTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    const std::string path = absl::StrCat(
-        ::testing::TempDir(), "/references-", getpid(), "-",
-        ::testing::UnitTest::GetInstance()->current_test_info()->name());
+    // A worker that was killed while it met the others leaves its part of the
+    // file: no two tests, nor two runs of one, have the same.
+    static int number = 0;
+    path_ = absl::StrCat(::testing::TempDir(), "/references-", getpid(), "-",
+                         ++number);
     for (int rank = 1; rank < kWorkers; ++rank) {
       absl::StatusOr<Subprocess> process =
           Subprocess::Start({.program = "/proc/self/exe",
-                             .arguments = {kWorker, absl::StrCat(rank), path},
+                             .arguments = {kWorker, absl::StrCat(rank), path_},
                              .environment = OwnEnvironment()});
       ASSERT_THAT(process, IsOk());
       workers_.push_back(*std::move(process));
     }
-    absl::StatusOr<std::shared_ptr<RpcAgent>> agent = Start(0, path);
+    absl::StatusOr<std::shared_ptr<RpcAgent>> agent = Start(0, path_);
     ASSERT_THAT(agent, IsOk());
     agent_ = *std::move(agent);
-    unlink(path.c_str());
   }
   void TearDown() override {
     for (Subprocess& worker : workers_) worker.Signal(SIGKILL);
     if (agent_ != nullptr) {
       EXPECT_THAT(agent_->Shutdown({.graceful = false}), IsOk());
     }
+    // Not before: another worker may still be reading it.
+    unlink(path_.c_str());
   }
 
   void Kill(int rank) { workers_[rank - 1].Signal(SIGKILL); }
@@ -131,6 +135,7 @@ class RemoteRefProcessTest : public ::testing::Test {
     EXPECT_EQ(agent_->DescribeReferences(), "");
   }
 
+  std::string path_;
   std::vector<Subprocess> workers_;
   std::shared_ptr<RpcAgent> agent_;
 };
@@ -179,17 +184,13 @@ TEST_F(RemoteRefProcessTest, AValueOutlivesItsCreator) {
   const absl::StatusOr<Ref> ref = agent_->Call<Make>(1, 2);
   ASSERT_THAT(ref, IsOk());
   EXPECT_EQ(ref->owner_name(), "worker2");
-  absl::Mutex mutex;
-  bool lost = false;
-  agent_->OnWorkerLost([&](int, const absl::Status&) {
-    absl::MutexLock lock(&mutex);
-    lost = true;
+  // TearDown kills worker 2, which is reported after the end of this body.
+  const auto lost = std::make_shared<absl::Notification>();
+  agent_->OnWorkerLost([lost](int worker, const absl::Status&) {
+    if (worker == 1) lost->Notify();
   });
   Kill(1);
-  {
-    absl::MutexLock lock(&mutex);
-    mutex.Await(absl::Condition(&lost));
-  }
+  lost->WaitForNotification();
   EXPECT_THAT(ref->ToHere(), IsOkAndHolds(TensorEq(Tensor::Ones({5}, {}))));
 }
 
