@@ -1,6 +1,8 @@
 #ifndef SHERD_SERIALIZATION_CHECKPOINT_HOST_SHARE_H_
 #define SHERD_SERIALIZATION_CHECKPOINT_HOST_SHARE_H_
 
+#include <cstdint>
+
 #include "sherd/core/comm/process_group.h"
 
 namespace sherd {
@@ -13,6 +15,11 @@ int MostRanksOnHost(const ProcessGroup& group);
 // How many threads of this rank have a core each, if all ranks of the group on
 // this host have as many: at least 1.
 int ThreadsPerRank(const ProcessGroup& group);
+
+// A thread that copies, reads or writes is worth its start from so many bytes
+// on, and more threads copy or read no faster.
+inline constexpr int64_t kMinThreadBytes = int64_t{8} << 20;
+inline constexpr int kMostThreads = 16;
 
 }  // namespace sherd
 

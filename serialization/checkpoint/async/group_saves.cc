@@ -19,9 +19,6 @@
 namespace sherd {
 namespace {
 
-// More do not copy faster.
-constexpr int kMaxThreads = 16;
-
 absl::Status CheckTensors(const SaveJob::Tensors& tensors,
                           const ProcessGroup& group) {
   for (const auto& [name, tensor] : tensors) {
@@ -48,7 +45,7 @@ absl::StatusOr<std::shared_ptr<GroupSaves>> GroupSaves::Begin(
       std::shared_ptr<ProcessGroup> channel,
       group.NewGroup(ranks, {.timeout = timeout, .with_devices = false}));
   const std::shared_ptr<GroupSaves> saves(new GroupSaves(
-      std::move(channel), std::min(ThreadsPerRank(group), kMaxThreads)));
+      std::move(channel), std::min(ThreadsPerRank(group), kMostThreads)));
   // The thread keeps it, so that either may end first.
   absl::StatusOr<std::thread> thread =
       StartNamedThread("sherd-save", [saves] { saves->Main(); });

@@ -5,45 +5,29 @@
 #include <iterator>
 #include <optional>
 #include <string>
-#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "sherd/core/base/error_info.h"
-#include "sherd/core/base/named_thread.h"
+#include "sherd/core/base/parallel_run.h"
 #include "sherd/core/base/printable_text.h"
 #include "sherd/core/base/status_macros.h"
 #include "sherd/core/tensor/device_stream.h"
 #include "sherd/core/tensor/kernels/strided_copy.h"
 #include "sherd/core/tensor/shape.h"
+#include "sherd/serialization/checkpoint/host_share.h"
 #include "sherd/serialization/checkpoint/sharded_layout.h"
 #include "sherd/serialization/safetensors/box_pieces.h"
 
 namespace sherd {
 namespace {
 
-// A thread copies so much before it looks for more, and at least so much that
-// it is worth its start.
+// A thread copies so much before it looks for more.
 constexpr int64_t kUnitBytes = int64_t{1} << 20;
-constexpr int64_t kBytesPerThread = int64_t{8} << 20;
 // Below this, copies from a device share a launch.
 constexpr int64_t kLongBytes = int64_t{64} << 10;
 // The writer can begin once so much has been copied from a device.
 constexpr int64_t kBatchBytes = int64_t{32} << 20;
-
-// Calls `work` on this thread and on up to `threads` - 1 others.
-template <typename Work>
-void RunOnThreads(int threads, const Work& work) {
-  std::vector<std::thread> others;
-  for (int i = 1; i < threads; ++i) {
-    auto thread = StartNamedThread("sherd-snapshot", work);
-    // Fewer do it too.
-    if (!thread.ok()) break;
-    others.push_back(*std::move(thread));
-  }
-  work();
-  for (std::thread& thread : others) thread.join();
-}
 
 // A tensor in host memory and the memory for its copy.
 struct HostCopy {
@@ -200,9 +184,7 @@ absl::Status SaveSnapshot::CopyOnHost(const Wave& wave, int threads) {
   // A piece belongs to the unit of all bytes in which it begins. Each thread
   // goes through all pieces, and copies those of the units that it drew.
   std::atomic<int64_t> next_unit = 0;
-  absl::Mutex mutex;
-  absl::Status failure;
-  const auto work = [&] {
+  const auto work = [&](int64_t) {
     int64_t unit = next_unit++;
     int64_t position = 0;
     absl::Status status;
@@ -217,13 +199,13 @@ absl::Status SaveSnapshot::CopyOnHost(const Wave& wave, int threads) {
             position += piece.bytes;
           }));
     }
-    absl::MutexLock lock(&mutex);
-    failure.Update(status);
+    return status;
   };
-  RunOnThreads(static_cast<int>(std::min<int64_t>(
-                   threads, std::max<int64_t>(1, bytes / kBytesPerThread))),
-               work);
-  return failure;
+  const int64_t count =
+      std::min<int64_t>(threads, std::max<int64_t>(1, bytes / kMinThreadBytes));
+  return ParallelRun(
+             {.threads = static_cast<int>(count), .name = "sherd-snapshot"})
+      .Run(count, work);
 }
 
 namespace {

@@ -4,16 +4,13 @@
 #include <atomic>
 #include <cstddef>
 #include <memory>
-#include <thread>
 #include <utility>
 #include <vector>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
-#include "absl/synchronization/mutex.h"
 #include "sherd/core/base/error_info.h"
 #include "sherd/core/base/logging.h"
-#include "sherd/core/base/named_thread.h"
+#include "sherd/core/base/parallel_run.h"
 #include "sherd/core/base/printable_text.h"
 #include "sherd/core/base/status_macros.h"
 #include "sherd/serialization/checkpoint/save/shard_writer.h"
@@ -27,88 +24,6 @@ namespace {
 
 // The disk is given data in pieces of this size while the next is written.
 constexpr int64_t kWritebackBytes = int64_t{8} << 20;
-
-// The threads that write one file: that of the caller, which reports progress
-// for all, and others. They end before it does.
-class Crew {
- public:
-  // `progress` is borrowed.
-  explicit Crew(const std::function<absl::Status()>& progress)
-      : progress_(progress) {}
-  Crew(const Crew&) = delete;
-  Crew& operator=(const Crew&) = delete;
-  ~Crew() {
-    Fail(absl::CancelledError("the other threads have stopped"));
-    for (std::thread& thread : threads_) thread.join();
-  }
-
-  // Runs `work`, whose error ends the others' work, on a thread of its own.
-  absl::Status Begin(std::function<absl::Status()> work) {
-    {
-      absl::MutexLock lock(&mutex_);
-      ++working_;
-    }
-    const int rank = LogRank();
-    auto thread = StartNamedThread("sherd-write", [this, work, rank] {
-      if (rank >= 0) SetThreadLogRank(rank);
-      const absl::Status status = work();
-      absl::MutexLock lock(&mutex_);
-      error_.Update(status);
-      --working_;
-    });
-    if (thread.ok()) {
-      threads_.push_back(*std::move(thread));
-      return absl::OkStatus();
-    }
-    absl::MutexLock lock(&mutex_);
-    --working_;
-    return thread.status();
-  }
-
-  // Called after each write: on the others' threads, and on the caller's.
-  absl::Status Wrote() {
-    absl::MutexLock lock(&mutex_);
-    ++writes_;
-    return error_;
-  }
-  absl::Status CallerWrote() {
-    {
-      absl::MutexLock lock(&mutex_);
-      if (!error_.ok()) return error_;
-    }
-    return progress_();
-  }
-
-  // Waits for the others. Returns the first error.
-  absl::Status AwaitOthers() {
-    for (int64_t seen = 0;;) {
-      const auto got_on = [this, &seen]()
-                              ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-                                return writes_ != seen || working_ == 0;
-                              };
-      {
-        absl::MutexLock lock(&mutex_);
-        mutex_.Await(absl::Condition(&got_on));
-        if (working_ == 0) return error_;
-        seen = writes_;
-      }
-      Fail(progress_());
-    }
-  }
-
- private:
-  void Fail(const absl::Status& status) {
-    absl::MutexLock lock(&mutex_);
-    error_.Update(status);
-  }
-
-  const std::function<absl::Status()>& progress_;
-  std::vector<std::thread> threads_;
-  absl::Mutex mutex_;
-  absl::Status error_ ABSL_GUARDED_BY(mutex_);
-  int64_t writes_ ABSL_GUARDED_BY(mutex_) = 0;
-  int working_ ABSL_GUARDED_BY(mutex_) = 0;
-};
 
 class RankFileWriter {
  public:
@@ -160,29 +75,25 @@ class RankFileWriter {
     crcs_.resize(static_cast<size_t>(1 + file_.chunks));
     crcs_[0] = Crc32c(AsBytes(header));
     std::vector<Stretch> stretches = Divide(options.threads);
-    Crew crew(progress);
-    for (size_t i = 1; i < stretches.size(); ++i) {
-      const auto write = [&, i](auto wrote) -> absl::Status {
-        const int64_t begin =
-            report_.data_begin + stretches[i].parts[0].data_offset;
-        SequentialWriter writer(file, AfterWrite(file, begin, options, wrote),
-                                begin);
-        SHERD_RETURN_IF_ERROR(AppendParts(stretches[i], writer));
-        return writer.Flush();
-      };
-      const absl::Status begun = crew.Begin(
-          [&crew, write] { return write([&crew] { return crew.Wrote(); }); });
-      if (begun.ok()) continue;
-      // Without a thread it takes longer.
-      SHERD_RETURN_IF_ERROR(write([&crew] { return crew.CallerWrote(); }));
-    }
-    SequentialWriter writer(
-        file, AfterWrite(file, 0, options, [&] { return crew.CallerWrote(); }));
-    SHERD_RETURN_IF_ERROR(writer.Append(AsBytes(header)));
-    SHERD_RETURN_IF_ERROR(AppendParts(stretches[0], writer));
-    if (stretches.size() == 1) return AppendTable(stretches, writer);
-    SHERD_RETURN_IF_ERROR(writer.Flush());
-    SHERD_RETURN_IF_ERROR(crew.AwaitOthers());
+    ParallelRun run({.threads = options.threads,
+                     .name = "sherd-write",
+                     .progress = progress});
+    const auto write = [&](int64_t i) -> absl::Status {
+      Stretch& stretch = stretches[static_cast<size_t>(i)];
+      const int64_t begin =
+          i == 0 ? 0 : report_.data_begin + stretch.parts[0].data_offset;
+      SequentialWriter writer(file,
+                              AfterWrite(file, begin, options,
+                                         [&run] { return run.MadeProgress(); }),
+                              begin);
+      if (i == 0) SHERD_RETURN_IF_ERROR(writer.Append(AsBytes(header)));
+      SHERD_RETURN_IF_ERROR(AppendParts(stretch, writer));
+      if (stretches.size() == 1) return AppendTable(stretches, writer);
+      return writer.Flush();
+    };
+    SHERD_RETURN_IF_ERROR(
+        run.Run(static_cast<int64_t>(stretches.size()), write));
+    if (stretches.size() == 1) return absl::OkStatus();
     SequentialWriter last(file, nullptr, report_.data_begin + file_.data_bytes);
     return AppendTable(stretches, last);
   }

@@ -14,6 +14,7 @@
 #include "absl/types/span.h"
 #include "sherd/core/base/file.h"
 #include "sherd/core/tensor/tensor.h"
+#include "sherd/serialization/checkpoint/host_share.h"
 #include "sherd/serialization/checkpoint/save/kept_plans.h"
 #include "sherd/serialization/checkpoint/save/replica_check.h"
 #include "sherd/serialization/checkpoint/save/tensor_runs.h"
@@ -71,8 +72,6 @@ struct RankFileOptions {
   // That write at the same time, each at least kMinThreadBytes.
   int threads = 1;
 };
-
-inline constexpr int64_t kMinThreadBytes = int64_t{8} << 20;
 
 // Finds the elements of a shard of the plan. Thread-safe, if several threads
 // write.
