@@ -51,7 +51,6 @@ absl::StatusOr<LoadedTensors> LoadTensors(
     const absl::Status health = group->health();
     const absl::StatusOr<Loader::Found> found =
         health.ok() ? loader.LookAgain() : health;
-    // A program begins afresh at kNotFound, and would replace what others see.
     if (!found.ok()) {
       return absl::IsNotFound(status)
                  ? InOperation(loader.operation(), found.status(),
@@ -60,13 +59,17 @@ absl::StatusOr<LoadedTensors> LoadTensors(
     }
     if (*found == Loader::kAnother && attempt == 0) continue;
     if (!absl::IsNotFound(status) || *found == Loader::kNothing) return status;
-    return WithErrorInfo(
-        absl::FailedPreconditionError(absl::StrCat(
-            status.message(),
-            "; but another rank finds it: expected a directory that all ranks "
-            "see alike")),
-        GetErrorInfo(status));
+    return FoundElsewhere(status);
   }
+}
+
+absl::Status FoundElsewhere(const absl::Status& not_found) {
+  return WithErrorInfo(
+      absl::FailedPreconditionError(absl::StrCat(
+          not_found.message(),
+          "; but another rank finds it: expected a directory that all ranks "
+          "see alike")),
+      GetErrorInfo(not_found));
 }
 
 absl::Status LoadCheckpointInto(

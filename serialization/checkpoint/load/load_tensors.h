@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "sherd/core/comm/process_group.h"
 #include "sherd/core/sharding/sharded_tensor.h"
@@ -26,6 +27,11 @@ absl::StatusOr<LoadedTensors> LoadTensors(
     const std::string& path, const std::vector<std::string>& names,
     const Loader::DestinationFn& destination,
     std::shared_ptr<ProcessGroup> group, const LoadOptions& options);
+
+// The error of a load that found nothing, `not_found`, on a rank of a group in
+// which another rank finds the checkpoint: kFailedPrecondition, since a program
+// begins afresh at kNotFound, and would replace what the others see.
+absl::Status FoundElsewhere(const absl::Status& not_found);
 
 }  // namespace sherd
 

@@ -10,7 +10,6 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "sherd/core/base/error_info.h"
 #include "sherd/core/base/fingerprint.h"
 #include "sherd/core/base/printable_text.h"
 #include "sherd/core/base/status_macros.h"
@@ -241,13 +240,7 @@ absl::Status Explain(const StateLoader& loader, absl::Status status,
   if (!found.ok()) {
     return InOperation(loader.operation(), found.status(), group.name());
   }
-  if (!*found) return status;
-  return WithErrorInfo(
-      absl::FailedPreconditionError(absl::StrCat(
-          status.message(),
-          "; but another rank finds it: expected a directory that all ranks "
-          "see alike")),
-      GetErrorInfo(status));
+  return *found ? FoundElsewhere(status) : status;
 }
 
 absl::Status SetValues(const StateMatch& match, StateDict& state) {
