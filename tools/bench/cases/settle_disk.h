@@ -12,7 +12,8 @@ namespace sherd {
 absl::Status SettleDisk(const std::string& directory);
 
 // Takes the files in `directory`, which are durable, out of the page cache, so
-// that the next reads come from the disk.
+// that the next reads come from the disk. A negligible part that stays is
+// logged.
 //   kFailedPrecondition  A file stays there, as on a file system in memory.
 absl::Status EvictFiles(const std::string& directory);
 
