@@ -288,6 +288,10 @@ struct LoadOptions {
   std::optional<absl::Duration> timeout = std::nullopt;
   // For tensors that are created. Null: the group's shard_allocator().
   Allocator* allocator = nullptr;
+  // How many threads of this rank read, where no destination is on a device. 0:
+  // as many as have a core each if all ranks of the host read, each at least 8
+  // MiB. A thread takes 768 KiB.
+  int threads = 0;
   // Set on success, if given.
   CheckpointStats* stats = nullptr;
 };

@@ -85,6 +85,11 @@ absl::StatusOr<ExtentReader::OpenFile*> ExtentReader::OpenNow(int32_t index) {
 }
 
 absl::Status ExtentReader::Open(int32_t file) {
+  absl::MutexLock lock(&mutex_);
+  return OpenLocked(file);
+}
+
+absl::Status ExtentReader::OpenLocked(int32_t file) {
   const auto damaged = damaged_.find(file);
   if (damaged != damaged_.end()) return damaged->second;
   if (right_size_.contains(file)) return absl::OkStatus();
@@ -94,7 +99,10 @@ absl::Status ExtentReader::Open(int32_t file) {
 }
 
 absl::Status ExtentReader::Open(const SavedExtent& extent) {
-  SHERD_RETURN_IF_ERROR(Open(extent.file));
+  {
+    absl::MutexLock lock(&mutex_);
+    SHERD_RETURN_IF_ERROR(OpenLocked(extent.file));
+  }
   // Of version 1 the manifest has been checked as a whole.
   if (manifest_.summary().version == 1) return absl::OkStatus();
   SHERD_ASSIGN_OR_RETURN(const ManifestFile* const info,
@@ -103,17 +111,23 @@ absl::Status ExtentReader::Open(const SavedExtent& extent) {
   return status.ok() ? status : Annotate(std::move(status), manifest_.path());
 }
 
-absl::Status ExtentReader::ReadAt(OpenFile& file, int64_t offset,
-                                  absl::Span<std::byte> buffer) {
-  bytes_read_ += static_cast<int64_t>(buffer.size());
-  SHERD_RETURN_IF_ERROR(file.file->ReadAt(offset, buffer));
-  return after_read_ == nullptr ? absl::OkStatus() : after_read_();
-}
-
 absl::Status ExtentReader::Read(int32_t file, int64_t offset,
                                 absl::Span<std::byte> buffer) {
-  SHERD_ASSIGN_OR_RETURN(OpenFile* const opened, FileAt(file));
-  return ReadAt(*opened, opened->data_begin + offset, buffer);
+  LastFile last;
+  return Read(last, file, offset, buffer);
+}
+
+absl::Status ExtentReader::Read(LastFile& last, int32_t file, int64_t offset,
+                                absl::Span<std::byte> buffer) {
+  if (last.index != file) {
+    absl::MutexLock lock(&mutex_);
+    SHERD_ASSIGN_OR_RETURN(const OpenFile* const found, FileAt(file));
+    last = {file, found->file, found->data_begin};
+  }
+  bytes_read_.fetch_add(static_cast<int64_t>(buffer.size()),
+                        std::memory_order_relaxed);
+  SHERD_RETURN_IF_ERROR(last.file->ReadAt(last.data_begin + offset, buffer));
+  return after_read_ == nullptr ? absl::OkStatus() : after_read_();
 }
 
 absl::Status ExtentReader::Missing(int32_t index,
@@ -191,6 +205,7 @@ absl::StatusOr<absl::Span<const uint32_t>> ExtentReader::TableOf(
 
 absl::StatusOr<uint32_t> ExtentReader::ChunkCrc32c(const SavedExtent& extent,
                                                    int64_t chunk) {
+  absl::MutexLock lock(&mutex_);
   absl::Span<const uint32_t> crcs = manifest_.chunk_crc32c();
   if (manifest_.summary().version > 1) {
     SHERD_ASSIGN_OR_RETURN(crcs, TableOf(extent.file));

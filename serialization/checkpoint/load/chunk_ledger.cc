@@ -53,7 +53,12 @@ absl::Status ChunkLedger::EndChunk() {
   chunk.sum = shift_(chunk.sum, static_cast<uint64_t>(after));
   SHERD_ASSIGN_OR_RETURN(chunk.expected,
                          reader_.ChunkCrc32c(place_.extent, in_extent));
-  if (chunk.bytes == length) return Check(chunk, place_);
+  return AddPart(chunk, place_, length);
+}
+
+absl::Status ChunkLedger::AddPart(PartialChunk chunk,
+                                  const ExtentOfShard& place, int64_t length) {
+  if (chunk.bytes == length) return Check(chunk, place);
   const auto [it, is_new] = partial_.try_emplace(
       chunk.Place(), Part{chunk.bytes, chunk.sum, chunk.expected});
   if (is_new) return absl::OkStatus();
@@ -64,7 +69,19 @@ absl::Status ChunkLedger::EndChunk() {
   chunk.bytes = part.bytes;
   chunk.sum = part.sum;
   partial_.erase(it);
-  return Check(chunk, place_);
+  return Check(chunk, place);
+}
+
+absl::Status ChunkLedger::Merge(ChunkLedger& other) {
+  if (partial_.empty()) {
+    partial_ = std::exchange(other.partial_, {});
+    return absl::OkStatus();
+  }
+  for (const PartialChunk& chunk : other.TakePartial()) {
+    const auto [place, length] = FindChunk(chunk);
+    SHERD_RETURN_IF_ERROR(AddPart(chunk, place, length));
+  }
+  return absl::OkStatus();
 }
 
 absl::Status ChunkLedger::Check(const PartialChunk& chunk,
@@ -80,26 +97,31 @@ absl::Status ChunkLedger::Check(const PartialChunk& chunk,
                             chunk.expected);
 }
 
-absl::Status ChunkLedger::CheckSum(const PartialChunk& chunk) {
-  const ManifestTensor& tensor = tensor_of_(chunk.tensor);
+std::pair<ExtentOfShard, int64_t> ChunkLedger::FindChunk(
+    const PartialChunk& chunk) const {
   ExtentOfShard place = {.tensor = chunk.tensor, .shard = chunk.shard};
-  int64_t length = 0;
   for (const SavedExtent& extent :
-       tensor.PlaceOf(chunk.shard, reader_.chunk_bytes()).extents) {
+       tensor_of_(chunk.tensor)
+           .PlaceOf(chunk.shard, reader_.chunk_bytes())
+           .extents) {
     const int64_t in_extent = chunk.chunk - place.chunks_before;
     const int64_t chunks = NumChunks(extent.bytes, reader_.chunk_bytes());
     if (in_extent < chunks) {
       place.extent = extent;
-      length = reader_.ChunkLength(extent, in_extent);
-      break;
+      return {place, reader_.ChunkLength(extent, in_extent)};
     }
     place.chunks_before += chunks;
   }
+  return {place, 0};
+}
+
+absl::Status ChunkLedger::CheckSum(const PartialChunk& chunk) {
+  const auto [place, length] = FindChunk(chunk);
   if (chunk.bytes == length) return Check(chunk, place);
   return absl::InternalError(
       absl::StrCat("of chunk ", chunk.chunk, " of shard ", chunk.shard,
-                   " of tensor ", Quoted(tensor.name), ", ", chunk.bytes,
-                   " bytes were read, expected ", length));
+                   " of tensor ", Quoted(tensor_of_(chunk.tensor).name), ", ",
+                   chunk.bytes, " bytes were read, expected ", length));
 }
 
 std::vector<PartialChunk> ChunkLedger::TakePartial() {

@@ -68,6 +68,11 @@ class ChunkLedger {
   // Call it after the last Add.
   absl::Status Finish();
 
+  // Adds what another ledger of this rank, on which Finish was called, has
+  // read. Threads that read for one rank have a ledger each.
+  //   kDataLoss  Both together complete a chunk that is damaged.
+  absl::Status Merge(ChunkLedger& other);
+
   // The chunks that are not complete, by Place().
   std::vector<PartialChunk> TakePartial();
 
@@ -85,6 +90,12 @@ class ChunkLedger {
   };
 
   absl::Status EndChunk();
+  // Adds a part of a chunk, with its place, that has `length` bytes.
+  absl::Status AddPart(PartialChunk chunk, const ExtentOfShard& place,
+                       int64_t length);
+  // The extent that has a chunk, and the length of the chunk; 0 if no extent
+  // has it.
+  std::pair<ExtentOfShard, int64_t> FindChunk(const PartialChunk& chunk) const;
   // `chunk` has all its bytes, which are of the extent.
   absl::Status Check(const PartialChunk& chunk, const ExtentOfShard& place);
   // The same for one of which all that was read has been added up.

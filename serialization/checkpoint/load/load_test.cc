@@ -136,6 +136,7 @@ struct RandomCase {
   int save_ranks;
   int load_ranks;
   int64_t min_read_bytes;
+  int threads;
   bool is_version_1;
   std::vector<Sample> samples;
 };
@@ -152,6 +153,7 @@ RandomCase MakeCase(std::mt19937_64& random) {
   made.save_ranks = 1 + static_cast<int>(random() % 4);
   made.load_ranks = 1 + static_cast<int>(random() % 5);
   made.min_read_bytes = int64_t{1} << random() % 20;
+  made.threads = static_cast<int>(random() % 4);
   made.is_version_1 = random() % 2 == 0;
   const uint64_t tensors = 1 + random() % 12;
   for (uint64_t t = 0; t < tensors; ++t) {
@@ -206,6 +208,7 @@ TEST_F(LoadTest, AnyLayoutsOfOneWorldLoadIntoAnyOthersOfAnother) {
       ASSERT_THAT(LoadCheckpointInto(path_, Pointers(tensors), nullptr,
                                      {.convert = true,
                                       .min_read_bytes = made.min_read_bytes,
+                                      .threads = made.threads,
                                       .stats = &stats}),
                   IsOk());
       int number = 0;

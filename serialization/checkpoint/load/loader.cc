@@ -157,18 +157,13 @@ absl::Status Loader::Prepare() {
     fingerprint_.Add(rule.loaded).Add(rule.saved);
   }
   // A manifest that is not small goes on being read.
-  const auto after_read = [this] {
-    return step_.has_value() ? step_->MadeProgress() : absl::OkStatus();
-  };
+  const auto after_read = [this] { return MadeProgress(); };
   SHERD_ASSIGN_OR_RETURN(ManifestReader manifest,
                          ManifestReader::Open(files_, path_, after_read));
   save_id_ = manifest.summary().save_id;
   fingerprint_.Add(save_id_);
   files_reader_.emplace(std::move(manifest), files_, after_read);
-  ledger_.emplace(
-      *files_reader_, [this](int32_t item) -> const auto& {
-        return *items_[static_cast<size_t>(item)].saved;
-      });
+  ledger_.emplace(MakeLedger());
   reader_.emplace(*files_reader_, *ledger_);
   SHERD_RETURN_IF_ERROR(CheckFileSizes());
   SHERD_RETURN_IF_ERROR(FindTensors());

@@ -17,6 +17,7 @@
 #include "absl/types/span.h"
 #include "sherd/core/base/file.h"
 #include "sherd/core/base/fingerprint.h"
+#include "sherd/core/base/parallel_run.h"
 #include "sherd/core/comm/collective/agreement.h"
 #include "sherd/core/comm/collective/operation_label.h"
 #include "sherd/core/comm/process_group.h"
@@ -28,6 +29,7 @@
 #include "sherd/serialization/checkpoint/load/load_moves.h"
 #include "sherd/serialization/checkpoint/load/load_plan.h"
 #include "sherd/serialization/checkpoint/load/piece_reader.h"
+#include "sherd/serialization/checkpoint/load/read_units.h"
 #include "sherd/serialization/manifest/manifest.h"
 #include "sherd/serialization/manifest/manifest_reader.h"
 
@@ -125,7 +127,13 @@ class Loader {
   int64_t part_bytes() const;
   int64_t NumMoves() const;
   absl::Status Move();
+  absl::Status MadeProgress();
+  ChunkLedger MakeLedger();
   absl::Status ReadPieces();
+  // That may read, if there is enough for all.
+  int MostThreads() const;
+  std::vector<ReadUnit> DivideReads(int& threads) const;
+  absl::Status ReadBoxes(const ReadUnit& unit, PieceReader& reader) const;
   // `sizes`: of the shard, for ReadBox.
   ShardSource SourceOf(const Item& item, int32_t number, int64_t shard,
                        const Dims& sizes) const;
@@ -175,6 +183,8 @@ class Loader {
   std::vector<ShardRead> reads_;
   std::map<size_t, LoadExchange> exchanges_;
   std::map<size_t, Copies> copies_;
+  // While several threads read.
+  ParallelRun* readers_ = nullptr;
   // The error of this rank while data moved.
   absl::Status failure_;
   LoadPhases phases_;

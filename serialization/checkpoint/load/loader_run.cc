@@ -1,11 +1,18 @@
 #include <algorithm>
+#include <atomic>
+#include <optional>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "sherd/core/base/parallel_run.h"
 #include "sherd/core/base/status_macros.h"
 #include "sherd/core/sharding/transfer/reshard_executor.h"
 #include "sherd/core/tensor/dtype.h"
+#include "sherd/serialization/checkpoint/host_share.h"
 #include "sherd/serialization/checkpoint/load/loader.h"
 #include "sherd/serialization/checkpoint/sharded_layout.h"
 
@@ -16,6 +23,10 @@ namespace {
 // that what was read is still in the cache when it is handed on.
 constexpr int64_t kPartBytes = int64_t{4} << 20;
 constexpr int64_t kMaxMessageStaging = int64_t{64} << 20;
+
+// Of what a thread reads before it takes more.
+constexpr int64_t kMinUnitBytes = int64_t{4} << 10;
+constexpr int64_t kMaxUnitBytes = int64_t{4} << 20;
 
 // Up to this many bytes of all ranks together, every rank checks all chunks
 // that several ranks read parts of; above, each checks a share.
@@ -77,21 +88,97 @@ ShardSource Loader::SourceOf(const Item& item, int32_t number, int64_t shard,
           item.saved->PlaceOf(shard, files_reader_->chunk_bytes()).extents};
 }
 
+// Called by any thread that reads.
+absl::Status Loader::MadeProgress() {
+  if (readers_ != nullptr) return readers_->MadeProgress();
+  return step_.has_value() ? step_->MadeProgress() : absl::OkStatus();
+}
+
+ChunkLedger Loader::MakeLedger() {
+  return ChunkLedger(*files_reader_,
+                     [this](int32_t item) -> const ManifestTensor& {
+                       return *items_[static_cast<size_t>(item)].saved;
+                     });
+}
+
+// Each thread takes the next unit of what is to be read, so that all together
+// read in the order of the files.
 absl::Status Loader::ReadPieces() {
+  int threads = MostThreads();
+  std::vector<ReadUnit> units = {{0, reads_.size(), std::nullopt}};
+  if (threads > 1) units = DivideReads(threads);
+  ParallelRun run({.threads = threads,
+                   .name = "sherd-read",
+                   .progress = [this] { return step_->MadeProgress(); }});
+  if (threads > 1) readers_ = &run;
+  const absl::Cleanup end = [this] { readers_ = nullptr; };
+  std::atomic<size_t> next = 0;
+  absl::Mutex mutex;
+  return run.Run(threads, [&](int64_t) -> absl::Status {
+    ChunkLedger ledger = MakeLedger();
+    PieceReader reader(*files_reader_, ledger);
+    for (size_t i; (i = next++) < units.size();) {
+      SHERD_RETURN_IF_ERROR(ReadBoxes(units[i], reader));
+    }
+    SHERD_RETURN_IF_ERROR(reader.Flush());
+    SHERD_RETURN_IF_ERROR(ledger.Finish());
+    absl::MutexLock lock(&mutex);
+    return ledger_->Merge(ledger);
+  });
+}
+
+int Loader::MostThreads() const {
+  for (const Item& item : items_) {
+    for (const Shard& shard : item.tensor.local_shards()) {
+      // Each thread would take pinned memory.
+      if (!shard.tensor.device().is_cpu()) return 1;
+    }
+  }
+  return options_.threads > 0 ? options_.threads
+                              : std::min(ThreadsPerRank(group_), kMostThreads);
+}
+
+// Leaves `threads` as many as are worth their start.
+std::vector<ReadUnit> Loader::DivideReads(int& threads) const {
+  std::vector<BoxToRead> boxes;
+  boxes.reserve(reads_.size());
+  int64_t bytes = 0;
   Box saved;
   for (const ShardRead& read : reads_) {
     const Item& item = items_[static_cast<size_t>(read.tensor)];
+    item.saved->layout.BoxAt(read.saved, saved);
+    const std::optional<Box> box =
+        Intersect(saved, item.boxes[static_cast<size_t>(read.wanted)]);
+    boxes.push_back({box ? *box : Box{{0}, {0}},
+                     static_cast<int64_t>(SizeOf(item.saved->dtype))});
+    bytes += boxes.back().bytes();
+  }
+  if (options_.threads == 0) {
+    threads = static_cast<int>(
+        std::clamp<int64_t>(bytes / kMinThreadBytes, 1, threads));
+  }
+  return sherd::DivideReads(
+      boxes, std::clamp(bytes / threads / 4, kMinUnitBytes, kMaxUnitBytes));
+}
+
+absl::Status Loader::ReadBoxes(const ReadUnit& unit,
+                               PieceReader& reader) const {
+  Box saved;
+  for (size_t i = unit.first; i < unit.last; ++i) {
+    const ShardRead& read = reads_[i];
+    const Item& item = items_[static_cast<size_t>(read.tensor)];
     const WantedBox& wanted = item.boxes[static_cast<size_t>(read.wanted)];
     item.saved->layout.BoxAt(read.saved, saved);
-    const std::optional<Box> common = Intersect(saved, wanted);
-    if (!common) continue;
+    const std::optional<Box> box =
+        unit.part ? unit.part : Intersect(saved, wanted);
+    if (!box) continue;
     SHERD_ASSIGN_OR_RETURN(const Tensor destination,
-                           LocalPart(item.tensor, wanted.shard, *common));
+                           LocalPart(item.tensor, wanted.shard, *box));
     SHERD_RETURN_IF_ERROR(
-        reader_->ReadBox(SourceOf(item, read.tensor, read.saved, saved.sizes),
-                         OffsetsFrom(saved.offsets, *common), destination));
+        reader.ReadBox(SourceOf(item, read.tensor, read.saved, saved.sizes),
+                       OffsetsFrom(saved.offsets, *box), destination));
   }
-  return reader_->Flush();
+  return absl::OkStatus();
 }
 
 // Fails only where all ranks do; otherwise what went wrong is in failure_.

@@ -40,8 +40,8 @@ absl::Status PieceReader::ReadRun(const ShardSource& source, int64_t offset,
       const auto block = buffer.first(static_cast<size_t>(std::min(
           {static_cast<int64_t>(buffer.size()), kStagingBytes, end - offset})));
       const int64_t at = offset - before;
-      SHERD_RETURN_IF_ERROR(
-          reader_.Read(extent.file, extent.data_offset + at, block));
+      SHERD_RETURN_IF_ERROR(reader_.Read(last_file_, extent.file,
+                                         extent.data_offset + at, block));
       SHERD_RETURN_IF_ERROR(ledger_.Add(place, at, block));
       offset += static_cast<int64_t>(block.size());
       buffer.remove_prefix(block.size());
@@ -205,7 +205,7 @@ absl::Status PieceReader::Flush() {
   if (waiting_.empty()) return absl::OkStatus();
   staging_.resize(kStagingBytes);
   SHERD_RETURN_IF_ERROR(reader_.Read(
-      file_, begin_,
+      last_file_, file_, begin_,
       absl::MakeSpan(staging_.data(), static_cast<size_t>(end_ - begin_))));
   for (const Waiting& piece : waiting_) {
     const std::byte* const from = staging_.data() +

@@ -92,6 +92,7 @@ class PieceReader {
 
   ExtentReader& reader_;
   ChunkLedger& ledger_;
+  ExtentReader::LastFile last_file_;
   std::vector<Waiting> waiting_;
   // What the waiting pieces span of a file's data, and the pages in it that
   // none of them needs.
