@@ -9,6 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "sherd/core/base/status_macros.h"
+#include "sherd/core/comm/collective/agreement.h"
 #include "sherd/core/comm/process_group.h"
 #include "sherd/core/sharding/sharded_tensor.h"
 #include "sherd/core/sharding/sharding_spec.h"
@@ -98,12 +99,13 @@ inline absl::StatusOr<ShardedTensor> MakeGoldenTensor(
 // calls this.
 inline absl::Status SaveGoldenCheckpoint(const std::string& path,
                                          ProcessGroup& group) {
+  absl::Status written;
   if (group.rank() == 0) {
-    SHERD_RETURN_IF_ERROR(
+    written =
         WriteCheckpoint(path, {{"before", kInt8, SavedLayout::Whole({1})}},
-                        {.ranks = 1, .save_id = kSaveIdBefore}));
+                        {.ranks = 1, .save_id = kSaveIdBefore});
   }
-  SHERD_RETURN_IF_ERROR(group.Barrier());
+  SHERD_RETURN_IF_ERROR(Agree(group, "write_checkpoint", written));
   std::map<std::string, ShardedTensor> tensors;
   int seed = kGoldenSeed;
   for (const GoldenTensor& golden : GoldenCheckpointTensors()) {
