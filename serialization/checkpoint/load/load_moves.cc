@@ -157,7 +157,7 @@ void LoadExchange::ListReceives(int64_t round, size_t tensor,
   }
 }
 
-absl::StatusOr<MoveList> LoadExchange::ReadRound(int64_t round, ReadFn read) {
+absl::StatusOr<MoveList> LoadExchange::PlanRound(int64_t round, ReadFn read) {
   if (staging_ == nullptr) {
     SHERD_ASSIGN_OR_RETURN(
         staging_,
@@ -171,9 +171,14 @@ absl::StatusOr<MoveList> LoadExchange::ReadRound(int64_t round, ReadFn read) {
       round, group_.rank(),
       [&](const ExchangeStream::Piece& piece) -> absl::Status {
         std::byte* const data = staging + piece.position;
-        SHERD_RETURN_IF_ERROR(
-            read(entries_[piece.tensor].number, piece,
-                 absl::MakeSpan(data, static_cast<size_t>(piece.bytes))));
+        std::byte* next = data;
+        SHERD_RETURN_IF_ERROR(stream_.ForEachShardIn(
+            piece, [&](const ExchangeStream::ShardPart& part) {
+              const auto bytes = static_cast<size_t>(part.bytes);
+              std::byte* const to = std::exchange(next, next + bytes);
+              return read(entries_[piece.tensor].number, part,
+                          absl::MakeSpan(to, bytes));
+            }));
         moves.sources.push_back({.shard = static_cast<int>(piece.position),
                                  .offsets = piece.box.offsets,
                                  .strides = ContiguousStrides(piece.box.sizes),

@@ -58,10 +58,10 @@ void ListShards(const ShardedTensor& tensor, int first,
 // rounds: see ExchangeStream. Staging memory is that of one round.
 class LoadExchange {
  public:
-  // Reads a piece of the tensor `number` into `buffer`, of its length, which is
-  // complete when ReadFn is called for the next round.
+  // Has to read a part of a shard of the tensor `number` into `buffer`, of its
+  // length, before the moves of the round run.
   using ReadFn = absl::FunctionRef<absl::Status(
-      int64_t number, const ExchangeStream::Piece& piece,
+      int64_t number, const ExchangeStream::ShardPart& part,
       absl::Span<std::byte> buffer)>;
 
   // `group` is borrowed. A rank reads some `part_bytes` in a round.
@@ -77,8 +77,8 @@ class LoadExchange {
 
   int64_t rounds() const { return stream_.rounds(); }
 
-  // Reads this rank's pieces of a round.
-  absl::StatusOr<MoveList> ReadRound(int64_t round, ReadFn read);
+  // What this rank moves in a round; calls `read` for all that it reads.
+  absl::StatusOr<MoveList> PlanRound(int64_t round, ReadFn read);
 
  private:
   struct Entry {

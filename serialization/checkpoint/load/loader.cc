@@ -405,9 +405,7 @@ absl::Status Loader::PlanExchange() {
   std::vector<std::tuple<int32_t, int64_t, size_t>> order;
   for (size_t i = 0; i < items_.size(); ++i) {
     if (items_[i].strategy != ReadStrategy::kExchange) continue;
-    const SavedExtents extents =
-        items_[i].saved->PlaceOf(0, files_reader_->chunk_bytes()).extents;
-    const SavedExtent first = extents.empty() ? SavedExtent() : extents[0];
+    const SavedExtent first = FirstExtentOf(*items_[i].saved, 0);
     order.emplace_back(first.file, first.data_offset, i);
   }
   std::sort(order.begin(), order.end());

@@ -137,6 +137,8 @@ class Loader {
   // `sizes`: of the shard, for ReadBox.
   ShardSource SourceOf(const Item& item, int32_t number, int64_t shard,
                        const Dims& sizes) const;
+  // Of a shard; zeros if it has none.
+  SavedExtent FirstExtentOf(const ManifestTensor& saved, int64_t shard) const;
   absl::StatusOr<MoveList> ReadRound(LoadExchange& exchange, int64_t round);
   absl::Status RunMove(absl::StatusOr<MoveList> moves, size_t element_size,
                        bool is_last);

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <atomic>
 #include <optional>
+#include <tuple>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -204,19 +205,49 @@ absl::Status Loader::Move() {
   return absl::OkStatus();
 }
 
+SavedExtent Loader::FirstExtentOf(const ManifestTensor& saved,
+                                  int64_t shard) const {
+  const SavedExtents extents =
+      saved.PlaceOf(shard, files_reader_->chunk_bytes()).extents;
+  return extents.empty() ? SavedExtent() : extents[0];
+}
+
+// Reads in the order of the files, in which short parts are read together.
 absl::StatusOr<MoveList> Loader::ReadRound(LoadExchange& exchange,
                                            int64_t round) {
+  struct PartRead {
+    int32_t file;
+    int64_t data_offset;
+    int64_t number;
+    ExchangeStream::ShardPart part;
+    absl::Span<std::byte> buffer;
+  };
+  std::vector<PartRead> reads;
   SHERD_ASSIGN_OR_RETURN(
       MoveList moves,
-      exchange.ReadRound(
-          round,
-          [&](int64_t number, const ExchangeStream::Piece& piece,
-              absl::Span<std::byte> buffer) -> absl::Status {
-            const Item& item = items_[static_cast<size_t>(number)];
-            return reader_->ReadContiguous(
-                SourceOf(item, static_cast<int32_t>(number), piece.shard, {}),
-                piece.offset, item.tensor.dtype(), buffer);
-          }));
+      exchange.PlanRound(round, [&](int64_t number,
+                                    const ExchangeStream::ShardPart& part,
+                                    absl::Span<std::byte> buffer) {
+        const Item& item = items_[static_cast<size_t>(number)];
+        const SavedExtent first = FirstExtentOf(*item.saved, part.shard);
+        const auto saved_size = static_cast<int64_t>(SizeOf(item.saved->dtype));
+        const auto size = static_cast<int64_t>(SizeOf(item.tensor.dtype()));
+        reads.push_back({first.file,
+                         first.data_offset + part.offset / size * saved_size,
+                         number, part, buffer});
+        return absl::OkStatus();
+      }));
+  std::sort(reads.begin(), reads.end(),
+            [](const PartRead& a, const PartRead& b) {
+              return std::tie(a.file, a.data_offset) <
+                     std::tie(b.file, b.data_offset);
+            });
+  for (const PartRead& read : reads) {
+    const Item& item = items_[static_cast<size_t>(read.number)];
+    SHERD_RETURN_IF_ERROR(reader_->ReadContiguous(
+        SourceOf(item, static_cast<int32_t>(read.number), read.part.shard, {}),
+        read.part.offset, item.tensor.dtype(), read.buffer));
+  }
   SHERD_RETURN_IF_ERROR(reader_->Flush());
   return moves;
 }
