@@ -1,8 +1,7 @@
-#include <algorithm>
-#include <functional>
+#include <cstddef>
 #include <map>
 #include <memory>
-#include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -19,17 +18,26 @@
 namespace sherd {
 namespace {
 
-template <typename Map>
-std::vector<std::string> NamesOf(const Map& map) {
+// The names and the values of a map, in its order.
+template <typename Value>
+struct NamedValues {
+  explicit NamedValues(const std::map<std::string, Value>& map) {
+    names.reserve(map.size());
+    values.reserve(map.size());
+    for (const auto& [name, value] : map) {
+      names.push_back(name);
+      values.push_back(value);
+    }
+  }
+
   std::vector<std::string> names;
-  for (const auto& [name, value] : map) names.push_back(name);
-  return names;
-}
+  std::vector<Value> values;
+};
 
 }  // namespace
 
 absl::StatusOr<LoadedTensors> LoadTensors(
-    const std::string& path, const std::vector<std::string>& names,
+    const std::string& path, absl::Span<const std::string> names,
     const Loader::DestinationFn& destination,
     std::shared_ptr<ProcessGroup> group, const LoadOptions& options) {
   // A save may replace the checkpoint after one rank has read it and before
@@ -79,16 +87,16 @@ absl::Status LoadCheckpointInto(
   if (group == nullptr) {
     SHERD_ASSIGN_OR_RETURN(group, DefaultGroup());
   }
+  const NamedValues list(destinations);
   const auto find =
-      [&](const std::string& name,
+      [&](size_t number,
           const ManifestTensor&) -> absl::StatusOr<ShardedTensor> {
-    const ShardedTensor* tensor = destinations.at(name);
+    const ShardedTensor* tensor = list.values[number];
     if (tensor != nullptr) return *tensor;
-    return absl::FailedPreconditionError(
-        absl::StrCat("the destination of tensor ", Quoted(name), " is null"));
+    return absl::FailedPreconditionError(absl::StrCat(
+        "the destination of tensor ", Quoted(list.names[number]), " is null"));
   };
-  return LoadTensors(path, NamesOf(destinations), find, group, options)
-      .status();
+  return LoadTensors(path, list.names, find, group, options).status();
 }
 
 absl::StatusOr<std::map<std::string, ShardedTensor>> LoadCheckpoint(
@@ -98,22 +106,29 @@ absl::StatusOr<std::map<std::string, ShardedTensor>> LoadCheckpoint(
   if (group == nullptr) {
     SHERD_ASSIGN_OR_RETURN(group, DefaultGroup());
   }
+  const NamedValues list(specs);
   const auto create =
-      [&](const std::string& name,
+      [&](size_t number,
           const ManifestTensor& saved) -> absl::StatusOr<ShardedTensor> {
     absl::StatusOr<ShardedTensor> tensor =
-        ShardedTensor::Empty(specs.at(name), saved.sizes(),
+        ShardedTensor::Empty(list.values[number], saved.sizes(),
                              {.dtype = saved.dtype,
                               .group = group,
                               .requires_grad = saved.requires_grad,
                               .allocator = options.allocator});
     if (tensor.ok()) return tensor;
-    return Annotate(tensor.status(), absl::StrCat("tensor ", Quoted(name)));
+    return Annotate(tensor.status(),
+                    absl::StrCat("tensor ", Quoted(list.names[number])));
   };
-  SHERD_ASSIGN_OR_RETURN(
-      LoadedTensors loaded,
-      LoadTensors(path, NamesOf(specs), create, group, options));
-  return std::move(loaded.tensors);
+  SHERD_ASSIGN_OR_RETURN(LoadedTensors loaded,
+                         LoadTensors(path, list.names, create, group, options));
+  std::map<std::string, ShardedTensor> tensors;
+  for (size_t i = 0; i < list.names.size(); ++i) {
+    if (!loaded.tensors[i].defined()) continue;
+    tensors.emplace_hint(tensors.end(), list.names[i],
+                         std::move(loaded.tensors[i]));
+  }
+  return tensors;
 }
 
 }  // namespace sherd

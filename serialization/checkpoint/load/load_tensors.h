@@ -1,13 +1,13 @@
 #ifndef SHERD_SERIALIZATION_CHECKPOINT_LOAD_LOAD_TENSORS_H_
 #define SHERD_SERIALIZATION_CHECKPOINT_LOAD_LOAD_TENSORS_H_
 
-#include <map>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "sherd/core/comm/process_group.h"
 #include "sherd/core/sharding/sharded_tensor.h"
 #include "sherd/serialization/checkpoint.h"
@@ -16,7 +16,8 @@
 namespace sherd {
 
 struct LoadedTensors {
-  std::map<std::string, ShardedTensor> tensors;
+  // By position of the name; not defined where nothing was loaded.
+  std::vector<ShardedTensor> tensors;
   // Of the save that they are of.
   std::string save_id;
 };
@@ -24,7 +25,7 @@ struct LoadedTensors {
 // What both forms of LoadCheckpoint do: a load, and another one if a save
 // replaced the checkpoint meanwhile. Collective; errors as there. Names ascend.
 absl::StatusOr<LoadedTensors> LoadTensors(
-    const std::string& path, const std::vector<std::string>& names,
+    const std::string& path, absl::Span<const std::string> names,
     const Loader::DestinationFn& destination,
     std::shared_ptr<ProcessGroup> group, const LoadOptions& options);
 

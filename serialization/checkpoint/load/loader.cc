@@ -1,6 +1,7 @@
 #include "sherd/serialization/checkpoint/load/loader.h"
 
 #include <algorithm>
+#include <iterator>
 #include <limits>
 #include <tuple>
 #include <utility>
@@ -74,13 +75,13 @@ std::string Loader::LabelOf(const std::string& path) {
   return absl::StrCat("load \"", PrintableLine(path), "\"");
 }
 
-Loader::Loader(const std::string& path, std::vector<std::string> names,
+Loader::Loader(const std::string& path, absl::Span<const std::string> names,
                DestinationFn destination, ProcessGroup& group,
                const LoadOptions& options)
     : path_(path),
       label_(LabelOf(path)),
       operation_(kOperation, label_),
-      names_(std::move(names)),
+      names_(names),
       destination_(std::move(destination)),
       group_(group),
       options_(options),
@@ -95,11 +96,9 @@ void Loader::EndPhase(absl::Duration& phase) {
   phase += now - std::exchange(phase_begin_, now);
 }
 
-std::map<std::string, ShardedTensor> Loader::TakeTensors() {
-  std::map<std::string, ShardedTensor> tensors;
-  for (Item& item : items_) {
-    tensors.emplace_hint(tensors.end(), item.name, std::move(item.tensor));
-  }
+std::vector<ShardedTensor> Loader::TakeTensors() {
+  std::vector<ShardedTensor> tensors(names_.size());
+  for (Item& item : items_) tensors[item.number] = std::move(item.tensor);
   return tensors;
 }
 
@@ -140,7 +139,7 @@ std::string Loader::DescribeCall() const {
   std::vector<TensorToSave> layouts;
   for (const Item& item : items_) {
     absl::StatusOr<TensorToSave> layout =
-        DescribeTensor(item.name, item.tensor, group_);
+        DescribeTensor(NameOf(item), item.tensor, group_);
     if (layout.ok()) layouts.push_back(*std::move(layout));
   }
   return absl::StrCat(text, DescribeForAgreement(layouts));
@@ -232,11 +231,13 @@ absl::Status Loader::FindTensors() {
   const ManifestReader& manifest = files_reader_->manifest();
   items_.reserve(names_.size());
   // Without rules both orders are the same.
-  std::vector<std::string> saved_names = names_;
+  std::vector<std::string> renamed;
   if (!options_.rename.empty()) {
-    for (std::string& name : saved_names) name = SavedName(name);
-    std::sort(saved_names.begin(), saved_names.end());
+    for (const std::string& name : names_) renamed.push_back(SavedName(name));
+    std::sort(renamed.begin(), renamed.end());
   }
+  const absl::Span<const std::string> saved_names =
+      options_.rename.empty() ? names_ : absl::MakeConstSpan(renamed);
   std::vector<std::shared_ptr<const ManifestTensor>> found;
   if (options_.strict) {
     SHERD_ASSIGN_OR_RETURN(found, manifest.FindAll(saved_names));
@@ -250,35 +251,44 @@ absl::Status Loader::FindTensors() {
     }
   }
   for (size_t i = 0; i < names_.size(); ++i) {
-    size_t at = i;
-    if (!options_.rename.empty()) {
-      // Several destinations may take one tensor.
-      at = static_cast<size_t>(std::lower_bound(saved_names.begin(),
-                                                saved_names.end(),
-                                                SavedName(names_[i])) -
-                               saved_names.begin());
+    if (options_.rename.empty()) {
+      SHERD_RETURN_IF_ERROR(AddItem(i, std::move(found[i])));
+      continue;
     }
-    SHERD_RETURN_IF_ERROR(AddItem(names_[i], found[at]));
+    // Several destinations may take one tensor.
+    const auto at = std::lower_bound(saved_names.begin(), saved_names.end(),
+                                     SavedName(names_[i]));
+    SHERD_RETURN_IF_ERROR(
+        AddItem(i, found[static_cast<size_t>(at - saved_names.begin())]));
   }
   return options_.report != nullptr ? ListUnexpected() : absl::OkStatus();
 }
 
-absl::Status Loader::AddItem(const std::string& name,
+const Loader::WantedLayout& Loader::LayoutOf(const ShardedTensor& tensor) {
+  const auto [it, is_new] = layouts_.try_emplace(LayoutFingerprintOf(tensor));
+  WantedLayout& layout = it->second;
+  if (is_new) {
+    layout.boxes_fingerprint = BoxesFingerprintOf(tensor);
+    layout.largest_sizes = LargestSizes(tensor.placed_boxes());
+    layout.has_replicas = HasReplicas(tensor.size(), tensor.placed_boxes());
+  }
+  return layout;
+}
+
+absl::Status Loader::AddItem(size_t number,
                              std::shared_ptr<const ManifestTensor> saved) {
+  const std::string& name = names_[number];
   if (saved == nullptr) {
     fingerprint_.Add(name);
     report_.missing.push_back(name);
     return absl::OkStatus();
   }
   SHERD_RETURN_IF_ERROR(CheckExtents(*saved));
-  SHERD_ASSIGN_OR_RETURN(ShardedTensor tensor, destination_(name, *saved));
+  SHERD_ASSIGN_OR_RETURN(ShardedTensor tensor, destination_(number, *saved));
   SHERD_RETURN_IF_ERROR(CheckTensor(name, tensor, group_));
-  const auto [boxes, is_new] =
-      boxes_of_layout_.try_emplace(LayoutFingerprintOf(tensor));
-  if (is_new) boxes->second = BoxesFingerprintOf(tensor);
   fingerprint_.Add(name)
       .Add(static_cast<int64_t>(tensor.dtype()))
-      .Add(static_cast<int64_t>(boxes->second));
+      .Add(static_cast<int64_t>(LayoutOf(tensor).boxes_fingerprint));
   const absl::Status fits = CheckFits(name, *saved, tensor);
   if (!options_.strict && absl::IsInvalidArgument(fits)) {
     report_.mismatched.push_back({name, std::string(fits.message())});
@@ -287,7 +297,7 @@ absl::Status Loader::AddItem(const std::string& name,
   SHERD_RETURN_IF_ERROR(fits);
   if (tensor.dtype() != saved->dtype) report_.converted.push_back(name);
   Item& item = items_.emplace_back();
-  item.name = name;
+  item.number = number;
   item.saved = std::move(saved);
   item.tensor = std::move(tensor);
   return absl::OkStatus();
@@ -343,8 +353,8 @@ absl::Status Loader::CheckApart() const {
   }
   const auto conflict = internal::FindConflict(writes);
   if (!conflict) return absl::OkStatus();
-  const std::string& first = owners[conflict->first]->name;
-  const std::string& second = owners[conflict->second]->name;
+  const std::string& first = NameOf(*owners[conflict->first]);
+  const std::string& second = NameOf(*owners[conflict->second]);
   if (first == second) {
     return absl::InvalidArgumentError(absl::StrCat(
         "elements of the destination of tensor ", Quoted(first),
@@ -360,7 +370,7 @@ absl::Status Loader::Plan(StrategyChooser& chooser) {
     Item& item = items_[i];
     const ManifestTensor& saved = *item.saved;
     item.strategy = chooser.Choose(LargestSizes(saved.layout),
-                                   LargestSizes(item.tensor.placed_boxes()),
+                                   LayoutOf(item.tensor).largest_sizes,
                                    SizeOf(saved.dtype));
     if (item.strategy == ReadStrategy::kExchange) continue;
     SHERD_RETURN_IF_ERROR(PlanPieces(item));
@@ -377,7 +387,7 @@ absl::Status Loader::Plan(StrategyChooser& chooser) {
 absl::Status Loader::PlanPieces(Item& item) {
   const absl::Span<const PlacedBox> wanted = item.tensor.placed_boxes();
   const size_t element_size = SizeOf(item.tensor.dtype());
-  if (!HasReplicas(item.saved->sizes(), wanted)) {
+  if (!LayoutOf(item.tensor).has_replicas) {
     for (const int shard : item.tensor.local_shard_indices()) {
       const auto index = static_cast<size_t>(shard);
       item.boxes.push_back({{wanted[index]}, index});
@@ -386,7 +396,8 @@ absl::Status Loader::PlanPieces(Item& item) {
   }
   ReplicaWork work = PlanReplicas(wanted, element_size, group_.rank(),
                                   absl::MakeSpan(elements_of_rank_));
-  item.boxes = std::move(work.reads);
+  item.boxes.assign(std::make_move_iterator(work.reads.begin()),
+                    std::make_move_iterator(work.reads.end()));
   Copies& copies = copies_[element_size];
   SHERD_ASSIGN_OR_RETURN(const int first, copies.numbers.Add(item.tensor));
   for (BoxCopy& copy : work.copies) {

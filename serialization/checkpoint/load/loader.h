@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
@@ -22,6 +23,7 @@
 #include "sherd/core/comm/collective/operation_label.h"
 #include "sherd/core/comm/process_group.h"
 #include "sherd/core/sharding/sharded_tensor.h"
+#include "sherd/core/tensor/shape.h"
 #include "sherd/core/tensor/tensor.h"
 #include "sherd/serialization/checkpoint.h"
 #include "sherd/serialization/checkpoint/extent_reader.h"
@@ -53,21 +55,22 @@ class Loader {
   static constexpr char kOperation[] = "load_checkpoint";
   static std::string LabelOf(const std::string& path);
 
-  // Finds or makes the tensor to load into; called before data moves, again if
-  // the load starts over.
+  // Finds or makes the tensor to load into, by the position of its name; called
+  // before data moves, again if the load starts over.
   using DestinationFn = std::function<absl::StatusOr<ShardedTensor>(
-      const std::string& name, const ManifestTensor& saved)>;
+      size_t number, const ManifestTensor& saved)>;
 
-  // `path`, `group` and `options` are borrowed. Names ascend.
-  Loader(const std::string& path, std::vector<std::string> names,
+  // `path`, `names`, `group` and `options` are borrowed. Names ascend.
+  Loader(const std::string& path, absl::Span<const std::string> names,
          DestinationFn destination, ProcessGroup& group,
          const LoadOptions& options);
 
   // Collective.
   absl::Status Run();
 
-  // After success: what was loaded, by name.
-  std::map<std::string, ShardedTensor> TakeTensors();
+  // After success: what was loaded, by position of its name; not defined where
+  // nothing was.
+  std::vector<ShardedTensor> TakeTensors();
   LoadReport TakeReport() { return std::move(report_); }
   const CheckpointStats& stats() const { return stats_; }
   // Of the save that was loaded.
@@ -81,12 +84,20 @@ class Loader {
 
  private:
   struct Item {
-    std::string name;
+    // Position of its name.
+    size_t number = 0;
     std::shared_ptr<const ManifestTensor> saved;
     ShardedTensor tensor;
     ReadStrategy strategy = ReadStrategy::kPieces;
     // What this rank reads into place.
-    std::vector<WantedBox> boxes;
+    absl::InlinedVector<WantedBox, 1> boxes;
+  };
+  // What is alike for all destinations of a layout.
+  struct WantedLayout {
+    uint64_t boxes_fingerprint = 0;
+    // Those of the largest box.
+    Dims largest_sizes;
+    bool has_replicas = false;
   };
   // Copies of replicas, by element size.
   struct Copies {
@@ -113,8 +124,12 @@ class Loader {
   absl::Status CheckFileSizes();
   absl::Status CheckExtents(const ManifestTensor& saved);
   std::string SavedName(const std::string& name) const;
+  const std::string& NameOf(const Item& item) const {
+    return names_[item.number];
+  }
+  const WantedLayout& LayoutOf(const ShardedTensor& tensor);
   absl::Status FindTensors();
-  absl::Status AddItem(const std::string& name,
+  absl::Status AddItem(size_t number,
                        std::shared_ptr<const ManifestTensor> saved);
   absl::Status ListUnexpected();
   absl::Status CheckFits(const std::string& name, const ManifestTensor& saved,
@@ -156,7 +171,7 @@ class Loader {
   // The beginning of error messages.
   const std::string label_;
   const OperationLabel operation_;
-  const std::vector<std::string> names_;
+  const absl::Span<const std::string> names_;
   const DestinationFn destination_;
   ProcessGroup& group_;
   const LoadOptions& options_;
@@ -173,8 +188,8 @@ class Loader {
   // To be read, so that all ranks read about as much.
   std::vector<int64_t> elements_of_rank_;
   Fingerprint fingerprint_;
-  // BoxesFingerprintOf by LayoutFingerprintOf.
-  absl::flat_hash_map<uint64_t, uint64_t> boxes_of_layout_;
+  // By LayoutFingerprintOf.
+  absl::flat_hash_map<uint64_t, WantedLayout> layouts_;
   std::string save_id_;
   std::optional<ExtentReader> files_reader_;
   // The bytes of data in the files before each, and in all.

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cstddef>
 #include <map>
 #include <memory>
 #include <optional>
@@ -130,7 +131,11 @@ absl::Status StateLoader::Load() {
                      {FingerprintOfCall(), [this] { return DescribeCall(); }}));
   const std::map<std::string, ShardedTensor> tensors = exchange.Tensors();
   std::vector<std::string> names;
-  for (const auto& [name, tensor] : tensors) names.push_back(name);
+  std::vector<ShardedTensor> destinations;
+  for (const auto& [name, tensor] : tensors) {
+    names.push_back(name);
+    destinations.push_back(tensor);
+  }
   LoadReport report;
   LoadOptions options = options_;
   if (options.report != nullptr) options.report = &report;
@@ -141,8 +146,8 @@ absl::Status StateLoader::Load() {
       LoadedTensors loaded,
       LoadTensors(
           path_, names,
-          [&](const std::string& name, const ManifestTensor&) {
-            return absl::StatusOr<ShardedTensor>(tensors.at(name));
+          [&](size_t number, const ManifestTensor&) {
+            return absl::StatusOr<ShardedTensor>(destinations[number]);
           },
           group_, options));
   loaded_save_id_ = std::move(loaded.save_id);
