@@ -1,8 +1,10 @@
 #include "sherd/core/sharding/transfer/direct_move.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdlib>
 #include <optional>
+#include <tuple>
 #include <type_traits>
 #include <utility>
 
@@ -14,6 +16,7 @@
 #include "sherd/core/base/status_macros.h"
 #include "sherd/core/tensor/kernels/strided_copy.h"
 #include "sherd/core/tensor/shape.h"
+#include "sherd/core/tensor/storage.h"
 
 namespace sherd::internal {
 namespace {
@@ -21,14 +24,22 @@ namespace {
 static_assert(std::is_trivially_copyable_v<DirectOffer>);
 
 // A shard in a list of words:
-//   shard | dims << 32 | 1 << 63 for a destination
-//   the handle of the part that others read or write
+//   shard | dims << 32 | 1 << 62 if a handle follows | 1 << 63 for a
+//   destination the handle of the memory that others read or write, unless it
+//   is that of
+//     the shard before
 //   where element 0 of the global tensor would be, in bytes from there
 //   strides
+constexpr uint64_t kHandleBit = uint64_t{1} << 62;
 constexpr uint64_t kDestinationBit = uint64_t{1} << 63;
 constexpr size_t kHandleWords =
     std::tuple_size_v<decltype(MemoryHandle::words)>;
-constexpr size_t kWordsBeforeStrides = 1 + kHandleWords + 1;
+// Shards of one storage that lie no further apart have one handle: pages
+// between them are mapped for nothing.
+constexpr std::ptrdiff_t kMaxGap = 64 << 10;
+// With more destinations a rank does not offer to be written to if it can be
+// read from: a gather, which is better written, has few.
+constexpr size_t kFewDestinations = 64;
 // Limit for all ranks together; more is a defect.
 constexpr uint64_t kMaxWords = uint64_t{1} << 27;
 
@@ -61,48 +72,93 @@ absl::flat_hash_map<int, Window> WindowsOf(absl::Span<const PeerCopies> peers,
   return windows;
 }
 
-// Appends the words of one shard, unless peers cannot reach it.
+// The bytes of a shard that take part in copies between ranks.
 template <typename Pointer>
-bool Describe(const BasicShardMemory<Pointer>& shard, const Window& window,
-              size_t element_size, uint64_t kind, PeerMemory& memory,
-              std::vector<uint64_t>& words) {
-  const int64_t bytes = static_cast<int64_t>(element_size);
-  const std::byte* lowest = AddressIn(shard, window.begin, element_size);
-  int64_t length = bytes;
+struct ShardExtent {
+  const BasicShardMemory<Pointer>* shard = nullptr;
+  const std::byte* begin = nullptr;
+  const std::byte* end = nullptr;
+  // From `begin` to element 0 of the global tensor.
   int64_t origin = 0;
+};
+
+template <typename Pointer>
+ShardExtent<Pointer> ExtentOf(const BasicShardMemory<Pointer>& shard,
+                              const Window& window, size_t element_size) {
+  const int64_t bytes = static_cast<int64_t>(element_size);
+  ShardExtent<Pointer> result;
+  result.shard = &shard;
+  result.begin = AddressIn(shard, window.begin, element_size);
+  int64_t length = bytes;
   for (size_t d = 0; d < window.begin.size(); ++d) {
     const int64_t stride = shard.strides[d] * bytes;
     const int64_t extent = (window.end[d] - 1 - window.begin[d]) * stride;
     length += std::abs(extent);
-    lowest += std::min<int64_t>(extent, 0);
+    result.begin += std::min<int64_t>(extent, 0);
     // From the lowest address to the first element, and on to element 0.
-    origin -= std::min<int64_t>(extent, 0) + window.begin[d] * stride;
+    result.origin -= std::min<int64_t>(extent, 0) + window.begin[d] * stride;
   }
-  const std::optional<MemoryHandle> handle =
-      memory.Export(lowest, static_cast<size_t>(length));
-  if (!handle) return false;
-  words.push_back(static_cast<uint64_t>(shard.shard) |
-                  static_cast<uint64_t>(shard.strides.size()) << 32 | kind);
-  words.insert(words.end(), handle->words.begin(), handle->words.end());
-  words.push_back(static_cast<uint64_t>(origin));
-  words.insert(words.end(), shard.strides.begin(), shard.strides.end());
-  return true;
+  result.end = result.begin + length;
+  return result;
+}
+
+// The end of the shards from `first` on that have one handle; `end` becomes
+// that of their memory.
+template <typename Pointer>
+size_t EndOfGroup(const std::vector<ShardExtent<Pointer>>& extents,
+                  size_t first, const std::byte*& end) {
+  const Storage* const storage = extents[first].shard->storage;
+  end = extents[first].end;
+  size_t next = first + 1;
+  for (; storage != nullptr && next < extents.size() &&
+         extents[next].shard->storage == storage &&
+         extents[next].begin - end <= kMaxGap;
+       ++next) {
+    end = std::max(end, extents[next].end);
+  }
+  return next;
 }
 
 // Appends the words of all shards of one side; false, and appends nothing, if
 // peers cannot reach one of them.
 template <typename Pointer>
-bool DescribeSide(absl::Span<const PeerCopies> peers, int BoxCopy::*shard_of,
+bool DescribeSide(const absl::flat_hash_map<int, Window>& windows,
                   const ShardTable<Pointer>& shards, size_t element_size,
                   uint64_t kind, PeerMemory& memory,
                   std::vector<uint64_t>& words) {
-  const size_t before = words.size();
-  for (const auto& [index, window] : WindowsOf(peers, shard_of)) {
+  std::vector<ShardExtent<Pointer>> extents;
+  extents.reserve(windows.size());
+  for (const auto& [index, window] : windows) {
     const auto shard = shards.Find(index, window.begin.size());
     SHERD_CHECK(shard.ok());
-    if (!Describe(**shard, window, element_size, kind, memory, words)) {
+    extents.push_back(ExtentOf(**shard, window, element_size));
+  }
+  std::sort(extents.begin(), extents.end(), [](const auto& a, const auto& b) {
+    return std::tie(a.shard->storage, a.begin, a.shard->shard) <
+           std::tie(b.shard->storage, b.begin, b.shard->shard);
+  });
+  const size_t before = words.size();
+  for (size_t i = 0; i < extents.size();) {
+    const std::byte* const begin = extents[i].begin;
+    const std::byte* end = nullptr;
+    const size_t last = EndOfGroup(extents, i, end);
+    const std::optional<MemoryHandle> handle =
+        memory.Export(begin, static_cast<size_t>(end - begin));
+    if (!handle) {
       words.resize(before);
       return false;
+    }
+    for (uint64_t bit = kHandleBit; i < last; ++i, bit = 0) {
+      const BasicShardMemory<Pointer>& shard = *extents[i].shard;
+      words.push_back(static_cast<uint64_t>(shard.shard) |
+                      static_cast<uint64_t>(shard.strides.size()) << 32 | bit |
+                      kind);
+      if (bit != 0) {
+        words.insert(words.end(), handle->words.begin(), handle->words.end());
+      }
+      words.push_back(static_cast<uint64_t>(extents[i].origin +
+                                            (extents[i].begin - begin)));
+      words.insert(words.end(), shard.strides.begin(), shard.strides.end());
     }
   }
   return true;
@@ -132,12 +188,15 @@ void DirectMove::Describe(PeerMemory* memory, DirectOffer& offer) {
     return;
   }
   words_.clear();
-  if (DescribeSide(plan_.sends(), &BoxCopy::src_shard, sources_, element_size_,
-                   0, *memory, words_)) {
+  if (DescribeSide(WindowsOf(plan_.sends(), &BoxCopy::src_shard), sources_,
+                   element_size_, 0, *memory, words_)) {
     offer.abilities |= DirectOffer::kSourcesReachable;
   }
-  if (DescribeSide(plan_.receives(), &BoxCopy::dst_shard, destinations_,
-                   element_size_, kDestinationBit, *memory, words_)) {
+  const auto windows = WindowsOf(plan_.receives(), &BoxCopy::dst_shard);
+  const bool is_read_only = offer.can(DirectOffer::kSourcesReachable) &&
+                            windows.size() > kFewDestinations;
+  if (!is_read_only && DescribeSide(windows, destinations_, element_size_,
+                                    kDestinationBit, *memory, words_)) {
     offer.abilities |= DirectOffer::kDestinationsReachable;
   }
   offer.words = words_.size();
@@ -223,24 +282,36 @@ absl::StatusOr<DirectMove::RemoteShards> DirectMove::Locate(
     shards.try_emplace(pulls ? copy.src_shard : copy.dst_shard);
   }
   absl::Span<const uint64_t> words = WordsOf(peer.peer);
+  std::optional<MemoryHandle> handle;
+  // That of the handle, once a shard needs it.
+  std::optional<absl::Span<std::byte>> bytes;
   while (!words.empty()) {
-    const size_t dims = words[0] >> 32 & 0xff;
-    if (words.size() < kWordsBeforeStrides + dims) return Malformed(peer.peer);
-    const auto shard = shards.find(static_cast<int>(words[0] & 0xffffffff));
-    if (shard != shards.end() && (words[0] & kDestinationBit) == side) {
-      SHERD_RETURN_IF_ERROR(
-          Pass(FaultPoint::kShardImport, group, Name(strategy)));
-      MemoryHandle handle;
-      std::copy_n(words.begin() + 1, kHandleWords, handle.words.begin());
-      SHERD_ASSIGN_OR_RETURN(const absl::Span<std::byte> bytes,
-                             memory.Import(peer.peer, handle));
-      const absl::Span<const uint64_t> strides =
-          words.subspan(kWordsBeforeStrides, dims);
-      shard->second = {.bytes = bytes,
-                       .origin = static_cast<int64_t>(words[1 + kHandleWords]),
-                       .strides = Dims(strides.begin(), strides.end())};
+    const uint64_t head = words[0];
+    const size_t dims = head >> 32 & 0xff;
+    const size_t handle_words = (head & kHandleBit) != 0 ? kHandleWords : 0;
+    const size_t before_strides = 1 + handle_words + 1;
+    if (words.size() < before_strides + dims) return Malformed(peer.peer);
+    if (handle_words > 0) {
+      handle.emplace();
+      std::copy_n(words.begin() + 1, kHandleWords, handle->words.begin());
+      bytes.reset();
     }
-    words.remove_prefix(kWordsBeforeStrides + dims);
+    if (!handle.has_value()) return Malformed(peer.peer);
+    const auto shard = shards.find(static_cast<int>(head & 0xffffffff));
+    if (shard != shards.end() && (head & kDestinationBit) == side) {
+      if (!bytes.has_value()) {
+        SHERD_RETURN_IF_ERROR(
+            Pass(FaultPoint::kShardImport, group, Name(strategy)));
+        SHERD_ASSIGN_OR_RETURN(bytes, memory.Import(peer.peer, *handle));
+      }
+      const absl::Span<const uint64_t> strides =
+          words.subspan(before_strides, dims);
+      shard->second = {
+          .bytes = *bytes,
+          .origin = static_cast<int64_t>(words[before_strides - 1]),
+          .strides = Dims(strides.begin(), strides.end())};
+    }
+    words.remove_prefix(before_strides + dims);
   }
   return shards;
 }

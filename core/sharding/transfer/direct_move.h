@@ -48,7 +48,8 @@ class DirectMove {
         sources_(sources),
         destinations_(destinations) {}
 
-  // Adds to `offer` which shards peers can reach, and handles of them. Without
+  // Adds to `offer` which shards peers can reach, and handles of them; not of
+  // destinations if they are many and peers can reach the sources. Without
   // `memory` a rank can take part if it has nothing to do.
   void Describe(PeerMemory* memory, DirectOffer& offer);
 

@@ -10,16 +10,19 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/synchronization/notification.h"
 #include "absl/time/time.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "sherd/core/base/error_info.h"
+#include "sherd/core/base/status_macros.h"
 #include "sherd/core/comm/channel/peer_memory.h"
 #include "sherd/core/comm/process_group.h"
 #include "sherd/core/sharding/plan/reshard_plan.h"
 #include "sherd/core/sharding/transfer/reshard_executor.h"
 #include "sherd/core/tensor/shape.h"
+#include "sherd/core/tensor/storage.h"
 #include "sherd/testing/faults.h"
 #include "sherd/testing/local_ranks.h"
 #include "sherd/testing/matchers.h"
@@ -67,6 +70,28 @@ class ThreadMemory final : public PeerMemory {
  private:
   const int rank_;
   const Filter filter_;
+};
+
+// Counts the handles that are made and imported.
+class CountedMemory final : public PeerMemory {
+ public:
+  explicit CountedMemory(int rank) : memory_(rank, nullptr) {}
+
+  std::optional<MemoryHandle> Export(const void* data, size_t bytes) override {
+    ++exports;
+    return memory_.Export(data, bytes);
+  }
+  absl::StatusOr<absl::Span<std::byte>> Import(
+      int peer, const MemoryHandle& handle) override {
+    ++imports;
+    return memory_.Import(peer, handle);
+  }
+
+  int exports = 0;
+  int imports = 0;
+
+ private:
+  ThreadMemory memory_;
 };
 
 // Lacks the last byte of the memory that peers claim to export.
@@ -341,6 +366,84 @@ TEST(DirectMoveTest, AGatherIsPushedAndAScatterPulled) {
     ASSERT_THAT(scatter.Run(group, Reach::kAll), IsOk());
     EXPECT_EQ(scatter.CountWrong(), 0);
     EXPECT_EQ(scatter.stats.strategy, TransferStrategy::kPulled);
+  });
+}
+
+// Each of `ranks` has `shards` rows of one byte each in one storage, `pitch`
+// bytes apart and in falling order, and gets all columns of the others as
+// shards of their own.
+absl::Status SwapRows(ProcessGroup& group, int shards, int64_t pitch,
+                      CountedMemory& counted, ReshardStats& stats) {
+  const int ranks = group.size();
+  const int64_t rows = int64_t{ranks} * shards;
+  const Dims size = {rows, ranks};
+  const Boxes from = Strips(size, 0, static_cast<int>(rows), ranks);
+  Boxes to;
+  for (int rank = 0; rank < ranks; ++rank) {
+    for (int64_t row = 0; row < rows; ++row) {
+      to.push_back({{{row, rank}, {1, 1}}, rank});
+    }
+  }
+  SHERD_ASSIGN_OR_RETURN(
+      const std::shared_ptr<Storage> storage,
+      Storage::Allocate(static_cast<size_t>(shards * pitch), HeapAllocator()));
+  auto* const bytes = static_cast<uint8_t*>(storage->data());
+  std::vector<SourceMemory> sources;
+  for (int i = 0; i < shards; ++i) {
+    const int row = i * ranks + group.rank();
+    uint8_t* const data = bytes + (shards - 1 - i) * pitch;
+    for (int c = 0; c < ranks; ++c) data[c] = static_cast<uint8_t>(row + 3 * c);
+    sources.push_back({.shard = row,
+                       .offsets = from[row].offsets,
+                       .strides = {ranks, 1},
+                       .data = data,
+                       .owner = storage,
+                       .storage = storage.get()});
+  }
+  std::vector<uint8_t> got(static_cast<size_t>(rows), 0xff);
+  std::vector<DestinationMemory> destinations;
+  for (int64_t row = 0; row < rows; ++row) {
+    const int index = static_cast<int>(group.rank() * rows + row);
+    destinations.push_back({.shard = index,
+                            .offsets = to[index].offsets,
+                            .strides = {1, 1},
+                            .data = &got[row]});
+  }
+  SHERD_ASSIGN_OR_RETURN(ReshardPlan plan,
+                         ReshardPlan::Create(from, to, group.rank()));
+  SHERD_RETURN_IF_ERROR(internal::RunReshardOver(
+      group, std::shared_ptr<PeerMemory>(std::shared_ptr<void>(), &counted),
+      "move",
+      ReshardExecutor::Create(std::move(plan), 1, ranks, sources, destinations,
+                              {.stats = &stats}),
+      {.fingerprint = 1}, std::nullopt));
+  for (int64_t row = 0; row < rows; ++row) {
+    EXPECT_EQ(got[row], static_cast<uint8_t>(row + 3 * group.rank()));
+  }
+  return absl::OkStatus();
+}
+
+TEST(DirectMoveTest, ShardsThatLieTogetherHaveOneHandle) {
+  RunLocalRanks(3, [&](ProcessGroup& group) {
+    ReshardStats stats;
+    // Few enough destinations to be written to: a handle each.
+    CountedMemory few(group.rank());
+    ASSERT_THAT(SwapRows(group, 20, 40, few, stats), IsOk());
+    EXPECT_EQ(few.exports, 1 + 40);
+    EXPECT_EQ(few.imports, 2);
+    EXPECT_EQ(stats.strategy, TransferStrategy::kPulled);
+    // Beyond that a rank is only read from.
+    CountedMemory many(group.rank());
+    ASSERT_THAT(SwapRows(group, 40, 40, many, stats), IsOk());
+    EXPECT_EQ(many.exports, 1);
+    EXPECT_EQ(many.imports, 2);
+    EXPECT_EQ(stats.strategy, TransferStrategy::kPulled);
+    EXPECT_EQ(stats.reason, TransferReason::kOnlySourcesReachable);
+    // Pages between shards that lie far apart are not mapped.
+    CountedMemory apart(group.rank());
+    ASSERT_THAT(SwapRows(group, 40, 1 << 20, apart, stats), IsOk());
+    EXPECT_EQ(apart.exports, 40);
+    EXPECT_EQ(apart.imports, 80);
   });
 }
 
