@@ -122,7 +122,9 @@ struct LatestStep {
 // is read as any other, and needs no other step; a file goes with the last step
 // that names it. Of a file of which a step would use less than a quarter, that
 // part is written again: so the files of a step have at most four times its
-// bytes.
+// bytes. Nor does a rank refer to more than 128 earlier files: where chunks
+// change once and then stay, what is of use of the smallest one is written
+// again, which is less than 1 % of the rank's bytes.
 //   All is written by the first save of an object, and by one whose names,
 //   dtypes, sizes or layouts are not those of the last save; and so does a rank
 //   that misses one of its files, as after RemoveAfter. After an error, the

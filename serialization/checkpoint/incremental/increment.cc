@@ -33,7 +33,7 @@ absl::StatusOr<Increment> Increment::Make(
     increment.KeepUnchanged(*base);
     increment.WriteScatteredShards();
     // After that, which leaves less of the files. It makes no extent more.
-    increment.GiveUpSparseFiles(*base);
+    increment.GiveUpFiles(*base);
     increment.NumberFiles(*base);
   }
   increment.PlaceParts();
@@ -76,7 +76,7 @@ void Increment::KeepUnchanged(const SavedChunks& base) {
   }
 }
 
-void Increment::GiveUpSparseFiles(const SavedChunks& base) {
+std::vector<int64_t> Increment::LiveBytes(const SavedChunks& base) const {
   std::vector<int64_t> live(base.files.size());
   for (size_t s = 0; s < plan_->shards.size(); ++s) {
     for (int64_t c = 0; c < plan_->shards[s].chunks; ++c) {
@@ -84,12 +84,32 @@ void Increment::GiveUpSparseFiles(const SavedChunks& base) {
       if (!written_[i]) live[places_[i].file] += ChunkLength(s, c);
     }
   }
-  for (size_t i = 0; i < places_.size(); ++i) {
-    if (written_[i]) continue;
-    const ManifestFile& file = base.files[places_[i].file];
+  return live;
+}
+
+void Increment::GiveUpFiles(const SavedChunks& base) {
+  const std::vector<int64_t> live = LiveBytes(base);
+  std::vector<size_t> kept;
+  for (size_t f = 0; f < base.files.size(); ++f) {
+    const ManifestFile& file = base.files[f];
     const int64_t data_bytes =
         file.size - file.data_begin - CrcTableBytes(file.chunks);
-    written_[i] = live[places_[i].file] < data_bytes / kMinLivePart;
+    if (live[f] > 0 && live[f] >= data_bytes / kMinLivePart) kept.push_back(f);
+  }
+  if (kept.size() > kMaxEarlierFiles) {
+    const auto last =
+        kept.begin() + static_cast<std::ptrdiff_t>(kMaxEarlierFiles);
+    std::nth_element(kept.begin(), last, kept.end(), [&](size_t a, size_t b) {
+      return std::pair(-live[a], a) < std::pair(-live[b], b);
+    });
+    kept.erase(last, kept.end());
+  }
+  std::vector<bool> is_kept(base.files.size());
+  for (const size_t f : kept) is_kept[f] = true;
+  for (size_t i = 0; i < places_.size(); ++i) {
+    if (!written_[i]) {
+      written_[i] = !is_kept[static_cast<size_t>(places_[i].file)];
+    }
   }
 }
 

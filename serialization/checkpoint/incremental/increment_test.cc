@@ -29,31 +29,36 @@ using ::testing::SizeIs;
 
 absl::Status NoProgress() { return absl::OkStatus(); }
 
-// A vector of so many chunks and a few bytes on one rank, and its saves one
-// after another, without files.
-class Vector {
+// Vectors of bytes on one rank, and their saves one after another, without
+// files.
+class Vectors {
  public:
-  explicit Vector(int64_t chunks)
-      : tensor_(
-            *Tensor::Zeros({chunks * kChunkBytes + 10}, {.dtype = kUInt8})) {
+  explicit Vectors(const std::vector<int64_t>& lengths) {
+    const auto owners = std::make_shared<const std::vector<OwnerRun>>(
+        std::vector<OwnerRun>{{}});
     SaveLayout layout;
     layout.placements = {"rank:0/cpu"};
-    layout.tensors = {{.name = "vector",
-                       .dtype = kUInt8,
-                       .layout = SavedLayout::Whole({tensor_.numel()}),
-                       .owners = std::make_shared<const std::vector<OwnerRun>>(
-                           std::vector<OwnerRun>{{}})}};
+    for (const int64_t bytes : lengths) {
+      tensors_.push_back(*Tensor::Zeros({bytes}, {.dtype = kUInt8}));
+      layout.tensors.push_back({.name = absl::StrCat("v", tensors_.size()),
+                                .dtype = kUInt8,
+                                .layout = SavedLayout::Whole({bytes}),
+                                .owners = owners});
+    }
     plan_ = std::make_shared<const SavePlan>(PlanOwnFile(layout, 0));
   }
 
-  void Change(int64_t chunk) {
-    ++tensor_.mutable_data_as<uint8_t>()[chunk * kChunkBytes];
+  void Change(int64_t chunk, size_t vector = 0) {
+    ++tensors_[vector].mutable_data_as<uint8_t>()[chunk * kChunkBytes];
   }
 
   // Returns what is written: the first chunk of each part and how many.
   std::vector<std::pair<int64_t, int64_t>> Save() {
     auto increment = Increment::Make(
-        plan_, base_.last(), [&](const PlannedShard&) { return tensor_; },
+        plan_, base_.last(),
+        [&](const PlannedShard& shard) {
+          return tensors_[static_cast<size_t>(shard.tensor)];
+        },
         NoProgress);
     EXPECT_THAT(increment, IsOk());
     std::vector<std::pair<int64_t, int64_t>> written;
@@ -76,7 +81,7 @@ class Vector {
   const std::vector<ManifestFile>& files() const { return base_.last()->files; }
 
  private:
-  Tensor tensor_;
+  std::vector<Tensor> tensors_;
   std::shared_ptr<const SavePlan> plan_;
   SaveBase base_;
   int saves_ = 0;
@@ -85,8 +90,19 @@ class Vector {
 
 using Written = std::vector<std::pair<int64_t, int64_t>>;
 
+int64_t ChunksOf(const Written& written) {
+  int64_t chunks = 0;
+  for (const auto& [first, count] : written) chunks += count;
+  return chunks;
+}
+
+// One of so many chunks and a few bytes.
+Vectors OneVector(int64_t chunks) {
+  return Vectors({chunks * kChunkBytes + 10});
+}
+
 TEST(IncrementTest, RunsOfChangedChunksAreWritten) {
-  Vector vector(6);
+  Vectors vector = OneVector(6);
   EXPECT_EQ(vector.Save(), (Written{{0, 7}}));
   EXPECT_TRUE(vector.is_planned());
   EXPECT_EQ(vector.Save(), Written{});
@@ -103,7 +119,7 @@ TEST(IncrementTest, RunsOfChangedChunksAreWritten) {
 }
 
 TEST(IncrementTest, AFileOfWhichLittleIsOfUseIsGivenUp) {
-  Vector vector(99);
+  Vectors vector = OneVector(99);
   vector.Save();
   // More than a quarter of the first file is left: 26 and 25 chunks, and the
   // bytes at the end. Then less.
@@ -119,7 +135,7 @@ TEST(IncrementTest, AFileOfWhichLittleIsOfUseIsGivenUp) {
 }
 
 TEST(IncrementTest, AShardOfVeryManyExtentsIsWrittenWhole) {
-  Vector vector(160);
+  Vectors vector = OneVector(160);
   vector.Save();
   // Each change makes two extents more, the first one: 80 of 161 chunks.
   for (int64_t i = 0; i < 40; ++i) vector.Change(4 * i);
@@ -130,55 +146,39 @@ TEST(IncrementTest, AShardOfVeryManyExtentsIsWrittenWhole) {
 }
 
 TEST(IncrementTest, AShardThatIsWrittenWholeMayLeaveLittleOfAFile) {
-  const auto owners =
-      std::make_shared<const std::vector<OwnerRun>>(std::vector<OwnerRun>{{}});
-  std::vector<Tensor> tensors;
-  SaveLayout layout;
-  layout.placements = {"rank:0/cpu"};
-  for (const int64_t chunks : {160, 10}) {
-    tensors.push_back(
-        *Tensor::Zeros({chunks * kChunkBytes}, {.dtype = kUInt8}));
-    layout.tensors.push_back(
-        {.name = absl::StrCat("vector", tensors.size()),
-         .dtype = kUInt8,
-         .layout = SavedLayout::Whole({tensors.back().numel()}),
-         .owners = owners});
-  }
-  const auto plan = std::make_shared<const SavePlan>(PlanOwnFile(layout, 0));
-  SaveBase base;
-  // Returns how many chunks are written.
-  const auto save = [&]() -> int64_t {
-    auto increment = Increment::Make(
-        plan, base.last(),
-        [&](const PlannedShard& shard) {
-          return tensors[static_cast<size_t>(shard.tensor)];
-        },
-        NoProgress);
-    EXPECT_THAT(increment, IsOk());
-    const int64_t chunks = increment->file().chunks;
-    const ManifestFile file = {
-        .name = "file",
-        .size = 4096 + increment->file().data_bytes + CrcTableBytes(chunks),
-        .data_begin = 4096,
-        .chunks = chunks};
-    base.Set(std::move(*increment)
-                 .Finish("path", true, file, std::vector<uint32_t>(chunks)));
-    return chunks;
-  };
-  const auto change = [&](int64_t chunk) {
-    ++tensors[0].mutable_data_as<uint8_t>()[chunk * kChunkBytes];
-  };
-  EXPECT_EQ(save(), 170);
-  for (int64_t i = 0; i < 40; ++i) change(4 * i);
-  EXPECT_EQ(save(), 40);
+  Vectors vectors({160 * kChunkBytes, 10 * kChunkBytes});
+  EXPECT_EQ(ChunksOf(vectors.Save()), 170);
+  for (int64_t i = 0; i < 40; ++i) vectors.Change(4 * i);
+  EXPECT_EQ(ChunksOf(vectors.Save()), 40);
   // Of the first file the other vector is left, 10 of 170 chunks.
-  change(2);
-  EXPECT_EQ(save(), 170);
-  EXPECT_THAT(base.last()->files, SizeIs(1));
+  vectors.Change(2);
+  EXPECT_EQ(ChunksOf(vectors.Save()), 170);
+  EXPECT_THAT(vectors.files(), SizeIs(1));
+}
+
+// Each save leaves a file of which all is of use, for ever.
+TEST(IncrementTest, ARankRefersToABoundedNumberOfFiles) {
+  constexpr size_t kVectors = 400;
+  Vectors vectors(std::vector<int64_t>(kVectors, 16));
+  vectors.Save();
+  // As long as a quarter of the first file is of use.
+  for (size_t i = 0; i < kVectors * 3 / 4; ++i) {
+    vectors.Change(0, i);
+    const Written written = vectors.Save();
+    if (i < kMaxEarlierFiles) {
+      EXPECT_EQ(ChunksOf(written), 1) << i;
+      EXPECT_THAT(vectors.files(), SizeIs(i + 2));
+      continue;
+    }
+    // And what one of the smallest had.
+    EXPECT_GE(ChunksOf(written), 2) << i;
+    EXPECT_LE(ChunksOf(written), 4) << i;
+    EXPECT_THAT(vectors.files(), SizeIs(1 + kMaxEarlierFiles));
+  }
 }
 
 TEST(IncrementTest, AShardOfFewExtentsIsNot) {
-  Vector vector(60);
+  Vectors vector = OneVector(60);
   vector.Save();
   for (int64_t i = 0; i < 30; ++i) vector.Change(2 * i);
   EXPECT_THAT(vector.Save(), SizeIs(30));
