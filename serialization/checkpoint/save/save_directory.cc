@@ -31,6 +31,9 @@ namespace {
 
 // A manifest is written in blocks of this size.
 constexpr size_t kStageBytes = size_t{1} << 20;
+// One that was frozen, and whose lease another has taken over, removes at most
+// so many files when it wakes.
+constexpr size_t kFilesPerCheck = 16;
 
 // The result of a sync of directories, with what to do where there is none.
 absl::Status WithAdvice(const absl::Status& synced) {
@@ -147,14 +150,16 @@ absl::Status SaveDirectory::RemoveLeftovers(uint64_t id) {
       unused.push_back(name);
     }
   }
+  if (unused.empty() || !ManifestWillLast()) return absl::OkStatus();
   return RemoveUnused(unused);
 }
 
+// Of another holder nothing may go, whatever this one knows.
 absl::Status SaveDirectory::RemoveUnused(
     const std::vector<std::string>& names) {
-  if (names.empty() || !ManifestWillLast()) return absl::OkStatus();
-  for (const std::string& name : names) {
-    RemoveOldFile(name);
+  for (size_t i = 0; i < names.size(); ++i) {
+    if (i % kFilesPerCheck == 0) SHERD_RETURN_IF_ERROR(lease_->Check());
+    RemoveOldFile(names[i]);
     SHERD_RETURN_IF_ERROR(progress_());
   }
   return absl::OkStatus();
@@ -199,29 +204,28 @@ void SaveDirectory::ListReplaced(int rank, int world_size) {
 
 void SaveDirectory::RemoveExpired() {
   if (!shared_) return;
-  // Of another holder nothing may go, whatever this one knows.
-  const absl::Status held = lease_->Check();
-  if (!held.ok()) {
-    SHERD_LOG(kWarning) << "old files stay: " << held.ToString();
-    return;
+  if (const absl::Status status = RemoveExpiredAndUnused(); !status.ok()) {
+    SHERD_LOG(kWarning) << "old files stay: " << status.ToString();
   }
-  const bool removed = RemoveExpiredSteps();
-  if (!index_->complete()) return;
+}
+
+absl::Status SaveDirectory::RemoveExpiredAndUnused() {
+  SHERD_ASSIGN_OR_RETURN(const bool removed, RemoveExpiredSteps());
+  if (!index_->complete()) return absl::OkStatus();
   const absl::flat_hash_set<std::string> in_use = index_->in_use();
   std::vector<std::string> unused;
   for (const std::string& name : replaced_) {
     if (!in_use.contains(name)) unused.push_back(name);
   }
   // The switch itself has been made durable.
-  if (unused.empty() || ((removed || !sync_) && !ManifestWillLast())) return;
-  for (const std::string& name : unused) {
-    RemoveOldFile(name);
-    if (!progress_().ok()) return;
+  if (unused.empty() || ((removed || !sync_) && !ManifestWillLast())) {
+    return absl::OkStatus();
   }
+  return RemoveUnused(unused);
 }
 
 // Returns whether there were any.
-bool SaveDirectory::RemoveExpiredSteps() {
+absl::StatusOr<bool> SaveDirectory::RemoveExpiredSteps() {
   if (!target_.step.has_value()) return false;
   bool removed = false;
   for (const int64_t step :
@@ -230,12 +234,13 @@ bool SaveDirectory::RemoveExpiredSteps() {
     const absl::StatusOr<FileKind> pin =
         files_.KindOf(JoinPath(path_, StepPinName(step)));
     if (!pin.ok() || *pin != FileKind::kNone) continue;
+    SHERD_RETURN_IF_ERROR(lease_->Check());
     if (const absl::Status status = RemoveStep(step); !status.ok()) {
       SHERD_LOG(kWarning) << "an old step stays: " << status.ToString();
       continue;
     }
     removed = true;
-    if (!progress_().ok()) break;
+    SHERD_RETURN_IF_ERROR(progress_());
   }
   return removed;
 }
@@ -264,6 +269,7 @@ absl::Status SaveDirectory::RemoveStepsAfter(int64_t step,
   if (later.empty()) return absl::OkStatus();
   std::reverse(later.begin(), later.end());
   for (const int64_t number : later) {
+    SHERD_RETURN_IF_ERROR(lease_->Check());
     SHERD_RETURN_IF_ERROR(RemoveStep(number));
     SHERD_RETURN_IF_ERROR(progress_());
   }

@@ -80,7 +80,9 @@ class SaveDirectory {
   // Rank 0, after the switch, with the lease: where there are other manifests,
   // removes those of the steps that are over by the retention, and then, once
   // that is durable, those of the files from ListReplaced() that no manifest
-  // names. What cannot be removed stays, with a warning.
+  // names. What cannot be removed stays, with a warning; so does all the rest
+  // once the lease is lost, which is checked before each manifest and each
+  // batch of files.
   void RemoveExpired();
 
   // Rank 0, after the switch or an error.
@@ -90,6 +92,7 @@ class SaveDirectory {
   // steps above `step`, the largest first, and then, once that is durable, the
   // files that no manifest names. A directory that is not there has none.
   //   kFailedPrecondition  One of them is pinned; nothing was removed.
+  //   kAborted             Also if the lease was lost; some may be removed.
   absl::Status RemoveStepsAfter(int64_t step, absl::Duration lease_duration);
 
   // Each rank, after the switch, if by rank 0 the manifest is the only one:
@@ -107,7 +110,8 @@ class SaveDirectory {
   absl::Status RemoveUnused(const std::vector<std::string>& names);
   absl::StatusOr<std::vector<std::string>> Refresh();
   absl::Status Place(const std::string& staged, const std::string& bytes);
-  bool RemoveExpiredSteps();
+  absl::Status RemoveExpiredAndUnused();
+  absl::StatusOr<bool> RemoveExpiredSteps();
   absl::Status RemoveStep(int64_t step);
   bool ManifestWillLast();
   void RemoveOldFile(const std::string& name);

@@ -400,30 +400,6 @@ TEST_F(CheckpointSeriesTest, AFileInPlaceOfTheDirectoryIsNoEmptySeries) {
   EXPECT_THAT(Latest(), StatusIs(absl::StatusCode::kNotFound));
 }
 
-TEST_F(CheckpointSeriesTest, AnotherHolderOfTheLeaseIsNamedAndNothingGoes) {
-  ASSERT_THAT(Save(1, {1, 2}), IsOk());
-  SHERD_ASSERT_OK_AND_ASSIGN(
-      const auto lease,
-      CheckpointLease::Take(FileSystem::Posix(), path_, "0123456789abcdef"));
-  EXPECT_THAT(Save(1, {3}, {.keep_last = 1}),
-              StatusIs(absl::StatusCode::kAborted));
-  EXPECT_EQ(StepsIn(path_), (std::set<int64_t>{1, 2}));
-}
-
-// The lease is lost after the switch: what this save knows may be wrong.
-TEST_F(CheckpointSeriesTest, WhoHasLostTheLeaseRemovesNothing) {
-  ASSERT_THAT(Save(1, {1}), IsOk());
-  {
-    const CallAt lose(
-        "file/sync_directory",
-        [this] { std::filesystem::remove(JoinPath(path_, kLeaseFileName)); },
-        // The first is for the data file.
-        {.nth = 2, .subject = path_});
-    EXPECT_THAT(Save(1, {2}, {.keep_last = 1}), IsOk());
-  }
-  ExpectExactly(path_, 1, {1, 2});
-}
-
 TEST_F(CheckpointSeriesTest, APlainCheckpointLivesBesideTheSteps) {
   ASSERT_THAT(Save(2, {1, 2}), IsOk());
   const auto save_plain = [&](int seed) {
