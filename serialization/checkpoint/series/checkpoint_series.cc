@@ -32,20 +32,29 @@ absl::Status CheckOptions(const std::string& directory,
                           const SeriesOptions& options) {
   if (directory.empty()) {
     return absl::InvalidArgumentError(
-        "open series: expected a directory, got an empty path");
+        "expected a directory, got an empty path");
   }
   if (options.copy_to == directory) {
     return absl::InvalidArgumentError(
-        absl::StrCat("open series ", Quoted(directory),
-                     ": copy_to is the same directory, expected another one"));
+        "copy_to is the same directory, expected another one");
   }
   if (options.keep_last < 0 || options.keep_every < 0) {
     return absl::InvalidArgumentError(
-        absl::StrCat("open series ", Quoted(directory),
-                     ": expected keep_last and keep_every of 0 or more, got ",
+        absl::StrCat("expected keep_last and keep_every of 0 or more, got ",
                      options.keep_last, " and ", options.keep_every));
   }
   return absl::OkStatus();
+}
+
+// What all ranks must open alike: where files go, and when; and what decides
+// which collectives a save has. Others wait in these until the timeout.
+std::string DescribeSeries(const std::string& directory,
+                           const SeriesOptions& options) {
+  return absl::StrCat("directory ", PrintableLine(directory), "\ncopy_to ",
+                      PrintableLine(options.copy_to), "\nkeep_last ",
+                      options.keep_last, "\nkeep_every ", options.keep_every,
+                      "\nincremental ", options.incremental ? "true" : "false",
+                      "\n");
 }
 
 }  // namespace
@@ -254,10 +263,15 @@ CheckpointSeries::~CheckpointSeries() = default;
 absl::StatusOr<CheckpointSeries> CheckpointSeries::Open(
     std::string directory, std::shared_ptr<ProcessGroup> group,
     SeriesOptions options) {
-  SHERD_RETURN_IF_ERROR(CheckOptions(directory, options));
   if (group == nullptr) {
     SHERD_ASSIGN_OR_RETURN(group, DefaultGroup());
   }
+  const std::string text = absl::StrCat("open series ", Quoted(directory));
+  const auto describe = [&] { return DescribeSeries(directory, options); };
+  SHERD_RETURN_IF_ERROR(Agree(*group, {kOperation, text},
+                              CheckOptions(directory, options),
+                              {Fingerprint().Add(describe()).value(), describe},
+                              {.timeout = options.save.timeout}));
   auto state = std::make_unique<State>();
   state->directory = std::move(directory);
   state->group = std::move(group);

@@ -191,6 +191,35 @@ TEST_F(CheckpointSeriesTest, AStepMustBeANumberOnWhichRanksAgree) {
   });
 }
 
+// Otherwise some ranks would wait for the others until the timeout.
+TEST_F(CheckpointSeriesTest, RanksThatOpenItDifferentlyAllLearnOfIt) {
+  struct Case {
+    std::string directory;
+    SeriesOptions options;
+    // What the message has of rank 1 and of the others.
+    std::string shown;
+    std::string other;
+  };
+  for (const Case& each : std::vector<Case>{
+           {path_ + "x", {}, path_ + "x", "directory " + path_},
+           {path_, {.copy_to = second_}, "copy_to " + second_, "copy_to "},
+           {path_, {.keep_last = 3}, "keep_last 3", "keep_last 0"},
+           {path_, {.keep_every = 4}, "keep_every 4", "keep_every 0"},
+           {path_, {.incremental = true}, "incremental true", "false"}}) {
+    SCOPED_TRACE(each.shown);
+    RunLocalRanks(3, [&](ProcessGroup& group) {
+      const bool differs = group.rank() == 1;
+      EXPECT_THAT(
+          CheckpointSeries::Open(differs ? each.directory : path_, nullptr,
+                                 differs ? each.options : SeriesOptions()),
+          StatusIs(absl::StatusCode::kInvalidArgument,
+                   AllOf(HasSubstr("open series"), HasSubstr(each.shown),
+                         HasSubstr(each.other), HasSubstr("rank 1"))));
+    });
+  }
+  EXPECT_FALSE(std::filesystem::exists(path_));
+}
+
 TEST_F(CheckpointSeriesTest, WithoutStepsThereIsNoLatestOne) {
   EXPECT_THAT(Latest(), StatusIs(absl::StatusCode::kNotFound));
   EXPECT_THAT(ListSteps(path_), IsOkAndHolds(IsEmpty()));
