@@ -196,32 +196,15 @@ absl::StatusOr<std::shared_ptr<const SavePlan>> KeptPlans::PlanFor(
     const std::shared_ptr<ProcessGroup>& group,
     const std::map<std::string, ShardedTensor>& tensors, bool find_replicas) {
   Key key = KeyOf(tensors, find_replicas);
-  {
-    absl::MutexLock lock(&mutex_);
-    auto& plans = plans_[group];
-    const auto known =
-        std::find_if(plans.begin(), plans.end(),
-                     [&](const auto& entry) { return entry.first == key; });
-    if (known != plans.end()) {
-      plans.splice(plans.begin(), plans, known);
-      return known->second;
-    }
-  }
-  SHERD_ASSIGN_OR_RETURN(Plan plan, MakePlan(*group, tensors, find_replicas));
-  absl::MutexLock lock(&mutex_);
+  const auto has_key = [&key](const std::shared_ptr<const Entry>& entry) {
+    return entry->key == key;
+  };
+  if (const auto known = plans_.Find(group, has_key)) return (*known)->plan;
+  SHERD_ASSIGN_OR_RETURN(std::shared_ptr<const SavePlan> plan,
+                         MakePlan(*group, tensors, find_replicas));
   ++plans_made_;
-  for (auto it = plans_.begin(); it != plans_.end();) {
-    it = it->first.expired() ? plans_.erase(it) : std::next(it);
-  }
-  auto& plans = plans_[group];
-  plans.emplace_front(std::move(key), plan);
-  if (plans.size() > kPlansPerGroup) plans.pop_back();
+  plans_.Keep(group, std::make_shared<const Entry>(Entry{key, plan}), has_key);
   return plan;
-}
-
-int64_t KeptPlans::plans_made() const {
-  absl::MutexLock lock(&mutex_);
-  return plans_made_;
 }
 
 }  // namespace sherd

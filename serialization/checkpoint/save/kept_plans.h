@@ -1,21 +1,20 @@
 #ifndef SHERD_SERIALIZATION_CHECKPOINT_SAVE_KEPT_PLANS_H_
 #define SHERD_SERIALIZATION_CHECKPOINT_SAVE_KEPT_PLANS_H_
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <list>
 #include <map>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
-#include "absl/synchronization/mutex.h"
 #include "sherd/core/comm/process_group.h"
 #include "sherd/core/sharding/sharded_tensor.h"
 #include "sherd/core/tensor/box.h"
+#include "sherd/serialization/checkpoint/save/last_of_groups.h"
 #include "sherd/serialization/checkpoint/save/manifest_plan.h"
 #include "sherd/serialization/checkpoint/save/save_layout.h"
 #include "sherd/serialization/checkpoint/save/save_plan.h"
@@ -60,17 +59,14 @@ SavePlan PlanOwnFile(const SaveLayout& layout, int rank);
 // The plans of the last saves of each group: a program that saves the same
 // tensors again and again plans once.
 //
-// Memory. Up to kPlansPerGroup plans per group, each some 300 bytes per tensor
-// and, if replicas are compared, per box that this rank holds with others. On
-// rank 0 twice that, the boxes of tensors that are not chunked in a regular
-// way, and what PlanManifest takes. Those of a group that is gone go with the
-// next plan.
+// Memory. As LastOfGroups; each plan some 300 bytes per tensor and, if replicas
+// are compared, per box that this rank holds with others. On rank 0 twice that,
+// the boxes of tensors that are not chunked in a regular way, and what
+// PlanManifest takes.
 //
 // Threads. Safe.
 class KeptPlans {
  public:
-  static constexpr size_t kPlansPerGroup = 4;
-
   // Those of this process. Lives forever.
   static KeptPlans& Get();
 
@@ -83,7 +79,7 @@ class KeptPlans {
       const std::map<std::string, ShardedTensor>& tensors, bool find_replicas);
 
   // How many plans this process has made.
-  int64_t plans_made() const;
+  int64_t plans_made() const { return plans_made_; }
 
  private:
   // What a plan depends on: names, and what identifies each tensor's layout,
@@ -94,17 +90,16 @@ class KeptPlans {
 
     friend bool operator==(const Key&, const Key&) = default;
   };
-  using Plan = std::shared_ptr<const SavePlan>;
-  using GroupRef = std::weak_ptr<ProcessGroup>;
+  struct Entry {
+    Key key;
+    std::shared_ptr<const SavePlan> plan;
+  };
 
   static Key KeyOf(const std::map<std::string, ShardedTensor>& tensors,
                    bool find_replicas);
 
-  mutable absl::Mutex mutex_;
-  // The last used one first.
-  std::map<GroupRef, std::list<std::pair<Key, Plan>>, std::owner_less<GroupRef>>
-      plans_ ABSL_GUARDED_BY(mutex_);
-  int64_t plans_made_ ABSL_GUARDED_BY(mutex_) = 0;
+  LastOfGroups<std::shared_ptr<const Entry>> plans_;
+  std::atomic<int64_t> plans_made_ = 0;
 };
 
 }  // namespace sherd

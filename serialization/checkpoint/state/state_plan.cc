@@ -1,6 +1,7 @@
 #include "sherd/serialization/checkpoint/state/state_plan.h"
 
 #include <algorithm>
+#include <map>
 #include <optional>
 #include <tuple>
 #include <utility>
@@ -298,27 +299,18 @@ KeptStatePlans& KeptStatePlans::Get() {
 KeptStatePlans::Plan KeptStatePlans::Find(
     const std::shared_ptr<ProcessGroup>& group, uint64_t structure) {
   const size_t rank = static_cast<size_t>(group->rank());
-  absl::MutexLock lock(&mutex_);
-  std::list<Plan>& plans = plans_[group];
-  const auto known = std::find_if(
-      plans.begin(), plans.end(),
-      [&](const Plan& plan) { return plan->structures[rank] == structure; });
-  if (known == plans.end()) return nullptr;
-  plans.splice(plans.begin(), plans, known);
-  return *known;
+  return plans_
+      .Find(
+          group,
+          [&](const Plan& plan) { return plan->structures[rank] == structure; })
+      .value_or(nullptr);
 }
 
 void KeptStatePlans::Keep(const std::shared_ptr<ProcessGroup>& group,
-                          Plan plan) {
-  absl::MutexLock lock(&mutex_);
-  for (auto it = plans_.begin(); it != plans_.end();) {
-    it = it->first.expired() ? plans_.erase(it) : std::next(it);
-  }
-  std::list<Plan>& plans = plans_[group];
-  plans.remove_if(
-      [&](const Plan& kept) { return kept->structures == plan->structures; });
-  plans.push_front(std::move(plan));
-  if (plans.size() > kPlansPerGroup) plans.pop_back();
+                          const Plan& plan) {
+  plans_.Keep(group, plan, [&plan](const Plan& kept) {
+    return kept->structures == plan->structures;
+  });
 }
 
 }  // namespace sherd

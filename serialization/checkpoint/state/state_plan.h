@@ -3,18 +3,14 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <list>
-#include <map>
 #include <memory>
 #include <string>
 #include <variant>
 #include <vector>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "absl/synchronization/mutex.h"
 #include "absl/types/span.h"
 #include "sherd/core/comm/process_group.h"
 #include "sherd/core/sharding/shard_metadata.h"
@@ -25,6 +21,7 @@
 #include "sherd/core/tensor/dtype.h"
 #include "sherd/core/tensor/shape.h"
 #include "sherd/core/tensor/tensor.h"
+#include "sherd/serialization/checkpoint/save/last_of_groups.h"
 
 namespace sherd {
 
@@ -127,30 +124,24 @@ absl::StatusOr<std::shared_ptr<const StatePlan>> MakeStatePlan(
 
 // The last plans of each group, for steady states.
 //
-// Memory. Up to kPlansPerGroup per group, each some 200 bytes per name, and the
-// metadata of tensors that are not direct: those that are not sharded share it
-// where they are alike. Those of a group that is gone go with the next plan.
+// Memory. As LastOfGroups; each plan some 200 bytes per name, and the metadata
+// of tensors that are not direct: those that are not sharded share it where
+// they are alike.
 //
 // Threads. Safe.
 class KeptStatePlans {
  public:
   using Plan = std::shared_ptr<const StatePlan>;
-  static constexpr size_t kPlansPerGroup = 4;
 
   // Those of this process. Lives forever.
   static KeptStatePlans& Get();
 
   // The last plan in which this rank has that structure; null if there is none.
   Plan Find(const std::shared_ptr<ProcessGroup>& group, uint64_t structure);
-  void Keep(const std::shared_ptr<ProcessGroup>& group, Plan plan);
+  void Keep(const std::shared_ptr<ProcessGroup>& group, const Plan& plan);
 
  private:
-  using GroupRef = std::weak_ptr<ProcessGroup>;
-
-  absl::Mutex mutex_;
-  // The last used one first.
-  std::map<GroupRef, std::list<Plan>, std::owner_less<GroupRef>> plans_
-      ABSL_GUARDED_BY(mutex_);
+  LastOfGroups<Plan> plans_;
 };
 
 }  // namespace sherd
