@@ -77,7 +77,7 @@ struct SaveOptions {
   // written: see "Replicas". The same on all ranks.
   bool check_replicas = false;
   // Of a StateDict: names of values that are each rank's own, with all that is
-  // below them. A map of tensors has none.
+  // below them. The same on all ranks, in any order. A map of tensors has none.
   std::vector<std::string> per_rank = {};
   // Set on success, if given.
   CheckpointStats* stats = nullptr;
@@ -189,6 +189,9 @@ absl::Status SaveCheckpoint(const std::string& path,
 //
 //     SaveCheckpoint("ckpt", state, group, {.per_rank = {"rng"}});
 //
+// One of nothing is written StateDict{}: of a plain {} the compiler cannot say
+// whether it is a state or a map of tensors.
+//
 // Collective, as above, but ranks may have different names, as those of
 // pipeline stages. What several ranks have under one name is one thing:
 //
@@ -213,7 +216,7 @@ absl::Status SaveCheckpoint(const std::string& path,
 //                        it, a rank that is none has it, or its group is not
 //                        within `group`. A tensor's name begins with "sherd.".
 //                        A name in per_rank is malformed, or has a sharded
-//                        tensor below it.
+//                        tensor below it; or ranks have different ones.
 //   kResourceExhausted   The values of a rank have more than 2^30 bytes, or
 //                        would take more than 2^33 when loaded.
 //

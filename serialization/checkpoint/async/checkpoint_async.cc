@@ -38,13 +38,9 @@ absl::StatusOr<SaveHandle> SaveCheckpointAsync(
   if (group == nullptr) {
     SHERD_ASSIGN_OR_RETURN(group, DefaultGroup());
   }
-  // Borrowed, not counted: the call copies the handles.
-  return StartAsyncSave({.path = path,
-                         .tensors = std::shared_ptr<const SaveJob::Tensors>(
-                             std::shared_ptr<const void>(), &tensors),
-                         .group = std::move(group),
-                         .options = options.save},
-                        {.staging_budget = options.staging_budget});
+  return StartAsyncSave(
+      SaveJobOf(path, tensors, std::move(group), options.save),
+      {.staging_budget = options.staging_budget});
 }
 
 absl::StatusOr<SaveHandle> SaveCheckpointAsync(
@@ -53,9 +49,10 @@ absl::StatusOr<SaveHandle> SaveCheckpointAsync(
   if (group == nullptr) {
     SHERD_ASSIGN_OR_RETURN(group, DefaultGroup());
   }
-  SHERD_ASSIGN_OR_RETURN(const auto tensors,
+  SHERD_ASSIGN_OR_RETURN(SaveJob job,
                          CollectTensors(path, state, group, options.save));
-  return SaveCheckpointAsync(path, tensors, std::move(group), options);
+  return StartAsyncSave(std::move(job),
+                        {.staging_budget = options.staging_budget});
 }
 
 absl::Status FlushSaves(std::shared_ptr<ProcessGroup> group) {

@@ -105,6 +105,7 @@ absl::Status GroupSaves::Prepare(
         absl::StrCat("AsyncSaveOptions::staging_budget is ", budget,
                      ", expected 0 or more"));
   }
+  SHERD_RETURN_IF_ERROR(job.failure);
   SHERD_RETURN_IF_ERROR(CheckTensors(*tensors, *job.group));
   SHERD_ASSIGN_OR_RETURN(prepared.plan,
                          KeptPlans::Get().PlanFor(job.group, *tensors,

@@ -21,12 +21,7 @@ absl::Status SaveCheckpoint(const std::string& path,
   if (group == nullptr) {
     SHERD_ASSIGN_OR_RETURN(group, DefaultGroup());
   }
-  // Borrowed, not counted: the call outlives the save.
-  return RunSave({.path = path,
-                  .tensors = std::shared_ptr<const SaveJob::Tensors>(
-                      std::shared_ptr<const void>(), &tensors),
-                  .group = std::move(group),
-                  .options = options});
+  return RunSave(SaveJobOf(path, tensors, std::move(group), options));
 }
 
 }  // namespace sherd

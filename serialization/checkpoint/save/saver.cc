@@ -29,6 +29,16 @@ constexpr size_t kMaxGatheredSums = size_t{64} << 10;
 
 }  // namespace
 
+SaveJob SaveJobOf(const std::string& path, const SaveJob::Tensors& tensors,
+                  std::shared_ptr<ProcessGroup> group,
+                  const SaveOptions& options) {
+  return {.path = path,
+          .tensors = std::shared_ptr<const SaveJob::Tensors>(
+              std::shared_ptr<const void>(), &tensors),
+          .group = std::move(group),
+          .options = options};
+}
+
 std::string Saver::LabelOf(const std::string& path) {
   return absl::StrCat("save \"", PrintableLine(path), "\"");
 }
@@ -88,6 +98,7 @@ void Saver::BeginStep(size_t note_bytes) {
 // on since with it ranks remove files of the old checkpoint without a sync of
 // their own, as rank 0 has made the switch durable.
 absl::Status Saver::Prepare() {
+  SHERD_RETURN_IF_ERROR(job_.failure);
   SHERD_RETURN_IF_ERROR(CheckTarget());
   SHERD_RETURN_IF_ERROR(MakePlan());
   agreed_ = static_cast<int64_t>(plan_->fingerprint);

@@ -47,6 +47,8 @@ struct SaveJob {
   std::shared_ptr<const Tensors> tensors;
   std::shared_ptr<ProcessGroup> group;
   SaveOptions options;
+  // What went wrong on this rank before: the save fails with it on all ranks.
+  absl::Status failure = {};
   // Null: Saver prepares the save. Otherwise the tensors need have no elements,
   // and may belong to another group of the same ranks.
   std::shared_ptr<const PreparedSave> prepared;
@@ -63,6 +65,11 @@ struct SaveJob {
   // Which manifest of the directory; the step is the same on all ranks.
   SaveTarget target = {};
 };
+
+// A job that borrows `tensors`.
+SaveJob SaveJobOf(const std::string& path, const SaveJob::Tensors& tensors,
+                  std::shared_ptr<ProcessGroup> group,
+                  const SaveOptions& options);
 
 // One rank's part of one save: see SaveCheckpoint. All ranks create one alike.
 //

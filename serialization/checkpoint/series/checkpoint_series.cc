@@ -96,15 +96,20 @@ struct CheckpointSeries::State {
     return directories;
   }
   // Borrows `tensors`.
-  SaveJob JobOf(int64_t step, const SaveJob::Tensors& tensors) const {
-    return {.path = directory,
-            .tensors = std::shared_ptr<const SaveJob::Tensors>(
-                std::shared_ptr<const void>(), &tensors),
-            .group = group,
-            .options = options.save,
-            .base = base,
-            .target = {.step = step, .retention = retention(), .index = index}};
+  SaveJob JobOf(const SaveJob::Tensors& tensors) const {
+    return SaveJobOf(directory, tensors, group, options.save);
   }
+  absl::StatusOr<SaveJob> JobOf(const StateDict& state) const {
+    return CollectTensors(directory, state, group, options.save);
+  }
+  // That of a step.
+  SaveJob AsStep(int64_t step, SaveJob job) const {
+    job.base = base;
+    job.target = {.step = step, .retention = retention(), .index = index};
+    return job;
+  }
+  absl::Status Save(int64_t step, SaveJob job);
+  absl::StatusOr<SaveHandle> SaveAsync(int64_t step, SaveJob job);
   // Waits until no save and no copy is at work, which may still read files that
   // the next one removes; the error of the last SaveAsync, once. Collective if
   // there was one.
@@ -288,46 +293,50 @@ absl::StatusOr<CheckpointSeries> CheckpointSeries::Open(
   return CheckpointSeries(std::move(state));
 }
 
-absl::Status CheckpointSeries::Save(
-    int64_t step, const std::map<std::string, ShardedTensor>& tensors) {
-  StepCopier* const copier = state_->copier.get();
-  SHERD_RETURN_IF_ERROR(state_->Settle());
-  SHERD_RETURN_IF_ERROR(RunSave(state_->JobOf(step, tensors)));
+absl::Status CheckpointSeries::State::Save(int64_t step, SaveJob job) {
+  SHERD_RETURN_IF_ERROR(Settle());
+  SHERD_RETURN_IF_ERROR(RunSave(AsStep(step, std::move(job))));
   if (copier == nullptr) return absl::OkStatus();
   const absl::Status copied = copier->TakeError();
   copier->Start(step);
   return copied;
 }
 
+absl::StatusOr<SaveHandle> CheckpointSeries::State::SaveAsync(int64_t step,
+                                                              SaveJob job) {
+  AsyncJobOptions beside = {.staging_budget = options.staging_budget};
+  if (copier != nullptr) {
+    // Of a Save: it may still read files that this save removes.
+    if (!pending.has_value()) copier->Wait();
+    beside.ended = [copier = copier, step](const absl::Status& saved) {
+      if (saved.ok()) copier->Run(step);
+    };
+  }
+  saves_beside = true;
+  SHERD_ASSIGN_OR_RETURN(pending,
+                         StartAsyncSave(AsStep(step, std::move(job)), beside));
+  return *pending;
+}
+
+absl::Status CheckpointSeries::Save(
+    int64_t step, const std::map<std::string, ShardedTensor>& tensors) {
+  return state_->Save(step, state_->JobOf(tensors));
+}
+
 absl::Status CheckpointSeries::Save(int64_t step, const StateDict& state) {
-  SHERD_ASSIGN_OR_RETURN(const auto tensors,
-                         CollectTensors(state_->directory, state, state_->group,
-                                        state_->options.save));
-  return Save(step, tensors);
+  SHERD_ASSIGN_OR_RETURN(SaveJob job, state_->JobOf(state));
+  return state_->Save(step, std::move(job));
 }
 
 absl::StatusOr<SaveHandle> CheckpointSeries::SaveAsync(
     int64_t step, const std::map<std::string, ShardedTensor>& tensors) {
-  AsyncJobOptions options = {.staging_budget = state_->options.staging_budget};
-  if (state_->copier != nullptr) {
-    // Of a Save: it may still read files that this save removes.
-    if (!state_->pending.has_value()) state_->copier->Wait();
-    options.ended = [copier = state_->copier, step](const absl::Status& saved) {
-      if (saved.ok()) copier->Run(step);
-    };
-  }
-  state_->saves_beside = true;
-  SHERD_ASSIGN_OR_RETURN(state_->pending,
-                         StartAsyncSave(state_->JobOf(step, tensors), options));
-  return *state_->pending;
+  return state_->SaveAsync(step, state_->JobOf(tensors));
 }
 
 absl::StatusOr<SaveHandle> CheckpointSeries::SaveAsync(int64_t step,
                                                        const StateDict& state) {
-  SHERD_ASSIGN_OR_RETURN(const auto tensors,
-                         CollectTensors(state_->directory, state, state_->group,
-                                        state_->options.save));
-  return SaveAsync(step, tensors);
+  SHERD_ASSIGN_OR_RETURN(SaveJob job, state_->JobOf(state));
+  return state_->SaveAsync(step, std::move(job));
 }
 
 absl::StatusOr<LatestStep> CheckpointSeries::Latest() {

@@ -1,12 +1,16 @@
 #include "sherd/serialization/checkpoint/state/collect_tensors.h"
 
 #include <algorithm>
+#include <memory>
+#include <set>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "sherd/core/base/error_info.h"
 #include "sherd/core/base/fingerprint.h"
 #include "sherd/core/base/printable_text.h"
@@ -114,29 +118,48 @@ absl::StatusOr<LocalState> MakeLocalState(const StateDict& state,
   return local;
 }
 
-absl::StatusOr<std::map<std::string, ShardedTensor>> Collect(
-    const OperationLabel& operation, const StateDict& state,
-    const std::shared_ptr<ProcessGroup>& group, const SaveOptions& options) {
+// In which order they are given, and how often, makes no difference.
+std::string DescribePerRank(const std::vector<std::string>& names) {
+  const std::set<std::string> ordered(names.begin(), names.end());
+  return absl::StrCat(
+      "per_rank ",
+      absl::StrJoin(ordered, ", ",
+                    [](std::string* text, const std::string& name) {
+                      absl::StrAppend(text, Quoted(name));
+                    }),
+      "\n");
+}
+
+absl::StatusOr<SaveJob> Collect(const OperationLabel& operation,
+                                const std::string& path, const StateDict& state,
+                                const std::shared_ptr<ProcessGroup>& group,
+                                const SaveOptions& options) {
   LongStep step(*group, operation,
                 {.timeout = options.timeout, .note_bytes = sizeof(StateNote)});
   absl::StatusOr<LocalState> made =
       MakeLocalState(state, options.per_rank, *group);
   const LocalState local = made.ok() ? *std::move(made) : LocalState();
   StateExchange exchange(group, operation, local);
-  SHERD_RETURN_IF_ERROR(exchange.Agree(step, made.status(), {}));
-  std::map<std::string, ShardedTensor> tensors = exchange.Tensors();
-  exchange.AddBlobs(tensors);
-  return tensors;
+  const auto describe = [&] { return DescribePerRank(options.per_rank); };
+  SHERD_RETURN_IF_ERROR(exchange.Agree(
+      step, made.status(), {Fingerprint().Add(describe()).value(), describe}));
+  auto tensors = std::make_shared<SaveJob::Tensors>(exchange.Tensors());
+  absl::Status failure = exchange.AddBlobs(*tensors);
+  return SaveJob{.path = path,
+                 .tensors = std::move(tensors),
+                 .group = group,
+                 .options = options,
+                 .failure = std::move(failure)};
 }
 
 }  // namespace
 
-absl::StatusOr<std::map<std::string, ShardedTensor>> CollectTensors(
+absl::StatusOr<SaveJob> CollectTensors(
     const std::string& path, const StateDict& state,
     const std::shared_ptr<ProcessGroup>& group, const SaveOptions& options) {
   const std::string label = Saver::LabelOf(path);
   const OperationLabel operation(Saver::kOperation, label);
-  return InOperation(operation, Collect(operation, state, group, options),
+  return InOperation(operation, Collect(operation, path, state, group, options),
                      group->name());
 }
 
@@ -146,9 +169,9 @@ absl::Status SaveCheckpoint(const std::string& path, const StateDict& state,
   if (group == nullptr) {
     SHERD_ASSIGN_OR_RETURN(group, DefaultGroup());
   }
-  SHERD_ASSIGN_OR_RETURN(const auto tensors,
+  SHERD_ASSIGN_OR_RETURN(SaveJob job,
                          CollectTensors(path, state, group, options));
-  return SaveCheckpoint(path, tensors, group, options);
+  return RunSave(std::move(job));
 }
 
 }  // namespace sherd

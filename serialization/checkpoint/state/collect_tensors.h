@@ -1,20 +1,20 @@
 #ifndef SHERD_SERIALIZATION_CHECKPOINT_STATE_COLLECT_TENSORS_H_
 #define SHERD_SERIALIZATION_CHECKPOINT_STATE_COLLECT_TENSORS_H_
 
-#include <map>
 #include <memory>
 #include <string>
 
 #include "absl/status/statusor.h"
 #include "sherd/core/comm/process_group.h"
-#include "sherd/core/sharding/sharded_tensor.h"
 #include "sherd/core/sharding/state_dict.h"
 #include "sherd/serialization/checkpoint.h"
+#include "sherd/serialization/checkpoint/save/saver.h"
 
 namespace sherd {
 
-// Makes of the states of all ranks what a save saves: tensors over `group`, by
-// their names in the checkpoint, with the same names and layouts on all ranks.
+// Makes of the states of all ranks what a save to `path` saves: tensors over
+// `group`, by their names in the checkpoint, with the same names and layouts on
+// all ranks.
 //
 // Layout. A sharded tensor over `group` is itself. One of a part of the group
 // is over `group`, with shards where it has them. A tensor is a shard that all
@@ -29,13 +29,14 @@ namespace sherd {
 // with those of `state`. The bytes of values are copies of this moment.
 //
 // Errors. All ranks return the same; as SaveCheckpoint of a state, whose
-// message begins with `save "path": `.
+// message begins with `save "path": `. That there is no memory for the bytes of
+// values is known to this rank alone, and is SaveJob::failure.
 //
 // Cost. One small collective if `state` is as in one of the last calls of the
 // group but for elements and values, or if it is the same on all ranks.
 // Otherwise three, in which each distinct description of a rank's tensors, with
 // its values, travels once.
-absl::StatusOr<std::map<std::string, ShardedTensor>> CollectTensors(
+absl::StatusOr<SaveJob> CollectTensors(
     const std::string& path, const StateDict& state,
     const std::shared_ptr<ProcessGroup>& group, const SaveOptions& options);
 

@@ -38,6 +38,7 @@ namespace sherd {
 namespace {
 
 using sherd::testing::CallAt;
+using sherd::testing::FailAllocationAt;
 using sherd::testing::IsOk;
 using sherd::testing::LeaveOutSyncs;
 using sherd::testing::RunLocalRanks;
@@ -159,6 +160,43 @@ TEST_F(StateCheckpointTest, PerRankNamesMayBeBelowOneAnother) {
       EXPECT_EQ(loaded.Difference(saved), "");
     });
   }
+}
+
+// One that takes a value for its own, where another shares it, would load what
+// the other has saved.
+TEST_F(StateCheckpointTest, RanksAgreeOnWhatIsPerRank) {
+  RunLocalRanks(3, [&](ProcessGroup& group) {
+    const StateDict state = StateOf({{"rng", 1}, {"step", 2}});
+    const auto save = [&](std::vector<std::string> per_rank) {
+      return SaveCheckpoint(path_, state, nullptr,
+                            {.per_rank = std::move(per_rank)});
+    };
+    EXPECT_THAT(
+        save(group.rank() == 1 ? std::vector<std::string>{"rng"}
+                               : std::vector<std::string>{}),
+        StatusIs(absl::StatusCode::kInvalidArgument,
+                 AllOf(HasSubstr("rank 1"), HasSubstr("per_rank \"rng\""))));
+    EXPECT_THAT(
+        save(group.rank() == 1 ? std::vector<std::string>{"step", "rng", "rng"}
+                               : std::vector<std::string>{"rng", "step"}),
+        IsOk());
+  });
+}
+
+TEST_F(StateCheckpointTest, ARankWithoutMemoryForItsValuesIsNamed) {
+  RunLocalRanks(2, [&](ProcessGroup& group) {
+    const StateDict state =
+        StateOf({{"text", std::string(5000, 'x')}, {"w", FloatsOf({1})}});
+    ASSERT_THAT(SaveCheckpoint(path_, state), IsOk());
+    const FailAllocationAt fault(
+        {.rank = 0, .min_bytes = 5000, .optional = group.rank() != 0});
+    ASSERT_THAT(group.Barrier(), IsOk());
+    EXPECT_THAT(SaveCheckpoint(path_, state),
+                StatusIs(absl::StatusCode::kResourceExhausted,
+                         AllOf(HasSubstr("rank 0"),
+                               HasSubstr("for the values of the state"))));
+    EXPECT_THAT(SaveCheckpoint(path_, state), IsOk());
+  });
 }
 
 // A state of two pipeline stages, of two ranks each, with a tensor that ranks 1

@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
+#include "sherd/core/base/error_info.h"
 #include "sherd/core/base/fingerprint.h"
 #include "sherd/core/base/logging.h"
 #include "sherd/core/base/printable_text.h"
@@ -42,9 +43,11 @@ uint64_t FingerprintOf(const StateValue& value) {
 }
 
 // A row of bytes for each of `ranks`, of which this one writes its own.
-absl::StatusOr<ShardedTensor> MakeBlob(
-    const std::shared_ptr<ProcessGroup>& group, absl::Span<const int> ranks,
-    uint64_t message_bytes, absl::string_view message) {
+absl::Status AddBlob(const char* name,
+                     const std::shared_ptr<ProcessGroup>& group,
+                     absl::Span<const int> ranks, uint64_t message_bytes,
+                     absl::string_view message,
+                     std::map<std::string, ShardedTensor>& tensors) {
   std::vector<Placement> owners;
   for (const int rank : ranks) {
     owners.push_back(
@@ -54,16 +57,20 @@ absl::StatusOr<ShardedTensor> MakeBlob(
   SHERD_ASSIGN_OR_RETURN(const ShardingSpecPtr spec,
                          ChunkShardingSpec::Create(0, std::move(owners)));
   const int64_t bytes = StateRowBytes(static_cast<int64_t>(message_bytes));
-  SHERD_ASSIGN_OR_RETURN(
-      ShardedTensor blob,
-      ShardedTensor::Empty(spec, {rows, bytes},
-                           {.dtype = kUInt8, .group = group}));
-  for (const Shard& shard : blob.local_shards()) {
+  auto blob = ShardedTensor::Empty(spec, {rows, bytes},
+                                   {.dtype = kUInt8, .group = group});
+  if (!blob.ok()) {
+    return Annotate(blob.status(), absl::StrCat("no ", bytes,
+                                                " bytes for the values of the "
+                                                "state that are no tensors"));
+  }
+  for (const Shard& shard : blob->local_shards()) {
     Tensor row = shard.tensor;
     WriteStateRow(message, absl::MakeSpan(static_cast<std::byte*>(row.data()),
                                           static_cast<size_t>(row.nbytes())));
   }
-  return blob;
+  tensors[name] = *std::move(blob);
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -212,20 +219,18 @@ std::map<std::string, ShardedTensor> StateExchange::Tensors() const {
   return tensors;
 }
 
-void StateExchange::AddBlobs(
+absl::Status StateExchange::AddBlobs(
     std::map<std::string, ShardedTensor>& tensors) const {
   uint64_t shared = 0, own = 0;
   for (const StateNote& note : notes_) {
     shared = std::max(shared, note.shared_bytes);
     own = std::max(own, note.own_bytes);
   }
-  tensors[kSharedStateName] =
-      MakeBlob(group_, plan_->leaders, shared, local_.shared)
-          .value_or(ShardedTensor());
-  if (own == 0) return;
-  tensors[kRankStateName] =
-      MakeBlob(group_, AllRanks(group_->size()), own, local_.own)
-          .value_or(ShardedTensor());
+  SHERD_RETURN_IF_ERROR(AddBlob(kSharedStateName, group_, plan_->leaders,
+                                shared, local_.shared, tensors));
+  if (own == 0) return absl::OkStatus();
+  return AddBlob(kRankStateName, group_, AllRanks(group_->size()), own,
+                 local_.own, tensors);
 }
 
 }  // namespace sherd

@@ -59,9 +59,10 @@ class StateExchange {
   // The tensors, without those of values.
   std::map<std::string, ShardedTensor> Tensors() const;
 
-  // Adds those of values. Without memory for one it is there, but undefined,
-  // which the save finds, so that all ranks get one error.
-  void AddBlobs(std::map<std::string, ShardedTensor>& tensors) const;
+  // Adds those of values.
+  //   kResourceExhausted  This rank has no memory for them. The others do not
+  //                       know.
+  absl::Status AddBlobs(std::map<std::string, ShardedTensor>& tensors) const;
 
  private:
   // Whether no rank need know more than the notes say.
