@@ -94,7 +94,11 @@ struct AsyncSaveOptions {
 //                        Durable() has returned on this rank: each is reported
 //                        once, here or by FlushSaves. Nothing is saved: on
 //                        ranks whose call succeeded, the handle has the same
-//                        error. Or, of the first call, the errors of NewGroup.
+//                        error, and no later call reports that. So a failure
+//                        that a program never looks at costs one more save, or,
+//                        if ranks learn of it at different calls, at most one
+//                        for each rank. Or, of the first call, the errors of
+//                        NewGroup.
 // All others, also those of this rank's tensors, of memory, and of copies, are
 // those of SaveCheckpoint and appear at the handles of all ranks. A rank that
 // dies or makes no progress for the timeout is named there; later saves then

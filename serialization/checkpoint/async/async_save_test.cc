@@ -3,29 +3,17 @@
 
 #include "sherd/serialization/checkpoint/async/async_save.h"
 
-#include <atomic>
 #include <cstdint>
-#include <cstring>
-#include <filesystem>
-#include <functional>
-#include <map>
 #include <memory>
 #include <optional>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_replace.h"
 #include "absl/synchronization/mutex.h"
-#include "absl/synchronization/notification.h"
-#include "absl/time/time.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "sherd/core/base/error_info.h"
-#include "sherd/core/base/file.h"
-#include "sherd/core/comm/counters.h"
 #include "sherd/core/comm/init.h"
 #include "sherd/core/comm/process_group.h"
 #include "sherd/core/sharding/mesh_sharding_spec.h"
@@ -37,8 +25,7 @@
 #include "sherd/serialization/checkpoint.h"
 #include "sherd/serialization/checkpoint/save/kept_plans.h"
 #include "sherd/serialization/checkpoint_async.h"
-#include "sherd/serialization/checkpoint_reader.h"
-#include "sherd/serialization/checkpoint_verify.h"
+#include "sherd/serialization/kits/async_save_fixture.h"
 #include "sherd/serialization/kits/sample_tensors.h"
 #include "sherd/testing/faults.h"
 #include "sherd/testing/local_ranks.h"
@@ -47,99 +34,13 @@
 namespace sherd {
 namespace {
 
-using sherd::testing::CallAt;
 using sherd::testing::CountPassages;
-using sherd::testing::FailFileOperation;
 using sherd::testing::IsOk;
-using sherd::testing::LeaveOutSyncs;
 using sherd::testing::RunLocalRanks;
 using sherd::testing::StatusIs;
-using ::testing::AllOf;
 using ::testing::HasSubstr;
-using ::testing::StartsWith;
 
-using Tensors = std::map<std::string, ShardedTensor>;
-
-// The samples in several layouts, and one that is larger than the others
-// together.
-const Dims kLarge = {300, 200};
-
-std::vector<SampleTensor> Samples() {
-  std::vector<SampleTensor> samples = SampleTensors();
-  std::erase_if(samples, [](const SampleTensor& sample) {
-    return sample.name == "large";
-  });
-  samples.push_back({"largest", kLarge, kFloat64});
-  return samples;
-}
-
-Tensors MakeTensors(int ranks, int seed) {
-  Tensors tensors;
-  int kind = 0;
-  for (const auto& [name, size, dtype] : Samples()) {
-    if (name == "largest") kind = 0;
-    const auto spec = SampleSpec(kind++, size, ranks);
-    EXPECT_THAT(spec, IsOk());
-    auto tensor = ShardedTensor::Zeros(*spec, size, {.dtype = dtype});
-    EXPECT_THAT(tensor, IsOk());
-    tensors.emplace(name, *std::move(tensor));
-  }
-  // Columns: not contiguous on their rank.
-  const auto view = tensors.at("largest").Narrow(1, 1, 100);
-  EXPECT_THAT(view, IsOk());
-  tensors.emplace("view", *view);
-  for (auto& [name, tensor] : tensors) {
-    if (name != "view") FillSample(tensor, seed);
-  }
-  return tensors;
-}
-
-void Change(Tensors& tensors, int seed) {
-  for (auto& [name, tensor] : tensors) {
-    if (name != "view") FillSample(tensor, seed);
-  }
-}
-
-class AsyncSaveTest : public ::testing::Test {
- protected:
-  AsyncSaveTest()
-      : path_(JoinPath(::testing::TempDir(),
-                       absl::StrCat("async_", ::testing::UnitTest::GetInstance()
-                                                  ->current_test_info()
-                                                  ->name()))) {
-    std::filesystem::remove_all(path_);
-  }
-
-  std::string Path(int number = 0) const {
-    return JoinPath(path_, absl::StrCat("checkpoint", number));
-  }
-
-  // Calls of the group that have ended.
-  static uint64_t Calls(const ProcessGroup& group) {
-    return group.counters().Total().calls;
-  }
-
-  // Expects that a checkpoint holds MakeTensors(…, seed), whole.
-  static void ExpectHolds(const std::string& path, int seed) {
-    ASSERT_THAT(VerifyCheckpoint(path), IsOk());
-    const auto reader = CheckpointReader::Open(path);
-    ASSERT_THAT(reader, IsOk());
-    for (const SampleTensor& sample : Samples()) {
-      const auto tensor = reader->ReadTensor(sample.name);
-      ASSERT_THAT(tensor, IsOk());
-      EXPECT_EQ(
-          CountWrong(*tensor, Dims(sample.size.size(), 0), sample.size, seed),
-          0)
-          << sample.name;
-    }
-    const auto view = reader->ReadTensor("view");
-    ASSERT_THAT(view, IsOk());
-    EXPECT_EQ(CountWrong(*view, {0, 1}, kLarge, seed), 0);
-  }
-
-  const LeaveOutSyncs no_syncs_;
-  const std::string path_;
-};
+class AsyncSaveTest : public AsyncSaveFixture {};
 
 TEST_F(AsyncSaveTest, SavesTheValuesOfTheCallThoughTensorsChange) {
   for (const int ranks : {1, 2, 3}) {
@@ -157,30 +58,10 @@ TEST_F(AsyncSaveTest, SavesTheValuesOfTheCallThoughTensorsChange) {
   }
 }
 
-// Keeps the writer of `rank` at its next operation on files until Open().
-class Gate {
- public:
-  explicit Gate(const std::string& operation, int rank = 0,
-                const std::string& subject = "*")
-      : at_("file/" + operation,
-            [this] {
-              reached_.Notify();
-              open_.WaitForNotification();
-            },
-            {.rank = rank, .subject = subject}) {}
-
-  void AwaitReached() { reached_.WaitForNotification(); }
-  void Open() { open_.Notify(); }
-
- private:
-  absl::Notification reached_, open_;
-  const CallAt at_;
-};
-
 TEST_F(AsyncSaveTest, NeitherTheCallNorCopiedWaitsForTheDisk) {
   RunLocalRanks(2, [&](ProcessGroup& group) {
     Tensors tensors = MakeTensors(2, 1);
-    std::optional<Gate> gate;
+    std::optional<WriterGate> gate;
     if (group.rank() == 0) gate.emplace("create", 0, "*/shard-*");
     ASSERT_THAT(group.Barrier(), IsOk());
     auto save = SaveCheckpointAsync(Path(), tensors);
@@ -281,7 +162,7 @@ TEST_F(AsyncSaveTest, RunsInTheOrderOfTheCalls) {
   absl::Mutex mutex;
   RunLocalRanks(2, [&](ProcessGroup& group) {
     const auto tensors = std::make_shared<const Tensors>(MakeTensors(2, 1));
-    std::optional<Gate> gate;
+    std::optional<WriterGate> gate;
     if (group.rank() == 0) gate.emplace("create", 0, "*/shard-*");
     std::vector<SaveHandle> saves;
     for (int i = 0; i < 4; ++i) {
@@ -309,141 +190,6 @@ TEST_F(AsyncSaveTest, RunsInTheOrderOfTheCalls) {
     }
   });
   for (int i = 0; i < 4; ++i) ExpectHolds(Path(i), 1);
-}
-
-TEST_F(AsyncSaveTest, AnErrorIsAtTheHandlesOfAllRanks) {
-  RunLocalRanks(3, [&](ProcessGroup& group) {
-    const Tensors tensors = MakeTensors(3, 1);
-    ASSERT_THAT(SaveCheckpoint(Path(), tensors), IsOk());
-    const FailFileOperation fault(
-        "write", "*/shard-*", absl::ResourceExhaustedError("the disk is full"),
-        {.rank = 1, .optional = group.rank() != 1});
-    ASSERT_THAT(group.Barrier(), IsOk());
-    auto save = SaveCheckpointAsync(Path(), MakeTensors(3, 2));
-    ASSERT_THAT(save, IsOk());
-    EXPECT_THAT(save->Copied(), IsOk());
-    const auto full = StatusIs(
-        absl::StatusCode::kResourceExhausted,
-        AllOf(StartsWith(absl::StrCat("save \"", Path(), "\": rank 1: ")),
-              HasSubstr("the disk is full")));
-    EXPECT_THAT(save->Durable(), full);
-    EXPECT_THAT(save->Durable(), full) << "each time";
-    EXPECT_EQ(GetErrorInfo(save->Durable()).operation, "save_checkpoint");
-    // It was returned, and the next save is not concerned.
-    auto next = SaveCheckpointAsync(Path(1), tensors);
-    ASSERT_THAT(next, IsOk());
-    EXPECT_THAT(next->Durable(), IsOk());
-    EXPECT_THAT(FlushSaves(), IsOk());
-  });
-  ExpectHolds(Path(), 1);
-  ExpectHolds(Path(1), 1);
-}
-
-TEST_F(AsyncSaveTest, AnErrorThatNobodySawIsReturnedByTheNextSaveOnce) {
-  RunLocalRanks(2, [&](ProcessGroup& group) {
-    const Tensors tensors = MakeTensors(2, 1);
-    const FailFileOperation fault("create", "*/shard-*",
-                                  absl::InternalError("injected"),
-                                  {.rank = 1, .optional = group.rank() != 1});
-    ASSERT_THAT(group.Barrier(), IsOk());
-    absl::Notification ended;
-    auto first =
-        StartAsyncSave({.path = Path(),
-                        .tensors = std::make_shared<const Tensors>(tensors),
-                        .group = DefaultGroup().value()},
-                       {.ended = [&](const absl::Status&) { ended.Notify(); }});
-    ASSERT_THAT(first, IsOk());
-    const auto injected =
-        StatusIs(absl::StatusCode::kInternal, HasSubstr("injected"));
-    // Rank 0 looks at the handle, rank 1 does not; rank 1 learns of the error
-    // from a save that saves nothing.
-    if (group.rank() == 0) {
-      EXPECT_THAT(first->Durable(), injected);
-    } else {
-      ended.WaitForNotification();
-    }
-    auto second = SaveCheckpointAsync(Path(1), tensors);
-    if (group.rank() == 0) {
-      ASSERT_THAT(second, IsOk());
-      EXPECT_THAT(
-          second->Durable(),
-          AllOf(injected, StatusIs(absl::StatusCode::kInternal,
-                                   HasSubstr("a former save of the group "
-                                             "failed"))));
-    } else {
-      EXPECT_THAT(second, injected);
-    }
-    auto third = SaveCheckpointAsync(Path(2), tensors);
-    ASSERT_THAT(third, IsOk());
-    EXPECT_THAT(third->Durable(), IsOk());
-    EXPECT_THAT(FlushSaves(), IsOk());
-  });
-  EXPECT_THAT(CheckpointExists(Path(1)), sherd::testing::IsOkAndHolds(false));
-  ExpectHolds(Path(2), 1);
-}
-
-TEST_F(AsyncSaveTest, FlushReturnsAnErrorThatNobodySawAndSavesBeginAnew) {
-  RunLocalRanks(2, [&](ProcessGroup& group) {
-    const Tensors tensors = MakeTensors(2, 1);
-    {
-      const FailFileOperation fault("create", "*/shard-*",
-                                    absl::InternalError("injected"),
-                                    {.rank = 1, .optional = group.rank() != 1});
-      ASSERT_THAT(group.Barrier(), IsOk());
-      ASSERT_THAT(SaveCheckpointAsync(Path(), tensors), IsOk());
-      EXPECT_THAT(FlushSaves(),
-                  StatusIs(absl::StatusCode::kInternal, HasSubstr("injected")));
-      EXPECT_THAT(FlushSaves(), IsOk());
-    }
-    ASSERT_THAT(SaveCheckpointAsync(Path(), tensors), IsOk());
-    EXPECT_THAT(FlushSaves(), IsOk());
-  });
-  ExpectHolds(Path(), 1);
-}
-
-TEST_F(AsyncSaveTest, WhatIsWrongOnOneRankIsTheErrorOfAllHandles) {
-  RunLocalRanks(3, [&](ProcessGroup& group) {
-    Tensors tensors = MakeTensors(3, 1);
-    const auto expect = [&](const AsyncSaveOptions& options,
-                            absl::StatusCode code, const std::string& text) {
-      auto save = SaveCheckpointAsync(Path(), tensors, nullptr, options);
-      ASSERT_THAT(save, IsOk());
-      EXPECT_THAT(save->Durable(), StatusIs(code, HasSubstr(text)));
-      EXPECT_THAT(save->Copied().code(),
-                  group.rank() == 1 ? code : absl::StatusCode::kOk)
-          << text;
-    };
-    expect({.staging_budget = group.rank() == 1 ? -1 : 0},
-           absl::StatusCode::kInvalidArgument,
-           "rank 1: AsyncSaveOptions::staging_budget is -1");
-    {
-      const sherd::testing::FailAllocationAt fault(
-          {.rank = 1, .min_bytes = 64 << 10, .optional = group.rank() != 1});
-      expect({}, absl::StatusCode::kResourceExhausted, "rank 1: ");
-    }
-    const ShardedTensor bias = tensors.at("bias");
-    if (group.rank() == 1) tensors["bias"] = ShardedTensor();
-    expect({}, absl::StatusCode::kFailedPrecondition,
-           "rank 1: tensor \"bias\" is not defined");
-    tensors["bias"] = bias;
-    auto save = SaveCheckpointAsync(Path(), tensors);
-    ASSERT_THAT(save, IsOk());
-    EXPECT_THAT(save->Durable(), IsOk());
-  });
-  ExpectHolds(Path(), 1);
-}
-
-TEST_F(AsyncSaveTest, RanksThatDifferGetBothNames) {
-  RunLocalRanks(3, [&](ProcessGroup& group) {
-    Tensors tensors = MakeTensors(3, 1);
-    if (group.rank() == 2) {
-      tensors.emplace("more", tensors.at("bias"));
-    }
-    auto save = SaveCheckpointAsync(Path(), tensors);
-    ASSERT_THAT(save, IsOk());
-    EXPECT_THAT(save->Durable(), StatusIs(absl::StatusCode::kInvalidArgument,
-                                          HasSubstr("tensor \"more\"")));
-  });
 }
 
 TEST_F(AsyncSaveTest, ReplicasAreComparedAsTheyWereAtTheCall) {
@@ -489,32 +235,9 @@ TEST_F(AsyncSaveTest, TheEndOfTheGroupFinishesItsSaves) {
   }
 }
 
-TEST_F(AsyncSaveTest, TheEndOfAFailedGroupEndsTheSaveThatRuns) {
-  absl::Notification over;
-  RunLocalRanks(2, [&](ProcessGroup& group) {
-    const Tensors tensors = MakeTensors(2, 1);
-    auto first = SaveCheckpointAsync(Path(), tensors);
-    ASSERT_THAT(first, IsOk());
-    EXPECT_THAT(first->Durable(), IsOk());
-    // Rank 1 never makes this call.
-    if (group.rank() == 0) {
-      auto save = SaveCheckpointAsync(Path(1), tensors);
-      ASSERT_THAT(save, IsOk());
-      EXPECT_THAT(save->Copied(), IsOk());
-      group.Abort(absl::AbortedError("the program gives up"));
-      EXPECT_THAT(group.Destroy(), IsOk());
-      EXPECT_THAT(save->Durable(), StatusIs(absl::StatusCode::kAborted,
-                                            HasSubstr("the program gives up")));
-      over.Notify();
-    }
-    over.WaitForNotification();
-  });
-  ExpectHolds(Path(), 1);
-}
-
 TEST_F(AsyncSaveTest, ASaveMayKeepTheLastHandleOfItsGroup) {
   RunLocalRanks(2, [&](ProcessGroup& group) {
-    std::optional<Gate> gate;
+    std::optional<WriterGate> gate;
     if (group.rank() == 0) gate.emplace("create", 0, "*/shard-*");
     auto own = group.NewGroup({0, 1});
     ASSERT_THAT(own, IsOk());
@@ -534,39 +257,6 @@ TEST_F(AsyncSaveTest, ASaveMayKeepTheLastHandleOfItsGroup) {
     EXPECT_THAT(FlushSaves(), IsOk());
     EXPECT_TRUE(last.expired());
   });
-  ExpectHolds(Path(1), 1);
-}
-
-TEST_F(AsyncSaveTest, ARankWithoutProgressIsNamedAndTheGroupIsNotDisturbed) {
-  RunLocalRanks(2, [&](ProcessGroup& group) {
-    const Tensors tensors = MakeTensors(2, 1);
-    const AsyncSaveOptions options = {
-        .save = {.timeout = absl::Milliseconds(200)}};
-    ASSERT_THAT(SaveCheckpointAsync(Path(), tensors), IsOk());
-    EXPECT_THAT(FlushSaves(), IsOk());
-    std::optional<Gate> gate;
-    if (group.rank() == 1) gate.emplace("create", 1, "*/shard-*");
-    ASSERT_THAT(group.Barrier(), IsOk());
-    auto save = SaveCheckpointAsync(Path(), tensors, nullptr, options);
-    ASSERT_THAT(save, IsOk());
-    if (group.rank() == 0) {
-      const absl::Status status = save->Durable();
-      EXPECT_THAT(status, StatusIs(absl::StatusCode::kDeadlineExceeded));
-      EXPECT_EQ(FailedRank(status), 1) << status;
-    }
-    EXPECT_THAT(group.Barrier(), IsOk());
-    if (group.rank() == 1) {
-      gate->Open();
-      EXPECT_THAT(save->Durable(), ::testing::Not(IsOk()));
-    }
-    ASSERT_THAT(group.Barrier(), IsOk());
-    FlushSaves().IgnoreError();
-    auto next = SaveCheckpointAsync(Path(1), tensors);
-    ASSERT_THAT(next, IsOk());
-    EXPECT_THAT(next->Durable(), IsOk());
-    EXPECT_THAT(group.Barrier(), IsOk());
-  });
-  ExpectHolds(Path(), 1);
   ExpectHolds(Path(1), 1);
 }
 
@@ -613,19 +303,6 @@ TEST_F(AsyncSaveTest, SavesAStateAsItWasAtTheCall) {
     ASSERT_THAT(LoadCheckpointInto(Path(), loaded), IsOk());
     EXPECT_EQ(loaded.Difference(make(1)), "");
   });
-}
-
-TEST_F(AsyncSaveTest, AnEmptyHandleIsAnError) {
-  SaveHandle none;
-  EXPECT_THAT(none.Copied(), StatusIs(absl::StatusCode::kFailedPrecondition));
-  EXPECT_THAT(none.Durable(), StatusIs(absl::StatusCode::kFailedPrecondition));
-}
-
-TEST_F(AsyncSaveTest, WithoutAGroupThereIsNoSave) {
-  EXPECT_THAT(SaveCheckpointAsync(Path(), Tensors()),
-              StatusIs(absl::StatusCode::kFailedPrecondition));
-  EXPECT_THAT(FlushSaves(), StatusIs(absl::StatusCode::kFailedPrecondition));
-  RunLocalRanks(1, [](ProcessGroup&) { EXPECT_THAT(FlushSaves(), IsOk()); });
 }
 
 }  // namespace

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <list>
-#include <numeric>
 #include <optional>
 #include <utility>
 
@@ -11,6 +10,7 @@
 #include "sherd/core/base/logging.h"
 #include "sherd/core/base/named_thread.h"
 #include "sherd/core/base/status_macros.h"
+#include "sherd/core/comm/collective/agreement.h"
 #include "sherd/core/tensor/device_stream.h"
 #include "sherd/serialization/checkpoint/host_share.h"
 #include "sherd/serialization/checkpoint/save/replica_check.h"
@@ -39,11 +39,8 @@ std::vector<NamedTensor> NamesOf(const SaveJob::Tensors& tensors) {
 absl::StatusOr<std::shared_ptr<GroupSaves>> GroupSaves::Begin(
     ProcessGroup& group, std::optional<absl::Duration> timeout) {
   SHERD_RETURN_IF_ERROR(group.health());
-  std::vector<int> ranks(static_cast<size_t>(group.size()));
-  std::iota(ranks.begin(), ranks.end(), 0);
-  SHERD_ASSIGN_OR_RETURN(
-      std::shared_ptr<ProcessGroup> channel,
-      group.NewGroup(ranks, {.timeout = timeout, .with_devices = false}));
+  SHERD_ASSIGN_OR_RETURN(BackgroundGroup channel,
+                         BackgroundGroup::Create(group, timeout));
   const std::shared_ptr<GroupSaves> saves(new GroupSaves(
       std::move(channel), std::min(ThreadsPerRank(group), kMostThreads)));
   // The thread keeps it, so that either may end first.
@@ -60,7 +57,7 @@ absl::StatusOr<std::shared_ptr<GroupSaves>> GroupSaves::Begin(
   return saves;
 }
 
-GroupSaves::GroupSaves(std::shared_ptr<ProcessGroup> channel, int threads)
+GroupSaves::GroupSaves(BackgroundGroup channel, int threads)
     : channel_(std::move(channel)), log_rank_(LogRank()), threads_(threads) {}
 
 absl::StatusOr<SaveHandle> GroupSaves::Start(SaveJob job,
@@ -81,10 +78,8 @@ absl::StatusOr<SaveHandle> GroupSaves::Start(SaveJob job,
     save->job.tensors = std::make_shared<SaveJob::Tensors>();
   }
   save->prepared->status = std::move(status);
-  save->job.prepared = save->prepared;
-  save->job.group = channel_;
-  // By the call.
-  if (!former.ok()) save->state->MarkReturned();
+  save->job.group = channel_.handle();
+  save->only_reports = !former.ok();
   SaveHandle handle(save->state);
   {
     absl::MutexLock lock(&mutex_);
@@ -124,17 +119,18 @@ absl::Status GroupSaves::Prepare(
     // The room that there is goes to former saves first.
     if (placed_ < saves_.size()) return absl::OkStatus();
   }
-  return Fill(save, threads_);
+  return Fill(save, threads_, [] { return absl::OkStatus(); });
 }
 
-absl::Status GroupSaves::Fill(Save& save, int threads) {
+absl::Status GroupSaves::Fill(Save& save, int threads,
+                              SaveJob::Progress progress) {
   SaveSnapshot& snapshot = *save.snapshot;
   SaveSnapshot::Wave wave;
   {
     absl::MutexLock lock(&mutex_);
     SHERD_ASSIGN_OR_RETURN(wave, snapshot.Place(ring_));
   }
-  SHERD_RETURN_IF_ERROR(snapshot.Copy(wave, threads, streams_));
+  SHERD_RETURN_IF_ERROR(snapshot.Copy(wave, threads, streams_, progress));
   if (!snapshot.complete()) return absl::OkStatus();
   save.state->FinishCopying(absl::OkStatus(), snapshot.copies());
   return absl::OkStatus();
@@ -180,32 +176,49 @@ GroupSaves::Save* GroupSaves::AwaitSave() {
 }
 
 absl::Status GroupSaves::Run(Save& save) {
-  // If it came while the room was still that of another.
-  Refill();
-  if (save.snapshot == nullptr || !save.snapshot->complete()) {
-    save.job.base = nullptr;
-  }
   SaveJob job = save.job;
+  job.prepare = [this, &save](SaveJob::Progress progress) {
+    return EndPreparing(save, progress);
+  };
   // For what is read from devices directly.
   std::list<ScopedStream> current;
   if (save.snapshot != nullptr) {
-    save.snapshot->MaybeDropTensors();
     for (const Device& device : save.snapshot->devices()) {
       const absl::StatusOr<DeviceStream> stream = streams_.Of(device);
       if (stream.ok()) current.emplace_front(*stream);
     }
-    job.elements = [this, &save](const PlannedShard& shard) {
-      return Elements(save, shard);
+    job.elements = [this, &save](const PlannedShard& shard,
+                                 SaveJob::Progress progress) {
+      return Elements(save, shard, progress);
     };
   }
-  return RunSave(std::move(job));
+  absl::Status status = RunSave(std::move(job));
+  if (!status.ok() && AnyOnlyReports(save)) save.only_reports = true;
+  return channel_.ForProgram(status);
+}
+
+std::shared_ptr<const PreparedSave> GroupSaves::EndPreparing(
+    Save& save, SaveJob::Progress progress) {
+  // If it came while the room was still that of another.
+  Refill(progress);
+  save.prepared->whole = save.snapshot == nullptr || !save.snapshot->complete();
+  if (save.snapshot != nullptr) save.snapshot->MaybeDropTensors();
+  return save.prepared;
+}
+
+bool GroupSaves::AnyOnlyReports(const Save& save) {
+  return AgreeOnMaximum(*channel_, Saver::kOperation, absl::OkStatus(), {},
+                        save.only_reports ? 1 : 0,
+                        {.timeout = save.job.options.timeout})
+             .value_or(0) != 0;
 }
 
 absl::StatusOr<Tensor> GroupSaves::Elements(Save& save,
-                                            const PlannedShard& shard) {
+                                            const PlannedShard& shard,
+                                            SaveJob::Progress progress) {
   const size_t number = save.snapshot->NumberOf(shard);
-  if (save.job.base == nullptr) Release(save, number);
-  Refill();
+  if (save.job.base == nullptr || save.prepared->whole) Release(save, number);
+  Refill(progress);
   SHERD_RETURN_IF_ERROR(save.prepared->status);
   return save.snapshot->Elements(number);
 }
@@ -221,7 +234,7 @@ void GroupSaves::Release(Save& save, size_t shard) {
   }
 }
 
-void GroupSaves::Refill() {
+void GroupSaves::Refill(SaveJob::Progress progress) {
   for (;;) {
     Save* save = nullptr;
     {
@@ -230,7 +243,7 @@ void GroupSaves::Refill() {
       save = saves_[placed_].get();
     }
     if (save->NeedsRoom()) {
-      if (absl::Status status = Fill(*save, 1); !status.ok()) {
+      if (absl::Status status = Fill(*save, 1, progress); !status.ok()) {
         save->state->FinishCopying(status);
         save->prepared->status = std::move(status);
       }
@@ -239,6 +252,13 @@ void GroupSaves::Refill() {
     absl::MutexLock lock(&mutex_);
     ++placed_;
   }
+}
+
+void GroupSaves::RefillTogether(const SaveOptions& options) {
+  LongStep step(*channel_, Saver::kOperation, {.timeout = options.timeout});
+  Refill([&step] { return step.MadeProgress(); });
+  // If the group has failed, the next save finds that, too.
+  step.Agree(absl::OkStatus()).IgnoreError();
 }
 
 void GroupSaves::Finish(const absl::Status& status) {
@@ -256,12 +276,14 @@ void GroupSaves::Finish(const absl::Status& status) {
     if (save->snapshot != nullptr) save->snapshot->ReleaseAll(ring_);
     saves_.pop_front();
     if (placed_ > 0) --placed_;
-    if (!status.ok()) failed_.push_back(save->state);
+    if (!status.ok() && !save->only_reports) failed_.push_back(save->state);
   }
   save->state->FinishCopying(status);
-  // Before what may take long.
-  Refill();
-  if (save->ended != nullptr) save->ended(status);
+  if (save->ended != nullptr) {
+    // Before what may take long; otherwise the next save does it.
+    RefillTogether(save->job.options);
+    save->ended(status);
+  }
   save->state->Finish(status);
 }
 

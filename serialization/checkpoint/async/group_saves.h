@@ -21,6 +21,7 @@
 #include "sherd/serialization/checkpoint/async/save_snapshot.h"
 #include "sherd/serialization/checkpoint/async/save_state.h"
 #include "sherd/serialization/checkpoint/async/staging_ring.h"
+#include "sherd/serialization/checkpoint/background_group.h"
 #include "sherd/serialization/checkpoint/save/kept_plans.h"
 #include "sherd/serialization/checkpoint/save/saver.h"
 #include "sherd/serialization/checkpoint_async.h"
@@ -69,13 +70,16 @@ class GroupSaves {
     std::unique_ptr<SaveSnapshot> snapshot;
     std::shared_ptr<internal::SaveState> state =
         std::make_shared<internal::SaveState>();
+    // On this rank, or, once it has failed, on any: nothing was saved, since
+    // the call returned the error of a former save.
+    bool only_reports = false;
 
     bool NeedsRoom() const {
       return prepared->status.ok() && !snapshot->all_placed();
     }
   };
 
-  GroupSaves(std::shared_ptr<ProcessGroup> channel, int threads);
+  GroupSaves(BackgroundGroup channel, int threads);
 
   // Everything that can go wrong on this rank, and the copies that can be made
   // now.
@@ -84,23 +88,30 @@ class GroupSaves {
                        int64_t budget);
 
   // Copies what there is room for.
-  absl::Status Fill(Save& save, int threads);
+  absl::Status Fill(Save& save, int threads, SaveJob::Progress progress);
 
   // The thread.
   void Main();
   Save* AwaitSave();
   absl::Status Run(Save& save);
-  // SaveJob::elements.
-  absl::StatusOr<Tensor> Elements(Save& save, const PlannedShard& shard);
+  // SaveJob::prepare and SaveJob::elements.
+  std::shared_ptr<const PreparedSave> EndPreparing(Save& save,
+                                                   SaveJob::Progress progress);
+  absl::StatusOr<Tensor> Elements(Save& save, const PlannedShard& shard,
+                                  SaveJob::Progress progress);
+  // Of a save that has failed: whether it only reports, on any rank.
+  // Collective.
+  bool AnyOnlyReports(const Save& save);
   // Frees the room of the shards before that one, which were written.
   void Release(Save& save, size_t shard);
   // Makes the copies that there is room for, of the saves in their order.
-  void Refill();
+  void Refill(SaveJob::Progress progress);
+  // The same in a step of its own. Collective.
+  void RefillTogether(const SaveOptions& options);
   // Removes the first save.
   void Finish(const absl::Status& status);
 
-  // Of the same ranks as the program's group.
-  const std::shared_ptr<ProcessGroup> channel_;
+  const BackgroundGroup channel_;
   const int log_rank_;
   // That copy on the caller's side.
   const int threads_;
@@ -116,7 +127,8 @@ class GroupSaves {
   size_t placed_ ABSL_GUARDED_BY(mutex_) = 0;
   StagingRing ring_ ABSL_GUARDED_BY(mutex_);
   bool ending_ ABSL_GUARDED_BY(mutex_) = false;
-  // Of saves that failed; perhaps nobody has seen why.
+  // Of saves that failed; perhaps nobody has seen why. Not of those that only
+  // report: each of them would make the next one fail, for ever.
   std::vector<std::shared_ptr<internal::SaveState>> failed_
       ABSL_GUARDED_BY(mutex_);
 

@@ -35,25 +35,25 @@ struct HostCopy {
   std::byte* to = nullptr;
 };
 
-// Calls `visit` with pieces of at most kUnitBytes, in order.
+// Calls `visit` with pieces of at most kUnitBytes, in order, until it returns
+// an error.
 template <typename Visit>
 absl::Status ForEachUnit(const HostCopy& copy, const Visit& visit) {
   const Dims zeros(copy.from.dim(), 0);
-  return ForEachPiece(BoxOf(copy.from.sizes(), zeros, copy.from), kUnitBytes,
-                      [&](const BoxPiece& piece) -> absl::Status {
-                        if (!piece.contiguous) {
-                          visit(copy.to + piece.offset, piece);
-                          return absl::OkStatus();
-                        }
-                        for (int64_t done = 0; done < piece.bytes;
-                             done += kUnitBytes) {
-                          BoxPiece part;
-                          part.bytes = std::min(kUnitBytes, piece.bytes - done);
-                          part.data = piece.data + done;
-                          visit(copy.to + piece.offset + done, part);
-                        }
-                        return absl::OkStatus();
-                      });
+  return ForEachPiece(
+      BoxOf(copy.from.sizes(), zeros, copy.from), kUnitBytes,
+      [&](const BoxPiece& piece) -> absl::Status {
+        if (!piece.contiguous) {
+          return visit(copy.to + piece.offset, piece);
+        }
+        for (int64_t done = 0; done < piece.bytes; done += kUnitBytes) {
+          BoxPiece part;
+          part.bytes = std::min(kUnitBytes, piece.bytes - done);
+          part.data = piece.data + done;
+          SHERD_RETURN_IF_ERROR(visit(copy.to + piece.offset + done, part));
+        }
+        return absl::OkStatus();
+      });
 }
 
 void CopyPiece(std::byte* to, const BoxPiece& piece, size_t element_size,
@@ -165,13 +165,15 @@ absl::StatusOr<SaveSnapshot::Wave> SaveSnapshot::Place(StagingRing& ring) {
 }
 
 absl::Status SaveSnapshot::Copy(const Wave& wave, int threads,
-                                CopyStreams& streams) {
+                                CopyStreams& streams,
+                                SaveJob::Progress progress) {
   // Those from devices run while the host copies.
   SHERD_RETURN_IF_ERROR(QueueCopies(wave, streams));
-  return CopyOnHost(wave, threads);
+  return CopyOnHost(wave, threads, progress);
 }
 
-absl::Status SaveSnapshot::CopyOnHost(const Wave& wave, int threads) {
+absl::Status SaveSnapshot::CopyOnHost(const Wave& wave, int threads,
+                                      SaveJob::Progress progress) {
   std::vector<HostCopy> copies;
   int64_t bytes = 0;
   for (size_t i = wave.begin; i < wave.end; ++i) {
@@ -184,28 +186,32 @@ absl::Status SaveSnapshot::CopyOnHost(const Wave& wave, int threads) {
   // A piece belongs to the unit of all bytes in which it begins. Each thread
   // goes through all pieces, and copies those of the units that it drew.
   std::atomic<int64_t> next_unit = 0;
-  const auto work = [&](int64_t) {
-    int64_t unit = next_unit++;
-    int64_t position = 0;
-    absl::Status status;
-    for (const HostCopy& copy : copies) {
-      status.Update(
-          ForEachUnit(copy, [&](std::byte* to, const BoxPiece& piece) {
-            while (unit < position / kUnitBytes) unit = next_unit++;
-            if (unit == position / kUnitBytes) {
-              CopyPiece(to, piece, copy.from.element_size(),
-                        static_cast<size_t>(bytes));
-            }
-            position += piece.bytes;
-          }));
-    }
-    return status;
-  };
   const int64_t count =
       std::min<int64_t>(threads, std::max<int64_t>(1, bytes / kMinThreadBytes));
-  return ParallelRun(
-             {.threads = static_cast<int>(count), .name = "sherd-snapshot"})
-      .Run(count, work);
+  ParallelRun run({.threads = static_cast<int>(count),
+                   .name = "sherd-snapshot",
+                   .progress = [progress] { return progress(); }});
+  return run.Run(count, [&](int64_t) -> absl::Status {
+    int64_t unit = next_unit++;
+    int64_t position = 0;
+    const auto visit = [&](const HostCopy& copy, std::byte* to,
+                           const BoxPiece& piece) -> absl::Status {
+      while (unit < position / kUnitBytes) unit = next_unit++;
+      const bool is_drawn = unit == position / kUnitBytes;
+      position += piece.bytes;
+      if (!is_drawn) return absl::OkStatus();
+      CopyPiece(to, piece, copy.from.element_size(),
+                static_cast<size_t>(bytes));
+      return run.MadeProgress();
+    };
+    for (const HostCopy& copy : copies) {
+      SHERD_RETURN_IF_ERROR(
+          ForEachUnit(copy, [&](std::byte* to, const BoxPiece& piece) {
+            return visit(copy, to, piece);
+          }));
+    }
+    return absl::OkStatus();
+  });
 }
 
 namespace {

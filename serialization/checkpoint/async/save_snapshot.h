@@ -73,8 +73,10 @@ class SaveSnapshot {
   // enlarged for that. A shard beyond the budget stays where it is.
   absl::StatusOr<Wave> Place(StagingRing& ring);
 
-  // Copies a wave: from devices the copies are queued.
-  absl::Status Copy(const Wave& wave, int threads, CopyStreams& streams);
+  // Copies a wave: from devices the copies are queued. `progress` is called on
+  // this thread after each MiB that it copies, or sooner.
+  absl::Status Copy(const Wave& wave, int threads, CopyStreams& streams,
+                    SaveJob::Progress progress);
 
   const std::vector<Device>& devices() const { return devices_; }
 
@@ -110,7 +112,8 @@ class SaveSnapshot {
   absl::StatusOr<Tensor> PartOf(const PlannedShard& shard) const;
   int64_t BytesOf(const PlannedShard& shard) const;
   Device DeviceOf(const PlannedShard& shard) const;
-  absl::Status CopyOnHost(const Wave& wave, int threads);
+  absl::Status CopyOnHost(const Wave& wave, int threads,
+                          SaveJob::Progress progress);
   absl::Status QueueCopies(const Wave& wave, CopyStreams& streams);
   // For messages.
   std::string Label(const PlannedShard& shard) const;

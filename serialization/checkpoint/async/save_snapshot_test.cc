@@ -27,6 +27,7 @@ namespace {
 using sherd::testing::IsOk;
 using sherd::testing::RandomSeed;
 using sherd::testing::RunLocalRanks;
+using sherd::testing::StatusIs;
 
 constexpr int64_t kRoom = StagingRing::kAlignment;
 
@@ -87,6 +88,8 @@ TEST(StagingRingTest, CopiesDoNotOverlap) {
   }
 }
 
+absl::Status NoProgress() { return absl::OkStatus(); }
+
 // The tensors of one rank, and their plan.
 struct Part {
   std::shared_ptr<SaveJob::Tensors> tensors;
@@ -131,7 +134,7 @@ TEST(SaveSnapshotTest, CopiesWithAnyNumberOfThreads) {
       const auto wave = snapshot.Place(ring);
       ASSERT_THAT(wave, IsOk());
       ASSERT_TRUE(snapshot.all_placed());
-      ASSERT_THAT(snapshot.Copy(*wave, threads, streams), IsOk());
+      ASSERT_THAT(snapshot.Copy(*wave, threads, streams, NoProgress), IsOk());
       EXPECT_TRUE(snapshot.complete());
       for (size_t i = 0; i < part.plan->shards.size(); ++i) {
         const auto copy = snapshot.Elements(i);
@@ -162,6 +165,35 @@ TEST(SaveSnapshotTest, CopiesWithAnyNumberOfThreads) {
   });
 }
 
+// The other ranks wait as long as this one shows that it goes on.
+TEST(SaveSnapshotTest, SaysAfterEachUnitThatItGoesOn) {
+  RunLocalRanks(1, [](ProcessGroup& group) {
+    // 16 MiB and a little, of which a thread takes 1 MiB at a time.
+    const Part part(group, {{"a", {5}}, {"large", {4100, 1024}}});
+    for (const int stop : {1000, 3}) {
+      StagingRing ring;
+      CopyStreams streams;
+      SaveSnapshot snapshot(part.tensors, part.plan, 0);
+      const auto wave = snapshot.Place(ring);
+      ASSERT_THAT(wave, IsOk());
+      int calls = 0;
+      const absl::Status copied =
+          snapshot.Copy(*wave, 1, streams, [&]() -> absl::Status {
+            return ++calls == stop ? absl::AbortedError("a rank has died")
+                                   : absl::OkStatus();
+          });
+      if (stop == 3) {
+        EXPECT_THAT(copied, StatusIs(absl::StatusCode::kAborted));
+        EXPECT_EQ(calls, 3);
+      } else {
+        EXPECT_THAT(copied, IsOk());
+        EXPECT_GE(calls, 17);
+      }
+      snapshot.ReleaseAll(ring);
+    }
+  });
+}
+
 // In the order of the file, which begins with the largest.
 const std::map<std::string, Dims> kFour = {
     {"a", {1024}}, {"b", {512}}, {"c", {256}}, {"d", {128}}};
@@ -178,7 +210,7 @@ TEST(SaveSnapshotTest, TheNextWaveTakesTheRoomOfWhatWasWritten) {
       ASSERT_THAT(wave, IsOk());
       EXPECT_EQ(wave->begin, begin);
       EXPECT_EQ(wave->end, end);
-      EXPECT_THAT(snapshot.Copy(*wave, 1, streams), IsOk());
+      EXPECT_THAT(snapshot.Copy(*wave, 1, streams, NoProgress), IsOk());
     };
     expect_wave(0, 3);
     EXPECT_EQ(ring.capacity(), 3072);
@@ -212,7 +244,7 @@ TEST(SaveSnapshotTest, IsCompleteOnceWhatStaysWhereItIsWasWritten) {
     SaveSnapshot snapshot(part.tensors, part.plan, 2048 + 1024 + 512);
     const auto wave = snapshot.Place(ring);
     ASSERT_THAT(wave, IsOk());
-    ASSERT_THAT(snapshot.Copy(*wave, 1, streams), IsOk());
+    ASSERT_THAT(snapshot.Copy(*wave, 1, streams, NoProgress), IsOk());
     EXPECT_TRUE(snapshot.all_placed());
     EXPECT_FALSE(snapshot.complete());
     snapshot.ReleaseBefore(1, ring);

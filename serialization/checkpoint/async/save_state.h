@@ -56,9 +56,6 @@ class SaveState {
     return status;
   }
 
-  // The result counts as returned.
-  void MarkReturned() { returned_ = true; }
-
   // Once it has ended: its result, or OK if that was returned before.
   absl::Status TakeError() {
     return returned_.exchange(true) ? absl::OkStatus() : ended_.Await();

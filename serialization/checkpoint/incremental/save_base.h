@@ -74,12 +74,19 @@ class SaveBase {
   const SavedChunks* last() const { return last_.get(); }
   void Set(SavedChunks chunks) {
     last_ = std::make_shared<const SavedChunks>(std::move(chunks));
+    used_ = true;
   }
+  // A save has succeeded of which this rank wrote all without looking at it.
+  void MarkUsed() { used_ = true; }
+  // Whether a save has succeeded: as that is known to all ranks alike, until
+  // then all write all.
+  bool is_used() const { return used_; }
   // The next save is whole.
   void Clear() { last_.reset(); }
 
  private:
   std::shared_ptr<const SavedChunks> last_;
+  bool used_ = false;
 };
 
 // What `base` has, if a save of `plan` to the directory `path` can refer to it;

@@ -78,13 +78,16 @@ absl::StatusOr<uint64_t> SaveDirectory::Take(absl::Duration lease_duration,
             : files_.CreateDirectories(path_));
   SHERD_ASSIGN_OR_RETURN(const uint64_t id, TakeLease(lease_duration));
   SHERD_RETURN_IF_ERROR(RemoveLeftovers(id));
-  SHERD_ASSIGN_OR_RETURN(const int64_t free_bytes, files_.FreeBytes(path_));
-  if (tensor_bytes > free_bytes) {
-    return absl::ResourceExhaustedError(absl::StrCat(
-        "the checkpoint ", path_, " needs ", tensor_bytes,
-        " bytes and those of its headers, but only ", free_bytes, " are free"));
-  }
+  SHERD_RETURN_IF_ERROR(CheckSpace(tensor_bytes, "the checkpoint"));
   return id;
+}
+
+absl::Status SaveDirectory::CheckSpace(int64_t bytes, absl::string_view what) {
+  SHERD_ASSIGN_OR_RETURN(const int64_t free_bytes, files_.FreeBytes(path_));
+  if (bytes <= free_bytes) return absl::OkStatus();
+  return absl::ResourceExhaustedError(absl::StrCat(
+      what, " ", path_, " needs ", bytes,
+      " bytes and those of its headers, but only ", free_bytes, " are free"));
 }
 
 absl::StatusOr<uint64_t> SaveDirectory::TakeLease(

@@ -10,6 +10,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "sherd/core/base/file.h"
 #include "sherd/serialization/checkpoint/lease.h"
@@ -50,7 +51,11 @@ class SaveDirectory {
   absl::StatusOr<uint64_t> Take(absl::Duration lease_duration,
                                 int64_t tensor_bytes);
 
-  // Of that the lease alone, for what writes a manifest without data files:
+  // That there is space for so many bytes of `what`.
+  //   kResourceExhausted  The message has both numbers.
+  absl::Status CheckSpace(int64_t bytes, absl::string_view what);
+
+  // Of Take the lease alone, for what writes a manifest without data files:
   // removes only manifests that were not switched to.
   absl::StatusOr<uint64_t> TakeLease(absl::Duration lease_duration);
 

@@ -104,8 +104,8 @@ absl::Status Saver::Prepare() {
   agreed_ = static_cast<int64_t>(plan_->fingerprint);
   sums_.resize(tensors_.size());
   if (group_.rank() != 0) return absl::OkStatus();
-  // How much an increment takes is not known yet: Reserve finds out.
-  const bool all = job_.base == nullptr || job_.base->last() == nullptr;
+  // Otherwise each rank finds out what it writes.
+  const bool all = job_.base == nullptr || !job_.base->is_used();
   SHERD_ASSIGN_OR_RETURN(own_id_,
                          directory_.Take(job_.options.lease_duration,
                                          all ? plan_->tensor_bytes : 0));
@@ -113,9 +113,10 @@ absl::Status Saver::Prepare() {
 }
 
 absl::Status Saver::MakePlan() {
-  if (job_.prepared != nullptr) {
-    plan_ = job_.prepared->plan;
-    return job_.prepared->status;
+  if (job_.prepare != nullptr) {
+    prepared_ = job_.prepare([this] { return step_->MadeProgress(); });
+    plan_ = prepared_->plan;
+    return prepared_->status;
   }
   for (const auto& [name, tensor] : tensors_) {
     SHERD_RETURN_IF_ERROR(CheckTensor(name, tensor, group_));
@@ -182,7 +183,7 @@ absl::Status Saver::WriteAndCommit() {
     directory_.Release();
   }
   SHERD_RETURN_IF_ERROR(step_->Agree(committed));
-  if (increment_) UpdateBase();
+  if (job_.base != nullptr) UpdateBase();
   // Another host may not see yet what rank 0 sees.
   if (reports_[0].is_shared == 0) directory_.RemoveReplaced(SharesFiles());
   return absl::OkStatus();
@@ -203,14 +204,17 @@ absl::Status Saver::PlanIncrement() {
 }
 
 absl::Status Saver::WriteFile() {
-  if (job_.base != nullptr) SHERD_RETURN_IF_ERROR(PlanIncrement());
+  if (job_.base != nullptr && (prepared_ == nullptr || !prepared_->whole)) {
+    SHERD_RETURN_IF_ERROR(PlanIncrement());
+  }
+  const FileParts parts = increment_ ? increment_->file() : AllParts(*plan_);
+  SHERD_RETURN_IF_ERROR(CheckOwnSpace(parts.data_bytes));
   const std::string name =
       DataFileName(group_.rank(), group_.size(), directory_.save_id());
   SHERD_ASSIGN_OR_RETURN(
       report_,
       WriteRankFile(
-          files_, JoinPath(job_.path, name), *plan_,
-          increment_ ? increment_->file() : AllParts(*plan_), named_,
+          files_, JoinPath(job_.path, name), *plan_, parts, named_,
           [this](const PlannedShard& shard) { return ElementsOf(shard); },
           {.save_id = directory_.save_id(),
            .step = job_.target.step,
@@ -222,6 +226,11 @@ absl::Status Saver::WriteFile() {
   report_.extent_bytes = static_cast<uint32_t>(extents_.size());
   report_.is_shared = directory_.is_shared() ? 1 : 0;
   return plan_->shards.empty() ? absl::OkStatus() : directory_.SyncNames();
+}
+
+absl::Status Saver::CheckOwnSpace(int64_t bytes) {
+  if (job_.base == nullptr || !job_.base->is_used()) return absl::OkStatus();
+  return directory_.CheckSpace(bytes, "this rank's part of the checkpoint");
 }
 
 // Elements that are found in order are for one thread, and so are those on
@@ -237,13 +246,15 @@ int Saver::NumThreads() const {
 }
 
 absl::StatusOr<ReplicaCrcs> Saver::CrcsOfReplicas() {
-  if (job_.prepared != nullptr) return job_.prepared->replicas;
+  if (prepared_ != nullptr) return prepared_->replicas;
   return ReadReplicas(group_.size(), named_, plan_->replicas,
                       [this] { return step_->MadeProgress(); });
 }
 
-absl::StatusOr<Tensor> Saver::ElementsOf(const PlannedShard& shard) const {
-  if (job_.elements != nullptr) return job_.elements(shard);
+absl::StatusOr<Tensor> Saver::ElementsOf(const PlannedShard& shard) {
+  if (job_.elements != nullptr) {
+    return job_.elements(shard, [this] { return step_->MadeProgress(); });
+  }
   const NamedTensor& named = named_[static_cast<size_t>(shard.tensor)];
   return LocalPart(*named.tensor, shard.held, shard.box);
 }
@@ -327,6 +338,7 @@ absl::Status Saver::GatherExtents() {
 }
 
 void Saver::UpdateBase() {
+  if (!increment_) return job_.base->MarkUsed();
   ManifestFile own = {
       .name = DataFileName(group_.rank(), group_.size(), directory_.save_id()),
       .size = report_.size,

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "sherd/core/base/file.h"
@@ -36,11 +37,17 @@ struct PreparedSave {
   std::shared_ptr<const SavePlan> plan;
   // If replicas are compared.
   ReplicaCrcs replicas;
+  // With a base: elements can be asked for in the order of the file alone, so
+  // that this rank writes all of them and leaves its base as it is.
+  bool whole = false;
 };
 
 // What a save saves, and where. The same on all ranks but for the elements.
 struct SaveJob {
   using Tensors = std::map<std::string, ShardedTensor>;
+  // To be called after each part of what may take a while: a sign of life for
+  // the other ranks. An error ends the work.
+  using Progress = absl::FunctionRef<absl::Status()>;
 
   // The directory.
   std::string path;
@@ -49,18 +56,18 @@ struct SaveJob {
   SaveOptions options;
   // What went wrong on this rank before: the save fails with it on all ranks.
   absl::Status failure = {};
-  // Null: Saver prepares the save. Otherwise the tensors need have no elements,
-  // and may belong to another group of the same ranks.
-  std::shared_ptr<const PreparedSave> prepared;
+  // Null: Saver prepares the save. Otherwise called first; the tensors need
+  // have no elements, and may belong to another group of the same ranks.
+  std::function<std::shared_ptr<const PreparedSave>(Progress)> prepare;
   // Finds the elements of a shard, which are asked for in the order of the
   // file; once another shard is asked for, they are not used any more. With a
   // base, they are asked for more than once, and in any order. Null: those of
   // the tensors.
-  std::function<absl::StatusOr<Tensor>(const PlannedShard&)> elements;
+  std::function<absl::StatusOr<Tensor>(const PlannedShard&, Progress)> elements;
   // This rank's own. Not null: the save is incremental, and the next one can
   // be: see SaveBase. The files that its manifest names, those of earlier saves
   // too, must stay as long as it. A rank that has none writes all, whatever the
-  // others do.
+  // others do. Null on all ranks or on none.
   std::shared_ptr<SaveBase> base;
   // Which manifest of the directory; the step is the same on all ranks.
   SaveTarget target = {};
@@ -105,11 +112,13 @@ class Saver {
   absl::StatusOr<ReplicaCrcs> CrcsOfReplicas();
   absl::Status WriteAndCommit();
   absl::Status WriteFile();
+  // With a base: checks that there is space for what this rank writes.
+  absl::Status CheckOwnSpace(int64_t bytes);
   // For writing the file.
   int NumThreads() const;
   // With job_.base: plans what this rank writes.
   absl::Status PlanIncrement();
-  absl::StatusOr<Tensor> ElementsOf(const PlannedShard& shard) const;
+  absl::StatusOr<Tensor> ElementsOf(const PlannedShard& shard);
   bool SumsTravelWithReports() const;
   size_t NoteBytes() const;
   // Ends the writing on all ranks, and brings the reports of all to all.
@@ -140,6 +149,8 @@ class Saver {
   std::optional<LongStep> step_;
   // Of the plan, in the form of Fingerprint.
   int64_t agreed_ = 0;
+  // Null if this object has prepared the save.
+  std::shared_ptr<const PreparedSave> prepared_;
   // On rank 0: the number of the save.
   uint64_t own_id_ = 0;
   std::shared_ptr<const SavePlan> plan_;

@@ -17,6 +17,7 @@
 #include "sherd/serialization/checkpoint.h"
 #include "sherd/serialization/checkpoint/lease.h"
 #include "sherd/serialization/checkpoint_recover.h"
+#include "sherd/serialization/kits/forwarding_files.h"
 #include "sherd/serialization/kits/series_fixture.h"
 #include "sherd/serialization/manifest/manifest_reader.h"
 #include "sherd/testing/faults.h"
@@ -467,50 +468,16 @@ TEST_F(CheckpointSeriesTest, AManifestThatCannotBeReadNowKeepsAllFiles) {
 }
 
 // As of a network, with a list of names that is some seconds old.
-class FilesWithoutSteps final : public FileSystem {
+class FilesWithoutSteps final : public ForwardingFiles {
  public:
-  absl::StatusOr<std::unique_ptr<File>> OpenForRead(
-      const std::string& path) override {
-    return Posix().OpenForRead(path);
-  }
-  absl::StatusOr<std::unique_ptr<File>> Create(
-      const std::string& path) override {
-    return Posix().Create(path);
-  }
-  absl::Status CreateDirectories(const std::string& path) override {
-    return Posix().CreateDirectories(path);
-  }
-  absl::Status Rename(const std::string& from, const std::string& to) override {
-    return Posix().Rename(from, to);
-  }
-  absl::Status RenameNew(const std::string& from,
-                         const std::string& to) override {
-    return Posix().RenameNew(from, to);
-  }
-  absl::Status Remove(const std::string& path) override {
-    return Posix().Remove(path);
-  }
-  absl::Status RemoveAll(const std::string& path) override {
-    return Posix().RemoveAll(path);
-  }
   absl::StatusOr<std::vector<std::string>> List(
       const std::string& path) override {
-    auto names = Posix().List(path);
+    auto names = ForwardingFiles::List(path);
     if (!names.ok()) return names;
-    std::vector<std::string> seen;
-    for (const std::string& name : *names) {
-      if (!StepOfManifestName(name).has_value()) seen.push_back(name);
-    }
-    return seen;
-  }
-  absl::Status SyncDirectory(const std::string& path) override {
-    return Posix().SyncDirectory(path);
-  }
-  absl::StatusOr<FileKind> KindOf(const std::string& path) override {
-    return Posix().KindOf(path);
-  }
-  absl::StatusOr<int64_t> FreeBytes(const std::string& path) override {
-    return Posix().FreeBytes(path);
+    std::erase_if(*names, [](const std::string& name) {
+      return StepOfManifestName(name).has_value();
+    });
+    return names;
   }
 };
 

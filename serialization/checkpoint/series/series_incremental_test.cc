@@ -1,6 +1,7 @@
 // A series whose saves write only what has changed.
 
 #include <array>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -30,6 +31,7 @@
 #include "sherd/serialization/checkpoint_reader.h"
 #include "sherd/serialization/checkpoint_series.h"
 #include "sherd/serialization/checkpoint_verify.h"
+#include "sherd/serialization/kits/forwarding_files.h"
 #include "sherd/serialization/kits/sample_tensors.h"
 #include "sherd/serialization/kits/series_fixture.h"
 #include "sherd/serialization/manifest/manifest.h"
@@ -49,6 +51,7 @@ using sherd::testing::RunLocalRanks;
 using sherd::testing::StatusIs;
 using ::testing::AllOf;
 using ::testing::Ge;
+using ::testing::HasSubstr;
 using ::testing::Le;
 
 constexpr int kRanks = 3;
@@ -376,6 +379,52 @@ TEST_F(SeriesIncrementalTest, ARankWithoutRoomForItsCopiesWritesAll) {
     });
     ExpectExactlySteps(path_, {{0, 0}, {1, 1}, {2, 2}, {3, 3}, {4, 4}, {5, 5}});
   }
+}
+
+// Has as much room as a test says.
+class FilesWithRoom final : public ForwardingFiles {
+ public:
+  absl::StatusOr<int64_t> FreeBytes(const std::string&) override {
+    return free_bytes;
+  }
+  std::atomic<int64_t> free_bytes = int64_t{1} << 40;
+};
+
+TEST_F(SeriesIncrementalTest, ThereMustBeRoomForWhatEachRankWrites) {
+  FilesWithRoom files;
+  WithSeries({.save = {.files = &files}},
+             [&](CheckpointSeries& series, const int64_t& bytes) {
+               ASSERT_THAT(SaveStep(series, false, 0, 0), IsOk());
+               files.free_bytes = 3 * kChunkBytes;
+               ASSERT_THAT(SaveStep(series, false, 1, 1), IsOk());
+               EXPECT_THAT(bytes, IsAbout(1));
+               // Each rank writes 8 chunks, and rank 0 a byte more.
+               EXPECT_THAT(SaveStep(series, false, 2, kOtherContents),
+                           StatusIs(absl::StatusCode::kResourceExhausted,
+                                    AllOf(HasSubstr(" needs 2097153 bytes"),
+                                          HasSubstr("only 786432 are free"))));
+             });
+  ExpectExactlySteps(path_, {{0, 0}, {1, 1}});
+}
+
+// Of the others it is not known whether they write all.
+TEST_F(SeriesIncrementalTest, RankZeroNeedsNoRoomForTheOthers) {
+  FilesWithRoom files;
+  RunLocalRanks(kRanks, [&](ProcessGroup& group) {
+    SHERD_ASSERT_OK_AND_ASSIGN(
+        CheckpointSeries series,
+        CheckpointSeries::Open(
+            path_, nullptr,
+            {.save = {.files = &files},
+             .staging_budget = group.rank() == 0 ? 3 * kChunkBytes : 0,
+             .incremental = true}));
+    ASSERT_THAT(SaveStep(series, /*async=*/true, 0, 0), IsOk());
+    ASSERT_THAT(group.Barrier(), IsOk());
+    files.free_bytes = kAllChunks / 2 * kChunkBytes;
+    ASSERT_THAT(SaveStep(series, /*async=*/true, 1, 1), IsOk());
+    EXPECT_THAT(FlushSaves(), IsOk());
+  });
+  ExpectExactlySteps(path_, {{0, 0}, {1, 1}});
 }
 
 // Rows of values have room, so that layouts stay.

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <numeric>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -226,18 +225,14 @@ class StepCopy {
 
 }  // namespace
 
-StepCopier::StepCopier(std::shared_ptr<ProcessGroup> group,
-                       StepCopierOptions options)
+StepCopier::StepCopier(BackgroundGroup group, StepCopierOptions options)
     : group_(std::move(group)),
       options_(std::move(options)),
       index_(std::make_shared<ManifestIndex>()) {}
 
 absl::StatusOr<std::unique_ptr<StepCopier>> StepCopier::Create(
     ProcessGroup& group, StepCopierOptions options) {
-  std::vector<int> ranks(static_cast<size_t>(group.size()));
-  std::iota(ranks.begin(), ranks.end(), 0);
-  SHERD_ASSIGN_OR_RETURN(std::shared_ptr<ProcessGroup> own,
-                         group.NewGroup(ranks, {.with_devices = false}));
+  SHERD_ASSIGN_OR_RETURN(BackgroundGroup own, BackgroundGroup::Create(group));
   return std::unique_ptr<StepCopier>(
       new StepCopier(std::move(own), std::move(options)));
 }
@@ -277,7 +272,8 @@ absl::Status StepCopier::TakeError() {
 
 absl::Status StepCopier::Copy(int64_t step) {
   StepCopy copy(options_, step, *group_, index_);
-  return InOperation(copy.operation(), copy.Run(), group_->name());
+  return group_.ForProgram(
+      InOperation(copy.operation(), copy.Run(), group_->name()));
 }
 
 }  // namespace sherd

@@ -10,6 +10,7 @@
 #include "absl/status/statusor.h"
 #include "sherd/core/comm/process_group.h"
 #include "sherd/serialization/checkpoint.h"
+#include "sherd/serialization/checkpoint/background_group.h"
 #include "sherd/serialization/checkpoint/series/manifest_index.h"
 #include "sherd/serialization/checkpoint/series/retention.h"
 
@@ -61,12 +62,12 @@ class StepCopier {
   absl::Status TakeError();
 
  private:
-  StepCopier(std::shared_ptr<ProcessGroup> group, StepCopierOptions options);
+  StepCopier(BackgroundGroup group, StepCopierOptions options);
 
   // On the thread.
   absl::Status Copy(int64_t step);
 
-  const std::shared_ptr<ProcessGroup> group_;
+  const BackgroundGroup group_;
   const StepCopierOptions options_;
   // Of the second directory.
   const std::shared_ptr<ManifestIndex> index_;

@@ -1,0 +1,59 @@
+#ifndef SHERD_SERIALIZATION_KITS_FORWARDING_FILES_H_
+#define SHERD_SERIALIZATION_KITS_FORWARDING_FILES_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "sherd/core/base/file.h"
+
+namespace sherd {
+
+// The machine's files, for tests that override some of the operations.
+class ForwardingFiles : public FileSystem {
+ public:
+  absl::StatusOr<std::unique_ptr<File>> OpenForRead(
+      const std::string& path) override {
+    return Posix().OpenForRead(path);
+  }
+  absl::StatusOr<std::unique_ptr<File>> Create(
+      const std::string& path) override {
+    return Posix().Create(path);
+  }
+  absl::Status CreateDirectories(const std::string& path) override {
+    return Posix().CreateDirectories(path);
+  }
+  absl::Status Rename(const std::string& from, const std::string& to) override {
+    return Posix().Rename(from, to);
+  }
+  absl::Status RenameNew(const std::string& from,
+                         const std::string& to) override {
+    return Posix().RenameNew(from, to);
+  }
+  absl::Status Remove(const std::string& path) override {
+    return Posix().Remove(path);
+  }
+  absl::Status RemoveAll(const std::string& path) override {
+    return Posix().RemoveAll(path);
+  }
+  absl::StatusOr<std::vector<std::string>> List(
+      const std::string& path) override {
+    return Posix().List(path);
+  }
+  absl::Status SyncDirectory(const std::string& path) override {
+    return Posix().SyncDirectory(path);
+  }
+  absl::StatusOr<FileKind> KindOf(const std::string& path) override {
+    return Posix().KindOf(path);
+  }
+  absl::StatusOr<int64_t> FreeBytes(const std::string& path) override {
+    return Posix().FreeBytes(path);
+  }
+};
+
+}  // namespace sherd
+
+#endif  // SHERD_SERIALIZATION_KITS_FORWARDING_FILES_H_
