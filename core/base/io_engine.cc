@@ -31,8 +31,10 @@ constexpr uintptr_t kFileAlignment = 4096;
 // pages that are read into hold nothing else that might be written meanwhile.
 constexpr uintptr_t kMemoryAlignment = 4096;
 
-// Part of a read that is still to be filled.
+// Bytes that are still to be filled, of one read or of several that follow one
+// another in the file and in memory.
 struct Piece {
+  // The read that has the first of them.
   size_t read = 0;
   int64_t offset = 0;
   absl::Span<std::byte> buffer;
@@ -112,10 +114,16 @@ class ManyReads {
   }
 
   absl::Status Run() {
-    for (size_t i = 0; i < reads_.size() && status_.ok(); ++i) {
-      Piece rest{i, reads_[i].offset, reads_[i].buffer};
-      missing_[i] = rest.buffer.size();
-      if (missing_[i] == 0) status_ = done_(i);
+    for (size_t i = 0; i < reads_.size(); ++i) {
+      missing_[i] = reads_[i].buffer.size();
+    }
+    for (size_t i = 0; i < reads_.size() && status_.ok();) {
+      if (missing_[i] == 0) {
+        status_ = done_(i++);
+        continue;
+      }
+      Piece rest = JoinedFrom(i);
+      i = ReadAt(rest.buffer.data() + rest.buffer.size() - 1, i) + 1;
       while (!rest.buffer.empty() && status_.ok()) {
         // Pieces end at multiples of their length: all but the first and the
         // last are aligned.
@@ -124,6 +132,9 @@ class ManyReads {
         piece.buffer = rest.buffer.first(
             std::min(rest.buffer.size(), static_cast<size_t>(length)));
         rest.Advance(static_cast<int64_t>(piece.buffer.size()));
+        if (!rest.buffer.empty()) {
+          rest.read = ReadAt(rest.buffer.data(), rest.read);
+        }
         Read(piece);
       }
     }
@@ -135,6 +146,38 @@ class ManyReads {
   std::unique_ptr<IoQueue> TakeQueue() { return std::move(queue_); }
 
  private:
+  // Read `first` and those that continue it.
+  Piece JoinedFrom(size_t first) const {
+    Piece joined{first, reads_[first].offset, reads_[first].buffer};
+    for (size_t i = first + 1; i < reads_.size(); ++i) {
+      const absl::Span<std::byte> next = reads_[i].buffer;
+      const auto bytes = static_cast<int64_t>(joined.buffer.size());
+      if (next.empty() || reads_[i].offset != joined.offset + bytes ||
+          next.data() != joined.buffer.data() + bytes) {
+        break;
+      }
+      joined.buffer = absl::MakeSpan(joined.buffer.data(),
+                                     joined.buffer.size() + next.size());
+    }
+    return joined;
+  }
+
+  // Which of joined reads, from `read` on, has a byte.
+  size_t ReadAt(const std::byte* byte, size_t read) const {
+    while (byte >= reads_[read].buffer.data() + reads_[read].buffer.size()) {
+      ++read;
+    }
+    return read;
+  }
+
+  // The bytes of a piece that are of its first read.
+  size_t BytesOfFirst(const Piece& piece) const {
+    const absl::Span<std::byte> first = reads_[piece.read].buffer;
+    return std::min(
+        piece.buffer.size(),
+        static_cast<size_t>(first.data() + first.size() - piece.buffer.data()));
+  }
+
   void Read(Piece piece) {
     if (cache_.has_value() && cache_->Holds(piece)) return ReadNow(piece);
     PrepareQueue();
@@ -143,11 +186,12 @@ class ManyReads {
     if (status_.ok()) Start(piece);
   }
 
-  // Reads and waits.
+  // Reads and waits: one read after another, so that each is in the cache of
+  // the processor when done_ looks at it.
   void ReadNow(Piece piece) {
     while (!piece.buffer.empty() && status_.ok()) {
       const ssize_t n =
-          pread(fd_, piece.buffer.data(), piece.buffer.size(), piece.offset);
+          pread(fd_, piece.buffer.data(), BytesOfFirst(piece), piece.offset);
       if (n < 0 && errno == EINTR) continue;
       if (n > 0) {
         Filled(piece, n);
@@ -204,10 +248,17 @@ class ManyReads {
   }
 
   void Filled(Piece& piece, int64_t bytes) {
-    piece.Advance(bytes);
-    size_t& missing = missing_[piece.read];
-    missing -= static_cast<size_t>(bytes);
-    if (missing == 0) status_ = done_(piece.read);
+    while (bytes > 0 && status_.ok()) {
+      const auto n = std::min(bytes, static_cast<int64_t>(BytesOfFirst(piece)));
+      const size_t read = piece.read;
+      piece.Advance(n);
+      bytes -= n;
+      if (!piece.buffer.empty()) {
+        piece.read = ReadAt(piece.buffer.data(), read);
+      }
+      missing_[read] -= static_cast<size_t>(n);
+      if (missing_[read] == 0) status_ = done_(read);
+    }
   }
 
   // `error` 0: the end of the file.

@@ -33,7 +33,8 @@ struct IoEngineOptions {
 // medium: what the page cache has is copied from there (asked by mincore; where
 // this process may not ask, as of a file that it may not write, all counts as
 // being there), the rest is cut into pieces of 1 MiB, of which 8 are in flight,
-// by io_uring. They pass the page cache by (O_DIRECT) where their place in the
+// by io_uring; reads that follow one another in the file and in memory share
+// pieces. They pass the page cache by (O_DIRECT) where their place in the
 // file, their length and their memory are aligned and the file system can,
 // which takes a third of the processor time of reading through it.
 //

@@ -229,6 +229,60 @@ TEST_F(IoEngineTest, SeveralPiecesAreInFlightAndEndInAnyOrder) {
   }
 }
 
+TEST_F(IoEngineTest, ReadsThatFollowOneAnotherSharePieces) {
+  constexpr int64_t kBlock = 200'000;
+  std::vector<std::byte> buffer(5 * kMiB);
+  // Blocks that continue one another; then a gap in memory, one in the file,
+  // and a read of nothing.
+  std::vector<FileRead> reads;
+  int64_t offset = 4096, at = 0;
+  for (int i = 0; i < 20; ++i) {
+    if (i == 11) at += 64;
+    if (i == 14) offset += 64;
+    const int64_t bytes = i == 17 ? 0 : kBlock;
+    reads.push_back(
+        {offset, absl::MakeSpan(buffer).subspan(static_cast<size_t>(at),
+                                                static_cast<size_t>(bytes))});
+    offset += bytes;
+    at += bytes;
+  }
+  const auto pieces = [](int64_t begin, int64_t end) {
+    return static_cast<size_t>((end - 1) / kMiB - begin / kMiB + 1);
+  };
+  for (const bool is_cached : {false, true}) {
+    for (const int64_t result : {int64_t{1} << 30, kBlock / 2, kBlock}) {
+      fake_ = FakeSystem();
+      fake_.results = {result, result};
+      std::fill(buffer.begin(), buffer.end(), std::byte{0});
+      ended_.assign(reads.size(), 0);
+      IoEngine engine(
+          {.make_queue = [this] { return std::make_unique<FakeQueue>(fake_); },
+           .ask_cache = is_cached});
+      size_t last = 0;
+      EXPECT_THAT(
+          engine.ReadMany(path_, fd_.get(), reads,
+                          [&](size_t i) {
+                            ++ended_[i];
+                            // What is cached is seen while it is hot.
+                            if (is_cached) EXPECT_EQ(i, last++);
+                            EXPECT_TRUE(std::equal(
+                                reads[i].buffer.begin(), reads[i].buffer.end(),
+                                contents_.begin() + reads[i].offset))
+                                << i;
+                            return absl::OkStatus();
+                          }),
+          IsOk());
+      EXPECT_THAT(ended_, Each(1));
+      if (is_cached || result < kMiB) continue;
+      EXPECT_EQ(fake_.reads.size(),
+                pieces(reads[0].offset, reads[11].offset) +
+                    pieces(reads[11].offset, reads[13].offset + kBlock) +
+                    pieces(reads[14].offset, reads[17].offset) +
+                    pieces(reads[18].offset, reads[19].offset + kBlock));
+    }
+  }
+}
+
 TEST_F(IoEngineTest, AlignedPiecesAloneGoPastThePageCache) {
   IoEngine engine = MakeFake();
   EXPECT_THAT(ReadRanges(engine), IsOk());
