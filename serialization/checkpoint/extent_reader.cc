@@ -117,17 +117,37 @@ absl::Status ExtentReader::Read(int32_t file, int64_t offset,
   return Read(last, file, offset, buffer);
 }
 
+absl::Status ExtentReader::Find(int32_t index, LastFile& last) {
+  if (last.index == index) return absl::OkStatus();
+  absl::MutexLock lock(&mutex_);
+  SHERD_ASSIGN_OR_RETURN(const OpenFile* const found, FileAt(index));
+  last = {index, found->file, found->data_begin};
+  return absl::OkStatus();
+}
+
 absl::Status ExtentReader::Read(LastFile& last, int32_t file, int64_t offset,
                                 absl::Span<std::byte> buffer) {
-  if (last.index != file) {
-    absl::MutexLock lock(&mutex_);
-    SHERD_ASSIGN_OR_RETURN(const OpenFile* const found, FileAt(file));
-    last = {file, found->file, found->data_begin};
-  }
+  SHERD_RETURN_IF_ERROR(Find(file, last));
   bytes_read_.fetch_add(static_cast<int64_t>(buffer.size()),
                         std::memory_order_relaxed);
   SHERD_RETURN_IF_ERROR(last.file->ReadAt(last.data_begin + offset, buffer));
   return after_read_ == nullptr ? absl::OkStatus() : after_read_();
+}
+
+absl::Status ExtentReader::ReadMany(
+    LastFile& last, int32_t file, absl::Span<FileRead> reads,
+    absl::FunctionRef<absl::Status(size_t)> done) {
+  SHERD_RETURN_IF_ERROR(Find(file, last));
+  int64_t bytes = 0;
+  for (FileRead& read : reads) {
+    read.offset += last.data_begin;
+    bytes += static_cast<int64_t>(read.buffer.size());
+  }
+  bytes_read_.fetch_add(bytes, std::memory_order_relaxed);
+  return last.file->ReadMany(reads, [&](size_t i) -> absl::Status {
+    SHERD_RETURN_IF_ERROR(done(i));
+    return after_read_ == nullptr ? absl::OkStatus() : after_read_();
+  });
 }
 
 absl::Status ExtentReader::Missing(int32_t index,

@@ -13,6 +13,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_set.h"
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -67,6 +68,10 @@ class ExtentReader {
   // The same for one read after another.
   absl::Status Read(LastFile& last, int32_t file, int64_t offset,
                     absl::Span<std::byte> buffer);
+  // As File::ReadMany, where offsets are in the data of the file.
+  absl::Status ReadMany(LastFile& last, int32_t file,
+                        absl::Span<FileRead> reads,
+                        absl::FunctionRef<absl::Status(size_t)> done);
 
   // The CRC that chunk number `chunk` of an extent must have.
   //   kDataLoss  The CRCs in the file are damaged.
@@ -99,6 +104,8 @@ class ExtentReader {
   // Of version 2.
   absl::StatusOr<absl::Span<const uint32_t>> TableOf(int32_t index)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Makes `last` the file.
+  absl::Status Find(int32_t index, LastFile& last);
   absl::StatusOr<OpenFile*> OpenNow(int32_t index)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Keeps kDataLoss for later calls.

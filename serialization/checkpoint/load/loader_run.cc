@@ -27,7 +27,7 @@ constexpr int64_t kMaxMessageStaging = int64_t{64} << 20;
 
 // Of what a thread reads before it takes more.
 constexpr int64_t kMinUnitBytes = int64_t{4} << 10;
-constexpr int64_t kMaxUnitBytes = int64_t{4} << 20;
+constexpr int64_t kMaxUnitBytes = int64_t{16} << 20;
 
 // Up to this many bytes of all ranks together, every rank checks all chunks
 // that several ranks read parts of; above, each checks a share.
@@ -159,7 +159,7 @@ std::vector<ReadUnit> Loader::DivideReads(int& threads) const {
         std::clamp<int64_t>(bytes / kMinThreadBytes, 1, threads));
   }
   return sherd::DivideReads(
-      boxes, std::clamp(bytes / threads / 4, kMinUnitBytes, kMaxUnitBytes));
+      boxes, std::clamp(bytes / threads / 16, kMinUnitBytes, kMaxUnitBytes));
 }
 
 absl::Status Loader::ReadBoxes(const ReadUnit& unit,

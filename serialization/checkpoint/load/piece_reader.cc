@@ -18,6 +18,10 @@ constexpr int64_t kStagingBytes = 256 << 10;
 // From here on a read of its own costs less than another copy.
 constexpr int64_t kLongPiece = 4 << 10;
 constexpr int64_t kPageBytes = 4096;
+// From here on several reads in flight make up for asking the page cache which
+// of them it has; and so much is asked for at once.
+constexpr int64_t kManyBytes = int64_t{1} << 20;
+constexpr int64_t kMostAtOnce = int64_t{64} << 20;
 
 // The longest piece that is read as elements of `wanted` through staging: it
 // and what it is made of have room.
@@ -37,17 +41,48 @@ absl::Status PieceReader::ReadRun(const ShardSource& source, int64_t offset,
     place.extent = extent;
     const int64_t end = before + extent.bytes;
     while (offset < end && !buffer.empty()) {
-      const auto block = buffer.first(static_cast<size_t>(std::min(
-          {static_cast<int64_t>(buffer.size()), kStagingBytes, end - offset})));
-      const int64_t at = offset - before;
-      SHERD_RETURN_IF_ERROR(reader_.Read(last_file_, extent.file,
-                                         extent.data_offset + at, block));
-      SHERD_RETURN_IF_ERROR(ledger_.Add(place, at, block));
-      offset += static_cast<int64_t>(block.size());
-      buffer.remove_prefix(block.size());
+      const auto part = buffer.first(static_cast<size_t>(std::min(
+          {static_cast<int64_t>(buffer.size()), kMostAtOnce, end - offset})));
+      SHERD_RETURN_IF_ERROR(ReadInExtent(place, offset - before, part));
+      offset += static_cast<int64_t>(part.size());
+      buffer.remove_prefix(part.size());
     }
     before = end;
     place.chunks_before += NumChunks(extent.bytes, reader_.chunk_bytes());
+  }
+  return absl::OkStatus();
+}
+
+// In blocks that end where chunks do, so that each chunk is checked as soon as
+// it has been read, in whatever order they come.
+absl::Status PieceReader::ReadInExtent(const ExtentOfShard& place,
+                                       int64_t offset,
+                                       absl::Span<std::byte> buffer) {
+  const SavedExtent& extent = place.extent;
+  const int64_t chunk = reader_.chunk_bytes();
+  const int64_t most =
+      kStagingBytes - kStagingBytes % std::min(chunk, kStagingBytes);
+  const auto bytes = static_cast<int64_t>(buffer.size());
+  blocks_.clear();
+  for (int64_t done = 0; done < bytes;) {
+    const int64_t n = std::min(bytes - done, most - (offset + done) % most);
+    blocks_.push_back(
+        {extent.data_offset + offset + done,
+         buffer.subspan(static_cast<size_t>(done), static_cast<size_t>(n))});
+    done += n;
+  }
+  const auto add = [&](size_t i) {
+    const absl::Span<std::byte> block = blocks_[i].buffer;
+    return ledger_.Add(place, offset + (block.data() - buffer.data()), block);
+  };
+  if (bytes >= kManyBytes) {
+    return reader_.ReadMany(last_file_, extent.file, absl::MakeSpan(blocks_),
+                            add);
+  }
+  for (size_t i = 0; i < blocks_.size(); ++i) {
+    SHERD_RETURN_IF_ERROR(reader_.Read(last_file_, extent.file,
+                                       blocks_[i].offset, blocks_[i].buffer));
+    SHERD_RETURN_IF_ERROR(add(i));
   }
   return absl::OkStatus();
 }

@@ -7,6 +7,7 @@
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
+#include "sherd/core/base/file.h"
 #include "sherd/core/tensor/dtype.h"
 #include "sherd/core/tensor/shape.h"
 #include "sherd/core/tensor/tensor.h"
@@ -30,10 +31,12 @@ struct ShardSource {
 // Reads boxes of shards and enters what it reads in a ledger. Not thread-safe.
 //
 // Merging. Long pieces that are contiguous at the destination are read straight
-// into it. Others wait in a list until the next one lies too far away in the
-// file; then all are read at once, through 256 KiB, of any number of shards and
-// tensors. Too far is: a page of the file would be read that nobody asked for,
-// and such pages were more than a twentieth. So ask in the order of the file.
+// into it; those of 1 MiB and more by File::ReadMany, several parts at once
+// where the page cache does not have them. Others wait in a list until the next
+// one lies too far away in the file; then all are read at once, through 256
+// KiB, of any number of shards and tensors. Too far is: a page of the file
+// would be read that nobody asked for, and such pages were more than a
+// twentieth. So ask in the order of the file.
 //
 // Conversion. Elements may be wanted as another dtype than that of the shard;
 // their values are converted as Tensor::To does, as soon as they are read, in
@@ -78,6 +81,8 @@ class PieceReader {
   // Reads bytes of a shard from `offset` in it on, at once.
   absl::Status ReadRun(const ShardSource& source, int64_t offset,
                        absl::Span<std::byte> buffer);
+  absl::Status ReadInExtent(const ExtentOfShard& place, int64_t offset,
+                            absl::Span<std::byte> buffer);
   absl::Status ReadPiece(const ShardSource& source, const BoxPiece& piece,
                          DType dtype);
   // One that goes through staging, where it has room.
@@ -93,6 +98,7 @@ class PieceReader {
   ExtentReader& reader_;
   ChunkLedger& ledger_;
   ExtentReader::LastFile last_file_;
+  std::vector<FileRead> blocks_;
   std::vector<Waiting> waiting_;
   // What the waiting pieces span of a file's data, and the pages in it that
   // none of them needs.
