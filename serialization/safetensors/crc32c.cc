@@ -50,10 +50,12 @@ uint32_t BytePower(uint64_t bytes) {
 }  // namespace
 
 uint32_t LinearCrc32c(absl::Span<const std::byte> data, uint32_t state) {
-  if (data.size() >= internal::kFoldBytes && internal::CanFoldCrc32c()) {
-    const size_t blocks = data.size() / internal::kFoldBytes;
-    state = internal::FoldCrc32c(data.data(), blocks, state);
-    data.remove_prefix(blocks * internal::kFoldBytes);
+  static const absl::Span<const internal::Crc32cFold> folds =
+      internal::SupportedCrc32cFolds();
+  if (!folds.empty() && data.size() >= folds[0].block_bytes) {
+    const size_t blocks = data.size() / folds[0].block_bytes;
+    state = folds[0].run(data.data(), blocks, state);
+    data.remove_prefix(blocks * folds[0].block_bytes);
   }
   // ISA-L's function neither inverts the start value nor the result, and takes
   // an int.

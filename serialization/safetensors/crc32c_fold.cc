@@ -5,6 +5,7 @@
 #endif
 
 #include <cstring>
+#include <vector>
 
 namespace sherd::internal {
 
@@ -37,6 +38,11 @@ constexpr Move MoveBy(size_t bits) {
 }
 
 #define SHERD_FOLD __attribute__((target("avx2,pclmul,vpclmulqdq,sse4.2")))
+
+// A block: a part for multiplications, then three equal ones for the CRC
+// instruction.
+constexpr size_t kMultipliedBytes = 4096;
+constexpr size_t kStreamBytes = 1280;
 
 constexpr size_t kLane = sizeof(__m256i);
 constexpr size_t kLanes = 4;
@@ -129,29 +135,107 @@ SHERD_FOLD uint32_t FoldBlock(const std::byte* data, uint32_t state) {
                                OverZeros<kStreamBytes>(y) ^ z);
 }
 
+// The same with vectors of twice the length, which leave less time for the CRC
+// instruction. A body of its own, since a function has one set of instructions.
+#define SHERD_WIDE_FOLD \
+  __attribute__((target("avx512f,avx512vl,avx2,pclmul,vpclmulqdq,sse4.2")))
+
+constexpr size_t kWideStreamBytes = 640;
+constexpr size_t kWideLane = sizeof(__m512i);
+constexpr size_t kWideRounds = kMultipliedBytes / (kWideLane * kLanes);
+constexpr size_t kWideWords = kWideStreamBytes / kWideRounds / sizeof(uint64_t);
+static_assert(kWideRounds * kLanes * kWideLane == kMultipliedBytes);
+static_assert(kWideRounds * kWideWords * sizeof(uint64_t) == kWideStreamBytes);
+
+SHERD_WIDE_FOLD inline __m512i WideLoad(const std::byte* from) {
+  return _mm512_loadu_si512(from);
+}
+
+SHERD_WIDE_FOLD inline __m512i WideFold(__m512i value, __m512i factors,
+                                        __m512i next) {
+  constexpr int kXorOfThree = 0x96;
+  return _mm512_ternarylogic_epi64(
+      _mm512_clmulepi64_epi128(value, factors, 0x00),
+      _mm512_clmulepi64_epi128(value, factors, 0x11), next, kXorOfThree);
+}
+
+SHERD_WIDE_FOLD uint32_t WideFoldBlock(const std::byte* data, uint32_t state) {
+  constexpr Move kFar = MoveBy(8 * kWideLane * kLanes);
+  const __m512i far = _mm512_broadcast_i32x4(Factors(kFar));
+  const std::byte* stream = data + kMultipliedBytes;
+  __m512i a = _mm512_xor_si512(
+      WideLoad(data),
+      _mm512_zextsi128_si512(_mm_cvtsi32_si128(static_cast<int>(state))));
+  __m512i b = WideLoad(data + kWideLane);
+  __m512i c = WideLoad(data + 2 * kWideLane);
+  __m512i d = WideLoad(data + 3 * kWideLane);
+  uint64_t x = 0;
+  uint64_t y = 0;
+  uint64_t z = 0;
+  for (size_t round = 0; round < kWideRounds; ++round) {
+    if (round > 0) {
+      data += kLanes * kWideLane;
+      a = WideFold(a, far, WideLoad(data));
+      b = WideFold(b, far, WideLoad(data + kWideLane));
+      c = WideFold(c, far, WideLoad(data + 2 * kWideLane));
+      d = WideFold(d, far, WideLoad(data + 3 * kWideLane));
+    }
+#pragma GCC unroll 8
+    for (size_t word = 0; word < kWideWords;
+         ++word, stream += sizeof(uint64_t)) {
+      x = Step(x, stream);
+      y = Step(y, stream + kWideStreamBytes);
+      z = Step(z, stream + 2 * kWideStreamBytes);
+    }
+  }
+  constexpr Move kNear = MoveBy(8 * kWideLane);
+  const __m512i near = _mm512_broadcast_i32x4(Factors(kNear));
+  const __m512i sum =
+      WideFold(WideFold(WideFold(a, near, b), near, c), near, d);
+  constexpr Move kHalf = MoveBy(8 * kLane);
+  const uint64_t first = Reduce(Fold(
+      _mm512_castsi512_si256(sum), _mm256_broadcastsi128_si256(Factors(kHalf)),
+      _mm512_extracti64x4_epi64(sum, 1)));
+  return static_cast<uint32_t>(OverZeros<3 * kWideStreamBytes>(first) ^
+                               OverZeros<2 * kWideStreamBytes>(x) ^
+                               OverZeros<kWideStreamBytes>(y) ^ z);
+}
+
 #undef SHERD_FOLD
+#undef SHERD_WIDE_FOLD
+
+template <uint32_t (*kFoldBlock)(const std::byte*, uint32_t), size_t kBytes>
+uint32_t FoldBlocks(const std::byte* data, size_t blocks, uint32_t state) {
+  for (; blocks > 0; --blocks, data += kBytes) state = kFoldBlock(data, state);
+  return state;
+}
+
+std::vector<Crc32cFold> FindFolds() {
+  std::vector<Crc32cFold> folds;
+  if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("pclmul") ||
+      !__builtin_cpu_supports("vpclmulqdq") ||
+      !__builtin_cpu_supports("sse4.2")) {
+    return folds;
+  }
+  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl")) {
+    constexpr size_t kBytes = kMultipliedBytes + 3 * kWideStreamBytes;
+    folds.push_back({"512 bits", kBytes, FoldBlocks<WideFoldBlock, kBytes>});
+  }
+  constexpr size_t kBytes = kMultipliedBytes + 3 * kStreamBytes;
+  folds.push_back({"256 bits", kBytes, FoldBlocks<FoldBlock, kBytes>});
+  return folds;
+}
 
 }  // namespace
 
-bool CanFoldCrc32c() {
-  static const bool can =
-      __builtin_cpu_supports("avx2") && __builtin_cpu_supports("pclmul") &&
-      __builtin_cpu_supports("vpclmulqdq") && __builtin_cpu_supports("sse4.2");
-  return can;
-}
-
-uint32_t FoldCrc32c(const std::byte* data, size_t blocks, uint32_t state) {
-  for (; blocks > 0; --blocks, data += kFoldBytes) {
-    state = FoldBlock(data, state);
-  }
-  return state;
+absl::Span<const Crc32cFold> SupportedCrc32cFolds() {
+  static const auto& folds = *new std::vector<Crc32cFold>(FindFolds());
+  return folds;
 }
 
 #else
 
-bool CanFoldCrc32c() { return false; }
-
-uint32_t FoldCrc32c(const std::byte*, size_t, uint32_t state) { return state; }
+absl::Span<const Crc32cFold> SupportedCrc32cFolds() { return {}; }
 
 #endif
 

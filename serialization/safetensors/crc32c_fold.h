@@ -4,21 +4,23 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "absl/types/span.h"
+
 namespace sherd::internal {
 
-// FoldCrc32c takes blocks of so many bytes: a part for multiplications, then
-// three equal ones for the CRC instruction.
-inline constexpr size_t kMultipliedBytes = 4096;
-inline constexpr size_t kStreamBytes = 1280;
-inline constexpr size_t kFoldBytes = kMultipliedBytes + 3 * kStreamBytes;
+// Computes LinearCrc32c (crc32c.h) of `blocks` times block_bytes bytes.
+// Carry-less multiplications of vectors and the CRC instruction run beside each
+// other, on different units of the processor: up to twice as fast as either
+// alone. On Zen 5, from the cache: 61 GB/s with vectors of 256 bits, 89 GB/s
+// with 512.
+struct Crc32cFold {
+  const char* name;
+  size_t block_bytes;
+  uint32_t (*run)(const std::byte* data, size_t blocks, uint32_t state);
+};
 
-// Whether this processor has the instructions of FoldCrc32c.
-bool CanFoldCrc32c();
-
-// LinearCrc32c (crc32c.h) of `blocks` times kFoldBytes bytes. Carry-less
-// multiplications of vectors and the CRC instruction run beside each other, on
-// different units of the processor: up to twice as fast as either alone.
-uint32_t FoldCrc32c(const std::byte* data, size_t blocks, uint32_t state);
+// Those for which this processor has the instructions, the fastest first.
+absl::Span<const Crc32cFold> SupportedCrc32cFolds();
 
 }  // namespace sherd::internal
 
