@@ -349,13 +349,22 @@ TEST(ExchangeStreamTest, PiecesAreAllBytesOnceAndEveryRankFindsThem) {
                               : SavedLayout::Boxes(size, boxes));
         continue;
       }
-      // Cut in one dimension, perhaps with empty cells at the end.
+      // Cut in one dimension, perhaps with empty cells: evenly, or anywhere.
       std::vector<SavedLayout::Axis> axes(size.size());
       const size_t dim = random() % size.size();
       const auto cells = static_cast<int64_t>(1 + random() % 9);
-      axes[dim] = {
-          .cells = cells,
-          .step = std::max<int64_t>((size[dim] + cells - 1) / cells, 1)};
+      SavedLayout::Axis& axis = axes[dim];
+      axis.cells = cells;
+      if (random() % 2 == 0) {
+        axis.step = std::max<int64_t>((size[dim] + cells - 1) / cells, 1);
+      } else {
+        axis.cuts = {0, size[dim]};
+        for (int64_t i = 1; i < cells; ++i) {
+          axis.cuts.push_back(static_cast<int64_t>(
+              random() % (static_cast<uint64_t>(size[dim]) + 1)));
+        }
+        std::sort(axis.cuts.begin(), axis.cuts.end());
+      }
       layouts.push_back(SavedLayout::Grid(size, std::move(axes)));
     }
     ExchangeStream stream(size_t{1} << random() % 5, ranks,
@@ -366,13 +375,20 @@ TEST(ExchangeStreamTest, PiecesAreAllBytesOnceAndEveryRankFindsThem) {
   }
 }
 
+// One index a cell.
+SavedLayout::Axis Even(int64_t cells) {
+  SavedLayout::Axis axis;
+  axis.cells = cells;
+  axis.step = 1;
+  return axis;
+}
+
 TEST(ExchangeStreamTest, ShardsThatFollowOneAnotherAreOnePieceOfAPart) {
   // Two tensors of 4 MiB, each of 1024 shards of 4 KiB; a part has half of one.
   const SavedLayout rows =
-      SavedLayout::Grid({1, 1024, 1024}, {{}, {.cells = 1024, .step = 1}, {}});
+      SavedLayout::Grid({1, 1024, 1024}, {{}, Even(1024), {}});
   // Columns do not: each shard is a piece.
-  const SavedLayout columns =
-      SavedLayout::Grid({1024, 16}, {{}, {.cells = 16, .step = 1}});
+  const SavedLayout columns = SavedLayout::Grid({1024, 16}, {{}, Even(16)});
   ExchangeStream stream(4, 2, 2 << 20);
   stream.Add(rows);
   stream.Add(rows);

@@ -20,9 +20,10 @@
 namespace sherd {
 namespace {
 
-// Long enough that an exchange costs little beside reading, and short enough
-// that what was read is still in the cache when it is handed on.
-constexpr int64_t kPartBytes = int64_t{4} << 20;
+// Long enough that an exchange costs little beside reading. Ranks that share
+// cores wait for one another in each, which costs more than to fetch from
+// memory what is no longer in the cache.
+constexpr int64_t kPartBytes = int64_t{16} << 20;
 constexpr int64_t kMaxMessageStaging = int64_t{64} << 20;
 
 // Of what a thread reads before it takes more.
