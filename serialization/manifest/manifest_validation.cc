@@ -119,6 +119,8 @@ absl::Status CheckFilesAreFilled(const Manifest& manifest) {
 absl::Status CheckRuns(const Manifest& manifest, const ManifestTensor& tensor) {
   // As a decoder does, with the same checks.
   std::vector<uint64_t> numbers;
+  // Most runs take five.
+  numbers.reserve(5 * tensor.runs.size());
   AppendRuns(tensor, manifest.chunk_bytes, numbers);
   NumberReader reader(numbers, "run");
   MemoryBudget memory(kMaxManifestMemory);

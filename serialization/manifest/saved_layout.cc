@@ -28,6 +28,18 @@ int64_t BeginOf(const Axis& axis, int64_t size, int64_t i) {
                            : axis.cuts[static_cast<size_t>(i)];
 }
 
+// The cell in dimension `d`, of box number `i` in that dimension and those
+// before it; `i` becomes the number in the latter. Most dimensions have one
+// cell, and all of a million shards ask: without a division where none is
+// needed.
+int64_t TakeCell(const Axis& axis, size_t d, int64_t& i) {
+  if (axis.cells == 1) return 0;
+  if (d == 0) return i;
+  const int64_t cell = i % axis.cells;
+  i /= axis.cells;
+  return cell;
+}
+
 // The cells [first, second) of which those with elements in [begin, end),
 // which is not empty, are part.
 std::pair<int64_t, int64_t> CellsIn(const Axis& axis, int64_t begin,
@@ -258,8 +270,7 @@ void SavedLayout::BoxAt(int64_t i, Box& box) const {
   box.sizes.resize(sizes_.size());
   for (size_t d = sizes_.size(); d-- > 0;) {
     const Axis& axis = axes_[d];
-    const int64_t cell = i % axis.cells;
-    i /= axis.cells;
+    const int64_t cell = TakeCell(axis, d, i);
     box.offsets[d] = BeginOf(axis, sizes_[d], cell);
     box.sizes[d] = BeginOf(axis, sizes_[d], cell + 1) - box.offsets[d];
   }
@@ -276,8 +287,7 @@ int64_t SavedLayout::VolumeAt(int64_t i) const {
   int64_t volume = 1;
   for (size_t d = sizes_.size(); d-- > 0;) {
     const Axis& axis = axes_[d];
-    const int64_t cell = i % axis.cells;
-    i /= axis.cells;
+    const int64_t cell = TakeCell(axis, d, i);
     volume *=
         BeginOf(axis, sizes_[d], cell + 1) - BeginOf(axis, sizes_[d], cell);
   }

@@ -472,6 +472,8 @@ absl::StatusOr<std::vector<SavedRun>> TakeRuns(
     const ManifestTensor& tensor, int64_t chunk_bytes, int64_t placements,
     int64_t files, NumberReader& numbers, MemoryBudget& memory) {
   std::vector<SavedRun> runs;
+  // A tensor that is checked has them already.
+  runs.reserve(tensor.runs.size());
   Before before;
   for (int64_t first = 0; first < tensor.num_shards();) {
     SHERD_RETURN_IF_ERROR(TakeRunMemory(memory));

@@ -223,6 +223,7 @@ class RunPlan {
         found.begin(), found.end(),
         [](const SavedRun& a, const SavedRun& b) { return a.first < b.first; });
     std::vector<SavedRun> runs;
+    runs.reserve(found.size());
     for (SavedRun& run : found) Append(std::move(run), runs);
     return runs;
   }
