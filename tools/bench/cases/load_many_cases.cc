@@ -67,8 +67,9 @@ void ForEachWord(const ShardedTensor& tensor, int64_t number, Visit visit) {
 
 // `count` tensors of equal size, that have all bytes together.
 absl::StatusOr<std::map<std::string, ShardedTensor>> MakeTensors(
-    RankContext& context, Spread spread, int64_t count) {
-  SHERD_ASSIGN_OR_RETURN(const auto group, context.Group());
+    RankContext& context, Spread spread, int64_t count,
+    const char* backend = "gloo") {
+  SHERD_ASSIGN_OR_RETURN(const auto group, context.Group(backend));
   SHERD_ASSIGN_OR_RETURN(const ShardingSpecPtr spec,
                          SpecOf(spread, context.world()));
   const Dims size = MatrixOf(context.bytes() / count / kWord);
@@ -89,13 +90,15 @@ class LoadTensors final : public RankWork {
   static absl::StatusOr<std::unique_ptr<RankWork>> Make(RankContext& context,
                                                         const char* directory,
                                                         Spread spread,
-                                                        int64_t count) {
+                                                        int64_t count,
+                                                        const char* backend) {
     const std::string path = JoinPath(context.directory(), directory);
-    SHERD_ASSIGN_OR_RETURN(const auto group, context.Group());
+    SHERD_ASSIGN_OR_RETURN(const auto group, context.Group(backend));
     SHERD_ASSIGN_OR_RETURN(const auto saved,
-                           MakeTensors(context, Spread::kRows, count));
+                           MakeTensors(context, Spread::kRows, count, backend));
     SHERD_RETURN_IF_ERROR(SaveCheckpoint(path, saved, group, {.sync = false}));
-    SHERD_ASSIGN_OR_RETURN(auto tensors, MakeTensors(context, spread, count));
+    SHERD_ASSIGN_OR_RETURN(auto tensors,
+                           MakeTensors(context, spread, count, backend));
     return std::make_unique<LoadTensors>(path, std::move(tensors), group);
   }
 
@@ -218,9 +221,9 @@ class ReadAndGather final : public RankWork {
 };
 
 BenchPeer PeerOf(const char* name, const char* help, Spread spread,
-                 int64_t count) {
+                 int64_t count, const char* backend = "gloo") {
   return {.name = name, .help = help, .make = [=](RankContext& context) {
-            return LoadTensors::Make(context, name, spread, count);
+            return LoadTensors::Make(context, name, spread, count, backend);
           }};
 }
 
@@ -239,6 +242,8 @@ BenchCase ManyCase(const char* name, const char* help, Spread spread) {
       .name = name,
       .help = help,
       .peers = {PeerOf("sherd", "LoadCheckpointInto", spread, kManyTensors),
+                PeerOf("sherd-shm", "LoadCheckpointInto over shared memory",
+                       spread, kManyTensors, "shm"),
                 PeerOf("sherd-one", "the same bytes as one tensor", spread, 1)},
       .bytes = {64'000'000, 512'000'000},
       .fit = FitManyTensors,
