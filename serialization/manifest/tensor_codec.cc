@@ -10,6 +10,7 @@
 #include "sherd/core/base/status_macros.h"
 #include "sherd/core/sharding/shard_metadata.h"
 #include "sherd/core/tensor/box.h"
+#include "sherd/serialization/manifest/empty_boxes.h"
 
 namespace sherd {
 namespace {
@@ -324,8 +325,9 @@ absl::Status CheckEnd(const SavedRun& run, const ManifestTensor& tensor,
     return absl::OkStatus();
   }
   // As all other boxes of a run, the first may be empty where the tensor is.
-  for (int64_t i = run.first; i < run.first + run.shards; ++i) {
-    if ((tensor.layout.VolumeAt(i) == 0) == run.extents.empty()) continue;
+  EmptyBoxes boxes(tensor.layout, run.first);
+  for (int64_t i = run.first; i < run.first + run.shards; ++i, boxes.Next()) {
+    if (boxes.is_empty() == run.extents.empty()) continue;
     return absl::DataLossError(
         absl::StrCat("shard ", i,
                      run.extents.empty() ? " has elements, but no place"
