@@ -45,10 +45,11 @@ struct Piece {
 class Verifier {
  public:
   Verifier(const ManifestReader& reader, const Manifest& manifest,
-           FileSystem& files)
+           FileSystem& files, SoundChunks* known)
       : reader_(reader),
         manifest_(manifest),
         files_(files),
+        known_(manifest.version == 1 ? nullptr : known),
         sums_(manifest.tensors.size()),
         unsound_(manifest.files.size()) {
     static_assert(sizeof(Piece) <= kPerListedShard);
@@ -322,24 +323,33 @@ class Verifier {
     }
     BoxFingerprint fingerprint(tensor.sizes(), tensor.layout.BoxAt(piece.shard),
                                SizeOf(tensor.dtype));
+    // Of others the fingerprint comes from the elements.
+    const bool needs_crcs_alone =
+        !tensor.fingerprint.has_value() || fingerprint.contiguous();
     std::vector<std::byte> buffer;
     for (const SavedExtent& extent : place.extents) {
+      const std::string file = IdentityOf(extent.file);
       const int64_t chunks = NumChunks(extent.bytes, manifest_.chunk_bytes);
       for (int64_t chunk = 0; chunk < chunks; ++chunk) {
         SHERD_ASSIGN_OR_RETURN(const uint32_t expected,
                                reader.ChunkCrc32c(extent, chunk));
         const int64_t bytes = reader.ChunkLength(extent, chunk);
-        buffer.resize(static_cast<size_t>(bytes));
-        SHERD_RETURN_IF_ERROR(reader.Read(
-            extent.file, extent.data_offset + chunk * manifest_.chunk_bytes,
-            absl::MakeSpan(buffer)));
-        const uint32_t crc = Crc32c(buffer);
-        if (crc != expected) {
-          return reader.WrongChunk(tensor.name, extent, chunk, crc, expected);
+        const int64_t number = extent.first_chunk + chunk;
+        if (known_ == nullptr || !needs_crcs_alone ||
+            !known_->Contains(file, number)) {
+          buffer.resize(static_cast<size_t>(bytes));
+          SHERD_RETURN_IF_ERROR(reader.Read(
+              extent.file, extent.data_offset + chunk * manifest_.chunk_bytes,
+              absl::MakeSpan(buffer)));
+          const uint32_t crc = Crc32c(buffer);
+          if (crc != expected) {
+            return reader.WrongChunk(tensor.name, extent, chunk, crc, expected);
+          }
+          if (known_ != nullptr) known_->Add(file, number);
         }
         if (!tensor.fingerprint.has_value()) continue;
         if (fingerprint.contiguous()) {
-          fingerprint.AddLinear(LinearFromCrc32c(crc, bytes), bytes);
+          fingerprint.AddLinear(LinearFromCrc32c(expected, bytes), bytes);
         } else {
           fingerprint.Add(buffer);
         }
@@ -349,6 +359,14 @@ class Verifier {
       sums_[piece.tensor] ^= fingerprint.Finish();
     }
     return absl::OkStatus();
+  }
+
+  // Of a file of which the manifest says the same as another; the CRC is that
+  // of the file's table.
+  std::string IdentityOf(int32_t index) const {
+    const ManifestFile& file = manifest_.files[index];
+    return absl::StrCat(JoinPath(reader_.directory(), file.name), " ",
+                        file.size, " ", file.crc32c);
   }
 
   void CheckFingerprints() {
@@ -371,6 +389,7 @@ class Verifier {
   const ManifestReader& reader_;
   const Manifest& manifest_;
   FileSystem& files_;
+  SoundChunks* const known_;
   // By file and offset.
   std::vector<Piece> pieces_;
   // Of each tensor, the XOR of what its shards add to the fingerprint.
@@ -388,11 +407,12 @@ class Verifier {
 };
 
 absl::StatusOr<VerifyReport> VerifyOnce(const ManifestReader& reader,
-                                        FileSystem& files, int num_threads) {
+                                        FileSystem& files,
+                                        const VerifyOptions& options) {
   SHERD_ASSIGN_OR_RETURN(const Manifest manifest, reader.ReadAll());
-  Verifier verifier(reader, manifest, files);
+  Verifier verifier(reader, manifest, files, options.known);
   std::vector<std::thread> threads;
-  for (int i = 1; i < num_threads; ++i) {
+  for (int i = 1; i < options.threads; ++i) {
     auto thread =
         StartNamedThread("sherd-verify", [&verifier] { verifier.Work(); });
     // Fewer do it too.
@@ -411,6 +431,21 @@ absl::StatusOr<VerifyReport> VerifyOnce(const ManifestReader& reader,
 
 }  // namespace
 
+bool SoundChunks::Contains(const std::string& file, int64_t chunk) const {
+  absl::MutexLock lock(&mutex_);
+  const auto it = chunks_.find(file);
+  const auto i = static_cast<size_t>(chunk);
+  return it != chunks_.end() && i < it->second.size() && it->second[i];
+}
+
+void SoundChunks::Add(const std::string& file, int64_t chunk) {
+  absl::MutexLock lock(&mutex_);
+  std::vector<bool>& chunks = chunks_[file];
+  const auto i = static_cast<size_t>(chunk);
+  if (i >= chunks.size()) chunks.resize(i + 1);
+  chunks[i] = true;
+}
+
 absl::StatusOr<VerifyReport> VerifyCheckpoint(const std::string& path,
                                               const VerifyOptions& options) {
   FileSystem& files =
@@ -418,8 +453,7 @@ absl::StatusOr<VerifyReport> VerifyCheckpoint(const std::string& path,
   SHERD_ASSIGN_OR_RETURN(ManifestReader manifest,
                          ManifestReader::Open(files, path));
   while (true) {
-    absl::StatusOr<VerifyReport> report =
-        VerifyOnce(manifest, files, options.threads);
+    absl::StatusOr<VerifyReport> report = VerifyOnce(manifest, files, options);
     if (!absl::IsDataLoss(report.status())) return report;
     // Perhaps a file is missing because the checkpoint was replaced meanwhile.
     SHERD_ASSIGN_OR_RETURN(ManifestReader current,

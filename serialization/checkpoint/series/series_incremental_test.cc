@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <functional>
 #include <map>
 #include <memory>
@@ -378,6 +379,37 @@ TEST_F(SeriesIncrementalTest, ARankWithoutRoomForItsCopiesWritesAll) {
       EXPECT_THAT(FlushSaves(), IsOk());
     });
     ExpectExactlySteps(path_, {{0, 0}, {1, 1}, {2, 2}, {3, 3}, {4, 4}, {5, 5}});
+  }
+}
+
+TEST_F(SeriesIncrementalTest, WhatStepsShareIsCheckedOnce) {
+  WithSeries({}, [&](CheckpointSeries& series, const int64_t&) {
+    for (int step = 0; step < 4; ++step) {
+      ASSERT_THAT(SaveStep(series, false, step, step), IsOk());
+    }
+  });
+  SoundChunks known;
+  for (int64_t step = 0; step < 4; ++step) {
+    SHERD_ASSERT_OK_AND_ASSIGN(
+        const VerifyReport report,
+        VerifyCheckpoint(ManifestOf(step), {.known = &known}));
+    // Headers and tables of all files of the step are read.
+    EXPECT_GE(report.bytes, (step == 0 ? kAllChunks : 1) * kChunkBytes);
+    EXPECT_LE(report.bytes, (step == 0 ? kAllChunks : 1) * kChunkBytes +
+                                (1 + step) * kOverhead);
+  }
+  // What is damaged is never known.
+  const std::string file = DataFileOf(0, 1);
+  {
+    std::fstream stream(file, std::ios::in | std::ios::out | std::ios::binary);
+    stream.seekp(4096 + 10);
+    stream.put('\xff');
+  }
+  SoundChunks fresh;
+  for (int64_t step = 0; step < 4; ++step) {
+    EXPECT_THAT(VerifyCheckpoint(ManifestOf(step), {.known = &fresh}),
+                StatusIs(absl::StatusCode::kDataLoss, "CRC"))
+        << step;
   }
 }
 

@@ -35,9 +35,11 @@ absl::Status ReadAll(FileSystem& files, const std::string& path) {
 }
 
 absl::StatusOr<std::string> VerifyOne(FileSystem& files,
-                                      const std::string& path) {
-  SHERD_ASSIGN_OR_RETURN(const VerifyReport report,
-                         VerifyCheckpoint(path, {.files = &files}));
+                                      const std::string& path,
+                                      SoundChunks* known = nullptr) {
+  SHERD_ASSIGN_OR_RETURN(
+      const VerifyReport report,
+      VerifyCheckpoint(path, {.files = &files, .known = known}));
   return absl::StrCat(path, ": sound: ", report.tensors, " tensors in ",
                       report.files, " files, ", FormatCount(report.bytes),
                       " bytes checked, checksums included");
@@ -50,10 +52,11 @@ absl::StatusOr<std::string> VerifySteps(FileSystem& files,
   if (inspection.is_checkpoint) paths.push_back(inspection.path);
   for (const SeriesStep& step : inspection.steps) paths.push_back(step.path);
   std::vector<std::string> lines;
+  SoundChunks known;
   absl::Status first;
   int64_t damaged = 0;
   for (const std::string& path : paths) {
-    const absl::StatusOr<std::string> line = VerifyOne(files, path);
+    const absl::StatusOr<std::string> line = VerifyOne(files, path, &known);
     // A save has removed it since.
     if (absl::IsNotFound(line.status())) continue;
     first.Update(line.status());

@@ -13,8 +13,9 @@ namespace sherd {
 
 // Checks a safetensors file, a checkpoint or all steps of a series and returns
 // a line about the checks of each. A checkpoint is read completely and compared
-// with its checksums, and so is one of its data files alone; another
-// safetensors file has none, so its header is checked and its data is read.
+// with its checksums, but for chunks that a step shares with former ones, and
+// so is one of its data files alone; another safetensors file has none, so its
+// header is checked and its data is read.
 //   kDataLoss  Damage; the message has file, tensor and offset.
 //   Otherwise as Inspect.
 absl::StatusOr<std::string> Verify(FileSystem& files, const std::string& path);
