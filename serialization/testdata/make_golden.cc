@@ -27,11 +27,13 @@
 #include "sherd/serialization/kits/rewrite_safetensors.h"
 #include "sherd/serialization/kits/sample_archive.h"
 #include "sherd/serialization/kits/sample_data_file.h"
+#include "sherd/serialization/kits/sample_index.h"
 #include "sherd/serialization/kits/sample_lease.h"
 #include "sherd/serialization/kits/sample_manifest.h"
 #include "sherd/serialization/kits/sample_metadata.h"
 #include "sherd/serialization/manifest/manifest_codec.h"
 #include "sherd/serialization/metadata.h"
+#include "sherd/serialization/store/index_table.h"
 #include "sherd/testing/local_ranks.h"
 
 namespace sherd {
@@ -67,6 +69,10 @@ absl::Status Main(const std::string& directory) {
       Write(JoinPath(directory, kManifestFileName), manifest));
   SHERD_RETURN_IF_ERROR(
       Write(JoinPath(directory, kLeaseFileName), EncodeLease(SampleLease())));
+  const IndexTable index = SampleIndex();
+  SHERD_RETURN_IF_ERROR(
+      Write(JoinPath(directory, IndexObjectName(index.number)),
+            EncodeIndexTable(index)));
   SHERD_ASSIGN_OR_RETURN(const std::string increment,
                          EncodeDataFileHeader(SampleIncrement()));
   SHERD_RETURN_IF_ERROR(
