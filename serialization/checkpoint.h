@@ -17,6 +17,7 @@
 #include "sherd/core/sharding/sharding_spec.h"
 #include "sherd/core/sharding/state_dict.h"
 #include "sherd/core/tensor/storage.h"
+#include "sherd/serialization/checkpoint_files.h"
 
 namespace sherd {
 
@@ -56,7 +57,7 @@ struct CheckpointStats {
 };
 
 struct SaveOptions {
-  // Null: FileSystem::Posix().
+  // Null: CheckpointFiles().
   FileSystem* files = nullptr;
   // Makes files and directory durable before and after the manifest is
   // replaced. Without it a power failure may leave a manifest whose data files
@@ -95,12 +96,12 @@ struct SaveOptions {
 //   others               From the file system, if it does not answer (see
 //                        FileSystem::KindOf).
 absl::StatusOr<bool> CheckpointExists(const std::string& path,
-                                      FileSystem& files = FileSystem::Posix());
+                                      FileSystem& files = CheckpointFiles());
 
 // Saves tensors as the checkpoint `path`, a directory that is created if
-// necessary and that all ranks see. An existing checkpoint is replaced
-// atomically: at every instant a reader finds the complete old one or the
-// complete new one.
+// necessary, or a place in an object store (checkpoint_files.h), that all ranks
+// see. An existing checkpoint is replaced atomically: at every instant a reader
+// finds the complete old one or the complete new one.
 //
 // Collective. Every rank of `group`, by default the default group, calls this
 // with the same path and names. Every tensor is spread over `group`.
@@ -259,7 +260,7 @@ struct RenameRule {
 };
 
 struct LoadOptions {
-  // Null: FileSystem::Posix().
+  // Null: CheckpointFiles().
   FileSystem* files = nullptr;
   // False: destinations that the checkpoint has no tensor for, or one of
   // another dtype (see `convert`) or other sizes, are left as they are, and

@@ -13,6 +13,7 @@
 #include "sherd/core/sharding/state_dict.h"
 #include "sherd/core/tensor/box.h"
 #include "sherd/core/tensor/tensor.h"
+#include "sherd/serialization/checkpoint_files.h"
 #include "sherd/serialization/manifest/manifest.h"
 #include "sherd/serialization/manifest/manifest_reader.h"
 
@@ -28,7 +29,7 @@ class CheckpointReader {
  public:
   // Reads what ManifestReader::Open reads, and no data.
   static absl::StatusOr<CheckpointReader> Open(
-      const std::string& path, FileSystem& files = FileSystem::Posix());
+      const std::string& path, FileSystem& files = CheckpointFiles());
 
   const std::string& path() const { return path_; }
   const ManifestReader& manifest() const { return manifest_; }

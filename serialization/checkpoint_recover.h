@@ -11,7 +11,7 @@
 namespace sherd {
 
 struct RecoverOptions {
-  // Null: FileSystem::Posix().
+  // Null: CheckpointFiles().
   FileSystem* files = nullptr;
 };
 

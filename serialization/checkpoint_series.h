@@ -16,6 +16,7 @@
 #include "sherd/core/sharding/state_dict.h"
 #include "sherd/serialization/checkpoint.h"
 #include "sherd/serialization/checkpoint_async.h"
+#include "sherd/serialization/checkpoint_files.h"
 
 namespace sherd {
 
@@ -73,7 +74,7 @@ struct SeriesStep {
 //
 // Cost. Reads the manifests, and opens all files.
 absl::StatusOr<std::vector<SeriesStep>> ListSteps(
-    const std::string& directory, FileSystem& files = FileSystem::Posix());
+    const std::string& directory, FileSystem& files = CheckpointFiles());
 
 // Keeps a step, whatever the retention says, until UnpinStep, by an empty file
 // beside the manifest: so it survives the end of the job. Any process may call
@@ -82,9 +83,9 @@ absl::StatusOr<std::vector<SeriesStep>> ListSteps(
 //   kNotFound  PinStep: there is no such step.
 //   others     From the file system.
 absl::Status PinStep(const std::string& directory, int64_t step,
-                     FileSystem& files = FileSystem::Posix());
+                     FileSystem& files = CheckpointFiles());
 absl::Status UnpinStep(const std::string& directory, int64_t step,
-                       FileSystem& files = FileSystem::Posix());
+                       FileSystem& files = CheckpointFiles());
 
 // The newest step, as Latest found it.
 struct LatestStep {

@@ -32,7 +32,7 @@ class SoundChunks {
 };
 
 struct VerifyOptions {
-  // Null: FileSystem::Posix().
+  // Null: CheckpointFiles().
   FileSystem* files = nullptr;
   // Null: all is read.
   SoundChunks* known = nullptr;

@@ -23,6 +23,7 @@
 #include "sherd/serialization/checkpoint/save/save_directory.h"
 #include "sherd/serialization/checkpoint/save/save_plan.h"
 #include "sherd/serialization/checkpoint/series/manifest_index.h"
+#include "sherd/serialization/checkpoint_files.h"
 #include "sherd/serialization/manifest/data_file.h"
 #include "sherd/serialization/manifest/manifest_codec.h"
 #include "sherd/serialization/manifest/manifest_names.h"
@@ -402,7 +403,7 @@ absl::Status Switch(FileSystem& files, const std::string& path,
 absl::StatusOr<std::vector<std::string>> FindLostManifests(
     const std::string& directory, const RecoverOptions& options) {
   FileSystem& files =
-      options.files != nullptr ? *options.files : FileSystem::Posix();
+      options.files != nullptr ? *options.files : CheckpointFiles();
   SHERD_ASSIGN_OR_RETURN(const std::vector<std::string> names,
                          files.List(directory));
   ManifestIndex index;
@@ -444,7 +445,7 @@ absl::StatusOr<std::vector<std::string>> FindLostManifests(
 absl::StatusOr<RecoverReport> RecoverManifest(const std::string& path,
                                               const RecoverOptions& options) {
   FileSystem& files =
-      options.files != nullptr ? *options.files : FileSystem::Posix();
+      options.files != nullptr ? *options.files : CheckpointFiles();
   const ManifestPlace place = PlaceOfManifest(path);
   const std::string manifest_path = JoinPath(place.directory, place.name);
   SHERD_RETURN_IF_ERROR(CheckLost(files, manifest_path));

@@ -18,6 +18,7 @@
 #include "sherd/core/base/status_macros.h"
 #include "sherd/serialization/checkpoint/data_file_check.h"
 #include "sherd/serialization/checkpoint/extent_reader.h"
+#include "sherd/serialization/checkpoint_files.h"
 #include "sherd/serialization/manifest/data_file.h"
 #include "sherd/serialization/manifest/manifest.h"
 #include "sherd/serialization/manifest/manifest_reader.h"
@@ -449,7 +450,7 @@ void SoundChunks::Add(const std::string& file, int64_t chunk) {
 absl::StatusOr<VerifyReport> VerifyCheckpoint(const std::string& path,
                                               const VerifyOptions& options) {
   FileSystem& files =
-      options.files != nullptr ? *options.files : FileSystem::Posix();
+      options.files != nullptr ? *options.files : CheckpointFiles();
   SHERD_ASSIGN_OR_RETURN(ManifestReader manifest,
                          ManifestReader::Open(files, path));
   while (true) {
@@ -466,7 +467,7 @@ absl::StatusOr<VerifyReport> VerifyCheckpoint(const std::string& path,
 absl::StatusOr<VerifyReport> VerifyDataFile(const std::string& path,
                                             const VerifyOptions& options) {
   FileSystem& files =
-      options.files != nullptr ? *options.files : FileSystem::Posix();
+      options.files != nullptr ? *options.files : CheckpointFiles();
   SHERD_ASSIGN_OR_RETURN(const CheckedDataFile checked,
                          CheckDataFile(files, path));
   VerifyReport report;

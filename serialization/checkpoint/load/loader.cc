@@ -18,6 +18,7 @@
 #include "sherd/serialization/checkpoint/host_share.h"
 #include "sherd/serialization/checkpoint/sharded_layout.h"
 #include "sherd/serialization/checkpoint/state/state_blob.h"
+#include "sherd/serialization/checkpoint_files.h"
 #include "sherd/serialization/manifest/data_file.h"
 
 namespace sherd {
@@ -85,7 +86,7 @@ Loader::Loader(const std::string& path, absl::Span<const std::string> names,
       destination_(std::move(destination)),
       group_(group),
       options_(options),
-      files_(options.files != nullptr ? *options.files : FileSystem::Posix()),
+      files_(options.files != nullptr ? *options.files : CheckpointFiles()),
       collective_({.timeout = options.timeout}),
       memory_(ShareOf(options.memory_budget, group)),
       phase_begin_(absl::Now()),

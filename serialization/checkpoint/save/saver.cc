@@ -15,6 +15,7 @@
 #include "sherd/serialization/checkpoint/incremental/extent_list.h"
 #include "sherd/serialization/checkpoint/save/save_plan.h"
 #include "sherd/serialization/checkpoint/sharded_layout.h"
+#include "sherd/serialization/checkpoint_files.h"
 #include "sherd/serialization/manifest/manifest.h"
 #include "sherd/serialization/manifest/manifest_codec.h"
 #include "sherd/serialization/manifest/manifest_names.h"
@@ -53,7 +54,7 @@ Saver::Saver(SaveJob job)
       tensors_(*job_.tensors),
       group_(*job_.group),
       files_(job_.options.files != nullptr ? *job_.options.files
-                                           : FileSystem::Posix()),
+                                           : CheckpointFiles()),
       directory_(
           files_, job_.path, job_.options.sync,
           [this] { return step_->MadeProgress(); }, job_.target) {

@@ -21,6 +21,7 @@
 #include "sherd/serialization/checkpoint/series/step_copier.h"
 #include "sherd/serialization/checkpoint/series/step_list.h"
 #include "sherd/serialization/checkpoint/state/collect_tensors.h"
+#include "sherd/serialization/checkpoint_files.h"
 #include "sherd/serialization/manifest/manifest_names.h"
 
 namespace sherd {
@@ -77,7 +78,7 @@ struct CheckpointSeries::State {
 
   FileSystem& files() const {
     return options.save.files != nullptr ? *options.save.files
-                                         : FileSystem::Posix();
+                                         : CheckpointFiles();
   }
   RetentionRule retention() const {
     return {options.keep_last, options.keep_every};

@@ -20,6 +20,7 @@
 #include "sherd/serialization/checkpoint/data_file_check.h"
 #include "sherd/serialization/checkpoint/save/save_directory.h"
 #include "sherd/serialization/checkpoint/series/step_list.h"
+#include "sherd/serialization/checkpoint_files.h"
 #include "sherd/serialization/checkpoint_series.h"
 #include "sherd/serialization/manifest/manifest_codec.h"
 #include "sherd/serialization/manifest/manifest_names.h"
@@ -43,7 +44,7 @@ class StepCopy {
         operation_(kOperation, label_),
         group_(group),
         files_(options.save.files != nullptr ? *options.save.files
-                                             : FileSystem::Posix()),
+                                             : CheckpointFiles()),
         index_(std::move(index)),
         directory_(
             files_, options.to, options.save.sync,

@@ -23,6 +23,7 @@
 #include "sherd/serialization/checkpoint/state/state_blob.h"
 #include "sherd/serialization/checkpoint/state/state_exchange.h"
 #include "sherd/serialization/checkpoint/state/state_match.h"
+#include "sherd/serialization/checkpoint_files.h"
 #include "sherd/serialization/checkpoint_reader.h"
 
 namespace sherd {
@@ -40,8 +41,7 @@ class StateLoader {
         state_(state),
         group_(group),
         options_(options),
-        files_(options.files != nullptr ? *options.files
-                                        : FileSystem::Posix()) {}
+        files_(options.files != nullptr ? *options.files : CheckpointFiles()) {}
 
   // Collective.
   absl::Status Run() { return InOperation(operation_, Load(), group_->name()); }

@@ -9,6 +9,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "sherd/core/base/file.h"
+#include "sherd/serialization/checkpoint_files.h"
 #include "sherd/tools/sherd/checkpoint/inspection.h"
 #include "sherd/tools/sherd/command_error.h"
 
@@ -39,7 +40,7 @@ int WriteSvg(const std::string& file, const std::string& svg) {
 
 int RunInspect(const InspectOptions& options) {
   const absl::StatusOr<Inspection> inspection =
-      Inspect(FileSystem::Posix(), PathOfStep(options.path, options.step));
+      Inspect(CheckpointFiles(), PathOfStep(options.path, options.step));
   if (!inspection.ok()) {
     return PrintCommandError("inspect", inspection.status());
   }

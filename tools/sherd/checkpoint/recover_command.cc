@@ -6,7 +6,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "sherd/core/base/file.h"
+#include "sherd/serialization/checkpoint_files.h"
 #include "sherd/tools/sherd/checkpoint/recovery.h"
 #include "sherd/tools/sherd/command_error.h"
 
@@ -24,7 +24,7 @@ void AddRecoverCommand(CLI::App& app, int& exit_code) {
                    "The directory of the checkpoint or series, or a manifest")
       ->required();
   recover->callback([path, &exit_code] {
-    const Recovery recovery = Recover(FileSystem::Posix(), *path);
+    const Recovery recovery = Recover(CheckpointFiles(), *path);
     std::printf("%s", recovery.text.c_str());
     exit_code = recovery.status.ok()
                     ? 0

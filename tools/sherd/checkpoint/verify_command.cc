@@ -7,7 +7,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "sherd/core/base/file.h"
+#include "sherd/serialization/checkpoint_files.h"
 #include "sherd/tools/sherd/checkpoint/inspection.h"
 #include "sherd/tools/sherd/checkpoint/verification.h"
 #include "sherd/tools/sherd/command_error.h"
@@ -29,7 +29,7 @@ void AddVerifyCommand(CLI::App& app, int& exit_code) {
   verify->add_option("--step", *step, "A step of the series in the directory");
   verify->callback([path, step, &exit_code] {
     const absl::StatusOr<std::string> report =
-        Verify(FileSystem::Posix(), PathOfStep(*path, *step));
+        Verify(CheckpointFiles(), PathOfStep(*path, *step));
     if (!report.ok()) {
       exit_code = PrintCommandError("verify", report.status());
       return;
