@@ -25,8 +25,10 @@
 #include "sherd/core/sharding/sharded_tensor.h"
 #include "sherd/serialization/checkpoint.h"
 #include "sherd/serialization/checkpoint/lease.h"
+#include "sherd/serialization/checkpoint_files.h"
 #include "sherd/serialization/checkpoint_reader.h"
 #include "sherd/serialization/checkpoint_verify.h"
+#include "sherd/serialization/kits/checkpoint_place.h"
 #include "sherd/serialization/kits/sample_tensors.h"
 #include "sherd/testing/distributed_test.h"
 #include "sherd/testing/faults.h"
@@ -50,7 +52,9 @@ constexpr int kHolder = 0;
 
 class CheckpointJobsTest : public sherd::testing::DistributedTest {
  protected:
-  std::string path() const { return JoinPath(temp_dir(), "checkpoint"); }
+  std::string path() const {
+    return CheckpointPlace(JoinPath(temp_dir(), "checkpoint"));
+  }
   int job() const { return rank() / 2; }
 
   void RunBody(const std::function<void()>& body) {
@@ -94,7 +98,7 @@ class CheckpointJobsTest : public sherd::testing::DistributedTest {
   }
 
   size_t NumFiles() {
-    const auto names = FileSystem::Posix().List(path());
+    const auto names = CheckpointFiles().List(path());
     EXPECT_THAT(names, IsOk());
     return names->size();
   }
@@ -196,12 +200,12 @@ SHERD_DIST_TEST_F(CheckpointJobsTest, ADeadHoldersLeaseIsTakenOverAtOnce) {
       return;
     }
     WaitForHolder(ProcessState::kEnded);
-    EXPECT_THAT(FileSystem::Posix().Exists(JoinPath(path(), kLeaseFileName)),
+    EXPECT_THAT(CheckpointFiles().Exists(JoinPath(path(), kLeaseFileName)),
                 IsOkAndHolds(true));
     EXPECT_EQ(SeedOnDisk(), 1);
     EXPECT_THAT(Save(3), IsOk());
     EXPECT_EQ(SeedOnDisk(), 3);
-    EXPECT_THAT(FileSystem::Posix().Exists(JoinPath(path(), kLeaseFileName)),
+    EXPECT_THAT(CheckpointFiles().Exists(JoinPath(path(), kLeaseFileName)),
                 IsOkAndHolds(false));
   });
 }

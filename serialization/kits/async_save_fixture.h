@@ -2,7 +2,6 @@
 #define SHERD_SERIALIZATION_KITS_ASYNC_SAVE_FIXTURE_H_
 
 #include <cstdint>
-#include <filesystem>
 #include <map>
 #include <string>
 #include <utility>
@@ -20,6 +19,7 @@
 #include "sherd/core/tensor/tensor.h"
 #include "sherd/serialization/checkpoint_reader.h"
 #include "sherd/serialization/checkpoint_verify.h"
+#include "sherd/serialization/kits/checkpoint_place.h"
 #include "sherd/serialization/kits/sample_tensors.h"
 #include "sherd/testing/faults.h"
 #include "sherd/testing/matchers.h"
@@ -94,11 +94,12 @@ class AsyncSaveFixture : public ::testing::Test {
   }
 
   AsyncSaveFixture()
-      : path_(JoinPath(::testing::TempDir(),
-                       absl::StrCat("async_", ::testing::UnitTest::GetInstance()
-                                                  ->current_test_info()
-                                                  ->name()))) {
-    std::filesystem::remove_all(path_);
+      : path_(CheckpointPlace(
+            JoinPath(::testing::TempDir(),
+                     absl::StrCat("async_", ::testing::UnitTest::GetInstance()
+                                                ->current_test_info()
+                                                ->name())))) {
+    RemoveAllPlaced(path_);
   }
 
   std::string Path(int number = 0) const {

@@ -19,9 +19,11 @@
 #include "sherd/core/comm/process_group.h"
 #include "sherd/core/sharding/sharded_tensor.h"
 #include "sherd/core/sharding/sharding_spec.h"
+#include "sherd/serialization/checkpoint_files.h"
 #include "sherd/serialization/checkpoint_reader.h"
 #include "sherd/serialization/checkpoint_series.h"
 #include "sherd/serialization/checkpoint_verify.h"
+#include "sherd/serialization/kits/checkpoint_place.h"
 #include "sherd/serialization/kits/sample_tensors.h"
 #include "sherd/serialization/manifest/manifest_names.h"
 #include "sherd/testing/faults.h"
@@ -46,8 +48,8 @@ class SeriesFixture : public ::testing::Test {
     root_ = JoinPath(::testing::TempDir(), "series_" + name);
     std::filesystem::remove_all(root_);
     std::filesystem::create_directories(root_);
-    path_ = JoinPath(root_, "steps");
-    second_ = JoinPath(root_, "second");
+    path_ = CheckpointPlace(JoinPath(root_, "steps"));
+    second_ = CheckpointPlace(JoinPath(root_, "second"));
   }
 
   static Tensors MakeTensors(int ranks, int seed) {
@@ -92,7 +94,7 @@ class SeriesFixture : public ::testing::Test {
 
   // Whether the checkpoint is sound and holds the samples of a seed.
   static bool Holds(const std::string& path, int seed,
-                    FileSystem& files = FileSystem::Posix()) {
+                    FileSystem& files = CheckpointFiles()) {
     if (!VerifyCheckpoint(path, {.files = &files}).ok()) return false;
     const auto reader = CheckpointReader::Open(path, files);
     if (!reader.ok()) return false;
@@ -109,7 +111,7 @@ class SeriesFixture : public ::testing::Test {
   // The steps by the names of their manifests.
   static std::set<int64_t> StepsIn(const std::string& directory) {
     std::set<int64_t> steps;
-    const auto names = FileSystem::Posix().List(directory);
+    const auto names = CheckpointFiles().List(directory);
     EXPECT_THAT(names, testing::IsOk());
     for (const std::string& name : *names) {
       if (const auto step = StepOfManifestName(name)) steps.insert(*step);
@@ -126,7 +128,7 @@ class SeriesFixture : public ::testing::Test {
       EXPECT_TRUE(Holds(ManifestOf(directory, step), SeedOf(step))) << step;
     }
     size_t others = 0;
-    const auto names = FileSystem::Posix().List(directory);
+    const auto names = CheckpointFiles().List(directory);
     for (const std::string& name : *names) {
       if (!StepOfPinName(name).has_value()) ++others;
     }
@@ -136,7 +138,7 @@ class SeriesFixture : public ::testing::Test {
 
   // The path of one of the data files of a step.
   std::string DataFileOf(int64_t step, int32_t number) const {
-    const auto manifest = ReadManifest(FileSystem::Posix(), ManifestOf(step));
+    const auto manifest = ReadManifest(CheckpointFiles(), ManifestOf(step));
     EXPECT_THAT(manifest, testing::IsOk());
     return JoinPath(path_, manifest->files[number].name);
   }

@@ -19,8 +19,10 @@
 #include "sherd/core/sharding/sharding_spec.h"
 #include "sherd/serialization/checkpoint.h"
 #include "sherd/serialization/checkpoint_async.h"
+#include "sherd/serialization/checkpoint_files.h"
 #include "sherd/serialization/checkpoint_reader.h"
 #include "sherd/serialization/checkpoint_verify.h"
+#include "sherd/serialization/kits/checkpoint_place.h"
 #include "sherd/serialization/kits/sample_tensors.h"
 #include "sherd/testing/distributed_test.h"
 #include "sherd/testing/faults.h"
@@ -39,7 +41,9 @@ const Dims kSize = {1500, 61};
 
 class AsyncKillTest : public sherd::testing::DistributedTest {
  protected:
-  std::string path() const { return JoinPath(temp_dir(), "checkpoint"); }
+  std::string path() const {
+    return CheckpointPlace(JoinPath(temp_dir(), "checkpoint"));
+  }
 
   ShardedTensor MakeTensor(int seed) {
     auto spec = ChunkShardingSpec::Create(0, PlacementsOnRanks(world_size()));

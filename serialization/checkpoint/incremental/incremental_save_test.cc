@@ -31,9 +31,11 @@
 #include "sherd/serialization/checkpoint/data_file_check.h"
 #include "sherd/serialization/checkpoint/incremental/save_base.h"
 #include "sherd/serialization/checkpoint/save/saver.h"
+#include "sherd/serialization/checkpoint_files.h"
 #include "sherd/serialization/checkpoint_reader.h"
 #include "sherd/serialization/checkpoint_recover.h"
 #include "sherd/serialization/checkpoint_verify.h"
+#include "sherd/serialization/kits/checkpoint_place.h"
 #include "sherd/serialization/kits/sample_tensors.h"
 #include "sherd/serialization/manifest/data_file.h"
 #include "sherd/serialization/manifest/manifest.h"
@@ -149,19 +151,19 @@ void ExpectHolds(const std::string& path, const State& state) {
 class IncrementalSaveTest : public ::testing::Test {
  protected:
   IncrementalSaveTest()
-      : path_(JoinPath(
+      : path_(CheckpointPlace(JoinPath(
             ::testing::TempDir(),
             absl::StrCat("incremental_", ::testing::UnitTest::GetInstance()
                                              ->current_test_info()
-                                             ->name()))) {
-    std::filesystem::remove_all(path_);
+                                             ->name())))) {
+    RemoveAllPlaced(path_);
   }
-  ~IncrementalSaveTest() override { std::filesystem::remove_all(path_); }
+  ~IncrementalSaveTest() override { RemoveAllPlaced(path_); }
 
   // The older ones first.
   std::vector<std::string> DataFiles() const {
     std::vector<std::string> names;
-    const auto all = FileSystem::Posix().List(path_);
+    const auto all = CheckpointFiles().List(path_);
     for (const std::string& name : *all) {
       if (absl::StartsWith(name, "shard-")) names.push_back(name);
     }
@@ -222,7 +224,7 @@ TEST_F(IncrementalSaveTest, OnlyChangedChunksAreWritten) {
   ExpectHolds(path_, state_);
   EXPECT_THAT(DataFiles(), SizeIs(2));
   SHERD_ASSERT_OK_AND_ASSIGN(const ManifestReader reader,
-                             ManifestReader::Open(FileSystem::Posix(), path_));
+                             ManifestReader::Open(CheckpointFiles(), path_));
   SHERD_ASSERT_OK_AND_ASSIGN(const Manifest manifest, reader.ReadAll());
   // 0 to 2, 3 and 4, 5 to 7, 8.
   EXPECT_THAT(manifest.tensors[0].PlaceOf(0, kChunkBytes).extents, SizeIs(4));
@@ -271,6 +273,7 @@ TEST_F(IncrementalSaveTest, AChangeBackIsAChange) {
 }
 
 TEST_F(IncrementalSaveTest, ABaseThatDoesNotFitIsOfNoUse) {
+  if (!PlacesAreDirectories()) GTEST_SKIP() << "changes files in place";
   SaveChunks(4);
   const int64_t whole = 4 * kChunkBytes;
   const auto expect_whole = [&](const char* why) {
@@ -280,7 +283,7 @@ TEST_F(IncrementalSaveTest, ABaseThatDoesNotFitIsOfNoUse) {
   };
   {
     // One that was removed, or cut off, is written again.
-    std::filesystem::remove(JoinPath(path_, DataFiles()[0]));
+    RemovePlaced(JoinPath(path_, DataFiles()[0]));
     expect_whole("missing");
     std::filesystem::resize_file(JoinPath(path_, DataFiles()[0]), 100);
     expect_whole("cut off");
@@ -304,6 +307,7 @@ TEST_F(IncrementalSaveTest, ABaseThatDoesNotFitIsOfNoUse) {
 }
 
 TEST_F(IncrementalSaveTest, AnotherDirectoryGetsAll) {
+  if (!PlacesAreDirectories()) GTEST_SKIP() << "changes files in place";
   SaveChunks(4);
   const std::string other = path_ + "_other";
   std::filesystem::remove_all(other);
@@ -342,6 +346,7 @@ TEST_F(IncrementalSaveTest, ASaveThatFailsLeavesTheBase) {
 }
 
 TEST_F(IncrementalSaveTest, DamageInAnEarlierFileIsNamed) {
+  if (!PlacesAreDirectories()) GTEST_SKIP() << "changes files in place";
   SaveChunks(4);
   const std::string old_file = DataFiles()[0];
   Change(1);
@@ -365,13 +370,14 @@ TEST_F(IncrementalSaveTest, DamageInAnEarlierFileIsNamed) {
                                         {4 * kChunkBytes}, {.dtype = kUInt8});
     EXPECT_THAT(LoadCheckpointInto(path_, {{"vector", &tensor}}), names_it);
   });
-  std::filesystem::remove(old_path);
+  RemovePlaced(old_path);
   EXPECT_THAT(VerifyCheckpoint(path_),
               StatusIs(absl::StatusCode::kDataLoss,
                        AllOf(HasSubstr(old_file), HasSubstr("missing"))));
 }
 
 TEST_F(IncrementalSaveTest, MetadataThatDiffersFromTheManifestIsFound) {
+  if (!PlacesAreDirectories()) GTEST_SKIP() << "changes files in place";
   SaveChunks(4);
   Change(1);
   ASSERT_THAT(SaveState(), IsOk());
@@ -380,7 +386,7 @@ TEST_F(IncrementalSaveTest, MetadataThatDiffersFromTheManifestIsFound) {
   // A manifest that says another place of the first chunk.
   const std::string manifest_path = JoinPath(path_, kManifestFileName);
   SHERD_ASSERT_OK_AND_ASSIGN(const ManifestReader reader,
-                             ManifestReader::Open(FileSystem::Posix(), path_));
+                             ManifestReader::Open(CheckpointFiles(), path_));
   SHERD_ASSERT_OK_AND_ASSIGN(Manifest manifest, reader.ReadAll());
   SavedExtents& extents = manifest.tensors[0].runs[0].extents;
   ASSERT_THAT(extents, SizeIs(3));
@@ -410,23 +416,23 @@ TEST_F(IncrementalSaveTest, ALostManifestIsRebuilt) {
   EXPECT_THAT(DataFiles(), SizeIs(3));
   const std::string manifest_path = JoinPath(path_, kManifestFileName);
   SHERD_ASSERT_OK_AND_ASSIGN(const ManifestReader reader,
-                             ManifestReader::Open(FileSystem::Posix(), path_));
+                             ManifestReader::Open(CheckpointFiles(), path_));
   SHERD_ASSERT_OK_AND_ASSIGN(const Manifest before, reader.ReadAll());
-  std::filesystem::remove(manifest_path);
+  RemovePlaced(manifest_path);
   SHERD_ASSERT_OK_AND_ASSIGN(const RecoverReport report,
                              RecoverManifest(path_));
   EXPECT_THAT(report.passed_over, IsEmpty());
   EXPECT_EQ(report.save_id, before.save_id);
   ExpectHolds(path_, state_);
   SHERD_ASSERT_OK_AND_ASSIGN(const ManifestReader again,
-                             ManifestReader::Open(FileSystem::Posix(), path_));
+                             ManifestReader::Open(CheckpointFiles(), path_));
   SHERD_ASSERT_OK_AND_ASSIGN(const Manifest after, again.ReadAll());
   for (size_t t = 0; t < before.tensors.size(); ++t) {
     EXPECT_EQ(after.tensors[t].fingerprint, before.tensors[t].fingerprint);
   }
   // Without a file that it refers to, the save is not complete.
-  std::filesystem::remove(manifest_path);
-  std::filesystem::remove(JoinPath(path_, first));
+  RemovePlaced(manifest_path);
+  RemovePlaced(JoinPath(path_, first));
   EXPECT_THAT(
       RecoverManifest(path_),
       StatusIs(absl::StatusCode::kDataLoss,
@@ -434,16 +440,17 @@ TEST_F(IncrementalSaveTest, ALostManifestIsRebuilt) {
 }
 
 TEST_F(IncrementalSaveTest, ARecoveryChecksWhereExtentsAre) {
+  if (!PlacesAreDirectories()) GTEST_SKIP() << "changes files in place";
   SaveChunks(4);
   Change(1);
   ASSERT_THAT(SaveState(), IsOk());
-  std::filesystem::remove(JoinPath(path_, kManifestFileName));
+  RemovePlaced(JoinPath(path_, kManifestFileName));
   const std::string path = JoinPath(path_, DataFiles()[1]);
   SHERD_ASSERT_OK_AND_ASSIGN(const CheckedDataFile checked,
-                             CheckDataFile(FileSystem::Posix(), path));
+                             CheckDataFile(CheckpointFiles(), path));
   SHERD_ASSERT_OK_AND_ASSIGN(
       const std::string bytes,
-      ReadFile(FileSystem::Posix(), path, int64_t{1} << 30));
+      ReadFile(CheckpointFiles(), path, int64_t{1} << 30));
   const auto as_bytes = [](const std::string& text) {
     return absl::MakeSpan(reinterpret_cast<const std::byte*>(text.data()),
                           text.size());
@@ -474,7 +481,7 @@ TEST_F(IncrementalSaveTest, ARecoveryChecksWhereExtentsAre) {
                     &RecoverReport::passed_over,
                     ElementsAre(HasSubstr("which has no such chunks")))))
         << i;
-    std::filesystem::remove(JoinPath(path_, kManifestFileName));
+    RemovePlaced(JoinPath(path_, kManifestFileName));
   }
 }
 
@@ -499,6 +506,7 @@ TEST_F(IncrementalSaveTest, StridedBoxesAddUpToTheFingerprint) {
 }
 
 TEST_F(IncrementalSaveTest, ShortPiecesOfExtentsAreReadTogether) {
+  if (!PlacesAreDirectories()) GTEST_SKIP() << "reads of the index count too";
   // Eight chunks of 64 rows.
   const Dims size = {512, 1024};
   std::mt19937_64 random(13);
@@ -521,12 +529,13 @@ TEST_F(IncrementalSaveTest, ShortPiecesOfExtentsAreReadTogether) {
 // steps, and again after all of them, each step's checkpoint has the bits of
 // its time, also in other layouts.
 TEST_F(IncrementalSaveTest, EachStepHasTheBitsOfItsTime) {
+  if (!PlacesAreDirectories()) GTEST_SKIP() << "changes files in place";
   std::mt19937_64 random(RandomSeed());
   const int64_t cases = CaseCount(2);
   for (int64_t i = 0; i < cases; ++i) {
     const int ranks = 1 + static_cast<int>(random() % 3);
     SCOPED_TRACE(absl::StrCat("case ", i, ", ranks ", ranks));
-    std::filesystem::remove_all(path_);
+    RemoveAllPlaced(path_);
     const Bases bases = EmptyBases(ranks);
     State state;
     state.Add("empty", kInt16, {4, 0}, random);

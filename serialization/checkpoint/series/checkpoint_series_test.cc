@@ -16,7 +16,9 @@
 #include "gtest/gtest.h"
 #include "sherd/serialization/checkpoint.h"
 #include "sherd/serialization/checkpoint/lease.h"
+#include "sherd/serialization/checkpoint_files.h"
 #include "sherd/serialization/checkpoint_recover.h"
+#include "sherd/serialization/kits/checkpoint_place.h"
 #include "sherd/serialization/kits/forwarding_files.h"
 #include "sherd/serialization/kits/series_fixture.h"
 #include "sherd/serialization/manifest/manifest_reader.h"
@@ -59,7 +61,7 @@ class CheckpointSeriesTest : public SeriesFixture {
   }
 
   std::set<std::string> Files() const {
-    const auto names = FileSystem::Posix().List(path_);
+    const auto names = CheckpointFiles().List(path_);
     EXPECT_THAT(names, IsOk());
     return {names->begin(), names->end()};
   }
@@ -119,8 +121,7 @@ TEST_F(CheckpointSeriesTest, OnlyAStepThatIsThereIsPinned) {
   EXPECT_THAT(PinStep(path_, 2), StatusIs(absl::StatusCode::kNotFound,
                                           HasSubstr("there is no step 2")));
   // A save removes it at this moment.
-  const CallAt remove("file/create",
-                      [this] { std::filesystem::remove(ManifestOf(1)); },
+  const CallAt remove("file/create", [this] { RemovePlaced(ManifestOf(1)); },
                       {.subject = "*.pin"});
   EXPECT_THAT(PinStep(path_, 1), StatusIs(absl::StatusCode::kNotFound));
   EXPECT_FALSE(Files().contains(StepPinName(1)));
@@ -232,6 +233,7 @@ TEST_F(CheckpointSeriesTest, WithoutStepsThereIsNoLatestOne) {
 }
 
 TEST_F(CheckpointSeriesTest, TheLatestIsTheNewestThatIsWhole) {
+  if (!PlacesAreDirectories()) GTEST_SKIP() << "changes files in place";
   ASSERT_THAT(Save(2, {1, 2, 3, 4, 5}), IsOk());
   auto latest = Latest();
   ASSERT_THAT(latest, IsOk());
@@ -240,7 +242,7 @@ TEST_F(CheckpointSeriesTest, TheLatestIsTheNewestThatIsWhole) {
   EXPECT_THAT(latest->passed_over, IsEmpty());
   // Missing, truncated, damaged, and foreign.
   const std::string missing = DataFileOf(5, 1);
-  std::filesystem::remove(missing);
+  RemovePlaced(missing);
   const std::string truncated = DataFileOf(4, 0);
   std::filesystem::resize_file(truncated,
                                std::filesystem::file_size(truncated) - 1);
@@ -274,6 +276,7 @@ TEST_F(CheckpointSeriesTest, TheLatestIsTheNewestThatIsWhole) {
 
 // Also where a list of steps or files does not look.
 TEST_F(CheckpointSeriesTest, AManifestThatIsDamagedAnywhereIsPassedOver) {
+  if (!PlacesAreDirectories()) GTEST_SKIP() << "changes files in place";
   ASSERT_THAT(Save(1, {1, 2}), IsOk());
   const auto size =
       static_cast<int64_t>(std::filesystem::file_size(ManifestOf(2)));
@@ -296,9 +299,10 @@ TEST_F(CheckpointSeriesTest, AManifestThatIsDamagedAnywhereIsPassedOver) {
 }
 
 TEST_F(CheckpointSeriesTest, WhereNoStepIsWholeThatIsNotNone) {
+  if (!PlacesAreDirectories()) GTEST_SKIP() << "changes files in place";
   ASSERT_THAT(Save(1, {1, 2}), IsOk());
   std::filesystem::resize_file(ManifestOf(1), 40);
-  std::filesystem::remove(DataFileOf(2, 0));
+  RemovePlaced(DataFileOf(2, 0));
   EXPECT_THAT(Latest(), StatusIs(absl::StatusCode::kDataLoss,
                                  AllOf(HasSubstr("none of 2 steps is whole"),
                                        HasSubstr("step 2"))));
@@ -365,6 +369,7 @@ TEST_F(CheckpointSeriesTest, RanksAgreeBeforeStepsAreRemoved) {
 }
 
 TEST_F(CheckpointSeriesTest, StepsAreRemovedWhereDirectoriesHaveNoSync) {
+  if (!PlacesAreDirectories()) GTEST_SKIP() << "changes files in place";
   ASSERT_THAT(Save(1, {1, 2}), IsOk());
   const FailFileOperation fault("sync_directory", path_,
                                 absl::UnimplementedError("injected"),
@@ -379,6 +384,7 @@ TEST_F(CheckpointSeriesTest, StepsAreRemovedWhereDirectoriesHaveNoSync) {
 }
 
 TEST_F(CheckpointSeriesTest, ManifestsOfOtherStepsAreReadOnce) {
+  if (!PlacesAreDirectories()) GTEST_SKIP() << "changes files in place";
   ASSERT_THAT(Save(1, {1, 2, 3}), IsOk());
   RunLocalRanks(1, [&](ProcessGroup&) {
     SHERD_ASSERT_OK_AND_ASSIGN(
@@ -423,10 +429,11 @@ TEST_F(CheckpointSeriesTest, JobsThatTakeTurnsKeepEachOthersFiles) {
 }
 
 TEST_F(CheckpointSeriesTest, AFileInPlaceOfTheDirectoryIsNoEmptySeries) {
+  if (!PlacesAreDirectories()) GTEST_SKIP() << "changes files in place";
   std::ofstream(path_) << "a file";
   EXPECT_THAT(Latest(), StatusIs(absl::StatusCode::kFailedPrecondition,
                                  HasSubstr("expected the directory of steps")));
-  std::filesystem::remove(path_);
+  RemovePlaced(path_);
   EXPECT_THAT(Latest(), StatusIs(absl::StatusCode::kNotFound));
 }
 
@@ -450,6 +457,7 @@ TEST_F(CheckpointSeriesTest, APlainCheckpointLivesBesideTheSteps) {
 
 // With one that cannot be read, any file may be in use.
 TEST_F(CheckpointSeriesTest, AManifestThatCannotBeReadNowKeepsAllFiles) {
+  if (!PlacesAreDirectories()) GTEST_SKIP() << "changes files in place";
   ASSERT_THAT(Save(1, {1, 2}), IsOk());
   const std::string leftover =
       "shard-00000-of-00004.0123456789abcdef.safetensors";
@@ -482,6 +490,7 @@ class FilesWithoutSteps final : public ForwardingFiles {
 };
 
 TEST_F(CheckpointSeriesTest, AHostThatDoesNotSeeTheStepsYetRemovesNoneOfThem) {
+  if (!PlacesAreDirectories()) GTEST_SKIP() << "all hosts see the same objects";
   ASSERT_THAT(Save(2, {1, 2, 3, 4, 5, 6}), IsOk());
   FilesWithoutSteps stale;
   RunLocalRanks(2, [&](ProcessGroup& group) {
@@ -497,6 +506,7 @@ TEST_F(CheckpointSeriesTest, AHostThatDoesNotSeeTheStepsYetRemovesNoneOfThem) {
 
 // Otherwise a full disk would follow.
 TEST_F(CheckpointSeriesTest, ADamagedStepGoesWhenItIsOld) {
+  if (!PlacesAreDirectories()) GTEST_SKIP() << "changes files in place";
   ASSERT_THAT(Save(1, {1, 2, 3}), IsOk());
   std::filesystem::resize_file(ManifestOf(3), 40);
   ASSERT_THAT(Save(1, {4}, {.keep_last = 2}), IsOk());
@@ -506,6 +516,7 @@ TEST_F(CheckpointSeriesTest, ADamagedStepGoesWhenItIsOld) {
 }
 
 TEST_F(CheckpointSeriesTest, FilesStayIfTheRemovalOfTheirStepMayNotLast) {
+  if (!PlacesAreDirectories()) GTEST_SKIP() << "changes files in place";
   ASSERT_THAT(Save(1, {1}), IsOk());
   const std::string file = DataFileOf(1, 0);
   {
@@ -522,6 +533,7 @@ TEST_F(CheckpointSeriesTest, FilesStayIfTheRemovalOfTheirStepMayNotLast) {
 }
 
 TEST_F(CheckpointSeriesTest, AStepThatMayNotLastIsToldAndRemovesNothing) {
+  if (!PlacesAreDirectories()) GTEST_SKIP() << "changes files in place";
   ASSERT_THAT(Save(1, {1}), IsOk());
   {
     const FailFileOperation fault("sync_directory", path_,
@@ -536,13 +548,14 @@ TEST_F(CheckpointSeriesTest, AStepThatMayNotLastIsToldAndRemovesNothing) {
 }
 
 TEST_F(CheckpointSeriesTest, LostManifestsOfStepsAreRebuilt) {
+  if (!PlacesAreDirectories()) GTEST_SKIP() << "changes files in place";
   ASSERT_THAT(Save(2, {1, 2, 30}), IsOk());
   EXPECT_THAT(FindLostManifests(path_),
               StatusIs(absl::StatusCode::kAlreadyExists));
   SHERD_ASSERT_OK_AND_ASSIGN(
       const std::string before,
-      ReadFile(FileSystem::Posix(), ManifestOf(30), int64_t{1} << 20));
-  std::filesystem::remove(ManifestOf(30));
+      ReadFile(CheckpointFiles(), ManifestOf(30), int64_t{1} << 20));
+  RemovePlaced(ManifestOf(30));
   std::filesystem::resize_file(ManifestOf(1), 40);
   EXPECT_THAT(FindLostManifests(path_),
               IsOkAndHolds(ElementsAre(ManifestOf(1), ManifestOf(30))));
@@ -559,13 +572,14 @@ TEST_F(CheckpointSeriesTest, LostManifestsOfStepsAreRebuilt) {
     EXPECT_EQ(report->files, 2);
   }
   ExpectExactly(path_, 2, {1, 2, 30});
-  EXPECT_THAT(ReadFile(FileSystem::Posix(), ManifestOf(30), int64_t{1} << 20),
+  EXPECT_THAT(ReadFile(CheckpointFiles(), ManifestOf(30), int64_t{1} << 20),
               IsOkAndHolds(before));
 }
 
 // As of incremental saves: a later step refers to the files of one that the
 // retention has removed.
 TEST_F(CheckpointSeriesTest, AStepWhoseFilesOthersNeedIsNotLost) {
+  if (!PlacesAreDirectories()) GTEST_SKIP() << "changes files in place";
   ASSERT_THAT(Save(2, {1}), IsOk());
   std::filesystem::rename(ManifestOf(1), ManifestOf(7));
   EXPECT_THAT(FindLostManifests(path_),

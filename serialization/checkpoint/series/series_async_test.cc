@@ -11,6 +11,7 @@
 #include "sherd/core/sharding/state_dict.h"
 #include "sherd/serialization/checkpoint_async.h"
 #include "sherd/serialization/checkpoint_series.h"
+#include "sherd/serialization/kits/checkpoint_place.h"
 #include "sherd/serialization/kits/series_fixture.h"
 #include "sherd/testing/faults.h"
 #include "sherd/testing/local_ranks.h"
@@ -48,7 +49,7 @@ class SeriesAsyncTest : public SeriesFixture {
 TEST_F(SeriesAsyncTest, StepsHoldWhatTheTensorsHeldAndRetentionFollows) {
   for (const std::string& second : {std::string(), second_}) {
     SCOPED_TRACE(second);
-    std::filesystem::remove_all(path_);
+    RemoveAllPlaced(path_);
     WithSeries({.keep_last = 2, .copy_to = second},
                [&](CheckpointSeries& series) {
                  Tensors tensors = MakeTensors(2, 0);

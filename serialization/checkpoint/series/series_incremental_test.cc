@@ -5,7 +5,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <filesystem>
 #include <fstream>
 #include <functional>
 #include <map>
@@ -29,9 +28,11 @@
 #include "sherd/core/tensor/tensor.h"
 #include "sherd/serialization/checkpoint.h"
 #include "sherd/serialization/checkpoint_async.h"
+#include "sherd/serialization/checkpoint_files.h"
 #include "sherd/serialization/checkpoint_reader.h"
 #include "sherd/serialization/checkpoint_series.h"
 #include "sherd/serialization/checkpoint_verify.h"
+#include "sherd/serialization/kits/checkpoint_place.h"
 #include "sherd/serialization/kits/forwarding_files.h"
 #include "sherd/serialization/kits/sample_tensors.h"
 #include "sherd/serialization/kits/series_fixture.h"
@@ -166,7 +167,7 @@ class SeriesIncrementalTest : public SeriesFixture {
     for (const auto& [step, contents] : steps) {
       const std::string path = ManifestOf(directory, step);
       ExpectHolds(path, contents);
-      const auto manifest = ReadManifest(FileSystem::Posix(), path);
+      const auto manifest = ReadManifest(CheckpointFiles(), path);
       EXPECT_THAT(manifest, IsOk());
       if (!manifest.ok()) continue;
       expected.insert(StepManifestName(step));
@@ -174,13 +175,15 @@ class SeriesIncrementalTest : public SeriesFixture {
         expected.insert(file.name);
       }
     }
-    const auto names = FileSystem::Posix().List(directory);
+    const auto names = CheckpointFiles().List(directory);
     EXPECT_THAT(names, IsOk());
     EXPECT_EQ(std::set<std::string>(names->begin(), names->end()), expected);
     int64_t bytes = 0;
     for (const std::string& name : *names) {
-      bytes += static_cast<int64_t>(
-          std::filesystem::file_size(JoinPath(directory, name)));
+      const auto file =
+          CheckpointFiles().OpenForRead(JoinPath(directory, name));
+      EXPECT_THAT(file, IsOk());
+      bytes += (*file)->Size().value_or(0);
     }
     return bytes;
   }
@@ -228,7 +231,7 @@ class SeriesIncrementalTest : public SeriesFixture {
 TEST_F(SeriesIncrementalTest, StepsHoldTheirBitsAndWriteWhatHasChanged) {
   for (const bool async : {false, true}) {
     SCOPED_TRACE(async ? "async" : "sync");
-    std::filesystem::remove_all(path_);
+    RemoveAllPlaced(path_);
     WithSeries({}, [&](CheckpointSeries& series, const int64_t& bytes) {
       for (int step = 0; step < 6; ++step) {
         ASSERT_THAT(SaveStep(series, async, step, step), IsOk());
@@ -261,8 +264,8 @@ TEST_F(SeriesIncrementalTest, StepsHoldTheirBitsAndWriteWhatHasChanged) {
 TEST_F(SeriesIncrementalTest, FilesStayAsLongAsAStepNamesThem) {
   for (const bool async : {false, true}) {
     SCOPED_TRACE(async ? "async" : "sync");
-    std::filesystem::remove_all(path_);
-    std::filesystem::remove_all(second_);
+    RemoveAllPlaced(path_);
+    RemoveAllPlaced(second_);
     WithSeries({.keep_last = 2, .copy_to = second_},
                [&](CheckpointSeries& series, const int64_t&) {
                  // Saves beside the program wait for one another.
@@ -314,7 +317,7 @@ TEST_F(SeriesIncrementalTest, StepsAreReplacedAndRemoved) {
 TEST_F(SeriesIncrementalTest, ASaveAfterOneThatFailedIsCompared) {
   for (const bool async : {false, true}) {
     SCOPED_TRACE(async ? "async" : "sync");
-    std::filesystem::remove_all(path_);
+    RemoveAllPlaced(path_);
     const FailFileOperation fault("rename_new", "*/step-*",
                                   absl::InternalError("injected"), {.nth = 2});
     WithSeries({}, [&](CheckpointSeries& series, const int64_t& bytes) {
@@ -357,7 +360,7 @@ TEST_F(SeriesIncrementalTest, ARankWithoutRoomForItsCopiesWritesAll) {
   // Less than a shard, and than all of them.
   for (const int64_t budget : {3 * kChunkBytes, 5 * kChunkBytes}) {
     SCOPED_TRACE(budget);
-    std::filesystem::remove_all(path_);
+    RemoveAllPlaced(path_);
     RunLocalRanks(kRanks, [&](ProcessGroup& group) {
       CheckpointStats stats;
       SHERD_ASSERT_OK_AND_ASSIGN(

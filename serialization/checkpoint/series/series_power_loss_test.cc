@@ -19,9 +19,12 @@
 #include "absl/types/span.h"
 #include "gtest/gtest.h"
 #include "sherd/serialization/checkpoint/lease.h"
+#include "sherd/serialization/checkpoint_files.h"
 #include "sherd/serialization/checkpoint_series.h"
+#include "sherd/serialization/kits/checkpoint_place.h"
 #include "sherd/serialization/kits/sample_lease.h"
 #include "sherd/serialization/kits/series_fixture.h"
+#include "sherd/serialization/store/routed_files.h"
 #include "sherd/testing/faults.h"
 #include "sherd/testing/local_ranks.h"
 #include "sherd/testing/matchers.h"
@@ -75,8 +78,9 @@ class SeriesPowerLossTest : public SeriesFixture,
     absl::Status error;
     absl::Mutex mutex;
     const int ranks = GetParam().ranks;
+    RoutedFiles routed(files);
     testing::RunLocalRanks(ranks, [&](ProcessGroup&) {
-      auto series = CheckpointSeries::Open(path, nullptr, Options(files));
+      auto series = CheckpointSeries::Open(path, nullptr, Options(routed));
       absl::Status status = series.status();
       if (status.ok()) {
         status = series->Save(step, MakeTensors(ranks, NewSeed(step)));
@@ -120,10 +124,16 @@ class SeriesPowerLossTest : public SeriesFixture,
     }
   }
 
+  static bool IsNamed(const std::string& path) {
+    const absl::StatusOr<bool> exists = CheckpointFiles().Exists(path);
+    EXPECT_THAT(exists, IsOk());
+    return exists.value_or(false);
+  }
+
   // Whether a step is there, whole; one that is there and is not fails.
   bool IsThere(const std::string& path, int64_t step, int seed) {
     const std::string manifest = ManifestOf(path, step);
-    return std::filesystem::exists(manifest) && Holds(manifest, seed);
+    return IsNamed(manifest) && Holds(manifest, seed);
   }
 
   // After the loss: whether the new step is there. Those that are kept anyway
@@ -139,7 +149,7 @@ class SeriesPowerLossTest : public SeriesFixture,
       // Kept beside the new one: the pinned one, the multiple, and the last.
       const bool must = step == kPinned || step == 10 ||
                         step == (replaces ? 11 : 12) || !is_new;
-      if (must || std::filesystem::exists(ManifestOf(path, step))) {
+      if (must || IsNamed(ManifestOf(path, step))) {
         EXPECT_TRUE(IsThere(path, step, SeedOf(step))) << "step " << step;
       }
     }
@@ -148,13 +158,13 @@ class SeriesPowerLossTest : public SeriesFixture,
 
   void EndHolder(const std::string& path) {
     const std::string lease = JoinPath(path, kLeaseFileName);
-    if (!std::filesystem::exists(lease)) return;
+    if (!IsNamed(lease)) return;
     const std::string over = EncodeLease(SampleLease());
-    const auto bytes = ReadFile(FileSystem::Posix(), lease, kMaxLeaseBytes);
+    const auto bytes = ReadFile(CheckpointFiles(), lease, kMaxLeaseBytes);
     if (!bytes.ok() || !DecodeLease(*bytes, lease).ok()) return;
     EXPECT_THAT(
         WriteFileAtomically(
-            FileSystem::Posix(), lease,
+            CheckpointFiles(), lease,
             absl::MakeSpan(reinterpret_cast<const std::byte*>(over.data()),
                            over.size())),
         IsOk());
@@ -168,7 +178,7 @@ class SeriesPowerLossTest : public SeriesFixture,
     const std::set<int64_t> steps = StepsIn(path);
     // The pinned, the multiple, the last two.
     EXPECT_EQ(steps.size(), 4u);
-    const auto names = FileSystem::Posix().List(path);
+    const auto names = CheckpointFiles().List(path);
     ASSERT_THAT(names, IsOk());
     EXPECT_EQ(names->size(),
               1 + steps.size() * static_cast<size_t>(1 + GetParam().ranks))
@@ -182,7 +192,7 @@ class SeriesPowerLossTest : public SeriesFixture,
       const uint64_t outcome = i < kNamedOutcomes ? i : random_();
       SCOPED_TRACE(absl::StrCat("outcome ", outcome));
       ASSERT_THAT(files.WriteSurvivors(outcome, survived_), IsOk());
-      const std::string path = JoinPath(survived_, "steps");
+      const std::string path = CheckpointPlace(JoinPath(survived_, "steps"));
       const bool is_new = ExpectWhole(path);
       EXPECT_TRUE(is_new || !must);
       EXPECT_TRUE(!is_new || may);

@@ -13,7 +13,9 @@
 #include "gtest/gtest.h"
 #include "sherd/serialization/checkpoint/lease.h"
 #include "sherd/serialization/checkpoint/series/step_copier.h"
+#include "sherd/serialization/checkpoint_files.h"
 #include "sherd/serialization/checkpoint_series.h"
+#include "sherd/serialization/kits/checkpoint_place.h"
 #include "sherd/serialization/kits/series_fixture.h"
 #include "sherd/testing/faults.h"
 #include "sherd/testing/local_ranks.h"
@@ -65,8 +67,8 @@ TEST_F(SeriesTiersTest, EachStepIsInBothWithOneRetention) {
 
 TEST_F(SeriesTiersTest, AStepThatTheFirstHasLostIsLoadedFromTheSecond) {
   ASSERT_THAT(Save(2, {1, 2, 3}, Options()), IsOk());
-  std::filesystem::remove(ManifestOf(3));
-  std::filesystem::remove(DataFileOf(2, 1));
+  RemovePlaced(ManifestOf(3));
+  RemovePlaced(DataFileOf(2, 1));
   const auto expect_latest = [&](CheckpointSeries& series, int64_t step,
                                  const std::string& directory) {
     SHERD_ASSERT_OK_AND_ASSIGN(const LatestStep latest, series.Latest());
@@ -91,7 +93,7 @@ TEST_F(SeriesTiersTest, AStepThatTheFirstHasLostIsLoadedFromTheSecond) {
     EXPECT_THAT(series.LoadInto(9, {}), StatusIs(absl::StatusCode::kNotFound));
   });
   // As on a new machine.
-  std::filesystem::remove_all(path_);
+  RemoveAllPlaced(path_);
   WithSeries(Options(), [&](CheckpointSeries& series, ProcessGroup&) {
     expect_latest(series, 3, second_);
     EXPECT_THAT(SaveStep(series, 4), IsOk());
@@ -126,6 +128,7 @@ TEST_F(SeriesTiersTest, AnErrorOfACopyComesWithTheNextSaveAndFlush) {
 }
 
 TEST_F(SeriesTiersTest, ASecondDirectoryThatCannotBeMadeIsNamed) {
+  if (!PlacesAreDirectories()) GTEST_SKIP() << "changes files in place";
   std::ofstream(second_) << "a file";
   EXPECT_THAT(Save(2, {1}, Options()), ::testing::Not(IsOk()));
   ExpectExactly(path_, 2, {1});
@@ -138,6 +141,7 @@ TEST_F(SeriesTiersTest, ASecondDirectoryThatCannotBeMadeIsNamed) {
 
 // A bit that turned after the save, or on its way.
 TEST_F(SeriesTiersTest, ACopyIsComparedWithTheChecksums) {
+  if (!PlacesAreDirectories()) GTEST_SKIP() << "changes files in place";
   const auto flip = [&](const std::string& directory) {
     for (const auto& entry : std::filesystem::directory_iterator(directory)) {
       const std::string file = entry.path().string();
@@ -155,8 +159,8 @@ TEST_F(SeriesTiersTest, ACopyIsComparedWithTheChecksums) {
   };
   for (const std::string& damaged : {path_, second_}) {
     SCOPED_TRACE(damaged);
-    std::filesystem::remove_all(path_);
-    std::filesystem::remove_all(second_);
+    RemoveAllPlaced(path_);
+    RemoveAllPlaced(second_);
     const bool at_source = damaged == path_;
     const CallAt damage(at_source ? "file/create" : "file/close",
                         [&] { flip(damaged); },
@@ -236,13 +240,14 @@ TEST_F(SeriesTiersTest, APinInEitherKeepsTheStepsOfBoth) {
 
 // As of an incremental save: the second directory has the file already.
 TEST_F(SeriesTiersTest, AFileOfAnEarlierStepIsNotCopiedAgain) {
+  if (!PlacesAreDirectories()) GTEST_SKIP() << "changes files in place";
   ASSERT_THAT(Save(2, {1}, Options()), IsOk());
   const CountPassages creations(
       "file/create",
       {.subject = JoinPath(second_, "shard-*"), .optional = true});
   // A step with the files of another.
   std::filesystem::copy_file(ManifestOf(1), ManifestOf(second_, 7));
-  std::filesystem::remove(ManifestOf(second_, 1));
+  RemovePlaced(ManifestOf(second_, 1));
   ASSERT_THAT(Save(2, {2}, Options()), IsOk());
   EXPECT_EQ(creations.count(), 2);
   EXPECT_TRUE(Holds(ManifestOf(second_, 7), SeedOf(1)));
@@ -250,8 +255,9 @@ TEST_F(SeriesTiersTest, AFileOfAnEarlierStepIsNotCopiedAgain) {
 
 // The copy that wrote it may have ended before it was durable.
 TEST_F(SeriesTiersTest, AFileThatAFailedCopyLeftIsMadeDurable) {
+  if (!PlacesAreDirectories()) GTEST_SKIP() << "changes files in place";
   ASSERT_THAT(Save(2, {1}, Options()), IsOk());
-  std::filesystem::remove(ManifestOf(second_, 1));
+  RemovePlaced(ManifestOf(second_, 1));
   // So that nothing is removed.
   std::ofstream(ManifestOf(second_, 900)) << "cannot be read";
   const FailFileOperation fault("open_for_read", ManifestOf(second_, 900),
@@ -274,6 +280,7 @@ TEST_F(SeriesTiersTest, AFileThatAFailedCopyLeftIsMadeDurable) {
 }
 
 TEST_F(SeriesTiersTest, AFileOfAnEarlierStepThatIsCutOffIsCopiedAgain) {
+  if (!PlacesAreDirectories()) GTEST_SKIP() << "changes files in place";
   ASSERT_THAT(Save(2, {1}, Options()), IsOk());
   const std::string name =
       std::filesystem::path(DataFileOf(1, 0)).filename().string();
@@ -293,7 +300,7 @@ TEST_F(SeriesTiersTest, AnotherWriterOfTheSecondDirectoryIsNamed) {
   std::filesystem::create_directories(second_);
   SHERD_ASSERT_OK_AND_ASSIGN(
       const auto lease,
-      CheckpointLease::Take(FileSystem::Posix(), second_, "0123456789abcdef"));
+      CheckpointLease::Take(CheckpointFiles(), second_, "0123456789abcdef"));
   EXPECT_THAT(Save(2, {1}, Options()),
               StatusIs(absl::StatusCode::kAborted, HasSubstr("copy \"")));
   ExpectExactly(path_, 2, {1});
