@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -28,9 +29,11 @@
 #include "sherd/core/base/status_macros.h"
 #include "sherd/serialization/kits/memory_store.h"
 #include "sherd/serialization/store.h"
+#include "sherd/serialization/store/directory_store.h"
 #include "sherd/serialization/wire/little_endian.h"
 #include "sherd/testing/faults.h"
 #include "sherd/testing/matchers.h"
+#include "sherd/testing/power_loss_files.h"
 
 namespace sherd {
 namespace {
@@ -39,6 +42,7 @@ using sherd::testing::FailFileOperation;
 using sherd::testing::IsOk;
 using sherd::testing::IsOkAndHolds;
 using sherd::testing::LeaveOutSyncs;
+using sherd::testing::PowerLossFiles;
 using sherd::testing::StatusIs;
 using ::testing::Contains;
 using ::testing::ElementsAre;
@@ -320,6 +324,30 @@ TEST_P(DirectoryStoreTest, WhatDeadProcessesLeftIsRemoved) {
               IsOkAndHolds(ElementsAre("b")));
 }
 
+TEST_P(DirectoryStoreTest, UploadsOfAnotherLivingProcessStay) {
+  int ready[2], end[2];
+  ASSERT_EQ(pipe(ready), 0);
+  ASSERT_EQ(pipe(end), 0);
+  const pid_t child = fork();
+  if (child == 0) {
+    const auto writer = store_->BeginPut("a");
+    char byte = writer.ok() ? 1 : 0;
+    if (write(ready[1], &byte, 1) != 1 || read(end[0], &byte, 1) != 1) _exit(1);
+    _exit(0);
+  }
+  char byte = 0;
+  ASSERT_EQ(read(ready[0], &byte, 1), 1);
+  EXPECT_EQ(byte, 1);
+  EXPECT_THAT(store_->RemoveUnfinished(), IsOk());
+  EXPECT_THAT(FileSystem::Posix().List(directory_),
+              IsOkAndHolds(ElementsAre(StartsWith(".upload."))));
+  EXPECT_EQ(write(end[1], &byte, 1), 1);
+  waitpid(child, nullptr, 0);
+  EXPECT_THAT(store_->RemoveUnfinished(), IsOk());
+  EXPECT_THAT(FileSystem::Posix().List(directory_), IsOkAndHolds(IsEmpty()));
+  for (const int fd : {ready[0], ready[1], end[0], end[1]}) close(fd);
+}
+
 TEST_P(DirectoryStoreTest, UploadsOfProcessesOutOfSightStayForADay) {
   EXPECT_THAT(store_->Put("a", AsBytes("x")), IsOk());
   const int64_t now = absl::ToUnixMillis(absl::Now());
@@ -396,6 +424,25 @@ TEST_P(DirectoryStoreTest, OneThatIsRemovedMeanwhileIsCreatedAgain) {
   EXPECT_THAT(store_->Put("b", AsBytes("x")), IsOk());
   EXPECT_THAT(store_->List(""), IsOkAndHolds(ElementsAre("b")));
   EXPECT_THAT(store_->FreeBytes(), IsOkAndHolds(::testing::Gt(0)));
+}
+
+TEST_P(DirectoryStoreTest, WhatWasPutSurvivesALossOfPower) {
+  const std::string survived = directory_ + "_survived";
+  std::filesystem::create_directories(directory_);
+  PowerLossFiles files(FileSystem::Posix(), directory_);
+  DirectoryStore store(files, JoinPath(directory_, "new/one"));
+  EXPECT_THAT(store.Put("a", AsBytes("whole")), IsOk());
+  EXPECT_THAT(store.PutIfAbsent("b", AsBytes("whole")), IsOk());
+  SHERD_ASSERT_OK_AND_ASSIGN(const auto writer, store.BeginPut("c"));
+  EXPECT_THAT(writer->WriteAt(0, AsBytes("whole")), IsOk());
+  EXPECT_THAT(writer->Finish(), IsOk());
+  for (uint64_t seed = 0; seed < 4; ++seed) {
+    ASSERT_THAT(files.WriteSurvivors(seed, survived), IsOk());
+    DirectoryStore after(FileSystem::Posix(), JoinPath(survived, "new/one"));
+    for (const char* name : {"a", "b", "c"}) {
+      EXPECT_THAT(Read(after, name), IsOkAndHolds("whole")) << seed << name;
+    }
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(All, DirectoryStoreTest,

@@ -111,6 +111,7 @@ TEST_F(StoreFilesTest, ARenamePlacesWhatIsStillOpen) {
   EXPECT_THAT(Read("lease.sherd"), IsOkAndHolds("lease 1"));
   EXPECT_THAT(file->WriteAt(6, AsBytes("2")), IsOk());
   EXPECT_THAT(Read("lease.sherd"), IsOkAndHolds("lease 2"));
+  Place("lease.sherd", "others");
   Place("lease.sherd", "another");
   EXPECT_THAT(file->WriteAt(6, AsBytes("3")), IsOk());
   EXPECT_THAT(Read("lease.sherd"), IsOkAndHolds("another"));
@@ -174,6 +175,26 @@ TEST_F(StoreFilesTest, AFileThatIsRenamedOrRemovedIsGone) {
   EXPECT_THAT(Read("b.sherd"), IsOkAndHolds("4"));
   EXPECT_THAT(files_.List(kRoot),
               IsOkAndHolds(ElementsAre("a.sherd", "b.sherd")));
+}
+
+TEST_F(StoreFilesTest, WhatCannotBeRemovedNowIsGoneAllTheSame) {
+  bool fails = true;
+  WatchedStore view(store_, [&](absl::string_view operation) -> absl::Status {
+    return fails && operation == "remove" ? absl::UnavailableError("injected")
+                                          : absl::OkStatus();
+  });
+  StoreFiles files(view, kRoot);
+  ASSERT_THAT(Write("a.tmp", "1"), IsOk());
+  EXPECT_THAT(files.Remove(In("a.tmp")), IsOk());
+  const auto gone = StatusIs(absl::StatusCode::kNotFound);
+  EXPECT_THAT(files.Rename(In("a.tmp"), In("a.sherd")), gone);
+  EXPECT_THAT(files.OpenForRead(In("a.tmp")), gone);
+  EXPECT_THAT(files.Remove(In("a.tmp")), gone);
+  EXPECT_THAT(files.List(kRoot), IsOkAndHolds(IsEmpty()));
+  EXPECT_THAT(store_.List("a.tmp-"), IsOkAndHolds(SizeIs(1)));
+  fails = false;
+  Place("b.sherd", "x");
+  EXPECT_THAT(store_.List("a.tmp-"), IsOkAndHolds(IsEmpty()));
 }
 
 // As after the files of a checkpoint were copied into the store.
