@@ -26,9 +26,7 @@
 #include "sherd/serialization/checkpoint.h"
 #include "sherd/serialization/checkpoint/lease.h"
 #include "sherd/serialization/checkpoint_files.h"
-#include "sherd/serialization/checkpoint_reader.h"
-#include "sherd/serialization/checkpoint_verify.h"
-#include "sherd/serialization/kits/checkpoint_place.h"
+#include "sherd/serialization/kits/distributed_save_fixture.h"
 #include "sherd/serialization/kits/sample_tensors.h"
 #include "sherd/testing/distributed_test.h"
 #include "sherd/testing/faults.h"
@@ -46,15 +44,11 @@ using sherd::testing::StopRankAt;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-const Dims kSize = {1500, 61};
 // The rank that holds the lease of job 0, and dies or is stopped.
 constexpr int kHolder = 0;
 
-class CheckpointJobsTest : public sherd::testing::DistributedTest {
+class CheckpointJobsTest : public DistributedSaveFixture {
  protected:
-  std::string path() const {
-    return CheckpointPlace(JoinPath(temp_dir(), "checkpoint"));
-  }
   int job() const { return rank() / 2; }
 
   void RunBody(const std::function<void()>& body) {
@@ -82,19 +76,6 @@ class CheckpointJobsTest : public sherd::testing::DistributedTest {
     FillSample(*tensor, seed);
     return SaveCheckpoint(path(), {{"t", *tensor}}, job_,
                           {.lease_duration = lease});
-  }
-
-  // Which tensor the checkpoint holds, whole.
-  int SeedOnDisk() {
-    EXPECT_THAT(VerifyCheckpoint(path()), IsOk());
-    const auto reader = CheckpointReader::Open(path());
-    EXPECT_THAT(reader, IsOk());
-    const auto tensor = reader->ReadTensor("t");
-    EXPECT_THAT(tensor, IsOk());
-    for (const int seed : {1, 2, 3}) {
-      if (CountWrong(*tensor, {0, 0}, kSize, seed) == 0) return seed;
-    }
-    return 0;
   }
 
   size_t NumFiles() {
@@ -155,7 +136,6 @@ class CheckpointJobsTest : public sherd::testing::DistributedTest {
   }
 
   std::shared_ptr<ProcessGroup> job_;
-  const sherd::testing::LeaveOutSyncs no_syncs_;
 };
 
 SHERD_DIST_TEST_F(CheckpointJobsTest, TheSecondIsRefusedByTheFirstsName) {

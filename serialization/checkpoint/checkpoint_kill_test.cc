@@ -15,10 +15,7 @@
 #include "sherd/core/sharding/sharding_spec.h"
 #include "sherd/serialization/checkpoint.h"
 #include "sherd/serialization/checkpoint_files.h"
-#include "sherd/serialization/checkpoint_reader.h"
-#include "sherd/serialization/checkpoint_verify.h"
-#include "sherd/serialization/kits/checkpoint_place.h"
-#include "sherd/serialization/kits/sample_tensors.h"
+#include "sherd/serialization/kits/distributed_save_fixture.h"
 #include "sherd/testing/distributed_test.h"
 #include "sherd/testing/faults.h"
 #include "sherd/testing/matchers.h"
@@ -31,39 +28,11 @@ using sherd::testing::KillRankAt;
 using sherd::testing::StatusIs;
 using ::testing::StartsWith;
 
-const Dims kSize = {1500, 61};
-
-class CheckpointKillTest : public sherd::testing::DistributedTest {
+class CheckpointKillTest : public DistributedSaveFixture {
  protected:
-  std::string path() const {
-    return CheckpointPlace(JoinPath(temp_dir(), "checkpoint"));
-  }
-
-  ShardedTensor MakeTensor(int seed) {
-    auto spec = ChunkShardingSpec::Create(0, PlacementsOnRanks(world_size()));
-    EXPECT_THAT(spec, IsOk());
-    auto tensor = ShardedTensor::Zeros(*spec, kSize);
-    EXPECT_THAT(tensor, IsOk());
-    FillSample(*tensor, seed);
-    return *std::move(tensor);
-  }
-
   void SaveFirst() {
     ASSERT_THAT(SaveCheckpoint(path(), {{"t", MakeTensor(1)}}), IsOk());
     ASSERT_THAT(WaitForRanks("saved"), IsOk());
-  }
-
-  // Which of the two tensors the checkpoint holds, whole.
-  int SeedOnDisk() {
-    EXPECT_THAT(VerifyCheckpoint(path()), IsOk());
-    const auto reader = CheckpointReader::Open(path());
-    EXPECT_THAT(reader, IsOk());
-    const auto tensor = reader->ReadTensor("t");
-    EXPECT_THAT(tensor, IsOk());
-    for (const int seed : {1, 2}) {
-      if (CountWrong(*tensor, {0, 0}, kSize, seed) == 0) return seed;
-    }
-    return 0;
   }
 
   // The second save, in which `victim` dies at its `nth` `operation` on files
@@ -101,8 +70,6 @@ class CheckpointKillTest : public sherd::testing::DistributedTest {
     EXPECT_THAT(std::string(loaded.status().message()), StartsWith("load \""));
     EXPECT_EQ(SeedOnDisk(), 1);
   }
-
-  const sherd::testing::LeaveOutSyncs no_syncs_;
 };
 
 SHERD_DIST_TEST_F(CheckpointKillTest, BeforeCreatingItsFile) {

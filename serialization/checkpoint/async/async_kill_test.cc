@@ -14,16 +14,10 @@
 #include "gtest/gtest.h"
 #include "sherd/core/base/deadline.h"
 #include "sherd/core/base/error_info.h"
-#include "sherd/core/base/file.h"
 #include "sherd/core/sharding/sharded_tensor.h"
-#include "sherd/core/sharding/sharding_spec.h"
 #include "sherd/serialization/checkpoint.h"
 #include "sherd/serialization/checkpoint_async.h"
-#include "sherd/serialization/checkpoint_files.h"
-#include "sherd/serialization/checkpoint_reader.h"
-#include "sherd/serialization/checkpoint_verify.h"
-#include "sherd/serialization/kits/checkpoint_place.h"
-#include "sherd/serialization/kits/sample_tensors.h"
+#include "sherd/serialization/kits/distributed_save_fixture.h"
 #include "sherd/testing/distributed_test.h"
 #include "sherd/testing/faults.h"
 #include "sherd/testing/matchers.h"
@@ -37,38 +31,14 @@ using sherd::testing::StatusIs;
 using sherd::testing::StopRankAt;
 using ::testing::StartsWith;
 
-const Dims kSize = {1500, 61};
-
-class AsyncKillTest : public sherd::testing::DistributedTest {
+class AsyncKillTest : public DistributedSaveFixture {
  protected:
-  std::string path() const {
-    return CheckpointPlace(JoinPath(temp_dir(), "checkpoint"));
-  }
-
-  ShardedTensor MakeTensor(int seed) {
-    auto spec = ChunkShardingSpec::Create(0, PlacementsOnRanks(world_size()));
-    EXPECT_THAT(spec, IsOk());
-    auto tensor = ShardedTensor::Zeros(*spec, kSize);
-    EXPECT_THAT(tensor, IsOk());
-    FillSample(*tensor, seed);
-    return *std::move(tensor);
-  }
-
   // The writers exist from here on.
   void SaveFirst() {
     auto save = SaveCheckpointAsync(path(), {{"t", MakeTensor(1)}});
     ASSERT_THAT(save, IsOk());
     ASSERT_THAT(save->Durable(), IsOk());
     ASSERT_THAT(WaitForRanks("saved"), IsOk());
-  }
-
-  void ExpectTheFirst() {
-    EXPECT_THAT(VerifyCheckpoint(path()), IsOk());
-    const auto reader = CheckpointReader::Open(path());
-    ASSERT_THAT(reader, IsOk());
-    const auto tensor = reader->ReadTensor("t");
-    ASSERT_THAT(tensor, IsOk());
-    EXPECT_EQ(CountWrong(*tensor, {0, 0}, kSize, 1), 0);
   }
 
   // The second save, on the ranks that survive it.
@@ -90,7 +60,7 @@ class AsyncKillTest : public sherd::testing::DistributedTest {
     EXPECT_EQ(GetErrorInfo(status).operation, "save_checkpoint");
     // The others' are still there, until Flush.
     EXPECT_THAT(FlushSaves(), IsOk());
-    ExpectTheFirst();
+    EXPECT_EQ(SeedOnDisk(), 1);
   }
 
   void Die(int victim, const std::string& operation, int64_t nth,
@@ -100,8 +70,6 @@ class AsyncKillTest : public sherd::testing::DistributedTest {
     const KillRankAt death("file/" + operation, victim, {.nth = nth});
     ExpectNamed(victim, absl::StatusCode::kUnavailable, options);
   }
-
-  const sherd::testing::LeaveOutSyncs no_syncs_;
 };
 
 SHERD_DIST_TEST_F(AsyncKillTest, DiesBeforeCreatingItsFile) {
