@@ -93,6 +93,12 @@ def system_library_repositories():
         headers = ["nlohmann/json.hpp"],
     )
     _maybe_library(
+        name = "openblas",
+        apt = "libopenblas-serial-dev",
+        headers = ["cblas.h"],
+        libraries = ["libopenblas.so"],
+    )
+    _maybe_library(
         name = "spdlog",
         apt = "libspdlog-dev",
         headers = ["spdlog/spdlog.h"],
@@ -116,12 +122,6 @@ def system_library_repositories():
             "benchmark",
             "benchmark_main",
         ],
-    )
-    _maybe_library(
-        name = "eigen",
-        apt = "libeigen3-dev",
-        links = {"/usr/include/eigen3": "include"},
-        optional = True,
     )
     _maybe_library(
         name = "gloo",
