@@ -1,0 +1,355 @@
+#include "sherd/core/nn/module_state.h"
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "sherd/core/comm/process_group.h"
+#include "sherd/core/nn/module.h"
+#include "sherd/core/nn/module_tree.h"
+#include "sherd/core/sharding/partial_tensor.h"
+#include "sherd/core/sharding/sharded_tensor.h"
+#include "sherd/core/sharding/sharding_spec.h"
+#include "sherd/core/sharding/state_dict.h"
+#include "sherd/testing/kits/same_error.h"
+#include "sherd/testing/local_ranks.h"
+#include "sherd/testing/matchers.h"
+#include "sherd/testing/sharded_model.h"
+#include "sherd/testing/tensor_matchers.h"
+#include "sherd/testing/tensor_pattern.h"
+
+namespace sherd {
+namespace {
+
+using ::sherd::testing::Chunks;
+using ::sherd::testing::HasPattern;
+using ::sherd::testing::IsOk;
+using ::sherd::testing::PatternTensor;
+using ::sherd::testing::RunLocalRanks;
+using ::sherd::testing::ShardedModel;
+using ::sherd::testing::StatusIs;
+using ::sherd::testing::TensorBitwiseEq;
+using ::sherd::testing::TestModule;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+constexpr absl::StatusCode kInvalid = absl::StatusCode::kInvalidArgument;
+constexpr absl::StatusCode kPrecondition =
+    absl::StatusCode::kFailedPrecondition;
+constexpr MemberKind kParameter = MemberKind::kParameter;
+constexpr int kRanks = 3;
+
+std::shared_ptr<TestModule> Make(std::vector<TestModule::Member> members,
+                                 std::vector<NamedModule> children = {}) {
+  auto module = std::make_shared<TestModule>();
+  module->members = std::move(members);
+  module->children = std::move(children);
+  return module;
+}
+
+Tensor Zeros(absl::Span<const int64_t> size) {
+  return Tensor::Zeros(size).value();
+}
+
+ShardedTensor Sharded(const ShardingSpecPtr& spec, uint64_t salt = 0) {
+  return ShardTensor(PatternTensor({7, 6}, kFloat32, salt), spec).value();
+}
+
+std::vector<std::string> NamesOf(const StateDict& state) {
+  std::vector<std::string> names;
+  for (const StateEntry& entry : state.Flatten()) names.push_back(entry.name);
+  return names;
+}
+
+TEST(StateTest, HasParametersAndBuffersByTheirPathsAndSharesElements) {
+  const Tensor weight = PatternTensor({2, 2}, kFloat32);
+  const auto model =
+      Make({{kParameter, "weight", weight},
+            {MemberKind::kAttribute, "cache", weight},
+            {kParameter, "bias", Value()},
+            {MemberKind::kBuffer, "list", ValueList{weight, weight}}},
+           {{"sub",
+             Make({{kParameter, "odd[0]", weight},
+                   {MemberKind::kBuffer, "map", ValueMap{{"k.", weight}}}})}});
+  SHERD_ASSERT_OK_AND_ASSIGN(const StateDict state, State(*model));
+  EXPECT_THAT(NamesOf(state), ElementsAre("weight", "list[0]", "list[1]",
+                                          "sub.odd\\[0]", "sub.map.k\\."));
+  SHERD_ASSERT_OK_AND_ASSIGN(Tensor held, state.Get<Tensor>("weight"));
+  EXPECT_EQ(held.data(), weight.data());
+}
+
+TEST(StateTest, AllThatItHasIsLoadedAgainByTheSameNames) {
+  const auto make = [](uint64_t salt) {
+    const Tensor tensor = PatternTensor({2, 3}, kFloat32, salt);
+    return Make({{kParameter, "weight", tensor.Clone().value()},
+                 {MemberKind::kBuffer, "list",
+                  ValueList{tensor.Clone().value(), tensor.Clone().value()}}},
+                {{"sub", Make({{MemberKind::kBuffer, "map[",
+                                ValueMap{{"k.", tensor.Clone().value()}}}})}});
+  };
+  const auto source = make(1);
+  const auto target = make(2);
+  SHERD_ASSERT_OK_AND_ASSIGN(const StateDict state, State(*source));
+  SHERD_ASSERT_OK_AND_ASSIGN(const LoadStateReport report,
+                             LoadState(*target, state));
+  EXPECT_THAT(report.missing, IsEmpty());
+  EXPECT_THAT(report.unexpected, IsEmpty());
+  EXPECT_THAT(report.mismatched, IsEmpty());
+  SHERD_ASSERT_OK_AND_ASSIGN(const StateDict loaded, State(*target));
+  EXPECT_EQ(loaded.Difference(state), "");
+  // Copied, not shared.
+  EXPECT_NE(loaded.Get<Tensor>("weight")->data(),
+            state.Get<Tensor>("weight")->data());
+}
+
+TEST(StateTest, RefusesWhatHasNoValue) {
+  RunLocalRanks(2, [](ProcessGroup&) {
+    const auto model = Make(
+        {{kParameter, "partial", PartialTensor::Create(Zeros({2})).value()}});
+    EXPECT_THAT(State(*model), StatusIs(kInvalid, "partial: a PartialTensor"));
+    StateDict state;
+    ASSERT_THAT(state.Set("partial", Zeros({2})), IsOk());
+    EXPECT_THAT(LoadState(*model, state),
+                StatusIs(kPrecondition, "a PartialTensor cannot be loaded"));
+  });
+}
+
+// What is there, and what the state has, for each pair of layouts.
+TEST(LoadStateTest, CopiesIntoWhatIsThereWhateverItsLayout) {
+  RunLocalRanks(kRanks, [](ProcessGroup&) {
+    SHERD_ASSERT_OK_AND_ASSIGN(
+        const ShardingSpecPtr grid,
+        EnumerableShardingSpec::Create(
+            {{.offsets = {0, 0}, .sizes = {7, 2}, .placement = "rank:2/cpu"},
+             {.offsets = {0, 2}, .sizes = {3, 4}, .placement = "rank:0/cpu"},
+             {.offsets = {3, 2}, .sizes = {4, 4}, .placement = "rank:2/cpu"}}));
+    const std::vector<ShardingSpecPtr> specs = {
+        nullptr, Chunks(0, kRanks), Chunks(1, kRanks), Chunks(1, 2), grid};
+    for (const ShardingSpecPtr& from : specs) {
+      for (const ShardingSpecPtr& to : specs) {
+        Value source = PatternTensor({7, 6}, kFloat32);
+        if (from != nullptr) source = Sharded(from);
+        Value target = Zeros({7, 6});
+        if (to != nullptr) target = Sharded(to, /*salt=*/9);
+        const auto model =
+            Make({}, {{"sub", Make({{kParameter, "w", target}})}});
+        const auto other =
+            Make({}, {{"sub", Make({{kParameter, "w", source}})}});
+        SHERD_ASSERT_OK_AND_ASSIGN(const StateDict state, State(*other));
+        ASSERT_THAT(LoadState(*model, state).status(), IsOk());
+        // Written through the handle that was there.
+        if (const auto* sharded = target.get_if<ShardedTensor>()) {
+          EXPECT_TRUE(HasPattern(*sharded));
+          EXPECT_EQ(*sharded->spec(), *to);
+        } else {
+          EXPECT_THAT(*target.get_if<Tensor>(),
+                      TensorBitwiseEq(PatternTensor({7, 6}, kFloat32)));
+        }
+      }
+    }
+  });
+}
+
+TEST(LoadStateTest, AModelLoadsItsOwnState) {
+  RunLocalRanks(kRanks, [](ProcessGroup&) {
+    const auto model = Make({{kParameter, "w", Sharded(Chunks(0, kRanks))},
+                             {kParameter, "b", PatternTensor({3}, kInt64)}});
+    SHERD_ASSERT_OK_AND_ASSIGN(const StateDict state, State(*model));
+    ASSERT_THAT(LoadState(*model, state).status(), IsOk());
+    EXPECT_TRUE(HasPattern(*Get(*model, "w")->get_if<ShardedTensor>()));
+  });
+}
+
+TEST(LoadStateTest, FillsWhatIsNotThereWithHandlesOfTheState) {
+  StateDict state;
+  const Tensor tensor = PatternTensor({2, 3}, kFloat32);
+  ASSERT_THAT(state.Set("w", tensor), IsOk());
+  ASSERT_THAT(state.Set("list", StateList{tensor, tensor}), IsOk());
+  ASSERT_THAT(state.Set("map.a", tensor), IsOk());
+  const auto model = Make({{kParameter, "w", Value()},
+                           {kParameter, "bias", Value()},
+                           {MemberKind::kBuffer, "list", Value()},
+                           {MemberKind::kBuffer, "map", Value()}});
+  SHERD_ASSERT_OK_AND_ASSIGN(const LoadStateReport report,
+                             LoadState(*model, state));
+  EXPECT_THAT(report.missing, IsEmpty());
+  EXPECT_EQ(Get(*model, "w")->get_if<Tensor>()->data(), tensor.data());
+  EXPECT_EQ(State(*model)->Difference(state), "");
+}
+
+TEST(LoadStateTest, ReportsWhatIsMissingUnexpectedOrMismatched) {
+  const auto make_model = [] {
+    return Make({{kParameter, "size", Zeros({2, 3})},
+                 {kParameter, "dtype", Zeros({2})},
+                 {kParameter, "text", Zeros({2})},
+                 {kParameter, "none", Value()},
+                 {kParameter, "list", ValueList{Zeros({1})}},
+                 {kParameter, "map", ValueMap{{"a", Zeros({1})}}},
+                 {kParameter, "fits", Zeros({2})}},
+                {{"sub", Make({{kParameter, "missing", Zeros({2})}})}});
+  };
+  StateDict state;
+  ASSERT_THAT(state.Set("size", Zeros({3, 2})), IsOk());
+  ASSERT_THAT(state.Set("dtype", PatternTensor({2}, kInt32)), IsOk());
+  ASSERT_THAT(state.Set("text", "weight"), IsOk());
+  ASSERT_THAT(state.Set("none", 3), IsOk());
+  ASSERT_THAT(state.Set("list", StateList{Zeros({1}), Zeros({1})}), IsOk());
+  ASSERT_THAT(state.Set("map.b", Zeros({1})), IsOk());
+  ASSERT_THAT(state.Set("fits", PatternTensor({2}, kFloat32)), IsOk());
+  ASSERT_THAT(state.Set("other.w", Zeros({1})), IsOk());
+  const auto model = make_model();
+  SHERD_ASSERT_OK_AND_ASSIGN(const LoadStateReport report,
+                             LoadState(*model, state, {.strict = false}));
+  EXPECT_THAT(report.missing, ElementsAre("map.a", "sub.missing"));
+  EXPECT_THAT(report.unexpected, ElementsAre("map.b", "other.w"));
+  EXPECT_THAT(
+      report.mismatched,
+      ElementsAre(
+          HasSubstr("size: a float32 tensor of size [3, 2] does not fit "
+                    "a float32 one of size [2, 3]"),
+          HasSubstr("dtype: a int32 tensor"),
+          HasSubstr("text: \"weight\" is not a tensor"),
+          HasSubstr("none: 3 is not a tensor"),
+          HasSubstr("does not fit a list of 1")));
+  EXPECT_THAT(*Get(*model, "fits")->get_if<Tensor>(),
+              TensorBitwiseEq(PatternTensor({2}, kFloat32)));
+
+  const auto strict = make_model();
+  EXPECT_THAT(LoadState(*strict, state),
+              StatusIs(kPrecondition,
+                       "missing keys: map.a, sub.missing; "
+                       "unexpected keys: map.b, other.w; "
+                       "mismatched: size: "));
+  EXPECT_THAT(*Get(*strict, "fits")->get_if<Tensor>(),
+              TensorBitwiseEq(Zeros({2})));
+}
+
+TEST(LoadStateTest, AnErrorOfOneRankIsThatOfAllAndNothingHasChanged) {
+  RunLocalRanks(kRanks, [](ProcessGroup& group) {
+    const auto model = Make({{kParameter, "w", Sharded(Chunks(0, kRanks), 1)},
+                             {kParameter, "b", Zeros({2})},
+                             {kParameter, "none", Value()}});
+    StateDict state;
+    ASSERT_THAT(state.Set("w", Sharded(Chunks(1, kRanks))), IsOk());
+    ASSERT_THAT(state.Set("b", Zeros({group.rank() == 1 ? 3 : 2})), IsOk());
+    ASSERT_THAT(state.Set("none", Zeros({2})), IsOk());
+    EXPECT_THAT(LoadState(*model, state),
+                StatusIs(kPrecondition, "rank 1: the state does not fit"));
+    EXPECT_TRUE(HasPattern(*Get(*model, "w")->get_if<ShardedTensor>(), 1));
+    EXPECT_TRUE(Get(*model, "none")->is_none());
+    // The group works, and what fits is loaded without `strict`.
+    ASSERT_THAT(LoadState(*model, state, {.strict = false}).status(), IsOk());
+    EXPECT_TRUE(HasPattern(*Get(*model, "w")->get_if<ShardedTensor>()));
+  });
+}
+
+TEST(LoadStateTest, ARankWithoutTheValueDoesNotKeepTheOthersWaiting) {
+  RunLocalRanks(kRanks, [](ProcessGroup& group) {
+    const auto model = Make({{kParameter, "w", Sharded(Chunks(0, kRanks), 1)}});
+    StateDict state;
+    if (group.rank() != 1) {
+      ASSERT_THAT(state.Set("w", PatternTensor({7, 6}, kFloat32)), IsOk());
+    }
+    EXPECT_THAT(LoadState(*model, state),
+                StatusIs(kPrecondition,
+                         "rank 1: the state does not fit the "
+                         "module; missing keys: w"));
+    if (group.rank() == 1) {
+      model->AddLoadHook([](Module&, absl::string_view, const StateDict&,
+                            std::vector<std::string>&) {
+        return absl::DataLossError("a hook");
+      });
+    }
+    EXPECT_THAT(LoadState(*model, state, {.strict = false}),
+                StatusIs(absl::StatusCode::kDataLoss, "rank 1: a hook"));
+    EXPECT_TRUE(HasPattern(*Get(*model, "w")->get_if<ShardedTensor>(), 1));
+  });
+}
+
+TEST(LoadStateTest, RanksWithOtherNamesGetOneError) {
+  RunLocalRanks(kRanks, [](ProcessGroup& group) {
+    const std::string name = group.rank() == 2 ? "v" : "w";
+    const auto model = Make({{kParameter, name, Sharded(Chunks(0, kRanks))}});
+    StateDict state;
+    ASSERT_THAT(state.Set(name, Sharded(Chunks(1, kRanks))), IsOk());
+    EXPECT_THAT(LoadState(*model, state), StatusIs(kInvalid, "rank 2"));
+  });
+}
+
+TEST(LoadStateTest, TensorsOfAnotherGroupDoNotFit) {
+  RunLocalRanks(2, [](ProcessGroup& group) {
+    SHERD_ASSERT_OK_AND_ASSIGN(const auto other, group.NewGroup({0, 1}));
+    const auto model = Make({{kParameter, "w", Sharded(Chunks(0, 2))}});
+    StateDict state;
+    ASSERT_THAT(state.Set("w", ShardTensor(PatternTensor({7, 6}, kFloat32),
+                                           Chunks(0, 2), 0, other)
+                                   .value()),
+                IsOk());
+    EXPECT_THAT(LoadState(*model, state),
+                StatusIs(kPrecondition, "is spread over the group"));
+  });
+}
+
+TEST(HookTest, ShardedAttributesBelongToTheStateByHooks) {
+  RunLocalRanks(kRanks, [](ProcessGroup&) {
+    SHERD_ASSERT_OK_AND_ASSIGN(const auto model,
+                               ShardedModel::Create(Chunks(0, kRanks)));
+    EXPECT_THAT(NamesOf(State(*model).value()),
+                ElementsAre("random_tensor1", "submodule.random_tensor2"));
+    AddShardedAttributeHooks(*model);
+    // Also below another root.
+    const auto root = Make({}, {{"m", model}});
+    SHERD_ASSERT_OK_AND_ASSIGN(const StateDict state, State(*root));
+    EXPECT_THAT(
+        NamesOf(state),
+        ElementsAre("m.random_tensor1", "m.submodule.random_tensor2",
+                    "m.submodule.sharded_tensor2", "m.sharded_tensor1"));
+
+    SHERD_ASSERT_OK_AND_ASSIGN(const auto empty, ShardedModel::Create());
+    AddShardedAttributeHooks(*empty);
+    const auto other = Make({}, {{"m", empty}});
+    SHERD_ASSERT_OK_AND_ASSIGN(const LoadStateReport report,
+                               LoadState(*other, state));
+    EXPECT_THAT(report.unexpected, IsEmpty());
+    SHERD_ASSERT_OK_AND_ASSIGN(const StateDict loaded, State(*other));
+    EXPECT_EQ(loaded.Difference(state), "");
+  });
+}
+
+TEST(HookTest, ChangeNothingInAModuleWithoutShardedTensors) {
+  const auto model = Make({{kParameter, "w", Zeros({2})},
+                           {MemberKind::kAttribute, "a", Zeros({2})}});
+  SHERD_ASSERT_OK_AND_ASSIGN(const StateDict before, State(*model));
+  AddShardedAttributeHooks(*model);
+  SHERD_ASSERT_OK_AND_ASSIGN(const StateDict after, State(*model));
+  EXPECT_EQ(after.Difference(before), "");
+  EXPECT_THAT(LoadState(*model, after).status(), IsOk());
+}
+
+TEST(HookTest, AnErrorOfAHookIsThatOfTheCallAndUndoesTheOthers) {
+  const auto model = Make({{MemberKind::kAttribute, "a", Value()}});
+  model->AddLoadHook([](Module& module, absl::string_view, const StateDict&,
+                        std::vector<std::string>&) {
+    return Set(module, "a", Tensor::Zeros({1}).value());
+  });
+  model->AddLoadHook([](Module&, absl::string_view, const StateDict&,
+                        std::vector<std::string>&) {
+    return absl::DataLossError("the second hook");
+  });
+  model->AddStateHook([](Module&, absl::string_view, StateDict&) {
+    return absl::DataLossError("a state hook");
+  });
+  EXPECT_THAT(State(*model),
+              StatusIs(absl::StatusCode::kDataLoss, "a state hook"));
+  EXPECT_THAT(LoadState(*model, StateDict()),
+              StatusIs(absl::StatusCode::kDataLoss, "the second hook"));
+  EXPECT_TRUE(Get(*model, "a")->is_none());
+}
+
+}  // namespace
+}  // namespace sherd

@@ -1,0 +1,36 @@
+#ifndef SHERD_CORE_NN_TREE_GROUP_AGREEMENT_H_
+#define SHERD_CORE_NN_TREE_GROUP_AGREEMENT_H_
+
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "sherd/core/comm/collective/agreement.h"
+#include "sherd/core/comm/process_group.h"
+#include "sherd/core/nn/value.h"
+
+namespace sherd::internal {
+
+// The groups of the sharded tensors of a model that this process is a member
+// of, in the order in which Add saw them: the same on all members.
+class GroupAgreement {
+ public:
+  void Add(const Value& value);
+
+  // Makes an error on one rank that of all ranks of its groups; see
+  // sherd::Agree. Without a group returns `local`.
+  //   kUnimplemented  There are several groups on a rank: an error would have
+  //                   to pass from one to another.
+  //
+  // Collective over each of the groups, once.
+  absl::Status Agree(absl::string_view operation, absl::Status local,
+                     const AgreedValue& value = {}) const;
+
+ private:
+  std::vector<std::shared_ptr<ProcessGroup>> groups_;
+};
+
+}  // namespace sherd::internal
+
+#endif  // SHERD_CORE_NN_TREE_GROUP_AGREEMENT_H_
