@@ -75,7 +75,12 @@ constexpr char kThisFile[] = "core/sharding/tensor/coming_from_pytorch_test.cc";
 // transports, device_maps. DefaultRpcAgent, RpcAgent: Call, CallAsync, Remote,
 // Share, rank, name, workers, Shutdown, ShutdownOptions, OnWorkerLost,
 // Statistics. To. RegisterHandler, UnregisterHandler. Future: Wait, Ready,
-// OnReady. RemoteRef: ToHere, LocalValue, owner.
+// OnReady. RemoteRef: ToHere, LocalValue, owner. Nor core/nn: Module: Call,
+// Clone, AddOutputHook. ModuleVisitor: Parameter, Buffer, Attribute, Child.
+// Find, Get, Set, NamedParameters, NamedBuffers, NamedAttributes, NamedModules.
+// ModuleDict, ModuleList, Linear. State, LoadState, AddShardedAttributeHooks.
+// ShardParameter, ShardModule, ShardingPlan, Sharder, ShardingPlanner,
+// ReshardOutput, CollectLocalShard, BalancedPlanner. Value, Visit.
 
 std::string Read(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
