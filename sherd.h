@@ -21,6 +21,7 @@
 #include "sherd/core/nn/balanced_planner.h"
 #include "sherd/core/nn/containers.h"
 #include "sherd/core/nn/linear.h"
+#include "sherd/core/nn/lookup.h"
 #include "sherd/core/nn/module.h"
 #include "sherd/core/nn/module_state.h"
 #include "sherd/core/nn/module_tree.h"

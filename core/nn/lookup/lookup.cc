@@ -1,0 +1,499 @@
+#include "sherd/core/nn/lookup.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <memory>
+#include <utility>
+#include <variant>
+
+#include "absl/strings/str_cat.h"
+#include "sherd/core/base/fault_point.h"
+#include "sherd/core/base/fingerprint.h"
+#include "sherd/core/base/keep_forever.h"
+#include "sherd/core/base/logging.h"
+#include "sherd/core/base/status_macros.h"
+#include "sherd/core/comm/collective/agreement.h"
+#include "sherd/core/comm/collective/operation_label.h"
+#include "sherd/core/nn/lookup/lookup_plan.h"
+#include "sherd/core/nn/lookup/max_norm.h"
+#include "sherd/core/sharding/sharded_op_registry.h"
+#include "sherd/core/sharding/tensor/sharded_tensor_access.h"
+
+namespace sherd {
+namespace {
+
+using internal::LookUpPlan;
+using internal::LookUpPlans;
+using internal::PlannedTable;
+
+using GroupPtr = std::shared_ptr<ProcessGroup>;
+
+absl::Status OfTable(size_t index, const absl::Status& status) {
+  if (status.ok()) return status;
+  return absl::Status(status.code(),
+                      absl::StrCat("table ", index, ": ", status.message()));
+}
+
+// Of the first sharded table that has one; null if none has.
+GroupPtr GroupOf(absl::Span<const TableLookUp> lookups) {
+  for (const TableLookUp& lookup : lookups) {
+    const auto* const table = std::get_if<ShardedTensor>(&lookup.table);
+    if (table != nullptr && table->defined() && table->group() != nullptr) {
+      return table->group();
+    }
+  }
+  return nullptr;
+}
+
+absl::Status CheckGroup(const TableLookUp& lookup, const GroupPtr& group) {
+  const auto* const table = std::get_if<ShardedTensor>(&lookup.table);
+  if (table == nullptr || !table->defined() || table->group() == nullptr ||
+      table->group() == group) {
+    return absl::OkStatus();
+  }
+  return absl::FailedPreconditionError(
+      absl::StrCat("All distributed tensors should use the same ProcessGroup: "
+                   "expected ",
+                   group->name(), ", got ", table->group()->name()));
+}
+
+absl::Status CheckWritable(const EmbeddingTable& table) {
+  bool writable = true;
+  if (const auto* const tensor = std::get_if<Tensor>(&table)) {
+    writable = tensor->numel() == 0 || tensor->writable();
+  } else {
+    for (const Shard& shard : std::get<ShardedTensor>(table).local_shards()) {
+      writable &= shard.tensor.numel() == 0 || shard.tensor.writable();
+    }
+  }
+  if (writable) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      "max_norm scales rows of the table, which may not be written to");
+}
+
+// Sets `result` to `output`, or to a new tensor.
+absl::Status SetOutput(const Tensor& output, const Dims& size, DType dtype,
+                       Tensor& result) {
+  if (!output.defined()) {
+    SHERD_ASSIGN_OR_RETURN(result, Tensor::Empty(size, {.dtype = dtype}));
+    return absl::OkStatus();
+  }
+  if (output.dtype() != dtype || output.sizes() != absl::MakeSpan(size) ||
+      !output.is_contiguous() || !output.device().is_cpu() ||
+      (output.numel() > 0 && !output.writable())) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the output needs to be a contiguous, writable Tensor of ", Name(dtype),
+        " and size ", FormatDims(size), " in host memory, got ",
+        Name(output.dtype()), " and size ", FormatDims(output.sizes())));
+  }
+  result = output;
+  return absl::OkStatus();
+}
+
+// One call with a plan.
+class LookUpCall {
+ public:
+  LookUpCall(const absl::Status& local, absl::Span<const TableLookUp> lookups,
+             absl::Span<Tensor> outputs, const LookUpOptions& options,
+             const GroupPtr& group, LookUpPlan& plan)
+      : local_(local),
+        lookups_(lookups),
+        outputs_(outputs),
+        options_(options),
+        group_(group),
+        plan_(plan) {}
+
+  absl::Status Run();
+  // Whether the plan is one for the call's tables.
+  bool planned() const { return planned_; }
+
+ private:
+  absl::Status Prepare();
+  // Agrees with the other ranks that all can proceed, and chooses the path.
+  absl::Status AgreeOnPath(const absl::Status& local);
+  // Gathers everyone's note: `number`, and the lengths of requests.
+  absl::Status Vote(const absl::Status& local, uint64_t number);
+  void CollectMessages();
+  absl::Status Renormalize();
+  absl::Status Read();
+  absl::Status ReadDirectly();
+  absl::Status ReadByMessages();
+  void Pool(PlannedTable& table);
+  absl::Status Pass(FaultPoint point) const;
+  uint64_t FingerprintOfCall() const;
+  std::string Describe() const;
+  // After an error that broke the group: others may still be reading.
+  void KeepShards() const;
+
+  bool alone() const { return group_ == nullptr || group_->size() == 1; }
+  // All ranks answer alike.
+  bool may_be_direct() const { return options_.direct && group_->one_host(); }
+  CollectiveOptions collective() const {
+    CollectiveOptions result;
+    result.timeout = options_.timeout;
+    return result;
+  }
+
+  const absl::Status& local_;
+  const absl::Span<const TableLookUp> lookups_;
+  const absl::Span<Tensor> outputs_;
+  const LookUpOptions& options_;
+  const GroupPtr& group_;
+  LookUpPlan& plan_;
+  bool planned_ = false;
+  bool direct_ = true;
+  bool collected_ = false;
+  LookUpStats stats_;
+};
+
+absl::Status LookUpCall::Prepare() {
+  SHERD_RETURN_IF_ERROR(local_);
+  for (size_t t = 0; t < lookups_.size(); ++t) {
+    SHERD_RETURN_IF_ERROR(OfTable(t, CheckGroup(lookups_[t], group_)));
+  }
+  SHERD_RETURN_IF_ERROR(plan_.Set(lookups_));
+  planned_ = true;
+  for (size_t t = 0; t < lookups_.size(); ++t) {
+    const TableLookUp& lookup = lookups_[t];
+    PlannedTable& table = plan_.tables()[t];
+    table.options = lookup.options;
+    SHERD_RETURN_IF_ERROR(OfTable(
+        t,
+        table.bags.Set(table.dtype, table.rows, lookup.bags, lookup.options)));
+    if (lookup.options.max_norm) {
+      SHERD_RETURN_IF_ERROR(OfTable(t, CheckWritable(lookup.table)));
+    }
+  }
+  for (size_t t = 0; t < lookups_.size(); ++t) {
+    PlannedTable& table = plan_.tables()[t];
+    SHERD_RETURN_IF_ERROR(
+        OfTable(t, SetOutput(outputs_[t], table.bags.ResultSize(table.columns),
+                             table.dtype, table.output)));
+  }
+  return absl::OkStatus();
+}
+
+uint64_t LookUpCall::FingerprintOfCall() const {
+  Fingerprint fingerprint;
+  fingerprint.Add(options_.direct ? 1 : 0);
+  for (const PlannedTable& table : plan_.tables()) {
+    const BagOptions& options = table.options;
+    fingerprint.Add(static_cast<int64_t>(table.fingerprint))
+        .Add(static_cast<int64_t>(options.mode))
+        .Add(table.bags.weighted() ? 1 : 0)
+        .Add(options.padding_idx.value_or(table.rows))
+        .Add(std::bit_cast<int64_t>(options.max_norm.value_or(0)))
+        .Add(std::bit_cast<int64_t>(options.norm_type));
+  }
+  return fingerprint.value();
+}
+
+std::string LookUpCall::Describe() const {
+  std::string text = absl::StrCat("direct ", options_.direct ? "true" : "false",
+                                  "\n", lookups_.size(), " tables\n");
+  for (size_t t = 0; t < lookups_.size(); ++t) {
+    const BagOptions& options = lookups_[t].options;
+    const std::string name = absl::StrCat("table ", t);
+    const auto* const table = std::get_if<ShardedTensor>(&lookups_[t].table);
+    absl::StrAppend(
+        &text,
+        table == nullptr ? absl::StrCat(name, " that is a Tensor\n")
+                         : internal::DescribeForAgreement(name, *table),
+        name, " with mode ", Name(options.mode), ", ",
+        plan_.tables()[t].bags.weighted() ? "" : "no ", "weights, padding_idx ",
+        options.padding_idx ? absl::StrCat(*options.padding_idx) : "none",
+        ", max_norm ",
+        options.max_norm ? absl::StrCat(*options.max_norm) : "none",
+        ", norm_type ", options.norm_type, "\n");
+  }
+  return text;
+}
+
+absl::Status LookUpCall::Pass(FaultPoint point) const {
+  if (!FaultPointsAreArmed()) return absl::OkStatus();
+  return MaybeInjectFault(
+      {.point = point,
+       .rank = group_ == nullptr ? -1 : group_->world_ranks()[group_->rank()],
+       .subject = LookUpOp::kName});
+}
+
+void LookUpCall::CollectMessages() {
+  if (!plan_.messages().planned()) {
+    plan_.messages().Plan(plan_.tables(), group_->rank(), group_->size());
+  }
+  plan_.messages().Collect(plan_.tables());
+  collected_ = true;
+}
+
+absl::Status LookUpCall::Vote(const absl::Status& local, uint64_t number) {
+  const auto ranks = static_cast<size_t>(group_->size());
+  absl::Span<uint64_t> note = plan_.Note(ranks + 2);
+  std::fill(note.begin(), note.end(), 0);
+  note[0] = number;
+  note[1] = LookUpPlans::Get().NextExchange();
+  if (collected_) {
+    const absl::Span<const uint64_t> lengths = plan_.messages().lengths();
+    std::copy(lengths.begin(), lengths.end(), note.begin() + 2);
+  }
+  absl::Span<uint64_t> notes = plan_.Notes(ranks * note.size());
+  const auto describe = [this] { return Describe(); };
+  return AgreeAndGather(
+      *group_, LookUpOp::kName, local,
+      {local.ok() ? FingerprintOfCall() : 0, describe},
+      ConstBytes(reinterpret_cast<const std::byte*>(note.data()),
+                 note.size() * sizeof(uint64_t)),
+      MutableBytes(reinterpret_cast<std::byte*>(notes.data()),
+                   notes.size() * sizeof(uint64_t)),
+      collective());
+}
+
+absl::Status LookUpCall::AgreeOnPath(const absl::Status& local) {
+  const bool known = plan_.exchange() != 0;
+  direct_ = alone() || (may_be_direct() && (!known || plan_.direct()));
+  if (local.ok() && !direct_) CollectMessages();
+  SHERD_RETURN_IF_ERROR(Vote(local, plan_.exchange()));
+  if (alone() || !may_be_direct()) return absl::OkStatus();
+  absl::Span<const uint64_t> notes = plan_.notes();
+  const size_t length = static_cast<size_t>(group_->size()) + 2;
+  bool same = notes[0] != 0;
+  uint64_t next = 0;
+  for (size_t at = 0; at < notes.size(); at += length) {
+    same = same && notes[at] == notes[0];
+    next = std::max(next, notes[at + 1]);
+  }
+  if (same) return absl::OkStatus();
+  // The tables are new to a rank: all exchange their addresses.
+  LookUpPlans::Get().TookPartIn(next);
+  absl::Status mapped;
+  SHERD_RETURN_IF_ERROR(InOperation(
+      LookUpOp::kName, plan_.ExchangeAddresses(*group_, collective(), mapped),
+      group_->name()));
+  if (!mapped.ok() && !absl::IsUnimplemented(mapped)) {
+    SHERD_LOG(kWarning) << "look_up by messages, since rows cannot be read: "
+                        << mapped;
+  }
+  CollectMessages();
+  SHERD_RETURN_IF_ERROR(Vote(absl::OkStatus(), mapped.ok() ? 1 : 0));
+  direct_ = true;
+  for (size_t at = 0; at < notes.size(); at += length) {
+    direct_ = direct_ && notes[at] == 1;
+  }
+  plan_.SetExchange(next, direct_);
+  return absl::OkStatus();
+}
+
+absl::Status LookUpCall::Renormalize() {
+  for (PlannedTable& table : plan_.tables()) {
+    if (!table.options.max_norm) continue;
+    SHERD_RETURN_IF_ERROR(internal::Renormalize(
+        table, table.shared ? group_.get() : nullptr, collective(), direct_));
+  }
+  return absl::OkStatus();
+}
+
+void LookUpCall::Pool(PlannedTable& table) {
+  const internal::BagView& bags = table.bags;
+  Tensor& output = table.output;
+  if (output.numel() == 0) return;
+  if (table.strips.empty()) {
+    // No rows, and so no ids.
+    std::memset(output.data(), 0, static_cast<size_t>(output.nbytes()));
+    return;
+  }
+  plan_.pool().Run(
+      {.ids = bags.ids(),
+       .bags = bags.bags(),
+       .padding = bags.padding(),
+       .begin = [&](int64_t b) { return bags.begin(b); },
+       .weighted = bags.weighted(),
+       .copy_weights = [&](int64_t begin, int64_t end,
+                           void* to) { bags.CopyWeights(begin, end, to); }},
+      table.readable,
+      {.mode = table.options.mode,
+       .table = table.dtype,
+       .dtype = table.dtype,
+       .data = static_cast<std::byte*>(output.data()),
+       .stride = table.columns * static_cast<int64_t>(output.element_size())});
+}
+
+absl::Status LookUpCall::ReadDirectly() {
+  stats_.direct = true;
+  absl::Status status = Pass(FaultPoint::kBeforeShardCopy);
+  for (PlannedTable& table : plan_.tables()) {
+    if (status.ok()) Pool(table);
+  }
+  if (status.ok()) status = Pass(FaultPoint::kAfterShardCopy);
+  if (alone()) return status;
+  // After this no rank reads the others' shards.
+  return Agree(*group_, LookUpOp::kName, status, {}, collective());
+}
+
+absl::Status LookUpCall::ReadByMessages() {
+  const auto ranks = static_cast<size_t>(group_->size());
+  const auto rank = static_cast<size_t>(group_->rank());
+  absl::Span<uint64_t> received = plan_.Note(ranks);
+  for (size_t r = 0; r < ranks; ++r) {
+    received[r] = plan_.notes()[r * (ranks + 2) + 2 + rank];
+  }
+  SHERD_RETURN_IF_ERROR(Pass(FaultPoint::kBeforeShardCopy));
+  for (PlannedTable& table : plan_.tables()) {
+    if (!table.shared || table.strips.empty()) Pool(table);
+  }
+  SHERD_RETURN_IF_ERROR(plan_.messages().Run(*group_, collective(),
+                                             absl::MakeSpan(plan_.tables()),
+                                             received, plan_.pool(), stats_));
+  return Pass(FaultPoint::kAfterShardCopy);
+}
+
+absl::Status LookUpCall::Read() {
+  absl::Status status = Renormalize();
+  if (status.ok()) status = direct_ ? ReadDirectly() : ReadByMessages();
+  if (status.ok() || group_ == nullptr) return status;
+  // The other ranks rely on this one to continue, as agreed.
+  if (!direct_ && group_->health().ok()) group_->Abort(status);
+  return InOperation(LookUpOp::kName, status, group_->name());
+}
+
+void LookUpCall::KeepShards() const {
+  if (group_ == nullptr || group_->health().ok() ||
+      !group_->backend().ranks_are_threads) {
+    return;
+  }
+  for (const TableLookUp& lookup : lookups_) {
+    const auto* const table = std::get_if<ShardedTensor>(&lookup.table);
+    if (table == nullptr || !table->defined()) continue;
+    for (const Shard& shard : table->local_shards()) {
+      internal::KeepForever(shard.tensor.storage());
+    }
+  }
+}
+
+absl::Status LookUpCall::Run() {
+  absl::Status status = Prepare();
+  if (group_ == nullptr) {
+    if (!status.ok()) return InOperation(LookUpOp::kName, status);
+  } else {
+    status = AgreeOnPath(status);
+  }
+  if (status.ok()) status = Read();
+  if (!status.ok()) {
+    KeepShards();
+    return status;
+  }
+  for (size_t t = 0; t < outputs_.size(); ++t) {
+    if (!outputs_[t].defined()) outputs_[t] = plan_.tables()[t].output;
+  }
+  if (options_.stats != nullptr) *options_.stats = stats_;
+  return absl::OkStatus();
+}
+
+absl::Status LookUpTogether(const absl::Status& local,
+                            absl::Span<const TableLookUp> lookups,
+                            absl::Span<Tensor> outputs,
+                            const LookUpOptions& options) {
+  if (lookups.empty()) return local;
+  const GroupPtr group = GroupOf(lookups);
+  if (group != nullptr) {
+    SHERD_RETURN_IF_ERROR(internal::CheckMember(*group, LookUpOp::kName));
+  }
+  LookUpPlans::Taken taken = LookUpPlans::Get().Take(group, lookups);
+  LookUpCall call(local, lookups, outputs, options, group, taken.front());
+  absl::Status status = call.Run();
+  taken.front().EndCall();
+  if (call.planned()) LookUpPlans::Get().Return(group, std::move(taken));
+  return status;
+}
+
+// Whether a user's implementation serves the table.
+bool HasOwnOp(const TableLookUp& lookup) {
+  const auto* const table = std::get_if<ShardedTensor>(&lookup.table);
+  return table != nullptr && table->defined() &&
+         internal::FindShardedOp(typeid(LookUpOp), LookUpOp::kName,
+                                 *table->spec())
+             .ok();
+}
+
+absl::Status LookUpWithOwnOps(const absl::Status& local,
+                              absl::Span<const TableLookUp> lookups,
+                              absl::Span<Tensor> outputs,
+                              const LookUpOptions& options) {
+  std::vector<TableLookUp> common;
+  std::vector<Tensor> results;
+  for (size_t t = 0; t < lookups.size(); ++t) {
+    if (HasOwnOp(lookups[t])) continue;
+    common.push_back(lookups[t]);
+    results.push_back(outputs[t]);
+  }
+  SHERD_RETURN_IF_ERROR(
+      LookUpTogether(local, common, absl::MakeSpan(results), options));
+  size_t next = 0;
+  for (size_t t = 0; t < lookups.size(); ++t) {
+    if (!HasOwnOp(lookups[t])) {
+      outputs[t] = results[next++];
+      continue;
+    }
+    SHERD_ASSIGN_OR_RETURN(
+        Tensor result,
+        CallShardedOp<LookUpOp>(std::get<ShardedTensor>(lookups[t].table),
+                                lookups[t].bags, lookups[t].options));
+    if (outputs[t].defined()) {
+      SHERD_RETURN_IF_ERROR(outputs[t].CopyFrom(result));
+    } else {
+      outputs[t] = std::move(result);
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status LookUpChecked(const absl::Status& local,
+                           absl::Span<const TableLookUp> lookups,
+                           absl::Span<Tensor> outputs,
+                           const LookUpOptions& options) {
+  if (!RegisteredSpecs<LookUpOp>().empty()) {
+    return LookUpWithOwnOps(local, lookups, outputs, options);
+  }
+  return LookUpTogether(local, lookups, outputs, options);
+}
+
+}  // namespace
+
+absl::string_view Name(BagMode mode) {
+  switch (mode) {
+    case BagMode::kSum:
+      return "sum";
+    case BagMode::kMean:
+      return "mean";
+    case BagMode::kMax:
+      return "max";
+    case BagMode::kNone:
+      return "none";
+  }
+  return "(no mode)";
+}
+
+absl::Status LookUpInto(absl::Span<const TableLookUp> lookups,
+                        absl::Span<Tensor> outputs,
+                        const LookUpOptions& options) {
+  if (lookups.size() != outputs.size()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("look_up: expected an output for each of ", lookups.size(),
+                     " tables, got ", outputs.size()));
+  }
+  return LookUpChecked(absl::OkStatus(), lookups, outputs, options);
+}
+
+absl::Status internal::LookUpAfter(const absl::Status& local,
+                                   absl::Span<const TableLookUp> lookups,
+                                   absl::Span<Tensor> outputs) {
+  return LookUpChecked(local, lookups, outputs, {});
+}
+
+absl::StatusOr<std::vector<Tensor>> LookUp(
+    absl::Span<const TableLookUp> lookups, const LookUpOptions& options) {
+  std::vector<Tensor> outputs(lookups.size());
+  SHERD_RETURN_IF_ERROR(LookUpInto(lookups, absl::MakeSpan(outputs), options));
+  return outputs;
+}
+
+}  // namespace sherd

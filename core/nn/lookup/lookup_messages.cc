@@ -1,0 +1,424 @@
+#include "sherd/core/nn/lookup/lookup_messages.h"
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+
+#include "absl/strings/str_cat.h"
+#include "sherd/core/base/error_info.h"
+#include "sherd/core/base/status_macros.h"
+#include "sherd/core/nn/lookup/pool_kernels.h"
+
+namespace sherd::internal {
+namespace {
+
+struct RequestHeader {
+  uint64_t bags = 0;
+  uint64_t ids = 0;
+};
+
+constexpr size_t Padded(size_t bytes) { return (bytes + 7) / 8 * 8; }
+
+bool HasWideIds(const PlannedTable& table) {
+  return table.rows > std::numeric_limits<int32_t>::max();
+}
+
+// The lengths of the parts of a request.
+struct RequestSizes {
+  size_t ids = 0;
+  size_t weights = 0;
+  size_t lengths = 0;
+
+  size_t total() const {
+    return sizeof(RequestHeader) + Padded(ids) + Padded(weights) +
+           Padded(lengths);
+  }
+};
+
+RequestSizes SizesOf(const PlannedTable& table, uint64_t bags, uint64_t ids) {
+  return {
+      .ids = ids * (HasWideIds(table) ? sizeof(int64_t) : sizeof(int32_t)),
+      .weights =
+          table.bags.weighted() ? ids * SizeOf(AccumulatorOf(table.dtype)) : 0,
+      .lengths =
+          table.options.mode == BagMode::kNone ? 0 : bags * sizeof(uint32_t)};
+}
+
+// The dtype of replies.
+DType ReplyDType(const PlannedTable& table, bool complete) {
+  return complete || table.options.mode == BagMode::kNone
+             ? table.dtype
+             : AccumulatorOf(table.dtype);
+}
+
+bool IsComplete(absl::Span<const StreamShape> streams, size_t strips) {
+  size_t held = 0;
+  for (const StreamShape& stream : streams) held += stream.strips.size();
+  return held == strips;
+}
+
+absl::Status Malformed(int rank) {
+  return WithRank(absl::InternalError(absl::StrCat(
+                      "rank ", rank, " sent a malformed lookup request")),
+                  rank);
+}
+
+}  // namespace
+
+std::byte* LookUpMessages::Buffer::Resize(size_t bytes) {
+  if (data.size() < bytes) data.resize(bytes);
+  size = bytes;
+  return data.data();
+}
+
+void LookUpMessages::PlanTable(const PlannedTable& table, int index, int rank) {
+  TableState& state = tables_.emplace_back();
+  state.first = requests_.size();
+  if (!table.shared) return;
+  const std::vector<StreamShape> streams =
+      StreamsOf(StripsOf(table.boxes, rank), table.boxes);
+  state.routes = RoutesOf(streams);
+  state.complete = IsComplete(streams, table.strips.size());
+  state.pieces.resize(table.strips.size());
+  for (const StreamShape& stream : streams) {
+    int64_t column = 0;
+    for (const ColumnStrip& strip : stream.strips) {
+      const auto at = std::lower_bound(
+          table.strips.begin(), table.strips.end(), strip.column,
+          [](const ColumnStrip& s, int64_t c) { return s.column < c; });
+      state.pieces[static_cast<size_t>(at - table.strips.begin())].push_back(
+          {.request = requests_.size(), .column = column});
+      column += strip.width;
+    }
+    requests_.push_back(
+        {.table = index, .owner = stream.owner, .width = stream.width});
+  }
+}
+
+void LookUpMessages::PlanServices(absl::Span<const PlannedTable> tables,
+                                  int rank, int reader) {
+  std::vector<Service>& services = services_.emplace_back();
+  for (size_t t = 0; t < tables.size(); ++t) {
+    const PlannedTable& table = tables[t];
+    if (!table.shared) continue;
+    const std::vector<ColumnStrip> strips = StripsOf(table.boxes, reader);
+    const std::vector<StreamShape> streams = StreamsOf(strips, table.boxes);
+    for (const StreamShape& stream : streams) {
+      if (stream.owner != rank) continue;
+      Service& service = services.emplace_back();
+      service.table = static_cast<int>(t);
+      service.width = stream.width;
+      service.complete = IsComplete(streams, strips.size());
+      int64_t column = 0;
+      for (const ColumnStrip& strip : stream.strips) {
+        SetReadable(strip, table.boxes, table.shards, SizeOf(table.dtype),
+                    column, service.strips.emplace_back());
+        column += strip.width;
+      }
+    }
+  }
+}
+
+void LookUpMessages::Plan(absl::Span<const PlannedTable> tables, int rank,
+                          int ranks) {
+  for (size_t t = 0; t < tables.size(); ++t) {
+    PlanTable(tables[t], static_cast<int>(t), rank);
+  }
+  for (int reader = 0; reader < ranks; ++reader) {
+    PlanServices(tables, rank, reader);
+  }
+  const auto count = static_cast<size_t>(ranks);
+  lengths_.resize(count);
+  for (auto* buffers :
+       {&requests_out_, &requests_in_, &replies_out_, &replies_in_}) {
+    buffers->resize(count);
+  }
+  sends_.resize(count);
+  recvs_.resize(count);
+}
+
+void LookUpMessages::CollectTable(const PlannedTable& table,
+                                  TableState& state) {
+  const BagView& bags = table.bags;
+  const size_t weight_size = SizeOf(AccumulatorOf(table.dtype));
+  if (bags.weighted()) {
+    state.weights.resize(static_cast<size_t>(bags.ids().size()) * weight_size);
+    bags.CopyWeights(0, bags.ids().size(), state.weights.data());
+  }
+  state.counts.clear();
+  int64_t i = 0;
+  for (int64_t b = 0; b < bags.bags(); ++b) {
+    int64_t count = 0;
+    for (const int64_t end = bags.begin(b + 1); i < end; ++i) {
+      const int64_t id = bags.ids()[i];
+      if (id == bags.padding()) continue;
+      ++count;
+      // A table without columns has none.
+      if (state.routes.streams.empty()) continue;
+      const size_t band = LastAtOrBefore(state.routes.begins, id);
+      for (const int stream : state.routes.streams[band]) {
+        Request& request = requests_[state.first + static_cast<size_t>(stream)];
+        if (request.bags.empty() || request.bags.back() != b) {
+          request.bags.push_back(b);
+          request.lengths.push_back(0);
+        }
+        ++request.lengths.back();
+        request.ids.push_back(id);
+        if (!bags.weighted()) continue;
+        const std::byte* const weight =
+            &state.weights[static_cast<size_t>(i) * weight_size];
+        request.weights.insert(request.weights.end(), weight,
+                               weight + weight_size);
+      }
+    }
+    state.counts.push_back(count);
+  }
+}
+
+void LookUpMessages::Collect(absl::Span<const PlannedTable> tables) {
+  for (Request& request : requests_) {
+    request.bags.clear();
+    request.lengths.clear();
+    request.ids.clear();
+    request.weights.clear();
+  }
+  for (size_t t = 0; t < tables.size(); ++t) {
+    if (tables[t].shared) CollectTable(tables[t], tables_[t]);
+  }
+  Encode(tables);
+}
+
+void LookUpMessages::Encode(absl::Span<const PlannedTable> tables) {
+  std::fill(lengths_.begin(), lengths_.end(), 0);
+  for (Buffer& buffer : requests_out_) buffer.Resize(0);
+  // An owner gets nothing, or all of its requests.
+  for (const Request& request : requests_) {
+    if (!request.ids.empty()) lengths_[static_cast<size_t>(request.owner)] = 1;
+  }
+  for (const Request& request : requests_) {
+    const auto owner = static_cast<size_t>(request.owner);
+    if (lengths_[owner] == 0) continue;
+    const PlannedTable& table = tables[static_cast<size_t>(request.table)];
+    const RequestHeader header = {request.bags.size(), request.ids.size()};
+    const RequestSizes sizes = SizesOf(table, header.bags, header.ids);
+    Buffer& buffer = requests_out_[owner];
+    const size_t begin = buffer.size;
+    std::byte* to = buffer.Resize(begin + sizes.total()) + begin;
+    std::memcpy(to, &header, sizeof(header));
+    to += sizeof(header);
+    if (HasWideIds(table)) {
+      std::copy(request.ids.begin(), request.ids.end(),
+                reinterpret_cast<int64_t*>(to));
+    } else {
+      std::transform(request.ids.begin(), request.ids.end(),
+                     reinterpret_cast<int32_t*>(to),
+                     [](int64_t id) { return static_cast<int32_t>(id); });
+    }
+    to += Padded(sizes.ids);
+    std::copy_n(request.weights.begin(), sizes.weights, to);
+    to += Padded(sizes.weights);
+    std::memcpy(to, request.lengths.data(), sizes.lengths);
+  }
+  for (size_t r = 0; r < lengths_.size(); ++r) {
+    lengths_[r] = requests_out_[r].size;
+  }
+}
+
+absl::Status LookUpMessages::Decode(absl::Span<const PlannedTable> tables,
+                                    int reader, size_t& reply_bytes) {
+  absl::Span<const std::byte> rest =
+      requests_in_[static_cast<size_t>(reader)].bytes();
+  const bool empty = rest.empty();
+  reply_bytes = 0;
+  for (Service& service : services_[static_cast<size_t>(reader)]) {
+    service.bags = service.ids = 0;
+    if (empty) continue;
+    const PlannedTable& table = tables[static_cast<size_t>(service.table)];
+    RequestHeader header;
+    if (rest.size() < sizeof(header)) return Malformed(reader);
+    std::memcpy(&header, rest.data(), sizeof(header));
+    // Each takes at least four bytes, and so nothing overflows below.
+    if (header.ids > rest.size() / 4 || header.bags > header.ids) {
+      return Malformed(reader);
+    }
+    const RequestSizes sizes = SizesOf(table, header.bags, header.ids);
+    if (rest.size() < sizes.total()) return Malformed(reader);
+    service.bags = header.bags;
+    service.ids = header.ids;
+    service.request = rest.data() + sizeof(header);
+    rest.remove_prefix(sizes.total());
+    reply_bytes += Padded(header.bags * static_cast<size_t>(service.width) *
+                          SizeOf(ReplyDType(table, service.complete)));
+  }
+  return rest.empty() ? absl::OkStatus() : Malformed(reader);
+}
+
+absl::Status LookUpMessages::Serve(absl::Span<const PlannedTable> tables,
+                                   int reader, RowPool& pool) {
+  std::byte* to = replies_out_[static_cast<size_t>(reader)].data.data();
+  for (const Service& service : services_[static_cast<size_t>(reader)]) {
+    if (service.bags == 0) continue;
+    const PlannedTable& table = tables[static_cast<size_t>(service.table)];
+    const RequestSizes sizes = SizesOf(table, service.bags, service.ids);
+    const IndexList ids(service.request, static_cast<int64_t>(service.ids),
+                        HasWideIds(table));
+    const std::byte* const weights = service.request + Padded(sizes.ids);
+    const auto* const lengths =
+        reinterpret_cast<const uint32_t*>(weights + Padded(sizes.weights));
+    bounds_.assign(1, 0);
+    for (uint64_t b = 0; b < service.bags; ++b) {
+      bounds_.push_back(bounds_.back() + (sizes.lengths == 0 ? 1 : lengths[b]));
+    }
+    if (bounds_.back() != ids.size()) return Malformed(reader);
+    for (int64_t i = 0; i < ids.size(); ++i) {
+      if (!service.strips[0].Holds(ids[i])) return Malformed(reader);
+    }
+    const size_t weight_size = SizeOf(AccumulatorOf(table.dtype));
+    const DType dtype = ReplyDType(table, service.complete);
+    const int64_t row_bytes =
+        service.width * static_cast<int64_t>(SizeOf(dtype));
+    pool.Run(
+        {.ids = ids,
+         .bags = static_cast<int64_t>(service.bags),
+         .begin = [&](int64_t b) { return bounds_[static_cast<size_t>(b)]; },
+         .weighted = table.bags.weighted(),
+         .copy_weights =
+             [&](int64_t begin, int64_t end, void* copy) {
+               std::memcpy(copy,
+                           weights + static_cast<size_t>(begin) * weight_size,
+                           static_cast<size_t>(end - begin) * weight_size);
+             }},
+        service.strips,
+        {.mode = table.options.mode,
+         .divide = service.complete,
+         .table = table.dtype,
+         .dtype = dtype,
+         .data = to,
+         .stride = row_bytes});
+    to += Padded(service.bags * static_cast<size_t>(row_bytes));
+  }
+  return absl::OkStatus();
+}
+
+void LookUpMessages::ExpectReplies(absl::Span<const PlannedTable> tables,
+                                   int rank) {
+  for (Buffer& buffer : replies_in_) buffer.size = 0;
+  for (Request& request : requests_) {
+    const PlannedTable& table = tables[static_cast<size_t>(request.table)];
+    const TableState& state = tables_[static_cast<size_t>(request.table)];
+    request.row_bytes =
+        request.width *
+        static_cast<int64_t>(SizeOf(ReplyDType(table, state.complete)));
+    const size_t bytes =
+        Padded(request.bags.size() * static_cast<size_t>(request.row_bytes));
+    replies_in_[static_cast<size_t>(request.owner)].size += bytes;
+  }
+  next_.assign(replies_in_.size(), 0);
+  for (size_t r = 0; r < replies_in_.size(); ++r) {
+    // What a rank sends to itself stays where it is.
+    if (static_cast<int>(r) != rank) replies_in_[r].Resize(replies_in_[r].size);
+  }
+  for (Request& request : requests_) {
+    const auto owner = static_cast<size_t>(request.owner);
+    Buffer& buffer =
+        request.owner == rank ? replies_out_[owner] : replies_in_[owner];
+    request.reply = buffer.data.data() + next_[owner];
+    next_[owner] +=
+        Padded(request.bags.size() * static_cast<size_t>(request.row_bytes));
+  }
+}
+
+absl::Status LookUpMessages::Exchange(ProcessGroup& group,
+                                      const CollectiveOptions& options,
+                                      std::vector<Buffer>& out,
+                                      std::vector<Buffer>& in) {
+  const auto rank = static_cast<size_t>(group.rank());
+  for (size_t r = 0; r < out.size(); ++r) {
+    const bool own = r == rank;
+    sends_[r] = own ? MutableBytes() : out[r].bytes();
+    recvs_[r] = own ? MutableBytes() : in[r].bytes();
+  }
+  return group.AllToAllV(sends_, recvs_, options);
+}
+
+void LookUpMessages::Combine(PlannedTable& table, const TableState& state) {
+  const auto element = static_cast<int64_t>(SizeOf(table.dtype));
+  auto* const out = static_cast<std::byte*>(table.output.data());
+  const DType dtype = ReplyDType(table, state.complete);
+  const auto reply_element = static_cast<int64_t>(SizeOf(dtype));
+  for (size_t s = 0; s < state.pieces.size(); ++s) {
+    const std::vector<Piece>& pieces = state.pieces[s];
+    next_.assign(pieces.size(), 0);
+    rows_.clear();
+    ends_.clear();
+    for (int64_t b = 0; b < table.bags.bags(); ++b) {
+      for (size_t p = 0; p < pieces.size(); ++p) {
+        const Request& request = requests_[pieces[p].request];
+        const size_t at = next_[p];
+        if (at == request.bags.size() || request.bags[at] != b) continue;
+        ++next_[p];
+        rows_.push_back(request.reply +
+                        static_cast<int64_t>(at) * request.row_bytes +
+                        pieces[p].column * reply_element);
+      }
+      ends_.push_back(static_cast<int64_t>(rows_.size()));
+    }
+    rows_.resize(rows_.size() + kRowsAhead,
+                 rows_.empty() ? nullptr : rows_.back());
+    const ColumnStrip& strip = table.strips[s];
+    std::byte* const to = out + strip.column * element;
+    if (table.options.mode == BagMode::kNone) {
+      CopyRows(to, table.columns * element, rows_.data(), table.bags.bags(),
+               static_cast<size_t>(strip.width * element));
+      continue;
+    }
+    const bool divide = table.options.mode == BagMode::kMean && !state.complete;
+    PoolRows(dtype, table.dtype, table.options.mode == BagMode::kMax,
+             {.out = to,
+              .out_stride = table.columns * element,
+              .width = strip.width,
+              .bags = table.bags.bags(),
+              .ends = ends_.data(),
+              .rows = rows_.data(),
+              .divisors = divide ? state.counts.data() : nullptr});
+  }
+}
+
+absl::Status LookUpMessages::Run(ProcessGroup& group,
+                                 const CollectiveOptions& options,
+                                 absl::Span<PlannedTable> tables,
+                                 absl::Span<const uint64_t> received,
+                                 RowPool& pool, LookUpStats& stats) {
+  const int rank = group.rank();
+  for (size_t r = 0; r < received.size(); ++r) {
+    if (static_cast<int>(r) == rank) continue;
+    requests_in_[r].Resize(received[r]);
+    stats.id_bytes_sent += static_cast<int64_t>(lengths_[r]);
+  }
+  SHERD_RETURN_IF_ERROR(Exchange(group, options, requests_out_, requests_in_));
+  for (int reader = 0; reader < group.size(); ++reader) {
+    const auto r = static_cast<size_t>(reader);
+    // In place of a copy; swapped back below.
+    if (reader == rank) std::swap(requests_in_[r], requests_out_[r]);
+    size_t bytes = 0;
+    absl::Status status = Decode(tables, reader, bytes);
+    if (status.ok()) {
+      replies_out_[r].Resize(bytes);
+      status = Serve(tables, reader, pool);
+    }
+    if (reader == rank) std::swap(requests_in_[r], requests_out_[r]);
+    SHERD_RETURN_IF_ERROR(status);
+  }
+  ExpectReplies(tables, rank);
+  for (size_t r = 0; r < replies_in_.size(); ++r) {
+    if (static_cast<int>(r) == rank) continue;
+    stats.row_bytes_received += static_cast<int64_t>(replies_in_[r].size);
+  }
+  SHERD_RETURN_IF_ERROR(Exchange(group, options, replies_out_, replies_in_));
+  for (size_t t = 0; t < tables.size(); ++t) {
+    if (tables[t].shared) Combine(tables[t], tables_[t]);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace sherd::internal

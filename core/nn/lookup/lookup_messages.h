@@ -1,0 +1,140 @@
+#ifndef SHERD_CORE_NN_LOOKUP_LOOKUP_MESSAGES_H_
+#define SHERD_CORE_NN_LOOKUP_LOOKUP_MESSAGES_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "sherd/core/comm/process_group.h"
+#include "sherd/core/nn/lookup.h"
+#include "sherd/core/nn/lookup/planned_table.h"
+#include "sherd/core/nn/lookup/row_pool.h"
+#include "sherd/core/nn/lookup/table_layout.h"
+
+namespace sherd::internal {
+
+// Lookups between ranks that do not reach each other's memory: ids go to the
+// owners of rows, and what the owners pooled comes back. For the shared tables
+// of a plan.
+//
+// A message to an owner is the requests of all streams to it, by ascending
+// table and stream, or nothing if all are empty. Each part is padded to 8
+// bytes:
+//   request  uint64 bags, ids; ids, int32 or, of a table of more than 2^31 - 1
+//            rows, int64; weights, if the call has them, in the dtype of sums;
+//            uint32 lengths of the bags, unless the mode is kNone
+//   reply    a row for each bag: the stream's columns, in the dtype of sums, or
+//            of the table if no other stream holds these columns
+// Bags without ids in a stream are left out.
+class LookUpMessages {
+ public:
+  // Finds the streams. The memory of own shards is known. Once for a plan.
+  void Plan(absl::Span<const PlannedTable> tables, int rank, int ranks);
+  bool planned() const { return !lengths_.empty(); }
+
+  // Distributes the ids of the call among the streams.
+  void Collect(absl::Span<const PlannedTable> tables);
+  // Entry r is the length of the request to rank r.
+  absl::Span<const uint64_t> lengths() const { return lengths_; }
+
+  // Looks up what was collected, into the outputs of the tables. `received`:
+  // entry r is the length of rank r's request to this one. Collective.
+  //
+  // Errors. Those of AllToAllV, and kInternal for a malformed request. The
+  // other ranks depend on this one: abort the group after an error.
+  absl::Status Run(ProcessGroup& group, const CollectiveOptions& options,
+                   absl::Span<PlannedTable> tables,
+                   absl::Span<const uint64_t> received, RowPool& pool,
+                   LookUpStats& stats);
+
+ private:
+  // To an owner. The bags are those of the call that have ids there.
+  struct Request {
+    int table = 0;
+    int owner = 0;
+    int64_t width = 0;
+    std::vector<int64_t> bags = {};
+    std::vector<uint32_t> lengths = {};
+    std::vector<int64_t> ids = {};
+    std::vector<std::byte> weights = {};
+    // Rows of the reply, and of one of them in bytes.
+    const std::byte* reply = nullptr;
+    int64_t row_bytes = 0;
+  };
+  // Of the same streams, at the owner.
+  struct Service {
+    int table = 0;
+    int64_t width = 0;
+    bool complete = false;
+    std::vector<ReadableStrip> strips = {};
+    // Of a reply that is being made.
+    uint64_t bags = 0;
+    uint64_t ids = 0;
+    const std::byte* request = nullptr;
+  };
+  // A strip in the replies of a stream.
+  struct Piece {
+    size_t request = 0;
+    int64_t column = 0;
+  };
+  struct TableState {
+    // Positions of the table's requests.
+    size_t first = 0;
+    StreamRoutes routes;
+    // Of each strip.
+    std::vector<std::vector<Piece>> pieces;
+    // Whether each strip lies in one stream, whose replies are final.
+    bool complete = false;
+    // Of each bag: ids that count.
+    std::vector<int64_t> counts;
+    std::vector<std::byte> weights;
+  };
+  // Grows, so that a later message of the length allocates nothing.
+  struct Buffer {
+    std::vector<std::byte> data;
+    size_t size = 0;
+
+    std::byte* Resize(size_t bytes);
+    MutableBytes bytes() { return MutableBytes(data.data(), size); }
+  };
+
+  void PlanTable(const PlannedTable& table, int index, int rank);
+  void PlanServices(absl::Span<const PlannedTable> tables, int rank,
+                    int reader);
+  void CollectTable(const PlannedTable& table, TableState& state);
+  void Encode(absl::Span<const PlannedTable> tables);
+  // Finds the requests in the message of rank `reader` and returns the length
+  // of the reply.
+  absl::Status Decode(absl::Span<const PlannedTable> tables, int reader,
+                      size_t& reply_bytes);
+  absl::Status Serve(absl::Span<const PlannedTable> tables, int reader,
+                     RowPool& pool);
+  void ExpectReplies(absl::Span<const PlannedTable> tables, int rank);
+  void Combine(PlannedTable& table, const TableState& state);
+  absl::Status Exchange(ProcessGroup& group, const CollectiveOptions& options,
+                        std::vector<Buffer>& out, std::vector<Buffer>& in);
+
+  std::vector<Request> requests_;
+  std::vector<TableState> tables_;
+  // Of each rank that requests.
+  std::vector<std::vector<Service>> services_;
+  std::vector<uint64_t> lengths_;
+  // Of each rank. What a rank sends to itself stays in the first.
+  std::vector<Buffer> requests_out_;
+  std::vector<Buffer> requests_in_;
+  std::vector<Buffer> replies_out_;
+  std::vector<Buffer> replies_in_;
+  std::vector<ConstBytes> sends_;
+  std::vector<MutableBytes> recvs_;
+  // Of Serve and Combine.
+  std::vector<int64_t> bounds_;
+  std::vector<size_t> next_;
+  std::vector<int64_t> ends_;
+  std::vector<const std::byte*> rows_;
+};
+
+}  // namespace sherd::internal
+
+#endif  // SHERD_CORE_NN_LOOKUP_LOOKUP_MESSAGES_H_

@@ -1,0 +1,377 @@
+#include "sherd/core/nn/lookup.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <optional>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "sherd/core/comm/process_group.h"
+#include "sherd/core/nn/lookup/lookup_cases.h"
+#include "sherd/core/nn/lookup/lookup_model.h"
+#include "sherd/core/sharding/placement.h"
+#include "sherd/core/sharding/sharded_op_registry.h"
+#include "sherd/core/sharding/sharded_tensor.h"
+#include "sherd/core/sharding/sharding_spec.h"
+#include "sherd/core/tensor/tensor.h"
+#include "sherd/testing/local_ranks.h"
+#include "sherd/testing/matchers.h"
+#include "sherd/testing/random_layouts.h"
+#include "sherd/testing/tensor_matchers.h"
+
+// Lookups on one to five ranks, by reading peers' memory and by messages,
+// against lookups in whole tables on one rank.
+
+namespace sherd {
+namespace {
+
+using ::sherd::testing::CaseCount;
+using ::sherd::testing::CheckRandomLookUp;
+using ::sherd::testing::IsOk;
+using ::sherd::testing::IsOkAndHolds;
+using ::sherd::testing::ModelLookUp;
+using ::sherd::testing::ModelRenormalize;
+using ::sherd::testing::RandomSeed;
+using ::sherd::testing::RunLocalRanks;
+using ::sherd::testing::ShardsOf;
+using ::sherd::testing::StatusIs;
+using ::sherd::testing::TensorBitwiseEq;
+using ::testing::ElementsAre;
+
+constexpr double kNoNorm = 0;
+
+TEST(LookUpTest, RandomTablesAndBagsEqualTheModel) {
+  const uint64_t seed = RandomSeed();
+  const int64_t cases = CaseCount(2000);
+  constexpr int64_t kCasesPerGroup = 50;
+  for (int64_t first = 0; first < cases; first += kCasesPerGroup) {
+    const int ranks = 1 + static_cast<int>((first / kCasesPerGroup) % 5);
+    RunLocalRanks(ranks, [&](ProcessGroup& group) {
+      for (int64_t i = first; i < std::min(first + kCasesPerGroup, cases);
+           ++i) {
+        CheckRandomLookUp(group, seed + static_cast<uint64_t>(i),
+                          /*reachable=*/true);
+        if (::testing::Test::HasFailure()) return;
+      }
+    });
+    if (HasFailure()) return;
+  }
+}
+
+// A case of PyTorch's test_embedding.py or test_embedding_bag.py.
+struct ReferenceCase {
+  std::vector<int64_t> input;
+  int64_t rows;
+  int64_t columns;
+  BagMode mode = BagMode::kNone;
+  // 0: no offsets.
+  int64_t offsets = 0;
+  double max_norm = kNoNorm;
+  double norm_type = 2;
+  std::optional<int64_t> padding = std::nullopt;
+  bool last = false;
+};
+
+constexpr BagMode kSum = BagMode::kSum;
+constexpr BagMode kMean = BagMode::kMean;
+constexpr BagMode kMax = BagMode::kMax;
+constexpr BagMode kNone = BagMode::kNone;
+
+std::vector<ReferenceCase> ReferenceCases() {
+  return {
+      // By columns.
+      {{5, 4}, 17, 12},
+      {{6, 7, 6}, 21, 11},
+      {{8, 6, 5, 4}, 23, 13},
+      {{8, 6, 5, 4, 7}, 23, 16},
+      {{4}, 15, 14},
+      {{34}, 15, 14, kNone, 0, kNoNorm, 2, 10},
+      {{8, 6, 5, 4}, 23, 13, kNone, 0, kNoNorm, 2, 12},
+      {{4, 5, 6}, 23, 13, kNone, 0, 2.5},
+      {{12, 7, 16}, 23, 13, kNone, 0, 2.5},
+      {{8, 16, 20}, 12, 12, kNone, 0, 1.25, 1},
+      {{30}, 15, 14, kNone, 0, 2},
+      // By rows.
+      {{5, 12}, 16, 22},
+      {{5, 4}, 32, 12},
+      {{6, 7, 6}, 64, 11},
+      {{5, 12}, 16, 22, kNone, 0, 2.5},
+      {{6, 7, 6}, 64, 11, kNone, 0, kNoNorm, 2, 30},
+      {{6, 5, 3}, 26, 11, kNone, 0, 2},
+      {{8, 6, 5, 4}, 19, 11},
+      {{4}, 21, 11},
+      {{8, 6, 5, 4}, 21, 11, kNone, 0, kNoNorm, 2, 10},
+      {{6, 5, 8}, 28, 5, kNone, 0, 2},
+      {{4}, 14, 11, kNone, 0, 2.5},
+      // Bags.
+      {{5, 5}, 17, 14, kSum},
+      {{5, 4}, 17, 12, kMean},
+      {{6, 7}, 21, 11, kMax},
+      {{5, 5}, 17, 14, kSum, 0, 2.5},
+      {{5, 4}, 17, 12, kMean, 0, 2, 1},
+      {{6, 7}, 21, 11, kMax, 0, 1.5, 1},
+      {{5, 5}, 17, 14, kSum, 0, kNoNorm, 2, 6},
+      {{8, 6}, 24, 13, kSum},
+      {{4, 3}, 16, 14, kMax},
+      {{8}, 23, 13, kSum, 3},
+      {{5}, 17, 12, kMean, 2},
+      {{12}, 16, 12, kMax, 4},
+      {{8}, 23, 13, kSum, 3, kNoNorm, 2, std::nullopt, true},
+      {{12}, 16, 12, kMax, 4, kNoNorm, 2, std::nullopt, true},
+      {{12}, 17, 12, kSum, 3, 1.25},
+      {{5}, 17, 12, kMean, 2, 1.25},
+      {{5}, 17, 12, kMax, 2, 1.15},
+      {{4, 3}, 16, 14, kSum, 0, kNoNorm, 2, 12},
+      {{4, 3}, 16, 14, kMean, 0, kNoNorm, 2, 12},
+      {{4, 3}, 16, 14, kMax, 0, kNoNorm, 2, 12},
+      {{12}, 17, 12, kSum, 3, 1.25, 2, 10},
+      {{5}, 17, 12, kMean, 2, 1.25, 2, 10},
+      {{5}, 17, 12, kMax, 2, 1.15, 2, 10},
+  };
+}
+
+// Other ids on every rank.
+Bags BagsOf(const ReferenceCase& c, int rank) {
+  std::mt19937_64 random(static_cast<uint64_t>(rank));
+  Bags bags;
+  bags.ids = Tensor::Empty(c.input, {.dtype = kInt64}).value();
+  for (int64_t i = 0; i < bags.ids.numel(); ++i) {
+    bags.ids.mutable_data_as<int64_t>()[i] =
+        static_cast<int64_t>(random() % static_cast<uint64_t>(c.rows));
+  }
+  if (c.mode == kSum) {
+    bags.per_sample_weights = Tensor::Empty(c.input).value();
+    for (int64_t i = 0; i < bags.ids.numel(); ++i) {
+      bags.per_sample_weights.mutable_data_as<float>()[i] =
+          static_cast<float>(random() % 1000) / 1000;
+    }
+  }
+  if (c.offsets == 0) return bags;
+  std::vector<int64_t> offsets = {0};
+  while (static_cast<int64_t>(offsets.size()) < c.offsets) {
+    offsets.push_back(
+        static_cast<int64_t>(random() % static_cast<uint64_t>(c.input[0])));
+  }
+  std::sort(offsets.begin(), offsets.end());
+  if (c.last) offsets.back() = c.input[0];
+  bags.offsets =
+      Tensor::FromSpan(absl::MakeConstSpan(offsets), {c.offsets}).value();
+  return bags;
+}
+
+Tensor Weights(int64_t rows, int64_t columns, DType dtype = kFloat32) {
+  std::mt19937_64 random(5);
+  Tensor tensor = Tensor::Empty({rows, columns}).value();
+  for (int64_t i = 0; i < tensor.numel(); ++i) {
+    tensor.mutable_data_as<float>()[i] =
+        std::normal_distribution<float>()(random);
+  }
+  return tensor.To(dtype).value();
+}
+
+void CheckReferenceCase(const ReferenceCase& c, const ShardingSpecPtr& spec,
+                        int rank, bool direct) {
+  BagOptions options = {.mode = c.mode,
+                        .padding_idx = c.padding,
+                        .include_last_offset = c.last,
+                        .norm_type = c.norm_type};
+  if (c.max_norm != kNoNorm) options.max_norm = c.max_norm;
+  Tensor whole = Weights(c.rows, c.columns);
+  const ShardedTensor table = ShardsOf(whole, spec);
+  std::vector<Bags> bags;
+  for (int r = 0; r < 4; ++r) bags.push_back(BagsOf(c, r));
+  const auto own = static_cast<size_t>(rank);
+  const auto y = LookUp({{table, bags[own], options}}, {.direct = direct});
+  ASSERT_THAT(y, IsOk());
+  ModelRenormalize(whole, bags, options);
+  const Tensor expected = ModelLookUp(whole, bags[own], options);
+  for (const Shard& shard : table.local_shards()) {
+    EXPECT_TRUE(shard.tensor.AllClose(
+        whole.Narrow(shard.metadata.offsets, shard.metadata.sizes).value(),
+        1e-6, 0));
+  }
+  if (direct) {
+    EXPECT_THAT((*y)[0], TensorBitwiseEq(expected));
+  } else {
+    EXPECT_TRUE((*y)[0].AllClose(expected, 1e-5, 1e-6));
+  }
+}
+
+TEST(LookUpTest, EveryCaseOfTheReferenceInThreeOrdersOfRanks) {
+  RunLocalRanks(4, [&](ProcessGroup& group) {
+    for (const std::vector<int>& order :
+         {std::vector<int>{0, 1, 2, 3}, {2, 3, 0, 1}, {3, 0, 1, 2}}) {
+      std::vector<Placement> placements;
+      for (const int r : order) placements.push_back(Placement::OnRank(r));
+      const std::vector<ReferenceCase> cases = ReferenceCases();
+      for (size_t i = 0; i < 8 * cases.size(); ++i) {
+        const bool direct = i % 2 == 0;
+        const int dim = static_cast<int>(i / 2 % 4) - 2;
+        SCOPED_TRACE(absl::StrCat("case ", i / 8, ", dim ", dim, ", order ",
+                                  order[0], direct ? "" : ", by messages"));
+        CheckReferenceCase(cases[i / 8],
+                           ChunkShardingSpec::Create(dim, placements).value(),
+                           group.rank(), direct);
+      }
+    }
+  });
+}
+
+TEST(LookUpTest, ATableMayBeAViewAndOccurSeveralTimes) {
+  RunLocalRanks(3, [&](ProcessGroup& group) {
+    const Tensor whole = Weights(20, 9);
+    const ShardedTensor table = ShardsOf(
+        whole, ChunkShardingSpec::Create(0, PlacementsOnRanks(3)).value());
+    const ShardedTensor part = table.Narrow({5, 2}, {11, 4}).value();
+    const Tensor whole_part =
+        whole.Narrow({5, 2}, {11, 4})->Contiguous().value();
+    const int64_t r = group.rank();
+    const Bags bags = {
+        Tensor::FromSpan<int64_t>({r, 10, 7, r, r, 3}, {2, 3}).value()};
+    for (const bool direct : {true, false}) {
+      const auto y = LookUp({{part, bags, {.mode = kMax}},
+                             {table, bags, {.mode = kMax}},
+                             {part, bags, {.mode = kNone}}},
+                            {.direct = direct});
+      ASSERT_THAT(y, IsOk());
+      EXPECT_THAT(
+          *y,
+          ElementsAre(
+              TensorBitwiseEq(ModelLookUp(whole_part, bags, {.mode = kMax})),
+              TensorBitwiseEq(ModelLookUp(whole, bags, {.mode = kMax})),
+              TensorBitwiseEq(ModelLookUp(whole_part, bags, {.mode = kNone}))));
+    }
+  });
+}
+
+TEST(LookUpTest, ATableWithoutAGroupIsEachRanksOwn) {
+  RunLocalRanks(2, [&](ProcessGroup& group) {
+    Tensor whole = Weights(8, 4);
+    const auto rows =
+        ChunkShardingSpec::Create(0, PlacementsOnRanks(2)).value();
+    const ShardedTensor shared = ShardsOf(whole, rows);
+    std::vector<Shard> all;
+    for (const int64_t begin : {0, 4}) {
+      all.push_back({whole.Narrow(0, begin, 4)->Clone().value(),
+                     shared.metadata().shards[begin == 0 ? 0 : 1]});
+    }
+    const ShardedTensor own =
+        ShardedTensor::WithoutGroup(all, shared.metadata()).value();
+    const Bags bags = {
+        Tensor::FromSpan<int64_t>({group.rank(), 7}, {2, 1}).value()};
+    const BagOptions options = {.max_norm = 0.5};
+    ModelRenormalize(whole, absl::MakeConstSpan(&bags, 1), options);
+    for (const bool direct : {true, false}) {
+      const auto y =
+          LookUp({{own, bags, options}, {shared, bags}}, {.direct = direct});
+      ASSERT_THAT(y, IsOk());
+      EXPECT_THAT((*y)[0], TensorBitwiseEq(ModelLookUp(whole, bags, options)));
+    }
+    EXPECT_THAT(LookUp({{own, bags, options}}), IsOk());
+    all.pop_back();
+    const ShardedTensor half =
+        ShardedTensor::WithoutGroup(all, shared.metadata()).value();
+    EXPECT_THAT(LookUp({{half, bags}}).status(),
+                StatusIs(absl::StatusCode::kFailedPrecondition,
+                         "its shard 1 is not in this process"));
+  });
+}
+
+TEST(LookUpTest, ATableThatMovedIsReadWhereItIsNow) {
+  RunLocalRanks(4, [&](ProcessGroup& group) {
+    const Tensor whole = Weights(40, 8);
+    const auto rows =
+        ChunkShardingSpec::Create(0, PlacementsOnRanks(4)).value();
+    const auto columns =
+        ChunkShardingSpec::Create(1, PlacementsOnRanks(4)).value();
+    ShardedTensor table = ShardsOf(whole, rows);
+    const Bags bags = {
+        Tensor::FromSpan<int64_t>({group.rank(), 39, 0, 17}, {4}).value()};
+    for (int i = 0; i < 30; ++i) {
+      const auto y = LookUp({{table, bags, {.mode = kNone}}});
+      ASSERT_THAT(y, IsOk());
+      EXPECT_THAT((*y)[0],
+                  TensorBitwiseEq(ModelLookUp(whole, bags, {.mode = kNone})));
+      // Memory of before is freed, and used again.
+      ASSERT_THAT(table.Reshard(i % 2 == 0 ? columns : rows), IsOk());
+    }
+  });
+}
+
+TEST(LookUpTest, RanksThatMixUpEqualTablesReadTheirOwn) {
+  // Each rank has plans for both; those of one pair do not belong together.
+  RunLocalRanks(2, [&](ProcessGroup& group) {
+    const auto rows =
+        ChunkShardingSpec::Create(0, PlacementsOnRanks(2)).value();
+    const ShardedTensor ones = ShardedTensor::Ones(rows, {4, 2}).value();
+    const ShardedTensor twos = ShardedTensor::Full(rows, {4, 2}, 2).value();
+    const Bags bags = {Tensor::FromSpan<int64_t>({0, 3}, {2}).value()};
+    const auto call = [&](const ShardedTensor& table) {
+      const Tensor y = LookUp({{table, bags, {.mode = kNone}}}).value()[0];
+      return std::pair(y.data_as<float>()[0], y.data_as<float>()[2]);
+    };
+    EXPECT_EQ(call(ones), std::pair(1.0f, 1.0f));
+    EXPECT_EQ(call(twos), std::pair(2.0f, 2.0f));
+    EXPECT_EQ(call(group.rank() == 0 ? ones : twos), std::pair(1.0f, 2.0f));
+    EXPECT_EQ(call(ones), std::pair(1.0f, 1.0f));
+  });
+}
+
+TEST(LookUpTest, FillsOutputsThatAreGiven) {
+  RunLocalRanks(2, [&](ProcessGroup&) {
+    const Tensor whole = Weights(6, 5);
+    const ShardedTensor table = ShardsOf(
+        whole, ChunkShardingSpec::Create(0, PlacementsOnRanks(2)).value());
+    const Bags bags = {Tensor::FromSpan<int32_t>({5, 0}, {1, 2}).value()};
+    std::vector<Tensor> outputs(2);
+    outputs[0] = Tensor::Zeros({1, 5}).value();
+    const void* const memory = outputs[0].data();
+    ASSERT_THAT(
+        LookUpInto({{table, bags}, {whole, bags}}, absl::MakeSpan(outputs)),
+        IsOk());
+    EXPECT_EQ(outputs[0].data(), memory);
+    const Tensor expected = ModelLookUp(whole, bags, {});
+    EXPECT_THAT(outputs, ElementsAre(TensorBitwiseEq(expected),
+                                     TensorBitwiseEq(expected)));
+    EXPECT_THAT(LookUp({}), IsOkAndHolds(ElementsAre()));
+  });
+}
+
+// A spec of a user, whose lookups return the number of ids.
+class CountingSpec : public ChunkShardingSpec {
+ public:
+  explicit CountingSpec(const ChunkShardingSpec& chunks)
+      : ChunkShardingSpec(chunks) {}
+};
+
+TEST(LookUpTest, ASpecBringsItsOwnLookup) {
+  RegisterShardedOp<LookUpOp, CountingSpec>(
+      [](const CountingSpec&, const ShardedTensor&, const Bags& bags,
+         const BagOptions&) -> absl::StatusOr<Tensor> {
+        return Tensor::Scalar(bags.ids.numel());
+      });
+  RunLocalRanks(2, [&](ProcessGroup&) {
+    const Tensor whole = Weights(6, 5);
+    const auto rows =
+        ChunkShardingSpec::Create(0, PlacementsOnRanks(2)).value();
+    const ShardedTensor own =
+        ShardsOf(whole, std::make_shared<const CountingSpec>(*rows));
+    const Bags bags = {Tensor::FromSpan<int32_t>({5, 0}, {1, 2}).value()};
+    const auto y = LookUp({{own, bags}, {ShardsOf(whole, rows), bags}});
+    ASSERT_THAT(y, IsOk());
+    EXPECT_EQ((*y)[0].data_as<int64_t>()[0], 2);
+    EXPECT_THAT((*y)[1], TensorBitwiseEq(ModelLookUp(whole, bags, {})));
+  });
+  EXPECT_TRUE((UnregisterShardedOp<LookUpOp, CountingSpec>()));
+}
+
+}  // namespace
+}  // namespace sherd

@@ -1,0 +1,89 @@
+#include "sherd/core/nn/lookup/pool_kernels.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <type_traits>
+
+#include "sherd/core/base/logging.h"
+#include "sherd/core/tensor/float_types.h"
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+namespace sherd::internal {
+namespace {
+
+#define SHERD_VECTOR_NAMESPACE baseline
+#define SHERD_VECTOR_ATTRIBUTES
+#define SHERD_VECTOR_BYTES 16
+#define SHERD_VECTOR_HAS_F16C 0
+#include "sherd/core/nn/lookup/pool_kernels.inc"  // NOLINT(build/include)
+
+#if defined(__x86_64__)
+#define SHERD_VECTOR_NAMESPACE avx2
+#define SHERD_VECTOR_ATTRIBUTES __attribute__((target("avx2,f16c")))
+#define SHERD_VECTOR_BYTES 32
+#define SHERD_VECTOR_HAS_F16C 1
+#include "sherd/core/nn/lookup/pool_kernels.inc"  // NOLINT(build/include)
+
+#define SHERD_VECTOR_NAMESPACE avx512
+#define SHERD_VECTOR_ATTRIBUTES \
+  __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx2,f16c")))
+#define SHERD_VECTOR_BYTES 64
+#define SHERD_VECTOR_HAS_F16C 1
+#include "sherd/core/nn/lookup/pool_kernels.inc"  // NOLINT(build/include)
+#endif
+
+// Rows shorter than a vector are padded: the widest vectors that they fill are
+// faster.
+ReductionTarget TargetFor(DType in, int64_t width) {
+  const auto bytes = static_cast<size_t>(width) * SizeOf(AccumulatorOf(in));
+  const ReductionTarget fitting = bytes >= 64   ? ReductionTarget::kAvx512
+                                  : bytes >= 32 ? ReductionTarget::kAvx2
+                                                : ReductionTarget::kBaseline;
+  return std::min(fitting, BestReductionTarget());
+}
+
+}  // namespace
+
+DType AccumulatorOf(DType dtype) {
+  return dtype == kFloat64 ? kFloat64 : kFloat32;
+}
+
+void PoolRows(DType in, DType out, bool max, const PoolBatch& batch) {
+  PoolRowsWith(TargetFor(in, batch.width), in, out, max, batch);
+}
+
+void PoolRowsWith(ReductionTarget target, DType in, DType out, bool max,
+                  const PoolBatch& batch) {
+  SHERD_CHECK(in == out || AccumulatorOf(in) == out || AccumulatorOf(out) == in)
+      << in << " " << out;
+  SHERD_CHECK(!max || batch.weights == nullptr);
+  switch (target) {
+#if defined(__x86_64__)
+    case ReductionTarget::kAvx512:
+      return avx512::PoolAny(in, out, max, batch);
+    case ReductionTarget::kAvx2:
+      return avx2::PoolAny(in, out, max, batch);
+#endif
+    default:
+      return baseline::PoolAny(in, out, max, batch);
+  }
+}
+
+void CopyRows(std::byte* out, int64_t out_stride, const std::byte* const* rows,
+              int64_t count, size_t bytes) {
+  constexpr size_t kMaxFetched = 1024;
+  const size_t fetched = std::min(bytes, kMaxFetched);
+  for (int64_t i = 0; i < count; ++i) {
+    const std::byte* const ahead = rows[i + int64_t{kRowsAhead}];
+    for (size_t byte = 0; byte < fetched; byte += 64) {
+      __builtin_prefetch(ahead + byte);
+    }
+    std::memcpy(out + i * out_stride, rows[i], bytes);
+  }
+}
+
+}  // namespace sherd::internal
