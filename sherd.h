@@ -20,6 +20,7 @@
 #include "sherd/core/comm/work.h"
 #include "sherd/core/nn/balanced_planner.h"
 #include "sherd/core/nn/containers.h"
+#include "sherd/core/nn/embedding.h"
 #include "sherd/core/nn/linear.h"
 #include "sherd/core/nn/lookup.h"
 #include "sherd/core/nn/module.h"

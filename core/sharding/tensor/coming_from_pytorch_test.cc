@@ -80,7 +80,8 @@ constexpr char kThisFile[] = "core/sharding/tensor/coming_from_pytorch_test.cc";
 // Find, Get, Set, NamedParameters, NamedBuffers, NamedAttributes, NamedModules.
 // ModuleDict, ModuleList, Linear. State, LoadState, AddShardedAttributeHooks.
 // ShardParameter, ShardModule, ShardingPlan, Sharder, ShardingPlanner,
-// ReshardOutput, CollectLocalShard, BalancedPlanner. Value, Visit.
+// ReshardOutput, CollectLocalShard, BalancedPlanner. Value, Visit. LookUp,
+// Embedding, EmbeddingBag, EmbeddingBagCollection.
 
 std::string Read(const std::string& path) {
   std::ifstream file(path, std::ios::binary);

@@ -1,0 +1,198 @@
+#include "sherd/core/nn/embedding.h"
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "sherd/core/comm/counters.h"
+#include "sherd/core/comm/process_group.h"
+#include "sherd/core/nn/lookup/lookup_model.h"
+#include "sherd/core/nn/module_tree.h"
+#include "sherd/core/nn/sharding_plan.h"
+#include "sherd/core/sharding/placement.h"
+#include "sherd/core/sharding/sharding_spec.h"
+#include "sherd/core/tensor/tensor.h"
+#include "sherd/testing/local_ranks.h"
+#include "sherd/testing/matchers.h"
+#include "sherd/testing/tensor_matchers.h"
+
+namespace sherd {
+namespace {
+
+using ::sherd::testing::BlamesRank;
+using ::sherd::testing::IsOk;
+using ::sherd::testing::ModelLookUp;
+using ::sherd::testing::RunLocalRanks;
+using ::sherd::testing::StatusIs;
+using ::sherd::testing::TensorBitwiseEq;
+using ::testing::AllOf;
+
+constexpr absl::StatusCode kInvalid = absl::StatusCode::kInvalidArgument;
+constexpr int kRanks = 4;
+
+// Seed 002's model: ten tables of 10 rows and 8 columns.
+constexpr int kTables = 10;
+
+Tensor Ids(int rank) {
+  std::vector<int64_t> ids;
+  for (int64_t i = 0; i < 8; ++i) ids.push_back((i * 3 + rank) % 10);
+  return Tensor::FromSpan(absl::MakeConstSpan(ids), {2, 4}).value();
+}
+
+std::string NameOf(int table) { return absl::StrCat("t", table); }
+
+std::shared_ptr<EmbeddingBagCollection> Collection() {
+  auto collection = std::make_shared<EmbeddingBagCollection>();
+  for (int t = 0; t < kTables; ++t) {
+    const BagMode mode = static_cast<BagMode>(t % 3);
+    const absl::Status inserted = collection->Insert(
+        NameOf(t), EmbeddingBag::Create(10, 8, {.mode = mode}).value());
+    EXPECT_THAT(inserted, IsOk());
+  }
+  return collection;
+}
+
+ShardingSpecPtr Chunks(int dim) {
+  return ChunkShardingSpec::Create(dim, PlacementsOnRanks(kRanks)).value();
+}
+
+uint64_t Calls(const ProcessGroup& group) {
+  return group.counters().Total().calls;
+}
+
+// Rows for the first tables, columns for the others.
+absl::Status Shard(Module& collection) {
+  ShardingPlan plan;
+  for (int t = 0; t < kTables; ++t) {
+    plan.plan.push_back({absl::StrCat("embedding_bags.", NameOf(t), ".weight"),
+                         Chunks(t < kTables / 2 ? 0 : 1)});
+  }
+  return ShardModule(collection, plan);
+}
+
+TEST(EmbeddingTest, LooksUpAndClones) {
+  const auto words = Embedding::Create(10, 3, {.padding_idx = -2}).value();
+  const Tensor weight = words->weight().Get<Tensor>().value();
+  EXPECT_THAT(*weight.Select(0, 8),
+              TensorBitwiseEq(Tensor::Zeros({3}).value()));
+  const Value y = words->Call({Ids(0)}).value();
+  EXPECT_THAT(
+      *y.Get<Tensor>(),
+      TensorBitwiseEq(ModelLookUp(weight, {Ids(0)}, {.mode = BagMode::kNone})));
+  const std::shared_ptr<Module> clone = words->Clone();
+  Tensor changed = weight;
+  ASSERT_THAT(changed.Fill(7), IsOk());
+  EXPECT_THAT(*clone->Call({Ids(0)})->Get<Tensor>(),
+              TensorBitwiseEq(*y.Get<Tensor>()));
+  EXPECT_THAT(words->Call({}).status(), StatusIs(kInvalid, "got 0 inputs"));
+  EXPECT_THAT(words->Call({Ids(0), Ids(0)}).status(),
+              StatusIs(kInvalid, "expected ids as inputs, got 2"));
+  EXPECT_THAT(words->Call({ValueList{}}).status(),
+              StatusIs(kInvalid, "Expected a tensor, but found list"));
+  EXPECT_THAT(Embedding::Create(10, 3, {.padding_idx = 10}).status(),
+              StatusIs(kInvalid, "padding_idx must be within"));
+}
+
+TEST(EmbeddingTest, ABagTakesOffsetsAndWeights) {
+  const auto bag = EmbeddingBag::Create(10, 3, {.mode = BagMode::kSum}).value();
+  const Tensor weight = bag->weight().Get<Tensor>().value();
+  const Bags bags = {Ids(1).Flatten().value(),
+                     Tensor::FromSpan<int32_t>({0, 0, 5}, {3}).value(),
+                     Tensor::Full({8}, 0.5).value()};
+  const auto y = bag->Call({bags.ids, bags.offsets, bags.per_sample_weights});
+  ASSERT_THAT(y, IsOk());
+  EXPECT_THAT(*y->Get<Tensor>(), TensorBitwiseEq(ModelLookUp(
+                                     weight, bags, {.mode = BagMode::kSum})));
+  EXPECT_THAT(bag->Call({bags.ids, Value(), Value()}).status(),
+              StatusIs(kInvalid, "offsets is required for 1D input"));
+}
+
+TEST(EmbeddingTest, ACollectionShardedByAPlanEqualsTheLocalOne) {
+  RunLocalRanks(kRanks, [&](ProcessGroup& group) {
+    const auto local = Collection();
+    const std::shared_ptr<Module> sharded = local->Clone();
+    ASSERT_THAT(Shard(*sharded), IsOk());
+    const Value ids = Ids(group.rank());
+    const auto expected = local->Call({ids});
+    ASSERT_THAT(expected, IsOk());
+    for (int call = 0; call < 3; ++call) {
+      const uint64_t before = Calls(group);
+      const auto y = sharded->Call({ids});
+      ASSERT_THAT(y, IsOk());
+      // An agreement before and one after, for all tables.
+      if (call > 0) {
+        EXPECT_EQ(Calls(group) - before, 2u);
+      }
+      for (int t = 0; t < kTables; ++t) {
+        EXPECT_THAT(
+            *y->get_if<ValueMap>()->at(NameOf(t)).Get<Tensor>(),
+            TensorBitwiseEq(
+                *expected->get_if<ValueMap>()->at(NameOf(t)).Get<Tensor>()));
+      }
+    }
+  });
+}
+
+// Adds 1 to the output of a bag.
+class PlusOne : public Module {
+ public:
+  std::shared_ptr<Module> Clone() const override { return CloneOf(*this); }
+  absl::string_view type_name() const override { return "PlusOne"; }
+
+ protected:
+  absl::StatusOr<Value> Forward(absl::Span<const Value>) override {
+    return Value(Tensor::Scalar(1.0).value());
+  }
+  void Visit(ModuleVisitor&) override {}
+};
+
+TEST(EmbeddingTest, ChildrenThatWereReplacedOrHaveHooksAreCalled) {
+  const auto collection = Collection();
+  auto& children = const_cast<ModuleDict&>(collection->embedding_bags());
+  ASSERT_THAT(children.Insert("t3", std::make_shared<PlusOne>()), IsOk());
+  children.Find("t5")->AddOutputHook([](Value) -> absl::StatusOr<Value> {
+    return Value(Tensor::Scalar(5.0).value());
+  });
+  const auto y = collection->Call({Ids(0)});
+  ASSERT_THAT(y, IsOk());
+  const ValueMap& rows = *y->get_if<ValueMap>();
+  EXPECT_EQ(rows.size(), size_t{kTables});
+  EXPECT_EQ(rows.at("t3").Get<Tensor>()->At<double>({}).value(), 1);
+  EXPECT_EQ(rows.at("t5").Get<Tensor>()->At<double>({}).value(), 5);
+  EXPECT_THAT(rows.at("t4").Get<Tensor>()->sizes(),
+              ::testing::ElementsAre(2, 8));
+}
+
+TEST(EmbeddingTest, AWrongInputOfOneRankIsTheErrorOfAll) {
+  RunLocalRanks(kRanks, [&](ProcessGroup& group) {
+    const auto collection = Collection();
+    ASSERT_THAT(Shard(*collection), IsOk());
+    ValueMap all;
+    for (int t = 0; t < kTables; ++t) all[NameOf(t)] = Ids(0);
+    ValueMap one_less = all;
+    one_less.erase("t4");
+    ValueMap one_more = all;
+    one_more["x"] = Ids(0);
+    ValueMap list_in_list = all;
+    list_in_list["t7"] = ValueList{ValueList{}};
+    const std::vector<std::pair<ValueMap, std::string>> wrong = {
+        {one_less, "got none for \"t4\""},
+        {one_more, "got inputs for 11 tables, expected 10"},
+        {list_in_list, "\"t7\": Expected a tensor, but found list"}};
+    for (const auto& [inputs, phrase] : wrong) {
+      EXPECT_THAT(collection->Call({group.rank() == 2 ? inputs : all}).status(),
+                  AllOf(StatusIs(kInvalid, phrase), BlamesRank(2)));
+    }
+    EXPECT_THAT(collection->Call({all}), IsOk());
+  });
+}
+
+}  // namespace
+}  // namespace sherd
