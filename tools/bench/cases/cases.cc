@@ -6,6 +6,7 @@
 #include "sherd/tools/bench/cases/checkpoint_load_cases.h"
 #include "sherd/tools/bench/cases/checkpoint_save_cases.h"
 #include "sherd/tools/bench/cases/collective_cases.h"
+#include "sherd/tools/bench/cases/embedding_cases.h"
 #include "sherd/tools/bench/cases/gpu_call_cases.h"
 #include "sherd/tools/bench/cases/gpu_move_cases.h"
 #include "sherd/tools/bench/cases/load_many_cases.h"
@@ -51,8 +52,8 @@ const std::vector<BenchCase>& AllBenchCases() {
   static const auto* const cases = [] {
     auto* const all = new std::vector<BenchCase>;
     for (const auto& family :
-         {CollectiveCases(), OverheadCases(), MoveCases(), PlanCases(),
-          CheckpointSaveCases(), CheckpointAsyncCases(),
+         {CollectiveCases(), OverheadCases(), MoveCases(), EmbeddingCases(),
+          PlanCases(), CheckpointSaveCases(), CheckpointAsyncCases(),
           CheckpointIncrementalCases(), CheckpointLoadCases(), SaveManyCases(),
           SavePlanCases(), LoadManyCases(), LoadPlanCases(), RpcCases(),
           RpcLifeCases(), StartCases(), GpuMoveCases(), GpuCallCases()}) {

@@ -1,0 +1,16 @@
+#ifndef SHERD_TOOLS_BENCH_CASES_EMBEDDING_CASES_H_
+#define SHERD_TOOLS_BENCH_CASES_EMBEDDING_CASES_H_
+
+#include <vector>
+
+#include "sherd/tools/bench/harness/bench_case.h"
+
+namespace sherd {
+
+// Lookups of bags in ten tables of float32 and width 64: cut by rows, by
+// columns, and each whole on one rank.
+std::vector<BenchCase> EmbeddingCases();
+
+}  // namespace sherd
+
+#endif  // SHERD_TOOLS_BENCH_CASES_EMBEDDING_CASES_H_
