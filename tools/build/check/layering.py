@@ -167,7 +167,7 @@ DRAWINGS = {
     "core/sharding": "box <- spec <- plan <- transfer <- tensor <- {ops, state}",
     "core/tensor": "values <- strides <- device <- types <- {kernels, random}",
     "rpc": "{ids, wire} <- call <- {devices, ownership, transfer} <- {engine, link} <- agent",
-    "serialization": "wire <- {metadata, safetensors} <- {archive, manifest} <- checkpoint"
+    "serialization": "wire <- {metadata, safetensors} <- {archive, manifest, store} <- checkpoint"
                      " <- kits",
     "testing": "{harness, matchers} <- fixtures <- {conformance, kits} <- faults <- programs",
 }
@@ -210,7 +210,8 @@ PLACES = {
         "ownership": ["remote_ref"],
         "agent": ["rpc"],
     },
-    "serialization": {"archive": ["archive"], "checkpoint": ["checkpoint"]},
+    "serialization": {"archive": ["archive"], "checkpoint": ["checkpoint"],
+                      "store": ["checkpoint_files", "store"]},
     "testing": {
         # Parts of the harness: skips with a reason, and which tests are
         # distributed. Fixtures announce them. Ranks that are threads are below
