@@ -264,7 +264,9 @@ TEST_F(IoEngineTest, ReadsThatFollowOneAnotherSharePieces) {
                           [&](size_t i) {
                             ++ended_[i];
                             // What is cached is seen while it is hot.
-                            if (is_cached) EXPECT_EQ(i, last++);
+                            if (is_cached) {
+                              EXPECT_EQ(i, last++);
+                            }
                             EXPECT_TRUE(std::equal(
                                 reads[i].buffer.begin(), reads[i].buffer.end(),
                                 contents_.begin() + reads[i].offset))
