@@ -24,12 +24,12 @@ namespace {
 static_assert(std::is_trivially_copyable_v<DirectOffer>);
 
 // A shard in a list of words:
-//   shard | dims << 32 | 1 << 62 if a handle follows | 1 << 63 for a
-//   destination the handle of the memory that others read or write, unless it
-//   is that of
+//   - shard | dims << 32 | 1 << 62 if a handle follows | 1 << 63 for a
+//     destination
+//   - the handle of the memory that others read or write, unless it is that of
 //     the shard before
-//   where element 0 of the global tensor would be, in bytes from there
-//   strides
+//   - where element 0 of the global tensor would be, in bytes from there
+//   - strides
 constexpr uint64_t kHandleBit = uint64_t{1} << 62;
 constexpr uint64_t kDestinationBit = uint64_t{1} << 63;
 constexpr size_t kHandleWords =
