@@ -155,12 +155,16 @@ std::vector<ReadUnit> Loader::DivideReads(int& threads) const {
                      static_cast<int64_t>(SizeOf(item.saved->dtype))});
     bytes += boxes.back().bytes();
   }
-  if (options_.threads == 0) {
+  if (options_.threads <= 0) {
     threads = static_cast<int>(
         std::clamp<int64_t>(bytes / kMinThreadBytes, 1, threads));
   }
-  return sherd::DivideReads(
+  std::vector<ReadUnit> units = sherd::DivideReads(
       boxes, std::clamp(bytes / threads / 16, kMinUnitBytes, kMaxUnitBytes));
+  // A thread without a unit would start for nothing.
+  threads = static_cast<int>(
+      std::clamp<int64_t>(static_cast<int64_t>(units.size()), 1, threads));
+  return units;
 }
 
 absl::Status Loader::ReadBoxes(const ReadUnit& unit,
