@@ -227,7 +227,8 @@ class CheckpointSeries {
   //   kInvalidArgument     `step` differs between ranks; nothing was removed.
   //   kFailedPrecondition  One of them is pinned, in either directory; nothing
   //                        was removed.
-  //   kAborted             Another save holds the lease.
+  //   kAborted             Another save holds the lease, or has taken it
+  //                        meanwhile: then some may be removed.
   //   others               From the file system: some may be removed.
   absl::Status RemoveAfter(int64_t step);
 
