@@ -16,18 +16,31 @@ namespace sherd {
 // The chunks of data files that calls which share it have found sound: of
 // checkpoints that share files, as the steps of a series, such a call does not
 // read them again, unless they are of a shard that is not contiguous in its
-// tensor. One bit per chunk of 256 KiB.
+// tensor. 16 bytes per chunk of 256 KiB.
 //
 // Threads. Safe.
 class SoundChunks {
  public:
-  // `file`: whatever distinguishes one from all others.
-  bool Contains(const std::string& file, int64_t chunk) const;
-  void Add(const std::string& file, int64_t chunk);
+  // Whether chunk number `chunk` of `file`, whatever distinguishes that from
+  // all others, was added as the same bytes: `bytes` > 0 of them from `offset`
+  // in the data of the file on.
+  bool Contains(const std::string& file, int64_t chunk, int64_t offset,
+                int64_t bytes) const;
+  void Add(const std::string& file, int64_t chunk, int64_t offset,
+           int64_t bytes);
 
  private:
+  struct Place {
+    int64_t offset = 0;
+    // 0: not known to be sound.
+    int64_t bytes = 0;
+
+    friend bool operator==(const Place&, const Place&) = default;
+  };
+
   mutable absl::Mutex mutex_;
-  absl::flat_hash_map<std::string, std::vector<bool>> chunks_
+  // By number of the chunk.
+  absl::flat_hash_map<std::string, std::vector<Place>> chunks_
       ABSL_GUARDED_BY(mutex_);
 };
 

@@ -336,17 +336,18 @@ class Verifier {
                                reader.ChunkCrc32c(extent, chunk));
         const int64_t bytes = reader.ChunkLength(extent, chunk);
         const int64_t number = extent.first_chunk + chunk;
+        const int64_t offset =
+            extent.data_offset + chunk * manifest_.chunk_bytes;
         if (known_ == nullptr || !needs_crcs_alone ||
-            !known_->Contains(file, number)) {
+            !known_->Contains(file, number, offset, bytes)) {
           buffer.resize(static_cast<size_t>(bytes));
-          SHERD_RETURN_IF_ERROR(reader.Read(
-              extent.file, extent.data_offset + chunk * manifest_.chunk_bytes,
-              absl::MakeSpan(buffer)));
+          SHERD_RETURN_IF_ERROR(
+              reader.Read(extent.file, offset, absl::MakeSpan(buffer)));
           const uint32_t crc = Crc32c(buffer);
           if (crc != expected) {
             return reader.WrongChunk(tensor.name, extent, chunk, crc, expected);
           }
-          if (known_ != nullptr) known_->Add(file, number);
+          if (known_ != nullptr) known_->Add(file, number, offset, bytes);
         }
         if (!tensor.fingerprint.has_value()) continue;
         if (fingerprint.contiguous()) {
@@ -432,19 +433,22 @@ absl::StatusOr<VerifyReport> VerifyOnce(const ManifestReader& reader,
 
 }  // namespace
 
-bool SoundChunks::Contains(const std::string& file, int64_t chunk) const {
+bool SoundChunks::Contains(const std::string& file, int64_t chunk,
+                           int64_t offset, int64_t bytes) const {
   absl::MutexLock lock(&mutex_);
   const auto it = chunks_.find(file);
   const auto i = static_cast<size_t>(chunk);
-  return it != chunks_.end() && i < it->second.size() && it->second[i];
+  return it != chunks_.end() && i < it->second.size() &&
+         it->second[i] == Place{offset, bytes};
 }
 
-void SoundChunks::Add(const std::string& file, int64_t chunk) {
+void SoundChunks::Add(const std::string& file, int64_t chunk, int64_t offset,
+                      int64_t bytes) {
   absl::MutexLock lock(&mutex_);
-  std::vector<bool>& chunks = chunks_[file];
+  std::vector<Place>& chunks = chunks_[file];
   const auto i = static_cast<size_t>(chunk);
   if (i >= chunks.size()) chunks.resize(i + 1);
-  chunks[i] = true;
+  chunks[i] = {offset, bytes};
 }
 
 absl::StatusOr<VerifyReport> VerifyCheckpoint(const std::string& path,

@@ -416,6 +416,17 @@ TEST_F(SeriesIncrementalTest, WhatStepsShareIsCheckedOnce) {
   }
 }
 
+TEST(SoundChunksTest, AreKnownByTheirPlaceToo) {
+  SoundChunks known;
+  known.Add("file", 2, 512, 100);
+  EXPECT_TRUE(known.Contains("file", 2, 512, 100));
+  EXPECT_FALSE(known.Contains("other", 2, 512, 100));
+  EXPECT_FALSE(known.Contains("file", 1, 512, 100));
+  EXPECT_FALSE(known.Contains("file", 3, 512, 100));
+  EXPECT_FALSE(known.Contains("file", 2, 256, 100));
+  EXPECT_FALSE(known.Contains("file", 2, 512, 99));
+}
+
 // Has as much room as a test says.
 class FilesWithRoom final : public ForwardingFiles {
  public:
