@@ -169,6 +169,15 @@ absl::Status SaveDirectory::RemoveUnused(
 }
 
 void SaveDirectory::RemoveOwnFiles() {
+  // A rename that returned an error may still take effect, but not once this
+  // file is gone. Only then does the manifest say which files it names.
+  const absl::Status unstaged =
+      files_.Remove(JoinPath(path_, StagedManifestName(save_id_)));
+  if (!unstaged.ok() && !absl::IsNotFound(unstaged)) {
+    SHERD_LOG(kWarning) << "the files of a failed save stay: "
+                        << unstaged.ToString();
+    return;
+  }
   const auto manifest =
       ManifestReader::Open(files_, JoinPath(path_, manifest_name_));
   if (manifest.ok() ? manifest->summary().save_id == save_id_

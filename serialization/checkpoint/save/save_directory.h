@@ -106,7 +106,9 @@ class SaveDirectory {
   void RemoveReplaced(bool shares_files);
 
   // Rank 0, after an error, with or without the lease: removes what this save
-  // has written, unless the manifest names it.
+  // has written, unless the manifest names it. A switch whose outcome is
+  // unknown takes effect before this or not at all; if that cannot be ensured,
+  // all stays for the next save.
   void RemoveOwnFiles();
 
  private:
